@@ -1,0 +1,70 @@
+# pg_task is built by PGXS: make, make install, make installcheck.
+# make demo, test, test-all and bench need nothing installed: see scripts/.
+
+MODULE_big = pg_task
+EXTENSION = pg_task
+DATA = $(wildcard sql/pg_task--*.sql)
+OBJS = $(patsubst %.c,%.o,$(wildcard src/*.c))
+PGFILEDESC = "pg_task - task scheduler"
+
+# The server loads libraries into one name space: hide all but what is marked. Version 15 does not do
+# so by itself, and leaves PGDLLEXPORT empty.
+PG_CFLAGS = -fvisibility=hidden
+PG_CPPFLAGS = -DPGDLLEXPORT='__attribute__((visibility("default")))'
+
+# make WERROR=1: no warning passes. The server's headers are taken as system headers, for they are not
+# ours to mend.
+ifdef WERROR
+PG_CFLAGS += -Wall -Wextra -Werror
+PG_CPPFLAGS += -isystem $(includedir_server)
+endif
+
+# Tests are found by their names: a new file in test/sql, test/specs or test/t is enough.
+# The options make installcheck start a server of its own, from the installed files, with the library
+# preloaded. Version 15 finds expected/ through --outputdir.
+tests = $(sort $(basename $(notdir $(wildcard $(1)))))
+REGRESS := $(call tests,test/sql/*.sql)
+ISOLATION := $(call tests,test/specs/*.spec)
+PROVE_TESTS := $(sort $(wildcard test/t/*.pl))
+TAP_TESTS := $(if $(PROVE_TESTS),1)
+private_server = --inputdir=test --outputdir=. --temp-config=test/pg_task.conf --encoding=UTF8 --no-locale
+REGRESS_OPTS = $(private_server) --temp-instance=./tmp_check_regress
+ISOLATION_OPTS = $(private_server) --temp-instance=./tmp_check_isolation
+EXTRA_CLEAN = results output_iso log regression.diffs regression.out \
+	tmp_check tmp_check_regress tmp_check_isolation
+
+# These targets do their own set-up, so they must not need pg_config to be there.
+frame = demo test test-all bench format format-check help
+ifneq ($(filter-out $(frame),$(or $(MAKECMDGOALS),all)),)
+PG_CONFIG ?= pg_config
+PGXS := $(shell $(PG_CONFIG) --pgxs)
+include $(PGXS)
+
+# PGXS tracks no headers.
+$(OBJS): $(wildcard src/*.h)
+endif
+
+.PHONY: $(frame)
+
+major = $(if $(MAJOR),--major $(MAJOR))
+
+# make test TESTS='test/t/001_run.pl test/sql/result.sql' MAJOR=17
+demo:
+	@scripts/demo $(major)
+test:
+	@scripts/test $(major) $(TESTS)
+test-all:
+	@scripts/test-all $(MAJORS)
+bench:
+	@scripts/bench $(major) $(BENCH)
+format:
+	clang-format -i $(wildcard src/*.[ch])
+format-check:
+	clang-format --dry-run -Werror $(wildcard src/*.[ch])
+help:
+	@echo 'demo      see tasks run on a throw-away server'
+	@echo 'test      all tests; TESTS="test/t/x.pl test/sql/y.sql" for some; MAJOR=17 for another server'
+	@echo 'test-all  the tests on every major version that can be had; MAJORS="17 18" for some'
+	@echo 'bench     measure'
+	@echo 'format    format the C sources; format-check only looks'
+	@echo 'all, install, installcheck, clean: as any PGXS extension'

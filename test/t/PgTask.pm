@@ -1,0 +1,174 @@
+# What the TAP tests share: a server with pg_task in it, and ways to wait for a condition.
+#
+#   use FindBin;
+#   use lib $FindBin::RealBin;
+#   use PgTask;
+#   use Test::More;
+#
+#   my $node = new_node('main', conf => "pg_task.max_executors = 2");
+#   my $id = insert_task($node, request => 'SELECT 1');
+#   wait_for_state($node, $id, 'DONE');
+#   is(task($node, $id, 'response'), '1');
+#   done_testing();
+
+package PgTask;
+
+use strict;
+use warnings;
+use Carp;
+use Exporter 'import';
+use FindBin;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+our @EXPORT = qw(new_node wait_until wait_for_table insert_task task wait_for_state backends
+  wait_for_backends terminate crash wait_for_log_line log_position);
+
+# Version 15 leaves its servers running when a test is ended by a signal: it stops them in an END block.
+$SIG{TERM} = $SIG{INT} = sub {
+	$SIG{TERM} = $SIG{INT} = 'IGNORE';
+	die "ended by a signal\n";
+};
+
+# The database of the helpers, when an option db does not name another.
+my $default_db = 'postgres';
+
+# A server with test/pg_task.conf, running when this returns, with its task table there. Options:
+#   conf   lines for postgresql.conf
+#   init   a hash for PostgreSQL::Test::Cluster's init, such as { allows_streaming => 1 }
+#   start  0: do not start it
+# PostgreSQL::Test turns restart_after_crash off; a server that serves tasks has it on, as by default.
+sub new_node
+{
+	my ($name, %opt) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+	my %init = %{ $opt{init} || {} };
+
+	$node->init(%init,
+		extra => [ '--encoding=UTF8', '--locale=C.UTF-8', @{ $init{extra} || [] } ]);
+	$node->append_conf('postgresql.conf', slurp_file("$FindBin::RealBin/../pg_task.conf"));
+	$node->append_conf('postgresql.conf', 'restart_after_crash = on');
+	$node->append_conf('postgresql.conf', $opt{conf}) if defined $opt{conf};
+	if ($opt{start} // 1)
+	{
+		$node->start;
+		wait_for_table($node);
+	}
+	return $node;
+}
+
+# Waits until a query gives the expected text ('t' if none is named). Dies when it never does, with the
+# end of the server's log: what follows could only fail as well. Options: db, expected.
+sub wait_until
+{
+	my ($node, $query, %opt) = @_;
+
+	return
+	  if $node->poll_query_until($opt{db} // $default_db, $query, $opt{expected} // 't');
+	my @log = split /\n/, slurp_file($node->logfile);
+	splice @log, 0, -40 if @log > 40;
+	diag($_) for @log;
+	croak "waited in vain for: $query";
+}
+
+sub wait_for_table
+{
+	my ($node, %opt) = @_;
+
+	wait_until($node, "SELECT to_regclass(" . literal($opt{table} // 'task') . ") IS NOT NULL", %opt);
+}
+
+# insert_task($node, request => 'SELECT 1', max => 2, ...): inserts a row, gives its id.
+sub insert_task
+{
+	my ($node, %column) = @_;
+	my @names = sort keys %column;
+
+	return $node->safe_psql($default_db,
+			'INSERT INTO task (' . join(', ', map { qq("$_") } @names) . ') VALUES ('
+		  . join(', ', map { literal($column{$_}) } @names)
+		  . ') RETURNING id');
+}
+
+# The text of a column, or of any expression over the columns, of a task. NULL is an empty string.
+sub task
+{
+	my ($node, $id, $column, %opt) = @_;
+
+	return $node->safe_psql($opt{db} // $default_db, "SELECT $column FROM task WHERE id = $id");
+}
+
+sub wait_for_state
+{
+	my ($node, $id, $state, %opt) = @_;
+
+	wait_until($node, "SELECT state FROM task WHERE id = $id", %opt, expected => $state);
+}
+
+# The pids of pg_task's processes of a kind: 'supervisor', 'scheduler' or 'executor'.
+sub backends
+{
+	my ($node, $kind) = @_;
+
+	return split /\n/, $node->safe_psql($default_db,
+		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task $kind' ORDER BY pid");
+}
+
+# Waits until there are that many of them.
+sub wait_for_backends
+{
+	my ($node, $kind, $count) = @_;
+
+	wait_until($node, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pg_task $kind'",
+		expected => $count);
+}
+
+sub terminate
+{
+	my ($node, @pids) = @_;
+
+	$node->safe_psql($default_db, "SELECT pg_terminate_backend($_)") for @pids;
+}
+
+# The server loses power and comes back.
+sub crash
+{
+	my ($node) = @_;
+
+	$node->stop('immediate');
+	$node->start;
+}
+
+# log_position before an event, and wait_for_log_line after it, see what the event logged alone.
+sub log_position
+{
+	my ($node) = @_;
+
+	return -s $node->logfile;
+}
+
+sub wait_for_log_line
+{
+	my ($node, $regexp, $position) = @_;
+
+	$position //= 0;
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		return 1 if slurp_file($node->logfile, $position) =~ $regexp;
+		select(undef, undef, undef, 0.1);
+	}
+	croak "waited in vain for $regexp in the log";
+}
+
+# A value as an SQL literal.
+sub literal
+{
+	my ($value) = @_;
+
+	return 'NULL' unless defined $value;
+	$value =~ s/'/''/g;
+	return $value =~ s/\\/\\\\/g ? " E'$value'" : "'$value'";
+}
+
+1;
