@@ -1,0 +1,17 @@
+-- complain if the script is sourced in psql
+\echo Use "CREATE EXTENSION pg_task" to load this file. \quit
+
+CREATE FUNCTION pg_catalog.pg_task_planned() RETURNS trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'pg_task_planned';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_planned() IS
+    'trigger on a task table: wakes the scheduler when a commit has planned tasks';
+
+CREATE FUNCTION pg_catalog.pg_task_next(planned timestamptz, repeat interval, drift boolean,
+                                        ended timestamptz,
+                                        timezone text DEFAULT current_setting('TimeZone'))
+    RETURNS timestamptz
+    LANGUAGE c STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'pg_task_next';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_next(timestamptz, interval, boolean, timestamptz, text) IS
+    'when a repeating task that was planned and ended at these times runs next';

@@ -1,0 +1,81 @@
+/*
+ * compat.h
+ *		Every difference between the supported server versions (15 to 19).
+ *
+ * No other file looks at PG_VERSION_NUM.
+ */
+#ifndef PG_TASK_COMPAT_H
+#define PG_TASK_COMPAT_H
+
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_namespace.h"
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "storage/proc.h"
+#include "utils/acl.h"
+
+#if PG_VERSION_NUM < 150000
+#error "pg_task needs PostgreSQL 15 or later"
+#endif
+
+/* The number of this process in ProcGlobal->allProcs. */
+#if PG_VERSION_NUM >= 170000
+#define COMPAT_MY_PROC MyProcNumber
+#else
+#define COMPAT_MY_PROC (MyProc->pgprocno)
+#endif
+
+/* May a background worker run as a role that has no LOGIN? */
+#if PG_VERSION_NUM >= 170000
+#define COMPAT_NOLOGIN_WORKER true
+#define COMPAT_WORKER_FLAGS BGWORKER_BYPASS_ROLELOGINCHECK
+#else
+#define COMPAT_NOLOGIN_WORKER false
+#define COMPAT_WORKER_FLAGS 0
+#endif
+
+/* May "member" act as "role"?  From 16 on that is a right of its own (SET). */
+static inline bool
+compat_may_become(Oid member, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+	return member_can_set_role(member, role);
+#else
+	return is_member_of_role(member, role);
+#endif
+}
+
+static inline bool
+compat_owns_database(Oid database, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_ownercheck(DatabaseRelationId, database, role);
+#else
+	return pg_database_ownercheck(database, role);
+#endif
+}
+
+static inline bool
+compat_may_connect(Oid database, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_aclcheck(DatabaseRelationId, database, role, ACL_CONNECT) == ACLCHECK_OK;
+#else
+	return pg_database_aclcheck(database, role, ACL_CONNECT) == ACLCHECK_OK;
+#endif
+}
+
+/* Custom wait events have names of their own from 17 on. */
+#if PG_VERSION_NUM >= 170000
+#include "utils/wait_event.h"
+#define COMPAT_WAIT_EVENT(name) WaitEventExtensionNew(name)
+#else
+#include "pgstat.h"
+#define COMPAT_WAIT_EVENT(name) PG_WAIT_EXTENSION
+#endif
+
+#endif /* PG_TASK_COMPAT_H */

@@ -1,0 +1,513 @@
+/*
+ * executor.c
+ *		The process that runs tasks: attach, run, write back, clean up.
+ *
+ * An executor is connected to one database as one role, which is its session
+ * user: a task has that role's rights and no way to others.  It takes claimed
+ * tasks from its slot, runs each in one transaction together with the
+ * write-back of its outcome, and stays for the next.
+ *
+ * The write-back is the only thing done with other rights: those of the
+ * table's owner, in a security-restricted context, with a fixed search path.
+ * It carries a fence (the attempt it started): when the row is no longer that
+ * run, everything is rolled back.
+ *
+ * This room schedules nothing and looks at no slot but its own.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "commands/discard.h"
+#include "commands/prepare.h"
+#include "commands/sequence.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "jit/jit.h"
+#include "libpq/pqsignal.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "pgstat.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/backend_status.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
+#include "utils/snapmgr.h"
+#include "utils/timeout.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "executor.h"
+#include "queue.h"
+#include "request.h"
+#include "result.h"
+#include "schedule.h"
+#include "settings.h"
+
+PGDLLEXPORT void pg_task_executor_main(Datum arg);
+
+static SharedExecutor *me = NULL;
+static TaskTable *table = NULL;
+static MemoryContext task_context = NULL; /* reset for every task */
+static TimeoutId task_timeout;
+static volatile sig_atomic_t timed_out = false;
+static uint32 wait_event = 0;
+
+/* Register an executor process for a reserved slot.  NULL: no worker slot is free. */
+BackgroundWorkerHandle *
+executor_start(const SharedExecutor *slot, const char *database, const char *role)
+{
+	BackgroundWorker worker = {0};
+	BackgroundWorkerHandle *handle;
+
+	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_task executor %s %s", database, role);
+	strlcpy(worker.bgw_type, "pg_task executor", BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, "pg_task", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "pg_task_executor_main", BGW_MAXLEN);
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	worker.bgw_main_arg = Int32GetDatum((int32) (slot - Shared->executors));
+	memcpy(worker.bgw_extra, &slot->generation, sizeof(slot->generation));
+	worker.bgw_notify_pid = MyProcPid;
+	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
+		return NULL;
+	return handle;
+}
+
+/* The last thing this process does with shared memory; its transaction is over by now. */
+static void
+leave_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
+{
+	shared_executor_release(me);
+}
+
+/* Take the next task from the slot.  False: there is none. */
+static bool
+take_task(SharedTask *task)
+{
+	bool taken = false;
+
+	LWLockAcquire(me->lock, LW_EXCLUSIVE);
+	if (me->taken != me->assigned)
+	{
+		*task = me->ring[me->taken % SHARED_RING];
+		me->taken++;
+		me->taken_at = GetCurrentTimestamp();
+		taken = true;
+	}
+	LWLockRelease(me->lock);
+	return taken;
+}
+
+/* The task in hand is accounted for; wake the scheduler when it asked for that. */
+static void
+report_task(TimestampTz started)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	SharedTask *task;
+	bool tell;
+
+	LWLockAcquire(me->lock, LW_EXCLUSIVE);
+	task = &me->ring[me->done % SHARED_RING];
+	task->elapsed = (uint32) Min(now - started, PG_UINT32_MAX);
+	me->done++;
+	me->idle_since = now;
+	tell = task->tell || me->done == me->tell_at || me->done == me->assigned;
+	LWLockRelease(me->lock);
+	if (tell)
+		shared_scheduler_wake(me->database);
+}
+
+static void
+task_timeout_handler(void)
+{
+	timed_out = true;
+	InterruptPending = true;
+	QueryCancelPending = true;
+	SetLatch(MyLatch);
+}
+
+/* The task's own timeout, else the setting: the whole run counts. */
+static void
+start_timeout(const SharedTask *task)
+{
+	int64 limit = task->timeout >= 0 ? task->timeout : (int64) settings_timeout * 1000;
+
+	timed_out = false;
+	if (limit > 0)
+		enable_timeout_after(task_timeout, (int) Min(Max(limit / 1000, 1), INT_MAX));
+}
+
+/* Look the table up again when it is another, or when it may have changed. */
+static void
+find_table(void)
+{
+	MemoryContext old;
+	Oid relid;
+
+	LWLockAcquire(me->lock, LW_SHARED);
+	relid = me->relid;
+	LWLockRelease(me->lock);
+	if (table && table->relid == relid && !table_changed())
+		return;
+	queue_forget();
+	table_free(table);
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	table_watch(relid);
+	table = table_find(relid);
+	MemoryContextSwitchTo(old);
+	if (table == NULL)
+		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("the task table is gone")));
+}
+
+/*
+ * Plan the next run of the task in row "id", if it repeats.  Runs as the
+ * table's owner; the row must still be there.
+ */
+void
+executor_plan_next(const TaskTable *from, int64 id, TimestampTz ended)
+{
+	QueueRepeat repeat;
+	pg_tz *zone = NULL;
+	TimestampTz next;
+
+	if (!queue_repeat(from, id, &repeat))
+		return;
+	if (repeat.timezone == NULL)
+		repeat.timezone = (char *) GetConfigOptionResetString("TimeZone");
+	zone = pg_tzset(repeat.timezone);
+	if (zone == NULL)
+		ereport(WARNING, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						  errmsg("task " INT64_FORMAT " does not repeat", id),
+						  errdetail("The time zone \"%s\" is not recognized.", repeat.timezone)));
+	else if (schedule_next(repeat.dt, repeat.repeat, repeat.drift, ended, ended, zone, &next))
+		queue_insert_next(from, id, next);
+	else
+		ereport(WARNING, (errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
+						  errmsg("task " INT64_FORMAT " does not repeat", id),
+						  errdetail("There is no next time in range.")));
+}
+
+/*
+ * Write the outcome, as the owner of the table, in the transaction that is
+ * open.  Returns false when the row is no longer the run that was started.
+ *
+ * The task may have made its transaction read-only, and deferred triggers of
+ * its own must not run with the owner's rights: those are fired before.
+ */
+static bool
+write_back(const SharedTask *task, const TaskResult *result)
+{
+	bool read_only = XactReadOnly;
+	bool deletes = task->deletes && result->outcome == TASK_DONE;
+	TableScope scope;
+	bool written;
+
+	XactReadOnly = false;
+	find_table();
+	table_become(table->owner, &scope);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (deletes && !task->repeats)
+		written = queue_delete(table, task->run, "WORK");
+	else
+	{
+		written = queue_finish(table, task->run, result);
+		if (written && task->repeats)
+			executor_plan_next(table, task->run.id, result->stop);
+		if (written && deletes)
+			queue_delete(table, task->run, "DONE");
+	}
+	PopActiveSnapshot();
+	table_return(&scope);
+	XactReadOnly = read_only;
+	return written;
+}
+
+/* Fire the deferred triggers of the task, and let none be deferred from now on. */
+static void
+fire_deferred(void)
+{
+	ConstraintsSetStmt *all = makeNode(ConstraintsSetStmt);
+
+	AfterTriggerSetState(all);
+}
+
+static void
+set_commit_durability(void)
+{
+	const char *value = settings_commit();
+
+	if (value)
+		(void) set_config_option("synchronous_commit", value, PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_LOCAL, true, 0, false);
+}
+
+/* The request, from the slot or, when it is long, from the row. */
+static char *
+read_request(const SharedTask *task)
+{
+	TableScope scope;
+	char *request;
+
+	if (task->request_len >= 0)
+		return pnstrdup(task->request, task->request_len);
+	find_table();
+	table_become(table->owner, &scope);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	request = queue_request(table, task->run);
+	PopActiveSnapshot();
+	table_return(&scope);
+	return request;
+}
+
+static void
+begin_transaction(void)
+{
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	MemoryContextSwitchTo(task_context);
+}
+
+/* Run the task and commit its effects with its outcome; errors are thrown. */
+static void
+run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
+{
+	TaskResult done = {.outcome = TASK_DONE};
+	ResultText result;
+
+	result_init(&result, settings_response_limit);
+	request_run(request, &result);
+	MemoryContextSwitchTo(task_context);
+	fire_deferred();
+	disable_timeout(task_timeout, false);
+
+	done.start = started;
+	done.stop = GetCurrentTimestamp();
+	done.response = result_text(&result);
+	if (write_back(task, &done))
+	{
+		set_commit_durability();
+		CommitTransactionCommand();
+	}
+	else
+		AbortCurrentTransaction();
+}
+
+/* What is left of an error, once the transaction is gone. */
+static ErrorData *
+catch_error(void)
+{
+	ErrorData *error;
+
+	HOLD_INTERRUPTS();
+	disable_all_timeouts(false);
+	QueryCancelPending = false;
+	MemoryContextSwitchTo(task_context);
+	error = CopyErrorData();
+	if (timed_out && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		error->message = pstrdup("canceling task due to timeout");
+	EmitErrorReport();
+	FlushErrorState();
+	error_context_stack = NULL;
+	AbortCurrentTransaction();
+	PortalErrorCleanup();
+	jit_reset_after_error();
+	MemoryContextSwitchTo(task_context);
+	RESUME_INTERRUPTS();
+	return error;
+}
+
+/* Write a failure, in a transaction of its own. */
+static void
+write_failure(const SharedTask *task, ErrorData *error, const char *request, TimestampTz started)
+{
+	TaskResult failed = {.outcome = TASK_FAIL};
+
+	request_explain(error);
+	begin_transaction();
+	failed.start = started;
+	failed.stop = GetCurrentTimestamp();
+	failed.response = result_cut(result_error(error, request), settings_response_limit);
+	failed.error = result_cut(error->message ? error->message : "", settings_response_limit);
+	failed.sqlstate = unpack_sql_state(error->sqlerrcode);
+	(void) write_back(task, &failed);
+	CommitTransactionCommand();
+}
+
+/* The failure could not be written: leave that, and the row, to the scheduler. */
+static void
+give_up(void)
+{
+	EmitErrorReport();
+	FlushErrorState();
+	LWLockAcquire(me->lock, LW_EXCLUSIVE);
+	me->ring[me->done % SHARED_RING].unwritten = true;
+	LWLockRelease(me->lock);
+	proc_exit(1);
+}
+
+static void
+run_task(const SharedTask *task)
+{
+	volatile TimestampTz started = GetCurrentTimestamp();
+	char *volatile request = NULL;
+	ErrorData *volatile error = NULL;
+
+	start_timeout(task);
+	PG_TRY();
+	{
+		begin_transaction();
+		request = read_request(task);
+		if (request)
+		{
+			debug_query_string = request;
+			pgstat_report_activity(STATE_RUNNING, request);
+			run_and_commit(task, request, started);
+		}
+		else
+			CommitTransactionCommand();
+	}
+	PG_CATCH();
+	{
+		error = catch_error();
+	}
+	PG_END_TRY();
+	if (error)
+	{
+		PG_TRY();
+		{
+			write_failure(task, error, request, started);
+		}
+		PG_CATCH();
+		{
+			give_up();
+		}
+		PG_END_TRY();
+	}
+	disable_timeout(task_timeout, false);
+	debug_query_string = NULL;
+}
+
+static void
+show_task(const SharedTask *task)
+{
+	char name[NAMEDATALEN];
+
+	settings_task_id = task->run.id;
+	snprintf(name, sizeof(name), "pg_task %.*s " INT64_FORMAT, NAMEDATALEN - 32, task->queue,
+			 task->run.id);
+	SetConfigOption("application_name", name, PGC_USERSET, PGC_S_SESSION);
+}
+
+/* Undo what only a transaction can: roles and temporary objects. */
+static void
+clean_in_transaction(void)
+{
+	begin_transaction();
+	SetPGVariable("session_authorization", NIL, false);
+	SetPGVariable("role", NIL, false);
+	ResetTempTableNamespace();
+	CommitTransactionCommand();
+}
+
+/* A task leaves nothing behind for the next one. */
+static void
+clean_up(void)
+{
+	Oid temp;
+	Oid toast;
+
+	settings_task_id = 0;
+	QueryCancelPending = false;
+	PortalHashTableDeleteAll();
+	DropAllPreparedStatements();
+	ResetAllOptions();
+	LockReleaseAll(USER_LOCKMETHOD, true);
+	ResetSequenceCaches();
+	GetTempNamespaceState(&temp, &toast);
+	if (OidIsValid(temp) || GetUserId() != me->role || GetSessionUserId() != me->role)
+		clean_in_transaction();
+	pgstat_report_activity(STATE_IDLE, NULL);
+	MemoryContextReset(task_context);
+}
+
+/* Sleep until there is a task; leave when there was none for too long, or when asked to. */
+static void
+wait_for_task(void)
+{
+	TimestampTz limit = TimestampTzPlusMilliseconds(me->idle_since, settings_idle_timeout);
+	long delay = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), limit);
+	bool leave;
+
+	LWLockAcquire(me->lock, LW_EXCLUSIVE);
+	leave = me->taken == me->assigned && (me->leave || delay <= 0);
+	if (leave)
+		me->ready = false; /* from here on nothing is assigned */
+	LWLockRelease(me->lock);
+	if (leave)
+		proc_exit(0);
+
+	pgstat_report_stat(true);
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, delay, wait_event);
+	ResetLatch(MyLatch);
+}
+
+static void
+attach(Datum arg)
+{
+	uint32 generation;
+
+	memcpy(&generation, MyBgworkerEntry->bgw_extra, sizeof(generation));
+	me = shared_executor_attach(DatumGetInt32(arg), generation);
+	if (me == NULL)
+		proc_exit(0);
+	on_shmem_exit(leave_slot, 0);
+	BackgroundWorkerInitializeConnectionByOid(me->database, me->role, COMPAT_WORKER_FLAGS);
+	wait_event = COMPAT_WAIT_EVENT("PgTaskExecutorMain");
+	task_timeout = RegisterTimeout(USER_TIMEOUT, task_timeout_handler);
+	task_context = AllocSetContextCreate(TopMemoryContext, "pg_task task", ALLOCSET_DEFAULT_SIZES);
+
+	LWLockAcquire(me->lock, LW_EXCLUSIVE);
+	me->pid = MyProcPid;
+	me->idle_since = GetCurrentTimestamp();
+	me->ready = true;
+	LWLockRelease(me->lock);
+	shared_scheduler_wake(me->database);
+}
+
+void
+pg_task_executor_main(Datum arg)
+{
+	static SharedTask task;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	attach(arg);
+	for (;;)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+		if (take_task(&task))
+		{
+			show_task(&task);
+			run_task(&task);
+			clean_up();
+			report_task(me->taken_at);
+			(void) pgstat_report_stat(false);
+		}
+		else
+			wait_for_task();
+	}
+}

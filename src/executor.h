@@ -1,0 +1,19 @@
+/*
+ * executor.h
+ *		The process that runs tasks.
+ */
+#ifndef PG_TASK_EXECUTOR_H
+#define PG_TASK_EXECUTOR_H
+
+#include "postgres.h"
+
+#include "postmaster/bgworker.h"
+
+#include "shared.h"
+#include "table.h"
+
+extern BackgroundWorkerHandle *
+executor_start(const SharedExecutor *slot, const char *database, const char *role);
+extern void executor_plan_next(const TaskTable *table, int64 id, TimestampTz ended);
+
+#endif /* PG_TASK_EXECUTOR_H */

@@ -1,0 +1,35 @@
+/*
+ * pg_task.c
+ *		The library's entry point, as a table of contents.
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "miscadmin.h"
+
+#include "functions.h"
+#include "settings.h"
+#include "shared.h"
+#include "supervisor.h"
+
+PG_MODULE_MAGIC;
+
+PGDLLEXPORT void _PG_init(void);
+
+void
+_PG_init(void)
+{
+	/* loaded by a function call: rows wait, and the functions work that need no scheduler */
+	if (!process_shared_preload_libraries_in_progress)
+		return;
+
+	settings_define();
+
+	/* pg_upgrade must find nobody at work */
+	if (IsBinaryUpgrade)
+		return;
+
+	shared_define();
+	functions_define();
+	supervisor_register();
+}

@@ -1,0 +1,563 @@
+/*
+ * pool.c
+ *		The scheduler's side of its executors: start them, choose among them,
+ *		hand out tasks, and account for what comes back.
+ *
+ * An executor is handed one task at a time while tasks are long, and a short
+ * run of them when they are short, so that many share one claim.  What stays
+ * behind a task that turns out long is taken back.
+ *
+ * This room writes no row and decides no order.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/lwlock.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "executor.h"
+#include "pool.h"
+
+/* The work, in microseconds, that an executor may have before it. */
+#define RUN_US 4000
+
+/* A task that runs for so long keeps no others waiting behind it. */
+#define TAKE_BACK_MS 10
+
+/* An executor stays at least so long before it makes room for another role. */
+#define SLICE_MS 100
+
+/* After a process could not be started, the next try comes so much later. */
+#define START_RETRY_MS 1000
+
+/* A process that was registered by an earlier scheduler arrives within this time, or never. */
+#define ARRIVAL_MS 60000
+
+/* What the scheduler remembers of a task in an executor's ring. */
+typedef struct PoolTask
+{
+	TaskRun run;
+	WaitingQueue *queue; /* NULL: not known, so not counted */
+} PoolTask;
+
+struct PoolExecutor
+{
+	bool used;
+	SharedExecutor *slot;
+	uint32 generation;
+	BackgroundWorkerHandle *handle; /* NULL: started by an earlier scheduler */
+	Oid role;
+	bool leaving;
+	bool touched; /* handed something that it was not yet told of */
+	double load;  /* microseconds of work before it */
+	int reserved; /* tasks chosen for it, not yet assigned */
+	PoolTask ring[SHARED_RING];
+	uint32 reaped;	 /* accounted for up to here ... */
+	uint32 assigned; /* ... of so many */
+
+	/* as last seen in the slot */
+	bool ready;
+	int pid;
+	uint32 taken;
+	TimestampTz taken_at;
+};
+
+/* A role for which starting a process failed. */
+typedef struct PoolRole
+{
+	Oid role;
+	TimestampTz retry_at;
+} PoolRole;
+
+static SharedScheduler *me;
+static const char *my_database;
+static PoolLossCallback report_loss;
+static PoolExecutor *executors;
+static HTAB *failed_roles;
+static TimestampTz no_worker_until = 0;
+static bool no_worker_reported = false;
+
+#define foreach_executor(e)                                                    \
+	for (PoolExecutor *e = executors; e < executors + Shared->nexecutors; e++) \
+		if (e->used)
+
+static int
+outstanding(const PoolExecutor *executor)
+{
+	return (int) (executor->assigned - executor->reaped) + executor->reserved;
+}
+
+/* Take over the executors that an earlier scheduler of this database left. */
+static void
+adopt(PoolExecutor *executor, SharedExecutor *slot)
+{
+	uint32 i;
+
+	memset(executor, 0, sizeof(PoolExecutor));
+	LWLockAcquire(slot->lock, LW_SHARED);
+	executor->used = true;
+	executor->slot = slot;
+	executor->generation = slot->generation;
+	executor->role = slot->role;
+	executor->leaving = slot->leave;
+	executor->reaped = slot->done;
+	executor->assigned = slot->assigned;
+	executor->taken = slot->taken;
+	executor->taken_at = slot->taken_at;
+	for (i = slot->done; i != slot->assigned; i++)
+		executor->ring[i % SHARED_RING].run = slot->ring[i % SHARED_RING].run;
+	LWLockRelease(slot->lock);
+}
+
+void
+pool_create(SharedScheduler *scheduler, const char *database, PoolLossCallback lost)
+{
+	HASHCTL ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(PoolRole)};
+	int i;
+
+	me = scheduler;
+	my_database = database;
+	report_loss = lost;
+	executors = MemoryContextAllocZero(TopMemoryContext, Shared->nexecutors * sizeof(PoolExecutor));
+	failed_roles = hash_create("pg_task failed roles", 16, &ctl, HASH_ELEM | HASH_BLOBS);
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *slot = &Shared->executors[i];
+
+		if (slot->in_use && slot->database == me->database)
+			adopt(&executors[i], slot);
+	}
+	LWLockRelease(Shared->directory);
+}
+
+/*
+ * Is this run in an executor's hands?  If so it counts for its queue, from
+ * now on at the latest.
+ */
+bool
+pool_runs(TaskRun run, WaitingQueue *queue)
+{
+	foreach_executor(executor)
+	{
+		uint32 i;
+
+		for (i = executor->reaped; i != executor->assigned; i++)
+		{
+			PoolTask *task = &executor->ring[i % SHARED_RING];
+
+			if (task->run.id != run.id || task->run.attempt != run.attempt)
+				continue;
+			if (task->queue == NULL)
+				queue->running++;
+			task->queue = queue;
+			return true;
+		}
+	}
+	return false;
+}
+
+static void
+lose(PoolTask *task, PoolLoss loss)
+{
+	if (task->queue)
+		waiting_ended(task->queue);
+	task->queue = NULL;
+	report_loss(task->run, loss);
+}
+
+/* Account for what an executor has finished. */
+static void
+reap_finished(PoolExecutor *executor, uint32 done)
+{
+	for (; executor->reaped != done; executor->reaped++)
+	{
+		PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
+
+		if (task->queue)
+		{
+			waiting_learn(task->queue,
+						  executor->slot->ring[executor->reaped % SHARED_RING].elapsed);
+			waiting_ended(task->queue);
+		}
+		task->queue = NULL;
+	}
+}
+
+static void
+start_failed(Oid role)
+{
+	PoolRole *entry = hash_search(failed_roles, &role, HASH_ENTER, NULL);
+
+	entry->retry_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), START_RETRY_MS);
+}
+
+static void
+drop(PoolExecutor *executor)
+{
+	if (!executor->ready)
+		start_failed(executor->role);
+	if (executor->handle)
+		pfree(executor->handle);
+	executor->used = false;
+}
+
+/* An executor went with tasks in its ring. */
+static void
+bury(PoolExecutor *executor)
+{
+	SharedExecutor *slot = executor->slot;
+
+	for (; executor->reaped != executor->assigned; executor->reaped++)
+	{
+		bool taken = (int32) (slot->taken - executor->reaped) > 0;
+		bool unwritten = slot->ring[executor->reaped % SHARED_RING].unwritten;
+
+		lose(&executor->ring[executor->reaped % SHARED_RING], !taken	  ? POOL_NOT_STARTED
+															  : unwritten ? POOL_UNWRITTEN
+																		  : POOL_INTERRUPTED);
+	}
+	shared_executor_forget(slot);
+	drop(executor);
+}
+
+/* The registered process may never arrive, for want of memory or a role's rights. */
+static bool
+never_arrives(const PoolExecutor *executor)
+{
+	pid_t pid;
+
+	if (executor->handle)
+		return GetBackgroundWorkerPid(executor->handle, &pid) == BGWH_STOPPED;
+	return TimestampDifferenceExceeds(executor->slot->started, GetCurrentTimestamp(), ARRIVAL_MS);
+}
+
+static void
+reap(PoolExecutor *executor)
+{
+	SharedExecutor *slot = executor->slot;
+	bool mine;
+	bool gone;
+	bool arrived;
+	uint32 done = executor->assigned;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	mine = slot->in_use && slot->generation == executor->generation;
+	gone = mine && slot->gone;
+	arrived = mine && slot->proc != SHARED_NO_PROC;
+	if (mine)
+	{
+		LWLockAcquire(slot->lock, LW_SHARED);
+		done = slot->done;
+		executor->ready |= slot->ready;
+		executor->pid = slot->pid;
+		executor->leaving |= slot->leave;
+		executor->taken = slot->taken;
+		executor->taken_at = slot->taken_at;
+		LWLockRelease(slot->lock);
+	}
+	LWLockRelease(Shared->directory);
+
+	if (mine)
+		reap_finished(executor, done);
+	if (gone)
+		bury(executor);
+	else if (!mine)
+	{
+		/* it left with an empty ring */
+		while (executor->reaped != executor->assigned)
+		{
+			PoolTask *task = &executor->ring[executor->reaped++ % SHARED_RING];
+
+			if (task->queue)
+				waiting_ended(task->queue);
+			task->queue = NULL;
+		}
+		drop(executor);
+	}
+	else if (!arrived && never_arrives(executor))
+		bury(executor);
+}
+
+/* See what the executors have done since the last time. */
+void
+pool_reap(void)
+{
+	foreach_executor(executor) reap(executor);
+}
+
+/* Take the tasks back that an executor has not begun. */
+static void
+take_back(PoolExecutor *executor)
+{
+	SharedExecutor *slot = executor->slot;
+	uint32 end = executor->assigned;
+
+	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
+	if (slot->generation == executor->generation)
+		executor->assigned = slot->assigned = slot->taken;
+	LWLockRelease(slot->lock);
+	while (end != executor->assigned)
+		lose(&executor->ring[--end % SHARED_RING], POOL_NOT_STARTED);
+}
+
+/* Does a task run that keeps others waiting behind it? */
+static bool
+is_stuck(const PoolExecutor *executor, TimestampTz now)
+{
+	return executor->taken != executor->reaped &&
+		   TimestampDifferenceExceeds(executor->taken_at, now, TAKE_BACK_MS);
+}
+
+void
+pool_take_back(TimestampTz now)
+{
+	foreach_executor(executor) if (executor->taken != executor->assigned &&
+								   (executor->leaving || is_stuck(executor, now)))
+		take_back(executor);
+}
+
+/* Take back everything that was not begun: the scheduler goes. */
+void
+pool_dismiss(void)
+{
+	pool_reap();
+	foreach_executor(executor) take_back(executor);
+}
+
+static void
+send_away(PoolExecutor *executor)
+{
+	executor->leaving = true;
+	shared_executor_leave(executor->slot);
+}
+
+/* The executor that can be spared best, of any role but this one; NULL: none. */
+static PoolExecutor *
+spare(Oid role, TimestampTz now)
+{
+	PoolExecutor *result = NULL;
+
+	foreach_executor(executor)
+	{
+		if (executor->leaving)
+			return NULL; /* one at a time */
+		if (executor->role == role || !executor->ready ||
+			!TimestampDifferenceExceeds(executor->slot->started, now, SLICE_MS))
+			continue;
+		if (result == NULL || outstanding(executor) < outstanding(result))
+			result = executor;
+	}
+	return result;
+}
+
+/* Give an executor to a database that has fewer, if there is one that wants it. */
+void
+pool_yield(void)
+{
+	PoolExecutor *victim;
+
+	if (!shared_executor_yields(me))
+		return;
+	victim = spare(InvalidOid, GetCurrentTimestamp());
+	if (victim)
+		send_away(victim);
+}
+
+/* A round of choosing begins. */
+void
+pool_begin(void)
+{
+	foreach_executor(executor)
+	{
+		uint32 i;
+
+		executor->reserved = 0;
+		executor->load = 0;
+		for (i = executor->reaped; i != executor->assigned; i++)
+		{
+			WaitingQueue *queue = executor->ring[i % SHARED_RING].queue;
+
+			executor->load += queue && queue->average >= 0 ? queue->average : RUN_US;
+		}
+	}
+}
+
+/*
+ * An executor of this role that can take a task of about this length: an idle
+ * one, or the one with the least to do if that is little.  NULL: none.
+ */
+PoolExecutor *
+pool_find(Oid role, double average, TimestampTz now)
+{
+	PoolExecutor *best = NULL;
+
+	foreach_executor(executor)
+	{
+		if (executor->role != role || !executor->ready || executor->leaving)
+			continue;
+		if (outstanding(executor) == 0)
+			return executor;
+		if (average < 0 || executor->load + average > RUN_US ||
+			outstanding(executor) >= SHARED_RING || is_stuck(executor, now))
+			continue;
+		if (best == NULL || executor->load < best->load)
+			best = executor;
+	}
+	return best;
+}
+
+int
+pool_pid(const PoolExecutor *executor)
+{
+	return executor->pid;
+}
+
+/* A task is meant for this executor. */
+void
+pool_reserve(PoolExecutor *executor, const WaitingQueue *queue)
+{
+	executor->reserved++;
+	executor->load += queue->average >= 0 ? queue->average : RUN_US;
+}
+
+/* Put a claimed task into the executor's ring, or lose it when the executor is gone. */
+void
+pool_assign(PoolExecutor *executor, WaitingQueue *queue, Oid relid, const SharedTask *task)
+{
+	SharedExecutor *slot = executor->slot;
+	PoolTask mine = {task->run, queue};
+	bool assigned = false;
+
+	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
+	if (slot->generation == executor->generation && slot->ready && !slot->leave)
+	{
+		slot->relid = relid;
+		slot->ring[slot->assigned++ % SHARED_RING] = *task;
+		slot->tell_at = slot->done + (slot->assigned - slot->done + 1) / 2;
+		assigned = true;
+	}
+	LWLockRelease(slot->lock);
+	if (!assigned)
+	{
+		lose(&mine, POOL_NOT_STARTED);
+		return;
+	}
+	executor->ring[executor->assigned++ % SHARED_RING] = mine;
+	executor->touched = true;
+}
+
+/* Wake the executors that were handed something. */
+void
+pool_wake(void)
+{
+	foreach_executor(executor)
+	{
+		if (executor->touched)
+			shared_wake(executor->slot->proc);
+		executor->touched = false;
+	}
+}
+
+static void
+report_no_worker(void)
+{
+	if (!no_worker_reported)
+		ereport(
+			LOG,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("no background worker slot is free for an executor of database \"%s\"",
+					my_database),
+			 errdetail("Its tasks wait."),
+			 errhint("Increase \"max_worker_processes\", or lower \"pg_task.max_executors\".")));
+	no_worker_reported = true;
+}
+
+/* Start one more executor.  False: not now. */
+static bool
+start(Oid role, const char *name, TimestampTz now)
+{
+	SharedExecutor *slot = shared_executor_reserve(me, role);
+	MemoryContext old;
+	PoolExecutor *executor;
+
+	if (slot == NULL)
+		return false;
+	executor = &executors[slot - Shared->executors];
+	adopt(executor, slot);
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	executor->handle = executor_start(slot, my_database, name);
+	MemoryContextSwitchTo(old);
+	if (executor->handle == NULL)
+	{
+		executor->used = false;
+		shared_executor_forget(slot);
+		no_worker_until = TimestampTzPlusMilliseconds(now, START_RETRY_MS);
+		report_no_worker();
+		return false;
+	}
+	no_worker_reported = false;
+	return true;
+}
+
+/*
+ * So many tasks of a role find no executor: start some, or make room for one.
+ * Returns true when an executor should come from another database.
+ */
+bool
+pool_demand(Oid role, const char *name, int tasks, double average, TimestampTz now)
+{
+	PoolRole *failed = hash_search(failed_roles, &role, HASH_FIND, NULL);
+	int wanted = average < 0 ? tasks : (int) Min(tasks * average / RUN_US + 1, tasks);
+	int starting = 0;
+	bool any = false;
+
+	if (failed && failed->retry_at > now)
+		return false;
+	if (failed)
+		hash_search(failed_roles, &role, HASH_REMOVE, NULL);
+	foreach_executor(executor)
+	{
+		if (executor->role != role || executor->leaving)
+			continue;
+		any = true;
+		starting += !executor->ready;
+	}
+	for (; starting < wanted && no_worker_until <= now; starting++)
+	{
+		if (start(role, name, now))
+			any = true;
+		else if (no_worker_until <= now)
+		{
+			PoolExecutor *victim = any ? NULL : spare(role, now);
+
+			if (victim)
+				send_away(victim);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* The next moment after "now" at which this room has something to do. */
+TimestampTz
+pool_until(TimestampTz now)
+{
+	TimestampTz until = DT_NOEND;
+	HASH_SEQ_STATUS scan;
+	PoolRole *failed;
+
+	foreach_executor(executor) if (executor->taken != executor->assigned) until =
+		Min(until, TimestampTzPlusMilliseconds(executor->taken_at, TAKE_BACK_MS + 1));
+	if (no_worker_until > now)
+		until = Min(until, no_worker_until);
+	if (me->wants)
+		until = Min(until, TimestampTzPlusMilliseconds(now, SLICE_MS));
+	hash_seq_init(&scan, failed_roles);
+	while ((failed = hash_seq_search(&scan)) != NULL)
+		if (failed->retry_at > now)
+			until = Min(until, failed->retry_at);
+	return Max(until, TimestampTzPlusMilliseconds(now, 1));
+}

@@ -1,0 +1,530 @@
+/*
+ * queue.c
+ *		Every SQL statement on task rows: one function, one statement.
+ *
+ * The plans are saved for the life of the process, or until the table
+ * changes.  This room knows neither processes nor latches, and it formats
+ * nothing.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "nodes/parsenodes.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "queue.h"
+#include "shared.h"
+
+#define MAX_ARGUMENTS 8
+
+typedef enum QueueStatement
+{
+	STATEMENT_LOOK,
+	STATEMENT_PEEK,
+	STATEMENT_CLAIM,
+	STATEMENT_RELEASE,
+	STATEMENT_REPLAN,
+	STATEMENT_WORK,
+	STATEMENT_REFUSE,
+	STATEMENT_REQUEST,
+	STATEMENT_FINISH,
+	STATEMENT_DELETE,
+	STATEMENT_REPEAT,
+	STATEMENT_INSERT_NEXT,
+	STATEMENTS
+} QueueStatement;
+
+typedef struct Statement
+{
+	int nargs;
+	Oid types[MAX_ARGUMENTS];
+	const char *sql; /* %1$s: the table, %2$s: its inherited columns */
+} Statement;
+
+/* The columns of the index of waiting rows: these expressions match it. */
+#define G_QUEUE "t.queue COLLATE \"C\""
+#define G_MAX "coalesce(t.max, 2147483647)"
+#define G_ROLE "t.role::text"
+#define G_ALL G_QUEUE ", " G_MAX ", t.priority, " G_ROLE
+
+/* clang-format off */
+static const Statement statements[STATEMENTS] = {
+	/* from group to group, one descent of the index each */
+	[STATEMENT_LOOK] = {0, {0},
+		"WITH RECURSIVE g (queue, max, priority, role, dt, id) AS ("
+		"(SELECT " G_ALL ", t.dt, t.id"
+		"   FROM %1$s AS t"
+		"  WHERE t.state = 'PLAN'"
+		"  ORDER BY " G_ALL ", t.dt, t.id"
+		"  LIMIT 1)"
+		" UNION ALL"
+		" SELECT n.*"
+		"   FROM g CROSS JOIN LATERAL ("
+		"        SELECT " G_ALL ", t.dt, t.id"
+		"          FROM %1$s AS t"
+		"         WHERE t.state = 'PLAN'"
+		"           AND (" G_ALL ") > (g.queue, g.max, g.priority, g.role)"
+		"         ORDER BY " G_ALL ", t.dt, t.id"
+		"         LIMIT 1) AS n"
+		") SELECT queue, max, priority, role, dt, id FROM g"},
+
+	[STATEMENT_PEEK] = {7,
+		{TEXTOID, INT4OID, INT4OID, TEXTOID, TIMESTAMPTZOID, INT8OID, INT8OID},
+		"SELECT t.dt, t.id"
+		"  FROM %1$s AS t"
+		" WHERE t.state = 'PLAN'"
+		"   AND " G_QUEUE " = $1 AND " G_MAX " = $2 AND t.priority = $3 AND " G_ROLE " = $4"
+		"   AND (t.dt, t.id) > ($5, $6)"
+		" ORDER BY t.dt, t.id"
+		" LIMIT $7"},
+
+	/* a row that moved to another group meanwhile, or that somebody locks, is not taken */
+	[STATEMENT_CLAIM] = {7,
+		{INT8ARRAYOID, TEXTARRAYOID, INT4ARRAYOID, INT4ARRAYOID, TEXTARRAYOID, INT4ARRAYOID,
+		 TIMESTAMPTZOID},
+		"WITH c AS MATERIALIZED ("
+		"SELECT t.id, c.pid"
+		"  FROM ROWS FROM (unnest($1), unnest($2), unnest($3), unnest($4), unnest($5), unnest($6))"
+		"       AS c (id, queue, max, priority, role, pid)"
+		"  JOIN %1$s AS t ON t.id = c.id AND t.state = 'PLAN' AND t.dt <= $7"
+		"   AND t.queue = c.queue AND " G_MAX " = c.max AND t.priority = c.priority"
+		"   AND t.role = c.role::name"
+		"   FOR UPDATE OF t SKIP LOCKED"
+		") UPDATE %1$s AS t"
+		"    SET state = 'WORK', attempt = t.attempt + 1, start = $7, stop = NULL, pid = c.pid"
+		"   FROM c"
+		"  WHERE t.id = c.id"
+		" RETURNING t.id, t.attempt, (extract(epoch FROM t.timeout) * 1000000)::int8,"
+		"           t.repeat IS NOT NULL, t.delete,"
+		"           CASE WHEN octet_length(t.request) <= " CppAsString2(SHARED_REQUEST)
+		"                THEN t.request END"},
+
+	[STATEMENT_RELEASE] = {2, {INT8ARRAYOID, INT4ARRAYOID},
+		"UPDATE %1$s AS t"
+		"   SET state = 'PLAN', attempt = t.attempt - 1, start = NULL, pid = NULL"
+		"  FROM ROWS FROM (unnest($1), unnest($2)) AS c (id, attempt)"
+		" WHERE t.id = c.id AND t.attempt = c.attempt AND t.state = 'WORK'"},
+
+	[STATEMENT_REPLAN] = {2, {INT8ARRAYOID, INT4ARRAYOID},
+		"UPDATE %1$s AS t"
+		"   SET state = 'PLAN'"
+		"  FROM ROWS FROM (unnest($1), unnest($2)) AS c (id, attempt)"
+		" WHERE t.id = c.id AND t.attempt = c.attempt AND t.state = 'WORK'"},
+
+	[STATEMENT_WORK] = {0, {0},
+		"SELECT t.id, t.attempt, t.queue FROM %1$s AS t WHERE t.state = 'WORK'"},
+
+	[STATEMENT_REFUSE] = {4, {INT8OID, TEXTOID, TEXTOID, TEXTOID},
+		"UPDATE %1$s AS t"
+		"   SET state = 'FAIL', stop = clock_timestamp(), error = $2, sqlstate = $3, response = $4"
+		" WHERE t.id = $1 AND t.state = 'PLAN'"},
+
+	[STATEMENT_REQUEST] = {2, {INT8OID, INT4OID},
+		"SELECT t.request"
+		"  FROM %1$s AS t"
+		" WHERE t.id = $1 AND t.attempt = $2 AND t.state = 'WORK'"},
+
+	[STATEMENT_FINISH] = {8,
+		{INT8OID, INT4OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID},
+		"UPDATE %1$s AS t"
+		"   SET state = $3, start = $4, stop = $5, response = $6, error = $7, sqlstate = $8,"
+		"       pid = pg_backend_pid()"
+		" WHERE t.id = $1 AND t.attempt = $2 AND t.state = 'WORK'"},
+
+	[STATEMENT_DELETE] = {3, {INT8OID, INT4OID, TEXTOID},
+		"DELETE FROM %1$s AS t"
+		" WHERE t.id = $1 AND t.attempt = $2 AND t.state = $3"},
+
+	[STATEMENT_REPEAT] = {1, {INT8OID},
+		"SELECT t.dt, t.repeat, t.drift, t.timezone FROM %1$s AS t WHERE t.id = $1"},
+
+	[STATEMENT_INSERT_NEXT] = {2, {INT8OID, TIMESTAMPTZOID},
+		"INSERT INTO %1$s (parent, dt, %2$s)"
+		" SELECT t.id, $2, %2$s FROM %1$s AS t WHERE t.id = $1"},
+};
+/* clang-format on */
+
+static SPIPlanPtr plans[STATEMENTS];
+
+/* Free the plans: the table is another, or has changed. */
+void
+queue_forget(void)
+{
+	int i;
+
+	for (i = 0; i < STATEMENTS; i++)
+	{
+		if (plans[i])
+			SPI_freeplan(plans[i]);
+		plans[i] = NULL;
+	}
+}
+
+static SPIPlanPtr
+prepare(QueueStatement which, const TaskTable *table)
+{
+	const Statement *statement = &statements[which];
+	SPIPlanPtr plan;
+
+	plan = SPI_prepare_cursor(psprintf(statement->sql, table->name, table->inherited),
+							  statement->nargs, (Oid *) statement->types, CURSOR_OPT_GENERIC_PLAN);
+	if (plan == NULL)
+		elog(ERROR, "could not prepare a statement on %s: %s", table->name,
+			 SPI_result_code_string(SPI_result));
+	SPI_keepplan(plan);
+	return plan;
+}
+
+/*
+ * Execute a statement between SPI_connect and SPI_finish; the result is in
+ * SPI_tuptable.  "nulls" as for SPI_execute_plan.
+ */
+static uint64
+execute(QueueStatement which, const TaskTable *table, Datum *values, const char *nulls)
+{
+	int code;
+
+	if (plans[which] == NULL)
+		plans[which] = prepare(which, table);
+	code = SPI_execute_plan(plans[which], values, nulls, false, 0);
+	if (code < 0)
+		elog(ERROR, "could not execute a statement on %s: %s", table->name,
+			 SPI_result_code_string(code));
+	return SPI_processed;
+}
+
+/* A column of a row of the last result; NULL is an error. */
+static Datum
+column(uint64 row, int number)
+{
+	bool isnull;
+	Datum value = SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, number, &isnull);
+
+	if (isnull)
+		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+						errmsg("column \"%s\" of a task is null",
+							   SPI_fname(SPI_tuptable->tupdesc, number))));
+	return value;
+}
+
+static bool
+column_is_null(uint64 row, int number)
+{
+	bool isnull;
+
+	(void) SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, number, &isnull);
+	return isnull;
+}
+
+/* A text column of the last result, in the context "where"; NULL for NULL. */
+static char *
+text_column(MemoryContext where, uint64 row, int number)
+{
+	MemoryContext old;
+	char *result;
+
+	if (column_is_null(row, number))
+		return NULL;
+	old = MemoryContextSwitchTo(where);
+	result = TextDatumGetCString(column(row, number));
+	MemoryContextSwitchTo(old);
+	return result;
+}
+
+static Datum
+array_datum(Datum *elements, int count, Oid type)
+{
+	int16 length;
+	bool by_value;
+	char align;
+
+	get_typlenbyvalalign(type, &length, &by_value, &align);
+	return PointerGetDatum(construct_array(elements, count, type, length, by_value, align));
+}
+
+/* Two parallel arrays: the ids and the attempts of some runs. */
+static void
+run_arrays(const TaskRun *runs, int count, Datum *values)
+{
+	Datum *ids = palloc(count * sizeof(Datum));
+	Datum *attempts = palloc(count * sizeof(Datum));
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		ids[i] = Int64GetDatum(runs[i].id);
+		attempts[i] = Int32GetDatum(runs[i].attempt);
+	}
+	values[0] = array_datum(ids, count, INT8OID);
+	values[1] = array_datum(attempts, count, INT4OID);
+}
+
+/* All groups that have waiting rows, with the first row of each. */
+int
+queue_look(const TaskTable *table, QueueHead **heads)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	uint64 count;
+	uint64 i;
+
+	SPI_connect();
+	count = execute(STATEMENT_LOOK, table, NULL, NULL);
+	*heads = MemoryContextAllocHuge(caller, Max(count, 1) * sizeof(QueueHead));
+	for (i = 0; i < count; i++)
+	{
+		QueueHead *head = &(*heads)[i];
+
+		head->group.queue = text_column(caller, i, 1);
+		head->group.max = DatumGetInt32(column(i, 2));
+		head->group.priority = DatumGetInt32(column(i, 3));
+		head->group.role = text_column(caller, i, 4);
+		head->place.dt = DatumGetTimestampTz(column(i, 5));
+		head->place.id = DatumGetInt64(column(i, 6));
+	}
+	SPI_finish();
+	return (int) count;
+}
+
+/* The next waiting rows of a group behind a place, in order, whether due or not. */
+int
+queue_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int limit,
+		   TaskPlace **places)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum values[7];
+	uint64 count;
+	uint64 i;
+
+	SPI_connect();
+	values[0] = CStringGetTextDatum(group->queue);
+	values[1] = Int32GetDatum(group->max);
+	values[2] = Int32GetDatum(group->priority);
+	values[3] = CStringGetTextDatum(group->role);
+	values[4] = TimestampTzGetDatum(after.dt);
+	values[5] = Int64GetDatum(after.id);
+	values[6] = Int64GetDatum(limit);
+	count = execute(STATEMENT_PEEK, table, values, NULL);
+	*places = MemoryContextAlloc(caller, Max(count, 1) * sizeof(TaskPlace));
+	for (i = 0; i < count; i++)
+	{
+		(*places)[i].dt = DatumGetTimestampTz(column(i, 1));
+		(*places)[i].id = DatumGetInt64(column(i, 2));
+	}
+	SPI_finish();
+	return (int) count;
+}
+
+static void
+candidate_arrays(const QueueCandidate *candidates, int count, Datum *values)
+{
+	static const Oid types[] = {INT8OID, TEXTOID, INT4OID, INT4OID, TEXTOID, INT4OID};
+	Datum *elements[lengthof(types)];
+	int ntypes = lengthof(types);
+	int i;
+
+	for (i = 0; i < ntypes; i++)
+		elements[i] = palloc(count * sizeof(Datum));
+	for (i = 0; i < count; i++)
+	{
+		const TaskGroup *group = candidates[i].group;
+
+		elements[0][i] = Int64GetDatum(candidates[i].id);
+		elements[1][i] = CStringGetTextDatum(group->queue);
+		elements[2][i] = Int32GetDatum(group->max);
+		elements[3][i] = Int32GetDatum(group->priority);
+		elements[4][i] = CStringGetTextDatum(group->role);
+		elements[5][i] = Int32GetDatum(candidates[i].pid);
+	}
+	for (i = 0; i < ntypes; i++)
+		values[i] = array_datum(elements[i], count, types[i]);
+}
+
+/*
+ * Claim those of the candidates that still wait where they were seen: they
+ * are WORK, and a new attempt, from the commit on.  In no particular order.
+ */
+int
+queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count, TimestampTz now,
+			QueueClaim **claims)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum values[7];
+	uint64 claimed;
+	uint64 i;
+
+	SPI_connect();
+	candidate_arrays(candidates, count, values);
+	values[6] = TimestampTzGetDatum(now);
+	claimed = execute(STATEMENT_CLAIM, table, values, NULL);
+	*claims = MemoryContextAlloc(caller, Max(claimed, 1) * sizeof(QueueClaim));
+	for (i = 0; i < claimed; i++)
+	{
+		QueueClaim *claim = &(*claims)[i];
+
+		claim->run.id = DatumGetInt64(column(i, 1));
+		claim->run.attempt = DatumGetInt32(column(i, 2));
+		claim->timeout = column_is_null(i, 3) ? -1 : DatumGetInt64(column(i, 3));
+		claim->repeats = DatumGetBool(column(i, 4));
+		claim->deletes = DatumGetBool(column(i, 5));
+		claim->request = text_column(caller, i, 6);
+	}
+	SPI_finish();
+	return (int) claimed;
+}
+
+/* Undo the claim of runs that never began. */
+void
+queue_release(const TaskTable *table, const TaskRun *runs, int count)
+{
+	Datum values[2];
+
+	SPI_connect();
+	run_arrays(runs, count, values);
+	execute(STATEMENT_RELEASE, table, values, NULL);
+	SPI_finish();
+}
+
+/* Plan again what was running in a process that is gone. */
+void
+queue_replan(const TaskTable *table, const TaskRun *runs, int count)
+{
+	Datum values[2];
+
+	SPI_connect();
+	run_arrays(runs, count, values);
+	execute(STATEMENT_REPLAN, table, values, NULL);
+	SPI_finish();
+}
+
+/* All rows that are WORK. */
+int
+queue_work(const TaskTable *table, QueueWork **rows)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	uint64 count;
+	uint64 i;
+
+	SPI_connect();
+	count = execute(STATEMENT_WORK, table, NULL, NULL);
+	*rows = MemoryContextAllocHuge(caller, Max(count, 1) * sizeof(QueueWork));
+	for (i = 0; i < count; i++)
+	{
+		QueueWork *row = &(*rows)[i];
+
+		row->run.id = DatumGetInt64(column(i, 1));
+		row->run.attempt = DatumGetInt32(column(i, 2));
+		row->queue = text_column(caller, i, 3);
+	}
+	SPI_finish();
+	return (int) count;
+}
+
+/* Fail a waiting task that cannot be started.  False: it waits no more. */
+bool
+queue_refuse(const TaskTable *table, int64 id, const char *error, const char *sqlstate)
+{
+	Datum values[4];
+	bool refused;
+
+	SPI_connect();
+	values[0] = Int64GetDatum(id);
+	values[1] = CStringGetTextDatum(error);
+	values[2] = CStringGetTextDatum(sqlstate);
+	values[3] = CStringGetTextDatum(psprintf("ERROR:  %s", error));
+	refused = execute(STATEMENT_REFUSE, table, values, NULL) > 0;
+	SPI_finish();
+	return refused;
+}
+
+/* The request of a run, or NULL when the row is no longer that run. */
+char *
+queue_request(const TaskTable *table, TaskRun run)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum values[2] = {Int64GetDatum(run.id), Int32GetDatum(run.attempt)};
+	char *request = NULL;
+
+	SPI_connect();
+	if (execute(STATEMENT_REQUEST, table, values, NULL) > 0)
+		request = text_column(caller, 0, 1);
+	SPI_finish();
+	return request;
+}
+
+/* Write the outcome of a run.  False: the row is no longer that run. */
+bool
+queue_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
+{
+	Datum values[8] = {0};
+	char nulls[8] = {' ', ' ', ' ', ' ', ' ', ' ', 'n', 'n'};
+	bool finished;
+
+	SPI_connect();
+	values[0] = Int64GetDatum(run.id);
+	values[1] = Int32GetDatum(run.attempt);
+	values[2] = CStringGetTextDatum(result->outcome == TASK_DONE ? "DONE" : "FAIL");
+	values[3] = TimestampTzGetDatum(result->start);
+	values[4] = TimestampTzGetDatum(result->stop);
+	values[5] = CStringGetTextDatum(result->response);
+	if (result->error)
+	{
+		values[6] = CStringGetTextDatum(result->error);
+		values[7] = CStringGetTextDatum(result->sqlstate);
+		nulls[6] = nulls[7] = ' ';
+	}
+	finished = execute(STATEMENT_FINISH, table, values, nulls) > 0;
+	SPI_finish();
+	return finished;
+}
+
+/* Remove the row of a run that is in a state.  False: the row is no longer that run. */
+bool
+queue_delete(const TaskTable *table, TaskRun run, const char *state)
+{
+	Datum values[3] = {Int64GetDatum(run.id), Int32GetDatum(run.attempt),
+					   CStringGetTextDatum(state)};
+	bool deleted;
+
+	SPI_connect();
+	deleted = execute(STATEMENT_DELETE, table, values, NULL) > 0;
+	SPI_finish();
+	return deleted;
+}
+
+/* How a task repeats.  False: it does not, or the row is gone. */
+bool
+queue_repeat(const TaskTable *table, int64 id, QueueRepeat *repeat)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum values[1] = {Int64GetDatum(id)};
+	bool repeats;
+
+	SPI_connect();
+	repeats = execute(STATEMENT_REPEAT, table, values, NULL) > 0 && !column_is_null(0, 2);
+	if (repeats)
+	{
+		repeat->dt = DatumGetTimestampTz(column(0, 1));
+		repeat->repeat = MemoryContextAlloc(caller, sizeof(Interval));
+		*repeat->repeat = *DatumGetIntervalP(column(0, 2));
+		repeat->drift = DatumGetBool(column(0, 3));
+		repeat->timezone = text_column(caller, 0, 4);
+	}
+	SPI_finish();
+	return repeats;
+}
+
+/* Plan the next run of a repeating task: a new row, made from the row "id". */
+void
+queue_insert_next(const TaskTable *table, int64 id, TimestampTz dt)
+{
+	Datum values[2] = {Int64GetDatum(id), TimestampTzGetDatum(dt)};
+
+	SPI_connect();
+	execute(STATEMENT_INSERT_NEXT, table, values, NULL);
+	SPI_finish();
+}

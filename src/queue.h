@@ -1,0 +1,76 @@
+/*
+ * queue.h
+ *		The statements on task rows.
+ *
+ * Every function runs inside a transaction of the caller's, as the table's
+ * owner (table_become), and returns what it read in the current memory
+ * context.
+ */
+#ifndef PG_TASK_QUEUE_H
+#define PG_TASK_QUEUE_H
+
+#include "postgres.h"
+
+#include "utils/timestamp.h"
+
+#include "table.h"
+#include "task.h"
+
+/* A group that has waiting rows, and its first one. */
+typedef struct QueueHead
+{
+	TaskGroup group;
+	TaskPlace place;
+} QueueHead;
+
+/* A task to be claimed, and the process that is to run it. */
+typedef struct QueueCandidate
+{
+	int64 id;
+	const TaskGroup *group;
+	int pid;
+} QueueCandidate;
+
+/* A task that was claimed. */
+typedef struct QueueClaim
+{
+	TaskRun run;
+	int64 timeout; /* microseconds, -1 for NULL */
+	bool repeats;
+	bool deletes;
+	char *request; /* NULL when longer than was asked for */
+} QueueClaim;
+
+/* A row in state WORK. */
+typedef struct QueueWork
+{
+	TaskRun run;
+	char *queue;
+} QueueWork;
+
+/* What the next run of a repeating task is computed from. */
+typedef struct QueueRepeat
+{
+	TimestampTz dt;
+	Interval *repeat;
+	bool drift;
+	char *timezone; /* NULL: the session's */
+} QueueRepeat;
+
+extern int queue_look(const TaskTable *table, QueueHead **heads);
+extern int queue_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int limit,
+					  TaskPlace **places);
+extern int queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
+					   TimestampTz now, QueueClaim **claims);
+extern void queue_release(const TaskTable *table, const TaskRun *runs, int count);
+extern void queue_replan(const TaskTable *table, const TaskRun *runs, int count);
+extern int queue_work(const TaskTable *table, QueueWork **rows);
+extern bool queue_refuse(const TaskTable *table, int64 id, const char *error, const char *sqlstate);
+extern char *queue_request(const TaskTable *table, TaskRun run);
+extern bool queue_finish(const TaskTable *table, TaskRun run, const TaskResult *result);
+extern bool queue_delete(const TaskTable *table, TaskRun run, const char *state);
+extern bool queue_repeat(const TaskTable *table, int64 id, QueueRepeat *repeat);
+extern void queue_insert_next(const TaskTable *table, int64 id, TimestampTz dt);
+extern void queue_forget(void);
+
+#endif /* PG_TASK_QUEUE_H */

@@ -1,0 +1,15 @@
+/*
+ * request.h
+ *		Runs the SQL of a task.
+ */
+#ifndef PG_TASK_REQUEST_H
+#define PG_TASK_REQUEST_H
+
+#include "postgres.h"
+
+#include "result.h"
+
+extern void request_run(const char *request, ResultText *result);
+extern void request_explain(ErrorData *error);
+
+#endif /* PG_TASK_REQUEST_H */

@@ -1,0 +1,37 @@
+/*
+ * result.h
+ *		What a request returned, as text.
+ */
+#ifndef PG_TASK_RESULT_H
+#define PG_TASK_RESULT_H
+
+#include "postgres.h"
+
+#include "lib/stringinfo.h"
+#include "tcop/dest.h"
+
+/* Text that grows up to a limit; what comes after is counted, not kept. */
+typedef struct ResultText
+{
+	StringInfoData text;
+	int limit;		/* bytes */
+	uint64 dropped; /* bytes */
+	bool any;		/* there is a line, if only an empty one */
+} ResultText;
+
+extern void result_init(ResultText *result, int limit);
+extern void result_put(ResultText *result, const char *data, int length);
+extern void result_put_tag(ResultText *result, const char *tag);
+extern const char *result_text(ResultText *result);
+extern char *result_cut(const char *text, int limit);
+
+/* A receiver of rows; remembers whether it was ever given a row type. */
+typedef struct ResultReceiver ResultReceiver;
+
+extern ResultReceiver *result_receiver(ResultText *result);
+extern DestReceiver *result_destination(ResultReceiver *receiver);
+extern bool result_received(ResultReceiver *receiver);
+
+extern char *result_error(const ErrorData *error, const char *request);
+
+#endif /* PG_TASK_RESULT_H */

@@ -1,0 +1,18 @@
+/*
+ * schedule.h
+ *		When a repeating task runs next: pure functions of their arguments.
+ */
+#ifndef PG_TASK_SCHEDULE_H
+#define PG_TASK_SCHEDULE_H
+
+#include "postgres.h"
+
+#include "pgtime.h"
+#include "utils/timestamp.h"
+
+extern bool schedule_add(TimestampTz from, const Interval *interval, int64 times, pg_tz *zone,
+						 TimestampTz *result);
+extern bool schedule_next(TimestampTz planned, const Interval *repeat, bool drift,
+						  TimestampTz ended, TimestampTz now, pg_tz *zone, TimestampTz *next);
+
+#endif /* PG_TASK_SCHEDULE_H */

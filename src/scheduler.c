@@ -1,0 +1,657 @@
+/*
+ * scheduler.c
+ *		The process that decides, for one database, which task starts next.
+ *
+ * The loop: account for what executors did, recover what was lost, take the
+ * notes that commits left, look at the table when the period is over, claim
+ * what may start and hand it out, sleep until something is due.
+ *
+ * The process starts as the bootstrap superuser, because the owner of a table
+ * need not be able to log in; every statement on task rows runs as that owner
+ * (begin_work).  It runs no user's request.
+ *
+ * This room knows no SQL, no result and no calendar.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "commands/dbcommands.h"
+#include "libpq/pqsignal.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "utils/acl.h"
+#include "utils/backend_status.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "executor.h"
+#include "pool.h"
+#include "queue.h"
+#include "scheduler.h"
+#include "settings.h"
+#include "table.h"
+#include "waiting.h"
+
+PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
+
+#define CLAIM_MAX 128 /* tasks claimed by one statement */
+#define PEEK_MAX 256  /* rows of a group read by one statement */
+
+/* A full look that takes long is spaced out: it takes at most 1/50 of the time. */
+#define LOOK_SHARE 50
+
+/* A task that was chosen in this round, not yet known to be claimed. */
+typedef struct Choice
+{
+	WaitingGroup *group;
+	WaitingQueue *queue;
+	PoolExecutor *executor;
+} Choice;
+
+/* Tasks that have to be written to, as arrays that grow. */
+typedef struct Runs
+{
+	TaskRun *runs;
+	int count;
+	int size;
+} Runs;
+
+static SharedScheduler *me = NULL;
+static const char *database; /* its name when this process started */
+static SettingsTable where;
+static TaskTable *table = NULL;
+static TableScope scope;
+static MemoryContext cycle_context; /* reset in every cycle */
+static uint32 wait_event = 0;
+
+static QueueCandidate candidates[CLAIM_MAX];
+static Choice choices[CLAIM_MAX];
+static int nchoices = 0;
+
+static Runs not_started; /* to be planned as if nothing had been */
+static Runs interrupted; /* to be planned again */
+static Runs unwritten;	 /* to be failed, as soon as that can be written */
+
+static bool recover_due = true;
+static bool look_due = true;
+static bool wants_executor = false;
+static TimestampTz next_look = 0;
+static TimestampTz next_unwritten = 0;
+static char *last_error = NULL;
+
+/* Register the scheduler process for a reserved slot.  NULL: no worker slot is free. */
+BackgroundWorkerHandle *
+scheduler_start(const SharedScheduler *slot, const char *database)
+{
+	BackgroundWorker worker = {0};
+	BackgroundWorkerHandle *handle;
+
+	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_task scheduler %s", database);
+	strlcpy(worker.bgw_type, "pg_task scheduler", BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, "pg_task", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "pg_task_scheduler_main", BGW_MAXLEN);
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	worker.bgw_main_arg = Int32GetDatum((int32) (slot - Shared->schedulers));
+	memcpy(worker.bgw_extra, &slot->generation, sizeof(slot->generation));
+	worker.bgw_notify_pid = MyProcPid;
+	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
+		return NULL;
+	return handle;
+}
+
+static void
+leave_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
+{
+	shared_scheduler_release(me);
+}
+
+static void
+runs_add(Runs *runs, TaskRun run)
+{
+	if (runs->count == runs->size)
+	{
+		runs->size = Max(runs->size * 2, 64);
+		runs->runs = runs->runs
+						 ? repalloc(runs->runs, runs->size * sizeof(TaskRun))
+						 : MemoryContextAlloc(TopMemoryContext, runs->size * sizeof(TaskRun));
+	}
+	runs->runs[runs->count++] = run;
+}
+
+static bool
+runs_contain(const Runs *runs, TaskRun run)
+{
+	int i;
+
+	for (i = 0; i < runs->count; i++)
+		if (runs->runs[i].id == run.id && runs->runs[i].attempt == run.attempt)
+			return true;
+	return false;
+}
+
+/* The pool's word that a task is not where it was. */
+static void
+task_lost(TaskRun run, PoolLoss loss)
+{
+	runs_add(loss == POOL_NOT_STARTED	? &not_started
+			 : loss == POOL_INTERRUPTED ? &interrupted
+										: &unwritten,
+			 run);
+}
+
+/* Open a transaction; with a table, as its owner. */
+static void
+begin_work(const char *activity)
+{
+	SetCurrentStatementStartTimestamp();
+	pgstat_report_activity(STATE_RUNNING, activity);
+	StartTransactionCommand();
+	if (table)
+		table_become(table->owner, &scope);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	MemoryContextSwitchTo(cycle_context);
+}
+
+/* Commit, still as the owner: deferred triggers are the owner's. */
+static void
+end_work(void)
+{
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	if (table)
+		SetUserIdAndSecContext(scope.user, scope.context);
+	MemoryContextSwitchTo(cycle_context);
+	pgstat_report_activity(STATE_IDLE, NULL);
+}
+
+static void
+forget_table(void)
+{
+	queue_forget();
+	table_free(table);
+	table = NULL;
+}
+
+/* Make sure of the table; everything known about its rows is read again. */
+static void
+prepare_table(void)
+{
+	MemoryContext old;
+	TaskTable *prepared;
+
+	shared_scheduler_publish(me, InvalidOid);
+	forget_table();
+	table_watch(InvalidOid);
+	begin_work("preparing the task table");
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	prepared = table_prepare(&where, me->user);
+	MemoryContextSwitchTo(old);
+	end_work();
+	table = prepared;
+	table_watch(table->relid);
+	shared_scheduler_publish(me, table->relid);
+	look_due = true;
+}
+
+/* Rows that are WORK, but in nobody's hands, are planned again. */
+static void
+recover(void)
+{
+	QueueWork *rows;
+	int count;
+	int i;
+
+	begin_work("looking for interrupted tasks");
+	count = queue_work(table, &rows);
+	for (i = 0; i < count; i++)
+		if (!pool_runs(rows[i].run, waiting_queue(rows[i].queue)) &&
+			!runs_contain(&not_started, rows[i].run) && !runs_contain(&unwritten, rows[i].run) &&
+			!runs_contain(&interrupted, rows[i].run))
+			runs_add(&interrupted, rows[i].run);
+	end_work();
+	recover_due = false;
+}
+
+/* Write what became of tasks that were lost. */
+static void
+settle(void)
+{
+	if (not_started.count == 0 && interrupted.count == 0)
+		return;
+	begin_work("planning lost tasks again");
+	if (not_started.count > 0)
+		queue_release(table, not_started.runs, not_started.count);
+	if (interrupted.count > 0)
+		queue_replan(table, interrupted.runs, interrupted.count);
+	end_work();
+	not_started.count = interrupted.count = 0;
+}
+
+/* Fail the tasks whose executors could not write anything. */
+static void
+settle_unwritten(TimestampTz now)
+{
+	if (unwritten.count == 0 || next_unwritten > now)
+		return;
+	next_unwritten = TimestampTzPlusMilliseconds(now, where.period);
+	while (unwritten.count > 0)
+	{
+		TaskRun run = unwritten.runs[unwritten.count - 1];
+		TaskResult result = {.outcome = TASK_FAIL};
+
+		result.start = result.stop = now;
+		result.response = "ERROR:  the outcome of the task could not be written";
+		result.error = "the outcome of the task could not be written";
+		result.sqlstate = "38000";
+		begin_work("failing a task");
+		if (queue_finish(table, run, &result))
+			executor_plan_next(table, run.id, now);
+		end_work();
+		unwritten.count--;
+	}
+}
+
+/* Take what commits have noted since the last time. */
+static void
+take_notes(void)
+{
+	static SharedNote notes[SHARED_NOTES];
+	bool all;
+	int count = shared_scheduler_notes(me, notes, &all);
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		TaskGroup group = {notes[i].queue, notes[i].max, notes[i].priority, NameStr(notes[i].role)};
+
+		waiting_note(&group, notes[i].place);
+	}
+	look_due |= all;
+}
+
+/* Read the first row of every group: finds what no note told of. */
+static void
+look(TimestampTz now)
+{
+	QueueHead *heads;
+	TimestampTz end;
+	int count;
+	int i;
+
+	if (!look_due && now < next_look)
+		return;
+	begin_work("looking at the task table");
+	waiting_look();
+	count = queue_look(table, &heads);
+	for (i = 0; i < count; i++)
+		waiting_head(&heads[i].group, heads[i].place);
+	waiting_looked(now);
+	end_work();
+	look_due = false;
+	end = GetCurrentTimestamp();
+	next_look = end + Max((int64) where.period * 1000, (end - now) * LOOK_SHARE);
+}
+
+/* Why may the table's owner not run a task as this role?  NULL: nothing is wrong. */
+static char *
+role_error(Oid role, const char *name, int *sqlstate)
+{
+	HeapTuple tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
+	bool may_log_in;
+
+	*sqlstate = ERRCODE_UNDEFINED_OBJECT;
+	if (!HeapTupleIsValid(tuple))
+		return psprintf("role \"%s\" does not exist", name);
+	may_log_in = ((Form_pg_authid) GETSTRUCT(tuple))->rolcanlogin;
+	ReleaseSysCache(tuple);
+	*sqlstate = ERRCODE_INSUFFICIENT_PRIVILEGE;
+	if (!compat_may_become(table->owner, role))
+		return psprintf("the owner of the task table may not run tasks as role \"%s\"", name);
+	if (!compat_may_connect(MyDatabaseId, role))
+		return psprintf("role \"%s\" may not connect to this database", name);
+	*sqlstate = ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION;
+	if (!may_log_in && !COMPAT_NOLOGIN_WORKER)
+		return psprintf("role \"%s\" is not permitted to log in", name);
+	return NULL;
+}
+
+/* Fail all tasks of a group that are due: their role cannot run them. */
+static void
+refuse(WaitingGroup *group, const char *error, int sqlstate, TimestampTz now)
+{
+	const char *state = pstrdup(unpack_sql_state(sqlstate));
+	TaskPlace place;
+
+	while (waiting_drop(group, now, &place))
+		if (queue_refuse(table, place.id, error, state))
+			executor_plan_next(table, place.id, now);
+}
+
+/* Read on in the groups whose next row is not known. */
+static void
+read_groups(TimestampTz now)
+{
+	WaitingGroup *group;
+
+	while ((group = waiting_unread(now)) != NULL)
+	{
+		TaskPlace *places;
+		int count = queue_peek(table, &group->key, group->mark, PEEK_MAX, &places);
+
+		waiting_read(group, places, count, PEEK_MAX);
+		pfree(places);
+	}
+}
+
+/*
+ * Choose, in order, the tasks that may start now and the executors for them.
+ * True when tasks were refused, so that there may be more to choose from.
+ */
+static bool
+choose(TimestampTz now)
+{
+	bool refused = false;
+	WaitingGroup *group;
+
+	waiting_order(now);
+	pool_begin();
+	while (nchoices < CLAIM_MAX && (group = waiting_next(now)) != NULL)
+	{
+		WaitingQueue *queue = group->queue;
+		Oid role = get_role_oid(group->key.role, true);
+		int sqlstate;
+		char *error = role_error(role, group->key.role, &sqlstate);
+		PoolExecutor *executor;
+
+		if (error)
+		{
+			refuse(group, error, sqlstate, now);
+			refused = true;
+			waiting_pass();
+			continue;
+		}
+		executor = pool_find(role, queue->average, now);
+		if (executor == NULL)
+		{
+			if (pool_demand(role, group->key.role, waiting_due(group, now), queue->average, now))
+				wants_executor = true;
+			waiting_pass();
+			continue;
+		}
+		pool_reserve(executor, queue);
+		candidates[nchoices].id = waiting_take(now).id;
+		candidates[nchoices].group = &group->key;
+		candidates[nchoices].pid = pool_pid(executor);
+		choices[nchoices].group = group;
+		choices[nchoices].queue = queue;
+		choices[nchoices].executor = executor;
+		nchoices++;
+	}
+	return refused;
+}
+
+/* The message for the executor. */
+static void
+make_task(const QueueClaim *claim, const Choice *choice, SharedTask *task)
+{
+	task->run = claim->run;
+	task->timeout = claim->timeout;
+	task->repeats = claim->repeats;
+	task->deletes = claim->deletes;
+	task->tell = choice->group->key.max != TASK_UNLIMITED;
+	task->unwritten = false;
+	task->elapsed = 0;
+	strlcpy(task->queue, choice->queue->name, NAMEDATALEN);
+	task->request_len = -1;
+	if (claim->request)
+	{
+		task->request_len = strlen(claim->request);
+		memcpy(task->request, claim->request, task->request_len);
+	}
+}
+
+static int
+compare_claims(const void *a, const void *b)
+{
+	int64 left = ((const QueueClaim *) a)->run.id;
+	int64 right = ((const QueueClaim *) b)->run.id;
+
+	return left < right ? -1 : left > right;
+}
+
+/* Hand out what was claimed, in the order of choice; let go of what was not. */
+static void
+hand_out(QueueClaim *claims, int count)
+{
+	static SharedTask task;
+	int i;
+
+	qsort(claims, count, sizeof(QueueClaim), compare_claims);
+	for (i = 0; i < nchoices; i++)
+	{
+		QueueClaim key = {.run.id = candidates[i].id};
+		QueueClaim *claim = bsearch(&key, claims, count, sizeof(QueueClaim), compare_claims);
+
+		if (claim == NULL)
+		{
+			waiting_ended(choices[i].queue);
+			continue;
+		}
+		make_task(claim, &choices[i], &task);
+		pool_assign(choices[i].executor, choices[i].queue, table->relid, &task);
+	}
+	nchoices = 0;
+	pool_wake();
+}
+
+/* Claim and hand out once.  False: nothing more may start now. */
+static bool
+start_some(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	QueueClaim *claims = NULL;
+	int count = 0;
+	bool more;
+
+	if (!waiting_ready(now))
+		return false;
+	begin_work("claiming tasks");
+	read_groups(now);
+	more = choose(now) || nchoices > 0;
+	if (nchoices > 0)
+		count = queue_claim(table, candidates, nchoices, now, &claims);
+	end_work();
+	hand_out(claims, count);
+	return more;
+}
+
+/* One turn of the loop. */
+static void
+cycle(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	pool_reap();
+	if (table == NULL || table_changed())
+		prepare_table();
+	if (recover_due)
+		recover();
+	pool_yield();
+	pool_take_back(now);
+	settle();
+	settle_unwritten(now);
+	take_notes();
+	look(now);
+	wants_executor = false;
+	while (start_some())
+		pool_reap();
+	shared_scheduler_want(me, wants_executor);
+	if (last_error)
+		pfree(last_error);
+	last_error = NULL;
+}
+
+/*
+ * An error ended the turn.  It is reported once, not in every turn.  Nothing
+ * that was remembered of rows is trusted any more; what runs is.
+ */
+static void
+recover_from_error(void)
+{
+	MemoryContext old = MemoryContextSwitchTo(cycle_context);
+	ErrorData *error = CopyErrorData();
+
+	HOLD_INTERRUPTS();
+	if (last_error == NULL || strcmp(last_error, error->message) != 0)
+	{
+		EmitErrorReport();
+		if (last_error)
+			pfree(last_error);
+		last_error = MemoryContextStrdup(TopMemoryContext, error->message);
+	}
+	FlushErrorState();
+	AbortCurrentTransaction();
+	while (nchoices > 0)
+		waiting_ended(choices[--nchoices].queue);
+	waiting_clear();
+	forget_table();
+	look_due = recover_due = true;
+	MemoryContextSwitchTo(old);
+	RESUME_INTERRUPTS();
+}
+
+static void
+name_database(void *arg pg_attribute_unused())
+{
+	errcontext("pg_task scheduler of database \"%s\"", database);
+}
+
+static void
+turn(void)
+{
+	ErrorContextCallback callback = {.previous = error_context_stack, .callback = name_database};
+
+	MemoryContextReset(cycle_context);
+	MemoryContextSwitchTo(cycle_context);
+	error_context_stack = &callback;
+	PG_TRY();
+	{
+		cycle();
+	}
+	PG_CATCH();
+	{
+		recover_from_error();
+	}
+	PG_END_TRY();
+	error_context_stack = callback.previous;
+}
+
+/* Sleep until the next thing is due, or until somebody wakes us. */
+static void
+rest(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz until = TimestampTzPlusMilliseconds(now, where.period);
+
+	if (last_error == NULL)
+	{
+		until = Min(next_look, waiting_until(now));
+		until = Min(until, pool_until(now));
+	}
+	(void) pgstat_report_stat(false);
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 TimestampDifferenceMilliseconds(now, until), wait_event);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/* What has to be fixed for our own statements, whatever the database's settings. */
+static void
+fix_settings(void)
+{
+	static const char *const fixed[][2] = {
+		{"search_path", "pg_catalog, pg_temp"},
+		{"synchronous_commit", "local"}, /* a claim never waits for a standby */
+		{"default_transaction_isolation", "read committed"},
+		{"default_transaction_read_only", "off"},
+		{"default_transaction_deferrable", "off"},
+		{"lock_timeout", "1s"},
+		{"statement_timeout", "0"},
+		{"row_security", "on"},
+		{"session_replication_role", "origin"},
+		{"enable_seqscan", "off"},
+		{"enable_bitmapscan", "off"},
+		{"enable_hashjoin", "off"},
+		{"enable_mergejoin", "off"},
+		{"enable_sort", "off"},
+		{"jit", "off"},
+	};
+	int i;
+
+	for (i = 0; i < (int) lengthof(fixed); i++)
+		SetConfigOption(fixed[i][0], fixed[i][1], PGC_SUSET, PGC_S_SESSION);
+}
+
+static void
+attach(Datum arg)
+{
+	uint32 generation;
+
+	memcpy(&generation, MyBgworkerEntry->bgw_extra, sizeof(generation));
+	me = shared_scheduler_attach(DatumGetInt32(arg), generation);
+	if (me == NULL)
+		proc_exit(0);
+	on_shmem_exit(leave_slot, 0);
+	BackgroundWorkerInitializeConnectionByOid(me->database, InvalidOid, 0);
+	wait_event = COMPAT_WAIT_EVENT("PgTaskSchedulerMain");
+	fix_settings();
+	cycle_context =
+		AllocSetContextCreate(TopMemoryContext, "pg_task cycle", ALLOCSET_DEFAULT_SIZES);
+	StartTransactionCommand();
+	database = MemoryContextStrdup(TopMemoryContext, get_database_name(MyDatabaseId));
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(TopMemoryContext);
+	where = settings_table(database);
+}
+
+/* Nothing new starts; what was handed out and not begun is given back. */
+static void
+go(void)
+{
+	shared_scheduler_leave(me);
+	pool_dismiss();
+	if (table)
+		settle();
+}
+
+void
+pg_task_scheduler_main(Datum arg)
+{
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	BackgroundWorkerUnblockSignals();
+	attach(arg);
+	waiting_create();
+	pool_create(me, database, task_lost);
+
+	/* on a reload it goes, and is started again with the settings of that moment */
+	while (!ShutdownRequestPending && !ConfigReloadPending && !shared_scheduler_leaves(me))
+	{
+		turn();
+		rest();
+	}
+	MemoryContextSwitchTo(cycle_context);
+	go();
+	proc_exit(0);
+}

@@ -1,0 +1,318 @@
+/*
+ * settings.c
+ *		All settings of pg_task, with their check hooks.
+ *
+ * This room knows names, units and ranges.  It touches neither shared memory
+ * nor SPI, and it never decides what a setting means for a running process.
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "access/xact.h"
+#include "parser/scansup.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+
+#include "settings.h"
+
+bool settings_enabled = true;
+int settings_max_executors = 4;
+int settings_idle_timeout = 60 * 1000;
+int settings_response_limit = 16 * 1024 * 1024;
+int settings_timeout = 0;
+int64 settings_task_id = 0;
+
+static char *database_list = NULL;
+static char *default_schema = NULL;
+static char *default_table = NULL;
+static int default_period = 1000;
+static int task_commit = SETTINGS_COMMIT_AS_DATABASE;
+static char *shown_id = NULL;
+
+#define PERIOD_MAX (24 * 60 * 60 * 1000)
+
+static const struct config_enum_entry commit_options[] = {
+	{"database", SETTINGS_COMMIT_AS_DATABASE, false},
+	{"off", SYNCHRONOUS_COMMIT_OFF, false},
+	{"local", SYNCHRONOUS_COMMIT_LOCAL_FLUSH, false},
+	{"remote_write", SYNCHRONOUS_COMMIT_REMOTE_WRITE, false},
+	{"on", SYNCHRONOUS_COMMIT_ON, false},
+	{"remote_apply", SYNCHRONOUS_COMMIT_REMOTE_APPLY, false},
+	{NULL, 0, false}};
+
+/*
+ * Read one identifier at *text, quoted or not, and move *text behind it and
+ * the white space that follows.  Returns NULL when there is none.
+ */
+static char *
+read_identifier(const char **text)
+{
+	const char *p = *text;
+	StringInfoData name;
+	bool quoted;
+
+	while (scanner_isspace(*p))
+		p++;
+	initStringInfo(&name);
+	quoted = (*p == '"');
+	if (quoted)
+	{
+		bool closed = false;
+
+		for (p++; *p && !closed; p++)
+		{
+			closed = (p[0] == '"' && p[1] != '"');
+			if (!closed)
+				appendStringInfoChar(&name, *p);
+			if (p[0] == '"' && !closed)
+				p++;
+		}
+		if (!closed)
+			return NULL;
+	}
+	else
+	{
+		while (*p && *p != ',' && *p != ':' && *p != '"' && !scanner_isspace(*p))
+			appendStringInfoChar(&name, *p++);
+	}
+	if (name.len == 0)
+		return NULL;
+	while (scanner_isspace(*p))
+		p++;
+	*text = p;
+	if (name.len >= NAMEDATALEN)
+		return NULL;
+	return quoted ? name.data : downcase_identifier(name.data, name.len, false, false);
+}
+
+/*
+ * Parse "db1, db2:user2": a List of SettingsTarget in the current memory
+ * context.  Returns false when the text is not of that form.
+ */
+static bool
+parse_targets(const char *text, List **targets)
+{
+	*targets = NIL;
+	while (scanner_isspace(*text))
+		text++;
+	if (*text == '\0')
+		return true;
+	for (;;)
+	{
+		SettingsTarget *target = palloc0(sizeof(SettingsTarget));
+
+		target->database = read_identifier(&text);
+		if (target->database == NULL)
+			return false;
+		if (*text == ':')
+		{
+			text++;
+			target->role = read_identifier(&text);
+			if (target->role == NULL)
+				return false;
+		}
+		*targets = lappend(*targets, target);
+		if (*text == '\0')
+			return true;
+		if (*text++ != ',')
+			return false;
+	}
+}
+
+static bool
+check_database(char **newval, void **extra pg_attribute_unused(),
+			   GucSource source pg_attribute_unused())
+{
+	List *targets;
+
+	if (parse_targets(*newval, &targets))
+		return true;
+	GUC_check_errdetail("The value must be a list like \"database1, database2:role2\","
+						" with names quoted as in SQL where needed.");
+	return false;
+}
+
+static bool
+check_name(char **newval, void **extra pg_attribute_unused(),
+		   GucSource source pg_attribute_unused())
+{
+	if (strlen(*newval) < NAMEDATALEN)
+		return true;
+	GUC_check_errdetail("A name is at most %d bytes long.", NAMEDATALEN - 1);
+	return false;
+}
+
+static bool
+check_table(char **newval, void **extra, GucSource source)
+{
+	if (**newval != '\0')
+		return check_name(newval, extra, source);
+	GUC_check_errdetail("The name of the task table must not be empty.");
+	return false;
+}
+
+/* pg_task.id is never stored: it shows what the executor is doing. */
+static const char *
+show_id(void)
+{
+	static char text[24];
+
+	text[0] = '\0';
+	if (settings_task_id != 0)
+		pg_lltoa(settings_task_id, text);
+	return text;
+}
+
+static void
+define_where(void)
+{
+	DefineCustomStringVariable("pg_task.database",
+							   "Databases that have a task table, and on whose behalf.",
+							   "A list like \"db1, db2:user2\"; empty means every database"
+							   " that allows connections and is no template.",
+							   &database_list, "", PGC_SIGHUP, 0, check_database, NULL, NULL);
+	DefineCustomStringVariable("pg_task.schema", "Schema of the task table; created when missing.",
+							   "Empty means the default creation schema of the user.",
+							   &default_schema, "", PGC_USERSET, 0, check_name, NULL, NULL);
+	DefineCustomStringVariable("pg_task.table", "Name of the task table; created when missing.",
+							   NULL, &default_table, "task", PGC_USERSET, 0, check_table, NULL,
+							   NULL);
+	DefineCustomIntVariable("pg_task.period", "Longest time between two looks at the task table.",
+							NULL, &default_period, 1000, 1, PERIOD_MAX, PGC_USERSET, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+}
+
+static void
+define_server(void)
+{
+	DefineCustomBoolVariable("pg_task.enabled", "Start tasks on this server.", NULL,
+							 &settings_enabled, true, PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("pg_task.max_executors", "Most tasks that run at once on this server.",
+							"Their processes come out of max_worker_processes.",
+							&settings_max_executors, 4, 1, 1024, PGC_POSTMASTER, 0, NULL, NULL,
+							NULL);
+	DefineCustomIntVariable(
+		"pg_task.idle_timeout", "An executor that has had nothing to do for so long leaves.", NULL,
+		&settings_idle_timeout, 60 * 1000, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+}
+
+static void
+define_task(void)
+{
+	DefineCustomEnumVariable("pg_task.synchronous_commit", "Durability of a task's own commit.",
+							 "\"database\" means that synchronous_commit decides.", &task_commit,
+							 SETTINGS_COMMIT_AS_DATABASE, commit_options, PGC_USERSET, 0, NULL,
+							 NULL, NULL);
+	DefineCustomIntVariable(
+		"pg_task.response_limit", "Longest response, error and notice of a task.",
+		"What is longer is cut, and says so.", &settings_response_limit, 16 * 1024 * 1024, 64,
+		512 * 1024 * 1024, PGC_SUSET, GUC_UNIT_BYTE, NULL, NULL, NULL);
+	DefineCustomIntVariable("pg_task.timeout",
+							"Longest run of a task whose column \"timeout\" is NULL.",
+							"Zero means no limit.", &settings_timeout, 0, 0, INT_MAX, PGC_USERSET,
+							GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomStringVariable(
+		"pg_task.id", "Inside a task: its id.", NULL, &shown_id, "", PGC_INTERNAL,
+		GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE | GUC_NO_RESET_ALL, NULL, NULL, show_id);
+}
+
+void
+settings_define(void)
+{
+	define_where();
+	define_server();
+	define_task();
+	MarkGUCPrefixReserved("pg_task");
+}
+
+/*
+ * The entries of pg_task.database as a List of SettingsTarget in the current
+ * memory context; NIL means all databases.
+ */
+List *
+settings_targets(void)
+{
+	List *targets;
+
+	if (!parse_targets(database_list, &targets))
+		elog(ERROR, "pg_task.database was not checked");
+	return targets;
+}
+
+/* The value of prefix.database, or NULL when it is not set. */
+static const char *
+database_setting(const char *prefix, const char *database)
+{
+	return GetConfigOption(psprintf("%s.%s", prefix, database), true, false);
+}
+
+/* As database_setting, but a value that no name can have is not taken. */
+static const char *
+database_name_setting(const char *prefix, const char *database)
+{
+	const char *value = database_setting(prefix, database);
+
+	if (value == NULL || (value[0] != '\0' && strlen(value) < NAMEDATALEN))
+		return value;
+	ereport(WARNING,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid value for parameter \"%s.%s\": \"%s\"", prefix, database, value),
+			 errdetail("A name has 1 to %d bytes.", NAMEDATALEN - 1)));
+	return NULL;
+}
+
+static int
+database_period(const char *database)
+{
+	const char *value = database_setting("pg_task_period", database);
+	const char *hint = NULL;
+	int period;
+
+	if (value == NULL)
+		return default_period;
+	if (parse_int(value, &period, GUC_UNIT_MS, &hint) && period >= 1 && period <= PERIOD_MAX)
+		return period;
+	ereport(WARNING,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid value for parameter \"pg_task_period.%s\": \"%s\"", database, value),
+			 errdetail("It must be between 1 ms and 24 h; %d ms is used instead.", default_period),
+			 hint ? errhint("%s", _(hint)) : 0));
+	return default_period;
+}
+
+/*
+ * Where the task table of a database is: the setting for that database wins
+ * over the ordinary one.  A per-database value that cannot be used is a
+ * WARNING, and the ordinary one is taken.  Strings are in the current memory
+ * context.
+ */
+SettingsTable
+settings_table(const char *database)
+{
+	const char *schema = database_name_setting("pg_task_schema", database);
+	const char *table = database_name_setting("pg_task_table", database);
+	SettingsTable result;
+
+	if (schema == NULL)
+		schema = default_schema;
+	result.schema = schema[0] == '\0' ? NULL : pstrdup(schema);
+	result.table = pstrdup(table ? table : default_table);
+	result.period = database_period(database);
+	return result;
+}
+
+/* The value for synchronous_commit during a task's commit; NULL: leave it alone. */
+const char *
+settings_commit(void)
+{
+	const struct config_enum_entry *option;
+
+	if (task_commit == SETTINGS_COMMIT_AS_DATABASE)
+		return NULL;
+	for (option = commit_options; option->name; option++)
+		if (option->val == task_commit)
+			return option->name;
+	return NULL;
+}

@@ -1,0 +1,44 @@
+/*
+ * settings.h
+ *		The settings of pg_task.
+ */
+#ifndef PG_TASK_SETTINGS_H
+#define PG_TASK_SETTINGS_H
+
+#include "postgres.h"
+
+#include "nodes/pg_list.h"
+
+/* Values that settings_synchronous_commit may have beside those of the server's own setting. */
+#define SETTINGS_COMMIT_AS_DATABASE (-1)
+
+extern bool settings_enabled;
+extern int settings_max_executors;
+extern int settings_idle_timeout;	/* milliseconds */
+extern int settings_response_limit; /* bytes */
+extern int settings_timeout;		/* milliseconds, 0 means none */
+
+/* The task that this process runs, 0 outside a task: what pg_task.id shows. */
+extern int64 settings_task_id;
+
+/* One entry of pg_task.database. */
+typedef struct SettingsTarget
+{
+	char *database;
+	char *role; /* NULL: the owner of the database */
+} SettingsTarget;
+
+/* Where the task table of one database is, and how often it is looked at. */
+typedef struct SettingsTable
+{
+	char *schema; /* NULL: the user's default creation schema */
+	char *table;
+	int period; /* milliseconds */
+} SettingsTable;
+
+extern void settings_define(void);
+extern List *settings_targets(void);
+extern SettingsTable settings_table(const char *database);
+extern const char *settings_commit(void);
+
+#endif /* PG_TASK_SETTINGS_H */

@@ -1,0 +1,730 @@
+/*
+ * shared.c
+ *		Shared memory of pg_task: which processes there are, and what they are
+ *		handed.
+ *
+ * This room knows slots and locks.  It reads no catalog and no task row, and
+ * it starts and ends no process: it only wakes them.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "storage/shmem.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "compat.h"
+#include "settings.h"
+#include "shared.h"
+
+/*
+ * A database that has an executor for so long gives one up when another one
+ * has work and none.
+ */
+#define SLICE_MS 100
+
+SharedState *Shared = NULL;
+
+static shmem_request_hook_type next_request_hook = NULL;
+static shmem_startup_hook_type next_startup_hook = NULL;
+
+static Size
+schedulers_size(void)
+{
+	return mul_size(max_worker_processes, sizeof(SharedScheduler));
+}
+
+static Size
+executors_size(void)
+{
+	return mul_size(settings_max_executors, sizeof(SharedExecutor));
+}
+
+static Size
+shared_size(void)
+{
+	return add_size(MAXALIGN(sizeof(SharedState)),
+					add_size(MAXALIGN(schedulers_size()), executors_size()));
+}
+
+static void
+request_memory(void)
+{
+	if (next_request_hook)
+		next_request_hook();
+	RequestAddinShmemSpace(shared_size());
+	RequestNamedLWLockTranche("pg_task", 1 + max_worker_processes + settings_max_executors);
+}
+
+static void
+initialize_memory(void)
+{
+	LWLockPadded *locks = GetNamedLWLockTranche("pg_task");
+	char *memory = (char *) Shared;
+	int i;
+
+	memset(Shared, 0, shared_size());
+	Shared->directory = &locks++->lock;
+	Shared->supervisor = SHARED_NO_PROC;
+	ConditionVariableInit(&Shared->vacated);
+	Shared->nschedulers = max_worker_processes;
+	Shared->nexecutors = settings_max_executors;
+	memory += MAXALIGN(sizeof(SharedState));
+	Shared->schedulers = (SharedScheduler *) memory;
+	memory += MAXALIGN(schedulers_size());
+	Shared->executors = (SharedExecutor *) memory;
+	for (i = 0; i < Shared->nschedulers; i++)
+		Shared->schedulers[i].lock = &locks++->lock;
+	for (i = 0; i < Shared->nexecutors; i++)
+		Shared->executors[i].lock = &locks++->lock;
+}
+
+static void
+attach_memory(void)
+{
+	bool found;
+
+	if (next_startup_hook)
+		next_startup_hook();
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	Shared = ShmemInitStruct("pg_task", shared_size(), &found);
+	if (!found)
+		initialize_memory();
+	LWLockRelease(AddinShmemInitLock);
+}
+
+void
+shared_define(void)
+{
+	next_request_hook = shmem_request_hook;
+	shmem_request_hook = request_memory;
+	next_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = attach_memory;
+}
+
+/*
+ * Wake a process.  The number may be stale: then an unrelated process sees
+ * its latch set for nothing, which every process must bear.
+ */
+void
+shared_wake(int proc)
+{
+	if (proc != SHARED_NO_PROC)
+		SetLatch(&GetPGProcByNumber(proc)->procLatch);
+}
+
+void
+shared_wake_supervisor(void)
+{
+	int proc;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	proc = Shared->supervisor;
+	LWLockRelease(Shared->directory);
+	shared_wake(proc);
+}
+
+/* The scheduler of a database, or NULL.  The directory lock must be held. */
+static SharedScheduler *
+find_scheduler(Oid database)
+{
+	int i;
+
+	for (i = 0; i < Shared->nschedulers; i++)
+	{
+		SharedScheduler *scheduler = &Shared->schedulers[i];
+
+		if (scheduler->in_use && scheduler->database == database)
+			return scheduler;
+	}
+	return NULL;
+}
+
+/* How many executors a database has and keeps.  The directory lock must be held. */
+static int
+count_executors(Oid database)
+{
+	int count = 0;
+	int i;
+
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+
+		if (executor->in_use && !executor->leave && executor->database == database)
+			count++;
+	}
+	return count;
+}
+
+/*
+ * A process has left: tell all who wait for a free executor, or for an empty
+ * database.  The directory lock must be held.
+ */
+static void
+tell_vacated(void)
+{
+	int i;
+
+	ConditionVariableBroadcast(&Shared->vacated);
+	for (i = 0; i < Shared->nschedulers; i++)
+	{
+		SharedScheduler *scheduler = &Shared->schedulers[i];
+
+		if (scheduler->in_use && scheduler->wants)
+			shared_wake(scheduler->proc);
+	}
+}
+
+/*
+ * Take a slot for the scheduler of a database that has none.  NULL when it
+ * has one, is held, or when no slot is free.
+ */
+SharedScheduler *
+shared_scheduler_reserve(Oid database, Oid user)
+{
+	SharedScheduler *result = NULL;
+	int i;
+
+	if (shared_held(database))
+		return NULL;
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	for (i = 0; i < Shared->nschedulers && find_scheduler(database) == NULL; i++)
+	{
+		SharedScheduler *scheduler = &Shared->schedulers[i];
+
+		if (scheduler->in_use)
+			continue;
+		scheduler->in_use = true;
+		scheduler->attached = false;
+		scheduler->generation++;
+		scheduler->database = database;
+		scheduler->user = user;
+		scheduler->proc = SHARED_NO_PROC;
+		scheduler->leave = false;
+		scheduler->wants = false;
+		scheduler->granted = 0;
+		scheduler->relid = InvalidOid;
+		scheduler->look_all = true;
+		scheduler->nnotes = 0;
+		result = scheduler;
+	}
+	LWLockRelease(Shared->directory);
+	return result;
+}
+
+/* This process is the scheduler that the slot was reserved for; NULL: too late. */
+SharedScheduler *
+shared_scheduler_attach(int slot, uint32 generation)
+{
+	SharedScheduler *me = &Shared->schedulers[slot];
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	if (me->in_use && !me->attached && me->generation == generation && !me->leave)
+	{
+		me->attached = true;
+		me->proc = COMPAT_MY_PROC;
+	}
+	else
+		me = NULL;
+	LWLockRelease(Shared->directory);
+	return me;
+}
+
+/*
+ * Give the slot back.  Executors that went with tasks in their rings need no
+ * more accounting: the next scheduler finds these tasks in the table.
+ */
+void
+shared_scheduler_release(SharedScheduler *me)
+{
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	me->in_use = false;
+	me->proc = SHARED_NO_PROC;
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+
+		if (executor->gone && executor->database == me->database)
+			executor->in_use = executor->gone = false;
+	}
+	tell_vacated();
+	LWLockRelease(Shared->directory);
+	shared_wake_supervisor();
+}
+
+/* Ask a scheduler to go. */
+void
+shared_scheduler_leave(SharedScheduler *scheduler)
+{
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	scheduler->leave = true;
+	shared_wake(scheduler->proc);
+	LWLockRelease(Shared->directory);
+}
+
+bool
+shared_scheduler_leaves(SharedScheduler *me)
+{
+	bool leave;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	leave = me->leave;
+	LWLockRelease(Shared->directory);
+	return leave;
+}
+
+/* Wake the scheduler of a database, if there is one. */
+void
+shared_scheduler_wake(Oid database)
+{
+	SharedScheduler *scheduler;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	scheduler = find_scheduler(database);
+	if (scheduler)
+		shared_wake(scheduler->proc);
+	LWLockRelease(Shared->directory);
+}
+
+/* The task table of a database whose scheduler is up, or InvalidOid. */
+Oid
+shared_scheduler_relid(Oid database)
+{
+	SharedScheduler *scheduler;
+	Oid relid = InvalidOid;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	scheduler = find_scheduler(database);
+	if (scheduler)
+	{
+		LWLockAcquire(scheduler->lock, LW_SHARED);
+		relid = scheduler->relid;
+		LWLockRelease(scheduler->lock);
+	}
+	LWLockRelease(Shared->directory);
+	return relid;
+}
+
+/* From now on triggers on this table are listened to. */
+void
+shared_scheduler_publish(SharedScheduler *me, Oid relid)
+{
+	LWLockAcquire(me->lock, LW_EXCLUSIVE);
+	me->relid = relid;
+	LWLockRelease(me->lock);
+}
+
+static bool
+same_group(const SharedNote *a, const SharedNote *b)
+{
+	return a->max == b->max && a->priority == b->priority && strcmp(a->queue, b->queue) == 0 &&
+		   strcmp(NameStr(a->role), NameStr(b->role)) == 0;
+}
+
+static bool
+is_before(const TaskPlace *a, const TaskPlace *b)
+{
+	return a->dt < b->dt || (a->dt == b->dt && a->id < b->id);
+}
+
+/*
+ * Merge a note into SHARED_NOTES others: of one group, the first place counts.
+ * False: there is no room.
+ */
+bool
+shared_note_merge(SharedNote *notes, int *count, const SharedNote *note)
+{
+	int i;
+
+	for (i = 0; i < *count; i++)
+	{
+		if (!same_group(&notes[i], note))
+			continue;
+		if (is_before(&note->place, &notes[i].place))
+			notes[i].place = note->place;
+		return true;
+	}
+	if (*count == SHARED_NOTES)
+		return false;
+	notes[(*count)++] = *note;
+	return true;
+}
+
+/*
+ * Tell the scheduler of a database where rows of its table wait that it may
+ * not know of, and wake it.  "all": there are more than the notes say, in the
+ * table or in any (InvalidOid).  Called after a commit, so this must not fail.
+ */
+void
+shared_scheduler_note(Oid database, Oid relid, const SharedNote *notes, int count, bool all)
+{
+	SharedScheduler *scheduler;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	scheduler = find_scheduler(database);
+	if (scheduler)
+	{
+		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
+		scheduler->look_all |= all;
+		for (i = 0; i < count && scheduler->relid == relid; i++)
+			if (!shared_note_merge(scheduler->notes, &scheduler->nnotes, &notes[i]))
+				scheduler->look_all = true;
+		LWLockRelease(scheduler->lock);
+		shared_wake(scheduler->proc);
+	}
+	LWLockRelease(Shared->directory);
+}
+
+/* Take what was noted since the last call: up to SHARED_NOTES, and whether that is not all. */
+int
+shared_scheduler_notes(SharedScheduler *me, SharedNote *notes, bool *all)
+{
+	int count;
+
+	LWLockAcquire(me->lock, LW_EXCLUSIVE);
+	count = me->nnotes;
+	memcpy(notes, me->notes, count * sizeof(SharedNote));
+	*all = me->look_all;
+	me->nnotes = 0;
+	me->look_all = false;
+	LWLockRelease(me->lock);
+	return count;
+}
+
+/*
+ * Say whether there is work for which no executor could be had.  The other
+ * schedulers are woken: one of them may have to give one up.
+ */
+void
+shared_scheduler_want(SharedScheduler *me, bool wants)
+{
+	int i;
+
+	if (me->wants == wants) /* only this process writes it */
+		return;
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	me->wants = wants;
+	me->wants_since = GetCurrentTimestamp();
+	for (i = 0; i < Shared->nschedulers && wants; i++)
+		if (Shared->schedulers[i].in_use && &Shared->schedulers[i] != me)
+			shared_wake(Shared->schedulers[i].proc);
+	LWLockRelease(Shared->directory);
+}
+
+/* Does another database want an executor and have fewer?  The directory lock must be held. */
+static bool
+others_first(SharedScheduler *me, int mine)
+{
+	int i;
+
+	for (i = 0; i < Shared->nschedulers; i++)
+	{
+		SharedScheduler *other = &Shared->schedulers[i];
+
+		if (other != me && other->in_use && other->wants && count_executors(other->database) < mine)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Ask the executor that has been idle for longest to make room, unless one is
+ * on its way out already.  The directory lock must be held.
+ */
+static void
+evict_idle(Oid database, Oid role)
+{
+	SharedExecutor *victim = NULL;
+	int i;
+
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+
+		if (executor->leave)
+			return;
+		if (!executor->in_use || !executor->ready || executor->gone)
+			continue;
+		if (executor->database == database && executor->role == role)
+			continue;
+		if (executor->assigned == executor->done &&
+			(victim == NULL || executor->idle_since < victim->idle_since))
+			victim = executor;
+	}
+	if (victim == NULL)
+		return;
+	LWLockAcquire(victim->lock, LW_EXCLUSIVE);
+	victim->leave = (victim->assigned == victim->done);
+	LWLockRelease(victim->lock);
+	shared_wake(victim->proc);
+}
+
+static void
+reset_executor(SharedExecutor *executor, Oid database, Oid role, TimestampTz now)
+{
+	executor->in_use = true;
+	executor->gone = false;
+	executor->generation++;
+	executor->database = database;
+	executor->role = role;
+	executor->proc = SHARED_NO_PROC;
+	executor->ready = false;
+	executor->leave = false;
+	executor->pid = 0;
+	executor->relid = InvalidOid;
+	executor->started = executor->idle_since = now;
+	executor->assigned = executor->taken = executor->done = executor->tell_at = 0;
+}
+
+/*
+ * Take a slot for an executor.  NULL when none is free, or when the free one
+ * is another database's turn; an idle executor is then asked to make room.
+ */
+SharedExecutor *
+shared_executor_reserve(SharedScheduler *me, Oid role)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	SharedExecutor *result = NULL;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	if (!others_first(me, count_executors(me->database)))
+	{
+		for (i = 0; i < Shared->nexecutors && result == NULL; i++)
+			if (!Shared->executors[i].in_use)
+				result = &Shared->executors[i];
+		if (result)
+		{
+			reset_executor(result, me->database, role, now);
+			me->granted = now;
+		}
+		else
+			evict_idle(me->database, role);
+	}
+	LWLockRelease(Shared->directory);
+	return result;
+}
+
+/* This process is the executor that the slot was reserved for; NULL: too late. */
+SharedExecutor *
+shared_executor_attach(int slot, uint32 generation)
+{
+	SharedExecutor *me = &Shared->executors[slot];
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	if (me->in_use && me->proc == SHARED_NO_PROC && me->generation == generation)
+		me->proc = COMPAT_MY_PROC;
+	else
+		me = NULL;
+	LWLockRelease(Shared->directory);
+	return me;
+}
+
+/*
+ * This executor goes.  With tasks in its ring the slot stays until the
+ * scheduler has accounted for them, if there is one.
+ */
+void
+shared_executor_release(SharedExecutor *me)
+{
+	SharedScheduler *scheduler;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	LWLockAcquire(me->lock, LW_EXCLUSIVE);
+	scheduler = find_scheduler(me->database);
+	me->proc = SHARED_NO_PROC;
+	me->ready = false;
+	me->leave = false;
+	me->gone = scheduler && scheduler->attached && me->done != me->assigned;
+	me->in_use = me->gone;
+	LWLockRelease(me->lock);
+	if (scheduler)
+		shared_wake(scheduler->proc);
+	tell_vacated();
+	LWLockRelease(Shared->directory);
+}
+
+/* The scheduler has accounted for an executor that went, or that never came. */
+void
+shared_executor_forget(SharedExecutor *executor)
+{
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	executor->in_use = executor->gone = executor->leave = false;
+	tell_vacated();
+	LWLockRelease(Shared->directory);
+}
+
+/* Ask an executor to go when the task in hand is finished. */
+void
+shared_executor_leave(SharedExecutor *executor)
+{
+	LWLockAcquire(executor->lock, LW_EXCLUSIVE);
+	executor->leave = true;
+	LWLockRelease(executor->lock);
+	shared_wake(executor->proc);
+}
+
+/*
+ * Should this database give up an executor for one that has fewer?  At once
+ * when the difference is two or more; otherwise, when there are more databases
+ * with work than executors, the one that has held its own for longest, after
+ * a slice of time.
+ */
+bool
+shared_executor_yields(SharedScheduler *me)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool yields = false;
+	int mine;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	mine = count_executors(me->database);
+	for (i = 0; i < Shared->nschedulers && mine > 0; i++)
+	{
+		SharedScheduler *other = &Shared->schedulers[i];
+		int theirs;
+
+		if (other == me || !other->in_use || !other->wants)
+			continue;
+		theirs = count_executors(other->database);
+		if (mine > theirs + 1 ||
+			(theirs == 0 && TimestampDifferenceExceeds(other->wants_since, now, SLICE_MS) &&
+			 TimestampDifferenceExceeds(me->granted, now, SLICE_MS)))
+			yields = true;
+	}
+	for (i = 0; i < Shared->nexecutors && yields; i++)
+		if (Shared->executors[i].in_use && Shared->executors[i].leave)
+			yields = false; /* somebody is on the way out already */
+	LWLockRelease(Shared->directory);
+	return yields;
+}
+
+/* Ask all of a database's processes to go as soon as they can.  The directory lock must be held. */
+static void
+clear_database(Oid database)
+{
+	SharedScheduler *scheduler = find_scheduler(database);
+	int i;
+
+	if (scheduler)
+	{
+		scheduler->leave = true;
+		shared_wake(scheduler->proc);
+	}
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+
+		if (!executor->in_use || executor->database != database)
+			continue;
+		LWLockAcquire(executor->lock, LW_EXCLUSIVE);
+		executor->leave = true;
+		LWLockRelease(executor->lock);
+		shared_wake(executor->proc);
+	}
+}
+
+/*
+ * Keep our processes out of a database until shared_unhold, or until this
+ * process ends.  Returns false when too many databases are held already.
+ */
+bool
+shared_hold(Oid database)
+{
+	bool held = false;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	for (i = 0; i < SHARED_HOLDS && !held; i++)
+	{
+		SharedHold *hold = &Shared->holds[i];
+
+		if (OidIsValid(hold->database))
+			continue;
+		hold->database = database;
+		hold->proc = COMPAT_MY_PROC;
+		held = true;
+	}
+	if (held)
+		clear_database(database);
+	LWLockRelease(Shared->directory);
+	return held;
+}
+
+bool
+shared_held(Oid database)
+{
+	bool held = false;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	for (i = 0; i < SHARED_HOLDS; i++)
+		if (Shared->holds[i].database == database)
+			held = true;
+	LWLockRelease(Shared->directory);
+	return held;
+}
+
+/* Does any process of ours that runs no task keep this database busy? */
+static bool
+is_occupied(Oid database)
+{
+	bool occupied;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	occupied = find_scheduler(database) != NULL;
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+
+		if (executor->in_use && executor->database == database && executor->taken == executor->done)
+			occupied = true;
+	}
+	LWLockRelease(Shared->directory);
+	return occupied;
+}
+
+/* Wait until none does, but no longer than so many milliseconds. */
+void
+shared_wait_vacant(Oid database, int timeout)
+{
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), timeout);
+
+	ConditionVariablePrepareToSleep(&Shared->vacated);
+	while (is_occupied(database))
+	{
+		long left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end);
+
+		if (left <= 0)
+			break;
+		(void) ConditionVariableTimedSleep(&Shared->vacated, left, PG_WAIT_EXTENSION);
+	}
+	ConditionVariableCancelSleep();
+}
+
+/* Let go of all databases that this process holds. */
+void
+shared_unhold(void)
+{
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	for (i = 0; i < SHARED_HOLDS; i++)
+	{
+		SharedHold *hold = &Shared->holds[i];
+
+		if (OidIsValid(hold->database) && hold->proc == COMPAT_MY_PROC)
+			hold->database = InvalidOid;
+	}
+	LWLockRelease(Shared->directory);
+	shared_wake_supervisor();
+}

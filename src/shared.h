@@ -1,0 +1,165 @@
+/*
+ * shared.h
+ *		What the processes of pg_task share: slots, rings and notes.
+ *
+ * Three kinds of lock, all LWLocks of the tranche "pg_task", always taken in
+ * this order: the directory lock, then one scheduler's lock or one executor's
+ * lock.  Nothing is allocated while one is held, and none is held over a wait.
+ *
+ * A slot belongs to whoever set in_use; its generation grows with every use,
+ * so that a process started for an earlier use finds out that it came late.
+ */
+#ifndef PG_TASK_SHARED_H
+#define PG_TASK_SHARED_H
+
+#include "postgres.h"
+
+#include "datatype/timestamp.h"
+#include "storage/condition_variable.h"
+#include "storage/lwlock.h"
+
+#include "task.h"
+
+#define SHARED_RING 16		/* tasks that one executor may hold */
+#define SHARED_REQUEST 1024 /* longer requests are read from the table */
+#define SHARED_NOTES 32		/* groups that may wait to be noticed one by one */
+#define SHARED_HOLDS 16		/* databases that may be held at once */
+
+/* Reference to a process: an index into ProcGlobal->allProcs, or this. */
+#define SHARED_NO_PROC (-1)
+
+/* A group in which rows became due for planning, and the first such place. */
+typedef struct SharedNote
+{
+	char queue[NAMEDATALEN];
+	NameData role;
+	int32 max;
+	int32 priority;
+	TaskPlace place;
+} SharedNote;
+
+/* The scheduler of one database. */
+typedef struct SharedScheduler
+{
+	/* guarded by the directory lock */
+	bool in_use;
+	bool attached; /* the process has arrived */
+	uint32 generation;
+	Oid database;
+	Oid user; /* on whose behalf the table is made */
+	int proc;
+	bool leave; /* asked to go, or goes of its own accord */
+	bool wants; /* has work, but no executor for it */
+	TimestampTz wants_since;
+	TimestampTz granted; /* when it last got an executor */
+
+	/* guarded by "lock" */
+	LWLock *lock;
+	Oid relid;	   /* the task table, InvalidOid while there is none */
+	bool look_all; /* more happened than the notes say */
+	int nnotes;
+	SharedNote notes[SHARED_NOTES];
+} SharedScheduler;
+
+/* One claimed task on its way to an executor. */
+typedef struct SharedTask
+{
+	TaskRun run;
+	int64 timeout; /* microseconds, -1: the column is NULL */
+	bool repeats;
+	bool deletes;
+	bool tell;				 /* wake the scheduler when it is finished */
+	bool unwritten;			 /* set by the executor: the outcome is not in the row */
+	uint32 elapsed;			 /* set by the executor: microseconds it took */
+	char queue[NAMEDATALEN]; /* clipped, for display */
+	int32 request_len;		 /* -1: too long, read it from the table */
+	char request[SHARED_REQUEST];
+} SharedTask;
+
+/*
+ * An executor, and the ring of tasks it was handed.  The three positions only
+ * grow: done <= taken <= assigned <= done + SHARED_RING.  The scheduler moves
+ * "assigned" (back, too, down to "taken"), the executor the other two.
+ */
+typedef struct SharedExecutor
+{
+	/* guarded by the directory lock */
+	bool in_use;
+	bool gone; /* left with tasks in its ring: the scheduler accounts for them */
+	uint32 generation;
+	Oid database;
+	Oid role;
+	int proc;
+
+	/* guarded by "lock"; "leave" and "idle_since" may be read with the directory lock alone */
+	LWLock *lock;
+	bool ready; /* connected, takes tasks */
+	bool leave; /* asked to go when the task in hand is finished */
+	int pid;
+	Oid relid;			 /* the task table its tasks are from */
+	TimestampTz started; /* when it was reserved */
+	TimestampTz idle_since;
+	TimestampTz taken_at;
+	uint32 assigned;
+	uint32 taken;
+	uint32 done;
+	uint32 tell_at; /* wake the scheduler when "done" gets here */
+	SharedTask ring[SHARED_RING];
+} SharedExecutor;
+
+/* A database that somebody wants to have for himself: no process of ours enters. */
+typedef struct SharedHold
+{
+	Oid database; /* InvalidOid: free */
+	int proc;
+} SharedHold;
+
+typedef struct SharedState
+{
+	LWLock *directory;
+	int supervisor;					/* guarded by the directory lock */
+	SharedHold holds[SHARED_HOLDS]; /* likewise */
+	ConditionVariable vacated;		/* a process of ours has left a database */
+	int nschedulers;				/* fixed */
+	int nexecutors;					/* fixed */
+	SharedScheduler *schedulers;
+	SharedExecutor *executors;
+} SharedState;
+
+/* NULL where the library was not preloaded. */
+extern SharedState *Shared;
+
+extern void shared_define(void);
+extern void shared_wake(int proc);
+extern void shared_wake_supervisor(void);
+
+/* Schedulers. */
+extern SharedScheduler *shared_scheduler_reserve(Oid database, Oid user);
+extern SharedScheduler *shared_scheduler_attach(int slot, uint32 generation);
+extern void shared_scheduler_release(SharedScheduler *me);
+extern void shared_scheduler_leave(SharedScheduler *scheduler);
+extern bool shared_scheduler_leaves(SharedScheduler *me);
+extern void shared_scheduler_wake(Oid database);
+extern Oid shared_scheduler_relid(Oid database);
+extern void shared_scheduler_publish(SharedScheduler *me, Oid relid);
+extern bool shared_note_merge(SharedNote *notes, int *count, const SharedNote *note);
+extern void
+shared_scheduler_note(Oid database, Oid relid, const SharedNote *notes, int count, bool all);
+extern int shared_scheduler_notes(SharedScheduler *me, SharedNote *notes, bool *all);
+extern void shared_scheduler_want(SharedScheduler *me, bool wants);
+
+/* Executors. */
+extern SharedExecutor *shared_executor_reserve(SharedScheduler *me, Oid role);
+extern SharedExecutor *shared_executor_attach(int slot, uint32 generation);
+extern void shared_executor_release(SharedExecutor *me);
+extern void shared_executor_forget(SharedExecutor *executor);
+extern void shared_executor_leave(SharedExecutor *executor);
+extern bool shared_executor_yields(SharedScheduler *me);
+
+/* Databases that are to be left alone. */
+extern bool shared_hold(Oid database);
+extern bool shared_held(Oid database);
+extern void shared_wait_vacant(Oid database, int timeout);
+extern void shared_unhold(void);
+
+#endif /* PG_TASK_SHARED_H */

@@ -1,0 +1,422 @@
+/*
+ * supervisor.c
+ *		The process that gives every database its scheduler.
+ *
+ * It is connected to no database and reads shared catalogs only.  It compares
+ * the databases that should have a scheduler with those that have one, starts
+ * and stops processes accordingly, and throttles what keeps dying.  A reload,
+ * a commit that changed databases or roles, and the end of a scheduler wake it.
+ *
+ * It never touches a task table.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "libpq/pqsignal.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "utils/acl.h"
+#include "utils/backend_status.h"
+#include "utils/guc.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "scheduler.h"
+#include "settings.h"
+#include "shared.h"
+#include "supervisor.h"
+
+PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
+
+/* Whatever wakes it, it looks around at least so often. */
+#define PERIOD_MS 10000
+
+/* A scheduler that lived for less than this died young. */
+#define YOUNG_MS 5000
+
+/* A scheduler that died young is started again so much later, then twice as late, ... */
+#define THROTTLE_MS 1000
+#define THROTTLE_MAX_MS 60000
+
+/* A database that should have a scheduler. */
+typedef struct Wanted
+{
+	Oid database;
+	Oid user;
+	char *name;
+} Wanted;
+
+/* What the supervisor remembers of a database. */
+typedef struct Charge
+{
+	Oid database;		   /* hash key */
+	SharedScheduler *slot; /* NULL: none was started, or it is over */
+	uint32 generation;
+	BackgroundWorkerHandle *handle;
+	TimestampTz started;
+	TimestampTz not_before; /* of the next start */
+	int throttle;			/* milliseconds */
+	bool seen;
+} Charge;
+
+static HTAB *charges = NULL;
+static MemoryContext cycle_context = NULL;
+static List *reported = NIL;   /* complaints that were logged, as strings */
+static List *complaints = NIL; /* complaints of this turn */
+static bool no_worker_reported = false;
+static TimestampTz next_turn = 0;
+
+void
+supervisor_register(void)
+{
+	BackgroundWorker worker = {0};
+
+	strlcpy(worker.bgw_name, "pg_task supervisor", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "pg_task supervisor", BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, "pg_task", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "pg_task_supervisor_main", BGW_MAXLEN);
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = 1;
+	RegisterBackgroundWorker(&worker);
+}
+
+/* Log a complaint, unless it was one in the last turn, too. */
+static void
+complain(const char *message, const char *detail)
+{
+	MemoryContext old;
+	ListCell *cell;
+	bool known = false;
+
+	foreach(cell, reported)
+		known |= strcmp(lfirst(cell), message) == 0;
+	if (!known)
+		ereport(WARNING, (errcode(ERRCODE_UNDEFINED_OBJECT), errmsg("%s", message),
+						  errdetail("%s", detail)));
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	complaints = lappend(complaints, pstrdup(message));
+	MemoryContextSwitchTo(old);
+}
+
+/* From now on only the complaints of this turn are known. */
+static void
+finish_complaints(void)
+{
+	list_free_deep(reported);
+	reported = complaints;
+	complaints = NIL;
+}
+
+static Wanted *
+make_wanted(Form_pg_database database, Oid user)
+{
+	Wanted *wanted = palloc(sizeof(Wanted));
+
+	wanted->database = database->oid;
+	wanted->user = user;
+	wanted->name = pstrdup(NameStr(database->datname));
+	return wanted;
+}
+
+/* Is it a database that one can connect to?  -2 marks one whose DROP was interrupted. */
+static bool
+is_usable(Form_pg_database database)
+{
+	return database->datallowconn && database->datconnlimit != -2;
+}
+
+/* Does an entry of pg_task.database ask for this one?  Adds it to the list if it can be had. */
+static List *
+want_target(List *wanted, const SettingsTarget *target, Form_pg_database database)
+{
+	Oid user = database->datdba;
+
+	if (!is_usable(database))
+	{
+		complain(psprintf("database \"%s\" in \"pg_task.database\" does not allow connections",
+						  target->database),
+				 "It has no task table until it does.");
+		return wanted;
+	}
+	if (target->role)
+		user = get_role_oid(target->role, true);
+	if (OidIsValid(user))
+		return lappend(wanted, make_wanted(database, user));
+	complain(psprintf("role \"%s\" in \"pg_task.database\" does not exist", target->role),
+			 psprintf("Database \"%s\" has no task table until it does.", target->database));
+	return wanted;
+}
+
+/* The databases of the cluster that should have a scheduler, as a List of Wanted. */
+static List *
+find_wanted(void)
+{
+	List *targets = settings_targets();
+	List *missing = list_copy(targets);
+	List *wanted = NIL;
+	MemoryContext caller = CurrentMemoryContext;
+	Relation rel = table_open(DatabaseRelationId, AccessShareLock);
+	TableScanDesc scan = table_beginscan_catalog(rel, 0, NULL);
+	HeapTuple tuple;
+	ListCell *cell;
+
+	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
+	{
+		Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
+
+		MemoryContextSwitchTo(caller);
+		if (targets == NIL && is_usable(database) && !database->datistemplate)
+			wanted = lappend(wanted, make_wanted(database, database->datdba));
+		foreach(cell, targets)
+		{
+			SettingsTarget *target = lfirst(cell);
+
+			if (strcmp(target->database, NameStr(database->datname)) != 0)
+				continue;
+			missing = list_delete_ptr(missing, target);
+			wanted = want_target(wanted, target, database);
+		}
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	foreach(cell, missing)
+		complain(psprintf("database \"%s\" in \"pg_task.database\" does not exist",
+						  ((SettingsTarget *) lfirst(cell))->database),
+				 "It gets a scheduler as soon as it does.");
+	return wanted;
+}
+
+static List *
+read_wanted(void)
+{
+	List *wanted;
+
+	if (!settings_enabled)
+		return NIL;
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	MemoryContextSwitchTo(cycle_context);
+	wanted = find_wanted();
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(cycle_context);
+	return wanted;
+}
+
+/* The scheduler of this database has ended: when may the next one start? */
+static void
+scheduler_ended(Charge *charge, TimestampTz now)
+{
+	bool young = !TimestampDifferenceExceeds(charge->started, now, YOUNG_MS);
+	bool asked = charge->slot->leave || charge->slot->generation != charge->generation;
+
+	/* one that was asked to go did not die */
+	if (asked || !young)
+		charge->throttle = 0;
+	else
+		charge->throttle = Min(Max(charge->throttle * 2, THROTTLE_MS), THROTTLE_MAX_MS);
+	charge->not_before = TimestampTzPlusMilliseconds(now, charge->throttle);
+	charge->slot = NULL;
+	if (charge->handle)
+		pfree(charge->handle);
+	charge->handle = NULL;
+}
+
+/* See whether the process that was started still is, or never arrived. */
+static void
+check_charge(Charge *charge, TimestampTz now)
+{
+	pid_t pid;
+	bool ended;
+
+	if (charge->slot == NULL)
+		return;
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	ended = !charge->slot->in_use || charge->slot->generation != charge->generation;
+	LWLockRelease(Shared->directory);
+	if (!ended && charge->handle && GetBackgroundWorkerPid(charge->handle, &pid) == BGWH_STOPPED)
+	{
+		shared_scheduler_release(charge->slot);
+		ended = true;
+	}
+	if (ended)
+		scheduler_ended(charge, now);
+}
+
+static void
+start_scheduler(Charge *charge, const Wanted *wanted, TimestampTz now)
+{
+	SharedScheduler *slot;
+	MemoryContext old;
+
+	if (charge->not_before > now)
+	{
+		next_turn = Min(next_turn, charge->not_before);
+		return;
+	}
+	slot = shared_scheduler_reserve(wanted->database, wanted->user);
+	if (slot == NULL)
+		return;
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	charge->handle = scheduler_start(slot, wanted->name);
+	MemoryContextSwitchTo(old);
+	if (charge->handle == NULL)
+	{
+		shared_scheduler_release(slot);
+		next_turn = Min(next_turn, TimestampTzPlusMilliseconds(now, THROTTLE_MS));
+		if (!no_worker_reported)
+			ereport(
+				LOG,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("no background worker slot is free for the scheduler of database \"%s\"",
+						wanted->name),
+				 errhint("Increase \"max_worker_processes\".")));
+		no_worker_reported = true;
+		return;
+	}
+	no_worker_reported = false;
+	charge->slot = slot;
+	charge->generation = slot->generation;
+	charge->started = now;
+}
+
+/* One wanted database: it has the right scheduler, or gets one. */
+static void
+serve(const Wanted *wanted, TimestampTz now)
+{
+	bool found;
+	Charge *charge = hash_search(charges, &wanted->database, HASH_ENTER, &found);
+
+	if (!found)
+	{
+		memset(charge, 0, sizeof(Charge));
+		charge->database = wanted->database;
+	}
+	charge->seen = true;
+	check_charge(charge, now);
+	if (charge->slot == NULL)
+		start_scheduler(charge, wanted, now);
+	else if (charge->slot->user != wanted->user)
+		shared_scheduler_leave(charge->slot);
+}
+
+/* Databases that are wanted no more lose their schedulers. */
+static void
+dismiss_others(TimestampTz now)
+{
+	HASH_SEQ_STATUS scan;
+	Charge *charge;
+
+	hash_seq_init(&scan, charges);
+	while ((charge = hash_seq_search(&scan)) != NULL)
+	{
+		if (!charge->seen)
+		{
+			check_charge(charge, now);
+			if (charge->slot)
+				shared_scheduler_leave(charge->slot);
+			else
+				hash_search(charges, &charge->database, HASH_REMOVE, NULL);
+		}
+		else
+			charge->seen = false;
+	}
+}
+
+static void
+turn(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	ListCell *cell;
+
+	next_turn = TimestampTzPlusMilliseconds(now, PERIOD_MS);
+	MemoryContextSwitchTo(cycle_context);
+	foreach(cell, read_wanted())
+		serve(lfirst(cell), now);
+	dismiss_others(now);
+	finish_complaints();
+	MemoryContextReset(cycle_context);
+}
+
+/* After a crash of the supervisor alone, its schedulers are sent away and started anew. */
+static void
+send_strangers_away(void)
+{
+	int i;
+
+	for (i = 0; i < Shared->nschedulers; i++)
+	{
+		bool in_use;
+
+		LWLockAcquire(Shared->directory, LW_SHARED);
+		in_use = Shared->schedulers[i].in_use;
+		LWLockRelease(Shared->directory);
+		if (in_use)
+			shared_scheduler_leave(&Shared->schedulers[i]);
+	}
+}
+
+static void
+detach(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
+{
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	Shared->supervisor = SHARED_NO_PROC;
+	LWLockRelease(Shared->directory);
+}
+
+static void
+attach(void)
+{
+	HASHCTL ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(Charge)};
+
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	charges = hash_create("pg_task databases", 64, &ctl, HASH_ELEM | HASH_BLOBS);
+	cycle_context =
+		AllocSetContextCreate(TopMemoryContext, "pg_task supervisor", ALLOCSET_DEFAULT_SIZES);
+	on_shmem_exit(detach, 0);
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	Shared->supervisor = COMPAT_MY_PROC;
+	LWLockRelease(Shared->directory);
+	send_strangers_away();
+}
+
+void
+pg_task_supervisor_main(Datum arg pg_attribute_unused())
+{
+	uint32 wait_event = COMPAT_WAIT_EVENT("PgTaskSupervisorMain");
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	BackgroundWorkerUnblockSignals();
+	attach();
+	while (!ShutdownRequestPending)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+		turn();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 TimestampDifferenceMilliseconds(GetCurrentTimestamp(), next_turn),
+						 wait_event);
+		ResetLatch(MyLatch);
+	}
+	proc_exit(0);
+}

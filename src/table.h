@@ -1,0 +1,39 @@
+/*
+ * table.h
+ *		The task table of a database.
+ */
+#ifndef PG_TASK_TABLE_H
+#define PG_TASK_TABLE_H
+
+#include "postgres.h"
+
+#include "settings.h"
+
+/* A task table that was found fit for use; everything in one memory context. */
+typedef struct TaskTable
+{
+	Oid relid;
+	Oid owner;
+	char *name;		 /* quoted and qualified */
+	char *inherited; /* quoted columns that the next row of a repeat takes over */
+} TaskTable;
+
+/* What table_enter changed. */
+typedef struct TableScope
+{
+	Oid user;
+	int context;
+	int nest_level;
+} TableScope;
+
+extern TaskTable *table_prepare(const SettingsTable *where, Oid user);
+extern TaskTable *table_find(Oid relid);
+extern void table_free(TaskTable *table);
+
+extern void table_become(Oid user, TableScope *scope);
+extern void table_return(const TableScope *scope);
+
+extern void table_watch(Oid relid);
+extern bool table_changed(void);
+
+#endif /* PG_TASK_TABLE_H */

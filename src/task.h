@@ -1,0 +1,61 @@
+/*
+ * task.h
+ *		The plain data that the rooms of pg_task hand to each other.
+ *
+ * Nothing here has behaviour, and nothing here knows a lock or a process.
+ */
+#ifndef PG_TASK_TASK_H
+#define PG_TASK_TASK_H
+
+#include "postgres.h"
+
+#include "datatype/timestamp.h"
+
+/* A task whose "max" is NULL is in a group with this limit. */
+#define TASK_UNLIMITED PG_INT32_MAX
+
+/*
+ * Waiting tasks form groups: all that are equal in these four columns wait
+ * in one line, ordered by dt and id.
+ */
+typedef struct TaskGroup
+{
+	const char *queue;
+	int32 max; /* TASK_UNLIMITED for NULL */
+	int32 priority;
+	const char *role;
+} TaskGroup;
+
+/* A place in such a line. */
+typedef struct TaskPlace
+{
+	TimestampTz dt;
+	int64 id;
+} TaskPlace;
+
+/* One run of a task: a later run of the same row has a higher attempt. */
+typedef struct TaskRun
+{
+	int64 id;
+	int32 attempt;
+} TaskRun;
+
+/* How a run ended, in the words of the table. */
+typedef enum TaskOutcome
+{
+	TASK_DONE,
+	TASK_FAIL
+} TaskOutcome;
+
+/* What is written back into the row. */
+typedef struct TaskResult
+{
+	TaskOutcome outcome;
+	TimestampTz start;
+	TimestampTz stop;
+	const char *response; /* never NULL */
+	const char *error;	  /* NULL when DONE */
+	const char *sqlstate; /* NULL when DONE */
+} TaskResult;
+
+#endif /* PG_TASK_TASK_H */

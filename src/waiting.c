@@ -1,0 +1,516 @@
+/*
+ * waiting.c
+ *		The scheduler's memory of what waits, and of what runs in each queue.
+ *
+ * Because one process alone starts tasks, this memory decides order and
+ * limits without a lock.  Rows are read from the table a stretch at a time
+ * and never twice: "mark" says how far a group was read, so dead rows in front
+ * of it are not walked over again.  Rows that appear in front of the mark are
+ * noted by the trigger, and by the full look that comes every period.
+ *
+ * This room is plain memory: no SPI, no shared memory, no clock.
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+#include "lib/binaryheap.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "waiting.h"
+
+/* A known average follows the last few runs. */
+#define AVERAGE_WEIGHT 0.2
+
+/* How long a queue without tasks is remembered. */
+#define QUEUE_MEMORY_MS (10 * 60 * 1000)
+
+typedef struct QueueEntry
+{
+	char *name;
+	uint32 hash;
+	char status;
+	WaitingQueue *queue;
+} QueueEntry;
+
+#define SH_PREFIX queues
+#define SH_ELEMENT_TYPE QueueEntry
+#define SH_KEY_TYPE char *
+#define SH_KEY name
+#define SH_HASH_KEY(tb, key) hash_bytes((const unsigned char *) (key), strlen(key))
+#define SH_EQUAL(tb, a, b) (strcmp(a, b) == 0)
+#define SH_STORE_HASH
+#define SH_GET_HASH(tb, entry) (entry)->hash
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+typedef struct GroupEntry
+{
+	TaskGroup key;
+	uint32 hash;
+	char status;
+	WaitingGroup *group;
+} GroupEntry;
+
+static uint32
+hash_group(TaskGroup key)
+{
+	uint32 hash = hash_bytes((const unsigned char *) key.queue, strlen(key.queue));
+
+	hash = hash_combine(hash, hash_bytes((const unsigned char *) key.role, strlen(key.role)));
+	return hash_combine(hash, murmurhash32((uint32) key.max * 31 + (uint32) key.priority));
+}
+
+static bool
+same_group(TaskGroup a, TaskGroup b)
+{
+	return a.max == b.max && a.priority == b.priority && strcmp(a.queue, b.queue) == 0 &&
+		   strcmp(a.role, b.role) == 0;
+}
+
+#define SH_PREFIX groups
+#define SH_ELEMENT_TYPE GroupEntry
+#define SH_KEY_TYPE TaskGroup
+#define SH_KEY key
+#define SH_HASH_KEY(tb, key) hash_group(key)
+#define SH_EQUAL(tb, a, b) same_group(a, b)
+#define SH_STORE_HASH
+#define SH_GET_HASH(tb, entry) (entry)->hash
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+static MemoryContext context = NULL;
+static queues_hash *queues = NULL;
+static groups_hash *groups = NULL;
+static dlist_head all_groups = DLIST_STATIC_INIT(all_groups);
+static binaryheap *order = NULL;
+static bool order_ended = false; /* what comes next is not known */
+static uint32 look_number = 0;
+
+static int
+compare_places(const TaskPlace *a, const TaskPlace *b)
+{
+	if (a->dt != b->dt)
+		return a->dt < b->dt ? -1 : 1;
+	if (a->id != b->id)
+		return a->id < b->id ? -1 : 1;
+	return 0;
+}
+
+/* The place just in front of another one. */
+static TaskPlace
+place_before(TaskPlace place)
+{
+	if (place.id > PG_INT64_MIN)
+		place.id--;
+	else
+	{
+		place.dt--;
+		place.id = PG_INT64_MAX;
+	}
+	return place;
+}
+
+void
+waiting_create(void)
+{
+	context = AllocSetContextCreate(TopMemoryContext, "pg_task waiting", ALLOCSET_DEFAULT_SIZES);
+	queues = queues_create(context, 64, NULL);
+	groups = groups_create(context, 64, NULL);
+}
+
+static void
+forget_group(WaitingGroup *group)
+{
+	group->queue->groups--;
+	dlist_delete(&group->node);
+	groups_delete(groups, group->key);
+	if (group->places)
+		pfree(group->places);
+	pfree((char *) group->key.queue);
+	pfree((char *) group->key.role);
+	pfree(group);
+}
+
+/* Forget what waits, not what runs: after an error nothing of it can be trusted. */
+void
+waiting_clear(void)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &all_groups)
+		forget_group(dlist_container(WaitingGroup, node, iter.cur));
+}
+
+WaitingQueue *
+waiting_queue(const char *name)
+{
+	bool found;
+	QueueEntry *entry = queues_lookup(queues, (char *) name);
+	WaitingQueue *queue;
+
+	if (entry)
+		return entry->queue;
+	queue = MemoryContextAllocZero(context, sizeof(WaitingQueue));
+	queue->name = MemoryContextStrdup(context, name);
+	queue->average = -1;
+	entry = queues_insert(queues, queue->name, &found);
+	entry->queue = queue;
+	return queue;
+}
+
+/* The group with this key; a new one is thought to be read to the very end. */
+WaitingGroup *
+waiting_group(const TaskGroup *key)
+{
+	bool found;
+	GroupEntry *entry = groups_lookup(groups, *key);
+	WaitingGroup *group;
+
+	if (entry)
+		return entry->group;
+	group = MemoryContextAllocZero(context, sizeof(WaitingGroup));
+	group->key = *key;
+	group->key.queue = MemoryContextStrdup(context, key->queue);
+	group->key.role = MemoryContextStrdup(context, key->role);
+	group->queue = waiting_queue(key->queue);
+	group->queue->groups++;
+	group->mark.dt = PG_INT64_MAX;
+	group->mark.id = PG_INT64_MAX;
+	group->exhausted = true;
+	group->seen = look_number;
+	dlist_push_tail(&all_groups, &group->node);
+	entry = groups_insert(groups, group->key, &found);
+	entry->group = group;
+	return group;
+}
+
+/* Start reading the group again, in front of a place. */
+static void
+rewind_group(WaitingGroup *group, TaskPlace place)
+{
+	group->next = group->count = 0;
+	group->mark = place_before(place);
+	group->exhausted = false;
+}
+
+/*
+ * Rows of a group appeared, the first of them here.  If that is in front of
+ * the mark, what was read and not taken is read again.
+ */
+void
+waiting_note(const TaskGroup *key, TaskPlace place)
+{
+	WaitingGroup *group = waiting_group(key);
+
+	group->seen = look_number;
+	if (compare_places(&place, &group->mark) > 0)
+	{
+		group->exhausted = false;
+		return;
+	}
+	if (group->next < group->count && compare_places(&group->places[group->next], &place) < 0)
+		place = group->places[group->next];
+	rewind_group(group, place);
+}
+
+/* A full look begins ... */
+void
+waiting_look(void)
+{
+	look_number++;
+}
+
+/* ... found the first row of a group here ... */
+void
+waiting_head(const TaskGroup *key, TaskPlace place)
+{
+	WaitingGroup *group = waiting_group(key);
+
+	group->seen = look_number;
+	if (group->next < group->count && compare_places(&group->places[group->next], &place) == 0)
+		return;
+	if (group->next < group->count || compare_places(&place, &group->mark) <= 0)
+		rewind_group(group, place);
+	else
+		group->exhausted = false;
+}
+
+/* Forget queues that nothing refers to and that nobody used for a while. */
+static void
+forget_queues(TimestampTz now)
+{
+	queues_iterator iter;
+	QueueEntry *entry;
+
+	queues_start_iterate(queues, &iter);
+	while ((entry = queues_iterate(queues, &iter)) != NULL)
+	{
+		WaitingQueue *queue = entry->queue;
+
+		if (queue->groups > 0 || queue->running > 0 || queue->paused_until > now ||
+			!TimestampDifferenceExceeds(queue->last_start, now, QUEUE_MEMORY_MS))
+			continue;
+		queues_delete_item(queues, entry);
+		pfree(queue->name);
+		pfree(queue);
+	}
+}
+
+/* ... and is over: groups that it did not find are empty. */
+void
+waiting_looked(TimestampTz now)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &all_groups)
+	{
+		WaitingGroup *group = dlist_container(WaitingGroup, node, iter.cur);
+
+		if (group->seen != look_number)
+			forget_group(group);
+	}
+	forget_queues(now);
+}
+
+/*
+ * Is there a free place in the queue?  A limit counts all running tasks of the
+ * queue; a negative one lets one run at a time.
+ */
+static bool
+has_place(const WaitingGroup *group)
+{
+	int32 max = group->key.max;
+
+	if (max == TASK_UNLIMITED)
+		return true;
+	return group->queue->running < (max < 0 ? 1 : max);
+}
+
+/* A negative limit is the pause between two starts, in milliseconds. */
+static TimestampTz
+next_start(const WaitingGroup *group)
+{
+	if (group->key.max >= 0)
+		return PG_INT64_MIN;
+	return TimestampTzPlusMilliseconds(group->queue->last_start, -(int64) group->key.max);
+}
+
+static bool
+may_start(const WaitingGroup *group, TimestampTz now)
+{
+	return has_place(group) && next_start(group) <= now;
+}
+
+static bool
+is_read(const WaitingGroup *group)
+{
+	return group->next < group->count;
+}
+
+/* A group that must be read on before the order is known; NULL when there is none. */
+WaitingGroup *
+waiting_unread(TimestampTz now)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &all_groups)
+	{
+		WaitingGroup *group = dlist_container(WaitingGroup, node, iter.cur);
+
+		if (!is_read(group) && !group->exhausted && may_start(group, now))
+			return group;
+	}
+	return NULL;
+}
+
+/* These rows of the group come behind its mark; fewer than the limit: no more do. */
+void
+waiting_read(WaitingGroup *group, const TaskPlace *places, int count, int limit)
+{
+	Assert(!is_read(group));
+	group->next = group->count = 0;
+	if (group->places == NULL)
+		group->places = MemoryContextAlloc(context, limit * sizeof(TaskPlace));
+	memcpy(group->places, places, count * sizeof(TaskPlace));
+	group->count = count;
+	if (count > 0)
+		group->mark = places[count - 1];
+	group->exhausted = count < limit;
+}
+
+/* Which group's first task goes first: positive when a's does. */
+static int
+compare_groups(Datum a, Datum b, void *arg pg_attribute_unused())
+{
+	const WaitingGroup *left = (const WaitingGroup *) DatumGetPointer(a);
+	const WaitingGroup *right = (const WaitingGroup *) DatumGetPointer(b);
+
+	if (left->key.max != right->key.max)
+		return left->key.max > right->key.max ? 1 : -1;
+	if (left->key.priority != right->key.priority)
+		return left->key.priority < right->key.priority ? 1 : -1;
+	return -compare_places(&left->places[left->next], &right->places[right->next]);
+}
+
+static bool
+is_eligible(const WaitingGroup *group, TimestampTz now)
+{
+	return is_read(group) && group->places[group->next].dt <= now && may_start(group, now);
+}
+
+/*
+ * Put all groups that may start a task now into order.  All that could matter
+ * must have been read.
+ */
+void
+waiting_order(TimestampTz now)
+{
+	MemoryContext old = MemoryContextSwitchTo(context);
+	dlist_iter iter;
+
+	if (order)
+		binaryheap_free(order);
+	order = binaryheap_allocate(groups->members + 1, compare_groups, NULL);
+	MemoryContextSwitchTo(old);
+	dlist_foreach(iter, &all_groups)
+	{
+		WaitingGroup *group = dlist_container(WaitingGroup, node, iter.cur);
+
+		if (is_eligible(group, now))
+			binaryheap_add_unordered(order, PointerGetDatum(group));
+	}
+	binaryheap_build(order);
+	order_ended = false;
+}
+
+/*
+ * The group whose first task goes next.  NULL when there is none, or when it
+ * is not known because a group has to be read on first.
+ */
+WaitingGroup *
+waiting_next(TimestampTz now)
+{
+	while (!order_ended && !binaryheap_empty(order))
+	{
+		WaitingGroup *group = (WaitingGroup *) DatumGetPointer(binaryheap_first(order));
+
+		if (may_start(group, now))
+			return group;
+		binaryheap_remove_first(order);
+	}
+	return NULL;
+}
+
+/* Take the first task of the group that waiting_next returned: it counts as running. */
+TaskPlace
+waiting_take(TimestampTz now)
+{
+	WaitingGroup *group = (WaitingGroup *) DatumGetPointer(binaryheap_first(order));
+	TaskPlace place = group->places[group->next++];
+	WaitingQueue *queue = group->queue;
+
+	queue->running++;
+	queue->last_start = now;
+	if (group->key.max < 0)
+		queue->paused_until = Max(queue->paused_until, next_start(group));
+	if (is_eligible(group, now))
+		binaryheap_replace_first(order, PointerGetDatum(group));
+	else
+		binaryheap_remove_first(order);
+	order_ended = !is_read(group) && !group->exhausted;
+	return place;
+}
+
+/* Leave that group alone until the next waiting_order. */
+void
+waiting_pass(void)
+{
+	binaryheap_remove_first(order);
+}
+
+/* Remove the first task of a group, if it is due, without starting it. */
+bool
+waiting_drop(WaitingGroup *group, TimestampTz now, TaskPlace *place)
+{
+	if (!is_read(group) || group->places[group->next].dt > now)
+		return false;
+	*place = group->places[group->next++];
+	return true;
+}
+
+/* May there be a task that can start now?  If so, groups are to be read and ordered. */
+bool
+waiting_ready(TimestampTz now)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &all_groups)
+	{
+		WaitingGroup *group = dlist_container(WaitingGroup, node, iter.cur);
+
+		if (is_eligible(group, now) ||
+			(!is_read(group) && !group->exhausted && may_start(group, now)))
+			return true;
+	}
+	return false;
+}
+
+/* How many tasks of a group are known to be due. */
+int
+waiting_due(const WaitingGroup *group, TimestampTz now)
+{
+	int i = group->next;
+
+	while (i < group->count && group->places[i].dt <= now)
+		i++;
+	return i - group->next;
+}
+
+/* A task of the queue runs no more, or was not started after all. */
+void
+waiting_ended(WaitingQueue *queue)
+{
+	Assert(queue->running > 0);
+	queue->running--;
+}
+
+/* A task of the queue took so many microseconds. */
+void
+waiting_learn(WaitingQueue *queue, uint32 elapsed)
+{
+	if (queue->average < 0)
+		queue->average = elapsed;
+	else
+		queue->average += AVERAGE_WEIGHT * (elapsed - queue->average);
+}
+
+/*
+ * The next moment after "now" at which a task becomes due whose queue has a
+ * free place; DT_NOEND when there is none in sight.
+ */
+TimestampTz
+waiting_until(TimestampTz now)
+{
+	TimestampTz until = DT_NOEND;
+	dlist_iter iter;
+
+	dlist_foreach(iter, &all_groups)
+	{
+		WaitingGroup *group = dlist_container(WaitingGroup, node, iter.cur);
+		TimestampTz moment;
+
+		if (!has_place(group) || (!is_read(group) && group->exhausted))
+			continue;
+		moment = next_start(group);
+		if (is_read(group))
+			moment = Max(moment, group->places[group->next].dt);
+		if (moment > now && moment < until)
+			until = moment;
+	}
+	return until;
+}
