@@ -1,39 +1,25 @@
 /*
  * functions.c
- *		What SQL calls, and what the server calls at the end of a transaction
- *		and around utility commands.
+ *		What SQL calls: the trigger on the task table, and pg_task_next.
  *
- * The trigger on the task table remembers, per transaction, in which groups
- * rows wait.  After the commit, when others can see the rows, the scheduler
- * is told and woken.  Nothing is done before, so a rollback costs nothing and
- * a commit waits for nobody.
- *
- * Commands that need a database for themselves (DROP, RENAME, being copied as
- * a template) first have our idle processes leave it until the end of the
- * transaction.
+ * The trigger checks what a user writes into a row, and remembers in which
+ * group it waits.  The checks are here rather than in CHECK constraints because
+ * the server reads those anew from the catalog for every statement, which costs
+ * each task a fifth of its time.
  */
 #include "postgres.h"
 
-#include "access/xact.h"
+#include "access/detoast.h"
 #include "catalog/partition.h"
-#include "catalog/pg_authid.h"
-#include "catalog/pg_database.h"
 #include "catalog/pg_type.h"
-#include "commands/dbcommands.h"
-#include "commands/defrem.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
 #include "fmgr.h"
-#include "miscadmin.h"
-#include "nodes/parsenodes.h"
-#include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
-#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
-#include "compat.h"
-#include "functions.h"
+#include "hooks.h"
 #include "schedule.h"
 #include "shared.h"
 
@@ -43,78 +29,166 @@ PGDLLEXPORT Datum pg_task_next(PG_FUNCTION_ARGS);
 PG_FUNCTION_INFO_V1(pg_task_planned);
 PG_FUNCTION_INFO_V1(pg_task_next);
 
-/* How long a command waits for our processes to leave a database. */
-#define VACATE_MS 5000
-
 /* The columns that the trigger reads. */
-typedef enum NotedColumn
+typedef enum RowColumn
 {
-	NOTED_ID,
-	NOTED_DT,
-	NOTED_QUEUE,
-	NOTED_MAX,
-	NOTED_PRIORITY,
-	NOTED_ROLE,
-	NOTED_REMOTE,
-	NOTED_COLUMNS
-} NotedColumn;
+	ROW_ID,
+	ROW_DT,
+	ROW_QUEUE,
+	ROW_MAX,
+	ROW_PRIORITY,
+	ROW_ROLE,
+	ROW_REQUEST,
+	ROW_STATE,
+	ROW_RETRY,
+	ROW_DELAY,
+	ROW_BACKOFF,
+	ROW_TIMEOUT,
+	ROW_ACTIVE,
+	ROW_REPEAT,
+	ROW_FORMAT,
+	ROW_REMOTE,
+	ROW_COLUMNS
+} RowColumn;
 
 static const struct
 {
 	const char *name;
 	Oid type;
-} noted_columns[NOTED_COLUMNS] = {
-	[NOTED_ID] = {"id", INT8OID},
-	[NOTED_DT] = {"dt", TIMESTAMPTZOID},
-	[NOTED_QUEUE] = {"queue", TEXTOID},
-	[NOTED_MAX] = {"max", INT4OID},
-	[NOTED_PRIORITY] = {"priority", INT4OID},
-	[NOTED_ROLE] = {"role", NAMEOID},
-	[NOTED_REMOTE] = {"remote", TEXTOID},
+} row_columns[ROW_COLUMNS] = {
+	[ROW_ID] = {"id", INT8OID},
+	[ROW_DT] = {"dt", TIMESTAMPTZOID},
+	[ROW_QUEUE] = {"queue", TEXTOID},
+	[ROW_MAX] = {"max", INT4OID},
+	[ROW_PRIORITY] = {"priority", INT4OID},
+	[ROW_ROLE] = {"role", NAMEOID},
+	[ROW_REQUEST] = {"request", TEXTOID},
+	[ROW_STATE] = {"state", TEXTOID},
+	[ROW_RETRY] = {"retry", INT4OID},
+	[ROW_DELAY] = {"delay", INTERVALOID},
+	[ROW_BACKOFF] = {"backoff", FLOAT4OID},
+	[ROW_TIMEOUT] = {"timeout", INTERVALOID},
+	[ROW_ACTIVE] = {"active", INTERVALOID},
+	[ROW_REPEAT] = {"repeat", INTERVALOID},
+	[ROW_FORMAT] = {"format", TEXTOID},
+	[ROW_REMOTE] = {"remote", TEXTOID},
 };
 
-/* What this transaction did that others have to be told of. */
-static struct
+/* The row that the trigger is called for. */
+typedef struct Row
 {
-	Oid relid; /* the task table, the root if it is partitioned */
-	int count;
-	SharedNote notes[SHARED_NOTES];
-	bool all;		 /* the notes are not all */
-	bool supervisor; /* databases or roles changed */
-	bool holds;		 /* a database is held */
-} pending;
-
-static ProcessUtility_hook_type next_utility_hook = NULL;
-
-/* ---- the trigger ---- */
+	Relation rel;
+	HeapTuple tuple;
+} Row;
 
 /*
  * The number of a column, from memory if it still is the right one.  The type
  * is checked every time: anybody may put this trigger on any table.
  */
 static int
-column_number(TupleDesc desc, NotedColumn which)
+column_number(TupleDesc desc, RowColumn which)
 {
-	static int remembered[NOTED_COLUMNS];
-	const char *name = noted_columns[which].name;
+	static int remembered[ROW_COLUMNS];
+	const char *name = row_columns[which].name;
 	int number = remembered[which];
 
 	if (number < 1 || number > desc->natts ||
 		strcmp(NameStr(TupleDescAttr(desc, number - 1)->attname), name) != 0)
 		number = SPI_fnumber(desc, name);
-	if (number < 1 || TupleDescAttr(desc, number - 1)->atttypid != noted_columns[which].type)
+	if (number < 1 || TupleDescAttr(desc, number - 1)->atttypid != row_columns[which].type)
 		ereport(ERROR, (errcode(ERRCODE_WRONG_OBJECT_TYPE),
 						errmsg("the table of this trigger is not a task table"),
 						errdetail("It has no column \"%s\" of type %s.", name,
-								  format_type_be(noted_columns[which].type))));
+								  format_type_be(row_columns[which].type))));
 	return remembered[which] = number;
 }
 
 static Datum
-column_value(HeapTuple tuple, TupleDesc desc, NotedColumn which, bool *isnull)
+row_value(const Row *row, RowColumn which, bool *isnull)
 {
-	return SPI_getbinval(tuple, desc, column_number(desc, which), isnull);
+	TupleDesc desc = RelationGetDescr(row->rel);
+
+	return SPI_getbinval(row->tuple, desc, column_number(desc, which), isnull);
 }
+
+/* ---- what a user may write ---- */
+
+static void
+refuse(const Row *row, RowColumn which, const char *rule)
+{
+	bool isnull;
+	int64 id = DatumGetInt64(row_value(row, ROW_ID, &isnull));
+
+	ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
+					errmsg("\"%s\" of a task must be %s", row_columns[which].name, rule),
+					errdetail("The row has id " INT64_FORMAT ".", id),
+					errtablecol(row->rel, column_number(RelationGetDescr(row->rel), which))));
+}
+
+/* An interval is NULL, or greater than zero, or at least zero. */
+static void
+check_interval(const Row *row, RowColumn which, bool zero_allowed)
+{
+	Interval zero = {0};
+	bool isnull;
+	Datum value = row_value(row, which, &isnull);
+	int comparison;
+
+	if (isnull)
+		return;
+	comparison = DatumGetInt32(DirectFunctionCall2(interval_cmp, value, IntervalPGetDatum(&zero)));
+	if (comparison < 0 || (comparison == 0 && !zero_allowed))
+		refuse(row, which, zero_allowed ? "zero or more" : "greater than zero");
+}
+
+/* A text is one of these words, or NULL. */
+static void
+check_word(const Row *row, RowColumn which, const char *const *words, const char *rule)
+{
+	bool isnull;
+	Datum value = row_value(row, which, &isnull);
+	char *word;
+
+	if (isnull)
+		return;
+	word = TextDatumGetCString(value);
+	for (; *words; words++)
+		if (strcmp(word, *words) == 0)
+			return;
+	refuse(row, which, rule);
+}
+
+static void
+check_row(const Row *row)
+{
+	static const char *const states[] = {"PLAN", "WORK", "DONE", "FAIL", "STOP", "GONE", NULL};
+	static const char *const formats[] = {"text", "csv", "json", NULL};
+	bool isnull;
+	Datum value;
+
+	check_word(row, ROW_STATE, states, "PLAN, WORK, DONE, FAIL, STOP or GONE");
+	check_word(row, ROW_FORMAT, formats, "text, csv or json");
+	value = row_value(row, ROW_REQUEST, &isnull);
+	if (!isnull && toast_raw_datum_size(value) <= VARHDRSZ)
+		refuse(row, ROW_REQUEST, "some SQL");
+	value = row_value(row, ROW_RETRY, &isnull);
+	if (!isnull && DatumGetInt32(value) < 0)
+		refuse(row, ROW_RETRY, "zero or more");
+	value = row_value(row, ROW_BACKOFF, &isnull);
+	if (!isnull && !(DatumGetFloat4(value) >= 0))
+		refuse(row, ROW_BACKOFF, "zero or more");
+	check_interval(row, ROW_DELAY, true);
+	check_interval(row, ROW_TIMEOUT, false);
+	check_interval(row, ROW_ACTIVE, false);
+	check_interval(row, ROW_REPEAT, false);
+	(void) row_value(row, ROW_REMOTE, &isnull);
+	if (!isnull)
+		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						errmsg("tasks on other servers are not supported yet"),
+						errhint("Leave the column \"remote\" empty.")));
+}
+
+/* ---- where a row waits ---- */
 
 /* The table that the scheduler knows: of a partition, the root. */
 static Oid
@@ -135,70 +209,56 @@ root_table(Relation rel)
 
 /* Read the group and the place of a row.  False: a note cannot hold it. */
 static bool
-read_note(HeapTuple tuple, TupleDesc desc, SharedNote *note)
+read_note(const Row *row, SharedNote *note)
 {
-	bool isnull;
+	bool isnull[5];
 	bool max_isnull;
-	Datum queue;
 	Datum max;
+	Datum role;
+	Datum queue;
 
 	memset(note, 0, sizeof(SharedNote));
-	note->place.id = DatumGetInt64(column_value(tuple, desc, NOTED_ID, &isnull));
-	note->place.dt = DatumGetTimestampTz(column_value(tuple, desc, NOTED_DT, &isnull));
-	if (isnull)
-		return false;
-	note->priority = DatumGetInt32(column_value(tuple, desc, NOTED_PRIORITY, &isnull));
-	max = column_value(tuple, desc, NOTED_MAX, &max_isnull);
+	note->place.id = DatumGetInt64(row_value(row, ROW_ID, &isnull[0]));
+	note->place.dt = DatumGetTimestampTz(row_value(row, ROW_DT, &isnull[1]));
+	note->priority = DatumGetInt32(row_value(row, ROW_PRIORITY, &isnull[2]));
+	max = row_value(row, ROW_MAX, &max_isnull);
 	note->max = max_isnull ? TASK_UNLIMITED : DatumGetInt32(max);
-	note->role = *DatumGetName(column_value(tuple, desc, NOTED_ROLE, &isnull));
-	queue = column_value(tuple, desc, NOTED_QUEUE, &isnull);
-	if (isnull || VARSIZE_ANY_EXHDR(DatumGetTextPP(queue)) >= NAMEDATALEN)
+	role = row_value(row, ROW_ROLE, &isnull[3]);
+	queue = row_value(row, ROW_QUEUE, &isnull[4]);
+	if (isnull[0] || isnull[1] || isnull[2] || isnull[3] || isnull[4] ||
+		toast_raw_datum_size(queue) - VARHDRSZ >= NAMEDATALEN)
 		return false;
+	note->role = *DatumGetName(role);
 	text_to_cstring_buffer(DatumGetTextPP(queue), note->queue, NAMEDATALEN);
 	return true;
 }
 
-static void
-remember(Oid relid, const SharedNote *note)
-{
-	if (pending.relid != relid && OidIsValid(pending.relid))
-		pending.all = true;
-	pending.relid = relid;
-	if (note == NULL || !shared_note_merge(pending.notes, &pending.count, note))
-		pending.all = true;
-}
-
 /*
- * Trigger, AFTER INSERT OR UPDATE of a row that is PLAN now: the scheduler is
- * told of it when the transaction has committed.
+ * Trigger, AFTER INSERT OR UPDATE, FOR EACH ROW.  Checks the row; if it waits,
+ * the scheduler is told of it when the transaction has committed.
  */
 Datum
 pg_task_planned(PG_FUNCTION_ARGS)
 {
 	TriggerData *data = (TriggerData *) fcinfo->context;
-	TupleDesc desc;
-	HeapTuple tuple;
+	Row row;
 	SharedNote note;
 	bool isnull;
+	Datum state;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(data->tg_event) ||
 		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || TRIGGER_FIRED_BY_DELETE(data->tg_event))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("pg_task_planned must be called AFTER INSERT OR UPDATE, FOR EACH ROW")));
-	desc = RelationGetDescr(data->tg_relation);
-	tuple = TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newtuple : data->tg_trigtuple;
-	(void) column_value(tuple, desc, NOTED_REMOTE, &isnull);
-	if (!isnull)
-		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						errmsg("tasks on other servers are not supported yet"),
-						errhint("Leave the column \"remote\" empty.")));
-	if (Shared)
-		remember(root_table(data->tg_relation), read_note(tuple, desc, &note) ? &note : NULL);
+	row.rel = data->tg_relation;
+	row.tuple = TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newtuple : data->tg_trigtuple;
+	check_row(&row);
+	state = row_value(&row, ROW_STATE, &isnull);
+	if (Shared && !isnull && strcmp(TextDatumGetCString(state), "PLAN") == 0)
+		hooks_remember(root_table(row.rel), read_note(&row, &note) ? &note : NULL);
 	return PointerGetDatum(NULL);
 }
-
-/* ---- other functions ---- */
 
 /*
  * pg_task_next(planned, repeat, drift, ended, timezone): when a repeating task
@@ -219,190 +279,4 @@ pg_task_next(PG_FUNCTION_ARGS)
 					   ended, zone, &next))
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(next);
-}
-
-/* ---- the end of a transaction ---- */
-
-/* Nothing here may fail: after a commit there is no way back. */
-static void
-transaction_ended(XactEvent event, void *arg pg_attribute_unused())
-{
-	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
-		return;
-	if (event == XACT_EVENT_COMMIT && OidIsValid(pending.relid))
-		shared_scheduler_note(MyDatabaseId, pending.relid, pending.notes, pending.count,
-							  pending.all);
-	if (pending.holds)
-		shared_unhold();
-	if (pending.supervisor && event == XACT_EVENT_COMMIT)
-		shared_wake_supervisor();
-	pending.relid = InvalidOid;
-	pending.count = 0;
-	pending.all = pending.supervisor = pending.holds = false;
-}
-
-/* ---- utility commands ---- */
-
-/* May the current user make a database? */
-static bool
-may_create_database(void)
-{
-	HeapTuple tuple;
-	bool may = superuser();
-
-	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(GetUserId()));
-	if (HeapTupleIsValid(tuple))
-	{
-		may |= ((Form_pg_authid) GETSTRUCT(tuple))->rolcreatedb;
-		ReleaseSysCache(tuple);
-	}
-	return may;
-}
-
-static bool
-is_template(Oid database)
-{
-	HeapTuple tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
-	bool result = false;
-
-	if (HeapTupleIsValid(tuple))
-	{
-		result = ((Form_pg_database) GETSTRUCT(tuple))->datistemplate;
-		ReleaseSysCache(tuple);
-	}
-	return result;
-}
-
-static char *
-option_value(List *options, const char *name)
-{
-	ListCell *cell;
-
-	foreach(cell, options)
-	{
-		DefElem *option = lfirst_node(DefElem, cell);
-
-		if (strcmp(option->defname, name) == 0 && option->arg)
-			return defGetString(option);
-	}
-	return NULL;
-}
-
-/* A database of which the current user is an owner, or InvalidOid. */
-static Oid
-own_database(const char *name)
-{
-	Oid database = name ? get_database_oid(name, true) : InvalidOid;
-
-	if (OidIsValid(database) && compat_owns_database(database, GetUserId()))
-		return database;
-	return InvalidOid;
-}
-
-static Oid
-template_database(List *options)
-{
-	const char *name = option_value(options, "template");
-	Oid database = get_database_oid(name ? name : "template1", true);
-
-	if (OidIsValid(database) && may_create_database() &&
-		(is_template(database) || compat_owns_database(database, GetUserId())))
-		return database;
-	return InvalidOid;
-}
-
-/*
- * The database that a command needs for itself.  InvalidOid if it needs none,
- * or if the user has no right to the command: then it will fail, and must not
- * disturb anybody.
- */
-static Oid
-database_needed(Node *statement)
-{
-	switch (nodeTag(statement))
-	{
-		case T_DropdbStmt:
-			return own_database(((DropdbStmt *) statement)->dbname);
-		case T_RenameStmt:
-			if (((RenameStmt *) statement)->renameType == OBJECT_DATABASE)
-				return own_database(((RenameStmt *) statement)->subname);
-			return InvalidOid;
-		case T_CreatedbStmt:
-			return template_database(((CreatedbStmt *) statement)->options);
-		case T_AlterDatabaseStmt:
-			if (option_value(((AlterDatabaseStmt *) statement)->options, "tablespace"))
-				return own_database(((AlterDatabaseStmt *) statement)->dbname);
-			return InvalidOid;
-		default:
-			return InvalidOid;
-	}
-}
-
-/* Does the command change which databases should have a scheduler? */
-static bool
-concerns_supervisor(Node *statement)
-{
-	switch (nodeTag(statement))
-	{
-		case T_CreatedbStmt:
-		case T_DropdbStmt:
-		case T_AlterDatabaseStmt:
-		case T_CreateRoleStmt:
-		case T_AlterRoleStmt:
-		case T_DropRoleStmt:
-			return true;
-		case T_RenameStmt:
-			return ((RenameStmt *) statement)->renameType == OBJECT_DATABASE ||
-				   ((RenameStmt *) statement)->renameType == OBJECT_ROLE;
-		case T_AlterOwnerStmt:
-			return ((AlterOwnerStmt *) statement)->objectType == OBJECT_DATABASE;
-		default:
-			return false;
-	}
-}
-
-static bool
-commits_prepared(Node *statement)
-{
-	return IsA(statement, TransactionStmt) &&
-		   ((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT_PREPARED;
-}
-
-static void
-utility(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtilityContext context,
-		ParamListInfo params, QueryEnvironment *environment, DestReceiver *destination,
-		QueryCompletion *completion)
-{
-	Node *statement = pstmt->utilityStmt;
-	bool prepared = commits_prepared(statement);
-	Oid database = InvalidOid;
-
-	if (!prepared)
-	{
-		database = database_needed(statement);
-		pending.supervisor |= concerns_supervisor(statement);
-	}
-	if (OidIsValid(database) && shared_hold(database))
-	{
-		pending.holds = true;
-		shared_wait_vacant(database, VACATE_MS);
-	}
-	if (next_utility_hook)
-		next_utility_hook(pstmt, query, read_only_tree, context, params, environment, destination,
-						  completion);
-	else
-		standard_ProcessUtility(pstmt, query, read_only_tree, context, params, environment,
-								destination, completion);
-	/* what another session prepared may have planned tasks */
-	if (prepared)
-		shared_scheduler_note(MyDatabaseId, InvalidOid, NULL, 0, true);
-}
-
-/* Install the callbacks; only where the library was preloaded. */
-void
-functions_define(void)
-{
-	RegisterXactCallback(transaction_ended, NULL);
-	next_utility_hook = ProcessUtility_hook;
-	ProcessUtility_hook = utility;
 }

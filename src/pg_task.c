@@ -7,7 +7,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 
-#include "functions.h"
+#include "hooks.h"
 #include "settings.h"
 #include "shared.h"
 #include "supervisor.h"
@@ -30,6 +30,6 @@ _PG_init(void)
 		return;
 
 	shared_define();
-	functions_define();
+	hooks_define();
 	supervisor_register();
 }

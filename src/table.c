@@ -44,7 +44,7 @@ typedef struct Column
 {
 	const char *name;
 	const char *type; /* as format_type prints it */
-	const char *rest; /* default and constraints */
+	const char *rest; /* default, and whether it may be NULL */
 	ColumnKind kind;
 } Column;
 
@@ -61,28 +61,19 @@ static const Column columns[] = {
 	{"priority", "integer", "NOT NULL DEFAULT 0", COLUMN_TASK},
 	{"pid", "integer", "", COLUMN_RUN},
 	{"role", "name", "NOT NULL DEFAULT current_user", COLUMN_TASK},
-	{"request", "text",
-		"NOT NULL CONSTRAINT task_request_not_empty CHECK (request <> '')", COLUMN_TASK},
+	{"request", "text", "NOT NULL", COLUMN_TASK},
 	{"response", "text", "", COLUMN_RUN},
 	{"error", "text", "", COLUMN_RUN},
 	{"sqlstate", "text", "", COLUMN_RUN},
 	{"notice", "text", "", COLUMN_RUN},
-	{"state", "text",
-		"NOT NULL DEFAULT 'PLAN' CONSTRAINT task_state_known"
-		" CHECK (state IN ('PLAN', 'WORK', 'DONE', 'FAIL', 'STOP', 'GONE'))", COLUMN_CORE},
+	{"state", "text", "NOT NULL DEFAULT 'PLAN'", COLUMN_CORE},
 	{"attempt", "integer", "NOT NULL DEFAULT 0", COLUMN_CORE},
-	{"retry", "integer",
-		"CONSTRAINT task_retry_not_negative CHECK (retry >= 0)", COLUMN_TASK},
-	{"delay", "interval",
-		"CONSTRAINT task_delay_not_negative CHECK (delay >= interval '0')", COLUMN_TASK},
-	{"backoff", "real",
-		"CONSTRAINT task_backoff_not_negative CHECK (backoff >= 0)", COLUMN_TASK},
-	{"timeout", "interval",
-		"CONSTRAINT task_timeout_positive CHECK (timeout > interval '0')", COLUMN_TASK},
-	{"active", "interval",
-		"CONSTRAINT task_active_positive CHECK (active > interval '0')", COLUMN_TASK},
-	{"repeat", "interval",
-		"CONSTRAINT task_repeat_positive CHECK (repeat > interval '0')", COLUMN_TASK},
+	{"retry", "integer", "", COLUMN_TASK},
+	{"delay", "interval", "", COLUMN_TASK},
+	{"backoff", "real", "", COLUMN_TASK},
+	{"timeout", "interval", "", COLUMN_TASK},
+	{"active", "interval", "", COLUMN_TASK},
+	{"repeat", "interval", "", COLUMN_TASK},
 	{"drift", "boolean", "NOT NULL DEFAULT true", COLUMN_TASK},
 	{"cron", "text", "", COLUMN_TASK},
 	{"timezone", "text", "", COLUMN_TASK},
@@ -90,8 +81,7 @@ static const Column columns[] = {
 	{"key", "text", "", COLUMN_TASK},
 	{"after", "bigint[]", "", COLUMN_RUN},
 	{"notify", "text", "", COLUMN_TASK},
-	{"format", "text",
-		"CONSTRAINT task_format_known CHECK (format IN ('text', 'csv', 'json'))", COLUMN_TASK},
+	{"format", "text", "", COLUMN_TASK},
 	{"remote", "text", "", COLUMN_TASK},
 };
 /* clang-format on */
@@ -326,7 +316,7 @@ add_trigger(Oid relid, const char *name)
 			   relid, TRIGGER_FUNCTION))
 		return;
 	execute(psprintf("CREATE TRIGGER pg_task_planned AFTER INSERT OR UPDATE ON %s"
-					 " FOR EACH ROW WHEN (NEW.state = 'PLAN')"
+					 " FOR EACH ROW WHEN (NEW.state <> ALL ('{WORK,DONE,FAIL}'))"
 					 " EXECUTE FUNCTION pg_catalog." TRIGGER_FUNCTION "()",
 					 name));
 	/* in replicas, too: rows that arrive by replication wake the scheduler */

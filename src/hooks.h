@@ -1,0 +1,16 @@
+/*
+ * hooks.h
+ *		What the server calls at the end of a transaction and around utility
+ *		commands.
+ */
+#ifndef PG_TASK_HOOKS_H
+#define PG_TASK_HOOKS_H
+
+#include "postgres.h"
+
+#include "shared.h"
+
+extern void hooks_define(void);
+extern void hooks_remember(Oid relid, const SharedNote *note);
+
+#endif /* PG_TASK_HOOKS_H */
