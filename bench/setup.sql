@@ -1,0 +1,159 @@
+-- What bench/run measures with: tables for what was measured, and the loops that one could write by
+-- hand instead of using pg_task.
+SET client_min_messages = warning;
+CREATE SCHEMA bench;
+
+-- One round of one contestant: tasks per second from the first start to the last end, and seconds from
+-- the moment at which it was let loose.
+CREATE TABLE bench.sample (
+    contestant text, commits text, at_once int, round int, rate float8, wall float8);
+
+-- What comes out; "least" and "most" are what is asked of it.
+CREATE TABLE bench.result (
+    seq int GENERATED ALWAYS AS IDENTITY, name text, value float8, unit text, least float8, most float8);
+
+-- When each backend of a loop began and ended.
+CREATE TABLE bench.span (began timestamptz, ended timestamptz);
+
+-- Pairs of times of the latency part.
+CREATE TABLE bench.latency (kind text, microseconds float8);
+
+-- The loops work on a copy of the task table: the same columns, constraints and indexes. It has no
+-- trigger: nobody has to be woken.
+CREATE TABLE bench.loop (LIKE task INCLUDING ALL);
+
+-- ... and one of them on the least table that can do.
+CREATE TABLE bench.plain (id bigint PRIMARY KEY, state text, request text, response text);
+
+-- The limit: who does what is known beforehand. Each of n backends has its own range of ids, and for
+-- each id it runs the request, writes the outcome into the row and commits.
+CREATE PROCEDURE bench.known_ids(me int, n int, tasks int) LANGUAGE plpgsql AS $$
+DECLARE
+    began timestamptz := clock_timestamp();
+    t timestamptz;
+    answer text;
+BEGIN
+    FOR i IN me * tasks / n + 1 .. (me + 1) * tasks / n LOOP
+        t := clock_timestamp();
+        EXECUTE 'SELECT 1' INTO answer;
+        UPDATE bench.loop
+           SET state = 'DONE', attempt = attempt + 1, start = t, stop = clock_timestamp(),
+               pid = pg_backend_pid(), response = answer
+         WHERE id = i;
+        COMMIT;
+    END LOOP;
+    INSERT INTO bench.span VALUES (began, clock_timestamp());
+END $$;
+
+CREATE PROCEDURE bench.plain(me int, n int, tasks int) LANGUAGE plpgsql AS $$
+DECLARE
+    began timestamptz := clock_timestamp();
+    answer text;
+BEGIN
+    FOR i IN me * tasks / n + 1 .. (me + 1) * tasks / n LOOP
+        EXECUTE 'SELECT 1' INTO answer;
+        UPDATE bench.plain SET state = 'DONE', response = answer WHERE id = i;
+        COMMIT;
+    END LOOP;
+    INSERT INTO bench.span VALUES (began, clock_timestamp());
+END $$;
+
+-- One claim per task, as most hand-written queues do it: the row is locked while its request runs.
+-- The order is that of the index of waiting rows.
+CREATE PROCEDURE bench.claim_one(me int, n int, tasks int) LANGUAGE plpgsql AS $$
+DECLARE
+    began timestamptz := clock_timestamp();
+    t timestamptz;
+    task_id bigint;
+    task_request text;
+    answer text;
+BEGIN
+    LOOP
+        SELECT id, request INTO task_id, task_request
+          FROM bench.loop
+         WHERE state = 'PLAN'
+         ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role::text, dt, id
+         LIMIT 1
+           FOR UPDATE SKIP LOCKED;
+        EXIT WHEN NOT FOUND;
+        t := clock_timestamp();
+        EXECUTE task_request INTO answer;
+        UPDATE bench.loop
+           SET state = 'DONE', attempt = attempt + 1, start = t, stop = clock_timestamp(),
+               pid = pg_backend_pid(), response = answer
+         WHERE id = task_id;
+        COMMIT;
+    END LOOP;
+    INSERT INTO bench.span VALUES (began, clock_timestamp());
+END $$;
+
+-- 64 rows are claimed by one statement and one commit, and then a commit per task.
+CREATE PROCEDURE bench.claim_64(me int, n int, tasks int) LANGUAGE plpgsql AS $$
+DECLARE
+    began timestamptz := clock_timestamp();
+    t timestamptz;
+    ids bigint[];
+    requests text[];
+    answer text;
+BEGIN
+    LOOP
+        WITH chosen AS MATERIALIZED (
+            SELECT id
+              FROM bench.loop
+             WHERE state = 'PLAN'
+             ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role::text, dt, id
+             LIMIT 64
+               FOR UPDATE SKIP LOCKED
+        ), claimed AS (
+            UPDATE bench.loop AS l
+               SET state = 'WORK', attempt = attempt + 1, start = clock_timestamp(),
+                   pid = pg_backend_pid()
+              FROM chosen
+             WHERE l.id = chosen.id
+            RETURNING l.id, l.request
+        ) SELECT array_agg(id), array_agg(request) INTO ids, requests FROM claimed;
+        COMMIT;
+        EXIT WHEN ids IS NULL;
+        FOR i IN 1 .. cardinality(ids) LOOP
+            t := clock_timestamp();
+            EXECUTE requests[i] INTO answer;
+            UPDATE bench.loop
+               SET state = 'DONE', start = t, stop = clock_timestamp(), response = answer
+             WHERE id = ids[i];
+            COMMIT;
+        END LOOP;
+    END LOOP;
+    INSERT INTO bench.span VALUES (began, clock_timestamp());
+END $$;
+
+-- Single inserts into an idle server, each after the one before was seen DONE. Between two looks this
+-- sleeps: 20 ms, so that the processor is as idle as the server is, to learn when tasks start;
+-- 0.1 ms, to learn when the outcome can be seen.
+CREATE PROCEDURE bench.insert_singly(inserts int, nap float8, label text) LANGUAGE plpgsql AS $$
+DECLARE
+    task_id bigint;
+    before timestamptz;
+    after timestamptz;
+    begun timestamptz;
+    seen boolean;
+BEGIN
+    FOR i IN 1 .. inserts LOOP
+        INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id INTO task_id;
+        before := clock_timestamp();
+        COMMIT;
+        after := clock_timestamp();
+        LOOP
+            PERFORM pg_sleep(nap);
+            SELECT start, state = 'DONE' INTO begun, seen FROM task WHERE id = task_id;
+            EXIT WHEN seen;
+            IF clock_timestamp() > after + '30 s' THEN
+                RAISE EXCEPTION 'task % is not done after 30 s', task_id;
+            END IF;
+        END LOOP;
+        INSERT INTO bench.latency VALUES
+            (label || '.commit_to_seen', extract(epoch FROM clock_timestamp() - after) * 1e6),
+            (label || '.commit_to_start', extract(epoch FROM begun - after) * 1e6),
+            (label || '.commit_begun_to_start', extract(epoch FROM begun - before) * 1e6);
+        COMMIT;
+    END LOOP;
+END $$;
