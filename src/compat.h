@@ -29,6 +29,22 @@
 #define COMPAT_MY_PROC (MyProc->pgprocno)
 #endif
 
+/* The number of the current transaction in this process. */
+#if PG_VERSION_NUM >= 170000
+#define COMPAT_LOCAL_XID (MyProc->vxid.lxid)
+#else
+#define COMPAT_LOCAL_XID (MyProc->lxid)
+#endif
+
+/* Portals can be run only once from 18 on; before, one had to promise it. */
+#if PG_VERSION_NUM >= 180000
+#define COMPAT_PORTAL_RUN(portal, count, top, dest, alt, qc) \
+	PortalRun(portal, count, top, dest, alt, qc)
+#else
+#define COMPAT_PORTAL_RUN(portal, count, top, dest, alt, qc) \
+	PortalRun(portal, count, top, true, dest, alt, qc)
+#endif
+
 /* May a background worker run as a role that has no LOGIN? */
 #if PG_VERSION_NUM >= 170000
 #define COMPAT_NOLOGIN_WORKER true

@@ -17,10 +17,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "catalog/namespace.h"
-#include "commands/discard.h"
-#include "commands/prepare.h"
-#include "commands/sequence.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
 #include "jit/jit.h"
@@ -42,6 +38,8 @@
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
+#include "cleanup.h"
+#include "client.h"
 #include "compat.h"
 #include "executor.h"
 #include "queue.h"
@@ -58,6 +56,8 @@ static MemoryContext task_context = NULL; /* reset for every task */
 static TimeoutId task_timeout;
 static volatile sig_atomic_t timed_out = false;
 static uint32 wait_event = 0;
+static uint32 settings_seen = 0; /* settings of roles and databases as of the connection */
+static ResultText notices;		 /* of the task in hand, in its context */
 
 /* Register an executor process for a reserved slot.  NULL: no worker slot is free. */
 BackgroundWorkerHandle *
@@ -81,10 +81,29 @@ executor_start(const SharedExecutor *slot, const char *database, const char *rol
 	return handle;
 }
 
-/* The last thing this process does with shared memory; its transaction is over by now. */
+/* Leave word how the task in hand ended, for the scheduler to write. */
+static void
+leave_failure(int sqlstate, const char *error)
+{
+	LWLockAcquire(me->lock, LW_EXCLUSIVE);
+	strlcpy(me->failure.sqlstate, unpack_sql_state(sqlstate), sizeof(me->failure.sqlstate));
+	strlcpy(me->failure.error, error, sizeof(me->failure.error));
+	LWLockRelease(me->lock);
+}
+
+/*
+ * The last thing this process does with shared memory; its transaction is over
+ * by now.  If the task itself raised a FATAL, it has failed; if somebody ended
+ * the process, it was interrupted, and will run again.
+ */
 static void
 leave_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
+	const ClientFatal *fatal = client_fatal();
+
+	if (fatal && fatal->sqlstate != ERRCODE_ADMIN_SHUTDOWN &&
+		fatal->sqlstate != ERRCODE_CRASH_SHUTDOWN)
+		leave_failure(fatal->sqlstate, fatal->message);
 	shared_executor_release(me);
 }
 
@@ -275,29 +294,41 @@ begin_transaction(void)
 	MemoryContextSwitchTo(task_context);
 }
 
+/* The notices so far, or NULL. */
+static const char *
+notice_text(void)
+{
+	return notices.any ? result_text(&notices) : NULL;
+}
+
 /* Run the task and commit its effects with its outcome; errors are thrown. */
 static void
 run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
 {
+	ResultFormat format = task->format >= 0 ? task->format : settings_default_format;
 	TaskResult done = {.outcome = TASK_DONE};
 	ResultText result;
 
 	result_init(&result, settings_response_limit);
-	request_run(request, &result);
-	MemoryContextSwitchTo(task_context);
+	client_begin(&result, &notices);
+	if (request_run(request, task_context, format, &result))
+		result_put_line(&notices, "INFO:  the request has committed by itself: it is run at least"
+								  " once, not exactly once");
 	fire_deferred();
+	client_end();
 	disable_timeout(task_timeout, false);
 
 	done.start = started;
 	done.stop = GetCurrentTimestamp();
 	done.response = result_text(&result);
+	done.notice = notice_text();
 	if (write_back(task, &done))
 	{
 		set_commit_durability();
 		CommitTransactionCommand();
 	}
 	else
-		AbortCurrentTransaction();
+		AbortOutOfAnyTransaction();
 }
 
 /* What is left of an error, once the transaction is gone. */
@@ -307,6 +338,7 @@ catch_error(void)
 	ErrorData *error;
 
 	HOLD_INTERRUPTS();
+	client_end();
 	disable_all_timeouts(false);
 	QueryCancelPending = false;
 	MemoryContextSwitchTo(task_context);
@@ -316,7 +348,7 @@ catch_error(void)
 	EmitErrorReport();
 	FlushErrorState();
 	error_context_stack = NULL;
-	AbortCurrentTransaction();
+	AbortOutOfAnyTransaction();
 	PortalErrorCleanup();
 	jit_reset_after_error();
 	MemoryContextSwitchTo(task_context);
@@ -330,12 +362,12 @@ write_failure(const SharedTask *task, ErrorData *error, const char *request, Tim
 {
 	TaskResult failed = {.outcome = TASK_FAIL};
 
-	request_explain(error);
 	begin_transaction();
 	failed.start = started;
 	failed.stop = GetCurrentTimestamp();
 	failed.response = result_cut(result_error(error, request), settings_response_limit);
 	failed.error = result_cut(error->message ? error->message : "", settings_response_limit);
+	failed.notice = notice_text();
 	failed.sqlstate = unpack_sql_state(error->sqlerrcode);
 	(void) write_back(task, &failed);
 	CommitTransactionCommand();
@@ -347,9 +379,8 @@ give_up(void)
 {
 	EmitErrorReport();
 	FlushErrorState();
-	LWLockAcquire(me->lock, LW_EXCLUSIVE);
-	me->ring[me->done % SHARED_RING].unwritten = true;
-	LWLockRelease(me->lock);
+	leave_failure(ERRCODE_EXTERNAL_ROUTINE_EXCEPTION,
+				  "the outcome of the task could not be written");
 	proc_exit(1);
 }
 
@@ -361,6 +392,8 @@ run_task(const SharedTask *task)
 	ErrorData *volatile error = NULL;
 
 	start_timeout(task);
+	MemoryContextSwitchTo(task_context);
+	result_init(&notices, settings_response_limit);
 	PG_TRY();
 	{
 		begin_transaction();
@@ -406,36 +439,20 @@ show_task(const SharedTask *task)
 	SetConfigOption("application_name", name, PGC_USERSET, PGC_S_SESSION);
 }
 
-/* Undo what only a transaction can: roles and temporary objects. */
-static void
-clean_in_transaction(void)
-{
-	begin_transaction();
-	SetPGVariable("session_authorization", NIL, false);
-	SetPGVariable("role", NIL, false);
-	ResetTempTableNamespace();
-	CommitTransactionCommand();
-}
-
-/* A task leaves nothing behind for the next one. */
+/* The session is as it was before the task, or ends. */
 static void
 clean_up(void)
 {
-	Oid temp;
-	Oid toast;
+	bool soiled;
 
 	settings_task_id = 0;
 	QueryCancelPending = false;
-	PortalHashTableDeleteAll();
-	DropAllPreparedStatements();
-	ResetAllOptions();
-	LockReleaseAll(USER_LOCKMETHOD, true);
-	ResetSequenceCaches();
-	GetTempNamespaceState(&temp, &toast);
-	if (OidIsValid(temp) || GetUserId() != me->role || GetSessionUserId() != me->role)
-		clean_in_transaction();
+	soiled = cleanup_session(me->role);
 	pgstat_report_activity(STATE_IDLE, NULL);
+	MemoryContextSwitchTo(TopMemoryContext);
 	MemoryContextReset(task_context);
+	if (soiled)
+		shared_executor_leave(me);
 }
 
 /* Sleep until there is a task; leave when there was none for too long, or when asked to. */
@@ -469,7 +486,10 @@ attach(Datum arg)
 	if (me == NULL)
 		proc_exit(0);
 	on_shmem_exit(leave_slot, 0);
+	settings_seen = pg_atomic_read_u32(&Shared->settings);
 	BackgroundWorkerInitializeConnectionByOid(me->database, me->role, COMPAT_WORKER_FLAGS);
+	client_define();
+	cleanup_define();
 	wait_event = COMPAT_WAIT_EVENT("PgTaskExecutorMain");
 	task_timeout = RegisterTimeout(USER_TIMEOUT, task_timeout_handler);
 	task_context = AllocSetContextCreate(TopMemoryContext, "pg_task task", ALLOCSET_DEFAULT_SIZES);
@@ -499,6 +519,9 @@ pg_task_executor_main(Datum arg)
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
 		}
+		/* its role's settings are read when it connects */
+		if (pg_atomic_read_u32(&Shared->settings) != settings_seen)
+			proc_exit(0);
 		if (take_task(&task))
 		{
 			show_task(&task);

@@ -39,6 +39,7 @@ static struct
 	SharedNote notes[SHARED_NOTES];
 	bool all;		 /* the notes are not all */
 	bool supervisor; /* databases or roles changed */
+	bool settings;	 /* settings of databases or roles changed */
 	bool holds;		 /* a database is held */
 } pending;
 
@@ -69,11 +70,13 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 							  pending.all);
 	if (pending.holds)
 		shared_unhold();
+	if (pending.settings && event == XACT_EVENT_COMMIT)
+		pg_atomic_fetch_add_u32(&Shared->settings, 1);
 	if (pending.supervisor && event == XACT_EVENT_COMMIT)
 		shared_wake_supervisor();
 	pending.relid = InvalidOid;
 	pending.count = 0;
-	pending.all = pending.supervisor = pending.holds = false;
+	pending.all = pending.supervisor = pending.settings = pending.holds = false;
 }
 
 /* May the current user make a database? */
@@ -214,6 +217,8 @@ utility(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtili
 	{
 		database = database_needed(statement);
 		pending.supervisor |= concerns_supervisor(statement);
+		pending.settings |=
+			IsA(statement, AlterRoleSetStmt) || IsA(statement, AlterDatabaseSetStmt);
 	}
 	if (OidIsValid(database) && shared_hold(database))
 	{

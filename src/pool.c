@@ -160,12 +160,12 @@ pool_runs(TaskRun run, WaitingQueue *queue)
 }
 
 static void
-lose(PoolTask *task, PoolLoss loss)
+lose(PoolTask *task, PoolLoss loss, const TaskFailure *failure)
 {
 	if (task->queue)
 		waiting_ended(task->queue);
 	task->queue = NULL;
-	report_loss(task->run, loss);
+	report_loss(task->run, loss, failure);
 }
 
 /* Account for what an executor has finished. */
@@ -212,12 +212,14 @@ bury(PoolExecutor *executor)
 
 	for (; executor->reaped != executor->assigned; executor->reaped++)
 	{
-		bool taken = (int32) (slot->taken - executor->reaped) > 0;
-		bool unwritten = slot->ring[executor->reaped % SHARED_RING].unwritten;
+		PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
 
-		lose(&executor->ring[executor->reaped % SHARED_RING], !taken	  ? POOL_NOT_STARTED
-															  : unwritten ? POOL_UNWRITTEN
-																		  : POOL_INTERRUPTED);
+		if ((int32) (slot->taken - executor->reaped) <= 0)
+			lose(task, POOL_NOT_STARTED, NULL);
+		else if (slot->failure.sqlstate[0] == '\0')
+			lose(task, POOL_INTERRUPTED, NULL);
+		else
+			lose(task, POOL_FAILED, &slot->failure);
 	}
 	shared_executor_forget(slot);
 	drop(executor);
@@ -300,7 +302,7 @@ take_back(PoolExecutor *executor)
 		executor->assigned = slot->assigned = slot->taken;
 	LWLockRelease(slot->lock);
 	while (end != executor->assigned)
-		lose(&executor->ring[--end % SHARED_RING], POOL_NOT_STARTED);
+		lose(&executor->ring[--end % SHARED_RING], POOL_NOT_STARTED, NULL);
 }
 
 /* Does a task run that keeps others waiting behind it? */
@@ -442,7 +444,7 @@ pool_assign(PoolExecutor *executor, WaitingQueue *queue, Oid relid, const Shared
 	LWLockRelease(slot->lock);
 	if (!assigned)
 	{
-		lose(&mine, POOL_NOT_STARTED);
+		lose(&mine, POOL_NOT_STARTED, NULL);
 		return;
 	}
 	executor->ring[executor->assigned++ % SHARED_RING] = mine;

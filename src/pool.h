@@ -16,11 +16,11 @@ typedef enum PoolLoss
 {
 	POOL_NOT_STARTED, /* as if it had not been claimed */
 	POOL_INTERRUPTED, /* its process is gone */
-	POOL_UNWRITTEN	  /* it ended, but its outcome could not be written */
+	POOL_FAILED		  /* it ended with its process, which left a message */
 } PoolLoss;
 
 /* Called for every task that is lost; must not fail. */
-typedef void (*PoolLossCallback)(TaskRun run, PoolLoss loss);
+typedef void (*PoolLossCallback)(TaskRun run, PoolLoss loss, const TaskFailure *failure);
 
 typedef struct PoolExecutor PoolExecutor;
 

@@ -13,6 +13,7 @@
 #include "nodes/parsenodes.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -20,7 +21,7 @@
 #include "queue.h"
 #include "shared.h"
 
-#define MAX_ARGUMENTS 8
+#define MAX_ARGUMENTS 9
 
 typedef enum QueueStatement
 {
@@ -83,15 +84,19 @@ static const Statement statements[STATEMENTS] = {
 		" ORDER BY t.dt, t.id"
 		" LIMIT $7"},
 
-	/* a row that moved to another group meanwhile, or that somebody locks, is not taken */
-	[STATEMENT_CLAIM] = {7,
+	/*
+	 * A row that moved to another group meanwhile, or that somebody locks, is
+	 * not taken.  The state is an argument lest the planner take the index of
+	 * waiting rows, to look for an id in it.
+	 */
+	[STATEMENT_CLAIM] = {8,
 		{INT8ARRAYOID, TEXTARRAYOID, INT4ARRAYOID, INT4ARRAYOID, TEXTARRAYOID, INT4ARRAYOID,
-		 TIMESTAMPTZOID},
+		 TIMESTAMPTZOID, TEXTOID},
 		"WITH c AS MATERIALIZED ("
 		"SELECT t.id, c.pid"
 		"  FROM ROWS FROM (unnest($1), unnest($2), unnest($3), unnest($4), unnest($5), unnest($6))"
 		"       AS c (id, queue, max, priority, role, pid)"
-		"  JOIN %1$s AS t ON t.id = c.id AND t.state = 'PLAN' AND t.dt <= $7"
+		"  JOIN %1$s AS t ON t.id = c.id AND t.state = $8 AND t.dt <= $7"
 		"   AND t.queue = c.queue AND " G_MAX " = c.max AND t.priority = c.priority"
 		"   AND t.role = c.role::name"
 		"   FOR UPDATE OF t SKIP LOCKED"
@@ -100,7 +105,7 @@ static const Statement statements[STATEMENTS] = {
 		"   FROM c"
 		"  WHERE t.id = c.id"
 		" RETURNING t.id, t.attempt, (extract(epoch FROM t.timeout) * 1000000)::int8,"
-		"           t.repeat IS NOT NULL, t.delete,"
+		"           t.repeat IS NOT NULL, t.delete, t.format,"
 		"           CASE WHEN octet_length(t.request) <= " CppAsString2(SHARED_REQUEST)
 		"                THEN t.request END"},
 
@@ -129,11 +134,12 @@ static const Statement statements[STATEMENTS] = {
 		"  FROM %1$s AS t"
 		" WHERE t.id = $1 AND t.attempt = $2 AND t.state = 'WORK'"},
 
-	[STATEMENT_FINISH] = {8,
-		{INT8OID, INT4OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID},
+	[STATEMENT_FINISH] = {9,
+		{INT8OID, INT4OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID,
+		 TEXTOID},
 		"UPDATE %1$s AS t"
 		"   SET state = $3, start = $4, stop = $5, response = $6, error = $7, sqlstate = $8,"
-		"       pid = pg_backend_pid()"
+		"       notice = $9, pid = pg_backend_pid()"
 		" WHERE t.id = $1 AND t.attempt = $2 AND t.state = 'WORK'"},
 
 	[STATEMENT_DELETE] = {3, {INT8OID, INT4OID, TEXTOID},
@@ -181,17 +187,42 @@ prepare(QueueStatement which, const TaskTable *table)
 }
 
 /*
+ * Let the planner choose nothing but indexes: a plan is made when the table
+ * may be empty, and kept while it grows.
+ */
+static int
+fix_planner(void)
+{
+	static const char *const off[] = {
+		"enable_seqscan",	"enable_bitmapscan", "enable_hashjoin",
+		"enable_mergejoin", "enable_sort",		 "jit",
+	};
+	int nest_level = NewGUCNestLevel();
+	int i;
+
+	for (i = 0; i < (int) lengthof(off); i++)
+		(void) set_config_option(off[i], "off", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true,
+								 0, false);
+	return nest_level;
+}
+
+/*
  * Execute a statement between SPI_connect and SPI_finish; the result is in
  * SPI_tuptable.  "nulls" as for SPI_execute_plan.
  */
 static uint64
 execute(QueueStatement which, const TaskTable *table, Datum *values, const char *nulls)
 {
+	int nest_level = 0;
 	int code;
 
+	if (plans[which] == NULL || !SPI_plan_is_valid(plans[which]))
+		nest_level = fix_planner();
 	if (plans[which] == NULL)
 		plans[which] = prepare(which, table);
 	code = SPI_execute_plan(plans[which], values, nulls, false, 0);
+	if (nest_level > 0)
+		AtEOXact_GUC(false, nest_level);
 	if (code < 0)
 		elog(ERROR, "could not execute a statement on %s: %s", table->name,
 			 SPI_result_code_string(code));
@@ -353,13 +384,14 @@ queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
 			QueueClaim **claims)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	Datum values[7];
+	Datum values[8];
 	uint64 claimed;
 	uint64 i;
 
 	SPI_connect();
 	candidate_arrays(candidates, count, values);
 	values[6] = TimestampTzGetDatum(now);
+	values[7] = CStringGetTextDatum("PLAN");
 	claimed = execute(STATEMENT_CLAIM, table, values, NULL);
 	*claims = MemoryContextAlloc(caller, Max(claimed, 1) * sizeof(QueueClaim));
 	for (i = 0; i < claimed; i++)
@@ -371,7 +403,8 @@ queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
 		claim->timeout = column_is_null(i, 3) ? -1 : DatumGetInt64(column(i, 3));
 		claim->repeats = DatumGetBool(column(i, 4));
 		claim->deletes = DatumGetBool(column(i, 5));
-		claim->request = text_column(caller, i, 6);
+		claim->format = text_column(caller, i, 6);
+		claim->request = text_column(caller, i, 7);
 	}
 	SPI_finish();
 	return (int) claimed;
@@ -460,8 +493,8 @@ queue_request(const TaskTable *table, TaskRun run)
 bool
 queue_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
 {
-	Datum values[8] = {0};
-	char nulls[8] = {' ', ' ', ' ', ' ', ' ', ' ', 'n', 'n'};
+	Datum values[9] = {0};
+	char nulls[9] = {' ', ' ', ' ', ' ', ' ', ' ', 'n', 'n', 'n'};
 	bool finished;
 
 	SPI_connect();
@@ -476,6 +509,11 @@ queue_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
 		values[6] = CStringGetTextDatum(result->error);
 		values[7] = CStringGetTextDatum(result->sqlstate);
 		nulls[6] = nulls[7] = ' ';
+	}
+	if (result->notice)
+	{
+		values[8] = CStringGetTextDatum(result->notice);
+		nulls[8] = ' ';
 	}
 	finished = execute(STATEMENT_FINISH, table, values, nulls) > 0;
 	SPI_finish();

@@ -38,6 +38,7 @@ typedef struct QueueClaim
 	int64 timeout; /* microseconds, -1 for NULL */
 	bool repeats;
 	bool deletes;
+	char *format;  /* NULL for NULL */
 	char *request; /* NULL when longer than was asked for */
 } QueueClaim;
 

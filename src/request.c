@@ -1,166 +1,159 @@
 /*
  * request.c
- *		Parses a request and runs its statements through SPI, in the caller's
- *		transaction and with the rights the caller has.
+ *		Runs the statements of a request as a client's simple query would be.
+ *
+ * What the rules of that protocol are is said in the manual, under "Multiple
+ * Statements in a Simple Query": the statements are one transaction, unless
+ * BEGIN, COMMIT or ROLLBACK are among them; one that needs to be at top level
+ * must be alone.  Each statement goes through a portal, from PortalStart to
+ * PortalRun, so procedures may commit and VACUUM may have its transactions.
  *
  * This room does not know the task table.
  */
 #include "postgres.h"
 
-#include "executor/spi.h"
-#include "mb/pg_wchar.h"
+#include "access/xact.h"
+#include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "parser/analyze.h"
 #include "storage/proc.h"
 #include "tcop/cmdtag.h"
+#include "tcop/pquery.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
-#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
 #include "utils/snapmgr.h"
 #include "utils/timeout.h"
 
+#include "client.h"
 #include "compat.h"
 #include "request.h"
 
-/*
- * The statement that is running, for request_explain: its text, and how many
- * characters of the request come before it.
- */
-static const char *current_text = NULL;
-static int current_offset = 0;
-
-/* The part of the request that is one statement, or all of it. */
-static const char *
-statement_text(const char *request, const RawStmt *statement, bool only)
+/* A task has no client that could send rows. */
+static void
+check_statement(Node *statement)
 {
-	int length = statement->stmt_len;
-
-	if (only)
-		return request;
-	if (length == 0)
-		length = strlen(request + statement->stmt_location);
-	return pnstrdup(request + statement->stmt_location, length);
+	if (IsA(statement, CopyStmt) && ((CopyStmt *) statement)->is_from &&
+		((CopyStmt *) statement)->filename == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED), errmsg("cannot COPY FROM STDIN in a task"),
+				 errdetail("A task has no client.")));
 }
 
-static void
-put_command_tag(ResultText *result, Node *statement)
+static List *
+plan_statement(RawStmt *raw, const char *request)
 {
-	CommandTag tag = CreateCommandTag(statement);
-	char *text;
-
-	if (IsA(statement, CreateTableAsStmt))
-		tag = CMDTAG_SELECT;
-	text = pstrdup(GetCommandTagName(tag));
-	if (command_tag_display_rowcount(tag))
-		text =
-			psprintf("%s%s " UINT64_FORMAT, text, tag == CMDTAG_INSERT ? " 0" : "", SPI_processed);
-	result_put_tag(result, text);
-}
-
-static void
-check_code(int code, Node *statement)
-{
-	if (code >= 0)
-		return;
-	if (code == SPI_ERROR_COPY)
-		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						errmsg("cannot COPY to or from the client in a task"),
-						errdetail("A task has no client.")));
-	if (code == SPI_ERROR_TRANSACTION)
-		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						errmsg("%s is not supported in a task",
-							   GetCommandTagName(CreateCommandTag(statement))),
-						errdetail("A task is one transaction.")));
-	elog(ERROR, "could not run a statement: %s", SPI_result_code_string(code));
-}
-
-/* Run one statement; statement_timeout counts for each, as in psql. */
-static void
-run_statement(const char *text, RawStmt *raw, ResultReceiver *receiver, ResultText *result)
-{
-	SPIExecuteOptions options = {0};
 	bool needs_snapshot = analyze_requires_snapshot(raw);
-	int code;
+	List *plans;
 
-	if (StatementTimeout > 0)
-		enable_timeout_after(STATEMENT_TIMEOUT, StatementTimeout);
 	if (needs_snapshot)
 		PushActiveSnapshot(GetTransactionSnapshot());
-	options.dest = result_destination(receiver);
-	code = SPI_execute_extended(text, &options);
-	check_code(code, raw->stmt);
+	plans = pg_plan_queries(pg_analyze_and_rewrite_fixedparams(raw, request, NULL, 0, NULL),
+							request, CURSOR_OPT_PARALLEL_OK, NULL);
 	if (needs_snapshot)
 		PopActiveSnapshot();
+	return plans;
+}
+
+/* A statement that returned no rows is shown by its command tag, where people read it. */
+static void
+put_command_tag(ResultText *result, const QueryCompletion *completion)
+{
+	CommandTag tag = completion->commandTag;
+
+	if (command_tag_display_rowcount(tag))
+		result_put_line(result, psprintf("%s%s " UINT64_FORMAT, GetCommandTagName(tag),
+										 tag == CMDTAG_INSERT ? " 0" : "", completion->nprocessed));
+	else if (tag != CMDTAG_UNKNOWN)
+		result_put_line(result, GetCommandTagName(tag));
+}
+
+/* Run one statement; statement_timeout counts for each. */
+static void
+run_statement(RawStmt *raw, const char *request, ResultReceiver *receiver, ResultFormat format,
+			  ResultText *result)
+{
+	DestReceiver *destination = result_destination(receiver);
+	QueryCompletion completion;
+	Portal portal;
+	bool received;
+
+	check_statement(raw->stmt);
+	if (StatementTimeout > 0)
+		enable_timeout_after(STATEMENT_TIMEOUT, StatementTimeout);
+	portal = CreatePortal("", true, true);
+	portal->visible = false;
+	PortalDefineQuery(portal, NULL, request, CreateCommandTag(raw->stmt),
+					  plan_statement(raw, request), NULL);
+	PortalStart(portal, NULL, 0, InvalidSnapshot);
+	InitializeQueryCompletion(&completion);
+	(void) COMPAT_PORTAL_RUN(portal, FETCH_ALL, true, destination, destination, &completion);
+	PortalDrop(portal, false);
 	if (StatementTimeout > 0)
 		disable_timeout(STATEMENT_TIMEOUT, false);
-	if (!result_received(receiver))
-		put_command_tag(result, raw->stmt);
+	received = result_received(receiver);
+	received |= client_received();
+	if (!received && format == RESULT_TEXT)
+		put_command_tag(result, &completion);
+}
+
+/* Some statements cannot be undone: what they did is committed at once. */
+static bool
+commits_now(Node *statement)
+{
+	return IsA(statement, TransactionStmt) ||
+		   (!IsTransactionBlock() && (MyXactFlags & XACT_FLAGS_NEEDIMMEDIATECOMMIT) != 0);
 }
 
 /*
  * Run all statements of a request, in order, and put what they return into
- * the result.  An error is thrown; everything is then rolled back with the
- * caller's transaction.
+ * the result.  The caller has started a transaction, and finds one open
+ * afterwards: the same, unless true is returned.  Then the request has
+ * committed or rolled back by itself, and only what came after that can still
+ * be undone.  Errors are thrown.
  */
-void
-request_run(const char *request, ResultText *result)
+bool
+request_run(const char *request, MemoryContext context, ResultFormat format, ResultText *result)
 {
-	ResultReceiver *receiver = result_receiver(result);
-	List *statements;
+	ResultReceiver *receiver = result_receiver(result, format);
+	LocalTransactionId transaction = COMPAT_LOCAL_XID;
+	List *statements = pg_parse_query(request);
+	MemoryContext statement_context =
+		AllocSetContextCreate(context, "pg_task statement", ALLOCSET_DEFAULT_SIZES);
+	bool open = true;
 	ListCell *cell;
 
-	current_text = NULL;
-	current_offset = 0;
-	statements = pg_parse_query(request);
-	SPI_connect();
 	foreach(cell, statements)
 	{
 		RawStmt *raw = lfirst_node(RawStmt, cell);
 
-		current_text = statement_text(request, raw, list_length(statements) == 1);
+		if (!open)
+			StartTransactionCommand();
+		open = true;
 		if (list_length(statements) > 1)
-			current_offset = pg_mbstrlen_with_len(request, raw->stmt_location);
-		run_statement(current_text, raw, receiver, result);
+			BeginImplicitTransactionBlock();
+		MemoryContextSwitchTo(statement_context);
+		CHECK_FOR_INTERRUPTS();
+		run_statement(raw, request, receiver, format, result);
+		MemoryContextSwitchTo(context);
+		MemoryContextReset(statement_context);
+		if (lnext(statements, cell) == NULL)
+			EndImplicitTransactionBlock();
+		if (commits_now(raw->stmt))
+		{
+			CommitTransactionCommand();
+			open = false;
+		}
+		else
+			CommandCounterIncrement();
 	}
-	SPI_finish();
-	current_text = NULL;
-}
-
-/* Take the line off the end of a context that says in which statement it was. */
-static void
-strip_context(ErrorData *error)
-{
-	char *line = psprintf(_("SQL statement \"%s\""), current_text);
-	int keep;
-
-	if (error->context == NULL)
-		return;
-	keep = strlen(error->context) - strlen(line);
-	if (keep < 0 || strcmp(error->context + keep, line) != 0)
-		return;
-	if (keep == 0)
-		error->context = NULL;
-	else if (error->context[keep - 1] == '\n')
-		error->context[keep - 1] = '\0';
-}
-
-/*
- * Make an error look as if the request had been sent by a client: to SPI the
- * statement is an internal one, and its position counts from its own start.
- */
-void
-request_explain(ErrorData *error)
-{
-	if (current_text == NULL)
-		return;
-	if (error->internalquery && strcmp(error->internalquery, current_text) == 0)
-	{
-		error->cursorpos = error->internalpos;
-		error->internalpos = 0;
-		error->internalquery = NULL;
-	}
-	if (error->cursorpos > 0)
-		error->cursorpos += current_offset;
-	strip_context(error);
-	current_text = NULL;
+	if (!open)
+		StartTransactionCommand();
+	MemoryContextSwitchTo(context);
+	if (IsTransactionBlock())
+		ereport(ERROR, (errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+						errmsg("the request left a transaction open"),
+						errdetail("It was rolled back."), errhint("Add COMMIT or ROLLBACK.")));
+	return COMPAT_LOCAL_XID != transaction;
 }

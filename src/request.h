@@ -9,7 +9,7 @@
 
 #include "result.h"
 
-extern void request_run(const char *request, ResultText *result);
-extern void request_explain(ErrorData *error);
+extern bool
+request_run(const char *request, MemoryContext context, ResultFormat format, ResultText *result);
 
 #endif /* PG_TASK_REQUEST_H */

@@ -11,21 +11,41 @@
 #include "catalog/pg_type.h"
 #include "executor/tuptable.h"
 #include "mb/pg_wchar.h"
+#include "parser/parse_coerce.h"
+#include "access/transam.h"
 #include "utils/builtins.h"
+#include "utils/date.h"
+#include "utils/datetime.h"
+#include "utils/fmgrprotos.h"
+#include "utils/json.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
 #include "result.h"
 
+/* What has to be known of a column to write its values. */
+typedef struct ResultColumn
+{
+	FmgrInfo output;
+	Oid type;	  /* a domain's base type */
+	Oid element;  /* of an array */
+	Oid cast;	  /* function to json, if the type has one */
+	bool is_json; /* its text is JSON already */
+	bool is_row;
+} ResultColumn;
+
 struct ResultReceiver
 {
 	DestReceiver destination; /* must be first */
 	ResultText *result;
+	ResultFormat format;
 	bool received;
-	int natts;
-	FmgrInfo *output; /* one per column */
-	MemoryContext row_context;
+	uint64 rows;			   /* of this statement */
+	TupleDesc desc;			   /* the statement's */
+	ResultColumn *columns;	   /* in "context" */
+	MemoryContext context;	   /* for one statement */
+	MemoryContext row_context; /* for one row */
 };
 
 void
@@ -53,6 +73,12 @@ result_put(ResultText *result, const char *data, int length)
 	result->dropped += length - kept;
 }
 
+static void
+result_put_string(ResultText *result, const char *string)
+{
+	result_put(result, string, (int) strlen(string));
+}
+
 /* The text, with a last line that says how much is missing, if any is. */
 const char *
 result_text(ResultText *result)
@@ -77,12 +103,19 @@ result_cut(const char *text, int limit)
 }
 
 /* Lines are separated, not ended, by a newline. */
-static void
-put_line_start(ResultText *result)
+void
+result_start_line(ResultText *result)
 {
 	if (result->any)
 		result_put(result, "\n", 1);
 	result->any = true;
+}
+
+void
+result_put_line(ResultText *result, const char *line)
+{
+	result_start_line(result);
+	result_put_string(result, line);
 }
 
 /* The short name of a type: int4, text, timestamptz, int4[]. */
@@ -101,20 +134,123 @@ type_name(Oid type)
 	return name;
 }
 
-/* With more than one column, rows have a header: name::type. */
 static void
-put_header(ResultText *result, TupleDesc desc)
+describe_column(ResultColumn *column, Form_pg_attribute att, ResultFormat format)
 {
+	Oid function;
+	bool is_varlena;
+
+	getTypeOutputInfo(att->atttypid, &function, &is_varlena);
+	fmgr_info(function, &column->output);
+	if (format != RESULT_JSON)
+		return;
+	column->type = getBaseType(att->atttypid);
+	column->element = get_element_type(column->type);
+	column->is_json = column->type == JSONOID || column->type == JSONBOID;
+	column->is_row = type_is_rowtype(column->type);
+	if (column->type >= FirstNormalObjectId && !OidIsValid(column->element) && !column->is_row &&
+		find_coercion_pathway(JSONOID, column->type, COERCION_EXPLICIT, &function) !=
+			COERCION_PATH_FUNC)
+		function = InvalidOid;
+	else if (column->type < FirstNormalObjectId || OidIsValid(column->element) || column->is_row)
+		function = InvalidOid;
+	column->cast = function;
+}
+
+/* A value as COPY writes it to CSV: quoted where it must be. */
+static void
+put_csv_value(ResultText *result, const char *value, bool alone)
+{
+	const char *quote;
+
+	if (*value != '\0' && strpbrk(value, ",\"\r\n") == NULL &&
+		!(alone && strcmp(value, "\\.") == 0))
+	{
+		result_put_string(result, value);
+		return;
+	}
+	result_put(result, "\"", 1);
+	while ((quote = strchr(value, '"')) != NULL)
+	{
+		result_put(result, value, (int) (quote - value) + 1);
+		result_put(result, "\"", 1);
+		value = quote + 1;
+	}
+	result_put_string(result, value);
+	result_put(result, "\"", 1);
+}
+
+static bool
+is_number(Oid type)
+{
+	return type == INT2OID || type == INT4OID || type == INT8OID || type == FLOAT4OID ||
+		   type == FLOAT8OID || type == NUMERICOID;
+}
+
+/* May the text of a number stand in JSON as it is?  NaN and Infinity may not. */
+static bool
+is_json_number(const char *value)
+{
+	if (*value == '-')
+		value++;
+	return *value >= '0' && *value <= '9';
+}
+
+static void
+append_json_datum(StringInfo row, Datum json)
+{
+	text *value = DatumGetTextPP(json);
+
+	appendBinaryStringInfo(row, VARDATA_ANY(value), (int) VARSIZE_ANY_EXHDR(value));
+}
+
+/* A value as to_json writes it. */
+static void
+append_json_value(StringInfo row, ResultColumn *column, Datum value)
+{
+	char buffer[MAXDATELEN + 1];
+	char *text;
+
+	if (OidIsValid(column->element))
+		append_json_datum(row, DirectFunctionCall1(array_to_json, value));
+	else if (column->is_row)
+		append_json_datum(row, DirectFunctionCall1(row_to_json, value));
+	else if (OidIsValid(column->cast))
+		append_json_datum(row, OidFunctionCall1(column->cast, value));
+	else if (column->type == DATEOID || column->type == TIMESTAMPOID ||
+			 column->type == TIMESTAMPTZOID)
+		appendStringInfo(row, "\"%s\"", JsonEncodeDateTime(buffer, value, column->type, NULL));
+	else if (column->type == BOOLOID)
+		appendStringInfoString(row, DatumGetBool(value) ? "true" : "false");
+	else
+	{
+		text = OutputFunctionCall(&column->output, value);
+		if (column->is_json || (is_number(column->type) && is_json_number(text)))
+			appendStringInfoString(row, text);
+		else
+			escape_json(row, text);
+	}
+}
+
+/* With more than one column, rows as text have a header: name::type.  As CSV, always. */
+static void
+put_header(ResultReceiver *receiver, TupleDesc desc)
+{
+	ResultText *result = receiver->result;
 	int i;
 
-	put_line_start(result);
+	result_start_line(result);
 	for (i = 0; i < desc->natts; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
-		char *label = psprintf("%s%s::%s", i > 0 ? "\t" : "", NameStr(att->attname),
-							   type_name(att->atttypid));
+		const char *name = NameStr(att->attname);
 
-		result_put(result, label, strlen(label));
+		if (i > 0)
+			result_put(result, receiver->format == RESULT_CSV ? "," : "\t", 1);
+		if (receiver->format == RESULT_CSV)
+			put_csv_value(result, name, desc->natts == 1);
+		else
+			result_put_string(result, psprintf("%s::%s", name, type_name(att->atttypid)));
 	}
 }
 
@@ -122,55 +258,119 @@ static void
 start_rows(DestReceiver *self, int operation pg_attribute_unused(), TupleDesc desc)
 {
 	ResultReceiver *receiver = (ResultReceiver *) self;
+	MemoryContext old;
 	int i;
 
-	receiver->received = true;
-	receiver->natts = desc->natts;
-	receiver->output = palloc(Max(desc->natts, 1) * sizeof(FmgrInfo));
-	for (i = 0; i < desc->natts; i++)
+	if (receiver->context == NULL)
 	{
-		Oid function;
-		bool is_varlena;
-
-		getTypeOutputInfo(TupleDescAttr(desc, i)->atttypid, &function, &is_varlena);
-		fmgr_info(function, &receiver->output[i]);
-	}
-	if (receiver->row_context == NULL)
+		receiver->context =
+			AllocSetContextCreate(CurrentMemoryContext, "pg_task result", ALLOCSET_DEFAULT_SIZES);
 		receiver->row_context =
 			AllocSetContextCreate(CurrentMemoryContext, "pg_task row", ALLOCSET_DEFAULT_SIZES);
-	if (desc->natts > 1)
-		put_header(receiver->result, desc);
+	}
+	MemoryContextReset(receiver->context);
+	old = MemoryContextSwitchTo(receiver->context);
+	receiver->received = true;
+	receiver->rows = 0;
+	receiver->desc = desc;
+	receiver->columns = palloc0(Max(desc->natts, 1) * sizeof(ResultColumn));
+	for (i = 0; i < desc->natts; i++)
+		describe_column(&receiver->columns[i], TupleDescAttr(desc, i), receiver->format);
+	if (receiver->format == RESULT_JSON)
+		result_put_line(receiver->result, "[");
+	else if (desc->natts > (receiver->format == RESULT_CSV ? 0 : 1))
+		put_header(receiver, desc);
+	MemoryContextSwitchTo(old);
 }
 
-/* One line: columns separated by a tab, NULL as \N. */
+static void
+put_text_row(ResultReceiver *receiver, TupleTableSlot *slot)
+{
+	ResultText *result = receiver->result;
+	int i;
+
+	result_start_line(result);
+	for (i = 0; i < receiver->desc->natts; i++)
+	{
+		if (i > 0)
+			result_put(result, "\t", 1);
+		if (slot->tts_isnull[i])
+			result_put(result, "\\N", 2);
+		else
+			result_put_string(
+				result, OutputFunctionCall(&receiver->columns[i].output, slot->tts_values[i]));
+	}
+}
+
+static void
+put_csv_row(ResultReceiver *receiver, TupleTableSlot *slot)
+{
+	ResultText *result = receiver->result;
+	int natts = receiver->desc->natts;
+	int i;
+
+	result_start_line(result);
+	for (i = 0; i < natts; i++)
+	{
+		if (i > 0)
+			result_put(result, ",", 1);
+		if (!slot->tts_isnull[i])
+			put_csv_value(result,
+						  OutputFunctionCall(&receiver->columns[i].output, slot->tts_values[i]),
+						  natts == 1);
+	}
+}
+
+static void
+put_json_row(ResultReceiver *receiver, TupleTableSlot *slot)
+{
+	ResultText *result = receiver->result;
+	StringInfoData row;
+	int i;
+
+	initStringInfo(&row);
+	appendStringInfoString(&row, receiver->rows > 0 ? ",\n {" : "{");
+	for (i = 0; i < receiver->desc->natts; i++)
+	{
+		if (i > 0)
+			appendStringInfoChar(&row, ',');
+		escape_json(&row, NameStr(TupleDescAttr(receiver->desc, i)->attname));
+		appendStringInfoChar(&row, ':');
+		if (slot->tts_isnull[i])
+			appendStringInfoString(&row, "null");
+		else
+			append_json_value(&row, &receiver->columns[i], slot->tts_values[i]);
+	}
+	appendStringInfoChar(&row, '}');
+	result_put(result, row.data, row.len);
+}
+
 static bool
 put_row(TupleTableSlot *slot, DestReceiver *self)
 {
 	ResultReceiver *receiver = (ResultReceiver *) self;
-	ResultText *result = receiver->result;
 	MemoryContext old = MemoryContextSwitchTo(receiver->row_context);
-	int i;
 
 	slot_getallattrs(slot);
-	put_line_start(result);
-	for (i = 0; i < receiver->natts; i++)
-	{
-		char *value = "\\N";
-
-		if (!slot->tts_isnull[i])
-			value = OutputFunctionCall(&receiver->output[i], slot->tts_values[i]);
-		if (i > 0)
-			result_put(result, "\t", 1);
-		result_put(result, value, strlen(value));
-	}
+	if (receiver->format == RESULT_JSON)
+		put_json_row(receiver, slot);
+	else if (receiver->format == RESULT_CSV)
+		put_csv_row(receiver, slot);
+	else
+		put_text_row(receiver, slot);
+	receiver->rows++;
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(receiver->row_context);
 	return true;
 }
 
 static void
-end_rows(DestReceiver *self pg_attribute_unused())
+end_rows(DestReceiver *self)
 {
+	ResultReceiver *receiver = (ResultReceiver *) self;
+
+	if (receiver->format == RESULT_JSON)
+		result_put(receiver->result, "]", 1);
 }
 
 static void
@@ -180,7 +380,7 @@ destroy_receiver(DestReceiver *self pg_attribute_unused())
 
 /* A receiver that lives in the current memory context. */
 ResultReceiver *
-result_receiver(ResultText *result)
+result_receiver(ResultText *result, ResultFormat format)
 {
 	ResultReceiver *receiver = palloc0(sizeof(ResultReceiver));
 
@@ -190,6 +390,7 @@ result_receiver(ResultText *result)
 	receiver->destination.rDestroy = destroy_receiver;
 	receiver->destination.mydest = DestNone;
 	receiver->result = result;
+	receiver->format = format;
 	return receiver;
 }
 
@@ -207,14 +408,6 @@ result_received(ResultReceiver *receiver)
 
 	receiver->received = false;
 	return received;
-}
-
-/* One line with the tag of a statement that returned no rows. */
-void
-result_put_tag(ResultText *result, const char *tag)
-{
-	put_line_start(result);
-	result_put(result, tag, strlen(tag));
 }
 
 static void
@@ -276,5 +469,27 @@ result_error(const ErrorData *error, const char *request)
 	put_field(&text, "HINT", error->hint);
 	put_field(&text, "QUERY", error->internalquery);
 	put_field(&text, "CONTEXT", error->context);
+	return text.data;
+}
+
+/* A notice or warning as psql prints it. */
+char *
+result_notice(const ErrorData *report)
+{
+	StringInfoData text;
+	const char *severity = "DEBUG";
+
+	if (report->elevel >= WARNING)
+		severity = "WARNING";
+	else if (report->elevel >= NOTICE)
+		severity = "NOTICE";
+	else if (report->elevel >= INFO)
+		severity = "INFO";
+	else if (report->elevel >= LOG)
+		severity = "LOG";
+	initStringInfo(&text);
+	appendStringInfo(&text, "%s:  %s", severity, report->message ? report->message : "");
+	put_field(&text, "DETAIL", report->detail);
+	put_field(&text, "HINT", report->hint);
 	return text.data;
 }

@@ -10,6 +10,14 @@
 #include "lib/stringinfo.h"
 #include "tcop/dest.h"
 
+/* How rows are written. */
+typedef enum ResultFormat
+{
+	RESULT_TEXT, /* columns separated by a tab, NULL as \N, values as they are */
+	RESULT_CSV,	 /* RFC 4180, quoted as COPY does */
+	RESULT_JSON	 /* one array of objects per statement */
+} ResultFormat;
+
 /* Text that grows up to a limit; what comes after is counted, not kept. */
 typedef struct ResultText
 {
@@ -21,17 +29,19 @@ typedef struct ResultText
 
 extern void result_init(ResultText *result, int limit);
 extern void result_put(ResultText *result, const char *data, int length);
-extern void result_put_tag(ResultText *result, const char *tag);
+extern void result_start_line(ResultText *result);
+extern void result_put_line(ResultText *result, const char *line);
 extern const char *result_text(ResultText *result);
 extern char *result_cut(const char *text, int limit);
 
 /* A receiver of rows; remembers whether it was ever given a row type. */
 typedef struct ResultReceiver ResultReceiver;
 
-extern ResultReceiver *result_receiver(ResultText *result);
+extern ResultReceiver *result_receiver(ResultText *result, ResultFormat format);
 extern DestReceiver *result_destination(ResultReceiver *receiver);
 extern bool result_received(ResultReceiver *receiver);
 
 extern char *result_error(const ErrorData *error, const char *request);
+extern char *result_notice(const ErrorData *report);
 
 #endif /* PG_TASK_RESULT_H */

@@ -81,13 +81,21 @@ static int nchoices = 0;
 
 static Runs not_started; /* to be planned as if nothing had been */
 static Runs interrupted; /* to be planned again */
-static Runs unwritten;	 /* to be failed, as soon as that can be written */
+
+/* Tasks that ended with their processes: to be failed, as soon as that can be written. */
+typedef struct Failed
+{
+	TaskRun run;
+	TaskFailure failure;
+} Failed;
+
+static List *failed = NIL;
 
 static bool recover_due = true;
 static bool look_due = true;
 static bool wants_executor = false;
 static TimestampTz next_look = 0;
-static TimestampTz next_unwritten = 0;
+static TimestampTz next_failing = 0;
 static char *last_error = NULL;
 
 /* Register the scheduler process for a reserved slot.  NULL: no worker slot is free. */
@@ -142,14 +150,39 @@ runs_contain(const Runs *runs, TaskRun run)
 	return false;
 }
 
+static bool
+has_failed(TaskRun run)
+{
+	ListCell *cell;
+
+	foreach(cell, failed)
+	{
+		Failed *entry = lfirst(cell);
+
+		if (entry->run.id == run.id && entry->run.attempt == run.attempt)
+			return true;
+	}
+	return false;
+}
+
 /* The pool's word that a task is not where it was. */
 static void
-task_lost(TaskRun run, PoolLoss loss)
+task_lost(TaskRun run, PoolLoss loss, const TaskFailure *failure)
 {
-	runs_add(loss == POOL_NOT_STARTED	? &not_started
-			 : loss == POOL_INTERRUPTED ? &interrupted
-										: &unwritten,
-			 run);
+	MemoryContext old;
+	Failed *entry;
+
+	if (loss != POOL_FAILED)
+	{
+		runs_add(loss == POOL_NOT_STARTED ? &not_started : &interrupted, run);
+		return;
+	}
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	entry = palloc(sizeof(Failed));
+	entry->run = run;
+	entry->failure = *failure;
+	failed = lappend(failed, entry);
+	MemoryContextSwitchTo(old);
 }
 
 /* Open a transaction; with a table, as its owner. */
@@ -218,7 +251,7 @@ recover(void)
 	count = queue_work(table, &rows);
 	for (i = 0; i < count; i++)
 		if (!pool_runs(rows[i].run, waiting_queue(rows[i].queue)) &&
-			!runs_contain(&not_started, rows[i].run) && !runs_contain(&unwritten, rows[i].run) &&
+			!runs_contain(&not_started, rows[i].run) && !has_failed(rows[i].run) &&
 			!runs_contain(&interrupted, rows[i].run))
 			runs_add(&interrupted, rows[i].run);
 	end_work();
@@ -240,28 +273,30 @@ settle(void)
 	not_started.count = interrupted.count = 0;
 }
 
-/* Fail the tasks whose executors could not write anything. */
+/* Fail the tasks whose executors could not say so themselves. */
 static void
-settle_unwritten(TimestampTz now)
+settle_failed(TimestampTz now)
 {
-	if (unwritten.count == 0 || next_unwritten > now)
+	if (failed == NIL || next_failing > now)
 		return;
-	next_unwritten = TimestampTzPlusMilliseconds(now, where.period);
-	while (unwritten.count > 0)
+	next_failing = TimestampTzPlusMilliseconds(now, where.period);
+	while (failed != NIL)
 	{
-		TaskRun run = unwritten.runs[unwritten.count - 1];
+		Failed *entry = linitial(failed);
 		TaskResult result = {.outcome = TASK_FAIL};
 
 		result.start = result.stop = now;
-		result.response = "ERROR:  the outcome of the task could not be written";
-		result.error = "the outcome of the task could not be written";
-		result.sqlstate = "38000";
+		result.response = psprintf("FATAL:  %s", entry->failure.error);
+		result.error = entry->failure.error;
+		result.sqlstate = entry->failure.sqlstate;
 		begin_work("failing a task");
-		if (queue_finish(table, run, &result))
-			executor_plan_next(table, run.id, now);
+		if (queue_finish(table, entry->run, &result))
+			executor_plan_next(table, entry->run.id, now);
 		end_work();
-		unwritten.count--;
+		failed = list_delete_first(failed);
+		pfree(entry);
 	}
+	next_failing = now;
 }
 
 /* Take what commits have noted since the last time. */
@@ -412,8 +447,10 @@ make_task(const QueueClaim *claim, const Choice *choice, SharedTask *task)
 	task->repeats = claim->repeats;
 	task->deletes = claim->deletes;
 	task->tell = choice->group->key.max != TASK_UNLIMITED;
-	task->unwritten = false;
 	task->elapsed = 0;
+	task->format = -1;
+	if (claim->format)
+		task->format = settings_format(claim->format);
 	strlcpy(task->queue, choice->queue->name, NAMEDATALEN);
 	task->request_len = -1;
 	if (claim->request)
@@ -492,12 +529,16 @@ cycle(void)
 	pool_yield();
 	pool_take_back(now);
 	settle();
-	settle_unwritten(now);
+	settle_failed(now);
 	take_notes();
 	look(now);
 	wants_executor = false;
 	while (start_some())
+	{
+		/* a lost task's row must not be WORK any more when another takes its place */
 		pool_reap();
+		settle();
+	}
 	shared_scheduler_want(me, wants_executor);
 	if (last_error)
 		pfree(last_error);
@@ -592,12 +633,6 @@ fix_settings(void)
 		{"statement_timeout", "0"},
 		{"row_security", "on"},
 		{"session_replication_role", "origin"},
-		{"enable_seqscan", "off"},
-		{"enable_bitmapscan", "off"},
-		{"enable_hashjoin", "off"},
-		{"enable_mergejoin", "off"},
-		{"enable_sort", "off"},
-		{"jit", "off"},
 	};
 	int i;
 

@@ -15,6 +15,7 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 
+#include "result.h"
 #include "settings.h"
 
 bool settings_enabled = true;
@@ -22,6 +23,7 @@ int settings_max_executors = 4;
 int settings_idle_timeout = 60 * 1000;
 int settings_response_limit = 16 * 1024 * 1024;
 int settings_timeout = 0;
+int settings_default_format = RESULT_TEXT;
 int64 settings_task_id = 0;
 
 static char *database_list = NULL;
@@ -41,6 +43,13 @@ static const struct config_enum_entry commit_options[] = {
 	{"on", SYNCHRONOUS_COMMIT_ON, false},
 	{"remote_apply", SYNCHRONOUS_COMMIT_REMOTE_APPLY, false},
 	{NULL, 0, false}};
+
+static const struct config_enum_entry format_options[] = {
+	{"text", RESULT_TEXT, false},
+	{"csv", RESULT_CSV, false},
+	{"json", RESULT_JSON, false},
+	{NULL, 0, false},
+};
 
 /*
  * Read one identifier at *text, quoted or not, and move *text behind it and
@@ -213,6 +222,9 @@ define_task(void)
 							"Longest run of a task whose column \"timeout\" is NULL.",
 							"Zero means no limit.", &settings_timeout, 0, 0, INT_MAX, PGC_USERSET,
 							GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomEnumVariable(
+		"pg_task.format", "Format of the response of a task whose column \"format\" is NULL.", NULL,
+		&settings_default_format, RESULT_TEXT, format_options, PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomStringVariable(
 		"pg_task.id", "Inside a task: its id.", NULL, &shown_id, "", PGC_INTERNAL,
 		GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE | GUC_NO_RESET_ALL, NULL, NULL, show_id);
@@ -315,4 +327,16 @@ settings_commit(void)
 		if (option->val == task_commit)
 			return option->name;
 	return NULL;
+}
+
+/* The ResultFormat of this name; what is no format is text. */
+int
+settings_format(const char *name)
+{
+	const struct config_enum_entry *option;
+
+	for (option = format_options; option->name; option++)
+		if (strcmp(option->name, name) == 0)
+			return option->val;
+	return RESULT_TEXT;
 }

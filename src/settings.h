@@ -16,6 +16,7 @@ extern bool settings_enabled;
 extern int settings_max_executors;
 extern int settings_idle_timeout;	/* milliseconds */
 extern int settings_response_limit; /* bytes */
+extern int settings_default_format; /* a ResultFormat */
 extern int settings_timeout;		/* milliseconds, 0 means none */
 
 /* The task that this process runs, 0 outside a task: what pg_task.id shows. */
@@ -40,5 +41,6 @@ extern void settings_define(void);
 extern List *settings_targets(void);
 extern SettingsTable settings_table(const char *database);
 extern const char *settings_commit(void);
+extern int settings_format(const char *name);
 
 #endif /* PG_TASK_SETTINGS_H */

@@ -69,6 +69,7 @@ initialize_memory(void)
 	memset(Shared, 0, shared_size());
 	Shared->directory = &locks++->lock;
 	Shared->supervisor = SHARED_NO_PROC;
+	pg_atomic_init_u32(&Shared->settings, 0);
 	ConditionVariableInit(&Shared->vacated);
 	Shared->nschedulers = max_worker_processes;
 	Shared->nexecutors = settings_max_executors;
@@ -480,6 +481,7 @@ reset_executor(SharedExecutor *executor, Oid database, Oid role, TimestampTz now
 	executor->pid = 0;
 	executor->relid = InvalidOid;
 	executor->started = executor->idle_since = now;
+	executor->failure.sqlstate[0] = '\0';
 	executor->assigned = executor->taken = executor->done = executor->tell_at = 0;
 }
 

@@ -15,6 +15,7 @@
 #include "postgres.h"
 
 #include "datatype/timestamp.h"
+#include "port/atomics.h"
 #include "storage/condition_variable.h"
 #include "storage/lwlock.h"
 
@@ -68,8 +69,8 @@ typedef struct SharedTask
 	int64 timeout; /* microseconds, -1: the column is NULL */
 	bool repeats;
 	bool deletes;
+	int8 format;			 /* a ResultFormat, -1: the column is NULL */
 	bool tell;				 /* wake the scheduler when it is finished */
-	bool unwritten;			 /* set by the executor: the outcome is not in the row */
 	uint32 elapsed;			 /* set by the executor: microseconds it took */
 	char queue[NAMEDATALEN]; /* clipped, for display */
 	int32 request_len;		 /* -1: too long, read it from the table */
@@ -103,7 +104,8 @@ typedef struct SharedExecutor
 	uint32 assigned;
 	uint32 taken;
 	uint32 done;
-	uint32 tell_at; /* wake the scheduler when "done" gets here */
+	uint32 tell_at;		 /* wake the scheduler when "done" gets here */
+	TaskFailure failure; /* of the task in hand, when the process ends */
 	SharedTask ring[SHARED_RING];
 } SharedExecutor;
 
@@ -120,6 +122,7 @@ typedef struct SharedState
 	int supervisor;					/* guarded by the directory lock */
 	SharedHold holds[SHARED_HOLDS]; /* likewise */
 	ConditionVariable vacated;		/* a process of ours has left a database */
+	pg_atomic_uint32 settings;		/* grows when settings of roles or databases change */
 	int nschedulers;				/* fixed */
 	int nexecutors;					/* fixed */
 	SharedScheduler *schedulers;

@@ -54,8 +54,16 @@ typedef struct TaskResult
 	TimestampTz start;
 	TimestampTz stop;
 	const char *response; /* never NULL */
+	const char *notice;	  /* NULL when there was none */
 	const char *error;	  /* NULL when DONE */
 	const char *sqlstate; /* NULL when DONE */
 } TaskResult;
+
+/* How a run ended whose process could not write that. */
+typedef struct TaskFailure
+{
+	char sqlstate[6]; /* empty: it did not end, it was interrupted */
+	char error[256];
+} TaskFailure;
 
 #endif /* PG_TASK_TASK_H */

@@ -1,0 +1,144 @@
+/*
+ * cleanup.c
+ *		A task leaves nothing behind for the next one.
+ *
+ * What DISCARD ALL would do, but for the plan cache, in the cheapest way: what
+ * needs a transaction is done only after a task that makes it necessary.  What
+ * cannot be undone at all, the state of a library that the task had loaded,
+ * costs a new process.
+ *
+ * This room knows neither tasks nor slots.
+ */
+#include "postgres.h"
+
+#include <link.h>
+
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "commands/prepare.h"
+#include "commands/sequence.h"
+#include "common/pg_prng.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/portal.h"
+
+#include "cleanup.h"
+
+/*
+ * Libraries of the server that keep no state from one task to the next, as the
+ * beginnings of their file names; conversions between encodings are another
+ * such family.
+ */
+static const char *const stateless[] = {"plpgsql.", "llvmjit.", "dict_snowball.", NULL};
+
+static unsigned long long libraries_seen = 0;
+static bool used_temporary = false;
+
+/* Temporary objects that a commit has made lasting. */
+static void
+transaction_ends(XactEvent event, void *arg pg_attribute_unused())
+{
+	if (event == XACT_EVENT_PRE_COMMIT && (MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE))
+		used_temporary = true;
+}
+
+/* The number of libraries ever loaded into this process is in the first entry. */
+static int
+read_loads(struct dl_phdr_info *info, size_t size pg_attribute_unused(), void *loads)
+{
+	*(unsigned long long *) loads = info->dlpi_adds;
+	return 1;
+}
+
+static unsigned long long
+count_loads(void)
+{
+	unsigned long long loads = 0;
+
+	(void) dl_iterate_phdr(read_loads, &loads);
+	return loads;
+}
+
+static bool
+is_stateless(const char *name)
+{
+	const char *const *known;
+
+	for (known = stateless; *known; known++)
+		if (strncmp(name, *known, strlen(*known)) == 0)
+			return true;
+	return strstr(name, "_and_") != NULL;
+}
+
+/*
+ * Is this one of the libraries that came after the first "*seen", of the
+ * server or one of its extensions, and may it keep a state?
+ */
+static int
+find_stateful(struct dl_phdr_info *info, size_t size pg_attribute_unused(), void *seen)
+{
+	unsigned long long *left = seen;
+	const char *slash = strrchr(info->dlpi_name, '/');
+
+	if (*left > 0)
+	{
+		(*left)--;
+		return 0;
+	}
+	if (slash == NULL || strncmp(info->dlpi_name, pkglib_path, strlen(pkglib_path)) != 0)
+		return 0;
+	return !is_stateless(slash + 1);
+}
+
+/* Did the task load a library that may keep a state? */
+static bool
+loaded_state(void)
+{
+	unsigned long long loads = count_loads();
+	unsigned long long seen = libraries_seen;
+
+	if (loads == libraries_seen)
+		return false;
+	libraries_seen = loads;
+	return dl_iterate_phdr(find_stateful, &seen) != 0;
+}
+
+/* Once for a process, when it is connected: what is loaded by now may stay. */
+void
+cleanup_define(void)
+{
+	libraries_seen = count_loads();
+	RegisterXactCallback(transaction_ends, NULL);
+}
+
+/* What only a transaction can undo: roles and temporary objects. */
+static void
+clean_in_transaction(void)
+{
+	StartTransactionCommand();
+	SetPGVariable("session_authorization", NIL, false);
+	SetPGVariable("role", NIL, false);
+	ResetTempTableNamespace();
+	CommitTransactionCommand();
+	used_temporary = false;
+}
+
+/*
+ * Bring the session, of which "role" is the user, back to what it was before
+ * the task.  True: that cannot be done, the process must end.
+ */
+bool
+cleanup_session(Oid role)
+{
+	PortalHashTableDeleteAll();
+	DropAllPreparedStatements();
+	ResetAllOptions();
+	LockReleaseAll(USER_LOCKMETHOD, true);
+	ResetSequenceCaches();
+	(void) DirectFunctionCall1(setseed, Float8GetDatum(pg_prng_double(&pg_global_prng_state)));
+	if (used_temporary || GetUserId() != role || GetSessionUserId() != role)
+		clean_in_transaction();
+	return loaded_state();
+}

@@ -1,0 +1,13 @@
+/*
+ * cleanup.h
+ *		A task leaves nothing behind for the next one.
+ */
+#ifndef PG_TASK_CLEANUP_H
+#define PG_TASK_CLEANUP_H
+
+#include "postgres.h"
+
+extern void cleanup_define(void);
+extern bool cleanup_session(Oid role);
+
+#endif /* PG_TASK_CLEANUP_H */

@@ -1,0 +1,178 @@
+/*
+ * client.c
+ *		The client that a request believes to have: takes the protocol messages
+ *		that the server sends while a request runs.
+ *
+ * The server's own switch for that is PqCommMethods, as parallel workers use
+ * it.  Notices and the data of COPY TO STDOUT are kept; everything else is
+ * dropped, for rows come by a DestReceiver and errors are caught.  Outside
+ * client_begin and client_end nothing is sent at all.
+ */
+#include "postgres.h"
+
+/*
+ * The description of a connection to a real client, which is not used here,
+ * would need headers of libraries that the server's package does not ask for.
+ */
+#undef ENABLE_GSS
+#undef USE_OPENSSL
+#undef USE_SSL
+#include "libpq/libpq-be.h"
+#include "libpq/libpq.h"
+#include "libpq/pqmq.h"
+#include "tcop/dest.h"
+#include "tcop/tcopprot.h"
+#include "utils/elog.h"
+
+#include "client.h"
+#include "compat.h"
+
+static ResultText *output = NULL;
+static ResultText *notices = NULL;
+static bool received = false;
+static ClientFatal fatal;
+
+/* The part of a message that the server's parser takes apart; it must not be changed. */
+static void
+parse_report(const char *data, size_t length, ErrorData *report)
+{
+	StringInfoData message;
+
+	initStringInfo(&message);
+	appendBinaryStringInfo(&message, data, (int) length);
+	pq_parse_errornotice(&message, report);
+}
+
+static void
+take_notice(const char *data, size_t length)
+{
+	ErrorData report;
+
+	parse_report(data, length, &report);
+	result_put_line(notices, result_notice(&report));
+}
+
+/* Errors are caught elsewhere; but after a FATAL nobody is left to catch it. */
+static void
+take_error(const char *data, size_t length)
+{
+	ErrorData report;
+
+	parse_report(data, length, &report);
+	if (report.elevel < FATAL)
+		return;
+	fatal.sqlstate = report.sqlerrcode;
+	strlcpy(fatal.message, report.message ? report.message : "", sizeof(fatal.message));
+}
+
+/* A row of COPY TO STDOUT ends in a newline, ours are separated by one. */
+static void
+take_copy_data(const char *data, size_t length)
+{
+	if (length > 0 && data[length - 1] == '\n')
+		length--;
+	result_start_line(output);
+	result_put(output, data, (int) length);
+}
+
+static int
+take_message(char type, const char *data, size_t length)
+{
+	if (output == NULL)
+		return 0;
+	switch (type)
+	{
+		case 'N':
+			take_notice(data, length);
+			break;
+		case 'E':
+			take_error(data, length);
+			break;
+		case 'H':
+			received = true;
+			break;
+		case 'd':
+			take_copy_data(data, length);
+			break;
+		default:
+			break;
+	}
+	return 0;
+}
+
+static void
+take_message_noblock(char type, const char *data, size_t length)
+{
+	(void) take_message(type, data, length);
+}
+
+static void
+do_nothing(void)
+{
+}
+
+static int
+flush_nothing(void)
+{
+	return 0;
+}
+
+static bool
+nothing_pending(void)
+{
+	return false;
+}
+
+static const PQcommMethods methods = {
+	.comm_reset = do_nothing,
+	.flush = flush_nothing,
+	.flush_if_writable = flush_nothing,
+	.is_send_pending = nothing_pending,
+	.putmessage = take_message,
+	.putmessage_noblock = take_message_noblock,
+};
+
+/* Once for a process. */
+void
+client_define(void)
+{
+	PqCommMethods = &methods;
+	FrontendProtocol = PG_PROTOCOL_LATEST;
+	whereToSendOutput = DestNone;
+}
+
+/* A request begins: both texts must live until client_end. */
+void
+client_begin(ResultText *output_text, ResultText *notice_text)
+{
+	output = output_text;
+	notices = notice_text;
+	received = false;
+	fatal.sqlstate = 0;
+	whereToSendOutput = DestRemote;
+}
+
+/* Did a COPY send something since the last question? */
+bool
+client_received(void)
+{
+	bool result = received;
+
+	received = false;
+	return result;
+}
+
+/* The request is over, whether it failed or not. */
+void
+client_end(void)
+{
+	whereToSendOutput = DestNone;
+	output = notices = NULL;
+}
+
+/* The FATAL that ends this process, or NULL. */
+const ClientFatal *
+client_fatal(void)
+{
+	return fatal.sqlstate != 0 ? &fatal : NULL;
+}

@@ -1,0 +1,25 @@
+/*
+ * client.h
+ *		The client that a request believes to have.
+ */
+#ifndef PG_TASK_CLIENT_H
+#define PG_TASK_CLIENT_H
+
+#include "postgres.h"
+
+#include "result.h"
+
+/* The last FATAL that was reported while a request ran. */
+typedef struct ClientFatal
+{
+	int sqlstate; /* 0: none */
+	char message[256];
+} ClientFatal;
+
+extern void client_define(void);
+extern void client_begin(ResultText *output, ResultText *notices);
+extern bool client_received(void);
+extern void client_end(void);
+extern const ClientFatal *client_fatal(void);
+
+#endif /* PG_TASK_CLIENT_H */
