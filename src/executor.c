@@ -168,7 +168,6 @@ start_timeout(const SharedTask *task)
 static void
 find_table(void)
 {
-	MemoryContext old;
 	Oid relid;
 
 	LWLockAcquire(me->lock, LW_SHARED);
@@ -178,10 +177,8 @@ find_table(void)
 		return;
 	queue_forget();
 	table_free(table);
-	old = MemoryContextSwitchTo(TopMemoryContext);
 	table_watch(relid);
-	table = table_find(relid);
-	MemoryContextSwitchTo(old);
+	table = table_find(relid, TopMemoryContext);
 	if (table == NULL)
 		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("the task table is gone")));
 }

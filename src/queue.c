@@ -30,6 +30,7 @@ typedef enum QueueStatement
 	STATEMENT_CLAIM,
 	STATEMENT_RELEASE,
 	STATEMENT_REPLAN,
+	STATEMENT_FAIL,
 	STATEMENT_WORK,
 	STATEMENT_REFUSE,
 	STATEMENT_REQUEST,
@@ -52,6 +53,13 @@ typedef struct Statement
 #define G_MAX "coalesce(t.max, 2147483647)"
 #define G_ROLE "t.role::text"
 #define G_ALL G_QUEUE ", " G_MAX ", t.priority, " G_ROLE
+
+/* Of the runs in two arrays, those that still are, and that nobody locks. */
+#define RUNS_NOT_LOCKED                                                              \
+	"SELECT r.id"                                                                    \
+	"  FROM ROWS FROM (unnest($1), unnest($2)) AS a (id, attempt)"                   \
+	"  JOIN %1$s AS r ON r.id = a.id AND r.attempt = a.attempt AND r.state = 'WORK'" \
+	"   FOR UPDATE OF r SKIP LOCKED"
 
 /* clang-format off */
 static const Statement statements[STATEMENTS] = {
@@ -109,17 +117,28 @@ static const Statement statements[STATEMENTS] = {
 		"           CASE WHEN octet_length(t.request) <= " CppAsString2(SHARED_REQUEST)
 		"                THEN t.request END"},
 
+	/* the scheduler waits for nobody's row locks */
 	[STATEMENT_RELEASE] = {2, {INT8ARRAYOID, INT4ARRAYOID},
-		"UPDATE %1$s AS t"
-		"   SET state = 'PLAN', attempt = t.attempt - 1, start = NULL, pid = NULL"
-		"  FROM ROWS FROM (unnest($1), unnest($2)) AS c (id, attempt)"
-		" WHERE t.id = c.id AND t.attempt = c.attempt AND t.state = 'WORK'"},
+		"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
+		" UPDATE %1$s AS t"
+		"    SET state = 'PLAN', attempt = t.attempt - 1, start = NULL, pid = NULL"
+		"   FROM c"
+		"  WHERE t.id = c.id"},
 
 	[STATEMENT_REPLAN] = {2, {INT8ARRAYOID, INT4ARRAYOID},
-		"UPDATE %1$s AS t"
-		"   SET state = 'PLAN'"
-		"  FROM ROWS FROM (unnest($1), unnest($2)) AS c (id, attempt)"
-		" WHERE t.id = c.id AND t.attempt = c.attempt AND t.state = 'WORK'"},
+		"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
+		" UPDATE %1$s AS t"
+		"    SET state = 'PLAN'"
+		"   FROM c"
+		"  WHERE t.id = c.id"},
+
+	[STATEMENT_FAIL] = {4, {INT8ARRAYOID, INT4ARRAYOID, TEXTOID, TEXTOID},
+		"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
+		" UPDATE %1$s AS t"
+		"    SET state = 'FAIL', stop = clock_timestamp(), error = $3, sqlstate = $4,"
+		"        response = 'FATAL:  ' || $3"
+		"   FROM c"
+		"  WHERE t.id = c.id"},
 
 	[STATEMENT_WORK] = {0, {0},
 		"SELECT t.id, t.attempt, t.queue FROM %1$s AS t WHERE t.state = 'WORK'"},
@@ -127,7 +146,10 @@ static const Statement statements[STATEMENTS] = {
 	[STATEMENT_REFUSE] = {4, {INT8OID, TEXTOID, TEXTOID, TEXTOID},
 		"UPDATE %1$s AS t"
 		"   SET state = 'FAIL', stop = clock_timestamp(), error = $2, sqlstate = $3, response = $4"
-		" WHERE t.id = $1 AND t.state = 'PLAN'"},
+		" WHERE t.id = (SELECT r.id"
+		"                 FROM %1$s AS r"
+		"                WHERE r.id = $1 AND r.state = 'PLAN'"
+		"                  FOR UPDATE SKIP LOCKED)"},
 
 	[STATEMENT_REQUEST] = {2, {INT8OID, INT4OID},
 		"SELECT t.request"
@@ -410,28 +432,50 @@ queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
 	return (int) claimed;
 }
 
-/* Undo the claim of runs that never began. */
-void
-queue_release(const TaskTable *table, const TaskRun *runs, int count)
+static int
+update_runs(QueueStatement which, const TaskTable *table, const TaskRun *runs, int count)
 {
 	Datum values[2];
+	uint64 updated;
 
 	SPI_connect();
 	run_arrays(runs, count, values);
-	execute(STATEMENT_RELEASE, table, values, NULL);
+	updated = execute(which, table, values, NULL);
 	SPI_finish();
+	return (int) updated;
 }
 
-/* Plan again what was running in a process that is gone. */
-void
+/*
+ * Undo the claim of runs that never began.  Returns how many: others are these
+ * runs no more, or somebody locks them.
+ */
+int
+queue_release(const TaskTable *table, const TaskRun *runs, int count)
+{
+	return update_runs(STATEMENT_RELEASE, table, runs, count);
+}
+
+/* Plan again what was running in a process that is gone.  Returns how many. */
+int
 queue_replan(const TaskTable *table, const TaskRun *runs, int count)
 {
-	Datum values[2];
+	return update_runs(STATEMENT_REPLAN, table, runs, count);
+}
+
+/* Fail a run whose process is gone.  False: it is that run no more, or somebody locks it. */
+bool
+queue_fail(const TaskTable *table, TaskRun run, const TaskFailure *failure)
+{
+	Datum values[4];
+	bool done;
 
 	SPI_connect();
-	run_arrays(runs, count, values);
-	execute(STATEMENT_REPLAN, table, values, NULL);
+	run_arrays(&run, 1, values);
+	values[2] = CStringGetTextDatum(failure->error);
+	values[3] = CStringGetTextDatum(failure->sqlstate);
+	done = execute(STATEMENT_FAIL, table, values, NULL) > 0;
 	SPI_finish();
+	return done;
 }
 
 /* All rows that are WORK. */

@@ -63,8 +63,9 @@ extern int queue_peek(const TaskTable *table, const TaskGroup *group, TaskPlace 
 					  TaskPlace **places);
 extern int queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
 					   TimestampTz now, QueueClaim **claims);
-extern void queue_release(const TaskTable *table, const TaskRun *runs, int count);
-extern void queue_replan(const TaskTable *table, const TaskRun *runs, int count);
+extern int queue_release(const TaskTable *table, const TaskRun *runs, int count);
+extern int queue_replan(const TaskTable *table, const TaskRun *runs, int count);
+extern bool queue_fail(const TaskTable *table, TaskRun run, const TaskFailure *failure);
 extern int queue_work(const TaskTable *table, QueueWork **rows);
 extern bool queue_refuse(const TaskTable *table, int64 id, const char *error, const char *sqlstate);
 extern char *queue_request(const TaskTable *table, TaskRun run);

@@ -92,10 +92,10 @@ typedef struct Failed
 static List *failed = NIL;
 
 static bool recover_due = true;
+static bool recover_with_look = false;
 static bool look_due = true;
 static bool wants_executor = false;
 static TimestampTz next_look = 0;
-static TimestampTz next_failing = 0;
 static char *last_error = NULL;
 
 /* Register the scheduler process for a reserved slot.  NULL: no worker slot is free. */
@@ -222,21 +222,39 @@ forget_table(void)
 static void
 prepare_table(void)
 {
-	MemoryContext old;
 	TaskTable *prepared;
 
 	shared_scheduler_publish(me, InvalidOid);
 	forget_table();
 	table_watch(InvalidOid);
 	begin_work("preparing the task table");
-	old = MemoryContextSwitchTo(TopMemoryContext);
-	prepared = table_prepare(&where, me->user);
-	MemoryContextSwitchTo(old);
+	prepared = table_prepare(&where, me->user, TopMemoryContext);
 	end_work();
 	table = prepared;
 	table_watch(table->relid);
 	shared_scheduler_publish(me, table->relid);
 	look_due = true;
+}
+
+/*
+ * Write what became of tasks that were lost.  A row that somebody locks is
+ * found again by the next look.
+ */
+static void
+settle(void)
+{
+	int settled = 0;
+
+	if (not_started.count == 0 && interrupted.count == 0)
+		return;
+	begin_work("planning lost tasks again");
+	if (not_started.count > 0)
+		settled += queue_release(table, not_started.runs, not_started.count);
+	if (interrupted.count > 0)
+		settled += queue_replan(table, interrupted.runs, interrupted.count);
+	end_work();
+	recover_with_look |= settled < not_started.count + interrupted.count;
+	not_started.count = interrupted.count = 0;
 }
 
 /* Rows that are WORK, but in nobody's hands, are planned again. */
@@ -255,48 +273,27 @@ recover(void)
 			!runs_contain(&interrupted, rows[i].run))
 			runs_add(&interrupted, rows[i].run);
 	end_work();
-	recover_due = false;
-}
-
-/* Write what became of tasks that were lost. */
-static void
-settle(void)
-{
-	if (not_started.count == 0 && interrupted.count == 0)
-		return;
-	begin_work("planning lost tasks again");
-	if (not_started.count > 0)
-		queue_release(table, not_started.runs, not_started.count);
-	if (interrupted.count > 0)
-		queue_replan(table, interrupted.runs, interrupted.count);
-	end_work();
-	not_started.count = interrupted.count = 0;
+	recover_due = recover_with_look = false;
+	settle();
 }
 
 /* Fail the tasks whose executors could not say so themselves. */
 static void
-settle_failed(TimestampTz now)
+settle_failed(void)
 {
-	if (failed == NIL || next_failing > now)
-		return;
-	next_failing = TimestampTzPlusMilliseconds(now, where.period);
 	while (failed != NIL)
 	{
 		Failed *entry = linitial(failed);
-		TaskResult result = {.outcome = TASK_FAIL};
 
-		result.start = result.stop = now;
-		result.response = psprintf("FATAL:  %s", entry->failure.error);
-		result.error = entry->failure.error;
-		result.sqlstate = entry->failure.sqlstate;
 		begin_work("failing a task");
-		if (queue_finish(table, entry->run, &result))
-			executor_plan_next(table, entry->run.id, now);
+		if (queue_fail(table, entry->run, &entry->failure))
+			executor_plan_next(table, entry->run.id, GetCurrentTimestamp());
+		else
+			recover_with_look = true;
 		end_work();
 		failed = list_delete_first(failed);
 		pfree(entry);
 	}
-	next_failing = now;
 }
 
 /* Take what commits have noted since the last time. */
@@ -328,6 +325,8 @@ look(TimestampTz now)
 
 	if (!look_due && now < next_look)
 		return;
+	if (recover_with_look)
+		recover();
 	begin_work("looking at the task table");
 	waiting_look();
 	count = queue_look(table, &heads);
@@ -529,7 +528,6 @@ cycle(void)
 	pool_yield();
 	pool_take_back(now);
 	settle();
-	settle_failed(now);
 	take_notes();
 	look(now);
 	wants_executor = false;
@@ -540,6 +538,8 @@ cycle(void)
 		settle();
 	}
 	shared_scheduler_want(me, wants_executor);
+	/* last: a trigger of the user's may refuse it, and the others are not to suffer */
+	settle_failed();
 	if (last_error)
 		pfree(last_error);
 	last_error = NULL;

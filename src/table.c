@@ -358,22 +358,22 @@ inherited_columns(Relation rel)
 }
 
 /*
- * Describe the task table "relid", in the current memory context; NULL when
+ * Describe the task table "relid", in the given memory context; NULL when
  * there is no such relation any more.  Must be called in a transaction.
  */
 TaskTable *
-table_find(Oid relid)
+table_find(Oid relid, MemoryContext context)
 {
 	Relation rel = try_relation_open(relid, AccessShareLock);
 	TaskTable *table;
 
 	if (rel == NULL)
 		return NULL;
-	table = palloc(sizeof(TaskTable));
+	table = MemoryContextAlloc(context, sizeof(TaskTable));
 	table->relid = relid;
 	table->owner = rel->rd_rel->relowner;
-	table->name = qualified_name(relid);
-	table->inherited = inherited_columns(rel);
+	table->name = MemoryContextStrdup(context, qualified_name(relid));
+	table->inherited = MemoryContextStrdup(context, inherited_columns(rel));
 	relation_close(rel, AccessShareLock);
 	return table;
 }
@@ -407,13 +407,12 @@ complete_table(Oid relid)
 
 /*
  * Make sure that the task table of this database is there and complete, and
- * describe it, in the current memory context.  Runs in a transaction of the
+ * describe it, in the given memory context.  Runs in a transaction of the
  * caller's, which is a superuser.
  */
 TaskTable *
-table_prepare(const SettingsTable *where, Oid user)
+table_prepare(const SettingsTable *where, Oid user, MemoryContext context)
 {
-	MemoryContext caller = CurrentMemoryContext;
 	TaskTable *table;
 	TableScope scope;
 	Oid schema;
@@ -438,8 +437,7 @@ table_prepare(const SettingsTable *where, Oid user)
 	complete_table(relid);
 	PopActiveSnapshot();
 	CommandCounterIncrement();
-	MemoryContextSwitchTo(caller);
-	table = table_find(relid);
+	table = table_find(relid, context);
 	SPI_finish();
 	return table;
 }

@@ -26,8 +26,8 @@ typedef struct TableScope
 	int nest_level;
 } TableScope;
 
-extern TaskTable *table_prepare(const SettingsTable *where, Oid user);
-extern TaskTable *table_find(Oid relid);
+extern TaskTable *table_prepare(const SettingsTable *where, Oid user, MemoryContext context);
+extern TaskTable *table_find(Oid relid, MemoryContext context);
 extern void table_free(TaskTable *table);
 
 extern void table_become(Oid user, TableScope *scope);
