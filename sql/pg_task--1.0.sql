@@ -7,6 +7,18 @@ CREATE FUNCTION pg_catalog.pg_task_planned() RETURNS trigger
 COMMENT ON FUNCTION pg_catalog.pg_task_planned() IS
     'trigger on a task table: wakes the scheduler when a commit has planned tasks';
 
+CREATE FUNCTION pg_catalog.pg_task_watched(state text) RETURNS boolean
+    LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'pg_task_watched';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_watched(text) IS
+    'condition of the trigger on a task table: not our own bookkeeping';
+
+CREATE FUNCTION pg_catalog.pg_task_own(role name) RETURNS boolean
+    LANGUAGE c STABLE STRICT LEAKPROOF PARALLEL SAFE COST 10 AS 'MODULE_PATHNAME', 'pg_task_own';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_own(name) IS
+    'row security of a task table: may the current user act as this role';
+
 CREATE FUNCTION pg_catalog.pg_task_next(planned timestamptz, repeat interval, drift boolean,
                                         ended timestamptz,
                                         timezone text DEFAULT current_setting('TimeZone'))

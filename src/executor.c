@@ -336,6 +336,7 @@ catch_error(void)
 
 	HOLD_INTERRUPTS();
 	client_end();
+	table_abandon();
 	disable_all_timeouts(false);
 	QueryCancelPending = false;
 	MemoryContextSwitchTo(task_context);

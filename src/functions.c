@@ -15,18 +15,27 @@
 #include "commands/trigger.h"
 #include "executor/spi.h"
 #include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/datum.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
 #include "hooks.h"
+#include "roles.h"
 #include "schedule.h"
 #include "shared.h"
+#include "table.h"
 
 PGDLLEXPORT Datum pg_task_planned(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_watched(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_own(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_next(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_planned);
+PG_FUNCTION_INFO_V1(pg_task_watched);
+PG_FUNCTION_INFO_V1(pg_task_own);
 PG_FUNCTION_INFO_V1(pg_task_next);
 
 /* The columns that the trigger reads. */
@@ -38,6 +47,10 @@ typedef enum RowColumn
 	ROW_MAX,
 	ROW_PRIORITY,
 	ROW_ROLE,
+	ROW_PID,
+	ROW_ATTEMPT,
+	ROW_START,
+	ROW_STOP,
 	ROW_REQUEST,
 	ROW_STATE,
 	ROW_RETRY,
@@ -62,6 +75,10 @@ static const struct
 	[ROW_MAX] = {"max", INT4OID},
 	[ROW_PRIORITY] = {"priority", INT4OID},
 	[ROW_ROLE] = {"role", NAMEOID},
+	[ROW_PID] = {"pid", INT4OID},
+	[ROW_ATTEMPT] = {"attempt", INT4OID},
+	[ROW_START] = {"start", TIMESTAMPTZOID},
+	[ROW_STOP] = {"stop", TIMESTAMPTZOID},
 	[ROW_REQUEST] = {"request", TEXTOID},
 	[ROW_STATE] = {"state", TEXTOID},
 	[ROW_RETRY] = {"retry", INT4OID},
@@ -188,6 +205,78 @@ check_row(const Row *row)
 						errhint("Leave the column \"remote\" empty.")));
 }
 
+/* ---- what only the owner of the table may write ---- */
+
+static void
+forbid(RowColumn which, const char *hint)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("only the owner of the task table may set \"%s\"", row_columns[which].name),
+			 hint ? errhint("%s", hint) : 0));
+}
+
+static bool
+is_state(const Row *row, const char *state)
+{
+	bool isnull;
+	Datum value = row_value(row, ROW_STATE, &isnull);
+
+	return !isnull && strcmp(TextDatumGetCString(value), state) == 0;
+}
+
+static bool
+is_same_state(const Row *old, const Row *new)
+{
+	bool isnull;
+	Datum value = row_value(old, ROW_STATE, &isnull);
+
+	return !isnull && is_state(new, TextDatumGetCString(value));
+}
+
+/* Is a column of a type of fixed length the same in two rows?  No row is blank. */
+static bool
+is_same(const Row *old, const Row *new, RowColumn which)
+{
+	int number = column_number(RelationGetDescr(new->rel), which);
+	Form_pg_attribute att = TupleDescAttr(RelationGetDescr(new->rel), number - 1);
+	bool old_isnull = true;
+	bool new_isnull;
+	Datum old_value = old ? row_value(old, which, &old_isnull) : (Datum) 0;
+	Datum new_value = row_value(new, which, &new_isnull);
+
+	if (old == NULL && which == ROW_ATTEMPT)
+		return DatumGetInt32(new_value) == 0;
+	if (old_isnull || new_isnull)
+		return old_isnull == new_isnull;
+	return datumIsEqual(old_value, new_value, att->attbyval, att->attlen);
+}
+
+/*
+ * Others than the owner plan tasks for roles that they may become, and leave
+ * alone what the server says of a run.  "old" is NULL for an INSERT.
+ */
+static void
+check_rights(const Row *old, const Row *new)
+{
+	static const RowColumn fixed[] = {ROW_PID, ROW_ATTEMPT, ROW_START, ROW_STOP, ROW_ID, ROW_ROLE};
+	int nfixed = old ? (int) lengthof(fixed) : 4; /* a new row has an id and a role */
+	bool isnull;
+	Datum role = row_value(new, ROW_ROLE, &isnull);
+	int i;
+
+	if (has_privs_of_role(GetUserId(), new->rel->rd_rel->relowner))
+		return;
+	if (isnull || !roles_may_act(GetUserId(), NameStr(*DatumGetName(role))))
+		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+						errmsg("cannot plan a task for a role that you may not become")));
+	for (i = 0; i < nfixed; i++)
+		if (!is_same(old, new, fixed[i]))
+			forbid(fixed[i], NULL);
+	if (!is_state(new, "PLAN") && !is_state(new, "STOP") && !(old && is_same_state(old, new)))
+		forbid(ROW_STATE, "You may set it to PLAN or STOP.");
+}
+
 /* ---- where a row waits ---- */
 
 /* The table that the scheduler knows: of a partition, the root. */
@@ -242,9 +331,8 @@ pg_task_planned(PG_FUNCTION_ARGS)
 {
 	TriggerData *data = (TriggerData *) fcinfo->context;
 	Row row;
+	Row old;
 	SharedNote note;
-	bool isnull;
-	Datum state;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(data->tg_event) ||
 		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || TRIGGER_FIRED_BY_DELETE(data->tg_event))
@@ -253,11 +341,33 @@ pg_task_planned(PG_FUNCTION_ARGS)
 				 errmsg("pg_task_planned must be called AFTER INSERT OR UPDATE, FOR EACH ROW")));
 	row.rel = data->tg_relation;
 	row.tuple = TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newtuple : data->tg_trigtuple;
+	old.rel = data->tg_relation;
+	old.tuple = data->tg_trigtuple;
+	check_rights(TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? &old : NULL, &row);
 	check_row(&row);
-	state = row_value(&row, ROW_STATE, &isnull);
-	if (Shared && !isnull && strcmp(TextDatumGetCString(state), "PLAN") == 0)
+	if (Shared && is_state(&row, "PLAN"))
 		hooks_remember(root_table(row.rel), read_note(&row, &note) ? &note : NULL);
 	return PointerGetDatum(NULL);
+}
+
+/*
+ * pg_task_watched(state): the condition of the trigger.  True unless this is our
+ * own bookkeeping, which need not be checked.
+ */
+Datum
+pg_task_watched(PG_FUNCTION_ARGS)
+{
+	text *state = PG_GETARG_TEXT_PP(0);
+
+	PG_RETURN_BOOL(!table_acts() ||
+				   (VARSIZE_ANY_EXHDR(state) == 4 && memcmp(VARDATA_ANY(state), "PLAN", 4) == 0));
+}
+
+/* pg_task_own(role): may the current user act as this role?  The row security of the task table. */
+Datum
+pg_task_own(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(roles_may_act(GetUserId(), NameStr(*PG_GETARG_NAME(0))));
 }
 
 /*

@@ -336,9 +336,21 @@ send_away(PoolExecutor *executor)
 	shared_executor_leave(executor->slot);
 }
 
-/* The executor that can be spared best, of any role but this one; NULL: none. */
+static int
+count_role(Oid role)
+{
+	int count = 0;
+
+	foreach_executor(executor) count += executor->role == role && !executor->leaving;
+	return count;
+}
+
+/*
+ * The executor that can be spared best for a role that has so many: of a role
+ * that has at least two more, or any if it has none.  NULL: none can.
+ */
 static PoolExecutor *
-spare(Oid role, TimestampTz now)
+spare(Oid role, int has, TimestampTz now)
 {
 	PoolExecutor *result = NULL;
 
@@ -347,9 +359,12 @@ spare(Oid role, TimestampTz now)
 		if (executor->leaving)
 			return NULL; /* one at a time */
 		if (executor->role == role || !executor->ready ||
-			!TimestampDifferenceExceeds(executor->slot->started, now, SLICE_MS))
+			!TimestampDifferenceExceeds(executor->slot->started, now, SLICE_MS) ||
+			(has > 0 && count_role(executor->role) < has + 2))
 			continue;
-		if (result == NULL || outstanding(executor) < outstanding(result))
+		if (result == NULL || count_role(executor->role) > count_role(result->role) ||
+			(count_role(executor->role) == count_role(result->role) &&
+			 outstanding(executor) < outstanding(result)))
 			result = executor;
 	}
 	return result;
@@ -363,7 +378,7 @@ pool_yield(void)
 
 	if (!shared_executor_yields(me))
 		return;
-	victim = spare(InvalidOid, GetCurrentTimestamp());
+	victim = spare(InvalidOid, 0, GetCurrentTimestamp());
 	if (victim)
 		send_away(victim);
 }
@@ -504,41 +519,45 @@ start(Oid role, const char *name, TimestampTz now)
 	return true;
 }
 
+/* Did a process for this role fail to start a moment ago? */
+static bool
+fails_to_start(Oid role, TimestampTz now)
+{
+	PoolRole *failed = hash_search(failed_roles, &role, HASH_FIND, NULL);
+
+	if (failed && failed->retry_at <= now)
+		hash_search(failed_roles, &role, HASH_REMOVE, NULL);
+	return failed && failed->retry_at > now;
+}
+
 /*
  * So many tasks of a role find no executor: start some, or make room for one.
  * Returns true when an executor should come from another database.
  */
 bool
-pool_demand(Oid role, const char *name, int tasks, double average, TimestampTz now)
+pool_demand(const Role *role, const char *name, int tasks, double average, TimestampTz now)
 {
-	PoolRole *failed = hash_search(failed_roles, &role, HASH_FIND, NULL);
 	int wanted = average < 0 ? tasks : (int) Min(tasks * average / RUN_US + 1, tasks);
+	int has = count_role(role->oid);
 	int starting = 0;
-	bool any = false;
 
-	if (failed && failed->retry_at > now)
-		return false;
-	if (failed)
-		hash_search(failed_roles, &role, HASH_REMOVE, NULL);
-	foreach_executor(executor)
+	foreach_executor(executor) starting +=
+		executor->role == role->oid && !executor->leaving && !executor->ready;
+	for (; starting < wanted; starting++, has++)
 	{
-		if (executor->role != role || executor->leaving)
+		PoolExecutor *victim;
+
+		if (no_worker_until > now || fails_to_start(role->oid, now) ||
+			shared_role_executors(role->oid) >= role->max_executors)
+			return false;
+		if (start(role->oid, name, now))
 			continue;
-		any = true;
-		starting += !executor->ready;
-	}
-	for (; starting < wanted && no_worker_until <= now; starting++)
-	{
-		if (start(role, name, now))
-			any = true;
-		else if (no_worker_until <= now)
-		{
-			PoolExecutor *victim = any ? NULL : spare(role, now);
-
-			if (victim)
-				send_away(victim);
-			return true;
-		}
+		if (no_worker_until > now)
+			return false;
+		victim = spare(role->oid, has, now);
+		if (victim)
+			send_away(victim);
+		return true;
 	}
 	return false;
 }

@@ -7,6 +7,7 @@
 
 #include "postgres.h"
 
+#include "roles.h"
 #include "shared.h"
 #include "task.h"
 #include "waiting.h"
@@ -40,7 +41,8 @@ extern void
 pool_assign(PoolExecutor *executor, WaitingQueue *queue, Oid relid, const SharedTask *task);
 extern void pool_wake(void);
 
-extern bool pool_demand(Oid role, const char *name, int tasks, double average, TimestampTz now);
+extern bool
+pool_demand(const Role *role, const char *name, int tasks, double average, TimestampTz now);
 extern TimestampTz pool_until(TimestampTz now);
 
 #endif /* PG_TASK_POOL_H */

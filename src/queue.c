@@ -215,16 +215,18 @@ prepare(QueueStatement which, const TaskTable *table)
 static int
 fix_planner(void)
 {
-	static const char *const off[] = {
-		"enable_seqscan",	"enable_bitmapscan", "enable_hashjoin",
-		"enable_mergejoin", "enable_sort",		 "jit",
+	static const char *const fixed[][2] = {
+		{"enable_indexscan", "on"}, {"enable_nestloop", "on"},
+		{"enable_seqscan", "off"},	{"enable_bitmapscan", "off"},
+		{"enable_hashjoin", "off"}, {"enable_mergejoin", "off"},
+		{"enable_sort", "off"},		{"jit", "off"},
 	};
 	int nest_level = NewGUCNestLevel();
 	int i;
 
-	for (i = 0; i < (int) lengthof(off); i++)
-		(void) set_config_option(off[i], "off", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true,
-								 0, false);
+	for (i = 0; i < (int) lengthof(fixed); i++)
+		(void) set_config_option(fixed[i][0], fixed[i][1], PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
 	return nest_level;
 }
 

@@ -14,9 +14,7 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/xact.h"
-#include "catalog/pg_authid.h"
 #include "commands/dbcommands.h"
 #include "libpq/pqsignal.h"
 #include "miscadmin.h"
@@ -25,19 +23,18 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
-#include "utils/acl.h"
 #include "utils/backend_status.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
 #include "executor.h"
 #include "pool.h"
 #include "queue.h"
+#include "roles.h"
 #include "scheduler.h"
 #include "settings.h"
 #include "table.h"
@@ -205,7 +202,7 @@ end_work(void)
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	if (table)
-		SetUserIdAndSecContext(scope.user, scope.context);
+		table_stop_acting(&scope);
 	MemoryContextSwitchTo(cycle_context);
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
@@ -339,38 +336,15 @@ look(TimestampTz now)
 	next_look = end + Max((int64) where.period * 1000, (end - now) * LOOK_SHARE);
 }
 
-/* Why may the table's owner not run a task as this role?  NULL: nothing is wrong. */
-static char *
-role_error(Oid role, const char *name, int *sqlstate)
-{
-	HeapTuple tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
-	bool may_log_in;
-
-	*sqlstate = ERRCODE_UNDEFINED_OBJECT;
-	if (!HeapTupleIsValid(tuple))
-		return psprintf("role \"%s\" does not exist", name);
-	may_log_in = ((Form_pg_authid) GETSTRUCT(tuple))->rolcanlogin;
-	ReleaseSysCache(tuple);
-	*sqlstate = ERRCODE_INSUFFICIENT_PRIVILEGE;
-	if (!compat_may_become(table->owner, role))
-		return psprintf("the owner of the task table may not run tasks as role \"%s\"", name);
-	if (!compat_may_connect(MyDatabaseId, role))
-		return psprintf("role \"%s\" may not connect to this database", name);
-	*sqlstate = ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION;
-	if (!may_log_in && !COMPAT_NOLOGIN_WORKER)
-		return psprintf("role \"%s\" is not permitted to log in", name);
-	return NULL;
-}
-
 /* Fail all tasks of a group that are due: their role cannot run them. */
 static void
-refuse(WaitingGroup *group, const char *error, int sqlstate, TimestampTz now)
+refuse(WaitingGroup *group, const Role *role, TimestampTz now)
 {
-	const char *state = pstrdup(unpack_sql_state(sqlstate));
+	const char *state = pstrdup(unpack_sql_state(role->sqlstate));
 	TaskPlace place;
 
 	while (waiting_drop(group, now, &place))
-		if (queue_refuse(table, place.id, error, state))
+		if (queue_refuse(table, place.id, role->error, state))
 			executor_plan_next(table, place.id, now);
 }
 
@@ -405,22 +379,20 @@ choose(TimestampTz now)
 	while (nchoices < CLAIM_MAX && (group = waiting_next(now)) != NULL)
 	{
 		WaitingQueue *queue = group->queue;
-		Oid role = get_role_oid(group->key.role, true);
-		int sqlstate;
-		char *error = role_error(role, group->key.role, &sqlstate);
+		Role role = roles_check(table->owner, group->key.role);
 		PoolExecutor *executor;
 
-		if (error)
+		if (role.error)
 		{
-			refuse(group, error, sqlstate, now);
+			refuse(group, &role, now);
 			refused = true;
 			waiting_pass();
 			continue;
 		}
-		executor = pool_find(role, queue->average, now);
+		executor = pool_find(role.oid, queue->average, now);
 		if (executor == NULL)
 		{
-			if (pool_demand(role, group->key.role, waiting_due(group, now), queue->average, now))
+			if (pool_demand(&role, group->key.role, waiting_due(group, now), queue->average, now))
 				wants_executor = true;
 			waiting_pass();
 			continue;
@@ -565,6 +537,7 @@ recover_from_error(void)
 	}
 	FlushErrorState();
 	AbortCurrentTransaction();
+	table_abandon();
 	while (nchoices > 0)
 		waiting_ended(choices[--nchoices].queue);
 	waiting_clear();

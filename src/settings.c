@@ -20,6 +20,7 @@
 
 bool settings_enabled = true;
 int settings_max_executors = 4;
+int settings_role_executors = 0;
 int settings_idle_timeout = 60 * 1000;
 int settings_response_limit = 16 * 1024 * 1024;
 int settings_timeout = 0;
@@ -202,6 +203,10 @@ define_server(void)
 							"Their processes come out of max_worker_processes.",
 							&settings_max_executors, 4, 1, 1024, PGC_POSTMASTER, 0, NULL, NULL,
 							NULL);
+	DefineCustomIntVariable("pg_task.role_executors",
+							"Most tasks of one role that run at once on this server.",
+							"Zero means no limit.  Set it for a role with ALTER ROLE.",
+							&settings_role_executors, 0, 0, 1024, PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable(
 		"pg_task.idle_timeout", "An executor that has had nothing to do for so long leaves.", NULL,
 		&settings_idle_timeout, 60 * 1000, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);

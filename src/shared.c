@@ -609,6 +609,20 @@ shared_executor_yields(SharedScheduler *me)
 	return yields;
 }
 
+/* How many executors a role has, in all databases. */
+int
+shared_role_executors(Oid role)
+{
+	int count = 0;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	for (i = 0; i < Shared->nexecutors; i++)
+		count += Shared->executors[i].in_use && Shared->executors[i].role == role;
+	LWLockRelease(Shared->directory);
+	return count;
+}
+
 /* Ask all of a database's processes to go as soon as they can.  The directory lock must be held. */
 static void
 clear_database(Oid database)

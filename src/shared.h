@@ -158,6 +158,7 @@ extern void shared_executor_release(SharedExecutor *me);
 extern void shared_executor_forget(SharedExecutor *executor);
 extern void shared_executor_leave(SharedExecutor *executor);
 extern bool shared_executor_yields(SharedScheduler *me);
+extern int shared_role_executors(Oid role);
 
 /* Databases that are to be left alone. */
 extern bool shared_hold(Oid database);

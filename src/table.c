@@ -112,6 +112,7 @@ static const IndexDefinition indexes[] = {
 static Oid watched = InvalidOid;
 static bool watching = false;
 static bool changed = false;
+static bool acting = false;
 
 /*
  * Act as "user" in a security-restricted context, with a search path that
@@ -122,6 +123,7 @@ void
 table_become(Oid user, TableScope *scope)
 {
 	GetUserIdAndSecContext(&scope->user, &scope->context);
+	acting = true;
 	SetUserIdAndSecContext(user, scope->context | SECURITY_LOCAL_USERID_CHANGE |
 									 SECURITY_RESTRICTED_OPERATION);
 	scope->nest_level = NewGUCNestLevel();
@@ -133,7 +135,29 @@ void
 table_return(const TableScope *scope)
 {
 	AtEOXact_GUC(false, scope->nest_level);
+	table_stop_acting(scope);
+}
+
+/* The same at the end of a transaction, which has restored the settings. */
+void
+table_stop_acting(const TableScope *scope)
+{
 	SetUserIdAndSecContext(scope->user, scope->context);
+	acting = false;
+}
+
+/* The transaction has failed: the server restores the user. */
+void
+table_abandon(void)
+{
+	acting = false;
+}
+
+/* Does this process just now write rows on its own account? */
+bool
+table_acts(void)
+{
+	return acting;
 }
 
 /* Run one statement that returns nothing of interest. */
@@ -316,11 +340,25 @@ add_trigger(Oid relid, const char *name)
 			   relid, TRIGGER_FUNCTION))
 		return;
 	execute(psprintf("CREATE TRIGGER pg_task_planned AFTER INSERT OR UPDATE ON %s"
-					 " FOR EACH ROW WHEN (NEW.state <> ALL ('{WORK,DONE,FAIL}'))"
+					 " FOR EACH ROW WHEN (pg_catalog.pg_task_watched(NEW.state))"
 					 " EXECUTE FUNCTION pg_catalog." TRIGGER_FUNCTION "()",
 					 name));
 	/* in replicas, too: rows that arrive by replication wake the scheduler */
 	execute(psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER pg_task_planned", name));
+}
+
+/*
+ * Row security: others than the owner see their own tasks.  Made once, so an
+ * owner may switch it off.
+ */
+static void
+add_policy(Oid relid, const char *name)
+{
+	if (exists("SELECT FROM pg_catalog.pg_policy WHERE polrelid = $1 AND polname = $2", relid,
+			   "pg_task_own"))
+		return;
+	execute(psprintf("CREATE POLICY pg_task_own ON %s USING (pg_catalog.pg_task_own(role))", name));
+	execute(psprintf("ALTER TABLE %s ENABLE ROW LEVEL SECURITY", name));
 }
 
 static char *
@@ -402,6 +440,7 @@ complete_table(Oid relid)
 	add_columns(relid, name);
 	add_indexes(relid, name);
 	add_trigger(relid, name);
+	add_policy(relid, name);
 	table_return(&scope);
 }
 

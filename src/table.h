@@ -32,6 +32,9 @@ extern void table_free(TaskTable *table);
 
 extern void table_become(Oid user, TableScope *scope);
 extern void table_return(const TableScope *scope);
+extern void table_stop_acting(const TableScope *scope);
+extern void table_abandon(void);
+extern bool table_acts(void);
 
 extern void table_watch(Oid relid);
 extern bool table_changed(void);
