@@ -25,6 +25,7 @@
 #include "utils/syscache.h"
 
 #include "compat.h"
+#include "hold.h"
 #include "hooks.h"
 #include "shared.h"
 
@@ -69,7 +70,7 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 		shared_scheduler_note(MyDatabaseId, pending.relid, pending.notes, pending.count,
 							  pending.all);
 	if (pending.holds)
-		shared_unhold();
+		hold_release();
 	if (pending.settings && event == XACT_EVENT_COMMIT)
 		pg_atomic_fetch_add_u32(&Shared->settings, 1);
 	if (pending.supervisor && event == XACT_EVENT_COMMIT)
@@ -220,10 +221,10 @@ utility(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtili
 		pending.settings |=
 			IsA(statement, AlterRoleSetStmt) || IsA(statement, AlterDatabaseSetStmt);
 	}
-	if (OidIsValid(database) && shared_hold(database))
+	if (OidIsValid(database) && hold_take(database))
 	{
 		pending.holds = true;
-		shared_wait_vacant(database, VACATE_MS);
+		hold_wait(database, VACATE_MS);
 	}
 	if (next_utility_hook)
 		next_utility_hook(pstmt, query, read_only_tree, context, params, environment, destination,

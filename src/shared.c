@@ -14,7 +14,6 @@
 #include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/timestamp.h"
-#include "utils/wait_event.h"
 
 #include "compat.h"
 #include "settings.h"
@@ -129,8 +128,8 @@ shared_wake_supervisor(void)
 }
 
 /* The scheduler of a database, or NULL.  The directory lock must be held. */
-static SharedScheduler *
-find_scheduler(Oid database)
+SharedScheduler *
+shared_scheduler_find(Oid database)
 {
 	int i;
 
@@ -182,7 +181,7 @@ tell_vacated(void)
 
 /*
  * Take a slot for the scheduler of a database that has none.  NULL when it
- * has one, is held, or when no slot is free.
+ * has one, or when no slot is free.
  */
 SharedScheduler *
 shared_scheduler_reserve(Oid database, Oid user)
@@ -190,10 +189,8 @@ shared_scheduler_reserve(Oid database, Oid user)
 	SharedScheduler *result = NULL;
 	int i;
 
-	if (shared_held(database))
-		return NULL;
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	for (i = 0; i < Shared->nschedulers && find_scheduler(database) == NULL; i++)
+	for (i = 0; i < Shared->nschedulers && shared_scheduler_find(database) == NULL; i++)
 	{
 		SharedScheduler *scheduler = &Shared->schedulers[i];
 
@@ -287,7 +284,7 @@ shared_scheduler_wake(Oid database)
 	SharedScheduler *scheduler;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	scheduler = find_scheduler(database);
+	scheduler = shared_scheduler_find(database);
 	if (scheduler)
 		shared_wake(scheduler->proc);
 	LWLockRelease(Shared->directory);
@@ -301,7 +298,7 @@ shared_scheduler_relid(Oid database)
 	Oid relid = InvalidOid;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	scheduler = find_scheduler(database);
+	scheduler = shared_scheduler_find(database);
 	if (scheduler)
 	{
 		LWLockAcquire(scheduler->lock, LW_SHARED);
@@ -369,7 +366,7 @@ shared_scheduler_note(Oid database, Oid relid, const SharedNote *notes, int coun
 	int i;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	scheduler = find_scheduler(database);
+	scheduler = shared_scheduler_find(database);
 	if (scheduler)
 	{
 		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
@@ -540,7 +537,7 @@ shared_executor_release(SharedExecutor *me)
 
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	LWLockAcquire(me->lock, LW_EXCLUSIVE);
-	scheduler = find_scheduler(me->database);
+	scheduler = shared_scheduler_find(me->database);
 	me->proc = SHARED_NO_PROC;
 	me->ready = false;
 	me->leave = false;
@@ -621,126 +618,4 @@ shared_role_executors(Oid role)
 		count += Shared->executors[i].in_use && Shared->executors[i].role == role;
 	LWLockRelease(Shared->directory);
 	return count;
-}
-
-/* Ask all of a database's processes to go as soon as they can.  The directory lock must be held. */
-static void
-clear_database(Oid database)
-{
-	SharedScheduler *scheduler = find_scheduler(database);
-	int i;
-
-	if (scheduler)
-	{
-		scheduler->leave = true;
-		shared_wake(scheduler->proc);
-	}
-	for (i = 0; i < Shared->nexecutors; i++)
-	{
-		SharedExecutor *executor = &Shared->executors[i];
-
-		if (!executor->in_use || executor->database != database)
-			continue;
-		LWLockAcquire(executor->lock, LW_EXCLUSIVE);
-		executor->leave = true;
-		LWLockRelease(executor->lock);
-		shared_wake(executor->proc);
-	}
-}
-
-/*
- * Keep our processes out of a database until shared_unhold, or until this
- * process ends.  Returns false when too many databases are held already.
- */
-bool
-shared_hold(Oid database)
-{
-	bool held = false;
-	int i;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	for (i = 0; i < SHARED_HOLDS && !held; i++)
-	{
-		SharedHold *hold = &Shared->holds[i];
-
-		if (OidIsValid(hold->database))
-			continue;
-		hold->database = database;
-		hold->proc = COMPAT_MY_PROC;
-		held = true;
-	}
-	if (held)
-		clear_database(database);
-	LWLockRelease(Shared->directory);
-	return held;
-}
-
-bool
-shared_held(Oid database)
-{
-	bool held = false;
-	int i;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	for (i = 0; i < SHARED_HOLDS; i++)
-		if (Shared->holds[i].database == database)
-			held = true;
-	LWLockRelease(Shared->directory);
-	return held;
-}
-
-/* Does any process of ours that runs no task keep this database busy? */
-static bool
-is_occupied(Oid database)
-{
-	bool occupied;
-	int i;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	occupied = find_scheduler(database) != NULL;
-	for (i = 0; i < Shared->nexecutors; i++)
-	{
-		SharedExecutor *executor = &Shared->executors[i];
-
-		if (executor->in_use && executor->database == database && executor->taken == executor->done)
-			occupied = true;
-	}
-	LWLockRelease(Shared->directory);
-	return occupied;
-}
-
-/* Wait until none does, but no longer than so many milliseconds. */
-void
-shared_wait_vacant(Oid database, int timeout)
-{
-	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), timeout);
-
-	ConditionVariablePrepareToSleep(&Shared->vacated);
-	while (is_occupied(database))
-	{
-		long left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end);
-
-		if (left <= 0)
-			break;
-		(void) ConditionVariableTimedSleep(&Shared->vacated, left, PG_WAIT_EXTENSION);
-	}
-	ConditionVariableCancelSleep();
-}
-
-/* Let go of all databases that this process holds. */
-void
-shared_unhold(void)
-{
-	int i;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	for (i = 0; i < SHARED_HOLDS; i++)
-	{
-		SharedHold *hold = &Shared->holds[i];
-
-		if (OidIsValid(hold->database) && hold->proc == COMPAT_MY_PROC)
-			hold->database = InvalidOid;
-	}
-	LWLockRelease(Shared->directory);
-	shared_wake_supervisor();
 }

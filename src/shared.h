@@ -142,6 +142,7 @@ extern SharedScheduler *shared_scheduler_attach(int slot, uint32 generation);
 extern void shared_scheduler_release(SharedScheduler *me);
 extern void shared_scheduler_leave(SharedScheduler *scheduler);
 extern bool shared_scheduler_leaves(SharedScheduler *me);
+extern SharedScheduler *shared_scheduler_find(Oid database);
 extern void shared_scheduler_wake(Oid database);
 extern Oid shared_scheduler_relid(Oid database);
 extern void shared_scheduler_publish(SharedScheduler *me, Oid relid);
@@ -159,11 +160,5 @@ extern void shared_executor_forget(SharedExecutor *executor);
 extern void shared_executor_leave(SharedExecutor *executor);
 extern bool shared_executor_yields(SharedScheduler *me);
 extern int shared_role_executors(Oid role);
-
-/* Databases that are to be left alone. */
-extern bool shared_hold(Oid database);
-extern bool shared_held(Oid database);
-extern void shared_wait_vacant(Oid database, int timeout);
-extern void shared_unhold(void);
 
 #endif /* PG_TASK_SHARED_H */

@@ -35,6 +35,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "hold.h"
 #include "scheduler.h"
 #include "settings.h"
 #include "shared.h"
@@ -269,6 +270,8 @@ start_scheduler(Charge *charge, const Wanted *wanted, TimestampTz now)
 		next_turn = Min(next_turn, charge->not_before);
 		return;
 	}
+	if (hold_exists(wanted->database))
+		return;
 	slot = shared_scheduler_reserve(wanted->database, wanted->user);
 	if (slot == NULL)
 		return;

@@ -1,0 +1,143 @@
+/*
+ * hold.c
+ *		Databases that a command needs for itself.
+ *
+ * While a database is held, none of our processes enters it, and those that
+ * are there leave as soon as they can.  A hold ends with its transaction.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/proc.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "compat.h"
+#include "hold.h"
+#include "shared.h"
+
+/* Ask all of a database's processes to go as soon as they can.  The directory lock must be held. */
+static void
+clear_database(Oid database)
+{
+	SharedScheduler *scheduler = shared_scheduler_find(database);
+	int i;
+
+	if (scheduler)
+	{
+		scheduler->leave = true;
+		shared_wake(scheduler->proc);
+	}
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+
+		if (!executor->in_use || executor->database != database)
+			continue;
+		LWLockAcquire(executor->lock, LW_EXCLUSIVE);
+		executor->leave = true;
+		LWLockRelease(executor->lock);
+		shared_wake(executor->proc);
+	}
+}
+
+/*
+ * Keep our processes out of a database until hold_release, or until this
+ * process ends.  Returns false when too many databases are held already.
+ */
+bool
+hold_take(Oid database)
+{
+	bool held = false;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	for (i = 0; i < SHARED_HOLDS && !held; i++)
+	{
+		SharedHold *hold = &Shared->holds[i];
+
+		if (OidIsValid(hold->database))
+			continue;
+		hold->database = database;
+		hold->proc = COMPAT_MY_PROC;
+		held = true;
+	}
+	if (held)
+		clear_database(database);
+	LWLockRelease(Shared->directory);
+	return held;
+}
+
+bool
+hold_exists(Oid database)
+{
+	bool held = false;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	for (i = 0; i < SHARED_HOLDS; i++)
+		if (Shared->holds[i].database == database)
+			held = true;
+	LWLockRelease(Shared->directory);
+	return held;
+}
+
+/* Does any process of ours that runs no task keep this database busy? */
+static bool
+is_occupied(Oid database)
+{
+	bool occupied;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	occupied = shared_scheduler_find(database) != NULL;
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+
+		if (executor->in_use && executor->database == database && executor->taken == executor->done)
+			occupied = true;
+	}
+	LWLockRelease(Shared->directory);
+	return occupied;
+}
+
+/* Wait until none does, but no longer than so many milliseconds. */
+void
+hold_wait(Oid database, int timeout)
+{
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), timeout);
+
+	ConditionVariablePrepareToSleep(&Shared->vacated);
+	while (is_occupied(database))
+	{
+		long left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end);
+
+		if (left <= 0)
+			break;
+		/* again, for one may just have been on its way in */
+		LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+		clear_database(database);
+		LWLockRelease(Shared->directory);
+		(void) ConditionVariableTimedSleep(&Shared->vacated, left, PG_WAIT_EXTENSION);
+	}
+	ConditionVariableCancelSleep();
+}
+
+/* Let go of all databases that this process holds. */
+void
+hold_release(void)
+{
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	for (i = 0; i < SHARED_HOLDS; i++)
+	{
+		SharedHold *hold = &Shared->holds[i];
+
+		if (OidIsValid(hold->database) && hold->proc == COMPAT_MY_PROC)
+			hold->database = InvalidOid;
+	}
+	LWLockRelease(Shared->directory);
+	shared_wake_supervisor();
+}
