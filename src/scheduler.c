@@ -30,11 +30,11 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "choice.h"
 #include "compat.h"
 #include "executor.h"
 #include "pool.h"
 #include "queue.h"
-#include "roles.h"
 #include "scheduler.h"
 #include "settings.h"
 #include "table.h"
@@ -42,19 +42,8 @@
 
 PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 
-#define CLAIM_MAX 128 /* tasks claimed by one statement */
-#define PEEK_MAX 256  /* rows of a group read by one statement */
-
 /* A full look that takes long is spaced out: it takes at most 1/50 of the time. */
 #define LOOK_SHARE 50
-
-/* A task that was chosen in this round, not yet known to be claimed. */
-typedef struct Choice
-{
-	WaitingGroup *group;
-	WaitingQueue *queue;
-	PoolExecutor *executor;
-} Choice;
 
 /* Tasks that have to be written to, as arrays that grow. */
 typedef struct Runs
@@ -71,10 +60,6 @@ static TaskTable *table = NULL;
 static TableScope scope;
 static MemoryContext cycle_context; /* reset in every cycle */
 static uint32 wait_event = 0;
-
-static QueueCandidate candidates[CLAIM_MAX];
-static Choice choices[CLAIM_MAX];
-static int nchoices = 0;
 
 static Runs not_started; /* to be planned as if nothing had been */
 static Runs interrupted; /* to be planned again */
@@ -336,79 +321,6 @@ look(TimestampTz now)
 	next_look = end + Max((int64) where.period * 1000, (end - now) * LOOK_SHARE);
 }
 
-/* Fail all tasks of a group that are due: their role cannot run them. */
-static void
-refuse(WaitingGroup *group, const Role *role, TimestampTz now)
-{
-	const char *state = pstrdup(unpack_sql_state(role->sqlstate));
-	TaskPlace place;
-
-	while (waiting_drop(group, now, &place))
-		if (queue_refuse(table, place.id, role->error, state))
-			executor_plan_next(table, place.id, now);
-}
-
-/* Read on in the groups whose next row is not known. */
-static void
-read_groups(TimestampTz now)
-{
-	WaitingGroup *group;
-
-	while ((group = waiting_unread(now)) != NULL)
-	{
-		TaskPlace *places;
-		int count = queue_peek(table, &group->key, group->mark, PEEK_MAX, &places);
-
-		waiting_read(group, places, count, PEEK_MAX);
-		pfree(places);
-	}
-}
-
-/*
- * Choose, in order, the tasks that may start now and the executors for them.
- * True when tasks were refused, so that there may be more to choose from.
- */
-static bool
-choose(TimestampTz now)
-{
-	bool refused = false;
-	WaitingGroup *group;
-
-	waiting_order(now);
-	pool_begin();
-	while (nchoices < CLAIM_MAX && (group = waiting_next(now)) != NULL)
-	{
-		WaitingQueue *queue = group->queue;
-		Role role = roles_check(table->owner, group->key.role);
-		PoolExecutor *executor;
-
-		if (role.error)
-		{
-			refuse(group, &role, now);
-			refused = true;
-			waiting_pass();
-			continue;
-		}
-		executor = pool_find(role.oid, queue->average, now);
-		if (executor == NULL)
-		{
-			if (pool_demand(&role, group->key.role, waiting_due(group, now), queue->average, now))
-				wants_executor = true;
-			waiting_pass();
-			continue;
-		}
-		pool_reserve(executor, queue);
-		candidates[nchoices].id = waiting_take(now).id;
-		candidates[nchoices].group = &group->key;
-		candidates[nchoices].pid = pool_pid(executor);
-		choices[nchoices].group = group;
-		choices[nchoices].queue = queue;
-		choices[nchoices].executor = executor;
-		nchoices++;
-	}
-	return refused;
-}
-
 /* The message for the executor. */
 static void
 make_task(const QueueClaim *claim, const Choice *choice, SharedTask *task)
@@ -448,20 +360,20 @@ hand_out(QueueClaim *claims, int count)
 	int i;
 
 	qsort(claims, count, sizeof(QueueClaim), compare_claims);
-	for (i = 0; i < nchoices; i++)
+	for (i = 0; i < choice_count; i++)
 	{
-		QueueClaim key = {.run.id = candidates[i].id};
+		QueueClaim key = {.run.id = choice_candidates[i].id};
 		QueueClaim *claim = bsearch(&key, claims, count, sizeof(QueueClaim), compare_claims);
 
 		if (claim == NULL)
 		{
-			waiting_ended(choices[i].queue);
+			waiting_ended(choice_list[i].queue);
 			continue;
 		}
-		make_task(claim, &choices[i], &task);
-		pool_assign(choices[i].executor, choices[i].queue, table->relid, &task);
+		make_task(claim, &choice_list[i], &task);
+		pool_assign(choice_list[i].executor, choice_list[i].queue, table->relid, &task);
 	}
-	nchoices = 0;
+	choice_count = 0;
 	pool_wake();
 }
 
@@ -477,10 +389,9 @@ start_some(void)
 	if (!waiting_ready(now))
 		return false;
 	begin_work("claiming tasks");
-	read_groups(now);
-	more = choose(now) || nchoices > 0;
-	if (nchoices > 0)
-		count = queue_claim(table, candidates, nchoices, now, &claims);
+	more = choice_make(table, now, &wants_executor) || choice_count > 0;
+	if (choice_count > 0)
+		count = queue_claim(table, choice_candidates, choice_count, now, &claims);
 	end_work();
 	hand_out(claims, count);
 	return more;
@@ -538,8 +449,7 @@ recover_from_error(void)
 	FlushErrorState();
 	AbortCurrentTransaction();
 	table_abandon();
-	while (nchoices > 0)
-		waiting_ended(choices[--nchoices].queue);
+	choice_drop();
 	waiting_clear();
 	forget_table();
 	look_due = recover_due = true;

@@ -460,13 +460,17 @@ waiting_ready(TimestampTz now)
 	return false;
 }
 
-/* How many tasks of a group are known to be due. */
+/* How many tasks of a group could start now, as far as is known. */
 int
-waiting_due(const WaitingGroup *group, TimestampTz now)
+waiting_startable(const WaitingGroup *group, TimestampTz now)
 {
+	int32 max = group->key.max;
+	int count = group->count - group->next;
 	int i = group->next;
 
-	while (i < group->count && group->places[i].dt <= now)
+	if (max != TASK_UNLIMITED)
+		count = Min(count, max < 0 ? 1 : max - group->queue->running);
+	while (i - group->next < count && group->places[i].dt <= now)
 		i++;
 	return i - group->next;
 }

@@ -58,7 +58,7 @@ extern TaskPlace waiting_take(TimestampTz now);
 extern void waiting_pass(void);
 extern bool waiting_drop(WaitingGroup *group, TimestampTz now, TaskPlace *place);
 extern bool waiting_ready(TimestampTz now);
-extern int waiting_due(const WaitingGroup *group, TimestampTz now);
+extern int waiting_startable(const WaitingGroup *group, TimestampTz now);
 
 extern void waiting_ended(WaitingQueue *queue);
 extern void waiting_learn(WaitingQueue *queue, uint32 elapsed);

@@ -1,0 +1,177 @@
+/*
+ * choice.c
+ *		Which tasks start now, in which order, and on which executors.
+ *
+ * What was chosen counts as running in its queue until it is handed out and
+ * finished, or dropped.  This room claims nothing.
+ */
+#include "postgres.h"
+
+#include "utils/elog.h"
+
+#include "choice.h"
+#include "executor.h"
+#include "roles.h"
+
+#define PEEK_MAX 256 /* rows of a group read by one statement */
+
+QueueCandidate choice_candidates[CHOICE_MAX];
+Choice choice_list[CHOICE_MAX];
+int choice_count = 0;
+
+/* Fail all tasks of a group that are due: their role cannot run them. */
+static void
+refuse(const TaskTable *table, WaitingGroup *group, const Role *role, TimestampTz now)
+{
+	const char *state = pstrdup(unpack_sql_state(role->sqlstate));
+	TaskPlace place;
+
+	while (waiting_drop(group, now, &place))
+		if (queue_refuse(table, place.id, role->error, state))
+			executor_plan_next(table, place.id, now);
+}
+
+/* Read on in the groups whose next row is not known. */
+static void
+read_groups(const TaskTable *table, TimestampTz now)
+{
+	WaitingGroup *group;
+
+	while ((group = waiting_unread(now)) != NULL)
+	{
+		TaskPlace *places;
+		int count = queue_peek(table, &group->key, group->mark, PEEK_MAX, &places);
+
+		waiting_read(group, places, count, PEEK_MAX);
+		pfree(places);
+	}
+}
+
+/* A role whose next task finds no executor: no later one of it may go first. */
+typedef struct Blocked
+{
+	Role role;
+	const char *name;
+	int tasks;		/* that could start */
+	double average; /* microseconds; negative: not known for all */
+} Blocked;
+
+static Blocked *
+find_blocked(List *blocked, const char *name)
+{
+	ListCell *cell;
+
+	foreach(cell, blocked)
+	{
+		Blocked *entry = lfirst(cell);
+
+		if (strcmp(entry->name, name) == 0)
+			return entry;
+	}
+	return NULL;
+}
+
+static List *
+block(List *blocked, const Role *role, const char *name)
+{
+	Blocked *entry = palloc0(sizeof(Blocked));
+
+	entry->role = *role;
+	entry->name = name;
+	return lappend(blocked, entry);
+}
+
+/* One more group of a blocked role, whose tasks would need executors. */
+static void
+add_demand(Blocked *entry, const WaitingGroup *group, TimestampTz now)
+{
+	entry->tasks += waiting_startable(group, now);
+	if (group->queue->average < 0 || entry->average < 0)
+		entry->average = -1;
+	else
+		entry->average = Max(entry->average, group->queue->average);
+}
+
+static void
+demand_executors(List *blocked, TimestampTz now, bool *wants_executor)
+{
+	ListCell *cell;
+
+	foreach(cell, blocked)
+	{
+		Blocked *entry = lfirst(cell);
+
+		*wants_executor |=
+			pool_demand(&entry->role, entry->name, entry->tasks, entry->average, now);
+	}
+}
+
+static void
+choose_task(WaitingGroup *group, PoolExecutor *executor, TimestampTz now)
+{
+	pool_reserve(executor, group->queue);
+	choice_candidates[choice_count].id = waiting_take(now).id;
+	choice_candidates[choice_count].group = &group->key;
+	choice_candidates[choice_count].pid = pool_pid(executor);
+	choice_list[choice_count].group = group;
+	choice_list[choice_count].queue = group->queue;
+	choice_list[choice_count].executor = executor;
+	choice_count++;
+}
+
+/*
+ * Choose, in order, the tasks that may start now and the executors for them.
+ * Read what has to be read for that.  True when tasks were refused, so that there
+ * may be more to choose from.  *wants_executor is set when one should come from
+ * another database.
+ */
+bool
+choice_make(const TaskTable *table, TimestampTz now, bool *wants_executor)
+{
+	bool refused = false;
+	List *blocked = NIL;
+	WaitingGroup *group;
+
+	read_groups(table, now);
+	waiting_order(now);
+	pool_begin();
+	while (choice_count < CHOICE_MAX && (group = waiting_next(now)) != NULL)
+	{
+		const char *name = group->key.role;
+		Blocked *entry = find_blocked(blocked, name);
+		PoolExecutor *executor = NULL;
+
+		if (entry == NULL)
+		{
+			Role role = roles_check(table->owner, name);
+
+			if (role.error)
+			{
+				refuse(table, group, &role, now);
+				refused = true;
+				waiting_pass();
+				continue;
+			}
+			executor = pool_find(role.oid, group->queue->average, now);
+			if (executor)
+			{
+				choose_task(group, executor, now);
+				continue;
+			}
+			blocked = block(blocked, &role, name);
+			entry = llast(blocked);
+		}
+		add_demand(entry, group, now);
+		waiting_pass();
+	}
+	demand_executors(blocked, now, wants_executor);
+	return refused;
+}
+
+/* Nothing of what was chosen is started after all. */
+void
+choice_drop(void)
+{
+	while (choice_count > 0)
+		waiting_ended(choice_list[--choice_count].queue);
+}

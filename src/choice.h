@@ -1,0 +1,33 @@
+/*
+ * choice.h
+ *		Which tasks start now, in which order, and on which executors.
+ */
+#ifndef PG_TASK_CHOICE_H
+#define PG_TASK_CHOICE_H
+
+#include "postgres.h"
+
+#include "pool.h"
+#include "queue.h"
+#include "table.h"
+#include "waiting.h"
+
+#define CHOICE_MAX 128 /* tasks claimed by one statement */
+
+/* A task that was chosen, not yet known to be claimed. */
+typedef struct Choice
+{
+	WaitingGroup *group;
+	WaitingQueue *queue;
+	PoolExecutor *executor;
+} Choice;
+
+/* Two parallel arrays, in order; good until the next choice. */
+extern QueueCandidate choice_candidates[CHOICE_MAX];
+extern Choice choice_list[CHOICE_MAX];
+extern int choice_count;
+
+extern bool choice_make(const TaskTable *table, TimestampTz now, bool *wants_executor);
+extern void choice_drop(void);
+
+#endif /* PG_TASK_CHOICE_H */
