@@ -50,6 +50,9 @@
 
 PGDLLEXPORT void pg_task_executor_main(Datum arg);
 
+/* A new executor waits so long for its first task, in milliseconds. */
+#define ARRIVAL_MS 1000
+
 static SharedExecutor *me = NULL;
 static TaskTable *table = NULL;
 static MemoryContext task_context = NULL; /* reset for every task */
@@ -453,12 +456,24 @@ clean_up(void)
 		shared_executor_leave(me);
 }
 
+/*
+ * How long this executor may go on doing nothing, in milliseconds.  One that is
+ * new waits for the task that it was started for, even if none may be idle.
+ */
+static long
+idle_time_left(void)
+{
+	int timeout = me->done == 0 ? Max(settings_idle_timeout, ARRIVAL_MS) : settings_idle_timeout;
+	TimestampTz limit = TimestampTzPlusMilliseconds(me->idle_since, timeout);
+
+	return TimestampDifferenceMilliseconds(GetCurrentTimestamp(), limit);
+}
+
 /* Sleep until there is a task; leave when there was none for too long, or when asked to. */
 static void
 wait_for_task(void)
 {
-	TimestampTz limit = TimestampTzPlusMilliseconds(me->idle_since, settings_idle_timeout);
-	long delay = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), limit);
+	long delay = idle_time_left();
 	bool leave;
 
 	LWLockAcquire(me->lock, LW_EXCLUSIVE);

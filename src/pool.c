@@ -29,8 +29,11 @@
 /* An executor stays at least so long before it makes room for another role. */
 #define SLICE_MS 100
 
-/* After a process could not be started, the next try comes so much later. */
+/* After a process of a role could not connect, the next try comes so much later. */
 #define START_RETRY_MS 1000
+
+/* While no worker slot is free, one is asked for so often. */
+#define WORKER_RETRY_MS 100
 
 /* A process that was registered by an earlier scheduler arrives within this time, or never. */
 #define ARRIVAL_MS 60000
@@ -511,7 +514,8 @@ start(Oid role, const char *name, TimestampTz now)
 	{
 		executor->used = false;
 		shared_executor_forget(slot);
-		no_worker_until = TimestampTzPlusMilliseconds(now, START_RETRY_MS);
+		shared_executor_evict(me->database, role);
+		no_worker_until = TimestampTzPlusMilliseconds(now, WORKER_RETRY_MS);
 		report_no_worker();
 		return false;
 	}
@@ -547,13 +551,13 @@ pool_demand(const Role *role, const char *name, int tasks, double average, Times
 	{
 		PoolExecutor *victim;
 
-		if (no_worker_until > now || fails_to_start(role->oid, now) ||
+		if (no_worker_until > now)
+			return true;
+		if (fails_to_start(role->oid, now) ||
 			shared_role_executors(role->oid) >= role->max_executors)
 			return false;
 		if (start(role->oid, name, now))
 			continue;
-		if (no_worker_until > now)
-			return false;
 		victim = spare(role->oid, has, now);
 		if (victim)
 			send_away(victim);

@@ -464,6 +464,18 @@ evict_idle(Oid database, Oid role)
 	shared_wake(victim->proc);
 }
 
+/*
+ * No worker slot is free: let an idle executor of another database or role
+ * make room.
+ */
+void
+shared_executor_evict(Oid database, Oid role)
+{
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	evict_idle(database, role);
+	LWLockRelease(Shared->directory);
+}
+
 static void
 reset_executor(SharedExecutor *executor, Oid database, Oid role, TimestampTz now)
 {

@@ -157,6 +157,7 @@ extern SharedExecutor *shared_executor_reserve(SharedScheduler *me, Oid role);
 extern SharedExecutor *shared_executor_attach(int slot, uint32 generation);
 extern void shared_executor_release(SharedExecutor *me);
 extern void shared_executor_forget(SharedExecutor *executor);
+extern void shared_executor_evict(Oid database, Oid role);
 extern void shared_executor_leave(SharedExecutor *executor);
 extern bool shared_executor_yields(SharedScheduler *me);
 extern int shared_role_executors(Oid role);

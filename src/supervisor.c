@@ -281,6 +281,7 @@ start_scheduler(Charge *charge, const Wanted *wanted, TimestampTz now)
 	if (charge->handle == NULL)
 	{
 		shared_scheduler_release(slot);
+		shared_executor_evict(InvalidOid, InvalidOid);
 		next_turn = Min(next_turn, TimestampTzPlusMilliseconds(now, THROTTLE_MS));
 		if (!no_worker_reported)
 			ereport(
