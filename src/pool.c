@@ -359,9 +359,9 @@ spare(Oid role, int has, TimestampTz now)
 
 	foreach_executor(executor)
 	{
-		if (executor->leaving)
+		if (executor->leaving && !is_stuck(executor, now))
 			return NULL; /* one at a time */
-		if (executor->role == role || !executor->ready ||
+		if (executor->leaving || executor->role == role || !executor->ready ||
 			!TimestampDifferenceExceeds(executor->slot->started, now, SLICE_MS) ||
 			(has > 0 && count_role(executor->role) < has + 2))
 			continue;

@@ -433,6 +433,18 @@ others_first(SharedScheduler *me, int mine)
 }
 
 /*
+ * Is this executor on its way out?  Not if it has been busy with one task for
+ * a while, for that may take long.
+ */
+static bool
+is_leaving(const SharedExecutor *executor)
+{
+	return executor->in_use && executor->leave &&
+		   (executor->assigned == executor->done ||
+			!TimestampDifferenceExceeds(executor->taken_at, GetCurrentTimestamp(), SLICE_MS));
+}
+
+/*
  * Ask the executor that has been idle for longest to make room, unless one is
  * on its way out already.  The directory lock must be held.
  */
@@ -446,9 +458,9 @@ evict_idle(Oid database, Oid role)
 	{
 		SharedExecutor *executor = &Shared->executors[i];
 
-		if (executor->leave)
+		if (is_leaving(executor))
 			return;
-		if (!executor->in_use || !executor->ready || executor->gone)
+		if (executor->leave || !executor->in_use || !executor->ready || executor->gone)
 			continue;
 		if (executor->database == database && executor->role == role)
 			continue;
@@ -612,8 +624,8 @@ shared_executor_yields(SharedScheduler *me)
 			yields = true;
 	}
 	for (i = 0; i < Shared->nexecutors && yields; i++)
-		if (Shared->executors[i].in_use && Shared->executors[i].leave)
-			yields = false; /* somebody is on the way out already */
+		if (is_leaving(&Shared->executors[i]))
+			yields = false;
 	LWLockRelease(Shared->directory);
 	return yields;
 }
