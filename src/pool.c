@@ -67,18 +67,19 @@ struct PoolExecutor
 	TimestampTz taken_at;
 };
 
-/* A role for which starting a process failed. */
+/* What is remembered of a role. */
 typedef struct PoolRole
 {
-	Oid role;
-	TimestampTz retry_at;
+	Oid role;			  /* hash key */
+	TimestampTz retry_at; /* not before, for a process could not connect */
+	TimestampTz granted;  /* when it last got an executor */
 } PoolRole;
 
 static SharedScheduler *me;
 static const char *my_database;
 static PoolLossCallback report_loss;
 static PoolExecutor *executors;
-static HTAB *failed_roles;
+static HTAB *roles;
 static TimestampTz no_worker_until = 0;
 static bool no_worker_reported = false;
 
@@ -124,7 +125,7 @@ pool_create(SharedScheduler *scheduler, const char *database, PoolLossCallback l
 	my_database = database;
 	report_loss = lost;
 	executors = MemoryContextAllocZero(TopMemoryContext, Shared->nexecutors * sizeof(PoolExecutor));
-	failed_roles = hash_create("pg_task failed roles", 16, &ctl, HASH_ELEM | HASH_BLOBS);
+	roles = hash_create("pg_task roles", 16, &ctl, HASH_ELEM | HASH_BLOBS);
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	for (i = 0; i < Shared->nexecutors; i++)
 	{
@@ -189,19 +190,23 @@ reap_finished(PoolExecutor *executor, uint32 done)
 	}
 }
 
-static void
-start_failed(Oid role)
+static PoolRole *
+find_role(Oid role)
 {
-	PoolRole *entry = hash_search(failed_roles, &role, HASH_ENTER, NULL);
+	bool found;
+	PoolRole *entry = hash_search(roles, &role, HASH_ENTER, &found);
 
-	entry->retry_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), START_RETRY_MS);
+	if (!found)
+		entry->retry_at = entry->granted = 0;
+	return entry;
 }
 
 static void
 drop(PoolExecutor *executor)
 {
 	if (!executor->ready)
-		start_failed(executor->role);
+		find_role(executor->role)->retry_at =
+			TimestampTzPlusMilliseconds(GetCurrentTimestamp(), START_RETRY_MS);
 	if (executor->handle)
 		pfree(executor->handle);
 	executor->used = false;
@@ -520,18 +525,22 @@ start(Oid role, const char *name, TimestampTz now)
 		return false;
 	}
 	no_worker_reported = false;
+	find_role(role)->granted = now;
 	return true;
 }
 
-/* Did a process for this role fail to start a moment ago? */
-static bool
-fails_to_start(Oid role, TimestampTz now)
+/*
+ * Which of two roles is the next to get an executor?  Negative: the first, for
+ * it has fewer, or as many but not had one for longer.
+ */
+int
+pool_compare_need(Oid left, Oid right)
 {
-	PoolRole *failed = hash_search(failed_roles, &role, HASH_FIND, NULL);
+	int difference = count_role(left) - count_role(right);
 
-	if (failed && failed->retry_at <= now)
-		hash_search(failed_roles, &role, HASH_REMOVE, NULL);
-	return failed && failed->retry_at > now;
+	if (difference != 0)
+		return difference;
+	return find_role(left)->granted < find_role(right)->granted ? -1 : 1;
 }
 
 /*
@@ -553,7 +562,7 @@ pool_demand(const Role *role, const char *name, int tasks, double average, Times
 
 		if (no_worker_until > now)
 			return true;
-		if (fails_to_start(role->oid, now) ||
+		if (find_role(role->oid)->retry_at > now ||
 			shared_role_executors(role->oid) >= role->max_executors)
 			return false;
 		if (start(role->oid, name, now))
@@ -572,7 +581,7 @@ pool_until(TimestampTz now)
 {
 	TimestampTz until = DT_NOEND;
 	HASH_SEQ_STATUS scan;
-	PoolRole *failed;
+	PoolRole *entry;
 
 	foreach_executor(executor) if (executor->taken != executor->assigned) until =
 		Min(until, TimestampTzPlusMilliseconds(executor->taken_at, TAKE_BACK_MS + 1));
@@ -580,9 +589,9 @@ pool_until(TimestampTz now)
 		until = Min(until, no_worker_until);
 	if (me->wants)
 		until = Min(until, TimestampTzPlusMilliseconds(now, SLICE_MS));
-	hash_seq_init(&scan, failed_roles);
-	while ((failed = hash_seq_search(&scan)) != NULL)
-		if (failed->retry_at > now)
-			until = Min(until, failed->retry_at);
+	hash_seq_init(&scan, roles);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+		if (entry->retry_at > now)
+			until = Min(until, entry->retry_at);
 	return Max(until, TimestampTzPlusMilliseconds(now, 1));
 }

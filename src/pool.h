@@ -41,6 +41,7 @@ extern void
 pool_assign(PoolExecutor *executor, WaitingQueue *queue, Oid relid, const SharedTask *task);
 extern void pool_wake(void);
 
+extern int pool_compare_need(Oid left, Oid right);
 extern bool
 pool_demand(const Role *role, const char *name, int tasks, double average, TimestampTz now);
 extern TimestampTz pool_until(TimestampTz now);
