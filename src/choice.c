@@ -92,11 +92,20 @@ add_demand(Blocked *entry, const WaitingGroup *group, TimestampTz now)
 		entry->average = Max(entry->average, group->queue->average);
 }
 
+static int
+compare_need(const ListCell *left, const ListCell *right)
+{
+	return pool_compare_need(((Blocked *) lfirst(left))->role.oid,
+							 ((Blocked *) lfirst(right))->role.oid);
+}
+
+/* The role that needs one most asks first. */
 static void
 demand_executors(List *blocked, TimestampTz now, bool *wants_executor)
 {
 	ListCell *cell;
 
+	list_sort(blocked, compare_need);
 	foreach(cell, blocked)
 	{
 		Blocked *entry = lfirst(cell);
@@ -174,4 +183,5 @@ choice_drop(void)
 {
 	while (choice_count > 0)
 		waiting_ended(choice_list[--choice_count].queue);
+	pool_wake();
 }

@@ -20,6 +20,7 @@
 #include "libpq/libpq-be.h"
 #include "libpq/libpq.h"
 #include "libpq/pqmq.h"
+#include "mb/pg_wchar.h"
 #include "tcop/dest.h"
 #include "tcop/tcopprot.h"
 #include "utils/elog.h"
@@ -30,9 +31,17 @@
 static ResultText *output = NULL;
 static ResultText *notices = NULL;
 static bool received = false;
+static int copy_encoding = -1; /* of COPY data; -1: the client's */
 static ClientFatal fatal;
 
-/* The part of a message that the server's parser takes apart; it must not be changed. */
+/* A text that was sent to the client, in the server's encoding again. */
+static char *
+from_client(char *text)
+{
+	return text ? pg_client_to_server(text, (int) strlen(text)) : NULL;
+}
+
+/* Take a notice or an error apart as a client would. */
 static void
 parse_report(const char *data, size_t length, ErrorData *report)
 {
@@ -41,6 +50,9 @@ parse_report(const char *data, size_t length, ErrorData *report)
 	initStringInfo(&message);
 	appendBinaryStringInfo(&message, data, (int) length);
 	pq_parse_errornotice(&message, report);
+	report->message = from_client(report->message);
+	report->detail = from_client(report->detail);
+	report->hint = from_client(report->hint);
 }
 
 static void
@@ -69,10 +81,16 @@ take_error(const char *data, size_t length)
 static void
 take_copy_data(const char *data, size_t length)
 {
+	int encoding = copy_encoding >= 0 ? copy_encoding : pg_get_client_encoding();
+	char *text;
+
 	if (length > 0 && data[length - 1] == '\n')
 		length--;
+	text = pg_any_to_server(data, (int) length, encoding);
 	result_start_line(output);
-	result_put(output, data, (int) length);
+	result_put(output, text, text == data ? (int) length : (int) strlen(text));
+	if (text != data)
+		pfree(text);
 }
 
 static int
@@ -160,6 +178,13 @@ client_received(void)
 
 	received = false;
 	return result;
+}
+
+/* The data of COPY that comes next is in this encoding; -1: in the client's. */
+void
+client_expect(int encoding)
+{
+	copy_encoding = encoding;
 }
 
 /* The request is over, whether it failed or not. */

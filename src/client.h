@@ -18,6 +18,7 @@ typedef struct ClientFatal
 
 extern void client_define(void);
 extern void client_begin(ResultText *output, ResultText *notices);
+extern void client_expect(int encoding);
 extern bool client_received(void);
 extern void client_end(void);
 extern const ClientFatal *client_fatal(void);

@@ -29,6 +29,13 @@
 #define COMPAT_MY_PROC (MyProc->pgprocno)
 #endif
 
+/* What a signal handler is given, to hand it on. */
+#if PG_VERSION_NUM >= 190000
+#define COMPAT_SIGNAL_PASS postgres_signal_arg, pg_siginfo
+#else
+#define COMPAT_SIGNAL_PASS postgres_signal_arg
+#endif
+
 /* The number of the current transaction in this process. */
 #if PG_VERSION_NUM >= 170000
 #define COMPAT_LOCAL_XID (MyProc->vxid.lxid)

@@ -26,7 +26,9 @@
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
+#include "mb/pg_wchar.h"
 #include "storage/latch.h"
+#include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
@@ -58,6 +60,7 @@ static TaskTable *table = NULL;
 static MemoryContext task_context = NULL; /* reset for every task */
 static TimeoutId task_timeout;
 static volatile sig_atomic_t timed_out = false;
+static volatile sig_atomic_t terminated = false;
 static uint32 wait_event = 0;
 static uint32 settings_seen = 0; /* settings of roles and databases as of the connection */
 static ResultText notices;		 /* of the task in hand, in its context */
@@ -94,19 +97,31 @@ leave_failure(int sqlstate, const char *error)
 	LWLockRelease(me->lock);
 }
 
+/* Somebody wants this process to end. */
+static void
+terminate(SIGNAL_ARGS)
+{
+	terminated = true;
+	die(COMPAT_SIGNAL_PASS);
+}
+
 /*
  * The last thing this process does with shared memory; its transaction is over
- * by now.  If the task itself raised a FATAL, it has failed; if somebody ended
- * the process, it was interrupted, and will run again.
+ * by now.  If somebody ended the process, the task in hand was interrupted, and
+ * will run again.  Otherwise it has failed.
  */
 static void
 leave_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
 	const ClientFatal *fatal = client_fatal();
 
-	if (fatal && fatal->sqlstate != ERRCODE_ADMIN_SHUTDOWN &&
-		fatal->sqlstate != ERRCODE_CRASH_SHUTDOWN)
-		leave_failure(fatal->sqlstate, fatal->message);
+	if (me->taken != me->done && me->failure.sqlstate[0] == '\0')
+	{
+		if (fatal && fatal->sqlstate != ERRCODE_ADMIN_SHUTDOWN)
+			leave_failure(fatal->sqlstate, fatal->message);
+		else if (!terminated)
+			leave_failure(ERRCODE_INTERNAL_ERROR, "the process of the task has ended");
+	}
 	shared_executor_release(me);
 }
 
@@ -167,7 +182,10 @@ start_timeout(const SharedTask *task)
 		enable_timeout_after(task_timeout, (int) Min(Max(limit / 1000, 1), INT_MAX));
 }
 
-/* Look the table up again when it is another, or when it may have changed. */
+/*
+ * Lock the table, so that its name stays, and look it up again when it is
+ * another, or when it may have changed.
+ */
 static void
 find_table(void)
 {
@@ -176,6 +194,7 @@ find_table(void)
 	LWLockAcquire(me->lock, LW_SHARED);
 	relid = me->relid;
 	LWLockRelease(me->lock);
+	LockRelationOid(relid, AccessShareLock);
 	if (table && table->relid == relid && !table_changed())
 		return;
 	queue_forget();
@@ -268,6 +287,14 @@ set_commit_durability(void)
 								 GUC_ACTION_LOCAL, true, 0, false);
 }
 
+static void
+begin_transaction(void)
+{
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	MemoryContextSwitchTo(task_context);
+}
+
 /* The request, from the slot or, when it is long, from the row. */
 static char *
 read_request(const SharedTask *task)
@@ -283,15 +310,10 @@ read_request(const SharedTask *task)
 	request = queue_request(table, task->run);
 	PopActiveSnapshot();
 	table_return(&scope);
+	/* the request is the first to take a snapshot in its transaction */
+	CommitTransactionCommand();
+	begin_transaction();
 	return request;
-}
-
-static void
-begin_transaction(void)
-{
-	SetCurrentStatementStartTimestamp();
-	StartTransactionCommand();
-	MemoryContextSwitchTo(task_context);
 }
 
 /* The notices so far, or NULL. */
@@ -299,6 +321,30 @@ static const char *
 notice_text(void)
 {
 	return notices.any ? result_text(&notices) : NULL;
+}
+
+/*
+ * The fence found no row, and everything was rolled back.  If the row is this
+ * run all the same, then the task itself had changed it.
+ */
+static void
+check_own_row(const SharedTask *task)
+{
+	TableScope scope;
+	bool is_run;
+
+	begin_transaction();
+	find_table();
+	table_become(table->owner, &scope);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	is_run = queue_request(table, task->run) != NULL;
+	PopActiveSnapshot();
+	table_return(&scope);
+	if (is_run)
+		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
+						errmsg("the task has changed its own row"),
+						errdetail("All that it did was rolled back.")));
+	CommitTransactionCommand();
 }
 
 /* Run the task and commit its effects with its outcome; errors are thrown. */
@@ -328,7 +374,10 @@ run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
 		CommitTransactionCommand();
 	}
 	else
+	{
 		AbortOutOfAnyTransaction();
+		check_own_row(task);
+	}
 }
 
 /* What is left of an error, once the transaction is gone. */
@@ -340,6 +389,8 @@ catch_error(void)
 	HOLD_INTERRUPTS();
 	client_end();
 	table_abandon();
+	/* the server's report of the error would be converted for the client, and that may fail */
+	(void) SetClientEncoding(GetDatabaseEncoding());
 	disable_all_timeouts(false);
 	QueryCancelPending = false;
 	MemoryContextSwitchTo(task_context);
@@ -521,7 +572,7 @@ pg_task_executor_main(Datum arg)
 	static SharedTask task;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, die);
+	pqsignal(SIGTERM, terminate);
 	BackgroundWorkerUnblockSignals();
 	attach(arg);
 	for (;;)

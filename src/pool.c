@@ -399,7 +399,6 @@ pool_begin(void)
 	{
 		uint32 i;
 
-		executor->reserved = 0;
 		executor->load = 0;
 		for (i = executor->reaped; i != executor->assigned; i++)
 		{
@@ -440,10 +439,21 @@ pool_pid(const PoolExecutor *executor)
 	return executor->pid;
 }
 
+static void
+promise(PoolExecutor *executor, bool promised)
+{
+	LWLockAcquire(executor->slot->lock, LW_EXCLUSIVE);
+	if (executor->slot->generation == executor->generation)
+		executor->slot->promised = promised;
+	LWLockRelease(executor->slot->lock);
+}
+
 /* A task is meant for this executor. */
 void
 pool_reserve(PoolExecutor *executor, const WaitingQueue *queue)
 {
+	if (executor->reserved == 0)
+		promise(executor, true);
 	executor->reserved++;
 	executor->load += queue->average >= 0 ? queue->average : RUN_US;
 }
@@ -474,12 +484,15 @@ pool_assign(PoolExecutor *executor, WaitingQueue *queue, Oid relid, const Shared
 	executor->touched = true;
 }
 
-/* Wake the executors that were handed something. */
+/* A round is over, or was given up: wake the executors that were handed something. */
 void
 pool_wake(void)
 {
 	foreach_executor(executor)
 	{
+		if (executor->reserved > 0)
+			promise(executor, false);
+		executor->reserved = 0;
 		if (executor->touched)
 			shared_wake(executor->slot->proc);
 		executor->touched = false;

@@ -13,6 +13,8 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "commands/defrem.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "parser/analyze.h"
@@ -30,15 +32,36 @@
 #include "compat.h"
 #include "request.h"
 
-/* A task has no client that could send rows. */
+/* COPY to or from the client: there is one that reads text, and none that sends. */
 static void
-check_statement(Node *statement)
+check_copy(CopyStmt *copy)
 {
-	if (IsA(statement, CopyStmt) && ((CopyStmt *) statement)->is_from &&
-		((CopyStmt *) statement)->filename == NULL)
+	ListCell *cell;
+
+	if (copy->is_from)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED), errmsg("cannot COPY FROM STDIN in a task"),
 				 errdetail("A task has no client.")));
+	foreach(cell, copy->options)
+	{
+		DefElem *option = lfirst_node(DefElem, cell);
+
+		if (strcmp(option->defname, "encoding") == 0 && option->arg)
+			client_expect(pg_char_to_encoding(defGetString(option)));
+		else if (strcmp(option->defname, "format") == 0 && option->arg &&
+				 strcmp(defGetString(option), "binary") == 0)
+			ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+							errmsg("cannot COPY TO STDOUT in binary format in a task"),
+							errdetail("The response is text.")));
+	}
+}
+
+static void
+check_statement(Node *statement)
+{
+	client_expect(-1);
+	if (IsA(statement, CopyStmt) && ((CopyStmt *) statement)->filename == NULL)
+		check_copy((CopyStmt *) statement);
 }
 
 static List *

@@ -261,13 +261,6 @@ start_rows(DestReceiver *self, int operation pg_attribute_unused(), TupleDesc de
 	MemoryContext old;
 	int i;
 
-	if (receiver->context == NULL)
-	{
-		receiver->context =
-			AllocSetContextCreate(CurrentMemoryContext, "pg_task result", ALLOCSET_DEFAULT_SIZES);
-		receiver->row_context =
-			AllocSetContextCreate(CurrentMemoryContext, "pg_task row", ALLOCSET_DEFAULT_SIZES);
-	}
 	MemoryContextReset(receiver->context);
 	old = MemoryContextSwitchTo(receiver->context);
 	receiver->received = true;
@@ -391,6 +384,10 @@ result_receiver(ResultText *result, ResultFormat format)
 	receiver->destination.mydest = DestNone;
 	receiver->result = result;
 	receiver->format = format;
+	receiver->context =
+		AllocSetContextCreate(CurrentMemoryContext, "pg_task result", ALLOCSET_DEFAULT_SIZES);
+	receiver->row_context =
+		AllocSetContextCreate(CurrentMemoryContext, "pg_task row", ALLOCSET_DEFAULT_SIZES);
 	return receiver;
 }
 
@@ -413,40 +410,109 @@ result_received(ResultReceiver *receiver)
 static void
 put_field(StringInfo text, const char *label, const char *value)
 {
-	if (value && *value)
+	if (value)
 		appendStringInfo(text, "\n%s:  %s", label, value);
 }
 
+/* Widths that psql's display of an error position keeps to. */
+#define LINE_WIDTH 60
+#define MIN_RIGHT 10
+
+/* A character of a line, and in which column it begins. */
+typedef struct LineChar
+{
+	const char *start;
+	int column;
+} LineChar;
+
+/* Take a line apart; the entry behind the last character tells where it ends. */
+static int
+split_line(const char *line, int length, LineChar *chars)
+{
+	const char *end = line + length;
+	int count = 0;
+	int column = 0;
+
+	while (line < end)
+	{
+		int width = pg_dsplen(line);
+
+		chars[count].start = line;
+		chars[count++].column = column;
+		column += width > 0 ? width : 1;
+		line += pg_mblen(line);
+	}
+	chars[count].start = end;
+	chars[count].column = column;
+	return count;
+}
+
 /*
- * The line of "query" that the character position (from 1) is in, and a caret
- * under it, as psql shows it.
+ * One line, a caret under the character "at" of it.  Of a long line so much is
+ * shown as psql does: the beginning if that holds the position, with some room
+ * behind it, else what ends a bit behind the position.
  */
+static void
+put_line_and_caret(StringInfo text, int number, const char *line, int length, int at)
+{
+	LineChar *chars = palloc((length + 1) * sizeof(LineChar));
+	int count = split_line(line, length, chars);
+	int first = 0;
+	int last = count;
+	StringInfoData shown;
+	int margin;
+	char *c;
+
+	at = Min(at, count);
+	if (chars[count].column > LINE_WIDTH)
+	{
+		if (chars[at].column + MIN_RIGHT > LINE_WIDTH)
+		{
+			while (last > at && chars[at].column + MIN_RIGHT < chars[last].column)
+				last--;
+			while (chars[last].column - chars[first].column > LINE_WIDTH)
+				first++;
+		}
+		else
+			while (chars[last].column > LINE_WIDTH)
+				last--;
+	}
+	initStringInfo(&shown);
+	appendStringInfo(&shown, "LINE %d: %s", number, first > 0 ? "..." : "");
+	margin = shown.len + chars[at].column - chars[first].column;
+	appendBinaryStringInfo(&shown, chars[first].start, chars[last].start - chars[first].start);
+	for (c = shown.data; *c; c++)
+		if (*c == '\t')
+			*c = ' ';
+	appendStringInfo(text, "\n%s%s\n%*s^", shown.data, last < count ? "..." : "", margin, "");
+	pfree(shown.data);
+	pfree(chars);
+}
+
+/* The line of "query" that the character position (from 1) is in, as psql shows it. */
 static void
 put_position(StringInfo text, const char *query, int position)
 {
 	const char *p = query;
 	const char *line = query;
 	int number = 1;
-	int width = 0;
-	char *label;
+	int at = 0;
 	int i;
 
 	for (i = 1; i < position && *p; i++)
 	{
 		int length = pg_mblen(p);
 
-		width += pg_dsplen(p) > 0 ? pg_dsplen(p) : 1;
+		at++;
 		if (*p == '\n')
 		{
 			line = p + 1;
 			number++;
-			width = 0;
+			at = 0;
 		}
 		p += length;
 	}
-	label = psprintf("LINE %d: ", number);
-	appendStringInfo(text, "\n%s%.*s", label, (int) strcspn(line, "\r\n"), line);
-	appendStringInfo(text, "\n%*s^", (int) strlen(label) + width, "");
+	put_line_and_caret(text, number, line, (int) strcspn(line, "\r\n"), at);
 }
 
 /*

@@ -22,6 +22,7 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "utils/backend_status.h"
 #include "utils/guc.h"
@@ -73,6 +74,7 @@ typedef struct Failed
 
 static List *failed = NIL;
 
+static Oid last_relid = InvalidOid; /* the table that was prepared last */
 static bool recover_due = true;
 static bool recover_with_look = false;
 static bool look_due = true;
@@ -147,6 +149,13 @@ has_failed(TaskRun run)
 	return false;
 }
 
+/*
+ * A task whose process is terminated runs again, but not for ever: it may be
+ * the task that terminates it.
+ */
+#define ATTEMPTS_MAX 100
+static const TaskFailure too_often = {"57P01", "the process of the task was terminated too often"};
+
 /* The pool's word that a task is not where it was. */
 static void
 task_lost(TaskRun run, PoolLoss loss, const TaskFailure *failure)
@@ -154,7 +163,9 @@ task_lost(TaskRun run, PoolLoss loss, const TaskFailure *failure)
 	MemoryContext old;
 	Failed *entry;
 
-	if (loss != POOL_FAILED)
+	if (loss == POOL_INTERRUPTED && run.attempt >= ATTEMPTS_MAX)
+		failure = &too_often;
+	else if (loss != POOL_FAILED)
 	{
 		runs_add(loss == POOL_NOT_STARTED ? &not_started : &interrupted, run);
 		return;
@@ -167,6 +178,9 @@ task_lost(TaskRun run, PoolLoss loss, const TaskFailure *failure)
 	MemoryContextSwitchTo(old);
 }
 
+/* Thrown to begin a turn anew, never reported. */
+#define ERRCODE_TABLE_CHANGED MAKE_SQLSTATE('P', 'T', '0', '0', '1')
+
 /* Open a transaction; with a table, as its owner. */
 static void
 begin_work(const char *activity)
@@ -175,7 +189,13 @@ begin_work(const char *activity)
 	pgstat_report_activity(STATE_RUNNING, activity);
 	StartTransactionCommand();
 	if (table)
+	{
+		/* with the lock the name stays; without, another table may have taken it */
+		LockRelationOid(table->relid, AccessShareLock);
+		if (table_changed())
+			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
 		table_become(table->owner, &scope);
+	}
 	PushActiveSnapshot(GetTransactionSnapshot());
 	MemoryContextSwitchTo(cycle_context);
 }
@@ -216,6 +236,13 @@ prepare_table(void)
 	table_watch(table->relid);
 	shared_scheduler_publish(me, table->relid);
 	look_due = true;
+	if (prepared->relid != last_relid)
+	{
+		/* another table: what was known of rows is not of its rows */
+		waiting_clear();
+		recover_due = true;
+	}
+	last_relid = prepared->relid;
 }
 
 /*
@@ -253,7 +280,7 @@ recover(void)
 		if (!pool_runs(rows[i].run, waiting_queue(rows[i].queue)) &&
 			!runs_contain(&not_started, rows[i].run) && !has_failed(rows[i].run) &&
 			!runs_contain(&interrupted, rows[i].run))
-			runs_add(&interrupted, rows[i].run);
+			task_lost(rows[i].run, POOL_INTERRUPTED, NULL);
 	end_work();
 	recover_due = recover_with_look = false;
 	settle();
@@ -439,7 +466,9 @@ recover_from_error(void)
 	ErrorData *error = CopyErrorData();
 
 	HOLD_INTERRUPTS();
-	if (last_error == NULL || strcmp(last_error, error->message) != 0)
+	if (error->sqlerrcode == ERRCODE_TABLE_CHANGED)
+		SetLatch(MyLatch);
+	else if (last_error == NULL || strcmp(last_error, error->message) != 0)
 	{
 		EmitErrorReport();
 		if (last_error)

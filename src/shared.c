@@ -451,6 +451,7 @@ is_leaving(const SharedExecutor *executor)
 static void
 evict_idle(Oid database, Oid role)
 {
+	TimestampTz now = GetCurrentTimestamp();
 	SharedExecutor *victim = NULL;
 	int i;
 
@@ -464,14 +465,15 @@ evict_idle(Oid database, Oid role)
 			continue;
 		if (executor->database == database && executor->role == role)
 			continue;
-		if (executor->assigned == executor->done &&
+		if (executor->assigned == executor->done && !executor->promised &&
+			(executor->done > 0 || TimestampDifferenceExceeds(executor->started, now, SLICE_MS)) &&
 			(victim == NULL || executor->idle_since < victim->idle_since))
 			victim = executor;
 	}
 	if (victim == NULL)
 		return;
 	LWLockAcquire(victim->lock, LW_EXCLUSIVE);
-	victim->leave = (victim->assigned == victim->done);
+	victim->leave = (victim->assigned == victim->done && !victim->promised);
 	LWLockRelease(victim->lock);
 	shared_wake(victim->proc);
 }
@@ -499,6 +501,7 @@ reset_executor(SharedExecutor *executor, Oid database, Oid role, TimestampTz now
 	executor->proc = SHARED_NO_PROC;
 	executor->ready = false;
 	executor->leave = false;
+	executor->promised = false;
 	executor->pid = 0;
 	executor->relid = InvalidOid;
 	executor->started = executor->idle_since = now;

@@ -94,8 +94,9 @@ typedef struct SharedExecutor
 
 	/* guarded by "lock"; "leave" and "idle_since" may be read with the directory lock alone */
 	LWLock *lock;
-	bool ready; /* connected, takes tasks */
-	bool leave; /* asked to go when the task in hand is finished */
+	bool ready;	   /* connected, takes tasks */
+	bool leave;	   /* asked to go when the task in hand is finished */
+	bool promised; /* a task is being claimed for it: not idle, whatever the ring says */
 	int pid;
 	Oid relid;			 /* the task table its tasks are from */
 	TimestampTz started; /* when it was reserved */

@@ -353,6 +353,9 @@ turn(void)
 	foreach(cell, read_wanted())
 		serve(lfirst(cell), now);
 	dismiss_others(now);
+	/* a role may have appeared of which this process has not heard yet */
+	if (complaints != NIL)
+		next_turn = Min(next_turn, TimestampTzPlusMilliseconds(now, THROTTLE_MS));
 	finish_complaints();
 	MemoryContextReset(cycle_context);
 }
@@ -422,5 +425,6 @@ pg_task_supervisor_main(Datum arg pg_attribute_unused())
 						 wait_event);
 		ResetLatch(MyLatch);
 	}
-	proc_exit(0);
+	/* with 0, the postmaster would not start it again when it was only terminated */
+	proc_exit(1);
 }
