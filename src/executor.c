@@ -49,6 +49,7 @@
 #include "result.h"
 #include "schedule.h"
 #include "settings.h"
+#include "worker.h"
 
 PGDLLEXPORT void pg_task_executor_main(Datum arg);
 
@@ -65,26 +66,12 @@ static uint32 wait_event = 0;
 static uint32 settings_seen = 0; /* settings of roles and databases as of the connection */
 static ResultText notices;		 /* of the task in hand, in its context */
 
-/* Register an executor process for a reserved slot.  NULL: no worker slot is free. */
+/* Start an executor process for a reserved slot.  NULL: no worker slot is free. */
 BackgroundWorkerHandle *
 executor_start(const SharedExecutor *slot, const char *database, const char *role)
 {
-	BackgroundWorker worker = {0};
-	BackgroundWorkerHandle *handle;
-
-	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_task executor %s %s", database, role);
-	strlcpy(worker.bgw_type, "pg_task executor", BGW_MAXLEN);
-	strlcpy(worker.bgw_library_name, "pg_task", BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, "pg_task_executor_main", BGW_MAXLEN);
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	worker.bgw_main_arg = Int32GetDatum((int32) (slot - Shared->executors));
-	memcpy(worker.bgw_extra, &slot->generation, sizeof(slot->generation));
-	worker.bgw_notify_pid = MyProcPid;
-	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
-		return NULL;
-	return handle;
+	return worker_start("executor", psprintf("%s %s", database, role),
+						(int) (slot - Shared->executors), slot->generation);
 }
 
 /* Leave word how the task in hand ended, for the scheduler to write. */
@@ -544,9 +531,9 @@ static void
 attach(Datum arg)
 {
 	uint32 generation;
+	int slot = worker_slot(arg, &generation);
 
-	memcpy(&generation, MyBgworkerEntry->bgw_extra, sizeof(generation));
-	me = shared_executor_attach(DatumGetInt32(arg), generation);
+	me = shared_executor_attach(slot, generation);
 	if (me == NULL)
 		proc_exit(0);
 	on_shmem_exit(leave_slot, 0);

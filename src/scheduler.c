@@ -40,6 +40,7 @@
 #include "settings.h"
 #include "table.h"
 #include "waiting.h"
+#include "worker.h"
 
 PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 
@@ -82,26 +83,12 @@ static bool wants_executor = false;
 static TimestampTz next_look = 0;
 static char *last_error = NULL;
 
-/* Register the scheduler process for a reserved slot.  NULL: no worker slot is free. */
+/* Start the scheduler process for a reserved slot.  NULL: no worker slot is free. */
 BackgroundWorkerHandle *
-scheduler_start(const SharedScheduler *slot, const char *database)
+scheduler_start(const SharedScheduler *slot, const char *database_name)
 {
-	BackgroundWorker worker = {0};
-	BackgroundWorkerHandle *handle;
-
-	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_task scheduler %s", database);
-	strlcpy(worker.bgw_type, "pg_task scheduler", BGW_MAXLEN);
-	strlcpy(worker.bgw_library_name, "pg_task", BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, "pg_task_scheduler_main", BGW_MAXLEN);
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	worker.bgw_main_arg = Int32GetDatum((int32) (slot - Shared->schedulers));
-	memcpy(worker.bgw_extra, &slot->generation, sizeof(slot->generation));
-	worker.bgw_notify_pid = MyProcPid;
-	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
-		return NULL;
-	return handle;
+	return worker_start("scheduler", database_name, (int) (slot - Shared->schedulers),
+						slot->generation);
 }
 
 static void
@@ -556,9 +543,9 @@ static void
 attach(Datum arg)
 {
 	uint32 generation;
+	int slot = worker_slot(arg, &generation);
 
-	memcpy(&generation, MyBgworkerEntry->bgw_extra, sizeof(generation));
-	me = shared_scheduler_attach(DatumGetInt32(arg), generation);
+	me = shared_scheduler_attach(slot, generation);
 	if (me == NULL)
 		proc_exit(0);
 	on_shmem_exit(leave_slot, 0);

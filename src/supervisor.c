@@ -40,6 +40,7 @@
 #include "settings.h"
 #include "shared.h"
 #include "supervisor.h"
+#include "worker.h"
 
 PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 
@@ -84,14 +85,9 @@ static TimestampTz next_turn = 0;
 void
 supervisor_register(void)
 {
-	BackgroundWorker worker = {0};
+	BackgroundWorker worker;
 
-	strlcpy(worker.bgw_name, "pg_task supervisor", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "pg_task supervisor", BGW_MAXLEN);
-	strlcpy(worker.bgw_library_name, "pg_task", BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, "pg_task_supervisor_main", BGW_MAXLEN);
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker_describe(&worker, "supervisor");
 	worker.bgw_restart_time = 1;
 	RegisterBackgroundWorker(&worker);
 }
