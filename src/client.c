@@ -24,6 +24,7 @@
 #include "tcop/dest.h"
 #include "tcop/tcopprot.h"
 #include "utils/elog.h"
+#include "utils/memutils.h"
 
 #include "client.h"
 #include "compat.h"
@@ -33,6 +34,7 @@ static ResultText *notices = NULL;
 static bool received = false;
 static int copy_encoding = -1; /* of COPY data; -1: the client's */
 static ClientFatal fatal;
+static MemoryContext scratch = NULL; /* reset after every message */
 
 /* A text that was sent to the client, in the server's encoding again. */
 static char *
@@ -89,15 +91,17 @@ take_copy_data(const char *data, size_t length)
 	text = pg_any_to_server(data, (int) length, encoding);
 	result_start_line(output);
 	result_put(output, text, text == data ? (int) length : (int) strlen(text));
-	if (text != data)
-		pfree(text);
 }
 
 static int
 take_message(char type, const char *data, size_t length)
 {
+	MemoryContext old;
+
 	if (output == NULL)
 		return 0;
+	/* the server is in the context of the report, which it clears after errors alone */
+	old = MemoryContextSwitchTo(scratch);
 	switch (type)
 	{
 		case 'N':
@@ -115,6 +119,8 @@ take_message(char type, const char *data, size_t length)
 		default:
 			break;
 	}
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(scratch);
 	return 0;
 }
 
@@ -154,6 +160,7 @@ static const PQcommMethods methods = {
 void
 client_define(void)
 {
+	scratch = AllocSetContextCreate(TopMemoryContext, "pg_task client", ALLOCSET_DEFAULT_SIZES);
 	PqCommMethods = &methods;
 	FrontendProtocol = PG_PROTOCOL_LATEST;
 	whereToSendOutput = DestNone;

@@ -17,7 +17,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "commands/trigger.h"
 #include "executor/spi.h"
 #include "jit/jit.h"
 #include "libpq/pqsignal.h"
@@ -65,6 +64,7 @@ static volatile sig_atomic_t terminated = false;
 static uint32 wait_event = 0;
 static uint32 settings_seen = 0; /* settings of roles and databases as of the connection */
 static ResultText notices;		 /* of the task in hand, in its context */
+static LocalTransactionId first_transaction = 0; /* that its request began in; 0: none */
 
 /* Start an executor process for a reserved slot.  NULL: no worker slot is free. */
 BackgroundWorkerHandle *
@@ -255,15 +255,6 @@ write_back(const SharedTask *task, const TaskResult *result)
 	return written;
 }
 
-/* Fire the deferred triggers of the task, and let none be deferred from now on. */
-static void
-fire_deferred(void)
-{
-	ConstraintsSetStmt *all = makeNode(ConstraintsSetStmt);
-
-	AfterTriggerSetState(all);
-}
-
 static void
 set_commit_durability(void)
 {
@@ -334,6 +325,16 @@ check_own_row(const SharedTask *task)
 	CommitTransactionCommand();
 }
 
+/* If the request has committed by itself, say so, once. */
+static void
+note_commits(void)
+{
+	if (first_transaction != 0 && COMPAT_LOCAL_XID != first_transaction)
+		result_put_line(&notices, "INFO:  the request has committed by itself: it is run at least"
+								  " once, not exactly once");
+	first_transaction = 0;
+}
+
 /* Run the task and commit its effects with its outcome; errors are thrown. */
 static void
 run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
@@ -343,12 +344,12 @@ run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
 	ResultText result;
 
 	result_init(&result, settings_response_limit);
+	first_transaction = COMPAT_LOCAL_XID;
 	client_begin(&result, &notices);
-	if (request_run(request, task_context, format, &result))
-		result_put_line(&notices, "INFO:  the request has committed by itself: it is run at least"
-								  " once, not exactly once");
-	fire_deferred();
+	request_run(request, task_context, format, &result);
+	table_fire_deferred();
 	client_end();
+	note_commits();
 	disable_timeout(task_timeout, false);
 
 	done.start = started;
@@ -381,6 +382,7 @@ catch_error(void)
 	disable_all_timeouts(false);
 	QueryCancelPending = false;
 	MemoryContextSwitchTo(task_context);
+	note_commits();
 	error = CopyErrorData();
 	if (timed_out && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 		error->message = pstrdup("canceling task due to timeout");

@@ -59,7 +59,7 @@ typedef struct Statement
 	"SELECT r.id"                                                                    \
 	"  FROM ROWS FROM (unnest($1), unnest($2)) AS a (id, attempt)"                   \
 	"  JOIN %1$s AS r ON r.id = a.id AND r.attempt = a.attempt AND r.state = 'WORK'" \
-	"   FOR UPDATE OF r SKIP LOCKED"
+	"   FOR NO KEY UPDATE OF r SKIP LOCKED"
 
 /* clang-format off */
 static const Statement statements[STATEMENTS] = {
@@ -107,7 +107,7 @@ static const Statement statements[STATEMENTS] = {
 		"  JOIN %1$s AS t ON t.id = c.id AND t.state = $8 AND t.dt <= $7"
 		"   AND t.queue = c.queue AND " G_MAX " = c.max AND t.priority = c.priority"
 		"   AND t.role = c.role::name"
-		"   FOR UPDATE OF t SKIP LOCKED"
+		"   FOR NO KEY UPDATE OF t SKIP LOCKED"
 		") UPDATE %1$s AS t"
 		"    SET state = 'WORK', attempt = t.attempt + 1, start = $7, stop = NULL, pid = c.pid"
 		"   FROM c"
@@ -149,7 +149,7 @@ static const Statement statements[STATEMENTS] = {
 		" WHERE t.id = (SELECT r.id"
 		"                 FROM %1$s AS r"
 		"                WHERE r.id = $1 AND r.state = 'PLAN'"
-		"                  FOR UPDATE SKIP LOCKED)"},
+		"                  FOR NO KEY UPDATE SKIP LOCKED)"},
 
 	[STATEMENT_REQUEST] = {2, {INT8OID, INT4OID},
 		"SELECT t.request"

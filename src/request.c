@@ -132,15 +132,13 @@ commits_now(Node *statement)
 /*
  * Run all statements of a request, in order, and put what they return into
  * the result.  The caller has started a transaction, and finds one open
- * afterwards: the same, unless true is returned.  Then the request has
- * committed or rolled back by itself, and only what came after that can still
- * be undone.  Errors are thrown.
+ * afterwards: another one if the request has committed or rolled back by itself;
+ * only what came after that can still be undone.  Errors are thrown.
  */
-bool
+void
 request_run(const char *request, MemoryContext context, ResultFormat format, ResultText *result)
 {
 	ResultReceiver *receiver = result_receiver(result, format);
-	LocalTransactionId transaction = COMPAT_LOCAL_XID;
 	List *statements = pg_parse_query(request);
 	MemoryContext statement_context =
 		AllocSetContextCreate(context, "pg_task statement", ALLOCSET_DEFAULT_SIZES);
@@ -178,5 +176,4 @@ request_run(const char *request, MemoryContext context, ResultFormat format, Res
 		ereport(ERROR, (errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 						errmsg("the request left a transaction open"),
 						errdetail("It was rolled back."), errhint("Add COMMIT or ROLLBACK.")));
-	return COMPAT_LOCAL_XID != transaction;
 }

@@ -9,7 +9,7 @@
 
 #include "result.h"
 
-extern bool
+extern void
 request_run(const char *request, MemoryContext context, ResultFormat format, ResultText *result);
 
 #endif /* PG_TASK_REQUEST_H */

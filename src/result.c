@@ -271,7 +271,7 @@ start_rows(DestReceiver *self, int operation pg_attribute_unused(), TupleDesc de
 		describe_column(&receiver->columns[i], TupleDescAttr(desc, i), receiver->format);
 	if (receiver->format == RESULT_JSON)
 		result_put_line(receiver->result, "[");
-	else if (desc->natts > (receiver->format == RESULT_CSV ? 0 : 1))
+	else if (desc->natts > 1 || receiver->format == RESULT_CSV)
 		put_header(receiver, desc);
 	MemoryContextSwitchTo(old);
 }

@@ -18,7 +18,9 @@
 #include "catalog/pg_type.h"
 #include "commands/defrem.h"
 #include "commands/extension.h"
+#include "commands/trigger.h"
 #include "executor/spi.h"
+#include "nodes/parsenodes.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
@@ -115,6 +117,19 @@ static bool changed = false;
 static bool acting = false;
 
 /*
+ * Fire the deferred triggers that wait, as whoever acts now, and let none be
+ * deferred in this transaction from now on.
+ */
+void
+table_fire_deferred(void)
+{
+	ConstraintsSetStmt *all = makeNode(ConstraintsSetStmt);
+
+	AfterTriggerSetState(all);
+	pfree(all);
+}
+
+/*
  * Act as "user" in a security-restricted context, with a search path that
  * nobody else can put objects into, until table_return.  An error restores
  * all of it with the transaction.
@@ -122,6 +137,8 @@ static bool acting = false;
 void
 table_become(Oid user, TableScope *scope)
 {
+	/* the server fires none in such a context; what waits is not the owner's */
+	table_fire_deferred();
 	GetUserIdAndSecContext(&scope->user, &scope->context);
 	acting = true;
 	SetUserIdAndSecContext(user, scope->context | SECURITY_LOCAL_USERID_CHANGE |

@@ -30,6 +30,7 @@ extern TaskTable *table_prepare(const SettingsTable *where, Oid user, MemoryCont
 extern TaskTable *table_find(Oid relid, MemoryContext context);
 extern void table_free(TaskTable *table);
 
+extern void table_fire_deferred(void);
 extern void table_become(Oid user, TableScope *scope);
 extern void table_return(const TableScope *scope);
 extern void table_stop_acting(const TableScope *scope);
