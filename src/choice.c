@@ -7,7 +7,7 @@
  */
 #include "postgres.h"
 
-#include "utils/elog.h"
+#include "utils/memutils.h"
 
 #include "choice.h"
 #include "executor.h"
@@ -18,6 +18,48 @@
 QueueCandidate choice_candidates[CHOICE_MAX];
 Choice choice_list[CHOICE_MAX];
 int choice_count = 0;
+
+/* A task that could not be claimed, for something in its row: others come first for a while. */
+typedef struct SetAside
+{
+	int64 id;
+	TimestampTz until;
+} SetAside;
+
+static List *set_aside = NIL;
+
+static bool
+is_set_aside(int64 id, TimestampTz now)
+{
+	ListCell *cell;
+
+	foreach(cell, set_aside)
+	{
+		SetAside *entry = lfirst(cell);
+
+		if (entry->until <= now)
+		{
+			set_aside = foreach_delete_current(set_aside, cell);
+			pfree(entry);
+		}
+		else if (entry->id == id)
+			return true;
+	}
+	return false;
+}
+
+/* The task that was chosen alone could not be claimed. */
+void
+choice_set_aside(TimestampTz until)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+	SetAside *entry = palloc(sizeof(SetAside));
+
+	entry->id = choice_candidates[0].id;
+	entry->until = until;
+	set_aside = lappend(set_aside, entry);
+	MemoryContextSwitchTo(old);
+}
 
 /* Fail all tasks of a group that are due: their role cannot run them. */
 static void
@@ -116,9 +158,10 @@ demand_executors(List *blocked, TimestampTz now, bool *wants_executor)
 }
 
 static void
-choose_task(WaitingGroup *group, PoolExecutor *executor, TimestampTz now)
+choose_task(WaitingGroup *group, Oid role, PoolExecutor *executor, TimestampTz now)
 {
-	pool_reserve(executor, group->queue);
+	choice_list[choice_count].generation = pool_reserve(executor, group->queue);
+	choice_list[choice_count].role = role;
 	choice_candidates[choice_count].id = waiting_take(now).id;
 	choice_candidates[choice_count].group = &group->key;
 	choice_candidates[choice_count].pid = pool_pid(executor);
@@ -130,26 +173,34 @@ choose_task(WaitingGroup *group, PoolExecutor *executor, TimestampTz now)
 
 /*
  * Choose, in order, the tasks that may start now and the executors for them.
- * Read what has to be read for that.  True when tasks were refused, so that there
+ * Read what has to be read for that.  True when tasks were dropped, so that there
  * may be more to choose from.  *wants_executor is set when one should come from
  * another database.
  */
 bool
-choice_make(const TaskTable *table, TimestampTz now, bool *wants_executor)
+choice_make(const TaskTable *table, TimestampTz now, int limit, bool *wants_executor)
 {
-	bool refused = false;
+	bool dropped = false;
 	List *blocked = NIL;
 	WaitingGroup *group;
 
 	read_groups(table, now);
 	waiting_order(now);
 	pool_begin();
-	while (choice_count < CHOICE_MAX && (group = waiting_next(now)) != NULL)
+	while (choice_count < limit && (group = waiting_next(now)) != NULL)
 	{
 		const char *name = group->key.role;
 		Blocked *entry = find_blocked(blocked, name);
 		PoolExecutor *executor = NULL;
+		TaskPlace place;
 
+		if (is_set_aside(group->places[group->next].id, now))
+		{
+			(void) waiting_drop(group, now, &place);
+			waiting_pass();
+			dropped = true;
+			continue;
+		}
 		if (entry == NULL)
 		{
 			Role role = roles_check(table->owner, name);
@@ -157,14 +208,14 @@ choice_make(const TaskTable *table, TimestampTz now, bool *wants_executor)
 			if (role.error)
 			{
 				refuse(table, group, &role, now);
-				refused = true;
+				dropped = true;
 				waiting_pass();
 				continue;
 			}
 			executor = pool_find(role.oid, group->queue->average, now);
 			if (executor)
 			{
-				choose_task(group, executor, now);
+				choose_task(group, role.oid, executor, now);
 				continue;
 			}
 			blocked = block(blocked, &role, name);
@@ -174,7 +225,7 @@ choice_make(const TaskTable *table, TimestampTz now, bool *wants_executor)
 		waiting_pass();
 	}
 	demand_executors(blocked, now, wants_executor);
-	return refused;
+	return dropped;
 }
 
 /* Nothing of what was chosen is started after all. */

@@ -20,6 +20,8 @@ typedef struct Choice
 	WaitingGroup *group;
 	WaitingQueue *queue;
 	PoolExecutor *executor;
+	uint32 generation; /* of the executor, when it was chosen */
+	Oid role;
 } Choice;
 
 /* Two parallel arrays, in order; good until the next choice. */
@@ -27,7 +29,8 @@ extern QueueCandidate choice_candidates[CHOICE_MAX];
 extern Choice choice_list[CHOICE_MAX];
 extern int choice_count;
 
-extern bool choice_make(const TaskTable *table, TimestampTz now, bool *wants_executor);
+extern bool choice_make(const TaskTable *table, TimestampTz now, int limit, bool *wants_executor);
+extern void choice_set_aside(TimestampTz until);
 extern void choice_drop(void);
 
 #endif /* PG_TASK_CHOICE_H */

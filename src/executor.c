@@ -425,6 +425,21 @@ give_up(void)
 	proc_exit(1);
 }
 
+/*
+ * Trust must not hang on bookkeeping: a task of another role is not run here.
+ * The process ends, and the task is planned again.
+ */
+static void
+check_role(const SharedTask *task)
+{
+	if (task->role == me->role)
+		return;
+	terminated = true;
+	ereport(FATAL, (errcode(ERRCODE_INTERNAL_ERROR),
+					errmsg("task " INT64_FORMAT " was handed to an executor of another role",
+						   task->run.id)));
+}
+
 static void
 run_task(const SharedTask *task)
 {
@@ -577,6 +592,7 @@ pg_task_executor_main(Datum arg)
 			proc_exit(0);
 		if (take_task(&task))
 		{
+			check_role(&task);
 			show_task(&task);
 			run_task(&task);
 			clean_up();

@@ -366,7 +366,8 @@ spare(Oid role, int has, TimestampTz now)
 	{
 		if (executor->leaving && !is_stuck(executor, now))
 			return NULL; /* one at a time */
-		if (executor->leaving || executor->role == role || !executor->ready ||
+		if (executor->leaving || executor->reserved > 0 || executor->role == role ||
+			!executor->ready ||
 			!TimestampDifferenceExceeds(executor->slot->started, now, SLICE_MS) ||
 			(has > 0 && count_role(executor->role) < has + 2))
 			continue;
@@ -448,26 +449,32 @@ promise(PoolExecutor *executor, bool promised)
 	LWLockRelease(executor->slot->lock);
 }
 
-/* A task is meant for this executor. */
-void
+/*
+ * A task is meant for this executor.  Returns its generation: by the time the
+ * task is claimed, another process may have the slot.
+ */
+uint32
 pool_reserve(PoolExecutor *executor, const WaitingQueue *queue)
 {
 	if (executor->reserved == 0)
 		promise(executor, true);
 	executor->reserved++;
 	executor->load += queue->average >= 0 ? queue->average : RUN_US;
+	return executor->generation;
 }
 
 /* Put a claimed task into the executor's ring, or lose it when the executor is gone. */
 void
-pool_assign(PoolExecutor *executor, WaitingQueue *queue, Oid relid, const SharedTask *task)
+pool_assign(PoolExecutor *executor, uint32 generation, WaitingQueue *queue, Oid relid,
+			const SharedTask *task)
 {
 	SharedExecutor *slot = executor->slot;
 	PoolTask mine = {task->run, queue};
 	bool assigned = false;
 
 	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
-	if (slot->generation == executor->generation && slot->ready && !slot->leave)
+	if (slot->generation == generation && executor->generation == generation && slot->ready &&
+		!slot->leave)
 	{
 		slot->relid = relid;
 		slot->ring[slot->assigned++ % SHARED_RING] = *task;
@@ -524,6 +531,8 @@ start(Oid role, const char *name, TimestampTz now)
 	if (slot == NULL)
 		return false;
 	executor = &executors[slot - Shared->executors];
+	if (executor->used)
+		reap(executor); /* the process that had the slot has left since */
 	adopt(executor, slot);
 	old = MemoryContextSwitchTo(TopMemoryContext);
 	executor->handle = executor_start(slot, my_database, name);

@@ -36,9 +36,9 @@ extern void pool_dismiss(void);
 extern void pool_begin(void);
 extern PoolExecutor *pool_find(Oid role, double average, TimestampTz now);
 extern int pool_pid(const PoolExecutor *executor);
-extern void pool_reserve(PoolExecutor *executor, const WaitingQueue *queue);
-extern void
-pool_assign(PoolExecutor *executor, WaitingQueue *queue, Oid relid, const SharedTask *task);
+extern uint32 pool_reserve(PoolExecutor *executor, const WaitingQueue *queue);
+extern void pool_assign(PoolExecutor *executor, uint32 generation, WaitingQueue *queue, Oid relid,
+						const SharedTask *task);
 extern void pool_wake(void);
 
 extern int pool_compare_need(Oid left, Oid right);

@@ -47,6 +47,9 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 /* A full look that takes long is spaced out: it takes at most 1/50 of the time. */
 #define LOOK_SHARE 50
 
+/* A task whose row cannot be claimed is tried again so much later. */
+#define SET_ASIDE_MS 60000
+
 /* Tasks that have to be written to, as arrays that grow. */
 typedef struct Runs
 {
@@ -75,6 +78,7 @@ typedef struct Failed
 
 static List *failed = NIL;
 
+static bool claim_singly = false;	/* to find the row that cannot be claimed */
 static Oid last_relid = InvalidOid; /* the table that was prepared last */
 static bool recover_due = true;
 static bool recover_with_look = false;
@@ -340,6 +344,7 @@ static void
 make_task(const QueueClaim *claim, const Choice *choice, SharedTask *task)
 {
 	task->run = claim->run;
+	task->role = choice->role;
 	task->timeout = claim->timeout;
 	task->repeats = claim->repeats;
 	task->deletes = claim->deletes;
@@ -385,7 +390,8 @@ hand_out(QueueClaim *claims, int count)
 			continue;
 		}
 		make_task(claim, &choice_list[i], &task);
-		pool_assign(choice_list[i].executor, choice_list[i].queue, table->relid, &task);
+		pool_assign(choice_list[i].executor, choice_list[i].generation, choice_list[i].queue,
+					table->relid, &task);
 	}
 	choice_count = 0;
 	pool_wake();
@@ -403,7 +409,8 @@ start_some(void)
 	if (!waiting_ready(now))
 		return false;
 	begin_work("claiming tasks");
-	more = choice_make(table, now, &wants_executor) || choice_count > 0;
+	more =
+		choice_make(table, now, claim_singly ? 1 : CHOICE_MAX, &wants_executor) || choice_count > 0;
 	if (choice_count > 0)
 		count = queue_claim(table, choice_candidates, choice_count, now, &claims);
 	end_work();
@@ -437,9 +444,42 @@ cycle(void)
 	shared_scheduler_want(me, wants_executor);
 	/* last: a trigger of the user's may refuse it, and the others are not to suffer */
 	settle_failed();
+	claim_singly = false;
 	if (last_error)
 		pfree(last_error);
 	last_error = NULL;
+}
+
+/*
+ * Does an error come from what the owner has put on the table (a trigger, a
+ * constraint, an index), rather than from locks, resources or an interrupt?
+ */
+static bool
+is_of_row(int sqlstate)
+{
+	int category = ERRCODE_TO_CATEGORY(sqlstate);
+
+	return category == ERRCODE_TO_CATEGORY(ERRCODE_RAISE_EXCEPTION) ||
+		   category == ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION ||
+		   category == ERRCODE_DATA_EXCEPTION ||
+		   category == ERRCODE_TO_CATEGORY(ERRCODE_SYNTAX_ERROR) ||
+		   category == ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION ||
+		   category == ERRCODE_EXTERNAL_ROUTINE_EXCEPTION;
+}
+
+/*
+ * A claim failed for something in a row: claim one by one until the row is
+ * found, and leave that alone for a while.  Others are not to suffer.
+ */
+static void
+isolate_row(int sqlstate)
+{
+	if (choice_count == 0 || !is_of_row(sqlstate))
+		return;
+	if (choice_count == 1)
+		choice_set_aside(TimestampTzPlusMilliseconds(GetCurrentTimestamp(), SET_ASIDE_MS));
+	claim_singly = choice_count > 1;
+	SetLatch(MyLatch);
 }
 
 /*
@@ -465,6 +505,7 @@ recover_from_error(void)
 	FlushErrorState();
 	AbortCurrentTransaction();
 	table_abandon();
+	isolate_row(error->sqlerrcode);
 	choice_drop();
 	waiting_clear();
 	forget_table();

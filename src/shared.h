@@ -66,6 +66,7 @@ typedef struct SharedScheduler
 typedef struct SharedTask
 {
 	TaskRun run;
+	Oid role;	   /* the executor refuses what is not its role's */
 	int64 timeout; /* microseconds, -1: the column is NULL */
 	bool repeats;
 	bool deletes;
