@@ -126,6 +126,20 @@ clean_in_transaction(void)
 }
 
 /*
+ * Within a transaction: drop the temporary objects of the task.  Statements of
+ * the table's owner come next, and an unqualified name in one of his triggers
+ * would find them first.
+ */
+void
+cleanup_temporary(void)
+{
+	if (!used_temporary && !(MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE))
+		return;
+	PortalHashTableDeleteAll();
+	ResetTempTableNamespace();
+}
+
+/*
  * Bring the session, of which "role" is the user, back to what it was before
  * the task.  True: that cannot be done, the process must end.
  */

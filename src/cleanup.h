@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 extern void cleanup_define(void);
+extern void cleanup_temporary(void);
 extern bool cleanup_session(Oid role);
 
 #endif /* PG_TASK_CLEANUP_H */

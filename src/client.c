@@ -76,7 +76,11 @@ take_error(const char *data, size_t length)
 	if (report.elevel < FATAL)
 		return;
 	fatal.sqlstate = report.sqlerrcode;
-	strlcpy(fatal.message, report.message ? report.message : "", sizeof(fatal.message));
+	if (report.message == NULL)
+		report.message = "";
+	strlcpy(fatal.message, report.message,
+			pg_mbcliplen(report.message, (int) strlen(report.message), sizeof(fatal.message) - 1) +
+				1);
 }
 
 /* A row of COPY TO STDOUT ends in a newline, ours are separated by one. */

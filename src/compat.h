@@ -29,6 +29,13 @@
 #define COMPAT_MY_PROC (MyProc->pgprocno)
 #endif
 
+/* What post_parse_analyze_hook is given beside the query. */
+#if PG_VERSION_NUM >= 190000
+#define COMPAT_JUMBLE_STATE const JumbleState
+#else
+#define COMPAT_JUMBLE_STATE JumbleState
+#endif
+
 /* What a signal handler is given, to hand it on. */
 #if PG_VERSION_NUM >= 190000
 #define COMPAT_SIGNAL_PASS postgres_signal_arg, pg_siginfo

@@ -232,10 +232,13 @@ write_back(const SharedTask *task, const TaskResult *result)
 {
 	bool read_only = XactReadOnly;
 	bool deletes = task->deletes && result->outcome == TASK_DONE;
+	TaskRun finished = task->run;
 	TableScope scope;
 	bool written;
 
 	XactReadOnly = false;
+	finished.claimed = result->start;
+	cleanup_temporary();
 	find_table();
 	table_become(table->owner, &scope);
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -247,7 +250,7 @@ write_back(const SharedTask *task, const TaskResult *result)
 		if (written && task->repeats)
 			executor_plan_next(table, task->run.id, result->stop);
 		if (written && deletes)
-			queue_delete(table, task->run, "DONE");
+			queue_delete(table, finished, "DONE");
 	}
 	PopActiveSnapshot();
 	table_return(&scope);
@@ -468,6 +471,12 @@ run_task(const SharedTask *task)
 		error = catch_error();
 	}
 	PG_END_TRY();
+	if (error && error->sqlerrcode == ERRCODE_TABLE_CHANGED)
+	{
+		/* not the task's fault: as if this process had been terminated */
+		terminated = true;
+		proc_exit(1);
+	}
 	if (error)
 	{
 		PG_TRY();
@@ -558,6 +567,7 @@ attach(Datum arg)
 	BackgroundWorkerInitializeConnectionByOid(me->database, me->role, COMPAT_WORKER_FLAGS);
 	client_define();
 	cleanup_define();
+	queue_define();
 	wait_event = COMPAT_WAIT_EVENT("PgTaskExecutorMain");
 	task_timeout = RegisterTimeout(USER_TIMEOUT, task_timeout_handler);
 	task_context = AllocSetContextCreate(TopMemoryContext, "pg_task task", ALLOCSET_DEFAULT_SIZES);

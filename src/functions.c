@@ -10,7 +10,9 @@
 #include "postgres.h"
 
 #include "access/detoast.h"
+#include "access/htup_details.h"
 #include "catalog/partition.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
@@ -20,6 +22,7 @@
 #include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "hooks.h"
@@ -205,7 +208,32 @@ check_row(const Row *row)
 						errhint("Leave the column \"remote\" empty.")));
 }
 
+/* The table that the scheduler knows: of a partition, the root. */
+static Oid
+root_table(Relation rel)
+{
+	if (!rel->rd_rel->relispartition)
+		return RelationGetRelid(rel);
+	return llast_oid(get_partition_ancestors(RelationGetRelid(rel)));
+}
+
 /* ---- what only the owner of the table may write ---- */
+
+static Oid
+table_owner(Relation rel)
+{
+	HeapTuple tuple;
+	Oid owner;
+
+	if (!rel->rd_rel->relispartition)
+		return rel->rd_rel->relowner;
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(root_table(rel)));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for relation %u", root_table(rel));
+	owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
+	ReleaseSysCache(tuple);
+	return owner;
+}
 
 static void
 forbid(RowColumn which, const char *hint)
@@ -265,7 +293,7 @@ check_rights(const Row *old, const Row *new)
 	Datum role = row_value(new, ROW_ROLE, &isnull);
 	int i;
 
-	if (has_privs_of_role(GetUserId(), new->rel->rd_rel->relowner))
+	if (has_privs_of_role(GetUserId(), table_owner(new->rel)))
 		return;
 	if (isnull || !roles_may_act(GetUserId(), NameStr(*DatumGetName(role))))
 		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -278,23 +306,6 @@ check_rights(const Row *old, const Row *new)
 }
 
 /* ---- where a row waits ---- */
-
-/* The table that the scheduler knows: of a partition, the root. */
-static Oid
-root_table(Relation rel)
-{
-	static Oid partition = InvalidOid;
-	static Oid root = InvalidOid;
-
-	if (!rel->rd_rel->relispartition)
-		return RelationGetRelid(rel);
-	if (partition != RelationGetRelid(rel))
-	{
-		root = llast_oid(get_partition_ancestors(RelationGetRelid(rel)));
-		partition = RelationGetRelid(rel);
-	}
-	return root;
-}
 
 /* Read the group and the place of a row.  False: a note cannot hold it. */
 static bool

@@ -39,6 +39,7 @@ static struct
 	int count;
 	SharedNote notes[SHARED_NOTES];
 	bool all;		 /* the notes are not all */
+	bool several;	 /* tables that look like the task table */
 	bool supervisor; /* databases or roles changed */
 	bool settings;	 /* settings of databases or roles changed */
 	bool holds;		 /* a database is held */
@@ -54,7 +55,7 @@ void
 hooks_remember(Oid relid, const SharedNote *note)
 {
 	if (pending.relid != relid && OidIsValid(pending.relid))
-		pending.all = true;
+		pending.several = true;
 	pending.relid = relid;
 	if (note == NULL || !shared_note_merge(pending.notes, &pending.count, note))
 		pending.all = true;
@@ -67,8 +68,8 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
 		return;
 	if (event == XACT_EVENT_COMMIT && OidIsValid(pending.relid))
-		shared_scheduler_note(MyDatabaseId, pending.relid, pending.notes, pending.count,
-							  pending.all);
+		shared_scheduler_note(MyDatabaseId, pending.several ? InvalidOid : pending.relid,
+							  pending.notes, pending.count, pending.all || pending.several);
 	if (pending.holds)
 		hold_release();
 	if (pending.settings && event == XACT_EVENT_COMMIT)
@@ -77,7 +78,7 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 		shared_wake_supervisor();
 	pending.relid = InvalidOid;
 	pending.count = 0;
-	pending.all = pending.supervisor = pending.settings = pending.holds = false;
+	pending.all = pending.several = pending.supervisor = pending.settings = pending.holds = false;
 }
 
 /* May the current user make a database? */

@@ -152,7 +152,7 @@ pool_runs(TaskRun run, WaitingQueue *queue)
 		{
 			PoolTask *task = &executor->ring[i % SHARED_RING];
 
-			if (task->run.id != run.id || task->run.attempt != run.attempt)
+			if (!task_same_run(task->run, run))
 				continue;
 			if (task->queue == NULL)
 				queue->running++;

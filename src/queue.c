@@ -10,7 +10,9 @@
 
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "nodes/nodeFuncs.h"
 #include "nodes/parsenodes.h"
+#include "parser/analyze.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -18,10 +20,11 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
+#include "compat.h"
 #include "queue.h"
 #include "shared.h"
 
-#define MAX_ARGUMENTS 9
+#define MAX_ARGUMENTS 10
 
 typedef enum QueueStatement
 {
@@ -54,12 +57,17 @@ typedef struct Statement
 #define G_ROLE "t.role::text"
 #define G_ALL G_QUEUE ", " G_MAX ", t.priority, " G_ROLE
 
-/* Of the runs in two arrays, those that still are, and that nobody locks. */
-#define RUNS_NOT_LOCKED                                                              \
-	"SELECT r.id"                                                                    \
-	"  FROM ROWS FROM (unnest($1), unnest($2)) AS a (id, attempt)"                   \
-	"  JOIN %1$s AS r ON r.id = a.id AND r.attempt = a.attempt AND r.state = 'WORK'" \
-	"   FOR NO KEY UPDATE OF r SKIP LOCKED"
+/* When a row was claimed; an owner may have removed that. */
+#define CLAIMED(alias) "coalesce(" alias ".start, '-infinity')"
+
+/* Of the runs in three arrays, those that still are, and that nobody locks. */
+#define RUNS_NOT_LOCKED                                                                 \
+	"SELECT r.id"                                                                       \
+	"  FROM ROWS FROM (unnest($1), unnest($2), unnest($3)) AS a (id, attempt, claimed)" \
+	"  JOIN %1$s AS r ON r.id = a.id AND r.attempt = a.attempt AND " CLAIMED(           \
+		"r") " = a.claimed"                                                             \
+			 "   AND r.state = 'WORK'"                                                  \
+			 "   FOR NO KEY UPDATE OF r SKIP LOCKED"
 
 /* clang-format off */
 static const Statement statements[STATEMENTS] = {
@@ -118,30 +126,33 @@ static const Statement statements[STATEMENTS] = {
 		"                THEN t.request END"},
 
 	/* the scheduler waits for nobody's row locks */
-	[STATEMENT_RELEASE] = {2, {INT8ARRAYOID, INT4ARRAYOID},
+	[STATEMENT_RELEASE] = {3, {INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID},
 		"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
 		" UPDATE %1$s AS t"
 		"    SET state = 'PLAN', attempt = t.attempt - 1, start = NULL, pid = NULL"
 		"   FROM c"
 		"  WHERE t.id = c.id"},
 
-	[STATEMENT_REPLAN] = {2, {INT8ARRAYOID, INT4ARRAYOID},
+	[STATEMENT_REPLAN] = {3, {INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID},
 		"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
 		" UPDATE %1$s AS t"
 		"    SET state = 'PLAN'"
 		"   FROM c"
 		"  WHERE t.id = c.id"},
 
-	[STATEMENT_FAIL] = {4, {INT8ARRAYOID, INT4ARRAYOID, TEXTOID, TEXTOID},
+	[STATEMENT_FAIL] = {5,
+		{INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID, TEXTOID, TEXTOID},
 		"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
 		" UPDATE %1$s AS t"
-		"    SET state = 'FAIL', stop = clock_timestamp(), error = $3, sqlstate = $4,"
-		"        response = 'FATAL:  ' || $3"
+		"    SET state = 'FAIL', stop = clock_timestamp(), error = $4, sqlstate = $5,"
+		"        response = 'FATAL:  ' || $4"
 		"   FROM c"
 		"  WHERE t.id = c.id"},
 
 	[STATEMENT_WORK] = {0, {0},
-		"SELECT t.id, t.attempt, t.queue FROM %1$s AS t WHERE t.state = 'WORK'"},
+		"SELECT t.id, t.attempt, " CLAIMED("t") ", t.queue"
+		"  FROM %1$s AS t"
+		" WHERE t.state = 'WORK'"},
 
 	[STATEMENT_REFUSE] = {4, {INT8OID, TEXTOID, TEXTOID, TEXTOID},
 		"UPDATE %1$s AS t"
@@ -151,22 +162,22 @@ static const Statement statements[STATEMENTS] = {
 		"                WHERE r.id = $1 AND r.state = 'PLAN'"
 		"                  FOR NO KEY UPDATE SKIP LOCKED)"},
 
-	[STATEMENT_REQUEST] = {2, {INT8OID, INT4OID},
+	[STATEMENT_REQUEST] = {3, {INT8OID, INT4OID, TIMESTAMPTZOID},
 		"SELECT t.request"
 		"  FROM %1$s AS t"
-		" WHERE t.id = $1 AND t.attempt = $2 AND t.state = 'WORK'"},
+		" WHERE t.id = $1 AND t.attempt = $2 AND t.start = $3 AND t.state = 'WORK'"},
 
-	[STATEMENT_FINISH] = {9,
-		{INT8OID, INT4OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID,
-		 TEXTOID},
+	[STATEMENT_FINISH] = {10,
+		{INT8OID, INT4OID, TIMESTAMPTZOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID,
+		 TEXTOID, TEXTOID},
 		"UPDATE %1$s AS t"
-		"   SET state = $3, start = $4, stop = $5, response = $6, error = $7, sqlstate = $8,"
-		"       notice = $9, pid = pg_backend_pid()"
-		" WHERE t.id = $1 AND t.attempt = $2 AND t.state = 'WORK'"},
+		"   SET state = $4, start = $5, stop = $6, response = $7, error = $8, sqlstate = $9,"
+		"       notice = $10, pid = pg_backend_pid()"
+		" WHERE t.id = $1 AND t.attempt = $2 AND t.start = $3 AND t.state = 'WORK'"},
 
-	[STATEMENT_DELETE] = {3, {INT8OID, INT4OID, TEXTOID},
+	[STATEMENT_DELETE] = {4, {INT8OID, INT4OID, TIMESTAMPTZOID, TEXTOID},
 		"DELETE FROM %1$s AS t"
-		" WHERE t.id = $1 AND t.attempt = $2 AND t.state = $3"},
+		" WHERE t.id = $1 AND t.attempt = $2 AND t.start = $3 AND t.state = $4"},
 
 	[STATEMENT_REPEAT] = {1, {INT8OID},
 		"SELECT t.dt, t.repeat, t.drift, t.timezone FROM %1$s AS t WHERE t.id = $1"},
@@ -178,6 +189,7 @@ static const Statement statements[STATEMENTS] = {
 /* clang-format on */
 
 static SPIPlanPtr plans[STATEMENTS];
+static char *texts[STATEMENTS];
 
 /* Free the plans: the table is another, or has changed. */
 void
@@ -189,23 +201,26 @@ queue_forget(void)
 	{
 		if (plans[i])
 			SPI_freeplan(plans[i]);
+		if (texts[i])
+			pfree(texts[i]);
 		plans[i] = NULL;
+		texts[i] = NULL;
 	}
 }
 
-static SPIPlanPtr
+static void
 prepare(QueueStatement which, const TaskTable *table)
 {
 	const Statement *statement = &statements[which];
 	SPIPlanPtr plan;
 
-	plan = SPI_prepare_cursor(psprintf(statement->sql, table->name, table->inherited),
-							  statement->nargs, (Oid *) statement->types, CURSOR_OPT_GENERIC_PLAN);
+	plan = SPI_prepare_cursor(texts[which], statement->nargs, (Oid *) statement->types,
+							  CURSOR_OPT_GENERIC_PLAN);
 	if (plan == NULL)
 		elog(ERROR, "could not prepare a statement on %s: %s", table->name,
 			 SPI_result_code_string(SPI_result));
 	SPI_keepplan(plan);
-	return plan;
+	plans[which] = plan;
 }
 
 /*
@@ -230,6 +245,51 @@ fix_planner(void)
 	return nest_level;
 }
 
+/* The statement that is being executed, and the only table it may be about. */
+static const char *expected_sql = NULL;
+static Oid expected_relid = InvalidOid;
+static post_parse_analyze_hook_type next_analyze_hook = NULL;
+
+static bool
+is_expected(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, RangeTblEntry))
+	{
+		RangeTblEntry *entry = (RangeTblEntry *) node;
+
+		if (entry->rtekind == RTE_RELATION && entry->relid != expected_relid)
+			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
+		return false;
+	}
+	if (IsA(node, Query))
+		return query_tree_walker((Query *) node, is_expected, context, QTW_EXAMINE_RTES_BEFORE);
+	return expression_tree_walker(node, is_expected, context);
+}
+
+/*
+ * A statement of ours names its table, and the server may look the name up again
+ * at any time.  If another table has it by then, the statement must not run: it
+ * would do so with the rights of the owner of ours.
+ */
+static void
+check_statement(ParseState *pstate, Query *query, COMPAT_JUMBLE_STATE *jumble)
+{
+	if (expected_sql && strcmp(pstate->p_sourcetext, expected_sql) == 0)
+		(void) is_expected((Node *) query, NULL);
+	if (next_analyze_hook)
+		next_analyze_hook(pstate, query, jumble);
+}
+
+/* Once for a process that executes these statements. */
+void
+queue_define(void)
+{
+	next_analyze_hook = post_parse_analyze_hook;
+	post_parse_analyze_hook = check_statement;
+}
+
 /*
  * Execute a statement between SPI_connect and SPI_finish; the result is in
  * SPI_tuptable.  "nulls" as for SPI_execute_plan.
@@ -240,11 +300,17 @@ execute(QueueStatement which, const TaskTable *table, Datum *values, const char 
 	int nest_level = 0;
 	int code;
 
+	if (texts[which] == NULL)
+		texts[which] = MemoryContextStrdup(
+			TopMemoryContext, psprintf(statements[which].sql, table->name, table->inherited));
+	expected_sql = texts[which];
+	expected_relid = table->relid;
 	if (plans[which] == NULL || !SPI_plan_is_valid(plans[which]))
 		nest_level = fix_planner();
 	if (plans[which] == NULL)
-		plans[which] = prepare(which, table);
+		prepare(which, table);
 	code = SPI_execute_plan(plans[which], values, nulls, false, 0);
+	expected_sql = NULL;
 	if (nest_level > 0)
 		AtEOXact_GUC(false, nest_level);
 	if (code < 0)
@@ -302,21 +368,33 @@ array_datum(Datum *elements, int count, Oid type)
 	return PointerGetDatum(construct_array(elements, count, type, length, by_value, align));
 }
 
-/* Two parallel arrays: the ids and the attempts of some runs. */
+/* Three parallel arrays: the ids, attempts and claims of some runs. */
 static void
 run_arrays(const TaskRun *runs, int count, Datum *values)
 {
 	Datum *ids = palloc(count * sizeof(Datum));
 	Datum *attempts = palloc(count * sizeof(Datum));
+	Datum *claimed = palloc(count * sizeof(Datum));
 	int i;
 
 	for (i = 0; i < count; i++)
 	{
 		ids[i] = Int64GetDatum(runs[i].id);
 		attempts[i] = Int32GetDatum(runs[i].attempt);
+		claimed[i] = TimestampTzGetDatum(runs[i].claimed);
 	}
 	values[0] = array_datum(ids, count, INT8OID);
 	values[1] = array_datum(attempts, count, INT4OID);
+	values[2] = array_datum(claimed, count, TIMESTAMPTZOID);
+}
+
+/* The arguments $1 to $3 of a statement on one run. */
+static void
+run_values(TaskRun run, Datum *values)
+{
+	values[0] = Int64GetDatum(run.id);
+	values[1] = Int32GetDatum(run.attempt);
+	values[2] = TimestampTzGetDatum(run.claimed);
 }
 
 /* All groups that have waiting rows, with the first row of each. */
@@ -424,6 +502,7 @@ queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
 
 		claim->run.id = DatumGetInt64(column(i, 1));
 		claim->run.attempt = DatumGetInt32(column(i, 2));
+		claim->run.claimed = now;
 		claim->timeout = column_is_null(i, 3) ? -1 : DatumGetInt64(column(i, 3));
 		claim->repeats = DatumGetBool(column(i, 4));
 		claim->deletes = DatumGetBool(column(i, 5));
@@ -437,7 +516,7 @@ queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
 static int
 update_runs(QueueStatement which, const TaskTable *table, const TaskRun *runs, int count)
 {
-	Datum values[2];
+	Datum values[3];
 	uint64 updated;
 
 	SPI_connect();
@@ -468,13 +547,13 @@ queue_replan(const TaskTable *table, const TaskRun *runs, int count)
 bool
 queue_fail(const TaskTable *table, TaskRun run, const TaskFailure *failure)
 {
-	Datum values[4];
+	Datum values[5];
 	bool done;
 
 	SPI_connect();
 	run_arrays(&run, 1, values);
-	values[2] = CStringGetTextDatum(failure->error);
-	values[3] = CStringGetTextDatum(failure->sqlstate);
+	values[3] = CStringGetTextDatum(failure->error);
+	values[4] = CStringGetTextDatum(failure->sqlstate);
 	done = execute(STATEMENT_FAIL, table, values, NULL) > 0;
 	SPI_finish();
 	return done;
@@ -497,7 +576,8 @@ queue_work(const TaskTable *table, QueueWork **rows)
 
 		row->run.id = DatumGetInt64(column(i, 1));
 		row->run.attempt = DatumGetInt32(column(i, 2));
-		row->queue = text_column(caller, i, 3);
+		row->run.claimed = DatumGetTimestampTz(column(i, 3));
+		row->queue = text_column(caller, i, 4);
 	}
 	SPI_finish();
 	return (int) count;
@@ -525,10 +605,11 @@ char *
 queue_request(const TaskTable *table, TaskRun run)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	Datum values[2] = {Int64GetDatum(run.id), Int32GetDatum(run.attempt)};
+	Datum values[3];
 	char *request = NULL;
 
 	SPI_connect();
+	run_values(run, values);
 	if (execute(STATEMENT_REQUEST, table, values, NULL) > 0)
 		request = text_column(caller, 0, 1);
 	SPI_finish();
@@ -539,27 +620,26 @@ queue_request(const TaskTable *table, TaskRun run)
 bool
 queue_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
 {
-	Datum values[9] = {0};
-	char nulls[9] = {' ', ' ', ' ', ' ', ' ', ' ', 'n', 'n', 'n'};
+	Datum values[10] = {0};
+	char nulls[10] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', 'n', 'n', 'n'};
 	bool finished;
 
 	SPI_connect();
-	values[0] = Int64GetDatum(run.id);
-	values[1] = Int32GetDatum(run.attempt);
-	values[2] = CStringGetTextDatum(result->outcome == TASK_DONE ? "DONE" : "FAIL");
-	values[3] = TimestampTzGetDatum(result->start);
-	values[4] = TimestampTzGetDatum(result->stop);
-	values[5] = CStringGetTextDatum(result->response);
+	run_values(run, values);
+	values[3] = CStringGetTextDatum(result->outcome == TASK_DONE ? "DONE" : "FAIL");
+	values[4] = TimestampTzGetDatum(result->start);
+	values[5] = TimestampTzGetDatum(result->stop);
+	values[6] = CStringGetTextDatum(result->response);
 	if (result->error)
 	{
-		values[6] = CStringGetTextDatum(result->error);
-		values[7] = CStringGetTextDatum(result->sqlstate);
-		nulls[6] = nulls[7] = ' ';
+		values[7] = CStringGetTextDatum(result->error);
+		values[8] = CStringGetTextDatum(result->sqlstate);
+		nulls[7] = nulls[8] = ' ';
 	}
 	if (result->notice)
 	{
-		values[8] = CStringGetTextDatum(result->notice);
-		nulls[8] = ' ';
+		values[9] = CStringGetTextDatum(result->notice);
+		nulls[9] = ' ';
 	}
 	finished = execute(STATEMENT_FINISH, table, values, nulls) > 0;
 	SPI_finish();
@@ -570,11 +650,12 @@ queue_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
 bool
 queue_delete(const TaskTable *table, TaskRun run, const char *state)
 {
-	Datum values[3] = {Int64GetDatum(run.id), Int32GetDatum(run.attempt),
-					   CStringGetTextDatum(state)};
+	Datum values[4];
 	bool deleted;
 
 	SPI_connect();
+	run_values(run, values);
+	values[3] = CStringGetTextDatum(state);
 	deleted = execute(STATEMENT_DELETE, table, values, NULL) > 0;
 	SPI_finish();
 	return deleted;

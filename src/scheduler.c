@@ -24,6 +24,7 @@
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
+#include "tcop/tcopprot.h"
 #include "utils/backend_status.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -78,8 +79,9 @@ typedef struct Failed
 
 static List *failed = NIL;
 
-static bool claim_singly = false;	/* to find the row that cannot be claimed */
-static Oid last_relid = InvalidOid; /* the table that was prepared last */
+static volatile sig_atomic_t at_work = false; /* in a transaction */
+static bool claim_singly = false;			  /* to find the row that cannot be claimed */
+static Oid last_relid = InvalidOid;			  /* the table that was prepared last */
 static bool recover_due = true;
 static bool recover_with_look = false;
 static bool look_due = true;
@@ -93,6 +95,19 @@ scheduler_start(const SharedScheduler *slot, const char *database_name)
 {
 	return worker_start("scheduler", database_name, (int) (slot - Shared->schedulers),
 						slot->generation);
+}
+
+/*
+ * Asked to end: between transactions in order, within one at once, for a trigger
+ * of the owner's may run in it.
+ */
+static void
+terminate(SIGNAL_ARGS)
+{
+	ShutdownRequestPending = true;
+	if (at_work)
+		die(COMPAT_SIGNAL_PASS);
+	SetLatch(MyLatch);
 }
 
 static void
@@ -120,7 +135,7 @@ runs_contain(const Runs *runs, TaskRun run)
 	int i;
 
 	for (i = 0; i < runs->count; i++)
-		if (runs->runs[i].id == run.id && runs->runs[i].attempt == run.attempt)
+		if (task_same_run(runs->runs[i], run))
 			return true;
 	return false;
 }
@@ -134,7 +149,7 @@ has_failed(TaskRun run)
 	{
 		Failed *entry = lfirst(cell);
 
-		if (entry->run.id == run.id && entry->run.attempt == run.attempt)
+		if (task_same_run(entry->run, run))
 			return true;
 	}
 	return false;
@@ -169,15 +184,13 @@ task_lost(TaskRun run, PoolLoss loss, const TaskFailure *failure)
 	MemoryContextSwitchTo(old);
 }
 
-/* Thrown to begin a turn anew, never reported. */
-#define ERRCODE_TABLE_CHANGED MAKE_SQLSTATE('P', 'T', '0', '0', '1')
-
 /* Open a transaction; with a table, as its owner. */
 static void
 begin_work(const char *activity)
 {
 	SetCurrentStatementStartTimestamp();
 	pgstat_report_activity(STATE_RUNNING, activity);
+	at_work = true;
 	StartTransactionCommand();
 	if (table)
 	{
@@ -191,14 +204,20 @@ begin_work(const char *activity)
 	MemoryContextSwitchTo(cycle_context);
 }
 
-/* Commit, still as the owner: deferred triggers are the owner's. */
+/*
+ * Commit, still as the owner.  Settings go back before, for what a trigger of the
+ * owner's has set would stay with the commit.
+ */
 static void
 end_work(void)
 {
 	PopActiveSnapshot();
+	if (table)
+		AtEOXact_GUC(false, scope.nest_level);
 	CommitTransactionCommand();
 	if (table)
 		table_stop_acting(&scope);
+	at_work = false;
 	MemoryContextSwitchTo(cycle_context);
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
@@ -401,6 +420,7 @@ hand_out(QueueClaim *claims, int count)
 static bool
 start_some(void)
 {
+	static TimestampTz last_claim = 0;
 	TimestampTz now = GetCurrentTimestamp();
 	QueueClaim *claims = NULL;
 	int count = 0;
@@ -411,8 +431,10 @@ start_some(void)
 	begin_work("claiming tasks");
 	more =
 		choice_make(table, now, claim_singly ? 1 : CHOICE_MAX, &wants_executor) || choice_count > 0;
+	/* no two claims have the same time: it tells runs apart */
+	last_claim = Max(now, last_claim + 1);
 	if (choice_count > 0)
-		count = queue_claim(table, choice_candidates, choice_count, now, &claims);
+		count = queue_claim(table, choice_candidates, choice_count, last_claim, &claims);
 	end_work();
 	hand_out(claims, count);
 	return more;
@@ -504,6 +526,7 @@ recover_from_error(void)
 	}
 	FlushErrorState();
 	AbortCurrentTransaction();
+	at_work = false;
 	table_abandon();
 	isolate_row(error->sqlerrcode);
 	choice_drop();
@@ -593,6 +616,7 @@ attach(Datum arg)
 	BackgroundWorkerInitializeConnectionByOid(me->database, InvalidOid, 0);
 	wait_event = COMPAT_WAIT_EVENT("PgTaskSchedulerMain");
 	fix_settings();
+	queue_define();
 	cycle_context =
 		AllocSetContextCreate(TopMemoryContext, "pg_task cycle", ALLOCSET_DEFAULT_SIZES);
 	StartTransactionCommand();
@@ -616,7 +640,7 @@ void
 pg_task_scheduler_main(Datum arg)
 {
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	pqsignal(SIGTERM, terminate);
 	BackgroundWorkerUnblockSignals();
 	attach(arg);
 	waiting_create();

@@ -370,7 +370,7 @@ shared_scheduler_note(Oid database, Oid relid, const SharedNote *notes, int coun
 	if (scheduler)
 	{
 		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
-		scheduler->look_all |= all;
+		scheduler->look_all |= all && (scheduler->relid == relid || !OidIsValid(relid));
 		for (i = 0; i < count && scheduler->relid == relid; i++)
 			if (!shared_note_merge(scheduler->notes, &scheduler->nnotes, &notes[i]))
 				scheduler->look_all = true;

@@ -15,6 +15,7 @@
 #include "access/relation.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
 #include "commands/defrem.h"
 #include "commands/extension.h"
@@ -288,6 +289,20 @@ refuse(const char *name, const char *why, const char *column)
 			 errhint("Rename it, or give the task table another name with \"pg_task.table\".")));
 }
 
+static bool
+object_owned_by(Oid relid, Oid owner)
+{
+	HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	bool owned = false;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		owned = ((Form_pg_class) GETSTRUCT(tuple))->relowner == owner;
+		ReleaseSysCache(tuple);
+	}
+	return owned;
+}
+
 /* Is the relation a task table?  If not, leave it alone and say why. */
 static void
 check_table(Relation rel, const char *name)
@@ -311,6 +326,21 @@ check_table(Relation rel, const char *name)
 				   columns[i].type) != 0)
 			refuse(name, "The type of its column \"%s\" is another.", columns[i].name);
 	}
+}
+
+/* Who owns a partition could put rows and triggers into it, as if the table were his. */
+static void
+check_partitions(Relation rel, const char *name)
+{
+	List *members;
+	ListCell *cell;
+
+	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+		return;
+	members = find_all_inheritors(RelationGetRelid(rel), AccessShareLock, NULL);
+	foreach(cell, members)
+		if (!object_owned_by(lfirst_oid(cell), rel->rd_rel->relowner))
+			refuse(name, "Its partition \"%s\" has another owner.", get_rel_name(lfirst_oid(cell)));
 }
 
 static void
@@ -452,6 +482,7 @@ complete_table(Oid relid)
 	TableScope scope;
 
 	check_table(rel, name);
+	check_partitions(rel, name);
 	table_become(rel->rd_rel->relowner, &scope);
 	relation_close(rel, NoLock);
 	add_columns(relid, name);
@@ -505,12 +536,23 @@ relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
 		changed = true;
 }
 
+/* A schema was renamed, perhaps: no table in it is told of that. */
+static void
+schema_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
+				   uint32 hash pg_attribute_unused())
+{
+	changed = true;
+}
+
 /* From now on table_changed tells whether the relation may have changed. */
 void
 table_watch(Oid relid)
 {
 	if (!watching)
+	{
 		CacheRegisterRelcacheCallback(relation_invalidated, (Datum) 0);
+		CacheRegisterSyscacheCallback(NAMESPACEOID, schema_invalidated, (Datum) 0);
+	}
 	watching = true;
 	watched = relid;
 	changed = false;

@@ -18,7 +18,10 @@ typedef struct TaskTable
 	char *inherited; /* quoted columns that the next row of a repeat takes over */
 } TaskTable;
 
-/* What table_enter changed. */
+/* Thrown when the table is not what it was: the work begins anew, and nothing is reported. */
+#define ERRCODE_TABLE_CHANGED MAKE_SQLSTATE('P', 'T', '0', '0', '1')
+
+/* What table_become changed. */
 typedef struct TableScope
 {
 	Oid user;

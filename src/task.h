@@ -33,12 +33,22 @@ typedef struct TaskPlace
 	int64 id;
 } TaskPlace;
 
-/* One run of a task: a later run of the same row has a higher attempt. */
+/*
+ * One run of a task.  A later run of the same row has a higher attempt; the time
+ * of the claim tells it from a run of another row that was given the same id.
+ */
 typedef struct TaskRun
 {
 	int64 id;
 	int32 attempt;
+	TimestampTz claimed; /* what the claim wrote into "start" */
 } TaskRun;
+
+static inline bool
+task_same_run(TaskRun a, TaskRun b)
+{
+	return a.id == b.id && a.attempt == b.attempt && a.claimed == b.claimed;
+}
 
 /* How a run ended, in the words of the table. */
 typedef enum TaskOutcome

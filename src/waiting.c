@@ -87,6 +87,7 @@ static MemoryContext context = NULL;
 static queues_hash *queues = NULL;
 static groups_hash *groups = NULL;
 static dlist_head all_groups = DLIST_STATIC_INIT(all_groups);
+static dlist_head unread_groups = DLIST_STATIC_INIT(unread_groups);
 static binaryheap *order = NULL;
 static bool order_ended = false; /* what comes next is not known */
 static uint32 look_number = 0;
@@ -101,18 +102,41 @@ compare_places(const TaskPlace *a, const TaskPlace *b)
 	return 0;
 }
 
-/* The place just in front of another one. */
-static TaskPlace
-place_before(TaskPlace place)
+static bool
+is_read(const WaitingGroup *group)
 {
-	if (place.id > PG_INT64_MIN)
-		place.id--;
-	else
+	return group->next < group->count;
+}
+
+/* Keep the list of the groups whose next row is not known. */
+static void
+update_unread(WaitingGroup *group)
+{
+	bool unread = !is_read(group) && !group->exhausted;
+
+	if (unread && !group->unread)
+		dlist_push_tail(&unread_groups, &group->unread_node);
+	else if (!unread && group->unread)
+		dlist_delete(&group->unread_node);
+	group->unread = unread;
+}
+
+/* These are the next rows of the group. */
+static void
+set_places(WaitingGroup *group, const TaskPlace *places, int count)
+{
+	if (group->size < count)
 	{
-		place.dt--;
-		place.id = PG_INT64_MAX;
+		if (group->places)
+			pfree(group->places);
+		group->places = MemoryContextAlloc(context, count * sizeof(TaskPlace));
+		group->size = count;
 	}
-	return place;
+	memcpy(group->places, places, count * sizeof(TaskPlace));
+	group->next = 0;
+	group->count = count;
+	if (count > 0)
+		group->mark = places[count - 1];
 }
 
 void
@@ -127,6 +151,8 @@ static void
 forget_group(WaitingGroup *group)
 {
 	group->queue->groups--;
+	if (group->unread)
+		dlist_delete(&group->unread_node);
 	dlist_delete(&group->node);
 	groups_delete(groups, group->key);
 	if (group->places)
@@ -189,13 +215,13 @@ waiting_group(const TaskGroup *key)
 	return group;
 }
 
-/* Start reading the group again, in front of a place. */
+/* The group's next row is here; those behind it have to be read. */
 static void
 rewind_group(WaitingGroup *group, TaskPlace place)
 {
-	group->next = group->count = 0;
-	group->mark = place_before(place);
+	set_places(group, &place, 1);
 	group->exhausted = false;
+	update_unread(group);
 }
 
 /*
@@ -210,10 +236,13 @@ waiting_note(const TaskGroup *key, TaskPlace place)
 	group->seen = look_number;
 	if (compare_places(&place, &group->mark) > 0)
 	{
-		group->exhausted = false;
+		if (is_read(group))
+			group->exhausted = false;
+		else if (group->exhausted)
+			rewind_group(group, place);
 		return;
 	}
-	if (group->next < group->count && compare_places(&group->places[group->next], &place) < 0)
+	if (is_read(group) && compare_places(&group->places[group->next], &place) < 0)
 		place = group->places[group->next];
 	rewind_group(group, place);
 }
@@ -232,12 +261,8 @@ waiting_head(const TaskGroup *key, TaskPlace place)
 	WaitingGroup *group = waiting_group(key);
 
 	group->seen = look_number;
-	if (group->next < group->count && compare_places(&group->places[group->next], &place) == 0)
-		return;
-	if (group->next < group->count || compare_places(&place, &group->mark) <= 0)
+	if (!is_read(group) || compare_places(&group->places[group->next], &place) != 0)
 		rewind_group(group, place);
-	else
-		group->exhausted = false;
 }
 
 /* Forget queues that nothing refers to and that nobody used for a while. */
@@ -306,23 +331,17 @@ may_start(const WaitingGroup *group, TimestampTz now)
 	return has_place(group) && next_start(group) <= now;
 }
 
-static bool
-is_read(const WaitingGroup *group)
-{
-	return group->next < group->count;
-}
-
 /* A group that must be read on before the order is known; NULL when there is none. */
 WaitingGroup *
 waiting_unread(TimestampTz now)
 {
 	dlist_iter iter;
 
-	dlist_foreach(iter, &all_groups)
+	dlist_foreach(iter, &unread_groups)
 	{
-		WaitingGroup *group = dlist_container(WaitingGroup, node, iter.cur);
+		WaitingGroup *group = dlist_container(WaitingGroup, unread_node, iter.cur);
 
-		if (!is_read(group) && !group->exhausted && may_start(group, now))
+		if (may_start(group, now))
 			return group;
 	}
 	return NULL;
@@ -333,14 +352,9 @@ void
 waiting_read(WaitingGroup *group, const TaskPlace *places, int count, int limit)
 {
 	Assert(!is_read(group));
-	group->next = group->count = 0;
-	if (group->places == NULL)
-		group->places = MemoryContextAlloc(context, limit * sizeof(TaskPlace));
-	memcpy(group->places, places, count * sizeof(TaskPlace));
-	group->count = count;
-	if (count > 0)
-		group->mark = places[count - 1];
+	set_places(group, places, count);
 	group->exhausted = count < limit;
+	update_unread(group);
 }
 
 /* Which group's first task goes first: positive when a's does. */
@@ -422,7 +436,8 @@ waiting_take(TimestampTz now)
 		binaryheap_replace_first(order, PointerGetDatum(group));
 	else
 		binaryheap_remove_first(order);
-	order_ended = !is_read(group) && !group->exhausted;
+	update_unread(group);
+	order_ended = group->unread;
 	return place;
 }
 
@@ -440,6 +455,7 @@ waiting_drop(WaitingGroup *group, TimestampTz now, TaskPlace *place)
 	if (!is_read(group) || group->places[group->next].dt > now)
 		return false;
 	*place = group->places[group->next++];
+	update_unread(group);
 	return true;
 }
 
@@ -453,11 +469,10 @@ waiting_ready(TimestampTz now)
 	{
 		WaitingGroup *group = dlist_container(WaitingGroup, node, iter.cur);
 
-		if (is_eligible(group, now) ||
-			(!is_read(group) && !group->exhausted && may_start(group, now)))
+		if (is_eligible(group, now))
 			return true;
 	}
-	return false;
+	return waiting_unread(now) != NULL;
 }
 
 /* How many tasks of a group could start now, as far as is known. */

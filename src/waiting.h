@@ -31,6 +31,9 @@ typedef struct WaitingGroup
 	TaskGroup key; /* strings owned by the group */
 	WaitingQueue *queue;
 	dlist_node node;
+	dlist_node unread_node;
+	bool unread;	   /* in the list of those that must be read on */
+	int size;		   /* of places */
 	TaskPlace *places; /* read, not taken yet: [next, count) */
 	int next;
 	int count;
