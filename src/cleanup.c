@@ -4,8 +4,8 @@
  *
  * What DISCARD ALL would do, but for the plan cache, in the cheapest way: what
  * needs a transaction is done only after a task that makes it necessary.  What
- * cannot be undone at all, the state of a library that the task had loaded,
- * costs a new process.
+ * cannot be undone at all, the state of a library that the task had loaded, or
+ * caches that have grown large, costs a new process.
  *
  * This room knows neither tasks nor slots.
  */
@@ -22,6 +22,7 @@
 #include "storage/lock.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
+#include "utils/memutils.h"
 #include "utils/portal.h"
 
 #include "cleanup.h"
@@ -32,6 +33,13 @@
  * such family.
  */
 static const char *const stateless[] = {"plpgsql.", "llvmjit.", "dict_snowball.", NULL};
+
+/*
+ * The server never forgets what it has cached of catalogs.  A process that has
+ * grown to this size ends; it is measured after every so many tasks.
+ */
+#define MEMORY_MAX ((Size) 48 * 1024 * 1024)
+#define MEASURE_EVERY 64
 
 static unsigned long long libraries_seen = 0;
 static bool used_temporary = false;
@@ -105,6 +113,16 @@ loaded_state(void)
 	return dl_iterate_phdr(find_stateful, &seen) != 0;
 }
 
+static bool
+has_grown(void)
+{
+	static int tasks = 0;
+
+	if (++tasks % MEASURE_EVERY != 0)
+		return false;
+	return MemoryContextMemAllocated(TopMemoryContext, true) > MEMORY_MAX;
+}
+
 /* Once for a process, when it is connected: what is loaded by now may stay. */
 void
 cleanup_define(void)
@@ -141,7 +159,7 @@ cleanup_temporary(void)
 
 /*
  * Bring the session, of which "role" is the user, back to what it was before
- * the task.  True: that cannot be done, the process must end.
+ * the task.  False: that cannot be done, the process must end.
  */
 bool
 cleanup_session(Oid role)
@@ -154,5 +172,5 @@ cleanup_session(Oid role)
 	(void) DirectFunctionCall1(setseed, Float8GetDatum(pg_prng_double(&pg_global_prng_state)));
 	if (used_temporary || GetUserId() != role || GetSessionUserId() != role)
 		clean_in_transaction();
-	return loaded_state();
+	return !loaded_state() && !has_grown();
 }

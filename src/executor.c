@@ -43,6 +43,7 @@
 #include "client.h"
 #include "compat.h"
 #include "executor.h"
+#include "hooks.h"
 #include "queue.h"
 #include "request.h"
 #include "result.h"
@@ -504,20 +505,19 @@ show_task(const SharedTask *task)
 	SetConfigOption("application_name", name, PGC_USERSET, PGC_S_SESSION);
 }
 
-/* The session is as it was before the task, or ends. */
-static void
+/* The session is as it was before the task.  False: that cannot be done, the process must end. */
+static bool
 clean_up(void)
 {
-	bool soiled;
+	bool clean;
 
 	settings_task_id = 0;
 	QueryCancelPending = false;
-	soiled = cleanup_session(me->role);
+	clean = cleanup_session(me->role) && !hooks_loaded();
 	pgstat_report_activity(STATE_IDLE, NULL);
 	MemoryContextSwitchTo(TopMemoryContext);
 	MemoryContextReset(task_context);
-	if (soiled)
-		shared_executor_leave(me);
+	return clean;
 }
 
 /*
@@ -584,6 +584,7 @@ void
 pg_task_executor_main(Datum arg)
 {
 	static SharedTask task;
+	bool clean;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, terminate);
@@ -605,9 +606,11 @@ pg_task_executor_main(Datum arg)
 			check_role(&task);
 			show_task(&task);
 			run_task(&task);
-			clean_up();
+			clean = clean_up();
 			report_task(me->taken_at);
 			(void) pgstat_report_stat(false);
+			if (!clean)
+				proc_exit(0); /* tasks in line go to others */
 		}
 		else
 			wait_for_task();

@@ -46,6 +46,14 @@ static struct
 } pending;
 
 static ProcessUtility_hook_type next_utility_hook = NULL;
+static bool loaded = false; /* LOAD was used in this process */
+
+/* Was LOAD ever used in this process?  Whatever it loads may change the session. */
+bool
+hooks_loaded(void)
+{
+	return loaded;
+}
 
 /*
  * When this transaction has committed, tell the scheduler of a table that rows
@@ -215,6 +223,7 @@ utility(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtili
 	bool prepared = commits_prepared(statement);
 	Oid database = InvalidOid;
 
+	loaded |= IsA(statement, LoadStmt);
 	if (!prepared)
 	{
 		database = database_needed(statement);

@@ -11,6 +11,7 @@
 #include "shared.h"
 
 extern void hooks_define(void);
+extern bool hooks_loaded(void);
 extern void hooks_remember(Oid relid, const SharedNote *note);
 
 #endif /* PG_TASK_HOOKS_H */
