@@ -22,8 +22,9 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(new_node wait_until wait_for_table insert_task task wait_for_state backends
-  wait_for_backends terminate crash wait_for_log_line log_position);
+our @EXPORT = qw(new_node set_conf wait_until wait_for_table insert_task run_task task wait_for_state
+  make_gates open_gate backends wait_for_backends wait_for_schedulers terminate crash wait_for_log_line
+  log_position log_since count_of);
 
 # Version 15 leaves its servers running when a test is ended by a signal: it stops them in an END block.
 $SIG{TERM} = $SIG{INT} = sub {
@@ -66,7 +67,7 @@ sub wait_until
 
 	return
 	  if $node->poll_query_until($opt{db} // $default_db, $query, $opt{expected} // 't');
-	my @log = split /\n/, slurp_file($node->logfile);
+	my @log = grep { !/LOG:  statement:/ } split /\n/, slurp_file($node->logfile);
 	splice @log, 0, -40 if @log > 40;
 	diag($_) for @log;
 	croak "waited in vain for: $query";
@@ -79,16 +80,36 @@ sub wait_for_table
 	wait_until($node, "SELECT to_regclass(" . literal($opt{table} // 'task') . ") IS NOT NULL", %opt);
 }
 
-# insert_task($node, request => 'SELECT 1', max => 2, ...): inserts a row, gives its id.
+# Adds lines to postgresql.conf and has them read. When they are in force is to be waited for.
+sub set_conf
+{
+	my ($node, @lines) = @_;
+
+	$node->append_conf('postgresql.conf', join("\n", @lines));
+	$node->reload;
+}
+
+# insert_task($node, request => 'SELECT 1', max => 2, ...): inserts a row, gives its id. db is the database.
 sub insert_task
 {
 	my ($node, %column) = @_;
+	my $db = delete $column{db} // $default_db;
 	my @names = sort keys %column;
 
-	return $node->safe_psql($default_db,
+	return $node->safe_psql($db,
 			'INSERT INTO task (' . join(', ', map { qq("$_") } @names) . ') VALUES ('
 		  . join(', ', map { literal($column{$_}) } @names)
 		  . ') RETURNING id');
+}
+
+# The same, and waits until it has run: DONE or FAIL. One that is deleted or does not end is no such task.
+sub run_task
+{
+	my ($node, %column) = @_;
+	my $id = insert_task($node, %column);
+
+	wait_until($node, "SELECT state IN ('DONE', 'FAIL') FROM task WHERE id = $id", db => $column{db});
+	return $id;
 }
 
 # The text of a column, or of any expression over the columns, of a task. NULL is an empty string.
@@ -104,6 +125,37 @@ sub wait_for_state
 	my ($node, $id, $state, %opt) = @_;
 
 	wait_until($node, "SELECT state FROM task WHERE id = $id", %opt, expected => $state);
+}
+
+# Gates: a task whose request is SELECT hold('name') runs until open_gate. Any role may call it.
+sub make_gates
+{
+	my ($node, %opt) = @_;
+
+	$node->safe_psql($opt{db} // $default_db, q{
+		CREATE TABLE gate (name text);
+		GRANT SELECT ON gate TO PUBLIC;
+		CREATE FUNCTION hold(gate_name text) RETURNS void LANGUAGE plpgsql AS $$
+		BEGIN
+			WHILE NOT EXISTS (SELECT FROM public.gate WHERE name = gate_name) LOOP
+				PERFORM pg_sleep(0.01);
+			END LOOP;
+		END $$});
+}
+
+sub open_gate
+{
+	my ($node, $name, %opt) = @_;
+
+	$node->safe_psql($opt{db} // $default_db, 'INSERT INTO gate VALUES (' . literal($name) . ')');
+}
+
+# How many tasks there are of which a condition holds.
+sub count_of
+{
+	my ($node, $condition, %opt) = @_;
+
+	return $node->safe_psql($opt{db} // $default_db, "SELECT count(*) FROM task WHERE $condition");
 }
 
 # The pids of pg_task's processes of a kind: 'supervisor', 'scheduler' or 'executor'.
@@ -122,6 +174,16 @@ sub wait_for_backends
 
 	wait_until($node, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pg_task $kind'",
 		expected => $count);
+}
+
+# Waits until these databases have a scheduler and no others do.
+sub wait_for_schedulers
+{
+	my ($node, @databases) = @_;
+
+	wait_until($node, q{SELECT coalesce(array_agg(datname::text ORDER BY datname COLLATE "C"), '{}') =
+		ARRAY(SELECT unnest(ARRAY[} . join(', ', map { literal($_) } @databases) . q{]::text[]) COLLATE "C"
+		ORDER BY 1) FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'});
 }
 
 sub terminate
@@ -148,6 +210,13 @@ sub log_position
 	return -s $node->logfile;
 }
 
+sub log_since
+{
+	my ($node, $position) = @_;
+
+	return slurp_file($node->logfile, $position);
+}
+
 sub wait_for_log_line
 {
 	my ($node, $regexp, $position) = @_;
@@ -155,7 +224,7 @@ sub wait_for_log_line
 	$position //= 0;
 	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
 	{
-		return 1 if slurp_file($node->logfile, $position) =~ $regexp;
+		return 1 if log_since($node, $position) =~ $regexp;
 		select(undef, undef, undef, 0.1);
 	}
 	croak "waited in vain for $regexp in the log";

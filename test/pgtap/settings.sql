@@ -1,0 +1,62 @@
+-- The settings: their defaults, and what they refuse.
+BEGIN;
+SELECT no_plan();
+
+SELECT is(current_setting(name), value, name) FROM (VALUES
+    ('pg_task.database', ''),
+    ('pg_task.schema', ''),
+    ('pg_task.table', 'task'),
+    ('pg_task.period', '1s'),
+    ('pg_task.enabled', 'on'),
+    ('pg_task.max_executors', '4'),
+    ('pg_task.idle_timeout', '1min'),
+    ('pg_task.synchronous_commit', 'database'),
+    ('pg_task.response_limit', '16MB'),
+    ('pg_task.timeout', '0'),
+    ('pg_task.id', '')) AS s (name, value);
+
+SELECT is(context, wanted, name || ' is changed at the right level') FROM (VALUES
+    ('pg_task.database', 'sighup'),
+    ('pg_task.enabled', 'sighup'),
+    ('pg_task.idle_timeout', 'sighup'),
+    ('pg_task.max_executors', 'postmaster'),
+    ('pg_task.schema', 'user'),
+    ('pg_task.timeout', 'user'),
+    ('pg_task.id', 'internal')) AS s (name, wanted) JOIN pg_settings USING (name);
+
+-- The word table is reserved in SQL: it needs quotes there, not in a file.
+SELECT throws_ok(format('SET pg_task.%I = %L', name, value), code, NULL, format('pg_task.%s = %s is refused', name, left(value, 20)))
+  FROM (VALUES
+    ('table', '', '22023'),
+    ('table', repeat('x', 64), '22023'),
+    ('schema', repeat('x', 64), '22023'),
+    ('period', '0', '22023'),
+    ('period', '-1', '22023'),
+    ('period', '25 h', '22023'),
+    ('period', 'soon', '22023'),
+    ('timeout', '-1', '22023'),
+    ('response_limit', '0', '22023'),
+    ('synchronous_commit', 'sometimes', '22023'),
+    ('id', '1', '55P02'),
+    ('database', 'postgres', '55P02'),
+    ('enabled', 'off', '55P02'),
+    ('max_executors', '5', '55P02'),
+    ('tabel', 'x', NULL)) AS s (name, value, code);
+
+SELECT lives_ok(format('SET pg_task.%I = %L', name, value), format('pg_task.%s = %s is taken', name, left(value, 20))) FROM (VALUES
+    ('table', repeat('x', 63)),
+    ('table', U&'Auftr\00e4ge "x"'),
+    ('schema', ''),
+    ('period', '1'),
+    ('period', '1 d'),
+    ('timeout', '90 min'),
+    ('synchronous_commit', 'off'),
+    ('response_limit', '1 kB')) AS s (name, value);
+
+-- A list of databases is checked when the file is read: bootstrap.pl.
+SELECT lives_ok('ALTER DATABASE postgres SET pg_task."table" = ''jobs''');
+SELECT throws_ok('ALTER DATABASE postgres SET pg_task."table" = ''''', '22023');
+SELECT lives_ok('ALTER ROLE postgres SET pg_task.timeout = ''1 s''');
+
+SELECT * FROM finish();
+ROLLBACK;

@@ -1,0 +1,108 @@
+-- The task table: its columns, indexes, checks and trigger, and who may do what with it.
+BEGIN;
+SELECT no_plan();
+
+CREATE TEMP TABLE wanted (n serial, name name, type text, required boolean, def text);
+INSERT INTO wanted (name, type, required, def) VALUES
+    ('id', 'bigint', true, NULL),
+    ('parent', 'bigint', false, '(NULLIF(current_setting(''pg_task.id''::text, true), ''''::text))::bigint'),
+    ('dt', 'timestamp with time zone', true, 'now()'),
+    ('start', 'timestamp with time zone', false, NULL),
+    ('stop', 'timestamp with time zone', false, NULL),
+    ('queue', 'text', true, '''default''::text'),
+    ('max', 'integer', false, NULL),
+    ('priority', 'integer', true, '0'),
+    ('pid', 'integer', false, NULL),
+    ('role', 'name', true, 'CURRENT_USER'),
+    ('request', 'text', true, NULL),
+    ('response', 'text', false, NULL),
+    ('error', 'text', false, NULL),
+    ('sqlstate', 'text', false, NULL),
+    ('notice', 'text', false, NULL),
+    ('state', 'text', true, '''PLAN''::text'),
+    ('attempt', 'integer', true, '0'),
+    ('retry', 'integer', false, NULL),
+    ('delay', 'interval', false, NULL),
+    ('backoff', 'real', false, NULL),
+    ('timeout', 'interval', false, NULL),
+    ('active', 'interval', false, NULL),
+    ('repeat', 'interval', false, NULL),
+    ('drift', 'boolean', true, 'true'),
+    ('cron', 'text', false, NULL),
+    ('timezone', 'text', false, NULL),
+    ('delete', 'boolean', true, 'false'),
+    ('key', 'text', false, NULL),
+    ('after', 'bigint[]', false, NULL),
+    ('notify', 'text', false, NULL),
+    ('format', 'text', false, NULL),
+    ('remote', 'text', false, NULL);
+
+SELECT has_table('public'::name, 'task'::name);
+SELECT columns_are('public', 'task', (SELECT array_agg(name ORDER BY n) FROM wanted), 'the columns are those');
+SELECT is(format_type(a.atttypid, a.atttypmod), w.type, format('type of %I', w.name))
+  FROM wanted AS w JOIN pg_attribute AS a ON a.attrelid = 'task'::regclass AND a.attname = w.name ORDER BY n;
+SELECT is(a.attnotnull, w.required, format('%I %s', w.name, CASE WHEN w.required THEN 'is required' ELSE 'may be null' END))
+  FROM wanted AS w JOIN pg_attribute AS a ON a.attrelid = 'task'::regclass AND a.attname = w.name ORDER BY n;
+SELECT is(pg_get_expr(d.adbin, d.adrelid), w.def, format('default of %I', w.name))
+  FROM wanted AS w JOIN pg_attribute AS a ON a.attrelid = 'task'::regclass AND a.attname = w.name
+  LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum ORDER BY n;
+
+SELECT is(attidentity, 'd', 'id is an identity that may be given') FROM pg_attribute
+ WHERE attrelid = 'task'::regclass AND attname = 'id';
+SELECT col_is_pk('public', 'task', 'id', 'id is the primary key');
+SELECT table_owner_is('public'::name, 'task'::name, 'postgres'::name);
+
+-- What the scheduler leans on: it walks the waiting rows group by group, and finds the running ones.
+SELECT set_eq($$SELECT regexp_replace(pg_get_indexdef(indexrelid), '^.* ON [^ ]+ ', '') FROM pg_index
+                 WHERE indrelid = 'task'::regclass AND NOT indisprimary$$,
+    ARRAY['USING btree (queue COLLATE "C", COALESCE(max, 2147483647), priority, ((role)::text), dt, id) WHERE (state = ''PLAN''::text)',
+          'USING btree (id) WHERE (state = ''WORK''::text)',
+          'USING btree (queue, key) WHERE ((key IS NOT NULL) AND (state = ANY (ARRAY[''PLAN''::text, ''WORK''::text])))'],
+    'three indexes beside the primary key');
+SELECT is(count(*), 1::bigint, 'one of them is unique') FROM pg_index
+ WHERE indrelid = 'task'::regclass AND indisunique AND NOT indisprimary;
+
+SELECT trigger_is('public', 'task', 'pg_task_planned', 'pg_catalog', 'pg_task_planned', 'a trigger of ours');
+SELECT is(tgenabled, 'A', 'it is enabled always, for rows that come by replication, too') FROM pg_trigger
+ WHERE tgrelid = 'task'::regclass AND tgname = 'pg_task_planned';
+
+-- A trigger on another table does no harm; it says what is wrong.
+CREATE TABLE other (id int, state text);
+CREATE TRIGGER planned AFTER INSERT ON other FOR EACH ROW EXECUTE FUNCTION pg_task_planned();
+SELECT throws_like('INSERT INTO other VALUES (1, ''PLAN'')', 'the table of this trigger is not a task table');
+CREATE TABLE early (LIKE task INCLUDING ALL);
+CREATE TRIGGER planned BEFORE INSERT ON early FOR EACH ROW EXECUTE FUNCTION pg_task_planned();
+SELECT throws_like('INSERT INTO early (request) VALUES (''SELECT 1'')', 'pg_task_planned must be called AFTER%');
+DROP TRIGGER planned ON early;
+CREATE TRIGGER planned AFTER INSERT ON early EXECUTE FUNCTION pg_task_planned();
+SELECT throws_like('INSERT INTO early (request) VALUES (''SELECT 1'')', 'pg_task_planned must be called AFTER%');
+DROP TRIGGER planned ON early;
+CREATE TRIGGER planned AFTER DELETE ON early FOR EACH ROW EXECUTE FUNCTION pg_task_planned();
+INSERT INTO early (request) VALUES ('SELECT 1');
+SELECT throws_like('DELETE FROM early', 'pg_task_planned must be called AFTER%');
+SELECT throws_like('SELECT pg_task_planned()', 'pg_task_planned must be called AFTER%');
+
+-- The extension: nothing of it can be shadowed, and nobody else can change it.
+SELECT has_extension('pg_catalog', 'pg_task', 'the extension is in pg_catalog');
+SELECT function_owner_is('pg_catalog', 'pg_task_planned', '{}'::name[], 'postgres'::name);
+SELECT volatility_is('pg_catalog', 'pg_task_next', ARRAY['timestamp with time zone', 'interval', 'boolean', 'timestamp with time zone', 'text'], 'stable');
+
+-- GRANT INSERT is enough to have a task run; without it nobody can.
+CREATE ROLE stranger;
+CREATE ROLE inserter;
+GRANT INSERT ON task TO inserter;
+SET ROLE stranger;
+SELECT throws_ok('INSERT INTO task (request) VALUES (''SELECT 1'')', '42501');
+SELECT throws_ok('SELECT FROM task', '42501');
+SET ROLE inserter;
+SELECT lives_ok('INSERT INTO task (request, dt, queue, max, priority, repeat, key)
+                 VALUES (''SELECT 1'', ''infinity'', ''q'', 1, 2, ''1 day'', ''k'')');
+SELECT throws_ok('SELECT FROM task', '42501');
+SELECT throws_ok('UPDATE task SET state = ''PLAN''', '42501');
+SELECT throws_ok('DELETE FROM task', '42501');
+RESET ROLE;
+SELECT results_eq('SELECT role, state, parent IS NULL FROM task WHERE queue = ''q''',
+    'VALUES (''inserter''::name, ''PLAN'', true)', 'it is a task of the role that inserted it');
+
+SELECT * FROM finish();
+ROLLBACK;

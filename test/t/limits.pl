@@ -1,0 +1,128 @@
+# The limits of queues and of processes. A TAP test, for the number of executors is a setting of the server.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('limits', conf => 'pg_task.max_executors = 8');
+my $script = $node->basedir . '/insert.sql';
+
+sub sql { return $node->safe_psql('postgres', @_) }
+
+make_gates($node);
+sql(q{
+	CREATE TABLE seen (queue text, running int);
+	CREATE FUNCTION look(name text) RETURNS void LANGUAGE plpgsql AS $$
+	BEGIN
+		INSERT INTO seen SELECT name, count(*) FROM task WHERE queue = name AND state = 'WORK';
+		PERFORM pg_sleep(random() * 0.005);
+	END $$});
+
+# Tasks of limited queues come from many sessions; each looks how many of its queue run. One session rolls
+# back, one inserts many at once.
+append_to_file($script, q{
+	INSERT INTO task (queue, max, request) VALUES ('three', 3, 'SELECT look(''three'')');
+	INSERT INTO task (queue, max, request) VALUES ('one', 1, 'SELECT look(''one'')');
+	INSERT INTO task (queue, request) VALUES ('any', 'SELECT look(''any'')');
+	INSERT INTO task (queue, max, request)
+	SELECT 'mixed', 1 + n % 4, 'SELECT look(''mixed'')' FROM generate_series(1, 4) AS n;
+	BEGIN;
+	INSERT INTO task (queue, max, request) VALUES ('three', 3, 'SELECT look(''three'')');
+	ROLLBACK;
+});
+$node->command_ok([ 'pgbench', '-n', '-c', '10', '-t', '20', '-f', $script, 'postgres' ], 'ten sessions insert');
+wait_until($node, q{SELECT count(*) = 1400 FROM task WHERE state = 'DONE'});
+is(sql(q{SELECT max(running), count(*) FROM seen WHERE queue = 'three'}), '3|200', 'never more than three, and three');
+is(sql(q{SELECT max(running), count(*) FROM seen WHERE queue = 'one'}), '1|200', 'never more than one');
+is(sql(q{SELECT max(running), count(*) FROM seen WHERE queue = 'mixed'}), '4|800', 'the largest limit counts for the queue');
+cmp_ok(sql(q{SELECT max(running) FROM seen WHERE queue = 'any'}), '>', 1, 'without a limit they run side by side');
+is(sql(q{SELECT count(*) FROM task WHERE attempt <> 1}), 0, 'each was started once');
+
+# A limit counts what runs, of whatever limit.
+sql(q{TRUNCATE task;
+	INSERT INTO task (queue, request) SELECT 'full', 'SELECT hold(''full'')' FROM generate_series(1, 3)});
+wait_until($node, q{SELECT count(*) = 3 FROM task WHERE state = 'WORK'});
+my $fourth = insert_task($node, queue => 'full', max => 4, request => 'SELECT 1');
+my $third = insert_task($node, queue => 'full', max => 3, request => 'SELECT 1');
+wait_for_state($node, $fourth, 'DONE');
+is(task($node, $third, 'state'), 'PLAN', 'one of max 3 does not start beside three others, one of max 4 does');
+open_gate($node, 'full');
+wait_for_state($node, $third, 'DONE');
+
+# max 0 never starts, until it is another.
+my $never = insert_task($node, queue => 'never', max => 0, request => 'SELECT 1');
+is(task($node, run_task($node, queue => 'never', max => 1, request => 'SELECT 1'), 'state'), 'DONE', 'max 0 is in nobody\'s way');
+is(task($node, $never, 'state, attempt'), 'PLAN|0', 'max 0 does not start');
+sql("UPDATE task SET max = 1 WHERE id = $never");
+wait_for_state($node, $never, 'DONE');
+
+# A negative one: one at a time, and so many milliseconds from start to start.
+sql(q{TRUNCATE task; INSERT INTO task (queue, max, request) SELECT 'pause', -300, 'SELECT 1' FROM generate_series(1, 4)});
+wait_until($node, q{SELECT count(*) = 4 FROM task WHERE state = 'DONE'});
+is(sql(q{SELECT bool_and(start - before > '290 ms'), bool_and(start - before < '1 s')
+	FROM (SELECT start, lag(start) OVER (ORDER BY start) AS before FROM task) AS x WHERE before IS NOT NULL}),
+	't|t', 'a pause between two starts');
+sql(q{TRUNCATE task; INSERT INTO task (queue, max, request) SELECT 'alone', -1, 'SELECT pg_sleep(0.05)' FROM generate_series(1, 4)});
+wait_until($node, q{SELECT count(*) = 4 FROM task WHERE state = 'DONE'});
+is(sql(q{SELECT bool_and(start >= before) FROM (SELECT start, lag(stop) OVER (ORDER BY start) AS before FROM task) AS x}),
+	't', 'one at a time, however short the pause');
+
+# A queue that is full, however long, is in nobody's way.
+sql(q{TRUNCATE task;
+	INSERT INTO task (queue, max, request, dt)
+	SELECT 'long', 1, 'SELECT hold(''long'')', '2019-07-01' FROM generate_series(1, 20000)});
+wait_until($node, q{SELECT count(*) = 1 FROM task WHERE state = 'WORK'});
+for my $n (1 .. 3)
+{
+	is(task($node, run_task($node, request => 'SELECT 1'), 'start - dt < interval \'0.5 s\''), 't', "another queue flows: $n");
+}
+sql(q{DELETE FROM task WHERE state = 'PLAN'});
+open_gate($node, 'long');
+
+# Executors stay for a while, and leave when there is nothing to do.
+run_task($node, request => 'SELECT 1');
+cmp_ok(scalar(backends($node, 'executor')), '>', 0, 'an executor stays');
+set_conf($node, 'pg_task.idle_timeout = 50ms');
+wait_for_backends($node, 'executor', 0);
+set_conf($node, 'pg_task.idle_timeout = 0');
+wait_until($node, 'SHOW pg_task.idle_timeout', expected => '0');
+run_task($node, request => "SELECT 'idle'") for 1 .. 5;
+is(sql(q{SELECT count(*) FILTER (WHERE start - dt > '0.9 s') FROM task WHERE request = 'SELECT ''idle'''}), 0,
+	'one that may not be idle at all waits for its first task');
+$node->stop;
+
+# Fewer worker slots than executors: those that there are do the work, and go to whoever needs them.
+my $small = new_node('small', conf => "max_worker_processes = 4\nmax_logical_replication_workers = 0");
+$small->safe_psql('postgres', q{INSERT INTO task (request) SELECT 'SELECT pg_sleep(0.01)' FROM generate_series(1, 20)});
+wait_until($small, q{SELECT count(*) = 20 FROM task WHERE state = 'DONE'});
+terminate($small, backends($small, 'executor'));
+$small->safe_psql('postgres', 'CREATE DATABASE one');
+wait_for_schedulers($small, qw(one postgres));
+wait_for_table($small, db => 'one');
+run_task($small, request => 'SELECT 1');
+my $position = log_position($small);
+run_task($small, db => 'one', request => 'SELECT 1');
+is(task($small, 1, q{start - dt < '5 s'}, db => 'one'), 't', 'an idle executor makes room for another database');
+
+# No free worker slot: rows wait, the log tells once, and they run when there is room.
+$small->safe_psql('postgres', 'CREATE DATABASE two');
+terminate($small, backends($small, 'executor'));
+wait_for_schedulers($small, qw(one postgres two));
+$position = log_position($small);
+my $id = insert_task($small, request => 'SELECT 1');
+wait_for_log_line($small,
+	qr/LOG:  no background worker slot is free for an executor of database "postgres".*?HINT:  Increase "max_worker_processes"/s,
+	$position);
+is(task($small, $id, 'state, attempt'), 'PLAN|0', 'without a slot it waits');
+$small->safe_psql('postgres', 'CREATE DATABASE three');
+wait_for_log_line($small, qr/LOG:  no background worker slot is free for the scheduler of database "three"/, $position);
+$small->safe_psql('postgres', 'DROP DATABASE one');
+$small->safe_psql('postgres', 'DROP DATABASE two');
+wait_for_state($small, $id, 'DONE');
+wait_for_table($small, db => 'three');
+is(scalar(() = log_since($small, $position) =~ /no background worker slot is free for an executor/g), 1, 'it was told once');
+
+done_testing();

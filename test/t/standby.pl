@@ -1,0 +1,42 @@
+# A standby runs nothing; when it is promoted, it goes on with what the old primary was doing.
+# A TAP test, for it needs two servers.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $primary = new_node('primary', init => { allows_streaming => 1 }, conf => "pg_task.period = '1 h'");
+my $ours = q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'};
+
+make_gates($primary);
+$primary->safe_psql('postgres', 'CREATE TABLE log (task bigint)');
+$primary->backup('copy');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'copy', has_streaming => 1);
+$standby->start;
+
+my $done = run_task($primary, request => 'SELECT 1');
+my @running = map { insert_task($primary, request => q{INSERT INTO log VALUES (current_setting('pg_task.id')::bigint); SELECT hold('end')}) } 1 .. 2;
+wait_for_state($primary, $_, 'WORK') for @running;
+my $later = insert_task($primary, dt => 'infinity', request => 'SELECT 2');
+$primary->wait_for_catchup($standby);
+is(task($standby, $_, 'state'), 'WORK', 'the standby sees the task run') for @running;
+is($standby->safe_psql('postgres', $ours), 0, 'and has no process of ours');
+is($standby->safe_psql('postgres', 'SHOW pg_task.enabled'), 'on', 'though it is enabled');
+$standby->restart;
+is($standby->safe_psql('postgres', $ours), 0, 'after a restart neither');
+
+$primary->stop('immediate');
+$standby->promote;
+wait_until($standby, "SELECT count(*) = 2 FROM task WHERE id IN ($running[0], $running[1]) AND state = 'WORK' AND attempt = 2");
+pass('what ran on the old primary is started again, at once');
+open_gate($standby, 'end');
+wait_for_state($standby, $_, 'DONE') for @running;
+is($standby->safe_psql('postgres', 'SELECT count(*), count(DISTINCT task) FROM log'), '2|2', 'and has its effect once');
+is(task($standby, $done, 'attempt, state'), '1|DONE', 'what was done is done');
+is(task($standby, $later, 'state'), 'PLAN', 'what waits goes on waiting');
+is(task($standby, run_task($standby, request => 'SELECT 42'), 'response'), '42', 'new tasks run');
+
+done_testing();
