@@ -29,10 +29,16 @@
 
 /*
  * Libraries of the server that keep no state from one task to the next, as the
- * beginnings of their file names; conversions between encodings are another
- * such family.
+ * beginnings of their file names: PL/pgSQL, the JIT compiler, a dictionary, and
+ * conversions between encodings.
  */
-static const char *const stateless[] = {"plpgsql.", "llvmjit.", "dict_snowball.", NULL};
+static const char *const stateless[] = {
+	"plpgsql.",			 "llvmjit.",		  "dict_snowball.", "utf8_and_",		   "euc_",
+	"euc2004_sjis2004.", "cyrillic_and_mic.", "latin_and_mic.", "latin2_and_win1250.", NULL,
+};
+
+/* Where the system has its libraries: those come along with others, and are not the server's. */
+static const char *const system_folders[] = {"/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/", NULL};
 
 /*
  * The server never forgets what it has cached of catalogs.  A process that has
@@ -70,14 +76,12 @@ count_loads(void)
 }
 
 static bool
-is_stateless(const char *name)
+begins_with_any(const char *text, const char *const *beginnings)
 {
-	const char *const *known;
-
-	for (known = stateless; *known; known++)
-		if (strncmp(name, *known, strlen(*known)) == 0)
+	for (; *beginnings; beginnings++)
+		if (strncmp(text, *beginnings, strlen(*beginnings)) == 0)
 			return true;
-	return strstr(name, "_and_") != NULL;
+	return false;
 }
 
 /*
@@ -95,9 +99,11 @@ find_stateful(struct dl_phdr_info *info, size_t size pg_attribute_unused(), void
 		(*left)--;
 		return 0;
 	}
-	if (slash == NULL || strncmp(info->dlpi_name, pkglib_path, strlen(pkglib_path)) != 0)
+	if (slash == NULL)
 		return 0;
-	return !is_stateless(slash + 1);
+	if (strncmp(info->dlpi_name, pkglib_path, strlen(pkglib_path)) == 0)
+		return !begins_with_any(slash + 1, stateless);
+	return !begins_with_any(info->dlpi_name, system_folders);
 }
 
 /* Did the task load a library that may keep a state? */

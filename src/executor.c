@@ -242,6 +242,10 @@ write_back(const SharedTask *task, const TaskResult *result)
 	cleanup_temporary();
 	find_table();
 	table_become(table->owner, &scope);
+	/* the outcome waits for a lock on the row as long as it takes */
+	if (LockTimeout > 0)
+		(void) set_config_option("lock_timeout", "0", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
+								 true, 0, false);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	if (deletes && !task->repeats)
 		written = queue_delete(table, task->run, "WORK");

@@ -242,9 +242,12 @@ utility(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtili
 	else
 		standard_ProcessUtility(pstmt, query, read_only_tree, context, params, environment,
 								destination, completion);
-	/* what another session prepared may have planned tasks */
+	/* what another session prepared may have planned tasks, or changed settings */
 	if (prepared)
+	{
+		pg_atomic_fetch_add_u32(&Shared->settings, 1);
 		shared_scheduler_note(MyDatabaseId, InvalidOid, NULL, 0, true);
+	}
 }
 
 /* Install the callbacks; only where the library was preloaded. */
