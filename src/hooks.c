@@ -14,6 +14,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/parallel.h"
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
@@ -21,12 +22,14 @@
 #include "commands/defrem.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
+#include "storage/proc.h"
 #include "tcop/utility.h"
 #include "utils/syscache.h"
 
 #include "compat.h"
 #include "hold.h"
 #include "hooks.h"
+#include "settings.h"
 #include "shared.h"
 
 /* How long a command waits for our processes to leave a database. */
@@ -250,10 +253,20 @@ utility(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtili
 	}
 }
 
+/* A parallel worker works for the task that its leader runs. */
+static int64
+task_of_leader(void)
+{
+	if (!IsParallelWorker() || MyProc->lockGroupLeader == NULL)
+		return 0;
+	return shared_task_of((int) (MyProc->lockGroupLeader - ProcGlobal->allProcs));
+}
+
 /* Install the callbacks; only where the library was preloaded. */
 void
 hooks_define(void)
 {
+	settings_find_task_id = task_of_leader;
 	RegisterXactCallback(transaction_ended, NULL);
 	next_utility_hook = ProcessUtility_hook;
 	ProcessUtility_hook = utility;

@@ -26,6 +26,7 @@ int settings_response_limit = 16 * 1024 * 1024;
 int settings_timeout = 0;
 int settings_default_format = RESULT_TEXT;
 int64 settings_task_id = 0;
+int64 (*settings_find_task_id)(void) = NULL;
 
 static char *database_list = NULL;
 static char *default_schema = NULL;
@@ -168,10 +169,13 @@ static const char *
 show_id(void)
 {
 	static char text[24];
+	int64 id = settings_task_id;
 
+	if (id == 0 && settings_find_task_id)
+		id = settings_find_task_id();
 	text[0] = '\0';
-	if (settings_task_id != 0)
-		pg_lltoa(settings_task_id, text);
+	if (id != 0)
+		pg_lltoa(id, text);
 	return text;
 }
 

@@ -23,6 +23,9 @@ extern int settings_timeout;		/* milliseconds, 0 means none */
 /* The task that this process runs, 0 outside a task: what pg_task.id shows. */
 extern int64 settings_task_id;
 
+/* Where a process looks that runs no task itself, but may work for one that does; may be NULL. */
+extern int64 (*settings_find_task_id)(void);
+
 /* One entry of pg_task.database. */
 typedef struct SettingsTarget
 {

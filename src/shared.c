@@ -633,6 +633,29 @@ shared_executor_yields(SharedScheduler *me)
 	return yields;
 }
 
+/* The task that a process runs, 0 if it is no executor or runs none. */
+int64
+shared_task_of(int proc)
+{
+	int64 id = 0;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+
+		if (!executor->in_use || executor->proc != proc)
+			continue;
+		LWLockAcquire(executor->lock, LW_SHARED);
+		if (executor->taken != executor->done)
+			id = executor->ring[executor->done % SHARED_RING].run.id;
+		LWLockRelease(executor->lock);
+	}
+	LWLockRelease(Shared->directory);
+	return id;
+}
+
 /* How many executors a role has, in all databases. */
 int
 shared_role_executors(Oid role)

@@ -163,5 +163,6 @@ extern void shared_executor_evict(Oid database, Oid role);
 extern void shared_executor_leave(SharedExecutor *executor);
 extern bool shared_executor_yields(SharedScheduler *me);
 extern int shared_role_executors(Oid role);
+extern int64 shared_task_of(int proc);
 
 #endif /* PG_TASK_SHARED_H */
