@@ -89,7 +89,8 @@ static groups_hash *groups = NULL;
 static dlist_head all_groups = DLIST_STATIC_INIT(all_groups);
 static dlist_head unread_groups = DLIST_STATIC_INIT(unread_groups);
 static binaryheap *order = NULL;
-static bool order_ended = false; /* what comes next is not known */
+static double overall_average = -1; /* of all queues: what is thought of a new one */
+static bool order_ended = false;	/* what comes next is not known */
 static uint32 look_number = 0;
 
 static int
@@ -183,7 +184,7 @@ waiting_queue(const char *name)
 		return entry->queue;
 	queue = MemoryContextAllocZero(context, sizeof(WaitingQueue));
 	queue->name = MemoryContextStrdup(context, name);
-	queue->average = -1;
+	queue->average = overall_average;
 	entry = queues_insert(queues, queue->name, &found);
 	entry->queue = queue;
 	return queue;
@@ -498,14 +499,21 @@ waiting_ended(WaitingQueue *queue)
 	queue->running--;
 }
 
+static void
+learn(double *average, uint32 elapsed)
+{
+	if (*average < 0)
+		*average = elapsed;
+	else
+		*average += AVERAGE_WEIGHT * (elapsed - *average);
+}
+
 /* A task of the queue took so many microseconds. */
 void
 waiting_learn(WaitingQueue *queue, uint32 elapsed)
 {
-	if (queue->average < 0)
-		queue->average = elapsed;
-	else
-		queue->average += AVERAGE_WEIGHT * (elapsed - queue->average);
+	learn(&queue->average, elapsed);
+	learn(&overall_average, elapsed);
 }
 
 /*
