@@ -120,7 +120,9 @@ static const Statement statements[STATEMENTS] = {
 		"    SET state = 'WORK', attempt = t.attempt + 1, start = $7, stop = NULL, pid = c.pid"
 		"   FROM c"
 		"  WHERE t.id = c.id"
-		" RETURNING t.id, t.attempt, least(extract(epoch FROM t.timeout) * 1000000, 9e15)::int8,"
+		" RETURNING t.id, t.attempt,"
+		"           CASE WHEN t.timeout < interval '100 years'"
+		"                THEN (extract(epoch FROM t.timeout) * 1000000)::int8 END,"
 		"           t.repeat IS NOT NULL, t.delete, t.format,"
 		"           CASE WHEN octet_length(t.request) <= " CppAsString2(SHARED_REQUEST)
 		"                THEN t.request END"},
