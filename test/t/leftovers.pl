@@ -158,11 +158,15 @@ my @pairs = (
 );
 @pairs = grep { my (undef, undef, %known) = @$_; ($known{from} // 0) <= $major } @pairs;
 
-# A library from another folder than the server's own.
+# Libraries from another folder than the server's own.
 my ($libdir) = run_command([ 'pg_config', '--pkglibdir' ]);
-my $foreign = $node->basedir . '/foreign.so';
-copy("$libdir/auto_explain.so", $foreign) or die "$foreign: $!";
-push @pairs, ["LOAD '$foreign'", "SELECT count(*) FROM pg_settings WHERE name = 'auto_explain.log_min_duration'", fresh => 1];
+my $folder = $node->basedir;
+copy("$libdir/$_.so", "$folder/$_.so") or die "$folder/$_.so: $!" for qw(auto_explain dblink);
+sql(qq{
+	CREATE FUNCTION far_connect(text, text) RETURNS text STRICT LANGUAGE c AS '$folder/dblink', 'dblink_connect';
+	CREATE FUNCTION far_connections() RETURNS text[] LANGUAGE c AS '$folder/dblink', 'dblink_get_connections'});
+push @pairs, ["LOAD '$folder/auto_explain'", "SELECT count(*) FROM pg_settings WHERE name = 'auto_explain.log_min_duration'", fresh => 1],
+  ["SELECT far_connect('far', '$here')", 'SELECT far_connections()', fresh => 1];
 
 # Languages that have a state of their own, where they are installed.
 if (sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'plperl'}))

@@ -143,6 +143,12 @@ my $several = "SELECT 1 AS a; CREATE TEMP TABLE t (a int, b text); INSERT INTO t
 is(outcome(request => $several, format => 'csv')->{response}, qq{a\n1\na,b\n1,"x,y"\n?column?\n1\tx,y\nDateStyle\n"ISO, MDY"}, 'several, csv');
 is(outcome(request => $several, format => 'json')->{response},
 	qq([{"a":1}]\n[{"a":1,"b":"x,y"}]\n[]\n1\tx,y\n[{"DateStyle":"ISO, MDY"}]), 'several, json');
+sql(q{CREATE PROCEDURE gives(INOUT a int, OUT b text) LANGUAGE plpgsql AS $$ BEGIN a := a + 1; b := 'b'; END $$});
+$several = 'PREPARE p AS SELECT 1 AS a; EXECUTE p; CALL gives(1, NULL); DECLARE c CURSOR FOR VALUES (1, NULL), (2, $$x$$); MOVE c; FETCH c;
+	UPDATE made SET a = a WHERE a = 1 RETURNING a; EXPLAIN (COSTS OFF) EXECUTE p; SELECT 3 AS a INTO TEMP x';
+is(outcome(request => $several, format => 'csv')->{response}, qq{a\n1\na,b\n2,b\ncolumn1,column2\n2,x\na\n1\nQUERY PLAN\nResult}, 'what runs something else, csv');
+is(outcome(request => $several, format => 'json')->{response},
+	qq([{"a":1}]\n[{"a":2,"b":"b"}]\n[{"column1":2,"column2":"x"}]\n[{"a":1}]\n[{"QUERY PLAN":"Result"}]), 'what runs something else, json');
 is(outcome(request => 'CREATE TABLE t (a int); DROP TABLE t', format => $_)->{response}, '', "no rows, $_") for qw(csv json);
 is(outcome(request => 'EXPLAIN (COSTS OFF, FORMAT json) SELECT 1', format => 'json')->{response},
 	'[{"QUERY PLAN":' . sql('EXPLAIN (COSTS OFF, FORMAT json) SELECT 1') . '}]', 'a plan is JSON in JSON');
