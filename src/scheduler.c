@@ -457,12 +457,9 @@ cycle(void)
 	take_notes();
 	look(now);
 	wants_executor = false;
-	while (start_some())
-	{
-		/* a lost task's row must not be WORK any more when another takes its place */
-		pool_reap();
-		settle();
-	}
+	/* one claim a turn: notes and finished tasks come in between */
+	if (start_some())
+		SetLatch(MyLatch);
 	shared_scheduler_want(me, wants_executor);
 	/* last: a trigger of the user's may refuse it, and the others are not to suffer */
 	settle_failed();
