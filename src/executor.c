@@ -49,6 +49,7 @@
 #include "result.h"
 #include "schedule.h"
 #include "settings.h"
+#include "statement.h"
 #include "worker.h"
 
 PGDLLEXPORT void pg_task_executor_main(Datum arg);
@@ -571,7 +572,7 @@ attach(Datum arg)
 	BackgroundWorkerInitializeConnectionByOid(me->database, me->role, COMPAT_WORKER_FLAGS);
 	client_define();
 	cleanup_define();
-	queue_define();
+	statement_define();
 	wait_event = COMPAT_WAIT_EVENT("PgTaskExecutorMain");
 	task_timeout = RegisterTimeout(USER_TIMEOUT, task_timeout_handler);
 	task_context = AllocSetContextCreate(TopMemoryContext, "pg_task task", ALLOCSET_DEFAULT_SIZES);

@@ -2,29 +2,18 @@
  * queue.c
  *		Every SQL statement on task rows: one function, one statement.
  *
- * The plans are saved for the life of the process, or until the table
- * changes.  This room knows neither processes nor latches, and it formats
- * nothing.
+ * This room knows neither processes nor latches, and it formats nothing.
  */
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
-#include "nodes/nodeFuncs.h"
-#include "nodes/parsenodes.h"
-#include "parser/analyze.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 
-#include "compat.h"
 #include "queue.h"
 #include "shared.h"
-
-#define MAX_ARGUMENTS 10
+#include "statement.h"
 
 typedef enum QueueStatement
 {
@@ -43,13 +32,6 @@ typedef enum QueueStatement
 	STATEMENT_INSERT_NEXT,
 	STATEMENTS
 } QueueStatement;
-
-typedef struct Statement
-{
-	int nargs;
-	Oid types[MAX_ARGUMENTS];
-	const char *sql; /* %1$s: the table, %2$s: its inherited columns */
-} Statement;
 
 /* The columns of the index of waiting rows: these expressions match it. */
 #define G_QUEUE "t.queue COLLATE \"C\""
@@ -70,9 +52,9 @@ typedef struct Statement
 			 "   FOR NO KEY UPDATE OF r SKIP LOCKED"
 
 /* clang-format off */
-static const Statement statements[STATEMENTS] = {
+static Statement statements[STATEMENTS] = {
 	/* from group to group, one descent of the index each */
-	[STATEMENT_LOOK] = {0, {0},
+	[STATEMENT_LOOK] = {.sql =
 		"WITH RECURSIVE g (queue, max, priority, role, dt, id) AS ("
 		"(SELECT " G_ALL ", t.dt, t.id"
 		"   FROM %1$s AS t"
@@ -90,8 +72,7 @@ static const Statement statements[STATEMENTS] = {
 		"         LIMIT 1) AS n"
 		") SELECT queue, max, priority, role, dt, id FROM g"},
 
-	[STATEMENT_PEEK] = {7,
-		{TEXTOID, INT4OID, INT4OID, TEXTOID, TIMESTAMPTZOID, INT8OID, INT8OID},
+	[STATEMENT_PEEK] = {.nargs = 7, .types = {TEXTOID, INT4OID, INT4OID, TEXTOID, TIMESTAMPTZOID, INT8OID, INT8OID}, .sql =
 		"SELECT t.dt, t.id"
 		"  FROM %1$s AS t"
 		" WHERE t.state = 'PLAN'"
@@ -105,9 +86,8 @@ static const Statement statements[STATEMENTS] = {
 	 * not taken.  The state is an argument lest the planner take the index of
 	 * waiting rows, to look for an id in it.
 	 */
-	[STATEMENT_CLAIM] = {8,
-		{INT8ARRAYOID, TEXTARRAYOID, INT4ARRAYOID, INT4ARRAYOID, TEXTARRAYOID, INT4ARRAYOID,
-		 TIMESTAMPTZOID, TEXTOID},
+	[STATEMENT_CLAIM] = {.nargs = 8, .types = {INT8ARRAYOID, TEXTARRAYOID, INT4ARRAYOID, INT4ARRAYOID, TEXTARRAYOID, INT4ARRAYOID,
+		 TIMESTAMPTZOID, TEXTOID}, .sql =
 		"WITH c AS MATERIALIZED ("
 		"SELECT t.id, c.pid"
 		"  FROM ROWS FROM (unnest($1), unnest($2), unnest($3), unnest($4), unnest($5), unnest($6))"
@@ -128,22 +108,21 @@ static const Statement statements[STATEMENTS] = {
 		"                THEN t.request END"},
 
 	/* the scheduler waits for nobody's row locks */
-	[STATEMENT_RELEASE] = {3, {INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID},
+	[STATEMENT_RELEASE] = {.nargs = 3, .types = {INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID}, .sql =
 		"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
 		" UPDATE %1$s AS t"
 		"    SET state = 'PLAN', attempt = t.attempt - 1, start = NULL, pid = NULL"
 		"   FROM c"
 		"  WHERE t.id = c.id"},
 
-	[STATEMENT_REPLAN] = {3, {INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID},
+	[STATEMENT_REPLAN] = {.nargs = 3, .types = {INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID}, .sql =
 		"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
 		" UPDATE %1$s AS t"
 		"    SET state = 'PLAN'"
 		"   FROM c"
 		"  WHERE t.id = c.id"},
 
-	[STATEMENT_FAIL] = {5,
-		{INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID, TEXTOID, TEXTOID},
+	[STATEMENT_FAIL] = {.nargs = 5, .types = {INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID, TEXTOID, TEXTOID}, .sql =
 		"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
 		" UPDATE %1$s AS t"
 		"    SET state = 'FAIL', stop = clock_timestamp(), error = $4, sqlstate = $5,"
@@ -151,12 +130,12 @@ static const Statement statements[STATEMENTS] = {
 		"   FROM c"
 		"  WHERE t.id = c.id"},
 
-	[STATEMENT_WORK] = {0, {0},
+	[STATEMENT_WORK] = {.sql =
 		"SELECT t.id, t.attempt, " CLAIMED("t") ", t.queue"
 		"  FROM %1$s AS t"
 		" WHERE t.state = 'WORK'"},
 
-	[STATEMENT_REFUSE] = {4, {INT8OID, TEXTOID, TEXTOID, TEXTOID},
+	[STATEMENT_REFUSE] = {.nargs = 4, .types = {INT8OID, TEXTOID, TEXTOID, TEXTOID}, .sql =
 		"UPDATE %1$s AS t"
 		"   SET state = 'FAIL', stop = clock_timestamp(), error = $2, sqlstate = $3, response = $4"
 		" WHERE t.id = (SELECT r.id"
@@ -164,34 +143,30 @@ static const Statement statements[STATEMENTS] = {
 		"                WHERE r.id = $1 AND r.state = 'PLAN'"
 		"                  FOR NO KEY UPDATE SKIP LOCKED)"},
 
-	[STATEMENT_REQUEST] = {3, {INT8OID, INT4OID, TIMESTAMPTZOID},
+	[STATEMENT_REQUEST] = {.nargs = 3, .types = {INT8OID, INT4OID, TIMESTAMPTZOID}, .sql =
 		"SELECT t.request"
 		"  FROM %1$s AS t"
 		" WHERE t.id = $1 AND t.attempt = $2 AND t.start = $3 AND t.state = 'WORK'"},
 
-	[STATEMENT_FINISH] = {10,
-		{INT8OID, INT4OID, TIMESTAMPTZOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID,
-		 TEXTOID, TEXTOID},
+	[STATEMENT_FINISH] = {.nargs = 10, .types = {INT8OID, INT4OID, TIMESTAMPTZOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID,
+		 TEXTOID, TEXTOID}, .sql =
 		"UPDATE %1$s AS t"
 		"   SET state = $4, start = $5, stop = $6, response = $7, error = $8, sqlstate = $9,"
 		"       notice = $10, pid = pg_backend_pid()"
 		" WHERE t.id = $1 AND t.attempt = $2 AND t.start = $3 AND t.state = 'WORK'"},
 
-	[STATEMENT_DELETE] = {4, {INT8OID, INT4OID, TIMESTAMPTZOID, TEXTOID},
+	[STATEMENT_DELETE] = {.nargs = 4, .types = {INT8OID, INT4OID, TIMESTAMPTZOID, TEXTOID}, .sql =
 		"DELETE FROM %1$s AS t"
 		" WHERE t.id = $1 AND t.attempt = $2 AND t.start = $3 AND t.state = $4"},
 
-	[STATEMENT_REPEAT] = {1, {INT8OID},
+	[STATEMENT_REPEAT] = {.nargs = 1, .types = {INT8OID}, .sql =
 		"SELECT t.dt, t.repeat, t.drift, t.timezone FROM %1$s AS t WHERE t.id = $1"},
 
-	[STATEMENT_INSERT_NEXT] = {2, {INT8OID, TIMESTAMPTZOID},
+	[STATEMENT_INSERT_NEXT] = {.nargs = 2, .types = {INT8OID, TIMESTAMPTZOID}, .sql =
 		"INSERT INTO %1$s (parent, dt, %2$s)"
 		" SELECT t.id, $2, %2$s FROM %1$s AS t WHERE t.id = $1"},
 };
 /* clang-format on */
-
-static SPIPlanPtr plans[STATEMENTS];
-static char *texts[STATEMENTS];
 
 /* Free the plans: the table is another, or has changed. */
 void
@@ -200,174 +175,13 @@ queue_forget(void)
 	int i;
 
 	for (i = 0; i < STATEMENTS; i++)
-	{
-		if (plans[i])
-			SPI_freeplan(plans[i]);
-		if (texts[i])
-			pfree(texts[i]);
-		plans[i] = NULL;
-		texts[i] = NULL;
-	}
+		statement_forget(&statements[i]);
 }
 
-static void
-prepare(QueueStatement which, const TaskTable *table)
-{
-	const Statement *statement = &statements[which];
-	SPIPlanPtr plan;
-
-	plan = SPI_prepare_cursor(texts[which], statement->nargs, (Oid *) statement->types,
-							  CURSOR_OPT_GENERIC_PLAN);
-	if (plan == NULL)
-		elog(ERROR, "could not prepare a statement on %s: %s", table->name,
-			 SPI_result_code_string(SPI_result));
-	SPI_keepplan(plan);
-	plans[which] = plan;
-}
-
-/*
- * Let the planner choose nothing but indexes: a plan is made when the table
- * may be empty, and kept while it grows.
- */
-static int
-fix_planner(void)
-{
-	static const char *const fixed[][2] = {
-		{"enable_indexscan", "on"}, {"enable_nestloop", "on"},
-		{"enable_seqscan", "off"},	{"enable_bitmapscan", "off"},
-		{"enable_hashjoin", "off"}, {"enable_mergejoin", "off"},
-		{"enable_sort", "off"},		{"jit", "off"},
-	};
-	int nest_level = NewGUCNestLevel();
-	int i;
-
-	for (i = 0; i < (int) lengthof(fixed); i++)
-		(void) set_config_option(fixed[i][0], fixed[i][1], PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_SAVE, true, 0, false);
-	return nest_level;
-}
-
-/* The statement that is being executed, and the only table it may be about. */
-static const char *expected_sql = NULL;
-static Oid expected_relid = InvalidOid;
-static post_parse_analyze_hook_type next_analyze_hook = NULL;
-
-static bool
-is_expected(Node *node, void *context)
-{
-	if (node == NULL)
-		return false;
-	if (IsA(node, RangeTblEntry))
-	{
-		RangeTblEntry *entry = (RangeTblEntry *) node;
-
-		if (entry->rtekind == RTE_RELATION && entry->relid != expected_relid)
-			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
-		return false;
-	}
-	if (IsA(node, Query))
-		return query_tree_walker((Query *) node, is_expected, context, QTW_EXAMINE_RTES_BEFORE);
-	return expression_tree_walker(node, is_expected, context);
-}
-
-/*
- * A statement of ours names its table, and the server may look the name up again
- * at any time.  If another table has it by then, the statement must not run: it
- * would do so with the rights of the owner of ours.
- */
-static void
-check_statement(ParseState *pstate, Query *query, COMPAT_JUMBLE_STATE *jumble)
-{
-	if (expected_sql && strcmp(pstate->p_sourcetext, expected_sql) == 0)
-		(void) is_expected((Node *) query, NULL);
-	if (next_analyze_hook)
-		next_analyze_hook(pstate, query, jumble);
-}
-
-/* Once for a process that executes these statements. */
-void
-queue_define(void)
-{
-	next_analyze_hook = post_parse_analyze_hook;
-	post_parse_analyze_hook = check_statement;
-}
-
-/*
- * Execute a statement between SPI_connect and SPI_finish; the result is in
- * SPI_tuptable.  "nulls" as for SPI_execute_plan.
- */
 static uint64
 execute(QueueStatement which, const TaskTable *table, Datum *values, const char *nulls)
 {
-	int nest_level = 0;
-	int code;
-
-	if (texts[which] == NULL)
-		texts[which] = MemoryContextStrdup(
-			TopMemoryContext, psprintf(statements[which].sql, table->name, table->inherited));
-	expected_sql = texts[which];
-	expected_relid = table->relid;
-	if (plans[which] == NULL || !SPI_plan_is_valid(plans[which]))
-		nest_level = fix_planner();
-	if (plans[which] == NULL)
-		prepare(which, table);
-	code = SPI_execute_plan(plans[which], values, nulls, false, 0);
-	expected_sql = NULL;
-	if (nest_level > 0)
-		AtEOXact_GUC(false, nest_level);
-	if (code < 0)
-		elog(ERROR, "could not execute a statement on %s: %s", table->name,
-			 SPI_result_code_string(code));
-	return SPI_processed;
-}
-
-/* A column of a row of the last result; NULL is an error. */
-static Datum
-column(uint64 row, int number)
-{
-	bool isnull;
-	Datum value = SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, number, &isnull);
-
-	if (isnull)
-		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-						errmsg("column \"%s\" of a task is null",
-							   SPI_fname(SPI_tuptable->tupdesc, number))));
-	return value;
-}
-
-static bool
-column_is_null(uint64 row, int number)
-{
-	bool isnull;
-
-	(void) SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, number, &isnull);
-	return isnull;
-}
-
-/* A text column of the last result, in the context "where"; NULL for NULL. */
-static char *
-text_column(MemoryContext where, uint64 row, int number)
-{
-	MemoryContext old;
-	char *result;
-
-	if (column_is_null(row, number))
-		return NULL;
-	old = MemoryContextSwitchTo(where);
-	result = TextDatumGetCString(column(row, number));
-	MemoryContextSwitchTo(old);
-	return result;
-}
-
-static Datum
-array_datum(Datum *elements, int count, Oid type)
-{
-	int16 length;
-	bool by_value;
-	char align;
-
-	get_typlenbyvalalign(type, &length, &by_value, &align);
-	return PointerGetDatum(construct_array(elements, count, type, length, by_value, align));
+	return statement_execute(&statements[which], table, values, nulls);
 }
 
 /* Three parallel arrays: the ids, attempts and claims of some runs. */
@@ -385,9 +199,9 @@ run_arrays(const TaskRun *runs, int count, Datum *values)
 		attempts[i] = Int32GetDatum(runs[i].attempt);
 		claimed[i] = TimestampTzGetDatum(runs[i].claimed);
 	}
-	values[0] = array_datum(ids, count, INT8OID);
-	values[1] = array_datum(attempts, count, INT4OID);
-	values[2] = array_datum(claimed, count, TIMESTAMPTZOID);
+	values[0] = statement_array(ids, count, INT8OID);
+	values[1] = statement_array(attempts, count, INT4OID);
+	values[2] = statement_array(claimed, count, TIMESTAMPTZOID);
 }
 
 /* The arguments $1 to $3 of a statement on one run. */
@@ -414,12 +228,12 @@ queue_look(const TaskTable *table, QueueHead **heads)
 	{
 		QueueHead *head = &(*heads)[i];
 
-		head->group.queue = text_column(caller, i, 1);
-		head->group.max = DatumGetInt32(column(i, 2));
-		head->group.priority = DatumGetInt32(column(i, 3));
-		head->group.role = text_column(caller, i, 4);
-		head->place.dt = DatumGetTimestampTz(column(i, 5));
-		head->place.id = DatumGetInt64(column(i, 6));
+		head->group.queue = statement_text(caller, i, 1);
+		head->group.max = DatumGetInt32(statement_value(i, 2));
+		head->group.priority = DatumGetInt32(statement_value(i, 3));
+		head->group.role = statement_text(caller, i, 4);
+		head->place.dt = DatumGetTimestampTz(statement_value(i, 5));
+		head->place.id = DatumGetInt64(statement_value(i, 6));
 	}
 	SPI_finish();
 	return (int) count;
@@ -447,8 +261,8 @@ queue_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int 
 	*places = MemoryContextAlloc(caller, Max(count, 1) * sizeof(TaskPlace));
 	for (i = 0; i < count; i++)
 	{
-		(*places)[i].dt = DatumGetTimestampTz(column(i, 1));
-		(*places)[i].id = DatumGetInt64(column(i, 2));
+		(*places)[i].dt = DatumGetTimestampTz(statement_value(i, 1));
+		(*places)[i].id = DatumGetInt64(statement_value(i, 2));
 	}
 	SPI_finish();
 	return (int) count;
@@ -476,7 +290,7 @@ candidate_arrays(const QueueCandidate *candidates, int count, Datum *values)
 		elements[5][i] = Int32GetDatum(candidates[i].pid);
 	}
 	for (i = 0; i < ntypes; i++)
-		values[i] = array_datum(elements[i], count, types[i]);
+		values[i] = statement_array(elements[i], count, types[i]);
 }
 
 /*
@@ -502,14 +316,14 @@ queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
 	{
 		QueueClaim *claim = &(*claims)[i];
 
-		claim->run.id = DatumGetInt64(column(i, 1));
-		claim->run.attempt = DatumGetInt32(column(i, 2));
+		claim->run.id = DatumGetInt64(statement_value(i, 1));
+		claim->run.attempt = DatumGetInt32(statement_value(i, 2));
 		claim->run.claimed = now;
-		claim->timeout = column_is_null(i, 3) ? -1 : DatumGetInt64(column(i, 3));
-		claim->repeats = DatumGetBool(column(i, 4));
-		claim->deletes = DatumGetBool(column(i, 5));
-		claim->format = text_column(caller, i, 6);
-		claim->request = text_column(caller, i, 7);
+		claim->timeout = statement_is_null(i, 3) ? -1 : DatumGetInt64(statement_value(i, 3));
+		claim->repeats = DatumGetBool(statement_value(i, 4));
+		claim->deletes = DatumGetBool(statement_value(i, 5));
+		claim->format = statement_text(caller, i, 6);
+		claim->request = statement_text(caller, i, 7);
 	}
 	SPI_finish();
 	return (int) claimed;
@@ -576,10 +390,10 @@ queue_work(const TaskTable *table, QueueWork **rows)
 	{
 		QueueWork *row = &(*rows)[i];
 
-		row->run.id = DatumGetInt64(column(i, 1));
-		row->run.attempt = DatumGetInt32(column(i, 2));
-		row->run.claimed = DatumGetTimestampTz(column(i, 3));
-		row->queue = text_column(caller, i, 4);
+		row->run.id = DatumGetInt64(statement_value(i, 1));
+		row->run.attempt = DatumGetInt32(statement_value(i, 2));
+		row->run.claimed = DatumGetTimestampTz(statement_value(i, 3));
+		row->queue = statement_text(caller, i, 4);
 	}
 	SPI_finish();
 	return (int) count;
@@ -613,7 +427,7 @@ queue_request(const TaskTable *table, TaskRun run)
 	SPI_connect();
 	run_values(run, values);
 	if (execute(STATEMENT_REQUEST, table, values, NULL) > 0)
-		request = text_column(caller, 0, 1);
+		request = statement_text(caller, 0, 1);
 	SPI_finish();
 	return request;
 }
@@ -672,14 +486,14 @@ queue_repeat(const TaskTable *table, int64 id, QueueRepeat *repeat)
 	bool repeats;
 
 	SPI_connect();
-	repeats = execute(STATEMENT_REPEAT, table, values, NULL) > 0 && !column_is_null(0, 2);
+	repeats = execute(STATEMENT_REPEAT, table, values, NULL) > 0 && !statement_is_null(0, 2);
 	if (repeats)
 	{
-		repeat->dt = DatumGetTimestampTz(column(0, 1));
+		repeat->dt = DatumGetTimestampTz(statement_value(0, 1));
 		repeat->repeat = MemoryContextAlloc(caller, sizeof(Interval));
-		*repeat->repeat = *DatumGetIntervalP(column(0, 2));
-		repeat->drift = DatumGetBool(column(0, 3));
-		repeat->timezone = text_column(caller, 0, 4);
+		*repeat->repeat = *DatumGetIntervalP(statement_value(0, 2));
+		repeat->drift = DatumGetBool(statement_value(0, 3));
+		repeat->timezone = statement_text(caller, 0, 4);
 	}
 	SPI_finish();
 	return repeats;

@@ -73,7 +73,6 @@ extern bool queue_finish(const TaskTable *table, TaskRun run, const TaskResult *
 extern bool queue_delete(const TaskTable *table, TaskRun run, const char *state);
 extern bool queue_repeat(const TaskTable *table, int64 id, QueueRepeat *repeat);
 extern void queue_insert_next(const TaskTable *table, int64 id, TimestampTz dt);
-extern void queue_define(void);
 extern void queue_forget(void);
 
 #endif /* PG_TASK_QUEUE_H */

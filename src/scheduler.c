@@ -39,6 +39,7 @@
 #include "queue.h"
 #include "scheduler.h"
 #include "settings.h"
+#include "statement.h"
 #include "table.h"
 #include "waiting.h"
 #include "worker.h"
@@ -613,7 +614,7 @@ attach(Datum arg)
 	BackgroundWorkerInitializeConnectionByOid(me->database, InvalidOid, 0);
 	wait_event = COMPAT_WAIT_EVENT("PgTaskSchedulerMain");
 	fix_settings();
-	queue_define();
+	statement_define();
 	cycle_context =
 		AllocSetContextCreate(TopMemoryContext, "pg_task cycle", ALLOCSET_DEFAULT_SIZES);
 	StartTransactionCommand();
