@@ -7,6 +7,12 @@ CREATE FUNCTION pg_catalog.pg_task_planned() RETURNS trigger
 COMMENT ON FUNCTION pg_catalog.pg_task_planned() IS
     'trigger on a task table: wakes the scheduler when a commit has planned tasks';
 
+CREATE FUNCTION pg_catalog.pg_task_removed() RETURNS trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'pg_task_removed';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_removed() IS
+    'trigger on a task table: cancels running tasks when a commit has removed their rows';
+
 CREATE FUNCTION pg_catalog.pg_task_watched(state text) RETURNS boolean
     LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'pg_task_watched';
 
@@ -27,3 +33,9 @@ CREATE FUNCTION pg_catalog.pg_task_next(planned timestamptz, repeat interval, dr
 
 COMMENT ON FUNCTION pg_catalog.pg_task_next(timestamptz, interval, boolean, timestamptz, text) IS
     'when a repeating task that was planned and ended at these times runs next';
+
+CREATE FUNCTION pg_catalog.pg_task_cancel(id bigint) RETURNS boolean
+    LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'pg_task_cancel';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_cancel(bigint) IS
+    'stop a task, whether it waits or runs; false if there is none';

@@ -11,6 +11,7 @@
 
 #include "choice.h"
 #include "executor.h"
+#include "outcome.h"
 #include "roles.h"
 
 #define PEEK_MAX 256 /* rows of a group read by one statement */
@@ -61,6 +62,51 @@ choice_set_aside(TimestampTz until)
 	MemoryContextSwitchTo(old);
 }
 
+/*
+ * Tasks that wait and that the server may have crashed for, in the order of their ids:
+ * they run one at a time, each with an executor of its own.
+ */
+static int64 *apart = NULL;
+static int apart_count = 0;
+static bool waits_apart = false; /* one of them was passed over since */
+
+static int
+compare_ids(const void *a, const void *b)
+{
+	int64 left = *(const int64 *) a;
+	int64 right = *(const int64 *) b;
+
+	return left < right ? -1 : left > right;
+}
+
+void
+choice_set_apart(const int64 *ids, int count)
+{
+	if (apart)
+		pfree(apart);
+	apart = NULL;
+	apart_count = count;
+	waits_apart = false;
+	if (count == 0)
+		return;
+	apart = MemoryContextAllocHuge(TopMemoryContext, count * sizeof(int64));
+	memcpy(apart, ids, count * sizeof(int64));
+	qsort(apart, count, sizeof(int64), compare_ids);
+}
+
+/* Was one passed over because another one runs? */
+bool
+choice_waits_apart(void)
+{
+	return waits_apart;
+}
+
+static bool
+runs_apart(int64 id)
+{
+	return apart_count > 0 && bsearch(&id, apart, apart_count, sizeof(int64), compare_ids);
+}
+
 /* Fail all tasks of a group that are due: their role cannot run them. */
 static void
 refuse(const TaskTable *table, WaitingGroup *group, const Role *role, TimestampTz now)
@@ -70,7 +116,7 @@ refuse(const TaskTable *table, WaitingGroup *group, const Role *role, TimestampT
 
 	while (waiting_drop(group, now, &place))
 		if (queue_refuse(table, place.id, role->error, state))
-			executor_plan_next(table, place.id, now);
+			outcome_plan_next(table, place.id, now);
 }
 
 /* Read on in the groups whose next row is not known. */
@@ -158,10 +204,13 @@ demand_executors(List *blocked, TimestampTz now, bool *wants_executor)
 }
 
 static void
-choose_task(WaitingGroup *group, Oid role, PoolExecutor *executor, TimestampTz now)
+choose_task(WaitingGroup *group, const Role *role, PoolExecutor *executor, bool alone,
+			TimestampTz now)
 {
-	choice_list[choice_count].generation = pool_reserve(executor, group->queue);
-	choice_list[choice_count].role = role;
+	choice_list[choice_count].generation = pool_reserve(executor, group->queue, alone);
+	choice_list[choice_count].role = role->oid;
+	choice_candidates[choice_count].active = role->settings.active;
+	choice_candidates[choice_count].apart = alone;
 	choice_candidates[choice_count].id = waiting_take(now).id;
 	choice_candidates[choice_count].group = &group->key;
 	choice_candidates[choice_count].pid = pool_pid(executor);
@@ -169,6 +218,44 @@ choose_task(WaitingGroup *group, Oid role, PoolExecutor *executor, TimestampTz n
 	choice_list[choice_count].queue = group->queue;
 	choice_list[choice_count].executor = executor;
 	choice_count++;
+}
+
+/* Leave the first task of the group that is next alone, until it is found again by a look. */
+static void
+pass_over(WaitingGroup *group, TimestampTz now)
+{
+	TaskPlace place;
+
+	(void) waiting_drop(group, now, &place);
+	waiting_pass();
+}
+
+/* What is to become of the task that goes next. */
+typedef enum Verdict
+{
+	VERDICT_CHOSEN,
+	VERDICT_PASSED_OVER,
+	VERDICT_NO_EXECUTOR
+} Verdict;
+
+/* The first task of this group goes next, and its role may run it. */
+static Verdict
+judge(WaitingGroup *group, const Role *role, TimestampTz now)
+{
+	bool alone = runs_apart(group->places[group->next].id);
+	PoolExecutor *executor =
+		alone ? pool_find_apart(role->oid) : pool_find(role->oid, group->queue->average, now);
+
+	if (executor == NULL)
+		return VERDICT_NO_EXECUTOR;
+	if (alone && !pool_apart_take())
+	{
+		waits_apart = true;
+		pass_over(group, now);
+		return VERDICT_PASSED_OVER;
+	}
+	choose_task(group, role, executor, alone, now);
+	return VERDICT_CHOSEN;
 }
 
 /*
@@ -191,19 +278,17 @@ choice_make(const TaskTable *table, TimestampTz now, int limit, bool *wants_exec
 	{
 		const char *name = group->key.role;
 		Blocked *entry = find_blocked(blocked, name);
-		PoolExecutor *executor = NULL;
-		TaskPlace place;
 
 		if (is_set_aside(group->places[group->next].id, now))
 		{
-			(void) waiting_drop(group, now, &place);
-			waiting_pass();
+			pass_over(group, now);
 			dropped = true;
 			continue;
 		}
 		if (entry == NULL)
 		{
 			Role role = roles_check(table->owner, name);
+			Verdict verdict;
 
 			if (role.error)
 			{
@@ -212,12 +297,10 @@ choice_make(const TaskTable *table, TimestampTz now, int limit, bool *wants_exec
 				waiting_pass();
 				continue;
 			}
-			executor = pool_find(role.oid, group->queue->average, now);
-			if (executor)
-			{
-				choose_task(group, role.oid, executor, now);
+			verdict = judge(group, &role, now);
+			dropped |= verdict == VERDICT_PASSED_OVER;
+			if (verdict != VERDICT_NO_EXECUTOR)
 				continue;
-			}
 			blocked = block(blocked, &role, name);
 			entry = llast(blocked);
 		}

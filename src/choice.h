@@ -31,6 +31,8 @@ extern int choice_count;
 
 extern bool choice_make(const TaskTable *table, TimestampTz now, int limit, bool *wants_executor);
 extern void choice_set_aside(TimestampTz until);
+extern void choice_set_apart(const int64 *ids, int count);
+extern bool choice_waits_apart(void);
 extern void choice_drop(void);
 
 #endif /* PG_TASK_CHOICE_H */

@@ -42,12 +42,14 @@
 #include "cleanup.h"
 #include "client.h"
 #include "compat.h"
+#include "crash.h"
 #include "executor.h"
 #include "hooks.h"
+#include "outcome.h"
 #include "queue.h"
 #include "request.h"
 #include "result.h"
-#include "schedule.h"
+#include "roles.h"
 #include "settings.h"
 #include "statement.h"
 #include "worker.h"
@@ -57,16 +59,26 @@ PGDLLEXPORT void pg_task_executor_main(Datum arg);
 /* A new executor waits so long for its first task, in milliseconds. */
 #define ARRIVAL_MS 1000
 
+/* A request that takes the end of its time for an ordinary error is told again so often. */
+#define TIMEOUT_AGAIN_MS 100
+
+/* A run that was in the way of others, or they in its, is begun anew so often. */
+#define RERUNS 5
+
 static SharedExecutor *me = NULL;
 static TaskTable *table = NULL;
 static MemoryContext task_context = NULL; /* reset for every task */
 static TimeoutId task_timeout;
 static volatile sig_atomic_t timed_out = false;
 static volatile sig_atomic_t terminated = false;
+static volatile sig_atomic_t listening = false; /* a request runs that may be cancelled */
+static TimestampTz deadline = 0;				/* of the task in hand; 0: none */
 static uint32 wait_event = 0;
 static uint32 settings_seen = 0; /* settings of roles and databases as of the connection */
 static ResultText notices;		 /* of the task in hand, in its context */
 static LocalTransactionId first_transaction = 0; /* that its request began in; 0: none */
+static bool committed = false;					 /* the request has committed by itself */
+static bool soiled = false;						 /* the session cannot be cleaned any more */
 
 /* Start an executor process for a reserved slot.  NULL: no worker slot is free. */
 BackgroundWorkerHandle *
@@ -92,6 +104,27 @@ terminate(SIGNAL_ARGS)
 {
 	terminated = true;
 	die(COMPAT_SIGNAL_PASS);
+}
+
+/* Was the row taken from the run in hand? */
+static bool
+is_cancelled(void)
+{
+	return me->ring[me->done % SHARED_RING].cancelled;
+}
+
+/*
+ * Somebody cancels what this process does.  The scheduler's signal is for the task
+ * that it has marked: if that has ended meanwhile, the next one goes on.
+ */
+static void
+cancel(SIGNAL_ARGS)
+{
+	bool sent = me->cancel_sent;
+
+	me->cancel_sent = false;
+	if (listening && (!sent || is_cancelled()))
+		StatementCancelHandler(COMPAT_SIGNAL_PASS);
 }
 
 /*
@@ -160,15 +193,21 @@ task_timeout_handler(void)
 	SetLatch(MyLatch);
 }
 
-/* The task's own timeout, else the setting: the whole run counts. */
+/* The task's own timeout, else the setting: the whole run counts, however often it is begun. */
 static void
-start_timeout(const SharedTask *task)
+set_deadline(const SharedTask *task, TimestampTz started)
 {
 	int64 limit = task->timeout >= 0 ? task->timeout : (int64) settings_timeout * 1000;
 
 	timed_out = false;
-	if (limit > 0)
-		enable_timeout_after(task_timeout, (int) Min(Max(limit / 1000, 1), INT_MAX));
+	deadline = limit > 0 ? started + Max(limit, 1000) : 0;
+}
+
+static void
+start_timeout(void)
+{
+	if (deadline != 0)
+		enable_timeout_every(task_timeout, deadline, TIMEOUT_AGAIN_MS);
 }
 
 /*
@@ -195,34 +234,6 @@ find_table(void)
 }
 
 /*
- * Plan the next run of the task in row "id", if it repeats.  Runs as the
- * table's owner; the row must still be there.
- */
-void
-executor_plan_next(const TaskTable *from, int64 id, TimestampTz ended)
-{
-	QueueRepeat repeat;
-	pg_tz *zone = NULL;
-	TimestampTz next;
-
-	if (!queue_repeat(from, id, &repeat))
-		return;
-	if (repeat.timezone == NULL)
-		repeat.timezone = (char *) GetConfigOptionResetString("TimeZone");
-	zone = pg_tzset(repeat.timezone);
-	if (zone == NULL)
-		ereport(WARNING, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						  errmsg("task " INT64_FORMAT " does not repeat", id),
-						  errdetail("The time zone \"%s\" is not recognized.", repeat.timezone)));
-	else if (schedule_next(repeat.dt, repeat.repeat, repeat.drift, ended, ended, zone, &next))
-		queue_insert_next(from, id, next);
-	else
-		ereport(WARNING, (errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
-						  errmsg("task " INT64_FORMAT " does not repeat", id),
-						  errdetail("There is no next time in range.")));
-}
-
-/*
  * Write the outcome, as the owner of the table, in the transaction that is
  * open.  Returns false when the row is no longer the run that was started.
  *
@@ -230,34 +241,27 @@ executor_plan_next(const TaskTable *from, int64 id, TimestampTz ended)
  * its own must not run with the owner's rights: those are fired before.
  */
 static bool
-write_back(const SharedTask *task, const TaskResult *result)
+write_back(const SharedTask *task, TaskResult *result)
 {
 	bool read_only = XactReadOnly;
-	bool deletes = task->deletes && result->outcome == TASK_DONE;
-	TaskRun finished = task->run;
 	TableScope scope;
 	bool written;
 
 	XactReadOnly = false;
-	finished.claimed = result->start;
 	cleanup_temporary();
+	/* the outcome waits for locks as long as it takes */
+	if (LockTimeout > 0)
+		(void) set_config_option("lock_timeout", "0", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_LOCAL,
+								 true, 0, false);
 	find_table();
 	table_become(table->owner, &scope);
-	/* the outcome waits for a lock on the row as long as it takes */
-	if (LockTimeout > 0)
-		(void) set_config_option("lock_timeout", "0", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
-								 true, 0, false);
 	PushActiveSnapshot(GetTransactionSnapshot());
-	if (deletes && !task->repeats)
-		written = queue_delete(table, task->run, "WORK");
+	if (result->outcome == TASK_DONE)
+		written = outcome_done(table, task->run, result, task->repeats, task->deletes);
+	else if (result->outcome == TASK_STOPPED)
+		written = queue_end(table, task->run, result);
 	else
-	{
-		written = queue_finish(table, task->run, result);
-		if (written && task->repeats)
-			executor_plan_next(table, task->run.id, result->stop);
-		if (written && deletes)
-			queue_delete(table, finished, "DONE");
-	}
+		written = outcome_failed(table, task->run, result, true);
 	PopActiveSnapshot();
 	table_return(&scope);
 	XactReadOnly = read_only;
@@ -310,12 +314,29 @@ notice_text(void)
 	return notices.any ? result_text(&notices) : NULL;
 }
 
+static const char stopped[] = "canceling task due to user request";
+
+/* A row that a user has stopped is told when and how its run ended; others are not touched. */
+static void
+write_stopped(const SharedTask *task, TimestampTz started)
+{
+	TaskResult result = {.outcome = TASK_STOPPED,
+						 .start = started,
+						 .stop = GetCurrentTimestamp(),
+						 .response = psprintf("ERROR:  %s", stopped),
+						 .error = stopped,
+						 .sqlstate = "57014",
+						 .notice = notice_text()};
+
+	(void) write_back(task, &result);
+}
+
 /*
  * The fence found no row, and everything was rolled back.  If the row is this
  * run all the same, then the task itself had changed it.
  */
 static void
-check_own_row(const SharedTask *task)
+check_own_row(const SharedTask *task, TimestampTz started)
 {
 	TableScope scope;
 	bool is_run;
@@ -331,6 +352,7 @@ check_own_row(const SharedTask *task)
 		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
 						errmsg("the task has changed its own row"),
 						errdetail("All that it did was rolled back.")));
+	write_stopped(task, started);
 	CommitTransactionCommand();
 }
 
@@ -339,8 +361,11 @@ static void
 note_commits(void)
 {
 	if (first_transaction != 0 && COMPAT_LOCAL_XID != first_transaction)
+	{
 		result_put_line(&notices, "INFO:  the request has committed by itself: it is run at least"
 								  " once, not exactly once");
+		committed = true;
+	}
 	first_transaction = 0;
 }
 
@@ -360,6 +385,9 @@ run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
 	client_end();
 	note_commits();
 	disable_timeout(task_timeout, false);
+	/* it may have taken either for an ordinary error */
+	if (timed_out || is_cancelled())
+		ereport(ERROR, (errcode(ERRCODE_QUERY_CANCELED), errmsg("canceling task")));
 
 	done.start = started;
 	done.stop = GetCurrentTimestamp();
@@ -373,7 +401,8 @@ run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
 	else
 	{
 		AbortOutOfAnyTransaction();
-		check_own_row(task);
+		listening = false;
+		check_own_row(task, started);
 	}
 }
 
@@ -384,6 +413,7 @@ catch_error(void)
 	ErrorData *error;
 
 	HOLD_INTERRUPTS();
+	listening = false;
 	client_end();
 	table_abandon();
 	/* the server's report of the error would be converted for the client, and that may fail */
@@ -393,8 +423,8 @@ catch_error(void)
 	MemoryContextSwitchTo(task_context);
 	note_commits();
 	error = CopyErrorData();
-	if (timed_out && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
-		error->message = pstrdup("canceling task due to timeout");
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && (is_cancelled() || timed_out))
+		error->message = pstrdup(is_cancelled() ? stopped : "canceling task due to timeout");
 	EmitErrorReport();
 	FlushErrorState();
 	error_context_stack = NULL;
@@ -413,6 +443,12 @@ write_failure(const SharedTask *task, ErrorData *error, const char *request, Tim
 	TaskResult failed = {.outcome = TASK_FAIL};
 
 	begin_transaction();
+	if (is_cancelled())
+	{
+		write_stopped(task, started);
+		CommitTransactionCommand();
+		return;
+	}
 	failed.start = started;
 	failed.stop = GetCurrentTimestamp();
 	failed.response = result_cut(result_error(error, request), settings_response_limit);
@@ -450,33 +486,85 @@ check_role(const SharedTask *task)
 }
 
 static void
-run_task(const SharedTask *task)
+show_task(const SharedTask *task)
 {
-	volatile TimestampTz started = GetCurrentTimestamp();
-	char *volatile request = NULL;
+	char name[NAMEDATALEN];
+
+	settings_task_id = task->run.id;
+	snprintf(name, sizeof(name), "pg_task %.*s " INT64_FORMAT, NAMEDATALEN - 32, task->queue,
+			 task->run.id);
+	SetConfigOption("application_name", name, PGC_USERSET, PGC_S_SESSION);
+}
+
+/* Run the task once, with all that is to be written.  NULL: that went well. */
+static ErrorData *
+run_once(const SharedTask *task, char **request, TimestampTz started)
+{
 	ErrorData *volatile error = NULL;
 
-	start_timeout(task);
+	MemoryContextReset(task_context);
 	MemoryContextSwitchTo(task_context);
 	result_init(&notices, settings_response_limit);
+	committed = false;
+	*request = NULL;
+	start_timeout();
+	listening = true;
 	PG_TRY();
 	{
 		begin_transaction();
-		request = read_request(task);
-		if (request)
+		if (!is_cancelled())
+			*request = read_request(task);
+		if (*request)
 		{
-			debug_query_string = request;
-			pgstat_report_activity(STATE_RUNNING, request);
-			run_and_commit(task, request, started);
+			debug_query_string = *request;
+			pgstat_report_activity(STATE_RUNNING, *request);
+			run_and_commit(task, *request, started);
 		}
 		else
+		{
+			write_stopped(task, started);
 			CommitTransactionCommand();
+		}
 	}
 	PG_CATCH();
 	{
 		error = catch_error();
 	}
 	PG_END_TRY();
+	listening = false;
+	disable_timeout(task_timeout, false);
+	return error;
+}
+
+/*
+ * A run that collided with another is begun anew at once, unless a part of it is
+ * committed.  The session is cleaned before.
+ */
+static bool
+begins_anew(const SharedTask *task, const ErrorData *error, int reruns)
+{
+	if (error->sqlerrcode != ERRCODE_T_R_SERIALIZATION_FAILURE &&
+		error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
+		return false;
+	if (reruns >= RERUNS || committed || timed_out || is_cancelled())
+		return false;
+	soiled |= !cleanup_session(me->role);
+	show_task(task);
+	return true;
+}
+
+static void
+run_task(const SharedTask *task)
+{
+	TimestampTz started = GetCurrentTimestamp();
+	char *request;
+	ErrorData *error;
+	int reruns = 0;
+
+	set_deadline(task, started);
+	do
+		error = run_once(task, &request, started);
+	while (error && begins_anew(task, error, reruns++));
 	if (error && error->sqlerrcode == ERRCODE_TABLE_CHANGED)
 	{
 		/* not the task's fault: as if this process had been terminated */
@@ -495,19 +583,7 @@ run_task(const SharedTask *task)
 		}
 		PG_END_TRY();
 	}
-	disable_timeout(task_timeout, false);
 	debug_query_string = NULL;
-}
-
-static void
-show_task(const SharedTask *task)
-{
-	char name[NAMEDATALEN];
-
-	settings_task_id = task->run.id;
-	snprintf(name, sizeof(name), "pg_task %.*s " INT64_FORMAT, NAMEDATALEN - 32, task->queue,
-			 task->run.id);
-	SetConfigOption("application_name", name, PGC_USERSET, PGC_S_SESSION);
 }
 
 /* The session is as it was before the task.  False: that cannot be done, the process must end. */
@@ -518,7 +594,7 @@ clean_up(void)
 
 	settings_task_id = 0;
 	QueryCancelPending = false;
-	clean = cleanup_session(me->role) && !hooks_loaded();
+	clean = cleanup_session(me->role) && !soiled && !hooks_loaded();
 	pgstat_report_activity(STATE_IDLE, NULL);
 	MemoryContextSwitchTo(TopMemoryContext);
 	MemoryContextReset(task_context);
@@ -569,6 +645,8 @@ attach(Datum arg)
 		proc_exit(0);
 	on_shmem_exit(leave_slot, 0);
 	settings_seen = pg_atomic_read_u32(&Shared->settings);
+	crash_watch(me);
+	roles_define();
 	BackgroundWorkerInitializeConnectionByOid(me->database, me->role, COMPAT_WORKER_FLAGS);
 	client_define();
 	cleanup_define();
@@ -593,18 +671,14 @@ pg_task_executor_main(Datum arg)
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, terminate);
+	pqsignal(SIGINT, cancel);
 	BackgroundWorkerUnblockSignals();
 	attach(arg);
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
-		}
-		/* its role's settings are read when it connects */
-		if (pg_atomic_read_u32(&Shared->settings) != settings_seen)
+		/* settings are read when it connects */
+		if (ConfigReloadPending || pg_atomic_read_u32(&Shared->settings) != settings_seen)
 			proc_exit(0);
 		if (take_task(&task))
 		{

@@ -10,10 +10,8 @@
 #include "postmaster/bgworker.h"
 
 #include "shared.h"
-#include "table.h"
 
 extern BackgroundWorkerHandle *
 executor_start(const SharedExecutor *slot, const char *database, const char *role);
-extern void executor_plan_next(const TaskTable *table, int64 id, TimestampTz ended);
 
 #endif /* PG_TASK_EXECUTOR_H */

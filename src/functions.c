@@ -21,6 +21,7 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
@@ -32,14 +33,18 @@
 #include "table.h"
 
 PGDLLEXPORT Datum pg_task_planned(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_removed(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_watched(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_own(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_next(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_cancel(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_planned);
+PG_FUNCTION_INFO_V1(pg_task_removed);
 PG_FUNCTION_INFO_V1(pg_task_watched);
 PG_FUNCTION_INFO_V1(pg_task_own);
 PG_FUNCTION_INFO_V1(pg_task_next);
+PG_FUNCTION_INFO_V1(pg_task_cancel);
 
 /* The columns that the trigger reads. */
 typedef enum RowColumn
@@ -52,6 +57,7 @@ typedef enum RowColumn
 	ROW_ROLE,
 	ROW_PID,
 	ROW_ATTEMPT,
+	ROW_CRASHED,
 	ROW_START,
 	ROW_STOP,
 	ROW_REQUEST,
@@ -80,6 +86,7 @@ static const struct
 	[ROW_ROLE] = {"role", NAMEOID},
 	[ROW_PID] = {"pid", INT4OID},
 	[ROW_ATTEMPT] = {"attempt", INT4OID},
+	[ROW_CRASHED] = {"crashed", INT4OID},
 	[ROW_START] = {"start", TIMESTAMPTZOID},
 	[ROW_STOP] = {"stop", TIMESTAMPTZOID},
 	[ROW_REQUEST] = {"request", TEXTOID},
@@ -254,6 +261,15 @@ is_state(const Row *row, const char *state)
 }
 
 static bool
+is_null(const Row *row, RowColumn which)
+{
+	bool isnull;
+
+	(void) row_value(row, which, &isnull);
+	return isnull;
+}
+
+static bool
 is_same_state(const Row *old, const Row *new)
 {
 	bool isnull;
@@ -273,11 +289,25 @@ is_same(const Row *old, const Row *new, RowColumn which)
 	Datum old_value = old ? row_value(old, which, &old_isnull) : (Datum) 0;
 	Datum new_value = row_value(new, which, &new_isnull);
 
-	if (old == NULL && which == ROW_ATTEMPT)
+	if (old == NULL && (which == ROW_ATTEMPT || which == ROW_CRASHED))
 		return DatumGetInt32(new_value) == 0;
 	if (old_isnull || new_isnull)
 		return old_isnull == new_isnull;
 	return datumIsEqual(old_value, new_value, att->attbyval, att->attlen);
+}
+
+/*
+ * That a task is running is for the server alone to say; but a restored row, or one
+ * that arrives by replication, may say what it was elsewhere.
+ */
+static void
+check_state(const Row *old, const Row *new)
+{
+	if (old && is_state(new, "WORK") && !is_state(old, "WORK") &&
+		SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA)
+		ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
+						errmsg("\"state\" of a task becomes WORK when it starts, not before"),
+						errhint("Set it to PLAN, and it starts.")));
 }
 
 /*
@@ -287,8 +317,9 @@ is_same(const Row *old, const Row *new, RowColumn which)
 static void
 check_rights(const Row *old, const Row *new)
 {
-	static const RowColumn fixed[] = {ROW_PID, ROW_ATTEMPT, ROW_START, ROW_STOP, ROW_ID, ROW_ROLE};
-	int nfixed = old ? (int) lengthof(fixed) : 4; /* a new row has an id and a role */
+	static const RowColumn fixed[] = {ROW_PID,	ROW_ATTEMPT, ROW_CRASHED, ROW_START,
+									  ROW_STOP, ROW_ID,		 ROW_ROLE};
+	int nfixed = old ? (int) lengthof(fixed) : 5; /* a new row has an id and a role */
 	bool isnull;
 	Datum role = row_value(new, ROW_ROLE, &isnull);
 	int i;
@@ -343,6 +374,7 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	TriggerData *data = (TriggerData *) fcinfo->context;
 	Row row;
 	Row old;
+	Row *before;
 	SharedNote note;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(data->tg_event) ||
@@ -354,10 +386,34 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	row.tuple = TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newtuple : data->tg_trigtuple;
 	old.rel = data->tg_relation;
 	old.tuple = data->tg_trigtuple;
-	check_rights(TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? &old : NULL, &row);
+	before = TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? &old : NULL;
+	check_rights(before, &row);
+	check_state(before, &row);
 	check_row(&row);
 	if (Shared && is_state(&row, "PLAN"))
 		hooks_remember(root_table(row.rel), read_note(&row, &note) ? &note : NULL);
+	if (Shared && is_state(&row, "PLAN") && !is_null(&row, ROW_ACTIVE))
+		hooks_tell(root_table(row.rel), SHARED_EXPIRY);
+	if (Shared && before && is_state(before, "WORK") && !table_acts())
+		hooks_tell(root_table(row.rel), SHARED_VERIFY);
+	return PointerGetDatum(NULL);
+}
+
+/*
+ * Trigger, AFTER DELETE, FOR EACH ROW, or AFTER TRUNCATE.  Tasks that run may have lost
+ * their rows: the scheduler is to see to that when the transaction has committed.
+ */
+Datum
+pg_task_removed(PG_FUNCTION_ARGS)
+{
+	TriggerData *data = (TriggerData *) fcinfo->context;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(data->tg_event) ||
+		(!TRIGGER_FIRED_BY_DELETE(data->tg_event) && !TRIGGER_FIRED_BY_TRUNCATE(data->tg_event)))
+		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+						errmsg("pg_task_removed must be called AFTER DELETE or AFTER TRUNCATE")));
+	if (Shared)
+		hooks_tell(root_table(data->tg_relation), SHARED_VERIFY);
 	return PointerGetDatum(NULL);
 }
 
@@ -400,4 +456,36 @@ pg_task_next(PG_FUNCTION_ARGS)
 					   ended, zone, &next))
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(next);
+}
+
+/*
+ * pg_task_cancel(id): stop a task of this database, whether it waits or runs, with the
+ * rights of who calls.  False: there is none such that he may see.
+ */
+Datum
+pg_task_cancel(PG_FUNCTION_ARGS)
+{
+	Oid relid = Shared ? shared_scheduler_relid(MyDatabaseId) : InvalidOid;
+	Oid types[] = {INT8OID};
+	Datum values[] = {PG_GETARG_DATUM(0)};
+	char *name = OidIsValid(relid) ? get_rel_name(relid) : NULL;
+	char *sql;
+	bool stopped;
+
+	if (name == NULL)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("no scheduler of pg_task is running in this database"),
+						errhint("See whether \"shared_preload_libraries\" contains pg_task, and the"
+								" settings \"pg_task.enabled\" and \"pg_task.database\".")));
+	sql = psprintf("UPDATE %s AS t SET state = 'STOP'"
+				   " WHERE t.id OPERATOR(pg_catalog.=) $1"
+				   "   AND t.state OPERATOR(pg_catalog.=)"
+				   "       ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'::pg_catalog.text])",
+				   quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)), name));
+	SPI_connect();
+	if (SPI_execute_with_args(sql, 1, types, values, NULL, false, 0) != SPI_OK_UPDATE)
+		elog(ERROR, "could not stop a task");
+	stopped = SPI_processed > 0;
+	SPI_finish();
+	PG_RETURN_BOOL(stopped);
 }

@@ -41,7 +41,7 @@ static struct
 	Oid relid; /* the task table, the root if it is partitioned */
 	int count;
 	SharedNote notes[SHARED_NOTES];
-	bool all;		 /* the notes are not all */
+	int news;		 /* SharedNews */
 	bool several;	 /* tables that look like the task table */
 	bool supervisor; /* databases or roles changed */
 	bool settings;	 /* settings of databases or roles changed */
@@ -58,6 +58,16 @@ hooks_loaded(void)
 	return loaded;
 }
 
+/* Something happened to a table (SharedNews) that its scheduler is told of after the commit. */
+void
+hooks_tell(Oid relid, int news)
+{
+	if (pending.relid != relid && OidIsValid(pending.relid))
+		pending.several = true;
+	pending.relid = relid;
+	pending.news |= news;
+}
+
 /*
  * When this transaction has committed, tell the scheduler of a table that rows
  * wait in a group; NULL: somewhere.
@@ -65,11 +75,9 @@ hooks_loaded(void)
 void
 hooks_remember(Oid relid, const SharedNote *note)
 {
-	if (pending.relid != relid && OidIsValid(pending.relid))
-		pending.several = true;
-	pending.relid = relid;
-	if (note == NULL || !shared_note_merge(pending.notes, &pending.count, note))
-		pending.all = true;
+	bool noted = note && shared_note_merge(pending.notes, &pending.count, note);
+
+	hooks_tell(relid, noted ? 0 : SHARED_LOOK);
 }
 
 /* Nothing here may fail: after a commit there is no way back. */
@@ -79,8 +87,12 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
 		return;
 	if (event == XACT_EVENT_COMMIT && OidIsValid(pending.relid))
+	{
+		if (pending.several)
+			pending.news |= SHARED_LOOK | SHARED_VERIFY | SHARED_EXPIRY;
 		shared_scheduler_note(MyDatabaseId, pending.several ? InvalidOid : pending.relid,
-							  pending.notes, pending.count, pending.all || pending.several);
+							  pending.notes, pending.count, pending.news);
+	}
 	if (pending.holds)
 		hold_release();
 	if (pending.settings && event == XACT_EVENT_COMMIT)
@@ -88,8 +100,8 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 	if (pending.supervisor && event == XACT_EVENT_COMMIT)
 		shared_wake_supervisor();
 	pending.relid = InvalidOid;
-	pending.count = 0;
-	pending.all = pending.several = pending.supervisor = pending.settings = pending.holds = false;
+	pending.count = pending.news = 0;
+	pending.several = pending.supervisor = pending.settings = pending.holds = false;
 }
 
 /* May the current user make a database? */
@@ -249,7 +261,8 @@ utility(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtili
 	if (prepared)
 	{
 		pg_atomic_fetch_add_u32(&Shared->settings, 1);
-		shared_scheduler_note(MyDatabaseId, InvalidOid, NULL, 0, true);
+		shared_scheduler_note(MyDatabaseId, InvalidOid, NULL, 0,
+							  SHARED_LOOK | SHARED_VERIFY | SHARED_EXPIRY);
 	}
 }
 

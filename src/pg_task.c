@@ -7,6 +7,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 
+#include "crash.h"
 #include "hooks.h"
 #include "settings.h"
 #include "shared.h"
@@ -30,6 +31,7 @@ _PG_init(void)
 		return;
 
 	shared_define();
+	crash_define();
 	hooks_define();
 	supervisor_register();
 }

@@ -11,6 +11,8 @@
  */
 #include "postgres.h"
 
+#include <signal.h>
+
 #include "miscadmin.h"
 #include "storage/lwlock.h"
 #include "utils/hsearch.h"
@@ -19,6 +21,7 @@
 
 #include "executor.h"
 #include "pool.h"
+#include "rescue.h"
 
 /* The work, in microseconds, that an executor may have before it. */
 #define RUN_US 4000
@@ -56,6 +59,7 @@ struct PoolExecutor
 	bool touched; /* handed something that it was not yet told of */
 	double load;  /* microseconds of work before it */
 	int reserved; /* tasks chosen for it, not yet assigned */
+	bool apart;	  /* what it has in hand is to be alone there */
 	PoolTask ring[SHARED_RING];
 	uint32 reaped;	 /* accounted for up to here ... */
 	uint32 assigned; /* ... of so many */
@@ -77,7 +81,6 @@ typedef struct PoolRole
 
 static SharedScheduler *me;
 static const char *my_database;
-static PoolLossCallback report_loss;
 static PoolExecutor *executors;
 static HTAB *roles;
 static TimestampTz no_worker_until = 0;
@@ -111,19 +114,21 @@ adopt(PoolExecutor *executor, SharedExecutor *slot)
 	executor->taken = slot->taken;
 	executor->taken_at = slot->taken_at;
 	for (i = slot->done; i != slot->assigned; i++)
+	{
 		executor->ring[i % SHARED_RING].run = slot->ring[i % SHARED_RING].run;
+		executor->apart |= slot->ring[i % SHARED_RING].apart;
+	}
 	LWLockRelease(slot->lock);
 }
 
 void
-pool_create(SharedScheduler *scheduler, const char *database, PoolLossCallback lost)
+pool_create(SharedScheduler *scheduler, const char *database)
 {
 	HASHCTL ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(PoolRole)};
 	int i;
 
 	me = scheduler;
 	my_database = database;
-	report_loss = lost;
 	executors = MemoryContextAllocZero(TopMemoryContext, Shared->nexecutors * sizeof(PoolExecutor));
 	roles = hash_create("pg_task roles", 16, &ctl, HASH_ELEM | HASH_BLOBS);
 	LWLockAcquire(Shared->directory, LW_SHARED);
@@ -163,13 +168,84 @@ pool_runs(TaskRun run, WaitingQueue *queue)
 	return false;
 }
 
+/* Is any task in an executor's hands? */
+bool
+pool_busy(void)
+{
+	foreach_executor(executor) if (executor->assigned != executor->reaped) return true;
+	return false;
+}
+
+static int
+compare_work(const void *a, const void *b)
+{
+	int64 left = ((const QueueWork *) a)->run.id;
+	int64 right = ((const QueueWork *) b)->run.id;
+
+	return left < right ? -1 : left > right;
+}
+
+static bool
+is_among(TaskRun run, const QueueWork *rows, int count)
+{
+	QueueWork key = {.run = run};
+	QueueWork *row = bsearch(&key, rows, count, sizeof(QueueWork), compare_work);
+
+	return row && task_same_run(row->run, run);
+}
+
+/*
+ * The row of a run was taken from it.  Marked as cancelled it does not begin, or, if
+ * it is at work, it is interrupted; the mark tells the executor that the signal is
+ * for this task and no other.
+ */
 static void
-lose(PoolTask *task, PoolLoss loss, const TaskFailure *failure)
+cancel(PoolExecutor *executor, TaskRun run)
+{
+	SharedExecutor *slot = executor->slot;
+	uint32 i;
+
+	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
+	for (i = slot->done; slot->generation == executor->generation && i != slot->assigned; i++)
+	{
+		SharedTask *task = &slot->ring[i % SHARED_RING];
+
+		if (!task_same_run(task->run, run))
+			continue;
+		task->cancelled = true;
+		if (i == slot->done && slot->taken != slot->done && slot->proc != SHARED_NO_PROC)
+		{
+			slot->cancel_sent = true;
+			(void) kill(slot->pid, SIGINT);
+		}
+	}
+	LWLockRelease(slot->lock);
+}
+
+/*
+ * These are all rows that are WORK, in the order of their ids: whatever executors have in
+ * hand beside them is cancelled.
+ */
+void
+pool_verify(const QueueWork *rows, int count)
+{
+	foreach_executor(executor)
+	{
+		uint32 i;
+
+		for (i = executor->reaped; i != executor->assigned; i++)
+			if (!is_among(executor->ring[i % SHARED_RING].run, rows, count))
+				cancel(executor, executor->ring[i % SHARED_RING].run);
+	}
+}
+
+static void
+lose(PoolTask *task, RescueKind kind, const TaskFailure *failure)
 {
 	if (task->queue)
 		waiting_ended(task->queue);
 	task->queue = NULL;
-	report_loss(task->run, loss, failure);
+	rescue_add(task->run, kind, failure);
 }
 
 /* Account for what an executor has finished. */
@@ -188,6 +264,7 @@ reap_finished(PoolExecutor *executor, uint32 done)
 		}
 		task->queue = NULL;
 	}
+	executor->apart &= executor->reaped != executor->assigned;
 }
 
 static PoolRole *
@@ -223,11 +300,11 @@ bury(PoolExecutor *executor)
 		PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
 
 		if ((int32) (slot->taken - executor->reaped) <= 0)
-			lose(task, POOL_NOT_STARTED, NULL);
+			lose(task, RESCUE_NOT_STARTED, NULL);
 		else if (slot->failure.sqlstate[0] == '\0')
-			lose(task, POOL_INTERRUPTED, NULL);
+			lose(task, RESCUE_INTERRUPTED, NULL);
 		else
-			lose(task, POOL_FAILED, &slot->failure);
+			lose(task, RESCUE_FAILED, &slot->failure);
 	}
 	shared_executor_forget(slot);
 	drop(executor);
@@ -310,7 +387,7 @@ take_back(PoolExecutor *executor)
 		executor->assigned = slot->assigned = slot->taken;
 	LWLockRelease(slot->lock);
 	while (end != executor->assigned)
-		lose(&executor->ring[--end % SHARED_RING], POOL_NOT_STARTED, NULL);
+		lose(&executor->ring[--end % SHARED_RING], RESCUE_NOT_STARTED, NULL);
 }
 
 /* Does a task run that keeps others waiting behind it? */
@@ -421,7 +498,7 @@ pool_find(Oid role, double average, TimestampTz now)
 
 	foreach_executor(executor)
 	{
-		if (executor->role != role || !executor->ready || executor->leaving)
+		if (executor->role != role || !executor->ready || executor->leaving || executor->apart)
 			continue;
 		if (outstanding(executor) == 0)
 			return executor;
@@ -432,6 +509,29 @@ pool_find(Oid role, double average, TimestampTz now)
 			best = executor;
 	}
 	return best;
+}
+
+/* An executor of this role that has nothing to do, for a task that runs apart.  NULL: none. */
+PoolExecutor *
+pool_find_apart(Oid role)
+{
+	foreach_executor(executor) if (executor->role == role && executor->ready &&
+								   !executor->leaving &&
+								   outstanding(executor) == 0) return executor;
+	return NULL;
+}
+
+/* May a task that runs apart be chosen now?  One in a round, and one at a time on the server. */
+bool
+pool_apart_take(void)
+{
+	return !me->apart && shared_apart_take(me);
+}
+
+bool
+pool_apart_free(void)
+{
+	return shared_apart_free(me);
 }
 
 int
@@ -454,11 +554,12 @@ promise(PoolExecutor *executor, bool promised)
  * task is claimed, another process may have the slot.
  */
 uint32
-pool_reserve(PoolExecutor *executor, const WaitingQueue *queue)
+pool_reserve(PoolExecutor *executor, const WaitingQueue *queue, bool apart)
 {
 	if (executor->reserved == 0)
 		promise(executor, true);
 	executor->reserved++;
+	executor->apart = apart;
 	executor->load += queue->average >= 0 ? queue->average : RUN_US;
 	return executor->generation;
 }
@@ -484,7 +585,7 @@ pool_assign(PoolExecutor *executor, uint32 generation, WaitingQueue *queue, Oid 
 	LWLockRelease(slot->lock);
 	if (!assigned)
 	{
-		lose(&mine, POOL_NOT_STARTED, NULL);
+		lose(&mine, RESCUE_NOT_STARTED, NULL);
 		return;
 	}
 	executor->ring[executor->assigned++ % SHARED_RING] = mine;
@@ -495,11 +596,14 @@ pool_assign(PoolExecutor *executor, uint32 generation, WaitingQueue *queue, Oid 
 void
 pool_wake(void)
 {
+	if (me->apart)
+		shared_apart_give(me);
 	foreach_executor(executor)
 	{
 		if (executor->reserved > 0)
 			promise(executor, false);
 		executor->reserved = 0;
+		executor->apart &= executor->assigned != executor->reaped;
 		if (executor->touched)
 			shared_wake(executor->slot->proc);
 		executor->touched = false;
@@ -585,7 +689,8 @@ pool_demand(const Role *role, const char *name, int tasks, double average, Times
 		if (no_worker_until > now)
 			return true;
 		if (find_role(role->oid)->retry_at > now ||
-			shared_role_executors(role->oid) >= role->max_executors)
+			(role->settings.max_executors > 0 &&
+			 shared_role_executors(role->oid) >= role->settings.max_executors))
 			return false;
 		if (start(role->oid, name, now))
 			continue;

@@ -7,26 +7,18 @@
 
 #include "postgres.h"
 
+#include "queue.h"
 #include "roles.h"
 #include "shared.h"
 #include "task.h"
 #include "waiting.h"
 
-/* Why a task is no longer where it was. */
-typedef enum PoolLoss
-{
-	POOL_NOT_STARTED, /* as if it had not been claimed */
-	POOL_INTERRUPTED, /* its process is gone */
-	POOL_FAILED		  /* it ended with its process, which left a message */
-} PoolLoss;
-
-/* Called for every task that is lost; must not fail. */
-typedef void (*PoolLossCallback)(TaskRun run, PoolLoss loss, const TaskFailure *failure);
-
 typedef struct PoolExecutor PoolExecutor;
 
-extern void pool_create(SharedScheduler *scheduler, const char *database, PoolLossCallback lost);
+extern void pool_create(SharedScheduler *scheduler, const char *database);
 extern bool pool_runs(TaskRun run, WaitingQueue *queue);
+extern bool pool_busy(void);
+extern void pool_verify(const QueueWork *rows, int count);
 
 extern void pool_reap(void);
 extern void pool_take_back(TimestampTz now);
@@ -35,8 +27,11 @@ extern void pool_dismiss(void);
 
 extern void pool_begin(void);
 extern PoolExecutor *pool_find(Oid role, double average, TimestampTz now);
+extern PoolExecutor *pool_find_apart(Oid role);
+extern bool pool_apart_take(void);
+extern bool pool_apart_free(void);
 extern int pool_pid(const PoolExecutor *executor);
-extern uint32 pool_reserve(PoolExecutor *executor, const WaitingQueue *queue);
+extern uint32 pool_reserve(PoolExecutor *executor, const WaitingQueue *queue, bool apart);
 extern void pool_assign(PoolExecutor *executor, uint32 generation, WaitingQueue *queue, Oid relid,
 						const SharedTask *task);
 extern void pool_wake(void);

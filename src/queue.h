@@ -29,6 +29,8 @@ typedef struct QueueCandidate
 	int64 id;
 	const TaskGroup *group;
 	int pid;
+	int active; /* milliseconds, where the column is NULL; 0: no limit */
+	bool apart; /* it may be one that was running when the server crashed */
 } QueueCandidate;
 
 /* A task that was claimed. */
@@ -58,18 +60,39 @@ typedef struct QueueRepeat
 	char *timezone; /* NULL: the session's */
 } QueueRepeat;
 
+/* What decides whether a run is tried again. */
+typedef struct QueueRetry
+{
+	int failed; /* earlier runs */
+	int crashed;
+	int retry;			 /* -1 for NULL */
+	double backoff;		 /* -1 for NULL */
+	int64 delay;		 /* microseconds, at most an hour; -1 for NULL */
+	TimestampTz planned; /* at first */
+	TimestampTz expires; /* by "active" alone; DT_NOEND for NULL */
+	bool repeats;
+	char *role;
+} QueueRetry;
+
 extern int queue_look(const TaskTable *table, QueueHead **heads);
 extern int queue_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int limit,
 					  TaskPlace **places);
 extern int queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
 					   TimestampTz now, QueueClaim **claims);
-extern int queue_release(const TaskTable *table, const TaskRun *runs, int count);
-extern int queue_replan(const TaskTable *table, const TaskRun *runs, int count);
-extern bool queue_fail(const TaskTable *table, TaskRun run, const TaskFailure *failure);
+extern int queue_release(const TaskTable *table, const TaskRun *runs, int count, int64 **ids);
+extern int queue_replan(const TaskTable *table, const TaskRun *runs, int count,
+						const TaskFailure *why, int64 **ids);
 extern int queue_work(const TaskTable *table, QueueWork **rows);
+extern int queue_apart(const TaskTable *table, int64 **ids);
+extern int queue_expire(const TaskTable *table, TimestampTz now, int limit, int64 **ids);
+extern int queue_expire_these(const TaskTable *table, TimestampTz now,
+							  const QueueCandidate *candidates, int count, int64 **ids);
+extern TimestampTz queue_expiry(const TaskTable *table);
 extern bool queue_refuse(const TaskTable *table, int64 id, const char *error, const char *sqlstate);
 extern char *queue_request(const TaskTable *table, TaskRun run);
 extern bool queue_finish(const TaskTable *table, TaskRun run, const TaskResult *result);
+extern bool queue_end(const TaskTable *table, TaskRun run, const TaskResult *result);
+extern bool queue_retry(const TaskTable *table, TaskRun run, bool wait, QueueRetry *retry);
 extern bool queue_delete(const TaskTable *table, TaskRun run, const char *state);
 extern bool queue_repeat(const TaskTable *table, int64 id, QueueRepeat *repeat);
 extern void queue_insert_next(const TaskTable *table, int64 id, TimestampTz dt);

@@ -28,49 +28,63 @@
 #include "settings.h"
 #include "shared.h"
 
-#define LIMIT_SETTING "pg_task.role_executors="
-
-/* A role's limit, as it was when settings had changed so often. */
-typedef struct RoleLimit
+/* The settings of a role, as they were when settings had changed so often. */
+typedef struct RoleEntry
 {
 	Oid role; /* hash key */
 	uint32 settings;
-	int limit;
-} RoleLimit;
+	SettingsTask values;
+} RoleEntry;
 
-static HTAB *limits = NULL;
+static HTAB *entries = NULL;
+static SettingsTask configured; /* what the configuration says */
 
-/* The setting in an array of "name=value", or -1. */
-static int
-limit_in(Datum config)
+/* An integer setting of this name in "name=value"; *result stays if it is another. */
+static void
+take_int(const char *entry, const char *name, int flags, int *result)
 {
-	Datum *entries;
+	size_t length = strlen(name);
+	int value;
+
+	if (strncmp(entry, name, length) == 0 && entry[length] == '=' &&
+		parse_int(entry + length + 1, &value, flags, NULL) && value >= 0)
+		*result = value;
+}
+
+/* Take our settings out of an array of "name=value". */
+static void
+take_settings(Datum config, SettingsTask *values)
+{
+	static const char backoff[] = "pg_task.backoff=";
+	Datum *elements;
 	int count;
-	int limit = -1;
 	int i;
 
-	deconstruct_array(DatumGetArrayTypeP(config), TEXTOID, -1, false, TYPALIGN_INT, &entries, NULL,
+	deconstruct_array(DatumGetArrayTypeP(config), TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL,
 					  &count);
 	for (i = 0; i < count; i++)
 	{
-		char *entry = TextDatumGetCString(entries[i]);
+		char *entry = TextDatumGetCString(elements[i]);
+		double value;
 
-		if (strncmp(entry, LIMIT_SETTING, strlen(LIMIT_SETTING)) == 0 &&
-			!parse_int(entry + strlen(LIMIT_SETTING), &limit, 0, NULL))
-			limit = -1;
+		take_int(entry, "pg_task.role_executors", 0, &values->max_executors);
+		take_int(entry, "pg_task.active", GUC_UNIT_MS, &values->active);
+		take_int(entry, "pg_task.retry", 0, &values->retry);
+		take_int(entry, "pg_task.delay", GUC_UNIT_MS, &values->delay);
+		if (strncmp(entry, backoff, strlen(backoff)) == 0 &&
+			parse_real(entry + strlen(backoff), &value, 0, NULL) && value >= 0)
+			values->backoff = value;
 	}
-	return limit;
 }
 
-/* What ALTER ROLE ... [IN DATABASE ...] SET says, or -1. */
-static int
-read_limit(Oid database, Oid role)
+/* What ALTER ROLE ... [IN DATABASE ...] SET says goes over the values. */
+static void
+read_settings(Oid database, Oid role, SettingsTask *values)
 {
 	Relation rel = table_open(DbRoleSettingRelationId, AccessShareLock);
 	ScanKeyData keys[2];
 	SysScanDesc scan;
 	HeapTuple tuple;
-	int limit = -1;
 
 	ScanKeyInit(&keys[0], Anum_pg_db_role_setting_setdatabase, BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(database));
@@ -84,36 +98,44 @@ read_limit(Oid database, Oid role)
 			heap_getattr(tuple, Anum_pg_db_role_setting_setconfig, RelationGetDescr(rel), &isnull);
 
 		if (!isnull)
-			limit = limit_in(config);
+			take_settings(config, values);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
-	return limit;
 }
 
-/* How many executors a role may have: its setting in the database, its setting, the default. */
-static int
-find_limit(Oid role)
+/* Once for a process, before it is connected. */
+void
+roles_define(void)
 {
-	HASHCTL ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(RoleLimit)};
+	configured = settings_task();
+}
+
+/*
+ * What is set for the tasks of a role: for the role in this database, for the role,
+ * for the database, or in the configuration.
+ */
+SettingsTask
+roles_settings(Oid role)
+{
+	HASHCTL ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(RoleEntry)};
 	uint32 settings = pg_atomic_read_u32(&Shared->settings);
-	RoleLimit *entry;
+	RoleEntry *entry;
 	bool found;
 
-	if (limits == NULL)
-		limits = hash_create("pg_task role limits", 16, &ctl, HASH_ELEM | HASH_BLOBS);
-	entry = hash_search(limits, &role, HASH_ENTER, &found);
+	if (entries == NULL)
+		entries = hash_create("pg_task role settings", 16, &ctl, HASH_ELEM | HASH_BLOBS);
+	entry = hash_search(entries, &role, HASH_ENTER, &found);
 	if (!found || entry->settings != settings)
 	{
 		entry->settings = settings - 1; /* in case of an error */
-		entry->limit = read_limit(MyDatabaseId, role);
-		if (entry->limit < 0)
-			entry->limit = read_limit(InvalidOid, role);
+		entry->values = configured;
+		read_settings(MyDatabaseId, InvalidOid, &entry->values);
+		read_settings(InvalidOid, role, &entry->values);
+		read_settings(MyDatabaseId, role, &entry->values);
 		entry->settings = settings;
 	}
-	if (entry->limit >= 0)
-		return entry->limit > 0 ? entry->limit : INT_MAX;
-	return settings_role_executors > 0 ? settings_role_executors : INT_MAX;
+	return entry->values;
 }
 
 /* May a session of "user" act as the role of this name?  Not if there is none. */
@@ -151,6 +173,6 @@ roles_check(Oid owner, const char *name)
 		role.error = psprintf("role \"%s\" is not permitted to log in", name);
 	}
 	else
-		role.max_executors = find_limit(role.oid);
+		role.settings = roles_settings(role.oid);
 	return role;
 }

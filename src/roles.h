@@ -7,15 +7,19 @@
 
 #include "postgres.h"
 
+#include "settings.h"
+
 /* A role, and why it cannot run tasks, if it cannot. */
 typedef struct Role
 {
 	Oid oid;
 	const char *error; /* NULL: nothing is wrong; in the current memory context */
 	int sqlstate;	   /* of the error */
-	int max_executors; /* at once, on this server */
+	SettingsTask settings;
 } Role;
 
+extern SettingsTask roles_settings(Oid role);
+extern void roles_define(void);
 extern Role roles_check(Oid owner, const char *name);
 extern bool roles_may_act(Oid user, const char *name);
 

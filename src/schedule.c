@@ -7,10 +7,18 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "common/int.h"
 #include "utils/datetime.h"
 
 #include "schedule.h"
+
+/* A retry waits no longer than this, in microseconds. */
+#define RETRY_MAX ((double) USECS_PER_HOUR)
+
+/* Retries of tasks that failed together are spread over this part of the wait. */
+#define RETRY_JITTER 0.1
 
 /* Add months to a broken-down time; the day is clipped to the month's length. */
 static bool
@@ -157,4 +165,21 @@ schedule_next(TimestampTz planned, const Interval *repeat, bool drift, Timestamp
 	if (TIMESTAMP_NOT_FINITE(planned))
 		return false;
 	return next_planned(planned, repeat, now, zone, next) && *next > planned;
+}
+
+/*
+ * How long the retry of this number (the first is 1) waits, in microseconds:
+ * delay * backoff^(retry - 1), and up to a tenth more, at most one hour.
+ * "random" is between 0 and 1.  What would exceed an hour is spread in front of it.
+ */
+int64
+schedule_retry(int64 delay, double backoff, int retry, double random)
+{
+	double wait = (double) delay * pow(backoff, retry - 1);
+
+	if (delay == 0)
+		return 0;
+	if (!(wait < RETRY_MAX)) /* infinite, or not a number, too */
+		return (int64) (RETRY_MAX * (1 - RETRY_JITTER * random));
+	return (int64) Min(wait * (1 + RETRY_JITTER * random), RETRY_MAX);
 }

@@ -14,5 +14,6 @@ extern bool schedule_add(TimestampTz from, const Interval *interval, int64 times
 						 TimestampTz *result);
 extern bool schedule_next(TimestampTz planned, const Interval *repeat, bool drift,
 						  TimestampTz ended, TimestampTz now, pg_tz *zone, TimestampTz *next);
+extern int64 schedule_retry(int64 delay, double backoff, int retry, double random);
 
 #endif /* PG_TASK_SCHEDULE_H */

@@ -34,9 +34,12 @@
 
 #include "choice.h"
 #include "compat.h"
+#include "crash.h"
 #include "executor.h"
+#include "outcome.h"
 #include "pool.h"
 #include "queue.h"
+#include "rescue.h"
 #include "scheduler.h"
 #include "settings.h"
 #include "statement.h"
@@ -49,16 +52,11 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 /* A full look that takes long is spaced out: it takes at most 1/50 of the time. */
 #define LOOK_SHARE 50
 
+/* So many tasks are given up by one statement. */
+#define EXPIRE_MAX 1000
+
 /* A task whose row cannot be claimed is tried again so much later. */
 #define SET_ASIDE_MS 60000
-
-/* Tasks that have to be written to, as arrays that grow. */
-typedef struct Runs
-{
-	TaskRun *runs;
-	int count;
-	int size;
-} Runs;
 
 static SharedScheduler *me = NULL;
 static const char *database; /* its name when this process started */
@@ -68,26 +66,14 @@ static TableScope scope;
 static MemoryContext cycle_context; /* reset in every cycle */
 static uint32 wait_event = 0;
 
-static Runs not_started; /* to be planned as if nothing had been */
-static Runs interrupted; /* to be planned again */
-
-/* Tasks that ended with their processes: to be failed, as soon as that can be written. */
-typedef struct Failed
-{
-	TaskRun run;
-	TaskFailure failure;
-} Failed;
-
-static List *failed = NIL;
-
 static volatile sig_atomic_t at_work = false; /* in a transaction */
 static bool claim_singly = false;			  /* to find the row that cannot be claimed */
 static Oid last_relid = InvalidOid;			  /* the table that was prepared last */
-static bool recover_due = true;
-static bool recover_with_look = false;
+static bool verify_due = true;
 static bool look_due = true;
 static bool wants_executor = false;
 static TimestampTz next_look = 0;
+static TimestampTz next_expiry = 0; /* when a waiting task is given up */
 static char *last_error = NULL;
 
 /* Start the scheduler process for a reserved slot.  NULL: no worker slot is free. */
@@ -115,74 +101,6 @@ static void
 leave_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
 	shared_scheduler_release(me);
-}
-
-static void
-runs_add(Runs *runs, TaskRun run)
-{
-	if (runs->count == runs->size)
-	{
-		runs->size = Max(runs->size * 2, 64);
-		runs->runs = runs->runs
-						 ? repalloc(runs->runs, runs->size * sizeof(TaskRun))
-						 : MemoryContextAlloc(TopMemoryContext, runs->size * sizeof(TaskRun));
-	}
-	runs->runs[runs->count++] = run;
-}
-
-static bool
-runs_contain(const Runs *runs, TaskRun run)
-{
-	int i;
-
-	for (i = 0; i < runs->count; i++)
-		if (task_same_run(runs->runs[i], run))
-			return true;
-	return false;
-}
-
-static bool
-has_failed(TaskRun run)
-{
-	ListCell *cell;
-
-	foreach(cell, failed)
-	{
-		Failed *entry = lfirst(cell);
-
-		if (task_same_run(entry->run, run))
-			return true;
-	}
-	return false;
-}
-
-/*
- * A task whose process is terminated runs again, but not for ever: it may be
- * the task that terminates it.
- */
-#define ATTEMPTS_MAX 100
-static const TaskFailure too_often = {"57P01", "the process of the task was terminated too often"};
-
-/* The pool's word that a task is not where it was. */
-static void
-task_lost(TaskRun run, PoolLoss loss, const TaskFailure *failure)
-{
-	MemoryContext old;
-	Failed *entry;
-
-	if (loss == POOL_INTERRUPTED && run.attempt >= ATTEMPTS_MAX)
-		failure = &too_often;
-	else if (loss != POOL_FAILED)
-	{
-		runs_add(loss == POOL_NOT_STARTED ? &not_started : &interrupted, run);
-		return;
-	}
-	old = MemoryContextSwitchTo(TopMemoryContext);
-	entry = palloc(sizeof(Failed));
-	entry->run = run;
-	entry->failure = *failure;
-	failed = lappend(failed, entry);
-	MemoryContextSwitchTo(old);
 }
 
 /* Open a transaction; with a table, as its owner. */
@@ -251,69 +169,92 @@ prepare_table(void)
 	{
 		/* another table: what was known of rows is not of its rows */
 		waiting_clear();
-		recover_due = true;
+		verify_due = true;
 	}
 	last_relid = prepared->relid;
 }
 
+/* Nobody has this run in hand: why? */
+static void
+account(TaskRun run)
+{
+	static const TaskFailure crashed = {"57P02", "the server crashed while the task ran"};
+
+	if (crash_blames(me->database, run))
+		rescue_add(run, RESCUE_CRASHED, &crashed);
+	else
+		rescue_add(run, RESCUE_INTERRUPTED, NULL);
+}
+
 /*
- * Write what became of tasks that were lost.  A row that somebody locks is
- * found again by the next look.
+ * Within a transaction: compare the rows that are WORK with what executors have in hand.
+ * A row that nobody has in hand is rescued; a task whose row is that run no more is
+ * cancelled.
  */
 static void
-settle(void)
-{
-	int settled = 0;
-
-	if (not_started.count == 0 && interrupted.count == 0)
-		return;
-	begin_work("planning lost tasks again");
-	if (not_started.count > 0)
-		settled += queue_release(table, not_started.runs, not_started.count);
-	if (interrupted.count > 0)
-		settled += queue_replan(table, interrupted.runs, interrupted.count);
-	end_work();
-	recover_with_look |= settled < not_started.count + interrupted.count;
-	not_started.count = interrupted.count = 0;
-}
-
-/* Rows that are WORK, but in nobody's hands, are planned again. */
-static void
-recover(void)
+compare(void)
 {
 	QueueWork *rows;
-	int count;
+	int count = queue_work(table, &rows);
 	int i;
 
-	begin_work("looking for interrupted tasks");
-	count = queue_work(table, &rows);
+	pool_verify(rows, count);
+	rescue_retain(rows, count);
 	for (i = 0; i < count; i++)
-		if (!pool_runs(rows[i].run, waiting_queue(rows[i].queue)) &&
-			!runs_contain(&not_started, rows[i].run) && !has_failed(rows[i].run) &&
-			!runs_contain(&interrupted, rows[i].run))
-			task_lost(rows[i].run, POOL_INTERRUPTED, NULL);
-	end_work();
-	recover_due = recover_with_look = false;
-	settle();
+		if (!pool_runs(rows[i].run, waiting_queue(rows[i].queue)) && !rescue_has(rows[i].run))
+			account(rows[i].run);
+	verify_due = false;
 }
 
-/* Fail the tasks whose executors could not say so themselves. */
 static void
-settle_failed(void)
+verify(void)
 {
-	while (failed != NIL)
-	{
-		Failed *entry = linitial(failed);
+	begin_work("looking at the tasks that run");
+	compare();
+	end_work();
+}
 
-		begin_work("failing a task");
-		if (queue_fail(table, entry->run, &entry->failure))
-			executor_plan_next(table, entry->run.id, GetCurrentTimestamp());
-		else
-			recover_with_look = true;
+/* Write what became of runs whose processes could not do so. */
+static void
+rescue(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	while (rescue_due(now))
+	{
+		begin_work("rescuing tasks");
+		/* what may crash the server is found by a look, and run apart */
+		look_due |= rescue_write(table, now);
 		end_work();
-		failed = list_delete_first(failed);
-		pfree(entry);
+		verify_due |= rescue_written(now);
 	}
+}
+
+/* Within a transaction: these tasks were given up; what repeats goes on. */
+static void
+plan_after(const int64 *ids, int count, TimestampTz now)
+{
+	int i;
+
+	for (i = 0; i < count; i++)
+		outcome_plan_next(table, ids[i], now);
+}
+
+/* Give up the tasks that have waited for too long. */
+static void
+expire(TimestampTz now)
+{
+	int64 *ids;
+	int count;
+
+	begin_work("giving up tasks");
+	count = queue_expire(table, now, EXPIRE_MAX, &ids);
+	plan_after(ids, count, now);
+	next_expiry = count == EXPIRE_MAX ? now : queue_expiry(table);
+	end_work();
+	/* what somebody has locked is seen to with the next look */
+	if (next_expiry <= now && count < EXPIRE_MAX)
+		next_expiry = DT_NOEND;
 }
 
 /* Take what commits have noted since the last time. */
@@ -321,8 +262,8 @@ static void
 take_notes(void)
 {
 	static SharedNote notes[SHARED_NOTES];
-	bool all;
-	int count = shared_scheduler_notes(me, notes, &all);
+	int news;
+	int count = shared_scheduler_notes(me, notes, &news);
 	int i;
 
 	for (i = 0; i < count; i++)
@@ -331,7 +272,10 @@ take_notes(void)
 
 		waiting_note(&group, notes[i].place);
 	}
-	look_due |= all;
+	look_due |= (news & SHARED_LOOK) != 0;
+	verify_due |= (news & SHARED_VERIFY) != 0;
+	if (news & SHARED_EXPIRY)
+		next_expiry = 0;
 }
 
 /* Read the first row of every group: finds what no note told of. */
@@ -340,20 +284,24 @@ look(TimestampTz now)
 {
 	QueueHead *heads;
 	TimestampTz end;
+	int64 *apart;
 	int count;
 	int i;
 
-	if (!look_due && now < next_look)
+	look_due |= now >= next_look || (choice_waits_apart() && pool_apart_free());
+	if (!look_due)
 		return;
-	if (recover_with_look)
-		recover();
 	begin_work("looking at the task table");
+	compare();
+	count = queue_apart(table, &apart);
+	choice_set_apart(apart, count);
 	waiting_look();
 	count = queue_look(table, &heads);
 	for (i = 0; i < count; i++)
 		waiting_head(&heads[i].group, heads[i].place);
 	waiting_looked(now);
 	end_work();
+	expire(now);
 	look_due = false;
 	end = GetCurrentTimestamp();
 	next_look = end + Max((int64) where.period * 1000, (end - now) * LOOK_SHARE);
@@ -361,15 +309,17 @@ look(TimestampTz now)
 
 /* The message for the executor. */
 static void
-make_task(const QueueClaim *claim, const Choice *choice, SharedTask *task)
+make_task(const QueueClaim *claim, const Choice *choice, bool apart, SharedTask *task)
 {
 	task->run = claim->run;
+	task->apart = apart;
 	task->role = choice->role;
 	task->timeout = claim->timeout;
 	task->repeats = claim->repeats;
 	task->deletes = claim->deletes;
 	task->tell = choice->group->key.max != TASK_UNLIMITED;
 	task->elapsed = 0;
+	task->cancelled = false;
 	task->format = -1;
 	if (claim->format)
 		task->format = settings_format(claim->format);
@@ -391,6 +341,36 @@ compare_claims(const void *a, const void *b)
 	return left < right ? -1 : left > right;
 }
 
+/* Of claims in the order of their ids, the one of this task, or NULL. */
+static QueueClaim *
+find_claim(QueueClaim *claims, int count, int64 id)
+{
+	QueueClaim key = {.run.id = id};
+
+	return bsearch(&key, claims, count, sizeof(QueueClaim), compare_claims);
+}
+
+/* Within a transaction: claim what was chosen; what has expired is given up instead. */
+static int
+claim(TimestampTz now, QueueClaim **claims)
+{
+	QueueCandidate *rest = palloc(choice_count * sizeof(QueueCandidate));
+	int count = queue_claim(table, choice_candidates, choice_count, now, claims);
+	int nrest = 0;
+	int64 *ids;
+	int i;
+
+	qsort(*claims, count, sizeof(QueueClaim), compare_claims);
+	if (count == choice_count)
+		return count;
+	for (i = 0; i < choice_count; i++)
+		if (find_claim(*claims, count, choice_candidates[i].id) == NULL)
+			rest[nrest++] = choice_candidates[i];
+	nrest = queue_expire_these(table, now, rest, nrest, &ids);
+	plan_after(ids, nrest, now);
+	return count;
+}
+
 /* Hand out what was claimed, in the order of choice; let go of what was not. */
 static void
 hand_out(QueueClaim *claims, int count)
@@ -398,18 +378,16 @@ hand_out(QueueClaim *claims, int count)
 	static SharedTask task;
 	int i;
 
-	qsort(claims, count, sizeof(QueueClaim), compare_claims);
 	for (i = 0; i < choice_count; i++)
 	{
-		QueueClaim key = {.run.id = choice_candidates[i].id};
-		QueueClaim *claim = bsearch(&key, claims, count, sizeof(QueueClaim), compare_claims);
+		QueueClaim *claim = find_claim(claims, count, choice_candidates[i].id);
 
 		if (claim == NULL)
 		{
 			waiting_ended(choice_list[i].queue);
 			continue;
 		}
-		make_task(claim, &choice_list[i], &task);
+		make_task(claim, &choice_list[i], choice_candidates[i].apart, &task);
 		pool_assign(choice_list[i].executor, choice_list[i].generation, choice_list[i].queue,
 					table->relid, &task);
 	}
@@ -435,7 +413,7 @@ start_some(void)
 	/* no two claims have the same time: it tells runs apart */
 	last_claim = Max(now, last_claim + 1);
 	if (choice_count > 0)
-		count = queue_claim(table, choice_candidates, choice_count, last_claim, &claims);
+		count = claim(last_claim, &claims);
 	end_work();
 	hand_out(claims, count);
 	return more;
@@ -450,20 +428,21 @@ cycle(void)
 	pool_reap();
 	if (table == NULL || table_changed())
 		prepare_table();
-	if (recover_due)
-		recover();
+	take_notes();
+	if (verify_due)
+		verify();
 	pool_yield();
 	pool_take_back(now);
-	settle();
-	take_notes();
 	look(now);
+	if (now >= next_expiry)
+		expire(now);
 	wants_executor = false;
 	/* one claim a turn: notes and finished tasks come in between */
 	if (start_some())
 		SetLatch(MyLatch);
 	shared_scheduler_want(me, wants_executor);
 	/* last: a trigger of the user's may refuse it, and the others are not to suffer */
-	settle_failed();
+	rescue();
 	claim_singly = false;
 	if (last_error)
 		pfree(last_error);
@@ -527,10 +506,11 @@ recover_from_error(void)
 	at_work = false;
 	table_abandon();
 	isolate_row(error->sqlerrcode);
+	rescue_not_written(GetCurrentTimestamp(), is_of_row(error->sqlerrcode), SET_ASIDE_MS);
 	choice_drop();
 	waiting_clear();
 	forget_table();
-	look_due = recover_due = true;
+	look_due = verify_due = true;
 	MemoryContextSwitchTo(old);
 	RESUME_INTERRUPTS();
 }
@@ -572,6 +552,7 @@ rest(void)
 	{
 		until = Min(next_look, waiting_until(now));
 		until = Min(until, pool_until(now));
+		until = Min(until, Min(next_expiry, rescue_until()));
 	}
 	(void) pgstat_report_stat(false);
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
@@ -611,6 +592,7 @@ attach(Datum arg)
 	if (me == NULL)
 		proc_exit(0);
 	on_shmem_exit(leave_slot, 0);
+	roles_define();
 	BackgroundWorkerInitializeConnectionByOid(me->database, InvalidOid, 0);
 	wait_event = COMPAT_WAIT_EVENT("PgTaskSchedulerMain");
 	fix_settings();
@@ -631,7 +613,7 @@ go(void)
 	shared_scheduler_leave(me);
 	pool_dismiss();
 	if (table)
-		settle();
+		rescue();
 }
 
 void
@@ -642,7 +624,7 @@ pg_task_scheduler_main(Datum arg)
 	BackgroundWorkerUnblockSignals();
 	attach(arg);
 	waiting_create();
-	pool_create(me, database, task_lost);
+	pool_create(me, database);
 
 	/* on a reload it goes, and is started again with the settings of that moment */
 	while (!ShutdownRequestPending && !ConfigReloadPending && !shared_scheduler_leaves(me))

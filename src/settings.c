@@ -20,10 +20,10 @@
 
 bool settings_enabled = true;
 int settings_max_executors = 4;
-int settings_role_executors = 0;
 int settings_idle_timeout = 60 * 1000;
 int settings_response_limit = 16 * 1024 * 1024;
 int settings_timeout = 0;
+int settings_max_crashes = 2;
 int settings_default_format = RESULT_TEXT;
 int64 settings_task_id = 0;
 int64 (*settings_find_task_id)(void) = NULL;
@@ -34,6 +34,11 @@ static char *default_table = NULL;
 static int default_period = 1000;
 static int task_commit = SETTINGS_COMMIT_AS_DATABASE;
 static char *shown_id = NULL;
+static int role_executors = 0;
+static int task_active = 0;
+static int task_retry = 0;
+static int task_delay = 10 * 1000;
+static double task_backoff = 2;
 
 #define PERIOD_MAX (24 * 60 * 60 * 1000)
 
@@ -210,10 +215,19 @@ define_server(void)
 	DefineCustomIntVariable("pg_task.role_executors",
 							"Most tasks of one role that run at once on this server.",
 							"Zero means no limit.  Set it for a role with ALTER ROLE.",
-							&settings_role_executors, 0, 0, 1024, PGC_SUSET, 0, NULL, NULL, NULL);
+							&role_executors, 0, 0, 1024, PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable(
 		"pg_task.idle_timeout", "An executor that has had nothing to do for so long leaves.", NULL,
 		&settings_idle_timeout, 60 * 1000, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+}
+
+static void
+define_safety(void)
+{
+	DefineCustomIntVariable("pg_task.max_crashes",
+							"A task that the server has crashed in so often is not started again.",
+							NULL, &settings_max_crashes, 2, 1, INT_MAX, PGC_SIGHUP, 0, NULL, NULL,
+							NULL);
 }
 
 static void
@@ -231,6 +245,22 @@ define_task(void)
 							"Longest run of a task whose column \"timeout\" is NULL.",
 							"Zero means no limit.", &settings_timeout, 0, 0, INT_MAX, PGC_USERSET,
 							GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("pg_task.retry",
+							"How often a task that fails is tried again whose column \"retry\" is"
+							" NULL.",
+							NULL, &task_retry, 0, 0, INT_MAX, PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable(
+		"pg_task.delay", "How long the first retry waits of a task whose column \"delay\" is NULL.",
+		NULL, &task_delay, 10 * 1000, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomRealVariable("pg_task.backoff",
+							 "How many times longer each further retry waits of a task whose column"
+							 " \"backoff\" is NULL.",
+							 NULL, &task_backoff, 2, 0, 1000000, PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("pg_task.active",
+							"A task whose column \"active\" is NULL is not started so long after"
+							" its planned time.",
+							"Zero means that it is started however late.", &task_active, 0, 0,
+							INT_MAX, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomEnumVariable(
 		"pg_task.format", "Format of the response of a task whose column \"format\" is NULL.", NULL,
 		&settings_default_format, RESULT_TEXT, format_options, PGC_USERSET, 0, NULL, NULL, NULL);
@@ -244,6 +274,7 @@ settings_define(void)
 {
 	define_where();
 	define_server();
+	define_safety();
 	define_task();
 	MarkGUCPrefixReserved("pg_task");
 }
@@ -321,6 +352,24 @@ settings_table(const char *database)
 	result.schema = schema[0] == '\0' ? NULL : pstrdup(schema);
 	result.table = pstrdup(table ? table : default_table);
 	result.period = database_period(database);
+	return result;
+}
+
+/*
+ * What the configuration sets for tasks.  To be called before the process is connected:
+ * then come the settings of the database and of the role it is connected as.
+ */
+SettingsTask
+settings_task(void)
+{
+	SettingsTask result = {
+		.max_executors = role_executors,
+		.active = task_active,
+		.retry = task_retry,
+		.delay = task_delay,
+		.backoff = task_backoff,
+	};
+
 	return result;
 }
 

@@ -14,11 +14,21 @@
 
 extern bool settings_enabled;
 extern int settings_max_executors;
-extern int settings_role_executors; /* 0: no limit */
 extern int settings_idle_timeout;	/* milliseconds */
 extern int settings_response_limit; /* bytes */
 extern int settings_default_format; /* a ResultFormat */
 extern int settings_timeout;		/* milliseconds, 0 means none */
+extern int settings_max_crashes;
+
+/* What is set for the tasks of a role, where their own columns are NULL. */
+typedef struct SettingsTask
+{
+	int max_executors; /* at once, on this server; 0: no limit */
+	int active;		   /* milliseconds, 0: for ever */
+	int retry;
+	int delay; /* milliseconds */
+	double backoff;
+} SettingsTask;
 
 /* The task that this process runs, 0 outside a task: what pg_task.id shows. */
 extern int64 settings_task_id;
@@ -44,6 +54,7 @@ typedef struct SettingsTable
 extern void settings_define(void);
 extern List *settings_targets(void);
 extern SettingsTable settings_table(const char *database);
+extern SettingsTask settings_task(void);
 extern const char *settings_commit(void);
 extern int settings_format(const char *name);
 

@@ -79,7 +79,10 @@ initialize_memory(void)
 	for (i = 0; i < Shared->nschedulers; i++)
 		Shared->schedulers[i].lock = &locks++->lock;
 	for (i = 0; i < Shared->nexecutors; i++)
+	{
 		Shared->executors[i].lock = &locks++->lock;
+		pg_atomic_init_u32(&Shared->executors[i].workers, 0);
+	}
 }
 
 static void
@@ -174,7 +177,7 @@ tell_vacated(void)
 	{
 		SharedScheduler *scheduler = &Shared->schedulers[i];
 
-		if (scheduler->in_use && scheduler->wants)
+		if (scheduler->in_use && (scheduler->wants || scheduler->wants_apart))
 			shared_wake(scheduler->proc);
 	}
 }
@@ -204,9 +207,10 @@ shared_scheduler_reserve(Oid database, Oid user)
 		scheduler->proc = SHARED_NO_PROC;
 		scheduler->leave = false;
 		scheduler->wants = false;
+		scheduler->apart = scheduler->wants_apart = false;
 		scheduler->granted = 0;
 		scheduler->relid = InvalidOid;
-		scheduler->look_all = true;
+		scheduler->news = SHARED_LOOK;
 		scheduler->nnotes = 0;
 		result = scheduler;
 	}
@@ -356,11 +360,11 @@ shared_note_merge(SharedNote *notes, int *count, const SharedNote *note)
 
 /*
  * Tell the scheduler of a database where rows of its table wait that it may
- * not know of, and wake it.  "all": there are more than the notes say, in the
- * table or in any (InvalidOid).  Called after a commit, so this must not fail.
+ * not know of, and what else happened there, and wake it.  The table may be
+ * InvalidOid: then it is not known which.  Called after a commit, so this must not fail.
  */
 void
-shared_scheduler_note(Oid database, Oid relid, const SharedNote *notes, int count, bool all)
+shared_scheduler_note(Oid database, Oid relid, const SharedNote *notes, int count, int news)
 {
 	SharedScheduler *scheduler;
 	int i;
@@ -370,30 +374,104 @@ shared_scheduler_note(Oid database, Oid relid, const SharedNote *notes, int coun
 	if (scheduler)
 	{
 		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
-		scheduler->look_all |= all && (scheduler->relid == relid || !OidIsValid(relid));
+		if (scheduler->relid == relid || !OidIsValid(relid))
+			scheduler->news |= news;
 		for (i = 0; i < count && scheduler->relid == relid; i++)
 			if (!shared_note_merge(scheduler->notes, &scheduler->nnotes, &notes[i]))
-				scheduler->look_all = true;
+				scheduler->news |= SHARED_LOOK;
 		LWLockRelease(scheduler->lock);
 		shared_wake(scheduler->proc);
 	}
 	LWLockRelease(Shared->directory);
 }
 
-/* Take what was noted since the last call: up to SHARED_NOTES, and whether that is not all. */
+/* Take what was noted since the last call: up to SHARED_NOTES, and what else happened. */
 int
-shared_scheduler_notes(SharedScheduler *me, SharedNote *notes, bool *all)
+shared_scheduler_notes(SharedScheduler *me, SharedNote *notes, int *news)
 {
 	int count;
 
 	LWLockAcquire(me->lock, LW_EXCLUSIVE);
 	count = me->nnotes;
 	memcpy(notes, me->notes, count * sizeof(SharedNote));
-	*all = me->look_all;
+	*news = me->news;
 	me->nnotes = 0;
-	me->look_all = false;
+	me->news = 0;
 	LWLockRelease(me->lock);
 	return count;
+}
+
+/* Is a task at work, in any database, that has to run apart?  The directory lock must be held. */
+static bool
+apart_at_work(SharedScheduler *me)
+{
+	bool at_work = false;
+	int i;
+
+	for (i = 0; i < Shared->nschedulers; i++)
+		at_work |= &Shared->schedulers[i] != me && Shared->schedulers[i].in_use &&
+				   Shared->schedulers[i].apart;
+	for (i = 0; i < Shared->nexecutors && !at_work; i++)
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+		uint32 n;
+
+		if (!executor->in_use)
+			continue;
+		LWLockAcquire(executor->lock, LW_SHARED);
+		for (n = executor->done; n != executor->assigned; n++)
+			at_work |= executor->ring[n % SHARED_RING].apart;
+		LWLockRelease(executor->lock);
+	}
+	return at_work;
+}
+
+/*
+ * A task that may crash the server is about to be started: one at a time on the whole
+ * server.  False: another one is at work; when it ends, this scheduler is woken.
+ */
+bool
+shared_apart_take(SharedScheduler *me)
+{
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	me->apart = !apart_at_work(me);
+	me->wants_apart = !me->apart;
+	LWLockRelease(Shared->directory);
+	return me->apart;
+}
+
+/* It was handed out, and counts from there, or it was not started after all. */
+void
+shared_apart_give(SharedScheduler *me)
+{
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	me->apart = false;
+	LWLockRelease(Shared->directory);
+}
+
+/* Could one be started now? */
+bool
+shared_apart_free(SharedScheduler *me)
+{
+	bool free;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	free = !apart_at_work(me);
+	LWLockRelease(Shared->directory);
+	return free;
+}
+
+/* One has ended: tell those who wait to start theirs. */
+void
+shared_apart_ended(void)
+{
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	for (i = 0; i < Shared->nschedulers; i++)
+		if (Shared->schedulers[i].in_use && Shared->schedulers[i].wants_apart)
+			shared_wake(Shared->schedulers[i].proc);
+	LWLockRelease(Shared->directory);
 }
 
 /*
@@ -506,6 +584,9 @@ reset_executor(SharedExecutor *executor, Oid database, Oid role, TimestampTz now
 	executor->relid = InvalidOid;
 	executor->started = executor->idle_since = now;
 	executor->failure.sqlstate[0] = '\0';
+	executor->cancel_sent = false;
+	executor->quit = false;
+	pg_atomic_write_u32(&executor->workers, 0);
 	executor->assigned = executor->taken = executor->done = executor->tell_at = 0;
 }
 
@@ -633,26 +714,34 @@ shared_executor_yields(SharedScheduler *me)
 	return yields;
 }
 
+/* The slot of the executor that a process is, or NULL. */
+SharedExecutor *
+shared_executor_of(int proc)
+{
+	SharedExecutor *result = NULL;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	for (i = 0; i < Shared->nexecutors && result == NULL; i++)
+		if (Shared->executors[i].in_use && Shared->executors[i].proc == proc)
+			result = &Shared->executors[i];
+	LWLockRelease(Shared->directory);
+	return result;
+}
+
 /* The task that a process runs, 0 if it is no executor or runs none. */
 int64
 shared_task_of(int proc)
 {
+	SharedExecutor *executor = shared_executor_of(proc);
 	int64 id = 0;
-	int i;
 
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	for (i = 0; i < Shared->nexecutors; i++)
-	{
-		SharedExecutor *executor = &Shared->executors[i];
-
-		if (!executor->in_use || executor->proc != proc)
-			continue;
-		LWLockAcquire(executor->lock, LW_SHARED);
-		if (executor->taken != executor->done)
-			id = executor->ring[executor->done % SHARED_RING].run.id;
-		LWLockRelease(executor->lock);
-	}
-	LWLockRelease(Shared->directory);
+	if (executor == NULL)
+		return 0;
+	LWLockAcquire(executor->lock, LW_SHARED);
+	if (executor->taken != executor->done)
+		id = executor->ring[executor->done % SHARED_RING].run.id;
+	LWLockRelease(executor->lock);
 	return id;
 }
 

@@ -39,6 +39,14 @@ typedef struct SharedNote
 	TaskPlace place;
 } SharedNote;
 
+/* What a commit may have done beside what notes can say. */
+typedef enum SharedNews
+{
+	SHARED_LOOK = 1,   /* rows wait that no note tells of */
+	SHARED_VERIFY = 2, /* a row was changed that is WORK */
+	SHARED_EXPIRY = 4  /* rows wait that are given up some time */
+} SharedNews;
+
 /* The scheduler of one database. */
 typedef struct SharedScheduler
 {
@@ -53,11 +61,13 @@ typedef struct SharedScheduler
 	bool wants; /* has work, but no executor for it */
 	TimestampTz wants_since;
 	TimestampTz granted; /* when it last got an executor */
+	bool apart;			 /* has chosen a task that is to run apart, and not yet handed it out */
+	bool wants_apart;	 /* has one, but another database's is at work */
 
 	/* guarded by "lock" */
 	LWLock *lock;
-	Oid relid;	   /* the task table, InvalidOid while there is none */
-	bool look_all; /* more happened than the notes say */
+	Oid relid; /* the task table, InvalidOid while there is none */
+	int news;  /* SharedNews: what happened beside the notes */
 	int nnotes;
 	SharedNote notes[SHARED_NOTES];
 } SharedScheduler;
@@ -72,6 +82,8 @@ typedef struct SharedTask
 	bool deletes;
 	int8 format;			 /* a ResultFormat, -1: the column is NULL */
 	bool tell;				 /* wake the scheduler when it is finished */
+	bool apart;				 /* the server may crash because of it */
+	bool cancelled;			 /* its row was taken from it: it must not go on */
 	uint32 elapsed;			 /* set by the executor: microseconds it took */
 	char queue[NAMEDATALEN]; /* clipped, for display */
 	int32 request_len;		 /* -1: too long, read it from the table */
@@ -107,8 +119,13 @@ typedef struct SharedExecutor
 	uint32 taken;
 	uint32 done;
 	uint32 tell_at;		 /* wake the scheduler when "done" gets here */
+	bool cancel_sent;	 /* a SIGINT is on its way, for a task that is marked as cancelled */
 	TaskFailure failure; /* of the task in hand, when the process ends */
 	SharedTask ring[SHARED_RING];
+
+	/* written by the processes concerned, read when all of them are gone: see crash.c */
+	bool quit;				  /* was told to quit */
+	pg_atomic_uint32 workers; /* parallel workers that are at work for it */
 } SharedExecutor;
 
 /* A database that somebody wants to have for himself: no process of ours enters. */
@@ -150,8 +167,12 @@ extern Oid shared_scheduler_relid(Oid database);
 extern void shared_scheduler_publish(SharedScheduler *me, Oid relid);
 extern bool shared_note_merge(SharedNote *notes, int *count, const SharedNote *note);
 extern void
-shared_scheduler_note(Oid database, Oid relid, const SharedNote *notes, int count, bool all);
-extern int shared_scheduler_notes(SharedScheduler *me, SharedNote *notes, bool *all);
+shared_scheduler_note(Oid database, Oid relid, const SharedNote *notes, int count, int news);
+extern int shared_scheduler_notes(SharedScheduler *me, SharedNote *notes, int *news);
+extern bool shared_apart_take(SharedScheduler *me);
+extern void shared_apart_give(SharedScheduler *me);
+extern bool shared_apart_free(SharedScheduler *me);
+extern void shared_apart_ended(void);
 extern void shared_scheduler_want(SharedScheduler *me, bool wants);
 
 /* Executors. */
@@ -163,6 +184,7 @@ extern void shared_executor_evict(Oid database, Oid role);
 extern void shared_executor_leave(SharedExecutor *executor);
 extern bool shared_executor_yields(SharedScheduler *me);
 extern int shared_role_executors(Oid role);
+extern SharedExecutor *shared_executor_of(int proc);
 extern int64 shared_task_of(int proc);
 
 #endif /* PG_TASK_SHARED_H */

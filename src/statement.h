@@ -14,7 +14,7 @@
 
 #include "table.h"
 
-#define STATEMENT_ARGUMENTS 12
+#define STATEMENT_ARGUMENTS 16
 
 typedef struct Statement
 {

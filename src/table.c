@@ -57,6 +57,7 @@ static const Column columns[] = {
 	{"parent", "bigint",
 		"DEFAULT nullif(current_setting('pg_task.id', true), '')::bigint", COLUMN_RUN},
 	{"dt", "timestamp with time zone", "NOT NULL DEFAULT now()", COLUMN_CORE},
+	{"planned", "timestamp with time zone", "", COLUMN_RUN},
 	{"start", "timestamp with time zone", "", COLUMN_RUN},
 	{"stop", "timestamp with time zone", "", COLUMN_RUN},
 	{"queue", "text", "NOT NULL DEFAULT 'default'", COLUMN_TASK},
@@ -71,6 +72,8 @@ static const Column columns[] = {
 	{"notice", "text", "", COLUMN_RUN},
 	{"state", "text", "NOT NULL DEFAULT 'PLAN'", COLUMN_CORE},
 	{"attempt", "integer", "NOT NULL DEFAULT 0", COLUMN_CORE},
+	{"failed", "integer", "NOT NULL DEFAULT 0", COLUMN_RUN},
+	{"crashed", "integer", "NOT NULL DEFAULT 0", COLUMN_RUN},
 	{"retry", "integer", "", COLUMN_TASK},
 	{"delay", "interval", "", COLUMN_TASK},
 	{"backoff", "real", "", COLUMN_TASK},
@@ -104,13 +107,16 @@ static const IndexDefinition indexes[] = {
 	{"plan", false,
 	 "USING btree (queue COLLATE \"C\", COALESCE(max, 2147483647), priority,"
 	 " ((role)::text), dt, id) WHERE (state = 'PLAN'::text)"},
-	{"work", false, "USING btree (id) WHERE (state = 'WORK'::text)"},
+	{"work", false,
+	 "USING btree (id) WHERE ((state = 'WORK'::text)"
+	 " OR ((state = 'PLAN'::text) AND (crashed > 0)))"},
+	{"active", false,
+	 "USING btree ((((COALESCE(planned, dt) AT TIME ZONE 'UTC'::text) + active)))"
+	 " WHERE ((state = 'PLAN'::text) AND (active < '100 years'::interval))"},
 	{"key", true,
 	 "USING btree (queue, key) WHERE ((key IS NOT NULL) AND"
 	 " (state = ANY (ARRAY['PLAN'::text, 'WORK'::text])))"},
 };
-
-#define TRIGGER_FUNCTION "pg_task_planned"
 
 static Oid watched = InvalidOid;
 static bool watching = false;
@@ -377,21 +383,37 @@ add_indexes(Oid relid, const char *name)
 	}
 }
 
-static void
-add_trigger(Oid relid, const char *name)
+/* Our own bookkeeping fires none of them. */
+static const struct
 {
-	if (exists("SELECT FROM pg_catalog.pg_trigger AS t"
-			   "  JOIN pg_catalog.pg_proc AS p ON p.oid = t.tgfoid"
-			   " WHERE t.tgrelid = $1 AND p.proname = $2"
-			   "   AND p.pronamespace = 'pg_catalog'::pg_catalog.regnamespace",
-			   relid, TRIGGER_FUNCTION))
-		return;
-	execute(psprintf("CREATE TRIGGER pg_task_planned AFTER INSERT OR UPDATE ON %s"
-					 " FOR EACH ROW WHEN (pg_catalog.pg_task_watched(NEW.state))"
-					 " EXECUTE FUNCTION pg_catalog." TRIGGER_FUNCTION "()",
-					 name));
-	/* in replicas, too: rows that arrive by replication wake the scheduler */
-	execute(psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER pg_task_planned", name));
+	const char *name;
+	const char *function;
+	const char *event;
+	const char *level;
+} triggers[] = {
+	{"pg_task_planned", "pg_task_planned", "INSERT OR UPDATE",
+	 "FOR EACH ROW WHEN (pg_catalog.pg_task_watched(NEW.state))"},
+	{"pg_task_removed", "pg_task_removed", "DELETE",
+	 "FOR EACH ROW WHEN (OLD.state = 'WORK' AND pg_catalog.pg_task_watched(OLD.state))"},
+	{"pg_task_truncated", "pg_task_removed", "TRUNCATE", "FOR EACH STATEMENT"},
+};
+
+static void
+add_triggers(Oid relid, const char *name)
+{
+	int i;
+
+	for (i = 0; i < (int) lengthof(triggers); i++)
+	{
+		if (exists("SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = $1 AND tgname = $2", relid,
+				   triggers[i].name))
+			continue;
+		execute(psprintf("CREATE TRIGGER %s AFTER %s ON %s %s EXECUTE FUNCTION pg_catalog.%s()",
+						 triggers[i].name, triggers[i].event, name, triggers[i].level,
+						 triggers[i].function));
+		/* in replicas, too: rows that arrive by replication wake the scheduler */
+		execute(psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s", name, triggers[i].name));
+	}
 }
 
 /*
@@ -487,7 +509,7 @@ complete_table(Oid relid)
 	relation_close(rel, NoLock);
 	add_columns(relid, name);
 	add_indexes(relid, name);
-	add_trigger(relid, name);
+	add_triggers(relid, name);
 	add_policy(relid, name);
 	table_return(&scope);
 }

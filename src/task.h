@@ -50,11 +50,13 @@ task_same_run(TaskRun a, TaskRun b)
 	return a.id == b.id && a.attempt == b.attempt && a.claimed == b.claimed;
 }
 
-/* How a run ended, in the words of the table. */
+/* What becomes of a task when a run has ended, in the words of the table. */
 typedef enum TaskOutcome
 {
 	TASK_DONE,
-	TASK_FAIL
+	TASK_FAIL,
+	TASK_AGAIN, /* PLAN */
+	TASK_STOPPED
 } TaskOutcome;
 
 /* What is written back into the row. */
@@ -67,6 +69,9 @@ typedef struct TaskResult
 	const char *notice;	  /* NULL when there was none */
 	const char *error;	  /* NULL when DONE */
 	const char *sqlstate; /* NULL when DONE */
+	bool failed;		  /* the run counts as failed ... */
+	bool crashed;		  /* ... or as one that the server has crashed in */
+	TimestampTz again;	  /* TASK_AGAIN: when; 0: at once, "dt" stays */
 } TaskResult;
 
 /* How a run ended whose process could not write that. */

@@ -7,6 +7,7 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('id', 'bigint', true, NULL),
     ('parent', 'bigint', false, '(NULLIF(current_setting(''pg_task.id''::text, true), ''''::text))::bigint'),
     ('dt', 'timestamp with time zone', true, 'now()'),
+    ('planned', 'timestamp with time zone', false, NULL),
     ('start', 'timestamp with time zone', false, NULL),
     ('stop', 'timestamp with time zone', false, NULL),
     ('queue', 'text', true, '''default''::text'),
@@ -21,6 +22,8 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('notice', 'text', false, NULL),
     ('state', 'text', true, '''PLAN''::text'),
     ('attempt', 'integer', true, '0'),
+    ('failed', 'integer', true, '0'),
+    ('crashed', 'integer', true, '0'),
     ('retry', 'integer', false, NULL),
     ('delay', 'interval', false, NULL),
     ('backoff', 'real', false, NULL),
@@ -56,9 +59,10 @@ SELECT table_owner_is('public'::name, 'task'::name, 'postgres'::name);
 SELECT set_eq($$SELECT regexp_replace(pg_get_indexdef(indexrelid), '^.* ON [^ ]+ ', '') FROM pg_index
                  WHERE indrelid = 'task'::regclass AND NOT indisprimary$$,
     ARRAY['USING btree (queue COLLATE "C", COALESCE(max, 2147483647), priority, ((role)::text), dt, id) WHERE (state = ''PLAN''::text)',
-          'USING btree (id) WHERE (state = ''WORK''::text)',
+          'USING btree (id) WHERE ((state = ''WORK''::text) OR ((state = ''PLAN''::text) AND (crashed > 0)))',
+          'USING btree ((((COALESCE(planned, dt) AT TIME ZONE ''UTC''::text) + active))) WHERE ((state = ''PLAN''::text) AND (active < ''100 years''::interval))',
           'USING btree (queue, key) WHERE ((key IS NOT NULL) AND (state = ANY (ARRAY[''PLAN''::text, ''WORK''::text])))'],
-    'three indexes beside the primary key');
+    'four indexes beside the primary key');
 SELECT is(count(*), 1::bigint, 'one of them is unique') FROM pg_index
  WHERE indrelid = 'task'::regclass AND indisunique AND NOT indisprimary;
 

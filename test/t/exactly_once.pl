@@ -82,11 +82,9 @@ for my $what (sort keys %fence)
 	sql(q{TRUNCATE task, log});
 	insert_task($node, request => "INSERT INTO log VALUES (1); SELECT hold('$gate')");
 	wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'pg_task executor' AND wait_event = 'PgSleep'});
+	my $start = sql('SELECT start FROM task');
 	sql($fence{$what});
-	if ($what =~ /for now/)
-	{
-		wait_until($node, q{SELECT count(*) = 2 FROM pg_stat_activity WHERE backend_type = 'pg_task executor' AND wait_event = 'PgSleep'});
-	}
+	wait_until($node, "SELECT start > '$start' AND state = 'WORK' FROM task") if $what =~ /for now/;
 	open_gate($node, $gate);
 	wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'pg_task executor' AND state <> 'idle'});
 	run_task($node, queue => 'witness', request => 'SELECT 1');

@@ -1,0 +1,22 @@
+/*
+ * outcome.h
+ *		What becomes of a task when a run of it has ended.
+ *
+ * Every function runs inside a transaction of the caller's, as the table's
+ * owner (table_become), with an active snapshot.
+ */
+#ifndef PG_TASK_OUTCOME_H
+#define PG_TASK_OUTCOME_H
+
+#include "postgres.h"
+
+#include "table.h"
+#include "task.h"
+
+extern bool outcome_done(const TaskTable *table, TaskRun run, const TaskResult *result,
+						 bool repeats, bool deletes);
+extern bool outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, bool wait);
+extern bool outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure);
+extern void outcome_plan_next(const TaskTable *table, int64 id, TimestampTz ended);
+
+#endif /* PG_TASK_OUTCOME_H */

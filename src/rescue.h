@@ -1,0 +1,32 @@
+/*
+ * rescue.h
+ *		Runs whose processes cannot write what became of them.
+ */
+#ifndef PG_TASK_RESCUE_H
+#define PG_TASK_RESCUE_H
+
+#include "postgres.h"
+
+#include "queue.h"
+#include "table.h"
+#include "task.h"
+
+/* What happened to a run, and so what becomes of its task. */
+typedef enum RescueKind
+{
+	RESCUE_NOT_STARTED, /* as if it had not been claimed */
+	RESCUE_INTERRUPTED, /* its process is gone: it runs again */
+	RESCUE_FAILED,		/* it ended with its process, which left a message */
+	RESCUE_CRASHED		/* the server may have crashed because of it */
+} RescueKind;
+
+extern void rescue_add(TaskRun run, RescueKind kind, const TaskFailure *failure);
+extern bool rescue_has(TaskRun run);
+extern void rescue_retain(const QueueWork *rows, int count);
+extern bool rescue_due(TimestampTz now);
+extern TimestampTz rescue_until(void);
+extern bool rescue_write(const TaskTable *table, TimestampTz now);
+extern bool rescue_written(TimestampTz now);
+extern void rescue_not_written(TimestampTz now, bool row_at_fault, int pause_ms);
+
+#endif /* PG_TASK_RESCUE_H */
