@@ -49,6 +49,13 @@ is_set_aside(int64 id, TimestampTz now)
 	return false;
 }
 
+/* Is any task set aside? */
+bool
+choice_has_set_aside(void)
+{
+	return set_aside != NIL;
+}
+
 /* The task that was chosen alone could not be claimed. */
 void
 choice_set_aside(TimestampTz until)

@@ -17,6 +17,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "common/pg_prng.h"
 #include "executor/spi.h"
 #include "jit/jit.h"
 #include "libpq/pqsignal.h"
@@ -29,6 +30,7 @@
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
+#include "storage/pmsignal.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/backend_status.h"
@@ -129,8 +131,8 @@ cancel(SIGNAL_ARGS)
 
 /*
  * The last thing this process does with shared memory; its transaction is over
- * by now.  If somebody ended the process, the task in hand was interrupted, and
- * will run again.  Otherwise it has failed.
+ * by now.  If somebody ended the process, or the whole server, the task in hand was
+ * interrupted, and will run again.  Otherwise it has failed.
  */
 static void
 leave_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
@@ -141,7 +143,7 @@ leave_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 	{
 		if (fatal && fatal->sqlstate != ERRCODE_ADMIN_SHUTDOWN)
 			leave_failure(fatal->sqlstate, fatal->message);
-		else if (!terminated)
+		else if (!terminated && PostmasterIsAlive())
 			leave_failure(ERRCODE_INTERNAL_ERROR, "the process of the task has ended");
 	}
 	shared_executor_release(me);
@@ -172,9 +174,11 @@ report_task(TimestampTz started)
 	TimestampTz now = GetCurrentTimestamp();
 	SharedTask *task;
 	bool tell;
+	bool apart;
 
 	LWLockAcquire(me->lock, LW_EXCLUSIVE);
 	task = &me->ring[me->done % SHARED_RING];
+	apart = task->apart;
 	task->elapsed = (uint32) Min(now - started, PG_UINT32_MAX);
 	me->done++;
 	me->idle_since = now;
@@ -182,6 +186,8 @@ report_task(TimestampTz started)
 	LWLockRelease(me->lock);
 	if (tell)
 		shared_scheduler_wake(me->database);
+	if (apart)
+		shared_apart_ended();
 }
 
 static void
@@ -231,6 +237,9 @@ find_table(void)
 	table = table_find(relid, TopMemoryContext);
 	if (table == NULL)
 		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("the task table is gone")));
+	/* somebody has dropped a column; the scheduler will add it again, and the task is run again */
+	if (!table->whole)
+		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
 }
 
 /*
@@ -425,7 +434,8 @@ catch_error(void)
 	error = CopyErrorData();
 	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && (is_cancelled() || timed_out))
 		error->message = pstrdup(is_cancelled() ? stopped : "canceling task due to timeout");
-	EmitErrorReport();
+	if (error->sqlerrcode != ERRCODE_TABLE_CHANGED)
+		EmitErrorReport();
 	FlushErrorState();
 	error_context_stack = NULL;
 	AbortOutOfAnyTransaction();
@@ -459,10 +469,20 @@ write_failure(const SharedTask *task, ErrorData *error, const char *request, Tim
 	CommitTransactionCommand();
 }
 
+/* Another process is to run the task: it is not its fault, as if this one had been terminated. */
+static void
+hand_back(void)
+{
+	terminated = true;
+	proc_exit(1);
+}
+
 /* The failure could not be written: leave that, and the row, to the scheduler. */
 static void
 give_up(void)
 {
+	if (geterrcode() == ERRCODE_TABLE_CHANGED)
+		hand_back();
 	EmitErrorReport();
 	FlushErrorState();
 	leave_failure(ERRCODE_EXTERNAL_ROUTINE_EXCEPTION,
@@ -537,6 +557,19 @@ run_once(const SharedTask *task, char **request, TimestampTz started)
 }
 
 /*
+ * Let the other one have what both want: some milliseconds, twice as many each time, by
+ * chance, for the other may be a task that does the same.
+ */
+static void
+give_way(int reruns)
+{
+	long pause = (long) ((1 << reruns) * (1 + pg_prng_double(&pg_global_prng_state)));
+
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, pause, wait_event);
+	ResetLatch(MyLatch);
+}
+
+/*
  * A run that collided with another is begun anew at once, unless a part of it is
  * committed.  The session is cleaned before.
  */
@@ -550,6 +583,7 @@ begins_anew(const SharedTask *task, const ErrorData *error, int reruns)
 		return false;
 	soiled |= !cleanup_session(me->role);
 	show_task(task);
+	give_way(reruns);
 	return true;
 }
 
@@ -566,11 +600,7 @@ run_task(const SharedTask *task)
 		error = run_once(task, &request, started);
 	while (error && begins_anew(task, error, reruns++));
 	if (error && error->sqlerrcode == ERRCODE_TABLE_CHANGED)
-	{
-		/* not the task's fault: as if this process had been terminated */
-		terminated = true;
-		proc_exit(1);
-	}
+		hand_back();
 	if (error)
 	{
 		PG_TRY();

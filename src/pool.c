@@ -176,24 +176,6 @@ pool_busy(void)
 	return false;
 }
 
-static int
-compare_work(const void *a, const void *b)
-{
-	int64 left = ((const QueueWork *) a)->run.id;
-	int64 right = ((const QueueWork *) b)->run.id;
-
-	return left < right ? -1 : left > right;
-}
-
-static bool
-is_among(TaskRun run, const QueueWork *rows, int count)
-{
-	QueueWork key = {.run = run};
-	QueueWork *row = bsearch(&key, rows, count, sizeof(QueueWork), compare_work);
-
-	return row && task_same_run(row->run, run);
-}
-
 /*
  * The row of a run was taken from it.  Marked as cancelled it does not begin, or, if
  * it is at work, it is interrupted; the mark tells the executor that the signal is
@@ -234,7 +216,7 @@ pool_verify(const QueueWork *rows, int count)
 		uint32 i;
 
 		for (i = executor->reaped; i != executor->assigned; i++)
-			if (!is_among(executor->ring[i % SHARED_RING].run, rows, count))
+			if (!queue_works(rows, count, executor->ring[i % SHARED_RING].run))
 				cancel(executor, executor->ring[i % SHARED_RING].run);
 	}
 }

@@ -77,15 +77,15 @@ typedef enum QueueStatement
 			 "   FOR NO KEY UPDATE OF r SKIP LOCKED"
 
 /* What decides whether a run is tried again. */
-#define RETRY                                                                                                       \
-	"SELECT coalesce(t.failed, 0), coalesce(t.crashed, 0), coalesce(t.retry, -1), coalesce(t.backoff, -1)::float8," \
-	"       coalesce((least(extract(epoch FROM t.delay), 3600) * 1000000)::int8, -1), " PLANNED                     \
-	","                                                                                                             \
-	"       ((" PLANNED " AT TIME ZONE 'UTC')"                                                                      \
-	"        + CASE WHEN t.active < interval '100 years' THEN t.active END) AT TIME ZONE 'UTC',"                    \
-	"       t.repeat IS NOT NULL, t.role::text"                                                                     \
-	"  FROM %1$s AS t"                                                                                              \
-	" WHERE t.id = $1 AND t.attempt = $2 AND " CLAIMED("t") " = $3 AND t.state = 'WORK'"                            \
+#define RETRY                                                                                                                \
+	"SELECT coalesce(t.failed, 0), coalesce(t.crashed, 0), coalesce(t.retry, -1), coalesce(t.backoff, -1)::float8,"          \
+	"       (CASE WHEN t.delay IS NULL THEN -1 ELSE least(extract(epoch FROM t.delay), 3600) * 1000000 END)::int8, " PLANNED \
+	","                                                                                                                      \
+	"       ((" PLANNED " AT TIME ZONE 'UTC')"                                                                               \
+	"        + CASE WHEN t.active < interval '100 years' THEN t.active END) AT TIME ZONE 'UTC',"                             \
+	"       t.repeat IS NOT NULL, t.role::text"                                                                              \
+	"  FROM %1$s AS t"                                                                                                       \
+	" WHERE t.id = $1 AND t.attempt = $2 AND " CLAIMED("t") " = $3 AND t.state = 'WORK'"                                     \
 															"   FOR NO KEY UPDATE OF t"
 
 /* clang-format off */
@@ -501,6 +501,16 @@ queue_work(const TaskTable *table, QueueWork **rows)
 	SPI_finish();
 	qsort(*rows, count, sizeof(QueueWork), compare_work);
 	return (int) count;
+}
+
+/* Is this run among the rows that queue_work returned? */
+bool
+queue_works(const QueueWork *rows, int count, TaskRun run)
+{
+	QueueWork key = {.run = run};
+	const QueueWork *row = bsearch(&key, rows, count, sizeof(QueueWork), compare_work);
+
+	return row && task_same_run(row->run, run);
 }
 
 /* The tasks that wait and that the server may have crashed for: to be run apart. */

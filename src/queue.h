@@ -83,6 +83,7 @@ extern int queue_release(const TaskTable *table, const TaskRun *runs, int count,
 extern int queue_replan(const TaskTable *table, const TaskRun *runs, int count,
 						const TaskFailure *why, int64 **ids);
 extern int queue_work(const TaskTable *table, QueueWork **rows);
+extern bool queue_works(const QueueWork *rows, int count, TaskRun run);
 extern int queue_apart(const TaskTable *table, int64 **ids);
 extern int queue_expire(const TaskTable *table, TimestampTz now, int limit, int64 **ids);
 extern int queue_expire_these(const TaskTable *table, TimestampTz now,

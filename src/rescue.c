@@ -37,6 +37,7 @@ typedef struct Lost
 	TaskFailure failure;
 	TimestampTz not_before;
 	bool alone;	  /* to be written in a transaction of its own */
+	bool refused; /* that is not possible just now */
 	bool chosen;  /* is being written ... */
 	bool written; /* ... and was found */
 } Lost;
@@ -78,15 +79,6 @@ rescue_has(TaskRun run)
 	return false;
 }
 
-static int
-compare_rows(const void *a, const void *b)
-{
-	int64 left = ((const QueueWork *) a)->run.id;
-	int64 right = ((const QueueWork *) b)->run.id;
-
-	return left < right ? -1 : left > right;
-}
-
 /* Forget the runs that are not among these rows, which are in the order of their ids. */
 void
 rescue_retain(const QueueWork *rows, int count)
@@ -96,14 +88,24 @@ rescue_retain(const QueueWork *rows, int count)
 	foreach(cell, all)
 	{
 		Lost *lost = lfirst(cell);
-		QueueWork key = {.run = lost->run};
-		QueueWork *row = bsearch(&key, rows, count, sizeof(QueueWork), compare_rows);
 
-		if (row && task_same_run(row->run, lost->run))
+		if (queue_works(rows, count, lost->run))
 			continue;
 		all = foreach_delete_current(all, cell);
 		pfree(lost);
 	}
+}
+
+/* Is a run left alone for a while because its row cannot be written? */
+bool
+rescue_refused(void)
+{
+	ListCell *cell;
+
+	foreach(cell, all)
+		if (((Lost *) lfirst(cell))->refused)
+			return true;
+	return false;
 }
 
 /* Is there anything to be written now? */
@@ -268,11 +270,12 @@ rescue_not_written(TimestampTz now, bool row_at_fault, int pause_ms)
 	{
 		Lost *lost = lfirst(cell);
 
-		if (lost->chosen && row_at_fault)
-		{
+		if (lost->chosen && row_at_fault && count > 1)
 			lost->alone = true;
-			if (count == 1)
-				lost->not_before = TimestampTzPlusMilliseconds(now, pause_ms);
+		else if (lost->chosen && row_at_fault)
+		{
+			lost->refused = true;
+			lost->not_before = TimestampTzPlusMilliseconds(now, pause_ms);
 		}
 		lost->chosen = false;
 	}

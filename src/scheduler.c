@@ -23,6 +23,7 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
+#include "storage/pmsignal.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/backend_status.h"
@@ -52,6 +53,9 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 /* A full look that takes long is spaced out: it takes at most 1/50 of the time. */
 #define LOOK_SHARE 50
 
+/* So many messages are remembered. */
+#define REPORTED_MAX 16
+
 /* So many tasks are given up by one statement. */
 #define EXPIRE_MAX 1000
 
@@ -67,14 +71,15 @@ static MemoryContext cycle_context; /* reset in every cycle */
 static uint32 wait_event = 0;
 
 static volatile sig_atomic_t at_work = false; /* in a transaction */
-static bool claim_singly = false;			  /* to find the row that cannot be claimed */
-static Oid last_relid = InvalidOid;			  /* the table that was prepared last */
+static int claim_singly = 0;		/* so many, to find the row among them that cannot be claimed */
+static Oid last_relid = InvalidOid; /* the table that was prepared last */
 static bool verify_due = true;
 static bool look_due = true;
 static bool wants_executor = false;
 static TimestampTz next_look = 0;
 static TimestampTz next_expiry = 0; /* when a waiting task is given up */
-static char *last_error = NULL;
+static bool turn_failed = false;
+static List *reported = NIL; /* messages of errors that were logged, while their causes last */
 
 /* Start the scheduler process for a reserved slot.  NULL: no worker slot is free. */
 BackgroundWorkerHandle *
@@ -222,6 +227,9 @@ rescue(void)
 
 	while (rescue_due(now))
 	{
+		/* what ends with the server is for the next one to judge */
+		if (!PostmasterIsAlive())
+			proc_exit(1);
 		begin_work("rescuing tasks");
 		/* what may crash the server is found by a look, and run apart */
 		look_due |= rescue_write(table, now);
@@ -415,6 +423,8 @@ start_some(void)
 	if (choice_count > 0)
 		count = claim(last_claim, &claims);
 	end_work();
+	if (claim_singly > 0 && choice_count > 0)
+		claim_singly--;
 	hand_out(claims, count);
 	return more;
 }
@@ -443,10 +453,12 @@ cycle(void)
 	shared_scheduler_want(me, wants_executor);
 	/* last: a trigger of the user's may refuse it, and the others are not to suffer */
 	rescue();
-	claim_singly = false;
-	if (last_error)
-		pfree(last_error);
-	last_error = NULL;
+	turn_failed = false;
+	if (!rescue_refused() && !choice_has_set_aside())
+	{
+		list_free_deep(reported);
+		reported = NIL;
+	}
 }
 
 /*
@@ -475,10 +487,35 @@ isolate_row(int sqlstate)
 {
 	if (choice_count == 0 || !is_of_row(sqlstate))
 		return;
-	if (choice_count == 1)
+	if (choice_count > 1)
+		claim_singly = choice_count;
+	else
+	{
 		choice_set_aside(TimestampTzPlusMilliseconds(GetCurrentTimestamp(), SET_ASIDE_MS));
-	claim_singly = choice_count > 1;
+		claim_singly = Max(claim_singly - 1, 0);
+	}
 	SetLatch(MyLatch);
+}
+
+/* Was this message logged before, and is its cause perhaps the same?  It is from now on. */
+static bool
+is_reported(const char *message)
+{
+	MemoryContext old;
+	ListCell *cell;
+
+	foreach(cell, reported)
+		if (strcmp(lfirst(cell), message) == 0)
+			return true;
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	if (list_length(reported) == REPORTED_MAX)
+	{
+		pfree(linitial(reported));
+		reported = list_delete_first(reported);
+	}
+	reported = lappend(reported, pstrdup(message));
+	MemoryContextSwitchTo(old);
+	return false;
 }
 
 /*
@@ -494,16 +531,12 @@ recover_from_error(void)
 	HOLD_INTERRUPTS();
 	if (error->sqlerrcode == ERRCODE_TABLE_CHANGED)
 		SetLatch(MyLatch);
-	else if (last_error == NULL || strcmp(last_error, error->message) != 0)
-	{
+	else if (!is_reported(error->message))
 		EmitErrorReport();
-		if (last_error)
-			pfree(last_error);
-		last_error = MemoryContextStrdup(TopMemoryContext, error->message);
-	}
 	FlushErrorState();
 	AbortCurrentTransaction();
 	at_work = false;
+	turn_failed = true;
 	table_abandon();
 	isolate_row(error->sqlerrcode);
 	rescue_not_written(GetCurrentTimestamp(), is_of_row(error->sqlerrcode), SET_ASIDE_MS);
@@ -548,7 +581,7 @@ rest(void)
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz until = TimestampTzPlusMilliseconds(now, where.period);
 
-	if (last_error == NULL)
+	if (!turn_failed)
 	{
 		until = Min(next_look, waiting_until(now));
 		until = Min(until, pool_until(now));

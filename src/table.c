@@ -464,6 +464,17 @@ inherited_columns(Relation rel)
 	return list.data;
 }
 
+static bool
+has_all_columns(Oid relid)
+{
+	int i;
+
+	for (i = 0; i < (int) lengthof(columns); i++)
+		if (get_attnum(relid, columns[i].name) == InvalidAttrNumber)
+			return false;
+	return true;
+}
+
 /*
  * Describe the task table "relid", in the given memory context; NULL when
  * there is no such relation any more.  Must be called in a transaction.
@@ -481,6 +492,7 @@ table_find(Oid relid, MemoryContext context)
 	table->owner = rel->rd_rel->relowner;
 	table->name = MemoryContextStrdup(context, qualified_name(relid));
 	table->inherited = MemoryContextStrdup(context, inherited_columns(rel));
+	table->whole = has_all_columns(relid);
 	relation_close(rel, AccessShareLock);
 	return table;
 }

@@ -1,0 +1,179 @@
+# A task that crashes the server is found out; the others are not blamed for it, and go on. A TAP test, for it crashes the
+# server in many ways.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+# Nothing here waits for the period.
+my $node = new_node('main', conf => "pg_task.period = '1 h'\npg_task.max_executors = 5");
+
+sub sql { return $node->safe_psql('postgres', @_) }
+
+# How many tasks are at work behind a gate.
+sub wait_for_held
+{
+	my ($count) = @_;
+
+	wait_until($node, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pg_task executor' AND wait_event = 'PgSleep'},
+		expected => $count);
+}
+
+sub fields { return sql("SELECT state, attempt, failed, crashed FROM task WHERE id = $_[0]") }
+
+# Power fails: all processes of the server at once, without a word. The postmaster stands still meanwhile, lest it notice.
+sub power_loss
+{
+	my (@databases) = @_;
+	my ($pid) = split /\n/, PostgreSQL::Test::Utils::slurp_file($node->data_dir . '/postmaster.pid');
+	my @children = split ' ', PostgreSQL::Test::Utils::slurp_file("/proc/$pid/task/$pid/children");
+
+	kill 'STOP', $pid;
+	kill 'KILL', @children, $pid;
+	for my $process (@children, $pid)
+	{
+		while (-e "/proc/$process")
+		{
+			my ($state) = PostgreSQL::Test::Utils::slurp_file("/proc/$process/stat") =~ /\) (\w)/ or last;
+			last if $state eq 'Z';
+			select(undef, undef, undef, 0.01);
+		}
+	}
+	$node->{_pid} = undef;
+	# who has lost his parents may stay a zombie for ever, and his locks with him
+	unlink $node->data_dir . '/postmaster.pid', $node->host . '/.s.PGSQL.' . $node->port . '.lock';
+	$node->start;
+	wait_for_schedulers($node, 'postgres', @databases);
+}
+
+make_gates($node);
+sql(q{
+	CREATE FUNCTION die() RETURNS void LANGUAGE plpgsql AS $$
+	BEGIN
+		COPY (SELECT 1) TO PROGRAM 'kill -9 $PPID';
+		PERFORM pg_sleep(60);
+	END $$;
+	CREATE TABLE effect (task bigint)});
+
+# It crashes the server twice, and no more. Those beside it, and what waits, run to their ends.
+my @innocent = map { insert_task($node, queue => 'innocent', request => q{INSERT INTO effect VALUES (current_setting('pg_task.id')::bigint); SELECT hold('first')}) } 1 .. 2;
+wait_for_held(2);
+my @waiting = map { insert_task($node, queue => 'narrow', max => 1, dt => 'infinity', request => 'SELECT 1') } 1 .. 3;
+my $poison = insert_task($node, queue => 'poison', request => 'SELECT die()', repeat => '1 s', retry => 5);
+$node->poll_query_until('postgres', "SELECT state = 'FAIL' FROM task WHERE id = $poison");
+is(fields($poison), 'FAIL|2|0|2', 'a task that crashes the server is given up');
+is(task($node, $poison, 'error, sqlstate, response'),
+	'the server crashed while the task ran (2 times)|57P02|FATAL:  the server crashed while the task ran (2 times)', 'and it says so');
+is(sql("SELECT count(*) FROM task WHERE parent = $poison"), 0, 'it does not repeat');
+sql("UPDATE task SET dt = now() WHERE queue = 'narrow'");
+wait_for_state($node, $_, 'DONE') for @waiting;
+pass('work flows on');
+wait_for_held(2);
+open_gate($node, 'first');
+wait_for_state($node, $_, 'DONE') for @innocent;
+is(fields($_), 'DONE|3|0|0', 'who ran beside it is not blamed') for @innocent;
+is(sql('SELECT count(*), count(DISTINCT task) FROM effect'), '2|2', 'and has its effect once');
+
+# A process that is not an executor dies: nobody is to blame, however often.
+my $long = insert_task($node, request => q{SELECT hold('second')});
+wait_for_held(1);
+for my $n (2 .. 4)
+{
+	my ($pid) = $n == 4 ? backends($node, 'scheduler') : sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'});
+	kill 'KILL', $pid;
+	$node->poll_query_until('postgres', "SELECT attempt = $n AND state = 'WORK' FROM task WHERE id = $long");
+}
+is(fields($long), 'WORK|4|0|0', 'another process dies: no task is to blame');
+for my $mode (qw(immediate immediate fast))
+{
+	$node->stop($mode);
+	$node->start;
+	wait_for_held(1);
+}
+is(fields($long), 'WORK|7|0|0', 'the server is stopped: no task is to blame');
+
+# Nobody leaves a word: each may be to blame. They run one at a time, and others beside them.
+my @suspect = ($long, map { insert_task($node, request => q{SELECT hold('second')}) } 1 .. 3);
+wait_for_held(4);
+power_loss();
+wait_until($node, q{SELECT count(*) = 1 FROM task WHERE state = 'WORK' AND crashed = 1});
+is(sql(q{SELECT count(*) FROM task WHERE crashed = 1 AND state = 'PLAN'
+	AND sqlstate = '57P02' AND error = 'the server crashed while the task ran'}), 3, 'after a power loss they run one at a time');
+is(task($node, run_task($node, request => 'SELECT 42'), 'response'), 42, 'others run beside them');
+wait_for_held(1);
+is(sql(q{SELECT count(*) FROM task WHERE crashed = 1 AND state = 'WORK'}), 1, 'which does not let another one in');
+open_gate($node, 'second');
+wait_for_state($node, $_, 'DONE') for @suspect;
+is(sql('SELECT count(*) FROM task WHERE id IN (' . join(', ', @suspect) . ') AND crashed = 1 AND failed = 0'), 4, 'all of them in the end');
+
+# One that takes the whole server with it, as far as can be seen.
+my $bad = insert_task($node, queue => 'bad', request => q{SELECT hold('third')});
+wait_for_held(1);
+power_loss();
+wait_for_held(1);
+my $fresh = insert_task($node, queue => 'fresh', request => q{SELECT hold('third')});
+wait_for_held(2);
+power_loss();
+wait_for_state($node, $bad, 'FAIL');
+is(fields($bad), 'FAIL|2|0|2', 'in two crashes without a word: given up');
+wait_for_held(1);
+is(fields($fresh), 'WORK|2|0|1', 'one that ran in the second alone is not');
+open_gate($node, 'third');
+wait_for_state($node, $fresh, 'DONE');
+
+# In every database of the server together, one at a time.
+sql('CREATE DATABASE other');
+wait_for_table($node, db => 'other');
+make_gates($node, db => 'other');
+my @here = map { insert_task($node, request => q{SELECT hold('fourth')}) } 1 .. 2;
+my @there = map { insert_task($node, db => 'other', request => q{SELECT hold('fourth')}) } 1 .. 2;
+wait_for_held(4);
+power_loss('other');
+wait_for_held(1);
+my $at_work = sub { return sql(q{SELECT count(*) FROM task WHERE state = 'WORK'}) + $node->safe_psql('other', q{SELECT count(*) FROM task WHERE state = 'WORK'}) };
+is($at_work->(), 1, 'one of all databases runs');
+my ($first, $next) = sql(q{SELECT count(*) FROM task WHERE state = 'WORK'}) ? ('postgres', 'other') : ('other', 'postgres');
+open_gate($node, 'fourth', db => $first);
+wait_until($node, q{SELECT count(*) = 1 FROM task WHERE state = 'WORK'}, db => $next);
+is($at_work->(), 1, 'then one of the other');
+open_gate($node, 'fourth', db => $next);
+wait_until($node, q{SELECT bool_and(state = 'DONE') FROM task WHERE request LIKE '%fourth%'}, db => $_) for qw(postgres other);
+
+# The worker that helps a task crashes, not the task's own process.
+sql(q{
+	CREATE TABLE big AS SELECT n FROM generate_series(1, 100000) AS n;
+	ALTER TABLE big SET (parallel_workers = 2);
+	CREATE FUNCTION suicide(n int) RETURNS int LANGUAGE plpgsql PARALLEL SAFE AS $$
+	BEGIN
+		IF n % 1000 = 1 THEN
+			PERFORM pg_sleep(0.01);
+		END IF;
+		RETURN n;
+	END $$});
+my $helped = insert_task($node, request => q{SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;
+	SET parallel_leader_participation = off; SET max_parallel_workers_per_gather = 2; SELECT sum(suicide(n)) FROM big, generate_series(1, 100)});
+my $beside = insert_task($node, request => q{SELECT hold('fifth')});
+for my $n (1 .. 2)
+{
+	$node->poll_query_until('postgres', qq{SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'parallel worker' AND wait_event = 'PgSleep')
+		AND (SELECT state = 'WORK' AND attempt = $n FROM task WHERE id = $helped)});
+	my ($worker) = split /\n/, sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'parallel worker' AND wait_event = 'PgSleep'});
+	kill 'KILL', $worker;
+	$node->poll_query_until('postgres', "SELECT crashed = $n FROM task WHERE id = $helped");
+}
+wait_for_state($node, $helped, 'FAIL');
+is(fields($helped), 'FAIL|2|0|2', 'a parallel worker that dies, dies for its task');
+wait_for_held(1);
+is(sql("SELECT crashed FROM task WHERE id = $beside"), 0, 'and for no other');
+
+# How many crashes are too many can be set.
+set_conf($node, 'pg_task.max_crashes = 1');
+wait_until($node, 'SHOW pg_task.max_crashes', expected => 1);
+wait_for_schedulers($node, 'other', 'postgres');
+$poison = insert_task($node, request => 'SELECT die()');
+$node->poll_query_until('postgres', "SELECT state = 'FAIL' FROM task WHERE id = $poison");
+is(fields($poison), 'FAIL|1|0|1', 'pg_task.max_crashes');
+
+done_testing();
