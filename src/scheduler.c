@@ -53,6 +53,9 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 /* A full look that takes long is spaced out: it takes at most 1/50 of the time. */
 #define LOOK_SHARE 50
 
+/* When a row could not be claimed, the next look comes no later. */
+#define LOCKED_LOOK_MS 1000
+
 /* So many messages are remembered. */
 #define REPORTED_MAX 16
 
@@ -376,6 +379,8 @@ claim(TimestampTz now, QueueClaim **claims)
 			rest[nrest++] = choice_candidates[i];
 	nrest = queue_expire_these(table, now, rest, nrest, &ids);
 	plan_after(ids, nrest, now);
+	/* a row that somebody has locked may be the same as before when he lets go */
+	next_look = Min(next_look, TimestampTzPlusMilliseconds(now, LOCKED_LOOK_MS));
 	return count;
 }
 
