@@ -80,6 +80,7 @@ static uint32 settings_seen = 0; /* settings of roles and databases as of the co
 static ResultText notices;		 /* of the task in hand, in its context */
 static LocalTransactionId first_transaction = 0; /* that its request began in; 0: none */
 static bool committed = false;					 /* the request has committed by itself */
+static bool row_lost = false;					 /* the row is that run no more */
 static bool soiled = false;						 /* the session cannot be cleaned any more */
 
 /* Start an executor process for a reserved slot.  NULL: no worker slot is free. */
@@ -409,6 +410,7 @@ run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
 	}
 	else
 	{
+		row_lost = true;
 		AbortOutOfAnyTransaction();
 		listening = false;
 		check_own_row(task, started);
@@ -465,7 +467,7 @@ write_failure(const SharedTask *task, ErrorData *error, const char *request, Tim
 	failed.error = result_cut(error->message ? error->message : "", settings_response_limit);
 	failed.notice = notice_text();
 	failed.sqlstate = unpack_sql_state(error->sqlerrcode);
-	(void) write_back(task, &failed);
+	row_lost = !write_back(task, &failed);
 	CommitTransactionCommand();
 }
 
@@ -596,6 +598,7 @@ run_task(const SharedTask *task)
 	int reruns = 0;
 
 	set_deadline(task, started);
+	row_lost = false;
 	do
 		error = run_once(task, &request, started);
 	while (error && begins_anew(task, error, reruns++));
@@ -613,6 +616,9 @@ run_task(const SharedTask *task)
 		}
 		PG_END_TRY();
 	}
+	/* the row was locked while the fence was tried: perhaps it could not be claimed therefore */
+	if (row_lost || is_cancelled())
+		shared_scheduler_note(me->database, InvalidOid, NULL, 0, SHARED_LOOK);
 	debug_query_string = NULL;
 }
 
