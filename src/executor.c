@@ -594,7 +594,7 @@ run_task(const SharedTask *task)
 {
 	TimestampTz started = GetCurrentTimestamp();
 	char *request;
-	ErrorData *error;
+	ErrorData *volatile error;
 	int reruns = 0;
 
 	set_deadline(task, started);
