@@ -158,3 +158,44 @@ BEGIN
             (label || '.commit_begun_to_start', extract(epoch FROM begun - before) * 1e6);
     END LOOP;
 END $$;
+
+-- Ends the executor of a running task, so many times, and stops a task that runs as often: how long from
+-- the signal to the claim of the next run, and from the commit of the STOP to the end of the run?
+CREATE PROCEDURE bench.end_singly(times int) LANGUAGE plpgsql AS $$
+DECLARE
+    task_id bigint;
+    executor int;
+    before timestamptz;
+    after timestamptz;
+BEGIN
+    FOR i IN 1 .. times LOOP
+        INSERT INTO task (request) VALUES ('SELECT pg_sleep(1000)') RETURNING id INTO task_id;
+        COMMIT;
+        FOR wanted IN 1 .. 2 LOOP
+            LOOP
+                PERFORM pg_sleep(0.01);
+                COMMIT;
+                SELECT t.pid, t.start INTO executor, after
+                  FROM task AS t JOIN pg_stat_activity AS a USING (pid)
+                 WHERE t.id = task_id AND t.attempt = wanted AND t.state = 'WORK' AND a.wait_event = 'PgSleep';
+                EXIT WHEN found;
+            END LOOP;
+            IF wanted = 1 THEN
+                before := clock_timestamp();
+                PERFORM pg_terminate_backend(executor);
+            END IF;
+        END LOOP;
+        INSERT INTO bench.latency VALUES ('terminated_to_start', extract(epoch FROM after - before) * 1e6);
+        UPDATE task SET state = 'STOP' WHERE id = task_id;
+        COMMIT;
+        before := clock_timestamp();
+        LOOP
+            SELECT stop INTO after FROM task WHERE id = task_id AND sqlstate = '57014' AND stop > start;
+            EXIT WHEN found;
+            PERFORM pg_sleep(0.01);
+            COMMIT;
+        END LOOP;
+        INSERT INTO bench.latency VALUES ('stop_to_cancelled', extract(epoch FROM after - before) * 1e6);
+        COMMIT;
+    END LOOP;
+END $$;
