@@ -54,6 +54,7 @@
 #include "roles.h"
 #include "settings.h"
 #include "statement.h"
+#include "turns.h"
 #include "worker.h"
 
 PGDLLEXPORT void pg_task_executor_main(Datum arg);
@@ -188,7 +189,7 @@ report_task(TimestampTz started)
 	if (tell)
 		shared_scheduler_wake(me->database);
 	if (apart)
-		shared_apart_ended();
+		turns_apart_ended();
 }
 
 static void

@@ -22,6 +22,7 @@
 #include "executor.h"
 #include "pool.h"
 #include "rescue.h"
+#include "turns.h"
 
 /* The work, in microseconds, that an executor may have before it. */
 #define RUN_US 4000
@@ -444,7 +445,7 @@ pool_yield(void)
 {
 	PoolExecutor *victim;
 
-	if (!shared_executor_yields(me))
+	if (!turns_yield(me))
 		return;
 	victim = spare(InvalidOid, 0, GetCurrentTimestamp());
 	if (victim)
@@ -507,13 +508,13 @@ pool_find_apart(Oid role)
 bool
 pool_apart_take(void)
 {
-	return !me->apart && shared_apart_take(me);
+	return !me->apart && turns_take_apart(me);
 }
 
 bool
 pool_apart_free(void)
 {
-	return shared_apart_free(me);
+	return turns_apart_free(me);
 }
 
 int
@@ -579,7 +580,7 @@ void
 pool_wake(void)
 {
 	if (me->apart)
-		shared_apart_give(me);
+		turns_give_apart(me);
 	foreach_executor(executor)
 	{
 		if (executor->reserved > 0)
@@ -610,7 +611,7 @@ report_no_worker(void)
 static bool
 start(Oid role, const char *name, TimestampTz now)
 {
-	SharedExecutor *slot = shared_executor_reserve(me, role);
+	SharedExecutor *slot = turns_reserve(me, role);
 	MemoryContext old;
 	PoolExecutor *executor;
 
@@ -627,7 +628,7 @@ start(Oid role, const char *name, TimestampTz now)
 	{
 		executor->used = false;
 		shared_executor_forget(slot);
-		shared_executor_evict(me->database, role);
+		turns_evict(me->database, role);
 		no_worker_until = TimestampTzPlusMilliseconds(now, WORKER_RETRY_MS);
 		report_no_worker();
 		return false;
@@ -672,7 +673,7 @@ pool_demand(const Role *role, const char *name, int tasks, double average, Times
 			return true;
 		if (find_role(role->oid)->retry_at > now ||
 			(role->settings.max_executors > 0 &&
-			 shared_role_executors(role->oid) >= role->settings.max_executors))
+			 turns_of_role(role->oid) >= role->settings.max_executors))
 			return false;
 		if (start(role->oid, name, now))
 			continue;

@@ -45,6 +45,7 @@
 #include "settings.h"
 #include "statement.h"
 #include "table.h"
+#include "turns.h"
 #include "waiting.h"
 #include "worker.h"
 
@@ -455,7 +456,7 @@ cycle(void)
 	/* one claim a turn: notes and finished tasks come in between */
 	if (start_some())
 		SetLatch(MyLatch);
-	shared_scheduler_want(me, wants_executor);
+	turns_want(me, wants_executor);
 	/* last: a trigger of the user's may refuse it, and the others are not to suffer */
 	rescue();
 	turn_failed = false;

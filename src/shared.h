@@ -169,21 +169,12 @@ extern bool shared_note_merge(SharedNote *notes, int *count, const SharedNote *n
 extern void
 shared_scheduler_note(Oid database, Oid relid, const SharedNote *notes, int count, int news);
 extern int shared_scheduler_notes(SharedScheduler *me, SharedNote *notes, int *news);
-extern bool shared_apart_take(SharedScheduler *me);
-extern void shared_apart_give(SharedScheduler *me);
-extern bool shared_apart_free(SharedScheduler *me);
-extern void shared_apart_ended(void);
-extern void shared_scheduler_want(SharedScheduler *me, bool wants);
 
 /* Executors. */
-extern SharedExecutor *shared_executor_reserve(SharedScheduler *me, Oid role);
 extern SharedExecutor *shared_executor_attach(int slot, uint32 generation);
 extern void shared_executor_release(SharedExecutor *me);
 extern void shared_executor_forget(SharedExecutor *executor);
-extern void shared_executor_evict(Oid database, Oid role);
 extern void shared_executor_leave(SharedExecutor *executor);
-extern bool shared_executor_yields(SharedScheduler *me);
-extern int shared_role_executors(Oid role);
 extern SharedExecutor *shared_executor_of(int proc);
 extern int64 shared_task_of(int proc);
 

@@ -40,6 +40,7 @@
 #include "settings.h"
 #include "shared.h"
 #include "supervisor.h"
+#include "turns.h"
 #include "worker.h"
 
 PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
@@ -277,7 +278,7 @@ start_scheduler(Charge *charge, const Wanted *wanted, TimestampTz now)
 	if (charge->handle == NULL)
 	{
 		shared_scheduler_release(slot);
-		shared_executor_evict(InvalidOid, InvalidOid);
+		turns_evict(InvalidOid, InvalidOid);
 		next_turn = Min(next_turn, TimestampTzPlusMilliseconds(now, THROTTLE_MS));
 		if (!no_worker_reported)
 			ereport(

@@ -1,0 +1,259 @@
+/*
+ * queue_sql.h
+ *		The text of every statement on task rows, for queue.c alone.
+ */
+#ifndef PG_TASK_QUEUE_SQL_H
+#define PG_TASK_QUEUE_SQL_H
+
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+
+#include "shared.h"
+#include "statement.h"
+
+typedef enum QueueStatement
+{
+	STATEMENT_LOOK,
+	STATEMENT_PEEK,
+	STATEMENT_CLAIM,
+	STATEMENT_RELEASE,
+	STATEMENT_REPLAN,
+	STATEMENT_END,
+	STATEMENT_WORK,
+	STATEMENT_APART,
+	STATEMENT_REFUSE,
+	STATEMENT_EXPIRE,
+	STATEMENT_EXPIRE_THESE,
+	STATEMENT_EXPIRY,
+	STATEMENT_REQUEST,
+	STATEMENT_FINISH,
+	STATEMENT_DELETE,
+	STATEMENT_REPEAT,
+	STATEMENT_RETRY,
+	STATEMENT_RETRY_UNLOCKED,
+	STATEMENT_INSERT_NEXT,
+	STATEMENTS
+} QueueStatement;
+
+/* The columns of the index of waiting rows: these expressions match it. */
+#define G_QUEUE "t.queue COLLATE \"C\""
+#define G_MAX "coalesce(t.max, 2147483647)"
+#define G_ROLE "t.role::text"
+#define G_ALL G_QUEUE ", " G_MAX ", t.priority, " G_ROLE
+
+/* What is planned is planned for this moment, however often it was tried. */
+#define PLANNED "coalesce(t.planned, t.dt)"
+
+/* When a task expires, as a timestamp of UTC: so the expression is immutable, and has an index. */
+#define EXPIRY "(" PLANNED " AT TIME ZONE 'UTC') + t.active"
+#define EXPIRES "t.state = 'PLAN' AND t.active < interval '100 years'"
+
+/* Has a task expired, that has a default in seconds, 0: none? */
+#define ACTIVE(seconds) "coalesce(t.active, nullif(" seconds ", 0) * interval '1 s')"
+#define EXPIRED(seconds, now)                                                \
+	"(" ACTIVE(seconds) " < interval '100 years'"                            \
+						" AND (" PLANNED                                     \
+						" AT TIME ZONE 'UTC') + " ACTIVE(seconds) " < (" now \
+																  " AT TIME ZONE 'UTC'))"
+
+#define SET_GONE                                                                                \
+	"SET state = 'GONE', stop = clock_timestamp(), error = 'the task was not started in time'," \
+	"    sqlstate = '57014', response = 'ERROR:  the task was not started in time'"
+
+/* When a row was claimed; an owner may have removed that. */
+#define CLAIMED(alias) "coalesce(" alias ".start, '-infinity')"
+
+/* Of the runs in three arrays, those that still are, and that nobody locks. */
+#define RUNS_NOT_LOCKED                                                                 \
+	"SELECT r.id"                                                                       \
+	"  FROM ROWS FROM (unnest($1), unnest($2), unnest($3)) AS a (id, attempt, claimed)" \
+	"  JOIN %1$s AS r ON r.id = a.id AND r.attempt = a.attempt AND " CLAIMED(           \
+		"r") " = a.claimed"                                                             \
+			 "   AND r.state = 'WORK'"                                                  \
+			 "   FOR NO KEY UPDATE OF r SKIP LOCKED"
+
+/* What decides whether a run is tried again. */
+#define RETRY                                                                                                                \
+	"SELECT coalesce(t.failed, 0), coalesce(t.crashed, 0), coalesce(t.retry, -1), coalesce(t.backoff, -1)::float8,"          \
+	"       (CASE WHEN t.delay IS NULL THEN -1 ELSE least(extract(epoch FROM t.delay), 3600) * 1000000 END)::int8, " PLANNED \
+	","                                                                                                                      \
+	"       ((" PLANNED " AT TIME ZONE 'UTC')"                                                                               \
+	"        + CASE WHEN t.active < interval '100 years' THEN t.active END) AT TIME ZONE 'UTC',"                             \
+	"       t.repeat IS NOT NULL, t.role::text"                                                                              \
+	"  FROM %1$s AS t"                                                                                                       \
+	" WHERE t.id = $1 AND t.attempt = $2 AND " CLAIMED("t") " = $3 AND t.state = 'WORK'"                                     \
+															"   FOR NO KEY UPDATE OF t"
+
+/* clang-format off */
+static Statement statements[STATEMENTS] = {
+	/* from group to group, one descent of the index each */
+	[STATEMENT_LOOK] = {.sql =
+		"WITH RECURSIVE g (queue, max, priority, role, dt, id) AS ("
+		"(SELECT " G_ALL ", t.dt, t.id"
+		"   FROM %1$s AS t"
+		"  WHERE t.state = 'PLAN'"
+		"  ORDER BY " G_ALL ", t.dt, t.id"
+		"  LIMIT 1)"
+		" UNION ALL"
+		" SELECT n.*"
+		"   FROM g CROSS JOIN LATERAL ("
+		"        SELECT " G_ALL ", t.dt, t.id"
+		"          FROM %1$s AS t"
+		"         WHERE t.state = 'PLAN'"
+		"           AND (" G_ALL ") > (g.queue, g.max, g.priority, g.role)"
+		"         ORDER BY " G_ALL ", t.dt, t.id"
+		"         LIMIT 1) AS n"
+		") SELECT queue, max, priority, role, dt, id FROM g"},
+
+	[STATEMENT_PEEK] = {.nargs = 7, .types = {TEXTOID, INT4OID, INT4OID, TEXTOID, TIMESTAMPTZOID, INT8OID, INT8OID}, .sql =
+		"SELECT t.dt, t.id"
+		"  FROM %1$s AS t"
+		" WHERE t.state = 'PLAN'"
+		"   AND " G_QUEUE " = $1 AND " G_MAX " = $2 AND t.priority = $3 AND " G_ROLE " = $4"
+		"   AND (t.dt, t.id) > ($5, $6)"
+		" ORDER BY t.dt, t.id"
+		" LIMIT $7"},
+
+	/*
+	 * A row that moved to another group meanwhile, or that somebody locks, is
+	 * not taken.  The state is an argument lest the planner take the index of
+	 * waiting rows, to look for an id in it.
+	 */
+	[STATEMENT_CLAIM] = {.nargs = 10, .types = {INT8ARRAYOID, TEXTARRAYOID, INT4ARRAYOID,
+		 INT4ARRAYOID, TEXTARRAYOID, INT4ARRAYOID, TIMESTAMPTZOID, TEXTOID, FLOAT8ARRAYOID,
+		 BOOLARRAYOID}, .sql =
+		"WITH c AS MATERIALIZED ("
+		"SELECT t.id, c.pid"
+		"  FROM ROWS FROM (unnest($1), unnest($2), unnest($3), unnest($4), unnest($5), unnest($6),"
+		"                  unnest($9), unnest($10))"
+		"       AS c (id, queue, max, priority, role, pid, active, apart)"
+		"  JOIN %1$s AS t ON t.id = c.id AND t.state = $8 AND t.dt <= $7"
+		"   AND t.queue = c.queue AND " G_MAX " = c.max AND t.priority = c.priority"
+		"   AND t.role = c.role::name AND (coalesce(t.crashed, 0) = 0 OR c.apart)"
+		"   AND " EXPIRED("c.active", "$7") " IS NOT TRUE"
+		"   FOR NO KEY UPDATE OF t SKIP LOCKED"
+		") UPDATE %1$s AS t"
+		"    SET state = 'WORK', attempt = t.attempt + 1, start = $7, stop = NULL, pid = c.pid"
+		"   FROM c"
+		"  WHERE t.id = c.id"
+		" RETURNING t.id, t.attempt,"
+		"           CASE WHEN t.timeout < interval '100 years'"
+		"                THEN (extract(epoch FROM t.timeout) * 1000000)::int8 END,"
+		"           t.repeat IS NOT NULL, t.delete, t.format,"
+		"           CASE WHEN octet_length(t.request) <= " CppAsString2(SHARED_REQUEST)
+		"                THEN t.request END"},
+
+	/* the scheduler waits for nobody's row locks */
+	[STATEMENT_RELEASE] = {.nargs = 3, .types = {INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID}, .sql =
+		"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
+		" UPDATE %1$s AS t"
+		"    SET state = 'PLAN', attempt = t.attempt - 1, start = NULL, pid = NULL"
+		"   FROM c"
+		"  WHERE t.id = c.id"
+		" RETURNING t.id"},
+
+	[STATEMENT_REPLAN] = {.nargs = 5, .types = {INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID,
+		 TEXTOID, TEXTOID}, .sql =
+		"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
+		" UPDATE %1$s AS t"
+		"    SET state = 'PLAN', stop = clock_timestamp(), error = $4, sqlstate = $5,"
+		"        response = 'FATAL:  ' || $4, notice = NULL"
+		"   FROM c"
+		"  WHERE t.id = c.id"
+		" RETURNING t.id"},
+
+	/* how a run ends that is not DONE */
+	[STATEMENT_END] = {.nargs = 14, .types = {INT8OID, INT4OID, TIMESTAMPTZOID, TEXTOID,
+		 TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT4OID, INT4OID,
+		 TIMESTAMPTZOID, TEXTOID}, .sql =
+		"UPDATE %1$s AS t"
+		"   SET state = $4, start = $5, stop = $6, response = $7, error = $8, sqlstate = $9,"
+		"       notice = $10, failed = coalesce(t.failed, 0) + $11, crashed = coalesce(t.crashed, 0) + $12,"
+		"       planned = CASE WHEN $13 IS NULL THEN t.planned ELSE " PLANNED " END,"
+		"       dt = coalesce($13, t.dt)"
+		" WHERE t.id = $1 AND t.attempt = $2 AND " CLAIMED("t") " = $3 AND t.state = $14"},
+
+	[STATEMENT_WORK] = {.sql =
+		"SELECT t.id, t.attempt, " CLAIMED("t") ", t.queue"
+		"  FROM %1$s AS t"
+		" WHERE t.state = 'WORK'"},
+
+	/* the condition is that of one index alone */
+	[STATEMENT_APART] = {.nargs = 1, .types = {TEXTOID}, .sql =
+		"SELECT t.id"
+		"  FROM %1$s AS t"
+		" WHERE (t.state = 'WORK' OR (t.state = 'PLAN' AND t.crashed > 0))"
+		"   AND t.state = $1 AND t.crashed > 0"},
+
+	[STATEMENT_REFUSE] = {.nargs = 4, .types = {INT8OID, TEXTOID, TEXTOID, TEXTOID}, .sql =
+		"UPDATE %1$s AS t"
+		"   SET state = 'FAIL', stop = clock_timestamp(), error = $2, sqlstate = $3, response = $4"
+		" WHERE t.id = (SELECT r.id"
+		"                 FROM %1$s AS r"
+		"                WHERE r.id = $1 AND r.state = 'PLAN'"
+		"                  FOR NO KEY UPDATE SKIP LOCKED)"},
+
+	[STATEMENT_EXPIRE] = {.nargs = 2, .types = {TIMESTAMPTZOID, INT8OID}, .sql =
+		"WITH c AS MATERIALIZED ("
+		"SELECT t.id"
+		"  FROM %1$s AS t"
+		" WHERE " EXPIRES " AND " EXPIRY " < ($1 AT TIME ZONE 'UTC')"
+		" ORDER BY " EXPIRY
+		" LIMIT $2"
+		"   FOR NO KEY UPDATE OF t SKIP LOCKED"
+		") UPDATE %1$s AS t " SET_GONE
+		"   FROM c"
+		"  WHERE t.id = c.id"
+		" RETURNING t.id"},
+
+	[STATEMENT_EXPIRE_THESE] = {.nargs = 4, .types = {TIMESTAMPTZOID, INT8ARRAYOID, FLOAT8ARRAYOID,
+		 TEXTOID}, .sql =
+		"WITH c AS MATERIALIZED ("
+		"SELECT t.id"
+		"  FROM ROWS FROM (unnest($2), unnest($3)) AS c (id, active)"
+		"  JOIN %1$s AS t ON t.id = c.id AND t.state = $4 AND " EXPIRED("c.active", "$1") " IS TRUE"
+		"   FOR NO KEY UPDATE OF t SKIP LOCKED"
+		") UPDATE %1$s AS t " SET_GONE
+		"   FROM c"
+		"  WHERE t.id = c.id"
+		" RETURNING t.id"},
+
+	[STATEMENT_EXPIRY] = {.sql =
+		"SELECT (" EXPIRY ") AT TIME ZONE 'UTC'"
+		"  FROM %1$s AS t"
+		" WHERE " EXPIRES
+		" ORDER BY " EXPIRY
+		" LIMIT 1"},
+
+	[STATEMENT_REQUEST] = {.nargs = 3, .types = {INT8OID, INT4OID, TIMESTAMPTZOID}, .sql =
+		"SELECT t.request"
+		"  FROM %1$s AS t"
+		" WHERE t.id = $1 AND t.attempt = $2 AND t.start = $3 AND t.state = 'WORK'"},
+
+	[STATEMENT_FINISH] = {.nargs = 7, .types = {INT8OID, INT4OID, TIMESTAMPTZOID, TIMESTAMPTZOID,
+		 TIMESTAMPTZOID, TEXTOID, TEXTOID}, .sql =
+		"UPDATE %1$s AS t"
+		"   SET state = 'DONE', start = $4, stop = $5, response = $6, notice = $7, error = NULL,"
+		"       sqlstate = NULL"
+		" WHERE t.id = $1 AND t.attempt = $2 AND t.start = $3 AND t.state = 'WORK'"},
+
+	[STATEMENT_DELETE] = {.nargs = 4, .types = {INT8OID, INT4OID, TIMESTAMPTZOID, TEXTOID}, .sql =
+		"DELETE FROM %1$s AS t"
+		" WHERE t.id = $1 AND t.attempt = $2 AND t.start = $3 AND t.state = $4"},
+
+	[STATEMENT_REPEAT] = {.nargs = 1, .types = {INT8OID}, .sql =
+		"SELECT " PLANNED ", t.repeat, t.drift, t.timezone FROM %1$s AS t WHERE t.id = $1"},
+
+	[STATEMENT_RETRY] = {.nargs = 3, .types = {INT8OID, INT4OID, TIMESTAMPTZOID}, .sql = RETRY},
+
+	[STATEMENT_RETRY_UNLOCKED] = {.nargs = 3, .types = {INT8OID, INT4OID, TIMESTAMPTZOID},
+		 .sql = RETRY " SKIP LOCKED"},
+
+	[STATEMENT_INSERT_NEXT] = {.nargs = 2, .types = {INT8OID, TIMESTAMPTZOID}, .sql =
+		"INSERT INTO %1$s (parent, dt, %2$s)"
+		" SELECT t.id, $2, %2$s FROM %1$s AS t WHERE t.id = $1"},
+};
+/* clang-format on */
+
+#endif /* PG_TASK_QUEUE_SQL_H */

@@ -1,0 +1,304 @@
+/*
+ * turns.c
+ *		Whose turn it is: executors, which all databases of the server share, and
+ *		the one task at a time that runs apart.
+ *
+ * Everything here is decided under the directory lock, by whichever scheduler asks.
+ */
+#include "postgres.h"
+
+#include "storage/lwlock.h"
+#include "utils/timestamp.h"
+
+#include "turns.h"
+
+/*
+ * A database that has an executor for so long gives one up when another one
+ * has work and none.
+ */
+#define SLICE_MS 100
+
+/* How many executors a database has and keeps.  The directory lock must be held. */
+static int
+count_executors(Oid database)
+{
+	int count = 0;
+	int i;
+
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+
+		if (executor->in_use && !executor->leave && executor->database == database)
+			count++;
+	}
+	return count;
+}
+
+/*
+ * Say whether there is work for which no executor could be had.  The other
+ * schedulers are woken: one of them may have to give one up.
+ */
+void
+turns_want(SharedScheduler *me, bool wants)
+{
+	int i;
+
+	if (me->wants == wants) /* only this process writes it */
+		return;
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	me->wants = wants;
+	me->wants_since = GetCurrentTimestamp();
+	for (i = 0; i < Shared->nschedulers && wants; i++)
+		if (Shared->schedulers[i].in_use && &Shared->schedulers[i] != me)
+			shared_wake(Shared->schedulers[i].proc);
+	LWLockRelease(Shared->directory);
+}
+
+/* Does another database want an executor and have fewer?  The directory lock must be held. */
+static bool
+others_first(SharedScheduler *me, int mine)
+{
+	int i;
+
+	for (i = 0; i < Shared->nschedulers; i++)
+	{
+		SharedScheduler *other = &Shared->schedulers[i];
+
+		if (other != me && other->in_use && other->wants && count_executors(other->database) < mine)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Is this executor on its way out?  Not if it has been busy with one task for
+ * a while, for that may take long.
+ */
+static bool
+is_leaving(const SharedExecutor *executor)
+{
+	return executor->in_use && executor->leave &&
+		   (executor->assigned == executor->done ||
+			!TimestampDifferenceExceeds(executor->taken_at, GetCurrentTimestamp(), SLICE_MS));
+}
+
+/*
+ * Ask the executor that has been idle for longest to make room, unless one is
+ * on its way out already.  The directory lock must be held.
+ */
+static void
+evict_idle(Oid database, Oid role)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	SharedExecutor *victim = NULL;
+	int i;
+
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+
+		if (is_leaving(executor))
+			return;
+		if (executor->leave || !executor->in_use || !executor->ready || executor->gone)
+			continue;
+		if (executor->database == database && executor->role == role)
+			continue;
+		if (executor->assigned == executor->done && !executor->promised &&
+			(executor->done > 0 || TimestampDifferenceExceeds(executor->started, now, SLICE_MS)) &&
+			(victim == NULL || executor->idle_since < victim->idle_since))
+			victim = executor;
+	}
+	if (victim == NULL)
+		return;
+	LWLockAcquire(victim->lock, LW_EXCLUSIVE);
+	victim->leave = (victim->assigned == victim->done && !victim->promised);
+	LWLockRelease(victim->lock);
+	shared_wake(victim->proc);
+}
+
+/*
+ * No worker slot is free: let an idle executor of another database or role
+ * make room.
+ */
+void
+turns_evict(Oid database, Oid role)
+{
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	evict_idle(database, role);
+	LWLockRelease(Shared->directory);
+}
+
+static void
+reset_executor(SharedExecutor *executor, Oid database, Oid role, TimestampTz now)
+{
+	executor->in_use = true;
+	executor->gone = false;
+	executor->generation++;
+	executor->database = database;
+	executor->role = role;
+	executor->proc = SHARED_NO_PROC;
+	executor->ready = false;
+	executor->leave = false;
+	executor->promised = false;
+	executor->pid = 0;
+	executor->relid = InvalidOid;
+	executor->started = executor->idle_since = now;
+	executor->failure.sqlstate[0] = '\0';
+	executor->cancel_sent = false;
+	executor->quit = false;
+	pg_atomic_write_u32(&executor->workers, 0);
+	executor->assigned = executor->taken = executor->done = executor->tell_at = 0;
+}
+
+/*
+ * Take a slot for an executor.  NULL when none is free, or when the free one
+ * is another database's turn; an idle executor is then asked to make room.
+ */
+SharedExecutor *
+turns_reserve(SharedScheduler *me, Oid role)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	SharedExecutor *result = NULL;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	if (!others_first(me, count_executors(me->database)))
+	{
+		for (i = 0; i < Shared->nexecutors && result == NULL; i++)
+			if (!Shared->executors[i].in_use)
+				result = &Shared->executors[i];
+		if (result)
+		{
+			reset_executor(result, me->database, role, now);
+			me->granted = now;
+		}
+		else
+			evict_idle(me->database, role);
+	}
+	LWLockRelease(Shared->directory);
+	return result;
+}
+
+/*
+ * Should this database give up an executor for one that has fewer?  At once
+ * when the difference is two or more; otherwise, when there are more databases
+ * with work than executors, the one that has held its own for longest, after
+ * a slice of time.
+ */
+bool
+turns_yield(SharedScheduler *me)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool yields = false;
+	int mine;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	mine = count_executors(me->database);
+	for (i = 0; i < Shared->nschedulers && mine > 0; i++)
+	{
+		SharedScheduler *other = &Shared->schedulers[i];
+		int theirs;
+
+		if (other == me || !other->in_use || !other->wants)
+			continue;
+		theirs = count_executors(other->database);
+		if (mine > theirs + 1 ||
+			(theirs == 0 && TimestampDifferenceExceeds(other->wants_since, now, SLICE_MS) &&
+			 TimestampDifferenceExceeds(me->granted, now, SLICE_MS)))
+			yields = true;
+	}
+	for (i = 0; i < Shared->nexecutors && yields; i++)
+		if (is_leaving(&Shared->executors[i]))
+			yields = false;
+	LWLockRelease(Shared->directory);
+	return yields;
+}
+
+/* How many executors a role has, in all databases. */
+int
+turns_of_role(Oid role)
+{
+	int count = 0;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	for (i = 0; i < Shared->nexecutors; i++)
+		count += Shared->executors[i].in_use && Shared->executors[i].role == role;
+	LWLockRelease(Shared->directory);
+	return count;
+}
+
+/* Is a task at work, in any database, that has to run apart?  The directory lock must be held. */
+static bool
+apart_at_work(SharedScheduler *me)
+{
+	bool at_work = false;
+	int i;
+
+	for (i = 0; i < Shared->nschedulers; i++)
+		at_work |= &Shared->schedulers[i] != me && Shared->schedulers[i].in_use &&
+				   Shared->schedulers[i].apart;
+	for (i = 0; i < Shared->nexecutors && !at_work; i++)
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+		uint32 n;
+
+		if (!executor->in_use)
+			continue;
+		LWLockAcquire(executor->lock, LW_SHARED);
+		for (n = executor->done; n != executor->assigned; n++)
+			at_work |= executor->ring[n % SHARED_RING].apart;
+		LWLockRelease(executor->lock);
+	}
+	return at_work;
+}
+
+/*
+ * A task that may crash the server is about to be started: one at a time on the whole
+ * server.  False: another one is at work; when it ends, this scheduler is woken.
+ */
+bool
+turns_take_apart(SharedScheduler *me)
+{
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	me->apart = !apart_at_work(me);
+	me->wants_apart = !me->apart;
+	LWLockRelease(Shared->directory);
+	return me->apart;
+}
+
+/* It was handed out, and counts from there, or it was not started after all. */
+void
+turns_give_apart(SharedScheduler *me)
+{
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	me->apart = false;
+	LWLockRelease(Shared->directory);
+}
+
+/* Could one be started now? */
+bool
+turns_apart_free(SharedScheduler *me)
+{
+	bool free;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	free = !apart_at_work(me);
+	LWLockRelease(Shared->directory);
+	return free;
+}
+
+/* One has ended: tell those who wait to start theirs. */
+void
+turns_apart_ended(void)
+{
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	for (i = 0; i < Shared->nschedulers; i++)
+		if (Shared->schedulers[i].in_use && Shared->schedulers[i].wants_apart)
+			shared_wake(Shared->schedulers[i].proc);
+	LWLockRelease(Shared->directory);
+}

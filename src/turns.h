@@ -1,0 +1,23 @@
+/*
+ * turns.h
+ *		Whose turn it is to have an executor, or to run a task apart.
+ */
+#ifndef PG_TASK_TURNS_H
+#define PG_TASK_TURNS_H
+
+#include "postgres.h"
+
+#include "shared.h"
+
+extern SharedExecutor *turns_reserve(SharedScheduler *me, Oid role);
+extern void turns_evict(Oid database, Oid role);
+extern void turns_want(SharedScheduler *me, bool wants);
+extern bool turns_yield(SharedScheduler *me);
+extern int turns_of_role(Oid role);
+
+extern bool turns_take_apart(SharedScheduler *me);
+extern void turns_give_apart(SharedScheduler *me);
+extern bool turns_apart_free(SharedScheduler *me);
+extern void turns_apart_ended(void);
+
+#endif /* PG_TASK_TURNS_H */
