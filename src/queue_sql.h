@@ -169,7 +169,7 @@ static Statement statements[STATEMENTS] = {
 		 TIMESTAMPTZOID, TEXTOID}, .sql =
 		"UPDATE %1$s AS t"
 		"   SET state = $4, start = $5, stop = $6, response = $7, error = $8, sqlstate = $9,"
-		"       notice = $10, failed = coalesce(t.failed, 0) + $11, crashed = coalesce(t.crashed, 0) + $12,"
+		"       notice = $10, failed = least(coalesce(t.failed, 0), 2147483646) + $11, crashed = coalesce(t.crashed, 0) + $12,"
 		"       planned = CASE WHEN $13 IS NULL THEN t.planned ELSE " PLANNED " END,"
 		"       dt = coalesce($13, t.dt)"
 		" WHERE t.id = $1 AND t.attempt = $2 AND " CLAIMED("t") " = $3 AND t.state = $14"},

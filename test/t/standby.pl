@@ -5,9 +5,11 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use PgTask;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $primary = new_node('primary', init => { allows_streaming => 1 }, conf => "pg_task.period = '1 h'");
+my $primary = new_node('primary', init => { allows_streaming => 1 },
+	conf => "pg_task.period = '1 h'\nwal_log_hints = on\nwal_keep_size = '200MB'");
 my $ours = q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'};
 
 make_gates($primary);
@@ -38,5 +40,25 @@ is($standby->safe_psql('postgres', 'SELECT count(*), count(DISTINCT task) FROM l
 is(task($standby, $done, 'attempt, state'), '1|DONE', 'what was done is done');
 is(task($standby, $later, 'state'), 'PLAN', 'what waits goes on waiting');
 is(task($standby, run_task($standby, request => 'SELECT 42'), 'response'), '42', 'new tasks run');
+
+# The old primary comes back as a standby of the new one: it runs nothing, not even what it was running.
+my $long = insert_task($standby, request => q{SELECT hold('long')});
+wait_for_state($standby, $long, 'WORK');
+$standby->safe_psql('postgres', 'CHECKPOINT');    # lest pg_rewind take it for what it was before
+my $conf = slurp_file($primary->data_dir . '/postgresql.conf');
+command_ok([ 'pg_rewind', '--source-server', $standby->connstr('postgres'), '--target-pgdata', $primary->data_dir ],
+	'the old primary is rewound');
+open my $file, '>', $primary->data_dir . '/postgresql.conf' or die;
+print $file $conf;
+close $file;
+$primary->enable_streaming($standby);
+$primary->set_standby_mode;
+$primary->start;
+$standby->wait_for_catchup($primary);
+is(task($primary, $long, 'state'), 'WORK', 'it sees what runs on the new one');
+is($primary->safe_psql('postgres', $ours), 0, 'and has no process of ours');
+open_gate($standby, 'long');
+wait_for_state($standby, $long, 'DONE');
+is(task($standby, $long, 'attempt'), 1, 'which goes on undisturbed');
 
 done_testing();
