@@ -1,0 +1,185 @@
+# What people do to the table under the scheduler: they lock rows and all of it, alter, empty, drop and rename it, and put
+# triggers and constraints on it that refuse our writes. What can flow flows, in this database and in others; nothing spins; the
+# log says it once; and all goes on when the cause is gone. A TAP test, for it wants sessions, two databases and the log.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use PostgreSQL::Test::Utils;
+use POSIX;
+use Test::More;
+
+my $node = new_node('main', conf => "pg_task.period = '200 ms'\npg_task.max_executors = 6\nmax_worker_processes = 24");
+
+sub shop { return $node->safe_psql('shop', @_) }
+sub until_shop { return wait_until($node, $_[0], db => 'shop') }
+sub insert { return insert_task($node, db => 'shop', @_) }
+sub row { return task($node, @_, db => 'shop') }
+sub wait_for { return wait_for_state($node, @_, db => 'shop') }
+
+$node->safe_psql('postgres', 'CREATE DATABASE shop');
+wait_for_table($node, db => 'shop');
+make_gates($node, db => 'shop');
+shop('CREATE TABLE effect (what text)');
+my $locker = $node->background_psql('shop');
+my $other = $node->background_psql('shop');
+my $busy = q{FROM pg_stat_activity WHERE datname = 'shop' AND backend_type = 'pg_task executor'};
+
+# A task that has an effect and then waits at a gate; when this returns, it is there.
+sub start_task
+{
+	my ($gate, %column) = @_;
+	my $count = $node->safe_psql('postgres', "SELECT count(*) $busy AND wait_event = 'PgSleep'");
+	my $id = insert(request => "INSERT INTO effect VALUES ('$gate'); SELECT hold('$gate')", %column);
+
+	wait_until($node, "SELECT count(*) > $count $busy AND wait_event = 'PgSleep'");
+	return $id;
+}
+
+# In the other database, and here if it can be, tasks start as if nothing were.
+sub flows
+{
+	my ($what, @databases) = @_;
+
+	for my $db (@databases)
+	{
+		my $id = run_task($node, db => $db, queue => 'witness', request => 'SELECT 1');
+		is(task($node, $id, q{state, start - dt < '1.5 s'}, db => $db), 'DONE|t', "$what: other tasks flow in $db");
+	}
+}
+
+# For three seconds, nothing burns the processor or transactions in the shop, whoever works there.
+sub calm
+{
+	my ($what) = @_;
+	my $ticks = sub {
+		my $sum = 0;
+		for my $pid (backends($node, 'scheduler'), backends($node, 'executor'))
+		{
+			my @stat = split / /, (slurp_file("/proc/$pid/stat") =~ s/.*\) //sr);
+			$sum += ($stat[11] + $stat[12]) / POSIX::sysconf(&POSIX::_SC_CLK_TCK);
+		}
+		return $sum;
+	};
+	my $transactions = sub { $node->safe_psql('postgres', q{SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'shop'}) };
+	my ($cpu, $count, $begin) = ($ticks->(), $transactions->(), $node->safe_psql('postgres', 'SELECT clock_timestamp()'));
+
+	wait_until($node, "SELECT clock_timestamp() > timestamptz '$begin' + '3 s'");
+	$cpu = $ticks->() - $cpu;
+	$count = $transactions->() - $count;
+	cmp_ok($cpu, '<', 0.6, "$what: the processor is left alone");
+	cmp_ok($count, '<', 150, "$what: few transactions");
+}
+
+# How often the log has said it since.
+sub said
+{
+	my ($position, $message) = @_;
+	return scalar(() = log_since($node, $position) =~ /ERROR:  $message/g);
+}
+
+sub effects { return shop(qq{SELECT count(*) FROM effect WHERE what = '$_[0]'}) }
+
+# A row that somebody locks while it waits stays behind, the others of its queue do not; when it is free, it runs.
+my $first = start_task('queue', queue => 'one', max => 1);
+my @ids = map { insert(queue => 'one', max => 1, request => 'SELECT 1') } 1 .. 3;
+$locker->query_safe("BEGIN; SELECT FROM task WHERE id = $ids[0] FOR UPDATE");
+open_gate($node, 'queue', db => 'shop');
+wait_for($_, 'DONE') for @ids[ 1, 2 ];
+is(row($ids[0], 'state, attempt'), 'PLAN|0', 'a row that is locked is not started');
+flows('a locked row', qw(shop postgres));
+calm('a locked row');
+$locker->query_safe('COMMIT');
+wait_for($ids[0], 'DONE');
+
+# One that is locked while it runs waits with its outcome; a change that is rolled back changes nothing.
+for my $lock ('SELECT FROM task WHERE id = %d FOR UPDATE', q{UPDATE task SET priority = 1 WHERE id = %d}, 'DELETE FROM task WHERE id = %d')
+{
+	my $id = start_task("locked by $lock");
+	$locker->query_safe('BEGIN; ' . sprintf($lock, $id));
+	open_gate($node, "locked by $lock", db => 'shop');
+	wait_until($node, "SELECT count(*) = 1 $busy AND wait_event_type = 'Lock'");
+	flows("outcome under $lock", qw(shop postgres));
+	calm("outcome under $lock");
+	$locker->query_safe('ROLLBACK');
+	wait_for($id, 'DONE');
+	is(effects("locked by $lock"), 1, "$lock: one effect");
+}
+
+# The whole table is locked while tasks run and others are planned.
+my $position = log_position($node);
+@ids = map { start_task('table') } 1 .. 2;
+shop(q{INSERT INTO task (queue, dt, request) SELECT 'soon', now() + '0.5 s', 'INSERT INTO effect VALUES (''soon'')' FROM generate_series(1, 20)});
+$locker->query_safe('BEGIN; LOCK TABLE task IN ACCESS EXCLUSIVE MODE');
+open_gate($node, 'table', db => 'shop');
+$other->query_until(qr/sent/, "\\echo sent\nINSERT INTO task (queue, request) VALUES ('behind', 'SELECT 1');\n");
+wait_until($node, "SELECT count(*) = 2 $busy AND wait_event_type = 'Lock'");
+wait_for_log_line($node, qr/ERROR:  canceling statement due to lock timeout/, $position);
+flows('a locked table', 'postgres');
+calm('a locked table');
+is(said($position, 'canceling statement due to lock timeout'), 1, 'a locked table: the log says it once');
+$locker->query_safe('COMMIT');
+$other->query_safe('SELECT 1');
+until_shop(q{SELECT count(*) = 21 FROM task WHERE queue IN ('soon', 'behind') AND state = 'DONE'});
+wait_for($_, 'DONE') for @ids;
+is(effects('table') . ' ' . effects('soon'), '2 20', 'a locked table: every effect once');
+is(shop(q{SELECT max(attempt) FROM task}), 1, 'a locked table: nothing was started twice');
+
+# ALTER TABLE waits for somebody who reads, and all wait for it.
+$locker->query_safe('BEGIN; SELECT FROM task LIMIT 1');
+$other->query_until(qr/sent/, "\\echo sent\nALTER TABLE task ADD COLUMN mine text DEFAULT 'x';\n");
+wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE '%ADD COLUMN mine%' AND wait_event_type = 'Lock'});
+flows('ALTER TABLE that waits', 'postgres');
+calm('ALTER TABLE that waits');
+$locker->query_safe('COMMIT');
+$other->query_safe('SELECT 1');
+flows('after ALTER TABLE', qw(shop postgres));
+
+# TRUNCATE and DROP TABLE take running tasks along: no effect, no trace. RENAME does not, there and back.
+for my $end ('TRUNCATE task', 'DROP TABLE task')
+{
+	start_task($end);
+	my $queue = insert(queue => 'later', dt => 'infinity', request => 'SELECT 1');
+	shop($end);
+	open_gate($node, $end, db => 'shop');
+	wait_until($node, "SELECT count(*) = 0 $busy AND state <> 'idle'");
+	wait_for_table($node, db => 'shop');
+	is(effects($end) . shop('SELECT count(*) FROM task'), '00', "$end: nothing is left of what ran");
+	flows("after $end", qw(shop postgres));
+}
+my $id = start_task('rename');
+shop('ALTER TABLE task RENAME TO aside');
+wait_for_table($node, db => 'shop');
+flows('under another name', qw(shop postgres));
+open_gate($node, 'rename', db => 'shop');
+wait_until($node, "SELECT count(*) = 0 $busy AND state <> 'idle'");
+shop('BEGIN; DROP TABLE task; ALTER TABLE aside RENAME TO task; COMMIT');
+wait_for($id, 'DONE');
+is(effects('rename'), row($id, 'attempt') > 0 ? 1 : 0, 'RENAME and back: one effect');
+flows('RENAME and back', qw(shop postgres));
+
+# Columns: ours come back, theirs need not; without one that we cannot do without, the table is refused, until it is back.
+shop('ALTER TABLE task ADD COLUMN mine text');
+$id = start_task('columns', repeat => '1 day');
+shop('ALTER TABLE task DROP COLUMN mine, DROP COLUMN notice, DROP COLUMN timezone');
+until_shop(q{SELECT count(*) = 2 FROM pg_attribute WHERE attrelid = 'task'::regclass AND attname IN ('notice', 'timezone')});
+open_gate($node, 'columns', db => 'shop');
+wait_for($id, 'DONE');
+is(shop("SELECT state FROM task WHERE parent = $id"), 'PLAN', 'dropped columns: it repeats');
+flows('dropped columns', qw(shop postgres));
+for my $column ([ 'attempt', 'int NOT NULL DEFAULT 0' ], [ 'dt', 'timestamptz NOT NULL DEFAULT now()' ])
+{
+	my ($name, $type) = @$column;
+	$position = log_position($node);
+	shop("ALTER TABLE task DROP COLUMN $name CASCADE");
+	wait_for_log_line($node, qr/ERROR:  public\.task is not a task table.*?It has no column "$name"/s, $position);
+	flows("without $name", 'postgres');
+	calm("without $name");
+	is(said($position, 'public\.task is not a task table'), 1, "without $name: the log says it once");
+	shop("ALTER TABLE task ADD COLUMN $name $type");
+	flows("$name is back", qw(shop postgres));
+}
+$locker->quit;
+$other->quit;
+done_testing();
