@@ -50,8 +50,9 @@ is(sql('SELECT count(*) FROM effect'), 1, 'DONE after two retries: one effect');
 
 # While it waits, all of its last run is seen, and when it was planned at first. Re-planned by a user, it runs at once.
 sql('ALTER SEQUENCE turn RESTART');
-$id = insert_task($node, retry => 1, delay => '10 min', timeout => '1 min', request => q{DO $$ BEGIN RAISE NOTICE 'psst'; END $$; SELECT fail_until(2)});
-my $dt = task($node, $id, 'dt');
+my ($dt) = split /\|/, sql(q{INSERT INTO task (retry, delay, timeout, request)
+	VALUES (1, '10 min', '1 min', 'DO $$ BEGIN RAISE NOTICE ''psst''; END $$; SELECT fail_until(2)') RETURNING dt});
+$id = sql('SELECT max(id) FROM task');
 wait_until($node, "SELECT state = 'PLAN' AND attempt = 1 FROM task WHERE id = $id");
 is(task($node, $id, 'failed, sqlstate, error, planned'), "1|UU001|not yet|$dt", 'it waits: with its error, and the first dt');
 is(task($node, $id, q{notice, split_part(response, E'\n', 1), start >= planned, stop >= start, pid > 0}),
@@ -135,7 +136,7 @@ for my $way (
 	[ 'a timeout', q{SELECT CASE WHEN nextval('turn') < 3 THEN pg_sleep(60) END}, 'DONE', '57014', timeout => '100 ms' ],
 	[ 'a FATAL', 'SET exit_on_error = on; SELECT fail_until(3)', 'DONE', 'UU001' ],
 	[ 'a deferred trigger', 'INSERT INTO late VALUES (1)', 'DONE', 'UU001' ],
-	[ 'its own row', q{UPDATE task SET priority = 7 WHERE id = current_setting('pg_task.id')::bigint}, 'FAIL', '27000' ],
+	[ 'its own row', q{UPDATE task SET attempt = 7 WHERE id = current_setting('pg_task.id')::bigint}, 'FAIL', '27000' ],
 	[ 'a syntax error', 'SELEC', 'FAIL', '42601' ],
 	[ 'an open transaction', 'BEGIN; SELECT 1', 'FAIL', '25001' ])
 {
