@@ -6,6 +6,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use PgTask;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = new_node('main', conf => "pg_task.period = '200 ms'\npg_task.max_executors = 4\npg_task.idle_timeout = '300 ms'\nmax_worker_processes = 24");
@@ -57,117 +58,107 @@ sub others_flow
 		$scheduler, "$what: the scheduler is the same");
 }
 
-# Makes the row trigger that refuses, when a condition over OLD and NEW holds of rows of the queue 'bad'.
+# Makes a row trigger that refuses what a condition over OLD and NEW says, of rows whose queue is the name of the case.
 sub refuse
 {
-	my ($when, $operation, $what) = @_;
-	shop(qq{CREATE TRIGGER no BEFORE $operation ON task FOR EACH ROW WHEN (NEW.queue = 'bad' AND $when) EXECUTE FUNCTION no('$what')});
+	my ($what, $operation, $when, $function) = @_;
+
+	$function //= "no('$what')";
+	shop(qq{CREATE TRIGGER "$what" BEFORE $operation ON task FOR EACH ROW WHEN (NEW.queue = '$what' AND $when) EXECUTE FUNCTION $function});
+	return log_position($node);
 }
-sub allow { shop('DROP TRIGGER no ON task') }
+sub allow { return shop(qq{DROP TRIGGER "$_[0]" ON task}) }
 
 # Planned together with many that nobody refuses, so that they would share a claim.
 sub insert_bad
 {
 	my ($what, $request) = @_;
+
 	return shop(qq{BEGIN; INSERT INTO task (queue, request) SELECT 'witness', 'SELECT 1' FROM generate_series(1, 30);
-		INSERT INTO task (queue, request) VALUES ('bad', \$r\$INSERT INTO effect VALUES ('$what'); $request\$r\$) RETURNING id;
+		INSERT INTO task (queue, request) VALUES ('$what', \$r\$INSERT INTO effect VALUES ('$what'); $request\$r\$) RETURNING id;
 		INSERT INTO task (queue, request) SELECT 'witness', 'SELECT 1' FROM generate_series(1, 30); COMMIT});
 }
 sub effects { return shop(qq{SELECT count(*) FROM effect WHERE what = '$_[0]'}) }
 
-# The claim. It is left alone for a minute, unless somebody plans it anew after it is set right; so that is awaited for one of two.
+# The claim, by a trigger, a constraint, and a deferred trigger. What is refused stays so until the end of this test.
+my %bad;
 for my $way ('a trigger', 'a constraint', 'a deferred trigger')
 {
 	my $what = "claim refused by $way";
 	my $position = log_position($node);
 
-	if ($way eq 'a trigger') { refuse(q{NEW.state = 'WORK'}, 'UPDATE', $what) }
-	elsif ($way eq 'a constraint') { shop(qq{ALTER TABLE task ADD CONSTRAINT "$what" CHECK (queue <> 'bad' OR state <> 'WORK')}) }
-	else { shop(qq{CREATE CONSTRAINT TRIGGER no AFTER UPDATE ON task DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-		WHEN (NEW.queue = 'bad' AND NEW.state = 'WORK') EXECUTE FUNCTION no('$what')}) }
-	my $id = insert_bad($what, 'SELECT 1');
+	if ($way eq 'a trigger') { refuse($what, 'UPDATE', q{NEW.state = 'WORK'}) }
+	elsif ($way eq 'a constraint') { shop(qq{ALTER TABLE task ADD CONSTRAINT "$what" CHECK (queue <> '$what' OR state <> 'WORK')}) }
+	else { shop(qq{CREATE CONSTRAINT TRIGGER "$what" AFTER UPDATE ON task DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+		WHEN (NEW.queue = '$what' AND NEW.state = 'WORK') EXECUTE FUNCTION no('$what')}) }
+	$bad{$what} = insert_bad($what, 'SELECT 1');
 	wait_for_log_line($node, qr/ERROR:  [^\n]*\Q$what\E/, $position);
 	others_flow($what, $position);
-	is(row($id, 'state, attempt, start IS NULL'), 'PLAN|0|t', "$what: it waits");
-	if ($way eq 'a constraint') { shop(qq{ALTER TABLE task DROP CONSTRAINT "$what"}) }
-	else { allow() }
-	if ($way eq 'a trigger')
-	{
-		wait_until($node, "SELECT state = 'DONE' AND start - dt < '90 s' FROM task WHERE id = $id", db => 'shop');
-		is(effects($what), 1, "$what: it runs when it is allowed");
-	}
-	shop("DELETE FROM task WHERE id = $id");
+	is(row($bad{$what}, 'state, attempt, start IS NULL'), 'PLAN|0|t', "$what: it waits");
 }
 
 # The outcome: DONE is refused, so it failed, and that may be written.
-my $position = log_position($node);
-refuse(q{NEW.state = 'DONE'}, 'UPDATE', 'DONE is refused');
+my $position = refuse('DONE is refused', 'UPDATE', q{NEW.state = 'DONE'});
 my $id = insert_bad('DONE is refused', 'SELECT 1');
 wait_for_state($node, $id, 'FAIL', db => 'shop');
 is(row($id, 'sqlstate, error'), 'P0001|DONE is refused', 'DONE is refused: it failed, and says why');
 others_flow('DONE is refused', $position);
 is(effects('DONE is refused'), 0, 'DONE is refused: no effect');
-allow();
 
-# Every outcome is refused, of several: once that is over, they are FAIL, or have run again; with the effects of one run, or none.
-$position = log_position($node);
-refuse(q{NEW.state <> 'WORK' AND OLD.state = 'WORK'}, 'UPDATE', 'outcome is refused');
-my @ids = map { insert_bad('outcome is refused', $_) } 'SELECT 1', 'SELECT 1', 'SELECT 1/0';
+# Every outcome is refused, of several.
+$position = refuse('outcome is refused', 'UPDATE', q{NEW.state <> 'WORK' AND OLD.state = 'WORK'});
+my @outcomes = map { insert_bad('outcome is refused', $_) } 'SELECT 1', 'SELECT 1', 'SELECT 1/0';
 wait_for_log_line($node, qr/ERROR:  [^\n]*outcome is refused/, $position);
 others_flow('outcome is refused', $position);
 is(effects('outcome is refused'), 0, 'outcome is refused: no effect');
-is(row($_, 'state'), 'WORK', 'outcome is refused: it is as it was') for @ids;
-is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pg_task bad%'}), 0, 'outcome is refused: it does not run');
-allow();
-for (@ids)
-{
-	wait_until($node, "SELECT state IN ('DONE', 'FAIL') FROM task WHERE id = $_", db => 'shop');
-}
-is(effects('outcome is refused'), shop(q{SELECT count(*) FROM task WHERE id IN (} . join(',', @ids) . q{) AND state = 'DONE'}),
-	'outcome is refused: the effects of those that are DONE at last');
-is(row($ids[2], 'state'), 'FAIL', 'outcome is refused: what failed has failed');
+is(row($_, 'state'), 'WORK', 'outcome is refused: it is as it was') for @outcomes;
+is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pg_task outcome%'}), 0, 'outcome is refused: it does not run');
 
 # The next run of one that repeats: then its outcome cannot be had either.
-$position = log_position($node);
-$id = insert_bad('repeat is refused', 'SELECT 1');
-wait_for_state($node, $id, 'DONE', db => 'shop');
-refuse(q{NEW.parent IS NOT NULL}, 'INSERT', 'repeat is refused');
-$id = shop(q{INSERT INTO task (queue, repeat, request) VALUES ('bad', '1 day', 'INSERT INTO effect VALUES (''repeat'')') RETURNING id});
+$position = refuse('repeat is refused', 'INSERT', 'NEW.parent IS NOT NULL');
+my $repeats = shop(q{INSERT INTO task (queue, repeat, request) VALUES ('repeat is refused', '1 day', 'INSERT INTO effect VALUES (''repeat'')') RETURNING id});
 wait_for_log_line($node, qr/ERROR:  [^\n]*repeat is refused/, $position);
 others_flow('repeat is refused', $position);
 is(effects('repeat'), 0, 'repeat is refused: no effect');
-allow();
-wait_until($node, "SELECT state IN ('DONE', 'FAIL') FROM task WHERE id = $id", db => 'shop');
-is(shop("SELECT count(*) FROM task WHERE parent = $id AND state = 'PLAN'"), 1, 'repeat is refused: it repeats when it is allowed');
-shop(q{DELETE FROM task WHERE queue = 'bad'});
 
 # The return to the waiting ones, of a task whose process is ended; others that are ended with it come back.
-$position = log_position($node);
-refuse(q{NEW.state = 'PLAN' AND OLD.state = 'WORK'}, 'UPDATE', 'return is refused');
-@ids = map { insert_task($node, db => 'shop', queue => $_, request => "INSERT INTO effect VALUES ('return of $_'); SELECT hold('return')") } qw(bad good fine);
+$position = refuse('return is refused', 'UPDATE', q{NEW.state = 'PLAN' AND OLD.state = 'WORK'});
+my @returns = map { insert_task($node, db => 'shop', queue => $_, request => "INSERT INTO effect VALUES ('return of $_'); SELECT hold('return')") } 'return is refused', qw(good fine);
 my $sleeping = q{FROM pg_stat_activity WHERE datname = 'shop' AND backend_type = 'pg_task executor' AND wait_event = 'PgSleep'};
 wait_until($node, "SELECT count(*) = 3 $sleeping");
 terminate($node, split /\n/, $node->safe_psql('postgres', "SELECT pid $sleeping"));
 wait_for_log_line($node, qr/ERROR:  [^\n]*return is refused/, $position);
 wait_until($node, "SELECT count(*) = 2 $sleeping");
-is(row($_, 'state, attempt'), 'WORK|2', 'return is refused: the others run again') for @ids[ 1, 2 ];
-is(row($ids[0], 'state, attempt'), 'WORK|1', 'return is refused: it does not');
+is(row($_, 'state, attempt'), 'WORK|2', 'return is refused: the others run again') for @returns[ 1, 2 ];
+is(row($returns[0], 'state, attempt'), 'WORK|1', 'return is refused: it does not');
 others_flow('return is refused', $position);
 open_gate($node, 'return', db => 'shop');
-wait_for_state($node, $_, 'DONE', db => 'shop') for @ids[ 1, 2 ];
-allow();
-wait_for_state($node, $ids[0], 'DONE', db => 'shop');
-is(effects("return of $_"), 1, 'return is refused: one effect') for qw(bad good fine);
+wait_for_state($node, $_, 'DONE', db => 'shop') for @returns[ 1, 2 ];
 
 # A trigger that drops what we write, without a word: neither spins nor stops anything.
-shop(q{CREATE TRIGGER no BEFORE UPDATE ON task FOR EACH ROW WHEN (NEW.queue = 'bad' AND NEW.state = 'WORK') EXECUTE FUNCTION drop_it()});
+refuse('dropped', 'UPDATE', q{NEW.state = 'WORK'}, 'drop_it()');
 $id = insert_bad('dropped', 'SELECT 1');
-$position = log_position($node);
 wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'witness' AND state <> 'DONE'}, db => 'shop');
 nothing_spins('a claim is dropped');
 is(row($id, 'state, attempt'), 'PLAN|0', 'a claim is dropped: it waits');
-allow();
+allow('dropped');
 wait_for_state($node, $id, 'DONE', db => 'shop');
 is(effects('dropped'), 1, 'a claim is dropped: it runs when it may');
+
+# When nothing is refused any more, all of them come to an end, a minute later at most.
+allow($_) for 'claim refused by a trigger', 'claim refused by a deferred trigger', 'outcome is refused', 'repeat is refused', 'return is refused';
+shop('ALTER TABLE task DROP CONSTRAINT "claim refused by a constraint"');
+my $all = join ', ', values %bad, @outcomes, $repeats, $returns[0];
+{
+	local $PostgreSQL::Test::Utils::timeout_default = 150;
+	wait_until($node, "SELECT bool_and(state IN ('DONE', 'FAIL')) FROM task WHERE id IN ($all)", db => 'shop');
+}
+is(row($bad{$_}, 'state') . effects($_), 'DONE1', "$_: it runs when it may") for sort keys %bad;
+is(effects('outcome is refused'), shop(q{SELECT count(*) FROM task WHERE state = 'DONE' AND id IN (} . join(', ', @outcomes) . ')'),
+	'outcome is refused: the effects of those that are DONE at last');
+is(row($outcomes[2], 'state'), 'FAIL', 'outcome is refused: what failed has failed');
+is(shop("SELECT count(*) FROM task WHERE parent = $repeats AND state = 'PLAN'"), 1, 'repeat is refused: it repeats');
+is(effects("return of $_"), 1, "return is refused: one effect of $_") for 'return is refused', qw(good fine);
+is(row($returns[0], 'state'), 'DONE', 'return is refused: it came to its end');
 
 done_testing();
