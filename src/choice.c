@@ -9,6 +9,7 @@
 
 #include "utils/memutils.h"
 
+#include "aside.h"
 #include "choice.h"
 #include "executor.h"
 #include "outcome.h"
@@ -19,55 +20,6 @@
 QueueCandidate choice_candidates[CHOICE_MAX];
 Choice choice_list[CHOICE_MAX];
 int choice_count = 0;
-
-/* A task that could not be claimed, for something in its row: others come first for a while. */
-typedef struct SetAside
-{
-	int64 id;
-	TimestampTz until;
-} SetAside;
-
-static List *set_aside = NIL;
-
-static bool
-is_set_aside(int64 id, TimestampTz now)
-{
-	ListCell *cell;
-
-	foreach(cell, set_aside)
-	{
-		SetAside *entry = lfirst(cell);
-
-		if (entry->until <= now)
-		{
-			set_aside = foreach_delete_current(set_aside, cell);
-			pfree(entry);
-		}
-		else if (entry->id == id)
-			return true;
-	}
-	return false;
-}
-
-/* Is any task set aside? */
-bool
-choice_has_set_aside(void)
-{
-	return set_aside != NIL;
-}
-
-/* The task that was chosen alone could not be claimed. */
-void
-choice_set_aside(TimestampTz until)
-{
-	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
-	SetAside *entry = palloc(sizeof(SetAside));
-
-	entry->id = choice_candidates[0].id;
-	entry->until = until;
-	set_aside = lappend(set_aside, entry);
-	MemoryContextSwitchTo(old);
-}
 
 /*
  * Tasks that wait and that the server may have crashed for, in the order of their ids:
@@ -114,16 +66,27 @@ runs_apart(int64 id)
 	return apart_count > 0 && bsearch(&id, apart, apart_count, sizeof(int64), compare_ids);
 }
 
-/* Fail all tasks of a group that are due: their role cannot run them. */
-static void
-refuse(const TaskTable *table, WaitingGroup *group, const Role *role, TimestampTz now)
+/*
+ * Fail the tasks of a group that are due, up to the limit: their role cannot run them.
+ * Returns how many.
+ */
+static int
+refuse(const TaskTable *table, WaitingGroup *group, const Role *role, int limit, TimestampTz now)
 {
 	const char *state = pstrdup(unpack_sql_state(role->sqlstate));
+	int count = 0;
 	TaskPlace place;
 
-	while (waiting_drop(group, now, &place))
+	while (count < limit && waiting_drop(group, now, &place))
+	{
+		if (aside_has(place.id, now))
+			continue;
+		aside_add(place.id);
+		count++;
 		if (queue_refuse(table, place.id, role->error, state))
 			outcome_plan_next(table, place.id, now);
+	}
+	return count;
 }
 
 /* Read on in the groups whose next row is not known. */
@@ -219,6 +182,7 @@ choose_task(WaitingGroup *group, const Role *role, PoolExecutor *executor, bool 
 	choice_candidates[choice_count].active = role->settings.active;
 	choice_candidates[choice_count].apart = alone;
 	choice_candidates[choice_count].id = waiting_take(now).id;
+	aside_add(choice_candidates[choice_count].id);
 	choice_candidates[choice_count].group = &group->key;
 	choice_candidates[choice_count].pid = pool_pid(executor);
 	choice_list[choice_count].group = group;
@@ -274,6 +238,7 @@ judge(WaitingGroup *group, const Role *role, TimestampTz now)
 bool
 choice_make(const TaskTable *table, TimestampTz now, int limit, bool *wants_executor)
 {
+	int refused = 0;
 	bool dropped = false;
 	List *blocked = NIL;
 	WaitingGroup *group;
@@ -281,12 +246,12 @@ choice_make(const TaskTable *table, TimestampTz now, int limit, bool *wants_exec
 	read_groups(table, now);
 	waiting_order(now);
 	pool_begin();
-	while (choice_count < limit && (group = waiting_next(now)) != NULL)
+	while (choice_count + refused < limit && (group = waiting_next(now)) != NULL)
 	{
 		const char *name = group->key.role;
 		Blocked *entry = find_blocked(blocked, name);
 
-		if (is_set_aside(group->places[group->next].id, now))
+		if (aside_has(group->places[group->next].id, now))
 		{
 			pass_over(group, now);
 			dropped = true;
@@ -299,7 +264,7 @@ choice_make(const TaskTable *table, TimestampTz now, int limit, bool *wants_exec
 
 			if (role.error)
 			{
-				refuse(table, group, &role, now);
+				refused += refuse(table, group, &role, limit - choice_count - refused, now);
 				dropped = true;
 				waiting_pass();
 				continue;

@@ -30,8 +30,6 @@ extern Choice choice_list[CHOICE_MAX];
 extern int choice_count;
 
 extern bool choice_make(const TaskTable *table, TimestampTz now, int limit, bool *wants_executor);
-extern void choice_set_aside(TimestampTz until);
-extern bool choice_has_set_aside(void);
 extern void choice_set_apart(const int64 *ids, int count);
 extern bool choice_waits_apart(void);
 extern void choice_drop(void);

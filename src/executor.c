@@ -413,7 +413,9 @@ run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
 	{
 		row_lost = true;
 		AbortOutOfAnyTransaction();
+		/* what is left to do is for nobody to cancel */
 		listening = false;
+		QueryCancelPending = false;
 		check_own_row(task, started);
 	}
 }

@@ -282,24 +282,24 @@ queue_apart(const TaskTable *table, int64 **ids)
 	return count;
 }
 
-/* Up to "limit" tasks, those that expired first, are GONE. */
+/* Up to "limit" waiting tasks that have expired, by their column alone; first who did so first. */
 int
-queue_expire(const TaskTable *table, TimestampTz now, int limit, int64 **ids)
+queue_expired(const TaskTable *table, TimestampTz now, int limit, int64 **ids)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum values[2] = {TimestampTzGetDatum(now), Int64GetDatum(limit)};
 	int count;
 
 	SPI_connect();
-	count = returned_ids(caller, execute(STATEMENT_EXPIRE, table, values, NULL), ids);
+	count = returned_ids(caller, execute(STATEMENT_EXPIRED, table, values, NULL), ids);
 	SPI_finish();
 	return count;
 }
 
 /* Of these candidates those that have expired are GONE. */
 int
-queue_expire_these(const TaskTable *table, TimestampTz now, const QueueCandidate *candidates,
-				   int count, int64 **ids)
+queue_expire(const TaskTable *table, TimestampTz now, const QueueCandidate *candidates, int count,
+			 int64 **ids)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum *elements[2] = {palloc(count * sizeof(Datum)), palloc(count * sizeof(Datum))};
@@ -316,7 +316,7 @@ queue_expire_these(const TaskTable *table, TimestampTz now, const QueueCandidate
 	values[1] = statement_array(elements[0], count, INT8OID);
 	values[2] = statement_array(elements[1], count, FLOAT8OID);
 	values[3] = CStringGetTextDatum("PLAN");
-	count = returned_ids(caller, execute(STATEMENT_EXPIRE_THESE, table, values, NULL), ids);
+	count = returned_ids(caller, execute(STATEMENT_EXPIRE, table, values, NULL), ids);
 	SPI_finish();
 	return count;
 }

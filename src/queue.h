@@ -85,9 +85,9 @@ extern int queue_replan(const TaskTable *table, const TaskRun *runs, int count,
 extern int queue_work(const TaskTable *table, QueueWork **rows);
 extern bool queue_works(const QueueWork *rows, int count, TaskRun run);
 extern int queue_apart(const TaskTable *table, int64 **ids);
-extern int queue_expire(const TaskTable *table, TimestampTz now, int limit, int64 **ids);
-extern int queue_expire_these(const TaskTable *table, TimestampTz now,
-							  const QueueCandidate *candidates, int count, int64 **ids);
+extern int queue_expired(const TaskTable *table, TimestampTz now, int limit, int64 **ids);
+extern int queue_expire(const TaskTable *table, TimestampTz now, const QueueCandidate *candidates,
+						int count, int64 **ids);
 extern TimestampTz queue_expiry(const TaskTable *table);
 extern bool queue_refuse(const TaskTable *table, int64 id, const char *error, const char *sqlstate);
 extern char *queue_request(const TaskTable *table, TaskRun run);

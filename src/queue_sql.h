@@ -23,8 +23,8 @@ typedef enum QueueStatement
 	STATEMENT_WORK,
 	STATEMENT_APART,
 	STATEMENT_REFUSE,
+	STATEMENT_EXPIRED,
 	STATEMENT_EXPIRE,
-	STATEMENT_EXPIRE_THESE,
 	STATEMENT_EXPIRY,
 	STATEMENT_REQUEST,
 	STATEMENT_FINISH,
@@ -194,20 +194,14 @@ static Statement statements[STATEMENTS] = {
 		"                WHERE r.id = $1 AND r.state = 'PLAN'"
 		"                  FOR NO KEY UPDATE SKIP LOCKED)"},
 
-	[STATEMENT_EXPIRE] = {.nargs = 2, .types = {TIMESTAMPTZOID, INT8OID}, .sql =
-		"WITH c AS MATERIALIZED ("
+	[STATEMENT_EXPIRED] = {.nargs = 2, .types = {TIMESTAMPTZOID, INT8OID}, .sql =
 		"SELECT t.id"
 		"  FROM %1$s AS t"
 		" WHERE " EXPIRES " AND " EXPIRY " < ($1 AT TIME ZONE 'UTC')"
 		" ORDER BY " EXPIRY
-		" LIMIT $2"
-		"   FOR NO KEY UPDATE OF t SKIP LOCKED"
-		") UPDATE %1$s AS t " SET_GONE
-		"   FROM c"
-		"  WHERE t.id = c.id"
-		" RETURNING t.id"},
+		" LIMIT $2"},
 
-	[STATEMENT_EXPIRE_THESE] = {.nargs = 4, .types = {TIMESTAMPTZOID, INT8ARRAYOID, FLOAT8ARRAYOID,
+	[STATEMENT_EXPIRE] = {.nargs = 4, .types = {TIMESTAMPTZOID, INT8ARRAYOID, FLOAT8ARRAYOID,
 		 TEXTOID}, .sql =
 		"WITH c AS MATERIALIZED ("
 		"SELECT t.id"

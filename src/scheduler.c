@@ -33,6 +33,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "aside.h"
 #include "choice.h"
 #include "compat.h"
 #include "crash.h"
@@ -63,7 +64,7 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 /* So many tasks are given up by one statement. */
 #define EXPIRE_MAX 1000
 
-/* A task whose row cannot be claimed is tried again so much later. */
+/* A row that cannot be written is tried again so much later. */
 #define SET_ASIDE_MS 60000
 
 static SharedScheduler *me = NULL;
@@ -75,8 +76,7 @@ static MemoryContext cycle_context; /* reset in every cycle */
 static uint32 wait_event = 0;
 
 static volatile sig_atomic_t at_work = false; /* in a transaction */
-static int claim_singly = 0;		/* so many, to find the row among them that cannot be claimed */
-static Oid last_relid = InvalidOid; /* the table that was prepared last */
+static Oid last_relid = InvalidOid;			  /* the table that was prepared last */
 static bool verify_due = true;
 static bool look_due = true;
 static bool wants_executor = false;
@@ -257,15 +257,29 @@ static void
 expire(TimestampTz now)
 {
 	int64 *ids;
-	int count;
+	int found;
+	int count = 0;
+	int most = aside_singly() ? 1 : EXPIRE_MAX;
+	QueueCandidate *expired;
+	int i;
 
 	begin_work("giving up tasks");
-	count = queue_expire(table, now, EXPIRE_MAX, &ids);
-	plan_after(ids, count, now);
-	next_expiry = count == EXPIRE_MAX ? now : queue_expiry(table);
+	found = queue_expired(table, now, EXPIRE_MAX, &ids);
+	expired = palloc0(found * sizeof(QueueCandidate) + 1);
+	for (i = 0; i < found && count < most; i++)
+	{
+		if (aside_has(ids[i], now))
+			continue;
+		aside_add(ids[i]);
+		expired[count++].id = ids[i];
+	}
+	if (count > 0)
+		plan_after(ids, queue_expire(table, now, expired, count, &ids), now);
+	next_expiry = queue_expiry(table);
 	end_work();
-	/* what somebody has locked is seen to with the next look */
-	if (next_expiry <= now && count < EXPIRE_MAX)
+	aside_written();
+	/* what somebody has locked, or is set aside, is seen to with the next look */
+	if (next_expiry <= now && count < most)
 		next_expiry = DT_NOEND;
 }
 
@@ -313,7 +327,7 @@ look(TimestampTz now)
 		waiting_head(&heads[i].group, heads[i].place);
 	waiting_looked(now);
 	end_work();
-	expire(now);
+	next_expiry = 0;
 	look_due = false;
 	end = GetCurrentTimestamp();
 	next_look = end + Max((int64) where.period * 1000, (end - now) * LOOK_SHARE);
@@ -378,7 +392,7 @@ claim(TimestampTz now, QueueClaim **claims)
 	for (i = 0; i < choice_count; i++)
 		if (find_claim(*claims, count, choice_candidates[i].id) == NULL)
 			rest[nrest++] = choice_candidates[i];
-	nrest = queue_expire_these(table, now, rest, nrest, &ids);
+	nrest = queue_expire(table, now, rest, nrest, &ids);
 	plan_after(ids, nrest, now);
 	/* a row that somebody has locked may be the same as before when he lets go */
 	next_look = Min(next_look, TimestampTzPlusMilliseconds(now, LOCKED_LOOK_MS));
@@ -422,15 +436,14 @@ start_some(void)
 	if (!waiting_ready(now))
 		return false;
 	begin_work("claiming tasks");
-	more =
-		choice_make(table, now, claim_singly ? 1 : CHOICE_MAX, &wants_executor) || choice_count > 0;
+	more = choice_make(table, now, aside_singly() ? 1 : CHOICE_MAX, &wants_executor) ||
+		   choice_count > 0;
 	/* no two claims have the same time: it tells runs apart */
 	last_claim = Max(now, last_claim + 1);
 	if (choice_count > 0)
 		count = claim(last_claim, &claims);
 	end_work();
-	if (claim_singly > 0 && choice_count > 0)
-		claim_singly--;
+	aside_written();
 	hand_out(claims, count);
 	return more;
 }
@@ -450,17 +463,17 @@ cycle(void)
 	pool_yield();
 	pool_take_back(now);
 	look(now);
-	if (now >= next_expiry)
-		expire(now);
 	wants_executor = false;
 	/* one claim a turn: notes and finished tasks come in between */
 	if (start_some())
 		SetLatch(MyLatch);
 	turns_want(me, wants_executor);
-	/* last: a trigger of the user's may refuse it, and the others are not to suffer */
+	/* last: triggers of the user's may refuse these, and the others are not to suffer */
+	if (now >= next_expiry)
+		expire(now);
 	rescue();
 	turn_failed = false;
-	if (!rescue_refused() && !choice_has_set_aside())
+	if (!rescue_refused() && !aside_any())
 	{
 		list_free_deep(reported);
 		reported = NIL;
@@ -482,25 +495,6 @@ is_of_row(int sqlstate)
 		   category == ERRCODE_TO_CATEGORY(ERRCODE_SYNTAX_ERROR) ||
 		   category == ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION ||
 		   category == ERRCODE_EXTERNAL_ROUTINE_EXCEPTION;
-}
-
-/*
- * A claim failed for something in a row: claim one by one until the row is
- * found, and leave that alone for a while.  Others are not to suffer.
- */
-static void
-isolate_row(int sqlstate)
-{
-	if (choice_count == 0 || !is_of_row(sqlstate))
-		return;
-	if (choice_count > 1)
-		claim_singly = choice_count;
-	else
-	{
-		choice_set_aside(TimestampTzPlusMilliseconds(GetCurrentTimestamp(), SET_ASIDE_MS));
-		claim_singly = Max(claim_singly - 1, 0);
-	}
-	SetLatch(MyLatch);
 }
 
 /* Was this message logged before, and is its cause perhaps the same?  It is from now on. */
@@ -533,6 +527,8 @@ recover_from_error(void)
 {
 	MemoryContext old = MemoryContextSwitchTo(cycle_context);
 	ErrorData *error = CopyErrorData();
+	TimestampTz now = GetCurrentTimestamp();
+	bool of_row = is_of_row(error->sqlerrcode);
 
 	HOLD_INTERRUPTS();
 	if (error->sqlerrcode == ERRCODE_TABLE_CHANGED)
@@ -544,8 +540,9 @@ recover_from_error(void)
 	at_work = false;
 	turn_failed = true;
 	table_abandon();
-	isolate_row(error->sqlerrcode);
-	rescue_not_written(GetCurrentTimestamp(), is_of_row(error->sqlerrcode), SET_ASIDE_MS);
+	if (aside_failed(TimestampTzPlusMilliseconds(now, SET_ASIDE_MS), of_row))
+		SetLatch(MyLatch);
+	rescue_not_written(now, of_row, SET_ASIDE_MS);
 	choice_drop();
 	waiting_clear();
 	forget_table();

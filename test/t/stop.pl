@@ -148,7 +148,7 @@ sub in_line
 {
 	my ($scheduler) = backends($node, 'scheduler');
 	my $gate = "line $_[0]";
-	sql(qq{BEGIN; DELETE FROM task; INSERT INTO task (queue, request) VALUES ('line', 'COPY (SELECT 1) TO PROGRAM ''kill -STOP $scheduler''; SELECT hold(''$gate'')');
+	sql(qq{BEGIN; DELETE FROM task; INSERT INTO task (queue, request) VALUES ('line', 'COPY (SELECT 1) TO PROGRAM ''kill -STOP $scheduler; cat >/dev/null''; SELECT hold(''$gate'')');
 		INSERT INTO task (queue, key, request) SELECT 'line', n, format('INSERT INTO effect VALUES (''line %s'')', n) FROM generate_series(1, 6) AS n; COMMIT});
 	wait_until($node, "SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE '%hold(''$gate'')%' AND backend_type = 'pg_task executor' AND wait_event = 'PgSleep'");
 	return $scheduler if count_of($node, q{queue = 'line' AND state = 'WORK'}) == 7 && sql($running) == 1;

@@ -1,0 +1,21 @@
+/*
+ * aside.h
+ *		Rows that cannot be written: found in a batch, and set aside for a while.
+ */
+#ifndef PG_TASK_ASIDE_H
+#define PG_TASK_ASIDE_H
+
+#include "postgres.h"
+
+#include "datatype/timestamp.h"
+
+extern bool aside_has(int64 id, TimestampTz now);
+extern bool aside_any(void);
+
+/* The batch: the rows that one transaction writes. */
+extern bool aside_singly(void);
+extern void aside_add(int64 id);
+extern void aside_written(void);
+extern bool aside_failed(TimestampTz until, bool row_at_fault);
+
+#endif /* PG_TASK_ASIDE_H */
