@@ -1,5 +1,5 @@
 # pg_task is built by PGXS: make, make install, make installcheck.
-# make demo, test, test-all and bench need nothing installed: see scripts/.
+# make demo, test, test-all, chaos and bench need nothing installed: see scripts/.
 
 MODULE_big = pg_task
 EXTENSION = pg_task
@@ -34,7 +34,7 @@ EXTRA_CLEAN = results output_iso log regression.diffs regression.out \
 	tmp_check tmp_check_regress tmp_check_isolation
 
 # These targets do their own set-up, so they must not need pg_config to be there.
-frame = demo test test-all bench format format-check help
+frame = demo test test-all chaos bench format format-check help
 ifneq ($(filter-out $(frame),$(or $(MAKECMDGOALS),all)),)
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -55,6 +55,8 @@ test:
 	@scripts/test $(major) $(TESTS)
 test-all:
 	@scripts/test-all $(MAJORS)
+chaos:
+	@scripts/chaos $(major) $(CHAOS)
 bench:
 	@scripts/bench $(major) $(BENCH)
 format:
@@ -65,6 +67,7 @@ help:
 	@echo 'demo      see tasks run on a throw-away server'
 	@echo 'test      all tests; TESTS="test/t/x.pl test/sql/y.sql" for some; MAJOR=17 for another server'
 	@echo 'test-all  the tests on every major version that can be had; MAJORS="17 18" for some'
+	@echo 'chaos     tasks of all kinds while all that can be killed is; CHAOS="600 42": seconds, seed'
 	@echo 'bench     measure'
 	@echo 'format    format the C sources; format-check only looks'
 	@echo 'all, install, installcheck, clean: as any PGXS extension'

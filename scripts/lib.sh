@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034  # set for the scripts
-# Shared by demo, test and bench; to be sourced.
+# Shared by demo, test, chaos and bench; to be sourced.
 #
 # A run has two halves. Outside, `enter` makes the machine ready and copies the checkout into a work
 # folder. Inside, the copy of the same script goes on as a user who may run a server (a server refuses

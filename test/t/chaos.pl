@@ -1,0 +1,650 @@
+# Sessions plan tasks of all kinds, and a monkey beats the server, its processes and the rows meanwhile. In the end each
+# task has had its effect exactly once, or none, as its row says. A TAP test, for it kills.
+#
+# PG_TASK_CHAOS_SECONDS is how long the monkey beats, PG_TASK_CHAOS_SEED what it and the writers throw dice with. The same
+# seed gives the same intentions; what the processes do meanwhile is theirs.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use POSIX ();
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $seconds = $ENV{PG_TASK_CHAOS_SECONDS} // 15;
+my $seed = $ENV{PG_TASK_CHAOS_SEED} // 1 + int(rand(1_000_000));
+my $again = "repeat it with: scripts/chaos $seconds $seed";
+my $began = time;
+my @databases = qw(other postgres);
+
+note($again);
+srand($seed);
+
+END { diag($again) if $?; }
+
+# Dice ----------------------------------------------------------------------------------------------------------------
+
+sub among { return $_[ rand @_ ] }
+
+sub chance { return rand() < $_[0] }
+
+# One of the keys of a hash, by the weight that is the first element of each value.
+sub weighed
+{
+	my ($choices) = @_;
+	my @names = sort keys %$choices;
+	my $total = 0;
+
+	$total += $choices->{$_}[0] for @names;
+	$total = rand $total;
+	for my $name (@names)
+	{
+		return $name if ($total -= $choices->{$name}[0]) < 0;
+	}
+}
+
+# An order of rows that differs each time.
+sub shuffled { return 'md5(id::text || ' . int(rand(1_000_000)) . ')' }
+
+# The server ----------------------------------------------------------------------------------------------------------
+
+my $period = among(qw(100ms 1s 3s));
+my $idle = among(qw(0 100ms 60s));
+my $nodes = 1;
+my $node = new_node('chaos1', init => { allows_streaming => 1 }, conf => qq{
+	pg_task.max_executors = 6
+	pg_task.period = $period
+	pg_task.idle_timeout = $idle
+	max_connections = 60
+	shared_buffers = 32MB
+	wal_keep_size = 512MB
+	max_wal_size = 512MB
+	log_line_prefix = '%m [%p] %b %q%a '
+	log_statement = none
+	log_replication_commands = off});
+my @all_nodes = ($node);
+my $standby;
+my $where = $node->basedir . '/where';    # the writers read there where the primary is
+my $writer_log = $node->basedir . '/writer';
+
+sub sql
+{
+	my ($db, $query) = @_;
+
+	return $node->safe_psql($db, $query);
+}
+
+sub tell_writers
+{
+	unlink "$where.new";
+	append_to_file("$where.new", $node->host . "\n" . $node->port . "\n");
+	rename "$where.new", $where or die "$where: $!";
+}
+
+# act() is what a task does. It leaves its effect, and in a limited queue it takes one of as many places as there may be
+# tasks; the place is free again when its transaction has ended. When there is none, too many run. It fails until the
+# attempt after "failures".
+sql('postgres', q{
+	CREATE ROLE keeper LOGIN;
+	CREATE ROLE chaos_a LOGIN;
+	CREATE ROLE chaos_b LOGIN;
+	GRANT chaos_b TO keeper});
+sql('postgres', 'CREATE DATABASE other OWNER keeper');
+wait_for_table($node, db => 'other');
+sql($_, q{
+	ALTER TABLE task ADD COLUMN number bigint, ADD COLUMN kind text;
+	CREATE INDEX ON task (number);
+	CREATE INDEX ON task (parent);
+	GRANT SELECT, INSERT, UPDATE, DELETE ON task TO chaos_a, chaos_b;
+
+	-- what the tasks did
+	CREATE TABLE effect (number bigint, id bigint, attempt int, kind text);
+	CREATE TABLE counter (name int PRIMARY KEY, n int);
+	INSERT INTO counter SELECT n, 0 FROM generate_series(1, 4) AS n;
+	GRANT INSERT ON effect TO PUBLIC;
+	GRANT SELECT, UPDATE ON counter TO PUBLIC;
+
+	-- what the monkey did: runs that were DONE before it laid hands on their rows, rows it deleted, rows it changed
+	CREATE TABLE ended (id bigint, attempt int);
+	CREATE TABLE deleted (number bigint);
+	CREATE TABLE touched (id bigint);
+
+	CREATE FUNCTION act(number bigint, seconds float8 DEFAULT 0, failures int DEFAULT 0) RETURNS text LANGUAGE plpgsql AS $$
+	DECLARE
+		me record;
+		place int := 0;
+	BEGIN
+		SELECT t.id, t.attempt, t.queue, t.max, t.kind INTO me FROM public.task AS t
+		 WHERE t.id = current_setting('pg_task.id')::bigint;
+		WHILE me.max IS NOT NULL LOOP
+			place := place + 1;
+			IF place > greatest(me.max, 1) THEN
+				RAISE EXCEPTION 'more than % at once in queue "%"', me.max, me.queue USING ERRCODE = 'UU999';
+			END IF;
+			EXIT WHEN pg_try_advisory_xact_lock(hashtext(me.queue), place);
+		END LOOP;
+		INSERT INTO public.effect VALUES (number, me.id, me.attempt, me.kind);
+		PERFORM pg_sleep(seconds);
+		IF me.attempt <= failures THEN
+			RAISE EXCEPTION 'attempt % of %', me.attempt, failures USING ERRCODE = 'UU001';
+		END IF;
+		RETURN number;
+	END $$;
+
+	-- a cancel does not wake it
+	CREATE FUNCTION doze(seconds float8) RETURNS void LANGUAGE plpgsql AS $$
+	DECLARE
+		until timestamptz := clock_timestamp() + seconds * interval '1 s';
+	BEGIN
+		WHILE clock_timestamp() < until LOOP
+			BEGIN
+				PERFORM pg_sleep(extract(epoch FROM until - clock_timestamp()));
+			EXCEPTION WHEN query_canceled THEN
+				NULL;
+			END;
+		END LOOP;
+	END $$;
+
+	-- one of those that run side by side cannot be serialised
+	CREATE FUNCTION count_up(which int) RETURNS void LANGUAGE plpgsql AS $$
+	BEGIN
+		PERFORM sum(n) FROM public.counter;
+		PERFORM pg_sleep(0.01);
+		UPDATE public.counter SET n = n + 1 WHERE name = which;
+	END $$}) for @databases;
+
+# Writers -------------------------------------------------------------------------------------------------------------
+
+# How often a kind of task comes, and its columns, given its number. 'key' may meet another of the same key.
+my %kinds = (
+	quick => [ 10, sub { (request => "SELECT act($_[0])") } ],
+	slow => [ 3, sub { (request => "SELECT act($_[0], " . 0.05 * 40**rand() . ')') } ],
+	later => [ 3, sub { (request => "SELECT act($_[0])", dt => 'now() + ' . rand(2000) . " * interval '1 ms'") } ],
+	limited => [ 12, sub { my $max = among(1, 2, 3);
+		(request => "SELECT act($_[0], " . rand(0.1) . ')', queue => "at most $max", max => $max) } ],
+	pause => [ 3, sub { (request => "SELECT act($_[0], " . rand(0.05) . ')', queue => 'pause', max => -30) } ],
+	fail => [ 2, sub { (request => "SELECT act($_[0], 0, 1000000)", retry => among(undef, 0, 2), delay => '30 ms') } ],
+	flaky => [ 4, sub { (request => "SELECT act($_[0], 0.01, " . among(1, 2, 3) . ')', retry => 20, delay => '30 ms',
+		backoff => among(1, 1.2)) } ],
+	timeout => [ 2, sub { (request => "SELECT act($_[0], 600)", timeout => '100 ms', retry => among(undef, 1),
+		delay => '10 ms') } ],
+	active => [ 3, sub { (request => "SELECT act($_[0], 0.1)", queue => 'crowded', max => 1, active => '300 ms') } ],
+	serial => [ 4, sub { (request => 'SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; SELECT count_up(' . among(1 .. 4) . ');'
+		. "SELECT act($_[0])", retry => 20, delay => '10 ms', backoff => 1) } ],
+	repeat => [ 1, sub { (request => "SELECT act($_[0])", repeat => among('50 ms', '300 ms'), drift => among('t', 'f')) } ],
+	gone => [ 5, sub { (request => "SELECT act($_[0])", delete => 't') } ],
+	key => [ 3, sub { (request => "SELECT act($_[0], 0.1)", queue => 'keys', key => 'key ' . int(rand(5))) } ],
+	large => [ 1, sub { (request => "SELECT act($_[0]), repeat('x', 100000)", format => among(qw(text csv json))) } ],
+	long => [ 1, sub { (request => '/* ' . 'x' x (1000 + rand(9000)) . " */ SELECT act($_[0])") } ],
+	deaf => [ 2, sub { (request => "SELECT doze(" . rand(0.5) . "), act($_[0])") } ],
+	parent => [ 2, sub { (request => "SELECT act($_[0]); INSERT INTO task (number, kind, priority, request) "
+		. "VALUES (-$_[0], 'child', 1, 'SELECT act(-$_[0])')") } ]);
+
+sub insertion
+{
+	my ($number, $kind) = @_;
+	my %column = ($kinds{$kind}[1]->($number), number => $number, kind => $kind, priority => int(rand(3)));
+	my @names = sort keys %column;
+
+	return 'INSERT INTO task (' . join(', ', map { qq("$_") } @names) . ') VALUES ('
+	  . join(', ', map { $_ eq 'dt' ? $column{$_} : PgTask::literal($column{$_}) } @names)
+	  . ') ON CONFLICT DO NOTHING RETURNING number;';
+}
+
+# Runs a script in psql where the primary is. Gives what it prints, or nothing unless all of it went well.
+sub write_script
+{
+	my ($role, $db, $file, @lines) = @_;
+	my ($host, $port) = split /\n/, slurp_file($where);
+
+	unlink $file;
+	append_to_file($file, join("\n", @lines));
+	open(my $psql, '-|', 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-h', $host, '-p', $port, '-U', $role, '-d', $db, '-f', $file)
+	  or return;
+	my @out = <$psql>;
+	close($psql) or return;
+	chomp @out;
+	return @out;
+}
+
+# One transaction of some tasks. What became of each is written down: "number kind fate", where fate is ok, rolled (back),
+# dropped (for its key), or unknown when the session broke off.
+sub write_batch
+{
+	my ($role, $db, $log, $first) = @_;
+	my $rolled = chance(0.1);
+	my %kind = map { $first + $_ => weighed(\%kinds) } 0 .. among(0, 1, 4, 12);
+	my @numbers = sort { $a <=> $b } keys %kind;
+	my @lines = ('BEGIN;', map { insertion($_, $kind{$_}) } @numbers);
+	my %seen;
+
+	push @lines, "UPDATE task SET state = 'STOP' WHERE kind = 'repeat' AND state IN ('PLAN', 'WORK') AND dt > now() - interval '1 day'"
+	  . ' AND number < ' . ($first - 20) . " AND role = '$role';" if chance(0.2);
+	push @lines, $rolled ? 'ROLLBACK;' : 'COMMIT;', q{SELECT 'load', count(*) FROM task WHERE state = 'PLAN';};
+	my @out = write_script($role, $db, "$log.sql", @lines);
+
+	$seen{$_} = 1 for @out;
+	append_to_file($log, join('', map { "$_ $kind{$_} " . ($rolled ? 'rolled' : !@out ? 'unknown' : $seen{$_} ? 'ok' : 'dropped') . "\n" }
+		  @numbers));
+	return ($first + @numbers, @out ? $out[-1] =~ s/load\|//r : 0);
+}
+
+# A process of its own that plans tasks until it is told to go, or its parent is gone. It waits while many of its tasks do.
+sub start_writer
+{
+	my ($index, $role, $db) = @_;
+	my $parent = $$;
+	my $pid = fork // die "fork: $!";
+
+	return $pid if $pid;
+	# Here nothing may die, or leave in the ordinary way: the servers are the parent's.
+	eval {
+		my $stop = 0;
+		my ($number, $load) = ($index * 10_000_000 + 1, 0);
+
+		$SIG{TERM} = $SIG{INT} = sub { $stop = 1 };
+		open(STDERR, '>>', "$writer_log.$index.err");
+		srand($seed + $index);
+		while (!$stop && getppid() == $parent)
+		{
+			($number, $load) = write_batch($role, $db, "$writer_log.$index", $number) if $load < 100;
+			$load = (write_script($role, $db, "$writer_log.$index.sql", q{SELECT count(*) FROM task WHERE state = 'PLAN'}))[0] // 0
+			  if $load >= 100;
+			sleep(rand(0.2));
+		}
+		1;
+	} or append_to_file("$writer_log.$index.err", "writer: $@");
+	POSIX::_exit(0);
+}
+
+# The monkey ----------------------------------------------------------------------------------------------------------
+
+my @held;       # sessions that hold locks for a moment
+my %count;      # blows by name
+my $cancels = 0;
+my $up_since = sql('postgres', 'SELECT clock_timestamp()');
+
+sub start_session
+{
+	my ($db, $query) = @_;
+	my $pid = fork // die "fork: $!";
+
+	if (!$pid)
+	{
+		open(STDOUT, '>>', "$writer_log.monkey.err");
+		open(STDERR, '>&', \*STDOUT);
+		exec('psql', '-X', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($db), '-c', $query) or POSIX::_exit(1);
+	}
+	push @held, $pid;
+}
+
+sub server_is_up
+{
+	wait_until($node, 'SELECT true');
+	$up_since = sql('postgres', 'SELECT clock_timestamp()');
+}
+
+# Does something that makes the server crash and come back.
+sub crash_by
+{
+	my ($deed) = @_;
+	my $position = log_position($node);
+
+	return 0 unless $deed->();
+	wait_for_log_line($node, qr/all server processes terminated; reinitializing/, $position);
+	server_is_up();
+	return 1;
+}
+
+# The postmaster and all that it started are gone at once. While it is stopped it starts no more.
+sub lose_power
+{
+	my $postmaster = $node->{_pid};
+	my @children;
+
+	kill 'STOP', $postmaster;
+	for my $file (glob '/proc/[0-9]*/stat')
+	{
+		my $stat = eval { slurp_file($file) } // next;
+
+		push @children, $1 if $stat =~ /^(\d+) \(.*\) [A-Z] $postmaster /s;
+	}
+	$node->kill9;
+	kill 'KILL', @children;
+	for (1 .. 6000)
+	{
+		return unless kill 0, $postmaster, @children;
+		sleep(0.01);
+	}
+	die "what was killed does not go\n";
+}
+
+# What runs while the server crashes is blamed, and may be blamed once only: nothing that has been, or is about to be, waits.
+sub nobody_is_blamed
+{
+	for my $db (@databases)
+	{
+		return 0 if sql($db, qq{SELECT count(*) FROM task WHERE state IN ('PLAN', 'WORK') AND crashed > 0
+			OR state = 'WORK' AND start < '$up_since'});
+	}
+	return 1;
+}
+
+# Kills a process out of a session: while that holds the row, the process is still at work on this task.
+sub kill_executor
+{
+	my ($db) = @_;
+	my $order = shuffled();
+
+	return crash_by(sub {
+			return $node->psql($db, qq{
+			DO \$\$
+			DECLARE
+				victim int;
+			BEGIN
+				SELECT pid INTO victim FROM task
+				 WHERE state = 'WORK' AND crashed = 0
+				   AND pid IN (SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task executor')
+				 ORDER BY $order LIMIT 1 FOR UPDATE SKIP LOCKED;
+				IF victim IS NOT NULL THEN
+					EXECUTE format('COPY (SELECT) TO PROGRAM ''kill -9 %s''', victim);
+					PERFORM pg_sleep(60);
+				END IF;
+			END \$\$}, stdout => \my $out, stderr => \my $err) != 0; });
+}
+
+# A standby that has all that is committed, as far as anybody has been told so.
+sub make_standby
+{
+	my $name = 'chaos' . ++$nodes;
+
+	$node->backup($name);
+	$standby = PostgreSQL::Test::Cluster->new($name);
+	$standby->init_from_backup($node, $name, has_streaming => 1);
+	$standby->start;
+	push @all_nodes, $standby;
+	set_conf($node, q{synchronous_standby_names = '*'});
+	return 1;
+}
+
+sub promote_standby
+{
+	return 0 unless nobody_is_blamed();
+	wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync' AND state = 'streaming'});
+	$node->wait_for_catchup($standby, 'flush');
+	among(sub { $node->stop('fast') }, sub { $node->stop('immediate') }, \&lose_power)->();
+	$standby->promote;
+	($node, $standby) = ($standby, undef);
+	wait_until($node, 'SELECT NOT pg_is_in_recovery()');
+	set_conf($node, q{synchronous_standby_names = ''});
+	tell_writers();
+	server_is_up();
+	return 1;
+}
+
+# Changes some rows, and remembers in the same statement what they were. "old" in $action is what was picked.
+sub change_tasks
+{
+	my ($condition, $action) = @_;
+	my ($order, $limit) = (shuffled(), among(1, 3, 10));
+
+	return sql(among(@databases), qq{
+		WITH old AS MATERIALIZED (
+			SELECT id, attempt, state FROM task WHERE ($condition) AND sqlstate IS DISTINCT FROM 'UU999'
+			 ORDER BY $order LIMIT $limit FOR UPDATE),
+		kept AS (INSERT INTO ended SELECT id, attempt FROM old WHERE state = 'DONE'),
+		marked AS (INSERT INTO touched SELECT id FROM old),
+		changed AS ($action)
+		SELECT count(*) FROM old});
+}
+
+sub backend_of { return "SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task $_[0]'" }
+
+my $open = q{state IN ('PLAN', 'WORK')};
+
+# The blows, and how often they fall. Each says whether it hit something.
+my %blows = (
+	'an executor terminated' => [ 6, sub {
+		return sql('postgres', 'SELECT count(pg_terminate_backend(pid)) FROM (' . backend_of('executor')
+			  . ' ORDER BY md5(pid::text || ' . int(rand(1000)) . ') LIMIT ' . among(1, 1, 9) . ') AS x') } ],
+	'scheduler terminated' => [ 2, sub {
+		return sql('postgres', 'SELECT count(pg_terminate_backend(pid)) FROM (' . backend_of('scheduler')
+			  . " AND datname = '" . among(@databases) . "') AS x") } ],
+	'supervisor terminated' => [ 1, sub {
+		return sql('postgres', 'SELECT count(pg_terminate_backend(pid)) FROM (' . backend_of('supervisor') . ') AS x') } ],
+	'an executor killed' => [ 1, sub { return nobody_is_blamed() && kill_executor(among(@databases)) } ],
+	'scheduler killed' => [ 0.5, sub {
+		my $db = among(@databases);
+
+		return crash_by(sub {
+				my $pid = sql('postgres', backend_of('scheduler') . " AND datname = '$db'");
+				return $pid && kill('KILL', $pid); }) } ],
+	'a session killed' => [ 0.5, sub {
+		return crash_by(sub {
+				$node->psql('postgres', q{COPY (SELECT) TO PROGRAM 'kill -9 $PPID'}, stdout => \my $out, stderr => \my $err);
+				return 1; }) } ],
+	'stopped at once' => [ 0.7, sub { crash($node); server_is_up(); return 1 } ],
+	'restarted' => [ 0.7, sub { $node->restart; server_is_up(); return 1 } ],
+	'power lost' => [ 0.7, sub {
+		return 0 unless nobody_is_blamed();
+		lose_power();
+		$node->start;
+		server_is_up();
+		return 1; } ],
+	'table locked' => [ 2, sub {
+		start_session(among(@databases), q{SET lock_timeout = '5s'; BEGIN; LOCK TABLE task IN } . among('ACCESS EXCLUSIVE', 'SHARE')
+			  . ' MODE; SELECT pg_sleep(' . rand(0.5) . '); COMMIT');
+		return 1; } ],
+	'rows locked' => [ 3, sub {
+		start_session(among(@databases), q{BEGIN; SELECT id FROM task WHERE } . $open . ' ORDER BY ' . shuffled()
+			  . ' LIMIT ' . among(1, 10) . ' FOR ' . among('UPDATE', 'SHARE', 'KEY SHARE') . '; SELECT pg_sleep(' . rand(1) . '); COMMIT');
+		return 1; } ],
+	'tasks stopped' => [ 4, sub {
+		return change_tasks($open, q{UPDATE task SET state = 'STOP' FROM old WHERE task.id = old.id}) } ],
+	'tasks cancelled' => [ 2, sub {
+		my $db = among(@databases);
+		my $user = $db eq 'other' ? among('keeper', 'chaos_b') : among('postgres', 'chaos_a');
+
+		return sql($db, "SET ROLE $user; SELECT count(pg_task_cancel(id)) FROM (SELECT id FROM task WHERE $open ORDER BY "
+			  . shuffled() . ' LIMIT 3) AS x'); } ],
+	'running tasks planned again' => [ 3, sub {
+		return change_tasks(q{state = 'WORK'}, q{UPDATE task SET state = 'PLAN' FROM old WHERE task.id = old.id}) } ],
+	'ended tasks planned again' => [ 3, sub {
+		return change_tasks(q{state IN ('DONE', 'FAIL', 'STOP', 'GONE') AND kind NOT IN ('repeat', 'key')},
+			q{UPDATE task SET state = 'PLAN' FROM old WHERE task.id = old.id}) } ],
+	'tasks deleted' => [ 3, sub {
+		return change_tasks(q{kind NOT IN ('repeat', 'child')}, q{DELETE FROM task USING old WHERE task.id = old.id RETURNING number),
+			remembered AS (INSERT INTO deleted SELECT number FROM changed}) } ],
+	'tasks moved' => [ 3, sub {
+		my $what = among('dt = now() + random() * interval \'1 s\'', 'priority = ' . int(rand(5) - 2),
+			'max = CASE WHEN max > 0 THEN ' . among(1, 2, 3) . ' ELSE max END', q{queue = 'other ' || queue});
+
+		return sql(among(@databases), "WITH m AS (UPDATE task SET $what WHERE state = 'PLAN' AND id IN (SELECT id FROM task WHERE"
+			  . " state = 'PLAN' ORDER BY " . shuffled() . ' LIMIT 20) RETURNING id) SELECT count(*) FROM m'); } ],
+	'a statement cancelled' => [ 3, sub {
+		my $hit = sql('postgres', 'SELECT count(pg_cancel_backend(pid)) FROM (' . backend_of('executor') . q{ AND state = 'active'}
+			  . ' ORDER BY md5(pid::text || ' . int(rand(1000)) . ') LIMIT 1) AS x');
+
+		$cancels += $hit;
+		return $hit; } ],
+	'columns and indexes' => [ 2, sub {
+		my $name = among('mine', 'yours');
+
+		sql(among(@databases), q{SET lock_timeout = '10s'; } . among("ALTER TABLE task ADD COLUMN IF NOT EXISTS $name text",
+			"ALTER TABLE task ADD COLUMN IF NOT EXISTS $name int DEFAULT 42", "ALTER TABLE task DROP COLUMN IF EXISTS $name",
+			"CREATE INDEX IF NOT EXISTS task_$name ON task (dt, number)", "DROP INDEX IF EXISTS task_$name"));
+		return 1; } ],
+	'reloaded' => [ 2, sub { $node->reload; return 1 } ],
+	'switched off' => [ 1, sub {
+		sql('postgres', 'ALTER SYSTEM SET pg_task.enabled = off; SELECT pg_reload_conf()');
+		sleep(rand(0.5));
+		sql('postgres', 'ALTER SYSTEM RESET pg_task.enabled; SELECT pg_reload_conf()');
+		return 1; } ]);
+
+tell_writers();
+my @writers = (start_writer(1, 'postgres', 'postgres'), start_writer(2, 'chaos_a', 'postgres'), start_writer(3, 'chaos_b', 'postgres'),
+	start_writer(4, 'keeper', 'other'), start_writer(5, 'chaos_b', 'other'));
+
+END { kill 'TERM', @writers if @writers; }
+
+# Standbys come and are promoted by a clock of their own: each takes its time.
+my @promotions;
+for (my $at = 100 * rand(); $at < $seconds - 5; $at += 60 + rand(60))
+{
+	push @promotions, $at;
+}
+my $start = time;
+while (time < $start + $seconds)
+{
+	my $name = weighed(\%blows);
+
+	if (@promotions && time > $start + $promotions[0])
+	{
+		$name = 'standby promoted';
+		if (!$standby) { make_standby() }
+		elsif (promote_standby()) { shift @promotions }
+		else { $name = undef }
+		$count{$name}++ if $name && !$standby;
+	}
+	else
+	{
+		$count{$name}++ if $blows{$name}[1]->();
+	}
+	@held = grep { waitpid($_, POSIX::WNOHANG) == 0 } @held;
+	sleep(rand() < 0.3 ? 0 : rand(0.4));
+}
+
+# The end -------------------------------------------------------------------------------------------------------------
+
+waitpid($_, 0) for @held;
+kill 'TERM', @writers;
+waitpid($_, 0) for splice @writers;
+
+# The work that is left becomes less until it is nothing.
+my $calm = time;
+for my $db (@databases)
+{
+	my $left = "SELECT count(*) FROM task WHERE $open AND kind <> 'repeat'";
+
+	eval {
+		while (my $n = sql($db, $left))
+		{
+			wait_until($node, "SELECT ($left) < $n", db => $db);
+		}
+		wait_until($node, "WITH u AS (UPDATE task SET state = 'STOP' WHERE $open AND kind = 'repeat' RETURNING id)
+			SELECT NOT EXISTS (SELECT FROM u) AND NOT EXISTS (SELECT FROM task WHERE $open)", db => $db);
+		1;
+	} or do
+	{
+		diag("left behind: $_") for split /\n/, sql($db, "SELECT task::text FROM task WHERE $open LIMIT 20");
+		die $@;
+	};
+}
+wait_until($node, 'SELECT count(*) = 0 FROM (' . backend_of('executor') . q{ AND state <> 'idle') AS x});
+$calm = time - $calm;
+
+# What the writers remember.
+my %fates;
+for my $index (1 .. 5)
+{
+	my @lines = -e "$writer_log.$index" ? split /\n/, slurp_file("$writer_log.$index") : ();
+	my $db = $index > 3 ? 'other' : 'postgres';
+
+	sql($db, 'CREATE TABLE IF NOT EXISTS wrote (number bigint PRIMARY KEY, kind text, fate text)');
+	$fates{ (split)[2] }++ for @lines;
+	while (my @some = splice @lines, 0, 1000)
+	{
+		sql($db, 'INSERT INTO wrote VALUES ' . join(', ', map { sprintf "(%d, '%s', '%s')", split } @some));
+	}
+	is(-s "$writer_log.$index.err" && slurp_file("$writer_log.$index.err") =~ /^(writer: .*)/m ? $1 : '', '', "writer $index has no complaint");
+}
+
+# In no database a query finds anything.
+sub none
+{
+	my ($query, $name) = @_;
+
+	is(sql($_, "SELECT * FROM ($query) AS x LIMIT 5"), '', "$_: $name") for @databases;
+}
+
+my $done = q{SELECT id, attempt FROM task WHERE state = 'DONE' UNION SELECT id, attempt FROM ended};
+my $row = 'id, number, kind, state, attempt, failed, crashed, sqlstate, error';
+
+none("SELECT id, state FROM task WHERE state NOT IN ('DONE', 'FAIL', 'STOP', 'GONE')", 'every task has come to an end');
+none('SELECT id, attempt, count(*) FROM effect GROUP BY 1, 2 HAVING count(*) > 1', 'no run has its effect twice');
+none("($done) EXCEPT SELECT id, attempt FROM effect", 'every run that is DONE has its effect');
+none("SELECT id, attempt FROM effect WHERE kind <> 'gone' EXCEPT ($done)", 'no other has one');
+none(q{SELECT number FROM effect WHERE kind = 'gone' GROUP BY 1 HAVING count(*) > 1
+	UNION ALL SELECT number FROM effect JOIN task USING (number) WHERE effect.kind = 'gone'
+	UNION ALL SELECT number FROM effect JOIN deleted USING (number) WHERE kind = 'gone'},
+	'nor one that is to be deleted, unless it is');
+none(q{SELECT number, kind FROM wrote WHERE fate = 'ok' AND number NOT IN (SELECT number FROM task)
+	AND number NOT IN (SELECT number FROM deleted)
+	AND NOT (kind = 'gone' AND number IN (SELECT number FROM effect))}, 'no task is lost');
+none(q{SELECT number, fate FROM wrote JOIN task USING (number) WHERE fate IN ('rolled', 'dropped')
+	UNION ALL SELECT number, fate FROM wrote JOIN effect USING (number) WHERE fate IN ('rolled', 'dropped')},
+	'what was rolled back was never there');
+none("SELECT $row FROM task WHERE sqlstate = 'UU999'", 'no limit is broken');
+none("SELECT $row FROM task WHERE sqlstate = '57P02' OR crashed > 1", 'none has failed for a crash');
+none("SELECT $row FROM task WHERE CASE state
+	WHEN 'DONE' THEN kind IN ('fail', 'timeout') OR sqlstate IS NOT NULL OR error IS NOT NULL
+	WHEN 'GONE' THEN kind <> 'active' OR sqlstate IS DISTINCT FROM '57014'
+	WHEN 'FAIL' THEN NOT (kind = 'fail' AND sqlstate = 'UU001' OR kind = 'timeout' AND error = 'canceling task due to timeout'
+		OR kind = 'serial' AND sqlstate = '40001' OR error = 'canceling statement due to user request') END",
+	'each has ended as its kind may');
+none("SELECT $row FROM task WHERE state = 'FAIL' AND failed <> coalesce(retry, 0) + 1 AND id NOT IN (SELECT id FROM touched)",
+	'what failed was tried as often as it should be');
+none("SELECT $row, response FROM task WHERE state = 'DONE' AND response NOT LIKE '%' || number || '%'
+	OR state = 'DONE' AND kind = 'large' AND length(response) < 100000", 'each response is in its own row');
+none(q{SELECT t.id, t.state, count(c.id) FROM task AS t LEFT JOIN task AS c ON c.parent = t.id AND c.kind = 'repeat'
+	WHERE t.kind = 'repeat' GROUP BY t.id
+	HAVING count(c.id) <> CASE t.state WHEN 'STOP' THEN 0 ELSE 1 END}, 'what repeats has one next run, unless it was stopped');
+none(q{SELECT e.id, count(*), (SELECT count(*) FROM task AS c WHERE c.parent = e.id AND c.kind = 'child') FROM effect AS e
+	WHERE e.kind = 'parent' GROUP BY 1 HAVING count(*) <> (SELECT count(*) FROM task AS c WHERE c.parent = e.id AND c.kind = 'child')},
+	'each run that plans a task has planned one');
+none(q{SELECT sum(n), (SELECT count(*) FROM effect WHERE kind = 'serial') FROM counter
+	HAVING sum(n) <> (SELECT count(*) FROM effect WHERE kind = 'serial')}, 'what is serialised has counted right');
+my $cancelled = 0;
+$cancelled += count_of($node, q{state = 'FAIL' AND error = 'canceling statement due to user request'}, db => $_) for @databases;
+cmp_ok($cancelled, '<=', $cancels, 'no more are cancelled than were');
+
+# The server is well.
+wait_for_backends($node, 'supervisor', 1);
+wait_for_schedulers($node, @databases);
+is(task($node, run_task($node, db => $_, role => 'chaos_b', request => 'SELECT 42'), 'response', db => $_), '42', "$_: tasks run") for @databases;
+my (%words, @bad);
+for my $each (@all_nodes)
+{
+	my $log = slurp_file($each->logfile);
+
+	push @bad, $log =~ /^(.*(?:PANIC:|TRAP:|terminated by signal (?!9:)|stuck spinlock).*)$/mg;
+	$words{"$1: $2"}++ while $log =~ /^\S+ \S+ \S+ \[\d+\] (pg_task (?:supervisor|scheduler)) .*?((?:WARNING|ERROR|FATAL):  .*)$/mg;
+}
+delete @words{ grep { /due to administrator command/ } keys %words };
+is(join("\n", @bad), '', 'nothing terrible is in the log');
+my $complaints = 0;
+$complaints += $_ for values %words;
+cmp_ok($complaints, '<', 20 + $seconds, 'and not much of what our processes say');
+
+# Summary -------------------------------------------------------------------------------------------------------------
+
+note('');
+note(sprintf 'seed %d: %d s of chaos, %d s until all was done, %d s altogether; pg_task.period %s, pg_task.idle_timeout %s',
+	$seed, $seconds, $calm, time - $began, $period, $idle);
+note(sprintf 'written: %s', join ', ', map { "$fates{$_} $_" } sort keys %fates);
+note(sprintf '%-9s %-9s %7s %7s %7s %7s %7s %8s', qw(database kind DONE FAIL STOP GONE effects attempts));
+for my $db (@databases)
+{
+	note(sprintf '%-9s %-9s %7d %7d %7d %7d %7d %8d', $db, split /\|/) for split /\n/, sql($db, q{
+		SELECT kind, count(*) FILTER (WHERE state = 'DONE'), count(*) FILTER (WHERE state = 'FAIL'),
+		       count(*) FILTER (WHERE state = 'STOP'), count(*) FILTER (WHERE state = 'GONE'),
+		       (SELECT count(*) FROM effect WHERE effect.kind = x.kind), max(attempt)
+		  FROM (SELECT kind, state, attempt FROM task WHERE kind IS NOT NULL
+		        UNION ALL SELECT DISTINCT kind, '', 0 FROM effect) AS x GROUP BY 1 ORDER BY 1});
+}
+note(sprintf '%5d %s', $count{$_}, $_) for sort keys %count;
+note(sprintf '%5d times in the log: %s', $words{$_}, $_) for sort keys %words;
+
+done_testing();
