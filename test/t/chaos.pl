@@ -171,7 +171,8 @@ my %kinds = (
 		backoff => among(1, 1.2)) } ],
 	timeout => [ 2, sub { (request => "SELECT act($_[0], 600)", timeout => '100 ms', retry => among(undef, 1),
 		delay => '10 ms') } ],
-	active => [ 3, sub { (request => "SELECT act($_[0], 0.1)", queue => 'crowded', max => 1, active => '300 ms') } ],
+	active => [ 3, sub { (request => "SELECT act($_[0], 0.1)", queue => 'crowded', max => 1,
+		active => among('200 ms', '5 s')) } ],
 	serial => [ 4, sub { (request => 'SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; SELECT count_up(' . among(1 .. 4) . ');'
 		. "SELECT act($_[0])", retry => 20, delay => '10 ms', backoff => 1) } ],
 	repeat => [ 1, sub { (request => "SELECT act($_[0])", repeat => among('50 ms', '300 ms'), drift => among('t', 'f')) } ],
@@ -311,7 +312,8 @@ sub crash_by
 	return 1;
 }
 
-# The postmaster and all that it started are gone, almost at once. While it is stopped it starts no more.
+# The postmaster and all that it started are gone, almost at once, or when they find out. While it is stopped it starts
+# no more.
 sub lose_power
 {
 	my $postmaster = $node->{_pid};
@@ -324,8 +326,11 @@ sub lose_power
 
 		push @children, $1 if $stat =~ /^(\d+) \(.*\) [A-Z] $postmaster /s;
 	}
-	my @ends = (sub { $node->kill9 }, sub { kill 'KILL', @children });
-	$_->() for chance(0.5) ? @ends : reverse @ends;
+	my $first = among(qw(postmaster children postmaster-alone));
+
+	kill 'KILL', @children if $first eq 'children';
+	$node->kill9;
+	kill 'KILL', @children if $first eq 'postmaster';
 	for (1 .. 6000)
 	{
 		return unless kill 0, $postmaster, @children;
@@ -404,20 +409,29 @@ sub promote_standby
 	return 1;
 }
 
-# Changes some rows, and remembers in the same statement what they were. "old" in $action is what was picked.
+sub alter_triggers
+{
+	return join '', map { "ALTER TABLE task $_[0] TRIGGER $_; " } split /\n/,
+	  sql('postgres', q{SELECT tgname FROM pg_trigger WHERE tgrelid = 'task'::regclass AND NOT tgisinternal});
+}
+
+# Changes some rows, and remembers in the same statement what they were. "old" in $action is what was picked. Now and then
+# no trigger sees it.
 sub change_tasks
 {
 	my ($condition, $action) = @_;
 	my ($order, $limit) = (shuffled(), among(1, 3, 10));
+	my ($blind, $seeing) = chance(0.2) ? map { alter_triggers($_) } ('DISABLE', 'ENABLE ALWAYS') : ('', '');
 
-	return sql(among(@databases), qq{
+	return sql(among(@databases), qq{BEGIN; $blind
 		WITH old AS MATERIALIZED (
 			SELECT id, attempt, state FROM task WHERE ($condition) AND sqlstate IS DISTINCT FROM 'UU999'
 			 ORDER BY $order LIMIT $limit FOR UPDATE),
 		kept AS (INSERT INTO ended SELECT id, attempt FROM old WHERE state = 'DONE'),
 		marked AS (INSERT INTO touched SELECT id FROM old),
 		changed AS ($action)
-		SELECT count(*) FROM old});
+		SELECT count(*) FROM old;
+		$seeing COMMIT});
 }
 
 sub backend_of { return "SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task $_[0]'" }
