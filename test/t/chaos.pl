@@ -492,7 +492,7 @@ my %blows = (
 		return change_tasks(q{state = 'WORK'}, q{UPDATE task SET state = 'PLAN' FROM old WHERE task.id = old.id}) } ],
 	'ended tasks planned again' => [ 3, sub {
 		return change_tasks(q{state IN ('DONE', 'FAIL', 'STOP', 'GONE') AND kind NOT IN ('repeat', 'key')},
-			q{UPDATE task SET state = 'PLAN' FROM old WHERE task.id = old.id}) } ],
+			q{UPDATE task SET state = 'PLAN'} . among('', ', failed = 0') . ' FROM old WHERE task.id = old.id') } ],
 	'tasks deleted' => [ 3, sub {
 		return change_tasks(q{kind NOT IN ('repeat', 'child')}, q{DELETE FROM task USING old WHERE task.id = old.id RETURNING number),
 			remembered AS (INSERT INTO deleted SELECT number FROM changed}) } ],
