@@ -55,6 +55,14 @@ aside_any(void)
 	return all != NIL;
 }
 
+/* The table has changed, perhaps for the better: no row is left alone. */
+void
+aside_forget(void)
+{
+	list_free_deep(all);
+	all = NIL;
+}
+
 /* Is the next batch to be of one row? */
 bool
 aside_singly(void)

@@ -108,6 +108,22 @@ rescue_refused(void)
 	return false;
 }
 
+/* The table has changed, perhaps for the better: try these now. */
+void
+rescue_again(void)
+{
+	ListCell *cell;
+
+	foreach(cell, all)
+	{
+		Lost *lost = lfirst(cell);
+
+		if (lost->refused)
+			lost->not_before = 0;
+		lost->refused = false;
+	}
+}
+
 /* Is there anything to be written now? */
 bool
 rescue_due(TimestampTz now)

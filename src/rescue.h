@@ -26,6 +26,7 @@ extern void rescue_retain(const QueueWork *rows, int count);
 extern bool rescue_due(TimestampTz now);
 extern TimestampTz rescue_until(void);
 extern bool rescue_refused(void);
+extern void rescue_again(void);
 extern bool rescue_write(const TaskTable *table, TimestampTz now);
 extern bool rescue_written(TimestampTz now);
 extern void rescue_not_written(TimestampTz now, bool row_at_fault, int pause_ms);

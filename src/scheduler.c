@@ -455,6 +455,11 @@ cycle(void)
 	TimestampTz now = GetCurrentTimestamp();
 
 	pool_reap();
+	if (table_changed())
+	{
+		aside_forget();
+		rescue_again();
+	}
 	if (table == NULL || table_changed())
 		prepare_table();
 	take_notes();

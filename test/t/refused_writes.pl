@@ -97,6 +97,22 @@ for my $way ('a trigger', 'a constraint', 'a deferred trigger')
 	is(row($bad{$what}, 'state, attempt, start IS NULL'), 'PLAN|0|t', "$what: it waits");
 }
 
+# That it is given up: of several that never start, or whose role there is not, the others are.
+my %given_up = (
+	'expiry is refused' => [ 'GONE', q{queue, max, active}, q{0, interval '0.1 s'} ],
+	'role is refused' => [ 'FAIL', q{queue, role}, q{'nobody of that name'} ]);
+for my $what (sort keys %given_up)
+{
+	my ($state, $columns, $values) = @{ $given_up{$what} };
+	my $position = refuse($what, 'UPDATE', "NEW.state = '$state'");
+
+	shop(qq{INSERT INTO task ($columns, request) SELECT CASE n WHEN 2 THEN '$what' ELSE 'not $what' END, $values, 'SELECT 1' FROM generate_series(1, 3) AS n});
+	wait_for_log_line($node, qr/ERROR:  $what/, $position);
+	wait_until($node, "SELECT count(*) = 2 FROM task WHERE queue = 'not $what' AND state = '$state'", db => 'shop');
+	others_flow($what, $position);
+	is(shop("SELECT state FROM task WHERE queue = '$what'"), 'PLAN', "$what: it waits");
+}
+
 # The outcome: DONE is refused, so it failed, and that may be written.
 my $position = refuse('DONE is refused', 'UPDATE', q{NEW.state = 'DONE'});
 my $id = insert_bad('DONE is refused', 'SELECT 1');
@@ -146,6 +162,7 @@ wait_for_state($node, $id, 'DONE', db => 'shop');
 is(effects('dropped'), 1, 'a claim is dropped: it runs when it may');
 
 # When nothing is refused any more, all of them come to an end, a minute later at most.
+allow($_) for sort keys %given_up;
 allow($_) for 'claim refused by a trigger', 'claim refused by a deferred trigger', 'outcome is refused', 'repeat is refused', 'return is refused';
 shop('ALTER TABLE task DROP CONSTRAINT "claim refused by a constraint"');
 my $all = join ', ', values %bad, @outcomes, $repeats, $returns[0];
@@ -153,6 +170,7 @@ my $all = join ', ', values %bad, @outcomes, $repeats, $returns[0];
 	local $PostgreSQL::Test::Utils::timeout_default = 150;
 	wait_until($node, "SELECT bool_and(state IN ('DONE', 'FAIL')) FROM task WHERE id IN ($all)", db => 'shop');
 }
+wait_until($node, qq{SELECT state = '$given_up{$_}[0]' FROM task WHERE queue = '$_'}, db => 'shop') for sort keys %given_up;
 is(row($bad{$_}, 'state') . effects($_), 'DONE1', "$_: it runs when it may") for sort keys %bad;
 is(effects('outcome is refused'), shop(q{SELECT count(*) FROM task WHERE state = 'DONE' AND id IN (} . join(', ', @outcomes) . ')'),
 	'outcome is refused: the effects of those that are DONE at last');
