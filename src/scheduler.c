@@ -326,8 +326,8 @@ look(TimestampTz now)
 	for (i = 0; i < count; i++)
 		waiting_head(&heads[i].group, heads[i].place);
 	waiting_looked(now);
+	next_expiry = queue_expiry(table);
 	end_work();
-	next_expiry = 0;
 	look_due = false;
 	end = GetCurrentTimestamp();
 	next_look = end + Max((int64) where.period * 1000, (end - now) * LOOK_SHARE);
