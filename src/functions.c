@@ -58,6 +58,7 @@ typedef enum RowColumn
 	ROW_PID,
 	ROW_ATTEMPT,
 	ROW_CRASHED,
+	ROW_FAILED,
 	ROW_START,
 	ROW_STOP,
 	ROW_REQUEST,
@@ -87,6 +88,7 @@ static const struct
 	[ROW_PID] = {"pid", INT4OID},
 	[ROW_ATTEMPT] = {"attempt", INT4OID},
 	[ROW_CRASHED] = {"crashed", INT4OID},
+	[ROW_FAILED] = {"failed", INT4OID},
 	[ROW_START] = {"start", TIMESTAMPTZOID},
 	[ROW_STOP] = {"stop", TIMESTAMPTZOID},
 	[ROW_REQUEST] = {"request", TEXTOID},
@@ -168,6 +170,17 @@ check_interval(const Row *row, RowColumn which, bool zero_allowed)
 		refuse(row, which, zero_allowed ? "zero or more" : "greater than zero");
 }
 
+/* A number is NULL, or at least zero. */
+static void
+check_count(const Row *row, RowColumn which)
+{
+	bool isnull;
+	Datum value = row_value(row, which, &isnull);
+
+	if (!isnull && DatumGetInt32(value) < 0)
+		refuse(row, which, "zero or more");
+}
+
 /* A text is one of these words, or NULL. */
 static void
 check_word(const Row *row, RowColumn which, const char *const *words, const char *rule)
@@ -198,9 +211,8 @@ check_row(const Row *row)
 	value = row_value(row, ROW_REQUEST, &isnull);
 	if (!isnull && toast_raw_datum_size(value) <= VARHDRSZ)
 		refuse(row, ROW_REQUEST, "some SQL");
-	value = row_value(row, ROW_RETRY, &isnull);
-	if (!isnull && DatumGetInt32(value) < 0)
-		refuse(row, ROW_RETRY, "zero or more");
+	check_count(row, ROW_RETRY);
+	check_count(row, ROW_FAILED);
 	value = row_value(row, ROW_BACKOFF, &isnull);
 	if (!isnull && !(DatumGetFloat4(value) >= 0))
 		refuse(row, ROW_BACKOFF, "zero or more");

@@ -12,6 +12,7 @@ INSERT INTO task (request, active) VALUES ('SELECT 1', '-1 h');
 INSERT INTO task (request, delay) VALUES ('SELECT 1', '-1 s');
 INSERT INTO task (request, backoff) VALUES ('SELECT 1', -1);
 INSERT INTO task (request, retry) VALUES ('SELECT 1', -1);
+INSERT INTO task (request, failed) VALUES ('SELECT 1', -1);
 INSERT INTO task (request, state) VALUES ('SELECT 1', 'plan');
 INSERT INTO task (request, format) VALUES ('SELECT 1', 'xml');
 \set VERBOSITY default
