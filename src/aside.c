@@ -55,6 +55,12 @@ aside_any(void)
 	return all != NIL;
 }
 
+int
+aside_count(void)
+{
+	return list_length(all);
+}
+
 /* The table has changed, perhaps for the better: no row is left alone. */
 void
 aside_forget(void)

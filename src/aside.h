@@ -11,6 +11,7 @@
 
 extern bool aside_has(int64 id, TimestampTz now);
 extern bool aside_any(void);
+extern int aside_count(void);
 extern void aside_forget(void);
 
 /* The batch: the rows that one transaction writes. */

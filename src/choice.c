@@ -79,12 +79,14 @@ refuse(const TaskTable *table, WaitingGroup *group, const Role *role, int limit,
 
 	while (count < limit && waiting_drop(group, now, &place))
 	{
+		QueueRow row = {place.id, group->key.role};
+
 		if (aside_has(place.id, now))
 			continue;
 		aside_add(place.id);
 		count++;
-		if (queue_refuse(table, place.id, role->error, state))
-			outcome_plan_next(table, place.id, now);
+		if (queue_refuse(table, row, role->error, state))
+			outcome_plan_next(table, row, now);
 	}
 	return count;
 }
@@ -191,6 +193,21 @@ choose_task(WaitingGroup *group, const Role *role, PoolExecutor *executor, bool 
 	choice_count++;
 }
 
+/*
+ * Was a task of this id chosen in this round?  In a partitioned table ids may not be
+ * unique, and two runs must not have the same id and the same time of the claim.
+ */
+static bool
+is_chosen(int64 id)
+{
+	int i;
+
+	for (i = 0; i < choice_count; i++)
+		if (choice_candidates[i].id == id)
+			return true;
+	return false;
+}
+
 /* Leave the first task of the group that is next alone, until it is found again by a look. */
 static void
 pass_over(WaitingGroup *group, TimestampTz now)
@@ -198,6 +215,9 @@ pass_over(WaitingGroup *group, TimestampTz now)
 	TaskPlace place;
 
 	(void) waiting_drop(group, now, &place);
+	while (group->next < group->count && aside_has(group->places[group->next].id, now) &&
+		   waiting_drop(group, now, &place))
+		;
 	waiting_pass();
 }
 
@@ -251,7 +271,8 @@ choice_make(const TaskTable *table, TimestampTz now, int limit, bool *wants_exec
 		const char *name = group->key.role;
 		Blocked *entry = find_blocked(blocked, name);
 
-		if (aside_has(group->places[group->next].id, now))
+		if (aside_has(group->places[group->next].id, now) ||
+			is_chosen(group->places[group->next].id))
 		{
 			pass_over(group, now);
 			dropped = true;

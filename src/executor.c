@@ -223,13 +223,10 @@ start_timeout(void)
  * another, or when it may have changed.
  */
 static void
-find_table(void)
+find_table(const SharedTask *task)
 {
-	Oid relid;
+	Oid relid = task->relid;
 
-	LWLockAcquire(me->lock, LW_SHARED);
-	relid = me->relid;
-	LWLockRelease(me->lock);
 	LockRelationOid(relid, AccessShareLock);
 	if (table && table->relid == relid && !table_changed())
 		return;
@@ -264,11 +261,12 @@ write_back(const SharedTask *task, TaskResult *result)
 	if (LockTimeout > 0)
 		(void) set_config_option("lock_timeout", "0", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_LOCAL,
 								 true, 0, false);
-	find_table();
+	find_table(task);
 	table_become(table->owner, &scope);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	if (result->outcome == TASK_DONE)
-		written = outcome_done(table, task->run, result, task->repeats, task->deletes);
+		written =
+			outcome_done(table, task->run, task->role_name, result, task->repeats, task->deletes);
 	else if (result->outcome == TASK_STOPPED)
 		written = queue_end(table, task->run, result);
 	else
@@ -306,7 +304,7 @@ read_request(const SharedTask *task)
 
 	if (task->request_len >= 0)
 		return pnstrdup(task->request, task->request_len);
-	find_table();
+	find_table(task);
 	table_become(table->owner, &scope);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	request = queue_request(table, task->run);
@@ -353,7 +351,7 @@ check_own_row(const SharedTask *task, TimestampTz started)
 	bool is_run;
 
 	begin_transaction();
-	find_table();
+	find_table(task);
 	table_become(table->owner, &scope);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	is_run = queue_request(table, task->run) != NULL;
@@ -683,7 +681,7 @@ attach(Datum arg)
 	if (me == NULL)
 		proc_exit(0);
 	on_shmem_exit(leave_slot, 0);
-	settings_seen = pg_atomic_read_u32(&Shared->settings);
+	settings_seen = shared_settings(me->database, me->role);
 	crash_watch(me);
 	roles_define();
 	BackgroundWorkerInitializeConnectionByOid(me->database, me->role, COMPAT_WORKER_FLAGS);
@@ -716,8 +714,12 @@ pg_task_executor_main(Datum arg)
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
-		/* settings are read when it connects */
-		if (ConfigReloadPending || pg_atomic_read_u32(&Shared->settings) != settings_seen)
+		/*
+		 * Settings are read when it connects.  A new one takes a task all the same: whoever
+		 * changes his settings without end is not to stop all work.
+		 */
+		if (me->done > 0 &&
+			(ConfigReloadPending || shared_settings(me->database, me->role) != settings_seen))
 			proc_exit(0);
 		if (take_task(&task))
 		{

@@ -51,6 +51,7 @@ typedef enum RowColumn
 {
 	ROW_ID,
 	ROW_DT,
+	ROW_PLANNED,
 	ROW_QUEUE,
 	ROW_MAX,
 	ROW_PRIORITY,
@@ -81,6 +82,7 @@ static const struct
 } row_columns[ROW_COLUMNS] = {
 	[ROW_ID] = {"id", INT8OID},
 	[ROW_DT] = {"dt", TIMESTAMPTZOID},
+	[ROW_PLANNED] = {"planned", TIMESTAMPTZOID},
 	[ROW_QUEUE] = {"queue", TEXTOID},
 	[ROW_MAX] = {"max", INT4OID},
 	[ROW_PRIORITY] = {"priority", INT4OID},
@@ -181,6 +183,28 @@ check_count(const Row *row, RowColumn which)
 		refuse(row, which, "zero or more");
 }
 
+/* A column is not NULL, even if the table lets it be. */
+static void
+check_present(const Row *row, RowColumn which)
+{
+	bool isnull;
+
+	(void) row_value(row, which, &isnull);
+	if (isnull)
+		refuse(row, which, "something, not NULL");
+}
+
+/* A time is NULL, infinite, or such that "active" can be added. */
+static void
+check_time(const Row *row, RowColumn which)
+{
+	bool isnull;
+	TimestampTz value = DatumGetTimestampTz(row_value(row, which, &isnull));
+
+	if (!isnull && !TIMESTAMP_NOT_FINITE(value) && !schedule_in_range(value))
+		refuse(row, which, "before the year " CppAsString2(SCHEDULE_LAST_YEAR));
+}
+
 /* A text is one of these words, or NULL. */
 static void
 check_word(const Row *row, RowColumn which, const char *const *words, const char *rule)
@@ -206,6 +230,11 @@ check_row(const Row *row)
 	bool isnull;
 	Datum value;
 
+	check_present(row, ROW_QUEUE);
+	check_present(row, ROW_PRIORITY);
+	check_present(row, ROW_DT);
+	check_time(row, ROW_DT);
+	check_time(row, ROW_PLANNED);
 	check_word(row, ROW_STATE, states, "PLAN, WORK, DONE, FAIL, STOP or GONE");
 	check_word(row, ROW_FORMAT, formats, "text, csv or json");
 	value = row_value(row, ROW_REQUEST, &isnull);

@@ -24,6 +24,7 @@
 #include "nodes/parsenodes.h"
 #include "storage/proc.h"
 #include "tcop/utility.h"
+#include "utils/acl.h"
 #include "utils/syscache.h"
 
 #include "compat.h"
@@ -35,6 +36,9 @@
 /* How long a command waits for our processes to leave a database. */
 #define VACATE_MS 5000
 
+/* So many databases and roles whose settings change are told apart in a transaction. */
+#define SETTINGS_MAX 8
+
 /* What this transaction did that others have to be told of. */
 static struct
 {
@@ -44,8 +48,9 @@ static struct
 	int news;		 /* SharedNews */
 	bool several;	 /* tables that look like the task table */
 	bool supervisor; /* databases or roles changed */
-	bool settings;	 /* settings of databases or roles changed */
-	bool holds;		 /* a database is held */
+	int nsettings;	 /* whose settings changed: so many databases and roles */
+	Oid settings[SETTINGS_MAX];
+	bool holds; /* a database is held */
 } pending;
 
 static ProcessUtility_hook_type next_utility_hook = NULL;
@@ -95,13 +100,16 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 	}
 	if (pending.holds)
 		hold_release();
-	if (pending.settings && event == XACT_EVENT_COMMIT)
-		pg_atomic_fetch_add_u32(&Shared->settings, 1);
+	while (pending.nsettings > 0)
+		if (event == XACT_EVENT_COMMIT)
+			shared_settings_changed(pending.settings[--pending.nsettings]);
+		else
+			pending.nsettings = 0;
 	if (pending.supervisor && event == XACT_EVENT_COMMIT)
 		shared_wake_supervisor();
 	pending.relid = InvalidOid;
 	pending.count = pending.news = 0;
-	pending.several = pending.supervisor = pending.settings = pending.holds = false;
+	pending.several = pending.supervisor = pending.holds = false;
 }
 
 /* May the current user make a database? */
@@ -229,6 +237,32 @@ commits_prepared(Node *statement)
 		   ((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT_PREPARED;
 }
 
+/* When this transaction has committed, settings of this database or role have changed; InvalidOid:
+ * of all. */
+static void
+remember_settings(Oid object)
+{
+	int i;
+
+	for (i = 0; i < pending.nsettings; i++)
+		if (pending.settings[i] == object)
+			return;
+	if (pending.nsettings == SETTINGS_MAX)
+	{
+		pending.nsettings = 1;
+		pending.settings[0] = InvalidOid;
+	}
+	else
+		pending.settings[pending.nsettings++] = object;
+}
+
+/* The role whose settings a statement changes, or InvalidOid for all. */
+static Oid
+settings_role(const AlterRoleSetStmt *statement)
+{
+	return statement->role ? get_rolespec_oid(statement->role, true) : InvalidOid;
+}
+
 static void
 utility(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtilityContext context,
 		ParamListInfo params, QueryEnvironment *environment, DestReceiver *destination,
@@ -243,8 +277,10 @@ utility(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtili
 	{
 		database = database_needed(statement);
 		pending.supervisor |= concerns_supervisor(statement);
-		pending.settings |=
-			IsA(statement, AlterRoleSetStmt) || IsA(statement, AlterDatabaseSetStmt);
+		if (IsA(statement, AlterRoleSetStmt))
+			remember_settings(settings_role((AlterRoleSetStmt *) statement));
+		else if (IsA(statement, AlterDatabaseSetStmt))
+			remember_settings(get_database_oid(((AlterDatabaseSetStmt *) statement)->dbname, true));
 	}
 	if (OidIsValid(database) && hold_take(database))
 	{
@@ -260,7 +296,7 @@ utility(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtili
 	/* what another session prepared may have planned tasks, or changed settings */
 	if (prepared)
 	{
-		pg_atomic_fetch_add_u32(&Shared->settings, 1);
+		shared_settings_changed(InvalidOid);
 		shared_scheduler_note(MyDatabaseId, InvalidOid, NULL, 0,
 							  SHARED_LOOK | SHARED_VERIFY | SHARED_EXPIRY);
 	}

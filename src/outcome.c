@@ -20,44 +20,46 @@
 #include "schedule.h"
 #include "settings.h"
 
-/* Plan the next run of the task in row "id", if it repeats.  The row must still be there. */
+/* Plan the next run of the task in this row, if it repeats.  The row must still be there. */
 void
-outcome_plan_next(const TaskTable *table, int64 id, TimestampTz ended)
+outcome_plan_next(const TaskTable *table, QueueRow row, TimestampTz ended)
 {
 	QueueRepeat repeat;
 	pg_tz *zone = NULL;
 	TimestampTz next;
 
-	if (!queue_repeat(table, id, &repeat))
+	if (!queue_repeat(table, row, &repeat))
 		return;
 	if (repeat.timezone == NULL)
 		repeat.timezone = (char *) GetConfigOptionResetString("TimeZone");
 	zone = pg_tzset(repeat.timezone);
 	if (zone == NULL)
 		ereport(WARNING, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						  errmsg("task " INT64_FORMAT " does not repeat", id),
+						  errmsg("task " INT64_FORMAT " does not repeat", row.id),
 						  errdetail("The time zone \"%s\" is not recognized.", repeat.timezone)));
-	else if (schedule_next(repeat.dt, repeat.repeat, repeat.drift, ended, ended, zone, &next))
-		queue_insert_next(table, id, next);
+	else if (schedule_next(repeat.dt, repeat.repeat, repeat.drift, ended, ended, zone, &next) &&
+			 schedule_in_range(next))
+		queue_insert_next(table, row, next);
 	else
 		ereport(WARNING, (errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
-						  errmsg("task " INT64_FORMAT " does not repeat", id),
+						  errmsg("task " INT64_FORMAT " does not repeat", row.id),
 						  errdetail("There is no next time in range.")));
 }
 
 /* The run is DONE.  False: the row is no longer that run. */
 bool
-outcome_done(const TaskTable *table, TaskRun run, const TaskResult *result, bool repeats,
-			 bool deletes)
+outcome_done(const TaskTable *table, TaskRun run, const char *role, const TaskResult *result,
+			 bool repeats, bool deletes)
 {
 	TaskRun finished = {run.id, run.attempt, result->start};
+	QueueRow row = {run.id, role};
 
 	if (deletes && !repeats)
 		return queue_delete(table, run, "WORK");
 	if (!queue_finish(table, run, result))
 		return false;
 	if (repeats)
-		outcome_plan_next(table, run.id, result->stop);
+		outcome_plan_next(table, row, result->stop);
 	if (deletes)
 		queue_delete(table, finished, "DONE");
 	return true;
@@ -102,7 +104,11 @@ outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, bool wai
 	if (!queue_end(table, run, result))
 		return false;
 	if (result->outcome == TASK_FAIL && retry.repeats)
-		outcome_plan_next(table, run.id, result->stop);
+	{
+		QueueRow row = {run.id, retry.role};
+
+		outcome_plan_next(table, row, result->stop);
+	}
 	return true;
 }
 

@@ -10,13 +10,14 @@
 
 #include "postgres.h"
 
+#include "queue.h"
 #include "table.h"
 #include "task.h"
 
-extern bool outcome_done(const TaskTable *table, TaskRun run, const TaskResult *result,
-						 bool repeats, bool deletes);
+extern bool outcome_done(const TaskTable *table, TaskRun run, const char *role,
+						 const TaskResult *result, bool repeats, bool deletes);
 extern bool outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, bool wait);
 extern bool outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure);
-extern void outcome_plan_next(const TaskTable *table, int64 id, TimestampTz ended);
+extern void outcome_plan_next(const TaskTable *table, QueueRow row, TimestampTz ended);
 
 #endif /* PG_TASK_OUTCOME_H */

@@ -45,6 +45,7 @@
 /* What the scheduler remembers of a task in an executor's ring. */
 typedef struct PoolTask
 {
+	Oid relid; /* the task table it is from */
 	TaskRun run;
 	WaitingQueue *queue; /* NULL: not known, so not counted */
 } PoolTask;
@@ -116,6 +117,7 @@ adopt(PoolExecutor *executor, SharedExecutor *slot)
 	executor->taken_at = slot->taken_at;
 	for (i = slot->done; i != slot->assigned; i++)
 	{
+		executor->ring[i % SHARED_RING].relid = slot->ring[i % SHARED_RING].relid;
 		executor->ring[i % SHARED_RING].run = slot->ring[i % SHARED_RING].run;
 		executor->apart |= slot->ring[i % SHARED_RING].apart;
 	}
@@ -148,7 +150,7 @@ pool_create(SharedScheduler *scheduler, const char *database)
  * now on at the latest.
  */
 bool
-pool_runs(TaskRun run, WaitingQueue *queue)
+pool_runs(Oid relid, TaskRun run, WaitingQueue *queue)
 {
 	foreach_executor(executor)
 	{
@@ -158,7 +160,7 @@ pool_runs(TaskRun run, WaitingQueue *queue)
 		{
 			PoolTask *task = &executor->ring[i % SHARED_RING];
 
-			if (!task_same_run(task->run, run))
+			if (task->relid != relid || !task_same_run(task->run, run))
 				continue;
 			if (task->queue == NULL)
 				queue->running++;
@@ -206,19 +208,24 @@ cancel(PoolExecutor *executor, TaskRun run)
 }
 
 /*
- * These are all rows that are WORK, in the order of their ids: whatever executors have in
- * hand beside them is cancelled.
+ * These are all rows of the table that are WORK, in the order of their ids: what executors
+ * have in hand beside them is cancelled.  Tasks of another table, that had its name
+ * before, go on.
  */
 void
-pool_verify(const QueueWork *rows, int count)
+pool_verify(Oid relid, const QueueWork *rows, int count)
 {
 	foreach_executor(executor)
 	{
 		uint32 i;
 
 		for (i = executor->reaped; i != executor->assigned; i++)
-			if (!queue_works(rows, count, executor->ring[i % SHARED_RING].run))
-				cancel(executor, executor->ring[i % SHARED_RING].run);
+		{
+			const PoolTask *task = &executor->ring[i % SHARED_RING];
+
+			if (task->relid == relid && !queue_works(rows, count, task->run))
+				cancel(executor, task->run);
+		}
 	}
 }
 
@@ -549,18 +556,16 @@ pool_reserve(PoolExecutor *executor, const WaitingQueue *queue, bool apart)
 
 /* Put a claimed task into the executor's ring, or lose it when the executor is gone. */
 void
-pool_assign(PoolExecutor *executor, uint32 generation, WaitingQueue *queue, Oid relid,
-			const SharedTask *task)
+pool_assign(PoolExecutor *executor, uint32 generation, WaitingQueue *queue, const SharedTask *task)
 {
 	SharedExecutor *slot = executor->slot;
-	PoolTask mine = {task->run, queue};
+	PoolTask mine = {task->relid, task->run, queue};
 	bool assigned = false;
 
 	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
 	if (slot->generation == generation && executor->generation == generation && slot->ready &&
 		!slot->leave)
 	{
-		slot->relid = relid;
 		slot->ring[slot->assigned++ % SHARED_RING] = *task;
 		slot->tell_at = slot->done + (slot->assigned - slot->done + 1) / 2;
 		assigned = true;

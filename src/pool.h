@@ -16,9 +16,9 @@
 typedef struct PoolExecutor PoolExecutor;
 
 extern void pool_create(SharedScheduler *scheduler, const char *database);
-extern bool pool_runs(TaskRun run, WaitingQueue *queue);
+extern bool pool_runs(Oid relid, TaskRun run, WaitingQueue *queue);
 extern bool pool_busy(void);
-extern void pool_verify(const QueueWork *rows, int count);
+extern void pool_verify(Oid relid, const QueueWork *rows, int count);
 
 extern void pool_reap(void);
 extern void pool_take_back(TimestampTz now);
@@ -32,8 +32,8 @@ extern bool pool_apart_take(void);
 extern bool pool_apart_free(void);
 extern int pool_pid(const PoolExecutor *executor);
 extern uint32 pool_reserve(PoolExecutor *executor, const WaitingQueue *queue, bool apart);
-extern void pool_assign(PoolExecutor *executor, uint32 generation, WaitingQueue *queue, Oid relid,
-						const SharedTask *task);
+extern void
+pool_assign(PoolExecutor *executor, uint32 generation, WaitingQueue *queue, const SharedTask *task);
 extern void pool_wake(void);
 
 extern int pool_compare_need(Oid left, Oid right);

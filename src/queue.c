@@ -173,6 +173,7 @@ queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
 		claim->deletes = DatumGetBool(statement_value(i, 5));
 		claim->format = statement_text(caller, i, 6);
 		claim->request = statement_text(caller, i, 7);
+		claim->role = statement_text(caller, i, 8);
 	}
 	SPI_finish();
 	return (int) claimed;
@@ -299,7 +300,7 @@ queue_expired(const TaskTable *table, TimestampTz now, int limit, int64 **ids)
 /* Of these candidates those that have expired are GONE. */
 int
 queue_expire(const TaskTable *table, TimestampTz now, const QueueCandidate *candidates, int count,
-			 int64 **ids)
+			 QueueRow **rows)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum *elements[2] = {palloc(count * sizeof(Datum)), palloc(count * sizeof(Datum))};
@@ -316,7 +317,13 @@ queue_expire(const TaskTable *table, TimestampTz now, const QueueCandidate *cand
 	values[1] = statement_array(elements[0], count, INT8OID);
 	values[2] = statement_array(elements[1], count, FLOAT8OID);
 	values[3] = CStringGetTextDatum("PLAN");
-	count = returned_ids(caller, execute(STATEMENT_EXPIRE, table, values, NULL), ids);
+	count = (int) execute(STATEMENT_EXPIRE, table, values, NULL);
+	*rows = MemoryContextAlloc(caller, Max(count, 1) * sizeof(QueueRow));
+	for (i = 0; i < count; i++)
+	{
+		(*rows)[i].id = DatumGetInt64(statement_value(i, 1));
+		(*rows)[i].role = statement_text(caller, i, 2);
+	}
 	SPI_finish();
 	return count;
 }
@@ -336,16 +343,17 @@ queue_expiry(const TaskTable *table)
 
 /* Fail a waiting task that cannot be started.  False: it waits no more. */
 bool
-queue_refuse(const TaskTable *table, int64 id, const char *error, const char *sqlstate)
+queue_refuse(const TaskTable *table, QueueRow row, const char *error, const char *sqlstate)
 {
-	Datum values[4];
+	Datum values[5];
 	bool refused;
 
 	SPI_connect();
-	values[0] = Int64GetDatum(id);
+	values[0] = Int64GetDatum(row.id);
 	values[1] = CStringGetTextDatum(error);
 	values[2] = CStringGetTextDatum(sqlstate);
 	values[3] = CStringGetTextDatum(psprintf("ERROR:  %s", error));
+	values[4] = CStringGetTextDatum(row.role);
 	refused = execute(STATEMENT_REFUSE, table, values, NULL) > 0;
 	SPI_finish();
 	return refused;
@@ -476,10 +484,10 @@ queue_delete(const TaskTable *table, TaskRun run, const char *state)
 
 /* How a task repeats.  False: it does not, or the row is gone. */
 bool
-queue_repeat(const TaskTable *table, int64 id, QueueRepeat *repeat)
+queue_repeat(const TaskTable *table, QueueRow row, QueueRepeat *repeat)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	Datum values[1] = {Int64GetDatum(id)};
+	Datum values[2] = {Int64GetDatum(row.id), CStringGetTextDatum(row.role)};
 	bool repeats;
 
 	SPI_connect();
@@ -496,11 +504,12 @@ queue_repeat(const TaskTable *table, int64 id, QueueRepeat *repeat)
 	return repeats;
 }
 
-/* Plan the next run of a repeating task: a new row, made from the row "id". */
+/* Plan the next run of a repeating task: a new row, made from this one. */
 void
-queue_insert_next(const TaskTable *table, int64 id, TimestampTz dt)
+queue_insert_next(const TaskTable *table, QueueRow row, TimestampTz dt)
 {
-	Datum values[2] = {Int64GetDatum(id), TimestampTzGetDatum(dt)};
+	Datum values[3] = {Int64GetDatum(row.id), TimestampTzGetDatum(dt),
+					   CStringGetTextDatum(row.role)};
 
 	SPI_connect();
 	execute(STATEMENT_INSERT_NEXT, table, values, NULL);

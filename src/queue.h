@@ -42,7 +42,15 @@ typedef struct QueueClaim
 	bool deletes;
 	char *format;  /* NULL for NULL */
 	char *request; /* NULL when longer than was asked for */
+	char *role;
 } QueueClaim;
+
+/* A row: its id, and because that may not be unique in a partitioned table, its role. */
+typedef struct QueueRow
+{
+	int64 id;
+	const char *role;
+} QueueRow;
 
 /* A row in state WORK. */
 typedef struct QueueWork
@@ -87,16 +95,17 @@ extern bool queue_works(const QueueWork *rows, int count, TaskRun run);
 extern int queue_apart(const TaskTable *table, int64 **ids);
 extern int queue_expired(const TaskTable *table, TimestampTz now, int limit, int64 **ids);
 extern int queue_expire(const TaskTable *table, TimestampTz now, const QueueCandidate *candidates,
-						int count, int64 **ids);
+						int count, QueueRow **rows);
 extern TimestampTz queue_expiry(const TaskTable *table);
-extern bool queue_refuse(const TaskTable *table, int64 id, const char *error, const char *sqlstate);
+extern bool
+queue_refuse(const TaskTable *table, QueueRow row, const char *error, const char *sqlstate);
 extern char *queue_request(const TaskTable *table, TaskRun run);
 extern bool queue_finish(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool queue_end(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool queue_retry(const TaskTable *table, TaskRun run, bool wait, QueueRetry *retry);
 extern bool queue_delete(const TaskTable *table, TaskRun run, const char *state);
-extern bool queue_repeat(const TaskTable *table, int64 id, QueueRepeat *repeat);
-extern void queue_insert_next(const TaskTable *table, int64 id, TimestampTz dt);
+extern bool queue_repeat(const TaskTable *table, QueueRow row, QueueRepeat *repeat);
+extern void queue_insert_next(const TaskTable *table, QueueRow row, TimestampTz dt);
 extern void queue_forget(void);
 
 #endif /* PG_TASK_QUEUE_H */

@@ -42,6 +42,10 @@ typedef enum QueueStatement
 #define G_ROLE "t.role::text"
 #define G_ALL G_QUEUE ", " G_MAX ", t.priority, " G_ROLE
 
+/* What an owner's own table may hold, and nobody can order. */
+#define COMPLETE \
+	"t.queue IS NOT NULL AND t.priority IS NOT NULL AND t.role IS NOT NULL AND t.dt IS NOT NULL"
+
 /* What is planned is planned for this moment, however often it was tried. */
 #define PLANNED "coalesce(t.planned, t.dt)"
 
@@ -65,13 +69,14 @@ typedef enum QueueStatement
 #define CLAIMED(alias) "coalesce(" alias ".start, '-infinity')"
 
 /* Of the runs in three arrays, those that still are, and that nobody locks. */
-#define RUNS_NOT_LOCKED                                                                 \
-	"SELECT r.id"                                                                       \
-	"  FROM ROWS FROM (unnest($1), unnest($2), unnest($3)) AS a (id, attempt, claimed)" \
-	"  JOIN %1$s AS r ON r.id = a.id AND r.attempt = a.attempt AND " CLAIMED(           \
-		"r") " = a.claimed"                                                             \
-			 "   AND r.state = 'WORK'"                                                  \
-			 "   FOR NO KEY UPDATE OF r SKIP LOCKED"
+#define RUNS_NOT_LOCKED                                                                          \
+	"SELECT r.id, r.attempt, " CLAIMED(                                                          \
+		"r") " AS claimed"                                                                       \
+			 "  FROM ROWS FROM (unnest($1), unnest($2), unnest($3)) AS a (id, attempt, claimed)" \
+			 "  JOIN %1$s AS r ON r.id = a.id AND r.attempt = a.attempt AND " CLAIMED(           \
+				 "r") " = a.claimed"                                                             \
+					  "   AND r.state = 'WORK'"                                                  \
+					  "   FOR NO KEY UPDATE OF r SKIP LOCKED"
 
 /* What decides whether a run is tried again. */
 #define RETRY                                                                                                                \
@@ -80,7 +85,7 @@ typedef enum QueueStatement
 	","                                                                                                                      \
 	"       ((" PLANNED " AT TIME ZONE 'UTC')"                                                                               \
 	"        + CASE WHEN t.active < interval '100 years' THEN t.active END) AT TIME ZONE 'UTC',"                             \
-	"       t.repeat IS NOT NULL, t.role::text"                                                                              \
+	"       t.repeat IS NOT NULL, coalesce(t.role::text, '')"                                                                \
 	"  FROM %1$s AS t"                                                                                                       \
 	" WHERE t.id = $1 AND t.attempt = $2 AND " CLAIMED("t") " = $3 AND t.state = 'WORK'"                                     \
 															"   FOR NO KEY UPDATE OF t"
@@ -92,7 +97,7 @@ static Statement statements[STATEMENTS] = {
 		"WITH RECURSIVE g (queue, max, priority, role, dt, id) AS ("
 		"(SELECT " G_ALL ", t.dt, t.id"
 		"   FROM %1$s AS t"
-		"  WHERE t.state = 'PLAN'"
+		"  WHERE t.state = 'PLAN' AND " COMPLETE
 		"  ORDER BY " G_ALL ", t.dt, t.id"
 		"  LIMIT 1)"
 		" UNION ALL"
@@ -100,7 +105,7 @@ static Statement statements[STATEMENTS] = {
 		"   FROM g CROSS JOIN LATERAL ("
 		"        SELECT " G_ALL ", t.dt, t.id"
 		"          FROM %1$s AS t"
-		"         WHERE t.state = 'PLAN'"
+		"         WHERE t.state = 'PLAN' AND " COMPLETE
 		"           AND (" G_ALL ") > (g.queue, g.max, g.priority, g.role)"
 		"         ORDER BY " G_ALL ", t.dt, t.id"
 		"         LIMIT 1) AS n"
@@ -124,7 +129,7 @@ static Statement statements[STATEMENTS] = {
 		 INT4ARRAYOID, TEXTARRAYOID, INT4ARRAYOID, TIMESTAMPTZOID, TEXTOID, FLOAT8ARRAYOID,
 		 BOOLARRAYOID}, .sql =
 		"WITH c AS MATERIALIZED ("
-		"SELECT t.id, c.pid"
+		"SELECT t.id, t.role, c.pid"
 		"  FROM ROWS FROM (unnest($1), unnest($2), unnest($3), unnest($4), unnest($5), unnest($6),"
 		"                  unnest($9), unnest($10))"
 		"       AS c (id, queue, max, priority, role, pid, active, apart)"
@@ -136,13 +141,13 @@ static Statement statements[STATEMENTS] = {
 		") UPDATE %1$s AS t"
 		"    SET state = 'WORK', attempt = t.attempt + 1, start = $7, stop = NULL, pid = c.pid"
 		"   FROM c"
-		"  WHERE t.id = c.id"
+		"  WHERE t.id = c.id AND t.role = c.role AND t.state = $8"
 		" RETURNING t.id, t.attempt,"
 		"           CASE WHEN t.timeout < interval '100 years'"
 		"                THEN (extract(epoch FROM t.timeout) * 1000000)::int8 END,"
 		"           t.repeat IS NOT NULL, t.delete, t.format,"
 		"           CASE WHEN octet_length(t.request) <= " CppAsString2(SHARED_REQUEST)
-		"                THEN t.request END"},
+		"                THEN t.request END, t.role::text"},
 
 	/* the scheduler waits for nobody's row locks */
 	[STATEMENT_RELEASE] = {.nargs = 3, .types = {INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID}, .sql =
@@ -150,7 +155,8 @@ static Statement statements[STATEMENTS] = {
 		" UPDATE %1$s AS t"
 		"    SET state = 'PLAN', attempt = t.attempt - 1, start = NULL, pid = NULL"
 		"   FROM c"
-		"  WHERE t.id = c.id"
+		"  WHERE t.id = c.id AND t.attempt = c.attempt AND " CLAIMED("t") " = c.claimed"
+		"    AND t.state = 'WORK'"
 		" RETURNING t.id"},
 
 	[STATEMENT_REPLAN] = {.nargs = 5, .types = {INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID,
@@ -160,7 +166,8 @@ static Statement statements[STATEMENTS] = {
 		"    SET state = 'PLAN', stop = clock_timestamp(), error = $4, sqlstate = $5,"
 		"        response = 'FATAL:  ' || $4, notice = NULL"
 		"   FROM c"
-		"  WHERE t.id = c.id"
+		"  WHERE t.id = c.id AND t.attempt = c.attempt AND " CLAIMED("t") " = c.claimed"
+		"    AND t.state = 'WORK'"
 		" RETURNING t.id"},
 
 	/* how a run ends that is not DONE */
@@ -175,9 +182,9 @@ static Statement statements[STATEMENTS] = {
 		" WHERE t.id = $1 AND t.attempt = $2 AND " CLAIMED("t") " = $3 AND t.state = $14"},
 
 	[STATEMENT_WORK] = {.sql =
-		"SELECT t.id, t.attempt, " CLAIMED("t") ", t.queue"
+		"SELECT t.id, t.attempt, " CLAIMED("t") ", coalesce(t.queue, '')"
 		"  FROM %1$s AS t"
-		" WHERE t.state = 'WORK'"},
+		" WHERE t.state = 'WORK' AND t.id IS NOT NULL AND t.attempt IS NOT NULL"},
 
 	/* the condition is that of one index alone */
 	[STATEMENT_APART] = {.nargs = 1, .types = {TEXTOID}, .sql =
@@ -186,13 +193,16 @@ static Statement statements[STATEMENTS] = {
 		" WHERE (t.state = 'WORK' OR (t.state = 'PLAN' AND t.crashed > 0))"
 		"   AND t.state = $1 AND t.crashed > 0"},
 
-	[STATEMENT_REFUSE] = {.nargs = 4, .types = {INT8OID, TEXTOID, TEXTOID, TEXTOID}, .sql =
-		"UPDATE %1$s AS t"
+	[STATEMENT_REFUSE] = {.nargs = 5, .types = {INT8OID, TEXTOID, TEXTOID, TEXTOID, TEXTOID}, .sql =
+		"WITH c AS MATERIALIZED ("
+		"SELECT t.id"
+		"  FROM %1$s AS t"
+		" WHERE t.id = $1 AND t.role = $5::name AND t.state = 'PLAN'"
+		"   FOR NO KEY UPDATE OF t SKIP LOCKED"
+		") UPDATE %1$s AS t"
 		"   SET state = 'FAIL', stop = clock_timestamp(), error = $2, sqlstate = $3, response = $4"
-		" WHERE t.id = (SELECT r.id"
-		"                 FROM %1$s AS r"
-		"                WHERE r.id = $1 AND r.state = 'PLAN'"
-		"                  FOR NO KEY UPDATE SKIP LOCKED)"},
+		"  FROM c"
+		" WHERE t.id = c.id AND t.role = $5::name AND t.state = 'PLAN'"},
 
 	[STATEMENT_EXPIRED] = {.nargs = 2, .types = {TIMESTAMPTZOID, INT8OID}, .sql =
 		"SELECT t.id"
@@ -204,14 +214,14 @@ static Statement statements[STATEMENTS] = {
 	[STATEMENT_EXPIRE] = {.nargs = 4, .types = {TIMESTAMPTZOID, INT8ARRAYOID, FLOAT8ARRAYOID,
 		 TEXTOID}, .sql =
 		"WITH c AS MATERIALIZED ("
-		"SELECT t.id"
+		"SELECT t.id, t.role"
 		"  FROM ROWS FROM (unnest($2), unnest($3)) AS c (id, active)"
 		"  JOIN %1$s AS t ON t.id = c.id AND t.state = $4 AND " EXPIRED("c.active", "$1") " IS TRUE"
 		"   FOR NO KEY UPDATE OF t SKIP LOCKED"
 		") UPDATE %1$s AS t " SET_GONE
 		"   FROM c"
-		"  WHERE t.id = c.id"
-		" RETURNING t.id"},
+		"  WHERE t.id = c.id AND t.role = c.role AND t.state = $4"
+		" RETURNING t.id, t.role::text"},
 
 	[STATEMENT_EXPIRY] = {.sql =
 		"SELECT (" EXPIRY ") AT TIME ZONE 'UTC'"
@@ -236,17 +246,19 @@ static Statement statements[STATEMENTS] = {
 		"DELETE FROM %1$s AS t"
 		" WHERE t.id = $1 AND t.attempt = $2 AND t.start = $3 AND t.state = $4"},
 
-	[STATEMENT_REPEAT] = {.nargs = 1, .types = {INT8OID}, .sql =
-		"SELECT " PLANNED ", t.repeat, t.drift, t.timezone FROM %1$s AS t WHERE t.id = $1"},
+	[STATEMENT_REPEAT] = {.nargs = 2, .types = {INT8OID, TEXTOID}, .sql =
+		"SELECT " PLANNED ", t.repeat, t.drift, t.timezone"
+		"  FROM %1$s AS t"
+		" WHERE t.id = $1 AND t.role = $2::name"},
 
 	[STATEMENT_RETRY] = {.nargs = 3, .types = {INT8OID, INT4OID, TIMESTAMPTZOID}, .sql = RETRY},
 
 	[STATEMENT_RETRY_UNLOCKED] = {.nargs = 3, .types = {INT8OID, INT4OID, TIMESTAMPTZOID},
 		 .sql = RETRY " SKIP LOCKED"},
 
-	[STATEMENT_INSERT_NEXT] = {.nargs = 2, .types = {INT8OID, TIMESTAMPTZOID}, .sql =
+	[STATEMENT_INSERT_NEXT] = {.nargs = 3, .types = {INT8OID, TIMESTAMPTZOID, TEXTOID}, .sql =
 		"INSERT INTO %1$s (parent, dt, %2$s)"
-		" SELECT t.id, $2, %2$s FROM %1$s AS t WHERE t.id = $1"},
+		" SELECT t.id, $2, %2$s FROM %1$s AS t WHERE t.id = $1 AND t.role = $3::name"},
 };
 /* clang-format on */
 

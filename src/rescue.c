@@ -271,10 +271,11 @@ rescue_written(TimestampTz now)
 }
 
 /*
- * An error came instead.  If it is the fault of a row, each is tried alone, and the
- * one that is at fault is left alone for a while.
+ * An error came instead, if anything was being written.  If it is the fault of a row, each
+ * is tried alone, and the one that is at fault is left alone for a while.  True when the
+ * others should be tried at once.
  */
-void
+bool
 rescue_not_written(TimestampTz now, bool row_at_fault, int pause_ms)
 {
 	int count = 0;
@@ -295,4 +296,5 @@ rescue_not_written(TimestampTz now, bool row_at_fault, int pause_ms)
 		}
 		lost->chosen = false;
 	}
+	return row_at_fault && count > 0;
 }

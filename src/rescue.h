@@ -29,6 +29,6 @@ extern bool rescue_refused(void);
 extern void rescue_again(void);
 extern bool rescue_write(const TaskTable *table, TimestampTz now);
 extern bool rescue_written(TimestampTz now);
-extern void rescue_not_written(TimestampTz now, bool row_at_fault, int pause_ms);
+extern bool rescue_not_written(TimestampTz now, bool row_at_fault, int pause_ms);
 
 #endif /* PG_TASK_RESCUE_H */

@@ -119,7 +119,7 @@ SettingsTask
 roles_settings(Oid role)
 {
 	HASHCTL ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(RoleEntry)};
-	uint32 settings = pg_atomic_read_u32(&Shared->settings);
+	uint32 settings = shared_settings(MyDatabaseId, role);
 	RoleEntry *entry;
 	bool found;
 

@@ -168,6 +168,18 @@ schedule_next(TimestampTz planned, const Interval *repeat, bool drift, Timestamp
 }
 
 /*
+ * May a task be planned for this moment?  Later, with "active" added, it might be out of
+ * the range of timestamps, and the index of what expires could not hold it.
+ */
+bool
+schedule_in_range(TimestampTz moment)
+{
+	int64 days = date2j(SCHEDULE_LAST_YEAR, 1, 1) - POSTGRES_EPOCH_JDATE;
+
+	return moment < days * USECS_PER_DAY;
+}
+
+/*
  * How long the retry of this number (the first is 1) waits, in microseconds:
  * delay * backoff^(retry - 1), and up to a tenth more, at most one hour.
  * "random" is between 0 and 1.  What would exceed an hour is spread in front of it.

@@ -58,6 +58,9 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 /* When a row could not be claimed, the next look comes no later. */
 #define LOCKED_LOOK_MS 1000
 
+/* While a task waits for its turn to run apart, one looks for it so often at least. */
+#define APART_RETRY_MS 1000
+
 /* So many messages are remembered. */
 #define REPORTED_MAX 16
 
@@ -207,10 +210,11 @@ compare(void)
 	int count = queue_work(table, &rows);
 	int i;
 
-	pool_verify(rows, count);
+	pool_verify(table->relid, rows, count);
 	rescue_retain(rows, count);
 	for (i = 0; i < count; i++)
-		if (!pool_runs(rows[i].run, waiting_queue(rows[i].queue)) && !rescue_has(rows[i].run))
+		if (!pool_runs(table->relid, rows[i].run, waiting_queue(rows[i].queue)) &&
+			!rescue_has(rows[i].run))
 			account(rows[i].run);
 	verify_due = false;
 }
@@ -244,12 +248,12 @@ rescue(void)
 
 /* Within a transaction: these tasks were given up; what repeats goes on. */
 static void
-plan_after(const int64 *ids, int count, TimestampTz now)
+plan_after(const QueueRow *rows, int count, TimestampTz now)
 {
 	int i;
 
 	for (i = 0; i < count; i++)
-		outcome_plan_next(table, ids[i], now);
+		outcome_plan_next(table, rows[i], now);
 }
 
 /* Give up the tasks that have waited for too long. */
@@ -257,6 +261,7 @@ static void
 expire(TimestampTz now)
 {
 	int64 *ids;
+	QueueRow *rows;
 	int found;
 	int count = 0;
 	int most = aside_singly() ? 1 : EXPIRE_MAX;
@@ -264,7 +269,7 @@ expire(TimestampTz now)
 	int i;
 
 	begin_work("giving up tasks");
-	found = queue_expired(table, now, EXPIRE_MAX, &ids);
+	found = queue_expired(table, now, EXPIRE_MAX + aside_count(), &ids);
 	expired = palloc0(found * sizeof(QueueCandidate) + 1);
 	for (i = 0; i < found && count < most; i++)
 	{
@@ -274,7 +279,10 @@ expire(TimestampTz now)
 		expired[count++].id = ids[i];
 	}
 	if (count > 0)
-		plan_after(ids, queue_expire(table, now, expired, count, &ids), now);
+	{
+		found = queue_expire(table, now, expired, count, &rows);
+		plan_after(rows, found, now);
+	}
 	next_expiry = queue_expiry(table);
 	end_work();
 	aside_written();
@@ -340,6 +348,8 @@ make_task(const QueueClaim *claim, const Choice *choice, bool apart, SharedTask 
 	task->run = claim->run;
 	task->apart = apart;
 	task->role = choice->role;
+	task->relid = table->relid;
+	strlcpy(task->role_name, choice->group->key.role, NAMEDATALEN);
 	task->timeout = claim->timeout;
 	task->repeats = claim->repeats;
 	task->deletes = claim->deletes;
@@ -369,11 +379,15 @@ compare_claims(const void *a, const void *b)
 
 /* Of claims in the order of their ids, the one of this task, or NULL. */
 static QueueClaim *
-find_claim(QueueClaim *claims, int count, int64 id)
+find_claim(QueueClaim *claims, int count, const QueueCandidate *candidate)
 {
-	QueueClaim key = {.run.id = id};
+	QueueClaim key = {.run.id = candidate->id};
+	QueueClaim *claim = bsearch(&key, claims, count, sizeof(QueueClaim), compare_claims);
 
-	return bsearch(&key, claims, count, sizeof(QueueClaim), compare_claims);
+	/* the statement sees to it; but what runs as whom is not to hang on that alone */
+	if (claim && strcmp(claim->role, candidate->group->role) != 0)
+		elog(ERROR, "a task of another role was claimed");
+	return claim;
 }
 
 /* Within a transaction: claim what was chosen; what has expired is given up instead. */
@@ -383,17 +397,17 @@ claim(TimestampTz now, QueueClaim **claims)
 	QueueCandidate *rest = palloc(choice_count * sizeof(QueueCandidate));
 	int count = queue_claim(table, choice_candidates, choice_count, now, claims);
 	int nrest = 0;
-	int64 *ids;
+	QueueRow *rows;
 	int i;
 
 	qsort(*claims, count, sizeof(QueueClaim), compare_claims);
 	if (count == choice_count)
 		return count;
 	for (i = 0; i < choice_count; i++)
-		if (find_claim(*claims, count, choice_candidates[i].id) == NULL)
+		if (find_claim(*claims, count, &choice_candidates[i]) == NULL)
 			rest[nrest++] = choice_candidates[i];
-	nrest = queue_expire(table, now, rest, nrest, &ids);
-	plan_after(ids, nrest, now);
+	nrest = queue_expire(table, now, rest, nrest, &rows);
+	plan_after(rows, nrest, now);
 	/* a row that somebody has locked may be the same as before when he lets go */
 	next_look = Min(next_look, TimestampTzPlusMilliseconds(now, LOCKED_LOOK_MS));
 	return count;
@@ -408,7 +422,7 @@ hand_out(QueueClaim *claims, int count)
 
 	for (i = 0; i < choice_count; i++)
 	{
-		QueueClaim *claim = find_claim(claims, count, choice_candidates[i].id);
+		QueueClaim *claim = find_claim(claims, count, &choice_candidates[i]);
 
 		if (claim == NULL)
 		{
@@ -417,7 +431,7 @@ hand_out(QueueClaim *claims, int count)
 		}
 		make_task(claim, &choice_list[i], choice_candidates[i].apart, &task);
 		pool_assign(choice_list[i].executor, choice_list[i].generation, choice_list[i].queue,
-					table->relid, &task);
+					&task);
 	}
 	choice_count = 0;
 	pool_wake();
@@ -474,9 +488,9 @@ cycle(void)
 		SetLatch(MyLatch);
 	turns_want(me, wants_executor);
 	/* last: triggers of the user's may refuse these, and the others are not to suffer */
+	rescue();
 	if (now >= next_expiry)
 		expire(now);
-	rescue();
 	turn_failed = false;
 	if (!rescue_refused() && !aside_any())
 	{
@@ -547,7 +561,8 @@ recover_from_error(void)
 	table_abandon();
 	if (aside_failed(TimestampTzPlusMilliseconds(now, SET_ASIDE_MS), of_row))
 		SetLatch(MyLatch);
-	rescue_not_written(now, of_row, SET_ASIDE_MS);
+	if (rescue_not_written(now, of_row, SET_ASIDE_MS))
+		SetLatch(MyLatch);
 	choice_drop();
 	waiting_clear();
 	forget_table();
@@ -595,6 +610,8 @@ rest(void)
 		until = Min(until, pool_until(now));
 		until = Min(until, Min(next_expiry, rescue_until()));
 	}
+	if (choice_waits_apart())
+		until = Min(until, TimestampTzPlusMilliseconds(now, APART_RETRY_MS));
 	(void) pgstat_report_stat(false);
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 					 TimestampDifferenceMilliseconds(now, until), wait_event);

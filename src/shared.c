@@ -62,7 +62,8 @@ initialize_memory(void)
 	memset(Shared, 0, shared_size());
 	Shared->directory = &locks++->lock;
 	Shared->supervisor = SHARED_NO_PROC;
-	pg_atomic_init_u32(&Shared->settings, 0);
+	for (i = 0; i < SHARED_SETTINGS; i++)
+		pg_atomic_init_u32(&Shared->settings[i], 0);
 	ConditionVariableInit(&Shared->vacated);
 	Shared->nschedulers = max_worker_processes;
 	Shared->nexecutors = settings_max_executors;
@@ -111,6 +112,28 @@ shared_wake(int proc)
 {
 	if (proc != SHARED_NO_PROC)
 		SetLatch(&GetPGProcByNumber(proc)->procLatch);
+}
+
+/* The counter of a database or a role; the first one is for all. */
+static pg_atomic_uint32 *
+settings_of(Oid object)
+{
+	return &Shared->settings[OidIsValid(object) ? 1 + object % (SHARED_SETTINGS - 1) : 0];
+}
+
+/* A number that is another when settings may have changed of this role or in this database. */
+uint32
+shared_settings(Oid database, Oid role)
+{
+	return pg_atomic_read_u32(settings_of(InvalidOid)) + pg_atomic_read_u32(settings_of(database)) +
+		   pg_atomic_read_u32(settings_of(role));
+}
+
+/* Settings of a database or a role, or of all of them, have changed. */
+void
+shared_settings_changed(Oid object)
+{
+	pg_atomic_fetch_add_u32(settings_of(object), 1);
 }
 
 void

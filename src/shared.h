@@ -25,6 +25,7 @@
 #define SHARED_REQUEST 1024 /* longer requests are read from the table */
 #define SHARED_NOTES 32		/* groups that may wait to be noticed one by one */
 #define SHARED_HOLDS 16		/* databases that may be held at once */
+#define SHARED_SETTINGS 256 /* counters of changed settings */
 
 /* Reference to a process: an index into ProcGlobal->allProcs, or this. */
 #define SHARED_NO_PROC (-1)
@@ -76,8 +77,10 @@ typedef struct SharedScheduler
 typedef struct SharedTask
 {
 	TaskRun run;
-	Oid role;	   /* the executor refuses what is not its role's */
-	int64 timeout; /* microseconds, -1: the column is NULL */
+	Oid relid;					 /* the task table that it is from */
+	Oid role;					 /* the executor refuses what is not its role's */
+	char role_name[NAMEDATALEN]; /* as the row has it */
+	int64 timeout;				 /* microseconds, -1: the column is NULL */
 	bool repeats;
 	bool deletes;
 	int8 format;			 /* a ResultFormat, -1: the column is NULL */
@@ -111,7 +114,6 @@ typedef struct SharedExecutor
 	bool leave;	   /* asked to go when the task in hand is finished */
 	bool promised; /* a task is being claimed for it: not idle, whatever the ring says */
 	int pid;
-	Oid relid;			 /* the task table its tasks are from */
 	TimestampTz started; /* when it was reserved */
 	TimestampTz idle_since;
 	TimestampTz taken_at;
@@ -138,12 +140,12 @@ typedef struct SharedHold
 typedef struct SharedState
 {
 	LWLock *directory;
-	int supervisor;					/* guarded by the directory lock */
-	SharedHold holds[SHARED_HOLDS]; /* likewise */
-	ConditionVariable vacated;		/* a process of ours has left a database */
-	pg_atomic_uint32 settings;		/* grows when settings of roles or databases change */
-	int nschedulers;				/* fixed */
-	int nexecutors;					/* fixed */
+	int supervisor;								/* guarded by the directory lock */
+	SharedHold holds[SHARED_HOLDS];				/* likewise */
+	ConditionVariable vacated;					/* a process of ours has left a database */
+	pg_atomic_uint32 settings[SHARED_SETTINGS]; /* see shared_settings */
+	int nschedulers;							/* fixed */
+	int nexecutors;								/* fixed */
 	SharedScheduler *schedulers;
 	SharedExecutor *executors;
 } SharedState;
@@ -154,6 +156,8 @@ extern SharedState *Shared;
 extern void shared_define(void);
 extern void shared_wake(int proc);
 extern void shared_wake_supervisor(void);
+extern uint32 shared_settings(Oid database, Oid role);
+extern void shared_settings_changed(Oid object);
 
 /* Schedulers. */
 extern SharedScheduler *shared_scheduler_reserve(Oid database, Oid user);

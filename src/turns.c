@@ -18,6 +18,9 @@
  */
 #define SLICE_MS 100
 
+/* So long a task that runs apart has its time to itself. */
+#define APART_MS 60000
+
 /* How many executors a database has and keeps.  The directory lock must be held. */
 static int
 count_executors(Oid database)
@@ -142,7 +145,6 @@ reset_executor(SharedExecutor *executor, Oid database, Oid role, TimestampTz now
 	executor->leave = false;
 	executor->promised = false;
 	executor->pid = 0;
-	executor->relid = InvalidOid;
 	executor->started = executor->idle_since = now;
 	executor->failure.sqlstate[0] = '\0';
 	executor->cancel_sent = false;
@@ -230,10 +232,14 @@ turns_of_role(Oid role)
 	return count;
 }
 
-/* Is a task at work, in any database, that has to run apart?  The directory lock must be held. */
+/*
+ * Is a task at work, in any database, that has to run apart?  One that has run for a while
+ * without a crash keeps the others waiting no longer.  The directory lock must be held.
+ */
 static bool
 apart_at_work(SharedScheduler *me)
 {
+	TimestampTz now = GetCurrentTimestamp();
 	bool at_work = false;
 	int i;
 
@@ -249,7 +255,9 @@ apart_at_work(SharedScheduler *me)
 			continue;
 		LWLockAcquire(executor->lock, LW_SHARED);
 		for (n = executor->done; n != executor->assigned; n++)
-			at_work |= executor->ring[n % SHARED_RING].apart;
+			at_work |= executor->ring[n % SHARED_RING].apart &&
+					   (n == executor->taken ||
+						!TimestampDifferenceExceeds(executor->taken_at, now, APART_MS));
 		LWLockRelease(executor->lock);
 	}
 	return at_work;

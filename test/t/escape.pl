@@ -262,7 +262,8 @@ refused('app', 'postgres', "BEGIN; CREATE TABLE app.odd (a int); SET search_path
 for my $change ('RENAME COLUMN role TO who', 'DROP COLUMN role', 'DROP COLUMN id CASCADE', 'ALTER COLUMN queue TYPE varchar', 'ALTER COLUMN max TYPE bigint',
 	'ALTER COLUMN role TYPE text', 'DROP COLUMN request, ADD COLUMN request int')
 {
-	refused('app', 'postgres', qq{BEGIN; CREATE TABLE app.odd AS SELECT * FROM task WITH NO DATA; ALTER TABLE app.odd ALTER COLUMN state SET DEFAULT 'PLAN';
+	refused('app', 'postgres', qq{BEGIN; CREATE TABLE app.odd AS SELECT * FROM task WITH NO DATA; ALTER TABLE app.odd ALTER COLUMN state SET DEFAULT 'PLAN', ALTER COLUMN queue SET DEFAULT 'q',
+			ALTER COLUMN priority SET DEFAULT 0, ALTER COLUMN dt SET DEFAULT now();
 		CREATE TRIGGER t AFTER INSERT ON app.odd FOR EACH ROW EXECUTE FUNCTION pg_task_planned();
 		INSERT INTO app.odd DEFAULT VALUES; ALTER TABLE app.odd $change; INSERT INTO app.odd DEFAULT VALUES},
 		'the table of this trigger is not a task table', "a table after $change");
