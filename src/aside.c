@@ -10,18 +10,17 @@
  */
 #include "postgres.h"
 
-#include "nodes/pg_list.h"
-#include "utils/memutils.h"
+#include "utils/hsearch.h"
 
 #include "aside.h"
 
 typedef struct Aside
 {
-	int64 id;
+	int64 id; /* hash key */
 	TimestampTz until;
 } Aside;
 
-static List *all = NIL;
+static HTAB *all = NULL; /* NULL: none */
 
 static int64 first; /* of the batch that is being written */
 static int count = 0;
@@ -31,42 +30,47 @@ static int singly = 0; /* so many rows are to be written one by one */
 bool
 aside_has(int64 id, TimestampTz now)
 {
-	ListCell *cell;
+	Aside *entry = all ? hash_search(all, &id, HASH_FIND, NULL) : NULL;
 
-	foreach(cell, all)
-	{
-		Aside *entry = lfirst(cell);
-
-		if (entry->until <= now)
-		{
-			all = foreach_delete_current(all, cell);
-			pfree(entry);
-		}
-		else if (entry->id == id)
-			return true;
-	}
+	if (entry == NULL)
+		return false;
+	if (entry->until > now)
+		return true;
+	(void) hash_search(all, &id, HASH_REMOVE, NULL);
 	return false;
 }
 
-/* Is any? */
-bool
-aside_any(void)
-{
-	return all != NIL;
-}
-
+/* How many are? */
 int
 aside_count(void)
 {
-	return list_length(all);
+	return all ? (int) hash_get_num_entries(all) : 0;
 }
 
-/* The table has changed, perhaps for the better: no row is left alone. */
+/* The table has changed, perhaps for the better, or time has passed: no row is left alone. */
 void
 aside_forget(void)
 {
-	list_free_deep(all);
-	all = NIL;
+	if (all)
+		hash_destroy(all);
+	all = NULL;
+}
+
+/* Forget those whose time is over. */
+void
+aside_tidy(TimestampTz now)
+{
+	HASH_SEQ_STATUS scan;
+	Aside *entry;
+
+	if (all == NULL)
+		return;
+	hash_seq_init(&scan, all);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+		if (entry->until <= now)
+			(void) hash_search(all, &entry->id, HASH_REMOVE, NULL);
+	if (hash_get_num_entries(all) == 0)
+		aside_forget();
 }
 
 /* Is the next batch to be of one row? */
@@ -101,7 +105,7 @@ bool
 aside_failed(TimestampTz until, bool row_at_fault)
 {
 	int written = count;
-	MemoryContext old;
+	HASHCTL ctl = {.keysize = sizeof(int64), .entrysize = sizeof(Aside)};
 	Aside *entry;
 
 	count = 0;
@@ -113,11 +117,9 @@ aside_failed(TimestampTz until, bool row_at_fault)
 		return true;
 	}
 	singly = Max(singly - 1, 0);
-	old = MemoryContextSwitchTo(TopMemoryContext);
-	entry = palloc(sizeof(Aside));
-	entry->id = first;
+	if (all == NULL)
+		all = hash_create("pg_task rows set aside", 64, &ctl, HASH_ELEM | HASH_BLOBS);
+	entry = hash_search(all, &first, HASH_ENTER, NULL);
 	entry->until = until;
-	all = lappend(all, entry);
-	MemoryContextSwitchTo(old);
 	return true;
 }

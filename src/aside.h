@@ -10,9 +10,9 @@
 #include "datatype/timestamp.h"
 
 extern bool aside_has(int64 id, TimestampTz now);
-extern bool aside_any(void);
 extern int aside_count(void);
 extern void aside_forget(void);
+extern void aside_tidy(TimestampTz now);
 
 /* The batch: the rows that one transaction writes. */
 extern bool aside_singly(void);

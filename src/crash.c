@@ -20,6 +20,9 @@
 #include <unistd.h>
 
 #include "access/parallel.h"
+#include "access/xlog.h"
+#include "catalog/pg_control.h"
+#include "common/controldata_utils.h"
 #include "executor/executor.h"
 #include "libpq/pqsignal.h"
 #include "miscadmin.h"
@@ -50,6 +53,7 @@ typedef struct Blamed
 typedef struct Word
 {
 	uint32 magic;
+	bool silent; /* nobody knows anything */
 	uint32 count;
 	Blamed blamed[BLAMED_MAX];
 } Word;
@@ -58,8 +62,8 @@ typedef struct Word
 typedef struct Evidence
 {
 	TimestampTz started; /* when this shared memory was made */
-	bool silent;		 /* nobody knows anything of what was before */
-	Word word;
+	bool asked;			 /* a scheduler has asked */
+	Word word;			 /* about what was before */
 } Evidence;
 
 static Evidence *evidence = NULL;
@@ -107,8 +111,16 @@ collect_word(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
 	int i;
 
+	/* a start that failed, or was too short, knows no better than the word it was given */
+	if (evidence->asked)
+	{
+		last_word.silent = false;
+		last_word.count = 0;
+	}
+	else
+		last_word = evidence->word;
 	last_word.magic = WORD_MAGIC;
-	last_word.count = 0;
+	last_word.count = Min(last_word.count, BLAMED_MAX);
 	for (i = 0; i < settings_max_executors && last_word.count < BLAMED_MAX; i++)
 	{
 		SharedExecutor *slot = &slots[i];
@@ -124,6 +136,23 @@ collect_word(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 	has_word = true;
 	if (proc_exit_inprogress)
 		write_word();
+}
+
+/*
+ * There is no word.  If this server was at work when it ended, it has crashed; a standby, or the
+ * copy of another server, knows nothing of tasks that it ran.
+ */
+static bool
+has_crashed(void)
+{
+	bool is_valid;
+	ControlFileData *control = get_controlfile(DataDir, &is_valid);
+	bool crashed = is_valid &&
+				   (control->state == DB_IN_PRODUCTION || control->state == DB_IN_CRASH_RECOVERY) &&
+				   access(BACKUP_LABEL_FILE, F_OK) != 0;
+
+	pfree(control);
+	return crashed;
 }
 
 static void
@@ -147,8 +176,13 @@ attach_memory(void)
 	{
 		if (!has_word)
 			read_word();
+		if (!has_word)
+		{
+			last_word.silent = has_crashed();
+			last_word.count = 0;
+		}
 		evidence->started = GetCurrentTimestamp();
-		evidence->silent = !has_word;
+		evidence->asked = false;
 		evidence->word = last_word;
 		has_word = false;
 	}
@@ -156,6 +190,13 @@ attach_memory(void)
 	slots = Shared->executors;
 	if (!IsUnderPostmaster && IsPostmasterEnvironment)
 		on_shmem_exit(collect_word, 0);
+}
+
+/* A scheduler is about to ask of all runs that it knows: what was known is of use from now on. */
+void
+crash_ask(void)
+{
+	evidence->asked = true;
 }
 
 /*
@@ -169,7 +210,7 @@ crash_blames(Oid database, TaskRun run)
 
 	if (run.claimed >= evidence->started)
 		return false;
-	if (evidence->silent)
+	if (evidence->word.silent)
 		return true;
 	for (i = 0; i < evidence->word.count; i++)
 		if (evidence->word.blamed[i].database == database &&

@@ -12,6 +12,7 @@
 
 extern void crash_define(void);
 extern void crash_watch(SharedExecutor *slot);
+extern void crash_ask(void);
 extern bool crash_blames(Oid database, TaskRun run);
 
 #endif /* PG_TASK_CRASH_H */

@@ -236,7 +236,7 @@ find_table(const SharedTask *task)
 	table = table_find(relid, TopMemoryContext);
 	if (table == NULL)
 		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("the task table is gone")));
-	/* somebody has dropped a column; the scheduler will add it again, and the task is run again */
+	/* somebody has changed a column; the scheduler will add it again, and the task is run again */
 	if (!table->whole)
 		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
 }

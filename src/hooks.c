@@ -42,7 +42,8 @@
 /* What this transaction did that others have to be told of. */
 static struct
 {
-	Oid relid; /* the task table, the root if it is partitioned */
+	Oid relid;	 /* the task table, the root if it is partitioned */
+	Oid ignored; /* a table that only looks like it */
 	int count;
 	SharedNote notes[SHARED_NOTES];
 	int news;		 /* SharedNews */
@@ -63,14 +64,34 @@ hooks_loaded(void)
 	return loaded;
 }
 
-/* Something happened to a table (SharedNews) that its scheduler is told of after the commit. */
-void
+/* Anybody may put our triggers on a table of his own: does the scheduler know another? */
+static bool
+is_another(Oid relid)
+{
+	Oid known = shared_scheduler_relid(MyDatabaseId);
+
+	return OidIsValid(known) && known != relid;
+}
+
+/*
+ * Something happened to a table (SharedNews) that its scheduler is told of after the
+ * commit.  False: no scheduler cares.
+ */
+bool
 hooks_tell(Oid relid, int news)
 {
-	if (pending.relid != relid && OidIsValid(pending.relid))
-		pending.several = true;
-	pending.relid = relid;
+	if (pending.relid != relid)
+	{
+		if (pending.ignored == relid || is_another(relid))
+		{
+			pending.ignored = relid;
+			return false;
+		}
+		pending.several |= OidIsValid(pending.relid);
+		pending.relid = relid;
+	}
 	pending.news |= news;
+	return true;
 }
 
 /*
@@ -80,9 +101,9 @@ hooks_tell(Oid relid, int news)
 void
 hooks_remember(Oid relid, const SharedNote *note)
 {
-	bool noted = note && shared_note_merge(pending.notes, &pending.count, note);
-
-	hooks_tell(relid, noted ? 0 : SHARED_LOOK);
+	if (hooks_tell(relid, 0) &&
+		(note == NULL || !shared_note_merge(pending.notes, &pending.count, note)))
+		pending.news |= SHARED_LOOK;
 }
 
 /* Nothing here may fail: after a commit there is no way back. */
@@ -107,7 +128,7 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 			pending.nsettings = 0;
 	if (pending.supervisor && event == XACT_EVENT_COMMIT)
 		shared_wake_supervisor();
-	pending.relid = InvalidOid;
+	pending.relid = pending.ignored = InvalidOid;
 	pending.count = pending.news = 0;
 	pending.several = pending.supervisor = pending.holds = false;
 }

@@ -12,7 +12,7 @@
 
 extern void hooks_define(void);
 extern bool hooks_loaded(void);
-extern void hooks_tell(Oid relid, int news);
+extern bool hooks_tell(Oid relid, int news);
 extern void hooks_remember(Oid relid, const SharedNote *note);
 
 #endif /* PG_TASK_HOOKS_H */

@@ -129,7 +129,7 @@ static Statement statements[STATEMENTS] = {
 		 INT4ARRAYOID, TEXTARRAYOID, INT4ARRAYOID, TIMESTAMPTZOID, TEXTOID, FLOAT8ARRAYOID,
 		 BOOLARRAYOID}, .sql =
 		"WITH c AS MATERIALIZED ("
-		"SELECT t.id, t.role, c.pid"
+		"SELECT t.id, t.tableoid AS oid, t.ctid AS tid, c.pid"
 		"  FROM ROWS FROM (unnest($1), unnest($2), unnest($3), unnest($4), unnest($5), unnest($6),"
 		"                  unnest($9), unnest($10))"
 		"       AS c (id, queue, max, priority, role, pid, active, apart)"
@@ -141,7 +141,7 @@ static Statement statements[STATEMENTS] = {
 		") UPDATE %1$s AS t"
 		"    SET state = 'WORK', attempt = t.attempt + 1, start = $7, stop = NULL, pid = c.pid"
 		"   FROM c"
-		"  WHERE t.id = c.id AND t.role = c.role AND t.state = $8"
+		"  WHERE t.id = c.id AND t.tableoid = c.oid AND t.ctid = c.tid"
 		" RETURNING t.id, t.attempt,"
 		"           CASE WHEN t.timeout < interval '100 years'"
 		"                THEN (extract(epoch FROM t.timeout) * 1000000)::int8 END,"
@@ -209,18 +209,19 @@ static Statement statements[STATEMENTS] = {
 		"  FROM %1$s AS t"
 		" WHERE " EXPIRES " AND " EXPIRY " < ($1 AT TIME ZONE 'UTC')"
 		" ORDER BY " EXPIRY
-		" LIMIT $2"},
+		" LIMIT $2"
+		"   FOR NO KEY UPDATE OF t SKIP LOCKED"},
 
 	[STATEMENT_EXPIRE] = {.nargs = 4, .types = {TIMESTAMPTZOID, INT8ARRAYOID, FLOAT8ARRAYOID,
 		 TEXTOID}, .sql =
 		"WITH c AS MATERIALIZED ("
-		"SELECT t.id, t.role"
+		"SELECT t.id, t.tableoid AS oid, t.ctid AS tid"
 		"  FROM ROWS FROM (unnest($2), unnest($3)) AS c (id, active)"
 		"  JOIN %1$s AS t ON t.id = c.id AND t.state = $4 AND " EXPIRED("c.active", "$1") " IS TRUE"
 		"   FOR NO KEY UPDATE OF t SKIP LOCKED"
 		") UPDATE %1$s AS t " SET_GONE
 		"   FROM c"
-		"  WHERE t.id = c.id AND t.role = c.role AND t.state = $4"
+		"  WHERE t.id = c.id AND t.tableoid = c.oid AND t.ctid = c.tid"
 		" RETURNING t.id, t.role::text"},
 
 	[STATEMENT_EXPIRY] = {.sql =
@@ -249,7 +250,8 @@ static Statement statements[STATEMENTS] = {
 	[STATEMENT_REPEAT] = {.nargs = 2, .types = {INT8OID, TEXTOID}, .sql =
 		"SELECT " PLANNED ", t.repeat, t.drift, t.timezone"
 		"  FROM %1$s AS t"
-		" WHERE t.id = $1 AND t.role = $2::name"},
+		" WHERE t.id = $1 AND t.role = $2::name"
+		" LIMIT 1"},
 
 	[STATEMENT_RETRY] = {.nargs = 3, .types = {INT8OID, INT4OID, TIMESTAMPTZOID}, .sql = RETRY},
 
@@ -258,7 +260,7 @@ static Statement statements[STATEMENTS] = {
 
 	[STATEMENT_INSERT_NEXT] = {.nargs = 3, .types = {INT8OID, TIMESTAMPTZOID, TEXTOID}, .sql =
 		"INSERT INTO %1$s (parent, dt, %2$s)"
-		" SELECT t.id, $2, %2$s FROM %1$s AS t WHERE t.id = $1 AND t.role = $3::name"},
+		" SELECT t.id, $2, %2$s FROM %1$s AS t WHERE t.id = $1 AND t.role = $3::name LIMIT 1"},
 };
 /* clang-format on */
 

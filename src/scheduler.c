@@ -61,8 +61,11 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 /* While a task waits for its turn to run apart, one looks for it so often at least. */
 #define APART_RETRY_MS 1000
 
-/* So many messages are remembered. */
+/* So many different messages are logged ... */
 #define REPORTED_MAX 16
+
+/* ... and the same one again after so long. */
+#define REPORT_AGAIN_MS (10 * 60 * 1000)
 
 /* So many tasks are given up by one statement. */
 #define EXPIRE_MAX 1000
@@ -210,6 +213,7 @@ compare(void)
 	int count = queue_work(table, &rows);
 	int i;
 
+	crash_ask();
 	pool_verify(table->relid, rows, count);
 	rescue_retain(rows, count);
 	for (i = 0; i < count; i++)
@@ -263,6 +267,7 @@ expire(TimestampTz now)
 	int64 *ids;
 	QueueRow *rows;
 	int found;
+	int written = 0;
 	int count = 0;
 	int most = aside_singly() ? 1 : EXPIRE_MAX;
 	QueueCandidate *expired;
@@ -280,14 +285,14 @@ expire(TimestampTz now)
 	}
 	if (count > 0)
 	{
-		found = queue_expire(table, now, expired, count, &rows);
-		plan_after(rows, found, now);
+		written = queue_expire(table, now, expired, count, &rows);
+		plan_after(rows, written, now);
 	}
 	next_expiry = queue_expiry(table);
 	end_work();
 	aside_written();
 	/* what somebody has locked, or is set aside, is seen to with the next look */
-	if (next_expiry <= now && count < most)
+	if (next_expiry <= now && written < most)
 		next_expiry = DT_NOEND;
 }
 
@@ -326,6 +331,7 @@ look(TimestampTz now)
 	if (!look_due)
 		return;
 	begin_work("looking at the task table");
+	aside_tidy(now);
 	compare();
 	count = queue_apart(table, &apart);
 	choice_set_apart(apart, count);
@@ -462,6 +468,13 @@ start_some(void)
 	return more;
 }
 
+static void
+forget_reports(void)
+{
+	list_free_deep(reported);
+	reported = NIL;
+}
+
 /* One turn of the loop. */
 static void
 cycle(void)
@@ -492,49 +505,53 @@ cycle(void)
 	if (now >= next_expiry)
 		expire(now);
 	turn_failed = false;
-	if (!rescue_refused() && !aside_any())
-	{
-		list_free_deep(reported);
-		reported = NIL;
-	}
+	if (!rescue_refused() && aside_count() == 0)
+		forget_reports();
 }
 
 /*
- * Does an error come from what the owner has put on the table (a trigger, a
- * constraint, an index), rather than from locks, resources or an interrupt?
+ * Does an error come from what is in a row, or from what the owner has put on the table (a
+ * trigger, a constraint, an index), rather than from locks, resources or an interrupt?
  */
 static bool
 is_of_row(int sqlstate)
 {
 	int category = ERRCODE_TO_CATEGORY(sqlstate);
 
-	return category == ERRCODE_TO_CATEGORY(ERRCODE_RAISE_EXCEPTION) ||
-		   category == ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION ||
-		   category == ERRCODE_DATA_EXCEPTION ||
-		   category == ERRCODE_TO_CATEGORY(ERRCODE_SYNTAX_ERROR) ||
-		   category == ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION ||
-		   category == ERRCODE_EXTERNAL_ROUTINE_EXCEPTION;
+	return sqlstate != ERRCODE_TABLE_CHANGED && sqlstate != ERRCODE_LOCK_NOT_AVAILABLE &&
+		   category != ERRCODE_INSUFFICIENT_RESOURCES && category != ERRCODE_SYSTEM_ERROR &&
+		   (category != ERRCODE_OPERATOR_INTERVENTION || sqlstate == ERRCODE_QUERY_CANCELED);
 }
 
-/* Was this message logged before, and is its cause perhaps the same?  It is from now on. */
+/*
+ * Was this message logged before, and is its cause perhaps the same?  It is from now on.
+ * When there are too many, it is said that no more are logged.
+ */
 static bool
-is_reported(const char *message)
+is_reported(const char *message, TimestampTz now)
 {
+	static TimestampTz since = 0;
 	MemoryContext old;
 	ListCell *cell;
 
+	if (TimestampDifferenceExceeds(since, now, REPORT_AGAIN_MS))
+	{
+		forget_reports();
+		since = now;
+	}
 	foreach(cell, reported)
 		if (strcmp(lfirst(cell), message) == 0)
 			return true;
+	if (list_length(reported) > REPORTED_MAX)
+		return true;
 	old = MemoryContextSwitchTo(TopMemoryContext);
-	if (list_length(reported) == REPORTED_MAX)
-	{
-		pfree(linitial(reported));
-		reported = list_delete_first(reported);
-	}
 	reported = lappend(reported, pstrdup(message));
 	MemoryContextSwitchTo(old);
-	return false;
+	if (list_length(reported) <= REPORTED_MAX)
+		return false;
+	ereport(LOG, (errmsg("pg_task has more errors in database \"%s\" than are logged", database),
+				  errdetail("Different ones are logged again in ten minutes.")));
+	return true;
 }
 
 /*
@@ -552,7 +569,7 @@ recover_from_error(void)
 	HOLD_INTERRUPTS();
 	if (error->sqlerrcode == ERRCODE_TABLE_CHANGED)
 		SetLatch(MyLatch);
-	else if (!is_reported(error->message))
+	else if (!is_reported(error->message, now))
 		EmitErrorReport();
 	FlushErrorState();
 	AbortCurrentTransaction();
@@ -633,6 +650,7 @@ fix_settings(void)
 		{"statement_timeout", "0"},
 		{"row_security", "on"},
 		{"session_replication_role", "origin"},
+		{"quote_all_identifiers", "off"}, /* definitions of indexes are compared */
 	};
 	int i;
 

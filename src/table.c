@@ -92,6 +92,33 @@ static const Column columns[] = {
 };
 /* clang-format on */
 
+/* The types of these columns by their names: what format_type prints depends on settings. */
+static Oid
+column_type(const Column *column)
+{
+	static const struct
+	{
+		const char *name;
+		Oid type;
+	} types[] = {
+		{"bigint", INT8OID},
+		{"integer", INT4OID},
+		{"text", TEXTOID},
+		{"name", NAMEOID},
+		{"interval", INTERVALOID},
+		{"real", FLOAT4OID},
+		{"boolean", BOOLOID},
+		{"bigint[]", INT8ARRAYOID},
+		{"timestamp with time zone", TIMESTAMPTZOID},
+	};
+	int i;
+
+	for (i = 0; i < (int) lengthof(types); i++)
+		if (strcmp(types[i].name, column->type) == 0)
+			return types[i].type;
+	elog(ERROR, "column \"%s\" has no type", column->name);
+}
+
 /*
  * The indexes, as the server prints them, so that an index made under another
  * name is found again.
@@ -328,8 +355,7 @@ check_table(Relation rel, const char *name)
 				refuse(name, "It has no column \"%s\".", columns[i].name);
 			continue;
 		}
-		if (strcmp(format_type_be(TupleDescAttr(RelationGetDescr(rel), number - 1)->atttypid),
-				   columns[i].type) != 0)
+		if (TupleDescAttr(RelationGetDescr(rel), number - 1)->atttypid != column_type(&columns[i]))
 			refuse(name, "The type of its column \"%s\" is another.", columns[i].name);
 	}
 }
@@ -464,14 +490,20 @@ inherited_columns(Relation rel)
 	return list.data;
 }
 
+/* Has the table all its columns, and are they what our statements take them for? */
 static bool
-has_all_columns(Oid relid)
+has_all_columns(Relation rel)
 {
 	int i;
 
 	for (i = 0; i < (int) lengthof(columns); i++)
-		if (get_attnum(relid, columns[i].name) == InvalidAttrNumber)
+	{
+		AttrNumber number = get_attnum(RelationGetRelid(rel), columns[i].name);
+
+		if (number == InvalidAttrNumber ||
+			TupleDescAttr(RelationGetDescr(rel), number - 1)->atttypid != column_type(&columns[i]))
 			return false;
+	}
 	return true;
 }
 
@@ -492,7 +524,7 @@ table_find(Oid relid, MemoryContext context)
 	table->owner = rel->rd_rel->relowner;
 	table->name = MemoryContextStrdup(context, qualified_name(relid));
 	table->inherited = MemoryContextStrdup(context, inherited_columns(rel));
-	table->whole = has_all_columns(relid);
+	table->whole = has_all_columns(rel);
 	relation_close(rel, AccessShareLock);
 	return table;
 }

@@ -16,7 +16,7 @@ typedef struct TaskTable
 	Oid owner;
 	char *name;		 /* quoted and qualified */
 	char *inherited; /* quoted columns that the next row of a repeat takes over */
-	bool whole;		 /* it has all its columns */
+	bool whole;		 /* it has all its columns, of their types */
 } TaskTable;
 
 /* Thrown when the table is not what it was: the work begins anew, and nothing is reported. */

@@ -277,23 +277,28 @@ turns_take_apart(SharedScheduler *me)
 	return me->apart;
 }
 
-/* It was handed out, and counts from there, or it was not started after all. */
+/*
+ * It was handed out, and counts from there, or it was not started after all: then others
+ * may have their turn.
+ */
 void
 turns_give_apart(SharedScheduler *me)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	me->apart = false;
 	LWLockRelease(Shared->directory);
+	turns_apart_ended();
 }
 
-/* Could one be started now? */
+/* Could one be started now?  If not, this scheduler is woken when one has ended. */
 bool
 turns_apart_free(SharedScheduler *me)
 {
 	bool free;
 
-	LWLockAcquire(Shared->directory, LW_SHARED);
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	free = !apart_at_work(me);
+	me->wants_apart = !free;
 	LWLockRelease(Shared->directory);
 	return free;
 }

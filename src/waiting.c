@@ -22,8 +22,10 @@
 /* A known average follows the last few runs. */
 #define AVERAGE_WEIGHT 0.2
 
-/* How long a queue without tasks is remembered. */
+/* How long a queue without tasks is remembered, and how long when there are many. */
 #define QUEUE_MEMORY_MS (10 * 60 * 1000)
+#define QUEUE_MEMORY_MANY_MS 1000
+#define QUEUES_MANY 1000
 
 typedef struct QueueEntry
 {
@@ -270,6 +272,7 @@ waiting_head(const TaskGroup *key, TaskPlace place)
 static void
 forget_queues(TimestampTz now)
 {
+	int memory = queues->members > QUEUES_MANY ? QUEUE_MEMORY_MANY_MS : QUEUE_MEMORY_MS;
 	queues_iterator iter;
 	QueueEntry *entry;
 
@@ -279,7 +282,7 @@ forget_queues(TimestampTz now)
 		WaitingQueue *queue = entry->queue;
 
 		if (queue->groups > 0 || queue->running > 0 || queue->paused_until > now ||
-			!TimestampDifferenceExceeds(queue->last_start, now, QUEUE_MEMORY_MS))
+			!TimestampDifferenceExceeds(queue->last_start, now, memory))
 			continue;
 		queues_delete_item(queues, entry);
 		pfree(queue->name);
