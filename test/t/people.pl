@@ -154,9 +154,10 @@ wait_for_table($node, db => 'shop');
 flows('under another name', qw(shop postgres));
 open_gate($node, 'rename', db => 'shop');
 wait_until($node, "SELECT count(*) = 0 $busy AND state <> 'idle'");
+is(shop("SELECT state, attempt FROM aside WHERE id = $id"), 'DONE|1', 'RENAME: what ran ends in the renamed table');
 shop('BEGIN; DROP TABLE task; ALTER TABLE aside RENAME TO task; COMMIT');
 wait_for($id, 'DONE');
-is(effects('rename'), row($id, 'attempt') > 0 ? 1 : 0, 'RENAME and back: one effect');
+is(effects('rename') . row($id, 'attempt'), '11', 'RENAME and back: one effect, of one run');
 flows('RENAME and back', qw(shop postgres));
 
 # Columns: ours come back, theirs need not; without one that we cannot do without, the table is refused, until it is back.
@@ -168,6 +169,19 @@ open_gate($node, 'columns', db => 'shop');
 wait_for($id, 'DONE');
 is(shop("SELECT state FROM task WHERE parent = $id"), 'PLAN', 'dropped columns: it repeats');
 flows('dropped columns', qw(shop postgres));
+
+# A column is of another type when the outcome is written: no statement of ours may take it for what it was.
+$id = start_task('type', repeat => '1 day');
+$position = log_position($node);
+shop('ALTER TABLE task ALTER timezone TYPE bigint USING 5');
+open_gate($node, 'type', db => 'shop');
+wait_for_log_line($node, qr/DETAIL:  The type of its column "timezone" is another/, $position);
+wait_until($node, "SELECT count(*) = 0 $busy AND state <> 'idle'");
+is(effects('type') . row($id, 'state'), '0WORK', 'another type: no effect yet');
+shop('ALTER TABLE task ALTER timezone TYPE text USING NULL');
+wait_for($id, 'DONE');
+is(effects('type') . row($id, 'attempt'), '12', 'the type is back: it runs again');
+unlike(log_since($node, $position), qr/terminated by signal/, 'no process has died of it');
 for my $column ([ 'attempt', 'int NOT NULL DEFAULT 0' ], [ 'dt', 'timestamptz NOT NULL DEFAULT now()' ])
 {
 	my ($name, $type) = @$column;

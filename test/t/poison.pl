@@ -168,6 +168,28 @@ is(fields($helped), 'FAIL|2|0|2', 'a parallel worker that dies, dies for its tas
 wait_for_held(1);
 is(sql("SELECT crashed FROM task WHERE id = $beside"), 0, 'and for no other');
 
+# A start that fails in between does not forget who was to blame.
+my $blamed = insert_task($node, request => q{SELECT hold('sixth')});
+wait_for_held(2);
+set_conf($node, 'restart_after_crash = off');
+wait_until($node, 'SHOW restart_after_crash', expected => 'off');
+my $dir = $node->data_dir;
+kill 'KILL', task($node, $blamed, 'pid');
+for (1 .. 1000)
+{
+	last unless -e "$dir/postmaster.pid";
+	select(undef, undef, undef, 0.01);
+}
+$node->{_pid} = undef;
+rename "$dir/pg_wal", "$dir/pg_wal.away" or die;
+is($node->start(fail_ok => 1), 0, 'the server cannot start');
+PostgreSQL::Test::Utils::system_or_bail('rm', '-rf', "$dir/pg_wal");
+rename "$dir/pg_wal.away", "$dir/pg_wal" or die;
+$node->start;
+wait_until($node, "SELECT crashed = 1 FROM task WHERE id = $blamed");
+is(sql("SELECT crashed FROM task WHERE id = $beside"), 0, 'who crashed the server is known all the same');
+set_conf($node, 'restart_after_crash = on');
+
 # How many crashes are too many can be set.
 set_conf($node, 'pg_task.max_crashes = 1');
 wait_until($node, 'SHOW pg_task.max_crashes', expected => 1);
