@@ -127,22 +127,15 @@ next_planned(TimestampTz planned, const Interval *repeat, TimestampTz now, pg_tz
 			low = 0;
 		high = low + 1;
 	}
-	/* low is not later than now; double the step until high is */
-	for (;;)
-	{
-		if (!schedule_add(planned, repeat, high, zone, &moment))
+	/* low is not later than now; double the step until high is, or is out of range */
+	while (schedule_add(planned, repeat, high, zone, &moment) && moment <= now)
+		if (pg_add_s64_overflow(high, high - low, &high))
 			return false;
-		if (moment > now)
-			break;
-		high += high - low;
-	}
 	while (high - low > 1)
 	{
 		int64 middle = low + (high - low) / 2;
 
-		if (!schedule_add(planned, repeat, middle, zone, &moment))
-			return false;
-		if (moment > now)
+		if (!schedule_add(planned, repeat, middle, zone, &moment) || moment > now)
 			high = middle;
 		else
 			low = middle;

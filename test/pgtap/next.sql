@@ -112,5 +112,9 @@ SELECT is(count(*), 0::bigint, 'all as by walking' || coalesce(', but not ' || m
                walk(planned, step, drift, ended, zone) AS wanted FROM cases) AS x
  WHERE got IS DISTINCT FROM wanted;
 
+-- To the end of the calendar, and not beyond.
+SELECT is(pg_task_next('2026-01-01 00:00:00 UTC', '1 h', true, '294276-12-31 13:59:58 UTC', 'UTC'), '294276-12-31 14:00:00 UTC'::timestamptz, 'the last hours');
+SELECT is(pg_task_next('2026-01-01 00:00:00 UTC', '1 h', true, '294276-12-31 23:59:58 UTC', 'UTC'), NULL, 'there is none');
+
 SELECT * FROM finish();
 ROLLBACK;
