@@ -261,8 +261,11 @@ quit_worker(SIGNAL_ARGS)
 static void
 start_executor(QueryDesc *query, int flags)
 {
-	if (IsParallelWorker() && watched == NULL && MyProc->lockGroupLeader)
+	static bool asked = false;
+
+	if (IsParallelWorker() && !asked && MyProc->lockGroupLeader)
 	{
+		asked = true;
 		watched = shared_executor_of((int) (MyProc->lockGroupLeader - ProcGlobal->allProcs));
 		if (watched)
 		{

@@ -5,12 +5,14 @@
  * An executor is connected to one database as one role, which is its session
  * user: a task has that role's rights and no way to others.  It takes claimed
  * tasks from its slot, runs each in one transaction together with the
- * write-back of its outcome, and stays for the next.
+ * write-back of its outcome, and stays for the next.  A run that collided with
+ * another transaction is begun anew; one whose row was taken from it is cancelled
+ * by the scheduler, through a mark in the slot and SIGINT.
  *
  * The write-back is the only thing done with other rights: those of the
  * table's owner, in a security-restricted context, with a fixed search path.
- * It carries a fence (the attempt it started): when the row is no longer that
- * run, everything is rolled back.
+ * It carries a fence (the attempt it started and the time of its claim): when the row
+ * is no longer that run, everything is rolled back.
  *
  * This room schedules nothing and looks at no slot but its own.
  */

@@ -1,6 +1,7 @@
 /*
  * functions.c
- *		What SQL calls: the trigger on the task table, and pg_task_next.
+ *		What SQL calls: the triggers on the task table, pg_task_next and
+ *		pg_task_cancel.
  *
  * The trigger checks what a user writes into a row, and remembers in which
  * group it waits.  The checks are here rather than in CHECK constraints because
