@@ -65,8 +65,13 @@ sub wait_until
 {
 	my ($node, $query, %opt) = @_;
 
-	return
-	  if $node->poll_query_until($opt{db} // $default_db, $query, $opt{expected} // 't');
+	# while the server comes up again, psql may be gone before it is told the query
+	for (1 .. 1000)
+	{
+		my $found = eval { $node->poll_query_until($opt{db} // $default_db, $query, $opt{expected} // 't') };
+		return if $found;
+		last unless $@ =~ /Broken pipe/;
+	}
 	my @log = grep { !/LOG:  statement:/ } split /\n/, slurp_file($node->logfile);
 	splice @log, 0, -40 if @log > 40;
 	diag($_) for @log;

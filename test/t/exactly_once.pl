@@ -28,7 +28,7 @@ my %end = (
 	'a process is killed' => sub {
 		my ($pid) = backends($node, 'executor');
 		kill 'KILL', $pid;
-		$node->poll_query_until('postgres', 'SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = ' . $pid . ')');
+		wait_until($node, 'SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = ' . $pid . ')');
 	},
 	'the scheduler is terminated' => sub {
 		my ($pid) = backends($node, 'scheduler');

@@ -62,7 +62,7 @@ my @innocent = map { insert_task($node, queue => 'innocent', request => q{INSERT
 wait_for_held(2);
 my @waiting = map { insert_task($node, queue => 'narrow', max => 1, dt => 'infinity', request => 'SELECT 1') } 1 .. 3;
 my $poison = insert_task($node, queue => 'poison', request => 'SELECT die()', repeat => '1 s', retry => 5);
-$node->poll_query_until('postgres', "SELECT state = 'FAIL' FROM task WHERE id = $poison");
+wait_until($node, "SELECT state = 'FAIL' FROM task WHERE id = $poison");
 is(fields($poison), 'FAIL|2|0|2', 'a task that crashes the server is given up');
 is(task($node, $poison, 'error, sqlstate, response'),
 	'the server crashed while the task ran (2 times)|57P02|FATAL:  the server crashed while the task ran (2 times)', 'and it says so');
@@ -83,7 +83,7 @@ for my $n (2 .. 4)
 {
 	my ($pid) = $n == 4 ? backends($node, 'scheduler') : sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'});
 	kill 'KILL', $pid;
-	$node->poll_query_until('postgres', "SELECT attempt = $n AND state = 'WORK' FROM task WHERE id = $long");
+	wait_until($node, "SELECT attempt = $n AND state = 'WORK' FROM task WHERE id = $long");
 }
 is(fields($long), 'WORK|4|0|0', 'another process dies: no task is to blame');
 for my $mode (qw(immediate immediate fast))
@@ -157,11 +157,11 @@ my $helped = insert_task($node, request => q{SET parallel_setup_cost = 0; SET pa
 my $beside = insert_task($node, request => q{SELECT hold('fifth')});
 for my $n (1 .. 2)
 {
-	$node->poll_query_until('postgres', qq{SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'parallel worker' AND wait_event = 'PgSleep')
+	wait_until($node, qq{SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'parallel worker' AND wait_event = 'PgSleep')
 		AND (SELECT state = 'WORK' AND attempt = $n FROM task WHERE id = $helped)});
 	my ($worker) = split /\n/, sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'parallel worker' AND wait_event = 'PgSleep'});
 	kill 'KILL', $worker;
-	$node->poll_query_until('postgres', "SELECT crashed = $n FROM task WHERE id = $helped");
+	wait_until($node, "SELECT crashed = $n FROM task WHERE id = $helped");
 }
 wait_for_state($node, $helped, 'FAIL');
 is(fields($helped), 'FAIL|2|0|2', 'a parallel worker that dies, dies for its task');
@@ -195,7 +195,7 @@ set_conf($node, 'pg_task.max_crashes = 1');
 wait_until($node, 'SHOW pg_task.max_crashes', expected => 1);
 wait_for_schedulers($node, 'other', 'postgres');
 $poison = insert_task($node, request => 'SELECT die()');
-$node->poll_query_until('postgres', "SELECT state = 'FAIL' FROM task WHERE id = $poison");
+wait_until($node, "SELECT state = 'FAIL' FROM task WHERE id = $poison");
 is(fields($poison), 'FAIL|1|0|1', 'pg_task.max_crashes');
 
 done_testing();
