@@ -56,10 +56,9 @@ static int
 fix_planner(void)
 {
 	static const char *const fixed[][2] = {
-		{"enable_indexscan", "on"}, {"enable_nestloop", "on"},
-		{"enable_seqscan", "off"},	{"enable_bitmapscan", "off"},
-		{"enable_hashjoin", "off"}, {"enable_mergejoin", "off"},
-		{"enable_sort", "off"},		{"jit", "off"},
+		{"enable_indexscan", "on"},	  {"enable_nestloop", "on"},  {"enable_seqscan", "off"},
+		{"enable_bitmapscan", "off"}, {"enable_hashjoin", "off"}, {"enable_mergejoin", "off"},
+		{"enable_sort", "off"},		  {"enable_material", "off"}, {"jit", "off"},
 	};
 	int nest_level = NewGUCNestLevel();
 	int i;
