@@ -42,9 +42,12 @@ typedef enum QueueStatement
 #define G_ROLE "t.role::text"
 #define G_ALL G_QUEUE ", " G_MAX ", t.priority, " G_ROLE
 
-/* What an owner's own table may hold, and nobody can order. */
+/*
+ * Not what an owner's own table may hold, and nobody can order.  Said so that the server
+ * does not take it for a condition on the index, where it would hide a better one.
+ */
 #define COMPLETE \
-	"t.queue IS NOT NULL AND t.priority IS NOT NULL AND t.role IS NOT NULL AND t.dt IS NOT NULL"
+	"(t.queue IS NULL OR t.priority IS NULL OR t.role IS NULL OR t.dt IS NULL) IS NOT TRUE"
 
 /* What is planned is planned for this moment, however often it was tried. */
 #define PLANNED "coalesce(t.planned, t.dt)"
