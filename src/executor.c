@@ -227,15 +227,13 @@ start_timeout(void)
 static void
 find_table(const SharedTask *task)
 {
-	Oid relid = task->relid;
-
-	LockRelationOid(relid, AccessShareLock);
-	if (table && table->relid == relid && !table_changed())
+	LockRelationOid(task->relid, AccessShareLock);
+	if (table && table->relid == task->relid && !table_changed())
 		return;
 	queue_forget();
 	table_free(table);
-	table_watch(relid);
-	table = table_find(relid, TopMemoryContext);
+	table_watch(task->relid);
+	table = table_find(task->relid, TopMemoryContext);
 	if (table == NULL)
 		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("the task table is gone")));
 	/* somebody has changed a column; the scheduler will add it again, and the task is run again */

@@ -10,7 +10,6 @@
 
 #include "common/pg_prng.h"
 #include "utils/acl.h"
-#include "utils/datetime.h"
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 

@@ -171,14 +171,6 @@ pool_runs(Oid relid, TaskRun run, WaitingQueue *queue)
 	return false;
 }
 
-/* Is any task in an executor's hands? */
-bool
-pool_busy(void)
-{
-	foreach_executor(executor) if (executor->assigned != executor->reaped) return true;
-	return false;
-}
-
 /*
  * The row of a run was taken from it.  Marked as cancelled it does not begin, or, if
  * it is at work, it is interrupted; the mark tells the executor that the signal is

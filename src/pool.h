@@ -17,7 +17,6 @@ typedef struct PoolExecutor PoolExecutor;
 
 extern void pool_create(SharedScheduler *scheduler, const char *database);
 extern bool pool_runs(Oid relid, TaskRun run, WaitingQueue *queue);
-extern bool pool_busy(void);
 extern void pool_verify(Oid relid, const QueueWork *rows, int count);
 
 extern void pool_reap(void);

@@ -208,7 +208,10 @@ queue_release(const TaskTable *table, const TaskRun *runs, int count, int64 **id
 	return count;
 }
 
-/* Likewise, plan again for now what was running in a process that is gone, and say so. */
+/*
+ * Plan again, at once, what was running in a process that is gone, and say why.  Returns the
+ * ids of those for which that was done, as queue_release does.
+ */
 int
 queue_replan(const TaskTable *table, const TaskRun *runs, int count, const TaskFailure *why,
 			 int64 **ids)

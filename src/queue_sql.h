@@ -56,15 +56,14 @@ typedef enum QueueStatement
 #define EXPIRY "(" PLANNED " AT TIME ZONE 'UTC') + t.active"
 #define EXPIRES "t.state = 'PLAN' AND t.active < interval '100 years'"
 
+/* clang-format off */
 /* Has a task expired, that has a default in seconds, 0: none? */
 #define ACTIVE(seconds) "coalesce(t.active, nullif(" seconds ", 0) * interval '1 s')"
-#define EXPIRED(seconds, now)                                                \
-	"(" ACTIVE(seconds) " < interval '100 years'"                            \
-						" AND (" PLANNED                                     \
-						" AT TIME ZONE 'UTC') + " ACTIVE(seconds) " < (" now \
-																  " AT TIME ZONE 'UTC'))"
+#define EXPIRED(seconds, now) \
+	"(" ACTIVE(seconds) " < interval '100 years'" \
+	" AND (" PLANNED " AT TIME ZONE 'UTC') + " ACTIVE(seconds) " < (" now " AT TIME ZONE 'UTC'))"
 
-#define SET_GONE                                                                                \
+#define SET_GONE \
 	"SET state = 'GONE', stop = clock_timestamp(), error = 'the task was not started in time'," \
 	"    sqlstate = '57014', response = 'ERROR:  the task was not started in time'"
 
@@ -72,28 +71,27 @@ typedef enum QueueStatement
 #define CLAIMED(alias) "coalesce(" alias ".start, '-infinity')"
 
 /* Of the runs in three arrays, those that still are, and that nobody locks. */
-#define RUNS_NOT_LOCKED                                                                          \
-	"SELECT r.id, r.attempt, " CLAIMED(                                                          \
-		"r") " AS claimed"                                                                       \
-			 "  FROM ROWS FROM (unnest($1), unnest($2), unnest($3)) AS a (id, attempt, claimed)" \
-			 "  JOIN %1$s AS r ON r.id = a.id AND r.attempt = a.attempt AND " CLAIMED(           \
-				 "r") " = a.claimed"                                                             \
-					  "   AND r.state = 'WORK'"                                                  \
-					  "   FOR NO KEY UPDATE OF r SKIP LOCKED"
+#define RUNS_NOT_LOCKED \
+	"SELECT r.id, r.attempt, " CLAIMED("r") " AS claimed" \
+	"  FROM ROWS FROM (unnest($1), unnest($2), unnest($3)) AS a (id, attempt, claimed)" \
+	"  JOIN %1$s AS r ON r.id = a.id AND r.attempt = a.attempt" \
+	"   AND " CLAIMED("r") " = a.claimed AND r.state = 'WORK'" \
+	"   FOR NO KEY UPDATE OF r SKIP LOCKED"
 
 /* What decides whether a run is tried again. */
-#define RETRY                                                                                                                \
-	"SELECT coalesce(t.failed, 0), coalesce(t.crashed, 0), coalesce(t.retry, -1), coalesce(t.backoff, -1)::float8,"          \
-	"       (CASE WHEN t.delay IS NULL THEN -1 ELSE least(extract(epoch FROM t.delay), 3600) * 1000000 END)::int8, " PLANNED \
-	","                                                                                                                      \
-	"       ((" PLANNED " AT TIME ZONE 'UTC')"                                                                               \
-	"        + CASE WHEN t.active < interval '100 years' THEN t.active END) AT TIME ZONE 'UTC',"                             \
-	"       t.repeat IS NOT NULL, coalesce(t.role::text, '')"                                                                \
-	"  FROM %1$s AS t"                                                                                                       \
-	" WHERE t.id = $1 AND t.attempt = $2 AND " CLAIMED("t") " = $3 AND t.state = 'WORK'"                                     \
-															"   FOR NO KEY UPDATE OF t"
+#define RETRY \
+	"SELECT coalesce(t.failed, 0), coalesce(t.crashed, 0), coalesce(t.retry, -1)," \
+	"       coalesce(t.backoff, -1)::float8," \
+	"       (CASE WHEN t.delay IS NULL THEN -1" \
+	"             ELSE least(extract(epoch FROM t.delay), 3600) * 1000000 END)::int8," \
+	"       " PLANNED "," \
+	"       ((" PLANNED " AT TIME ZONE 'UTC')" \
+	"        + CASE WHEN t.active < interval '100 years' THEN t.active END) AT TIME ZONE 'UTC'," \
+	"       t.repeat IS NOT NULL, coalesce(t.role::text, '')" \
+	"  FROM %1$s AS t" \
+	" WHERE t.id = $1 AND t.attempt = $2 AND " CLAIMED("t") " = $3 AND t.state = 'WORK'" \
+	"   FOR NO KEY UPDATE OF t"
 
-/* clang-format off */
 static Statement statements[STATEMENTS] = {
 	/* from group to group, one descent of the index each */
 	[STATEMENT_LOOK] = {.sql =
@@ -114,7 +112,8 @@ static Statement statements[STATEMENTS] = {
 		"         LIMIT 1) AS n"
 		") SELECT queue, max, priority, role, dt, id FROM g"},
 
-	[STATEMENT_PEEK] = {.nargs = 7, .types = {TEXTOID, INT4OID, INT4OID, TEXTOID, TIMESTAMPTZOID, INT8OID, INT8OID}, .sql =
+	[STATEMENT_PEEK] = {.nargs = 7, .types = {TEXTOID, INT4OID, INT4OID, TEXTOID, TIMESTAMPTZOID,
+		 INT8OID, INT8OID}, .sql =
 		"SELECT t.dt, t.id"
 		"  FROM %1$s AS t"
 		" WHERE t.state = 'PLAN'"
@@ -153,7 +152,8 @@ static Statement statements[STATEMENTS] = {
 		"                THEN t.request END, t.role::text"},
 
 	/* the scheduler waits for nobody's row locks */
-	[STATEMENT_RELEASE] = {.nargs = 3, .types = {INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID}, .sql =
+	[STATEMENT_RELEASE] = {.nargs = 3, .types = {INT8ARRAYOID, INT4ARRAYOID,
+		 TIMESTAMPTZARRAYOID}, .sql =
 		"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
 		" UPDATE %1$s AS t"
 		"    SET state = 'PLAN', attempt = t.attempt - 1, start = NULL, pid = NULL"
@@ -179,7 +179,8 @@ static Statement statements[STATEMENTS] = {
 		 TIMESTAMPTZOID, TEXTOID}, .sql =
 		"UPDATE %1$s AS t"
 		"   SET state = $4, start = $5, stop = $6, response = $7, error = $8, sqlstate = $9,"
-		"       notice = $10, failed = least(coalesce(t.failed, 0), 2147483646) + $11, crashed = coalesce(t.crashed, 0) + $12,"
+		"       notice = $10, failed = least(coalesce(t.failed, 0), 2147483646) + $11,"
+		"       crashed = coalesce(t.crashed, 0) + $12,"
 		"       planned = CASE WHEN $13 IS NULL THEN t.planned ELSE " PLANNED " END,"
 		"       dt = coalesce($13, t.dt)"
 		" WHERE t.id = $1 AND t.attempt = $2 AND " CLAIMED("t") " = $3 AND t.state = $14"},
@@ -196,7 +197,8 @@ static Statement statements[STATEMENTS] = {
 		" WHERE (t.state = 'WORK' OR (t.state = 'PLAN' AND t.crashed > 0))"
 		"   AND t.state = $1 AND t.crashed > 0"},
 
-	[STATEMENT_REFUSE] = {.nargs = 5, .types = {INT8OID, TEXTOID, TEXTOID, TEXTOID, TEXTOID}, .sql =
+	[STATEMENT_REFUSE] = {.nargs = 5, .types = {INT8OID, TEXTOID, TEXTOID, TEXTOID,
+		 TEXTOID}, .sql =
 		"WITH c AS MATERIALIZED ("
 		"SELECT t.id"
 		"  FROM %1$s AS t"
