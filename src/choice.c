@@ -44,11 +44,12 @@ choice_set_apart(const int64 *ids, int count)
 	if (apart)
 		pfree(apart);
 	apart = NULL;
-	apart_count = count;
+	apart_count = 0;
 	waits_apart = false;
 	if (count == 0)
 		return;
 	apart = MemoryContextAllocHuge(TopMemoryContext, count * sizeof(int64));
+	apart_count = count;
 	memcpy(apart, ids, count * sizeof(int64));
 	qsort(apart, count, sizeof(int64), compare_ids);
 }
@@ -304,11 +305,12 @@ choice_make(const TaskTable *table, TimestampTz now, int limit, bool *wants_exec
 	return dropped;
 }
 
-/* Nothing of what was chosen is started after all. */
+/* Nothing of what was chosen is started after all, but for what was handed out already. */
 void
 choice_drop(void)
 {
 	while (choice_count > 0)
-		waiting_ended(choice_list[--choice_count].queue);
+		if (choice_list[--choice_count].queue)
+			waiting_ended(choice_list[choice_count].queue);
 	pool_wake();
 }

@@ -85,6 +85,8 @@ static LocalTransactionId first_transaction = 0; /* that its request began in; 0
 static bool committed = false;					 /* the request has committed by itself */
 static bool row_lost = false;					 /* the row is that run no more */
 static bool soiled = false;						 /* the session cannot be cleaned any more */
+static bool block_refused = false; /* the last run failed, for it must not be in a block of ours */
+static bool without_block = false; /* so it is run without one */
 
 /* Start an executor process for a reserved slot.  NULL: no worker slot is free. */
 BackgroundWorkerHandle *
@@ -231,7 +233,9 @@ find_table(const SharedTask *task)
 	if (table && table->relid == task->relid && !table_changed())
 		return;
 	queue_forget();
+	/* the look-up may fail: what it replaces is gone by then */
 	table_free(table);
+	table = NULL;
 	table_watch(task->relid);
 	table = table_find(task->relid, TopMemoryContext);
 	if (table == NULL)
@@ -369,13 +373,13 @@ check_own_row(const SharedTask *task, TimestampTz started)
 static void
 note_commits(void)
 {
-	if (first_transaction != 0 && COMPAT_LOCAL_XID != first_transaction)
-	{
+	bool another = first_transaction != 0 && COMPAT_LOCAL_XID != first_transaction;
+
+	first_transaction = 0;
+	committed |= another;
+	if (another)
 		result_put_line(&notices, "INFO:  the request has committed by itself: it is run at least"
 								  " once, not exactly once");
-		committed = true;
-	}
-	first_transaction = 0;
 }
 
 /* Run the task and commit its effects with its outcome; errors are thrown. */
@@ -389,7 +393,7 @@ run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
 	result_init(&result, settings_response_limit);
 	first_transaction = COMPAT_LOCAL_XID;
 	client_begin(&result, &notices);
-	request_run(request, task_context, format, &result);
+	request_run(request, task_context, format, &result, !without_block);
 	table_fire_deferred();
 	client_end();
 	note_commits();
@@ -418,7 +422,10 @@ run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
 	}
 }
 
-/* What is left of an error, once the transaction is gone. */
+/*
+ * What is left of an error, once the transaction is gone.  A library may rewrite it on its way to
+ * the log (a cancel becomes a deadlock that spans several servers): what it says then counts.
+ */
 static ErrorData *
 catch_error(void)
 {
@@ -434,12 +441,13 @@ catch_error(void)
 	QueryCancelPending = false;
 	MemoryContextSwitchTo(task_context);
 	note_commits();
+	block_refused = request_in_block() && geterrcode() == ERRCODE_ACTIVE_SQL_TRANSACTION;
+	if (geterrcode() != ERRCODE_TABLE_CHANGED && !block_refused)
+		EmitErrorReport();
 	error = CopyErrorData();
+	FlushErrorState();
 	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && (is_cancelled() || timed_out))
 		error->message = pstrdup(is_cancelled() ? stopped : "canceling task due to timeout");
-	if (error->sqlerrcode != ERRCODE_TABLE_CHANGED)
-		EmitErrorReport();
-	FlushErrorState();
 	error_context_stack = NULL;
 	AbortOutOfAnyTransaction();
 	PortalErrorCleanup();
@@ -464,7 +472,7 @@ write_failure(const SharedTask *task, ErrorData *error, const char *request, Tim
 	}
 	failed.start = started;
 	failed.stop = GetCurrentTimestamp();
-	failed.response = result_cut(result_error(error, request), settings_response_limit);
+	failed.response = result_error(error, request, settings_response_limit);
 	failed.error = result_cut(error->message ? error->message : "", settings_response_limit);
 	failed.notice = notice_text();
 	failed.sqlstate = unpack_sql_state(error->sqlerrcode);
@@ -528,7 +536,7 @@ run_once(const SharedTask *task, char **request, TimestampTz started)
 	MemoryContextReset(task_context);
 	MemoryContextSwitchTo(task_context);
 	result_init(&notices, settings_response_limit);
-	committed = false;
+	committed = block_refused = false;
 	*request = NULL;
 	start_timeout();
 	listening = true;
@@ -572,21 +580,29 @@ give_way(int reruns)
 	ResetLatch(MyLatch);
 }
 
+static bool
+is_collision(const ErrorData *error)
+{
+	return error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
+		   error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED;
+}
+
 /*
  * A run that collided with another is begun anew at once, unless a part of it is
- * committed.  The session is cleaned before.
+ * committed; so is one that must not be in a block.  The session is cleaned before.
  */
 static bool
-begins_anew(const SharedTask *task, const ErrorData *error, int reruns)
+begins_anew(const SharedTask *task, const ErrorData *error, int *reruns)
 {
-	if (error->sqlerrcode != ERRCODE_T_R_SERIALIZATION_FAILURE &&
-		error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
+	if (!block_refused && (!is_collision(error) || *reruns >= RERUNS))
 		return false;
-	if (reruns >= RERUNS || committed || timed_out || is_cancelled())
+	if (committed || timed_out || is_cancelled())
 		return false;
 	soiled |= !cleanup_session(me->role);
 	show_task(task);
-	give_way(reruns);
+	without_block |= block_refused;
+	if (!block_refused)
+		give_way((*reruns)++);
 	return true;
 }
 
@@ -599,10 +615,10 @@ run_task(const SharedTask *task)
 	int reruns = 0;
 
 	set_deadline(task, started);
-	row_lost = false;
+	row_lost = without_block = false;
 	do
 		error = run_once(task, &request, started);
-	while (error && begins_anew(task, error, reruns++));
+	while (error && begins_anew(task, error, &reruns));
 	if (error && error->sqlerrcode == ERRCODE_TABLE_CHANGED)
 		hand_back();
 	if (error)
@@ -685,6 +701,7 @@ attach(Datum arg)
 	crash_watch(me);
 	roles_define();
 	BackgroundWorkerInitializeConnectionByOid(me->database, me->role, COMPAT_WORKER_FLAGS);
+	client_describe();
 	client_define();
 	cleanup_define();
 	statement_define();

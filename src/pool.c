@@ -221,12 +221,20 @@ pool_verify(Oid relid, const QueueWork *rows, int count)
 	}
 }
 
+/* The task runs no more, as far as its queue is concerned. */
 static void
-lose(PoolTask *task, RescueKind kind, const TaskFailure *failure)
+stop_counting(PoolTask *task)
 {
 	if (task->queue)
 		waiting_ended(task->queue);
 	task->queue = NULL;
+}
+
+/* Should there be no memory to rescue it, a look finds that nobody has it in hand. */
+static void
+lose(PoolTask *task, RescueKind kind, const TaskFailure *failure)
+{
+	stop_counting(task);
 	rescue_add(task->run, kind, failure);
 }
 
@@ -242,9 +250,8 @@ reap_finished(PoolExecutor *executor, uint32 done)
 		{
 			waiting_learn(task->queue,
 						  executor->slot->ring[executor->reaped % SHARED_RING].elapsed);
-			waiting_ended(task->queue);
 		}
-		task->queue = NULL;
+		stop_counting(task);
 	}
 	executor->apart &= executor->reaped != executor->assigned;
 }
@@ -338,11 +345,7 @@ reap(PoolExecutor *executor)
 		/* it left with an empty ring */
 		while (executor->reaped != executor->assigned)
 		{
-			PoolTask *task = &executor->ring[executor->reaped++ % SHARED_RING];
-
-			if (task->queue)
-				waiting_ended(task->queue);
-			task->queue = NULL;
+			stop_counting(&executor->ring[executor->reaped++ % SHARED_RING]);
 		}
 		drop(executor);
 	}
@@ -363,11 +366,15 @@ take_back(PoolExecutor *executor)
 {
 	SharedExecutor *slot = executor->slot;
 	uint32 end = executor->assigned;
+	uint32 i;
 
 	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
 	if (slot->generation == executor->generation)
 		executor->assigned = slot->assigned = slot->taken;
 	LWLockRelease(slot->lock);
+	/* all of them at once, for nobody accounts for what is behind the end of the ring */
+	for (i = executor->assigned; i != end; i++)
+		stop_counting(&executor->ring[i % SHARED_RING]);
 	while (end != executor->assigned)
 		lose(&executor->ring[--end % SHARED_RING], RESCUE_NOT_STARTED, NULL);
 }

@@ -5,7 +5,9 @@
  * What the rules of that protocol are is said in the manual, under "Multiple
  * Statements in a Simple Query": the statements are one transaction, unless
  * BEGIN, COMMIT or ROLLBACK are among them; one that needs to be at top level
- * must be alone.  Each statement goes through a portal, from PortalStart to
+ * must be alone.  One that needs not is in a block all the same, for some extensions ask for that:
+ * what such a statement does elsewhere is then committed with our transaction, and not before.
+ * Each statement goes through a portal, from PortalStart to
  * PortalRun, so procedures may commit and VACUUM may have its transactions.
  *
  * This room does not know the task table.
@@ -31,6 +33,9 @@
 #include "client.h"
 #include "compat.h"
 #include "request.h"
+
+/* The statement that runs is alone in its request, and in a block of ours. */
+static bool in_block = false;
 
 /* COPY to or from the client: there is one that reads text, and none that sends. */
 static void
@@ -121,6 +126,30 @@ run_statement(RawStmt *raw, const char *request, ResultReceiver *receiver, Resul
 		put_command_tag(result, &completion);
 }
 
+/*
+ * Is this a statement that may be alone or in a block, whatever it calls?  Others commit, must
+ * be at top level, or have no effect outside a block and say so.
+ */
+static bool
+may_be_in_block(Node *statement)
+{
+	switch (nodeTag(statement))
+	{
+		case T_SelectStmt:
+		case T_InsertStmt:
+		case T_UpdateStmt:
+		case T_DeleteStmt:
+		case T_MergeStmt:
+		case T_ExplainStmt:
+		case T_CopyStmt:
+		case T_CreateTableAsStmt:
+		case T_RefreshMatViewStmt:
+			return true;
+		default:
+			return false;
+	}
+}
+
 /* Some statements cannot be undone: what they did is committed at once. */
 static bool
 commits_now(Node *statement)
@@ -133,10 +162,12 @@ commits_now(Node *statement)
  * Run all statements of a request, in order, and put what they return into
  * the result.  The caller has started a transaction, and finds one open
  * afterwards: another one if the request has committed or rolled back by itself;
- * only what came after that can still be undone.  Errors are thrown.
+ * only what came after that can still be undone.  Errors are thrown.  If "block" is
+ * set, a statement that stands alone and may be in a block is in one.
  */
 void
-request_run(const char *request, MemoryContext context, ResultFormat format, ResultText *result)
+request_run(const char *request, MemoryContext context, ResultFormat format, ResultText *result,
+			bool block)
 {
 	ResultReceiver *receiver = result_receiver(result, format);
 	List *statements = pg_parse_query(request);
@@ -145,6 +176,8 @@ request_run(const char *request, MemoryContext context, ResultFormat format, Res
 	bool open = true;
 	ListCell *cell;
 
+	in_block = block && list_length(statements) == 1 &&
+			   may_be_in_block(linitial_node(RawStmt, statements)->stmt);
 	foreach(cell, statements)
 	{
 		RawStmt *raw = lfirst_node(RawStmt, cell);
@@ -152,7 +185,7 @@ request_run(const char *request, MemoryContext context, ResultFormat format, Res
 		if (!open)
 			StartTransactionCommand();
 		open = true;
-		if (list_length(statements) > 1)
+		if (list_length(statements) > 1 || in_block)
 			BeginImplicitTransactionBlock();
 		MemoryContextSwitchTo(statement_context);
 		CHECK_FOR_INTERRUPTS();
@@ -176,4 +209,15 @@ request_run(const char *request, MemoryContext context, ResultFormat format, Res
 		ereport(ERROR, (errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 						errmsg("the request left a transaction open"),
 						errdetail("It was rolled back."), errhint("Add COMMIT or ROLLBACK.")));
+	in_block = false;
+}
+
+/* After an error: was it that of a single statement, which was in a block of ours? */
+bool
+request_in_block(void)
+{
+	bool result = in_block;
+
+	in_block = false;
+	return result;
 }

@@ -9,7 +9,8 @@
 
 #include "result.h"
 
-extern void
-request_run(const char *request, MemoryContext context, ResultFormat format, ResultText *result);
+extern void request_run(const char *request, MemoryContext context, ResultFormat format,
+						ResultText *result, bool block);
+extern bool request_in_block(void);
 
 #endif /* PG_TASK_REQUEST_H */

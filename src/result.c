@@ -408,90 +408,117 @@ result_received(ResultReceiver *receiver)
 }
 
 static void
-put_field(StringInfo text, const char *label, const char *value)
+append_field(StringInfo text, const char *label, const char *value)
 {
 	if (value)
 		appendStringInfo(text, "\n%s:  %s", label, value);
+}
+
+static void
+put_field(ResultText *text, const char *label, const char *value)
+{
+	if (value == NULL)
+		return;
+	result_put_string(text, "\n");
+	result_put_string(text, label);
+	result_put_string(text, ":  ");
+	result_put_string(text, value);
 }
 
 /* Widths that psql's display of an error position keeps to. */
 #define LINE_WIDTH 60
 #define MIN_RIGHT 10
 
-/* A character of a line, and in which column it begins. */
-typedef struct LineChar
+/* A place between the characters of a line, and in which column it is. */
+typedef struct LinePlace
 {
-	const char *start;
-	int column;
-} LineChar;
+	const char *p;
+	int64 column;
+} LinePlace;
 
-/* Take a line apart; the entry behind the last character tells where it ends. */
-static int
-split_line(const char *line, int length, LineChar *chars)
+/* Behind the next character.  Whatever has no width is shown in one column. */
+static LinePlace
+next_place(LinePlace place)
 {
-	const char *end = line + length;
-	int count = 0;
-	int column = 0;
+	int width = 1;
 
-	while (line < end)
+	if (IS_HIGHBIT_SET(*place.p))
 	{
-		int width = pg_dsplen(line);
-
-		chars[count].start = line;
-		chars[count++].column = column;
-		column += width > 0 ? width : 1;
-		line += pg_mblen(line);
+		width = Max(pg_dsplen(place.p), 1);
+		place.p += pg_mblen(place.p);
 	}
-	chars[count].start = end;
-	chars[count].column = column;
-	return count;
+	else
+		place.p++;
+	place.column += width;
+	return place;
+}
+
+/* The last place up to the column; not behind the end of the line. */
+static LinePlace
+place_up_to(LinePlace place, const char *end, int64 column)
+{
+	while (place.p < end)
+	{
+		LinePlace next = next_place(place);
+
+		if (next.column > column)
+			break;
+		place = next;
+	}
+	return place;
+}
+
+/* The first place at the column or behind it. */
+static LinePlace
+place_from(LinePlace place, const char *end, int64 column)
+{
+	while (place.p < end && place.column < column)
+		place = next_place(place);
+	return place;
 }
 
 /*
  * One line, a caret under the character "at" of it.  Of a long line so much is
- * shown as psql does: the beginning if that holds the position, with some room
- * behind it, else what ends a bit behind the position.
+ * shown as psql does: the beginning if that holds the position, with some space
+ * behind it, else what ends a bit behind the position.  A line may be as long as a request
+ * can be, so nothing is kept of it.
  */
 static void
-put_line_and_caret(StringInfo text, int number, const char *line, int length, int at)
+put_line_and_caret(ResultText *text, int number, const char *line, int length, int at)
 {
-	LineChar *chars = palloc((length + 1) * sizeof(LineChar));
-	int count = split_line(line, length, chars);
-	int first = 0;
-	int last = count;
+	const char *end = line + length;
+	LinePlace first = {line, 0};
+	LinePlace position = first;
+	LinePlace last;
 	StringInfoData shown;
 	int margin;
 	char *c;
 
-	at = Min(at, count);
-	if (chars[count].column > LINE_WIDTH)
+	for (; at > 0 && position.p < end; at--)
+		position = next_place(position);
+	if (position.column + MIN_RIGHT > LINE_WIDTH)
 	{
-		if (chars[at].column + MIN_RIGHT > LINE_WIDTH)
-		{
-			while (last > at && chars[at].column + MIN_RIGHT < chars[last].column)
-				last--;
-			while (chars[last].column - chars[first].column > LINE_WIDTH)
-				first++;
-		}
-		else
-			while (chars[last].column > LINE_WIDTH)
-				last--;
+		last = place_up_to(position, end, position.column + MIN_RIGHT);
+		first = place_from(first, end, last.column - LINE_WIDTH);
 	}
+	else
+		last = place_up_to(position, end, LINE_WIDTH);
 	initStringInfo(&shown);
-	appendStringInfo(&shown, "LINE %d: %s", number, first > 0 ? "..." : "");
-	margin = shown.len + chars[at].column - chars[first].column;
-	appendBinaryStringInfo(&shown, chars[first].start, chars[last].start - chars[first].start);
+	appendStringInfo(&shown, "LINE %d: %s", number, first.p > line ? "..." : "");
+	margin = shown.len + (int) (position.column - first.column);
+	appendBinaryStringInfo(&shown, first.p, (int) (last.p - first.p));
 	for (c = shown.data; *c; c++)
 		if (*c == '\t')
 			*c = ' ';
-	appendStringInfo(text, "\n%s%s\n%*s^", shown.data, last < count ? "..." : "", margin, "");
+	appendStringInfo(&shown, "%s\n%*s^", last.p < end ? "..." : "", margin, "");
+	result_put_string(text, "\n");
+	result_put_string(text, shown.data);
 	pfree(shown.data);
-	pfree(chars);
 }
 
 /* The line of "query" that the character position (from 1) is in, as psql shows it. */
 static void
-put_position(StringInfo text, const char *query, int position)
+put_position(ResultText *text, const char *query, int position)
 {
 	const char *p = query;
 	const char *line = query;
@@ -501,7 +528,7 @@ put_position(StringInfo text, const char *query, int position)
 
 	for (i = 1; i < position && *p; i++)
 	{
-		int length = pg_mblen(p);
+		int length = IS_HIGHBIT_SET(*p) ? pg_mblen(p) : 1;
 
 		at++;
 		if (*p == '\n')
@@ -517,16 +544,17 @@ put_position(StringInfo text, const char *query, int position)
 
 /*
  * An error as psql prints it: severity and message, the line it is in,
- * DETAIL, HINT, QUERY and CONTEXT.  In the current memory context.
+ * DETAIL, HINT, QUERY and CONTEXT.  In the current memory context, and cut at the limit:
+ * each of these may hold a request of any length.
  */
 char *
-result_error(const ErrorData *error, const char *request)
+result_error(const ErrorData *error, const char *request, int limit)
 {
-	StringInfoData text;
+	ResultText text;
 
-	initStringInfo(&text);
-	appendStringInfo(&text, "%s:  %s", error->elevel >= FATAL ? "FATAL" : "ERROR",
-					 error->message ? error->message : "missing error text");
+	result_init(&text, limit);
+	result_put_string(&text, error->elevel >= FATAL ? "FATAL:  " : "ERROR:  ");
+	result_put_string(&text, error->message ? error->message : "missing error text");
 	if (error->cursorpos > 0 && request)
 		put_position(&text, request, error->cursorpos);
 	else if (error->internalpos > 0 && error->internalquery)
@@ -535,7 +563,7 @@ result_error(const ErrorData *error, const char *request)
 	put_field(&text, "HINT", error->hint);
 	put_field(&text, "QUERY", error->internalquery);
 	put_field(&text, "CONTEXT", error->context);
-	return text.data;
+	return (char *) result_text(&text);
 }
 
 /* A notice or warning as psql prints it. */
@@ -555,7 +583,7 @@ result_notice(const ErrorData *report)
 		severity = "LOG";
 	initStringInfo(&text);
 	appendStringInfo(&text, "%s:  %s", severity, report->message ? report->message : "");
-	put_field(&text, "DETAIL", report->detail);
-	put_field(&text, "HINT", report->hint);
+	append_field(&text, "DETAIL", report->detail);
+	append_field(&text, "HINT", report->hint);
 	return text.data;
 }

@@ -41,7 +41,7 @@ extern ResultReceiver *result_receiver(ResultText *result, ResultFormat format);
 extern DestReceiver *result_destination(ResultReceiver *receiver);
 extern bool result_received(ResultReceiver *receiver);
 
-extern char *result_error(const ErrorData *error, const char *request);
+extern char *result_error(const ErrorData *error, const char *request, int limit);
 extern char *result_notice(const ErrorData *report);
 
 #endif /* PG_TASK_RESULT_H */

@@ -35,6 +35,7 @@
 
 #include "aside.h"
 #include "choice.h"
+#include "client.h"
 #include "compat.h"
 #include "crash.h"
 #include "executor.h"
@@ -174,8 +175,9 @@ prepare_table(void)
 	forget_table();
 	table_watch(InvalidOid);
 	begin_work("preparing the task table");
-	prepared = table_prepare(&where, me->user, TopMemoryContext);
+	prepared = table_prepare(&where, me->user, cycle_context);
 	end_work();
+	table_keep(prepared);
 	table = prepared;
 	table_watch(table->relid);
 	shared_scheduler_publish(me, table->relid);
@@ -429,15 +431,16 @@ hand_out(QueueClaim *claims, int count)
 	for (i = 0; i < choice_count; i++)
 	{
 		QueueClaim *claim = find_claim(claims, count, &choice_candidates[i]);
+		WaitingQueue *queue = choice_list[i].queue;
 
-		if (claim == NULL)
-		{
-			waiting_ended(choice_list[i].queue);
-			continue;
-		}
-		make_task(claim, &choice_list[i], choice_candidates[i].apart, &task);
-		pool_assign(choice_list[i].executor, choice_list[i].generation, choice_list[i].queue,
-					&task);
+		if (claim)
+			make_task(claim, &choice_list[i], choice_candidates[i].apart, &task);
+		/* from here on it is not counted as chosen any more, even after an error */
+		choice_list[i].queue = NULL;
+		if (claim)
+			pool_assign(choice_list[i].executor, choice_list[i].generation, queue, &task);
+		else
+			waiting_ended(queue);
 	}
 	choice_count = 0;
 	pool_wake();
@@ -561,15 +564,17 @@ is_reported(const char *message, TimestampTz now)
 static void
 recover_from_error(void)
 {
-	MemoryContext old = MemoryContextSwitchTo(cycle_context);
-	ErrorData *error = CopyErrorData();
+	ErrorData *error;
 	TimestampTz now = GetCurrentTimestamp();
-	bool of_row = is_of_row(error->sqlerrcode);
+	bool of_row;
 
+	MemoryContextSwitchTo(cycle_context);
+	error = CopyErrorData();
+	of_row = is_of_row(error->sqlerrcode);
 	HOLD_INTERRUPTS();
 	if (error->sqlerrcode == ERRCODE_TABLE_CHANGED)
 		SetLatch(MyLatch);
-	else if (!is_reported(error->message, now))
+	else if (!is_reported(error->message ? error->message : "", now))
 		EmitErrorReport();
 	FlushErrorState();
 	AbortCurrentTransaction();
@@ -584,7 +589,7 @@ recover_from_error(void)
 	waiting_clear();
 	forget_table();
 	look_due = verify_due = true;
-	MemoryContextSwitchTo(old);
+	MemoryContextSwitchTo(cycle_context);
 	RESUME_INTERRUPTS();
 }
 
@@ -672,6 +677,7 @@ attach(Datum arg)
 	BackgroundWorkerInitializeConnectionByOid(me->database, InvalidOid, 0);
 	wait_event = COMPAT_WAIT_EVENT("PgTaskSchedulerMain");
 	fix_settings();
+	client_describe(); /* for triggers of the owner's */
 	statement_define();
 	cycle_context =
 		AllocSetContextCreate(TopMemoryContext, "pg_task cycle", ALLOCSET_DEFAULT_SIZES);

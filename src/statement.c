@@ -121,20 +121,27 @@ statement_define(void)
 uint64
 statement_execute(Statement *statement, const TaskTable *table, Datum *values, const char *nulls)
 {
-	int nest_level = 0;
-	int code;
+	volatile int nest_level = 0;
+	volatile int code = 0;
 
 	if (statement->text == NULL)
 		statement->text = MemoryContextStrdup(
 			TopMemoryContext, psprintf(statement->sql, table->name, table->inherited));
 	expected_sql = statement->text;
 	expected_relid = table->relid;
-	if (statement->plan == NULL || !SPI_plan_is_valid(statement->plan))
-		nest_level = fix_planner();
-	if (statement->plan == NULL)
-		prepare(statement, table);
-	code = SPI_execute_plan(statement->plan, values, nulls, false, 0);
-	expected_sql = NULL;
+	PG_TRY();
+	{
+		if (statement->plan == NULL || !SPI_plan_is_valid(statement->plan))
+			nest_level = fix_planner();
+		if (statement->plan == NULL)
+			prepare(statement, table);
+		code = SPI_execute_plan(statement->plan, values, nulls, false, 0);
+	}
+	PG_FINALLY();
+	{
+		expected_sql = NULL;
+	}
+	PG_END_TRY();
 	if (nest_level > 0)
 		AtEOXact_GUC(false, nest_level);
 	if (code < 0)

@@ -508,35 +508,44 @@ has_all_columns(Relation rel)
 }
 
 /*
- * Describe the task table "relid", in the given memory context; NULL when
- * there is no such relation any more.  Must be called in a transaction.
+ * Describe the task table "relid", in a memory context of its own below the given one; NULL when
+ * there is no such relation any more.  Must be called in a transaction.  What an error leaves
+ * goes with the current memory context.
  */
 TaskTable *
-table_find(Oid relid, MemoryContext context)
+table_find(Oid relid, MemoryContext parent)
 {
 	Relation rel = try_relation_open(relid, AccessShareLock);
+	MemoryContext context;
 	TaskTable *table;
 
 	if (rel == NULL)
 		return NULL;
+	context = AllocSetContextCreate(CurrentMemoryContext, "pg_task table", ALLOCSET_SMALL_SIZES);
 	table = MemoryContextAlloc(context, sizeof(TaskTable));
+	table->context = context;
 	table->relid = relid;
 	table->owner = rel->rd_rel->relowner;
 	table->name = MemoryContextStrdup(context, qualified_name(relid));
 	table->inherited = MemoryContextStrdup(context, inherited_columns(rel));
 	table->whole = has_all_columns(rel);
 	relation_close(rel, AccessShareLock);
+	MemoryContextSetParent(context, parent);
 	return table;
+}
+
+/* It lives as long as the process from now on, or until table_free. */
+void
+table_keep(TaskTable *table)
+{
+	MemoryContextSetParent(table->context, TopMemoryContext);
 }
 
 void
 table_free(TaskTable *table)
 {
-	if (table == NULL)
-		return;
-	pfree(table->name);
-	pfree(table->inherited);
-	pfree(table);
+	if (table)
+		MemoryContextDelete(table->context);
 }
 
 /* Bring an existing table up to date, as its owner. */
@@ -560,7 +569,7 @@ complete_table(Oid relid)
 
 /*
  * Make sure that the task table of this database is there and complete, and
- * describe it, in the given memory context.  Runs in a transaction of the
+ * describe it, below the given memory context.  Runs in a transaction of the
  * caller's, which is a superuser.
  */
 TaskTable *

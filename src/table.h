@@ -9,9 +9,10 @@
 
 #include "settings.h"
 
-/* A task table that was found fit for use; everything in one memory context. */
+/* A task table that was found fit for use. */
 typedef struct TaskTable
 {
+	MemoryContext context; /* all of it is in here */
 	Oid relid;
 	Oid owner;
 	char *name;		 /* quoted and qualified */
@@ -32,6 +33,7 @@ typedef struct TableScope
 
 extern TaskTable *table_prepare(const SettingsTable *where, Oid user, MemoryContext context);
 extern TaskTable *table_find(Oid relid, MemoryContext context);
+extern void table_keep(TaskTable *table);
 extern void table_free(TaskTable *table);
 
 extern void table_fire_deferred(void);

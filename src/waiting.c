@@ -132,6 +132,8 @@ set_places(WaitingGroup *group, const TaskPlace *places, int count)
 	{
 		if (group->places)
 			pfree(group->places);
+		group->places = NULL;
+		group->size = group->next = group->count = 0;
 		group->places = MemoryContextAlloc(context, count * sizeof(TaskPlace));
 		group->size = count;
 	}
@@ -175,10 +177,53 @@ waiting_clear(void)
 		forget_group(dlist_container(WaitingGroup, node, iter.cur));
 }
 
+/*
+ * The server's hash tables take themselves for larger than they are when there was no memory to
+ * let them grow.
+ */
+static QueueEntry *
+insert_queue(char *name)
+{
+	queues_hash before = *queues;
+	QueueEntry *volatile entry = NULL;
+	bool found;
+
+	PG_TRY();
+	{
+		entry = queues_insert(queues, name, &found);
+	}
+	PG_CATCH();
+	{
+		*queues = before;
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return entry;
+}
+
+static GroupEntry *
+insert_group(TaskGroup key)
+{
+	groups_hash before = *groups;
+	GroupEntry *volatile entry = NULL;
+	bool found;
+
+	PG_TRY();
+	{
+		entry = groups_insert(groups, key, &found);
+	}
+	PG_CATCH();
+	{
+		*groups = before;
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return entry;
+}
+
 WaitingQueue *
 waiting_queue(const char *name)
 {
-	bool found;
 	QueueEntry *entry = queues_lookup(queues, (char *) name);
 	WaitingQueue *queue;
 
@@ -187,7 +232,7 @@ waiting_queue(const char *name)
 	queue = MemoryContextAllocZero(context, sizeof(WaitingQueue));
 	queue->name = MemoryContextStrdup(context, name);
 	queue->average = overall_average;
-	entry = queues_insert(queues, queue->name, &found);
+	entry = insert_queue(queue->name);
 	entry->queue = queue;
 	return queue;
 }
@@ -196,25 +241,27 @@ waiting_queue(const char *name)
 WaitingGroup *
 waiting_group(const TaskGroup *key)
 {
-	bool found;
 	GroupEntry *entry = groups_lookup(groups, *key);
+	WaitingQueue *queue;
 	WaitingGroup *group;
 
 	if (entry)
 		return entry->group;
+	queue = waiting_queue(key->queue);
 	group = MemoryContextAllocZero(context, sizeof(WaitingGroup));
 	group->key = *key;
 	group->key.queue = MemoryContextStrdup(context, key->queue);
 	group->key.role = MemoryContextStrdup(context, key->role);
-	group->queue = waiting_queue(key->queue);
+	entry = insert_group(group->key);
+	/* nothing fails from here on */
+	entry->group = group;
+	group->queue = queue;
 	group->queue->groups++;
 	group->mark.dt = PG_INT64_MAX;
 	group->mark.id = PG_INT64_MAX;
 	group->exhausted = true;
 	group->seen = look_number;
 	dlist_push_tail(&all_groups, &group->node);
-	entry = groups_insert(groups, group->key, &found);
-	entry->group = group;
 	return group;
 }
 
@@ -393,6 +440,7 @@ waiting_order(TimestampTz now)
 
 	if (order)
 		binaryheap_free(order);
+	order = NULL;
 	order = binaryheap_allocate(groups->members + 1, compare_groups, NULL);
 	MemoryContextSwitchTo(old);
 	dlist_foreach(iter, &all_groups)

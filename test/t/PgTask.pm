@@ -24,7 +24,7 @@ use Test::More;
 
 our @EXPORT = qw(new_node set_conf wait_until wait_for_table insert_task run_task task wait_for_state
   make_gates open_gate backends wait_for_backends wait_for_schedulers terminate crash wait_for_log_line
-  log_position log_since count_of);
+  log_position log_since count_of build_module);
 
 # Version 15 leaves its servers running when a test is ended by a signal: it stops them in an END block.
 $SIG{TERM} = $SIG{INT} = sub {
@@ -233,6 +233,20 @@ sub wait_for_log_line
 		select(undef, undef, undef, 0.1);
 	}
 	croak "waited in vain for $regexp in the log";
+}
+
+# Compiles test/modules/<name>.c for the server under test; gives the library's path.
+sub build_module
+{
+	my ($name) = @_;
+	my $library = PostgreSQL::Test::Utils::tempdir() . "/$name.so";
+	my $include = qx(pg_config --includedir-server);
+
+	chomp $include;
+	system('cc', '-shared', '-fPIC', '-O1', '-Wall', '-isystem', $include, '-o', $library,
+		"$FindBin::RealBin/../modules/$name.c") == 0
+	  or croak "$name could not be compiled";
+	return $library;
 }
 
 # A value as an SQL literal.

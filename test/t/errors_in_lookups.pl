@@ -1,0 +1,68 @@
+# An error while a process looks the task table up leaves it whole: the next look-up, the next change of the
+# table and the next task find nothing that was freed. A TAP test, for it wants an error at a chosen moment,
+# in a process that has worked before.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $node = new_node('main', conf => "pg_task.max_executors = 1\npg_task.period = '1 h'");
+my $session = $node->background_psql('postgres');
+my $executor = q{FROM pg_stat_activity WHERE backend_type = 'pg_task executor'};
+
+sub sql { return $node->safe_psql('postgres', @_) }
+
+# A task runs while the table is changed; when it has ended, its process looks the table up again and waits
+# for a lock on a catalog. There it is cancelled. Gives the id of the task.
+sub cancel_look_up
+{
+	my ($change, %column) = @_;
+
+	$session->query_safe('SELECT pg_advisory_lock(1)');
+	my $id = insert_task($node, request => 'SELECT pg_advisory_xact_lock(1)', %column);
+	wait_until($node, "SELECT count(*) = 1 $executor AND wait_event = 'advisory'");
+	sql($change);
+	# the scheduler looks it up again, too, and is not to be in the way
+	wait_until($node, q{SELECT count(*) = 0 FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
+		WHERE a.backend_type = 'pg_task scheduler' AND l.relation = 'task'::regclass});
+	$session->query_safe('BEGIN');
+	$session->query_safe('LOCK TABLE pg_attribute IN ACCESS EXCLUSIVE MODE');
+	$session->query_safe('SELECT pg_advisory_unlock(1)');
+	for (1 .. 600)
+	{
+		last if $session->query_safe("SELECT 'waits' $executor AND wait_event = 'relation'") =~ /waits/;
+		select(undef, undef, undef, 0.1);
+	}
+	$session->query_safe("SELECT pg_cancel_backend(pid) $executor");
+	$session->query_safe('COMMIT');
+	wait_until($node, "SELECT state IN ('DONE', 'FAIL') FROM task WHERE id = $id");
+	return $id;
+}
+
+is(task($node, run_task($node, request => 'SELECT 1'), 'state'), 'DONE', 'before: a task runs');
+my $pid = sql("SELECT pid $executor");
+my $position = log_position($node);
+my $id = cancel_look_up('ALTER TABLE task ADD COLUMN a int');
+is(task($node, $id, 'state, sqlstate, error'), 'FAIL|57014|canceling statement due to user request',
+	'a look-up is cancelled: the task has failed for that');
+sql('ALTER TABLE task ADD COLUMN b int');
+$id = run_task($node, request => 'SELECT 2');
+is(task($node, $id, 'state, response'), 'DONE|2', 'the table is changed again: the next task runs');
+is(sql("SELECT pid $executor"), $pid, 'in the same process');
+
+# Once more, with a table whose description is longer than what was freed.
+$id = cancel_look_up('ALTER TABLE task ADD COLUMN ' . ('c' x 60) . ' int');
+sql('ALTER TABLE task DROP COLUMN a');
+for my $n (1 .. 3)
+{
+	$id = run_task($node, request => "SELECT $n");
+	is(task($node, $id, 'state, response'), "DONE|$n", "and once more: task $n");
+}
+is(sql("SELECT pid $executor"), $pid, 'still in the same process');
+unlike(log_since($node, $position), qr/was terminated by signal|pg_task .*crash/, 'nothing has crashed');
+is(count_of($node, "crashed > 0"), 0, 'nobody is blamed');
+
+$session->quit;
+done_testing();
