@@ -218,22 +218,30 @@ shared_scheduler_reserve(Oid database, Oid user)
 	return result;
 }
 
-/* This process is the scheduler that the slot was reserved for; NULL: too late. */
+/*
+ * This process is the scheduler that the slot was reserved for; NULL: too late.  One that was asked
+ * to go before it came gives the slot back: if the supervisor has ended meanwhile, nobody else
+ * does.
+ */
 SharedScheduler *
 shared_scheduler_attach(int slot, uint32 generation)
 {
 	SharedScheduler *me = &Shared->schedulers[slot];
+	bool mine;
+	bool stays;
 
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	if (me->in_use && !me->attached && me->generation == generation && !me->leave)
+	mine = me->in_use && !me->attached && me->generation == generation;
+	stays = mine && !me->leave;
+	if (stays)
 	{
 		me->attached = true;
 		me->proc = COMPAT_MY_PROC;
 	}
-	else
-		me = NULL;
 	LWLockRelease(Shared->directory);
-	return me;
+	if (mine && !stays)
+		shared_scheduler_release(me);
+	return stays ? me : NULL;
 }
 
 /*

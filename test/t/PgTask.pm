@@ -244,7 +244,7 @@ sub build_module
 
 	chomp $include;
 	system('cc', '-shared', '-fPIC', '-O1', '-Wall', '-isystem', $include, '-o', $library,
-		"$FindBin::RealBin/../modules/$name.c") == 0
+		"$FindBin::RealBin/../modules/$name.c", '-ldl') == 0
 	  or croak "$name could not be compiled";
 	return $library;
 }
