@@ -31,6 +31,7 @@
 #include "tcop/dest.h"
 #include "tcop/tcopprot.h"
 #include "utils/elog.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
 #include "client.h"

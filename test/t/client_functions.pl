@@ -1,5 +1,6 @@
-# A task has no client, but functions that ask for one find a description of none: they say so, and crash nothing.
-# The log says who a task runs as. A TAP test, for it reads the log and survives only if the server does.
+# A task has no client, but functions that ask for one find a description of none: they say so,
+# and crash nothing. The log says who a task runs as. A TAP test, for it reads the log, and the
+# server must not crash.
 use strict;
 use warnings;
 use FindBin;
@@ -21,6 +22,14 @@ my $node = new_node('main', conf => q{
 
 sub sql { return $node->safe_psql('postgres', @_) }
 
+# Columns of the row of a task when it has run.
+sub outcome
+{
+	my ($columns, $request, %column) = @_;
+
+	return task($node, run_task($node, request => $request, %column), $columns);
+}
+
 # What has been logged in a format, once it matches.
 sub log_with
 {
@@ -35,69 +44,77 @@ sub log_with
 	return "nothing like $regexp";
 }
 
-# The last line of what a task returns, beside what a session over a socket of the file system gets.
+# The last line of what a task returns, beside what a session over a socket of the file system
+# gets.
 sub same_as_session
 {
 	my ($request, $what) = @_;
-	my $id = run_task($node, request => $request);
+	my $outcome = outcome(q{state, substring(response FROM '[^\n]*$')}, $request);
 
-	is(task($node, $id, q{state, substring(response FROM '[^\n]*$')}), 'DONE|' . sql($request), $what);
+	is($outcome, 'DONE|' . sql($request), $what);
 	return;
 }
 
 sql(q{CREATE EXTENSION sslinfo; CREATE ROLE bob LOGIN; GRANT ALL ON task TO bob});
 my $server = sql('SELECT pg_postmaster_start_time()');
 
-same_as_session(q{SELECT concat_ws(' ', ssl_is_used(), ssl_client_cert_present(), coalesce(ssl_version(), 'none'),
-	coalesce(ssl_cipher(), 'none'), coalesce(ssl_client_serial()::text, 'none'), coalesce(ssl_client_dn(), 'none'),
-	coalesce(ssl_issuer_dn(), 'none'), coalesce(ssl_client_dn_field('CN'), 'none'),
-	coalesce(ssl_issuer_field('CN'), 'none'), (SELECT count(*) FROM ssl_extension_info()))}, 'sslinfo: no SSL');
-same_as_session(q{SELECT concat_ws(' ', coalesce(inet_client_addr()::text, 'none'), coalesce(inet_client_port()::text, 'none'),
-	coalesce(inet_server_addr()::text, 'none'), coalesce(inet_server_port()::text, 'none'))}, 'addresses: none');
-is(task($node, run_task($node, request => q{SELECT count(*) FROM (SELECT pid FROM pg_stat_ssl UNION ALL
-	SELECT pid FROM pg_stat_gssapi) AS s WHERE pid = pg_backend_pid()}), 'response'), '0', 'views of encrypted connections: it is none');
-for my $setting (qw(tcp_keepalives_idle tcp_keepalives_interval tcp_keepalives_count tcp_user_timeout))
+same_as_session(q{SELECT json_build_array(ssl_is_used(), ssl_client_cert_present(),
+	ssl_version(), ssl_cipher(), ssl_client_serial(), ssl_client_dn(), ssl_issuer_dn(),
+	ssl_client_dn_field('CN'), ssl_issuer_field('CN'),
+	(SELECT count(*) FROM ssl_extension_info()))}, 'sslinfo: no SSL');
+same_as_session(q{SELECT json_build_array(inet_client_addr(), inet_client_port(),
+	inet_server_addr(), inet_server_port())}, 'addresses: none');
+is(outcome('response', q{SELECT count(*) FROM (SELECT pid FROM pg_stat_ssl
+		UNION ALL SELECT pid FROM pg_stat_gssapi) AS s WHERE pid = pg_backend_pid()}),
+	'0', 'views of encrypted connections: it is none');
+for my $setting (map { "tcp_$_" }
+	qw(keepalives_idle keepalives_interval keepalives_count user_timeout))
 {
 	same_as_session("SET $setting = 7; SHOW $setting", "$setting: set and shown");
 }
 if ($node->pg_version >= 16)
 {
-	is(task($node, run_task($node, request => 'SELECT system_user IS NULL'), 'state, response'), 'DONE|t', 'system_user: none');
+	is(outcome('state, response', 'SELECT system_user IS NULL'), 'DONE|t', 'system_user: none');
 }
-is(task($node, run_task($node, request => q{SELECT client_addr IS NULL AND client_port IS NULL AND client_hostname IS NULL
-	FROM pg_stat_activity WHERE pid = pg_backend_pid()}), 'response'), 't', 'pg_stat_activity: no client');
-is(task($node, run_task($node, request => 'SELECT pg_sleep(0.1)'), 'state'), 'DONE', 'no client is looked for');
-is(task($node, run_task($node, request => 'COPY pg_class FROM STDIN'), 'state, sqlstate'), 'FAIL|0A000', 'none sends rows');
+is(outcome('response', q{SELECT coalesce(client_addr::text, client_port::text, client_hostname,
+		'none') FROM pg_stat_activity WHERE pid = pg_backend_pid()}),
+	'none', 'pg_stat_activity: no client');
+is(outcome('state', 'SELECT pg_sleep(0.1)'), 'DONE', 'no client is looked for');
+is(outcome('state, sqlstate', 'COPY pg_class FROM STDIN'), 'FAIL|0A000', 'none sends rows');
 
 # Parallel workers are told of the client of their leader.
 sql('CREATE TABLE many AS SELECT n FROM generate_series(1, 20000) AS n; ANALYZE many');
-my $id = run_task($node, request => q{SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;
+my $outcome = outcome('state, response', q{
+	SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;
 	EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off) SELECT count(*) FROM many WHERE n > 0;
 	SELECT count(*) FROM many WHERE n > 0 AND inet_client_addr() IS NULL});
-like(task($node, $id, "state || ' ' || response"), qr/^DONE .*Workers Launched: [1-9].*20000$/s, 'a parallel query runs');
+like($outcome, qr/^DONE\|.*Workers Launched: [1-9].*20000$/s, 'a parallel query runs');
 
 # The scheduler fires the owner's triggers: they may ask as well.
 sql(q{
 	CREATE TABLE seen (state text, ssl bool);
-	CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = public AS $$
+	CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
 	BEGIN
 		INSERT INTO seen VALUES (NEW.state, ssl_is_used());
 		RETURN NULL;
 	END $$;
 	CREATE TRIGGER see AFTER UPDATE ON task FOR EACH ROW EXECUTE FUNCTION see()});
 run_task($node, request => 'SELECT 1');
-is(sql(q{SELECT string_agg(DISTINCT state || ' ' || ssl, ', ') FROM seen}), 'DONE false, WORK false', 'triggers on the task table');
+is(sql(q{SELECT string_agg(DISTINCT state || ' ' || ssl, ', ') FROM seen}),
+	'DONE false, WORK false', 'triggers on the task table');
 sql('DROP TRIGGER see ON task');
 
 # The log: who, where, and from where.
 run_task($node, request => 'SELECT 1/0 AS by_bob', role => 'bob');
-like(log_with('log', qr/by_bob/), qr/<bob\@postgres \[local\] \[local\]> ERROR:  division by zero/, 'a line of the log');
-like(log_with('csv', qr/by_bob/), qr/,"bob","postgres",\d+,"\[local\]",.*division by zero/, 'as CSV');
-like(log_with('json', qr/by_bob/), qr/"user":"bob","dbname":"postgres",.*"remote_host":"\[local\]".*division by zero/, 'as JSON')
-  if $node->pg_version >= 15;
+like(log_with('log', qr/by_bob/),
+	qr/<bob\@postgres \[local\] \[local\]> ERROR:  division by zero/, 'a line of the log');
+like(log_with('csv', qr/by_bob/),
+	qr/,"bob","postgres",\d+,"\[local\]",.*division by zero/, 'as CSV');
+like(log_with('json', qr/by_bob/),
+	qr/"user":"bob","dbname":"postgres",.*"remote_host":"\[local\]".*division by zero/, 'as JSON');
 
 terminate($node, backends($node, 'executor'));
-is(task($node, run_task($node, request => 'SELECT 2'), 'response'), '2', 'an executor is ended in order');
+is(outcome('response', 'SELECT 2'), '2', 'an executor is ended in order');
 is(sql('SELECT pg_postmaster_start_time()'), $server, 'the server has not been started again');
 is(count_of($node, 'crashed > 0'), 0, 'nothing has crashed');
 done_testing();

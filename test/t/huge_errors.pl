@@ -1,5 +1,6 @@
-# An error in a request of 68 MB on one line is told like any other: message, a clipped line, a caret under the place;
-# and what it quotes is cut at the limit. A TAP test, for such requests are not for an expected file.
+# An error in a request of 68 MB on one line is told like any other: message, a clipped line, a
+# caret under the place; and what it quotes is cut at the limit. A TAP test, for such requests are
+# not for an expected file.
 use strict;
 use warnings;
 use FindBin;
@@ -15,7 +16,8 @@ my $less = 2_000_000;
 sub run_made
 {
 	my ($expression, $columns) = @_;
-	my $id = $node->safe_psql('postgres', "INSERT INTO task (request) VALUES ($expression) RETURNING id");
+	my $id = $node->safe_psql('postgres',
+		"INSERT INTO task (request) VALUES ($expression) RETURNING id");
 
 	wait_until($node, "SELECT state IN ('DONE', 'FAIL') FROM task WHERE id = $id");
 	return task($node, $id, $columns);
@@ -25,14 +27,20 @@ is(run_made("'SELECT ''' || repeat('x', $size) || ''' AS a, nosuch'", 'state, sq
 	"FAIL|42703|ERROR:  column \"nosuch\" does not exist\nLINE 1: ..." . 'x' x 46 . "' AS a, nosuch\n"
 	  . ' ' x 65 . '^', 'at the end of it');
 is(run_made("'SELECT nosuch, ''' || repeat('x', $less) || ''''", 'state, sqlstate, response'),
-	"FAIL|42703|ERROR:  column \"nosuch\" does not exist\nLINE 1: SELECT nosuch, '" . 'x' x 44 . "...\n" . ' ' x 15 . '^',
+	"FAIL|42703|ERROR:  column \"nosuch\" does not exist\nLINE 1: SELECT nosuch, '"
+	  . 'x' x 44 . "...\n" . ' ' x 15 . '^',
 	'at its beginning');
-is(run_made("'SELECT ''' || repeat('日', $less) || ''' || nosuch, ''' || repeat('日', 1000) || ''''", 'state, sqlstate, response'),
-	"FAIL|42703|ERROR:  column \"nosuch\" does not exist\nLINE 1: ..." . '日' x 23 . "' || nosuch, '...\n" . ' ' x 62 . '^',
+is(run_made(
+		"'SELECT ''' || repeat('日', $less) || ''' || nosuch, ''' || repeat('日', 99) || ''''",
+		'state, sqlstate, response'),
+	"FAIL|42703|ERROR:  column \"nosuch\" does not exist\nLINE 1: ..."
+	  . '日' x 23 . "' || nosuch, '...\n" . ' ' x 62 . '^',
 	'in the midst of wide characters');
-is(run_made("'DO \$\$ BEGIN EXECUTE \$q\$SELECT ''' || repeat('x', $less) || ''', nosuch\$q\$; END \$\$'",
+my $made = "SELECT ''' || repeat('x', $less) || ''', nosuch";
+is(run_made("'DO \$\$ BEGIN EXECUTE \$q\$$made\$q\$; END \$\$'",
 		q{state, sqlstate, error, length(response) < 1024 * 1024 + 100,
-		substring(response FROM 'LINE 1: ...[^\n]*'), substring(response FROM '\d+ bytes cut') IS NOT NULL}),
-	'FAIL|42703|column "nosuch" does not exist|t|LINE 1: ...' . 'x' x 51 . "', nosuch|t", 'a statement that it made: the quotes of it are cut');
+		substring(response FROM 'LINE 1: ...[^\n]*'), response ~ '\d+ bytes cut'}),
+	'FAIL|42703|column "nosuch" does not exist|t|LINE 1: ...' . 'x' x 51 . "', nosuch|t",
+	'a statement that it made: the quotes of it are cut');
 is($node->safe_psql('postgres', q{SELECT count(DISTINCT pid) FROM task}), 1, 'all in one process');
 done_testing();
