@@ -152,12 +152,17 @@ clean_in_transaction(void)
 /*
  * Within a transaction: drop the temporary objects of the task.  Statements of
  * the table's owner come next, and an unqualified name in one of his triggers
- * would find them first.
+ * would find them first.  That a transaction has made some is known only when it
+ * has called the schema pg_temp: it may also do so by its own name.
  */
 void
 cleanup_temporary(void)
 {
-	if (!used_temporary && !(MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE))
+	Oid schema;
+	Oid toast_schema;
+
+	GetTempNamespaceState(&schema, &toast_schema);
+	if (!OidIsValid(schema))
 		return;
 	PortalHashTableDeleteAll();
 	ResetTempTableNamespace();

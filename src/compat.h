@@ -59,6 +59,21 @@
 	PortalRun(portal, count, top, true, dest, alt, qc)
 #endif
 
+/* From 18 on a function in language SQL is kept for the process, as one in PL/pgSQL is. */
+#if PG_VERSION_NUM >= 180000
+#define COMPAT_SQL_IS_KEPT true
+#else
+#define COMPAT_SQL_IS_KEPT false
+#endif
+
+/* From 19 on strings always conform to the standard; before, a setting decided (pinned.c). */
+#if PG_VERSION_NUM >= 190000
+#define COMPAT_PIN_STRINGS(pin)
+#else
+#define COMPAT_PIN_STRINGS(pin) \
+	pin("standard_conforming_strings", false, PIN_BOOL, &standard_conforming_strings),
+#endif
+
 /* May a background worker run as a role that has no LOGIN? */
 #if PG_VERSION_NUM >= 170000
 #define COMPAT_NOLOGIN_WORKER true

@@ -46,10 +46,12 @@
 #include "cleanup.h"
 #include "client.h"
 #include "compat.h"
+#include "compiled.h"
 #include "crash.h"
 #include "executor.h"
 #include "hooks.h"
 #include "outcome.h"
+#include "pinned.h"
 #include "queue.h"
 #include "request.h"
 #include "result.h"
@@ -249,8 +251,8 @@ find_table(const SharedTask *task)
  * Write the outcome, as the owner of the table, in the transaction that is
  * open.  Returns false when the row is no longer the run that was started.
  *
- * The task may have made its transaction read-only, and deferred triggers of
- * its own must not run with the owner's rights: those are fired before.
+ * The task may have made its transaction read-only.  Nothing of its own may run
+ * any more: finish_request has seen to that.
  */
 static bool
 write_back(const SharedTask *task, TaskResult *result)
@@ -382,6 +384,18 @@ note_commits(void)
 								  " once, not exactly once");
 }
 
+/*
+ * Run what the request has left for its commit, deferred triggers and cursors WITH HOLD,
+ * until nothing is left: no code of the task runs after this.
+ */
+static void
+finish_request(void)
+{
+	do
+		table_fire_deferred();
+	while (PreCommit_Portals(false));
+}
+
 /* Run the task and commit its effects with its outcome; errors are thrown. */
 static void
 run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
@@ -394,7 +408,7 @@ run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
 	first_transaction = COMPAT_LOCAL_XID;
 	client_begin(&result, &notices);
 	request_run(request, task_context, format, &result, !without_block);
-	table_fire_deferred();
+	finish_request();
 	client_end();
 	note_commits();
 	disable_timeout(task_timeout, false);
@@ -700,8 +714,11 @@ attach(Datum arg)
 	settings_seen = shared_settings(me->database, me->role);
 	crash_watch(me);
 	roles_define();
+	compiled_define();
+	pinned_define(false);
 	BackgroundWorkerInitializeConnectionByOid(me->database, me->role, COMPAT_WORKER_FLAGS);
 	client_describe();
+	pinned_define(true);
 	client_define();
 	cleanup_define();
 	statement_define();

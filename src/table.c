@@ -32,6 +32,8 @@
 #include "utils/syscache.h"
 
 #include "compat.h"
+#include "compiled.h"
+#include "pinned.h"
 #include "settings.h"
 #include "table.h"
 
@@ -151,14 +153,16 @@ static bool changed = false;
 static bool acting = false;
 
 /*
- * Fire the deferred triggers that wait, as whoever acts now, and let none be
- * deferred in this transaction from now on.
+ * Fire the deferred triggers that wait, as whoever acts now, and those that they
+ * defer in turn, until nothing is left; then let none be deferred in this
+ * transaction.
  */
 void
 table_fire_deferred(void)
 {
 	ConstraintsSetStmt *all = makeNode(ConstraintsSetStmt);
 
+	AfterTriggerFireDeferred();
 	AfterTriggerSetState(all);
 	pfree(all);
 }
@@ -180,11 +184,14 @@ table_become(Oid user, TableScope *scope)
 	scope->nest_level = NewGUCNestLevel();
 	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
+	pinned_set();
+	compiled_begin();
 }
 
 void
 table_return(const TableScope *scope)
 {
+	compiled_end();
 	AtEOXact_GUC(false, scope->nest_level);
 	table_stop_acting(scope);
 }
@@ -202,6 +209,7 @@ void
 table_abandon(void)
 {
 	acting = false;
+	compiled_abandon();
 }
 
 /* Does this process just now write rows on its own account? */

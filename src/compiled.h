@@ -1,0 +1,15 @@
+/*
+ * compiled.h
+ *		Keeps apart what is compiled for tasks and for the table's owner.
+ */
+#ifndef PG_TASK_COMPILED_H
+#define PG_TASK_COMPILED_H
+
+#include "postgres.h"
+
+extern void compiled_define(void);
+extern void compiled_begin(void);
+extern void compiled_end(void);
+extern void compiled_abandon(void);
+
+#endif /* PG_TASK_COMPILED_H */
