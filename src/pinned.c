@@ -26,11 +26,15 @@
 #include "utils/float.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/pg_locale.h"
 #include "utils/xml.h"
 
 #include "compat.h"
 #include "pinned.h"
+
+/* Declared in utils/pg_locale.h, which needs the headers of ICU. */
+extern PGDLLIMPORT char *locale_monetary;
+extern PGDLLIMPORT char *locale_numeric;
+extern PGDLLIMPORT char *locale_time;
 
 typedef enum PinType
 {

@@ -133,8 +133,13 @@ sql(q{
 		$$SELECT CASE WHEN length(btrim($1)) > 0 THEN 'calm'::own.mood END$$;
 	CREATE CAST (text AS own.mood) WITH FUNCTION own.to_mood(text) AS ASSIGNMENT});
 trigger(q{EXECUTE 'SELECT $1' INTO mood USING NEW.state;}, 'mood own.mood;');
-is(caught($path . q{; DO $d$DECLARE mood own.mood; BEGIN
-	EXECUTE $e$SELECT 'x'::pg_catalog.text$e$ INTO mood; END$d$}),
+sql(q{CREATE FUNCTION evil.feel() RETURNS void LANGUAGE plpgsql AS $$
+	DECLARE
+		mood own.mood;
+	BEGIN
+		EXECUTE 'SELECT pg_catalog.version()' INTO mood;
+	END $$});
+is(caught("$path; SELECT evil.feel()"),
 	'mallory', 'a cast with a function in SQL');
 sql('DROP TRIGGER audit ON task');
 
@@ -153,7 +158,6 @@ is(caught('CREATE DOMAIN pg_temp.text AS pg_catalog.text CHECK (evil.trap())'), 
 
 # Deferred triggers that defer others; the last one makes a table in the way of the owner's.
 (my $unqualified = $note) =~ s/own\.//;
-trigger($unqualified, q{msg own.audit.what%TYPE := 'owner';}, 'SET search_path = own');
 sql(q{
 	SET ROLE mallory;
 	SET search_path = evil, pg_catalog;
@@ -188,6 +192,8 @@ my $before = sql('SELECT max(n) FROM own.audit');
 for my $way ('INSERT INTO evil.first VALUES (1)', 'INSERT INTO evil.second VALUES (1)', 'INSERT INTO evil.third VALUES (1)',
 	map { "DECLARE c CURSOR WITH HOLD FOR SELECT evil.start('$_')" } qw(first second third))
 {
+	# anew, for a plan that is kept may know its table
+	trigger($unqualified, q{msg own.audit.what%TYPE := 'owner';}, 'SET search_path = own');
 	is(caught($way), '', $way);
 }
 is(sql("SELECT count(*) FROM own.audit WHERE who = 'postgres' AND what = 'owner' AND n > $before") > 6, 1, 'the owner\'s trigger finds its table');
