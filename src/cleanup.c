@@ -13,13 +13,19 @@
 
 #include <link.h>
 
+#include "access/genam.h"
+#include "access/table.h"
 #include "access/xact.h"
+#include "catalog/indexing.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_namespace.h"
 #include "commands/prepare.h"
 #include "commands/sequence.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
+#include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -149,11 +155,31 @@ clean_in_transaction(void)
 	used_temporary = false;
 }
 
+/* Is there anything in the schema? */
+static bool
+has_objects(Oid schema)
+{
+	Relation rel = table_open(DependRelationId, AccessShareLock);
+	SysScanDesc scan;
+	ScanKeyData keys[2];
+	bool found;
+
+	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(NamespaceRelationId));
+	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(schema));
+	scan = systable_beginscan(rel, DependReferenceIndexId, true, NULL, 2, keys);
+	found = HeapTupleIsValid(systable_getnext(scan));
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
 /*
  * Within a transaction: drop the temporary objects of the task.  Statements of
  * the table's owner come next, and an unqualified name in one of his triggers
- * would find them first.  That a transaction has made some is known only when it
- * has called the schema pg_temp: it may also do so by its own name.
+ * would find them first.  The transaction knows that it has made some only if it called
+ * the schema pg_temp; a task may also call it by its own name.
  */
 void
 cleanup_temporary(void)
@@ -163,6 +189,10 @@ cleanup_temporary(void)
 
 	GetTempNamespaceState(&schema, &toast_schema);
 	if (!OidIsValid(schema))
+		return;
+	CommandCounterIncrement();
+	if (!used_temporary && !(MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE) &&
+		!has_objects(schema))
 		return;
 	PortalHashTableDeleteAll();
 	ResetTempTableNamespace();
