@@ -104,7 +104,8 @@ leave_failure(int sqlstate, const char *error)
 {
 	LWLockAcquire(me->lock, LW_EXCLUSIVE);
 	strlcpy(me->failure.sqlstate, unpack_sql_state(sqlstate), sizeof(me->failure.sqlstate));
-	strlcpy(me->failure.error, error, sizeof(me->failure.error));
+	strlcpy(me->failure.error, error,
+			pg_mbcliplen(error, (int) strlen(error), sizeof(me->failure.error) - 1) + 1);
 	LWLockRelease(me->lock);
 }
 
@@ -502,16 +503,19 @@ hand_back(void)
 	proc_exit(1);
 }
 
-/* The failure could not be written: leave that, and the row, to the scheduler. */
+/*
+ * The failure could not be written: leave it, and the row, to the scheduler.  What the row
+ * is told is why the task failed; why that could not be written stands in the log.
+ */
 static void
-give_up(void)
+give_up(const ErrorData *error)
 {
 	if (geterrcode() == ERRCODE_TABLE_CHANGED)
 		hand_back();
 	EmitErrorReport();
 	FlushErrorState();
-	leave_failure(ERRCODE_EXTERNAL_ROUTINE_EXCEPTION,
-				  "the outcome of the task could not be written");
+	leave_failure(error->sqlerrcode, error->message ? error->message : "");
+	me->failure.unwritten = true;
 	proc_exit(1);
 }
 
@@ -643,7 +647,7 @@ run_task(const SharedTask *task)
 		}
 		PG_CATCH();
 		{
-			give_up();
+			give_up(error);
 		}
 		PG_END_TRY();
 	}

@@ -44,8 +44,10 @@ typedef struct Lost
 
 static List *all = NIL;
 
-static const TaskFailure interrupted = {"57P01", "the process of the task was terminated"};
-static const TaskFailure too_often = {"57P01", "the process of the task was terminated too often"};
+static const TaskFailure interrupted = {.sqlstate = "57P01",
+										.error = "the process of the task was terminated"};
+static const TaskFailure too_often = {.sqlstate = "57P01",
+									  .error = "the process of the task was terminated too often"};
 
 /* A run is not where it was.  Must not fail but for want of memory. */
 void
@@ -210,7 +212,11 @@ write_failed(const TaskTable *table, const Lost *lost)
 						 .error = lost->failure.error,
 						 .sqlstate = lost->failure.sqlstate};
 
-	result.response = psprintf("FATAL:  %s", lost->failure.error);
+	result.response =
+		lost->failure.unwritten
+			? psprintf("ERROR:  %s\nDETAIL:  The process of the task could not write this.",
+					   lost->failure.error)
+			: psprintf("FATAL:  %s", lost->failure.error);
 	return outcome_failed(table, lost->run, &result, false);
 }
 

@@ -195,7 +195,8 @@ prepare_table(void)
 static void
 account(TaskRun run)
 {
-	static const TaskFailure crashed = {"57P02", "the server crashed while the task ran"};
+	static const TaskFailure crashed = {.sqlstate = "57P02",
+										.error = "the server crashed while the task ran"};
 
 	if (crash_blames(me->database, run))
 		rescue_add(run, RESCUE_CRASHED, &crashed);

@@ -79,6 +79,7 @@ typedef struct TaskFailure
 {
 	char sqlstate[6]; /* empty: it did not end, it was interrupted */
 	char error[256];
+	bool unwritten; /* the task failed in its process, which could not write that */
 } TaskFailure;
 
 #endif /* PG_TASK_TASK_H */

@@ -147,6 +147,7 @@ reset_executor(SharedExecutor *executor, Oid database, Oid role, TimestampTz now
 	executor->pid = 0;
 	executor->started = executor->idle_since = now;
 	executor->failure.sqlstate[0] = '\0';
+	executor->failure.unwritten = false;
 	executor->cancel_sent = false;
 	executor->quit = false;
 	pg_atomic_write_u32(&executor->workers, 0);
