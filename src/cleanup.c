@@ -32,6 +32,8 @@
 #include "utils/portal.h"
 
 #include "cleanup.h"
+#include "connections.h"
+#include "settings.h"
 
 /*
  * Libraries of the server that keep no state from one task to the next, as the
@@ -52,6 +54,9 @@ static const char *const system_folders[] = {"/lib/", "/lib64/", "/usr/lib/", "/
  */
 #define MEMORY_MAX ((Size) 48 * 1024 * 1024)
 #define MEASURE_EVERY 64
+
+/* The client library comes along with others, from wherever it is. */
+static const char client_library[] = "libpq.";
 
 static unsigned long long libraries_seen = 0;
 static bool used_temporary = false;
@@ -90,26 +95,40 @@ begins_with_any(const char *text, const char *const *beginnings)
 	return false;
 }
 
-/*
- * Is this one of the libraries that came after the first "*seen", of the
- * server or one of its extensions, and may it keep a state?
- */
+/* May the library in this file, of the server, an extension or the system, keep a state? */
+static bool
+keeps_state(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	const char *file;
+
+	if (slash == NULL)
+		return false;
+	file = slash + 1;
+	if (strncmp(file, client_library, strlen(client_library)) == 0)
+		return false;
+	if (strncmp(path, pkglib_path, strlen(pkglib_path)) != 0)
+		return !begins_with_any(path, system_folders);
+	if (begins_with_any(file, stateless))
+		return false;
+	if (!settings_keeps_library(file))
+		return true;
+	connections_loaded(file);
+	return false;
+}
+
+/* Is this one of the libraries that came after the first "*seen", and may it keep a state? */
 static int
 find_stateful(struct dl_phdr_info *info, size_t size pg_attribute_unused(), void *seen)
 {
 	unsigned long long *left = seen;
-	const char *slash = strrchr(info->dlpi_name, '/');
 
 	if (*left > 0)
 	{
 		(*left)--;
 		return 0;
 	}
-	if (slash == NULL)
-		return 0;
-	if (strncmp(info->dlpi_name, pkglib_path, strlen(pkglib_path)) == 0)
-		return !begins_with_any(slash + 1, stateless);
-	return !begins_with_any(info->dlpi_name, system_folders);
+	return keeps_state(info->dlpi_name);
 }
 
 /* Did the task load a library that may keep a state? */
@@ -213,5 +232,5 @@ cleanup_session(Oid role)
 	(void) DirectFunctionCall1(setseed, Float8GetDatum(pg_prng_double(&pg_global_prng_state)));
 	if (used_temporary || GetUserId() != role || GetSessionUserId() != role)
 		clean_in_transaction();
-	return !loaded_state() && !has_grown();
+	return !loaded_state() && connections_close() && !has_grown();
 }

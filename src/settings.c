@@ -14,6 +14,7 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/varlena.h"
 
 #include "result.h"
 #include "settings.h"
@@ -30,6 +31,7 @@ int64 (*settings_find_task_id)(void) = NULL;
 
 static char *database_list = NULL;
 static char *default_schema = NULL;
+static char *keep_libraries = NULL;
 static char *default_table = NULL;
 static int default_period = 1000;
 static int task_commit = SETTINGS_COMMIT_AS_DATABASE;
@@ -150,6 +152,35 @@ check_database(char **newval, void **extra pg_attribute_unused(),
 	return false;
 }
 
+/* Names of libraries, as in session_preload_libraries.  False: the text is no such list. */
+static bool
+parse_libraries(const char *text, List **names)
+{
+	return SplitDirectoriesString(pstrdup(text), ',', names);
+}
+
+static bool
+check_libraries(char **newval, void **extra pg_attribute_unused(),
+				GucSource source pg_attribute_unused())
+{
+	List *names;
+	ListCell *cell;
+
+	if (!parse_libraries(*newval, &names))
+	{
+		GUC_check_errdetail("The value must be a list of names of libraries.");
+		return false;
+	}
+	foreach(cell, names)
+	{
+		if (strchr(lfirst(cell), '/') == NULL)
+			continue;
+		GUC_check_errdetail("A library is named without its folder, which is the server's own.");
+		return false;
+	}
+	return true;
+}
+
 static bool
 check_name(char **newval, void **extra pg_attribute_unused(),
 		   GucSource source pg_attribute_unused())
@@ -224,6 +255,12 @@ define_server(void)
 static void
 define_safety(void)
 {
+	DefineCustomStringVariable(
+		"pg_task.keep_libraries",
+		"Libraries that an executor may keep when a task has loaded them.",
+		"They must not keep a state of a task.  Those that are preloaded, and"
+		" a few of the server's own, are kept anyway.",
+		&keep_libraries, "", PGC_SIGHUP, GUC_LIST_INPUT, check_libraries, NULL, NULL);
 	DefineCustomIntVariable("pg_task.max_crashes",
 							"A task that the server has crashed in so often is not started again.",
 							NULL, &settings_max_crashes, 2, 1, INT_MAX, PGC_SIGHUP, 0, NULL, NULL,
@@ -397,4 +434,26 @@ settings_format(const char *name)
 		if (strcmp(option->name, name) == 0)
 			return option->val;
 	return RESULT_TEXT;
+}
+
+/* May an executor keep the library in this file of the server's folder of libraries? */
+bool
+settings_keeps_library(const char *file)
+{
+	List *names;
+	ListCell *cell;
+	bool keeps = false;
+
+	if (!parse_libraries(keep_libraries, &names))
+		return false;
+	foreach(cell, names)
+	{
+		const char *name = lfirst(cell);
+		size_t length = strlen(name);
+
+		keeps |= strncmp(file, name, length) == 0 &&
+				 (file[length] == '\0' || strcmp(file + length, DLSUFFIX) == 0);
+	}
+	list_free_deep(names);
+	return keeps;
 }

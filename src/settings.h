@@ -57,5 +57,6 @@ extern SettingsTable settings_table(const char *database);
 extern SettingsTask settings_task(void);
 extern const char *settings_commit(void);
 extern int settings_format(const char *name);
+extern bool settings_keeps_library(const char *file);
 
 #endif /* PG_TASK_SETTINGS_H */

@@ -1,0 +1,13 @@
+/*
+ * connections.h
+ *		Connections to other servers that a task has left open.
+ */
+#ifndef PG_TASK_CONNECTIONS_H
+#define PG_TASK_CONNECTIONS_H
+
+#include "postgres.h"
+
+extern void connections_loaded(const char *file);
+extern bool connections_close(void);
+
+#endif /* PG_TASK_CONNECTIONS_H */

@@ -1,0 +1,124 @@
+# What a task leaves in a library, and in the sessions that postgres_fdw and dblink have on other
+# servers: nothing where the library costs the process or is in pg_task.keep_libraries; everything
+# where it was preloaded. A TAP test, for it compares processes.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# The libraries of the base system may not have come with all extensions.
+my ($extensions) = run_command([ 'pg_config', '--sharedir' ]);
+for my $name (qw(postgres_fdw dblink hstore))
+{
+	plan skip_all => "$name is not installed" unless -e "$extensions/extension/$name.control";
+}
+
+my $node = new_node('main', conf => q{
+	pg_task.period = '200 ms'
+	pg_task.keep_libraries = 'postgres_fdw, dblink'});
+
+sub sql { return $node->safe_psql('postgres', @_) }
+
+my $here = sprintf 'host=%s port=%d dbname=postgres', $node->host, $node->port;
+sql(qq{
+	CREATE EXTENSION postgres_fdw;
+	CREATE EXTENSION dblink;
+	CREATE EXTENSION hstore;
+	CREATE VIEW far_soils AS SELECT set_config('far.thing', 'left', false) AS a;
+	CREATE VIEW far_looks AS SELECT coalesce(current_setting('far.thing', true), '') AS a;
+	CREATE SERVER here FOREIGN DATA WRAPPER postgres_fdw
+		OPTIONS (host '${\$node->host}', port '${\$node->port}', dbname 'postgres');
+	CREATE USER MAPPING FOR PUBLIC SERVER here OPTIONS (user '${\scalar getpwuid $<}');
+	CREATE FOREIGN TABLE soils (a text) SERVER here OPTIONS (table_name 'far_soils');
+	CREATE FOREIGN TABLE looks (a text) SERVER here OPTIONS (table_name 'far_looks');
+	CREATE ROLE preloads SUPERUSER LOGIN;
+	ALTER ROLE preloads SET session_preload_libraries = postgres_fdw, dblink});
+
+my $far = 'SELECT a FROM looks';
+my $foreign = 'SELECT count(*) FROM postgres_fdw_get_connections()';
+my $named = 'SELECT coalesce(cardinality(dblink_get_connections()), 0)';
+my $unnamed = q{SELECT a FROM dblink('SELECT a FROM far_looks') AS t(a text)};
+my $soil_unnamed = "SELECT dblink_connect('$here'); SELECT dblink_exec('SET far.thing = ''left''')";
+my $open_named = "SELECT dblink_connect(n, '$here') FROM unnest(ARRAY['a', 'b']) AS n";
+
+# What makes a state; what sees it; what that gives afterwards, where the library is kept, and where
+# it was preloaded.
+my @pairs = (
+	[ 'SELECT a FROM soils', $far, 'DONE ', 'DONE left' ],
+	[ 'SELECT a FROM soils', $foreign, 'DONE 0', 'DONE 1' ],
+	[ 'SELECT a FROM soils; SELECT 1/0', $foreign, 'DONE 0', 'DONE 1' ],
+	[ $open_named, $named, 'DONE 0', 'DONE 2' ],
+	[ "$open_named; SELECT 1/0", $named, 'DONE 0', 'DONE 2' ],
+	[ $soil_unnamed, $unnamed, 'FAIL 08003', 'DONE left' ],
+	[ "$open_named; $soil_unnamed; SELECT a FROM soils", $unnamed, 'FAIL 08003', 'DONE left' ]);
+
+# The outcome of a task in short, and its process.
+sub outcome
+{
+	my $id = run_task($node, @_);
+
+	return split /\|/, task($node, $id, q{state || ' ' || coalesce(sqlstate, response), pid});
+}
+
+for (@pairs)
+{
+	my ($soil, $look, @expected) = @$_;
+
+	for my $role (undef, 'preloads')
+	{
+		my @role = defined $role ? (role => $role) : ();
+		my $name = ($role ? 'preloaded' : 'kept') . ": $look";
+
+		my (undef, $soiled) = outcome(request => $soil, @role);
+		my ($outcome, $pid) = outcome(request => $look, @role);
+		is($outcome, shift @expected, $name);
+		is($pid, $soiled, "$name: the same process");
+		next unless $role;
+		terminate($node, $pid);
+		wait_until($node, "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $pid)");
+	}
+}
+
+# Nothing of theirs stays on the other server either.
+outcome(request => "$open_named; $soil_unnamed; SELECT a FROM soils");
+wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE query ~ 'far|COMMIT TRANSACTION'
+	AND backend_type = 'client backend' AND pid <> pg_backend_pid()});
+pass('no connection stays on the other server');
+
+# The setting names whole libraries, in the server's folder; others cost the process.
+sub same_process
+{
+	my (undef, $pid) = outcome(request => $_[0]);
+	my (undef, $next) = outcome(request => 'SELECT 1');
+
+	return $pid == $next;
+}
+
+ok(!same_process(q{SELECT 'a=>1'::hstore}), 'a library that is not in the list is not kept');
+for (
+	[ 'dblink, "hstore"', 1, 'one that is added' ],
+	[ 'hstore.so', 1, 'with its suffix' ],
+	[ 'hsto, store', 0, 'a part of its name' ],
+	[ '', 0, 'none' ])
+{
+	my ($list, $kept, $name) = @$_;
+
+	set_conf($node, "pg_task.keep_libraries = '$list'");
+	wait_until($node, q{SELECT current_setting('pg_task.keep_libraries')}, expected => $list);
+	wait_for_backends($node, 'executor', 0);
+	is(same_process(q{SELECT 'a=>1'::hstore}) ? 1 : 0, $kept, $name);
+}
+for my $list ('/tmp/hstore', 'hstore,', '"hstore')
+{
+	my $position = log_position($node);
+
+	set_conf($node, "pg_task.keep_libraries = '$list'");
+	wait_for_log_line($node, qr/invalid value for parameter "pg_task.keep_libraries": "\Q$list\E"/,
+		$position);
+	is(sql('SHOW pg_task.keep_libraries'), '', "refused: $list");
+}
+
+done_testing();
