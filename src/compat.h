@@ -74,6 +74,13 @@
 	pin("standard_conforming_strings", false, PIN_BOOL, &standard_conforming_strings),
 #endif
 
+/* The next statement of this process has another identifier of its query, and of its plan (18). */
+#if PG_VERSION_NUM >= 180000
+#define COMPAT_FORGET_QUERY_ID() (pgstat_report_query_id(0, true), pgstat_report_plan_id(0, true))
+#else
+#define COMPAT_FORGET_QUERY_ID() pgstat_report_query_id(0, true)
+#endif
+
 /* May a background worker run as a role that has no LOGIN? */
 #if PG_VERSION_NUM >= 170000
 #define COMPAT_NOLOGIN_WORKER true

@@ -54,6 +54,7 @@
 #include "pinned.h"
 #include "queue.h"
 #include "request.h"
+#include "request_log.h"
 #include "result.h"
 #include "roles.h"
 #include "settings.h"
@@ -404,11 +405,12 @@ run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
 	ResultFormat format = task->format >= 0 ? task->format : settings_default_format;
 	TaskResult done = {.outcome = TASK_DONE};
 	ResultText result;
+	bool logged;
 
 	result_init(&result, settings_response_limit);
 	first_transaction = COMPAT_LOCAL_XID;
 	client_begin(&result, &notices);
-	request_run(request, task_context, format, &result, !without_block);
+	logged = request_run(request, task_context, format, &result, !without_block);
 	finish_request();
 	client_end();
 	note_commits();
@@ -425,6 +427,7 @@ run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
 	{
 		set_commit_durability();
 		CommitTransactionCommand();
+		request_log_duration(request, logged);
 	}
 	else
 	{
@@ -705,6 +708,18 @@ wait_for_task(void)
 	ResetLatch(MyLatch);
 }
 
+/*
+ * A client's session of this role has these libraries before its first statement: they may
+ * restrict what it does.  Without them there is no task.
+ */
+static void
+preload_libraries(void)
+{
+	StartTransactionCommand();
+	process_session_preload_libraries();
+	CommitTransactionCommand();
+}
+
 static void
 attach(Datum arg)
 {
@@ -722,6 +737,7 @@ attach(Datum arg)
 	pinned_define(false);
 	BackgroundWorkerInitializeConnectionByOid(me->database, me->role, COMPAT_WORKER_FLAGS);
 	client_describe();
+	preload_libraries();
 	pinned_define(true);
 	client_define();
 	cleanup_define();

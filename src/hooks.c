@@ -277,6 +277,16 @@ remember_settings(Oid object)
 		pending.settings[pending.nsettings++] = object;
 }
 
+/* The connection limit of a database may change, by somebody who may change it. */
+static void
+remember_limit(const char *name)
+{
+	Oid database = own_database(name);
+
+	if (OidIsValid(database))
+		remember_settings(database);
+}
+
 /* The role whose settings a statement changes, or InvalidOid for all. */
 static Oid
 settings_role(const AlterRoleSetStmt *statement)
@@ -302,6 +312,8 @@ utility(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtili
 			remember_settings(settings_role((AlterRoleSetStmt *) statement));
 		else if (IsA(statement, AlterDatabaseSetStmt))
 			remember_settings(get_database_oid(((AlterDatabaseSetStmt *) statement)->dbname, true));
+		else if (IsA(statement, AlterDatabaseStmt))
+			remember_limit(((AlterDatabaseStmt *) statement)->dbname);
 	}
 	if (OidIsValid(database) && hold_take(database))
 	{

@@ -671,20 +671,22 @@ pool_demand(const Role *role, const char *name, int tasks, double average, Times
 		executor->role == role->oid && !executor->leaving && !executor->ready;
 	for (; starting < wanted; starting++, has++)
 	{
+		bool full =
+			role->database_limit >= 0 && turns_of_database(me->database) >= role->database_limit;
 		PoolExecutor *victim;
 
+		if (find_role(role->oid)->retry_at > now ||
+			(role->limit >= 0 && turns_of_role(role->oid) >= role->limit))
+			return false;
 		if (no_worker_until > now)
 			return true;
-		if (find_role(role->oid)->retry_at > now ||
-			(role->settings.max_executors > 0 &&
-			 turns_of_role(role->oid) >= role->settings.max_executors))
-			return false;
-		if (start(role->oid, name, now))
+		if (!full && start(role->oid, name, now))
 			continue;
-		victim = spare(role->oid, has, now);
+		/* another database has none to give where the limit is of this one */
+		victim = full && role->database_limit == 0 ? NULL : spare(role->oid, has, now);
 		if (victim)
 			send_away(victim);
-		return true;
+		return !full;
 	}
 	return false;
 }

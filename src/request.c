@@ -20,6 +20,7 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "parser/analyze.h"
+#include "pgstat.h"
 #include "storage/proc.h"
 #include "tcop/cmdtag.h"
 #include "tcop/pquery.h"
@@ -33,6 +34,7 @@
 #include "client.h"
 #include "compat.h"
 #include "request.h"
+#include "request_log.h"
 
 /* The statement that runs is alone in its request, and in a block of ours. */
 static bool in_block = false;
@@ -163,9 +165,10 @@ commits_now(Node *statement)
  * the result.  The caller has started a transaction, and finds one open
  * afterwards: another one if the request has committed or rolled back by itself;
  * only what came after that can still be undone.  Errors are thrown.  If "block" is
- * set, a statement that stands alone and may be in a block is in one.
+ * set, a statement that stands alone and may be in a block is in one.  True: the
+ * text of the request is in the server's log.
  */
-void
+bool
 request_run(const char *request, MemoryContext context, ResultFormat format, ResultText *result,
 			bool block)
 {
@@ -173,6 +176,7 @@ request_run(const char *request, MemoryContext context, ResultFormat format, Res
 	List *statements = pg_parse_query(request);
 	MemoryContext statement_context =
 		AllocSetContextCreate(context, "pg_task statement", ALLOCSET_DEFAULT_SIZES);
+	bool logged = request_log_statement(request, statements);
 	bool open = true;
 	ListCell *cell;
 
@@ -189,6 +193,7 @@ request_run(const char *request, MemoryContext context, ResultFormat format, Res
 			BeginImplicitTransactionBlock();
 		MemoryContextSwitchTo(statement_context);
 		CHECK_FOR_INTERRUPTS();
+		COMPAT_FORGET_QUERY_ID();
 		run_statement(raw, request, receiver, format, result);
 		MemoryContextSwitchTo(context);
 		MemoryContextReset(statement_context);
@@ -210,6 +215,7 @@ request_run(const char *request, MemoryContext context, ResultFormat format, Res
 						errmsg("the request left a transaction open"),
 						errdetail("It was rolled back."), errhint("Add COMMIT or ROLLBACK.")));
 	in_block = false;
+	return logged;
 }
 
 /* After an error: was it that of a single statement, which was in a block of ours? */

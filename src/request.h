@@ -9,7 +9,7 @@
 
 #include "result.h"
 
-extern void request_run(const char *request, MemoryContext context, ResultFormat format,
+extern bool request_run(const char *request, MemoryContext context, ResultFormat format,
 						ResultText *result, bool block);
 extern bool request_in_block(void);
 

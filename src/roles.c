@@ -12,6 +12,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/pg_authid.h"
+#include "catalog/pg_database.h"
 #include "catalog/pg_db_role_setting.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
@@ -147,6 +148,28 @@ roles_may_act(Oid user, const char *name)
 	return OidIsValid(role) && compat_may_become(user, role);
 }
 
+/*
+ * The connection limits of a role and of this database hold for executors, too, counted by
+ * themselves: the server counts client sessions alone, and background processes against no
+ * limit.  Superusers have none.
+ */
+static void
+read_limits(Role *role, Form_pg_authid form)
+{
+	HeapTuple tuple;
+
+	role->limit = role->database_limit = -1;
+	if (form->rolsuper)
+		return;
+	role->limit = form->rolconnlimit;
+	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
+	if (HeapTupleIsValid(tuple))
+	{
+		role->database_limit = ((Form_pg_database) GETSTRUCT(tuple))->datconnlimit;
+		ReleaseSysCache(tuple);
+	}
+}
+
 /* May the owner of a task table have tasks run as the role of this name, here and now? */
 Role
 roles_check(Oid owner, const char *name)
@@ -161,6 +184,7 @@ roles_check(Oid owner, const char *name)
 		return role;
 	}
 	may_log_in = ((Form_pg_authid) GETSTRUCT(tuple))->rolcanlogin || COMPAT_NOLOGIN_WORKER;
+	read_limits(&role, (Form_pg_authid) GETSTRUCT(tuple));
 	ReleaseSysCache(tuple);
 	role.sqlstate = ERRCODE_INSUFFICIENT_PRIVILEGE;
 	if (!compat_may_become(owner, role.oid))
@@ -173,6 +197,11 @@ roles_check(Oid owner, const char *name)
 		role.error = psprintf("role \"%s\" is not permitted to log in", name);
 	}
 	else
+	{
 		role.settings = roles_settings(role.oid);
+		if (role.settings.max_executors > 0)
+			role.limit = role.limit < 0 ? role.settings.max_executors
+										: Min(role.limit, role.settings.max_executors);
+	}
 	return role;
 }

@@ -16,6 +16,8 @@ typedef struct Role
 	const char *error; /* NULL: nothing is wrong; in the current memory context */
 	int sqlstate;	   /* of the error */
 	SettingsTask settings;
+	int limit;			/* executors of it at once, on this server; -1: none */
+	int database_limit; /* executors at once in this database, for this role; -1: none */
 } Role;
 
 extern SettingsTask roles_settings(Oid role);

@@ -245,8 +245,22 @@ shared_scheduler_attach(int slot, uint32 generation)
 }
 
 /*
+ * An executor is to go when what it has in its ring is finished.  The directory lock must be
+ * held.
+ */
+static void
+dismiss(SharedExecutor *executor)
+{
+	LWLockAcquire(executor->lock, LW_EXCLUSIVE);
+	executor->leave = true;
+	LWLockRelease(executor->lock);
+	shared_wake(executor->proc);
+}
+
+/*
  * Give the slot back.  Executors that went with tasks in their rings need no
- * more accounting: the next scheduler finds these tasks in the table.
+ * more accounting: the next scheduler finds these tasks in the table.  The others
+ * go as soon as they have nothing to do: the database may be served no more, or close.
  */
 void
 shared_scheduler_release(SharedScheduler *me)
@@ -262,6 +276,8 @@ shared_scheduler_release(SharedScheduler *me)
 
 		if (executor->gone && executor->database == me->database)
 			executor->in_use = executor->gone = false;
+		else if (executor->in_use && executor->database == me->database)
+			dismiss(executor);
 	}
 	tell_vacated();
 	LWLockRelease(Shared->directory);

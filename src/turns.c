@@ -233,6 +233,20 @@ turns_of_role(Oid role)
 	return count;
 }
 
+/* How many executors a database has. */
+int
+turns_of_database(Oid database)
+{
+	int count = 0;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	for (i = 0; i < Shared->nexecutors; i++)
+		count += Shared->executors[i].in_use && Shared->executors[i].database == database;
+	LWLockRelease(Shared->directory);
+	return count;
+}
+
 /*
  * Is a task at work, in any database, that has to run apart?  One that has run for a while
  * without a crash keeps the others waiting no longer.  The directory lock must be held.

@@ -14,6 +14,7 @@ extern void turns_evict(Oid database, Oid role);
 extern void turns_want(SharedScheduler *me, bool wants);
 extern bool turns_yield(SharedScheduler *me);
 extern int turns_of_role(Oid role);
+extern int turns_of_database(Oid database);
 
 extern bool turns_take_apart(SharedScheduler *me);
 extern void turns_give_apart(SharedScheduler *me);

@@ -1,0 +1,182 @@
+# A task's session has what a client's session of its role would have: the libraries that are
+# preloaded for it, its lines in the server's log, its place in the server's statistics, and the
+# connection limits of role and database. Idle executors leave a database that is served no more.
+# A TAP test, for it reads the log and preloads libraries.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $node = new_node('main', conf => q{
+	shared_preload_libraries = 'pg_task, pg_stat_statements'
+	pg_task.period = '200 ms'
+	pg_task.idle_timeout = '1 h'
+	pg_task.max_executors = 8
+	max_worker_processes = 24
+	log_statement = none
+	log_line_prefix = '%p '});
+
+sub sql { return $node->safe_psql('postgres', @_) }
+
+# What the process of a task has logged since a position in the log.
+sub log_of
+{
+	my ($id, $position) = @_;
+	my $pid = task($node, $id, 'pid');
+
+	return join '', grep { /^\Q$pid\E / .. !/^(?:\Q$pid\E |\t)/ }
+	  split /^/, log_since($node, $position);
+}
+
+# Runs a request as a role, and gives what its process has logged. What comes after the commit is in
+# the log before the process takes the next task.
+sub logged
+{
+	my ($role, $request) = @_;
+	my $position = log_position($node);
+	my $id = run_task($node, role => $role, request => $request);
+
+	run_task($node, role => $role, request => 'SELECT');
+	return log_of($id, $position);
+}
+
+sql('CREATE EXTENSION pg_stat_statements');
+sql("CREATE ROLE $_ LOGIN")
+  for qw(plain explained broken modifies timed lasts silent single locked);
+make_gates($node);
+sql('CREATE TABLE mark (a int); GRANT ALL ON mark TO PUBLIC');
+
+subtest 'libraries that are preloaded for a role' => sub {
+	sql(q{ALTER ROLE explained SET session_preload_libraries = 'auto_explain'});
+	sql(q{LOAD 'auto_explain'; ALTER ROLE explained SET auto_explain.log_min_duration = 0});
+	like(logged('explained', q{SELECT 'with a plan'}),
+		qr/LOG:  duration: [\d.]+ ms  plan:\n\tQuery Text: SELECT 'with a plan'\n\tResult/,
+		'auto_explain has the plan of a request');
+	unlike(logged('plain', q{SELECT 'with a plan'}), qr/ plan:/, 'of that role alone');
+
+	my $position = log_position($node);
+	sql(q{ALTER ROLE broken SET session_preload_libraries = 'missing_library'});
+	my $id = insert_task($node, role => 'broken', request => 'SELECT 1');
+	wait_for_log_line($node, qr/could not access file "missing_library"/, $position);
+	is(task($node, $id, 'state, attempt'), 'PLAN|0', 'without its library no task of a role starts');
+	is(task($node, run_task($node, request => 'SELECT 1'), 'state'), 'DONE', 'others do');
+	sql('ALTER ROLE broken RESET session_preload_libraries');
+	wait_for_state($node, $id, 'DONE');
+};
+
+subtest 'lines in the log' => sub {
+	my $context = qr/\n\d+ CONTEXT:  task \d+ in "pg_task executor postgres/;
+
+	sql(q{ALTER ROLE modifies SET log_statement = 'mod'});
+	like(logged('modifies', 'INSERT INTO mark VALUES (1)'),
+		qr/^\d+ LOG:  statement: INSERT INTO mark VALUES \(1\)$context modifies"$/m, 'log_statement');
+	is(logged('modifies', 'SELECT 1'), '', 'log_statement: not what it does not ask for');
+	is(() = logged('modifies', 'SELECT 1; DELETE FROM mark; DELETE FROM mark') =~ /statement:/g, 1,
+		'log_statement: a request is one line');
+
+	sql('ALTER ROLE timed SET log_min_duration_statement = 0');
+	like(logged('timed', q{SELECT 'fast'}),
+		qr/^\d+ LOG:  duration: [\d.]+ ms  statement: SELECT 'fast'$context timed"$/m,
+		'log_min_duration_statement');
+	like(logged('timed', q{SELECT 'slow', pg_sleep(0.2)}),
+		qr/^\d+ LOG:  duration: [2-9]\d\d\.\d+ ms /m, 'log_min_duration_statement: as long as it took');
+	sql(q{ALTER ROLE timed SET log_min_duration_statement = '1 h'});
+	is(logged('timed', q{SELECT 'fast'}), '', 'log_min_duration_statement: not what is faster');
+
+	sql(q{ALTER ROLE lasts SET log_statement = 'all'; ALTER ROLE lasts SET log_duration = on});
+	like(logged('lasts', 'SELECT 3'), qr/LOG:  statement: SELECT 3.*LOG:  duration: [\d.]+ ms$/ms,
+		'log_duration');
+	like(logged('lasts', 'VACUUM mark'), qr/LOG:  statement: VACUUM mark.*LOG:  duration: /s,
+		'log_duration: of a request that commits by itself');
+
+	like(logged('plain', q{SELECT 1/0}),
+		qr/ERROR:  division by zero\n\d+ STATEMENT:  SELECT 1\/0$/m, 'log_min_error_statement');
+	sql('ALTER ROLE silent SET log_min_error_statement = panic');
+	unlike(logged('silent', q{SELECT 1/0}), qr/STATEMENT/, 'log_min_error_statement: not below it');
+	is(task($node, run_task($node, role => 'lasts', request => 'SELECT 4'), 'response, notice'), '4|',
+		'none of this is in the row');
+};
+
+subtest 'statistics' => sub {
+	my $id = insert_task($node, role => 'plain',
+		request => q{SELECT count(*) AS counted FROM mark; SELECT hold('statistics') AS held});
+	my $activity = q{FROM pg_stat_activity
+		WHERE backend_type = 'pg_task executor' AND query ~ ' AS held' AND wait_event = 'PgSleep'};
+	my $statements = q{FROM pg_stat_statements AS s JOIN pg_roles AS r ON r.oid = s.userid
+		WHERE query ~};
+
+	wait_until($node, "SELECT count(*) = 1 $activity");
+	is(sql("SELECT usename, datname, application_name $activity"),
+		"plain|postgres|pg_task default $id", 'pg_stat_activity');
+	my $query_id = sql("SELECT query_id $activity");
+	open_gate($node, 'statistics');
+	wait_for_state($node, $id, 'DONE');
+	is(sql("SELECT queryid, rolname, calls, toplevel $statements '^SELECT hold.* AS held'"),
+		"$query_id|plain|1|t", 'query_id is that of the statement at work');
+	is(sql("SELECT rolname, calls, toplevel $statements ' AS counted'"), 'plain|1|t',
+		'pg_stat_statements counts each statement');
+};
+
+subtest 'connection limits' => sub {
+	sql('ALTER ROLE single CONNECTION LIMIT 1; ALTER ROLE locked CONNECTION LIMIT 0');
+	my @single =
+	  map { insert_task($node, role => 'single', request => q{SELECT hold('single')}) } 1 .. 3;
+	my $locked = insert_task($node, role => 'locked', request => 'SELECT 1');
+	wait_for_state($node, $single[0], 'WORK');
+	run_task($node, role => 'plain', request => 'SELECT 1') for 1 .. 3;
+	is(count_of($node, q{role = 'single' AND state = 'WORK'}), 1, 'of a role: one task at a time');
+	is(task($node, $locked, 'state, attempt'), 'PLAN|0', 'of a role: none at all');
+	open_gate($node, 'single');
+	wait_for_state($node, $_, 'DONE') for @single;
+	sql('ALTER ROLE locked CONNECTION LIMIT 1');
+	wait_for_state($node, $locked, 'DONE');
+
+	sql('CREATE DATABASE small CONNECTION LIMIT 1');
+	wait_for_table($node, db => 'small');
+	make_gates($node, db => 'small');
+	my @small =
+	  map { insert_task($node, db => 'small', role => $_, request => q{SELECT hold('small')}) }
+	  qw(plain plain timed);
+	wait_for_state($node, $small[0], 'WORK', db => 'small');
+	run_task($node, db => 'small', request => 'SELECT 1') for 1 .. 3;
+	is(count_of($node, q{state = 'WORK'}, db => 'small'), 1,
+		'of a database: one task at a time, but for a superuser');
+	open_gate($node, 'small', db => 'small');
+	wait_for_state($node, $_, 'DONE', db => 'small') for @small;
+
+	sql('ALTER DATABASE small CONNECTION LIMIT 0');
+	my $late = insert_task($node, db => 'small', role => 'timed', request => 'SELECT 1');
+	run_task($node, db => 'small', request => 'SELECT 1') for 1 .. 3;
+	is(task($node, $late, 'state', db => 'small'), 'PLAN', 'of a database: none at all, any more');
+	sql('ALTER DATABASE small CONNECTION LIMIT -1');
+	wait_for_state($node, $late, 'DONE', db => 'small');
+};
+
+subtest 'a database that is served no more' => sub {
+	my $executors = q{SELECT count(*) FROM pg_stat_activity WHERE datname = 'closing'};
+
+	sql('CREATE DATABASE closing');
+	wait_for_table($node, db => 'closing');
+	make_gates($node, db => 'closing');
+	run_task($node, db => 'closing', role => 'plain', request => 'SELECT 1');
+	my $id = insert_task($node, db => 'closing', request => q{SELECT hold('closing')});
+	wait_for_state($node, $id, 'WORK', db => 'closing');
+	my $session = $node->background_psql('closing');
+	sql('ALTER DATABASE closing ALLOW_CONNECTIONS false');
+	wait_until($node, "$executors AND backend_type <> 'client backend'", expected => 1);
+	pass('its idle executors leave');
+	$session->query_safe(q{INSERT INTO gate VALUES ('closing')});
+	wait_until($node, "$executors AND backend_type <> 'client backend'", expected => 0);
+	is($session->query_safe("SELECT state FROM task WHERE id = $id"), 'DONE', 'a task that runs ends');
+	$session->quit;
+	sql('ALTER DATABASE closing ALLOW_CONNECTIONS true');
+	run_task($node, db => 'closing', role => 'plain', request => 'SELECT 1');
+
+	set_conf($node, q{pg_task.database = 'postgres, small'});
+	wait_until($node, $executors, expected => 0);
+	pass('likewise where it is not in pg_task.database');
+};
+
+done_testing();
