@@ -139,14 +139,46 @@ parse_targets(const char *text, List **targets)
 	}
 }
 
+static int
+compare_targets(const ListCell *left, const ListCell *right)
+{
+	return strcmp(((SettingsTarget *) lfirst(left))->database,
+				  ((SettingsTarget *) lfirst(right))->database);
+}
+
+/* A database that is in the list more than once, or NULL.  The list is sorted. */
+static const char *
+named_twice(List *targets)
+{
+	const char *last = "";
+	ListCell *cell;
+
+	list_sort(targets, compare_targets);
+	foreach(cell, targets)
+	{
+		const char *name = ((SettingsTarget *) lfirst(cell))->database;
+
+		if (strcmp(name, last) == 0)
+			return name;
+		last = name;
+	}
+	return NULL;
+}
+
 static bool
 check_database(char **newval, void **extra pg_attribute_unused(),
 			   GucSource source pg_attribute_unused())
 {
 	List *targets;
+	const char *twice;
 
 	if (parse_targets(*newval, &targets))
-		return true;
+	{
+		twice = named_twice(targets);
+		if (twice)
+			GUC_check_errdetail("Database \"%s\" is named twice.", twice);
+		return twice == NULL;
+	}
 	GUC_check_errdetail("The value must be a list like \"database1, database2:role2\","
 						" with names quoted as in SQL where needed.");
 	return false;

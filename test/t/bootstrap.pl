@@ -96,6 +96,16 @@ for my $bad ('one,,two', 'one:', ':user', '"open', 'one two', '"x"y', ',', 'one:
 	wait_for_log_line($node, qr/invalid value for parameter "pg_task.database"/, $position);
 	is(sql('SHOW pg_task.database'), $list, "a list like <$bad> is refused");
 }
+for my $twice ('one,two,one', 'one, one:plain', 'One,"one"', '"qu""ote":a,"qu""ote":b')
+{
+	$position = log_position($node);
+	set_conf($node, "pg_task.database = '$twice'");
+	my $name = $twice =~ /qu/ ? 'qu"ote' : 'one';
+	wait_for_log_line($node,
+		qr/invalid value for parameter "pg_task.database".*DETAIL:  Database "$name" is named twice/s,
+		$position);
+	is(sql('SHOW pg_task.database'), $list, "a list that names a database twice is refused: $twice");
+}
 wait_for_schedulers($node, 'late', 'one', 'qu"ote', 'with space');
 
 # Where the table is, by settings for a database: the schema is made when it is missing.
