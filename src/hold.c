@@ -41,31 +41,46 @@ clear_database(Oid database)
 	}
 }
 
-/*
- * Keep our processes out of a database until hold_release, or until this
- * process ends.  Returns false when too many databases are held already.
- */
-bool
-hold_take(Oid database)
+/* Keep a hold of this process among the others as well, if one of them is free. */
+static void
+move_hold(const SharedHold *mine)
 {
-	bool held = false;
+	SharedHold *vacant = NULL;
 	int i;
 
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	for (i = 0; i < SHARED_HOLDS && !held; i++)
+	for (i = Shared->nprocs; i < Shared->nprocs + SHARED_HOLDS; i++)
 	{
 		SharedHold *hold = &Shared->holds[i];
 
-		if (OidIsValid(hold->database))
-			continue;
-		hold->database = database;
-		hold->proc = COMPAT_MY_PROC;
-		held = true;
+		if (hold->database == mine->database && hold->proc == mine->proc)
+			return;
+		if (vacant == NULL && !OidIsValid(hold->database))
+			vacant = hold;
 	}
-	if (held)
-		clear_database(database);
+	if (vacant == NULL)
+		return;
+	*vacant = *mine;
+	Shared->nholds++;
+}
+
+/*
+ * Keep our processes out of a database until hold_release, or until this process ends.
+ * Every process has a hold of its own, so nobody can take them all.  A transaction that
+ * renames many databases may lose the earlier ones: its locks keep them from others.
+ */
+void
+hold_take(Oid database)
+{
+	SharedHold *hold = &Shared->holds[COMPAT_MY_PROC];
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	if (OidIsValid(hold->database) && hold->database != database)
+		move_hold(hold);
+	Shared->nholds += !OidIsValid(hold->database);
+	hold->database = database;
+	hold->proc = COMPAT_MY_PROC;
+	clear_database(database);
 	LWLockRelease(Shared->directory);
-	return held;
 }
 
 bool
@@ -75,9 +90,8 @@ hold_exists(Oid database)
 	int i;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	for (i = 0; i < SHARED_HOLDS; i++)
-		if (Shared->holds[i].database == database)
-			held = true;
+	for (i = 0; Shared->nholds > 0 && i < Shared->nprocs + SHARED_HOLDS && !held; i++)
+		held = Shared->holds[i].database == database;
 	LWLockRelease(Shared->directory);
 	return held;
 }
@@ -95,7 +109,8 @@ is_occupied(Oid database)
 	{
 		SharedExecutor *executor = &Shared->executors[i];
 
-		if (executor->in_use && executor->database == database && executor->taken == executor->done)
+		if (executor->in_use && !executor->gone && executor->database == database &&
+			executor->taken == executor->done)
 			occupied = true;
 	}
 	LWLockRelease(Shared->directory);
@@ -131,12 +146,14 @@ hold_release(void)
 	int i;
 
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	for (i = 0; i < SHARED_HOLDS; i++)
+	for (i = 0; i < Shared->nprocs + SHARED_HOLDS; i++)
 	{
 		SharedHold *hold = &Shared->holds[i];
 
-		if (OidIsValid(hold->database) && hold->proc == COMPAT_MY_PROC)
-			hold->database = InvalidOid;
+		if (!OidIsValid(hold->database) || hold->proc != COMPAT_MY_PROC)
+			continue;
+		hold->database = InvalidOid;
+		Shared->nholds--;
 	}
 	LWLockRelease(Shared->directory);
 	shared_wake_supervisor();

@@ -7,7 +7,7 @@
 
 #include "postgres.h"
 
-extern bool hold_take(Oid database);
+extern void hold_take(Oid database);
 extern bool hold_exists(Oid database);
 extern void hold_wait(Oid database, int timeout);
 extern void hold_release(void);

@@ -25,6 +25,7 @@
 #include "storage/proc.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
+#include "utils/memutils.h"
 #include "utils/syscache.h"
 
 #include "compat.h"
@@ -36,8 +37,12 @@
 /* How long a command waits for our processes to leave a database. */
 #define VACATE_MS 5000
 
-/* So many databases and roles whose settings change are told apart in a transaction. */
-#define SETTINGS_MAX 8
+/* A database or a role whose settings were changed, InvalidOid: all. */
+typedef struct ChangedSettings
+{
+	Oid object;
+	int nest_level; /* of the transaction that this depends on */
+} ChangedSettings;
 
 /* What this transaction did that others have to be told of. */
 static struct
@@ -49,9 +54,11 @@ static struct
 	int news;		 /* SharedNews */
 	bool several;	 /* tables that look like the task table */
 	bool supervisor; /* databases or roles changed */
-	int nsettings;	 /* whose settings changed: so many databases and roles */
-	Oid settings[SETTINGS_MAX];
-	bool holds; /* a database is held */
+	int nsettings;
+	int settings_size;
+	ChangedSettings *settings; /* in TopTransactionContext */
+	char gid[GIDSIZE];		   /* of PREPARE TRANSACTION; empty: none */
+	int hold_level;			   /* of the transaction that holds a database, 0: none does */
 } pending;
 
 static ProcessUtility_hook_type next_utility_hook = NULL;
@@ -106,6 +113,27 @@ hooks_remember(Oid relid, const SharedNote *note)
 		pending.news |= SHARED_LOOK;
 }
 
+/* Count the changes of settings of this transaction, now or when it is committed. */
+static void
+count_changes(XactEvent event)
+{
+	Oid *objects = NULL;
+	int i;
+
+	for (i = 0; i < pending.nsettings && event == XACT_EVENT_COMMIT; i++)
+		shared_settings_changed(pending.settings[i].object);
+	if (event == XACT_EVENT_PREPARE && pending.nsettings > 0)
+	{
+		/* the array is ours alone, and its oids come first */
+		objects = (Oid *) pending.settings;
+		for (i = 0; i < pending.nsettings; i++)
+			objects[i] = pending.settings[i].object;
+		shared_prepared_add(pending.gid, objects, pending.nsettings);
+	}
+	pending.settings = NULL;
+	pending.nsettings = pending.settings_size = 0;
+}
+
 /* Nothing here may fail: after a commit there is no way back. */
 static void
 transaction_ended(XactEvent event, void *arg pg_attribute_unused())
@@ -119,18 +147,43 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 		shared_scheduler_note(MyDatabaseId, pending.several ? InvalidOid : pending.relid,
 							  pending.notes, pending.count, pending.news);
 	}
-	if (pending.holds)
+	if (pending.hold_level > 0)
 		hold_release();
-	while (pending.nsettings > 0)
-		if (event == XACT_EVENT_COMMIT)
-			shared_settings_changed(pending.settings[--pending.nsettings]);
-		else
-			pending.nsettings = 0;
+	count_changes(event);
 	if (pending.supervisor && event == XACT_EVENT_COMMIT)
 		shared_wake_supervisor();
 	pending.relid = pending.ignored = InvalidOid;
-	pending.count = pending.news = 0;
-	pending.several = pending.supervisor = pending.holds = false;
+	pending.count = pending.news = pending.hold_level = 0;
+	pending.several = pending.supervisor = false;
+	pending.gid[0] = '\0';
+}
+
+/*
+ * What a subtransaction did depends on its parent from now on, or it never was.  The notes
+ * of an aborted one stay: the scheduler is told to look for nothing.
+ */
+static void
+subtransaction_ended(SubXactEvent event, SubTransactionId mine pg_attribute_unused(),
+					 SubTransactionId parent pg_attribute_unused(), void *arg pg_attribute_unused())
+{
+	int level = GetCurrentTransactionNestLevel();
+	bool aborted = event == SUBXACT_EVENT_ABORT_SUB;
+
+	if (!aborted && event != SUBXACT_EVENT_COMMIT_SUB)
+		return;
+	if (pending.hold_level >= level)
+	{
+		if (aborted)
+			hold_release();
+		pending.hold_level = aborted ? 0 : level - 1;
+	}
+	/* levels never fall along the array */
+	if (aborted)
+		while (pending.nsettings > 0 && pending.settings[pending.nsettings - 1].nest_level >= level)
+			pending.nsettings--;
+	else
+		for (int i = pending.nsettings; i > 0 && pending.settings[i - 1].nest_level >= level; i--)
+			pending.settings[i - 1].nest_level = level - 1;
 }
 
 /* May the current user make a database? */
@@ -203,12 +256,18 @@ template_database(List *options)
 
 /*
  * The database that a command needs for itself.  InvalidOid if it needs none,
- * or if the user has no right to the command: then it will fail, and must not
- * disturb anybody.
+ * or if the user has no right to the command, or if it is refused in a transaction
+ * block (all are but RENAME) and this is one: then it will fail, and must not disturb
+ * anybody.
  */
 static Oid
-database_needed(Node *statement)
+database_needed(Node *statement, ProcessUtilityContext context)
 {
+	if (!IsA(statement, RenameStmt) && !IsA(statement, DropdbStmt) &&
+		!IsA(statement, CreatedbStmt) && !IsA(statement, AlterDatabaseStmt))
+		return InvalidOid;
+	if (!IsA(statement, RenameStmt) && IsInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL))
+		return InvalidOid;
 	switch (nodeTag(statement))
 	{
 		case T_DropdbStmt:
@@ -252,39 +311,33 @@ concerns_supervisor(Node *statement)
 }
 
 static bool
-commits_prepared(Node *statement)
+is_transaction_statement(Node *statement, TransactionStmtKind kind)
 {
-	return IsA(statement, TransactionStmt) &&
-		   ((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT_PREPARED;
+	return IsA(statement, TransactionStmt) && ((TransactionStmt *) statement)->kind == kind;
 }
 
-/* When this transaction has committed, settings of this database or role have changed; InvalidOid:
- * of all. */
+/* When this transaction has committed, settings of this database or role have changed. */
 static void
 remember_settings(Oid object)
 {
-	int i;
+	ChangedSettings change = {object, GetCurrentTransactionNestLevel()};
+	int size = pending.settings_size * 2;
 
-	for (i = 0; i < pending.nsettings; i++)
-		if (pending.settings[i] == object)
-			return;
-	if (pending.nsettings == SETTINGS_MAX)
+	if (pending.nsettings > 0 &&
+		memcmp(&pending.settings[pending.nsettings - 1], &change, sizeof(change)) == 0)
+		return;
+	if (pending.settings == NULL)
 	{
-		pending.nsettings = 1;
-		pending.settings[0] = InvalidOid;
+		size = 8;
+		pending.settings = MemoryContextAlloc(TopTransactionContext, size * sizeof(change));
+		pending.settings_size = size;
 	}
-	else
-		pending.settings[pending.nsettings++] = object;
-}
-
-/* The connection limit of a database may change, by somebody who may change it. */
-static void
-remember_limit(const char *name)
-{
-	Oid database = own_database(name);
-
-	if (OidIsValid(database))
-		remember_settings(database);
+	else if (pending.nsettings == pending.settings_size)
+	{
+		pending.settings = repalloc_huge(pending.settings, size * sizeof(change));
+		pending.settings_size = size;
+	}
+	pending.settings[pending.nsettings++] = change;
 }
 
 /* The role whose settings a statement changes, or InvalidOid for all. */
@@ -294,30 +347,53 @@ settings_role(const AlterRoleSetStmt *statement)
 	return statement->role ? get_rolespec_oid(statement->role, true) : InvalidOid;
 }
 
+/* A command has succeeded: remember what others have to be told of when it is committed. */
+static void
+remember_command(Node *statement)
+{
+	pending.supervisor |= concerns_supervisor(statement);
+	if (IsA(statement, AlterRoleSetStmt))
+		remember_settings(settings_role((AlterRoleSetStmt *) statement));
+	else if (IsA(statement, AlterDatabaseSetStmt))
+		remember_settings(get_database_oid(((AlterDatabaseSetStmt *) statement)->dbname, true));
+	else if (IsA(statement, AlterDatabaseStmt)) /* its connection limit, perhaps */
+		remember_settings(get_database_oid(((AlterDatabaseStmt *) statement)->dbname, true));
+	else if (is_transaction_statement(statement, TRANS_STMT_PREPARE))
+		strlcpy(pending.gid, ((TransactionStmt *) statement)->gid, GIDSIZE);
+}
+
+/* COMMIT PREPARED or ROLLBACK PREPARED has succeeded; there is no transaction any more. */
+static void
+finish_prepared(const SharedPrepared *prepared, bool committed)
+{
+	shared_prepared_remove(prepared, committed);
+	/* what another session prepared may have planned tasks, too */
+	if (committed)
+		shared_scheduler_note(MyDatabaseId, InvalidOid, NULL, 0,
+							  SHARED_LOOK | SHARED_VERIFY | SHARED_EXPIRY);
+}
+
 static void
 utility(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtilityContext context,
 		ParamListInfo params, QueryEnvironment *environment, DestReceiver *destination,
 		QueryCompletion *completion)
 {
 	Node *statement = pstmt->utilityStmt;
-	bool prepared = commits_prepared(statement);
+	bool commits = is_transaction_statement(statement, TRANS_STMT_COMMIT_PREPARED);
+	bool finishes = commits || is_transaction_statement(statement, TRANS_STMT_ROLLBACK_PREPARED);
+	SharedPrepared prepared;
 	Oid database = InvalidOid;
 
 	loaded |= IsA(statement, LoadStmt);
-	if (!prepared)
+	/* by the time it has succeeded, another one may have its name */
+	if (finishes)
+		shared_prepared_find(((TransactionStmt *) statement)->gid, &prepared);
+	else
+		database = database_needed(statement, context);
+	if (OidIsValid(database))
 	{
-		database = database_needed(statement);
-		pending.supervisor |= concerns_supervisor(statement);
-		if (IsA(statement, AlterRoleSetStmt))
-			remember_settings(settings_role((AlterRoleSetStmt *) statement));
-		else if (IsA(statement, AlterDatabaseSetStmt))
-			remember_settings(get_database_oid(((AlterDatabaseSetStmt *) statement)->dbname, true));
-		else if (IsA(statement, AlterDatabaseStmt))
-			remember_limit(((AlterDatabaseStmt *) statement)->dbname);
-	}
-	if (OidIsValid(database) && hold_take(database))
-	{
-		pending.holds = true;
+		pending.hold_level = GetCurrentTransactionNestLevel();
+		hold_take(database);
 		hold_wait(database, VACATE_MS);
 	}
 	if (next_utility_hook)
@@ -326,13 +402,10 @@ utility(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtili
 	else
 		standard_ProcessUtility(pstmt, query, read_only_tree, context, params, environment,
 								destination, completion);
-	/* what another session prepared may have planned tasks, or changed settings */
-	if (prepared)
-	{
-		shared_settings_changed(InvalidOid);
-		shared_scheduler_note(MyDatabaseId, InvalidOid, NULL, 0,
-							  SHARED_LOOK | SHARED_VERIFY | SHARED_EXPIRY);
-	}
+	if (finishes)
+		finish_prepared(&prepared, commits);
+	else
+		remember_command(statement);
 }
 
 /* A parallel worker works for the task that its leader runs. */
@@ -350,6 +423,7 @@ hooks_define(void)
 {
 	settings_find_task_id = task_of_leader;
 	RegisterXactCallback(transaction_ended, NULL);
+	RegisterSubXactCallback(subtransaction_ended, NULL);
 	next_utility_hook = ProcessUtility_hook;
 	ProcessUtility_hook = utility;
 }

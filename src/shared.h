@@ -14,6 +14,7 @@
 
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "datatype/timestamp.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
@@ -21,11 +22,11 @@
 
 #include "task.h"
 
-#define SHARED_RING 16		/* tasks that one executor may hold */
-#define SHARED_REQUEST 1024 /* longer requests are read from the table */
-#define SHARED_NOTES 32		/* groups that may wait to be noticed one by one */
-#define SHARED_HOLDS 16		/* databases that may be held at once */
-#define SHARED_SETTINGS 256 /* counters of changed settings */
+#define SHARED_RING 16		 /* tasks that one executor may hold */
+#define SHARED_REQUEST 1024	 /* longer requests are read from the table */
+#define SHARED_NOTES 32		 /* groups that may wait to be noticed one by one */
+#define SHARED_HOLDS 64		 /* databases that may be held beside one for each process */
+#define SHARED_SETTINGS 4096 /* counters of changed settings */
 
 /* Reference to a process: an index into ProcGlobal->allProcs, or this. */
 #define SHARED_NO_PROC (-1)
@@ -130,6 +131,18 @@ typedef struct SharedExecutor
 	pg_atomic_uint32 workers; /* parallel workers that are at work for it */
 } SharedExecutor;
 
+/*
+ * A prepared transaction that changed settings, and the counters that its commit is to
+ * raise.  The table is empty after a restart: all executors are new then, and what commits
+ * later is seen by those that start later.
+ */
+typedef struct SharedPrepared
+{
+	uint32 generation;
+	char gid[GIDSIZE]; /* empty: free */
+	uint8 counters[SHARED_SETTINGS / 8];
+} SharedPrepared;
+
 /* A database that somebody wants to have for himself: no process of ours enters. */
 typedef struct SharedHold
 {
@@ -140,10 +153,16 @@ typedef struct SharedHold
 typedef struct SharedState
 {
 	LWLock *directory;
-	int supervisor;								/* guarded by the directory lock */
-	SharedHold holds[SHARED_HOLDS];				/* likewise */
-	ConditionVariable vacated;					/* a process of ours has left a database */
+	int supervisor;			   /* guarded by the directory lock */
+	int nholds;				   /* likewise; holds that are taken */
+	SharedHold *holds;		   /* likewise; one for each process, then SHARED_HOLDS others */
+	ConditionVariable vacated; /* a process of ours has left a database */
 	pg_atomic_uint32 settings[SHARED_SETTINGS]; /* see shared_settings */
+	uint64 seed;								/* fixed */
+	bool prepared_lost;							/* guarded by the directory lock */
+	int nprepared;								/* fixed */
+	SharedPrepared *prepared;					/* guarded by the directory lock */
+	int nprocs;									/* fixed */
 	int nschedulers;							/* fixed */
 	int nexecutors;								/* fixed */
 	SharedScheduler *schedulers;
@@ -158,6 +177,9 @@ extern void shared_wake(int proc);
 extern void shared_wake_supervisor(void);
 extern uint32 shared_settings(Oid database, Oid role);
 extern void shared_settings_changed(Oid object);
+extern void shared_prepared_add(const char *gid, const Oid *objects, int count);
+extern void shared_prepared_find(const char *gid, SharedPrepared *prepared);
+extern void shared_prepared_remove(const SharedPrepared *prepared, bool committed);
 
 /* Schedulers. */
 extern SharedScheduler *shared_scheduler_reserve(Oid database, Oid user);

@@ -1,0 +1,104 @@
+# A command that needs a database for itself has our processes leave it, if it can succeed, and only until it
+# ends: one that fails disturbs nobody, and takes nothing from others. A TAP test, for it looks at processes.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $node = new_node('main', conf => 'max_worker_processes = 24');
+
+sub sql { return $node->safe_psql('postgres', @_) }
+
+# The scheduler of a database.
+sub scheduler
+{
+	my ($db) = @_;
+
+	return sql("SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
+		AND datname = '$db'");
+}
+
+sub command
+{
+	my ($commands) = @_;
+	my ($ret, $out, $err) = $node->psql('postgres', $commands, on_error_stop => 0, timeout => 60);
+
+	return $err;
+}
+
+# Runs a command many times over in subtransactions, all of which fail.
+sub fail_often
+{
+	my ($command) = @_;
+
+	return qq{DO \$\$ BEGIN FOR i IN 1 .. 40 LOOP
+		BEGIN $command; EXCEPTION WHEN OTHERS THEN END; END LOOP; END \$\$};
+}
+
+sql("CREATE DATABASE $_") for qw(one two);
+wait_for_table($node, db => $_) for qw(one two);
+
+# What cannot run in a transaction block disturbs nobody there.
+my $pid = scheduler('one');
+for my $command ('DROP DATABASE one', 'CREATE DATABASE x TEMPLATE one',
+	'ALTER DATABASE one SET TABLESPACE pg_default')
+{
+	like(command("BEGIN; $command; COMMIT"), qr/cannot run inside a transaction block/,
+		"$command in a transaction block");
+	command(fail_often($command));
+	is(scheduler('one'), $pid, "$command, where it cannot run: the scheduler stays");
+}
+
+# While a session has failed with many, and is in its transaction still, others have what they need.
+my $session = $node->background_psql('postgres', on_error_stop => 0);
+$session->query("BEGIN; @{[ fail_often('DROP DATABASE one') ]}");
+$session->query(fail_often('ALTER DATABASE one RENAME TO two'));
+is(command('DROP DATABASE two'), '', 'another database can be dropped');
+wait_for_schedulers($node, qw(one postgres));
+pass('and the scheduler of the first is back before that transaction ends');
+$session->query('COMMIT');
+$session->quit;
+
+# One session renames many databases in one transaction; another drops one.
+sql("CREATE DATABASE many$_") for 1 .. 3;
+$session = $node->background_psql('postgres');
+$session->query('BEGIN');
+for my $round (1 .. 6)
+{
+	my ($from, $to) = $round % 2 ? ('many', 'lots') : ('lots', 'many');
+
+	$session->query("ALTER DATABASE $from$_ RENAME TO $to$_") for 1 .. 3;
+}
+is(command('DROP DATABASE one'), '', 'after 18 renames in a transaction that is open, still');
+$session->query('COMMIT');
+$session->quit;
+wait_for_schedulers($node, qw(postgres many1 many2 many3));
+pass('the schedulers are back');
+
+# Renamed in a subtransaction that is rolled back.
+$session = $node->background_psql('postgres');
+$session->query('BEGIN; SAVEPOINT a; ALTER DATABASE many1 RENAME TO other; ROLLBACK TO a');
+wait_for_schedulers($node, qw(postgres many1 many2 many3));
+pass('what was rolled back to a savepoint holds nothing');
+$session->query('COMMIT');
+$session->quit;
+
+# A wait that is cut short holds nothing either.
+make_gates($node, db => 'many1');
+sql(q{CREATE ROLE slow LOGIN});
+$pid = scheduler('many1');
+$node->safe_psql('many1', 'CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
+	$$ BEGIN PERFORM public.hold(\'claim\'); RETURN NEW; END $$');
+$node->safe_psql('many1', q{CREATE TRIGGER wait BEFORE UPDATE ON task FOR EACH ROW
+	WHEN (NEW.state = 'WORK') EXECUTE FUNCTION wait()});
+my $id = insert_task($node, db => 'many1', request => 'SELECT 1');
+wait_until($node, "SELECT state = 'active' FROM pg_stat_activity WHERE pid = $pid");
+like(command(q{SET statement_timeout = '300 ms'; DROP DATABASE many1}), qr/statement timeout/,
+	'a command that waits for a scheduler is cancelled');
+open_gate($node, 'claim', db => 'many1');
+wait_for_state($node, $id, 'DONE', db => 'many1');
+pass('and the database goes on');
+
+done_testing();
