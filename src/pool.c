@@ -559,11 +559,12 @@ pool_assign(PoolExecutor *executor, uint32 generation, WaitingQueue *queue, cons
 {
 	SharedExecutor *slot = executor->slot;
 	PoolTask mine = {task->relid, task->run, queue};
+	bool late = task->apart && !turns_keep_apart(me);
 	bool assigned = false;
 
 	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
-	if (slot->generation == generation && executor->generation == generation && slot->ready &&
-		!slot->leave)
+	if (!late && slot->generation == generation && executor->generation == generation &&
+		slot->ready && !slot->leave)
 	{
 		slot->ring[slot->assigned++ % SHARED_RING] = *task;
 		slot->tell_at = slot->done + (slot->assigned - slot->done + 1) / 2;

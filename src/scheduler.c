@@ -31,6 +31,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/timeout.h"
 #include "utils/timestamp.h"
 
 #include "aside.h"
@@ -71,8 +72,19 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 /* So many tasks are given up by one statement. */
 #define EXPIRE_MAX 1000
 
-/* A row that cannot be written is tried again so much later. */
+/* A row that cannot be written is tried again so much later ... */
 #define SET_ASIDE_MS 60000
+
+/* ... and one for which a trigger of the owner's takes longer than WRITE_MS. */
+#define SET_ASIDE_SLOW_MS 600000
+
+/*
+ * Longest transactions of a scheduler that write rows, and that look at them.  The owner's
+ * functions run in both.  One that does not care for being cancelled ends the process.
+ */
+#define WRITE_MS 10000
+#define SCAN_MS 60000
+#define END_MS 5000
 
 static SharedScheduler *me = NULL;
 static const char *database; /* its name when this process started */
@@ -81,6 +93,7 @@ static TaskTable *table = NULL;
 static TableScope scope;
 static MemoryContext cycle_context; /* reset in every cycle */
 static uint32 wait_event = 0;
+static TimeoutId end_timeout; /* of a transaction that cannot be cancelled */
 
 static volatile sig_atomic_t at_work = false; /* in a transaction */
 static Oid last_relid = InvalidOid;			  /* the table that was prepared last */
@@ -119,6 +132,34 @@ leave_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 	shared_scheduler_release(me);
 }
 
+/* The transaction takes too long, and does not end for being cancelled. */
+static void
+end_process(void)
+{
+	InterruptPending = true;
+	ProcDiePending = true;
+	SetLatch(MyLatch);
+}
+
+static void
+forget_limit(void)
+{
+	disable_timeout(STATEMENT_TIMEOUT, false);
+	disable_timeout(end_timeout, false);
+	QueryCancelPending = false;
+}
+
+/* What is left of this transaction takes so long at most. */
+static void
+limit_work(int limit_ms)
+{
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), limit_ms);
+
+	forget_limit();
+	enable_timeout_at(STATEMENT_TIMEOUT, end);
+	enable_timeout_at(end_timeout, TimestampTzPlusMilliseconds(end, END_MS));
+}
+
 /* Open a transaction; with a table, as its owner. */
 static void
 begin_work(const char *activity)
@@ -129,6 +170,7 @@ begin_work(const char *activity)
 	StartTransactionCommand();
 	if (table)
 	{
+		limit_work(WRITE_MS);
 		/* with the lock the name stays; without, another table may have taken it */
 		LockRelationOid(table->relid, AccessShareLock);
 		if (table_changed())
@@ -150,6 +192,7 @@ end_work(void)
 	if (table)
 		AtEOXact_GUC(false, scope.nest_level);
 	CommitTransactionCommand();
+	forget_limit();
 	if (table)
 		table_stop_acting(&scope);
 	at_work = false;
@@ -230,6 +273,7 @@ static void
 verify(void)
 {
 	begin_work("looking at the tasks that run");
+	limit_work(SCAN_MS);
 	compare();
 	end_work();
 }
@@ -334,6 +378,7 @@ look(TimestampTz now)
 	if (!look_due)
 		return;
 	begin_work("looking at the task table");
+	limit_work(SCAN_MS);
 	aside_tidy(now);
 	compare();
 	count = queue_apart(table, &apart);
@@ -485,6 +530,7 @@ cycle(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
+	turns_renew(me);
 	pool_reap();
 	if (table_changed())
 	{
@@ -568,11 +614,14 @@ recover_from_error(void)
 	ErrorData *error;
 	TimestampTz now = GetCurrentTimestamp();
 	bool of_row;
+	int pause;
 
 	MemoryContextSwitchTo(cycle_context);
 	error = CopyErrorData();
 	of_row = is_of_row(error->sqlerrcode);
+	pause = error->sqlerrcode == ERRCODE_QUERY_CANCELED ? SET_ASIDE_SLOW_MS : SET_ASIDE_MS;
 	HOLD_INTERRUPTS();
+	forget_limit();
 	if (error->sqlerrcode == ERRCODE_TABLE_CHANGED)
 		SetLatch(MyLatch);
 	else if (!is_reported(error->message ? error->message : "", now))
@@ -582,9 +631,9 @@ recover_from_error(void)
 	at_work = false;
 	turn_failed = true;
 	table_abandon();
-	if (aside_failed(TimestampTzPlusMilliseconds(now, SET_ASIDE_MS), of_row))
+	if (aside_failed(TimestampTzPlusMilliseconds(now, pause), of_row))
 		SetLatch(MyLatch);
-	if (rescue_not_written(now, of_row, SET_ASIDE_MS))
+	if (rescue_not_written(now, of_row, pause))
 		SetLatch(MyLatch);
 	choice_drop();
 	waiting_clear();
@@ -639,6 +688,7 @@ rest(void)
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 					 TimestampDifferenceMilliseconds(now, until), wait_event);
 	ResetLatch(MyLatch);
+	QueryCancelPending = false; /* there is nothing to cancel */
 	CHECK_FOR_INTERRUPTS();
 }
 
@@ -677,6 +727,7 @@ attach(Datum arg)
 	roles_define();
 	BackgroundWorkerInitializeConnectionByOid(me->database, InvalidOid, 0);
 	wait_event = COMPAT_WAIT_EVENT("PgTaskSchedulerMain");
+	end_timeout = RegisterTimeout(USER_TIMEOUT, end_process);
 	fix_settings();
 	client_describe(); /* for triggers of the owner's */
 	statement_define();

@@ -105,7 +105,10 @@ initialize_memory(void)
 	memory += MAXALIGN(prepared_size());
 	Shared->holds = (SharedHold *) memory;
 	for (i = 0; i < Shared->nschedulers; i++)
+	{
 		Shared->schedulers[i].lock = &locks++->lock;
+		pg_atomic_init_u64(&Shared->schedulers[i].renewed, 0);
+	}
 	for (i = 0; i < Shared->nexecutors; i++)
 	{
 		Shared->executors[i].lock = &locks++->lock;
@@ -333,6 +336,7 @@ shared_scheduler_reserve(Oid database, Oid user)
 		scheduler->wants = false;
 		scheduler->apart = scheduler->wants_apart = false;
 		scheduler->granted = 0;
+		pg_atomic_write_u64(&scheduler->renewed, 0);
 		scheduler->relid = InvalidOid;
 		scheduler->news = SHARED_LOOK;
 		scheduler->nnotes = 0;

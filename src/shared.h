@@ -66,6 +66,9 @@ typedef struct SharedScheduler
 	bool apart;			 /* has chosen a task that is to run apart, and not yet handed it out */
 	bool wants_apart;	 /* has one, but another database's is at work */
 
+	/* written by the scheduler without a lock: when its iteration began; see turns_is_fresh */
+	pg_atomic_uint64 renewed;
+
 	/* guarded by "lock" */
 	LWLock *lock;
 	Oid relid; /* the task table, InvalidOid while there is none */

@@ -21,6 +21,30 @@
 /* So long a task that runs apart has its time to itself. */
 #define APART_MS 60000
 
+/*
+ * What a scheduler wants counts for so long after its iteration began: one that hangs, in a
+ * trigger of a table's owner perhaps, can do nothing with what others leave it.
+ */
+#define FRESH_MS 1500
+
+/* An iteration of a scheduler begins: what it wants counts. */
+void
+turns_renew(SharedScheduler *me)
+{
+	pg_atomic_write_u64(&me->renewed, (uint64) GetCurrentTimestamp());
+}
+
+/* Does what this scheduler wants, or has chosen, count? */
+static bool
+is_fresh(const SharedScheduler *scheduler, TimestampTz now)
+{
+	TimestampTz renewed =
+		(TimestampTz) pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &scheduler->renewed));
+
+	return scheduler->in_use && renewed <= now &&
+		   !TimestampDifferenceExceeds(renewed, now, FRESH_MS);
+}
+
 /* How many executors a database has and keeps.  The directory lock must be held. */
 static int
 count_executors(Oid database)
@@ -60,7 +84,7 @@ turns_want(SharedScheduler *me, bool wants)
 
 /* Does another database want an executor and have fewer?  The directory lock must be held. */
 static bool
-others_first(SharedScheduler *me, int mine)
+others_first(SharedScheduler *me, int mine, TimestampTz now)
 {
 	int i;
 
@@ -68,7 +92,8 @@ others_first(SharedScheduler *me, int mine)
 	{
 		SharedScheduler *other = &Shared->schedulers[i];
 
-		if (other != me && other->in_use && other->wants && count_executors(other->database) < mine)
+		if (other != me && other->wants && is_fresh(other, now) &&
+			count_executors(other->database) < mine)
 			return true;
 	}
 	return false;
@@ -84,6 +109,19 @@ is_leaving(const SharedExecutor *executor)
 	return executor->in_use && executor->leave &&
 		   (executor->assigned == executor->done ||
 			!TimestampDifferenceExceeds(executor->taken_at, GetCurrentTimestamp(), SLICE_MS));
+}
+
+/*
+ * Has it a task before it, or one that is being claimed for it?  A promise lasts as long as
+ * the scheduler is at work on it.  The directory lock must be held.
+ */
+static bool
+is_needed(const SharedExecutor *executor, TimestampTz now)
+{
+	SharedScheduler *scheduler = shared_scheduler_find(executor->database);
+
+	return executor->assigned != executor->done ||
+		   (executor->promised && scheduler && is_fresh(scheduler, now));
 }
 
 /*
@@ -107,7 +145,7 @@ evict_idle(Oid database, Oid role)
 			continue;
 		if (executor->database == database && executor->role == role)
 			continue;
-		if (executor->assigned == executor->done && !executor->promised &&
+		if (!is_needed(executor, now) &&
 			(executor->done > 0 || TimestampDifferenceExceeds(executor->started, now, SLICE_MS)) &&
 			(victim == NULL || executor->idle_since < victim->idle_since))
 			victim = executor;
@@ -115,7 +153,7 @@ evict_idle(Oid database, Oid role)
 	if (victim == NULL)
 		return;
 	LWLockAcquire(victim->lock, LW_EXCLUSIVE);
-	victim->leave = (victim->assigned == victim->done && !victim->promised);
+	victim->leave = !is_needed(victim, now);
 	LWLockRelease(victim->lock);
 	shared_wake(victim->proc);
 }
@@ -166,7 +204,7 @@ turns_reserve(SharedScheduler *me, Oid role)
 	int i;
 
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	if (!others_first(me, count_executors(me->database)))
+	if (!others_first(me, count_executors(me->database), now))
 	{
 		for (i = 0; i < Shared->nexecutors && result == NULL; i++)
 			if (!Shared->executors[i].in_use)
@@ -204,7 +242,7 @@ turns_yield(SharedScheduler *me)
 		SharedScheduler *other = &Shared->schedulers[i];
 		int theirs;
 
-		if (other == me || !other->in_use || !other->wants)
+		if (other == me || !other->wants || !is_fresh(other, now))
 			continue;
 		theirs = count_executors(other->database);
 		if (mine > theirs + 1 ||
@@ -259,8 +297,8 @@ apart_at_work(SharedScheduler *me)
 	int i;
 
 	for (i = 0; i < Shared->nschedulers; i++)
-		at_work |= &Shared->schedulers[i] != me && Shared->schedulers[i].in_use &&
-				   Shared->schedulers[i].apart;
+		at_work |= &Shared->schedulers[i] != me && Shared->schedulers[i].apart &&
+				   is_fresh(&Shared->schedulers[i], now);
 	for (i = 0; i < Shared->nexecutors && !at_work; i++)
 	{
 		SharedExecutor *executor = &Shared->executors[i];
@@ -288,6 +326,20 @@ turns_take_apart(SharedScheduler *me)
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	me->apart = !apart_at_work(me);
 	me->wants_apart = !me->apart;
+	LWLockRelease(Shared->directory);
+	return me->apart;
+}
+
+/*
+ * The task that was chosen to run apart is claimed.  False: that took so long that another
+ * one was started meanwhile, and this one must wait.
+ */
+bool
+turns_keep_apart(SharedScheduler *me)
+{
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	me->apart &= !apart_at_work(me);
+	turns_renew(me);
 	LWLockRelease(Shared->directory);
 	return me->apart;
 }

@@ -16,6 +16,8 @@ extern bool turns_yield(SharedScheduler *me);
 extern int turns_of_role(Oid role);
 extern int turns_of_database(Oid database);
 
+extern void turns_renew(SharedScheduler *me);
+extern bool turns_keep_apart(SharedScheduler *me);
 extern bool turns_take_apart(SharedScheduler *me);
 extern void turns_give_apart(SharedScheduler *me);
 extern bool turns_apart_free(SharedScheduler *me);

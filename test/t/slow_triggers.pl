@@ -1,0 +1,84 @@
+# An owner's trigger that sleeps in the scheduler's own statements: other databases do not wait for it, and in
+# its own the rows that it is not slow for go on. A TAP test, for these are processes of several databases.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $node = new_node('main', conf => "pg_task.max_executors = 2\npg_task.period = '200 ms'");
+
+sub sql { return $node->safe_psql('postgres', @_) }
+
+# A database whose owner's trigger holds up the claim of tasks with this condition.
+sub slow_database
+{
+	my ($db, $condition, $body) = @_;
+
+	sql("CREATE DATABASE $db");
+	wait_for_table($node, db => $db);
+	make_gates($node, db => $db);
+	$node->safe_psql($db, "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+		\$\$ BEGIN $body RETURN NEW; END \$\$");
+	$node->safe_psql($db, "CREATE TRIGGER slow BEFORE UPDATE ON task FOR EACH ROW
+		WHEN (NEW.state = 'WORK' AND $condition) EXECUTE FUNCTION slow()");
+	return;
+}
+
+# Waits until the scheduler of a database has been in its trigger for a while.
+sub wait_for_trigger
+{
+	my ($db) = @_;
+
+	wait_until($node, "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = '$db'
+		AND backend_type = 'pg_task scheduler' AND wait_event = 'PgSleep'
+		AND xact_start < clock_timestamp() - interval '500 ms'");
+	return;
+}
+
+slow_database('sleepy', "NEW.queue = 'slow'", 'PERFORM pg_sleep(1000);');
+slow_database('suspect', "NEW.queue = 'slow'", 'PERFORM pg_sleep(1000);');
+slow_database('deaf', "NEW.queue = 'slow'", q{
+	LOOP BEGIN PERFORM pg_sleep(1000); EXCEPTION WHEN query_canceled THEN END; END LOOP;});
+make_gates($node);
+
+# Both executors are busy, so these databases want one; as soon as they have it their triggers sleep.
+insert_task($node, request => "SELECT hold('first')") for 1 .. 2;
+wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'WORK'});
+my $position = log_position($node);
+my $slow = insert_task($node, db => 'sleepy', queue => 'slow', request => 'SELECT 1');
+my $stubborn = insert_task($node, db => 'deaf', queue => 'slow', request => 'SELECT 1');
+my ($other) = map { insert_task($node, db => 'sleepy', request => 'SELECT 1') } 1 .. 3;
+my ($scheduler) = sql(q{SELECT pid FROM pg_stat_activity WHERE datname = 'deaf'
+	AND backend_type = 'pg_task scheduler'});
+open_gate($node, 'first');
+wait_for_trigger($_) for qw(sleepy deaf);
+
+# Others get the executors that are kept for what sleeps, and keep them.
+my @ids = map { run_task($node, request => 'SELECT 1') } 1 .. 10;
+is(count_of($node, "id IN (@{[ join ',', @ids ]}) AND state = 'DONE'"), 10,
+	'another database goes on while both triggers sleep');
+is(task($node, $slow, 'state', db => 'sleepy'), 'PLAN', 'which they do');
+is(sql("SELECT count(DISTINCT pid) FROM task WHERE id IN (@{[ join ',', @ids ]})"), 1,
+	'and its executor is not replaced');
+
+# The rows of the same batch are tried one by one; the slow one is left alone, with a message.
+wait_for_state($node, $other, 'DONE', db => 'sleepy');
+wait_for_log_line($node, qr/canceling statement due to statement timeout.*"sleepy"/s, $position);
+wait_until($node, q{SELECT count(*) = 3 FROM task WHERE state = 'DONE'}, db => 'sleepy');
+is(task($node, $slow, 'state', db => 'sleepy'), 'PLAN', 'in that database the other rows go on');
+
+# One that is not to be claimed alone either keeps no suspect elsewhere waiting.
+$node->safe_psql('suspect', q{INSERT INTO task (queue, request, crashed) VALUES ('slow', 'SELECT 1', 1)});
+wait_for_trigger('suspect');
+my $suspect = sql(q{INSERT INTO task (request, crashed) VALUES ('SELECT 1', 1) RETURNING id});
+wait_for_state($node, $suspect, 'DONE');
+is($node->safe_psql('suspect', 'SELECT state FROM task'), 'PLAN',
+	'a suspect of a crash runs while another database has claimed one for long');
+
+# A trigger that goes on when it is cancelled ends its scheduler, and no other.
+wait_until($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $scheduler");
+is(task($node, run_task($node, request => 'SELECT 1'), 'state'), 'DONE', 'and others go on');
+
+done_testing();
