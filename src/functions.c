@@ -507,7 +507,7 @@ pg_task_next(PG_FUNCTION_ARGS)
 Datum
 pg_task_cancel(PG_FUNCTION_ARGS)
 {
-	Oid relid = Shared ? shared_scheduler_relid(MyDatabaseId) : InvalidOid;
+	Oid relid = Shared ? shared_database_relid(MyDatabaseId) : InvalidOid;
 	Oid types[] = {INT8OID};
 	Datum values[] = {PG_GETARG_DATUM(0)};
 	char *name = OidIsValid(relid) ? get_rel_name(relid) : NULL;

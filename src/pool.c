@@ -395,6 +395,14 @@ pool_take_back(TimestampTz now)
 		take_back(executor);
 }
 
+/* Has any executor something to do? */
+bool
+pool_is_busy(void)
+{
+	foreach_executor(executor) if (outstanding(executor) > 0) return true;
+	return false;
+}
+
 /* Take back everything that was not begun: the scheduler goes. */
 void
 pool_dismiss(void)

@@ -22,6 +22,7 @@ extern void pool_verify(Oid relid, const QueueWork *rows, int count);
 extern void pool_reap(void);
 extern void pool_take_back(TimestampTz now);
 extern void pool_yield(void);
+extern bool pool_is_busy(void);
 extern void pool_dismiss(void);
 
 extern void pool_begin(void);

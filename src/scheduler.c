@@ -86,6 +86,12 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 #define SCAN_MS 60000
 #define END_MS 5000
 
+/* A scheduler that has nothing to do for so long may leave its place to another database. */
+#define IDLE_AHEAD_MS 1000
+
+/* After an error, a database that shares its place has its next turn so much later. */
+#define FAILED_TURN_MS 30000
+
 static SharedScheduler *me = NULL;
 static const char *database; /* its name when this process started */
 static SettingsTable where;
@@ -669,6 +675,38 @@ turn(void)
 	error_context_stack = callback.previous;
 }
 
+/* When there is next something to do, beside looks and what executors have in hand. */
+static TimestampTz
+next_due(TimestampTz now)
+{
+	TimestampTz due = Min(waiting_until(now), Min(next_expiry, rescue_until()));
+
+	if (turn_failed)
+		return TimestampTzPlusMilliseconds(now, FAILED_TURN_MS);
+	if (table == NULL)
+		return now;
+	if (choice_waits_apart())
+		due = Min(due, TimestampTzPlusMilliseconds(now, APART_RETRY_MS));
+	return waiting_ready(now) ? now : due;
+}
+
+/* Tell the supervisor whether the place of this scheduler may be another's. */
+static void
+show_idle(TimestampTz now)
+{
+	bool idle;
+
+	/* read without a lock: when that changes, this process is woken */
+	if (!Shared->crowded)
+		return;
+	idle = !pool_is_busy() && next_due(now) > TimestampTzPlusMilliseconds(now, IDLE_AHEAD_MS);
+	if (idle == (pg_atomic_read_u64(&me->idle_since) != 0))
+		return;
+	pg_atomic_write_u64(&me->idle_since, idle ? (uint64) now : 0);
+	if (idle)
+		shared_wake_supervisor();
+}
+
 /* Sleep until the next thing is due, or until somebody wakes us. */
 static void
 rest(void)
@@ -676,6 +714,7 @@ rest(void)
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz until = TimestampTzPlusMilliseconds(now, where.period);
 
+	show_idle(now);
 	if (!turn_failed)
 	{
 		until = Min(next_look, waiting_until(now));
@@ -744,8 +783,11 @@ attach(Datum arg)
 static void
 go(void)
 {
+	TimestampTz now = GetCurrentTimestamp();
+
 	shared_scheduler_leave(me);
 	pool_dismiss();
+	me->due = next_due(now);
 	if (table)
 		rescue();
 }

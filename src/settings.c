@@ -21,6 +21,7 @@
 
 bool settings_enabled = true;
 int settings_max_executors = 4;
+int settings_max_schedulers = 0;
 int settings_idle_timeout = 60 * 1000;
 int settings_response_limit = 16 * 1024 * 1024;
 int settings_timeout = 0;
@@ -275,6 +276,11 @@ define_server(void)
 							"Their processes come out of max_worker_processes.",
 							&settings_max_executors, 4, 1, 1024, PGC_POSTMASTER, 0, NULL, NULL,
 							NULL);
+	DefineCustomIntVariable("pg_task.max_schedulers",
+							"Most databases that have a scheduler at once on this server.",
+							"Where more have a task table, they take turns.  Zero means half of"
+							" the worker slots that are left.",
+							&settings_max_schedulers, 0, 0, 1024, PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("pg_task.role_executors",
 							"Most tasks of one role that run at once on this server.",
 							"Zero means no limit.  Set it for a role with ALTER ROLE.",

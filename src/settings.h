@@ -14,6 +14,7 @@
 
 extern bool settings_enabled;
 extern int settings_max_executors;
+extern int settings_max_schedulers; /* 0: as many as max_worker_processes suggests */
 extern int settings_idle_timeout;	/* milliseconds */
 extern int settings_response_limit; /* bytes */
 extern int settings_default_format; /* a ResultFormat */

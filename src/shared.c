@@ -108,6 +108,7 @@ initialize_memory(void)
 	{
 		Shared->schedulers[i].lock = &locks++->lock;
 		pg_atomic_init_u64(&Shared->schedulers[i].renewed, 0);
+		pg_atomic_init_u64(&Shared->schedulers[i].idle_since, 0);
 	}
 	for (i = 0; i < Shared->nexecutors; i++)
 	{
@@ -290,6 +291,117 @@ shared_scheduler_find(Oid database)
 	return NULL;
 }
 
+/* What is known of a database, or NULL.  InvalidOid: a free entry.  The directory lock must be
+ * held. */
+SharedDatabase *
+shared_database_find(Oid database)
+{
+	int i;
+
+	for (i = 0; i < SHARED_DATABASES; i++)
+		if (Shared->databases[i].database == database)
+			return &Shared->databases[i];
+	return NULL;
+}
+
+/* This database is to have a scheduler, if it is not known already. */
+void
+shared_database_add(Oid database)
+{
+	SharedDatabase *entry;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	entry = shared_database_find(database);
+	if (entry == NULL && (entry = shared_database_find(InvalidOid)) != NULL)
+	{
+		memset(entry, 0, sizeof(SharedDatabase));
+		entry->database = database;
+	}
+	LWLockRelease(Shared->directory);
+}
+
+/* It is to have none: nobody accounts for executors that went with tasks in their rings. */
+static void
+forget_gone(Oid database)
+{
+	int i;
+
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+
+		if (executor->gone && executor->database == database)
+			executor->in_use = executor->gone = false;
+	}
+}
+
+void
+shared_database_remove(Oid database)
+{
+	SharedDatabase *entry;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	entry = shared_database_find(database);
+	if (entry)
+		entry->database = InvalidOid;
+	forget_gone(database);
+	LWLockRelease(Shared->directory);
+}
+
+/* From now on databases wait for schedulers, or not: these are to say whether they are idle. */
+void
+shared_crowd(bool crowded)
+{
+	int i;
+
+	if (Shared->crowded == crowded) /* only the supervisor writes it */
+		return;
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	Shared->crowded = crowded;
+	for (i = 0; i < Shared->nschedulers; i++)
+	{
+		SharedScheduler *scheduler = &Shared->schedulers[i];
+
+		pg_atomic_write_u64(&scheduler->idle_since, 0);
+		if (scheduler->in_use)
+			shared_wake(scheduler->proc);
+	}
+	LWLockRelease(Shared->directory);
+}
+
+/*
+ * Something waits in a database that has no scheduler: the supervisor is to give it one.
+ * The directory lock must be held.
+ */
+static void
+mark_database(Oid database)
+{
+	SharedDatabase *entry = shared_database_find(database);
+
+	if (entry == NULL || entry->marked != 0)
+		return;
+	entry->marked = GetCurrentTimestamp();
+	shared_wake(Shared->supervisor);
+}
+
+/* The same, when there was no scheduler just now: one that was started since is to look. */
+static void
+mark_or_wake(Oid database)
+{
+	SharedScheduler *scheduler;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	scheduler = shared_scheduler_find(database);
+	if (scheduler)
+	{
+		scheduler->news |= SHARED_LOOK | SHARED_VERIFY | SHARED_EXPIRY;
+		shared_wake(scheduler->proc);
+	}
+	else
+		mark_database(database);
+	LWLockRelease(Shared->directory);
+}
+
 /*
  * A process has left: tell all who wait for a free executor, or for an empty
  * database.  The directory lock must be held.
@@ -317,6 +429,7 @@ SharedScheduler *
 shared_scheduler_reserve(Oid database, Oid user)
 {
 	SharedScheduler *result = NULL;
+	SharedDatabase *entry;
 	int i;
 
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
@@ -336,12 +449,17 @@ shared_scheduler_reserve(Oid database, Oid user)
 		scheduler->wants = false;
 		scheduler->apart = scheduler->wants_apart = false;
 		scheduler->granted = 0;
+		scheduler->due = 0;
 		pg_atomic_write_u64(&scheduler->renewed, 0);
+		pg_atomic_write_u64(&scheduler->idle_since, 0);
 		scheduler->relid = InvalidOid;
 		scheduler->news = SHARED_LOOK;
 		scheduler->nnotes = 0;
 		result = scheduler;
 	}
+	entry = shared_database_find(database);
+	if (entry && result)
+		entry->marked = 0; /* it begins with a look */
 	LWLockRelease(Shared->directory);
 	return result;
 }
@@ -373,40 +491,53 @@ shared_scheduler_attach(int slot, uint32 generation)
 }
 
 /*
- * An executor is to go when what it has in its ring is finished.  The directory lock must be
- * held.
+ * The executors of a database are to go when what they have in their rings is finished.
+ * The directory lock must be held.
  */
 static void
-dismiss(SharedExecutor *executor)
-{
-	LWLockAcquire(executor->lock, LW_EXCLUSIVE);
-	executor->leave = true;
-	LWLockRelease(executor->lock);
-	shared_wake(executor->proc);
-}
-
-/*
- * Give the slot back.  Executors that went with tasks in their rings need no
- * more accounting: the next scheduler finds these tasks in the table.  The others
- * go as soon as they have nothing to do: the database may be served no more, or close.
- */
-void
-shared_scheduler_release(SharedScheduler *me)
+dismiss_executors(Oid database)
 {
 	int i;
 
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	me->in_use = false;
-	me->proc = SHARED_NO_PROC;
 	for (i = 0; i < Shared->nexecutors; i++)
 	{
 		SharedExecutor *executor = &Shared->executors[i];
 
-		if (executor->gone && executor->database == me->database)
-			executor->in_use = executor->gone = false;
-		else if (executor->in_use && executor->database == me->database)
-			dismiss(executor);
+		if (!executor->in_use || executor->database != database)
+			continue;
+		LWLockAcquire(executor->lock, LW_EXCLUSIVE);
+		executor->leave = true;
+		LWLockRelease(executor->lock);
+		shared_wake(executor->proc);
 	}
+}
+
+/*
+ * Give the slot back, and leave what the next one of this database, and the supervisor, have
+ * to know.  Executors that went with tasks in their rings since the last account need
+ * no more: the next scheduler finds these tasks in the table.  The others go as soon as
+ * they have nothing to do: the database may be served no more, or close.
+ */
+void
+shared_scheduler_release(SharedScheduler *me)
+{
+	SharedDatabase *entry;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	me->in_use = false;
+	me->proc = SHARED_NO_PROC;
+	entry = shared_database_find(me->database);
+	if (entry)
+	{
+		entry->due = me->due;
+		if (OidIsValid(me->relid))
+			entry->relid = me->relid;
+		/* what came too late for this one */
+		if (me->news != 0 || me->nnotes > 0)
+			mark_database(me->database);
+	}
+	forget_gone(me->database);
+	dismiss_executors(me->database);
 	tell_vacated();
 	LWLockRelease(Shared->directory);
 	shared_wake_supervisor();
@@ -433,7 +564,7 @@ shared_scheduler_leaves(SharedScheduler *me)
 	return leave;
 }
 
-/* Wake the scheduler of a database, if there is one. */
+/* Wake the scheduler of a database; it gets one if there is none. */
 void
 shared_scheduler_wake(Oid database)
 {
@@ -444,6 +575,8 @@ shared_scheduler_wake(Oid database)
 	if (scheduler)
 		shared_wake(scheduler->proc);
 	LWLockRelease(Shared->directory);
+	if (scheduler == NULL)
+		mark_or_wake(database);
 }
 
 /* The task table of a database whose scheduler is up, or InvalidOid. */
@@ -461,6 +594,23 @@ shared_scheduler_relid(Oid database)
 		relid = scheduler->relid;
 		LWLockRelease(scheduler->lock);
 	}
+	LWLockRelease(Shared->directory);
+	return relid;
+}
+
+/* The task table of a database, also while that waits for its turn to have a scheduler. */
+Oid
+shared_database_relid(Oid database)
+{
+	Oid relid = shared_scheduler_relid(database);
+	SharedDatabase *entry;
+
+	if (OidIsValid(relid))
+		return relid;
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	entry = shared_database_find(database);
+	if (entry)
+		relid = entry->relid;
 	LWLockRelease(Shared->directory);
 	return relid;
 }
@@ -535,6 +685,8 @@ shared_scheduler_note(Oid database, Oid relid, const SharedNote *notes, int coun
 		shared_wake(scheduler->proc);
 	}
 	LWLockRelease(Shared->directory);
+	if (scheduler == NULL)
+		mark_or_wake(database);
 }
 
 /* Take what was noted since the last call: up to SHARED_NOTES, and what else happened. */
@@ -583,11 +735,14 @@ shared_executor_release(SharedExecutor *me)
 	me->proc = SHARED_NO_PROC;
 	me->ready = false;
 	me->leave = false;
-	me->gone = scheduler && scheduler->attached && me->done != me->assigned;
+	me->gone = me->done != me->assigned &&
+			   (scheduler ? scheduler->attached : shared_database_find(me->database) != NULL);
 	me->in_use = me->gone;
 	LWLockRelease(me->lock);
 	if (scheduler)
 		shared_wake(scheduler->proc);
+	else if (me->gone)
+		mark_database(me->database);
 	tell_vacated();
 	LWLockRelease(Shared->directory);
 }

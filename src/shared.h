@@ -22,11 +22,12 @@
 
 #include "task.h"
 
-#define SHARED_RING 16		 /* tasks that one executor may hold */
-#define SHARED_REQUEST 1024	 /* longer requests are read from the table */
-#define SHARED_NOTES 32		 /* groups that may wait to be noticed one by one */
-#define SHARED_HOLDS 64		 /* databases that may be held beside one for each process */
-#define SHARED_SETTINGS 4096 /* counters of changed settings */
+#define SHARED_RING 16		  /* tasks that one executor may hold */
+#define SHARED_REQUEST 1024	  /* longer requests are read from the table */
+#define SHARED_NOTES 32		  /* groups that may wait to be noticed one by one */
+#define SHARED_HOLDS 64		  /* databases that may be held beside one for each process */
+#define SHARED_DATABASES 1024 /* databases that may share schedulers' slots by turns */
+#define SHARED_SETTINGS 4096  /* counters of changed settings */
 
 /* Reference to a process: an index into ProcGlobal->allProcs, or this. */
 #define SHARED_NO_PROC (-1)
@@ -66,8 +67,11 @@ typedef struct SharedScheduler
 	bool apart;			 /* has chosen a task that is to run apart, and not yet handed it out */
 	bool wants_apart;	 /* has one, but another database's is at work */
 
-	/* written by the scheduler without a lock: when its iteration began; see turns_is_fresh */
-	pg_atomic_uint64 renewed;
+	TimestampTz due; /* see SharedDatabase; written when it goes */
+
+	/* written by the scheduler without a lock */
+	pg_atomic_uint64 renewed;	 /* when its iteration began; see turns_renew */
+	pg_atomic_uint64 idle_since; /* when it last had something to do; 0: it has now */
 
 	/* guarded by "lock" */
 	LWLock *lock;
@@ -76,6 +80,18 @@ typedef struct SharedScheduler
 	int nnotes;
 	SharedNote notes[SHARED_NOTES];
 } SharedScheduler;
+
+/*
+ * A database that is to have a scheduler, and what its last one left.  Made by the
+ * supervisor; one that finds no place here is visited now and then.
+ */
+typedef struct SharedDatabase
+{
+	Oid database;		/* InvalidOid: free */
+	Oid relid;			/* the task table */
+	TimestampTz due;	/* when it has something to do next; DT_NOEND: never, as far as is known */
+	TimestampTz marked; /* since when something waits there for a scheduler; 0: nothing */
+} SharedDatabase;
 
 /* One claimed task on its way to an executor. */
 typedef struct SharedTask
@@ -156,8 +172,10 @@ typedef struct SharedHold
 typedef struct SharedState
 {
 	LWLock *directory;
-	int supervisor;			   /* guarded by the directory lock */
-	int nholds;				   /* likewise; holds that are taken */
+	int supervisor;								/* guarded by the directory lock */
+	bool crowded;								/* likewise; databases wait for a scheduler */
+	SharedDatabase databases[SHARED_DATABASES]; /* likewise */
+	int nholds;									/* likewise; holds that are taken */
 	SharedHold *holds;		   /* likewise; one for each process, then SHARED_HOLDS others */
 	ConditionVariable vacated; /* a process of ours has left a database */
 	pg_atomic_uint32 settings[SHARED_SETTINGS]; /* see shared_settings */
@@ -193,6 +211,11 @@ extern bool shared_scheduler_leaves(SharedScheduler *me);
 extern SharedScheduler *shared_scheduler_find(Oid database);
 extern void shared_scheduler_wake(Oid database);
 extern Oid shared_scheduler_relid(Oid database);
+extern Oid shared_database_relid(Oid database);
+extern SharedDatabase *shared_database_find(Oid database);
+extern void shared_database_add(Oid database);
+extern void shared_database_remove(Oid database);
+extern void shared_crowd(bool crowded);
 extern void shared_scheduler_publish(SharedScheduler *me, Oid relid);
 extern bool shared_note_merge(SharedNote *notes, int *count, const SharedNote *note);
 extern void

@@ -55,6 +55,27 @@ PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 #define THROTTLE_MS 1000
 #define THROTTLE_MAX_MS 60000
 
+/*
+ * When there are more databases than places for schedulers, they take turns: a scheduler
+ * that has nothing to do leaves after the first of these, any after the second.
+ */
+#define IDLE_SLICE_MS 50
+#define BUSY_SLICE_MS 1000
+
+/* What does not leave when it is asked is terminated, unless it makes its table or indexes. */
+#define LEAVE_MS 2000
+#define LEAVE_PREPARING_MS 600000
+
+/* A database in which something waits goes before those that have waited for less than this. */
+#define MARKED_FIRST_MS 10000
+
+/* A database that is not known to need one has a scheduler so often, or once in a second each. */
+#define VISIT_MS 60000
+#define VISIT_EACH_MS 1000
+
+/* Between two turns of the supervisor, however often it is woken. */
+#define PAUSE_MS 10
+
 /* A database that should have a scheduler. */
 typedef struct Wanted
 {
@@ -74,6 +95,11 @@ typedef struct Charge
 	TimestampTz not_before; /* of the next start */
 	int throttle;			/* milliseconds */
 	bool seen;
+	char *name; /* in the context of the cycle, like user */
+	Oid user;
+	TimestampTz left;  /* when it last had a scheduler, or was first seen without */
+	TimestampTz asked; /* when its scheduler was asked to leave its place; 0: it was not */
+	TimestampTz need;  /* when it is to have one; of this cycle */
 } Charge;
 
 static HTAB *charges = NULL;
@@ -81,6 +107,7 @@ static MemoryContext cycle_context = NULL;
 static List *reported = NIL;   /* complaints that were logged, as strings */
 static List *complaints = NIL; /* complaints of this turn */
 static bool no_worker_reported = false;
+static bool crowd_reported = false;
 static TimestampTz next_turn = 0;
 
 void
@@ -229,6 +256,8 @@ scheduler_ended(Charge *charge, TimestampTz now)
 	else
 		charge->throttle = Min(Max(charge->throttle * 2, THROTTLE_MS), THROTTLE_MAX_MS);
 	charge->not_before = TimestampTzPlusMilliseconds(now, charge->throttle);
+	charge->left = now;
+	charge->asked = 0;
 	charge->slot = NULL;
 	if (charge->handle)
 		pfree(charge->handle);
@@ -257,23 +286,15 @@ check_charge(Charge *charge, TimestampTz now)
 }
 
 static void
-start_scheduler(Charge *charge, const Wanted *wanted, TimestampTz now)
+start_scheduler(Charge *charge, TimestampTz now)
 {
-	SharedScheduler *slot;
+	SharedScheduler *slot = shared_scheduler_reserve(charge->database, charge->user);
 	MemoryContext old;
 
-	if (charge->not_before > now)
-	{
-		next_turn = Min(next_turn, charge->not_before);
-		return;
-	}
-	if (hold_exists(wanted->database))
-		return;
-	slot = shared_scheduler_reserve(wanted->database, wanted->user);
 	if (slot == NULL)
 		return;
 	old = MemoryContextSwitchTo(TopMemoryContext);
-	charge->handle = scheduler_start(slot, wanted->name);
+	charge->handle = scheduler_start(slot, charge->name);
 	MemoryContextSwitchTo(old);
 	if (charge->handle == NULL)
 	{
@@ -285,7 +306,7 @@ start_scheduler(Charge *charge, const Wanted *wanted, TimestampTz now)
 				LOG,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("no background worker slot is free for the scheduler of database \"%s\"",
-						wanted->name),
+						charge->name),
 				 errhint("Increase \"max_worker_processes\".")));
 		no_worker_reported = true;
 		return;
@@ -296,9 +317,9 @@ start_scheduler(Charge *charge, const Wanted *wanted, TimestampTz now)
 	charge->started = now;
 }
 
-/* One wanted database: it has the right scheduler, or gets one. */
+/* One wanted database: see what became of its scheduler, and whether it is the right one. */
 static void
-serve(const Wanted *wanted, TimestampTz now)
+attend(const Wanted *wanted, TimestampTz now)
 {
 	bool found;
 	Charge *charge = hash_search(charges, &wanted->database, HASH_ENTER, &found);
@@ -307,13 +328,176 @@ serve(const Wanted *wanted, TimestampTz now)
 	{
 		memset(charge, 0, sizeof(Charge));
 		charge->database = wanted->database;
+		charge->left = now;
+		shared_database_add(wanted->database);
 	}
 	charge->seen = true;
+	charge->name = wanted->name;
+	charge->user = wanted->user;
 	check_charge(charge, now);
-	if (charge->slot == NULL)
-		start_scheduler(charge, wanted, now);
-	else if (charge->slot->user != wanted->user)
+	if (charge->slot && charge->slot->user != wanted->user)
 		shared_scheduler_leave(charge->slot);
+}
+
+/* When is a database that has no scheduler to have one, if there are not enough for all? */
+static TimestampTz
+find_need(const Charge *charge)
+{
+	int visit = Max(VISIT_MS, VISIT_EACH_MS * hash_get_num_entries(charges));
+	TimestampTz need = TimestampTzPlusMilliseconds(charge->left, visit);
+	SharedDatabase *entry;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	entry = shared_database_find(charge->database);
+	if (entry)
+		need = Min(need, Max(entry->due, charge->left));
+	if (entry && entry->marked != 0)
+		need = Min(need, TimestampTzPlusMilliseconds(entry->marked, -MARKED_FIRST_MS));
+	LWLockRelease(Shared->directory);
+	return need;
+}
+
+static int
+compare_needs(const ListCell *left, const ListCell *right)
+{
+	const Charge *a = lfirst(left);
+	const Charge *b = lfirst(right);
+
+	return a->need < b->need ? -1 : a->need > b->need;
+}
+
+/* The databases that could be given a scheduler now, as a List of Charge, those that need it
+ * most first. */
+static List *
+find_waiting(TimestampTz now)
+{
+	List *waiting = NIL;
+	HASH_SEQ_STATUS scan;
+	Charge *charge;
+
+	hash_seq_init(&scan, charges);
+	while ((charge = hash_seq_search(&scan)) != NULL)
+	{
+		if (charge->slot || hold_exists(charge->database))
+			continue;
+		if (charge->not_before > now)
+		{
+			next_turn = Min(next_turn, charge->not_before);
+			continue;
+		}
+		charge->need = find_need(charge);
+		waiting = lappend(waiting, charge);
+	}
+	list_sort(waiting, compare_needs);
+	return waiting;
+}
+
+/* When may the place of this scheduler be another's? */
+static TimestampTz
+find_end(const Charge *charge)
+{
+	TimestampTz idle_since = (TimestampTz) pg_atomic_read_u64(&charge->slot->idle_since);
+
+	if (idle_since != 0)
+		return TimestampTzPlusMilliseconds(idle_since, IDLE_SLICE_MS);
+	return TimestampTzPlusMilliseconds(charge->started, BUSY_SLICE_MS);
+}
+
+/* A scheduler was asked to leave: it does, sooner or later. */
+static void
+see_leave(Charge *charge, TimestampTz now)
+{
+	bool preparing = !OidIsValid(charge->slot->relid); /* read without a lock: a guess will do */
+	TimestampTz end =
+		TimestampTzPlusMilliseconds(charge->asked, preparing ? LEAVE_PREPARING_MS : LEAVE_MS);
+
+	if (end <= now && charge->handle)
+		TerminateBackgroundWorker(charge->handle);
+	else
+		next_turn = Min(next_turn, end);
+}
+
+/* So many databases need a place: ask that many schedulers to leave theirs, the idle ones first. */
+static void
+make_room(int needed, TimestampTz now)
+{
+	while (needed > 0)
+	{
+		HASH_SEQ_STATUS scan;
+		Charge *charge;
+		Charge *victim = NULL;
+		int leaving = 0;
+
+		hash_seq_init(&scan, charges);
+		while ((charge = hash_seq_search(&scan)) != NULL)
+		{
+			if (charge->slot == NULL)
+				continue;
+			leaving += charge->slot->leave;
+			if (charge->slot->leave && charge->asked != 0)
+				see_leave(charge, now);
+			else if (!charge->slot->leave &&
+					 (victim == NULL || find_end(charge) < find_end(victim)))
+				victim = charge;
+		}
+		if (leaving >= needed || victim == NULL)
+			return;
+		if (find_end(victim) > now)
+		{
+			next_turn = Min(next_turn, find_end(victim));
+			return;
+		}
+		victim->asked = now;
+		shared_scheduler_leave(victim->slot);
+	}
+}
+
+static void
+report_crowd(int places)
+{
+	if (!crowd_reported)
+		ereport(LOG, (errmsg("%d databases take turns at having a scheduler of pg_task: there are"
+							 " places for %d",
+							 (int) hash_get_num_entries(charges), places),
+					  errhint("Increase \"max_worker_processes\", or set \"pg_task.database\".")));
+	crowd_reported = true;
+}
+
+/* Give the places that there are to databases; when there are too few, by turns. */
+static void
+share_places(TimestampTz now)
+{
+	List *waiting = find_waiting(now);
+	int places = turns_free_places();
+	bool crowded = hash_get_num_entries(charges) > turns_places();
+	int needed = 0;
+	ListCell *cell;
+
+	shared_crowd(crowded);
+	if (crowded)
+		report_crowd(turns_places());
+	else
+		crowd_reported = false;
+	foreach(cell, waiting)
+	{
+		Charge *charge = lfirst(cell);
+
+		if (places > 0)
+		{
+			start_scheduler(charge, now);
+			places--;
+		}
+		else if (charge->need <= now)
+			needed++;
+		else
+			next_turn = Min(next_turn, charge->need);
+	}
+	/* the limit was lowered, or executors have taken the slots */
+	needed = Max(needed, -places);
+	if (needed == 0)
+		return;
+	turns_evict_for_scheduler();
+	make_room(Min(needed, turns_places()), now);
 }
 
 /* Databases that are wanted no more lose their schedulers. */
@@ -332,7 +516,10 @@ dismiss_others(TimestampTz now)
 			if (charge->slot)
 				shared_scheduler_leave(charge->slot);
 			else
+			{
+				shared_database_remove(charge->database);
 				hash_search(charges, &charge->database, HASH_REMOVE, NULL);
+			}
 		}
 		else
 			charge->seen = false;
@@ -348,8 +535,9 @@ turn(void)
 	next_turn = TimestampTzPlusMilliseconds(now, PERIOD_MS);
 	MemoryContextSwitchTo(cycle_context);
 	foreach(cell, read_wanted())
-		serve(lfirst(cell), now);
+		attend(lfirst(cell), now);
 	dismiss_others(now);
+	share_places(now);
 	/* a role may have appeared of which this process has not heard yet */
 	if (complaints != NIL)
 		next_turn = Min(next_turn, TimestampTzPlusMilliseconds(now, THROTTLE_MS));
@@ -373,6 +561,16 @@ send_strangers_away(void)
 		if (in_use)
 			shared_scheduler_leave(&Shared->schedulers[i]);
 	}
+	for (i = 0; i < SHARED_DATABASES; i++)
+		if (OidIsValid(Shared->databases[i].database))
+			shared_database_remove(Shared->databases[i].database);
+}
+
+/* Somebody may wake this process without end. */
+static void
+pause_a_moment(uint32 wait_event)
+{
+	(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, PAUSE_MS, wait_event);
 }
 
 static void
@@ -417,6 +615,7 @@ pg_task_supervisor_main(Datum arg pg_attribute_unused())
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 		turn();
+		pause_a_moment(wait_event);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 TimestampDifferenceMilliseconds(GetCurrentTimestamp(), next_turn),
 						 wait_event);

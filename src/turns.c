@@ -7,9 +7,12 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
+#include "replication/logicallauncher.h"
 #include "storage/lwlock.h"
 #include "utils/timestamp.h"
 
+#include "settings.h"
 #include "turns.h"
 
 /*
@@ -100,6 +103,72 @@ others_first(SharedScheduler *me, int mine, TimestampTz now)
 }
 
 /*
+ * Worker slots for schedulers and executors together: not those of the supervisor and of
+ * the server's launcher of logical replication, and one is left for parallel queries.
+ */
+static int
+count_slots(void)
+{
+	return max_worker_processes - 2 - (max_logical_replication_workers > 0);
+}
+
+/* The directory lock must be held. */
+static int
+count_schedulers(void)
+{
+	int count = 0;
+	int i;
+
+	for (i = 0; i < Shared->nschedulers; i++)
+		count += Shared->schedulers[i].in_use;
+	return count;
+}
+
+/* The directory lock must be held. */
+static int
+count_processes(void)
+{
+	int count = 0;
+	int i;
+
+	for (i = 0; i < Shared->nexecutors; i++)
+		count += Shared->executors[i].in_use && !Shared->executors[i].gone;
+	return count;
+}
+
+/* May there be one more executor?  One at least, however many schedulers there are. */
+static bool
+has_slot(void)
+{
+	int executors = count_processes();
+
+	return executors == 0 || executors + count_schedulers() < count_slots();
+}
+
+/* How many schedulers there may be, if no executor needs the slots. */
+int
+turns_places(void)
+{
+	int places = settings_max_schedulers;
+
+	if (places == 0)
+		places = (max_worker_processes - 2) / 2;
+	return Max(Min(places, count_slots() - 1), 1);
+}
+
+/* How many more may be started now, beside the executors that there are. */
+int
+turns_free_places(void)
+{
+	int places;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	places = Max(Min(turns_places(), count_slots() - count_processes()), 1) - count_schedulers();
+	LWLockRelease(Shared->directory);
+	return places;
+}
+
+/*
  * Is this executor on its way out?  Not if it has been busy with one task for
  * a while, for that may take long.
  */
@@ -170,6 +239,16 @@ turns_evict(Oid database, Oid role)
 	LWLockRelease(Shared->directory);
 }
 
+/* A database needs a scheduler: an executor that is idle makes room if it has taken a place. */
+void
+turns_evict_for_scheduler(void)
+{
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	if (count_slots() - count_processes() < turns_places())
+		evict_idle(InvalidOid, InvalidOid);
+	LWLockRelease(Shared->directory);
+}
+
 static void
 reset_executor(SharedExecutor *executor, Oid database, Oid role, TimestampTz now)
 {
@@ -206,7 +285,7 @@ turns_reserve(SharedScheduler *me, Oid role)
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	if (!others_first(me, count_executors(me->database), now))
 	{
-		for (i = 0; i < Shared->nexecutors && result == NULL; i++)
+		for (i = 0; i < Shared->nexecutors && result == NULL && has_slot(); i++)
 			if (!Shared->executors[i].in_use)
 				result = &Shared->executors[i];
 		if (result)

@@ -10,6 +10,9 @@
 #include "shared.h"
 
 extern SharedExecutor *turns_reserve(SharedScheduler *me, Oid role);
+extern int turns_places(void);
+extern int turns_free_places(void);
+extern void turns_evict_for_scheduler(void);
 extern void turns_evict(Oid database, Oid role);
 extern void turns_want(SharedScheduler *me, bool wants);
 extern bool turns_yield(SharedScheduler *me);

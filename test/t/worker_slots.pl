@@ -1,0 +1,66 @@
+# More databases than worker slots: schedulers leave room for executors and for the server, and take turns, so
+# that each database has its tasks run. A TAP test, for it counts processes.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $node = new_node('main', conf => 'max_worker_processes = 8');
+
+sub sql { return $node->safe_psql('postgres', @_) }
+
+# The default of the server, and seven databases.
+my @databases = map { "db$_" } 1 .. 6;
+my $position = log_position($node);
+sql("CREATE DATABASE $_") for @databases;
+wait_for_table($node, db => $_) for @databases;
+for my $db ('postgres', @databases)
+{
+	my $id = run_task($node, db => $db, request => 'SELECT current_database()');
+
+	is(task($node, $id, 'response', db => $db), $db, "a task of $db runs");
+	note("$db: after " . task($node, $id, 'start - dt', db => $db));
+}
+
+# The server has a slot for a parallel query, while all work.
+make_gates($node);
+insert_task($node, request => "SELECT hold('all')") for 1 .. 4;
+wait_until($node, q{SELECT count(*) > 1 FROM task WHERE state = 'WORK'});
+insert_task($node, db => $_, request => 'SELECT pg_sleep(0.1)') for @databases;
+sql(q{CREATE TABLE large AS SELECT n FROM generate_series(1, 100000) AS n; ANALYZE large});
+my $plan = sql(q{SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;
+	EXPLAIN (ANALYZE, COSTS off, TIMING off) SELECT count(*) FROM large});
+like($plan, qr/Workers Launched: [1-9]/, 'a parallel query has a worker');
+open_gate($node, 'all');
+for my $db ('postgres', @databases)
+{
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'}, db => $db);
+}
+pass('and all is done');
+
+# A planned time is kept by a database whose scheduler has gone, and a running task may be stopped there.
+my $id = $node->safe_psql('db1', q{INSERT INTO task (request, dt)
+	VALUES ('SELECT 1', clock_timestamp() + interval '5 s') RETURNING id});
+run_task($node, db => $_, request => 'SELECT 1') for @databases[1 .. 5];
+wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = 'db1'
+	AND backend_type = 'pg_task scheduler'});
+is($node->safe_psql('db1', 'SELECT pg_task_cancel(0)'), 'f', 'without one tasks can be cancelled');
+wait_for_state($node, $id, 'DONE', db => 'db1');
+is(task($node, $id, q{start - dt < '2 s'}, db => 'db1'), 't', 'a task starts at its time');
+is(scalar(() = log_since($node, $position) =~ /no background worker slot is free/g), 0,
+	'no slot was wanting');
+
+# A longer list is served at once when there is room.
+$node->append_conf('postgresql.conf', 'max_worker_processes = 24');
+$node->restart;
+wait_for_schedulers($node, 'postgres', @databases);
+set_conf($node, 'pg_task.max_schedulers = 2');
+$id = run_task($node, db => 'db6', request => 'SELECT 1');
+wait_until($node, q{SELECT count(*) <= 2 FROM pg_stat_activity
+	WHERE backend_type = 'pg_task scheduler'});
+run_task($node, db => $_, request => 'SELECT 1') for @databases;
+pass('a limit that is set is kept, and by turns all are served');
+
+done_testing();
