@@ -112,11 +112,13 @@ $small->safe_psql('postgres', q{DROP DATABASE one;
 wait_for_schedulers($small, 'postgres');
 terminate($small, backends($small, 'executor'));
 wait_for_backends($small, 'executor', 0);
-my $parallel = $small->background_psql('postgres');
-$parallel->query_safe(q{SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
+$small->safe_psql('postgres', 'ALTER TABLE large SET (parallel_workers = 2)');
+my $parallel = $small->background_psql('postgres', on_error_stop => 0);
+$parallel->query_until(qr/begun/, q{SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
 	SET min_parallel_table_scan_size = 0; SET max_parallel_workers_per_gather = 2;
-	BEGIN; DECLARE c CURSOR FOR SELECT n, repeat('x', 10000) FROM large; FETCH 1 FROM c});
-wait_for_backends($small, 'executor', 0);
+	\echo begun
+	SELECT count(pg_sleep(1)) FROM large;
+});
 wait_until($small, q{SELECT count(*) = 2 FROM pg_stat_activity WHERE backend_type = 'parallel worker'});
 $position = log_position($small);
 my $id = insert_task($small, request => 'SELECT 1');
@@ -124,7 +126,8 @@ wait_for_log_line($small,
 	qr/LOG:  no background worker slot is free for an executor of database "postgres".*?HINT:  Increase "max_worker_processes"/s,
 	$position);
 is(task($small, $id, 'state, attempt'), 'PLAN|0', 'without a slot it waits');
-$parallel->query_safe('COMMIT');
+$small->safe_psql('postgres', q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(1)%'
+	AND backend_type = 'client backend' AND pid <> pg_backend_pid()});
 $parallel->quit;
 wait_for_state($small, $id, 'DONE');
 is(scalar(() = log_since($small, $position) =~ /no background worker slot is free for an executor/g), 1, 'it was told once');
