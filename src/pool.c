@@ -39,6 +39,9 @@
 /* While no worker slot is free, one is asked for so often. */
 #define WORKER_RETRY_MS 100
 
+/* That is reported when it lasts: the slot of a process that has ended is free a little later. */
+#define NO_WORKER_MS 1000
+
 /* A process that was registered by an earlier scheduler arrives within this time, or never. */
 #define ARRIVAL_MS 60000
 
@@ -86,6 +89,7 @@ static const char *my_database;
 static PoolExecutor *executors;
 static HTAB *roles;
 static TimestampTz no_worker_until = 0;
+static TimestampTz no_worker_since = 0; /* 0: there was one */
 static bool no_worker_reported = false;
 
 #define foreach_executor(e)                                                    \
@@ -607,8 +611,12 @@ pool_wake(void)
 }
 
 static void
-report_no_worker(void)
+report_no_worker(TimestampTz now)
 {
+	if (no_worker_since == 0)
+		no_worker_since = now;
+	if (!TimestampDifferenceExceeds(no_worker_since, now, NO_WORKER_MS))
+		return;
 	if (!no_worker_reported)
 		ereport(
 			LOG,
@@ -643,10 +651,11 @@ start(Oid role, const char *name, TimestampTz now)
 		shared_executor_forget(slot);
 		turns_evict(me->database, role);
 		no_worker_until = TimestampTzPlusMilliseconds(now, WORKER_RETRY_MS);
-		report_no_worker();
+		report_no_worker(now);
 		return false;
 	}
 	no_worker_reported = false;
+	no_worker_since = 0;
 	find_role(role)->granted = now;
 	return true;
 }

@@ -55,6 +55,9 @@ PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 #define THROTTLE_MS 1000
 #define THROTTLE_MAX_MS 60000
 
+/* While no worker slot is free, one is asked for so often. */
+#define NO_WORKER_RETRY_MS 100
+
 /*
  * When there are more databases than places for schedulers, they take turns: a scheduler
  * that has nothing to do leaves after the first of these, any after the second.
@@ -104,8 +107,9 @@ typedef struct Charge
 
 static HTAB *charges = NULL;
 static MemoryContext cycle_context = NULL;
-static List *reported = NIL;   /* complaints that were logged, as strings */
-static List *complaints = NIL; /* complaints of this turn */
+static List *reported = NIL;			/* complaints that were logged, as strings */
+static List *complaints = NIL;			/* complaints of this turn */
+static TimestampTz no_worker_since = 0; /* 0: there was one */
 static bool no_worker_reported = false;
 static bool crowd_reported = false;
 static TimestampTz next_turn = 0;
@@ -300,7 +304,12 @@ start_scheduler(Charge *charge, TimestampTz now)
 	{
 		shared_scheduler_release(slot);
 		turns_evict(InvalidOid, InvalidOid);
-		next_turn = Min(next_turn, TimestampTzPlusMilliseconds(now, THROTTLE_MS));
+		next_turn = Min(next_turn, TimestampTzPlusMilliseconds(now, NO_WORKER_RETRY_MS));
+		if (no_worker_since == 0)
+			no_worker_since = now;
+		/* the slot of a process that has ended is free a little later */
+		if (!TimestampDifferenceExceeds(no_worker_since, now, THROTTLE_MS))
+			return;
 		if (!no_worker_reported)
 			ereport(
 				LOG,
@@ -312,6 +321,7 @@ start_scheduler(Charge *charge, TimestampTz now)
 		return;
 	}
 	no_worker_reported = false;
+	no_worker_since = 0;
 	charge->slot = slot;
 	charge->generation = slot->generation;
 	charge->started = now;
