@@ -16,27 +16,27 @@
 
 typedef struct Aside
 {
-	int64 id; /* hash key */
+	TaskPlace place; /* hash key: where ids are not unique, rows differ in that */
 	TimestampTz until;
 } Aside;
 
 static HTAB *all = NULL; /* NULL: none */
 
-static int64 first; /* of the batch that is being written */
+static TaskPlace first; /* of the batch that is being written */
 static int count = 0;
 static int singly = 0; /* so many rows are to be written one by one */
 
 /* Is this row left alone? */
 bool
-aside_has(int64 id, TimestampTz now)
+aside_has(TaskPlace place, TimestampTz now)
 {
-	Aside *entry = all ? hash_search(all, &id, HASH_FIND, NULL) : NULL;
+	Aside *entry = all ? hash_search(all, &place, HASH_FIND, NULL) : NULL;
 
 	if (entry == NULL)
 		return false;
 	if (entry->until > now)
 		return true;
-	(void) hash_search(all, &id, HASH_REMOVE, NULL);
+	(void) hash_search(all, &place, HASH_REMOVE, NULL);
 	return false;
 }
 
@@ -68,7 +68,7 @@ aside_tidy(TimestampTz now)
 	hash_seq_init(&scan, all);
 	while ((entry = hash_seq_search(&scan)) != NULL)
 		if (entry->until <= now)
-			(void) hash_search(all, &entry->id, HASH_REMOVE, NULL);
+			(void) hash_search(all, &entry->place, HASH_REMOVE, NULL);
 	if (hash_get_num_entries(all) == 0)
 		aside_forget();
 }
@@ -82,10 +82,10 @@ aside_singly(void)
 
 /* One more row in the batch. */
 void
-aside_add(int64 id)
+aside_add(TaskPlace place)
 {
 	if (count++ == 0)
-		first = id;
+		first = place;
 }
 
 /* The batch is committed. */
@@ -105,7 +105,7 @@ bool
 aside_failed(TimestampTz until, bool row_at_fault)
 {
 	int written = count;
-	HASHCTL ctl = {.keysize = sizeof(int64), .entrysize = sizeof(Aside)};
+	HASHCTL ctl = {.keysize = sizeof(TaskPlace), .entrysize = sizeof(Aside)};
 	Aside *entry;
 
 	count = 0;

@@ -9,14 +9,16 @@
 
 #include "datatype/timestamp.h"
 
-extern bool aside_has(int64 id, TimestampTz now);
+#include "task.h"
+
+extern bool aside_has(TaskPlace place, TimestampTz now);
 extern int aside_count(void);
 extern void aside_forget(void);
 extern void aside_tidy(TimestampTz now);
 
 /* The batch: the rows that one transaction writes. */
 extern bool aside_singly(void);
-extern void aside_add(int64 id);
+extern void aside_add(TaskPlace place);
 extern void aside_written(void);
 extern bool aside_failed(TimestampTz until, bool row_at_fault);
 

@@ -82,9 +82,9 @@ refuse(const TaskTable *table, WaitingGroup *group, const Role *role, int limit,
 	{
 		QueueRow row = {place.id, group->key.role};
 
-		if (aside_has(place.id, now))
+		if (aside_has(place, now))
 			continue;
-		aside_add(place.id);
+		aside_add(place);
 		count++;
 		if (queue_refuse(table, row, role->error, state))
 			outcome_plan_next(table, row, now);
@@ -184,8 +184,8 @@ choose_task(WaitingGroup *group, const Role *role, PoolExecutor *executor, bool 
 	choice_list[choice_count].role = role->oid;
 	choice_candidates[choice_count].active = role->settings.active;
 	choice_candidates[choice_count].apart = alone;
-	choice_candidates[choice_count].id = waiting_take(now).id;
-	aside_add(choice_candidates[choice_count].id);
+	choice_candidates[choice_count].place = waiting_take(now);
+	aside_add(choice_candidates[choice_count].place);
 	choice_candidates[choice_count].group = &group->key;
 	choice_candidates[choice_count].pid = pool_pid(executor);
 	choice_list[choice_count].group = group;
@@ -204,7 +204,7 @@ is_chosen(int64 id)
 	int i;
 
 	for (i = 0; i < choice_count; i++)
-		if (choice_candidates[i].id == id)
+		if (choice_candidates[i].place.id == id)
 			return true;
 	return false;
 }
@@ -216,7 +216,7 @@ pass_over(WaitingGroup *group, TimestampTz now)
 	TaskPlace place;
 
 	(void) waiting_drop(group, now, &place);
-	while (group->next < group->count && aside_has(group->places[group->next].id, now) &&
+	while (group->next < group->count && aside_has(group->places[group->next], now) &&
 		   waiting_drop(group, now, &place))
 		;
 	waiting_pass();
@@ -272,8 +272,7 @@ choice_make(const TaskTable *table, TimestampTz now, int limit, bool *wants_exec
 		const char *name = group->key.role;
 		Blocked *entry = find_blocked(blocked, name);
 
-		if (aside_has(group->places[group->next].id, now) ||
-			is_chosen(group->places[group->next].id))
+		if (aside_has(group->places[group->next], now) || is_chosen(group->places[group->next].id))
 		{
 			pass_over(group, now);
 			dropped = true;

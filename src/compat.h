@@ -17,6 +17,7 @@
 #include "postmaster/bgworker.h"
 #include "storage/proc.h"
 #include "utils/acl.h"
+#include "utils/timeout.h"
 
 #if PG_VERSION_NUM < 150000
 #error "pg_task needs PostgreSQL 15 or later"
@@ -118,6 +119,18 @@ compat_may_connect(Oid database, Oid role)
 	return object_aclcheck(DatabaseRelationId, database, role, ACL_CONNECT) == ACLCHECK_OK;
 #else
 	return pg_database_aclcheck(database, role, ACL_CONNECT) == ACLCHECK_OK;
+#endif
+}
+
+/* From here on the current transaction may take as long as it takes; there is a limit from 17 on.
+ */
+static inline void
+compat_stop_transaction_timeout(void)
+{
+#if PG_VERSION_NUM >= 170000
+	if (TransactionTimeout > 0)
+		disable_timeout(TRANSACTION_TIMEOUT, false);
+	TransactionTimeoutPending = false;
 #endif
 }
 

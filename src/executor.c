@@ -30,7 +30,6 @@
 #include "storage/ipc.h"
 #include "mb/pg_wchar.h"
 #include "storage/latch.h"
-#include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/pmsignal.h"
 #include "storage/proc.h"
@@ -233,19 +232,22 @@ start_timeout(void)
 static void
 find_table(const SharedTask *task)
 {
-	LockRelationOid(task->relid, AccessShareLock);
-	if (table && table->relid == task->relid && !table_changed())
-		return;
+	if (table && table->relid == task->relid)
+	{
+		table_lock(table);
+		if (!table_changed())
+			return;
+	}
 	queue_forget();
 	/* the look-up may fail: what it replaces is gone by then */
 	table_free(table);
 	table = NULL;
-	table_watch(task->relid);
 	table = table_find(task->relid, TopMemoryContext);
 	if (table == NULL)
 		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("the task table is gone")));
+	table_lock(table);
 	/* somebody has changed a column; the scheduler will add it again, and the task is run again */
-	if (!table->whole)
+	if (!table->whole || table_changed())
 		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
 }
 
@@ -269,6 +271,7 @@ write_back(const SharedTask *task, TaskResult *result)
 	if (LockTimeout > 0)
 		(void) set_config_option("lock_timeout", "0", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_LOCAL,
 								 true, 0, false);
+	compat_stop_transaction_timeout();
 	find_table(task);
 	table_become(table->owner, &scope);
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -301,6 +304,14 @@ begin_transaction(void)
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	MemoryContextSwitchTo(task_context);
+}
+
+/* The same for what is only ours: it waits for others, and does not fail because of them. */
+static void
+begin_own_transaction(void)
+{
+	begin_transaction();
+	XactIsoLevel = XACT_READ_COMMITTED;
 }
 
 /* The request, from the slot or, when it is long, from the row. */
@@ -358,7 +369,7 @@ check_own_row(const SharedTask *task, TimestampTz started)
 	TableScope scope;
 	bool is_run;
 
-	begin_transaction();
+	begin_own_transaction();
 	find_table(task);
 	table_become(table->owner, &scope);
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -481,7 +492,7 @@ write_failure(const SharedTask *task, ErrorData *error, const char *request, Tim
 {
 	TaskResult failed = {.outcome = TASK_FAIL};
 
-	begin_transaction();
+	begin_own_transaction();
 	if (is_cancelled())
 	{
 		write_stopped(task, started);

@@ -519,10 +519,11 @@ pg_task_cancel(PG_FUNCTION_ARGS)
 						errmsg("no scheduler of pg_task is running in this database"),
 						errhint("See whether \"shared_preload_libraries\" contains pg_task, and the"
 								" settings \"pg_task.enabled\" and \"pg_task.database\".")));
-	sql = psprintf("UPDATE %s AS t SET state = 'STOP'"
+	sql = psprintf("UPDATE %s%s AS t SET state = 'STOP'"
 				   " WHERE t.id OPERATOR(pg_catalog.=) $1"
 				   "   AND t.state OPERATOR(pg_catalog.=)"
 				   "       ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'::pg_catalog.text])",
+				   get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ",
 				   quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)), name));
 	SPI_connect();
 	if (SPI_execute_with_args(sql, 1, types, values, NULL, false, 0) != SPI_OK_UPDATE)

@@ -204,7 +204,7 @@ cancel(PoolExecutor *executor, TaskRun run)
 }
 
 /*
- * These are all rows of the table that are WORK, in the order of their ids: what executors
+ * These are all rows of the table that are WORK, in the order of their runs: what executors
  * have in hand beside them is cancelled.  Tasks of another table, that had its name
  * before, go on.
  */

@@ -85,6 +85,21 @@ queue_look(const TaskTable *table, QueueHead **heads)
 	return (int) count;
 }
 
+/* The places that the last statement returned, in the context "where". */
+static int
+returned_places(MemoryContext where, uint64 count, TaskPlace **places)
+{
+	uint64 i;
+
+	*places = MemoryContextAlloc(where, Max(count, 1) * sizeof(TaskPlace));
+	for (i = 0; i < count; i++)
+	{
+		(*places)[i].dt = DatumGetTimestampTz(statement_value(i, 1));
+		(*places)[i].id = DatumGetInt64(statement_value(i, 2));
+	}
+	return (int) count;
+}
+
 /* The next waiting rows of a group behind a place, in order, whether due or not. */
 int
 queue_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int limit,
@@ -92,8 +107,7 @@ queue_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int 
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum values[7];
-	uint64 count;
-	uint64 i;
+	int count;
 
 	SPI_connect();
 	values[0] = CStringGetTextDatum(group->queue);
@@ -103,22 +117,16 @@ queue_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int 
 	values[4] = TimestampTzGetDatum(after.dt);
 	values[5] = Int64GetDatum(after.id);
 	values[6] = Int64GetDatum(limit);
-	count = execute(STATEMENT_PEEK, table, values, NULL);
-	*places = MemoryContextAlloc(caller, Max(count, 1) * sizeof(TaskPlace));
-	for (i = 0; i < count; i++)
-	{
-		(*places)[i].dt = DatumGetTimestampTz(statement_value(i, 1));
-		(*places)[i].id = DatumGetInt64(statement_value(i, 2));
-	}
+	count = returned_places(caller, execute(STATEMENT_PEEK, table, values, NULL), places);
 	SPI_finish();
-	return (int) count;
+	return count;
 }
 
 static void
 candidate_arrays(const QueueCandidate *candidates, int count, Datum *values)
 {
-	static const Oid types[] = {INT8OID, TEXTOID, INT4OID,	 INT4OID,
-								TEXTOID, INT4OID, FLOAT8OID, BOOLOID};
+	static const Oid types[] = {INT8OID, TEXTOID,	INT4OID, INT4OID,		TEXTOID,
+								INT4OID, FLOAT8OID, BOOLOID, TIMESTAMPTZOID};
 	Datum *elements[lengthof(types)];
 	int ntypes = lengthof(types);
 	int i;
@@ -129,7 +137,7 @@ candidate_arrays(const QueueCandidate *candidates, int count, Datum *values)
 	{
 		const TaskGroup *group = candidates[i].group;
 
-		elements[0][i] = Int64GetDatum(candidates[i].id);
+		elements[0][i] = Int64GetDatum(candidates[i].place.id);
 		elements[1][i] = CStringGetTextDatum(group->queue);
 		elements[2][i] = Int32GetDatum(group->max);
 		elements[3][i] = Int32GetDatum(group->priority);
@@ -137,6 +145,7 @@ candidate_arrays(const QueueCandidate *candidates, int count, Datum *values)
 		elements[5][i] = Int32GetDatum(candidates[i].pid);
 		elements[6][i] = Float8GetDatum(candidates[i].active / 1000.0);
 		elements[7][i] = BoolGetDatum(candidates[i].apart);
+		elements[8][i] = TimestampTzGetDatum(candidates[i].place.dt);
 	}
 	for (i = 0; i < ntypes; i++)
 		values[i < 6 ? i : i + 2] = statement_array(elements[i], count, types[i]);
@@ -151,7 +160,7 @@ queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
 			QueueClaim **claims)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	Datum values[10];
+	Datum values[11];
 	uint64 claimed;
 	uint64 i;
 
@@ -159,7 +168,8 @@ queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
 	candidate_arrays(candidates, count, values);
 	values[6] = TimestampTzGetDatum(now);
 	values[7] = CStringGetTextDatum("PLAN");
-	claimed = execute(STATEMENT_CLAIM, table, values, NULL);
+	claimed = execute(table->partitioned ? STATEMENT_CLAIM_PARTITIONED : STATEMENT_CLAIM, table,
+					  values, NULL);
 	*claims = MemoryContextAlloc(caller, Max(claimed, 1) * sizeof(QueueClaim));
 	for (i = 0; i < claimed; i++)
 	{
@@ -191,30 +201,46 @@ returned_ids(MemoryContext where, uint64 count, int64 **ids)
 	return (int) count;
 }
 
+/* The runs that the last statement returned, in the context "where". */
+static int
+returned_runs(MemoryContext where, uint64 count, TaskRun **runs)
+{
+	uint64 i;
+
+	*runs = MemoryContextAllocHuge(where, Max(count, 1) * sizeof(TaskRun));
+	for (i = 0; i < count; i++)
+	{
+		(*runs)[i].id = DatumGetInt64(statement_value(i, 1));
+		(*runs)[i].attempt = DatumGetInt32(statement_value(i, 2));
+		(*runs)[i].claimed = DatumGetTimestampTz(statement_value(i, 3));
+	}
+	return (int) count;
+}
+
 /*
- * Undo the claim of runs that never began.  Returns the ids of those for which that
- * was done: others are these runs no more, or somebody locks them.
+ * Undo the claim of runs that never began.  Returns those for which that was done: others
+ * are these runs no more, or somebody locks them.
  */
 int
-queue_release(const TaskTable *table, const TaskRun *runs, int count, int64 **ids)
+queue_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum values[3];
 
 	SPI_connect();
 	run_arrays(runs, count, values);
-	count = returned_ids(caller, execute(STATEMENT_RELEASE, table, values, NULL), ids);
+	count = returned_runs(caller, execute(STATEMENT_RELEASE, table, values, NULL), done);
 	SPI_finish();
 	return count;
 }
 
 /*
- * Plan again, at once, what was running in a process that is gone, and say why.  Returns the
- * ids of those for which that was done, as queue_release does.
+ * Plan again, at once, what was running in a process that is gone, and say why.  Returns
+ * the runs for which that was done, as queue_release does.
  */
 int
 queue_replan(const TaskTable *table, const TaskRun *runs, int count, const TaskFailure *why,
-			 int64 **ids)
+			 TaskRun **done)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum values[5];
@@ -223,7 +249,7 @@ queue_replan(const TaskTable *table, const TaskRun *runs, int count, const TaskF
 	run_arrays(runs, count, values);
 	values[3] = CStringGetTextDatum(why->error);
 	values[4] = CStringGetTextDatum(why->sqlstate);
-	count = returned_ids(caller, execute(STATEMENT_REPLAN, table, values, NULL), ids);
+	count = returned_runs(caller, execute(STATEMENT_REPLAN, table, values, NULL), done);
 	SPI_finish();
 	return count;
 }
@@ -231,13 +257,10 @@ queue_replan(const TaskTable *table, const TaskRun *runs, int count, const TaskF
 static int
 compare_work(const void *a, const void *b)
 {
-	int64 left = ((const QueueWork *) a)->run.id;
-	int64 right = ((const QueueWork *) b)->run.id;
-
-	return left < right ? -1 : left > right;
+	return task_compare_runs(((const QueueWork *) a)->run, ((const QueueWork *) b)->run);
 }
 
-/* All rows that are WORK, in the order of their ids. */
+/* All rows that are WORK, in the order of their runs. */
 int
 queue_work(const TaskTable *table, QueueWork **rows)
 {
@@ -267,9 +290,8 @@ bool
 queue_works(const QueueWork *rows, int count, TaskRun run)
 {
 	QueueWork key = {.run = run};
-	const QueueWork *row = bsearch(&key, rows, count, sizeof(QueueWork), compare_work);
 
-	return row && task_same_run(row->run, run);
+	return bsearch(&key, rows, count, sizeof(QueueWork), compare_work) != NULL;
 }
 
 /* The tasks that wait and that the server may have crashed for: to be run apart. */
@@ -288,14 +310,14 @@ queue_apart(const TaskTable *table, int64 **ids)
 
 /* Up to "limit" waiting tasks that have expired, by their column alone; first who did so first. */
 int
-queue_expired(const TaskTable *table, TimestampTz now, int limit, int64 **ids)
+queue_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum values[2] = {TimestampTzGetDatum(now), Int64GetDatum(limit)};
 	int count;
 
 	SPI_connect();
-	count = returned_ids(caller, execute(STATEMENT_EXPIRED, table, values, NULL), ids);
+	count = returned_places(caller, execute(STATEMENT_EXPIRED, table, values, NULL), places);
 	SPI_finish();
 	return count;
 }
@@ -306,20 +328,23 @@ queue_expire(const TaskTable *table, TimestampTz now, const QueueCandidate *cand
 			 QueueRow **rows)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	Datum *elements[2] = {palloc(count * sizeof(Datum)), palloc(count * sizeof(Datum))};
-	Datum values[4];
+	Datum *elements[3] = {palloc(count * sizeof(Datum)), palloc(count * sizeof(Datum)),
+						  palloc(count * sizeof(Datum))};
+	Datum values[5];
 	int i;
 
 	SPI_connect();
 	for (i = 0; i < count; i++)
 	{
-		elements[0][i] = Int64GetDatum(candidates[i].id);
+		elements[0][i] = Int64GetDatum(candidates[i].place.id);
+		elements[2][i] = TimestampTzGetDatum(candidates[i].place.dt);
 		elements[1][i] = Float8GetDatum(candidates[i].active / 1000.0);
 	}
 	values[0] = TimestampTzGetDatum(now);
 	values[1] = statement_array(elements[0], count, INT8OID);
 	values[2] = statement_array(elements[1], count, FLOAT8OID);
 	values[3] = CStringGetTextDatum("PLAN");
+	values[4] = statement_array(elements[2], count, TIMESTAMPTZOID);
 	count = (int) execute(STATEMENT_EXPIRE, table, values, NULL);
 	*rows = MemoryContextAlloc(caller, Max(count, 1) * sizeof(QueueRow));
 	for (i = 0; i < count; i++)

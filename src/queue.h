@@ -26,7 +26,7 @@ typedef struct QueueHead
 /* A task to be claimed, and the process that is to run it. */
 typedef struct QueueCandidate
 {
-	int64 id;
+	TaskPlace place;
 	const TaskGroup *group;
 	int pid;
 	int active; /* milliseconds, where the column is NULL; 0: no limit */
@@ -87,13 +87,13 @@ extern int queue_peek(const TaskTable *table, const TaskGroup *group, TaskPlace 
 					  TaskPlace **places);
 extern int queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
 					   TimestampTz now, QueueClaim **claims);
-extern int queue_release(const TaskTable *table, const TaskRun *runs, int count, int64 **ids);
+extern int queue_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done);
 extern int queue_replan(const TaskTable *table, const TaskRun *runs, int count,
-						const TaskFailure *why, int64 **ids);
+						const TaskFailure *why, TaskRun **done);
 extern int queue_work(const TaskTable *table, QueueWork **rows);
 extern bool queue_works(const QueueWork *rows, int count, TaskRun run);
 extern int queue_apart(const TaskTable *table, int64 **ids);
-extern int queue_expired(const TaskTable *table, TimestampTz now, int limit, int64 **ids);
+extern int queue_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places);
 extern int queue_expire(const TaskTable *table, TimestampTz now, const QueueCandidate *candidates,
 						int count, QueueRow **rows);
 extern TimestampTz queue_expiry(const TaskTable *table);

@@ -17,6 +17,7 @@ typedef enum QueueStatement
 	STATEMENT_LOOK,
 	STATEMENT_PEEK,
 	STATEMENT_CLAIM,
+	STATEMENT_CLAIM_PARTITIONED,
 	STATEMENT_RELEASE,
 	STATEMENT_REPLAN,
 	STATEMENT_END,
@@ -92,6 +93,36 @@ typedef enum QueueStatement
 	" WHERE t.id = $1 AND t.attempt = $2 AND " CLAIMED("t") " = $3 AND t.state = 'WORK'" \
 	"   FOR NO KEY UPDATE OF t"
 
+/*
+ * A row that moved to another group meanwhile, or that somebody locks, is
+ * not taken.  The state is an argument lest the planner take the index of
+ * waiting rows, to look for an id in it.
+ */
+#define CLAIM_TYPES \
+	{INT8ARRAYOID, TEXTARRAYOID, INT4ARRAYOID, INT4ARRAYOID, TEXTARRAYOID, INT4ARRAYOID, \
+	 TIMESTAMPTZOID, TEXTOID, FLOAT8ARRAYOID, BOOLARRAYOID, TIMESTAMPTZARRAYOID}
+#define CLAIM(claimable) \
+	"WITH c AS MATERIALIZED (" \
+	"SELECT t.id, t.tableoid AS oid, t.ctid AS tid, c.pid" \
+	"  FROM ROWS FROM (unnest($1), unnest($2), unnest($3), unnest($4), unnest($5), unnest($6)," \
+	"                  unnest($9), unnest($10), unnest($11))" \
+	"       AS c (id, queue, max, priority, role, pid, active, apart, dt)" \
+	"  JOIN %1$s AS t ON t.id = c.id AND t.state = $8 AND t.dt = c.dt AND t.dt <= $7" \
+	"   AND t.queue = c.queue AND " G_MAX " = c.max AND t.priority = c.priority" \
+	"   AND t.role = c.role::name AND (coalesce(t.crashed, 0) = 0 OR c.apart)" \
+	"   AND " EXPIRED("c.active", "$7") " IS NOT TRUE" \
+	"   FOR NO KEY UPDATE OF t SKIP LOCKED" \
+	") UPDATE %1$s AS t" \
+	"    SET state = 'WORK', attempt = t.attempt + 1, start = $7, stop = NULL, pid = c.pid" \
+	"   FROM " claimable \
+	"  WHERE t.id = c.id AND t.tableoid = c.oid AND t.ctid = c.tid" \
+	" RETURNING t.id, t.attempt," \
+	"           CASE WHEN t.timeout < interval '100 years'" \
+	"                THEN (extract(epoch FROM t.timeout) * 1000000)::int8 END," \
+	"           t.repeat IS NOT NULL, t.delete, t.format," \
+	"           CASE WHEN octet_length(t.request) <= " CppAsString2(SHARED_REQUEST) \
+	"                THEN t.request END, t.role::text"
+
 static Statement statements[STATEMENTS] = {
 	/* from group to group, one descent of the index each */
 	[STATEMENT_LOOK] = {.sql =
@@ -122,34 +153,11 @@ static Statement statements[STATEMENTS] = {
 		" ORDER BY t.dt, t.id"
 		" LIMIT $7"},
 
-	/*
-	 * A row that moved to another group meanwhile, or that somebody locks, is
-	 * not taken.  The state is an argument lest the planner take the index of
-	 * waiting rows, to look for an id in it.
-	 */
-	[STATEMENT_CLAIM] = {.nargs = 10, .types = {INT8ARRAYOID, TEXTARRAYOID, INT4ARRAYOID,
-		 INT4ARRAYOID, TEXTARRAYOID, INT4ARRAYOID, TIMESTAMPTZOID, TEXTOID, FLOAT8ARRAYOID,
-		 BOOLARRAYOID}, .sql =
-		"WITH c AS MATERIALIZED ("
-		"SELECT t.id, t.tableoid AS oid, t.ctid AS tid, c.pid"
-		"  FROM ROWS FROM (unnest($1), unnest($2), unnest($3), unnest($4), unnest($5), unnest($6),"
-		"                  unnest($9), unnest($10))"
-		"       AS c (id, queue, max, priority, role, pid, active, apart)"
-		"  JOIN %1$s AS t ON t.id = c.id AND t.state = $8 AND t.dt <= $7"
-		"   AND t.queue = c.queue AND " G_MAX " = c.max AND t.priority = c.priority"
-		"   AND t.role = c.role::name AND (coalesce(t.crashed, 0) = 0 OR c.apart)"
-		"   AND " EXPIRED("c.active", "$7") " IS NOT TRUE"
-		"   FOR NO KEY UPDATE OF t SKIP LOCKED"
-		") UPDATE %1$s AS t"
-		"    SET state = 'WORK', attempt = t.attempt + 1, start = $7, stop = NULL, pid = c.pid"
-		"   FROM c"
-		"  WHERE t.id = c.id AND t.tableoid = c.oid AND t.ctid = c.tid"
-		" RETURNING t.id, t.attempt,"
-		"           CASE WHEN t.timeout < interval '100 years'"
-		"                THEN (extract(epoch FROM t.timeout) * 1000000)::int8 END,"
-		"           t.repeat IS NOT NULL, t.delete, t.format,"
-		"           CASE WHEN octet_length(t.request) <= " CppAsString2(SHARED_REQUEST)
-		"                THEN t.request END, t.role::text"},
+	[STATEMENT_CLAIM] = {.nargs = 11, .types = CLAIM_TYPES, .sql = CLAIM("c")},
+
+	/* of rows with the same id one alone: a run is known by its id and the time of its claim */
+	[STATEMENT_CLAIM_PARTITIONED] = {.nargs = 11, .types = CLAIM_TYPES, .sql =
+		 CLAIM("(SELECT DISTINCT ON (c.id) c.* FROM c) AS c")},
 
 	/* the scheduler waits for nobody's row locks */
 	[STATEMENT_RELEASE] = {.nargs = 3, .types = {INT8ARRAYOID, INT4ARRAYOID,
@@ -160,7 +168,7 @@ static Statement statements[STATEMENTS] = {
 		"   FROM c"
 		"  WHERE t.id = c.id AND t.attempt = c.attempt AND " CLAIMED("t") " = c.claimed"
 		"    AND t.state = 'WORK'"
-		" RETURNING t.id"},
+		" RETURNING c.id, c.attempt, c.claimed"},
 
 	[STATEMENT_REPLAN] = {.nargs = 5, .types = {INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID,
 		 TEXTOID, TEXTOID}, .sql =
@@ -171,7 +179,7 @@ static Statement statements[STATEMENTS] = {
 		"   FROM c"
 		"  WHERE t.id = c.id AND t.attempt = c.attempt AND " CLAIMED("t") " = c.claimed"
 		"    AND t.state = 'WORK'"
-		" RETURNING t.id"},
+		" RETURNING c.id, c.attempt, c.claimed"},
 
 	/* how a run ends that is not DONE */
 	[STATEMENT_END] = {.nargs = 14, .types = {INT8OID, INT4OID, TIMESTAMPTZOID, TEXTOID,
@@ -210,19 +218,20 @@ static Statement statements[STATEMENTS] = {
 		" WHERE t.id = c.id AND t.role = $5::name AND t.state = 'PLAN'"},
 
 	[STATEMENT_EXPIRED] = {.nargs = 2, .types = {TIMESTAMPTZOID, INT8OID}, .sql =
-		"SELECT t.id"
+		"SELECT t.dt, t.id"
 		"  FROM %1$s AS t"
 		" WHERE " EXPIRES " AND " EXPIRY " < ($1 AT TIME ZONE 'UTC')"
 		" ORDER BY " EXPIRY
 		" LIMIT $2"
 		"   FOR NO KEY UPDATE OF t SKIP LOCKED"},
 
-	[STATEMENT_EXPIRE] = {.nargs = 4, .types = {TIMESTAMPTZOID, INT8ARRAYOID, FLOAT8ARRAYOID,
-		 TEXTOID}, .sql =
+	[STATEMENT_EXPIRE] = {.nargs = 5, .types = {TIMESTAMPTZOID, INT8ARRAYOID, FLOAT8ARRAYOID,
+		 TEXTOID, TIMESTAMPTZARRAYOID}, .sql =
 		"WITH c AS MATERIALIZED ("
 		"SELECT t.id, t.tableoid AS oid, t.ctid AS tid"
-		"  FROM ROWS FROM (unnest($2), unnest($3)) AS c (id, active)"
-		"  JOIN %1$s AS t ON t.id = c.id AND t.state = $4 AND " EXPIRED("c.active", "$1") " IS TRUE"
+		"  FROM ROWS FROM (unnest($2), unnest($3), unnest($5)) AS c (id, active, dt)"
+		"  JOIN %1$s AS t ON t.id = c.id AND t.dt = c.dt AND t.state = $4"
+		"   AND " EXPIRED("c.active", "$1") " IS TRUE"
 		"   FOR NO KEY UPDATE OF t SKIP LOCKED"
 		") UPDATE %1$s AS t " SET_GONE
 		"   FROM c"
@@ -264,8 +273,8 @@ static Statement statements[STATEMENTS] = {
 		 .sql = RETRY " SKIP LOCKED"},
 
 	[STATEMENT_INSERT_NEXT] = {.nargs = 3, .types = {INT8OID, TIMESTAMPTZOID, TEXTOID}, .sql =
-		"INSERT INTO %1$s (parent, dt, %2$s)"
-		" SELECT t.id, $2, %2$s FROM %1$s AS t WHERE t.id = $1 AND t.role = $3::name LIMIT 1"},
+		"INSERT INTO %2$s (parent, dt, %3$s)"
+		" SELECT t.id, $2, %3$s FROM %1$s AS t WHERE t.id = $1 AND t.role = $3::name LIMIT 1"},
 };
 /* clang-format on */
 

@@ -81,7 +81,7 @@ rescue_has(TaskRun run)
 	return false;
 }
 
-/* Forget the runs that are not among these rows, which are in the order of their ids. */
+/* Forget the runs that are not among these rows, which are in the order of their runs. */
 void
 rescue_retain(const QueueWork *rows, int count)
 {
@@ -176,7 +176,7 @@ static void
 write_together(const TaskTable *table, RescueKind kind, int count)
 {
 	TaskRun *runs = palloc(count * sizeof(TaskRun));
-	int64 *ids;
+	TaskRun *done;
 	int found;
 	ListCell *cell;
 	int i;
@@ -192,15 +192,15 @@ write_together(const TaskTable *table, RescueKind kind, int count)
 	if (count == 0)
 		return;
 	if (kind == RESCUE_NOT_STARTED)
-		found = queue_release(table, runs, count, &ids);
+		found = queue_release(table, runs, count, &done);
 	else
-		found = queue_replan(table, runs, count, &interrupted, &ids);
+		found = queue_replan(table, runs, count, &interrupted, &done);
 	foreach(cell, all)
 	{
 		Lost *lost = lfirst(cell);
 
 		for (i = 0; i < found && lost->chosen && !lost->written; i++)
-			lost->written = ids[i] == lost->run.id;
+			lost->written = task_same_run(done[i], lost->run);
 	}
 }
 

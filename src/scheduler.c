@@ -22,7 +22,6 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/lmgr.h"
 #include "storage/pmsignal.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
@@ -178,7 +177,7 @@ begin_work(const char *activity)
 	{
 		limit_work(WRITE_MS);
 		/* with the lock the name stays; without, another table may have taken it */
-		LockRelationOid(table->relid, AccessShareLock);
+		table_lock(table);
 		if (table_changed())
 			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
 		table_become(table->owner, &scope);
@@ -222,13 +221,11 @@ prepare_table(void)
 
 	shared_scheduler_publish(me, InvalidOid);
 	forget_table();
-	table_watch(InvalidOid);
 	begin_work("preparing the task table");
 	prepared = table_prepare(&where, me->user, cycle_context);
 	end_work();
 	table_keep(prepared);
 	table = prepared;
-	table_watch(table->relid);
 	shared_scheduler_publish(me, table->relid);
 	look_due = true;
 	if (prepared->relid != last_relid)
@@ -317,7 +314,7 @@ plan_after(const QueueRow *rows, int count, TimestampTz now)
 static void
 expire(TimestampTz now)
 {
-	int64 *ids;
+	TaskPlace *places;
 	QueueRow *rows;
 	int found;
 	int written = 0;
@@ -327,14 +324,14 @@ expire(TimestampTz now)
 	int i;
 
 	begin_work("giving up tasks");
-	found = queue_expired(table, now, EXPIRE_MAX + aside_count(), &ids);
+	found = queue_expired(table, now, EXPIRE_MAX + aside_count(), &places);
 	expired = palloc0(found * sizeof(QueueCandidate) + 1);
 	for (i = 0; i < found && count < most; i++)
 	{
-		if (aside_has(ids[i], now))
+		if (aside_has(places[i], now))
 			continue;
-		aside_add(ids[i]);
-		expired[count++].id = ids[i];
+		aside_add(places[i]);
+		expired[count++].place = places[i];
 	}
 	if (count > 0)
 	{
@@ -441,7 +438,7 @@ compare_claims(const void *a, const void *b)
 static QueueClaim *
 find_claim(QueueClaim *claims, int count, const QueueCandidate *candidate)
 {
-	QueueClaim key = {.run.id = candidate->id};
+	QueueClaim key = {.run.id = candidate->place.id};
 	QueueClaim *claim = bsearch(&key, claims, count, sizeof(QueueClaim), compare_claims);
 
 	/* the statement sees to it; but what runs as whom is not to hang on that alone */
@@ -745,12 +742,24 @@ fix_settings(void)
 		{"statement_timeout", "0"},
 		{"row_security", "on"},
 		{"session_replication_role", "origin"},
-		{"quote_all_identifiers", "off"}, /* definitions of indexes are compared */
+		{"standard_conforming_strings", "on"},
+		{"transform_null_equals", "off"},
+		{"DateStyle", "ISO"},
+		{"IntervalStyle", "postgres"},
+		{"default_table_access_method", "heap"}, /* one in which rows can be changed */
+		{"exit_on_error", "off"},
+		{"idle_in_transaction_session_timeout", "0"},
+		{"idle_session_timeout", "0"},
+		{"transaction_timeout", "0"}, /* from 17 on */
+		/* the table, and what it needs, is of this server alone */
+		{"citus.enable_ddl_propagation", "off"},
+		{"citus.use_citus_managed_tables", "off"},
 	};
 	int i;
 
 	for (i = 0; i < (int) lengthof(fixed); i++)
-		SetConfigOption(fixed[i][0], fixed[i][1], PGC_SUSET, PGC_S_SESSION);
+		if (GetConfigOption(fixed[i][0], true, false))
+			SetConfigOption(fixed[i][0], fixed[i][1], PGC_SUSET, PGC_S_SESSION);
 }
 
 static void

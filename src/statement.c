@@ -9,6 +9,7 @@
  */
 #include "postgres.h"
 
+#include "executor/executor.h"
 #include "executor/spi.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/parsenodes.h"
@@ -18,6 +19,7 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/plancache.h"
 
 #include "compat.h"
 #include "statement.h"
@@ -56,9 +58,17 @@ static int
 fix_planner(void)
 {
 	static const char *const fixed[][2] = {
-		{"enable_indexscan", "on"},	  {"enable_nestloop", "on"},  {"enable_seqscan", "off"},
-		{"enable_bitmapscan", "off"}, {"enable_hashjoin", "off"}, {"enable_mergejoin", "off"},
-		{"enable_sort", "off"},		  {"enable_material", "off"}, {"jit", "off"},
+		{"enable_indexscan", "on"},
+		{"enable_nestloop", "on"},
+		{"enable_seqscan", "off"},
+		{"enable_bitmapscan", "off"},
+		{"enable_hashjoin", "off"},
+		{"enable_mergejoin", "off"},
+		{"enable_sort", "off"},
+		{"enable_material", "off"},
+		{"jit", "off"},
+		{"plan_cache_mode", "auto"},
+		{"max_parallel_workers_per_gather", "0"},
 	};
 	int nest_level = NewGUCNestLevel();
 	int i;
@@ -72,7 +82,9 @@ fix_planner(void)
 /* The statement that is being executed, and the only table it may be about. */
 static const char *expected_sql = NULL;
 static Oid expected_relid = InvalidOid;
+static bool expected_members = false; /* it has partitions */
 static post_parse_analyze_hook_type next_analyze_hook = NULL;
+static ExecutorStart_hook_type next_executor_hook = NULL;
 
 static bool
 is_expected(Node *node, void *context)
@@ -106,12 +118,43 @@ check_statement(ParseState *pstate, Query *query, COMPAT_JUMBLE_STATE *jumble)
 		next_analyze_hook(pstate, query, jumble);
 }
 
+/*
+ * The partitions were checked when the table was.  One that was attached since, and that
+ * the server has put into the plan, must not be touched: its triggers would be run.
+ */
+static void
+check_members(const PlannedStmt *plan)
+{
+	ListCell *cell;
+
+	foreach(cell, plan->rtable)
+	{
+		const RangeTblEntry *entry = lfirst_node(RangeTblEntry, cell);
+
+		if (entry->rtekind == RTE_RELATION && !table_is_member(entry->relid))
+			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
+	}
+}
+
+static void
+start_executor(QueryDesc *query, int flags)
+{
+	if (expected_sql && expected_members && strcmp(query->sourceText, expected_sql) == 0)
+		check_members(query->plannedstmt);
+	if (next_executor_hook)
+		next_executor_hook(query, flags);
+	else
+		standard_ExecutorStart(query, flags);
+}
+
 /* Once for a process that executes these statements. */
 void
 statement_define(void)
 {
 	next_analyze_hook = post_parse_analyze_hook;
 	post_parse_analyze_hook = check_statement;
+	next_executor_hook = ExecutorStart_hook;
+	ExecutorStart_hook = start_executor;
 }
 
 /*
@@ -126,12 +169,14 @@ statement_execute(Statement *statement, const TaskTable *table, Datum *values, c
 
 	if (statement->text == NULL)
 		statement->text = MemoryContextStrdup(
-			TopMemoryContext, psprintf(statement->sql, table->name, table->inherited));
+			TopMemoryContext, psprintf(statement->sql, table->rows, table->name, table->inherited));
 	expected_sql = statement->text;
 	expected_relid = table->relid;
+	expected_members = table->partitioned;
 	PG_TRY();
 	{
-		if (statement->plan == NULL || !SPI_plan_is_valid(statement->plan))
+		if (statement->plan == NULL || !SPI_plan_is_valid(statement->plan) ||
+			plan_cache_mode != PLAN_CACHE_MODE_AUTO)
 			nest_level = fix_planner();
 		if (statement->plan == NULL)
 			prepare(statement, table);

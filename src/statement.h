@@ -20,7 +20,7 @@ typedef struct Statement
 {
 	int nargs;
 	Oid types[STATEMENT_ARGUMENTS];
-	const char *sql; /* %1$s: the table, %2$s: its inherited columns */
+	const char *sql; /* %1$s: rows of the table, %2$s: its name, %3$s: inherited columns */
 	SPIPlanPtr plan; /* NULL until it is executed; saved */
 	char *text;		 /* the same, with the names filled in; in TopMemoryContext */
 } Statement;

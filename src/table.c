@@ -11,29 +11,31 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/relation.h"
 #include "catalog/namespace.h"
+#include "catalog/partition.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
-#include "commands/defrem.h"
 #include "commands/extension.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
 #include "nodes/parsenodes.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/rls.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "compat.h"
 #include "compiled.h"
+#include "indexes.h"
 #include "pinned.h"
+#include "relation.h"
 #include "settings.h"
 #include "table.h"
 
@@ -122,32 +124,12 @@ column_type(const Column *column)
 }
 
 /*
- * The indexes, as the server prints them, so that an index made under another
- * name is found again.
+ * The table that is watched, what belongs to it (partitions, and the tables it inherits
+ * from), in order, and whether any of them may have changed since.
  */
-typedef struct IndexDefinition
-{
-	const char *label;
-	bool unique;
-	const char *definition;
-} IndexDefinition;
-
-static const IndexDefinition indexes[] = {
-	{"plan", false,
-	 "USING btree (queue COLLATE \"C\", COALESCE(max, 2147483647), priority,"
-	 " ((role)::text), dt, id) WHERE (state = 'PLAN'::text)"},
-	{"work", false,
-	 "USING btree (id) WHERE ((state = 'WORK'::text)"
-	 " OR ((state = 'PLAN'::text) AND (crashed > 0)))"},
-	{"active", false,
-	 "USING btree ((((COALESCE(planned, dt) AT TIME ZONE 'UTC'::text) + active)))"
-	 " WHERE ((state = 'PLAN'::text) AND (active < '100 years'::interval))"},
-	{"key", true,
-	 "USING btree (queue, key) WHERE ((key IS NOT NULL) AND"
-	 " (state = ANY (ARRAY['PLAN'::text, 'WORK'::text])))"},
-};
-
 static Oid watched = InvalidOid;
+static Oid *relatives = NULL; /* in TopMemoryContext */
+static int nrelatives = 0;
 static bool watching = false;
 static bool changed = false;
 static bool acting = false;
@@ -169,8 +151,9 @@ table_fire_deferred(void)
 
 /*
  * Act as "user" in a security-restricted context, with a search path that
- * nobody else can put objects into, until table_return.  An error restores
- * all of it with the transaction.
+ * nobody else can put objects into, until table_return.  The user's own tables
+ * are not under row security, not even where that is forced upon the owner.  An
+ * error restores all of it with the transaction.
  */
 void
 table_become(Oid user, TableScope *scope)
@@ -180,8 +163,12 @@ table_become(Oid user, TableScope *scope)
 	GetUserIdAndSecContext(&scope->user, &scope->context);
 	acting = true;
 	SetUserIdAndSecContext(user, scope->context | SECURITY_LOCAL_USERID_CHANGE |
-									 SECURITY_RESTRICTED_OPERATION);
+									 SECURITY_RESTRICTED_OPERATION | SECURITY_NOFORCE_RLS);
 	scope->nest_level = NewGUCNestLevel();
+	/* off makes an error of every policy that would hide a row */
+	if (!row_security)
+		(void) set_config_option("row_security", "on", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
+								 true, 0, false);
 	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
 	pinned_set();
@@ -282,7 +269,7 @@ default_schema(Oid user)
 							 0, false);
 	schemas = fetch_search_path(false);
 	AtEOXact_GUC(false, nest_level);
-	if (schemas == NIL)
+	if (schemas == NIL || isAnyTempNamespace(linitial_oid(schemas)))
 		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_SCHEMA),
 						errmsg("no schema has been selected to create the task table in"),
 						errhint("Set \"pg_task.schema\" for this database.")));
@@ -298,6 +285,11 @@ find_schema(const SettingsTable *where, Oid user)
 	if (where->schema == NULL)
 		return default_schema(user);
 	schema = get_namespace_oid(where->schema, true);
+	if (OidIsValid(schema) && isAnyTempNamespace(schema))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_SCHEMA_NAME),
+				 errmsg("the task table cannot be in the temporary schema \"%s\"", where->schema),
+				 errhint("Set \"pg_task.schema\" for this database.")));
 	if (!OidIsValid(schema))
 	{
 		execute(psprintf("CREATE SCHEMA %s", quote_identifier(where->schema)));
@@ -322,65 +314,37 @@ create_table(const char *name)
 }
 
 static void
-refuse(const char *name, const char *why, const char *column)
+refuse(const char *name, const char *why)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_WRONG_OBJECT_TYPE), errmsg("%s is not a task table", name),
-			 errdetail(why, column),
+			 errdetail_internal("%s", why),
 			 errhint("Rename it, or give the task table another name with \"pg_task.table\".")));
-}
-
-static bool
-object_owned_by(Oid relid, Oid owner)
-{
-	HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	bool owned = false;
-
-	if (HeapTupleIsValid(tuple))
-	{
-		owned = ((Form_pg_class) GETSTRUCT(tuple))->relowner == owner;
-		ReleaseSysCache(tuple);
-	}
-	return owned;
 }
 
 /* Is the relation a task table?  If not, leave it alone and say why. */
 static void
 check_table(Relation rel, const char *name)
 {
+	Oid relid = RelationGetRelid(rel);
+	char *fault = relation_fault(rel, relation_members(rel), relation_parents(relid));
 	int i;
 
-	if (rel->rd_rel->relkind != RELKIND_RELATION &&
-		rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
-		refuse(name, "It is not a table.", NULL);
+	if (fault)
+		refuse(name, fault);
 	for (i = 0; i < (int) lengthof(columns); i++)
 	{
-		AttrNumber number = get_attnum(RelationGetRelid(rel), columns[i].name);
+		AttrNumber number = get_attnum(relid, columns[i].name);
 
 		if (number == InvalidAttrNumber)
 		{
 			if (columns[i].kind == COLUMN_CORE || strcmp(columns[i].name, "request") == 0)
-				refuse(name, "It has no column \"%s\".", columns[i].name);
+				refuse(name, psprintf("It has no column \"%s\".", columns[i].name));
 			continue;
 		}
 		if (TupleDescAttr(RelationGetDescr(rel), number - 1)->atttypid != column_type(&columns[i]))
-			refuse(name, "The type of its column \"%s\" is another.", columns[i].name);
+			refuse(name, psprintf("The type of its column \"%s\" is another.", columns[i].name));
 	}
-}
-
-/* Who owns a partition could put rows and triggers into it, as if the table were his. */
-static void
-check_partitions(Relation rel, const char *name)
-{
-	List *members;
-	ListCell *cell;
-
-	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
-		return;
-	members = find_all_inheritors(RelationGetRelid(rel), AccessShareLock, NULL);
-	foreach(cell, members)
-		if (!object_owned_by(lfirst_oid(cell), rel->rd_rel->relowner))
-			refuse(name, "Its partition \"%s\" has another owner.", get_rel_name(lfirst_oid(cell)));
 }
 
 static void
@@ -392,29 +356,6 @@ add_columns(Oid relid, const char *name)
 		if (get_attnum(relid, columns[i].name) == InvalidAttrNumber)
 			execute(psprintf("ALTER TABLE %s ADD COLUMN %s %s %s", name,
 							 quote_identifier(columns[i].name), columns[i].type, columns[i].rest));
-}
-
-static void
-add_indexes(Oid relid, const char *name)
-{
-	bool partitioned = get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE;
-	int i;
-
-	for (i = 0; i < (int) lengthof(indexes); i++)
-	{
-		/* a unique index would have to contain the partition key */
-		if (partitioned && indexes[i].unique)
-			continue;
-		if (exists("SELECT FROM pg_catalog.pg_index WHERE indrelid = $1 AND indisvalid"
-				   "   AND pg_catalog.strpos(pg_catalog.pg_get_indexdef(indexrelid), $2) > 0",
-				   relid, indexes[i].definition))
-			continue;
-		execute(
-			psprintf("CREATE %s INDEX %s ON %s %s", indexes[i].unique ? "UNIQUE" : "",
-					 quote_identifier(ChooseRelationName(get_rel_name(relid), indexes[i].label,
-														 "idx", get_rel_namespace(relid), false)),
-					 name, indexes[i].definition));
-	}
 }
 
 /* Our own bookkeeping fires none of them. */
@@ -515,9 +456,75 @@ has_all_columns(Relation rel)
 	return true;
 }
 
+static int
+compare_oids(const void *a, const void *b)
+{
+	Oid left = *(const Oid *) a;
+	Oid right = *(const Oid *) b;
+
+	return left < right ? -1 : left > right;
+}
+
+/* Copy a list of oids into a memory context. */
+static Oid *
+copy_oids(const List *list, MemoryContext context)
+{
+	Oid *oids = MemoryContextAlloc(context, Max(list_length(list), 1) * sizeof(Oid));
+	ListCell *cell;
+
+	foreach(cell, list)
+		oids[foreach_current_index(cell)] = lfirst_oid(cell);
+	return oids;
+}
+
+static bool
+is_relative(Oid relid)
+{
+	return nrelatives > 0 && bsearch(&relid, relatives, nrelatives, sizeof(Oid), compare_oids);
+}
+
+static void
+relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
+{
+	if (relid == watched || relid == InvalidOid || is_relative(relid))
+		changed = true;
+}
+
+/* A schema was renamed, perhaps: no table in it is told of that. */
+static void
+schema_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
+				   uint32 hash pg_attribute_unused())
+{
+	changed = true;
+}
+
+/* From now on table_changed tells whether a table, or what belongs to it, may have changed. */
+static void
+watch(Oid relid, const List *belonging)
+{
+	if (!watching)
+	{
+		CacheRegisterRelcacheCallback(relation_invalidated, (Datum) 0);
+		CacheRegisterSyscacheCallback(NAMESPACEOID, schema_invalidated, (Datum) 0);
+	}
+	watching = true;
+	watched = relid;
+	nrelatives = 0;
+	if (relatives)
+		pfree(relatives);
+	relatives = NULL;
+	changed = false;
+	if (belonging == NIL)
+		return;
+	relatives = copy_oids(belonging, TopMemoryContext);
+	qsort(relatives, list_length(belonging), sizeof(Oid), compare_oids);
+	nrelatives = list_length(belonging);
+}
+
 /*
  * Describe the task table "relid", in a memory context of its own below the given one; NULL when
- * there is no such relation any more.  Must be called in a transaction.  What an error leaves
+ * there is no such relation any more.  From then on it is watched: what is read here was so
+ * when that began, or it is changed.  Must be called in a transaction.  What an error leaves
  * goes with the current memory context.
  */
 TaskTable *
@@ -525,18 +532,28 @@ table_find(Oid relid, MemoryContext parent)
 {
 	Relation rel = try_relation_open(relid, AccessShareLock);
 	MemoryContext context;
+	List *members;
+	List *parents;
 	TaskTable *table;
 
 	if (rel == NULL)
 		return NULL;
 	context = AllocSetContextCreate(CurrentMemoryContext, "pg_task table", ALLOCSET_SMALL_SIZES);
+	members = relation_members(rel);
+	parents = relation_parents(relid);
+	watch(relid, list_concat_copy(members, parents));
 	table = MemoryContextAlloc(context, sizeof(TaskTable));
 	table->context = context;
 	table->relid = relid;
 	table->owner = rel->rd_rel->relowner;
+	table->partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
 	table->name = MemoryContextStrdup(context, qualified_name(relid));
+	table->rows = MemoryContextStrdup(
+		context, psprintf("%s%s", table->partitioned ? "" : "ONLY ", table->name));
 	table->inherited = MemoryContextStrdup(context, inherited_columns(rel));
-	table->whole = has_all_columns(rel);
+	table->members = copy_oids(members, context);
+	table->nmembers = list_length(members);
+	table->whole = relation_fault(rel, members, parents) == NULL && has_all_columns(rel);
 	relation_close(rel, AccessShareLock);
 	MemoryContextSetParent(context, parent);
 	return table;
@@ -556,6 +573,39 @@ table_free(TaskTable *table)
 		MemoryContextDelete(table->context);
 }
 
+/*
+ * Lock a table and its partitions until the end of the transaction: its name stays, and
+ * nobody can give a partition to another owner.  Whether it has changed before is to be
+ * asked then.
+ */
+void
+table_lock(const TaskTable *table)
+{
+	int i;
+
+	LockRelationOid(table->relid, AccessShareLock);
+	for (i = 0; i < table->nmembers; i++)
+		LockRelationOid(table->members[i], AccessShareLock);
+}
+
+bool
+table_changed(void)
+{
+	return changed;
+}
+
+/*
+ * May a statement on the table that is watched touch this relation?  Not if it is a
+ * partition of it that was attached since.
+ */
+bool
+table_is_member(Oid relid)
+{
+	if (relid == watched || is_relative(relid) || !get_rel_relispartition(relid))
+		return true;
+	return llast_oid(get_partition_ancestors(relid)) != watched;
+}
+
 /* Bring an existing table up to date, as its owner. */
 static void
 complete_table(Oid relid)
@@ -565,11 +615,10 @@ complete_table(Oid relid)
 	TableScope scope;
 
 	check_table(rel, name);
-	check_partitions(rel, name);
 	table_become(rel->rd_rel->relowner, &scope);
 	relation_close(rel, NoLock);
 	add_columns(relid, name);
-	add_indexes(relid, name);
+	indexes_complete(relid, name);
 	add_triggers(relid, name);
 	add_policy(relid, name);
 	table_return(&scope);
@@ -610,39 +659,4 @@ table_prepare(const SettingsTable *where, Oid user, MemoryContext context)
 	table = table_find(relid, context);
 	SPI_finish();
 	return table;
-}
-
-static void
-relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
-{
-	if (relid == watched || relid == InvalidOid)
-		changed = true;
-}
-
-/* A schema was renamed, perhaps: no table in it is told of that. */
-static void
-schema_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
-				   uint32 hash pg_attribute_unused())
-{
-	changed = true;
-}
-
-/* From now on table_changed tells whether the relation may have changed. */
-void
-table_watch(Oid relid)
-{
-	if (!watching)
-	{
-		CacheRegisterRelcacheCallback(relation_invalidated, (Datum) 0);
-		CacheRegisterSyscacheCallback(NAMESPACEOID, schema_invalidated, (Datum) 0);
-	}
-	watching = true;
-	watched = relid;
-	changed = false;
-}
-
-bool
-table_changed(void)
-{
-	return changed;
 }

@@ -16,8 +16,12 @@ typedef struct TaskTable
 	Oid relid;
 	Oid owner;
 	char *name;		 /* quoted and qualified */
+	char *rows;		 /* the same, to read and change its rows by: without those of children */
 	char *inherited; /* quoted columns that the next row of a repeat takes over */
-	bool whole;		 /* it has all its columns, of their types */
+	bool whole;		 /* fit for use: it has all its columns, of their types, and one owner */
+	bool partitioned;
+	int nmembers; /* its partitions, in the order in which they are locked */
+	Oid *members;
 } TaskTable;
 
 /* Thrown when the table is not what it was: the work begins anew, and nothing is reported. */
@@ -43,7 +47,8 @@ extern void table_stop_acting(const TableScope *scope);
 extern void table_abandon(void);
 extern bool table_acts(void);
 
-extern void table_watch(Oid relid);
+extern void table_lock(const TaskTable *table);
 extern bool table_changed(void);
+extern bool table_is_member(Oid relid);
 
 #endif /* PG_TASK_TABLE_H */

@@ -50,6 +50,17 @@ task_same_run(TaskRun a, TaskRun b)
 	return a.id == b.id && a.attempt == b.attempt && a.claimed == b.claimed;
 }
 
+/* An order of runs: ids alone do not tell them apart where a table is partitioned. */
+static inline int
+task_compare_runs(TaskRun a, TaskRun b)
+{
+	if (a.id != b.id)
+		return a.id < b.id ? -1 : 1;
+	if (a.attempt != b.attempt)
+		return a.attempt < b.attempt ? -1 : 1;
+	return a.claimed < b.claimed ? -1 : a.claimed > b.claimed;
+}
+
 /* What becomes of a task when a run has ended, in the words of the table. */
 typedef enum TaskOutcome
 {

@@ -1,0 +1,17 @@
+/*
+ * relation.h
+ *		What kind of relation the task table is, and which others belong to it.
+ */
+#ifndef PG_TASK_RELATION_H
+#define PG_TASK_RELATION_H
+
+#include "postgres.h"
+
+#include "nodes/pg_list.h"
+#include "utils/rel.h"
+
+extern List *relation_members(Relation rel);
+extern List *relation_parents(Oid relid);
+extern char *relation_fault(Relation rel, List *members, List *parents);
+
+#endif /* PG_TASK_RELATION_H */
