@@ -7,6 +7,12 @@ CREATE FUNCTION pg_catalog.pg_task_planned() RETURNS trigger
 COMMENT ON FUNCTION pg_catalog.pg_task_planned() IS
     'trigger on a task table: wakes the scheduler when a commit has planned tasks';
 
+CREATE FUNCTION pg_catalog.pg_task_numbered() RETURNS trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'pg_task_numbered';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_numbered() IS
+    'trigger on a task table: others than its owner take no id that its sequence has yet to give';
+
 CREATE FUNCTION pg_catalog.pg_task_removed() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'pg_task_removed';
 

@@ -28,12 +28,14 @@
 #include "utils/timestamp.h"
 
 #include "hooks.h"
+#include "numbering.h"
 #include "roles.h"
 #include "schedule.h"
 #include "shared.h"
 #include "table.h"
 
 PGDLLEXPORT Datum pg_task_planned(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_numbered(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_removed(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_watched(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_own(PG_FUNCTION_ARGS);
@@ -41,6 +43,7 @@ PGDLLEXPORT Datum pg_task_next(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_cancel(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_planned);
+PG_FUNCTION_INFO_V1(pg_task_numbered);
 PG_FUNCTION_INFO_V1(pg_task_removed);
 PG_FUNCTION_INFO_V1(pg_task_watched);
 PG_FUNCTION_INFO_V1(pg_task_own);
@@ -420,6 +423,45 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	SharedNote note;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(data->tg_event) ||
+/* ---- ids ---- */
+
+/*
+ * Trigger, BEFORE INSERT, FOR EACH ROW, and BEFORE UPDATE OF id, FOR EACH STATEMENT.  A role with
+ * grants gives no row an id that the sequence has yet to give, nor another id: whoever is given it
+ * by the sequence would wait for the transaction of that role.  AFTER would be too late, for a
+ * statement can last as long as it likes.
+ */
+Datum
+pg_task_numbered(PG_FUNCTION_ARGS)
+{
+	TriggerData *data = (TriggerData *) fcinfo->context;
+	bool inserts;
+	bool isnull;
+	int64 id;
+	Row row;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(data->tg_event) ||
+		TRIGGER_FIRED_BY_DELETE(data->tg_event) || TRIGGER_FIRED_BY_TRUNCATE(data->tg_event) ||
+		TRIGGER_FIRED_BY_INSERT(data->tg_event) != (TRIGGER_FIRED_FOR_ROW(data->tg_event) != 0))
+		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+						errmsg("pg_task_numbered must be called BEFORE INSERT, FOR EACH ROW, or"
+							   " BEFORE UPDATE, FOR EACH STATEMENT")));
+	inserts = TRIGGER_FIRED_BY_INSERT(data->tg_event);
+	row.rel = data->tg_relation;
+	row.tuple = inserts ? data->tg_trigtuple : NULL;
+	if (table_acts() || has_privs_of_role(GetUserId(), table_owner(row.rel)))
+		return PointerGetDatum(row.tuple);
+	if (!inserts)
+		forbid(ROW_ID, NULL);
+	id = DatumGetInt64(row_value(&row, ROW_ID, &isnull));
+	if (!isnull && numbering_is_ahead(root_table(row.rel), id))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("only the owner of the task table may set \"id\" ahead of its sequence"),
+				 errhint("Leave out \"id\", and the row is given the next one.")));
+	return PointerGetDatum(row.tuple);
+}
+
 		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || TRIGGER_FIRED_BY_DELETE(data->tg_event))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),

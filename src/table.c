@@ -366,11 +366,13 @@ static const struct
 	const char *event;
 	const char *level;
 } triggers[] = {
-	{"pg_task_planned", "pg_task_planned", "INSERT OR UPDATE",
+	{"pg_task_numbered", "pg_task_numbered", "BEFORE INSERT", "FOR EACH ROW"},
+	{"pg_task_renumbered", "pg_task_numbered", "BEFORE UPDATE OF id", "FOR EACH STATEMENT"},
+	{"pg_task_planned", "pg_task_planned", "AFTER INSERT OR UPDATE",
 	 "FOR EACH ROW WHEN (pg_catalog.pg_task_watched(NEW.state))"},
-	{"pg_task_removed", "pg_task_removed", "DELETE",
+	{"pg_task_removed", "pg_task_removed", "AFTER DELETE",
 	 "FOR EACH ROW WHEN (OLD.state = 'WORK' AND pg_catalog.pg_task_watched(OLD.state))"},
-	{"pg_task_truncated", "pg_task_removed", "TRUNCATE", "FOR EACH STATEMENT"},
+	{"pg_task_truncated", "pg_task_removed", "AFTER TRUNCATE", "FOR EACH STATEMENT"},
 };
 
 static void
@@ -383,7 +385,7 @@ add_triggers(Oid relid, const char *name)
 		if (exists("SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = $1 AND tgname = $2", relid,
 				   triggers[i].name))
 			continue;
-		execute(psprintf("CREATE TRIGGER %s AFTER %s ON %s %s EXECUTE FUNCTION pg_catalog.%s()",
+		execute(psprintf("CREATE TRIGGER %s %s ON %s %s EXECUTE FUNCTION pg_catalog.%s()",
 						 triggers[i].name, triggers[i].event, name, triggers[i].level,
 						 triggers[i].function));
 		/* in replicas, too: rows that arrive by replication wake the scheduler */

@@ -61,7 +61,7 @@ sql(q{CREATE VIEW all_tasks AS SELECT * FROM task; ALTER VIEW all_tasks OWNER TO
 	CREATE TABLE wish (sql text, who name); GRANT INSERT ON wish TO ann; ALTER TABLE wish OWNER TO keeper;
 	CREATE RULE grant_it AS ON INSERT TO wish DO ALSO INSERT INTO task (request, role) VALUES (NEW.sql, NEW.who)});
 refused('ann', "INSERT INTO all_tasks (id, dt, queue, priority, role, request, state, attempt, drift, delete)
-	VALUES (9001, now(), 'q', 0, 'bob', 'SELECT 1', 'PLAN', 0, true, false)", 'cannot plan a task for a role');
+	VALUES (-9001, now(), 'q', 0, 'bob', 'SELECT 1', 'PLAN', 0, true, false)", 'cannot plan a task for a role');
 refused('ann', "UPDATE all_tasks SET role = 'ann' WHERE role = 'bob'", '(only the owner of the task table|cannot plan)');
 refused('ann', "INSERT INTO wish VALUES ('SELECT 1', 'bob')", 'cannot plan a task for a role');
 

@@ -1,0 +1,12 @@
+/*
+ * numbering.h
+ *		Which ids of a table its sequence has given.
+ */
+#ifndef PG_TASK_NUMBERING_H
+#define PG_TASK_NUMBERING_H
+
+#include "postgres.h"
+
+extern bool numbering_is_ahead(Oid relid, int64 id);
+
+#endif /* PG_TASK_NUMBERING_H */
