@@ -227,7 +227,8 @@ start_timeout(void)
 
 /*
  * Lock the table, so that its name stays, and look it up again when it is
- * another, or when it may have changed.
+ * another, or when it may have changed.  A run that has itself taken a column away, or that
+ * has committed a part of itself, has failed, for it would do so again and again.
  */
 static void
 find_table(const SharedTask *task)
@@ -246,9 +247,17 @@ find_table(const SharedTask *task)
 	if (table == NULL)
 		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("the task table is gone")));
 	table_lock(table);
-	/* somebody has changed a column; the scheduler will add it again, and the task is run again */
-	if (!table->whole || table_changed())
-		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
+	if (table->whole && !table_changed())
+		return;
+	if (!table->whole && table_changed_here(task->relid))
+		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
+						errmsg("the task has changed a column of the task table"),
+						errdetail("All that it did was rolled back.")));
+	if (!table->whole && committed)
+		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
+						errmsg("a column of the task table was changed while the task ran")));
+	/* somebody else has; the scheduler will add the column again, and the task is run again */
+	ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
 }
 
 /*
@@ -677,7 +686,7 @@ clean_up(void)
 {
 	bool clean;
 
-	settings_task_id = 0;
+	settings_task_id = SETTINGS_NO_TASK;
 	QueryCancelPending = false;
 	clean = cleanup_session(me->role) && !soiled && !hooks_loaded();
 	pgstat_report_activity(STATE_IDLE, NULL);

@@ -413,7 +413,7 @@ static int64
 task_of_leader(void)
 {
 	if (!IsParallelWorker() || MyProc->lockGroupLeader == NULL)
-		return 0;
+		return SETTINGS_NO_TASK;
 	return shared_task_of((int) (MyProc->lockGroupLeader - ProcGlobal->allProcs));
 }
 

@@ -27,7 +27,7 @@ int settings_response_limit = 16 * 1024 * 1024;
 int settings_timeout = 0;
 int settings_max_crashes = 2;
 int settings_default_format = RESULT_TEXT;
-int64 settings_task_id = 0;
+int64 settings_task_id = SETTINGS_NO_TASK;
 int64 (*settings_find_task_id)(void) = NULL;
 
 static char *database_list = NULL;
@@ -240,10 +240,10 @@ show_id(void)
 	static char text[24];
 	int64 id = settings_task_id;
 
-	if (id == 0 && settings_find_task_id)
+	if (id == SETTINGS_NO_TASK && settings_find_task_id)
 		id = settings_find_task_id();
 	text[0] = '\0';
-	if (id != 0)
+	if (id != SETTINGS_NO_TASK)
 		pg_lltoa(id, text);
 	return text;
 }

@@ -31,7 +31,10 @@ typedef struct SettingsTask
 	double backoff;
 } SettingsTask;
 
-/* The task that this process runs, 0 outside a task: what pg_task.id shows. */
+/* Outside a task; an id may be any other number. */
+#define SETTINGS_NO_TASK PG_INT64_MIN
+
+/* The task that this process runs, or SETTINGS_NO_TASK: what pg_task.id shows. */
 extern int64 settings_task_id;
 
 /* Where a process looks that runs no task itself, but may work for one that does; may be NULL. */

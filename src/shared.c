@@ -668,15 +668,15 @@ shared_executor_of(int proc)
 	return result;
 }
 
-/* The task that a process runs, 0 if it is no executor or runs none. */
+/* The task that a process runs, SETTINGS_NO_TASK if it is no executor or runs none. */
 int64
 shared_task_of(int proc)
 {
 	SharedExecutor *executor = shared_executor_of(proc);
-	int64 id = 0;
+	int64 id = SETTINGS_NO_TASK;
 
 	if (executor == NULL)
-		return 0;
+		return SETTINGS_NO_TASK;
 	LWLockAcquire(executor->lock, LW_SHARED);
 	if (executor->taken != executor->done)
 		id = executor->ring[executor->done % SHARED_RING].run.id;

@@ -12,6 +12,7 @@
 #include "postgres.h"
 
 #include "access/relation.h"
+#include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
@@ -566,6 +567,25 @@ void
 table_keep(TaskTable *table)
 {
 	MemoryContextSetParent(table->context, TopMemoryContext);
+}
+
+/* Has this transaction changed a column of the relation, or dropped one? */
+bool
+table_changed_here(Oid relid)
+{
+	bool here = false;
+	HeapTuple tuple;
+	int i;
+
+	for (i = 1; !here; i++)
+	{
+		tuple = SearchSysCache2(ATTNUM, ObjectIdGetDatum(relid), Int16GetDatum(i));
+		if (!HeapTupleIsValid(tuple))
+			break;
+		here = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+		ReleaseSysCache(tuple);
+	}
+	return here;
 }
 
 void
