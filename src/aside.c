@@ -22,9 +22,12 @@ typedef struct Aside
 
 static HTAB *all = NULL; /* NULL: none */
 
-static TaskPlace first; /* of the batch that is being written */
-static int count = 0;
-static int singly = 0; /* so many rows are to be written one by one */
+static struct
+{
+	TaskPlace first; /* of the batch that is being written */
+	int count;
+	int singly; /* so many rows are to be written one by one */
+} batches[ASIDE_BATCHES];
 
 /* Is this row left alone? */
 bool
@@ -75,26 +78,38 @@ aside_tidy(TimestampTz now)
 
 /* Is the next batch to be of one row? */
 bool
-aside_singly(void)
+aside_singly(AsideBatch which)
 {
-	return singly > 0;
+	return batches[which].singly > 0;
 }
 
 /* One more row in the batch. */
 void
-aside_add(TaskPlace place)
+aside_add(AsideBatch which, TaskPlace place)
 {
-	if (count++ == 0)
-		first = place;
+	if (batches[which].count++ == 0)
+		batches[which].first = place;
 }
 
 /* The batch is committed. */
 void
-aside_written(void)
+aside_written(AsideBatch which)
 {
-	if (count > 0 && singly > 0)
-		singly--;
-	count = 0;
+	if (batches[which].count > 0 && batches[which].singly > 0)
+		batches[which].singly--;
+	batches[which].count = 0;
+}
+
+static void
+set_aside(TaskPlace place, TimestampTz until)
+{
+	HASHCTL ctl = {.keysize = sizeof(TaskPlace), .entrysize = sizeof(Aside)};
+	Aside *entry;
+
+	if (all == NULL)
+		all = hash_create("pg_task rows set aside", 64, &ctl, HASH_ELEM | HASH_BLOBS);
+	entry = hash_search(all, &place, HASH_ENTER, NULL);
+	entry->until = until;
 }
 
 /*
@@ -104,22 +119,20 @@ aside_written(void)
 bool
 aside_failed(TimestampTz until, bool row_at_fault)
 {
-	int written = count;
-	HASHCTL ctl = {.keysize = sizeof(TaskPlace), .entrysize = sizeof(Aside)};
-	Aside *entry;
+	bool failed = false;
+	int i;
 
-	count = 0;
-	if (written == 0 || !row_at_fault)
-		return false;
-	if (written > 1)
+	for (i = 0; i < ASIDE_BATCHES; i++)
 	{
-		singly = written;
-		return true;
+		int written = batches[i].count;
+
+		batches[i].count = 0;
+		if (written == 0 || !row_at_fault)
+			continue;
+		failed = true;
+		batches[i].singly = written > 1 ? written : Max(batches[i].singly - 1, 0);
+		if (written == 1)
+			set_aside(batches[i].first, until);
 	}
-	singly = Max(singly - 1, 0);
-	if (all == NULL)
-		all = hash_create("pg_task rows set aside", 64, &ctl, HASH_ELEM | HASH_BLOBS);
-	entry = hash_search(all, &first, HASH_ENTER, NULL);
-	entry->until = until;
-	return true;
+	return failed;
 }

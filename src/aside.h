@@ -16,10 +16,17 @@ extern int aside_count(void);
 extern void aside_forget(void);
 extern void aside_tidy(TimestampTz now);
 
-/* The batch: the rows that one transaction writes. */
-extern bool aside_singly(void);
-extern void aside_add(TaskPlace place);
-extern void aside_written(void);
+/* A batch: the rows that one transaction writes. */
+typedef enum AsideBatch
+{
+	ASIDE_CLAIM,
+	ASIDE_UNSTARTED, /* what has expired, or may not run */
+	ASIDE_BATCHES
+} AsideBatch;
+
+extern bool aside_singly(AsideBatch which);
+extern void aside_add(AsideBatch which, TaskPlace place);
+extern void aside_written(AsideBatch which);
 extern bool aside_failed(TimestampTz until, bool row_at_fault);
 
 #endif /* PG_TASK_ASIDE_H */

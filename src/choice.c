@@ -12,8 +12,8 @@
 #include "aside.h"
 #include "choice.h"
 #include "executor.h"
-#include "outcome.h"
 #include "roles.h"
+#include "unstarted.h"
 
 #define PEEK_MAX 256 /* rows of a group read by one statement */
 
@@ -68,26 +68,23 @@ runs_apart(int64 id)
 }
 
 /*
- * Fail the tasks of a group that are due, up to the limit: their role cannot run them.
- * Returns how many.
+ * Let the tasks of a group that are due fail, up to the limit: their role cannot run
+ * them.  Returns how many.
  */
 static int
-refuse(const TaskTable *table, WaitingGroup *group, const Role *role, int limit, TimestampTz now)
+refuse(WaitingGroup *group, const Role *role, int limit, TimestampTz now)
 {
-	const char *state = pstrdup(unpack_sql_state(role->sqlstate));
 	int count = 0;
 	TaskPlace place;
 
-	while (count < limit && waiting_drop(group, now, &place))
+	while (count < limit && waiting_due(group, now))
 	{
-		QueueRow row = {place.id, group->key.role};
-
-		if (aside_has(place, now))
-			continue;
-		aside_add(place);
+		place = group->places[group->next];
+		if (!aside_has(place, now) &&
+			!unstarted_refuse(place, group->key.role, role->error, role->sqlstate, true))
+			break;
+		(void) waiting_drop(group, now, &place);
 		count++;
-		if (queue_refuse(table, row, role->error, state))
-			outcome_plan_next(table, row, now);
 	}
 	return count;
 }
@@ -185,7 +182,7 @@ choose_task(WaitingGroup *group, const Role *role, PoolExecutor *executor, bool 
 	choice_candidates[choice_count].active = role->settings.active;
 	choice_candidates[choice_count].apart = alone;
 	choice_candidates[choice_count].place = waiting_take(now);
-	aside_add(choice_candidates[choice_count].place);
+	aside_add(ASIDE_CLAIM, choice_candidates[choice_count].place);
 	choice_candidates[choice_count].group = &group->key;
 	choice_candidates[choice_count].pid = pool_pid(executor);
 	choice_list[choice_count].group = group;
@@ -285,8 +282,10 @@ choice_make(const TaskTable *table, TimestampTz now, int limit, bool *wants_exec
 
 			if (role.error)
 			{
-				refused += refuse(table, group, &role, limit - choice_count - refused, now);
-				dropped = true;
+				int count = refuse(group, &role, limit - choice_count - refused, now);
+
+				refused += count;
+				dropped |= count > 0;
 				waiting_pass();
 				continue;
 			}

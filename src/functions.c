@@ -74,6 +74,10 @@ typedef enum RowColumn
 	ROW_TIMEOUT,
 	ROW_ACTIVE,
 	ROW_REPEAT,
+	ROW_CRON,
+	ROW_TIMEZONE,
+	ROW_KEY,
+	ROW_NOTIFY,
 	ROW_FORMAT,
 	ROW_REMOTE,
 	ROW_COLUMNS
@@ -105,6 +109,10 @@ static const struct
 	[ROW_TIMEOUT] = {"timeout", INTERVALOID},
 	[ROW_ACTIVE] = {"active", INTERVALOID},
 	[ROW_REPEAT] = {"repeat", INTERVALOID},
+	[ROW_CRON] = {"cron", TEXTOID},
+	[ROW_TIMEZONE] = {"timezone", TEXTOID},
+	[ROW_KEY] = {"key", TEXTOID},
+	[ROW_NOTIFY] = {"notify", TEXTOID},
 	[ROW_FORMAT] = {"format", TEXTOID},
 	[ROW_REMOTE] = {"remote", TEXTOID},
 };
@@ -226,6 +234,38 @@ check_word(const Row *row, RowColumn which, const char *const *words, const char
 	refuse(row, which, rule);
 }
 
+/* A text is NULL, or at most this many bytes long: processes remember it. */
+static void
+check_length(const Row *row, RowColumn which, int most)
+{
+	bool isnull;
+	Datum value = row_value(row, which, &isnull);
+
+	if (!isnull && toast_raw_datum_size(value) - VARHDRSZ > (Size) most)
+		refuse(row, which, psprintf("at most %d bytes long", most));
+}
+
+/*
+ * What is bounded for the sake of others.  The next run of a repeating task is not checked:
+ * a row that came past this trigger still ends and repeats.
+ */
+static void
+check_bounds(const Row *row)
+{
+	Interval least = {.time = TASK_REPEAT_MIN_MS * INT64CONST(1000)};
+	bool isnull;
+	Datum repeat = row_value(row, ROW_REPEAT, &isnull);
+
+	if (!isnull &&
+		DatumGetBool(DirectFunctionCall2(interval_lt, repeat, IntervalPGetDatum(&least))))
+		refuse(row, ROW_REPEAT, "at least " CppAsString2(TASK_REPEAT_MIN_MS) " ms");
+	check_length(row, ROW_QUEUE, TASK_QUEUE_MAX);
+	check_length(row, ROW_KEY, TASK_KEY_MAX);
+	check_length(row, ROW_TIMEZONE, TASK_ZONE_MAX);
+	check_length(row, ROW_CRON, TASK_KEY_MAX);
+	check_length(row, ROW_NOTIFY, NAMEDATALEN - 1);
+}
+
 static void
 check_row(const Row *row)
 {
@@ -253,6 +293,8 @@ check_row(const Row *row)
 	check_interval(row, ROW_TIMEOUT, false);
 	check_interval(row, ROW_ACTIVE, false);
 	check_interval(row, ROW_REPEAT, false);
+	if (!table_acts())
+		check_bounds(row);
 	(void) row_value(row, ROW_REMOTE, &isnull);
 	if (!isnull)
 		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -381,6 +423,45 @@ check_rights(const Row *old, const Row *new)
 		forbid(ROW_STATE, "You may set it to PLAN or STOP.");
 }
 
+/* ---- ids ---- */
+
+/*
+ * Trigger, BEFORE INSERT, FOR EACH ROW, and BEFORE UPDATE OF id, FOR EACH STATEMENT.  A role with
+ * grants gives no row an id that the sequence has yet to give, nor another id: whoever is given it
+ * by the sequence would wait for the transaction of that role.  AFTER would be too late, for a
+ * statement can last as long as it likes.
+ */
+Datum
+pg_task_numbered(PG_FUNCTION_ARGS)
+{
+	TriggerData *data = (TriggerData *) fcinfo->context;
+	bool inserts;
+	bool isnull;
+	int64 id;
+	Row row;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(data->tg_event) ||
+		TRIGGER_FIRED_BY_DELETE(data->tg_event) || TRIGGER_FIRED_BY_TRUNCATE(data->tg_event) ||
+		TRIGGER_FIRED_BY_INSERT(data->tg_event) != (TRIGGER_FIRED_FOR_ROW(data->tg_event) != 0))
+		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+						errmsg("pg_task_numbered must be called BEFORE INSERT, FOR EACH ROW, or"
+							   " BEFORE UPDATE, FOR EACH STATEMENT")));
+	inserts = TRIGGER_FIRED_BY_INSERT(data->tg_event);
+	row.rel = data->tg_relation;
+	row.tuple = inserts ? data->tg_trigtuple : NULL;
+	if (table_acts() || has_privs_of_role(GetUserId(), table_owner(row.rel)))
+		return PointerGetDatum(row.tuple);
+	if (!inserts)
+		forbid(ROW_ID, NULL);
+	id = DatumGetInt64(row_value(&row, ROW_ID, &isnull));
+	if (!isnull && numbering_is_ahead(root_table(row.rel), id))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("only the owner of the task table may set \"id\" ahead of its sequence"),
+				 errhint("Leave out \"id\", and the row is given the next one.")));
+	return PointerGetDatum(row.tuple);
+}
+
 /* ---- where a row waits ---- */
 
 /* Read the group and the place of a row.  False: a note cannot hold it. */
@@ -423,45 +504,6 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	SharedNote note;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(data->tg_event) ||
-/* ---- ids ---- */
-
-/*
- * Trigger, BEFORE INSERT, FOR EACH ROW, and BEFORE UPDATE OF id, FOR EACH STATEMENT.  A role with
- * grants gives no row an id that the sequence has yet to give, nor another id: whoever is given it
- * by the sequence would wait for the transaction of that role.  AFTER would be too late, for a
- * statement can last as long as it likes.
- */
-Datum
-pg_task_numbered(PG_FUNCTION_ARGS)
-{
-	TriggerData *data = (TriggerData *) fcinfo->context;
-	bool inserts;
-	bool isnull;
-	int64 id;
-	Row row;
-
-	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(data->tg_event) ||
-		TRIGGER_FIRED_BY_DELETE(data->tg_event) || TRIGGER_FIRED_BY_TRUNCATE(data->tg_event) ||
-		TRIGGER_FIRED_BY_INSERT(data->tg_event) != (TRIGGER_FIRED_FOR_ROW(data->tg_event) != 0))
-		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-						errmsg("pg_task_numbered must be called BEFORE INSERT, FOR EACH ROW, or"
-							   " BEFORE UPDATE, FOR EACH STATEMENT")));
-	inserts = TRIGGER_FIRED_BY_INSERT(data->tg_event);
-	row.rel = data->tg_relation;
-	row.tuple = inserts ? data->tg_trigtuple : NULL;
-	if (table_acts() || has_privs_of_role(GetUserId(), table_owner(row.rel)))
-		return PointerGetDatum(row.tuple);
-	if (!inserts)
-		forbid(ROW_ID, NULL);
-	id = DatumGetInt64(row_value(&row, ROW_ID, &isnull));
-	if (!isnull && numbering_is_ahead(root_table(row.rel), id))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("only the owner of the task table may set \"id\" ahead of its sequence"),
-				 errhint("Leave out \"id\", and the row is given the next one.")));
-	return PointerGetDatum(row.tuple);
-}
-
 		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || TRIGGER_FIRED_BY_DELETE(data->tg_event))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),

@@ -19,10 +19,14 @@
 #include "schedule.h"
 #include "settings.h"
 
-/* Plan the next run of the task in this row, if it repeats.  The row must still be there. */
+/*
+ * Plan the next run of the task in this row, if it repeats.  The row must still be there.
+ * What did not run waits for some milliseconds at least, lest rows be made without end.
+ */
 void
-outcome_plan_next(const TaskTable *table, QueueRow row, TimestampTz ended)
+outcome_plan_next(const TaskTable *table, QueueRow row, TimestampTz ended, int pause_ms)
 {
+	TimestampTz after = TimestampTzPlusMilliseconds(ended, pause_ms);
 	QueueRepeat repeat;
 	pg_tz *zone = NULL;
 	TimestampTz next;
@@ -36,7 +40,7 @@ outcome_plan_next(const TaskTable *table, QueueRow row, TimestampTz ended)
 		ereport(WARNING, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						  errmsg("task " INT64_FORMAT " does not repeat", row.id),
 						  errdetail("The time zone \"%s\" is not recognized.", repeat.timezone)));
-	else if (schedule_next(repeat.dt, repeat.repeat, repeat.drift, ended, ended, zone, &next) &&
+	else if (schedule_next(repeat.dt, repeat.repeat, repeat.drift, ended, after, zone, &next) &&
 			 schedule_in_range(next))
 		queue_insert_next(table, row, next);
 	else
@@ -58,7 +62,7 @@ outcome_done(const TaskTable *table, TaskRun run, const char *role, const TaskRe
 	if (!queue_finish(table, run, result))
 		return false;
 	if (repeats)
-		outcome_plan_next(table, row, result->stop);
+		outcome_plan_next(table, row, result->stop, 0);
 	if (deletes)
 		queue_delete(table, finished, "DONE");
 	return true;
@@ -106,7 +110,7 @@ outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, bool wai
 	{
 		QueueRow row = {run.id, retry.role};
 
-		outcome_plan_next(table, row, result->stop);
+		outcome_plan_next(table, row, result->stop, 0);
 	}
 	return true;
 }

@@ -14,10 +14,15 @@
 #include "table.h"
 #include "task.h"
 
+/* What has expired, or may not run, repeats no sooner than after this, in milliseconds. */
+#define OUTCOME_EXPIRED_PAUSE_MS 1000
+#define OUTCOME_REFUSED_PAUSE_MS 60000
+
 extern bool outcome_done(const TaskTable *table, TaskRun run, const char *role,
 						 const TaskResult *result, bool repeats, bool deletes);
 extern bool outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, bool wait);
 extern bool outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure);
-extern void outcome_plan_next(const TaskTable *table, QueueRow row, TimestampTz ended);
+extern void
+outcome_plan_next(const TaskTable *table, QueueRow row, TimestampTz ended, int pause_ms);
 
 #endif /* PG_TASK_OUTCOME_H */

@@ -16,7 +16,7 @@
 #include "table.h"
 #include "task.h"
 
-/* A group that has waiting rows, and its first one. */
+/* A group that has waiting rows, and its first one.  The queue is NULL if its name is too long. */
 typedef struct QueueHead
 {
 	TaskGroup group;

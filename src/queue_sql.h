@@ -11,6 +11,7 @@
 
 #include "shared.h"
 #include "statement.h"
+#include "task.h"
 
 typedef enum QueueStatement
 {
@@ -49,6 +50,13 @@ typedef enum QueueStatement
  */
 #define COMPLETE \
 	"(t.queue IS NULL OR t.priority IS NULL OR t.role IS NULL OR t.dt IS NULL) IS NOT TRUE"
+
+/*
+ * The trigger bounds these, but a row may have come past it: what is longer is neither
+ * remembered nor, by substr, read to its end.
+ */
+#define SHORT_QUEUE(queue) \
+	"CASE WHEN octet_length(" queue ") <= " CppAsString2(TASK_QUEUE_MAX) " THEN " queue " END"
 
 /* What is planned is planned for this moment, however often it was tried. */
 #define PLANNED "coalesce(t.planned, t.dt)"
@@ -119,7 +127,7 @@ typedef enum QueueStatement
 	" RETURNING t.id, t.attempt," \
 	"           CASE WHEN t.timeout < interval '100 years'" \
 	"                THEN (extract(epoch FROM t.timeout) * 1000000)::int8 END," \
-	"           t.repeat IS NOT NULL, t.delete, t.format," \
+	"           t.repeat IS NOT NULL, t.delete, substr(t.format, 1, 8)," \
 	"           CASE WHEN octet_length(t.request) <= " CppAsString2(SHARED_REQUEST) \
 	"                THEN t.request END, t.role::text"
 
@@ -141,7 +149,7 @@ static Statement statements[STATEMENTS] = {
 		"           AND (" G_ALL ") > (g.queue, g.max, g.priority, g.role)"
 		"         ORDER BY " G_ALL ", t.dt, t.id"
 		"         LIMIT 1) AS n"
-		") SELECT queue, max, priority, role, dt, id FROM g"},
+		") SELECT " SHORT_QUEUE("g.queue") ", max, priority, role, dt, id FROM g"},
 
 	[STATEMENT_PEEK] = {.nargs = 7, .types = {TEXTOID, INT4OID, INT4OID, TEXTOID, TIMESTAMPTZOID,
 		 INT8OID, INT8OID}, .sql =
@@ -194,7 +202,7 @@ static Statement statements[STATEMENTS] = {
 		" WHERE t.id = $1 AND t.attempt = $2 AND " CLAIMED("t") " = $3 AND t.state = $14"},
 
 	[STATEMENT_WORK] = {.sql =
-		"SELECT t.id, t.attempt, " CLAIMED("t") ", coalesce(t.queue, '')"
+		"SELECT t.id, t.attempt, " CLAIMED("t") ", coalesce(" SHORT_QUEUE("t.queue") ", '')"
 		"  FROM %1$s AS t"
 		" WHERE t.state = 'WORK' AND t.id IS NOT NULL AND t.attempt IS NOT NULL"},
 
@@ -262,7 +270,8 @@ static Statement statements[STATEMENTS] = {
 		" WHERE t.id = $1 AND t.attempt = $2 AND t.start = $3 AND t.state = $4"},
 
 	[STATEMENT_REPEAT] = {.nargs = 2, .types = {INT8OID, TEXTOID}, .sql =
-		"SELECT " PLANNED ", t.repeat, t.drift, t.timezone"
+		"SELECT " PLANNED ", t.repeat, t.drift,"
+		"       substr(t.timezone, 1, " CppAsString2(TASK_ZONE_MAX) " + 1)"
 		"  FROM %1$s AS t"
 		" WHERE t.id = $1 AND t.role = $2::name"
 		" LIMIT 1"},

@@ -146,15 +146,20 @@ next_planned(TimestampTz planned, const Interval *repeat, TimestampTz now, pg_tz
 /*
  * When a task that was planned at "planned" and ended at "ended" runs next.
  * With drift, at the first planned + n * repeat after "now": what was missed
- * is skipped.  Without, one interval after the end.  False when there is no
- * such time: infinite, out of range, or an interval that goes nowhere.
+ * is skipped.  Without, one interval after the end, or at "now" if that is later.  False when there
+ * is no such time: infinite, out of range, or an interval that goes nowhere.
  */
 bool
 schedule_next(TimestampTz planned, const Interval *repeat, bool drift, TimestampTz ended,
 			  TimestampTz now, pg_tz *zone, TimestampTz *next)
 {
 	if (!drift)
-		return schedule_add(ended, repeat, 1, zone, next) && *next > ended;
+	{
+		if (!schedule_add(ended, repeat, 1, zone, next) || *next <= ended)
+			return false;
+		*next = Max(*next, now);
+		return true;
+	}
 	if (TIMESTAMP_NOT_FINITE(planned))
 		return false;
 	return next_planned(planned, repeat, now, zone, next) && *next > planned;

@@ -48,6 +48,7 @@
 #include "statement.h"
 #include "table.h"
 #include "turns.h"
+#include "unstarted.h"
 #include "waiting.h"
 #include "worker.h"
 
@@ -62,8 +63,9 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 /* While a task waits for its turn to run apart, one looks for it so often at least. */
 #define APART_RETRY_MS 1000
 
-/* So many different messages are logged ... */
+/* So many different messages are logged, told apart by this many bytes ... */
 #define REPORTED_MAX 16
+#define REPORTED_LENGTH 1024
 
 /* ... and the same one again after so long. */
 #define REPORT_AGAIN_MS (10 * 60 * 1000)
@@ -90,6 +92,17 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 
 /* After an error, a database that shares its place has its next turn so much later. */
 #define FAILED_TURN_MS 30000
+/*
+ * How long a row that is given up, rescued or repeated in the scheduler waits for somebody's
+ * lock, and how long nothing of that kind is tried again after it has waited in vain: rows of
+ * that kind take a tenth of the scheduler's time at most from the others.
+ */
+#define ROW_LOCK_TIMEOUT "20ms"
+#define ROW_LOCK_PAUSE_MS 200
+
+/* After an error for want of memory the scheduler does nothing for this time, doubled each time. */
+#define NO_MEMORY_MS 1000
+#define NO_MEMORY_MAX_MS 60000
 
 static SharedScheduler *me = NULL;
 static const char *database; /* its name when this process started */
@@ -108,6 +121,9 @@ static bool wants_executor = false;
 static TimestampTz next_look = 0;
 static TimestampTz next_expiry = 0; /* when a waiting task is given up */
 static bool turn_failed = false;
+static bool writes_rows = false;		 /* between begin_writing and end_work */
+static TimestampTz no_writing_until = 0; /* a row has waited for a lock in vain */
+static int no_memory_ms = 0; /* the next turn comes no sooner; 0: no error of that kind */
 static List *reported = NIL; /* messages of errors that were logged, while their causes last */
 
 /* Start the scheduler process for a reserved slot.  NULL: no worker slot is free. */
@@ -201,8 +217,23 @@ end_work(void)
 	if (table)
 		table_stop_acting(&scope);
 	at_work = false;
+	writes_rows = false;
 	MemoryContextSwitchTo(cycle_context);
 	pgstat_report_activity(STATE_IDLE, NULL);
+}
+
+/*
+ * As begin_work, to write rows whose next runs may have to wait for somebody: not for long,
+ * and then it counts as the fault of a row.  For the table itself it waits as usual.
+ */
+static void
+begin_writing(const char *activity)
+{
+	begin_work(activity);
+	LockRelationOid(table->relid, RowExclusiveLock);
+	(void) set_config_option("lock_timeout", ROW_LOCK_TIMEOUT, PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	writes_rows = true;
 }
 
 static void
@@ -292,22 +323,12 @@ rescue(void)
 		/* what ends with the server is for the next one to judge */
 		if (!PostmasterIsAlive())
 			proc_exit(1);
-		begin_work("rescuing tasks");
+		begin_writing("rescuing tasks");
 		/* what may crash the server is found by a look, and run apart */
 		look_due |= rescue_write(table, now);
 		end_work();
 		verify_due |= rescue_written(now);
 	}
-}
-
-/* Within a transaction: these tasks were given up; what repeats goes on. */
-static void
-plan_after(const QueueRow *rows, int count, TimestampTz now)
-{
-	int i;
-
-	for (i = 0; i < count; i++)
-		outcome_plan_next(table, rows[i], now);
 }
 
 /* Give up the tasks that have waited for too long. */
@@ -319,31 +340,47 @@ expire(TimestampTz now)
 	int found;
 	int written = 0;
 	int count = 0;
-	int most = aside_singly() ? 1 : EXPIRE_MAX;
+	int most = aside_singly(ASIDE_UNSTARTED) ? 1 : EXPIRE_MAX;
 	QueueCandidate *expired;
 	int i;
 
-	begin_work("giving up tasks");
+	begin_writing("giving up tasks");
 	found = queue_expired(table, now, EXPIRE_MAX + aside_count(), &places);
 	expired = palloc0(found * sizeof(QueueCandidate) + 1);
 	for (i = 0; i < found && count < most; i++)
 	{
 		if (aside_has(places[i], now))
 			continue;
-		aside_add(places[i]);
+		aside_add(ASIDE_UNSTARTED, places[i]);
 		expired[count++].place = places[i];
 	}
 	if (count > 0)
 	{
 		written = queue_expire(table, now, expired, count, &rows);
-		plan_after(rows, written, now);
+		for (i = 0; i < written; i++)
+			outcome_plan_next(table, rows[i], now, OUTCOME_EXPIRED_PAUSE_MS);
 	}
 	next_expiry = queue_expiry(table);
 	end_work();
-	aside_written();
+	aside_written(ASIDE_UNSTARTED);
 	/* what somebody has locked, or is set aside, is seen to with the next look */
 	if (next_expiry <= now && written < most)
 		next_expiry = DT_NOEND;
+}
+
+/* Write the rows of tasks that will not be started. */
+static void
+write_unstarted(TimestampTz now)
+{
+	if (!unstarted_any())
+		return;
+	begin_writing("giving up tasks");
+	unstarted_write(table, now);
+	end_work();
+	aside_written(ASIDE_UNSTARTED);
+	unstarted_written();
+	if (unstarted_any())
+		SetLatch(MyLatch);
 }
 
 /* Take what commits have noted since the last time. */
@@ -365,6 +402,22 @@ take_notes(void)
 	verify_due |= (news & SHARED_VERIFY) != 0;
 	if (news & SHARED_EXPIRY)
 		next_expiry = 0;
+}
+
+/*
+ * The first row of a group.  The trigger bounds the name of a queue; a row that came past it
+ * is not remembered, and fails.
+ */
+static void
+take_head(const QueueHead *head)
+{
+	if (head->group.queue)
+		waiting_head(&head->group, head->place);
+	else
+		(void) unstarted_refuse(
+			head->place, head->group.role,
+			"the name of the queue is longer than " CppAsString2(TASK_QUEUE_MAX) " bytes",
+			ERRCODE_STRING_DATA_RIGHT_TRUNCATION, false);
 }
 
 /* Read the first row of every group: finds what no note told of. */
@@ -389,7 +442,7 @@ look(TimestampTz now)
 	waiting_look();
 	count = queue_look(table, &heads);
 	for (i = 0; i < count; i++)
-		waiting_head(&heads[i].group, heads[i].place);
+		take_head(&heads[i]);
 	waiting_looked(now);
 	next_expiry = queue_expiry(table);
 	end_work();
@@ -447,27 +500,25 @@ find_claim(QueueClaim *claims, int count, const QueueCandidate *candidate)
 	return claim;
 }
 
-/* Within a transaction: claim what was chosen; what has expired is given up instead. */
+/* Within a transaction: claim what was chosen, and nothing else. */
 static int
 claim(TimestampTz now, QueueClaim **claims)
 {
-	QueueCandidate *rest = palloc(choice_count * sizeof(QueueCandidate));
 	int count = queue_claim(table, choice_candidates, choice_count, now, claims);
-	int nrest = 0;
-	QueueRow *rows;
-	int i;
 
 	qsort(*claims, count, sizeof(QueueClaim), compare_claims);
-	if (count == choice_count)
-		return count;
-	for (i = 0; i < choice_count; i++)
-		if (find_claim(*claims, count, &choice_candidates[i]) == NULL)
-			rest[nrest++] = choice_candidates[i];
-	nrest = queue_expire(table, now, rest, nrest, &rows);
-	plan_after(rows, nrest, now);
 	/* a row that somebody has locked may be the same as before when he lets go */
-	next_look = Min(next_look, TimestampTzPlusMilliseconds(now, LOCKED_LOOK_MS));
+	if (count < choice_count)
+		next_look = Min(next_look, TimestampTzPlusMilliseconds(now, LOCKED_LOOK_MS));
 	return count;
+}
+
+/* One that was not claimed: somebody has locked or changed it, or it has expired. */
+static void
+let_go(const QueueCandidate *candidate, WaitingQueue *queue)
+{
+	waiting_ended(queue);
+	unstarted_expire(candidate);
 }
 
 /* Hand out what was claimed, in the order of choice; let go of what was not. */
@@ -489,7 +540,7 @@ hand_out(QueueClaim *claims, int count)
 		if (claim)
 			pool_assign(choice_list[i].executor, choice_list[i].generation, queue, &task);
 		else
-			waiting_ended(queue);
+			let_go(&choice_candidates[i], queue);
 	}
 	choice_count = 0;
 	pool_wake();
@@ -508,14 +559,14 @@ start_some(void)
 	if (!waiting_ready(now))
 		return false;
 	begin_work("claiming tasks");
-	more = choice_make(table, now, aside_singly() ? 1 : CHOICE_MAX, &wants_executor) ||
+	more = choice_make(table, now, aside_singly(ASIDE_CLAIM) ? 1 : CHOICE_MAX, &wants_executor) ||
 		   choice_count > 0;
 	/* no two claims have the same time: it tells runs apart */
 	last_claim = Max(now, last_claim + 1);
 	if (choice_count > 0)
 		count = claim(last_claim, &claims);
 	end_work();
-	aside_written();
+	aside_written(ASIDE_CLAIM);
 	hand_out(claims, count);
 	return more;
 }
@@ -553,11 +604,16 @@ cycle(void)
 	if (start_some())
 		SetLatch(MyLatch);
 	turns_want(me, wants_executor);
-	/* last: triggers of the user's may refuse these, and the others are not to suffer */
-	rescue();
-	if (now >= next_expiry)
-		expire(now);
+	/* last: these may wait for others or be refused by them, and nobody else is to suffer */
+	if (now >= no_writing_until)
+	{
+		rescue();
+		write_unstarted(now);
+		if (now >= next_expiry)
+			expire(now);
+	}
 	turn_failed = false;
+	no_memory_ms = 0;
 	if (!rescue_refused() && aside_count() == 0)
 		forget_reports();
 }
@@ -581,10 +637,11 @@ is_of_row(int sqlstate)
  * When there are too many, it is said that no more are logged.
  */
 static bool
-is_reported(const char *message, TimestampTz now)
+is_reported(const char *whole, TimestampTz now)
 {
 	static TimestampTz since = 0;
 	MemoryContext old;
+	const char *message = pnstrdup(whole, REPORTED_LENGTH);
 	ListCell *cell;
 
 	if (TimestampDifferenceExceeds(since, now, REPORT_AGAIN_MS))
@@ -607,21 +664,45 @@ is_reported(const char *message, TimestampTz now)
 	return true;
 }
 
+/* Nothing that was remembered of rows is trusted any more; what runs is. */
+static void
+forget_rows(void)
+{
+	choice_drop();
+	waiting_clear();
+	forget_table();
+	look_due = verify_due = true;
+}
+
+/* What follows from the kind of an error: whether it is a row's, and how long to wait. */
+static bool
+judge_error(int sqlstate, TimestampTz now)
+{
+	bool waited = writes_rows && sqlstate == ERRCODE_LOCK_NOT_AVAILABLE;
+
+	if (waited)
+		no_writing_until = TimestampTzPlusMilliseconds(now, ROW_LOCK_PAUSE_MS);
+	if (sqlstate == ERRCODE_OUT_OF_MEMORY)
+		no_memory_ms = Min(Max(no_memory_ms * 2, NO_MEMORY_MS), NO_MEMORY_MAX_MS);
+	return waited || is_of_row(sqlstate);
+}
+
 /*
- * An error ended the turn.  It is reported once, not in every turn.  Nothing
- * that was remembered of rows is trusted any more; what runs is.
+ * An error ended the turn.  It is reported once, not in every turn.  If it is the fault of
+ * a row that is given up or rescued, the others are not affected.
  */
 static void
 recover_from_error(void)
 {
 	ErrorData *error;
 	TimestampTz now = GetCurrentTimestamp();
+	bool writing = writes_rows;
 	bool of_row;
 	int pause;
 
 	MemoryContextSwitchTo(cycle_context);
 	error = CopyErrorData();
-	of_row = is_of_row(error->sqlerrcode);
+	of_row = judge_error(error->sqlerrcode, now);
 	pause = error->sqlerrcode == ERRCODE_QUERY_CANCELED ? SET_ASIDE_SLOW_MS : SET_ASIDE_MS;
 	HOLD_INTERRUPTS();
 	forget_limit();
@@ -631,17 +712,16 @@ recover_from_error(void)
 		EmitErrorReport();
 	FlushErrorState();
 	AbortCurrentTransaction();
-	at_work = false;
+	at_work = writes_rows = false;
 	turn_failed = true;
 	table_abandon();
 	if (aside_failed(TimestampTzPlusMilliseconds(now, pause), of_row))
 		SetLatch(MyLatch);
 	if (rescue_not_written(now, of_row, pause))
 		SetLatch(MyLatch);
-	choice_drop();
-	waiting_clear();
-	forget_table();
-	look_due = verify_due = true;
+	unstarted_failed(writing && of_row);
+	if (!writing || !of_row)
+		forget_rows();
 	MemoryContextSwitchTo(cycle_context);
 	RESUME_INTERRUPTS();
 }
@@ -684,7 +764,7 @@ next_due(TimestampTz now)
 		return now;
 	if (choice_waits_apart())
 		due = Min(due, TimestampTzPlusMilliseconds(now, APART_RETRY_MS));
-	return waiting_ready(now) ? now : due;
+	return waiting_ready(now) || unstarted_any() ? now : due;
 }
 
 /* Tell the supervisor whether the place of this scheduler may be another's. */
@@ -704,6 +784,28 @@ show_idle(TimestampTz now)
 		shared_wake_supervisor();
 }
 
+/*
+ * Memory has run out: whatever wakes us, wait for a while.  Each attempt would add to the
+ * load, and some dozens of lines of the server's own to the log.
+ */
+static void
+wait_for_memory(void)
+{
+	TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), no_memory_ms);
+	long left;
+
+	turns_want(me, false);
+	while (!ShutdownRequestPending && !ConfigReloadPending && !shared_scheduler_leaves(me) &&
+		   (left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until)) > 0)
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, left,
+						 wait_event);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	SetLatch(MyLatch);
+}
+
 /* Sleep until the next thing is due, or until somebody wakes us. */
 static void
 rest(void)
@@ -716,7 +818,9 @@ rest(void)
 	{
 		until = Min(next_look, waiting_until(now));
 		until = Min(until, pool_until(now));
-		until = Min(until, Min(next_expiry, rescue_until()));
+		until = Min(until, Max(Min(next_expiry, rescue_until()), no_writing_until));
+		if (unstarted_any())
+			until = Min(until, no_writing_until);
 	}
 	if (choice_waits_apart())
 		until = Min(until, TimestampTzPlusMilliseconds(now, APART_RETRY_MS));
@@ -815,6 +919,8 @@ pg_task_scheduler_main(Datum arg)
 	while (!ShutdownRequestPending && !ConfigReloadPending && !shared_scheduler_leaves(me))
 	{
 		turn();
+		if (no_memory_ms > 0)
+			wait_for_memory();
 		rest();
 	}
 	MemoryContextSwitchTo(cycle_context);

@@ -14,6 +14,14 @@
 /* A task whose "max" is NULL is in a group with this limit. */
 #define TASK_UNLIMITED PG_INT32_MAX
 
+/* The longest queue, key and name of a zone, in bytes; TASK_QUEUE_MAX stands in SQL, too. */
+#define TASK_QUEUE_MAX 255
+#define TASK_KEY_MAX 1000
+#define TASK_ZONE_MAX 255
+
+/* The shortest "repeat", in milliseconds. */
+#define TASK_REPEAT_MIN_MS 10
+
 /*
  * Waiting tasks form groups: all that are equal in these four columns wait
  * in one line, ordered by dt and id.

@@ -500,11 +500,18 @@ waiting_pass(void)
 	binaryheap_remove_first(order);
 }
 
+/* Is the first task of a group known, and due? */
+bool
+waiting_due(const WaitingGroup *group, TimestampTz now)
+{
+	return is_read(group) && group->places[group->next].dt <= now;
+}
+
 /* Remove the first task of a group, if it is due, without starting it. */
 bool
 waiting_drop(WaitingGroup *group, TimestampTz now, TaskPlace *place)
 {
-	if (!is_read(group) || group->places[group->next].dt > now)
+	if (!waiting_due(group, now))
 		return false;
 	*place = group->places[group->next++];
 	update_unread(group);

@@ -59,6 +59,7 @@ extern void waiting_order(TimestampTz now);
 extern WaitingGroup *waiting_next(TimestampTz now);
 extern TaskPlace waiting_take(TimestampTz now);
 extern void waiting_pass(void);
+extern bool waiting_due(const WaitingGroup *group, TimestampTz now);
 extern bool waiting_drop(WaitingGroup *group, TimestampTz now, TaskPlace *place);
 extern bool waiting_ready(TimestampTz now);
 extern int waiting_startable(const WaitingGroup *group, TimestampTz now);

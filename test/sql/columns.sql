@@ -125,7 +125,7 @@ SELECT pg_advisory_lock(3);
 INSERT INTO task (queue, max, request)
 SELECT queue, 1, 'SELECT pg_advisory_xact_lock_shared(3)'
   FROM unnest(ARRAY['', ' ', 'Queue', 'queue', '"quoted"', U&'\0416\0443\0436', '''', E'a\\b', 'a.b', E'new\nline',
-                    repeat('long', 16) || '1', repeat('long', 16) || '2', repeat(U&'\20ac', 500)]) AS queue,
+                    repeat('long', 16) || '1', repeat('long', 16) || '2', repeat(U&'\20ac', 85)]) AS queue,
        generate_series(1, 2);
 CALL wait_until($$count(*) = current_setting('pg_task.max_executors')::int FROM task WHERE state = 'WORK'$$);
 SELECT max(n) FROM (SELECT count(*) AS n FROM task WHERE state = 'WORK' GROUP BY queue) AS queues;

@@ -1,0 +1,72 @@
+# A row that is given up, refused or repeated may have to wait for somebody's open transaction (here a
+# foreign key of the owner's): the tasks of others start at once all the same, others are given up in
+# time, and it comes to its end when the transaction does. A TAP test, for it wants open transactions.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $node = new_node('main', conf => "pg_task.max_executors = 3");
+
+sub sql { return $node->safe_psql('postgres', @_) }
+
+sql(q{
+	CREATE TABLE customer (id int PRIMARY KEY);
+	INSERT INTO customer VALUES (1), (2);
+	ALTER TABLE task ADD COLUMN customer int REFERENCES customer;
+	CREATE ROLE late LOGIN; ALTER ROLE late SET pg_task.active = '1 s'; CREATE ROLE gone LOGIN});
+run_task($node, request => 'SELECT 1');
+
+# Each way of not being started has some, which are planned when the customer is locked.
+sql(q{
+	INSERT INTO task (queue, customer, repeat, active, max, dt, request)
+		SELECT 'expired', 1, '1 h', '1 s', 0, 'infinity', 'SELECT 1' FROM generate_series(1, 10);
+	INSERT INTO task (queue, customer, repeat, role, dt, request)
+		SELECT 'late', 1, '1 h', 'late', 'infinity', 'SELECT 1' FROM generate_series(1, 10);
+	INSERT INTO task (queue, customer, repeat, role, dt, request)
+		SELECT 'refused', 1, '1 h', 'nobody', 'infinity', 'SELECT 1' FROM generate_series(1, 10);
+	INSERT INTO task (queue, customer, repeat, active, max, dt, request)
+		SELECT 'harmless', 2, '1 h', '1 s', 0, 'infinity', 'SELECT 1' FROM generate_series(1, 10)});
+my $session = $node->background_psql('postgres');
+$session->query_safe('BEGIN; SELECT FROM customer WHERE id = 1 FOR UPDATE');
+my $position = log_position($node);
+sql(q{UPDATE task SET dt = now() - interval '1 h' WHERE dt = 'infinity'});
+
+# Others, one after another, while all of these are tried.
+run_task($node, queue => 'witness', request => 'SELECT 1') for 1 .. 10;
+is(count_of($node, q{queue = 'witness' AND state = 'DONE'}), 10, 'others run');
+is(sql(q{SELECT max(start - dt) < '5 s' FROM task WHERE queue = 'witness'}), 't', 'and start soon');
+note('they waited ' . sql(q{SELECT max(start - dt) FROM task WHERE queue = 'witness'}) . ' at most');
+wait_until($node, q{SELECT count(*) = 10 FROM task WHERE queue = 'harmless' AND state = 'GONE'});
+pass('what waits for nobody is given up');
+my %end = (expired => 'GONE', late => 'GONE', refused => 'FAIL');
+is(count_of($node, "queue = '$_' AND state <> 'PLAN'"), 0, "$_: they wait") for sort keys %end;
+my $lines = () = log_since($node, $position) =~ /ERROR:  /g;
+cmp_ok($lines, '<', 4, 'the log is short');
+
+# When the customer is free, they come to their ends: a minute later, or when the table has changed.
+$session->query_safe('COMMIT');
+sql('ALTER TABLE task ADD COLUMN other int');
+for my $queue (sort keys %end)
+{
+	wait_until($node, "SELECT count(*) = 10 FROM task WHERE queue = '$queue' AND state = '$end{$queue}'");
+	is(sql("SELECT count(*) FROM task AS new JOIN task AS old ON old.id = new.parent WHERE old.queue = '$queue'"),
+		10, "$queue: each repeats once");
+}
+
+# A key: as long as a task repeats, nobody can have it, so its next run never waits for anybody's.
+make_gates($node);
+my $id = insert_task($node, key => 'k', queue => 'keys', repeat => '1 h', request => q{SELECT hold('key')});
+wait_for_state($node, $id, 'WORK');
+my ($rc, $out, $err) = $node->psql('postgres', q{INSERT INTO task (queue, key, request) VALUES ('keys', 'k', 'SELECT 1')});
+like($err, qr/duplicate key/, 'a key is taken while its task runs');
+open_gate($node, 'key');
+wait_for_state($node, $id, 'DONE');
+is(count_of($node, "key = 'k' AND state = 'PLAN' AND parent = $id"), 1, 'and goes to the next run');
+($rc, $out, $err) = $node->psql('postgres', q{INSERT INTO task (queue, key, request) VALUES ('keys', 'k', 'SELECT 1')});
+like($err, qr/duplicate key/, 'and is taken');
+$session->quit;
+
+done_testing();

@@ -1,0 +1,70 @@
+# Names that a row brings (its queue, its key, its zone) are bounded, so the memory of the scheduler is:
+# the trigger refuses long ones, and rows that came past the trigger fail instead of being remembered.
+# A TAP test, for it reads the memory of a process.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('main');
+
+sub sql { return $node->safe_psql('postgres', @_) }
+
+# Most that a process of this kind has ever had in memory, in MB.
+sub peak_memory
+{
+	my ($kind) = @_;
+	my ($pid) = backends($node, $kind);
+	my ($kb) = slurp_file("/proc/$pid/status") =~ /^VmHWM:\s+(\d+)/m;
+
+	return $kb / 1024;
+}
+
+sql('CREATE ROLE tenant LOGIN; GRANT SELECT, INSERT, UPDATE ON task TO tenant');
+for my $case ([ queue => 255 ], [ key => 1000 ], [ timezone => 255 ], [ notify => 63 ], [ cron => 1000 ])
+{
+	my ($column, $most) = @$case;
+
+	for my $length ($most, $most + 1)
+	{
+		my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\n"
+			. qq{INSERT INTO task ("$column", dt, request) VALUES (repeat('x', $length), 'infinity', 'SELECT 1')},
+			extra_params => [ '-U', 'tenant' ]);
+		like($err, $length > $most ? qr/23514: "$column" of a task must be at most $most bytes long/ : qr/^$/,
+			"$column of $length bytes: " . ($length > $most ? 'refused' : 'allowed'));
+	}
+}
+my ($rc, $out, $err) = $node->psql('postgres', q{UPDATE task SET queue = repeat('x', 1000)}, extra_params => [ '-U', 'tenant' ]);
+like($err, qr/at most 255 bytes/, 'an UPDATE is refused, too');
+sql('DELETE FROM task');
+
+# Past the trigger, many of them, in all states that the scheduler looks at.
+run_task($node, request => 'SELECT 1');
+my $before = peak_memory('scheduler');
+my $position = log_position($node);
+sql(q{
+	ALTER TABLE task ALTER queue SET COMPRESSION pglz;
+	ALTER TABLE task DISABLE TRIGGER pg_task_planned;
+	INSERT INTO task (queue, timezone, dt, repeat, request)
+		SELECT n || repeat('x', 100000), repeat('z', 1000000), '2020-01-01', '1 h', 'SELECT 1' FROM generate_series(1, 200) AS n;
+	INSERT INTO task (queue, state, attempt, request)
+		SELECT n || repeat('w', 100000), 'WORK', 1, 'SELECT 1' FROM generate_series(1, 100) AS n;
+	INSERT INTO task (queue, timezone, active, dt, repeat, request)
+		SELECT 'gone', repeat('z', 50000000), '1 s', '2020-01-01', '1 h', 'SELECT 1' FROM generate_series(1, 3) AS n;
+	ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned});
+wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
+is(sql(q{SELECT DISTINCT state, sqlstate, error FROM task WHERE length(queue) > 255}),
+	'FAIL|22001|the name of the queue is longer than 255 bytes', 'a row with a long queue has failed, and says why');
+is(count_of($node, 'length(queue) > 255'), 300, 'and does not repeat');
+is(count_of($node, q{queue = 'gone' AND state = 'GONE'}), 3, 'a long zone: the row is given up');
+cmp_ok(length(log_since($node, $position)), '<', 10_000_000, 'and the log is not filled with it');
+my $grown = peak_memory('scheduler') - $before;
+cmp_ok($grown, '<', 40, 'the scheduler has not grown');
+note("by $grown MB");
+my $id = run_task($node, request => 'SELECT 1');
+is(task($node, $id, 'state'), 'DONE', 'others run');
+
+done_testing();

@@ -1,0 +1,44 @@
+# Out of memory, a scheduler waits before it tries again, twice as long each time and however often it
+# is woken, and reports that once; when there is memory again, it goes on. A TAP test, for it counts
+# what a scheduler does while others commit.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $node = new_node('main', conf => "pg_task.period = '100 ms'");
+
+sub sql { return $node->safe_psql('postgres', @_) }
+
+sql(q{
+	CREATE SEQUENCE attempts MINVALUE 0 START 0;
+	SELECT nextval('attempts');
+	CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		PERFORM nextval('public.attempts');
+		RAISE EXCEPTION 'no memory' USING ERRCODE = 'out_of_memory';
+	END $$;
+	CREATE TRIGGER fail BEFORE UPDATE ON task FOR EACH ROW WHEN (NEW.state = 'WORK') EXECUTE FUNCTION fail()});
+my $position = log_position($node);
+my $id = insert_task($node, request => 'SELECT 1');
+wait_until($node, q{SELECT last_value >= 2 FROM attempts});
+
+# It is woken by many commits, and tries some times, each time after twice as long.
+my $begin = sql('SELECT clock_timestamp()');
+sql(q{INSERT INTO task (request) VALUES ('SELECT 1')}) for 1 .. 60;
+my $most = sql("SELECT ceil(5 + log(2, 1 + extract(epoch FROM clock_timestamp() - timestamptz '$begin')))");
+cmp_ok(sql('SELECT last_value FROM attempts'), '<=', $most, 'many commits, few attempts');
+my $lines = () = log_since($node, $position) =~ /ERROR:  no memory/g;
+is($lines, 1, 'it was reported once');
+
+# It still ends when it is asked to, and goes on when it may.
+my ($scheduler) = backends($node, 'scheduler');
+sql('DROP TRIGGER fail ON task');
+wait_for_state($node, $id, 'DONE');
+is((backends($node, 'scheduler'))[0], $scheduler, 'the scheduler is the same');
+wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'});
+pass('and all tasks ran');
+
+done_testing();
