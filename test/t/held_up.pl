@@ -1,6 +1,7 @@
-# A row that is given up, refused or repeated may have to wait for somebody's open transaction (here a
-# foreign key of the owner's): the tasks of others start at once all the same, others are given up in
-# time, and it comes to its end when the transaction does. A TAP test, for it wants open transactions.
+# A row that is given up, refused or repeated may have to wait for somebody's open transaction (here
+# a foreign key of the owner's): the tasks of others start at once all the same, others are given up
+# in time, and it comes to its end when the transaction does. A TAP test, for it wants open
+# transactions.
 use strict;
 use warnings;
 use FindBin;
@@ -37,9 +38,11 @@ sql(q{UPDATE task SET dt = now() - interval '1 h' WHERE dt = 'infinity'});
 # Others, one after another, while all of these are tried.
 run_task($node, queue => 'witness', request => 'SELECT 1') for 1 .. 10;
 is(count_of($node, q{queue = 'witness' AND state = 'DONE'}), 10, 'others run');
-is(sql(q{SELECT max(start - dt) < '5 s' FROM task WHERE queue = 'witness'}), 't', 'and start soon');
-note('they waited ' . sql(q{SELECT max(start - dt) FROM task WHERE queue = 'witness'}) . ' at most');
-wait_until($node, q{SELECT count(*) = 10 FROM task WHERE queue = 'harmless' AND state = 'GONE'});
+my $waited = q{SELECT max(start - dt) FROM task WHERE queue = 'witness'};
+is(sql("SELECT ($waited) < '5 s'"), 't', 'and start soon');
+note('they waited ' . sql($waited) . ' at most');
+wait_until($node,
+	q{SELECT count(*) = 10 FROM task WHERE queue = 'harmless' AND state = 'GONE'});
 pass('what waits for nobody is given up');
 my %end = (expired => 'GONE', late => 'GONE', refused => 'FAIL');
 is(count_of($node, "queue = '$_' AND state <> 'PLAN'"), 0, "$_: they wait") for sort keys %end;
@@ -51,21 +54,24 @@ $session->query_safe('COMMIT');
 sql('ALTER TABLE task ADD COLUMN other int');
 for my $queue (sort keys %end)
 {
-	wait_until($node, "SELECT count(*) = 10 FROM task WHERE queue = '$queue' AND state = '$end{$queue}'");
-	is(sql("SELECT count(*) FROM task AS new JOIN task AS old ON old.id = new.parent WHERE old.queue = '$queue'"),
-		10, "$queue: each repeats once");
+	wait_until($node,
+		"SELECT count(*) = 10 FROM task WHERE queue = '$queue' AND state = '$end{$queue}'");
+	is(sql("SELECT count(*) FROM task AS new JOIN task AS old ON old.id = new.parent
+		WHERE old.queue = '$queue'"), 10, "$queue: each repeats once");
 }
 
 # A key: as long as a task repeats, nobody can have it, so its next run never waits for anybody's.
 make_gates($node);
-my $id = insert_task($node, key => 'k', queue => 'keys', repeat => '1 h', request => q{SELECT hold('key')});
+my $id = insert_task($node, key => 'k', queue => 'keys', repeat => '1 h',
+	request => q{SELECT hold('key')});
+my $same_key = q{INSERT INTO task (queue, key, request) VALUES ('keys', 'k', 'SELECT 1')};
 wait_for_state($node, $id, 'WORK');
-my ($rc, $out, $err) = $node->psql('postgres', q{INSERT INTO task (queue, key, request) VALUES ('keys', 'k', 'SELECT 1')});
+my ($rc, $out, $err) = $node->psql('postgres', $same_key);
 like($err, qr/duplicate key/, 'a key is taken while its task runs');
 open_gate($node, 'key');
 wait_for_state($node, $id, 'DONE');
-is(count_of($node, "key = 'k' AND state = 'PLAN' AND parent = $id"), 1, 'and goes to the next run');
-($rc, $out, $err) = $node->psql('postgres', q{INSERT INTO task (queue, key, request) VALUES ('keys', 'k', 'SELECT 1')});
+is(count_of($node, "key = 'k' AND state = 'PLAN' AND parent = $id"), 1, 'and goes to the next');
+($rc, $out, $err) = $node->psql('postgres', $same_key);
 like($err, qr/duplicate key/, 'and is taken');
 $session->quit;
 

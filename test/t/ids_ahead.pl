@@ -1,6 +1,7 @@
-# A role with INSERT alone cannot take ids that the sequence has yet to give: neither in a transaction
-# that it leaves open nor in a statement that does not end, so nobody's INSERT, no next run of a
-# repeating task and no start of a task waits for it. A TAP test, for it wants sessions that stay open.
+# A role with INSERT alone cannot take ids that the sequence has yet to give: neither in a
+# transaction that it leaves open nor in a statement that does not end, so nobody's INSERT, no next
+# run of a repeating task and no start of a task waits for it. A TAP test, for it wants sessions
+# that stay open.
 use strict;
 use warnings;
 use FindBin;
@@ -50,33 +51,42 @@ my ($rc, $out, $err) = $node->psql('postgres', sprintf($ways{INSERT}, next_id())
 like($err, qr/HINT:  Leave out "id"/, 'and the hint says what to do');
 
 # What harms nobody goes on: the default, an id behind the sequence; and for the owner, any.
-is(error_as('tenant', q{INSERT INTO task (dt, request) VALUES ('infinity', 'SELECT 1')}), '', 'the default');
+my $default = q{INSERT INTO task (dt, request) VALUES ('infinity', 'SELECT 1')};
+is(error_as('tenant', $default), '', 'the default');
 is(error_as('tenant', sprintf($ways{INSERT}, -5)), '', 'an id behind the sequence');
-is(error_as('deputy', sprintf($ways{INSERT}, next_id() + 1000)), '', 'a member of the owner, an id ahead');
-sql('COPY task (id, dt, request) FROM STDIN;' . sprintf("\n%s\tinfinity\tSELECT 1\n\\.\n", next_id() + 1001));
+is(error_as('deputy', sprintf($ways{INSERT}, next_id() + 1000)), '',
+	'a member of the owner, an id ahead');
+sql('COPY task (id, dt, request) FROM STDIN;'
+	  . sprintf("\n%s\tinfinity\tSELECT 1\n\\.\n", next_id() + 1001));
 sql('DELETE FROM task WHERE id >= ' . next_id());
 
 # A sequence that the owner lets start again, and one that runs backwards.
 sql('ALTER SEQUENCE task_id_seq RESTART 500');
 is(error_as('tenant', sprintf($ways{INSERT}, 500)), '42501', 'RESTART: the next id is ahead');
-is(error_as('tenant', q{INSERT INTO task (dt, request) VALUES ('infinity', 'SELECT 1')}), '', 'RESTART: the default');
+is(error_as('tenant', $default), '', 'RESTART: the default');
 sql('SELECT setval(\'task_id_seq\', 600)');
 is(error_as('tenant', sprintf($ways{INSERT}, 601)), '42501', 'setval: the next id is ahead');
 is(error_as('tenant', sprintf($ways{INSERT}, 599)), '', 'setval: one behind is not');
 
 # An open transaction that tries: others insert, repeat and start meanwhile.
-my $hostile = $node->background_psql('postgres', on_error_stop => 0, extra_params => [ '-U', 'tenant' ]);
+my @as_tenant = (on_error_stop => 0, extra_params => [ '-U', 'tenant' ]);
+my $many = q{INSERT INTO task (id, dt, request) SELECT n, 'infinity', 'SELECT 1'
+	FROM generate_series(} . next_id() . ', 5000) AS n';
+my $hostile = $node->background_psql('postgres', @as_tenant);
 $hostile->query('BEGIN; SAVEPOINT s');
-$hostile->query(q{INSERT INTO task (id, dt, request) SELECT n, 'infinity', 'SELECT 1' FROM generate_series(} . next_id() . q{, 5000) AS n});
+$hostile->query($many);
 $hostile->query('ROLLBACK TO s');
 # ... and one in a statement that does not end, which holds what it has inserted so far
-my $endless = $node->background_psql('postgres', on_error_stop => 0, extra_params => [ '-U', 'tenant' ]);
-$endless->query_until(qr/sent/, "\\echo sent\n" . q{INSERT INTO task (id, dt, request) SELECT n, 'infinity', 'SELECT 1'
-	FROM generate_series(} . next_id() . q{, 5000) AS n WHERE n < 5000 OR pg_sleep(600) IS NOT NULL;} . "\n");
-wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE usename = 'tenant' AND state = 'active' AND wait_event IS NULL});
-my $gone = sql(q{SET lock_timeout = '2 s'; INSERT INTO task (queue, repeat, active, max, request) VALUES ('gone', '1 s', '1 ms', 0, 'SELECT 1') RETURNING id});
+my $endless = $node->background_psql('postgres', @as_tenant);
+$endless->query_until(qr/sent/,
+	"\\echo sent\n$many WHERE n < 5000 OR pg_sleep(600) IS NOT NULL;\n");
+wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity
+	WHERE usename = 'tenant' AND state = 'active' AND wait_event IS NULL});
+my $gone = sql(q{SET lock_timeout = '2 s'; INSERT INTO task (queue, repeat, active, max, request)
+	VALUES ('gone', '1 s', '1 ms', 0, 'SELECT 1') RETURNING id});
 like($gone, qr/^\d+$/, 'an INSERT of another does not wait');
-my $chain = sql(q{SET lock_timeout = '2 s'; INSERT INTO task (queue, repeat, request) VALUES ('chain', '20 ms', 'SELECT 1') RETURNING id});
+sql(q{SET lock_timeout = '2 s'; INSERT INTO task (queue, repeat, request)
+	VALUES ('chain', '20 ms', 'SELECT 1')});
 wait_until($node, q{SELECT count(*) >= 3 FROM task WHERE queue = 'chain' AND state = 'DONE'});
 pass('a task repeats');
 wait_until($node, q{SELECT count(*) >= 2 FROM task WHERE queue = 'gone' AND state = 'GONE'});
@@ -91,9 +101,9 @@ wait_until($node, 'WITH d AS (DELETE FROM task RETURNING 1) SELECT count(*) = 0 
 # A table whose id comes from a sequence of its own, that is no identity.
 sql(q{ALTER TABLE task ALTER id DROP IDENTITY; CREATE SEQUENCE own START 9000 OWNED BY task.id;
 	ALTER TABLE task ALTER id SET DEFAULT nextval('own'); GRANT USAGE ON SEQUENCE own TO tenant});
-is(error_as('tenant', q{INSERT INTO task (dt, request) VALUES ('infinity', 'SELECT 1')}), '', 'a sequence of its own: the default');
-is(error_as('tenant', sprintf($ways{INSERT}, 9001)), '42501', 'a sequence of its own: an id ahead');
-is(error_as('tenant', sprintf($ways{INSERT}, 8999)), '', 'a sequence of its own: one behind');
+is(error_as('tenant', $default), '', 'its own sequence: the default');
+is(error_as('tenant', sprintf($ways{INSERT}, 9001)), '42501', 'its own sequence: an id ahead');
+is(error_as('tenant', sprintf($ways{INSERT}, 8999)), '', 'its own sequence: one behind');
 sql('ALTER SEQUENCE own INCREMENT -1');
 is(error_as('tenant', sprintf($ways{INSERT}, 9002)), '', 'backwards: a larger id is behind');
 is(error_as('tenant', sprintf($ways{INSERT}, 8998)), '42501', 'backwards: a smaller one is ahead');

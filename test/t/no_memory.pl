@@ -1,6 +1,6 @@
-# Out of memory, a scheduler waits before it tries again, twice as long each time and however often it
-# is woken, and reports that once; when there is memory again, it goes on. A TAP test, for it counts
-# what a scheduler does while others commit.
+# Out of memory, a scheduler waits before it tries again, twice as long each time and however often
+# it is woken, and reports that once; when there is memory again, it goes on. A TAP test, for it
+# counts what a scheduler does while others commit.
 use strict;
 use warnings;
 use FindBin;
@@ -20,7 +20,8 @@ sql(q{
 		PERFORM nextval('public.attempts');
 		RAISE EXCEPTION 'no memory' USING ERRCODE = 'out_of_memory';
 	END $$;
-	CREATE TRIGGER fail BEFORE UPDATE ON task FOR EACH ROW WHEN (NEW.state = 'WORK') EXECUTE FUNCTION fail()});
+	CREATE TRIGGER fail BEFORE UPDATE ON task FOR EACH ROW WHEN (NEW.state = 'WORK')
+		EXECUTE FUNCTION fail()});
 my $position = log_position($node);
 my $id = insert_task($node, request => 'SELECT 1');
 wait_until($node, q{SELECT last_value >= 2 FROM attempts});
@@ -28,7 +29,8 @@ wait_until($node, q{SELECT last_value >= 2 FROM attempts});
 # It is woken by many commits, and tries some times, each time after twice as long.
 my $begin = sql('SELECT clock_timestamp()');
 sql(q{INSERT INTO task (request) VALUES ('SELECT 1')}) for 1 .. 60;
-my $most = sql("SELECT ceil(5 + log(2, 1 + extract(epoch FROM clock_timestamp() - timestamptz '$begin')))");
+my $most = sql("SELECT ceil(5 + log(2, 1 + extract(epoch FROM
+	clock_timestamp() - timestamptz '$begin')))");
 cmp_ok(sql('SELECT last_value FROM attempts'), '<=', $most, 'many commits, few attempts');
 my $lines = () = log_since($node, $position) =~ /ERROR:  no memory/g;
 is($lines, 1, 'it was reported once');
