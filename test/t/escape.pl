@@ -151,10 +151,11 @@ for my $column ('', ', delete', ', repeat')
 {
 	my $gate = "squat$column";
 	my $value = { '' => '', ', delete' => ', true', ', repeat' => q(, '1 day') }->{$column};
-	my $next = sql('SELECT last_value + 1 FROM task_id_seq');
-	sql_as('amy', 'postgres', "INSERT INTO task (id, request$column) VALUES ($next, 'SELECT hold(\$\$$gate\$\$)'$value)");
+	my $next = sql_as('amy', 'postgres',
+		"INSERT INTO task (request$column) VALUES ('SELECT hold(\$\$$gate\$\$)'$value) RETURNING id");
 	wait_for_state($node, $next, 'WORK');
 	sql_as('amy', 'postgres', "DELETE FROM task WHERE id = $next");
+	sql("SELECT setval('task_id_seq', $next, false)");
 	is(sql_as('ben', 'postgres', "INSERT INTO task (request) VALUES ('INSERT INTO ran VALUES (\$\$$gate\$\$, current_user); SELECT hold(\$\$$gate ben\$\$)') RETURNING id"),
 		$next, "$gate: the next task has the id of a run without a row");
 	wait_for_state($node, $next, 'WORK');
@@ -207,7 +208,7 @@ $node->safe_psql('parts', 'ALTER TABLE active OWNER TO postgres');
 wait_until($node, q{SELECT count(*) = 1 FROM pg_policy WHERE polrelid = 'task'::regclass}, db => 'parts');
 $node->safe_psql('parts', 'GRANT INSERT, SELECT, UPDATE, DELETE ON task, active, finished TO carl, dora');
 refused('carl', 'parts', "INSERT INTO task (request, role) VALUES ('SELECT 1', 'postgres')", '.*row-level security', 'through the table');
-refused('carl', 'parts', "INSERT INTO active (id, request, role) VALUES (1000, 'ALTER ROLE carl SUPERUSER', 'postgres')",
+refused('carl', 'parts', "INSERT INTO active (id, request, role) VALUES (-1000, 'ALTER ROLE carl SUPERUSER', 'postgres')",
 	'cannot plan a task for a role that you may not become', 'past the table');
 $id = sql_as('dora', 'parts', q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id});
 wait_for_state($node, $id, 'DONE', db => 'parts');
