@@ -479,12 +479,11 @@ share_places(TimestampTz now)
 {
 	List *waiting = find_waiting(now);
 	int places = turns_free_places();
-	bool crowded = hash_get_num_entries(charges) > turns_places();
 	int needed = 0;
 	ListCell *cell;
 
-	shared_crowd(crowded);
-	if (crowded)
+	shared_crowd(list_length(waiting) > Max(places, 0));
+	if (hash_get_num_entries(charges) > turns_places())
 		report_crowd(turns_places());
 	else
 		crowd_reported = false;
