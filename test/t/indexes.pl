@@ -1,5 +1,7 @@
-# The indexes of the task table are known by what they are: nothing that a DBA does to one of them, or to
-# the table, and no setting has another made in its place, and whatever the cause, none is made for ever.
+# The indexes of the task table are known by what they are: nothing that a DBA does to one of them,
+# or to
+# the table, and no setting has another made in its place, and whatever the cause, none is made for
+# ever.
 use strict;
 use warnings;
 use FindBin;
@@ -33,7 +35,8 @@ sub new_database
 
 # Settings that change how the server prints, or reads, what an index is.
 my @settings = map { ["SET $_"] } (
-	"IntervalStyle = 'iso_8601'", "IntervalStyle = 'sql_standard'", "IntervalStyle = 'postgres_verbose'",
+	"IntervalStyle = 'iso_8601'", "IntervalStyle = 'sql_standard'",
+		"IntervalStyle = 'postgres_verbose'",
 	"quote_all_identifiers = on", "DateStyle = 'SQL, DMY'", "standard_conforming_strings = off",
 	"TimeZone = 'Asia/Kathmandu'", "transform_null_equals = on");
 for my $number (0 .. $#settings)
@@ -47,8 +50,10 @@ for my $number (0 .. $#settings)
 new_database('changed', []);
 for my $change ('ALTER TABLE task ALTER COLUMN queue TYPE text COLLATE "C"',
 	'ALTER INDEX task_plan_idx SET (fillfactor = 50)', 'ALTER INDEX task_work_idx RENAME TO work',
-	'ALTER INDEX task_active_idx ALTER COLUMN 1 SET STATISTICS 100', 'REINDEX TABLE task', 'REINDEX TABLE CONCURRENTLY task',
-	'DROP INDEX task_active_idx', 'DROP INDEX task_key_idx; CREATE UNIQUE INDEX mine ON task (queue, key) INCLUDE (id)
+	'ALTER INDEX task_active_idx ALTER COLUMN 1 SET STATISTICS 100', 'REINDEX TABLE task',
+		'REINDEX TABLE CONCURRENTLY task',
+	'DROP INDEX task_active_idx',
+		'DROP INDEX task_key_idx; CREATE UNIQUE INDEX mine ON task (queue, key) INCLUDE (id)
 	WHERE key IS NOT NULL AND state IN (\'PLAN\', \'WORK\')')
 {
 	$node->psql('changed', $change) == 0 or die $change;
@@ -56,29 +61,37 @@ for my $change ('ALTER TABLE task ALTER COLUMN queue TYPE text COLLATE "C"',
 }
 
 # Indexes that only look like ours do not serve: ours are made beside them.
-for my $like (['CREATE INDEX ON task (queue, key)', 'no condition'], ['CREATE INDEX ON task USING brin (id)', 'another method'],
+for my $like (['CREATE INDEX ON task (queue, key)', 'no condition'],
+	['CREATE INDEX ON task USING brin (id)', 'another method'],
 	['CREATE INDEX ON task (key, queue) WHERE key IS NOT NULL', 'another order'])
 {
 	sql('changed', "DROP INDEX IF EXISTS mine, task_key_idx; $like->[0]");
 	wait_until($node, "SELECT to_regclass('task_key_idx') IS NOT NULL", db => 'changed');
 }
-is($node->psql('changed', q{INSERT INTO task (request, key, dt) SELECT 'SELECT 1', 'k', 'infinity' FROM generate_series(1, 2)}),
+is($node->psql('changed', q{INSERT INTO task (request, key, dt) SELECT 'SELECT 1', 'k',
+	'infinity' FROM generate_series(1, 2)}),
 	3, 'the index of keys is there beside others');
 
-# One that is invalid (CREATE INDEX CONCURRENTLY has failed) is not taken for the one that it was to be.
+# One that is invalid (CREATE INDEX CONCURRENTLY has failed) is not taken for the one that it was
+# to be.
 new_database('invalid', []);
-sql('invalid', q{INSERT INTO task (request, dt) SELECT 'SELECT 1', 'infinity' FROM generate_series(1, 2)});
+sql('invalid', q{INSERT INTO task (request, dt) SELECT 'SELECT 1', 'infinity'
+	FROM generate_series(1, 2)});
 sql('invalid', q{DROP INDEX task_work_idx});
 wait_until($node, "SELECT to_regclass('task_work_idx') IS NOT NULL", db => 'invalid');
-isnt($node->psql('invalid', 'CREATE UNIQUE INDEX CONCURRENTLY failed ON task (queue, priority) WHERE dt IS NOT NULL'), 0,
+isnt($node->psql('invalid',
+	'CREATE UNIQUE INDEX CONCURRENTLY failed ON task (queue, priority) WHERE dt IS NOT NULL'), 0,
 	'an index is invalid');
 runs_in('invalid', 'no index more beside an invalid one');
 is(sql('invalid', "$indexes AND NOT indisvalid"), 1, 'and that is left alone');
 
-# Somebody sees to it that no index is ever as it should be: three are made, the scheduler says so and goes on.
-my $breaker = q{CREATE FUNCTION breaker() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+# Somebody sees to it that no index is ever as it should be: three are made, the scheduler says so
+# and goes on.
+my $breaker = q{
+	CREATE FUNCTION breaker() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 	BEGIN %s END $$;
-	CREATE EVENT TRIGGER breaker ON ddl_command_end WHEN TAG IN ('CREATE INDEX') EXECUTE FUNCTION breaker()};
+	CREATE EVENT TRIGGER breaker ON ddl_command_end WHEN TAG IN ('CREATE INDEX')
+	EXECUTE FUNCTION breaker()};
 my %broken = (
 	made_invalid => q{UPDATE pg_index SET indisvalid = false WHERE indexrelid =
 		to_regclass('public.task_plan_idx') OR indrelid = to_regclass('public.task')
@@ -91,14 +104,17 @@ for my $db (sort keys %broken)
 	sql('postgres', "CREATE DATABASE $db IS_TEMPLATE true");
 	sql($db, sprintf($breaker, $broken{$db} =~ s/%%/%/gr));
 	sql('postgres', "ALTER DATABASE $db IS_TEMPLATE false");
-	wait_for_log_line($node, qr/WARNING:  an index of the task table public\.task is not what it was made to be/, $position);
+	wait_for_log_line($node,
+		qr/WARNING:  an index of the task table public\.task is not what it was made to be/,
+		$position);
 	for my $time (1 .. 5)
 	{
 		sql($db, "ANALYZE task; COMMENT ON TABLE task IS '$time'");
 		run_task($node, db => $db, request => 'SELECT 1', queue => "q $time");
 	}
 	cmp_ok(sql($db, $indexes), '<=', 7, "$db: it is not made for ever");
-	is(scalar(() = log_since($node, $position) =~ /is not what it was made to be/g), 1, "$db: that was told once");
+	is(scalar(() = log_since($node, $position) =~ /is not what it was made to be/g), 1,
+		"$db: that was told once");
 	sql('postgres', "DROP DATABASE $db");
 }
 

@@ -1,4 +1,5 @@
-# Relations that the scheduler must not serve, for their rows are not only of this server, or not of all
+# Relations that the scheduler must not serve, for their rows are not only of this server, or not
+# of all
 # sessions, are refused by name; on a node of Citus the table stays local.
 use strict;
 use warnings;
@@ -9,7 +10,8 @@ use Test::More;
 
 my $node = new_node('main',
 	conf => "max_worker_processes = 40\npg_task.period = '100 ms'\n"
-	  . "citus.enable_ddl_propagation = on\ncitus.use_citus_managed_tables = on\nallow_system_table_mods = on");
+	  . "citus.enable_ddl_propagation = on\ncitus.use_citus_managed_tables = on\n"
+	  . 'allow_system_table_mods = on');
 my $columns = q{id bigint, dt timestamptz, request text, state text, attempt int};
 
 sub sql { return $node->safe_psql(@_) }
@@ -24,24 +26,31 @@ sub new_database
 }
 
 # [what is there, what takes it away, why it is refused]
-my $foreign = 'CREATE FOREIGN DATA WRAPPER nothing; CREATE SERVER nowhere FOREIGN DATA WRAPPER nothing;';
+my $foreign = 'CREATE FOREIGN DATA WRAPPER nothing;
+	CREATE SERVER nowhere FOREIGN DATA WRAPPER nothing;';
 my %refused = (
 	material => ["CREATE MATERIALIZED VIEW task AS SELECT 1 AS id", 'DROP MATERIALIZED VIEW task',
 		'It is not a table, but a materialized view\.'],
-	looks => ["CREATE VIEW task AS SELECT 1 AS id", 'DROP VIEW task', 'It is not a table, but a view\.'],
-	abroad => ["$foreign CREATE FOREIGN TABLE task ($columns) SERVER nowhere", 'DROP FOREIGN TABLE task',
+	looks => ["CREATE VIEW task AS SELECT 1 AS id", 'DROP VIEW task',
+		'It is not a table, but a view\.'],
+	abroad => ["$foreign CREATE FOREIGN TABLE task ($columns) SERVER nowhere",
+		'DROP FOREIGN TABLE task',
 		'It is not a table, but a foreign table\.'],
 	partly => ["$foreign CREATE TABLE task ($columns) PARTITION BY LIST (state);
 		CREATE TABLE here PARTITION OF task DEFAULT;
-		CREATE FOREIGN TABLE there PARTITION OF task FOR VALUES IN ('DONE') SERVER nowhere", 'DROP FOREIGN TABLE there',
+		CREATE FOREIGN TABLE there PARTITION OF task FOR
+			VALUES IN ('DONE') SERVER nowhere", 'DROP FOREIGN TABLE there',
 		'Its partition "there" is a foreign table\.'],
 	part => ["CREATE TABLE root ($columns) PARTITION BY LIST (state);
 		CREATE TABLE task PARTITION OF root DEFAULT", 'ALTER TABLE root DETACH PARTITION task',
 		'It is a partition of another table\.'],
-	managed => ["CREATE TABLE task ($columns); CREATE TABLE pg_catalog.pg_dist_partition (partmethod char, logicalrelid regclass);
+	managed => ["CREATE TABLE task ($columns);
+		CREATE TABLE pg_catalog.pg_dist_partition (partmethod char, logicalrelid regclass);
 		INSERT INTO pg_dist_partition VALUES ('n', 'pg_class'), ('h', 'task')",
-		"DELETE FROM pg_dist_partition WHERE logicalrelid = 'task'::regclass", 'Citus manages "task": it is in pg_dist_partition\.'],
-	managed_part => ["CREATE TABLE task ($columns) PARTITION BY LIST (state); CREATE TABLE piece PARTITION OF task DEFAULT;
+		"DELETE FROM pg_dist_partition WHERE logicalrelid = 'task'::regclass",
+			'Citus manages "task": it is in pg_dist_partition\.'],
+	managed_part => ["CREATE TABLE task ($columns) PARTITION BY LIST (state);
+		CREATE TABLE piece PARTITION OF task DEFAULT;
 		CREATE TABLE pg_catalog.pg_dist_partition (logicalrelid regclass, partmethod char);
 		INSERT INTO pg_dist_partition VALUES ('piece', 'h')",
 		"DELETE FROM pg_dist_partition", 'Citus manages "piece": it is in pg_dist_partition\.'],
@@ -49,7 +58,8 @@ my %refused = (
 		CREATE TABLE public.pg_dist_partition (logicalrelid regclass); CREATE TABLE task ($columns);
 		INSERT INTO public.pg_dist_partition VALUES ('task')"],
 	# another catalog of that name is none that we know
-	no_catalog => ["CREATE TABLE task ($columns); CREATE TABLE pg_catalog.pg_dist_partition (logicalrelid text);
+	no_catalog => ["CREATE TABLE task ($columns);
+		CREATE TABLE pg_catalog.pg_dist_partition (logicalrelid text);
 		INSERT INTO pg_dist_partition VALUES ('task')"]);
 for my $db (sort keys %refused)
 {
@@ -59,19 +69,23 @@ for my $db (sort keys %refused)
 	new_database($db, $make);
 	if ($mend)
 	{
-		wait_for_log_line($node, qr/public\.task is not a task table.*?DETAIL:  $why.*?scheduler of database "$db"/s,
+		wait_for_log_line($node,
+			qr/public\.task is not a task table.*?DETAIL:  $why.*?scheduler of database "$db"/s,
 			$position);
 		pass("$db: refused");
 		sql($db, $mend);
 	}
-	wait_until($node, q{SELECT count(*) = 3 FROM pg_trigger WHERE tgrelid = to_regclass('task')}, db => $db);
-	my $id = insert_task($node, db => $db, id => 7, request => 'SELECT 42', attempt => 0, state => 'PLAN', dt => 'now');
+	wait_until($node, q{SELECT count(*) = 3 FROM pg_trigger WHERE tgrelid = to_regclass('task')},
+		db => $db);
+	my $id = insert_task($node, db => $db, id => 7, request => 'SELECT 42', attempt => 0,
+		state => 'PLAN', dt => 'now');
 	wait_for_state($node, 7, 'DONE', db => $db);
 	pass("$db: served" . ($mend ? ' once that is mended' : ''));
 }
 
 # A table that comes under another engine while it is served.
-sql('not_managed', "BEGIN; INSERT INTO pg_catalog.pg_dist_partition VALUES ('task'); COMMENT ON TABLE task IS 'now';
+sql('not_managed', "BEGIN; INSERT INTO pg_catalog.pg_dist_partition VALUES ('task');
+	COMMENT ON TABLE task IS 'now';
 	ALTER TABLE task SET (fillfactor = 90); COMMIT");
 wait_for_log_line($node, qr/Citus manages "task".*?scheduler of database "not_managed"/s);
 
@@ -80,35 +94,44 @@ my $session = $node->background_psql('postgres', on_error_stop => 1);
 $session->query_safe("CREATE TEMP TABLE task ($columns)");
 my $schema = sql('postgres', "SELECT nspname FROM pg_namespace WHERE oid =
 	(SELECT relnamespace FROM pg_class WHERE relname = 'task' AND relpersistence = 't')");
-is(task($node, run_task($node, request => 'SELECT 1'), 'response'), '1', 'a temporary table is in nobody\'s way');
+is(task($node, run_task($node, request => 'SELECT 1'), 'response'), '1',
+	'a temporary table is in nobody\'s way');
 sql('postgres', "ALTER DATABASE postgres SET pg_task.schema = '$schema'; SELECT pg_reload_conf()");
-wait_for_log_line($node, qr/ERROR:  the task table cannot be in the temporary schema "$schema".*?HINT/s);
+wait_for_log_line($node,
+	qr/ERROR:  the task table cannot be in the temporary schema "$schema".*?HINT/s);
 sql('postgres', "ALTER DATABASE postgres RESET pg_task.schema; SELECT pg_reload_conf()");
 $session->quit;
 run_task($node, request => 'SELECT 1');
 
 # The owner of the table has pg_temp first in his path: no table is made there.
-sql('postgres', 'CREATE ROLE hasty LOGIN; ALTER ROLE hasty SET search_path = pg_temp; CREATE DATABASE hasty OWNER hasty');
+sql('postgres', 'CREATE ROLE hasty LOGIN; ALTER ROLE hasty SET search_path = pg_temp;
+	CREATE DATABASE hasty OWNER hasty');
 wait_for_log_line($node, qr/ERROR:  no schema has been selected.*?scheduler of database "hasty"/s);
 
 # Where Citus is: what the scheduler makes is not sent to the other nodes, nor given to Citus.
 new_database('citus', q{
 	CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
-		IF 'on' IN (current_setting('citus.enable_ddl_propagation'), current_setting('citus.use_citus_managed_tables'))
+		IF 'on' IN (current_setting('citus.enable_ddl_propagation'),
+			current_setting('citus.use_citus_managed_tables'))
 		THEN RAISE 'operation is not allowed on this node: %', TG_TAG; END IF; END $$;
 	CREATE EVENT TRIGGER refuse ON ddl_command_start EXECUTE FUNCTION refuse()});
 wait_for_table($node, db => 'citus');
-is(task($node, run_task($node, db => 'citus', request => 'SHOW citus.enable_ddl_propagation'), 'response', db => 'citus'),
+is(task($node, run_task($node, db => 'citus', request => 'SHOW citus.enable_ddl_propagation'),
+	'response', db => 'citus'),
 	'on', 'on a node of Citus: the table is made; a task has the setting as it is');
 
 # An unlogged table works; after a crash it is empty, and works.
-new_database('light', "CREATE UNLOGGED TABLE task (id bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY, dt timestamptz DEFAULT now(),
+new_database('light',
+	"CREATE UNLOGGED TABLE task (id bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
+	dt timestamptz DEFAULT now(),
 	request text, state text DEFAULT 'PLAN', attempt int DEFAULT 0)");
-wait_until($node, q{SELECT count(*) = 3 FROM pg_trigger WHERE tgrelid = 'task'::regclass}, db => 'light');
+wait_until($node, q{SELECT count(*) = 3 FROM pg_trigger WHERE tgrelid = 'task'::regclass},
+	db => 'light');
 run_task($node, db => 'light', request => 'SELECT 1');
 insert_task($node, db => 'light', request => 'SELECT pg_sleep(600)');
 crash($node);
 is(sql('light', 'SELECT count(*) FROM task'), 0, 'an unlogged table is empty after a crash');
-is(task($node, run_task($node, db => 'light', request => 'SELECT 2'), 'response', db => 'light'), '2', 'and is served');
+is(task($node, run_task($node, db => 'light', request => 'SELECT 2'), 'response', db => 'light'),
+	'2', 'and is served');
 
 done_testing();

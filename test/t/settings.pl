@@ -1,6 +1,8 @@
-# Whatever a DBA sets, for a database, for a role or in postgresql.conf: the core of what tasks do stays
+# Whatever a DBA sets, for a database, for a role or in postgresql.conf: the core of what tasks do
+# stays
 # the same, the table is made once and stays as it is, and no process of ours dies of it.
-# A database for each setting, one for all roles, and all that can go together in postgresql.conf: each is
+# A database for each setting, one for all roles, and all that can go together in postgresql.conf:
+# each is
 # filled with the same tasks, then all are looked at.
 use strict;
 use warnings;
@@ -11,44 +13,62 @@ use Test::More;
 
 my $node = new_node('main',
 	conf => "max_worker_processes = 120\nmax_connections = 60\npg_task.max_executors = 12\n"
-	  . "pg_task.period = '200 ms'\npg_task.idle_timeout = '200 ms'\nlog_statement = none\nfsync = off");
+	  . "pg_task.idle_timeout = '200 ms'\nlog_statement = none\nfsync = off");
 my $version = $node->safe_psql('postgres', 'SHOW server_version_num');
 
-# Each setting, and what else it does than leave all as it is: R, a task that writes fails; S, a statement of a
+# Each setting, and what else it does than leave all as it is: R, a task that writes fails; S, a
+# statement of a
 # task that takes long is cancelled; T, a transaction of a task that takes long ends its process.
 my @settings = (
 	['DateStyle', 'SQL, DMY'], ['DateStyle', 'German'], ['IntervalStyle', 'sql_standard'],
-	['IntervalStyle', 'postgres_verbose'], ['IntervalStyle', 'iso_8601'], ['TimeZone', 'Asia/Kathmandu'],
-	['bytea_output', 'escape'], ['extra_float_digits', '-5'], ['standard_conforming_strings', 'off'],
-	['default_transaction_isolation', 'serializable'], ['default_transaction_isolation', 'repeatable read'],
+	['IntervalStyle', 'postgres_verbose'], ['IntervalStyle', 'iso_8601'], ['TimeZone',
+		'Asia/Kathmandu'],
+	['bytea_output', 'escape'], ['extra_float_digits', '-5'], ['standard_conforming_strings',
+		'off'],
+	['default_transaction_isolation', 'serializable'], ['default_transaction_isolation',
+		'repeatable read'],
 	['default_transaction_read_only', 'on', 'R'], ['default_transaction_deferrable', 'on'],
 	['transaction_timeout', '400ms', 'T', 170000], ['idle_in_transaction_session_timeout', '5ms'],
 	['idle_session_timeout', '5ms'], ['statement_timeout', '400ms', 'S'], ['lock_timeout', '10ms'],
-	['log_statement', 'all'], ['log_min_duration_statement', '0'], ['log_error_verbosity', 'verbose'],
-	['log_min_error_statement', 'panic'], ['client_min_messages', 'error'], ['plan_cache_mode', 'force_custom_plan'],
+	['log_statement', 'all'], ['log_min_duration_statement', '0'], ['log_error_verbosity',
+		'verbose'],
+	['log_min_error_statement', 'panic'], ['client_min_messages', 'error'], ['plan_cache_mode',
+		'force_custom_plan'],
 	['plan_cache_mode', 'force_generic_plan'], ['default_table_access_method', 'heap'],
 	['default_toast_compression', 'lz4'], ['quote_all_identifiers', 'on'], ['row_security', 'off'],
-	['lc_messages', 'C'], ['transform_null_equals', 'on'], ['xmloption', 'document'], ['array_nulls', 'off'],
-	['enable_indexscan', 'off'], ['enable_nestloop', 'off'], ['jit_above_cost', '0'], ['default_tablespace', 'elsewhere'],
-	['session_replication_role', 'replica'], ['client_encoding', 'LATIN1'], ['synchronous_commit', 'off'],
-	['synchronous_commit', 'remote_apply'], ['exit_on_error', 'on', 'X'], ['search_path', 'pg_catalog'],
-	['max_parallel_workers_per_gather', '0'], [$version >= 160000 ? 'debug_parallel_query' : 'force_parallel_mode', 'on'],
-	['restrict_nonsystem_relation_kind', 'view,foreign-table', '', 170000], ['escape_string_warning', 'off'],
+	['lc_messages', 'C'], ['transform_null_equals', 'on'], ['xmloption', 'document'],
+		['array_nulls', 'off'],
+	['enable_indexscan', 'off'], ['enable_nestloop', 'off'], ['jit_above_cost', '0'],
+		['default_tablespace', 'elsewhere'],
+	['session_replication_role', 'replica'], ['client_encoding', 'LATIN1'], ['synchronous_commit',
+		'off'],
+	['synchronous_commit', 'remote_apply'], ['exit_on_error', 'on'], ['search_path',
+		'pg_catalog'],
+	['max_parallel_workers_per_gather', '0'], [$version >= 160000
+		? 'debug_parallel_query' : 'force_parallel_mode', 'on'],
+	['restrict_nonsystem_relation_kind', 'view,foreign-table', '', 170000],
+		['escape_string_warning', 'off'],
 	['timezone_abbreviations', 'Australia'], ['check_function_bodies', 'off'], ['work_mem', '64kB'],
 	['random_page_cost', '1000'], ['track_activities', 'off']);
 @settings = grep { ($_->[3] // 0) <= $version } @settings;
 # these do not go together with others in one file
-my %alone = map { $_ => 1 } qw(default_transaction_read_only transaction_timeout idle_session_timeout statement_timeout
-  exit_on_error default_tablespace log_statement log_min_duration_statement client_encoding track_activities
-  idle_in_transaction_session_timeout default_transaction_isolation enable_nestloop search_path lock_timeout);
+my %alone = map { $_ => 1 } qw(default_transaction_read_only transaction_timeout
+  idle_session_timeout statement_timeout
+  exit_on_error default_tablespace log_statement log_min_duration_statement
+  client_encoding track_activities
+  idle_in_transaction_session_timeout default_transaction_isolation
+  enable_nestloop search_path lock_timeout);
 
 sub literal { my ($value) = @_; $value =~ s/'/''/g; return "'$value'" }
 
 # The tests' own sessions are as they would be without.
-$ENV{PGOPTIONS} = join ' ', map { "-c $_" } qw(client_min_messages=warning standard_conforming_strings=on search_path=public
-  statement_timeout=0 lock_timeout=0 idle_session_timeout=0 idle_in_transaction_session_timeout=0 exit_on_error=off
+$ENV{PGOPTIONS} = join ' ',
+	map { "-c $_" } qw(client_min_messages=warning standard_conforming_strings=on search_path=public
+  statement_timeout=0 lock_timeout=0 idle_session_timeout=0 idle_in_transaction_session_timeout=0
+  exit_on_error=off
   default_transaction_read_only=off default_transaction_deferrable=off
-  session_replication_role=origin row_security=on transform_null_equals=off client_encoding=UTF8 enable_nestloop=on),
+  session_replication_role=origin row_security=on transform_null_equals=off
+  client_encoding=UTF8 enable_nestloop=on),
   $version >= 170000 ? 'transaction_timeout=0' : ();
 
 # The tasks of one database, or of one role: "name" is in their queue, "role" runs them.
@@ -58,27 +78,40 @@ sub plan_tasks
 	my $long = 'SELECT length(' . literal('x' x 9000) . ')';
 	my $tasks = qq{
 		BEGIN;
-		INSERT INTO task (queue, role, request) VALUES ('$name plain', '$role', 'SELECT 40 + 2 AS x, NULL AS y, \$\$\xc3\xa9\$\$ AS z');
-		INSERT INTO task (queue, role, request) VALUES ('$name long', '$role', '@{[ $long =~ s/'/''/gr ]}');
-		INSERT INTO task (queue, role, request, max) SELECT '$name limit', '$role', 'SELECT pg_sleep(0.02)', 1 FROM generate_series(1, 3);
-		INSERT INTO task (queue, role, request, repeat) VALUES ('$name repeat', '$role', 'SELECT 1', '1 day 1 hour');
-		INSERT INTO task (queue, role, request, retry, delay) VALUES ('$name retry', '$role', 'SELECT 1/0', 1, '10 ms');
-		INSERT INTO task (queue, role, request, dt, active) VALUES ('$name gone', '$role', 'SELECT 1', now() - interval '1 hour', '1 s');
-		INSERT INTO task (queue, role, request, key, dt) VALUES ('$name key', '$role', 'SELECT 1', 'k', 'infinity') ON CONFLICT DO NOTHING;
-		INSERT INTO task (queue, role, request, key, dt) VALUES ('$name key', '$role', 'SELECT 1', 'k', 'infinity') ON CONFLICT DO NOTHING;
-		INSERT INTO task (queue, role, request) VALUES ('$name write', '$role', 'CREATE TEMP TABLE mine (a int); INSERT INTO public.written VALUES (\$\$$name\$\$)');
-		INSERT INTO task (queue, role, request, dt) VALUES ('$name stop', '$role', 'SELECT 1', 'infinity');
+		INSERT INTO task (queue, role, request) VALUES ('$name plain', '$role',
+			'SELECT 40 + 2 AS x, NULL AS y, \$\$\xc3\xa9\$\$ AS z');
+		INSERT INTO task (queue, role, request) VALUES ('$name long', '$role',
+			'@{[ $long =~ s/'/''/gr ]}');
+		INSERT INTO task (queue, role, request, max) SELECT '$name limit', '$role',
+			'SELECT pg_sleep(0.02)', 1 FROM generate_series(1, 3);
+		INSERT INTO task (queue, role, request, repeat) VALUES ('$name repeat', '$role', 'SELECT 1',
+			'1 day 1 hour');
+		INSERT INTO task (queue, role, request, retry, delay) VALUES ('$name retry', '$role',
+			'SELECT 1/0', 1, '10 ms');
+		INSERT INTO task (queue, role, request, dt, active) VALUES ('$name gone', '$role',
+			'SELECT 1', now() - interval '1 hour', '1 s');
+		INSERT INTO task (queue, role, request, key, dt) VALUES ('$name key', '$role', 'SELECT 1',
+			'k', 'infinity') ON CONFLICT DO NOTHING;
+		INSERT INTO task (queue, role, request, key, dt) VALUES ('$name key', '$role', 'SELECT 1',
+			'k', 'infinity') ON CONFLICT DO NOTHING;
+		INSERT INTO task (queue, role, request) VALUES ('$name write', '$role',
+			'CREATE TEMP TABLE mine (a int); INSERT INTO public.written VALUES (\$\$$name\$\$)');
+		INSERT INTO task (queue, role, request, dt) VALUES ('$name stop', '$role', 'SELECT 1',
+			'infinity');
 		UPDATE task SET state = 'STOP' WHERE queue = '$name stop';
 		COMMIT;};
 
-	$tasks .= "INSERT INTO task (queue, role, request) VALUES ('$name slow', '$role', 'SELECT pg_sleep(0.7)')" if $effect =~ /S|T/;
+	$tasks .= "INSERT INTO task (queue, role, request)
+		VALUES ('$name slow', '$role', 'SELECT pg_sleep(0.7)')" if $effect =~ /S|T/;
 	$node->safe_psql($db, $tasks);
 }
 
 # What has become of them: a line for each queue.
 my $outcome = q{SELECT string_agg(line, E'\n' ORDER BY line) FROM (
-	SELECT split_part(queue, ' ', 2) || ' ' || string_agg(state || attempt || coalesce(sqlstate, '') ||
-		CASE WHEN queue ~ '(plain|long)$' THEN '=' || encode(convert_to(response, 'UTF8'), 'base64') ELSE '' END, ',' ORDER BY id) AS line
+	SELECT split_part(queue, ' ', 2) || ' ' || string_agg(state || attempt || coalesce(sqlstate,
+		'') ||
+		CASE WHEN queue ~ '(plain|long)$' THEN '=' || encode(convert_to(response, 'UTF8'),
+			'base64') ELSE '' END, ',' ORDER BY id) AS line
 	FROM public.task WHERE queue LIKE 'NAME %' GROUP BY queue) AS x};
 
 sub named { my ($sql, $name) = @_; return $sql =~ s/NAME/$name/gr }
@@ -86,7 +119,8 @@ sub named { my ($sql, $name) = @_; return $sql =~ s/NAME/$name/gr }
 # What a query says of the tasks of some names, one after another, when all have ended.
 my $settle = q{SET default_transaction_isolation = 'read committed';
 	DO $$ BEGIN FOR i IN 1 .. 6000 LOOP
-		PERFORM FROM public.task WHERE state = 'WORK' OR state = 'PLAN' AND dt < now() + interval '1 hour';
+		PERFORM FROM public.task WHERE state = 'WORK' OR state = 'PLAN'
+			AND dt < now() + interval '1 hour';
 		IF NOT found THEN RETURN; END IF;
 		PERFORM pg_sleep(0.01); END LOOP; RAISE 'the tasks do not end'; END $$;};
 sub results
@@ -96,7 +130,8 @@ sub results
 	return split /^--$/m, $node->safe_psql($db, $settle . join("; SELECT '--';", @queries));
 }
 
-# One row for each: what is expected is what comes out without any setting, but for the difference that it makes.
+# One row for each: what is expected is what comes out without any setting, but for the difference
+# that it makes.
 sub expected
 {
 	my ($normal, $effect) = @_;
@@ -111,13 +146,18 @@ sub expected
 my $elsewhere = $node->basedir . '/elsewhere';
 mkdir $elsewhere;
 $node->safe_psql('postgres', "CREATE TABLESPACE elsewhere LOCATION '$elsewhere'");
-$node->safe_psql('postgres', 'CREATE DATABASE model IS_TEMPLATE true; ALTER DATABASE model SET pg_task.schema = public');
-$node->safe_psql('model', 'CREATE TABLE written (what text); GRANT ALL ON written TO PUBLIC; GRANT ALL ON SCHEMA public TO PUBLIC');
+$node->safe_psql('postgres',
+	'CREATE DATABASE model IS_TEMPLATE true; ALTER DATABASE model SET pg_task.schema = public');
+$node->safe_psql('model',
+	'CREATE TABLE written (what text); GRANT ALL ON written TO PUBLIC;
+	GRANT ALL ON SCHEMA public TO PUBLIC');
 my @databases = ('without', 'roles', map { "set$_" } 0 .. $#settings);
 my $make = join "\n", map { "CREATE DATABASE $_ TEMPLATE model;" } @databases;
 $make .= join "\n", map { "ALTER DATABASE set$_ SET $settings[$_][0] = "
-	  . ($settings[$_][0] =~ /^(DateStyle|restrict_\w+)$/ ? "'$settings[$_][1]'" : literal($settings[$_][1])) . ';' } 0 .. $#settings;
-$make .= join "\n", map { "CREATE ROLE role$_ LOGIN SUPERUSER; ALTER ROLE role$_ SET $settings[$_][0] = "
+	  . ($settings[$_][0] =~ /^(DateStyle|restrict_\w+)$/
+	  	? "'$settings[$_][1]'" : literal($settings[$_][1])) . ';' } 0 .. $#settings;
+$make .= join "\n", map { "CREATE ROLE role$_ LOGIN SUPERUSER; ALTER ROLE role$_
+	SET $settings[$_][0] = "
 	  . literal($settings[$_][1]) . ';' } 0 .. $#settings;
 $make .= "ALTER DATABASE $_ SET pg_task.schema = public;" for @databases;
 $node->safe_psql('postgres', $make);
@@ -126,7 +166,8 @@ for my $db (@databases)
 {
 	for (1 .. 600)
 	{
-		last if $node->safe_psql($db, "SELECT to_regclass('public.task_key_idx') IS NOT NULL") eq 't';
+		last if $node->safe_psql($db,
+			"SELECT to_regclass('public.task_key_idx') IS NOT NULL") eq 't';
 		select(undef, undef, undef, 0.05);
 	}
 }
@@ -140,11 +181,14 @@ for my $number (0 .. $#settings)
 }
 
 # Tasks of a queue that ran at the same time, and the indexes of the table.
-my $limits = q{SELECT count(*) FROM public.task AS a JOIN public.task AS b ON a.id < b.id AND a.queue = b.queue
+my $limits = q{SELECT count(*) FROM public.task AS a JOIN public.task AS b ON a.id < b.id
+	AND a.queue = b.queue
 	AND (a.start, a.stop) OVERLAPS (b.start, b.stop) WHERE a.queue LIKE '% limit'};
 my $indexes = q{SELECT count(*) FROM pg_index WHERE indrelid = 'public.task'::regclass};
 my ($normal) = results('without', named($outcome, 'without'));
-like($normal, qr/^gone GONE057014\nkey PLAN0\nlimit DONE1,DONE1,DONE1\nlong DONE1=.*\nplain DONE1=.*\nrepeat DONE1,PLAN0\nretry FAIL222012\nstop STOP0\nwrite DONE1$/s,
+my @usual = ('gone GONE057014', 'key PLAN0', 'limit DONE1,DONE1,DONE1', 'long DONE1=.*',
+	'plain DONE1=.*', 'repeat DONE1,PLAN0', 'retry FAIL222012', 'stop STOP0', 'write DONE1');
+like($normal, qr/^@{[ join '\n', @usual ]}$/s,
 	'without any setting');
 my @roles = results('roles', map { named($outcome, "role$_") } 0 .. $#settings);
 for my $number (0 .. $#settings)
@@ -158,15 +202,49 @@ for my $number (0 .. $#settings)
 	is($roles[$number] =~ s/\A\n|\n\z//gr, $expected, "role: $name = $value");
 }
 is(join(',', results('roles', "$limits; $indexes")), "0\n5", 'the limits of all roles hold');
-unlike(slurp($node->logfile), qr/FATAL(?!.*transaction timeout)(?!.*division by zero)/, 'no process has died of a setting');
+unlike(slurp($node->logfile), qr/FATAL(?!.*transaction timeout)(?!.*division by zero)/,
+	'no process has died of a setting');
 
-# postgresql.conf: all that go together, the last of each name, in force by reload while the schedulers work.
+# postgresql.conf: all that go together, the last of each name, in force by reload while the
+# schedulers work.
 my %file = map { $_->[0] => $_->[1] } grep { !$alone{ $_->[0] } } @settings;
 set_conf($node, map { "$_ = " . literal($file{$_}) } sort keys %file);
 plan_tasks('without', 'file', 'postgres', '');
 my ($got, $more) = results('without', named($outcome, 'file'), $indexes);
 is($got =~ s/\n\z//r, $normal, 'postgresql.conf: ' . join(', ', sort keys %file));
 is($more =~ s/\A\n//r, 5, 'and no index more');
+
+# How long a transaction may take counts for the task, not for the writing of its outcome, which
+# waits for a lock.
+if ($version >= 170000)
+{
+	my $session = $node->background_psql('without', on_error_stop => 1);
+
+	make_gates($node, db => 'without');
+	$node->safe_psql('postgres', q{CREATE ROLE patient LOGIN SUPERUSER;
+		ALTER ROLE patient SET transaction_timeout = '3s'});
+	for my $case (["SELECT hold('failed'); SELECT 1/0", 'failed', 'FAIL22012'],
+		["SELECT hold('done')", 'done', 'DONE'])
+	{
+		my ($request, $gate, $end) = @$case;
+		my $id = insert_task($node, db => 'without', role => 'patient', request => $request);
+
+		wait_for_state($node, $id, 'WORK', db => 'without');
+		$session->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR UPDATE");
+		open_gate($node, $gate, db => 'without');
+		wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity
+			WHERE backend_type = 'pg_task executor'
+			AND usename = 'patient' AND wait_event_type = 'Lock'
+				AND xact_start < now() - interval '3500 ms'});
+		$session->query_safe('COMMIT');
+		wait_until($node, "SELECT state IN ('DONE', 'FAIL') FROM task WHERE id = $id",
+			db => 'without');
+		is(task($node, $id, "state || coalesce(sqlstate, '') || CASE attempt WHEN 1
+			THEN '' ELSE ' again' END", db => 'without'),
+			$end, "transaction_timeout: an outcome that waits for a lock: $end");
+	}
+	$session->quit;
+}
 
 sub slurp { local (@ARGV, $/) = (shift); return <> }
 
