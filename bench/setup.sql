@@ -72,7 +72,7 @@ BEGIN
         SELECT id, request INTO task_id, task_request
           FROM bench.loop
          WHERE state = 'PLAN'
-         ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role::text, dt, id
+         ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role::text, role_id, dt, id
          LIMIT 1
            FOR UPDATE SKIP LOCKED;
         EXIT WHEN NOT FOUND;
@@ -101,7 +101,7 @@ BEGIN
             SELECT id
               FROM bench.loop
              WHERE state = 'PLAN'
-             ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role::text, dt, id
+             ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role::text, role_id, dt, id
              LIMIT 64
                FOR UPDATE SKIP LOCKED
         ), claimed AS (

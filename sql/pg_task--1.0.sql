@@ -1,6 +1,12 @@
 -- complain if the script is sourced in psql
 \echo Use "CREATE EXTENSION pg_task" to load this file. \quit
 
+CREATE FUNCTION pg_catalog.pg_task_bound() RETURNS trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'pg_task_bound';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_bound() IS
+    'trigger on a task table: binds a new row to the role that has its name';
+
 CREATE FUNCTION pg_catalog.pg_task_planned() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'pg_task_planned';
 
@@ -25,11 +31,11 @@ CREATE FUNCTION pg_catalog.pg_task_watched(state text) RETURNS boolean
 COMMENT ON FUNCTION pg_catalog.pg_task_watched(text) IS
     'condition of the trigger on a task table: not our own bookkeeping';
 
-CREATE FUNCTION pg_catalog.pg_task_own(role name) RETURNS boolean
+CREATE FUNCTION pg_catalog.pg_task_own(role name, role_id bigint DEFAULT 0) RETURNS boolean
     LANGUAGE c STABLE STRICT LEAKPROOF PARALLEL SAFE COST 10 AS 'MODULE_PATHNAME', 'pg_task_own';
 
-COMMENT ON FUNCTION pg_catalog.pg_task_own(name) IS
-    'row security of a task table: may the current user act as this role';
+COMMENT ON FUNCTION pg_catalog.pg_task_own(name, bigint) IS
+    'row security of a task table: may the current user act as the role of this row';
 
 CREATE FUNCTION pg_catalog.pg_task_next(planned timestamptz, repeat interval, drift boolean,
                                         ended timestamptz,

@@ -21,6 +21,7 @@ typedef enum AsideBatch
 {
 	ASIDE_CLAIM,
 	ASIDE_UNSTARTED, /* what has expired, or may not run */
+	ASIDE_BINDING,	 /* what is bound to another role */
 	ASIDE_BATCHES
 } AsideBatch;
 

@@ -10,6 +10,7 @@
 #include "utils/memutils.h"
 
 #include "aside.h"
+#include "binding.h"
 #include "choice.h"
 #include "executor.h"
 #include "roles.h"
@@ -219,6 +220,18 @@ pass_over(WaitingGroup *group, TimestampTz now)
 	waiting_pass();
 }
 
+/* The rows of the group that is next are not bound to the role of this name: none is started. */
+static void
+leave_to_binding(WaitingGroup *group, TimestampTz now)
+{
+	TaskPlace place;
+
+	binding_add(&group->key);
+	while (waiting_drop(group, now, &place))
+		;
+	waiting_pass();
+}
+
 /* What is to become of the task that goes next. */
 typedef enum Verdict
 {
@@ -277,9 +290,14 @@ choice_make(const TaskTable *table, TimestampTz now, int limit, bool *wants_exec
 		}
 		if (entry == NULL)
 		{
-			Role role = roles_check(table->owner, name);
+			Role role = roles_check(table->owner, name, group->key.role_id);
 			Verdict verdict;
 
+			if (!role.settled)
+			{
+				leave_to_binding(group, now);
+				continue;
+			}
 			if (role.error)
 			{
 				int count = refuse(group, &role, limit - choice_count - refused, now);

@@ -34,6 +34,7 @@
 #include "shared.h"
 #include "table.h"
 
+PGDLLEXPORT Datum pg_task_bound(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_planned(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_numbered(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_removed(PG_FUNCTION_ARGS);
@@ -42,6 +43,7 @@ PGDLLEXPORT Datum pg_task_own(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_next(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_cancel(PG_FUNCTION_ARGS);
 
+PG_FUNCTION_INFO_V1(pg_task_bound);
 PG_FUNCTION_INFO_V1(pg_task_planned);
 PG_FUNCTION_INFO_V1(pg_task_numbered);
 PG_FUNCTION_INFO_V1(pg_task_removed);
@@ -80,6 +82,7 @@ typedef enum RowColumn
 	ROW_NOTIFY,
 	ROW_FORMAT,
 	ROW_REMOTE,
+	ROW_ROLE_ID,
 	ROW_COLUMNS
 } RowColumn;
 
@@ -115,6 +118,7 @@ static const struct
 	[ROW_NOTIFY] = {"notify", TEXTOID},
 	[ROW_FORMAT] = {"format", TEXTOID},
 	[ROW_REMOTE] = {"remote", TEXTOID},
+	[ROW_ROLE_ID] = {"role_id", INT8OID},
 };
 
 /* The row that the trigger is called for. */
@@ -152,6 +156,16 @@ row_value(const Row *row, RowColumn which, bool *isnull)
 	TupleDesc desc = RelationGetDescr(row->rel);
 
 	return SPI_getbinval(row->tuple, desc, column_number(desc, which), isnull);
+}
+
+/* What the row is bound to; 0: nothing. */
+static int64
+row_role_id(const Row *row)
+{
+	bool isnull;
+	Datum value = row_value(row, ROW_ROLE_ID, &isnull);
+
+	return isnull ? 0 : DatumGetInt64(value);
 }
 
 /* ---- what a user may write ---- */
@@ -405,15 +419,16 @@ static void
 check_rights(const Row *old, const Row *new)
 {
 	static const RowColumn fixed[] = {ROW_PID,	ROW_ATTEMPT, ROW_CRASHED, ROW_START,
-									  ROW_STOP, ROW_ID,		 ROW_ROLE};
+									  ROW_STOP, ROW_ID,		 ROW_ROLE,	  ROW_ROLE_ID};
 	int nfixed = old ? (int) lengthof(fixed) : 5; /* a new row has an id and a role */
 	bool isnull;
 	Datum role = row_value(new, ROW_ROLE, &isnull);
+	int64 role_id = row_role_id(new);
 	int i;
 
 	if (has_privs_of_role(GetUserId(), table_owner(new->rel)))
 		return;
-	if (isnull || !roles_may_act(GetUserId(), NameStr(*DatumGetName(role))))
+	if (isnull || !roles_may_act(GetUserId(), NameStr(*DatumGetName(role)), role_id))
 		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 						errmsg("cannot plan a task for a role that you may not become")));
 	for (i = 0; i < nfixed; i++)
@@ -462,6 +477,79 @@ pg_task_numbered(PG_FUNCTION_ARGS)
 	return PointerGetDatum(row.tuple);
 }
 
+/* ---- who a row belongs to ---- */
+
+/*
+ * An INSERT or UPDATE gave the row a role that it is not bound to: a trigger of the owner's came
+ * after ours, or the owner changed the column.  Bind it, with the rights of the current user:
+ * others than the owner cannot change either column.
+ */
+static void
+bind_row(const Row *row, int64 role_id)
+{
+	Oid types[] = {INT8OID, TIDOID};
+	Datum values[] = {Int64GetDatum(role_id), PointerGetDatum(&row->tuple->t_self)};
+	char *name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(row->rel)),
+											RelationGetRelationName(row->rel));
+
+	SPI_connect();
+	if (SPI_execute_with_args(psprintf("UPDATE ONLY %s AS t SET role_id = $1"
+									   " WHERE t.ctid OPERATOR(pg_catalog.=) $2",
+									   name),
+							  2, types, values, NULL, false, 0) != SPI_OK_UPDATE ||
+		SPI_processed != 1)
+		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
+						errmsg("could not bind a task to its role"),
+						errdetail("The row was changed again by a trigger, or is hidden by a"
+								  " policy.")));
+	SPI_finish();
+}
+
+/* A new row, or one whose role was changed, is bound to the role that has its name now. */
+static void
+check_binding(const Row *old, const Row *new)
+{
+	bool isnull;
+	Datum role = row_value(new, ROW_ROLE, &isnull);
+	int64 role_id;
+
+	if (isnull || (old && is_same(old, new, ROW_ROLE) && is_same(old, new, ROW_ROLE_ID)))
+		return;
+	role_id = roles_bind(NameStr(*DatumGetName(role)));
+	if (role_id != row_role_id(new))
+		bind_row(new, role_id);
+}
+
+/*
+ * Trigger, BEFORE INSERT, FOR EACH ROW.  Binds the row to the role that has its name now,
+ * whatever the INSERT says; but the next row of a repeating task stays with the role of the one
+ * before.
+ */
+Datum
+pg_task_bound(PG_FUNCTION_ARGS)
+{
+	TriggerData *data = (TriggerData *) fcinfo->context;
+	Row row;
+	Datum role;
+	Datum value;
+	bool isnull;
+	int number;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(data->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || !TRIGGER_FIRED_BY_INSERT(data->tg_event))
+		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+						errmsg("pg_task_bound must be called BEFORE INSERT, FOR EACH ROW")));
+	row.rel = data->tg_relation;
+	row.tuple = data->tg_trigtuple;
+	role = row_value(&row, ROW_ROLE, &isnull);
+	if (isnull || (table_acts() && row_role_id(&row) != 0))
+		return PointerGetDatum(row.tuple);
+	value = Int64GetDatum(roles_bind(NameStr(*DatumGetName(role))));
+	number = column_number(RelationGetDescr(row.rel), ROW_ROLE_ID);
+	return PointerGetDatum(heap_modify_tuple_by_cols(row.tuple, RelationGetDescr(row.rel), 1,
+													 &number, &value, &isnull));
+}
+
 /* ---- where a row waits ---- */
 
 /* Read the group and the place of a row.  False: a note cannot hold it. */
@@ -486,6 +574,7 @@ read_note(const Row *row, SharedNote *note)
 		toast_raw_datum_size(queue) - VARHDRSZ >= NAMEDATALEN)
 		return false;
 	note->role = *DatumGetName(role);
+	note->role_id = row_role_id(row);
 	text_to_cstring_buffer(DatumGetTextPP(queue), note->queue, NAMEDATALEN);
 	return true;
 }
@@ -514,6 +603,8 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	old.tuple = data->tg_trigtuple;
 	before = TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? &old : NULL;
 	check_rights(before, &row);
+	if (!table_acts())
+		check_binding(before, &row);
 	check_state(before, &row);
 	check_row(&row);
 	if (Shared && is_state(&row, "PLAN"))
@@ -556,11 +647,14 @@ pg_task_watched(PG_FUNCTION_ARGS)
 				   (VARSIZE_ANY_EXHDR(state) == 4 && memcmp(VARDATA_ANY(state), "PLAN", 4) == 0));
 }
 
-/* pg_task_own(role): may the current user act as this role?  The row security of the task table. */
+/*
+ * pg_task_own(role, role_id): may the current user act as the role of this row?  The row security
+ * of the task table.
+ */
 Datum
 pg_task_own(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_BOOL(roles_may_act(GetUserId(), NameStr(*PG_GETARG_NAME(0))));
+	PG_RETURN_BOOL(roles_may_act(GetUserId(), NameStr(*PG_GETARG_NAME(0)), PG_GETARG_INT64(1)));
 }
 
 /*

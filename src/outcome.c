@@ -9,7 +9,6 @@
 #include "postgres.h"
 
 #include "common/pg_prng.h"
-#include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 
@@ -72,7 +71,7 @@ outcome_done(const TaskTable *table, TaskRun run, const char *role, const TaskRe
 static void
 decide(TaskResult *result, const QueueRetry *retry)
 {
-	SettingsTask role = roles_settings(get_role_oid(retry->role, true));
+	SettingsTask role = roles_settings(roles_bound(retry->role, retry->role_id));
 	int limit = retry->retry >= 0 ? retry->retry : role.retry;
 	int64 delay = retry->delay >= 0 ? retry->delay : (int64) role.delay * 1000;
 	double backoff = retry->backoff >= 0 ? retry->backoff : role.backoff;

@@ -80,6 +80,7 @@ queue_look(const TaskTable *table, QueueHead **heads)
 		head->group.role = statement_text(caller, i, 4);
 		head->place.dt = DatumGetTimestampTz(statement_value(i, 5));
 		head->place.id = DatumGetInt64(statement_value(i, 6));
+		head->group.role_id = DatumGetInt64(statement_value(i, 7));
 	}
 	SPI_finish();
 	return (int) count;
@@ -106,7 +107,7 @@ queue_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int 
 		   TaskPlace **places)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	Datum values[7];
+	Datum values[8];
 	int count;
 
 	SPI_connect();
@@ -117,6 +118,7 @@ queue_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int 
 	values[4] = TimestampTzGetDatum(after.dt);
 	values[5] = Int64GetDatum(after.id);
 	values[6] = Int64GetDatum(limit);
+	values[7] = Int64GetDatum(group->role_id);
 	count = returned_places(caller, execute(STATEMENT_PEEK, table, values, NULL), places);
 	SPI_finish();
 	return count;
@@ -125,8 +127,8 @@ queue_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int 
 static void
 candidate_arrays(const QueueCandidate *candidates, int count, Datum *values)
 {
-	static const Oid types[] = {INT8OID, TEXTOID,	INT4OID, INT4OID,		TEXTOID,
-								INT4OID, FLOAT8OID, BOOLOID, TIMESTAMPTZOID};
+	static const Oid types[] = {INT8OID, TEXTOID,	INT4OID, INT4OID,		 TEXTOID,
+								INT4OID, FLOAT8OID, BOOLOID, TIMESTAMPTZOID, INT8OID};
 	Datum *elements[lengthof(types)];
 	int ntypes = lengthof(types);
 	int i;
@@ -146,6 +148,7 @@ candidate_arrays(const QueueCandidate *candidates, int count, Datum *values)
 		elements[6][i] = Float8GetDatum(candidates[i].active / 1000.0);
 		elements[7][i] = BoolGetDatum(candidates[i].apart);
 		elements[8][i] = TimestampTzGetDatum(candidates[i].place.dt);
+		elements[9][i] = Int64GetDatum(group->role_id);
 	}
 	for (i = 0; i < ntypes; i++)
 		values[i < 6 ? i : i + 2] = statement_array(elements[i], count, types[i]);
@@ -160,7 +163,7 @@ queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
 			QueueClaim **claims)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	Datum values[11];
+	Datum values[12];
 	uint64 claimed;
 	uint64 i;
 
@@ -184,6 +187,7 @@ queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
 		claim->format = statement_text(caller, i, 6);
 		claim->request = statement_text(caller, i, 7);
 		claim->role = statement_text(caller, i, 8);
+		claim->role_id = DatumGetInt64(statement_value(i, 9));
 	}
 	SPI_finish();
 	return (int) claimed;
@@ -387,6 +391,54 @@ queue_refuse(const TaskTable *table, QueueRow row, const char *error, const char
 	return refused;
 }
 
+/* The arguments $1 to $4 of a statement on waiting rows of a group. */
+static void
+group_values(const TaskGroup *group, const int64 *ids, int count, Datum *values)
+{
+	Datum *elements = palloc(count * sizeof(Datum));
+	int i;
+
+	for (i = 0; i < count; i++)
+		elements[i] = Int64GetDatum(ids[i]);
+	values[0] = statement_array(elements, count, INT8OID);
+	values[1] = CStringGetTextDatum("PLAN");
+	values[2] = CStringGetTextDatum(group->role);
+	values[3] = Int64GetDatum(group->role_id);
+}
+
+/* Fail waiting tasks of a group whose role is gone.  Returns how many: others are locked. */
+int
+queue_role_gone(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
+				const char *error, const char *sqlstate)
+{
+	Datum values[7];
+
+	SPI_connect();
+	group_values(group, ids, count, values);
+	values[4] = CStringGetTextDatum(error);
+	values[5] = CStringGetTextDatum(sqlstate);
+	values[6] = CStringGetTextDatum(psprintf("ERROR:  %s", error));
+	count = (int) execute(STATEMENT_ROLE_GONE, table, values, NULL);
+	SPI_finish();
+	return count;
+}
+
+/* Bind waiting tasks of a group to a role, under its name.  Returns how many: others are locked. */
+int
+queue_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
+		   const char *role, int64 role_id)
+{
+	Datum values[6];
+
+	SPI_connect();
+	group_values(group, ids, count, values);
+	values[4] = CStringGetTextDatum(role);
+	values[5] = Int64GetDatum(role_id);
+	count = (int) execute(STATEMENT_BIND, table, values, NULL);
+	SPI_finish();
+	return count;
+}
+
 /* The request of a run, or NULL when the row is no longer that run. */
 char *
 queue_request(const TaskTable *table, TaskRun run)
@@ -490,6 +542,7 @@ queue_retry(const TaskTable *table, TaskRun run, bool wait, QueueRetry *retry)
 			statement_is_null(0, 7) ? DT_NOEND : DatumGetTimestampTz(statement_value(0, 7));
 		retry->repeats = DatumGetBool(statement_value(0, 8));
 		retry->role = statement_text(caller, 0, 9);
+		retry->role_id = DatumGetInt64(statement_value(0, 10));
 	}
 	SPI_finish();
 	return found;

@@ -43,6 +43,7 @@ typedef struct QueueClaim
 	char *format;  /* NULL for NULL */
 	char *request; /* NULL when longer than was asked for */
 	char *role;
+	int64 role_id;
 } QueueClaim;
 
 /* A row: its id, and because that may not be unique in a partitioned table, its role. */
@@ -80,6 +81,7 @@ typedef struct QueueRetry
 	TimestampTz expires; /* by "active" alone; DT_NOEND for NULL */
 	bool repeats;
 	char *role;
+	int64 role_id;
 } QueueRetry;
 
 extern int queue_look(const TaskTable *table, QueueHead **heads);
@@ -99,6 +101,10 @@ extern int queue_expire(const TaskTable *table, TimestampTz now, const QueueCand
 extern TimestampTz queue_expiry(const TaskTable *table);
 extern bool
 queue_refuse(const TaskTable *table, QueueRow row, const char *error, const char *sqlstate);
+extern int queue_role_gone(const TaskTable *table, const TaskGroup *group, const int64 *ids,
+						   int count, const char *error, const char *sqlstate);
+extern int queue_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
+					  const char *role, int64 role_id);
 extern char *queue_request(const TaskTable *table, TaskRun run);
 extern bool queue_finish(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool queue_end(const TaskTable *table, TaskRun run, const TaskResult *result);

@@ -25,6 +25,8 @@ typedef enum QueueStatement
 	STATEMENT_WORK,
 	STATEMENT_APART,
 	STATEMENT_REFUSE,
+	STATEMENT_ROLE_GONE,
+	STATEMENT_BIND,
 	STATEMENT_EXPIRED,
 	STATEMENT_EXPIRE,
 	STATEMENT_EXPIRY,
@@ -42,14 +44,15 @@ typedef enum QueueStatement
 #define G_QUEUE "t.queue COLLATE \"C\""
 #define G_MAX "coalesce(t.max, 2147483647)"
 #define G_ROLE "t.role::text"
-#define G_ALL G_QUEUE ", " G_MAX ", t.priority, " G_ROLE
+#define G_ALL G_QUEUE ", " G_MAX ", t.priority, " G_ROLE ", t.role_id"
 
 /*
  * Not what an owner's own table may hold, and nobody can order.  Said so that the server
  * does not take it for a condition on the index, where it would hide a better one.
  */
-#define COMPLETE \
-	"(t.queue IS NULL OR t.priority IS NULL OR t.role IS NULL OR t.dt IS NULL) IS NOT TRUE"
+#define COMPLETE                                                                    \
+	"(t.queue IS NULL OR t.priority IS NULL OR t.role IS NULL OR t.role_id IS NULL" \
+	" OR t.dt IS NULL) IS NOT TRUE"
 
 /*
  * The trigger bounds these, but a row may have come past it: what is longer is neither
@@ -87,6 +90,13 @@ typedef enum QueueStatement
 	"   AND " CLAIMED("r") " = a.claimed AND r.state = 'WORK'" \
 	"   FOR NO KEY UPDATE OF r SKIP LOCKED"
 
+/* Of the rows with these ids, those that wait, say this role, and that nobody locks. */
+#define ROWS_OF_ROLE \
+	"SELECT t.id, t.tableoid AS oid, t.ctid AS tid" \
+	"  FROM unnest($1) AS c (id)" \
+	"  JOIN %1$s AS t ON t.id = c.id AND t.state = $2 AND t.role = $3::name AND t.role_id = $4" \
+	"   FOR NO KEY UPDATE OF t SKIP LOCKED"
+
 /* What decides whether a run is tried again. */
 #define RETRY \
 	"SELECT coalesce(t.failed, 0), coalesce(t.crashed, 0), coalesce(t.retry, -1)," \
@@ -96,7 +106,7 @@ typedef enum QueueStatement
 	"       " PLANNED "," \
 	"       ((" PLANNED " AT TIME ZONE 'UTC')" \
 	"        + CASE WHEN t.active < interval '100 years' THEN t.active END) AT TIME ZONE 'UTC'," \
-	"       t.repeat IS NOT NULL, coalesce(t.role::text, '')" \
+	"       t.repeat IS NOT NULL, coalesce(t.role::text, ''), coalesce(t.role_id, 0)" \
 	"  FROM %1$s AS t" \
 	" WHERE t.id = $1 AND t.attempt = $2 AND " CLAIMED("t") " = $3 AND t.state = 'WORK'" \
 	"   FOR NO KEY UPDATE OF t"
@@ -108,16 +118,17 @@ typedef enum QueueStatement
  */
 #define CLAIM_TYPES \
 	{INT8ARRAYOID, TEXTARRAYOID, INT4ARRAYOID, INT4ARRAYOID, TEXTARRAYOID, INT4ARRAYOID, \
-	 TIMESTAMPTZOID, TEXTOID, FLOAT8ARRAYOID, BOOLARRAYOID, TIMESTAMPTZARRAYOID}
+	 TIMESTAMPTZOID, TEXTOID, FLOAT8ARRAYOID, BOOLARRAYOID, TIMESTAMPTZARRAYOID, INT8ARRAYOID}
 #define CLAIM(claimable) \
 	"WITH c AS MATERIALIZED (" \
 	"SELECT t.id, t.tableoid AS oid, t.ctid AS tid, c.pid" \
 	"  FROM ROWS FROM (unnest($1), unnest($2), unnest($3), unnest($4), unnest($5), unnest($6)," \
-	"                  unnest($9), unnest($10), unnest($11))" \
-	"       AS c (id, queue, max, priority, role, pid, active, apart, dt)" \
+	"                  unnest($9), unnest($10), unnest($11), unnest($12))" \
+	"       AS c (id, queue, max, priority, role, pid, active, apart, dt, role_id)" \
 	"  JOIN %1$s AS t ON t.id = c.id AND t.state = $8 AND t.dt = c.dt AND t.dt <= $7" \
 	"   AND t.queue = c.queue AND " G_MAX " = c.max AND t.priority = c.priority" \
-	"   AND t.role = c.role::name AND (coalesce(t.crashed, 0) = 0 OR c.apart)" \
+	"   AND t.role = c.role::name AND t.role_id = c.role_id" \
+	"   AND (coalesce(t.crashed, 0) = 0 OR c.apart)" \
 	"   AND " EXPIRED("c.active", "$7") " IS NOT TRUE" \
 	"   FOR NO KEY UPDATE OF t SKIP LOCKED" \
 	") UPDATE %1$s AS t" \
@@ -129,12 +140,12 @@ typedef enum QueueStatement
 	"                THEN (extract(epoch FROM t.timeout) * 1000000)::int8 END," \
 	"           t.repeat IS NOT NULL, t.delete, substr(t.format, 1, 8)," \
 	"           CASE WHEN octet_length(t.request) <= " CppAsString2(SHARED_REQUEST) \
-	"                THEN t.request END, t.role::text"
+	"                THEN t.request END, t.role::text, t.role_id"
 
 static Statement statements[STATEMENTS] = {
 	/* from group to group, one descent of the index each */
 	[STATEMENT_LOOK] = {.sql =
-		"WITH RECURSIVE g (queue, max, priority, role, dt, id) AS ("
+		"WITH RECURSIVE g (queue, max, priority, role, role_id, dt, id) AS ("
 		"(SELECT " G_ALL ", t.dt, t.id"
 		"   FROM %1$s AS t"
 		"  WHERE t.state = 'PLAN' AND " COMPLETE
@@ -146,25 +157,26 @@ static Statement statements[STATEMENTS] = {
 		"        SELECT " G_ALL ", t.dt, t.id"
 		"          FROM %1$s AS t"
 		"         WHERE t.state = 'PLAN' AND " COMPLETE
-		"           AND (" G_ALL ") > (g.queue, g.max, g.priority, g.role)"
+		"           AND (" G_ALL ") > (g.queue, g.max, g.priority, g.role, g.role_id)"
 		"         ORDER BY " G_ALL ", t.dt, t.id"
 		"         LIMIT 1) AS n"
-		") SELECT " SHORT_QUEUE("g.queue") ", max, priority, role, dt, id FROM g"},
+		") SELECT " SHORT_QUEUE("g.queue") ", max, priority, role, dt, id, role_id FROM g"},
 
-	[STATEMENT_PEEK] = {.nargs = 7, .types = {TEXTOID, INT4OID, INT4OID, TEXTOID, TIMESTAMPTZOID,
-		 INT8OID, INT8OID}, .sql =
+	[STATEMENT_PEEK] = {.nargs = 8, .types = {TEXTOID, INT4OID, INT4OID, TEXTOID, TIMESTAMPTZOID,
+		 INT8OID, INT8OID, INT8OID}, .sql =
 		"SELECT t.dt, t.id"
 		"  FROM %1$s AS t"
 		" WHERE t.state = 'PLAN'"
 		"   AND " G_QUEUE " = $1 AND " G_MAX " = $2 AND t.priority = $3 AND " G_ROLE " = $4"
+		"   AND t.role_id = $8"
 		"   AND (t.dt, t.id) > ($5, $6)"
 		" ORDER BY t.dt, t.id"
 		" LIMIT $7"},
 
-	[STATEMENT_CLAIM] = {.nargs = 11, .types = CLAIM_TYPES, .sql = CLAIM("c")},
+	[STATEMENT_CLAIM] = {.nargs = 12, .types = CLAIM_TYPES, .sql = CLAIM("c")},
 
 	/* of rows with the same id one alone: a run is known by its id and the time of its claim */
-	[STATEMENT_CLAIM_PARTITIONED] = {.nargs = 11, .types = CLAIM_TYPES, .sql =
+	[STATEMENT_CLAIM_PARTITIONED] = {.nargs = 12, .types = CLAIM_TYPES, .sql =
 		 CLAIM("(SELECT DISTINCT ON (c.id) c.* FROM c) AS c")},
 
 	/* the scheduler waits for nobody's row locks */
@@ -224,6 +236,24 @@ static Statement statements[STATEMENTS] = {
 		"   SET state = 'FAIL', stop = clock_timestamp(), error = $2, sqlstate = $3, response = $4"
 		"  FROM c"
 		" WHERE t.id = c.id AND t.role = $5::name AND t.state = 'PLAN'"},
+
+	/* waiting rows of a role that is gone: what repeats ends */
+	[STATEMENT_ROLE_GONE] = {.nargs = 7, .types = {INT8ARRAYOID, TEXTOID, TEXTOID, INT8OID, TEXTOID,
+		 TEXTOID, TEXTOID}, .sql =
+		"WITH c AS MATERIALIZED (" ROWS_OF_ROLE ")"
+		" UPDATE %1$s AS t"
+		"    SET state = 'FAIL', stop = clock_timestamp(), error = $5, sqlstate = $6, response = $7"
+		"   FROM c"
+		"  WHERE t.id = c.id AND t.tableoid = c.oid AND t.ctid = c.tid"},
+
+	/* waiting rows that say another name than their role has, or are bound to none */
+	[STATEMENT_BIND] = {.nargs = 6, .types = {INT8ARRAYOID, TEXTOID, TEXTOID, INT8OID, TEXTOID,
+		 INT8OID}, .sql =
+		"WITH c AS MATERIALIZED (" ROWS_OF_ROLE ")"
+		" UPDATE %1$s AS t"
+		"    SET role = $5::name, role_id = $6"
+		"   FROM c"
+		"  WHERE t.id = c.id AND t.tableoid = c.oid AND t.ctid = c.tid"},
 
 	[STATEMENT_EXPIRED] = {.nargs = 2, .types = {TIMESTAMPTZOID, INT8OID}, .sql =
 		"SELECT t.dt, t.id"

@@ -11,6 +11,7 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xlog.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_db_role_setting.h"
@@ -21,6 +22,7 @@
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/hsearch.h"
+#include "utils/inval.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
@@ -139,13 +141,16 @@ roles_settings(Oid role)
 	return entry->values;
 }
 
-/* May a session of "user" act as the role of this name?  Not if there is none. */
-bool
-roles_may_act(Oid user, const char *name)
+/*
+ * The upper half of what roles_bind returns: it tells this cluster from others, whose roles have
+ * other oids, for a dump or a replicated row brings theirs along.
+ */
+static uint32
+cluster_tag(void)
 {
-	Oid role = get_role_oid(name, true);
+	uint64 identifier = GetSystemIdentifier();
 
-	return OidIsValid(role) && compat_may_become(user, role);
+	return (uint32) (identifier ^ (identifier >> 32));
 }
 
 /*
@@ -170,19 +175,108 @@ read_limits(Role *role, Form_pg_authid form)
 	}
 }
 
-/* May the owner of a task table have tasks run as the role of this name, here and now? */
-Role
-roles_check(Oid owner, const char *name)
+static int64
+bind_to(Oid role)
 {
-	Role role = {.oid = get_role_oid(name, true), .sqlstate = ERRCODE_UNDEFINED_OBJECT};
-	HeapTuple tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role.oid));
+	return OidIsValid(role) ? (int64) (((uint64) cluster_tag() << 32) | role) : 0;
+}
+
+/* What roles_bind has found last: rows come in crowds of one role. */
+static struct
+{
+	bool valid;
+	bool watched;
+	NameData name;
+	int64 id;
+} last_bound;
+
+static void
+roles_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
+				  uint32 hash pg_attribute_unused())
+{
+	last_bound.valid = false;
+}
+
+/* What binds a row to the role that has this name now: its column "role_id".  0: there is none. */
+int64
+roles_bind(const char *name)
+{
+	int64 id;
+
+	if (last_bound.valid && strcmp(NameStr(last_bound.name), name) == 0)
+		return last_bound.id;
+	if (!last_bound.watched)
+		CacheRegisterSyscacheCallback(AUTHOID, roles_invalidated, (Datum) 0);
+	last_bound.watched = true;
+	id = bind_to(get_role_oid(name, true));
+	namestrcpy(&last_bound.name, name);
+	last_bound.id = id;
+	last_bound.valid = true;
+	return id;
+}
+
+static bool
+is_bound(int64 id)
+{
+	return id != 0 && (uint32) ((uint64) id >> 32) == cluster_tag();
+}
+
+/*
+ * The role of a row with this name and "role_id".  A row that is not bound, or comes from
+ * another cluster, is of the role that has its name.  The role may be gone.
+ */
+Oid
+roles_bound(const char *name, int64 id)
+{
+	return is_bound(id) ? (Oid) (uint32) id : get_role_oid(name, true);
+}
+
+/* May a session of "user" act as the role of a row?  Not if it is gone. */
+bool
+roles_may_act(Oid user, const char *name, int64 id)
+{
+	Oid role = roles_bound(name, id);
+
+	return SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)) && compat_may_become(user, role);
+}
+
+/* The role of a row, and whether the row says so; without rights and settings. */
+Role
+roles_find(const char *name, int64 id)
+{
+	Role role = {.oid = roles_bound(name, id), .sqlstate = ERRCODE_UNDEFINED_OBJECT};
+
+	role.name = GetUserNameFromId(role.oid, true);
+	if (role.name)
+		role.id = bind_to(role.oid);
+	else if (is_bound(id))
+		role.error = psprintf("role \"%s\" of the task was dropped", name);
+	else
+		role.error = psprintf("role \"%s\" does not exist", name);
+	role.settled = role.name && role.id == id && strcmp(role.name, name) == 0;
+	return role;
+}
+
+/* Is a row with this name and "role_id" bound to a role that has this name? */
+bool
+roles_settled(const char *name, int64 id)
+{
+	return id != 0 && id == roles_bind(name);
+}
+
+/* May the owner of a task table have tasks run as the role of a row, here and now? */
+Role
+roles_check(Oid owner, const char *name, int64 id)
+{
+	Role role = roles_find(name, id);
+	HeapTuple tuple;
 	bool may_log_in;
 
-	if (!HeapTupleIsValid(tuple))
-	{
-		role.error = psprintf("role \"%s\" does not exist", name);
+	if (!role.settled)
 		return role;
-	}
+	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role.oid));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for role %u", role.oid);
 	may_log_in = ((Form_pg_authid) GETSTRUCT(tuple))->rolcanlogin || COMPAT_NOLOGIN_WORKER;
 	read_limits(&role, (Form_pg_authid) GETSTRUCT(tuple));
 	ReleaseSysCache(tuple);

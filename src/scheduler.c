@@ -35,6 +35,7 @@
 #include "utils/timestamp.h"
 
 #include "aside.h"
+#include "binding.h"
 #include "choice.h"
 #include "client.h"
 #include "compat.h"
@@ -384,6 +385,17 @@ write_unstarted(TimestampTz now)
 		SetLatch(MyLatch);
 }
 
+/* Bind waiting rows to their roles, or end those whose role is gone. */
+static void
+bind_rows(TimestampTz now)
+{
+	begin_writing("binding tasks to roles");
+	if (binding_write(table, now))
+		SetLatch(MyLatch);
+	end_work();
+	aside_written(ASIDE_BINDING);
+}
+
 /* Take what commits have noted since the last time. */
 static void
 take_notes(void)
@@ -395,7 +407,8 @@ take_notes(void)
 
 	for (i = 0; i < count; i++)
 	{
-		TaskGroup group = {notes[i].queue, notes[i].max, notes[i].priority, NameStr(notes[i].role)};
+		TaskGroup group = {notes[i].queue, notes[i].max, notes[i].priority, NameStr(notes[i].role),
+						   notes[i].role_id};
 
 		waiting_note(&group, notes[i].place);
 	}
@@ -445,6 +458,7 @@ look(TimestampTz now)
 	for (i = 0; i < count; i++)
 		take_head(&heads[i]);
 	waiting_looked(now);
+	binding_look(heads, count);
 	next_expiry = queue_expiry(table);
 	end_work();
 	look_due = false;
@@ -496,7 +510,8 @@ find_claim(QueueClaim *claims, int count, const QueueCandidate *candidate)
 	QueueClaim *claim = bsearch(&key, claims, count, sizeof(QueueClaim), compare_claims);
 
 	/* the statement sees to it; but what runs as whom is not to hang on that alone */
-	if (claim && strcmp(claim->role, candidate->group->role) != 0)
+	if (claim && (strcmp(claim->role, candidate->group->role) != 0 ||
+				  claim->role_id != candidate->group->role_id))
 		elog(ERROR, "a task of another role was claimed");
 	return claim;
 }
@@ -612,6 +627,8 @@ cycle(void)
 		write_unstarted(now);
 		if (now >= next_expiry)
 			expire(now);
+		if (binding_due())
+			bind_rows(now);
 	}
 	turn_failed = false;
 	no_memory_ms = 0;
@@ -671,6 +688,7 @@ forget_rows(void)
 {
 	choice_drop();
 	waiting_clear();
+	binding_clear();
 	forget_table();
 	look_due = verify_due = true;
 }

@@ -514,7 +514,7 @@ static bool
 same_group(const SharedNote *a, const SharedNote *b)
 {
 	return a->max == b->max && a->priority == b->priority && strcmp(a->queue, b->queue) == 0 &&
-		   strcmp(NameStr(a->role), NameStr(b->role)) == 0;
+		   a->role_id == b->role_id && strcmp(NameStr(a->role), NameStr(b->role)) == 0;
 }
 
 static bool

@@ -37,6 +37,7 @@ typedef struct SharedNote
 {
 	char queue[NAMEDATALEN];
 	NameData role;
+	int64 role_id;
 	int32 max;
 	int32 priority;
 	TaskPlace place;

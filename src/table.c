@@ -70,6 +70,7 @@ static const Column columns[] = {
 	{"priority", "integer", "NOT NULL DEFAULT 0", COLUMN_TASK},
 	{"pid", "integer", "", COLUMN_RUN},
 	{"role", "name", "NOT NULL DEFAULT current_user", COLUMN_TASK},
+	{"role_id", "bigint", "NOT NULL DEFAULT 0", COLUMN_TASK},
 	{"request", "text", "NOT NULL", COLUMN_TASK},
 	{"response", "text", "", COLUMN_RUN},
 	{"error", "text", "", COLUMN_RUN},
@@ -369,6 +370,7 @@ static const struct
 } triggers[] = {
 	{"pg_task_numbered", "pg_task_numbered", "BEFORE INSERT", "FOR EACH ROW"},
 	{"pg_task_renumbered", "pg_task_numbered", "BEFORE UPDATE OF id", "FOR EACH STATEMENT"},
+	{"pg_task_bound", "pg_task_bound", "BEFORE INSERT", "FOR EACH ROW"},
 	{"pg_task_planned", "pg_task_planned", "AFTER INSERT OR UPDATE",
 	 "FOR EACH ROW WHEN (pg_catalog.pg_task_watched(NEW.state))"},
 	{"pg_task_removed", "pg_task_removed", "AFTER DELETE",
@@ -404,7 +406,9 @@ add_policy(Oid relid, const char *name)
 	if (exists("SELECT FROM pg_catalog.pg_policy WHERE polrelid = $1 AND polname = $2", relid,
 			   "pg_task_own"))
 		return;
-	execute(psprintf("CREATE POLICY pg_task_own ON %s USING (pg_catalog.pg_task_own(role))", name));
+	execute(psprintf("CREATE POLICY pg_task_own ON %s "
+					 "USING (pg_catalog.pg_task_own(role, role_id))",
+					 name));
 	execute(psprintf("ALTER TABLE %s ENABLE ROW LEVEL SECURITY", name));
 }
 

@@ -23,7 +23,7 @@
 #define TASK_REPEAT_MIN_MS 10
 
 /*
- * Waiting tasks form groups: all that are equal in these four columns wait
+ * Waiting tasks form groups: all that are equal in these columns wait
  * in one line, ordered by dt and id.
  */
 typedef struct TaskGroup
@@ -32,6 +32,7 @@ typedef struct TaskGroup
 	int32 max; /* TASK_UNLIMITED for NULL */
 	int32 priority;
 	const char *role;
+	int64 role_id; /* the role that its rows are bound to, see roles_bind */
 } TaskGroup;
 
 /* A place in such a line. */

@@ -62,14 +62,15 @@ hash_group(TaskGroup key)
 	uint32 hash = hash_bytes((const unsigned char *) key.queue, strlen(key.queue));
 
 	hash = hash_combine(hash, hash_bytes((const unsigned char *) key.role, strlen(key.role)));
+	hash = hash_combine(hash, murmurhash32((uint32) key.role_id));
 	return hash_combine(hash, murmurhash32((uint32) key.max * 31 + (uint32) key.priority));
 }
 
 static bool
 same_group(TaskGroup a, TaskGroup b)
 {
-	return a.max == b.max && a.priority == b.priority && strcmp(a.queue, b.queue) == 0 &&
-		   strcmp(a.role, b.role) == 0;
+	return a.max == b.max && a.priority == b.priority && a.role_id == b.role_id &&
+		   strcmp(a.queue, b.queue) == 0 && strcmp(a.role, b.role) == 0;
 }
 
 #define SH_PREFIX groups

@@ -15,6 +15,7 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('priority', 'integer', true, '0'),
     ('pid', 'integer', false, NULL),
     ('role', 'name', true, 'CURRENT_USER'),
+    ('role_id', 'bigint', true, '0'),
     ('request', 'text', true, NULL),
     ('response', 'text', false, NULL),
     ('error', 'text', false, NULL),
@@ -58,7 +59,7 @@ SELECT table_owner_is('public'::name, 'task'::name, 'postgres'::name);
 -- What the scheduler leans on: it walks the waiting rows group by group, and finds the running ones.
 SELECT set_eq($$SELECT regexp_replace(pg_get_indexdef(indexrelid), '^.* ON [^ ]+ ', '') FROM pg_index
                  WHERE indrelid = 'task'::regclass AND NOT indisprimary$$,
-    ARRAY['USING btree (queue COLLATE "C", COALESCE(max, 2147483647), priority, ((role)::text), dt, id) WHERE (state = ''PLAN''::text)',
+    ARRAY['USING btree (queue COLLATE "C", COALESCE(max, 2147483647), priority, ((role)::text), role_id, dt, id) WHERE (state = ''PLAN''::text)',
           'USING btree (id) WHERE ((state = ''WORK''::text) OR ((state = ''PLAN''::text) AND (crashed > 0)))',
           'USING btree ((((COALESCE(planned, dt) AT TIME ZONE ''UTC''::text) + active))) WHERE ((state = ''PLAN''::text) AND (active < ''100 years''::interval))',
           'USING btree (queue, key) WHERE ((key IS NOT NULL) AND (state = ANY (ARRAY[''PLAN''::text, ''WORK''::text])))'],
@@ -67,8 +68,9 @@ SELECT is(count(*), 1::bigint, 'one of them is unique') FROM pg_index
  WHERE indrelid = 'task'::regclass AND indisunique AND NOT indisprimary;
 
 SELECT trigger_is('public', 'task', 'pg_task_planned', 'pg_catalog', 'pg_task_planned', 'a trigger of ours');
+SELECT trigger_is('public', 'task', 'pg_task_bound', 'pg_catalog', 'pg_task_bound', 'another');
 SELECT is(tgenabled, 'A', 'it is enabled always, for rows that come by replication, too') FROM pg_trigger
- WHERE tgrelid = 'task'::regclass AND tgname = 'pg_task_planned';
+ WHERE tgrelid = 'task'::regclass AND tgname IN ('pg_task_planned', 'pg_task_bound');
 
 -- A trigger on another table does no harm; it says what is wrong.
 CREATE TABLE other (id int, state text);
@@ -81,6 +83,9 @@ DROP TRIGGER planned ON early;
 CREATE TRIGGER planned AFTER INSERT ON early EXECUTE FUNCTION pg_task_planned();
 SELECT throws_like('INSERT INTO early (request) VALUES (''SELECT 1'')', 'pg_task_planned must be called AFTER%');
 DROP TRIGGER planned ON early;
+CREATE TRIGGER bound AFTER INSERT ON early FOR EACH ROW EXECUTE FUNCTION pg_task_bound();
+SELECT throws_like('INSERT INTO early (request) VALUES (''SELECT 1'')', 'pg_task_bound must be called BEFORE INSERT%');
+DROP TRIGGER bound ON early;
 CREATE TRIGGER planned AFTER DELETE ON early FOR EACH ROW EXECUTE FUNCTION pg_task_planned();
 INSERT INTO early (request) VALUES ('SELECT 1');
 SELECT throws_like('DELETE FROM early', 'pg_task_planned must be called AFTER%');

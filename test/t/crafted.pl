@@ -66,7 +66,7 @@ sql(q{CREATE SCHEMA parts;
 	ALTER TABLE parts.task ALTER id SET DEFAULT nextval('parts.ids');
 	ALTER DATABASE postgres SET pg_task.schema = 'parts'});
 $node->reload;
-wait_until($node, q{SELECT count(*) = 5 FROM pg_trigger WHERE tgrelid = 'parts.task'::regclass});
+wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = 'parts.task'::regclass});
 wait_for_schedulers($node, 'postgres');
 sql(q{GRANT USAGE ON SCHEMA parts TO mallory; GRANT INSERT, SELECT, UPDATE, DELETE ON parts.task TO mallory;
 	CREATE TABLE seen (id int, who name, what text); GRANT INSERT ON seen TO PUBLIC});

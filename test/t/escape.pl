@@ -259,6 +259,9 @@ my @odd = (
 		'CREATE TRIGGER t AFTER TRUNCATE ON odd EXECUTE FUNCTION pg_task_planned(); TRUNCATE odd',
 		'INSERT INTO odd VALUES (1); CREATE TRIGGER t AFTER DELETE ON odd FOR EACH ROW EXECUTE FUNCTION pg_task_planned(); DELETE FROM odd',
 		'CREATE VIEW app.v AS SELECT * FROM odd; CREATE TRIGGER t INSTEAD OF INSERT ON app.v FOR EACH ROW EXECUTE FUNCTION pg_task_planned(); INSERT INTO app.v VALUES (1)'));
+push @odd, [ q{CREATE TRIGGER t AFTER INSERT ON odd FOR EACH ROW EXECUTE FUNCTION pg_task_bound(); INSERT INTO odd VALUES (1)},
+	'pg_task_bound must be called BEFORE INSERT' ], [ q{CREATE TRIGGER t BEFORE INSERT ON odd FOR EACH ROW EXECUTE FUNCTION pg_task_bound(); INSERT INTO odd VALUES (1)},
+	'the table of this trigger is not a task table' ];
 refused('app', 'postgres', "BEGIN; CREATE TABLE app.odd (a int); SET search_path = app, public; $_->[0]", $_->[1], $_->[0]) for @odd;
 for my $change ('RENAME COLUMN role TO who', 'DROP COLUMN role', 'DROP COLUMN id CASCADE', 'ALTER COLUMN queue TYPE varchar', 'ALTER COLUMN max TYPE bigint',
 	'ALTER COLUMN role TYPE text', 'DROP COLUMN request, ADD COLUMN request int')

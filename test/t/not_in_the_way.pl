@@ -105,7 +105,7 @@ wait_until($node, q{SELECT count(*) = 3 AND bool_or(response = 'now') FROM task 
 is($node->safe_psql('big', q{SELECT string_agg(state, ',' ORDER BY id) FROM task}), 'DONE,PLAN,DONE', 'the rows are there, and what was due ran');
 is(task($node, run_task($node, db => 'big', request => 'SELECT 42'), 'response', db => 'big'), '42', 'and new ones run');
 is($node->safe_psql('big', q{SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass}), 5, 'no second index');
-is($node->safe_psql('big', q{SELECT string_agg(tgenabled, '') FROM pg_trigger WHERE tgrelid = 'task'::regclass}), 'AAAAA', 'and all triggers, always enabled');
+is($node->safe_psql('big', q{SELECT string_agg(tgenabled, '') FROM pg_trigger WHERE tgrelid = 'task'::regclass}), 'AAAAAA', 'and all triggers, always enabled');
 
 # A backup is taken, and the copy works.
 $node->backup('copy');

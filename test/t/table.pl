@@ -69,11 +69,11 @@ new_database('old', q{
 	CREATE TRIGGER shout BEFORE INSERT ON task FOR EACH ROW EXECUTE FUNCTION shout();
 	INSERT INTO task (request, customer) VALUES ('SELECT 40 + 2', 'acme')});
 wait_until($node, "SELECT state = 'DONE' AND response = '42' AND role = 'postgres' AND customer = 'ACME' FROM task", db => 'old');
-is($node->safe_psql('old', q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0}), 36,
+is($node->safe_psql('old', q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0}), 37,
 	'the missing columns are there');
 is($node->safe_psql('old', q{SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass}), 6, 'and the indexes');
 is($node->safe_psql('old', q{SELECT string_agg(tgname, ',' ORDER BY tgname) FROM pg_trigger WHERE tgrelid = 'task'::regclass}),
-	'pg_task_numbered,pg_task_planned,pg_task_removed,pg_task_renumbered,pg_task_truncated,shout', 'and the triggers');
+	'pg_task_bound,pg_task_numbered,pg_task_planned,pg_task_removed,pg_task_renumbered,pg_task_truncated,shout', 'and the triggers');
 my $id = run_task($node, db => 'old', request => 'SELECT 1', repeat => '1 day', customer => 'b');
 is($node->safe_psql('old', "SELECT customer, state FROM task WHERE parent = $id"), 'B|PLAN',
 	'the column of the user goes along when a task repeats');
@@ -89,7 +89,7 @@ for my $change ('DROP INDEX task_plan_idx', 'DROP TRIGGER pg_task_planned ON tas
 	is($node->safe_psql('old', q{SELECT (SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass),
 		(SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass AND tgenabled = 'A'),
 		(SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attname = 'notice')}),
-		'6|5|1', "whole after $change");
+		'6|6|1', "whole after $change");
 }
 is($node->safe_psql('old', "SELECT 'task'::regclass::oid"), $relfilenode, 'it is the same table');
 
@@ -125,7 +125,7 @@ new_database('by_state', qq{
 	CREATE TABLE finished PARTITION OF task DEFAULT});
 for my $db (qw(by_time by_state))
 {
-	wait_until($node, q{SELECT count(*) = 5 FROM pg_trigger WHERE tgrelid = 'task'::regclass}, db => $db);
+	wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = 'task'::regclass}, db => $db);
 	runs_in($db, "$db: runs");
 	runs_in($db, "$db: planned long ago", dt => '2019-07-01');
 	$node->safe_psql($db, q{
