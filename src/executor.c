@@ -568,6 +568,22 @@ show_task(const SharedTask *task)
 	SetConfigOption("application_name", name, PGC_USERSET, PGC_S_SESSION);
 }
 
+/*
+ * In a transaction, before anything of the request runs: the server remembers some of what the
+ * session user was at the time of the connection, whether it was a superuser above all.  When
+ * that has changed, another process is to run the task, as if this one had not taken it.
+ */
+static void
+check_session_role(void)
+{
+	if (!roles_session_changed())
+		return;
+	LWLockAcquire(me->lock, LW_EXCLUSIVE);
+	me->taken--;
+	LWLockRelease(me->lock);
+	proc_exit(0);
+}
+
 /* Run the task once, with all that is to be written.  NULL: that went well. */
 static ErrorData *
 run_once(const SharedTask *task, char **request, TimestampTz started)
@@ -588,6 +604,7 @@ run_once(const SharedTask *task, char **request, TimestampTz started)
 			*request = read_request(task);
 		if (*request)
 		{
+			check_session_role();
 			debug_query_string = *request;
 			pgstat_report_activity(STATE_RUNNING, *request);
 			run_and_commit(task, *request, started);
@@ -756,6 +773,8 @@ attach(Datum arg)
 	compiled_define();
 	pinned_define(false);
 	BackgroundWorkerInitializeConnectionByOid(me->database, me->role, COMPAT_WORKER_FLAGS);
+	if (!roles_watch_session(me->role))
+		proc_exit(0);
 	client_describe();
 	preload_libraries();
 	pinned_define(true);

@@ -11,6 +11,7 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
@@ -41,6 +42,12 @@ typedef struct RoleEntry
 
 static HTAB *entries = NULL;
 static SettingsTask configured; /* what the configuration says */
+
+/* Of a process that runs tasks: its session user, the row of pg_authid as of the connection ... */
+static Oid session_oid = InvalidOid;
+static FormData_pg_authid session_role;
+static uint32 invalidated = 0; /* ... how often it may have changed since ... */
+static uint32 looked_at = 0;   /* ... and up to which of these times it had not */
 
 /* An integer setting of this name in "name=value"; *result stays if it is another. */
 static void
@@ -298,4 +305,62 @@ roles_check(Oid owner, const char *name, int64 id)
 										: Min(role.limit, role.settings.max_executors);
 	}
 	return role;
+}
+
+/* Read pg_authid's row of the session user.  False: there is none. */
+static bool
+read_session_role(FormData_pg_authid *role)
+{
+	HeapTuple tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(session_oid));
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	memcpy(role, GETSTRUCT(tuple), sizeof(*role));
+	ReleaseSysCache(tuple);
+	return true;
+}
+
+/* A row of pg_authid has changed: that of the session user? */
+static void
+role_invalidated(Datum arg pg_attribute_unused(), int cache, uint32 hash)
+{
+	if (hash == 0 || hash == GetSysCacheHashValue1(cache, ObjectIdGetDatum(session_oid)))
+		invalidated++;
+}
+
+/*
+ * Once for a process that runs tasks, when it is connected as this role: remember what the role
+ * is.  False: it has changed since the process began to connect.
+ */
+bool
+roles_watch_session(Oid role)
+{
+	bool superuser = strcmp(GetConfigOption("is_superuser", false, false), "on") == 0;
+	bool same;
+
+	session_oid = role;
+	CacheRegisterSyscacheCallback(AUTHOID, role_invalidated, (Datum) 0);
+	StartTransactionCommand();
+	same = read_session_role(&session_role) && session_role.rolsuper == superuser;
+	CommitTransactionCommand();
+	return same;
+}
+
+/*
+ * In a transaction: is the session user another than at the time of the connection?  Whoever
+ * changed its row in pg_authid, by ALTER ROLE, DROP ROLE or otherwise; its password does not
+ * count.
+ */
+bool
+roles_session_changed(void)
+{
+	FormData_pg_authid role;
+	uint32 seen = invalidated;
+
+	if (seen == looked_at)
+		return false;
+	if (!read_session_role(&role) || memcmp(&role, &session_role, sizeof(role)) != 0)
+		return true;
+	looked_at = seen;
+	return false;
 }

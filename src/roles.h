@@ -32,6 +32,8 @@ extern Oid roles_bound(const char *name, int64 id);
 extern Role roles_find(const char *name, int64 id);
 extern bool roles_settled(const char *name, int64 id);
 extern Role roles_check(Oid owner, const char *name, int64 id);
+extern bool roles_watch_session(Oid role);
+extern bool roles_session_changed(void);
 extern bool roles_may_act(Oid user, const char *name, int64 id);
 
 #endif /* PG_TASK_ROLES_H */
