@@ -9,7 +9,6 @@
 #include "postgres.h"
 
 #include "common/pg_prng.h"
-#include "utils/guc.h"
 #include "utils/timestamp.h"
 
 #include "outcome.h"
@@ -32,9 +31,11 @@ outcome_plan_next(const TaskTable *table, QueueRow row, TimestampTz ended, int p
 
 	if (!queue_repeat(table, row, &repeat))
 		return;
-	if (repeat.timezone == NULL)
-		repeat.timezone = (char *) GetConfigOptionResetString("TimeZone");
-	zone = pg_tzset(repeat.timezone);
+	/* whoever writes this: the scheduler, or an executor, in which the task may have set another */
+	if (repeat.timezone)
+		zone = pg_tzset(repeat.timezone);
+	else
+		zone = roles_settings(roles_bound(row.role, repeat.role_id)).timezone;
 	if (zone == NULL)
 		ereport(WARNING, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						  errmsg("task " INT64_FORMAT " does not repeat", row.id),

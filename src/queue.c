@@ -580,6 +580,7 @@ queue_repeat(const TaskTable *table, QueueRow row, QueueRepeat *repeat)
 		*repeat->repeat = *DatumGetIntervalP(statement_value(0, 2));
 		repeat->drift = DatumGetBool(statement_value(0, 3));
 		repeat->timezone = statement_text(caller, 0, 4);
+		repeat->role_id = DatumGetInt64(statement_value(0, 5));
 	}
 	SPI_finish();
 	return repeats;

@@ -66,7 +66,8 @@ typedef struct QueueRepeat
 	TimestampTz dt;
 	Interval *repeat;
 	bool drift;
-	char *timezone; /* NULL: the session's */
+	char *timezone; /* NULL: the role's */
+	int64 role_id;
 } QueueRepeat;
 
 /* What decides whether a run is tried again. */

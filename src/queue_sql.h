@@ -301,7 +301,8 @@ static Statement statements[STATEMENTS] = {
 
 	[STATEMENT_REPEAT] = {.nargs = 2, .types = {INT8OID, TEXTOID}, .sql =
 		"SELECT " PLANNED ", t.repeat, t.drift,"
-		"       substr(t.timezone, 1, " CppAsString2(TASK_ZONE_MAX) " + 1)"
+		"       substr(t.timezone, 1, " CppAsString2(TASK_ZONE_MAX) " + 1),"
+		"       coalesce(t.role_id, 0)"
 		"  FROM %1$s AS t"
 		" WHERE t.id = $1 AND t.role = $2::name"
 		" LIMIT 1"},

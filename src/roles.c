@@ -61,11 +61,24 @@ take_int(const char *entry, const char *name, int flags, int *result)
 		*result = value;
 }
 
-/* Take our settings out of an array of "name=value". */
+/* The zone that a session would have with this setting; *zone stays if that is not valid. */
+static void
+take_timezone(const char *value, pg_tz **zone)
+{
+	int nest_level = NewGUCNestLevel();
+
+	if (set_config_option("TimeZone", value, PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true,
+						  DEBUG1, false) > 0)
+		*zone = session_timezone;
+	AtEOXact_GUC(false, nest_level);
+}
+
+/* Take the settings that matter to tasks out of an array of "name=value". */
 static void
 take_settings(Datum config, SettingsTask *values)
 {
 	static const char backoff[] = "pg_task.backoff=";
+	static const char zone[] = "TimeZone=";
 	Datum *elements;
 	int count;
 	int i;
@@ -84,6 +97,8 @@ take_settings(Datum config, SettingsTask *values)
 		if (strncmp(entry, backoff, strlen(backoff)) == 0 &&
 			parse_real(entry + strlen(backoff), &value, 0, NULL) && value >= 0)
 			values->backoff = value;
+		else if (strncmp(entry, zone, strlen(zone)) == 0)
+			take_timezone(entry + strlen(zone), &values->timezone);
 	}
 }
 
@@ -123,7 +138,7 @@ roles_define(void)
 
 /*
  * What is set for the tasks of a role: for the role in this database, for the role,
- * for the database, or in the configuration.
+ * for the database, for all roles, or in the configuration.
  */
 SettingsTask
 roles_settings(Oid role)
@@ -140,6 +155,7 @@ roles_settings(Oid role)
 	{
 		entry->settings = settings - 1; /* in case of an error */
 		entry->values = configured;
+		read_settings(InvalidOid, InvalidOid, &entry->values);
 		read_settings(MyDatabaseId, InvalidOid, &entry->values);
 		read_settings(InvalidOid, role, &entry->values);
 		read_settings(MyDatabaseId, role, &entry->values);

@@ -443,6 +443,7 @@ settings_task(void)
 		.retry = task_retry,
 		.delay = task_delay,
 		.backoff = task_backoff,
+		.timezone = session_timezone,
 	};
 
 	return result;

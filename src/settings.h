@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "nodes/pg_list.h"
+#include "pgtime.h"
 
 /* Values that settings_synchronous_commit may have beside those of the server's own setting. */
 #define SETTINGS_COMMIT_AS_DATABASE (-1)
@@ -29,6 +30,7 @@ typedef struct SettingsTask
 	int retry;
 	int delay; /* milliseconds */
 	double backoff;
+	pg_tz *timezone; /* of its sessions; never NULL */
 } SettingsTask;
 
 /* Outside a task; an id may be any other number. */

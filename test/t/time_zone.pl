@@ -1,0 +1,76 @@
+# The days of a repeat are those of the time zone that the role's sessions have, whoever plans the
+# next run: the executor of a run that went well or failed, or the scheduler, for a task that never
+# ran or whose process has ended. A TAP test, for it wants several roles and the scheduler.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+# Both have changed their distance from UTC since 2020, once and for all, in opposite directions.
+my ($amman, $juba) = qw(Asia/Amman Africa/Juba);
+my $first = '2020-01-01 12:00+00';
+my $node = new_node('main', conf => "pg_task.period = '100 ms'\ntimezone = 'UTC'");
+
+sub sql { return $node->safe_psql('postgres', @_) }
+
+# The zones in which the next run after a task is planned where it should be.
+sub zones_after
+{
+	my ($id) = @_;
+
+	wait_until($node, "SELECT count(*) = 1 FROM task WHERE parent = $id");
+	return sql(qq{SELECT string_agg(zone, ' ') FROM task AS t JOIN task AS n ON n.parent = t.id,
+		unnest(ARRAY['$amman', '$juba', 'UTC']) AS zone
+		WHERE t.id = $id AND n.dt = pg_task_next('$first', t.repeat, t.drift, t.stop, zone)});
+}
+sub plan_zoned { return insert_task($node, role => 'zoned', repeat => '1 day', dt => $first, @_) }
+my @gone = (request => 'SELECT 1', active => '1 day');
+
+sql(q{CREATE ROLE keeper; CREATE ROLE zoned LOGIN; CREATE ROLE refused LOGIN; GRANT zoned TO keeper;
+	ALTER TABLE task OWNER TO keeper});
+
+# What is set more exactly goes before.
+is(zones_after(plan_zoned(@gone)), 'UTC', 'the configuration');
+for my $set (
+	[ 'ALL', $juba ],
+	[ 'DATABASE postgres', $amman ],
+	[ 'zoned', $juba ],
+	[ 'zoned IN DATABASE postgres', $amman ])
+{
+	my ($where, $zone) = @$set;
+
+	sql('ALTER ' . ($where =~ /^DATABASE/ ? '' : 'ROLE ') . "$where SET TimeZone = '$zone'");
+	is(zones_after(plan_zoned(@gone)), $zone, "$where: GONE");
+}
+
+# However a task ends, and whatever it sets.
+my %request = (
+	DONE => 'SELECT 1',
+	'DONE, with a zone of its own' => 'SET TIME ZONE \'UTC\'',
+	'DONE, with a default of its own' =>
+	  q{SELECT set_config('TimeZone', 'UTC', false); SET LOCAL TimeZone = 'Asia/Tokyo'},
+	FAIL => q{SET TIME ZONE 'UTC'; COMMIT; SELECT 1/0},
+	'FAIL, its process has ended' => q{SET TIME ZONE 'UTC'; SET exit_on_error = on; SELECT 1/0},
+);
+for my $name (sort keys %request)
+{
+	my $id = plan_zoned(request => $request{$name});
+
+	is(zones_after($id), $amman, $name);
+	like($name, qr/^\Q@{[task($node, $id, 'state')]}/, "$name: it was that");
+}
+
+# A role that the owner of the table may not become.
+sql("ALTER ROLE refused SET TimeZone = '$juba'");
+my $id = plan_zoned(request => 'SELECT 1', role => 'refused');
+is(zones_after($id), $juba, 'refused');
+is(task($node, $id, 'state, attempt'), 'FAIL|0', 'it never ran');
+
+# The column goes before all, and so does any zone that a session would take.
+is(zones_after(plan_zoned(@gone, timezone => 'UTC')), 'UTC', 'the column "timezone"');
+sql(q{ALTER ROLE zoned IN DATABASE postgres SET TIME ZONE INTERVAL '+00:00' HOUR TO MINUTE});
+is(zones_after(plan_zoned(@gone)), 'UTC', 'an offset instead of a name');
+
+done_testing();
