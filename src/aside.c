@@ -17,7 +17,7 @@
 typedef struct Aside
 {
 	TaskPlace place; /* hash key: where ids are not unique, rows differ in that */
-	TimestampTz until;
+	MonoTime until;
 } Aside;
 
 static HTAB *all = NULL; /* NULL: none */
@@ -31,13 +31,13 @@ static struct
 
 /* Is this row left alone? */
 bool
-aside_has(TaskPlace place, TimestampTz now)
+aside_has(TaskPlace place, MonoTime now)
 {
 	Aside *entry = all ? hash_search(all, &place, HASH_FIND, NULL) : NULL;
 
 	if (entry == NULL)
 		return false;
-	if (entry->until > now)
+	if (clock_is_before(now, entry->until))
 		return true;
 	(void) hash_search(all, &place, HASH_REMOVE, NULL);
 	return false;
@@ -61,7 +61,7 @@ aside_forget(void)
 
 /* Forget those whose time is over. */
 void
-aside_tidy(TimestampTz now)
+aside_tidy(MonoTime now)
 {
 	HASH_SEQ_STATUS scan;
 	Aside *entry;
@@ -70,7 +70,7 @@ aside_tidy(TimestampTz now)
 		return;
 	hash_seq_init(&scan, all);
 	while ((entry = hash_seq_search(&scan)) != NULL)
-		if (entry->until <= now)
+		if (!clock_is_before(now, entry->until))
 			(void) hash_search(all, &entry->place, HASH_REMOVE, NULL);
 	if (hash_get_num_entries(all) == 0)
 		aside_forget();
@@ -101,7 +101,7 @@ aside_written(AsideBatch which)
 }
 
 static void
-set_aside(TaskPlace place, TimestampTz until)
+set_aside(TaskPlace place, MonoTime until)
 {
 	HASHCTL ctl = {.keysize = sizeof(TaskPlace), .entrysize = sizeof(Aside)};
 	Aside *entry;
@@ -117,7 +117,7 @@ set_aside(TaskPlace place, TimestampTz until)
  * once, for the fault was of one row.
  */
 bool
-aside_failed(TimestampTz until, bool row_at_fault)
+aside_failed(MonoTime until, bool row_at_fault)
 {
 	bool failed = false;
 	int i;

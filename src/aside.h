@@ -7,14 +7,14 @@
 
 #include "postgres.h"
 
-#include "datatype/timestamp.h"
+#include "clock.h"
 
 #include "task.h"
 
-extern bool aside_has(TaskPlace place, TimestampTz now);
+extern bool aside_has(TaskPlace place, MonoTime now);
 extern int aside_count(void);
 extern void aside_forget(void);
-extern void aside_tidy(TimestampTz now);
+extern void aside_tidy(MonoTime now);
 
 /* A batch: the rows that one transaction writes. */
 typedef enum AsideBatch
@@ -28,6 +28,6 @@ typedef enum AsideBatch
 extern bool aside_singly(AsideBatch which);
 extern void aside_add(AsideBatch which, TaskPlace place);
 extern void aside_written(AsideBatch which);
-extern bool aside_failed(TimestampTz until, bool row_at_fault);
+extern bool aside_failed(MonoTime until, bool row_at_fault);
 
 #endif /* PG_TASK_ASIDE_H */

@@ -81,7 +81,7 @@ binding_look(const QueueHead *heads, int count)
 			settled = roles_settled(group->role, group->role_id);
 		last = group;
 		/* one whose queue has too long a name is not remembered */
-		if (!settled && group->queue)
+		if (!settled && !heads[i].too_long)
 			binding_add(group);
 	}
 }
@@ -113,7 +113,7 @@ binding_clear(void)
 
 /* The ids of the next rows of a group, for one statement; negative: there are no more. */
 static int
-next_ids(const TaskTable *table, BindingGroup *group, int limit, TimestampTz now, int64 **ids)
+next_ids(const TaskTable *table, BindingGroup *group, int limit, MonoTime now, int64 **ids)
 {
 	TaskPlace *places;
 	int found = queue_peek(table, &group->key, group->after, limit, &places);
@@ -134,7 +134,7 @@ next_ids(const TaskTable *table, BindingGroup *group, int limit, TimestampTz now
 
 /* Write the next rows of the first group.  Returns how many; the group may be forgotten. */
 static int
-write_first(const TaskTable *table, int limit, TimestampTz now)
+write_first(const TaskTable *table, int limit, MonoTime now)
 {
 	BindingGroup *group = linitial(pending);
 	Role role = roles_find(group->key.role, group->key.role_id);
@@ -156,7 +156,7 @@ write_first(const TaskTable *table, int limit, TimestampTz now)
  * to be written at once.  A row that somebody locks is found again by a scan.
  */
 bool
-binding_write(const TaskTable *table, TimestampTz now)
+binding_write(const TaskTable *table, MonoTime now)
 {
 	int left = aside_singly(ASIDE_BINDING) ? 1 : BATCH_ROWS;
 	int groups;

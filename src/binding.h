@@ -13,7 +13,7 @@
 extern void binding_add(const TaskGroup *group);
 extern void binding_look(const QueueHead *heads, int count);
 extern bool binding_due(void);
-extern bool binding_write(const TaskTable *table, TimestampTz now);
+extern bool binding_write(const TaskTable *table, MonoTime now);
 extern void binding_clear(void);
 
 #endif /* PG_TASK_BINDING_H */

@@ -22,6 +22,7 @@ typedef struct Choice
 	PoolExecutor *executor;
 	uint32 generation; /* of the executor, when it was chosen */
 	Oid role;
+	bool expired; /* it will not be claimed, most likely */
 } Choice;
 
 /* Two parallel arrays, in order; good until the next choice. */
@@ -29,9 +30,11 @@ extern QueueCandidate choice_candidates[CHOICE_MAX];
 extern Choice choice_list[CHOICE_MAX];
 extern int choice_count;
 
-extern bool choice_make(const TaskTable *table, TimestampTz now, int limit, bool *wants_executor);
+extern MonoTime choice_until(void);
+extern bool choice_make(const TaskTable *table, ClockNow now, int limit, bool *wants_executor);
 extern void choice_set_apart(const int64 *ids, int count);
 extern bool choice_waits_apart(void);
+extern void choice_learn(int i, bool claimed);
 extern void choice_drop(void);
 
 #endif /* PG_TASK_CHOICE_H */

@@ -44,6 +44,13 @@
 #define COMPAT_SIGNAL_PASS postgres_signal_arg
 #endif
 
+/* For a signal handler that needs nothing of what it is given. */
+#if PG_VERSION_NUM >= 190000
+#define COMPAT_SIGNAL_UNUSED ((void) postgres_signal_arg, (void) pg_siginfo)
+#else
+#define COMPAT_SIGNAL_UNUSED ((void) postgres_signal_arg)
+#endif
+
 /* The number of the current transaction in this process. */
 #if PG_VERSION_NUM >= 170000
 #define COMPAT_LOCAL_XID (MyProc->vxid.lxid)

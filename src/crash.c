@@ -61,9 +61,10 @@ typedef struct Word
 /* In shared memory; written before any process of ours starts. */
 typedef struct Evidence
 {
-	TimestampTz started; /* when this shared memory was made */
-	bool asked;			 /* a scheduler has asked */
-	Word word;			 /* about what was before */
+	TimestampTz started;		 /* when this shared memory was made */
+	bool asked;					 /* a scheduler has asked */
+	pg_atomic_uint64 last_claim; /* a TimestampTz */
+	Word word;					 /* about what was before */
 } Evidence;
 
 static Evidence *evidence = NULL;
@@ -182,6 +183,7 @@ attach_memory(void)
 			last_word.count = 0;
 		}
 		evidence->started = GetCurrentTimestamp();
+		pg_atomic_init_u64(&evidence->last_claim, (uint64) evidence->started);
 		evidence->asked = false;
 		evidence->word = last_word;
 		has_word = false;
@@ -200,6 +202,22 @@ crash_ask(void)
 }
 
 /*
+ * When a task that is claimed at this time of the wall clock was claimed, for its row: no two
+ * claims have the same time, even if that clock is set back.
+ */
+TimestampTz
+crash_claim_time(TimestampTz now)
+{
+	uint64 last = pg_atomic_read_u64(&evidence->last_claim);
+	TimestampTz next;
+
+	do
+		next = Max(now, (TimestampTz) last + 1);
+	while (!pg_atomic_compare_exchange_u64(&evidence->last_claim, &last, (uint64) next));
+	return next;
+}
+
+/*
  * Was this run, of which nobody has heard since the server started, one that may
  * have brought the server down?
  */
@@ -208,7 +226,8 @@ crash_blames(Oid database, TaskRun run)
 {
 	uint32 i;
 
-	if (run.claimed >= evidence->started)
+	if (run.claimed > evidence->started &&
+		run.claimed <= (TimestampTz) pg_atomic_read_u64(&evidence->last_claim))
 		return false;
 	if (evidence->word.silent)
 		return true;

@@ -44,9 +44,11 @@
 
 #include "cleanup.h"
 #include "client.h"
+#include "clock.h"
 #include "compat.h"
 #include "compiled.h"
 #include "crash.h"
+#include "deadline.h"
 #include "executor.h"
 #include "hooks.h"
 #include "outcome.h"
@@ -66,20 +68,14 @@ PGDLLEXPORT void pg_task_executor_main(Datum arg);
 /* A new executor waits so long for its first task, in milliseconds. */
 #define ARRIVAL_MS 1000
 
-/* A request that takes the end of its time for an ordinary error is told again so often. */
-#define TIMEOUT_AGAIN_MS 100
-
 /* A run that was in the way of others, or they in its, is begun anew so often. */
 #define RERUNS 5
 
 static SharedExecutor *me = NULL;
 static TaskTable *table = NULL;
 static MemoryContext task_context = NULL; /* reset for every task */
-static TimeoutId task_timeout;
-static volatile sig_atomic_t timed_out = false;
 static volatile sig_atomic_t terminated = false;
 static volatile sig_atomic_t listening = false; /* a request runs that may be cancelled */
-static TimestampTz deadline = 0;				/* of the task in hand; 0: none */
 static uint32 wait_event = 0;
 static uint32 settings_seen = 0; /* settings of roles and databases as of the connection */
 static ResultText notices;		 /* of the task in hand, in its context */
@@ -169,7 +165,7 @@ take_task(SharedTask *task)
 	{
 		*task = me->ring[me->taken % SHARED_RING];
 		me->taken++;
-		me->taken_at = GetCurrentTimestamp();
+		me->taken_at = clock_mono();
 		taken = true;
 	}
 	LWLockRelease(me->lock);
@@ -178,9 +174,9 @@ take_task(SharedTask *task)
 
 /* The task in hand is accounted for; wake the scheduler when it asked for that. */
 static void
-report_task(TimestampTz started)
+report_task(MonoTime started)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	MonoTime now = clock_mono();
 	SharedTask *task;
 	bool tell;
 	bool apart;
@@ -188,7 +184,7 @@ report_task(TimestampTz started)
 	LWLockAcquire(me->lock, LW_EXCLUSIVE);
 	task = &me->ring[me->done % SHARED_RING];
 	apart = task->apart;
-	task->elapsed = (uint32) Min(now - started, PG_UINT32_MAX);
+	task->elapsed = (uint32) Min(now.us - started.us, PG_UINT32_MAX);
 	me->done++;
 	me->idle_since = now;
 	tell = task->tell || me->done == me->tell_at || me->done == me->assigned;
@@ -199,30 +195,13 @@ report_task(TimestampTz started)
 		turns_apart_ended();
 }
 
-static void
-task_timeout_handler(void)
-{
-	timed_out = true;
-	InterruptPending = true;
-	QueryCancelPending = true;
-	SetLatch(MyLatch);
-}
-
 /* The task's own timeout, else the setting: the whole run counts, however often it is begun. */
 static void
-set_deadline(const SharedTask *task, TimestampTz started)
+set_deadline(const SharedTask *task)
 {
 	int64 limit = task->timeout >= 0 ? task->timeout : (int64) settings_timeout * 1000;
 
-	timed_out = false;
-	deadline = limit > 0 ? started + Max(limit, 1000) : 0;
-}
-
-static void
-start_timeout(void)
-{
-	if (deadline != 0)
-		enable_timeout_every(task_timeout, deadline, TIMEOUT_AGAIN_MS);
+	deadline_set(me->taken_at, limit);
 }
 
 /*
@@ -434,9 +413,9 @@ run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
 	finish_request();
 	client_end();
 	note_commits();
-	disable_timeout(task_timeout, false);
+	deadline_stop();
 	/* it may have taken either for an ordinary error */
-	if (timed_out || is_cancelled())
+	if (deadline_passed() || is_cancelled())
 		ereport(ERROR, (errcode(ERRCODE_QUERY_CANCELED), errmsg("canceling task")));
 
 	done.start = started;
@@ -476,6 +455,7 @@ catch_error(void)
 	/* the server's report of the error would be converted for the client, and that may fail */
 	(void) SetClientEncoding(GetDatabaseEncoding());
 	disable_all_timeouts(false);
+	deadline_stop();
 	QueryCancelPending = false;
 	MemoryContextSwitchTo(task_context);
 	note_commits();
@@ -484,7 +464,7 @@ catch_error(void)
 		EmitErrorReport();
 	error = CopyErrorData();
 	FlushErrorState();
-	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && (is_cancelled() || timed_out))
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && (is_cancelled() || deadline_passed()))
 		error->message = pstrdup(is_cancelled() ? stopped : "canceling task due to timeout");
 	error_context_stack = NULL;
 	AbortOutOfAnyTransaction();
@@ -595,7 +575,7 @@ run_once(const SharedTask *task, char **request, TimestampTz started)
 	result_init(&notices, settings_response_limit);
 	committed = block_refused = false;
 	*request = NULL;
-	start_timeout();
+	deadline_start();
 	listening = true;
 	PG_TRY();
 	{
@@ -621,7 +601,7 @@ run_once(const SharedTask *task, char **request, TimestampTz started)
 	}
 	PG_END_TRY();
 	listening = false;
-	disable_timeout(task_timeout, false);
+	deadline_stop();
 	return error;
 }
 
@@ -654,7 +634,7 @@ begins_anew(const SharedTask *task, const ErrorData *error, int *reruns)
 {
 	if (!block_refused && (!is_collision(error) || *reruns >= RERUNS))
 		return false;
-	if (committed || timed_out || is_cancelled())
+	if (committed || deadline_passed() || is_cancelled())
 		return false;
 	soiled |= !cleanup_session(me->role);
 	show_task(task);
@@ -672,7 +652,7 @@ run_task(const SharedTask *task)
 	ErrorData *volatile error;
 	int reruns = 0;
 
-	set_deadline(task, started);
+	set_deadline(task);
 	row_lost = without_block = false;
 	do
 		error = run_once(task, &request, started);
@@ -720,9 +700,7 @@ static long
 idle_time_left(void)
 {
 	int timeout = me->done == 0 ? Max(settings_idle_timeout, ARRIVAL_MS) : settings_idle_timeout;
-	TimestampTz limit = TimestampTzPlusMilliseconds(me->idle_since, timeout);
-
-	return TimestampDifferenceMilliseconds(GetCurrentTimestamp(), limit);
+	return clock_ms_until(clock_mono(), clock_plus_ms(me->idle_since, timeout));
 }
 
 /* Sleep until there is a task; leave when there was none for too long, or when asked to. */
@@ -782,12 +760,12 @@ attach(Datum arg)
 	cleanup_define();
 	statement_define();
 	wait_event = COMPAT_WAIT_EVENT("PgTaskExecutorMain");
-	task_timeout = RegisterTimeout(USER_TIMEOUT, task_timeout_handler);
+	deadline_define();
 	task_context = AllocSetContextCreate(TopMemoryContext, "pg_task task", ALLOCSET_DEFAULT_SIZES);
 
 	LWLockAcquire(me->lock, LW_EXCLUSIVE);
 	me->pid = MyProcPid;
-	me->idle_since = GetCurrentTimestamp();
+	me->idle_since = clock_mono();
 	me->ready = true;
 	LWLockRelease(me->lock);
 	shared_scheduler_wake(me->database);

@@ -121,12 +121,12 @@ is_occupied(Oid database)
 void
 hold_wait(Oid database, int timeout)
 {
-	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), timeout);
+	MonoTime end = clock_plus_ms(clock_mono(), timeout);
 
 	ConditionVariablePrepareToSleep(&Shared->vacated);
 	while (is_occupied(database))
 	{
-		long left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end);
+		long left = clock_ms_until(clock_mono(), end);
 
 		if (left <= 0)
 			break;

@@ -109,7 +109,7 @@ void
 hooks_remember(Oid relid, const SharedNote *note)
 {
 	if (hooks_tell(relid, 0) &&
-		(note == NULL || !shared_note_merge(pending.notes, &pending.count, note)))
+		(note == NULL || !shared_note_merge(pending.notes, &pending.count, SHARED_NOTES, note)))
 		pending.news |= SHARED_LOOK;
 }
 

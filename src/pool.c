@@ -17,7 +17,6 @@
 #include "storage/lwlock.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "executor.h"
 #include "pool.h"
@@ -35,6 +34,9 @@
 
 /* After a process of a role could not connect, the next try comes so much later. */
 #define START_RETRY_MS 1000
+
+/* After so many tasks in a row that could not be claimed, a role rests. */
+#define MISSES_MAX 16
 
 /* While no worker slot is free, one is asked for so often. */
 #define WORKER_RETRY_MS 100
@@ -73,23 +75,24 @@ struct PoolExecutor
 	bool ready;
 	int pid;
 	uint32 taken;
-	TimestampTz taken_at;
+	MonoTime taken_at;
 };
 
 /* What is remembered of a role. */
 typedef struct PoolRole
 {
-	Oid role;			  /* hash key */
-	TimestampTz retry_at; /* not before, for a process could not connect */
-	TimestampTz granted;  /* when it last got an executor */
+	Oid role;		   /* hash key */
+	MonoTime retry_at; /* not before, for a process could not connect */
+	MonoTime granted;  /* when it last got an executor */
+	int misses;		   /* so many tasks of it in a row could not be claimed */
 } PoolRole;
 
 static SharedScheduler *me;
 static const char *my_database;
 static PoolExecutor *executors;
 static HTAB *roles;
-static TimestampTz no_worker_until = 0;
-static TimestampTz no_worker_since = 0; /* 0: there was one */
+static MonoTime no_worker_until = {0};
+static MonoTime no_worker_since = {0}; /* 0: there was one */
 static bool no_worker_reported = false;
 
 #define foreach_executor(e)                                                    \
@@ -150,29 +153,24 @@ pool_create(SharedScheduler *scheduler, const char *database)
 }
 
 /*
- * Is this run in an executor's hands?  If so it counts for its queue, from
- * now on at the latest.
+ * The runs of this table that executors have in hand.  Returns how many; the array is in the
+ * current memory context.
  */
-bool
-pool_runs(Oid relid, TaskRun run, WaitingQueue *queue)
+int
+pool_held(Oid relid, TaskRun **runs)
 {
+	int count = 0;
+
+	*runs = palloc((Shared->nexecutors * SHARED_RING + 1) * sizeof(TaskRun));
 	foreach_executor(executor)
 	{
 		uint32 i;
 
 		for (i = executor->reaped; i != executor->assigned; i++)
-		{
-			PoolTask *task = &executor->ring[i % SHARED_RING];
-
-			if (task->relid != relid || !task_same_run(task->run, run))
-				continue;
-			if (task->queue == NULL)
-				queue->running++;
-			task->queue = queue;
-			return true;
-		}
+			if (executor->ring[i % SHARED_RING].relid == relid)
+				(*runs)[count++] = executor->ring[i % SHARED_RING].run;
 	}
-	return false;
+	return count;
 }
 
 /*
@@ -204,9 +202,9 @@ cancel(PoolExecutor *executor, TaskRun run)
 }
 
 /*
- * These are all rows of the table that are WORK, in the order of their runs: what executors
- * have in hand beside them is cancelled.  Tasks of another table, that had its name
- * before, go on.
+ * These are the rows that still are what executors have in hand (pool_held): they count for
+ * their queues, from now on at the latest, and the others are cancelled.  Tasks of another
+ * table, that had its name before, go on.
  */
 void
 pool_verify(Oid relid, const QueueWork *rows, int count)
@@ -217,10 +215,19 @@ pool_verify(Oid relid, const QueueWork *rows, int count)
 
 		for (i = executor->reaped; i != executor->assigned; i++)
 		{
-			const PoolTask *task = &executor->ring[i % SHARED_RING];
+			PoolTask *task = &executor->ring[i % SHARED_RING];
+			const QueueWork *row;
 
-			if (task->relid == relid && !queue_works(rows, count, task->run))
+			if (task->relid != relid)
+				continue;
+			row = queue_works(rows, count, task->run);
+			if (row == NULL)
 				cancel(executor, task->run);
+			else if (task->queue == NULL)
+			{
+				task->queue = waiting_queue(row->queue);
+				task->queue->running++;
+			}
 		}
 	}
 }
@@ -267,7 +274,7 @@ find_role(Oid role)
 	PoolRole *entry = hash_search(roles, &role, HASH_ENTER, &found);
 
 	if (!found)
-		entry->retry_at = entry->granted = 0;
+		memset((char *) entry + sizeof(Oid), 0, sizeof(PoolRole) - sizeof(Oid));
 	return entry;
 }
 
@@ -275,8 +282,7 @@ static void
 drop(PoolExecutor *executor)
 {
 	if (!executor->ready)
-		find_role(executor->role)->retry_at =
-			TimestampTzPlusMilliseconds(GetCurrentTimestamp(), START_RETRY_MS);
+		find_role(executor->role)->retry_at = clock_plus_ms(clock_mono(), START_RETRY_MS);
 	if (executor->handle)
 		pfree(executor->handle);
 	executor->used = false;
@@ -311,7 +317,7 @@ never_arrives(const PoolExecutor *executor)
 
 	if (executor->handle)
 		return GetBackgroundWorkerPid(executor->handle, &pid) == BGWH_STOPPED;
-	return TimestampDifferenceExceeds(executor->slot->started, GetCurrentTimestamp(), ARRIVAL_MS);
+	return clock_exceeds(executor->slot->started, clock_mono(), ARRIVAL_MS);
 }
 
 static void
@@ -385,14 +391,14 @@ take_back(PoolExecutor *executor)
 
 /* Does a task run that keeps others waiting behind it? */
 static bool
-is_stuck(const PoolExecutor *executor, TimestampTz now)
+is_stuck(const PoolExecutor *executor, MonoTime now)
 {
 	return executor->taken != executor->reaped &&
-		   TimestampDifferenceExceeds(executor->taken_at, now, TAKE_BACK_MS);
+		   clock_exceeds(executor->taken_at, now, TAKE_BACK_MS);
 }
 
 void
-pool_take_back(TimestampTz now)
+pool_take_back(MonoTime now)
 {
 	foreach_executor(executor) if (executor->taken != executor->assigned &&
 								   (executor->leaving || is_stuck(executor, now)))
@@ -436,7 +442,7 @@ count_role(Oid role)
  * that has at least two more, or any if it has none.  NULL: none can.
  */
 static PoolExecutor *
-spare(Oid role, int has, TimestampTz now)
+spare(Oid role, int has, MonoTime now)
 {
 	PoolExecutor *result = NULL;
 
@@ -445,8 +451,7 @@ spare(Oid role, int has, TimestampTz now)
 		if (executor->leaving && !is_stuck(executor, now))
 			return NULL; /* one at a time */
 		if (executor->leaving || executor->reserved > 0 || executor->role == role ||
-			!executor->ready ||
-			!TimestampDifferenceExceeds(executor->slot->started, now, SLICE_MS) ||
+			!executor->ready || !clock_exceeds(executor->slot->started, now, SLICE_MS) ||
 			(has > 0 && count_role(executor->role) < has + 2))
 			continue;
 		if (result == NULL || count_role(executor->role) > count_role(result->role) ||
@@ -465,7 +470,7 @@ pool_yield(void)
 
 	if (!turns_yield(me))
 		return;
-	victim = spare(InvalidOid, 0, GetCurrentTimestamp());
+	victim = spare(InvalidOid, 0, clock_mono());
 	if (victim)
 		send_away(victim);
 }
@@ -493,7 +498,7 @@ pool_begin(void)
  * one, or the one with the least to do if that is little.  NULL: none.
  */
 PoolExecutor *
-pool_find(Oid role, double average, TimestampTz now)
+pool_find(Oid role, double average, MonoTime now)
 {
 	PoolExecutor *best = NULL;
 
@@ -610,12 +615,38 @@ pool_wake(void)
 	}
 }
 
-static void
-report_no_worker(TimestampTz now)
+/* A task of this role was claimed. */
+void
+pool_claimed(Oid role)
 {
-	if (no_worker_since == 0)
+	find_role(role)->misses = 0;
+}
+
+/* One could not: somebody has locked it. */
+void
+pool_missed(Oid role)
+{
+	PoolRole *entry = find_role(role);
+
+	entry->misses = Min(entry->misses + 1, MISSES_MAX);
+}
+
+/*
+ * Were so many in a row locked that the next ones are, too, most likely?  Then others get the
+ * executors that the role had for nothing, and no process is started for it.
+ */
+bool
+pool_suspects(Oid role)
+{
+	return find_role(role)->misses >= MISSES_MAX;
+}
+
+static void
+report_no_worker(MonoTime now)
+{
+	if (no_worker_since.us == 0)
 		no_worker_since = now;
-	if (!TimestampDifferenceExceeds(no_worker_since, now, NO_WORKER_MS))
+	if (!clock_exceeds(no_worker_since, now, NO_WORKER_MS))
 		return;
 	if (!no_worker_reported)
 		ereport(
@@ -630,7 +661,7 @@ report_no_worker(TimestampTz now)
 
 /* Start one more executor.  False: not now. */
 static bool
-start(Oid role, const char *name, TimestampTz now)
+start(Oid role, const char *name, MonoTime now)
 {
 	SharedExecutor *slot = turns_reserve(me, role);
 	MemoryContext old;
@@ -650,12 +681,12 @@ start(Oid role, const char *name, TimestampTz now)
 		executor->used = false;
 		shared_executor_forget(slot);
 		turns_evict(me->database, role);
-		no_worker_until = TimestampTzPlusMilliseconds(now, WORKER_RETRY_MS);
+		no_worker_until = clock_plus_ms(now, WORKER_RETRY_MS);
 		report_no_worker(now);
 		return false;
 	}
 	no_worker_reported = false;
-	no_worker_since = 0;
+	no_worker_since = CLOCK_LONG_AGO;
 	find_role(role)->granted = now;
 	return true;
 }
@@ -671,7 +702,7 @@ pool_compare_need(Oid left, Oid right)
 
 	if (difference != 0)
 		return difference;
-	return find_role(left)->granted < find_role(right)->granted ? -1 : 1;
+	return clock_is_before(find_role(left)->granted, find_role(right)->granted) ? -1 : 1;
 }
 
 /*
@@ -679,7 +710,7 @@ pool_compare_need(Oid left, Oid right)
  * Returns true when an executor should come from another database.
  */
 bool
-pool_demand(const Role *role, const char *name, int tasks, double average, TimestampTz now)
+pool_demand(const Role *role, const char *name, int tasks, double average, MonoTime now)
 {
 	int wanted = average < 0 ? tasks : (int) Min(tasks * average / RUN_US + 1, tasks);
 	int has = count_role(role->oid);
@@ -693,10 +724,10 @@ pool_demand(const Role *role, const char *name, int tasks, double average, Times
 			role->database_limit >= 0 && turns_of_database(me->database) >= role->database_limit;
 		PoolExecutor *victim;
 
-		if (find_role(role->oid)->retry_at > now ||
+		if (clock_is_before(now, find_role(role->oid)->retry_at) ||
 			(role->limit >= 0 && turns_of_role(role->oid) >= role->limit))
 			return false;
-		if (no_worker_until > now)
+		if (clock_is_before(now, no_worker_until))
 			return true;
 		if (!full && start(role->oid, name, now))
 			continue;
@@ -710,22 +741,22 @@ pool_demand(const Role *role, const char *name, int tasks, double average, Times
 }
 
 /* The next moment after "now" at which this room has something to do. */
-TimestampTz
-pool_until(TimestampTz now)
+MonoTime
+pool_until(MonoTime now)
 {
-	TimestampTz until = DT_NOEND;
+	MonoTime until = CLOCK_NEVER;
 	HASH_SEQ_STATUS scan;
 	PoolRole *entry;
 
 	foreach_executor(executor) if (executor->taken != executor->assigned) until =
-		Min(until, TimestampTzPlusMilliseconds(executor->taken_at, TAKE_BACK_MS + 1));
-	if (no_worker_until > now)
-		until = Min(until, no_worker_until);
+		clock_min(until, clock_plus_ms(executor->taken_at, TAKE_BACK_MS + 1));
+	if (clock_is_before(now, no_worker_until))
+		until = clock_min(until, no_worker_until);
 	if (me->wants)
-		until = Min(until, TimestampTzPlusMilliseconds(now, SLICE_MS));
+		until = clock_min(until, clock_plus_ms(now, SLICE_MS));
 	hash_seq_init(&scan, roles);
 	while ((entry = hash_seq_search(&scan)) != NULL)
-		if (entry->retry_at > now)
-			until = Min(until, entry->retry_at);
-	return Max(until, TimestampTzPlusMilliseconds(now, 1));
+		if (clock_is_before(now, entry->retry_at))
+			until = clock_min(until, entry->retry_at);
+	return clock_max(until, clock_plus_ms(now, 1));
 }

@@ -59,16 +59,23 @@ run_values(TaskRun run, Datum *values)
 	values[2] = TimestampTzGetDatum(run.claimed);
 }
 
-/* All groups that have waiting rows, with the first row of each. */
+/* The next groups behind one that have waiting rows, in order, with the first row of each. */
 int
-queue_look(const TaskTable *table, QueueHead **heads)
+queue_look(const TaskTable *table, const TaskGroup *after, int limit, QueueHead **heads)
 {
 	MemoryContext caller = CurrentMemoryContext;
+	Datum values[6];
 	uint64 count;
 	uint64 i;
 
 	SPI_connect();
-	count = execute(STATEMENT_LOOK, table, NULL, NULL);
+	values[0] = CStringGetTextDatum(after->queue);
+	values[1] = Int32GetDatum(after->max);
+	values[2] = Int32GetDatum(after->priority);
+	values[3] = CStringGetTextDatum(after->role);
+	values[4] = Int64GetDatum(after->role_id);
+	values[5] = Int64GetDatum(limit);
+	count = execute(STATEMENT_LOOK, table, values, NULL);
 	*heads = MemoryContextAllocHuge(caller, Max(count, 1) * sizeof(QueueHead));
 	for (i = 0; i < count; i++)
 	{
@@ -81,6 +88,7 @@ queue_look(const TaskTable *table, QueueHead **heads)
 		head->place.dt = DatumGetTimestampTz(statement_value(i, 5));
 		head->place.id = DatumGetInt64(statement_value(i, 6));
 		head->group.role_id = DatumGetInt64(statement_value(i, 7));
+		head->too_long = DatumGetBool(statement_value(i, 8));
 	}
 	SPI_finish();
 	return (int) count;
@@ -156,31 +164,33 @@ candidate_arrays(const QueueCandidate *candidates, int count, Datum *values)
 
 /*
  * Claim those of the candidates that still wait where they were seen: they
- * are WORK, and a new attempt, from the commit on.  In no particular order.
+ * are WORK, and a new attempt, from the commit on.  What is due is judged by "now";
+ * "claimed" is what tells these runs from others.  In no particular order.
  */
 int
 queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count, TimestampTz now,
-			QueueClaim **claims)
+			TimestampTz claimed, QueueClaim **claims)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	Datum values[12];
-	uint64 claimed;
+	Datum values[13];
+	uint64 found;
 	uint64 i;
 
 	SPI_connect();
 	candidate_arrays(candidates, count, values);
 	values[6] = TimestampTzGetDatum(now);
 	values[7] = CStringGetTextDatum("PLAN");
-	claimed = execute(table->partitioned ? STATEMENT_CLAIM_PARTITIONED : STATEMENT_CLAIM, table,
-					  values, NULL);
-	*claims = MemoryContextAlloc(caller, Max(claimed, 1) * sizeof(QueueClaim));
-	for (i = 0; i < claimed; i++)
+	values[12] = TimestampTzGetDatum(claimed);
+	found = execute(table->partitioned ? STATEMENT_CLAIM_PARTITIONED : STATEMENT_CLAIM, table,
+					values, NULL);
+	*claims = MemoryContextAlloc(caller, Max(found, 1) * sizeof(QueueClaim));
+	for (i = 0; i < found; i++)
 	{
 		QueueClaim *claim = &(*claims)[i];
 
 		claim->run.id = DatumGetInt64(statement_value(i, 1));
 		claim->run.attempt = DatumGetInt32(statement_value(i, 2));
-		claim->run.claimed = now;
+		claim->run.claimed = claimed;
 		claim->timeout = statement_is_null(i, 3) ? -1 : DatumGetInt64(statement_value(i, 3));
 		claim->repeats = DatumGetBool(statement_value(i, 4));
 		claim->deletes = DatumGetBool(statement_value(i, 5));
@@ -190,7 +200,17 @@ queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
 		claim->role_id = DatumGetInt64(statement_value(i, 9));
 	}
 	SPI_finish();
-	return (int) claimed;
+	return (int) found;
+}
+
+/* For qsort and bsearch: ids in order. */
+int
+queue_compare_ids(const void *a, const void *b)
+{
+	int64 left = *(const int64 *) a;
+	int64 right = *(const int64 *) b;
+
+	return left < right ? -1 : left > right;
 }
 
 /* The ids that the last statement returned, in the context "where". */
@@ -222,6 +242,29 @@ returned_runs(MemoryContext where, uint64 count, TaskRun **runs)
 }
 
 /*
+ * Of these waiting rows, those that nobody has locked, in the order of their ids; they are
+ * locked until the end of the transaction.
+ */
+int
+queue_unlocked(const TaskTable *table, const TaskPlace *places, int count, int64 **ids)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum *elements = palloc((count + 1) * sizeof(Datum));
+	Datum values[2];
+	int i;
+
+	for (i = 0; i < count; i++)
+		elements[i] = Int64GetDatum(places[i].id);
+	SPI_connect();
+	values[0] = statement_array(elements, count, INT8OID);
+	values[1] = CStringGetTextDatum("PLAN");
+	count = returned_ids(caller, execute(STATEMENT_UNLOCKED, table, values, NULL), ids);
+	SPI_finish();
+	qsort(*ids, count, sizeof(int64), queue_compare_ids);
+	return count;
+}
+
+/*
  * Undo the claim of runs that never began.  Returns those for which that was done: others
  * are these runs no more, or somebody locks them.
  */
@@ -229,10 +272,11 @@ int
 queue_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	Datum values[3];
+	Datum values[4];
 
 	SPI_connect();
 	run_arrays(runs, count, values);
+	values[3] = CStringGetTextDatum("WORK");
 	count = returned_runs(caller, execute(STATEMENT_RELEASE, table, values, NULL), done);
 	SPI_finish();
 	return count;
@@ -247,12 +291,13 @@ queue_replan(const TaskTable *table, const TaskRun *runs, int count, const TaskF
 			 TaskRun **done)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	Datum values[5];
+	Datum values[6];
 
 	SPI_connect();
 	run_arrays(runs, count, values);
 	values[3] = CStringGetTextDatum(why->error);
 	values[4] = CStringGetTextDatum(why->sqlstate);
+	values[5] = CStringGetTextDatum("WORK");
 	count = returned_runs(caller, execute(STATEMENT_REPLAN, table, values, NULL), done);
 	SPI_finish();
 	return count;
@@ -264,17 +309,13 @@ compare_work(const void *a, const void *b)
 	return task_compare_runs(((const QueueWork *) a)->run, ((const QueueWork *) b)->run);
 }
 
-/* All rows that are WORK, in the order of their runs. */
-int
-queue_work(const TaskTable *table, QueueWork **rows)
+/* What the last statement returned, in the order of the runs. */
+static int
+returned_work(MemoryContext where, uint64 count, QueueWork **rows)
 {
-	MemoryContext caller = CurrentMemoryContext;
-	uint64 count;
 	uint64 i;
 
-	SPI_connect();
-	count = execute(STATEMENT_WORK, table, NULL, NULL);
-	*rows = MemoryContextAllocHuge(caller, Max(count, 1) * sizeof(QueueWork));
+	*rows = MemoryContextAllocHuge(where, Max(count, 1) * sizeof(QueueWork));
 	for (i = 0; i < count; i++)
 	{
 		QueueWork *row = &(*rows)[i];
@@ -282,20 +323,48 @@ queue_work(const TaskTable *table, QueueWork **rows)
 		row->run.id = DatumGetInt64(statement_value(i, 1));
 		row->run.attempt = DatumGetInt32(statement_value(i, 2));
 		row->run.claimed = DatumGetTimestampTz(statement_value(i, 3));
-		row->queue = statement_text(caller, i, 4);
+		row->queue = statement_text(where, i, 4);
 	}
-	SPI_finish();
 	qsort(*rows, count, sizeof(QueueWork), compare_work);
 	return (int) count;
 }
 
-/* Is this run among the rows that queue_work returned? */
-bool
+/* Up to "limit" rows that are WORK, whichever. */
+int
+queue_work(const TaskTable *table, int limit, QueueWork **rows)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum values[1] = {Int64GetDatum(limit)};
+	int count;
+
+	SPI_connect();
+	count = returned_work(caller, execute(STATEMENT_WORK, table, values, NULL), rows);
+	SPI_finish();
+	return count;
+}
+
+/* Of these runs, those whose rows still say so, in order. */
+int
+queue_runs(const TaskTable *table, const TaskRun *runs, int count, QueueWork **rows)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum values[4];
+
+	SPI_connect();
+	run_arrays(runs, count, values);
+	values[3] = CStringGetTextDatum("WORK");
+	count = returned_work(caller, execute(STATEMENT_RUNS, table, values, NULL), rows);
+	SPI_finish();
+	return count;
+}
+
+/* The row of this run among those that queue_work or queue_runs returned, or NULL. */
+const QueueWork *
 queue_works(const QueueWork *rows, int count, TaskRun run)
 {
 	QueueWork key = {.run = run};
 
-	return bsearch(&key, rows, count, sizeof(QueueWork), compare_work) != NULL;
+	return bsearch(&key, rows, count, sizeof(QueueWork), compare_work);
 }
 
 /* The tasks that wait and that the server may have crashed for: to be run apart. */

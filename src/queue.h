@@ -16,11 +16,12 @@
 #include "table.h"
 #include "task.h"
 
-/* A group that has waiting rows, and its first one.  The queue is NULL if its name is too long. */
+/* A group that has waiting rows, and its first one. */
 typedef struct QueueHead
 {
 	TaskGroup group;
 	TaskPlace place;
+	bool too_long; /* the name of the queue, which is cut */
 } QueueHead;
 
 /* A task to be claimed, and the process that is to run it. */
@@ -85,16 +86,18 @@ typedef struct QueueRetry
 	int64 role_id;
 } QueueRetry;
 
-extern int queue_look(const TaskTable *table, QueueHead **heads);
+extern int queue_look(const TaskTable *table, const TaskGroup *after, int limit, QueueHead **heads);
 extern int queue_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int limit,
 					  TaskPlace **places);
+extern int queue_unlocked(const TaskTable *table, const TaskPlace *places, int count, int64 **ids);
 extern int queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
-					   TimestampTz now, QueueClaim **claims);
+					   TimestampTz now, TimestampTz claimed, QueueClaim **claims);
 extern int queue_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done);
 extern int queue_replan(const TaskTable *table, const TaskRun *runs, int count,
 						const TaskFailure *why, TaskRun **done);
-extern int queue_work(const TaskTable *table, QueueWork **rows);
-extern bool queue_works(const QueueWork *rows, int count, TaskRun run);
+extern int queue_work(const TaskTable *table, int limit, QueueWork **rows);
+extern int queue_runs(const TaskTable *table, const TaskRun *runs, int count, QueueWork **rows);
+extern const QueueWork *queue_works(const QueueWork *rows, int count, TaskRun run);
 extern int queue_apart(const TaskTable *table, int64 **ids);
 extern int queue_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places);
 extern int queue_expire(const TaskTable *table, TimestampTz now, const QueueCandidate *candidates,
@@ -113,6 +116,7 @@ extern bool queue_retry(const TaskTable *table, TaskRun run, bool wait, QueueRet
 extern bool queue_delete(const TaskTable *table, TaskRun run, const char *state);
 extern bool queue_repeat(const TaskTable *table, QueueRow row, QueueRepeat *repeat);
 extern void queue_insert_next(const TaskTable *table, QueueRow row, TimestampTz dt);
+extern int queue_compare_ids(const void *a, const void *b);
 extern void queue_forget(void);
 
 #endif /* PG_TASK_QUEUE_H */

@@ -17,12 +17,14 @@ typedef enum QueueStatement
 {
 	STATEMENT_LOOK,
 	STATEMENT_PEEK,
+	STATEMENT_UNLOCKED,
 	STATEMENT_CLAIM,
 	STATEMENT_CLAIM_PARTITIONED,
 	STATEMENT_RELEASE,
 	STATEMENT_REPLAN,
 	STATEMENT_END,
 	STATEMENT_WORK,
+	STATEMENT_RUNS,
 	STATEMENT_APART,
 	STATEMENT_REFUSE,
 	STATEMENT_ROLE_GONE,
@@ -82,13 +84,19 @@ typedef enum QueueStatement
 /* When a row was claimed; an owner may have removed that. */
 #define CLAIMED(alias) "coalesce(" alias ".start, '-infinity')"
 
-/* Of the runs in three arrays, those that still are, and that nobody locks. */
-#define RUNS_NOT_LOCKED \
-	"SELECT r.id, r.attempt, " CLAIMED("r") " AS claimed" \
+/*
+ * Of the runs in three arrays, those that still are, and that nobody locks.  LATERAL lest
+ * the planner, for a table that was empty, begins with all rows of that.
+ */
+#define RUNS_NOT_LOCKED(state) \
+	"SELECT n.*" \
 	"  FROM ROWS FROM (unnest($1), unnest($2), unnest($3)) AS a (id, attempt, claimed)" \
-	"  JOIN %1$s AS r ON r.id = a.id AND r.attempt = a.attempt" \
-	"   AND " CLAIMED("r") " = a.claimed AND r.state = 'WORK'" \
-	"   FOR NO KEY UPDATE OF r SKIP LOCKED"
+	" CROSS JOIN LATERAL (" \
+	"       SELECT r.id, r.attempt, " CLAIMED("r") " AS claimed, r.tableoid AS oid, r.ctid AS tid" \
+	"         FROM %1$s AS r" \
+	"        WHERE r.id = a.id AND r.attempt = a.attempt" \
+	"          AND " CLAIMED("r") " = a.claimed AND r.state = " state \
+	"          FOR NO KEY UPDATE OF r SKIP LOCKED) AS n"
 
 /* Of the rows with these ids, those that wait, say this role, and that nobody locks. */
 #define ROWS_OF_ROLE \
@@ -118,7 +126,8 @@ typedef enum QueueStatement
  */
 #define CLAIM_TYPES \
 	{INT8ARRAYOID, TEXTARRAYOID, INT4ARRAYOID, INT4ARRAYOID, TEXTARRAYOID, INT4ARRAYOID, \
-	 TIMESTAMPTZOID, TEXTOID, FLOAT8ARRAYOID, BOOLARRAYOID, TIMESTAMPTZARRAYOID, INT8ARRAYOID}
+	 TIMESTAMPTZOID, TEXTOID, FLOAT8ARRAYOID, BOOLARRAYOID, TIMESTAMPTZARRAYOID, INT8ARRAYOID, \
+	 TIMESTAMPTZOID}
 #define CLAIM(claimable) \
 	"WITH c AS MATERIALIZED (" \
 	"SELECT t.id, t.tableoid AS oid, t.ctid AS tid, c.pid" \
@@ -132,7 +141,7 @@ typedef enum QueueStatement
 	"   AND " EXPIRED("c.active", "$7") " IS NOT TRUE" \
 	"   FOR NO KEY UPDATE OF t SKIP LOCKED" \
 	") UPDATE %1$s AS t" \
-	"    SET state = 'WORK', attempt = t.attempt + 1, start = $7, stop = NULL, pid = c.pid" \
+	"    SET state = 'WORK', attempt = t.attempt + 1, start = $13, stop = NULL, pid = c.pid" \
 	"   FROM " claimable \
 	"  WHERE t.id = c.id AND t.tableoid = c.oid AND t.ctid = c.tid" \
 	" RETURNING t.id, t.attempt," \
@@ -144,11 +153,13 @@ typedef enum QueueStatement
 
 static Statement statements[STATEMENTS] = {
 	/* from group to group, one descent of the index each */
-	[STATEMENT_LOOK] = {.sql =
+	[STATEMENT_LOOK] = {.nargs = 6, .types = {TEXTOID, INT4OID, INT4OID, TEXTOID, INT8OID,
+		 INT8OID}, .sql =
 		"WITH RECURSIVE g (queue, max, priority, role, role_id, dt, id) AS ("
 		"(SELECT " G_ALL ", t.dt, t.id"
 		"   FROM %1$s AS t"
 		"  WHERE t.state = 'PLAN' AND " COMPLETE
+		"    AND (" G_ALL ") > ($1, $2, $3, $4, $5)"
 		"  ORDER BY " G_ALL ", t.dt, t.id"
 		"  LIMIT 1)"
 		" UNION ALL"
@@ -160,7 +171,9 @@ static Statement statements[STATEMENTS] = {
 		"           AND (" G_ALL ") > (g.queue, g.max, g.priority, g.role, g.role_id)"
 		"         ORDER BY " G_ALL ", t.dt, t.id"
 		"         LIMIT 1) AS n"
-		") SELECT " SHORT_QUEUE("g.queue") ", max, priority, role, dt, id, role_id FROM g"},
+		") SELECT substr(g.queue, 1, " CppAsString2(TASK_QUEUE_MAX) " + 1), max, priority, role, dt, id,"
+		"         role_id, octet_length(g.queue) > " CppAsString2(TASK_QUEUE_MAX)
+		"    FROM g LIMIT $6"},
 
 	[STATEMENT_PEEK] = {.nargs = 8, .types = {TEXTOID, INT4OID, INT4OID, TEXTOID, TIMESTAMPTZOID,
 		 INT8OID, INT8OID, INT8OID}, .sql =
@@ -173,32 +186,38 @@ static Statement statements[STATEMENTS] = {
 		" ORDER BY t.dt, t.id"
 		" LIMIT $7"},
 
-	[STATEMENT_CLAIM] = {.nargs = 12, .types = CLAIM_TYPES, .sql = CLAIM("c")},
+	[STATEMENT_UNLOCKED] = {.nargs = 2, .types = {INT8ARRAYOID, TEXTOID}, .sql =
+		"SELECT n.id"
+		"  FROM unnest($1) AS a (id) CROSS JOIN LATERAL ("
+		"       SELECT t.id"
+		"         FROM %1$s AS t"
+		"        WHERE t.id = a.id AND t.state = $2"
+		"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"},
+
+	[STATEMENT_CLAIM] = {.nargs = 13, .types = CLAIM_TYPES, .sql = CLAIM("c")},
 
 	/* of rows with the same id one alone: a run is known by its id and the time of its claim */
-	[STATEMENT_CLAIM_PARTITIONED] = {.nargs = 12, .types = CLAIM_TYPES, .sql =
+	[STATEMENT_CLAIM_PARTITIONED] = {.nargs = 13, .types = CLAIM_TYPES, .sql =
 		 CLAIM("(SELECT DISTINCT ON (c.id) c.* FROM c) AS c")},
 
 	/* the scheduler waits for nobody's row locks */
-	[STATEMENT_RELEASE] = {.nargs = 3, .types = {INT8ARRAYOID, INT4ARRAYOID,
-		 TIMESTAMPTZARRAYOID}, .sql =
-		"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
+	[STATEMENT_RELEASE] = {.nargs = 4, .types = {INT8ARRAYOID, INT4ARRAYOID,
+		 TIMESTAMPTZARRAYOID, TEXTOID}, .sql =
+		"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED("$4") ")"
 		" UPDATE %1$s AS t"
 		"    SET state = 'PLAN', attempt = t.attempt - 1, start = NULL, pid = NULL"
 		"   FROM c"
-		"  WHERE t.id = c.id AND t.attempt = c.attempt AND " CLAIMED("t") " = c.claimed"
-		"    AND t.state = 'WORK'"
+		"  WHERE t.id = c.id AND t.tableoid = c.oid AND t.ctid = c.tid"
 		" RETURNING c.id, c.attempt, c.claimed"},
 
-	[STATEMENT_REPLAN] = {.nargs = 5, .types = {INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID,
-		 TEXTOID, TEXTOID}, .sql =
-		"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
+	[STATEMENT_REPLAN] = {.nargs = 6, .types = {INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID,
+		 TEXTOID, TEXTOID, TEXTOID}, .sql =
+		"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED("$6") ")"
 		" UPDATE %1$s AS t"
 		"    SET state = 'PLAN', stop = clock_timestamp(), error = $4, sqlstate = $5,"
 		"        response = 'FATAL:  ' || $4, notice = NULL"
 		"   FROM c"
-		"  WHERE t.id = c.id AND t.attempt = c.attempt AND " CLAIMED("t") " = c.claimed"
-		"    AND t.state = 'WORK'"
+		"  WHERE t.id = c.id AND t.tableoid = c.oid AND t.ctid = c.tid"
 		" RETURNING c.id, c.attempt, c.claimed"},
 
 	/* how a run ends that is not DONE */
@@ -213,10 +232,23 @@ static Statement statements[STATEMENTS] = {
 		"       dt = coalesce($13, t.dt)"
 		" WHERE t.id = $1 AND t.attempt = $2 AND " CLAIMED("t") " = $3 AND t.state = $14"},
 
-	[STATEMENT_WORK] = {.sql =
+	[STATEMENT_WORK] = {.nargs = 1, .types = {INT8OID}, .sql =
 		"SELECT t.id, t.attempt, " CLAIMED("t") ", coalesce(" SHORT_QUEUE("t.queue") ", '')"
 		"  FROM %1$s AS t"
-		" WHERE t.state = 'WORK' AND t.id IS NOT NULL AND t.attempt IS NOT NULL"},
+		" WHERE t.state = 'WORK' AND t.id IS NOT NULL AND t.attempt IS NOT NULL"
+		" LIMIT $1"},
+
+	/* the state is an argument lest the planner take the index of running rows */
+	[STATEMENT_RUNS] = {.nargs = 4, .types = {INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID,
+		 TEXTOID}, .sql =
+		"SELECT n.*"
+		"  FROM ROWS FROM (unnest($1), unnest($2), unnest($3)) AS a (id, attempt, claimed)"
+		" CROSS JOIN LATERAL ("
+		"       SELECT t.id, t.attempt, " CLAIMED("t") ", coalesce(" SHORT_QUEUE("t.queue") ", '')"
+		"         FROM %1$s AS t"
+		"        WHERE t.id = a.id AND t.attempt = a.attempt"
+		"          AND " CLAIMED("t") " = a.claimed AND t.state = $4"
+		"       OFFSET 0) AS n"},
 
 	/* the condition is that of one index alone */
 	[STATEMENT_APART] = {.nargs = 1, .types = {TEXTOID}, .sql =

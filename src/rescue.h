@@ -7,6 +7,7 @@
 
 #include "postgres.h"
 
+#include "clock.h"
 #include "queue.h"
 #include "table.h"
 #include "task.h"
@@ -22,13 +23,15 @@ typedef enum RescueKind
 
 extern void rescue_add(TaskRun run, RescueKind kind, const TaskFailure *failure);
 extern bool rescue_has(TaskRun run);
-extern void rescue_retain(const QueueWork *rows, int count);
-extern bool rescue_due(TimestampTz now);
-extern TimestampTz rescue_until(void);
+extern int rescue_count(void);
+extern int rescue_backlog(void);
+extern bool rescue_due(MonoTime now);
+extern MonoTime rescue_until(void);
 extern bool rescue_refused(void);
 extern void rescue_again(void);
-extern bool rescue_write(const TaskTable *table, TimestampTz now);
-extern bool rescue_written(TimestampTz now);
-extern bool rescue_not_written(TimestampTz now, bool row_at_fault, int pause_ms);
+extern bool rescue_must_write(void);
+extern bool rescue_write(const TaskTable *table, MonoTime now);
+extern void rescue_written(MonoTime now);
+extern bool rescue_not_written(MonoTime now, bool row_at_fault, int pause_ms);
 
 #endif /* PG_TASK_RESCUE_H */

@@ -38,6 +38,7 @@
 #include "binding.h"
 #include "choice.h"
 #include "client.h"
+#include "clock.h"
 #include "compat.h"
 #include "crash.h"
 #include "executor.h"
@@ -45,6 +46,7 @@
 #include "pool.h"
 #include "queue.h"
 #include "rescue.h"
+#include "scan.h"
 #include "scheduler.h"
 #include "settings.h"
 #include "statement.h"
@@ -55,9 +57,6 @@
 #include "worker.h"
 
 PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
-
-/* A full look that takes long is spaced out: it takes at most 1/50 of the time. */
-#define LOOK_SHARE 50
 
 /* When a row could not be claimed, the next look comes no later. */
 #define LOCKED_LOOK_MS 1000
@@ -74,6 +73,15 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 
 /* So many tasks are given up by one statement. */
 #define EXPIRE_MAX 1000
+
+/* So many rows at a time are looked at that are WORK and that nobody has in hand. */
+#define ORPHANS_MAX 4000
+
+/* To look for them takes at most 1/10 of the time, unless some are found. */
+#define ORPHANS_SHARE 10
+
+/* So many batches of what was lost are written before the scheduler goes. */
+#define GO_BATCHES 8
 
 /* A row that cannot be written is tried again so much later ... */
 #define SET_ASIDE_MS 60000
@@ -118,13 +126,13 @@ static TimeoutId end_timeout; /* of a transaction that cannot be cancelled */
 static volatile sig_atomic_t at_work = false; /* in a transaction */
 static Oid last_relid = InvalidOid;			  /* the table that was prepared last */
 static bool verify_due = true;
-static bool look_due = true;
+static bool orphans_due = true;
 static bool wants_executor = false;
-static TimestampTz next_look = 0;
+static MonoTime next_orphans = {0};
 static TimestampTz next_expiry = 0; /* when a waiting task is given up */
 static bool turn_failed = false;
-static bool writes_rows = false;		 /* between begin_writing and end_work */
-static TimestampTz no_writing_until = 0; /* a row has waited for a lock in vain */
+static bool writes_rows = false;		/* between begin_writing and end_work */
+static MonoTime no_writing_until = {0}; /* a row has waited for a lock in vain */
 static int no_memory_ms = 0; /* the next turn comes no sooner; 0: no error of that kind */
 static List *reported = NIL; /* messages of errors that were logged, while their causes last */
 
@@ -260,7 +268,7 @@ prepare_table(void)
 	table_keep(prepared);
 	table = prepared;
 	shared_scheduler_publish(me, table->relid);
-	look_due = true;
+	scan_forget();
 	if (prepared->relid != last_relid)
 	{
 		/* another table: what was known of rows is not of its rows */
@@ -284,6 +292,39 @@ account(TaskRun run)
 }
 
 /*
+ * Within a transaction: rows that are WORK and that nobody has in hand (of these runs, in the
+ * order of queue_runs) are rescued.  After a restore there may be many: they are read a
+ * part at a time, as fast as they are rescued.
+ */
+static void
+find_orphans(const QueueWork *held, int nheld)
+{
+	MonoTime begun = clock_mono();
+	int limit = nheld + rescue_count() + ORPHANS_MAX;
+	QueueWork *rows;
+	int count = queue_work(table, limit, &rows);
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!queue_works(held, nheld, rows[i].run) && !rescue_has(rows[i].run))
+			account(rows[i].run);
+	}
+	orphans_due = count == limit;
+	next_orphans = CLOCK_LONG_AGO;
+	if (!orphans_due)
+		next_orphans.us = begun.us + (clock_mono().us - begun.us) * ORPHANS_SHARE;
+}
+
+/* Rows that nobody has in hand are to be looked for, and there is room in memory for more. */
+static bool
+may_find_orphans(void)
+{
+	return orphans_due && rescue_backlog() < ORPHANS_MAX / 4;
+}
+
+/*
  * Within a transaction: compare the rows that are WORK with what executors have in hand.
  * A row that nobody has in hand is rescued; a task whose row is that run no more is
  * cancelled.
@@ -291,17 +332,17 @@ account(TaskRun run)
 static void
 compare(void)
 {
-	QueueWork *rows;
-	int count = queue_work(table, &rows);
-	int i;
+	TaskRun *held;
+	int count = pool_held(table->relid, &held);
+	QueueWork *rows = NULL;
 
+	if (count > 0)
+		count = queue_runs(table, held, count, &rows);
 	crash_ask();
 	pool_verify(table->relid, rows, count);
-	rescue_retain(rows, count);
-	for (i = 0; i < count; i++)
-		if (!pool_runs(table->relid, rows[i].run, waiting_queue(rows[i].queue)) &&
-			!rescue_has(rows[i].run))
-			account(rows[i].run);
+	orphans_due = true;
+	if (may_find_orphans() && !clock_is_before(clock_mono(), next_orphans))
+		find_orphans(rows, count);
 	verify_due = false;
 }
 
@@ -314,28 +355,33 @@ verify(void)
 	end_work();
 }
 
-/* Write what became of runs whose processes could not do so. */
+/*
+ * Write what became of runs whose processes could not do so: one batch, and again when other
+ * work has had its turn.
+ */
 static void
 rescue(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	MonoTime now = clock_mono();
 
-	while (rescue_due(now))
-	{
-		/* what ends with the server is for the next one to judge */
-		if (!PostmasterIsAlive())
-			proc_exit(1);
-		begin_writing("rescuing tasks");
-		/* what may crash the server is found by a look, and run apart */
-		look_due |= rescue_write(table, now);
-		end_work();
-		verify_due |= rescue_written(now);
-	}
+	if (!rescue_due(now))
+		return;
+	/* what ends with the server is for the next one to judge */
+	if (!PostmasterIsAlive())
+		proc_exit(1);
+	begin_writing("rescuing tasks");
+	/* what may crash the server is found by a look, and run apart */
+	if (rescue_write(table, now))
+		scan_want();
+	end_work();
+	rescue_written(clock_mono());
+	if (rescue_due(now))
+		SetLatch(MyLatch);
 }
 
 /* Give up the tasks that have waited for too long. */
 static void
-expire(TimestampTz now)
+expire(ClockNow now)
 {
 	TaskPlace *places;
 	QueueRow *rows;
@@ -347,37 +393,37 @@ expire(TimestampTz now)
 	int i;
 
 	begin_writing("giving up tasks");
-	found = queue_expired(table, now, EXPIRE_MAX + aside_count(), &places);
+	found = queue_expired(table, now.wall, EXPIRE_MAX + aside_count(), &places);
 	expired = palloc0(found * sizeof(QueueCandidate) + 1);
 	for (i = 0; i < found && count < most; i++)
 	{
-		if (aside_has(places[i], now))
+		if (aside_has(places[i], now.mono))
 			continue;
 		aside_add(ASIDE_UNSTARTED, places[i]);
 		expired[count++].place = places[i];
 	}
 	if (count > 0)
 	{
-		written = queue_expire(table, now, expired, count, &rows);
+		written = queue_expire(table, now.wall, expired, count, &rows);
 		for (i = 0; i < written; i++)
-			outcome_plan_next(table, rows[i], now, OUTCOME_EXPIRED_PAUSE_MS);
+			outcome_plan_next(table, rows[i], now.wall, OUTCOME_EXPIRED_PAUSE_MS);
 	}
 	next_expiry = queue_expiry(table);
 	end_work();
 	aside_written(ASIDE_UNSTARTED);
 	/* what somebody has locked, or is set aside, is seen to with the next look */
-	if (next_expiry <= now && written < most)
+	if (next_expiry <= now.wall && written < most)
 		next_expiry = DT_NOEND;
 }
 
 /* Write the rows of tasks that will not be started. */
 static void
-write_unstarted(TimestampTz now)
+write_unstarted(ClockNow now)
 {
 	if (!unstarted_any())
 		return;
 	begin_writing("giving up tasks");
-	unstarted_write(table, now);
+	unstarted_write(table, now.wall);
 	end_work();
 	aside_written(ASIDE_UNSTARTED);
 	unstarted_written();
@@ -387,10 +433,10 @@ write_unstarted(TimestampTz now)
 
 /* Bind waiting rows to their roles, or end those whose role is gone. */
 static void
-bind_rows(TimestampTz now)
+bind_rows(ClockNow now)
 {
 	begin_writing("binding tasks to roles");
-	if (binding_write(table, now))
+	if (binding_write(table, now.mono))
 		SetLatch(MyLatch);
 	end_work();
 	aside_written(ASIDE_BINDING);
@@ -400,7 +446,7 @@ bind_rows(TimestampTz now)
 static void
 take_notes(void)
 {
-	static SharedNote notes[SHARED_NOTES];
+	static SharedNote notes[SHARED_ALL_NOTES];
 	int news;
 	int count = shared_scheduler_notes(me, notes, &news);
 	int i;
@@ -412,58 +458,41 @@ take_notes(void)
 
 		waiting_note(&group, notes[i].place);
 	}
-	look_due |= (news & SHARED_LOOK) != 0;
+	if (news & SHARED_LOOK)
+		scan_want();
 	verify_due |= (news & SHARED_VERIFY) != 0;
 	if (news & SHARED_EXPIRY)
 		next_expiry = 0;
 }
 
-/*
- * The first row of a group.  The trigger bounds the name of a queue; a row that came past it
- * is not remembered, and fails.
- */
+/* What is done with each scan beside it. */
 static void
-take_head(const QueueHead *head)
+begin_scan(MonoTime now)
 {
-	if (head->group.queue)
-		waiting_head(&head->group, head->place);
-	else
-		(void) unstarted_refuse(
-			head->place, head->group.role,
-			"the name of the queue is longer than " CppAsString2(TASK_QUEUE_MAX) " bytes",
-			ERRCODE_STRING_DATA_RIGHT_TRUNCATION, false);
-}
-
-/* Read the first row of every group: finds what no note told of. */
-static void
-look(TimestampTz now)
-{
-	QueueHead *heads;
-	TimestampTz end;
 	int64 *apart;
 	int count;
-	int i;
 
-	look_due |= now >= next_look || (choice_waits_apart() && pool_apart_free());
-	if (!look_due)
-		return;
-	begin_work("looking at the task table");
-	limit_work(SCAN_MS);
 	aside_tidy(now);
 	compare();
 	count = queue_apart(table, &apart);
 	choice_set_apart(apart, count);
-	waiting_look();
-	count = queue_look(table, &heads);
-	for (i = 0; i < count; i++)
-		take_head(&heads[i]);
-	waiting_looked(now);
-	binding_look(heads, count);
 	next_expiry = queue_expiry(table);
+}
+
+/* Read the first row of every group, a slice at a time: finds what no note told of. */
+static void
+look(MonoTime now)
+{
+	if (choice_waits_apart() && pool_apart_free())
+		scan_want();
+	if (!scan_due(now))
+		return;
+	begin_work("looking at the task table");
+	limit_work(SCAN_MS);
+	if (!scan_going())
+		begin_scan(now);
+	scan_slice(table, where.period);
 	end_work();
-	look_due = false;
-	end = GetCurrentTimestamp();
-	next_look = end + Max((int64) where.period * 1000, (end - now) * LOOK_SHARE);
 }
 
 /* The message for the executor. */
@@ -518,14 +547,15 @@ find_claim(QueueClaim *claims, int count, const QueueCandidate *candidate)
 
 /* Within a transaction: claim what was chosen, and nothing else. */
 static int
-claim(TimestampTz now, QueueClaim **claims)
+claim(ClockNow now, QueueClaim **claims)
 {
-	int count = queue_claim(table, choice_candidates, choice_count, now, claims);
+	int count = queue_claim(table, choice_candidates, choice_count, now.wall,
+							crash_claim_time(now.wall), claims);
 
 	qsort(*claims, count, sizeof(QueueClaim), compare_claims);
 	/* a row that somebody has locked may be the same as before when he lets go */
 	if (count < choice_count)
-		next_look = Min(next_look, TimestampTzPlusMilliseconds(now, LOCKED_LOOK_MS));
+		scan_no_later(clock_plus_ms(now.mono, LOCKED_LOOK_MS));
 	return count;
 }
 
@@ -549,6 +579,7 @@ hand_out(QueueClaim *claims, int count)
 		QueueClaim *claim = find_claim(claims, count, &choice_candidates[i]);
 		WaitingQueue *queue = choice_list[i].queue;
 
+		choice_learn(i, claim != NULL);
 		if (claim)
 			make_task(claim, &choice_list[i], choice_candidates[i].apart, &task);
 		/* from here on it is not counted as chosen any more, even after an error */
@@ -566,8 +597,7 @@ hand_out(QueueClaim *claims, int count)
 static bool
 start_some(void)
 {
-	static TimestampTz last_claim = 0;
-	TimestampTz now = GetCurrentTimestamp();
+	ClockNow now = clock_now();
 	QueueClaim *claims = NULL;
 	int count = 0;
 	bool more;
@@ -577,10 +607,8 @@ start_some(void)
 	begin_work("claiming tasks");
 	more = choice_make(table, now, aside_singly(ASIDE_CLAIM) ? 1 : CHOICE_MAX, &wants_executor) ||
 		   choice_count > 0;
-	/* no two claims have the same time: it tells runs apart */
-	last_claim = Max(now, last_claim + 1);
 	if (choice_count > 0)
-		count = claim(last_claim, &claims);
+		count = claim(now, &claims);
 	end_work();
 	aside_written(ASIDE_CLAIM);
 	hand_out(claims, count);
@@ -598,7 +626,7 @@ forget_reports(void)
 static void
 cycle(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	ClockNow now = clock_now();
 
 	turns_renew(me);
 	pool_reap();
@@ -610,22 +638,22 @@ cycle(void)
 	if (table == NULL || table_changed())
 		prepare_table();
 	take_notes();
-	if (verify_due)
+	if (verify_due || (may_find_orphans() && !clock_is_before(now.mono, next_orphans)))
 		verify();
 	pool_yield();
-	pool_take_back(now);
-	look(now);
+	pool_take_back(now.mono);
+	look(now.mono);
 	wants_executor = false;
 	/* one claim a turn: notes and finished tasks come in between */
 	if (start_some())
 		SetLatch(MyLatch);
 	turns_want(me, wants_executor);
 	/* last: these may wait for others or be refused by them, and nobody else is to suffer */
-	if (now >= no_writing_until)
+	if (!clock_is_before(now.mono, no_writing_until))
 	{
 		rescue();
 		write_unstarted(now);
-		if (now >= next_expiry)
+		if (now.wall >= next_expiry)
 			expire(now);
 		if (binding_due())
 			bind_rows(now);
@@ -655,14 +683,14 @@ is_of_row(int sqlstate)
  * When there are too many, it is said that no more are logged.
  */
 static bool
-is_reported(const char *whole, TimestampTz now)
+is_reported(const char *whole, MonoTime now)
 {
-	static TimestampTz since = 0;
+	static MonoTime since = {0};
 	MemoryContext old;
 	const char *message = pnstrdup(whole, REPORTED_LENGTH);
 	ListCell *cell;
 
-	if (TimestampDifferenceExceeds(since, now, REPORT_AGAIN_MS))
+	if (clock_exceeds(since, now, REPORT_AGAIN_MS))
 	{
 		forget_reports();
 		since = now;
@@ -690,17 +718,18 @@ forget_rows(void)
 	waiting_clear();
 	binding_clear();
 	forget_table();
-	look_due = verify_due = true;
+	scan_forget();
+	verify_due = true;
 }
 
 /* What follows from the kind of an error: whether it is a row's, and how long to wait. */
 static bool
-judge_error(int sqlstate, TimestampTz now)
+judge_error(int sqlstate, MonoTime now)
 {
 	bool waited = writes_rows && sqlstate == ERRCODE_LOCK_NOT_AVAILABLE;
 
 	if (waited)
-		no_writing_until = TimestampTzPlusMilliseconds(now, ROW_LOCK_PAUSE_MS);
+		no_writing_until = clock_plus_ms(now, ROW_LOCK_PAUSE_MS);
 	if (sqlstate == ERRCODE_OUT_OF_MEMORY)
 		no_memory_ms = Min(Max(no_memory_ms * 2, NO_MEMORY_MS), NO_MEMORY_MAX_MS);
 	return waited || is_of_row(sqlstate);
@@ -714,7 +743,7 @@ static void
 recover_from_error(void)
 {
 	ErrorData *error;
-	TimestampTz now = GetCurrentTimestamp();
+	MonoTime now = clock_mono();
 	bool writing = writes_rows;
 	bool of_row;
 	int pause;
@@ -734,7 +763,7 @@ recover_from_error(void)
 	at_work = writes_rows = false;
 	turn_failed = true;
 	table_abandon();
-	if (aside_failed(TimestampTzPlusMilliseconds(now, pause), of_row))
+	if (aside_failed(clock_plus_ms(now, pause), of_row))
 		SetLatch(MyLatch);
 	if (rescue_not_written(now, of_row, pause))
 		SetLatch(MyLatch);
@@ -771,34 +800,44 @@ turn(void)
 	error_context_stack = callback.previous;
 }
 
-/* When there is next something to do, beside looks and what executors have in hand. */
-static TimestampTz
-next_due(TimestampTz now)
+/* When there is next a row to be written that is not a claim. */
+static MonoTime
+next_writing(ClockNow now)
 {
-	TimestampTz due = Min(waiting_until(now), Min(next_expiry, rescue_until()));
+	if (unstarted_any() || binding_due())
+		return now.mono;
+	return clock_min(clock_of_wall(now, next_expiry), rescue_until());
+}
+
+/* When there is next something to do, beside scans and what executors have in hand. */
+static MonoTime
+next_due(ClockNow now)
+{
+	MonoTime due = clock_min(waiting_until(now), next_writing(now));
 
 	if (turn_failed)
-		return TimestampTzPlusMilliseconds(now, FAILED_TURN_MS);
-	if (table == NULL)
-		return now;
+		return clock_plus_ms(now.mono, FAILED_TURN_MS);
+	if (table == NULL || scan_going() || waiting_ready(now))
+		return now.mono;
 	if (choice_waits_apart())
-		due = Min(due, TimestampTzPlusMilliseconds(now, APART_RETRY_MS));
-	return waiting_ready(now) || unstarted_any() ? now : due;
+		due = clock_min(due, clock_plus_ms(now.mono, APART_RETRY_MS));
+	return clock_min(due, choice_until());
 }
 
 /* Tell the supervisor whether the place of this scheduler may be another's. */
 static void
-show_idle(TimestampTz now)
+show_idle(ClockNow now)
 {
 	bool idle;
 
 	/* read without a lock: when that changes, this process is woken */
 	if (!Shared->crowded)
 		return;
-	idle = !pool_is_busy() && next_due(now) > TimestampTzPlusMilliseconds(now, IDLE_AHEAD_MS);
+	idle =
+		!pool_is_busy() && clock_is_before(clock_plus_ms(now.mono, IDLE_AHEAD_MS), next_due(now));
 	if (idle == (pg_atomic_read_u64(&me->idle_since) != 0))
 		return;
-	pg_atomic_write_u64(&me->idle_since, idle ? (uint64) now : 0);
+	pg_atomic_write_u64(&me->idle_since, idle ? (uint64) now.mono.us : 0);
 	if (idle)
 		shared_wake_supervisor();
 }
@@ -810,12 +849,12 @@ show_idle(TimestampTz now)
 static void
 wait_for_memory(void)
 {
-	TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), no_memory_ms);
+	MonoTime until = clock_plus_ms(clock_mono(), no_memory_ms);
 	long left;
 
 	turns_want(me, false);
 	while (!ShutdownRequestPending && !ConfigReloadPending && !shared_scheduler_leaves(me) &&
-		   (left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until)) > 0)
+		   (left = clock_ms_until(clock_mono(), until)) > 0)
 	{
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, left,
 						 wait_event);
@@ -829,23 +868,23 @@ wait_for_memory(void)
 static void
 rest(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz until = TimestampTzPlusMilliseconds(now, where.period);
+	ClockNow now = clock_now();
+	MonoTime until = clock_plus_ms(now.mono, where.period);
 
 	show_idle(now);
 	if (!turn_failed)
 	{
-		until = Min(next_look, waiting_until(now));
-		until = Min(until, pool_until(now));
-		until = Min(until, Max(Min(next_expiry, rescue_until()), no_writing_until));
-		if (unstarted_any())
-			until = Min(until, no_writing_until);
+		until = clock_min(scan_until(), waiting_until(now));
+		until = clock_min(until, clock_min(pool_until(now.mono), choice_until()));
+		until = clock_min(until, clock_max(next_writing(now), no_writing_until));
 	}
+	if (may_find_orphans() && !turn_failed)
+		until = clock_min(until, next_orphans);
 	if (choice_waits_apart())
-		until = Min(until, TimestampTzPlusMilliseconds(now, APART_RETRY_MS));
+		until = clock_min(until, clock_plus_ms(now.mono, APART_RETRY_MS));
 	(void) pgstat_report_stat(false);
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 TimestampDifferenceMilliseconds(now, until), wait_event);
+					 clock_ms_until(now.mono, until), wait_event);
 	ResetLatch(MyLatch);
 	QueryCancelPending = false; /* there is nothing to cancel */
 	CHECK_FOR_INTERRUPTS();
@@ -915,12 +954,15 @@ attach(Datum arg)
 static void
 go(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	ClockNow now = clock_now();
+	int i;
 
 	shared_scheduler_leave(me);
 	pool_dismiss();
 	me->due = next_due(now);
-	if (table)
+	/* there may be very many of other kinds: some are written, and the next scheduler finds the
+	 * rest */
+	for (i = 0; table && (i < GO_BATCHES || rescue_must_write()); i++)
 		rescue();
 }
 

@@ -14,7 +14,6 @@
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
-#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "settings.h"
@@ -264,9 +263,9 @@ mark_database(Oid database)
 {
 	SharedDatabase *entry = shared_database_find(database);
 
-	if (entry == NULL || entry->marked != 0)
+	if (entry == NULL || entry->marked.us != 0)
 		return;
-	entry->marked = GetCurrentTimestamp();
+	entry->marked = clock_mono();
 	shared_wake(Shared->supervisor);
 }
 
@@ -334,8 +333,8 @@ shared_scheduler_reserve(Oid database, Oid user)
 		scheduler->leave = false;
 		scheduler->wants = false;
 		scheduler->apart = scheduler->wants_apart = false;
-		scheduler->granted = 0;
-		scheduler->due = 0;
+		scheduler->granted = CLOCK_LONG_AGO;
+		scheduler->due = CLOCK_LONG_AGO;
 		pg_atomic_write_u64(&scheduler->renewed, 0);
 		pg_atomic_write_u64(&scheduler->idle_since, 0);
 		scheduler->relid = InvalidOid;
@@ -345,7 +344,7 @@ shared_scheduler_reserve(Oid database, Oid user)
 	}
 	entry = shared_database_find(database);
 	if (entry && result)
-		entry->marked = 0; /* it begins with a look */
+		entry->marked = CLOCK_LONG_AGO; /* it begins with a look */
 	LWLockRelease(Shared->directory);
 	return result;
 }
@@ -524,11 +523,11 @@ is_before(const TaskPlace *a, const TaskPlace *b)
 }
 
 /*
- * Merge a note into SHARED_NOTES others: of one group, the first place counts.
+ * Merge a note into others, with room for "size": of one group, the first place counts.
  * False: there is no room.
  */
 bool
-shared_note_merge(SharedNote *notes, int *count, const SharedNote *note)
+shared_note_merge(SharedNote *notes, int *count, int size, const SharedNote *note)
 {
 	int i;
 
@@ -540,7 +539,7 @@ shared_note_merge(SharedNote *notes, int *count, const SharedNote *note)
 			notes[i].place = note->place;
 		return true;
 	}
-	if (*count == SHARED_NOTES)
+	if (*count == size)
 		return false;
 	notes[(*count)++] = *note;
 	return true;
@@ -565,7 +564,8 @@ shared_scheduler_note(Oid database, Oid relid, const SharedNote *notes, int coun
 		if (scheduler->relid == relid || !OidIsValid(relid))
 			scheduler->news |= news;
 		for (i = 0; i < count && scheduler->relid == relid; i++)
-			if (!shared_note_merge(scheduler->notes, &scheduler->nnotes, &notes[i]))
+			if (!shared_note_merge(scheduler->notes, &scheduler->nnotes, SHARED_ALL_NOTES,
+								   &notes[i]))
 				scheduler->news |= SHARED_LOOK;
 		LWLockRelease(scheduler->lock);
 		shared_wake(scheduler->proc);
@@ -575,7 +575,7 @@ shared_scheduler_note(Oid database, Oid relid, const SharedNote *notes, int coun
 		mark_or_wake(database);
 }
 
-/* Take what was noted since the last call: up to SHARED_NOTES, and what else happened. */
+/* Take what was noted since the last call: up to SHARED_ALL_NOTES, and what else happened. */
 int
 shared_scheduler_notes(SharedScheduler *me, SharedNote *notes, int *news)
 {

@@ -15,16 +15,17 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "datatype/timestamp.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
 #include "storage/lwlock.h"
 
+#include "clock.h"
 #include "task.h"
 
 #define SHARED_RING 16		  /* tasks that one executor may hold */
 #define SHARED_REQUEST 1024	  /* longer requests are read from the table */
-#define SHARED_NOTES 32		  /* groups that may wait to be noticed one by one */
+#define SHARED_NOTES 32		  /* groups that one commit tells of one by one */
+#define SHARED_ALL_NOTES 128  /* that may wait to be noticed: no commit takes all the room */
 #define SHARED_HOLDS 64		  /* databases that may be held beside one for each process */
 #define SHARED_DATABASES 1024 /* databases that may share schedulers' slots by turns */
 #define SHARED_SETTINGS 4096  /* counters of changed settings */
@@ -63,12 +64,12 @@ typedef struct SharedScheduler
 	int proc;
 	bool leave; /* asked to go, or goes of its own accord */
 	bool wants; /* has work, but no executor for it */
-	TimestampTz wants_since;
-	TimestampTz granted; /* when it last got an executor */
-	bool apart;			 /* has chosen a task that is to run apart, and not yet handed it out */
-	bool wants_apart;	 /* has one, but another database's is at work */
+	MonoTime wants_since;
+	MonoTime granted; /* when it last got an executor */
+	bool apart;		  /* has chosen a task that is to run apart, and not yet handed it out */
+	bool wants_apart; /* has one, but another database's is at work */
 
-	TimestampTz due; /* see SharedDatabase; written when it goes */
+	MonoTime due; /* see SharedDatabase; written when it goes */
 
 	/* written by the scheduler without a lock */
 	pg_atomic_uint64 renewed;	 /* when its iteration began; see turns_renew */
@@ -79,7 +80,7 @@ typedef struct SharedScheduler
 	Oid relid; /* the task table, InvalidOid while there is none */
 	int news;  /* SharedNews: what happened beside the notes */
 	int nnotes;
-	SharedNote notes[SHARED_NOTES];
+	SharedNote notes[SHARED_ALL_NOTES];
 } SharedScheduler;
 
 /*
@@ -88,10 +89,10 @@ typedef struct SharedScheduler
  */
 typedef struct SharedDatabase
 {
-	Oid database;		/* InvalidOid: free */
-	Oid relid;			/* the task table */
-	TimestampTz due;	/* when it has something to do next; DT_NOEND: never, as far as is known */
-	TimestampTz marked; /* since when something waits there for a scheduler; 0: nothing */
+	Oid database;	 /* InvalidOid: free */
+	Oid relid;		 /* the task table */
+	MonoTime due;	 /* when it has something to do next, as far as is known */
+	MonoTime marked; /* since when something waits there for a scheduler; 0: nothing */
 } SharedDatabase;
 
 /* One claimed task on its way to an executor. */
@@ -135,9 +136,9 @@ typedef struct SharedExecutor
 	bool leave;	   /* asked to go when the task in hand is finished */
 	bool promised; /* a task is being claimed for it: not idle, whatever the ring says */
 	int pid;
-	TimestampTz started; /* when it was reserved */
-	TimestampTz idle_since;
-	TimestampTz taken_at;
+	MonoTime started; /* when it was reserved */
+	MonoTime idle_since;
+	MonoTime taken_at;
 	uint32 assigned;
 	uint32 taken;
 	uint32 done;
@@ -218,7 +219,7 @@ extern void shared_database_add(Oid database);
 extern void shared_database_remove(Oid database);
 extern void shared_crowd(bool crowded);
 extern void shared_scheduler_publish(SharedScheduler *me, Oid relid);
-extern bool shared_note_merge(SharedNote *notes, int *count, const SharedNote *note);
+extern bool shared_note_merge(SharedNote *notes, int *count, int size, const SharedNote *note);
 extern void
 shared_scheduler_note(Oid database, Oid relid, const SharedNote *notes, int count, int news);
 extern int shared_scheduler_notes(SharedScheduler *me, SharedNote *notes, int *news);

@@ -34,6 +34,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "clock.h"
 #include "compat.h"
 #include "hold.h"
 #include "scheduler.h"
@@ -94,25 +95,25 @@ typedef struct Charge
 	SharedScheduler *slot; /* NULL: none was started, or it is over */
 	uint32 generation;
 	BackgroundWorkerHandle *handle;
-	TimestampTz started;
-	TimestampTz not_before; /* of the next start */
-	int throttle;			/* milliseconds */
+	MonoTime started;
+	MonoTime not_before; /* of the next start */
+	int throttle;		 /* milliseconds */
 	bool seen;
 	char *name; /* in the context of the cycle, like user */
 	Oid user;
-	TimestampTz left;  /* when it last had a scheduler, or was first seen without */
-	TimestampTz asked; /* when its scheduler was asked to leave its place; 0: it was not */
-	TimestampTz need;  /* when it is to have one; of this cycle */
+	MonoTime left;	/* when it last had a scheduler, or was first seen without */
+	MonoTime asked; /* when its scheduler was asked to leave its place; 0: it was not */
+	MonoTime need;	/* when it is to have one; of this cycle */
 } Charge;
 
 static HTAB *charges = NULL;
 static MemoryContext cycle_context = NULL;
-static List *reported = NIL;			/* complaints that were logged, as strings */
-static List *complaints = NIL;			/* complaints of this turn */
-static TimestampTz no_worker_since = 0; /* 0: there was one */
+static List *reported = NIL;		   /* complaints that were logged, as strings */
+static List *complaints = NIL;		   /* complaints of this turn */
+static MonoTime no_worker_since = {0}; /* 0: there was one */
 static bool no_worker_reported = false;
 static bool crowd_reported = false;
-static TimestampTz next_turn = 0;
+static MonoTime next_turn = {0};
 
 void
 supervisor_register(void)
@@ -249,9 +250,9 @@ read_wanted(void)
 
 /* The scheduler of this database has ended: when may the next one start? */
 static void
-scheduler_ended(Charge *charge, TimestampTz now)
+scheduler_ended(Charge *charge, MonoTime now)
 {
-	bool young = !TimestampDifferenceExceeds(charge->started, now, YOUNG_MS);
+	bool young = !clock_exceeds(charge->started, now, YOUNG_MS);
 	bool asked = charge->slot->leave || charge->slot->generation != charge->generation;
 
 	/* one that was asked to go did not die */
@@ -259,9 +260,9 @@ scheduler_ended(Charge *charge, TimestampTz now)
 		charge->throttle = 0;
 	else
 		charge->throttle = Min(Max(charge->throttle * 2, THROTTLE_MS), THROTTLE_MAX_MS);
-	charge->not_before = TimestampTzPlusMilliseconds(now, charge->throttle);
+	charge->not_before = clock_plus_ms(now, charge->throttle);
 	charge->left = now;
-	charge->asked = 0;
+	charge->asked = CLOCK_LONG_AGO;
 	charge->slot = NULL;
 	if (charge->handle)
 		pfree(charge->handle);
@@ -270,7 +271,7 @@ scheduler_ended(Charge *charge, TimestampTz now)
 
 /* See whether the process that was started still is, or never arrived. */
 static void
-check_charge(Charge *charge, TimestampTz now)
+check_charge(Charge *charge, MonoTime now)
 {
 	pid_t pid;
 	bool ended;
@@ -290,7 +291,7 @@ check_charge(Charge *charge, TimestampTz now)
 }
 
 static void
-start_scheduler(Charge *charge, TimestampTz now)
+start_scheduler(Charge *charge, MonoTime now)
 {
 	SharedScheduler *slot = shared_scheduler_reserve(charge->database, charge->user);
 	MemoryContext old;
@@ -304,11 +305,11 @@ start_scheduler(Charge *charge, TimestampTz now)
 	{
 		shared_scheduler_release(slot);
 		turns_evict(InvalidOid, InvalidOid);
-		next_turn = Min(next_turn, TimestampTzPlusMilliseconds(now, NO_WORKER_RETRY_MS));
-		if (no_worker_since == 0)
+		next_turn = clock_min(next_turn, clock_plus_ms(now, NO_WORKER_RETRY_MS));
+		if (no_worker_since.us == 0)
 			no_worker_since = now;
 		/* the slot of a process that has ended is free a little later */
-		if (!TimestampDifferenceExceeds(no_worker_since, now, THROTTLE_MS))
+		if (!clock_exceeds(no_worker_since, now, THROTTLE_MS))
 			return;
 		if (!no_worker_reported)
 			ereport(
@@ -321,7 +322,7 @@ start_scheduler(Charge *charge, TimestampTz now)
 		return;
 	}
 	no_worker_reported = false;
-	no_worker_since = 0;
+	no_worker_since = CLOCK_LONG_AGO;
 	charge->slot = slot;
 	charge->generation = slot->generation;
 	charge->started = now;
@@ -329,7 +330,7 @@ start_scheduler(Charge *charge, TimestampTz now)
 
 /* One wanted database: see what became of its scheduler, and whether it is the right one. */
 static void
-attend(const Wanted *wanted, TimestampTz now)
+attend(const Wanted *wanted, MonoTime now)
 {
 	bool found;
 	Charge *charge = hash_search(charges, &wanted->database, HASH_ENTER, &found);
@@ -350,19 +351,19 @@ attend(const Wanted *wanted, TimestampTz now)
 }
 
 /* When is a database that has no scheduler to have one, if there are not enough for all? */
-static TimestampTz
+static MonoTime
 find_need(const Charge *charge)
 {
 	int visit = Max(VISIT_MS, VISIT_EACH_MS * hash_get_num_entries(charges));
-	TimestampTz need = TimestampTzPlusMilliseconds(charge->left, visit);
+	MonoTime need = clock_plus_ms(charge->left, visit);
 	SharedDatabase *entry;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	entry = shared_database_find(charge->database);
 	if (entry)
-		need = Min(need, Max(entry->due, charge->left));
-	if (entry && entry->marked != 0)
-		need = Min(need, TimestampTzPlusMilliseconds(entry->marked, -MARKED_FIRST_MS));
+		need = clock_min(need, clock_max(entry->due, charge->left));
+	if (entry && entry->marked.us != 0)
+		need = clock_min(need, clock_plus_ms(entry->marked, -MARKED_FIRST_MS));
 	LWLockRelease(Shared->directory);
 	return need;
 }
@@ -373,13 +374,13 @@ compare_needs(const ListCell *left, const ListCell *right)
 	const Charge *a = lfirst(left);
 	const Charge *b = lfirst(right);
 
-	return a->need < b->need ? -1 : a->need > b->need;
+	return a->need.us < b->need.us ? -1 : a->need.us > b->need.us;
 }
 
 /* The databases that could be given a scheduler now, as a List of Charge, those that need it
  * most first. */
 static List *
-find_waiting(TimestampTz now)
+find_waiting(MonoTime now)
 {
 	List *waiting = NIL;
 	HASH_SEQ_STATUS scan;
@@ -390,9 +391,9 @@ find_waiting(TimestampTz now)
 	{
 		if (charge->slot || hold_exists(charge->database))
 			continue;
-		if (charge->not_before > now)
+		if (clock_is_before(now, charge->not_before))
 		{
-			next_turn = Min(next_turn, charge->not_before);
+			next_turn = clock_min(next_turn, charge->not_before);
 			continue;
 		}
 		charge->need = find_need(charge);
@@ -403,33 +404,32 @@ find_waiting(TimestampTz now)
 }
 
 /* When may the place of this scheduler be another's? */
-static TimestampTz
+static MonoTime
 find_end(const Charge *charge)
 {
-	TimestampTz idle_since = (TimestampTz) pg_atomic_read_u64(&charge->slot->idle_since);
+	MonoTime idle_since = {(int64) pg_atomic_read_u64(&charge->slot->idle_since)};
 
-	if (idle_since != 0)
-		return TimestampTzPlusMilliseconds(idle_since, IDLE_SLICE_MS);
-	return TimestampTzPlusMilliseconds(charge->started, BUSY_SLICE_MS);
+	if (idle_since.us != 0)
+		return clock_plus_ms(idle_since, IDLE_SLICE_MS);
+	return clock_plus_ms(charge->started, BUSY_SLICE_MS);
 }
 
 /* A scheduler was asked to leave: it does, sooner or later. */
 static void
-see_leave(Charge *charge, TimestampTz now)
+see_leave(Charge *charge, MonoTime now)
 {
 	bool preparing = !OidIsValid(charge->slot->relid); /* read without a lock: a guess will do */
-	TimestampTz end =
-		TimestampTzPlusMilliseconds(charge->asked, preparing ? LEAVE_PREPARING_MS : LEAVE_MS);
+	MonoTime end = clock_plus_ms(charge->asked, preparing ? LEAVE_PREPARING_MS : LEAVE_MS);
 
-	if (end <= now && charge->handle)
+	if (!clock_is_before(now, end) && charge->handle)
 		TerminateBackgroundWorker(charge->handle);
 	else
-		next_turn = Min(next_turn, end);
+		next_turn = clock_min(next_turn, end);
 }
 
 /* So many databases need a place: ask that many schedulers to leave theirs, the idle ones first. */
 static void
-make_room(int needed, TimestampTz now)
+make_room(int needed, MonoTime now)
 {
 	while (needed > 0)
 	{
@@ -444,17 +444,17 @@ make_room(int needed, TimestampTz now)
 			if (charge->slot == NULL)
 				continue;
 			leaving += charge->slot->leave;
-			if (charge->slot->leave && charge->asked != 0)
+			if (charge->slot->leave && charge->asked.us != 0)
 				see_leave(charge, now);
 			else if (!charge->slot->leave &&
-					 (victim == NULL || find_end(charge) < find_end(victim)))
+					 (victim == NULL || clock_is_before(find_end(charge), find_end(victim))))
 				victim = charge;
 		}
 		if (leaving >= needed || victim == NULL)
 			return;
-		if (find_end(victim) > now)
+		if (clock_is_before(now, find_end(victim)))
 		{
-			next_turn = Min(next_turn, find_end(victim));
+			next_turn = clock_min(next_turn, find_end(victim));
 			return;
 		}
 		victim->asked = now;
@@ -475,7 +475,7 @@ report_crowd(int places)
 
 /* Give the places that there are to databases; when there are too few, by turns. */
 static void
-share_places(TimestampTz now)
+share_places(MonoTime now)
 {
 	List *waiting = find_waiting(now);
 	int places = turns_free_places();
@@ -496,10 +496,10 @@ share_places(TimestampTz now)
 			start_scheduler(charge, now);
 			places--;
 		}
-		else if (charge->need <= now)
+		else if (!clock_is_before(now, charge->need))
 			needed++;
 		else
-			next_turn = Min(next_turn, charge->need);
+			next_turn = clock_min(next_turn, charge->need);
 	}
 	/* the limit was lowered, or executors have taken the slots */
 	needed = Max(needed, -places);
@@ -511,7 +511,7 @@ share_places(TimestampTz now)
 
 /* Databases that are wanted no more lose their schedulers. */
 static void
-dismiss_others(TimestampTz now)
+dismiss_others(MonoTime now)
 {
 	HASH_SEQ_STATUS scan;
 	Charge *charge;
@@ -538,10 +538,10 @@ dismiss_others(TimestampTz now)
 static void
 turn(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	MonoTime now = clock_mono();
 	ListCell *cell;
 
-	next_turn = TimestampTzPlusMilliseconds(now, PERIOD_MS);
+	next_turn = clock_plus_ms(now, PERIOD_MS);
 	MemoryContextSwitchTo(cycle_context);
 	foreach(cell, read_wanted())
 		attend(lfirst(cell), now);
@@ -549,7 +549,7 @@ turn(void)
 	share_places(now);
 	/* a role may have appeared of which this process has not heard yet */
 	if (complaints != NIL)
-		next_turn = Min(next_turn, TimestampTzPlusMilliseconds(now, THROTTLE_MS));
+		next_turn = clock_min(next_turn, clock_plus_ms(now, THROTTLE_MS));
 	finish_complaints();
 	MemoryContextReset(cycle_context);
 }
@@ -626,8 +626,7 @@ pg_task_supervisor_main(Datum arg pg_attribute_unused())
 		turn();
 		pause_a_moment(wait_event);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 TimestampDifferenceMilliseconds(GetCurrentTimestamp(), next_turn),
-						 wait_event);
+						 clock_ms_until(clock_mono(), next_turn), wait_event);
 		ResetLatch(MyLatch);
 	}
 	/* with 0, the postmaster would not start it again when it was only terminated */

@@ -10,8 +10,8 @@
 #include "miscadmin.h"
 #include "replication/logicallauncher.h"
 #include "storage/lwlock.h"
-#include "utils/timestamp.h"
 
+#include "clock.h"
 #include "settings.h"
 #include "turns.h"
 
@@ -34,18 +34,17 @@
 void
 turns_renew(SharedScheduler *me)
 {
-	pg_atomic_write_u64(&me->renewed, (uint64) GetCurrentTimestamp());
+	pg_atomic_write_u64(&me->renewed, (uint64) clock_mono().us);
 }
 
 /* Does what this scheduler wants, or has chosen, count? */
 static bool
-is_fresh(const SharedScheduler *scheduler, TimestampTz now)
+is_fresh(const SharedScheduler *scheduler, MonoTime now)
 {
-	TimestampTz renewed =
-		(TimestampTz) pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &scheduler->renewed));
+	MonoTime renewed = {
+		(int64) pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &scheduler->renewed))};
 
-	return scheduler->in_use && renewed <= now &&
-		   !TimestampDifferenceExceeds(renewed, now, FRESH_MS);
+	return scheduler->in_use && !clock_exceeds(renewed, now, FRESH_MS);
 }
 
 /* How many executors a database has and keeps.  The directory lock must be held. */
@@ -78,7 +77,7 @@ turns_want(SharedScheduler *me, bool wants)
 		return;
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	me->wants = wants;
-	me->wants_since = GetCurrentTimestamp();
+	me->wants_since = clock_mono();
 	for (i = 0; i < Shared->nschedulers && wants; i++)
 		if (Shared->schedulers[i].in_use && &Shared->schedulers[i] != me)
 			shared_wake(Shared->schedulers[i].proc);
@@ -87,7 +86,7 @@ turns_want(SharedScheduler *me, bool wants)
 
 /* Does another database want an executor and have fewer?  The directory lock must be held. */
 static bool
-others_first(SharedScheduler *me, int mine, TimestampTz now)
+others_first(SharedScheduler *me, int mine, MonoTime now)
 {
 	int i;
 
@@ -177,7 +176,7 @@ is_leaving(const SharedExecutor *executor)
 {
 	return executor->in_use && executor->leave &&
 		   (executor->assigned == executor->done ||
-			!TimestampDifferenceExceeds(executor->taken_at, GetCurrentTimestamp(), SLICE_MS));
+			!clock_exceeds(executor->taken_at, clock_mono(), SLICE_MS));
 }
 
 /*
@@ -185,7 +184,7 @@ is_leaving(const SharedExecutor *executor)
  * the scheduler is at work on it.  The directory lock must be held.
  */
 static bool
-is_needed(const SharedExecutor *executor, TimestampTz now)
+is_needed(const SharedExecutor *executor, MonoTime now)
 {
 	SharedScheduler *scheduler = shared_scheduler_find(executor->database);
 
@@ -200,7 +199,7 @@ is_needed(const SharedExecutor *executor, TimestampTz now)
 static void
 evict_idle(Oid database, Oid role)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	MonoTime now = clock_mono();
 	SharedExecutor *victim = NULL;
 	int i;
 
@@ -215,8 +214,8 @@ evict_idle(Oid database, Oid role)
 		if (executor->database == database && executor->role == role)
 			continue;
 		if (!is_needed(executor, now) &&
-			(executor->done > 0 || TimestampDifferenceExceeds(executor->started, now, SLICE_MS)) &&
-			(victim == NULL || executor->idle_since < victim->idle_since))
+			(executor->done > 0 || clock_exceeds(executor->started, now, SLICE_MS)) &&
+			(victim == NULL || clock_is_before(executor->idle_since, victim->idle_since)))
 			victim = executor;
 	}
 	if (victim == NULL)
@@ -250,7 +249,7 @@ turns_evict_for_scheduler(void)
 }
 
 static void
-reset_executor(SharedExecutor *executor, Oid database, Oid role, TimestampTz now)
+reset_executor(SharedExecutor *executor, Oid database, Oid role, MonoTime now)
 {
 	executor->in_use = true;
 	executor->gone = false;
@@ -278,7 +277,7 @@ reset_executor(SharedExecutor *executor, Oid database, Oid role, TimestampTz now
 SharedExecutor *
 turns_reserve(SharedScheduler *me, Oid role)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	MonoTime now = clock_mono();
 	SharedExecutor *result = NULL;
 	int i;
 
@@ -309,7 +308,7 @@ turns_reserve(SharedScheduler *me, Oid role)
 bool
 turns_yield(SharedScheduler *me)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	MonoTime now = clock_mono();
 	bool yields = false;
 	int mine;
 	int i;
@@ -324,9 +323,8 @@ turns_yield(SharedScheduler *me)
 		if (other == me || !other->wants || !is_fresh(other, now))
 			continue;
 		theirs = count_executors(other->database);
-		if (mine > theirs + 1 ||
-			(theirs == 0 && TimestampDifferenceExceeds(other->wants_since, now, SLICE_MS) &&
-			 TimestampDifferenceExceeds(me->granted, now, SLICE_MS)))
+		if (mine > theirs + 1 || (theirs == 0 && clock_exceeds(other->wants_since, now, SLICE_MS) &&
+								  clock_exceeds(me->granted, now, SLICE_MS)))
 			yields = true;
 	}
 	for (i = 0; i < Shared->nexecutors && yields; i++)
@@ -371,7 +369,7 @@ turns_of_database(Oid database)
 static bool
 apart_at_work(SharedScheduler *me)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	MonoTime now = clock_mono();
 	bool at_work = false;
 	int i;
 
@@ -388,8 +386,7 @@ apart_at_work(SharedScheduler *me)
 		LWLockAcquire(executor->lock, LW_SHARED);
 		for (n = executor->done; n != executor->assigned; n++)
 			at_work |= executor->ring[n % SHARED_RING].apart &&
-					   (n == executor->taken ||
-						!TimestampDifferenceExceeds(executor->taken_at, now, APART_MS));
+					   (n == executor->taken || !clock_exceeds(executor->taken_at, now, APART_MS));
 		LWLockRelease(executor->lock);
 	}
 	return at_work;

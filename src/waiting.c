@@ -8,19 +8,21 @@
  * of it are not walked over again.  Rows that appear in front of the mark are
  * noted by the trigger, and by the full look that comes every period.
  *
- * This room is plain memory: no SPI, no shared memory, no clock.
+ * This room is plain memory: no SPI, no shared memory, and it reads no clock.
  */
 #include "postgres.h"
 
 #include "common/hashfn.h"
 #include "lib/binaryheap.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "waiting.h"
 
 /* A known average follows the last few runs. */
 #define AVERAGE_WEIGHT 0.2
+
+/* After so many tasks in a row that could not be claimed, a group is taken to be locked. */
+#define LOCKED_MISSES 16
 
 /* How long a queue without tasks is remembered, and how long when there are many. */
 #define QUEUE_MEMORY_MS (10 * 60 * 1000)
@@ -298,6 +300,84 @@ waiting_note(const TaskGroup *key, TaskPlace place)
 	rewind_group(group, place);
 }
 
+/* Nothing is known of the rows behind this place. */
+static void
+read_from(WaitingGroup *group, TaskPlace mark)
+{
+	group->next = group->count = 0;
+	group->mark = mark;
+	group->exhausted = false;
+	update_unread(group);
+}
+
+/*
+ * A look found the first row of a group whose rows are locked.  One that was read is tried
+ * again, but the rest is read to the end before it is read from the beginning again.
+ */
+static void
+head_of_locked(WaitingGroup *group, TaskPlace place)
+{
+	TaskPlace before = {place.dt, place.id - (place.id > PG_INT64_MIN)};
+
+	group->head = place;
+	if (!is_read(group) && (group->exhausted || compare_places(&place, &group->mark) > 0))
+		read_from(group, before);
+}
+
+/* A task of the group was claimed. */
+void
+waiting_claimed(WaitingGroup *group)
+{
+	group->misses = 0;
+	group->locked = false;
+}
+
+/*
+ * A task that was taken could not be claimed.  After too many in a row, rows are chosen only
+ * when nobody has locked them: what is locked needs no executor.
+ */
+void
+waiting_missed(WaitingGroup *group)
+{
+	if (group->locked || ++group->misses < LOCKED_MISSES)
+		return;
+	group->locked = true;
+	group->head.dt = DT_NOEND;
+	if (group->next > 0)
+		read_from(group, group->places[group->next - 1]);
+}
+
+/* Leave a group alone for a while; others are read before. */
+void
+waiting_rest(WaitingGroup *group, MonoTime until)
+{
+	group->rest_until = until;
+	if (!group->unread)
+		return;
+	dlist_delete(&group->unread_node);
+	dlist_push_tail(&unread_groups, &group->unread_node);
+}
+
+/* These rows of a locked group are not, of all that were read up to the mark. */
+void
+waiting_read_unlocked(WaitingGroup *group, const TaskPlace *places, int count, TaskPlace mark,
+					  bool exhausted)
+{
+	Assert(!is_read(group));
+	set_places(group, places, count);
+	group->mark = mark;
+	group->exhausted = exhausted;
+	update_unread(group);
+}
+
+/* The first row of a locked group is not locked any more: read the group from there. */
+void
+waiting_unlocked(WaitingGroup *group)
+{
+	waiting_claimed(group);
+	rewind_group(group, group->head);
+}
+
 /* A full look begins ... */
 void
 waiting_look(void)
@@ -312,13 +392,15 @@ waiting_head(const TaskGroup *key, TaskPlace place)
 	WaitingGroup *group = waiting_group(key);
 
 	group->seen = look_number;
-	if (!is_read(group) || compare_places(&group->places[group->next], &place) != 0)
+	if (group->locked)
+		head_of_locked(group, place);
+	else if (!is_read(group) || compare_places(&group->places[group->next], &place) != 0)
 		rewind_group(group, place);
 }
 
 /* Forget queues that nothing refers to and that nobody used for a while. */
 static void
-forget_queues(TimestampTz now)
+forget_queues(MonoTime now)
 {
 	int memory = queues->members > QUEUES_MANY ? QUEUE_MEMORY_MANY_MS : QUEUE_MEMORY_MS;
 	queues_iterator iter;
@@ -329,8 +411,8 @@ forget_queues(TimestampTz now)
 	{
 		WaitingQueue *queue = entry->queue;
 
-		if (queue->groups > 0 || queue->running > 0 || queue->paused_until > now ||
-			!TimestampDifferenceExceeds(queue->last_start, now, memory))
+		if (queue->groups > 0 || queue->running > 0 || clock_is_before(now, queue->paused_until) ||
+			!clock_exceeds(queue->last_start, now, memory))
 			continue;
 		queues_delete_item(queues, entry);
 		pfree(queue->name);
@@ -340,7 +422,7 @@ forget_queues(TimestampTz now)
 
 /* ... and is over: groups that it did not find are empty. */
 void
-waiting_looked(TimestampTz now)
+waiting_looked(MonoTime now)
 {
 	dlist_mutable_iter iter;
 
@@ -369,23 +451,24 @@ has_place(const WaitingGroup *group)
 }
 
 /* A negative limit is the pause between two starts, in milliseconds. */
-static TimestampTz
+static MonoTime
 next_start(const WaitingGroup *group)
 {
 	if (group->key.max >= 0)
-		return PG_INT64_MIN;
-	return TimestampTzPlusMilliseconds(group->queue->last_start, -(int64) group->key.max);
+		return group->rest_until;
+	return clock_max(group->rest_until,
+					 clock_plus_ms(group->queue->last_start, -(int64) group->key.max));
 }
 
 static bool
-may_start(const WaitingGroup *group, TimestampTz now)
+may_start(const WaitingGroup *group, MonoTime now)
 {
-	return has_place(group) && next_start(group) <= now;
+	return has_place(group) && !clock_is_before(now, next_start(group));
 }
 
 /* A group that must be read on before the order is known; NULL when there is none. */
 WaitingGroup *
-waiting_unread(TimestampTz now)
+waiting_unread(ClockNow now)
 {
 	dlist_iter iter;
 
@@ -393,7 +476,7 @@ waiting_unread(TimestampTz now)
 	{
 		WaitingGroup *group = dlist_container(WaitingGroup, unread_node, iter.cur);
 
-		if (may_start(group, now))
+		if (may_start(group, now.mono))
 			return group;
 	}
 	return NULL;
@@ -424,9 +507,10 @@ compare_groups(Datum a, Datum b, void *arg pg_attribute_unused())
 }
 
 static bool
-is_eligible(const WaitingGroup *group, TimestampTz now)
+is_eligible(const WaitingGroup *group, ClockNow now)
 {
-	return is_read(group) && group->places[group->next].dt <= now && may_start(group, now);
+	return is_read(group) && group->places[group->next].dt <= now.wall &&
+		   may_start(group, now.mono);
 }
 
 /*
@@ -434,7 +518,7 @@ is_eligible(const WaitingGroup *group, TimestampTz now)
  * must have been read.
  */
 void
-waiting_order(TimestampTz now)
+waiting_order(ClockNow now)
 {
 	MemoryContext old = MemoryContextSwitchTo(context);
 	dlist_iter iter;
@@ -460,13 +544,13 @@ waiting_order(TimestampTz now)
  * is not known because a group has to be read on first.
  */
 WaitingGroup *
-waiting_next(TimestampTz now)
+waiting_next(ClockNow now)
 {
 	while (!order_ended && !binaryheap_empty(order))
 	{
 		WaitingGroup *group = (WaitingGroup *) DatumGetPointer(binaryheap_first(order));
 
-		if (may_start(group, now))
+		if (may_start(group, now.mono))
 			return group;
 		binaryheap_remove_first(order);
 	}
@@ -475,16 +559,16 @@ waiting_next(TimestampTz now)
 
 /* Take the first task of the group that waiting_next returned: it counts as running. */
 TaskPlace
-waiting_take(TimestampTz now)
+waiting_take(ClockNow now)
 {
 	WaitingGroup *group = (WaitingGroup *) DatumGetPointer(binaryheap_first(order));
 	TaskPlace place = group->places[group->next++];
 	WaitingQueue *queue = group->queue;
 
 	queue->running++;
-	queue->last_start = now;
+	queue->last_start = now.mono;
 	if (group->key.max < 0)
-		queue->paused_until = Max(queue->paused_until, next_start(group));
+		queue->paused_until = clock_max(queue->paused_until, next_start(group));
 	if (is_eligible(group, now))
 		binaryheap_replace_first(order, PointerGetDatum(group));
 	else
@@ -503,14 +587,14 @@ waiting_pass(void)
 
 /* Is the first task of a group known, and due? */
 bool
-waiting_due(const WaitingGroup *group, TimestampTz now)
+waiting_due(const WaitingGroup *group, ClockNow now)
 {
-	return is_read(group) && group->places[group->next].dt <= now;
+	return is_read(group) && group->places[group->next].dt <= now.wall;
 }
 
 /* Remove the first task of a group, if it is due, without starting it. */
 bool
-waiting_drop(WaitingGroup *group, TimestampTz now, TaskPlace *place)
+waiting_drop(WaitingGroup *group, ClockNow now, TaskPlace *place)
 {
 	if (!waiting_due(group, now))
 		return false;
@@ -521,7 +605,7 @@ waiting_drop(WaitingGroup *group, TimestampTz now, TaskPlace *place)
 
 /* May there be a task that can start now?  If so, groups are to be read and ordered. */
 bool
-waiting_ready(TimestampTz now)
+waiting_ready(ClockNow now)
 {
 	dlist_iter iter;
 
@@ -537,7 +621,7 @@ waiting_ready(TimestampTz now)
 
 /* How many tasks of a group could start now, as far as is known. */
 int
-waiting_startable(const WaitingGroup *group, TimestampTz now)
+waiting_startable(const WaitingGroup *group, ClockNow now)
 {
 	int32 max = group->key.max;
 	int count = group->count - group->next;
@@ -545,7 +629,7 @@ waiting_startable(const WaitingGroup *group, TimestampTz now)
 
 	if (max != TASK_UNLIMITED)
 		count = Min(count, max < 0 ? 1 : max - group->queue->running);
-	while (i - group->next < count && group->places[i].dt <= now)
+	while (i - group->next < count && group->places[i].dt <= now.wall)
 		i++;
 	return i - group->next;
 }
@@ -577,26 +661,27 @@ waiting_learn(WaitingQueue *queue, uint32 elapsed)
 
 /*
  * The next moment after "now" at which a task becomes due whose queue has a
- * free place; DT_NOEND when there is none in sight.
+ * free place, if nobody sets the wall clock until then; CLOCK_NEVER when there is none in
+ * sight.
  */
-TimestampTz
-waiting_until(TimestampTz now)
+MonoTime
+waiting_until(ClockNow now)
 {
-	TimestampTz until = DT_NOEND;
+	MonoTime until = CLOCK_NEVER;
 	dlist_iter iter;
 
 	dlist_foreach(iter, &all_groups)
 	{
 		WaitingGroup *group = dlist_container(WaitingGroup, node, iter.cur);
-		TimestampTz moment;
+		MonoTime moment;
 
 		if (!has_place(group) || (!is_read(group) && group->exhausted))
 			continue;
 		moment = next_start(group);
 		if (is_read(group))
-			moment = Max(moment, group->places[group->next].dt);
-		if (moment > now && moment < until)
-			until = moment;
+			moment = clock_max(moment, clock_of_wall(now, group->places[group->next].dt));
+		if (clock_is_before(now.mono, moment))
+			until = clock_min(until, moment);
 	}
 	return until;
 }

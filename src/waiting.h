@@ -9,6 +9,7 @@
 
 #include "lib/ilist.h"
 
+#include "clock.h"
 #include "task.h"
 
 /* A queue: how many of its tasks are running, and how long they take. */
@@ -17,9 +18,9 @@ typedef struct WaitingQueue
 	char *name;
 	int running;
 	int groups; /* that refer to it */
-	TimestampTz last_start;
-	TimestampTz paused_until; /* the longest pause that a task asked for */
-	double average;			  /* microseconds; negative: not known yet */
+	MonoTime last_start;
+	MonoTime paused_until; /* the longest pause that a task asked for */
+	double average;		   /* microseconds; negative: not known yet */
 } WaitingQueue;
 
 /*
@@ -40,6 +41,12 @@ typedef struct WaitingGroup
 	TaskPlace mark; /* how far it was read */
 	bool exhausted; /* there was nothing behind the mark */
 	uint32 seen;	/* the last full look that found it */
+
+	/* when rows of it could not be claimed, for somebody had locked them */
+	int misses;			 /* so many in a row */
+	bool locked;		 /* too many: which are not locked is found out before they are read */
+	TaskPlace head;		 /* then: its first row, as a look found it */
+	MonoTime rest_until; /* it is left alone until then */
 } WaitingGroup;
 
 extern void waiting_create(void);
@@ -50,22 +57,29 @@ extern WaitingQueue *waiting_queue(const char *name);
 extern void waiting_note(const TaskGroup *key, TaskPlace place);
 extern void waiting_look(void);
 extern void waiting_head(const TaskGroup *key, TaskPlace place);
-extern void waiting_looked(TimestampTz now);
+extern void waiting_looked(MonoTime now);
 
-extern WaitingGroup *waiting_unread(TimestampTz now);
+extern WaitingGroup *waiting_unread(ClockNow now);
 extern void waiting_read(WaitingGroup *group, const TaskPlace *places, int count, int limit);
 
-extern void waiting_order(TimestampTz now);
-extern WaitingGroup *waiting_next(TimestampTz now);
-extern TaskPlace waiting_take(TimestampTz now);
+extern void waiting_claimed(WaitingGroup *group);
+extern void waiting_missed(WaitingGroup *group);
+extern void waiting_rest(WaitingGroup *group, MonoTime until);
+extern void waiting_read_unlocked(WaitingGroup *group, const TaskPlace *places, int count,
+								  TaskPlace mark, bool exhausted);
+extern void waiting_unlocked(WaitingGroup *group);
+
+extern void waiting_order(ClockNow now);
+extern WaitingGroup *waiting_next(ClockNow now);
+extern TaskPlace waiting_take(ClockNow now);
 extern void waiting_pass(void);
-extern bool waiting_due(const WaitingGroup *group, TimestampTz now);
-extern bool waiting_drop(WaitingGroup *group, TimestampTz now, TaskPlace *place);
-extern bool waiting_ready(TimestampTz now);
-extern int waiting_startable(const WaitingGroup *group, TimestampTz now);
+extern bool waiting_due(const WaitingGroup *group, ClockNow now);
+extern bool waiting_drop(WaitingGroup *group, ClockNow now, TaskPlace *place);
+extern bool waiting_ready(ClockNow now);
+extern int waiting_startable(const WaitingGroup *group, ClockNow now);
 
 extern void waiting_ended(WaitingQueue *queue);
 extern void waiting_learn(WaitingQueue *queue, uint32 elapsed);
-extern TimestampTz waiting_until(TimestampTz now);
+extern MonoTime waiting_until(ClockNow now);
 
 #endif /* PG_TASK_WAITING_H */

@@ -1,0 +1,153 @@
+# The wall clock is set back by an hour, and ahead: intervals are what they were, and what is
+# compared with times in rows goes by the clock as it is.
+# A TAP test: the server runs with a library that shifts its clock.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $shim = "$PostgreSQL::Test::Utils::tmp_check/clock_shim.so";
+my $file = "$PostgreSQL::Test::Utils::tmp_check/clock_offset";
+system_or_bail('cc', '-shared', '-fPIC', '-o', $shim, "$FindBin::RealBin/clock_shim.c");
+
+# Set the server's clock so many seconds ahead of the true one.
+sub set_clock
+{
+	my ($seconds) = @_;
+
+	# the server has mapped the file: it stays, and its content changes
+	open my $handle, -e $file ? '+<' : '+>', $file or die $!;
+	syswrite $handle, pack('q', $seconds * 1_000_000) or die $!;
+	close $handle;
+}
+
+set_clock(0);
+my $node = new_node('main', start => 0, conf => q{
+pg_task.database = 'postgres, other'
+pg_task.period = '300 ms'
+pg_task.max_executors = 2
+max_worker_processes = 8
+});
+{
+	local $ENV{LD_PRELOAD} = $shim;
+	local $ENV{CLOCK_SHIM_FILE} = $file;
+	$node->start;
+}
+$node->safe_psql('postgres', 'CREATE DATABASE other');
+wait_for_table($node);
+wait_for_table($node, db => 'other');
+
+sub sql { return $node->safe_psql('postgres', @_) }
+
+# Does a query give t within some seconds of the true clock?
+sub is_soon
+{
+	my ($query, $name, %opt) = @_;
+	my $end = time() + 10;
+	my $result = '';
+
+	while ($result ne 't' && time() < $end)
+	{
+		sleep(0.02);
+		$result = $node->safe_psql($opt{db} // 'postgres', $query);
+	}
+	return is($result, 't', $name);
+}
+
+sub runs_soon
+{
+	my ($name, %column) = @_;
+	my $id = insert_task($node, request => 'SELECT 1', %column);
+
+	return is_soon("SELECT state = 'DONE' FROM task WHERE id = $id", $name, db => $column{db});
+}
+
+make_gates($node);
+sql('CREATE ROLE tenant LOGIN; GRANT INSERT, SELECT ON task TO tenant');
+my $line = q{INSERT INTO task (queue, request)
+	SELECT 'line', 'SELECT count(*) FROM generate_series(1, 20000)' FROM generate_series(1, 20000)};
+my $tenant = q{SET ROLE tenant; INSERT INTO task (queue, request) VALUES ('tenant', 'SELECT 1')};
+
+# What is under way when the clock is set.
+sub prepare
+{
+	run_task($node, queue => 'pause', max => -300, request => 'SELECT 1');
+	sql($line);
+	wait_until($node, q{SELECT count(*) > 20 FROM task WHERE queue = 'line' AND state = 'DONE'});
+}
+
+# All that has to go on, one way or the other.
+sub check
+{
+	my ($step) = @_;
+
+	sql($tenant);
+	is_soon(q{SELECT bool_and(state = 'DONE') FROM task WHERE queue = 'tenant'},
+		"$step: another role gets an executor");
+	runs_soon("$step: another database gets one", db => 'other');
+	sql(q{DELETE FROM task WHERE queue = 'line' AND state = 'PLAN'});
+	runs_soon("$step: a new task that is not to wait for long runs", active => '1 min');
+	runs_soon("$step: a queue with a pause between starts goes on", queue => 'pause', max => -300);
+	sql(q{SET session_replication_role = 'replica';
+		INSERT INTO task (queue, request) VALUES ('unseen', 'SELECT 1')});
+	is_soon(q{SELECT bool_and(state = 'DONE') FROM task WHERE queue = 'unseen'},
+		"$step: a row that no hint told of is found");
+	is(count_of($node, q{state IN ('GONE', 'FAIL')}), 0, "$step: none was given up");
+}
+
+# A row that is inserted as by a replica is found by the period alone.
+sql('ALTER TABLE task ENABLE TRIGGER pg_task_planned');
+
+prepare();
+set_clock(-3600);
+check('back');
+
+# A timeout that was running when the clock was set back. Another timer ends in between.
+sql(q{DELETE FROM task WHERE state IN ('DONE', 'PLAN')});
+set_clock(0);
+my $id = insert_task($node, timeout => '1500 ms', request => q{SET statement_timeout = '30 s';
+	SELECT pg_sleep(3600)});
+wait_for_state($node, $id, 'WORK');
+set_clock(-3600);
+is_soon("SELECT state = 'FAIL' AND error ~ 'due to timeout' FROM task WHERE id = $id",
+	'back: a task that runs is cancelled when its time is over');
+sql(q{DELETE FROM task});
+
+# Start of a scheduler that is put off, for the one before died young.
+set_clock(0);
+for (1 .. 2)
+{
+	my @old = sort { $a <=> $b } backends($node, 'scheduler');
+	terminate($node, @old);
+	set_clock(-3600) if $_ == 2;
+	is_soon(qq{SELECT count(*) = 2 FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
+		AND pid <> ALL (ARRAY[@{[join ', ', @old]}])}, 'back: a throttled start comes');
+}
+
+# Ahead: what is planned until then is due; what runs has its time all the same.
+set_clock(0);
+$id = insert_task($node, timeout => '10 min', request => q{SET statement_timeout = '10 s';
+	SELECT hold('ahead'); SELECT 1; SELECT 2});
+wait_for_state($node, $id, 'WORK');
+my $later = sql(q{INSERT INTO task (dt, request) VALUES (now() + interval '50 min', 'SELECT 1')
+	RETURNING id});
+set_clock(3600);
+is_soon("SELECT state = 'DONE' FROM task WHERE id = $later", 'ahead: a task of that hour is due');
+open_gate($node, 'ahead');
+is_soon("SELECT state = 'DONE' FROM task WHERE id = $id", 'ahead: a timeout is not over at once');
+set_clock(0);
+sql(q{DELETE FROM task});
+prepare();
+set_clock(3600);
+check('ahead');
+
+# What rows say is the time as it was.
+is(sql(q{SELECT count(DISTINCT start) = count(*) AND min(stop - start) >= '0' FROM task
+	WHERE start > now() - interval '30 min'}), 't', 'times in rows are those of the clock');
+
+$node->stop;
+done_testing();

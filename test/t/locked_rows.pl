@@ -1,0 +1,73 @@
+# Somebody has locked very many rows that are due: no executor is kept for them, tasks of others
+# start, and so do those behind the locked ones. A TAP test: sessions hold locks.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $node = new_node('main', conf => "pg_task.max_executors = 2");
+
+sub sql { return $node->safe_psql('postgres', @_) }
+
+sql(q{CREATE ROLE tenant LOGIN; CREATE ROLE other LOGIN;
+	GRANT SELECT, INSERT, UPDATE ON task TO tenant, other});
+
+# Insert rows for a role (queue is an expression over n) and lock them before they are due.
+sub lock_rows
+{
+	my ($count, $queue) = @_;
+	my $session = $node->background_psql('postgres');
+
+	sql(qq{SET ROLE tenant;
+		INSERT INTO task (queue, dt, request)
+		SELECT $queue, now() + interval '1 min', 'SELECT 1' FROM generate_series(1, $count) AS n});
+	$session->query_safe(q{UPDATE task SET dt = now() WHERE role = 'tenant' AND state = 'PLAN';
+		BEGIN;
+		SELECT count(*) FROM (SELECT FROM task
+			WHERE role = 'tenant' AND state = 'PLAN' FOR UPDATE) AS x});
+	return $session;
+}
+
+# How long a new task of a role waits.
+sub runs_soon
+{
+	my ($role, $queue, $name) = @_;
+	my $id = sql(qq{SET ROLE $role;
+		INSERT INTO task (queue, request) VALUES ('$queue', 'SELECT 2') RETURNING id});
+
+	wait_for_state($node, $id, 'DONE');
+	note('waited ' . task($node, $id, 'start - dt'));
+	return is(task($node, $id, q{start - dt < '1 s'}), 't', $name);
+}
+
+for my $case ([ 30000, q{'one'}, 'one queue' ], [ 2000, q{'many' || n}, 'many queues' ])
+{
+	my ($count, $queue, $name) = @$case;
+
+	# its executors are there, and idle
+	sql(q{SET ROLE tenant;
+		INSERT INTO task (request) SELECT 'SELECT pg_sleep(0.1)' FROM generate_series(1, 4)});
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
+	my $session = lock_rows($count, $queue);
+	runs_soon('other', 'default', "$name: a task of another role starts") for 1 .. 3;
+	my $id = sql(q{SET ROLE tenant;
+		INSERT INTO task (queue, request) VALUES ('one', 'SELECT 2') RETURNING id});
+	wait_until($node, "SELECT state = 'DONE' FROM task WHERE id = $id");
+	note('behind: waited ' . task($node, $id, 'start - dt'));
+	cmp_ok(count_of($node, q{role = 'tenant' AND state = 'PLAN'}), '>=', $count / 2,
+		"$name: one behind those that are locked starts");
+	my $before = count_of($node, q{role = 'tenant' AND state = 'DONE'});
+	$session->query_safe('COMMIT');
+	$session->quit;
+	wait_until($node, qq{SELECT count(*) >= $before + 200 FROM task
+		WHERE role = 'tenant' AND state = 'DONE'});
+	pass("$name: those that were locked run when they are not");
+	sql(q{DELETE FROM task WHERE state = 'PLAN'});
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
+}
+is(count_of($node, q{state <> 'DONE' OR attempt <> 1}), 0, 'each ran once');
+
+$node->stop;
+done_testing();

@@ -1,0 +1,65 @@
+# Very many rows that are WORK and that nobody has in hand, as a restore or a replica may bring:
+# they are rescued a batch at a time, and stand in nobody's way meanwhile.
+# A TAP test: the server is stopped in between.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $node = new_node('main', conf => "max_wal_size = '2GB'\ncheckpoint_timeout = '1 h'");
+
+sub sql { return $node->safe_psql('postgres', @_) }
+
+# Rows like those, of a queue that is closed.
+sub restore
+{
+	my ($queue, $count) = @_;
+
+	sql(qq{BEGIN;
+		ALTER TABLE task DISABLE TRIGGER pg_task_planned;
+		INSERT INTO task (queue, max, request, state, attempt, start, pid)
+		SELECT '$queue', 0, 'SELECT 1', 'WORK', 1 + n % 2, now(), 1 FROM generate_series(1, $count) AS n;
+		ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned;
+		COMMIT});
+}
+
+run_task($node, request => 'SELECT 1');
+
+# While they are rescued, other tasks start.
+restore('many', 30000);
+run_task($node, request => 'SELECT 2') for 1 .. 3;
+is(sql(q{SELECT max(start - dt) < '1 s' FROM task WHERE request = 'SELECT 2'}),
+	't', 'another task does not wait for that');
+note('waited at most ' . sql(q{SELECT max(start - dt) FROM task WHERE request = 'SELECT 2'}));
+
+# A fast stop of the server is fast.
+restore('more', 30000);
+my $begun = time();
+$node->stop('fast');
+cmp_ok(time() - $begun, '<', 10, 'the server stops in the midst of it');
+$node->start;
+wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'WORK'});
+is(count_of($node, q{state = 'PLAN' AND sqlstate = '57P01' AND attempt IN (1, 2)}),
+	60000, 'all are to run again, each told why, no attempt lost');
+
+# Many that somebody has locked keep nobody waiting, and are rescued when he lets go.
+sql('TRUNCATE task');
+my $session = $node->background_psql('postgres');
+restore('locked', 5000);
+$session->query_safe(q{BEGIN; UPDATE task SET priority = 1 WHERE queue = 'locked' AND id % 2 = 0});
+wait_until($node, q{SELECT count(*) = 0 FROM task
+	WHERE queue = 'locked' AND state = 'WORK' AND id % 2 = 1});
+run_task($node, request => 'SELECT 3');
+is(sql(q{SELECT max(start - dt) < '1 s' FROM task WHERE request = 'SELECT 3'}),
+	't', 'another task does not wait for those that are locked');
+$session->query_safe('COMMIT');
+$session->quit;
+wait_until($node, q{SELECT count(*) = 5000 FROM task WHERE queue = 'locked' AND state = 'PLAN'});
+pass('those that were locked are rescued, too');
+
+$node->stop;
+done_testing();
