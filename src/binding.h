@@ -7,6 +7,7 @@
 
 #include "postgres.h"
 
+#include "clock.h"
 #include "queue.h"
 #include "table.h"
 

@@ -204,35 +204,44 @@ set_deadline(const SharedTask *task)
 	deadline_set(me->taken_at, limit);
 }
 
-/*
- * Lock the table, so that its name stays, and look it up again when it is
- * another, or when it may have changed.  A run that has itself taken a column away, or that
- * has committed a part of itself, has failed, for it would do so again and again.
- */
+/* Look the table up. */
 static void
-find_table(const SharedTask *task)
+look_up_table(Oid relid)
 {
-	if (table && table->relid == task->relid)
-	{
-		table_lock(table);
-		if (!table_changed())
-			return;
-	}
 	queue_forget();
 	/* the look-up may fail: what it replaces is gone by then */
 	table_free(table);
 	table = NULL;
-	table = table_find(task->relid, TopMemoryContext);
+	table = table_find(relid, TopMemoryContext);
 	if (table == NULL)
 		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("the task table is gone")));
-	table_lock(table);
-	if (table->whole && !table_changed())
+}
+
+/*
+ * Lock the table, so that its name stays, and look it up again when it is another, or when
+ * it may have changed: until it was locked and has not.
+ */
+static void
+find_table(const SharedTask *task)
+{
+	for (;;)
+	{
+		if (table && table->relid == task->relid)
+		{
+			table_lock(table);
+			if (!table_changed())
+				break;
+		}
+		CHECK_FOR_INTERRUPTS();
+		look_up_table(task->relid);
+	}
+	if (table->whole)
 		return;
-	if (!table->whole && table_changed_here(task->relid))
+	if (table_changed_here(task->relid))
 		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
 						errmsg("the task has changed a column of the task table"),
 						errdetail("All that it did was rolled back.")));
-	if (!table->whole && committed)
+	if (committed)
 		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
 						errmsg("a column of the task table was changed while the task ran")));
 	/* somebody else has; the scheduler will add the column again, and the task is run again */

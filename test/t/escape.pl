@@ -74,7 +74,7 @@ my $columns = sql(q{SELECT string_agg(format('%I %s', attname, format_type(attty
 	FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0});
 my $defaults = join ' ', map { "ALTER TABLE public.task ALTER COLUMN $_;" } 'dt SET DEFAULT now()', q(queue SET DEFAULT 'default'),
   'priority SET DEFAULT 0', 'role SET DEFAULT current_user', q(state SET DEFAULT 'PLAN'), 'attempt SET DEFAULT 0',
-  'drift SET DEFAULT true', '"delete" SET DEFAULT false';
+  'role_id SET DEFAULT 0', 'drift SET DEFAULT true', '"delete" SET DEFAULT false';
 
 # The owner of a database has the schema of the task table, but not the table: another table in its place.
 sub swap_schema

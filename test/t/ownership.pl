@@ -32,7 +32,7 @@ sub new_database
 			END $$});
 	sql($db, $table);
 	sql('postgres', "ALTER DATABASE $db IS_TEMPLATE false");
-	wait_until($node, q{SELECT count(*) = 3 FROM pg_trigger WHERE tgrelid = to_regclass('task')},
+	wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = to_regclass('task')},
 		db => $db);
 	make_gates($node, db => $db);
 }

@@ -28,10 +28,10 @@ for my $repeat (sort keys %refused)
 
 # Rows that never run, in each way, with the shortest "repeat" and, past the trigger, a shorter one.
 sql(q{
-	CREATE ROLE strange;
+	CREATE ROLE strange LOGIN; REVOKE CONNECT ON DATABASE postgres FROM PUBLIC;
 	ALTER TABLE task DISABLE TRIGGER pg_task_planned;
 	INSERT INTO task (queue, repeat, role, drift, request)
-		SELECT 'refused ' || d || i, i, 'nobody', d, 'SELECT 1'
+		SELECT 'refused ' || d || i, i, 'strange', d, 'SELECT 1'
 		  FROM unnest('{t,f}'::bool[]) AS d, unnest('{1 us,10 ms}'::interval[]) AS i;
 	INSERT INTO task (queue, repeat, active, drift, max, request)
 		SELECT 'gone ' || d || i, i, '1 us', d, 0, 'SELECT 1'
@@ -39,7 +39,7 @@ sql(q{
 	ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned});
 # a setting of the role gives up what starts late: claimed in vain
 sql(q{
-	CREATE ROLE late LOGIN; ALTER ROLE late SET pg_task.active = '1 ms';
+	CREATE ROLE late LOGIN; GRANT CONNECT ON DATABASE postgres TO late; ALTER ROLE late SET pg_task.active = '1 ms';
 	INSERT INTO task (queue, role, repeat, dt, request)
 		VALUES ('late', 'late', '10 ms', now() - interval '1 h', 'SELECT 1')});
 wait_until($node, q{SELECT count(*) >= 12 FROM task WHERE queue LIKE 'gone %' AND state = 'GONE'});
