@@ -9,7 +9,7 @@ use PgTask;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $rate = $ENV{PG_TASK_TEST_RATE} // 300;
+my $rate = $ENV{PG_TASK_TEST_RATE} // 1000;
 my $rounds = $ENV{PG_TASK_TEST_ROUNDS} // 3;
 my $switch = PostgreSQL::Test::Utils::tempdir() . '/short';
 my $library = build_module('short_memory');
