@@ -446,7 +446,7 @@ queue_expiry(const TaskTable *table)
 bool
 queue_refuse(const TaskTable *table, QueueRow row, const char *error, const char *sqlstate)
 {
-	Datum values[5];
+	Datum values[6];
 	bool refused;
 
 	SPI_connect();
@@ -455,6 +455,7 @@ queue_refuse(const TaskTable *table, QueueRow row, const char *error, const char
 	values[2] = CStringGetTextDatum(sqlstate);
 	values[3] = CStringGetTextDatum(psprintf("ERROR:  %s", error));
 	values[4] = CStringGetTextDatum(row.role);
+	values[5] = CStringGetTextDatum("PLAN");
 	refused = execute(STATEMENT_REFUSE, table, values, NULL) > 0;
 	SPI_finish();
 	return refused;

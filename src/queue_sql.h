@@ -85,6 +85,12 @@ typedef enum QueueStatement
 #define CLAIMED(alias) "coalesce(" alias ".start, '-infinity')"
 
 /*
+ * A row that the same statement has locked.  Its id is not compared lest the planner begins with all
+ * rows, by the index of that.
+ */
+#define IS_LOCKED_ROW "t.tableoid = c.oid AND t.ctid = c.tid"
+
+/*
  * Of the runs in three arrays, those that still are, and that nobody locks.  LATERAL lest
  * the planner, for a table that was empty, begins with all rows of that.
  */
@@ -100,10 +106,12 @@ typedef enum QueueStatement
 
 /* Of the rows with these ids, those that wait, say this role, and that nobody locks. */
 #define ROWS_OF_ROLE \
-	"SELECT t.id, t.tableoid AS oid, t.ctid AS tid" \
-	"  FROM unnest($1) AS c (id)" \
-	"  JOIN %1$s AS t ON t.id = c.id AND t.state = $2 AND t.role = $3::name AND t.role_id = $4" \
-	"   FOR NO KEY UPDATE OF t SKIP LOCKED"
+	"SELECT n.*" \
+	"  FROM unnest($1) AS c (id) CROSS JOIN LATERAL (" \
+	"       SELECT t.tableoid AS oid, t.ctid AS tid" \
+	"         FROM %1$s AS t" \
+	"        WHERE t.id = c.id AND t.state = $2 AND t.role = $3::name AND t.role_id = $4" \
+	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
 
 /* What decides whether a run is tried again. */
 #define RETRY \
@@ -130,20 +138,23 @@ typedef enum QueueStatement
 	 TIMESTAMPTZOID}
 #define CLAIM(claimable) \
 	"WITH c AS MATERIALIZED (" \
-	"SELECT t.id, t.tableoid AS oid, t.ctid AS tid, c.pid" \
+	"SELECT n.id, n.oid, n.tid, c.pid" \
 	"  FROM ROWS FROM (unnest($1), unnest($2), unnest($3), unnest($4), unnest($5), unnest($6)," \
 	"                  unnest($9), unnest($10), unnest($11), unnest($12))" \
 	"       AS c (id, queue, max, priority, role, pid, active, apart, dt, role_id)" \
-	"  JOIN %1$s AS t ON t.id = c.id AND t.state = $8 AND t.dt = c.dt AND t.dt <= $7" \
-	"   AND t.queue = c.queue AND " G_MAX " = c.max AND t.priority = c.priority" \
-	"   AND t.role = c.role::name AND t.role_id = c.role_id" \
-	"   AND (coalesce(t.crashed, 0) = 0 OR c.apart)" \
-	"   AND " EXPIRED("c.active", "$7") " IS NOT TRUE" \
-	"   FOR NO KEY UPDATE OF t SKIP LOCKED" \
+	" CROSS JOIN LATERAL (" \
+	"       SELECT t.id, t.tableoid AS oid, t.ctid AS tid" \
+	"         FROM %1$s AS t" \
+	"        WHERE t.id = c.id AND t.state = $8 AND t.dt = c.dt AND t.dt <= $7" \
+	"          AND t.queue = c.queue AND " G_MAX " = c.max AND t.priority = c.priority" \
+	"          AND t.role = c.role::name AND t.role_id = c.role_id" \
+	"          AND (coalesce(t.crashed, 0) = 0 OR c.apart)" \
+	"          AND " EXPIRED("c.active", "$7") " IS NOT TRUE" \
+	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n" \
 	") UPDATE %1$s AS t" \
 	"    SET state = 'WORK', attempt = t.attempt + 1, start = $13, stop = NULL, pid = c.pid" \
 	"   FROM " claimable \
-	"  WHERE t.id = c.id AND t.tableoid = c.oid AND t.ctid = c.tid" \
+	"  WHERE " IS_LOCKED_ROW \
 	" RETURNING t.id, t.attempt," \
 	"           CASE WHEN t.timeout < interval '100 years'" \
 	"                THEN (extract(epoch FROM t.timeout) * 1000000)::int8 END," \
@@ -207,7 +218,7 @@ static Statement statements[STATEMENTS] = {
 		" UPDATE %1$s AS t"
 		"    SET state = 'PLAN', attempt = t.attempt - 1, start = NULL, pid = NULL"
 		"   FROM c"
-		"  WHERE t.id = c.id AND t.tableoid = c.oid AND t.ctid = c.tid"
+		"  WHERE " IS_LOCKED_ROW
 		" RETURNING c.id, c.attempt, c.claimed"},
 
 	[STATEMENT_REPLAN] = {.nargs = 6, .types = {INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID,
@@ -217,7 +228,7 @@ static Statement statements[STATEMENTS] = {
 		"    SET state = 'PLAN', stop = clock_timestamp(), error = $4, sqlstate = $5,"
 		"        response = 'FATAL:  ' || $4, notice = NULL"
 		"   FROM c"
-		"  WHERE t.id = c.id AND t.tableoid = c.oid AND t.ctid = c.tid"
+		"  WHERE " IS_LOCKED_ROW
 		" RETURNING c.id, c.attempt, c.claimed"},
 
 	/* how a run ends that is not DONE */
@@ -257,17 +268,17 @@ static Statement statements[STATEMENTS] = {
 		" WHERE (t.state = 'WORK' OR (t.state = 'PLAN' AND t.crashed > 0))"
 		"   AND t.state = $1 AND t.crashed > 0"},
 
-	[STATEMENT_REFUSE] = {.nargs = 5, .types = {INT8OID, TEXTOID, TEXTOID, TEXTOID,
-		 TEXTOID}, .sql =
+	[STATEMENT_REFUSE] = {.nargs = 6, .types = {INT8OID, TEXTOID, TEXTOID, TEXTOID,
+		 TEXTOID, TEXTOID}, .sql =
 		"WITH c AS MATERIALIZED ("
-		"SELECT t.id"
+		"SELECT t.tableoid AS oid, t.ctid AS tid"
 		"  FROM %1$s AS t"
-		" WHERE t.id = $1 AND t.role = $5::name AND t.state = 'PLAN'"
+		" WHERE t.id = $1 AND t.role = $5::name AND t.state = $6"
 		"   FOR NO KEY UPDATE OF t SKIP LOCKED"
 		") UPDATE %1$s AS t"
 		"   SET state = 'FAIL', stop = clock_timestamp(), error = $2, sqlstate = $3, response = $4"
 		"  FROM c"
-		" WHERE t.id = c.id AND t.role = $5::name AND t.state = 'PLAN'"},
+		" WHERE " IS_LOCKED_ROW},
 
 	/* waiting rows of a role that is gone: what repeats ends */
 	[STATEMENT_ROLE_GONE] = {.nargs = 7, .types = {INT8ARRAYOID, TEXTOID, TEXTOID, INT8OID, TEXTOID,
@@ -276,7 +287,7 @@ static Statement statements[STATEMENTS] = {
 		" UPDATE %1$s AS t"
 		"    SET state = 'FAIL', stop = clock_timestamp(), error = $5, sqlstate = $6, response = $7"
 		"   FROM c"
-		"  WHERE t.id = c.id AND t.tableoid = c.oid AND t.ctid = c.tid"},
+		"  WHERE " IS_LOCKED_ROW},
 
 	/* waiting rows that say another name than their role has, or are bound to none */
 	[STATEMENT_BIND] = {.nargs = 6, .types = {INT8ARRAYOID, TEXTOID, TEXTOID, INT8OID, TEXTOID,
@@ -285,7 +296,7 @@ static Statement statements[STATEMENTS] = {
 		" UPDATE %1$s AS t"
 		"    SET role = $5::name, role_id = $6"
 		"   FROM c"
-		"  WHERE t.id = c.id AND t.tableoid = c.oid AND t.ctid = c.tid"},
+		"  WHERE " IS_LOCKED_ROW},
 
 	[STATEMENT_EXPIRED] = {.nargs = 2, .types = {TIMESTAMPTZOID, INT8OID}, .sql =
 		"SELECT t.dt, t.id"
@@ -298,14 +309,17 @@ static Statement statements[STATEMENTS] = {
 	[STATEMENT_EXPIRE] = {.nargs = 5, .types = {TIMESTAMPTZOID, INT8ARRAYOID, FLOAT8ARRAYOID,
 		 TEXTOID, TIMESTAMPTZARRAYOID}, .sql =
 		"WITH c AS MATERIALIZED ("
-		"SELECT t.id, t.tableoid AS oid, t.ctid AS tid"
+		"SELECT n.oid, n.tid"
 		"  FROM ROWS FROM (unnest($2), unnest($3), unnest($5)) AS c (id, active, dt)"
-		"  JOIN %1$s AS t ON t.id = c.id AND t.dt = c.dt AND t.state = $4"
-		"   AND " EXPIRED("c.active", "$1") " IS TRUE"
-		"   FOR NO KEY UPDATE OF t SKIP LOCKED"
+		" CROSS JOIN LATERAL ("
+		"       SELECT t.tableoid AS oid, t.ctid AS tid"
+		"         FROM %1$s AS t"
+		"        WHERE t.id = c.id AND t.dt = c.dt AND t.state = $4"
+		"          AND " EXPIRED("c.active", "$1") " IS TRUE"
+		"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
 		") UPDATE %1$s AS t " SET_GONE
 		"   FROM c"
-		"  WHERE t.id = c.id AND t.tableoid = c.oid AND t.ctid = c.tid"
+		"  WHERE " IS_LOCKED_ROW
 		" RETURNING t.id, t.role::text"},
 
 	[STATEMENT_EXPIRY] = {.sql =

@@ -58,17 +58,12 @@ static int
 fix_planner(void)
 {
 	static const char *const fixed[][2] = {
-		{"enable_indexscan", "on"},
-		{"enable_nestloop", "on"},
-		{"enable_seqscan", "off"},
-		{"enable_bitmapscan", "off"},
-		{"enable_hashjoin", "off"},
-		{"enable_mergejoin", "off"},
-		{"enable_sort", "off"},
-		{"enable_material", "off"},
-		{"jit", "off"},
-		{"plan_cache_mode", "auto"},
-		{"max_parallel_workers_per_gather", "0"},
+		{"enable_indexscan", "on"},	 {"enable_nestloop", "on"},
+		{"enable_seqscan", "off"},	 {"enable_bitmapscan", "off"},
+		{"enable_hashjoin", "off"},	 {"enable_mergejoin", "off"},
+		{"enable_sort", "off"},		 {"enable_material", "off"},
+		{"enable_tidscan", "on"},	 {"jit", "off"},
+		{"plan_cache_mode", "auto"}, {"max_parallel_workers_per_gather", "0"},
 	};
 	int nest_level = NewGUCNestLevel();
 	int i;
