@@ -477,6 +477,13 @@ choice_learn(int i, bool claimed)
 	}
 }
 
+/* Nothing may start: no rows wait that may be locked. */
+void
+choice_none(void)
+{
+	suspect_left = false;
+}
+
 /* When locked rows are looked for again, if there were any in the last round. */
 MonoTime
 choice_until(void)

@@ -30,6 +30,7 @@ extern QueueCandidate choice_candidates[CHOICE_MAX];
 extern Choice choice_list[CHOICE_MAX];
 extern int choice_count;
 
+extern void choice_none(void);
 extern MonoTime choice_until(void);
 extern bool choice_make(const TaskTable *table, ClockNow now, int limit, bool *wants_executor);
 extern void choice_set_apart(const int64 *ids, int count);

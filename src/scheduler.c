@@ -603,7 +603,10 @@ start_some(void)
 	bool more;
 
 	if (!waiting_ready(now))
+	{
+		choice_none();
 		return false;
+	}
 	begin_work("claiming tasks");
 	more = choice_make(table, now, aside_singly(ASIDE_CLAIM) ? 1 : CHOICE_MAX, &wants_executor) ||
 		   choice_count > 0;
