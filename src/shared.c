@@ -546,6 +546,26 @@ shared_note_merge(SharedNote *notes, int *count, int size, const SharedNote *not
 }
 
 /*
+ * Is there room for a note in this scheduler's, beside those of the same role?  A role leaves as
+ * many places as it takes, so that those who tell of very many groups lose their own notes only.
+ * The scheduler's lock must be held.
+ */
+static bool
+leaves_room(const SharedScheduler *scheduler, const SharedNote *note)
+{
+	int free = SHARED_ALL_NOTES - scheduler->nnotes;
+	int mine = 0;
+	int i;
+
+	/* rarely more than a few: no need to count */
+	if (scheduler->nnotes < free)
+		return true;
+	for (i = 0; i < scheduler->nnotes; i++)
+		mine += strcmp(NameStr(scheduler->notes[i].role), NameStr(note->role)) == 0;
+	return mine < free;
+}
+
+/*
  * Tell the scheduler of a database where rows of its table wait that it may
  * not know of, and what else happened there, and wake it.  The table may be
  * InvalidOid: then it is not known which.  Called after a commit, so this must not fail.
@@ -564,9 +584,12 @@ shared_scheduler_note(Oid database, Oid relid, const SharedNote *notes, int coun
 		if (scheduler->relid == relid || !OidIsValid(relid))
 			scheduler->news |= news;
 		for (i = 0; i < count && scheduler->relid == relid; i++)
-			if (!shared_note_merge(scheduler->notes, &scheduler->nnotes, SHARED_ALL_NOTES,
-								   &notes[i]))
+		{
+			int size = scheduler->nnotes + leaves_room(scheduler, &notes[i]);
+
+			if (!shared_note_merge(scheduler->notes, &scheduler->nnotes, size, &notes[i]))
 				scheduler->news |= SHARED_LOOK;
+		}
 		LWLockRelease(scheduler->lock);
 		shared_wake(scheduler->proc);
 	}

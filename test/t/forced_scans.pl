@@ -40,6 +40,28 @@ is(sql(q{SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY start - dt) < '0.2 s
 note('waited ' . sql(q{SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY start - dt), max(start - dt)
 	FROM task WHERE queue = 'known'}));
 
+# Those who tell of more groups than there is room for, while the scheduler is busy, lose no hints but
+# their own.
+sql(q{CREATE ROLE tenant LOGIN; CREATE ROLE other LOGIN; GRANT SELECT, INSERT ON task TO tenant, other});
+my $insert = q{INSERT INTO task (queue, dt, request)
+	SELECT format('full %s %s', ROUND, n), now() + interval '1 day', 'SELECT 1'
+	FROM generate_series(1, 32) AS n};
+my $scheduler = sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'});
+my @waits;
+for my $round (1 .. 5)
+{
+	kill 'STOP', $scheduler;
+	sql('SET ROLE tenant; ' . ($insert =~ s/ROUND/10 * $round + $_/er)) for 1 .. 5;
+	my $id = sql(q{SET ROLE other;
+		INSERT INTO task (queue, request) VALUES ('other', 'SELECT 1') RETURNING id});
+	my $then = sql('SELECT clock_timestamp()');
+	kill 'CONT', $scheduler;
+	wait_for_state($node, $id, 'DONE');
+	push @waits, task($node, $id, "extract(epoch FROM start - '$then')");
+}
+note("waited @waits");
+cmp_ok((sort { $a <=> $b } @waits)[2], '<', 0.3, 'a role does not lose the hints of another');
+
 # What no hint tells of is found by one of these scans: in the middle, and in front of the others.
 sql(q{BEGIN;
 	INSERT INTO task (queue, request) VALUES ('group 25000 x', 'SELECT 1'), ('a', 'SELECT 1');
