@@ -120,7 +120,8 @@ run_statement(RawStmt *raw, const char *request, ResultReceiver *receiver, Resul
 	InitializeQueryCompletion(&completion);
 	(void) COMPAT_PORTAL_RUN(portal, FETCH_ALL, true, destination, destination, &completion);
 	PortalDrop(portal, false);
-	if (StatementTimeout > 0)
+	/* the statement may have set statement_timeout itself */
+	if (get_timeout_active(STATEMENT_TIMEOUT))
 		disable_timeout(STATEMENT_TIMEOUT, false);
 	received = result_received(receiver);
 	received |= client_received();

@@ -104,6 +104,12 @@ $id = run_task($node, role => 'limited', timeout => '20 s', request => 'SELECT p
 is(task($node, $id, 'state'), 'DONE', 'the column wins over the setting');
 $id = run_task($node, role => 'strict', request => 'SELECT pg_sleep(0.15); SELECT pg_sleep(0.15)');
 is(task($node, $id, 'state'), 'DONE', 'statement_timeout counts for each statement');
+for my $set ('SET', 'SET LOCAL')
+{
+	$id = run_task($node, role => 'strict',
+		request => "$set statement_timeout = 0; SELECT pg_sleep(0.4)");
+	is(task($node, $id, 'state'), 'DONE', "$set statement_timeout = 0 ends that of the role");
+}
 $id = run_task($node, timeout => '0.5 ms', request => 'SELECT pg_sleep(5)');
 is(task($node, $id, 'state'), 'FAIL', 'less than a millisecond is a limit, too');
 is(task($node, run_task($node, request => 'SELECT pg_sleep(0.3)'), 'state'), 'DONE', 'nothing of a timeout stays');
