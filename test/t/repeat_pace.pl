@@ -28,7 +28,8 @@ for my $repeat (sort keys %refused)
 
 # Rows that never run, in each way, with the shortest "repeat" and, past the trigger, a shorter one.
 sql(q{
-	CREATE ROLE strange LOGIN; REVOKE CONNECT ON DATABASE postgres FROM PUBLIC;
+	REVOKE CONNECT ON DATABASE postgres FROM PUBLIC;
+	CREATE ROLE strange LOGIN;
 	ALTER TABLE task DISABLE TRIGGER pg_task_planned;
 	INSERT INTO task (queue, repeat, role, drift, request)
 		SELECT 'refused ' || d || i, i, 'strange', d, 'SELECT 1'
@@ -39,7 +40,8 @@ sql(q{
 	ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned});
 # a setting of the role gives up what starts late: claimed in vain
 sql(q{
-	CREATE ROLE late LOGIN; GRANT CONNECT ON DATABASE postgres TO late; ALTER ROLE late SET pg_task.active = '1 ms';
+	CREATE ROLE late LOGIN; GRANT CONNECT ON DATABASE postgres TO late;
+	ALTER ROLE late SET pg_task.active = '1 ms';
 	INSERT INTO task (queue, role, repeat, dt, request)
 		VALUES ('late', 'late', '10 ms', now() - interval '1 h', 'SELECT 1')});
 wait_until($node, q{SELECT count(*) >= 12 FROM task WHERE queue LIKE 'gone %' AND state = 'GONE'});
