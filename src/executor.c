@@ -219,7 +219,9 @@ look_up_table(Oid relid)
 
 /*
  * Lock the table, so that its name stays, and look it up again when it is another, or when
- * it may have changed: until it was locked and has not.
+ * it may have changed: until it was locked and has not.  A run that has itself taken a column
+ * away, or given a partition to another owner, or that has committed a part of itself, has
+ * failed, for it would do so again and again.
  */
 static void
 find_table(const SharedTask *task)
@@ -237,13 +239,13 @@ find_table(const SharedTask *task)
 	}
 	if (table->whole)
 		return;
-	if (table_changed_here(task->relid))
+	if (table_changed_here())
 		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
-						errmsg("the task has changed a column of the task table"),
+						errmsg("the task has made the task table unusable"),
 						errdetail("All that it did was rolled back.")));
 	if (committed)
 		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
-						errmsg("a column of the task table was changed while the task ran")));
+						errmsg("the task table became unusable while the task ran")));
 	/* somebody else has; the scheduler will add the column again, and the task is run again */
 	ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
 }

@@ -13,6 +13,7 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_namespace.h"
@@ -171,4 +172,26 @@ relation_fault(Relation rel, List *members, List *parents)
 	if (OidIsValid(managed))
 		return psprintf("Citus manages \"%s\": it is in pg_dist_partition.", get_rel_name(managed));
 	return NULL;
+}
+
+/*
+ * Has this transaction created a relation, changed or dropped a column of it, given it to another
+ * owner, or the like?
+ */
+bool
+relation_changed_here(Oid relid)
+{
+	HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	bool here = false;
+	int i;
+
+	for (i = 1; HeapTupleIsValid(tuple) && !here; i++)
+	{
+		here = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+		ReleaseSysCache(tuple);
+		tuple = SearchSysCache2(ATTNUM, ObjectIdGetDatum(relid), Int16GetDatum(i));
+	}
+	if (HeapTupleIsValid(tuple))
+		ReleaseSysCache(tuple);
+	return here;
 }

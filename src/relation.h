@@ -13,5 +13,6 @@
 extern List *relation_members(Relation rel);
 extern List *relation_parents(Oid relid);
 extern char *relation_fault(Relation rel, List *members, List *parents);
+extern bool relation_changed_here(Oid relid);
 
 #endif /* PG_TASK_RELATION_H */

@@ -573,23 +573,19 @@ table_keep(TaskTable *table)
 	MemoryContextSetParent(table->context, TopMemoryContext);
 }
 
-/* Has this transaction changed a column of the relation, or dropped one? */
+/*
+ * Has this transaction changed the table that is watched, or what belongs to it?  Asked when
+ * the table cannot be served any more.
+ */
 bool
-table_changed_here(Oid relid)
+table_changed_here(void)
 {
-	bool here = false;
-	HeapTuple tuple;
 	int i;
 
-	for (i = 1; !here; i++)
-	{
-		tuple = SearchSysCache2(ATTNUM, ObjectIdGetDatum(relid), Int16GetDatum(i));
-		if (!HeapTupleIsValid(tuple))
-			break;
-		here = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
-		ReleaseSysCache(tuple);
-	}
-	return here;
+	for (i = 0; i < nrelatives; i++)
+		if (relation_changed_here(relatives[i]))
+			return true;
+	return relation_changed_here(watched);
 }
 
 void

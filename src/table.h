@@ -38,7 +38,7 @@ typedef struct TableScope
 extern TaskTable *table_prepare(const SettingsTable *where, Oid user, MemoryContext context);
 extern TaskTable *table_find(Oid relid, MemoryContext context);
 extern void table_keep(TaskTable *table);
-extern bool table_changed_here(Oid relid);
+extern bool table_changed_here(void);
 extern void table_free(TaskTable *table);
 
 extern void table_fire_deferred(void);
