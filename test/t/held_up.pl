@@ -17,9 +17,9 @@ sql(q{
 	CREATE TABLE customer (id int PRIMARY KEY);
 	INSERT INTO customer VALUES (1), (2);
 	ALTER TABLE task ADD COLUMN customer int REFERENCES customer;
-	CREATE ROLE late LOGIN; ALTER ROLE late SET pg_task.active = '1 s'; CREATE ROLE gone LOGIN;
-	CREATE ROLE strange LOGIN; REVOKE CONNECT ON DATABASE postgres FROM PUBLIC;
-	GRANT CONNECT ON DATABASE postgres TO late, gone});
+	CREATE ROLE late LOGIN; ALTER ROLE late SET pg_task.active = '1 s';
+	REVOKE CONNECT ON DATABASE postgres FROM PUBLIC; GRANT CONNECT ON DATABASE postgres TO late;
+	CREATE ROLE barred LOGIN});
 run_task($node, request => 'SELECT 1');
 
 # Each way of not being started has some, which are planned when the customer is locked.
@@ -29,7 +29,7 @@ sql(q{
 	INSERT INTO task (queue, customer, repeat, role, dt, request)
 		SELECT 'late', 1, '1 h', 'late', 'infinity', 'SELECT 1' FROM generate_series(1, 10);
 	INSERT INTO task (queue, customer, repeat, role, dt, request)
-		SELECT 'refused', 1, '1 h', 'strange', 'infinity', 'SELECT 1' FROM generate_series(1, 10);
+		SELECT 'refused', 1, '1 h', 'barred', 'infinity', 'SELECT 1' FROM generate_series(1, 10);
 	INSERT INTO task (queue, customer, repeat, active, max, dt, request)
 		SELECT 'harmless', 2, '1 h', '1 s', 0, 'infinity', 'SELECT 1' FROM generate_series(1, 10)});
 my $session = $node->background_psql('postgres');
