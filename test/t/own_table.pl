@@ -66,6 +66,21 @@ $session->quit;
 wait_for_state($node, $id, 'DONE');
 is(task($node, $id, 'attempt'), 2, 'changed by another: it is run again');
 
+# Changes that go together with running tasks, all the time: no task is run again for them.
+my @sessions = map { $node->background_psql('postgres') } 1 .. 2;
+$_->query_until(qr/begun/, q{\echo begun
+	DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM gate WHERE name = 'quiet') LOOP
+		EXECUTE format('ALTER TABLE task SET (autovacuum_vacuum_threshold = %s)',
+			50 + random() * 1000);
+		COMMIT; END LOOP; END $$;
+}) for @sessions;
+sql(q{INSERT INTO task (queue, request) SELECT 'calm', 'SELECT 1' FROM generate_series(1, 1000)});
+wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'calm' AND state IN ('PLAN', 'WORK')});
+open_gate($node, 'quiet');
+$_->quit for @sessions;
+is(count_of($node, q{queue = 'calm' AND state = 'DONE' AND attempt = 1}), 1000,
+	'the table changes all the time: each task runs once');
+
 # An id of 0, and a negative one, in the process and in a parallel worker of it.
 my $parallel = q{SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
 	SET min_parallel_table_scan_size = 0;
