@@ -71,7 +71,7 @@ my @sessions = map { $node->background_psql('postgres') } 1 .. 2;
 $_->query_until(qr/begun/, q{\echo begun
 	DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM gate WHERE name = 'quiet') LOOP
 		EXECUTE format('ALTER TABLE task SET (autovacuum_vacuum_threshold = %s)',
-			50 + random() * 1000);
+			(50 + random() * 1000)::int);
 		COMMIT; END LOOP; END $$;
 }) for @sessions;
 sql(q{INSERT INTO task (queue, request) SELECT 'calm', 'SELECT 1' FROM generate_series(1, 1000)});
