@@ -71,7 +71,6 @@ PGDLLEXPORT void pg_task_executor_main(Datum arg);
 /* A run that was in the way of others, or they in its, is begun anew so often. */
 #define RERUNS 5
 
-/* A table that may have changed again during the look-up is looked up so often. */
 
 static SharedExecutor *me = NULL;
 static TaskTable *table = NULL;
