@@ -63,6 +63,7 @@ struct PoolExecutor
 	BackgroundWorkerHandle *handle; /* NULL: started by an earlier scheduler */
 	Oid role;
 	bool leaving;
+	bool spared;  /* is sent away when what was chosen for it is handed out */
 	bool touched; /* handed something that it was not yet told of */
 	double load;  /* microseconds of work before it */
 	int reserved; /* tasks chosen for it, not yet assigned */
@@ -428,6 +429,19 @@ send_away(PoolExecutor *executor)
 	shared_executor_leave(executor->slot);
 }
 
+/*
+ * Send an executor away, if need be when what was chosen for it in this round is handed out: a
+ * role with many short tasks has some chosen for all of its own in every round.
+ */
+static void
+give_up(PoolExecutor *executor)
+{
+	if (executor->reserved == 0)
+		send_away(executor);
+	else
+		executor->spared = true;
+}
+
 static int
 count_role(Oid role)
 {
@@ -448,10 +462,10 @@ spare(Oid role, int has, MonoTime now)
 
 	foreach_executor(executor)
 	{
-		if (executor->leaving && !is_stuck(executor, now))
+		if (executor->spared || (executor->leaving && !is_stuck(executor, now)))
 			return NULL; /* one at a time */
-		if (executor->leaving || executor->reserved > 0 || executor->role == role ||
-			!executor->ready || !clock_exceeds(executor->slot->started, now, SLICE_MS) ||
+		if (executor->leaving || executor->role == role || !executor->ready ||
+			!clock_exceeds(executor->slot->started, now, SLICE_MS) ||
 			(has > 0 && count_role(executor->role) < has + 2))
 			continue;
 		if (result == NULL || count_role(executor->role) > count_role(result->role) ||
@@ -612,6 +626,9 @@ pool_wake(void)
 		if (executor->touched)
 			shared_wake(executor->slot->proc);
 		executor->touched = false;
+		if (executor->spared)
+			send_away(executor);
+		executor->spared = false;
 	}
 }
 
@@ -734,7 +751,7 @@ pool_demand(const Role *role, const char *name, int tasks, double average, MonoT
 		/* another database has none to give where the limit is of this one */
 		victim = full && role->database_limit == 0 ? NULL : spare(role->oid, has, now);
 		if (victim)
-			send_away(victim);
+			give_up(victim);
 		return !full;
 	}
 	return false;
