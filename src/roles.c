@@ -346,18 +346,18 @@ role_invalidated(Datum arg pg_attribute_unused(), int cache, uint32 hash)
 
 /*
  * Once for a process that runs tasks, when it is connected as this role: remember what the role
- * is.  False: it has changed since the process began to connect.
+ * is.  False: it has changed since the process began to connect.  By now a
+ * setting of the role ("role") may have made it another current user, which does not count.
  */
 bool
 roles_watch_session(Oid role)
 {
-	bool superuser = strcmp(GetConfigOption("is_superuser", false, false), "on") == 0;
 	bool same;
 
 	session_oid = role;
 	CacheRegisterSyscacheCallback(AUTHOID, role_invalidated, (Datum) 0);
 	StartTransactionCommand();
-	same = read_session_role(&session_role) && session_role.rolsuper == superuser;
+	same = read_session_role(&session_role) && session_role.rolsuper == GetSessionUserIsSuperuser();
 	CommitTransactionCommand();
 	return same;
 }

@@ -100,4 +100,11 @@ my ($done, $oid, $pid) = run_as('renamed', 'SELECT current_user::regrole::oid');
 is("$done $oid", 'DONE ' . sql(q{SELECT 'renamed'::regrole::oid}), 'the new role is the user');
 isnt($pid, $before, 'in another process');
 
+# A setting of the role may make it another user from the start: tasks run all the same.
+sql(q{CREATE ROLE boss LOGIN SUPERUSER; CREATE ROLE helper LOGIN; GRANT boss TO helper;
+	ALTER ROLE boss SET role = 'renamed'; ALTER ROLE helper SET role = 'boss'});
+my $user = 'SELECT session_user, current_user';
+like((run_as('boss', $user))[1], qr/^boss\trenamed$/m, 'a superuser with a setting of "role"');
+like((run_as('helper', $user))[1], qr/^helper\tboss$/m, 'a role that is made a superuser');
+
 done_testing();
