@@ -30,6 +30,7 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
+#include "utils/snapmgr.h"
 
 #include "cleanup.h"
 #include "connections.h"
@@ -162,6 +163,15 @@ cleanup_define(void)
 	RegisterXactCallback(transaction_ends, NULL);
 }
 
+/* Within a transaction: drop all temporary objects; what a catalog keeps apart needs a snapshot. */
+static void
+drop_temporary(void)
+{
+	PushActiveSnapshot(GetTransactionSnapshot());
+	ResetTempTableNamespace();
+	PopActiveSnapshot();
+}
+
 /* What only a transaction can undo: roles and temporary objects. */
 static void
 clean_in_transaction(void)
@@ -169,7 +179,7 @@ clean_in_transaction(void)
 	StartTransactionCommand();
 	SetPGVariable("session_authorization", NIL, false);
 	SetPGVariable("role", NIL, false);
-	ResetTempTableNamespace();
+	drop_temporary();
 	CommitTransactionCommand();
 	used_temporary = false;
 }
@@ -214,7 +224,7 @@ cleanup_temporary(void)
 		!has_objects(schema))
 		return;
 	PortalHashTableDeleteAll();
-	ResetTempTableNamespace();
+	drop_temporary();
 }
 
 /*

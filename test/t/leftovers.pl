@@ -334,4 +334,14 @@ $session->quit;
 wait_for_state($node, $id, 'DONE');
 is(task($node, $id, 'attempt'), 1, 'a lock_timeout of the role is not for the outcome');
 
+# A temporary object whose definition is so long that its catalog keeps it apart.
+my $long = join ' + ', map { "length('" . join('', map { chr(97 + int rand 26) } 1 .. 40) . "')" } 1 .. 300;
+for my $request ("CREATE TEMP TABLE brief (a int DEFAULT $long)",
+	"CREATE TEMP TABLE brief (a int, CHECK (a < $long)); COMMIT; SELECT 1")
+{
+	is(task($node, run_task($node, request => $request, role => 'plain'), 'concat(state, error)'),
+		'DONE', substr($request, 0, 44) . ': dropped');
+}
+is(task($node, run_task($node, request => $temporary, role => 'plain'), 'response'), 0, 'nothing is left of it');
+
 done_testing();
