@@ -58,7 +58,7 @@ static struct
 	int settings_size;
 	ChangedSettings *settings; /* in TopTransactionContext */
 	char gid[GIDSIZE];		   /* of PREPARE TRANSACTION; empty: none */
-	int hold_level;			   /* of the transaction that holds a database, 0: none does */
+	int hold_level;			   /* of the outermost that holds a database, 0: none does */
 } pending;
 
 static ProcessUtility_hook_type next_utility_hook = NULL;
@@ -340,11 +340,16 @@ remember_settings(Oid object)
 	pending.settings[pending.nsettings++] = change;
 }
 
-/* The role whose settings a statement changes, or InvalidOid for all. */
+/*
+ * The role whose settings a statement changes, or the database if it is for all roles there;
+ * InvalidOid for all.
+ */
 static Oid
-settings_role(const AlterRoleSetStmt *statement)
+settings_object(const AlterRoleSetStmt *statement)
 {
-	return statement->role ? get_rolespec_oid(statement->role, true) : InvalidOid;
+	if (statement->role)
+		return get_rolespec_oid(statement->role, true);
+	return statement->database ? get_database_oid(statement->database, true) : InvalidOid;
 }
 
 /* A command has succeeded: remember what others have to be told of when it is committed. */
@@ -353,7 +358,7 @@ remember_command(Node *statement)
 {
 	pending.supervisor |= concerns_supervisor(statement);
 	if (IsA(statement, AlterRoleSetStmt))
-		remember_settings(settings_role((AlterRoleSetStmt *) statement));
+		remember_settings(settings_object((AlterRoleSetStmt *) statement));
 	else if (IsA(statement, AlterDatabaseSetStmt))
 		remember_settings(get_database_oid(((AlterDatabaseSetStmt *) statement)->dbname, true));
 	else if (IsA(statement, AlterDatabaseStmt)) /* its connection limit, perhaps */
@@ -392,7 +397,9 @@ utility(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtili
 		database = database_needed(statement, context);
 	if (OidIsValid(database))
 	{
-		pending.hold_level = GetCurrentTransactionNestLevel();
+		/* the holds of a subtransaction that is rolled back stay beside those of an outer one */
+		if (pending.hold_level == 0)
+			pending.hold_level = GetCurrentTransactionNestLevel();
 		hold_take(database);
 		hold_wait(database, VACATE_MS);
 	}

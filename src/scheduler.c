@@ -123,7 +123,7 @@ static MemoryContext cycle_context; /* reset in every cycle */
 static uint32 wait_event = 0;
 static TimeoutId end_timeout; /* of a transaction that cannot be cancelled */
 
-static volatile sig_atomic_t at_work = false; /* in a transaction */
+static volatile sig_atomic_t at_work = false; /* in a transaction, or connecting */
 static Oid last_relid = InvalidOid;			  /* the table that was prepared last */
 static bool verify_due = true;
 static bool orphans_due = true;
@@ -146,7 +146,7 @@ scheduler_start(const SharedScheduler *slot, const char *database_name)
 
 /*
  * Asked to end: between transactions in order, within one at once, for a trigger
- * of the owner's may run in it.
+ * of the owner's may run in it; and while it connects, for the database may be locked.
  */
 static void
 terminate(SIGNAL_ARGS)
@@ -938,7 +938,10 @@ attach(Datum arg)
 		proc_exit(0);
 	on_shmem_exit(leave_slot, 0);
 	roles_define();
+	at_work = true;
 	BackgroundWorkerInitializeConnectionByOid(me->database, InvalidOid, 0);
+	at_work = false;
+	turns_renew(me);
 	wait_event = COMPAT_WAIT_EVENT("PgTaskSchedulerMain");
 	end_timeout = RegisterTimeout(USER_TIMEOUT, end_process);
 	fix_settings();

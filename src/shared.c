@@ -279,7 +279,9 @@ mark_or_wake(Oid database)
 	scheduler = shared_scheduler_find(database);
 	if (scheduler)
 	{
+		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
 		scheduler->news |= SHARED_LOOK | SHARED_VERIFY | SHARED_EXPIRY;
+		LWLockRelease(scheduler->lock);
 		shared_wake(scheduler->proc);
 	}
 	else

@@ -66,8 +66,12 @@ PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 #define IDLE_SLICE_MS 50
 #define BUSY_SLICE_MS 1000
 
-/* What does not leave when it is asked is terminated, unless it makes its table or indexes. */
+/*
+ * What does not leave when it is asked is terminated, later when it connects (somebody may
+ * have locked the database), and much later when it makes its table or indexes.
+ */
 #define LEAVE_MS 2000
+#define LEAVE_CONNECTING_MS 5000
 #define LEAVE_PREPARING_MS 600000
 
 /* A database in which something waits goes before those that have waited for less than this. */
@@ -248,15 +252,24 @@ read_wanted(void)
 	return wanted;
 }
 
+/* Did the scheduler that was started get into its database? */
+static bool
+is_connected(const Charge *charge)
+{
+	return pg_atomic_read_u64(&charge->slot->renewed) != 0;
+}
+
 /* The scheduler of this database has ended: when may the next one start? */
 static void
 scheduler_ended(Charge *charge, MonoTime now)
 {
 	bool young = !clock_exceeds(charge->started, now, YOUNG_MS);
 	bool asked = charge->slot->leave || charge->slot->generation != charge->generation;
+	bool shut = charge->asked.us != 0 && !is_connected(charge) &&
+				clock_exceeds(charge->asked, now, LEAVE_CONNECTING_MS);
 
-	/* one that was asked to go did not die */
-	if (asked || !young)
+	/* one that was asked to go did not die, but nobody can enter where it could not connect */
+	if ((asked || !young) && !shut)
 		charge->throttle = 0;
 	else
 		charge->throttle = Min(Max(charge->throttle * 2, THROTTLE_MS), THROTTLE_MAX_MS);
@@ -418,9 +431,15 @@ find_end(const Charge *charge)
 static void
 see_leave(Charge *charge, MonoTime now)
 {
-	bool preparing = !OidIsValid(charge->slot->relid); /* read without a lock: a guess will do */
-	MonoTime end = clock_plus_ms(charge->asked, preparing ? LEAVE_PREPARING_MS : LEAVE_MS);
+	MonoTime end;
+	int patience = LEAVE_MS;
 
+	/* read without a lock: a guess will do */
+	if (!is_connected(charge))
+		patience = LEAVE_CONNECTING_MS;
+	else if (!OidIsValid(charge->slot->relid))
+		patience = LEAVE_PREPARING_MS;
+	end = clock_plus_ms(charge->asked, patience);
 	if (!clock_is_before(now, end) && charge->handle)
 		TerminateBackgroundWorker(charge->handle);
 	else

@@ -271,6 +271,29 @@ reset_executor(SharedExecutor *executor, Oid database, Oid role, MonoTime now)
 }
 
 /*
+ * A free slot for an executor; if there is none, one in which a process has left tasks that no
+ * scheduler accounts for now: the next one of that database finds them in the table.  The
+ * directory lock must be held.
+ */
+static SharedExecutor *
+find_free(void)
+{
+	SharedExecutor *left = NULL;
+	int i;
+
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+
+		if (!executor->in_use)
+			return executor;
+		if (left == NULL && executor->gone && shared_scheduler_find(executor->database) == NULL)
+			left = executor;
+	}
+	return left;
+}
+
+/*
  * Take a slot for an executor.  NULL when none is free, or when the free one
  * is another database's turn; an idle executor is then asked to make room.
  */
@@ -279,14 +302,12 @@ turns_reserve(SharedScheduler *me, Oid role)
 {
 	MonoTime now = clock_mono();
 	SharedExecutor *result = NULL;
-	int i;
 
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	if (!others_first(me, count_executors(me->database), now))
 	{
-		for (i = 0; i < Shared->nexecutors && result == NULL && has_slot(); i++)
-			if (!Shared->executors[i].in_use)
-				result = &Shared->executors[i];
+		if (has_slot())
+			result = find_free();
 		if (result)
 		{
 			reset_executor(result, me->database, role, now);

@@ -61,6 +61,7 @@ stays('other', q{DO $$ BEGIN ALTER ROLE ALL SET work_mem = 64; EXCEPTION WHEN OT
 	'one whose error is caught');
 stays('other', 'ALTER ROLE other SET work_mem = 64', 'one that changes its own settings');
 stays('other', 'ALTER DATABASE elsewhere SET work_mem = 64', 'or those of its database');
+stays('other', "ALTER ROLE $_ IN DATABASE elsewhere SET work_mem = 64", "of $_ in it") for qw(ALL other);
 stays('other', join('; ', map { "ALTER ROLE other SET work_mem = $_" } 64 .. 84), 'often');
 
 # What is rolled back has not been.
@@ -80,6 +81,7 @@ is_replaced('tenant', 'ALTER ROLE tenant SET work_mem = 64', 'a role that change
 is_replaced('tenant', 'BEGIN; SAVEPOINT a; ALTER ROLE tenant SET work_mem = 65; RELEASE a; COMMIT',
 	'with a savepoint');
 is_replaced('tenant', 'ALTER ROLE tenant IN DATABASE postgres SET work_mem = 66', 'in a database');
+is_replaced('postgres', 'ALTER ROLE ALL IN DATABASE postgres SET work_mem = 66', 'all roles in a database');
 is_replaced('postgres', 'ALTER DATABASE postgres SET work_mem = 67', 'a database');
 is_replaced('postgres', 'ALTER ROLE ALL SET work_mem = 68', 'all roles');
 is_replaced('postgres', "BEGIN; @{[ map { qq{ALTER ROLE other SET work_mem = $_;} } 64 .. 84 ]}"

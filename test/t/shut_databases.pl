@@ -1,0 +1,86 @@
+# Databases that are shut by their owner (in the middle of being renamed) keep no other database waiting: neither
+# by schedulers that cannot connect, nor by what executors have left there.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+# three places for schedulers, and two executors
+my $node = new_node('main',
+	conf => "max_worker_processes = 8\npg_task.max_executors = 2\nmax_prepared_transactions = 3\n");
+my @theirs = map { "theirs$_" } 1 .. 4;
+
+sub sql { return $node->safe_psql('postgres', @_) }
+
+sub as_owner
+{
+	my ($db, $sql) = @_;
+
+	return $node->safe_psql($db, $sql, extra_params => [ '-U', 'owner' ]);
+}
+
+sub has_no_scheduler
+{
+	my ($db) = @_;
+
+	wait_until($node, qq{SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = '$db'
+		AND backend_type = 'pg_task scheduler'});
+}
+
+# So many processes wait for the lock of a database: schedulers, for nobody else tries to enter.
+sub connecting
+{
+	return q{SELECT count(*) = } . shift() . q{ FROM pg_locks
+		WHERE locktype = 'object' AND classid = 'pg_database'::regclass AND NOT granted};
+}
+
+sql('CREATE ROLE owner LOGIN CREATEDB');
+sql("CREATE DATABASE $_ OWNER owner") for @theirs;
+wait_for_table($node, db => $_) for @theirs;
+
+# What ran in a database that is being renamed leaves its places.
+my $owner = $node->background_psql('postgres', on_error_stop => 1, extra_params => [ '-U', 'owner' ]);
+my $sleeps = q{INSERT INTO task (request) VALUES ('SELECT pg_sleep(1000)') RETURNING id};
+my @ids = map { as_owner('theirs1', $sleeps) } 1 .. 2;
+wait_for_state($node, $_, 'WORK', db => 'theirs1') for @ids;
+$owner->query_until(qr/begun/, "BEGIN;\n\\echo begun\nALTER DATABASE theirs1 RENAME TO other1;\n\\echo renamed\n");
+has_no_scheduler('theirs1');
+terminate($node, backends($node, 'executor'));
+$owner->query_until(qr/renamed/, '');
+my $id = run_task($node, request => 'SELECT 1');
+is(task($node, $id, 'state'), 'DONE', 'executors that went there leave their places to others');
+$owner->query_safe('ROLLBACK');
+wait_until($node, 'SELECT bool_and(attempt = 2) FROM task', db => 'theirs1');
+pass('and their tasks run again');
+$node->safe_psql('theirs1', 'DELETE FROM task');
+
+# Without a hold, a scheduler that is started in a database that is locked waits for it.
+my $later = q{INSERT INTO task (request, dt) VALUES ('SELECT 1', now() + interval '%d s')};
+as_owner($_, sprintf($later, 3)) for @theirs;
+has_no_scheduler($theirs[0]);
+as_owner('postgres', "BEGIN; ALTER DATABASE theirs$_ RENAME TO other$_; PREPARE TRANSACTION '$_'")
+  for 1 .. 3;
+wait_until($node, connecting(3));
+$id = run_task($node, request => 'SELECT 1');
+is(task($node, $id, 'state'), 'DONE', 'schedulers that cannot connect leave their places');
+sql("ROLLBACK PREPARED '$_'") for 1 .. 3;
+wait_until($node, q{SELECT state = 'DONE' FROM task}, db => $_) for @theirs;
+pass('and come back when they can');
+
+# A hold outlives a subtransaction that has renamed another database and is rolled back.
+as_owner('theirs1', sprintf($later, 2));
+$owner->query_safe('BEGIN');
+$owner->query_safe('ALTER DATABASE theirs1 RENAME TO other1');
+$owner->query_safe('SAVEPOINT a');
+$owner->query_safe('ALTER DATABASE theirs2 RENAME TO other2');
+$owner->query_safe('ROLLBACK TO a');
+as_owner('theirs3', sprintf($later, 3));
+wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'DONE'}, db => 'theirs3');
+is(sql(connecting(0)), 't', 'a hold outlives the abort of another');
+$owner->query_safe('ROLLBACK');
+$owner->quit;
+wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'DONE'}, db => 'theirs1');
+
+done_testing();
