@@ -623,6 +623,10 @@ attach(void)
 	Shared->supervisor = COMPAT_MY_PROC;
 	LWLockRelease(Shared->directory);
 	send_strangers_away();
+	if (!turns_enough_slots())
+		ereport(WARNING, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+						  errmsg("there are too few worker slots for pg_task to run tasks"),
+						  errhint("Increase \"max_worker_processes\".")));
 }
 
 void

@@ -111,6 +111,13 @@ count_slots(void)
 	return max_worker_processes - 2 - (max_logical_replication_workers > 0);
 }
 
+/* Is there a slot for an executor beside one scheduler, if parallel queries have none? */
+bool
+turns_enough_slots(void)
+{
+	return count_slots() > 0;
+}
+
 /* The directory lock must be held. */
 static int
 count_schedulers(void)

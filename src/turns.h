@@ -10,6 +10,7 @@
 #include "shared.h"
 
 extern SharedExecutor *turns_reserve(SharedScheduler *me, Oid role);
+extern bool turns_enough_slots(void);
 extern int turns_places(void);
 extern int turns_free_places(void);
 extern void turns_evict_for_scheduler(void);

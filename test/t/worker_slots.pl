@@ -63,4 +63,10 @@ wait_until($node, q{SELECT count(*) <= 2 FROM pg_stat_activity
 run_task($node, db => $_, request => 'SELECT 1') for @databases;
 pass('a limit that is set is kept, and by turns all are served');
 
+# Too few for one executor: the log says so.
+$position = log_position($node);
+$node->append_conf('postgresql.conf', 'max_worker_processes = 3');
+$node->restart;
+ok(wait_for_log_line($node, qr/too few worker slots for pg_task/, $position), 'too few are reported');
+
 done_testing();
