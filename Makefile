@@ -4,13 +4,13 @@
 MODULE_big = pg_task
 EXTENSION = pg_task
 DATA = $(wildcard sql/pg_task--*.sql)
-OBJS = $(patsubst %.c,%.o,$(wildcard src/*.c))
+OBJS = $(patsubst %.c,%.o,$(wildcard src/*.c src/*/*.c))
 PGFILEDESC = "pg_task - task scheduler"
 
 # The server loads libraries into one name space: hide all but what is marked. Version 15 does not do
 # so by itself, and leaves PGDLLEXPORT empty.
 PG_CFLAGS = -fvisibility=hidden
-PG_CPPFLAGS = -DPGDLLEXPORT='__attribute__((visibility("default")))'
+PG_CPPFLAGS = -I$(srcdir)/src -DPGDLLEXPORT='__attribute__((visibility("default")))'
 
 # make WERROR=1: no warning passes. The server's headers are taken as system headers, for they are not
 # ours to mend.
@@ -41,7 +41,7 @@ PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
 # PGXS tracks no headers.
-$(OBJS): $(wildcard src/*.h)
+$(OBJS): $(wildcard src/*.h src/*/*.h)
 endif
 
 .PHONY: $(frame)
@@ -60,9 +60,9 @@ chaos:
 bench:
 	@scripts/bench $(major) $(BENCH)
 format:
-	clang-format -i $(wildcard src/*.[ch])
+	clang-format -i $(wildcard src/*.[ch] src/*/*.[ch])
 format-check:
-	clang-format --dry-run -Werror $(wildcard src/*.[ch])
+	clang-format --dry-run -Werror $(wildcard src/*.[ch] src/*/*.[ch])
 help:
 	@echo 'demo      see tasks run on a throw-away server'
 	@echo 'test      all tests; TESTS="test/t/x.pl test/sql/y.sql" for some; MAJOR=17 for another server'

@@ -298,13 +298,14 @@ make_prefix() {
 # Copies into build/ what differs, by content: times tell little after a change of branch.
 update_sources() {
     local build=$work/build file
-    mkdir -p "$build/src"
-    cmp -s Makefile "$build/Makefile" || rm -f "$build"/src/*.o
-    for file in src/*.[ch]; do
+    mkdir -p "$build"
+    cmp -s Makefile "$build/Makefile" || rm -f "$build"/src/*.o "$build"/src/*/*.o
+    for file in src/*.[ch] src/*/*.[ch]; do
+        mkdir -p "$build/${file%/*}"
         cmp -s "$file" "$build/$file" || cp "$file" "$build/$file"
     done
-    for file in "$build"/src/*.[ch]; do
-        [ -e "src/${file##*/}" ] || rm -f "$file" "${file%.c}.o"
+    for file in "$build"/src/*.[cho] "$build"/src/*/*.[cho]; do
+        [ -e "${file#"$build"/}" ] || [ -e "$(sed 's/o$/c/' <<<"${file#"$build"/}")" ] || rm -f "$file"
     done
     rm -rf "$build/sql"
     cp -r Makefile ./*.control sql "$build/"

@@ -7,11 +7,11 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 
-#include "crash.h"
-#include "hooks.h"
+#include "shared/crash.h"
+#include "session/hooks.h"
 #include "settings.h"
-#include "shared.h"
-#include "supervisor.h"
+#include "shared/shared.h"
+#include "supervisor/supervisor.h"
 
 PG_MODULE_MAGIC;
 

@@ -16,7 +16,7 @@
 #include "utils/memutils.h"
 #include "utils/varlena.h"
 
-#include "result.h"
+#include "executor/result.h"
 #include "settings.h"
 
 bool settings_enabled = true;

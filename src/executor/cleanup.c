@@ -1,0 +1,246 @@
+/*
+ * cleanup.c
+ *		A task leaves nothing behind for the next one.
+ *
+ * What DISCARD ALL would do, but for the plan cache, in the cheapest way: what
+ * needs a transaction is done only after a task that makes it necessary.  What
+ * cannot be undone at all, the state of a library that the task had loaded, or
+ * caches that have grown large, costs a new process.
+ *
+ * This room knows neither tasks nor slots.
+ */
+#include "postgres.h"
+
+#include <link.h>
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_namespace.h"
+#include "commands/prepare.h"
+#include "commands/sequence.h"
+#include "common/pg_prng.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
+#include "utils/snapmgr.h"
+
+#include "executor/cleanup.h"
+#include "executor/connections.h"
+#include "settings.h"
+
+/*
+ * Libraries of the server that keep no state from one task to the next, as the
+ * beginnings of their file names: PL/pgSQL, the JIT compiler, a dictionary, and
+ * conversions between encodings.
+ */
+static const char *const stateless[] = {
+	"plpgsql.",			 "llvmjit.",		  "dict_snowball.", "utf8_and_",		   "euc_",
+	"euc2004_sjis2004.", "cyrillic_and_mic.", "latin_and_mic.", "latin2_and_win1250.", NULL,
+};
+
+/* Where the system has its libraries: those come along with others, and are not the server's. */
+static const char *const system_folders[] = {"/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/", NULL};
+
+/*
+ * The server never forgets what it has cached of catalogs.  A process that has
+ * grown to this size ends; it is measured after every so many tasks.
+ */
+#define MEMORY_MAX ((Size) 48 * 1024 * 1024)
+#define MEASURE_EVERY 64
+
+/* The client library comes along with others, from wherever it is. */
+static const char client_library[] = "libpq.";
+
+static unsigned long long libraries_seen = 0;
+static bool used_temporary = false;
+
+/* Temporary objects that a commit has made lasting. */
+static void
+transaction_ends(XactEvent event, void *arg pg_attribute_unused())
+{
+	if (event == XACT_EVENT_PRE_COMMIT && (MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE))
+		used_temporary = true;
+}
+
+/* The number of libraries ever loaded into this process is in the first entry. */
+static int
+read_loads(struct dl_phdr_info *info, size_t size pg_attribute_unused(), void *loads)
+{
+	*(unsigned long long *) loads = info->dlpi_adds;
+	return 1;
+}
+
+static unsigned long long
+count_loads(void)
+{
+	unsigned long long loads = 0;
+
+	(void) dl_iterate_phdr(read_loads, &loads);
+	return loads;
+}
+
+static bool
+begins_with_any(const char *text, const char *const *beginnings)
+{
+	for (; *beginnings; beginnings++)
+		if (strncmp(text, *beginnings, strlen(*beginnings)) == 0)
+			return true;
+	return false;
+}
+
+/* May the library in this file, of the server, an extension or the system, keep a state? */
+static bool
+keeps_state(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	const char *file;
+
+	if (slash == NULL)
+		return false;
+	file = slash + 1;
+	if (strncmp(file, client_library, strlen(client_library)) == 0)
+		return false;
+	if (strncmp(path, pkglib_path, strlen(pkglib_path)) != 0)
+		return !begins_with_any(path, system_folders);
+	if (begins_with_any(file, stateless))
+		return false;
+	if (!settings_keeps_library(file))
+		return true;
+	connections_loaded(file);
+	return false;
+}
+
+/* Is this one of the libraries that came after the first "*seen", and may it keep a state? */
+static int
+find_stateful(struct dl_phdr_info *info, size_t size pg_attribute_unused(), void *seen)
+{
+	unsigned long long *left = seen;
+
+	if (*left > 0)
+	{
+		(*left)--;
+		return 0;
+	}
+	return keeps_state(info->dlpi_name);
+}
+
+/* Did the task load a library that may keep a state? */
+static bool
+loaded_state(void)
+{
+	unsigned long long loads = count_loads();
+	unsigned long long seen = libraries_seen;
+
+	if (loads == libraries_seen)
+		return false;
+	libraries_seen = loads;
+	return dl_iterate_phdr(find_stateful, &seen) != 0;
+}
+
+static bool
+has_grown(void)
+{
+	static int tasks = 0;
+
+	if (++tasks % MEASURE_EVERY != 0)
+		return false;
+	return MemoryContextMemAllocated(TopMemoryContext, true) > MEMORY_MAX;
+}
+
+/* Once for a process, when it is connected: what is loaded by now may stay. */
+void
+cleanup_define(void)
+{
+	libraries_seen = count_loads();
+	RegisterXactCallback(transaction_ends, NULL);
+}
+
+/* Within a transaction: drop all temporary objects; what a catalog keeps apart needs a snapshot. */
+static void
+drop_temporary(void)
+{
+	PushActiveSnapshot(GetTransactionSnapshot());
+	ResetTempTableNamespace();
+	PopActiveSnapshot();
+}
+
+/* What only a transaction can undo: roles and temporary objects. */
+static void
+clean_in_transaction(void)
+{
+	StartTransactionCommand();
+	SetPGVariable("session_authorization", NIL, false);
+	SetPGVariable("role", NIL, false);
+	drop_temporary();
+	CommitTransactionCommand();
+	used_temporary = false;
+}
+
+/* Is there anything in the schema? */
+static bool
+has_objects(Oid schema)
+{
+	Relation rel = table_open(DependRelationId, AccessShareLock);
+	SysScanDesc scan;
+	ScanKeyData keys[2];
+	bool found;
+
+	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(NamespaceRelationId));
+	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(schema));
+	scan = systable_beginscan(rel, DependReferenceIndexId, true, NULL, 2, keys);
+	found = HeapTupleIsValid(systable_getnext(scan));
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+/*
+ * Within a transaction: drop the temporary objects of the task.  Statements of
+ * the table's owner come next, and an unqualified name in one of his triggers
+ * would find them first.  The transaction knows that it has made some only if it called
+ * the schema pg_temp; a task may also call it by its own name.
+ */
+void
+cleanup_temporary(void)
+{
+	Oid schema;
+	Oid toast_schema;
+
+	GetTempNamespaceState(&schema, &toast_schema);
+	if (!OidIsValid(schema))
+		return;
+	CommandCounterIncrement();
+	if (!used_temporary && !(MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE) &&
+		!has_objects(schema))
+		return;
+	PortalHashTableDeleteAll();
+	drop_temporary();
+}
+
+/*
+ * Bring the session, of which "role" is the user, back to what it was before
+ * the task.  False: that cannot be done, the process must end.
+ */
+bool
+cleanup_session(Oid role)
+{
+	PortalHashTableDeleteAll();
+	DropAllPreparedStatements();
+	ResetAllOptions();
+	LockReleaseAll(USER_LOCKMETHOD, true);
+	ResetSequenceCaches();
+	(void) DirectFunctionCall1(setseed, Float8GetDatum(pg_prng_double(&pg_global_prng_state)));
+	if (used_temporary || GetUserId() != role || GetSessionUserId() != role)
+		clean_in_transaction();
+	return !loaded_state() && connections_close() && !has_grown();
+}

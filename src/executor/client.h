@@ -1,0 +1,29 @@
+/*
+ * client.h
+ *		The client that a request believes to have.
+ *
+ * client_describe is for every process that runs users' functions, the rest for executors.
+ */
+#ifndef PG_TASK_CLIENT_H
+#define PG_TASK_CLIENT_H
+
+#include "postgres.h"
+
+#include "executor/result.h"
+
+/* The last FATAL that was reported while a request ran. */
+typedef struct ClientFatal
+{
+	int sqlstate; /* 0: none */
+	char message[256];
+} ClientFatal;
+
+extern void client_describe(void);
+extern void client_define(void);
+extern void client_begin(ResultText *output, ResultText *notices);
+extern void client_expect(int encoding);
+extern bool client_received(void);
+extern void client_end(void);
+extern const ClientFatal *client_fatal(void);
+
+#endif /* PG_TASK_CLIENT_H */

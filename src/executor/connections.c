@@ -1,0 +1,123 @@
+/*
+ * connections.c
+ *		Connections to other servers that a task has left open.
+ *
+ * postgres_fdw and dblink keep connections for the next statement of a session, and the other
+ * server keeps the state of its session.  Where an executor keeps one of these libraries
+ * because of pg_task.keep_libraries, it closes them after each task, by the functions that
+ * the libraries offer to SQL.  Those of a library that was preloaded stay.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/elog.h"
+
+#include "compat.h"
+#include "executor/connections.h"
+
+typedef enum Library
+{
+	POSTGRES_FDW,
+	DBLINK,
+	LIBRARIES
+} Library;
+
+static const char *const names[LIBRARIES] = {"postgres_fdw", "dblink"};
+
+static bool loaded[LIBRARIES]; /* by a task of this process, which keeps it */
+
+/* A task has loaded this file from the server's folder of libraries, and it stays. */
+void
+connections_loaded(const char *file)
+{
+	int i;
+
+	for (i = 0; i < LIBRARIES; i++)
+		loaded[i] |= strncmp(file, names[i], strlen(names[i])) == 0 &&
+					 strcmp(file + strlen(names[i]), DLSUFFIX) == 0;
+}
+
+/* Call a function of a library, with an argument or none.  NULL for NULL. */
+static Datum
+call(Library library, const char *function, const Datum *argument)
+{
+	LOCAL_FCINFO(fcinfo, 1);
+	PGFunction address =
+		load_external_function(psprintf("$libdir/%s", names[library]), function, true, NULL);
+	Datum result;
+
+	InitFunctionCallInfoData(*fcinfo, NULL, argument ? 1 : 0, InvalidOid, NULL, NULL);
+	if (argument)
+	{
+		fcinfo->args[0].value = *argument;
+		fcinfo->args[0].isnull = false;
+	}
+	result = address(fcinfo);
+	return fcinfo->isnull ? (Datum) 0 : result;
+}
+
+/* Close the named connections of dblink. */
+static void
+close_named(void)
+{
+	Datum list = call(DBLINK, "dblink_get_connections", NULL);
+	Datum *elements;
+	int count;
+	int i;
+
+	if (list == (Datum) 0)
+		return;
+	deconstruct_array(DatumGetArrayTypeP(list), TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL,
+					  &count);
+	for (i = 0; i < count; i++)
+		(void) call(DBLINK, "dblink_disconnect", &elements[i]);
+}
+
+/* Close them all.  The unnamed one of dblink comes last: if there is none, that is an error. */
+static void
+close_all(void)
+{
+	if (loaded[POSTGRES_FDW])
+		(void) call(POSTGRES_FDW, "postgres_fdw_disconnect_all", NULL);
+	if (!loaded[DBLINK])
+		return;
+	close_named();
+	(void) call(DBLINK, "dblink_disconnect", NULL);
+}
+
+/*
+ * Between tasks: close the connections that the last one has left open.  False: that cannot
+ * be done, the process must end.
+ */
+bool
+connections_close(void)
+{
+	MemoryContext old = CurrentMemoryContext;
+	volatile bool closed = true;
+
+	if (!loaded[POSTGRES_FDW] && !loaded[DBLINK])
+		return true;
+	StartTransactionCommand();
+	PG_TRY();
+	{
+		close_all();
+		CommitTransactionCommand();
+	}
+	PG_CATCH();
+	{
+		HOLD_INTERRUPTS();
+		closed = geterrcode() == ERRCODE_CONNECTION_DOES_NOT_EXIST;
+		if (!closed)
+			EmitErrorReport();
+		FlushErrorState();
+		AbortOutOfAnyTransaction();
+		RESUME_INTERRUPTS();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(old);
+	return closed;
+}

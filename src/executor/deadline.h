@@ -1,0 +1,18 @@
+/*
+ * deadline.h
+ *		When the time of the task in hand is over.
+ */
+#ifndef PG_TASK_DEADLINE_H
+#define PG_TASK_DEADLINE_H
+
+#include "postgres.h"
+
+#include "shared/clock.h"
+
+extern void deadline_define(void);
+extern void deadline_set(MonoTime started, int64 limit);
+extern void deadline_start(void);
+extern void deadline_stop(void);
+extern bool deadline_passed(void);
+
+#endif /* PG_TASK_DEADLINE_H */

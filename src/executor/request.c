@@ -1,0 +1,230 @@
+/*
+ * request.c
+ *		Runs the statements of a request as a client's simple query would be.
+ *
+ * What the rules of that protocol are is said in the manual, under "Multiple
+ * Statements in a Simple Query": the statements are one transaction, unless
+ * BEGIN, COMMIT or ROLLBACK are among them; one that needs to be at top level
+ * must be alone.  One that needs not is in a block all the same, for some extensions ask for that:
+ * what such a statement does elsewhere is then committed with our transaction, and not before.
+ * Each statement goes through a portal, from PortalStart to
+ * PortalRun, so procedures may commit and VACUUM may have its transactions.
+ *
+ * This room does not know the task table.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "commands/defrem.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "parser/analyze.h"
+#include "pgstat.h"
+#include "storage/proc.h"
+#include "tcop/cmdtag.h"
+#include "tcop/pquery.h"
+#include "tcop/tcopprot.h"
+#include "tcop/utility.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
+#include "utils/snapmgr.h"
+#include "utils/timeout.h"
+
+#include "executor/client.h"
+#include "compat.h"
+#include "executor/request.h"
+#include "executor/request_log.h"
+
+/* The statement that runs is alone in its request, and in a block of ours. */
+static bool in_block = false;
+
+/* COPY to or from the client: there is one that reads text, and none that sends. */
+static void
+check_copy(CopyStmt *copy)
+{
+	ListCell *cell;
+
+	if (copy->is_from)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED), errmsg("cannot COPY FROM STDIN in a task"),
+				 errdetail("A task has no client.")));
+	foreach(cell, copy->options)
+	{
+		DefElem *option = lfirst_node(DefElem, cell);
+
+		if (strcmp(option->defname, "encoding") == 0 && option->arg)
+			client_expect(pg_char_to_encoding(defGetString(option)));
+		else if (strcmp(option->defname, "format") == 0 && option->arg &&
+				 strcmp(defGetString(option), "binary") == 0)
+			ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+							errmsg("cannot COPY TO STDOUT in binary format in a task"),
+							errdetail("The response is text.")));
+	}
+}
+
+static void
+check_statement(Node *statement)
+{
+	client_expect(-1);
+	if (IsA(statement, CopyStmt) && ((CopyStmt *) statement)->filename == NULL)
+		check_copy((CopyStmt *) statement);
+}
+
+static List *
+plan_statement(RawStmt *raw, const char *request)
+{
+	bool needs_snapshot = analyze_requires_snapshot(raw);
+	List *plans;
+
+	if (needs_snapshot)
+		PushActiveSnapshot(GetTransactionSnapshot());
+	plans = pg_plan_queries(pg_analyze_and_rewrite_fixedparams(raw, request, NULL, 0, NULL),
+							request, CURSOR_OPT_PARALLEL_OK, NULL);
+	if (needs_snapshot)
+		PopActiveSnapshot();
+	return plans;
+}
+
+/* A statement that returned no rows is shown by its command tag, where people read it. */
+static void
+put_command_tag(ResultText *result, const QueryCompletion *completion)
+{
+	CommandTag tag = completion->commandTag;
+
+	if (command_tag_display_rowcount(tag))
+		result_put_line(result, psprintf("%s%s " UINT64_FORMAT, GetCommandTagName(tag),
+										 tag == CMDTAG_INSERT ? " 0" : "", completion->nprocessed));
+	else if (tag != CMDTAG_UNKNOWN)
+		result_put_line(result, GetCommandTagName(tag));
+}
+
+/* Run one statement; statement_timeout counts for each. */
+static void
+run_statement(RawStmt *raw, const char *request, ResultReceiver *receiver, ResultFormat format,
+			  ResultText *result)
+{
+	DestReceiver *destination = result_destination(receiver);
+	QueryCompletion completion;
+	Portal portal;
+	bool received;
+
+	check_statement(raw->stmt);
+	if (StatementTimeout > 0)
+		enable_timeout_after(STATEMENT_TIMEOUT, StatementTimeout);
+	portal = CreatePortal("", true, true);
+	portal->visible = false;
+	PortalDefineQuery(portal, NULL, request, CreateCommandTag(raw->stmt),
+					  plan_statement(raw, request), NULL);
+	PortalStart(portal, NULL, 0, InvalidSnapshot);
+	InitializeQueryCompletion(&completion);
+	(void) COMPAT_PORTAL_RUN(portal, FETCH_ALL, true, destination, destination, &completion);
+	PortalDrop(portal, false);
+	/* the statement may have set statement_timeout itself */
+	if (get_timeout_active(STATEMENT_TIMEOUT))
+		disable_timeout(STATEMENT_TIMEOUT, false);
+	received = result_received(receiver);
+	received |= client_received();
+	if (!received && format == RESULT_TEXT)
+		put_command_tag(result, &completion);
+}
+
+/*
+ * Is this a statement that may be alone or in a block, whatever it calls?  Others commit, must
+ * be at top level, or have no effect outside a block and say so.
+ */
+static bool
+may_be_in_block(Node *statement)
+{
+	switch (nodeTag(statement))
+	{
+		case T_SelectStmt:
+		case T_InsertStmt:
+		case T_UpdateStmt:
+		case T_DeleteStmt:
+		case T_MergeStmt:
+		case T_ExplainStmt:
+		case T_CopyStmt:
+		case T_CreateTableAsStmt:
+		case T_RefreshMatViewStmt:
+			return true;
+		default:
+			return false;
+	}
+}
+
+/* Some statements cannot be undone: what they did is committed at once. */
+static bool
+commits_now(Node *statement)
+{
+	return IsA(statement, TransactionStmt) ||
+		   (!IsTransactionBlock() && (MyXactFlags & XACT_FLAGS_NEEDIMMEDIATECOMMIT) != 0);
+}
+
+/*
+ * Run all statements of a request, in order, and put what they return into
+ * the result.  The caller has started a transaction, and finds one open
+ * afterwards: another one if the request has committed or rolled back by itself;
+ * only what came after that can still be undone.  Errors are thrown.  If "block" is
+ * set, a statement that stands alone and may be in a block is in one.  True: the
+ * text of the request is in the server's log.
+ */
+bool
+request_run(const char *request, MemoryContext context, ResultFormat format, ResultText *result,
+			bool block)
+{
+	ResultReceiver *receiver = result_receiver(result, format);
+	List *statements = pg_parse_query(request);
+	MemoryContext statement_context =
+		AllocSetContextCreate(context, "pg_task statement", ALLOCSET_DEFAULT_SIZES);
+	bool logged = request_log_statement(request, statements);
+	bool open = true;
+	ListCell *cell;
+
+	in_block = block && list_length(statements) == 1 &&
+			   may_be_in_block(linitial_node(RawStmt, statements)->stmt);
+	foreach(cell, statements)
+	{
+		RawStmt *raw = lfirst_node(RawStmt, cell);
+
+		if (!open)
+			StartTransactionCommand();
+		open = true;
+		if (list_length(statements) > 1 || in_block)
+			BeginImplicitTransactionBlock();
+		MemoryContextSwitchTo(statement_context);
+		CHECK_FOR_INTERRUPTS();
+		COMPAT_FORGET_QUERY_ID();
+		run_statement(raw, request, receiver, format, result);
+		MemoryContextSwitchTo(context);
+		MemoryContextReset(statement_context);
+		if (lnext(statements, cell) == NULL)
+			EndImplicitTransactionBlock();
+		if (commits_now(raw->stmt))
+		{
+			CommitTransactionCommand();
+			open = false;
+		}
+		else
+			CommandCounterIncrement();
+	}
+	if (!open)
+		StartTransactionCommand();
+	MemoryContextSwitchTo(context);
+	if (IsTransactionBlock())
+		ereport(ERROR, (errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+						errmsg("the request left a transaction open"),
+						errdetail("It was rolled back."), errhint("Add COMMIT or ROLLBACK.")));
+	in_block = false;
+	return logged;
+}
+
+/* After an error: was it that of a single statement, which was in a block of ours? */
+bool
+request_in_block(void)
+{
+	bool result = in_block;
+
+	in_block = false;
+	return result;
+}

@@ -1,0 +1,167 @@
+/*
+ * binding.c
+ *		Waiting rows that are not bound to the role whose name they bear.
+ *
+ * A task belongs to a role, not to a name.  The scheduler starts no row whose
+ * role was renamed or dropped, or that was never bound: it writes the new name,
+ * ends the task, or binds the row, one batch in each iteration, so that a crowd
+ * of such rows keeps no other role waiting.
+ *
+ * This file starts no task and opens no transaction.
+ */
+#include "postgres.h"
+
+#include "nodes/pg_list.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "scheduler/refused.h"
+#include "scheduler/binding.h"
+#include "task/roles.h"
+
+/* Rows and groups written in one iteration of the scheduler, at most. */
+#define BATCH_ROWS 256
+#define BATCH_GROUPS 32
+
+/* Groups remembered at once; a later scan finds the others. */
+#define GROUPS_MAX 512
+
+typedef struct BindingGroup
+{
+	TaskGroup key;	 /* strings owned by the group */
+	TaskPlace after; /* how far its rows were written */
+} BindingGroup;
+
+static List *pending = NIL; /* of BindingGroup, in TopMemoryContext */
+
+static bool
+same_group(const TaskGroup *a, const TaskGroup *b)
+{
+	return a->max == b->max && a->priority == b->priority && a->role_id == b->role_id &&
+		   strcmp(a->queue, b->queue) == 0 && strcmp(a->role, b->role) == 0;
+}
+
+/* The rows of this group are to be written by binding_write. */
+void
+binding_add(const TaskGroup *group)
+{
+	MemoryContext old;
+	BindingGroup *added;
+	ListCell *cell;
+
+	foreach(cell, pending)
+		if (same_group(&((BindingGroup *) lfirst(cell))->key, group))
+			return;
+	if (list_length(pending) >= GROUPS_MAX)
+		return;
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	added = palloc0(sizeof(BindingGroup));
+	added->key = *group;
+	added->key.queue = pstrdup(group->queue);
+	added->key.role = pstrdup(group->role);
+	added->after.dt = DT_NOBEGIN;
+	added->after.id = PG_INT64_MIN;
+	pending = lappend(pending, added);
+	MemoryContextSwitchTo(old);
+}
+
+/* A scan found these groups: rows that are not due yet follow their role, too. */
+void
+binding_look(const QueueHead *heads, int count)
+{
+	const TaskGroup *last = NULL; /* most groups have the role of the one before */
+	bool settled = true;
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		const TaskGroup *group = &heads[i].group;
+
+		if (last == NULL || last->role_id != group->role_id || strcmp(last->role, group->role) != 0)
+			settled = roles_settled(group->role, group->role_id);
+		last = group;
+		/* one whose queue has too long a name is not remembered */
+		if (!settled && !heads[i].too_long)
+			binding_add(group);
+	}
+}
+
+bool
+binding_due(void)
+{
+	return pending != NIL;
+}
+
+static void
+forget_first(void)
+{
+	BindingGroup *first = linitial(pending);
+
+	pending = list_delete_first(pending);
+	pfree((char *) first->key.queue);
+	pfree((char *) first->key.role);
+	pfree(first);
+}
+
+/* An error came: nothing that was remembered is trusted; a scan finds it again. */
+void
+binding_clear(void)
+{
+	while (pending != NIL)
+		forget_first();
+}
+
+/* The ids of the next rows of a group, for one statement; negative: there are no more. */
+static int
+next_ids(const TaskTable *table, BindingGroup *group, int limit, MonoTime now, int64 **ids)
+{
+	TaskPlace *places;
+	int found = queue_peek(table, &group->key, group->after, limit, &places);
+	int count = 0;
+	int i;
+
+	*ids = palloc((found + 1) * sizeof(int64));
+	for (i = 0; i < found; i++)
+	{
+		group->after = places[i];
+		if (aside_has(places[i], now))
+			continue;
+		aside_add(ASIDE_BINDING, places[i]);
+		(*ids)[count++] = places[i].id;
+	}
+	return found > 0 ? count : -1;
+}
+
+/* Write the next rows of the first group.  Returns how many; the group may be forgotten. */
+static int
+write_first(const TaskTable *table, int limit, MonoTime now)
+{
+	BindingGroup *group = linitial(pending);
+	Role role = roles_find(group->key.role, group->key.role_id);
+	int64 *ids;
+	int count = role.settled ? -1 : next_ids(table, group, limit, now, &ids);
+
+	if (count > 0 && role.error)
+		(void) queue_role_gone(table, &group->key, ids, count, role.error,
+							   pstrdup(unpack_sql_state(role.sqlstate)));
+	else if (count > 0)
+		(void) queue_bind(table, &group->key, ids, count, role.name, role.id);
+	if (count < 0)
+		forget_first();
+	return Max(count, 0);
+}
+
+/*
+ * In a transaction, as the owner of the table: write the next rows.  True when there may be more
+ * to be written at once.  A row that somebody locks is found again by a scan.
+ */
+bool
+binding_write(const TaskTable *table, MonoTime now)
+{
+	int left = aside_singly(ASIDE_BINDING) ? 1 : BATCH_ROWS;
+	int groups;
+
+	for (groups = 0; groups < BATCH_GROUPS && left > 0 && pending != NIL; groups++)
+		left -= write_first(table, left, now);
+	return pending != NIL;
+}

@@ -1,0 +1,501 @@
+/*
+ * choice.c
+ *		Which tasks start now, in which order, and on which executors.
+ *
+ * What was chosen counts as running in its queue until it is handed out and
+ * finished, or dropped.  This room claims nothing.
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+
+#include "scheduler/refused.h"
+#include "scheduler/binding.h"
+#include "scheduler/choice.h"
+#include "task/roles.h"
+#include "scheduler/unstarted.h"
+
+#define PEEK_MAX 256 /* rows of a group read by one statement */
+
+/* To find rows among locked ones takes at most 1/5 of the time: so many at once, then a rest. */
+#define UNLOCKED_MAX 1024
+#define UNLOCKED_SHARE 4
+#define REST_MS 10
+
+QueueCandidate choice_candidates[CHOICE_MAX];
+Choice choice_list[CHOICE_MAX];
+int choice_count = 0;
+
+/*
+ * Tasks that wait and that the server may have crashed for, in the order of their ids:
+ * they run one at a time, each with an executor of its own.
+ */
+static int64 *apart = NULL;
+static int apart_count = 0;
+static bool waits_apart = false; /* one of them was passed over since */
+
+static MonoTime locked_not_before = {0}; /* no locked rows are looked for */
+
+/* Groups of roles of which many tasks in a row were found locked; good for one round. */
+typedef struct Suspect
+{
+	WaitingGroup *group;
+	Oid role;
+} Suspect;
+
+static Suspect suspects[UNLOCKED_MAX];
+static int suspect_count = 0;
+static bool suspect_left = false; /* there are more, or they were not tried */
+
+void
+choice_set_apart(const int64 *ids, int count)
+{
+	if (apart)
+		pfree(apart);
+	apart = NULL;
+	apart_count = 0;
+	waits_apart = false;
+	if (count == 0)
+		return;
+	apart = MemoryContextAllocHuge(TopMemoryContext, count * sizeof(int64));
+	apart_count = count;
+	memcpy(apart, ids, count * sizeof(int64));
+	qsort(apart, count, sizeof(int64), queue_compare_ids);
+}
+
+/* Was one passed over because another one runs? */
+bool
+choice_waits_apart(void)
+{
+	return waits_apart;
+}
+
+static bool
+runs_apart(int64 id)
+{
+	return apart_count > 0 && bsearch(&id, apart, apart_count, sizeof(int64), queue_compare_ids);
+}
+
+/*
+ * Let the tasks of a group that are due fail, up to the limit: their role cannot run
+ * them.  Returns how many.
+ */
+static int
+refuse(WaitingGroup *group, const Role *role, int limit, ClockNow now)
+{
+	int count = 0;
+	TaskPlace place;
+
+	while (count < limit && waiting_due(group, now))
+	{
+		place = group->places[group->next];
+		if (!aside_has(place, now.mono) &&
+			!unstarted_refuse(place, group->key.role, role->error, role->sqlstate, true))
+			break;
+		(void) waiting_drop(group, now, &place);
+		count++;
+	}
+	return count;
+}
+
+/* Is this row among those that queue_unlocked returned? */
+static bool
+is_among(const int64 *ids, int count, int64 id)
+{
+	return bsearch(&id, ids, count, sizeof(int64), queue_compare_ids) != NULL;
+}
+
+/*
+ * Read on in a group of whose rows many are locked: only those that nobody has locked, or that
+ * are not due, are remembered.
+ */
+static void
+read_locked(const TaskTable *table, WaitingGroup *group, ClockNow now)
+{
+	TaskPlace *places;
+	int count = queue_peek(table, &group->key, group->mark, UNLOCKED_MAX, &places);
+	TaskPlace *tried = palloc((count + 1) * sizeof(TaskPlace));
+	TaskPlace mark = count > 0 ? places[count - 1] : group->mark;
+	int64 *ids;
+	int nids;
+	int kept = 0;
+	int ntried = 0;
+	int i;
+
+	for (i = 0; i < count && places[i].dt <= now.wall; i++)
+		tried[ntried++] = places[i];
+	if (group->head.dt <= now.wall)
+		tried[ntried++] = group->head;
+	nids = queue_unlocked(table, tried, ntried, &ids);
+	if (group->head.dt <= now.wall && is_among(ids, nids, group->head.id))
+	{
+		waiting_unlocked(group);
+		return;
+	}
+	for (i = 0; i < count; i++)
+		if (places[i].dt > now.wall || is_among(ids, nids, places[i].id))
+			places[kept++] = places[i];
+	waiting_read_unlocked(group, places, kept, mark, count < UNLOCKED_MAX);
+}
+
+/* When locked rows are looked for again, after that was done from a time on. */
+static MonoTime
+rest_after(MonoTime begun, MonoTime now)
+{
+	MonoTime until = {now.us + (now.us - begun.us) * UNLOCKED_SHARE};
+
+	return clock_max(until, clock_plus_ms(now, REST_MS));
+}
+
+/* Read on in the groups whose next row is not known. */
+static void
+read_groups(const TaskTable *table, ClockNow now)
+{
+	WaitingGroup *group;
+
+	while ((group = waiting_unread(now)) != NULL)
+	{
+		TaskPlace *places;
+		int count;
+
+		if (group->locked && clock_is_before(now.mono, locked_not_before))
+		{
+			waiting_rest(group, locked_not_before);
+			continue;
+		}
+		if (group->locked)
+		{
+			MonoTime begun = clock_mono();
+
+			read_locked(table, group, now);
+			locked_not_before = rest_after(begun, clock_mono());
+			continue;
+		}
+		count = queue_peek(table, &group->key, group->mark, PEEK_MAX, &places);
+		waiting_read(group, places, count, PEEK_MAX);
+		pfree(places);
+	}
+}
+
+/* A role whose next task finds no executor: no later one of it may go first. */
+typedef struct Blocked
+{
+	Role role;
+	const char *name;
+	bool rests;		/* its rows were found locked: it wants no executor */
+	int tasks;		/* that could start */
+	double average; /* microseconds; negative: not known for all */
+} Blocked;
+
+static Blocked *
+find_blocked(List *blocked, const char *name)
+{
+	ListCell *cell;
+
+	foreach(cell, blocked)
+	{
+		Blocked *entry = lfirst(cell);
+
+		if (strcmp(entry->name, name) == 0)
+			return entry;
+	}
+	return NULL;
+}
+
+static List *
+block(List *blocked, const Role *role, const char *name, bool rests)
+{
+	Blocked *entry = palloc0(sizeof(Blocked));
+
+	entry->role = *role;
+	entry->rests = rests;
+	entry->name = name;
+	return lappend(blocked, entry);
+}
+
+/* One more group of a blocked role, whose tasks would need executors. */
+static void
+add_demand(Blocked *entry, const WaitingGroup *group, ClockNow now)
+{
+	entry->tasks += waiting_startable(group, now);
+	if (group->queue->average < 0 || entry->average < 0)
+		entry->average = -1;
+	else
+		entry->average = Max(entry->average, group->queue->average);
+}
+
+static int
+compare_need(const ListCell *left, const ListCell *right)
+{
+	return pool_compare_need(((Blocked *) lfirst(left))->role.oid,
+							 ((Blocked *) lfirst(right))->role.oid);
+}
+
+/* The role that needs one most asks first. */
+static void
+demand_executors(List *blocked, ClockNow now, bool *wants_executor)
+{
+	ListCell *cell;
+
+	list_sort(blocked, compare_need);
+	foreach(cell, blocked)
+	{
+		Blocked *entry = lfirst(cell);
+
+		if (entry->rests)
+			continue;
+		*wants_executor |=
+			pool_demand(&entry->role, entry->name, entry->tasks, entry->average, now.mono);
+	}
+}
+
+/* Has a task expired by the setting of its role?  Its own column may say otherwise. */
+static bool
+has_expired(const Role *role, TaskPlace place, ClockNow now)
+{
+	int active = role->settings.active;
+
+	return active > 0 && TimestampTzPlusMilliseconds(place.dt, active) < now.wall;
+}
+
+static void
+choose_task(WaitingGroup *group, const Role *role, PoolExecutor *executor, bool alone, ClockNow now)
+{
+	choice_list[choice_count].generation = pool_reserve(executor, group->queue, alone);
+	choice_list[choice_count].role = role->oid;
+	choice_candidates[choice_count].active = role->settings.active;
+	choice_candidates[choice_count].apart = alone;
+	choice_candidates[choice_count].place = waiting_take(now);
+	aside_add(ASIDE_CLAIM, choice_candidates[choice_count].place);
+	choice_list[choice_count].expired =
+		has_expired(role, choice_candidates[choice_count].place, now);
+	choice_candidates[choice_count].group = &group->key;
+	choice_candidates[choice_count].pid = pool_pid(executor);
+	choice_list[choice_count].group = group;
+	choice_list[choice_count].queue = group->queue;
+	choice_list[choice_count].executor = executor;
+	choice_count++;
+}
+
+/*
+ * Was a task of this id chosen in this round?  In a partitioned table ids may not be
+ * unique, and two runs must not have the same id and the same time of the claim.
+ */
+static bool
+is_chosen(int64 id)
+{
+	int i;
+
+	for (i = 0; i < choice_count; i++)
+		if (choice_candidates[i].place.id == id)
+			return true;
+	return false;
+}
+
+/* Leave the first task of the group that is next alone, until it is found again by a look. */
+static void
+pass_over(WaitingGroup *group, ClockNow now)
+{
+	TaskPlace place;
+
+	(void) waiting_drop(group, now, &place);
+	while (group->next < group->count && aside_has(group->places[group->next], now.mono) &&
+		   waiting_drop(group, now, &place))
+		;
+	waiting_pass();
+}
+
+/* The rows of the group that is next are not bound to the role of this name: none is started. */
+static void
+leave_to_binding(WaitingGroup *group, ClockNow now)
+{
+	TaskPlace place;
+
+	binding_add(&group->key);
+	while (waiting_drop(group, now, &place))
+		;
+	waiting_pass();
+}
+
+/* What is to become of the task that goes next. */
+typedef enum Verdict
+{
+	VERDICT_CHOSEN,
+	VERDICT_PASSED_OVER,
+	VERDICT_NO_EXECUTOR,
+	VERDICT_RESTS
+} Verdict;
+
+/* The first task of this group goes next, and its role may run it. */
+static Verdict
+judge(WaitingGroup *group, const Role *role, ClockNow now)
+{
+	bool alone = runs_apart(group->places[group->next].id);
+	PoolExecutor *executor =
+		alone ? pool_find_apart(role->oid) : pool_find(role->oid, group->queue->average, now.mono);
+
+	if (executor == NULL)
+		return VERDICT_NO_EXECUTOR;
+	if (alone && !pool_apart_take())
+	{
+		waits_apart = true;
+		pass_over(group, now);
+		return VERDICT_PASSED_OVER;
+	}
+	choose_task(group, role, executor, alone, now);
+	return VERDICT_CHOSEN;
+}
+
+/* The first task of this group may be locked: find that out, if it is time. */
+static void
+wait_as_suspect(WaitingGroup *group, Oid role, ClockNow now)
+{
+	suspect_left = true;
+	if (suspect_count == UNLOCKED_MAX || clock_is_before(now.mono, locked_not_before))
+		return;
+	suspects[suspect_count].group = group;
+	suspects[suspect_count++].role = role;
+}
+
+/*
+ * Of a role many tasks in a row were found locked: these are the next in its groups.  Those that
+ * are locked are dropped, until a look finds them again, without an executor for them.  True
+ * when one is not.
+ */
+static bool
+try_suspects(const TaskTable *table, ClockNow now)
+{
+	TaskPlace *places = palloc((suspect_count + 1) * sizeof(TaskPlace));
+	MonoTime begun = clock_mono();
+	int64 *ids;
+	int count;
+	int i;
+
+	for (i = 0; i < suspect_count; i++)
+		places[i] = suspects[i].group->places[suspects[i].group->next];
+	count = queue_unlocked(table, places, suspect_count, &ids);
+	for (i = 0; i < suspect_count; i++)
+	{
+		if (is_among(ids, count, places[i].id))
+			pool_claimed(suspects[i].role);
+		else
+			(void) waiting_drop(suspects[i].group, now, &places[i]);
+	}
+	locked_not_before = rest_after(begun, clock_mono());
+	return count > 0;
+}
+
+/*
+ * Choose, in order, the tasks that may start now and the executors for them.
+ * Read what has to be read for that.  True when tasks were dropped, so that there
+ * may be more to choose from.  *wants_executor is set when one should come from
+ * another database.
+ */
+bool
+choice_make(const TaskTable *table, ClockNow now, int limit, bool *wants_executor)
+{
+	int refused = 0;
+	bool dropped = false;
+	List *blocked = NIL;
+	WaitingGroup *group;
+
+	suspect_count = 0;
+	suspect_left = false;
+	read_groups(table, now);
+	waiting_order(now);
+	pool_begin();
+	while (choice_count + refused < limit && (group = waiting_next(now)) != NULL)
+	{
+		const char *name = group->key.role;
+		Blocked *entry = find_blocked(blocked, name);
+
+		if (aside_has(group->places[group->next], now.mono) ||
+			is_chosen(group->places[group->next].id))
+		{
+			pass_over(group, now);
+			dropped = true;
+			continue;
+		}
+		if (entry == NULL)
+		{
+			Role role = roles_check(table->owner, name, group->key.role_id);
+			Verdict verdict = VERDICT_RESTS;
+
+			if (!role.settled)
+			{
+				leave_to_binding(group, now);
+				continue;
+			}
+			if (role.error)
+			{
+				int count = refuse(group, &role, limit - choice_count - refused, now);
+
+				refused += count;
+				dropped |= count > 0;
+				waiting_pass();
+				continue;
+			}
+			if (pool_suspects(role.oid))
+				wait_as_suspect(group, role.oid, now);
+			else
+			{
+				verdict = judge(group, &role, now);
+				dropped |= verdict == VERDICT_PASSED_OVER;
+				if (verdict != VERDICT_NO_EXECUTOR)
+					continue;
+			}
+			blocked = block(blocked, &role, name, verdict == VERDICT_RESTS);
+			entry = llast(blocked);
+		}
+		else if (entry->rests)
+			wait_as_suspect(group, entry->role.oid, now);
+		add_demand(entry, group, now);
+		waiting_pass();
+	}
+	demand_executors(blocked, now, wants_executor);
+	if (suspect_count > 0)
+		dropped |= try_suspects(table, now);
+	return dropped;
+}
+
+/* What was chosen was claimed, or has expired; if not, somebody has locked it, most likely. */
+void
+choice_learn(int i, bool claimed)
+{
+	const Choice *choice = &choice_list[i];
+
+	if (claimed || choice->expired)
+	{
+		waiting_claimed(choice->group);
+		pool_claimed(choice->role);
+	}
+	else
+	{
+		waiting_missed(choice->group);
+		pool_missed(choice->role);
+	}
+}
+
+/* Nothing may start: no rows wait that may be locked. */
+void
+choice_none(void)
+{
+	suspect_left = false;
+}
+
+/* When locked rows are looked for again, if there were any in the last round. */
+MonoTime
+choice_until(void)
+{
+	return suspect_left ? locked_not_before : CLOCK_NEVER;
+}
+
+/* Nothing of what was chosen is started after all, but for what was handed out already. */
+void
+choice_drop(void)
+{
+	while (choice_count > 0)
+		if (choice_list[--choice_count].queue)
+			waiting_ended(choice_list[choice_count].queue);
+	pool_wake();
+}

@@ -1,0 +1,41 @@
+/*
+ * choice.h
+ *		Which tasks start now, in which order, and on which executors.
+ */
+#ifndef PG_TASK_CHOICE_H
+#define PG_TASK_CHOICE_H
+
+#include "postgres.h"
+
+#include "scheduler/pool.h"
+#include "task/rows.h"
+#include "task/table.h"
+#include "scheduler/groups.h"
+
+#define CHOICE_MAX 128 /* tasks claimed by one statement */
+
+/* A task that was chosen, not yet known to be claimed. */
+typedef struct Choice
+{
+	WaitingGroup *group;
+	WaitingQueue *queue;
+	PoolExecutor *executor;
+	uint32 generation; /* of the executor, when it was chosen */
+	Oid role;
+	bool expired; /* it will not be claimed, most likely */
+} Choice;
+
+/* Two parallel arrays, in order; good until the next choice. */
+extern QueueCandidate choice_candidates[CHOICE_MAX];
+extern Choice choice_list[CHOICE_MAX];
+extern int choice_count;
+
+extern void choice_none(void);
+extern MonoTime choice_until(void);
+extern bool choice_make(const TaskTable *table, ClockNow now, int limit, bool *wants_executor);
+extern void choice_set_apart(const int64 *ids, int count);
+extern bool choice_waits_apart(void);
+extern void choice_learn(int i, bool claimed);
+extern void choice_drop(void);
+
+#endif /* PG_TASK_CHOICE_H */

@@ -1,0 +1,779 @@
+/*
+ * pool.c
+ *		The scheduler's side of its executors: start them, choose among them,
+ *		hand out tasks, and account for what comes back.
+ *
+ * An executor is handed one task at a time while tasks are long, and a short
+ * run of them when they are short, so that many share one claim.  What stays
+ * behind a task that turns out long is taken back.
+ *
+ * This room writes no row and decides no order.
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "miscadmin.h"
+#include "storage/lwlock.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+
+#include "scheduler/pool.h"
+#include "scheduler/orphans.h"
+#include "shared/arbiter.h"
+#include "shared/worker.h"
+
+/* The work, in microseconds, that an executor may have before it. */
+#define RUN_US 4000
+
+/* A task that runs for so long keeps no others waiting behind it. */
+#define TAKE_BACK_MS 10
+
+/* An executor stays at least so long before it makes room for another role. */
+#define SLICE_MS 100
+
+/* After a process of a role could not connect, the next try comes so much later. */
+#define START_RETRY_MS 1000
+
+/* After so many tasks in a row that could not be claimed, a role rests. */
+#define MISSES_MAX 16
+
+/* While no worker slot is free, one is asked for so often. */
+#define WORKER_RETRY_MS 100
+
+/* That is reported when it lasts: the slot of a process that has ended is free a little later. */
+#define NO_WORKER_MS 1000
+
+/* A process that was registered by an earlier scheduler arrives within this time, or never. */
+#define ARRIVAL_MS 60000
+
+/* What the scheduler remembers of a task in an executor's ring. */
+typedef struct PoolTask
+{
+	Oid relid; /* the task table it is from */
+	TaskRun run;
+	WaitingQueue *queue; /* NULL: not known, so not counted */
+} PoolTask;
+
+struct PoolExecutor
+{
+	bool used;
+	SharedExecutor *slot;
+	uint32 generation;
+	BackgroundWorkerHandle *handle; /* NULL: started by an earlier scheduler */
+	Oid role;
+	bool leaving;
+	bool spared;  /* is sent away when what was chosen for it is handed out */
+	bool touched; /* handed something that it was not yet told of */
+	double load;  /* microseconds of work before it */
+	int reserved; /* tasks chosen for it, not yet assigned */
+	bool apart;	  /* what it has in hand is to be alone there */
+	PoolTask ring[SHARED_RING];
+	uint32 reaped;	 /* accounted for up to here ... */
+	uint32 assigned; /* ... of so many */
+
+	/* as last seen in the slot */
+	bool ready;
+	int pid;
+	uint32 taken;
+	MonoTime taken_at;
+};
+
+/* What is remembered of a role. */
+typedef struct PoolRole
+{
+	Oid role;		   /* hash key */
+	MonoTime retry_at; /* not before, for a process could not connect */
+	MonoTime granted;  /* when it last got an executor */
+	int misses;		   /* so many tasks of it in a row could not be claimed */
+} PoolRole;
+
+static SharedScheduler *me;
+static const char *my_database;
+static PoolExecutor *executors;
+static HTAB *roles;
+static MonoTime no_worker_until = {0};
+static MonoTime no_worker_since = {0}; /* 0: there was one */
+static bool no_worker_reported = false;
+
+#define foreach_executor(e)                                                    \
+	for (PoolExecutor *e = executors; e < executors + Shared->nexecutors; e++) \
+		if (e->used)
+
+static int
+outstanding(const PoolExecutor *executor)
+{
+	return (int) (executor->assigned - executor->reaped) + executor->reserved;
+}
+
+/* Take over the executors that an earlier scheduler of this database left. */
+static void
+adopt(PoolExecutor *executor, SharedExecutor *slot)
+{
+	uint32 i;
+
+	memset(executor, 0, sizeof(PoolExecutor));
+	LWLockAcquire(slot->lock, LW_SHARED);
+	executor->used = true;
+	executor->slot = slot;
+	executor->generation = slot->generation;
+	executor->role = slot->role;
+	executor->leaving = slot->leave;
+	executor->reaped = slot->done;
+	executor->assigned = slot->assigned;
+	executor->taken = slot->taken;
+	executor->taken_at = slot->taken_at;
+	for (i = slot->done; i != slot->assigned; i++)
+	{
+		executor->ring[i % SHARED_RING].relid = slot->ring[i % SHARED_RING].relid;
+		executor->ring[i % SHARED_RING].run = slot->ring[i % SHARED_RING].run;
+		executor->apart |= slot->ring[i % SHARED_RING].apart;
+	}
+	LWLockRelease(slot->lock);
+}
+
+void
+pool_create(SharedScheduler *scheduler, const char *database)
+{
+	HASHCTL ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(PoolRole)};
+	int i;
+
+	me = scheduler;
+	my_database = database;
+	executors = MemoryContextAllocZero(TopMemoryContext, Shared->nexecutors * sizeof(PoolExecutor));
+	roles = hash_create("pg_task roles", 16, &ctl, HASH_ELEM | HASH_BLOBS);
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *slot = &Shared->executors[i];
+
+		if (slot->in_use && slot->database == me->database)
+			adopt(&executors[i], slot);
+	}
+	LWLockRelease(Shared->directory);
+}
+
+/*
+ * The runs of this table that executors have in hand.  Returns how many; the array is in the
+ * current memory context.
+ */
+int
+pool_held(Oid relid, TaskRun **runs)
+{
+	int count = 0;
+
+	*runs = palloc((Shared->nexecutors * SHARED_RING + 1) * sizeof(TaskRun));
+	foreach_executor(executor)
+	{
+		uint32 i;
+
+		for (i = executor->reaped; i != executor->assigned; i++)
+			if (executor->ring[i % SHARED_RING].relid == relid)
+				(*runs)[count++] = executor->ring[i % SHARED_RING].run;
+	}
+	return count;
+}
+
+/*
+ * The row of a run was taken from it.  Marked as cancelled it does not begin, or, if
+ * it is at work, it is interrupted; the mark tells the executor that the signal is
+ * for this task and no other.
+ */
+static void
+cancel(PoolExecutor *executor, TaskRun run)
+{
+	SharedExecutor *slot = executor->slot;
+	uint32 i;
+
+	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
+	for (i = slot->done; slot->generation == executor->generation && i != slot->assigned; i++)
+	{
+		SharedTask *task = &slot->ring[i % SHARED_RING];
+
+		if (!task_same_run(task->run, run))
+			continue;
+		task->cancelled = true;
+		if (i == slot->done && slot->taken != slot->done && slot->proc != SHARED_NO_PROC)
+		{
+			slot->cancel_sent = true;
+			(void) kill(slot->pid, SIGINT);
+		}
+	}
+	LWLockRelease(slot->lock);
+}
+
+/*
+ * These are the rows that still are what executors have in hand (pool_held): they count for
+ * their queues, from now on at the latest, and the others are cancelled.  Tasks of another
+ * table, that had its name before, go on.
+ */
+void
+pool_verify(Oid relid, const QueueWork *rows, int count)
+{
+	foreach_executor(executor)
+	{
+		uint32 i;
+
+		for (i = executor->reaped; i != executor->assigned; i++)
+		{
+			PoolTask *task = &executor->ring[i % SHARED_RING];
+			const QueueWork *row;
+
+			if (task->relid != relid)
+				continue;
+			row = queue_works(rows, count, task->run);
+			if (row == NULL)
+				cancel(executor, task->run);
+			else if (task->queue == NULL)
+			{
+				task->queue = waiting_queue(row->queue);
+				task->queue->running++;
+			}
+		}
+	}
+}
+
+/* The task runs no more, as far as its queue is concerned. */
+static void
+stop_counting(PoolTask *task)
+{
+	if (task->queue)
+		waiting_ended(task->queue);
+	task->queue = NULL;
+}
+
+/* Should there be no memory to rescue it, a look finds that nobody has it in hand. */
+static void
+lose(PoolTask *task, RescueKind kind, const TaskFailure *failure)
+{
+	stop_counting(task);
+	rescue_add(task->run, kind, failure);
+}
+
+/* Account for what an executor has finished. */
+static void
+reap_finished(PoolExecutor *executor, uint32 done)
+{
+	for (; executor->reaped != done; executor->reaped++)
+	{
+		PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
+
+		if (task->queue)
+		{
+			waiting_learn(task->queue,
+						  executor->slot->ring[executor->reaped % SHARED_RING].elapsed);
+		}
+		stop_counting(task);
+	}
+	executor->apart &= executor->reaped != executor->assigned;
+}
+
+static PoolRole *
+find_role(Oid role)
+{
+	bool found;
+	PoolRole *entry = hash_search(roles, &role, HASH_ENTER, &found);
+
+	if (!found)
+		memset((char *) entry + sizeof(Oid), 0, sizeof(PoolRole) - sizeof(Oid));
+	return entry;
+}
+
+static void
+drop(PoolExecutor *executor)
+{
+	if (!executor->ready)
+		find_role(executor->role)->retry_at = clock_plus_ms(clock_mono(), START_RETRY_MS);
+	if (executor->handle)
+		pfree(executor->handle);
+	executor->used = false;
+}
+
+/* An executor went with tasks in its ring. */
+static void
+bury(PoolExecutor *executor)
+{
+	SharedExecutor *slot = executor->slot;
+
+	for (; executor->reaped != executor->assigned; executor->reaped++)
+	{
+		PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
+
+		if ((int32) (slot->taken - executor->reaped) <= 0)
+			lose(task, RESCUE_NOT_STARTED, NULL);
+		else if (slot->failure.sqlstate[0] == '\0')
+			lose(task, RESCUE_INTERRUPTED, NULL);
+		else
+			lose(task, RESCUE_FAILED, &slot->failure);
+	}
+	shared_executor_forget(slot);
+	drop(executor);
+}
+
+/* The registered process may never arrive, for want of memory or a role's rights. */
+static bool
+never_arrives(const PoolExecutor *executor)
+{
+	pid_t pid;
+
+	if (executor->handle)
+		return GetBackgroundWorkerPid(executor->handle, &pid) == BGWH_STOPPED;
+	return clock_exceeds(executor->slot->started, clock_mono(), ARRIVAL_MS);
+}
+
+static void
+reap(PoolExecutor *executor)
+{
+	SharedExecutor *slot = executor->slot;
+	bool mine;
+	bool gone;
+	bool arrived;
+	uint32 done = executor->assigned;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	mine = slot->in_use && slot->generation == executor->generation;
+	gone = mine && slot->gone;
+	arrived = mine && slot->proc != SHARED_NO_PROC;
+	if (mine)
+	{
+		LWLockAcquire(slot->lock, LW_SHARED);
+		done = slot->done;
+		executor->ready |= slot->ready;
+		executor->pid = slot->pid;
+		executor->leaving |= slot->leave;
+		executor->taken = slot->taken;
+		executor->taken_at = slot->taken_at;
+		LWLockRelease(slot->lock);
+	}
+	LWLockRelease(Shared->directory);
+
+	if (mine)
+		reap_finished(executor, done);
+	if (gone)
+		bury(executor);
+	else if (!mine)
+	{
+		/* it left with an empty ring */
+		while (executor->reaped != executor->assigned)
+		{
+			stop_counting(&executor->ring[executor->reaped++ % SHARED_RING]);
+		}
+		drop(executor);
+	}
+	else if (!arrived && never_arrives(executor))
+		bury(executor);
+}
+
+/* See what the executors have done since the last time. */
+void
+pool_reap(void)
+{
+	foreach_executor(executor) reap(executor);
+}
+
+/* Take the tasks back that an executor has not begun. */
+static void
+take_back(PoolExecutor *executor)
+{
+	SharedExecutor *slot = executor->slot;
+	uint32 end = executor->assigned;
+	uint32 i;
+
+	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
+	if (slot->generation == executor->generation)
+		executor->assigned = slot->assigned = slot->taken;
+	LWLockRelease(slot->lock);
+	/* all of them at once, for nobody accounts for what is behind the end of the ring */
+	for (i = executor->assigned; i != end; i++)
+		stop_counting(&executor->ring[i % SHARED_RING]);
+	while (end != executor->assigned)
+		lose(&executor->ring[--end % SHARED_RING], RESCUE_NOT_STARTED, NULL);
+}
+
+/* Does a task run that keeps others waiting behind it? */
+static bool
+is_stuck(const PoolExecutor *executor, MonoTime now)
+{
+	return executor->taken != executor->reaped &&
+		   clock_exceeds(executor->taken_at, now, TAKE_BACK_MS);
+}
+
+void
+pool_take_back(MonoTime now)
+{
+	foreach_executor(executor) if (executor->taken != executor->assigned &&
+								   (executor->leaving || is_stuck(executor, now)))
+		take_back(executor);
+}
+
+/* Has any executor something to do? */
+bool
+pool_is_busy(void)
+{
+	foreach_executor(executor) if (outstanding(executor) > 0) return true;
+	return false;
+}
+
+/* Take back everything that was not begun: the scheduler goes. */
+void
+pool_dismiss(void)
+{
+	pool_reap();
+	foreach_executor(executor) take_back(executor);
+}
+
+static void
+send_away(PoolExecutor *executor)
+{
+	executor->leaving = true;
+	shared_executor_leave(executor->slot);
+}
+
+/*
+ * Send an executor away, if need be when what was chosen for it in this round is handed out: a
+ * role with many short tasks has some chosen for all of its own in every round.
+ */
+static void
+give_up(PoolExecutor *executor)
+{
+	if (executor->reserved == 0)
+		send_away(executor);
+	else
+		executor->spared = true;
+}
+
+static int
+count_role(Oid role)
+{
+	int count = 0;
+
+	foreach_executor(executor) count += executor->role == role && !executor->leaving;
+	return count;
+}
+
+/*
+ * The executor that can be spared best for a role that has so many: of a role
+ * that has at least two more, or any if it has none.  NULL: none can.
+ */
+static PoolExecutor *
+spare(Oid role, int has, MonoTime now)
+{
+	PoolExecutor *result = NULL;
+
+	foreach_executor(executor)
+	{
+		if (executor->spared || (executor->leaving && !is_stuck(executor, now)))
+			return NULL; /* one at a time */
+		if (executor->leaving || executor->role == role || !executor->ready ||
+			!clock_exceeds(executor->slot->started, now, SLICE_MS) ||
+			(has > 0 && count_role(executor->role) < has + 2))
+			continue;
+		if (result == NULL || count_role(executor->role) > count_role(result->role) ||
+			(count_role(executor->role) == count_role(result->role) &&
+			 outstanding(executor) < outstanding(result)))
+			result = executor;
+	}
+	return result;
+}
+
+/* Give an executor to a database that has fewer, if there is one that wants it. */
+void
+pool_yield(void)
+{
+	PoolExecutor *victim;
+
+	if (!turns_yield(me))
+		return;
+	victim = spare(InvalidOid, 0, clock_mono());
+	if (victim)
+		send_away(victim);
+}
+
+/* A round of choosing begins. */
+void
+pool_begin(void)
+{
+	foreach_executor(executor)
+	{
+		uint32 i;
+
+		executor->load = 0;
+		for (i = executor->reaped; i != executor->assigned; i++)
+		{
+			WaitingQueue *queue = executor->ring[i % SHARED_RING].queue;
+
+			executor->load += queue && queue->average >= 0 ? queue->average : RUN_US;
+		}
+	}
+}
+
+/*
+ * An executor of this role that can take a task of about this length: an idle
+ * one, or the one with the least to do if that is little.  NULL: none.
+ */
+PoolExecutor *
+pool_find(Oid role, double average, MonoTime now)
+{
+	PoolExecutor *best = NULL;
+
+	foreach_executor(executor)
+	{
+		if (executor->role != role || !executor->ready || executor->leaving || executor->apart)
+			continue;
+		if (outstanding(executor) == 0)
+			return executor;
+		if (average < 0 || executor->load + average > RUN_US ||
+			outstanding(executor) >= SHARED_RING || is_stuck(executor, now))
+			continue;
+		if (best == NULL || executor->load < best->load)
+			best = executor;
+	}
+	return best;
+}
+
+/* An executor of this role that has nothing to do, for a task that runs apart.  NULL: none. */
+PoolExecutor *
+pool_find_apart(Oid role)
+{
+	foreach_executor(executor) if (executor->role == role && executor->ready &&
+								   !executor->leaving &&
+								   outstanding(executor) == 0) return executor;
+	return NULL;
+}
+
+/* May a task that runs apart be chosen now?  One in a round, and one at a time on the server. */
+bool
+pool_apart_take(void)
+{
+	return !me->apart && turns_take_apart(me);
+}
+
+bool
+pool_apart_free(void)
+{
+	return turns_apart_free(me);
+}
+
+int
+pool_pid(const PoolExecutor *executor)
+{
+	return executor->pid;
+}
+
+static void
+promise(PoolExecutor *executor, bool promised)
+{
+	LWLockAcquire(executor->slot->lock, LW_EXCLUSIVE);
+	if (executor->slot->generation == executor->generation)
+		executor->slot->promised = promised;
+	LWLockRelease(executor->slot->lock);
+}
+
+/*
+ * A task is meant for this executor.  Returns its generation: by the time the
+ * task is claimed, another process may have the slot.
+ */
+uint32
+pool_reserve(PoolExecutor *executor, const WaitingQueue *queue, bool apart)
+{
+	if (executor->reserved == 0)
+		promise(executor, true);
+	executor->reserved++;
+	executor->apart = apart;
+	executor->load += queue->average >= 0 ? queue->average : RUN_US;
+	return executor->generation;
+}
+
+/* Put a claimed task into the executor's ring, or lose it when the executor is gone. */
+void
+pool_assign(PoolExecutor *executor, uint32 generation, WaitingQueue *queue, const SharedTask *task)
+{
+	SharedExecutor *slot = executor->slot;
+	PoolTask mine = {task->relid, task->run, queue};
+	bool late = task->apart && !turns_keep_apart(me);
+	bool assigned = false;
+
+	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
+	if (!late && slot->generation == generation && executor->generation == generation &&
+		slot->ready && !slot->leave)
+	{
+		slot->ring[slot->assigned++ % SHARED_RING] = *task;
+		slot->tell_at = slot->done + (slot->assigned - slot->done + 1) / 2;
+		assigned = true;
+	}
+	LWLockRelease(slot->lock);
+	if (!assigned)
+	{
+		lose(&mine, RESCUE_NOT_STARTED, NULL);
+		return;
+	}
+	executor->ring[executor->assigned++ % SHARED_RING] = mine;
+	executor->touched = true;
+}
+
+/* A round is over, or was given up: wake the executors that were handed something. */
+void
+pool_wake(void)
+{
+	if (me->apart)
+		turns_give_apart(me);
+	foreach_executor(executor)
+	{
+		if (executor->reserved > 0)
+			promise(executor, false);
+		executor->reserved = 0;
+		executor->apart &= executor->assigned != executor->reaped;
+		if (executor->touched)
+			shared_wake(executor->slot->proc);
+		executor->touched = false;
+		if (executor->spared)
+			send_away(executor);
+		executor->spared = false;
+	}
+}
+
+/* A task of this role was claimed. */
+void
+pool_claimed(Oid role)
+{
+	find_role(role)->misses = 0;
+}
+
+/* One could not: somebody has locked it. */
+void
+pool_missed(Oid role)
+{
+	PoolRole *entry = find_role(role);
+
+	entry->misses = Min(entry->misses + 1, MISSES_MAX);
+}
+
+/*
+ * Were so many in a row locked that the next ones are, too, most likely?  Then others get the
+ * executors that the role had for nothing, and no process is started for it.
+ */
+bool
+pool_suspects(Oid role)
+{
+	return find_role(role)->misses >= MISSES_MAX;
+}
+
+static void
+report_no_worker(MonoTime now)
+{
+	if (no_worker_since.us == 0)
+		no_worker_since = now;
+	if (!clock_exceeds(no_worker_since, now, NO_WORKER_MS))
+		return;
+	if (!no_worker_reported)
+		ereport(
+			LOG,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("no background worker slot is free for an executor of database \"%s\"",
+					my_database),
+			 errdetail("Its tasks wait."),
+			 errhint("Increase \"max_worker_processes\", or lower \"pg_task.max_executors\".")));
+	no_worker_reported = true;
+}
+
+/* Start one more executor.  False: not now. */
+static bool
+start(Oid role, const char *name, MonoTime now)
+{
+	SharedExecutor *slot = turns_reserve(me, role);
+	MemoryContext old;
+	PoolExecutor *executor;
+
+	if (slot == NULL)
+		return false;
+	executor = &executors[slot - Shared->executors];
+	if (executor->used)
+		reap(executor); /* the process that had the slot has left since */
+	adopt(executor, slot);
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	executor->handle = worker_start_executor(slot, my_database, name);
+	MemoryContextSwitchTo(old);
+	if (executor->handle == NULL)
+	{
+		executor->used = false;
+		shared_executor_forget(slot);
+		turns_evict(me->database, role);
+		no_worker_until = clock_plus_ms(now, WORKER_RETRY_MS);
+		report_no_worker(now);
+		return false;
+	}
+	no_worker_reported = false;
+	no_worker_since = CLOCK_LONG_AGO;
+	find_role(role)->granted = now;
+	return true;
+}
+
+/*
+ * Which of two roles is the next to get an executor?  Negative: the first, for
+ * it has fewer, or as many but not had one for longer.
+ */
+int
+pool_compare_need(Oid left, Oid right)
+{
+	int difference = count_role(left) - count_role(right);
+
+	if (difference != 0)
+		return difference;
+	return clock_is_before(find_role(left)->granted, find_role(right)->granted) ? -1 : 1;
+}
+
+/*
+ * So many tasks of a role find no executor: start some, or make room for one.
+ * Returns true when an executor should come from another database.
+ */
+bool
+pool_demand(const Role *role, const char *name, int tasks, double average, MonoTime now)
+{
+	int wanted = average < 0 ? tasks : (int) Min(tasks * average / RUN_US + 1, tasks);
+	int has = count_role(role->oid);
+	int starting = 0;
+
+	foreach_executor(executor) starting +=
+		executor->role == role->oid && !executor->leaving && !executor->ready;
+	for (; starting < wanted; starting++, has++)
+	{
+		bool full =
+			role->database_limit >= 0 && turns_of_database(me->database) >= role->database_limit;
+		PoolExecutor *victim;
+
+		if (clock_is_before(now, find_role(role->oid)->retry_at) ||
+			(role->limit >= 0 && turns_of_role(role->oid) >= role->limit))
+			return false;
+		if (clock_is_before(now, no_worker_until))
+			return true;
+		if (!full && start(role->oid, name, now))
+			continue;
+		/* another database has none to give where the limit is of this one */
+		victim = full && role->database_limit == 0 ? NULL : spare(role->oid, has, now);
+		if (victim)
+			give_up(victim);
+		return !full;
+	}
+	return false;
+}
+
+/* The next moment after "now" at which this room has something to do. */
+MonoTime
+pool_until(MonoTime now)
+{
+	MonoTime until = CLOCK_NEVER;
+	HASH_SEQ_STATUS scan;
+	PoolRole *entry;
+
+	foreach_executor(executor) if (executor->taken != executor->assigned) until =
+		clock_min(until, clock_plus_ms(executor->taken_at, TAKE_BACK_MS + 1));
+	if (clock_is_before(now, no_worker_until))
+		until = clock_min(until, no_worker_until);
+	if (me->wants)
+		until = clock_min(until, clock_plus_ms(now, SLICE_MS));
+	hash_seq_init(&scan, roles);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+		if (clock_is_before(now, entry->retry_at))
+			until = clock_min(until, entry->retry_at);
+	return clock_max(until, clock_plus_ms(now, 1));
+}

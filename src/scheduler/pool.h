@@ -1,0 +1,48 @@
+/*
+ * pool.h
+ *		The scheduler's side of its executors.
+ */
+#ifndef PG_TASK_POOL_H
+#define PG_TASK_POOL_H
+
+#include "postgres.h"
+
+#include "shared/clock.h"
+#include "task/rows.h"
+#include "task/roles.h"
+#include "shared/shared.h"
+#include "shared/task.h"
+#include "scheduler/groups.h"
+
+typedef struct PoolExecutor PoolExecutor;
+
+extern void pool_create(SharedScheduler *scheduler, const char *database);
+extern int pool_held(Oid relid, TaskRun **runs);
+extern void pool_verify(Oid relid, const QueueWork *rows, int count);
+
+extern void pool_reap(void);
+extern void pool_take_back(MonoTime now);
+extern void pool_yield(void);
+extern bool pool_is_busy(void);
+extern void pool_dismiss(void);
+
+extern void pool_begin(void);
+extern PoolExecutor *pool_find(Oid role, double average, MonoTime now);
+extern PoolExecutor *pool_find_apart(Oid role);
+extern bool pool_apart_take(void);
+extern bool pool_apart_free(void);
+extern int pool_pid(const PoolExecutor *executor);
+extern uint32 pool_reserve(PoolExecutor *executor, const WaitingQueue *queue, bool apart);
+extern void
+pool_assign(PoolExecutor *executor, uint32 generation, WaitingQueue *queue, const SharedTask *task);
+extern void pool_wake(void);
+extern void pool_claimed(Oid role);
+extern void pool_missed(Oid role);
+extern bool pool_suspects(Oid role);
+
+extern int pool_compare_need(Oid left, Oid right);
+extern bool
+pool_demand(const Role *role, const char *name, int tasks, double average, MonoTime now);
+extern MonoTime pool_until(MonoTime now);
+
+#endif /* PG_TASK_POOL_H */

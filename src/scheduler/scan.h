@@ -1,0 +1,21 @@
+/*
+ * scan.h
+ *		The scan that finds the first waiting row of every group.
+ */
+#ifndef PG_TASK_SCAN_H
+#define PG_TASK_SCAN_H
+
+#include "postgres.h"
+
+#include "shared/clock.h"
+#include "task/table.h"
+
+extern void scan_want(void);
+extern void scan_no_later(MonoTime moment);
+extern void scan_forget(void);
+extern bool scan_due(MonoTime now);
+extern bool scan_going(void);
+extern void scan_slice(const TaskTable *table, int period_ms);
+extern MonoTime scan_until(void);
+
+#endif /* PG_TASK_SCAN_H */

@@ -1,0 +1,986 @@
+/*
+ * scheduler.c
+ *		The process that decides, for one database, which task starts next.
+ *
+ * The loop: account for what executors did, recover what was lost, take the
+ * notes that commits left, look at the table when the period is over, claim
+ * what may start and hand it out, sleep until something is due.
+ *
+ * The process starts as the bootstrap superuser, because the owner of a table
+ * need not be able to log in; every statement on task rows runs as that owner
+ * (begin_work).  It runs no user's request.
+ *
+ * This room knows no SQL, no result and no calendar.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "commands/dbcommands.h"
+#include "libpq/pqsignal.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/pmsignal.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/backend_status.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timeout.h"
+#include "utils/timestamp.h"
+
+#include "scheduler/refused.h"
+#include "scheduler/binding.h"
+#include "scheduler/choice.h"
+#include "executor/client.h"
+#include "shared/clock.h"
+#include "compat.h"
+#include "shared/crash.h"
+#include "task/outcome.h"
+#include "scheduler/pool.h"
+#include "task/rows.h"
+#include "scheduler/orphans.h"
+#include "scheduler/scan.h"
+#include "settings.h"
+#include "task/statement.h"
+#include "task/table.h"
+#include "shared/arbiter.h"
+#include "scheduler/unstarted.h"
+#include "scheduler/groups.h"
+#include "shared/worker.h"
+
+PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
+
+/* When a row could not be claimed, the next look comes no later. */
+#define LOCKED_LOOK_MS 1000
+
+/* While a task waits for its turn to run apart, one looks for it so often at least. */
+#define APART_RETRY_MS 1000
+
+/* So many different messages are logged, told apart by this many bytes ... */
+#define REPORTED_MAX 16
+#define REPORTED_LENGTH 1024
+
+/* ... and the same one again after so long. */
+#define REPORT_AGAIN_MS (10 * 60 * 1000)
+
+/* So many tasks are given up by one statement. */
+#define EXPIRE_MAX 1000
+
+/* So many rows at a time are looked at that are WORK and that nobody has in hand. */
+#define ORPHANS_MAX 4000
+
+/* To look for them takes at most 1/10 of the time, unless some are found. */
+#define ORPHANS_SHARE 10
+
+/* So many batches of what was lost are written before the scheduler goes. */
+#define GO_BATCHES 8
+
+/* A row that cannot be written is tried again so much later ... */
+#define SET_ASIDE_MS 60000
+
+/* ... and one for which a trigger of the owner's takes longer than WRITE_MS. */
+#define SET_ASIDE_SLOW_MS 600000
+
+/*
+ * Longest transactions of a scheduler that write rows, and that look at them.  The owner's
+ * functions run in both.  One that does not care for being cancelled ends the process.
+ */
+#define WRITE_MS 10000
+#define SCAN_MS 60000
+#define END_MS 5000
+
+/* A scheduler that has nothing to do for so long may leave its place to another database. */
+#define IDLE_AHEAD_MS 1000
+
+/* After an error, a database that shares its place has its next turn so much later. */
+#define FAILED_TURN_MS 30000
+/*
+ * How long a row that is given up, rescued or repeated in the scheduler waits for somebody's
+ * lock, and how long nothing of that kind is tried again after it has waited in vain: rows of
+ * that kind take a tenth of the scheduler's time at most from the others.
+ */
+#define ROW_LOCK_TIMEOUT "20ms"
+#define ROW_LOCK_PAUSE_MS 200
+
+/* After an error for want of memory the scheduler does nothing for this time, doubled each time. */
+#define NO_MEMORY_MS 1000
+#define NO_MEMORY_MAX_MS 60000
+
+static SharedScheduler *me = NULL;
+static const char *database; /* its name when this process started */
+static SettingsTable where;
+static TaskTable *table = NULL;
+static TableScope scope;
+static MemoryContext cycle_context; /* reset in every cycle */
+static uint32 wait_event = 0;
+static TimeoutId end_timeout; /* of a transaction that cannot be cancelled */
+
+static volatile sig_atomic_t at_work = false; /* in a transaction, or connecting */
+static Oid last_relid = InvalidOid;			  /* the table that was prepared last */
+static bool verify_due = true;
+static bool orphans_due = true;
+static bool wants_executor = false;
+static MonoTime next_orphans = {0};
+static TimestampTz next_expiry = 0; /* when a waiting task is given up */
+static bool turn_failed = false;
+static bool writes_rows = false;		/* between begin_writing and end_work */
+static MonoTime no_writing_until = {0}; /* a row has waited for a lock in vain */
+static int no_memory_ms = 0; /* the next turn comes no sooner; 0: no error of that kind */
+static List *reported = NIL; /* messages of errors that were logged, while their causes last */
+
+/*
+ * Asked to end: between transactions in order, within one at once, for a trigger
+ * of the owner's may run in it; and while it connects, for the database may be locked.
+ */
+static void
+terminate(SIGNAL_ARGS)
+{
+	ShutdownRequestPending = true;
+	if (at_work)
+		die(COMPAT_SIGNAL_PASS);
+	SetLatch(MyLatch);
+}
+
+static void
+leave_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
+{
+	shared_scheduler_release(me);
+}
+
+/* The transaction takes too long, and does not end for being cancelled. */
+static void
+end_process(void)
+{
+	InterruptPending = true;
+	ProcDiePending = true;
+	SetLatch(MyLatch);
+}
+
+static void
+forget_limit(void)
+{
+	disable_timeout(STATEMENT_TIMEOUT, false);
+	disable_timeout(end_timeout, false);
+	QueryCancelPending = false;
+}
+
+/* What is left of this transaction takes so long at most. */
+static void
+limit_work(int limit_ms)
+{
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), limit_ms);
+
+	forget_limit();
+	enable_timeout_at(STATEMENT_TIMEOUT, end);
+	enable_timeout_at(end_timeout, TimestampTzPlusMilliseconds(end, END_MS));
+}
+
+/* Open a transaction; with a table, as its owner. */
+static void
+begin_work(const char *activity)
+{
+	SetCurrentStatementStartTimestamp();
+	pgstat_report_activity(STATE_RUNNING, activity);
+	at_work = true;
+	StartTransactionCommand();
+	if (table)
+	{
+		limit_work(WRITE_MS);
+		/* with the lock the name stays; without, another table may have taken it */
+		table_lock(table);
+		if (table_changed())
+			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
+		table_become(table->owner, &scope);
+	}
+	PushActiveSnapshot(GetTransactionSnapshot());
+	MemoryContextSwitchTo(cycle_context);
+}
+
+/*
+ * Commit, still as the owner.  Settings go back before, for what a trigger of the
+ * owner's has set would stay with the commit.
+ */
+static void
+end_work(void)
+{
+	PopActiveSnapshot();
+	if (table)
+		AtEOXact_GUC(false, scope.nest_level);
+	CommitTransactionCommand();
+	forget_limit();
+	if (table)
+		table_stop_acting(&scope);
+	at_work = false;
+	writes_rows = false;
+	MemoryContextSwitchTo(cycle_context);
+	pgstat_report_activity(STATE_IDLE, NULL);
+}
+
+/*
+ * As begin_work, to write rows whose next runs may have to wait for somebody: not for long,
+ * and then it counts as the fault of a row.  For the table itself it waits as usual.
+ */
+static void
+begin_writing(const char *activity)
+{
+	begin_work(activity);
+	LockRelationOid(table->relid, RowExclusiveLock);
+	(void) set_config_option("lock_timeout", ROW_LOCK_TIMEOUT, PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	writes_rows = true;
+}
+
+static void
+forget_table(void)
+{
+	queue_forget();
+	table_free(table);
+	table = NULL;
+}
+
+/* Make sure of the table; everything known about its rows is read again. */
+static void
+prepare_table(void)
+{
+	TaskTable *prepared;
+
+	shared_scheduler_publish(me, InvalidOid);
+	forget_table();
+	begin_work("preparing the task table");
+	prepared = table_prepare(&where, me->user, cycle_context);
+	end_work();
+	table_keep(prepared);
+	table = prepared;
+	shared_scheduler_publish(me, table->relid);
+	scan_forget();
+	if (prepared->relid != last_relid)
+	{
+		/* another table: what was known of rows is not of its rows */
+		waiting_clear();
+		verify_due = true;
+	}
+	last_relid = prepared->relid;
+}
+
+/* Nobody has this run in hand: why? */
+static void
+account(TaskRun run)
+{
+	static const TaskFailure crashed = {.sqlstate = "57P02",
+										.error = "the server crashed while the task ran"};
+
+	if (crash_blames(me->database, run))
+		rescue_add(run, RESCUE_CRASHED, &crashed);
+	else
+		rescue_add(run, RESCUE_INTERRUPTED, NULL);
+}
+
+/*
+ * Within a transaction: rows that are WORK and that nobody has in hand (of these runs, in the
+ * order of queue_runs) are rescued.  After a restore there may be many: they are read a
+ * part at a time, as fast as they are rescued.
+ */
+static void
+find_orphans(const QueueWork *held, int nheld)
+{
+	MonoTime begun = clock_mono();
+	int limit = nheld + rescue_count() + ORPHANS_MAX;
+	QueueWork *rows;
+	int count = queue_work(table, limit, &rows);
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!queue_works(held, nheld, rows[i].run) && !rescue_has(rows[i].run))
+			account(rows[i].run);
+	}
+	orphans_due = count == limit;
+	next_orphans = CLOCK_LONG_AGO;
+	if (!orphans_due)
+		next_orphans.us = begun.us + (clock_mono().us - begun.us) * ORPHANS_SHARE;
+}
+
+/* Rows that nobody has in hand are to be looked for, and there is room in memory for more. */
+static bool
+may_find_orphans(void)
+{
+	return orphans_due && rescue_backlog() < ORPHANS_MAX / 4;
+}
+
+/*
+ * Within a transaction: compare the rows that are WORK with what executors have in hand.
+ * A row that nobody has in hand is rescued; a task whose row is that run no more is
+ * cancelled.
+ */
+static void
+compare(void)
+{
+	TaskRun *held;
+	int count = pool_held(table->relid, &held);
+	QueueWork *rows = NULL;
+
+	if (count > 0)
+		count = queue_runs(table, held, count, &rows);
+	crash_ask();
+	pool_verify(table->relid, rows, count);
+	orphans_due = true;
+	if (may_find_orphans() && !clock_is_before(clock_mono(), next_orphans))
+		find_orphans(rows, count);
+	verify_due = false;
+}
+
+static void
+verify(void)
+{
+	begin_work("looking at the tasks that run");
+	limit_work(SCAN_MS);
+	compare();
+	end_work();
+}
+
+/*
+ * Write what became of runs whose processes could not do so: one batch, and again when other
+ * work has had its turn.
+ */
+static void
+rescue(void)
+{
+	MonoTime now = clock_mono();
+
+	if (!rescue_due(now))
+		return;
+	/* what ends with the server is for the next one to judge */
+	if (!PostmasterIsAlive())
+		proc_exit(1);
+	begin_writing("rescuing tasks");
+	/* what may crash the server is found by a look, and run apart */
+	if (rescue_write(table, now))
+		scan_want();
+	end_work();
+	rescue_written(clock_mono());
+	if (rescue_due(now))
+		SetLatch(MyLatch);
+}
+
+/* Give up the tasks that have waited for too long. */
+static void
+expire(ClockNow now)
+{
+	TaskPlace *places;
+	QueueRow *rows;
+	int found;
+	int written = 0;
+	int count = 0;
+	int most = aside_singly(ASIDE_UNSTARTED) ? 1 : EXPIRE_MAX;
+	QueueCandidate *expired;
+	int i;
+
+	begin_writing("giving up tasks");
+	found = queue_expired(table, now.wall, EXPIRE_MAX + aside_count(), &places);
+	expired = palloc0(found * sizeof(QueueCandidate) + 1);
+	for (i = 0; i < found && count < most; i++)
+	{
+		if (aside_has(places[i], now.mono))
+			continue;
+		aside_add(ASIDE_UNSTARTED, places[i]);
+		expired[count++].place = places[i];
+	}
+	if (count > 0)
+	{
+		written = queue_expire(table, now.wall, expired, count, &rows);
+		for (i = 0; i < written; i++)
+			outcome_plan_next(table, rows[i], now.wall, OUTCOME_EXPIRED_PAUSE_MS);
+	}
+	next_expiry = queue_expiry(table);
+	end_work();
+	aside_written(ASIDE_UNSTARTED);
+	/* what somebody has locked, or is set aside, is seen to with the next look */
+	if (next_expiry <= now.wall && written < most)
+		next_expiry = DT_NOEND;
+}
+
+/* Write the rows of tasks that will not be started. */
+static void
+write_unstarted(ClockNow now)
+{
+	if (!unstarted_any())
+		return;
+	begin_writing("giving up tasks");
+	unstarted_write(table, now.wall);
+	end_work();
+	aside_written(ASIDE_UNSTARTED);
+	unstarted_written();
+	if (unstarted_any())
+		SetLatch(MyLatch);
+}
+
+/* Bind waiting rows to their roles, or end those whose role is gone. */
+static void
+bind_rows(ClockNow now)
+{
+	begin_writing("binding tasks to roles");
+	if (binding_write(table, now.mono))
+		SetLatch(MyLatch);
+	end_work();
+	aside_written(ASIDE_BINDING);
+}
+
+/* Take what commits have noted since the last time. */
+static void
+take_notes(void)
+{
+	static SharedNote notes[SHARED_ALL_NOTES];
+	int news;
+	int count = shared_scheduler_notes(me, notes, &news);
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		TaskGroup group = {notes[i].queue, notes[i].max, notes[i].priority, NameStr(notes[i].role),
+						   notes[i].role_id};
+
+		waiting_note(&group, notes[i].place);
+	}
+	if (news & SHARED_LOOK)
+		scan_want();
+	verify_due |= (news & SHARED_VERIFY) != 0;
+	if (news & SHARED_EXPIRY)
+		next_expiry = 0;
+}
+
+/* What is done with each scan beside it. */
+static void
+begin_scan(MonoTime now)
+{
+	int64 *apart;
+	int count;
+
+	aside_tidy(now);
+	compare();
+	count = queue_apart(table, &apart);
+	choice_set_apart(apart, count);
+	next_expiry = queue_expiry(table);
+}
+
+/* Read the first row of every group, a slice at a time: finds what no note told of. */
+static void
+look(MonoTime now)
+{
+	if (choice_waits_apart() && pool_apart_free())
+		scan_want();
+	if (!scan_due(now))
+		return;
+	begin_work("looking at the task table");
+	limit_work(SCAN_MS);
+	if (!scan_going())
+		begin_scan(now);
+	scan_slice(table, where.period);
+	end_work();
+}
+
+/* The message for the executor. */
+static void
+make_task(const QueueClaim *claim, const Choice *choice, bool apart, SharedTask *task)
+{
+	task->run = claim->run;
+	task->apart = apart;
+	task->role = choice->role;
+	task->relid = table->relid;
+	strlcpy(task->role_name, choice->group->key.role, NAMEDATALEN);
+	task->timeout = claim->timeout;
+	task->repeats = claim->repeats;
+	task->deletes = claim->deletes;
+	task->tell = choice->group->key.max != TASK_UNLIMITED;
+	task->elapsed = 0;
+	task->cancelled = false;
+	task->format = -1;
+	if (claim->format)
+		task->format = settings_format(claim->format);
+	strlcpy(task->queue, choice->queue->name, NAMEDATALEN);
+	task->request_len = -1;
+	if (claim->request)
+	{
+		task->request_len = strlen(claim->request);
+		memcpy(task->request, claim->request, task->request_len);
+	}
+}
+
+static int
+compare_claims(const void *a, const void *b)
+{
+	int64 left = ((const QueueClaim *) a)->run.id;
+	int64 right = ((const QueueClaim *) b)->run.id;
+
+	return left < right ? -1 : left > right;
+}
+
+/* Of claims in the order of their ids, the one of this task, or NULL. */
+static QueueClaim *
+find_claim(QueueClaim *claims, int count, const QueueCandidate *candidate)
+{
+	QueueClaim key = {.run.id = candidate->place.id};
+	QueueClaim *claim = bsearch(&key, claims, count, sizeof(QueueClaim), compare_claims);
+
+	/* the statement sees to it; but what runs as whom is not to hang on that alone */
+	if (claim && (strcmp(claim->role, candidate->group->role) != 0 ||
+				  claim->role_id != candidate->group->role_id))
+		elog(ERROR, "a task of another role was claimed");
+	return claim;
+}
+
+/* Within a transaction: claim what was chosen, and nothing else. */
+static int
+claim(ClockNow now, QueueClaim **claims)
+{
+	int count = queue_claim(table, choice_candidates, choice_count, now.wall,
+							crash_claim_time(now.wall), claims);
+
+	qsort(*claims, count, sizeof(QueueClaim), compare_claims);
+	/* a row that somebody has locked may be the same as before when he lets go */
+	if (count < choice_count)
+		scan_no_later(clock_plus_ms(now.mono, LOCKED_LOOK_MS));
+	return count;
+}
+
+/* One that was not claimed: somebody has locked or changed it, or it has expired. */
+static void
+let_go(const QueueCandidate *candidate, WaitingQueue *queue)
+{
+	waiting_ended(queue);
+	unstarted_expire(candidate);
+}
+
+/* Hand out what was claimed, in the order of choice; let go of what was not. */
+static void
+hand_out(QueueClaim *claims, int count)
+{
+	static SharedTask task;
+	int i;
+
+	for (i = 0; i < choice_count; i++)
+	{
+		QueueClaim *claim = find_claim(claims, count, &choice_candidates[i]);
+		WaitingQueue *queue = choice_list[i].queue;
+
+		choice_learn(i, claim != NULL);
+		if (claim)
+			make_task(claim, &choice_list[i], choice_candidates[i].apart, &task);
+		/* from here on it is not counted as chosen any more, even after an error */
+		choice_list[i].queue = NULL;
+		if (claim)
+			pool_assign(choice_list[i].executor, choice_list[i].generation, queue, &task);
+		else
+			let_go(&choice_candidates[i], queue);
+	}
+	choice_count = 0;
+	pool_wake();
+}
+
+/* Claim and hand out once.  False: nothing more may start now. */
+static bool
+start_some(void)
+{
+	ClockNow now = clock_now();
+	QueueClaim *claims = NULL;
+	int count = 0;
+	bool more;
+
+	if (!waiting_ready(now))
+	{
+		choice_none();
+		return false;
+	}
+	begin_work("claiming tasks");
+	more = choice_make(table, now, aside_singly(ASIDE_CLAIM) ? 1 : CHOICE_MAX, &wants_executor) ||
+		   choice_count > 0;
+	if (choice_count > 0)
+		count = claim(now, &claims);
+	end_work();
+	aside_written(ASIDE_CLAIM);
+	hand_out(claims, count);
+	return more;
+}
+
+static void
+forget_reports(void)
+{
+	list_free_deep(reported);
+	reported = NIL;
+}
+
+/* One turn of the loop. */
+static void
+cycle(void)
+{
+	ClockNow now = clock_now();
+
+	turns_renew(me);
+	pool_reap();
+	if (table_changed())
+	{
+		aside_forget();
+		rescue_again();
+	}
+	if (table == NULL || table_changed())
+		prepare_table();
+	take_notes();
+	if (verify_due || (may_find_orphans() && !clock_is_before(now.mono, next_orphans)))
+		verify();
+	pool_yield();
+	pool_take_back(now.mono);
+	look(now.mono);
+	wants_executor = false;
+	/* one claim a turn: notes and finished tasks come in between */
+	if (start_some())
+		SetLatch(MyLatch);
+	turns_want(me, wants_executor);
+	/* last: these may wait for others or be refused by them, and nobody else is to suffer */
+	if (!clock_is_before(now.mono, no_writing_until))
+	{
+		rescue();
+		write_unstarted(now);
+		if (now.wall >= next_expiry)
+			expire(now);
+		if (binding_due())
+			bind_rows(now);
+	}
+	turn_failed = false;
+	no_memory_ms = 0;
+	if (!rescue_refused() && aside_count() == 0)
+		forget_reports();
+}
+
+/*
+ * Does an error come from what is in a row, or from what the owner has put on the table (a
+ * trigger, a constraint, an index), rather than from locks, resources or an interrupt?
+ */
+static bool
+is_of_row(int sqlstate)
+{
+	int category = ERRCODE_TO_CATEGORY(sqlstate);
+
+	return sqlstate != ERRCODE_TABLE_CHANGED && sqlstate != ERRCODE_LOCK_NOT_AVAILABLE &&
+		   category != ERRCODE_INSUFFICIENT_RESOURCES && category != ERRCODE_SYSTEM_ERROR &&
+		   (category != ERRCODE_OPERATOR_INTERVENTION || sqlstate == ERRCODE_QUERY_CANCELED);
+}
+
+/*
+ * Was this message logged before, and is its cause perhaps the same?  It is from now on.
+ * When there are too many, it is said that no more are logged.
+ */
+static bool
+is_reported(const char *whole, MonoTime now)
+{
+	static MonoTime since = {0};
+	MemoryContext old;
+	const char *message = pnstrdup(whole, REPORTED_LENGTH);
+	ListCell *cell;
+
+	if (clock_exceeds(since, now, REPORT_AGAIN_MS))
+	{
+		forget_reports();
+		since = now;
+	}
+	foreach(cell, reported)
+		if (strcmp(lfirst(cell), message) == 0)
+			return true;
+	if (list_length(reported) > REPORTED_MAX)
+		return true;
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	reported = lappend(reported, pstrdup(message));
+	MemoryContextSwitchTo(old);
+	if (list_length(reported) <= REPORTED_MAX)
+		return false;
+	ereport(LOG, (errmsg("pg_task has more errors in database \"%s\" than are logged", database),
+				  errdetail("Different ones are logged again in ten minutes.")));
+	return true;
+}
+
+/* Nothing that was remembered of rows is trusted any more; what runs is. */
+static void
+forget_rows(void)
+{
+	choice_drop();
+	waiting_clear();
+	binding_clear();
+	forget_table();
+	scan_forget();
+	verify_due = true;
+}
+
+/* What follows from the kind of an error: whether it is a row's, and how long to wait. */
+static bool
+judge_error(int sqlstate, MonoTime now)
+{
+	bool waited = writes_rows && sqlstate == ERRCODE_LOCK_NOT_AVAILABLE;
+
+	if (waited)
+		no_writing_until = clock_plus_ms(now, ROW_LOCK_PAUSE_MS);
+	if (sqlstate == ERRCODE_OUT_OF_MEMORY)
+		no_memory_ms = Min(Max(no_memory_ms * 2, NO_MEMORY_MS), NO_MEMORY_MAX_MS);
+	return waited || is_of_row(sqlstate);
+}
+
+/*
+ * An error ended the turn.  It is reported once, not in every turn.  If it is the fault of
+ * a row that is given up or rescued, the others are not affected.
+ */
+static void
+recover_from_error(void)
+{
+	ErrorData *error;
+	MonoTime now = clock_mono();
+	bool writing = writes_rows;
+	bool of_row;
+	int pause;
+
+	MemoryContextSwitchTo(cycle_context);
+	error = CopyErrorData();
+	of_row = judge_error(error->sqlerrcode, now);
+	pause = error->sqlerrcode == ERRCODE_QUERY_CANCELED ? SET_ASIDE_SLOW_MS : SET_ASIDE_MS;
+	HOLD_INTERRUPTS();
+	forget_limit();
+	if (error->sqlerrcode == ERRCODE_TABLE_CHANGED)
+		SetLatch(MyLatch);
+	else if (!is_reported(error->message ? error->message : "", now))
+		EmitErrorReport();
+	FlushErrorState();
+	AbortCurrentTransaction();
+	at_work = writes_rows = false;
+	turn_failed = true;
+	table_abandon();
+	if (aside_failed(clock_plus_ms(now, pause), of_row))
+		SetLatch(MyLatch);
+	if (rescue_not_written(now, of_row, pause))
+		SetLatch(MyLatch);
+	unstarted_failed(writing && of_row);
+	if (!writing || !of_row)
+		forget_rows();
+	MemoryContextSwitchTo(cycle_context);
+	RESUME_INTERRUPTS();
+}
+
+static void
+name_database(void *arg pg_attribute_unused())
+{
+	errcontext("pg_task scheduler of database \"%s\"", database);
+}
+
+static void
+turn(void)
+{
+	ErrorContextCallback callback = {.previous = error_context_stack, .callback = name_database};
+
+	MemoryContextReset(cycle_context);
+	MemoryContextSwitchTo(cycle_context);
+	error_context_stack = &callback;
+	PG_TRY();
+	{
+		cycle();
+	}
+	PG_CATCH();
+	{
+		recover_from_error();
+	}
+	PG_END_TRY();
+	error_context_stack = callback.previous;
+}
+
+/* When there is next a row to be written that is not a claim. */
+static MonoTime
+next_writing(ClockNow now)
+{
+	if (unstarted_any() || binding_due())
+		return now.mono;
+	return clock_min(clock_of_wall(now, next_expiry), rescue_until());
+}
+
+/* When there is next something to do, beside scans and what executors have in hand. */
+static MonoTime
+next_due(ClockNow now)
+{
+	MonoTime due = clock_min(waiting_until(now), next_writing(now));
+
+	if (turn_failed)
+		return clock_plus_ms(now.mono, FAILED_TURN_MS);
+	if (table == NULL || scan_going() || waiting_ready(now))
+		return now.mono;
+	if (choice_waits_apart())
+		due = clock_min(due, clock_plus_ms(now.mono, APART_RETRY_MS));
+	return clock_min(due, choice_until());
+}
+
+/* Tell the supervisor whether the place of this scheduler may be another's. */
+static void
+show_idle(ClockNow now)
+{
+	bool idle;
+
+	/* read without a lock: when that changes, this process is woken */
+	if (!Shared->crowded)
+		return;
+	idle =
+		!pool_is_busy() && clock_is_before(clock_plus_ms(now.mono, IDLE_AHEAD_MS), next_due(now));
+	if (idle == (pg_atomic_read_u64(&me->idle_since) != 0))
+		return;
+	pg_atomic_write_u64(&me->idle_since, idle ? (uint64) now.mono.us : 0);
+	if (idle)
+		shared_wake_supervisor();
+}
+
+/*
+ * Memory has run out: whatever wakes us, wait for a while.  Each attempt would add to the
+ * load, and some dozens of lines of the server's own to the log.
+ */
+static void
+wait_for_memory(void)
+{
+	MonoTime until = clock_plus_ms(clock_mono(), no_memory_ms);
+	long left;
+
+	turns_want(me, false);
+	while (!ShutdownRequestPending && !ConfigReloadPending && !shared_scheduler_leaves(me) &&
+		   (left = clock_ms_until(clock_mono(), until)) > 0)
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, left,
+						 wait_event);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	SetLatch(MyLatch);
+}
+
+/* Sleep until the next thing is due, or until somebody wakes us. */
+static void
+rest(void)
+{
+	ClockNow now = clock_now();
+	MonoTime until = clock_plus_ms(now.mono, where.period);
+
+	show_idle(now);
+	if (!turn_failed)
+	{
+		until = clock_min(scan_until(), waiting_until(now));
+		until = clock_min(until, clock_min(pool_until(now.mono), choice_until()));
+		until = clock_min(until, clock_max(next_writing(now), no_writing_until));
+	}
+	if (may_find_orphans() && !turn_failed)
+		until = clock_min(until, next_orphans);
+	if (choice_waits_apart())
+		until = clock_min(until, clock_plus_ms(now.mono, APART_RETRY_MS));
+	(void) pgstat_report_stat(false);
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 clock_ms_until(now.mono, until), wait_event);
+	ResetLatch(MyLatch);
+	QueryCancelPending = false; /* there is nothing to cancel */
+	CHECK_FOR_INTERRUPTS();
+}
+
+/* What has to be fixed for our own statements, whatever the database's settings. */
+static void
+fix_settings(void)
+{
+	static const char *const fixed[][2] = {
+		{"search_path", "pg_catalog, pg_temp"},
+		{"synchronous_commit", "local"}, /* a claim never waits for a standby */
+		{"default_transaction_isolation", "read committed"},
+		{"default_transaction_read_only", "off"},
+		{"default_transaction_deferrable", "off"},
+		{"lock_timeout", "1s"},
+		{"statement_timeout", "0"},
+		{"row_security", "on"},
+		{"session_replication_role", "origin"},
+		{"standard_conforming_strings", "on"},
+		{"transform_null_equals", "off"},
+		{"DateStyle", "ISO"},
+		{"IntervalStyle", "postgres"},
+		{"default_table_access_method", "heap"}, /* one in which rows can be changed */
+		{"exit_on_error", "off"},
+		{"idle_in_transaction_session_timeout", "0"},
+		{"idle_session_timeout", "0"},
+		{"transaction_timeout", "0"}, /* from 17 on */
+		/* the table, and what it needs, is of this server alone */
+		{"citus.enable_ddl_propagation", "off"},
+		{"citus.use_citus_managed_tables", "off"},
+	};
+	int i;
+
+	for (i = 0; i < (int) lengthof(fixed); i++)
+		if (GetConfigOption(fixed[i][0], true, false))
+			SetConfigOption(fixed[i][0], fixed[i][1], PGC_SUSET, PGC_S_SESSION);
+}
+
+static void
+attach(Datum arg)
+{
+	uint32 generation;
+	int slot = worker_slot(arg, &generation);
+
+	me = shared_scheduler_attach(slot, generation);
+	if (me == NULL)
+		proc_exit(0);
+	on_shmem_exit(leave_slot, 0);
+	roles_define();
+	at_work = true;
+	BackgroundWorkerInitializeConnectionByOid(me->database, InvalidOid, 0);
+	at_work = false;
+	turns_renew(me);
+	wait_event = COMPAT_WAIT_EVENT("PgTaskSchedulerMain");
+	end_timeout = RegisterTimeout(USER_TIMEOUT, end_process);
+	fix_settings();
+	client_describe(); /* for triggers of the owner's */
+	statement_define();
+	cycle_context =
+		AllocSetContextCreate(TopMemoryContext, "pg_task cycle", ALLOCSET_DEFAULT_SIZES);
+	StartTransactionCommand();
+	database = MemoryContextStrdup(TopMemoryContext, get_database_name(MyDatabaseId));
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(TopMemoryContext);
+	where = settings_table(database);
+}
+
+/* Nothing new starts; what was handed out and not begun is given back. */
+static void
+go(void)
+{
+	ClockNow now = clock_now();
+	int i;
+
+	shared_scheduler_leave(me);
+	pool_dismiss();
+	me->due = next_due(now);
+	/* there may be very many of other kinds: some are written, and the next scheduler finds the
+	 * rest */
+	for (i = 0; table && (i < GO_BATCHES || rescue_must_write()); i++)
+		rescue();
+}
+
+void
+pg_task_scheduler_main(Datum arg)
+{
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, terminate);
+	BackgroundWorkerUnblockSignals();
+	attach(arg);
+	waiting_create();
+	pool_create(me, database);
+
+	/* on a reload it goes, and is started again with the settings of that moment */
+	while (!ShutdownRequestPending && !ConfigReloadPending && !shared_scheduler_leaves(me))
+	{
+		turn();
+		if (no_memory_ms > 0)
+			wait_for_memory();
+		rest();
+	}
+	MemoryContextSwitchTo(cycle_context);
+	go();
+	proc_exit(0);
+}

@@ -1,0 +1,21 @@
+/*
+ * unstarted.h
+ *		Tasks that will not be started, until their rows say so.
+ */
+#ifndef PG_TASK_UNSTARTED_H
+#define PG_TASK_UNSTARTED_H
+
+#include "postgres.h"
+
+#include "task/rows.h"
+#include "task/table.h"
+
+extern bool
+unstarted_refuse(TaskPlace place, const char *role, const char *error, int sqlstate, bool repeats);
+extern void unstarted_expire(const QueueCandidate *candidate);
+extern bool unstarted_any(void);
+extern void unstarted_write(const TaskTable *table, TimestampTz now);
+extern void unstarted_written(void);
+extern void unstarted_failed(bool row_at_fault);
+
+#endif /* PG_TASK_UNSTARTED_H */

@@ -1,0 +1,436 @@
+/*
+ * hooks.c
+ *		What the server calls at the end of a transaction and around utility
+ *		commands.
+ *
+ * After a commit, when others can see the rows, the scheduler is told in which
+ * groups rows wait, and woken.  Nothing is done before, so a rollback costs
+ * nothing and a commit waits for nobody.
+ *
+ * Commands that need a database for themselves (DROP, RENAME, being copied as
+ * a template) first have our idle processes leave it until the end of the
+ * transaction.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/parallel.h"
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_database.h"
+#include "commands/dbcommands.h"
+#include "commands/defrem.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "storage/proc.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
+#include "utils/memutils.h"
+#include "utils/syscache.h"
+
+#include "compat.h"
+#include "shared/hold.h"
+#include "session/hooks.h"
+#include "settings.h"
+#include "shared/shared.h"
+
+/* How long a command waits for our processes to leave a database. */
+#define VACATE_MS 5000
+
+/* A database or a role whose settings were changed, InvalidOid: all. */
+typedef struct ChangedSettings
+{
+	Oid object;
+	int nest_level; /* of the transaction that this depends on */
+} ChangedSettings;
+
+/* What this transaction did that others have to be told of. */
+static struct
+{
+	Oid relid;	 /* the task table, the root if it is partitioned */
+	Oid ignored; /* a table that only looks like it */
+	int count;
+	SharedNote notes[SHARED_NOTES];
+	int news;		 /* SharedNews */
+	bool several;	 /* tables that look like the task table */
+	bool supervisor; /* databases or roles changed */
+	int nsettings;
+	int settings_size;
+	ChangedSettings *settings; /* in TopTransactionContext */
+	char gid[GIDSIZE];		   /* of PREPARE TRANSACTION; empty: none */
+	int hold_level;			   /* of the outermost that holds a database, 0: none does */
+} pending;
+
+static ProcessUtility_hook_type next_utility_hook = NULL;
+static bool loaded = false; /* LOAD was used in this process */
+
+/* Was LOAD ever used in this process?  Whatever it loads may change the session. */
+bool
+hooks_loaded(void)
+{
+	return loaded;
+}
+
+/* Anybody may put our triggers on a table of his own: does the scheduler know another? */
+static bool
+is_another(Oid relid)
+{
+	Oid known = shared_scheduler_relid(MyDatabaseId);
+
+	return OidIsValid(known) && known != relid;
+}
+
+/*
+ * Something happened to a table (SharedNews) that its scheduler is told of after the
+ * commit.  False: no scheduler cares.
+ */
+bool
+hooks_tell(Oid relid, int news)
+{
+	if (pending.relid != relid)
+	{
+		if (pending.ignored == relid || is_another(relid))
+		{
+			pending.ignored = relid;
+			return false;
+		}
+		pending.several |= OidIsValid(pending.relid);
+		pending.relid = relid;
+	}
+	pending.news |= news;
+	return true;
+}
+
+/*
+ * When this transaction has committed, tell the scheduler of a table that rows
+ * wait in a group; NULL: somewhere.
+ */
+void
+hooks_remember(Oid relid, const SharedNote *note)
+{
+	if (hooks_tell(relid, 0) &&
+		(note == NULL || !shared_note_merge(pending.notes, &pending.count, SHARED_NOTES, note)))
+		pending.news |= SHARED_LOOK;
+}
+
+/* Count the changes of settings of this transaction, now or when it is committed. */
+static void
+count_changes(XactEvent event)
+{
+	Oid *objects = NULL;
+	int i;
+
+	for (i = 0; i < pending.nsettings && event == XACT_EVENT_COMMIT; i++)
+		shared_settings_changed(pending.settings[i].object);
+	if (event == XACT_EVENT_PREPARE && pending.nsettings > 0)
+	{
+		/* the array is ours alone, and its oids come first */
+		objects = (Oid *) pending.settings;
+		for (i = 0; i < pending.nsettings; i++)
+			objects[i] = pending.settings[i].object;
+		shared_prepared_add(pending.gid, objects, pending.nsettings);
+	}
+	pending.settings = NULL;
+	pending.nsettings = pending.settings_size = 0;
+}
+
+/* Nothing here may fail: after a commit there is no way back. */
+static void
+transaction_ended(XactEvent event, void *arg pg_attribute_unused())
+{
+	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
+		return;
+	if (event == XACT_EVENT_COMMIT && OidIsValid(pending.relid))
+	{
+		if (pending.several)
+			pending.news |= SHARED_LOOK | SHARED_VERIFY | SHARED_EXPIRY;
+		shared_scheduler_note(MyDatabaseId, pending.several ? InvalidOid : pending.relid,
+							  pending.notes, pending.count, pending.news);
+	}
+	if (pending.hold_level > 0)
+		hold_release();
+	count_changes(event);
+	if (pending.supervisor && event == XACT_EVENT_COMMIT)
+		shared_wake_supervisor();
+	pending.relid = pending.ignored = InvalidOid;
+	pending.count = pending.news = pending.hold_level = 0;
+	pending.several = pending.supervisor = false;
+	pending.gid[0] = '\0';
+}
+
+/*
+ * What a subtransaction did depends on its parent from now on, or it never was.  The notes
+ * of an aborted one stay: the scheduler is told to look for nothing.
+ */
+static void
+subtransaction_ended(SubXactEvent event, SubTransactionId mine pg_attribute_unused(),
+					 SubTransactionId parent pg_attribute_unused(), void *arg pg_attribute_unused())
+{
+	int level = GetCurrentTransactionNestLevel();
+	bool aborted = event == SUBXACT_EVENT_ABORT_SUB;
+
+	if (!aborted && event != SUBXACT_EVENT_COMMIT_SUB)
+		return;
+	if (pending.hold_level >= level)
+	{
+		if (aborted)
+			hold_release();
+		pending.hold_level = aborted ? 0 : level - 1;
+	}
+	/* levels never fall along the array */
+	if (aborted)
+		while (pending.nsettings > 0 && pending.settings[pending.nsettings - 1].nest_level >= level)
+			pending.nsettings--;
+	else
+		for (int i = pending.nsettings; i > 0 && pending.settings[i - 1].nest_level >= level; i--)
+			pending.settings[i - 1].nest_level = level - 1;
+}
+
+/* May the current user make a database? */
+static bool
+may_create_database(void)
+{
+	HeapTuple tuple;
+	bool may = superuser();
+
+	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(GetUserId()));
+	if (HeapTupleIsValid(tuple))
+	{
+		may |= ((Form_pg_authid) GETSTRUCT(tuple))->rolcreatedb;
+		ReleaseSysCache(tuple);
+	}
+	return may;
+}
+
+static bool
+is_template(Oid database)
+{
+	HeapTuple tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
+	bool result = false;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		result = ((Form_pg_database) GETSTRUCT(tuple))->datistemplate;
+		ReleaseSysCache(tuple);
+	}
+	return result;
+}
+
+static char *
+option_value(List *options, const char *name)
+{
+	ListCell *cell;
+
+	foreach(cell, options)
+	{
+		DefElem *option = lfirst_node(DefElem, cell);
+
+		if (strcmp(option->defname, name) == 0 && option->arg)
+			return defGetString(option);
+	}
+	return NULL;
+}
+
+/* A database of which the current user is an owner, or InvalidOid. */
+static Oid
+own_database(const char *name)
+{
+	Oid database = name ? get_database_oid(name, true) : InvalidOid;
+
+	if (OidIsValid(database) && compat_owns_database(database, GetUserId()))
+		return database;
+	return InvalidOid;
+}
+
+static Oid
+template_database(List *options)
+{
+	const char *name = option_value(options, "template");
+	Oid database = get_database_oid(name ? name : "template1", true);
+
+	if (OidIsValid(database) && may_create_database() &&
+		(is_template(database) || compat_owns_database(database, GetUserId())))
+		return database;
+	return InvalidOid;
+}
+
+/*
+ * The database that a command needs for itself.  InvalidOid if it needs none,
+ * or if the user has no right to the command, or if it is refused in a transaction
+ * block (all are but RENAME) and this is one: then it will fail, and must not disturb
+ * anybody.
+ */
+static Oid
+database_needed(Node *statement, ProcessUtilityContext context)
+{
+	if (!IsA(statement, RenameStmt) && !IsA(statement, DropdbStmt) &&
+		!IsA(statement, CreatedbStmt) && !IsA(statement, AlterDatabaseStmt))
+		return InvalidOid;
+	if (!IsA(statement, RenameStmt) && IsInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL))
+		return InvalidOid;
+	switch (nodeTag(statement))
+	{
+		case T_DropdbStmt:
+			return own_database(((DropdbStmt *) statement)->dbname);
+		case T_RenameStmt:
+			if (((RenameStmt *) statement)->renameType == OBJECT_DATABASE)
+				return own_database(((RenameStmt *) statement)->subname);
+			return InvalidOid;
+		case T_CreatedbStmt:
+			return template_database(((CreatedbStmt *) statement)->options);
+		case T_AlterDatabaseStmt:
+			if (option_value(((AlterDatabaseStmt *) statement)->options, "tablespace"))
+				return own_database(((AlterDatabaseStmt *) statement)->dbname);
+			return InvalidOid;
+		default:
+			return InvalidOid;
+	}
+}
+
+/* Does the command change which databases should have a scheduler? */
+static bool
+concerns_supervisor(Node *statement)
+{
+	switch (nodeTag(statement))
+	{
+		case T_CreatedbStmt:
+		case T_DropdbStmt:
+		case T_AlterDatabaseStmt:
+		case T_CreateRoleStmt:
+		case T_AlterRoleStmt:
+		case T_DropRoleStmt:
+			return true;
+		case T_RenameStmt:
+			return ((RenameStmt *) statement)->renameType == OBJECT_DATABASE ||
+				   ((RenameStmt *) statement)->renameType == OBJECT_ROLE;
+		case T_AlterOwnerStmt:
+			return ((AlterOwnerStmt *) statement)->objectType == OBJECT_DATABASE;
+		default:
+			return false;
+	}
+}
+
+static bool
+is_transaction_statement(Node *statement, TransactionStmtKind kind)
+{
+	return IsA(statement, TransactionStmt) && ((TransactionStmt *) statement)->kind == kind;
+}
+
+/* When this transaction has committed, settings of this database or role have changed. */
+static void
+remember_settings(Oid object)
+{
+	ChangedSettings change = {object, GetCurrentTransactionNestLevel()};
+	int size = pending.settings_size * 2;
+
+	if (pending.nsettings > 0 &&
+		memcmp(&pending.settings[pending.nsettings - 1], &change, sizeof(change)) == 0)
+		return;
+	if (pending.settings == NULL)
+	{
+		size = 8;
+		pending.settings = MemoryContextAlloc(TopTransactionContext, size * sizeof(change));
+		pending.settings_size = size;
+	}
+	else if (pending.nsettings == pending.settings_size)
+	{
+		pending.settings = repalloc_huge(pending.settings, size * sizeof(change));
+		pending.settings_size = size;
+	}
+	pending.settings[pending.nsettings++] = change;
+}
+
+/*
+ * The role whose settings a statement changes, or the database if it is for all roles there;
+ * InvalidOid for all.
+ */
+static Oid
+settings_object(const AlterRoleSetStmt *statement)
+{
+	if (statement->role)
+		return get_rolespec_oid(statement->role, true);
+	return statement->database ? get_database_oid(statement->database, true) : InvalidOid;
+}
+
+/* A command has succeeded: remember what others have to be told of when it is committed. */
+static void
+remember_command(Node *statement)
+{
+	pending.supervisor |= concerns_supervisor(statement);
+	if (IsA(statement, AlterRoleSetStmt))
+		remember_settings(settings_object((AlterRoleSetStmt *) statement));
+	else if (IsA(statement, AlterDatabaseSetStmt))
+		remember_settings(get_database_oid(((AlterDatabaseSetStmt *) statement)->dbname, true));
+	else if (IsA(statement, AlterDatabaseStmt)) /* its connection limit, perhaps */
+		remember_settings(get_database_oid(((AlterDatabaseStmt *) statement)->dbname, true));
+	else if (is_transaction_statement(statement, TRANS_STMT_PREPARE))
+		strlcpy(pending.gid, ((TransactionStmt *) statement)->gid, GIDSIZE);
+}
+
+/* COMMIT PREPARED or ROLLBACK PREPARED has succeeded; there is no transaction any more. */
+static void
+finish_prepared(const SharedPrepared *prepared, bool committed)
+{
+	shared_prepared_remove(prepared, committed);
+	/* what another session prepared may have planned tasks, too */
+	if (committed)
+		shared_scheduler_note(MyDatabaseId, InvalidOid, NULL, 0,
+							  SHARED_LOOK | SHARED_VERIFY | SHARED_EXPIRY);
+}
+
+static void
+utility(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtilityContext context,
+		ParamListInfo params, QueryEnvironment *environment, DestReceiver *destination,
+		QueryCompletion *completion)
+{
+	Node *statement = pstmt->utilityStmt;
+	bool commits = is_transaction_statement(statement, TRANS_STMT_COMMIT_PREPARED);
+	bool finishes = commits || is_transaction_statement(statement, TRANS_STMT_ROLLBACK_PREPARED);
+	SharedPrepared prepared;
+	Oid database = InvalidOid;
+
+	loaded |= IsA(statement, LoadStmt);
+	/* by the time it has succeeded, another one may have its name */
+	if (finishes)
+		shared_prepared_find(((TransactionStmt *) statement)->gid, &prepared);
+	else
+		database = database_needed(statement, context);
+	if (OidIsValid(database))
+	{
+		/* the holds of a subtransaction that is rolled back stay beside those of an outer one */
+		if (pending.hold_level == 0)
+			pending.hold_level = GetCurrentTransactionNestLevel();
+		hold_take(database);
+		hold_wait(database, VACATE_MS);
+	}
+	if (next_utility_hook)
+		next_utility_hook(pstmt, query, read_only_tree, context, params, environment, destination,
+						  completion);
+	else
+		standard_ProcessUtility(pstmt, query, read_only_tree, context, params, environment,
+								destination, completion);
+	if (finishes)
+		finish_prepared(&prepared, commits);
+	else
+		remember_command(statement);
+}
+
+/* A parallel worker works for the task that its leader runs. */
+static int64
+task_of_leader(void)
+{
+	if (!IsParallelWorker() || MyProc->lockGroupLeader == NULL)
+		return SETTINGS_NO_TASK;
+	return shared_task_of((int) (MyProc->lockGroupLeader - ProcGlobal->allProcs));
+}
+
+/* Install the callbacks; only where the library was preloaded. */
+void
+hooks_define(void)
+{
+	settings_find_task_id = task_of_leader;
+	RegisterXactCallback(transaction_ended, NULL);
+	RegisterSubXactCallback(subtransaction_ended, NULL);
+	next_utility_hook = ProcessUtility_hook;
+	ProcessUtility_hook = utility;
+}

@@ -1,0 +1,18 @@
+/*
+ * hooks.h
+ *		What the server calls at the end of a transaction and around utility
+ *		commands.
+ */
+#ifndef PG_TASK_HOOKS_H
+#define PG_TASK_HOOKS_H
+
+#include "postgres.h"
+
+#include "shared/shared.h"
+
+extern void hooks_define(void);
+extern bool hooks_loaded(void);
+extern bool hooks_tell(Oid relid, int news);
+extern void hooks_remember(Oid relid, const SharedNote *note);
+
+#endif /* PG_TASK_HOOKS_H */

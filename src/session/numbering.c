@@ -1,0 +1,119 @@
+/*
+ * numbering.c
+ *		Which ids of a table its sequence has given, and which it has yet to give.
+ *
+ * The sequence is read each time: whoever may restart it need not tell us.  Only
+ * which sequence it is, is remembered.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/dependency.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_sequence.h"
+#include "commands/sequence.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "nodes/pg_list.h"
+#include "utils/fmgrprotos.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+
+#include "session/numbering.h"
+
+/* The sequence that numbers the rows of a table, as far as it is known. */
+static struct
+{
+	Oid relid; /* InvalidOid: look it up */
+	Oid sequence;
+} numbering = {InvalidOid, InvalidOid};
+
+static void
+numbering_invalidated(Datum arg pg_attribute_unused(), Oid relid)
+{
+	if (relid == numbering.relid || relid == InvalidOid)
+		numbering.relid = InvalidOid;
+}
+
+/* The sequence that the column "id" owns, as an identity or otherwise; InvalidOid: none. */
+static Oid
+find_sequence(Oid relid)
+{
+	AttrNumber number = get_attnum(relid, "id");
+	List *sequences = getOwnedSequences(relid);
+	ListCell *cell;
+
+	foreach(cell, sequences)
+	{
+		Oid table;
+		int32 column;
+
+		if ((sequenceIsOwned(lfirst_oid(cell), DEPENDENCY_INTERNAL, &table, &column) ||
+			 sequenceIsOwned(lfirst_oid(cell), DEPENDENCY_AUTO, &table, &column)) &&
+			column == number)
+			return lfirst_oid(cell);
+	}
+	return InvalidOid;
+}
+
+static Oid
+known_sequence(Oid relid)
+{
+	static bool watching = false;
+
+	if (!watching)
+		CacheRegisterRelcacheCallback(numbering_invalidated, (Datum) 0);
+	watching = true;
+	if (numbering.relid != relid)
+	{
+		numbering.sequence = find_sequence(relid);
+		numbering.relid = relid;
+	}
+	return numbering.sequence;
+}
+
+/*
+ * The value that a sequence has given last, whoever asks.  False: it has given none.  An
+ * error restores the user with the transaction.
+ */
+static bool
+last_value(Oid sequence, int64 *value)
+{
+	LOCAL_FCINFO(call, 1);
+	Oid user;
+	int context;
+
+	InitFunctionCallInfoData(*call, NULL, 1, InvalidOid, NULL, NULL);
+	call->args[0].value = ObjectIdGetDatum(sequence);
+	call->args[0].isnull = false;
+	GetUserIdAndSecContext(&user, &context);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, context | SECURITY_LOCAL_USERID_CHANGE);
+	*value = DatumGetInt64(pg_sequence_last_value(call));
+	SetUserIdAndSecContext(user, context);
+	return !call->isnull;
+}
+
+/*
+ * Is this an id that the sequence of the table has yet to give?  False for a table without a
+ * sequence of its own.
+ */
+bool
+numbering_is_ahead(Oid relid, int64 id)
+{
+	Oid sequence = known_sequence(relid);
+	HeapTuple tuple;
+	bool backwards;
+	int64 last;
+
+	if (!OidIsValid(sequence))
+		return false;
+	tuple = SearchSysCache1(SEQRELID, ObjectIdGetDatum(sequence));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	backwards = ((Form_pg_sequence) GETSTRUCT(tuple))->seqincrement < 0;
+	ReleaseSysCache(tuple);
+	if (!last_value(sequence, &last))
+		return true;
+	return backwards ? id < last : id > last;
+}

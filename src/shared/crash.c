@@ -1,0 +1,312 @@
+/*
+ * crash.c
+ *		What the end of the server tells of the tasks that ran then: which of
+ *		them may have caused it?
+ *
+ * When a process dies, the postmaster ends all others with SIGQUIT and starts the
+ * server again.  An executor that was told to quit has not died: it leaves word
+ * of that in its slot.  Before the postmaster throws shared memory away it reads
+ * the slots: who ran a task and left no word is to blame.  What it found it hands
+ * to the new shared memory, or, if it ends itself, to the next postmaster, in a file.
+ * Without such a file nobody knows anything: the postmaster itself was killed, or the
+ * machine lost power; then every task that was running may be to blame.
+ *
+ * What runs in the postmaster reads plain memory only, takes no lock, and trusts
+ * nothing that it finds.
+ */
+#include "postgres.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "access/parallel.h"
+#include "access/xlog.h"
+#include "catalog/pg_control.h"
+#include "common/controldata_utils.h"
+#include "executor/executor.h"
+#include "libpq/pqsignal.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/interrupt.h"
+#include "storage/fd.h"
+#include "storage/ipc.h"
+#include "storage/proc.h"
+#include "storage/shmem.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "shared/crash.h"
+#include "settings.h"
+
+#define BLAMED_MAX 1024 /* as many as there can be executors */
+
+/* The word that a postmaster leaves for the next. */
+#define WORD_FILE PGSTAT_STAT_PERMANENT_DIRECTORY "/pg_task.end"
+#define WORD_MAGIC 0x50475431
+
+typedef struct Blamed
+{
+	Oid database;
+	TaskRun run;
+} Blamed;
+
+typedef struct Word
+{
+	uint32 magic;
+	bool silent; /* nobody knows anything */
+	uint32 count;
+	Blamed blamed[BLAMED_MAX];
+} Word;
+
+/* In shared memory; written before any process of ours starts. */
+typedef struct Evidence
+{
+	TimestampTz started;		 /* when this shared memory was made */
+	bool asked;					 /* a scheduler has asked */
+	pg_atomic_uint64 last_claim; /* a TimestampTz */
+	Word word;					 /* about what was before */
+} Evidence;
+
+static Evidence *evidence = NULL;
+static Word last_word; /* of the postmaster, about the shared memory before this one */
+static bool has_word = false;
+static SharedExecutor *slots = NULL; /* as the postmaster remembers them */
+static SharedExecutor *watched = NULL;
+
+static shmem_request_hook_type next_request_hook = NULL;
+static shmem_startup_hook_type next_startup_hook = NULL;
+static ExecutorStart_hook_type next_executor_hook = NULL;
+
+/* The postmaster ends: the next one is to know. */
+static void
+write_word(void)
+{
+	size_t size = offsetof(Word, blamed) + last_word.count * sizeof(Blamed);
+	FILE *file = AllocateFile(WORD_FILE, PG_BINARY_W);
+
+	if (file == NULL || fwrite(&last_word, size, 1, file) != 1 || fflush(file) != 0)
+		ereport(LOG,
+				(errcode_for_file_access(), errmsg("could not write file \"%s\": %m", WORD_FILE)));
+	if (file)
+		FreeFile(file);
+}
+
+static void
+read_word(void)
+{
+	size_t head = offsetof(Word, blamed);
+	FILE *file = AllocateFile(WORD_FILE, PG_BINARY_R);
+
+	if (file == NULL)
+		return;
+	has_word = fread(&last_word, head, 1, file) == 1 && last_word.magic == WORD_MAGIC &&
+			   last_word.count <= BLAMED_MAX &&
+			   fread(last_word.blamed, sizeof(Blamed), last_word.count, file) == last_word.count;
+	FreeFile(file);
+	(void) durable_unlink(WORD_FILE, LOG);
+}
+
+/* In the postmaster: shared memory is about to go, and all other processes are gone. */
+static void
+collect_word(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
+{
+	int i;
+
+	/* a start that failed, or was too short, knows no better than the word it was given */
+	if (evidence->asked)
+	{
+		last_word.silent = false;
+		last_word.count = 0;
+	}
+	else
+		last_word = evidence->word;
+	last_word.magic = WORD_MAGIC;
+	last_word.count = Min(last_word.count, BLAMED_MAX);
+	for (i = 0; i < settings_max_executors && last_word.count < BLAMED_MAX; i++)
+	{
+		SharedExecutor *slot = &slots[i];
+		Blamed *blamed = &last_word.blamed[last_word.count];
+
+		if (!slot->in_use || slot->gone || slot->taken == slot->done ||
+			(slot->quit && pg_atomic_read_u32(&slot->workers) == 0))
+			continue;
+		blamed->database = slot->database;
+		blamed->run = slot->ring[slot->done % SHARED_RING].run;
+		last_word.count++;
+	}
+	has_word = true;
+	if (proc_exit_inprogress)
+		write_word();
+}
+
+/*
+ * There is no word.  If this server was at work when it ended, it has crashed; a standby, or the
+ * copy of another server, knows nothing of tasks that it ran.
+ */
+static bool
+has_crashed(void)
+{
+	bool is_valid;
+	ControlFileData *control = get_controlfile(DataDir, &is_valid);
+	bool crashed = is_valid &&
+				   (control->state == DB_IN_PRODUCTION || control->state == DB_IN_CRASH_RECOVERY) &&
+				   access(BACKUP_LABEL_FILE, F_OK) != 0;
+
+	pfree(control);
+	return crashed;
+}
+
+static void
+request_memory(void)
+{
+	if (next_request_hook)
+		next_request_hook();
+	RequestAddinShmemSpace(sizeof(Evidence));
+}
+
+static void
+attach_memory(void)
+{
+	bool found;
+
+	if (next_startup_hook)
+		next_startup_hook();
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	evidence = ShmemInitStruct("pg_task crash", sizeof(Evidence), &found);
+	if (!found)
+	{
+		if (!has_word)
+			read_word();
+		if (!has_word)
+		{
+			last_word.silent = has_crashed();
+			last_word.count = 0;
+		}
+		evidence->started = GetCurrentTimestamp();
+		pg_atomic_init_u64(&evidence->last_claim, (uint64) evidence->started);
+		evidence->asked = false;
+		evidence->word = last_word;
+		has_word = false;
+	}
+	LWLockRelease(AddinShmemInitLock);
+	slots = Shared->executors;
+	if (!IsUnderPostmaster && IsPostmasterEnvironment)
+		on_shmem_exit(collect_word, 0);
+}
+
+/* A scheduler is about to ask of all runs that it knows: what was known is of use from now on. */
+void
+crash_ask(void)
+{
+	evidence->asked = true;
+}
+
+/*
+ * When a task that is claimed at this time of the wall clock was claimed, for its row: no two
+ * claims have the same time, even if that clock is set back.
+ */
+TimestampTz
+crash_claim_time(TimestampTz now)
+{
+	uint64 last = pg_atomic_read_u64(&evidence->last_claim);
+	TimestampTz next;
+
+	do
+		next = Max(now, (TimestampTz) last + 1);
+	while (!pg_atomic_compare_exchange_u64(&evidence->last_claim, &last, (uint64) next));
+	return next;
+}
+
+/*
+ * Was this run, of which nobody has heard since the server started, one that may
+ * have brought the server down?
+ */
+bool
+crash_blames(Oid database, TaskRun run)
+{
+	uint32 i;
+
+	if (run.claimed > evidence->started &&
+		run.claimed <= (TimestampTz) pg_atomic_read_u64(&evidence->last_claim))
+		return false;
+	if (evidence->word.silent)
+		return true;
+	for (i = 0; i < evidence->word.count; i++)
+		if (evidence->word.blamed[i].database == database &&
+			task_same_run(evidence->word.blamed[i].run, run))
+			return true;
+	return false;
+}
+
+/* Another process has died, not this one. */
+static void
+quit(SIGNAL_ARGS)
+{
+	watched->quit = true;
+	SignalHandlerForCrashExit(COMPAT_SIGNAL_PASS);
+}
+
+/* This process runs the tasks of a slot. */
+void
+crash_watch(SharedExecutor *slot)
+{
+	watched = slot;
+	pqsignal(SIGQUIT, quit);
+}
+
+/* A worker that helps an executor dies for the task as well. */
+static void
+leave(void)
+{
+	if (watched)
+		pg_atomic_fetch_sub_u32(&watched->workers, 1);
+	watched = NULL;
+}
+
+static void
+leave_at_exit(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
+{
+	leave();
+}
+
+static void
+quit_worker(SIGNAL_ARGS)
+{
+	leave();
+	SignalHandlerForCrashExit(COMPAT_SIGNAL_PASS);
+}
+
+/* A parallel worker begins to work: is its leader an executor? */
+static void
+start_executor(QueryDesc *query, int flags)
+{
+	static bool asked = false;
+
+	if (IsParallelWorker() && !asked && MyProc->lockGroupLeader)
+	{
+		asked = true;
+		watched = shared_executor_of((int) (MyProc->lockGroupLeader - ProcGlobal->allProcs));
+		if (watched)
+		{
+			pg_atomic_fetch_add_u32(&watched->workers, 1);
+			before_shmem_exit(leave_at_exit, 0);
+			pqsignal(SIGQUIT, quit_worker);
+		}
+	}
+	if (next_executor_hook)
+		next_executor_hook(query, flags);
+	else
+		standard_ExecutorStart(query, flags);
+}
+
+/* Only where the library is preloaded; after shared_define. */
+void
+crash_define(void)
+{
+	next_request_hook = shmem_request_hook;
+	shmem_request_hook = request_memory;
+	next_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = attach_memory;
+	next_executor_hook = ExecutorStart_hook;
+	ExecutorStart_hook = start_executor;
+}

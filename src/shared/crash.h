@@ -1,0 +1,19 @@
+/*
+ * crash.h
+ *		What the end of the server tells of the tasks that ran then.
+ */
+#ifndef PG_TASK_CRASH_H
+#define PG_TASK_CRASH_H
+
+#include "postgres.h"
+
+#include "shared/shared.h"
+#include "shared/task.h"
+
+extern void crash_define(void);
+extern void crash_watch(SharedExecutor *slot);
+extern void crash_ask(void);
+extern TimestampTz crash_claim_time(TimestampTz now);
+extern bool crash_blames(Oid database, TaskRun run);
+
+#endif /* PG_TASK_CRASH_H */

@@ -1,0 +1,160 @@
+/*
+ * hold.c
+ *		Databases that a command needs for itself.
+ *
+ * While a database is held, none of our processes enters it, and those that
+ * are there leave as soon as they can.  A hold ends with its transaction.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/proc.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "compat.h"
+#include "shared/hold.h"
+#include "shared/shared.h"
+
+/* Ask all of a database's processes to go as soon as they can.  The directory lock must be held. */
+static void
+clear_database(Oid database)
+{
+	SharedScheduler *scheduler = shared_scheduler_find(database);
+	int i;
+
+	if (scheduler)
+	{
+		scheduler->leave = true;
+		shared_wake(scheduler->proc);
+	}
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+
+		if (!executor->in_use || executor->database != database)
+			continue;
+		LWLockAcquire(executor->lock, LW_EXCLUSIVE);
+		executor->leave = true;
+		LWLockRelease(executor->lock);
+		shared_wake(executor->proc);
+	}
+}
+
+/* Keep a hold of this process among the others as well, if one of them is free. */
+static void
+move_hold(const SharedHold *mine)
+{
+	SharedHold *vacant = NULL;
+	int i;
+
+	for (i = Shared->nprocs; i < Shared->nprocs + SHARED_HOLDS; i++)
+	{
+		SharedHold *hold = &Shared->holds[i];
+
+		if (hold->database == mine->database && hold->proc == mine->proc)
+			return;
+		if (vacant == NULL && !OidIsValid(hold->database))
+			vacant = hold;
+	}
+	if (vacant == NULL)
+		return;
+	*vacant = *mine;
+	Shared->nholds++;
+}
+
+/*
+ * Keep our processes out of a database until hold_release, or until this process ends.
+ * Every process has a hold of its own, so nobody can take them all.  A transaction that
+ * renames many databases may lose the earlier ones: its locks keep them from others.
+ */
+void
+hold_take(Oid database)
+{
+	SharedHold *hold = &Shared->holds[COMPAT_MY_PROC];
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	if (OidIsValid(hold->database) && hold->database != database)
+		move_hold(hold);
+	Shared->nholds += !OidIsValid(hold->database);
+	hold->database = database;
+	hold->proc = COMPAT_MY_PROC;
+	clear_database(database);
+	LWLockRelease(Shared->directory);
+}
+
+bool
+hold_exists(Oid database)
+{
+	bool held = false;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	for (i = 0; Shared->nholds > 0 && i < Shared->nprocs + SHARED_HOLDS && !held; i++)
+		held = Shared->holds[i].database == database;
+	LWLockRelease(Shared->directory);
+	return held;
+}
+
+/* Does any process of ours that runs no task keep this database busy? */
+static bool
+is_occupied(Oid database)
+{
+	bool occupied;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	occupied = shared_scheduler_find(database) != NULL;
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+
+		if (executor->in_use && !executor->gone && executor->database == database &&
+			executor->taken == executor->done)
+			occupied = true;
+	}
+	LWLockRelease(Shared->directory);
+	return occupied;
+}
+
+/* Wait until none does, but no longer than so many milliseconds. */
+void
+hold_wait(Oid database, int timeout)
+{
+	MonoTime end = clock_plus_ms(clock_mono(), timeout);
+
+	ConditionVariablePrepareToSleep(&Shared->vacated);
+	while (is_occupied(database))
+	{
+		long left = clock_ms_until(clock_mono(), end);
+
+		if (left <= 0)
+			break;
+		/* again, for one may just have been on its way in */
+		LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+		clear_database(database);
+		LWLockRelease(Shared->directory);
+		(void) ConditionVariableTimedSleep(&Shared->vacated, left, PG_WAIT_EXTENSION);
+	}
+	ConditionVariableCancelSleep();
+}
+
+/* Let go of all databases that this process holds. */
+void
+hold_release(void)
+{
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	for (i = 0; i < Shared->nprocs + SHARED_HOLDS; i++)
+	{
+		SharedHold *hold = &Shared->holds[i];
+
+		if (!OidIsValid(hold->database) || hold->proc != COMPAT_MY_PROC)
+			continue;
+		hold->database = InvalidOid;
+		Shared->nholds--;
+	}
+	LWLockRelease(Shared->directory);
+	shared_wake_supervisor();
+}

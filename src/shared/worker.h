@@ -1,0 +1,21 @@
+/*
+ * worker.h
+ *		Processes of pg_task, as the postmaster sees them.
+ */
+#ifndef PG_TASK_WORKER_H
+#define PG_TASK_WORKER_H
+
+#include "postgres.h"
+
+#include "postmaster/bgworker.h"
+
+#include "shared/shared.h"
+
+extern void worker_describe(BackgroundWorker *worker, const char *kind);
+extern BackgroundWorkerHandle *
+worker_start_scheduler(const SharedScheduler *slot, const char *database);
+extern BackgroundWorkerHandle *
+worker_start_executor(const SharedExecutor *slot, const char *database, const char *role);
+extern int worker_slot(Datum arg, uint32 *generation);
+
+#endif /* PG_TASK_WORKER_H */

@@ -1,0 +1,362 @@
+/*
+ * compiled.c
+ *		Keeps apart what is compiled for tasks and for the table's owner.
+ *
+ * A procedural language compiles a function at its first call, under the search
+ * path and the other settings of that moment, and keeps the result for the life of
+ * the process.  In an executor the first call may be a task's.  What the write-back
+ * then calls as the owner of the table must not be what the task made of it.
+ *
+ * Languages keep a compiled function as long as the row in pg_proc is the same:
+ * they compare its xmin and its place.  While the executor acts as the owner, the
+ * row in this process's system cache has another xmin, so a function that a task
+ * has compiled is compiled anew, and the other way round.  The row on disk is never
+ * touched.
+ *
+ * Some functions are kept by the server itself, for longer than a statement: index
+ * expressions with what was inlined into them, support functions of operator
+ * classes, casts, constraints of domains.  Such a function is not inlined here, and is
+ * called through the hook at all times.
+ *
+ * This file knows neither tasks nor tables.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/transam.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_amproc.h"
+#include "catalog/pg_cast.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_constraint.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_language.h"
+#include "catalog/pg_operator.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "pgstat.h"
+#include "utils/fmgroids.h"
+#include "utils/hsearch.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/syscache.h"
+
+#include "compat.h"
+#include "task/compiled.h"
+
+/* No row of pg_proc is so old and so young that this makes it another row of the same place. */
+#define XMIN_FLIP ((TransactionId) 0x80000000)
+
+/* Is a function kept by the server? */
+typedef struct Kept
+{
+	Oid function; /* key */
+	bool kept;
+} Kept;
+
+/* A function whose row in the system cache bears another xmin now. */
+typedef struct Mark
+{
+	Oid function;		/* key */
+	TransactionId xmin; /* the one that it was given */
+} Mark;
+
+static bool acting = false; /* as the owner of the table */
+static Datum era = 1;		/* differs whenever "acting" has changed */
+static HTAB *kept_functions = NULL;
+static bool kept_stale = false; /* something has changed that kept_functions tells of */
+static HTAB *marks = NULL;
+static needs_fmgr_hook_type next_needs_hook = NULL;
+static fmgr_hook_type next_hook = NULL;
+
+static HTAB *
+create_table(const char *name, Size entry_size)
+{
+	HASHCTL control = {.keysize = sizeof(Oid), .entrysize = entry_size, .hcxt = TopMemoryContext};
+
+	return hash_create(name, 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+static bool
+is_domain_constraint(Oid constraint)
+{
+	HeapTuple tuple = SearchSysCache1(CONSTROID, ObjectIdGetDatum(constraint));
+	bool of_domain = false;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		of_domain = OidIsValid(((Form_pg_constraint) GETSTRUCT(tuple))->contypid);
+		ReleaseSysCache(tuple);
+	}
+	return of_domain;
+}
+
+/* Does the server keep, with such an object, what it makes of the object's functions? */
+static bool
+keeps_functions(Form_pg_depend dependency)
+{
+	switch (dependency->classid)
+	{
+		case RelationRelationId: /* indexes and partition keys */
+		case OperatorRelationId:
+		case AccessMethodProcedureRelationId:
+		case CastRelationId:
+		case TypeRelationId:
+			return true;
+		case ConstraintRelationId:
+			return is_domain_constraint(dependency->objid);
+		default:
+			return false;
+	}
+}
+
+static bool
+has_keeper(Oid function)
+{
+	Relation rel = table_open(DependRelationId, AccessShareLock);
+	SysScanDesc scan;
+	ScanKeyData keys[2];
+	HeapTuple tuple;
+	bool found = false;
+
+	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(ProcedureRelationId));
+	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(function));
+	scan = systable_beginscan(rel, DependReferenceIndexId, true, NULL, 2, keys);
+	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
+		found = keeps_functions((Form_pg_depend) GETSTRUCT(tuple));
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+/* Does the server keep what it makes of this function for longer than a statement? */
+static bool
+is_kept(Oid function)
+{
+	Kept *known;
+	bool kept;
+
+	if (kept_stale && kept_functions)
+	{
+		hash_destroy(kept_functions);
+		kept_functions = NULL;
+	}
+	kept_stale = false;
+	if (kept_functions == NULL)
+		kept_functions = create_table("pg_task kept functions", sizeof(Kept));
+	known = hash_search(kept_functions, &function, HASH_FIND, NULL);
+	if (known)
+		return known->kept;
+	kept = has_keeper(function);
+	/* the catalogs may have changed while they were read */
+	if (!kept_stale)
+	{
+		known = hash_search(kept_functions, &function, HASH_ENTER, NULL);
+		known->kept = kept;
+	}
+	return kept;
+}
+
+static Oid
+language_of(Oid function)
+{
+	HeapTuple tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	Oid language = InvalidOid;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		language = ((Form_pg_proc) GETSTRUCT(tuple))->prolang;
+		ReleaseSysCache(tuple);
+	}
+	return language;
+}
+
+static bool
+is_compiled(Oid language)
+{
+	return OidIsValid(language) && language != INTERNALlanguageId && language != ClanguageId;
+}
+
+/* Is this function to be called through the hook?  Then it is not inlined, either. */
+static bool
+needs_hook(Oid function)
+{
+	Oid language;
+
+	if (next_needs_hook && next_needs_hook(function))
+		return true;
+	/* those of the server in language SQL are not kept as text */
+	if (function < FirstNormalObjectId)
+		return false;
+	language = language_of(function);
+	if (!is_compiled(language))
+		return false;
+	if (acting && (language != SQLlanguageId || COMPAT_SQL_IS_KEPT))
+		return true;
+	return is_kept(function);
+}
+
+/* Give the function's row in the system cache another xmin, until compiled_end. */
+static void
+mark(Oid function)
+{
+	HeapTuple tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	Mark *given;
+	bool found;
+
+	if (!HeapTupleIsValid(tuple))
+		return;
+	if (is_compiled(((Form_pg_proc) GETSTRUCT(tuple))->prolang))
+	{
+		TransactionId xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
+
+		if (marks == NULL)
+			marks = create_table("pg_task marks", sizeof(Mark));
+		given = hash_search(marks, &function, HASH_ENTER, &found);
+		if (!found || given->xmin != xmin)
+		{
+			given->xmin = xmin ^ XMIN_FLIP;
+			HeapTupleHeaderSetXmin(tuple->t_data, given->xmin);
+		}
+	}
+	ReleaseSysCache(tuple);
+}
+
+/*
+ * Called before each call of such a function, and of any that has a SET clause or is
+ * SECURITY DEFINER: "state" is the caller's, zero at first.
+ */
+static void
+call(FmgrHookEventType event, FmgrInfo *function, Datum *state)
+{
+	if (event == FHET_START && acting)
+	{
+		mark(function->fn_oid);
+		/* the first call that is counted looks for news of the catalogs, and would lose the mark */
+		function->fn_stats = TRACK_FUNC_ALL;
+	}
+	/* up to 17 a function in language SQL is kept with the call, for the whole transaction */
+	if (event == FHET_START && *state != era)
+	{
+		if (*state != 0 && language_of(function->fn_oid) == SQLlanguageId)
+			function->fn_extra = NULL;
+		*state = era;
+	}
+}
+
+/* With another hook behind ours, each has a state of its own. */
+typedef struct CallState
+{
+	Datum own;
+	Datum next;
+} CallState;
+
+static void
+call_both(FmgrHookEventType event, FmgrInfo *function, Datum *state)
+{
+	CallState *states = (CallState *) DatumGetPointer(*state);
+
+	if (states == NULL)
+	{
+		states = MemoryContextAllocZero(function->fn_mcxt, sizeof(CallState));
+		*state = PointerGetDatum(states);
+	}
+	call(event, function, &states->own);
+	next_hook(event, function, &states->next);
+}
+
+/* From here on as the owner of the table. */
+void
+compiled_begin(void)
+{
+	acting = true;
+	era++;
+}
+
+static void
+unmark(Mark *given)
+{
+	HeapTuple tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(given->function));
+
+	if (!HeapTupleIsValid(tuple))
+		return;
+	if (HeapTupleHeaderGetRawXmin(tuple->t_data) == given->xmin)
+		HeapTupleHeaderSetXmin(tuple->t_data, given->xmin ^ XMIN_FLIP);
+	ReleaseSysCache(tuple);
+}
+
+/* No longer as the owner. */
+void
+compiled_end(void)
+{
+	HASH_SEQ_STATUS status;
+	Mark *given;
+
+	if (!acting)
+		return;
+	if (marks)
+	{
+		hash_seq_init(&status, marks);
+		while ((given = hash_seq_search(&status)) != NULL)
+			unmark(given);
+		hash_destroy(marks);
+		marks = NULL;
+	}
+	acting = false;
+	era++;
+}
+
+/* The same after an error, when catalogs cannot be read: the cache forgets the rows. */
+void
+compiled_abandon(void)
+{
+	HASH_SEQ_STATUS status;
+	Mark *given;
+
+	if (marks)
+	{
+		hash_seq_init(&status, marks);
+		while ((given = hash_seq_search(&status)) != NULL)
+			SysCacheInvalidate(PROCOID,
+							   GetSysCacheHashValue1(PROCOID, ObjectIdGetDatum(given->function)));
+		hash_destroy(marks);
+		marks = NULL;
+	}
+	acting = false;
+	era++;
+}
+
+static void
+catalog_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
+					uint32 hash pg_attribute_unused())
+{
+	kept_stale = true;
+}
+
+static void
+relation_invalidated(Datum arg pg_attribute_unused(), Oid relid pg_attribute_unused())
+{
+	kept_stale = true;
+}
+
+/* Once for a process, before it is connected. */
+void
+compiled_define(void)
+{
+	next_needs_hook = needs_fmgr_hook;
+	needs_fmgr_hook = needs_hook;
+	next_hook = fmgr_hook;
+	fmgr_hook = next_hook ? call_both : call;
+	CacheRegisterRelcacheCallback(relation_invalidated, (Datum) 0);
+	CacheRegisterSyscacheCallback(PROCOID, catalog_invalidated, (Datum) 0);
+	CacheRegisterSyscacheCallback(CONSTROID, catalog_invalidated, (Datum) 0);
+	CacheRegisterSyscacheCallback(OPEROID, catalog_invalidated, (Datum) 0);
+	CacheRegisterSyscacheCallback(AMPROCNUM, catalog_invalidated, (Datum) 0);
+	CacheRegisterSyscacheCallback(CASTSOURCETARGET, catalog_invalidated, (Datum) 0);
+	CacheRegisterSyscacheCallback(TYPEOID, catalog_invalidated, (Datum) 0);
+}

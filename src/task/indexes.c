@@ -1,0 +1,234 @@
+/*
+ * indexes.c
+ *		The indexes of the task table: finds those that are there, creates those
+ *		that are missing.
+ *
+ * An index is known by what it is (columns, expressions, collations, operator
+ * classes, condition), as the catalogs say it, not by its name, its storage or
+ * the text that the server prints, which depends on settings and on columns.
+ *
+ * Everything here is done as the owner of the table (table_become).
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_am_d.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
+#include "commands/defrem.h"
+#include "executor/spi.h"
+#include "nodes/nodeFuncs.h"
+#include "nodes/parsenodes.h"
+#include "parser/parse_utilcmd.h"
+#include "parser/parser.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "task/indexes.h"
+
+/* With so many indexes on the same columns there is not one more. */
+#define LOOKALIKES_MAX 3
+
+static const struct
+{
+	const char *label;
+	bool unique;
+	const char *definition;
+} indexes[] = {
+	{"plan", false,
+	 "(queue COLLATE \"C\", coalesce(max, 2147483647), priority, (role::text), role_id, dt, id)"
+	 " WHERE state = 'PLAN'"},
+	{"work", false, "(id) WHERE state = 'WORK' OR (state = 'PLAN' AND crashed > 0)"},
+	{"active", false,
+	 "(((coalesce(planned, dt) AT TIME ZONE 'UTC') + active))"
+	 " WHERE state = 'PLAN' AND active < interval '100 years'"},
+	{"key", true, "(queue, key) WHERE key IS NOT NULL AND state IN ('PLAN', 'WORK')"},
+};
+
+/* Indexes that are not made again, for what was made was not what was asked for. */
+static struct
+{
+	Oid relid;
+	uint32 which; /* a bit for each */
+} given_up;
+
+/* The statement that creates an index, and what the server understands by it. */
+static IndexStmt *
+analyze_definition(Oid relid, const char *sql)
+{
+	RawStmt *raw = linitial_node(RawStmt, raw_parser(sql, RAW_PARSE_DEFAULT));
+
+	return transformIndexStmt(relid, castNode(IndexStmt, raw->stmt), sql);
+}
+
+/* An expression, or a list of them, that pg_index holds for an index; NULL: none. */
+static Node *
+stored_node(HeapTuple tuple, AttrNumber attribute)
+{
+	bool isnull;
+	Datum value = SysCacheGetAttr(INDEXRELID, tuple, attribute, &isnull);
+
+	return isnull ? NULL : stringToNode(TextDatumGetCString(value));
+}
+
+/* Is this key of an index, a column or one of the expressions left, as it is wanted? */
+static bool
+is_key(Relation rel, Relation index, int number, const IndexElem *elem, List **expressions)
+{
+	AttrNumber column = index->rd_index->indkey.values[number];
+	Oid collation;
+	Oid type;
+
+	if (column != 0)
+	{
+		if (elem->name == NULL || get_attnum(RelationGetRelid(rel), elem->name) != column)
+			return false;
+		type = TupleDescAttr(RelationGetDescr(rel), column - 1)->atttypid;
+		collation = TupleDescAttr(RelationGetDescr(rel), column - 1)->attcollation;
+	}
+	else
+	{
+		Node *expression = linitial(*expressions);
+
+		*expressions = list_delete_first(*expressions);
+		if (elem->expr == NULL || !equal(expression, elem->expr))
+			return false;
+		type = exprType(expression);
+		collation = exprCollation(expression);
+	}
+	if (elem->collation)
+		collation = get_collation_oid(elem->collation, false);
+	return index->rd_indcollation[number] == collation && index->rd_indoption[number] == 0 &&
+		   index->rd_opfamily[number] == get_opclass_family(GetDefaultOpClass(type, BTREE_AM_OID));
+}
+
+/* Has an index the keys, and the condition, that are wanted? */
+static bool
+is_wanted(Relation rel, Relation index, const IndexStmt *wanted)
+{
+	HeapTuple tuple = index->rd_indextuple;
+	List *expressions = (List *) stored_node(tuple, Anum_pg_index_indexprs);
+	ListCell *cell;
+
+	if (index->rd_rel->relam != BTREE_AM_OID || !index->rd_index->indisvalid ||
+		(wanted->unique && !index->rd_index->indisunique) ||
+		index->rd_index->indnkeyatts != list_length(wanted->indexParams) ||
+		!equal(stored_node(tuple, Anum_pg_index_indpred), wanted->whereClause))
+		return false;
+	foreach(cell, wanted->indexParams)
+		if (!is_key(rel, index, foreach_current_index(cell), lfirst_node(IndexElem, cell),
+					&expressions))
+			return false;
+	return true;
+}
+
+/* Is an index on the columns that are wanted, whatever else it is, and be it invalid? */
+static bool
+is_lookalike(Relation rel, Relation index, const IndexStmt *wanted)
+{
+	ListCell *cell;
+
+	if (index->rd_index->indnkeyatts != list_length(wanted->indexParams))
+		return false;
+	foreach(cell, wanted->indexParams)
+	{
+		IndexElem *elem = lfirst_node(IndexElem, cell);
+		AttrNumber column = elem->name ? get_attnum(RelationGetRelid(rel), elem->name) : 0;
+
+		if (index->rd_index->indkey.values[foreach_current_index(cell)] != column)
+			return false;
+	}
+	return true;
+}
+
+/* Has the table a certain index?  *lookalikes is how many are on the same columns. */
+static bool
+has_index(Oid relid, const IndexStmt *wanted, int *lookalikes)
+{
+	Relation rel = relation_open(relid, NoLock);
+	List *all = RelationGetIndexList(rel);
+	bool found = false;
+	ListCell *cell;
+
+	*lookalikes = 0;
+	foreach(cell, all)
+	{
+		Relation index = index_open(lfirst_oid(cell), AccessShareLock);
+
+		*lookalikes += is_lookalike(rel, index, wanted);
+		found = found || is_wanted(rel, index, wanted);
+		index_close(index, AccessShareLock);
+	}
+	relation_close(rel, NoLock);
+	return found;
+}
+
+static void
+create_index(Oid relid, int which, const char *name)
+{
+	char *index = ChooseRelationName(get_rel_name(relid), indexes[which].label, "idx",
+									 get_rel_namespace(relid), false);
+	char *sql = psprintf("CREATE %s INDEX %s ON %s %s", indexes[which].unique ? "UNIQUE" : "",
+						 quote_identifier(index), name, indexes[which].definition);
+	int code = SPI_execute(sql, false, 0);
+
+	if (code < 0)
+		elog(ERROR, "could not execute \"%s\": %s", sql, SPI_result_code_string(code));
+}
+
+/*
+ * Whatever the cause, an index that is made once more at every try would fill the
+ * disk.  The scheduler goes on without it, as slowly as that is.
+ */
+static void
+give_up(Oid relid, int which, const char *name)
+{
+	if (given_up.relid != relid)
+		given_up.which = 0;
+	given_up.relid = relid;
+	given_up.which |= 1U << which;
+	ereport(WARNING,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("an index of the task table %s is not what it was made to be", name),
+			 errdetail("It was to be %s.  It is not made again.", indexes[which].definition),
+			 errhint("Look for event triggers and for invalid indexes, remove them, and reload.")));
+}
+
+/* Make sure that the table, which is locked, has the indexes that our statements need. */
+void
+indexes_complete(Oid relid, const char *name)
+{
+	bool partitioned = get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE;
+	int lookalikes;
+	int i;
+
+	for (i = 0; i < (int) lengthof(indexes); i++)
+	{
+		IndexStmt *wanted;
+
+		/* a unique index would have to contain the partition key */
+		if (indexes[i].unique && partitioned)
+			continue;
+		if (given_up.relid == relid && (given_up.which & (1U << i)) != 0)
+			continue;
+		wanted = analyze_definition(relid, psprintf("CREATE %s INDEX ON %s %s",
+													indexes[i].unique ? "UNIQUE" : "", name,
+													indexes[i].definition));
+		if (has_index(relid, wanted, &lookalikes))
+			continue;
+		if (lookalikes < LOOKALIKES_MAX)
+		{
+			create_index(relid, i, name);
+			CommandCounterIncrement();
+			if (has_index(relid, wanted, &lookalikes))
+				continue;
+		}
+		give_up(relid, i, name);
+	}
+}

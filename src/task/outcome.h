@@ -1,0 +1,28 @@
+/*
+ * outcome.h
+ *		What becomes of a task when a run of it has ended.
+ *
+ * Every function runs inside a transaction of the caller's, as the table's
+ * owner (table_become), with an active snapshot.
+ */
+#ifndef PG_TASK_OUTCOME_H
+#define PG_TASK_OUTCOME_H
+
+#include "postgres.h"
+
+#include "task/rows.h"
+#include "task/table.h"
+#include "shared/task.h"
+
+/* What has expired, or may not run, repeats no sooner than after this, in milliseconds. */
+#define OUTCOME_EXPIRED_PAUSE_MS 1000
+#define OUTCOME_REFUSED_PAUSE_MS 60000
+
+extern bool outcome_done(const TaskTable *table, TaskRun run, const char *role,
+						 const TaskResult *result, bool repeats, bool deletes);
+extern bool outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, bool wait);
+extern bool outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure);
+extern void
+outcome_plan_next(const TaskTable *table, QueueRow row, TimestampTz ended, int pause_ms);
+
+#endif /* PG_TASK_OUTCOME_H */

@@ -1,0 +1,150 @@
+/*
+ * pinned.c
+ *		The settings under which code of the table's owner runs in an executor.
+ *
+ * A task may set what it likes, and so may its role.  Settings that change the
+ * meaning of a statement are, for the owner's triggers, as the configuration file
+ * has them; those that change how values are written or read are as in the role's
+ * session before the task.  search_path is table.c's.
+ *
+ * The variables are compared, for a setting that has not changed must cost nothing.
+ * This file sets nothing by itself: table_become asks, within a nest level.
+ */
+#include "postgres.h"
+
+#include "access/tableam.h"
+#include "access/toast_compression.h"
+#include "commands/trigger.h"
+#include "miscadmin.h"
+#include "parser/parse_expr.h"
+#include "parser/parser.h"
+#include "pgtime.h"
+#include "tsearch/ts_cache.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/bytea.h"
+#include "utils/float.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/xml.h"
+
+#include "compat.h"
+#include "task/pinned.h"
+
+/* Declared in utils/pg_locale.h, which needs the headers of ICU. */
+extern PGDLLIMPORT char *locale_monetary;
+extern PGDLLIMPORT char *locale_numeric;
+extern PGDLLIMPORT char *locale_time;
+
+typedef enum PinType
+{
+	PIN_BOOL,
+	PIN_INT,
+	PIN_TEXT,
+	PIN_POINTER
+} PinType;
+
+typedef struct Pin
+{
+	const char *name;
+	bool of_session; /* as in the session of the role, not as in the configuration file */
+	PinType type;
+	const void *variable;
+	char *wanted;		 /* as text; NULL: not known yet */
+	int number;			 /* what the variable holds then, by its type */
+	const char *text;	 /* a copy, or NULL */
+	const void *pointer; /* an object that stays */
+} Pin;
+
+#define PIN(its_name, session, its_type, address)                                      \
+	{                                                                                  \
+		.name = its_name, .of_session = session, .type = its_type, .variable = address \
+	}
+
+/* clang-format off */
+static Pin pins[] = {
+	/* the meaning of a statement */
+	COMPAT_PIN_STRINGS(PIN)
+	PIN("backslash_quote", false, PIN_INT, &backslash_quote),
+	PIN("transform_null_equals", false, PIN_BOOL, &Transform_null_equals),
+	PIN("array_nulls", false, PIN_BOOL, &Array_nulls),
+	PIN("xmloption", false, PIN_INT, &xmloption),
+	/* which triggers fire */
+	PIN("session_replication_role", false, PIN_INT, &SessionReplicationRole),
+	/* what an error ends */
+	PIN("exit_on_error", false, PIN_BOOL, &ExitOnAnyError),
+	/* what values look like */
+	PIN("DateStyle", true, PIN_INT, &DateStyle),
+	PIN("DateStyle", true, PIN_INT, &DateOrder),
+	PIN("IntervalStyle", true, PIN_INT, &IntervalStyle),
+	PIN("TimeZone", true, PIN_POINTER, &session_timezone),
+	PIN("bytea_output", true, PIN_INT, &bytea_output),
+	PIN("extra_float_digits", true, PIN_INT, &extra_float_digits),
+	PIN("default_text_search_config", true, PIN_TEXT, &TSCurrentConfig),
+	PIN("lc_monetary", true, PIN_TEXT, &locale_monetary),
+	PIN("lc_numeric", true, PIN_TEXT, &locale_numeric),
+	PIN("lc_time", true, PIN_TEXT, &locale_time),
+	PIN("quote_all_identifiers", true, PIN_BOOL, &quote_all_identifiers),
+	/* what an object is made of */
+	PIN("check_function_bodies", true, PIN_BOOL, &check_function_bodies),
+	PIN("default_table_access_method", true, PIN_TEXT, &default_table_access_method),
+	PIN("default_toast_compression", true, PIN_INT, &default_toast_compression),
+};
+/* clang-format on */
+
+static void
+remember(Pin *pin)
+{
+	pin->wanted = MemoryContextStrdup(TopMemoryContext, GetConfigOption(pin->name, false, false));
+	if (pin->type == PIN_BOOL)
+		pin->number = *(const bool *) pin->variable;
+	else if (pin->type == PIN_INT)
+		pin->number = *(const int *) pin->variable;
+	else if (pin->type == PIN_POINTER)
+		pin->pointer = *(const void *const *) pin->variable;
+	else if (*(char *const *) pin->variable)
+		pin->text = MemoryContextStrdup(TopMemoryContext, *(char *const *) pin->variable);
+}
+
+static bool
+differs(const Pin *pin)
+{
+	const char *text;
+
+	switch (pin->type)
+	{
+		case PIN_BOOL:
+			return *(const bool *) pin->variable != (bool) pin->number;
+		case PIN_INT:
+			return *(const int *) pin->variable != pin->number;
+		case PIN_POINTER:
+			return *(const void *const *) pin->variable != pin->pointer;
+		case PIN_TEXT:
+			text = *(char *const *) pin->variable;
+			return (text == NULL) != (pin->text == NULL) || (text && strcmp(text, pin->text) != 0);
+	}
+	return true;
+}
+
+/* Once before an executor is connected, for then the role's settings come, and once after. */
+void
+pinned_define(bool connected)
+{
+	int i;
+
+	for (i = 0; i < (int) lengthof(pins); i++)
+		if (pins[i].of_session == connected)
+			remember(&pins[i]);
+}
+
+/* Set what differs, until the end of the current nest level; in other processes, nothing. */
+void
+pinned_set(void)
+{
+	int i;
+
+	for (i = 0; i < (int) lengthof(pins); i++)
+		if (pins[i].wanted && differs(&pins[i]))
+			(void) set_config_option(pins[i].name, pins[i].wanted, PGC_SUSET, PGC_S_SESSION,
+									 GUC_ACTION_SAVE, true, 0, false);
+}

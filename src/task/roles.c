@@ -1,0 +1,382 @@
+/*
+ * roles.c
+ *		What has to be known of a role before a task is started as it, or before
+ *		somebody may see, change or plan its tasks.
+ *
+ * Rights are asked of the catalogs each time.  The limit of a role is a
+ * setting of it; it is remembered until such settings change.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_db_role_setting.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/hsearch.h"
+#include "utils/inval.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "compat.h"
+#include "task/roles.h"
+#include "settings.h"
+#include "shared/shared.h"
+
+/* The settings of a role, as they were when settings had changed so often. */
+typedef struct RoleEntry
+{
+	Oid role; /* hash key */
+	uint32 settings;
+	SettingsTask values;
+} RoleEntry;
+
+static HTAB *entries = NULL;
+static SettingsTask configured; /* what the configuration says */
+
+/* Of a process that runs tasks: its session user, the row of pg_authid as of the connection ... */
+static Oid session_oid = InvalidOid;
+static FormData_pg_authid session_role;
+static uint32 invalidated = 0; /* ... how often it may have changed since ... */
+static uint32 looked_at = 0;   /* ... and up to which of these times it had not */
+
+/* An integer setting of this name in "name=value"; *result stays if it is another. */
+static void
+take_int(const char *entry, const char *name, int flags, int *result)
+{
+	size_t length = strlen(name);
+	int value;
+
+	if (strncmp(entry, name, length) == 0 && entry[length] == '=' &&
+		parse_int(entry + length + 1, &value, flags, NULL) && value >= 0)
+		*result = value;
+}
+
+/* The zone that a session would have with this setting; *zone stays if that is not valid. */
+static void
+take_timezone(const char *value, pg_tz **zone)
+{
+	int nest_level = NewGUCNestLevel();
+
+	if (set_config_option("TimeZone", value, PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true,
+						  DEBUG1, false) > 0)
+		*zone = session_timezone;
+	AtEOXact_GUC(false, nest_level);
+}
+
+/* Take the settings that matter to tasks out of an array of "name=value". */
+static void
+take_settings(Datum config, SettingsTask *values)
+{
+	static const char backoff[] = "pg_task.backoff=";
+	static const char zone[] = "TimeZone=";
+	Datum *elements;
+	int count;
+	int i;
+
+	deconstruct_array(DatumGetArrayTypeP(config), TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL,
+					  &count);
+	for (i = 0; i < count; i++)
+	{
+		char *entry = TextDatumGetCString(elements[i]);
+		double value;
+
+		take_int(entry, "pg_task.role_executors", 0, &values->max_executors);
+		take_int(entry, "pg_task.active", GUC_UNIT_MS, &values->active);
+		take_int(entry, "pg_task.retry", 0, &values->retry);
+		take_int(entry, "pg_task.delay", GUC_UNIT_MS, &values->delay);
+		if (strncmp(entry, backoff, strlen(backoff)) == 0 &&
+			parse_real(entry + strlen(backoff), &value, 0, NULL) && value >= 0)
+			values->backoff = value;
+		else if (strncmp(entry, zone, strlen(zone)) == 0)
+			take_timezone(entry + strlen(zone), &values->timezone);
+	}
+}
+
+/* What ALTER ROLE ... [IN DATABASE ...] SET says goes over the values. */
+static void
+read_settings(Oid database, Oid role, SettingsTask *values)
+{
+	Relation rel = table_open(DbRoleSettingRelationId, AccessShareLock);
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple tuple;
+
+	ScanKeyInit(&keys[0], Anum_pg_db_role_setting_setdatabase, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(database));
+	ScanKeyInit(&keys[1], Anum_pg_db_role_setting_setrole, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(role));
+	scan = systable_beginscan(rel, DbRoleSettingDatidRolidIndexId, true, NULL, 2, keys);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		bool isnull;
+		Datum config =
+			heap_getattr(tuple, Anum_pg_db_role_setting_setconfig, RelationGetDescr(rel), &isnull);
+
+		if (!isnull)
+			take_settings(config, values);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+}
+
+/* Once for a process, before it is connected. */
+void
+roles_define(void)
+{
+	configured = settings_task();
+}
+
+/*
+ * What is set for the tasks of a role: for the role in this database, for the role,
+ * for the database, for all roles, or in the configuration.
+ */
+SettingsTask
+roles_settings(Oid role)
+{
+	HASHCTL ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(RoleEntry)};
+	uint32 settings = shared_settings(MyDatabaseId, role);
+	RoleEntry *entry;
+	bool found;
+
+	if (entries == NULL)
+		entries = hash_create("pg_task role settings", 16, &ctl, HASH_ELEM | HASH_BLOBS);
+	entry = hash_search(entries, &role, HASH_ENTER, &found);
+	if (!found || entry->settings != settings)
+	{
+		entry->settings = settings - 1; /* in case of an error */
+		entry->values = configured;
+		read_settings(InvalidOid, InvalidOid, &entry->values);
+		read_settings(MyDatabaseId, InvalidOid, &entry->values);
+		read_settings(InvalidOid, role, &entry->values);
+		read_settings(MyDatabaseId, role, &entry->values);
+		entry->settings = settings;
+	}
+	return entry->values;
+}
+
+/*
+ * The upper half of what roles_bind returns: it tells this cluster from others, whose roles have
+ * other oids, for a dump or a replicated row brings theirs along.
+ */
+static uint32
+cluster_tag(void)
+{
+	uint64 identifier = GetSystemIdentifier();
+
+	return (uint32) (identifier ^ (identifier >> 32));
+}
+
+/*
+ * The connection limits of a role and of this database hold for executors, too, counted by
+ * themselves: the server counts client sessions alone, and background processes against no
+ * limit.  Superusers have none.
+ */
+static void
+read_limits(Role *role, Form_pg_authid form)
+{
+	HeapTuple tuple;
+
+	role->limit = role->database_limit = -1;
+	if (form->rolsuper)
+		return;
+	role->limit = form->rolconnlimit;
+	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
+	if (HeapTupleIsValid(tuple))
+	{
+		role->database_limit = ((Form_pg_database) GETSTRUCT(tuple))->datconnlimit;
+		ReleaseSysCache(tuple);
+	}
+}
+
+static int64
+bind_to(Oid role)
+{
+	return OidIsValid(role) ? (int64) (((uint64) cluster_tag() << 32) | role) : 0;
+}
+
+/* What roles_bind has found last: rows come in crowds of one role. */
+static struct
+{
+	bool valid;
+	bool watched;
+	NameData name;
+	int64 id;
+} last_bound;
+
+static void
+roles_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
+				  uint32 hash pg_attribute_unused())
+{
+	last_bound.valid = false;
+}
+
+/* What binds a row to the role that has this name now: its column "role_id".  0: there is none. */
+int64
+roles_bind(const char *name)
+{
+	int64 id;
+
+	if (last_bound.valid && strcmp(NameStr(last_bound.name), name) == 0)
+		return last_bound.id;
+	if (!last_bound.watched)
+		CacheRegisterSyscacheCallback(AUTHOID, roles_invalidated, (Datum) 0);
+	last_bound.watched = true;
+	id = bind_to(get_role_oid(name, true));
+	namestrcpy(&last_bound.name, name);
+	last_bound.id = id;
+	last_bound.valid = true;
+	return id;
+}
+
+static bool
+is_bound(int64 id)
+{
+	return id != 0 && (uint32) ((uint64) id >> 32) == cluster_tag();
+}
+
+/*
+ * The role of a row with this name and "role_id".  A row that is not bound, or comes from
+ * another cluster, is of the role that has its name.  The role may be gone.
+ */
+Oid
+roles_bound(const char *name, int64 id)
+{
+	return is_bound(id) ? (Oid) (uint32) id : get_role_oid(name, true);
+}
+
+/* May a session of "user" act as the role of a row?  Not if it is gone. */
+bool
+roles_may_act(Oid user, const char *name, int64 id)
+{
+	Oid role = roles_bound(name, id);
+
+	return SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)) && compat_may_become(user, role);
+}
+
+/* The role of a row, and whether the row says so; without rights and settings. */
+Role
+roles_find(const char *name, int64 id)
+{
+	Role role = {.oid = roles_bound(name, id), .sqlstate = ERRCODE_UNDEFINED_OBJECT};
+
+	role.name = GetUserNameFromId(role.oid, true);
+	if (role.name)
+		role.id = bind_to(role.oid);
+	else if (is_bound(id))
+		role.error = psprintf("role \"%s\" of the task was dropped", name);
+	else
+		role.error = psprintf("role \"%s\" does not exist", name);
+	role.settled = role.name && role.id == id && strcmp(role.name, name) == 0;
+	return role;
+}
+
+/* Is a row with this name and "role_id" bound to a role that has this name? */
+bool
+roles_settled(const char *name, int64 id)
+{
+	return id != 0 && id == roles_bind(name);
+}
+
+/* May the owner of a task table have tasks run as the role of a row, here and now? */
+Role
+roles_check(Oid owner, const char *name, int64 id)
+{
+	Role role = roles_find(name, id);
+	HeapTuple tuple;
+	bool may_log_in;
+
+	if (!role.settled)
+		return role;
+	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role.oid));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for role %u", role.oid);
+	may_log_in = ((Form_pg_authid) GETSTRUCT(tuple))->rolcanlogin || COMPAT_NOLOGIN_WORKER;
+	read_limits(&role, (Form_pg_authid) GETSTRUCT(tuple));
+	ReleaseSysCache(tuple);
+	role.sqlstate = ERRCODE_INSUFFICIENT_PRIVILEGE;
+	if (!compat_may_become(owner, role.oid))
+		role.error = psprintf("the owner of the task table may not run tasks as role \"%s\"", name);
+	else if (!compat_may_connect(MyDatabaseId, role.oid))
+		role.error = psprintf("role \"%s\" may not connect to this database", name);
+	else if (!may_log_in)
+	{
+		role.sqlstate = ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION;
+		role.error = psprintf("role \"%s\" is not permitted to log in", name);
+	}
+	else
+	{
+		role.settings = roles_settings(role.oid);
+		if (role.settings.max_executors > 0)
+			role.limit = role.limit < 0 ? role.settings.max_executors
+										: Min(role.limit, role.settings.max_executors);
+	}
+	return role;
+}
+
+/* Read pg_authid's row of the session user.  False: there is none. */
+static bool
+read_session_role(FormData_pg_authid *role)
+{
+	HeapTuple tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(session_oid));
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	memcpy(role, GETSTRUCT(tuple), sizeof(*role));
+	ReleaseSysCache(tuple);
+	return true;
+}
+
+/* A row of pg_authid has changed: that of the session user? */
+static void
+role_invalidated(Datum arg pg_attribute_unused(), int cache, uint32 hash)
+{
+	if (hash == 0 || hash == GetSysCacheHashValue1(cache, ObjectIdGetDatum(session_oid)))
+		invalidated++;
+}
+
+/*
+ * Once for a process that runs tasks, when it is connected as this role: remember what the role
+ * is.  False: it has changed since the process began to connect.  By now a
+ * setting of the role ("role") may have made it another current user, which does not count.
+ */
+bool
+roles_watch_session(Oid role)
+{
+	bool same;
+
+	session_oid = role;
+	CacheRegisterSyscacheCallback(AUTHOID, role_invalidated, (Datum) 0);
+	StartTransactionCommand();
+	same = read_session_role(&session_role) && session_role.rolsuper == GetSessionUserIsSuperuser();
+	CommitTransactionCommand();
+	return same;
+}
+
+/*
+ * In a transaction: is the session user another than at the time of the connection?  Whoever
+ * changed its row in pg_authid, by ALTER ROLE, DROP ROLE or otherwise; its password does not
+ * count.
+ */
+bool
+roles_session_changed(void)
+{
+	FormData_pg_authid role;
+	uint32 seen = invalidated;
+
+	if (seen == looked_at)
+		return false;
+	if (!read_session_role(&role) || memcmp(&role, &session_role, sizeof(role)) != 0)
+		return true;
+	looked_at = seen;
+	return false;
+}

@@ -1,0 +1,669 @@
+/*
+ * rows.c
+ *		Every SQL statement on task rows: one function, one statement.
+ *
+ * This room knows neither processes nor latches, and it formats nothing.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+#include "task/rows.h"
+#include "task/rows_sql.h"
+
+/* Free the plans: the table is another, or has changed. */
+void
+queue_forget(void)
+{
+	int i;
+
+	for (i = 0; i < STATEMENTS; i++)
+		statement_forget(&statements[i]);
+}
+
+static uint64
+execute(QueueStatement which, const TaskTable *table, Datum *values, const char *nulls)
+{
+	return statement_execute(&statements[which], table, values, nulls);
+}
+
+/* Three parallel arrays: the ids, attempts and claims of some runs. */
+static void
+run_arrays(const TaskRun *runs, int count, Datum *values)
+{
+	Datum *ids = palloc(count * sizeof(Datum));
+	Datum *attempts = palloc(count * sizeof(Datum));
+	Datum *claimed = palloc(count * sizeof(Datum));
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		ids[i] = Int64GetDatum(runs[i].id);
+		attempts[i] = Int32GetDatum(runs[i].attempt);
+		claimed[i] = TimestampTzGetDatum(runs[i].claimed);
+	}
+	values[0] = statement_array(ids, count, INT8OID);
+	values[1] = statement_array(attempts, count, INT4OID);
+	values[2] = statement_array(claimed, count, TIMESTAMPTZOID);
+}
+
+/* The arguments $1 to $3 of a statement on one run. */
+static void
+run_values(TaskRun run, Datum *values)
+{
+	values[0] = Int64GetDatum(run.id);
+	values[1] = Int32GetDatum(run.attempt);
+	values[2] = TimestampTzGetDatum(run.claimed);
+}
+
+/* The next groups behind one that have waiting rows, in order, with the first row of each. */
+int
+queue_look(const TaskTable *table, const TaskGroup *after, int limit, QueueHead **heads)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum values[6];
+	uint64 count;
+	uint64 i;
+
+	SPI_connect();
+	values[0] = CStringGetTextDatum(after->queue);
+	values[1] = Int32GetDatum(after->max);
+	values[2] = Int32GetDatum(after->priority);
+	values[3] = CStringGetTextDatum(after->role);
+	values[4] = Int64GetDatum(after->role_id);
+	values[5] = Int64GetDatum(limit);
+	count = execute(STATEMENT_LOOK, table, values, NULL);
+	*heads = MemoryContextAllocHuge(caller, Max(count, 1) * sizeof(QueueHead));
+	for (i = 0; i < count; i++)
+	{
+		QueueHead *head = &(*heads)[i];
+
+		head->group.queue = statement_text(caller, i, 1);
+		head->group.max = DatumGetInt32(statement_value(i, 2));
+		head->group.priority = DatumGetInt32(statement_value(i, 3));
+		head->group.role = statement_text(caller, i, 4);
+		head->place.dt = DatumGetTimestampTz(statement_value(i, 5));
+		head->place.id = DatumGetInt64(statement_value(i, 6));
+		head->group.role_id = DatumGetInt64(statement_value(i, 7));
+		head->too_long = DatumGetBool(statement_value(i, 8));
+	}
+	SPI_finish();
+	return (int) count;
+}
+
+/* The places that the last statement returned, in the context "where". */
+static int
+returned_places(MemoryContext where, uint64 count, TaskPlace **places)
+{
+	uint64 i;
+
+	*places = MemoryContextAlloc(where, Max(count, 1) * sizeof(TaskPlace));
+	for (i = 0; i < count; i++)
+	{
+		(*places)[i].dt = DatumGetTimestampTz(statement_value(i, 1));
+		(*places)[i].id = DatumGetInt64(statement_value(i, 2));
+	}
+	return (int) count;
+}
+
+/* The next waiting rows of a group behind a place, in order, whether due or not. */
+int
+queue_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int limit,
+		   TaskPlace **places)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum values[8];
+	int count;
+
+	SPI_connect();
+	values[0] = CStringGetTextDatum(group->queue);
+	values[1] = Int32GetDatum(group->max);
+	values[2] = Int32GetDatum(group->priority);
+	values[3] = CStringGetTextDatum(group->role);
+	values[4] = TimestampTzGetDatum(after.dt);
+	values[5] = Int64GetDatum(after.id);
+	values[6] = Int64GetDatum(limit);
+	values[7] = Int64GetDatum(group->role_id);
+	count = returned_places(caller, execute(STATEMENT_PEEK, table, values, NULL), places);
+	SPI_finish();
+	return count;
+}
+
+static void
+candidate_arrays(const QueueCandidate *candidates, int count, Datum *values)
+{
+	static const Oid types[] = {INT8OID, TEXTOID,	INT4OID, INT4OID,		 TEXTOID,
+								INT4OID, FLOAT8OID, BOOLOID, TIMESTAMPTZOID, INT8OID};
+	Datum *elements[lengthof(types)];
+	int ntypes = lengthof(types);
+	int i;
+
+	for (i = 0; i < ntypes; i++)
+		elements[i] = palloc(count * sizeof(Datum));
+	for (i = 0; i < count; i++)
+	{
+		const TaskGroup *group = candidates[i].group;
+
+		elements[0][i] = Int64GetDatum(candidates[i].place.id);
+		elements[1][i] = CStringGetTextDatum(group->queue);
+		elements[2][i] = Int32GetDatum(group->max);
+		elements[3][i] = Int32GetDatum(group->priority);
+		elements[4][i] = CStringGetTextDatum(group->role);
+		elements[5][i] = Int32GetDatum(candidates[i].pid);
+		elements[6][i] = Float8GetDatum(candidates[i].active / 1000.0);
+		elements[7][i] = BoolGetDatum(candidates[i].apart);
+		elements[8][i] = TimestampTzGetDatum(candidates[i].place.dt);
+		elements[9][i] = Int64GetDatum(group->role_id);
+	}
+	for (i = 0; i < ntypes; i++)
+		values[i < 6 ? i : i + 2] = statement_array(elements[i], count, types[i]);
+}
+
+/*
+ * Claim those of the candidates that still wait where they were seen: they
+ * are WORK, and a new attempt, from the commit on.  What is due is judged by "now";
+ * "claimed" is what tells these runs from others.  In no particular order.
+ */
+int
+queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count, TimestampTz now,
+			TimestampTz claimed, QueueClaim **claims)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum values[13];
+	uint64 found;
+	uint64 i;
+
+	SPI_connect();
+	candidate_arrays(candidates, count, values);
+	values[6] = TimestampTzGetDatum(now);
+	values[7] = CStringGetTextDatum("PLAN");
+	values[12] = TimestampTzGetDatum(claimed);
+	found = execute(table->partitioned ? STATEMENT_CLAIM_PARTITIONED : STATEMENT_CLAIM, table,
+					values, NULL);
+	*claims = MemoryContextAlloc(caller, Max(found, 1) * sizeof(QueueClaim));
+	for (i = 0; i < found; i++)
+	{
+		QueueClaim *claim = &(*claims)[i];
+
+		claim->run.id = DatumGetInt64(statement_value(i, 1));
+		claim->run.attempt = DatumGetInt32(statement_value(i, 2));
+		claim->run.claimed = claimed;
+		claim->timeout = statement_is_null(i, 3) ? -1 : DatumGetInt64(statement_value(i, 3));
+		claim->repeats = DatumGetBool(statement_value(i, 4));
+		claim->deletes = DatumGetBool(statement_value(i, 5));
+		claim->format = statement_text(caller, i, 6);
+		claim->request = statement_text(caller, i, 7);
+		claim->role = statement_text(caller, i, 8);
+		claim->role_id = DatumGetInt64(statement_value(i, 9));
+	}
+	SPI_finish();
+	return (int) found;
+}
+
+/* For qsort and bsearch: ids in order. */
+int
+queue_compare_ids(const void *a, const void *b)
+{
+	int64 left = *(const int64 *) a;
+	int64 right = *(const int64 *) b;
+
+	return left < right ? -1 : left > right;
+}
+
+/* The ids that the last statement returned, in the context "where". */
+static int
+returned_ids(MemoryContext where, uint64 count, int64 **ids)
+{
+	uint64 i;
+
+	*ids = MemoryContextAllocHuge(where, Max(count, 1) * sizeof(int64));
+	for (i = 0; i < count; i++)
+		(*ids)[i] = DatumGetInt64(statement_value(i, 1));
+	return (int) count;
+}
+
+/* The runs that the last statement returned, in the context "where". */
+static int
+returned_runs(MemoryContext where, uint64 count, TaskRun **runs)
+{
+	uint64 i;
+
+	*runs = MemoryContextAllocHuge(where, Max(count, 1) * sizeof(TaskRun));
+	for (i = 0; i < count; i++)
+	{
+		(*runs)[i].id = DatumGetInt64(statement_value(i, 1));
+		(*runs)[i].attempt = DatumGetInt32(statement_value(i, 2));
+		(*runs)[i].claimed = DatumGetTimestampTz(statement_value(i, 3));
+	}
+	return (int) count;
+}
+
+/*
+ * Of these waiting rows, those that nobody has locked, in the order of their ids; they are
+ * locked until the end of the transaction.
+ */
+int
+queue_unlocked(const TaskTable *table, const TaskPlace *places, int count, int64 **ids)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum *elements = palloc((count + 1) * sizeof(Datum));
+	Datum values[2];
+	int i;
+
+	for (i = 0; i < count; i++)
+		elements[i] = Int64GetDatum(places[i].id);
+	SPI_connect();
+	values[0] = statement_array(elements, count, INT8OID);
+	values[1] = CStringGetTextDatum("PLAN");
+	count = returned_ids(caller, execute(STATEMENT_UNLOCKED, table, values, NULL), ids);
+	SPI_finish();
+	qsort(*ids, count, sizeof(int64), queue_compare_ids);
+	return count;
+}
+
+/*
+ * Undo the claim of runs that never began.  Returns those for which that was done: others
+ * are these runs no more, or somebody locks them.
+ */
+int
+queue_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum values[4];
+
+	SPI_connect();
+	run_arrays(runs, count, values);
+	values[3] = CStringGetTextDatum("WORK");
+	count = returned_runs(caller, execute(STATEMENT_RELEASE, table, values, NULL), done);
+	SPI_finish();
+	return count;
+}
+
+/*
+ * Plan again, at once, what was running in a process that is gone, and say why.  Returns
+ * the runs for which that was done, as queue_release does.
+ */
+int
+queue_replan(const TaskTable *table, const TaskRun *runs, int count, const TaskFailure *why,
+			 TaskRun **done)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum values[6];
+
+	SPI_connect();
+	run_arrays(runs, count, values);
+	values[3] = CStringGetTextDatum(why->error);
+	values[4] = CStringGetTextDatum(why->sqlstate);
+	values[5] = CStringGetTextDatum("WORK");
+	count = returned_runs(caller, execute(STATEMENT_REPLAN, table, values, NULL), done);
+	SPI_finish();
+	return count;
+}
+
+static int
+compare_work(const void *a, const void *b)
+{
+	return task_compare_runs(((const QueueWork *) a)->run, ((const QueueWork *) b)->run);
+}
+
+/* What the last statement returned, in the order of the runs. */
+static int
+returned_work(MemoryContext where, uint64 count, QueueWork **rows)
+{
+	uint64 i;
+
+	*rows = MemoryContextAllocHuge(where, Max(count, 1) * sizeof(QueueWork));
+	for (i = 0; i < count; i++)
+	{
+		QueueWork *row = &(*rows)[i];
+
+		row->run.id = DatumGetInt64(statement_value(i, 1));
+		row->run.attempt = DatumGetInt32(statement_value(i, 2));
+		row->run.claimed = DatumGetTimestampTz(statement_value(i, 3));
+		row->queue = statement_text(where, i, 4);
+	}
+	qsort(*rows, count, sizeof(QueueWork), compare_work);
+	return (int) count;
+}
+
+/* Up to "limit" rows that are WORK, whichever. */
+int
+queue_work(const TaskTable *table, int limit, QueueWork **rows)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum values[1] = {Int64GetDatum(limit)};
+	int count;
+
+	SPI_connect();
+	count = returned_work(caller, execute(STATEMENT_WORK, table, values, NULL), rows);
+	SPI_finish();
+	return count;
+}
+
+/* Of these runs, those whose rows still say so, in order. */
+int
+queue_runs(const TaskTable *table, const TaskRun *runs, int count, QueueWork **rows)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum values[4];
+
+	SPI_connect();
+	run_arrays(runs, count, values);
+	values[3] = CStringGetTextDatum("WORK");
+	count = returned_work(caller, execute(STATEMENT_RUNS, table, values, NULL), rows);
+	SPI_finish();
+	return count;
+}
+
+/* The row of this run among those that queue_work or queue_runs returned, or NULL. */
+const QueueWork *
+queue_works(const QueueWork *rows, int count, TaskRun run)
+{
+	QueueWork key = {.run = run};
+
+	return bsearch(&key, rows, count, sizeof(QueueWork), compare_work);
+}
+
+/* The tasks that wait and that the server may have crashed for: to be run apart. */
+int
+queue_apart(const TaskTable *table, int64 **ids)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum values[1] = {CStringGetTextDatum("PLAN")};
+	int count;
+
+	SPI_connect();
+	count = returned_ids(caller, execute(STATEMENT_APART, table, values, NULL), ids);
+	SPI_finish();
+	return count;
+}
+
+/* Up to "limit" waiting tasks that have expired, by their column alone; first who did so first. */
+int
+queue_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum values[2] = {TimestampTzGetDatum(now), Int64GetDatum(limit)};
+	int count;
+
+	SPI_connect();
+	count = returned_places(caller, execute(STATEMENT_EXPIRED, table, values, NULL), places);
+	SPI_finish();
+	return count;
+}
+
+/* Of these candidates those that have expired are GONE. */
+int
+queue_expire(const TaskTable *table, TimestampTz now, const QueueCandidate *candidates, int count,
+			 QueueRow **rows)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum *elements[3] = {palloc(count * sizeof(Datum)), palloc(count * sizeof(Datum)),
+						  palloc(count * sizeof(Datum))};
+	Datum values[5];
+	int i;
+
+	SPI_connect();
+	for (i = 0; i < count; i++)
+	{
+		elements[0][i] = Int64GetDatum(candidates[i].place.id);
+		elements[2][i] = TimestampTzGetDatum(candidates[i].place.dt);
+		elements[1][i] = Float8GetDatum(candidates[i].active / 1000.0);
+	}
+	values[0] = TimestampTzGetDatum(now);
+	values[1] = statement_array(elements[0], count, INT8OID);
+	values[2] = statement_array(elements[1], count, FLOAT8OID);
+	values[3] = CStringGetTextDatum("PLAN");
+	values[4] = statement_array(elements[2], count, TIMESTAMPTZOID);
+	count = (int) execute(STATEMENT_EXPIRE, table, values, NULL);
+	*rows = MemoryContextAlloc(caller, Max(count, 1) * sizeof(QueueRow));
+	for (i = 0; i < count; i++)
+	{
+		(*rows)[i].id = DatumGetInt64(statement_value(i, 1));
+		(*rows)[i].role = statement_text(caller, i, 2);
+	}
+	SPI_finish();
+	return count;
+}
+
+/* When the next of the waiting tasks expires; DT_NOEND when none does. */
+TimestampTz
+queue_expiry(const TaskTable *table)
+{
+	TimestampTz expiry = DT_NOEND;
+
+	SPI_connect();
+	if (execute(STATEMENT_EXPIRY, table, NULL, NULL) > 0)
+		expiry = DatumGetTimestampTz(statement_value(0, 1));
+	SPI_finish();
+	return expiry;
+}
+
+/* Fail a waiting task that cannot be started.  False: it waits no more. */
+bool
+queue_refuse(const TaskTable *table, QueueRow row, const char *error, const char *sqlstate)
+{
+	Datum values[6];
+	bool refused;
+
+	SPI_connect();
+	values[0] = Int64GetDatum(row.id);
+	values[1] = CStringGetTextDatum(error);
+	values[2] = CStringGetTextDatum(sqlstate);
+	values[3] = CStringGetTextDatum(psprintf("ERROR:  %s", error));
+	values[4] = CStringGetTextDatum(row.role);
+	values[5] = CStringGetTextDatum("PLAN");
+	refused = execute(STATEMENT_REFUSE, table, values, NULL) > 0;
+	SPI_finish();
+	return refused;
+}
+
+/* The arguments $1 to $4 of a statement on waiting rows of a group. */
+static void
+group_values(const TaskGroup *group, const int64 *ids, int count, Datum *values)
+{
+	Datum *elements = palloc(count * sizeof(Datum));
+	int i;
+
+	for (i = 0; i < count; i++)
+		elements[i] = Int64GetDatum(ids[i]);
+	values[0] = statement_array(elements, count, INT8OID);
+	values[1] = CStringGetTextDatum("PLAN");
+	values[2] = CStringGetTextDatum(group->role);
+	values[3] = Int64GetDatum(group->role_id);
+}
+
+/* Fail waiting tasks of a group whose role is gone.  Returns how many: others are locked. */
+int
+queue_role_gone(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
+				const char *error, const char *sqlstate)
+{
+	Datum values[7];
+
+	SPI_connect();
+	group_values(group, ids, count, values);
+	values[4] = CStringGetTextDatum(error);
+	values[5] = CStringGetTextDatum(sqlstate);
+	values[6] = CStringGetTextDatum(psprintf("ERROR:  %s", error));
+	count = (int) execute(STATEMENT_ROLE_GONE, table, values, NULL);
+	SPI_finish();
+	return count;
+}
+
+/* Bind waiting tasks of a group to a role, under its name.  Returns how many: others are locked. */
+int
+queue_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
+		   const char *role, int64 role_id)
+{
+	Datum values[6];
+
+	SPI_connect();
+	group_values(group, ids, count, values);
+	values[4] = CStringGetTextDatum(role);
+	values[5] = Int64GetDatum(role_id);
+	count = (int) execute(STATEMENT_BIND, table, values, NULL);
+	SPI_finish();
+	return count;
+}
+
+/* The request of a run, or NULL when the row is no longer that run. */
+char *
+queue_request(const TaskTable *table, TaskRun run)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum values[3];
+	char *request = NULL;
+
+	SPI_connect();
+	run_values(run, values);
+	if (execute(STATEMENT_REQUEST, table, values, NULL) > 0)
+		request = statement_text(caller, 0, 1);
+	SPI_finish();
+	return request;
+}
+
+/* A run is DONE.  False: the row is no longer that run. */
+bool
+queue_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
+{
+	Datum values[7] = {0};
+	char nulls[7] = {' ', ' ', ' ', ' ', ' ', ' ', 'n'};
+	bool finished;
+
+	SPI_connect();
+	run_values(run, values);
+	values[3] = TimestampTzGetDatum(result->start);
+	values[4] = TimestampTzGetDatum(result->stop);
+	values[5] = CStringGetTextDatum(result->response);
+	if (result->notice)
+	{
+		values[6] = CStringGetTextDatum(result->notice);
+		nulls[6] = ' ';
+	}
+	finished = execute(STATEMENT_FINISH, table, values, nulls) > 0;
+	SPI_finish();
+	return finished;
+}
+
+/*
+ * A run ended otherwise.  A task that was stopped stays what it is, and is told
+ * how its run ended.  False: the row is no longer that run.
+ */
+bool
+queue_end(const TaskTable *table, TaskRun run, const TaskResult *result)
+{
+	static const char *const states[] = {
+		[TASK_DONE] = "DONE", [TASK_FAIL] = "FAIL", [TASK_AGAIN] = "PLAN", [TASK_STOPPED] = "STOP"};
+	Datum values[14] = {0};
+	char nulls[14];
+	bool ended;
+
+	SPI_connect();
+	memset(nulls, ' ', sizeof(nulls));
+	run_values(run, values);
+	values[3] = CStringGetTextDatum(states[result->outcome]);
+	values[4] = TimestampTzGetDatum(result->start);
+	values[5] = TimestampTzGetDatum(result->stop);
+	values[6] = CStringGetTextDatum(result->response);
+	values[7] = CStringGetTextDatum(result->error);
+	values[8] = CStringGetTextDatum(result->sqlstate);
+	if (result->notice)
+		values[9] = CStringGetTextDatum(result->notice);
+	else
+		nulls[9] = 'n';
+	values[10] = Int32GetDatum(result->failed ? 1 : 0);
+	values[11] = Int32GetDatum(result->crashed ? 1 : 0);
+	if (result->again != 0)
+		values[12] = TimestampTzGetDatum(result->again);
+	else
+		nulls[12] = 'n';
+	values[13] = CStringGetTextDatum(result->outcome == TASK_STOPPED ? "STOP" : "WORK");
+	ended = execute(STATEMENT_END, table, values, nulls) > 0;
+	SPI_finish();
+	return ended;
+}
+
+/*
+ * What decides whether a run is tried again; its row is locked.  False: it is
+ * that run no more, or somebody locks it and "wait" is false.
+ */
+bool
+queue_retry(const TaskTable *table, TaskRun run, bool wait, QueueRetry *retry)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum values[3];
+	bool found;
+
+	SPI_connect();
+	run_values(run, values);
+	found = execute(wait ? STATEMENT_RETRY : STATEMENT_RETRY_UNLOCKED, table, values, NULL) > 0;
+	if (found)
+	{
+		retry->failed = DatumGetInt32(statement_value(0, 1));
+		retry->crashed = DatumGetInt32(statement_value(0, 2));
+		retry->retry = DatumGetInt32(statement_value(0, 3));
+		retry->backoff = DatumGetFloat8(statement_value(0, 4));
+		retry->delay = DatumGetInt64(statement_value(0, 5));
+		retry->planned = DatumGetTimestampTz(statement_value(0, 6));
+		retry->expires =
+			statement_is_null(0, 7) ? DT_NOEND : DatumGetTimestampTz(statement_value(0, 7));
+		retry->repeats = DatumGetBool(statement_value(0, 8));
+		retry->role = statement_text(caller, 0, 9);
+		retry->role_id = DatumGetInt64(statement_value(0, 10));
+	}
+	SPI_finish();
+	return found;
+}
+
+/* Remove the row of a run that is in a state.  False: the row is no longer that run. */
+bool
+queue_delete(const TaskTable *table, TaskRun run, const char *state)
+{
+	Datum values[4];
+	bool deleted;
+
+	SPI_connect();
+	run_values(run, values);
+	values[3] = CStringGetTextDatum(state);
+	deleted = execute(STATEMENT_DELETE, table, values, NULL) > 0;
+	SPI_finish();
+	return deleted;
+}
+
+/* How a task repeats.  False: it does not, or the row is gone. */
+bool
+queue_repeat(const TaskTable *table, QueueRow row, QueueRepeat *repeat)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum values[2] = {Int64GetDatum(row.id), CStringGetTextDatum(row.role)};
+	bool repeats;
+
+	SPI_connect();
+	repeats = execute(STATEMENT_REPEAT, table, values, NULL) > 0 && !statement_is_null(0, 2);
+	if (repeats)
+	{
+		repeat->dt = DatumGetTimestampTz(statement_value(0, 1));
+		repeat->repeat = MemoryContextAlloc(caller, sizeof(Interval));
+		*repeat->repeat = *DatumGetIntervalP(statement_value(0, 2));
+		repeat->drift = DatumGetBool(statement_value(0, 3));
+		repeat->timezone = statement_text(caller, 0, 4);
+		repeat->role_id = DatumGetInt64(statement_value(0, 5));
+	}
+	SPI_finish();
+	return repeats;
+}
+
+/* Plan the next run of a repeating task: a new row, made from this one. */
+void
+queue_insert_next(const TaskTable *table, QueueRow row, TimestampTz dt)
+{
+	Datum values[3] = {Int64GetDatum(row.id), TimestampTzGetDatum(dt),
+					   CStringGetTextDatum(row.role)};
+
+	SPI_connect();
+	execute(STATEMENT_INSERT_NEXT, table, values, NULL);
+	SPI_finish();
+}

@@ -1,0 +1,195 @@
+/*
+ * schedule.c
+ *		When a repeating task runs next.
+ *
+ * Everything here is a function of its arguments: no clock, no session time
+ * zone, no settings, no SPI.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "common/int.h"
+#include "utils/datetime.h"
+
+#include "task/schedule.h"
+
+/* A retry waits no longer than this, in microseconds. */
+#define RETRY_MAX ((double) USECS_PER_HOUR)
+
+/* Retries of tasks that failed together are spread over this part of the wait. */
+#define RETRY_JITTER 0.1
+
+/* Add months to a broken-down time; the day is clipped to the month's length. */
+static bool
+add_months(struct pg_tm *tm, int64 months)
+{
+	int64 month = (int64) tm->tm_year * MONTHS_PER_YEAR + (tm->tm_mon - 1) + months;
+	int64 year = month / MONTHS_PER_YEAR;
+
+	month %= MONTHS_PER_YEAR;
+	if (month < 0)
+	{
+		month += MONTHS_PER_YEAR;
+		year--;
+	}
+	if (year > JULIAN_MAXYEAR || year < JULIAN_MINYEAR)
+		return false;
+	tm->tm_year = (int) year;
+	tm->tm_mon = (int) month + 1;
+	tm->tm_mday = Min(tm->tm_mday, day_tab[isleap(tm->tm_year)][tm->tm_mon - 1]);
+	return true;
+}
+
+static bool
+add_days(struct pg_tm *tm, int64 days)
+{
+	int64 julian = date2j(tm->tm_year, tm->tm_mon, tm->tm_mday) + days;
+
+	if (julian < 0 || julian > PG_INT32_MAX)
+		return false;
+	j2date((int) julian, &tm->tm_year, &tm->tm_mon, &tm->tm_mday);
+	return true;
+}
+
+/*
+ * *result = from + times * interval, in the zone: first the months, then the
+ * days, both on the wall clock, then the time, in physical seconds.  That is
+ * what "timestamptz + interval" does in a session of that zone.  False when
+ * the result is out of range.
+ */
+bool
+schedule_add(TimestampTz from, const Interval *interval, int64 times, pg_tz *zone,
+			 TimestampTz *result)
+{
+	TimestampTz moment = from;
+	int64 months;
+	int64 days;
+	int64 time;
+
+	if (pg_mul_s64_overflow(interval->month, times, &months) ||
+		pg_mul_s64_overflow(interval->day, times, &days) ||
+		pg_mul_s64_overflow(interval->time, times, &time))
+		return false;
+	if (months > PG_INT32_MAX || months < -PG_INT32_MAX || days > PG_INT32_MAX ||
+		days < -PG_INT32_MAX)
+		return false;
+	if (months != 0 || days != 0)
+	{
+		struct pg_tm tm;
+		fsec_t fsec;
+		int offset;
+
+		if (timestamp2tm(moment, &offset, &tm, &fsec, NULL, zone) != 0)
+			return false;
+		if (!add_months(&tm, months) || !add_days(&tm, days))
+			return false;
+		offset = DetermineTimeZoneOffset(&tm, zone);
+		if (tm2timestamp(&tm, fsec, &offset, &moment) != 0)
+			return false;
+	}
+	if (pg_add_s64_overflow(moment, time, &moment) || !IS_VALID_TIMESTAMP(moment))
+		return false;
+	*result = moment;
+	return true;
+}
+
+/* About how long an interval is, in microseconds. */
+static double
+rough_length(const Interval *interval)
+{
+	return (double) interval->time +
+		   ((double) interval->day + interval->month * (DAYS_PER_YEAR / MONTHS_PER_YEAR)) *
+			   (double) USECS_PER_DAY;
+}
+
+/*
+ * The first planned + n * repeat (n > 0) that is later than "now".  Guesses n
+ * from the interval's rough length, then corrects it: month lengths and clock
+ * changes shift it by a few per cent at most.
+ */
+static bool
+next_planned(TimestampTz planned, const Interval *repeat, TimestampTz now, pg_tz *zone,
+			 TimestampTz *next)
+{
+	double length = rough_length(repeat);
+	double behind = (double) now - (double) planned;
+	int64 low = 0;
+	int64 high = 1;
+	TimestampTz moment;
+
+	if (length < 1)
+		return false;
+	if (behind > length)
+	{
+		low = (int64) (behind / length * 0.9);
+		if (low > 0 && (!schedule_add(planned, repeat, low, zone, &moment) || moment > now))
+			low = 0;
+		high = low + 1;
+	}
+	/* low is not later than now; double the step until high is, or is out of range */
+	while (schedule_add(planned, repeat, high, zone, &moment) && moment <= now)
+		if (pg_add_s64_overflow(high, high - low, &high))
+			return false;
+	while (high - low > 1)
+	{
+		int64 middle = low + (high - low) / 2;
+
+		if (!schedule_add(planned, repeat, middle, zone, &moment) || moment > now)
+			high = middle;
+		else
+			low = middle;
+	}
+	return schedule_add(planned, repeat, high, zone, next);
+}
+
+/*
+ * When a task that was planned at "planned" and ended at "ended" runs next.
+ * With drift, at the first planned + n * repeat after "now": what was missed
+ * is skipped.  Without, one interval after the end, or at "now" if that is later.  False when there
+ * is no such time: infinite, out of range, or an interval that goes nowhere.
+ */
+bool
+schedule_next(TimestampTz planned, const Interval *repeat, bool drift, TimestampTz ended,
+			  TimestampTz now, pg_tz *zone, TimestampTz *next)
+{
+	if (!drift)
+	{
+		if (!schedule_add(ended, repeat, 1, zone, next) || *next <= ended)
+			return false;
+		*next = Max(*next, now);
+		return true;
+	}
+	if (TIMESTAMP_NOT_FINITE(planned))
+		return false;
+	return next_planned(planned, repeat, now, zone, next) && *next > planned;
+}
+
+/*
+ * May a task be planned for this moment?  Later, with "active" added, it might be out of
+ * the range of timestamps, and the index of what expires could not hold it.
+ */
+bool
+schedule_in_range(TimestampTz moment)
+{
+	int64 days = date2j(SCHEDULE_LAST_YEAR, 1, 1) - POSTGRES_EPOCH_JDATE;
+
+	return moment < days * USECS_PER_DAY;
+}
+
+/*
+ * How long the retry of this number (the first is 1) waits, in microseconds:
+ * delay * backoff^(retry - 1), and up to a tenth more, at most one hour.
+ * "random" is between 0 and 1.  What would exceed an hour is spread in front of it.
+ */
+int64
+schedule_retry(int64 delay, double backoff, int retry, double random)
+{
+	double wait = (double) delay * pow(backoff, retry - 1);
+
+	if (delay == 0)
+		return 0;
+	if (!(wait < RETRY_MAX)) /* infinite, or not a number, too */
+		return (int64) (RETRY_MAX * (1 - RETRY_JITTER * random));
+	return (int64) Min(wait * (1 + RETRY_JITTER * random), RETRY_MAX);
+}
