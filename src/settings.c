@@ -2,7 +2,7 @@
  * settings.c
  *		All settings of pg_task, with their check hooks.
  *
- * This room knows names, units and ranges.  It touches neither shared memory
+ * This file knows names, units and ranges.  It touches neither shared memory
  * nor SPI, and it never decides what a setting means for a running process.
  */
 #include "postgres.h"

@@ -7,7 +7,7 @@
  * cannot be undone at all, the state of a library that the task had loaded, or
  * caches that have grown large, costs a new process.
  *
- * This room knows neither tasks nor slots.
+ * This file knows neither tasks nor slots.
  */
 #include "postgres.h"
 
@@ -163,7 +163,8 @@ cleanup_define(void)
 	RegisterXactCallback(transaction_ends, NULL);
 }
 
-/* Within a transaction: drop all temporary objects; what a catalog keeps apart needs a snapshot. */
+/* Within a transaction: drop all temporary objects; what a catalog keeps apart needs a snapshot.
+ */
 static void
 drop_temporary(void)
 {

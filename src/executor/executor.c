@@ -14,7 +14,7 @@
  * It carries a fence (the attempt it started and the time of its claim): when the row
  * is no longer that run, everything is rolled back.
  *
- * This room schedules nothing and looks at no slot but its own.
+ * This file schedules nothing and looks at no slot but its own.
  */
 #include "postgres.h"
 
@@ -68,7 +68,7 @@ PGDLLEXPORT void pg_task_executor_main(Datum arg);
 #define ARRIVAL_MS 1000
 
 /* A run that was in the way of others, or they in its, is begun anew so often. */
-#define RERUNS 5
+#define MAX_CONFLICT_RETRIES 5
 
 
 static SharedExecutor *me = NULL;
@@ -82,7 +82,7 @@ static ResultText notices;		 /* of the task in hand, in its context */
 static LocalTransactionId first_transaction = 0; /* that its request began in; 0: none */
 static bool committed = false;					 /* the request has committed by itself */
 static bool row_lost = false;					 /* the row is that run no more */
-static bool soiled = false;						 /* the session cannot be cleaned any more */
+static bool session_dirty = false;				 /* the session cannot be cleaned any more */
 static bool block_refused = false; /* the last run failed, for it must not be in a block of ours */
 static bool without_block = false; /* so it is run without one */
 
@@ -99,7 +99,7 @@ leave_failure(int sqlstate, const char *error)
 
 /* Somebody wants this process to end. */
 static void
-terminate(SIGNAL_ARGS)
+handle_terminate(SIGNAL_ARGS)
 {
 	terminated = true;
 	die(COMPAT_SIGNAL_PASS);
@@ -117,7 +117,7 @@ is_cancelled(void)
  * that it has marked: if that has ended meanwhile, the next one goes on.
  */
 static void
-cancel(SIGNAL_ARGS)
+handle_cancel(SIGNAL_ARGS)
 {
 	bool sent = me->cancel_sent;
 
@@ -170,21 +170,21 @@ report_task(MonoTime started)
 {
 	MonoTime now = clock_mono();
 	SharedTask *task;
-	bool tell;
-	bool apart;
+	bool notify;
+	bool isolated;
 
 	LWLockAcquire(me->lock, LW_EXCLUSIVE);
 	task = &me->ring[me->done % SHARED_RING];
-	apart = task->apart;
+	isolated = task->isolated;
 	task->elapsed = (uint32) Min(now.us - started.us, PG_UINT32_MAX);
 	me->done++;
 	me->idle_since = now;
-	tell = task->tell || me->done == me->tell_at || me->done == me->assigned;
+	notify = task->notify || me->done == me->notify_at || me->done == me->assigned;
 	LWLockRelease(me->lock);
-	if (tell)
+	if (notify)
 		shared_scheduler_wake(me->database);
-	if (apart)
-		turns_apart_ended();
+	if (isolated)
+		arbiter_isolated_ended();
 }
 
 /* The task's own timeout, else the setting: the whole run counts, however often it is begun. */
@@ -200,7 +200,7 @@ set_deadline(const SharedTask *task)
 static void
 look_up_table(Oid relid)
 {
-	queue_forget();
+	rows_forget_plans();
 	/* the look-up may fail: what it replaces is gone by then */
 	table_free(table);
 	table = NULL;
@@ -270,7 +270,7 @@ write_back(const SharedTask *task, TaskResult *result)
 		written =
 			outcome_done(table, task->run, task->role_name, result, task->repeats, task->deletes);
 	else if (result->outcome == TASK_STOPPED)
-		written = queue_end(table, task->run, result);
+		written = row_end(table, task->run, result);
 	else
 		written = outcome_failed(table, task->run, result, true);
 	PopActiveSnapshot();
@@ -317,7 +317,7 @@ read_request(const SharedTask *task)
 	find_table(task);
 	table_become(table->owner, &scope);
 	PushActiveSnapshot(GetTransactionSnapshot());
-	request = queue_request(table, task->run);
+	request = row_request(table, task->run);
 	PopActiveSnapshot();
 	table_return(&scope);
 	/* the request is the first to take a snapshot in its transaction */
@@ -364,7 +364,7 @@ check_own_row(const SharedTask *task, TimestampTz started)
 	find_table(task);
 	table_become(table->owner, &scope);
 	PushActiveSnapshot(GetTransactionSnapshot());
-	is_run = queue_request(table, task->run) != NULL;
+	is_run = row_request(table, task->run) != NULL;
 	PopActiveSnapshot();
 	table_return(&scope);
 	if (is_run)
@@ -503,7 +503,7 @@ write_failure(const SharedTask *task, ErrorData *error, const char *request, Tim
 
 /* Another process is to run the task: it is not its fault, as if this one had been terminated. */
 static void
-hand_back(void)
+return_task(void)
 {
 	terminated = true;
 	proc_exit(1);
@@ -514,10 +514,10 @@ hand_back(void)
  * is told is why the task failed; why that could not be written stands in the log.
  */
 static void
-give_up(const ErrorData *error)
+leave_to_scheduler(const ErrorData *error)
 {
 	if (geterrcode() == ERRCODE_TABLE_CHANGED)
-		hand_back();
+		return_task();
 	EmitErrorReport();
 	FlushErrorState();
 	leave_failure(error->sqlerrcode, error->message ? error->message : "");
@@ -613,7 +613,7 @@ run_once(const SharedTask *task, char **request, TimestampTz started)
  * chance, for the other may be a task that does the same.
  */
 static void
-give_way(int reruns)
+wait_after_conflict(int reruns)
 {
 	long pause = (long) ((1 << reruns) * (1 + pg_prng_double(&pg_global_prng_state)));
 
@@ -633,17 +633,17 @@ is_collision(const ErrorData *error)
  * committed; so is one that must not be in a block.  The session is cleaned before.
  */
 static bool
-begins_anew(const SharedTask *task, const ErrorData *error, int *reruns)
+retry_on_conflict(const SharedTask *task, const ErrorData *error, int *reruns)
 {
-	if (!block_refused && (!is_collision(error) || *reruns >= RERUNS))
+	if (!block_refused && (!is_collision(error) || *reruns >= MAX_CONFLICT_RETRIES))
 		return false;
 	if (committed || deadline_passed() || is_cancelled())
 		return false;
-	soiled |= !cleanup_session(me->role);
+	session_dirty |= !cleanup_session(me->role);
 	show_task(task);
 	without_block |= block_refused;
 	if (!block_refused)
-		give_way((*reruns)++);
+		wait_after_conflict((*reruns)++);
 	return true;
 }
 
@@ -659,9 +659,9 @@ run_task(const SharedTask *task)
 	row_lost = without_block = false;
 	do
 		error = run_once(task, &request, started);
-	while (error && begins_anew(task, error, &reruns));
+	while (error && retry_on_conflict(task, error, &reruns));
 	if (error && error->sqlerrcode == ERRCODE_TABLE_CHANGED)
-		hand_back();
+		return_task();
 	if (error)
 	{
 		PG_TRY();
@@ -670,13 +670,13 @@ run_task(const SharedTask *task)
 		}
 		PG_CATCH();
 		{
-			give_up(error);
+			leave_to_scheduler(error);
 		}
 		PG_END_TRY();
 	}
 	/* the row was locked while the fence was tried: perhaps it could not be claimed therefore */
 	if (row_lost || is_cancelled())
-		shared_scheduler_note(me->database, InvalidOid, NULL, 0, SHARED_LOOK);
+		shared_scheduler_hint(me->database, InvalidOid, NULL, 0, SHARED_SCAN);
 	debug_query_string = NULL;
 }
 
@@ -688,7 +688,7 @@ clean_up(void)
 
 	settings_task_id = SETTINGS_NO_TASK;
 	QueryCancelPending = false;
-	clean = cleanup_session(me->role) && !soiled && !hooks_loaded();
+	clean = cleanup_session(me->role) && !session_dirty && !hooks_loaded();
 	pgstat_report_activity(STATE_IDLE, NULL);
 	MemoryContextSwitchTo(TopMemoryContext);
 	MemoryContextReset(task_context);
@@ -739,7 +739,7 @@ preload_libraries(void)
 }
 
 static void
-attach(Datum arg)
+attach_executor(Datum arg)
 {
 	uint32 generation;
 	int slot = worker_slot(arg, &generation);
@@ -781,10 +781,10 @@ pg_task_executor_main(Datum arg)
 	bool clean;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, terminate);
-	pqsignal(SIGINT, cancel);
+	pqsignal(SIGTERM, handle_terminate);
+	pqsignal(SIGINT, handle_cancel);
 	BackgroundWorkerUnblockSignals();
-	attach(arg);
+	attach_executor(arg);
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();

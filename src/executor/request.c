@@ -10,7 +10,7 @@
  * Each statement goes through a portal, from PortalStart to
  * PortalRun, so procedures may commit and VACUUM may have its transactions.
  *
- * This room does not know the task table.
+ * This file does not know the task table.
  */
 #include "postgres.h"
 

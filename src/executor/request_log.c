@@ -7,7 +7,7 @@
  * tools that read logs understand them.  The server fills user and database into a line of the
  * log for client sessions alone; a context line says them here.
  *
- * This room runs nothing.
+ * This file runs nothing.
  */
 #include "postgres.h"
 

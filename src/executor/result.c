@@ -2,7 +2,7 @@
  * result.c
  *		Formats rows and errors as text.
  *
- * Rows are formatted as they come and never stored.  This room runs nothing
+ * Rows are formatted as they come and never stored.  This file runs nothing
  * and knows no task row; limits are given to it.
  */
 #include "postgres.h"

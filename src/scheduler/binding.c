@@ -67,7 +67,7 @@ binding_add(const TaskGroup *group)
 
 /* A scan found these groups: rows that are not due yet follow their role, too. */
 void
-binding_look(const QueueHead *heads, int count)
+binding_look(const GroupHead *heads, int count)
 {
 	const TaskGroup *last = NULL; /* most groups have the role of the one before */
 	bool settled = true;
@@ -116,7 +116,7 @@ static int
 next_ids(const TaskTable *table, BindingGroup *group, int limit, MonoTime now, int64 **ids)
 {
 	TaskPlace *places;
-	int found = queue_peek(table, &group->key, group->after, limit, &places);
+	int found = rows_peek(table, &group->key, group->after, limit, &places);
 	int count = 0;
 	int i;
 
@@ -124,9 +124,9 @@ next_ids(const TaskTable *table, BindingGroup *group, int limit, MonoTime now, i
 	for (i = 0; i < found; i++)
 	{
 		group->after = places[i];
-		if (aside_has(places[i], now))
+		if (refused_has(places[i], now))
 			continue;
-		aside_add(ASIDE_BINDING, places[i]);
+		refused_add(REFUSED_BINDING, places[i]);
 		(*ids)[count++] = places[i].id;
 	}
 	return found > 0 ? count : -1;
@@ -142,10 +142,10 @@ write_first(const TaskTable *table, int limit, MonoTime now)
 	int count = role.settled ? -1 : next_ids(table, group, limit, now, &ids);
 
 	if (count > 0 && role.error)
-		(void) queue_role_gone(table, &group->key, ids, count, role.error,
-							   pstrdup(unpack_sql_state(role.sqlstate)));
+		(void) rows_fail_role_gone(table, &group->key, ids, count, role.error,
+								   pstrdup(unpack_sql_state(role.sqlstate)));
 	else if (count > 0)
-		(void) queue_bind(table, &group->key, ids, count, role.name, role.id);
+		(void) rows_bind(table, &group->key, ids, count, role.name, role.id);
 	if (count < 0)
 		forget_first();
 	return Max(count, 0);
@@ -158,7 +158,7 @@ write_first(const TaskTable *table, int limit, MonoTime now)
 bool
 binding_write(const TaskTable *table, MonoTime now)
 {
-	int left = aside_singly(ASIDE_BINDING) ? 1 : BATCH_ROWS;
+	int left = refused_singly(REFUSED_BINDING) ? 1 : BATCH_ROWS;
 	int groups;
 
 	for (groups = 0; groups < BATCH_GROUPS && left > 0 && pending != NIL; groups++)

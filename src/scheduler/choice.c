@@ -3,7 +3,7 @@
  *		Which tasks start now, in which order, and on which executors.
  *
  * What was chosen counts as running in its queue until it is handed out and
- * finished, or dropped.  This room claims nothing.
+ * finished, or dropped.  This file claims nothing.
  */
 #include "postgres.h"
 
@@ -22,7 +22,7 @@
 #define UNLOCKED_SHARE 4
 #define REST_MS 10
 
-QueueCandidate choice_candidates[CHOICE_MAX];
+Candidate choice_candidates[CHOICE_MAX];
 Choice choice_list[CHOICE_MAX];
 int choice_count = 0;
 
@@ -30,16 +30,16 @@ int choice_count = 0;
  * Tasks that wait and that the server may have crashed for, in the order of their ids:
  * they run one at a time, each with an executor of its own.
  */
-static int64 *apart = NULL;
-static int apart_count = 0;
-static bool waits_apart = false; /* one of them was passed over since */
+static int64 *isolated = NULL;
+static int isolated_count = 0;
+static bool waits_isolated = false; /* one of them was passed over since */
 
 static MonoTime locked_not_before = {0}; /* no locked rows are looked for */
 
 /* Groups of roles of which many tasks in a row were found locked; good for one round. */
 typedef struct Suspect
 {
-	WaitingGroup *group;
+	QueueGroup *group;
 	Oid role;
 } Suspect;
 
@@ -48,32 +48,33 @@ static int suspect_count = 0;
 static bool suspect_left = false; /* there are more, or they were not tried */
 
 void
-choice_set_apart(const int64 *ids, int count)
+choice_set_isolated(const int64 *ids, int count)
 {
-	if (apart)
-		pfree(apart);
-	apart = NULL;
-	apart_count = 0;
-	waits_apart = false;
+	if (isolated)
+		pfree(isolated);
+	isolated = NULL;
+	isolated_count = 0;
+	waits_isolated = false;
 	if (count == 0)
 		return;
-	apart = MemoryContextAllocHuge(TopMemoryContext, count * sizeof(int64));
-	apart_count = count;
-	memcpy(apart, ids, count * sizeof(int64));
-	qsort(apart, count, sizeof(int64), queue_compare_ids);
+	isolated = MemoryContextAllocHuge(TopMemoryContext, count * sizeof(int64));
+	isolated_count = count;
+	memcpy(isolated, ids, count * sizeof(int64));
+	qsort(isolated, count, sizeof(int64), rows_compare_ids);
 }
 
 /* Was one passed over because another one runs? */
 bool
-choice_waits_apart(void)
+choice_waits_isolated(void)
 {
-	return waits_apart;
+	return waits_isolated;
 }
 
 static bool
-runs_apart(int64 id)
+is_suspect(int64 id)
 {
-	return apart_count > 0 && bsearch(&id, apart, apart_count, sizeof(int64), queue_compare_ids);
+	return isolated_count > 0 &&
+		   bsearch(&id, isolated, isolated_count, sizeof(int64), rows_compare_ids);
 }
 
 /*
@@ -81,28 +82,28 @@ runs_apart(int64 id)
  * them.  Returns how many.
  */
 static int
-refuse(WaitingGroup *group, const Role *role, int limit, ClockNow now)
+fail_tasks(QueueGroup *group, const Role *role, int limit, ClockNow now)
 {
 	int count = 0;
 	TaskPlace place;
 
-	while (count < limit && waiting_due(group, now))
+	while (count < limit && groups_due_now(group, now))
 	{
 		place = group->places[group->next];
-		if (!aside_has(place, now.mono) &&
+		if (!refused_has(place, now.mono) &&
 			!unstarted_refuse(place, group->key.role, role->error, role->sqlstate, true))
 			break;
-		(void) waiting_drop(group, now, &place);
+		(void) groups_drop(group, now, &place);
 		count++;
 	}
 	return count;
 }
 
-/* Is this row among those that queue_unlocked returned? */
+/* Is this row among those that rows_unlocked returned? */
 static bool
 is_among(const int64 *ids, int count, int64 id)
 {
-	return bsearch(&id, ids, count, sizeof(int64), queue_compare_ids) != NULL;
+	return bsearch(&id, ids, count, sizeof(int64), rows_compare_ids) != NULL;
 }
 
 /*
@@ -110,10 +111,10 @@ is_among(const int64 *ids, int count, int64 id)
  * are not due, are remembered.
  */
 static void
-read_locked(const TaskTable *table, WaitingGroup *group, ClockNow now)
+read_locked(const TaskTable *table, QueueGroup *group, ClockNow now)
 {
 	TaskPlace *places;
-	int count = queue_peek(table, &group->key, group->mark, UNLOCKED_MAX, &places);
+	int count = rows_peek(table, &group->key, group->mark, UNLOCKED_MAX, &places);
 	TaskPlace *tried = palloc((count + 1) * sizeof(TaskPlace));
 	TaskPlace mark = count > 0 ? places[count - 1] : group->mark;
 	int64 *ids;
@@ -126,16 +127,16 @@ read_locked(const TaskTable *table, WaitingGroup *group, ClockNow now)
 		tried[ntried++] = places[i];
 	if (group->head.dt <= now.wall)
 		tried[ntried++] = group->head;
-	nids = queue_unlocked(table, tried, ntried, &ids);
+	nids = rows_unlocked(table, tried, ntried, &ids);
 	if (group->head.dt <= now.wall && is_among(ids, nids, group->head.id))
 	{
-		waiting_unlocked(group);
+		groups_unlocked(group);
 		return;
 	}
 	for (i = 0; i < count; i++)
 		if (places[i].dt > now.wall || is_among(ids, nids, places[i].id))
 			places[kept++] = places[i];
-	waiting_read_unlocked(group, places, kept, mark, count < UNLOCKED_MAX);
+	groups_read_unlocked(group, places, kept, mark, count < UNLOCKED_MAX);
 }
 
 /* When locked rows are looked for again, after that was done from a time on. */
@@ -151,16 +152,16 @@ rest_after(MonoTime begun, MonoTime now)
 static void
 read_groups(const TaskTable *table, ClockNow now)
 {
-	WaitingGroup *group;
+	QueueGroup *group;
 
-	while ((group = waiting_unread(now)) != NULL)
+	while ((group = groups_unread(now)) != NULL)
 	{
 		TaskPlace *places;
 		int count;
 
 		if (group->locked && clock_is_before(now.mono, locked_not_before))
 		{
-			waiting_rest(group, locked_not_before);
+			groups_rest(group, locked_not_before);
 			continue;
 		}
 		if (group->locked)
@@ -171,8 +172,8 @@ read_groups(const TaskTable *table, ClockNow now)
 			locked_not_before = rest_after(begun, clock_mono());
 			continue;
 		}
-		count = queue_peek(table, &group->key, group->mark, PEEK_MAX, &places);
-		waiting_read(group, places, count, PEEK_MAX);
+		count = rows_peek(table, &group->key, group->mark, PEEK_MAX, &places);
+		groups_read(group, places, count, PEEK_MAX);
 		pfree(places);
 	}
 }
@@ -203,7 +204,7 @@ find_blocked(List *blocked, const char *name)
 }
 
 static List *
-block(List *blocked, const Role *role, const char *name, bool rests)
+add_blocked(List *blocked, const Role *role, const char *name, bool rests)
 {
 	Blocked *entry = palloc0(sizeof(Blocked));
 
@@ -215,9 +216,9 @@ block(List *blocked, const Role *role, const char *name, bool rests)
 
 /* One more group of a blocked role, whose tasks would need executors. */
 static void
-add_demand(Blocked *entry, const WaitingGroup *group, ClockNow now)
+add_demand(Blocked *entry, const QueueGroup *group, ClockNow now)
 {
-	entry->tasks += waiting_startable(group, now);
+	entry->tasks += groups_startable(group, now);
 	if (group->queue->average < 0 || entry->average < 0)
 		entry->average = -1;
 	else
@@ -259,14 +260,14 @@ has_expired(const Role *role, TaskPlace place, ClockNow now)
 }
 
 static void
-choose_task(WaitingGroup *group, const Role *role, PoolExecutor *executor, bool alone, ClockNow now)
+choose_task(QueueGroup *group, const Role *role, PoolExecutor *executor, bool alone, ClockNow now)
 {
 	choice_list[choice_count].generation = pool_reserve(executor, group->queue, alone);
 	choice_list[choice_count].role = role->oid;
 	choice_candidates[choice_count].active = role->settings.active;
-	choice_candidates[choice_count].apart = alone;
-	choice_candidates[choice_count].place = waiting_take(now);
-	aside_add(ASIDE_CLAIM, choice_candidates[choice_count].place);
+	choice_candidates[choice_count].isolated = alone;
+	choice_candidates[choice_count].place = groups_take(now);
+	refused_add(REFUSED_CLAIM, choice_candidates[choice_count].place);
 	choice_list[choice_count].expired =
 		has_expired(role, choice_candidates[choice_count].place, now);
 	choice_candidates[choice_count].group = &group->key;
@@ -292,29 +293,29 @@ is_chosen(int64 id)
 	return false;
 }
 
-/* Leave the first task of the group that is next alone, until it is found again by a look. */
+/* Leave the first task of the group that is next alone, until it is found again by a scan. */
 static void
-pass_over(WaitingGroup *group, ClockNow now)
+skip_first_task(QueueGroup *group, ClockNow now)
 {
 	TaskPlace place;
 
-	(void) waiting_drop(group, now, &place);
-	while (group->next < group->count && aside_has(group->places[group->next], now.mono) &&
-		   waiting_drop(group, now, &place))
+	(void) groups_drop(group, now, &place);
+	while (group->next < group->count && refused_has(group->places[group->next], now.mono) &&
+		   groups_drop(group, now, &place))
 		;
-	waiting_pass();
+	groups_skip();
 }
 
 /* The rows of the group that is next are not bound to the role of this name: none is started. */
 static void
-leave_to_binding(WaitingGroup *group, ClockNow now)
+leave_to_binding(QueueGroup *group, ClockNow now)
 {
 	TaskPlace place;
 
 	binding_add(&group->key);
-	while (waiting_drop(group, now, &place))
+	while (groups_drop(group, now, &place))
 		;
-	waiting_pass();
+	groups_skip();
 }
 
 /* What is to become of the task that goes next. */
@@ -328,18 +329,18 @@ typedef enum Verdict
 
 /* The first task of this group goes next, and its role may run it. */
 static Verdict
-judge(WaitingGroup *group, const Role *role, ClockNow now)
+try_first_task(QueueGroup *group, const Role *role, ClockNow now)
 {
-	bool alone = runs_apart(group->places[group->next].id);
-	PoolExecutor *executor =
-		alone ? pool_find_apart(role->oid) : pool_find(role->oid, group->queue->average, now.mono);
+	bool alone = is_suspect(group->places[group->next].id);
+	PoolExecutor *executor = alone ? pool_find_isolated(role->oid)
+								   : pool_find(role->oid, group->queue->average, now.mono);
 
 	if (executor == NULL)
 		return VERDICT_NO_EXECUTOR;
-	if (alone && !pool_apart_take())
+	if (alone && !pool_isolated_take())
 	{
-		waits_apart = true;
-		pass_over(group, now);
+		waits_isolated = true;
+		skip_first_task(group, now);
 		return VERDICT_PASSED_OVER;
 	}
 	choose_task(group, role, executor, alone, now);
@@ -348,7 +349,7 @@ judge(WaitingGroup *group, const Role *role, ClockNow now)
 
 /* The first task of this group may be locked: find that out, if it is time. */
 static void
-wait_as_suspect(WaitingGroup *group, Oid role, ClockNow now)
+wait_as_suspect(QueueGroup *group, Oid role, ClockNow now)
 {
 	suspect_left = true;
 	if (suspect_count == UNLOCKED_MAX || clock_is_before(now.mono, locked_not_before))
@@ -359,7 +360,7 @@ wait_as_suspect(WaitingGroup *group, Oid role, ClockNow now)
 
 /*
  * Of a role many tasks in a row were found locked: these are the next in its groups.  Those that
- * are locked are dropped, until a look finds them again, without an executor for them.  True
+ * are locked are dropped, until a scan finds them again, without an executor for them.  True
  * when one is not.
  */
 static bool
@@ -373,13 +374,13 @@ try_suspects(const TaskTable *table, ClockNow now)
 
 	for (i = 0; i < suspect_count; i++)
 		places[i] = suspects[i].group->places[suspects[i].group->next];
-	count = queue_unlocked(table, places, suspect_count, &ids);
+	count = rows_unlocked(table, places, suspect_count, &ids);
 	for (i = 0; i < suspect_count; i++)
 	{
 		if (is_among(ids, count, places[i].id))
 			pool_claimed(suspects[i].role);
 		else
-			(void) waiting_drop(suspects[i].group, now, &places[i]);
+			(void) groups_drop(suspects[i].group, now, &places[i]);
 	}
 	locked_not_before = rest_after(begun, clock_mono());
 	return count > 0;
@@ -397,22 +398,22 @@ choice_make(const TaskTable *table, ClockNow now, int limit, bool *wants_executo
 	int refused = 0;
 	bool dropped = false;
 	List *blocked = NIL;
-	WaitingGroup *group;
+	QueueGroup *group;
 
 	suspect_count = 0;
 	suspect_left = false;
 	read_groups(table, now);
-	waiting_order(now);
+	groups_order(now);
 	pool_begin();
-	while (choice_count + refused < limit && (group = waiting_next(now)) != NULL)
+	while (choice_count + refused < limit && (group = groups_next(now)) != NULL)
 	{
 		const char *name = group->key.role;
 		Blocked *entry = find_blocked(blocked, name);
 
-		if (aside_has(group->places[group->next], now.mono) ||
+		if (refused_has(group->places[group->next], now.mono) ||
 			is_chosen(group->places[group->next].id))
 		{
-			pass_over(group, now);
+			skip_first_task(group, now);
 			dropped = true;
 			continue;
 		}
@@ -428,29 +429,29 @@ choice_make(const TaskTable *table, ClockNow now, int limit, bool *wants_executo
 			}
 			if (role.error)
 			{
-				int count = refuse(group, &role, limit - choice_count - refused, now);
+				int count = fail_tasks(group, &role, limit - choice_count - refused, now);
 
 				refused += count;
 				dropped |= count > 0;
-				waiting_pass();
+				groups_skip();
 				continue;
 			}
 			if (pool_suspects(role.oid))
 				wait_as_suspect(group, role.oid, now);
 			else
 			{
-				verdict = judge(group, &role, now);
+				verdict = try_first_task(group, &role, now);
 				dropped |= verdict == VERDICT_PASSED_OVER;
 				if (verdict != VERDICT_NO_EXECUTOR)
 					continue;
 			}
-			blocked = block(blocked, &role, name, verdict == VERDICT_RESTS);
+			blocked = add_blocked(blocked, &role, name, verdict == VERDICT_RESTS);
 			entry = llast(blocked);
 		}
 		else if (entry->rests)
 			wait_as_suspect(group, entry->role.oid, now);
 		add_demand(entry, group, now);
-		waiting_pass();
+		groups_skip();
 	}
 	demand_executors(blocked, now, wants_executor);
 	if (suspect_count > 0)
@@ -466,12 +467,12 @@ choice_learn(int i, bool claimed)
 
 	if (claimed || choice->expired)
 	{
-		waiting_claimed(choice->group);
+		groups_claimed(choice->group);
 		pool_claimed(choice->role);
 	}
 	else
 	{
-		waiting_missed(choice->group);
+		groups_missed(choice->group);
 		pool_missed(choice->role);
 	}
 }
@@ -496,6 +497,6 @@ choice_drop(void)
 {
 	while (choice_count > 0)
 		if (choice_list[--choice_count].queue)
-			waiting_ended(choice_list[choice_count].queue);
+			groups_task_ended(choice_list[choice_count].queue);
 	pool_wake();
 }

@@ -17,8 +17,8 @@
 /* A task that was chosen, not yet known to be claimed. */
 typedef struct Choice
 {
-	WaitingGroup *group;
-	WaitingQueue *queue;
+	QueueGroup *group;
+	QueueState *queue;
 	PoolExecutor *executor;
 	uint32 generation; /* of the executor, when it was chosen */
 	Oid role;
@@ -26,15 +26,15 @@ typedef struct Choice
 } Choice;
 
 /* Two parallel arrays, in order; good until the next choice. */
-extern QueueCandidate choice_candidates[CHOICE_MAX];
+extern Candidate choice_candidates[CHOICE_MAX];
 extern Choice choice_list[CHOICE_MAX];
 extern int choice_count;
 
 extern void choice_none(void);
 extern MonoTime choice_until(void);
 extern bool choice_make(const TaskTable *table, ClockNow now, int limit, bool *wants_executor);
-extern void choice_set_apart(const int64 *ids, int count);
-extern bool choice_waits_apart(void);
+extern void choice_set_isolated(const int64 *ids, int count);
+extern bool choice_waits_isolated(void);
 extern void choice_learn(int i, bool claimed);
 extern void choice_drop(void);
 

@@ -6,9 +6,9 @@
  * limits without a lock.  Rows are read from the table a stretch at a time
  * and never twice: "mark" says how far a group was read, so dead rows in front
  * of it are not walked over again.  Rows that appear in front of the mark are
- * noted by the trigger, and by the full look that comes every period.
+ * noted by the trigger, and by the complete scan that comes every period.
  *
- * This room is plain memory: no SPI, no shared memory, and it reads no clock.
+ * This file is plain memory: no SPI, no shared memory, and it reads no clock.
  */
 #include "postgres.h"
 
@@ -34,7 +34,7 @@ typedef struct QueueEntry
 	char *name;
 	uint32 hash;
 	char status;
-	WaitingQueue *queue;
+	QueueState *queue;
 } QueueEntry;
 
 #define SH_PREFIX queues
@@ -55,7 +55,7 @@ typedef struct GroupEntry
 	TaskGroup key;
 	uint32 hash;
 	char status;
-	WaitingGroup *group;
+	QueueGroup *group;
 } GroupEntry;
 
 static uint32
@@ -75,7 +75,7 @@ same_group(TaskGroup a, TaskGroup b)
 		   strcmp(a.queue, b.queue) == 0 && strcmp(a.role, b.role) == 0;
 }
 
-#define SH_PREFIX groups
+#define SH_PREFIX grouptable
 #define SH_ELEMENT_TYPE GroupEntry
 #define SH_KEY_TYPE TaskGroup
 #define SH_KEY key
@@ -90,13 +90,13 @@ same_group(TaskGroup a, TaskGroup b)
 
 static MemoryContext context = NULL;
 static queues_hash *queues = NULL;
-static groups_hash *groups = NULL;
+static grouptable_hash *groups = NULL;
 static dlist_head all_groups = DLIST_STATIC_INIT(all_groups);
 static dlist_head unread_groups = DLIST_STATIC_INIT(unread_groups);
 static binaryheap *order = NULL;
 static double overall_average = -1; /* of all queues: what is thought of a new one */
 static bool order_ended = false;	/* what comes next is not known */
-static uint32 look_number = 0;
+static uint32 scan_number = 0;
 
 static int
 compare_places(const TaskPlace *a, const TaskPlace *b)
@@ -109,14 +109,14 @@ compare_places(const TaskPlace *a, const TaskPlace *b)
 }
 
 static bool
-is_read(const WaitingGroup *group)
+is_read(const QueueGroup *group)
 {
 	return group->next < group->count;
 }
 
 /* Keep the list of the groups whose next row is not known. */
 static void
-update_unread(WaitingGroup *group)
+update_unread(QueueGroup *group)
 {
 	bool unread = !is_read(group) && !group->exhausted;
 
@@ -129,7 +129,7 @@ update_unread(WaitingGroup *group)
 
 /* These are the next rows of the group. */
 static void
-set_places(WaitingGroup *group, const TaskPlace *places, int count)
+set_places(QueueGroup *group, const TaskPlace *places, int count)
 {
 	if (group->size < count)
 	{
@@ -148,21 +148,21 @@ set_places(WaitingGroup *group, const TaskPlace *places, int count)
 }
 
 void
-waiting_create(void)
+groups_create(void)
 {
 	context = AllocSetContextCreate(TopMemoryContext, "pg_task waiting", ALLOCSET_DEFAULT_SIZES);
 	queues = queues_create(context, 64, NULL);
-	groups = groups_create(context, 64, NULL);
+	groups = grouptable_create(context, 64, NULL);
 }
 
 static void
-forget_group(WaitingGroup *group)
+forget_group(QueueGroup *group)
 {
 	group->queue->groups--;
 	if (group->unread)
 		dlist_delete(&group->unread_node);
 	dlist_delete(&group->node);
-	groups_delete(groups, group->key);
+	grouptable_delete(groups, group->key);
 	if (group->places)
 		pfree(group->places);
 	pfree((char *) group->key.queue);
@@ -172,12 +172,12 @@ forget_group(WaitingGroup *group)
 
 /* Forget what waits, not what runs: after an error nothing of it can be trusted. */
 void
-waiting_clear(void)
+groups_clear(void)
 {
 	dlist_mutable_iter iter;
 
 	dlist_foreach_modify(iter, &all_groups)
-		forget_group(dlist_container(WaitingGroup, node, iter.cur));
+		forget_group(dlist_container(QueueGroup, node, iter.cur));
 }
 
 /*
@@ -207,13 +207,13 @@ insert_queue(char *name)
 static GroupEntry *
 insert_group(TaskGroup key)
 {
-	groups_hash before = *groups;
+	grouptable_hash before = *groups;
 	GroupEntry *volatile entry = NULL;
 	bool found;
 
 	PG_TRY();
 	{
-		entry = groups_insert(groups, key, &found);
+		entry = grouptable_insert(groups, key, &found);
 	}
 	PG_CATCH();
 	{
@@ -224,15 +224,15 @@ insert_group(TaskGroup key)
 	return entry;
 }
 
-WaitingQueue *
-waiting_queue(const char *name)
+QueueState *
+groups_queue(const char *name)
 {
 	QueueEntry *entry = queues_lookup(queues, (char *) name);
-	WaitingQueue *queue;
+	QueueState *queue;
 
 	if (entry)
 		return entry->queue;
-	queue = MemoryContextAllocZero(context, sizeof(WaitingQueue));
+	queue = MemoryContextAllocZero(context, sizeof(QueueState));
 	queue->name = MemoryContextStrdup(context, name);
 	queue->average = overall_average;
 	entry = insert_queue(queue->name);
@@ -241,17 +241,17 @@ waiting_queue(const char *name)
 }
 
 /* The group with this key; a new one is thought to be read to the very end. */
-WaitingGroup *
-waiting_group(const TaskGroup *key)
+QueueGroup *
+groups_get(const TaskGroup *key)
 {
-	GroupEntry *entry = groups_lookup(groups, *key);
-	WaitingQueue *queue;
-	WaitingGroup *group;
+	GroupEntry *entry = grouptable_lookup(groups, *key);
+	QueueState *queue;
+	QueueGroup *group;
 
 	if (entry)
 		return entry->group;
-	queue = waiting_queue(key->queue);
-	group = MemoryContextAllocZero(context, sizeof(WaitingGroup));
+	queue = groups_queue(key->queue);
+	group = MemoryContextAllocZero(context, sizeof(QueueGroup));
 	group->key = *key;
 	group->key.queue = MemoryContextStrdup(context, key->queue);
 	group->key.role = MemoryContextStrdup(context, key->role);
@@ -263,14 +263,14 @@ waiting_group(const TaskGroup *key)
 	group->mark.dt = PG_INT64_MAX;
 	group->mark.id = PG_INT64_MAX;
 	group->exhausted = true;
-	group->seen = look_number;
+	group->seen = scan_number;
 	dlist_push_tail(&all_groups, &group->node);
 	return group;
 }
 
 /* The group's next row is here; those behind it have to be read. */
 static void
-rewind_group(WaitingGroup *group, TaskPlace place)
+rewind_group(QueueGroup *group, TaskPlace place)
 {
 	set_places(group, &place, 1);
 	group->exhausted = false;
@@ -282,11 +282,11 @@ rewind_group(WaitingGroup *group, TaskPlace place)
  * the mark, what was read and not taken is read again.
  */
 void
-waiting_note(const TaskGroup *key, TaskPlace place)
+groups_hint(const TaskGroup *key, TaskPlace place)
 {
-	WaitingGroup *group = waiting_group(key);
+	QueueGroup *group = groups_get(key);
 
-	group->seen = look_number;
+	group->seen = scan_number;
 	if (compare_places(&place, &group->mark) > 0)
 	{
 		if (is_read(group))
@@ -302,7 +302,7 @@ waiting_note(const TaskGroup *key, TaskPlace place)
 
 /* Nothing is known of the rows behind this place. */
 static void
-read_from(WaitingGroup *group, TaskPlace mark)
+read_from(QueueGroup *group, TaskPlace mark)
 {
 	group->next = group->count = 0;
 	group->mark = mark;
@@ -315,7 +315,7 @@ read_from(WaitingGroup *group, TaskPlace mark)
  * again, but the rest is read to the end before it is read from the beginning again.
  */
 static void
-head_of_locked(WaitingGroup *group, TaskPlace place)
+head_of_locked(QueueGroup *group, TaskPlace place)
 {
 	TaskPlace before = {place.dt, place.id - (place.id > PG_INT64_MIN)};
 
@@ -326,7 +326,7 @@ head_of_locked(WaitingGroup *group, TaskPlace place)
 
 /* A task of the group was claimed. */
 void
-waiting_claimed(WaitingGroup *group)
+groups_claimed(QueueGroup *group)
 {
 	group->misses = 0;
 	group->locked = false;
@@ -337,7 +337,7 @@ waiting_claimed(WaitingGroup *group)
  * when nobody has locked them: what is locked needs no executor.
  */
 void
-waiting_missed(WaitingGroup *group)
+groups_missed(QueueGroup *group)
 {
 	if (group->locked || ++group->misses < LOCKED_MISSES)
 		return;
@@ -349,7 +349,7 @@ waiting_missed(WaitingGroup *group)
 
 /* Leave a group alone for a while; others are read before. */
 void
-waiting_rest(WaitingGroup *group, MonoTime until)
+groups_rest(QueueGroup *group, MonoTime until)
 {
 	group->rest_until = until;
 	if (!group->unread)
@@ -360,8 +360,8 @@ waiting_rest(WaitingGroup *group, MonoTime until)
 
 /* These rows of a locked group are not, of all that were read up to the mark. */
 void
-waiting_read_unlocked(WaitingGroup *group, const TaskPlace *places, int count, TaskPlace mark,
-					  bool exhausted)
+groups_read_unlocked(QueueGroup *group, const TaskPlace *places, int count, TaskPlace mark,
+					 bool exhausted)
 {
 	Assert(!is_read(group));
 	set_places(group, places, count);
@@ -372,26 +372,26 @@ waiting_read_unlocked(WaitingGroup *group, const TaskPlace *places, int count, T
 
 /* The first row of a locked group is not locked any more: read the group from there. */
 void
-waiting_unlocked(WaitingGroup *group)
+groups_unlocked(QueueGroup *group)
 {
-	waiting_claimed(group);
+	groups_claimed(group);
 	rewind_group(group, group->head);
 }
 
-/* A full look begins ... */
+/* A complete scan begins ... */
 void
-waiting_look(void)
+groups_scan_begin(void)
 {
-	look_number++;
+	scan_number++;
 }
 
 /* ... found the first row of a group here ... */
 void
-waiting_head(const TaskGroup *key, TaskPlace place)
+groups_scan_found(const TaskGroup *key, TaskPlace place)
 {
-	WaitingGroup *group = waiting_group(key);
+	QueueGroup *group = groups_get(key);
 
-	group->seen = look_number;
+	group->seen = scan_number;
 	if (group->locked)
 		head_of_locked(group, place);
 	else if (!is_read(group) || compare_places(&group->places[group->next], &place) != 0)
@@ -409,7 +409,7 @@ forget_queues(MonoTime now)
 	queues_start_iterate(queues, &iter);
 	while ((entry = queues_iterate(queues, &iter)) != NULL)
 	{
-		WaitingQueue *queue = entry->queue;
+		QueueState *queue = entry->queue;
 
 		if (queue->groups > 0 || queue->running > 0 || clock_is_before(now, queue->paused_until) ||
 			!clock_exceeds(queue->last_start, now, memory))
@@ -422,15 +422,15 @@ forget_queues(MonoTime now)
 
 /* ... and is over: groups that it did not find are empty. */
 void
-waiting_looked(MonoTime now)
+groups_scan_end(MonoTime now)
 {
 	dlist_mutable_iter iter;
 
 	dlist_foreach_modify(iter, &all_groups)
 	{
-		WaitingGroup *group = dlist_container(WaitingGroup, node, iter.cur);
+		QueueGroup *group = dlist_container(QueueGroup, node, iter.cur);
 
-		if (group->seen != look_number)
+		if (group->seen != scan_number)
 			forget_group(group);
 	}
 	forget_queues(now);
@@ -441,7 +441,7 @@ waiting_looked(MonoTime now)
  * queue; a negative one lets one run at a time.
  */
 static bool
-has_place(const WaitingGroup *group)
+has_place(const QueueGroup *group)
 {
 	int32 max = group->key.max;
 
@@ -452,7 +452,7 @@ has_place(const WaitingGroup *group)
 
 /* A negative limit is the pause between two starts, in milliseconds. */
 static MonoTime
-next_start(const WaitingGroup *group)
+next_start(const QueueGroup *group)
 {
 	if (group->key.max >= 0)
 		return group->rest_until;
@@ -461,20 +461,20 @@ next_start(const WaitingGroup *group)
 }
 
 static bool
-may_start(const WaitingGroup *group, MonoTime now)
+may_start(const QueueGroup *group, MonoTime now)
 {
 	return has_place(group) && !clock_is_before(now, next_start(group));
 }
 
 /* A group that must be read on before the order is known; NULL when there is none. */
-WaitingGroup *
-waiting_unread(ClockNow now)
+QueueGroup *
+groups_unread(ClockNow now)
 {
 	dlist_iter iter;
 
 	dlist_foreach(iter, &unread_groups)
 	{
-		WaitingGroup *group = dlist_container(WaitingGroup, unread_node, iter.cur);
+		QueueGroup *group = dlist_container(QueueGroup, unread_node, iter.cur);
 
 		if (may_start(group, now.mono))
 			return group;
@@ -484,7 +484,7 @@ waiting_unread(ClockNow now)
 
 /* These rows of the group come behind its mark; fewer than the limit: no more do. */
 void
-waiting_read(WaitingGroup *group, const TaskPlace *places, int count, int limit)
+groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit)
 {
 	Assert(!is_read(group));
 	set_places(group, places, count);
@@ -496,8 +496,8 @@ waiting_read(WaitingGroup *group, const TaskPlace *places, int count, int limit)
 static int
 compare_groups(Datum a, Datum b, void *arg pg_attribute_unused())
 {
-	const WaitingGroup *left = (const WaitingGroup *) DatumGetPointer(a);
-	const WaitingGroup *right = (const WaitingGroup *) DatumGetPointer(b);
+	const QueueGroup *left = (const QueueGroup *) DatumGetPointer(a);
+	const QueueGroup *right = (const QueueGroup *) DatumGetPointer(b);
 
 	if (left->key.max != right->key.max)
 		return left->key.max > right->key.max ? 1 : -1;
@@ -507,7 +507,7 @@ compare_groups(Datum a, Datum b, void *arg pg_attribute_unused())
 }
 
 static bool
-is_eligible(const WaitingGroup *group, ClockNow now)
+is_eligible(const QueueGroup *group, ClockNow now)
 {
 	return is_read(group) && group->places[group->next].dt <= now.wall &&
 		   may_start(group, now.mono);
@@ -518,7 +518,7 @@ is_eligible(const WaitingGroup *group, ClockNow now)
  * must have been read.
  */
 void
-waiting_order(ClockNow now)
+groups_order(ClockNow now)
 {
 	MemoryContext old = MemoryContextSwitchTo(context);
 	dlist_iter iter;
@@ -530,7 +530,7 @@ waiting_order(ClockNow now)
 	MemoryContextSwitchTo(old);
 	dlist_foreach(iter, &all_groups)
 	{
-		WaitingGroup *group = dlist_container(WaitingGroup, node, iter.cur);
+		QueueGroup *group = dlist_container(QueueGroup, node, iter.cur);
 
 		if (is_eligible(group, now))
 			binaryheap_add_unordered(order, PointerGetDatum(group));
@@ -543,12 +543,12 @@ waiting_order(ClockNow now)
  * The group whose first task goes next.  NULL when there is none, or when it
  * is not known because a group has to be read on first.
  */
-WaitingGroup *
-waiting_next(ClockNow now)
+QueueGroup *
+groups_next(ClockNow now)
 {
 	while (!order_ended && !binaryheap_empty(order))
 	{
-		WaitingGroup *group = (WaitingGroup *) DatumGetPointer(binaryheap_first(order));
+		QueueGroup *group = (QueueGroup *) DatumGetPointer(binaryheap_first(order));
 
 		if (may_start(group, now.mono))
 			return group;
@@ -557,13 +557,13 @@ waiting_next(ClockNow now)
 	return NULL;
 }
 
-/* Take the first task of the group that waiting_next returned: it counts as running. */
+/* Take the first task of the group that groups_next returned: it counts as running. */
 TaskPlace
-waiting_take(ClockNow now)
+groups_take(ClockNow now)
 {
-	WaitingGroup *group = (WaitingGroup *) DatumGetPointer(binaryheap_first(order));
+	QueueGroup *group = (QueueGroup *) DatumGetPointer(binaryheap_first(order));
 	TaskPlace place = group->places[group->next++];
-	WaitingQueue *queue = group->queue;
+	QueueState *queue = group->queue;
 
 	queue->running++;
 	queue->last_start = now.mono;
@@ -578,25 +578,25 @@ waiting_take(ClockNow now)
 	return place;
 }
 
-/* Leave that group alone until the next waiting_order. */
+/* Leave that group alone until the next groups_order. */
 void
-waiting_pass(void)
+groups_skip(void)
 {
 	binaryheap_remove_first(order);
 }
 
 /* Is the first task of a group known, and due? */
 bool
-waiting_due(const WaitingGroup *group, ClockNow now)
+groups_due_now(const QueueGroup *group, ClockNow now)
 {
 	return is_read(group) && group->places[group->next].dt <= now.wall;
 }
 
 /* Remove the first task of a group, if it is due, without starting it. */
 bool
-waiting_drop(WaitingGroup *group, ClockNow now, TaskPlace *place)
+groups_drop(QueueGroup *group, ClockNow now, TaskPlace *place)
 {
-	if (!waiting_due(group, now))
+	if (!groups_due_now(group, now))
 		return false;
 	*place = group->places[group->next++];
 	update_unread(group);
@@ -605,23 +605,23 @@ waiting_drop(WaitingGroup *group, ClockNow now, TaskPlace *place)
 
 /* May there be a task that can start now?  If so, groups are to be read and ordered. */
 bool
-waiting_ready(ClockNow now)
+groups_ready(ClockNow now)
 {
 	dlist_iter iter;
 
 	dlist_foreach(iter, &all_groups)
 	{
-		WaitingGroup *group = dlist_container(WaitingGroup, node, iter.cur);
+		QueueGroup *group = dlist_container(QueueGroup, node, iter.cur);
 
 		if (is_eligible(group, now))
 			return true;
 	}
-	return waiting_unread(now) != NULL;
+	return groups_unread(now) != NULL;
 }
 
 /* How many tasks of a group could start now, as far as is known. */
 int
-waiting_startable(const WaitingGroup *group, ClockNow now)
+groups_startable(const QueueGroup *group, ClockNow now)
 {
 	int32 max = group->key.max;
 	int count = group->count - group->next;
@@ -636,7 +636,7 @@ waiting_startable(const WaitingGroup *group, ClockNow now)
 
 /* A task of the queue runs no more, or was not started after all. */
 void
-waiting_ended(WaitingQueue *queue)
+groups_task_ended(QueueState *queue)
 {
 	Assert(queue->running > 0);
 	queue->running--;
@@ -653,7 +653,7 @@ learn(double *average, uint32 elapsed)
 
 /* A task of the queue took so many microseconds. */
 void
-waiting_learn(WaitingQueue *queue, uint32 elapsed)
+groups_learn(QueueState *queue, uint32 elapsed)
 {
 	learn(&queue->average, elapsed);
 	learn(&overall_average, elapsed);
@@ -665,14 +665,14 @@ waiting_learn(WaitingQueue *queue, uint32 elapsed)
  * sight.
  */
 MonoTime
-waiting_until(ClockNow now)
+groups_until(ClockNow now)
 {
 	MonoTime until = CLOCK_NEVER;
 	dlist_iter iter;
 
 	dlist_foreach(iter, &all_groups)
 	{
-		WaitingGroup *group = dlist_container(WaitingGroup, node, iter.cur);
+		QueueGroup *group = dlist_container(QueueGroup, node, iter.cur);
 		MonoTime moment;
 
 		if (!has_place(group) || (!is_read(group) && group->exhausted))

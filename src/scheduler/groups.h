@@ -13,7 +13,7 @@
 #include "shared/task.h"
 
 /* A queue: how many of its tasks are running, and how long they take. */
-typedef struct WaitingQueue
+typedef struct QueueState
 {
 	char *name;
 	int running;
@@ -21,16 +21,16 @@ typedef struct WaitingQueue
 	MonoTime last_start;
 	MonoTime paused_until; /* the longest pause that a task asked for */
 	double average;		   /* microseconds; negative: not known yet */
-} WaitingQueue;
+} QueueState;
 
 /*
  * A group: the next rows in its line, as far as they were read.  Every
  * waiting row that is not in "places" is behind "mark", or will be noted.
  */
-typedef struct WaitingGroup
+typedef struct QueueGroup
 {
 	TaskGroup key; /* strings owned by the group */
-	WaitingQueue *queue;
+	QueueState *queue;
 	dlist_node node;
 	dlist_node unread_node;
 	bool unread;	   /* in the list of those that must be read on */
@@ -40,46 +40,46 @@ typedef struct WaitingGroup
 	int count;
 	TaskPlace mark; /* how far it was read */
 	bool exhausted; /* there was nothing behind the mark */
-	uint32 seen;	/* the last full look that found it */
+	uint32 seen;	/* the last complete scan that found it */
 
 	/* when rows of it could not be claimed, for somebody had locked them */
 	int misses;			 /* so many in a row */
 	bool locked;		 /* too many: which are not locked is found out before they are read */
-	TaskPlace head;		 /* then: its first row, as a look found it */
+	TaskPlace head;		 /* then: its first row, as a scan found it */
 	MonoTime rest_until; /* it is left alone until then */
-} WaitingGroup;
+} QueueGroup;
 
-extern void waiting_create(void);
-extern void waiting_clear(void);
-extern WaitingGroup *waiting_group(const TaskGroup *key);
-extern WaitingQueue *waiting_queue(const char *name);
+extern void groups_create(void);
+extern void groups_clear(void);
+extern QueueGroup *groups_get(const TaskGroup *key);
+extern QueueState *groups_queue(const char *name);
 
-extern void waiting_note(const TaskGroup *key, TaskPlace place);
-extern void waiting_look(void);
-extern void waiting_head(const TaskGroup *key, TaskPlace place);
-extern void waiting_looked(MonoTime now);
+extern void groups_hint(const TaskGroup *key, TaskPlace place);
+extern void groups_scan_begin(void);
+extern void groups_scan_found(const TaskGroup *key, TaskPlace place);
+extern void groups_scan_end(MonoTime now);
 
-extern WaitingGroup *waiting_unread(ClockNow now);
-extern void waiting_read(WaitingGroup *group, const TaskPlace *places, int count, int limit);
+extern QueueGroup *groups_unread(ClockNow now);
+extern void groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit);
 
-extern void waiting_claimed(WaitingGroup *group);
-extern void waiting_missed(WaitingGroup *group);
-extern void waiting_rest(WaitingGroup *group, MonoTime until);
-extern void waiting_read_unlocked(WaitingGroup *group, const TaskPlace *places, int count,
-								  TaskPlace mark, bool exhausted);
-extern void waiting_unlocked(WaitingGroup *group);
+extern void groups_claimed(QueueGroup *group);
+extern void groups_missed(QueueGroup *group);
+extern void groups_rest(QueueGroup *group, MonoTime until);
+extern void groups_read_unlocked(QueueGroup *group, const TaskPlace *places, int count,
+								 TaskPlace mark, bool exhausted);
+extern void groups_unlocked(QueueGroup *group);
 
-extern void waiting_order(ClockNow now);
-extern WaitingGroup *waiting_next(ClockNow now);
-extern TaskPlace waiting_take(ClockNow now);
-extern void waiting_pass(void);
-extern bool waiting_due(const WaitingGroup *group, ClockNow now);
-extern bool waiting_drop(WaitingGroup *group, ClockNow now, TaskPlace *place);
-extern bool waiting_ready(ClockNow now);
-extern int waiting_startable(const WaitingGroup *group, ClockNow now);
+extern void groups_order(ClockNow now);
+extern QueueGroup *groups_next(ClockNow now);
+extern TaskPlace groups_take(ClockNow now);
+extern void groups_skip(void);
+extern bool groups_due_now(const QueueGroup *group, ClockNow now);
+extern bool groups_drop(QueueGroup *group, ClockNow now, TaskPlace *place);
+extern bool groups_ready(ClockNow now);
+extern int groups_startable(const QueueGroup *group, ClockNow now);
 
-extern void waiting_ended(WaitingQueue *queue);
-extern void waiting_learn(WaitingQueue *queue, uint32 elapsed);
-extern MonoTime waiting_until(ClockNow now);
+extern void groups_task_ended(QueueState *queue);
+extern void groups_learn(QueueState *queue, uint32 elapsed);
+extern MonoTime groups_until(ClockNow now);
 
 #endif /* PG_TASK_GROUPS_H */

@@ -10,7 +10,7 @@
  * There may be many, after a restore for instance.  They are written a batch at a time,
  * so that other work goes on in between, and nothing here walks over all of them.
  *
- * This room starts nothing, and opens no transaction.
+ * This file starts nothing, and opens no transaction.
  */
 #include "postgres.h"
 
@@ -51,24 +51,24 @@ typedef enum LostList
 	LISTS
 } LostList;
 
-typedef struct Lost
+typedef struct Orphan
 {
 	TaskRun run;
-	RescueKind kind;
+	OrphanKind kind;
 	LostList list;
 	bool alone; /* an error came when it was written with others */
 	bool written;
 	MonoTime not_before;
 	TaskFailure *failure; /* NULL: none */
 	dlist_node node;	  /* in its list, unless it is in the batch */
-} Lost;
+} Orphan;
 
 typedef struct LostEntry
 {
 	TaskRun run;
 	uint32 hash;
 	char status;
-	Lost *lost;
+	Orphan *lost;
 } LostEntry;
 
 static uint32
@@ -97,7 +97,7 @@ static dlist_head lists[LISTS];
 static int counts[LISTS];
 
 /* What is being written. */
-static Lost *batch[BATCH_MAX];
+static Orphan *batch[BATCH_MAX];
 static int batch_count = 0;
 static LostList last_list = LISTS - 1; /* that a batch was made of */
 static MonoTime batch_begun = {0};
@@ -123,7 +123,7 @@ prepare_memory(void)
 }
 
 static void
-push(Lost *lost, LostList list)
+push(Orphan *lost, LostList list)
 {
 	lost->list = list;
 	dlist_push_tail(&lists[list], &lost->node);
@@ -132,50 +132,50 @@ push(Lost *lost, LostList list)
 
 /* Into the list of those that can be written at once. */
 static void
-push_ready(Lost *lost)
+push_ready(Orphan *lost)
 {
 	if (lost->alone)
 		push(lost, LIST_ALONE);
-	else if (lost->kind == RESCUE_NOT_STARTED)
+	else if (lost->kind == ORPHAN_NOT_STARTED)
 		push(lost, LIST_NOT_STARTED);
-	else if (lost->kind == RESCUE_INTERRUPTED)
+	else if (lost->kind == ORPHAN_INTERRUPTED)
 		push(lost, LIST_INTERRUPTED);
 	else
 		push(lost, LIST_SINGLE);
 }
 
-static Lost *
+static Orphan *
 pop(LostList list)
 {
-	Lost *lost = dlist_container(Lost, node, dlist_pop_head_node(&lists[list]));
+	Orphan *lost = dlist_container(Orphan, node, dlist_pop_head_node(&lists[list]));
 
 	counts[list]--;
 	return lost;
 }
 
-static Lost *
+static Orphan *
 first(LostList list)
 {
-	return counts[list] > 0 ? dlist_head_element(Lost, node, &lists[list]) : NULL;
+	return counts[list] > 0 ? dlist_head_element(Orphan, node, &lists[list]) : NULL;
 }
 
 /* A run is not where it was.  Must not fail but for want of memory. */
 void
-rescue_add(TaskRun run, RescueKind kind, const TaskFailure *failure)
+orphans_add(TaskRun run, OrphanKind kind, const TaskFailure *failure)
 {
 	bool found;
 	LostEntry *entry;
-	Lost *lost;
+	Orphan *lost;
 
 	prepare_memory();
-	if (kind == RESCUE_INTERRUPTED && run.attempt >= ATTEMPTS_MAX)
+	if (kind == ORPHAN_INTERRUPTED && run.attempt >= ATTEMPTS_MAX)
 	{
-		kind = RESCUE_FAILED;
+		kind = ORPHAN_FAILED;
 		failure = &too_often;
 	}
 	if (losts_lookup(all, run))
 		return;
-	lost = MemoryContextAllocZero(context, sizeof(Lost));
+	lost = MemoryContextAllocZero(context, sizeof(Orphan));
 	lost->run = run;
 	lost->kind = kind;
 	if (failure)
@@ -189,20 +189,20 @@ rescue_add(TaskRun run, RescueKind kind, const TaskFailure *failure)
 }
 
 bool
-rescue_has(TaskRun run)
+orphans_has(TaskRun run)
 {
 	return all && losts_lookup(all, run);
 }
 
 /* How many there are, and how many of them can be written at once. */
 int
-rescue_count(void)
+orphans_count(void)
 {
 	return all ? (int) all->members : 0;
 }
 
 int
-rescue_backlog(void)
+orphans_backlog(void)
 {
 	return counts[LIST_NOT_STARTED] + counts[LIST_INTERRUPTED] + counts[LIST_SINGLE] +
 		   counts[LIST_ALONE];
@@ -210,7 +210,7 @@ rescue_backlog(void)
 
 /* This one is written, or is that run no more. */
 static void
-forget(Lost *lost)
+forget(Orphan *lost)
 {
 	losts_delete(all, lost->run);
 	if (lost->failure)
@@ -224,14 +224,14 @@ forget(Lost *lost)
 
 /* Is a run left alone for a while because its row cannot be written? */
 bool
-rescue_refused(void)
+orphans_refused(void)
 {
 	return counts[LIST_REFUSED] > 0;
 }
 
 /* The table has changed, perhaps for the better: try these now. */
 void
-rescue_again(void)
+orphans_retry_refused(void)
 {
 	while (counts[LIST_REFUSED] > 0)
 		push_ready(pop(LIST_REFUSED));
@@ -241,7 +241,7 @@ rescue_again(void)
 static MonoTime
 list_until(LostList list)
 {
-	const Lost *lost = first(list);
+	const Orphan *lost = first(list);
 
 	if (lost == NULL)
 		return CLOCK_NEVER;
@@ -252,7 +252,7 @@ list_until(LostList list)
 
 /* When there is next something to be written; CLOCK_NEVER if there is nothing. */
 MonoTime
-rescue_until(void)
+orphans_until(void)
 {
 	MonoTime until = CLOCK_NEVER;
 	int i;
@@ -264,33 +264,33 @@ rescue_until(void)
 
 /* Is there anything to be written now? */
 bool
-rescue_due(MonoTime now)
+orphans_ready(MonoTime now)
 {
-	return !clock_is_before(now, rescue_until());
+	return !clock_is_before(now, orphans_until());
 }
 
 /* Runs that were never begun are to be given back before the scheduler goes. */
 bool
-rescue_must_write(void)
+orphans_must_write(void)
 {
 	return counts[LIST_NOT_STARTED] > 0;
 }
 
 /* Choose what is written in one transaction: one run, or all that may go together. */
 static void
-choose(LostList list, MonoTime now)
+choose_batch(LostList list, MonoTime now)
 {
 	int singles = 0;
 
 	batch_count = 0;
 	while (batch_count < BATCH_MAX && singles < BATCH_SINGLE_MAX)
 	{
-		const Lost *lost = first(list);
+		const Orphan *lost = first(list);
 
 		if (lost == NULL || clock_is_before(now, lost->not_before) ||
 			(lost->alone && batch_count > 0))
 			break;
-		singles += lost->kind == RESCUE_FAILED || lost->kind == RESCUE_CRASHED;
+		singles += lost->kind == ORPHAN_FAILED || lost->kind == ORPHAN_CRASHED;
 		batch[batch_count] = pop(list);
 		batch[batch_count++]->written = false;
 		if (lost->alone)
@@ -312,7 +312,7 @@ choose_next(MonoTime now)
 		if (clock_is_before(now, list_until(list)))
 			continue;
 		last_list = list;
-		choose(list, now);
+		choose_batch(list, now);
 		return;
 	}
 }
@@ -325,7 +325,7 @@ compare_runs(const void *a, const void *b)
 
 /* Write all runs of one kind that are in the batch by one statement. */
 static void
-write_together(const TaskTable *table, RescueKind kind)
+write_together(const TaskTable *table, OrphanKind kind)
 {
 	TaskRun *runs = palloc((batch_count + 1) * sizeof(TaskRun));
 	TaskRun *done;
@@ -337,10 +337,10 @@ write_together(const TaskTable *table, RescueKind kind)
 			runs[count++] = batch[i]->run;
 	if (count == 0)
 		return;
-	if (kind == RESCUE_NOT_STARTED)
-		count = queue_release(table, runs, count, &done);
+	if (kind == ORPHAN_NOT_STARTED)
+		count = rows_release(table, runs, count, &done);
 	else
-		count = queue_replan(table, runs, count, &interrupted, &done);
+		count = rows_replan(table, runs, count, &interrupted, &done);
 	qsort(done, count, sizeof(TaskRun), compare_runs);
 	for (i = 0; i < batch_count; i++)
 		if (batch[i]->kind == kind)
@@ -349,7 +349,7 @@ write_together(const TaskTable *table, RescueKind kind)
 }
 
 static bool
-write_failed(const TaskTable *table, const Lost *lost)
+write_failed(const TaskTable *table, const Orphan *lost)
 {
 	TaskResult result = {.start = lost->run.claimed,
 						 .stop = GetCurrentTimestamp(),
@@ -369,7 +369,7 @@ static void
 find_gone(const TaskTable *table)
 {
 	TaskRun *runs = palloc((batch_count + 1) * sizeof(TaskRun));
-	QueueWork *rows;
+	WorkingRow *rows;
 	int count = 0;
 	int i;
 
@@ -378,43 +378,44 @@ find_gone(const TaskTable *table)
 			runs[count++] = batch[i]->run;
 	if (count == 0)
 		return;
-	count = queue_runs(table, runs, count, &rows);
+	count = rows_of_runs(table, runs, count, &rows);
 	for (i = 0; i < batch_count; i++)
-		batch[i]->written |= !queue_works(rows, count, batch[i]->run);
+		batch[i]->written |= !rows_contain(rows, count, batch[i]->run);
 }
 
 /*
  * In a transaction, as the owner of the table: write what became of one run, or of
- * many.  Then rescue_written has to be called after the commit, or rescue_not_written
- * after an error.  True when a task has to be run apart from the others from now on, and no
+ * many.  Then orphans_written has to be called after the commit, or orphans_write_failed
+ * after an error.  True when a task has to be run in isolation from the others from now on, and no
  * more of these are known.
  */
 bool
-rescue_write(const TaskTable *table, MonoTime now)
+orphans_write(const TaskTable *table, MonoTime now)
 {
 	static bool crashed = false;
-	bool apart = crashed;
+	bool isolated = crashed;
 	int i;
 
 	choose_next(now);
-	write_together(table, RESCUE_NOT_STARTED);
-	write_together(table, RESCUE_INTERRUPTED);
+	write_together(table, ORPHAN_NOT_STARTED);
+	write_together(table, ORPHAN_INTERRUPTED);
 	for (i = 0; i < batch_count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (batch[i]->kind == RESCUE_FAILED)
+		if (batch[i]->kind == ORPHAN_FAILED)
 			batch[i]->written = write_failed(table, batch[i]);
-		else if (batch[i]->kind == RESCUE_CRASHED)
-			apart |= batch[i]->written = outcome_crashed(table, batch[i]->run, batch[i]->failure);
+		else if (batch[i]->kind == ORPHAN_CRASHED)
+			isolated |= batch[i]->written =
+				outcome_crashed(table, batch[i]->run, batch[i]->failure);
 	}
 	find_gone(table);
-	crashed = apart && counts[LIST_SINGLE] > 0;
-	return apart && !crashed;
+	crashed = isolated && counts[LIST_SINGLE] > 0;
+	return isolated && !crashed;
 }
 
 /* What was written is committed.  What was not is locked. */
 void
-rescue_written(MonoTime now)
+orphans_written(MonoTime now)
 {
 	int written = 0;
 	int i;
@@ -441,7 +442,7 @@ rescue_written(MonoTime now)
  * others should be tried at once.
  */
 bool
-rescue_not_written(MonoTime now, bool row_at_fault, int pause_ms)
+orphans_write_failed(MonoTime now, bool row_at_fault, int pause_ms)
 {
 	bool retry = row_at_fault && batch_count > 0;
 	int count = batch_count;

@@ -13,25 +13,25 @@
 #include "shared/task.h"
 
 /* What happened to a run, and so what becomes of its task. */
-typedef enum RescueKind
+typedef enum OrphanKind
 {
-	RESCUE_NOT_STARTED, /* as if it had not been claimed */
-	RESCUE_INTERRUPTED, /* its process is gone: it runs again */
-	RESCUE_FAILED,		/* it ended with its process, which left a message */
-	RESCUE_CRASHED		/* the server may have crashed because of it */
-} RescueKind;
+	ORPHAN_NOT_STARTED, /* as if it had not been claimed */
+	ORPHAN_INTERRUPTED, /* its process is gone: it runs again */
+	ORPHAN_FAILED,		/* it ended with its process, which left a message */
+	ORPHAN_CRASHED		/* the server may have crashed because of it */
+} OrphanKind;
 
-extern void rescue_add(TaskRun run, RescueKind kind, const TaskFailure *failure);
-extern bool rescue_has(TaskRun run);
-extern int rescue_count(void);
-extern int rescue_backlog(void);
-extern bool rescue_due(MonoTime now);
-extern MonoTime rescue_until(void);
-extern bool rescue_refused(void);
-extern void rescue_again(void);
-extern bool rescue_must_write(void);
-extern bool rescue_write(const TaskTable *table, MonoTime now);
-extern void rescue_written(MonoTime now);
-extern bool rescue_not_written(MonoTime now, bool row_at_fault, int pause_ms);
+extern void orphans_add(TaskRun run, OrphanKind kind, const TaskFailure *failure);
+extern bool orphans_has(TaskRun run);
+extern int orphans_count(void);
+extern int orphans_backlog(void);
+extern bool orphans_ready(MonoTime now);
+extern MonoTime orphans_until(void);
+extern bool orphans_refused(void);
+extern void orphans_retry_refused(void);
+extern bool orphans_must_write(void);
+extern bool orphans_write(const TaskTable *table, MonoTime now);
+extern void orphans_written(MonoTime now);
+extern bool orphans_write_failed(MonoTime now, bool row_at_fault, int pause_ms);
 
 #endif /* PG_TASK_ORPHANS_H */

@@ -7,7 +7,7 @@
  * run of them when they are short, so that many share one claim.  What stays
  * behind a task that turns out long is taken back.
  *
- * This room writes no row and decides no order.
+ * This file writes no row and decides no order.
  */
 #include "postgres.h"
 
@@ -52,7 +52,7 @@ typedef struct PoolTask
 {
 	Oid relid; /* the task table it is from */
 	TaskRun run;
-	WaitingQueue *queue; /* NULL: not known, so not counted */
+	QueueState *queue; /* NULL: not known, so not counted */
 } PoolTask;
 
 struct PoolExecutor
@@ -63,11 +63,11 @@ struct PoolExecutor
 	BackgroundWorkerHandle *handle; /* NULL: started by an earlier scheduler */
 	Oid role;
 	bool leaving;
-	bool spared;  /* is sent away when what was chosen for it is handed out */
-	bool touched; /* handed something that it was not yet told of */
-	double load;  /* microseconds of work before it */
-	int reserved; /* tasks chosen for it, not yet assigned */
-	bool apart;	  /* what it has in hand is to be alone there */
+	bool spared;   /* is sent away when what was chosen for it is handed out */
+	bool touched;  /* handed something that it was not yet told of */
+	double load;   /* microseconds of work before it */
+	int reserved;  /* tasks chosen for it, not yet assigned */
+	bool isolated; /* what it has in hand is to be alone there */
 	PoolTask ring[SHARED_RING];
 	uint32 reaped;	 /* accounted for up to here ... */
 	uint32 assigned; /* ... of so many */
@@ -108,7 +108,7 @@ outstanding(const PoolExecutor *executor)
 
 /* Take over the executors that an earlier scheduler of this database left. */
 static void
-adopt(PoolExecutor *executor, SharedExecutor *slot)
+adopt_executor(PoolExecutor *executor, SharedExecutor *slot)
 {
 	uint32 i;
 
@@ -127,7 +127,7 @@ adopt(PoolExecutor *executor, SharedExecutor *slot)
 	{
 		executor->ring[i % SHARED_RING].relid = slot->ring[i % SHARED_RING].relid;
 		executor->ring[i % SHARED_RING].run = slot->ring[i % SHARED_RING].run;
-		executor->apart |= slot->ring[i % SHARED_RING].apart;
+		executor->isolated |= slot->ring[i % SHARED_RING].isolated;
 	}
 	LWLockRelease(slot->lock);
 }
@@ -148,7 +148,7 @@ pool_create(SharedScheduler *scheduler, const char *database)
 		SharedExecutor *slot = &Shared->executors[i];
 
 		if (slot->in_use && slot->database == me->database)
-			adopt(&executors[i], slot);
+			adopt_executor(&executors[i], slot);
 	}
 	LWLockRelease(Shared->directory);
 }
@@ -180,7 +180,7 @@ pool_held(Oid relid, TaskRun **runs)
  * for this task and no other.
  */
 static void
-cancel(PoolExecutor *executor, TaskRun run)
+cancel_run(PoolExecutor *executor, TaskRun run)
 {
 	SharedExecutor *slot = executor->slot;
 	uint32 i;
@@ -208,7 +208,7 @@ cancel(PoolExecutor *executor, TaskRun run)
  * table, that had its name before, go on.
  */
 void
-pool_verify(Oid relid, const QueueWork *rows, int count)
+pool_reconcile(Oid relid, const WorkingRow *rows, int count)
 {
 	foreach_executor(executor)
 	{
@@ -217,16 +217,16 @@ pool_verify(Oid relid, const QueueWork *rows, int count)
 		for (i = executor->reaped; i != executor->assigned; i++)
 		{
 			PoolTask *task = &executor->ring[i % SHARED_RING];
-			const QueueWork *row;
+			const WorkingRow *row;
 
 			if (task->relid != relid)
 				continue;
-			row = queue_works(rows, count, task->run);
+			row = rows_contain(rows, count, task->run);
 			if (row == NULL)
-				cancel(executor, task->run);
+				cancel_run(executor, task->run);
 			else if (task->queue == NULL)
 			{
-				task->queue = waiting_queue(row->queue);
+				task->queue = groups_queue(row->queue);
 				task->queue->running++;
 			}
 		}
@@ -238,16 +238,16 @@ static void
 stop_counting(PoolTask *task)
 {
 	if (task->queue)
-		waiting_ended(task->queue);
+		groups_task_ended(task->queue);
 	task->queue = NULL;
 }
 
-/* Should there be no memory to rescue it, a look finds that nobody has it in hand. */
+/* Should there be no memory to rescue it, a scan finds that nobody has it in hand. */
 static void
-lose(PoolTask *task, RescueKind kind, const TaskFailure *failure)
+lose_task(PoolTask *task, OrphanKind kind, const TaskFailure *failure)
 {
 	stop_counting(task);
-	rescue_add(task->run, kind, failure);
+	orphans_add(task->run, kind, failure);
 }
 
 /* Account for what an executor has finished. */
@@ -260,12 +260,11 @@ reap_finished(PoolExecutor *executor, uint32 done)
 
 		if (task->queue)
 		{
-			waiting_learn(task->queue,
-						  executor->slot->ring[executor->reaped % SHARED_RING].elapsed);
+			groups_learn(task->queue, executor->slot->ring[executor->reaped % SHARED_RING].elapsed);
 		}
 		stop_counting(task);
 	}
-	executor->apart &= executor->reaped != executor->assigned;
+	executor->isolated &= executor->reaped != executor->assigned;
 }
 
 static PoolRole *
@@ -280,7 +279,7 @@ find_role(Oid role)
 }
 
 static void
-drop(PoolExecutor *executor)
+release_entry(PoolExecutor *executor)
 {
 	if (!executor->ready)
 		find_role(executor->role)->retry_at = clock_plus_ms(clock_mono(), START_RETRY_MS);
@@ -291,7 +290,7 @@ drop(PoolExecutor *executor)
 
 /* An executor went with tasks in its ring. */
 static void
-bury(PoolExecutor *executor)
+reap_dead(PoolExecutor *executor)
 {
 	SharedExecutor *slot = executor->slot;
 
@@ -300,14 +299,14 @@ bury(PoolExecutor *executor)
 		PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
 
 		if ((int32) (slot->taken - executor->reaped) <= 0)
-			lose(task, RESCUE_NOT_STARTED, NULL);
+			lose_task(task, ORPHAN_NOT_STARTED, NULL);
 		else if (slot->failure.sqlstate[0] == '\0')
-			lose(task, RESCUE_INTERRUPTED, NULL);
+			lose_task(task, ORPHAN_INTERRUPTED, NULL);
 		else
-			lose(task, RESCUE_FAILED, &slot->failure);
+			lose_task(task, ORPHAN_FAILED, &slot->failure);
 	}
 	shared_executor_forget(slot);
-	drop(executor);
+	release_entry(executor);
 }
 
 /* The registered process may never arrive, for want of memory or a role's rights. */
@@ -322,7 +321,7 @@ never_arrives(const PoolExecutor *executor)
 }
 
 static void
-reap(PoolExecutor *executor)
+reap_executor(PoolExecutor *executor)
 {
 	SharedExecutor *slot = executor->slot;
 	bool mine;
@@ -350,7 +349,7 @@ reap(PoolExecutor *executor)
 	if (mine)
 		reap_finished(executor, done);
 	if (gone)
-		bury(executor);
+		reap_dead(executor);
 	else if (!mine)
 	{
 		/* it left with an empty ring */
@@ -358,22 +357,22 @@ reap(PoolExecutor *executor)
 		{
 			stop_counting(&executor->ring[executor->reaped++ % SHARED_RING]);
 		}
-		drop(executor);
+		release_entry(executor);
 	}
 	else if (!arrived && never_arrives(executor))
-		bury(executor);
+		reap_dead(executor);
 }
 
 /* See what the executors have done since the last time. */
 void
 pool_reap(void)
 {
-	foreach_executor(executor) reap(executor);
+	foreach_executor(executor) reap_executor(executor);
 }
 
 /* Take the tasks back that an executor has not begun. */
 static void
-take_back(PoolExecutor *executor)
+reclaim(PoolExecutor *executor)
 {
 	SharedExecutor *slot = executor->slot;
 	uint32 end = executor->assigned;
@@ -387,7 +386,7 @@ take_back(PoolExecutor *executor)
 	for (i = executor->assigned; i != end; i++)
 		stop_counting(&executor->ring[i % SHARED_RING]);
 	while (end != executor->assigned)
-		lose(&executor->ring[--end % SHARED_RING], RESCUE_NOT_STARTED, NULL);
+		lose_task(&executor->ring[--end % SHARED_RING], ORPHAN_NOT_STARTED, NULL);
 }
 
 /* Does a task run that keeps others waiting behind it? */
@@ -399,11 +398,11 @@ is_stuck(const PoolExecutor *executor, MonoTime now)
 }
 
 void
-pool_take_back(MonoTime now)
+pool_reclaim(MonoTime now)
 {
 	foreach_executor(executor) if (executor->taken != executor->assigned &&
 								   (executor->leaving || is_stuck(executor, now)))
-		take_back(executor);
+		reclaim(executor);
 }
 
 /* Has any executor something to do? */
@@ -419,11 +418,11 @@ void
 pool_dismiss(void)
 {
 	pool_reap();
-	foreach_executor(executor) take_back(executor);
+	foreach_executor(executor) reclaim(executor);
 }
 
 static void
-send_away(PoolExecutor *executor)
+retire(PoolExecutor *executor)
 {
 	executor->leaving = true;
 	shared_executor_leave(executor->slot);
@@ -434,10 +433,10 @@ send_away(PoolExecutor *executor)
  * role with many short tasks has some chosen for all of its own in every round.
  */
 static void
-give_up(PoolExecutor *executor)
+leave_to_scheduler(PoolExecutor *executor)
 {
 	if (executor->reserved == 0)
-		send_away(executor);
+		retire(executor);
 	else
 		executor->spared = true;
 }
@@ -456,7 +455,7 @@ count_role(Oid role)
  * that has at least two more, or any if it has none.  NULL: none can.
  */
 static PoolExecutor *
-spare(Oid role, int has, MonoTime now)
+pick_victim(Oid role, int has, MonoTime now)
 {
 	PoolExecutor *result = NULL;
 
@@ -482,11 +481,11 @@ pool_yield(void)
 {
 	PoolExecutor *victim;
 
-	if (!turns_yield(me))
+	if (!arbiter_yield(me))
 		return;
-	victim = spare(InvalidOid, 0, clock_mono());
+	victim = pick_victim(InvalidOid, 0, clock_mono());
 	if (victim)
-		send_away(victim);
+		retire(victim);
 }
 
 /* A round of choosing begins. */
@@ -500,7 +499,7 @@ pool_begin(void)
 		executor->load = 0;
 		for (i = executor->reaped; i != executor->assigned; i++)
 		{
-			WaitingQueue *queue = executor->ring[i % SHARED_RING].queue;
+			QueueState *queue = executor->ring[i % SHARED_RING].queue;
 
 			executor->load += queue && queue->average >= 0 ? queue->average : RUN_US;
 		}
@@ -518,7 +517,7 @@ pool_find(Oid role, double average, MonoTime now)
 
 	foreach_executor(executor)
 	{
-		if (executor->role != role || !executor->ready || executor->leaving || executor->apart)
+		if (executor->role != role || !executor->ready || executor->leaving || executor->isolated)
 			continue;
 		if (outstanding(executor) == 0)
 			return executor;
@@ -531,9 +530,10 @@ pool_find(Oid role, double average, MonoTime now)
 	return best;
 }
 
-/* An executor of this role that has nothing to do, for a task that runs apart.  NULL: none. */
+/* An executor of this role that has nothing to do, for a task that runs in isolation.  NULL: none.
+ */
 PoolExecutor *
-pool_find_apart(Oid role)
+pool_find_isolated(Oid role)
 {
 	foreach_executor(executor) if (executor->role == role && executor->ready &&
 								   !executor->leaving &&
@@ -541,17 +541,18 @@ pool_find_apart(Oid role)
 	return NULL;
 }
 
-/* May a task that runs apart be chosen now?  One in a round, and one at a time on the server. */
+/* May a task that runs in isolation be chosen now?  One in a round, and one at a time on the
+ * server. */
 bool
-pool_apart_take(void)
+pool_isolated_take(void)
 {
-	return !me->apart && turns_take_apart(me);
+	return !me->isolated && arbiter_take_isolated(me);
 }
 
 bool
-pool_apart_free(void)
+pool_isolated_free(void)
 {
-	return turns_apart_free(me);
+	return arbiter_isolated_free(me);
 }
 
 int
@@ -561,11 +562,11 @@ pool_pid(const PoolExecutor *executor)
 }
 
 static void
-promise(PoolExecutor *executor, bool promised)
+set_reserved(PoolExecutor *executor, bool reserved)
 {
 	LWLockAcquire(executor->slot->lock, LW_EXCLUSIVE);
 	if (executor->slot->generation == executor->generation)
-		executor->slot->promised = promised;
+		executor->slot->reserved = reserved;
 	LWLockRelease(executor->slot->lock);
 }
 
@@ -574,23 +575,23 @@ promise(PoolExecutor *executor, bool promised)
  * task is claimed, another process may have the slot.
  */
 uint32
-pool_reserve(PoolExecutor *executor, const WaitingQueue *queue, bool apart)
+pool_reserve(PoolExecutor *executor, const QueueState *queue, bool isolated)
 {
 	if (executor->reserved == 0)
-		promise(executor, true);
+		set_reserved(executor, true);
 	executor->reserved++;
-	executor->apart = apart;
+	executor->isolated = isolated;
 	executor->load += queue->average >= 0 ? queue->average : RUN_US;
 	return executor->generation;
 }
 
 /* Put a claimed task into the executor's ring, or lose it when the executor is gone. */
 void
-pool_assign(PoolExecutor *executor, uint32 generation, WaitingQueue *queue, const SharedTask *task)
+pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, const SharedTask *task)
 {
 	SharedExecutor *slot = executor->slot;
 	PoolTask mine = {task->relid, task->run, queue};
-	bool late = task->apart && !turns_keep_apart(me);
+	bool late = task->isolated && !arbiter_keep_isolated(me);
 	bool assigned = false;
 
 	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
@@ -598,13 +599,13 @@ pool_assign(PoolExecutor *executor, uint32 generation, WaitingQueue *queue, cons
 		slot->ready && !slot->leave)
 	{
 		slot->ring[slot->assigned++ % SHARED_RING] = *task;
-		slot->tell_at = slot->done + (slot->assigned - slot->done + 1) / 2;
+		slot->notify_at = slot->done + (slot->assigned - slot->done + 1) / 2;
 		assigned = true;
 	}
 	LWLockRelease(slot->lock);
 	if (!assigned)
 	{
-		lose(&mine, RESCUE_NOT_STARTED, NULL);
+		lose_task(&mine, ORPHAN_NOT_STARTED, NULL);
 		return;
 	}
 	executor->ring[executor->assigned++ % SHARED_RING] = mine;
@@ -615,19 +616,19 @@ pool_assign(PoolExecutor *executor, uint32 generation, WaitingQueue *queue, cons
 void
 pool_wake(void)
 {
-	if (me->apart)
-		turns_give_apart(me);
+	if (me->isolated)
+		arbiter_release_isolated(me);
 	foreach_executor(executor)
 	{
 		if (executor->reserved > 0)
-			promise(executor, false);
+			set_reserved(executor, false);
 		executor->reserved = 0;
-		executor->apart &= executor->assigned != executor->reaped;
+		executor->isolated &= executor->assigned != executor->reaped;
 		if (executor->touched)
 			shared_wake(executor->slot->proc);
 		executor->touched = false;
 		if (executor->spared)
-			send_away(executor);
+			retire(executor);
 		executor->spared = false;
 	}
 }
@@ -678,9 +679,9 @@ report_no_worker(MonoTime now)
 
 /* Start one more executor.  False: not now. */
 static bool
-start(Oid role, const char *name, MonoTime now)
+start_executor(Oid role, const char *name, MonoTime now)
 {
-	SharedExecutor *slot = turns_reserve(me, role);
+	SharedExecutor *slot = arbiter_reserve(me, role);
 	MemoryContext old;
 	PoolExecutor *executor;
 
@@ -688,8 +689,8 @@ start(Oid role, const char *name, MonoTime now)
 		return false;
 	executor = &executors[slot - Shared->executors];
 	if (executor->used)
-		reap(executor); /* the process that had the slot has left since */
-	adopt(executor, slot);
+		reap_executor(executor); /* the process that had the slot has left since */
+	adopt_executor(executor, slot);
 	old = MemoryContextSwitchTo(TopMemoryContext);
 	executor->handle = worker_start_executor(slot, my_database, name);
 	MemoryContextSwitchTo(old);
@@ -697,7 +698,7 @@ start(Oid role, const char *name, MonoTime now)
 	{
 		executor->used = false;
 		shared_executor_forget(slot);
-		turns_evict(me->database, role);
+		arbiter_evict(me->database, role);
 		no_worker_until = clock_plus_ms(now, WORKER_RETRY_MS);
 		report_no_worker(now);
 		return false;
@@ -737,21 +738,21 @@ pool_demand(const Role *role, const char *name, int tasks, double average, MonoT
 		executor->role == role->oid && !executor->leaving && !executor->ready;
 	for (; starting < wanted; starting++, has++)
 	{
-		bool full =
-			role->database_limit >= 0 && turns_of_database(me->database) >= role->database_limit;
+		bool full = role->database_limit >= 0 &&
+					arbiter_count_database(me->database) >= role->database_limit;
 		PoolExecutor *victim;
 
 		if (clock_is_before(now, find_role(role->oid)->retry_at) ||
-			(role->limit >= 0 && turns_of_role(role->oid) >= role->limit))
+			(role->limit >= 0 && arbiter_count_role(role->oid) >= role->limit))
 			return false;
 		if (clock_is_before(now, no_worker_until))
 			return true;
-		if (!full && start(role->oid, name, now))
+		if (!full && start_executor(role->oid, name, now))
 			continue;
 		/* another database has none to give where the limit is of this one */
-		victim = full && role->database_limit == 0 ? NULL : spare(role->oid, has, now);
+		victim = full && role->database_limit == 0 ? NULL : pick_victim(role->oid, has, now);
 		if (victim)
-			give_up(victim);
+			leave_to_scheduler(victim);
 		return !full;
 	}
 	return false;

@@ -18,23 +18,23 @@ typedef struct PoolExecutor PoolExecutor;
 
 extern void pool_create(SharedScheduler *scheduler, const char *database);
 extern int pool_held(Oid relid, TaskRun **runs);
-extern void pool_verify(Oid relid, const QueueWork *rows, int count);
+extern void pool_reconcile(Oid relid, const WorkingRow *rows, int count);
 
 extern void pool_reap(void);
-extern void pool_take_back(MonoTime now);
+extern void pool_reclaim(MonoTime now);
 extern void pool_yield(void);
 extern bool pool_is_busy(void);
 extern void pool_dismiss(void);
 
 extern void pool_begin(void);
 extern PoolExecutor *pool_find(Oid role, double average, MonoTime now);
-extern PoolExecutor *pool_find_apart(Oid role);
-extern bool pool_apart_take(void);
-extern bool pool_apart_free(void);
+extern PoolExecutor *pool_find_isolated(Oid role);
+extern bool pool_isolated_take(void);
+extern bool pool_isolated_free(void);
 extern int pool_pid(const PoolExecutor *executor);
-extern uint32 pool_reserve(PoolExecutor *executor, const WaitingQueue *queue, bool apart);
+extern uint32 pool_reserve(PoolExecutor *executor, const QueueState *queue, bool isolated);
 extern void
-pool_assign(PoolExecutor *executor, uint32 generation, WaitingQueue *queue, const SharedTask *task);
+pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, const SharedTask *task);
 extern void pool_wake(void);
 extern void pool_claimed(Oid role);
 extern void pool_missed(Oid role);

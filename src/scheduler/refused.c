@@ -6,7 +6,7 @@
  * constraint of the user's refuses one of them, as many are written one by one until
  * that is found; it is left alone for a while, and the others do not suffer.
  *
- * This room is plain memory of the scheduler's.
+ * This file is plain memory of the scheduler's.
  */
 #include "postgres.h"
 
@@ -14,11 +14,11 @@
 
 #include "scheduler/refused.h"
 
-typedef struct Aside
+typedef struct RefusedRow
 {
 	TaskPlace place; /* hash key: where ids are not unique, rows differ in that */
 	MonoTime until;
-} Aside;
+} RefusedRow;
 
 static HTAB *all = NULL; /* NULL: none */
 
@@ -27,13 +27,13 @@ static struct
 	TaskPlace first; /* of the batch that is being written */
 	int count;
 	int singly; /* so many rows are to be written one by one */
-} batches[ASIDE_BATCHES];
+} batches[REFUSED_BATCHES];
 
 /* Is this row left alone? */
 bool
-aside_has(TaskPlace place, MonoTime now)
+refused_has(TaskPlace place, MonoTime now)
 {
-	Aside *entry = all ? hash_search(all, &place, HASH_FIND, NULL) : NULL;
+	RefusedRow *entry = all ? hash_search(all, &place, HASH_FIND, NULL) : NULL;
 
 	if (entry == NULL)
 		return false;
@@ -45,14 +45,14 @@ aside_has(TaskPlace place, MonoTime now)
 
 /* How many are? */
 int
-aside_count(void)
+refused_count(void)
 {
 	return all ? (int) hash_get_num_entries(all) : 0;
 }
 
 /* The table has changed, perhaps for the better, or time has passed: no row is left alone. */
 void
-aside_forget(void)
+refused_forget(void)
 {
 	if (all)
 		hash_destroy(all);
@@ -61,10 +61,10 @@ aside_forget(void)
 
 /* Forget those whose time is over. */
 void
-aside_tidy(MonoTime now)
+refused_tidy(MonoTime now)
 {
 	HASH_SEQ_STATUS scan;
-	Aside *entry;
+	RefusedRow *entry;
 
 	if (all == NULL)
 		return;
@@ -73,19 +73,19 @@ aside_tidy(MonoTime now)
 		if (!clock_is_before(now, entry->until))
 			(void) hash_search(all, &entry->place, HASH_REMOVE, NULL);
 	if (hash_get_num_entries(all) == 0)
-		aside_forget();
+		refused_forget();
 }
 
 /* Is the next batch to be of one row? */
 bool
-aside_singly(AsideBatch which)
+refused_singly(RefusedBatch which)
 {
 	return batches[which].singly > 0;
 }
 
 /* One more row in the batch. */
 void
-aside_add(AsideBatch which, TaskPlace place)
+refused_add(RefusedBatch which, TaskPlace place)
 {
 	if (batches[which].count++ == 0)
 		batches[which].first = place;
@@ -93,7 +93,7 @@ aside_add(AsideBatch which, TaskPlace place)
 
 /* The batch is committed. */
 void
-aside_written(AsideBatch which)
+refused_batch_written(RefusedBatch which)
 {
 	if (batches[which].count > 0 && batches[which].singly > 0)
 		batches[which].singly--;
@@ -103,8 +103,8 @@ aside_written(AsideBatch which)
 static void
 set_aside(TaskPlace place, MonoTime until)
 {
-	HASHCTL ctl = {.keysize = sizeof(TaskPlace), .entrysize = sizeof(Aside)};
-	Aside *entry;
+	HASHCTL ctl = {.keysize = sizeof(TaskPlace), .entrysize = sizeof(RefusedRow)};
+	RefusedRow *entry;
 
 	if (all == NULL)
 		all = hash_create("pg_task rows set aside", 64, &ctl, HASH_ELEM | HASH_BLOBS);
@@ -117,12 +117,12 @@ set_aside(TaskPlace place, MonoTime until)
  * once, for the fault was of one row.
  */
 bool
-aside_failed(MonoTime until, bool row_at_fault)
+refused_batch_failed(MonoTime until, bool row_at_fault)
 {
 	bool failed = false;
 	int i;
 
-	for (i = 0; i < ASIDE_BATCHES; i++)
+	for (i = 0; i < REFUSED_BATCHES; i++)
 	{
 		int written = batches[i].count;
 

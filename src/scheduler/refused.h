@@ -11,23 +11,23 @@
 
 #include "shared/task.h"
 
-extern bool aside_has(TaskPlace place, MonoTime now);
-extern int aside_count(void);
-extern void aside_forget(void);
-extern void aside_tidy(MonoTime now);
+extern bool refused_has(TaskPlace place, MonoTime now);
+extern int refused_count(void);
+extern void refused_forget(void);
+extern void refused_tidy(MonoTime now);
 
 /* A batch: the rows that one transaction writes. */
-typedef enum AsideBatch
+typedef enum RefusedBatch
 {
-	ASIDE_CLAIM,
-	ASIDE_UNSTARTED, /* what has expired, or may not run */
-	ASIDE_BINDING,	 /* what is bound to another role */
-	ASIDE_BATCHES
-} AsideBatch;
+	REFUSED_CLAIM,
+	REFUSED_UNSTARTED, /* what has expired, or may not run */
+	REFUSED_BINDING,   /* what is bound to another role */
+	REFUSED_BATCHES
+} RefusedBatch;
 
-extern bool aside_singly(AsideBatch which);
-extern void aside_add(AsideBatch which, TaskPlace place);
-extern void aside_written(AsideBatch which);
-extern bool aside_failed(MonoTime until, bool row_at_fault);
+extern bool refused_singly(RefusedBatch which);
+extern void refused_add(RefusedBatch which, TaskPlace place);
+extern void refused_batch_written(RefusedBatch which);
+extern bool refused_batch_failed(MonoTime until, bool row_at_fault);
 
 #endif /* PG_TASK_REFUSED_H */

@@ -2,8 +2,8 @@
  * scan.c
  *		The scan that finds the first waiting row of every group.
  *
- * It finds what no note told of, every period and when somebody asks for it.  There may be
- * very many groups: it goes a slice at a time, so that claims and notes have their turn in
+ * It finds what no hint told of, every period and when somebody asks for it.  There may be
+ * very many groups: it goes a slice at a time, so that claims and hints have their turn in
  * between, and takes a small part of the time, however often it is asked for.
  *
  * Within a transaction of the caller's; this room claims nothing.
@@ -37,7 +37,7 @@ static struct
 	MonoTime not_before; /* when it is asked for */
 } scan;
 
-/* Rows wait that no note tells of. */
+/* Rows wait that no hint tells of. */
 void
 scan_want(void)
 {
@@ -107,10 +107,10 @@ scan_due(MonoTime now)
  * is not remembered, and fails.
  */
 static void
-take_head(const QueueHead *head)
+take_head(const GroupHead *head)
 {
 	if (!head->too_long)
-		waiting_head(&head->group, head->place);
+		groups_scan_found(&head->group, head->place);
 	else
 		(void) unstarted_refuse(
 			head->place, head->group.role,
@@ -122,7 +122,7 @@ take_head(const QueueHead *head)
 static void
 finish(MonoTime now, int period_ms)
 {
-	waiting_looked(now);
+	groups_scan_end(now);
 	scan.going = false;
 	set_position(NULL);
 	scan.next.us = now.us + Max((int64) period_ms * 1000, scan.cost * SCAN_SHARE);
@@ -142,19 +142,19 @@ scan_slice(const TaskTable *table, int period_ms)
 										 .role = "",
 										 .role_id = PG_INT64_MIN};
 	MonoTime begun = clock_mono();
-	QueueHead *heads;
+	GroupHead *heads;
 	int count;
 	int i;
 
 	if (!scan.going)
 	{
-		waiting_look();
+		groups_scan_begin();
 		set_position(&before_all);
 		scan.cost = 0;
 		scan.wanted = false;
 		scan.going = true;
 	}
-	count = queue_look(table, &scan.after, SLICE_GROUPS, &heads);
+	count = rows_scan(table, &scan.after, SLICE_GROUPS, &heads);
 	for (i = 0; i < count; i++)
 		take_head(&heads[i]);
 	binding_look(heads, count);

@@ -3,14 +3,14 @@
  *		The process that decides, for one database, which task starts next.
  *
  * The loop: account for what executors did, recover what was lost, take the
- * notes that commits left, look at the table when the period is over, claim
+ * hints that commits left, look at the table when the period is over, claim
  * what may start and hand it out, sleep until something is due.
  *
  * The process starts as the bootstrap superuser, because the owner of a table
  * need not be able to log in; every statement on task rows runs as that owner
  * (begin_work).  It runs no user's request.
  *
- * This room knows no SQL, no result and no calendar.
+ * This file knows no SQL, no result and no calendar.
  */
 #include "postgres.h"
 
@@ -57,10 +57,10 @@
 PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 
 /* When a row could not be claimed, the next look comes no later. */
-#define LOCKED_LOOK_MS 1000
+#define LOCKED_SCAN_MS 1000
 
-/* While a task waits for its turn to run apart, one looks for it so often at least. */
-#define APART_RETRY_MS 1000
+/* While a task waits for its turn to run in isolation, one looks for it so often at least. */
+#define ISOLATED_RETRY_MS 1000
 
 /* So many different messages are logged, told apart by this many bytes ... */
 #define REPORTED_MAX 16
@@ -82,10 +82,10 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 #define GO_BATCHES 8
 
 /* A row that cannot be written is tried again so much later ... */
-#define SET_ASIDE_MS 60000
+#define REFUSED_RETRY_MS 60000
 
 /* ... and one for which a trigger of the owner's takes longer than WRITE_MS. */
-#define SET_ASIDE_SLOW_MS 600000
+#define REFUSED_SLOW_RETRY_MS 600000
 
 /*
  * Longest transactions of a scheduler that write rows, and that look at them.  The owner's
@@ -117,13 +117,13 @@ static const char *database; /* its name when this process started */
 static SettingsTable where;
 static TaskTable *table = NULL;
 static TableScope scope;
-static MemoryContext cycle_context; /* reset in every cycle */
+static MemoryContext iteration_context; /* reset in every cycle */
 static uint32 wait_event = 0;
 static TimeoutId end_timeout; /* of a transaction that cannot be cancelled */
 
 static volatile sig_atomic_t at_work = false; /* in a transaction, or connecting */
 static Oid last_relid = InvalidOid;			  /* the table that was prepared last */
-static bool verify_due = true;
+static bool reconcile_due = true;
 static bool orphans_due = true;
 static bool wants_executor = false;
 static MonoTime next_orphans = {0};
@@ -199,7 +199,7 @@ begin_work(const char *activity)
 		table_become(table->owner, &scope);
 	}
 	PushActiveSnapshot(GetTransactionSnapshot());
-	MemoryContextSwitchTo(cycle_context);
+	MemoryContextSwitchTo(iteration_context);
 }
 
 /*
@@ -218,7 +218,7 @@ end_work(void)
 		table_stop_acting(&scope);
 	at_work = false;
 	writes_rows = false;
-	MemoryContextSwitchTo(cycle_context);
+	MemoryContextSwitchTo(iteration_context);
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
@@ -239,7 +239,7 @@ begin_writing(const char *activity)
 static void
 forget_table(void)
 {
-	queue_forget();
+	rows_forget_plans();
 	table_free(table);
 	table = NULL;
 }
@@ -253,7 +253,7 @@ prepare_table(void)
 	shared_scheduler_publish(me, InvalidOid);
 	forget_table();
 	begin_work("preparing the task table");
-	prepared = table_prepare(&where, me->user, cycle_context);
+	prepared = table_prepare(&where, me->user, iteration_context);
 	end_work();
 	table_keep(prepared);
 	table = prepared;
@@ -262,44 +262,44 @@ prepare_table(void)
 	if (prepared->relid != last_relid)
 	{
 		/* another table: what was known of rows is not of its rows */
-		waiting_clear();
-		verify_due = true;
+		groups_clear();
+		reconcile_due = true;
 	}
 	last_relid = prepared->relid;
 }
 
 /* Nobody has this run in hand: why? */
 static void
-account(TaskRun run)
+add_orphan(TaskRun run)
 {
 	static const TaskFailure crashed = {.sqlstate = "57P02",
 										.error = "the server crashed while the task ran"};
 
 	if (crash_blames(me->database, run))
-		rescue_add(run, RESCUE_CRASHED, &crashed);
+		orphans_add(run, ORPHAN_CRASHED, &crashed);
 	else
-		rescue_add(run, RESCUE_INTERRUPTED, NULL);
+		orphans_add(run, ORPHAN_INTERRUPTED, NULL);
 }
 
 /*
  * Within a transaction: rows that are WORK and that nobody has in hand (of these runs, in the
- * order of queue_runs) are rescued.  After a restore there may be many: they are read a
+ * order of rows_of_runs) are rescued.  After a restore there may be many: they are read a
  * part at a time, as fast as they are rescued.
  */
 static void
-find_orphans(const QueueWork *held, int nheld)
+find_orphans(const WorkingRow *held, int nheld)
 {
 	MonoTime begun = clock_mono();
-	int limit = nheld + rescue_count() + ORPHANS_MAX;
-	QueueWork *rows;
-	int count = queue_work(table, limit, &rows);
+	int limit = nheld + orphans_count() + ORPHANS_MAX;
+	WorkingRow *rows;
+	int count = rows_working(table, limit, &rows);
 	int i;
 
 	for (i = 0; i < count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (!queue_works(held, nheld, rows[i].run) && !rescue_has(rows[i].run))
-			account(rows[i].run);
+		if (!rows_contain(held, nheld, rows[i].run) && !orphans_has(rows[i].run))
+			add_orphan(rows[i].run);
 	}
 	orphans_due = count == limit;
 	next_orphans = CLOCK_LONG_AGO;
@@ -311,7 +311,7 @@ find_orphans(const QueueWork *held, int nheld)
 static bool
 may_find_orphans(void)
 {
-	return orphans_due && rescue_backlog() < ORPHANS_MAX / 4;
+	return orphans_due && orphans_backlog() < ORPHANS_MAX / 4;
 }
 
 /*
@@ -320,28 +320,28 @@ may_find_orphans(void)
  * cancelled.
  */
 static void
-compare(void)
+reconcile_in_transaction(void)
 {
 	TaskRun *held;
 	int count = pool_held(table->relid, &held);
-	QueueWork *rows = NULL;
+	WorkingRow *rows = NULL;
 
 	if (count > 0)
-		count = queue_runs(table, held, count, &rows);
-	crash_ask();
-	pool_verify(table->relid, rows, count);
+		count = rows_of_runs(table, held, count, &rows);
+	crash_report_used();
+	pool_reconcile(table->relid, rows, count);
 	orphans_due = true;
 	if (may_find_orphans() && !clock_is_before(clock_mono(), next_orphans))
 		find_orphans(rows, count);
-	verify_due = false;
+	reconcile_due = false;
 }
 
 static void
-verify(void)
+reconcile(void)
 {
 	begin_work("looking at the tasks that run");
 	limit_work(SCAN_MS);
-	compare();
+	reconcile_in_transaction();
 	end_work();
 }
 
@@ -350,22 +350,22 @@ verify(void)
  * work has had its turn.
  */
 static void
-rescue(void)
+write_orphans(void)
 {
 	MonoTime now = clock_mono();
 
-	if (!rescue_due(now))
+	if (!orphans_ready(now))
 		return;
 	/* what ends with the server is for the next one to judge */
 	if (!PostmasterIsAlive())
 		proc_exit(1);
 	begin_writing("rescuing tasks");
-	/* what may crash the server is found by a look, and run apart */
-	if (rescue_write(table, now))
+	/* what may crash the server is found by a scan, and run in isolation */
+	if (orphans_write(table, now))
 		scan_want();
 	end_work();
-	rescue_written(clock_mono());
-	if (rescue_due(now))
+	orphans_written(clock_mono());
+	if (orphans_ready(now))
 		SetLatch(MyLatch);
 }
 
@@ -374,33 +374,33 @@ static void
 expire(ClockNow now)
 {
 	TaskPlace *places;
-	QueueRow *rows;
+	RowKey *rows;
 	int found;
 	int written = 0;
 	int count = 0;
-	int most = aside_singly(ASIDE_UNSTARTED) ? 1 : EXPIRE_MAX;
-	QueueCandidate *expired;
+	int most = refused_singly(REFUSED_UNSTARTED) ? 1 : EXPIRE_MAX;
+	Candidate *expired;
 	int i;
 
 	begin_writing("giving up tasks");
-	found = queue_expired(table, now.wall, EXPIRE_MAX + aside_count(), &places);
-	expired = palloc0(found * sizeof(QueueCandidate) + 1);
+	found = rows_expired(table, now.wall, EXPIRE_MAX + refused_count(), &places);
+	expired = palloc0(found * sizeof(Candidate) + 1);
 	for (i = 0; i < found && count < most; i++)
 	{
-		if (aside_has(places[i], now.mono))
+		if (refused_has(places[i], now.mono))
 			continue;
-		aside_add(ASIDE_UNSTARTED, places[i]);
+		refused_add(REFUSED_UNSTARTED, places[i]);
 		expired[count++].place = places[i];
 	}
 	if (count > 0)
 	{
-		written = queue_expire(table, now.wall, expired, count, &rows);
+		written = rows_expire(table, now.wall, expired, count, &rows);
 		for (i = 0; i < written; i++)
 			outcome_plan_next(table, rows[i], now.wall, OUTCOME_EXPIRED_PAUSE_MS);
 	}
-	next_expiry = queue_expiry(table);
+	next_expiry = rows_next_expiry(table);
 	end_work();
-	aside_written(ASIDE_UNSTARTED);
+	refused_batch_written(REFUSED_UNSTARTED);
 	/* what somebody has locked, or is set aside, is seen to with the next look */
 	if (next_expiry <= now.wall && written < most)
 		next_expiry = DT_NOEND;
@@ -415,7 +415,7 @@ write_unstarted(ClockNow now)
 	begin_writing("giving up tasks");
 	unstarted_write(table, now.wall);
 	end_work();
-	aside_written(ASIDE_UNSTARTED);
+	refused_batch_written(REFUSED_UNSTARTED);
 	unstarted_written();
 	if (unstarted_any())
 		SetLatch(MyLatch);
@@ -429,29 +429,29 @@ bind_rows(ClockNow now)
 	if (binding_write(table, now.mono))
 		SetLatch(MyLatch);
 	end_work();
-	aside_written(ASIDE_BINDING);
+	refused_batch_written(REFUSED_BINDING);
 }
 
 /* Take what commits have noted since the last time. */
 static void
-take_notes(void)
+take_hints(void)
 {
-	static SharedNote notes[SHARED_ALL_NOTES];
-	int news;
-	int count = shared_scheduler_notes(me, notes, &news);
+	static SharedHint hints[SHARED_ALL_HINTS];
+	int events;
+	int count = shared_scheduler_take_hints(me, hints, &events);
 	int i;
 
 	for (i = 0; i < count; i++)
 	{
-		TaskGroup group = {notes[i].queue, notes[i].max, notes[i].priority, NameStr(notes[i].role),
-						   notes[i].role_id};
+		TaskGroup group = {hints[i].queue, hints[i].max, hints[i].priority, NameStr(hints[i].role),
+						   hints[i].role_id};
 
-		waiting_note(&group, notes[i].place);
+		groups_hint(&group, hints[i].place);
 	}
-	if (news & SHARED_LOOK)
+	if (events & SHARED_SCAN)
 		scan_want();
-	verify_due |= (news & SHARED_VERIFY) != 0;
-	if (news & SHARED_EXPIRY)
+	reconcile_due |= (events & SHARED_RECONCILE) != 0;
+	if (events & SHARED_EXPIRY)
 		next_expiry = 0;
 }
 
@@ -459,21 +459,21 @@ take_notes(void)
 static void
 begin_scan(MonoTime now)
 {
-	int64 *apart;
+	int64 *isolated;
 	int count;
 
-	aside_tidy(now);
-	compare();
-	count = queue_apart(table, &apart);
-	choice_set_apart(apart, count);
-	next_expiry = queue_expiry(table);
+	refused_tidy(now);
+	reconcile_in_transaction();
+	count = rows_isolated(table, &isolated);
+	choice_set_isolated(isolated, count);
+	next_expiry = rows_next_expiry(table);
 }
 
-/* Read the first row of every group, a slice at a time: finds what no note told of. */
+/* Read the first row of every group, a slice at a time: finds what no hint told of. */
 static void
-look(MonoTime now)
+scan(MonoTime now)
 {
-	if (choice_waits_apart() && pool_apart_free())
+	if (choice_waits_isolated() && pool_isolated_free())
 		scan_want();
 	if (!scan_due(now))
 		return;
@@ -487,17 +487,17 @@ look(MonoTime now)
 
 /* The message for the executor. */
 static void
-make_task(const QueueClaim *claim, const Choice *choice, bool apart, SharedTask *task)
+make_task(const Claim *claim, const Choice *choice, bool isolated, SharedTask *task)
 {
 	task->run = claim->run;
-	task->apart = apart;
+	task->isolated = isolated;
 	task->role = choice->role;
 	task->relid = table->relid;
 	strlcpy(task->role_name, choice->group->key.role, NAMEDATALEN);
 	task->timeout = claim->timeout;
 	task->repeats = claim->repeats;
 	task->deletes = claim->deletes;
-	task->tell = choice->group->key.max != TASK_UNLIMITED;
+	task->notify = choice->group->key.max != TASK_UNLIMITED;
 	task->elapsed = 0;
 	task->cancelled = false;
 	task->format = -1;
@@ -515,18 +515,18 @@ make_task(const QueueClaim *claim, const Choice *choice, bool apart, SharedTask 
 static int
 compare_claims(const void *a, const void *b)
 {
-	int64 left = ((const QueueClaim *) a)->run.id;
-	int64 right = ((const QueueClaim *) b)->run.id;
+	int64 left = ((const Claim *) a)->run.id;
+	int64 right = ((const Claim *) b)->run.id;
 
 	return left < right ? -1 : left > right;
 }
 
 /* Of claims in the order of their ids, the one of this task, or NULL. */
-static QueueClaim *
-find_claim(QueueClaim *claims, int count, const QueueCandidate *candidate)
+static Claim *
+find_claim(Claim *claims, int count, const Candidate *candidate)
 {
-	QueueClaim key = {.run.id = candidate->place.id};
-	QueueClaim *claim = bsearch(&key, claims, count, sizeof(QueueClaim), compare_claims);
+	Claim key = {.run.id = candidate->place.id};
+	Claim *claim = bsearch(&key, claims, count, sizeof(Claim), compare_claims);
 
 	/* the statement sees to it; but what runs as whom is not to hang on that alone */
 	if (claim && (strcmp(claim->role, candidate->group->role) != 0 ||
@@ -537,41 +537,41 @@ find_claim(QueueClaim *claims, int count, const QueueCandidate *candidate)
 
 /* Within a transaction: claim what was chosen, and nothing else. */
 static int
-claim(ClockNow now, QueueClaim **claims)
+claim_candidates(ClockNow now, Claim **claims)
 {
-	int count = queue_claim(table, choice_candidates, choice_count, now.wall,
-							crash_claim_time(now.wall), claims);
+	int count = rows_claim(table, choice_candidates, choice_count, now.wall,
+						   crash_claim_time(now.wall), claims);
 
-	qsort(*claims, count, sizeof(QueueClaim), compare_claims);
+	qsort(*claims, count, sizeof(Claim), compare_claims);
 	/* a row that somebody has locked may be the same as before when he lets go */
 	if (count < choice_count)
-		scan_no_later(clock_plus_ms(now.mono, LOCKED_LOOK_MS));
+		scan_no_later(clock_plus_ms(now.mono, LOCKED_SCAN_MS));
 	return count;
 }
 
 /* One that was not claimed: somebody has locked or changed it, or it has expired. */
 static void
-let_go(const QueueCandidate *candidate, WaitingQueue *queue)
+let_go(const Candidate *candidate, QueueState *queue)
 {
-	waiting_ended(queue);
+	groups_task_ended(queue);
 	unstarted_expire(candidate);
 }
 
 /* Hand out what was claimed, in the order of choice; let go of what was not. */
 static void
-hand_out(QueueClaim *claims, int count)
+hand_out(Claim *claims, int count)
 {
 	static SharedTask task;
 	int i;
 
 	for (i = 0; i < choice_count; i++)
 	{
-		QueueClaim *claim = find_claim(claims, count, &choice_candidates[i]);
-		WaitingQueue *queue = choice_list[i].queue;
+		Claim *claim = find_claim(claims, count, &choice_candidates[i]);
+		QueueState *queue = choice_list[i].queue;
 
 		choice_learn(i, claim != NULL);
 		if (claim)
-			make_task(claim, &choice_list[i], choice_candidates[i].apart, &task);
+			make_task(claim, &choice_list[i], choice_candidates[i].isolated, &task);
 		/* from here on it is not counted as chosen any more, even after an error */
 		choice_list[i].queue = NULL;
 		if (claim)
@@ -588,22 +588,23 @@ static bool
 start_some(void)
 {
 	ClockNow now = clock_now();
-	QueueClaim *claims = NULL;
+	Claim *claims = NULL;
 	int count = 0;
 	bool more;
 
-	if (!waiting_ready(now))
+	if (!groups_ready(now))
 	{
 		choice_none();
 		return false;
 	}
 	begin_work("claiming tasks");
-	more = choice_make(table, now, aside_singly(ASIDE_CLAIM) ? 1 : CHOICE_MAX, &wants_executor) ||
-		   choice_count > 0;
+	more =
+		choice_make(table, now, refused_singly(REFUSED_CLAIM) ? 1 : CHOICE_MAX, &wants_executor) ||
+		choice_count > 0;
 	if (choice_count > 0)
-		count = claim(now, &claims);
+		count = claim_candidates(now, &claims);
 	end_work();
-	aside_written(ASIDE_CLAIM);
+	refused_batch_written(REFUSED_CLAIM);
 	hand_out(claims, count);
 	return more;
 }
@@ -617,34 +618,34 @@ forget_reports(void)
 
 /* One turn of the loop. */
 static void
-cycle(void)
+run_iteration(void)
 {
 	ClockNow now = clock_now();
 
-	turns_renew(me);
+	arbiter_renew(me);
 	pool_reap();
 	if (table_changed())
 	{
-		aside_forget();
-		rescue_again();
+		refused_forget();
+		orphans_retry_refused();
 	}
 	if (table == NULL || table_changed())
 		prepare_table();
-	take_notes();
-	if (verify_due || (may_find_orphans() && !clock_is_before(now.mono, next_orphans)))
-		verify();
+	take_hints();
+	if (reconcile_due || (may_find_orphans() && !clock_is_before(now.mono, next_orphans)))
+		reconcile();
 	pool_yield();
-	pool_take_back(now.mono);
-	look(now.mono);
+	pool_reclaim(now.mono);
+	scan(now.mono);
 	wants_executor = false;
-	/* one claim a turn: notes and finished tasks come in between */
+	/* one claim a turn: hints and finished tasks come in between */
 	if (start_some())
 		SetLatch(MyLatch);
-	turns_want(me, wants_executor);
+	arbiter_want(me, wants_executor);
 	/* last: these may wait for others or be refused by them, and nobody else is to suffer */
 	if (!clock_is_before(now.mono, no_writing_until))
 	{
-		rescue();
+		write_orphans();
 		write_unstarted(now);
 		if (now.wall >= next_expiry)
 			expire(now);
@@ -653,7 +654,7 @@ cycle(void)
 	}
 	turn_failed = false;
 	no_memory_ms = 0;
-	if (!rescue_refused() && aside_count() == 0)
+	if (!orphans_refused() && refused_count() == 0)
 		forget_reports();
 }
 
@@ -708,11 +709,11 @@ static void
 forget_rows(void)
 {
 	choice_drop();
-	waiting_clear();
+	groups_clear();
 	binding_clear();
 	forget_table();
 	scan_forget();
-	verify_due = true;
+	reconcile_due = true;
 }
 
 /* What follows from the kind of an error: whether it is a row's, and how long to wait. */
@@ -741,10 +742,10 @@ recover_from_error(void)
 	bool of_row;
 	int pause;
 
-	MemoryContextSwitchTo(cycle_context);
+	MemoryContextSwitchTo(iteration_context);
 	error = CopyErrorData();
 	of_row = judge_error(error->sqlerrcode, now);
-	pause = error->sqlerrcode == ERRCODE_QUERY_CANCELED ? SET_ASIDE_SLOW_MS : SET_ASIDE_MS;
+	pause = error->sqlerrcode == ERRCODE_QUERY_CANCELED ? REFUSED_SLOW_RETRY_MS : REFUSED_RETRY_MS;
 	HOLD_INTERRUPTS();
 	forget_limit();
 	if (error->sqlerrcode == ERRCODE_TABLE_CHANGED)
@@ -756,14 +757,14 @@ recover_from_error(void)
 	at_work = writes_rows = false;
 	turn_failed = true;
 	table_abandon();
-	if (aside_failed(clock_plus_ms(now, pause), of_row))
+	if (refused_batch_failed(clock_plus_ms(now, pause), of_row))
 		SetLatch(MyLatch);
-	if (rescue_not_written(now, of_row, pause))
+	if (orphans_write_failed(now, of_row, pause))
 		SetLatch(MyLatch);
 	unstarted_failed(writing && of_row);
 	if (!writing || !of_row)
 		forget_rows();
-	MemoryContextSwitchTo(cycle_context);
+	MemoryContextSwitchTo(iteration_context);
 	RESUME_INTERRUPTS();
 }
 
@@ -774,16 +775,16 @@ name_database(void *arg pg_attribute_unused())
 }
 
 static void
-turn(void)
+run_guarded_iteration(void)
 {
 	ErrorContextCallback callback = {.previous = error_context_stack, .callback = name_database};
 
-	MemoryContextReset(cycle_context);
-	MemoryContextSwitchTo(cycle_context);
+	MemoryContextReset(iteration_context);
+	MemoryContextSwitchTo(iteration_context);
 	error_context_stack = &callback;
 	PG_TRY();
 	{
-		cycle();
+		run_iteration();
 	}
 	PG_CATCH();
 	{
@@ -799,21 +800,21 @@ next_writing(ClockNow now)
 {
 	if (unstarted_any() || binding_due())
 		return now.mono;
-	return clock_min(clock_of_wall(now, next_expiry), rescue_until());
+	return clock_min(clock_of_wall(now, next_expiry), orphans_until());
 }
 
 /* When there is next something to do, beside scans and what executors have in hand. */
 static MonoTime
 next_due(ClockNow now)
 {
-	MonoTime due = clock_min(waiting_until(now), next_writing(now));
+	MonoTime due = clock_min(groups_until(now), next_writing(now));
 
 	if (turn_failed)
 		return clock_plus_ms(now.mono, FAILED_TURN_MS);
-	if (table == NULL || scan_going() || waiting_ready(now))
+	if (table == NULL || scan_going() || groups_ready(now))
 		return now.mono;
-	if (choice_waits_apart())
-		due = clock_min(due, clock_plus_ms(now.mono, APART_RETRY_MS));
+	if (choice_waits_isolated())
+		due = clock_min(due, clock_plus_ms(now.mono, ISOLATED_RETRY_MS));
 	return clock_min(due, choice_until());
 }
 
@@ -845,7 +846,7 @@ wait_for_memory(void)
 	MonoTime until = clock_plus_ms(clock_mono(), no_memory_ms);
 	long left;
 
-	turns_want(me, false);
+	arbiter_want(me, false);
 	while (!ShutdownRequestPending && !ConfigReloadPending && !shared_scheduler_leaves(me) &&
 		   (left = clock_ms_until(clock_mono(), until)) > 0)
 	{
@@ -859,7 +860,7 @@ wait_for_memory(void)
 
 /* Sleep until the next thing is due, or until somebody wakes us. */
 static void
-rest(void)
+wait_for_work(void)
 {
 	ClockNow now = clock_now();
 	MonoTime until = clock_plus_ms(now.mono, where.period);
@@ -867,14 +868,14 @@ rest(void)
 	show_idle(now);
 	if (!turn_failed)
 	{
-		until = clock_min(scan_until(), waiting_until(now));
+		until = clock_min(scan_until(), groups_until(now));
 		until = clock_min(until, clock_min(pool_until(now.mono), choice_until()));
 		until = clock_min(until, clock_max(next_writing(now), no_writing_until));
 	}
 	if (may_find_orphans() && !turn_failed)
 		until = clock_min(until, next_orphans);
-	if (choice_waits_apart())
-		until = clock_min(until, clock_plus_ms(now.mono, APART_RETRY_MS));
+	if (choice_waits_isolated())
+		until = clock_min(until, clock_plus_ms(now.mono, ISOLATED_RETRY_MS));
 	(void) pgstat_report_stat(false);
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 					 clock_ms_until(now.mono, until), wait_event);
@@ -931,13 +932,13 @@ attach(Datum arg)
 	at_work = true;
 	BackgroundWorkerInitializeConnectionByOid(me->database, InvalidOid, 0);
 	at_work = false;
-	turns_renew(me);
+	arbiter_renew(me);
 	wait_event = COMPAT_WAIT_EVENT("PgTaskSchedulerMain");
 	end_timeout = RegisterTimeout(USER_TIMEOUT, end_process);
 	fix_settings();
 	client_describe(); /* for triggers of the owner's */
 	statement_define();
-	cycle_context =
+	iteration_context =
 		AllocSetContextCreate(TopMemoryContext, "pg_task cycle", ALLOCSET_DEFAULT_SIZES);
 	StartTransactionCommand();
 	database = MemoryContextStrdup(TopMemoryContext, get_database_name(MyDatabaseId));
@@ -948,7 +949,7 @@ attach(Datum arg)
 
 /* Nothing new starts; what was handed out and not begun is given back. */
 static void
-go(void)
+shut_down(void)
 {
 	ClockNow now = clock_now();
 	int i;
@@ -958,8 +959,8 @@ go(void)
 	me->due = next_due(now);
 	/* there may be very many of other kinds: some are written, and the next scheduler finds the
 	 * rest */
-	for (i = 0; table && (i < GO_BATCHES || rescue_must_write()); i++)
-		rescue();
+	for (i = 0; table && (i < GO_BATCHES || orphans_must_write()); i++)
+		write_orphans();
 }
 
 void
@@ -969,18 +970,18 @@ pg_task_scheduler_main(Datum arg)
 	pqsignal(SIGTERM, terminate);
 	BackgroundWorkerUnblockSignals();
 	attach(arg);
-	waiting_create();
+	groups_create();
 	pool_create(me, database);
 
 	/* on a reload it goes, and is started again with the settings of that moment */
 	while (!ShutdownRequestPending && !ConfigReloadPending && !shared_scheduler_leaves(me))
 	{
-		turn();
+		run_guarded_iteration();
 		if (no_memory_ms > 0)
 			wait_for_memory();
-		rest();
+		wait_for_work();
 	}
-	MemoryContextSwitchTo(cycle_context);
-	go();
+	MemoryContextSwitchTo(iteration_context);
+	shut_down();
 	proc_exit(0);
 }

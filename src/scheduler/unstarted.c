@@ -24,7 +24,7 @@ typedef struct Unstarted
 {
 	TaskPlace place;
 	NameData role;
-	int active; /* as in QueueCandidate, of one that may have expired */
+	int active; /* as in Candidate, of one that may have expired */
 	bool repeats;
 	char sqlstate[6]; /* empty: it may have expired */
 	char error[160];
@@ -68,7 +68,7 @@ unstarted_refuse(TaskPlace place, const char *role, const char *error, int sqlst
 
 /* A waiting task was not claimed: if it has expired, it is to be GONE. */
 void
-unstarted_expire(const QueueCandidate *candidate)
+unstarted_expire(const Candidate *candidate)
 {
 	Unstarted *entry = add(candidate->place, candidate->group->role);
 
@@ -85,9 +85,9 @@ unstarted_any(void)
 static void
 write_expired(const TaskTable *table, TimestampTz now)
 {
-	QueueCandidate *candidates = palloc0(writing * sizeof(QueueCandidate));
+	Candidate *candidates = palloc0(writing * sizeof(Candidate));
 	int ncandidates = 0;
-	QueueRow *rows;
+	RowKey *rows;
 	int nrows;
 	int i;
 
@@ -100,7 +100,7 @@ write_expired(const TaskTable *table, TimestampTz now)
 	}
 	if (ncandidates == 0)
 		return;
-	nrows = queue_expire(table, now, candidates, ncandidates, &rows);
+	nrows = rows_expire(table, now, candidates, ncandidates, &rows);
 	for (i = 0; i < nrows; i++)
 		outcome_plan_next(table, rows[i], now, OUTCOME_EXPIRED_PAUSE_MS);
 }
@@ -114,15 +114,15 @@ unstarted_write(const TaskTable *table, TimestampTz now)
 {
 	int i;
 
-	writing = aside_singly(ASIDE_UNSTARTED) ? Min(count, 1) : count;
+	writing = refused_singly(REFUSED_UNSTARTED) ? Min(count, 1) : count;
 	for (i = 0; i < writing; i++)
-		aside_add(ASIDE_UNSTARTED, all[i].place);
+		refused_add(REFUSED_UNSTARTED, all[i].place);
 	write_expired(table, now);
 	for (i = 0; i < writing; i++)
 	{
-		QueueRow row = {all[i].place.id, NameStr(all[i].role)};
+		RowKey row = {all[i].place.id, NameStr(all[i].role)};
 
-		if (all[i].sqlstate[0] != '\0' && queue_refuse(table, row, all[i].error, all[i].sqlstate) &&
+		if (all[i].sqlstate[0] != '\0' && row_fail(table, row, all[i].error, all[i].sqlstate) &&
 			all[i].repeats)
 			outcome_plan_next(table, row, now, OUTCOME_REFUSED_PAUSE_MS);
 	}

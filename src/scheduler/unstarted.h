@@ -12,7 +12,7 @@
 
 extern bool
 unstarted_refuse(TaskPlace place, const char *role, const char *error, int sqlstate, bool repeats);
-extern void unstarted_expire(const QueueCandidate *candidate);
+extern void unstarted_expire(const Candidate *candidate);
 extern bool unstarted_any(void);
 extern void unstarted_write(const TaskTable *table, TimestampTz now);
 extern void unstarted_written(void);

@@ -171,7 +171,7 @@ row_role_id(const Row *row)
 /* ---- what a user may write ---- */
 
 static void
-refuse(const Row *row, RowColumn which, const char *rule)
+reject_value(const Row *row, RowColumn which, const char *rule)
 {
 	bool isnull;
 	int64 id = DatumGetInt64(row_value(row, ROW_ID, &isnull));
@@ -195,7 +195,7 @@ check_interval(const Row *row, RowColumn which, bool zero_allowed)
 		return;
 	comparison = DatumGetInt32(DirectFunctionCall2(interval_cmp, value, IntervalPGetDatum(&zero)));
 	if (comparison < 0 || (comparison == 0 && !zero_allowed))
-		refuse(row, which, zero_allowed ? "zero or more" : "greater than zero");
+		reject_value(row, which, zero_allowed ? "zero or more" : "greater than zero");
 }
 
 /* A number is NULL, or at least zero. */
@@ -206,7 +206,7 @@ check_count(const Row *row, RowColumn which)
 	Datum value = row_value(row, which, &isnull);
 
 	if (!isnull && DatumGetInt32(value) < 0)
-		refuse(row, which, "zero or more");
+		reject_value(row, which, "zero or more");
 }
 
 /* A column is not NULL, even if the table lets it be. */
@@ -217,7 +217,7 @@ check_present(const Row *row, RowColumn which)
 
 	(void) row_value(row, which, &isnull);
 	if (isnull)
-		refuse(row, which, "something, not NULL");
+		reject_value(row, which, "something, not NULL");
 }
 
 /* A time is NULL, infinite, or such that "active" can be added. */
@@ -228,7 +228,7 @@ check_time(const Row *row, RowColumn which)
 	TimestampTz value = DatumGetTimestampTz(row_value(row, which, &isnull));
 
 	if (!isnull && !TIMESTAMP_NOT_FINITE(value) && !schedule_in_range(value))
-		refuse(row, which, "before the year " CppAsString2(SCHEDULE_LAST_YEAR));
+		reject_value(row, which, "before the year " CppAsString2(SCHEDULE_LAST_YEAR));
 }
 
 /* A text is one of these words, or NULL. */
@@ -245,7 +245,7 @@ check_word(const Row *row, RowColumn which, const char *const *words, const char
 	for (; *words; words++)
 		if (strcmp(word, *words) == 0)
 			return;
-	refuse(row, which, rule);
+	reject_value(row, which, rule);
 }
 
 /* A text is NULL, or at most this many bytes long: processes remember it. */
@@ -256,7 +256,7 @@ check_length(const Row *row, RowColumn which, int most)
 	Datum value = row_value(row, which, &isnull);
 
 	if (!isnull && toast_raw_datum_size(value) - VARHDRSZ > (Size) most)
-		refuse(row, which, psprintf("at most %d bytes long", most));
+		reject_value(row, which, psprintf("at most %d bytes long", most));
 }
 
 /*
@@ -272,7 +272,7 @@ check_bounds(const Row *row)
 
 	if (!isnull &&
 		DatumGetBool(DirectFunctionCall2(interval_lt, repeat, IntervalPGetDatum(&least))))
-		refuse(row, ROW_REPEAT, "at least " CppAsString2(TASK_REPEAT_MIN_MS) " ms");
+		reject_value(row, ROW_REPEAT, "at least " CppAsString2(TASK_REPEAT_MIN_MS) " ms");
 	check_length(row, ROW_QUEUE, TASK_QUEUE_MAX);
 	check_length(row, ROW_KEY, TASK_KEY_MAX);
 	check_length(row, ROW_TIMEZONE, TASK_ZONE_MAX);
@@ -297,12 +297,12 @@ check_row(const Row *row)
 	check_word(row, ROW_FORMAT, formats, "text, csv or json");
 	value = row_value(row, ROW_REQUEST, &isnull);
 	if (!isnull && toast_raw_datum_size(value) <= VARHDRSZ)
-		refuse(row, ROW_REQUEST, "some SQL");
+		reject_value(row, ROW_REQUEST, "some SQL");
 	check_count(row, ROW_RETRY);
 	check_count(row, ROW_FAILED);
 	value = row_value(row, ROW_BACKOFF, &isnull);
 	if (!isnull && !(DatumGetFloat4(value) >= 0))
-		refuse(row, ROW_BACKOFF, "zero or more");
+		reject_value(row, ROW_BACKOFF, "zero or more");
 	check_interval(row, ROW_DELAY, true);
 	check_interval(row, ROW_TIMEOUT, false);
 	check_interval(row, ROW_ACTIVE, false);
@@ -552,9 +552,9 @@ pg_task_bound(PG_FUNCTION_ARGS)
 
 /* ---- where a row waits ---- */
 
-/* Read the group and the place of a row.  False: a note cannot hold it. */
+/* Read the group and the place of a row.  False: a hint cannot hold it. */
 static bool
-read_note(const Row *row, SharedNote *note)
+read_hint(const Row *row, SharedHint *hint)
 {
 	bool isnull[5];
 	bool max_isnull;
@@ -562,20 +562,20 @@ read_note(const Row *row, SharedNote *note)
 	Datum role;
 	Datum queue;
 
-	memset(note, 0, sizeof(SharedNote));
-	note->place.id = DatumGetInt64(row_value(row, ROW_ID, &isnull[0]));
-	note->place.dt = DatumGetTimestampTz(row_value(row, ROW_DT, &isnull[1]));
-	note->priority = DatumGetInt32(row_value(row, ROW_PRIORITY, &isnull[2]));
+	memset(hint, 0, sizeof(SharedHint));
+	hint->place.id = DatumGetInt64(row_value(row, ROW_ID, &isnull[0]));
+	hint->place.dt = DatumGetTimestampTz(row_value(row, ROW_DT, &isnull[1]));
+	hint->priority = DatumGetInt32(row_value(row, ROW_PRIORITY, &isnull[2]));
 	max = row_value(row, ROW_MAX, &max_isnull);
-	note->max = max_isnull ? TASK_UNLIMITED : DatumGetInt32(max);
+	hint->max = max_isnull ? TASK_UNLIMITED : DatumGetInt32(max);
 	role = row_value(row, ROW_ROLE, &isnull[3]);
 	queue = row_value(row, ROW_QUEUE, &isnull[4]);
 	if (isnull[0] || isnull[1] || isnull[2] || isnull[3] || isnull[4] ||
 		toast_raw_datum_size(queue) - VARHDRSZ >= NAMEDATALEN)
 		return false;
-	note->role = *DatumGetName(role);
-	note->role_id = row_role_id(row);
-	text_to_cstring_buffer(DatumGetTextPP(queue), note->queue, NAMEDATALEN);
+	hint->role = *DatumGetName(role);
+	hint->role_id = row_role_id(row);
+	text_to_cstring_buffer(DatumGetTextPP(queue), hint->queue, NAMEDATALEN);
 	return true;
 }
 
@@ -590,7 +590,7 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	Row row;
 	Row old;
 	Row *before;
-	SharedNote note;
+	SharedHint hint;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(data->tg_event) ||
 		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || TRIGGER_FIRED_BY_DELETE(data->tg_event))
@@ -608,11 +608,11 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	check_state(before, &row);
 	check_row(&row);
 	if (Shared && is_state(&row, "PLAN"))
-		hooks_remember(root_table(row.rel), read_note(&row, &note) ? &note : NULL);
+		hooks_add_hint(root_table(row.rel), read_hint(&row, &hint) ? &hint : NULL);
 	if (Shared && is_state(&row, "PLAN") && !is_null(&row, ROW_ACTIVE))
-		hooks_tell(root_table(row.rel), SHARED_EXPIRY);
+		hooks_add_events(root_table(row.rel), SHARED_EXPIRY);
 	if (Shared && before && is_state(before, "WORK") && !table_acts())
-		hooks_tell(root_table(row.rel), SHARED_VERIFY);
+		hooks_add_events(root_table(row.rel), SHARED_RECONCILE);
 	return PointerGetDatum(NULL);
 }
 
@@ -630,7 +630,7 @@ pg_task_removed(PG_FUNCTION_ARGS)
 		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 						errmsg("pg_task_removed must be called AFTER DELETE or AFTER TRUNCATE")));
 	if (Shared)
-		hooks_tell(root_table(data->tg_relation), SHARED_VERIFY);
+		hooks_add_events(root_table(data->tg_relation), SHARED_RECONCILE);
 	return PointerGetDatum(NULL);
 }
 

@@ -50,8 +50,8 @@ static struct
 	Oid relid;	 /* the task table, the root if it is partitioned */
 	Oid ignored; /* a table that only looks like it */
 	int count;
-	SharedNote notes[SHARED_NOTES];
-	int news;		 /* SharedNews */
+	SharedHint hints[SHARED_HINTS];
+	int events;		 /* SharedEvents */
 	bool several;	 /* tables that look like the task table */
 	bool supervisor; /* databases or roles changed */
 	int nsettings;
@@ -81,11 +81,11 @@ is_another(Oid relid)
 }
 
 /*
- * Something happened to a table (SharedNews) that its scheduler is told of after the
+ * Something happened to a table (SharedEvents) that its scheduler is told of after the
  * commit.  False: no scheduler cares.
  */
 bool
-hooks_tell(Oid relid, int news)
+hooks_add_events(Oid relid, int events)
 {
 	if (pending.relid != relid)
 	{
@@ -97,7 +97,7 @@ hooks_tell(Oid relid, int news)
 		pending.several |= OidIsValid(pending.relid);
 		pending.relid = relid;
 	}
-	pending.news |= news;
+	pending.events |= events;
 	return true;
 }
 
@@ -106,11 +106,11 @@ hooks_tell(Oid relid, int news)
  * wait in a group; NULL: somewhere.
  */
 void
-hooks_remember(Oid relid, const SharedNote *note)
+hooks_add_hint(Oid relid, const SharedHint *hint)
 {
-	if (hooks_tell(relid, 0) &&
-		(note == NULL || !shared_note_merge(pending.notes, &pending.count, SHARED_NOTES, note)))
-		pending.news |= SHARED_LOOK;
+	if (hooks_add_events(relid, 0) &&
+		(hint == NULL || !shared_hint_merge(pending.hints, &pending.count, SHARED_HINTS, hint)))
+		pending.events |= SHARED_SCAN;
 }
 
 /* Count the changes of settings of this transaction, now or when it is committed. */
@@ -143,9 +143,9 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 	if (event == XACT_EVENT_COMMIT && OidIsValid(pending.relid))
 	{
 		if (pending.several)
-			pending.news |= SHARED_LOOK | SHARED_VERIFY | SHARED_EXPIRY;
-		shared_scheduler_note(MyDatabaseId, pending.several ? InvalidOid : pending.relid,
-							  pending.notes, pending.count, pending.news);
+			pending.events |= SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY;
+		shared_scheduler_hint(MyDatabaseId, pending.several ? InvalidOid : pending.relid,
+							  pending.hints, pending.count, pending.events);
 	}
 	if (pending.hold_level > 0)
 		hold_release();
@@ -153,13 +153,13 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 	if (pending.supervisor && event == XACT_EVENT_COMMIT)
 		shared_wake_supervisor();
 	pending.relid = pending.ignored = InvalidOid;
-	pending.count = pending.news = pending.hold_level = 0;
+	pending.count = pending.events = pending.hold_level = 0;
 	pending.several = pending.supervisor = false;
 	pending.gid[0] = '\0';
 }
 
 /*
- * What a subtransaction did depends on its parent from now on, or it never was.  The notes
+ * What a subtransaction did depends on its parent from now on, or it never was.  The hints
  * of an aborted one stay: the scheduler is told to look for nothing.
  */
 static void
@@ -374,8 +374,8 @@ finish_prepared(const SharedPrepared *prepared, bool committed)
 	shared_prepared_remove(prepared, committed);
 	/* what another session prepared may have planned tasks, too */
 	if (committed)
-		shared_scheduler_note(MyDatabaseId, InvalidOid, NULL, 0,
-							  SHARED_LOOK | SHARED_VERIFY | SHARED_EXPIRY);
+		shared_scheduler_hint(MyDatabaseId, InvalidOid, NULL, 0,
+							  SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY);
 }
 
 static void

@@ -12,7 +12,7 @@
 
 extern void hooks_define(void);
 extern bool hooks_loaded(void);
-extern bool hooks_tell(Oid relid, int news);
-extern void hooks_remember(Oid relid, const SharedNote *note);
+extern bool hooks_add_events(Oid relid, int events);
+extern void hooks_add_hint(Oid relid, const SharedHint *hint);
 
 #endif /* PG_TASK_HOOKS_H */

@@ -1,7 +1,7 @@
 /*
  * arbiter.c
  *		Whose turn it is: executors, which all databases of the server share, and
- *		the one task at a time that runs apart.
+ *		the one task at a time that runs in isolation.
  *
  * Everything here is decided under the directory lock, by whichever scheduler asks.
  */
@@ -21,8 +21,8 @@
  */
 #define SLICE_MS 100
 
-/* So long a task that runs apart has its time to itself. */
-#define APART_MS 60000
+/* So long a task that runs in isolation has its time to itself. */
+#define ISOLATED_MS 60000
 
 /*
  * What a scheduler wants counts for so long after its iteration began: one that hangs, in a
@@ -32,7 +32,7 @@
 
 /* An iteration of a scheduler begins: what it wants counts. */
 void
-turns_renew(SharedScheduler *me)
+arbiter_renew(SharedScheduler *me)
 {
 	pg_atomic_write_u64(&me->renewed, (uint64) clock_mono().us);
 }
@@ -69,7 +69,7 @@ count_executors(Oid database)
  * schedulers are woken: one of them may have to give one up.
  */
 void
-turns_want(SharedScheduler *me, bool wants)
+arbiter_want(SharedScheduler *me, bool wants)
 {
 	int i;
 
@@ -153,7 +153,7 @@ has_slot(void)
 
 /* How many schedulers there may be, if no executor needs the slots. */
 int
-turns_places(void)
+arbiter_places(void)
 {
 	int places = settings_max_schedulers;
 
@@ -164,12 +164,12 @@ turns_places(void)
 
 /* How many more may be started now, beside the executors that there are. */
 int
-turns_free_places(void)
+arbiter_free_places(void)
 {
 	int places;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	places = Max(Min(turns_places(), count_slots() - count_processes()), 1) - count_schedulers();
+	places = Max(Min(arbiter_places(), count_slots() - count_processes()), 1) - count_schedulers();
 	LWLockRelease(Shared->directory);
 	return places;
 }
@@ -196,7 +196,7 @@ is_needed(const SharedExecutor *executor, MonoTime now)
 	SharedScheduler *scheduler = shared_scheduler_find(executor->database);
 
 	return executor->assigned != executor->done ||
-		   (executor->promised && scheduler && is_fresh(scheduler, now));
+		   (executor->reserved && scheduler && is_fresh(scheduler, now));
 }
 
 /*
@@ -238,7 +238,7 @@ evict_idle(Oid database, Oid role)
  * make room.
  */
 void
-turns_evict(Oid database, Oid role)
+arbiter_evict(Oid database, Oid role)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	evict_idle(database, role);
@@ -247,10 +247,10 @@ turns_evict(Oid database, Oid role)
 
 /* A database needs a scheduler: an executor that is idle makes room if it has taken a place. */
 void
-turns_evict_for_scheduler(void)
+arbiter_evict_for_scheduler(void)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	if (count_slots() - count_processes() < turns_places())
+	if (count_slots() - count_processes() < arbiter_places())
 		evict_idle(InvalidOid, InvalidOid);
 	LWLockRelease(Shared->directory);
 }
@@ -266,7 +266,7 @@ reset_executor(SharedExecutor *executor, Oid database, Oid role, MonoTime now)
 	executor->proc = SHARED_NO_PROC;
 	executor->ready = false;
 	executor->leave = false;
-	executor->promised = false;
+	executor->reserved = false;
 	executor->pid = 0;
 	executor->started = executor->idle_since = now;
 	executor->failure.sqlstate[0] = '\0';
@@ -274,7 +274,7 @@ reset_executor(SharedExecutor *executor, Oid database, Oid role, MonoTime now)
 	executor->cancel_sent = false;
 	executor->quit = false;
 	pg_atomic_write_u32(&executor->workers, 0);
-	executor->assigned = executor->taken = executor->done = executor->tell_at = 0;
+	executor->assigned = executor->taken = executor->done = executor->notify_at = 0;
 }
 
 /*
@@ -305,7 +305,7 @@ find_free(void)
  * is another database's turn; an idle executor is then asked to make room.
  */
 SharedExecutor *
-turns_reserve(SharedScheduler *me, Oid role)
+arbiter_reserve(SharedScheduler *me, Oid role)
 {
 	MonoTime now = clock_mono();
 	SharedExecutor *result = NULL;
@@ -334,7 +334,7 @@ turns_reserve(SharedScheduler *me, Oid role)
  * a slice of time.
  */
 bool
-turns_yield(SharedScheduler *me)
+arbiter_yield(SharedScheduler *me)
 {
 	MonoTime now = clock_mono();
 	bool yields = false;
@@ -364,7 +364,7 @@ turns_yield(SharedScheduler *me)
 
 /* How many executors a role has, in all databases. */
 int
-turns_of_role(Oid role)
+arbiter_count_role(Oid role)
 {
 	int count = 0;
 	int i;
@@ -378,7 +378,7 @@ turns_of_role(Oid role)
 
 /* How many executors a database has. */
 int
-turns_of_database(Oid database)
+arbiter_count_database(Oid database)
 {
 	int count = 0;
 	int i;
@@ -391,18 +391,18 @@ turns_of_database(Oid database)
 }
 
 /*
- * Is a task at work, in any database, that has to run apart?  One that has run for a while
+ * Is a task at work, in any database, that has to run in isolation?  One that has run for a while
  * without a crash keeps the others waiting no longer.  The directory lock must be held.
  */
 static bool
-apart_at_work(SharedScheduler *me)
+isolated_at_work(SharedScheduler *me)
 {
 	MonoTime now = clock_mono();
 	bool at_work = false;
 	int i;
 
 	for (i = 0; i < Shared->nschedulers; i++)
-		at_work |= &Shared->schedulers[i] != me && Shared->schedulers[i].apart &&
+		at_work |= &Shared->schedulers[i] != me && Shared->schedulers[i].isolated &&
 				   is_fresh(&Shared->schedulers[i], now);
 	for (i = 0; i < Shared->nexecutors && !at_work; i++)
 	{
@@ -413,8 +413,9 @@ apart_at_work(SharedScheduler *me)
 			continue;
 		LWLockAcquire(executor->lock, LW_SHARED);
 		for (n = executor->done; n != executor->assigned; n++)
-			at_work |= executor->ring[n % SHARED_RING].apart &&
-					   (n == executor->taken || !clock_exceeds(executor->taken_at, now, APART_MS));
+			at_work |=
+				executor->ring[n % SHARED_RING].isolated &&
+				(n == executor->taken || !clock_exceeds(executor->taken_at, now, ISOLATED_MS));
 		LWLockRelease(executor->lock);
 	}
 	return at_work;
@@ -425,27 +426,27 @@ apart_at_work(SharedScheduler *me)
  * server.  False: another one is at work; when it ends, this scheduler is woken.
  */
 bool
-turns_take_apart(SharedScheduler *me)
+arbiter_take_isolated(SharedScheduler *me)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	me->apart = !apart_at_work(me);
-	me->wants_apart = !me->apart;
+	me->isolated = !isolated_at_work(me);
+	me->wants_isolated = !me->isolated;
 	LWLockRelease(Shared->directory);
-	return me->apart;
+	return me->isolated;
 }
 
 /*
- * The task that was chosen to run apart is claimed.  False: that took so long that another
+ * The task that was chosen to run in isolation is claimed.  False: that took so long that another
  * one was started meanwhile, and this one must wait.
  */
 bool
-turns_keep_apart(SharedScheduler *me)
+arbiter_keep_isolated(SharedScheduler *me)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	me->apart &= !apart_at_work(me);
-	turns_renew(me);
+	me->isolated &= !isolated_at_work(me);
+	arbiter_renew(me);
 	LWLockRelease(Shared->directory);
-	return me->apart;
+	return me->isolated;
 }
 
 /*
@@ -453,36 +454,36 @@ turns_keep_apart(SharedScheduler *me)
  * may have their turn.
  */
 void
-turns_give_apart(SharedScheduler *me)
+arbiter_release_isolated(SharedScheduler *me)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	me->apart = false;
+	me->isolated = false;
 	LWLockRelease(Shared->directory);
-	turns_apart_ended();
+	arbiter_isolated_ended();
 }
 
 /* Could one be started now?  If not, this scheduler is woken when one has ended. */
 bool
-turns_apart_free(SharedScheduler *me)
+arbiter_isolated_free(SharedScheduler *me)
 {
 	bool free;
 
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	free = !apart_at_work(me);
-	me->wants_apart = !free;
+	free = !isolated_at_work(me);
+	me->wants_isolated = !free;
 	LWLockRelease(Shared->directory);
 	return free;
 }
 
 /* One has ended: tell those who wait to start theirs. */
 void
-turns_apart_ended(void)
+arbiter_isolated_ended(void)
 {
 	int i;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	for (i = 0; i < Shared->nschedulers; i++)
-		if (Shared->schedulers[i].in_use && Shared->schedulers[i].wants_apart)
+		if (Shared->schedulers[i].in_use && Shared->schedulers[i].wants_isolated)
 			shared_wake(Shared->schedulers[i].proc);
 	LWLockRelease(Shared->directory);
 }

@@ -41,22 +41,22 @@
 #define BLAMED_MAX 1024 /* as many as there can be executors */
 
 /* The word that a postmaster leaves for the next. */
-#define WORD_FILE PGSTAT_STAT_PERMANENT_DIRECTORY "/pg_task.end"
-#define WORD_MAGIC 0x50475431
+#define CRASH_REPORT_FILE PGSTAT_STAT_PERMANENT_DIRECTORY "/pg_task.end"
+#define CRASH_REPORT_MAGIC 0x50475431
 
-typedef struct Blamed
+typedef struct BlamedRun
 {
 	Oid database;
 	TaskRun run;
-} Blamed;
+} BlamedRun;
 
-typedef struct Word
+typedef struct CrashReport
 {
 	uint32 magic;
 	bool silent; /* nobody knows anything */
 	uint32 count;
-	Blamed blamed[BLAMED_MAX];
-} Word;
+	BlamedRun blamed[BLAMED_MAX];
+} CrashReport;
 
 /* In shared memory; written before any process of ours starts. */
 typedef struct Evidence
@@ -64,12 +64,12 @@ typedef struct Evidence
 	TimestampTz started;		 /* when this shared memory was made */
 	bool asked;					 /* a scheduler has asked */
 	pg_atomic_uint64 last_claim; /* a TimestampTz */
-	Word word;					 /* about what was before */
+	CrashReport word;			 /* about what was before */
 } Evidence;
 
 static Evidence *evidence = NULL;
-static Word last_word; /* of the postmaster, about the shared memory before this one */
-static bool has_word = false;
+static CrashReport last_report; /* of the postmaster, about the shared memory before this one */
+static bool has_report = false;
 static SharedExecutor *slots = NULL; /* as the postmaster remembers them */
 static SharedExecutor *watched = NULL;
 
@@ -79,64 +79,65 @@ static ExecutorStart_hook_type next_executor_hook = NULL;
 
 /* The postmaster ends: the next one is to know. */
 static void
-write_word(void)
+write_report(void)
 {
-	size_t size = offsetof(Word, blamed) + last_word.count * sizeof(Blamed);
-	FILE *file = AllocateFile(WORD_FILE, PG_BINARY_W);
+	size_t size = offsetof(CrashReport, blamed) + last_report.count * sizeof(BlamedRun);
+	FILE *file = AllocateFile(CRASH_REPORT_FILE, PG_BINARY_W);
 
-	if (file == NULL || fwrite(&last_word, size, 1, file) != 1 || fflush(file) != 0)
-		ereport(LOG,
-				(errcode_for_file_access(), errmsg("could not write file \"%s\": %m", WORD_FILE)));
+	if (file == NULL || fwrite(&last_report, size, 1, file) != 1 || fflush(file) != 0)
+		ereport(LOG, (errcode_for_file_access(),
+					  errmsg("could not write file \"%s\": %m", CRASH_REPORT_FILE)));
 	if (file)
 		FreeFile(file);
 }
 
 static void
-read_word(void)
+read_report(void)
 {
-	size_t head = offsetof(Word, blamed);
-	FILE *file = AllocateFile(WORD_FILE, PG_BINARY_R);
+	size_t head = offsetof(CrashReport, blamed);
+	FILE *file = AllocateFile(CRASH_REPORT_FILE, PG_BINARY_R);
 
 	if (file == NULL)
 		return;
-	has_word = fread(&last_word, head, 1, file) == 1 && last_word.magic == WORD_MAGIC &&
-			   last_word.count <= BLAMED_MAX &&
-			   fread(last_word.blamed, sizeof(Blamed), last_word.count, file) == last_word.count;
+	has_report =
+		fread(&last_report, head, 1, file) == 1 && last_report.magic == CRASH_REPORT_MAGIC &&
+		last_report.count <= BLAMED_MAX &&
+		fread(last_report.blamed, sizeof(BlamedRun), last_report.count, file) == last_report.count;
 	FreeFile(file);
-	(void) durable_unlink(WORD_FILE, LOG);
+	(void) durable_unlink(CRASH_REPORT_FILE, LOG);
 }
 
 /* In the postmaster: shared memory is about to go, and all other processes are gone. */
 static void
-collect_word(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
+collect_report(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
 	int i;
 
 	/* a start that failed, or was too short, knows no better than the word it was given */
 	if (evidence->asked)
 	{
-		last_word.silent = false;
-		last_word.count = 0;
+		last_report.silent = false;
+		last_report.count = 0;
 	}
 	else
-		last_word = evidence->word;
-	last_word.magic = WORD_MAGIC;
-	last_word.count = Min(last_word.count, BLAMED_MAX);
-	for (i = 0; i < settings_max_executors && last_word.count < BLAMED_MAX; i++)
+		last_report = evidence->word;
+	last_report.magic = CRASH_REPORT_MAGIC;
+	last_report.count = Min(last_report.count, BLAMED_MAX);
+	for (i = 0; i < settings_max_executors && last_report.count < BLAMED_MAX; i++)
 	{
 		SharedExecutor *slot = &slots[i];
-		Blamed *blamed = &last_word.blamed[last_word.count];
+		BlamedRun *blamed = &last_report.blamed[last_report.count];
 
 		if (!slot->in_use || slot->gone || slot->taken == slot->done ||
 			(slot->quit && pg_atomic_read_u32(&slot->workers) == 0))
 			continue;
 		blamed->database = slot->database;
 		blamed->run = slot->ring[slot->done % SHARED_RING].run;
-		last_word.count++;
+		last_report.count++;
 	}
-	has_word = true;
+	has_report = true;
 	if (proc_exit_inprogress)
-		write_word();
+		write_report();
 }
 
 /*
@@ -175,28 +176,28 @@ attach_memory(void)
 	evidence = ShmemInitStruct("pg_task crash", sizeof(Evidence), &found);
 	if (!found)
 	{
-		if (!has_word)
-			read_word();
-		if (!has_word)
+		if (!has_report)
+			read_report();
+		if (!has_report)
 		{
-			last_word.silent = has_crashed();
-			last_word.count = 0;
+			last_report.silent = has_crashed();
+			last_report.count = 0;
 		}
 		evidence->started = GetCurrentTimestamp();
 		pg_atomic_init_u64(&evidence->last_claim, (uint64) evidence->started);
 		evidence->asked = false;
-		evidence->word = last_word;
-		has_word = false;
+		evidence->word = last_report;
+		has_report = false;
 	}
 	LWLockRelease(AddinShmemInitLock);
 	slots = Shared->executors;
 	if (!IsUnderPostmaster && IsPostmasterEnvironment)
-		on_shmem_exit(collect_word, 0);
+		on_shmem_exit(collect_report, 0);
 }
 
 /* A scheduler is about to ask of all runs that it knows: what was known is of use from now on. */
 void
-crash_ask(void)
+crash_report_used(void)
 {
 	evidence->asked = true;
 }
@@ -240,7 +241,7 @@ crash_blames(Oid database, TaskRun run)
 
 /* Another process has died, not this one. */
 static void
-quit(SIGNAL_ARGS)
+handle_quit(SIGNAL_ARGS)
 {
 	watched->quit = true;
 	SignalHandlerForCrashExit(COMPAT_SIGNAL_PASS);
@@ -251,12 +252,12 @@ void
 crash_watch(SharedExecutor *slot)
 {
 	watched = slot;
-	pqsignal(SIGQUIT, quit);
+	pqsignal(SIGQUIT, handle_quit);
 }
 
 /* A worker that helps an executor dies for the task as well. */
 static void
-leave(void)
+sign_off(void)
 {
 	if (watched)
 		pg_atomic_fetch_sub_u32(&watched->workers, 1);
@@ -264,15 +265,15 @@ leave(void)
 }
 
 static void
-leave_at_exit(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
+sign_off_at_exit(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
-	leave();
+	sign_off();
 }
 
 static void
-quit_worker(SIGNAL_ARGS)
+handle_worker_quit(SIGNAL_ARGS)
 {
-	leave();
+	sign_off();
 	SignalHandlerForCrashExit(COMPAT_SIGNAL_PASS);
 }
 
@@ -289,8 +290,8 @@ start_executor(QueryDesc *query, int flags)
 		if (watched)
 		{
 			pg_atomic_fetch_add_u32(&watched->workers, 1);
-			before_shmem_exit(leave_at_exit, 0);
-			pqsignal(SIGQUIT, quit_worker);
+			before_shmem_exit(sign_off_at_exit, 0);
+			pqsignal(SIGQUIT, handle_worker_quit);
 		}
 	}
 	if (next_executor_hook)

@@ -12,7 +12,7 @@
 
 extern void crash_define(void);
 extern void crash_watch(SharedExecutor *slot);
-extern void crash_ask(void);
+extern void crash_report_used(void);
 extern TimestampTz crash_claim_time(TimestampTz now);
 extern bool crash_blames(Oid database, TaskRun run);
 

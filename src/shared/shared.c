@@ -3,7 +3,7 @@
  *		Shared memory of pg_task: which processes there are, and what they are
  *		handed.
  *
- * This room knows slots and locks.  It reads no catalog and no task row, and
+ * This file knows slots and locks.  It reads no catalog and no task row, and
  * it starts and ends no process: it only wakes them.
  */
 #include "postgres.h"
@@ -280,7 +280,7 @@ mark_or_wake(Oid database)
 	if (scheduler)
 	{
 		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
-		scheduler->news |= SHARED_LOOK | SHARED_VERIFY | SHARED_EXPIRY;
+		scheduler->events |= SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY;
 		LWLockRelease(scheduler->lock);
 		shared_wake(scheduler->proc);
 	}
@@ -294,7 +294,7 @@ mark_or_wake(Oid database)
  * database.  The directory lock must be held.
  */
 static void
-tell_vacated(void)
+notify_vacated(void)
 {
 	int i;
 
@@ -303,7 +303,7 @@ tell_vacated(void)
 	{
 		SharedScheduler *scheduler = &Shared->schedulers[i];
 
-		if (scheduler->in_use && (scheduler->wants || scheduler->wants_apart))
+		if (scheduler->in_use && (scheduler->wants || scheduler->wants_isolated))
 			shared_wake(scheduler->proc);
 	}
 }
@@ -334,19 +334,19 @@ shared_scheduler_reserve(Oid database, Oid user)
 		scheduler->proc = SHARED_NO_PROC;
 		scheduler->leave = false;
 		scheduler->wants = false;
-		scheduler->apart = scheduler->wants_apart = false;
+		scheduler->isolated = scheduler->wants_isolated = false;
 		scheduler->granted = CLOCK_LONG_AGO;
 		scheduler->due = CLOCK_LONG_AGO;
 		pg_atomic_write_u64(&scheduler->renewed, 0);
 		pg_atomic_write_u64(&scheduler->idle_since, 0);
 		scheduler->relid = InvalidOid;
-		scheduler->news = SHARED_LOOK;
-		scheduler->nnotes = 0;
+		scheduler->events = SHARED_SCAN;
+		scheduler->nhints = 0;
 		result = scheduler;
 	}
 	entry = shared_database_find(database);
 	if (entry && result)
-		entry->marked = CLOCK_LONG_AGO; /* it begins with a look */
+		entry->marked = CLOCK_LONG_AGO; /* it begins with a scan */
 	LWLockRelease(Shared->directory);
 	return result;
 }
@@ -420,12 +420,12 @@ shared_scheduler_release(SharedScheduler *me)
 		if (OidIsValid(me->relid))
 			entry->relid = me->relid;
 		/* what came too late for this one */
-		if (me->news != 0 || me->nnotes > 0)
+		if (me->events != 0 || me->nhints > 0)
 			mark_database(me->database);
 	}
 	forget_gone(me->database);
 	dismiss_executors(me->database);
-	tell_vacated();
+	notify_vacated();
 	LWLockRelease(Shared->directory);
 	shared_wake_supervisor();
 }
@@ -512,7 +512,7 @@ shared_scheduler_publish(SharedScheduler *me, Oid relid)
 }
 
 static bool
-same_group(const SharedNote *a, const SharedNote *b)
+same_group(const SharedHint *a, const SharedHint *b)
 {
 	return a->max == b->max && a->priority == b->priority && strcmp(a->queue, b->queue) == 0 &&
 		   a->role_id == b->role_id && strcmp(NameStr(a->role), NameStr(b->role)) == 0;
@@ -525,45 +525,45 @@ is_before(const TaskPlace *a, const TaskPlace *b)
 }
 
 /*
- * Merge a note into others, with room for "size": of one group, the first place counts.
+ * Merge a hint into others, with room for "size": of one group, the first place counts.
  * False: there is no room.
  */
 bool
-shared_note_merge(SharedNote *notes, int *count, int size, const SharedNote *note)
+shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hint)
 {
 	int i;
 
 	for (i = 0; i < *count; i++)
 	{
-		if (!same_group(&notes[i], note))
+		if (!same_group(&hints[i], hint))
 			continue;
-		if (is_before(&note->place, &notes[i].place))
-			notes[i].place = note->place;
+		if (is_before(&hint->place, &hints[i].place))
+			hints[i].place = hint->place;
 		return true;
 	}
 	if (*count == size)
 		return false;
-	notes[(*count)++] = *note;
+	hints[(*count)++] = *hint;
 	return true;
 }
 
 /*
- * Is there room for a note in this scheduler's, beside those of the same role?  A role leaves as
- * many places as it takes, so that those who tell of very many groups lose their own notes only.
+ * Is there room for a hint in this scheduler's, beside those of the same role?  A role leaves as
+ * many places as it takes, so that those who tell of very many groups lose their own hints only.
  * The scheduler's lock must be held.
  */
 static bool
-leaves_room(const SharedScheduler *scheduler, const SharedNote *note)
+leaves_room(const SharedScheduler *scheduler, const SharedHint *hint)
 {
-	int free = SHARED_ALL_NOTES - scheduler->nnotes;
+	int free = SHARED_ALL_HINTS - scheduler->nhints;
 	int mine = 0;
 	int i;
 
 	/* rarely more than a few: no need to count */
-	if (scheduler->nnotes < free)
+	if (scheduler->nhints < free)
 		return true;
-	for (i = 0; i < scheduler->nnotes; i++)
-		mine += strcmp(NameStr(scheduler->notes[i].role), NameStr(note->role)) == 0;
+	for (i = 0; i < scheduler->nhints; i++)
+		mine += strcmp(NameStr(scheduler->hints[i].role), NameStr(hint->role)) == 0;
 	return mine < free;
 }
 
@@ -573,7 +573,7 @@ leaves_room(const SharedScheduler *scheduler, const SharedNote *note)
  * InvalidOid: then it is not known which.  Called after a commit, so this must not fail.
  */
 void
-shared_scheduler_note(Oid database, Oid relid, const SharedNote *notes, int count, int news)
+shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int count, int events)
 {
 	SharedScheduler *scheduler;
 	int i;
@@ -584,13 +584,13 @@ shared_scheduler_note(Oid database, Oid relid, const SharedNote *notes, int coun
 	{
 		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
 		if (scheduler->relid == relid || !OidIsValid(relid))
-			scheduler->news |= news;
+			scheduler->events |= events;
 		for (i = 0; i < count && scheduler->relid == relid; i++)
 		{
-			int size = scheduler->nnotes + leaves_room(scheduler, &notes[i]);
+			int size = scheduler->nhints + leaves_room(scheduler, &hints[i]);
 
-			if (!shared_note_merge(scheduler->notes, &scheduler->nnotes, size, &notes[i]))
-				scheduler->news |= SHARED_LOOK;
+			if (!shared_hint_merge(scheduler->hints, &scheduler->nhints, size, &hints[i]))
+				scheduler->events |= SHARED_SCAN;
 		}
 		LWLockRelease(scheduler->lock);
 		shared_wake(scheduler->proc);
@@ -600,18 +600,18 @@ shared_scheduler_note(Oid database, Oid relid, const SharedNote *notes, int coun
 		mark_or_wake(database);
 }
 
-/* Take what was noted since the last call: up to SHARED_ALL_NOTES, and what else happened. */
+/* Take what was noted since the last call: up to SHARED_ALL_HINTS, and what else happened. */
 int
-shared_scheduler_notes(SharedScheduler *me, SharedNote *notes, int *news)
+shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, int *events)
 {
 	int count;
 
 	LWLockAcquire(me->lock, LW_EXCLUSIVE);
-	count = me->nnotes;
-	memcpy(notes, me->notes, count * sizeof(SharedNote));
-	*news = me->news;
-	me->nnotes = 0;
-	me->news = 0;
+	count = me->nhints;
+	memcpy(hints, me->hints, count * sizeof(SharedHint));
+	*events = me->events;
+	me->nhints = 0;
+	me->events = 0;
 	LWLockRelease(me->lock);
 	return count;
 }
@@ -654,7 +654,7 @@ shared_executor_release(SharedExecutor *me)
 		shared_wake(scheduler->proc);
 	else if (me->gone)
 		mark_database(me->database);
-	tell_vacated();
+	notify_vacated();
 	LWLockRelease(Shared->directory);
 }
 
@@ -664,7 +664,7 @@ shared_executor_forget(SharedExecutor *executor)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	executor->in_use = executor->gone = executor->leave = false;
-	tell_vacated();
+	notify_vacated();
 	LWLockRelease(Shared->directory);
 }
 

@@ -1,6 +1,6 @@
 /*
  * shared.h
- *		What the processes of pg_task share: slots, rings and notes.
+ *		What the processes of pg_task share: slots, rings and hints.
  *
  * Three kinds of lock, all LWLocks of the tranche "pg_task", always taken in
  * this order: the directory lock, then one scheduler's lock or one executor's
@@ -24,8 +24,8 @@
 
 #define SHARED_RING 16		  /* tasks that one executor may hold */
 #define SHARED_REQUEST 1024	  /* longer requests are read from the table */
-#define SHARED_NOTES 32		  /* groups that one commit tells of one by one */
-#define SHARED_ALL_NOTES 128  /* that may wait to be noticed: no commit takes all the room */
+#define SHARED_HINTS 32		  /* groups that one commit tells of one by one */
+#define SHARED_ALL_HINTS 128  /* that may wait to be noticed: no commit takes all the room */
 #define SHARED_HOLDS 64		  /* databases that may be held beside one for each process */
 #define SHARED_DATABASES 1024 /* databases that may share schedulers' slots by turns */
 #define SHARED_SETTINGS 4096  /* counters of changed settings */
@@ -34,7 +34,7 @@
 #define SHARED_NO_PROC (-1)
 
 /* A group in which rows became due for planning, and the first such place. */
-typedef struct SharedNote
+typedef struct SharedHint
 {
 	char queue[NAMEDATALEN];
 	NameData role;
@@ -42,15 +42,15 @@ typedef struct SharedNote
 	int32 max;
 	int32 priority;
 	TaskPlace place;
-} SharedNote;
+} SharedHint;
 
-/* What a commit may have done beside what notes can say. */
-typedef enum SharedNews
+/* What a commit may have done beside what hints can say. */
+typedef enum SharedEvents
 {
-	SHARED_LOOK = 1,   /* rows wait that no note tells of */
-	SHARED_VERIFY = 2, /* a row was changed that is WORK */
-	SHARED_EXPIRY = 4  /* rows wait that are given up some time */
-} SharedNews;
+	SHARED_SCAN = 1,	  /* rows wait that no hint tells of */
+	SHARED_RECONCILE = 2, /* a row was changed that is WORK */
+	SHARED_EXPIRY = 4	  /* rows wait that are given up some time */
+} SharedEvents;
 
 /* The scheduler of one database. */
 typedef struct SharedScheduler
@@ -66,21 +66,21 @@ typedef struct SharedScheduler
 	bool wants; /* has work, but no executor for it */
 	MonoTime wants_since;
 	MonoTime granted; /* when it last got an executor */
-	bool apart;		  /* has chosen a task that is to run apart, and not yet handed it out */
-	bool wants_apart; /* has one, but another database's is at work */
+	bool isolated;	  /* has chosen a task that is to run in isolation, and not yet handed it out */
+	bool wants_isolated; /* has one, but another database's is at work */
 
 	MonoTime due; /* see SharedDatabase; written when it goes */
 
 	/* written by the scheduler without a lock */
-	pg_atomic_uint64 renewed;	 /* when its iteration began; see turns_renew */
+	pg_atomic_uint64 renewed;	 /* when its iteration began; see arbiter_renew */
 	pg_atomic_uint64 idle_since; /* when it last had something to do; 0: it has now */
 
 	/* guarded by "lock" */
 	LWLock *lock;
-	Oid relid; /* the task table, InvalidOid while there is none */
-	int news;  /* SharedNews: what happened beside the notes */
-	int nnotes;
-	SharedNote notes[SHARED_ALL_NOTES];
+	Oid relid;	/* the task table, InvalidOid while there is none */
+	int events; /* SharedEvents: what happened beside the hints */
+	int nhints;
+	SharedHint hints[SHARED_ALL_HINTS];
 } SharedScheduler;
 
 /*
@@ -106,8 +106,8 @@ typedef struct SharedTask
 	bool repeats;
 	bool deletes;
 	int8 format;			 /* a ResultFormat, -1: the column is NULL */
-	bool tell;				 /* wake the scheduler when it is finished */
-	bool apart;				 /* the server may crash because of it */
+	bool notify;			 /* wake the scheduler when it is finished */
+	bool isolated;			 /* the server may crash because of it */
 	bool cancelled;			 /* its row was taken from it: it must not go on */
 	uint32 elapsed;			 /* set by the executor: microseconds it took */
 	char queue[NAMEDATALEN]; /* clipped, for display */
@@ -134,7 +134,7 @@ typedef struct SharedExecutor
 	LWLock *lock;
 	bool ready;	   /* connected, takes tasks */
 	bool leave;	   /* asked to go when the task in hand is finished */
-	bool promised; /* a task is being claimed for it: not idle, whatever the ring says */
+	bool reserved; /* a task is being claimed for it: not idle, whatever the ring says */
 	int pid;
 	MonoTime started; /* when it was reserved */
 	MonoTime idle_since;
@@ -142,7 +142,7 @@ typedef struct SharedExecutor
 	uint32 assigned;
 	uint32 taken;
 	uint32 done;
-	uint32 tell_at;		 /* wake the scheduler when "done" gets here */
+	uint32 notify_at;	 /* wake the scheduler when "done" gets here */
 	bool cancel_sent;	 /* a SIGINT is on its way, for a task that is marked as cancelled */
 	TaskFailure failure; /* of the task in hand, when the process ends */
 	SharedTask ring[SHARED_RING];
@@ -219,10 +219,10 @@ extern void shared_database_add(Oid database);
 extern void shared_database_remove(Oid database);
 extern void shared_crowd(bool crowded);
 extern void shared_scheduler_publish(SharedScheduler *me, Oid relid);
-extern bool shared_note_merge(SharedNote *notes, int *count, int size, const SharedNote *note);
+extern bool shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hint);
 extern void
-shared_scheduler_note(Oid database, Oid relid, const SharedNote *notes, int count, int news);
-extern int shared_scheduler_notes(SharedScheduler *me, SharedNote *notes, int *news);
+shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int count, int events);
+extern int shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, int *events);
 
 /* Executors. */
 extern SharedExecutor *shared_executor_attach(int slot, uint32 generation);

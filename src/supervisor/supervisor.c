@@ -92,7 +92,7 @@ typedef struct Wanted
 } Wanted;
 
 /* What the supervisor remembers of a database. */
-typedef struct Charge
+typedef struct DatabaseEntry
 {
 	Oid database;		   /* hash key */
 	SharedScheduler *slot; /* NULL: none was started, or it is over */
@@ -107,10 +107,10 @@ typedef struct Charge
 	MonoTime left;	/* when it last had a scheduler, or was first seen without */
 	MonoTime asked; /* when its scheduler was asked to leave its place; 0: it was not */
 	MonoTime need;	/* when it is to have one; of this cycle */
-} Charge;
+} DatabaseEntry;
 
-static HTAB *charges = NULL;
-static MemoryContext cycle_context = NULL;
+static HTAB *database_entries = NULL;
+static MemoryContext iteration_context = NULL;
 static List *reported = NIL;		   /* complaints that were logged, as strings */
 static List *complaints = NIL;		   /* complaints of this turn */
 static MonoTime no_worker_since = {0}; /* 0: there was one */
@@ -243,24 +243,24 @@ read_wanted(void)
 		return NIL;
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	MemoryContextSwitchTo(cycle_context);
+	MemoryContextSwitchTo(iteration_context);
 	wanted = find_wanted();
 	PopActiveSnapshot();
 	CommitTransactionCommand();
-	MemoryContextSwitchTo(cycle_context);
+	MemoryContextSwitchTo(iteration_context);
 	return wanted;
 }
 
 /* Did the scheduler that was started get into its database? */
 static bool
-is_connected(const Charge *charge)
+is_connected(const DatabaseEntry *charge)
 {
 	return pg_atomic_read_u64(&charge->slot->renewed) != 0;
 }
 
 /* The scheduler of this database has ended: when may the next one start? */
 static void
-scheduler_ended(Charge *charge, MonoTime now)
+scheduler_ended(DatabaseEntry *charge, MonoTime now)
 {
 	bool young = !clock_exceeds(charge->started, now, YOUNG_MS);
 	bool asked = charge->slot->leave || charge->slot->generation != charge->generation;
@@ -283,7 +283,7 @@ scheduler_ended(Charge *charge, MonoTime now)
 
 /* See whether the process that was started still is, or never arrived. */
 static void
-check_charge(Charge *charge, MonoTime now)
+check_entry(DatabaseEntry *charge, MonoTime now)
 {
 	pid_t pid;
 	bool ended;
@@ -303,7 +303,7 @@ check_charge(Charge *charge, MonoTime now)
 }
 
 static void
-start_scheduler(Charge *charge, MonoTime now)
+start_scheduler(DatabaseEntry *charge, MonoTime now)
 {
 	SharedScheduler *slot = shared_scheduler_reserve(charge->database, charge->user);
 	MemoryContext old;
@@ -316,7 +316,7 @@ start_scheduler(Charge *charge, MonoTime now)
 	if (charge->handle == NULL)
 	{
 		shared_scheduler_release(slot);
-		turns_evict(InvalidOid, InvalidOid);
+		arbiter_evict(InvalidOid, InvalidOid);
 		next_turn = clock_min(next_turn, clock_plus_ms(now, NO_WORKER_RETRY_MS));
 		if (no_worker_since.us == 0)
 			no_worker_since = now;
@@ -345,11 +345,11 @@ static void
 attend(const Wanted *wanted, MonoTime now)
 {
 	bool found;
-	Charge *charge = hash_search(charges, &wanted->database, HASH_ENTER, &found);
+	DatabaseEntry *charge = hash_search(database_entries, &wanted->database, HASH_ENTER, &found);
 
 	if (!found)
 	{
-		memset(charge, 0, sizeof(Charge));
+		memset(charge, 0, sizeof(DatabaseEntry));
 		charge->database = wanted->database;
 		charge->left = now;
 		shared_database_add(wanted->database);
@@ -357,16 +357,16 @@ attend(const Wanted *wanted, MonoTime now)
 	charge->seen = true;
 	charge->name = wanted->name;
 	charge->user = wanted->user;
-	check_charge(charge, now);
+	check_entry(charge, now);
 	if (charge->slot && charge->slot->user != wanted->user)
 		shared_scheduler_leave(charge->slot);
 }
 
 /* When is a database that has no scheduler to have one, if there are not enough for all? */
 static MonoTime
-find_need(const Charge *charge)
+find_need(const DatabaseEntry *charge)
 {
-	int visit = Max(VISIT_MS, VISIT_EACH_MS * hash_get_num_entries(charges));
+	int visit = Max(VISIT_MS, VISIT_EACH_MS * hash_get_num_entries(database_entries));
 	MonoTime need = clock_plus_ms(charge->left, visit);
 	SharedDatabase *entry;
 
@@ -383,22 +383,22 @@ find_need(const Charge *charge)
 static int
 compare_needs(const ListCell *left, const ListCell *right)
 {
-	const Charge *a = lfirst(left);
-	const Charge *b = lfirst(right);
+	const DatabaseEntry *a = lfirst(left);
+	const DatabaseEntry *b = lfirst(right);
 
 	return a->need.us < b->need.us ? -1 : a->need.us > b->need.us;
 }
 
-/* The databases that could be given a scheduler now, as a List of Charge, those that need it
+/* The databases that could be given a scheduler now, as a List of DatabaseEntry, those that need it
  * most first. */
 static List *
 find_waiting(MonoTime now)
 {
 	List *waiting = NIL;
 	HASH_SEQ_STATUS scan;
-	Charge *charge;
+	DatabaseEntry *charge;
 
-	hash_seq_init(&scan, charges);
+	hash_seq_init(&scan, database_entries);
 	while ((charge = hash_seq_search(&scan)) != NULL)
 	{
 		if (charge->slot || hold_exists(charge->database))
@@ -417,7 +417,7 @@ find_waiting(MonoTime now)
 
 /* When may the place of this scheduler be another's? */
 static MonoTime
-find_end(const Charge *charge)
+find_end(const DatabaseEntry *charge)
 {
 	MonoTime idle_since = {(int64) pg_atomic_read_u64(&charge->slot->idle_since)};
 
@@ -428,7 +428,7 @@ find_end(const Charge *charge)
 
 /* A scheduler was asked to leave: it does, sooner or later. */
 static void
-see_leave(Charge *charge, MonoTime now)
+see_leave(DatabaseEntry *charge, MonoTime now)
 {
 	MonoTime end;
 	int patience = LEAVE_MS;
@@ -452,11 +452,11 @@ make_room(int needed, MonoTime now)
 	while (needed > 0)
 	{
 		HASH_SEQ_STATUS scan;
-		Charge *charge;
-		Charge *victim = NULL;
+		DatabaseEntry *charge;
+		DatabaseEntry *victim = NULL;
 		int leaving = 0;
 
-		hash_seq_init(&scan, charges);
+		hash_seq_init(&scan, database_entries);
 		while ((charge = hash_seq_search(&scan)) != NULL)
 		{
 			if (charge->slot == NULL)
@@ -486,7 +486,7 @@ report_crowd(int places)
 	if (!crowd_reported)
 		ereport(LOG, (errmsg("%d databases take turns at having a scheduler of pg_task: there are"
 							 " places for %d",
-							 (int) hash_get_num_entries(charges), places),
+							 (int) hash_get_num_entries(database_entries), places),
 					  errhint("Increase \"max_worker_processes\", or set \"pg_task.database\".")));
 	crowd_reported = true;
 }
@@ -496,18 +496,18 @@ static void
 share_places(MonoTime now)
 {
 	List *waiting = find_waiting(now);
-	int places = turns_free_places();
+	int places = arbiter_free_places();
 	int needed = 0;
 	ListCell *cell;
 
 	shared_crowd(list_length(waiting) > Max(places, 0));
-	if (hash_get_num_entries(charges) > turns_places())
-		report_crowd(turns_places());
+	if (hash_get_num_entries(database_entries) > arbiter_places())
+		report_crowd(arbiter_places());
 	else
 		crowd_reported = false;
 	foreach(cell, waiting)
 	{
-		Charge *charge = lfirst(cell);
+		DatabaseEntry *charge = lfirst(cell);
 
 		if (places > 0)
 		{
@@ -523,29 +523,29 @@ share_places(MonoTime now)
 	needed = Max(needed, -places);
 	if (needed == 0)
 		return;
-	turns_evict_for_scheduler();
-	make_room(Min(needed, turns_places()), now);
+	arbiter_evict_for_scheduler();
+	make_room(Min(needed, arbiter_places()), now);
 }
 
 /* Databases that are wanted no more lose their schedulers. */
 static void
-dismiss_others(MonoTime now)
+stop_unwanted_schedulers(MonoTime now)
 {
 	HASH_SEQ_STATUS scan;
-	Charge *charge;
+	DatabaseEntry *charge;
 
-	hash_seq_init(&scan, charges);
+	hash_seq_init(&scan, database_entries);
 	while ((charge = hash_seq_search(&scan)) != NULL)
 	{
 		if (!charge->seen)
 		{
-			check_charge(charge, now);
+			check_entry(charge, now);
 			if (charge->slot)
 				shared_scheduler_leave(charge->slot);
 			else
 			{
 				shared_database_remove(charge->database);
-				hash_search(charges, &charge->database, HASH_REMOVE, NULL);
+				hash_search(database_entries, &charge->database, HASH_REMOVE, NULL);
 			}
 		}
 		else
@@ -554,27 +554,27 @@ dismiss_others(MonoTime now)
 }
 
 static void
-turn(void)
+run_iteration(void)
 {
 	MonoTime now = clock_mono();
 	ListCell *cell;
 
 	next_turn = clock_plus_ms(now, PERIOD_MS);
-	MemoryContextSwitchTo(cycle_context);
+	MemoryContextSwitchTo(iteration_context);
 	foreach(cell, read_wanted())
 		attend(lfirst(cell), now);
-	dismiss_others(now);
+	stop_unwanted_schedulers(now);
 	share_places(now);
 	/* a role may have appeared of which this process has not heard yet */
 	if (complaints != NIL)
 		next_turn = clock_min(next_turn, clock_plus_ms(now, THROTTLE_MS));
 	finish_complaints();
-	MemoryContextReset(cycle_context);
+	MemoryContextReset(iteration_context);
 }
 
 /* After a crash of the supervisor alone, its schedulers are sent away and started anew. */
 static void
-send_strangers_away(void)
+stop_leftover_schedulers(void)
 {
 	int i;
 
@@ -601,7 +601,7 @@ pause_a_moment(uint32 wait_event)
 }
 
 static void
-detach(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
+detach_supervisor(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	Shared->supervisor = SHARED_NO_PROC;
@@ -609,19 +609,19 @@ detach(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 }
 
 static void
-attach(void)
+attach_supervisor(void)
 {
-	HASHCTL ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(Charge)};
+	HASHCTL ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(DatabaseEntry)};
 
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
-	charges = hash_create("pg_task databases", 64, &ctl, HASH_ELEM | HASH_BLOBS);
-	cycle_context =
+	database_entries = hash_create("pg_task databases", 64, &ctl, HASH_ELEM | HASH_BLOBS);
+	iteration_context =
 		AllocSetContextCreate(TopMemoryContext, "pg_task supervisor", ALLOCSET_DEFAULT_SIZES);
-	on_shmem_exit(detach, 0);
+	on_shmem_exit(detach_supervisor, 0);
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	Shared->supervisor = COMPAT_MY_PROC;
 	LWLockRelease(Shared->directory);
-	send_strangers_away();
+	stop_leftover_schedulers();
 	if (!turns_enough_slots())
 		ereport(WARNING, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 						  errmsg("there are too few worker slots for pg_task to run tasks"),
@@ -636,7 +636,7 @@ pg_task_supervisor_main(Datum arg pg_attribute_unused())
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
-	attach();
+	attach_supervisor();
 	while (!ShutdownRequestPending)
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -645,7 +645,7 @@ pg_task_supervisor_main(Datum arg pg_attribute_unused())
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
 		}
-		turn();
+		run_iteration();
 		pause_a_moment(wait_event);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 clock_ms_until(clock_mono(), next_turn), wait_event);

@@ -237,7 +237,8 @@ call(FmgrHookEventType event, FmgrInfo *function, Datum *state)
 	if (event == FHET_START && acting)
 	{
 		mark(function->fn_oid);
-		/* the first call that is counted looks for news of the catalogs, and would lose the mark */
+		/* the first call that is counted looks for events of the catalogs, and would lose the mark
+		 */
 		function->fn_stats = TRACK_FUNC_ALL;
 	}
 	/* up to 17 a function in language SQL is kept with the call, for the whole transaction */

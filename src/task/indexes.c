@@ -187,7 +187,7 @@ create_index(Oid relid, int which, const char *name)
  * disk.  The scheduler goes on without it, as slowly as that is.
  */
 static void
-give_up(Oid relid, int which, const char *name)
+leave_to_scheduler(Oid relid, int which, const char *name)
 {
 	if (given_up.relid != relid)
 		given_up.which = 0;
@@ -229,6 +229,6 @@ indexes_complete(Oid relid, const char *name)
 			if (has_index(relid, wanted, &lookalikes))
 				continue;
 		}
-		give_up(relid, i, name);
+		leave_to_scheduler(relid, i, name);
 	}
 }

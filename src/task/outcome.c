@@ -3,7 +3,7 @@
  *		What becomes of a task when a run of it has ended: it is done, tried
  *		again, or given up, and it may repeat.
  *
- * Executors and the scheduler write outcomes, by the same rules.  This room
+ * Executors and the scheduler write outcomes, by the same rules.  This file
  * starts nothing, and knows neither processes nor shared memory.
  */
 #include "postgres.h"
@@ -22,14 +22,14 @@
  * What did not run waits for some milliseconds at least, lest rows be made without end.
  */
 void
-outcome_plan_next(const TaskTable *table, QueueRow row, TimestampTz ended, int pause_ms)
+outcome_plan_next(const TaskTable *table, RowKey row, TimestampTz ended, int pause_ms)
 {
 	TimestampTz after = TimestampTzPlusMilliseconds(ended, pause_ms);
-	QueueRepeat repeat;
+	RowRepeat repeat;
 	pg_tz *zone = NULL;
 	TimestampTz next;
 
-	if (!queue_repeat(table, row, &repeat))
+	if (!row_repeat(table, row, &repeat))
 		return;
 	/* whoever writes this: the scheduler, or an executor, in which the task may have set another */
 	if (repeat.timezone)
@@ -42,7 +42,7 @@ outcome_plan_next(const TaskTable *table, QueueRow row, TimestampTz ended, int p
 						  errdetail("The time zone \"%s\" is not recognized.", repeat.timezone)));
 	else if (schedule_next(repeat.dt, repeat.repeat, repeat.drift, ended, after, zone, &next) &&
 			 schedule_in_range(next))
-		queue_insert_next(table, row, next);
+		row_insert_next(table, row, next);
 	else
 		ereport(WARNING, (errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
 						  errmsg("task " INT64_FORMAT " does not repeat", row.id),
@@ -55,22 +55,22 @@ outcome_done(const TaskTable *table, TaskRun run, const char *role, const TaskRe
 			 bool repeats, bool deletes)
 {
 	TaskRun finished = {run.id, run.attempt, result->start};
-	QueueRow row = {run.id, role};
+	RowKey row = {run.id, role};
 
 	if (deletes && !repeats)
-		return queue_delete(table, run, "WORK");
-	if (!queue_finish(table, run, result))
+		return row_delete(table, run, "WORK");
+	if (!row_finish(table, run, result))
 		return false;
 	if (repeats)
 		outcome_plan_next(table, row, result->stop, 0);
 	if (deletes)
-		queue_delete(table, finished, "DONE");
+		row_delete(table, finished, "DONE");
 	return true;
 }
 
 /* A task that failed once more: is it tried again, and when? */
 static void
-decide(TaskResult *result, const QueueRetry *retry)
+decide_retry(TaskResult *result, const RowRetry *retry)
 {
 	SettingsTask role = roles_settings(roles_bound(retry->role, retry->role_id));
 	int limit = retry->retry >= 0 ? retry->retry : role.retry;
@@ -98,17 +98,17 @@ decide(TaskResult *result, const QueueRetry *retry)
 bool
 outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, bool wait)
 {
-	QueueRetry retry;
+	RowRetry retry;
 
-	if (!queue_retry(table, run, wait, &retry))
+	if (!row_retry(table, run, wait, &retry))
 		return false;
 	result->failed = true;
-	decide(result, &retry);
-	if (!queue_end(table, run, result))
+	decide_retry(result, &retry);
+	if (!row_end(table, run, result))
 		return false;
 	if (result->outcome == TASK_FAIL && retry.repeats)
 	{
-		QueueRow row = {run.id, retry.role};
+		RowKey row = {run.id, retry.role};
 
 		outcome_plan_next(table, row, result->stop, 0);
 	}
@@ -124,10 +124,10 @@ bool
 outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure)
 {
 	TaskResult result = {.start = run.claimed, .crashed = true, .sqlstate = failure->sqlstate};
-	QueueRetry retry;
+	RowRetry retry;
 	int crashes;
 
-	if (!queue_retry(table, run, false, &retry))
+	if (!row_retry(table, run, false, &retry))
 		return false;
 	crashes = retry.crashed + 1;
 	result.outcome = crashes < settings_max_crashes ? TASK_AGAIN : TASK_FAIL;
@@ -136,5 +136,5 @@ outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure)
 	if (result.outcome == TASK_FAIL)
 		result.error = psprintf("%s (%d times)", failure->error, crashes);
 	result.response = psprintf("FATAL:  %s", result.error);
-	return queue_end(table, run, &result);
+	return row_end(table, run, &result);
 }

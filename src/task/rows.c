@@ -2,7 +2,7 @@
  * rows.c
  *		Every SQL statement on task rows: one function, one statement.
  *
- * This room knows neither processes nor latches, and it formats nothing.
+ * This file knows neither processes nor latches, and it formats nothing.
  */
 #include "postgres.h"
 
@@ -16,7 +16,7 @@
 
 /* Free the plans: the table is another, or has changed. */
 void
-queue_forget(void)
+rows_forget_plans(void)
 {
 	int i;
 
@@ -25,7 +25,7 @@ queue_forget(void)
 }
 
 static uint64
-execute(QueueStatement which, const TaskTable *table, Datum *values, const char *nulls)
+execute(RowStatement which, const TaskTable *table, Datum *values, const char *nulls)
 {
 	return statement_execute(&statements[which], table, values, nulls);
 }
@@ -61,7 +61,7 @@ run_values(TaskRun run, Datum *values)
 
 /* The next groups behind one that have waiting rows, in order, with the first row of each. */
 int
-queue_look(const TaskTable *table, const TaskGroup *after, int limit, QueueHead **heads)
+rows_scan(const TaskTable *table, const TaskGroup *after, int limit, GroupHead **heads)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum values[6];
@@ -75,11 +75,11 @@ queue_look(const TaskTable *table, const TaskGroup *after, int limit, QueueHead 
 	values[3] = CStringGetTextDatum(after->role);
 	values[4] = Int64GetDatum(after->role_id);
 	values[5] = Int64GetDatum(limit);
-	count = execute(STATEMENT_LOOK, table, values, NULL);
-	*heads = MemoryContextAllocHuge(caller, Max(count, 1) * sizeof(QueueHead));
+	count = execute(STATEMENT_SCAN, table, values, NULL);
+	*heads = MemoryContextAllocHuge(caller, Max(count, 1) * sizeof(GroupHead));
 	for (i = 0; i < count; i++)
 	{
-		QueueHead *head = &(*heads)[i];
+		GroupHead *head = &(*heads)[i];
 
 		head->group.queue = statement_text(caller, i, 1);
 		head->group.max = DatumGetInt32(statement_value(i, 2));
@@ -111,8 +111,8 @@ returned_places(MemoryContext where, uint64 count, TaskPlace **places)
 
 /* The next waiting rows of a group behind a place, in order, whether due or not. */
 int
-queue_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int limit,
-		   TaskPlace **places)
+rows_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int limit,
+		  TaskPlace **places)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum values[8];
@@ -133,7 +133,7 @@ queue_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int 
 }
 
 static void
-candidate_arrays(const QueueCandidate *candidates, int count, Datum *values)
+candidate_arrays(const Candidate *candidates, int count, Datum *values)
 {
 	static const Oid types[] = {INT8OID, TEXTOID,	INT4OID, INT4OID,		 TEXTOID,
 								INT4OID, FLOAT8OID, BOOLOID, TIMESTAMPTZOID, INT8OID};
@@ -154,7 +154,7 @@ candidate_arrays(const QueueCandidate *candidates, int count, Datum *values)
 		elements[4][i] = CStringGetTextDatum(group->role);
 		elements[5][i] = Int32GetDatum(candidates[i].pid);
 		elements[6][i] = Float8GetDatum(candidates[i].active / 1000.0);
-		elements[7][i] = BoolGetDatum(candidates[i].apart);
+		elements[7][i] = BoolGetDatum(candidates[i].isolated);
 		elements[8][i] = TimestampTzGetDatum(candidates[i].place.dt);
 		elements[9][i] = Int64GetDatum(group->role_id);
 	}
@@ -168,8 +168,8 @@ candidate_arrays(const QueueCandidate *candidates, int count, Datum *values)
  * "claimed" is what tells these runs from others.  In no particular order.
  */
 int
-queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count, TimestampTz now,
-			TimestampTz claimed, QueueClaim **claims)
+rows_claim(const TaskTable *table, const Candidate *candidates, int count, TimestampTz now,
+		   TimestampTz claimed, Claim **claims)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum values[13];
@@ -183,10 +183,10 @@ queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
 	values[12] = TimestampTzGetDatum(claimed);
 	found = execute(table->partitioned ? STATEMENT_CLAIM_PARTITIONED : STATEMENT_CLAIM, table,
 					values, NULL);
-	*claims = MemoryContextAlloc(caller, Max(found, 1) * sizeof(QueueClaim));
+	*claims = MemoryContextAlloc(caller, Max(found, 1) * sizeof(Claim));
 	for (i = 0; i < found; i++)
 	{
-		QueueClaim *claim = &(*claims)[i];
+		Claim *claim = &(*claims)[i];
 
 		claim->run.id = DatumGetInt64(statement_value(i, 1));
 		claim->run.attempt = DatumGetInt32(statement_value(i, 2));
@@ -205,7 +205,7 @@ queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
 
 /* For qsort and bsearch: ids in order. */
 int
-queue_compare_ids(const void *a, const void *b)
+rows_compare_ids(const void *a, const void *b)
 {
 	int64 left = *(const int64 *) a;
 	int64 right = *(const int64 *) b;
@@ -246,7 +246,7 @@ returned_runs(MemoryContext where, uint64 count, TaskRun **runs)
  * locked until the end of the transaction.
  */
 int
-queue_unlocked(const TaskTable *table, const TaskPlace *places, int count, int64 **ids)
+rows_unlocked(const TaskTable *table, const TaskPlace *places, int count, int64 **ids)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum *elements = palloc((count + 1) * sizeof(Datum));
@@ -260,7 +260,7 @@ queue_unlocked(const TaskTable *table, const TaskPlace *places, int count, int64
 	values[1] = CStringGetTextDatum("PLAN");
 	count = returned_ids(caller, execute(STATEMENT_UNLOCKED, table, values, NULL), ids);
 	SPI_finish();
-	qsort(*ids, count, sizeof(int64), queue_compare_ids);
+	qsort(*ids, count, sizeof(int64), rows_compare_ids);
 	return count;
 }
 
@@ -269,7 +269,7 @@ queue_unlocked(const TaskTable *table, const TaskPlace *places, int count, int64
  * are these runs no more, or somebody locks them.
  */
 int
-queue_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done)
+rows_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum values[4];
@@ -284,11 +284,11 @@ queue_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **
 
 /*
  * Plan again, at once, what was running in a process that is gone, and say why.  Returns
- * the runs for which that was done, as queue_release does.
+ * the runs for which that was done, as rows_release does.
  */
 int
-queue_replan(const TaskTable *table, const TaskRun *runs, int count, const TaskFailure *why,
-			 TaskRun **done)
+rows_replan(const TaskTable *table, const TaskRun *runs, int count, const TaskFailure *why,
+			TaskRun **done)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum values[6];
@@ -306,32 +306,32 @@ queue_replan(const TaskTable *table, const TaskRun *runs, int count, const TaskF
 static int
 compare_work(const void *a, const void *b)
 {
-	return task_compare_runs(((const QueueWork *) a)->run, ((const QueueWork *) b)->run);
+	return task_compare_runs(((const WorkingRow *) a)->run, ((const WorkingRow *) b)->run);
 }
 
 /* What the last statement returned, in the order of the runs. */
 static int
-returned_work(MemoryContext where, uint64 count, QueueWork **rows)
+returned_work(MemoryContext where, uint64 count, WorkingRow **rows)
 {
 	uint64 i;
 
-	*rows = MemoryContextAllocHuge(where, Max(count, 1) * sizeof(QueueWork));
+	*rows = MemoryContextAllocHuge(where, Max(count, 1) * sizeof(WorkingRow));
 	for (i = 0; i < count; i++)
 	{
-		QueueWork *row = &(*rows)[i];
+		WorkingRow *row = &(*rows)[i];
 
 		row->run.id = DatumGetInt64(statement_value(i, 1));
 		row->run.attempt = DatumGetInt32(statement_value(i, 2));
 		row->run.claimed = DatumGetTimestampTz(statement_value(i, 3));
 		row->queue = statement_text(where, i, 4);
 	}
-	qsort(*rows, count, sizeof(QueueWork), compare_work);
+	qsort(*rows, count, sizeof(WorkingRow), compare_work);
 	return (int) count;
 }
 
 /* Up to "limit" rows that are WORK, whichever. */
 int
-queue_work(const TaskTable *table, int limit, QueueWork **rows)
+rows_working(const TaskTable *table, int limit, WorkingRow **rows)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum values[1] = {Int64GetDatum(limit)};
@@ -345,7 +345,7 @@ queue_work(const TaskTable *table, int limit, QueueWork **rows)
 
 /* Of these runs, those whose rows still say so, in order. */
 int
-queue_runs(const TaskTable *table, const TaskRun *runs, int count, QueueWork **rows)
+rows_of_runs(const TaskTable *table, const TaskRun *runs, int count, WorkingRow **rows)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum values[4];
@@ -358,32 +358,32 @@ queue_runs(const TaskTable *table, const TaskRun *runs, int count, QueueWork **r
 	return count;
 }
 
-/* The row of this run among those that queue_work or queue_runs returned, or NULL. */
-const QueueWork *
-queue_works(const QueueWork *rows, int count, TaskRun run)
+/* The row of this run among those that rows_working or rows_of_runs returned, or NULL. */
+const WorkingRow *
+rows_contain(const WorkingRow *rows, int count, TaskRun run)
 {
-	QueueWork key = {.run = run};
+	WorkingRow key = {.run = run};
 
-	return bsearch(&key, rows, count, sizeof(QueueWork), compare_work);
+	return bsearch(&key, rows, count, sizeof(WorkingRow), compare_work);
 }
 
-/* The tasks that wait and that the server may have crashed for: to be run apart. */
+/* The tasks that wait and that the server may have crashed for: to be run in isolation. */
 int
-queue_apart(const TaskTable *table, int64 **ids)
+rows_isolated(const TaskTable *table, int64 **ids)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum values[1] = {CStringGetTextDatum("PLAN")};
 	int count;
 
 	SPI_connect();
-	count = returned_ids(caller, execute(STATEMENT_APART, table, values, NULL), ids);
+	count = returned_ids(caller, execute(STATEMENT_ISOLATED, table, values, NULL), ids);
 	SPI_finish();
 	return count;
 }
 
 /* Up to "limit" waiting tasks that have expired, by their column alone; first who did so first. */
 int
-queue_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places)
+rows_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum values[2] = {TimestampTzGetDatum(now), Int64GetDatum(limit)};
@@ -397,8 +397,8 @@ queue_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **pl
 
 /* Of these candidates those that have expired are GONE. */
 int
-queue_expire(const TaskTable *table, TimestampTz now, const QueueCandidate *candidates, int count,
-			 QueueRow **rows)
+rows_expire(const TaskTable *table, TimestampTz now, const Candidate *candidates, int count,
+			RowKey **rows)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum *elements[3] = {palloc(count * sizeof(Datum)), palloc(count * sizeof(Datum)),
@@ -419,7 +419,7 @@ queue_expire(const TaskTable *table, TimestampTz now, const QueueCandidate *cand
 	values[3] = CStringGetTextDatum("PLAN");
 	values[4] = statement_array(elements[2], count, TIMESTAMPTZOID);
 	count = (int) execute(STATEMENT_EXPIRE, table, values, NULL);
-	*rows = MemoryContextAlloc(caller, Max(count, 1) * sizeof(QueueRow));
+	*rows = MemoryContextAlloc(caller, Max(count, 1) * sizeof(RowKey));
 	for (i = 0; i < count; i++)
 	{
 		(*rows)[i].id = DatumGetInt64(statement_value(i, 1));
@@ -431,7 +431,7 @@ queue_expire(const TaskTable *table, TimestampTz now, const QueueCandidate *cand
 
 /* When the next of the waiting tasks expires; DT_NOEND when none does. */
 TimestampTz
-queue_expiry(const TaskTable *table)
+rows_next_expiry(const TaskTable *table)
 {
 	TimestampTz expiry = DT_NOEND;
 
@@ -444,7 +444,7 @@ queue_expiry(const TaskTable *table)
 
 /* Fail a waiting task that cannot be started.  False: it waits no more. */
 bool
-queue_refuse(const TaskTable *table, QueueRow row, const char *error, const char *sqlstate)
+row_fail(const TaskTable *table, RowKey row, const char *error, const char *sqlstate)
 {
 	Datum values[6];
 	bool refused;
@@ -478,8 +478,8 @@ group_values(const TaskGroup *group, const int64 *ids, int count, Datum *values)
 
 /* Fail waiting tasks of a group whose role is gone.  Returns how many: others are locked. */
 int
-queue_role_gone(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
-				const char *error, const char *sqlstate)
+rows_fail_role_gone(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
+					const char *error, const char *sqlstate)
 {
 	Datum values[7];
 
@@ -495,8 +495,8 @@ queue_role_gone(const TaskTable *table, const TaskGroup *group, const int64 *ids
 
 /* Bind waiting tasks of a group to a role, under its name.  Returns how many: others are locked. */
 int
-queue_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
-		   const char *role, int64 role_id)
+rows_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
+		  const char *role, int64 role_id)
 {
 	Datum values[6];
 
@@ -511,7 +511,7 @@ queue_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int
 
 /* The request of a run, or NULL when the row is no longer that run. */
 char *
-queue_request(const TaskTable *table, TaskRun run)
+row_request(const TaskTable *table, TaskRun run)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum values[3];
@@ -527,7 +527,7 @@ queue_request(const TaskTable *table, TaskRun run)
 
 /* A run is DONE.  False: the row is no longer that run. */
 bool
-queue_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
+row_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
 {
 	Datum values[7] = {0};
 	char nulls[7] = {' ', ' ', ' ', ' ', ' ', ' ', 'n'};
@@ -553,7 +553,7 @@ queue_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
  * how its run ended.  False: the row is no longer that run.
  */
 bool
-queue_end(const TaskTable *table, TaskRun run, const TaskResult *result)
+row_end(const TaskTable *table, TaskRun run, const TaskResult *result)
 {
 	static const char *const states[] = {
 		[TASK_DONE] = "DONE", [TASK_FAIL] = "FAIL", [TASK_AGAIN] = "PLAN", [TASK_STOPPED] = "STOP"};
@@ -591,7 +591,7 @@ queue_end(const TaskTable *table, TaskRun run, const TaskResult *result)
  * that run no more, or somebody locks it and "wait" is false.
  */
 bool
-queue_retry(const TaskTable *table, TaskRun run, bool wait, QueueRetry *retry)
+row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum values[3];
@@ -620,7 +620,7 @@ queue_retry(const TaskTable *table, TaskRun run, bool wait, QueueRetry *retry)
 
 /* Remove the row of a run that is in a state.  False: the row is no longer that run. */
 bool
-queue_delete(const TaskTable *table, TaskRun run, const char *state)
+row_delete(const TaskTable *table, TaskRun run, const char *state)
 {
 	Datum values[4];
 	bool deleted;
@@ -635,7 +635,7 @@ queue_delete(const TaskTable *table, TaskRun run, const char *state)
 
 /* How a task repeats.  False: it does not, or the row is gone. */
 bool
-queue_repeat(const TaskTable *table, QueueRow row, QueueRepeat *repeat)
+row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Datum values[2] = {Int64GetDatum(row.id), CStringGetTextDatum(row.role)};
@@ -658,7 +658,7 @@ queue_repeat(const TaskTable *table, QueueRow row, QueueRepeat *repeat)
 
 /* Plan the next run of a repeating task: a new row, made from this one. */
 void
-queue_insert_next(const TaskTable *table, QueueRow row, TimestampTz dt)
+row_insert_next(const TaskTable *table, RowKey row, TimestampTz dt)
 {
 	Datum values[3] = {Int64GetDatum(row.id), TimestampTzGetDatum(dt),
 					   CStringGetTextDatum(row.role)};

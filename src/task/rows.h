@@ -17,25 +17,25 @@
 #include "shared/task.h"
 
 /* A group that has waiting rows, and its first one. */
-typedef struct QueueHead
+typedef struct GroupHead
 {
 	TaskGroup group;
 	TaskPlace place;
 	bool too_long; /* the name of the queue, which is cut */
-} QueueHead;
+} GroupHead;
 
 /* A task to be claimed, and the process that is to run it. */
-typedef struct QueueCandidate
+typedef struct Candidate
 {
 	TaskPlace place;
 	const TaskGroup *group;
 	int pid;
-	int active; /* milliseconds, where the column is NULL; 0: no limit */
-	bool apart; /* it may be one that was running when the server crashed */
-} QueueCandidate;
+	int active;	   /* milliseconds, where the column is NULL; 0: no limit */
+	bool isolated; /* it may be one that was running when the server crashed */
+} Candidate;
 
 /* A task that was claimed. */
-typedef struct QueueClaim
+typedef struct Claim
 {
 	TaskRun run;
 	int64 timeout; /* microseconds, -1 for NULL */
@@ -45,34 +45,34 @@ typedef struct QueueClaim
 	char *request; /* NULL when longer than was asked for */
 	char *role;
 	int64 role_id;
-} QueueClaim;
+} Claim;
 
 /* A row: its id, and because that may not be unique in a partitioned table, its role. */
-typedef struct QueueRow
+typedef struct RowKey
 {
 	int64 id;
 	const char *role;
-} QueueRow;
+} RowKey;
 
 /* A row in state WORK. */
-typedef struct QueueWork
+typedef struct WorkingRow
 {
 	TaskRun run;
 	char *queue;
-} QueueWork;
+} WorkingRow;
 
 /* What the next run of a repeating task is computed from. */
-typedef struct QueueRepeat
+typedef struct RowRepeat
 {
 	TimestampTz dt;
 	Interval *repeat;
 	bool drift;
 	char *timezone; /* NULL: the role's */
 	int64 role_id;
-} QueueRepeat;
+} RowRepeat;
 
 /* What decides whether a run is tried again. */
-typedef struct QueueRetry
+typedef struct RowRetry
 {
 	int failed; /* earlier runs */
 	int crashed;
@@ -84,39 +84,38 @@ typedef struct QueueRetry
 	bool repeats;
 	char *role;
 	int64 role_id;
-} QueueRetry;
+} RowRetry;
 
-extern int queue_look(const TaskTable *table, const TaskGroup *after, int limit, QueueHead **heads);
-extern int queue_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int limit,
-					  TaskPlace **places);
-extern int queue_unlocked(const TaskTable *table, const TaskPlace *places, int count, int64 **ids);
-extern int queue_claim(const TaskTable *table, const QueueCandidate *candidates, int count,
-					   TimestampTz now, TimestampTz claimed, QueueClaim **claims);
-extern int queue_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done);
-extern int queue_replan(const TaskTable *table, const TaskRun *runs, int count,
-						const TaskFailure *why, TaskRun **done);
-extern int queue_work(const TaskTable *table, int limit, QueueWork **rows);
-extern int queue_runs(const TaskTable *table, const TaskRun *runs, int count, QueueWork **rows);
-extern const QueueWork *queue_works(const QueueWork *rows, int count, TaskRun run);
-extern int queue_apart(const TaskTable *table, int64 **ids);
-extern int queue_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places);
-extern int queue_expire(const TaskTable *table, TimestampTz now, const QueueCandidate *candidates,
-						int count, QueueRow **rows);
-extern TimestampTz queue_expiry(const TaskTable *table);
-extern bool
-queue_refuse(const TaskTable *table, QueueRow row, const char *error, const char *sqlstate);
-extern int queue_role_gone(const TaskTable *table, const TaskGroup *group, const int64 *ids,
-						   int count, const char *error, const char *sqlstate);
-extern int queue_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
-					  const char *role, int64 role_id);
-extern char *queue_request(const TaskTable *table, TaskRun run);
-extern bool queue_finish(const TaskTable *table, TaskRun run, const TaskResult *result);
-extern bool queue_end(const TaskTable *table, TaskRun run, const TaskResult *result);
-extern bool queue_retry(const TaskTable *table, TaskRun run, bool wait, QueueRetry *retry);
-extern bool queue_delete(const TaskTable *table, TaskRun run, const char *state);
-extern bool queue_repeat(const TaskTable *table, QueueRow row, QueueRepeat *repeat);
-extern void queue_insert_next(const TaskTable *table, QueueRow row, TimestampTz dt);
-extern int queue_compare_ids(const void *a, const void *b);
-extern void queue_forget(void);
+extern int rows_scan(const TaskTable *table, const TaskGroup *after, int limit, GroupHead **heads);
+extern int rows_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int limit,
+					 TaskPlace **places);
+extern int rows_unlocked(const TaskTable *table, const TaskPlace *places, int count, int64 **ids);
+extern int rows_claim(const TaskTable *table, const Candidate *candidates, int count,
+					  TimestampTz now, TimestampTz claimed, Claim **claims);
+extern int rows_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done);
+extern int rows_replan(const TaskTable *table, const TaskRun *runs, int count,
+					   const TaskFailure *why, TaskRun **done);
+extern int rows_working(const TaskTable *table, int limit, WorkingRow **rows);
+extern int rows_of_runs(const TaskTable *table, const TaskRun *runs, int count, WorkingRow **rows);
+extern const WorkingRow *rows_contain(const WorkingRow *rows, int count, TaskRun run);
+extern int rows_isolated(const TaskTable *table, int64 **ids);
+extern int rows_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places);
+extern int rows_expire(const TaskTable *table, TimestampTz now, const Candidate *candidates,
+					   int count, RowKey **rows);
+extern TimestampTz rows_next_expiry(const TaskTable *table);
+extern bool row_fail(const TaskTable *table, RowKey row, const char *error, const char *sqlstate);
+extern int rows_fail_role_gone(const TaskTable *table, const TaskGroup *group, const int64 *ids,
+							   int count, const char *error, const char *sqlstate);
+extern int rows_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
+					 const char *role, int64 role_id);
+extern char *row_request(const TaskTable *table, TaskRun run);
+extern bool row_finish(const TaskTable *table, TaskRun run, const TaskResult *result);
+extern bool row_end(const TaskTable *table, TaskRun run, const TaskResult *result);
+extern bool row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry);
+extern bool row_delete(const TaskTable *table, TaskRun run, const char *state);
+extern bool row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat);
+extern void row_insert_next(const TaskTable *table, RowKey row, TimestampTz dt);
+extern int rows_compare_ids(const void *a, const void *b);
+extern void rows_forget_plans(void);
 
 #endif /* PG_TASK_ROWS_H */

@@ -13,9 +13,9 @@
 #include "task/statement.h"
 #include "shared/task.h"
 
-typedef enum QueueStatement
+typedef enum RowStatement
 {
-	STATEMENT_LOOK,
+	STATEMENT_SCAN,
 	STATEMENT_PEEK,
 	STATEMENT_UNLOCKED,
 	STATEMENT_CLAIM,
@@ -25,7 +25,7 @@ typedef enum QueueStatement
 	STATEMENT_END,
 	STATEMENT_WORK,
 	STATEMENT_RUNS,
-	STATEMENT_APART,
+	STATEMENT_ISOLATED,
 	STATEMENT_REFUSE,
 	STATEMENT_ROLE_GONE,
 	STATEMENT_BIND,
@@ -40,7 +40,7 @@ typedef enum QueueStatement
 	STATEMENT_RETRY_UNLOCKED,
 	STATEMENT_INSERT_NEXT,
 	STATEMENTS
-} QueueStatement;
+} RowStatement;
 
 /* The columns of the index of waiting rows: these expressions match it. */
 #define G_QUEUE "t.queue COLLATE \"C\""
@@ -141,14 +141,14 @@ typedef enum QueueStatement
 	"SELECT n.id, n.oid, n.tid, c.pid" \
 	"  FROM ROWS FROM (unnest($1), unnest($2), unnest($3), unnest($4), unnest($5), unnest($6)," \
 	"                  unnest($9), unnest($10), unnest($11), unnest($12))" \
-	"       AS c (id, queue, max, priority, role, pid, active, apart, dt, role_id)" \
+	"       AS c (id, queue, max, priority, role, pid, active, isolated, dt, role_id)" \
 	" CROSS JOIN LATERAL (" \
 	"       SELECT t.id, t.tableoid AS oid, t.ctid AS tid" \
 	"         FROM %1$s AS t" \
 	"        WHERE t.id = c.id AND t.state = $8 AND t.dt = c.dt AND t.dt <= $7" \
 	"          AND t.queue = c.queue AND " G_MAX " = c.max AND t.priority = c.priority" \
 	"          AND t.role = c.role::name AND t.role_id = c.role_id" \
-	"          AND (coalesce(t.crashed, 0) = 0 OR c.apart)" \
+	"          AND (coalesce(t.crashed, 0) = 0 OR c.isolated)" \
 	"          AND " EXPIRED("c.active", "$7") " IS NOT TRUE" \
 	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n" \
 	") UPDATE %1$s AS t" \
@@ -164,7 +164,7 @@ typedef enum QueueStatement
 
 static Statement statements[STATEMENTS] = {
 	/* from group to group, one descent of the index each */
-	[STATEMENT_LOOK] = {.nargs = 6, .types = {TEXTOID, INT4OID, INT4OID, TEXTOID, INT8OID,
+	[STATEMENT_SCAN] = {.nargs = 6, .types = {TEXTOID, INT4OID, INT4OID, TEXTOID, INT8OID,
 		 INT8OID}, .sql =
 		"WITH RECURSIVE g (queue, max, priority, role, role_id, dt, id) AS ("
 		"(SELECT " G_ALL ", t.dt, t.id"
@@ -262,7 +262,7 @@ static Statement statements[STATEMENTS] = {
 		"       OFFSET 0) AS n"},
 
 	/* the condition is that of one index alone */
-	[STATEMENT_APART] = {.nargs = 1, .types = {TEXTOID}, .sql =
+	[STATEMENT_ISOLATED] = {.nargs = 1, .types = {TEXTOID}, .sql =
 		"SELECT t.id"
 		"  FROM %1$s AS t"
 		" WHERE (t.state = 'WORK' OR (t.state = 'PLAN' AND t.crashed > 0))"

@@ -5,7 +5,7 @@
  * A plan is saved for the life of the process, or until the table changes.  It
  * is made under fixed settings, and only for the table that was checked.
  *
- * This room knows no column of the table.
+ * This file knows no column of the table.
  */
 #include "postgres.h"
 

@@ -7,7 +7,7 @@
  * is done as the table's owner, or as the user on whose behalf the scheduler
  * works, in a security-restricted context.
  *
- * This room claims nothing and runs no request.
+ * This file claims nothing and runs no request.
  */
 #include "postgres.h"
 
@@ -316,7 +316,7 @@ create_table(const char *name)
 }
 
 static void
-refuse(const char *name, const char *why)
+reject_table(const char *name, const char *why)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_WRONG_OBJECT_TYPE), errmsg("%s is not a task table", name),
@@ -333,7 +333,7 @@ check_table(Relation rel, const char *name)
 	int i;
 
 	if (fault)
-		refuse(name, fault);
+		reject_table(name, fault);
 	for (i = 0; i < (int) lengthof(columns); i++)
 	{
 		AttrNumber number = get_attnum(relid, columns[i].name);
@@ -341,11 +341,12 @@ check_table(Relation rel, const char *name)
 		if (number == InvalidAttrNumber)
 		{
 			if (columns[i].kind == COLUMN_CORE || strcmp(columns[i].name, "request") == 0)
-				refuse(name, psprintf("It has no column \"%s\".", columns[i].name));
+				reject_table(name, psprintf("It has no column \"%s\".", columns[i].name));
 			continue;
 		}
 		if (TupleDescAttr(RelationGetDescr(rel), number - 1)->atttypid != column_type(&columns[i]))
-			refuse(name, psprintf("The type of its column \"%s\" is another.", columns[i].name));
+			reject_table(name,
+						 psprintf("The type of its column \"%s\" is another.", columns[i].name));
 	}
 }
 
