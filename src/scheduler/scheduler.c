@@ -125,6 +125,7 @@ static volatile sig_atomic_t at_work = false; /* in a transaction, or connecting
 static Oid last_relid = InvalidOid;			  /* the table that was prepared last */
 static bool reconcile_due = true;
 static bool orphans_due = true;
+static bool row_locked = false; /* what could not be claimed is to be scanned for again */
 static bool wants_executor = false;
 static MonoTime next_orphans = {0};
 static TimestampTz next_expiry = 0; /* when a waiting task is given up */
@@ -480,7 +481,10 @@ scan(MonoTime now)
 	begin_work("looking at the task table");
 	limit_work(SCAN_MS);
 	if (!scan_going())
+	{
+		row_locked = false;
 		begin_scan(now);
+	}
 	scan_slice(table, where.period);
 	end_work();
 }
@@ -544,6 +548,7 @@ claim_candidates(ClockNow now, Claim **claims)
 
 	qsort(*claims, count, sizeof(Claim), compare_claims);
 	/* a row that somebody has locked may be the same as before when he lets go */
+	row_locked |= count < choice_count;
 	if (count < choice_count)
 		scan_no_later(clock_plus_ms(now.mono, LOCKED_SCAN_MS));
 	return count;
@@ -956,7 +961,7 @@ shut_down(void)
 
 	shared_scheduler_leave(me);
 	pool_dismiss();
-	me->due = next_due(now);
+	me->due = row_locked ? clock_min(next_due(now), scan_until()) : next_due(now);
 	/* there may be very many of other kinds: some are written, and the next scheduler finds the
 	 * rest */
 	for (i = 0; table && (i < GO_BATCHES || orphans_must_write()); i++)

@@ -340,13 +340,13 @@ shared_scheduler_reserve(Oid database, Oid user)
 		pg_atomic_write_u64(&scheduler->renewed, 0);
 		pg_atomic_write_u64(&scheduler->idle_since, 0);
 		scheduler->relid = InvalidOid;
-		scheduler->events = SHARED_SCAN;
+		scheduler->events = 0; /* it begins with a scan */
 		scheduler->nhints = 0;
 		result = scheduler;
 	}
 	entry = shared_database_find(database);
 	if (entry && result)
-		entry->marked = CLOCK_LONG_AGO; /* it begins with a scan */
+		entry->marked = CLOCK_LONG_AGO;
 	LWLockRelease(Shared->directory);
 	return result;
 }

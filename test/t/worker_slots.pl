@@ -52,6 +52,23 @@ is(task($node, $id, q{start - dt < '2 s'}, db => 'db1'), 't', 'a task starts at 
 is(scalar(() = log_since($node, $position) =~ /no background worker slot is free/g), 0,
 	'no slot was wanting');
 
+# A row that is locked when it is due starts soon after, and a table that is refused says so now and then.
+$node->safe_psql('db3', 'ALTER TABLE task RENAME COLUMN attempt TO other');
+my $session = $node->background_psql('db1');
+$id = $node->safe_psql('db1', q{INSERT INTO task (request, dt)
+	VALUES ('SELECT 1', clock_timestamp() + interval '2 s') RETURNING id});
+$session->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR UPDATE");
+$node->safe_psql($_, q{INSERT INTO task (request, dt) VALUES ('SELECT 1', now() + interval '4 s')})
+  for qw(db2 db4 db5 db6);
+wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'}, db => $_) for qw(db2 db4 db5 db6);
+$session->query_safe('COMMIT');
+$session->quit;
+wait_for_state($node, $id, 'DONE', db => 'db1');
+is(task($node, $id, q{start - dt < '30 s'}, db => 'db1'), 't', 'a row that was locked starts soon after');
+cmp_ok(scalar(() = log_since($node, $position) =~ /public\.task is not a task table/g), '<', 3,
+	'a table that is refused does not fill the log');
+$node->safe_psql('db3', 'ALTER TABLE task RENAME COLUMN other TO attempt');
+
 # A longer list is served at once when there is room.
 $node->append_conf('postgresql.conf', 'max_worker_processes = 24');
 $node->restart;
