@@ -32,8 +32,9 @@
 /* An executor stays at least so long before it makes room for another role. */
 #define SLICE_MS 100
 
-/* After a process of a role could not connect, the next try comes so much later. */
+/* Pause after an executor of a role could not connect, doubled each time up to the second (ms). */
 #define START_RETRY_MS 1000
+#define START_RETRY_MAX_MS 30000
 
 /* After so many tasks in a row that could not be claimed, a role rests. */
 #define MISSES_MAX 16
@@ -84,6 +85,7 @@ typedef struct PoolRole
 {
 	Oid role;		   /* hash key */
 	MonoTime retry_at; /* not before, for a process could not connect */
+	int retry_ms;	   /* the pause before that; 0: the last one could */
 	MonoTime granted;  /* when it last got an executor */
 	int misses;		   /* so many tasks of it in a row could not be claimed */
 } PoolRole;
@@ -282,7 +284,12 @@ static void
 release_entry(PoolExecutor *executor)
 {
 	if (!executor->ready)
-		find_role(executor->role)->retry_at = clock_plus_ms(clock_mono(), START_RETRY_MS);
+	{
+		PoolRole *entry = find_role(executor->role);
+
+		entry->retry_ms = Min(Max(entry->retry_ms * 2, START_RETRY_MS), START_RETRY_MAX_MS);
+		entry->retry_at = clock_plus_ms(clock_mono(), entry->retry_ms);
+	}
 	if (executor->handle)
 		pfree(executor->handle);
 	executor->used = false;
@@ -327,6 +334,7 @@ reap_executor(PoolExecutor *executor)
 	bool mine;
 	bool gone;
 	bool arrived;
+	bool connected = false;
 	uint32 done = executor->assigned;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
@@ -337,6 +345,7 @@ reap_executor(PoolExecutor *executor)
 	{
 		LWLockAcquire(slot->lock, LW_SHARED);
 		done = slot->done;
+		connected = slot->ready && !executor->ready;
 		executor->ready |= slot->ready;
 		executor->pid = slot->pid;
 		executor->leaving |= slot->leave;
@@ -346,6 +355,8 @@ reap_executor(PoolExecutor *executor)
 	}
 	LWLockRelease(Shared->directory);
 
+	if (connected)
+		find_role(executor->role)->retry_ms = 0;
 	if (mine)
 		reap_finished(executor, done);
 	if (gone)

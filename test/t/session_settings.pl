@@ -8,6 +8,7 @@ use FindBin;
 use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
+use Time::HiRes 'time';
 
 my $node = new_node('main', conf => q{
 	shared_preload_libraries = 'pg_task, pg_stat_statements'
@@ -62,6 +63,16 @@ subtest 'libraries that are preloaded for a role' => sub {
 	wait_for_log_line($node, qr/could not access file "missing_library"/, $position);
 	is(task($node, $id, 'state, attempt'), 'PLAN|0', 'without its library no task of a role starts');
 	is(task($node, run_task($node, request => 'SELECT 1'), 'state'), 'DONE', 'others do');
+
+	# Each try is a process: after the third, the pause has doubled twice.
+	my $tries = sub { return () = log_since($node, $position) =~ /could not access file "missing_library"/g };
+	my @at;
+	while (@at < 4)
+	{
+		wait_until($node, 'SELECT pg_sleep(0.02) IS NOT NULL') while $tries->() <= @at;
+		push @at, time;
+	}
+	cmp_ok($at[3] - $at[2], '>', 1.9 * ($at[1] - $at[0]), 'it is tried ever more seldom');
 	sql('ALTER ROLE broken RESET session_preload_libraries');
 	wait_for_state($node, $id, 'DONE');
 };
