@@ -37,6 +37,8 @@
 #include "scheduler/refused.h"
 #include "scheduler/binding.h"
 #include "scheduler/choice.h"
+#include "scheduler/dispatch.h"
+#include "scheduler/errors.h"
 #include "executor/client.h"
 #include "shared/clock.h"
 #include "compat.h"
@@ -51,23 +53,14 @@
 #include "task/table.h"
 #include "shared/arbiter.h"
 #include "scheduler/unstarted.h"
+#include "scheduler/work.h"
 #include "scheduler/groups.h"
 #include "shared/worker.h"
 
 PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 
-/* When a row could not be claimed, the next look comes no later. */
-#define LOCKED_SCAN_MS 1000
-
 /* While a task waits for its turn to run in isolation, one looks for it so often at least. */
 #define ISOLATED_RETRY_MS 1000
-
-/* So many different messages are logged, told apart by this many bytes ... */
-#define REPORTED_MAX 16
-#define REPORTED_LENGTH 1024
-
-/* ... and the same one again after so long. */
-#define REPORT_AGAIN_MS (10 * 60 * 1000)
 
 /* So many tasks are given up by one statement. */
 #define EXPIRE_MAX 1000
@@ -87,25 +80,15 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 /* ... and one for which a trigger of the owner's takes longer than WRITE_MS. */
 #define REFUSED_SLOW_RETRY_MS 600000
 
-/*
- * Longest transactions of a scheduler that write rows, and that look at them.  The owner's
- * functions run in both.  One that does not care for being cancelled ends the process.
- */
-#define WRITE_MS 10000
-#define SCAN_MS 60000
-#define END_MS 5000
-
 /* A scheduler that has nothing to do for so long may leave its place to another database. */
 #define IDLE_AHEAD_MS 1000
 
 /* After an error, a database that shares its place has its next turn so much later. */
 #define FAILED_TURN_MS 30000
 /*
- * How long a row that is given up, rescued or repeated in the scheduler waits for somebody's
- * lock, and how long nothing of that kind is tried again after it has waited in vain: rows of
- * that kind take a tenth of the scheduler's time at most from the others.
+ * After a row that is written has waited in vain for a lock, nothing of that kind is written for
+ * this time (ms): such rows take a tenth of the scheduler's time at most.
  */
-#define ROW_LOCK_TIMEOUT "20ms"
 #define ROW_LOCK_PAUSE_MS 200
 
 /* After an error for want of memory the scheduler does nothing for this time, doubled each time. */
@@ -115,25 +98,17 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 static SharedScheduler *me = NULL;
 static const char *database; /* its name when this process started */
 static SettingsTable where;
-static TaskTable *table = NULL;
-static TableScope scope;
-static MemoryContext iteration_context; /* reset in every cycle */
 static uint32 wait_event = 0;
-static TimeoutId end_timeout; /* of a transaction that cannot be cancelled */
 
-static volatile sig_atomic_t at_work = false; /* in a transaction, or connecting */
-static Oid last_relid = InvalidOid;			  /* the table that was prepared last */
+static Oid last_relid = InvalidOid; /* the table that was prepared last */
 static bool reconcile_due = true;
 static bool orphans_due = true;
-static bool row_locked = false; /* what could not be claimed is to be scanned for again */
 static bool wants_executor = false;
 static MonoTime next_orphans = {0};
 static TimestampTz next_expiry = 0; /* when a waiting task is given up */
 static bool turn_failed = false;
-static bool writes_rows = false;		/* between begin_writing and end_work */
 static MonoTime no_writing_until = {0}; /* a row has waited for a lock in vain */
 static int no_memory_ms = 0; /* the next turn comes no sooner; 0: no error of that kind */
-static List *reported = NIL; /* messages of errors that were logged, while their causes last */
 
 /*
  * Asked to end: between transactions in order, within one at once, for a trigger
@@ -143,7 +118,7 @@ static void
 terminate(SIGNAL_ARGS)
 {
 	ShutdownRequestPending = true;
-	if (at_work)
+	if (work.open)
 		die(COMPAT_SIGNAL_PASS);
 	SetLatch(MyLatch);
 }
@@ -154,111 +129,20 @@ leave_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 	shared_scheduler_release(me);
 }
 
-/* The transaction takes too long, and does not end for being cancelled. */
-static void
-end_process(void)
-{
-	InterruptPending = true;
-	ProcDiePending = true;
-	SetLatch(MyLatch);
-}
-
-static void
-forget_limit(void)
-{
-	disable_timeout(STATEMENT_TIMEOUT, false);
-	disable_timeout(end_timeout, false);
-	QueryCancelPending = false;
-}
-
-/* What is left of this transaction takes so long at most. */
-static void
-limit_work(int limit_ms)
-{
-	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), limit_ms);
-
-	forget_limit();
-	enable_timeout_at(STATEMENT_TIMEOUT, end);
-	enable_timeout_at(end_timeout, TimestampTzPlusMilliseconds(end, END_MS));
-}
-
-/* Open a transaction; with a table, as its owner. */
-static void
-begin_work(const char *activity)
-{
-	SetCurrentStatementStartTimestamp();
-	pgstat_report_activity(STATE_RUNNING, activity);
-	at_work = true;
-	StartTransactionCommand();
-	if (table)
-	{
-		limit_work(WRITE_MS);
-		/* with the lock the name stays; without, another table may have taken it */
-		table_lock(table);
-		if (table_changed())
-			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
-		table_become(table->owner, &scope);
-	}
-	PushActiveSnapshot(GetTransactionSnapshot());
-	MemoryContextSwitchTo(iteration_context);
-}
-
-/*
- * Commit, still as the owner.  Settings go back before, for what a trigger of the
- * owner's has set would stay with the commit.
- */
-static void
-end_work(void)
-{
-	PopActiveSnapshot();
-	if (table)
-		AtEOXact_GUC(false, scope.nest_level);
-	CommitTransactionCommand();
-	forget_limit();
-	if (table)
-		table_stop_acting(&scope);
-	at_work = false;
-	writes_rows = false;
-	MemoryContextSwitchTo(iteration_context);
-	pgstat_report_activity(STATE_IDLE, NULL);
-}
-
-/*
- * As begin_work, to write rows whose next runs may have to wait for somebody: not for long,
- * and then it counts as the fault of a row.  For the table itself it waits as usual.
- */
-static void
-begin_writing(const char *activity)
-{
-	begin_work(activity);
-	LockRelationOid(table->relid, RowExclusiveLock);
-	(void) set_config_option("lock_timeout", ROW_LOCK_TIMEOUT, PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	writes_rows = true;
-}
-
-static void
-forget_table(void)
-{
-	rows_forget_plans();
-	table_free(table);
-	table = NULL;
-}
-
-/* Make sure of the table; everything known about its rows is read again. */
+/* Make sure of the work.table; everything known about its rows is read again. */
 static void
 prepare_table(void)
 {
 	TaskTable *prepared;
 
 	shared_scheduler_publish(me, InvalidOid);
-	forget_table();
-	begin_work("preparing the task table");
-	prepared = table_prepare(&where, me->user, iteration_context);
-	end_work();
+	work_forget_table();
+	work_begin("preparing the task table");
+	prepared = table_prepare(&where, me->user, work.context);
+	work_end();
 	table_keep(prepared);
-	table = prepared;
-	shared_scheduler_publish(me, table->relid);
+	work.table = prepared;
+	shared_scheduler_publish(me, work.table->relid);
 	scan_forget();
 	if (prepared->relid != last_relid)
 	{
@@ -293,7 +177,7 @@ find_orphans(const WorkingRow *held, int nheld)
 	MonoTime begun = clock_mono();
 	int limit = nheld + orphans_count() + ORPHANS_MAX;
 	WorkingRow *rows;
-	int count = rows_working(table, limit, &rows);
+	int count = rows_working(work.table, limit, &rows);
 	int i;
 
 	for (i = 0; i < count; i++)
@@ -324,13 +208,13 @@ static void
 reconcile_in_transaction(void)
 {
 	TaskRun *held;
-	int count = pool_held(table->relid, &held);
+	int count = pool_held(work.table->relid, &held);
 	WorkingRow *rows = NULL;
 
 	if (count > 0)
-		count = rows_of_runs(table, held, count, &rows);
+		count = rows_of_runs(work.table, held, count, &rows);
 	crash_report_used();
-	pool_reconcile(table->relid, rows, count);
+	pool_reconcile(work.table->relid, rows, count);
 	orphans_due = true;
 	if (may_find_orphans() && !clock_is_before(clock_mono(), next_orphans))
 		find_orphans(rows, count);
@@ -340,10 +224,10 @@ reconcile_in_transaction(void)
 static void
 reconcile(void)
 {
-	begin_work("looking at the tasks that run");
-	limit_work(SCAN_MS);
+	work_begin("looking at the tasks that run");
+	work_limit(WORK_SCAN_MS);
 	reconcile_in_transaction();
-	end_work();
+	work_end();
 }
 
 /*
@@ -360,11 +244,11 @@ write_orphans(void)
 	/* what ends with the server is for the next one to judge */
 	if (!PostmasterIsAlive())
 		proc_exit(1);
-	begin_writing("rescuing tasks");
+	work_begin_writing("rescuing tasks");
 	/* what may crash the server is found by a scan, and run in isolation */
-	if (orphans_write(table, now))
+	if (orphans_write(work.table, now))
 		scan_want();
-	end_work();
+	work_end();
 	orphans_written(clock_mono());
 	if (orphans_ready(now))
 		SetLatch(MyLatch);
@@ -383,8 +267,8 @@ expire(ClockNow now)
 	Candidate *expired;
 	int i;
 
-	begin_writing("giving up tasks");
-	found = rows_expired(table, now.wall, EXPIRE_MAX + refused_count(), &places);
+	work_begin_writing("giving up tasks");
+	found = rows_expired(work.table, now.wall, EXPIRE_MAX + refused_count(), &places);
 	expired = palloc0(found * sizeof(Candidate) + 1);
 	for (i = 0; i < found && count < most; i++)
 	{
@@ -395,12 +279,12 @@ expire(ClockNow now)
 	}
 	if (count > 0)
 	{
-		written = rows_expire(table, now.wall, expired, count, &rows);
+		written = rows_expire(work.table, now.wall, expired, count, &rows);
 		for (i = 0; i < written; i++)
-			outcome_plan_next(table, rows[i], now.wall, OUTCOME_EXPIRED_PAUSE_MS);
+			outcome_plan_next(work.table, rows[i], now.wall, OUTCOME_EXPIRED_PAUSE_MS);
 	}
-	next_expiry = rows_next_expiry(table);
-	end_work();
+	next_expiry = rows_next_expiry(work.table);
+	work_end();
 	refused_batch_written(REFUSED_UNSTARTED);
 	/* what somebody has locked, or is set aside, is seen to with the next look */
 	if (next_expiry <= now.wall && written < most)
@@ -413,9 +297,9 @@ write_unstarted(ClockNow now)
 {
 	if (!unstarted_any())
 		return;
-	begin_writing("giving up tasks");
-	unstarted_write(table, now.wall);
-	end_work();
+	work_begin_writing("giving up tasks");
+	unstarted_write(work.table, now.wall);
+	work_end();
 	refused_batch_written(REFUSED_UNSTARTED);
 	unstarted_written();
 	if (unstarted_any())
@@ -426,10 +310,10 @@ write_unstarted(ClockNow now)
 static void
 bind_rows(ClockNow now)
 {
-	begin_writing("binding tasks to roles");
-	if (binding_write(table, now.mono))
+	work_begin_writing("binding tasks to roles");
+	if (binding_write(work.table, now.mono))
 		SetLatch(MyLatch);
-	end_work();
+	work_end();
 	refused_batch_written(REFUSED_BINDING);
 }
 
@@ -465,9 +349,9 @@ begin_scan(MonoTime now)
 
 	refused_tidy(now);
 	reconcile_in_transaction();
-	count = rows_isolated(table, &isolated);
+	count = rows_isolated(work.table, &isolated);
 	choice_set_isolated(isolated, count);
-	next_expiry = rows_next_expiry(table);
+	next_expiry = rows_next_expiry(work.table);
 }
 
 /* Read the first row of every group, a slice at a time: finds what no hint told of. */
@@ -478,147 +362,15 @@ scan(MonoTime now)
 		scan_want();
 	if (!scan_due(now))
 		return;
-	begin_work("looking at the task table");
-	limit_work(SCAN_MS);
+	work_begin("looking at the task table");
+	work_limit(WORK_SCAN_MS);
 	if (!scan_going())
 	{
-		row_locked = false;
+		dispatch_row_locked = false;
 		begin_scan(now);
 	}
-	scan_slice(table, where.period);
-	end_work();
-}
-
-/* The message for the executor. */
-static void
-make_task(const Claim *claim, const Choice *choice, bool isolated, SharedTask *task)
-{
-	task->run = claim->run;
-	task->isolated = isolated;
-	task->role = choice->role;
-	task->relid = table->relid;
-	strlcpy(task->role_name, choice->group->key.role, NAMEDATALEN);
-	task->timeout = claim->timeout;
-	task->repeats = claim->repeats;
-	task->deletes = claim->deletes;
-	task->notify = choice->group->key.max != TASK_UNLIMITED;
-	task->elapsed = 0;
-	task->cancelled = false;
-	task->format = -1;
-	if (claim->format)
-		task->format = settings_format(claim->format);
-	strlcpy(task->queue, choice->queue->name, NAMEDATALEN);
-	task->request_len = -1;
-	if (claim->request)
-	{
-		task->request_len = strlen(claim->request);
-		memcpy(task->request, claim->request, task->request_len);
-	}
-}
-
-static int
-compare_claims(const void *a, const void *b)
-{
-	int64 left = ((const Claim *) a)->run.id;
-	int64 right = ((const Claim *) b)->run.id;
-
-	return left < right ? -1 : left > right;
-}
-
-/* Of claims in the order of their ids, the one of this task, or NULL. */
-static Claim *
-find_claim(Claim *claims, int count, const Candidate *candidate)
-{
-	Claim key = {.run.id = candidate->place.id};
-	Claim *claim = bsearch(&key, claims, count, sizeof(Claim), compare_claims);
-
-	/* the statement sees to it; but what runs as whom is not to hang on that alone */
-	if (claim && (strcmp(claim->role, candidate->group->role) != 0 ||
-				  claim->role_id != candidate->group->role_id))
-		elog(ERROR, "a task of another role was claimed");
-	return claim;
-}
-
-/* Within a transaction: claim what was chosen, and nothing else. */
-static int
-claim_candidates(ClockNow now, Claim **claims)
-{
-	int count = rows_claim(table, choice_candidates, choice_count, now.wall,
-						   crash_claim_time(now.wall), claims);
-
-	qsort(*claims, count, sizeof(Claim), compare_claims);
-	/* a row that somebody has locked may be the same as before when he lets go */
-	row_locked |= count < choice_count;
-	if (count < choice_count)
-		scan_no_later(clock_plus_ms(now.mono, LOCKED_SCAN_MS));
-	return count;
-}
-
-/* One that was not claimed: somebody has locked or changed it, or it has expired. */
-static void
-let_go(const Candidate *candidate, QueueState *queue)
-{
-	groups_task_ended(queue);
-	unstarted_expire(candidate);
-}
-
-/* Hand out what was claimed, in the order of choice; let go of what was not. */
-static void
-hand_out(Claim *claims, int count)
-{
-	static SharedTask task;
-	int i;
-
-	for (i = 0; i < choice_count; i++)
-	{
-		Claim *claim = find_claim(claims, count, &choice_candidates[i]);
-		QueueState *queue = choice_list[i].queue;
-
-		choice_learn(i, claim != NULL);
-		if (claim)
-			make_task(claim, &choice_list[i], choice_candidates[i].isolated, &task);
-		/* from here on it is not counted as chosen any more, even after an error */
-		choice_list[i].queue = NULL;
-		if (claim)
-			pool_assign(choice_list[i].executor, choice_list[i].generation, queue, &task);
-		else
-			let_go(&choice_candidates[i], queue);
-	}
-	choice_count = 0;
-	pool_wake();
-}
-
-/* Claim and hand out once.  False: nothing more may start now. */
-static bool
-start_some(void)
-{
-	ClockNow now = clock_now();
-	Claim *claims = NULL;
-	int count = 0;
-	bool more;
-
-	if (!groups_ready(now))
-	{
-		choice_none();
-		return false;
-	}
-	begin_work("claiming tasks");
-	more =
-		choice_make(table, now, refused_singly(REFUSED_CLAIM) ? 1 : CHOICE_MAX, &wants_executor) ||
-		choice_count > 0;
-	if (choice_count > 0)
-		count = claim_candidates(now, &claims);
-	end_work();
-	refused_batch_written(REFUSED_CLAIM);
-	hand_out(claims, count);
-	return more;
-}
-
-static void
-forget_reports(void)
-{
-	list_free_deep(reported);
-	reported = NIL;
+	scan_slice(work.table, where.period);
+	work_end();
 }
 
 /* One turn of the loop. */
@@ -634,7 +386,7 @@ run_iteration(void)
 		refused_forget();
 		orphans_retry_refused();
 	}
-	if (table == NULL || table_changed())
+	if (work.table == NULL || table_changed())
 		prepare_table();
 	take_hints();
 	if (reconcile_due || (may_find_orphans() && !clock_is_before(now.mono, next_orphans)))
@@ -644,7 +396,7 @@ run_iteration(void)
 	scan(now.mono);
 	wants_executor = false;
 	/* one claim a turn: hints and finished tasks come in between */
-	if (start_some())
+	if (dispatch_round(&wants_executor))
 		SetLatch(MyLatch);
 	arbiter_want(me, wants_executor);
 	/* last: these may wait for others or be refused by them, and nobody else is to suffer */
@@ -660,53 +412,7 @@ run_iteration(void)
 	turn_failed = false;
 	no_memory_ms = 0;
 	if (!orphans_refused() && refused_count() == 0)
-		forget_reports();
-}
-
-/*
- * Does an error come from what is in a row, or from what the owner has put on the table (a
- * trigger, a constraint, an index), rather than from locks, resources or an interrupt?
- */
-static bool
-is_of_row(int sqlstate)
-{
-	int category = ERRCODE_TO_CATEGORY(sqlstate);
-
-	return sqlstate != ERRCODE_TABLE_CHANGED && sqlstate != ERRCODE_LOCK_NOT_AVAILABLE &&
-		   category != ERRCODE_INSUFFICIENT_RESOURCES && category != ERRCODE_SYSTEM_ERROR &&
-		   (category != ERRCODE_OPERATOR_INTERVENTION || sqlstate == ERRCODE_QUERY_CANCELED);
-}
-
-/*
- * Was this message logged before, and is its cause perhaps the same?  It is from now on.
- * When there are too many, it is said that no more are logged.
- */
-static bool
-is_reported(const char *whole, MonoTime now)
-{
-	static MonoTime since = {0};
-	MemoryContext old;
-	const char *message = pnstrdup(whole, REPORTED_LENGTH);
-	ListCell *cell;
-
-	if (clock_exceeds(since, now, REPORT_AGAIN_MS))
-	{
-		forget_reports();
-		since = now;
-	}
-	foreach(cell, reported)
-		if (strcmp(lfirst(cell), message) == 0)
-			return true;
-	if (list_length(reported) > REPORTED_MAX)
-		return true;
-	old = MemoryContextSwitchTo(TopMemoryContext);
-	reported = lappend(reported, pstrdup(message));
-	MemoryContextSwitchTo(old);
-	if (list_length(reported) <= REPORTED_MAX)
-		return false;
-	ereport(LOG, (errmsg("pg_task has more errors in database \"%s\" than are logged", database),
-				  errdetail("Different ones are logged again in ten minutes.")));
-	return true;
+		errors_forget();
 }
 
 /* Nothing that was remembered of rows is trusted any more; what runs is. */
@@ -716,7 +422,7 @@ forget_rows(void)
 	choice_drop();
 	groups_clear();
 	binding_clear();
-	forget_table();
+	work_forget_table();
 	scan_forget();
 	reconcile_due = true;
 }
@@ -725,13 +431,13 @@ forget_rows(void)
 static bool
 judge_error(int sqlstate, MonoTime now)
 {
-	bool waited = writes_rows && sqlstate == ERRCODE_LOCK_NOT_AVAILABLE;
+	bool waited = work.writing && sqlstate == ERRCODE_LOCK_NOT_AVAILABLE;
 
 	if (waited)
 		no_writing_until = clock_plus_ms(now, ROW_LOCK_PAUSE_MS);
 	if (sqlstate == ERRCODE_OUT_OF_MEMORY)
 		no_memory_ms = Min(Max(no_memory_ms * 2, NO_MEMORY_MS), NO_MEMORY_MAX_MS);
-	return waited || is_of_row(sqlstate);
+	return waited || errors_of_row(sqlstate);
 }
 
 /*
@@ -743,25 +449,24 @@ recover_from_error(void)
 {
 	ErrorData *error;
 	MonoTime now = clock_mono();
-	bool writing = writes_rows;
+	bool writing = work.writing;
 	bool of_row;
 	int pause;
 
-	MemoryContextSwitchTo(iteration_context);
+	MemoryContextSwitchTo(work.context);
 	error = CopyErrorData();
 	of_row = judge_error(error->sqlerrcode, now);
 	pause = error->sqlerrcode == ERRCODE_QUERY_CANCELED ? REFUSED_SLOW_RETRY_MS : REFUSED_RETRY_MS;
 	HOLD_INTERRUPTS();
-	forget_limit();
+	work_end_limit();
 	if (error->sqlerrcode == ERRCODE_TABLE_CHANGED)
 		SetLatch(MyLatch);
-	else if (!is_reported(error->message ? error->message : "", now))
+	else if (!errors_reported(database, error->message ? error->message : "", now))
 		EmitErrorReport();
 	FlushErrorState();
 	AbortCurrentTransaction();
-	at_work = writes_rows = false;
 	turn_failed = true;
-	table_abandon();
+	work_abandon();
 	if (refused_batch_failed(clock_plus_ms(now, pause), of_row))
 		SetLatch(MyLatch);
 	if (orphans_write_failed(now, of_row, pause))
@@ -769,7 +474,7 @@ recover_from_error(void)
 	unstarted_failed(writing && of_row);
 	if (!writing || !of_row)
 		forget_rows();
-	MemoryContextSwitchTo(iteration_context);
+	MemoryContextSwitchTo(work.context);
 	RESUME_INTERRUPTS();
 }
 
@@ -784,8 +489,8 @@ run_guarded_iteration(void)
 {
 	ErrorContextCallback callback = {.previous = error_context_stack, .callback = name_database};
 
-	MemoryContextReset(iteration_context);
-	MemoryContextSwitchTo(iteration_context);
+	MemoryContextReset(work.context);
+	MemoryContextSwitchTo(work.context);
 	error_context_stack = &callback;
 	PG_TRY();
 	{
@@ -816,7 +521,7 @@ next_due(ClockNow now)
 
 	if (turn_failed)
 		return clock_plus_ms(now.mono, FAILED_TURN_MS);
-	if (table == NULL || scan_going() || groups_ready(now))
+	if (work.table == NULL || scan_going() || groups_ready(now))
 		return now.mono;
 	if (choice_waits_isolated())
 		due = clock_min(due, clock_plus_ms(now.mono, ISOLATED_RETRY_MS));
@@ -889,40 +594,6 @@ wait_for_work(void)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* What has to be fixed for our own statements, whatever the database's settings. */
-static void
-fix_settings(void)
-{
-	static const char *const fixed[][2] = {
-		{"search_path", "pg_catalog, pg_temp"},
-		{"synchronous_commit", "local"}, /* a claim never waits for a standby */
-		{"default_transaction_isolation", "read committed"},
-		{"default_transaction_read_only", "off"},
-		{"default_transaction_deferrable", "off"},
-		{"lock_timeout", "1s"},
-		{"statement_timeout", "0"},
-		{"row_security", "on"},
-		{"session_replication_role", "origin"},
-		{"standard_conforming_strings", "on"},
-		{"transform_null_equals", "off"},
-		{"DateStyle", "ISO"},
-		{"IntervalStyle", "postgres"},
-		{"default_table_access_method", "heap"}, /* one in which rows can be changed */
-		{"exit_on_error", "off"},
-		{"idle_in_transaction_session_timeout", "0"},
-		{"idle_session_timeout", "0"},
-		{"transaction_timeout", "0"}, /* from 17 on */
-		/* the table, and what it needs, is of this server alone */
-		{"citus.enable_ddl_propagation", "off"},
-		{"citus.use_citus_managed_tables", "off"},
-	};
-	int i;
-
-	for (i = 0; i < (int) lengthof(fixed); i++)
-		if (GetConfigOption(fixed[i][0], true, false))
-			SetConfigOption(fixed[i][0], fixed[i][1], PGC_SUSET, PGC_S_SESSION);
-}
-
 static void
 attach(Datum arg)
 {
@@ -934,17 +605,14 @@ attach(Datum arg)
 		proc_exit(0);
 	on_shmem_exit(leave_slot, 0);
 	roles_define();
-	at_work = true;
+	work.open = true;
 	BackgroundWorkerInitializeConnectionByOid(me->database, InvalidOid, 0);
-	at_work = false;
+	work.open = false;
 	arbiter_renew(me);
 	wait_event = COMPAT_WAIT_EVENT("PgTaskSchedulerMain");
-	end_timeout = RegisterTimeout(USER_TIMEOUT, end_process);
-	fix_settings();
+	work_define();
 	client_describe(); /* for triggers of the owner's */
 	statement_define();
-	iteration_context =
-		AllocSetContextCreate(TopMemoryContext, "pg_task cycle", ALLOCSET_DEFAULT_SIZES);
 	StartTransactionCommand();
 	database = MemoryContextStrdup(TopMemoryContext, get_database_name(MyDatabaseId));
 	CommitTransactionCommand();
@@ -961,10 +629,10 @@ shut_down(void)
 
 	shared_scheduler_leave(me);
 	pool_dismiss();
-	me->due = row_locked ? clock_min(next_due(now), scan_until()) : next_due(now);
+	me->due = dispatch_row_locked ? clock_min(next_due(now), scan_until()) : next_due(now);
 	/* there may be very many of other kinds: some are written, and the next scheduler finds the
 	 * rest */
-	for (i = 0; table && (i < GO_BATCHES || orphans_must_write()); i++)
+	for (i = 0; work.table && (i < GO_BATCHES || orphans_must_write()); i++)
 		write_orphans();
 }
 
@@ -986,7 +654,7 @@ pg_task_scheduler_main(Datum arg)
 			wait_for_memory();
 		wait_for_work();
 	}
-	MemoryContextSwitchTo(iteration_context);
+	MemoryContextSwitchTo(work.context);
 	shut_down();
 	proc_exit(0);
 }
