@@ -7,9 +7,9 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 
-#include "shared/crash.h"
 #include "session/hooks.h"
 #include "settings.h"
+#include "shared/crash.h"
 #include "shared/shared.h"
 #include "supervisor/supervisor.h"
 

@@ -16,8 +16,8 @@
 #include "utils/memutils.h"
 #include "utils/varlena.h"
 
-#include "executor/result.h"
 #include "settings.h"
+#include "shared/task.h"
 
 bool settings_enabled = true;
 int settings_max_executors = 4;

@@ -24,7 +24,9 @@
 #include "commands/sequence.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
+#include "nodes/parsenodes.h"
 #include "storage/lock.h"
+#include "tcop/utility.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
@@ -61,6 +63,8 @@ static const char client_library[] = "libpq.";
 
 static unsigned long long libraries_seen = 0;
 static bool used_temporary = false;
+static bool used_load = false; /* in this process, ever */
+static ProcessUtility_hook_type next_utility_hook = NULL;
 
 /* Temporary objects that a commit has made lasting. */
 static void
@@ -155,12 +159,29 @@ has_grown(void)
 	return MemoryContextMemAllocated(TopMemoryContext, true) > MEMORY_MAX;
 }
 
+/* LOAD may change the session, whatever it loads. */
+static void
+note_load(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtilityContext context,
+		  ParamListInfo params, QueryEnvironment *environment, DestReceiver *destination,
+		  QueryCompletion *completion)
+{
+	used_load |= IsA(pstmt->utilityStmt, LoadStmt);
+	if (next_utility_hook)
+		next_utility_hook(pstmt, query, read_only_tree, context, params, environment, destination,
+						  completion);
+	else
+		standard_ProcessUtility(pstmt, query, read_only_tree, context, params, environment,
+								destination, completion);
+}
+
 /* Once for a process, when it is connected: what is loaded by now may stay. */
 void
 cleanup_define(void)
 {
 	libraries_seen = count_loads();
 	RegisterXactCallback(transaction_ends, NULL);
+	next_utility_hook = ProcessUtility_hook;
+	ProcessUtility_hook = note_load;
 }
 
 /* Within a transaction: drop all temporary objects; what a catalog keeps apart needs a snapshot.
@@ -243,5 +264,5 @@ cleanup_session(Oid role)
 	(void) DirectFunctionCall1(setseed, Float8GetDatum(pg_prng_double(&pg_global_prng_state)));
 	if (used_temporary || GetUserId() != role || GetSessionUserId() != role)
 		clean_in_transaction();
-	return !loaded_state() && connections_close() && !has_grown();
+	return !used_load && !loaded_state() && connections_close() && !has_grown();
 }

@@ -1,8 +1,6 @@
 /*
  * client.h
  *		The client that a request believes to have.
- *
- * client_describe is for every process that runs users' functions, the rest for executors.
  */
 #ifndef PG_TASK_CLIENT_H
 #define PG_TASK_CLIENT_H
@@ -18,7 +16,6 @@ typedef struct ClientFatal
 	char message[256];
 } ClientFatal;
 
-extern void client_describe(void);
 extern void client_define(void);
 extern void client_begin(ResultText *output, ResultText *notices);
 extern void client_expect(int encoding);

@@ -42,25 +42,25 @@
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
+#include "compat.h"
 #include "executor/cleanup.h"
 #include "executor/client.h"
-#include "shared/clock.h"
-#include "compat.h"
-#include "task/compiled.h"
-#include "shared/crash.h"
 #include "executor/deadline.h"
-#include "session/hooks.h"
-#include "task/outcome.h"
-#include "task/pinned.h"
-#include "task/rows.h"
 #include "executor/request.h"
 #include "executor/request_log.h"
 #include "executor/result.h"
-#include "task/roles.h"
 #include "settings.h"
-#include "task/statement.h"
 #include "shared/arbiter.h"
+#include "shared/clock.h"
+#include "shared/crash.h"
+#include "shared/port.h"
 #include "shared/worker.h"
+#include "task/compiled.h"
+#include "task/outcome.h"
+#include "task/pinned.h"
+#include "task/roles.h"
+#include "task/rows.h"
+#include "task/statement.h"
 
 PGDLLEXPORT void pg_task_executor_main(Datum arg);
 
@@ -688,7 +688,7 @@ clean_up(void)
 
 	settings_task_id = SETTINGS_NO_TASK;
 	QueryCancelPending = false;
-	clean = cleanup_session(me->role) && !session_dirty && !hooks_loaded();
+	clean = cleanup_session(me->role) && !session_dirty;
 	pgstat_report_activity(STATE_IDLE, NULL);
 	MemoryContextSwitchTo(TopMemoryContext);
 	MemoryContextReset(task_context);
@@ -756,7 +756,7 @@ attach_executor(Datum arg)
 	BackgroundWorkerInitializeConnectionByOid(me->database, me->role, COMPAT_WORKER_FLAGS);
 	if (!roles_watch_session(me->role))
 		proc_exit(0);
-	client_describe();
+	port_describe();
 	preload_libraries();
 	pinned_define(true);
 	client_define();

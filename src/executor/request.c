@@ -31,8 +31,8 @@
 #include "utils/snapmgr.h"
 #include "utils/timeout.h"
 
-#include "executor/client.h"
 #include "compat.h"
+#include "executor/client.h"
 #include "executor/request.h"
 #include "executor/request_log.h"
 

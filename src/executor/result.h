@@ -10,13 +10,7 @@
 #include "lib/stringinfo.h"
 #include "tcop/dest.h"
 
-/* How rows are written. */
-typedef enum ResultFormat
-{
-	RESULT_TEXT, /* columns separated by a tab, NULL as \N, values as they are */
-	RESULT_CSV,	 /* RFC 4180, quoted as COPY does */
-	RESULT_JSON	 /* one array of objects per statement */
-} ResultFormat;
+#include "shared/task.h"
 
 /* Text that grows up to a limit; what comes after is counted, not kept. */
 typedef struct ResultText

@@ -15,8 +15,8 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "scheduler/refused.h"
 #include "scheduler/binding.h"
+#include "scheduler/refused.h"
 #include "task/roles.h"
 
 /* Rows and groups written in one iteration of the scheduler, at most. */

@@ -9,11 +9,11 @@
 
 #include "utils/memutils.h"
 
-#include "scheduler/refused.h"
 #include "scheduler/binding.h"
 #include "scheduler/choice.h"
-#include "task/roles.h"
+#include "scheduler/refused.h"
 #include "scheduler/unstarted.h"
+#include "task/roles.h"
 
 #define PEEK_MAX 256 /* rows of a group read by one statement */
 

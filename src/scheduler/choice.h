@@ -7,10 +7,10 @@
 
 #include "postgres.h"
 
+#include "scheduler/groups.h"
 #include "scheduler/pool.h"
 #include "task/rows.h"
 #include "task/table.h"
-#include "scheduler/groups.h"
 
 #define CHOICE_MAX 128 /* tasks claimed by one statement */
 

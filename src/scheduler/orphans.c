@@ -20,8 +20,8 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "task/outcome.h"
 #include "scheduler/orphans.h"
+#include "task/outcome.h"
 
 /* A row that somebody has locked is tried again so much later. */
 #define LOCKED_MS 100

@@ -8,9 +8,9 @@
 #include "postgres.h"
 
 #include "shared/clock.h"
+#include "shared/task.h"
 #include "task/rows.h"
 #include "task/table.h"
-#include "shared/task.h"
 
 /* What happened to a run, and so what becomes of its task. */
 typedef enum OrphanKind

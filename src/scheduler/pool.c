@@ -18,8 +18,8 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
-#include "scheduler/pool.h"
 #include "scheduler/orphans.h"
+#include "scheduler/pool.h"
 #include "shared/arbiter.h"
 #include "shared/worker.h"
 

@@ -7,12 +7,12 @@
 
 #include "postgres.h"
 
+#include "scheduler/groups.h"
 #include "shared/clock.h"
-#include "task/rows.h"
-#include "task/roles.h"
 #include "shared/shared.h"
 #include "shared/task.h"
-#include "scheduler/groups.h"
+#include "task/roles.h"
+#include "task/rows.h"
 
 typedef struct PoolExecutor PoolExecutor;
 

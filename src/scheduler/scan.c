@@ -13,10 +13,10 @@
 #include "utils/memutils.h"
 
 #include "scheduler/binding.h"
-#include "task/rows.h"
+#include "scheduler/groups.h"
 #include "scheduler/scan.h"
 #include "scheduler/unstarted.h"
-#include "scheduler/groups.h"
+#include "task/rows.h"
 
 /* So many groups are a slice. */
 #define SLICE_GROUPS 2000

@@ -34,28 +34,28 @@
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
-#include "scheduler/refused.h"
+#include "compat.h"
 #include "scheduler/binding.h"
 #include "scheduler/choice.h"
 #include "scheduler/dispatch.h"
 #include "scheduler/errors.h"
-#include "executor/client.h"
-#include "shared/clock.h"
-#include "compat.h"
-#include "shared/crash.h"
-#include "task/outcome.h"
-#include "scheduler/pool.h"
-#include "task/rows.h"
+#include "scheduler/groups.h"
 #include "scheduler/orphans.h"
+#include "scheduler/pool.h"
+#include "scheduler/refused.h"
 #include "scheduler/scan.h"
-#include "settings.h"
-#include "task/statement.h"
-#include "task/table.h"
-#include "shared/arbiter.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
-#include "scheduler/groups.h"
+#include "settings.h"
+#include "shared/arbiter.h"
+#include "shared/clock.h"
+#include "shared/crash.h"
+#include "shared/port.h"
 #include "shared/worker.h"
+#include "task/outcome.h"
+#include "task/rows.h"
+#include "task/statement.h"
+#include "task/table.h"
 
 PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 
@@ -611,7 +611,7 @@ attach(Datum arg)
 	arbiter_renew(me);
 	wait_event = COMPAT_WAIT_EVENT("PgTaskSchedulerMain");
 	work_define();
-	client_describe(); /* for triggers of the owner's */
+	port_describe(); /* for triggers of the owner's */
 	statement_define();
 	StartTransactionCommand();
 	database = MemoryContextStrdup(TopMemoryContext, get_database_name(MyDatabaseId));

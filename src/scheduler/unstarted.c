@@ -14,8 +14,8 @@
 #include "utils/builtins.h"
 
 #include "scheduler/refused.h"
-#include "task/outcome.h"
 #include "scheduler/unstarted.h"
+#include "task/outcome.h"
 
 /* What does not fit is found again by a scan. */
 #define UNSTARTED_MAX 512

@@ -29,9 +29,9 @@
 
 #include "session/hooks.h"
 #include "session/numbering.h"
+#include "shared/shared.h"
 #include "task/roles.h"
 #include "task/schedule.h"
-#include "shared/shared.h"
 #include "task/table.h"
 
 PGDLLEXPORT Datum pg_task_bound(PG_FUNCTION_ARGS);

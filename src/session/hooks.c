@@ -29,9 +29,9 @@
 #include "utils/syscache.h"
 
 #include "compat.h"
-#include "shared/hold.h"
 #include "session/hooks.h"
 #include "settings.h"
+#include "shared/hold.h"
 #include "shared/shared.h"
 
 /* How long a command waits for our processes to leave a database. */
@@ -62,14 +62,6 @@ static struct
 } pending;
 
 static ProcessUtility_hook_type next_utility_hook = NULL;
-static bool loaded = false; /* LOAD was used in this process */
-
-/* Was LOAD ever used in this process?  Whatever it loads may change the session. */
-bool
-hooks_loaded(void)
-{
-	return loaded;
-}
 
 /* Anybody may put our triggers on a table of his own: does the scheduler know another? */
 static bool
@@ -389,7 +381,6 @@ utility(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtili
 	SharedPrepared prepared;
 	Oid database = InvalidOid;
 
-	loaded |= IsA(statement, LoadStmt);
 	/* by the time it has succeeded, another one may have its name */
 	if (finishes)
 		shared_prepared_find(((TransactionStmt *) statement)->gid, &prepared);

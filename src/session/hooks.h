@@ -11,7 +11,6 @@
 #include "shared/shared.h"
 
 extern void hooks_define(void);
-extern bool hooks_loaded(void);
 extern bool hooks_add_events(Oid relid, int events);
 extern void hooks_add_hint(Oid relid, const SharedHint *hint);
 

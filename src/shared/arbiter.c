@@ -11,9 +11,9 @@
 #include "replication/logicallauncher.h"
 #include "storage/lwlock.h"
 
-#include "shared/clock.h"
 #include "settings.h"
 #include "shared/arbiter.h"
+#include "shared/clock.h"
 
 /*
  * A database that has an executor for so long gives one up when another one

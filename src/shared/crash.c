@@ -35,8 +35,8 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
-#include "shared/crash.h"
 #include "settings.h"
+#include "shared/crash.h"
 
 #define BLAMED_MAX 1024 /* as many as there can be executors */
 

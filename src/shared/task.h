@@ -102,4 +102,12 @@ typedef struct TaskFailure
 	bool unwritten; /* the task failed in its process, which could not write that */
 } TaskFailure;
 
+/* How the rows of a response are written. */
+typedef enum ResultFormat
+{
+	RESULT_TEXT, /* columns separated by a tab, NULL as \N, values as they are */
+	RESULT_CSV,	 /* RFC 4180, quoted as COPY does */
+	RESULT_JSON	 /* one array of objects per statement */
+} ResultFormat;
+
 #endif /* PG_TASK_TASK_H */

@@ -34,14 +34,14 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "shared/clock.h"
 #include "compat.h"
-#include "shared/hold.h"
 #include "settings.h"
-#include "shared/shared.h"
-#include "supervisor/supervisor.h"
 #include "shared/arbiter.h"
+#include "shared/clock.h"
+#include "shared/hold.h"
+#include "shared/shared.h"
 #include "shared/worker.h"
+#include "supervisor/supervisor.h"
 
 PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 

@@ -11,11 +11,11 @@
 #include "common/pg_prng.h"
 #include "utils/timestamp.h"
 
-#include "task/outcome.h"
-#include "task/rows.h"
-#include "task/roles.h"
-#include "task/schedule.h"
 #include "settings.h"
+#include "task/outcome.h"
+#include "task/roles.h"
+#include "task/rows.h"
+#include "task/schedule.h"
 
 /*
  * Plan the next run of the task in this row, if it repeats.  The row must still be there.

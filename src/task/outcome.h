@@ -10,9 +10,9 @@
 
 #include "postgres.h"
 
+#include "shared/task.h"
 #include "task/rows.h"
 #include "task/table.h"
-#include "shared/task.h"
 
 /* What has expired, or may not run, repeats no sooner than after this, in milliseconds. */
 #define OUTCOME_EXPIRED_PAUSE_MS 1000

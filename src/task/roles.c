@@ -28,9 +28,9 @@
 #include "utils/syscache.h"
 
 #include "compat.h"
-#include "task/roles.h"
 #include "settings.h"
 #include "shared/shared.h"
+#include "task/roles.h"
 
 /* The settings of a role, as they were when settings had changed so often. */
 typedef struct RoleEntry

@@ -13,8 +13,8 @@
 
 #include "utils/timestamp.h"
 
-#include "task/table.h"
 #include "shared/task.h"
+#include "task/table.h"
 
 /* A group that has waiting rows, and its first one. */
 typedef struct GroupHead

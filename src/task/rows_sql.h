@@ -10,8 +10,8 @@
 #include "catalog/pg_type.h"
 
 #include "shared/shared.h"
-#include "task/statement.h"
 #include "shared/task.h"
+#include "task/statement.h"
 
 typedef enum RowStatement
 {

@@ -33,11 +33,11 @@
 #include "utils/syscache.h"
 
 #include "compat.h"
+#include "settings.h"
 #include "task/compiled.h"
 #include "task/indexes.h"
 #include "task/pinned.h"
 #include "task/relation.h"
-#include "settings.h"
 #include "task/table.h"
 
 /* Who a column belongs to, from the point of view of a repeating task. */
