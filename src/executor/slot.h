@@ -1,0 +1,21 @@
+/*
+ * slot.h
+ *		The executor's own slot.
+ */
+#ifndef PG_TASK_SLOT_H
+#define PG_TASK_SLOT_H
+
+#include "postgres.h"
+
+#include "shared/shared.h"
+
+/* Set once, when the executor attaches. */
+extern SharedExecutor *MyExecutor;
+
+extern bool slot_take(SharedTask *task);
+extern void slot_untake(void);
+extern void slot_report(MonoTime started);
+extern bool slot_is_cancelled(void);
+extern void slot_leave_failure(int sqlstate, const char *error, bool unwritten);
+
+#endif /* PG_TASK_SLOT_H */
