@@ -58,7 +58,8 @@ $node->safe_psql('theirs1', 'DELETE FROM task');
 
 # Without a hold, a scheduler that is started in a database that is locked waits for it.
 my $later = q{INSERT INTO task (request, dt) VALUES ('SELECT 1', now() + interval '%d s')};
-as_owner($_, sprintf($later, 3)) for @theirs;
+# long enough ahead that nothing of it is due before all are renamed
+as_owner($_, sprintf($later, 8)) for @theirs;
 has_no_scheduler($theirs[0]);
 as_owner('postgres', "BEGIN; ALTER DATABASE theirs$_ RENAME TO other$_; PREPARE TRANSACTION '$_'")
   for 1 .. 3;
@@ -70,7 +71,7 @@ wait_until($node, q{SELECT state = 'DONE' FROM task}, db => $_) for @theirs;
 pass('and come back when they can');
 
 # A hold outlives a subtransaction that has renamed another database and is rolled back.
-as_owner('theirs1', sprintf($later, 2));
+as_owner("theirs1", sprintf($later, 5));
 $owner->query_safe('BEGIN');
 $owner->query_safe('ALTER DATABASE theirs1 RENAME TO other1');
 $owner->query_safe('SAVEPOINT a');
