@@ -1,11 +1,11 @@
 /*
  * cleanup.c
- *		A task leaves nothing behind for the next one.
+ *		Resets the session of an executor between tasks.
  *
- * What DISCARD ALL would do, but for the plan cache, in the cheapest way: what
- * needs a transaction is done only after a task that makes it necessary.  What
- * cannot be undone at all, the state of a library that the task had loaded, or
- * caches that have grown large, costs a new process.
+ * Does what DISCARD ALL does, except for the plan cache, at the lowest cost: a transaction is
+ * started only if the last task did something that only a transaction can reset.  What cannot be
+ * reset at all (the state of a library that the task loaded, caches that have grown large) ends
+ * the process: the task that follows gets a new executor.
  *
  * This file knows neither tasks nor slots.
  */
@@ -39,26 +39,27 @@
 #include "settings.h"
 
 /*
- * Libraries of the server that keep no state from one task to the next, as the
- * beginnings of their file names: PL/pgSQL, the JIT compiler, a dictionary, and
- * conversions between encodings.
+ * Libraries of the server that keep no state from one task to the next, by prefix of the file
+ * name: PL/pgSQL, the JIT provider, a dictionary, and encoding conversions.
  */
 static const char *const stateless[] = {
 	"plpgsql.",			 "llvmjit.",		  "dict_snowball.", "utf8_and_",		   "euc_",
 	"euc2004_sjis2004.", "cyrillic_and_mic.", "latin_and_mic.", "latin2_and_win1250.", NULL,
 };
 
-/* Where the system has its libraries: those come along with others, and are not the server's. */
+/*
+ * Folders of the system's libraries.  These are loaded as dependencies and are not the server's.
+ */
 static const char *const system_folders[] = {"/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/", NULL};
 
 /*
- * The server never forgets what it has cached of catalogs.  A process that has
- * grown to this size ends; it is measured after every so many tasks.
+ * The server's catalog caches never shrink.  An executor whose memory exceeds MEMORY_MAX exits;
+ * the memory is measured once every MEASURE_EVERY tasks.
  */
 #define MEMORY_MAX ((Size) 48 * 1024 * 1024)
 #define MEASURE_EVERY 64
 
-/* The client library comes along with others, from wherever it is. */
+/* libpq is loaded as a dependency, from any folder. */
 static const char client_library[] = "libpq.";
 
 static unsigned long long libraries_seen = 0;
@@ -66,7 +67,7 @@ static bool used_temporary = false;
 static bool used_load = false; /* in this process, ever */
 static ProcessUtility_hook_type next_utility_hook = NULL;
 
-/* Temporary objects that a commit has made lasting. */
+/* Record that a committing transaction accessed temporary objects: they outlive it. */
 static void
 transaction_ends(XactEvent event, void *arg pg_attribute_unused())
 {
@@ -74,7 +75,7 @@ transaction_ends(XactEvent event, void *arg pg_attribute_unused())
 		used_temporary = true;
 }
 
-/* The number of libraries ever loaded into this process is in the first entry. */
+/* dlpi_adds is the number of libraries ever loaded into this process.  The first entry has it. */
 static int
 read_loads(struct dl_phdr_info *info, size_t size pg_attribute_unused(), void *loads)
 {
@@ -100,7 +101,7 @@ begins_with_any(const char *text, const char *const *beginnings)
 	return false;
 }
 
-/* May the library in this file, of the server, an extension or the system, keep a state? */
+/* May this library, of the server, an extension or the system, keep state between tasks? */
 static bool
 keeps_state(const char *path)
 {
@@ -122,7 +123,7 @@ keeps_state(const char *path)
 	return false;
 }
 
-/* Is this one of the libraries that came after the first "*seen", and may it keep a state? */
+/* Skip the first *seen libraries.  May this one keep state? */
 static int
 find_stateful(struct dl_phdr_info *info, size_t size pg_attribute_unused(), void *seen)
 {
@@ -136,7 +137,7 @@ find_stateful(struct dl_phdr_info *info, size_t size pg_attribute_unused(), void
 	return keeps_state(info->dlpi_name);
 }
 
-/* Did the task load a library that may keep a state? */
+/* Did the task load a library that may keep state? */
 static bool
 loaded_state(void)
 {
@@ -159,7 +160,7 @@ has_grown(void)
 	return MemoryContextMemAllocated(TopMemoryContext, true) > MEMORY_MAX;
 }
 
-/* LOAD may change the session, whatever it loads. */
+/* Record a LOAD: it may change the session, whatever it loads. */
 static void
 note_load(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtilityContext context,
 		  ParamListInfo params, QueryEnvironment *environment, DestReceiver *destination,
@@ -174,7 +175,7 @@ note_load(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUti
 								destination, completion);
 }
 
-/* Once for a process, when it is connected: what is loaded by now may stay. */
+/* Called once per executor, after it has connected.  Libraries loaded so far may stay. */
 void
 cleanup_define(void)
 {
@@ -184,7 +185,9 @@ cleanup_define(void)
 	ProcessUtility_hook = note_load;
 }
 
-/* Within a transaction: drop all temporary objects; what a catalog keeps apart needs a snapshot.
+/*
+ * Drop all temporary objects, within a transaction.  A dropped object may have toasted catalog
+ * values, and reading these needs a snapshot.
  */
 static void
 drop_temporary(void)
@@ -194,7 +197,7 @@ drop_temporary(void)
 	PopActiveSnapshot();
 }
 
-/* What only a transaction can undo: roles and temporary objects. */
+/* Reset what only a transaction can reset: roles and temporary objects. */
 static void
 clean_in_transaction(void)
 {
@@ -206,7 +209,7 @@ clean_in_transaction(void)
 	used_temporary = false;
 }
 
-/* Is there anything in the schema? */
+/* Does the schema contain any object? */
 static bool
 has_objects(Oid schema)
 {
@@ -227,10 +230,12 @@ has_objects(Oid schema)
 }
 
 /*
- * Within a transaction: drop the temporary objects of the task.  Statements of
- * the table's owner come next, and an unqualified name in one of his triggers
- * would find them first.  The transaction knows that it has made some only if it called
- * the schema pg_temp; a task may also call it by its own name.
+ * Drop the temporary objects of the task, within a transaction.  The statements of the write-back
+ * come next and run with the rights of the table's owner: an unqualified name in one of the
+ * owner's triggers would find a temporary object first.
+ *
+ * XACT_FLAGS_ACCESSEDTEMPNAMESPACE is set only for objects created as pg_temp.x.  A task may also
+ * use the schema's real name, so look into the schema.
  */
 void
 cleanup_temporary(void)
@@ -250,8 +255,8 @@ cleanup_temporary(void)
 }
 
 /*
- * Bring the session, of which "role" is the user, back to what it was before
- * the task.  False: that cannot be done, the process must end.
+ * Reset the session, whose user is "role", to its state before the task.  Returns false if that is
+ * not possible: the process must exit.
  */
 bool
 cleanup_session(Oid role)

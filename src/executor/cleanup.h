@@ -1,6 +1,6 @@
 /*
  * cleanup.h
- *		A task leaves nothing behind for the next one.
+ *		Resets the session of an executor between tasks.
  */
 #ifndef PG_TASK_CLEANUP_H
 #define PG_TASK_CLEANUP_H

@@ -1,12 +1,11 @@
 /*
  * client.c
- *		The client that a request believes to have: takes the protocol messages
- *		that the server sends while a request runs.
+ *		Stands in for the client of a request: takes the protocol messages that the server sends
+ *		while a request runs.
  *
- * The server's own switch for that is PqCommMethods, as parallel workers use
- * it.  Notices and the data of COPY TO STDOUT are kept; everything else is
- * dropped, for rows come by a DestReceiver and errors are caught.  Outside
- * client_begin and client_end nothing is sent at all.
+ * Uses PqCommMethods, as parallel workers do.  Notices and the data of COPY TO STDOUT are kept.
+ * All other messages are dropped: rows come through a DestReceiver, and errors are caught.
+ * Outside client_begin and client_end nothing is sent.
  */
 #include "postgres.h"
 
@@ -30,18 +29,18 @@
 static ResultText *output = NULL;
 static ResultText *notices = NULL;
 static bool received = false;
-static int copy_encoding = -1; /* of COPY data; -1: the client's */
+static int copy_encoding = -1; /* of COPY data; -1: client_encoding */
 static ClientFatal fatal;
 static MemoryContext scratch = NULL; /* reset after every message */
 
-/* A text that was sent to the client, in the server's encoding again. */
+/* Convert text that was sent to the client back to the server encoding. */
 static char *
 from_client(char *text)
 {
 	return text ? pg_client_to_server(text, (int) strlen(text)) : NULL;
 }
 
-/* Take a notice or an error apart as a client would. */
+/* Parse a NoticeResponse or ErrorResponse, as a client would. */
 static void
 parse_report(const char *data, size_t length, ErrorData *report)
 {
@@ -64,7 +63,7 @@ take_notice(const char *data, size_t length)
 	result_put_line(notices, result_notice(&report));
 }
 
-/* Errors are caught elsewhere; but after a FATAL nobody is left to catch it. */
+/* Errors are caught by the executor.  A FATAL is not, so record it here. */
 static void
 take_error(const char *data, size_t length)
 {
@@ -81,7 +80,7 @@ take_error(const char *data, size_t length)
 				1);
 }
 
-/* A row of COPY TO STDOUT ends in a newline, ours are separated by one. */
+/* Each row of COPY TO STDOUT ends in a newline; lines of a result are separated by one. */
 static void
 take_copy_data(const char *data, size_t length)
 {
@@ -102,7 +101,7 @@ take_message(char type, const char *data, size_t length)
 
 	if (output == NULL)
 		return 0;
-	/* the server is in the context of the report, which it clears after errors alone */
+	/* the caller is in ErrorContext, which the server resets only after errors */
 	old = MemoryContextSwitchTo(scratch);
 	switch (type)
 	{
@@ -158,7 +157,7 @@ static const PQcommMethods methods = {
 	.putmessage_noblock = take_message_noblock,
 };
 
-/* Once for a process. */
+/* Called once per executor. */
 void
 client_define(void)
 {
@@ -168,7 +167,7 @@ client_define(void)
 	whereToSendOutput = DestNone;
 }
 
-/* A request begins: both texts must live until client_end. */
+/* A request begins.  Both texts must live until client_end. */
 void
 client_begin(ResultText *output_text, ResultText *notice_text)
 {
@@ -179,7 +178,7 @@ client_begin(ResultText *output_text, ResultText *notice_text)
 	whereToSendOutput = DestRemote;
 }
 
-/* Did a COPY send something since the last question? */
+/* Has COPY TO STDOUT started since the last call? */
 bool
 client_received(void)
 {
@@ -189,25 +188,25 @@ client_received(void)
 	return result;
 }
 
-/* The data of COPY that comes next is in this encoding; -1: in the client's. */
+/* Set the encoding of the COPY data that follows; -1: client_encoding. */
 void
 client_expect(int encoding)
 {
 	copy_encoding = encoding;
 }
 
-/* The request is over, whether it failed or not. */
+/* The request has ended, with or without an error. */
 void
 client_end(void)
 {
 	whereToSendOutput = DestNone;
 	output = notices = NULL;
 	copy_encoding = -1;
-	/* an error may have come while a message was taken */
+	/* an error may have been raised while a message was being handled */
 	MemoryContextReset(scratch);
 }
 
-/* The FATAL that ends this process, or NULL. */
+/* The FATAL error that is ending this process, or NULL. */
 const ClientFatal *
 client_fatal(void)
 {

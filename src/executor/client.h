@@ -1,6 +1,6 @@
 /*
  * client.h
- *		The client that a request believes to have.
+ *		Stands in for the client of a request.
  */
 #ifndef PG_TASK_CLIENT_H
 #define PG_TASK_CLIENT_H
@@ -9,7 +9,7 @@
 
 #include "executor/result.h"
 
-/* The last FATAL that was reported while a request ran. */
+/* The last FATAL error reported while a request ran. */
 typedef struct ClientFatal
 {
 	int sqlstate; /* 0: none */

@@ -1,11 +1,11 @@
 /*
  * connections.c
- *		Connections to other servers that a task has left open.
+ *		Closes the connections to other servers that a task has left open.
  *
- * postgres_fdw and dblink keep connections for the next statement of a session, and the other
- * server keeps the state of its session.  Where an executor keeps one of these libraries
- * because of pg_task.keep_libraries, it closes them after each task, by the functions that
- * the libraries offer to SQL.  Those of a library that was preloaded stay.
+ * postgres_fdw and dblink keep connections for later statements of the session, and the remote
+ * server keeps the state of its session.  If an executor keeps one of these libraries because of
+ * pg_task.keep_libraries, it closes their connections after each task, with the functions that the
+ * libraries offer to SQL.  Connections of a preloaded library are not closed.
  */
 #include "postgres.h"
 
@@ -28,9 +28,9 @@ typedef enum Library
 
 static const char *const names[LIBRARIES] = {"postgres_fdw", "dblink"};
 
-static bool loaded[LIBRARIES]; /* by a task of this process, which keeps it */
+static bool loaded[LIBRARIES]; /* by a task, in this process, which keeps the library */
 
-/* A task has loaded this file from the server's folder of libraries, and it stays. */
+/* A task has loaded this file from the server's library folder, and the process keeps it. */
 void
 connections_loaded(const char *file)
 {
@@ -41,7 +41,7 @@ connections_loaded(const char *file)
 					 strcmp(file + strlen(names[i]), DLSUFFIX) == 0;
 }
 
-/* Call a function of a library, with an argument or none.  NULL for NULL. */
+/* Call a function of a library, with one argument or none.  Returns 0 for NULL. */
 static Datum
 call(Library library, const char *function, const Datum *argument)
 {
@@ -77,7 +77,10 @@ close_named(void)
 		(void) call(DBLINK, "dblink_disconnect", &elements[i]);
 }
 
-/* Close them all.  The unnamed one of dblink comes last: if there is none, that is an error. */
+/*
+ * Close all connections.  The unnamed one of dblink comes last: dblink_disconnect raises an error
+ * if there is none.
+ */
 static void
 close_all(void)
 {
@@ -90,8 +93,8 @@ close_all(void)
 }
 
 /*
- * Between tasks: close the connections that the last one has left open.  False: that cannot
- * be done, the process must end.
+ * Between tasks: close the connections that the last task left open.  Returns false if that is not
+ * possible: the process must exit.
  */
 bool
 connections_close(void)

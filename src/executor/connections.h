@@ -1,6 +1,6 @@
 /*
  * connections.h
- *		Connections to other servers that a task has left open.
+ *		Closes the connections to other servers that a task has left open.
  */
 #ifndef PG_TASK_CONNECTIONS_H
 #define PG_TASK_CONNECTIONS_H

@@ -1,10 +1,11 @@
 /*
  * deadline.c
- *		When the time of the task in hand is over.
+ *		The timeout of the running task.
  *
- * The server's own timeouts end at a time of the wall clock: set back by an hour, it would let
- * a task run for an hour more, and set ahead, it would end one at once.  So the timeout of
- * tasks has a timer of its own, and SIGUSR2, which background workers ignore otherwise.
+ * The server's own timeouts use the wall clock.  If that is set back by an hour, the task may run
+ * for an hour longer; if it is set forward, the task times out at once.  Therefore the task
+ * timeout has its own timer on CLOCK_MONOTONIC, and uses SIGUSR2, which background workers ignore
+ * by default.
  */
 #include "postgres.h"
 
@@ -18,7 +19,7 @@
 #include "compat.h"
 #include "executor/deadline.h"
 
-/* A request that takes the end of its time for an ordinary error is told again so often. */
+/* Re-fire interval of the task timeout, for requests that catch query_canceled (ms). */
 #define AGAIN_MS 100
 
 static timer_t timer;
@@ -38,7 +39,7 @@ time_is_over(SIGNAL_ARGS)
 	errno = save_errno;
 }
 
-/* Once, in a process that runs tasks. */
+/* Called once per executor. */
 void
 deadline_define(void)
 {
@@ -49,7 +50,7 @@ deadline_define(void)
 		ereport(FATAL, (errcode(ERRCODE_SYSTEM_ERROR), errmsg("could not create a timer: %m")));
 }
 
-/* A new task: it may take so many microseconds since then; 0: no limit. */
+/* A new task: set its timeout, "limit" microseconds after "started"; 0: no limit. */
 void
 deadline_set(MonoTime started, int64 limit)
 {
@@ -59,7 +60,7 @@ deadline_set(MonoTime started, int64 limit)
 		deadline.us = started.us + Max(limit, 1000);
 }
 
-/* In so many microseconds, and from then on again and again; 0: never. */
+/* Fire after "us" microseconds, and then every AGAIN_MS; 0: stop the timer. */
 static void
 set_timer(int64 us)
 {
@@ -70,7 +71,7 @@ set_timer(int64 us)
 		ereport(ERROR, (errcode(ERRCODE_SYSTEM_ERROR), errmsg("could not set a timer: %m")));
 }
 
-/* From now on the end of the time is an interrupt, as when a user cancels. */
+/* Arm the timer: from now on the timeout raises an interrupt, as a user's cancel does. */
 void
 deadline_start(void)
 {
@@ -85,7 +86,7 @@ deadline_stop(void)
 		set_timer(0);
 }
 
-/* Was there such an interrupt? */
+/* Has the timeout of the current task fired? */
 bool
 deadline_passed(void)
 {

@@ -1,6 +1,6 @@
 /*
  * deadline.h
- *		When the time of the task in hand is over.
+ *		The timeout of the running task.
  */
 #ifndef PG_TASK_DEADLINE_H
 #define PG_TASK_DEADLINE_H

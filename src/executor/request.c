@@ -1,14 +1,17 @@
 /*
  * request.c
- *		Runs the statements of a request as a client's simple query would be.
+ *		Runs the statements of a request as a client's simple query would be run.
  *
- * What the rules of that protocol are is said in the manual, under "Multiple
- * Statements in a Simple Query": the statements are one transaction, unless
- * BEGIN, COMMIT or ROLLBACK are among them; one that needs to be at top level
- * must be alone.  One that needs not is in a block all the same, for some extensions ask for that:
- * what such a statement does elsewhere is then committed with our transaction, and not before.
- * Each statement goes through a portal, from PortalStart to
- * PortalRun, so procedures may commit and VACUUM may have its transactions.
+ * The rules are those of the manual's "Multiple Statements in a Simple Query": the statements are
+ * one transaction, unless BEGIN, COMMIT or ROLLBACK are among them.  A statement that must be at
+ * top level must be the only one.
+ *
+ * Other single statements run in an implicit block if the caller asks for it: some extensions
+ * check for a transaction block.  What such a statement does on other servers is then committed
+ * with our transaction, and not before.
+ *
+ * Each statement goes through a portal, from PortalStart to PortalRun, so procedures may commit
+ * and VACUUM may have its transactions.
  *
  * This file does not know the task table.
  */
@@ -36,10 +39,10 @@
 #include "executor/request.h"
 #include "executor/request_log.h"
 
-/* The statement that runs is alone in its request, and in a block of ours. */
+/* The running statement is the only one of its request, and in an implicit block. */
 static bool in_block = false;
 
-/* COPY to or from the client: there is one that reads text, and none that sends. */
+/* Check COPY to or from the client: the response takes text, and nothing sends data. */
 static void
 check_copy(CopyStmt *copy)
 {
@@ -86,7 +89,7 @@ plan_statement(RawStmt *raw, const char *request)
 	return plans;
 }
 
-/* A statement that returned no rows is shown by its command tag, where people read it. */
+/* Show the command tag of a statement that returned no rows (text format only). */
 static void
 put_command_tag(ResultText *result, const QueryCompletion *completion)
 {
@@ -99,7 +102,7 @@ put_command_tag(ResultText *result, const QueryCompletion *completion)
 		result_put_line(result, GetCommandTagName(tag));
 }
 
-/* Run one statement; statement_timeout counts for each. */
+/* Run one statement.  statement_timeout applies to each. */
 static void
 run_statement(RawStmt *raw, const char *request, ResultReceiver *receiver, ResultFormat format,
 			  ResultText *result)
@@ -130,8 +133,8 @@ run_statement(RawStmt *raw, const char *request, ResultReceiver *receiver, Resul
 }
 
 /*
- * Is this a statement that may be alone or in a block, whatever it calls?  Others commit, must
- * be at top level, or have no effect outside a block and say so.
+ * May this statement be run alone or in a block, whatever it calls?  The others commit, must be at
+ * top level, or have no effect outside a block and report that.
  */
 static bool
 may_be_in_block(Node *statement)
@@ -153,7 +156,7 @@ may_be_in_block(Node *statement)
 	}
 }
 
-/* Some statements cannot be undone: what they did is committed at once. */
+/* Must this statement be committed at once, because its effects cannot be rolled back? */
 static bool
 commits_now(Node *statement)
 {
@@ -162,12 +165,12 @@ commits_now(Node *statement)
 }
 
 /*
- * Run all statements of a request, in order, and put what they return into
- * the result.  The caller has started a transaction, and finds one open
- * afterwards: another one if the request has committed or rolled back by itself;
- * only what came after that can still be undone.  Errors are thrown.  If "block" is
- * set, a statement that stands alone and may be in a block is in one.  True: the
- * text of the request is in the server's log.
+ * Run all statements of a request, in order, and append what they return to the result.
+ *
+ * The caller has started a transaction.  One is open when this returns, but not the same one if
+ * the request has committed or rolled back itself: then only what came after that can still be
+ * rolled back.  Raises errors.  If "block" is set, a single statement that may be in a block is
+ * run in an implicit one.  Returns true if the request's text is in the server's log.
  */
 bool
 request_run(const char *request, MemoryContext context, ResultFormat format, ResultText *result,
@@ -219,7 +222,7 @@ request_run(const char *request, MemoryContext context, ResultFormat format, Res
 	return logged;
 }
 
-/* After an error: was it that of a single statement, which was in a block of ours? */
+/* After an error: was a single statement in an implicit block running? */
 bool
 request_in_block(void)
 {

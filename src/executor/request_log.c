@@ -1,11 +1,11 @@
 /*
  * request_log.c
- *		Requests in the server's log, as the settings of the role want them.
+ *		Logs requests to the server's log, as the settings of the role demand.
  *
- * log_statement, log_duration, log_min_duration_statement and their samples mean for a
- * request what they mean for the simple query of a client, with the same messages, so that
- * tools that read logs understand them.  The server fills user and database into a line of the
- * log for client sessions alone; a context line says them here.
+ * log_statement, log_duration, log_min_duration_statement and log sampling mean for a request what
+ * they mean for a client's simple query.  The messages are the same, so that log analyzers
+ * understand them.  The server fills user and database into log_line_prefix only for client
+ * sessions; here a context line contains them.
  *
  * This file runs nothing.
  */
@@ -19,11 +19,11 @@
 #include "executor/request_log.h"
 #include "settings.h"
 
-/* Which task this is, and the executor's database and role, as the process is called. */
+/* The id of the task and the name of the process, which contains database and role. */
 #define CONTEXT \
 	errcontext("task " INT64_FORMAT " in \"%s\"", settings_task_id, MyBgworkerEntry->bgw_name)
 
-/* Does log_statement ask for one of these statements? */
+/* Does log_statement apply to one of these statements? */
 static bool
 is_wanted(List *statements)
 {
@@ -39,7 +39,7 @@ is_wanted(List *statements)
 	return false;
 }
 
-/* Before the request runs.  True: its text is in the log. */
+/* Called before the request runs.  Returns true if its text was logged. */
 bool
 request_log_statement(const char *request, List *statements)
 {
@@ -49,7 +49,7 @@ request_log_statement(const char *request, List *statements)
 	return true;
 }
 
-/* After the commit of its outcome: how long that took since the start of its transaction. */
+/* Called after the commit of the outcome: log the time since the start of its transaction. */
 void
 request_log_duration(const char *request, bool logged)
 {

@@ -1,6 +1,6 @@
 /*
  * request_log.h
- *		Requests in the server's log, as the settings of the role want them.
+ *		Logs requests to the server's log, as the settings of the role demand.
  */
 #ifndef PG_TASK_REQUEST_LOG_H
 #define PG_TASK_REQUEST_LOG_H

@@ -2,8 +2,8 @@
  * result.c
  *		Formats rows and errors as text.
  *
- * Rows are formatted as they come and never stored.  This file runs nothing
- * and knows no task row; limits are given to it.
+ * Rows are formatted as they arrive and are never stored.  This file runs nothing and does not
+ * know the task table.  The caller passes the limits.
  */
 #include "postgres.h"
 
@@ -24,7 +24,7 @@
 
 #include "executor/result.h"
 
-/* What has to be known of a column to write its values. */
+/* What is needed to write the values of a column. */
 typedef struct ResultColumn
 {
 	FmgrInfo output;
@@ -57,7 +57,7 @@ result_init(ResultText *result, int limit)
 	result->any = false;
 }
 
-/* Append up to the limit, never part of a character. */
+/* Append up to the limit, without splitting a character. */
 void
 result_put(ResultText *result, const char *data, int length)
 {
@@ -79,7 +79,7 @@ result_put_string(ResultText *result, const char *string)
 	result_put(result, string, (int) strlen(string));
 }
 
-/* The text, with a last line that says how much is missing, if any is. */
+/* Return the text.  If bytes were dropped, append a line that says how many. */
 const char *
 result_text(ResultText *result)
 {
@@ -91,7 +91,7 @@ result_text(ResultText *result)
 	return result->text.data;
 }
 
-/* A copy of a text, cut at the limit in the same way. */
+/* Copy a text, cut at the limit in the same way. */
 char *
 result_cut(const char *text, int limit)
 {
@@ -118,7 +118,7 @@ result_put_line(ResultText *result, const char *line)
 	result_put_string(result, line);
 }
 
-/* The short name of a type: int4, text, timestamptz, int4[]. */
+/* The short name of a type, such as int4, text, timestamptz, int4[]. */
 static char *
 type_name(Oid type)
 {
@@ -157,7 +157,7 @@ describe_column(ResultColumn *column, Form_pg_attribute att, ResultFormat format
 	column->cast = function;
 }
 
-/* A value as COPY writes it to CSV: quoted where it must be. */
+/* Write a value as COPY does in CSV format: quoted if necessary. */
 static void
 put_csv_value(ResultText *result, const char *value, bool alone)
 {
@@ -187,7 +187,7 @@ is_number(Oid type)
 		   type == FLOAT8OID || type == NUMERICOID;
 }
 
-/* May the text of a number stand in JSON as it is?  NaN and Infinity may not. */
+/* Is the text of this number valid in JSON?  NaN and Infinity are not. */
 static bool
 is_json_number(const char *value)
 {
@@ -204,7 +204,7 @@ append_json_datum(StringInfo row, Datum json)
 	appendBinaryStringInfo(row, VARDATA_ANY(value), (int) VARSIZE_ANY_EXHDR(value));
 }
 
-/* A value as to_json writes it. */
+/* Write a value as to_json does. */
 static void
 append_json_value(StringInfo row, ResultColumn *column, Datum value)
 {
@@ -232,7 +232,10 @@ append_json_value(StringInfo row, ResultColumn *column, Datum value)
 	}
 }
 
-/* With more than one column, rows as text have a header: name::type.  As CSV, always. */
+/*
+ * Write the header: in CSV the column names; in text format "name::type", if there is more than
+ * one column.
+ */
 static void
 put_header(ResultReceiver *receiver, TupleDesc desc)
 {
@@ -371,7 +374,7 @@ destroy_receiver(DestReceiver *self pg_attribute_unused())
 {
 }
 
-/* A receiver that lives in the current memory context. */
+/* Create a receiver in the current memory context. */
 ResultReceiver *
 result_receiver(ResultText *result, ResultFormat format)
 {
@@ -397,7 +400,7 @@ result_destination(ResultReceiver *receiver)
 	return &receiver->destination;
 }
 
-/* Was there a row type, and perhaps rows, since the last question? */
+/* Has a row type, perhaps with rows, been received since the last call? */
 bool
 result_received(ResultReceiver *receiver)
 {
@@ -425,18 +428,18 @@ put_field(ResultText *text, const char *label, const char *value)
 	result_put_string(text, value);
 }
 
-/* Widths that psql's display of an error position keeps to. */
+/* Widths that psql uses to display an error position. */
 #define LINE_WIDTH 60
 #define MIN_RIGHT 10
 
-/* A place between the characters of a line, and in which column it is. */
+/* A position between two characters of a line, and its display column. */
 typedef struct LinePlace
 {
 	const char *p;
 	int64 column;
 } LinePlace;
 
-/* Behind the next character.  Whatever has no width is shown in one column. */
+/* The position after the next character.  A character without a width is shown in one column. */
 static LinePlace
 next_place(LinePlace place)
 {
@@ -453,7 +456,7 @@ next_place(LinePlace place)
 	return place;
 }
 
-/* The last place up to the column; not behind the end of the line. */
+/* The last position up to the column, at most the end of the line. */
 static LinePlace
 place_up_to(LinePlace place, const char *end, int64 column)
 {
@@ -468,7 +471,7 @@ place_up_to(LinePlace place, const char *end, int64 column)
 	return place;
 }
 
-/* The first place at the column or behind it. */
+/* The first position at the column or after it. */
 static LinePlace
 place_from(LinePlace place, const char *end, int64 column)
 {
@@ -478,10 +481,11 @@ place_from(LinePlace place, const char *end, int64 column)
 }
 
 /*
- * One line, a caret under the character "at" of it.  Of a long line so much is
- * shown as psql does: the beginning if that holds the position, with some space
- * behind it, else what ends a bit behind the position.  A line may be as long as a request
- * can be, so nothing is kept of it.
+ * Write one line, with a caret under its character "at".
+ *
+ * A long line is shortened as psql does: show its beginning if the position is in there, with some
+ * characters after it; else show the part that ends shortly after the position.  A line may be as
+ * long as a request, so no array of its columns is built.
  */
 static void
 put_line_and_caret(ResultText *text, int number, const char *line, int length, int at)
@@ -516,7 +520,7 @@ put_line_and_caret(ResultText *text, int number, const char *line, int length, i
 	pfree(shown.data);
 }
 
-/* The line of "query" that the character position (from 1) is in, as psql shows it. */
+/* Write the line of "query" that contains the character position (from 1), as psql does. */
 static void
 put_position(ResultText *text, const char *query, int position)
 {
@@ -543,9 +547,9 @@ put_position(ResultText *text, const char *query, int position)
 }
 
 /*
- * An error as psql prints it: severity and message, the line it is in,
- * DETAIL, HINT, QUERY and CONTEXT.  In the current memory context, and cut at the limit:
- * each of these may hold a request of any length.
+ * Format an error as psql does: severity and message, the line of its position, DETAIL, HINT,
+ * QUERY and CONTEXT.  The result is in the current memory context, and cut at the limit: each
+ * field may contain a request of any length.
  */
 char *
 result_error(const ErrorData *error, const char *request, int limit)
@@ -566,7 +570,7 @@ result_error(const ErrorData *error, const char *request, int limit)
 	return (char *) result_text(&text);
 }
 
-/* A notice or warning as psql prints it. */
+/* Format a notice or warning as psql does. */
 char *
 result_notice(const ErrorData *report)
 {

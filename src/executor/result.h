@@ -18,7 +18,7 @@ typedef struct ResultText
 	StringInfoData text;
 	int limit;		/* bytes */
 	uint64 dropped; /* bytes */
-	bool any;		/* there is a line, if only an empty one */
+	bool any;		/* there is a line, perhaps an empty one */
 } ResultText;
 
 extern void result_init(ResultText *result, int limit);
@@ -28,7 +28,7 @@ extern void result_put_line(ResultText *result, const char *line);
 extern const char *result_text(ResultText *result);
 extern char *result_cut(const char *text, int limit);
 
-/* A receiver of rows; remembers whether it was ever given a row type. */
+/* A receiver of rows.  It remembers whether it has received a row type. */
 typedef struct ResultReceiver ResultReceiver;
 
 extern ResultReceiver *result_receiver(ResultText *result, ResultFormat format);
