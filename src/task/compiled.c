@@ -1,22 +1,21 @@
 /*
  * compiled.c
- *		Keeps apart what is compiled for tasks and for the table's owner.
+ *		Separates functions compiled for tasks from functions compiled for the table's owner.
  *
- * A procedural language compiles a function at its first call, under the search
- * path and the other settings of that moment, and keeps the result for the life of
- * the process.  In an executor the first call may be a task's.  What the write-back
- * then calls as the owner of the table must not be what the task made of it.
+ * A procedural language compiles a function at its first call, under the search_path and the other
+ * settings of that moment, and caches the result for the life of the process.  In an executor the
+ * first call may come from a task.  The write-back, which runs as the owner of the table, must not
+ * use what the task compiled.
  *
- * Languages keep a compiled function as long as the row in pg_proc is the same:
- * they compare its xmin and its place.  While the executor acts as the owner, the
- * row in this process's system cache has another xmin, so a function that a task
- * has compiled is compiled anew, and the other way round.  The row on disk is never
- * touched.
+ * Languages reuse a compiled function as long as the row in pg_proc is the same: they compare its
+ * xmin and its ctid.  While the executor acts as the owner, the row in the system cache of this
+ * process has a different xmin.  So a function that a task has compiled is compiled again for the
+ * owner, and the other way round.  The row on disk is never changed.
  *
- * Some functions are kept by the server itself, for longer than a statement: index
- * expressions with what was inlined into them, support functions of operator
- * classes, casts, constraints of domains.  Such a function is not inlined here, and is
- * called through the hook at all times.
+ * Some functions are cached by the server itself, for longer than a statement: index expressions
+ * with the functions inlined into them, support functions of operator classes, casts, constraints
+ * of domains.  Such a function is not inlined in an executor, and is always called through the
+ * fmgr hook.
  *
  * This file knows neither tasks nor tables.
  */
@@ -47,27 +46,30 @@
 #include "compat.h"
 #include "task/compiled.h"
 
-/* No row of pg_proc is so old and so young that this makes it another row of the same place. */
+/*
+ * Flips the highest bit of an xmin.  No two versions of a pg_proc row at the same ctid have xmins
+ * that are 2^31 apart, so a flipped xmin never identifies another version.
+ */
 #define XMIN_FLIP ((TransactionId) 0x80000000)
 
-/* Is a function kept by the server? */
+/* Does the server cache this function? */
 typedef struct Kept
 {
 	Oid function; /* key */
 	bool kept;
 } Kept;
 
-/* A function whose row in the system cache bears another xmin now. */
+/* A function whose row in the system cache has a changed xmin now. */
 typedef struct Mark
 {
 	Oid function;		/* key */
-	TransactionId xmin; /* the one that it was given */
+	TransactionId xmin; /* the changed one */
 } Mark;
 
-static bool acting = false; /* as the owner of the table */
-static Datum era = 1;		/* differs whenever "acting" has changed */
+static bool acting = false; /* this process acts as the owner of the table */
+static Datum era = 1;		/* changes whenever "acting" changes */
 static HTAB *kept_functions = NULL;
-static bool kept_stale = false; /* something has changed that kept_functions tells of */
+static bool kept_stale = false; /* a catalog that kept_functions was computed from has changed */
 static HTAB *marks = NULL;
 static needs_fmgr_hook_type next_needs_hook = NULL;
 static fmgr_hook_type next_hook = NULL;
@@ -94,7 +96,7 @@ is_domain_constraint(Oid constraint)
 	return of_domain;
 }
 
-/* Does the server keep, with such an object, what it makes of the object's functions? */
+/* Does the server cache, with this object, what it derives from the object's functions? */
 static bool
 keeps_functions(Form_pg_depend dependency)
 {
@@ -134,7 +136,7 @@ has_keeper(Oid function)
 	return found;
 }
 
-/* Does the server keep what it makes of this function for longer than a statement? */
+/* Does the server cache what it derives from this function for longer than a statement? */
 static bool
 is_kept(Oid function)
 {
@@ -153,7 +155,7 @@ is_kept(Oid function)
 	if (known)
 		return known->kept;
 	kept = has_keeper(function);
-	/* the catalogs may have changed while they were read */
+	/* an invalidation may have arrived while the catalogs were read */
 	if (!kept_stale)
 	{
 		known = hash_search(kept_functions, &function, HASH_ENTER, NULL);
@@ -182,7 +184,7 @@ is_compiled(Oid language)
 	return OidIsValid(language) && language != INTERNALlanguageId && language != ClanguageId;
 }
 
-/* Is this function to be called through the hook?  Then it is not inlined, either. */
+/* Must this function be called through the hook?  Then it is not inlined, either. */
 static bool
 needs_hook(Oid function)
 {
@@ -190,7 +192,7 @@ needs_hook(Oid function)
 
 	if (next_needs_hook && next_needs_hook(function))
 		return true;
-	/* those of the server in language SQL are not kept as text */
+	/* built-in SQL functions are not stored as text */
 	if (function < FirstNormalObjectId)
 		return false;
 	language = language_of(function);
@@ -201,7 +203,7 @@ needs_hook(Oid function)
 	return is_kept(function);
 }
 
-/* Give the function's row in the system cache another xmin, until compiled_end. */
+/* Change the xmin of the function's row in the system cache, until compiled_end. */
 static void
 mark(Oid function)
 {
@@ -228,8 +230,8 @@ mark(Oid function)
 }
 
 /*
- * Called before each call of such a function, and of any that has a SET clause or is
- * SECURITY DEFINER: "state" is the caller's, zero at first.
+ * fmgr hook: called before each call of such a function, and of any function that has a SET clause
+ * or is SECURITY DEFINER.  "state" belongs to the caller and is zero at first.
  */
 static void
 call(FmgrHookEventType event, FmgrInfo *function, Datum *state)
@@ -237,11 +239,15 @@ call(FmgrHookEventType event, FmgrInfo *function, Datum *state)
 	if (event == FHET_START && acting)
 	{
 		mark(function->fn_oid);
-		/* the first call that is counted looks for events of the catalogs, and would lose the mark
+		/*
+		 * otherwise the function statistics accept invalidation messages at the first counted
+		 * call, and the changed cache entry would be lost
 		 */
 		function->fn_stats = TRACK_FUNC_ALL;
 	}
-	/* up to 17 a function in language SQL is kept with the call, for the whole transaction */
+	/*
+	 * up to version 17 a function in language SQL is cached in fn_extra, for the whole transaction
+	 */
 	if (event == FHET_START && *state != era)
 	{
 		if (*state != 0 && language_of(function->fn_oid) == SQLlanguageId)
@@ -250,7 +256,7 @@ call(FmgrHookEventType event, FmgrInfo *function, Datum *state)
 	}
 }
 
-/* With another hook behind ours, each has a state of its own. */
+/* If another fmgr hook was installed before, each hook has its own state. */
 typedef struct CallState
 {
 	Datum own;
@@ -271,7 +277,7 @@ call_both(FmgrHookEventType event, FmgrInfo *function, Datum *state)
 	next_hook(event, function, &states->next);
 }
 
-/* From here on as the owner of the table. */
+/* This process begins to act as the owner of the table. */
 void
 compiled_begin(void)
 {
@@ -291,7 +297,7 @@ unmark(Mark *given)
 	ReleaseSysCache(tuple);
 }
 
-/* No longer as the owner. */
+/* This process no longer acts as the owner of the table. */
 void
 compiled_end(void)
 {
@@ -312,7 +318,7 @@ compiled_end(void)
 	era++;
 }
 
-/* The same after an error, when catalogs cannot be read: the cache forgets the rows. */
+/* The same after an error, when catalogs cannot be read: invalidate the cached rows. */
 void
 compiled_abandon(void)
 {
@@ -345,7 +351,7 @@ relation_invalidated(Datum arg pg_attribute_unused(), Oid relid pg_attribute_unu
 	kept_stale = true;
 }
 
-/* Once for a process, before it is connected. */
+/* Called once per process, before it connects. */
 void
 compiled_define(void)
 {

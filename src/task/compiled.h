@@ -1,6 +1,6 @@
 /*
  * compiled.h
- *		Keeps apart what is compiled for tasks and for the table's owner.
+ *		Separates functions compiled for tasks from functions compiled for the table's owner.
  */
 #ifndef PG_TASK_COMPILED_H
 #define PG_TASK_COMPILED_H

@@ -1,13 +1,12 @@
 /*
  * indexes.c
- *		The indexes of the task table: finds those that are there, creates those
- *		that are missing.
+ *		The indexes of the task table: finds existing ones and creates missing ones.
  *
- * An index is known by what it is (columns, expressions, collations, operator
- * classes, condition), as the catalogs say it, not by its name, its storage or
- * the text that the server prints, which depends on settings and on columns.
+ * An index is recognized by its definition in the catalogs: columns, expressions, collations,
+ * operator classes, condition.  Its name and its storage do not matter, nor does the text that
+ * pg_get_indexdef prints, which depends on settings and columns.
  *
- * Everything here is done as the owner of the table (table_become).
+ * All functions here run as the owner of the table (table_become).
  */
 #include "postgres.h"
 
@@ -32,7 +31,7 @@
 
 #include "task/indexes.h"
 
-/* With so many indexes on the same columns there is not one more. */
+/* If there are this many indexes on the same columns, do not create another one. */
 #define LOOKALIKES_MAX 3
 
 static const struct
@@ -51,14 +50,14 @@ static const struct
 	{"key", true, "(queue, key) WHERE key IS NOT NULL AND state IN ('PLAN', 'WORK')"},
 };
 
-/* Indexes that are not made again, for what was made was not what was asked for. */
+/* Indexes that are not created again, because the created index was not the requested one. */
 static struct
 {
 	Oid relid;
 	uint32 which; /* a bit for each */
 } given_up;
 
-/* The statement that creates an index, and what the server understands by it. */
+/* Parse and analyze the statement that creates an index. */
 static IndexStmt *
 analyze_definition(Oid relid, const char *sql)
 {
@@ -67,7 +66,7 @@ analyze_definition(Oid relid, const char *sql)
 	return transformIndexStmt(relid, castNode(IndexStmt, raw->stmt), sql);
 }
 
-/* An expression, or a list of them, that pg_index holds for an index; NULL: none. */
+/* An expression, or a list of expressions, that pg_index stores for an index; NULL: none. */
 static Node *
 stored_node(HeapTuple tuple, AttrNumber attribute)
 {
@@ -77,7 +76,10 @@ stored_node(HeapTuple tuple, AttrNumber attribute)
 	return isnull ? NULL : stringToNode(TextDatumGetCString(value));
 }
 
-/* Is this key of an index, a column or one of the expressions left, as it is wanted? */
+/*
+ * Does this key of an index match the wanted one?  It is a column, or the first of the expressions
+ * not matched yet.
+ */
 static bool
 is_key(Relation rel, Relation index, int number, const IndexElem *elem, List **expressions)
 {
@@ -108,7 +110,7 @@ is_key(Relation rel, Relation index, int number, const IndexElem *elem, List **e
 		   index->rd_opfamily[number] == get_opclass_family(GetDefaultOpClass(type, BTREE_AM_OID));
 }
 
-/* Has an index the keys, and the condition, that are wanted? */
+/* Does an index have the wanted keys and condition? */
 static bool
 is_wanted(Relation rel, Relation index, const IndexStmt *wanted)
 {
@@ -128,7 +130,7 @@ is_wanted(Relation rel, Relation index, const IndexStmt *wanted)
 	return true;
 }
 
-/* Is an index on the columns that are wanted, whatever else it is, and be it invalid? */
+/* Is an index on the wanted columns, whatever else differs, even if it is invalid? */
 static bool
 is_lookalike(Relation rel, Relation index, const IndexStmt *wanted)
 {
@@ -147,7 +149,9 @@ is_lookalike(Relation rel, Relation index, const IndexStmt *wanted)
 	return true;
 }
 
-/* Has the table a certain index?  *lookalikes is how many are on the same columns. */
+/*
+ * Does the table have the wanted index?  *lookalikes is the number of indexes on the same columns.
+ */
 static bool
 has_index(Oid relid, const IndexStmt *wanted, int *lookalikes)
 {
@@ -183,8 +187,8 @@ create_index(Oid relid, int which, const char *name)
 }
 
 /*
- * Whatever the cause, an index that is made once more at every try would fill the
- * disk.  The scheduler goes on without it, as slowly as that is.
+ * The created index is not the wanted one, for whatever reason.  If it were created again at every
+ * try, it would fill the disk.  The scheduler continues without it, however slow that is.
  */
 static void
 leave_to_scheduler(Oid relid, int which, const char *name)
@@ -200,7 +204,10 @@ leave_to_scheduler(Oid relid, int which, const char *name)
 			 errhint("Look for event triggers and for invalid indexes, remove them, and reload.")));
 }
 
-/* Make sure that the table, which is locked, has the indexes that our statements need. */
+/*
+ * Create the missing ones of the indexes that our statements need.  The caller has locked the
+ * table.
+ */
 void
 indexes_complete(Oid relid, const char *name)
 {

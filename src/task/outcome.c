@@ -1,10 +1,9 @@
 /*
  * outcome.c
- *		What becomes of a task when a run of it has ended: it is done, tried
- *		again, or given up, and it may repeat.
+ *		The outcome of a run: the task is done, retried, or failed, and it may repeat.
  *
- * Executors and the scheduler write outcomes, by the same rules.  This file
- * starts nothing, and knows neither processes nor shared memory.
+ * Executors and the scheduler write outcomes, by the same rules.  This file starts nothing, and
+ * knows neither processes nor shared memory.
  */
 #include "postgres.h"
 
@@ -18,8 +17,9 @@
 #include "task/schedule.h"
 
 /*
- * Plan the next run of the task in this row, if it repeats.  The row must still be there.
- * What did not run waits for some milliseconds at least, lest rows be made without end.
+ * Plan the next run of the task in this row, if it repeats.  The row must still exist.  The next
+ * run is due at least pause_ms after "ended": for a task that did not run, this prevents an
+ * endless fast series of rows.
  */
 void
 outcome_plan_next(const TaskTable *table, RowKey row, TimestampTz ended, int pause_ms)
@@ -31,7 +31,10 @@ outcome_plan_next(const TaskTable *table, RowKey row, TimestampTz ended, int pau
 
 	if (!row_repeat(table, row, &repeat))
 		return;
-	/* whoever writes this: the scheduler, or an executor, in which the task may have set another */
+	/*
+	 * not the session's TimeZone: this may run in the scheduler, or in an executor whose task has
+	 * changed the setting
+	 */
 	if (repeat.timezone)
 		zone = pg_tzset(repeat.timezone);
 	else
@@ -49,7 +52,7 @@ outcome_plan_next(const TaskTable *table, RowKey row, TimestampTz ended, int pau
 						  errdetail("There is no next time in range.")));
 }
 
-/* The run is DONE.  False: the row is no longer that run. */
+/* Write that the run is DONE.  Returns false if the row no longer belongs to that run. */
 bool
 outcome_done(const TaskTable *table, TaskRun run, const char *role, const TaskResult *result,
 			 bool repeats, bool deletes)
@@ -68,7 +71,7 @@ outcome_done(const TaskTable *table, TaskRun run, const char *role, const TaskRe
 	return true;
 }
 
-/* A task that failed once more: is it tried again, and when? */
+/* The task has failed again: decide whether it is retried, and when. */
 static void
 decide_retry(TaskResult *result, const RowRetry *retry)
 {
@@ -92,8 +95,9 @@ decide_retry(TaskResult *result, const RowRetry *retry)
 }
 
 /*
- * The run has failed: the task is tried again later, or it is FAIL.  False: the row is
- * no longer that run, or somebody locks it and "wait" is false.
+ * Write that the run has failed: the task is retried later, or its state becomes FAIL.  Returns
+ * false if the row no longer belongs to that run, or if somebody has locked it and "wait" is
+ * false.
  */
 bool
 outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, bool wait)
@@ -116,9 +120,9 @@ outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, bool wai
 }
 
 /*
- * The server has crashed, perhaps because of this run: the task is tried again,
- * but not for ever.  What has crashed the server too often does not repeat.  False:
- * the row is no longer that run, or somebody locks it.
+ * Write that the server has crashed, perhaps because of this run.  The task is retried until it
+ * has crashed pg_task.max_crashes times; then its state becomes FAIL, and it does not repeat.
+ * Returns false if the row no longer belongs to that run, or if somebody has locked it.
  */
 bool
 outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure)

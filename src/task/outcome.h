@@ -1,9 +1,9 @@
 /*
  * outcome.h
- *		What becomes of a task when a run of it has ended.
+ *		The outcome of a run of a task.
  *
- * Every function runs inside a transaction of the caller's, as the table's
- * owner (table_become), with an active snapshot.
+ * Every function runs inside a transaction of the caller, as the table's owner (table_become),
+ * with an active snapshot.
  */
 #ifndef PG_TASK_OUTCOME_H
 #define PG_TASK_OUTCOME_H
@@ -14,7 +14,10 @@
 #include "task/rows.h"
 #include "task/table.h"
 
-/* What has expired, or may not run, repeats no sooner than after this, in milliseconds. */
+/*
+ * Minimum delay before the next run of a repeating task that has expired, or whose role may not
+ * run it (ms).
+ */
 #define OUTCOME_EXPIRED_PAUSE_MS 1000
 #define OUTCOME_REFUSED_PAUSE_MS 60000
 

@@ -1,14 +1,14 @@
 /*
  * pinned.c
- *		The settings under which code of the table's owner runs in an executor.
+ *		Pins settings while code of the table's owner runs in an executor.
  *
- * A task may set what it likes, and so may its role.  Settings that change the
- * meaning of a statement are, for the owner's triggers, as the configuration file
- * has them; those that change how values are written or read are as in the role's
- * session before the task.  search_path is table.c's.
+ * A task may set what it likes, and so may its role.  For the owner's triggers, settings that
+ * change the meaning of a statement have the values of the configuration file; settings that
+ * change how values are written or read have the values that the role's session had before the
+ * task.  table.c sets search_path.
  *
- * The variables are compared, for a setting that has not changed must cost nothing.
- * This file sets nothing by itself: table_become asks, within a nest level.
+ * The C variables are compared, so that a setting that has not changed costs nothing.  This file
+ * sets nothing on its own: table_become calls it, within a GUC nest level.
  */
 #include "postgres.h"
 
@@ -47,13 +47,13 @@ typedef enum PinType
 typedef struct Pin
 {
 	const char *name;
-	bool of_session; /* as in the session of the role, not as in the configuration file */
+	bool of_session; /* value of the role's session, not of the configuration file */
 	PinType type;
 	const void *variable;
-	char *wanted;		 /* as text; NULL: not known yet */
-	int number;			 /* what the variable holds then, by its type */
-	const char *text;	 /* a copy, or NULL */
-	const void *pointer; /* an object that stays */
+	char *wanted;		 /* value as text; NULL: not known yet */
+	int number;			 /* value of the variable for "wanted", for PIN_BOOL and PIN_INT */
+	const char *text;	 /* the same for PIN_TEXT: a copy, or NULL */
+	const void *pointer; /* the same for PIN_POINTER: the object is never freed */
 } Pin;
 
 #define PIN(its_name, session, its_type, address)                                      \
@@ -71,9 +71,9 @@ static Pin pins[] = {
 	PIN("xmloption", false, PIN_INT, &xmloption),
 	/* which triggers fire */
 	PIN("session_replication_role", false, PIN_INT, &SessionReplicationRole),
-	/* what an error ends */
+	/* whether an error ends the session */
 	PIN("exit_on_error", false, PIN_BOOL, &ExitOnAnyError),
-	/* what values look like */
+	/* how values are written and read */
 	PIN("DateStyle", true, PIN_INT, &DateStyle),
 	PIN("DateStyle", true, PIN_INT, &DateOrder),
 	PIN("IntervalStyle", true, PIN_INT, &IntervalStyle),
@@ -85,7 +85,7 @@ static Pin pins[] = {
 	PIN("lc_numeric", true, PIN_TEXT, &locale_numeric),
 	PIN("lc_time", true, PIN_TEXT, &locale_time),
 	PIN("quote_all_identifiers", true, PIN_BOOL, &quote_all_identifiers),
-	/* what an object is made of */
+	/* how objects are created */
 	PIN("check_function_bodies", true, PIN_BOOL, &check_function_bodies),
 	PIN("default_table_access_method", true, PIN_TEXT, &default_table_access_method),
 	PIN("default_toast_compression", true, PIN_INT, &default_toast_compression),
@@ -126,7 +126,10 @@ differs(const Pin *pin)
 	return true;
 }
 
-/* Once before an executor is connected, for then the role's settings come, and once after. */
+/*
+ * Called twice per executor: before it connects, since connecting applies the role's settings, and
+ * after it.
+ */
 void
 pinned_define(bool connected)
 {
@@ -137,7 +140,10 @@ pinned_define(bool connected)
 			remember(&pins[i]);
 }
 
-/* Set what differs, until the end of the current nest level; in other processes, nothing. */
+/*
+ * Set the settings that differ, until the end of the current nest level.  Does nothing in other
+ * processes, which never call pinned_define.
+ */
 void
 pinned_set(void)
 {

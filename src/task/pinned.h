@@ -1,6 +1,6 @@
 /*
  * pinned.h
- *		The settings under which code of the table's owner runs.
+ *		Pins settings while code of the table's owner runs.
  */
 #ifndef PG_TASK_PINNED_H
 #define PG_TASK_PINNED_H

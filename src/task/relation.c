@@ -1,10 +1,10 @@
 /*
  * relation.c
- *		What kind of relation the task table is, and which others belong to it.
+ *		Checks what kind of relation the task table is, and which relations belong to it.
  *
- * The owner of the table decides who may put rows and triggers into it.  Whoever
- * owns a partition can do so past all checks, and whoever owns a table that it
- * inherits from can change its rows; so all of them must belong to one owner.
+ * The owner of the table decides who may put rows and triggers into it.  The owner of a partition
+ * can bypass all checks of the root, and the owner of an inheritance parent can change the rows of
+ * the child.  Therefore all these relations must have the same owner.
  *
  * This file reads catalogs and changes nothing.
  */
@@ -24,19 +24,19 @@
 
 #include "task/relation.h"
 
-/* The partitions of a table, locked, in the order in which the server locks them. */
+/* Find and lock the partitions of a table, in the server's lock order. */
 List *
 relation_members(Relation rel)
 {
 	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
 		return NIL;
-	/* the first is the table itself */
+	/* the first element is the table itself */
 	return list_delete_first(find_all_inheritors(RelationGetRelid(rel), AccessShareLock, NULL));
 }
 
 /*
- * The tables that a table inherits from, at any distance.  They are not locked: the server
- * locks parents before children, and the child is locked by now.
+ * All inheritance ancestors of a table.  They are not locked: the server locks parents before
+ * children, and the caller has locked the child already.
  */
 List *
 relation_parents(Oid relid)
@@ -85,8 +85,8 @@ is_owned_by(Oid relid, Oid owner)
 }
 
 /*
- * The first of these relations that Citus manages, or InvalidOid.  It lists them in a
- * catalog of its own, which only a superuser can have made.
+ * The first of these relations that Citus manages, or InvalidOid.  Citus lists them in a catalog
+ * of its own, which only a superuser can have created.
  */
 static Oid
 find_managed(List *relids)
@@ -116,7 +116,7 @@ find_managed(List *relids)
 	return managed;
 }
 
-/* What kind of relation is it, that cannot be a task table?  NULL: it can. */
+/* Why can a relation of this kind not be a task table?  NULL: it can. */
 static char *
 kind_fault(Form_pg_class class)
 {
@@ -142,8 +142,8 @@ kind_fault(Form_pg_class class)
 }
 
 /*
- * Why is a relation, with these partitions and parents, no task table that can be served?
- * NULL: it is one, if it has the columns.
+ * Why can this relation, with these partitions and parents, not be served as a task table?  NULL:
+ * it can, if it has the columns.
  */
 char *
 relation_fault(Relation rel, List *members, List *parents)
@@ -175,8 +175,8 @@ relation_fault(Relation rel, List *members, List *parents)
 }
 
 /*
- * Has this transaction created a relation, changed or dropped a column of it, given it to another
- * owner, or the like?
+ * Has this transaction changed the relation's row in pg_class, or one of its columns: created the
+ * relation, changed or dropped a column, changed the owner, or the like?
  */
 bool
 relation_changed_here(Oid relid)

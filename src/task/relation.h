@@ -1,6 +1,6 @@
 /*
  * relation.h
- *		What kind of relation the task table is, and which others belong to it.
+ *		Checks what kind of relation the task table is, and which relations belong to it.
  */
 #ifndef PG_TASK_RELATION_H
 #define PG_TASK_RELATION_H

@@ -1,10 +1,10 @@
 /*
  * roles.c
- *		What has to be known of a role before a task is started as it, or before
- *		somebody may see, change or plan its tasks.
+ *		What must be known of a role before a task is started as that role, or before a user may
+ *		see, change or plan its tasks.
  *
- * Rights are asked of the catalogs each time.  The limit of a role is a
- * setting of it; it is remembered until such settings change.
+ * Privileges are read from the catalogs each time.  The settings of a role are cached until
+ * settings that may affect the role change.
  */
 #include "postgres.h"
 
@@ -32,7 +32,7 @@
 #include "shared/shared.h"
 #include "task/roles.h"
 
-/* The settings of a role, as they were when settings had changed so often. */
+/* The settings of a role, as of a value of the change counter of settings (shared_settings). */
 typedef struct RoleEntry
 {
 	Oid role; /* hash key */
@@ -41,15 +41,17 @@ typedef struct RoleEntry
 } RoleEntry;
 
 static HTAB *entries = NULL;
-static SettingsTask configured; /* what the configuration says */
+static SettingsTask configured; /* the values of the configuration */
 
-/* Of a process that runs tasks: its session user, the row of pg_authid as of the connection ... */
+/* In an executor: the session user, and its row of pg_authid as of connecting. */
 static Oid session_oid = InvalidOid;
 static FormData_pg_authid session_role;
-static uint32 invalidated = 0; /* ... how often it may have changed since ... */
-static uint32 looked_at = 0;   /* ... and up to which of these times it had not */
+static uint32 invalidated = 0; /* how often that row may have changed since */
+static uint32 looked_at = 0;   /* the value of "invalidated" up to which it had not changed */
 
-/* An integer setting of this name in "name=value"; *result stays if it is another. */
+/*
+ * Read an integer setting of this name from "name=value"; another name leaves *result unchanged.
+ */
 static void
 take_int(const char *entry, const char *name, int flags, int *result)
 {
@@ -61,7 +63,7 @@ take_int(const char *entry, const char *name, int flags, int *result)
 		*result = value;
 }
 
-/* The zone that a session would have with this setting; *zone stays if that is not valid. */
+/* The time zone that a session has with this setting; an invalid one leaves *zone unchanged. */
 static void
 take_timezone(const char *value, pg_tz **zone)
 {
@@ -73,7 +75,7 @@ take_timezone(const char *value, pg_tz **zone)
 	AtEOXact_GUC(false, nest_level);
 }
 
-/* Take the settings that matter to tasks out of an array of "name=value". */
+/* Read the settings that matter to tasks from an array of "name=value". */
 static void
 take_settings(Datum config, SettingsTask *values)
 {
@@ -102,7 +104,7 @@ take_settings(Datum config, SettingsTask *values)
 	}
 }
 
-/* What ALTER ROLE ... [IN DATABASE ...] SET says goes over the values. */
+/* Overwrite the values with those of ALTER ROLE ... [IN DATABASE ...] SET. */
 static void
 read_settings(Oid database, Oid role, SettingsTask *values)
 {
@@ -129,7 +131,7 @@ read_settings(Oid database, Oid role, SettingsTask *values)
 	table_close(rel, AccessShareLock);
 }
 
-/* Once for a process, before it is connected. */
+/* Called once per process, before it connects. */
 void
 roles_define(void)
 {
@@ -137,8 +139,8 @@ roles_define(void)
 }
 
 /*
- * What is set for the tasks of a role: for the role in this database, for the role,
- * for the database, for all roles, or in the configuration.
+ * The settings for tasks of a role.  In order of precedence: those of the role in this database,
+ * of the role, of the database, of all roles, and of the configuration.
  */
 SettingsTask
 roles_settings(Oid role)
@@ -165,8 +167,8 @@ roles_settings(Oid role)
 }
 
 /*
- * The upper half of what roles_bind returns: it tells this cluster from others, whose roles have
- * other oids, for a dump or a replicated row brings theirs along.
+ * The upper half of what roles_bind returns identifies this cluster.  A dumped or replicated row
+ * brings its role_id along, and in another cluster that oid is another role.
  */
 static uint32
 cluster_tag(void)
@@ -177,9 +179,9 @@ cluster_tag(void)
 }
 
 /*
- * The connection limits of a role and of this database hold for executors, too, counted by
- * themselves: the server counts client sessions alone, and background processes against no
- * limit.  Superusers have none.
+ * The connection limits of a role and of this database apply to executors, too, but executors are
+ * counted separately: the server counts only client sessions for these limits, and does not limit
+ * background workers.  Superusers have no limit.
  */
 static void
 read_limits(Role *role, Form_pg_authid form)
@@ -204,7 +206,7 @@ bind_to(Oid role)
 	return OidIsValid(role) ? (int64) (((uint64) cluster_tag() << 32) | role) : 0;
 }
 
-/* What roles_bind has found last: rows come in crowds of one role. */
+/* The last result of roles_bind: consecutive rows often have the same role. */
 static struct
 {
 	bool valid;
@@ -220,7 +222,7 @@ roles_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute_unused
 	last_bound.valid = false;
 }
 
-/* What binds a row to the role that has this name now: its column "role_id".  0: there is none. */
+/* The value of "role_id" that binds a row to the role that has this name now; 0: no such role. */
 int64
 roles_bind(const char *name)
 {
@@ -245,8 +247,8 @@ is_bound(int64 id)
 }
 
 /*
- * The role of a row with this name and "role_id".  A row that is not bound, or comes from
- * another cluster, is of the role that has its name.  The role may be gone.
+ * The role of a row with this name and "role_id".  A row that is not bound, or that comes from
+ * another cluster, belongs to the role that has the name now.  The role may have been dropped.
  */
 Oid
 roles_bound(const char *name, int64 id)
@@ -254,7 +256,7 @@ roles_bound(const char *name, int64 id)
 	return is_bound(id) ? (Oid) (uint32) id : get_role_oid(name, true);
 }
 
-/* May a session of "user" act as the role of a row?  Not if it is gone. */
+/* May a session of "user" act as the role of a row?  Not if the role was dropped. */
 bool
 roles_may_act(Oid user, const char *name, int64 id)
 {
@@ -263,7 +265,10 @@ roles_may_act(Oid user, const char *name, int64 id)
 	return SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)) && compat_may_become(user, role);
 }
 
-/* The role of a row, and whether the row says so; without rights and settings. */
+/*
+ * Find the role of a row, and whether the row's columns agree with it.  Does not fill privileges
+ * and settings.
+ */
 Role
 roles_find(const char *name, int64 id)
 {
@@ -280,14 +285,14 @@ roles_find(const char *name, int64 id)
 	return role;
 }
 
-/* Is a row with this name and "role_id" bound to a role that has this name? */
+/* Is a row with this name and "role_id" bound to the role that has this name now? */
 bool
 roles_settled(const char *name, int64 id)
 {
 	return id != 0 && id == roles_bind(name);
 }
 
-/* May the owner of a task table have tasks run as the role of a row, here and now? */
+/* May the owner of a task table have tasks run as the role of a row, in this database, now? */
 Role
 roles_check(Oid owner, const char *name, int64 id)
 {
@@ -323,7 +328,7 @@ roles_check(Oid owner, const char *name, int64 id)
 	return role;
 }
 
-/* Read pg_authid's row of the session user.  False: there is none. */
+/* Read the session user's row of pg_authid.  Returns false if there is none. */
 static bool
 read_session_role(FormData_pg_authid *role)
 {
@@ -336,7 +341,7 @@ read_session_role(FormData_pg_authid *role)
 	return true;
 }
 
-/* A row of pg_authid has changed: that of the session user? */
+/* A row of pg_authid has changed: count it if it may be the session user's. */
 static void
 role_invalidated(Datum arg pg_attribute_unused(), int cache, uint32 hash)
 {
@@ -345,9 +350,9 @@ role_invalidated(Datum arg pg_attribute_unused(), int cache, uint32 hash)
 }
 
 /*
- * Once for a process that runs tasks, when it is connected as this role: remember what the role
- * is.  False: it has changed since the process began to connect.  By now a
- * setting of the role ("role") may have made it another current user, which does not count.
+ * Called once per executor, after it has connected as this role: remember the role's row of
+ * pg_authid.  Returns false if the row has changed since the executor began to connect.  A setting
+ * of the role ("role") may have changed the current user by now; only the session user counts.
  */
 bool
 roles_watch_session(Oid role)
@@ -363,9 +368,8 @@ roles_watch_session(Oid role)
 }
 
 /*
- * In a transaction: is the session user another than at the time of the connection?  Whoever
- * changed its row in pg_authid, by ALTER ROLE, DROP ROLE or otherwise; its password does not
- * count.
+ * Within a transaction: has the session user's row of pg_authid changed since connecting, by ALTER
+ * ROLE, DROP ROLE or otherwise?  The password does not count.
  */
 bool
 roles_session_changed(void)

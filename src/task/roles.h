@@ -1,6 +1,6 @@
 /*
  * roles.h
- *		What the scheduler has to know of a role before it starts a task.
+ *		What must be known of a role before a task is started as that role.
  */
 #ifndef PG_TASK_ROLES_H
 #define PG_TASK_ROLES_H
@@ -9,20 +9,21 @@
 
 #include "settings.h"
 
-/* A role, and why it cannot run tasks, if it cannot. */
+/* A role, and the reason if it cannot run tasks. */
 typedef struct Role
 {
 	Oid oid;
-	const char *error; /* NULL: nothing is wrong; in the current memory context */
+	const char *error; /* NULL: no error; in the current memory context */
 	int sqlstate;	   /* of the error */
 	SettingsTask settings;
-	int limit;			/* executors of it at once, on this server; -1: none */
-	int database_limit; /* executors at once in this database, for this role; -1: none */
+	int limit;			/* max. executors of this role on the server; -1: no limit */
+	int database_limit; /* max. executors in this database, for this role; -1: no limit
+						 */
 
-	/* see roles_find */
-	const char *name; /* that it has now; NULL when it is gone */
-	int64 id;		  /* what roles_bind says; 0 when it is gone */
-	bool settled;	  /* the row is bound to a role, and has its name */
+	/* filled by roles_find */
+	const char *name; /* current name; NULL if it was dropped */
+	int64 id;		  /* as roles_bind returns it; 0 if it was dropped */
+	bool settled;	  /* the row is bound to this role and has its current name */
 } Role;
 
 extern SettingsTask roles_settings(Oid role);

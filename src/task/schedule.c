@@ -1,9 +1,9 @@
 /*
  * schedule.c
- *		When a repeating task runs next.
+ *		Computes when a repeating task runs next.
  *
- * Everything here is a function of its arguments: no clock, no session time
- * zone, no settings, no SPI.
+ * Every function depends only on its arguments: no clock, no session time zone, no settings, no
+ * SPI.
  */
 #include "postgres.h"
 
@@ -14,13 +14,13 @@
 
 #include "task/schedule.h"
 
-/* A retry waits no longer than this, in microseconds. */
+/* Longest delay of a retry (us). */
 #define RETRY_MAX ((double) USECS_PER_HOUR)
 
-/* Retries of tasks that failed together are spread over this part of the wait. */
+/* Retries of tasks that failed together are spread over this fraction of the delay. */
 #define RETRY_JITTER 0.1
 
-/* Add months to a broken-down time; the day is clipped to the month's length. */
+/* Add months to a broken-down time; the day is clipped to the length of the month. */
 static bool
 add_months(struct pg_tm *tm, int64 months)
 {
@@ -53,10 +53,9 @@ add_days(struct pg_tm *tm, int64 days)
 }
 
 /*
- * *result = from + times * interval, in the zone: first the months, then the
- * days, both on the wall clock, then the time, in physical seconds.  That is
- * what "timestamptz + interval" does in a session of that zone.  False when
- * the result is out of range.
+ * *result = from + times * interval, in the zone: first the months, then the days, both in local
+ * time, then the time part, in elapsed seconds.  "timestamptz + interval" does the same in a
+ * session of that time zone.  Returns false if the result is out of range.
  */
 bool
 schedule_add(TimestampTz from, const Interval *interval, int64 times, pg_tz *zone,
@@ -94,7 +93,7 @@ schedule_add(TimestampTz from, const Interval *interval, int64 times, pg_tz *zon
 	return true;
 }
 
-/* About how long an interval is, in microseconds. */
+/* Approximate length of an interval (us). */
 static double
 rough_length(const Interval *interval)
 {
@@ -104,9 +103,9 @@ rough_length(const Interval *interval)
 }
 
 /*
- * The first planned + n * repeat (n > 0) that is later than "now".  Guesses n
- * from the interval's rough length, then corrects it: month lengths and clock
- * changes shift it by a few per cent at most.
+ * The first planned + n * repeat (n > 0) that is later than "now".  Estimates n from the
+ * approximate length of the interval, then corrects it: month lengths and DST changes shift it by
+ * a few per cent at most.
  */
 static bool
 next_planned(TimestampTz planned, const Interval *repeat, TimestampTz now, pg_tz *zone,
@@ -127,7 +126,7 @@ next_planned(TimestampTz planned, const Interval *repeat, TimestampTz now, pg_tz
 			low = 0;
 		high = low + 1;
 	}
-	/* low is not later than now; double the step until high is, or is out of range */
+	/* low is not later than now; double the step until high is later than now or out of range */
 	while (schedule_add(planned, repeat, high, zone, &moment) && moment <= now)
 		if (pg_add_s64_overflow(high, high - low, &high))
 			return false;
@@ -145,9 +144,10 @@ next_planned(TimestampTz planned, const Interval *repeat, TimestampTz now, pg_tz
 
 /*
  * When a task that was planned at "planned" and ended at "ended" runs next.
- * With drift, at the first planned + n * repeat after "now": what was missed
- * is skipped.  Without, one interval after the end, or at "now" if that is later.  False when there
- * is no such time: infinite, out of range, or an interval that goes nowhere.
+ *
+ * With drift: at the first planned + n * repeat after "now"; missed runs are skipped.  Without
+ * drift: one interval after the end, or at "now" if that is later.  Returns false if there is no
+ * such time: infinite, out of range, or an interval that does not advance.
  */
 bool
 schedule_next(TimestampTz planned, const Interval *repeat, bool drift, TimestampTz ended,
@@ -166,8 +166,8 @@ schedule_next(TimestampTz planned, const Interval *repeat, bool drift, Timestamp
 }
 
 /*
- * May a task be planned for this moment?  Later, with "active" added, it might be out of
- * the range of timestamps, and the index of what expires could not hold it.
+ * May a task be planned for this moment?  If it were later, dt + active might exceed the range of
+ * timestamps, and the index on the expiry could not contain it.
  */
 bool
 schedule_in_range(TimestampTz moment)
@@ -178,9 +178,9 @@ schedule_in_range(TimestampTz moment)
 }
 
 /*
- * How long the retry of this number (the first is 1) waits, in microseconds:
- * delay * backoff^(retry - 1), and up to a tenth more, at most one hour.
- * "random" is between 0 and 1.  What would exceed an hour is spread in front of it.
+ * The delay of a retry (us), where the first retry is number 1: delay * backoff^(retry - 1), plus
+ * up to a tenth of that, at most one hour.  "random" is between 0 and 1.  If the delay would
+ * exceed an hour, it is spread over the last tenth of the hour.
  */
 int64
 schedule_retry(int64 delay, double backoff, int retry, double random)
@@ -189,7 +189,7 @@ schedule_retry(int64 delay, double backoff, int retry, double random)
 
 	if (delay == 0)
 		return 0;
-	if (!(wait < RETRY_MAX)) /* infinite, or not a number, too */
+	if (!(wait < RETRY_MAX)) /* also true for infinity and NaN */
 		return (int64) (RETRY_MAX * (1 - RETRY_JITTER * random));
 	return (int64) Min(wait * (1 + RETRY_JITTER * random), RETRY_MAX);
 }

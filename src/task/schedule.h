@@ -1,6 +1,6 @@
 /*
  * schedule.h
- *		When a repeating task runs next: pure functions of their arguments.
+ *		Computes when a repeating task runs next.  All functions are pure.
  */
 #ifndef PG_TASK_SCHEDULE_H
 #define PG_TASK_SCHEDULE_H
@@ -10,7 +10,7 @@
 #include "pgtime.h"
 #include "utils/timestamp.h"
 
-/* Nothing is planned for this year or later. */
+/* No task is planned for this year or later. */
 #define SCHEDULE_LAST_YEAR 294000
 
 extern bool schedule_add(TimestampTz from, const Interval *interval, int64 times, pg_tz *zone,
