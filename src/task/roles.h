@@ -17,8 +17,7 @@ typedef struct Role
 	int sqlstate;	   /* of the error */
 	SettingsTask settings;
 	int limit;			/* max. executors of this role on the server; -1: no limit */
-	int database_limit; /* max. executors in this database, for this role; -1: no limit
-						 */
+	int database_limit; /* max. in this database, for this role; -1: no limit */
 
 	/* filled by roles_find */
 	const char *name; /* current name; NULL if it was dropped */

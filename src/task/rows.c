@@ -14,7 +14,7 @@
 #include "task/rows.h"
 #include "task/rows_sql.h"
 
-/* Free the plans: the table is another, or has changed. */
+/* Free all plans: the table has changed, or it is a different one. */
 void
 rows_forget_plans(void)
 {
@@ -30,7 +30,7 @@ execute(RowStatement which, const TaskTable *table, Datum *values, const char *n
 	return statement_execute(&statements[which], table, values, nulls);
 }
 
-/* Three parallel arrays: the ids, attempts and claims of some runs. */
+/* Set $1 to $3: parallel arrays of the ids, attempts and claim times of some runs. */
 static void
 run_arrays(const TaskRun *runs, int count, Datum *values)
 {
@@ -50,7 +50,7 @@ run_arrays(const TaskRun *runs, int count, Datum *values)
 	values[2] = statement_array(claimed, count, TIMESTAMPTZOID);
 }
 
-/* The arguments $1 to $3 of a statement on one run. */
+/* Set $1 to $3 of a statement on one run. */
 static void
 run_values(TaskRun run, Datum *values)
 {
@@ -59,7 +59,9 @@ run_values(TaskRun run, Datum *values)
 	values[2] = TimestampTzGetDatum(run.claimed);
 }
 
-/* The next groups behind one that have waiting rows, in order, with the first row of each. */
+/*
+ * Read the next groups after "after" that have waiting rows, in order, with the first row of each.
+ */
 int
 rows_scan(const TaskTable *table, const TaskGroup *after, int limit, GroupHead **heads)
 {
@@ -94,7 +96,7 @@ rows_scan(const TaskTable *table, const TaskGroup *after, int limit, GroupHead *
 	return (int) count;
 }
 
-/* The places that the last statement returned, in the context "where". */
+/* Read the positions that the last statement returned; allocated in the context "where". */
 static int
 returned_places(MemoryContext where, uint64 count, TaskPlace **places)
 {
@@ -109,7 +111,7 @@ returned_places(MemoryContext where, uint64 count, TaskPlace **places)
 	return (int) count;
 }
 
-/* The next waiting rows of a group behind a place, in order, whether due or not. */
+/* Read the next waiting rows of a group after a position, in order, due or not. */
 int
 rows_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int limit,
 		  TaskPlace **places)
@@ -163,9 +165,10 @@ candidate_arrays(const Candidate *candidates, int count, Datum *values)
 }
 
 /*
- * Claim those of the candidates that still wait where they were seen: they
- * are WORK, and a new attempt, from the commit on.  What is due is judged by "now";
- * "claimed" is what tells these runs from others.  In no particular order.
+ * Claim those candidates that still wait at the position where they were read: once the caller
+ * commits, they are in state WORK, with a new attempt.  "now" decides what is due.  "claimed" is
+ * the time of the claim, which identifies these runs together with id and attempt.  The claims are
+ * returned in no particular order.
  */
 int
 rows_claim(const TaskTable *table, const Candidate *candidates, int count, TimestampTz now,
@@ -203,7 +206,7 @@ rows_claim(const TaskTable *table, const Candidate *candidates, int count, Times
 	return (int) found;
 }
 
-/* For qsort and bsearch: ids in order. */
+/* Comparator for qsort and bsearch: ids in ascending order. */
 int
 rows_compare_ids(const void *a, const void *b)
 {
@@ -213,7 +216,7 @@ rows_compare_ids(const void *a, const void *b)
 	return left < right ? -1 : left > right;
 }
 
-/* The ids that the last statement returned, in the context "where". */
+/* Read the ids that the last statement returned; allocated in the context "where". */
 static int
 returned_ids(MemoryContext where, uint64 count, int64 **ids)
 {
@@ -225,7 +228,7 @@ returned_ids(MemoryContext where, uint64 count, int64 **ids)
 	return (int) count;
 }
 
-/* The runs that the last statement returned, in the context "where". */
+/* Read the runs that the last statement returned; allocated in the context "where". */
 static int
 returned_runs(MemoryContext where, uint64 count, TaskRun **runs)
 {
@@ -242,8 +245,8 @@ returned_runs(MemoryContext where, uint64 count, TaskRun **runs)
 }
 
 /*
- * Of these waiting rows, those that nobody has locked, in the order of their ids; they are
- * locked until the end of the transaction.
+ * Lock those of these waiting rows that nobody else has locked, until the end of the transaction.
+ * Returns their ids, in ascending order.
  */
 int
 rows_unlocked(const TaskTable *table, const TaskPlace *places, int count, int64 **ids)
@@ -265,8 +268,8 @@ rows_unlocked(const TaskTable *table, const TaskPlace *places, int count, int64 
 }
 
 /*
- * Undo the claim of runs that never began.  Returns those for which that was done: others
- * are these runs no more, or somebody locks them.
+ * Undo the claim of runs that never began.  Returns the runs for which that was done: the rows of
+ * the others no longer belong to these runs, or somebody has locked them.
  */
 int
 rows_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done)
@@ -283,7 +286,7 @@ rows_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **d
 }
 
 /*
- * Plan again, at once, what was running in a process that is gone, and say why.  Returns
+ * Plan again, due at once, the runs of a process that has exited, and record the reason.  Returns
  * the runs for which that was done, as rows_release does.
  */
 int
@@ -309,7 +312,7 @@ compare_work(const void *a, const void *b)
 	return task_compare_runs(((const WorkingRow *) a)->run, ((const WorkingRow *) b)->run);
 }
 
-/* What the last statement returned, in the order of the runs. */
+/* Read the rows that the last statement returned, and sort them by run. */
 static int
 returned_work(MemoryContext where, uint64 count, WorkingRow **rows)
 {
@@ -329,7 +332,7 @@ returned_work(MemoryContext where, uint64 count, WorkingRow **rows)
 	return (int) count;
 }
 
-/* Up to "limit" rows that are WORK, whichever. */
+/* Read up to "limit" rows in state WORK, in no particular order. */
 int
 rows_working(const TaskTable *table, int limit, WorkingRow **rows)
 {
@@ -343,7 +346,7 @@ rows_working(const TaskTable *table, int limit, WorkingRow **rows)
 	return count;
 }
 
-/* Of these runs, those whose rows still say so, in order. */
+/* Find those of these runs that still have their row in state WORK, sorted by run. */
 int
 rows_of_runs(const TaskTable *table, const TaskRun *runs, int count, WorkingRow **rows)
 {
@@ -358,7 +361,7 @@ rows_of_runs(const TaskTable *table, const TaskRun *runs, int count, WorkingRow 
 	return count;
 }
 
-/* The row of this run among those that rows_working or rows_of_runs returned, or NULL. */
+/* Find the row of this run among the rows that rows_working or rows_of_runs returned; or NULL. */
 const WorkingRow *
 rows_contain(const WorkingRow *rows, int count, TaskRun run)
 {
@@ -367,7 +370,10 @@ rows_contain(const WorkingRow *rows, int count, TaskRun run)
 	return bsearch(&key, rows, count, sizeof(WorkingRow), compare_work);
 }
 
-/* The tasks that wait and that the server may have crashed for: to be run in isolation. */
+/*
+ * Find the waiting tasks that are suspects: the server may have crashed because of them, and they
+ * must be run isolated.
+ */
 int
 rows_isolated(const TaskTable *table, int64 **ids)
 {
@@ -381,7 +387,10 @@ rows_isolated(const TaskTable *table, int64 **ids)
 	return count;
 }
 
-/* Up to "limit" waiting tasks that have expired, by their column alone; first who did so first. */
+/*
+ * Find up to "limit" waiting tasks that have expired by their column "active"; the earliest expiry
+ * comes first.  Defaults of roles are not considered.
+ */
 int
 rows_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places)
 {
@@ -395,7 +404,7 @@ rows_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **pla
 	return count;
 }
 
-/* Of these candidates those that have expired are GONE. */
+/* Set those of these candidates to GONE that have expired. */
 int
 rows_expire(const TaskTable *table, TimestampTz now, const Candidate *candidates, int count,
 			RowKey **rows)
@@ -429,7 +438,7 @@ rows_expire(const TaskTable *table, TimestampTz now, const Candidate *candidates
 	return count;
 }
 
-/* When the next of the waiting tasks expires; DT_NOEND when none does. */
+/* When the next waiting task expires; DT_NOEND if none does. */
 TimestampTz
 rows_next_expiry(const TaskTable *table)
 {
@@ -442,7 +451,7 @@ rows_next_expiry(const TaskTable *table)
 	return expiry;
 }
 
-/* Fail a waiting task that cannot be started.  False: it waits no more. */
+/* Set a waiting task that cannot be started to FAIL.  Returns false if it no longer waits. */
 bool
 row_fail(const TaskTable *table, RowKey row, const char *error, const char *sqlstate)
 {
@@ -461,7 +470,7 @@ row_fail(const TaskTable *table, RowKey row, const char *error, const char *sqls
 	return refused;
 }
 
-/* The arguments $1 to $4 of a statement on waiting rows of a group. */
+/* Set $1 to $4 of a statement on waiting rows of a group. */
 static void
 group_values(const TaskGroup *group, const int64 *ids, int count, Datum *values)
 {
@@ -476,7 +485,10 @@ group_values(const TaskGroup *group, const int64 *ids, int count, Datum *values)
 	values[3] = Int64GetDatum(group->role_id);
 }
 
-/* Fail waiting tasks of a group whose role is gone.  Returns how many: others are locked. */
+/*
+ * Set waiting tasks of a group to FAIL, because its role was dropped.  Returns how many were set:
+ * the others are locked by somebody.
+ */
 int
 rows_fail_role_gone(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
 					const char *error, const char *sqlstate)
@@ -493,7 +505,10 @@ rows_fail_role_gone(const TaskTable *table, const TaskGroup *group, const int64 
 	return count;
 }
 
-/* Bind waiting tasks of a group to a role, under its name.  Returns how many: others are locked. */
+/*
+ * Bind waiting tasks of a group to a role, and set its current name.  Returns how many were bound:
+ * the others are locked by somebody.
+ */
 int
 rows_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
 		  const char *role, int64 role_id)
@@ -509,7 +524,7 @@ rows_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int 
 	return count;
 }
 
-/* The request of a run, or NULL when the row is no longer that run. */
+/* Read the request of a run; NULL if the row no longer belongs to that run. */
 char *
 row_request(const TaskTable *table, TaskRun run)
 {
@@ -525,7 +540,7 @@ row_request(const TaskTable *table, TaskRun run)
 	return request;
 }
 
-/* A run is DONE.  False: the row is no longer that run. */
+/* Set a run to DONE.  Returns false if the row no longer belongs to that run. */
 bool
 row_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
 {
@@ -549,8 +564,9 @@ row_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
 }
 
 /*
- * A run ended otherwise.  A task that was stopped stays what it is, and is told
- * how its run ended.  False: the row is no longer that run.
+ * Write the outcome of a run that did not end with DONE.  A task that was stopped keeps state
+ * STOP, and its row records how the run ended.  Returns false if the row no longer belongs to that
+ * run.
  */
 bool
 row_end(const TaskTable *table, TaskRun run, const TaskResult *result)
@@ -587,8 +603,8 @@ row_end(const TaskTable *table, TaskRun run, const TaskResult *result)
 }
 
 /*
- * What decides whether a run is tried again; its row is locked.  False: it is
- * that run no more, or somebody locks it and "wait" is false.
+ * Lock the row of a run, and read what decides whether it is retried.  Returns false if the row no
+ * longer belongs to that run, or if somebody has locked it and "wait" is false.
  */
 bool
 row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry)
@@ -618,7 +634,10 @@ row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry)
 	return found;
 }
 
-/* Remove the row of a run that is in a state.  False: the row is no longer that run. */
+/*
+ * Delete the row of a run that is in this state.  Returns false if the row no longer belongs to
+ * that run.
+ */
 bool
 row_delete(const TaskTable *table, TaskRun run, const char *state)
 {
@@ -633,7 +652,7 @@ row_delete(const TaskTable *table, TaskRun run, const char *state)
 	return deleted;
 }
 
-/* How a task repeats.  False: it does not, or the row is gone. */
+/* Read how a task repeats.  Returns false if it does not, or if the row was deleted. */
 bool
 row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat)
 {
@@ -656,7 +675,7 @@ row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat)
 	return repeats;
 }
 
-/* Plan the next run of a repeating task: a new row, made from this one. */
+/* Plan the next run of a repeating task: insert a new row, made from this one. */
 void
 row_insert_next(const TaskTable *table, RowKey row, TimestampTz dt)
 {

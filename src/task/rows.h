@@ -1,10 +1,9 @@
 /*
  * rows.h
- *		The statements on task rows.
+ *		The SQL statements on task rows.
  *
- * Every function runs inside a transaction of the caller's, as the table's
- * owner (table_become), and returns what it read in the current memory
- * context.
+ * Every function runs inside a transaction of the caller, as the table's owner (table_become), and
+ * returns what it has read in the current memory context.
  */
 #ifndef PG_TASK_ROWS_H
 #define PG_TASK_ROWS_H
@@ -16,38 +15,38 @@
 #include "shared/task.h"
 #include "task/table.h"
 
-/* A group that has waiting rows, and its first one. */
+/* A group that has waiting rows, and the position of the first one. */
 typedef struct GroupHead
 {
 	TaskGroup group;
 	TaskPlace place;
-	bool too_long; /* the name of the queue, which is cut */
+	bool too_long; /* the name of the queue is too long, and was cut */
 } GroupHead;
 
-/* A task to be claimed, and the process that is to run it. */
+/* A task to claim, and the executor that is to run it. */
 typedef struct Candidate
 {
 	TaskPlace place;
 	const TaskGroup *group;
 	int pid;
-	int active;	   /* milliseconds, where the column is NULL; 0: no limit */
-	bool isolated; /* it may be one that was running when the server crashed */
+	int active;	   /* default of column "active" (ms), if that is NULL; 0: no limit */
+	bool isolated; /* it may be claimed even if it is a suspect */
 } Candidate;
 
-/* A task that was claimed. */
+/* A claimed task. */
 typedef struct Claim
 {
 	TaskRun run;
-	int64 timeout; /* microseconds, -1 for NULL */
+	int64 timeout; /* us; -1 for NULL */
 	bool repeats;
 	bool deletes;
 	char *format;  /* NULL for NULL */
-	char *request; /* NULL when longer than was asked for */
+	char *request; /* NULL if longer than SHARED_REQUEST */
 	char *role;
 	int64 role_id;
 } Claim;
 
-/* A row: its id, and because that may not be unique in a partitioned table, its role. */
+/* Identifies a row: its id and, because ids may not be unique in a partitioned table, its role. */
 typedef struct RowKey
 {
 	int64 id;
@@ -61,26 +60,26 @@ typedef struct WorkingRow
 	char *queue;
 } WorkingRow;
 
-/* What the next run of a repeating task is computed from. */
+/* What determines the next run of a repeating task. */
 typedef struct RowRepeat
 {
 	TimestampTz dt;
 	Interval *repeat;
 	bool drift;
-	char *timezone; /* NULL: the role's */
+	char *timezone; /* NULL: that of the role */
 	int64 role_id;
 } RowRepeat;
 
-/* What decides whether a run is tried again. */
+/* What decides whether a run is retried. */
 typedef struct RowRetry
 {
-	int failed; /* earlier runs */
+	int failed; /* number of earlier runs that failed */
 	int crashed;
 	int retry;			 /* -1 for NULL */
 	double backoff;		 /* -1 for NULL */
-	int64 delay;		 /* microseconds, at most an hour; -1 for NULL */
-	TimestampTz planned; /* at first */
-	TimestampTz expires; /* by "active" alone; DT_NOEND for NULL */
+	int64 delay;		 /* us, at most an hour; -1 for NULL */
+	TimestampTz planned; /* when the first run was planned for */
+	TimestampTz expires; /* by column "active"; DT_NOEND for NULL */
 	bool repeats;
 	char *role;
 	int64 role_id;

@@ -1,6 +1,6 @@
 /*
  * rows_sql.h
- *		The text of every statement on task rows, for queue.c alone.
+ *		The text of every statement on task rows, for rows.c only.
  */
 #ifndef PG_TASK_ROWS_SQL_H
 #define PG_TASK_ROWS_SQL_H
@@ -42,36 +42,40 @@ typedef enum RowStatement
 	STATEMENTS
 } RowStatement;
 
-/* The columns of the index of waiting rows: these expressions match it. */
+/* The columns of the index on waiting rows.  The expressions must match those of the index. */
 #define G_QUEUE "t.queue COLLATE \"C\""
 #define G_MAX "coalesce(t.max, 2147483647)"
 #define G_ROLE "t.role::text"
 #define G_ALL G_QUEUE ", " G_MAX ", t.priority, " G_ROLE ", t.role_id"
 
 /*
- * Not what an owner's own table may hold, and nobody can order.  Said so that the server
- * does not take it for a condition on the index, where it would hide a better one.
+ * Excludes rows with a NULL in one of these columns: a table that its owner created may allow
+ * them, but such rows have no position.  Written with IS NOT TRUE so that the planner does not use
+ * the condition with the index, where it would displace a better condition.
  */
 #define COMPLETE                                                                    \
 	"(t.queue IS NULL OR t.priority IS NULL OR t.role IS NULL OR t.role_id IS NULL" \
 	" OR t.dt IS NULL) IS NOT TRUE"
 
 /*
- * The trigger bounds these, but a row may have come past it: what is longer is neither
- * remembered nor, by substr, read to its end.
+ * The trigger bounds the length of these values, but a row may have bypassed the trigger.  A
+ * longer value is not kept, and substr does not read all of it.
  */
 #define SHORT_QUEUE(queue) \
 	"CASE WHEN octet_length(" queue ") <= " CppAsString2(TASK_QUEUE_MAX) " THEN " queue " END"
 
-/* What is planned is planned for this moment, however often it was tried. */
+/* The time that the task was first planned for: a retry changes dt, not this. */
 #define PLANNED "coalesce(t.planned, t.dt)"
 
-/* When a task expires, as a timestamp of UTC: so the expression is immutable, and has an index. */
+/*
+ * When a task expires, as a timestamp in UTC: that makes the expression immutable, so it can be
+ * indexed.
+ */
 #define EXPIRY "(" PLANNED " AT TIME ZONE 'UTC') + t.active"
 #define EXPIRES "t.state = 'PLAN' AND t.active < interval '100 years'"
 
 /* clang-format off */
-/* Has a task expired, that has a default in seconds, 0: none? */
+/* Has a task expired, where "seconds" is the default of "active"; 0: no limit. */
 #define ACTIVE(seconds) "coalesce(t.active, nullif(" seconds ", 0) * interval '1 s')"
 #define EXPIRED(seconds, now) \
 	"(" ACTIVE(seconds) " < interval '100 years'" \
@@ -81,18 +85,19 @@ typedef enum RowStatement
 	"SET state = 'GONE', stop = clock_timestamp(), error = 'the task was not started in time'," \
 	"    sqlstate = '57014', response = 'ERROR:  the task was not started in time'"
 
-/* When a row was claimed; an owner may have removed that. */
+/* The time of the claim.  The owner of the table may have set the column to NULL. */
 #define CLAIMED(alias) "coalesce(" alias ".start, '-infinity')"
 
 /*
- * A row that the same statement has locked.  Its id is not compared lest the planner begins with all
- * rows, by the index of that.
+ * Identifies a row that the same statement has locked.  The id is not compared, so that the
+ * planner does not start with all rows, through the index on the id.
  */
 #define IS_LOCKED_ROW "t.tableoid = c.oid AND t.ctid = c.tid"
 
 /*
- * Of the runs in three arrays, those that still are, and that nobody locks.  LATERAL lest
- * the planner, for a table that was empty, begins with all rows of that.
+ * Select and lock those of the runs in three arrays whose rows are still these runs and are not
+ * locked by anybody.  LATERAL keeps the planner from starting with all rows of the table, as it
+ * would for a table that was empty when the plan was made.
  */
 #define RUNS_NOT_LOCKED(state) \
 	"SELECT n.*" \
@@ -104,7 +109,10 @@ typedef enum RowStatement
 	"          AND " CLAIMED("r") " = a.claimed AND r.state = " state \
 	"          FOR NO KEY UPDATE OF r SKIP LOCKED) AS n"
 
-/* Of the rows with these ids, those that wait, say this role, and that nobody locks. */
+/*
+ * Select and lock those of the rows with these ids that wait, have this role and are not locked by
+ * anybody.
+ */
 #define ROWS_OF_ROLE \
 	"SELECT n.*" \
 	"  FROM unnest($1) AS c (id) CROSS JOIN LATERAL (" \
@@ -113,7 +121,7 @@ typedef enum RowStatement
 	"        WHERE t.id = c.id AND t.state = $2 AND t.role = $3::name AND t.role_id = $4" \
 	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
 
-/* What decides whether a run is tried again. */
+/* What decides whether a run is retried. */
 #define RETRY \
 	"SELECT coalesce(t.failed, 0), coalesce(t.crashed, 0), coalesce(t.retry, -1)," \
 	"       coalesce(t.backoff, -1)::float8," \
@@ -128,9 +136,9 @@ typedef enum RowStatement
 	"   FOR NO KEY UPDATE OF t"
 
 /*
- * A row that moved to another group meanwhile, or that somebody locks, is
- * not taken.  The state is an argument lest the planner take the index of
- * waiting rows, to look for an id in it.
+ * A row that has moved to another group meanwhile, or that somebody has locked, is not claimed.
+ * The state is an argument, so that the planner does not use the index on waiting rows to find an
+ * id.
  */
 #define CLAIM_TYPES \
 	{INT8ARRAYOID, TEXTARRAYOID, INT4ARRAYOID, INT4ARRAYOID, TEXTARRAYOID, INT4ARRAYOID, \
@@ -163,7 +171,7 @@ typedef enum RowStatement
 	"                THEN t.request END, t.role::text, t.role_id"
 
 static Statement statements[STATEMENTS] = {
-	/* from group to group, one descent of the index each */
+	/* a loose index scan from group to group: one descent of the index for each */
 	[STATEMENT_SCAN] = {.nargs = 6, .types = {TEXTOID, INT4OID, INT4OID, TEXTOID, INT8OID,
 		 INT8OID}, .sql =
 		"WITH RECURSIVE g (queue, max, priority, role, role_id, dt, id) AS ("
@@ -207,11 +215,14 @@ static Statement statements[STATEMENTS] = {
 
 	[STATEMENT_CLAIM] = {.nargs = 13, .types = CLAIM_TYPES, .sql = CLAIM("c")},
 
-	/* of rows with the same id one alone: a run is known by its id and the time of its claim */
+	/*
+	 * of rows with equal ids claim only one: a run is identified by id, attempt and time of the
+	 * claim
+	 */
 	[STATEMENT_CLAIM_PARTITIONED] = {.nargs = 13, .types = CLAIM_TYPES, .sql =
 		 CLAIM("(SELECT DISTINCT ON (c.id) c.* FROM c) AS c")},
 
-	/* the scheduler waits for nobody's row locks */
+	/* the scheduler never waits for row locks */
 	[STATEMENT_RELEASE] = {.nargs = 4, .types = {INT8ARRAYOID, INT4ARRAYOID,
 		 TIMESTAMPTZARRAYOID, TEXTOID}, .sql =
 		"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED("$4") ")"
@@ -231,7 +242,7 @@ static Statement statements[STATEMENTS] = {
 		"  WHERE " IS_LOCKED_ROW
 		" RETURNING c.id, c.attempt, c.claimed"},
 
-	/* how a run ends that is not DONE */
+	/* the outcome of a run that is not DONE */
 	[STATEMENT_END] = {.nargs = 14, .types = {INT8OID, INT4OID, TIMESTAMPTZOID, TEXTOID,
 		 TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT4OID, INT4OID,
 		 TIMESTAMPTZOID, TEXTOID}, .sql =
@@ -249,7 +260,7 @@ static Statement statements[STATEMENTS] = {
 		" WHERE t.state = 'WORK' AND t.id IS NOT NULL AND t.attempt IS NOT NULL"
 		" LIMIT $1"},
 
-	/* the state is an argument lest the planner take the index of running rows */
+	/* the state is an argument, so that the planner does not use the index on running rows */
 	[STATEMENT_RUNS] = {.nargs = 4, .types = {INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID,
 		 TEXTOID}, .sql =
 		"SELECT n.*"
@@ -261,7 +272,7 @@ static Statement statements[STATEMENTS] = {
 		"          AND " CLAIMED("t") " = a.claimed AND t.state = $4"
 		"       OFFSET 0) AS n"},
 
-	/* the condition is that of one index alone */
+	/* the first condition matches exactly one index */
 	[STATEMENT_ISOLATED] = {.nargs = 1, .types = {TEXTOID}, .sql =
 		"SELECT t.id"
 		"  FROM %1$s AS t"
@@ -280,7 +291,7 @@ static Statement statements[STATEMENTS] = {
 		"  FROM c"
 		" WHERE " IS_LOCKED_ROW},
 
-	/* waiting rows of a role that is gone: what repeats ends */
+	/* waiting rows whose role was dropped; a repeating task does not repeat */
 	[STATEMENT_ROLE_GONE] = {.nargs = 7, .types = {INT8ARRAYOID, TEXTOID, TEXTOID, INT8OID, TEXTOID,
 		 TEXTOID, TEXTOID}, .sql =
 		"WITH c AS MATERIALIZED (" ROWS_OF_ROLE ")"
@@ -289,7 +300,7 @@ static Statement statements[STATEMENTS] = {
 		"   FROM c"
 		"  WHERE " IS_LOCKED_ROW},
 
-	/* waiting rows that say another name than their role has, or are bound to none */
+	/* waiting rows whose "role" is not the current name of their role, or that are not bound */
 	[STATEMENT_BIND] = {.nargs = 6, .types = {INT8ARRAYOID, TEXTOID, TEXTOID, INT8OID, TEXTOID,
 		 INT8OID}, .sql =
 		"WITH c AS MATERIALIZED (" ROWS_OF_ROLE ")"

@@ -1,9 +1,9 @@
 /*
  * statement.c
- *		Executes the statements on task rows, and reads what they return.
+ *		Executes the statements on task rows, and reads their results.
  *
- * A plan is saved for the life of the process, or until the table changes.  It
- * is made under fixed settings, and only for the table that was checked.
+ * A plan is saved for the life of the process, or until the table changes.  It is made under fixed
+ * planner settings, and is used only for the table that was checked.
  *
  * This file knows no column of the table.
  */
@@ -24,7 +24,7 @@
 #include "compat.h"
 #include "task/statement.h"
 
-/* Free the plan: the table is another, or has changed. */
+/* Free the plan: the table has changed, or it is a different one. */
 void
 statement_forget(Statement *statement)
 {
@@ -51,8 +51,8 @@ prepare(Statement *statement, const TaskTable *table)
 }
 
 /*
- * Let the planner choose nothing but indexes: a plan is made when the table
- * may be empty, and kept while it grows.
+ * Make the planner use indexes only.  The table may be empty when a plan is made, and it grows
+ * while the plan is kept.
  */
 static int
 fix_planner(void)
@@ -74,10 +74,10 @@ fix_planner(void)
 	return nest_level;
 }
 
-/* The statement that is being executed, and the only table it may be about. */
+/* The statement that is being executed, and the only table that it may use. */
 static const char *expected_sql = NULL;
 static Oid expected_relid = InvalidOid;
-static bool expected_members = false; /* it has partitions */
+static bool expected_members = false; /* the table has partitions */
 static post_parse_analyze_hook_type next_analyze_hook = NULL;
 static ExecutorStart_hook_type next_executor_hook = NULL;
 
@@ -100,9 +100,9 @@ is_expected(Node *node, void *context)
 }
 
 /*
- * A statement of ours names its table, and the server may look the name up again
- * at any time.  If another table has it by then, the statement must not run: it
- * would do so with the rights of the owner of ours.
+ * post_parse_analyze hook.  Our statements contain the name of the task table, and the server may
+ * resolve the name again at any time.  If another table has the name by then, the statement must
+ * not run: it would do so with the rights of the owner of the task table.
  */
 static void
 check_statement(ParseState *pstate, Query *query, COMPAT_JUMBLE_STATE *jumble)
@@ -114,8 +114,8 @@ check_statement(ParseState *pstate, Query *query, COMPAT_JUMBLE_STATE *jumble)
 }
 
 /*
- * The partitions were checked when the table was.  One that was attached since, and that
- * the server has put into the plan, must not be touched: its triggers would be run.
+ * The partitions were checked together with the table.  If the plan contains a partition that was
+ * attached later, the statement must not touch it: it would fire the triggers of that partition.
  */
 static void
 check_members(const PlannedStmt *plan)
@@ -142,7 +142,7 @@ start_executor(QueryDesc *query, int flags)
 		standard_ExecutorStart(query, flags);
 }
 
-/* Once for a process that executes these statements. */
+/* Called once per process that executes these statements. */
 void
 statement_define(void)
 {
@@ -153,8 +153,8 @@ statement_define(void)
 }
 
 /*
- * Execute a statement between SPI_connect and SPI_finish; the result is in
- * SPI_tuptable.  "nulls" as for SPI_execute_plan.
+ * Execute a statement, between SPI_connect and SPI_finish.  The result is in SPI_tuptable.
+ * "nulls" is as for SPI_execute_plan.
  */
 uint64
 statement_execute(Statement *statement, const TaskTable *table, Datum *values, const char *nulls)
@@ -190,7 +190,7 @@ statement_execute(Statement *statement, const TaskTable *table, Datum *values, c
 	return SPI_processed;
 }
 
-/* A column of a row of the last result; NULL is an error. */
+/* A column of a row of the last result.  Raises an error for NULL. */
 Datum
 statement_value(uint64 row, int number)
 {
@@ -213,7 +213,7 @@ statement_is_null(uint64 row, int number)
 	return isnull;
 }
 
-/* A text column of the last result, in the context "where"; NULL for NULL. */
+/* A text column of the last result, allocated in the context "where"; NULL for NULL. */
 char *
 statement_text(MemoryContext where, uint64 row, int number)
 {
@@ -228,7 +228,7 @@ statement_text(MemoryContext where, uint64 row, int number)
 	return result;
 }
 
-/* The arguments of a statement as an array. */
+/* Build an array argument. */
 Datum
 statement_array(Datum *elements, int count, Oid type)
 {

@@ -2,10 +2,9 @@
  * table.c
  *		Finds, checks, creates and completes the task table.
  *
- * The extension is created by the superuser that the scheduler starts as;
- * that is the only statement in pg_task that needs one.  Everything else here
- * is done as the table's owner, or as the user on whose behalf the scheduler
- * works, in a security-restricted context.
+ * The extension is created by the superuser that the scheduler starts as; that is the only
+ * statement of pg_task that needs a superuser.  All other statements run in a security-restricted
+ * context as the table's owner, or as the user for whom the scheduler works.
  *
  * This file claims nothing and runs no request.
  */
@@ -40,19 +39,19 @@
 #include "task/relation.h"
 #include "task/table.h"
 
-/* Who a column belongs to, from the point of view of a repeating task. */
+/* What happens to a column when a task repeats. */
 typedef enum ColumnKind
 {
-	COLUMN_CORE, /* a table without it is not a task table; belongs to one run */
+	COLUMN_CORE, /* belongs to one run; a table without it is not a task table */
 	COLUMN_RUN,	 /* belongs to one run */
-	COLUMN_TASK	 /* the next row takes it over, like every column of the user's */
+	COLUMN_TASK	 /* copied to the next row, like every column that a user has added */
 } ColumnKind;
 
 typedef struct Column
 {
 	const char *name;
 	const char *type; /* as format_type prints it */
-	const char *rest; /* default, and whether it may be NULL */
+	const char *rest; /* default, and NOT NULL */
 	ColumnKind kind;
 } Column;
 
@@ -98,7 +97,10 @@ static const Column columns[] = {
 };
 /* clang-format on */
 
-/* The types of these columns by their names: what format_type prints depends on settings. */
+/*
+ * Look up the type of a column by its name.  format_type cannot be used: its output depends on
+ * settings.
+ */
 static Oid
 column_type(const Column *column)
 {
@@ -126,8 +128,8 @@ column_type(const Column *column)
 }
 
 /*
- * The table that is watched, what belongs to it (partitions, and the tables it inherits
- * from), in order, and whether any of them may have changed since.
+ * The watched table, the tables that belong to it (partitions, and tables that it inherits from),
+ * sorted, and whether any of them may have changed since the watch began.
  */
 static Oid watched = InvalidOid;
 static Oid *relatives = NULL; /* in TopMemoryContext */
@@ -137,9 +139,9 @@ static bool changed = false;
 static bool acting = false;
 
 /*
- * Fire the deferred triggers that wait, as whoever acts now, and those that they
- * defer in turn, until nothing is left; then let none be deferred in this
- * transaction.
+ * Fire all pending deferred triggers as the current user, including those that are queued
+ * meanwhile, until none is left.  Then do the equivalent of SET CONSTRAINTS ALL IMMEDIATE: no more
+ * triggers are deferred in this transaction.
  */
 void
 table_fire_deferred(void)
@@ -152,22 +154,24 @@ table_fire_deferred(void)
 }
 
 /*
- * Act as "user" in a security-restricted context, with a search path that
- * nobody else can put objects into, until table_return.  The user's own tables
- * are not under row security, not even where that is forced upon the owner.  An
- * error restores all of it with the transaction.
+ * Act as "user" in a security-restricted context, until table_return, with a search_path that
+ * nobody else can put objects into.  Row security does not apply to the user's own tables, even
+ * with FORCE ROW LEVEL SECURITY.  After an error, the end of the transaction restores everything.
  */
 void
 table_become(Oid user, TableScope *scope)
 {
-	/* the server fires none in such a context; what waits is not the owner's */
+	/*
+	 * the server fires no deferred triggers in such a context, and pending ones are not the
+	 * owner's
+	 */
 	table_fire_deferred();
 	GetUserIdAndSecContext(&scope->user, &scope->context);
 	acting = true;
 	SetUserIdAndSecContext(user, scope->context | SECURITY_LOCAL_USERID_CHANGE |
 									 SECURITY_RESTRICTED_OPERATION | SECURITY_NOFORCE_RLS);
 	scope->nest_level = NewGUCNestLevel();
-	/* off makes an error of every policy that would hide a row */
+	/* "off" raises an error for each policy that would hide a row */
 	if (!row_security)
 		(void) set_config_option("row_security", "on", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
 								 true, 0, false);
@@ -185,7 +189,7 @@ table_return(const TableScope *scope)
 	table_stop_acting(scope);
 }
 
-/* The same at the end of a transaction, which has restored the settings. */
+/* The same as table_return at the end of a transaction, which has restored the settings. */
 void
 table_stop_acting(const TableScope *scope)
 {
@@ -193,7 +197,7 @@ table_stop_acting(const TableScope *scope)
 	acting = false;
 }
 
-/* The transaction has failed: the server restores the user. */
+/* The transaction has failed: the server restores the user, and this the rest. */
 void
 table_abandon(void)
 {
@@ -201,14 +205,14 @@ table_abandon(void)
 	compiled_abandon();
 }
 
-/* Does this process just now write rows on its own account? */
+/* Is this process writing rows on behalf of pg_task right now? */
 bool
 table_acts(void)
 {
 	return acting;
 }
 
-/* Run one statement that returns nothing of interest. */
+/* Run one statement whose result is ignored. */
 static void
 execute(const char *sql)
 {
@@ -218,7 +222,7 @@ execute(const char *sql)
 		elog(ERROR, "could not execute \"%s\": %s", sql, SPI_result_code_string(code));
 }
 
-/* Does the query, which has one parameter of type oid, return a row? */
+/* Does the query return a row?  Its parameters are an oid and a text. */
 static bool
 exists(const char *sql, Oid parameter, const char *text)
 {
@@ -232,8 +236,8 @@ exists(const char *sql, Oid parameter, const char *text)
 }
 
 /*
- * search_path of a user in this database as that user's own session would
- * have it, or NULL when no setting of the role or the database says so.
+ * The search_path that a session of this user in this database would have; NULL if neither the
+ * role nor the database has a setting for it.
  */
 static char *
 user_search_path(Oid user)
@@ -278,7 +282,7 @@ default_schema(Oid user)
 	return linitial_oid(schemas);
 }
 
-/* The configured schema, made when it is missing. */
+/* Find the configured schema; create it if it is missing. */
 static Oid
 find_schema(const SettingsTable *where, Oid user)
 {
@@ -324,7 +328,7 @@ reject_table(const char *name, const char *why)
 			 errhint("Rename it, or give the task table another name with \"pg_task.table\".")));
 }
 
-/* Is the relation a task table?  If not, leave it alone and say why. */
+/* Raise an error if the relation is not a task table; then it is not touched. */
 static void
 check_table(Relation rel, const char *name)
 {
@@ -361,7 +365,7 @@ add_columns(Oid relid, const char *name)
 							 quote_identifier(columns[i].name), columns[i].type, columns[i].rest));
 }
 
-/* Our own bookkeeping fires none of them. */
+/* Most writes of pg_task itself fire none of them: see pg_task_watched. */
 static const struct
 {
 	const char *name;
@@ -392,14 +396,16 @@ add_triggers(Oid relid, const char *name)
 		execute(psprintf("CREATE TRIGGER %s %s ON %s %s EXECUTE FUNCTION pg_catalog.%s()",
 						 triggers[i].name, triggers[i].event, name, triggers[i].level,
 						 triggers[i].function));
-		/* in replicas, too: rows that arrive by replication wake the scheduler */
+		/*
+		 * also under session_replication_role = replica: replicated rows must wake the scheduler
+		 */
 		execute(psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s", name, triggers[i].name));
 	}
 }
 
 /*
- * Row security: others than the owner see their own tasks.  Made once, so an
- * owner may switch it off.
+ * Row security: users other than the owner see only their own tasks.  The policy is created once,
+ * so the owner may disable row security.
  */
 static void
 add_policy(Oid relid, const char *name)
@@ -420,7 +426,7 @@ qualified_name(Oid relid)
 									  get_rel_name(relid));
 }
 
-/* The columns that the next row of a repeating task takes over, as a list for SQL. */
+/* List, for SQL, the columns that are copied to the next row of a repeating task. */
 static char *
 inherited_columns(Relation rel)
 {
@@ -447,7 +453,7 @@ inherited_columns(Relation rel)
 	return list.data;
 }
 
-/* Has the table all its columns, and are they what our statements take them for? */
+/* Does the table have all columns, with the types that our statements expect? */
 static bool
 has_all_columns(Relation rel)
 {
@@ -498,7 +504,7 @@ relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
 		changed = true;
 }
 
-/* A schema was renamed, perhaps: no table in it is told of that. */
+/* A schema may have been renamed; that does not invalidate the relations in it. */
 static void
 schema_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
 				   uint32 hash pg_attribute_unused())
@@ -506,7 +512,10 @@ schema_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute_unuse
 	changed = true;
 }
 
-/* From now on table_changed tells whether a table, or what belongs to it, may have changed. */
+/*
+ * Watch a table and the tables that belong to it: from now on table_changed returns whether any of
+ * them may have changed.
+ */
 static void
 watch(Oid relid, const List *belonging)
 {
@@ -530,10 +539,12 @@ watch(Oid relid, const List *belonging)
 }
 
 /*
- * Describe the task table "relid", in a memory context of its own below the given one; NULL when
- * there is no such relation any more.  From then on it is watched: what is read here was so
- * when that began, or it is changed.  Must be called in a transaction.  What an error leaves
- * goes with the current memory context.
+ * Describe the task table "relid", in a memory context of its own below "parent".  Returns NULL if
+ * there is no such relation.  Must be called in a transaction.
+ *
+ * The table is watched from here on.  The watch begins before the catalogs are read, so a change
+ * made meanwhile is reported by table_changed.  After an error, everything allocated here goes
+ * with the current memory context.
  */
 TaskTable *
 table_find(Oid relid, MemoryContext parent)
@@ -567,7 +578,7 @@ table_find(Oid relid, MemoryContext parent)
 	return table;
 }
 
-/* It lives as long as the process from now on, or until table_free. */
+/* Keep the description until table_free, or for the life of the process. */
 void
 table_keep(TaskTable *table)
 {
@@ -575,8 +586,8 @@ table_keep(TaskTable *table)
 }
 
 /*
- * Has this transaction changed the table that is watched, or what belongs to it?  Asked when
- * the table cannot be served any more.
+ * Has this transaction changed the watched table, or one that belongs to it?  Called when the
+ * table cannot be served any more.
  */
 bool
 table_changed_here(void)
@@ -597,9 +608,9 @@ table_free(TaskTable *table)
 }
 
 /*
- * Lock a table and its partitions until the end of the transaction: its name stays, and
- * nobody can give a partition to another owner.  Whether it has changed before is to be
- * asked then.
+ * Take AccessShareLock on a table and its partitions until the end of the transaction: the table
+ * keeps its name, and nobody can change the owner of a partition.  Call table_changed after this,
+ * to find out whether the table changed before.
  */
 void
 table_lock(const TaskTable *table)
@@ -618,8 +629,8 @@ table_changed(void)
 }
 
 /*
- * May a statement on the table that is watched touch this relation?  Not if it is a
- * partition of it that was attached since.
+ * May a statement on the watched table use this relation?  Not if it is a partition that was
+ * attached after the watch began.
  */
 bool
 table_is_member(Oid relid)
@@ -629,7 +640,7 @@ table_is_member(Oid relid)
 	return llast_oid(get_partition_ancestors(relid)) != watched;
 }
 
-/* Bring an existing table up to date, as its owner. */
+/* Complete an existing table, as its owner. */
 static void
 complete_table(Oid relid)
 {
@@ -648,9 +659,8 @@ complete_table(Oid relid)
 }
 
 /*
- * Make sure that the task table of this database is there and complete, and
- * describe it, below the given memory context.  Runs in a transaction of the
- * caller's, which is a superuser.
+ * Make sure that the task table of this database exists and is complete, and describe it in a
+ * child of the given memory context.  Runs in a transaction of the caller, as a superuser.
  */
 TaskTable *
 table_prepare(const SettingsTable *where, Oid user, MemoryContext context)

@@ -9,25 +9,25 @@
 
 #include "settings.h"
 
-/* A task table that was found fit for use. */
+/* The description of a task table. */
 typedef struct TaskTable
 {
-	MemoryContext context; /* all of it is in here */
+	MemoryContext context; /* contains the whole description */
 	Oid relid;
 	Oid owner;
 	char *name;		 /* quoted and qualified */
-	char *rows;		 /* the same, to read and change its rows by: without those of children */
-	char *inherited; /* quoted columns that the next row of a repeat takes over */
-	bool whole;		 /* fit for use: it has all its columns, of their types, and one owner */
+	char *rows;		 /* the name in FROM and UPDATE; with ONLY unless partitioned */
+	char *inherited; /* quoted columns that are copied to the next row of a repeating task */
+	bool whole;		 /* usable: has all columns, with their types, and a single owner */
 	bool partitioned;
-	int nmembers; /* its partitions, in the order in which they are locked */
+	int nmembers; /* partitions, in lock order */
 	Oid *members;
 } TaskTable;
 
-/* Thrown when the table is not what it was: the work begins anew, and nothing is reported. */
+/* Raised when the task table has changed: the caller repeats its work, and reports no error. */
 #define ERRCODE_TABLE_CHANGED MAKE_SQLSTATE('P', 'T', '0', '0', '1')
 
-/* What table_become changed. */
+/* What table_return has to restore. */
 typedef struct TableScope
 {
 	Oid user;
