@@ -1,12 +1,11 @@
 /*
  * functions.c
- *		What SQL calls: the triggers on the task table, pg_task_next and
- *		pg_task_cancel.
+ *		The functions called from SQL: the triggers on the task table, pg_task_next,
+ *		pg_task_cancel, and the function of its row security.
  *
- * The trigger checks what a user writes into a row, and remembers in which
- * group it waits.  The checks are here rather than in CHECK constraints because
- * the server reads those anew from the catalog for every statement, which costs
- * each task a fifth of its time.
+ * The trigger pg_task_planned checks what a user writes into a row, and records the group of a
+ * waiting row for the hint.  The checks are here and not in CHECK constraints: the server reads
+ * these from the catalog again for every statement, which costs a fifth of the time of each task.
  */
 #include "postgres.h"
 
@@ -52,7 +51,7 @@ PG_FUNCTION_INFO_V1(pg_task_own);
 PG_FUNCTION_INFO_V1(pg_task_next);
 PG_FUNCTION_INFO_V1(pg_task_cancel);
 
-/* The columns that the trigger reads. */
+/* The columns that the triggers read. */
 typedef enum RowColumn
 {
 	ROW_ID,
@@ -129,8 +128,8 @@ typedef struct Row
 } Row;
 
 /*
- * The number of a column, from memory if it still is the right one.  The type
- * is checked every time: anybody may put this trigger on any table.
+ * The number of a column.  The number found last is used if it still fits.  The type is checked
+ * every time, because anybody may put this trigger on any table.
  */
 static int
 column_number(TupleDesc desc, RowColumn which)
@@ -158,7 +157,7 @@ row_value(const Row *row, RowColumn which, bool *isnull)
 	return SPI_getbinval(row->tuple, desc, column_number(desc, which), isnull);
 }
 
-/* What the row is bound to; 0: nothing. */
+/* The role_id that the row is bound to; 0: none. */
 static int64
 row_role_id(const Row *row)
 {
@@ -168,7 +167,7 @@ row_role_id(const Row *row)
 	return isnull ? 0 : DatumGetInt64(value);
 }
 
-/* ---- what a user may write ---- */
+/* ---- values that a user may write ---- */
 
 static void
 reject_value(const Row *row, RowColumn which, const char *rule)
@@ -182,7 +181,7 @@ reject_value(const Row *row, RowColumn which, const char *rule)
 					errtablecol(row->rel, column_number(RelationGetDescr(row->rel), which))));
 }
 
-/* An interval is NULL, or greater than zero, or at least zero. */
+/* Check that an interval is NULL, or greater than zero, or (if allowed) zero. */
 static void
 check_interval(const Row *row, RowColumn which, bool zero_allowed)
 {
@@ -198,7 +197,7 @@ check_interval(const Row *row, RowColumn which, bool zero_allowed)
 		reject_value(row, which, zero_allowed ? "zero or more" : "greater than zero");
 }
 
-/* A number is NULL, or at least zero. */
+/* Check that a number is NULL, or zero or more. */
 static void
 check_count(const Row *row, RowColumn which)
 {
@@ -209,7 +208,7 @@ check_count(const Row *row, RowColumn which)
 		reject_value(row, which, "zero or more");
 }
 
-/* A column is not NULL, even if the table lets it be. */
+/* Check that a column is not NULL, even if the table allows it. */
 static void
 check_present(const Row *row, RowColumn which)
 {
@@ -220,7 +219,7 @@ check_present(const Row *row, RowColumn which)
 		reject_value(row, which, "something, not NULL");
 }
 
-/* A time is NULL, infinite, or such that "active" can be added. */
+/* Check that a time is NULL, infinite, or early enough for "active" to be added. */
 static void
 check_time(const Row *row, RowColumn which)
 {
@@ -231,7 +230,7 @@ check_time(const Row *row, RowColumn which)
 		reject_value(row, which, "before the year " CppAsString2(SCHEDULE_LAST_YEAR));
 }
 
-/* A text is one of these words, or NULL. */
+/* Check that a text is NULL, or one of these words. */
 static void
 check_word(const Row *row, RowColumn which, const char *const *words, const char *rule)
 {
@@ -248,7 +247,7 @@ check_word(const Row *row, RowColumn which, const char *const *words, const char
 	reject_value(row, which, rule);
 }
 
-/* A text is NULL, or at most this many bytes long: processes remember it. */
+/* Check that a text is NULL, or at most this many bytes long: processes keep it in memory. */
 static void
 check_length(const Row *row, RowColumn which, int most)
 {
@@ -260,8 +259,8 @@ check_length(const Row *row, RowColumn which, int most)
 }
 
 /*
- * What is bounded for the sake of others.  The next run of a repeating task is not checked:
- * a row that came past this trigger still ends and repeats.
+ * Check the bounds that protect other users.  The next row of a repeating task is not checked: a
+ * row that has bypassed this trigger must still be able to end and to repeat.
  */
 static void
 check_bounds(const Row *row)
@@ -316,7 +315,7 @@ check_row(const Row *row)
 						errhint("Leave the column \"remote\" empty.")));
 }
 
-/* The table that the scheduler knows: of a partition, the root. */
+/* The table that the scheduler knows: the root, if this is a partition. */
 static Oid
 root_table(Relation rel)
 {
@@ -325,7 +324,7 @@ root_table(Relation rel)
 	return llast_oid(get_partition_ancestors(RelationGetRelid(rel)));
 }
 
-/* ---- what only the owner of the table may write ---- */
+/* ---- values that only the owner of the table may write ---- */
 
 static Oid
 table_owner(Relation rel)
@@ -379,7 +378,10 @@ is_same_state(const Row *old, const Row *new)
 	return !isnull && is_state(new, TextDatumGetCString(value));
 }
 
-/* Is a column of a type of fixed length the same in two rows?  No row is blank. */
+/*
+ * Does a column (of a fixed-length type) have the same value in two rows?  "old" may be NULL
+ * (INSERT): then compare with the column's default, which is 0 for attempt and crashed, else NULL.
+ */
 static bool
 is_same(const Row *old, const Row *new, RowColumn which)
 {
@@ -398,8 +400,8 @@ is_same(const Row *old, const Row *new, RowColumn which)
 }
 
 /*
- * That a task is running is for the server alone to say; but a restored row, or one
- * that arrives by replication, may say what it was elsewhere.
+ * Only the server may set a task to WORK.  A restored or replicated row may be in state WORK,
+ * because it was running elsewhere.
  */
 static void
 check_state(const Row *old, const Row *new)
@@ -412,15 +414,15 @@ check_state(const Row *old, const Row *new)
 }
 
 /*
- * Others than the owner plan tasks for roles that they may become, and leave
- * alone what the server says of a run.  "old" is NULL for an INSERT.
+ * Users other than the owner may plan tasks for roles that they may become, and may not change
+ * what the server has written about a run.  "old" is NULL for an INSERT.
  */
 static void
 check_rights(const Row *old, const Row *new)
 {
 	static const RowColumn fixed[] = {ROW_PID,	ROW_ATTEMPT, ROW_CRASHED, ROW_START,
 									  ROW_STOP, ROW_ID,		 ROW_ROLE,	  ROW_ROLE_ID};
-	int nfixed = old ? (int) lengthof(fixed) : 5; /* a new row has an id and a role */
+	int nfixed = old ? (int) lengthof(fixed) : 5; /* new rows: the first five */
 	bool isnull;
 	Datum role = row_value(new, ROW_ROLE, &isnull);
 	int64 role_id = row_role_id(new);
@@ -441,10 +443,12 @@ check_rights(const Row *old, const Row *new)
 /* ---- ids ---- */
 
 /*
- * Trigger, BEFORE INSERT, FOR EACH ROW, and BEFORE UPDATE OF id, FOR EACH STATEMENT.  A role with
- * grants gives no row an id that the sequence has yet to give, nor another id: whoever is given it
- * by the sequence would wait for the transaction of that role.  AFTER would be too late, for a
- * statement can last as long as it likes.
+ * Trigger, BEFORE INSERT, FOR EACH ROW, and BEFORE UPDATE OF id, FOR EACH STATEMENT.
+ *
+ * Without the rights of the owner, a role may not insert an id that the sequence has not given
+ * yet, and may not change an id.  Otherwise a session that is given the same id by the sequence
+ * would wait for that role's transaction.  An AFTER trigger would be too late: the statement may
+ * take any time.
  */
 Datum
 pg_task_numbered(PG_FUNCTION_ARGS)
@@ -477,12 +481,12 @@ pg_task_numbered(PG_FUNCTION_ARGS)
 	return PointerGetDatum(row.tuple);
 }
 
-/* ---- who a row belongs to ---- */
+/* ---- the role that a row belongs to ---- */
 
 /*
- * An INSERT or UPDATE gave the row a role that it is not bound to: a trigger of the owner's came
- * after ours, or the owner changed the column.  Bind it, with the rights of the current user:
- * others than the owner cannot change either column.
+ * Bind a row to its role after an INSERT or UPDATE that left it with another role_id: a trigger of
+ * the owner ran after ours, or the owner has changed the column.  Uses the rights of the current
+ * user; users other than the owner cannot change either column.
  */
 static void
 bind_row(const Row *row, int64 role_id)
@@ -505,7 +509,10 @@ bind_row(const Row *row, int64 role_id)
 	SPI_finish();
 }
 
-/* A new row, or one whose role was changed, is bound to the role that has its name now. */
+/*
+ * Make sure that a new row, or one whose role was changed, is bound to the role that has its name
+ * now.
+ */
 static void
 check_binding(const Row *old, const Row *new)
 {
@@ -521,9 +528,9 @@ check_binding(const Row *old, const Row *new)
 }
 
 /*
- * Trigger, BEFORE INSERT, FOR EACH ROW.  Binds the row to the role that has its name now,
- * whatever the INSERT says; but the next row of a repeating task stays with the role of the one
- * before.
+ * Trigger, BEFORE INSERT, FOR EACH ROW.  Binds the row to the role that has its name now, whatever
+ * the INSERT sets.  Exception: the next row of a repeating task keeps the role_id of the previous
+ * row.
  */
 Datum
 pg_task_bound(PG_FUNCTION_ARGS)
@@ -550,9 +557,9 @@ pg_task_bound(PG_FUNCTION_ARGS)
 													 &number, &value, &isnull));
 }
 
-/* ---- where a row waits ---- */
+/* ---- the hint for a waiting row ---- */
 
-/* Read the group and the place of a row.  False: a hint cannot hold it. */
+/* Read the group and the position of a row.  Returns false if they do not fit into a hint. */
 static bool
 read_hint(const Row *row, SharedHint *hint)
 {
@@ -580,8 +587,8 @@ read_hint(const Row *row, SharedHint *hint)
 }
 
 /*
- * Trigger, AFTER INSERT OR UPDATE, FOR EACH ROW.  Checks the row; if it waits,
- * the scheduler is told of it when the transaction has committed.
+ * Trigger, AFTER INSERT OR UPDATE, FOR EACH ROW.  Checks the row.  If it waits, adds a hint, which
+ * the scheduler gets when the transaction has committed.
  */
 Datum
 pg_task_planned(PG_FUNCTION_ARGS)
@@ -617,8 +624,8 @@ pg_task_planned(PG_FUNCTION_ARGS)
 }
 
 /*
- * Trigger, AFTER DELETE, FOR EACH ROW, or AFTER TRUNCATE.  Tasks that run may have lost
- * their rows: the scheduler is to see to that when the transaction has committed.
+ * Trigger, AFTER DELETE, FOR EACH ROW, or AFTER TRUNCATE.  Running tasks may have lost their rows:
+ * the scheduler must reconcile when the transaction has committed.
  */
 Datum
 pg_task_removed(PG_FUNCTION_ARGS)
@@ -635,8 +642,8 @@ pg_task_removed(PG_FUNCTION_ARGS)
 }
 
 /*
- * pg_task_watched(state): the condition of the trigger.  True unless this is our
- * own bookkeeping, which need not be checked.
+ * pg_task_watched(state): the WHEN condition of the triggers.  Returns false only for writes of
+ * pg_task itself that leave the row in a state other than PLAN; these need no checks.
  */
 Datum
 pg_task_watched(PG_FUNCTION_ARGS)
@@ -648,8 +655,8 @@ pg_task_watched(PG_FUNCTION_ARGS)
 }
 
 /*
- * pg_task_own(role, role_id): may the current user act as the role of this row?  The row security
- * of the task table.
+ * pg_task_own(role, role_id): may the current user act as the role of this row?  Used by the row
+ * security policy of the task table.
  */
 Datum
 pg_task_own(PG_FUNCTION_ARGS)
@@ -658,8 +665,8 @@ pg_task_own(PG_FUNCTION_ARGS)
 }
 
 /*
- * pg_task_next(planned, repeat, drift, ended, timezone): when a repeating task
- * that was planned and ended then runs next; NULL if never.
+ * pg_task_next(planned, repeat, drift, ended, timezone): when a repeating task with these times
+ * runs next; NULL: never.
  */
 Datum
 pg_task_next(PG_FUNCTION_ARGS)
@@ -679,8 +686,8 @@ pg_task_next(PG_FUNCTION_ARGS)
 }
 
 /*
- * pg_task_cancel(id): stop a task of this database, whether it waits or runs, with the
- * rights of who calls.  False: there is none such that he may see.
+ * pg_task_cancel(id): stop a waiting or running task of this database, with the rights of the
+ * caller.  Returns false if there is no such task that the caller may see.
  */
 Datum
 pg_task_cancel(PG_FUNCTION_ARGS)

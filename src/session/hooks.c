@@ -1,15 +1,13 @@
 /*
  * hooks.c
- *		What the server calls at the end of a transaction and around utility
- *		commands.
+ *		The transaction callbacks and the ProcessUtility hook of all sessions.
  *
- * After a commit, when others can see the rows, the scheduler is told in which
- * groups rows wait, and woken.  Nothing is done before, so a rollback costs
- * nothing and a commit waits for nobody.
+ * After a commit, when other sessions can see the rows, the scheduler gets the hint (the groups in
+ * which rows wait) and is woken.  Nothing is written to shared memory before, so a rollback costs
+ * nothing, and a commit waits for nobody.
  *
- * Commands that need a database for themselves (DROP, RENAME, being copied as
- * a template) first have our idle processes leave it until the end of the
- * transaction.
+ * Commands that need a database for themselves (DROP, RENAME, copying it as a template) take a
+ * hold first: our idle processes leave the database until the end of the transaction.
  */
 #include "postgres.h"
 
@@ -34,36 +32,39 @@
 #include "shared/hold.h"
 #include "shared/shared.h"
 
-/* How long a command waits for our processes to leave a database. */
+/* How long a command waits for our processes to leave a database (ms). */
 #define VACATE_MS 5000
 
-/* A database or a role whose settings were changed, InvalidOid: all. */
+/* A database or role whose settings were changed; InvalidOid: all of them. */
 typedef struct ChangedSettings
 {
 	Oid object;
-	int nest_level; /* of the transaction that this depends on */
+	int nest_level; /* of the (sub)transaction whose commit it depends on */
 } ChangedSettings;
 
-/* What this transaction did that others have to be told of. */
+/* What this transaction must notify other processes of when it commits. */
 static struct
 {
-	Oid relid;	 /* the task table, the root if it is partitioned */
-	Oid ignored; /* a table that only looks like it */
+	Oid relid;	 /* the task table; the root if it is partitioned */
+	Oid ignored; /* a table with our triggers that is not the task table */
 	int count;
 	SharedHint hints[SHARED_HINTS];
 	int events;		 /* SharedEvents */
-	bool several;	 /* tables that look like the task table */
-	bool supervisor; /* databases or roles changed */
+	bool several;	 /* more than one table with our triggers was written */
+	bool supervisor; /* wake the supervisor: databases or roles have changed */
 	int nsettings;
 	int settings_size;
 	ChangedSettings *settings; /* in TopTransactionContext */
 	char gid[GIDSIZE];		   /* of PREPARE TRANSACTION; empty: none */
-	int hold_level;			   /* of the outermost that holds a database, 0: none does */
+	int hold_level; /* nesting level of the outermost transaction that holds a database; 0: none */
 } pending;
 
 static ProcessUtility_hook_type next_utility_hook = NULL;
 
-/* Anybody may put our triggers on a table of his own: does the scheduler know another? */
+/*
+ * Is this not the task table?  Anybody may put our triggers on a table of their own, so compare
+ * with the table that the scheduler serves, if known.
+ */
 static bool
 is_another(Oid relid)
 {
@@ -73,8 +74,8 @@ is_another(Oid relid)
 }
 
 /*
- * Something happened to a table (SharedEvents) that its scheduler is told of after the
- * commit.  False: no scheduler cares.
+ * Record events (SharedEvents) of a table; its scheduler is notified after the commit.  Returns
+ * false if no scheduler serves the table.
  */
 bool
 hooks_add_events(Oid relid, int events)
@@ -94,8 +95,8 @@ hooks_add_events(Oid relid, int events)
 }
 
 /*
- * When this transaction has committed, tell the scheduler of a table that rows
- * wait in a group; NULL: somewhere.
+ * Record that rows wait in a group of a table; its scheduler gets the hint after the commit.
+ * NULL: the group is unknown, and the scheduler must scan.
  */
 void
 hooks_add_hint(Oid relid, const SharedHint *hint)
@@ -105,7 +106,10 @@ hooks_add_hint(Oid relid, const SharedHint *hint)
 		pending.events |= SHARED_SCAN;
 }
 
-/* Count the changes of settings of this transaction, now or when it is committed. */
+/*
+ * Publish the changed settings of this transaction at its commit.  At PREPARE, store them for
+ * COMMIT PREPARED.
+ */
 static void
 count_changes(XactEvent event)
 {
@@ -116,7 +120,10 @@ count_changes(XactEvent event)
 		shared_settings_changed(pending.settings[i].object);
 	if (event == XACT_EVENT_PREPARE && pending.nsettings > 0)
 	{
-		/* the array is ours alone, and its oids come first */
+		/*
+		 * convert in place: the array is used only here, and each oid is written to an entry
+		 * already read
+		 */
 		objects = (Oid *) pending.settings;
 		for (i = 0; i < pending.nsettings; i++)
 			objects[i] = pending.settings[i].object;
@@ -126,7 +133,7 @@ count_changes(XactEvent event)
 	pending.nsettings = pending.settings_size = 0;
 }
 
-/* Nothing here may fail: after a commit there is no way back. */
+/* Nothing here may raise an error: a commit cannot be undone. */
 static void
 transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 {
@@ -151,8 +158,8 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 }
 
 /*
- * What a subtransaction did depends on its parent from now on, or it never was.  The hints
- * of an aborted one stay: the scheduler is told to look for nothing.
+ * End of a subtransaction: what it did now depends on its parent, or is discarded.  Hints of an
+ * aborted subtransaction are kept: the scheduler then looks for rows that do not exist.
  */
 static void
 subtransaction_ended(SubXactEvent event, SubTransactionId mine pg_attribute_unused(),
@@ -169,7 +176,7 @@ subtransaction_ended(SubXactEvent event, SubTransactionId mine pg_attribute_unus
 			hold_release();
 		pending.hold_level = aborted ? 0 : level - 1;
 	}
-	/* levels never fall along the array */
+	/* the array is sorted by level */
 	if (aborted)
 		while (pending.nsettings > 0 && pending.settings[pending.nsettings - 1].nest_level >= level)
 			pending.nsettings--;
@@ -178,7 +185,7 @@ subtransaction_ended(SubXactEvent event, SubTransactionId mine pg_attribute_unus
 			pending.settings[i - 1].nest_level = level - 1;
 }
 
-/* May the current user make a database? */
+/* May the current user create a database? */
 static bool
 may_create_database(void)
 {
@@ -223,7 +230,7 @@ option_value(List *options, const char *name)
 	return NULL;
 }
 
-/* A database of which the current user is an owner, or InvalidOid. */
+/* The oid of a database that the current user owns, or InvalidOid. */
 static Oid
 own_database(const char *name)
 {
@@ -247,10 +254,11 @@ template_database(List *options)
 }
 
 /*
- * The database that a command needs for itself.  InvalidOid if it needs none,
- * or if the user has no right to the command, or if it is refused in a transaction
- * block (all are but RENAME) and this is one: then it will fail, and must not disturb
- * anybody.
+ * The database that a command needs for itself.
+ *
+ * InvalidOid if it needs none, or if the command will fail and must not disturb anybody: the user
+ * has no right to it, or it is not allowed in a transaction block (all but RENAME are not) and
+ * this is one.
  */
 static Oid
 database_needed(Node *statement, ProcessUtilityContext context)
@@ -308,7 +316,7 @@ is_transaction_statement(Node *statement, TransactionStmtKind kind)
 	return IsA(statement, TransactionStmt) && ((TransactionStmt *) statement)->kind == kind;
 }
 
-/* When this transaction has committed, settings of this database or role have changed. */
+/* Record that this transaction changes settings of this database or role. */
 static void
 remember_settings(Oid object)
 {
@@ -333,8 +341,8 @@ remember_settings(Oid object)
 }
 
 /*
- * The role whose settings a statement changes, or the database if it is for all roles there;
- * InvalidOid for all.
+ * The role whose settings a statement changes; the database if it is for all roles there;
+ * InvalidOid for all roles everywhere.
  */
 static Oid
 settings_object(const AlterRoleSetStmt *statement)
@@ -344,7 +352,7 @@ settings_object(const AlterRoleSetStmt *statement)
 	return statement->database ? get_database_oid(statement->database, true) : InvalidOid;
 }
 
-/* A command has succeeded: remember what others have to be told of when it is committed. */
+/* A command has succeeded: record what other processes must be notified of at its commit. */
 static void
 remember_command(Node *statement)
 {
@@ -353,18 +361,18 @@ remember_command(Node *statement)
 		remember_settings(settings_object((AlterRoleSetStmt *) statement));
 	else if (IsA(statement, AlterDatabaseSetStmt))
 		remember_settings(get_database_oid(((AlterDatabaseSetStmt *) statement)->dbname, true));
-	else if (IsA(statement, AlterDatabaseStmt)) /* its connection limit, perhaps */
+	else if (IsA(statement, AlterDatabaseStmt)) /* it may change the connection limit */
 		remember_settings(get_database_oid(((AlterDatabaseStmt *) statement)->dbname, true));
 	else if (is_transaction_statement(statement, TRANS_STMT_PREPARE))
 		strlcpy(pending.gid, ((TransactionStmt *) statement)->gid, GIDSIZE);
 }
 
-/* COMMIT PREPARED or ROLLBACK PREPARED has succeeded; there is no transaction any more. */
+/* COMMIT PREPARED or ROLLBACK PREPARED has succeeded.  No transaction is active any more. */
 static void
 finish_prepared(const SharedPrepared *prepared, bool committed)
 {
 	shared_prepared_remove(prepared, committed);
-	/* what another session prepared may have planned tasks, too */
+	/* the prepared transaction may have planned tasks, too, and its hints are not stored */
 	if (committed)
 		shared_scheduler_hint(MyDatabaseId, InvalidOid, NULL, 0,
 							  SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY);
@@ -381,14 +389,17 @@ utility(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtili
 	SharedPrepared prepared;
 	Oid database = InvalidOid;
 
-	/* by the time it has succeeded, another one may have its name */
+	/* look it up now: after the command another prepared transaction may have the same gid */
 	if (finishes)
 		shared_prepared_find(((TransactionStmt *) statement)->gid, &prepared);
 	else
 		database = database_needed(statement, context);
 	if (OidIsValid(database))
 	{
-		/* the holds of a subtransaction that is rolled back stay beside those of an outer one */
+		/*
+		 * hold_level is the outermost level: if only a subtransaction inside it is rolled back,
+		 * the holds of that one are kept, too
+		 */
 		if (pending.hold_level == 0)
 			pending.hold_level = GetCurrentTransactionNestLevel();
 		hold_take(database);
@@ -415,7 +426,7 @@ task_of_leader(void)
 	return shared_task_of((int) (MyProc->lockGroupLeader - ProcGlobal->allProcs));
 }
 
-/* Install the callbacks; only where the library was preloaded. */
+/* Install the callbacks and the hook.  Called only if the library was preloaded. */
 void
 hooks_define(void)
 {

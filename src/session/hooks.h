@@ -1,7 +1,6 @@
 /*
  * hooks.h
- *		What the server calls at the end of a transaction and around utility
- *		commands.
+ *		The transaction callbacks and the ProcessUtility hook of all sessions.
  */
 #ifndef PG_TASK_HOOKS_H
 #define PG_TASK_HOOKS_H

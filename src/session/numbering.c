@@ -1,9 +1,9 @@
 /*
  * numbering.c
- *		Which ids of a table its sequence has given, and which it has yet to give.
+ *		Which ids the sequence of a table has given.
  *
- * The sequence is read each time: whoever may restart it need not tell us.  Only
- * which sequence it is, is remembered.
+ * The value of the sequence is read each time: whoever restarts it need not notify us.  Only the
+ * oid of the sequence is cached.
  */
 #include "postgres.h"
 
@@ -22,10 +22,10 @@
 
 #include "session/numbering.h"
 
-/* The sequence that numbers the rows of a table, as far as it is known. */
+/* The sequence that numbers the rows of a table, if known. */
 static struct
 {
-	Oid relid; /* InvalidOid: look it up */
+	Oid relid; /* InvalidOid: unknown */
 	Oid sequence;
 } numbering = {InvalidOid, InvalidOid};
 
@@ -36,7 +36,7 @@ numbering_invalidated(Datum arg pg_attribute_unused(), Oid relid)
 		numbering.relid = InvalidOid;
 }
 
-/* The sequence that the column "id" owns, as an identity or otherwise; InvalidOid: none. */
+/* The sequence that the column "id" owns, as an identity or a serial column; InvalidOid: none. */
 static Oid
 find_sequence(Oid relid)
 {
@@ -74,8 +74,8 @@ known_sequence(Oid relid)
 }
 
 /*
- * The value that a sequence has given last, whoever asks.  False: it has given none.  An
- * error restores the user with the transaction.
+ * The last value of a sequence, whatever the rights of the current user.  Returns false if it has
+ * given none yet.  After an error, the end of the transaction restores the user.
  */
 static bool
 last_value(Oid sequence, int64 *value)
@@ -95,7 +95,7 @@ last_value(Oid sequence, int64 *value)
 }
 
 /*
- * Is this an id that the sequence of the table has yet to give?  False for a table without a
+ * Is this an id that the sequence of the table has not given yet?  False for a table without a
  * sequence of its own.
  */
 bool

@@ -1,6 +1,6 @@
 /*
  * numbering.h
- *		Which ids of a table its sequence has given.
+ *		Which ids the sequence of a table has given.
  */
 #ifndef PG_TASK_NUMBERING_H
 #define PG_TASK_NUMBERING_H
