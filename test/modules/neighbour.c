@@ -1,7 +1,7 @@
 /*
  * neighbour.c
- *		What another extension may do in the process of a task: ask whether it is in a
- *		transaction block, rewrite an error on its way to the log, fail at a commit.
+ *		What another extension may do in the process of a task: check for a transaction block,
+ *		rewrite an error before it is logged, fail at commit.
  */
 #include "postgres.h"
 
@@ -16,7 +16,7 @@ extern PGDLLEXPORT void _PG_init(void);
 static emit_log_hook_type next_log_hook = NULL;
 static int failing_commits = 0;
 
-/* An error of one code is another one by the time it is reported. */
+/* Change the sqlstate of one kind of error before it is reported. */
 static void
 rewrite_error(ErrorData *error)
 {
@@ -29,7 +29,10 @@ rewrite_error(ErrorData *error)
 		next_log_hook(error);
 }
 
-/* What is registered last is called first: this comes behind callbacks of other libraries. */
+/*
+ * Callbacks are called in reverse order of registration: this one runs after those of other
+ * libraries.
+ */
 static void
 transaction_ends(XactEvent event, void *arg pg_attribute_unused())
 {

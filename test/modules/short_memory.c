@@ -1,9 +1,9 @@
 /*
  * short_memory.c
- *		A machine that is short of memory: while the file of SHORT_MEMORY is there, one of so many
- *		allocations, as it says, fails in processes whose names begin with pg_task.
+ *		Simulates a shortage of memory: while the file named by SHORT_MEMORY exists, one of
+ *		every n allocations fails in the schedulers and executors.  The file contains n.
  *
- * To be loaded before anything else (LD_PRELOAD).
+ * Load it before all other libraries (LD_PRELOAD).
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -20,7 +20,7 @@ extern void *__libc_realloc(void *old, size_t size);
 
 static unsigned int state = 0;
 
-/* Is this one of our processes?  The name is the first member of what the server knows of it. */
+/* Is this a scheduler or an executor?  The name is the first member of its BackgroundWorker. */
 static int
 is_ours(void)
 {

@@ -1,5 +1,5 @@
-# Which databases get a task table, on whose behalf and under what name, and what a reload changes.
-# A TAP test, for it reloads and looks at the log.
+# Which databases get a task table, for which user and under which name, and what a reload changes.
+# A TAP test because it reloads the server and reads the log.
 use strict;
 use warnings;
 use FindBin;

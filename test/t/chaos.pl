@@ -1,8 +1,11 @@
-# Sessions plan tasks of all kinds, and a monkey beats the server, its processes and the rows meanwhile. In the end each
-# task has had its effect exactly once, or none, as its row says. A TAP test, for it kills.
+# Sessions plan tasks of all kinds while a "monkey" kills the server and its processes, and changes
+# rows.  In the end each task has had its effect exactly once, or never, as its row says.  A TAP
+# test because it kills processes.
 #
-# PG_TASK_CHAOS_SECONDS is how long the monkey beats, PG_TASK_CHAOS_SEED what it and the writers throw dice with. The same
-# seed gives the same intentions; what the processes do meanwhile is theirs.
+#
+# PG_TASK_CHAOS_SECONDS is how long the monkey runs.  PG_TASK_CHAOS_SEED is the seed of its random
+# choices and of those of the writers.  The same seed gives the same choices, but not the same
+# timing of the processes.
 use strict;
 use warnings;
 use File::Path qw(rmtree);

@@ -1,6 +1,6 @@
-# A task has no client, but functions that ask for one find a description of none: they say so,
-# and crash nothing. The log says who a task runs as. A TAP test, for it reads the log, and the
-# server must not crash.
+# Functions that return facts about the client get a description of no client in a task: they
+# return that, and do not crash the server.  The log shows the role of a task.  A TAP test because
+# it reads the log, and because it checks that the server does not crash.
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,6 @@
-# The wall clock is set back by an hour, and ahead: intervals are what they were, and what is
-# compared with times in rows goes by the clock as it is.
-# A TAP test: the server runs with a library that shifts its clock.
+# The wall clock is set back and forward by an hour: intervals keep their length, and times in rows
+# are compared with the clock as it is.  A TAP test because the server runs with a library that
+# shifts its clock.
 use strict;
 use warnings;
 use FindBin;

@@ -1,5 +1,6 @@
-# What conflicts with others (a serialization failure, a deadlock) runs again at once, in the same process, as if it had not run; and
-# what retries are to a task that repeats. A TAP test, for it wants sessions that conflict.
+# A run that conflicts with another transaction (serialization failure, deadlock) is retried at
+# once, in the same process, without a trace of the first try; and how retries and repeats go
+# together.  A TAP test because it needs conflicting sessions.
 use strict;
 use warnings;
 use FindBin;

@@ -1,5 +1,5 @@
-# Rows that were made to do harm: ids that are not unique, columns that are empty, times at the end of the range, settings
-# that change without end. A TAP test, for some of it would crash the server.
+# Hostile rows: ids that are not unique, NULL columns, times at the ends of the range, settings
+# that change all the time.  A TAP test because some of these might crash the server.
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,6 @@
-# After very many tasks all is as it was after some: what they left in the tables, and the memory of the processes. A TAP
-# test, for it looks at the memory of processes. PG_TASK_TEST_FAILURES and PG_TASK_TEST_REQUESTS are how many; a real run
-# has 100000 and 1000000.
+# After very many tasks the tables and the memory of the processes are as they were after a few.  A
+# TAP test because it measures the memory of processes.  PG_TASK_TEST_FAILURES and
+# PG_TASK_TEST_REQUESTS are the numbers of tasks; a full run has 100000 and 1000000.
 use strict;
 use warnings;
 use FindBin;

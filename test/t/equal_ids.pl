@@ -1,6 +1,5 @@
-# In a partitioned table ids need not be unique. Rows of the same id run each once, are stopped,
-# rescued and
-# given up each by itself, and what happens to one does not touch the other.
+# Ids need not be unique in a partitioned table.  Of several rows with the same id each runs once,
+# and is stopped, written as an orphan or expired on its own, without effect on the others.
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,6 @@
-# An error while a process looks the task table up leaves it whole: the next look-up, the next
-# change of the table and the next task find nothing that was freed. A TAP test, for it wants an
-# error at a chosen moment, in a process that has worked before.
+# An error while a process looks up the task table leaves the process in a valid state: the next
+# lookup, the next change of the table and the next task use no freed memory.  A TAP test because
+# it needs an error at a chosen moment, in a process that has already run tasks.
 use strict;
 use warnings;
 use FindBin;

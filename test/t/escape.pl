@@ -1,5 +1,6 @@
-# Ways up that were thought of: each is tried here, by a role that has something, but not what it wants. A TAP test, for
-# it wants databases of several owners, connections as them, and processes that stand still.
+# Known ways of privilege escalation: a role with some rights tries each of them and gains nothing.
+# A TAP test because it needs databases of several owners, connections as these owners, and
+# stopped processes.
 use strict;
 use warnings;
 use FindBin;

@@ -1,4 +1,5 @@
-# Each task has its effect exactly once, whatever dies under it. A TAP test, for it kills.
+# Each task has its effect exactly once, whichever process is killed.  A TAP test because it kills
+# processes.
 use strict;
 use warnings;
 use FindBin;

@@ -1,5 +1,6 @@
-# A task that was not started in time is GONE: by its column `active`, or by the setting when its turn comes. A TAP test, for the period
-# and settings of roles.
+# A task that was not started in time is set to GONE: at the time that its column "active" gives,
+# or, by the setting pg_task.active, when it would be started.  A TAP test because it changes the
+# period and settings of roles.
 use strict;
 use warnings;
 use FindBin;

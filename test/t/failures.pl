@@ -1,4 +1,5 @@
-# Failures one after the other in one executor harm nobody, and cost no memory. A TAP test, for it looks into a process.
+# Many failures in one executor affect no other task and leak no memory.  A TAP test because it
+# reads the memory use of a process.
 use strict;
 use warnings;
 use FindBin;

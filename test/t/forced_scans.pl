@@ -1,5 +1,6 @@
-# Somebody makes the scheduler scan very many groups again and again: tasks of others start all the
-# same, and what no hint told of is found. A TAP test: a session commits while others wait.
+# A session makes the scheduler scan very many groups again and again: tasks of other sessions
+# still start, and rows without a hint are found.  A TAP test because one session commits while
+# others wait.
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,5 @@
-# Row security that the owner of the table has forced upon himself, policies of his that hide every
-# row, and
-# roles that have row_security off: tasks run and their outcomes are written, of partitions, too.
+# FORCE ROW LEVEL SECURITY on the task table, policies of the owner that hide every row, and roles
+# with row_security off: tasks run and their outcomes are written, in partitions, too.
 use strict;
 use warnings;
 use FindBin;

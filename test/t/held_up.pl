@@ -1,7 +1,7 @@
-# A row that is given up, refused or repeated may have to wait for somebody's open transaction (here
-# a foreign key of the owner's): the tasks of others start at once all the same, others are given up
-# in time, and it comes to its end when the transaction does. A TAP test, for it wants open
-# transactions.
+# Setting a row to GONE or FAIL, or inserting the next row of a repeating task, may have to wait
+# for an open transaction (here because of the owner's foreign key).  Meanwhile other tasks start
+# at once and others expire in time; when the transaction ends, the row is written.  A TAP test
+# because it needs open transactions.
 use strict;
 use warnings;
 use FindBin;

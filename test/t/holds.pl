@@ -1,5 +1,6 @@
-# A command that needs a database for itself has our processes leave it, if it can succeed, and only until it
-# ends: one that fails disturbs nobody, and takes nothing from others. A TAP test, for it looks at processes.
+# A command that needs a database for itself makes the processes of pg_task leave it, but only if
+# the command can succeed, and only until it ends.  A command that fails disturbs no process and no
+# other session's hold.  A TAP test because it watches processes.
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,6 @@
-# An error in a request of 68 MB on one line is told like any other: message, a clipped line, a
-# caret under the place; and what it quotes is cut at the limit. A TAP test, for such requests are
-# not for an expected file.
+# An error in a request of 68 MB on one line is reported like any other: message, shortened line,
+# caret under the position.  Text that it quotes is cut at the limit.  A TAP test because such
+# requests do not fit into an expected file.
 use strict;
 use warnings;
 use FindBin;

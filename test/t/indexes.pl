@@ -1,7 +1,6 @@
-# The indexes of the task table are known by what they are: nothing that a DBA does to one of them,
-# or to
-# the table, and no setting has another made in its place, and whatever the cause, none is made for
-# ever.
+# The indexes of the task table are recognized by their definition.  Nothing that a DBA does to an
+# index or to the table, and no setting, makes the scheduler create a second one, and an index is
+# never created again without end.
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,7 @@
-# A task leaves nothing behind for the next one in its process. In pairs: one task soils, the next one looks; a third has
-# looked before, and must have seen the same. In a session of psql, the same look after the same soil sees something else, so
-# it would have seen it here. A TAP test, for the processes matter.
+# A task leaves nothing behind for the next task in its process.  The tests come in pairs: one task
+# changes the session, the next one looks at it; a third one has looked before, and must have seen
+# the same.  In one session of psql the same look after the same change sees a difference: this
+# proves that the look would find it.  A TAP test because it matters which process runs a task.
 use strict;
 use warnings;
 use File::Copy;

@@ -1,6 +1,6 @@
-# What a task leaves in a library, and in the sessions that postgres_fdw and dblink have on other
-# servers: nothing where the library costs the process or is in pg_task.keep_libraries; everything
-# where it was preloaded. A TAP test, for it compares processes.
+# State that a task leaves in a library, and in the sessions of postgres_fdw and dblink on other
+# servers: none is left if the library makes the executor exit or is in pg_task.keep_libraries; all
+# is left if the library was preloaded.  A TAP test because it compares processes.
 use strict;
 use warnings;
 use FindBin;

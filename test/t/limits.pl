@@ -1,4 +1,5 @@
-# The limits of queues and of processes. A TAP test, for the number of executors is a setting of the server.
+# The limits of queues and of executors.  A TAP test because the number of executors is a setting
+# of the server.
 use strict;
 use warnings;
 use FindBin;

@@ -1,5 +1,6 @@
-# Somebody has locked very many rows that are due: no executor is kept for them, tasks of others
-# start, and so do those behind the locked ones. A TAP test: sessions hold locks.
+# A session has locked very many rows that are due: no executor is kept for them, and other tasks
+# start, including those behind the locked rows in the same group.  A TAP test because sessions
+# must hold locks.
 use strict;
 use warnings;
 use FindBin;

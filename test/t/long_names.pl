@@ -1,6 +1,6 @@
-# Names that a row brings (its queue, its key, its zone) are bounded, so the memory of the scheduler
-# is: the trigger refuses long ones, and rows that came past the trigger fail instead of being
-# remembered. A TAP test, for it reads the memory of a process.
+# The names in a row (queue, key, time zone) are bounded, and so is the memory of the scheduler:
+# the trigger rejects long names, and rows that bypass the trigger fail and are not kept in memory.
+# A TAP test because it reads the memory use of a process.
 use strict;
 use warnings;
 use FindBin;

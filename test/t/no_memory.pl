@@ -1,6 +1,6 @@
-# Out of memory, a scheduler waits before it tries again, twice as long each time and however often
-# it is woken, and reports that once; when there is memory again, it goes on. A TAP test, for it
-# counts what a scheduler does while others commit.
+# A scheduler that runs out of memory waits before it retries, for twice as long each time, however
+# often it is woken, and reports that once.  It continues when there is memory again.  A TAP test
+# because it counts what a scheduler does while others commit.
 use strict;
 use warnings;
 use FindBin;

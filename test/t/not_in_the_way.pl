@@ -1,5 +1,5 @@
-# pg_task is in nobody's way: commands that want a database for themselves, dumps, upgrades, a server for one user.
-# A TAP test, for these are processes that meet.
+# pg_task does not block maintenance: commands that need a database for themselves, dumps,
+# upgrades, single-user mode.  A TAP test because it needs several processes and servers.
 use strict;
 use warnings;
 use FindBin;

@@ -1,4 +1,5 @@
-# Which task goes first, and whose turn it is, when there is one executor for all. A TAP test for that setting.
+# The order in which tasks start, and fairness between roles and queues, with a single executor.  A
+# TAP test because of that setting.
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,6 @@
-# Very many rows that are WORK and that nobody has in hand, as a restore or a replica may bring:
-# they are rescued a batch at a time, and stand in nobody's way meanwhile.
-# A TAP test: the server is stopped in between.
+# Very many rows in state WORK that no process runs, as after a restore or on a replica: the
+# scheduler writes these orphans in batches, and other tasks are not delayed.  A TAP test because
+# the server is stopped in between.
 use strict;
 use warnings;
 use FindBin;

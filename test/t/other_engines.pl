@@ -1,6 +1,5 @@
-# Relations that the scheduler must not serve, for their rows are not only of this server, or not
-# of all
-# sessions, are refused by name; on a node of Citus the table stays local.
+# Relations that the scheduler must not serve, because their rows are not only on this server or
+# not visible to all sessions, are rejected by name.  On a Citus node the table stays local.
 use strict;
 use warnings;
 use FindBin;

@@ -1,7 +1,7 @@
-# What other extensions see of a task and do to it: a statement of the kind that an engine may
-# carry to other servers is in a transaction block, what must be alone still is; an error may be
-# rewritten on its way to the log; and what is committed on another server before our own commit is
-# there even if that fails. A TAP test, for it loads a library of its own.
+# How tasks and other extensions interact: a statement that an engine may send to other servers is
+# in a transaction block, and one that must be alone is not; an extension may rewrite an error
+# before it is logged; what is committed on another server before our commit stays there even if
+# our commit fails.  A TAP test because it loads a library of its own.
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,6 @@
-# What a task may do to the table that it stands in, and what an id may be: a task that drops a
-# column of ours fails, once, rather than be run again and again; id 0 is an id. A TAP test, for it
-# wants runs.
+# What a task may do to the task table itself, and which ids are valid: a task that drops one of
+# our columns fails once and is not run again and again; 0 is a valid id.  A TAP test because it
+# needs running tasks.
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,6 @@
-# Who owns a table that belongs to the task table, but not the task table, starts no task as
-# another role
-# and has no trigger run as the table's owner: children, partitions that change hands, parents.
+# Who owns only a table that belongs to the task table (a child, a parent, a partition that changes
+# its owner) can start no task as another role, and none of their triggers runs as the owner of the
+# task table.
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,8 @@
-# What people do to the table under the scheduler: they lock rows and all of it, alter, empty, drop and rename it, and put
-# triggers and constraints on it that refuse our writes. What can flow flows, in this database and in others; nothing spins; the
-# log says it once; and all goes on when the cause is gone. A TAP test, for it wants sessions, two databases and the log.
+# What users do to the table while the scheduler runs: lock rows or the whole table; alter,
+# truncate, drop and rename it; add triggers and constraints that refuse the writes of pg_task.
+# Tasks that are not affected run, in this database and in others; no process spins; the log
+# reports the cause once; and tasks run again when the cause is gone.  A TAP test because it needs
+# sessions, two databases and the log.
 use strict;
 use warnings;
 use FindBin;

@@ -1,5 +1,5 @@
-# A task that crashes the server is found out; the others are not blamed for it, and go on. A TAP test, for it crashes the
-# server in many ways.
+# A task that crashes the server is identified; other tasks are not blamed for it, and run.  A TAP
+# test because it crashes the server in many ways.
 use strict;
 use warnings;
 use FindBin;

@@ -1,5 +1,5 @@
-# What the processes of pg_task look like, and that they do nothing when there is nothing to do.
-# A TAP test, for the server must be left alone.
+# How the processes of pg_task appear in pg_stat_activity, and that they do nothing when there is
+# nothing to do.  A TAP test because nobody else may use the server.
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,7 @@
-# What users put on the table (triggers, constraints) refuses what we write into one row: its claim, its outcome, its next run, its
-# return to the waiting ones. That row alone suffers: the others flow, nothing spins, the log is short, and it goes on when the
-# cause is gone. A TAP test, for it ends processes and counts lines of the log.
+# Triggers and constraints of users refuse the writes of pg_task to one row: its claim, its
+# outcome, its next run, its return to PLAN.  Only that row is affected: other tasks run, no
+# process spins, the log stays short, and the row is written when the cause is gone.  A TAP test
+# because it ends processes and counts log lines.
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,6 @@
-# What never runs repeats at a human pace, however short its "repeat": a task whose role may not run
-# once a minute, one that is given up once a second. What runs repeats as it says, down to a bound.
-# A TAP test, for it counts what a scheduler does in some seconds.
+# A repeating task that never runs repeats slowly, however short its "repeat" is: once a minute if
+# its role may not run it, once a second if it expires.  A task that runs repeats as it says, down
+# to a minimum.  A TAP test because it counts what a scheduler does within some seconds.
 use strict;
 use warnings;
 use FindBin;

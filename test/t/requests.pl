@@ -1,6 +1,6 @@
-# What a request does and returns, beside what psql -c does with the same text. Two servers that are alike go
-# through the same requests in the same order, one by tasks and one by psql; in the end their contents are
-# the same, too. A TAP test, for it takes two servers.
+# What a request does and returns, compared with psql -c for the same text.  Two equal servers
+# execute the same requests in the same order, one by tasks and one by psql; in the end their
+# contents are equal, too.  A TAP test because it needs two servers.
 use strict;
 use warnings;
 use FindBin;

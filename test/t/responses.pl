@@ -1,5 +1,6 @@
-# What becomes of a result: its format, its limit, and the memory it takes. A TAP test, for it looks at the memory of
-# processes, and ends some. PG_TASK_TEST_ROWS is the number of rows of the largest result, of 100 bytes each.
+# The response of a task: its format, its limit, and the memory that it takes.  A TAP test because
+# it measures and ends processes.  PG_TASK_TEST_ROWS is the number of rows of the largest result,
+# with 100 bytes each.
 use strict;
 use warnings;
 use Encode;

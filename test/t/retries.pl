@@ -1,5 +1,6 @@
-# A task that fails is tried again: how often, when, and what is seen of it meanwhile; and conflicts with others, which do not count.
-# A TAP test, for settings of roles and databases, conflicts between sessions and processes that end.
+# A task that fails is retried: how often, when, and what its row shows meanwhile; and conflicts
+# with other transactions, which do not count as failures.  A TAP test because of settings of roles
+# and databases, conflicting sessions, and processes that exit.
 use strict;
 use warnings;
 use FindBin;

@@ -1,5 +1,6 @@
-# What a grant on the task table means: each cell of the table in docs/security.md, for a stranger, a member, a role
-# that passes row security by, the owner and a superuser. A TAP test, for it connects as all of them.
+# What a grant on the task table allows: each cell of the table in docs/security.md, for an
+# unrelated role, a member, a role with BYPASSRLS, the owner and a superuser.  A TAP test because
+# it connects as all of them.
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,6 @@
-# A task belongs to a role, not to its name: what waits follows a role that is renamed, and ends
-# with one that is dropped; another role that gets the name meanwhile neither sees nor runs it. A
-# TAP test, for it wants several roles and the scheduler.
+# A task belongs to a role, not to its name: waiting tasks follow a role that is renamed, and fail
+# when it is dropped.  Another role that gets the name neither sees nor runs them.  A TAP test
+# because it needs several roles and the scheduler.
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,6 @@
-# What an idle executor remembers of its role ends with an ALTER ROLE, a GRANT or a REVOKE: the next
-# task has the rights that the role has by then, whoever changed it and by whatever way. A TAP test,
-# for it wants executors that stay.
+# An idle executor does not keep outdated rights of its role: after ALTER ROLE, GRANT or REVOKE the
+# next task has the current rights, whoever changed them and in whichever way.  A TAP test because
+# it needs executors that stay.
 use strict;
 use warnings;
 use FindBin;

@@ -1,5 +1,6 @@
-# A task has its submitter's rights and no more; the table's owner gains none by it; nothing that anybody planted is
-# called by the statements of pg_task. A TAP test, for it wants databases of several owners, and connections as them.
+# A task has the rights of its submitter and no more; the table's owner gains none by it; and the
+# statements of pg_task call no object that another user has planted.  A TAP test because it needs
+# databases of several owners, and connections as these owners.
 use strict;
 use warnings;
 use FindBin;

@@ -1,7 +1,7 @@
-# A task's session has what a client's session of its role would have: the libraries that are
-# preloaded for it, its lines in the server's log, its place in the server's statistics, and the
-# connection limits of role and database. Idle executors leave a database that is served no more.
-# A TAP test, for it reads the log and preloads libraries.
+# The session of a task has what a client session of its role would have: the preloaded libraries,
+# lines in the server's log, entries in the statistics, and the connection limits of role and
+# database.  Idle executors leave a database that is no longer served.  A TAP test because it reads
+# the log and preloads libraries.
 use strict;
 use warnings;
 use FindBin;

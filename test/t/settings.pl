@@ -1,9 +1,7 @@
-# Whatever a DBA sets, for a database, for a role or in postgresql.conf: the core of what tasks do
-# stays
-# the same, the table is made once and stays as it is, and no process of ours dies of it.
-# A database for each setting, one for all roles, and all that can go together in postgresql.conf:
-# each is
-# filled with the same tasks, then all are looked at.
+# Whatever a DBA sets for a database, for a role or in postgresql.conf: tasks behave the same in
+# essence, the table is created once and stays as it is, and no process of pg_task dies of it.
+# There is one database for each setting, one for all settings of a role, and one for all those
+# that can be combined in postgresql.conf; each gets the same tasks, then all are checked.
 use strict;
 use warnings;
 use FindBin;

@@ -1,5 +1,6 @@
-# An executor is replaced when settings of its role or its database have changed, and only then: not for a
-# command that fails, is rolled back, or is about somebody else. A TAP test, for it looks at processes.
+# An executor is replaced if settings of its role or its database have changed, and only then: not
+# after a command that fails, is rolled back, or concerns another role or database.  A TAP test
+# because it watches processes.
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,6 @@
-# Processes that get no memory now and then: each has an error where it is, and is whole afterwards.
-# None crashes, no task is lost, none has its effect twice, and no limit is broken. A TAP test, for
-# it puts a library under the server.
+# Allocations fail at random: the process raises an error and stays in a valid state.  No process
+# crashes, no task is lost, none has its effect twice, and no limit is exceeded.  A TAP test
+# because it preloads a library into the server.
 use strict;
 use warnings;
 use FindBin;

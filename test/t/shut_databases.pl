@@ -1,4 +1,4 @@
-# Databases that are shut by their owner (in the middle of being renamed) keep no other database waiting: neither
+# Databases that are locked by their owner (while being renamed) delay no other database: neither
 # by schedulers that cannot connect, nor by what executors have left there.
 use strict;
 use warnings;

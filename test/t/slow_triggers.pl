@@ -1,5 +1,6 @@
-# An owner's trigger that sleeps in the scheduler's own statements: other databases do not wait for it, and in
-# its own the rows that it is not slow for go on. A TAP test, for these are processes of several databases.
+# A trigger of the owner sleeps in the scheduler's own statements: other databases do not wait for
+# it, and in the same database the rows for which it is not slow are processed.  A TAP test because
+# it needs processes of several databases.
 use strict;
 use warnings;
 use FindBin;

@@ -1,5 +1,5 @@
-# A standby runs nothing; when it is promoted, it goes on with what the old primary was doing.
-# A TAP test, for it needs two servers.
+# A standby runs no tasks.  After promotion it continues the work of the old primary.  A TAP test
+# because it needs two servers.
 use strict;
 use warnings;
 use FindBin;

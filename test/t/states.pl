@@ -1,5 +1,6 @@
-# Every edge between two states: who may set it, what is refused, and what becomes of a run whose row somebody has set meanwhile. And who
-# may stop whose tasks, and where nobody can. A TAP test, for its roles, its gates, and a server without the library.
+# Every transition between two states: who may set it, which ones are rejected, and the outcome of
+# a run whose row was changed meanwhile.  Also who may stop whose tasks, and where nobody can.  A
+# TAP test because of its roles, its gates, and a server without the library.
 use strict;
 use warnings;
 use FindBin;

@@ -1,5 +1,6 @@
-# A task is stopped by its row: STOP, DELETE, TRUNCATE, a new plan, pg_task_cancel. Whatever it is about just now, it ends soon, has no
-# effect, and no other task feels it. A TAP test, for it looks at processes and ends servers.
+# A task is stopped through its row: STOP, DELETE, TRUNCATE, a new plan, pg_task_cancel.  Whatever
+# it is doing, it ends soon, has no effect, and affects no other task.  A TAP test because it
+# watches processes and stops servers.
 use strict;
 use warnings;
 use FindBin;

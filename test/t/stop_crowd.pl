@@ -1,5 +1,6 @@
-# Thousands of quick tasks are stopped while executors run them: never is the wrong one cancelled. And what is found without the
-# trigger's word, what swallows a cancel, and what is no stop at all. A TAP test, for its sessions and its settings.
+# Thousands of short tasks are stopped while executors run them: the wrong one is never cancelled.
+# Also: changes that the trigger does not report, requests that ignore a cancel, and changes that
+# do not stop a task.  A TAP test because of its sessions and settings.
 use strict;
 use warnings;
 use FindBin;

@@ -1,5 +1,5 @@
-# What the scheduler makes of a table that is there already, or that somebody changes under it.
-# A TAP test, for each case wants a database of its own.
+# What the scheduler does with a table that already exists, or that is changed while it runs.  A
+# TAP test because each case needs its own database.
 use strict;
 use warnings;
 use FindBin;

@@ -1,5 +1,5 @@
-# Several roles share one table and few executors: nobody waits for long, and a cap holds. A TAP test, for it connects as
-# all of them.
+# Several roles share one table and few executors: none of them waits for long, and the limit of a
+# role holds.  A TAP test because it connects as all of them.
 use strict;
 use warnings;
 use FindBin;

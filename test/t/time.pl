@@ -1,5 +1,5 @@
-# When tasks start: at their time, when something wakes the scheduler, at the latest when the period is over;
-# and when they are ended. A TAP test, for the period and a prepared transaction.
+# When tasks start: when they are due, when something wakes the scheduler, at the latest after the
+# period; and when they are ended.  A TAP test because of the period and a prepared transaction.
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,6 @@
-# The days of a repeat are those of the time zone that the role's sessions have, whoever plans the
-# next run: the executor of a run that went well or failed, or the scheduler, for a task that never
-# ran or whose process has ended. A TAP test, for it wants several roles and the scheduler.
+# Days of a "repeat" are those of the time zone of the role's sessions, whichever process plans the
+# next run: the executor of a run that succeeded or failed, or the scheduler, for a task that never
+# ran or whose process has exited.  A TAP test because it needs several roles and the scheduler.
 use strict;
 use warnings;
 use FindBin;

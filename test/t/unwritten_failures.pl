@@ -1,5 +1,5 @@
-# A task fails, and its process cannot write that into the row: the scheduler does, and the row
-# tells why the task failed, not what stood in the way of writing it. That is in the log.
+# A task fails, and its executor cannot write that into the row: the scheduler writes it, and the
+# row shows why the task failed, not why it could not be written; the log shows the latter.
 use strict;
 use warnings;
 use FindBin;

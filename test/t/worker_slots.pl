@@ -1,5 +1,5 @@
-# More databases than worker slots: schedulers leave room for executors and for the server, and take turns, so
-# that each database has its tasks run. A TAP test, for it counts processes.
+# More databases than worker slots: schedulers leave slots for executors and for the server, and
+# alternate, so that the tasks of each database run.  A TAP test because it counts processes.
 use strict;
 use warnings;
 use FindBin;

@@ -1,7 +1,7 @@
 # What a task leaves in its process or its transaction does not reach the owner's code in the
-# write-back: compiled functions, inlined ones, deferred triggers, temporary types, settings. A TAP
-# test, for it wants one process that runs tasks of a role after one another, and the log, where no
-# rollback reaches.
+# write-back: compiled functions, inlined functions, deferred triggers, temporary types, settings.
+# A TAP test because it needs one process that runs several tasks of a role, and the log, which no
+# rollback undoes.
 use strict;
 use warnings;
 use FindBin;
