@@ -17,7 +17,7 @@ sub answer
 	return task($node, run_task($node, db => $db, request => $request), 'response', db => $db);
 }
 
-# A database made later is picked up; templates are left alone.
+# A database created later gets a table; templates do not.
 wait_for_schedulers($node, 'postgres');
 sql('CREATE DATABASE one');
 wait_for_table($node, db => 'one');
@@ -37,7 +37,7 @@ sql("DROP DATABASE $_") for qw(closed two);
 wait_for_schedulers($node, qw(one postgres));
 pass('dropped ones are let go');
 
-# Any name will do.
+# Any database name works.
 my @names = ('Capital', 'with space', 'do.t', 'qu"ote', "apo'strophe", "\xc3\xbcml\xc3\xa4ut", 'back\\slash', 'x' x 63);
 for my $name (@names)
 {
@@ -47,7 +47,7 @@ for my $name (@names)
 	is(answer($name, 'SELECT current_database()'), $name, "database $name");
 }
 
-# enabled: nothing new starts, what runs ends.
+# pg_task.enabled off: no new task starts, running tasks end.
 make_gates($node);
 my $running = insert_task($node, request => "SELECT hold('enabled')");
 wait_for_state($node, $running, 'WORK');
@@ -60,7 +60,7 @@ is(task($node, $waiting, 'state'), 'PLAN', 'nothing starts while it is not enabl
 set_conf($node, 'pg_task.enabled = on');
 wait_for_state($node, $waiting, 'DONE');
 
-# A list of databases, with users; what is not there yet is told once, and taken up when it appears.
+# A list of databases with users.  A missing database is reported once, and served when it appears.
 sql(q(CREATE ROLE "Us er"; CREATE ROLE "col:on" LOGIN; CREATE ROLE plain));
 my $position = log_position($node);
 set_conf($node,
@@ -87,7 +87,7 @@ is(scalar(() = $log =~ /database "missing" in "pg_task.database"/g), 1, 'a missi
 is(scalar(() = $log =~ /role "later" in "pg_task.database"/g), 1, 'a missing role, too');
 is(scalar(() = $log =~ /permission denied for schema public/g), 1, 'an error of a scheduler, too');
 
-# A list that is none is refused, and the old one stays.
+# An invalid list is rejected, and the old one stays in force.
 my $list = sql('SHOW pg_task.database');
 for my $bad ('one,,two', 'one:', ':user', '"open', 'one two', '"x"y', ',', 'one:a:b', 'x' x 64, '""')
 {
@@ -108,7 +108,7 @@ for my $twice ('one,two,one', 'one, one:plain', 'One,"one"', '"qu""ote":a,"qu""o
 }
 wait_for_schedulers($node, 'late', 'one', 'qu"ote', 'with space');
 
-# Where the table is, by settings for a database: the schema is made when it is missing.
+# The location of the table, set for a database: a missing schema is created.
 set_conf($node, "pg_task.database = ''", "pg_task_schema.one = 'Some Schema'", "pg_task_table.one = 'a \"table\"'",
 	'pg_task_period.one = 100ms');
 wait_for_table($node, db => 'one', table => '"Some Schema"."a ""table"""');
@@ -119,7 +119,7 @@ $node->safe_psql('one', q(INSERT INTO "Some Schema"."a ""table""" (request) VALU
 wait_until($node, q(SELECT count(*) FROM "Some Schema"."a ""table""" WHERE state = 'DONE'), db => 'one', expected => 2);
 is(task($node, $left, 'state', db => 'one'), 'PLAN', 'the table that was left is nobody\'s');
 
-# And by ordinary settings, for names that cannot stand in a setting's; the others win.
+# The same by ordinary settings, for names that cannot be written there; the other settings win.
 sql(q(ALTER DATABASE "with space" SET pg_task."table" = 'jobs';
 	  ALTER DATABASE "with space" SET pg_task.schema = 'Größe';
 	  ALTER DATABASE one SET pg_task."table" = 'loser')
@@ -131,7 +131,7 @@ wait_until($node, q(SELECT count(*) FROM "Some Schema"."a ""table""" WHERE state
 is($node->safe_psql('one', q(SELECT to_regclass('loser'), to_regclass('"Some Schema".loser'))), '|',
 	'the setting for the database wins');
 
-# A period that is none is told, and the default taken; nothing stops.
+# An invalid period is reported, and the default is used; nothing stops.
 $position = log_position($node);
 set_conf($node, "pg_task_period.one = 'soon'", "pg_task_table.one = ''", "pg_task_schema.one = 'public'");
 wait_for_log_line($node, qr/invalid value for parameter "pg_task_period.one": "soon"/, $position);
@@ -140,14 +140,14 @@ wait_for_table($node, db => 'one', table => 'loser');
 $node->safe_psql('one', q(INSERT INTO loser (request) VALUES ('SELECT 1')));
 wait_until($node, q(SELECT state FROM loser), db => 'one', expected => 'DONE');
 
-# A restart adds nothing to what is there.
+# A restart changes nothing.
 my $count = q(SELECT count(*), (SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass)
 	FROM pg_index WHERE indrelid = 'task'::regclass);
 $node->restart for 1 .. 2;
 is(answer('postgres', 'SELECT 1'), '1', 'runs after a restart');
 is(sql($count), '5|6', 'no second index, no second trigger');
 
-# An owner that may not log in has a table all the same.
+# An owner who may not log in still gets a table.
 sql('CREATE ROLE landlord NOLOGIN; CREATE DATABASE let OWNER landlord; CREATE ROLE tenant LOGIN; GRANT tenant TO landlord');
 wait_for_table($node, db => 'let');
 is($node->safe_psql('let', "SELECT relowner::regrole FROM pg_class WHERE oid = 'task'::regclass"),

@@ -34,7 +34,7 @@ sub among { return $_[ rand @_ ] }
 
 sub chance { return rand() < $_[0] }
 
-# One of the keys of a hash, by the weight that is the first element of each value.
+# One of the keys of a hash, weighted by the first element of each value.
 sub weighed
 {
 	my ($choices) = @_;
@@ -49,7 +49,7 @@ sub weighed
 	}
 }
 
-# An order of rows that differs each time.
+# A random order of rows.
 sub shuffled { return 'md5(id::text || ' . int(rand(1_000_000)) . ')' }
 
 # The server ----------------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ sub sql
 {
 	my ($db, $query) = @_;
 
-	# the monkey locks what tasks lock, in an order of its own: it may be the victim
+	# the monkey locks the same rows as tasks, in another order: it may be the deadlock victim
 	for (1 .. 20)
 	{
 		my $answer = eval { $node->safe_psql($db, $query) };
@@ -204,7 +204,7 @@ sub insertion
 	  . ') ON CONFLICT DO NOTHING RETURNING number;';
 }
 
-# Runs a script in psql where the primary is. Gives what it prints, or nothing unless all of it went well.
+# Runs a script in psql on the primary.  Returns its output, or nothing unless all of it succeeded.
 sub write_script
 {
 	my ($role, $db, $file, @lines) = @_;
@@ -246,7 +246,8 @@ sub write_batch
 	return ($first + @numbers, @out ? $out[-1] =~ s/load\|//r : 0);
 }
 
-# A process of its own that plans tasks until it is told to go, or its parent is gone. It waits while many of its tasks do.
+# A child process that plans tasks until it is asked to exit, or its parent is gone.  It waits
+# while many of its tasks are waiting.
 sub start_writer
 {
 	my ($index, $role, $db) = @_;
@@ -255,7 +256,7 @@ sub start_writer
 
 	return $pid if $pid;
 
-	# Here nothing may die, or leave in the ordinary way: the servers are the parent's.
+	# No die and no ordinary exit here: the servers belong to the parent.
 	eval {
 		my $stop = 0;
 		my ($number, $load) = (($index + 1) * 10_000_000, 0);
@@ -296,7 +297,7 @@ sub start_session
 	push @held, $pid;
 }
 
-# Not by wait_until: it gives the query to a psql that may be gone already, and dies of that.
+# Not with wait_until: it dies if psql has exited before it gets the query.
 sub server_is_up
 {
 	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
@@ -309,7 +310,7 @@ sub server_is_up
 	die "the server does not come back\n";
 }
 
-# Does something that makes the server crash and come back.
+# Makes the server crash and restart.
 sub crash_by
 {
 	my ($deed) = @_;
@@ -321,8 +322,8 @@ sub crash_by
 	return 1;
 }
 
-# The postmaster and all that it started are gone, almost at once, or when they find out. While it is stopped it starts
-# no more.
+# The postmaster and its children are killed, almost at once, or they exit when they notice.  While
+# the postmaster is stopped it starts no process.
 sub lose_power
 {
 	my $postmaster = $node->{_pid};
@@ -348,8 +349,9 @@ sub lose_power
 	die "what was killed does not go\n";
 }
 
-# A task that the server crashed under twice is FAIL, by design: so none may get that far. Nothing runs, in no database,
-# that has been blamed once, or waits for it, or is left from before the last crash and may be blamed yet.
+# A task that was running in two crashes is set to FAIL, by design: no task may get that far.  So
+# before a crash no task may run, in any database, that is a suspect, or that ran before the last
+# crash and may still become one.
 sub nothing_is
 {
 	my ($blamed) = @_;
@@ -363,8 +365,8 @@ sub nothing_is
 
 sub nobody_is_blamed { return nothing_is(q{state IN ('PLAN', 'WORK') AND crashed > 0}) }
 
-# Kills a process out of a session: while that holds the row, the process cannot have gone on to another task. One that
-# has been blamed is alone in its executor.
+# Kills a process from a session: while the session holds the row lock, the process cannot have
+# gone on to another task.  A suspect is alone in its executor.
 sub kill_executor
 {
 	my ($db) = @_;
@@ -387,7 +389,7 @@ sub kill_executor
 			END \$\$}, stdout => \my $out, stderr => \my $err) != 0; });
 }
 
-# A standby that has all that is committed, as far as anybody has been told so.
+# A standby that has everything that was reported as committed.
 sub make_standby
 {
 	my $name = 'chaos' . ++$nodes;
@@ -424,8 +426,8 @@ sub alter_triggers
 	  sql('postgres', q{SELECT tgname FROM pg_trigger WHERE tgrelid = 'task'::regclass AND NOT tgisinternal});
 }
 
-# Changes some rows, and remembers in the same statement what they were. "old" in $action is what was picked. Now and then
-# no trigger sees it.
+# Changes some rows, and records their old values in the same statement.  "old" in $action is the
+# chosen row.  Sometimes with triggers disabled.
 sub change_tasks
 {
 	my ($condition, $action) = @_;
@@ -446,7 +448,7 @@ sub backend_of { return "SELECT pid FROM pg_stat_activity WHERE backend_type = '
 
 my $open = q{state IN ('PLAN', 'WORK')};
 
-# The blows, and how often they fall. Each says whether it hit something.
+# The actions of the monkey, and their weights.  Each returns whether it did something.
 my %blows = (
 	'an executor terminated' => [ 6, sub {
 		return sql('postgres', 'SELECT count(pg_terminate_backend(pid)) FROM (' . backend_of('executor')
@@ -493,7 +495,7 @@ my %blows = (
 		my $code = $node->psql($db, "SET ROLE $user; SELECT count(pg_task_cancel(id)) FROM (SELECT id FROM task WHERE $open"
 			  . ' ORDER BY ' . shuffled() . ' LIMIT 3) AS x', stdout => \my $hit, stderr => \my $error);
 
-		# the scheduler may just be on its way
+		# the scheduler may be starting
 		die $error if $code && $error !~ /no scheduler of pg_task is running/;
 		return $code ? 0 : $hit; } ],
 	'running tasks planned again' => [ 3, sub {
@@ -537,7 +539,7 @@ my @writers = map { start_writer($_, @{ $who[$_] }) } 0 .. $#who;
 
 END { kill 'TERM', @writers if @writers; }
 
-# Standbys come and are promoted by a clock of their own: each takes its time.
+# Standbys are created and promoted on a schedule of their own, because that takes long.
 my @promotions;
 for (my $at = 100 * rand(); $at < $seconds - 5; $at += 60 + rand(60))
 {
@@ -570,7 +572,7 @@ waitpid($_, 0) for @held;
 kill 'TERM', @writers;
 waitpid($_, 0) for splice @writers;
 
-# The work that is left becomes less until it is nothing.
+# The remaining work decreases until there is none.
 my $calm = time;
 for my $db (@databases)
 {
@@ -593,7 +595,7 @@ for my $db (@databases)
 wait_until($node, 'SELECT count(*) = 0 FROM (' . backend_of('executor') . q{ AND state <> 'idle') AS x});
 $calm = time - $calm;
 
-# What the writers remember.
+# The records of the writers.
 my %fates;
 for my $index (0 .. $#who)
 {
@@ -611,7 +613,7 @@ for my $index (0 .. $#who)
 	is(join("\n", $complaints =~ /^(writer: .*|.*ERROR:  (?!deadlock).*)$/mg), '', "writer $index has nothing to complain of");
 }
 
-# In no database a query finds anything.
+# The query returns no row in any database.
 sub none
 {
 	my ($query, $name) = @_;
@@ -663,7 +665,7 @@ my $cancelled = 0;
 $cancelled += count_of($node, q{state = 'FAIL' AND error = 'canceling statement due to user request'}, db => $_) for @databases;
 cmp_ok($cancelled, '<=', $cancels, 'no more are cancelled than were');
 
-# The server is well.
+# The server is healthy.
 wait_for_backends($node, 'supervisor', 1);
 wait_for_schedulers($node, @databases);
 for my $db (@databases)

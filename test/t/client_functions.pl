@@ -30,7 +30,7 @@ sub outcome
 	return task($node, run_task($node, request => $request, %column), $columns);
 }
 
-# What has been logged in a format, once it matches.
+# The log in a format, once it matches.
 sub log_with
 {
 	my ($suffix, $regexp) = @_;
@@ -44,8 +44,7 @@ sub log_with
 	return "nothing like $regexp";
 }
 
-# The last line of what a task returns, beside what a session over a socket of the file system
-# gets.
+# The last line of a task's response, and what a session over a Unix-domain socket returns.
 sub same_as_session
 {
 	my ($request, $what) = @_;
@@ -82,7 +81,7 @@ is(outcome('response', q{SELECT coalesce(client_addr::text, client_port::text, c
 is(outcome('state', 'SELECT pg_sleep(0.1)'), 'DONE', 'no client is looked for');
 is(outcome('state, sqlstate', 'COPY pg_class FROM STDIN'), 'FAIL|0A000', 'none sends rows');
 
-# Parallel workers are told of the client of their leader.
+# Parallel workers inherit the client description of their leader.
 sql('CREATE TABLE many AS SELECT n FROM generate_series(1, 20000) AS n; ANALYZE many');
 my $outcome = outcome('state, response', q{
 	SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;
@@ -90,7 +89,7 @@ my $outcome = outcome('state, response', q{
 	SELECT count(*) FROM many WHERE n > 0 AND inet_client_addr() IS NULL});
 like($outcome, qr/^DONE\|.*Workers Launched: [1-9].*20000$/s, 'a parallel query runs');
 
-# The scheduler fires the owner's triggers: they may ask as well.
+# The scheduler fires the owner's triggers, and they may call these functions, too.
 sql(q{
 	CREATE TABLE seen (state text, ssl bool);
 	CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
@@ -104,7 +103,7 @@ is(sql(q{SELECT string_agg(DISTINCT state || ' ' || ssl, ', ') FROM seen}),
 	'DONE false, WORK false', 'triggers on the task table');
 sql('DROP TRIGGER see ON task');
 
-# The log: who, where, and from where.
+# The log: user, database, and host.
 run_task($node, request => 'SELECT 1/0 AS by_bob', role => 'bob');
 like(log_with('log', qr/by_bob/),
 	qr/<bob\@postgres \[local\] \[local\]> ERROR:  division by zero/, 'a line of the log');

@@ -14,12 +14,12 @@ my $shim = "$PostgreSQL::Test::Utils::tmp_check/clock_shim.so";
 my $file = "$PostgreSQL::Test::Utils::tmp_check/clock_offset";
 system_or_bail('cc', '-shared', '-fPIC', '-o', $shim, "$FindBin::RealBin/clock_shim.c");
 
-# Set the server's clock so many seconds ahead of the true one.
+# Set the server's clock this many seconds ahead of the true one.
 sub set_clock
 {
 	my ($seconds) = @_;
 
-	# the server has mapped the file: it stays, and its content changes
+	# the server has mapped the file: keep it, and change its content
 	open my $handle, -e $file ? '+<' : '+>', $file or die $!;
 	syswrite $handle, pack('q', $seconds * 1_000_000) or die $!;
 	close $handle;
@@ -43,7 +43,7 @@ wait_for_table($node, db => 'other');
 
 sub sql { return $node->safe_psql('postgres', @_) }
 
-# Does a query give t within some seconds of the true clock?
+# Does a query return t within some seconds of the true clock?
 sub is_soon
 {
 	my ($query, $name, %opt) = @_;
@@ -72,7 +72,7 @@ my $line = q{INSERT INTO task (queue, request)
 	SELECT 'line', 'SELECT count(*) FROM generate_series(1, 20000)' FROM generate_series(1, 20000)};
 my $tenant = q{SET ROLE tenant; INSERT INTO task (queue, request) VALUES ('tenant', 'SELECT 1')};
 
-# What is under way when the clock is set.
+# Waits and runs in progress when the clock is set.
 sub prepare
 {
 	run_task($node, queue => 'pause', max => -300, request => 'SELECT 1');
@@ -80,7 +80,7 @@ sub prepare
 	wait_until($node, q{SELECT count(*) > 20 FROM task WHERE queue = 'line' AND state = 'DONE'});
 }
 
-# All that has to go on, one way or the other.
+# All of these must continue.
 sub check
 {
 	my ($step) = @_;
@@ -99,7 +99,7 @@ sub check
 	is(count_of($node, q{state IN ('GONE', 'FAIL')}), 0, "$step: none was given up");
 }
 
-# A row that is inserted as by a replica is found by the period alone.
+# A row inserted as by replication is found only by the periodic scan.
 sql('ALTER TABLE task ENABLE TRIGGER pg_task_planned');
 
 prepare();
@@ -117,7 +117,7 @@ is_soon("SELECT state = 'FAIL' AND error ~ 'due to timeout' FROM task WHERE id =
 	'back: a task that runs is cancelled when its time is over');
 sql(q{DELETE FROM task});
 
-# Start of a scheduler that is put off, for the one before died young.
+# The start of a scheduler that is throttled, because the previous one exited early.
 set_clock(0);
 for (1 .. 2)
 {
@@ -128,7 +128,7 @@ for (1 .. 2)
 		AND pid <> ALL (ARRAY[@{[join ', ', @old]}])}, 'back: a throttled start comes');
 }
 
-# Ahead: what is planned until then is due; what runs has its time all the same.
+# Forward: tasks planned before the new time are due; running tasks keep their timeout.
 set_clock(0);
 $id = insert_task($node, timeout => '10 min', request => q{SET statement_timeout = '10 s';
 	SELECT hold('ahead'); SELECT 1; SELECT 2});
@@ -145,7 +145,7 @@ prepare();
 set_clock(3600);
 check('ahead');
 
-# What rows say is the time as it was.
+# Times in rows are those of the wall clock.
 is(sql(q{SELECT count(DISTINCT start) = count(*) AND min(stop - start) >= '0' FROM task
 	WHERE start > now() - interval '30 min'}), 't', 'times in rows are those of the clock');
 

@@ -41,7 +41,8 @@ is(task($node, $id, 'attempt, failed, planned IS NULL, error IS NULL, sqlstate I
 is(sql('SELECT n FROM account WHERE id = 1') . ' ' . sql('SELECT count(*) FROM effect'), '11 1', 'a serialization failure: one effect');
 is(sql("SELECT count(DISTINCT pid) $executors"), 1, 'a serialization failure: in the same process');
 
-# A deadlock with another session, whose own check comes too late. It sleeps first, lest the second run take the row from under it again.
+# A deadlock with another session, whose deadlock_timeout is longer.  The session sleeps first, so
+# that the second run does not deadlock again.
 fresh();
 $id = insert_task($node, request => q{SET deadlock_timeout = '10 ms'; SELECT nextval('turn'), pg_sleep(0.2); INSERT INTO effect VALUES ('deadlock');
 	UPDATE account SET n = 100 WHERE id = 1; SELECT hold('deadlock'); UPDATE account SET n = 200 WHERE id = 2});
@@ -58,7 +59,7 @@ is(task($node, $id, 'attempt, failed, error IS NULL'), '1|0|t', 'a deadlock: tha
 is(sql(q{SELECT string_agg(n::text, ' ' ORDER BY id) FROM account}), '100 200', 'a deadlock: it went last');
 is(sql(q{SELECT count(*) FROM effect WHERE what = 'deadlock'}), 1, 'a deadlock: one effect');
 
-# Five times again, not for ever; then it has failed, and what retries there are begin.
+# Five retries in the process; then the run has failed, and "retry" applies.
 for my $code (qw(40001 40P01))
 {
 	fresh();
@@ -77,12 +78,12 @@ for my $code (qw(40000 40002 40003 P0001))
 	$id = run_task($node, request => "SELECT fail_until(100, '$code')");
 	is(task($node, $id, 'state, sqlstate') . ' ' . turns(), "FAIL|$code 1", "$code: is no conflict");
 }
-# Caught by the request itself, it is not ours.
+# A conflict that the request itself catches is not retried.
 fresh();
 $id = run_task($node, request => q{DO $$ BEGIN PERFORM fail_until(100, '40001'); EXCEPTION WHEN OTHERS THEN NULL; END $$});
 is(task($node, $id, 'state') . ' ' . turns(), 'DONE 1', 'one that the request handles is not seen');
 
-# What has committed by itself is not run again in place.
+# A request that has committed by itself is not retried in the process.
 for my $request ("DO \$\$ BEGIN INSERT INTO effect VALUES ('commits'); COMMIT; PERFORM fail_until(100, '40001'); END \$\$",
 	"INSERT INTO effect VALUES ('commits'); COMMIT; SELECT fail_until(100, '40P01')",
 	"BEGIN; INSERT INTO effect VALUES ('commits'); COMMIT; SELECT fail_until(100, '40001')")
@@ -94,7 +95,8 @@ for my $request ("DO \$\$ BEGIN INSERT INTO effect VALUES ('commits'); COMMIT; P
 	is(turns() . ' ' . sql(q{SELECT count(*) FROM effect WHERE what = 'commits'}), '1 1', "$request: once");
 }
 
-# The second run in place finds a session as clean as the first, and nothing of the first in the outcome.
+# The second run in the process has a session as clean as the first, and its outcome contains
+# nothing of the first.
 my %soil = (
 	'a prepared statement' => q{PREPARE p AS SELECT 1},
 	'a cursor' => q{DECLARE c CURSOR WITH HOLD FOR SELECT 1},
@@ -114,12 +116,14 @@ for my $what (sort keys %soil)
 is(sql(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid IN (SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task executor')}), 0,
 	'no lock stays');
 
-# The timeout counts, whichever run it falls into; and one that is taken away or stopped meanwhile does not go on in place.
+# The timeout covers all runs in the process.  A task that is deleted or stopped meanwhile is not
+# retried.
 fresh();
 $id = run_task($node, timeout => '0.6 s', request => q{SELECT pg_sleep(0.25); SELECT fail_until(100, '40001')});
 is(task($node, $id, q{state, stop - start < '1.8 s'}), 'FAIL|t', 'a conflict and a timeout');
 
-# A task that repeats and is tried again: its next run comes when the tries are over, on the clock of its first plan.
+# A repeating task that is retried: its next run is planned when the retries are over, from the
+# first planned time.
 sub repeats
 {
 	my ($name, $wanted, %column) = @_;
@@ -151,7 +155,8 @@ sql("UPDATE task SET repeat = '1 hour', dt = now() WHERE id = $id");
 wait_for_state($node, $id, 'DONE');
 is(sql("SELECT new.dt - old.planned = '1 h' $next $id"), 't', 'planned by hand, it goes on from the first plan');
 
-# A retry that waits blocks neither its queue nor its process, keeps its key, survives a crash, and is deleted when it is DONE.
+# A waiting retry blocks neither its queue nor an executor, keeps its key, survives a crash, and
+# its row is deleted when it is DONE.
 fresh();
 $id = insert_task($node, queue => 'narrow', max => 1, key => 'k', retry => 2, delay => '10 min', delete => 'true', request => q{SELECT fail_until(2, 'UU001')});
 wait_until($node, "SELECT state = 'PLAN' AND failed = 1 FROM task WHERE id = $id");

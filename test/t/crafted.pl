@@ -12,7 +12,7 @@ my $node = new_node('main', conf => 'pg_task.max_executors = 4');
 
 sub sql { return $node->safe_psql('postgres', @_) }
 
-# The error of a statement of the role mallory, who has grants and no more; empty if there is none.
+# The error of a statement of the role mallory, who has only grants; empty if there is none.
 sub mallory
 {
 	my ($sql) = @_;
@@ -24,7 +24,7 @@ sub mallory
 sql(q{CREATE ROLE mallory LOGIN; GRANT INSERT, SELECT, UPDATE, DELETE ON task TO mallory});
 my $position = log_position($node);
 
-# Times that nothing can be added to, and numbers at their ends.
+# Times to which nothing can be added, and numbers at the ends of their range.
 for my $row ([ 'dt', q{'294276-12-31'}, '"dt" of a task must be before the year 294000' ],
 	[ 'planned', q{'294276-12-31'}, '"planned" of a task must be before the year 294000' ],
 	[ 'failed', -1, '"failed" of a task must be zero or more' ],
@@ -45,7 +45,8 @@ is(sql(q{SELECT string_agg(state || ' ' || failed, ', ' ORDER BY id) FROM task W
 	'FAIL 2147483647, PLAN 1, DONE 0, GONE 0, PLAN 0', 'each comes to its end');
 is(sql(q{SELECT dt - stop BETWEEN '54 min' AND '1 h' FROM task WHERE failed = 1}), 't', 'no retry waits longer than an hour');
 
-# Columns that may be NULL, for the owner of the table has changed that; the trigger sees to it, or is not there.
+# Columns that may be NULL, because the owner has altered the table; with our trigger, and without
+# it.
 sql(q{ALTER TABLE task ALTER queue DROP NOT NULL, ALTER priority DROP NOT NULL, ALTER dt DROP NOT NULL, ALTER role DROP NOT NULL,
 	ALTER attempt DROP NOT NULL, ALTER drift DROP NOT NULL, ALTER "delete" DROP NOT NULL});
 like(mallory("INSERT INTO task ($_, request) VALUES (NULL, 'SELECT 1')"), qr/^"$_" of a task must be something, not NULL$/, "$_ is NULL") for qw(queue priority dt);
@@ -56,7 +57,8 @@ is(task($node, run_task($node, queue => $_, request => 'SELECT 42'), 'response')
 unlike(log_since($node, $position), qr/terminated by signal|PANIC/, 'no process has died');
 sql('DELETE FROM task');
 
-# The same id twice, in a table whose key is more than that: neither row runs as the other's role, or ends with it.
+# The same id twice, in a table whose primary key has more columns: neither row runs or ends as the
+# other's role.
 sql(q{CREATE SCHEMA parts;
 	CREATE TABLE parts.task (LIKE public.task INCLUDING DEFAULTS, PRIMARY KEY (id, queue)) PARTITION BY LIST (queue);
 	CREATE TABLE parts.a PARTITION OF parts.task FOR VALUES IN ('a');
@@ -88,7 +90,7 @@ sql(q{ALTER DATABASE postgres RESET pg_task.schema});
 $node->reload;
 wait_until($node, q{SELECT state = 'DONE' FROM task ORDER BY id DESC LIMIT 1}) if insert_task($node, request => 'SELECT 1');
 
-# Somebody changes his settings all the time: others are not held up, and nor is he.
+# A role changes its settings all the time: no other role is delayed, and nor is this one.
 my $bench = $node->basedir . '/settings.sql';
 append_to_file($bench, "ALTER ROLE mallory SET work_mem = '4MB';\n");
 my $changes = IPC::Run::start([ 'pgbench', '-n', '-f', $bench, '-T', 180, '-c', 1, '-U', 'mallory', '-h', $node->host, '-p', $node->port, 'postgres' ],

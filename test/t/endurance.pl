@@ -26,7 +26,7 @@ my $node = new_node('main', conf => q{
 
 sub sql { return $node->safe_psql('postgres', @_) }
 
-# The memory of a process that it shares with nobody and no file, in kB.
+# The private memory of a process, without files, in kB.
 sub memory
 {
 	my ($pid) = @_;
@@ -36,8 +36,8 @@ sub memory
 
 sub wait_for_tasks { wait_until($node, q{SELECT NOT EXISTS (SELECT FROM task WHERE state IN ('PLAN', 'WORK'))}) }
 
-# Runs many tasks, that a query returns as it is given numbers from one to another. Some thousands at a time, for the time
-# that is waited for a condition has an end.
+# Runs many tasks: a query inserts those with the numbers from one to another.  Some thousands at a
+# time, because waiting for a condition has a timeout.
 sub run_many
 {
 	my ($insert, $from, $to) = @_;
@@ -51,7 +51,8 @@ sub run_many
 	}
 }
 
-# The same in two parts: some to warm up, then all the others. Then the processes are the same, and no larger.
+# The same in two parts: some tasks to warm up, then all others.  After the second part the
+# processes are the same, and no larger.
 sub endure
 {
 	my ($name, $insert, $total) = @_;
@@ -77,7 +78,8 @@ sub endure
 
 # Uncaught exceptions -------------------------------------------------------------------------------------------------
 
-# What fails in several ways, and after each a task that must not. All leave a trace, and that of a failure must go.
+# Tasks that fail in several ways, each followed by one that must not.  All leave a trace, which
+# must be gone after a failure.
 sql(q{
 	CREATE TABLE trace (n int);
 	CREATE FUNCTION nested(n int, depth int) RETURNS int LANGUAGE plpgsql AS $$
@@ -128,7 +130,8 @@ sql('TRUNCATE task; TRUNCATE trace');
 
 # Different requests --------------------------------------------------------------------------------------------------
 
-# No two are alike; most make something that a session remembers. A row that is left is one that failed.
+# No two requests are equal; most create something that a session caches.  A remaining row is a
+# failed task.
 sql(q{
 	TRUNCATE way;
 	INSERT INTO way (kind, request) VALUES
@@ -150,8 +153,9 @@ endure('requests', q{
 	  FROM generate_series(FIRST, LAST) AS n JOIN way ON kind = n % 12}, $requests);
 is(sql('SELECT count(*) FROM task'), 0, 'all are done');
 
-# Of each name and function that it has ever seen a session keeps something. Here a limit holds, if need be by a new
-# process. Each task tells how large its process is in the end, in kB.
+# A session caches something for each name and function that it has ever used.  A limit must hold
+# here, if necessary by a new process.  Each task reports the size of its process at the end, in
+# kB.
 my $most = 64 * 1024;
 my %caches = (
 	names => [300, q(DO $do$ BEGIN FOR i IN 1..1000 LOOP PERFORM to_regclass('no_such_' || %1$s || '_' || i); END LOOP; END $do$; SELECT taken())],

@@ -27,7 +27,7 @@ wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = to_regcl
 	db => 'twins');
 make_gates($node, db => 'twins');
 
-# Many pairs that differ in nothing but the partition and what they do.
+# Many pairs that differ only in the partition and in what they do.
 sql(q{INSERT INTO task (id, part, request) SELECT id, part,
 	format('INSERT INTO ran VALUES (%s, %s)', id, part)
 	FROM generate_series(1, 100) AS id, generate_series(1, 2) AS part});
@@ -37,8 +37,7 @@ is(sql(q{SELECT state, attempt, count(*), count(DISTINCT (id, start)) FROM task 
 	'DONE|1|200|200',
 	'and all are DONE, by runs of their own');
 
-# Two run at the same time: the comparison of rows with processes finds both, in whatever order
-# they are.
+# Two run at the same time: reconciling rows with processes finds both, in any order.
 for my $role (qw(postgres other))
 {
 	sql(qq{INSERT INTO task (id, part, role, request) VALUES (200, 1, 'postgres',
@@ -47,7 +46,7 @@ for my $role (qw(postgres other))
 			\$\$SELECT hold('200')\$\$)});
 	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE id = 200 AND state = 'WORK'},
 		db => 'twins');
-	# each of these is a look at the table, with a comparison
+	# each of these makes the scheduler scan the table and reconcile
 	run_task($node, db => 'twins', request => 'SELECT 1', part => 1) for 1 .. 5;
 	sql('UPDATE task SET priority = priority WHERE id = 200');
 	run_task($node, db => 'twins', request => 'SELECT 1', part => 1) for 1 .. 2;
@@ -57,7 +56,7 @@ for my $role (qw(postgres other))
 	is(sql('SELECT state, attempt, sqlstate FROM task WHERE id = 200'), "DONE|1|\nDONE|1|",
 		"both as $role go on undisturbed");
 
-	# one is stopped
+	# one of them is stopped
 	sql(q{DELETE FROM gate; DELETE FROM task WHERE id = 200});
 	sql(qq{INSERT INTO task (id, part, role, request) VALUES (200, 1, 'postgres',
 		\$\$SELECT hold('200')\$\$);
@@ -76,7 +75,7 @@ for my $role (qw(postgres other))
 	sql(q{DELETE FROM gate; DELETE FROM task WHERE id = 200});
 }
 
-# Both lose their process, and both run again.
+# The processes of both are killed, and both run again.
 sql(q{INSERT INTO task (id, part, request) SELECT 300, part, $$SELECT hold('300')$$
 	FROM generate_series(1, 2) AS part});
 wait_until($node, q{SELECT count(*) = 2 FROM task WHERE id = 300 AND state = 'WORK'},
@@ -88,7 +87,7 @@ open_gate($node, '300', db => 'twins');
 wait_until($node, q{SELECT count(*) = 2 FROM task WHERE id = 300 AND state = 'DONE'
 	AND attempt = 2}, db => 'twins');
 
-# A row that cannot be written is left alone for a minute: the other of its id is not.
+# A refused row is left alone for a minute, but not the other row with the same id.
 sql(q{CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
 	CREATE TRIGGER refuse BEFORE UPDATE ON one FOR EACH ROW WHEN (OLD.id < 1000)
 	EXECUTE FUNCTION refuse()});

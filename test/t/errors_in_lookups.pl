@@ -14,8 +14,8 @@ my $executor = q{FROM pg_stat_activity WHERE backend_type = 'pg_task executor'};
 
 sub sql { return $node->safe_psql('postgres', @_) }
 
-# A task runs while the table is changed; when it has ended, its process looks the table up again
-# and waits for a lock on a catalog. There it is cancelled. Gives the id of the task.
+# The table is changed while a task runs.  When the task has ended, its executor looks the table up
+# again and waits for a lock on a catalog; there it is cancelled.  Returns the id of the task.
 sub cancel_look_up
 {
 	my ($change, %column) = @_;
@@ -24,7 +24,7 @@ sub cancel_look_up
 	my $id = insert_task($node, request => 'SELECT pg_advisory_xact_lock(1)', %column);
 	wait_until($node, "SELECT count(*) = 1 $executor AND wait_event = 'advisory'");
 	sql($change);
-	# the scheduler looks it up again, too, and is not to be in the way
+	# the scheduler looks it up again, too, and must not interfere
 	wait_until($node, q{SELECT count(*) = 0 FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
 		WHERE a.backend_type = 'pg_task scheduler' AND l.relation = 'task'::regclass});
 	$session->query_safe('BEGIN');

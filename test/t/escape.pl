@@ -20,7 +20,7 @@ sub sql_as
 	return $node->safe_psql($db, $sql, extra_params => [ '-U', $user ]);
 }
 
-# The error of what is refused; empty when it is not.
+# The error of a rejected statement; empty if it succeeds.
 sub error_of
 {
 	my ($user, $db, $sql) = @_;
@@ -36,7 +36,7 @@ sub refused
 	like(error_of($user, $db, $sql), qr/ERROR:  $why/, $name // "$user: $sql");
 }
 
-# As whom was the trap of a role run?
+# As which role was the trap run?
 sub caught
 {
 	my ($role, $position) = @_;
@@ -54,7 +54,8 @@ sub wait_for_end
 	wait_until($node, "SELECT state IN ('DONE', 'FAIL') FROM task WHERE id = $id", %opt);
 }
 
-# A trigger function that takes what it can get, and leaves word in the log, where no rollback reaches it.
+# A trigger function that tries to use the rights it gets, and writes to the log, which no rollback
+# undoes.
 sub make_trap
 {
 	my ($schema, $role) = @_;
@@ -77,7 +78,8 @@ my $defaults = join ' ', map { "ALTER TABLE public.task ALTER COLUMN $_;" } 'dt 
   'priority SET DEFAULT 0', 'role SET DEFAULT current_user', q(state SET DEFAULT 'PLAN'), 'attempt SET DEFAULT 0',
   'role_id SET DEFAULT 0', 'drift SET DEFAULT true', '"delete" SET DEFAULT false';
 
-# The owner of a database has the schema of the task table, but not the table: another table in its place.
+# The owner of the database owns the schema of the task table, but not the table, and replaces the
+# table.
 sub swap_schema
 {
 	my ($row) = @_;
@@ -94,7 +96,7 @@ for my $db (qw(let sublet))
 	wait_for_table($node, db => $db);
 	$node->safe_psql($db, 'GRANT INSERT, SELECT ON task TO landlord');
 	sql("ALTER DATABASE $db OWNER TO landlord");
-	# the scheduler and an executor know the table by now; the owner of the database is who they work for
+	# the scheduler and an executor know the table by now; they work for the owner of the database
 	my $id = sql_as('landlord', $db, q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id});
 	wait_for_state($node, $id, 'DONE', db => $db);
 }
@@ -116,7 +118,7 @@ is(caught('landlord', $position), 'landlord', 'nor when the outcome is written')
 is(is_superuser('landlord'), 'f', 'so he stays what he was again');
 sql('ALTER ROLE landlord NOSUPERUSER');
 
-# A trigger of the owner's that looks for a table of its own finds none of the task's.
+# A trigger of the owner that looks for a table of its own does not find one created by the task.
 sql(q{
 	CREATE ROLE app LOGIN; CREATE SCHEMA app AUTHORIZATION app; GRANT USAGE ON SCHEMA app TO PUBLIC;
 	GRANT INSERT, SELECT, UPDATE, DELETE ON task TO app;
@@ -142,7 +144,7 @@ for my $end ('', '; COMMIT', '; SELECT 1/0', '; COMMIT; SELECT 1/0', '; DECLARE 
 is(caught('app', $position), '', 'not even once');
 sql('DROP TRIGGER audit ON task');
 
-# A run that is still under way when its row is gone does not take the row of another task for its own.
+# A run whose row was deleted does not take another row for its own.
 sql(q{
 	CREATE ROLE amy LOGIN; CREATE ROLE ben LOGIN;
 	GRANT INSERT, SELECT, UPDATE, DELETE ON task TO amy, ben;
@@ -170,7 +172,7 @@ for my $column ('', ', delete', ', repeat')
 	is(count_of($node, "role = 'ben' AND parent = $next"), 0, "$gate: and nothing else");
 }
 
-# An executor that was slow to begin does not run what another role put in the place of its task.
+# An executor that begins late does not run what another role put in place of its task.
 $id = sql_as('ben', 'postgres', q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id});
 wait_for_state($node, $id, 'DONE');
 my $pid = task($node, $id, 'pid');
@@ -192,7 +194,8 @@ wait_for_state($node, $after, 'DONE');
 wait_for_end($id);
 is(sql(q{SELECT string_agg(who, ',') FROM ran WHERE what = 'slow'}), 'amy', 'a request runs as its own role, once');
 
-# Who owns a partition could put rows into it past all checks: such a table is refused until he does not.
+# The owner of a partition can insert rows without our checks: such a table is rejected until the
+# owner is the same.
 sql('CREATE ROLE carl LOGIN; CREATE ROLE dora LOGIN; CREATE ROLE team; GRANT team TO dora; CREATE DATABASE parts IS_TEMPLATE true');
 my $seen = log_position($node);
 $node->safe_psql('parts', q{
@@ -217,7 +220,7 @@ refused('dora', 'parts', "UPDATE task SET state = 'PLAN', attempt = 0, pid = NUL
 	'.*row-level security', 'a row that moves to another partition gets no other role');
 is(is_superuser('carl'), 'f', 'nobody got anything by that');
 
-# pg_task.id is what the executor is doing, whatever anybody says.
+# pg_task.id is the task that the executor runs, whatever is set.
 my $forge = 'parameter "pg_task.id" cannot be (changed|set)|permission denied|must be (superuser|owner)';
 refused($_->[0], 'postgres', $_->[1], $forge)
   for map { my $way = $_; map { [ $_, $way ] } qw(app postgres) }
@@ -228,7 +231,8 @@ $id = sql_as('app', 'postgres', q{INSERT INTO task (request) VALUES ('RESET ALL;
 wait_for_state($node, $id, 'DONE');
 is(count_of($node, "parent = $id"), 1, 'nor can it be reset');
 
-# Processes: who may not see or signal a role's sessions may not see or signal its tasks. pg_task's own are a superuser's.
+# Processes: who may not see or signal a role's sessions may not see or signal its tasks.  The
+# processes of pg_task itself belong to a superuser.
 sql('CREATE ROLE watchman LOGIN IN ROLE pg_signal_backend');
 $id = sql_as('app', 'postgres', q{INSERT INTO task (request) VALUES ('SELECT hold($$seen$$) AS secret') RETURNING id});
 wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE '%hold($$seen$$)%' AND backend_type = 'pg_task executor'});
@@ -248,7 +252,7 @@ is(task($node, $id, 'state'), 'WORK', 'it still runs');
 open_gate($node, 'seen');
 wait_for_state($node, $id, 'DONE');
 
-# Functions in C take what comes.
+# The C functions check their arguments.
 my @odd = (
 	[ 'SELECT pg_task_planned()', 'pg_task_planned must be called AFTER|trigger functions can only' ],
 	[ q{SELECT pg_task_next(now(), '1 day', true, now(), repeat('x', 100000))}, 'time zone' ],
@@ -277,7 +281,7 @@ is(sql_as('app', 'postgres', q{SELECT count(*) FROM unnest(ARRAY['', 'nobody', '
 	'names of no role that one may become');
 is(sql_as('app', 'postgres', q{SELECT pg_task_own('app'), pg_task_own(NULL) IS NULL, pg_task_watched(NULL) IS NULL, pg_task_watched(''), pg_task_watched(repeat('x', 1000000))}),
 	't|t|t|t|t', 'functions of NULL and of much');
-# 'infinity' is an interval from 17 on, and an error before
+# 'infinity' is a valid interval from version 17 on, an error before
 my $infinite = sql('SHOW server_version_num') >= 170000 ? q{, 'infinity', '-infinity'} : '';
 is(sql_as('app', 'postgres', qq{SELECT count(*) FROM unnest(ARRAY['-infinity', 'infinity', '4714-11-24 00:00:00+00 BC', '294276-12-31 23:59:59+00', now(), NULL]::timestamptz[]) AS p,
 	unnest(ARRAY['0', '1 us', '-1 us', '1 mon -30 days', '-1 mon 31 days', '178000000 years', '-178000000 years', '2147483647 days', '2147483647 hours', '1 mon -2629800 s',
@@ -285,12 +289,12 @@ is(sql_as('app', 'postgres', qq{SELECT count(*) FROM unnest(ARRAY['-infinity', '
 	unnest(ARRAY[true, false]) AS d, unnest(ARRAY['UTC', 'Europe/Berlin', '<X>-167:59:59']) AS z
 	WHERE pg_task_next(p, r, d, e, z) IN ('infinity', '-infinity') OR d AND pg_task_next(p, r, d, e, z) <= greatest(p, e)}), 0, 'no time of no sense');
 
-# The extension is not theirs.
+# The extension belongs to a superuser.
 refused('app', 'postgres', $_, 'must be owner of|permission denied') for 'ALTER EXTENSION pg_task UPDATE', 'ALTER EXTENSION pg_task SET SCHEMA public',
   'ALTER EXTENSION pg_task DROP FUNCTION pg_task_planned()', 'ALTER EXTENSION pg_task ADD FUNCTION now()', 'DROP EXTENSION pg_task',
   'CREATE OR REPLACE FUNCTION pg_catalog.pg_task_own(role name) RETURNS boolean LANGUAGE sql AS $$SELECT true$$';
 
-# What a trigger of the owner's does to the settings of the scheduler is over with its transaction.
+# Settings that a trigger of the owner changes in the scheduler are restored with its transaction.
 sql('CREATE ROLE owner LOGIN; CREATE DATABASE shop OWNER owner');
 wait_for_table($node, db => 'shop');
 sql_as('owner', 'shop', q{
@@ -305,7 +309,7 @@ sql_as('owner', 'shop', q{
 		RETURN NULL;
 	END $$;
 	CREATE TRIGGER fiddle AFTER UPDATE ON task FOR EACH ROW EXECUTE FUNCTION fiddle()});
-# more than once, for the first run of a statement is special
+# more than once, because the first execution of a statement is special
 for (1 .. 4)
 {
 	$id = sql_as('owner', 'shop', q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id});
@@ -313,7 +317,7 @@ for (1 .. 4)
 }
 is($node->safe_psql('shop', 'SELECT max(count) FROM (SELECT count(DISTINCT settings) FROM seen GROUP BY pid) AS x'), 1, 'settings that a trigger has changed are as they were');
 
-# A trigger of the owner's that does not end does not keep the scheduler from ending.
+# A trigger of the owner that never ends does not keep the scheduler from exiting.
 ($pid) = split /\n/, sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler' AND datname = 'shop'});
 sql_as('owner', 'shop', q{CREATE OR REPLACE FUNCTION fiddle() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(100000); RETURN NULL; END';
 	INSERT INTO task (request) VALUES ('SELECT 1')});

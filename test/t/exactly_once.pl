@@ -21,7 +21,7 @@ sql(q{
 		PERFORM pg_sleep(random() * duration);
 	END $$});
 
-# What runs when its process or the server ends is planned again at once, as a new attempt.
+# A task whose process or server dies is planned again at once, as a new attempt.
 my %end = (
 	'an executor is terminated' => sub { terminate($node, backends($node, 'executor')) },
 	'the server is stopped at once' => sub { crash($node) },
@@ -68,7 +68,7 @@ for my $what (sort keys %end)
 	is(sql(q{SELECT count(*), count(DISTINCT task) FROM log}), '6|6', "$what: each has its effect once");
 }
 
-# A run whose row was taken from it commits nothing.
+# A run whose row was changed by somebody commits nothing.
 my %fence = (
 	'deleted' => 'DELETE FROM task',
 	'planned for later' => q{UPDATE task SET state = 'PLAN', dt = 'infinity'},
@@ -93,7 +93,7 @@ for my $what (sort keys %fence)
 	is(count_of($node, q{queue <> 'witness' AND state = 'WORK'}), 0, "$what while it runs: none is left behind");
 }
 
-# A thousand tasks, and one blow after the other.
+# A thousand tasks, while processes are killed one after the other.
 sql(q{TRUNCATE task, log});
 sql(q{INSERT INTO task (queue, max, request, delete) SELECT 'q' || n % 5, CASE n % 5 WHEN 0 THEN 1 WHEN 1 THEN 2 END,
 	'SELECT work(0.02)', n % 10 = 0 FROM generate_series(1, 1000) AS n});

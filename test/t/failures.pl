@@ -11,7 +11,7 @@ my $node = new_node('main', conf => 'pg_task.max_executors = 1');
 
 sub sql { return $node->safe_psql('postgres', @_) }
 
-# Bytes in use in the executor, as it tells the log itself.
+# Bytes in use in the executor, as it reports in the log.
 sub memory
 {
 	my ($pid) = backends($node, 'executor');
@@ -82,7 +82,7 @@ like(sql(q{SELECT response FROM task WHERE sqlstate = 'UU001' LIMIT 1}),
 my $id = run_task($node, request => 'SELECT 42');
 is(task($node, $id, 'response'), '42', 'the next task runs');
 
-# Long texts are cut at the limit, between characters, and say so.
+# Long texts are cut at the limit, between characters, with a line that reports it.
 sql(q{ALTER ROLE postgres SET pg_task.response_limit = '1 kB'});
 terminate($node, backends($node, 'executor'));
 $id = run_task($node, request => q{SELECT repeat(U&'\20ac', 1000)});

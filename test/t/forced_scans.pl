@@ -13,8 +13,8 @@ my $node = new_node('main', conf => "max_prepared_transactions = 2");
 
 sub sql { return $node->safe_psql('postgres', @_) }
 
-# Groups whose tasks are planned for later, and a procedure that commits more of them at a time than
-# hints can tell of, until it is told to stop.
+# Groups whose tasks are planned for later, and a procedure that commits more groups at a time than
+# fit into hints, until it is asked to stop.
 sql(q{INSERT INTO task (queue, dt, request)
 	SELECT 'group ' || n, now() + interval '1 day', 'SELECT 1' FROM generate_series(1, 50000) AS n});
 sql(q{
@@ -34,15 +34,15 @@ my $session = $node->background_psql('postgres');
 $session->query_until(qr//, "CALL force();\n");
 wait_until($node, q{SELECT count(*) > 400 FROM task WHERE queue LIKE 'forced%'});
 
-# Those that a hint tells of start meanwhile.
+# Tasks with a hint start meanwhile.
 run_task($node, queue => 'known', request => 'SELECT 1') for 1 .. 15;
 is(sql(q{SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY start - dt) < '0.2 s'
 	FROM task WHERE queue = 'known'}), 't', 'a task does not wait for scans of others');
 note('waited ' . sql(q{SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY start - dt), max(start - dt)
 	FROM task WHERE queue = 'known'}));
 
-# Those who tell of more groups than there is room for, while the scheduler is busy, lose no hints but
-# their own.
+# A session whose groups do not fit into the slot while the scheduler is busy loses only its own
+# hints.
 sql(q{CREATE ROLE tenant LOGIN; CREATE ROLE other LOGIN; GRANT SELECT, INSERT ON task TO tenant, other});
 my $insert = q{INSERT INTO task (queue, dt, request)
 	SELECT format('full %s %s', ROUND, n), now() + interval '1 day', 'SELECT 1'
@@ -63,7 +63,8 @@ for my $round (1 .. 5)
 note("waited @waits");
 cmp_ok((sort { $a <=> $b } @waits)[1], '<', 0.3, 'a role does not lose the hints of another');
 
-# What no hint tells of is found by one of these scans: in the middle, and in front of the others.
+# Rows without a hint are found by one of these scans: in the middle of the groups, and at the
+# front.
 sql(q{BEGIN;
 	INSERT INTO task (queue, request) VALUES ('group 25000 x', 'SELECT 1'), ('a', 'SELECT 1');
 	PREPARE TRANSACTION 'p'});

@@ -22,7 +22,7 @@ sql(q{
 	CREATE ROLE barred LOGIN});
 run_task($node, request => 'SELECT 1');
 
-# Each way of not being started has some, which are planned when the customer is locked.
+# Some tasks for each reason not to be started, planned while the customer is locked.
 sql(q{
 	INSERT INTO task (queue, customer, repeat, active, max, dt, request)
 		SELECT 'expired', 1, '1 h', '1 s', 0, 'infinity', 'SELECT 1' FROM generate_series(1, 10);
@@ -37,7 +37,7 @@ $session->query_safe('BEGIN; SELECT FROM customer WHERE id = 1 FOR UPDATE');
 my $position = log_position($node);
 sql(q{UPDATE task SET dt = now() - interval '1 h' WHERE dt = 'infinity'});
 
-# Others, one after another, while all of these are tried.
+# Other tasks, one after another, while all of these are being retried.
 run_task($node, queue => 'witness', request => 'SELECT 1') for 1 .. 10;
 is(count_of($node, q{queue = 'witness' AND state = 'DONE'}), 10, 'others run');
 my $waited = q{SELECT max(start - dt) FROM task WHERE queue = 'witness'};
@@ -51,7 +51,7 @@ is(count_of($node, "queue = '$_' AND state <> 'PLAN'"), 0, "$_: they wait") for 
 my $lines = () = log_since($node, $position) =~ /ERROR:  /g;
 cmp_ok($lines, '<', 4, 'the log is short');
 
-# When the customer is free, they come to their ends: a minute later, or when the table has changed.
+# When the customer is unlocked, these tasks end: within a minute, or when the table changes.
 $session->query_safe('COMMIT');
 sql('ALTER TABLE task ADD COLUMN other int');
 for my $queue (sort keys %end)
@@ -62,7 +62,8 @@ for my $queue (sort keys %end)
 		WHERE old.queue = '$queue'"), 10, "$queue: each repeats once");
 }
 
-# A key: as long as a task repeats, nobody can have it, so its next run never waits for anybody's.
+# A key: while a task repeats nobody else can take its key, so its next run never waits for another
+# transaction.
 make_gates($node);
 my $id = insert_task($node, key => 'k', queue => 'keys', repeat => '1 h',
 	request => q{SELECT hold('key')});

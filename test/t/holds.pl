@@ -29,7 +29,7 @@ sub command
 	return $err;
 }
 
-# Runs a command many times over in subtransactions, all of which fail.
+# Runs a command many times in subtransactions, all of which fail.
 sub fail_often
 {
 	my ($command) = @_;
@@ -41,7 +41,7 @@ sub fail_often
 sql("CREATE DATABASE $_") for qw(one two);
 wait_for_table($node, db => $_) for qw(one two);
 
-# What cannot run in a transaction block disturbs nobody there.
+# A command that cannot run in a transaction block disturbs nobody when it is in one.
 my $pid = scheduler('one');
 for my $command ('DROP DATABASE one', 'CREATE DATABASE x TEMPLATE one',
 	'ALTER DATABASE one SET TABLESPACE pg_default')
@@ -52,7 +52,8 @@ for my $command ('DROP DATABASE one', 'CREATE DATABASE x TEMPLATE one',
 	is(scheduler('one'), $pid, "$command, where it cannot run: the scheduler stays");
 }
 
-# While a session has failed with many, and is in its transaction still, others have what they need.
+# While the transaction of a session with many failed commands is open, others get the holds they
+# need.
 my $session = $node->background_psql('postgres', on_error_stop => 0);
 $session->query("BEGIN; @{[ fail_often('DROP DATABASE one') ]}");
 $session->query(fail_often('ALTER DATABASE one RENAME TO two'));
@@ -78,7 +79,7 @@ $session->quit;
 wait_for_schedulers($node, qw(postgres many1 many2 many3));
 pass('the schedulers are back');
 
-# Renamed in a subtransaction that is rolled back.
+# A rename in a subtransaction that is rolled back.
 $session = $node->background_psql('postgres');
 $session->query('BEGIN; SAVEPOINT a; ALTER DATABASE many1 RENAME TO other; ROLLBACK TO a');
 wait_for_schedulers($node, qw(postgres many1 many2 many3));
@@ -86,7 +87,7 @@ pass('what was rolled back to a savepoint holds nothing');
 $session->query('COMMIT');
 $session->quit;
 
-# A wait that is cut short holds nothing either.
+# A wait that is cancelled leaves no hold.
 make_gates($node, db => 'many1');
 sql(q{CREATE ROLE slow LOGIN});
 $pid = scheduler('many1');

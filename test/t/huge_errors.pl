@@ -12,7 +12,7 @@ my $node = new_node('main', conf => "pg_task.max_executors = 1\npg_task.response
 my $size = 68_000_000;    # 16 bytes for each would be more than the server gives at once
 my $less = 2_000_000;
 
-# Runs a request that an expression makes, and gives the columns of its row.
+# Runs a request that is the value of an expression, and returns columns of its row.
 sub run_made
 {
 	my ($expression, $columns) = @_;

@@ -23,7 +23,7 @@ sub error_as
 	return $err =~ /ERROR:  (\w+)/ ? $1 : $err;
 }
 
-# The next id, which is the sequence's as long as nobody inserts.
+# The next id, which the sequence will give if nobody inserts.
 sub next_id { return sql(q{SELECT last_value + 1 FROM task_id_seq}) }
 
 sql(q{
@@ -32,7 +32,7 @@ sql(q{
 	CREATE VIEW mine AS SELECT * FROM task; GRANT INSERT ON mine TO tenant});
 my $first = run_task($node, request => 'SELECT 1');
 
-# What holds ids ahead is refused before it is in the index, in each way that leads there.
+# An id ahead of the sequence is rejected before it is in the index, for each way to write one.
 my %ways = (
 	'INSERT' => q{INSERT INTO task (id, dt, request) VALUES (%s, 'infinity', 'SELECT 1')},
 	'a view' => q{INSERT INTO mine (id, dt, request) VALUES (%s, 'infinity', 'SELECT 1')},
@@ -50,7 +50,7 @@ my ($rc, $out, $err) = $node->psql('postgres', sprintf($ways{INSERT}, next_id())
 	extra_params => [ '-U', 'tenant' ]);
 like($err, qr/HINT:  Leave out "id"/, 'and the hint says what to do');
 
-# What harms nobody goes on: the default, an id behind the sequence; and for the owner, any.
+# Harmless ids are accepted: the default, an id behind the sequence, and any id from the owner.
 my $default = q{INSERT INTO task (dt, request) VALUES ('infinity', 'SELECT 1')};
 is(error_as('tenant', $default), '', 'the default');
 is(error_as('tenant', sprintf($ways{INSERT}, -5)), '', 'an id behind the sequence');
@@ -60,7 +60,7 @@ sql('COPY task (id, dt, request) FROM STDIN;'
 	  . sprintf("\n%s\tinfinity\tSELECT 1\n\\.\n", next_id() + 1001));
 sql('DELETE FROM task WHERE id >= ' . next_id());
 
-# A sequence that the owner lets start again, and one that runs backwards.
+# A sequence that the owner restarts, and one that counts down.
 sql('ALTER SEQUENCE task_id_seq RESTART 500');
 is(error_as('tenant', sprintf($ways{INSERT}, 500)), '42501', 'RESTART: the next id is ahead');
 is(error_as('tenant', $default), '', 'RESTART: the default');
@@ -68,7 +68,7 @@ sql('SELECT setval(\'task_id_seq\', 600)');
 is(error_as('tenant', sprintf($ways{INSERT}, 601)), '42501', 'setval: the next id is ahead');
 is(error_as('tenant', sprintf($ways{INSERT}, 599)), '', 'setval: one behind is not');
 
-# An open transaction that tries: others insert, repeat and start meanwhile.
+# An open transaction that tries it: other INSERTs, repeats and starts go on meanwhile.
 my @as_tenant = (on_error_stop => 0, extra_params => [ '-U', 'tenant' ]);
 my $many = q{INSERT INTO task (id, dt, request) SELECT n, 'infinity', 'SELECT 1'
 	FROM generate_series(} . next_id() . ', 5000) AS n';
@@ -76,7 +76,7 @@ my $hostile = $node->background_psql('postgres', @as_tenant);
 $hostile->query('BEGIN; SAVEPOINT s');
 $hostile->query($many);
 $hostile->query('ROLLBACK TO s');
-# ... and one in a statement that does not end, which holds what it has inserted so far
+# the same in a statement that does not end, which keeps what it has inserted so far
 my $endless = $node->background_psql('postgres', @as_tenant);
 $endless->query_until(qr/sent/,
 	"\\echo sent\n$many WHERE n < 5000 OR pg_sleep(600) IS NOT NULL;\n");
@@ -98,7 +98,7 @@ terminate($node, split /\n/, sql(q{SELECT pid FROM pg_stat_activity WHERE usenam
 
 wait_until($node, 'WITH d AS (DELETE FROM task RETURNING 1) SELECT count(*) = 0 FROM d');
 
-# A table whose id comes from a sequence of its own, that is no identity.
+# A table whose id has a sequence, but is not an identity column.
 sql(q{ALTER TABLE task ALTER id DROP IDENTITY; CREATE SEQUENCE own START 9000 OWNED BY task.id;
 	ALTER TABLE task ALTER id SET DEFAULT nextval('own'); GRANT USAGE ON SEQUENCE own TO tenant});
 is(error_as('tenant', $default), '', 'its own sequence: the default');

@@ -13,7 +13,7 @@ my $indexes = q{SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass}
 
 sub sql { return $node->safe_psql(@_) }
 
-# Tasks run, and after that the scheduler has looked at the table as it is now.
+# Run tasks: after that the scheduler has looked up the current table.
 sub runs_in
 {
 	my ($db, $name) = @_;
@@ -32,7 +32,7 @@ sub new_database
 	wait_until($node, "SELECT to_regclass('task_key_idx') IS NOT NULL", db => $db);
 }
 
-# Settings that change how the server prints, or reads, what an index is.
+# Settings that change how the server prints, or reads, index definitions.
 my @settings = map { ["SET $_"] } (
 	"IntervalStyle = 'iso_8601'", "IntervalStyle = 'sql_standard'",
 		"IntervalStyle = 'postgres_verbose'",
@@ -45,7 +45,7 @@ for my $number (0 .. $#settings)
 	runs_in("set$number", "no index more with $settings[$number][0]");
 }
 
-# What is done to the table, or to an index.
+# Changes of the table, or of an index.
 new_database('changed', []);
 for my $change ('ALTER TABLE task ALTER COLUMN queue TYPE text COLLATE "C"',
 	'ALTER INDEX task_plan_idx SET (fillfactor = 50)', 'ALTER INDEX task_work_idx RENAME TO work',
@@ -59,7 +59,7 @@ for my $change ('ALTER TABLE task ALTER COLUMN queue TYPE text COLLATE "C"',
 	runs_in('changed', "no index more after $change");
 }
 
-# Indexes that only look like ours do not serve: ours are made beside them.
+# Indexes that only resemble ours are not used: ours are created in addition.
 for my $like (['CREATE INDEX ON task (queue, key)', 'no condition'],
 	['CREATE INDEX ON task USING brin (id)', 'another method'],
 	['CREATE INDEX ON task (key, queue) WHERE key IS NOT NULL', 'another order'])
@@ -71,8 +71,7 @@ is($node->psql('changed', q{INSERT INTO task (request, key, dt) SELECT 'SELECT 1
 	'infinity' FROM generate_series(1, 2)}),
 	3, 'the index of keys is there beside others');
 
-# One that is invalid (CREATE INDEX CONCURRENTLY has failed) is not taken for the one that it was
-# to be.
+# An invalid index (CREATE INDEX CONCURRENTLY has failed) is not taken for the wanted one.
 new_database('invalid', []);
 sql('invalid', q{INSERT INTO task (request, dt) SELECT 'SELECT 1', 'infinity'
 	FROM generate_series(1, 2)});
@@ -84,8 +83,8 @@ isnt($node->psql('invalid',
 runs_in('invalid', 'no index more beside an invalid one');
 is(sql('invalid', "$indexes AND NOT indisvalid"), 1, 'and that is left alone');
 
-# Somebody sees to it that no index is ever as it should be: three are made, the scheduler says so
-# and goes on.
+# An event trigger spoils every new index: three are created, the scheduler reports it and
+# continues.
 my $breaker = q{
 	CREATE FUNCTION breaker() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 	BEGIN %s END $$;

@@ -87,7 +87,7 @@ my @pairs = (
 	["SET pg_task.response_limit = 64", "SELECT repeat('x', 100)", unseen => 1],
 	["SET pg_task.timeout = '50ms'", 'SELECT pg_sleep(0.1)', unseen => 1],
 	['DISCARD ALL', "SELECT current_setting('pg_task.id', true) ~ '^[0-9]*\$', current_setting('application_name') ~ '^(pg_task|leftovers)'", unseen => 1],
-	# every setting that can be turned the other way
+	# every setting that can be toggled
 	["DO \$\$ DECLARE s record; BEGIN
 		FOR s IN SELECT name, vartype, setting, enumvals FROM pg_settings WHERE context IN ('user', 'superuser') AND vartype IN ('bool', 'enum')
 				AND name NOT IN ('exit_on_error', 'transaction_read_only', 'transaction_deferrable', 'transaction_isolation', 'backtrace_on_internal_error')
@@ -134,7 +134,7 @@ my @pairs = (
 	["DO 'BEGIN CREATE TEMP TABLE brief (a int); COMMIT; END'", $temporary],
 	['CREATE TEMP TABLE brief (a int) ON COMMIT DROP', $temporary, unseen => 1],
 
-	# What a session remembers.
+	# What a session caches.
 	['PREPARE p AS SELECT 1', 'SELECT count(*) FROM pg_prepared_statements'],
 	['PREPARE p AS SELECT 1; SELECT 1/0', 'EXECUTE p'],
 	['DECLARE c CURSOR WITH HOLD FOR SELECT generate_series(1, 1000)', 'SELECT count(*) FROM pg_cursors'],
@@ -151,7 +151,7 @@ my @pairs = (
 	['SELECT pg_cancel_backend(pg_backend_pid())', 'SELECT pg_sleep(0.1)', unseen => 1],
 	["CREATE FUNCTION pg_temp.deep(n int) RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN pg_temp.deep(n + 1); END'; SELECT pg_temp.deep(1)", 'SELECT 1', unseen => 1],
 
-	# What only a new process is rid of.
+	# What only a new process can get rid of.
 	["SELECT dblink_connect('far', '$here')", 'SELECT dblink_get_connections()', fresh => 1],
 	["LOAD 'auto_explain'", "SELECT count(*) FROM pg_settings WHERE name = 'auto_explain.log_min_duration'", fresh => 1],
 	["LOAD 'auto_explain'; SELECT 1/0", "SELECT count(*) FROM pg_settings WHERE name = 'auto_explain.log_min_duration'", fresh => 1],
@@ -169,7 +169,7 @@ sql(qq{
 push @pairs, ["LOAD '$folder/auto_explain'", "SELECT count(*) FROM pg_settings WHERE name = 'auto_explain.log_min_duration'", fresh => 1],
   ["SELECT far_connect('far', '$here')", 'SELECT far_connections()', fresh => 1];
 
-# Languages that have a state of their own, where they are installed.
+# Languages with state of their own, if they are installed.
 if (sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'plperl'}))
 {
 	sql('CREATE EXTENSION plperl');
@@ -213,7 +213,7 @@ sub psql
 	return $output;
 }
 
-# All at once, so that they run in the same process, one behind the other.
+# All at once, so that they run in the same process, one after another.
 my @ran = outcomes(map { my ($soil, $look, %known) = @$_; ({ request => $look }, { request => $soil, %{ $known{columns} || {} } }, { request => $look }) } @pairs);
 for (@pairs)
 {
@@ -234,7 +234,7 @@ for (@pairs)
 	isnt(psql($soil, $look), psql($look), "$name: psql sees the difference") unless $known{unseen};
 }
 
-# The same for those that are next in line of an executor already, behind a task that costs it its life.
+# The same for tasks that were assigned to an executor already, behind a task that makes it exit.
 for (grep { my (undef, undef, %known) = @$_; $known{fresh} } @pairs)
 {
 	my ($soil, $look) = @$_;
@@ -247,12 +247,13 @@ for (grep { my (undef, undef, %known) = @$_; $known{fresh} } @pairs)
 	is(scalar(grep { $_->{attempt} != 1 } @before, $soiled, @line), 0, "$soil: everybody has run once");
 }
 
-# When all is done, the process holds nothing any more.
+# When all tasks have ended, the process holds no locks or other objects.
 run_task($node, request => 'SELECT count(*) FROM made');
 wait_until($node, q{SELECT (count(*), count(xact_start), count(backend_xmin), min(state)) = (1, 0, 0, 'idle')
 	AND NOT EXISTS (SELECT FROM pg_locks WHERE pid = min(a.pid)) FROM pg_stat_activity AS a WHERE backend_type = 'pg_task executor'});
 
-# Settings of roles and databases are in force for the next task, even if it is in line already; and the other way round.
+# Changed settings of roles and databases apply to the next task, even if it is assigned already;
+# and the same when they are reset.
 my @changes = (
 	["ALTER ROLE CURRENT_USER SET work_mem = '5MB'", '5MB'],
 	["ALTER DATABASE postgres SET work_mem = '6MB'", '5MB'],
@@ -283,7 +284,7 @@ for my $megabytes (12 .. 16)
 }
 sql('ALTER ROLE CURRENT_USER RESET ALL');
 
-# Whatever settings a role has, the outcome is written, and the next run planned.
+# Whatever the settings of a role, the outcome is written and the next run planned.
 sql(q{
 	CREATE ROLE strange LOGIN;
 	ALTER ROLE strange SET default_transaction_read_only = on;
@@ -320,7 +321,7 @@ wait_until($node, q{SELECT NOT EXISTS (SELECT FROM task WHERE queue = 'again')})
 my $id = run_task($node, role => 'strange', request => q{SELECT current_setting('pg_task.id')});
 is(task($node, $id, 'response'), $id, 'strange settings: it knows its id, wherever it is asked for');
 
-# Somebody has the row locked for longer than the role wants to wait for a lock. Its outcome can wait.
+# The row is locked for longer than the role's lock_timeout: the outcome still waits for the lock.
 make_gates($node);
 sql(q{CREATE ROLE hasty LOGIN; ALTER ROLE hasty SET lock_timeout = '20ms'});
 $id = insert_task($node, role => 'hasty', request => q{SELECT hold('hasty')});
@@ -335,7 +336,7 @@ $session->quit;
 wait_for_state($node, $id, 'DONE');
 is(task($node, $id, 'attempt'), 1, 'a lock_timeout of the role is not for the outcome');
 
-# A temporary object whose definition is so long that its catalog keeps it apart.
+# A temporary object whose definition is so long that it is toasted in the catalog.
 my $long = join ' + ', map { "length('" . join('', map { chr(97 + int rand 26) } 1 .. 40) . "')" } 1 .. 300;
 for my $request ("CREATE TEMP TABLE brief (a int DEFAULT $long)",
 	"CREATE TEMP TABLE brief (a int, CHECK (a < $long)); COMMIT; SELECT 1")

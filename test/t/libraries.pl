@@ -9,7 +9,7 @@ use PgTask;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# The libraries of the base system may not have come with all extensions.
+# The server's base package may not contain all of these extensions.
 my ($extensions) = run_command([ 'pg_config', '--sharedir' ]);
 for my $name (qw(postgres_fdw dblink hstore))
 {
@@ -44,7 +44,7 @@ my $unnamed = q{SELECT a FROM dblink('SELECT a FROM far_looks') AS t(a text)};
 my $soil_unnamed = "SELECT dblink_connect('$here'); SELECT dblink_exec('SET far.thing = ''left''')";
 my $open_named = "SELECT dblink_connect(n, '$here') FROM unnest(ARRAY['a', 'b']) AS n";
 
-# What makes a state; what sees it; what that gives afterwards, where the library is kept, and where
+# What creates state; what shows it; what that returns afterwards, if the library is kept, and if
 # it was preloaded.
 my @pairs = (
 	[ 'SELECT a FROM soils', $far, 'DONE ', 'DONE left' ],
@@ -55,7 +55,7 @@ my @pairs = (
 	[ $soil_unnamed, $unnamed, 'FAIL 08003', 'DONE left' ],
 	[ "$open_named; $soil_unnamed; SELECT a FROM soils", $unnamed, 'FAIL 08003', 'DONE left' ]);
 
-# The outcome of a task in short, and its process.
+# The outcome of a task in short form, and its process.
 sub outcome
 {
 	my $id = run_task($node, @_);
@@ -82,13 +82,14 @@ for (@pairs)
 	}
 }
 
-# Nothing of theirs stays on the other server either.
+# No session of theirs stays on the other server either.
 outcome(request => "$open_named; $soil_unnamed; SELECT a FROM soils");
 wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE query ~ 'far|COMMIT TRANSACTION'
 	AND backend_type = 'client backend' AND pid <> pg_backend_pid()});
 pass('no connection stays on the other server');
 
-# The setting names whole libraries, in the server's folder; others cost the process.
+# The setting lists libraries by their full names, in the server's folder; all others make the
+# executor exit.
 sub same_process
 {
 	my (undef, $pid) = outcome(request => $_[0]);

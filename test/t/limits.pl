@@ -22,8 +22,8 @@ sql(q{
 		PERFORM pg_sleep(random() * 0.005);
 	END $$});
 
-# Tasks of limited queues come from many sessions; each looks how many of its queue run. One session rolls
-# back, one inserts many at once.
+# Tasks of limited queues, inserted by many sessions; each task counts how many of its queue are
+# running.  One session rolls back, one inserts many at once.
 append_to_file($script, q{
 	INSERT INTO task (queue, max, request) VALUES ('three', 3, 'SELECT look(''three'')');
 	INSERT INTO task (queue, max, request) VALUES ('one', 1, 'SELECT look(''one'')');
@@ -42,7 +42,7 @@ is(sql(q{SELECT max(running), count(*) FROM seen WHERE queue = 'mixed'}), '4|800
 cmp_ok(sql(q{SELECT max(running) FROM seen WHERE queue = 'any'}), '>', 1, 'without a limit they run side by side');
 is(sql(q{SELECT count(*) FROM task WHERE attempt <> 1}), 0, 'each was started once');
 
-# A limit counts what runs, of whatever limit.
+# A limit counts all running tasks of the queue, whatever their own limits.
 sql(q{TRUNCATE task;
 	INSERT INTO task (queue, request) SELECT 'full', 'SELECT hold(''full'')' FROM generate_series(1, 3)});
 wait_until($node, q{SELECT count(*) = 3 FROM task WHERE state = 'WORK'});
@@ -53,14 +53,14 @@ is(task($node, $third, 'state'), 'PLAN', 'one of max 3 does not start beside thr
 open_gate($node, 'full');
 wait_for_state($node, $third, 'DONE');
 
-# max 0 never starts, until it is another.
+# A task with max = 0 does not start until max is changed.
 my $never = insert_task($node, queue => 'never', max => 0, request => 'SELECT 1');
 is(task($node, run_task($node, queue => 'never', max => 1, request => 'SELECT 1'), 'state'), 'DONE', 'max 0 is in nobody\'s way');
 is(task($node, $never, 'state, attempt'), 'PLAN|0', 'max 0 does not start');
 sql("UPDATE task SET max = 1 WHERE id = $never");
 wait_for_state($node, $never, 'DONE');
 
-# A negative one: one at a time, and so many milliseconds from start to start.
+# A negative max: one at a time, with at least that many milliseconds from start to start.
 sql(q{TRUNCATE task; INSERT INTO task (queue, max, request) SELECT 'pause', -300, 'SELECT 1' FROM generate_series(1, 4)});
 wait_until($node, q{SELECT count(*) = 4 FROM task WHERE state = 'DONE'});
 is(sql(q{SELECT bool_and(start - before > '290 ms'), bool_and(start - before < '1 s')
@@ -71,7 +71,7 @@ wait_until($node, q{SELECT count(*) = 4 FROM task WHERE state = 'DONE'});
 is(sql(q{SELECT bool_and(start >= before) FROM (SELECT start, lag(stop) OVER (ORDER BY start) AS before FROM task) AS x}),
 	't', 'one at a time, however short the pause');
 
-# A queue that is full, however long, is in nobody's way.
+# A full queue, however long, does not delay other queues.
 sql(q{TRUNCATE task;
 	INSERT INTO task (queue, max, request, dt)
 	SELECT 'long', 1, 'SELECT hold(''long'')', '2019-07-01' FROM generate_series(1, 20000)});
@@ -83,7 +83,7 @@ for my $n (1 .. 3)
 sql(q{DELETE FROM task WHERE state = 'PLAN'});
 open_gate($node, 'long');
 
-# Executors stay for a while, and leave when there is nothing to do.
+# Idle executors stay for a while, then exit.
 run_task($node, request => 'SELECT 1');
 cmp_ok(scalar(backends($node, 'executor')), '>', 0, 'an executor stays');
 set_conf($node, 'pg_task.idle_timeout = 50ms');
@@ -95,8 +95,8 @@ is(sql(q{SELECT count(*) FILTER (WHERE start - dt > '0.9 s') FROM task WHERE req
 	'one that may not be idle at all waits for its first task');
 $node->stop;
 
-# Fewer worker slots than executors: those that there are do the work, and go to whoever needs them. One is left
-# for the server, so there is one scheduler at a time.
+# Fewer worker slots than executors: the existing executors do all the work, for every database.
+# One slot is left for the server, so there is one scheduler at a time.
 my $small = new_node('small', conf => "max_worker_processes = 4\nmax_logical_replication_workers = 0");
 $small->safe_psql('postgres', q{INSERT INTO task (request) SELECT 'SELECT pg_sleep(0.01)' FROM generate_series(1, 20)});
 wait_until($small, q{SELECT count(*) = 20 FROM task WHERE state = 'DONE'});
@@ -107,7 +107,8 @@ my $position = log_position($small);
 run_task($small, db => 'one', request => 'SELECT 1');
 is(task($small, 1, q{start - dt < '5 s'}, db => 'one'), 't', 'an idle executor makes room for another database');
 
-# No free worker slot, for workers of others have them all: rows wait, the log tells once, and they run when there is room.
+# Other workers use all worker slots: rows wait, the log reports it once, and the rows run when
+# there is a slot.
 $small->safe_psql('postgres', q{DROP DATABASE one;
 	CREATE TABLE large AS SELECT n FROM generate_series(1, 10000) AS n; ANALYZE large});
 wait_for_schedulers($small, 'postgres');

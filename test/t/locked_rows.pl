@@ -16,9 +16,9 @@ sql(q{CREATE ROLE tenant LOGIN; CREATE ROLE other LOGIN;
 	GRANT SELECT, INSERT, UPDATE ON task TO tenant, other});
 make_gates($node);
 
-# Insert rows for a role that are due, and lock them (queue is an expression over n). Both executors are
-# held meanwhile, so that none of the rows is at work when it is locked: its executor would wait for
-# the lock, too.
+# Insert rows for a role that are due, and lock them ("queue" is an expression over n).  Both
+# executors are kept busy meanwhile, so that none of the rows is running when it is locked: its
+# executor would wait for the lock, too.
 sub lock_rows
 {
 	my ($count, $queue, $gate) = @_;
@@ -41,7 +41,7 @@ sub lock_rows
 	return $session;
 }
 
-# How long a new task of a role waits.
+# How long a new task of a role waits to start.
 sub runs_soon
 {
 	my ($role, $queue, $name) = @_;

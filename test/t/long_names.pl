@@ -13,7 +13,7 @@ my $node = new_node('main');
 
 sub sql { return $node->safe_psql('postgres', @_) }
 
-# Most that a process of this kind has ever had in memory, in MB.
+# The peak memory of processes of this kind, in MB.
 sub peak_memory
 {
 	my ($kind) = @_;
@@ -46,7 +46,7 @@ my ($rc, $out, $err) = $node->psql('postgres', q{UPDATE task SET queue = repeat(
 like($err, qr/at most 255 bytes/, 'an UPDATE is refused, too');
 sql('DELETE FROM task');
 
-# Past the trigger, many of them, in all states that the scheduler looks at.
+# Many such rows, bypassing the trigger, in all states that the scheduler reads.
 run_task($node, request => 'SELECT 1');
 my $before = peak_memory('scheduler');
 my $position = log_position($node);

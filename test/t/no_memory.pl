@@ -26,7 +26,7 @@ my $position = log_position($node);
 my $id = insert_task($node, request => 'SELECT 1');
 wait_until($node, q{SELECT last_value >= 2 FROM attempts});
 
-# It is woken by many commits, and tries some times, each time after twice as long.
+# Many commits wake the scheduler; it retries a few times, after twice as long each time.
 my $begin = sql('SELECT clock_timestamp()');
 sql(q{INSERT INTO task (request) VALUES ('SELECT 1')}) for 1 .. 60;
 my $most = sql("SELECT ceil(5 + log(2, 1 + extract(epoch FROM
@@ -35,7 +35,7 @@ cmp_ok(sql('SELECT last_value FROM attempts'), '<=', $most, 'many commits, few a
 my $lines = () = log_since($node, $position) =~ /ERROR:  no memory/g;
 is($lines, 1, 'it was reported once');
 
-# It still ends when it is asked to, and goes on when it may.
+# It still exits when asked to, and continues when there is memory again.
 my ($scheduler) = backends($node, 'scheduler');
 sql('DROP TRIGGER fail ON task');
 wait_for_state($node, $id, 'DONE');

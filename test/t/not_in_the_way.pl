@@ -53,7 +53,8 @@ my ($ret, $out, $err) = $node->psql('postgres', 'SET ROLE owner; DROP DATABASE c
 is($err, '', 'by its owner');
 succeeds('DROP DATABASE two WITH (FORCE)');
 
-# A running task counts as the user it is: it blocks a DROP, as a session does. When that failed, all is as it was.
+# A running task blocks DROP DATABASE, as a session of its user does.  When the command has failed,
+# all is as before.
 busy_database('one');
 make_gates($node, db => 'one');
 my $running = insert_task($node, db => 'one', request => "SELECT hold('drop')");
@@ -68,7 +69,7 @@ is(task($node, $running, 'attempt', db => 'one'), 1, 'the task goes on');
 busy_database('one');
 pass('and the processes come back');
 
-# Who may not drop it does not disturb it.
+# A user who may not drop the database does not disturb it.
 my $pids = q{SELECT string_agg(pid::text, ',' ORDER BY pid) FROM pg_stat_activity WHERE datname = 'one' AND backend_type LIKE 'pg_task%'};
 my $before = sql($pids);
 for my $command ('DROP DATABASE one', 'ALTER DATABASE one RENAME TO x', 'CREATE DATABASE x TEMPLATE one',
@@ -82,14 +83,15 @@ for my $command ('DROP DATABASE one', 'ALTER DATABASE one RENAME TO x', 'CREATE 
 like($err, qr/cannot run inside a transaction block/, 'in a transaction block it is refused');
 busy_database('one');
 
-# Work that arrives while a database is copied runs when the copy is made.
+# Tasks inserted while a database is copied run when the copy is complete.
 sql('CREATE DATABASE big');
 busy_database('big');
 $node->safe_psql('big', 'CREATE TABLE bulk AS SELECT n, repeat(\'x\', 500) FROM generate_series(1, 20000) AS n');
 succeeds('CREATE DATABASE big2 TEMPLATE big STRATEGY file_copy');
 is(task($node, run_task($node, db => 'big', request => 'SELECT 1'), q{start - dt < '5 s'}, db => 'big'), 't', 'runs soon after it');
 
-# A dump and its restore, while nothing new starts: the rows are there, and what waited runs in the new database.
+# A dump and its restore while no new tasks start: the rows are restored, and waiting tasks run in
+# the new database.
 $node->safe_psql('big', q{TRUNCATE task;
 	INSERT INTO task (request, state) VALUES ('SELECT ''old''', 'DONE');
 	INSERT INTO task (request, dt) VALUES ('SELECT ''later''', 'infinity');
@@ -107,7 +109,7 @@ is(task($node, run_task($node, db => 'big', request => 'SELECT 42'), 'response',
 is($node->safe_psql('big', q{SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass}), 5, 'no second index');
 is($node->safe_psql('big', q{SELECT string_agg(tgenabled, '') FROM pg_trigger WHERE tgrelid = 'task'::regclass}), 'AAAAAA', 'and all triggers, always enabled');
 
-# A backup is taken, and the copy works.
+# A base backup works.
 $node->backup('copy');
 my $copy = PostgreSQL::Test::Cluster->new('copy');
 $copy->init_from_backup($node, 'copy');
@@ -115,7 +117,7 @@ $copy->start;
 is(task($copy, run_task($copy, request => 'SELECT 42'), 'response'), '42', 'the copy of a backup works');
 $copy->stop;
 
-# The server for one user, and the one that pg_upgrade starts, have no processes of ours.
+# Single-user mode, and the server that pg_upgrade starts, have no processes of pg_task.
 $node->stop;
 my $input = "SELECT count(*) AS waiting FROM task;\nINSERT INTO task (request) VALUES ('SELECT ''single''');\n";
 my $single;
@@ -131,7 +133,7 @@ sql(q{INSERT INTO task (request) VALUES ('SELECT 2')});
 is(sql(q{SHOW pg_task.max_executors}), 4, 'but the settings are known');
 is(system('pg_ctl', '-s', '-w', '-D', $node->data_dir, 'stop'), 0, 'it stops');
 
-# Not preloaded: inserts work, and wait until it is again.
+# If pg_task is not preloaded, inserts work, and the tasks wait until it is.
 $node->append_conf('postgresql.conf', "shared_preload_libraries = ''\npg_task.nonsense = 1");
 $node->start;
 my $waiting = insert_task($node, request => 'SELECT current_setting(\'pg_task.id\')');

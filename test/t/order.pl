@@ -7,12 +7,12 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-# With fsync a claim takes as long as it does in earnest.
+# With fsync on, a claim takes as long as in production.
 my $node = new_node('main', conf => "pg_task.max_executors = 1\nfsync = on");
 
 sub sql { return $node->safe_psql('postgres', @_) }
 
-# While one task runs, others arrive; then they run, and tell their names.
+# Tasks arrive while one task runs; then they run, and record their names.
 make_gates($node);
 sql(q{
 	CREATE SEQUENCE turn;
@@ -53,14 +53,14 @@ is(order_of('many', q{INSERT INTO task (queue, priority, dt, request)
 	sql(q{SELECT string_agg(n::text, ' ' ORDER BY n % 3, -n) FROM generate_series(1, 700) AS n}),
 	'over all queues, however many');
 
-# A row that comes late, or is planned anew, still finds its place.
+# A row that is inserted late, or planned again, is still run in its place in the order.
 is(order_of('late', q{INSERT INTO task (request, dt) SELECT format('SELECT run(%L)', n), '2020-01-01' FROM generate_series(1, 5) AS n;
 	UPDATE task SET dt = '2019-01-01' WHERE request LIKE '%5%'; UPDATE task SET priority = 1 WHERE request LIKE '%1%';
 	UPDATE task SET dt = 'infinity' WHERE request LIKE '%3%'; DELETE FROM task WHERE request LIKE '%2%';
 	UPDATE task SET state = 'STOP' WHERE request LIKE '%4%'; INSERT INTO task (request, priority) VALUES ('SELECT run(''6'')', -1)}),
 	'6 5 1', 'what was changed while it waited');
 
-# Roles take turns at the one executor, though the first has work for long.
+# Roles alternate on the only executor, although the first has enough work for it.
 sql('TRUNCATE task');
 sql(qq{CREATE ROLE $_ LOGIN; INSERT INTO task (role, request) SELECT '$_', 'SELECT session_user FROM pg_sleep(0.02)' FROM generate_series(1, 150)})
   for qw(ada bob cyd);
@@ -68,7 +68,8 @@ wait_until($node, q{SELECT count(DISTINCT role) = 3 FROM task WHERE state = 'DON
 cmp_ok(count_of($node, "state = 'PLAN' AND role = 'ada'"), '>', 0, 'three roles had a turn before the first was through');
 sql('DELETE FROM task WHERE state = \'PLAN\'');
 
-# However often they take turns, each task runs as what it is, and a place in a queue is never lost.
+# However often they alternate, each task runs as its own role, and keeps its position in its
+# queue.
 wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'WORK'});
 sql(q{TRUNCATE task; INSERT INTO task (queue, max, role, request)
 	SELECT 'shared', 1, (ARRAY['ada', 'bob', 'cyd'])[1 + n % 3], 'SELECT session_user FROM pg_sleep(0.003)' FROM generate_series(1, 1000) AS n});
@@ -76,7 +77,7 @@ wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'});
 is(sql(q{SELECT DISTINCT role, response FROM task ORDER BY 1}), "ada|ada\nbob|bob\ncyd|cyd", 'each was run as what it is');
 is(sql(q{SELECT pid, string_agg(DISTINCT role, ',') FROM task GROUP BY pid HAVING count(DISTINCT role) > 1}), '', 'no process worked for two');
 
-# So do databases; one that comes later and has little gets it done.
+# Databases alternate, too: one that comes later with little work gets it done.
 $node->safe_psql('postgres', "CREATE DATABASE $_") for qw(one two);
 wait_for_table($node, db => $_) for qw(one two);
 sub plan_many { $node->safe_psql($_[0], q{INSERT INTO task (request) SELECT 'SELECT pg_sleep(0.02)' FROM generate_series(1, 400)}) }
@@ -87,7 +88,7 @@ cmp_ok(count_of($node, "state = 'PLAN'"), '>', 0, 'the first database has work l
 cmp_ok(count_of($node, "state = 'PLAN'", db => 'one'), '>', 0, 'the second, too');
 is($node->safe_psql('two', q{SELECT start - dt < '5 s' FROM task}), 't', 'the third did not wait for long');
 
-# An idle executor of one database makes room for another at once.
+# An idle executor of one database makes way for another database at once.
 for my $db (qw(postgres one))
 {
 	$node->safe_psql($db, q{DELETE FROM task WHERE state = 'PLAN'});

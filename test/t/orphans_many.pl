@@ -14,7 +14,7 @@ my $node = new_node('main', conf => "max_wal_size = '2GB'\ncheckpoint_timeout = 
 
 sub sql { return $node->safe_psql('postgres', @_) }
 
-# Rows like those, of a queue that is closed.
+# Such rows, in a queue that starts no tasks.
 sub restore
 {
 	my ($queue, $count) = @_;
@@ -29,14 +29,14 @@ sub restore
 
 run_task($node, request => 'SELECT 1');
 
-# While they are rescued, other tasks start.
+# While these orphans are written, other tasks start.
 restore('many', 30000);
 run_task($node, request => 'SELECT 2') for 1 .. 3;
 is(sql(q{SELECT max(start - dt) < '1 s' FROM task WHERE request = 'SELECT 2'}),
 	't', 'another task does not wait for that');
 note('waited at most ' . sql(q{SELECT max(start - dt) FROM task WHERE request = 'SELECT 2'}));
 
-# A fast stop of the server is fast.
+# A fast shutdown of the server is fast.
 restore('more', 30000);
 my $begun = time();
 $node->stop('fast');
@@ -46,7 +46,7 @@ wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'WORK'});
 is(count_of($node, q{state = 'PLAN' AND sqlstate = '57P01' AND attempt IN (1, 2)}),
 	60000, 'all are to run again, each told why, no attempt lost');
 
-# Many that somebody has locked keep nobody waiting, and are rescued when he lets go.
+# Many orphans whose rows are locked delay nobody, and are written when they are unlocked.
 sql('TRUNCATE task');
 my $session = $node->background_psql('postgres');
 restore('locked', 5000);

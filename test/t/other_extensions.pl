@@ -37,7 +37,7 @@ sql(qq{
 	CREATE PROCEDURE commit_once() LANGUAGE plpgsql AS \$\$
 		BEGIN INSERT INTO place VALUES ('call', is_in_block()); COMMIT; END \$\$});
 
-# These are in a block. Each leaves in a table what it saw.
+# These statements run in a block.  Each records in a table what it saw.
 my $version = $node->pg_version;
 my @in_block = (
 	[ 'SELECT', q{SELECT note('SELECT')} ],
@@ -66,7 +66,7 @@ for my $case (@in_block)
 	is(sql("SELECT bool_and(block) FROM $from"), 't', "$what: in a block");
 }
 
-# These are not: they may commit, or must be alone.
+# These do not: they may commit, or must be alone.
 my $block = q{DO $$BEGIN INSERT INTO place VALUES ('call', is_in_block()); COMMIT; END$$};
 for my $request ('CALL commit_once()', $block)
 {
@@ -92,8 +92,7 @@ for my $case (
 		"FAIL|25P01|$what can only be used in transaction blocks", "$request: refused");
 }
 
-# A function that cannot run in a block runs, without one, as it does in a session; once, as far as
-# its effects go.
+# A function that cannot run in a block runs without one, as in a session; its effects happen once.
 my $position = log_position($node);
 is(outcome('state, attempt, failed, error IS NULL', q{SELECT must_be_alone(), nextval('runs')}),
 	'DONE|1|0|t', 'a function that must be alone is');
@@ -104,7 +103,7 @@ is(outcome('state, sqlstate', q{SELECT nextval('runs'); SELECT must_be_alone()})
 	'FAIL|25001', 'beside another statement it is refused');
 is(sql('SELECT last_value FROM runs'), '1', 'and not tried again');
 
-# What a trigger refuses at the end is rolled back.
+# A run that a deferred trigger rejects at the end is rolled back.
 sql(q{
 	CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql
 		AS $$BEGIN RAISE EXCEPTION 'not done'; END$$;
@@ -115,7 +114,8 @@ is(outcome('state, error', q{INSERT INTO place VALUES ('refused')}),
 is(sql(q{SELECT count(*) FROM place WHERE what = 'refused'}), '0', 'nothing stays of the task');
 sql('DROP TRIGGER refuse ON task');
 
-# An error that becomes a deadlock on its way to the log is one: the run is begun anew.
+# An error that an extension rewrites to a deadlock before it is logged counts as a deadlock: the
+# run is retried.
 sql(q{
 	ALTER SEQUENCE runs RESTART;
 	CREATE FUNCTION collide(until int) RETURNS bigint LANGUAGE plpgsql AS $$
@@ -136,8 +136,8 @@ is(outcome('state, sqlstate, error', 'SELECT collide(1000)'),
 	'FAIL|XX123|another server says no', 'what is not logged is not rewritten');
 sql(q{ALTER SYSTEM RESET log_min_messages; SELECT pg_reload_conf()});
 
-# postgres_fdw commits on the other server just before the commit here: when that fails, the other
-# has its effect.
+# postgres_fdw commits on the other server just before the commit here: if that fails, the effect
+# on the other server stays.
 my $host = $node->host;
 my $port = $node->port;
 sql(qq{

@@ -15,7 +15,7 @@ sub sql { return $node->safe_psql('postgres', @_) }
 make_gates($node);
 sql('CREATE SEQUENCE runs');
 
-# In its own transaction: all is rolled back, and it says so.
+# In the task's own transaction: everything is rolled back, and the row shows the error.
 for my $change ('DROP COLUMN notice', 'ALTER COLUMN notice TYPE varchar',
 	'RENAME COLUMN notice TO remark')
 {
@@ -27,7 +27,7 @@ for my $change ('DROP COLUMN notice', 'ALTER COLUMN notice TYPE varchar',
 }
 is(sql(q{SELECT last_value FROM runs}), 3, 'each ran once');
 
-# A partition that is another's: the table cannot be served, and so the task has failed as well.
+# A partition with another owner: the table cannot be served, so the task fails, too.
 sql(q{
 	CREATE ROLE eve;
 	BEGIN;
@@ -46,13 +46,14 @@ for my $change ('ALTER TABLE rest OWNER TO eve',
 }
 sql('BEGIN; DROP TABLE task; ALTER TABLE plain RENAME TO task; COMMIT');
 
-# Committed by itself: it has failed all the same, once, when the column is there again.
+# If the request commits the change itself, the task still fails, once, when the column exists
+# again.
 my $id = run_task($node, request => q{SELECT nextval('runs'); COMMIT;
 	ALTER TABLE task DROP COLUMN notice; COMMIT; SELECT 1});
 is(task($node, $id, 'state, attempt'), 'FAIL|1', 'committed: it has failed');
 is(sql(q{SELECT last_value FROM runs}), 4, 'committed: it ran once');
 
-# By somebody else: the task is run again, and is DONE.
+# If another session makes the change, the task is run again and ends as DONE.
 $id = insert_task($node, request => q{SELECT nextval('runs'), hold('gate')});
 my $executors = q{SELECT count(*) = 1 FROM pg_stat_activity
 	WHERE backend_type = 'pg_task executor' AND};
@@ -66,7 +67,7 @@ $session->quit;
 wait_for_state($node, $id, 'DONE');
 is(task($node, $id, 'attempt'), 2, 'changed by another: it is run again');
 
-# Changes that go together with running tasks, all the time: no task is run again for them.
+# Harmless changes, made all the time while tasks run: no task is run again because of them.
 my @sessions = map { $node->background_psql('postgres') } 1 .. 2;
 $_->query_until(qr/begun/, q{\echo begun
 	DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM gate WHERE name = 'quiet') LOOP
@@ -81,7 +82,7 @@ $_->quit for @sessions;
 is(count_of($node, q{queue = 'calm' AND state = 'DONE' AND attempt = 1}), 1000,
 	'the table changes all the time: each task runs once');
 
-# An id of 0, and a negative one, in the process and in a parallel worker of it.
+# The ids 0 and -1, in the executor and in a parallel worker of it.
 my $parallel = q{SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
 	SET min_parallel_table_scan_size = 0;
 	SELECT string_agg(DISTINCT current_setting('pg_task.id'), ' ') FROM pg_class};

@@ -15,8 +15,8 @@ sub sql { return $node->safe_psql(@_) }
 
 sql('postgres', 'CREATE ROLE eve LOGIN');
 
-# A database in which everybody may write who a task ran as, and eve has a trigger function that
-# does so.
+# A database in which everybody may record which role a task ran as, and eve has a trigger function
+# that does so.
 sub new_database
 {
 	my ($db, $table) = @_;
@@ -55,7 +55,7 @@ my $partitioned = qq{CREATE TABLE task ($columns, PRIMARY KEY (id, priority))
 my $forged = q{INSERT INTO %s (id, priority, role, request)
 	VALUES (1000, 7, 'postgres', $$INSERT INTO evidence VALUES (current_user, 'task')$$)};
 
-# A child of the table: its rows are not the table's, whoever owns it.
+# An inheritance child: its rows do not belong to the task table, whoever owns it.
 new_database('child', '');
 sql('child', 'CREATE TABLE kin () INHERITS (task); ALTER TABLE kin OWNER TO eve');
 sql('child', 'SET ROLE eve; ' . sprintf($forged, 'kin'));
@@ -70,9 +70,9 @@ is(sql('child', q{SELECT string_agg(state || attempt, ',' ORDER BY id) FROM kin}
 is(sql('child', 'SELECT pg_task_cancel(1000)'), 'f', 'child: nor is one found to be stopped');
 is(sql('child', 'SELECT count(*) FROM evidence'), 0, 'child: nothing ran');
 
-# A partition changes hands while the scheduler waits for a lock on it: the transaction that gives
-# it
-# away puts a row and a trigger into it. So the scheduler knows nothing before it has the lock.
+# A partition changes its owner while the scheduler waits for a lock on it: the transaction that
+# changes the owner adds a row and a trigger.  The scheduler must not trust what it has read before
+# it had the lock.
 new_database('gift', "$partitioned; CREATE TABLE gift PARTITION OF task FOR VALUES IN (7)");
 my $scheduler = q{(SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
 	AND datname = current_database())};
@@ -91,7 +91,7 @@ sql('gift', q{DELETE FROM gift; DROP TRIGGER spy ON gift; ALTER TABLE gift ENABL
 sql('gift', 'ALTER TABLE gift OWNER TO postgres');
 runs_in('gift', 'served again when it is given back');
 
-# The same with a task that runs: its outcome is not written while the partition is another's.
+# The same with a running task: its outcome is not written while the partition has another owner.
 $position = log_position($node);
 my $id = insert_task($node, db => 'gift', priority => 7, request => q{SELECT hold('given')});
 wait_for_state($node, $id, 'WORK', db => 'gift');
@@ -106,7 +106,7 @@ is(sql('gift', 'SELECT count(*) FROM evidence'), 0, 'gift: nothing ran for eve')
 sql('gift', 'DROP TRIGGER spy ON gift; ALTER TABLE gift OWNER TO postgres');
 wait_for_state($node, $id, 'DONE', db => 'gift');
 
-# A partition of a partition, attached by somebody who may, is found as well.
+# A sub-partition, attached by somebody who may do so, is found as well.
 sql('gift', q{CREATE TABLE nest PARTITION OF task FOR VALUES IN (8, 9) PARTITION BY LIST (priority);
 	CREATE TABLE egg (LIKE rest INCLUDING DEFAULTS); ALTER TABLE egg OWNER TO eve});
 runs_in('gift', 'runs with a partition that has partitions');
@@ -116,7 +116,7 @@ wait_for_log_line($node, qr/$refused"egg" has another owner/, $position);
 sql('gift', 'DROP TABLE egg');
 runs_in('gift', 'served again without it');
 
-# Whoever owns a table above could change rows: a parent, a parent's parent.
+# The owner of a table above could change rows: a parent, or a parent of a parent.
 new_database('parent', q{CREATE TABLE top (request text); CREATE TABLE above () INHERITS (top)});
 sql('parent', 'ALTER TABLE task INHERIT above');
 runs_in('parent', 'runs with a parent of its own owner');
