@@ -26,20 +26,20 @@ our @EXPORT = qw(new_node set_conf wait_until wait_for_table insert_task run_tas
   make_gates open_gate backends wait_for_backends wait_for_schedulers terminate crash wait_for_log_line
   log_position log_since count_of build_module);
 
-# Version 15 leaves its servers running when a test is ended by a signal: it stops them in an END block.
+# Version 15 does not stop its servers when a signal ends the test: it stops them in an END block.
 $SIG{TERM} = $SIG{INT} = sub {
 	$SIG{TERM} = $SIG{INT} = 'IGNORE';
 	die "ended by a signal\n";
 };
 
-# The database of the helpers, when an option db does not name another.
+# The database of the helpers, unless the option db names another.
 my $default_db = 'postgres';
 
-# A server with test/pg_task.conf, running when this returns, with its task table there. Options:
+# Creates a server with test/pg_task.conf, and starts it; its task table exists.  Options:
 #   conf   lines for postgresql.conf
 #   init   a hash for PostgreSQL::Test::Cluster's init, such as { allows_streaming => 1 }
 #   start  0: do not start it
-# PostgreSQL::Test turns restart_after_crash off; a server that serves tasks has it on, as by default.
+# PostgreSQL::Test sets restart_after_crash to off; here it is on, which is the default.
 sub new_node
 {
 	my ($name, %opt) = @_;
@@ -59,13 +59,13 @@ sub new_node
 	return $node;
 }
 
-# Waits until a query gives the expected text ('t' if none is named). Dies when it never does, with the
-# end of the server's log: what follows could only fail as well. Options: db, expected.
+# Waits until a query returns the expected text (default 't').  Dies if it never does, with the end
+# of the server's log, because all later tests would fail, too.  Options: db, expected.
 sub wait_until
 {
 	my ($node, $query, %opt) = @_;
 
-	# while the server comes up again, psql may be gone before it is told the query
+	# while the server restarts, psql may exit before it gets the query
 	for (1 .. 1000)
 	{
 		my $found = eval { $node->poll_query_until($opt{db} // $default_db, $query, $opt{expected} // 't') };
@@ -85,7 +85,7 @@ sub wait_for_table
 	wait_until($node, "SELECT to_regclass(" . literal($opt{table} // 'task') . ") IS NOT NULL", %opt);
 }
 
-# Adds lines to postgresql.conf and has them read. When they are in force is to be waited for.
+# Adds lines to postgresql.conf and reloads it.  The caller must wait until they are in force.
 sub set_conf
 {
 	my ($node, @lines) = @_;
@@ -94,7 +94,8 @@ sub set_conf
 	$node->reload;
 }
 
-# insert_task($node, request => 'SELECT 1', max => 2, ...): inserts a row, gives its id. db is the database.
+# insert_task($node, request => 'SELECT 1', max => 2, ...): inserts a row, returns its id.  db is
+# the database.
 sub insert_task
 {
 	my ($node, %column) = @_;
@@ -107,7 +108,7 @@ sub insert_task
 		  . ') RETURNING id');
 }
 
-# The same, and waits until it has run: DONE or FAIL. One that is deleted or does not end is no such task.
+# The same, and waits until it is DONE or FAIL.  Not for a task that is deleted or does not end.
 sub run_task
 {
 	my ($node, %column) = @_;
@@ -117,7 +118,7 @@ sub run_task
 	return $id;
 }
 
-# The text of a column, or of any expression over the columns, of a task. NULL is an empty string.
+# The text of a column of a task, or of any expression over its columns.  NULL is an empty string.
 sub task
 {
 	my ($node, $id, $column, %opt) = @_;
@@ -155,7 +156,7 @@ sub open_gate
 	$node->safe_psql($opt{db} // $default_db, 'INSERT INTO gate VALUES (' . literal($name) . ')');
 }
 
-# How many tasks there are of which a condition holds.
+# The number of tasks that meet a condition.
 sub count_of
 {
 	my ($node, $condition, %opt) = @_;
@@ -198,7 +199,7 @@ sub terminate
 	$node->safe_psql($default_db, "SELECT pg_terminate_backend($_)") for @pids;
 }
 
-# The server loses power and comes back.
+# Simulates a power failure and restarts the server.
 sub crash
 {
 	my ($node) = @_;
@@ -207,7 +208,7 @@ sub crash
 	$node->start;
 }
 
-# log_position before an event, and wait_for_log_line after it, see what the event logged alone.
+# log_position before an event, and wait_for_log_line after it, see only what the event has logged.
 sub log_position
 {
 	my ($node) = @_;
@@ -235,7 +236,7 @@ sub wait_for_log_line
 	croak "waited in vain for $regexp in the log";
 }
 
-# Compiles test/modules/<name>.c for the server under test; gives the library's path.
+# Compiles test/modules/<name>.c for the server under test; returns the path of the library.
 sub build_module
 {
 	my ($name) = @_;

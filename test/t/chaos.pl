@@ -70,7 +70,7 @@ my $node = new_node('chaos1', init => { allows_streaming => 1 }, conf => qq{
 	log_replication_commands = off});
 my @all_nodes = ($node);
 my $standby;
-my $where = $node->basedir . '/where';    # the writers read there where the primary is
+my $where = $node->basedir . '/where';    # the writers read the address of the primary there
 my $writer_log = $node->basedir . '/writer';
 
 sub sql
@@ -94,9 +94,9 @@ sub tell_writers
 	rename "$where.new", $where or die "$where: $!";
 }
 
-# act() is what a task does. It leaves its effect, and in a limited queue it takes one of as many places as there may be
-# tasks; the place is free again when its transaction has ended. When there is none, too many run. It fails until the
-# attempt after "failures".
+# act() is what a task does.  It records its effect.  In a limited queue it takes one of as many
+# places as tasks may run there, and frees it when its transaction ends; if no place is free, too
+# many tasks are running.  It fails until the attempt after "failures".
 sql('postgres', q{
 	CREATE ROLE keeper LOGIN;
 	CREATE ROLE chaos_a LOGIN;
@@ -220,8 +220,8 @@ sub write_script
 	return @out;
 }
 
-# One transaction of some tasks. What became of each is written down: "number kind fate", where fate is ok, rolled (back),
-# dropped (for its key), or unknown when the session broke off.
+# One transaction with some tasks.  The outcome of each is recorded as "number kind fate", where
+# fate is ok, rolled (back), dropped (because of its key), or unknown if the connection was lost.
 sub write_batch
 {
 	my ($role, $db, $log, $first) = @_;
@@ -279,7 +279,7 @@ sub start_writer
 # The monkey ----------------------------------------------------------------------------------------------------------
 
 my @held;       # sessions that hold locks for a moment
-my %count;      # blows by name
+my %count;      # actions by name
 my $cancels = 0;
 my $up_since = sql('postgres', 'SELECT clock_timestamp()');
 
@@ -507,7 +507,7 @@ my %blows = (
 		return change_tasks(q{kind NOT IN ('repeat', 'child')}, q{DELETE FROM task USING old WHERE task.id = old.id RETURNING number),
 			remembered AS (INSERT INTO deleted SELECT number FROM changed}) } ],
 	'tasks moved' => [ 3, sub {
-		my $max = among(1, 2, 3);    # of all in a queue it is the same, or else who comes first decides
+		my $max = among(1, 2, 3);    # the same for all in a queue, or else the first one decides
 		my $what = among(q{dt = now() + random() * interval '1 s'}, 'priority = ' . int(rand(5) - 2), q{queue = 'other ' || queue},
 			"queue = CASE kind WHEN 'limited' THEN 'at most $max' ELSE queue END, max = CASE kind WHEN 'limited' THEN $max ELSE max END");
 

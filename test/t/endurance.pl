@@ -11,9 +11,9 @@ use Test::More;
 
 my $failures = $ENV{PG_TASK_TEST_FAILURES} // 6_000;
 my $requests = $ENV{PG_TASK_TEST_REQUESTS} // 20_000;
-my $warm = 2_000;    # tasks until the caches are filled
-my $slack = 512;     # kB, for what the allocator of the C library does,
-my $each = 1 / 64;   # and per task, for the server remembers for a while which tables are no more
+my $warm = 2_000;    # tasks, to fill the caches
+my $slack = 512;     # kB, for the allocator of the C library,
+my $each = 1 / 64;   # and per task, because the server keeps dropped tables in memory for a while
 
 my $node = new_node('main', conf => q{
 	pg_task.max_executors = 1

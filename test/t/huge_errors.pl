@@ -9,7 +9,7 @@ use PgTask;
 use Test::More;
 
 my $node = new_node('main', conf => "pg_task.max_executors = 1\npg_task.response_limit = '1 MB'");
-my $size = 68_000_000;    # 16 bytes for each would be more than the server gives at once
+my $size = 68_000_000;    # 16 bytes for each would exceed MaxAllocSize
 my $less = 2_000_000;
 
 # Runs a request that is the value of an expression, and returns columns of its row.

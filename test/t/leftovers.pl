@@ -45,10 +45,10 @@ my $temporary = q{SELECT count(*) FROM pg_class WHERE relnamespace = pg_my_temp_
 my $advisory = q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'};
 my $roles = q{SELECT current_user, session_user, current_setting('is_superuser')};
 
-# Each: who soils, who looks. After them
-#   fresh   what is left behind cannot be undone, so the next one has a new process
-#   unseen  psql does not see it either, or not in this way
-#   columns other columns of the task that soils
+# Each pair: the request that changes the session, and the one that looks.  Options:
+#   fresh   the change cannot be reset, so the next task has a new process
+#   unseen  psql does not see the change either, or not in this way
+#   columns other columns of the task that makes the change
 my @pairs = (
 	# Settings.
 	["SET work_mem = '1MB'", 'SHOW work_mem'],
@@ -247,7 +247,7 @@ for (grep { my (undef, undef, %known) = @$_; $known{fresh} } @pairs)
 	is(scalar(grep { $_->{attempt} != 1 } @before, $soiled, @line), 0, "$soil: everybody has run once");
 }
 
-# When all tasks have ended, the process holds no locks or other objects.
+# When all tasks have ended, the executor has no transaction, no snapshot and no locks.
 run_task($node, request => 'SELECT count(*) FROM made');
 wait_until($node, q{SELECT (count(*), count(xact_start), count(backend_xmin), min(state)) = (1, 0, 0, 'idle')
 	AND NOT EXISTS (SELECT FROM pg_locks WHERE pid = min(a.pid)) FROM pg_stat_activity AS a WHERE backend_type = 'pg_task executor'});

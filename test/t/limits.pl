@@ -95,8 +95,9 @@ is(sql(q{SELECT count(*) FILTER (WHERE start - dt > '0.9 s') FROM task WHERE req
 	'one that may not be idle at all waits for its first task');
 $node->stop;
 
-# Fewer worker slots than executors: the existing executors do all the work, for every database.
-# One slot is left for the server, so there is one scheduler at a time.
+# Fewer worker slots than executors: the executors that could start do the work, and are passed to
+# the databases that need them.  One slot is left for the server, so there is one scheduler at a
+# time.
 my $small = new_node('small', conf => "max_worker_processes = 4\nmax_logical_replication_workers = 0");
 $small->safe_psql('postgres', q{INSERT INTO task (request) SELECT 'SELECT pg_sleep(0.01)' FROM generate_series(1, 20)});
 wait_until($small, q{SELECT count(*) = 20 FROM task WHERE state = 'DONE'});

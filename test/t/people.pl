@@ -28,7 +28,7 @@ my $locker = $node->background_psql('shop');
 my $other = $node->background_psql('shop');
 my $busy = q{FROM pg_stat_activity WHERE datname = 'shop' AND backend_type = 'pg_task executor'};
 
-# A task that has an effect and then waits at a gate; when this returns, it is there.
+# A task that has an effect and then waits at a gate; returns when it is there.
 sub start_task
 {
 	my ($gate, %column) = @_;
@@ -39,7 +39,7 @@ sub start_task
 	return $id;
 }
 
-# In the other database, and here if it can be, tasks start as if nothing were.
+# In the other database, and here if possible, tasks start as usual.
 sub flows
 {
 	my ($what, @databases) = @_;
@@ -51,7 +51,8 @@ sub flows
 	}
 }
 
-# For three seconds, nothing burns the processor or transactions in the shop, whoever works there.
+# For three seconds, the processes of pg_task use little CPU, and few transactions run in the
+# shop's database.
 sub calm
 {
 	my ($what) = @_;
@@ -74,7 +75,7 @@ sub calm
 	cmp_ok($count, '<', 150, "$what: few transactions");
 }
 
-# How often the log has said it since.
+# How many times the log has reported it since.
 sub said
 {
 	my ($position, $message) = @_;
@@ -83,7 +84,8 @@ sub said
 
 sub effects { return shop(qq{SELECT count(*) FROM effect WHERE what = '$_[0]'}) }
 
-# A row that somebody locks while it waits stays behind, the others of its queue do not; when it is free, it runs.
+# A waiting row that somebody locks stays, the others of its queue run; when it is unlocked, it
+# runs.
 my $first = start_task('queue', queue => 'one', max => 1);
 my @ids = map { insert(queue => 'one', max => 1, request => 'SELECT 1') } 1 .. 3;
 $locker->query_safe("BEGIN; SELECT FROM task WHERE id = $ids[0] FOR UPDATE");
@@ -95,7 +97,8 @@ calm('a locked row');
 $locker->query_safe('COMMIT');
 wait_for($ids[0], 'DONE');
 
-# One that is locked while it runs waits with its outcome; a change that is rolled back changes nothing.
+# A row that is locked while it runs: its outcome waits.  A change that is rolled back has no
+# effect.
 for my $lock ('SELECT FROM task WHERE id = %d FOR UPDATE', q{UPDATE task SET priority = 1 WHERE id = %d}, 'DELETE FROM task WHERE id = %d')
 {
 	my $id = start_task("locked by $lock");
@@ -128,7 +131,7 @@ wait_for($_, 'DONE') for @ids;
 is(effects('table') . ' ' . effects('soon'), '2 20', 'a locked table: every effect once');
 is(shop(q{SELECT max(attempt) FROM task}), 1, 'a locked table: nothing was started twice');
 
-# ALTER TABLE waits for somebody who reads, and all wait for it.
+# ALTER TABLE waits for a reader, and everybody waits for ALTER TABLE.
 $locker->query_safe('BEGIN; SELECT FROM task LIMIT 1');
 $other->query_until(qr/sent/, "\\echo sent\nALTER TABLE task ADD COLUMN mine text DEFAULT 'x';\n");
 wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE '%ADD COLUMN mine%' AND wait_event_type = 'Lock'});
@@ -138,7 +141,8 @@ $locker->query_safe('COMMIT');
 $other->query_safe('SELECT 1');
 flows('after ALTER TABLE', qw(shop postgres));
 
-# TRUNCATE and DROP TABLE take running tasks along: no effect, no trace. RENAME does not, there and back.
+# TRUNCATE and DROP TABLE remove running tasks: no effect, no trace.  RENAME to another name and
+# back does not.
 for my $end ('TRUNCATE task', 'DROP TABLE task')
 {
 	start_task($end);
@@ -162,7 +166,8 @@ wait_for($id, 'DONE');
 is(effects('rename') . row($id, 'attempt'), '11', 'RENAME and back: one effect, of one run');
 flows('RENAME and back', qw(shop postgres));
 
-# Columns: ours come back, theirs need not; without one that we cannot do without, the table is refused, until it is back.
+# Columns: dropped ones of pg_task are created again, others are not.  Without an essential one the
+# table is rejected until it is back.
 shop('ALTER TABLE task ADD COLUMN mine text');
 $id = start_task('columns', repeat => '1 day');
 shop('ALTER TABLE task DROP COLUMN mine, DROP COLUMN notice, DROP COLUMN timezone');
@@ -172,7 +177,8 @@ wait_for($id, 'DONE');
 is(shop("SELECT state FROM task WHERE parent = $id"), 'PLAN', 'dropped columns: it repeats');
 flows('dropped columns', qw(shop postgres));
 
-# A column is of another type when the outcome is written: no statement of ours may take it for what it was.
+# A column has another type when the outcome is written: no statement of pg_task may use it as the
+# old type.
 $id = start_task('type', repeat => '1 day');
 $position = log_position($node);
 shop('ALTER TABLE task ALTER timezone TYPE bigint USING 5');

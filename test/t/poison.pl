@@ -12,7 +12,7 @@ my $node = new_node('main', conf => "pg_task.period = '1 h'\npg_task.max_executo
 
 sub sql { return $node->safe_psql('postgres', @_) }
 
-# How many tasks are at work behind a gate.
+# How many tasks wait at a gate.
 sub wait_for_held
 {
 	my ($count) = @_;
@@ -23,7 +23,8 @@ sub wait_for_held
 
 sub fields { return sql("SELECT state, attempt, failed, crashed FROM task WHERE id = $_[0]") }
 
-# Power fails: all processes of the server at once, without a word. The postmaster stands still meanwhile, lest it notice.
+# Power failure: all processes of the server die at once, by SIGKILL.  The postmaster is stopped
+# meanwhile, so that it does not notice.
 sub power_loss
 {
 	my (@databases) = @_;
@@ -42,7 +43,7 @@ sub power_loss
 		}
 	}
 	$node->{_pid} = undef;
-	# who has lost his parents may stay a zombie for ever, and his locks with him
+	# an orphaned process may stay a zombie forever, and so may its file locks
 	unlink $node->data_dir . '/postmaster.pid', $node->host . '/.s.PGSQL.' . $node->port . '.lock';
 	$node->start;
 	wait_for_schedulers($node, 'postgres', @databases);
@@ -57,7 +58,8 @@ sql(q{
 	END $$;
 	CREATE TABLE effect (task bigint)});
 
-# It crashes the server twice, and no more. Those beside it, and what waits, run to their ends.
+# The task crashes the server twice, and no more.  Tasks that run beside it, and waiting ones, end
+# normally.
 my @innocent = map { insert_task($node, queue => 'innocent', request => q{INSERT INTO effect VALUES (current_setting('pg_task.id')::bigint); SELECT hold('first')}) } 1 .. 2;
 wait_for_held(2);
 my @waiting = map { insert_task($node, queue => 'narrow', max => 1, dt => 'infinity', request => 'SELECT 1') } 1 .. 3;
@@ -76,7 +78,7 @@ wait_for_state($node, $_, 'DONE') for @innocent;
 is(fields($_), 'DONE|3|0|0', 'who ran beside it is not blamed') for @innocent;
 is(sql('SELECT count(*), count(DISTINCT task) FROM effect'), '2|2', 'and has its effect once');
 
-# A process that is not an executor dies: nobody is to blame, however often.
+# A process other than an executor dies: no task is a suspect, however often.
 my $long = insert_task($node, request => q{SELECT hold('second')});
 wait_for_held(1);
 for my $n (2 .. 4)
@@ -94,7 +96,8 @@ for my $mode (qw(immediate immediate fast))
 }
 is(fields($long), 'WORK|7|0|0', 'the server is stopped: no task is to blame');
 
-# Nobody leaves a word: each may be to blame. They run one at a time, and others beside them.
+# There is no crash report: every running task is a suspect.  Suspects run one at a time, others
+# run beside them.
 my @suspect = ($long, map { insert_task($node, request => q{SELECT hold('second')}) } 1 .. 3);
 wait_for_held(4);
 power_loss();
@@ -108,7 +111,7 @@ open_gate($node, 'second');
 wait_for_state($node, $_, 'DONE') for @suspect;
 is(sql('SELECT count(*) FROM task WHERE id IN (' . join(', ', @suspect) . ') AND crashed = 1 AND failed = 0'), 4, 'all of them in the end');
 
-# One that takes the whole server with it, as far as can be seen.
+# A task that kills the whole server, as far as can be seen.
 my $bad = insert_task($node, queue => 'bad', request => q{SELECT hold('third')});
 wait_for_held(1);
 power_loss();
@@ -123,7 +126,7 @@ is(fields($fresh), 'WORK|2|0|1', 'one that ran in the second alone is not');
 open_gate($node, 'third');
 wait_for_state($node, $fresh, 'DONE');
 
-# In every database of the server together, one at a time.
+# Suspects of all databases of the server run one at a time.
 sql('CREATE DATABASE other');
 wait_for_table($node, db => 'other');
 make_gates($node, db => 'other');
@@ -141,7 +144,7 @@ is($at_work->(), 1, 'then one of the other');
 open_gate($node, 'fourth', db => $next);
 wait_until($node, q{SELECT bool_and(state = 'DONE') FROM task WHERE request LIKE '%fourth%'}, db => $_) for qw(postgres other);
 
-# The worker that helps a task crashes, not the task's own process.
+# A parallel worker of the task crashes, not its executor.
 sql(q{
 	CREATE TABLE big AS SELECT n FROM generate_series(1, 100000) AS n;
 	ALTER TABLE big SET (parallel_workers = 2);
@@ -168,7 +171,7 @@ is(fields($helped), 'FAIL|2|0|2', 'a parallel worker that dies, dies for its tas
 wait_for_held(1);
 is(sql("SELECT crashed FROM task WHERE id = $beside"), 0, 'and for no other');
 
-# A start that fails in between does not forget who was to blame.
+# A failed start of the server in between does not lose the suspects.
 my $blamed = insert_task($node, request => q{SELECT hold('sixth')});
 wait_for_held(2);
 set_conf($node, 'restart_after_crash = off');
@@ -190,7 +193,7 @@ wait_until($node, "SELECT crashed = 1 FROM task WHERE id = $blamed");
 is(sql("SELECT crashed FROM task WHERE id = $beside"), 0, 'who crashed the server is known all the same');
 set_conf($node, 'restart_after_crash = on');
 
-# How many crashes are too many can be set.
+# pg_task.max_crashes sets how many crashes fail a task.
 set_conf($node, 'pg_task.max_crashes = 1');
 wait_until($node, 'SHOW pg_task.max_crashes', expected => 1);
 wait_for_schedulers($node, 'other', 'postgres');

@@ -35,10 +35,10 @@ for my $queue ('', "\n", 'a long name ' x 20, 'größer')
 }
 is(sql(q{SELECT wait_event_type FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%' GROUP BY 1}), 'Extension', 'they wait, and are seen to');
 
-# A system view shows their work: the transactions of the executor and the scheduler are counted.
+# pg_stat_database counts the transactions of the executor and the scheduler.
 cmp_ok(sql(q{SELECT xact_commit FROM pg_stat_database WHERE datname = 'postgres'}), '>', 0, 'statistics are reported');
 
-# When nothing happens, looks write nothing, however many.
+# When nothing happens, scans write nothing, however many there are.
 sql(q{INSERT INTO task (request, dt) SELECT 'SELECT 1', 'infinity' FROM generate_series(1, 100)});
 sql(q{VACUUM task; VACUUM pg_class; VACUUM pg_attribute; SELECT count(*) FROM task});
 sub wait_for_looks

@@ -22,7 +22,7 @@ shop(q{CREATE TABLE effect (what text);
 	CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE '%', TG_ARGV[0]; END $$;
 	CREATE FUNCTION drop_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$});
 
-# Once what was done before is counted: in three seconds, there are few transactions in the shop.
+# When earlier work is counted: within three seconds, there are few transactions in the shop.
 sub nothing_spins
 {
 	my ($what) = @_;
@@ -37,7 +37,8 @@ sub nothing_spins
 	cmp_ok($node->safe_psql('postgres', $transactions) - $count, '<', 150, "$what: nothing spins");
 }
 
-# Other tasks flow here and there, many of them, while little is done about the one; and the log has few lines.
+# Many other tasks run in both databases, while few attempts are made for the refused one; and the
+# log has few lines.
 sub others_flow
 {
 	my ($what, $position) = @_;
@@ -59,7 +60,8 @@ sub others_flow
 		$scheduler, "$what: the scheduler is the same");
 }
 
-# Makes a row trigger that refuses what a condition over OLD and NEW says, of rows whose queue is the name of the case.
+# Creates a row trigger that refuses writes that meet a condition over OLD and NEW, for rows whose
+# queue is the name of the case.
 sub refuse
 {
 	my ($what, $operation, $when, $function) = @_;
@@ -70,7 +72,7 @@ sub refuse
 }
 sub allow { return shop(qq{DROP TRIGGER "$_[0]" ON task}) }
 
-# Planned together with many that nobody refuses, so that they would share a claim.
+# Planned together with many that are not refused, so that they would share a claim.
 sub insert_bad
 {
 	my ($what, $request) = @_;
@@ -81,7 +83,8 @@ sub insert_bad
 }
 sub effects { return shop(qq{SELECT count(*) FROM effect WHERE what = '$_[0]'}) }
 
-# The claim, by a trigger, a constraint, and a deferred trigger. What is refused stays so until the end of this test.
+# The claim, refused by a trigger, a constraint, and a deferred trigger.  It stays refused until
+# the end of this test.
 my %bad;
 for my $way ('a trigger', 'a constraint', 'a deferred trigger')
 {
@@ -98,7 +101,8 @@ for my $way ('a trigger', 'a constraint', 'a deferred trigger')
 	is(row($bad{$what}, 'state, attempt, start IS NULL'), 'PLAN|0|t', "$what: it waits");
 }
 
-# That it is given up: of several that never start, or whose role there is not, the others are.
+# The change to GONE or FAIL: of several tasks that never start, or whose role does not exist, the
+# others are changed.
 my %given_up = (
 	'expiry is refused' => [ 'GONE', q{queue, max, active}, q{0, interval '0.1 s'} ],
 	'role is refused' => [ 'FAIL', q{queue, role}, q{'nobody of that name'} ]);
@@ -114,7 +118,7 @@ for my $what (sort keys %given_up)
 	is(shop("SELECT state FROM task WHERE queue = '$what'"), 'PLAN', "$what: it waits");
 }
 
-# The outcome: DONE is refused, so it failed, and that may be written.
+# The outcome: DONE is refused, so the run has failed, and that may be written.
 my $position = refuse('DONE is refused', 'UPDATE', q{NEW.state = 'DONE'});
 my $id = insert_bad('DONE is refused', 'SELECT 1');
 wait_for_state($node, $id, 'FAIL', db => 'shop');
@@ -122,7 +126,7 @@ is(row($id, 'sqlstate, error'), 'P0001|DONE is refused', 'DONE is refused: it fa
 others_flow('DONE is refused', $position);
 is(effects('DONE is refused'), 0, 'DONE is refused: no effect');
 
-# Every outcome is refused, of several.
+# Every outcome is refused, for several tasks.
 $position = refuse('outcome is refused', 'UPDATE', q{NEW.state <> 'WORK' AND OLD.state = 'WORK'});
 my @outcomes = map { insert_bad('outcome is refused', $_) } 'SELECT 1', 'SELECT 1', 'SELECT 1/0';
 wait_for_log_line($node, qr/ERROR:  [^\n]*outcome is refused/, $position);
@@ -131,14 +135,15 @@ is(effects('outcome is refused'), 0, 'outcome is refused: no effect');
 is(row($_, 'state'), 'WORK', 'outcome is refused: it is as it was') for @outcomes;
 is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pg_task outcome%'}), 0, 'outcome is refused: it does not run');
 
-# The next run of one that repeats: then its outcome cannot be had either.
+# The next run of a repeating task is refused: then its outcome cannot be written either.
 $position = refuse('repeat is refused', 'INSERT', 'NEW.parent IS NOT NULL');
 my $repeats = shop(q{INSERT INTO task (queue, repeat, request) VALUES ('repeat is refused', '1 day', 'INSERT INTO effect VALUES (''repeat'')') RETURNING id});
 wait_for_log_line($node, qr/ERROR:  [^\n]*repeat is refused/, $position);
 others_flow('repeat is refused', $position);
 is(effects('repeat'), 0, 'repeat is refused: no effect');
 
-# The return to the waiting ones, of a task whose process is ended; others that are ended with it come back.
+# The return to PLAN is refused, for a task whose process was ended; others that were ended with it
+# are planned again.
 $position = refuse('return is refused', 'UPDATE', q{NEW.state = 'PLAN' AND OLD.state = 'WORK'});
 my @returns = map { insert_task($node, db => 'shop', queue => $_, request => "INSERT INTO effect VALUES ('return of $_'); SELECT hold('return')") } 'return is refused', qw(good fine);
 my $sleeping = q{FROM pg_stat_activity WHERE datname = 'shop' AND backend_type = 'pg_task executor' AND wait_event = 'PgSleep'};
@@ -152,7 +157,7 @@ others_flow('return is refused', $position);
 open_gate($node, 'return', db => 'shop');
 wait_for_state($node, $_, 'DONE', db => 'shop') for @returns[ 1, 2 ];
 
-# A trigger that drops what we write, without a word: neither spins nor stops anything.
+# A trigger that silently skips the writes (returns NULL): no process spins or stops.
 refuse('dropped', 'UPDATE', q{NEW.state = 'WORK'}, 'drop_it()');
 $id = insert_bad('dropped', 'SELECT 1');
 wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'witness' AND state <> 'DONE'}, db => 'shop');
@@ -162,7 +167,7 @@ allow('dropped');
 wait_for_state($node, $id, 'DONE', db => 'shop');
 is(effects('dropped'), 1, 'a claim is dropped: it runs when it may');
 
-# When nothing is refused any more, all of them come to an end, a minute later at most.
+# When nothing is refused any more, all these rows are written, within a minute.
 allow($_) for sort keys %given_up;
 allow($_) for 'claim refused by a trigger', 'claim refused by a deferred trigger', 'outcome is refused', 'repeat is refused', 'return is refused';
 shop('ALTER TABLE task DROP CONSTRAINT "claim refused by a constraint"');

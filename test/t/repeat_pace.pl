@@ -12,7 +12,7 @@ my $node = new_node('main', conf => "pg_task.period = '100 ms'");
 
 sub sql { return $node->safe_psql('postgres', @_) }
 
-# The bound.
+# The minimum of "repeat".
 my %refused =
   ('9.999 ms' => 1, '10 ms' => 0, '-1 s' => 1, '1 mon -29 days -23:59:59.999' => 1);
 for my $repeat (sort keys %refused)
@@ -26,7 +26,8 @@ for my $repeat (sort keys %refused)
 		"repeat $repeat: " . ($refused ? 'refused' : 'allowed'));
 }
 
-# Rows that never run, in each way, with the shortest "repeat" and, past the trigger, a shorter one.
+# Rows that never run, for each reason, with the shortest "repeat" and, bypassing the trigger, a
+# shorter one.
 sql(q{
 	REVOKE CONNECT ON DATABASE postgres FROM PUBLIC;
 	CREATE ROLE strange LOGIN;
@@ -38,7 +39,7 @@ sql(q{
 		SELECT 'gone ' || d || i, i, '1 us', d, 0, 'SELECT 1'
 		  FROM unnest('{t,f}'::bool[]) AS d, unnest('{1 us,10 ms}'::interval[]) AS i;
 	ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned});
-# a setting of the role gives up what starts late: claimed in vain
+# expired by a setting of the role: the claim finds that it is too late
 sql(q{
 	CREATE ROLE late LOGIN; GRANT CONNECT ON DATABASE postgres TO late;
 	ALTER ROLE late SET pg_task.active = '1 ms';
@@ -62,7 +63,7 @@ is(sql(qq{SELECT bool_and(date_part('microseconds', new.dt)::int % 10000 =
 		date_part('microseconds', old.dt)::int % 10000)
 	$next old.queue = 'gone true00:00:00.01'}), 't', 'with drift, it stays on its grid');
 
-# What runs keeps its pace.
+# A task that runs keeps its interval.
 sql(q{INSERT INTO task (queue, repeat, request) VALUES ('runs', '10 ms', 'SELECT 1')});
 wait_until($node, q{SELECT count(*) >= 30 FROM task WHERE queue = 'runs' AND state = 'DONE'});
 is(sql(qq{SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY new.dt - old.dt) <= interval '500 ms'

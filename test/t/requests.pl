@@ -10,20 +10,20 @@ use PgTask;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# Each request is followed by what is known to differ, and by how to compare:
-#   header   a task shows several columns with a line name::type for each; psql -t shows none
-#   tag      psql adds the command tag to rows that INSERT and the like return; a task does not
-#   commits  the request commits by itself, so it is run at least once, and its notice says so
-#   untold   the code of an error that psql shows, but does not tell in LAST_ERROR_SQLSTATE
-#   differs  why the outcome of the task is another one: then these are what the task gives:
+# Each request is followed by known differences, and by how to compare:
+#   header   a task adds a header with name::type of each column; psql -t has none
+#   tag      psql adds the command tag to the rows of INSERT ... RETURNING; a task does not
+#   commits  the request commits by itself, so it may run more than once, and its notice says so
+#   untold   the sqlstate of an error that psql shows, but not in LAST_ERROR_SQLSTATE
+#   differs  why the outcome of the task differs; then the task must return these:
 #            sqlstate, response, notice
-#   blur     what is left out of the comparison: a regular expression
-#   role     who runs it, the superuser if nobody is named
-#   from     the first major version that knows it
-# Of a request that fails, psql shows what came before the error; a task returns the error alone.
+#   blur     a regular expression of text that is not compared
+#   role     the role that runs it; default: the superuser
+#   from     the first major version that supports it
+# If a request fails, psql shows the results before the error; a task returns only the error.
 my $tab = "\t";
 my @requests = (
-	# Rows. One column stands alone.
+	# Rows.  With a single column there is no header.
 	['SELECT 1'],
 	['SELECT 1 AS a, 2 AS b', header => "a::int4${tab}b::int4"],
 	['SELECT 1 WHERE false'],
@@ -112,7 +112,7 @@ my @requests = (
 	["CREATE FUNCTION broken() RETURNS int LANGUAGE sql\nAS 'SELECT nothing'"],
 	['CREATE TEMP TABLE brief (a int) ON COMMIT DROP; INSERT INTO brief VALUES (1); TABLE brief'],
 
-	# Rows that change.
+	# Modified rows.
 	["INSERT INTO made (a, b, c) SELECT n, 'row ' || n, n FROM generate_series(1, 5) AS n"],
 	['INSERT INTO made (a) VALUES (6) RETURNING a, d', header => "a::int4${tab}d::int4", tag => 'INSERT 0 1'],
 	['INSERT INTO made (a) VALUES (6) ON CONFLICT DO NOTHING'],
@@ -146,7 +146,7 @@ my @requests = (
 	['SELECT lo_create(4711); SELECT lo_put(4711, 0, $$abc$$); SELECT lo_get(4711)'],
 	["INSERT INTO copied SELECT 1/0"],
 
-	# Explained.
+	# EXPLAIN.
 	['EXPLAIN (COSTS OFF) SELECT * FROM copied WHERE n = 1'],
 	['EXPLAIN (COSTS OFF, VERBOSE) SELECT n + 1 FROM copied'],
 	['EXPLAIN (COSTS OFF, FORMAT json) SELECT * FROM copied'],
@@ -337,7 +337,7 @@ my @requests = (
 	['DECLARE held CURSOR WITH HOLD FOR SELECT 1/(n - 3) FROM generate_series(1, 5) AS n'],
 	[join(' ', map { "SELECT $_;" } 1 .. 1000)],
 
-	# What must be at top level.
+	# Statements that must be at top level.
 	['VACUUM', commits => 1],
 	['VACUUM (ANALYZE) made', commits => 1],
 	['VACUUM FULL copied', commits => 1],
@@ -420,7 +420,7 @@ my @requests = (
 	["CREATE FUNCTION in_sql(n int) RETURNS int LANGUAGE sql AS 'SELECT outer_one(n) + 1'"],
 	['SELECT in_sql(0)'],
 
-	# Errors, with the place where they are.
+	# Errors, with their positions.
 	['SELEC 1'],
 	['SELECT 1 FORM t'],
 	['SELECT'  . "\n" . '  nothing'],
@@ -498,7 +498,7 @@ my @requests = (
 	['SELECT pg_reload_conf()', role => 'plain'],
 	['SELECT pg_cancel_backend(pg_backend_pid())'],
 	["SET statement_timeout = '20ms'; SELECT pg_sleep(60)"],
-	# how deep the calls were depends on what was on the stack before
+	# the depth of the recursion depends on what was on the stack before
 	['SELECT deep(1)', blur => qr/^(?:CONTEXT:  )?(?:SQL|PL).*\n?/m],
 	["SELECT repeat('[', 1000000)::json", blur => qr/^CONTEXT:.*/ms],
 
@@ -545,7 +545,7 @@ my @requests = (
 	['UPDATE made SET d = d + 1 WHERE a < 3 RETURNING a, d', header => "a::int4${tab}d::int4", tag => 'UPDATE 2'],
 	['DROP TABLE child, later CASCADE; DROP EXTENSION hstore'],
 
-	# Nothing at all.
+	# Empty requests.
 	[' '],
 	["\n\n"],
 	[';'],
@@ -570,7 +570,7 @@ my @requests = (
 	['DROP TABLE written', role => 'plain'],
 );
 
-# What both servers begin with.
+# The initial contents of both servers.
 my $setup = q{
 	CREATE ROLE plain LOGIN;
 	CREATE ROLE placer LOGIN SUPERUSER;
@@ -588,7 +588,7 @@ my $major = substr($by_task->safe_psql('postgres', 'SHOW server_version_num'), 0
 @requests = grep { my (undef, %known) = @$_; ($known{from} // 0) <= $major } @requests;
 $_->safe_psql('postgres', $setup) for $by_task, $by_psql;
 
-# As many at once as are of one role: a queue keeps their order.
+# As many tasks at once as belong to one role: the queue keeps their order.
 sub run_as_tasks
 {
 	my $sql = '';
@@ -607,7 +607,8 @@ sub run_as_tasks
 	}
 }
 
-# All that became of the tasks. NULL is an empty string; but sqlstate is 00000, as in psql, when all is well.
+# The outcomes of all tasks.  NULL is an empty string; but sqlstate is 00000, as in psql, if there
+# was no error.
 sub outcomes_of_tasks
 {
 	my @columns = qw(state sqlstate response notice error);
@@ -644,7 +645,7 @@ sub outcome_of_psql
 	return %outcome;
 }
 
-# What the task is to give, if psql gave that.
+# What the task must return, if psql returned that.
 sub expect
 {
 	my ($outcome, %known) = @_;
@@ -668,7 +669,7 @@ sub expect
 	  . 'INFO:  the request has committed by itself: it is run at least once, not exactly once' if $known{commits};
 }
 
-# Takes the lines with the names of columns out of a response.
+# Removes the header lines from a response.
 sub without_headers
 {
 	my ($response, @headers) = @_;
@@ -711,7 +712,7 @@ sub compare
 	ok(!@differences, "$n. " . $name =~ s/\s+/ /gr) or diag(join "\n", map { substr $_, 0, 2000 } @differences);
 }
 
-# All that there is in a server, but for the tasks.
+# All contents of a server, except for the tasks.
 sub contents
 {
 	my ($node) = @_;

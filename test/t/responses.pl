@@ -14,12 +14,13 @@ use Test::More;
 my $rows = $ENV{PG_TASK_TEST_ROWS} // 2_000_000;
 
 $ENV{PGCLIENTENCODING} = 'UTF8';
-my $node = new_node('main', conf => "pg_task.max_executors = 1\nshared_buffers = 8MB\njit = off");    # a compiler takes 60 MB by itself
+my $node = new_node('main', conf => "pg_task.max_executors = 1\nshared_buffers = 8MB\njit = off");    # the JIT compiler takes 60 MB
 my $major = substr($node->safe_psql('postgres', 'SHOW server_version_num'), 0, 2);
 
 sub sql { return $node->safe_psql('postgres', @_) }
 
-# Runs tasks, each given by its columns, and tells what became of each: its columns, as bytes that are valid UTF-8.
+# Runs tasks, each given by its columns, and returns the outcome of each: its columns, as bytes
+# that are valid UTF-8.
 sub outcomes
 {
 	my ($tasks, %opt) = @_;
@@ -51,7 +52,7 @@ sub outcomes
 
 sub outcome { return (outcomes([ {@_} ]))[0] }
 
-# The most memory that a process has ever had, in kB. The buffers of the server are few, so it is its own.
+# The peak memory of a process, in kB.  shared_buffers is small, so this is mostly private memory.
 sub peak
 {
 	my ($pid) = @_;
@@ -114,7 +115,7 @@ my @queries = (
 	q{VALUES (1, 'a'), (NULL, 'b')},
 	q{SELECT } . join(', ', map { "$_ AS c$_" } 1 .. 1600));
 
-# COPY and row_to_json write the same, in the eyes of the same server.
+# COPY and row_to_json write the same on the same server.
 my @as_csv = outcomes([ map { { request => $_, format => 'csv' } } @queries ]);
 my @as_json = outcomes([ map { { request => $_, format => 'json' } } @queries ]);
 for my $i (0 .. $#queries)
@@ -129,7 +130,7 @@ for my $i (0 .. $#queries)
 	ok(eval { JSON::PP->new->utf8->allow_nonref->decode($as_json[$i]{response}); 1 }, "json can be read: $name");
 }
 
-# What a reader of JSON makes of it.
+# What a JSON parser reads.
 sub read_json { return JSON::PP->new->utf8->decode((outcome(request => $_[0], format => 'json'))->{response}) }
 
 is_deeply(read_json(q{SELECT n AS a, 'größer' || n AS b, NULL AS c, ARRAY[n, NULL] AS d, (n, 'x')::pair AS e FROM generate_series(1, 2) AS n}),
@@ -138,7 +139,7 @@ is_deeply(read_json('SELECT true AS t, false AS f'), [ { t => JSON::PP::true, f 
 like((outcome(request => q{SELECT 1 AS a, 1.5 AS b, '1' AS c}, format => 'json'))->{response},
 	qr/^\[\{"a":1,"b":1\.5,"c":"1"\}\]$/, 'numbers are numbers, and texts are texts');
 
-# Several statements, and those that return no rows.
+# Several statements, and statements that return no rows.
 my $several = "SELECT 1 AS a; CREATE TEMP TABLE t (a int, b text); INSERT INTO t VALUES (1, 'x,y') RETURNING *; SELECT 2 WHERE false;
 	COPY t TO STDOUT; SHOW DateStyle";
 is(outcome(request => $several, format => 'csv')->{response}, qq{a\n1\na,b\n1,"x,y"\n?column?\n1\tx,y\nDateStyle\n"ISO, MDY"}, 'several, csv');
@@ -155,7 +156,7 @@ is(outcome(request => 'EXPLAIN (COSTS OFF, FORMAT json) SELECT 1', format => 'js
 	'[{"QUERY PLAN":' . sql('EXPLAIN (COSTS OFF, FORMAT json) SELECT 1') . '}]', 'a plan is JSON in JSON');
 is(outcome(request => 'SELECT 1/0', format => $_)->{response}, 'ERROR:  division by zero', "an error is text, with $_") for qw(csv json);
 
-# The column comes before the role, the role before the database, the database before the server.
+# Precedence: the column, then the settings of the role, the database, the server.
 sql(q{
 	CREATE ROLE reader LOGIN;
 	CREATE ROLE lister LOGIN;
@@ -177,7 +178,8 @@ like(($node->psql('postgres', 'ALTER ROLE lister SET pg_task.format = xml'))[2],
 
 # The limit ----------------------------------------------------------------------------------------------------------
 
-# Up to three bytes, then characters of one width, so that the limit falls on each of their bytes, and behind them.
+# Up to three bytes, then characters of the same width, so that the limit falls on each of their
+# bytes, and after them.
 my $small = 64;
 sql("CREATE ROLE cut LOGIN; ALTER ROLE cut SET pg_task.response_limit = $small");
 my %wide = (1 => 'y', 2 => 'é', 3 => '日', 4 => '😀');
@@ -193,7 +195,7 @@ for my $width (sort keys %wide)
 	}
 }
 
-# What is left of a text. Only what follows the x can be cut.
+# The rest of a text.  Only what follows the x may be cut.
 sub cut
 {
 	my ($text, $before, $width) = @_;
@@ -216,7 +218,7 @@ for my $i (0 .. $#texts)
 	is($failed[$i]{response}, cut_error("ERROR:  $text", 8 + $before, $width), "response to an error: $name");
 }
 
-# Behind the message comes the context, which is cut off with the rest.
+# The context follows the message, and is cut off with the rest.
 sub cut_error
 {
 	my ($text, $before, $width) = @_;
@@ -226,7 +228,7 @@ sub cut_error
 	return substr($all, 0, $kept) . "\n(" . (length($all) - $kept) . ' bytes cut)';
 }
 
-# Wherever it falls: in a header, between rows, in quotes, in the second statement, in COPY.
+# Wherever the limit falls: in a header, between rows, in quotes, in the second statement, in COPY.
 for my $format (qw(text csv json))
 {
 	my $request = q{SELECT '日本"' AS größer, n AS "a,b" FROM generate_series(1, 3) AS n; COPY (VALUES ('日本')) TO STDOUT; SELECT '日本'};
@@ -247,11 +249,11 @@ for my $format (qw(text csv json))
 	}
 }
 
-# Many notices share the limit; a request can be larger than its response may be.
+# All notices share one limit; a request may be larger than its response.
 is(outcome(role => 'cut', request => q{DO $$ BEGIN FOR i IN 1..1000 LOOP RAISE NOTICE '%', i; END LOOP; END $$})->{notice},
 	"NOTICE:  1\nNOTICE:  2\nNOTICE:  3\nNOTICE:  4\nNOTICE:  5\nNOTICE:  \n(12828 bytes cut)", 'many notices');
 
-# The limit as it is by default.
+# The default limit.
 for my $more (-1, 0, 1)
 {
 	my $bytes = 16 * 1024 * 1024 + $more;
@@ -263,7 +265,8 @@ for my $more (-1, 0, 1)
 
 # Memory -------------------------------------------------------------------------------------------------------------
 
-# A result that is much larger than the limit needs no memory. Each in a new process, for the peak is that of a life.
+# A result that is much larger than the limit needs no memory.  Each in a new process, because the
+# peak is measured since the start of the process.
 my %large = (
 	'rows, text' => { request => "SELECT repeat('x', 99) FROM generate_series(1, $rows)", bytes => 100 * $rows - 1 },
 	'rows, csv' => { request => "SELECT repeat('x', 99) AS a FROM generate_series(1, $rows)", format => 'csv', bytes => 100 * $rows + 1 },
@@ -290,7 +293,7 @@ for my $name (sort keys %large)
 	note("$name: $peak kB");
 }
 
-# No memory: the request fails, the process goes on.
+# Out of memory: the request fails, the process continues.
 my $before = outcome(request => 'SELECT 1');
 PostgreSQL::Test::Utils::system_or_bail('prlimit', '--as=' . 400 * 1024 * 1024, '--pid', $before->{pid});
 my $poor = outcome(request => q{SELECT length(repeat('x', 1000000000))});
@@ -303,7 +306,7 @@ is("$after->{response} $after->{pid}", "2 $before->{pid}", 'the next task runs i
 
 my $started = sql('SELECT pg_postmaster_start_time()');
 
-# An error that ends the session, as every error does with exit_on_error, is the task's own failure.
+# An error that ends the session, as every error does with exit_on_error, is a failure of the task.
 sub ends
 {
 	my ($name, $request, $sqlstate, $message, %column) = @_;
@@ -326,7 +329,7 @@ SKIP:
 	ends('timeout', q{SET transaction_timeout = '20ms'; SELECT pg_sleep(60)}, '25P04', 'terminating connection due to transaction timeout');
 }
 
-# A message that is too long for the way it takes is cut between characters.
+# A message that is too long for shared memory is cut between characters.
 for my $before (0 .. 2)
 {
 	my $fatal = outcome(request => q{SET exit_on_error = on; DO $$ BEGIN RAISE '%', } . "repeat('x', $before) || repeat('日', 1000); END \$\$");
@@ -334,7 +337,7 @@ for my $before (0 .. 2)
 	like("$fatal->{state} $fatal->{error}", qr/^FAIL x{$before}(?:日)+(?:\n\(\d+ bytes cut\))?$/, "FATAL: a long message, $before bytes before wide characters");
 }
 
-# Its process is ended by somebody else: it runs again.
+# Somebody terminates its process: the task runs again.
 make_gates($node);
 my $id = insert_task($node, request => q{SELECT hold('ended'), pg_backend_pid() AS pid});
 wait_for_state($node, $id, 'WORK');
@@ -349,7 +352,8 @@ is(sql('SELECT pg_postmaster_start_time()'), $started, 'the server has not been 
 
 # Encodings ----------------------------------------------------------------------------------------------------------
 
-# Requests, responses and errors are in the encoding of the database; here they are seen in UTF-8.
+# Requests, responses and errors are in the encoding of the database; this test reads them as
+# UTF-8.
 my %texts = (EUC_JP => '日本語', LATIN1 => 'größer', WIN1251 => 'больше', EUC_KR => '더 큰', UTF8 => '日本 größer');
 for my $encoding (sort keys %texts)
 {
@@ -366,7 +370,7 @@ for my $encoding (sort keys %texts)
 		{ request => "SET client_encoding = UTF8; COPY (SELECT '$text') TO STDOUT" } ], db => $db);
 	my ($cut) = outcomes([ { request => "SELECT repeat('$text', 100)", role => 'cut' } ], db => $db);
 	my $characters = length decode('UTF-8', $text);
-	my $columns = $characters + ($text =~ tr/\xe0-\xef//);    # those of East Asia are two wide
+	my $columns = $characters + ($text =~ tr/\xe0-\xef//);    # those of East Asia take two columns
 
 	is($row->{response}, "?column?::text\tlength::int4\n$text\t$characters", "$encoding: a row");
 	is($json->{response}, qq([{"$text":"$text"}]), "$encoding: JSON");
@@ -378,7 +382,7 @@ for my $encoding (sort keys %texts)
 	sql("DROP DATABASE $db");
 }
 
-# Any bytes are text in SQL_ASCII.
+# In SQL_ASCII any bytes are valid text.
 $ENV{PGCLIENTENCODING} = 'SQL_ASCII';
 sql(q{CREATE DATABASE bytes TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'});
 wait_for_table($node, db => 'bytes');

@@ -8,7 +8,7 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-# With a period of an hour, nothing but the planned time starts a second run.
+# With a period of an hour, only the planned time can start a second run.
 my $node = new_node('main', conf => "pg_task.period = '1 h'\npg_task.max_executors = 4");
 
 sub sql { return $node->safe_psql('postgres', @_) }
@@ -28,10 +28,10 @@ sql(q{
 		RETURN 'at last';
 	END $$});
 
-# Runs a task until it is at an end, DONE or FAIL, and gives its id. Each starts with a fresh turn.
+# Restarts the count of runs, runs a task until it is DONE or FAIL, and returns its id.
 sub run_out { sql('ALTER SEQUENCE turn RESTART'); return run_task($node, @_) }
 
-# How often: so many runs after the first.
+# How often: this many runs after the first.
 for my $retry (0, 1, 3)
 {
 	my $id = run_out(retry => $retry, delay => '10 ms', backoff => 1, request => 'INSERT INTO effect VALUES (1, 1); SELECT fail_until(100)');
@@ -43,13 +43,14 @@ my $id = run_out(request => 'SELECT fail_until(100)');
 is(task($node, $id, 'state, failed, attempt, planned IS NULL'), 'FAIL|1|1|t', 'without a word it is not tried again');
 is(sql('SELECT count(*) FROM effect'), 0, 'runs that failed have no effect');
 
-# DONE after a retry: the last run's outcome, and nothing of the errors.
+# DONE after a retry: the row has the outcome of the last run, and no error.
 $id = run_out(retry => 5, delay => '10 ms', backoff => 1, request => q{INSERT INTO effect VALUES ('x', 3); SELECT fail_until(3)});
 is(task($node, $id, 'state, failed, attempt, sqlstate IS NULL, error IS NULL, response'), 'DONE|2|3|t|t|INSERT 0 1' . "\n" . 'at last', 'DONE after two retries');
 is(task($node, $id, 'planned IS NULL OR planned <= dt'), 't', 'DONE after two retries: planned before it was due');
 is(sql('SELECT count(*) FROM effect'), 1, 'DONE after two retries: one effect');
 
-# While it waits, all of its last run is seen, and when it was planned at first. Re-planned by a user, it runs at once.
+# While it waits for the retry, the row shows the last run, and the first planned time.  If a user
+# plans it again, it runs at once.
 sql('ALTER SEQUENCE turn RESTART');
 my ($dt) = split /\|/, sql(q{INSERT INTO task (retry, delay, timeout, request)
 	VALUES (1, '10 min', '1 min', 'DO $$ BEGIN RAISE NOTICE ''psst''; END $$; SELECT fail_until(2)') RETURNING dt});
@@ -65,7 +66,8 @@ sql("UPDATE task SET dt = now() WHERE id = $id");
 wait_for_state($node, $id, 'DONE');
 is(task($node, $id, 'attempt, failed'), '2|1', 'planned by hand for now, it is tried at once');
 
-# When: delay * backoff^(failed - 1) after the end, and up to a tenth more; an hour at most. Planned by hand each time, it fails again.
+# When: delay * backoff^(failed - 1) after the end, plus up to a tenth, at most an hour.  Planned
+# by hand each time, it fails again.
 sub delays
 {
 	my ($name, $delay, $backoff, @wanted) = @_;
@@ -76,7 +78,7 @@ sub delays
 	{
 		$failed++;
 		wait_until($node, "SELECT state = 'PLAN' AND failed = $failed FROM task WHERE id = $task");
-		# milliseconds are what is promised; the dt is that long after the stop
+		# exact to milliseconds: dt is that long after stop
 		is(task($node, $task, qq{dt - stop BETWEEN interval '$wanted' - interval '1 ms' AND least(interval '$wanted' * 1.1 + interval '1 ms', interval '1 h')}), 't',
 			"$name: $wanted after failure $failed") or diag(task($node, $task, 'dt - stop'));
 		sql("UPDATE task SET dt = now() WHERE id = $task");
@@ -105,14 +107,14 @@ is(task($node, $id, q{state, failed, stop - planned < '5 s'}), 'DONE|3|t', 'no d
 $id = run_out(retry => 3, delay => '0.2 s', backoff => 0, request => 'SELECT fail_until(4)');
 is(task($node, $id, q{state, failed}), 'DONE|3', 'no delay after the first retry');
 
-# Not all at the same moment: a hundred that fail at once are spread out.
+# Retries are spread out: a hundred tasks that fail at once are not retried at once.
 sql(q{INSERT INTO task (queue, retry, delay, request) SELECT 'spread', 1, '30 min', 'SELECT 1/0' FROM generate_series(1, 100)});
 wait_until($node, q{SELECT count(*) = 100 FROM task WHERE queue = 'spread' AND failed = 1});
 cmp_ok(sql(q{SELECT extract(epoch FROM max(dt - stop) - min(dt - stop)) FROM task WHERE queue = 'spread'}), '>', 60, 'jitter spreads them');
 cmp_ok(sql(q{SELECT count(DISTINCT date_trunc('second', dt - stop)) FROM task WHERE queue = 'spread'}), '>', 20, 'all over the tenth');
 sql(q{DELETE FROM task WHERE queue = 'spread'});
 
-# The settings, of roles and databases; the column wins.
+# The settings, for roles and databases; the column takes precedence.
 $id = run_out(role => 'patient', request => 'SELECT fail_until(100)');
 is(task($node, $id, q{state, failed, attempt}), 'FAIL|3|3', 'pg_task.retry of the role');
 is(task($node, $id, q{dt - planned BETWEEN '0.3 s' AND '3 s'}), 't', 'pg_task.delay of the role');
@@ -130,7 +132,8 @@ $id = run_out(role => 'patient', request => 'SELECT fail_until(100)');
 is(task($node, $id, q{state, failed}), 'FAIL|3', 'that of the role comes before it');
 sql(q{ALTER DATABASE postgres RESET pg_task.retry; ALTER DATABASE postgres RESET pg_task.delay});
 
-# What counts as a failure, whatever the way: a timeout, a FATAL of its own, a deferred trigger, its own row, a wrong syntax, an open transaction.
+# What counts as a failure: a timeout, a FATAL of its own, a deferred trigger, its own row, a
+# syntax error, an open transaction.
 sql(q{CREATE TABLE late (a int); CREATE FUNCTION too_late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM fail_until(3); RETURN NULL; END $$;
 	CREATE CONSTRAINT TRIGGER late AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION too_late()});
 for my $way (
@@ -154,11 +157,11 @@ for my $way (
 	is(task($node, $task, 'state, failed'), $state . ($state eq 'DONE' ? '|2' : '|3'), "$name: and ends");
 }
 is(sql('SELECT count(*) FROM late'), 1, 'the deferred trigger: one effect');
-# A role that cannot run it is no failure of a run: it is FAIL at once.
+# A role that cannot run the task does not count as a failed run: it is FAIL at once.
 $id = run_task($node, role => 'nobody_there', retry => 3, delay => '10 ms', request => 'SELECT 1');
 is(task($node, $id, 'state, attempt, sqlstate'), 'FAIL|0|42704', 'a role that does not exist is not waited for');
 
-# An interruption is none: planned again at once, not counted as failed.
+# An interrupted run does not count: it is planned again at once, without a failure.
 $id = insert_task($node, retry => 1, delay => '10 min', request => q{INSERT INTO effect VALUES ('interrupted', 1); SELECT hold('interrupted')});
 wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'pg_task executor' AND wait_event = 'PgSleep'});
 terminate($node, task($node, $id, 'pid'));

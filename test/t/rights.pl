@@ -14,7 +14,7 @@ make_gates($node);
 sub sql { return $node->safe_psql('postgres', @_) }
 sub sql_as { return $node->safe_psql('postgres', $_[1], extra_params => [ '-U', $_[0] ]) }
 
-# Empty when it is not refused.
+# The error of a statement; empty if it is not rejected.
 sub error_of
 {
 	my ($user, $sql) = @_;
@@ -28,7 +28,7 @@ sub allowed { return is(error_of($_[0], $_[1]), '', "$_[0]: $_[1]") }
 sql(q{CREATE ROLE keeper LOGIN; CREATE ROLE ann LOGIN; CREATE ROLE bob LOGIN; CREATE ROLE boss LOGIN; CREATE ROLE clerk LOGIN NOINHERIT;
 	CREATE ROLE blind LOGIN BYPASSRLS; GRANT ann TO boss; GRANT ann TO clerk; GRANT ann, bob, boss, clerk, blind TO keeper;
 	ALTER TABLE task OWNER TO keeper; GRANT SELECT, INSERT, UPDATE, DELETE ON task TO ann, bob, boss, clerk, blind});
-# a role that is a member, but may not become it: from 16 on there is such a thing
+# a member that may not SET ROLE: exists from version 16 on
 my $has_set = $node->pg_version >= 16;
 sql(q{CREATE ROLE heir LOGIN; GRANT ann TO heir WITH SET FALSE; GRANT ALL ON task TO heir}) if $has_set;
 
@@ -44,13 +44,13 @@ is(sql_as($_, $seen), 'ann', "$_ sees those of the role that it may become") for
 is(sql_as($_, $seen), 'ann bob', "$_ sees all") for qw(keeper postgres blind);
 is(sql_as('heir', $seen), '', 'a member that may not become it sees none') if $has_set;
 
-# Nobody changes or removes what he does not see.
+# Nobody changes or deletes rows that they do not see.
 is(sql_as('bob', "UPDATE task SET request = 'SELECT 2', state = 'STOP' WHERE id = $waits{ann} RETURNING id"), '', 'nothing to change');
 is(sql_as('bob', "DELETE FROM task WHERE role = 'ann' RETURNING id"), '', 'nothing to remove');
 refused('bob', "INSERT INTO task (id, request) VALUES ($waits{ann}, 'SELECT 2') ON CONFLICT (id) DO UPDATE SET request = 'SELECT 2'", '.*row-level security');
 is(task($node, $waits{ann}, 'request, state'), 'SELECT 1|PLAN', 'it is as it was');
 
-# Who plans for whom, by whatever way.
+# Who may plan for whom, in every way.
 allowed('boss', "INSERT INTO task (request, role, dt) VALUES ('SELECT 1', 'ann', 'infinity')");
 allowed('keeper', "INSERT INTO task (request, role, dt) VALUES ('SELECT 1', 'bob', 'infinity')");
 refused('ann', "INSERT INTO task (request, role) VALUES ('SELECT 1', '$_')", '.*row-level security') for qw(bob keeper postgres nobody_there);
@@ -82,7 +82,7 @@ for my $state (qw(WORK DONE FAIL GONE))
 	refused('ann', "UPDATE task SET state = '$state' WHERE id = $waits{ann}", 'only the owner of the task table may set "state"');
 }
 
-# What a role may do to its own: waiting, finished, running.
+# What a role may do to its own tasks: waiting, finished, running.
 allowed('ann', "UPDATE task SET request = 'SELECT 3', priority = 1, queue = 'other', max = 5, timeout = '1 min', state = '$_' WHERE id = $waits{ann}")
   for qw(STOP PLAN);
 allowed('ann', "UPDATE task SET dt = now() WHERE id = $waits{ann}");
@@ -101,7 +101,7 @@ is(task($node, $runs, 'state'), 'STOP', 'a running task that is stopped stays so
 is(sql('SELECT count(*) FROM effect'), 0, 'and has no effect');
 allowed('ann', "DELETE FROM task WHERE id = $runs");
 
-# The owner may switch it off, and it stays off.
+# The owner may disable row security, and it stays disabled.
 sql('ALTER TABLE task DISABLE ROW LEVEL SECURITY');
 $node->restart;
 wait_for_table($node);

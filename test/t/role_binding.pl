@@ -15,7 +15,7 @@ sub sql { return $node->safe_psql('postgres', @_) }
 sub sql_as { return $node->safe_psql('postgres', $_[1], extra_params => [ '-U', $_[0] ]) }
 sub as_role { return insert_task($node, role => shift, @_) }
 
-# The error of a statement, empty when there is none.
+# The error of a statement; empty if there is none.
 sub error_of
 {
 	my ($user, $sql) = @_;
@@ -25,7 +25,8 @@ sub error_of
 	return $rc == 0 ? '' : $err;
 }
 
-# A role with all rights on the table; the oid of a role; whether a task is bound to it.
+# Helpers: create a role with all rights on the table; the oid of a role; whether a task is bound
+# to it.
 sub make_role
 {
 	sql("CREATE ROLE $_ LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON task TO $_") for @_;
@@ -36,7 +37,7 @@ sub bound_to { return task($node, $_[0], 'role_id & 4294967295') }
 sub drop_role { sql("DROP OWNED BY $_[0]; DROP ROLE $_[0]") }
 sub is_row { return is(task($node, $_[0], $_[1]), $_[2], $_[3]) }
 
-# However a row comes in, it is bound to the role that has its name; nobody chooses another.
+# However a row is inserted, it is bound to the role that has its name; nobody can choose another.
 make_role(qw(ann bob));
 my %oid = map { $_ => oid_of($_) } qw(ann bob);
 my $rows = $node->basedir . '/rows';
@@ -73,7 +74,7 @@ is(bound_to(as_role('ann', dt => 'infinity', request => 'SELECT 1')), $oid{bob},
 	'so can a trigger of his');
 sql('DROP TRIGGER zz ON task; DELETE FROM task');
 
-# What no trigger of ours has seen, or comes from another cluster, is bound by name, due or not.
+# A row that has bypassed our trigger, or comes from another cluster, is bound by name, due or not.
 sql(q{ALTER TABLE task DISABLE TRIGGER ALL;
 	INSERT INTO task (role, dt, request, queue, role_id)
 	SELECT 'ann', dt, 'SELECT current_user', 'foreign', id
@@ -90,8 +91,8 @@ is(sql(q{SELECT sqlstate, error FROM task WHERE queue = 'nobody'}),
 	'42704|role "nobody_there" does not exist', 'of no role: FAIL');
 sql('DELETE FROM task');
 
-# A role is renamed, and another gets its name: what waits, runs and repeats goes on as the one that
-# planned it.
+# A role is renamed, and another gets its name: waiting, running and repeating tasks stay with the
+# role that planned them.
 my $later = as_role('ann', dt => 'infinity', request => 'SELECT current_user, session_user');
 my $done = as_role('ann', request => q{SELECT 'mine'});
 my $retry = as_role('ann', retry => 1, delay => '1 hour',
@@ -126,8 +127,8 @@ is(sql("SELECT role_id & 4294967295, state FROM task WHERE parent = $runs"), "$o
 sql('DELETE FROM task');
 drop_role('ann');
 
-# A role is dropped: what waits is FAIL, due or not, and nothing repeats; another role of the name
-# has nothing to do with it.
+# A role is dropped: its waiting tasks are FAIL, due or not, and do not repeat; another role that
+# gets the name is not affected.
 $later = as_role('anna', dt => 'infinity', repeat => '1 day', request => 'SELECT 1');
 $done = as_role('anna', request => q{SELECT 'mine'});
 $runs = as_role('anna', request => q{SELECT hold('drop')}, repeat => '1 day', queue => 'chain');
@@ -156,7 +157,7 @@ wait_for_state($node, $done, 'DONE');
 is(bound_to($done), oid_of('anna'), 'unless he gives it to the new role');
 is_row($kept, 'state', 'PLAN', 'others wait as before');
 
-# A crowd of such rows keeps no other role waiting; one that somebody locks follows when it is free.
+# Very many such rows delay no other role; a locked one is changed when it is unlocked.
 sql(q{INSERT INTO task (role, request, queue, dt)
 	SELECT 'anna', 'SELECT 1', 'crowd ' || n % 100, 'infinity' FROM generate_series(1, 10000) AS n});
 my $crowd = q{FROM task WHERE queue LIKE 'crowd %'};
@@ -179,7 +180,7 @@ wait_for_state($node, $locked, 'FAIL');
 $locker->quit;
 sql('DELETE FROM task');
 
-# Restored into the same cluster a row stays with its role; one whose role is gone ends.
+# Restored into the same cluster, a row stays with its role; it fails if the role was dropped.
 make_role(qw(gone stays));
 as_role($_, dt => 'infinity', request => 'SELECT current_user') for qw(gone stays);
 my $dump = $node->basedir . '/dump.sql';

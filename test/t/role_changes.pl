@@ -26,7 +26,7 @@ sql(q{CREATE ROLE chief SUPERUSER LOGIN; CREATE ROLE plain LOGIN; CREATE ROLE cl
 	CREATE ROLE victim SUPERUSER;
 	CREATE TABLE secret AS SELECT 'known' AS word; GRANT SELECT ON secret TO club});
 
-# A superuser is one no more, by each way that changes the catalog.
+# A superuser loses superuser status, in each way that changes the catalog.
 my $become = 'SET SESSION AUTHORIZATION victim; SELECT current_user';
 my $super = q{SELECT current_setting('is_superuser')};
 for my $change (
@@ -47,14 +47,14 @@ for my $change (
 	is((run_as('chief', $super))[1], 'off', "$change: it is no superuser");
 }
 
-# The other way: who becomes a superuser is one.
+# The other way round: a role that becomes a superuser is one.
 my ($state, undef, $before) = run_as('plain', $super);
 sql('ALTER ROLE plain SUPERUSER');
 is(join(' ', (run_as('plain', $super))[ 0, 1 ]), 'DONE on', 'a new superuser');
 sql('ALTER ROLE plain NOSUPERUSER');
 is(join(' ', (run_as('plain', $super))[ 0, 1 ]), 'DONE off', 'and no longer');
 
-# A queue of tasks that were handed to the executor before the change: none of them begins after it.
+# Tasks that were assigned to the executor before the change: none of them begins after it.
 make_gates($node);
 sql('ALTER ROLE chief SUPERUSER');
 my $holds = insert_task($node, role => 'chief', request => q{SELECT hold('line')});
@@ -66,7 +66,7 @@ wait_for_state($node, $_, 'FAIL') for @line;
 is(count_of($node, "id IN (@{[join ',', @line]}) AND sqlstate = '42501' AND attempt = 1"), 3,
 	'tasks in line begin as what the role is by then');
 
-# Membership is asked for anew in the same process.
+# Membership is checked again in the same process.
 my $peek = 'SELECT word FROM secret';
 (undef, undef, $before) = run_as('plain', 'SELECT 1');
 is((run_as('plain', $peek))[1], '42501', 'no member: no privilege');
@@ -77,30 +77,31 @@ sql('REVOKE club FROM plain');
 is(join(' ', (run_as('plain', $peek))[ 1, 2 ]), "42501 $before", 'REVOKE: no privilege, at once');
 is(join(' ', (run_as('plain', 'SET ROLE club'))[ 1, 2 ]), "42501 $before", 'REVOKE: no SET ROLE');
 
-# So is what else a role may have.
+# And so are all other privileges.
 sql(q{CREATE TABLE guarded AS SELECT 'seen' AS word; ALTER TABLE guarded ENABLE ROW LEVEL SECURITY;
 	GRANT SELECT ON guarded TO plain; ALTER ROLE plain BYPASSRLS});
 is((run_as('plain', 'SELECT count(*) FROM guarded'))[1], 1, 'BYPASSRLS');
 sql('ALTER ROLE plain NOBYPASSRLS');
 is((run_as('plain', 'SELECT count(*) FROM guarded'))[1], 0, 'NOBYPASSRLS');
 
-# A password, which everybody changes for himself, costs no process; nor does another role.
+# A changed password, which every role may change for itself, does not end the process; nor does a
+# change of another role.
 (undef, undef, $before) = run_as('plain', 'SELECT 1');
 sql(q{ALTER ROLE plain PASSWORD 'x' VALID UNTIL 'tomorrow'; ALTER ROLE victim NOSUPERUSER});
 is((run_as('plain', 'SELECT 1'))[2], $before, 'the process stays');
 
-# The name is current in the session, too.
+# The session shows the current name, too.
 sql('ALTER ROLE plain RENAME TO renamed');
 is((run_as('renamed', 'SHOW session_authorization'))[1], 'renamed', 'a renamed role');
 
-# Another role of the name of one that was dropped has a process of its own.
+# Another role with the name of a dropped one has its own process.
 (undef, undef, $before) = run_as('renamed', 'SELECT 1');
 sql('DROP OWNED BY renamed; DROP ROLE renamed; CREATE ROLE renamed LOGIN');
 my ($done, $oid, $pid) = run_as('renamed', 'SELECT current_user::regrole::oid');
 is("$done $oid", 'DONE ' . sql(q{SELECT 'renamed'::regrole::oid}), 'the new role is the user');
 isnt($pid, $before, 'in another process');
 
-# A setting of the role may make it another user from the start: tasks run all the same.
+# A setting of the role may change the current user from the start: tasks still run.
 sql(q{CREATE ROLE boss LOGIN SUPERUSER; CREATE ROLE helper LOGIN; GRANT boss TO helper;
 	ALTER ROLE boss SET role = 'renamed'; ALTER ROLE helper SET role = 'boss'});
 my $user = 'SELECT session_user, current_user';

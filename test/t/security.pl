@@ -32,7 +32,7 @@ sql(q{
 sql('GRANT stranger TO owner WITH SET FALSE') if $sixteen;
 wait_for_table($node, db => 'shop');
 
-# The session user is the role, and so leads every way out back to it.
+# The session user is the role, so RESET ROLE and the like lead back to it.
 sub as_app
 {
 	my ($request, $wanted, $name) = @_;
@@ -63,7 +63,8 @@ as_app('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = \
 as_app('UPDATE task SET request = \'SELECT 1\'', 'ERROR:  permission denied');
 as_app('COPY (SELECT 1) TO PROGRAM \'true\'', 'ERROR:  (permission denied|must be superuser)');
 
-# The owner of a table can have tasks run as those that it may become; others FAIL, with the reason.
+# The owner of a table can have tasks run as roles that they may become; other tasks are FAIL, with
+# the reason.
 sub in_shop
 {
 	my ($role, $wanted) = @_;
@@ -91,11 +92,12 @@ sql('REVOKE app FROM owner');
 in_shop('app', 'FAIL 42501 the owner of the task table may not run tasks as role "app" '
 	. 'ERROR:  the owner of the task table may not run tasks as role "app"');
 
-# A role with INSERT on the table gets no other's rights by naming it.
+# A role with INSERT on the table cannot use another role's rights by naming it.
 my $id = sql_as('app', 'postgres', "INSERT INTO task (role, request) VALUES ('app', 'SELECT 1') RETURNING id");
 wait_for_state($node, $id, 'DONE');
 
-# What a task's role deferred runs as that role, not as the owner of the table, who writes the outcome.
+# Deferred triggers of a task's role run as that role, not as the owner of the table, who writes
+# the outcome.
 sql(q{CREATE TABLE seen (place text, who text, session text, superuser text); GRANT ALL ON seen TO PUBLIC;
 	GRANT CREATE ON SCHEMA public TO app});
 as_app(q{CREATE TABLE mine (a int);
@@ -109,8 +111,8 @@ as_app(q{CREATE TABLE mine (a int);
 is(sql(q{SELECT DISTINCT who, session, superuser, count(*) FROM seen WHERE place = 'late' GROUP BY 1, 2, 3}),
 	'app|app|off|2', 'they run as its role');
 
-# Triggers and defaults on the task table are its owner's: they run as the owner, in the scheduler, in the executor, and
-# when they are deferred; and they lead nowhere from there.
+# Triggers and defaults on the task table run as its owner, in the scheduler, in the executor, and
+# when they are deferred; they gain no other rights.
 sql_as('owner', 'shop', q{
 	CREATE TABLE seen (place text, who text, superuser text, escape text);
 	CREATE FUNCTION note(place text) RETURNS text LANGUAGE plpgsql AS $$
@@ -147,7 +149,7 @@ is($node->safe_psql('shop', q{SELECT string_agg(DISTINCT place, ', ' ORDER BY pl
 is($node->safe_psql('shop', q{SELECT DISTINCT who, superuser FROM seen}), 'owner|false', 'as the owner');
 is($node->safe_psql('shop', q{SELECT DISTINCT place, escape FROM seen WHERE escape <> '' AND place !~ 'INSERT|default'}), '', 'without a way out');
 
-# Functions and operators of well-known names, found first by everybody's search_path, are not called.
+# Functions and operators with well-known names, first in everybody's search_path, are not called.
 sql('CREATE DATABASE trap');
 wait_for_table($node, db => 'trap');
 $node->safe_psql('trap', q{

@@ -31,8 +31,8 @@ sub log_of
 	  split /^/, log_since($node, $position);
 }
 
-# Runs a request as a role, and gives what its process has logged. What comes after the commit is in
-# the log before the process takes the next task.
+# Runs a request as a role, and returns what its process has logged.  Log lines after the commit
+# are written before the process begins the next task.
 sub logged
 {
 	my ($role, $request) = @_;

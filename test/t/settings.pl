@@ -14,9 +14,8 @@ my $node = new_node('main',
 	  . "pg_task.idle_timeout = '200 ms'\nlog_statement = none\nfsync = off");
 my $version = $node->safe_psql('postgres', 'SHOW server_version_num');
 
-# Each setting, and what else it does than leave all as it is: R, a task that writes fails; S, a
-# statement of a
-# task that takes long is cancelled; T, a transaction of a task that takes long ends its process.
+# Each setting, and its effect besides leaving everything as it is: R, a task that writes fails; S,
+# a long statement of a task is cancelled; T, a long transaction of a task ends its process.
 my @settings = (
 	['DateStyle', 'SQL, DMY'], ['DateStyle', 'German'], ['IntervalStyle', 'sql_standard'],
 	['IntervalStyle', 'postgres_verbose'], ['IntervalStyle', 'iso_8601'], ['TimeZone',
@@ -49,7 +48,7 @@ my @settings = (
 	['timezone_abbreviations', 'Australia'], ['check_function_bodies', 'off'], ['work_mem', '64kB'],
 	['random_page_cost', '1000'], ['track_activities', 'off']);
 @settings = grep { ($_->[3] // 0) <= $version } @settings;
-# these do not go together with others in one file
+# these cannot be combined with others in one file
 my %alone = map { $_ => 1 } qw(default_transaction_read_only transaction_timeout
   idle_session_timeout statement_timeout
   exit_on_error default_tablespace log_statement log_min_duration_statement
@@ -59,7 +58,7 @@ my %alone = map { $_ => 1 } qw(default_transaction_read_only transaction_timeout
 
 sub literal { my ($value) = @_; $value =~ s/'/''/g; return "'$value'" }
 
-# The tests' own sessions are as they would be without.
+# The tests' own sessions run without these settings.
 $ENV{PGOPTIONS} = join ' ',
 	map { "-c $_" } qw(client_min_messages=warning standard_conforming_strings=on search_path=public
   statement_timeout=0 lock_timeout=0 idle_session_timeout=0 idle_in_transaction_session_timeout=0
@@ -69,7 +68,7 @@ $ENV{PGOPTIONS} = join ' ',
   client_encoding=UTF8 enable_nestloop=on),
   $version >= 170000 ? 'transaction_timeout=0' : ();
 
-# The tasks of one database, or of one role: "name" is in their queue, "role" runs them.
+# The tasks of one database, or of one role: "name" is part of their queue, "role" runs them.
 sub plan_tasks
 {
 	my ($db, $name, $role, $effect) = @_;
@@ -104,7 +103,7 @@ sub plan_tasks
 	$node->safe_psql($db, $tasks);
 }
 
-# What has become of them: a line for each queue.
+# Their outcomes: a line for each queue.
 my $outcome = q{SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 	SELECT split_part(queue, ' ', 2) || ' ' || string_agg(state || attempt || coalesce(sqlstate,
 		'') ||
@@ -114,7 +113,7 @@ my $outcome = q{SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 
 sub named { my ($sql, $name) = @_; return $sql =~ s/NAME/$name/gr }
 
-# What a query says of the tasks of some names, one after another, when all have ended.
+# The result of a query on the tasks of some names, one after another, when all have ended.
 my $settle = q{SET default_transaction_isolation = 'read committed';
 	DO $$ BEGIN FOR i IN 1 .. 6000 LOOP
 		PERFORM FROM public.task WHERE state = 'WORK' OR state = 'PLAN'
@@ -128,8 +127,8 @@ sub results
 	return split /^--$/m, $node->safe_psql($db, $settle . join("; SELECT '--';", @queries));
 }
 
-# One row for each: what is expected is what comes out without any setting, but for the difference
-# that it makes.
+# One row for each: the result must be that without any setting, except for the effect of the
+# setting.
 sub expected
 {
 	my ($normal, $effect) = @_;
@@ -140,7 +139,7 @@ sub expected
 	return $normal;
 }
 
-# Databases: all are made first, with their settings, so that their schedulers start with them.
+# Databases: all are created first, with their settings, so that their schedulers start with them.
 my $elsewhere = $node->basedir . '/elsewhere';
 mkdir $elsewhere;
 $node->safe_psql('postgres', "CREATE TABLESPACE elsewhere LOCATION '$elsewhere'");
@@ -203,8 +202,8 @@ is(join(',', results('roles', "$limits; $indexes")), "0\n5", 'the limits of all 
 unlike(slurp($node->logfile), qr/FATAL(?!.*transaction timeout)(?!.*division by zero)/,
 	'no process has died of a setting');
 
-# postgresql.conf: all that go together, the last of each name, in force by reload while the
-# schedulers work.
+# postgresql.conf: all that can be combined, the last of each name, applied by a reload while the
+# schedulers run.
 my %file = map { $_->[0] => $_->[1] } grep { !$alone{ $_->[0] } } @settings;
 set_conf($node, map { "$_ = " . literal($file{$_}) } sort keys %file);
 plan_tasks('without', 'file', 'postgres', '');
@@ -212,8 +211,7 @@ my ($got, $more) = results('without', named($outcome, 'file'), $indexes);
 is($got =~ s/\n\z//r, $normal, 'postgresql.conf: ' . join(', ', sort keys %file));
 is($more =~ s/\A\n//r, 5, 'and no index more');
 
-# How long a transaction may take counts for the task, not for the writing of its outcome, which
-# waits for a lock.
+# transaction_timeout applies to the task, not to writing its outcome, which waits for a lock.
 if ($version >= 170000)
 {
 	my $session = $node->background_psql('without', on_error_stop => 1);

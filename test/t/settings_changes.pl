@@ -65,7 +65,7 @@ stays('other', 'ALTER DATABASE elsewhere SET work_mem = 64', 'or those of its da
 stays('other', "ALTER ROLE $_ IN DATABASE elsewhere SET work_mem = 64", "of $_ in it") for qw(ALL other);
 stays('other', join('; ', map { "ALTER ROLE other SET work_mem = $_" } 64 .. 84), 'often');
 
-# What is rolled back has not been.
+# A change that is rolled back has no effect.
 stays('tenant', 'BEGIN; ALTER ROLE tenant SET work_mem = 64; ROLLBACK', 'a change that is rolled back');
 stays('tenant', 'BEGIN; SAVEPOINT a; ALTER ROLE tenant SET work_mem = 64; ROLLBACK TO a; COMMIT',
 	'to a savepoint');
@@ -77,7 +77,7 @@ stays(
 	'tenant', q{DO $$ BEGIN ALTER ROLE tenant SET work_mem = 64; PERFORM 1 / 0;
 	EXCEPTION WHEN OTHERS THEN END $$}, 'with its block');
 
-# What is committed has.
+# A committed change has an effect.
 is_replaced('tenant', 'ALTER ROLE tenant SET work_mem = 64', 'a role that changes its own settings');
 is_replaced('tenant', 'BEGIN; SAVEPOINT a; ALTER ROLE tenant SET work_mem = 65; RELEASE a; COMMIT',
 	'with a savepoint');
@@ -88,7 +88,7 @@ is_replaced('postgres', 'ALTER ROLE ALL SET work_mem = 68', 'all roles');
 is_replaced('postgres', "BEGIN; @{[ map { qq{ALTER ROLE other SET work_mem = $_;} } 64 .. 84 ]}"
 	  . 'ALTER ROLE tenant SET work_mem = 69; COMMIT', 'the last of many');
 
-# With two phases: at the second, from any session.
+# With two-phase commit: at COMMIT PREPARED, from any session.
 my $prepared = 'BEGIN; ALTER ROLE %s SET work_mem = %d; PREPARE TRANSACTION \'p\'';
 stays('other', q{BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'},
 	'a prepared transaction that changed no settings');

@@ -80,7 +80,7 @@ is(sql('SELECT pg_postmaster_start_time()'), $server, 'the server has not been s
 my $errors = () = $log =~ /ERROR:  out of memory/g;
 cmp_ok($errors, '>', 2, "there were errors: $errors");
 
-# The limit still is what it was: two at once, no fewer.
+# The limit is unchanged: two at once, no fewer.
 make_gates($node);
 sql(q{INSERT INTO task (queue, max, request)
 	SELECT 'two', 2, 'SELECT hold(''end'')' FROM generate_series(1, 3)});

@@ -7,7 +7,7 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-# three places for schedulers, and two executors
+# three slots for schedulers, and two for executors
 my $node = new_node('main',
 	conf => "max_worker_processes = 8\npg_task.max_executors = 2\nmax_prepared_transactions = 3\n");
 my @theirs = map { "theirs$_" } 1 .. 4;
@@ -29,7 +29,8 @@ sub has_no_scheduler
 		AND backend_type = 'pg_task scheduler'});
 }
 
-# So many processes wait for the lock of a database: schedulers, for nobody else tries to enter.
+# This many processes wait for the lock on a database: all are schedulers, no other process tries
+# to enter.
 sub connecting
 {
 	return q{SELECT count(*) = } . shift() . q{ FROM pg_locks
@@ -40,7 +41,7 @@ sql('CREATE ROLE owner LOGIN CREATEDB');
 sql("CREATE DATABASE $_ OWNER owner") for @theirs;
 wait_for_table($node, db => $_) for @theirs;
 
-# What ran in a database that is being renamed leaves its places.
+# Executors of a database that is being renamed free their slots.
 my $owner = $node->background_psql('postgres', on_error_stop => 1, extra_params => [ '-U', 'owner' ]);
 my $sleeps = q{INSERT INTO task (request) VALUES ('SELECT pg_sleep(1000)') RETURNING id};
 my @ids = map { as_owner('theirs1', $sleeps) } 1 .. 2;

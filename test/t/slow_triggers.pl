@@ -12,7 +12,7 @@ my $node = new_node('main', conf => "pg_task.max_executors = 2\npg_task.period =
 
 sub sql { return $node->safe_psql('postgres', @_) }
 
-# A database whose owner's trigger holds up the claim of tasks with this condition.
+# A database whose owner's trigger sleeps in the claim of tasks that meet this condition.
 sub slow_database
 {
 	my ($db, $condition, $body) = @_;
@@ -27,7 +27,7 @@ sub slow_database
 	return;
 }
 
-# Waits until the scheduler of a database has been in its trigger for a while.
+# Waits until the scheduler of a database has been sleeping in its trigger for a while.
 sub wait_for_trigger
 {
 	my ($db) = @_;
@@ -44,7 +44,8 @@ slow_database('deaf', "NEW.queue = 'slow'", q{
 	LOOP BEGIN PERFORM pg_sleep(1000); EXCEPTION WHEN query_canceled THEN END; END LOOP;});
 make_gates($node);
 
-# Both executors are busy, so these databases want one; as soon as they have it their triggers sleep.
+# Both executors are busy, so these databases request one; as soon as they get it their triggers
+# sleep.
 insert_task($node, request => "SELECT hold('first')") for 1 .. 2;
 wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'WORK'});
 my $position = log_position($node);
@@ -56,7 +57,7 @@ my ($scheduler) = sql(q{SELECT pid FROM pg_stat_activity WHERE datname = 'deaf'
 open_gate($node, 'first');
 wait_for_trigger($_) for qw(sleepy deaf);
 
-# Others get the executors that are kept for what sleeps, and keep them.
+# Other databases get the executors reserved for the sleeping ones, and keep them.
 my @ids = map { run_task($node, request => 'SELECT 1') } 1 .. 10;
 is(count_of($node, "id IN (@{[ join ',', @ids ]}) AND state = 'DONE'"), 10,
 	'another database goes on while both triggers sleep');
@@ -64,13 +65,14 @@ is(task($node, $slow, 'state', db => 'sleepy'), 'PLAN', 'which they do');
 is(sql("SELECT count(DISTINCT pid) FROM task WHERE id IN (@{[ join ',', @ids ]})"), 1,
 	'and its executor is not replaced');
 
-# The rows of the same batch are tried one by one; the slow one is left alone, with a message.
+# The rows of the same batch are tried one by one; the slow one is refused for a while, with a
+# message.
 wait_for_state($node, $other, 'DONE', db => 'sleepy');
 wait_for_log_line($node, qr/canceling statement due to statement timeout.*"sleepy"/s, $position);
 wait_until($node, q{SELECT count(*) = 3 FROM task WHERE state = 'DONE'}, db => 'sleepy');
 is(task($node, $slow, 'state', db => 'sleepy'), 'PLAN', 'in that database the other rows go on');
 
-# One that is not to be claimed alone either keeps no suspect elsewhere waiting.
+# A suspect that cannot be claimed for this reason does not delay suspects of other databases.
 $node->safe_psql('suspect', q{INSERT INTO task (queue, request, crashed) VALUES ('slow', 'SELECT 1', 1)});
 wait_for_trigger('suspect');
 my $suspect = sql(q{INSERT INTO task (request, crashed) VALUES ('SELECT 1', 1) RETURNING id});
@@ -78,7 +80,7 @@ wait_for_state($node, $suspect, 'DONE');
 is($node->safe_psql('suspect', 'SELECT state FROM task'), 'PLAN',
 	'a suspect of a crash runs while another database has claimed one for long');
 
-# A trigger that goes on when it is cancelled ends its scheduler, and no other.
+# A trigger that ignores the cancel ends its scheduler, and no other.
 wait_until($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $scheduler");
 is(task($node, run_task($node, request => 'SELECT 1'), 'state'), 'DONE', 'and others go on');
 

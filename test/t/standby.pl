@@ -41,10 +41,11 @@ is(task($standby, $done, 'attempt, state'), '1|DONE', 'what was done is done');
 is(task($standby, $later, 'state'), 'PLAN', 'what waits goes on waiting');
 is(task($standby, run_task($standby, request => 'SELECT 42'), 'response'), '42', 'new tasks run');
 
-# The old primary comes back as a standby of the new one: it runs nothing, not even what it was running.
+# The old primary becomes a standby of the new one: it runs nothing, not even the tasks it was
+# running.
 my $long = insert_task($standby, request => q{SELECT hold('long')});
 wait_for_state($standby, $long, 'WORK');
-$standby->safe_psql('postgres', 'CHECKPOINT');    # lest pg_rewind take it for what it was before
+$standby->safe_psql('postgres', 'CHECKPOINT');    # else pg_rewind reads the old timeline
 my $conf = slurp_file($primary->data_dir . '/postgresql.conf');
 command_ok([ 'pg_rewind', '--source-server', $standby->connstr('postgres'), '--target-pgdata', $primary->data_dir ],
 	'the old primary is rewound');

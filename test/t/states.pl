@@ -14,7 +14,7 @@ my $node = new_node('main', conf => "pg_task.period = '1 h'\npg_task.max_executo
 sub sql { return $node->safe_psql('postgres', @_) }
 sub sql_as { return $node->safe_psql('postgres', $_[1], extra_params => [ '-U', $_[0] ]) }
 
-# The sqlstate of a statement; empty when it is not refused.
+# The sqlstate of a statement; empty if it is not rejected.
 sub sqlstate_of
 {
 	my ($server, $user, $sql) = @_;
@@ -31,7 +31,7 @@ sql(q{CREATE ROLE keeper LOGIN; CREATE ROLE ann LOGIN; CREATE ROLE bob LOGIN; CR
 my @states = qw(PLAN WORK DONE FAIL STOP GONE);
 my $sleeps = q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'pg_task executor' AND wait_event = 'PgSleep' AND application_name LIKE 'pg_task % %d'};
 
-# A row of ann's in a state. One that runs swallows what would cancel it, and comes to its end at a gate.
+# A row of ann's in a given state.  If it runs, it ignores cancels, and ends when a gate is opened.
 my $rows = 0;
 sub row_in
 {
@@ -53,7 +53,8 @@ sub end_run
 	return;
 }
 
-# What is refused. Nobody sets WORK by hand; others than the owner set PLAN and STOP alone. What stays as it is, is not set.
+# Rejected changes.  Nobody may set WORK; users other than the owner may set only PLAN and STOP.
+# An unchanged value is not checked.
 for my $old (@states)
 {
 	my ($id, $gate) = row_in($old);
@@ -77,7 +78,7 @@ for my $old (@states)
 is(sqlstate_of($node, 'ann', "INSERT INTO task (request, crashed) VALUES ('SELECT 1', 7)"), '42501', 'a new row: ann sets crashed');
 sql('DELETE FROM task');
 
-# Nothing but PLAN is ever started: not by a wake-up, not by a look, not after a crash.
+# Only tasks in state PLAN are ever started: not others by a wakeup, a scan, or a crash.
 for my $state (grep { !/PLAN|WORK/ } @states)
 {
 	my ($id) = row_in($state, queue => "set $state");
@@ -93,7 +94,8 @@ is(count_of($node, q{queue LIKE 'set %' AND attempt = 0 AND start IS NULL AND qu
 is(sql('SELECT count(*) FROM effect'), 0, 'they have no effect');
 sql('DELETE FROM task');
 
-# A run that comes to its end, well or not, never writes over a row that was set meanwhile; nor is it tried again, nor does it repeat.
+# A run that ends, well or not, never overwrites a row that was set meanwhile; it is not retried,
+# and does not repeat.
 for my $good (1, 0)
 {
 	for my $new (grep { $_ ne 'WORK' } @states)
@@ -108,7 +110,7 @@ for my $good (1, 0)
 		is(sql("SELECT count(*) FROM effect WHERE what = '$gate'") . count_of($node, "parent = $id"), '00', "$name: no effect, no next run");
 	}
 }
-# The same run under another attempt, or another time of its claim, is another run.
+# With another attempt, or another time of the claim, it is another run.
 for my $set ('attempt = attempt + 1', q{start = start + interval '1 microsecond'})
 {
 	my ($id, $gate) = row_in('WORK');
@@ -118,7 +120,8 @@ for my $set ('attempt = attempt + 1', q{start = start + interval '1 microsecond'
 }
 sql('DELETE FROM task');
 
-# Who may stop whose: one's own, by UPDATE and by pg_task_cancel; others' are not there.
+# Who may stop whose tasks: one's own, by UPDATE and by pg_task_cancel; those of others are
+# invisible.
 for my $by ('UPDATE', 'pg_task_cancel')
 {
 	my %id;
@@ -147,7 +150,8 @@ for my $by ('UPDATE', 'pg_task_cancel')
 }
 is(sql('SELECT count(*) FROM effect WHERE what IN (\'ann\', \'bob\')'), 0, 'no effect of those that were stopped');
 
-# pg_task_cancel tells whether there was something to stop; and names nobody can shadow.
+# pg_task_cancel returns whether there was a task to stop; objects with the same names in other
+# schemas do not affect it.
 my %there = map { $_ => (row_in($_))[0] } grep { $_ ne 'WORK' } @states;
 is(sql("SELECT pg_task_cancel($there{$_})"), $_ eq 'PLAN' ? 't' : 'f', "pg_task_cancel of $_") for sort keys %there;
 is(task($node, $there{$_}, 'state'), $_ eq 'PLAN' ? 'STOP' : $_, "pg_task_cancel of $_: the state") for sort keys %there;
@@ -158,7 +162,7 @@ sql(qq{CREATE SCHEMA evil; CREATE TABLE evil.task (id bigint, state text, role n
 	SET search_path = evil, public; SELECT pg_task_cancel($id)});
 is(task($node, $id, 'state') . sql('SELECT state FROM evil.task'), 'STOPPLAN', 'pg_task_cancel: it is the table of the scheduler');
 
-# Where nobody can stop: without a scheduler, and without the library.
+# Where no task can be stopped: without a scheduler, and without the library.
 sub cannot
 {
 	my ($server, $name) = @_;

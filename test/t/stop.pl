@@ -9,7 +9,7 @@ use PgTask;
 use Test::More;
 use Time::HiRes qw(time);
 
-# With a period of an hour nothing is found by looking.
+# With a period of an hour nothing is found by the periodic scan.
 my $node = new_node('main', conf => "pg_task.period = '1 h'\npg_task.max_executors = 4\nmax_prepared_transactions = 2");
 
 sub sql { return $node->safe_psql('postgres', @_) }
@@ -21,7 +21,7 @@ my $running = q{SELECT count(*) FROM pg_stat_activity WHERE application_name LIK
 
 sub effects { return sql(qq{SELECT count(*) FROM effect WHERE what = '$_[0]'}) }
 
-# A task that has an effect and then sleeps for long; when this returns, it sleeps.
+# A task that has an effect and then sleeps for long; returns when it sleeps.
 sub start_task
 {
 	my ($what, %column) = @_;
@@ -31,7 +31,7 @@ sub start_task
 	return $id;
 }
 
-# Waits until nothing runs any more; how long that took.
+# Waits until no task runs; returns how long that took.
 sub wait_for_end
 {
 	my ($begin) = @_;
@@ -40,11 +40,11 @@ sub wait_for_end
 	return time - ($begin // time);
 }
 
-# What a stopped run leaves in its row.
+# What the row of a stopped run contains.
 my $stopped = q{state, attempt, failed, sqlstate, error, split_part(response, E'\n', 1), stop >= start, pid > 0};
 my $wanted = 'STOP|1|0|57014|canceling task due to user request|ERROR:  canceling task due to user request|t|t';
 
-# Each way to stop, of a task that runs and of one that waits.
+# Each way to stop a running and a waiting task.
 my %way = (
 	'STOP' => q{UPDATE task SET state = 'STOP' WHERE id = %d},
 	'pg_task_cancel' => q{SELECT pg_task_cancel(%d)},
@@ -78,7 +78,7 @@ for my $way (sort keys %way)
 cmp_ok($slowest, '<', 5, 'the slowest ended soon');
 diag("the slowest took $slowest s");
 
-# A stopped task may be planned anew, and then it is as good as any; also before it has ended.
+# A stopped task may be planned again, even before its run has ended; then it runs as any other.
 my $id = start_task('anew');
 sql("UPDATE task SET state = 'STOP' WHERE id = $id");
 wait_for_end();
@@ -95,14 +95,14 @@ wait_until($node, "SELECT attempt = 2 AND state = 'WORK' FROM task WHERE id = $i
 sql("DELETE FROM task WHERE id = $id");
 wait_for_end();
 is(effects('again'), 0, 'planned for now while it runs, it runs anew');
-# What follows it in a narrow queue starts at once.
+# The next task of a queue with max = 1 starts at once.
 $id = start_task('narrow', queue => 'narrow', max => 1);
 my $next = insert_task($node, queue => 'narrow', max => 1, request => 'SELECT 1');
 sql("UPDATE task SET state = 'STOP' WHERE id = $id");
 wait_for_state($node, $next, 'DONE');
 is(task($node, $next, 'start >= (SELECT stop FROM task WHERE id = ' . $id . ')'), 't', 'the next of its queue starts when it has ended');
 
-# Only a commit stops. Two tasks run; of what is rolled back, by whatever means, nothing is felt.
+# Only a commit stops a task.  Two tasks run; whatever is rolled back has no effect on them.
 my ($one, $two) = map { start_task($_) } qw(one two);
 for my $undone ("BEGIN; UPDATE task SET state = 'STOP' WHERE id = $one; ROLLBACK",
 	"BEGIN; DELETE FROM task; ROLLBACK", "BEGIN; TRUNCATE task; ROLLBACK", "BEGIN; SELECT pg_task_cancel($one); ROLLBACK",
@@ -131,7 +131,7 @@ sql(q{COMMIT PREPARED 'p'});
 wait_for_end();
 is(task($node, $one, 'state') . effects('one') . effects('two'), 'STOP00', 'it is when that is committed');
 
-# A run that ends while a transaction is open that stops it: its outcome waits for that.
+# A run that ends while an open transaction has stopped it: its outcome waits for that transaction.
 for my $end ('COMMIT', 'ROLLBACK')
 {
 	my $task = insert_task($node, request => "INSERT INTO effect VALUES ('open $end'); SELECT hold('open $end')");
@@ -144,13 +144,14 @@ for my $end ('COMMIT', 'ROLLBACK')
 	is(task($node, $task, 'state') . effects("open $end"), $end eq 'COMMIT' ? 'STOP0' : 'DONE1', "it ends before $end");
 }
 
-# Claimed, but not begun: skipped by the executor itself. The first task keeps the scheduler from taking the others back, if it is
-# quick enough to stop it within the ten milliseconds after which it would; so it may take several tries.
+# Claimed, but not begun: the executor itself skips it.  The first task stops the scheduler, which
+# would reclaim the others after ten milliseconds.  The task may be too slow for that, so this may
+# take several tries.
 sub in_line
 {
 	my ($scheduler) = backends($node, 'scheduler');
 	my $gate = "line $_[0]";
-	# the queue is known for its quick tasks
+	# the scheduler has seen that tasks of this queue are short
 	sql(qq{INSERT INTO task (queue, request) SELECT '$gate', 'SELECT 1' FROM generate_series(1, 50)});
 	wait_until($node, qq{SELECT count(*) = 0 FROM task WHERE queue = '$gate' AND state <> 'DONE'});
 	sql(qq{BEGIN; DELETE FROM task; INSERT INTO task (queue, request) VALUES ('$gate', 'COPY (SELECT 1) TO PROGRAM ''kill -STOP $scheduler; cat >/dev/null''; SELECT hold(''$gate'')');
@@ -186,7 +187,8 @@ is(sql(q{SELECT string_agg(key || ' ' || state || ' ' || failed, ', ' ORDER BY k
 is(count_of($node, q{sqlstate = '57014' AND state <> 'STOP' OR failed > 0 OR state = 'WORK'}), 0, 'in line: nobody else was cancelled');
 set_conf($node, 'pg_task.role_executors = 0');
 
-# STOP survives the end of the server, of one that runs (and will not hear) and of one that waits.
+# STOP survives a crash of the server, for a task that was running (and ignores cancels) and for
+# one that was waiting.
 for my $end ('immediate', 'fast')
 {
 	sql('DELETE FROM task');

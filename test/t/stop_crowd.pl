@@ -19,11 +19,12 @@ sql(q{
 	CREATE TABLE stopped (task bigint);
 	CREATE TABLE again (task bigint)});
 
-# Tasks that take nothing to a few milliseconds; four sessions stop, cancel, delete and re-plan what waits or runs.
+# Tasks that take from zero to a few milliseconds; four sessions stop, cancel, delete and re-plan
+# waiting and running ones.
 my $tasks = 6000;
 my %script = (
 	stop => "\\set id random(1, $tasks)\nWITH s AS (UPDATE task SET state = 'STOP' WHERE id = :id AND state IN ('PLAN', 'WORK') RETURNING id) INSERT INTO stopped SELECT id FROM s;\n",
-	# those that run now, or are next
+	# those that run now, or will run next
 	running => "WITH r AS (SELECT id FROM task WHERE state = 'WORK' ORDER BY random() LIMIT 1),
 		s AS (UPDATE task SET state = 'STOP' WHERE id = (SELECT id FROM r) AND state = 'WORK' RETURNING id) INSERT INTO stopped SELECT id FROM s;\n" =~ s/\n\t+/ /gr,
 	cancel => "\\set id random(1, $tasks)\nWITH c AS MATERIALIZED (SELECT :id AS id, pg_task_cancel(:id) AS done) INSERT INTO stopped SELECT id FROM c WHERE done;\n",
@@ -39,7 +40,7 @@ for my $name (sort keys %script)
 for my $work ('SELECT 1', 'SELECT pg_sleep(0.001)', 'SELECT pg_sleep(0.002 * random()); SELECT count(*) FROM generate_series(1, 1000)')
 {
 	sql(q{TRUNCATE task RESTART IDENTITY; TRUNCATE effect, stopped, again});
-	# under a gate, so that the sessions are at work before the first has run
+	# behind a gate, so that the sessions are active before the first task has run
 	sql(qq{INSERT INTO task (queue, request) SELECT 'q' || n % 3, 'INSERT INTO effect VALUES (current_setting(''pg_task.id'')::bigint); $work' FROM generate_series(1, $tasks) AS n});
 	$node->command_ok([ 'pgbench', '-n', '-c', '4', '-t', '250', @scripts, 'postgres' ], "$work: they are stopped");
 	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
@@ -54,7 +55,7 @@ for my $work ('SELECT 1', 'SELECT pg_sleep(0.001)', 'SELECT pg_sleep(0.002 * ran
 	is(count_of($node, q{attempt > 1 AND id NOT IN (SELECT task FROM again)}), 0, "$work: none ran again that nobody planned again");
 	cmp_ok(count_of($node, q{state = 'STOP' AND attempt > 0}), '>', 0, "$work: some were stopped when they were claimed or ran");
 }
-# All at once, waiting and running.
+# All tasks at once, waiting and running.
 sql(q{TRUNCATE task, effect; INSERT INTO task (request) SELECT 'SELECT pg_sleep(0.001)' FROM generate_series(1, 10000)});
 wait_until($node, q{SELECT count(*) > 10 FROM task WHERE state = 'DONE'});
 sql(q{UPDATE task SET state = 'STOP' WHERE state IN ('PLAN', 'WORK')});
@@ -63,7 +64,7 @@ run_task($node, queue => 'witness', request => 'SELECT 1');
 is(count_of($node, q{state = 'DONE'}), $done + 1, 'of all that were stopped at once, none ran');
 is(count_of($node, q{state NOT IN ('DONE', 'STOP') OR failed > 0}), 0, 'all are DONE or STOP');
 
-# A plain cancel is no stop: that run has failed, and is retried as any.
+# pg_cancel_backend does not stop a task: the run has failed, and is retried as any other.
 my $sleep = q{FROM pg_stat_activity WHERE backend_type = 'pg_task executor' AND wait_event = 'PgSleep'};
 sub start_task
 {
@@ -82,7 +83,7 @@ sql("UPDATE task SET request = 'SELECT 1', dt = now() WHERE id = $id");
 wait_for_state($node, $id, 'DONE');
 is(count_of($node, "parent = $id"), 1, 'pg_cancel_backend: it is retried, and repeats');
 is(sql('SELECT count(*) FROM effect'), 0, 'pg_cancel_backend: no effect');
-# On an idle executor it does nothing, nor to the task that comes next.
+# It has no effect on an idle executor, nor on the task that runs there next.
 for (1 .. 20)
 {
 	sql(q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE backend_type = 'pg_task executor'});
@@ -91,7 +92,7 @@ for (1 .. 20)
 }
 is(task($node, $id, 'state'), 'DONE', 'pg_cancel_backend: an idle executor does not care');
 
-# Now by looking: each period finds what runs, though its row says otherwise.
+# Now without the trigger: the periodic scan finds running tasks whose rows have another state.
 set_conf($node, "pg_task.period = '200 ms'");
 wait_until($node, 'SHOW pg_task.period', expected => '200ms');
 for my $change (q{UPDATE task SET state = 'STOP' WHERE id = %d}, q{DELETE FROM task WHERE id = %d})
@@ -101,14 +102,15 @@ for my $change (q{UPDATE task SET state = 'STOP' WHERE id = %d}, q{DELETE FROM t
 	wait_until($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name LIKE 'pg_task % $id'");
 	is(sql('SELECT count(*) FROM effect'), 0, "without the trigger: $change is found");
 }
-# What swallows the cancel is cancelled again; and what comes to its end all the same, commits nothing.
+# A request that ignores the cancel is cancelled again; if it still ends normally, it commits
+# nothing.
 $id = start_task(request => q{INSERT INTO effect VALUES (3);
 	DO $$ BEGIN FOR i IN 1 .. 5 LOOP BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$; SELECT 1});
 sql("UPDATE task SET state = 'STOP' WHERE id = $id");
 wait_until($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name LIKE 'pg_task % $id'");
 is(task($node, $id, 'state, failed') . sql('SELECT count(*) FROM effect'), 'STOP|00', 'what swallows cancels five times is stopped, without effect');
 
-# The timeout cannot be swallowed either, and such a run is never DONE.
+# The timeout cannot be ignored either, and such a run is never DONE.
 for my $times (1, 5)
 {
 	$id = run_task($node, timeout => '100 ms', request => "INSERT INTO effect VALUES (4);

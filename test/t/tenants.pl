@@ -15,7 +15,7 @@ sub sql_as { return $node->safe_psql('postgres', $_[1], extra_params => [ '-U', 
 sql(q{CREATE ROLE large LOGIN; CREATE ROLE other LOGIN; CREATE ROLE small LOGIN; CREATE ROLE capped LOGIN;
 	GRANT SELECT, INSERT, UPDATE ON task TO large, other, small, capped});
 
-# Two with long lines, and one that comes later with a single task.
+# Two roles with many waiting tasks, and one that comes later with a single task.
 sql_as($_, q{INSERT INTO task (request) SELECT 'SELECT pg_sleep(0.001)' FROM generate_series(1, 10000)}) for qw(large other);
 wait_until($node, q{SELECT count(DISTINCT role) = 2 FROM task WHERE state = 'DONE'});
 my $id = sql_as('small', q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id});
@@ -24,13 +24,13 @@ is(task($node, $id, q{start - dt < '5 s'}), 't', 'a small tenant does not wait f
 note('it waited for ' . task($node, $id, 'start - dt'));
 cmp_ok(count_of($node, "state = 'PLAN' AND role = '$_'"), '>', 0, "$_ has work left") for qw(large other);
 
-# Two long lines share four executors evenly.
+# Two roles with many waiting tasks share four executors evenly.
 wait_until($node, q{SELECT string_agg(n::text, ' ') = '2 2' FROM (SELECT count(*) AS n FROM pg_stat_activity
 	WHERE backend_type = 'pg_task executor' AND usename IN ('large', 'other') GROUP BY usename) AS x});
 pass('two lines, two executors each');
 sql(q{DELETE FROM task WHERE state = 'PLAN'});
 
-# A cap holds, seen by the tasks themselves, and the role cannot lift it.
+# The limit of a role holds, as counted by the tasks themselves, and the role cannot lift it.
 sql('ALTER ROLE capped SET pg_task.role_executors = 1');
 my ($rc, $out, $err) = $node->psql('postgres', 'ALTER ROLE capped SET pg_task.role_executors = 4', extra_params => [ '-U', 'capped' ]);
 like($err, qr/permission denied/, 'a role cannot lift its own cap');
@@ -40,7 +40,7 @@ sql_as('capped', qq{INSERT INTO task (request) SELECT \$look\$$look\$look\$ FROM
 wait_until($node, q{SELECT count(*) = 20 FROM at_once});
 is(sql('SELECT max(n) FROM at_once'), 1, 'never more than its cap at once');
 
-# Without it, at once, there are more.
+# When it is reset, more run at once.
 sql('ALTER ROLE capped RESET pg_task.role_executors');
 sql_as('capped', q{INSERT INTO task (request) SELECT 'SELECT pg_sleep(0.3)' FROM generate_series(1, 30)});
 wait_until($node, q{SELECT count(*) > 1 FROM pg_stat_activity WHERE usename = 'capped' AND backend_type = 'pg_task executor' AND state = 'active'});

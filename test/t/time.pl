@@ -7,7 +7,8 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-# With a period of an hour only the wake-up at commit, and the sleep until the next time, start anything.
+# With a period of an hour only the wakeup at commit, and the sleep until the next planned time,
+# start tasks.
 my $node = new_node('main', conf => "pg_task.period = '1 h'\nmax_prepared_transactions = 2");
 
 sub sql { return $node->safe_psql('postgres', @_) }
@@ -15,7 +16,8 @@ sub is_soon { return task($node, $_[0], "start - $_[1] BETWEEN '0' AND '0.5 s'")
 
 run_task($node, request => 'SELECT 1');    # an executor is there
 
-# A time to come: not before it, and not much later. Also between others, and when an earlier one is deleted.
+# A future time: not before it, and not much later.  Also between others, and when an earlier one
+# is deleted.
 my $far = insert_task($node, dt => 'infinity', request => 'SELECT 1');
 my @ids = map { sql("INSERT INTO task (dt, request) VALUES (now() + interval '$_ ms', 'SELECT 1') RETURNING id") } 600, 300, 450;
 sql(q{INSERT INTO task (dt, request) VALUES (now() + interval '100 ms', 'SELECT 2')});
@@ -24,7 +26,8 @@ wait_for_state($node, $_, 'DONE') for @ids;
 is(is_soon($_, 'dt'), 't', 'starts at its time') for @ids;
 is(task($node, $far, 'state'), 'PLAN', 'infinity is not now');
 
-# A commit wakes it: an insert, a re-plan, of one of many that wait; not before the commit.
+# A commit wakes the scheduler: an insert, a re-plan, of one of many waiting tasks; not before the
+# commit.
 my $id = run_task($node, request => 'SELECT 1');
 is(is_soon($id, 'dt'), 't', 'an insert starts at once');
 sql("UPDATE task SET dt = now() WHERE id = $far");
@@ -51,18 +54,19 @@ wait_until($node, q{SELECT count(*) = 1 FROM task WHERE queue = 'open' AND state
 $session->quit;
 is(sql(q{SELECT string_agg(request, ',') FROM task WHERE queue = 'open'}), 'SELECT 1', 'and no more of it than was committed');
 
-# A prepared transaction wakes it when it is committed, from whatever session.
+# A prepared transaction wakes it when it is committed, from any session.
 sql(q{BEGIN; INSERT INTO task (queue, request) VALUES ('prepared', 'SELECT 1'); PREPARE TRANSACTION 'p'});
 run_task($node, request => 'SELECT 1');
 is(count_of($node, "queue = 'prepared'"), 0, 'what is prepared waits');
 sql(q{COMMIT PREPARED 'p'});
 wait_until($node, q{SELECT state = 'DONE' FROM task WHERE queue = 'prepared'});
 
-# COPY, and a function of another user's, wake it, too.
+# COPY, and a function of another user, wake it, too.
 sql(q{COPY task (queue, request) FROM PROGRAM 'echo "copied	SELECT 1"'});
 wait_until($node, q{SELECT state = 'DONE' FROM task WHERE queue = 'copied'});
 
-# Repeats: from the planned time, and from the end. The run takes longer than the interval.
+# Repeats: from the planned time, and from the end of the run.  The run takes longer than the
+# interval.
 sql(q{INSERT INTO task (queue, repeat, drift, request) VALUES
 	('true', '0.3 s', true, 'SELECT pg_sleep(0.4)'), ('false', '0.3 s', false, 'SELECT pg_sleep(0.1)')});
 wait_until($node, qq{SELECT count(*) >= 4 FROM task WHERE queue = '$_' AND state = 'DONE'}) for qw(true false);
@@ -78,7 +82,8 @@ is(sql(q{SELECT bool_and(new.dt - old.stop = '0.3 s'), bool_and(new.start - new.
 is(sql(q{SELECT count(*) FROM task AS old JOIN task AS new ON new.parent = old.id WHERE old.repeat IS NOT NULL GROUP BY old.id HAVING count(*) > 1}),
 	'', 'each has one next run');
 
-# timeout, to the millisecond: of the row, else of the role's setting; the stricter of two counts.
+# The timeout, with a resolution of milliseconds: of the row, else of the role's setting; the
+# shorter one applies.
 sub ended
 {
 	my ($name, $limit, $error, %column) = @_;
@@ -114,7 +119,7 @@ $id = run_task($node, timeout => '0.5 ms', request => 'SELECT pg_sleep(5)');
 is(task($node, $id, 'state'), 'FAIL', 'less than a millisecond is a limit, too');
 is(task($node, run_task($node, request => 'SELECT pg_sleep(0.3)'), 'state'), 'DONE', 'nothing of a timeout stays');
 
-# The period finds what nobody told of: rows that came with the trigger disabled.
+# The periodic scan finds rows without a hint: inserted with the trigger disabled.
 set_conf($node, "pg_task.period = '200 ms'");
 wait_until($node, 'SHOW pg_task.period', expected => '200ms');
 sql(q{BEGIN; ALTER TABLE task DISABLE TRIGGER pg_task_planned; INSERT INTO task (queue, request) VALUES ('untold', 'SELECT 1');

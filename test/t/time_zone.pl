@@ -8,14 +8,14 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-# Both have changed their distance from UTC since 2020, once and for all, in opposite directions.
+# Both have permanently changed their offset from UTC since 2020, in opposite directions.
 my ($amman, $juba) = qw(Asia/Amman Africa/Juba);
 my $first = '2020-01-01 12:00+00';
 my $node = new_node('main', conf => "pg_task.period = '100 ms'\ntimezone = 'UTC'");
 
 sub sql { return $node->safe_psql('postgres', @_) }
 
-# The zones in which the next run after a task is planned where it should be.
+# The time zones in which the next run after a task is planned correctly.
 sub zones_after
 {
 	my ($id) = @_;
@@ -31,7 +31,7 @@ my @gone = (request => 'SELECT 1', active => '1 day');
 sql(q{CREATE ROLE keeper; CREATE ROLE zoned LOGIN; CREATE ROLE refused LOGIN; GRANT zoned TO keeper;
 	ALTER TABLE task OWNER TO keeper});
 
-# What is set more exactly goes before.
+# The more specific setting takes precedence.
 is(zones_after(plan_zoned(@gone)), 'UTC', 'the configuration');
 for my $set (
 	[ 'ALL', $juba ],
@@ -68,7 +68,7 @@ my $id = plan_zoned(request => 'SELECT 1', role => 'refused');
 is(zones_after($id), $juba, 'refused');
 is(task($node, $id, 'state, attempt'), 'FAIL|0', 'it never ran');
 
-# The column goes before all, and so does any zone that a session would take.
+# The column takes precedence.  Any time zone that a session accepts is used.
 is(zones_after(plan_zoned(@gone, timezone => 'UTC')), 'UTC', 'the column "timezone"');
 sql(q{ALTER ROLE zoned IN DATABASE postgres SET TIME ZONE INTERVAL '+00:00' HOUR TO MINUTE});
 is(zones_after(plan_zoned(@gone)), 'UTC', 'an offset instead of a name');

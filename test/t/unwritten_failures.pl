@@ -9,7 +9,7 @@ use Test::More;
 
 my $node = new_node('main', conf => "pg_task.period = '200 ms'");
 
-# Outcomes are refused where a task runs: in executors, not in the scheduler.
+# Outcomes are refused in executors, not in the scheduler.
 $node->safe_psql('postgres', q{
 	CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 	BEGIN

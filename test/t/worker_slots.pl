@@ -24,7 +24,7 @@ for my $db ('postgres', @databases)
 	note("$db: after " . task($node, $id, 'start - dt', db => $db));
 }
 
-# The server has a slot for a parallel query, while all work.
+# The server has a slot for a parallel query, while all databases are busy.
 make_gates($node);
 insert_task($node, request => "SELECT hold('all')") for 1 .. 4;
 wait_until($node, q{SELECT count(*) > 1 FROM task WHERE state = 'WORK'});
@@ -40,7 +40,8 @@ for my $db ('postgres', @databases)
 }
 pass('and all is done');
 
-# A planned time is kept by a database whose scheduler has gone, and a running task may be stopped there.
+# A database whose scheduler has exited still starts tasks at their planned times, and its running
+# tasks may be stopped.
 my $id = $node->safe_psql('db1', q{INSERT INTO task (request, dt)
 	VALUES ('SELECT 1', clock_timestamp() + interval '5 s') RETURNING id});
 run_task($node, db => $_, request => 'SELECT 1') for @databases[1 .. 5];
@@ -65,7 +66,7 @@ $session->quit;
 wait_for_state($node, $id, 'DONE', db => 'db1');
 is(task($node, $id, q{start - dt < '30 s'}, db => 'db1'), 't', 'a row that was locked starts soon after');
 
-# A longer list is served at once when there is room.
+# A longer list of databases is served at once when there are slots.
 $node->append_conf('postgresql.conf', 'max_worker_processes = 24');
 $node->restart;
 wait_for_schedulers($node, 'postgres', @databases);

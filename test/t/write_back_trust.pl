@@ -13,7 +13,7 @@ my $node = new_node('main', conf => "pg_task.max_executors = 1\npg_task.idle_tim
 
 sub sql { return $node->safe_psql('postgres', @_) }
 
-# Runs requests of mallory one after the other, in the same process; gives the last.
+# Runs requests of mallory one after the other, in the same process; returns the last task.
 sub run_as_mallory
 {
 	my $id;
@@ -27,7 +27,7 @@ sub run_as_mallory
 	return $id;
 }
 
-# Runs requests, and tells as whom the trap was run: as mallory it is hers, and harmless.
+# Runs requests, and returns the role that the trap was run as: if that is mallory, it is harmless.
 sub caught
 {
 	my $position = log_position($node);
@@ -39,7 +39,7 @@ sub caught
 	return join ' ', sort keys %who;
 }
 
-# The owner's code; nothing in it is qualified that people use not to qualify.
+# The owner's code: names that people do not usually qualify are not qualified in it.
 sql(q{
 	CREATE ROLE mallory LOGIN;
 	GRANT INSERT, SELECT, UPDATE, DELETE ON task TO mallory;
@@ -63,7 +63,7 @@ sql(q{SET ROLE mallory; CREATE DOMAIN evil.text AS pg_catalog.text CHECK (evil.t
 my $path = 'SET search_path = evil, pg_catalog';
 my $insert = q{INSERT INTO public.task (request) VALUES ('SELECT 1')};
 
-# A trigger's function is compiled by an INSERT of the task's, and called by the write-back.
+# A trigger function is compiled by an INSERT of the task, and called by the write-back.
 sub trigger
 {
 	my ($body, $declare, $clause) = (@_, '');
@@ -117,7 +117,7 @@ is(caught("$path; SELECT own.count()"), 'mallory', 'a function: after an error i
 unlike(log_since($node, $position), qr/the trap runs as postgres/, 'not in that, either');
 sql('DROP TRIGGER audit ON task');
 
-# What the server keeps with an object, for as long as it likes: index expressions, domains, casts.
+# What the server caches with an object, for any time: index expressions, domains, casts.
 sql(q{
 	CREATE FUNCTION own.norm(t text) RETURNS text IMMUTABLE LANGUAGE sql AS 'SELECT lower(t)';
 	CREATE INDEX norm ON task (own.norm(state))},
@@ -156,7 +156,7 @@ is(caught("$path; SELECT evil.feel()"),
 	'mallory', 'a cast with a function in SQL');
 sql('DROP TRIGGER audit ON task');
 
-# A temporary type in the way, in a transaction that has not called the schema pg_temp.
+# A temporary type that hides another, in a transaction that has not used the name pg_temp.
 trigger("msg := NEW.state; $note", 'msg text;', 'SET search_path = own');
 my $temporary = q{DO $d$BEGIN
 	EXECUTE format('CREATE DOMAIN %I.text AS pg_catalog.text CHECK (evil.trap())',
@@ -171,7 +171,7 @@ trigger("msg := NEW.state; $note", 'msg text;', 'SET search_path = own');
 is(caught('CREATE DOMAIN pg_temp.text AS pg_catalog.text CHECK (evil.trap())'),
 	'', 'a temporary type');
 
-# Deferred triggers that defer others; the last one makes a table in the way of the owner's.
+# Deferred triggers that queue others; the last one creates a table that hides the owner's.
 (my $unqualified = $note) =~ s/own\.//;
 sql(q{
 	SET ROLE mallory;
@@ -211,7 +211,7 @@ my $before = sql('SELECT max(n) FROM own.audit');
 for my $way (map { ("INSERT INTO evil.$_ VALUES (1)",
 	"DECLARE c CURSOR WITH HOLD FOR SELECT evil.start('$_')") } qw(first second third))
 {
-	# anew, for a plan that is kept may know its table
+	# create it again, because a saved plan may refer to the table
 	trigger($unqualified, q{msg own.audit.what%TYPE := 'owner';}, 'SET search_path = own');
 	is(caught($way), '', $way);
 }
@@ -219,14 +219,14 @@ cmp_ok(sql(qq{SELECT count(*) FROM own.audit
 	WHERE who = 'postgres' AND what = 'owner' AND n > $before}),
 	'>=', 6, 'the trigger of the owner finds its table');
 
-# What is left for the commit is a part of the run: it has the run's time, and can be cancelled.
+# Deferred work at commit is part of the run: the timeout covers it, and it can be cancelled.
 sql(q{INSERT INTO task (request, role, timeout) VALUES
 	('DECLARE c CURSOR WITH HOLD FOR SELECT pg_sleep(20)', 'mallory', '200 ms')});
 wait_until($node, q{SELECT state IN ('DONE', 'FAIL') FROM task WHERE timeout IS NOT NULL});
 is(sql('SELECT state, sqlstate FROM task WHERE timeout IS NOT NULL'), 'FAIL|57014',
 	'a cursor that takes too long');
 
-# Settings: the owner's trigger has its own, whatever the task does.
+# Settings: the owner's trigger has its own values, whatever the task sets.
 sql(q{
 	CREATE TABLE own.seen (id bigint, n int GENERATED ALWAYS AS IDENTITY, settings text);
 	CREATE FUNCTION own.see() RETURNS trigger LANGUAGE plpgsql SET search_path = own AS $$
@@ -270,12 +270,12 @@ if (sql('SHOW server_version_num') < 190000)
 }
 is(seen('SELECT 1'), $plain, 'and afterwards all is as it was');
 
-# What the role has set for itself, or been given, changes no statement of the owner's.
+# Settings of the role, by itself or by others, change no statement of the owner.
 sql('ALTER ROLE mallory SET transform_null_equals = on; ALTER ROLE mallory SET exit_on_error = on');
 is(seen('SELECT 1'), $plain, 'nor do settings of the role');
 sql('ALTER ROLE mallory RESET ALL');
 
-# Tasks that plan tasks and procedures that commit go on as before.
+# Tasks that plan tasks and procedures that commit still work.
 sql(q{
 	CREATE PROCEDURE own.step(n int) LANGUAGE plpgsql AS $$
 	DECLARE
