@@ -485,7 +485,7 @@ place_from(LinePlace place, const char *end, int64 column)
  *
  * A long line is shortened as psql does: show its beginning if the position is in there, with some
  * characters after it; else show the part that ends shortly after the position.  A line may be as
- * long as a request, so no array of its columns is built.
+ * long as a request, so nothing is allocated per character.
  */
 static void
 put_line_and_caret(ResultText *text, int number, const char *line, int length, int at)

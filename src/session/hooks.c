@@ -50,7 +50,7 @@ static struct
 	int count;
 	SharedHint hints[SHARED_HINTS];
 	int events;		 /* SharedEvents */
-	bool several;	 /* more than one table with our triggers was written */
+	bool several;	 /* more than one table that may be the task table was written */
 	bool supervisor; /* wake the supervisor: databases or roles have changed */
 	int nsettings;
 	int settings_size;

@@ -197,7 +197,7 @@ table_stop_acting(const TableScope *scope)
 	acting = false;
 }
 
-/* The transaction has failed: the server restores the user, and this the rest. */
+/* The transaction has failed.  The server restores the user; reset our own state. */
 void
 table_abandon(void)
 {
