@@ -1,13 +1,23 @@
 /*
  * shared.h
- *		What the processes of pg_task share: slots, rings and hints.
+ *		Shared memory of pg_task: slots, rings and hints.
  *
- * Three kinds of lock, all LWLocks of the tranche "pg_task", always taken in
- * this order: the directory lock, then one scheduler's lock or one executor's
- * lock.  Nothing is allocated while one is held, and none is held over a wait.
+ * Locks.  All are LWLocks of the tranche "pg_task": the directory lock, one lock for each scheduler
+ * slot and one for each executor slot.  A process takes the directory lock first, then at most one
+ * slot's lock.  While it holds one of them it allocates no memory and does not sleep.
  *
- * A slot belongs to whoever set in_use; its generation grows with every use,
- * so that a process started for an earlier use finds out that it came late.
+ * A slot is in use from its reservation (by the supervisor for a scheduler, by a scheduler for an
+ * executor) until it is released.  Each reservation increments its generation, so that a process
+ * that was started for an earlier reservation finds that it came too late.
+ *
+ * Reads without the lock.  The comment of a field names every reader that does not hold the lock
+ * that guards the field.  There are three kinds:
+ *
+ * - own: the reader is the only writer of the field while the slot is in use;
+ * - constant: the field does not change while the slot is in use, and the reader is the process
+ *   of the slot or the one that reserved it;
+ * - guess: a stale value only causes a superfluous wake-up, or a decision that the next iteration
+ *   makes again.
  */
 #ifndef PG_TASK_SHARED_H
 #define PG_TASK_SHARED_H
@@ -22,18 +32,18 @@
 #include "shared/clock.h"
 #include "shared/task.h"
 
-#define SHARED_RING 16		  /* tasks that one executor may hold */
-#define SHARED_REQUEST 1024	  /* longer requests are read from the table */
-#define SHARED_HINTS 32		  /* groups that one commit tells of one by one */
-#define SHARED_ALL_HINTS 128  /* that may wait to be noticed: no commit takes all the room */
-#define SHARED_HOLDS 64		  /* databases that may be held beside one for each process */
-#define SHARED_DATABASES 1024 /* databases that may share schedulers' slots by turns */
+#define SHARED_RING 16		  /* tasks in the ring of one executor */
+#define SHARED_REQUEST 1024	  /* bytes; a longer request is read from the table */
+#define SHARED_HINTS 32		  /* groups that one commit names one by one */
+#define SHARED_ALL_HINTS 128  /* untaken hints of one scheduler; no commit fills them all */
+#define SHARED_HOLDS 64		  /* holds besides the one of each process */
+#define SHARED_DATABASES 1024 /* databases that may share the places for schedulers */
 #define SHARED_SETTINGS 4096  /* counters of changed settings */
 
-/* Reference to a process: an index into ProcGlobal->allProcs, or this. */
+/* A process is an index into ProcGlobal->allProcs, or this. */
 #define SHARED_NO_PROC (-1)
 
-/* A group in which rows became due for planning, and the first such place. */
+/* A hint: a group in which rows now wait, and the first position of these rows. */
 typedef struct SharedHint
 {
 	char queue[NAMEDATALEN];
@@ -44,97 +54,164 @@ typedef struct SharedHint
 	TaskPlace place;
 } SharedHint;
 
-/* What a commit may have done beside what hints can say. */
+/* What else a commit may have done: a bit mask. */
 typedef enum SharedEvents
 {
-	SHARED_SCAN = 1,	  /* rows wait that no hint tells of */
-	SHARED_RECONCILE = 2, /* a row was changed that is WORK */
-	SHARED_EXPIRY = 4	  /* rows wait that are given up some time */
+	SHARED_SCAN = 1,	  /* rows wait that no hint names: scan */
+	SHARED_RECONCILE = 2, /* a row in state WORK was changed */
+	SHARED_EXPIRY = 4	  /* rows with a column "active" wait: they may expire */
 } SharedEvents;
 
-/* The scheduler of one database. */
+/* The slot of a database's scheduler.  Only the supervisor reserves one. */
 typedef struct SharedScheduler
 {
-	/* guarded by the directory lock */
+	/*
+	 * Guarded by the directory lock.  Reads without it:
+	 *
+	 * "generation", "user" and "database": by the supervisor (own: only it calls
+	 * shared_scheduler_reserve, which alone writes them), and by the scheduler (constant).
+	 *
+	 * "leave": by the supervisor in scheduler_ended and make_room (guess).
+	 *
+	 * "wants" and "isolated": by the scheduler (own).
+	 */
 	bool in_use;
-	bool attached; /* the process has arrived */
+	bool attached; /* the process has attached */
 	uint32 generation;
 	Oid database;
-	Oid user; /* on whose behalf the table is made */
+	Oid user; /* the role on whose behalf the task table is created */
 	int proc;
-	bool leave; /* asked to go, or goes of its own accord */
-	bool wants; /* has work, but no executor for it */
+	bool leave; /* the scheduler was asked to exit, or exits anyway */
+	bool wants; /* it has tasks to start, but no executor for them */
 	MonoTime wants_since;
-	MonoTime granted; /* when it last got an executor */
-	bool isolated;	  /* has chosen a task that is to run in isolation, and not yet handed it out */
-	bool wants_isolated; /* has one, but another database's is at work */
+	MonoTime granted;	 /* when the database last got an executor */
+	bool isolated;		 /* it has chosen an isolated task and not yet assigned it */
+	bool wants_isolated; /* it has one to start, but another database's is running */
 
-	MonoTime due; /* see SharedDatabase; written when it goes */
+	/*
+	 * Copied into SharedDatabase when the slot is released.  The scheduler writes it without a lock
+	 * when it shuts down; afterwards only shared_scheduler_release reads it.
+	 */
+	MonoTime due;
 
-	/* written by the scheduler without a lock */
-	pg_atomic_uint64 renewed;	 /* when its iteration began; see arbiter_renew */
-	pg_atomic_uint64 idle_since; /* when it last had something to do; 0: it has now */
+	/*
+	 * Atomics, written by the scheduler without a lock.  shared_scheduler_reserve resets both, and
+	 * shared_crowd resets "idle_since".  Any process may read them.
+	 */
+	pg_atomic_uint64 renewed;	 /* start of its iteration; 0: not connected yet */
+	pg_atomic_uint64 idle_since; /* start of its idleness; 0: not idle, or not asked for */
 
-	/* guarded by "lock" */
+	/*
+	 * Guarded by "lock".  A backend adds hints and events while it holds the directory lock in
+	 * shared mode as well.  Therefore shared_scheduler_release, which holds that lock in exclusive
+	 * mode, reads these fields without "lock": only the scheduler itself calls
+	 * shared_scheduler_publish and shared_scheduler_take_hints.  For the same reason
+	 * shared_scheduler_reserve writes them without it.  The supervisor reads "relid" without any
+	 * lock in see_leave (guess).
+	 */
 	LWLock *lock;
-	Oid relid;	/* the task table, InvalidOid while there is none */
-	int events; /* SharedEvents: what happened beside the hints */
+	Oid relid;	/* the task table; InvalidOid until there is one */
+	int events; /* mask of SharedEvents */
 	int nhints;
 	SharedHint hints[SHARED_ALL_HINTS];
 } SharedScheduler;
 
 /*
- * A database that is to have a scheduler, and what its last one left.  Made by the
- * supervisor; one that finds no place here is visited now and then.
+ * A database that is to have a scheduler, and what its last scheduler left.  Guarded by the
+ * directory lock.  Only the supervisor adds and removes entries, so stop_leftover_schedulers reads
+ * "database" without the lock (own).  A database for which there is no free entry gets a scheduler
+ * at regular intervals instead.
  */
 typedef struct SharedDatabase
 {
 	Oid database;	 /* InvalidOid: free */
 	Oid relid;		 /* the task table */
-	MonoTime due;	 /* when it has something to do next, as far as is known */
-	MonoTime marked; /* since when something waits there for a scheduler; 0: nothing */
+	MonoTime due;	 /* when a task is due next, as far as is known */
+	MonoTime marked; /* since when something waits for a scheduler; 0: nothing does */
 } SharedDatabase;
 
-/* One claimed task on its way to an executor. */
+/*
+ * A claimed task in an executor's ring.  The scheduler fills in an entry under the executor's lock,
+ * when it assigns the task; the executor copies it under that lock when it takes the task.
+ * Exceptions are at the fields.
+ */
 typedef struct SharedTask
 {
 	TaskRun run;
-	Oid relid;					 /* the task table that it is from */
-	Oid role;					 /* the executor refuses what is not its role's */
-	char role_name[NAMEDATALEN]; /* as the row has it */
+	Oid relid;					 /* the task table */
+	Oid role;					 /* the executor rejects a task of another role */
+	char role_name[NAMEDATALEN]; /* the column "role" */
 	int64 timeout;				 /* microseconds, -1: the column is NULL */
 	bool repeats;
 	bool deletes;
-	int8 format;			 /* a ResultFormat, -1: the column is NULL */
-	bool notify;			 /* wake the scheduler when it is finished */
-	bool isolated;			 /* the server may crash because of it */
-	bool cancelled;			 /* its row was taken from it: it must not go on */
-	uint32 elapsed;			 /* set by the executor: microseconds it took */
-	char queue[NAMEDATALEN]; /* clipped, for display */
-	int32 request_len;		 /* -1: too long, read it from the table */
+	int8 format;   /* a ResultFormat, -1: the column is NULL */
+	bool notify;   /* the executor wakes the scheduler when the task has ended */
+	bool isolated; /* the task may crash the server, so it runs isolated */
+
+	/*
+	 * The row was changed: the run must end.  Written by the scheduler under the executor's lock.
+	 * The executor reads it without the lock: its SIGINT handler does, which cannot take one.
+	 */
+	bool cancelled;
+
+	/*
+	 * How long the run took (us).  Written by the executor under its lock before it moves "done".
+	 * The scheduler reads it without the lock once it has seen the new "done" under the lock: then
+	 * the executor does not write it any more.
+	 */
+	uint32 elapsed;
+	char queue[NAMEDATALEN]; /* truncated, for display */
+	int32 request_len;		 /* -1: too long, the executor reads it from the table */
 	char request[SHARED_REQUEST];
 } SharedTask;
 
 /*
- * An executor, and the ring of tasks it was handed.  The three positions only
- * grow: done <= taken <= assigned <= done + SHARED_RING.  The scheduler moves
- * "assigned" (back, too, down to "taken"), the executor the other two.
+ * The slot of an executor, with its ring of tasks.  Positions in the ring only grow, with one
+ * exception each: done <= taken <= assigned <= done + SHARED_RING.  The scheduler moves "assigned";
+ * it moves it back to "taken" when it reclaims tasks.  The executor moves "taken" and "done"; it
+ * moves "taken" back by one when it returns a task that it has not begun.
  */
 typedef struct SharedExecutor
 {
-	/* guarded by the directory lock */
+	/*
+	 * Guarded by the directory lock.  Reads without it:
+	 *
+	 * "generation": by the scheduler that reserved the slot, until it is released (constant).
+	 * After that, pool.c compares it with its own copy under "lock" alone.  arbiter_reserve writes
+	 * it without "lock", so this does not exclude a new reservation at the same moment; therefore
+	 * pool_assign checks "ready" as well, which is false from the release until the next process
+	 * has attached.
+	 *
+	 * "database" and "role": by the executor (constant).
+	 *
+	 * "proc": with "lock" alone in cancel_run, for the release changes it under both locks;
+	 * otherwise only to wake the process (guess).
+	 */
 	bool in_use;
-	bool gone; /* left with tasks in its ring: the scheduler accounts for them */
+	bool gone; /* the process has exited with tasks in its ring: the scheduler reaps them */
 	uint32 generation;
 	Oid database;
 	Oid role;
 	int proc;
 
-	/* guarded by "lock"; "leave" and "idle_since" may be read with the directory lock alone */
+	/*
+	 * Guarded by "lock".  arbiter_reserve resets all of them with the directory lock alone: the
+	 * slot is free then.  Reads without "lock":
+	 *
+	 * "taken", "done", "taken_at" and "idle_since": by the executor (own).
+	 *
+	 * "started": by the scheduler that reserved the slot (constant).
+	 *
+	 * "leave", "ready", "reserved", "started", "idle_since", "taken_at", "assigned", "taken" and
+	 * "done": with the directory lock alone in arbiter.c and hold.c (guess; evict_idle checks again
+	 * under "lock" whether the executor is needed before it asks it to exit).
+	 *
+	 * "taken": by the scheduler in reap_dead, when the process is gone.
+	 */
 	LWLock *lock;
 	bool ready;	   /* connected, takes tasks */
-	bool leave;	   /* asked to go when the task in hand is finished */
-	bool reserved; /* a task is being claimed for it: not idle, whatever the ring says */
+	bool leave;	   /* asked to exit when the running task has ended */
+	bool reserved; /* a task is being claimed for it: not idle, even if the ring is empty */
 	int pid;
 	MonoTime started; /* when it was reserved */
 	MonoTime idle_since;
@@ -142,20 +219,36 @@ typedef struct SharedExecutor
 	uint32 assigned;
 	uint32 taken;
 	uint32 done;
-	uint32 notify_at;	 /* wake the scheduler when "done" gets here */
-	bool cancel_sent;	 /* a SIGINT is on its way, for a task that is marked as cancelled */
-	TaskFailure failure; /* of the task in hand, when the process ends */
+	uint32 notify_at; /* the executor wakes the scheduler when "done" is this */
+
+	/*
+	 * The scheduler has sent SIGINT for a task with "cancelled".  Written under the lock, but the
+	 * executor's SIGINT handler reads and clears it without the lock.
+	 */
+	bool cancel_sent;
+
+	/*
+	 * How the running task has failed, when the process exits.  The executor writes it (under the
+	 * lock, except "unwritten", which it sets just before it exits) and reads it without the lock
+	 * (own).  The scheduler reads it without the lock once the process is gone.
+	 */
+	TaskFailure failure;
 	SharedTask ring[SHARED_RING];
 
-	/* written by the processes concerned, read when all of them are gone: see crash.c */
-	bool quit;				  /* was told to quit */
-	pg_atomic_uint32 workers; /* parallel workers that are at work for it */
+	/*
+	 * Written without a lock: "quit" by the executor's SIGQUIT handler, "workers" by its parallel
+	 * workers.  The postmaster reads both when all processes are gone, and with them, without a
+	 * lock, "in_use", "gone", "database", "taken", "done" and "ring": see crash.c.
+	 */
+	bool quit;				  /* the process got SIGQUIT */
+	pg_atomic_uint32 workers; /* parallel workers that are running for it */
 } SharedExecutor;
 
 /*
- * A prepared transaction that changed settings, and the counters that its commit is to
- * raise.  The table is empty after a restart: all executors are new then, and what commits
- * later is seen by those that start later.
+ * A prepared transaction that changed settings, and the counters that its COMMIT PREPARED
+ * increments.  Guarded by the directory lock.  The table is empty after a restart, and need not be
+ * kept: all executors are new then, and those that start after the commit see the new settings
+ * anyway.
  */
 typedef struct SharedPrepared
 {
@@ -164,7 +257,10 @@ typedef struct SharedPrepared
 	uint8 counters[SHARED_SETTINGS / 8];
 } SharedPrepared;
 
-/* A database that somebody wants to have for himself: no process of ours enters. */
+/*
+ * A database that a command needs for itself: no process of pg_task connects to it.  Guarded by the
+ * directory lock.
+ */
 typedef struct SharedHold
 {
 	Oid database; /* InvalidOid: free */
@@ -174,25 +270,32 @@ typedef struct SharedHold
 typedef struct SharedState
 {
 	LWLock *directory;
-	int supervisor;								/* guarded by the directory lock */
-	bool crowded;								/* likewise; databases wait for a scheduler */
-	SharedDatabase databases[SHARED_DATABASES]; /* likewise */
-	int nholds;									/* likewise; holds that are taken */
-	SharedHold *holds;		   /* likewise; one for each process, then SHARED_HOLDS others */
-	ConditionVariable vacated; /* a process of ours has left a database */
-	pg_atomic_uint32 settings[SHARED_SETTINGS]; /* see shared_settings */
-	uint64 seed;								/* fixed */
-	bool prepared_lost;							/* guarded by the directory lock */
-	int nprepared;								/* fixed */
-	SharedPrepared *prepared;					/* guarded by the directory lock */
-	int nprocs;									/* fixed */
-	int nschedulers;							/* fixed */
-	int nexecutors;								/* fixed */
+
+	/*
+	 * Guarded by the directory lock.  Reads of "crowded" without it: by the supervisor in
+	 * shared_crowd (own), and by a scheduler in show_idle (guess: the schedulers are woken when it
+	 * changes).
+	 */
+	int supervisor; /* the supervisor's process */
+	bool crowded;	/* more databases need a scheduler than there are places */
+	SharedDatabase databases[SHARED_DATABASES];
+	int nholds;		   /* holds that are taken */
+	SharedHold *holds; /* one for each process, then SHARED_HOLDS others */
+
+	ConditionVariable vacated; /* broadcast when a process of pg_task has left a database */
+	pg_atomic_uint32 settings[SHARED_SETTINGS]; /* change counters; see changes.c */
+	uint64 seed;								/* secret, never changes; see changes.c */
+	bool prepared_lost;		  /* guarded by the directory lock; see shared_prepared_add */
+	int nprepared;			  /* never changes, as the next three */
+	SharedPrepared *prepared; /* the entries are guarded by the directory lock */
+	int nprocs;
+	int nschedulers;
+	int nexecutors;
 	SharedScheduler *schedulers;
 	SharedExecutor *executors;
 } SharedState;
 
-/* NULL where the library was not preloaded. */
+/* NULL if the library was not preloaded. */
 extern SharedState *Shared;
 
 extern void shared_define(void);
