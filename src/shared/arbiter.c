@@ -1,9 +1,10 @@
 /*
  * arbiter.c
- *		Whose turn it is: executors, which all databases of the server share, and
- *		the one task at a time that runs in isolation.
+ *		How all databases of the server share the executors, and which task runs
+ *		isolated.
  *
- * Everything here is decided under the directory lock, by whichever scheduler asks.
+ * Every decision is made under the directory lock, by the scheduler that asks.  Only one isolated
+ * task runs at a time on the whole server.
  */
 #include "postgres.h"
 
@@ -16,28 +17,32 @@
 #include "shared/clock.h"
 
 /*
- * A database that has an executor for so long gives one up when another one
- * has work and none.
+ * How long a database may keep its last executor while another database has tasks but no executor
+ * (ms).  Also how long an executor that was asked to exit counts as exiting while it runs a task,
+ * and how long a new executor that has run nothing is not asked to exit.
  */
 #define SLICE_MS 100
 
-/* So long a task that runs in isolation has its time to itself. */
+/* How long an isolated task keeps other isolated tasks waiting (ms). */
 #define ISOLATED_MS 60000
 
 /*
- * What a scheduler wants counts for so long after its iteration began: one that hangs, in a
- * trigger of a table's owner perhaps, can do nothing with what others leave it.
+ * How long after the start of an iteration a scheduler's wants count (ms).  One that hangs, perhaps
+ * in a trigger of the table's owner, cannot use the executor that others would leave to it.
  */
 #define FRESH_MS 1500
 
-/* An iteration of a scheduler begins: what it wants counts. */
+/* Record that an iteration of this scheduler begins: for a while its wants count. */
 void
 arbiter_renew(SharedScheduler *me)
 {
 	pg_atomic_write_u64(&me->renewed, (uint64) clock_mono().us);
 }
 
-/* Does what this scheduler wants, or has chosen, count? */
+/*
+ * Has this scheduler begun an iteration recently?  If not, its wants and its isolated task do not
+ * count.
+ */
 static bool
 is_fresh(const SharedScheduler *scheduler, MonoTime now)
 {
@@ -47,7 +52,10 @@ is_fresh(const SharedScheduler *scheduler, MonoTime now)
 	return scheduler->in_use && !clock_exceeds(renewed, now, FRESH_MS);
 }
 
-/* How many executors a database has and keeps.  The directory lock must be held. */
+/*
+ * Count the executors of a database that were not asked to exit.  The caller holds the directory
+ * lock.
+ */
 static int
 count_executors(Oid database)
 {
@@ -65,15 +73,15 @@ count_executors(Oid database)
 }
 
 /*
- * Say whether there is work for which no executor could be had.  The other
- * schedulers are woken: one of them may have to give one up.
+ * Record whether this scheduler has tasks but no executor for them.  If so, wake the other
+ * schedulers: one of them may have to yield one.
  */
 void
 arbiter_want(SharedScheduler *me, bool wants)
 {
 	int i;
 
-	if (me->wants == wants) /* only this process writes it */
+	if (me->wants == wants) /* read without the lock: only this process writes it */
 		return;
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	me->wants = wants;
@@ -84,7 +92,7 @@ arbiter_want(SharedScheduler *me, bool wants)
 	LWLockRelease(Shared->directory);
 }
 
-/* Does another database want an executor and have fewer?  The directory lock must be held. */
+/* Does another database want an executor and have fewer?  The caller holds the directory lock. */
 static bool
 others_first(SharedScheduler *me, int mine, MonoTime now)
 {
@@ -102,8 +110,8 @@ others_first(SharedScheduler *me, int mine, MonoTime now)
 }
 
 /*
- * Worker slots for schedulers and executors together: not those of the supervisor and of
- * the server's launcher of logical replication, and one is left for parallel queries.
+ * Count the worker slots for schedulers and executors together.  The slots of the supervisor and of
+ * the server's logical replication launcher are not included, and one is left for parallel queries.
  */
 static int
 count_slots(void)
@@ -111,7 +119,7 @@ count_slots(void)
 	return max_worker_processes - 2 - (max_logical_replication_workers > 0);
 }
 
-/* Is there a slot for an executor beside one scheduler, if parallel queries have none? */
+/* Are there worker slots for one scheduler and one executor, if parallel queries use none? */
 bool
 turns_enough_slots(void)
 {
@@ -142,7 +150,10 @@ count_processes(void)
 	return count;
 }
 
-/* May there be one more executor?  One at least, however many schedulers there are. */
+/*
+ * Is there a worker slot for one more executor?  One executor is always allowed, however many
+ * schedulers there are.  The caller holds the directory lock.
+ */
 static bool
 has_slot(void)
 {
@@ -151,7 +162,7 @@ has_slot(void)
 	return executors == 0 || executors + count_schedulers() < count_slots();
 }
 
-/* How many schedulers there may be, if no executor needs the slots. */
+/* Return how many schedulers may run if no executor needs their worker slots. */
 int
 arbiter_places(void)
 {
@@ -162,7 +173,10 @@ arbiter_places(void)
 	return Max(Min(places, count_slots() - 1), 1);
 }
 
-/* How many more may be started now, beside the executors that there are. */
+/*
+ * Return how many more schedulers may be started now, besides the existing executors.  Negative if
+ * there are too many.
+ */
 int
 arbiter_free_places(void)
 {
@@ -175,8 +189,8 @@ arbiter_free_places(void)
 }
 
 /*
- * Is this executor on its way out?  Not if it has been busy with one task for
- * a while, for that may take long.
+ * Will this executor exit soon?  Not if it has been running one task for a while, for that may take
+ * long.  The caller holds the directory lock; the positions are read without the executor's.
  */
 static bool
 is_leaving(const SharedExecutor *executor)
@@ -187,8 +201,8 @@ is_leaving(const SharedExecutor *executor)
 }
 
 /*
- * Has it a task before it, or one that is being claimed for it?  A promise lasts as long as
- * the scheduler is at work on it.  The directory lock must be held.
+ * Does this executor have a task in its ring, or is one being claimed for it?  A reservation counts
+ * as long as its scheduler is alive (is_fresh).  The caller holds the directory lock.
  */
 static bool
 is_needed(const SharedExecutor *executor, MonoTime now)
@@ -200,8 +214,11 @@ is_needed(const SharedExecutor *executor, MonoTime now)
 }
 
 /*
- * Ask the executor that has been idle for longest to make room, unless one is
- * on its way out already.  The directory lock must be held.
+ * Ask the executor that has been idle for the longest time to exit, unless one is exiting already.
+ * The executors of this role in this database are exempt.  The caller holds the directory lock.
+ *
+ * The victim is chosen without its lock.  Under that lock the need is checked again, so that a task
+ * that was assigned meanwhile does not run in a process that was asked to exit.
  */
 static void
 evict_idle(Oid database, Oid role)
@@ -233,10 +250,7 @@ evict_idle(Oid database, Oid role)
 	shared_wake(victim->proc);
 }
 
-/*
- * No worker slot is free: let an idle executor of another database or role
- * make room.
- */
+/* No worker slot is free: ask an idle executor of another database or role to exit. */
 void
 arbiter_evict(Oid database, Oid role)
 {
@@ -245,7 +259,10 @@ arbiter_evict(Oid database, Oid role)
 	LWLockRelease(Shared->directory);
 }
 
-/* A database needs a scheduler: an executor that is idle makes room if it has taken a place. */
+/*
+ * A database needs a scheduler: ask an idle executor to exit, if executors use the worker slot of a
+ * scheduler.
+ */
 void
 arbiter_evict_for_scheduler(void)
 {
@@ -278,9 +295,9 @@ reset_executor(SharedExecutor *executor, Oid database, Oid role, MonoTime now)
 }
 
 /*
- * A free slot for an executor; if there is none, one in which a process has left tasks that no
- * scheduler accounts for now: the next one of that database finds them in the table.  The
- * directory lock must be held.
+ * Find a free executor slot.  If there is none, return a slot with tasks of an executor that has
+ * exited, if its database has no scheduler now: the next one finds these tasks in the table.  The
+ * caller holds the directory lock in exclusive mode.
  */
 static SharedExecutor *
 find_free(void)
@@ -301,8 +318,9 @@ find_free(void)
 }
 
 /*
- * Take a slot for an executor.  NULL when none is free, or when the free one
- * is another database's turn; an idle executor is then asked to make room.
+ * Reserve an executor slot for this role in the scheduler's database.  NULL if none is free, and
+ * then an idle executor is asked to exit; also NULL if another database that wants an executor has
+ * fewer.
  */
 SharedExecutor *
 arbiter_reserve(SharedScheduler *me, Oid role)
@@ -328,10 +346,10 @@ arbiter_reserve(SharedScheduler *me, Oid role)
 }
 
 /*
- * Should this database give up an executor for one that has fewer?  At once
- * when the difference is two or more; otherwise, when there are more databases
- * with work than executors, the one that has held its own for longest, after
- * a slice of time.
+ * Should this database yield an executor to one that has fewer?  At once if the difference is two
+ * or more.  If the other has none and the difference is one: after the other has wanted one for a
+ * time slice, and after a slice since this database last got one.  Not while any executor is
+ * exiting already.
  */
 bool
 arbiter_yield(SharedScheduler *me)
@@ -362,7 +380,7 @@ arbiter_yield(SharedScheduler *me)
 	return yields;
 }
 
-/* How many executors a role has, in all databases. */
+/* Count the executors of a role in all databases. */
 int
 arbiter_count_role(Oid role)
 {
@@ -376,7 +394,7 @@ arbiter_count_role(Oid role)
 	return count;
 }
 
-/* How many executors a database has. */
+/* Count the executors of a database. */
 int
 arbiter_count_database(Oid database)
 {
@@ -391,8 +409,8 @@ arbiter_count_database(Oid database)
 }
 
 /*
- * Is a task at work, in any database, that has to run in isolation?  One that has run for a while
- * without a crash keeps the others waiting no longer.  The directory lock must be held.
+ * Is an isolated task running, in any database, or chosen by another scheduler?  One that has run
+ * for a while without a crash no longer keeps others waiting.  The caller holds the directory lock.
  */
 static bool
 isolated_at_work(SharedScheduler *me)
@@ -422,8 +440,8 @@ isolated_at_work(SharedScheduler *me)
 }
 
 /*
- * A task that may crash the server is about to be started: one at a time on the whole
- * server.  False: another one is at work; when it ends, this scheduler is woken.
+ * This scheduler is about to claim an isolated task.  False if another isolated task is running on
+ * the server; this scheduler is woken when that one ends.
  */
 bool
 arbiter_take_isolated(SharedScheduler *me)
@@ -436,8 +454,8 @@ arbiter_take_isolated(SharedScheduler *me)
 }
 
 /*
- * The task that was chosen to run in isolation is claimed.  False: that took so long that another
- * one was started meanwhile, and this one must wait.
+ * The isolated task is claimed.  False if the claim took so long that another isolated task was
+ * started in the meantime: then this one must wait.
  */
 bool
 arbiter_keep_isolated(SharedScheduler *me)
@@ -450,8 +468,8 @@ arbiter_keep_isolated(SharedScheduler *me)
 }
 
 /*
- * It was handed out, and counts from there, or it was not started after all: then others
- * may have their turn.
+ * The isolated task was assigned, and from now on counts as one in a ring; or it was not started.
+ * Wake the schedulers that wait to start theirs.
  */
 void
 arbiter_release_isolated(SharedScheduler *me)
@@ -462,7 +480,10 @@ arbiter_release_isolated(SharedScheduler *me)
 	arbiter_isolated_ended();
 }
 
-/* Could one be started now?  If not, this scheduler is woken when one has ended. */
+/*
+ * Could an isolated task be started now?  If not, this scheduler is woken when the running one
+ * ends.
+ */
 bool
 arbiter_isolated_free(SharedScheduler *me)
 {
@@ -475,7 +496,7 @@ arbiter_isolated_free(SharedScheduler *me)
 	return free;
 }
 
-/* One has ended: tell those who wait to start theirs. */
+/* An isolated task has ended: wake the schedulers that wait to start theirs. */
 void
 arbiter_isolated_ended(void)
 {

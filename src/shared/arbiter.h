@@ -1,6 +1,7 @@
 /*
  * arbiter.h
- *		Whose turn it is to have an executor, or to run a task in isolation.
+ *		How all databases of the server share the executors, and which task runs
+ *		isolated.
  */
 #ifndef PG_TASK_ARBITER_H
 #define PG_TASK_ARBITER_H

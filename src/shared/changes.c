@@ -1,10 +1,10 @@
 /*
  * changes.c
- *		Whose settings have changed: counters in shared memory.
+ *		Change counters of the settings of databases and roles, in shared memory.
  *
- * A process that was connected before a change of its role's or its database's settings
- * finds another number than it saw then.  Changes count when they are committed; those of
- * prepared transactions are kept until then.  What is here reads no catalog.
+ * A process that connected before its role's or its database's settings were changed finds another
+ * number than it saw then.  A change is counted when it is committed; the changes of a prepared
+ * transaction are kept until COMMIT PREPARED.  This file reads no catalog.
  */
 #include "postgres.h"
 
@@ -13,8 +13,9 @@
 #include "shared/shared.h"
 
 /*
- * The counter of a database or a role; the first one is for all.  Two may share one by
- * chance, but nobody can aim at another's: the seed is secret.
+ * Return the counter of a database or a role; the first counter (InvalidOid) is for all of them.
+ * Two objects may share a counter by chance, but no user can choose an object that shares
+ * another's: the seed is secret.
  */
 static uint32
 counter_of(Oid object)
@@ -30,21 +31,26 @@ read_counter(Oid object)
 	return pg_atomic_read_u32(&Shared->settings[counter_of(object)]);
 }
 
-/* A number that is another when settings may have changed of this role or in this database. */
+/*
+ * Change counter; differs after ALTER ROLE/DATABASE SET that may affect this role in this database.
+ */
 uint32
 shared_settings(Oid database, Oid role)
 {
 	return read_counter(InvalidOid) + read_counter(database) + read_counter(role);
 }
 
-/* Settings of a database or a role, or of all of them, have changed. */
+/* Count a change of the settings of a database or a role; InvalidOid: of all of them. */
 void
 shared_settings_changed(Oid object)
 {
 	pg_atomic_fetch_add_u32(&Shared->settings[counter_of(object)], 1);
 }
 
-/* The entry of a prepared transaction, or a free one, or NULL.  The directory lock must be held. */
+/*
+ * Find the entry of a prepared transaction; with "or_free", otherwise a free one; otherwise NULL.
+ * The caller holds the directory lock.
+ */
 static SharedPrepared *
 find_prepared(const char *gid, bool or_free)
 {
@@ -64,8 +70,9 @@ find_prepared(const char *gid, bool or_free)
 }
 
 /*
- * A transaction is prepared that changed settings of these.  Were there no free entry, the
- * commit of any transaction that is not known would count for all.
+ * Add a prepared transaction that changed the settings of these objects.  If no entry is free,
+ * prepared_lost is set: from then on COMMIT PREPARED of a transaction without an entry counts as a
+ * change of all settings.
  */
 void
 shared_prepared_add(const char *gid, const Oid *objects, int count)
@@ -88,7 +95,10 @@ shared_prepared_add(const char *gid, const Oid *objects, int count)
 	LWLockRelease(Shared->directory);
 }
 
-/* What the commit of this prepared transaction is to count; an empty gid: nothing. */
+/*
+ * Copy the entry of a prepared transaction: the counters that its commit is to increment.  An empty
+ * gid means that there is no entry.
+ */
 void
 shared_prepared_find(const char *gid, SharedPrepared *prepared)
 {
@@ -106,7 +116,10 @@ shared_prepared_find(const char *gid, SharedPrepared *prepared)
 	LWLockRelease(Shared->directory);
 }
 
-/* It is committed or rolled back: count, and forget it. */
+/*
+ * The prepared transaction was committed or rolled back: increment its counters if it was
+ * committed, and remove its entry.
+ */
 void
 shared_prepared_remove(const SharedPrepared *prepared, bool committed)
 {

@@ -1,6 +1,6 @@
 /*
  * clock.c
- *		The two clocks: one measures intervals, the other says what time it is.
+ *		The two clocks: a monotonic one for intervals, and the wall clock.
  */
 #include "postgres.h"
 
@@ -11,7 +11,10 @@
 
 #include "shared/clock.h"
 
-/* The clock starts with the machine: this much is added, so that 0 is long ago. */
+/*
+ * The monotonic clock may start at 0 when the machine boots.  This is added to it, so that
+ * CLOCK_LONG_AGO is long before any value.
+ */
 #define CENTURY_US (INT64CONST(36525) * USECS_PER_DAY)
 
 MonoTime
@@ -29,7 +32,10 @@ clock_now(void)
 	return (ClockNow){clock_mono(), GetCurrentTimestamp()};
 }
 
-/* When this moment comes, if nobody sets the wall clock until then.  Past ones are now. */
+/*
+ * Convert a time of the wall clock, assuming that nobody sets that clock until then.  A past time
+ * is converted to "now".
+ */
 MonoTime
 clock_of_wall(ClockNow now, TimestampTz moment)
 {
@@ -40,7 +46,7 @@ clock_of_wall(ClockNow now, TimestampTz moment)
 	return (MonoTime){now.mono.us + (moment - now.wall)};
 }
 
-/* How long to sleep, in milliseconds, so as not to wake before that moment. */
+/* Return how long to sleep until a moment (ms), rounded up so as not to wake before it. */
 long
 clock_ms_until(MonoTime now, MonoTime moment)
 {

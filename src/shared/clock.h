@@ -1,11 +1,11 @@
 /*
  * clock.h
- *		The two clocks: one measures intervals, the other says what time it is.
+ *		The two clocks: a monotonic one for intervals, and the wall clock.
  *
- * The wall clock (TimestampTz) may be set, forward or back, at any moment.  It is for
- * what is compared with data in rows, written into rows, or shown.  All else (pauses,
- * deadlines, idle times, how long a run took) is measured by a clock that only ever goes
- * forward, at one pace (MonoTime).  They are different types, lest they are mixed.
+ * The wall clock (TimestampTz) may be set forward or back at any moment.  It is for times that are
+ * compared with data in rows, written into rows, or shown.  Everything else (pauses, deadlines,
+ * idle times, how long a run took) uses the monotonic clock (MonoTime).  They are different types,
+ * so that the compiler rejects a mixture.
  */
 #ifndef PG_TASK_CLOCK_H
 #define PG_TASK_CLOCK_H
@@ -15,8 +15,8 @@
 #include "datatype/timestamp.h"
 
 /*
- * Microseconds, the same in all processes of a machine, and of no meaning after it was
- * started again.  0, as in memory that was just allocated, is long ago.
+ * Microseconds.  The same in all processes of a machine, and without meaning after a reboot.  0, as
+ * in zeroed memory, is long ago.
  */
 typedef struct MonoTime
 {
@@ -26,7 +26,7 @@ typedef struct MonoTime
 #define CLOCK_NEVER ((MonoTime){PG_INT64_MAX})
 #define CLOCK_LONG_AGO ((MonoTime){0})
 
-/* One moment by both clocks. */
+/* One moment on both clocks. */
 typedef struct ClockNow
 {
 	MonoTime mono;
@@ -44,7 +44,7 @@ clock_plus_ms(MonoTime moment, int64 ms)
 	return (MonoTime){moment.us + ms * 1000};
 }
 
-/* Has so much time passed since then? */
+/* Have at least "ms" milliseconds passed since then? */
 static inline bool
 clock_exceeds(MonoTime since, MonoTime now, int64 ms)
 {

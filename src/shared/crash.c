@@ -1,18 +1,17 @@
 /*
  * crash.c
- *		What the end of the server tells of the tasks that ran then: which of
- *		them may have caused it?
+ *		Which tasks may have caused a crash of the server?
  *
- * When a process dies, the postmaster ends all others with SIGQUIT and starts the
- * server again.  An executor that was told to quit has not died: it leaves word
- * of that in its slot.  Before the postmaster throws shared memory away it reads
- * the slots: who ran a task and left no word is to blame.  What it found it hands
- * to the new shared memory, or, if it ends itself, to the next postmaster, in a file.
- * Without such a file nobody knows anything: the postmaster itself was killed, or the
- * machine lost power; then every task that was running may be to blame.
+ * When a process crashes, the postmaster ends all others with SIGQUIT and restarts the server.
+ * SIGQUIT means that another process has crashed: the handler of an executor sets slot->quit.
+ * Before the postmaster releases shared memory it reads the slots: a task that was running in an
+ * executor without that flag is a suspect.  The result is the crash report.  The postmaster copies
+ * it into the new shared memory; or, if it exits itself, it writes it to a file for the next
+ * postmaster.  Without such a file nothing is known: the postmaster itself was killed, or the
+ * machine lost power.  Then every task that was running is a suspect.
  *
- * What runs in the postmaster reads plain memory only, takes no lock, and trusts
- * nothing that it finds.
+ * The code that runs in the postmaster reads plain memory only, takes no lock, and validates what
+ * it reads.
  */
 #include "postgres.h"
 
@@ -38,9 +37,9 @@
 #include "settings.h"
 #include "shared/crash.h"
 
-#define BLAMED_MAX 1024 /* as many as there can be executors */
+#define BLAMED_MAX 1024 /* the maximum of pg_task.max_executors */
 
-/* The word that a postmaster leaves for the next. */
+/* The crash report file, from one postmaster to the next. */
 #define CRASH_REPORT_FILE PGSTAT_STAT_PERMANENT_DIRECTORY "/pg_task.end"
 #define CRASH_REPORT_MAGIC 0x50475431
 
@@ -53,31 +52,39 @@ typedef struct BlamedRun
 typedef struct CrashReport
 {
 	uint32 magic;
-	bool silent; /* nobody knows anything */
+	bool silent; /* nothing is known: all running tasks are suspects */
 	uint32 count;
 	BlamedRun blamed[BLAMED_MAX];
 } CrashReport;
 
-/* In shared memory; written before any process of ours starts. */
+/*
+ * In shared memory.  The postmaster writes it before any process of pg_task starts.  Later only
+ * "asked" (set to true without a lock) and "last_claim" (atomic) change.
+ */
 typedef struct Evidence
 {
-	TimestampTz started;		 /* when this shared memory was made */
-	bool asked;					 /* a scheduler has asked */
+	TimestampTz started;		 /* when this shared memory was created */
+	bool asked;					 /* a scheduler has used the report */
 	pg_atomic_uint64 last_claim; /* a TimestampTz */
-	CrashReport word;			 /* about what was before */
+	CrashReport word;			 /* about the shared memory before this one */
 } Evidence;
 
 static Evidence *evidence = NULL;
-static CrashReport last_report; /* of the postmaster, about the shared memory before this one */
+static CrashReport last_report; /* the postmaster's copy of the newest report */
 static bool has_report = false;
-static SharedExecutor *slots = NULL; /* as the postmaster remembers them */
+static SharedExecutor *slots = NULL; /* the postmaster's pointer to the executor slots */
+
+/*
+ * The slot whose SIGQUIT this process records: its own in an executor, the leader's in a parallel
+ * worker.
+ */
 static SharedExecutor *watched = NULL;
 
 static shmem_request_hook_type next_request_hook = NULL;
 static shmem_startup_hook_type next_startup_hook = NULL;
 static ExecutorStart_hook_type next_executor_hook = NULL;
 
-/* The postmaster ends: the next one is to know. */
+/* The postmaster exits: write the report for the next one. */
 static void
 write_report(void)
 {
@@ -107,13 +114,16 @@ read_report(void)
 	(void) durable_unlink(CRASH_REPORT_FILE, LOG);
 }
 
-/* In the postmaster: shared memory is about to go, and all other processes are gone. */
+/*
+ * Collect the crash report.  Runs in the postmaster when it is about to release shared memory and
+ * all other processes have exited.
+ */
 static void
 collect_report(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
 	int i;
 
-	/* a start that failed, or was too short, knows no better than the word it was given */
+	/* if no scheduler has used the old report, it is still valid */
 	if (evidence->asked)
 	{
 		last_report.silent = false;
@@ -141,8 +151,8 @@ collect_report(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 }
 
 /*
- * There is no word.  If this server was at work when it ended, it has crashed; a standby, or the
- * copy of another server, knows nothing of tasks that it ran.
+ * There is no report.  Did this server crash?  Only if it was in production when it ended: a
+ * standby, or a copy of another server, has run no tasks itself.
  */
 static bool
 has_crashed(void)
@@ -195,7 +205,10 @@ attach_memory(void)
 		on_shmem_exit(collect_report, 0);
 }
 
-/* A scheduler is about to ask of all runs that it knows: what was known is of use from now on. */
+/*
+ * A scheduler is about to compare all running tasks with the report: the report is used up, and the
+ * next crash makes a new one.
+ */
 void
 crash_report_used(void)
 {
@@ -203,8 +216,8 @@ crash_report_used(void)
 }
 
 /*
- * When a task that is claimed at this time of the wall clock was claimed, for its row: no two
- * claims have the same time, even if that clock is set back.
+ * Return the time of a claim that is written into its row, for this time of the wall clock.  No two
+ * claims have the same time, even if the clock is set back.
  */
 TimestampTz
 crash_claim_time(TimestampTz now)
@@ -218,10 +231,7 @@ crash_claim_time(TimestampTz now)
 	return next;
 }
 
-/*
- * Was this run, of which nobody has heard since the server started, one that may
- * have brought the server down?
- */
+/* May this run, which no process has reported since the server started, have crashed the server? */
 bool
 crash_blames(Oid database, TaskRun run)
 {
@@ -239,7 +249,7 @@ crash_blames(Oid database, TaskRun run)
 	return false;
 }
 
-/* Another process has died, not this one. */
+/* SIGQUIT in an executor: another process has crashed, not this one. */
 static void
 handle_quit(SIGNAL_ARGS)
 {
@@ -247,7 +257,7 @@ handle_quit(SIGNAL_ARGS)
 	SignalHandlerForCrashExit(COMPAT_SIGNAL_PASS);
 }
 
-/* This process runs the tasks of a slot. */
+/* Watch this process, the executor of a slot, for SIGQUIT. */
 void
 crash_watch(SharedExecutor *slot)
 {
@@ -255,7 +265,10 @@ crash_watch(SharedExecutor *slot)
 	pqsignal(SIGQUIT, handle_quit);
 }
 
-/* A worker that helps an executor dies for the task as well. */
+/*
+ * A parallel worker of an executor ends in order.  The crash of one is a crash of its leader's
+ * task, and leaves slot->workers above zero.
+ */
 static void
 sign_off(void)
 {
@@ -277,7 +290,10 @@ handle_worker_quit(SIGNAL_ARGS)
 	SignalHandlerForCrashExit(COMPAT_SIGNAL_PASS);
 }
 
-/* A parallel worker begins to work: is its leader an executor? */
+/*
+ * Hook for ExecutorStart: count a parallel worker in the slot of its leader, if that is an
+ * executor.
+ */
 static void
 start_executor(QueryDesc *query, int flags)
 {
@@ -300,7 +316,7 @@ start_executor(QueryDesc *query, int flags)
 		standard_ExecutorStart(query, flags);
 }
 
-/* Only where the library is preloaded; after shared_define. */
+/* Install the hooks.  Only if the library is preloaded; after shared_define. */
 void
 crash_define(void)
 {

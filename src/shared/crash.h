@@ -1,6 +1,6 @@
 /*
  * crash.h
- *		What the end of the server tells of the tasks that ran then.
+ *		Which tasks may have caused a crash of the server?
  */
 #ifndef PG_TASK_CRASH_H
 #define PG_TASK_CRASH_H

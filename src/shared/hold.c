@@ -2,8 +2,8 @@
  * hold.c
  *		Databases that a command needs for itself.
  *
- * While a database is held, none of our processes enters it, and those that
- * are there leave as soon as they can.  A hold ends with its transaction.
+ * While a database is held, no process of pg_task connects to it, and those that are connected exit
+ * as soon as they can.  A hold ends with its transaction.
  */
 #include "postgres.h"
 
@@ -16,7 +16,10 @@
 #include "shared/hold.h"
 #include "shared/shared.h"
 
-/* Ask all of a database's processes to go as soon as they can.  The directory lock must be held. */
+/*
+ * Ask all processes of pg_task in a database to exit as soon as they can.  The caller holds the
+ * directory lock in exclusive mode.
+ */
 static void
 clear_database(Oid database)
 {
@@ -41,7 +44,10 @@ clear_database(Oid database)
 	}
 }
 
-/* Keep a hold of this process among the others as well, if one of them is free. */
+/*
+ * Copy a hold of this process to one of the additional entries, if one is free.  The caller holds
+ * the directory lock in exclusive mode.
+ */
 static void
 move_hold(const SharedHold *mine)
 {
@@ -64,9 +70,10 @@ move_hold(const SharedHold *mine)
 }
 
 /*
- * Keep our processes out of a database until hold_release, or until this process ends.
- * Every process has a hold of its own, so nobody can take them all.  A transaction that
- * renames many databases may lose the earlier ones: its locks keep them from others.
+ * Keep the processes of pg_task out of a database, until hold_release or until this process exits.
+ *
+ * Every process has an entry of its own, so that nobody can use up all entries.  A transaction that
+ * renames many databases may lose its earlier holds; its own locks still keep others out.
  */
 void
 hold_take(Oid database)
@@ -96,7 +103,7 @@ hold_exists(Oid database)
 	return held;
 }
 
-/* Does any process of ours that runs no task keep this database busy? */
+/* Is a process of pg_task that runs no task connected to this database? */
 static bool
 is_occupied(Oid database)
 {
@@ -117,7 +124,7 @@ is_occupied(Oid database)
 	return occupied;
 }
 
-/* Wait until none does, but no longer than so many milliseconds. */
+/* Wait until no such process is connected, but at most "timeout" milliseconds. */
 void
 hold_wait(Oid database, int timeout)
 {
@@ -130,7 +137,7 @@ hold_wait(Oid database, int timeout)
 
 		if (left <= 0)
 			break;
-		/* again, for one may just have been on its way in */
+		/* ask again: a process may have attached since the last time */
 		LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 		clear_database(database);
 		LWLockRelease(Shared->directory);
@@ -139,7 +146,7 @@ hold_wait(Oid database, int timeout)
 	ConditionVariableCancelSleep();
 }
 
-/* Let go of all databases that this process holds. */
+/* Release all holds of this process. */
 void
 hold_release(void)
 {

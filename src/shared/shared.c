@@ -1,10 +1,10 @@
 /*
  * shared.c
- *		Shared memory of pg_task: which processes there are, and what they are
- *		handed.
+ *		Shared memory of pg_task: which processes exist, and the tasks that are
+ *		assigned to them.
  *
- * This file knows slots and locks.  It reads no catalog and no task row, and
- * it starts and ends no process: it only wakes them.
+ * This file knows slots and locks.  It reads no catalog and no task row.  It does not start or
+ * terminate processes; it only wakes them.
  */
 #include "postgres.h"
 
@@ -36,7 +36,10 @@ executors_size(void)
 	return mul_size(settings_max_executors, sizeof(SharedExecutor));
 }
 
-/* Twice as many as there can be: one may be prepared before another's entry is removed. */
+/*
+ * Twice the possible number: a transaction may be prepared before the entry of one that has just
+ * ended is removed.
+ */
 static int
 count_prepared(void)
 {
@@ -139,8 +142,8 @@ shared_define(void)
 }
 
 /*
- * Wake a process.  The number may be stale: then an unrelated process sees
- * its latch set for nothing, which every process must bear.
+ * Wake a process.  The number may be stale: then an unrelated process finds its latch set without a
+ * reason, which every process must tolerate.
  */
 void
 shared_wake(int proc)
@@ -160,7 +163,7 @@ shared_wake_supervisor(void)
 	shared_wake(proc);
 }
 
-/* The scheduler of a database, or NULL.  The directory lock must be held. */
+/* Return the slot of a database's scheduler, or NULL.  The caller holds the directory lock. */
 SharedScheduler *
 shared_scheduler_find(Oid database)
 {
@@ -176,8 +179,10 @@ shared_scheduler_find(Oid database)
 	return NULL;
 }
 
-/* What is known of a database, or NULL.  InvalidOid: a free entry.  The directory lock must be
- * held. */
+/*
+ * Return the entry of a database, or NULL.  InvalidOid finds a free entry.  The caller holds the
+ * directory lock.
+ */
 SharedDatabase *
 shared_database_find(Oid database)
 {
@@ -189,7 +194,7 @@ shared_database_find(Oid database)
 	return NULL;
 }
 
-/* This database is to have a scheduler, if it is not known already. */
+/* Add a database that is to have a scheduler, unless it is there already or no entry is free. */
 void
 shared_database_add(Oid database)
 {
@@ -205,7 +210,10 @@ shared_database_add(Oid database)
 	LWLockRelease(Shared->directory);
 }
 
-/* It is to have none: nobody accounts for executors that went with tasks in their rings. */
+/*
+ * Free the slots of executors that have exited with tasks in their rings: no scheduler of this
+ * database will reap them.  The caller holds the directory lock in exclusive mode.
+ */
 static void
 forget_gone(Oid database)
 {
@@ -233,13 +241,16 @@ shared_database_remove(Oid database)
 	LWLockRelease(Shared->directory);
 }
 
-/* From now on databases wait for schedulers, or not: these are to say whether they are idle. */
+/*
+ * Set whether more databases need a scheduler than there are places.  If so, schedulers report from
+ * now on whether they are idle.
+ */
 void
 shared_crowd(bool crowded)
 {
 	int i;
 
-	if (Shared->crowded == crowded) /* only the supervisor writes it */
+	if (Shared->crowded == crowded) /* read without the lock: only the supervisor writes it */
 		return;
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	Shared->crowded = crowded;
@@ -255,8 +266,8 @@ shared_crowd(bool crowded)
 }
 
 /*
- * Something waits in a database that has no scheduler: the supervisor is to give it one.
- * The directory lock must be held.
+ * Record that something waits in a database that has no scheduler, and wake the supervisor, which
+ * is to start one.  The caller holds the directory lock in exclusive mode.
  */
 static void
 mark_database(Oid database)
@@ -269,7 +280,11 @@ mark_database(Oid database)
 	shared_wake(Shared->supervisor);
 }
 
-/* The same, when there was no scheduler just now: one that was started since is to look. */
+/*
+ * The same, for a caller that found no scheduler and has released the directory lock since.  If the
+ * supervisor has reserved a slot in the meantime, request a scan and a reconciliation from that
+ * scheduler instead.
+ */
 static void
 mark_or_wake(Oid database)
 {
@@ -290,8 +305,8 @@ mark_or_wake(Oid database)
 }
 
 /*
- * A process has left: tell all who wait for a free executor, or for an empty
- * database.  The directory lock must be held.
+ * A process has left a database: wake those that wait for a free executor, for the end of an
+ * isolated task, or for the database to be empty.  The caller holds the directory lock.
  */
 static void
 notify_vacated(void)
@@ -309,8 +324,8 @@ notify_vacated(void)
 }
 
 /*
- * Take a slot for the scheduler of a database that has none.  NULL when it
- * has one, or when no slot is free.
+ * Reserve a slot for the scheduler of a database.  NULL if the database has one already, or if no
+ * slot is free.  Only the supervisor calls this.
  */
 SharedScheduler *
 shared_scheduler_reserve(Oid database, Oid user)
@@ -346,15 +361,15 @@ shared_scheduler_reserve(Oid database, Oid user)
 	}
 	entry = shared_database_find(database);
 	if (entry && result)
-		entry->marked = CLOCK_LONG_AGO;
+		entry->marked = CLOCK_LONG_AGO; /* the scheduler begins with a scan */
 	LWLockRelease(Shared->directory);
 	return result;
 }
 
 /*
- * This process is the scheduler that the slot was reserved for; NULL: too late.  One that was asked
- * to go before it came gives the slot back: if the supervisor has ended meanwhile, nobody else
- * does.
+ * Attach this process to the scheduler slot that was reserved for it.  NULL if it came too late, or
+ * if it was asked to exit before it came; in the second case it releases the slot itself, because
+ * the supervisor may have exited in the meantime.
  */
 SharedScheduler *
 shared_scheduler_attach(int slot, uint32 generation)
@@ -378,8 +393,8 @@ shared_scheduler_attach(int slot, uint32 generation)
 }
 
 /*
- * The executors of a database are to go when what they have in their rings is finished.
- * The directory lock must be held.
+ * Ask the executors of a database to exit when their rings are empty.  The caller holds the
+ * directory lock.
  */
 static void
 dismiss_executors(Oid database)
@@ -400,10 +415,15 @@ dismiss_executors(Oid database)
 }
 
 /*
- * Give the slot back, and leave what the next one of this database, and the supervisor, have
- * to know.  Executors that went with tasks in their rings since the last account need
- * no more: the next scheduler finds these tasks in the table.  The others go as soon as
- * they have nothing to do: the database may be served no more, or close.
+ * Release the slot of a scheduler, and keep what its successor and the supervisor need.
+ *
+ * Executors that have exited with tasks in their rings since the last reap are forgotten: the next
+ * scheduler finds these tasks in the table, in state WORK.  The other executors are asked to exit
+ * when their rings are empty, because the database may have no scheduler any more, or get none
+ * soon.
+ *
+ * Called by the scheduler itself, or by the supervisor when the process has ended or was never
+ * started.
  */
 void
 shared_scheduler_release(SharedScheduler *me)
@@ -419,7 +439,7 @@ shared_scheduler_release(SharedScheduler *me)
 		entry->due = me->due;
 		if (OidIsValid(me->relid))
 			entry->relid = me->relid;
-		/* what came too late for this one */
+		/* hints and events that the scheduler has not taken */
 		if (me->events != 0 || me->nhints > 0)
 			mark_database(me->database);
 	}
@@ -430,7 +450,7 @@ shared_scheduler_release(SharedScheduler *me)
 	shared_wake_supervisor();
 }
 
-/* Ask a scheduler to go. */
+/* Ask a scheduler to exit. */
 void
 shared_scheduler_leave(SharedScheduler *scheduler)
 {
@@ -451,7 +471,7 @@ shared_scheduler_leaves(SharedScheduler *me)
 	return leave;
 }
 
-/* Wake the scheduler of a database; it gets one if there is none. */
+/* Wake the scheduler of a database.  If there is none, the supervisor is to start one. */
 void
 shared_scheduler_wake(Oid database)
 {
@@ -466,7 +486,7 @@ shared_scheduler_wake(Oid database)
 		mark_or_wake(database);
 }
 
-/* The task table of a database whose scheduler is up, or InvalidOid. */
+/* Return the task table of a database whose scheduler has found it, or InvalidOid. */
 Oid
 shared_scheduler_relid(Oid database)
 {
@@ -485,7 +505,7 @@ shared_scheduler_relid(Oid database)
 	return relid;
 }
 
-/* The task table of a database, also while that waits for its turn to have a scheduler. */
+/* Return the task table of a database, even while it waits for a place for its scheduler. */
 Oid
 shared_database_relid(Oid database)
 {
@@ -502,7 +522,7 @@ shared_database_relid(Oid database)
 	return relid;
 }
 
-/* From now on triggers on this table are listened to. */
+/* Publish the task table: from now on the scheduler accepts hints about this table. */
 void
 shared_scheduler_publish(SharedScheduler *me, Oid relid)
 {
@@ -525,8 +545,8 @@ is_before(const TaskPlace *a, const TaskPlace *b)
 }
 
 /*
- * Merge a hint into others, with room for "size": of one group, the first place counts.
- * False: there is no room.
+ * Merge a hint into an array of "size" entries, of which *count are used.  For one group, the first
+ * position is kept.  False if the array is full.
  */
 bool
 shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hint)
@@ -548,9 +568,9 @@ shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hin
 }
 
 /*
- * Is there room for a hint in this scheduler's, beside those of the same role?  A role leaves as
- * many places as it takes, so that those who tell of very many groups lose their own hints only.
- * The scheduler's lock must be held.
+ * May this hint take one more entry of the scheduler's array?  The hints of one role may use at
+ * most half of the entries that other roles leave: a role whose commits name very many groups then
+ * loses only its own hints.  The caller holds the scheduler's lock.
  */
 static bool
 leaves_room(const SharedScheduler *scheduler, const SharedHint *hint)
@@ -559,7 +579,7 @@ leaves_room(const SharedScheduler *scheduler, const SharedHint *hint)
 	int mine = 0;
 	int i;
 
-	/* rarely more than a few: no need to count */
+	/* usually few entries are used: no need to count */
 	if (scheduler->nhints < free)
 		return true;
 	for (i = 0; i < scheduler->nhints; i++)
@@ -568,9 +588,9 @@ leaves_room(const SharedScheduler *scheduler, const SharedHint *hint)
 }
 
 /*
- * Tell the scheduler of a database where rows of its table wait that it may
- * not know of, and what else happened there, and wake it.  The table may be
- * InvalidOid: then it is not known which.  Called after a commit, so this must not fail.
+ * Add hints and events for the scheduler of a database, and wake it.  Without a scheduler, the
+ * supervisor is to start one.  "relid" is the task table; InvalidOid means that the caller does not
+ * know it, and then only the events count.  Called after a commit, so this must not fail.
  */
 void
 shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int count, int events)
@@ -600,7 +620,7 @@ shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int coun
 		mark_or_wake(database);
 }
 
-/* Take what was noted since the last call: up to SHARED_ALL_HINTS, and what else happened. */
+/* Take the hints (at most SHARED_ALL_HINTS) and the events that were added since the last call. */
 int
 shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, int *events)
 {
@@ -616,7 +636,7 @@ shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, int *events)
 	return count;
 }
 
-/* This process is the executor that the slot was reserved for; NULL: too late. */
+/* Attach this process to the executor slot that was reserved for it.  NULL if it came too late. */
 SharedExecutor *
 shared_executor_attach(int slot, uint32 generation)
 {
@@ -632,8 +652,9 @@ shared_executor_attach(int slot, uint32 generation)
 }
 
 /*
- * This executor goes.  With tasks in its ring the slot stays until the
- * scheduler has accounted for them, if there is one.
+ * Release the slot of this executor, which exits.  If tasks are left in its ring, the slot stays in
+ * use, as "gone", until the scheduler has reaped it; unless the database has no scheduler and is to
+ * have none.
  */
 void
 shared_executor_release(SharedExecutor *me)
@@ -658,7 +679,7 @@ shared_executor_release(SharedExecutor *me)
 	LWLockRelease(Shared->directory);
 }
 
-/* The scheduler has accounted for an executor that went, or that never came. */
+/* Free the slot of an executor that the scheduler has reaped, or whose process never started. */
 void
 shared_executor_forget(SharedExecutor *executor)
 {
@@ -668,7 +689,7 @@ shared_executor_forget(SharedExecutor *executor)
 	LWLockRelease(Shared->directory);
 }
 
-/* Ask an executor to go when the task in hand is finished. */
+/* Ask an executor to exit when its ring is empty. */
 void
 shared_executor_leave(SharedExecutor *executor)
 {
@@ -678,7 +699,7 @@ shared_executor_leave(SharedExecutor *executor)
 	shared_wake(executor->proc);
 }
 
-/* The slot of the executor that a process is, or NULL. */
+/* Return the slot of the executor that runs in this process, or NULL. */
 SharedExecutor *
 shared_executor_of(int proc)
 {
@@ -693,7 +714,10 @@ shared_executor_of(int proc)
 	return result;
 }
 
-/* The task that a process runs, SETTINGS_NO_TASK if it is no executor or runs none. */
+/*
+ * Return the id of the task that a process runs; SETTINGS_NO_TASK if it is not an executor or runs
+ * none.
+ */
 int64
 shared_task_of(int proc)
 {

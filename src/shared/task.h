@@ -1,6 +1,6 @@
 /*
  * task.h
- *		The plain data that the rooms of pg_task hand to each other.
+ *		The plain data that the files of pg_task pass to each other.
  *
  * Nothing here has behaviour, and nothing here knows a lock or a process.
  */
@@ -14,17 +14,20 @@
 /* A task whose "max" is NULL is in a group with this limit. */
 #define TASK_UNLIMITED PG_INT32_MAX
 
-/* The longest queue, key and name of a zone, in bytes; TASK_QUEUE_MAX stands in SQL, too. */
+/*
+ * Maximum length of a queue's name, a key and a time zone's name, in bytes.  Statements in
+ * rows_sql.h contain TASK_QUEUE_MAX, too.
+ */
 #define TASK_QUEUE_MAX 255
 #define TASK_KEY_MAX 1000
 #define TASK_ZONE_MAX 255
 
-/* The shortest "repeat", in milliseconds. */
+/* Minimum of "repeat" (ms). */
 #define TASK_REPEAT_MIN_MS 10
 
 /*
- * Waiting tasks form groups: all that are equal in these columns wait
- * in one line, ordered by dt and id.
+ * A group: the waiting rows that are equal in these columns.  They form a FIFO, ordered by dt and
+ * id.
  */
 typedef struct TaskGroup
 {
@@ -32,10 +35,10 @@ typedef struct TaskGroup
 	int32 max; /* TASK_UNLIMITED for NULL */
 	int32 priority;
 	const char *role;
-	int64 role_id; /* the role that its rows are bound to, see roles_bind */
+	int64 role_id; /* OID of the role that its rows are bound to */
 } TaskGroup;
 
-/* A place in such a line. */
+/* A position in a group. */
 typedef struct TaskPlace
 {
 	TimestampTz dt;
@@ -43,8 +46,8 @@ typedef struct TaskPlace
 } TaskPlace;
 
 /*
- * One run of a task.  A later run of the same row has a higher attempt; the time
- * of the claim tells it from a run of another row that was given the same id.
+ * One run of a task.  A later run of the same row has a higher attempt.  The time of the claim
+ * distinguishes it from a run of another row that was given the same id.
  */
 typedef struct TaskRun
 {
@@ -59,7 +62,7 @@ task_same_run(TaskRun a, TaskRun b)
 	return a.id == b.id && a.attempt == b.attempt && a.claimed == b.claimed;
 }
 
-/* An order of runs: ids alone do not tell them apart where a table is partitioned. */
+/* Compare two runs.  Ids alone do not suffice: a partitioned table may have duplicates. */
 static inline int
 task_compare_runs(TaskRun a, TaskRun b)
 {
@@ -70,12 +73,12 @@ task_compare_runs(TaskRun a, TaskRun b)
 	return a.claimed < b.claimed ? -1 : a.claimed > b.claimed;
 }
 
-/* What becomes of a task when a run has ended, in the words of the table. */
+/* The outcome of a run: the new state of its row. */
 typedef enum TaskOutcome
 {
 	TASK_DONE,
 	TASK_FAIL,
-	TASK_AGAIN, /* PLAN */
+	TASK_AGAIN, /* state PLAN: retried */
 	TASK_STOPPED
 } TaskOutcome;
 
@@ -89,17 +92,17 @@ typedef struct TaskResult
 	const char *notice;	  /* NULL when there was none */
 	const char *error;	  /* NULL when DONE */
 	const char *sqlstate; /* NULL when DONE */
-	bool failed;		  /* the run counts as failed ... */
-	bool crashed;		  /* ... or as one that the server has crashed in */
-	TimestampTz again;	  /* TASK_AGAIN: when; 0: at once, "dt" stays */
+	bool failed;		  /* count the run as failed ... */
+	bool crashed;		  /* ... or as crashed */
+	TimestampTz again;	  /* TASK_AGAIN: time of the retry; 0: at once, "dt" is kept */
 } TaskResult;
 
-/* How a run ended whose process could not write that. */
+/* How a run ended whose process could not write its outcome. */
 typedef struct TaskFailure
 {
-	char sqlstate[6]; /* empty: it did not end, it was interrupted */
+	char sqlstate[6]; /* empty: the run was interrupted */
 	char error[256];
-	bool unwritten; /* the task failed in its process, which could not write that */
+	bool unwritten; /* the task failed, and its process could not write the failure */
 } TaskFailure;
 
 /* How the rows of a response are written. */

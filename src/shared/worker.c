@@ -1,7 +1,7 @@
 /*
  * worker.c
- *		Processes of pg_task, as the postmaster sees them: how they are called,
- *		where they begin, and which slot they were started for.
+ *		Background workers of pg_task: their names, their entry points, and the slot
+ *		that each was started for.
  */
 #include "postgres.h"
 
@@ -9,7 +9,7 @@
 
 #include "shared/worker.h"
 
-/* A process of a kind ("scheduler"): its name, its type, where it begins. */
+/* Fill in the description of a background worker of a kind, such as "scheduler". */
 void
 worker_describe(BackgroundWorker *worker, const char *kind)
 {
@@ -24,9 +24,9 @@ worker_describe(BackgroundWorker *worker, const char *kind)
 }
 
 /*
- * Start a process for a slot.  This one gets a signal, and so its latch set, when
- * it starts and ends.  NULL: no worker slot is free.  The handle is in the
- * current memory context.
+ * Start a process for a slot.  The postmaster signals this process, and so sets its latch, when the
+ * new one starts and ends.  NULL if no worker slot is free.  The handle is allocated in the current
+ * memory context.
  */
 static BackgroundWorkerHandle *
 start_worker(const char *kind, const char *title, int slot, uint32 generation)
@@ -44,14 +44,14 @@ start_worker(const char *kind, const char *title, int slot, uint32 generation)
 	return handle;
 }
 
-/* Start the scheduler of a reserved slot.  NULL: no worker slot is free. */
+/* Start the scheduler of a reserved slot.  NULL if no worker slot is free. */
 BackgroundWorkerHandle *
 worker_start_scheduler(const SharedScheduler *slot, const char *database)
 {
 	return start_worker("scheduler", database, (int) (slot - Shared->schedulers), slot->generation);
 }
 
-/* Start the executor of a reserved slot.  NULL: no worker slot is free. */
+/* Start the executor of a reserved slot.  NULL if no worker slot is free. */
 BackgroundWorkerHandle *
 worker_start_executor(const SharedExecutor *slot, const char *database, const char *role)
 {
@@ -59,7 +59,10 @@ worker_start_executor(const SharedExecutor *slot, const char *database, const ch
 						(int) (slot - Shared->executors), slot->generation);
 }
 
-/* The slot that this process was started for, and the use of it that is meant. */
+/*
+ * Return the index of the slot that this process was started for, and the generation of the
+ * reservation.
+ */
 int
 worker_slot(Datum arg, uint32 *generation)
 {

@@ -1,6 +1,6 @@
 /*
  * worker.h
- *		Processes of pg_task, as the postmaster sees them.
+ *		Background workers of pg_task.
  */
 #ifndef PG_TASK_WORKER_H
 #define PG_TASK_WORKER_H
