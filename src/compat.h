@@ -1,8 +1,8 @@
 /*
  * compat.h
- *		Every difference between the supported server versions (15 to 19).
+ *		Differences between the supported server versions (15 to 19).
  *
- * No other file looks at PG_VERSION_NUM.
+ * No other file tests PG_VERSION_NUM.
  */
 #ifndef PG_TASK_COMPAT_H
 #define PG_TASK_COMPAT_H
@@ -30,21 +30,21 @@
 #define COMPAT_MY_PROC (MyProc->pgprocno)
 #endif
 
-/* What post_parse_analyze_hook is given beside the query. */
+/* Type of the second argument of post_parse_analyze_hook. */
 #if PG_VERSION_NUM >= 190000
 #define COMPAT_JUMBLE_STATE const JumbleState
 #else
 #define COMPAT_JUMBLE_STATE JumbleState
 #endif
 
-/* What a signal handler is given, to hand it on. */
+/* Arguments of a signal handler, to pass them to another one. */
 #if PG_VERSION_NUM >= 190000
 #define COMPAT_SIGNAL_PASS postgres_signal_arg, pg_siginfo
 #else
 #define COMPAT_SIGNAL_PASS postgres_signal_arg
 #endif
 
-/* For a signal handler that needs nothing of what it is given. */
+/* For a signal handler that does not use its arguments. */
 #if PG_VERSION_NUM >= 190000
 #define COMPAT_SIGNAL_UNUSED ((void) postgres_signal_arg, (void) pg_siginfo)
 #else
@@ -58,7 +58,7 @@
 #define COMPAT_LOCAL_XID (MyProc->lxid)
 #endif
 
-/* Portals can be run only once from 18 on; before, one had to promise it. */
+/* PortalRun has no argument "run_once" from 18 on; before, it must be true. */
 #if PG_VERSION_NUM >= 180000
 #define COMPAT_PORTAL_RUN(portal, count, top, dest, alt, qc) \
 	PortalRun(portal, count, top, dest, alt, qc)
@@ -67,14 +67,14 @@
 	PortalRun(portal, count, top, true, dest, alt, qc)
 #endif
 
-/* From 18 on a function in language SQL is kept for the process, as one in PL/pgSQL is. */
+/* From 18 on a function in language SQL is cached for the process, as one in PL/pgSQL is. */
 #if PG_VERSION_NUM >= 180000
 #define COMPAT_SQL_IS_KEPT true
 #else
 #define COMPAT_SQL_IS_KEPT false
 #endif
 
-/* From 19 on strings always conform to the standard; before, a setting decided (pinned.c). */
+/* From 19 on standard_conforming_strings is always on; before, it is a setting (see pinned.c). */
 #if PG_VERSION_NUM >= 190000
 #define COMPAT_PIN_STRINGS(pin)
 #else
@@ -82,14 +82,17 @@
 	pin("standard_conforming_strings", false, PIN_BOOL, &standard_conforming_strings),
 #endif
 
-/* The next statement of this process has another identifier of its query, and of its plan (18). */
+/*
+ * Forget the query identifier, and from 18 on the plan identifier, of this process's last
+ * statement.
+ */
 #if PG_VERSION_NUM >= 180000
 #define COMPAT_FORGET_QUERY_ID() (pgstat_report_query_id(0, true), pgstat_report_plan_id(0, true))
 #else
 #define COMPAT_FORGET_QUERY_ID() pgstat_report_query_id(0, true)
 #endif
 
-/* May a background worker run as a role that has no LOGIN? */
+/* May a background worker run as a role without LOGIN? */
 #if PG_VERSION_NUM >= 170000
 #define COMPAT_NOLOGIN_WORKER true
 #define COMPAT_WORKER_FLAGS BGWORKER_BYPASS_ROLELOGINCHECK
@@ -98,7 +101,7 @@
 #define COMPAT_WORKER_FLAGS 0
 #endif
 
-/* May "member" act as "role"?  From 16 on that is a right of its own (SET). */
+/* May "member" SET ROLE to "role"?  From 16 on there is a separate privilege for it. */
 static inline bool
 compat_may_become(Oid member, Oid role)
 {
@@ -129,8 +132,7 @@ compat_may_connect(Oid database, Oid role)
 #endif
 }
 
-/* From here on the current transaction may take as long as it takes; there is a limit from 17 on.
- */
+/* Disable the timeout of the current transaction.  transaction_timeout exists from 17 on. */
 static inline void
 compat_stop_transaction_timeout(void)
 {
@@ -141,7 +143,7 @@ compat_stop_transaction_timeout(void)
 #endif
 }
 
-/* Custom wait events have names of their own from 17 on. */
+/* Custom wait events have names from 17 on. */
 #if PG_VERSION_NUM >= 170000
 #include "utils/wait_event.h"
 #define COMPAT_WAIT_EVENT(name) WaitEventExtensionNew(name)

@@ -20,13 +20,16 @@ PGDLLEXPORT void _PG_init(void);
 void
 _PG_init(void)
 {
-	/* loaded by a function call: rows wait, and the functions work that need no scheduler */
+	/*
+	 * loaded by a function call, not preloaded: tasks wait, and functions that need no scheduler
+	 * work
+	 */
 	if (!process_shared_preload_libraries_in_progress)
 		return;
 
 	settings_define();
 
-	/* pg_upgrade must find nobody at work */
+	/* during pg_upgrade no task may run */
 	if (IsBinaryUpgrade)
 		return;
 
