@@ -2,8 +2,8 @@
  * settings.c
  *		All settings of pg_task, with their check hooks.
  *
- * This file knows names, units and ranges.  It touches neither shared memory
- * nor SPI, and it never decides what a setting means for a running process.
+ * This file knows names, units and ranges.  It uses neither shared memory nor SPI, and it does not
+ * decide what a setting means for a running process.
  */
 #include "postgres.h"
 
@@ -62,8 +62,8 @@ static const struct config_enum_entry format_options[] = {
 };
 
 /*
- * Read one identifier at *text, quoted or not, and move *text behind it and
- * the white space that follows.  Returns NULL when there is none.
+ * Read an identifier at *text, quoted or not, and advance *text past it and the white space that
+ * follows.  Returns NULL if there is none.
  */
 static char *
 read_identifier(const char **text)
@@ -107,8 +107,8 @@ read_identifier(const char **text)
 }
 
 /*
- * Parse "db1, db2:user2": a List of SettingsTarget in the current memory
- * context.  Returns false when the text is not of that form.
+ * Parse "db1, db2:user2" into a List of SettingsTarget in the current memory context.  Returns
+ * false on a syntax error.
  */
 static bool
 parse_targets(const char *text, List **targets)
@@ -147,7 +147,7 @@ compare_targets(const ListCell *left, const ListCell *right)
 				  ((SettingsTarget *) lfirst(right))->database);
 }
 
-/* A database that is in the list more than once, or NULL.  The list is sorted. */
+/* Return a database that is in the list more than once, or NULL.  Sorts the list. */
 static const char *
 named_twice(List *targets)
 {
@@ -185,7 +185,9 @@ check_database(char **newval, void **extra pg_attribute_unused(),
 	return false;
 }
 
-/* Names of libraries, as in session_preload_libraries.  False: the text is no such list. */
+/*
+ * Parse a list of library names, as in session_preload_libraries.  Returns false on a syntax error.
+ */
 static bool
 parse_libraries(const char *text, List **names)
 {
@@ -233,7 +235,7 @@ check_table(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* pg_task.id is never stored: it shows what the executor is doing. */
+/* Show hook of pg_task.id: the variable is never set. */
 static const char *
 show_id(void)
 {
@@ -251,42 +253,45 @@ show_id(void)
 static void
 define_where(void)
 {
-	DefineCustomStringVariable("pg_task.database",
-							   "Databases that have a task table, and on whose behalf.",
-							   "A list like \"db1, db2:user2\"; empty means every database"
-							   " that allows connections and is no template.",
-							   &database_list, "", PGC_SIGHUP, 0, check_database, NULL, NULL);
-	DefineCustomStringVariable("pg_task.schema", "Schema of the task table; created when missing.",
-							   "Empty means the default creation schema of the user.",
+	DefineCustomStringVariable(
+		"pg_task.database", "Sets the databases that have a task table, and the role of each.",
+		"A list like \"db1, db2:user2\".  The default role is the owner of the"
+		" database.  Empty means every database that allows connections and"
+		" is not a template.",
+		&database_list, "", PGC_SIGHUP, 0, check_database, NULL, NULL);
+	DefineCustomStringVariable("pg_task.schema", "Sets the schema of the task table.",
+							   "Empty means the default creation schema of the role.  The schema is"
+							   " created if it does not exist.",
 							   &default_schema, "", PGC_USERSET, 0, check_name, NULL, NULL);
-	DefineCustomStringVariable("pg_task.table", "Name of the task table; created when missing.",
-							   NULL, &default_table, "task", PGC_USERSET, 0, check_table, NULL,
-							   NULL);
-	DefineCustomIntVariable("pg_task.period", "Longest time between two looks at the task table.",
-							NULL, &default_period, 1000, 1, PERIOD_MAX, PGC_USERSET, GUC_UNIT_MS,
-							NULL, NULL, NULL);
+	DefineCustomStringVariable("pg_task.table", "Sets the name of the task table.",
+							   "The table is created if it does not exist.", &default_table, "task",
+							   PGC_USERSET, 0, check_table, NULL, NULL);
+	DefineCustomIntVariable(
+		"pg_task.period", "Sets the maximum time between two scans of the task table.", NULL,
+		&default_period, 1000, 1, PERIOD_MAX, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 }
 
 static void
 define_server(void)
 {
-	DefineCustomBoolVariable("pg_task.enabled", "Start tasks on this server.", NULL,
+	DefineCustomBoolVariable("pg_task.enabled", "Enables the start of tasks on this server.", NULL,
 							 &settings_enabled, true, PGC_SIGHUP, 0, NULL, NULL, NULL);
-	DefineCustomIntVariable("pg_task.max_executors", "Most tasks that run at once on this server.",
-							"Their processes come out of max_worker_processes.",
-							&settings_max_executors, 4, 1, 1024, PGC_POSTMASTER, 0, NULL, NULL,
-							NULL);
+	DefineCustomIntVariable(
+		"pg_task.max_executors", "Sets the maximum number of tasks running at once on this server.",
+		"Each running task uses one of max_worker_processes.", &settings_max_executors, 4, 1, 1024,
+		PGC_POSTMASTER, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("pg_task.max_schedulers",
-							"Most databases that have a scheduler at once on this server.",
-							"Where more have a task table, they take turns.  Zero means half of"
-							" the worker slots that are left.",
+							"Sets the maximum number of schedulers running at once on this server.",
+							"If more databases have a task table, each gets a scheduler in turn."
+							"  Zero means half of the remaining worker slots.",
 							&settings_max_schedulers, 0, 0, 1024, PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("pg_task.role_executors",
-							"Most tasks of one role that run at once on this server.",
-							"Zero means no limit.  Set it for a role with ALTER ROLE.",
+							"Sets the maximum number of tasks of a role running at once on this"
+							" server.",
+							"Zero means no limit.  To limit one role, use ALTER ROLE ... SET.",
 							&role_executors, 0, 0, 1024, PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable(
-		"pg_task.idle_timeout", "An executor that has had nothing to do for so long leaves.", NULL,
+		"pg_task.idle_timeout", "Sets the time after which an idle executor exits.", NULL,
 		&settings_idle_timeout, 60 * 1000, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 }
 
@@ -295,53 +300,58 @@ define_safety(void)
 {
 	DefineCustomStringVariable(
 		"pg_task.keep_libraries",
-		"Libraries that an executor may keep when a task has loaded them.",
-		"They must not keep a state of a task.  Those that are preloaded, and"
-		" a few of the server's own, are kept anyway.",
+		"Sets the libraries that an executor may keep after a task has loaded them.",
+		"They must not keep any state of a task.  Preloaded libraries, and a"
+		" few of the server's own, are always kept.",
 		&keep_libraries, "", PGC_SIGHUP, GUC_LIST_INPUT, check_libraries, NULL, NULL);
 	DefineCustomIntVariable("pg_task.max_crashes",
-							"A task that the server has crashed in so often is not started again.",
-							NULL, &settings_max_crashes, 2, 1, INT_MAX, PGC_SIGHUP, 0, NULL, NULL,
-							NULL);
+							"Sets the number of server crashes after which a task fails.",
+							"It counts the crashes while the task was running and may have been"
+							" their cause.",
+							&settings_max_crashes, 2, 1, INT_MAX, PGC_SIGHUP, 0, NULL, NULL, NULL);
 }
 
 static void
 define_task(void)
 {
-	DefineCustomEnumVariable("pg_task.synchronous_commit", "Durability of a task's own commit.",
-							 "\"database\" means that synchronous_commit decides.", &task_commit,
-							 SETTINGS_COMMIT_AS_DATABASE, commit_options, PGC_USERSET, 0, NULL,
-							 NULL, NULL);
-	DefineCustomIntVariable(
-		"pg_task.response_limit", "Longest response, error and notice of a task.",
-		"What is longer is cut, and says so.", &settings_response_limit, 16 * 1024 * 1024, 64,
-		512 * 1024 * 1024, PGC_SUSET, GUC_UNIT_BYTE, NULL, NULL, NULL);
+	DefineCustomEnumVariable(
+		"pg_task.synchronous_commit", "Sets synchronous_commit for the commit of a task.",
+		"\"database\" means that the server's own setting applies.", &task_commit,
+		SETTINGS_COMMIT_AS_DATABASE, commit_options, PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("pg_task.response_limit",
+							"Sets the maximum length of the response, error and notice of a task.",
+							"Longer text is truncated and marked as truncated.",
+							&settings_response_limit, 16 * 1024 * 1024, 64, 512 * 1024 * 1024,
+							PGC_SUSET, GUC_UNIT_BYTE, NULL, NULL, NULL);
 	DefineCustomIntVariable("pg_task.timeout",
-							"Longest run of a task whose column \"timeout\" is NULL.",
+							"Sets the maximum duration of a task whose column \"timeout\" is NULL.",
 							"Zero means no limit.", &settings_timeout, 0, 0, INT_MAX, PGC_USERSET,
 							GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("pg_task.retry",
-							"How often a task that fails is tried again whose column \"retry\" is"
+							"Sets the maximum number of retries of a task whose column \"retry\" is"
 							" NULL.",
 							NULL, &task_retry, 0, 0, INT_MAX, PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable(
-		"pg_task.delay", "How long the first retry waits of a task whose column \"delay\" is NULL.",
-		NULL, &task_delay, 10 * 1000, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+		"pg_task.delay",
+		"Sets the delay before the first retry of a task whose column \"delay\" is NULL.", NULL,
+		&task_delay, 10 * 1000, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomRealVariable("pg_task.backoff",
-							 "How many times longer each further retry waits of a task whose column"
-							 " \"backoff\" is NULL.",
+							 "Sets the factor by which the delay grows with each further retry of a"
+							 " task whose column \"backoff\" is NULL.",
 							 NULL, &task_backoff, 2, 0, 1000000, PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("pg_task.active",
-							"A task whose column \"active\" is NULL is not started so long after"
-							" its planned time.",
-							"Zero means that it is started however late.", &task_active, 0, 0,
-							INT_MAX, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+							"Sets the time after its planned time within which a task whose column"
+							" \"active\" is NULL may start.",
+							"Zero means no limit.", &task_active, 0, 0, INT_MAX, PGC_USERSET,
+							GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomEnumVariable(
-		"pg_task.format", "Format of the response of a task whose column \"format\" is NULL.", NULL,
+		"pg_task.format",
+		"Sets the format of the response of a task whose column \"format\" is NULL.", NULL,
 		&settings_default_format, RESULT_TEXT, format_options, PGC_USERSET, 0, NULL, NULL, NULL);
-	DefineCustomStringVariable(
-		"pg_task.id", "Inside a task: its id.", NULL, &shown_id, "", PGC_INTERNAL,
-		GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE | GUC_NO_RESET_ALL, NULL, NULL, show_id);
+	DefineCustomStringVariable("pg_task.id", "Shows the id of the task that the session runs.",
+							   NULL, &shown_id, "", PGC_INTERNAL,
+							   GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE | GUC_NO_RESET_ALL, NULL,
+							   NULL, show_id);
 }
 
 void
@@ -355,8 +365,8 @@ settings_define(void)
 }
 
 /*
- * The entries of pg_task.database as a List of SettingsTarget in the current
- * memory context; NIL means all databases.
+ * Return the entries of pg_task.database as a List of SettingsTarget in the current memory
+ * context.  NIL means all databases.
  */
 List *
 settings_targets(void)
@@ -368,14 +378,14 @@ settings_targets(void)
 	return targets;
 }
 
-/* The value of prefix.database, or NULL when it is not set. */
+/* Return the value of prefix.database, or NULL if it is not set. */
 static const char *
 database_setting(const char *prefix, const char *database)
 {
 	return GetConfigOption(psprintf("%s.%s", prefix, database), true, false);
 }
 
-/* As database_setting, but a value that no name can have is not taken. */
+/* The same, but with a WARNING and NULL for a value that cannot be a name. */
 static const char *
 database_name_setting(const char *prefix, const char *database)
 {
@@ -410,10 +420,9 @@ database_period(const char *database)
 }
 
 /*
- * Where the task table of a database is: the setting for that database wins
- * over the ordinary one.  A per-database value that cannot be used is a
- * WARNING, and the ordinary one is taken.  Strings are in the current memory
- * context.
+ * Return where the task table of a database is, and how often it is scanned.  The setting for that
+ * database overrides the general one.  An invalid value for a database causes a WARNING, and the
+ * general one is used.  Strings are in the current memory context.
  */
 SettingsTable
 settings_table(const char *database)
@@ -431,8 +440,8 @@ settings_table(const char *database)
 }
 
 /*
- * What the configuration sets for tasks.  To be called before the process is connected:
- * then come the settings of the database and of the role it is connected as.
+ * Return the current settings for tasks.  To be called before the process is connected: the
+ * connection loads the settings of the database and of the role that it is connected as.
  */
 SettingsTask
 settings_task(void)
@@ -449,7 +458,7 @@ settings_task(void)
 	return result;
 }
 
-/* The value for synchronous_commit during a task's commit; NULL: leave it alone. */
+/* Return the value of synchronous_commit for a task's commit; NULL: do not change it. */
 const char *
 settings_commit(void)
 {
@@ -463,7 +472,7 @@ settings_commit(void)
 	return NULL;
 }
 
-/* The ResultFormat of this name; what is no format is text. */
+/* Return the ResultFormat of this name; RESULT_TEXT if the name is unknown. */
 int
 settings_format(const char *name)
 {
@@ -475,7 +484,7 @@ settings_format(const char *name)
 	return RESULT_TEXT;
 }
 
-/* May an executor keep the library in this file of the server's folder of libraries? */
+/* May an executor keep the library in this file (relative to the server's library directory)? */
 bool
 settings_keeps_library(const char *file)
 {

@@ -10,36 +10,39 @@
 #include "nodes/pg_list.h"
 #include "pgtime.h"
 
-/* Values that settings_synchronous_commit may have beside those of the server's own setting. */
+/* Value of pg_task.synchronous_commit besides those of the server's own setting. */
 #define SETTINGS_COMMIT_AS_DATABASE (-1)
 
 extern bool settings_enabled;
 extern int settings_max_executors;
-extern int settings_max_schedulers; /* 0: as many as max_worker_processes suggests */
+extern int settings_max_schedulers; /* 0: computed from max_worker_processes */
 extern int settings_idle_timeout;	/* milliseconds */
 extern int settings_response_limit; /* bytes */
 extern int settings_default_format; /* a ResultFormat */
-extern int settings_timeout;		/* milliseconds, 0 means none */
+extern int settings_timeout;		/* milliseconds, 0: no limit */
 extern int settings_max_crashes;
 
-/* What is set for the tasks of a role, where their own columns are NULL. */
+/* Settings for the tasks of a role, where the columns of a task are NULL. */
 typedef struct SettingsTask
 {
-	int max_executors; /* at once, on this server; 0: no limit */
-	int active;		   /* milliseconds, 0: for ever */
+	int max_executors; /* running at once on this server; 0: no limit */
+	int active;		   /* milliseconds, 0: no limit */
 	int retry;
 	int delay; /* milliseconds */
 	double backoff;
-	pg_tz *timezone; /* of its sessions; never NULL */
+	pg_tz *timezone; /* time zone of its sessions; never NULL */
 } SettingsTask;
 
-/* Outside a task; an id may be any other number. */
+/* No task.  Any other number may be an id. */
 #define SETTINGS_NO_TASK PG_INT64_MIN
 
-/* The task that this process runs, or SETTINGS_NO_TASK: what pg_task.id shows. */
+/* Id of the task that this process runs, or SETTINGS_NO_TASK; shown by pg_task.id. */
 extern int64 settings_task_id;
 
-/* Where a process looks that runs no task itself, but may work for one that does; may be NULL. */
+/*
+ * Finds the id for a process that runs no task itself but may be a parallel worker of one that
+ * does.  May be NULL.
+ */
 extern int64 (*settings_find_task_id)(void);
 
 /* One entry of pg_task.database. */
@@ -49,7 +52,7 @@ typedef struct SettingsTarget
 	char *role; /* NULL: the owner of the database */
 } SettingsTarget;
 
-/* Where the task table of one database is, and how often it is looked at. */
+/* Where the task table of a database is, and how often it is scanned. */
 typedef struct SettingsTable
 {
 	char *schema; /* NULL: the user's default creation schema */
