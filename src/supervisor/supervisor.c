@@ -1,11 +1,11 @@
 /*
  * supervisor.c
- *		The process that gives every database its scheduler.
+ *		The process that starts and stops the schedulers of all databases.
  *
- * It is connected to no database and reads shared catalogs only.  It compares
- * the databases that should have a scheduler with those that have one, starts
- * and stops processes accordingly, and throttles what keeps dying.  A reload,
- * a commit that changed databases or roles, and the end of a scheduler wake it.
+ * It is not connected to a database and reads shared catalogs only.  It compares the databases that
+ * should have a scheduler with those that have one, starts and stops schedulers, and delays the
+ * restart of those that keep exiting early.  A reload, a commit that changed databases or roles,
+ * and the end of a scheduler wake it.
  *
  * It never touches a task table.
  */
@@ -45,42 +45,48 @@
 
 PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 
-/* Whatever wakes it, it looks around at least so often. */
+/* Maximum time between two iterations (ms). */
 #define PERIOD_MS 10000
 
-/* A scheduler that lived for less than this died young. */
+/* A scheduler that ran for less than this ended early (ms). */
 #define YOUNG_MS 5000
 
-/* A scheduler that died young is started again so much later, then twice as late, ... */
+/*
+ * Delay of the restart of a scheduler that ended early (ms); doubled each time, up to the maximum.
+ */
 #define THROTTLE_MS 1000
 #define THROTTLE_MAX_MS 60000
 
-/* While no worker slot is free, one is asked for so often. */
+/* Retry interval while RegisterDynamicBackgroundWorker fails (ms). */
 #define NO_WORKER_RETRY_MS 100
 
 /*
- * When there are more databases than places for schedulers, they take turns: a scheduler
- * that has nothing to do leaves after the first of these, any after the second.
+ * If there are more databases than places for schedulers, a scheduler keeps its place for a time
+ * slice: this long after it became idle, or this long after its start if it is busy (ms).
  */
 #define IDLE_SLICE_MS 50
 #define BUSY_SLICE_MS 1000
 
 /*
- * What does not leave when it is asked is terminated, later when it connects (somebody may
- * have locked the database), and much later when it makes its table or indexes.
+ * A scheduler that was asked to exit is terminated after this time (ms): later if it is not
+ * connected yet, because somebody may have locked the database, and much later while it creates its
+ * table or indexes.
  */
 #define LEAVE_MS 2000
 #define LEAVE_CONNECTING_MS 5000
 #define LEAVE_PREPARING_MS 600000
 
-/* A database in which something waits goes before those that have waited for less than this. */
+/* A database in which something waits precedes those that have waited for less than this (ms). */
 #define MARKED_FIRST_MS 10000
 
-/* A database that is not known to need one has a scheduler so often, or once in a second each. */
+/*
+ * A database that is not known to need a scheduler gets one at this interval (ms), or, if there are
+ * very many, at this interval times their number.
+ */
 #define VISIT_MS 60000
 #define VISIT_EACH_MS 1000
 
-/* Between two turns of the supervisor, however often it is woken. */
+/* Minimum pause between two iterations, however often the supervisor is woken (ms). */
 #define PAUSE_MS 10
 
 /* A database that should have a scheduler. */
@@ -94,26 +100,26 @@ typedef struct Wanted
 /* What the supervisor remembers of a database. */
 typedef struct DatabaseEntry
 {
-	Oid database;		   /* hash key */
-	SharedScheduler *slot; /* NULL: none was started, or it is over */
+	Oid database;		   /* key of the hash table */
+	SharedScheduler *slot; /* NULL: none was started, or it has ended */
 	uint32 generation;
 	BackgroundWorkerHandle *handle;
 	MonoTime started;
-	MonoTime not_before; /* of the next start */
-	int throttle;		 /* milliseconds */
+	MonoTime not_before; /* earliest time of the next start */
+	int throttle;		 /* delay of the next start after an early end (ms) */
 	bool seen;
-	char *name; /* in the context of the cycle, like user */
+	char *name; /* in iteration_context */
 	Oid user;
-	MonoTime left;	/* when it last had a scheduler, or was first seen without */
-	MonoTime asked; /* when its scheduler was asked to leave its place; 0: it was not */
-	MonoTime need;	/* when it is to have one; of this cycle */
+	MonoTime left;	/* when its last scheduler ended, or when it was first seen */
+	MonoTime asked; /* when its scheduler was asked to exit to free its place; 0: it was not */
+	MonoTime need;	/* when it is to get a scheduler; computed in each iteration */
 } DatabaseEntry;
 
 static HTAB *database_entries = NULL;
 static MemoryContext iteration_context = NULL;
-static List *reported = NIL;		   /* complaints that were logged, as strings */
-static List *complaints = NIL;		   /* complaints of this turn */
-static MonoTime no_worker_since = {0}; /* 0: there was one */
+static List *reported = NIL;		   /* warnings of the last iteration, as strings */
+static List *complaints = NIL;		   /* warnings of this iteration */
+static MonoTime no_worker_since = {0}; /* since when no worker slot was free; 0: one was */
 static bool no_worker_reported = false;
 static bool crowd_reported = false;
 static MonoTime next_turn = {0};
@@ -128,7 +134,7 @@ supervisor_register(void)
 	RegisterBackgroundWorker(&worker);
 }
 
-/* Log a complaint, unless it was one in the last turn, too. */
+/* Log a warning, unless it was due in the last iteration as well. */
 static void
 complain(const char *message, const char *detail)
 {
@@ -146,7 +152,7 @@ complain(const char *message, const char *detail)
 	MemoryContextSwitchTo(old);
 }
 
-/* From now on only the complaints of this turn are known. */
+/* Forget the warnings of the last iteration, keep those of this one. */
 static void
 finish_complaints(void)
 {
@@ -166,14 +172,19 @@ make_wanted(Form_pg_database database, Oid user)
 	return wanted;
 }
 
-/* Is it a database that one can connect to?  -2 marks one whose DROP was interrupted. */
+/*
+ * Does the database allow connections?  A datconnlimit of -2 marks one whose DROP was interrupted.
+ */
 static bool
 is_usable(Form_pg_database database)
 {
 	return database->datallowconn && database->datconnlimit != -2;
 }
 
-/* Does an entry of pg_task.database ask for this one?  Adds it to the list if it can be had. */
+/*
+ * Add the database that an entry of pg_task.database names to the list, or log why it cannot be
+ * used.
+ */
 static List *
 want_target(List *wanted, const SettingsTarget *target, Form_pg_database database)
 {
@@ -195,7 +206,7 @@ want_target(List *wanted, const SettingsTarget *target, Form_pg_database databas
 	return wanted;
 }
 
-/* The databases of the cluster that should have a scheduler, as a List of Wanted. */
+/* Return the databases of the cluster that should have a scheduler, as a List of Wanted. */
 static List *
 find_wanted(void)
 {
@@ -251,14 +262,17 @@ read_wanted(void)
 	return wanted;
 }
 
-/* Did the scheduler that was started get into its database? */
+/* Is the scheduler connected to its database? */
 static bool
 is_connected(const DatabaseEntry *charge)
 {
 	return pg_atomic_read_u64(&charge->slot->renewed) != 0;
 }
 
-/* The scheduler of this database has ended: when may the next one start? */
+/*
+ * The scheduler of this database has ended: compute when the next one may start.  "leave" is read
+ * without the directory lock, and decides about the delay only.
+ */
 static void
 scheduler_ended(DatabaseEntry *charge, MonoTime now)
 {
@@ -267,7 +281,9 @@ scheduler_ended(DatabaseEntry *charge, MonoTime now)
 	bool shut = charge->asked.us != 0 && !is_connected(charge) &&
 				clock_exceeds(charge->asked, now, LEAVE_CONNECTING_MS);
 
-	/* one that was asked to go did not die, but nobody can enter where it could not connect */
+	/*
+	 * an exit on request is not an early end, unless it never could connect, for then no other can
+	 */
 	if ((asked || !young) && !shut)
 		charge->throttle = 0;
 	else
@@ -281,7 +297,7 @@ scheduler_ended(DatabaseEntry *charge, MonoTime now)
 	charge->handle = NULL;
 }
 
-/* See whether the process that was started still is, or never arrived. */
+/* Find out whether the scheduler of this database has ended, or never attached. */
 static void
 check_entry(DatabaseEntry *charge, MonoTime now)
 {
@@ -320,7 +336,7 @@ start_scheduler(DatabaseEntry *charge, MonoTime now)
 		next_turn = clock_min(next_turn, clock_plus_ms(now, NO_WORKER_RETRY_MS));
 		if (no_worker_since.us == 0)
 			no_worker_since = now;
-		/* the slot of a process that has ended is free a little later */
+		/* the worker slot of a process that has ended becomes free a little later */
 		if (!clock_exceeds(no_worker_since, now, THROTTLE_MS))
 			return;
 		if (!no_worker_reported)
@@ -340,7 +356,7 @@ start_scheduler(DatabaseEntry *charge, MonoTime now)
 	charge->started = now;
 }
 
-/* One wanted database: see what became of its scheduler, and whether it is the right one. */
+/* Check the scheduler of a wanted database: has it ended, does it run for the right role? */
 static void
 attend(const Wanted *wanted, MonoTime now)
 {
@@ -362,7 +378,10 @@ attend(const Wanted *wanted, MonoTime now)
 		shared_scheduler_leave(charge->slot);
 }
 
-/* When is a database that has no scheduler to have one, if there are not enough for all? */
+/*
+ * Compute when a database without a scheduler is to get one, if there are not enough places for
+ * all.
+ */
 static MonoTime
 find_need(const DatabaseEntry *charge)
 {
@@ -389,8 +408,10 @@ compare_needs(const ListCell *left, const ListCell *right)
 	return a->need.us < b->need.us ? -1 : a->need.us > b->need.us;
 }
 
-/* The databases that could be given a scheduler now, as a List of DatabaseEntry, those that need it
- * most first. */
+/*
+ * Return the databases that could get a scheduler now, as a List of DatabaseEntry, in the order of
+ * their needs.
+ */
 static List *
 find_waiting(MonoTime now)
 {
@@ -415,7 +436,7 @@ find_waiting(MonoTime now)
 	return waiting;
 }
 
-/* When may the place of this scheduler be another's? */
+/* Return when this scheduler's time slice ends. */
 static MonoTime
 find_end(const DatabaseEntry *charge)
 {
@@ -426,14 +447,14 @@ find_end(const DatabaseEntry *charge)
 	return clock_plus_ms(charge->started, BUSY_SLICE_MS);
 }
 
-/* A scheduler was asked to leave: it does, sooner or later. */
+/* A scheduler was asked to exit: terminate it if it takes too long. */
 static void
 see_leave(DatabaseEntry *charge, MonoTime now)
 {
 	MonoTime end;
 	int patience = LEAVE_MS;
 
-	/* read without a lock: a guess will do */
+	/* read without the directory lock: a wrong guess only changes the delay */
 	if (!is_connected(charge))
 		patience = LEAVE_CONNECTING_MS;
 	else if (!OidIsValid(charge->slot->relid))
@@ -445,7 +466,11 @@ see_leave(DatabaseEntry *charge, MonoTime now)
 		next_turn = clock_min(next_turn, end);
 }
 
-/* So many databases need a place: ask that many schedulers to leave theirs, the idle ones first. */
+/*
+ * This many databases need a place: ask as many schedulers to exit, idle ones first, when their
+ * time slices end.  Their "leave" is read without the directory lock: if another process has set it
+ * just now, the next iteration sees that.
+ */
 static void
 make_room(int needed, MonoTime now)
 {
@@ -491,7 +516,9 @@ report_crowd(int places)
 	crowd_reported = true;
 }
 
-/* Give the places that there are to databases; when there are too few, by turns. */
+/*
+ * Distribute the places for schedulers among the databases; if there are too few, by time slices.
+ */
 static void
 share_places(MonoTime now)
 {
@@ -519,7 +546,7 @@ share_places(MonoTime now)
 		else
 			next_turn = clock_min(next_turn, charge->need);
 	}
-	/* the limit was lowered, or executors have taken the slots */
+	/* places is negative if the limit was lowered or executors have taken the worker slots */
 	needed = Max(needed, -places);
 	if (needed == 0)
 		return;
@@ -527,7 +554,7 @@ share_places(MonoTime now)
 	make_room(Min(needed, arbiter_places()), now);
 }
 
-/* Databases that are wanted no more lose their schedulers. */
+/* Stop the schedulers of databases that should not have one any more. */
 static void
 stop_unwanted_schedulers(MonoTime now)
 {
@@ -565,14 +592,17 @@ run_iteration(void)
 		attend(lfirst(cell), now);
 	stop_unwanted_schedulers(now);
 	share_places(now);
-	/* a role may have appeared of which this process has not heard yet */
+	/* a missing role may exist by now, and this process may not have got the invalidation yet */
 	if (complaints != NIL)
 		next_turn = clock_min(next_turn, clock_plus_ms(now, THROTTLE_MS));
 	finish_complaints();
 	MemoryContextReset(iteration_context);
 }
 
-/* After a crash of the supervisor alone, its schedulers are sent away and started anew. */
+/*
+ * The predecessor of this supervisor ended alone: its schedulers are asked to exit, and are started
+ * again.
+ */
 static void
 stop_leftover_schedulers(void)
 {
@@ -593,7 +623,7 @@ stop_leftover_schedulers(void)
 			shared_database_remove(Shared->databases[i].database);
 }
 
-/* Somebody may wake this process without end. */
+/* Limit the number of iterations: another process may set the latch all the time. */
 static void
 pause_a_moment(uint32 wait_event)
 {
@@ -651,6 +681,6 @@ pg_task_supervisor_main(Datum arg pg_attribute_unused())
 						 clock_ms_until(clock_mono(), next_turn), wait_event);
 		ResetLatch(MyLatch);
 	}
-	/* with 0, the postmaster would not start it again when it was only terminated */
+	/* with exit code 0, the postmaster would not restart it after a SIGTERM */
 	proc_exit(1);
 }

@@ -1,6 +1,6 @@
 /*
  * supervisor.h
- *		The process that gives every database its scheduler.
+ *		The process that starts and stops the schedulers of all databases.
  */
 #ifndef PG_TASK_SUPERVISOR_H
 #define PG_TASK_SUPERVISOR_H
