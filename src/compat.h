@@ -30,7 +30,7 @@
 #define COMPAT_MY_PROC (MyProc->pgprocno)
 #endif
 
-/* Type of the second argument of post_parse_analyze_hook. */
+/* What the third argument of post_parse_analyze_hook points to. */
 #if PG_VERSION_NUM >= 190000
 #define COMPAT_JUMBLE_STATE const JumbleState
 #else

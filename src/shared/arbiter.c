@@ -126,7 +126,7 @@ turns_enough_slots(void)
 	return count_slots() > 0;
 }
 
-/* The directory lock must be held. */
+/* Count the schedulers.  The caller holds the directory lock. */
 static int
 count_schedulers(void)
 {
@@ -138,7 +138,7 @@ count_schedulers(void)
 	return count;
 }
 
-/* The directory lock must be held. */
+/* Count the executors whose processes have not exited.  The caller holds the directory lock. */
 static int
 count_processes(void)
 {

@@ -5,10 +5,11 @@
  * When a process crashes, the postmaster ends all others with SIGQUIT and restarts the server.
  * SIGQUIT means that another process has crashed: the handler of an executor sets slot->quit.
  * Before the postmaster releases shared memory it reads the slots: a task that was running in an
- * executor without that flag is a suspect.  The result is the crash report.  The postmaster copies
- * it into the new shared memory; or, if it exits itself, it writes it to a file for the next
- * postmaster.  Without such a file nothing is known: the postmaster itself was killed, or the
- * machine lost power.  Then every task that was running is a suspect.
+ * executor without that flag is a suspect, and also one of which a parallel worker has crashed.
+ * The result is the crash report.  The postmaster copies it into the new shared memory; or, if it
+ * exits itself, it writes it to a file for the next postmaster.  Without such a file nothing is
+ * known: the postmaster itself was killed, or the machine lost power.  Then every task that was
+ * running is a suspect.
  *
  * The code that runs in the postmaster reads plain memory only, takes no lock, and validates what
  * it reads.

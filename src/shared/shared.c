@@ -653,8 +653,9 @@ shared_executor_attach(int slot, uint32 generation)
 
 /*
  * Release the slot of this executor, which exits.  If tasks are left in its ring, the slot stays in
- * use, as "gone", until the scheduler has reaped it; unless the database has no scheduler and is to
- * have none.
+ * use, as "gone", until the scheduler has reaped it.  It is free at once if the scheduler has not
+ * attached yet, for then it finds these tasks in the table, or if the database is to have no
+ * scheduler.
  */
 void
 shared_executor_release(SharedExecutor *me)

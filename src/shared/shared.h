@@ -35,7 +35,7 @@
 #define SHARED_RING 16		  /* tasks in the ring of one executor */
 #define SHARED_REQUEST 1024	  /* bytes; a longer request is read from the table */
 #define SHARED_HINTS 32		  /* groups that one commit names one by one */
-#define SHARED_ALL_HINTS 128  /* untaken hints of one scheduler; no commit fills them all */
+#define SHARED_ALL_HINTS 128  /* hints not taken yet; one role cannot fill them all */
 #define SHARED_HOLDS 64		  /* holds besides the one of each process */
 #define SHARED_DATABASES 1024 /* databases that may share the places for schedulers */
 #define SHARED_SETTINGS 4096  /* counters of changed settings */
