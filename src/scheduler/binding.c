@@ -1,11 +1,11 @@
 /*
  * binding.c
- *		Waiting rows that are not bound to the role whose name they bear.
+ *		Waiting rows that are not bound to the role that they name.
  *
- * A task belongs to a role, not to a name.  The scheduler starts no row whose
- * role was renamed or dropped, or that was never bound: it writes the new name,
- * ends the task, or binds the row, one batch in each iteration, so that a crowd
- * of such rows keeps no other role waiting.
+ * A task belongs to a role, not to a role name.  The scheduler does not start a row whose role was
+ * renamed or dropped, or that was never bound.  It writes the new name, fails the task, or binds
+ * the row, in one batch per iteration, so that many such rows do not delay the tasks of other
+ * roles.
  *
  * This file starts no task and opens no transaction.
  */
@@ -19,17 +19,17 @@
 #include "scheduler/refused.h"
 #include "task/roles.h"
 
-/* Rows and groups written in one iteration of the scheduler, at most. */
+/* Maximum number of rows and groups that are written in one iteration of the scheduler. */
 #define BATCH_ROWS 256
 #define BATCH_GROUPS 32
 
-/* Groups remembered at once; a later scan finds the others. */
+/* Maximum number of groups in "pending"; a later scan finds the others. */
 #define GROUPS_MAX 512
 
 typedef struct BindingGroup
 {
 	TaskGroup key;	 /* strings owned by the group */
-	TaskPlace after; /* how far its rows were written */
+	TaskPlace after; /* read position: rows up to here are written */
 } BindingGroup;
 
 static List *pending = NIL; /* of BindingGroup, in TopMemoryContext */
@@ -41,7 +41,7 @@ same_group(const TaskGroup *a, const TaskGroup *b)
 		   strcmp(a->queue, b->queue) == 0 && strcmp(a->role, b->role) == 0;
 }
 
-/* The rows of this group are to be written by binding_write. */
+/* Add a group whose rows binding_write is to write. */
 void
 binding_add(const TaskGroup *group)
 {
@@ -65,11 +65,11 @@ binding_add(const TaskGroup *group)
 	MemoryContextSwitchTo(old);
 }
 
-/* A scan found these groups: rows that are not due yet follow their role, too. */
+/* Add those groups of a scan whose rows are not bound, also if no row is due yet. */
 void
 binding_look(const GroupHead *heads, int count)
 {
-	const TaskGroup *last = NULL; /* most groups have the role of the one before */
+	const TaskGroup *last = NULL; /* most groups have the same role as the previous one */
 	bool settled = true;
 	int i;
 
@@ -80,7 +80,7 @@ binding_look(const GroupHead *heads, int count)
 		if (last == NULL || last->role_id != group->role_id || strcmp(last->role, group->role) != 0)
 			settled = roles_settled(group->role, group->role_id);
 		last = group;
-		/* one whose queue has too long a name is not remembered */
+		/* unstarted.c fails the rows of a queue whose name is too long */
 		if (!settled && !heads[i].too_long)
 			binding_add(group);
 	}
@@ -103,7 +103,7 @@ forget_first(void)
 	pfree(first);
 }
 
-/* An error came: nothing that was remembered is trusted; a scan finds it again. */
+/* Forget all groups after an error; a scan finds them again. */
 void
 binding_clear(void)
 {
@@ -111,7 +111,10 @@ binding_clear(void)
 		forget_first();
 }
 
-/* The ids of the next rows of a group, for one statement; negative: there are no more. */
+/*
+ * Read the ids of the next rows of a group, for one statement.  Returns their number, without the
+ * refused rows; -1 if there are no more rows.
+ */
 static int
 next_ids(const TaskTable *table, BindingGroup *group, int limit, MonoTime now, int64 **ids)
 {
@@ -132,7 +135,10 @@ next_ids(const TaskTable *table, BindingGroup *group, int limit, MonoTime now, i
 	return found > 0 ? count : -1;
 }
 
-/* Write the next rows of the first group.  Returns how many; the group may be forgotten. */
+/*
+ * Write the next rows of the first group.  Returns their number.  Removes the group if there are no
+ * more.
+ */
 static int
 write_first(const TaskTable *table, int limit, MonoTime now)
 {
@@ -152,8 +158,8 @@ write_first(const TaskTable *table, int limit, MonoTime now)
 }
 
 /*
- * In a transaction, as the owner of the table: write the next rows.  True when there may be more
- * to be written at once.  A row that somebody locks is found again by a scan.
+ * Write the next rows.  The caller is in a transaction and acts as the owner of the table.  Returns
+ * true if there may be more to write at once.  A scan finds again the rows that are locked.
  */
 bool
 binding_write(const TaskTable *table, MonoTime now)

@@ -1,6 +1,6 @@
 /*
  * binding.h
- *		Waiting rows that are not bound to the role whose name they bear.
+ *		Waiting rows that are not bound to the role that they name.
  */
 #ifndef PG_TASK_BINDING_H
 #define PG_TASK_BINDING_H

@@ -2,8 +2,8 @@
  * choice.c
  *		Which tasks start now, in which order, and on which executors.
  *
- * What was chosen counts as running in its queue until it is handed out and
- * finished, or dropped.  This file claims nothing.
+ * A chosen task counts as running in its queue until it has been assigned and has ended, or until
+ * choice_drop.  This file claims nothing.
  */
 #include "postgres.h"
 
@@ -15,9 +15,12 @@
 #include "scheduler/unstarted.h"
 #include "task/roles.h"
 
-#define PEEK_MAX 256 /* rows of a group read by one statement */
+#define PEEK_MAX 256 /* rows of a group that one statement reads */
 
-/* To find rows among locked ones takes at most 1/5 of the time: so many at once, then a rest. */
+/*
+ * Finding unlocked rows among locked ones takes at most 1/5 of the time: this many rows by one
+ * statement, then a pause of UNLOCKED_SHARE times its duration, and at least REST_MS (ms).
+ */
 #define UNLOCKED_MAX 1024
 #define UNLOCKED_SHARE 4
 #define REST_MS 10
@@ -27,16 +30,16 @@ Choice choice_list[CHOICE_MAX];
 int choice_count = 0;
 
 /*
- * Tasks that wait and that the server may have crashed for, in the order of their ids:
- * they run one at a time, each with an executor of its own.
+ * Waiting suspects, ordered by id: they run isolated, one at a time, each on an executor without
+ * other tasks.
  */
 static int64 *isolated = NULL;
 static int isolated_count = 0;
-static bool waits_isolated = false; /* one of them was passed over since */
+static bool waits_isolated = false; /* one of them was skipped since */
 
-static MonoTime locked_not_before = {0}; /* no locked rows are looked for */
+static MonoTime locked_not_before = {0}; /* before this, locked rows are not checked again */
 
-/* Groups of roles of which many tasks in a row were found locked; good for one round. */
+/* A group whose role had many locked tasks in a row; valid for one round. */
 typedef struct Suspect
 {
 	QueueGroup *group;
@@ -45,7 +48,7 @@ typedef struct Suspect
 
 static Suspect suspects[UNLOCKED_MAX];
 static int suspect_count = 0;
-static bool suspect_left = false; /* there are more, or they were not tried */
+static bool suspect_left = false; /* there are more, or they were not checked */
 
 void
 choice_set_isolated(const int64 *ids, int count)
@@ -63,7 +66,7 @@ choice_set_isolated(const int64 *ids, int count)
 	qsort(isolated, count, sizeof(int64), rows_compare_ids);
 }
 
-/* Was one passed over because another one runs? */
+/* Was an isolated task skipped because another one runs? */
 bool
 choice_waits_isolated(void)
 {
@@ -78,8 +81,8 @@ is_suspect(int64 id)
 }
 
 /*
- * Let the tasks of a group that are due fail, up to the limit: their role cannot run
- * them.  Returns how many.
+ * Fail the due tasks of a group, up to the limit, because their role cannot run them.  Returns
+ * their number.
  */
 static int
 fail_tasks(QueueGroup *group, const Role *role, int limit, ClockNow now)
@@ -99,7 +102,7 @@ fail_tasks(QueueGroup *group, const Role *role, int limit, ClockNow now)
 	return count;
 }
 
-/* Is this row among those that rows_unlocked returned? */
+/* Is this row among those that rows_unlocked returned?  The ids are sorted. */
 static bool
 is_among(const int64 *ids, int count, int64 id)
 {
@@ -107,8 +110,8 @@ is_among(const int64 *ids, int count, int64 id)
 }
 
 /*
- * Read on in a group of whose rows many are locked: only those that nobody has locked, or that
- * are not due, are remembered.
+ * Read the next rows of a group of which many rows are locked.  Only rows that are not locked, or
+ * not due, are remembered.
  */
 static void
 read_locked(const TaskTable *table, QueueGroup *group, ClockNow now)
@@ -139,7 +142,7 @@ read_locked(const TaskTable *table, QueueGroup *group, ClockNow now)
 	groups_read_unlocked(group, places, kept, mark, count < UNLOCKED_MAX);
 }
 
-/* When locked rows are looked for again, after that was done from a time on. */
+/* Return when locked rows may be checked again, after a check from "begun" to "now". */
 static MonoTime
 rest_after(MonoTime begun, MonoTime now)
 {
@@ -148,7 +151,7 @@ rest_after(MonoTime begun, MonoTime now)
 	return clock_max(until, clock_plus_ms(now, REST_MS));
 }
 
-/* Read on in the groups whose next row is not known. */
+/* Read the next rows of the groups whose next row is not known. */
 static void
 read_groups(const TaskTable *table, ClockNow now)
 {
@@ -178,14 +181,17 @@ read_groups(const TaskTable *table, ClockNow now)
 	}
 }
 
-/* A role whose next task finds no executor: no later one of it may go first. */
+/*
+ * A role whose next task has no executor.  Later tasks of the role are skipped in this round, to
+ * keep the order.
+ */
 typedef struct Blocked
 {
 	Role role;
 	const char *name;
-	bool rests;		/* its rows were found locked: it wants no executor */
-	int tasks;		/* that could start */
-	double average; /* microseconds; negative: not known for all */
+	bool rests;		/* its rows are probably locked: no executor is wanted */
+	int tasks;		/* tasks that could start */
+	double average; /* duration of a task (us); negative: not known for all queues */
 } Blocked;
 
 static Blocked *
@@ -214,7 +220,7 @@ add_blocked(List *blocked, const Role *role, const char *name, bool rests)
 	return lappend(blocked, entry);
 }
 
-/* One more group of a blocked role, whose tasks would need executors. */
+/* Add a group of a blocked role, whose tasks would need executors. */
 static void
 add_demand(Blocked *entry, const QueueGroup *group, ClockNow now)
 {
@@ -232,7 +238,7 @@ compare_need(const ListCell *left, const ListCell *right)
 							 ((Blocked *) lfirst(right))->role.oid);
 }
 
-/* The role that needs one most asks first. */
+/* Request executors for the blocked roles, in the order of their needs. */
 static void
 demand_executors(List *blocked, ClockNow now, bool *wants_executor)
 {
@@ -250,7 +256,10 @@ demand_executors(List *blocked, ClockNow now, bool *wants_executor)
 	}
 }
 
-/* Has a task expired by the setting of its role?  Its own column may say otherwise. */
+/*
+ * Has a task expired according to the setting of its role?  Its own column "active" may say
+ * otherwise.
+ */
 static bool
 has_expired(const Role *role, TaskPlace place, ClockNow now)
 {
@@ -279,8 +288,8 @@ choose_task(QueueGroup *group, const Role *role, PoolExecutor *executor, bool al
 }
 
 /*
- * Was a task of this id chosen in this round?  In a partitioned table ids may not be
- * unique, and two runs must not have the same id and the same time of the claim.
+ * Was a task with this id chosen in this round?  In a partitioned table ids may not be unique, and
+ * two runs must not have the same id and the same time of the claim.
  */
 static bool
 is_chosen(int64 id)
@@ -293,7 +302,10 @@ is_chosen(int64 id)
 	return false;
 }
 
-/* Leave the first task of the group that is next alone, until it is found again by a scan. */
+/*
+ * Skip the first task of the group that groups_next returned, and the refused rows behind it, until
+ * a scan finds them again.
+ */
 static void
 skip_first_task(QueueGroup *group, ClockNow now)
 {
@@ -306,7 +318,10 @@ skip_first_task(QueueGroup *group, ClockNow now)
 	groups_skip();
 }
 
-/* The rows of the group that is next are not bound to the role of this name: none is started. */
+/*
+ * The rows of the group that groups_next returned are not bound to the role that they name: start
+ * none, and leave them to binding.c.
+ */
 static void
 leave_to_binding(QueueGroup *group, ClockNow now)
 {
@@ -318,7 +333,7 @@ leave_to_binding(QueueGroup *group, ClockNow now)
 	groups_skip();
 }
 
-/* What is to become of the task that goes next. */
+/* The decision about the next task. */
 typedef enum Verdict
 {
 	VERDICT_CHOSEN,
@@ -327,7 +342,9 @@ typedef enum Verdict
 	VERDICT_RESTS
 } Verdict;
 
-/* The first task of this group goes next, and its role may run it. */
+/*
+ * The first task of this group is next, and its role may run it: choose it if there is an executor.
+ */
 static Verdict
 try_first_task(QueueGroup *group, const Role *role, ClockNow now)
 {
@@ -347,7 +364,10 @@ try_first_task(QueueGroup *group, const Role *role, ClockNow now)
 	return VERDICT_CHOSEN;
 }
 
-/* The first task of this group may be locked: find that out, if it is time. */
+/*
+ * The first task of this group may be locked: add it to "suspects", unless it is too early for a
+ * check.
+ */
 static void
 wait_as_suspect(QueueGroup *group, Oid role, ClockNow now)
 {
@@ -359,9 +379,8 @@ wait_as_suspect(QueueGroup *group, Oid role, ClockNow now)
 }
 
 /*
- * Of a role many tasks in a row were found locked: these are the next in its groups.  Those that
- * are locked are dropped, until a scan finds them again, without an executor for them.  True
- * when one is not.
+ * Check the first tasks of the groups in "suspects".  Those that are locked are dropped until a
+ * scan finds them again, without an executor for them.  True if one is not locked.
  */
 static bool
 try_suspects(const TaskTable *table, ClockNow now)
@@ -387,10 +406,9 @@ try_suspects(const TaskTable *table, ClockNow now)
 }
 
 /*
- * Choose, in order, the tasks that may start now and the executors for them.
- * Read what has to be read for that.  True when tasks were dropped, so that there
- * may be more to choose from.  *wants_executor is set when one should come from
- * another database.
+ * Choose, in order, the tasks that may start now and the executors for them, and read the rows that
+ * this needs.  Returns true if tasks were dropped, so that there may be more to choose from.
+ * *wants_executor is set if an executor should come from another database.
  */
 bool
 choice_make(const TaskTable *table, ClockNow now, int limit, bool *wants_executor)
@@ -459,7 +477,10 @@ choice_make(const TaskTable *table, ClockNow now, int limit, bool *wants_executo
 	return dropped;
 }
 
-/* What was chosen was claimed, or has expired; if not, somebody has locked it, most likely. */
+/*
+ * Learn whether a chosen task was claimed.  If it was not, and has not expired, its row is most
+ * likely locked.
+ */
 void
 choice_learn(int i, bool claimed)
 {
@@ -477,21 +498,21 @@ choice_learn(int i, bool claimed)
 	}
 }
 
-/* Nothing may start: no rows wait that may be locked. */
+/* No task may start: there are no rows to check for locks. */
 void
 choice_none(void)
 {
 	suspect_left = false;
 }
 
-/* When locked rows are looked for again, if there were any in the last round. */
+/* Return when locked rows are to be checked again; CLOCK_NEVER if the last round had none. */
 MonoTime
 choice_until(void)
 {
 	return suspect_left ? locked_not_before : CLOCK_NEVER;
 }
 
-/* Nothing of what was chosen is started after all, but for what was handed out already. */
+/* Drop all chosen tasks, except those that were assigned already, and end the round. */
 void
 choice_drop(void)
 {

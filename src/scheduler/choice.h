@@ -12,20 +12,20 @@
 #include "task/rows.h"
 #include "task/table.h"
 
-#define CHOICE_MAX 128 /* tasks claimed by one statement */
+#define CHOICE_MAX 128 /* maximum number of tasks that one statement claims */
 
-/* A task that was chosen, not yet known to be claimed. */
+/* A task that was chosen, and may not be claimed yet. */
 typedef struct Choice
 {
 	QueueGroup *group;
 	QueueState *queue;
 	PoolExecutor *executor;
-	uint32 generation; /* of the executor, when it was chosen */
+	uint32 generation; /* of the executor's slot, when the executor was chosen */
 	Oid role;
-	bool expired; /* it will not be claimed, most likely */
+	bool expired; /* the claim will most likely find it expired */
 } Choice;
 
-/* Two parallel arrays, in order; good until the next choice. */
+/* Two parallel arrays, in the order of the start; valid until the next choice_make. */
 extern Candidate choice_candidates[CHOICE_MAX];
 extern Choice choice_list[CHOICE_MAX];
 extern int choice_count;

@@ -1,12 +1,11 @@
 /*
  * groups.c
- *		The scheduler's memory of what waits, and of what runs in each queue.
+ *		The scheduler's memory of the waiting rows, and of what runs in each queue.
  *
- * Because one process alone starts tasks, this memory decides order and
- * limits without a lock.  Rows are read from the table a stretch at a time
- * and never twice: "mark" says how far a group was read, so dead rows in front
- * of it are not walked over again.  Rows that appear in front of the mark are
- * noted by the trigger, and by the complete scan that comes every period.
+ * Only the scheduler of a database starts tasks there, so this memory decides order and limits
+ * without a lock.  Rows are read from the table in stretches and never twice: "mark", the read
+ * position, says how far a group was read, so the dead rows before it are not scanned again.  Rows
+ * that appear before the read position are named by a hint, or found by the scan of every period.
  *
  * This file is plain memory: no SPI, no shared memory, and it reads no clock.
  */
@@ -18,13 +17,16 @@
 
 #include "scheduler/groups.h"
 
-/* A known average follows the last few runs. */
+/* Weight of the last run in the average duration. */
 #define AVERAGE_WEIGHT 0.2
 
-/* After so many tasks in a row that could not be claimed, a group is taken to be locked. */
+/* A group counts as locked after this number of tasks in a row that could not be claimed. */
 #define LOCKED_MISSES 16
 
-/* How long a queue without tasks is remembered, and how long when there are many. */
+/*
+ * How long a queue without tasks is remembered (ms), and how long if there are more than
+ * QUEUES_MANY.
+ */
 #define QUEUE_MEMORY_MS (10 * 60 * 1000)
 #define QUEUE_MEMORY_MANY_MS 1000
 #define QUEUES_MANY 1000
@@ -94,8 +96,8 @@ static grouptable_hash *groups = NULL;
 static dlist_head all_groups = DLIST_STATIC_INIT(all_groups);
 static dlist_head unread_groups = DLIST_STATIC_INIT(unread_groups);
 static binaryheap *order = NULL;
-static double overall_average = -1; /* of all queues: what is thought of a new one */
-static bool order_ended = false;	/* what comes next is not known */
+static double overall_average = -1; /* of all queues; the initial value for a new one */
+static bool order_ended = false;	/* the next group is not known: one has to be read first */
 static uint32 scan_number = 0;
 
 static int
@@ -114,7 +116,7 @@ is_read(const QueueGroup *group)
 	return group->next < group->count;
 }
 
-/* Keep the list of the groups whose next row is not known. */
+/* Put the group into the list of those whose next row is not known, or remove it from there. */
 static void
 update_unread(QueueGroup *group)
 {
@@ -127,7 +129,7 @@ update_unread(QueueGroup *group)
 	group->unread = unread;
 }
 
-/* These are the next rows of the group. */
+/* Set the next rows of the group. */
 static void
 set_places(QueueGroup *group, const TaskPlace *places, int count)
 {
@@ -170,7 +172,7 @@ forget_group(QueueGroup *group)
 	pfree(group);
 }
 
-/* Forget what waits, not what runs: after an error nothing of it can be trusted. */
+/* Forget the waiting rows, but not what runs: after an error they are not trusted. */
 void
 groups_clear(void)
 {
@@ -181,8 +183,8 @@ groups_clear(void)
 }
 
 /*
- * The server's hash tables take themselves for larger than they are when there was no memory to
- * let them grow.
+ * If simplehash fails to allocate memory when it grows, it has already changed the size in its
+ * header.  Restore the header, so that the table stays usable.
  */
 static QueueEntry *
 insert_queue(char *name)
@@ -240,7 +242,7 @@ groups_queue(const char *name)
 	return queue;
 }
 
-/* The group with this key; a new one is thought to be read to the very end. */
+/* Return the group with this key.  A new group starts with its read position at infinity. */
 QueueGroup *
 groups_get(const TaskGroup *key)
 {
@@ -268,7 +270,7 @@ groups_get(const TaskGroup *key)
 	return group;
 }
 
-/* The group's next row is here; those behind it have to be read. */
+/* Set the group's next row to this one; the rows behind it have to be read again. */
 static void
 rewind_group(QueueGroup *group, TaskPlace place)
 {
@@ -278,8 +280,8 @@ rewind_group(QueueGroup *group, TaskPlace place)
 }
 
 /*
- * Rows of a group appeared, the first of them here.  If that is in front of
- * the mark, what was read and not taken is read again.
+ * A hint: new rows of a group wait, the first at this position.  If it is before the read position,
+ * the rows that were read and not taken are read again.
  */
 void
 groups_hint(const TaskGroup *key, TaskPlace place)
@@ -300,7 +302,7 @@ groups_hint(const TaskGroup *key, TaskPlace place)
 	rewind_group(group, place);
 }
 
-/* Nothing is known of the rows behind this place. */
+/* Forget the rows behind this position. */
 static void
 read_from(QueueGroup *group, TaskPlace mark)
 {
@@ -311,8 +313,9 @@ read_from(QueueGroup *group, TaskPlace mark)
 }
 
 /*
- * A look found the first row of a group whose rows are locked.  One that was read is tried
- * again, but the rest is read to the end before it is read from the beginning again.
+ * A scan has found the first row of a locked group.  If no row that was read is left, and the group
+ * was read to its end or this row is behind the read position, the group is read again from this
+ * row.  Otherwise the rest of the group is read first.
  */
 static void
 head_of_locked(QueueGroup *group, TaskPlace place)
@@ -324,7 +327,7 @@ head_of_locked(QueueGroup *group, TaskPlace place)
 		read_from(group, before);
 }
 
-/* A task of the group was claimed. */
+/* A task of the group was claimed: it does not count as locked. */
 void
 groups_claimed(QueueGroup *group)
 {
@@ -333,8 +336,8 @@ groups_claimed(QueueGroup *group)
 }
 
 /*
- * A task that was taken could not be claimed.  After too many in a row, rows are chosen only
- * when nobody has locked them: what is locked needs no executor.
+ * A task of the group could not be claimed.  After too many in a row, only rows that are not locked
+ * are chosen: a locked row needs no executor.
  */
 void
 groups_missed(QueueGroup *group)
@@ -347,7 +350,7 @@ groups_missed(QueueGroup *group)
 		read_from(group, group->places[group->next - 1]);
 }
 
-/* Leave a group alone for a while; others are read before. */
+/* Do not start tasks of a group before "until", and read the other groups first. */
 void
 groups_rest(QueueGroup *group, MonoTime until)
 {
@@ -358,7 +361,10 @@ groups_rest(QueueGroup *group, MonoTime until)
 	dlist_push_tail(&unread_groups, &group->unread_node);
 }
 
-/* These rows of a locked group are not, of all that were read up to the mark. */
+/*
+ * Set the next rows of a locked group: those that are not locked, of all up to the new read
+ * position "mark".
+ */
 void
 groups_read_unlocked(QueueGroup *group, const TaskPlace *places, int count, TaskPlace mark,
 					 bool exhausted)
@@ -378,14 +384,14 @@ groups_unlocked(QueueGroup *group)
 	rewind_group(group, group->head);
 }
 
-/* A complete scan begins ... */
+/* A scan begins. */
 void
 groups_scan_begin(void)
 {
 	scan_number++;
 }
 
-/* ... found the first row of a group here ... */
+/* The scan has found the first row of a group at this position. */
 void
 groups_scan_found(const TaskGroup *key, TaskPlace place)
 {
@@ -398,7 +404,7 @@ groups_scan_found(const TaskGroup *key, TaskPlace place)
 		rewind_group(group, place);
 }
 
-/* Forget queues that nothing refers to and that nobody used for a while. */
+/* Forget queues that have no groups and no running tasks, and that were not used for a while. */
 static void
 forget_queues(MonoTime now)
 {
@@ -420,7 +426,7 @@ forget_queues(MonoTime now)
 	}
 }
 
-/* ... and is over: groups that it did not find are empty. */
+/* The scan is complete: the groups that it did not find are empty. */
 void
 groups_scan_end(MonoTime now)
 {
@@ -437,8 +443,8 @@ groups_scan_end(MonoTime now)
 }
 
 /*
- * Is there a free place in the queue?  A limit counts all running tasks of the
- * queue; a negative one lets one run at a time.
+ * May one more task of the queue run?  The limit "max" counts all running tasks of the queue; a
+ * negative one lets one run at a time.
  */
 static bool
 has_place(const QueueGroup *group)
@@ -450,7 +456,10 @@ has_place(const QueueGroup *group)
 	return group->queue->running < (max < 0 ? 1 : max);
 }
 
-/* A negative limit is the pause between two starts, in milliseconds. */
+/*
+ * When may the next task of the group start?  A negative limit is the pause between two starts
+ * (ms).
+ */
 static MonoTime
 next_start(const QueueGroup *group)
 {
@@ -466,7 +475,7 @@ may_start(const QueueGroup *group, MonoTime now)
 	return has_place(group) && !clock_is_before(now, next_start(group));
 }
 
-/* A group that must be read on before the order is known; NULL when there is none. */
+/* Return a group whose next rows must be read before the order is known; NULL if there is none. */
 QueueGroup *
 groups_unread(ClockNow now)
 {
@@ -482,7 +491,10 @@ groups_unread(ClockNow now)
 	return NULL;
 }
 
-/* These rows of the group come behind its mark; fewer than the limit: no more do. */
+/*
+ * Set the next rows of the group, read from behind its read position.  Fewer than the limit mean
+ * that there are no more.
+ */
 void
 groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit)
 {
@@ -492,7 +504,7 @@ groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit)
 	update_unread(group);
 }
 
-/* Which group's first task goes first: positive when a's does. */
+/* Compare two groups: positive if the first task of "a" starts first. */
 static int
 compare_groups(Datum a, Datum b, void *arg pg_attribute_unused())
 {
@@ -514,8 +526,8 @@ is_eligible(const QueueGroup *group, ClockNow now)
 }
 
 /*
- * Put all groups that may start a task now into order.  All that could matter
- * must have been read.
+ * Order all groups that may start a task now.  The groups that groups_unread returns must have been
+ * read before.
  */
 void
 groups_order(ClockNow now)
@@ -540,8 +552,8 @@ groups_order(ClockNow now)
 }
 
 /*
- * The group whose first task goes next.  NULL when there is none, or when it
- * is not known because a group has to be read on first.
+ * Return the group whose first task is next.  NULL if there is none, or if a group has to be read
+ * first to know.
  */
 QueueGroup *
 groups_next(ClockNow now)
@@ -557,7 +569,7 @@ groups_next(ClockNow now)
 	return NULL;
 }
 
-/* Take the first task of the group that groups_next returned: it counts as running. */
+/* Take the first task of the group that groups_next returned.  It counts as running. */
 TaskPlace
 groups_take(ClockNow now)
 {
@@ -578,7 +590,7 @@ groups_take(ClockNow now)
 	return place;
 }
 
-/* Leave that group alone until the next groups_order. */
+/* Skip that group until the next groups_order. */
 void
 groups_skip(void)
 {
@@ -603,7 +615,7 @@ groups_drop(QueueGroup *group, ClockNow now, TaskPlace *place)
 	return true;
 }
 
-/* May there be a task that can start now?  If so, groups are to be read and ordered. */
+/* May there be a task that can start now?  If so, the groups are to be read and ordered. */
 bool
 groups_ready(ClockNow now)
 {
@@ -619,7 +631,7 @@ groups_ready(ClockNow now)
 	return groups_unread(now) != NULL;
 }
 
-/* How many tasks of a group could start now, as far as is known. */
+/* Count the tasks of a group that could start now, as far as rows were read. */
 int
 groups_startable(const QueueGroup *group, ClockNow now)
 {
@@ -634,7 +646,7 @@ groups_startable(const QueueGroup *group, ClockNow now)
 	return i - group->next;
 }
 
-/* A task of the queue runs no more, or was not started after all. */
+/* A task of the queue has ended, or was not started. */
 void
 groups_task_ended(QueueState *queue)
 {
@@ -651,7 +663,7 @@ learn(double *average, uint32 elapsed)
 		*average += AVERAGE_WEIGHT * (elapsed - *average);
 }
 
-/* A task of the queue took so many microseconds. */
+/* Add the duration of a run to the averages (us). */
 void
 groups_learn(QueueState *queue, uint32 elapsed)
 {
@@ -660,9 +672,8 @@ groups_learn(QueueState *queue, uint32 elapsed)
 }
 
 /*
- * The next moment after "now" at which a task becomes due whose queue has a
- * free place, if nobody sets the wall clock until then; CLOCK_NEVER when there is none in
- * sight.
+ * Return the next moment after "now" at which a task becomes due whose queue may run one more,
+ * assuming that nobody sets the wall clock until then.  CLOCK_NEVER if none is known.
  */
 MonoTime
 groups_until(ClockNow now)

@@ -1,6 +1,6 @@
 /*
  * groups.h
- *		The scheduler's memory of what waits, and of what runs in each queue.
+ *		The scheduler's memory of the waiting rows, and of what runs in each queue.
  */
 #ifndef PG_TASK_GROUPS_H
 #define PG_TASK_GROUPS_H
@@ -17,36 +17,36 @@ typedef struct QueueState
 {
 	char *name;
 	int running;
-	int groups; /* that refer to it */
+	int groups; /* groups of this queue */
 	MonoTime last_start;
-	MonoTime paused_until; /* the longest pause that a task asked for */
-	double average;		   /* microseconds; negative: not known yet */
+	MonoTime paused_until; /* end of the longest pause that a group asked for */
+	double average;		   /* average duration (us); negative: not known yet */
 } QueueState;
 
 /*
- * A group: the next rows in its line, as far as they were read.  Every
- * waiting row that is not in "places" is behind "mark", or will be noted.
+ * A group: its next rows, as far as they were read.  Every waiting row of the group that is not in
+ * "places" is behind "mark", the read position, or a hint or a scan will name it.
  */
 typedef struct QueueGroup
 {
-	TaskGroup key; /* strings owned by the group */
+	TaskGroup key; /* the strings belong to the group */
 	QueueState *queue;
 	dlist_node node;
 	dlist_node unread_node;
-	bool unread;	   /* in the list of those that must be read on */
-	int size;		   /* of places */
-	TaskPlace *places; /* read, not taken yet: [next, count) */
+	bool unread;	   /* in the list of groups whose next row is not known */
+	int size;		   /* allocated length of "places" */
+	TaskPlace *places; /* rows that were read; [next, count) are not taken yet */
 	int next;
 	int count;
-	TaskPlace mark; /* how far it was read */
-	bool exhausted; /* there was nothing behind the mark */
-	uint32 seen;	/* the last complete scan that found it */
+	TaskPlace mark; /* read position: rows up to here were read */
+	bool exhausted; /* there were no rows behind the read position */
+	uint32 seen;	/* number of the last scan that found it */
 
-	/* when rows of it could not be claimed, for somebody had locked them */
-	int misses;			 /* so many in a row */
-	bool locked;		 /* too many: which are not locked is found out before they are read */
-	TaskPlace head;		 /* then: its first row, as a scan found it */
-	MonoTime rest_until; /* it is left alone until then */
+	/* for groups of which rows could not be claimed because they were locked */
+	int misses;			 /* claims in a row that failed */
+	bool locked;		 /* too many failed: read only rows that are not locked */
+	TaskPlace head;		 /* if locked: its first row, as the last scan found it */
+	MonoTime rest_until; /* no task of it starts before this */
 } QueueGroup;
 
 extern void groups_create(void);

@@ -1,16 +1,16 @@
 /*
  * orphans.c
- *		Runs whose processes cannot write what became of them.
+ *		Orphans: runs whose processes cannot write their outcomes.
  *
- * An executor that goes leaves tasks behind: one that was running, others that
- * it had not begun.  They are kept here, in the scheduler's memory, until their rows say
- * so.  A row that somebody has locked, or that a trigger of the user's refuses to
- * have changed, is tried again later and keeps none of the others waiting.
+ * An executor that exits leaves tasks behind: one that was running, and others that it had not
+ * begun.  They are kept here, in the scheduler's memory, until their rows are written.  A row that
+ * is locked, or whose change a user's trigger refuses, is tried again later and does not delay the
+ * others.
  *
- * There may be many, after a restore for instance.  They are written a batch at a time,
- * so that other work goes on in between, and nothing here walks over all of them.
+ * There may be very many, for example after a restore.  They are written in batches, so that other
+ * work is done in between, and no function here walks over all of them.
  *
- * This file starts nothing, and opens no transaction.
+ * This file starts no task, and opens no transaction.
  */
 #include "postgres.h"
 
@@ -23,31 +23,34 @@
 #include "scheduler/orphans.h"
 #include "task/outcome.h"
 
-/* A row that somebody has locked is tried again so much later. */
+/* Retry interval for a row that is locked (ms). */
 #define LOCKED_MS 100
 
-/* While all rows of a batch are locked, such batches take at most 1/5 of the time. */
+/*
+ * If all rows of a batch are locked, the next such batch waits LOCKED_SHARE times as long as it
+ * took: they take at most 1/5 of the time.
+ */
 #define LOCKED_SHARE 4
 
-/* At most so many runs are in a batch, and so many of those that are written one by one. */
+/* Maximum number of runs in a batch, and of those in it that are written by a statement each. */
 #define BATCH_MAX 1000
 #define BATCH_SINGLE_MAX 50
 
 /*
- * A task whose process is terminated runs again, but not for ever: it may be
- * the task that terminates it.
+ * A task whose process was terminated is retried, up to this number of attempts: the task itself
+ * may be what terminates the process.
  */
 #define ATTEMPTS_MAX 100
 
-/* Where a run waits; one batch is made of one list, and the lists take turns. */
+/* The list in which an orphan waits.  A batch is made from one list; the lists take turns. */
 typedef enum LostList
 {
 	LIST_NOT_STARTED, /* written by one statement */
-	LIST_INTERRUPTED, /* likewise */
-	LIST_SINGLE,	  /* written one by one, in one transaction */
-	LIST_ALONE,		  /* to be written in a transaction of its own */
-	LIST_LOCKED,	  /* not before a time, in the order of these */
-	LIST_REFUSED,	  /* likewise */
+	LIST_INTERRUPTED, /* written by one statement */
+	LIST_SINGLE,	  /* written by a statement each, in one transaction */
+	LIST_ALONE,		  /* each written in a transaction of its own */
+	LIST_LOCKED,	  /* not before "not_before", ordered by it */
+	LIST_REFUSED,	  /* not before "not_before", ordered by it */
 	LISTS
 } LostList;
 
@@ -56,7 +59,7 @@ typedef struct Orphan
 	TaskRun run;
 	OrphanKind kind;
 	LostList list;
-	bool alone; /* an error came when it was written with others */
+	bool alone; /* a transaction that wrote it with others has failed */
 	bool written;
 	MonoTime not_before;
 	TaskFailure *failure; /* NULL: none */
@@ -96,12 +99,12 @@ static losts_hash *all = NULL; /* NULL: none */
 static dlist_head lists[LISTS];
 static int counts[LISTS];
 
-/* What is being written. */
+/* The batch that is being written. */
 static Orphan *batch[BATCH_MAX];
 static int batch_count = 0;
-static LostList last_list = LISTS - 1; /* that a batch was made of */
+static LostList last_list = LISTS - 1; /* from which the last batch was made */
 static MonoTime batch_begun = {0};
-static MonoTime locked_not_before = {0}; /* the next batch of locked rows */
+static MonoTime locked_not_before = {0}; /* no batch of locked rows before this */
 
 static const TaskFailure interrupted = {.sqlstate = "57P01",
 										.error = "the process of the task was terminated"};
@@ -130,7 +133,7 @@ push(Orphan *lost, LostList list)
 	counts[list]++;
 }
 
-/* Into the list of those that can be written at once. */
+/* Put an orphan into the list for its kind, to be written as soon as possible. */
 static void
 push_ready(Orphan *lost)
 {
@@ -159,7 +162,7 @@ first(LostList list)
 	return counts[list] > 0 ? dlist_head_element(Orphan, node, &lists[list]) : NULL;
 }
 
-/* A run is not where it was.  Must not fail but for want of memory. */
+/* Add an orphan, unless it is known.  Fails only if memory runs out. */
 void
 orphans_add(TaskRun run, OrphanKind kind, const TaskFailure *failure)
 {
@@ -194,7 +197,7 @@ orphans_has(TaskRun run)
 	return all && losts_lookup(all, run);
 }
 
-/* How many there are, and how many of them can be written at once. */
+/* Return the number of orphans; orphans_backlog: of those that can be written at once. */
 int
 orphans_count(void)
 {
@@ -208,7 +211,7 @@ orphans_backlog(void)
 		   counts[LIST_ALONE];
 }
 
-/* This one is written, or is that run no more. */
+/* Remove an orphan: it is written, or its row is in another run or state. */
 static void
 forget(Orphan *lost)
 {
@@ -222,14 +225,14 @@ forget(Orphan *lost)
 	MemoryContextReset(context);
 }
 
-/* Is a run left alone for a while because its row cannot be written? */
+/* Is there an orphan whose row was refused, and that waits for a later attempt? */
 bool
 orphans_refused(void)
 {
 	return counts[LIST_REFUSED] > 0;
 }
 
-/* The table has changed, perhaps for the better: try these now. */
+/* The table has changed: retry the refused rows now, they may be accepted. */
 void
 orphans_retry_refused(void)
 {
@@ -237,7 +240,7 @@ orphans_retry_refused(void)
 		push_ready(pop(LIST_REFUSED));
 }
 
-/* When a batch can be made of a list. */
+/* Return when a batch can be made from a list. */
 static MonoTime
 list_until(LostList list)
 {
@@ -250,7 +253,7 @@ list_until(LostList list)
 	return lost->not_before;
 }
 
-/* When there is next something to be written; CLOCK_NEVER if there is nothing. */
+/* Return when there is something to write next; CLOCK_NEVER if there are no orphans. */
 MonoTime
 orphans_until(void)
 {
@@ -262,21 +265,26 @@ orphans_until(void)
 	return until;
 }
 
-/* Is there anything to be written now? */
+/* Is there anything to write now? */
 bool
 orphans_ready(MonoTime now)
 {
 	return !clock_is_before(now, orphans_until());
 }
 
-/* Runs that were never begun are to be given back before the scheduler goes. */
+/*
+ * Must orphans be written before the scheduler exits?  Those that were not begun, so that they wait
+ * again.
+ */
 bool
 orphans_must_write(void)
 {
 	return counts[LIST_NOT_STARTED] > 0;
 }
 
-/* Choose what is written in one transaction: one run, or all that may go together. */
+/*
+ * Make a batch, to be written in one transaction: one orphan, or all that may be written together.
+ */
 static void
 choose_batch(LostList list, MonoTime now)
 {
@@ -298,7 +306,7 @@ choose_batch(LostList list, MonoTime now)
 	}
 }
 
-/* The lists take turns. */
+/* Make a batch from the next list that has something to write: the lists take turns. */
 static void
 choose_next(MonoTime now)
 {
@@ -323,7 +331,7 @@ compare_runs(const void *a, const void *b)
 	return task_compare_runs(*(const TaskRun *) a, *(const TaskRun *) b);
 }
 
-/* Write all runs of one kind that are in the batch by one statement. */
+/* Write all runs of one kind in the batch by one statement. */
 static void
 write_together(const TaskTable *table, OrphanKind kind)
 {
@@ -364,7 +372,10 @@ write_failed(const TaskTable *table, const Orphan *lost)
 	return outcome_failed(table, lost->run, &result, false);
 }
 
-/* What could not be written is locked, or it is that run no more: then it is done with, too. */
+/*
+ * Find out which rows that could not be written are not in that run any more: those orphans count
+ * as written.  The other rows are locked.
+ */
 static void
 find_gone(const TaskTable *table)
 {
@@ -384,10 +395,10 @@ find_gone(const TaskTable *table)
 }
 
 /*
- * In a transaction, as the owner of the table: write what became of one run, or of
- * many.  Then orphans_written has to be called after the commit, or orphans_write_failed
- * after an error.  True when a task has to be run in isolation from the others from now on, and no
- * more of these are known.
+ * Write the outcome of one orphan, or of many.  The caller is in a transaction and acts as the
+ * owner of the table.  It calls orphans_written after the commit, or orphans_write_failed after an
+ * error.  Returns true if a task is to run isolated from now on, and no more such orphans are
+ * known.
  */
 bool
 orphans_write(const TaskTable *table, MonoTime now)
@@ -413,7 +424,7 @@ orphans_write(const TaskTable *table, MonoTime now)
 	return isolated && !crashed;
 }
 
-/* What was written is committed.  What was not is locked. */
+/* The batch is committed.  The rows that could not be written are locked: retry them later. */
 void
 orphans_written(MonoTime now)
 {
@@ -437,9 +448,9 @@ orphans_written(MonoTime now)
 }
 
 /*
- * An error came instead, if anything was being written.  If it is the fault of a row, each
- * is tried alone, and the one that is at fault is left alone for a while.  True when the
- * others should be tried at once.
+ * The transaction failed, perhaps while a batch was being written.  If a row is at fault, each is
+ * retried in a transaction of its own; if the batch was a single row, that row is retried after
+ * pause_ms.  Returns true if the others should be tried at once.
  */
 bool
 orphans_write_failed(MonoTime now, bool row_at_fault, int pause_ms)

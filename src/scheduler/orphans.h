@@ -1,6 +1,6 @@
 /*
  * orphans.h
- *		Runs whose processes cannot write what became of them.
+ *		Orphans: runs whose processes cannot write their outcomes.
  */
 #ifndef PG_TASK_ORPHANS_H
 #define PG_TASK_ORPHANS_H
@@ -12,13 +12,13 @@
 #include "task/rows.h"
 #include "task/table.h"
 
-/* What happened to a run, and so what becomes of its task. */
+/* What happened to a run, which decides about its outcome. */
 typedef enum OrphanKind
 {
-	ORPHAN_NOT_STARTED, /* as if it had not been claimed */
-	ORPHAN_INTERRUPTED, /* its process is gone: it runs again */
-	ORPHAN_FAILED,		/* it ended with its process, which left a message */
-	ORPHAN_CRASHED		/* the server may have crashed because of it */
+	ORPHAN_NOT_STARTED, /* it was not begun: its row is written as if it had not been claimed */
+	ORPHAN_INTERRUPTED, /* its process has exited: it is retried */
+	ORPHAN_FAILED,		/* its process has exited and recorded an error */
+	ORPHAN_CRASHED		/* it may have crashed the server */
 } OrphanKind;
 
 extern void orphans_add(TaskRun run, OrphanKind kind, const TaskFailure *failure);

@@ -1,11 +1,11 @@
 /*
  * pool.c
  *		The scheduler's side of its executors: start them, choose among them,
- *		hand out tasks, and account for what comes back.
+ *		assign tasks, and reap what has ended.
  *
- * An executor is handed one task at a time while tasks are long, and a short
- * run of them when they are short, so that many share one claim.  What stays
- * behind a task that turns out long is taken back.
+ * While tasks are long, an executor gets one at a time; while they are short, it gets several, so
+ * that many tasks share one claim.  Tasks in a ring behind one that turns out to be long are
+ * reclaimed.
  *
  * This file writes no row and decides no order.
  */
@@ -23,37 +23,46 @@
 #include "shared/arbiter.h"
 #include "shared/worker.h"
 
-/* The work, in microseconds, that an executor may have before it. */
+/* Maximum expected duration of all tasks in a ring, if there is more than one (us). */
 #define RUN_US 4000
 
-/* A task that runs for so long keeps no others waiting behind it. */
+/* The tasks behind one that has been running for this time are reclaimed (ms). */
 #define TAKE_BACK_MS 10
 
-/* An executor stays at least so long before it makes room for another role. */
+/* Minimum time before an executor is retired in favour of another role (ms). */
 #define SLICE_MS 100
 
-/* Pause after an executor of a role could not connect, doubled each time up to the second (ms). */
+/*
+ * Delay of the next start for a role, after an executor of it could not connect (ms): doubled each
+ * time, up to the second.
+ */
 #define START_RETRY_MS 1000
 #define START_RETRY_MAX_MS 30000
 
-/* After so many tasks in a row that could not be claimed, a role rests. */
+/*
+ * The tasks of a role are checked for locks before they are claimed, after this number of tasks in
+ * a row that could not be claimed.
+ */
 #define MISSES_MAX 16
 
-/* While no worker slot is free, one is asked for so often. */
+/* Retry interval while RegisterDynamicBackgroundWorker fails (ms). */
 #define WORKER_RETRY_MS 100
 
-/* That is reported when it lasts: the slot of a process that has ended is free a little later. */
+/*
+ * That failure is logged if it lasts for this time (ms).  The worker slot of a process that has
+ * ended becomes free a little later.
+ */
 #define NO_WORKER_MS 1000
 
-/* A process that was registered by an earlier scheduler arrives within this time, or never. */
+/* A process that an earlier scheduler registered attaches within this time, or never (ms). */
 #define ARRIVAL_MS 60000
 
 /* What the scheduler remembers of a task in an executor's ring. */
 typedef struct PoolTask
 {
-	Oid relid; /* the task table it is from */
+	Oid relid; /* the task table */
 	TaskRun run;
-	QueueState *queue; /* NULL: not known, so not counted */
+	QueueState *queue; /* NULL: not known, so it does not count as running there */
 } PoolTask;
 
 struct PoolExecutor
@@ -64,30 +73,29 @@ struct PoolExecutor
 	BackgroundWorkerHandle *handle; /* NULL: started by an earlier scheduler */
 	Oid role;
 	bool leaving;
-	bool spared;   /* is sent away when what was chosen for it is handed out */
-	bool touched;  /* handed something that it was not yet told of */
-	double load;   /* microseconds of work before it */
-	int reserved;  /* tasks chosen for it, not yet assigned */
-	bool isolated; /* what it has in hand is to be alone there */
+	bool spared;   /* to be retired when the round ends */
+	bool touched;  /* tasks were assigned, and it was not woken yet */
+	double load;   /* expected duration of its tasks (us) */
+	int reserved;  /* tasks chosen for it and not yet assigned */
+	bool isolated; /* its task is isolated: it gets no other */
 	PoolTask ring[SHARED_RING];
-	uint32 reaped;	 /* accounted for up to here ... */
-	uint32 assigned; /* ... of so many */
+	uint32 reaped;	 /* tasks before this position are reaped ... */
+	uint32 assigned; /* ... tasks before this one are assigned */
 
-	/* as last seen in the slot */
+	/* copies from the slot, made by reap_executor */
 	bool ready;
 	int pid;
 	uint32 taken;
 	MonoTime taken_at;
 };
 
-/* What is remembered of a role. */
+/* What the scheduler remembers of a role. */
 typedef struct PoolRole
 {
-	Oid role;		   /* hash key */
-	MonoTime retry_at; /* not before, for a process could not connect */
-	int retry_ms;	   /* the pause before that; 0: the last one could */
+	Oid role;		   /* key of the hash table */
+	MonoTime retry_at; /* no start before this, because a process could not connect */
 	MonoTime granted;  /* when it last got an executor */
-	int misses;		   /* so many tasks of it in a row could not be claimed */
+	int misses;		   /* tasks of it in a row that could not be claimed */
 } PoolRole;
 
 static SharedScheduler *me;
@@ -95,7 +103,7 @@ static const char *my_database;
 static PoolExecutor *executors;
 static HTAB *roles;
 static MonoTime no_worker_until = {0};
-static MonoTime no_worker_since = {0}; /* 0: there was one */
+static MonoTime no_worker_since = {0}; /* since when no worker slot was free; 0: one was */
 static bool no_worker_reported = false;
 
 #define foreach_executor(e)                                                    \
@@ -108,7 +116,10 @@ outstanding(const PoolExecutor *executor)
 	return (int) (executor->assigned - executor->reaped) + executor->reserved;
 }
 
-/* Take over the executors that an earlier scheduler of this database left. */
+/*
+ * Make an entry for a slot: of an executor that an earlier scheduler of this database left, or of
+ * one that was just reserved.
+ */
 static void
 adopt_executor(PoolExecutor *executor, SharedExecutor *slot)
 {
@@ -156,8 +167,8 @@ pool_create(SharedScheduler *scheduler, const char *database)
 }
 
 /*
- * The runs of this table that executors have in hand.  Returns how many; the array is in the
- * current memory context.
+ * Return the runs of this table that are in rings, running or not.  The result is their number; the
+ * array is in the current memory context.
  */
 int
 pool_held(Oid relid, TaskRun **runs)
@@ -177,9 +188,10 @@ pool_held(Oid relid, TaskRun **runs)
 }
 
 /*
- * The row of a run was taken from it.  Marked as cancelled it does not begin, or, if
- * it is at work, it is interrupted; the mark tells the executor that the signal is
- * for this task and no other.
+ * The row of a run was changed: cancel the run.  An executor does not begin a task with
+ * "cancelled"; if it is running already, it gets SIGINT.  The flag tells the executor that the
+ * signal is for this task and no other.  The release of a slot changes "proc" under the slot's
+ * lock, too, so the signal cannot reach another process.
  */
 static void
 cancel_run(PoolExecutor *executor, TaskRun run)
@@ -205,9 +217,9 @@ cancel_run(PoolExecutor *executor, TaskRun run)
 }
 
 /*
- * These are the rows that still are what executors have in hand (pool_held): they count for
- * their queues, from now on at the latest, and the others are cancelled.  Tasks of another
- * table, that had its name before, go on.
+ * Reconcile the rings with the table.  "rows" are those of the runs of pool_held that are still in
+ * state WORK: from now on they count as running in their queues, if they did not before.  The other
+ * runs are cancelled.  Runs of another table, which had this name before, continue.
  */
 void
 pool_reconcile(Oid relid, const WorkingRow *rows, int count)
@@ -235,7 +247,7 @@ pool_reconcile(Oid relid, const WorkingRow *rows, int count)
 	}
 }
 
-/* The task runs no more, as far as its queue is concerned. */
+/* The task does not count as running in its queue any more. */
 static void
 stop_counting(PoolTask *task)
 {
@@ -244,7 +256,10 @@ stop_counting(PoolTask *task)
 	task->queue = NULL;
 }
 
-/* Should there be no memory to rescue it, a scan finds that nobody has it in hand. */
+/*
+ * The task becomes an orphan.  If memory for it runs out, a scan of the rows in state WORK finds
+ * later that no executor has it.
+ */
 static void
 lose_task(PoolTask *task, OrphanKind kind, const TaskFailure *failure)
 {
@@ -252,7 +267,7 @@ lose_task(PoolTask *task, OrphanKind kind, const TaskFailure *failure)
 	orphans_add(task->run, kind, failure);
 }
 
-/* Account for what an executor has finished. */
+/* Reap the tasks that have ended: all before "done". */
 static void
 reap_finished(PoolExecutor *executor, uint32 done)
 {
@@ -295,7 +310,10 @@ release_entry(PoolExecutor *executor)
 	executor->used = false;
 }
 
-/* An executor went with tasks in its ring. */
+/*
+ * Reap an executor that has exited with tasks in its ring, or whose process never attached.  No
+ * process writes the slot any more, so it is read without its lock.
+ */
 static void
 reap_dead(PoolExecutor *executor)
 {
@@ -316,7 +334,7 @@ reap_dead(PoolExecutor *executor)
 	release_entry(executor);
 }
 
-/* The registered process may never arrive, for want of memory or a role's rights. */
+/* Has the registered process failed to attach, for want of memory or of a role's privileges? */
 static bool
 never_arrives(const PoolExecutor *executor)
 {
@@ -363,7 +381,7 @@ reap_executor(PoolExecutor *executor)
 		reap_dead(executor);
 	else if (!mine)
 	{
-		/* it left with an empty ring */
+		/* it exited with an empty ring */
 		while (executor->reaped != executor->assigned)
 		{
 			stop_counting(&executor->ring[executor->reaped++ % SHARED_RING]);
@@ -374,14 +392,14 @@ reap_executor(PoolExecutor *executor)
 		reap_dead(executor);
 }
 
-/* See what the executors have done since the last time. */
+/* Reap what the executors have done since the last call. */
 void
 pool_reap(void)
 {
 	foreach_executor(executor) reap_executor(executor);
 }
 
-/* Take the tasks back that an executor has not begun. */
+/* Reclaim the tasks that an executor has not begun. */
 static void
 reclaim(PoolExecutor *executor)
 {
@@ -393,14 +411,14 @@ reclaim(PoolExecutor *executor)
 	if (slot->generation == executor->generation)
 		executor->assigned = slot->assigned = slot->taken;
 	LWLockRelease(slot->lock);
-	/* all of them at once, for nobody accounts for what is behind the end of the ring */
+	/* stop counting all of them before anything can fail: nobody reaps what is behind "assigned" */
 	for (i = executor->assigned; i != end; i++)
 		stop_counting(&executor->ring[i % SHARED_RING]);
 	while (end != executor->assigned)
 		lose_task(&executor->ring[--end % SHARED_RING], ORPHAN_NOT_STARTED, NULL);
 }
 
-/* Does a task run that keeps others waiting behind it? */
+/* Has a task been running for so long that others should not wait behind it? */
 static bool
 is_stuck(const PoolExecutor *executor, MonoTime now)
 {
@@ -416,7 +434,7 @@ pool_reclaim(MonoTime now)
 		reclaim(executor);
 }
 
-/* Has any executor something to do? */
+/* Does any executor have a task, or one that is being claimed? */
 bool
 pool_is_busy(void)
 {
@@ -424,7 +442,7 @@ pool_is_busy(void)
 	return false;
 }
 
-/* Take back everything that was not begun: the scheduler goes. */
+/* The scheduler exits: reap, and reclaim all tasks that were not begun. */
 void
 pool_dismiss(void)
 {
@@ -440,8 +458,8 @@ retire(PoolExecutor *executor)
 }
 
 /*
- * Send an executor away, if need be when what was chosen for it in this round is handed out: a
- * role with many short tasks has some chosen for all of its own in every round.
+ * Retire an executor: now, or, if tasks were chosen for it in this round, when the round ends.  A
+ * role with many short tasks has some chosen for each of its executors in every round.
  */
 static void
 leave_to_scheduler(PoolExecutor *executor)
@@ -462,8 +480,10 @@ count_role(Oid role)
 }
 
 /*
- * The executor that can be spared best for a role that has so many: of a role
- * that has at least two more, or any if it has none.  NULL: none can.
+ * Pick an executor to retire in favour of a role that has "has" executors: one of a role that has
+ * at least two more, or of any role if it has none.  Among these, one of the role with the most
+ * executors, then the one with the fewest tasks.  NULL if there is none, or if one is exiting
+ * already.
  */
 static PoolExecutor *
 pick_victim(Oid role, int has, MonoTime now)
@@ -473,7 +493,7 @@ pick_victim(Oid role, int has, MonoTime now)
 	foreach_executor(executor)
 	{
 		if (executor->spared || (executor->leaving && !is_stuck(executor, now)))
-			return NULL; /* one at a time */
+			return NULL; /* retire one at a time */
 		if (executor->leaving || executor->role == role || !executor->ready ||
 			!clock_exceeds(executor->slot->started, now, SLICE_MS) ||
 			(has > 0 && count_role(executor->role) < has + 2))
@@ -486,7 +506,7 @@ pick_victim(Oid role, int has, MonoTime now)
 	return result;
 }
 
-/* Give an executor to a database that has fewer, if there is one that wants it. */
+/* Retire an executor if a database that has fewer wants one. */
 void
 pool_yield(void)
 {
@@ -499,7 +519,7 @@ pool_yield(void)
 		retire(victim);
 }
 
-/* A round of choosing begins. */
+/* A round begins: compute the load of each executor. */
 void
 pool_begin(void)
 {
@@ -518,8 +538,8 @@ pool_begin(void)
 }
 
 /*
- * An executor of this role that can take a task of about this length: an idle
- * one, or the one with the least to do if that is little.  NULL: none.
+ * Find an executor of this role for a task of this average duration (us): an idle one, or the one
+ * with the least load if the task still fits.  NULL if there is none.
  */
 PoolExecutor *
 pool_find(Oid role, double average, MonoTime now)
@@ -541,8 +561,7 @@ pool_find(Oid role, double average, MonoTime now)
 	return best;
 }
 
-/* An executor of this role that has nothing to do, for a task that runs in isolation.  NULL: none.
- */
+/* Find an idle executor of this role, for an isolated task.  NULL if there is none. */
 PoolExecutor *
 pool_find_isolated(Oid role)
 {
@@ -552,8 +571,7 @@ pool_find_isolated(Oid role)
 	return NULL;
 }
 
-/* May a task that runs in isolation be chosen now?  One in a round, and one at a time on the
- * server. */
+/* May an isolated task be chosen now?  One in a round, and one at a time on the server. */
 bool
 pool_isolated_take(void)
 {
@@ -582,8 +600,8 @@ set_reserved(PoolExecutor *executor, bool reserved)
 }
 
 /*
- * A task is meant for this executor.  Returns its generation: by the time the
- * task is claimed, another process may have the slot.
+ * Reserve an executor for a chosen task.  Returns the generation of its slot: by the time the task
+ * is claimed, another process may have the slot.
  */
 uint32
 pool_reserve(PoolExecutor *executor, const QueueState *queue, bool isolated)
@@ -596,7 +614,11 @@ pool_reserve(PoolExecutor *executor, const QueueState *queue, bool isolated)
 	return executor->generation;
 }
 
-/* Put a claimed task into the executor's ring, or lose it when the executor is gone. */
+/*
+ * Assign a claimed task: put it into the executor's ring.  If the executor has exited or was asked
+ * to, or another isolated task was started in the meantime, the task becomes an orphan that was not
+ * started.
+ */
 void
 pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, const SharedTask *task)
 {
@@ -623,7 +645,10 @@ pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, const 
 	executor->touched = true;
 }
 
-/* A round is over, or was given up: wake the executors that were handed something. */
+/*
+ * The round has ended, perhaps with an error: end all reservations, wake the executors that were
+ * assigned tasks, and retire those that the round has kept.
+ */
 void
 pool_wake(void)
 {
@@ -651,7 +676,7 @@ pool_claimed(Oid role)
 	find_role(role)->misses = 0;
 }
 
-/* One could not: somebody has locked it. */
+/* A task of this role could not be claimed, most likely because its row is locked. */
 void
 pool_missed(Oid role)
 {
@@ -661,8 +686,9 @@ pool_missed(Oid role)
 }
 
 /*
- * Were so many in a row locked that the next ones are, too, most likely?  Then others get the
- * executors that the role had for nothing, and no process is started for it.
+ * Were so many tasks of this role in a row locked that the next ones most likely are, too?  Then
+ * its tasks are checked first, other roles get the executors that it would use for nothing, and no
+ * process is started for it.
  */
 bool
 pool_suspects(Oid role)
@@ -688,7 +714,7 @@ report_no_worker(MonoTime now)
 	no_worker_reported = true;
 }
 
-/* Start one more executor.  False: not now. */
+/* Start one more executor.  False if that is not possible now. */
 static bool
 start_executor(Oid role, const char *name, MonoTime now)
 {
@@ -700,7 +726,7 @@ start_executor(Oid role, const char *name, MonoTime now)
 		return false;
 	executor = &executors[slot - Shared->executors];
 	if (executor->used)
-		reap_executor(executor); /* the process that had the slot has left since */
+		reap_executor(executor); /* the process that had the slot has exited since the last reap */
 	adopt_executor(executor, slot);
 	old = MemoryContextSwitchTo(TopMemoryContext);
 	executor->handle = worker_start_executor(slot, my_database, name);
@@ -721,8 +747,8 @@ start_executor(Oid role, const char *name, MonoTime now)
 }
 
 /*
- * Which of two roles is the next to get an executor?  Negative: the first, for
- * it has fewer, or as many but not had one for longer.
+ * Compare the needs of two roles for an executor.  Negative if the first role is the next to get
+ * one: it has fewer, or it has as many and has not got one for a longer time.
  */
 int
 pool_compare_need(Oid left, Oid right)
@@ -735,8 +761,8 @@ pool_compare_need(Oid left, Oid right)
 }
 
 /*
- * So many tasks of a role find no executor: start some, or make room for one.
- * Returns true when an executor should come from another database.
+ * "tasks" tasks of a role find no executor: start some, or retire one of another role.  Returns
+ * true if an executor should come from another database.
  */
 bool
 pool_demand(const Role *role, const char *name, int tasks, double average, MonoTime now)
@@ -760,7 +786,7 @@ pool_demand(const Role *role, const char *name, int tasks, double average, MonoT
 			return true;
 		if (!full && start_executor(role->oid, name, now))
 			continue;
-		/* another database has none to give where the limit is of this one */
+		/* if the limit is the one of this database, an executor of another database is of no use */
 		victim = full && role->database_limit == 0 ? NULL : pick_victim(role->oid, has, now);
 		if (victim)
 			leave_to_scheduler(victim);
@@ -769,7 +795,7 @@ pool_demand(const Role *role, const char *name, int tasks, double average, MonoT
 	return false;
 }
 
-/* The next moment after "now" at which this room has something to do. */
+/* Return the next moment after "now" at which this file has something to do. */
 MonoTime
 pool_until(MonoTime now)
 {

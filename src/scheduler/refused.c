@@ -1,12 +1,13 @@
 /*
  * refused.c
- *		Rows that cannot be written: found in a batch, and set aside for a while.
+ *		Refused rows: rows that a trigger or a constraint does not let the scheduler
+ *		write.
  *
- * The scheduler writes many rows in one transaction.  When a trigger or a
- * constraint of the user's refuses one of them, as many are written one by one until
- * that is found; it is left alone for a while, and the others do not suffer.
+ * The scheduler writes many rows in one transaction.  When one of them is refused, the transaction
+ * fails, and as many rows as it had are written one by one, until the refused row is found.  That
+ * row is skipped for a while; the others are written.
  *
- * This file is plain memory of the scheduler's.
+ * This file is plain memory of the scheduler.
  */
 #include "postgres.h"
 
@@ -16,7 +17,8 @@
 
 typedef struct RefusedRow
 {
-	TaskPlace place; /* hash key: where ids are not unique, rows differ in that */
+	/* key of the hash table: in a partitioned table the id alone may not be unique */
+	TaskPlace place;
 	MonoTime until;
 } RefusedRow;
 
@@ -24,12 +26,12 @@ static HTAB *all = NULL; /* NULL: none */
 
 static struct
 {
-	TaskPlace first; /* of the batch that is being written */
+	TaskPlace first; /* first row of the batch that is being written */
 	int count;
-	int singly; /* so many rows are to be written one by one */
+	int singly; /* number of rows still to be written one by one */
 } batches[REFUSED_BATCHES];
 
-/* Is this row left alone? */
+/* Is this row refused, and to be skipped for now? */
 bool
 refused_has(TaskPlace place, MonoTime now)
 {
@@ -43,14 +45,17 @@ refused_has(TaskPlace place, MonoTime now)
 	return false;
 }
 
-/* How many are? */
+/* Return the number of refused rows. */
 int
 refused_count(void)
 {
 	return all ? (int) hash_get_num_entries(all) : 0;
 }
 
-/* The table has changed, perhaps for the better, or time has passed: no row is left alone. */
+/*
+ * Forget all refused rows: they may be accepted now, because the table has changed or time has
+ * passed.
+ */
 void
 refused_forget(void)
 {
@@ -59,7 +64,7 @@ refused_forget(void)
 	all = NULL;
 }
 
-/* Forget those whose time is over. */
+/* Forget the rows whose time to be skipped is over. */
 void
 refused_tidy(MonoTime now)
 {
@@ -76,14 +81,14 @@ refused_tidy(MonoTime now)
 		refused_forget();
 }
 
-/* Is the next batch to be of one row? */
+/* Must the next batch be a single row? */
 bool
 refused_singly(RefusedBatch which)
 {
 	return batches[which].singly > 0;
 }
 
-/* One more row in the batch. */
+/* Add a row to the batch. */
 void
 refused_add(RefusedBatch which, TaskPlace place)
 {
@@ -113,8 +118,9 @@ set_aside(TaskPlace place, MonoTime until)
 }
 
 /*
- * An error ended the batch, if there was one.  True when the others should be tried at
- * once, for the fault was of one row.
+ * The transaction failed, perhaps with batches in it.  If a row is at fault, the rows are written
+ * one by one from now on; if the batch was a single row, that row is skipped until "until".
+ * Returns true if the other rows should be tried at once.
  */
 bool
 refused_batch_failed(MonoTime until, bool row_at_fault)

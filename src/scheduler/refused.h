@@ -1,6 +1,7 @@
 /*
  * refused.h
- *		Rows that cannot be written: found in a batch, and set aside for a while.
+ *		Refused rows: rows that a trigger or a constraint does not let the scheduler
+ *		write.
  */
 #ifndef PG_TASK_REFUSED_H
 #define PG_TASK_REFUSED_H
@@ -16,12 +17,12 @@ extern int refused_count(void);
 extern void refused_forget(void);
 extern void refused_tidy(MonoTime now);
 
-/* A batch: the rows that one transaction writes. */
+/* A batch: the rows of one kind that one transaction writes. */
 typedef enum RefusedBatch
 {
 	REFUSED_CLAIM,
-	REFUSED_UNSTARTED, /* what has expired, or may not run */
-	REFUSED_BINDING,   /* what is bound to another role */
+	REFUSED_UNSTARTED, /* tasks that have expired, or may not run */
+	REFUSED_BINDING,   /* rows that binding.c writes */
 	REFUSED_BATCHES
 } RefusedBatch;
 

@@ -2,11 +2,11 @@
  * scan.c
  *		The scan that finds the first waiting row of every group.
  *
- * It finds what no hint told of, every period and when somebody asks for it.  There may be
- * very many groups: it goes a slice at a time, so that claims and hints have their turn in
- * between, and takes a small part of the time, however often it is asked for.
+ * It finds rows that no hint has named.  It runs every period, and when it is requested.  There may
+ * be very many groups: a scan is done in slices, so that tasks are claimed and hints are taken in
+ * between.  It takes a small part of the time, however often it is requested.
  *
- * Within a transaction of the caller's; this room claims nothing.
+ * The caller opens the transaction.  This file claims nothing.
  */
 #include "postgres.h"
 
@@ -18,40 +18,43 @@
 #include "scheduler/unstarted.h"
 #include "task/rows.h"
 
-/* So many groups are a slice. */
+/* Groups in a slice. */
 #define SLICE_GROUPS 2000
 
-/* A scan that takes long is spaced out: it takes at most 1/50 of the time ... */
+/*
+ * The next periodic scan waits at least this many times the duration of the last one: scans take at
+ * most 1/50 of the time ...
+ */
 #define SCAN_SHARE 50
 
-/* ... and 1/5 when it is asked for again and again. */
+/* ... and a requested scan waits this many times that duration: at most 1/5 of the time. */
 #define WANTED_SHARE 4
 
 static struct
 {
 	bool wanted;
 	bool going;
-	TaskGroup after;	 /* while it is going: how far it has got; strings of its own */
-	int64 cost;			 /* microseconds that its slices took so far */
-	MonoTime next;		 /* of its own accord */
-	MonoTime not_before; /* when it is asked for */
+	TaskGroup after;	 /* position of the running scan; its strings are allocated */
+	int64 cost;			 /* duration of its slices so far (us) */
+	MonoTime next;		 /* the next periodic scan */
+	MonoTime not_before; /* no requested scan before this */
 } scan;
 
-/* Rows wait that no hint tells of. */
+/* Request a scan: rows wait that no hint has named. */
 void
 scan_want(void)
 {
 	scan.wanted = true;
 }
 
-/* The next scan begins at this time at the latest, if that leaves enough to others. */
+/* Begin the next scan at this time at the latest, but not before a requested scan may begin. */
 void
 scan_no_later(MonoTime moment)
 {
 	scan.next = clock_min(scan.next, clock_max(moment, scan.not_before));
 }
 
-/* The slices so far have got to here; NULL: nowhere. */
+/* Set the position of the scan; NULL: none. */
 static void
 set_position(const TaskGroup *after)
 {
@@ -71,7 +74,7 @@ set_position(const TaskGroup *after)
 	scan.after.role_id = after->role_id;
 }
 
-/* Nothing is known of the groups any more: one is due now, from the beginning. */
+/* The groups were forgotten: a complete scan is due now. */
 void
 scan_forget(void)
 {
@@ -80,14 +83,14 @@ scan_forget(void)
 	scan.not_before = CLOCK_LONG_AGO;
 }
 
-/* Is it under way? */
+/* Is a scan between two of its slices? */
 bool
 scan_going(void)
 {
 	return scan.going;
 }
 
-/* When the next slice is due. */
+/* Return when the next slice is due. */
 MonoTime
 scan_until(void)
 {
@@ -103,8 +106,8 @@ scan_due(MonoTime now)
 }
 
 /*
- * The first row of a group.  The trigger bounds the name of a queue; a row that came past it
- * is not remembered, and fails.
+ * Process the first row of a group.  The trigger limits the length of a queue's name; a row that
+ * was written without the trigger and exceeds it is not remembered, but fails.
  */
 static void
 take_head(const GroupHead *head)
@@ -118,7 +121,7 @@ take_head(const GroupHead *head)
 			ERRCODE_STRING_DATA_RIGHT_TRUNCATION, false);
 }
 
-/* All groups were found. */
+/* The scan is complete. */
 static void
 finish(MonoTime now, int period_ms)
 {
@@ -130,8 +133,8 @@ finish(MonoTime now, int period_ms)
 }
 
 /*
- * The next slice, or the first one of the next scan.  What is asked for while it is under
- * way is for the scan after it.
+ * Read the next slice, or the first one of the next scan.  A scan that is requested while one is
+ * running begins after it.
  */
 void
 scan_slice(const TaskTable *table, int period_ms)

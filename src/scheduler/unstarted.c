@@ -1,13 +1,13 @@
 /*
  * unstarted.c
- *		Tasks that will not be started, until their rows say so: their roles may not
- *		run them, or it is too late.
+ *		Tasks that will not be started, until their rows are written: their roles may
+ *		not run them, or they have expired.
  *
- * Such a row is written, and its next run planned, in a transaction of its own after the
- * claim: whatever a user's row makes it wait for, or a trigger refuses, the tasks of
- * others are claimed and handed out before.
+ * Such a row is written, and its next run planned, in a transaction of its own after the claim.  It
+ * may wait for a user's lock, or a trigger may refuse it; the tasks of other users are claimed and
+ * assigned before that.
  *
- * This file is plain memory of the scheduler's; it opens no transaction.
+ * This file is plain memory of the scheduler; it opens no transaction.
  */
 #include "postgres.h"
 
@@ -17,24 +17,24 @@
 #include "scheduler/unstarted.h"
 #include "task/outcome.h"
 
-/* What does not fit is found again by a scan. */
+/* Maximum number of entries; a later scan finds the other tasks again. */
 #define UNSTARTED_MAX 512
 
 typedef struct Unstarted
 {
 	TaskPlace place;
 	NameData role;
-	int active; /* as in Candidate, of one that may have expired */
+	int active; /* as in Candidate, for a task that may have expired */
 	bool repeats;
-	char sqlstate[6]; /* empty: it may have expired */
+	char sqlstate[6]; /* empty: the task may have expired */
 	char error[160];
 } Unstarted;
 
 static Unstarted all[UNSTARTED_MAX];
 static int count = 0;
-static int writing = 0; /* the first of them are being written */
+static int writing = 0; /* number of entries, from the first, that are being written */
 
-/* A new entry; NULL when there is no room, or when the task has one. */
+/* Add an entry.  NULL if all are used, or if the task has one already. */
 static Unstarted *
 add(TaskPlace place, const char *role)
 {
@@ -52,7 +52,7 @@ add(TaskPlace place, const char *role)
 	return &all[count++];
 }
 
-/* A waiting task is to be FAIL.  False: there is no room for it now. */
+/* Add a waiting task that is to be set to FAIL.  False if there is no free entry. */
 bool
 unstarted_refuse(TaskPlace place, const char *role, const char *error, int sqlstate, bool repeats)
 {
@@ -66,7 +66,7 @@ unstarted_refuse(TaskPlace place, const char *role, const char *error, int sqlst
 	return true;
 }
 
-/* A waiting task was not claimed: if it has expired, it is to be GONE. */
+/* Add a waiting task that could not be claimed: if it has expired, it is to be set to GONE. */
 void
 unstarted_expire(const Candidate *candidate)
 {
@@ -106,8 +106,9 @@ write_expired(const TaskTable *table, TimestampTz now)
 }
 
 /*
- * In a transaction, as the owner of the table: write them all, or the first one alone.  Then
- * unstarted_written has to be called after the commit, or unstarted_failed after an error.
+ * Write all entries, or only the first if rows are to be written one by one.  The caller is in a
+ * transaction and acts as the owner of the table.  It calls unstarted_written after the commit, or
+ * unstarted_failed after an error.
  */
 void
 unstarted_write(const TaskTable *table, TimestampTz now)
@@ -128,7 +129,7 @@ unstarted_write(const TaskTable *table, TimestampTz now)
 	}
 }
 
-/* What was written is committed. */
+/* The entries that were written are committed: remove them. */
 void
 unstarted_written(void)
 {
@@ -138,8 +139,9 @@ unstarted_written(void)
 }
 
 /*
- * An error came, perhaps instead of that.  If a row was at fault, each is tried alone and
- * that one is let go of; otherwise nothing is known of rows any more.
+ * The transaction failed, perhaps while entries were being written.  If a row is at fault, each is
+ * written in a transaction of its own, and an entry that was alone in its transaction is removed.
+ * Otherwise all entries are removed: after such an error nothing that was read is trusted.
  */
 void
 unstarted_failed(bool row_at_fault)

@@ -1,6 +1,6 @@
 /*
  * unstarted.h
- *		Tasks that will not be started, until their rows say so.
+ *		Tasks that will not be started, until their rows are written.
  */
 #ifndef PG_TASK_UNSTARTED_H
 #define PG_TASK_UNSTARTED_H
