@@ -27,12 +27,16 @@
 #define ISOLATED_MS 60000
 
 /*
- * How long after the start of an iteration a scheduler's wants count (ms).  One that hangs, perhaps
- * in a trigger of the table's owner, cannot use the executor that others would leave to it.
+ * How long "wants" and "isolated" of a scheduler are valid after its iteration began (ms).  A
+ * scheduler that hangs, perhaps in a trigger of the table's owner, cannot use the executor that
+ * others would leave to it.
  */
 #define FRESH_MS 1500
 
-/* Record that an iteration of this scheduler begins: for a while its wants count. */
+/*
+ * Record that an iteration of this scheduler begins: for a while its "wants" and "isolated" are
+ * valid.
+ */
 void
 arbiter_renew(SharedScheduler *me)
 {
@@ -40,8 +44,7 @@ arbiter_renew(SharedScheduler *me)
 }
 
 /*
- * Has this scheduler begun an iteration recently?  If not, its wants and its isolated task do not
- * count.
+ * Has this scheduler begun an iteration recently?  If not, its "wants" and "isolated" are ignored.
  */
 static bool
 is_fresh(const SharedScheduler *scheduler, MonoTime now)
@@ -217,8 +220,8 @@ is_needed(const SharedExecutor *executor, MonoTime now)
  * Ask the executor that has been idle for the longest time to exit, unless one is exiting already.
  * The executors of this role in this database are exempt.  The caller holds the directory lock.
  *
- * The victim is chosen without its lock.  Under that lock the need is checked again, so that a task
- * that was assigned meanwhile does not run in a process that was asked to exit.
+ * The victim is chosen without its lock.  Under that lock the need is checked again, because the
+ * victim's scheduler may have reserved it or assigned a task to it in the meantime.
  */
 static void
 evict_idle(Oid database, Oid role)

@@ -282,7 +282,8 @@ scheduler_ended(DatabaseEntry *charge, MonoTime now)
 				clock_exceeds(charge->asked, now, LEAVE_CONNECTING_MS);
 
 	/*
-	 * an exit on request is not an early end, unless it never could connect, for then no other can
+	 * An exit on request is not an early end, unless the scheduler could not connect: then its
+	 * successor cannot either.
 	 */
 	if ((asked || !young) && !shut)
 		charge->throttle = 0;
