@@ -94,6 +94,7 @@ typedef struct PoolRole
 {
 	Oid role;		   /* key of the hash table */
 	MonoTime retry_at; /* no start before this, because a process could not connect */
+	int retry_ms;	   /* the last delay; 0: the last executor could connect */
 	MonoTime granted;  /* when it last got an executor */
 	int misses;		   /* tasks of it in a row that could not be claimed */
 } PoolRole;

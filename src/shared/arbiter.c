@@ -275,9 +275,15 @@ arbiter_evict_for_scheduler(void)
 	LWLockRelease(Shared->directory);
 }
 
+/*
+ * Prepare a slot for its next use.  The caller holds the directory lock in exclusive mode.  The
+ * slot's lock keeps out a scheduler that still believes in the former use: it compares the
+ * generation under that lock alone.
+ */
 static void
 reset_executor(SharedExecutor *executor, Oid database, Oid role, MonoTime now)
 {
+	LWLockAcquire(executor->lock, LW_EXCLUSIVE);
 	executor->in_use = true;
 	executor->gone = false;
 	executor->generation++;
@@ -295,6 +301,7 @@ reset_executor(SharedExecutor *executor, Oid database, Oid role, MonoTime now)
 	executor->quit = false;
 	pg_atomic_write_u32(&executor->workers, 0);
 	executor->assigned = executor->taken = executor->done = executor->notify_at = 0;
+	LWLockRelease(executor->lock);
 }
 
 /*
