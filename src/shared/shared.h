@@ -177,10 +177,8 @@ typedef struct SharedExecutor
 	 * Guarded by the directory lock.  Reads without it:
 	 *
 	 * "generation": by the scheduler that reserved the slot, until it is released (constant).
-	 * After that, pool.c compares it with its own copy under "lock" alone.  arbiter_reserve writes
-	 * it without "lock", so this does not exclude a new reservation at the same moment; therefore
-	 * pool_assign checks "ready" as well, which is false from the release until the next process
-	 * has attached.
+	 * After that, pool.c compares it with its own copy under "lock" alone: arbiter_reserve
+	 * writes it under both locks.
 	 *
 	 * "database" and "role": by the executor (constant).
 	 *
@@ -195,8 +193,7 @@ typedef struct SharedExecutor
 	int proc;
 
 	/*
-	 * Guarded by "lock".  arbiter_reserve resets all of them with the directory lock alone: the
-	 * slot is free then.  Reads without "lock":
+	 * Guarded by "lock".  Reads without "lock":
 	 *
 	 * "taken", "done", "taken_at" and "idle_since": by the executor (own).
 	 *
