@@ -405,6 +405,77 @@ try_suspects(const TaskTable *table, ClockNow now)
 	return count > 0;
 }
 
+/* One round: what choice_make has been asked for, and what has come of it so far. */
+typedef struct Round
+{
+	ClockNow now;
+	Oid owner;	   /* of the task table */
+	int limit;	   /* of tasks that are chosen or refused */
+	int refused;   /* tasks whose role may not run them */
+	bool dropped;  /* tasks were dropped, so there may be more to choose from */
+	List *blocked; /* of Blocked */
+} Round;
+
+/*
+ * The first task of this group is the next in order, and no task of its role is blocked so far:
+ * choose it.  NULL: that was done, or the group is no longer the next.  Otherwise the role is
+ * blocked from now on.
+ */
+static Blocked *
+choose_or_block(Round *round, QueueGroup *group)
+{
+	Role role = roles_check(round->owner, group->key.role, group->key.role_id);
+	Verdict verdict = VERDICT_RESTS;
+
+	if (!role.settled)
+	{
+		leave_to_binding(group, round->now);
+		return NULL;
+	}
+	if (role.error)
+	{
+		int limit = round->limit - choice_count - round->refused;
+		int count = fail_tasks(group, &role, limit, round->now);
+
+		round->refused += count;
+		round->dropped |= count > 0;
+		groups_skip();
+		return NULL;
+	}
+	if (pool_suspects(role.oid))
+		wait_as_suspect(group, role.oid, round->now);
+	else
+		verdict = try_first_task(group, &role, round->now);
+	round->dropped |= verdict == VERDICT_PASSED_OVER;
+	if (verdict == VERDICT_CHOSEN || verdict == VERDICT_PASSED_OVER)
+		return NULL;
+	round->blocked = add_blocked(round->blocked, &role, group->key.role, verdict == VERDICT_RESTS);
+	return llast(round->blocked);
+}
+
+/* The first task of this group is the next in order. */
+static void
+consider_group(Round *round, QueueGroup *group)
+{
+	Blocked *entry = find_blocked(round->blocked, group->key.role);
+
+	if (refused_has(group->places[group->next], round->now.mono) ||
+		is_chosen(group->places[group->next].id))
+	{
+		skip_first_task(group, round->now);
+		round->dropped = true;
+		return;
+	}
+	if (entry && entry->rests)
+		wait_as_suspect(group, entry->role.oid, round->now);
+	if (entry == NULL)
+		entry = choose_or_block(round, group);
+	if (entry == NULL)
+		return;
+	add_demand(entry, group, round->now);
+	groups_skip();
+}
+
 /*
  * Choose, in order, the tasks that may start now and the executors for them, and read the rows that
  * this needs.  Returns true if tasks were dropped, so that there may be more to choose from.
@@ -413,9 +484,7 @@ try_suspects(const TaskTable *table, ClockNow now)
 bool
 choice_make(const TaskTable *table, ClockNow now, int limit, bool *wants_executor)
 {
-	int refused = 0;
-	bool dropped = false;
-	List *blocked = NIL;
+	Round round = {.now = now, .owner = table->owner, .limit = limit};
 	QueueGroup *group;
 
 	suspect_count = 0;
@@ -423,58 +492,12 @@ choice_make(const TaskTable *table, ClockNow now, int limit, bool *wants_executo
 	read_groups(table, now);
 	groups_order(now);
 	pool_begin();
-	while (choice_count + refused < limit && (group = groups_next(now)) != NULL)
-	{
-		const char *name = group->key.role;
-		Blocked *entry = find_blocked(blocked, name);
-
-		if (refused_has(group->places[group->next], now.mono) ||
-			is_chosen(group->places[group->next].id))
-		{
-			skip_first_task(group, now);
-			dropped = true;
-			continue;
-		}
-		if (entry == NULL)
-		{
-			Role role = roles_check(table->owner, name, group->key.role_id);
-			Verdict verdict = VERDICT_RESTS;
-
-			if (!role.settled)
-			{
-				leave_to_binding(group, now);
-				continue;
-			}
-			if (role.error)
-			{
-				int count = fail_tasks(group, &role, limit - choice_count - refused, now);
-
-				refused += count;
-				dropped |= count > 0;
-				groups_skip();
-				continue;
-			}
-			if (pool_suspects(role.oid))
-				wait_as_suspect(group, role.oid, now);
-			else
-			{
-				verdict = try_first_task(group, &role, now);
-				dropped |= verdict == VERDICT_PASSED_OVER;
-				if (verdict != VERDICT_NO_EXECUTOR)
-					continue;
-			}
-			blocked = add_blocked(blocked, &role, name, verdict == VERDICT_RESTS);
-			entry = llast(blocked);
-		}
-		else if (entry->rests)
-			wait_as_suspect(group, entry->role.oid, now);
-		add_demand(entry, group, now);
-		groups_skip();
-	}
-	demand_executors(blocked, now, wants_executor);
+	while (choice_count + round.refused < limit && (group = groups_next(now)) != NULL)
+		consider_group(&round, group);
+	demand_executors(round.blocked, now, wants_executor);
 	if (suspect_count > 0)
-		dropped |= try_suspects(table, now);
-	return dropped;
+		round.dropped |= try_suspects(table, now);
+	return round.dropped;
 }
 
 /*

@@ -24,24 +24,13 @@ static void
 clear_database(Oid database)
 {
 	SharedScheduler *scheduler = shared_scheduler_find(database);
-	int i;
 
 	if (scheduler)
 	{
 		scheduler->leave = true;
 		shared_wake(scheduler->proc);
 	}
-	for (i = 0; i < Shared->nexecutors; i++)
-	{
-		SharedExecutor *executor = &Shared->executors[i];
-
-		if (!executor->in_use || executor->database != database)
-			continue;
-		LWLockAcquire(executor->lock, LW_EXCLUSIVE);
-		executor->leave = true;
-		LWLockRelease(executor->lock);
-		shared_wake(executor->proc);
-	}
+	shared_executors_leave(database);
 }
 
 /*

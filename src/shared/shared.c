@@ -396,8 +396,8 @@ shared_scheduler_attach(int slot, uint32 generation)
  * Ask the executors of a database to exit when their rings are empty.  The caller holds the
  * directory lock.
  */
-static void
-dismiss_executors(Oid database)
+void
+shared_executors_leave(Oid database)
 {
 	int i;
 
@@ -444,7 +444,7 @@ shared_scheduler_release(SharedScheduler *me)
 			mark_database(me->database);
 	}
 	forget_gone(me->database);
-	dismiss_executors(me->database);
+	shared_executors_leave(me->database);
 	notify_vacated();
 	LWLockRelease(Shared->directory);
 	shared_wake_supervisor();
