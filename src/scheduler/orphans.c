@@ -237,7 +237,12 @@ void
 orphans_retry_refused(void)
 {
 	while (counts[LIST_REFUSED] > 0)
-		push_ready(pop(LIST_REFUSED));
+	{
+		Orphan *orphan = pop(LIST_REFUSED);
+
+		orphan->not_before = CLOCK_LONG_AGO;
+		push_ready(orphan);
+	}
 }
 
 /* Return when a batch can be made from a list. */
