@@ -142,11 +142,12 @@ set_places(QueueGroup *group, const TaskPlace *places, int count)
 		group->places = MemoryContextAlloc(context, count * sizeof(TaskPlace));
 		group->size = count;
 	}
-	memcpy(group->places, places, count * sizeof(TaskPlace));
 	group->next = 0;
 	group->count = count;
-	if (count > 0)
-		group->mark = places[count - 1];
+	if (count == 0) /* and perhaps no memory on either side */
+		return;
+	memcpy(group->places, places, count * sizeof(TaskPlace));
+	group->mark = places[count - 1];
 }
 
 void

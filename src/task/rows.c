@@ -361,12 +361,17 @@ rows_of_runs(const TaskTable *table, const TaskRun *runs, int count, WorkingRow 
 	return count;
 }
 
-/* Find the row of this run among the rows that rows_working or rows_of_runs returned; or NULL. */
+/*
+ * Find the row of this run among the rows that rows_working or rows_of_runs returned; or NULL.
+ * Without rows the pointer may be NULL, which bsearch does not allow.
+ */
 const WorkingRow *
 rows_contain(const WorkingRow *rows, int count, TaskRun run)
 {
 	WorkingRow key = {.run = run};
 
+	if (count == 0)
+		return NULL;
 	return bsearch(&key, rows, count, sizeof(WorkingRow), compare_work);
 }
 
