@@ -60,11 +60,15 @@ is(task($node, $never, 'state, attempt'), 'PLAN|0', 'max 0 does not start');
 sql("UPDATE task SET max = 1 WHERE id = $never");
 wait_for_state($node, $never, 'DONE');
 
-# A negative max: one at a time, with at least that many milliseconds from start to start.
-sql(q{TRUNCATE task; INSERT INTO task (queue, max, request) SELECT 'pause', -300, 'SELECT 1' FROM generate_series(1, 4)});
+# A negative max: one at a time, with at least that many milliseconds from start to start.  They are
+# counted from claim to claim, and the row of a running task has the time of its claim.
+sql(q{TRUNCATE task; INSERT INTO task (queue, max, request)
+	SELECT 'pause', -300, 'SELECT start FROM task WHERE state = ''WORK'''
+	FROM generate_series(1, 4)});
 wait_until($node, q{SELECT count(*) = 4 FROM task WHERE state = 'DONE'});
-is(sql(q{SELECT bool_and(start - before > '290 ms'), bool_and(start - before < '1 s')
-	FROM (SELECT start, lag(start) OVER (ORDER BY start) AS before FROM task) AS x WHERE before IS NOT NULL}),
+is(sql(q{SELECT bool_and(claim - before > '290 ms'), bool_and(claim - before < '1 s')
+	FROM (SELECT claim, lag(claim) OVER (ORDER BY claim) AS before
+		FROM task, CAST(response AS timestamptz) AS claim) AS x WHERE before IS NOT NULL}),
 	't|t', 'a pause between two starts');
 sql(q{TRUNCATE task; INSERT INTO task (queue, max, request) SELECT 'alone', -1, 'SELECT pg_sleep(0.05)' FROM generate_series(1, 4)});
 wait_until($node, q{SELECT count(*) = 4 FROM task WHERE state = 'DONE'});
