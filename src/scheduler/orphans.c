@@ -162,11 +162,34 @@ first(LostList list)
 	return counts[list] > 0 ? dlist_head_element(Orphan, node, &lists[list]) : NULL;
 }
 
+/*
+ * If simplehash fails to allocate memory when it grows, it has already changed the size in its
+ * header.  Restore the header, so that the table stays usable.
+ */
+static LostEntry *
+insert_run(TaskRun run)
+{
+	losts_hash before = *all;
+	LostEntry *volatile entry = NULL;
+	bool found;
+
+	PG_TRY();
+	{
+		entry = losts_insert(all, run, &found);
+	}
+	PG_CATCH();
+	{
+		*all = before;
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return entry;
+}
+
 /* Add an orphan, unless it is known.  Fails only if memory runs out. */
 void
 orphans_add(TaskRun run, OrphanKind kind, const TaskFailure *failure)
 {
-	bool found;
 	LostEntry *entry;
 	Orphan *lost;
 
@@ -186,7 +209,7 @@ orphans_add(TaskRun run, OrphanKind kind, const TaskFailure *failure)
 		lost->failure = MemoryContextAlloc(context, sizeof(TaskFailure));
 		*lost->failure = *failure;
 	}
-	entry = losts_insert(all, run, &found);
+	entry = insert_run(run);
 	entry->lost = lost;
 	push_ready(lost);
 }
