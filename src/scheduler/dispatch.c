@@ -125,9 +125,8 @@ assign_claims(Claim *claims, int count)
 
 /* Claim and hand out once.  False: nothing more may start now. */
 bool
-dispatch_round(bool *wants_executor)
+dispatch_round(ClockNow now, bool *wants_executor)
 {
-	ClockNow now = clock_now();
 	Claim *claims = NULL;
 	int count = 0;
 	bool more;

@@ -105,7 +105,8 @@ static bool reconcile_due = true;
 static bool orphans_due = true;
 static bool wants_executor = false;
 static MonoTime next_orphans = {0};
-static TimestampTz next_expiry = 0; /* when a waiting task is given up */
+static TimestampTz next_expiry = 0;	   /* when a waiting task is given up */
+static ClockNow dispatched = {{0}, 0}; /* the moment of the last dispatch_round */
 static bool turn_failed = false;
 static MonoTime no_writing_until = {0}; /* a row has waited for a lock in vain */
 static int no_memory_ms = 0; /* the next turn comes no sooner; 0: no error of that kind */
@@ -396,7 +397,8 @@ run_iteration(void)
 	scan(now.mono);
 	wants_executor = false;
 	/* one claim a turn: hints and finished tasks come in between */
-	if (dispatch_round(&wants_executor))
+	dispatched = clock_now();
+	if (dispatch_round(dispatched, &wants_executor))
 		SetLatch(MyLatch);
 	arbiter_want(me, wants_executor);
 	/* last: these may wait for others or be refused by them, and nobody else is to suffer */
@@ -578,8 +580,9 @@ wait_for_work(void)
 	show_idle(now);
 	if (!turn_failed)
 	{
-		until = clock_min(scan_until(), groups_until(now));
-		until = clock_min(until, clock_min(pool_until(now.mono), choice_until()));
+		/* what became due since tasks were dispatched is due at once */
+		until = clock_min(scan_until(), groups_until(dispatched));
+		until = clock_min(until, clock_min(pool_until(dispatched.mono), choice_until()));
 		until = clock_min(until, clock_max(next_writing(now), no_writing_until));
 	}
 	if (may_find_orphans() && !turn_failed)
