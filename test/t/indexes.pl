@@ -52,8 +52,8 @@ for my $change ('ALTER TABLE task ALTER COLUMN queue TYPE text COLLATE "C"',
 	'ALTER INDEX task_active_idx ALTER COLUMN 1 SET STATISTICS 100', 'REINDEX TABLE task',
 		'REINDEX TABLE CONCURRENTLY task',
 	'DROP INDEX task_active_idx',
-		'DROP INDEX task_key_idx; CREATE UNIQUE INDEX mine ON task (queue, key) INCLUDE (id)
-	WHERE key IS NOT NULL AND state IN (\'PLAN\', \'WORK\')')
+		'BEGIN; DROP INDEX task_key_idx; CREATE UNIQUE INDEX mine ON task (queue, key) INCLUDE (id)
+	WHERE key IS NOT NULL AND state IN (\'PLAN\', \'WORK\'); COMMIT')
 {
 	$node->psql('changed', $change) == 0 or die $change;
 	runs_in('changed', "no index more after $change");
