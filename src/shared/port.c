@@ -19,6 +19,7 @@
 #include "commands/dbcommands.h"
 #include "libpq/libpq-be.h"
 #include "miscadmin.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
 #include "shared/port.h"
