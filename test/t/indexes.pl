@@ -36,7 +36,9 @@ sub new_database
 my @settings = map { ["SET $_"] } (
 	"IntervalStyle = 'iso_8601'", "IntervalStyle = 'sql_standard'",
 		"IntervalStyle = 'postgres_verbose'",
-	"quote_all_identifiers = on", "DateStyle = 'SQL, DMY'", "standard_conforming_strings = off",
+	"quote_all_identifiers = on", "DateStyle = 'SQL, DMY'",
+	# from 19 on, it is always on
+	(sql('postgres', 'SHOW server_version_num') < 190000 ? 'standard_conforming_strings = off' : ()),
 	"TimeZone = 'Asia/Kathmandu'", "transform_null_equals = on");
 for my $number (0 .. $#settings)
 {
