@@ -47,6 +47,9 @@ my @settings = (
 		['escape_string_warning', 'off'],
 	['timezone_abbreviations', 'Australia'], ['check_function_bodies', 'off'], ['work_mem', '64kB'],
 	['random_page_cost', '1000'], ['track_activities', 'off']);
+# From 19 on, strings conform to the standard always.
+@settings = grep { $_->[0] !~ /^(standard_conforming_strings|escape_string_warning)$/ } @settings
+  if $version >= 190000;
 @settings = grep { ($_->[3] // 0) <= $version } @settings;
 # these cannot be combined with others in one file
 my %alone = map { $_ => 1 } qw(default_transaction_read_only transaction_timeout
