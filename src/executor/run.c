@@ -393,7 +393,8 @@ write_failure(const SharedTask *task, ErrorData *error, const char *request, Tim
 	failed.response = result_error(error, request, settings_response_limit);
 	failed.error = result_cut(error->message ? error->message : "", settings_response_limit);
 	failed.notice = notice_text();
-	failed.sqlstate = unpack_sql_state(error->sqlerrcode);
+	/* A copy: that of the server is overwritten when the write below logs, as of a lock wait. */
+	failed.sqlstate = pstrdup(unpack_sql_state(error->sqlerrcode));
 	run.row_lost = !write_back(task, &failed);
 	CommitTransactionCommand();
 }

@@ -11,7 +11,7 @@ use Test::More;
 
 my $node = new_node('main',
 	conf => "max_worker_processes = 120\nmax_connections = 60\npg_task.max_executors = 12\n"
-	  . "pg_task.idle_timeout = '200 ms'\nlog_statement = none\nfsync = off");
+	  . "pg_task.idle_timeout = '200 ms'\nlog_statement = none\nlog_lock_waits = on\nfsync = off");
 my $version = $node->safe_psql('postgres', 'SHOW server_version_num');
 
 # Each setting, and its effect besides leaving everything as it is: R, a task that writes fails; S,
