@@ -16,6 +16,7 @@
 #include "utils/memutils.h"
 
 #include "scheduler/groups.h"
+#include "scheduler/hash_insert.h"
 
 /* Weight of the last run in the average duration. */
 #define AVERAGE_WEIGHT 0.2
@@ -183,49 +184,8 @@ groups_clear(void)
 		forget_group(dlist_container(QueueGroup, node, iter.cur));
 }
 
-/*
- * If simplehash fails to allocate memory when it grows, it has already changed the size in its
- * header.  Restore the header, so that the table stays usable.
- */
-static QueueEntry *
-insert_queue(char *name)
-{
-	queues_hash before = *queues;
-	QueueEntry *volatile entry = NULL;
-	bool found;
-
-	PG_TRY();
-	{
-		entry = queues_insert(queues, name, &found);
-	}
-	PG_CATCH();
-	{
-		*queues = before;
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	return entry;
-}
-
-static GroupEntry *
-insert_group(TaskGroup key)
-{
-	grouptable_hash before = *groups;
-	GroupEntry *volatile entry = NULL;
-	bool found;
-
-	PG_TRY();
-	{
-		entry = grouptable_insert(groups, key, &found);
-	}
-	PG_CATCH();
-	{
-		*groups = before;
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	return entry;
-}
+DEFINE_HASH_INSERT(insert_queue, queues, QueueEntry, char *)
+DEFINE_HASH_INSERT(insert_group, grouptable, GroupEntry, TaskGroup)
 
 QueueState *
 groups_queue(const char *name)
@@ -238,7 +198,7 @@ groups_queue(const char *name)
 	queue = MemoryContextAllocZero(context, sizeof(QueueState));
 	queue->name = MemoryContextStrdup(context, name);
 	queue->average = overall_average;
-	entry = insert_queue(queue->name);
+	entry = insert_queue(queues, queue->name);
 	entry->queue = queue;
 	return queue;
 }
@@ -258,7 +218,7 @@ groups_get(const TaskGroup *key)
 	group->key = *key;
 	group->key.queue = MemoryContextStrdup(context, key->queue);
 	group->key.role = MemoryContextStrdup(context, key->role);
-	entry = insert_group(group->key);
+	entry = insert_group(groups, group->key);
 	/* nothing fails from here on */
 	entry->group = group;
 	group->queue = queue;

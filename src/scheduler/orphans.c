@@ -20,6 +20,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "scheduler/hash_insert.h"
 #include "scheduler/orphans.h"
 #include "task/outcome.h"
 
@@ -50,7 +51,7 @@ typedef enum LostList
 	LIST_SINGLE,	  /* written by a statement each, in one transaction */
 	LIST_ALONE,		  /* each written in a transaction of its own */
 	LIST_LOCKED,	  /* not before "not_before", ordered by it */
-	LIST_REFUSED,	  /* not before "not_before", ordered by it */
+	LIST_REFUSED,	  /* not before "not_before", in the order of their refusals */
 	LISTS
 } LostList;
 
@@ -162,29 +163,7 @@ first(LostList list)
 	return counts[list] > 0 ? dlist_head_element(Orphan, node, &lists[list]) : NULL;
 }
 
-/*
- * If simplehash fails to allocate memory when it grows, it has already changed the size in its
- * header.  Restore the header, so that the table stays usable.
- */
-static LostEntry *
-insert_run(TaskRun run)
-{
-	losts_hash before = *all;
-	LostEntry *volatile entry = NULL;
-	bool found;
-
-	PG_TRY();
-	{
-		entry = losts_insert(all, run, &found);
-	}
-	PG_CATCH();
-	{
-		*all = before;
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	return entry;
-}
+DEFINE_HASH_INSERT(insert_run, losts, LostEntry, TaskRun)
 
 /* Add an orphan, unless it is known.  Fails only if memory runs out. */
 void
@@ -209,7 +188,7 @@ orphans_add(TaskRun run, OrphanKind kind, const TaskFailure *failure)
 		lost->failure = MemoryContextAlloc(context, sizeof(TaskFailure));
 		*lost->failure = *failure;
 	}
-	entry = insert_run(run);
+	entry = insert_run(all, run);
 	entry->lost = lost;
 	push_ready(lost);
 }

@@ -37,15 +37,23 @@ is(sql(q{SELECT state, attempt, count(*), count(DISTINCT (id, start)) FROM task 
 	'DONE|1|200|200',
 	'and all are DONE, by runs of their own');
 
-# Two run at the same time: reconciling rows with processes finds both, in any order.
-for my $role (qw(postgres other))
+# Start two tasks with one id, the second as this role; they run until their gate is opened.
+sub start_both
 {
+	my ($role) = @_;
+
 	sql(qq{INSERT INTO task (id, part, role, request) VALUES (200, 1, 'postgres',
 		\$\$SELECT hold('200')\$\$);
 		INSERT INTO task (id, part, role, request) VALUES (200, 2, '$role',
 			\$\$SELECT hold('200')\$\$)});
 	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE id = 200 AND state = 'WORK'},
 		db => 'twins');
+}
+
+# Two run at the same time: reconciling rows with processes finds both, in any order.
+for my $role (qw(postgres other))
+{
+	start_both($role);
 	# each of these makes the scheduler scan the table and reconcile
 	run_task($node, db => 'twins', request => 'SELECT 1', part => 1) for 1 .. 5;
 	sql('UPDATE task SET priority = priority WHERE id = 200');
@@ -58,12 +66,7 @@ for my $role (qw(postgres other))
 
 	# one of them is stopped
 	sql(q{DELETE FROM gate; DELETE FROM task WHERE id = 200});
-	sql(qq{INSERT INTO task (id, part, role, request) VALUES (200, 1, 'postgres',
-		\$\$SELECT hold('200')\$\$);
-		INSERT INTO task (id, part, role, request) VALUES (200, 2, '$role',
-			\$\$SELECT hold('200')\$\$)});
-	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE id = 200 AND state = 'WORK'},
-		db => 'twins');
+	start_both($role);
 	sql(q{UPDATE task SET state = 'STOP' WHERE id = 200 AND part = 1});
 	wait_until($node, q{SELECT error LIKE 'canceling%' FROM task WHERE id = 200 AND part = 1},
 		db => 'twins');
