@@ -204,8 +204,8 @@ groups_queue(const char *name)
 }
 
 /* Return the group with this key.  A new group starts with its read position at infinity. */
-QueueGroup *
-groups_get(const TaskGroup *key)
+static QueueGroup *
+get_group(const TaskGroup *key)
 {
 	GroupEntry *entry = grouptable_lookup(groups, *key);
 	QueueState *queue;
@@ -247,7 +247,7 @@ rewind_group(QueueGroup *group, TaskPlace place)
 void
 groups_hint(const TaskGroup *key, TaskPlace place)
 {
-	QueueGroup *group = groups_get(key);
+	QueueGroup *group = get_group(key);
 
 	group->seen = scan_number;
 	if (compare_places(&place, &group->mark) > 0)
@@ -356,7 +356,7 @@ groups_scan_begin(void)
 void
 groups_scan_found(const TaskGroup *key, TaskPlace place)
 {
-	QueueGroup *group = groups_get(key);
+	QueueGroup *group = get_group(key);
 
 	group->seen = scan_number;
 	if (group->locked)

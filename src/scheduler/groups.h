@@ -51,7 +51,6 @@ typedef struct QueueGroup
 
 extern void groups_create(void);
 extern void groups_clear(void);
-extern QueueGroup *groups_get(const TaskGroup *key);
 extern QueueState *groups_queue(const char *name);
 
 extern void groups_hint(const TaskGroup *key, TaskPlace place);

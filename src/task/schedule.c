@@ -57,8 +57,8 @@ add_days(struct pg_tm *tm, int64 days)
  * time, then the time part, in elapsed seconds.  "timestamptz + interval" does the same in a
  * session of that time zone.  Returns false if the result is out of range.
  */
-bool
-schedule_add(TimestampTz from, const Interval *interval, int64 times, pg_tz *zone,
+static bool
+add_interval(TimestampTz from, const Interval *interval, int64 times, pg_tz *zone,
 			 TimestampTz *result)
 {
 	TimestampTz moment = from;
@@ -122,24 +122,24 @@ next_planned(TimestampTz planned, const Interval *repeat, TimestampTz now, pg_tz
 	if (behind > length)
 	{
 		low = (int64) (behind / length * 0.9);
-		if (low > 0 && (!schedule_add(planned, repeat, low, zone, &moment) || moment > now))
+		if (low > 0 && (!add_interval(planned, repeat, low, zone, &moment) || moment > now))
 			low = 0;
 		high = low + 1;
 	}
 	/* low is not later than now; double the step until high is later than now or out of range */
-	while (schedule_add(planned, repeat, high, zone, &moment) && moment <= now)
+	while (add_interval(planned, repeat, high, zone, &moment) && moment <= now)
 		if (pg_add_s64_overflow(high, high - low, &high))
 			return false;
 	while (high - low > 1)
 	{
 		int64 middle = low + (high - low) / 2;
 
-		if (!schedule_add(planned, repeat, middle, zone, &moment) || moment > now)
+		if (!add_interval(planned, repeat, middle, zone, &moment) || moment > now)
 			high = middle;
 		else
 			low = middle;
 	}
-	return schedule_add(planned, repeat, high, zone, next);
+	return add_interval(planned, repeat, high, zone, next);
 }
 
 /*
@@ -155,7 +155,7 @@ schedule_next(TimestampTz planned, const Interval *repeat, bool drift, Timestamp
 {
 	if (!drift)
 	{
-		if (!schedule_add(ended, repeat, 1, zone, next) || *next <= ended)
+		if (!add_interval(ended, repeat, 1, zone, next) || *next <= ended)
 			return false;
 		*next = Max(*next, now);
 		return true;

@@ -13,8 +13,6 @@
 /* No task is planned for this year or later. */
 #define SCHEDULE_LAST_YEAR 294000
 
-extern bool schedule_add(TimestampTz from, const Interval *interval, int64 times, pg_tz *zone,
-						 TimestampTz *result);
 extern bool schedule_next(TimestampTz planned, const Interval *repeat, bool drift,
 						  TimestampTz ended, TimestampTz now, pg_tz *zone, TimestampTz *next);
 extern bool schedule_in_range(TimestampTz moment);
