@@ -48,7 +48,7 @@ endif
 
 major = $(if $(MAJOR),--major $(MAJOR))
 
-# make test TESTS='test/t/001_run.pl test/sql/result.sql' MAJOR=17
+# make test TESTS='test/t/retries.pl test/sql/errors.sql' MAJOR=17
 demo:
 	@scripts/demo $(major)
 test:

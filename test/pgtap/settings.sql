@@ -55,7 +55,7 @@ SELECT lives_ok(format('SET pg_task.%I = %L', name, value), format('pg_task.%s =
     ('synchronous_commit', 'off'),
     ('response_limit', '1 kB')) AS s (name, value);
 
--- A list of databases is checked when the file is read: bootstrap.pl.
+-- A list of databases is checked when the file is read: served_databases.pl.
 SELECT lives_ok('ALTER DATABASE postgres SET pg_task."table" = ''jobs''');
 SELECT throws_ok('ALTER DATABASE postgres SET pg_task."table" = ''''', '22023');
 SELECT lives_ok('ALTER ROLE postgres SET pg_task.timeout = ''1 s''');

@@ -70,7 +70,7 @@ my @pairs = (
 	['SET standard_conforming_strings = off; SET escape_string_warning = off', "SELECT 'a\\nb'"],
 	['SET client_min_messages = error', "DO \$\$ BEGIN RAISE NOTICE 'x'; END \$\$"],
 	["SET client_encoding = latin1", "DO \$\$ BEGIN RAISE NOTICE 'größer'; END \$\$; SHOW client_encoding"],
-	['SET application_name = mine', "SELECT current_setting('application_name') ~ '^(pg_task|leftovers)'"],
+	['SET application_name = mine', "SELECT current_setting('application_name') ~ '^(pg_task|session_reset)'"],
 	['SET session_replication_role = replica', 'SHOW session_replication_role'],
 	['SET default_transaction_read_only = on', 'CREATE TABLE aside.x (a int); DROP TABLE aside.x'],
 	["SET default_transaction_isolation = 'serializable'", 'SHOW transaction_isolation'],
@@ -86,7 +86,7 @@ my @pairs = (
 	['SET pg_task.format = json', 'SHOW pg_task.format'],
 	["SET pg_task.response_limit = 64", "SELECT repeat('x', 100)", unseen => 1],
 	["SET pg_task.timeout = '50ms'", 'SELECT pg_sleep(0.1)', unseen => 1],
-	['DISCARD ALL', "SELECT current_setting('pg_task.id', true) ~ '^[0-9]*\$', current_setting('application_name') ~ '^(pg_task|leftovers)'", unseen => 1],
+	['DISCARD ALL', "SELECT current_setting('pg_task.id', true) ~ '^[0-9]*\$', current_setting('application_name') ~ '^(pg_task|session_reset)'", unseen => 1],
 	# every setting that can be toggled
 	["DO \$\$ DECLARE s record; BEGIN
 		FOR s IN SELECT name, vartype, setting, enumvals FROM pg_settings WHERE context IN ('user', 'superuser') AND vartype IN ('bool', 'enum')
