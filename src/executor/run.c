@@ -43,9 +43,11 @@
 #include "executor/slot.h"
 #include "settings.h"
 #include "task/outcome.h"
+#include "task/owner.h"
 #include "task/roles.h"
 #include "task/rows.h"
 #include "task/table.h"
+#include "task/watch.h"
 
 /* Retries in this process after a serialization failure or a deadlock. */
 #define MAX_CONFLICT_RETRIES 5
@@ -119,7 +121,7 @@ find_table(const SharedTask *task)
 		if (table && table->relid == task->relid)
 		{
 			table_lock(table);
-			if (!table_changed())
+			if (!watch_changed())
 				break;
 		}
 		CHECK_FOR_INTERRUPTS();
@@ -127,7 +129,7 @@ find_table(const SharedTask *task)
 	}
 	if (table->whole)
 		return;
-	if (table_changed_here())
+	if (watch_changed_here())
 		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
 						errmsg("the task has made the task table unusable"),
 						errdetail("All that it did was rolled back.")));
@@ -149,7 +151,7 @@ static bool
 write_back(const SharedTask *task, TaskResult *result)
 {
 	bool read_only = XactReadOnly;
-	TableScope scope;
+	OwnerScope scope;
 	bool written;
 
 	XactReadOnly = false;
@@ -160,7 +162,7 @@ write_back(const SharedTask *task, TaskResult *result)
 								 true, 0, false);
 	compat_stop_transaction_timeout();
 	find_table(task);
-	table_become(table->owner, &scope);
+	owner_become(table->owner, &scope);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	if (result->outcome == TASK_DONE)
 		written =
@@ -170,7 +172,7 @@ write_back(const SharedTask *task, TaskResult *result)
 	else
 		written = outcome_failed(table, task->run, result, true);
 	PopActiveSnapshot();
-	table_return(&scope);
+	owner_return(&scope);
 	XactReadOnly = read_only;
 	return written;
 }
@@ -205,17 +207,17 @@ begin_own_transaction(void)
 static char *
 read_request(const SharedTask *task)
 {
-	TableScope scope;
+	OwnerScope scope;
 	char *request;
 
 	if (task->request_len >= 0)
 		return pnstrdup(task->request, task->request_len);
 	find_table(task);
-	table_become(table->owner, &scope);
+	owner_become(table->owner, &scope);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	request = row_request(table, task->run);
 	PopActiveSnapshot();
-	table_return(&scope);
+	owner_return(&scope);
 	/* the request is the first to take a snapshot in its transaction */
 	CommitTransactionCommand();
 	begin_transaction();
@@ -253,16 +255,16 @@ write_stopped(const SharedTask *task, TimestampTz started)
 static void
 check_own_row(const SharedTask *task, TimestampTz started)
 {
-	TableScope scope;
+	OwnerScope scope;
 	bool is_run;
 
 	begin_own_transaction();
 	find_table(task);
-	table_become(table->owner, &scope);
+	owner_become(table->owner, &scope);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	is_run = row_request(table, task->run) != NULL;
 	PopActiveSnapshot();
-	table_return(&scope);
+	owner_return(&scope);
 	if (is_run)
 		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
 						errmsg("the task has changed its own row"),
@@ -293,7 +295,7 @@ static void
 finish_request(void)
 {
 	do
-		table_fire_deferred();
+		owner_fire_deferred();
 	while (PreCommit_Portals(false));
 }
 
@@ -351,7 +353,7 @@ catch_error(void)
 	HOLD_INTERRUPTS();
 	listening = false;
 	client_end();
-	table_abandon();
+	owner_abandon();
 	/* the server's report of the error would be converted for the client, and that may fail */
 	(void) SetClientEncoding(GetDatabaseEncoding());
 	disable_all_timeouts(false);

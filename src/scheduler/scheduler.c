@@ -56,6 +56,7 @@
 #include "task/rows.h"
 #include "task/statement.h"
 #include "task/table.h"
+#include "task/watch.h"
 
 PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 
@@ -382,12 +383,12 @@ run_iteration(void)
 
 	arbiter_renew(me);
 	pool_reap();
-	if (table_changed())
+	if (watch_changed())
 	{
 		refused_forget();
 		orphans_retry_refused();
 	}
-	if (work.table == NULL || table_changed())
+	if (work.table == NULL || watch_changed())
 		prepare_table();
 	take_hints();
 	if (reconcile_due || (may_find_orphans() && !clock_is_before(now.mono, next_orphans)))

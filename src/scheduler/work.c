@@ -25,7 +25,9 @@
 #include "utils/timestamp.h"
 
 #include "scheduler/work.h"
+#include "task/owner.h"
 #include "task/rows.h"
+#include "task/watch.h"
 
 /* Longest transaction that writes rows; its owner's triggers run in it (ms). */
 #define WRITE_MS 10000
@@ -38,7 +40,7 @@
 
 Work work;
 
-static TableScope scope;
+static OwnerScope scope;
 static TimeoutId end_timeout; /* of a transaction that cannot be cancelled */
 
 /* The transaction takes too long, and does not end for being cancelled. */
@@ -83,9 +85,9 @@ work_begin(const char *activity)
 		work_limit(WRITE_MS);
 		/* with the lock the name stays; without, another table may have taken it */
 		table_lock(work.table);
-		if (table_changed())
+		if (watch_changed())
 			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
-		table_become(work.table->owner, &scope);
+		owner_become(work.table->owner, &scope);
 	}
 	PushActiveSnapshot(GetTransactionSnapshot());
 	MemoryContextSwitchTo(work.context);
@@ -104,7 +106,7 @@ work_end(void)
 	CommitTransactionCommand();
 	work_end_limit();
 	if (work.table)
-		table_stop_acting(&scope);
+		owner_committed(&scope);
 	work.open = false;
 	work.writing = false;
 	MemoryContextSwitchTo(work.context);
@@ -182,5 +184,5 @@ void
 work_abandon(void)
 {
 	work.open = work.writing = false;
-	table_abandon();
+	owner_abandon();
 }

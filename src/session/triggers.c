@@ -28,9 +28,9 @@
 #include "session/hooks.h"
 #include "session/numbering.h"
 #include "shared/shared.h"
+#include "task/owner.h"
 #include "task/roles.h"
 #include "task/schedule.h"
-#include "task/table.h"
 
 PGDLLEXPORT Datum pg_task_bound(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_planned(PG_FUNCTION_ARGS);
@@ -299,7 +299,7 @@ check_row(const Row *row)
 	check_interval(row, ROW_TIMEOUT, false);
 	check_interval(row, ROW_ACTIVE, false);
 	check_interval(row, ROW_REPEAT, false);
-	if (!table_acts())
+	if (!owner_acts())
 		check_bounds(row);
 	(void) row_value(row, ROW_REMOTE, &isnull);
 	if (!isnull)
@@ -461,7 +461,7 @@ pg_task_numbered(PG_FUNCTION_ARGS)
 	inserts = TRIGGER_FIRED_BY_INSERT(data->tg_event);
 	row.rel = data->tg_relation;
 	row.tuple = inserts ? data->tg_trigtuple : NULL;
-	if (table_acts() || has_privs_of_role(GetUserId(), table_owner(row.rel)))
+	if (owner_acts() || has_privs_of_role(GetUserId(), table_owner(row.rel)))
 		return PointerGetDatum(row.tuple);
 	if (!inserts)
 		forbid(ROW_ID, NULL);
@@ -542,7 +542,7 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	row.rel = data->tg_relation;
 	row.tuple = data->tg_trigtuple;
 	role = row_value(&row, ROW_ROLE, &isnull);
-	if (isnull || (table_acts() && row_role_id(&row) != 0))
+	if (isnull || (owner_acts() && row_role_id(&row) != 0))
 		return PointerGetDatum(row.tuple);
 	value = Int64GetDatum(roles_bind(NameStr(*DatumGetName(role))));
 	number = column_number(RelationGetDescr(row.rel), ROW_ROLE_ID);
@@ -603,7 +603,7 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	old.tuple = data->tg_trigtuple;
 	before = TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? &old : NULL;
 	check_rights(before, &row);
-	if (!table_acts())
+	if (!owner_acts())
 		check_binding(before, &row);
 	check_state(before, &row);
 	check_row(&row);
@@ -611,7 +611,7 @@ pg_task_planned(PG_FUNCTION_ARGS)
 		hooks_add_hint(root_table(row.rel), read_hint(&row, &hint) ? &hint : NULL);
 	if (Shared && is_state(&row, "PLAN") && !is_null(&row, ROW_ACTIVE))
 		hooks_add_events(root_table(row.rel), SHARED_EXPIRY);
-	if (Shared && before && is_state(before, "WORK") && !table_acts())
+	if (Shared && before && is_state(before, "WORK") && !owner_acts())
 		hooks_add_events(root_table(row.rel), SHARED_RECONCILE);
 	return PointerGetDatum(NULL);
 }
@@ -643,6 +643,6 @@ pg_task_watched(PG_FUNCTION_ARGS)
 {
 	text *state = PG_GETARG_TEXT_PP(0);
 
-	PG_RETURN_BOOL(!table_acts() ||
+	PG_RETURN_BOOL(!owner_acts() ||
 				   (VARSIZE_ANY_EXHDR(state) == 4 && memcmp(VARDATA_ANY(state), "PLAN", 4) == 0));
 }

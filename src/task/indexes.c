@@ -6,7 +6,7 @@
  * operator classes, condition.  Its name and its storage do not matter, nor does the text that
  * pg_get_indexdef prints, which depends on settings and columns.
  *
- * All functions here run as the owner of the table (table_become).
+ * All functions here run as the owner of the table (owner_become).
  */
 #include "postgres.h"
 

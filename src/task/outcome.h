@@ -2,7 +2,7 @@
  * outcome.h
  *		The outcome of a run of a task.
  *
- * Every function runs inside a transaction of the caller, as the table's owner (table_become),
+ * Every function runs inside a transaction of the caller, as the table's owner (owner_become),
  * with an active snapshot.
  */
 #ifndef PG_TASK_OUTCOME_H

@@ -8,7 +8,7 @@
  * task.  table.c sets search_path.
  *
  * The C variables are compared, so that a setting that has not changed costs nothing.  This file
- * sets nothing on its own: table_become calls it, within a GUC nest level.
+ * sets nothing on its own: owner_become calls it, within a GUC nest level.
  */
 #include "postgres.h"
 

@@ -2,7 +2,7 @@
  * rows.h
  *		The SQL statements on task rows.
  *
- * Every function runs inside a transaction of the caller, as the table's owner (table_become), and
+ * Every function runs inside a transaction of the caller, as the table's owner (owner_become), and
  * returns what it has read in the current memory context.
  */
 #ifndef PG_TASK_ROWS_H

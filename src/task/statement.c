@@ -23,6 +23,7 @@
 
 #include "compat.h"
 #include "task/statement.h"
+#include "task/watch.h"
 
 /* Free the plan: the table has changed, or it is a different one. */
 void
@@ -126,7 +127,7 @@ check_members(const PlannedStmt *plan)
 	{
 		const RangeTblEntry *entry = lfirst_node(RangeTblEntry, cell);
 
-		if (entry->rtekind == RTE_RELATION && !table_is_member(entry->relid))
+		if (entry->rtekind == RTE_RELATION && !watch_covers(entry->relid))
 			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
 	}
 }

@@ -11,33 +11,26 @@
 #include "postgres.h"
 
 #include "access/relation.h"
-#include "access/xact.h"
 #include "catalog/namespace.h"
-#include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
-#include "commands/trigger.h"
 #include "executor/spi.h"
-#include "nodes/parsenodes.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
-#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/rls.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
 #include "compat.h"
 #include "settings.h"
-#include "task/compiled.h"
 #include "task/indexes.h"
-#include "task/pinned.h"
+#include "task/owner.h"
 #include "task/relation.h"
 #include "task/table.h"
+#include "task/watch.h"
 
 /* What happens to a column when a task repeats. */
 typedef enum ColumnKind
@@ -125,91 +118,6 @@ column_type(const Column *column)
 		if (strcmp(types[i].name, column->type) == 0)
 			return types[i].type;
 	elog(ERROR, "column \"%s\" has no type", column->name);
-}
-
-/*
- * The watched table, the tables that belong to it (partitions, and tables that it inherits from),
- * sorted, and whether any of them may have changed since the watch began.
- */
-static Oid watched = InvalidOid;
-static Oid *relatives = NULL; /* in TopMemoryContext */
-static int nrelatives = 0;
-static bool watching = false;
-static bool changed = false;
-static bool acting = false;
-
-/*
- * Fire all pending deferred triggers as the current user, including those that are queued
- * meanwhile, until none is left.  Then do the equivalent of SET CONSTRAINTS ALL IMMEDIATE: no more
- * triggers are deferred in this transaction.
- */
-void
-table_fire_deferred(void)
-{
-	ConstraintsSetStmt *all = makeNode(ConstraintsSetStmt);
-
-	AfterTriggerFireDeferred();
-	AfterTriggerSetState(all);
-	pfree(all);
-}
-
-/*
- * Act as "user" in a security-restricted context, until table_return, with a search_path that
- * nobody else can put objects into.  Row security does not apply to the user's own tables, even
- * with FORCE ROW LEVEL SECURITY.  After an error, the end of the transaction restores everything.
- */
-void
-table_become(Oid user, TableScope *scope)
-{
-	/*
-	 * the server fires no deferred triggers in such a context, and pending ones are not the
-	 * owner's
-	 */
-	table_fire_deferred();
-	GetUserIdAndSecContext(&scope->user, &scope->context);
-	acting = true;
-	SetUserIdAndSecContext(user, scope->context | SECURITY_LOCAL_USERID_CHANGE |
-									 SECURITY_RESTRICTED_OPERATION | SECURITY_NOFORCE_RLS);
-	scope->nest_level = NewGUCNestLevel();
-	/* "off" raises an error for each policy that would hide a row */
-	if (!row_security)
-		(void) set_config_option("row_security", "on", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
-								 true, 0, false);
-	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	pinned_set();
-	compiled_begin();
-}
-
-void
-table_return(const TableScope *scope)
-{
-	compiled_end();
-	AtEOXact_GUC(false, scope->nest_level);
-	table_stop_acting(scope);
-}
-
-/* The same as table_return at the end of a transaction, which has restored the settings. */
-void
-table_stop_acting(const TableScope *scope)
-{
-	SetUserIdAndSecContext(scope->user, scope->context);
-	acting = false;
-}
-
-/* The transaction has failed.  The server restores the user; reset our own state. */
-void
-table_abandon(void)
-{
-	acting = false;
-	compiled_abandon();
-}
-
-/* Is this process writing rows on behalf of pg_task right now? */
-bool
-table_acts(void)
-{
-	return acting;
 }
 
 /* Run one statement whose result is ignored. */
@@ -470,15 +378,6 @@ has_all_columns(Relation rel)
 	return true;
 }
 
-static int
-compare_oids(const void *a, const void *b)
-{
-	Oid left = *(const Oid *) a;
-	Oid right = *(const Oid *) b;
-
-	return left < right ? -1 : left > right;
-}
-
 /* Copy a list of oids into a memory context. */
 static Oid *
 copy_oids(const List *list, MemoryContext context)
@@ -491,59 +390,12 @@ copy_oids(const List *list, MemoryContext context)
 	return oids;
 }
 
-static bool
-is_relative(Oid relid)
-{
-	return nrelatives > 0 && bsearch(&relid, relatives, nrelatives, sizeof(Oid), compare_oids);
-}
-
-static void
-relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
-{
-	if (relid == watched || relid == InvalidOid || is_relative(relid))
-		changed = true;
-}
-
-/* A schema may have been renamed; that does not invalidate the relations in it. */
-static void
-schema_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
-				   uint32 hash pg_attribute_unused())
-{
-	changed = true;
-}
-
-/*
- * Watch a table and the tables that belong to it: from now on table_changed returns whether any of
- * them may have changed.
- */
-static void
-watch(Oid relid, const List *belonging)
-{
-	if (!watching)
-	{
-		CacheRegisterRelcacheCallback(relation_invalidated, (Datum) 0);
-		CacheRegisterSyscacheCallback(NAMESPACEOID, schema_invalidated, (Datum) 0);
-	}
-	watching = true;
-	watched = relid;
-	nrelatives = 0;
-	if (relatives)
-		pfree(relatives);
-	relatives = NULL;
-	changed = false;
-	if (belonging == NIL)
-		return;
-	relatives = copy_oids(belonging, TopMemoryContext);
-	qsort(relatives, list_length(belonging), sizeof(Oid), compare_oids);
-	nrelatives = list_length(belonging);
-}
-
 /*
  * Describe the task table "relid", in a memory context of its own below "parent".  Returns NULL if
  * there is no such relation.  Must be called in a transaction.
  *
  * The table is watched from here on.  The watch begins before the catalogs are read, so a change
- * made meanwhile is reported by table_changed.  After an error, everything allocated here goes
+ * made meanwhile is reported by watch_changed.  After an error, everything allocated here goes
  * with the current memory context.
  */
 TaskTable *
@@ -560,7 +412,7 @@ table_find(Oid relid, MemoryContext parent)
 	context = AllocSetContextCreate(CurrentMemoryContext, "pg_task table", ALLOCSET_SMALL_SIZES);
 	members = relation_members(rel);
 	parents = relation_parents(relid);
-	watch(relid, list_concat_copy(members, parents));
+	watch_begin(relid, list_concat_copy(members, parents));
 	table = MemoryContextAlloc(context, sizeof(TaskTable));
 	table->context = context;
 	table->relid = relid;
@@ -585,21 +437,6 @@ table_keep(TaskTable *table)
 	MemoryContextSetParent(table->context, TopMemoryContext);
 }
 
-/*
- * Has this transaction changed the watched table, or one that belongs to it?  Called when the
- * table cannot be served any more.
- */
-bool
-table_changed_here(void)
-{
-	int i;
-
-	for (i = 0; i < nrelatives; i++)
-		if (relation_changed_here(relatives[i]))
-			return true;
-	return relation_changed_here(watched);
-}
-
 void
 table_free(TaskTable *table)
 {
@@ -609,7 +446,7 @@ table_free(TaskTable *table)
 
 /*
  * Take AccessShareLock on a table and its partitions until the end of the transaction: the table
- * keeps its name, and nobody can change the owner of a partition.  Call table_changed after this,
+ * keeps its name, and nobody can change the owner of a partition.  Call watch_changed after this,
  * to find out whether the table changed before.
  */
 void
@@ -622,40 +459,22 @@ table_lock(const TaskTable *table)
 		LockRelationOid(table->members[i], AccessShareLock);
 }
 
-bool
-table_changed(void)
-{
-	return changed;
-}
-
-/*
- * May a statement on the watched table use this relation?  Not if it is a partition that was
- * attached after the watch began.
- */
-bool
-table_is_member(Oid relid)
-{
-	if (relid == watched || is_relative(relid) || !get_rel_relispartition(relid))
-		return true;
-	return llast_oid(get_partition_ancestors(relid)) != watched;
-}
-
 /* Complete an existing table, as its owner. */
 static void
 complete_table(Oid relid)
 {
 	Relation rel = relation_open(relid, AccessShareLock);
 	char *name = qualified_name(relid);
-	TableScope scope;
+	OwnerScope scope;
 
 	check_table(rel, name);
-	table_become(rel->rd_rel->relowner, &scope);
+	owner_become(rel->rd_rel->relowner, &scope);
 	relation_close(rel, NoLock);
 	add_columns(relid, name);
 	indexes_complete(relid, name);
 	add_triggers(relid, name);
 	add_policy(relid, name);
-	table_return(&scope);
+	owner_return(&scope);
 }
 
 /*
@@ -666,7 +485,7 @@ TaskTable *
 table_prepare(const SettingsTable *where, Oid user, MemoryContext context)
 {
 	TaskTable *table;
-	TableScope scope;
+	OwnerScope scope;
 	Oid schema;
 	Oid relid;
 
@@ -675,7 +494,7 @@ table_prepare(const SettingsTable *where, Oid user, MemoryContext context)
 	if (!OidIsValid(get_extension_oid("pg_task", true)))
 		execute("CREATE EXTENSION pg_task");
 
-	table_become(user, &scope);
+	owner_become(user, &scope);
 	schema = find_schema(where, user);
 	relid = get_relname_relid(where->table, schema);
 	if (!OidIsValid(relid))
@@ -684,7 +503,7 @@ table_prepare(const SettingsTable *where, Oid user, MemoryContext context)
 		CommandCounterIncrement();
 		relid = get_relname_relid(where->table, schema);
 	}
-	table_return(&scope);
+	owner_return(&scope);
 
 	complete_table(relid);
 	PopActiveSnapshot();

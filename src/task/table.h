@@ -27,29 +27,10 @@ typedef struct TaskTable
 /* Raised when the task table has changed: the caller repeats its work, and reports no error. */
 #define ERRCODE_TABLE_CHANGED MAKE_SQLSTATE('P', 'T', '0', '0', '1')
 
-/* What table_return has to restore. */
-typedef struct TableScope
-{
-	Oid user;
-	int context;
-	int nest_level;
-} TableScope;
-
 extern TaskTable *table_prepare(const SettingsTable *where, Oid user, MemoryContext context);
 extern TaskTable *table_find(Oid relid, MemoryContext context);
 extern void table_keep(TaskTable *table);
-extern bool table_changed_here(void);
 extern void table_free(TaskTable *table);
-
-extern void table_fire_deferred(void);
-extern void table_become(Oid user, TableScope *scope);
-extern void table_return(const TableScope *scope);
-extern void table_stop_acting(const TableScope *scope);
-extern void table_abandon(void);
-extern bool table_acts(void);
-
 extern void table_lock(const TaskTable *table);
-extern bool table_changed(void);
-extern bool table_is_member(Oid relid);
 
 #endif /* PG_TASK_TABLE_H */

@@ -1,0 +1,114 @@
+/*
+ * owner.c
+ *		Acts as the owner of the task table, with the owner's rights and under fixed settings.
+ *
+ * The scheduler prepares the table and writes rows as its owner, an executor reads and writes the
+ * row of its task.  No code of a task runs in between.
+ *
+ * This file knows neither the table nor its rows.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "commands/trigger.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "utils/guc.h"
+#include "utils/rls.h"
+
+#include "task/compiled.h"
+#include "task/owner.h"
+#include "task/pinned.h"
+
+/*
+ * Does this process act as the owner now?  The triggers on the table ask, at any depth below the
+ * statement that fires them.
+ */
+static bool acting = false;
+
+/*
+ * Fire all pending deferred triggers as the current user, including those that are queued
+ * meanwhile, until none is left.  Then do the equivalent of SET CONSTRAINTS ALL IMMEDIATE: no more
+ * triggers are deferred in this transaction.
+ */
+void
+owner_fire_deferred(void)
+{
+	ConstraintsSetStmt *all = makeNode(ConstraintsSetStmt);
+
+	AfterTriggerFireDeferred();
+	AfterTriggerSetState(all);
+	pfree(all);
+}
+
+/*
+ * Act as "user" in a security-restricted context, until owner_return, with a search_path that
+ * nobody else can put objects into.  Row security does not apply to the user's own tables, even
+ * with FORCE ROW LEVEL SECURITY.  After an error, the end of the transaction restores the user and
+ * the settings, and the caller calls owner_abandon.
+ */
+void
+owner_become(Oid user, OwnerScope *scope)
+{
+	Assert(IsTransactionState());
+	Assert(MyBackendType == B_BG_WORKER);
+	Assert(!acting);
+	Assert(OidIsValid(user));
+
+	/*
+	 * the server fires no deferred triggers in such a context, and pending ones are not the
+	 * owner's
+	 */
+	owner_fire_deferred();
+	GetUserIdAndSecContext(&scope->user, &scope->context);
+	acting = true;
+	SetUserIdAndSecContext(user, scope->context | SECURITY_LOCAL_USERID_CHANGE |
+									 SECURITY_RESTRICTED_OPERATION | SECURITY_NOFORCE_RLS);
+	scope->nest_level = NewGUCNestLevel();
+	/* "off" raises an error for each policy that would hide a row */
+	if (!row_security)
+		(void) set_config_option("row_security", "on", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
+								 true, 0, false);
+	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	pinned_set();
+	compiled_begin();
+}
+
+/* Act as before owner_become, with the settings that this process had then. */
+void
+owner_return(const OwnerScope *scope)
+{
+	compiled_end();
+	AtEOXact_GUC(false, scope->nest_level);
+	owner_committed(scope);
+}
+
+/*
+ * As owner_return, for a caller that has restored the settings and has committed as the owner.
+ */
+void
+owner_committed(const OwnerScope *scope)
+{
+	Assert(acting);
+	SetUserIdAndSecContext(scope->user, scope->context);
+	acting = false;
+}
+
+/*
+ * The transaction has failed.  The server restores the user and the settings; reset what this
+ * process keeps besides.  Does nothing if this process did not act as the owner.
+ */
+void
+owner_abandon(void)
+{
+	acting = false;
+	compiled_abandon();
+}
+
+/* Does this process act as the owner now, and write rows on behalf of pg_task? */
+bool
+owner_acts(void)
+{
+	return acting;
+}

@@ -1,0 +1,25 @@
+/*
+ * owner.h
+ *		Acts as the owner of the task table.
+ */
+#ifndef PG_TASK_OWNER_H
+#define PG_TASK_OWNER_H
+
+#include "postgres.h"
+
+/* What owner_return has to restore. */
+typedef struct OwnerScope
+{
+	Oid user;
+	int context;
+	int nest_level;
+} OwnerScope;
+
+extern void owner_become(Oid user, OwnerScope *scope);
+extern void owner_return(const OwnerScope *scope);
+extern void owner_committed(const OwnerScope *scope);
+extern void owner_abandon(void);
+extern bool owner_acts(void);
+extern void owner_fire_deferred(void);
+
+#endif /* PG_TASK_OWNER_H */

@@ -1,0 +1,140 @@
+/*
+ * watch.c
+ *		Watches the task table, and the tables that belong to it, for changes of their
+ *		definitions.
+ *
+ * The server reports changes by invalidation messages.  A process receives them when it takes a
+ * lock on a relation: the caller locks the table first (table_lock), then asks.
+ *
+ * This file looks up and locks nothing by itself.
+ */
+#include "postgres.h"
+
+#include "catalog/partition.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/syscache.h"
+
+#include "task/relation.h"
+#include "task/watch.h"
+
+/*
+ * What this process watches: one table.  It lives as long as the process, because a callback for
+ * invalidation messages cannot be unregistered, and takes no argument that could change.
+ */
+static struct
+{
+	bool registered; /* the callbacks */
+	Oid relid;
+	Oid *relatives; /* partitions, and tables that it inherits from; sorted, in TopMemoryContext */
+	int nrelatives;
+	bool changed; /* any of them may have changed since the watch began */
+} watch;
+
+static int
+compare_oids(const void *a, const void *b)
+{
+	Oid left = *(const Oid *) a;
+	Oid right = *(const Oid *) b;
+
+	return left < right ? -1 : left > right;
+}
+
+static bool
+is_relative(Oid relid)
+{
+	return watch.nrelatives > 0 &&
+		   bsearch(&relid, watch.relatives, watch.nrelatives, sizeof(Oid), compare_oids);
+}
+
+static void
+watch_relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
+{
+	if (relid == watch.relid || relid == InvalidOid || is_relative(relid))
+		watch.changed = true;
+}
+
+/* A schema may have been renamed; that does not invalidate the relations in it. */
+static void
+watch_schema_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
+						 uint32 hash pg_attribute_unused())
+{
+	watch.changed = true;
+}
+
+static void
+forget_relatives(void)
+{
+	watch.nrelatives = 0;
+	if (watch.relatives)
+		pfree(watch.relatives);
+	watch.relatives = NULL;
+}
+
+static void
+set_relatives(const List *relatives)
+{
+	ListCell *cell;
+
+	if (relatives == NIL)
+		return;
+	watch.relatives = MemoryContextAlloc(TopMemoryContext, list_length(relatives) * sizeof(Oid));
+	foreach(cell, relatives)
+		watch.relatives[foreach_current_index(cell)] = lfirst_oid(cell);
+	qsort(watch.relatives, list_length(relatives), sizeof(Oid), compare_oids);
+	watch.nrelatives = list_length(relatives);
+}
+
+/*
+ * Watch a table and the tables that belong to it, and no longer the table before: from now on
+ * watch_changed returns whether any of them may have changed.
+ */
+void
+watch_begin(Oid relid, const List *relatives)
+{
+	if (!watch.registered)
+	{
+		CacheRegisterRelcacheCallback(watch_relation_invalidated, (Datum) 0);
+		CacheRegisterSyscacheCallback(NAMESPACEOID, watch_schema_invalidated, (Datum) 0);
+	}
+	watch.registered = true;
+	watch.relid = relid;
+	forget_relatives();
+	watch.changed = false;
+	set_relatives(relatives);
+}
+
+/* May the watched table have changed, or one that belongs to it, since the watch began? */
+bool
+watch_changed(void)
+{
+	return watch.changed;
+}
+
+/*
+ * Has this transaction changed the watched table, or one that belongs to it?  Called when the
+ * table cannot be served any more.
+ */
+bool
+watch_changed_here(void)
+{
+	int i;
+
+	for (i = 0; i < watch.nrelatives; i++)
+		if (relation_changed_here(watch.relatives[i]))
+			return true;
+	return relation_changed_here(watch.relid);
+}
+
+/*
+ * May a statement on the watched table use this relation?  Not if it is a partition that was
+ * attached after the watch began.
+ */
+bool
+watch_covers(Oid relid)
+{
+	if (relid == watch.relid || is_relative(relid) || !get_rel_relispartition(relid))
+		return true;
+	return llast_oid(get_partition_ancestors(relid)) != watch.relid;
+}

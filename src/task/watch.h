@@ -1,0 +1,17 @@
+/*
+ * watch.h
+ *		Watches the task table for changes of its definition.
+ */
+#ifndef PG_TASK_WATCH_H
+#define PG_TASK_WATCH_H
+
+#include "postgres.h"
+
+#include "nodes/pg_list.h"
+
+extern void watch_begin(Oid relid, const List *relatives);
+extern bool watch_changed(void);
+extern bool watch_changed_here(void);
+extern bool watch_covers(Oid relid);
+
+#endif /* PG_TASK_WATCH_H */
