@@ -19,29 +19,43 @@
 #include "settings.h"
 #include "shared/task.h"
 
-bool settings_enabled = true;
-int settings_max_executors = 4;
-int settings_max_schedulers = 0;
-int settings_idle_timeout = 60 * 1000;
-int settings_response_limit = 16 * 1024 * 1024;
-int settings_timeout = 0;
-int settings_max_crashes = 2;
-int settings_default_format = RESULT_TEXT;
-int64 settings_task_id = SETTINGS_NO_TASK;
-int64 (*settings_find_task_id)(void) = NULL;
+SettingsValues Settings = {
+	.enabled = true,
+	.max_executors = 4,
+	.max_schedulers = 0,
+	.idle_timeout = 60 * 1000,
+	.response_limit = 16 * 1024 * 1024,
+	.timeout = 0,
+	.max_crashes = 2,
+	.format = RESULT_TEXT,
+	.task_id = SETTINGS_NO_TASK,
+	.find_task_id = NULL,
+};
 
-static char *database_list = NULL;
-static char *default_schema = NULL;
-static char *keep_libraries = NULL;
-static char *default_table = NULL;
-static int default_period = 1000;
-static int task_commit = SETTINGS_COMMIT_AS_DATABASE;
-static char *shown_id = NULL;
-static int role_executors = 0;
-static int task_active = 0;
-static int task_retry = 0;
-static int task_delay = 10 * 1000;
-static double task_backoff = 2;
+/*
+ * The settings that other files read through the functions below.  The server writes them, as those
+ * in Settings.
+ */
+static struct
+{
+	char *database;
+	char *schema;
+	char *table;
+	int period; /* milliseconds */
+	char *keep_libraries;
+	int role_executors;
+	int active; /* milliseconds */
+	int retry;
+	int delay; /* milliseconds */
+	double backoff;
+	int synchronous_commit;
+	char *id; /* never set: pg_task.id has a show hook */
+} variables = {
+	.period = 1000,
+	.delay = 10 * 1000,
+	.backoff = 2,
+	.synchronous_commit = SETTINGS_COMMIT_AS_DATABASE,
+};
 
 #define PERIOD_MAX (24 * 60 * 60 * 1000)
 
@@ -227,7 +241,7 @@ check_name(char **newval, void **extra pg_attribute_unused(),
 }
 
 static bool
-check_table(char **newval, void **extra, GucSource source)
+check_table_name(char **newval, void **extra, GucSource source)
 {
 	if (**newval != '\0')
 		return check_name(newval, extra, source);
@@ -240,10 +254,10 @@ static const char *
 show_id(void)
 {
 	static char text[24];
-	int64 id = settings_task_id;
+	int64 id = Settings.task_id;
 
-	if (id == SETTINGS_NO_TASK && settings_find_task_id)
-		id = settings_find_task_id();
+	if (id == SETTINGS_NO_TASK && Settings.find_task_id)
+		id = Settings.find_task_id();
 	text[0] = '\0';
 	if (id != SETTINGS_NO_TASK)
 		pg_lltoa(id, text);
@@ -251,105 +265,107 @@ show_id(void)
 }
 
 static void
-define_where(void)
+define_location(void)
 {
 	DefineCustomStringVariable(
 		"pg_task.database", "Sets the databases that have a task table, and the role of each.",
 		"A list like \"db1, db2:user2\".  The default role is the owner of the"
 		" database.  Empty means every database that allows connections and"
 		" is not a template.",
-		&database_list, "", PGC_SIGHUP, 0, check_database, NULL, NULL);
+		&variables.database, "", PGC_SIGHUP, 0, check_database, NULL, NULL);
 	DefineCustomStringVariable("pg_task.schema", "Sets the schema of the task table.",
 							   "Empty means the default creation schema of the role.  The schema is"
 							   " created if it does not exist.",
-							   &default_schema, "", PGC_USERSET, 0, check_name, NULL, NULL);
+							   &variables.schema, "", PGC_USERSET, 0, check_name, NULL, NULL);
 	DefineCustomStringVariable("pg_task.table", "Sets the name of the task table.",
-							   "The table is created if it does not exist.", &default_table, "task",
-							   PGC_USERSET, 0, check_table, NULL, NULL);
+							   "The table is created if it does not exist.", &variables.table,
+							   "task", PGC_USERSET, 0, check_table_name, NULL, NULL);
 	DefineCustomIntVariable(
 		"pg_task.period", "Sets the maximum time between two scans of the task table.", NULL,
-		&default_period, 1000, 1, PERIOD_MAX, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+		&variables.period, 1000, 1, PERIOD_MAX, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 }
 
 static void
-define_server(void)
+define_limits(void)
 {
 	DefineCustomBoolVariable("pg_task.enabled", "Enables the start of tasks on this server.", NULL,
-							 &settings_enabled, true, PGC_SIGHUP, 0, NULL, NULL, NULL);
+							 &Settings.enabled, true, PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable(
 		"pg_task.max_executors", "Sets the maximum number of tasks running at once on this server.",
-		"Each running task uses one of max_worker_processes.", &settings_max_executors, 4, 1, 1024,
+		"Each running task uses one of max_worker_processes.", &Settings.max_executors, 4, 1, 1024,
 		PGC_POSTMASTER, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("pg_task.max_schedulers",
 							"Sets the maximum number of schedulers running at once on this server.",
 							"If more databases have a task table, each gets a scheduler in turn."
 							"  Zero means half of the remaining worker slots.",
-							&settings_max_schedulers, 0, 0, 1024, PGC_SIGHUP, 0, NULL, NULL, NULL);
+							&Settings.max_schedulers, 0, 0, 1024, PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("pg_task.role_executors",
 							"Sets the maximum number of tasks of a role running at once on this"
 							" server.",
 							"Zero means no limit.  To limit one role, use ALTER ROLE ... SET.",
-							&role_executors, 0, 0, 1024, PGC_SUSET, 0, NULL, NULL, NULL);
+							&variables.role_executors, 0, 0, 1024, PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable(
 		"pg_task.idle_timeout", "Sets the time after which an idle executor exits.", NULL,
-		&settings_idle_timeout, 60 * 1000, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+		&Settings.idle_timeout, 60 * 1000, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 }
 
 static void
-define_safety(void)
+define_protection(void)
 {
 	DefineCustomStringVariable(
 		"pg_task.keep_libraries",
 		"Sets the libraries that an executor may keep after a task has loaded them.",
 		"They must not keep any state of a task.  Preloaded libraries, and a"
 		" few of the server's own, are always kept.",
-		&keep_libraries, "", PGC_SIGHUP, GUC_LIST_INPUT, check_libraries, NULL, NULL);
+		&variables.keep_libraries, "", PGC_SIGHUP, GUC_LIST_INPUT, check_libraries, NULL, NULL);
 	DefineCustomIntVariable("pg_task.max_crashes",
 							"Sets the number of server crashes after which a task fails.",
 							"It counts the crashes while the task was running and may have been"
 							" their cause.",
-							&settings_max_crashes, 2, 1, INT_MAX, PGC_SIGHUP, 0, NULL, NULL, NULL);
+							&Settings.max_crashes, 2, 1, INT_MAX, PGC_SIGHUP, 0, NULL, NULL, NULL);
 }
 
 static void
-define_task(void)
+define_task_defaults(void)
 {
 	DefineCustomEnumVariable(
 		"pg_task.synchronous_commit", "Sets synchronous_commit for the commit of a task.",
-		"\"database\" means that the server's own setting applies.", &task_commit,
+		"\"database\" means that the server's own setting applies.", &variables.synchronous_commit,
 		SETTINGS_COMMIT_AS_DATABASE, commit_options, PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("pg_task.response_limit",
 							"Sets the maximum length of the response, error and notice of a task.",
 							"Longer text is truncated and marked as truncated.",
-							&settings_response_limit, 16 * 1024 * 1024, 64, 512 * 1024 * 1024,
+							&Settings.response_limit, 16 * 1024 * 1024, 64, 512 * 1024 * 1024,
 							PGC_SUSET, GUC_UNIT_BYTE, NULL, NULL, NULL);
 	DefineCustomIntVariable("pg_task.timeout",
 							"Sets the maximum duration of a task whose column \"timeout\" is NULL.",
-							"Zero means no limit.", &settings_timeout, 0, 0, INT_MAX, PGC_USERSET,
+							"Zero means no limit.", &Settings.timeout, 0, 0, INT_MAX, PGC_USERSET,
 							GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("pg_task.retry",
 							"Sets the maximum number of retries of a task whose column \"retry\" is"
 							" NULL.",
-							NULL, &task_retry, 0, 0, INT_MAX, PGC_USERSET, 0, NULL, NULL, NULL);
+							NULL, &variables.retry, 0, 0, INT_MAX, PGC_USERSET, 0, NULL, NULL,
+							NULL);
 	DefineCustomIntVariable(
 		"pg_task.delay",
 		"Sets the delay before the first retry of a task whose column \"delay\" is NULL.", NULL,
-		&task_delay, 10 * 1000, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+		&variables.delay, 10 * 1000, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomRealVariable("pg_task.backoff",
 							 "Sets the factor by which the delay grows with each further retry of a"
 							 " task whose column \"backoff\" is NULL.",
-							 NULL, &task_backoff, 2, 0, 1000000, PGC_USERSET, 0, NULL, NULL, NULL);
+							 NULL, &variables.backoff, 2, 0, 1000000, PGC_USERSET, 0, NULL, NULL,
+							 NULL);
 	DefineCustomIntVariable("pg_task.active",
 							"Sets the time after its planned time within which a task whose column"
 							" \"active\" is NULL may start.",
-							"Zero means no limit.", &task_active, 0, 0, INT_MAX, PGC_USERSET,
+							"Zero means no limit.", &variables.active, 0, 0, INT_MAX, PGC_USERSET,
 							GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomEnumVariable(
 		"pg_task.format",
 		"Sets the format of the response of a task whose column \"format\" is NULL.", NULL,
-		&settings_default_format, RESULT_TEXT, format_options, PGC_USERSET, 0, NULL, NULL, NULL);
+		&Settings.format, RESULT_TEXT, format_options, PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomStringVariable("pg_task.id", "Shows the id of the task that the session runs.",
-							   NULL, &shown_id, "", PGC_INTERNAL,
+							   NULL, &variables.id, "", PGC_INTERNAL,
 							   GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE | GUC_NO_RESET_ALL, NULL,
 							   NULL, show_id);
 }
@@ -357,10 +373,10 @@ define_task(void)
 void
 settings_define(void)
 {
-	define_where();
-	define_server();
-	define_safety();
-	define_task();
+	define_location();
+	define_limits();
+	define_protection();
+	define_task_defaults();
 	MarkGUCPrefixReserved("pg_task");
 }
 
@@ -373,7 +389,7 @@ settings_targets(void)
 {
 	List *targets;
 
-	if (!parse_targets(database_list, &targets))
+	if (!parse_targets(variables.database, &targets))
 		elog(ERROR, "pg_task.database was not checked");
 	return targets;
 }
@@ -408,15 +424,16 @@ database_period(const char *database)
 	int period;
 
 	if (value == NULL)
-		return default_period;
+		return variables.period;
 	if (parse_int(value, &period, GUC_UNIT_MS, &hint) && period >= 1 && period <= PERIOD_MAX)
 		return period;
-	ereport(WARNING,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("invalid value for parameter \"pg_task_period.%s\": \"%s\"", database, value),
-			 errdetail("It must be between 1 ms and 24 h; %d ms is used instead.", default_period),
-			 hint ? errhint("%s", _(hint)) : 0));
-	return default_period;
+	ereport(
+		WARNING,
+		(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+		 errmsg("invalid value for parameter \"pg_task_period.%s\": \"%s\"", database, value),
+		 errdetail("It must be between 1 ms and 24 h; %d ms is used instead.", variables.period),
+		 hint ? errhint("%s", _(hint)) : 0));
+	return variables.period;
 }
 
 /*
@@ -432,9 +449,9 @@ settings_table(const char *database)
 	SettingsTable result;
 
 	if (schema == NULL)
-		schema = default_schema;
+		schema = variables.schema;
 	result.schema = schema[0] == '\0' ? NULL : pstrdup(schema);
-	result.table = pstrdup(table ? table : default_table);
+	result.table = pstrdup(table ? table : variables.table);
 	result.period = database_period(database);
 	return result;
 }
@@ -447,11 +464,11 @@ SettingsTask
 settings_task(void)
 {
 	SettingsTask result = {
-		.max_executors = role_executors,
-		.active = task_active,
-		.retry = task_retry,
-		.delay = task_delay,
-		.backoff = task_backoff,
+		.max_executors = variables.role_executors,
+		.active = variables.active,
+		.retry = variables.retry,
+		.delay = variables.delay,
+		.backoff = variables.backoff,
 		.timezone = session_timezone,
 	};
 
@@ -464,10 +481,10 @@ settings_commit(void)
 {
 	const struct config_enum_entry *option;
 
-	if (task_commit == SETTINGS_COMMIT_AS_DATABASE)
+	if (variables.synchronous_commit == SETTINGS_COMMIT_AS_DATABASE)
 		return NULL;
 	for (option = commit_options; option->name; option++)
-		if (option->val == task_commit)
+		if (option->val == variables.synchronous_commit)
 			return option->name;
 	return NULL;
 }
@@ -492,7 +509,7 @@ settings_keeps_library(const char *file)
 	ListCell *cell;
 	bool keeps = false;
 
-	if (!parse_libraries(keep_libraries, &names))
+	if (!parse_libraries(variables.keep_libraries, &names))
 		return false;
 	foreach(cell, names)
 	{

@@ -13,14 +13,34 @@
 /* Value of pg_task.synchronous_commit besides those of the server's own setting. */
 #define SETTINGS_COMMIT_AS_DATABASE (-1)
 
-extern bool settings_enabled;
-extern int settings_max_executors;
-extern int settings_max_schedulers; /* 0: computed from max_worker_processes */
-extern int settings_idle_timeout;	/* milliseconds */
-extern int settings_response_limit; /* bytes */
-extern int settings_default_format; /* a ResultFormat */
-extern int settings_timeout;		/* milliseconds, 0: no limit */
-extern int settings_max_crashes;
+/* No task.  Any other number may be an id. */
+#define SETTINGS_NO_TASK PG_INT64_MIN
+
+/*
+ * The settings that any file may read.  The server writes them, when it loads the configuration and
+ * when a session uses SET.  The last two are written by pg_task.
+ */
+typedef struct SettingsValues
+{
+	bool enabled;
+	int max_executors;
+	int max_schedulers; /* 0: computed from max_worker_processes */
+	int idle_timeout;	/* milliseconds */
+	int response_limit; /* bytes */
+	int format;			/* a ResultFormat */
+	int timeout;		/* milliseconds, 0: no limit */
+	int max_crashes;
+
+	/*
+	 * What pg_task.id shows.  An executor writes the id of the task that it runs.  In a parallel
+	 * worker, "find_task_id" returns the id of the task that its leader runs.  It is NULL if the
+	 * library was not preloaded.
+	 */
+	int64 task_id; /* or SETTINGS_NO_TASK */
+	int64 (*find_task_id)(void);
+} SettingsValues;
+
+extern SettingsValues Settings;
 
 /* Settings for the tasks of a role, where the columns of a task are NULL. */
 typedef struct SettingsTask
@@ -32,18 +52,6 @@ typedef struct SettingsTask
 	double backoff;
 	pg_tz *timezone; /* time zone of its sessions; never NULL */
 } SettingsTask;
-
-/* No task.  Any other number may be an id. */
-#define SETTINGS_NO_TASK PG_INT64_MIN
-
-/* Id of the task that this process runs, or SETTINGS_NO_TASK; shown by pg_task.id. */
-extern int64 settings_task_id;
-
-/*
- * Finds the id for a process that runs no task itself but may be a parallel worker of one that
- * does.  May be NULL.
- */
-extern int64 (*settings_find_task_id)(void);
 
 /* One entry of pg_task.database. */
 typedef struct SettingsTarget

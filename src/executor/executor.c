@@ -110,7 +110,7 @@ static long
 idle_time_left(void)
 {
 	int timeout =
-		MyExecutor->done == 0 ? Max(settings_idle_timeout, ARRIVAL_MS) : settings_idle_timeout;
+		MyExecutor->done == 0 ? Max(Settings.idle_timeout, ARRIVAL_MS) : Settings.idle_timeout;
 	return clock_ms_until(clock_mono(), clock_plus_ms(MyExecutor->idle_since, timeout));
 }
 

@@ -21,7 +21,7 @@
 
 /* The id of the task and the name of the process, which contains database and role. */
 #define CONTEXT \
-	errcontext("task " INT64_FORMAT " in \"%s\"", settings_task_id, MyBgworkerEntry->bgw_name)
+	errcontext("task " INT64_FORMAT " in \"%s\"", Settings.task_id, MyBgworkerEntry->bgw_name)
 
 /* Does log_statement apply to one of these statements? */
 static bool

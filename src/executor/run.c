@@ -89,7 +89,7 @@ run_listens(void)
 static void
 set_deadline(const SharedTask *task)
 {
-	int64 limit = task->timeout >= 0 ? task->timeout : (int64) settings_timeout * 1000;
+	int64 limit = task->timeout >= 0 ? task->timeout : (int64) Settings.timeout * 1000;
 
 	deadline_set(MyExecutor->taken_at, limit);
 }
@@ -303,12 +303,12 @@ finish_request(void)
 static void
 run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
 {
-	ResultFormat format = task->format >= 0 ? task->format : settings_default_format;
+	ResultFormat format = task->format >= 0 ? task->format : Settings.format;
 	TaskResult done = {.outcome = TASK_DONE};
 	ResultText result;
 	bool logged;
 
-	result_init(&result, settings_response_limit);
+	result_init(&result, Settings.response_limit);
 	run.first_transaction = COMPAT_LOCAL_XID;
 	client_begin(&result, &run.notices);
 	logged = request_run(request, task_context, format, &result, !run.without_block);
@@ -392,8 +392,8 @@ write_failure(const SharedTask *task, ErrorData *error, const char *request, Tim
 	}
 	failed.start = started;
 	failed.stop = GetCurrentTimestamp();
-	failed.response = result_error(error, request, settings_response_limit);
-	failed.error = result_cut(error->message ? error->message : "", settings_response_limit);
+	failed.response = result_error(error, request, Settings.response_limit);
+	failed.error = result_cut(error->message ? error->message : "", Settings.response_limit);
 	failed.notice = notice_text();
 	/* A copy: that of the server is overwritten when the write below logs, as of a lock wait. */
 	failed.sqlstate = pstrdup(unpack_sql_state(error->sqlerrcode));
@@ -406,7 +406,7 @@ show_task(const SharedTask *task)
 {
 	char name[NAMEDATALEN];
 
-	settings_task_id = task->run.id;
+	Settings.task_id = task->run.id;
 	snprintf(name, sizeof(name), "pg_task %.*s " INT64_FORMAT, NAMEDATALEN - 32, task->queue,
 			 task->run.id);
 	SetConfigOption("application_name", name, PGC_USERSET, PGC_S_SESSION);
@@ -420,7 +420,7 @@ run_once(const SharedTask *task, char **request, TimestampTz started)
 
 	MemoryContextReset(task_context);
 	MemoryContextSwitchTo(task_context);
-	result_init(&run.notices, settings_response_limit);
+	result_init(&run.notices, Settings.response_limit);
 	run.committed = run.block_refused = run.not_begun = false;
 	*request = NULL;
 	deadline_start();
@@ -572,7 +572,7 @@ run_clean_up(void)
 {
 	bool clean;
 
-	settings_task_id = SETTINGS_NO_TASK;
+	Settings.task_id = SETTINGS_NO_TASK;
 	QueryCancelPending = false;
 	clean = cleanup_session(MyExecutor->role) && !session_dirty;
 	pgstat_report_activity(STATE_IDLE, NULL);

@@ -430,7 +430,7 @@ task_of_leader(void)
 void
 hooks_define(void)
 {
-	settings_find_task_id = task_of_leader;
+	Settings.find_task_id = task_of_leader;
 	RegisterXactCallback(transaction_ended, NULL);
 	RegisterSubXactCallback(subtransaction_ended, NULL);
 	next_utility_hook = ProcessUtility_hook;

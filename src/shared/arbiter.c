@@ -169,7 +169,7 @@ has_slot(void)
 int
 arbiter_places(void)
 {
-	int places = settings_max_schedulers;
+	int places = Settings.max_schedulers;
 
 	if (places == 0)
 		places = (max_worker_processes - 2) / 2;

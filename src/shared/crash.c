@@ -134,7 +134,7 @@ collect_report(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 		last_report = evidence->word;
 	last_report.magic = CRASH_REPORT_MAGIC;
 	last_report.count = Min(last_report.count, BLAMED_MAX);
-	for (i = 0; i < settings_max_executors && last_report.count < BLAMED_MAX; i++)
+	for (i = 0; i < Settings.max_executors && last_report.count < BLAMED_MAX; i++)
 	{
 		SharedExecutor *slot = &slots[i];
 		BlamedRun *blamed = &last_report.blamed[last_report.count];

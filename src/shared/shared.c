@@ -33,7 +33,7 @@ schedulers_size(void)
 static Size
 executors_size(void)
 {
-	return mul_size(settings_max_executors, sizeof(SharedExecutor));
+	return mul_size(Settings.max_executors, sizeof(SharedExecutor));
 }
 
 /*
@@ -75,7 +75,7 @@ request_memory(void)
 	if (next_request_hook)
 		next_request_hook();
 	RequestAddinShmemSpace(shared_size());
-	RequestNamedLWLockTranche("pg_task", 1 + max_worker_processes + settings_max_executors);
+	RequestNamedLWLockTranche("pg_task", 1 + max_worker_processes + Settings.max_executors);
 }
 
 static void
@@ -96,7 +96,7 @@ initialize_memory(void)
 	Shared->nprepared = count_prepared();
 	Shared->nprocs = count_procs();
 	Shared->nschedulers = max_worker_processes;
-	Shared->nexecutors = settings_max_executors;
+	Shared->nexecutors = Settings.max_executors;
 	memory += MAXALIGN(sizeof(SharedState));
 	Shared->schedulers = (SharedScheduler *) memory;
 	memory += MAXALIGN(schedulers_size());

@@ -250,7 +250,7 @@ read_wanted(void)
 {
 	List *wanted;
 
-	if (!settings_enabled)
+	if (!Settings.enabled)
 		return NIL;
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());

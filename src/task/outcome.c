@@ -134,7 +134,7 @@ outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure)
 	if (!row_retry(table, run, false, &retry))
 		return false;
 	crashes = retry.crashed + 1;
-	result.outcome = crashes < settings_max_crashes ? TASK_AGAIN : TASK_FAIL;
+	result.outcome = crashes < Settings.max_crashes ? TASK_AGAIN : TASK_FAIL;
 	result.stop = GetCurrentTimestamp();
 	result.error = failure->error;
 	if (result.outcome == TASK_FAIL)
