@@ -28,6 +28,7 @@
 #include "session/hooks.h"
 #include "session/numbering.h"
 #include "shared/shared.h"
+#include "task/columns.h"
 #include "task/owner.h"
 #include "task/roles.h"
 #include "task/schedule.h"
@@ -44,75 +45,6 @@ PG_FUNCTION_INFO_V1(pg_task_numbered);
 PG_FUNCTION_INFO_V1(pg_task_removed);
 PG_FUNCTION_INFO_V1(pg_task_watched);
 
-/* The columns that the triggers read. */
-typedef enum RowColumn
-{
-	ROW_ID,
-	ROW_DT,
-	ROW_PLANNED,
-	ROW_QUEUE,
-	ROW_MAX,
-	ROW_PRIORITY,
-	ROW_ROLE,
-	ROW_PID,
-	ROW_ATTEMPT,
-	ROW_CRASHED,
-	ROW_FAILED,
-	ROW_START,
-	ROW_STOP,
-	ROW_REQUEST,
-	ROW_STATE,
-	ROW_RETRY,
-	ROW_DELAY,
-	ROW_BACKOFF,
-	ROW_TIMEOUT,
-	ROW_ACTIVE,
-	ROW_REPEAT,
-	ROW_CRON,
-	ROW_TIMEZONE,
-	ROW_KEY,
-	ROW_NOTIFY,
-	ROW_FORMAT,
-	ROW_REMOTE,
-	ROW_ROLE_ID,
-	ROW_COLUMNS
-} RowColumn;
-
-static const struct
-{
-	const char *name;
-	Oid type;
-} row_columns[ROW_COLUMNS] = {
-	[ROW_ID] = {"id", INT8OID},
-	[ROW_DT] = {"dt", TIMESTAMPTZOID},
-	[ROW_PLANNED] = {"planned", TIMESTAMPTZOID},
-	[ROW_QUEUE] = {"queue", TEXTOID},
-	[ROW_MAX] = {"max", INT4OID},
-	[ROW_PRIORITY] = {"priority", INT4OID},
-	[ROW_ROLE] = {"role", NAMEOID},
-	[ROW_PID] = {"pid", INT4OID},
-	[ROW_ATTEMPT] = {"attempt", INT4OID},
-	[ROW_CRASHED] = {"crashed", INT4OID},
-	[ROW_FAILED] = {"failed", INT4OID},
-	[ROW_START] = {"start", TIMESTAMPTZOID},
-	[ROW_STOP] = {"stop", TIMESTAMPTZOID},
-	[ROW_REQUEST] = {"request", TEXTOID},
-	[ROW_STATE] = {"state", TEXTOID},
-	[ROW_RETRY] = {"retry", INT4OID},
-	[ROW_DELAY] = {"delay", INTERVALOID},
-	[ROW_BACKOFF] = {"backoff", FLOAT4OID},
-	[ROW_TIMEOUT] = {"timeout", INTERVALOID},
-	[ROW_ACTIVE] = {"active", INTERVALOID},
-	[ROW_REPEAT] = {"repeat", INTERVALOID},
-	[ROW_CRON] = {"cron", TEXTOID},
-	[ROW_TIMEZONE] = {"timezone", TEXTOID},
-	[ROW_KEY] = {"key", TEXTOID},
-	[ROW_NOTIFY] = {"notify", TEXTOID},
-	[ROW_FORMAT] = {"format", TEXTOID},
-	[ROW_REMOTE] = {"remote", TEXTOID},
-	[ROW_ROLE_ID] = {"role_id", INT8OID},
-};
-
 /* The row that the trigger is called for. */
 typedef struct Row
 {
@@ -125,25 +57,25 @@ typedef struct Row
  * every time, because anybody may put this trigger on any table.
  */
 static int
-column_number(TupleDesc desc, RowColumn which)
+column_number(TupleDesc desc, TaskColumn which)
 {
-	static int remembered[ROW_COLUMNS];
-	const char *name = row_columns[which].name;
+	static int remembered[TASK_COLUMNS];
+	const char *name = task_columns[which].name;
 	int number = remembered[which];
 
 	if (number < 1 || number > desc->natts ||
 		strcmp(NameStr(TupleDescAttr(desc, number - 1)->attname), name) != 0)
 		number = SPI_fnumber(desc, name);
-	if (number < 1 || TupleDescAttr(desc, number - 1)->atttypid != row_columns[which].type)
+	if (number < 1 || TupleDescAttr(desc, number - 1)->atttypid != task_columns[which].type)
 		ereport(ERROR, (errcode(ERRCODE_WRONG_OBJECT_TYPE),
 						errmsg("the table of this trigger is not a task table"),
 						errdetail("It has no column \"%s\" of type %s.", name,
-								  format_type_be(row_columns[which].type))));
+								  format_type_be(task_columns[which].type))));
 	return remembered[which] = number;
 }
 
 static Datum
-row_value(const Row *row, RowColumn which, bool *isnull)
+row_value(const Row *row, TaskColumn which, bool *isnull)
 {
 	TupleDesc desc = RelationGetDescr(row->rel);
 
@@ -155,7 +87,7 @@ static int64
 row_role_id(const Row *row)
 {
 	bool isnull;
-	Datum value = row_value(row, ROW_ROLE_ID, &isnull);
+	Datum value = row_value(row, COLUMN_ROLE_ID, &isnull);
 
 	return isnull ? 0 : DatumGetInt64(value);
 }
@@ -163,20 +95,20 @@ row_role_id(const Row *row)
 /* ---- values that a user may write ---- */
 
 static void
-reject_value(const Row *row, RowColumn which, const char *rule)
+reject_value(const Row *row, TaskColumn which, const char *rule)
 {
 	bool isnull;
-	int64 id = DatumGetInt64(row_value(row, ROW_ID, &isnull));
+	int64 id = DatumGetInt64(row_value(row, COLUMN_ID, &isnull));
 
 	ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
-					errmsg("\"%s\" of a task must be %s", row_columns[which].name, rule),
+					errmsg("\"%s\" of a task must be %s", task_columns[which].name, rule),
 					errdetail("The row has id " INT64_FORMAT ".", id),
 					errtablecol(row->rel, column_number(RelationGetDescr(row->rel), which))));
 }
 
 /* Check that an interval is NULL, or greater than zero, or (if allowed) zero. */
 static void
-check_interval(const Row *row, RowColumn which, bool zero_allowed)
+check_interval(const Row *row, TaskColumn which, bool zero_allowed)
 {
 	Interval zero = {0};
 	bool isnull;
@@ -192,7 +124,7 @@ check_interval(const Row *row, RowColumn which, bool zero_allowed)
 
 /* Check that a number is NULL, or zero or more. */
 static void
-check_count(const Row *row, RowColumn which)
+check_count(const Row *row, TaskColumn which)
 {
 	bool isnull;
 	Datum value = row_value(row, which, &isnull);
@@ -203,7 +135,7 @@ check_count(const Row *row, RowColumn which)
 
 /* Check that a column is not NULL, even if the table allows it. */
 static void
-check_present(const Row *row, RowColumn which)
+check_present(const Row *row, TaskColumn which)
 {
 	bool isnull;
 
@@ -214,7 +146,7 @@ check_present(const Row *row, RowColumn which)
 
 /* Check that a time is NULL, infinite, or early enough for "active" to be added. */
 static void
-check_time(const Row *row, RowColumn which)
+check_time(const Row *row, TaskColumn which)
 {
 	bool isnull;
 	TimestampTz value = DatumGetTimestampTz(row_value(row, which, &isnull));
@@ -225,7 +157,7 @@ check_time(const Row *row, RowColumn which)
 
 /* Check that a text is NULL, or one of these words. */
 static void
-check_word(const Row *row, RowColumn which, const char *const *words, const char *rule)
+check_word(const Row *row, TaskColumn which, const char *const *words, const char *rule)
 {
 	bool isnull;
 	Datum value = row_value(row, which, &isnull);
@@ -242,7 +174,7 @@ check_word(const Row *row, RowColumn which, const char *const *words, const char
 
 /* Check that a text is NULL, or at most this many bytes long: processes keep it in memory. */
 static void
-check_length(const Row *row, RowColumn which, int most)
+check_length(const Row *row, TaskColumn which, int most)
 {
 	bool isnull;
 	Datum value = row_value(row, which, &isnull);
@@ -260,16 +192,16 @@ check_bounds(const Row *row)
 {
 	Interval least = {.time = TASK_REPEAT_MIN_MS * INT64CONST(1000)};
 	bool isnull;
-	Datum repeat = row_value(row, ROW_REPEAT, &isnull);
+	Datum repeat = row_value(row, COLUMN_REPEAT, &isnull);
 
 	if (!isnull &&
 		DatumGetBool(DirectFunctionCall2(interval_lt, repeat, IntervalPGetDatum(&least))))
-		reject_value(row, ROW_REPEAT, "at least " CppAsString2(TASK_REPEAT_MIN_MS) " ms");
-	check_length(row, ROW_QUEUE, TASK_QUEUE_MAX);
-	check_length(row, ROW_KEY, TASK_KEY_MAX);
-	check_length(row, ROW_TIMEZONE, TASK_ZONE_MAX);
-	check_length(row, ROW_CRON, TASK_KEY_MAX);
-	check_length(row, ROW_NOTIFY, NAMEDATALEN - 1);
+		reject_value(row, COLUMN_REPEAT, "at least " CppAsString2(TASK_REPEAT_MIN_MS) " ms");
+	check_length(row, COLUMN_QUEUE, TASK_QUEUE_MAX);
+	check_length(row, COLUMN_KEY, TASK_KEY_MAX);
+	check_length(row, COLUMN_TIMEZONE, TASK_ZONE_MAX);
+	check_length(row, COLUMN_CRON, TASK_KEY_MAX);
+	check_length(row, COLUMN_NOTIFY, NAMEDATALEN - 1);
 }
 
 static void
@@ -280,28 +212,28 @@ check_row(const Row *row)
 	bool isnull;
 	Datum value;
 
-	check_present(row, ROW_QUEUE);
-	check_present(row, ROW_PRIORITY);
-	check_present(row, ROW_DT);
-	check_time(row, ROW_DT);
-	check_time(row, ROW_PLANNED);
-	check_word(row, ROW_STATE, states, "PLAN, WORK, DONE, FAIL, STOP or GONE");
-	check_word(row, ROW_FORMAT, formats, "text, csv or json");
-	value = row_value(row, ROW_REQUEST, &isnull);
+	check_present(row, COLUMN_QUEUE);
+	check_present(row, COLUMN_PRIORITY);
+	check_present(row, COLUMN_DT);
+	check_time(row, COLUMN_DT);
+	check_time(row, COLUMN_PLANNED);
+	check_word(row, COLUMN_STATE, states, "PLAN, WORK, DONE, FAIL, STOP or GONE");
+	check_word(row, COLUMN_FORMAT, formats, "text, csv or json");
+	value = row_value(row, COLUMN_REQUEST, &isnull);
 	if (!isnull && toast_raw_datum_size(value) <= VARHDRSZ)
-		reject_value(row, ROW_REQUEST, "some SQL");
-	check_count(row, ROW_RETRY);
-	check_count(row, ROW_FAILED);
-	value = row_value(row, ROW_BACKOFF, &isnull);
+		reject_value(row, COLUMN_REQUEST, "some SQL");
+	check_count(row, COLUMN_RETRY);
+	check_count(row, COLUMN_FAILED);
+	value = row_value(row, COLUMN_BACKOFF, &isnull);
 	if (!isnull && !(DatumGetFloat4(value) >= 0))
-		reject_value(row, ROW_BACKOFF, "zero or more");
-	check_interval(row, ROW_DELAY, true);
-	check_interval(row, ROW_TIMEOUT, false);
-	check_interval(row, ROW_ACTIVE, false);
-	check_interval(row, ROW_REPEAT, false);
+		reject_value(row, COLUMN_BACKOFF, "zero or more");
+	check_interval(row, COLUMN_DELAY, true);
+	check_interval(row, COLUMN_TIMEOUT, false);
+	check_interval(row, COLUMN_ACTIVE, false);
+	check_interval(row, COLUMN_REPEAT, false);
 	if (!owner_acts())
 		check_bounds(row);
-	(void) row_value(row, ROW_REMOTE, &isnull);
+	(void) row_value(row, COLUMN_REMOTE, &isnull);
 	if (!isnull)
 		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						errmsg("tasks on other servers are not supported yet"),
@@ -336,11 +268,11 @@ table_owner(Relation rel)
 }
 
 static void
-forbid(RowColumn which, const char *hint)
+forbid(TaskColumn which, const char *hint)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-			 errmsg("only the owner of the task table may set \"%s\"", row_columns[which].name),
+			 errmsg("only the owner of the task table may set \"%s\"", task_columns[which].name),
 			 hint ? errhint("%s", hint) : 0));
 }
 
@@ -348,13 +280,13 @@ static bool
 is_state(const Row *row, const char *state)
 {
 	bool isnull;
-	Datum value = row_value(row, ROW_STATE, &isnull);
+	Datum value = row_value(row, COLUMN_STATE, &isnull);
 
 	return !isnull && strcmp(TextDatumGetCString(value), state) == 0;
 }
 
 static bool
-is_null(const Row *row, RowColumn which)
+is_null(const Row *row, TaskColumn which)
 {
 	bool isnull;
 
@@ -366,7 +298,7 @@ static bool
 is_same_state(const Row *old, const Row *new)
 {
 	bool isnull;
-	Datum value = row_value(old, ROW_STATE, &isnull);
+	Datum value = row_value(old, COLUMN_STATE, &isnull);
 
 	return !isnull && is_state(new, TextDatumGetCString(value));
 }
@@ -376,7 +308,7 @@ is_same_state(const Row *old, const Row *new)
  * (INSERT): then compare with the column's default, which is 0 for attempt and crashed, else NULL.
  */
 static bool
-is_same(const Row *old, const Row *new, RowColumn which)
+is_same(const Row *old, const Row *new, TaskColumn which)
 {
 	int number = column_number(RelationGetDescr(new->rel), which);
 	Form_pg_attribute att = TupleDescAttr(RelationGetDescr(new->rel), number - 1);
@@ -385,7 +317,7 @@ is_same(const Row *old, const Row *new, RowColumn which)
 	Datum old_value = old ? row_value(old, which, &old_isnull) : (Datum) 0;
 	Datum new_value = row_value(new, which, &new_isnull);
 
-	if (old == NULL && (which == ROW_ATTEMPT || which == ROW_CRASHED))
+	if (old == NULL && (which == COLUMN_ATTEMPT || which == COLUMN_CRASHED))
 		return DatumGetInt32(new_value) == 0;
 	if (old_isnull || new_isnull)
 		return old_isnull == new_isnull;
@@ -413,11 +345,11 @@ check_state(const Row *old, const Row *new)
 static void
 check_rights(const Row *old, const Row *new)
 {
-	static const RowColumn fixed[] = {ROW_PID,	ROW_ATTEMPT, ROW_CRASHED, ROW_START,
-									  ROW_STOP, ROW_ID,		 ROW_ROLE,	  ROW_ROLE_ID};
+	static const TaskColumn fixed[] = {COLUMN_PID,	COLUMN_ATTEMPT, COLUMN_CRASHED, COLUMN_START,
+									   COLUMN_STOP, COLUMN_ID,		COLUMN_ROLE,	COLUMN_ROLE_ID};
 	int nfixed = old ? (int) lengthof(fixed) : 5; /* new rows: the first five */
 	bool isnull;
-	Datum role = row_value(new, ROW_ROLE, &isnull);
+	Datum role = row_value(new, COLUMN_ROLE, &isnull);
 	int64 role_id = row_role_id(new);
 	int i;
 
@@ -430,7 +362,7 @@ check_rights(const Row *old, const Row *new)
 		if (!is_same(old, new, fixed[i]))
 			forbid(fixed[i], NULL);
 	if (!is_state(new, "PLAN") && !is_state(new, "STOP") && !(old && is_same_state(old, new)))
-		forbid(ROW_STATE, "You may set it to PLAN or STOP.");
+		forbid(COLUMN_STATE, "You may set it to PLAN or STOP.");
 }
 
 /* ---- ids ---- */
@@ -464,8 +396,8 @@ pg_task_numbered(PG_FUNCTION_ARGS)
 	if (owner_acts() || has_privs_of_role(GetUserId(), table_owner(row.rel)))
 		return PointerGetDatum(row.tuple);
 	if (!inserts)
-		forbid(ROW_ID, NULL);
-	id = DatumGetInt64(row_value(&row, ROW_ID, &isnull));
+		forbid(COLUMN_ID, NULL);
+	id = DatumGetInt64(row_value(&row, COLUMN_ID, &isnull));
 	if (!isnull && numbering_is_ahead(root_table(row.rel), id))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -510,10 +442,10 @@ static void
 check_binding(const Row *old, const Row *new)
 {
 	bool isnull;
-	Datum role = row_value(new, ROW_ROLE, &isnull);
+	Datum role = row_value(new, COLUMN_ROLE, &isnull);
 	int64 role_id;
 
-	if (isnull || (old && is_same(old, new, ROW_ROLE) && is_same(old, new, ROW_ROLE_ID)))
+	if (isnull || (old && is_same(old, new, COLUMN_ROLE) && is_same(old, new, COLUMN_ROLE_ID)))
 		return;
 	role_id = roles_bind(NameStr(*DatumGetName(role)));
 	if (role_id != row_role_id(new))
@@ -541,11 +473,11 @@ pg_task_bound(PG_FUNCTION_ARGS)
 						errmsg("pg_task_bound must be called BEFORE INSERT, FOR EACH ROW")));
 	row.rel = data->tg_relation;
 	row.tuple = data->tg_trigtuple;
-	role = row_value(&row, ROW_ROLE, &isnull);
+	role = row_value(&row, COLUMN_ROLE, &isnull);
 	if (isnull || (owner_acts() && row_role_id(&row) != 0))
 		return PointerGetDatum(row.tuple);
 	value = Int64GetDatum(roles_bind(NameStr(*DatumGetName(role))));
-	number = column_number(RelationGetDescr(row.rel), ROW_ROLE_ID);
+	number = column_number(RelationGetDescr(row.rel), COLUMN_ROLE_ID);
 	return PointerGetDatum(heap_modify_tuple_by_cols(row.tuple, RelationGetDescr(row.rel), 1,
 													 &number, &value, &isnull));
 }
@@ -563,13 +495,13 @@ read_hint(const Row *row, SharedHint *hint)
 	Datum queue;
 
 	memset(hint, 0, sizeof(SharedHint));
-	hint->place.id = DatumGetInt64(row_value(row, ROW_ID, &isnull[0]));
-	hint->place.dt = DatumGetTimestampTz(row_value(row, ROW_DT, &isnull[1]));
-	hint->priority = DatumGetInt32(row_value(row, ROW_PRIORITY, &isnull[2]));
-	max = row_value(row, ROW_MAX, &max_isnull);
+	hint->place.id = DatumGetInt64(row_value(row, COLUMN_ID, &isnull[0]));
+	hint->place.dt = DatumGetTimestampTz(row_value(row, COLUMN_DT, &isnull[1]));
+	hint->priority = DatumGetInt32(row_value(row, COLUMN_PRIORITY, &isnull[2]));
+	max = row_value(row, COLUMN_MAX, &max_isnull);
 	hint->max = max_isnull ? TASK_UNLIMITED : DatumGetInt32(max);
-	role = row_value(row, ROW_ROLE, &isnull[3]);
-	queue = row_value(row, ROW_QUEUE, &isnull[4]);
+	role = row_value(row, COLUMN_ROLE, &isnull[3]);
+	queue = row_value(row, COLUMN_QUEUE, &isnull[4]);
 	if (isnull[0] || isnull[1] || isnull[2] || isnull[3] || isnull[4] ||
 		toast_raw_datum_size(queue) - VARHDRSZ >= NAMEDATALEN)
 		return false;
@@ -609,7 +541,7 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	check_row(&row);
 	if (Shared && is_state(&row, "PLAN"))
 		hooks_add_hint(root_table(row.rel), read_hint(&row, &hint) ? &hint : NULL);
-	if (Shared && is_state(&row, "PLAN") && !is_null(&row, ROW_ACTIVE))
+	if (Shared && is_state(&row, "PLAN") && !is_null(&row, COLUMN_ACTIVE))
 		hooks_add_events(root_table(row.rel), SHARED_EXPIRY);
 	if (Shared && before && is_state(before, "WORK") && !owner_acts())
 		hooks_add_events(root_table(row.rel), SHARED_RECONCILE);

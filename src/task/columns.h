@@ -1,0 +1,76 @@
+/*
+ * columns.h
+ *		The columns of the task table.
+ */
+#ifndef PG_TASK_COLUMNS_H
+#define PG_TASK_COLUMNS_H
+
+#include "postgres.h"
+
+#include "utils/rel.h"
+
+/* In the order in which CREATE TABLE lists them. */
+typedef enum TaskColumn
+{
+	COLUMN_ID,
+	COLUMN_PARENT,
+	COLUMN_DT,
+	COLUMN_PLANNED,
+	COLUMN_START,
+	COLUMN_STOP,
+	COLUMN_QUEUE,
+	COLUMN_MAX,
+	COLUMN_PRIORITY,
+	COLUMN_PID,
+	COLUMN_ROLE,
+	COLUMN_ROLE_ID,
+	COLUMN_REQUEST,
+	COLUMN_RESPONSE,
+	COLUMN_ERROR,
+	COLUMN_SQLSTATE,
+	COLUMN_NOTICE,
+	COLUMN_STATE,
+	COLUMN_ATTEMPT,
+	COLUMN_FAILED,
+	COLUMN_CRASHED,
+	COLUMN_RETRY,
+	COLUMN_DELAY,
+	COLUMN_BACKOFF,
+	COLUMN_TIMEOUT,
+	COLUMN_ACTIVE,
+	COLUMN_REPEAT,
+	COLUMN_DRIFT,
+	COLUMN_CRON,
+	COLUMN_TIMEZONE,
+	COLUMN_DELETE,
+	COLUMN_KEY,
+	COLUMN_AFTER,
+	COLUMN_NOTIFY,
+	COLUMN_FORMAT,
+	COLUMN_REMOTE,
+	TASK_COLUMNS
+} TaskColumn;
+
+typedef struct ColumnDefinition
+{
+	const char *name;
+	Oid type;
+	const char *rest; /* default, and NOT NULL */
+	int flags;		  /* COLUMN_REQUIRED, COLUMN_INHERITED */
+} ColumnDefinition;
+
+/* A table without this column is not a task table; any other column is added. */
+#define COLUMN_REQUIRED 1
+
+/* The next row of a repeating task inherits the value, as it does of columns of the user's own. */
+#define COLUMN_INHERITED 2
+
+extern const ColumnDefinition task_columns[TASK_COLUMNS];
+
+extern char *column_ddl(TaskColumn which);
+extern bool column_exists(Oid relid, TaskColumn which);
+extern char *columns_fault(Relation rel);
+extern bool columns_complete(Relation rel);
+extern char *columns_inherited(Relation rel);
+
+#endif /* PG_TASK_COLUMNS_H */
