@@ -1,0 +1,234 @@
+/*
+ * trigger_checks.c
+ *		Checks what a user writes into a row of the task table: values, rights, the state.
+ *
+ * The checks are here and not in CHECK constraints: the server reads these from the catalog again
+ * for every statement, which costs a fifth of the time of each task.
+ *
+ * This file raises errors and changes nothing.
+ */
+#include "postgres.h"
+
+#include "access/detoast.h"
+#include "commands/trigger.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "session/trigger_checks.h"
+#include "shared/task.h"
+#include "task/owner.h"
+#include "task/roles.h"
+#include "task/schedule.h"
+
+/* Raise an error: the value of this column breaks the rule. */
+static void
+reject_value(const TriggerRow *row, TaskColumn which, const char *rule)
+{
+	bool isnull;
+	int64 id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull));
+
+	ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
+					errmsg("\"%s\" of a task must be %s", task_columns[which].name, rule),
+					errdetail("The row has id " INT64_FORMAT ".", id),
+					errtablecol(row->rel, trigger_column(RelationGetDescr(row->rel), which))));
+}
+
+/* Check that an interval is NULL, or greater than zero, or (if allowed) zero. */
+static void
+check_interval(const TriggerRow *row, TaskColumn which, bool zero_allowed)
+{
+	Interval zero = {0};
+	bool isnull;
+	Datum value = trigger_value(row, which, &isnull);
+	int comparison;
+
+	if (isnull)
+		return;
+	comparison = DatumGetInt32(DirectFunctionCall2(interval_cmp, value, IntervalPGetDatum(&zero)));
+	if (comparison < 0 || (comparison == 0 && !zero_allowed))
+		reject_value(row, which, zero_allowed ? "zero or more" : "greater than zero");
+}
+
+/* Check that a number is NULL, or zero or more. */
+static void
+check_count(const TriggerRow *row, TaskColumn which)
+{
+	bool isnull;
+	Datum value = trigger_value(row, which, &isnull);
+
+	if (!isnull && DatumGetInt32(value) < 0)
+		reject_value(row, which, "zero or more");
+}
+
+/* Check that a column is not NULL, even if the table allows it. */
+static void
+check_present(const TriggerRow *row, TaskColumn which)
+{
+	bool isnull;
+
+	(void) trigger_value(row, which, &isnull);
+	if (isnull)
+		reject_value(row, which, "something, not NULL");
+}
+
+/* Check that a time is NULL, infinite, or early enough for "active" to be added. */
+static void
+check_time(const TriggerRow *row, TaskColumn which)
+{
+	bool isnull;
+	TimestampTz value = DatumGetTimestampTz(trigger_value(row, which, &isnull));
+
+	if (!isnull && !TIMESTAMP_NOT_FINITE(value) && !schedule_in_range(value))
+		reject_value(row, which, "before the year " CppAsString2(SCHEDULE_LAST_YEAR));
+}
+
+/* Check that a text is NULL, or one of these words. */
+static void
+check_word(const TriggerRow *row, TaskColumn which, const char *const *words, const char *rule)
+{
+	bool isnull;
+	Datum value = trigger_value(row, which, &isnull);
+	char *word;
+
+	if (isnull)
+		return;
+	word = TextDatumGetCString(value);
+	for (; *words; words++)
+		if (strcmp(word, *words) == 0)
+			return;
+	reject_value(row, which, rule);
+}
+
+/* Check that a text is NULL, or at most this many bytes long: processes keep it in memory. */
+static void
+check_length(const TriggerRow *row, TaskColumn which, int most)
+{
+	bool isnull;
+	Datum value = trigger_value(row, which, &isnull);
+
+	if (!isnull && toast_raw_datum_size(value) - VARHDRSZ > (Size) most)
+		reject_value(row, which, psprintf("at most %d bytes long", most));
+}
+
+/*
+ * Check the bounds that protect other users.  The next row of a repeating task is not checked: a
+ * row that has bypassed this trigger must still be able to end and to repeat.
+ */
+static void
+check_bounds(const TriggerRow *row)
+{
+	Interval least = {.time = TASK_REPEAT_MIN_MS * INT64CONST(1000)};
+	bool isnull;
+	Datum repeat = trigger_value(row, COLUMN_REPEAT, &isnull);
+
+	if (!isnull &&
+		DatumGetBool(DirectFunctionCall2(interval_lt, repeat, IntervalPGetDatum(&least))))
+		reject_value(row, COLUMN_REPEAT, "at least " CppAsString2(TASK_REPEAT_MIN_MS) " ms");
+	check_length(row, COLUMN_QUEUE, TASK_QUEUE_MAX);
+	check_length(row, COLUMN_KEY, TASK_KEY_MAX);
+	check_length(row, COLUMN_TIMEZONE, TASK_ZONE_MAX);
+	check_length(row, COLUMN_CRON, TASK_KEY_MAX);
+	check_length(row, COLUMN_NOTIFY, NAMEDATALEN - 1);
+}
+
+/* Check the values of a new or changed row. */
+void
+trigger_check_values(const TriggerRow *row)
+{
+	static const char *const states[] = {"PLAN", "WORK", "DONE", "FAIL", "STOP", "GONE", NULL};
+	static const char *const formats[] = {"text", "csv", "json", NULL};
+	bool isnull;
+	Datum value;
+
+	check_present(row, COLUMN_QUEUE);
+	check_present(row, COLUMN_PRIORITY);
+	check_present(row, COLUMN_DT);
+	check_time(row, COLUMN_DT);
+	check_time(row, COLUMN_PLANNED);
+	check_word(row, COLUMN_STATE, states, "PLAN, WORK, DONE, FAIL, STOP or GONE");
+	check_word(row, COLUMN_FORMAT, formats, "text, csv or json");
+	value = trigger_value(row, COLUMN_REQUEST, &isnull);
+	if (!isnull && toast_raw_datum_size(value) <= VARHDRSZ)
+		reject_value(row, COLUMN_REQUEST, "some SQL");
+	check_count(row, COLUMN_RETRY);
+	check_count(row, COLUMN_FAILED);
+	value = trigger_value(row, COLUMN_BACKOFF, &isnull);
+	if (!isnull && !(DatumGetFloat4(value) >= 0))
+		reject_value(row, COLUMN_BACKOFF, "zero or more");
+	check_interval(row, COLUMN_DELAY, true);
+	check_interval(row, COLUMN_TIMEOUT, false);
+	check_interval(row, COLUMN_ACTIVE, false);
+	check_interval(row, COLUMN_REPEAT, false);
+	if (!owner_acts())
+		check_bounds(row);
+	(void) trigger_value(row, COLUMN_REMOTE, &isnull);
+	if (!isnull)
+		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						errmsg("tasks on other servers are not supported yet"),
+						errhint("Leave the column \"remote\" empty.")));
+}
+
+/* Raise an error: the current user does not have the rights of the table's owner. */
+void
+trigger_forbid(TaskColumn which, const char *hint)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("only the owner of the task table may set \"%s\"", task_columns[which].name),
+			 hint ? errhint("%s", hint) : 0));
+}
+
+/* Does an UPDATE leave the state as it was? */
+static bool
+keeps_state(const TriggerRow *old, const TriggerRow *new)
+{
+	bool isnull;
+	Datum value = trigger_value(old, COLUMN_STATE, &isnull);
+
+	return !isnull && trigger_has_state(new, TextDatumGetCString(value));
+}
+
+/*
+ * Only the server may set a task to WORK.  A restored or replicated row may be in state WORK,
+ * because it was running elsewhere.
+ */
+void
+trigger_check_state(const TriggerRow *old, const TriggerRow *new)
+{
+	if (old && trigger_has_state(new, "WORK") && !trigger_has_state(old, "WORK") &&
+		SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA)
+		ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
+						errmsg("\"state\" of a task becomes WORK when it starts, not before"),
+						errhint("Set it to PLAN, and it starts.")));
+}
+
+/*
+ * Users other than the owner may plan tasks for roles that they may become, and may not change
+ * what the server has written about a run.  "old" is NULL for an INSERT.
+ */
+void
+trigger_check_rights(const TriggerRow *old, const TriggerRow *new)
+{
+	static const TaskColumn fixed[] = {COLUMN_PID,	COLUMN_ATTEMPT, COLUMN_CRASHED, COLUMN_START,
+									   COLUMN_STOP, COLUMN_ID,		COLUMN_ROLE,	COLUMN_ROLE_ID};
+	int nfixed = old ? (int) lengthof(fixed) : 5; /* new rows: the first five */
+	bool isnull;
+	Datum role = trigger_value(new, COLUMN_ROLE, &isnull);
+	int64 role_id = trigger_role_id(new);
+	int i;
+
+	if (has_privs_of_role(GetUserId(), trigger_table_owner(new->rel)))
+		return;
+	if (isnull || !roles_may_act(GetUserId(), NameStr(*DatumGetName(role)), role_id))
+		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+						errmsg("cannot plan a task for a role that you may not become")));
+	for (i = 0; i < nfixed; i++)
+		if (!trigger_same_value(old, new, fixed[i]))
+			trigger_forbid(fixed[i], NULL);
+	if (!trigger_has_state(new, "PLAN") && !trigger_has_state(new, "STOP") &&
+		!(old && keeps_state(old, new)))
+		trigger_forbid(COLUMN_STATE, "You may set it to PLAN or STOP.");
+}

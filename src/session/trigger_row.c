@@ -1,0 +1,127 @@
+/*
+ * trigger_row.c
+ *		Reads the columns of a row that a trigger on the task table is called for.
+ *
+ * Anybody may put these triggers on any table: every access to a column checks its
+ * name and type.
+ *
+ * This file decides nothing and changes nothing.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/partition.h"
+#include "catalog/pg_class.h"
+#include "executor/spi.h"
+#include "utils/builtins.h"
+#include "utils/datum.h"
+#include "utils/syscache.h"
+
+#include "session/trigger_row.h"
+
+/*
+ * The number of a column.  The number found last is remembered for the life of the process, and
+ * used if it still fits: nearly all calls are for one table.
+ */
+int
+trigger_column(TupleDesc desc, TaskColumn which)
+{
+	static int remembered[TASK_COLUMNS]; /* 0: none */
+	const char *name = task_columns[which].name;
+	int number = remembered[which];
+
+	if (number < 1 || number > desc->natts ||
+		strcmp(NameStr(TupleDescAttr(desc, number - 1)->attname), name) != 0)
+		number = SPI_fnumber(desc, name);
+	if (number < 1 || TupleDescAttr(desc, number - 1)->atttypid != task_columns[which].type)
+		ereport(ERROR, (errcode(ERRCODE_WRONG_OBJECT_TYPE),
+						errmsg("the table of this trigger is not a task table"),
+						errdetail("It has no column \"%s\" of type %s.", name,
+								  format_type_be(task_columns[which].type))));
+	return remembered[which] = number;
+}
+
+/* The value of a column.  Raises an error if this is not the column of a task table. */
+Datum
+trigger_value(const TriggerRow *row, TaskColumn which, bool *isnull)
+{
+	TupleDesc desc = RelationGetDescr(row->rel);
+
+	return SPI_getbinval(row->tuple, desc, trigger_column(desc, which), isnull);
+}
+
+/* The role_id that the row is bound to; 0: none. */
+int64
+trigger_role_id(const TriggerRow *row)
+{
+	bool isnull;
+	Datum value = trigger_value(row, COLUMN_ROLE_ID, &isnull);
+
+	return isnull ? 0 : DatumGetInt64(value);
+}
+
+/* Is the row in this state?  NULL is none. */
+bool
+trigger_has_state(const TriggerRow *row, const char *state)
+{
+	bool isnull;
+	Datum value = trigger_value(row, COLUMN_STATE, &isnull);
+
+	return !isnull && strcmp(TextDatumGetCString(value), state) == 0;
+}
+
+bool
+trigger_is_null(const TriggerRow *row, TaskColumn which)
+{
+	bool isnull;
+
+	(void) trigger_value(row, which, &isnull);
+	return isnull;
+}
+
+/*
+ * Does a column (of a fixed-length type) have the same value in two rows?  "old" may be NULL
+ * (INSERT): then compare with the column's default, which is 0 for attempt and crashed, else NULL.
+ */
+bool
+trigger_same_value(const TriggerRow *old, const TriggerRow *new, TaskColumn which)
+{
+	int number = trigger_column(RelationGetDescr(new->rel), which);
+	Form_pg_attribute att = TupleDescAttr(RelationGetDescr(new->rel), number - 1);
+	bool old_isnull = true;
+	bool new_isnull;
+	Datum old_value = old ? trigger_value(old, which, &old_isnull) : (Datum) 0;
+	Datum new_value = trigger_value(new, which, &new_isnull);
+
+	if (old == NULL && (which == COLUMN_ATTEMPT || which == COLUMN_CRASHED))
+		return DatumGetInt32(new_value) == 0;
+	if (old_isnull || new_isnull)
+		return old_isnull == new_isnull;
+	return datumIsEqual(old_value, new_value, att->attbyval, att->attlen);
+}
+
+/* The table that the scheduler knows: the root, if this is a partition. */
+Oid
+trigger_root_table(Relation rel)
+{
+	if (!rel->rd_rel->relispartition)
+		return RelationGetRelid(rel);
+	return llast_oid(get_partition_ancestors(RelationGetRelid(rel)));
+}
+
+/* The owner of the task table: of the root, if this is a partition. */
+Oid
+trigger_table_owner(Relation rel)
+{
+	HeapTuple tuple;
+	Oid owner;
+
+	if (!rel->rd_rel->relispartition)
+		return rel->rd_rel->relowner;
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(trigger_root_table(rel)));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for relation %u", trigger_root_table(rel));
+	owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
+	ReleaseSysCache(tuple);
+	return owner;
+}
