@@ -331,7 +331,7 @@ reap_dead(PoolExecutor *executor)
 		else
 			lose_task(task, ORPHAN_FAILED, &slot->failure);
 	}
-	shared_executor_forget(slot);
+	shared_executor_forget(slot, executor->generation);
 	release_entry(executor);
 }
 
@@ -455,7 +455,7 @@ static void
 retire(PoolExecutor *executor)
 {
 	executor->leaving = true;
-	shared_executor_leave(executor->slot);
+	shared_executor_leave(executor->slot, executor->generation);
 }
 
 /*
@@ -735,7 +735,7 @@ start_executor(Oid role, const char *name, MonoTime now)
 	if (executor->handle == NULL)
 	{
 		executor->used = false;
-		shared_executor_forget(slot);
+		shared_executor_forget(slot, slot->generation);
 		arbiter_evict(me->database, role);
 		no_worker_until = clock_plus_ms(now, WORKER_RETRY_MS);
 		report_no_worker(now);

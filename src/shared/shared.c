@@ -680,22 +680,30 @@ shared_executor_release(SharedExecutor *me)
 	LWLockRelease(Shared->directory);
 }
 
-/* Free the slot of an executor that the scheduler has reaped, or whose process never started. */
+/*
+ * Free the slot of an executor that the scheduler has reaped, or whose process never started.  The
+ * generation is that of the scheduler's reservation: the process may have released the slot since
+ * the scheduler looked, and another scheduler may have reserved it.
+ */
 void
-shared_executor_forget(SharedExecutor *executor)
+shared_executor_forget(SharedExecutor *executor, uint32 generation)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	executor->in_use = executor->gone = executor->leave = false;
-	notify_vacated();
+	if (executor->generation == generation && executor->in_use)
+	{
+		executor->in_use = executor->gone = executor->leave = false;
+		notify_vacated();
+	}
 	LWLockRelease(Shared->directory);
 }
 
-/* Ask an executor to exit when its ring is empty. */
+/* Ask the executor of a reservation to exit when its ring is empty. */
 void
-shared_executor_leave(SharedExecutor *executor)
+shared_executor_leave(SharedExecutor *executor, uint32 generation)
 {
 	LWLockAcquire(executor->lock, LW_EXCLUSIVE);
-	executor->leave = true;
+	if (executor->generation == generation)
+		executor->leave = true;
 	LWLockRelease(executor->lock);
 	shared_wake(executor->proc);
 }

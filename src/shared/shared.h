@@ -327,8 +327,8 @@ extern int shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, i
 /* Executors. */
 extern SharedExecutor *shared_executor_attach(int slot, uint32 generation);
 extern void shared_executor_release(SharedExecutor *me);
-extern void shared_executor_forget(SharedExecutor *executor);
-extern void shared_executor_leave(SharedExecutor *executor);
+extern void shared_executor_forget(SharedExecutor *executor, uint32 generation);
+extern void shared_executor_leave(SharedExecutor *executor, uint32 generation);
 extern void shared_executors_leave(Oid database);
 extern SharedExecutor *shared_executor_of(int proc);
 extern int64 shared_task_of(int proc);
