@@ -30,6 +30,7 @@
 #include "shared/clock.h"
 #include "shared/crash.h"
 #include "shared/port.h"
+#include "shared/slots.h"
 #include "shared/worker.h"
 #include "task/compiled.h"
 #include "task/pinned.h"
@@ -84,7 +85,7 @@ leave_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 		else if (!terminated && PostmasterIsAlive())
 			slot_leave_failure(ERRCODE_INTERNAL_ERROR, "the process of the task has ended", false);
 	}
-	shared_executor_release(MyExecutor);
+	executor_slot_release(MyExecutor);
 }
 
 /*
@@ -119,14 +120,8 @@ static void
 wait_for_task(void)
 {
 	long delay = idle_time_left();
-	bool leave;
 
-	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
-	leave = MyExecutor->taken == MyExecutor->assigned && (MyExecutor->leave || delay <= 0);
-	if (leave)
-		MyExecutor->ready = false; /* from here on nothing is assigned */
-	LWLockRelease(MyExecutor->lock);
-	if (leave)
+	if (slot_may_exit(delay <= 0))
 		proc_exit(0);
 
 	pgstat_report_stat(true);
@@ -152,7 +147,7 @@ attach_executor(Datum arg)
 	uint32 generation;
 	int slot = worker_slot(arg, &generation);
 
-	MyExecutor = shared_executor_attach(slot, generation);
+	MyExecutor = executor_slot_attach(slot, generation);
 	if (MyExecutor == NULL)
 		proc_exit(0);
 	on_shmem_exit(leave_slot, 0);
@@ -175,11 +170,7 @@ attach_executor(Datum arg)
 	deadline_define();
 	run_define(wait_event);
 
-	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
-	MyExecutor->pid = MyProcPid;
-	MyExecutor->idle_since = clock_mono();
-	MyExecutor->ready = true;
-	LWLockRelease(MyExecutor->lock);
+	executor_slot_connected(MyExecutor);
 	shared_scheduler_wake(MyExecutor->database);
 }
 

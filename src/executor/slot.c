@@ -13,6 +13,7 @@
 #include "executor/slot.h"
 #include "shared/arbiter.h"
 #include "shared/clock.h"
+#include "shared/slots.h"
 
 SharedExecutor *MyExecutor = NULL;
 
@@ -88,4 +89,23 @@ slot_untake(void)
 	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
 	MyExecutor->taken--;
 	LWLockRelease(MyExecutor->lock);
+}
+
+/*
+ * May this process exit now?  If its ring is empty, and it was asked to exit or has been idle for
+ * too long.  After that nothing is assigned to it.
+ */
+bool
+slot_may_exit(bool idle_too_long)
+{
+	bool empty;
+	bool leaving;
+
+	LWLockAcquire(MyExecutor->lock, LW_SHARED);
+	empty = MyExecutor->taken == MyExecutor->assigned;
+	leaving = MyExecutor->state == EXECUTOR_LEAVING;
+	LWLockRelease(MyExecutor->lock);
+	if (leaving || !idle_too_long)
+		return empty && leaving;
+	return empty && executor_slot_retire(MyExecutor);
 }

@@ -21,6 +21,7 @@
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
 #include "shared/arbiter.h"
+#include "shared/slots.h"
 #include "shared/worker.h"
 
 /* Maximum expected duration of all tasks in a ring, if there is more than one (us). */
@@ -132,7 +133,7 @@ adopt_executor(PoolExecutor *executor, SharedExecutor *slot)
 	executor->slot = slot;
 	executor->generation = slot->generation;
 	executor->role = slot->role;
-	executor->leaving = slot->leave;
+	executor->leaving = slot->state == EXECUTOR_LEAVING;
 	executor->reaped = slot->done;
 	executor->assigned = slot->assigned;
 	executor->taken = slot->taken;
@@ -161,7 +162,7 @@ pool_create(SharedScheduler *scheduler, const char *database)
 	{
 		SharedExecutor *slot = &Shared->executors[i];
 
-		if (slot->in_use && slot->database == me->database)
+		if (slot->state != EXECUTOR_FREE && slot->database == me->database)
 			adopt_executor(&executors[i], slot);
 	}
 	LWLockRelease(Shared->directory);
@@ -331,7 +332,7 @@ reap_dead(PoolExecutor *executor)
 		else
 			lose_task(task, ORPHAN_FAILED, &slot->failure);
 	}
-	shared_executor_forget(slot, executor->generation);
+	executor_slot_forget(slot, executor->generation);
 	release_entry(executor);
 }
 
@@ -357,17 +358,17 @@ reap_executor(PoolExecutor *executor)
 	uint32 done = executor->assigned;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	mine = slot->in_use && slot->generation == executor->generation;
-	gone = mine && slot->gone;
+	mine = slot->state != EXECUTOR_FREE && slot->generation == executor->generation;
+	gone = mine && slot->state == EXECUTOR_GONE;
 	arrived = mine && slot->proc != SHARED_NO_PROC;
 	if (mine)
 	{
 		LWLockAcquire(slot->lock, LW_SHARED);
 		done = slot->done;
-		connected = slot->ready && !executor->ready;
-		executor->ready |= slot->ready;
+		connected = slot->pid != 0 && !executor->ready;
+		executor->ready |= connected;
 		executor->pid = slot->pid;
-		executor->leaving |= slot->leave;
+		executor->leaving |= slot->state == EXECUTOR_LEAVING;
 		executor->taken = slot->taken;
 		executor->taken_at = slot->taken_at;
 		LWLockRelease(slot->lock);
@@ -455,7 +456,7 @@ static void
 retire(PoolExecutor *executor)
 {
 	executor->leaving = true;
-	shared_executor_leave(executor->slot, executor->generation);
+	executor_slot_leave(executor->slot, executor->generation);
 }
 
 /*
@@ -630,7 +631,7 @@ pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, const 
 
 	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
 	if (!late && slot->generation == generation && executor->generation == generation &&
-		slot->ready && !slot->leave)
+		slot->state == EXECUTOR_READY)
 	{
 		slot->ring[slot->assigned++ % SHARED_RING] = *task;
 		slot->notify_at = slot->done + (slot->assigned - slot->done + 1) / 2;
@@ -735,7 +736,7 @@ start_executor(Oid role, const char *name, MonoTime now)
 	if (executor->handle == NULL)
 	{
 		executor->used = false;
-		shared_executor_forget(slot, slot->generation);
+		executor_slot_forget(slot, slot->generation);
 		arbiter_evict(me->database, role);
 		no_worker_until = clock_plus_ms(now, WORKER_RETRY_MS);
 		report_no_worker(now);

@@ -51,6 +51,7 @@
 #include "shared/clock.h"
 #include "shared/crash.h"
 #include "shared/port.h"
+#include "shared/slots.h"
 #include "shared/worker.h"
 #include "task/outcome.h"
 #include "task/rows.h"
@@ -128,7 +129,7 @@ terminate(SIGNAL_ARGS)
 static void
 leave_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
-	shared_scheduler_release(me);
+	scheduler_slot_release(me);
 }
 
 /* Make sure of the work.table; everything known about its rows is read again. */
@@ -560,7 +561,7 @@ wait_for_memory(void)
 	long left;
 
 	arbiter_want(me, false);
-	while (!ShutdownRequestPending && !ConfigReloadPending && !shared_scheduler_leaves(me) &&
+	while (!ShutdownRequestPending && !ConfigReloadPending && !scheduler_slot_is_leaving(me) &&
 		   (left = clock_ms_until(clock_mono(), until)) > 0)
 	{
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, left,
@@ -604,7 +605,7 @@ attach(Datum arg)
 	uint32 generation;
 	int slot = worker_slot(arg, &generation);
 
-	me = shared_scheduler_attach(slot, generation);
+	me = scheduler_slot_attach(slot, generation);
 	if (me == NULL)
 		proc_exit(0);
 	on_shmem_exit(leave_slot, 0);
@@ -631,7 +632,7 @@ shut_down(void)
 	ClockNow now = clock_now();
 	int i;
 
-	shared_scheduler_leave(me);
+	scheduler_slot_leave(me);
 	pool_dismiss();
 	me->due = dispatch_row_locked ? clock_min(next_due(now), scan_until()) : next_due(now);
 	/* there may be very many of other kinds: some are written, and the next scheduler finds the
@@ -651,7 +652,7 @@ pg_task_scheduler_main(Datum arg)
 	pool_create(me, database);
 
 	/* on a reload it goes, and is started again with the settings of that moment */
-	while (!ShutdownRequestPending && !ConfigReloadPending && !shared_scheduler_leaves(me))
+	while (!ShutdownRequestPending && !ConfigReloadPending && !scheduler_slot_is_leaving(me))
 	{
 		run_guarded_iteration();
 		if (no_memory_ms > 0)

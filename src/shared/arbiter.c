@@ -15,6 +15,7 @@
 #include "settings.h"
 #include "shared/arbiter.h"
 #include "shared/clock.h"
+#include "shared/slots.h"
 
 /*
  * How long a database may keep its last executor while another database has tasks but no executor
@@ -52,7 +53,7 @@ is_fresh(const SharedScheduler *scheduler, MonoTime now)
 	MonoTime renewed = {
 		(int64) pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &scheduler->renewed))};
 
-	return scheduler->in_use && !clock_exceeds(renewed, now, FRESH_MS);
+	return scheduler->state != SCHEDULER_FREE && !clock_exceeds(renewed, now, FRESH_MS);
 }
 
 /*
@@ -69,8 +70,8 @@ count_executors(Oid database)
 	{
 		SharedExecutor *executor = &Shared->executors[i];
 
-		if (executor->in_use && !executor->leave && executor->database == database)
-			count++;
+		count += executor->database == database && executor->state != EXECUTOR_FREE &&
+				 executor->state != EXECUTOR_LEAVING;
 	}
 	return count;
 }
@@ -90,7 +91,7 @@ arbiter_want(SharedScheduler *me, bool wants)
 	me->wants = wants;
 	me->wants_since = clock_mono();
 	for (i = 0; i < Shared->nschedulers && wants; i++)
-		if (Shared->schedulers[i].in_use && &Shared->schedulers[i] != me)
+		if (Shared->schedulers[i].state != SCHEDULER_FREE && &Shared->schedulers[i] != me)
 			shared_wake(Shared->schedulers[i].proc);
 	LWLockRelease(Shared->directory);
 }
@@ -137,7 +138,7 @@ count_schedulers(void)
 	int i;
 
 	for (i = 0; i < Shared->nschedulers; i++)
-		count += Shared->schedulers[i].in_use;
+		count += Shared->schedulers[i].state != SCHEDULER_FREE;
 	return count;
 }
 
@@ -149,7 +150,7 @@ count_processes(void)
 	int i;
 
 	for (i = 0; i < Shared->nexecutors; i++)
-		count += Shared->executors[i].in_use && !Shared->executors[i].gone;
+		count += executor_slot_has_process(&Shared->executors[i]);
 	return count;
 }
 
@@ -198,7 +199,7 @@ arbiter_free_places(void)
 static bool
 is_leaving(const SharedExecutor *executor)
 {
-	return executor->in_use && executor->leave &&
+	return executor->state == EXECUTOR_LEAVING &&
 		   (executor->assigned == executor->done ||
 			!clock_exceeds(executor->taken_at, clock_mono(), SLICE_MS));
 }
@@ -210,7 +211,7 @@ is_leaving(const SharedExecutor *executor)
 static bool
 is_needed(const SharedExecutor *executor, MonoTime now)
 {
-	SharedScheduler *scheduler = shared_scheduler_find(executor->database);
+	SharedScheduler *scheduler = scheduler_slot_find(executor->database);
 
 	return executor->assigned != executor->done ||
 		   (executor->reserved && scheduler && is_fresh(scheduler, now));
@@ -236,7 +237,7 @@ evict_idle(Oid database, Oid role)
 
 		if (is_leaving(executor))
 			return;
-		if (executor->leave || !executor->in_use || !executor->ready || executor->gone)
+		if (executor->state != EXECUTOR_READY)
 			continue;
 		if (executor->database == database && executor->role == role)
 			continue;
@@ -248,9 +249,9 @@ evict_idle(Oid database, Oid role)
 	if (victim == NULL)
 		return;
 	LWLockAcquire(victim->lock, LW_EXCLUSIVE);
-	victim->leave = !is_needed(victim, now);
+	if (!is_needed(victim, now))
+		executor_slot_leave_locked(victim);
 	LWLockRelease(victim->lock);
-	shared_wake(victim->proc);
 }
 
 /* No worker slot is free: ask an idle executor of another database or role to exit. */
@@ -276,58 +277,6 @@ arbiter_evict_for_scheduler(void)
 }
 
 /*
- * Prepare a slot for its next use.  The caller holds the directory lock in exclusive mode.  The
- * slot's lock keeps out a scheduler that still believes in the former use: it compares the
- * generation under that lock alone.
- */
-static void
-reset_executor(SharedExecutor *executor, Oid database, Oid role, MonoTime now)
-{
-	LWLockAcquire(executor->lock, LW_EXCLUSIVE);
-	executor->in_use = true;
-	executor->gone = false;
-	executor->generation++;
-	executor->database = database;
-	executor->role = role;
-	executor->proc = SHARED_NO_PROC;
-	executor->ready = false;
-	executor->leave = false;
-	executor->reserved = false;
-	executor->pid = 0;
-	executor->started = executor->idle_since = now;
-	executor->failure.sqlstate[0] = '\0';
-	executor->failure.unwritten = false;
-	executor->cancel_sent = false;
-	executor->quit = false;
-	pg_atomic_write_u32(&executor->workers, 0);
-	executor->assigned = executor->taken = executor->done = executor->notify_at = 0;
-	LWLockRelease(executor->lock);
-}
-
-/*
- * Find a free executor slot.  If there is none, return a slot with tasks of an executor that has
- * exited, if its database has no scheduler now: the next one finds these tasks in the table.  The
- * caller holds the directory lock in exclusive mode.
- */
-static SharedExecutor *
-find_free(void)
-{
-	SharedExecutor *left = NULL;
-	int i;
-
-	for (i = 0; i < Shared->nexecutors; i++)
-	{
-		SharedExecutor *executor = &Shared->executors[i];
-
-		if (!executor->in_use)
-			return executor;
-		if (left == NULL && executor->gone && shared_scheduler_find(executor->database) == NULL)
-			left = executor;
-	}
-	return left;
-}
-
-/*
  * Reserve an executor slot for this role in the scheduler's database.  NULL if none is free, and
  * then an idle executor is asked to exit; also NULL if another database that wants an executor has
  * fewer.
@@ -342,12 +291,9 @@ arbiter_reserve(SharedScheduler *me, Oid role)
 	if (!others_first(me, count_executors(me->database), now))
 	{
 		if (has_slot())
-			result = find_free();
+			result = executor_slot_reserve(me->database, role, now);
 		if (result)
-		{
-			reset_executor(result, me->database, role, now);
 			me->granted = now;
-		}
 		else
 			evict_idle(me->database, role);
 	}
@@ -399,7 +345,7 @@ arbiter_count_role(Oid role)
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	for (i = 0; i < Shared->nexecutors; i++)
-		count += Shared->executors[i].in_use && Shared->executors[i].role == role;
+		count += Shared->executors[i].state != EXECUTOR_FREE && Shared->executors[i].role == role;
 	LWLockRelease(Shared->directory);
 	return count;
 }
@@ -413,7 +359,8 @@ arbiter_count_database(Oid database)
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	for (i = 0; i < Shared->nexecutors; i++)
-		count += Shared->executors[i].in_use && Shared->executors[i].database == database;
+		count += Shared->executors[i].state != EXECUTOR_FREE &&
+				 Shared->executors[i].database == database;
 	LWLockRelease(Shared->directory);
 	return count;
 }
@@ -437,7 +384,7 @@ isolated_at_work(SharedScheduler *me)
 		SharedExecutor *executor = &Shared->executors[i];
 		uint32 n;
 
-		if (!executor->in_use)
+		if (executor->state == EXECUTOR_FREE)
 			continue;
 		LWLockAcquire(executor->lock, LW_SHARED);
 		for (n = executor->done; n != executor->assigned; n++)
@@ -514,7 +461,7 @@ arbiter_isolated_ended(void)
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	for (i = 0; i < Shared->nschedulers; i++)
-		if (Shared->schedulers[i].in_use && Shared->schedulers[i].wants_isolated)
+		if (Shared->schedulers[i].state != SCHEDULER_FREE && Shared->schedulers[i].wants_isolated)
 			shared_wake(Shared->schedulers[i].proc);
 	LWLockRelease(Shared->directory);
 }

@@ -37,6 +37,7 @@
 #include "compat.h"
 #include "settings.h"
 #include "shared/crash.h"
+#include "shared/slots.h"
 
 #define BLAMED_MAX 1024 /* the maximum of pg_task.max_executors */
 
@@ -139,7 +140,7 @@ collect_report(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 		SharedExecutor *slot = &slots[i];
 		BlamedRun *blamed = &last_report.blamed[last_report.count];
 
-		if (!slot->in_use || slot->gone || slot->taken == slot->done ||
+		if (!executor_slot_has_process(slot) || slot->taken == slot->done ||
 			(slot->quit && pg_atomic_read_u32(&slot->workers) == 0))
 			continue;
 		blamed->database = slot->database;
@@ -303,7 +304,7 @@ start_executor(QueryDesc *query, int flags)
 	if (IsParallelWorker() && !asked && MyProc->lockGroupLeader)
 	{
 		asked = true;
-		watched = shared_executor_of((int) (MyProc->lockGroupLeader - ProcGlobal->allProcs));
+		watched = executor_slot_of((int) (MyProc->lockGroupLeader - ProcGlobal->allProcs));
 		if (watched)
 		{
 			pg_atomic_fetch_add_u32(&watched->workers, 1);

@@ -15,6 +15,7 @@
 #include "compat.h"
 #include "shared/hold.h"
 #include "shared/shared.h"
+#include "shared/slots.h"
 
 /*
  * Ask all processes of pg_task in a database to exit as soon as they can.  The caller holds the
@@ -23,14 +24,11 @@
 static void
 clear_database(Oid database)
 {
-	SharedScheduler *scheduler = shared_scheduler_find(database);
+	SharedScheduler *scheduler = scheduler_slot_find(database);
 
 	if (scheduler)
-	{
-		scheduler->leave = true;
-		shared_wake(scheduler->proc);
-	}
-	shared_executors_leave(database);
+		scheduler_slot_leave_locked(scheduler);
+	executor_slots_leave(database);
 }
 
 /*
@@ -100,14 +98,13 @@ is_occupied(Oid database)
 	int i;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	occupied = shared_scheduler_find(database) != NULL;
+	occupied = scheduler_slot_find(database) != NULL;
 	for (i = 0; i < Shared->nexecutors; i++)
 	{
 		SharedExecutor *executor = &Shared->executors[i];
 
-		if (executor->in_use && !executor->gone && executor->database == database &&
-			executor->taken == executor->done)
-			occupied = true;
+		occupied |= executor->database == database && executor_slot_has_process(executor) &&
+					executor->taken == executor->done;
 	}
 	LWLockRelease(Shared->directory);
 	return occupied;

@@ -18,6 +18,7 @@
 #include "compat.h"
 #include "settings.h"
 #include "shared/shared.h"
+#include "shared/slots.h"
 
 SharedState *Shared = NULL;
 
@@ -108,12 +109,14 @@ initialize_memory(void)
 	for (i = 0; i < Shared->nschedulers; i++)
 	{
 		Shared->schedulers[i].lock = &locks++->lock;
+		Shared->schedulers[i].proc = SHARED_NO_PROC;
 		pg_atomic_init_u64(&Shared->schedulers[i].renewed, 0);
 		pg_atomic_init_u64(&Shared->schedulers[i].idle_since, 0);
 	}
 	for (i = 0; i < Shared->nexecutors; i++)
 	{
 		Shared->executors[i].lock = &locks++->lock;
+		Shared->executors[i].proc = SHARED_NO_PROC;
 		pg_atomic_init_u32(&Shared->executors[i].workers, 0);
 	}
 }
@@ -163,22 +166,6 @@ shared_wake_supervisor(void)
 	shared_wake(proc);
 }
 
-/* Return the slot of a database's scheduler, or NULL.  The caller holds the directory lock. */
-SharedScheduler *
-shared_scheduler_find(Oid database)
-{
-	int i;
-
-	for (i = 0; i < Shared->nschedulers; i++)
-	{
-		SharedScheduler *scheduler = &Shared->schedulers[i];
-
-		if (scheduler->in_use && scheduler->database == database)
-			return scheduler;
-	}
-	return NULL;
-}
-
 /*
  * Return the entry of a database, or NULL.  InvalidOid finds a free entry.  The caller holds the
  * directory lock.
@@ -210,24 +197,6 @@ shared_database_add(Oid database)
 	LWLockRelease(Shared->directory);
 }
 
-/*
- * Free the slots of executors that have exited with tasks in their rings: no scheduler of this
- * database will reap them.  The caller holds the directory lock in exclusive mode.
- */
-static void
-forget_gone(Oid database)
-{
-	int i;
-
-	for (i = 0; i < Shared->nexecutors; i++)
-	{
-		SharedExecutor *executor = &Shared->executors[i];
-
-		if (executor->gone && executor->database == database)
-			executor->in_use = executor->gone = false;
-	}
-}
-
 void
 shared_database_remove(Oid database)
 {
@@ -237,7 +206,7 @@ shared_database_remove(Oid database)
 	entry = shared_database_find(database);
 	if (entry)
 		entry->database = InvalidOid;
-	forget_gone(database);
+	executor_slots_forget(database);
 	LWLockRelease(Shared->directory);
 }
 
@@ -259,7 +228,7 @@ shared_crowd(bool crowded)
 		SharedScheduler *scheduler = &Shared->schedulers[i];
 
 		pg_atomic_write_u64(&scheduler->idle_since, 0);
-		if (scheduler->in_use)
+		if (scheduler->state != SCHEDULER_FREE)
 			shared_wake(scheduler->proc);
 	}
 	LWLockRelease(Shared->directory);
@@ -269,8 +238,8 @@ shared_crowd(bool crowded)
  * Record that something waits in a database that has no scheduler, and wake the supervisor, which
  * is to start one.  The caller holds the directory lock in exclusive mode.
  */
-static void
-mark_database(Oid database)
+void
+shared_database_mark(Oid database)
 {
 	SharedDatabase *entry = shared_database_find(database);
 
@@ -291,7 +260,7 @@ mark_or_wake(Oid database)
 	SharedScheduler *scheduler;
 
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	scheduler = shared_scheduler_find(database);
+	scheduler = scheduler_slot_find(database);
 	if (scheduler)
 	{
 		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
@@ -300,175 +269,8 @@ mark_or_wake(Oid database)
 		shared_wake(scheduler->proc);
 	}
 	else
-		mark_database(database);
+		shared_database_mark(database);
 	LWLockRelease(Shared->directory);
-}
-
-/*
- * A process has left a database: wake those that wait for a free executor, for the end of an
- * isolated task, or for the database to be empty.  The caller holds the directory lock.
- */
-static void
-notify_vacated(void)
-{
-	int i;
-
-	ConditionVariableBroadcast(&Shared->vacated);
-	for (i = 0; i < Shared->nschedulers; i++)
-	{
-		SharedScheduler *scheduler = &Shared->schedulers[i];
-
-		if (scheduler->in_use && (scheduler->wants || scheduler->wants_isolated))
-			shared_wake(scheduler->proc);
-	}
-}
-
-/*
- * Reserve a slot for the scheduler of a database.  NULL if the database has one already, or if no
- * slot is free.  Only the supervisor calls this.
- */
-SharedScheduler *
-shared_scheduler_reserve(Oid database, Oid user)
-{
-	SharedScheduler *result = NULL;
-	SharedDatabase *entry;
-	int i;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	for (i = 0; i < Shared->nschedulers && shared_scheduler_find(database) == NULL; i++)
-	{
-		SharedScheduler *scheduler = &Shared->schedulers[i];
-
-		if (scheduler->in_use)
-			continue;
-		scheduler->in_use = true;
-		scheduler->attached = false;
-		scheduler->generation++;
-		scheduler->database = database;
-		scheduler->user = user;
-		scheduler->proc = SHARED_NO_PROC;
-		scheduler->leave = false;
-		scheduler->wants = false;
-		scheduler->isolated = scheduler->wants_isolated = false;
-		scheduler->granted = CLOCK_LONG_AGO;
-		scheduler->due = CLOCK_LONG_AGO;
-		pg_atomic_write_u64(&scheduler->renewed, 0);
-		pg_atomic_write_u64(&scheduler->idle_since, 0);
-		scheduler->relid = InvalidOid;
-		scheduler->events = 0; /* it begins with a scan */
-		scheduler->nhints = 0;
-		result = scheduler;
-	}
-	entry = shared_database_find(database);
-	if (entry && result)
-		entry->marked = CLOCK_LONG_AGO; /* the scheduler begins with a scan */
-	LWLockRelease(Shared->directory);
-	return result;
-}
-
-/*
- * Attach this process to the scheduler slot that was reserved for it.  NULL if it came too late, or
- * if it was asked to exit before it came; in the second case it releases the slot itself, because
- * the supervisor may have exited in the meantime.
- */
-SharedScheduler *
-shared_scheduler_attach(int slot, uint32 generation)
-{
-	SharedScheduler *me = &Shared->schedulers[slot];
-	bool mine;
-	bool stays;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	mine = me->in_use && !me->attached && me->generation == generation;
-	stays = mine && !me->leave;
-	if (stays)
-	{
-		me->attached = true;
-		me->proc = COMPAT_MY_PROC;
-	}
-	LWLockRelease(Shared->directory);
-	if (mine && !stays)
-		shared_scheduler_release(me);
-	return stays ? me : NULL;
-}
-
-/*
- * Ask the executors of a database to exit when their rings are empty.  The caller holds the
- * directory lock.
- */
-void
-shared_executors_leave(Oid database)
-{
-	int i;
-
-	for (i = 0; i < Shared->nexecutors; i++)
-	{
-		SharedExecutor *executor = &Shared->executors[i];
-
-		if (!executor->in_use || executor->database != database)
-			continue;
-		LWLockAcquire(executor->lock, LW_EXCLUSIVE);
-		executor->leave = true;
-		LWLockRelease(executor->lock);
-		shared_wake(executor->proc);
-	}
-}
-
-/*
- * Release the slot of a scheduler, and keep what its successor and the supervisor need.
- *
- * Executors that have exited with tasks in their rings since the last reap are forgotten: the next
- * scheduler finds these tasks in the table, in state WORK.  The other executors are asked to exit
- * when their rings are empty, because the database may have no scheduler any more, or get none
- * soon.
- *
- * Called by the scheduler itself, or by the supervisor when the process has ended or was never
- * started.
- */
-void
-shared_scheduler_release(SharedScheduler *me)
-{
-	SharedDatabase *entry;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	me->in_use = false;
-	me->proc = SHARED_NO_PROC;
-	entry = shared_database_find(me->database);
-	if (entry)
-	{
-		entry->due = me->due;
-		if (OidIsValid(me->relid))
-			entry->relid = me->relid;
-		/* hints and events that the scheduler has not taken */
-		if (me->events != 0 || me->nhints > 0)
-			mark_database(me->database);
-	}
-	forget_gone(me->database);
-	shared_executors_leave(me->database);
-	notify_vacated();
-	LWLockRelease(Shared->directory);
-	shared_wake_supervisor();
-}
-
-/* Ask a scheduler to exit. */
-void
-shared_scheduler_leave(SharedScheduler *scheduler)
-{
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	scheduler->leave = true;
-	shared_wake(scheduler->proc);
-	LWLockRelease(Shared->directory);
-}
-
-bool
-shared_scheduler_leaves(SharedScheduler *me)
-{
-	bool leave;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	leave = me->leave;
-	LWLockRelease(Shared->directory);
-	return leave;
 }
 
 /* Wake the scheduler of a database.  If there is none, the supervisor is to start one. */
@@ -478,7 +280,7 @@ shared_scheduler_wake(Oid database)
 	SharedScheduler *scheduler;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	scheduler = shared_scheduler_find(database);
+	scheduler = scheduler_slot_find(database);
 	if (scheduler)
 		shared_wake(scheduler->proc);
 	LWLockRelease(Shared->directory);
@@ -494,7 +296,7 @@ shared_scheduler_relid(Oid database)
 	Oid relid = InvalidOid;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	scheduler = shared_scheduler_find(database);
+	scheduler = scheduler_slot_find(database);
 	if (scheduler)
 	{
 		LWLockAcquire(scheduler->lock, LW_SHARED);
@@ -599,7 +401,7 @@ shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int coun
 	int i;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	scheduler = shared_scheduler_find(database);
+	scheduler = scheduler_slot_find(database);
 	if (scheduler)
 	{
 		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
@@ -636,93 +438,6 @@ shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, int *events)
 	return count;
 }
 
-/* Attach this process to the executor slot that was reserved for it.  NULL if it came too late. */
-SharedExecutor *
-shared_executor_attach(int slot, uint32 generation)
-{
-	SharedExecutor *me = &Shared->executors[slot];
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	if (me->in_use && me->proc == SHARED_NO_PROC && me->generation == generation)
-		me->proc = COMPAT_MY_PROC;
-	else
-		me = NULL;
-	LWLockRelease(Shared->directory);
-	return me;
-}
-
-/*
- * Release the slot of this executor, which exits.  If tasks are left in its ring, the slot stays in
- * use, as "gone", until the scheduler has reaped it.  It is free at once if the scheduler has not
- * attached yet, for then it finds these tasks in the table, or if the database is to have no
- * scheduler.
- */
-void
-shared_executor_release(SharedExecutor *me)
-{
-	SharedScheduler *scheduler;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	LWLockAcquire(me->lock, LW_EXCLUSIVE);
-	scheduler = shared_scheduler_find(me->database);
-	me->proc = SHARED_NO_PROC;
-	me->ready = false;
-	me->leave = false;
-	me->gone = me->done != me->assigned &&
-			   (scheduler ? scheduler->attached : shared_database_find(me->database) != NULL);
-	me->in_use = me->gone;
-	LWLockRelease(me->lock);
-	if (scheduler)
-		shared_wake(scheduler->proc);
-	else if (me->gone)
-		mark_database(me->database);
-	notify_vacated();
-	LWLockRelease(Shared->directory);
-}
-
-/*
- * Free the slot of an executor that the scheduler has reaped, or whose process never started.  The
- * generation is that of the scheduler's reservation: the process may have released the slot since
- * the scheduler looked, and another scheduler may have reserved it.
- */
-void
-shared_executor_forget(SharedExecutor *executor, uint32 generation)
-{
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	if (executor->generation == generation && executor->in_use)
-	{
-		executor->in_use = executor->gone = executor->leave = false;
-		notify_vacated();
-	}
-	LWLockRelease(Shared->directory);
-}
-
-/* Ask the executor of a reservation to exit when its ring is empty. */
-void
-shared_executor_leave(SharedExecutor *executor, uint32 generation)
-{
-	LWLockAcquire(executor->lock, LW_EXCLUSIVE);
-	if (executor->generation == generation)
-		executor->leave = true;
-	LWLockRelease(executor->lock);
-	shared_wake(executor->proc);
-}
-
-/* Return the slot of the executor that runs in this process, or NULL. */
-SharedExecutor *
-shared_executor_of(int proc)
-{
-	SharedExecutor *result = NULL;
-	int i;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	for (i = 0; i < Shared->nexecutors && result == NULL; i++)
-		if (Shared->executors[i].in_use && Shared->executors[i].proc == proc)
-			result = &Shared->executors[i];
-	LWLockRelease(Shared->directory);
-	return result;
-}
-
 /*
  * Return the id of the task that a process runs; SETTINGS_NO_TASK if it is not an executor or runs
  * none.
@@ -730,7 +445,7 @@ shared_executor_of(int proc)
 int64
 shared_task_of(int proc)
 {
-	SharedExecutor *executor = shared_executor_of(proc);
+	SharedExecutor *executor = executor_slot_of(proc);
 	int64 id = SETTINGS_NO_TASK;
 
 	if (executor == NULL)

@@ -7,8 +7,9 @@
  * slot's lock.  While it holds one of them it allocates no memory and does not sleep.
  *
  * A slot is in use from its reservation (by the supervisor for a scheduler, by a scheduler for an
- * executor) until it is released.  Each reservation increments its generation, so that a process
- * that was started for an earlier reservation finds that it came too late.
+ * executor) until it is released: see slots.c for its states.  Each reservation increments its
+ * generation, so that a process that was started for an earlier reservation finds that it came too
+ * late.
  *
  * Reads without the lock.  The comment of a field names every reader that does not hold the lock
  * that guards the field.  There are three kinds:
@@ -62,6 +63,25 @@ typedef enum SharedEvents
 	SHARED_EXPIRY = 4	  /* rows with a column "active" wait: they may expire */
 } SharedEvents;
 
+/* The state of a scheduler's slot.  slots.c has the table of edges. */
+typedef enum SchedulerState
+{
+	SCHEDULER_FREE,
+	SCHEDULER_STARTING, /* reserved; no process has attached yet */
+	SCHEDULER_RUNNING,	/* the process has attached */
+	SCHEDULER_LEAVING	/* it was asked to exit, or exits anyway */
+} SchedulerState;
+
+/* The state of an executor's slot.  slots.c has the table of edges. */
+typedef enum ExecutorState
+{
+	EXECUTOR_FREE,
+	EXECUTOR_STARTING, /* reserved; the process is not connected yet */
+	EXECUTOR_READY,	   /* connected: tasks may be assigned */
+	EXECUTOR_LEAVING,  /* exits when its ring is empty: nothing is assigned any more */
+	EXECUTOR_GONE	   /* the process has exited with tasks in its ring: a scheduler reaps them */
+} ExecutorState;
+
 /* The slot of a database's scheduler.  Only the supervisor reserves one. */
 typedef struct SharedScheduler
 {
@@ -69,19 +89,21 @@ typedef struct SharedScheduler
 	 * Guarded by the directory lock.  Reads without it:
 	 *
 	 * "generation", "user" and "database": by the supervisor (own: only it calls
-	 * shared_scheduler_reserve, which alone writes them), and by the scheduler (constant).
+	 * scheduler_slot_reserve, which alone writes them), and by the scheduler (constant).
 	 *
-	 * "leave": by the supervisor in scheduler_ended and make_room (guess).
+	 * "state": by the supervisor in make_room (guess).
+	 *
+	 * "asked": by the supervisor in scheduler_ended (own: it does not change while the slot is
+	 * free, and only the supervisor reserves it).
 	 *
 	 * "wants" and "isolated": by the scheduler (own).
 	 */
-	bool in_use;
-	bool attached; /* the process has attached */
+	SchedulerState state;
 	uint32 generation;
 	Oid database;
-	Oid user; /* the role on whose behalf the task table is created */
-	int proc;
-	bool leave; /* the scheduler was asked to exit, or exits anyway */
+	Oid user;	/* the role on whose behalf the task table is created */
+	int proc;	/* SHARED_NO_PROC until the process has attached */
+	bool asked; /* the state was LEAVING when the slot was released */
 	bool wants; /* it has tasks to start, but no executor for them */
 	MonoTime wants_since;
 	MonoTime granted;	 /* when the database last got an executor */
@@ -90,12 +112,12 @@ typedef struct SharedScheduler
 
 	/*
 	 * Copied into SharedDatabase when the slot is released.  The scheduler writes it without a lock
-	 * when it shuts down; afterwards only shared_scheduler_release reads it.
+	 * when it shuts down; afterwards only scheduler_slot_release reads it.
 	 */
 	MonoTime due;
 
 	/*
-	 * Atomics, written by the scheduler without a lock.  shared_scheduler_reserve resets both, and
+	 * Atomics, written by the scheduler without a lock.  scheduler_slot_reserve resets both, and
 	 * shared_crowd resets "idle_since".  Any process may read them.
 	 */
 	pg_atomic_uint64 renewed;	 /* start of its iteration; 0: not connected yet */
@@ -103,11 +125,11 @@ typedef struct SharedScheduler
 
 	/*
 	 * Guarded by "lock".  A backend adds hints and events while it holds the directory lock in
-	 * shared mode as well.  Therefore shared_scheduler_release, which holds that lock in exclusive
+	 * shared mode as well.  Therefore free_scheduler (slots.c), which holds that lock in exclusive
 	 * mode, reads these fields without "lock": only the scheduler itself calls
 	 * shared_scheduler_publish and shared_scheduler_take_hints.  For the same reason
-	 * shared_scheduler_reserve writes them without it.  The supervisor reads "relid" without any
-	 * lock in see_leave (guess).
+	 * reset_scheduler writes them without it.  The supervisor reads "relid" without any lock in
+	 * see_leave (guess).
 	 */
 	LWLock *lock;
 	Oid relid;	/* the task table; InvalidOid until there is one */
@@ -174,23 +196,22 @@ typedef struct SharedTask
 typedef struct SharedExecutor
 {
 	/*
-	 * Guarded by the directory lock.  Reads without it:
+	 * Written under the directory lock and "lock", both in exclusive mode: a read under either is
+	 * exact.  Reads without both:
 	 *
 	 * "generation": by the scheduler that reserved the slot, until it is released (constant).
-	 * After that, pool.c compares it with its own copy under "lock" alone: arbiter_reserve
-	 * writes it under both locks.
 	 *
 	 * "database" and "role": by the executor (constant).
 	 *
-	 * "proc": with "lock" alone in cancel_run, for the release changes it under both locks;
-	 * otherwise only to wake the process (guess).
+	 * "proc": only to wake the process (guess).
+	 *
+	 * "state", "database": by the postmaster when all processes are gone; see crash.c.
 	 */
-	bool in_use;
-	bool gone; /* the process has exited with tasks in its ring: the scheduler reaps them */
+	ExecutorState state;
 	uint32 generation;
 	Oid database;
 	Oid role;
-	int proc;
+	int proc; /* SHARED_NO_PROC until the process has attached, and when it has exited */
 
 	/*
 	 * Guarded by "lock".  Reads without "lock":
@@ -199,17 +220,17 @@ typedef struct SharedExecutor
 	 *
 	 * "started": by the scheduler that reserved the slot (constant).
 	 *
-	 * "leave", "ready", "reserved", "started", "idle_since", "taken_at", "assigned", "taken" and
-	 * "done": with the directory lock alone in arbiter.c and hold.c (guess; evict_idle checks again
-	 * under "lock" whether the executor is needed before it asks it to exit).
+	 * "reserved", "started", "idle_since", "taken_at", "assigned", "taken" and "done": with the
+	 * directory lock alone in arbiter.c and hold.c (guess; evict_idle checks again under "lock"
+	 * whether the executor is needed before it asks it to exit).
 	 *
 	 * "taken": by the scheduler in reap_dead, when the process is gone.
+	 *
+	 * "reserved" is beside the state: a READY executor is idle only if it is not set.
 	 */
 	LWLock *lock;
-	bool ready;	   /* connected, takes tasks */
-	bool leave;	   /* asked to exit when the running task has ended */
-	bool reserved; /* a task is being claimed for it: not idle, even if the ring is empty */
-	int pid;
+	bool reserved;	  /* a task is being claimed for it: not idle, even if the ring is empty */
+	int pid;		  /* 0 until the process has connected */
 	MonoTime started; /* when it was reserved */
 	MonoTime idle_since;
 	MonoTime taken_at;
@@ -235,7 +256,7 @@ typedef struct SharedExecutor
 	/*
 	 * Written without a lock: "quit" by the executor's SIGQUIT handler, "workers" by its parallel
 	 * workers.  The postmaster reads both when all processes are gone, and with them, without a
-	 * lock, "in_use", "gone", "database", "taken", "done" and "ring": see crash.c.
+	 * lock, "state", "database", "taken", "done" and "ring": see crash.c.
 	 */
 	bool quit;				  /* the process got SIGQUIT */
 	pg_atomic_uint32 workers; /* parallel workers that are running for it */
@@ -304,19 +325,14 @@ extern void shared_prepared_add(const char *gid, const Oid *objects, int count);
 extern void shared_prepared_find(const char *gid, SharedPrepared *prepared);
 extern void shared_prepared_remove(const SharedPrepared *prepared, bool committed);
 
-/* Schedulers. */
-extern SharedScheduler *shared_scheduler_reserve(Oid database, Oid user);
-extern SharedScheduler *shared_scheduler_attach(int slot, uint32 generation);
-extern void shared_scheduler_release(SharedScheduler *me);
-extern void shared_scheduler_leave(SharedScheduler *scheduler);
-extern bool shared_scheduler_leaves(SharedScheduler *me);
-extern SharedScheduler *shared_scheduler_find(Oid database);
+/* Databases and their schedulers. */
 extern void shared_scheduler_wake(Oid database);
 extern Oid shared_scheduler_relid(Oid database);
 extern Oid shared_database_relid(Oid database);
 extern SharedDatabase *shared_database_find(Oid database);
 extern void shared_database_add(Oid database);
 extern void shared_database_remove(Oid database);
+extern void shared_database_mark(Oid database);
 extern void shared_crowd(bool crowded);
 extern void shared_scheduler_publish(SharedScheduler *me, Oid relid);
 extern bool shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hint);
@@ -324,13 +340,6 @@ extern void
 shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int count, int events);
 extern int shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, int *events);
 
-/* Executors. */
-extern SharedExecutor *shared_executor_attach(int slot, uint32 generation);
-extern void shared_executor_release(SharedExecutor *me);
-extern void shared_executor_forget(SharedExecutor *executor, uint32 generation);
-extern void shared_executor_leave(SharedExecutor *executor, uint32 generation);
-extern void shared_executors_leave(Oid database);
-extern SharedExecutor *shared_executor_of(int proc);
 extern int64 shared_task_of(int proc);
 
 #endif /* PG_TASK_SHARED_H */

@@ -40,6 +40,7 @@
 #include "shared/clock.h"
 #include "shared/hold.h"
 #include "shared/shared.h"
+#include "shared/slots.h"
 #include "shared/worker.h"
 #include "supervisor/supervisor.h"
 
@@ -270,14 +271,13 @@ is_connected(const DatabaseEntry *charge)
 }
 
 /*
- * The scheduler of this database has ended: compute when the next one may start.  "leave" is read
- * without the directory lock, and decides about the delay only.
+ * The scheduler of this database has ended: compute when the next one may start.
  */
 static void
 scheduler_ended(DatabaseEntry *charge, MonoTime now)
 {
 	bool young = !clock_exceeds(charge->started, now, YOUNG_MS);
-	bool asked = charge->slot->leave || charge->slot->generation != charge->generation;
+	bool asked = charge->slot->asked || charge->slot->generation != charge->generation;
 	bool shut = charge->asked.us != 0 && !is_connected(charge) &&
 				clock_exceeds(charge->asked, now, LEAVE_CONNECTING_MS);
 
@@ -308,11 +308,11 @@ check_entry(DatabaseEntry *charge, MonoTime now)
 	if (charge->slot == NULL)
 		return;
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	ended = !charge->slot->in_use || charge->slot->generation != charge->generation;
+	ended = charge->slot->state == SCHEDULER_FREE || charge->slot->generation != charge->generation;
 	LWLockRelease(Shared->directory);
 	if (!ended && charge->handle && GetBackgroundWorkerPid(charge->handle, &pid) == BGWH_STOPPED)
 	{
-		shared_scheduler_release(charge->slot);
+		scheduler_slot_withdraw(charge->slot, charge->generation);
 		ended = true;
 	}
 	if (ended)
@@ -322,7 +322,7 @@ check_entry(DatabaseEntry *charge, MonoTime now)
 static void
 start_scheduler(DatabaseEntry *charge, MonoTime now)
 {
-	SharedScheduler *slot = shared_scheduler_reserve(charge->database, charge->user);
+	SharedScheduler *slot = scheduler_slot_reserve(charge->database, charge->user);
 	MemoryContext old;
 
 	if (slot == NULL)
@@ -332,7 +332,7 @@ start_scheduler(DatabaseEntry *charge, MonoTime now)
 	MemoryContextSwitchTo(old);
 	if (charge->handle == NULL)
 	{
-		shared_scheduler_release(slot);
+		scheduler_slot_withdraw(slot, slot->generation);
 		arbiter_evict(InvalidOid, InvalidOid);
 		next_turn = clock_min(next_turn, clock_plus_ms(now, NO_WORKER_RETRY_MS));
 		if (no_worker_since.us == 0)
@@ -376,7 +376,7 @@ attend(const Wanted *wanted, MonoTime now)
 	charge->user = wanted->user;
 	check_entry(charge, now);
 	if (charge->slot && charge->slot->user != wanted->user)
-		shared_scheduler_leave(charge->slot);
+		scheduler_slot_leave(charge->slot);
 }
 
 /*
@@ -468,9 +468,19 @@ see_leave(DatabaseEntry *charge, MonoTime now)
 }
 
 /*
+ * Does this scheduler exit, or has it exited since the iteration began?  The state is read without
+ * the directory lock: if another process has changed it just now, the next iteration sees that.
+ */
+static bool
+is_leaving(const DatabaseEntry *charge)
+{
+	return charge->slot->state == SCHEDULER_LEAVING || charge->slot->state == SCHEDULER_FREE ||
+		   charge->slot->generation != charge->generation;
+}
+
+/*
  * This many databases need a place: ask as many schedulers to exit, idle ones first, when their
- * time slices end.  Their "leave" is read without the directory lock: if another process has set it
- * just now, the next iteration sees that.
+ * time slices end.
  */
 static void
 make_room(int needed, MonoTime now)
@@ -487,11 +497,13 @@ make_room(int needed, MonoTime now)
 		{
 			if (charge->slot == NULL)
 				continue;
-			leaving += charge->slot->leave;
-			if (charge->slot->leave && charge->asked.us != 0)
-				see_leave(charge, now);
-			else if (!charge->slot->leave &&
-					 (victim == NULL || clock_is_before(find_end(charge), find_end(victim))))
+			if (is_leaving(charge))
+			{
+				leaving++;
+				if (charge->asked.us != 0)
+					see_leave(charge, now);
+			}
+			else if (victim == NULL || clock_is_before(find_end(charge), find_end(victim)))
 				victim = charge;
 		}
 		if (leaving >= needed || victim == NULL)
@@ -502,7 +514,7 @@ make_room(int needed, MonoTime now)
 			return;
 		}
 		victim->asked = now;
-		shared_scheduler_leave(victim->slot);
+		scheduler_slot_leave(victim->slot);
 	}
 }
 
@@ -569,7 +581,7 @@ stop_unwanted_schedulers(MonoTime now)
 		{
 			check_entry(charge, now);
 			if (charge->slot)
-				shared_scheduler_leave(charge->slot);
+				scheduler_slot_leave(charge->slot);
 			else
 			{
 				shared_database_remove(charge->database);
@@ -610,15 +622,7 @@ stop_leftover_schedulers(void)
 	int i;
 
 	for (i = 0; i < Shared->nschedulers; i++)
-	{
-		bool in_use;
-
-		LWLockAcquire(Shared->directory, LW_SHARED);
-		in_use = Shared->schedulers[i].in_use;
-		LWLockRelease(Shared->directory);
-		if (in_use)
-			shared_scheduler_leave(&Shared->schedulers[i]);
-	}
+		scheduler_slot_leave(&Shared->schedulers[i]);
 	for (i = 0; i < SHARED_DATABASES; i++)
 		if (OidIsValid(Shared->databases[i].database))
 			shared_database_remove(Shared->databases[i].database);

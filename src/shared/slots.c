@@ -1,0 +1,541 @@
+/*
+ * slots.c
+ *		The life of a slot: from its reservation to its release.
+ *
+ * This file alone changes the state of a slot.  Each edge is a function, which asserts the locks
+ * that are held and the state that it leaves.
+ *
+ * A scheduler's slot changes its state under the directory lock in exclusive mode.
+ *
+ *   from                 to        edge                       by
+ *   FREE                 STARTING  scheduler_slot_reserve     supervisor
+ *   STARTING             RUNNING   scheduler_slot_attach      the scheduler
+ *   STARTING, RUNNING    LEAVING   scheduler_slot_leave       supervisor, scheduler, backend (hold)
+ *   LEAVING, no process  FREE      scheduler_slot_attach      the scheduler, which exits
+ *   RUNNING, LEAVING     FREE      scheduler_slot_release     the scheduler, when it exits
+ *   STARTING, LEAVING    FREE      scheduler_slot_withdraw    supervisor; no process has attached
+ *
+ * An executor's slot changes its state under the directory lock and its own lock, both in exclusive
+ * mode.  So the state may be read under either.
+ *
+ *   from                 to        edge                       by
+ *   FREE                 STARTING  executor_slot_reserve      scheduler
+ *   GONE                 STARTING  executor_slot_reserve      scheduler of another database
+ *   STARTING             READY     executor_slot_connected    the executor
+ *   STARTING, READY      LEAVING   executor_slot_leave        scheduler
+ *   STARTING, READY      LEAVING   executor_slots_leave       scheduler, supervisor, backend (hold)
+ *   READY                LEAVING   executor_slot_retire       the executor, when it is idle
+ *   any with a process   FREE      executor_slot_release      the executor, when it exits
+ *   any with a process   GONE      executor_slot_release      the same, with tasks in its ring
+ *   GONE                 FREE      executor_slot_forget       scheduler, after it has reaped
+ *   STARTING, LEAVING    FREE      executor_slot_forget       scheduler; no process has attached
+ *   GONE                 FREE      executor_slots_forget      scheduler, supervisor
+ *
+ * A request to exit, or to forget, that finds another state comes too late and changes nothing.
+ *
+ * Facts beside the state: "proc" is set from executor_slot_attach or scheduler_slot_attach until
+ * the process exits, and "pid" of an executor from executor_slot_connected on.  Whether an executor
+ * runs a task is in its ring.
+ *
+ * This file starts and terminates no process.  It only wakes them.
+ */
+#include "postgres.h"
+
+#include "storage/condition_variable.h"
+#include "storage/proc.h"
+
+#include "compat.h"
+#include "shared/slots.h"
+
+/*
+ * A process has left a database: wake those that wait for a free executor, for the end of an
+ * isolated task, or for the database to be empty.  The caller holds the directory lock.
+ */
+static void
+notify_vacated(void)
+{
+	int i;
+
+	Assert(LWLockHeldByMe(Shared->directory));
+	ConditionVariableBroadcast(&Shared->vacated);
+	for (i = 0; i < Shared->nschedulers; i++)
+	{
+		SharedScheduler *scheduler = &Shared->schedulers[i];
+
+		if (scheduler->state != SCHEDULER_FREE && (scheduler->wants || scheduler->wants_isolated))
+			shared_wake(scheduler->proc);
+	}
+}
+
+static void
+set_scheduler_state(SharedScheduler *slot, SchedulerState state)
+{
+	Assert(LWLockHeldByMeInMode(Shared->directory, LW_EXCLUSIVE));
+	slot->state = state;
+}
+
+/* Return the slot of a database's scheduler, or NULL.  The caller holds the directory lock. */
+SharedScheduler *
+scheduler_slot_find(Oid database)
+{
+	int i;
+
+	Assert(LWLockHeldByMe(Shared->directory));
+	for (i = 0; i < Shared->nschedulers; i++)
+	{
+		SharedScheduler *slot = &Shared->schedulers[i];
+
+		if (slot->state != SCHEDULER_FREE && slot->database == database)
+			return slot;
+	}
+	return NULL;
+}
+
+static SharedScheduler *
+find_free_scheduler(void)
+{
+	int i;
+
+	for (i = 0; i < Shared->nschedulers; i++)
+		if (Shared->schedulers[i].state == SCHEDULER_FREE)
+			return &Shared->schedulers[i];
+	return NULL;
+}
+
+/* Prepare the slot of a scheduler for its next use.  The caller holds the directory lock. */
+static void
+reset_scheduler(SharedScheduler *slot, Oid database, Oid user)
+{
+	Assert(slot->state == SCHEDULER_FREE && slot->proc == SHARED_NO_PROC);
+	slot->generation++;
+	slot->database = database;
+	slot->user = user;
+	slot->asked = false;
+	slot->wants = false;
+	slot->isolated = slot->wants_isolated = false;
+	slot->granted = CLOCK_LONG_AGO;
+	slot->due = CLOCK_LONG_AGO;
+	pg_atomic_write_u64(&slot->renewed, 0);
+	pg_atomic_write_u64(&slot->idle_since, 0);
+	slot->relid = InvalidOid;
+	slot->events = 0; /* it begins with a scan */
+	slot->nhints = 0;
+	set_scheduler_state(slot, SCHEDULER_STARTING);
+}
+
+/*
+ * Reserve a slot for the scheduler of a database.  NULL if the database has one already, or if no
+ * slot is free.  Only the supervisor calls this.
+ */
+SharedScheduler *
+scheduler_slot_reserve(Oid database, Oid user)
+{
+	SharedScheduler *slot = NULL;
+	SharedDatabase *entry;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	Assert(Shared->supervisor == COMPAT_MY_PROC);
+	if (scheduler_slot_find(database) == NULL)
+		slot = find_free_scheduler();
+	if (slot)
+	{
+		reset_scheduler(slot, database, user);
+		entry = shared_database_find(database);
+		if (entry)
+			entry->marked = CLOCK_LONG_AGO; /* the scheduler begins with a scan */
+	}
+	LWLockRelease(Shared->directory);
+	return slot;
+}
+
+/*
+ * Free the slot of a scheduler, and keep what its successor and the supervisor need.  The caller
+ * holds the directory lock in exclusive mode.
+ *
+ * Executors that have exited with tasks in their rings since the last reap are forgotten: the next
+ * scheduler finds these tasks in the table, in state WORK.  The other executors are asked to exit
+ * when their rings are empty, because the database may have no scheduler any more, or get none
+ * soon.
+ */
+static void
+free_scheduler(SharedScheduler *slot)
+{
+	SharedDatabase *entry;
+
+	Assert(slot->state != SCHEDULER_FREE);
+	slot->asked = slot->state == SCHEDULER_LEAVING;
+	set_scheduler_state(slot, SCHEDULER_FREE);
+	slot->proc = SHARED_NO_PROC;
+	entry = shared_database_find(slot->database);
+	if (entry)
+	{
+		entry->due = slot->due;
+		if (OidIsValid(slot->relid))
+			entry->relid = slot->relid;
+		/* hints and events that the scheduler has not taken */
+		if (slot->events != 0 || slot->nhints > 0)
+			shared_database_mark(slot->database);
+	}
+	executor_slots_forget(slot->database);
+	executor_slots_leave(slot->database);
+	notify_vacated();
+	shared_wake(Shared->supervisor);
+}
+
+/*
+ * Attach this process to the scheduler slot that was reserved for it.  NULL if it came too late, or
+ * if it was asked to exit before it came; in the second case it frees the slot itself, because the
+ * supervisor may have exited in the meantime.
+ */
+SharedScheduler *
+scheduler_slot_attach(int number, uint32 generation)
+{
+	SharedScheduler *slot = &Shared->schedulers[number];
+	SharedScheduler *me = NULL;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	if (slot->generation == generation && slot->proc == SHARED_NO_PROC)
+	{
+		if (slot->state == SCHEDULER_STARTING)
+		{
+			set_scheduler_state(slot, SCHEDULER_RUNNING);
+			slot->proc = COMPAT_MY_PROC;
+			me = slot;
+		}
+		else if (slot->state == SCHEDULER_LEAVING)
+			free_scheduler(slot);
+	}
+	LWLockRelease(Shared->directory);
+	return me;
+}
+
+/* Ask a scheduler to exit.  The caller holds the directory lock in exclusive mode. */
+void
+scheduler_slot_leave_locked(SharedScheduler *slot)
+{
+	if (slot->state == SCHEDULER_STARTING || slot->state == SCHEDULER_RUNNING)
+		set_scheduler_state(slot, SCHEDULER_LEAVING);
+	shared_wake(slot->proc);
+}
+
+/*
+ * Ask a scheduler to exit.  The scheduler calls this, too, when it exits for another reason: then
+ * its exit is in order, and the supervisor starts the next one without delay.
+ */
+void
+scheduler_slot_leave(SharedScheduler *slot)
+{
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	scheduler_slot_leave_locked(slot);
+	LWLockRelease(Shared->directory);
+}
+
+/* Was this scheduler asked to exit? */
+bool
+scheduler_slot_is_leaving(SharedScheduler *me)
+{
+	bool leaving;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	Assert(me->proc == COMPAT_MY_PROC);
+	leaving = me->state == SCHEDULER_LEAVING;
+	LWLockRelease(Shared->directory);
+	return leaving;
+}
+
+/* This scheduler exits: release its slot. */
+void
+scheduler_slot_release(SharedScheduler *me)
+{
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	Assert(me->state == SCHEDULER_RUNNING || me->state == SCHEDULER_LEAVING);
+	Assert(me->proc == COMPAT_MY_PROC);
+	free_scheduler(me);
+	LWLockRelease(Shared->directory);
+}
+
+/*
+ * The process of a reservation was never started, or has ended.  If it has not released its slot,
+ * then it has not attached either.  Only the supervisor calls this.
+ */
+void
+scheduler_slot_withdraw(SharedScheduler *slot, uint32 generation)
+{
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	Assert(Shared->supervisor == COMPAT_MY_PROC);
+	if (slot->state != SCHEDULER_FREE && slot->generation == generation)
+	{
+		Assert(slot->proc == SHARED_NO_PROC && slot->state != SCHEDULER_RUNNING);
+		free_scheduler(slot);
+	}
+	LWLockRelease(Shared->directory);
+}
+
+static void
+set_executor_state(SharedExecutor *slot, ExecutorState state)
+{
+	Assert(LWLockHeldByMeInMode(Shared->directory, LW_EXCLUSIVE));
+	Assert(LWLockHeldByMeInMode(slot->lock, LW_EXCLUSIVE));
+	slot->state = state;
+}
+
+/*
+ * Prepare the slot of an executor for its next use.  The caller holds the directory lock.
+ *
+ * The slot's lock keeps out a scheduler that still believes in the former use: it compares the
+ * generation under that lock alone.  The state is set last, because the postmaster reads the slot
+ * without a lock if this process crashes here.
+ */
+static void
+reset_executor(SharedExecutor *slot, Oid database, Oid role, MonoTime now)
+{
+	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
+	Assert(slot->state == EXECUTOR_FREE || slot->state == EXECUTOR_GONE);
+	Assert(slot->proc == SHARED_NO_PROC);
+	slot->generation++;
+	slot->database = database;
+	slot->role = role;
+	slot->pid = 0;
+	slot->reserved = false;
+	slot->started = slot->idle_since = now;
+	slot->failure.sqlstate[0] = '\0';
+	slot->failure.unwritten = false;
+	slot->cancel_sent = false;
+	slot->quit = false;
+	pg_atomic_write_u32(&slot->workers, 0);
+	slot->assigned = slot->taken = slot->done = slot->notify_at = 0;
+	set_executor_state(slot, EXECUTOR_STARTING);
+	LWLockRelease(slot->lock);
+}
+
+/*
+ * Find a free executor slot.  If there is none, return a slot with tasks of an executor that has
+ * exited, if its database has no scheduler now: the next one finds these tasks in the table.
+ */
+static SharedExecutor *
+find_free_executor(void)
+{
+	SharedExecutor *left = NULL;
+	int i;
+
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *slot = &Shared->executors[i];
+
+		if (slot->state == EXECUTOR_FREE)
+			return slot;
+		if (left == NULL && slot->state == EXECUTOR_GONE &&
+			scheduler_slot_find(slot->database) == NULL)
+			left = slot;
+	}
+	return left;
+}
+
+/*
+ * Reserve a slot for an executor of this role in this database.  NULL if none is free.  Only the
+ * scheduler of the database calls this; it holds the directory lock in exclusive mode.
+ */
+SharedExecutor *
+executor_slot_reserve(Oid database, Oid role, MonoTime now)
+{
+	SharedExecutor *slot = find_free_executor();
+
+	if (slot)
+		reset_executor(slot, database, role, now);
+	return slot;
+}
+
+/* An edge begins: acquire both locks. */
+static void
+lock_executor(SharedExecutor *slot)
+{
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
+}
+
+/* An edge that wakes no process ends. */
+static void
+unlock_executor(SharedExecutor *slot)
+{
+	LWLockRelease(slot->lock);
+	LWLockRelease(Shared->directory);
+}
+
+/* Attach this process to the executor slot that was reserved for it.  NULL if it came too late. */
+SharedExecutor *
+executor_slot_attach(int number, uint32 generation)
+{
+	SharedExecutor *slot = &Shared->executors[number];
+	bool mine;
+
+	lock_executor(slot);
+	mine = (slot->state == EXECUTOR_STARTING || slot->state == EXECUTOR_LEAVING) &&
+		   slot->proc == SHARED_NO_PROC && slot->generation == generation;
+	if (mine)
+		slot->proc = COMPAT_MY_PROC;
+	unlock_executor(slot);
+	return mine ? slot : NULL;
+}
+
+/* This executor is connected: tasks may be assigned to it, unless it was asked to exit. */
+void
+executor_slot_connected(SharedExecutor *me)
+{
+	lock_executor(me);
+	Assert(me->state == EXECUTOR_STARTING || me->state == EXECUTOR_LEAVING);
+	Assert(me->proc == COMPAT_MY_PROC);
+	me->pid = MyProcPid;
+	me->idle_since = clock_mono();
+	if (me->state == EXECUTOR_STARTING)
+		set_executor_state(me, EXECUTOR_READY);
+	unlock_executor(me);
+}
+
+/* Ask an executor to exit when its ring is empty.  The caller holds both locks. */
+void
+executor_slot_leave_locked(SharedExecutor *slot)
+{
+	if (slot->state == EXECUTOR_STARTING || slot->state == EXECUTOR_READY)
+		set_executor_state(slot, EXECUTOR_LEAVING);
+	shared_wake(slot->proc);
+}
+
+/* Ask the executor of a reservation to exit when its ring is empty. */
+void
+executor_slot_leave(SharedExecutor *slot, uint32 generation)
+{
+	lock_executor(slot);
+	if (slot->generation == generation)
+		executor_slot_leave_locked(slot);
+	unlock_executor(slot);
+}
+
+/*
+ * Ask the executors of a database to exit when their rings are empty.  The caller holds the
+ * directory lock in exclusive mode.
+ */
+void
+executor_slots_leave(Oid database)
+{
+	int i;
+
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *slot = &Shared->executors[i];
+
+		if (slot->state == EXECUTOR_FREE || slot->database != database)
+			continue;
+		LWLockAcquire(slot->lock, LW_EXCLUSIVE);
+		executor_slot_leave_locked(slot);
+		LWLockRelease(slot->lock);
+	}
+}
+
+/*
+ * This executor has been idle for long enough and wants to exit: from now on nothing is assigned to
+ * it.  False if a task was assigned in the meantime.
+ */
+bool
+executor_slot_retire(SharedExecutor *me)
+{
+	bool idle;
+
+	lock_executor(me);
+	Assert(me->state == EXECUTOR_READY || me->state == EXECUTOR_LEAVING);
+	Assert(me->proc == COMPAT_MY_PROC);
+	idle = me->taken == me->assigned;
+	if (idle)
+		set_executor_state(me, EXECUTOR_LEAVING);
+	unlock_executor(me);
+	return idle;
+}
+
+/*
+ * Does a scheduler reap the tasks that this executor leaves in its ring?  Not one that has not
+ * attached yet, for it finds them in the table; nor if the database is to have none.
+ */
+static bool
+has_reaper(const SharedExecutor *me, const SharedScheduler *scheduler)
+{
+	if (scheduler)
+		return scheduler->proc != SHARED_NO_PROC;
+	return shared_database_find(me->database) != NULL;
+}
+
+/*
+ * This executor exits: release its slot.  If tasks are left in its ring, the slot stays reserved
+ * (GONE) until a scheduler has reaped them.
+ */
+void
+executor_slot_release(SharedExecutor *me)
+{
+	SharedScheduler *scheduler;
+	bool gone;
+
+	lock_executor(me);
+	Assert(executor_slot_has_process(me) && me->proc == COMPAT_MY_PROC);
+	scheduler = scheduler_slot_find(me->database);
+	gone = me->done != me->assigned && has_reaper(me, scheduler);
+	me->proc = SHARED_NO_PROC;
+	set_executor_state(me, gone ? EXECUTOR_GONE : EXECUTOR_FREE);
+	LWLockRelease(me->lock);
+	if (scheduler)
+		shared_wake(scheduler->proc);
+	else if (gone)
+		shared_database_mark(me->database);
+	notify_vacated();
+	LWLockRelease(Shared->directory);
+}
+
+/*
+ * Free the slot of an executor that its scheduler has reaped, or whose process never attached.  The
+ * generation is that of the scheduler's reservation: the process may have released the slot since
+ * the scheduler looked, and another scheduler may have reserved it.
+ */
+void
+executor_slot_forget(SharedExecutor *slot, uint32 generation)
+{
+	lock_executor(slot);
+	if (slot->generation == generation && slot->state != EXECUTOR_FREE &&
+		slot->proc == SHARED_NO_PROC)
+		set_executor_state(slot, EXECUTOR_FREE);
+	LWLockRelease(slot->lock);
+	notify_vacated();
+	LWLockRelease(Shared->directory);
+}
+
+/*
+ * Free the slots of executors that have exited with tasks in their rings: no scheduler of this
+ * database will reap them.  The caller holds the directory lock in exclusive mode.
+ */
+void
+executor_slots_forget(Oid database)
+{
+	int i;
+
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *slot = &Shared->executors[i];
+
+		if (slot->state != EXECUTOR_GONE || slot->database != database)
+			continue;
+		LWLockAcquire(slot->lock, LW_EXCLUSIVE);
+		set_executor_state(slot, EXECUTOR_FREE);
+		LWLockRelease(slot->lock);
+	}
+}
+
+/* Return the slot of the executor that runs in a process, or NULL. */
+SharedExecutor *
+executor_slot_of(int proc)
+{
+	SharedExecutor *result = NULL;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	for (i = 0; i < Shared->nexecutors && result == NULL; i++)
+		if (Shared->executors[i].state != EXECUTOR_FREE && Shared->executors[i].proc == proc)
+			result = &Shared->executors[i];
+	LWLockRelease(Shared->directory);
+	return result;
+}

@@ -1,0 +1,45 @@
+/*
+ * slots.h
+ *		The life of a slot: from its reservation to its release.
+ */
+#ifndef PG_TASK_SLOTS_H
+#define PG_TASK_SLOTS_H
+
+#include "postgres.h"
+
+#include "shared/shared.h"
+
+/*
+ * Does a process run in this slot, or is one being started for it?  Inline, because the postmaster
+ * asks as well (crash.c).
+ */
+static inline bool
+executor_slot_has_process(const SharedExecutor *slot)
+{
+	return slot->state != EXECUTOR_FREE && slot->state != EXECUTOR_GONE;
+}
+
+/* Schedulers. */
+extern SharedScheduler *scheduler_slot_reserve(Oid database, Oid user);
+extern SharedScheduler *scheduler_slot_attach(int slot, uint32 generation);
+extern void scheduler_slot_leave(SharedScheduler *slot);
+extern void scheduler_slot_leave_locked(SharedScheduler *slot);
+extern void scheduler_slot_release(SharedScheduler *me);
+extern void scheduler_slot_withdraw(SharedScheduler *slot, uint32 generation);
+extern bool scheduler_slot_is_leaving(SharedScheduler *me);
+extern SharedScheduler *scheduler_slot_find(Oid database);
+
+/* Executors. */
+extern SharedExecutor *executor_slot_reserve(Oid database, Oid role, MonoTime now);
+extern SharedExecutor *executor_slot_attach(int slot, uint32 generation);
+extern void executor_slot_connected(SharedExecutor *me);
+extern void executor_slot_leave(SharedExecutor *slot, uint32 generation);
+extern void executor_slot_leave_locked(SharedExecutor *slot);
+extern void executor_slots_leave(Oid database);
+extern bool executor_slot_retire(SharedExecutor *me);
+extern void executor_slot_release(SharedExecutor *me);
+extern void executor_slot_forget(SharedExecutor *slot, uint32 generation);
+extern void executor_slots_forget(Oid database);
+extern SharedExecutor *executor_slot_of(int proc);
+
+#endif /* PG_TASK_SLOTS_H */
