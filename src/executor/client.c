@@ -25,9 +25,10 @@
 
 #include "compat.h"
 #include "executor/client.h"
+#include "executor/message.h"
 
-static ResultText *output = NULL;
-static ResultText *notices = NULL;
+static ResponseText *output = NULL;
+static ResponseText *notices = NULL;
 static bool received = false;
 static int copy_encoding = -1; /* of COPY data; -1: client_encoding */
 static ClientFatal fatal;
@@ -60,7 +61,7 @@ take_notice(const char *data, size_t length)
 	ErrorData report;
 
 	parse_report(data, length, &report);
-	result_put_line(notices, result_notice(&report));
+	response_put_line(notices, message_notice(&report));
 }
 
 /* Errors are caught by the executor.  A FATAL is not, so record it here. */
@@ -90,8 +91,8 @@ take_copy_data(const char *data, size_t length)
 	if (length > 0 && data[length - 1] == '\n')
 		length--;
 	text = pg_any_to_server(data, (int) length, encoding);
-	result_start_line(output);
-	result_put(output, text, text == data ? (int) length : (int) strlen(text));
+	response_start_line(output);
+	response_put(output, text, text == data ? (int) length : (int) strlen(text));
 }
 
 static int
@@ -169,7 +170,7 @@ client_define(void)
 
 /* A request begins.  Both texts must live until client_end. */
 void
-client_begin(ResultText *output_text, ResultText *notice_text)
+client_begin(ResponseText *output_text, ResponseText *notice_text)
 {
 	output = output_text;
 	notices = notice_text;

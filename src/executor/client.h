@@ -7,7 +7,7 @@
 
 #include "postgres.h"
 
-#include "executor/result.h"
+#include "executor/response.h"
 
 /* The last FATAL error reported while a request ran. */
 typedef struct ClientFatal
@@ -17,7 +17,7 @@ typedef struct ClientFatal
 } ClientFatal;
 
 extern void client_define(void);
-extern void client_begin(ResultText *output, ResultText *notices);
+extern void client_begin(ResponseText *output, ResponseText *notices);
 extern void client_expect(int encoding);
 extern bool client_received(void);
 extern void client_end(void);

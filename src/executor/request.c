@@ -38,6 +38,7 @@
 #include "executor/client.h"
 #include "executor/request.h"
 #include "executor/request_log.h"
+#include "executor/result.h"
 
 /* The running statement is the only one of its request, and in an implicit block. */
 static bool in_block = false;
@@ -91,21 +92,22 @@ plan_statement(RawStmt *raw, const char *request)
 
 /* Show the command tag of a statement that returned no rows (text format only). */
 static void
-put_command_tag(ResultText *result, const QueryCompletion *completion)
+put_command_tag(ResponseText *result, const QueryCompletion *completion)
 {
 	CommandTag tag = completion->commandTag;
 
 	if (command_tag_display_rowcount(tag))
-		result_put_line(result, psprintf("%s%s " UINT64_FORMAT, GetCommandTagName(tag),
-										 tag == CMDTAG_INSERT ? " 0" : "", completion->nprocessed));
+		response_put_line(result,
+						  psprintf("%s%s " UINT64_FORMAT, GetCommandTagName(tag),
+								   tag == CMDTAG_INSERT ? " 0" : "", completion->nprocessed));
 	else if (tag != CMDTAG_UNKNOWN)
-		result_put_line(result, GetCommandTagName(tag));
+		response_put_line(result, GetCommandTagName(tag));
 }
 
 /* Run one statement.  statement_timeout applies to each. */
 static void
 run_statement(RawStmt *raw, const char *request, ResultReceiver *receiver, ResultFormat format,
-			  ResultText *result)
+			  ResponseText *result)
 {
 	DestReceiver *destination = result_destination(receiver);
 	QueryCompletion completion;
@@ -173,10 +175,10 @@ commits_now(Node *statement)
  * run in an implicit one.  Returns true if the request's text is in the server's log.
  */
 bool
-request_run(const char *request, MemoryContext context, ResultFormat format, ResultText *result,
+request_run(const char *request, MemoryContext context, ResultFormat format, ResponseText *result,
 			bool block)
 {
-	ResultReceiver *receiver = result_receiver(result, format);
+	ResultReceiver *receiver = result_create_receiver(result, format);
 	List *statements = pg_parse_query(request);
 	MemoryContext statement_context =
 		AllocSetContextCreate(context, "pg_task statement", ALLOCSET_DEFAULT_SIZES);

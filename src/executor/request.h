@@ -10,7 +10,7 @@
 #include "executor/result.h"
 
 extern bool request_run(const char *request, MemoryContext context, ResultFormat format,
-						ResultText *result, bool block);
+						ResponseText *result, bool block);
 extern bool request_in_block(void);
 
 #endif /* PG_TASK_REQUEST_H */

@@ -1,9 +1,9 @@
 /*
  * result.c
- *		Formats rows and errors as text.
+ *		Formats the rows that a request returns: text, CSV, JSON.
  *
  * Rows are formatted as they arrive and are never stored.  This file runs nothing and does not
- * know the task table.  The caller passes the limits.
+ * know the task table.  The caller passes the format and the text to append to.
  */
 #include "postgres.h"
 
@@ -24,7 +24,7 @@
 
 #include "executor/result.h"
 
-/* What is needed to write the values of a column. */
+/* How the values of a column are written. */
 typedef struct ResultColumn
 {
 	FmgrInfo output;
@@ -38,7 +38,7 @@ typedef struct ResultColumn
 struct ResultReceiver
 {
 	DestReceiver destination; /* must be first */
-	ResultText *result;
+	ResponseText *response;
 	ResultFormat format;
 	bool received;
 	uint64 rows;			   /* of this statement */
@@ -48,79 +48,9 @@ struct ResultReceiver
 	MemoryContext row_context; /* for one row */
 };
 
-void
-result_init(ResultText *result, int limit)
-{
-	initStringInfo(&result->text);
-	result->limit = limit;
-	result->dropped = 0;
-	result->any = false;
-}
-
-/* Append up to the limit, without splitting a character. */
-void
-result_put(ResultText *result, const char *data, int length)
-{
-	int room = result->limit - result->text.len;
-	int kept = length;
-
-	if (result->dropped > 0)
-		kept = 0;
-	else if (length > room)
-		kept = pg_mbcliplen(data, length, Max(room, 0));
-	if (kept > 0)
-		appendBinaryStringInfo(&result->text, data, kept);
-	result->dropped += length - kept;
-}
-
-static void
-result_put_string(ResultText *result, const char *string)
-{
-	result_put(result, string, (int) strlen(string));
-}
-
-/* Return the text.  If bytes were dropped, append a line that says how many. */
-const char *
-result_text(ResultText *result)
-{
-	if (result->dropped > 0)
-	{
-		appendStringInfo(&result->text, "\n(" UINT64_FORMAT " bytes cut)", result->dropped);
-		result->dropped = 0;
-	}
-	return result->text.data;
-}
-
-/* Copy a text, cut at the limit in the same way. */
-char *
-result_cut(const char *text, int limit)
-{
-	ResultText result;
-
-	result_init(&result, limit);
-	result_put(&result, text, strlen(text));
-	return (char *) result_text(&result);
-}
-
-/* Lines are separated, not ended, by a newline. */
-void
-result_start_line(ResultText *result)
-{
-	if (result->any)
-		result_put(result, "\n", 1);
-	result->any = true;
-}
-
-void
-result_put_line(ResultText *result, const char *line)
-{
-	result_start_line(result);
-	result_put_string(result, line);
-}
-
-/* The short name of a type, such as int4, text, timestamptz, int4[]. */
+/* Return the short name of a type, such as int4, text, timestamptz, int4[]. */
 static char *
-type_name(Oid type)
+short_type_name(Oid type)
 {
 	Oid element = get_element_type(type);
 	HeapTuple tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(element ? element : type));
@@ -132,6 +62,20 @@ type_name(Oid type)
 		psprintf("%s%s", NameStr(((Form_pg_type) GETSTRUCT(tuple))->typname), element ? "[]" : "");
 	ReleaseSysCache(tuple);
 	return name;
+}
+
+/* Return the function that casts the type to json, as to_json does; InvalidOid if there is none. */
+static Oid
+find_json_cast(const ResultColumn *column)
+{
+	Oid function;
+
+	if (column->type < FirstNormalObjectId || OidIsValid(column->element) || column->is_row)
+		return InvalidOid;
+	if (find_coercion_pathway(JSONOID, column->type, COERCION_EXPLICIT, &function) !=
+		COERCION_PATH_FUNC)
+		return InvalidOid;
+	return function;
 }
 
 static void
@@ -148,36 +92,30 @@ describe_column(ResultColumn *column, Form_pg_attribute att, ResultFormat format
 	column->element = get_element_type(column->type);
 	column->is_json = column->type == JSONOID || column->type == JSONBOID;
 	column->is_row = type_is_rowtype(column->type);
-	if (column->type >= FirstNormalObjectId && !OidIsValid(column->element) && !column->is_row &&
-		find_coercion_pathway(JSONOID, column->type, COERCION_EXPLICIT, &function) !=
-			COERCION_PATH_FUNC)
-		function = InvalidOid;
-	else if (column->type < FirstNormalObjectId || OidIsValid(column->element) || column->is_row)
-		function = InvalidOid;
-	column->cast = function;
+	column->cast = find_json_cast(column);
 }
 
-/* Write a value as COPY does in CSV format: quoted if necessary. */
+/* Write a value as COPY does in CSV format: quoted if necessary.  "alone": the only column. */
 static void
-put_csv_value(ResultText *result, const char *value, bool alone)
+put_csv_value(ResponseText *response, const char *value, bool alone)
 {
 	const char *quote;
 
 	if (*value != '\0' && strpbrk(value, ",\"\r\n") == NULL &&
 		!(alone && strcmp(value, "\\.") == 0))
 	{
-		result_put_string(result, value);
+		response_put_string(response, value);
 		return;
 	}
-	result_put(result, "\"", 1);
+	response_put(response, "\"", 1);
 	while ((quote = strchr(value, '"')) != NULL)
 	{
-		result_put(result, value, (int) (quote - value) + 1);
-		result_put(result, "\"", 1);
+		response_put(response, value, (int) (quote - value) + 1);
+		response_put(response, "\"", 1);
 		value = quote + 1;
 	}
-	result_put_string(result, value);
-	result_put(result, "\"", 1);
+	response_put_string(response, value);
+	response_put(response, "\"", 1);
 }
 
 static bool
@@ -239,21 +177,21 @@ append_json_value(StringInfo row, ResultColumn *column, Datum value)
 static void
 put_header(ResultReceiver *receiver, TupleDesc desc)
 {
-	ResultText *result = receiver->result;
+	ResponseText *response = receiver->response;
 	int i;
 
-	result_start_line(result);
+	response_start_line(response);
 	for (i = 0; i < desc->natts; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
 		const char *name = NameStr(att->attname);
 
 		if (i > 0)
-			result_put(result, receiver->format == RESULT_CSV ? "," : "\t", 1);
+			response_put(response, receiver->format == RESULT_CSV ? "," : "\t", 1);
 		if (receiver->format == RESULT_CSV)
-			put_csv_value(result, name, desc->natts == 1);
+			put_csv_value(response, name, desc->natts == 1);
 		else
-			result_put_string(result, psprintf("%s::%s", name, type_name(att->atttypid)));
+			response_put_string(response, psprintf("%s::%s", name, short_type_name(att->atttypid)));
 	}
 }
 
@@ -273,7 +211,7 @@ start_rows(DestReceiver *self, int operation pg_attribute_unused(), TupleDesc de
 	for (i = 0; i < desc->natts; i++)
 		describe_column(&receiver->columns[i], TupleDescAttr(desc, i), receiver->format);
 	if (receiver->format == RESULT_JSON)
-		result_put_line(receiver->result, "[");
+		response_put_line(receiver->response, "[");
 	else if (desc->natts > 1 || receiver->format == RESULT_CSV)
 		put_header(receiver, desc);
 	MemoryContextSwitchTo(old);
@@ -282,36 +220,36 @@ start_rows(DestReceiver *self, int operation pg_attribute_unused(), TupleDesc de
 static void
 put_text_row(ResultReceiver *receiver, TupleTableSlot *slot)
 {
-	ResultText *result = receiver->result;
+	ResponseText *response = receiver->response;
 	int i;
 
-	result_start_line(result);
+	response_start_line(response);
 	for (i = 0; i < receiver->desc->natts; i++)
 	{
 		if (i > 0)
-			result_put(result, "\t", 1);
+			response_put(response, "\t", 1);
 		if (slot->tts_isnull[i])
-			result_put(result, "\\N", 2);
+			response_put(response, "\\N", 2);
 		else
-			result_put_string(
-				result, OutputFunctionCall(&receiver->columns[i].output, slot->tts_values[i]));
+			response_put_string(
+				response, OutputFunctionCall(&receiver->columns[i].output, slot->tts_values[i]));
 	}
 }
 
 static void
 put_csv_row(ResultReceiver *receiver, TupleTableSlot *slot)
 {
-	ResultText *result = receiver->result;
+	ResponseText *response = receiver->response;
 	int natts = receiver->desc->natts;
 	int i;
 
-	result_start_line(result);
+	response_start_line(response);
 	for (i = 0; i < natts; i++)
 	{
 		if (i > 0)
-			result_put(result, ",", 1);
+			response_put(response, ",", 1);
 		if (!slot->tts_isnull[i])
-			put_csv_value(result,
+			put_csv_value(response,
 						  OutputFunctionCall(&receiver->columns[i].output, slot->tts_values[i]),
 						  natts == 1);
 	}
@@ -320,7 +258,7 @@ put_csv_row(ResultReceiver *receiver, TupleTableSlot *slot)
 static void
 put_json_row(ResultReceiver *receiver, TupleTableSlot *slot)
 {
-	ResultText *result = receiver->result;
+	ResponseText *response = receiver->response;
 	StringInfoData row;
 	int i;
 
@@ -338,7 +276,7 @@ put_json_row(ResultReceiver *receiver, TupleTableSlot *slot)
 			append_json_value(&row, &receiver->columns[i], slot->tts_values[i]);
 	}
 	appendStringInfoChar(&row, '}');
-	result_put(result, row.data, row.len);
+	response_put(response, row.data, row.len);
 }
 
 static bool
@@ -366,7 +304,7 @@ end_rows(DestReceiver *self)
 	ResultReceiver *receiver = (ResultReceiver *) self;
 
 	if (receiver->format == RESULT_JSON)
-		result_put(receiver->result, "]", 1);
+		response_put(receiver->response, "]", 1);
 }
 
 static void
@@ -376,7 +314,7 @@ destroy_receiver(DestReceiver *self pg_attribute_unused())
 
 /* Create a receiver in the current memory context. */
 ResultReceiver *
-result_receiver(ResultText *result, ResultFormat format)
+result_create_receiver(ResponseText *response, ResultFormat format)
 {
 	ResultReceiver *receiver = palloc0(sizeof(ResultReceiver));
 
@@ -385,7 +323,7 @@ result_receiver(ResultText *result, ResultFormat format)
 	receiver->destination.rShutdown = end_rows;
 	receiver->destination.rDestroy = destroy_receiver;
 	receiver->destination.mydest = DestNone;
-	receiver->result = result;
+	receiver->response = response;
 	receiver->format = format;
 	receiver->context =
 		AllocSetContextCreate(CurrentMemoryContext, "pg_task result", ALLOCSET_DEFAULT_SIZES);
@@ -400,7 +338,7 @@ result_destination(ResultReceiver *receiver)
 	return &receiver->destination;
 }
 
-/* Has a row type, perhaps with rows, been received since the last call? */
+/* Has a statement returned rows, perhaps none, since the last call? */
 bool
 result_received(ResultReceiver *receiver)
 {
@@ -408,186 +346,4 @@ result_received(ResultReceiver *receiver)
 
 	receiver->received = false;
 	return received;
-}
-
-static void
-append_field(StringInfo text, const char *label, const char *value)
-{
-	if (value)
-		appendStringInfo(text, "\n%s:  %s", label, value);
-}
-
-static void
-put_field(ResultText *text, const char *label, const char *value)
-{
-	if (value == NULL)
-		return;
-	result_put_string(text, "\n");
-	result_put_string(text, label);
-	result_put_string(text, ":  ");
-	result_put_string(text, value);
-}
-
-/* Widths that psql uses to display an error position. */
-#define LINE_WIDTH 60
-#define MIN_RIGHT 10
-
-/* A position between two characters of a line, and its display column. */
-typedef struct LinePlace
-{
-	const char *p;
-	int64 column;
-} LinePlace;
-
-/* The position after the next character.  A character without a width is shown in one column. */
-static LinePlace
-next_place(LinePlace place)
-{
-	int width = 1;
-
-	if (IS_HIGHBIT_SET(*place.p))
-	{
-		width = Max(pg_dsplen(place.p), 1);
-		place.p += pg_mblen(place.p);
-	}
-	else
-		place.p++;
-	place.column += width;
-	return place;
-}
-
-/* The last position up to the column, at most the end of the line. */
-static LinePlace
-place_up_to(LinePlace place, const char *end, int64 column)
-{
-	while (place.p < end)
-	{
-		LinePlace next = next_place(place);
-
-		if (next.column > column)
-			break;
-		place = next;
-	}
-	return place;
-}
-
-/* The first position at the column or after it. */
-static LinePlace
-place_from(LinePlace place, const char *end, int64 column)
-{
-	while (place.p < end && place.column < column)
-		place = next_place(place);
-	return place;
-}
-
-/*
- * Write one line, with a caret under its character "at".
- *
- * A long line is shortened as psql does: show its beginning if the position is in there, with some
- * characters after it; else show the part that ends shortly after the position.  A line may be as
- * long as a request, so nothing is allocated per character.
- */
-static void
-put_line_and_caret(ResultText *text, int number, const char *line, int length, int at)
-{
-	const char *end = line + length;
-	LinePlace first = {line, 0};
-	LinePlace position = first;
-	LinePlace last;
-	StringInfoData shown;
-	int margin;
-	char *c;
-
-	for (; at > 0 && position.p < end; at--)
-		position = next_place(position);
-	if (position.column + MIN_RIGHT > LINE_WIDTH)
-	{
-		last = place_up_to(position, end, position.column + MIN_RIGHT);
-		first = place_from(first, end, last.column - LINE_WIDTH);
-	}
-	else
-		last = place_up_to(position, end, LINE_WIDTH);
-	initStringInfo(&shown);
-	appendStringInfo(&shown, "LINE %d: %s", number, first.p > line ? "..." : "");
-	margin = shown.len + (int) (position.column - first.column);
-	appendBinaryStringInfo(&shown, first.p, (int) (last.p - first.p));
-	for (c = shown.data; *c; c++)
-		if (*c == '\t')
-			*c = ' ';
-	appendStringInfo(&shown, "%s\n%*s^", last.p < end ? "..." : "", margin, "");
-	result_put_string(text, "\n");
-	result_put_string(text, shown.data);
-	pfree(shown.data);
-}
-
-/* Write the line of "query" that contains the character position (from 1), as psql does. */
-static void
-put_position(ResultText *text, const char *query, int position)
-{
-	const char *p = query;
-	const char *line = query;
-	int number = 1;
-	int at = 0;
-	int i;
-
-	for (i = 1; i < position && *p; i++)
-	{
-		int length = IS_HIGHBIT_SET(*p) ? pg_mblen(p) : 1;
-
-		at++;
-		if (*p == '\n')
-		{
-			line = p + 1;
-			number++;
-			at = 0;
-		}
-		p += length;
-	}
-	put_line_and_caret(text, number, line, (int) strcspn(line, "\r\n"), at);
-}
-
-/*
- * Format an error as psql does: severity and message, the line of its position, DETAIL, HINT,
- * QUERY and CONTEXT.  The result is in the current memory context, and cut at the limit: each
- * field may contain a request of any length.
- */
-char *
-result_error(const ErrorData *error, const char *request, int limit)
-{
-	ResultText text;
-
-	result_init(&text, limit);
-	result_put_string(&text, error->elevel >= FATAL ? "FATAL:  " : "ERROR:  ");
-	result_put_string(&text, error->message ? error->message : "missing error text");
-	if (error->cursorpos > 0 && request)
-		put_position(&text, request, error->cursorpos);
-	else if (error->internalpos > 0 && error->internalquery)
-		put_position(&text, error->internalquery, error->internalpos);
-	put_field(&text, "DETAIL", error->detail);
-	put_field(&text, "HINT", error->hint);
-	put_field(&text, "QUERY", error->internalquery);
-	put_field(&text, "CONTEXT", error->context);
-	return (char *) result_text(&text);
-}
-
-/* Format a notice or warning as psql does. */
-char *
-result_notice(const ErrorData *report)
-{
-	StringInfoData text;
-	const char *severity = "DEBUG";
-
-	if (report->elevel >= WARNING)
-		severity = "WARNING";
-	else if (report->elevel >= NOTICE)
-		severity = "NOTICE";
-	else if (report->elevel >= INFO)
-		severity = "INFO";
-	else if (report->elevel >= LOG)
-		severity = "LOG";
-	initStringInfo(&text);
-	appendStringInfo(&text, "%s:  %s", severity, report->message ? report->message : "");
-	append_field(&text, "DETAIL", report->detail);
-	append_field(&text, "HINT", report->hint);
-	return text.data;
 }

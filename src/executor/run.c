@@ -36,9 +36,10 @@
 #include "executor/cleanup.h"
 #include "executor/client.h"
 #include "executor/deadline.h"
+#include "executor/message.h"
 #include "executor/request.h"
 #include "executor/request_log.h"
-#include "executor/result.h"
+#include "executor/response.h"
 #include "executor/run.h"
 #include "executor/slot.h"
 #include "settings.h"
@@ -55,7 +56,7 @@
 /* The run; all but "without_block" and "row_lost" is set anew for each try. */
 static struct
 {
-	ResultText notices;					  /* in task_context */
+	ResponseText notices;				  /* in task_context */
 	LocalTransactionId first_transaction; /* that its request began in; 0: none */
 	bool committed;						  /* the request has committed by itself */
 	bool not_begun;						  /* it is another process's to run it */
@@ -228,7 +229,7 @@ read_request(const SharedTask *task)
 static const char *
 notice_text(void)
 {
-	return run.notices.any ? result_text(&run.notices) : NULL;
+	return run.notices.any ? response_text(&run.notices) : NULL;
 }
 
 static const char stopped[] = "canceling task due to user request";
@@ -282,9 +283,9 @@ note_commits(void)
 	run.first_transaction = 0;
 	run.committed |= another;
 	if (another)
-		result_put_line(&run.notices,
-						"INFO:  the request has committed by itself: it is run at least"
-						" once, not exactly once");
+		response_put_line(&run.notices,
+						  "INFO:  the request has committed by itself: it is run at least"
+						  " once, not exactly once");
 }
 
 /*
@@ -305,10 +306,10 @@ run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
 {
 	ResultFormat format = task->format >= 0 ? task->format : Settings.format;
 	TaskResult done = {.outcome = TASK_DONE};
-	ResultText result;
+	ResponseText result;
 	bool logged;
 
-	result_init(&result, Settings.response_limit);
+	response_init(&result, Settings.response_limit);
 	run.first_transaction = COMPAT_LOCAL_XID;
 	client_begin(&result, &run.notices);
 	logged = request_run(request, task_context, format, &result, !run.without_block);
@@ -322,7 +323,7 @@ run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
 
 	done.start = started;
 	done.stop = GetCurrentTimestamp();
-	done.response = result_text(&result);
+	done.response = response_text(&result);
 	done.notice = notice_text();
 	if (write_back(task, &done))
 	{
@@ -392,8 +393,8 @@ write_failure(const SharedTask *task, ErrorData *error, const char *request, Tim
 	}
 	failed.start = started;
 	failed.stop = GetCurrentTimestamp();
-	failed.response = result_error(error, request, Settings.response_limit);
-	failed.error = result_cut(error->message ? error->message : "", Settings.response_limit);
+	failed.response = message_error(error, request, Settings.response_limit);
+	failed.error = response_cut(error->message ? error->message : "", Settings.response_limit);
 	failed.notice = notice_text();
 	/* A copy: that of the server is overwritten when the write below logs, as of a lock wait. */
 	failed.sqlstate = pstrdup(unpack_sql_state(error->sqlerrcode));
@@ -420,7 +421,7 @@ run_once(const SharedTask *task, char **request, TimestampTz started)
 
 	MemoryContextReset(task_context);
 	MemoryContextSwitchTo(task_context);
-	result_init(&run.notices, Settings.response_limit);
+	response_init(&run.notices, Settings.response_limit);
 	run.committed = run.block_refused = run.not_begun = false;
 	*request = NULL;
 	deadline_start();
