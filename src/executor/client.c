@@ -9,7 +9,10 @@
  */
 #include "postgres.h"
 
-/* These headers would need others, of libraries that the server's package does not ask for. */
+/*
+ * With these, libpq.h includes headers of libraries that need not be installed where an extension
+ * is built.
+ */
 #undef ENABLE_GSS
 #undef USE_OPENSSL
 #undef USE_SSL
@@ -27,16 +30,23 @@
 #include "executor/client.h"
 #include "executor/message.h"
 
-static ResponseText *output = NULL;
-static ResponseText *notices = NULL;
-static bool received = false;
-static int copy_encoding = -1; /* of COPY data; -1: client_encoding */
-static ClientFatal fatal;
-static MemoryContext scratch = NULL; /* reset after every message */
+/*
+ * The client.  Static, because the server calls our methods without an argument.  "response" and
+ * "notices" are set only between client_begin and client_end; the abort path calls client_end.
+ */
+static struct
+{
+	MemoryContext scratch; /* reset after every message */
+	ResponseText *response;
+	ResponseText *notices;
+	bool received;	   /* COPY TO STDOUT has begun */
+	int copy_encoding; /* of COPY data; -1: client_encoding */
+	ClientFatal fatal; /* kept until the next request begins: an exit callback reads it */
+} client = {.copy_encoding = -1};
 
 /* Convert text that was sent to the client back to the server encoding. */
 static char *
-from_client(char *text)
+to_server_encoding(char *text)
 {
 	return text ? pg_client_to_server(text, (int) strlen(text)) : NULL;
 }
@@ -50,132 +60,136 @@ parse_report(const char *data, size_t length, ErrorData *report)
 	initStringInfo(&message);
 	appendBinaryStringInfo(&message, data, (int) length);
 	pq_parse_errornotice(&message, report);
-	report->message = from_client(report->message);
-	report->detail = from_client(report->detail);
-	report->hint = from_client(report->hint);
+	report->message = to_server_encoding(report->message);
+	report->detail = to_server_encoding(report->detail);
+	report->hint = to_server_encoding(report->hint);
 }
 
 static void
-take_notice(const char *data, size_t length)
+receive_notice(const char *data, size_t length)
 {
 	ErrorData report;
 
 	parse_report(data, length, &report);
-	response_put_line(notices, message_notice(&report));
+	response_put_line(client.notices, message_notice(&report));
 }
 
-/* Errors are caught by the executor.  A FATAL is not, so record it here. */
+/* run.c catches an ERROR.  Nothing catches a FATAL, so record it here. */
 static void
-take_error(const char *data, size_t length)
+receive_error(const char *data, size_t length)
 {
 	ErrorData report;
 
 	parse_report(data, length, &report);
 	if (report.elevel < FATAL)
 		return;
-	fatal.sqlstate = report.sqlerrcode;
+	client.fatal.sqlstate = report.sqlerrcode;
 	if (report.message == NULL)
 		report.message = "";
-	strlcpy(fatal.message, report.message,
-			pg_mbcliplen(report.message, (int) strlen(report.message), sizeof(fatal.message) - 1) +
+	strlcpy(client.fatal.message, report.message,
+			pg_mbcliplen(report.message, (int) strlen(report.message),
+						 sizeof(client.fatal.message) - 1) +
 				1);
 }
 
 /* Each row of COPY TO STDOUT ends in a newline; lines of a result are separated by one. */
 static void
-take_copy_data(const char *data, size_t length)
+receive_copy_data(const char *data, size_t length)
 {
-	int encoding = copy_encoding >= 0 ? copy_encoding : pg_get_client_encoding();
+	int encoding = client.copy_encoding >= 0 ? client.copy_encoding : pg_get_client_encoding();
 	char *text;
 
 	if (length > 0 && data[length - 1] == '\n')
 		length--;
 	text = pg_any_to_server(data, (int) length, encoding);
-	response_start_line(output);
-	response_put(output, text, text == data ? (int) length : (int) strlen(text));
+	response_start_line(client.response);
+	response_put(client.response, text, text == data ? (int) length : (int) strlen(text));
 }
 
 static int
-take_message(char type, const char *data, size_t length)
+receive_message(char type, const char *data, size_t length)
 {
 	MemoryContext old;
 
-	if (output == NULL)
+	if (client.response == NULL)
 		return 0;
 	/* the caller is in ErrorContext, which the server resets only after errors */
-	old = MemoryContextSwitchTo(scratch);
+	old = MemoryContextSwitchTo(client.scratch);
 	switch (type)
 	{
 		case 'N':
-			take_notice(data, length);
+			receive_notice(data, length);
 			break;
 		case 'E':
-			take_error(data, length);
+			receive_error(data, length);
 			break;
 		case 'H':
-			received = true;
+			client.received = true;
 			break;
 		case 'd':
-			take_copy_data(data, length);
+			receive_copy_data(data, length);
 			break;
 		default:
 			break;
 	}
 	MemoryContextSwitchTo(old);
-	MemoryContextReset(scratch);
+	MemoryContextReset(client.scratch);
 	return 0;
 }
 
 static void
-take_message_noblock(char type, const char *data, size_t length)
+receive_message_noblock(char type, const char *data, size_t length)
 {
-	(void) take_message(type, data, length);
+	(void) receive_message(type, data, length);
 }
 
 static void
-do_nothing(void)
+ignore_reset(void)
 {
 }
 
 static int
-flush_nothing(void)
+ignore_flush(void)
 {
 	return 0;
 }
 
 static bool
-nothing_pending(void)
+is_send_pending(void)
 {
 	return false;
 }
 
 static const PQcommMethods methods = {
-	.comm_reset = do_nothing,
-	.flush = flush_nothing,
-	.flush_if_writable = flush_nothing,
-	.is_send_pending = nothing_pending,
-	.putmessage = take_message,
-	.putmessage_noblock = take_message_noblock,
+	.comm_reset = ignore_reset,
+	.flush = ignore_flush,
+	.flush_if_writable = ignore_flush,
+	.is_send_pending = is_send_pending,
+	.putmessage = receive_message,
+	.putmessage_noblock = receive_message_noblock,
 };
 
 /* Called once per executor. */
 void
 client_define(void)
 {
-	scratch = AllocSetContextCreate(TopMemoryContext, "pg_task client", ALLOCSET_DEFAULT_SIZES);
+	client.scratch =
+		AllocSetContextCreate(TopMemoryContext, "pg_task client", ALLOCSET_DEFAULT_SIZES);
 	PqCommMethods = &methods;
 	FrontendProtocol = PG_PROTOCOL_LATEST;
 	whereToSendOutput = DestNone;
 }
 
-/* A request begins.  Both texts must live until client_end. */
+/* A request begins.  Both texts must live until client_end, which must be called after errors, too.
+ */
 void
-client_begin(ResponseText *output_text, ResponseText *notice_text)
+client_begin(ResponseText *response, ResponseText *notices)
 {
-	output = output_text;
-	notices = notice_text;
-	received = false;
-	fatal.sqlstate = 0;
+	Assert(client.response == NULL);
+	client.response = response;
+	client.notices = notices;
+	client.received = false;
+	client.fatal.sqlstate = 0;
 	whereToSendOutput = DestRemote;
 }
 
@@ -183,17 +197,17 @@ client_begin(ResponseText *output_text, ResponseText *notice_text)
 bool
 client_received(void)
 {
-	bool result = received;
+	bool received = client.received;
 
-	received = false;
-	return result;
+	client.received = false;
+	return received;
 }
 
 /* Set the encoding of the COPY data that follows; -1: client_encoding. */
 void
 client_expect(int encoding)
 {
-	copy_encoding = encoding;
+	client.copy_encoding = encoding;
 }
 
 /* The request has ended, with or without an error. */
@@ -201,15 +215,15 @@ void
 client_end(void)
 {
 	whereToSendOutput = DestNone;
-	output = notices = NULL;
-	copy_encoding = -1;
+	client.response = client.notices = NULL;
+	client.copy_encoding = -1;
 	/* an error may have been raised while a message was being handled */
-	MemoryContextReset(scratch);
+	MemoryContextReset(client.scratch);
 }
 
 /* The FATAL error that is ending this process, or NULL. */
 const ClientFatal *
 client_fatal(void)
 {
-	return fatal.sqlstate != 0 ? &fatal : NULL;
+	return client.fatal.sqlstate != 0 ? &client.fatal : NULL;
 }

@@ -17,7 +17,7 @@ typedef struct ClientFatal
 } ClientFatal;
 
 extern void client_define(void);
-extern void client_begin(ResponseText *output, ResponseText *notices);
+extern void client_begin(ResponseText *response, ResponseText *notices);
 extern void client_expect(int encoding);
 extern bool client_received(void);
 extern void client_end(void);
