@@ -64,7 +64,7 @@ handle_cancel(SIGNAL_ARGS)
 	bool sent = MyExecutor->cancel_sent;
 
 	MyExecutor->cancel_sent = false;
-	if (run_listens() && (!sent || slot_is_cancelled()))
+	if (run_is_cancellable() && (!sent || slot_is_cancelled()))
 		StatementCancelHandler(COMPAT_SIGNAL_PASS);
 }
 

@@ -6,9 +6,9 @@
  * one transaction, unless BEGIN, COMMIT or ROLLBACK are among them.  A statement that must be at
  * top level must be the only one.
  *
- * Other single statements run in an implicit block if the caller asks for it: some extensions
- * check for a transaction block.  What such a statement does on other servers is then committed
- * with our transaction, and not before.
+ * Other single statements run in an implicit block if the caller asks for it.  Some extensions
+ * check for a transaction block to decide whether what the statement does on other servers is
+ * committed at once, or with our transaction.
  *
  * Each statement goes through a portal, from PortalStart to PortalRun, so procedures may commit
  * and VACUUM may have its transactions.
@@ -38,14 +38,12 @@
 #include "executor/client.h"
 #include "executor/request.h"
 #include "executor/request_log.h"
+#include "executor/response.h"
 #include "executor/result.h"
 
-/* The running statement is the only one of its request, and in an implicit block. */
-static bool in_block = false;
-
-/* Check COPY to or from the client: the response takes text, and nothing sends data. */
+/* Check the options of COPY to or from the client: the response is text, and nothing sends data. */
 static void
-check_copy(CopyStmt *copy)
+check_copy_options(CopyStmt *copy)
 {
 	ListCell *cell;
 
@@ -67,12 +65,13 @@ check_copy(CopyStmt *copy)
 	}
 }
 
+/* If the statement is a COPY to or from the client, check it, and prepare for the data it sends. */
 static void
-check_statement(Node *statement)
+check_client_copy(Node *statement)
 {
 	client_expect(-1);
 	if (IsA(statement, CopyStmt) && ((CopyStmt *) statement)->filename == NULL)
-		check_copy((CopyStmt *) statement);
+		check_copy_options((CopyStmt *) statement);
 }
 
 static List *
@@ -92,35 +91,35 @@ plan_statement(RawStmt *raw, const char *request)
 
 /* Show the command tag of a statement that returned no rows (text format only). */
 static void
-put_command_tag(ResponseText *result, const QueryCompletion *completion)
+put_command_tag(ResponseText *response, const QueryCompletion *completion)
 {
 	CommandTag tag = completion->commandTag;
 
 	if (command_tag_display_rowcount(tag))
-		response_put_line(result,
+		response_put_line(response,
 						  psprintf("%s%s " UINT64_FORMAT, GetCommandTagName(tag),
 								   tag == CMDTAG_INSERT ? " 0" : "", completion->nprocessed));
 	else if (tag != CMDTAG_UNKNOWN)
-		response_put_line(result, GetCommandTagName(tag));
+		response_put_line(response, GetCommandTagName(tag));
 }
 
 /* Run one statement.  statement_timeout applies to each. */
 static void
-run_statement(RawStmt *raw, const char *request, ResultReceiver *receiver, ResultFormat format,
-			  ResponseText *result)
+run_statement(RawStmt *raw, const Request *request, ResultReceiver *receiver)
 {
 	DestReceiver *destination = result_destination(receiver);
 	QueryCompletion completion;
 	Portal portal;
 	bool received;
 
-	check_statement(raw->stmt);
+	Assert(IsTransactionState());
+	check_client_copy(raw->stmt);
 	if (StatementTimeout > 0)
 		enable_timeout_after(STATEMENT_TIMEOUT, StatementTimeout);
 	portal = CreatePortal("", true, true);
 	portal->visible = false;
-	PortalDefineQuery(portal, NULL, request, CreateCommandTag(raw->stmt),
-					  plan_statement(raw, request), NULL);
+	PortalDefineQuery(portal, NULL, request->text, CreateCommandTag(raw->stmt),
+					  plan_statement(raw, request->text), NULL);
 	PortalStart(portal, NULL, 0, InvalidSnapshot);
 	InitializeQueryCompletion(&completion);
 	(void) COMPAT_PORTAL_RUN(portal, FETCH_ALL, true, destination, destination, &completion);
@@ -130,12 +129,12 @@ run_statement(RawStmt *raw, const char *request, ResultReceiver *receiver, Resul
 		disable_timeout(STATEMENT_TIMEOUT, false);
 	received = result_received(receiver);
 	received |= client_received();
-	if (!received && format == RESULT_TEXT)
-		put_command_tag(result, &completion);
+	if (!received && request->format == RESULT_TEXT)
+		put_command_tag(request->response, &completion);
 }
 
 /*
- * May this statement be run alone or in a block, whatever it calls?  The others commit, must be at
+ * May a statement of this kind be run alone as well as in a block?  The others commit, must be at
  * top level, or have no effect outside a block and report that.
  */
 static bool
@@ -166,28 +165,35 @@ commits_now(Node *statement)
 		   (!IsTransactionBlock() && (MyXactFlags & XACT_FLAGS_NEEDIMMEDIATECOMMIT) != 0);
 }
 
+/* Is the request a single statement that is to run in an implicit block, and may? */
+static bool
+needs_block(const Request *request, List *statements)
+{
+	return request->wants_block && list_length(statements) == 1 &&
+		   may_be_in_block(linitial_node(RawStmt, statements)->stmt);
+}
+
 /*
- * Run all statements of a request, in order, and append what they return to the result.
+ * Run all statements of a request, in order, and append what they return to the response.
  *
  * The caller has started a transaction.  One is open when this returns, but not the same one if
  * the request has committed or rolled back itself: then only what came after that can still be
- * rolled back.  Raises errors.  If "block" is set, a single statement that may be in a block is
- * run in an implicit one.  Returns true if the request's text is in the server's log.
+ * rolled back.  After an error, "in_block" says whether a statement in an implicit block was
+ * running.
  */
-bool
-request_run(const char *request, MemoryContext context, ResultFormat format, ResponseText *result,
-			bool block)
+void
+request_run(Request *request, MemoryContext context)
 {
-	ResultReceiver *receiver = result_create_receiver(result, format);
-	List *statements = pg_parse_query(request);
+	ResultReceiver *receiver = result_create_receiver(request->response, request->format);
+	List *statements = pg_parse_query(request->text);
 	MemoryContext statement_context =
 		AllocSetContextCreate(context, "pg_task statement", ALLOCSET_DEFAULT_SIZES);
-	bool logged = request_log_statement(request, statements);
 	bool open = true;
 	ListCell *cell;
 
-	in_block = block && list_length(statements) == 1 &&
-			   may_be_in_block(linitial_node(RawStmt, statements)->stmt);
+	Assert(IsTransactionState() && !IsTransactionBlock());
+	request->logged = request_log_statement(request->text, statements);
+	request->in_block = needs_block(request, statements);
 	foreach(cell, statements)
 	{
 		RawStmt *raw = lfirst_node(RawStmt, cell);
@@ -195,12 +201,12 @@ request_run(const char *request, MemoryContext context, ResultFormat format, Res
 		if (!open)
 			StartTransactionCommand();
 		open = true;
-		if (list_length(statements) > 1 || in_block)
+		if (list_length(statements) > 1 || request->in_block)
 			BeginImplicitTransactionBlock();
 		MemoryContextSwitchTo(statement_context);
 		CHECK_FOR_INTERRUPTS();
 		COMPAT_FORGET_QUERY_ID();
-		run_statement(raw, request, receiver, format, result);
+		run_statement(raw, request, receiver);
 		MemoryContextSwitchTo(context);
 		MemoryContextReset(statement_context);
 		if (lnext(statements, cell) == NULL)
@@ -220,16 +226,5 @@ request_run(const char *request, MemoryContext context, ResultFormat format, Res
 		ereport(ERROR, (errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 						errmsg("the request left a transaction open"),
 						errdetail("It was rolled back."), errhint("Add COMMIT or ROLLBACK.")));
-	in_block = false;
-	return logged;
-}
-
-/* After an error: was a single statement in an implicit block running? */
-bool
-request_in_block(void)
-{
-	bool result = in_block;
-
-	in_block = false;
-	return result;
+	request->in_block = false;
 }

@@ -7,10 +7,20 @@
 
 #include "postgres.h"
 
-#include "executor/result.h"
+#include "executor/response.h"
+#include "shared/task.h"
 
-extern bool request_run(const char *request, MemoryContext context, ResultFormat format,
-						ResponseText *result, bool block);
-extern bool request_in_block(void);
+/* One execution of a request. */
+typedef struct Request
+{
+	const char *text;
+	ResultFormat format;
+	ResponseText *response; /* what the statements return is appended */
+	bool wants_block;		/* run a single statement in an implicit block, if it may be in one */
+	bool in_block;			/* such a statement is running; stays set when it raises an error */
+	bool logged;			/* the text is in the server's log */
+} Request;
+
+extern void request_run(Request *request, MemoryContext context);
 
 #endif /* PG_TASK_REQUEST_H */

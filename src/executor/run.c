@@ -1,15 +1,15 @@
 /*
  * run.c
- *		One run: the request and the write-back of its outcome, in one transaction.
+ *		One run of a task: the request and the write-back of its outcome, in one transaction.
  *
- * A run that collides with another transaction is retried in this process.  One whose row was
- * taken from it is cancelled by the scheduler, through a mark in the slot and SIGINT.
+ * A run that fails with a conflict (serialization failure, deadlock) is retried in this process.  A
+ * run whose row was changed is cancelled by the scheduler, with a flag in the ring and SIGINT.
  *
- * The write-back is the only thing done with other rights: those of the table's owner, in a
- * security-restricted context, with a fixed search path.  It carries a fence (the attempt it
- * started and the time of its claim): when the row is no longer that run, all is rolled back.
+ * If the write-back finds that the row is no longer this run, everything is rolled back.  A failure
+ * is written in a transaction of its own, after the rollback.
  *
- * This file ends no process: run_task says when the caller has to.
+ * This file does not touch the row itself (write_back.c does), and ends no process: run_task
+ * returns what the caller has to do.
  */
 #include "postgres.h"
 
@@ -17,7 +17,6 @@
 
 #include "access/xact.h"
 #include "common/pg_prng.h"
-#include "executor/spi.h"
 #include "jit/jit.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -28,7 +27,6 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
-#include "utils/snapmgr.h"
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
@@ -42,140 +40,68 @@
 #include "executor/response.h"
 #include "executor/run.h"
 #include "executor/slot.h"
+#include "executor/write_back.h"
 #include "settings.h"
-#include "task/outcome.h"
 #include "task/owner.h"
 #include "task/roles.h"
-#include "task/rows.h"
 #include "task/table.h"
-#include "task/watch.h"
 
-/* Retries in this process after a serialization failure or a deadlock. */
+/* Maximum number of retries in this process after conflicts. */
 #define MAX_CONFLICT_RETRIES 5
 
-/* The run; all but "without_block" and "row_lost" is set anew for each try. */
+/* One run.  A run is tried again after a conflict, and without the implicit block if that failed.
+ */
+typedef struct Run
+{
+	const SharedTask *task;
+	TimestampTz started;
+	int conflicts;	 /* tries that failed with a conflict */
+	bool block_ends; /* the last try failed because the statement must not be in a block ... */
+	bool no_block;	 /* ... so it is tried without one */
+	bool row_lost;	 /* the write-back found that the row is no longer this run */
+
+	/* Set anew for each try. */
+	Request request; /* "text" is NULL until it is read, and if it must not run */
+	ResponseText response;
+	ResponseText notices;
+	LocalTransactionId first_transaction; /* in which the request began; 0: not begun, or noted */
+	bool committed;						  /* the request has committed a part of itself */
+	bool not_begun;						  /* another process must run the task */
+} Run;
+
+/*
+ * What outlives a run: run_clean_up and the next run use it, and a signal handler reads the flag.
+ */
 static struct
 {
-	ResponseText notices;				  /* in task_context */
-	LocalTransactionId first_transaction; /* that its request began in; 0: none */
-	bool committed;						  /* the request has committed by itself */
-	bool not_begun;						  /* it is another process's to run it */
-	bool row_lost;						  /* the row is that run no more */
-	bool block_refused; /* the last try failed, for it must not be in a block of ours */
-	bool without_block; /* so it is run without one */
-} run;
+	MemoryContext context;			   /* what a try allocates; reset before the next one */
+	uint32 conflict_wait_event;		   /* while waiting to retry after a conflict */
+	bool session_dirty;				   /* the session cannot be reset: exit after the task */
+	volatile sig_atomic_t cancellable; /* a request is running that SIGINT may cancel */
+} runs;
 
-static TaskTable *table = NULL;			  /* as it was looked up last, in TopMemoryContext */
-static MemoryContext task_context = NULL; /* reset for every task */
-static uint32 conflict_wait_event = 0;
-static bool session_dirty = false;				/* the session cannot be cleaned any more */
-static volatile sig_atomic_t listening = false; /* a request runs that may be cancelled */
-
-/* Once for a process. */
+/* Called once per executor. */
 void
 run_define(uint32 wait_event)
 {
-	conflict_wait_event = wait_event;
-	task_context = AllocSetContextCreate(TopMemoryContext, "pg_task task", ALLOCSET_DEFAULT_SIZES);
+	runs.conflict_wait_event = wait_event;
+	runs.context = AllocSetContextCreate(TopMemoryContext, "pg_task task", ALLOCSET_DEFAULT_SIZES);
 }
 
-/* For signal handlers: does a request run that may be cancelled? */
+/* For signal handlers: is a request running that may be cancelled? */
 bool
-run_listens(void)
+run_is_cancellable(void)
 {
-	return listening;
+	return runs.cancellable;
 }
 
-/* The task's own timeout, else the setting: the whole run counts, however often it is begun. */
+/* Set the timeout of the task, its own or the setting.  It covers all tries. */
 static void
 set_deadline(const SharedTask *task)
 {
 	int64 limit = task->timeout >= 0 ? task->timeout : (int64) Settings.timeout * 1000;
 
 	deadline_set(MyExecutor->taken_at, limit);
-}
-
-/* Look the table up. */
-static void
-look_up_table(Oid relid)
-{
-	rows_forget_plans();
-	/* the look-up may fail: what it replaces is gone by then */
-	table_free(table);
-	table = NULL;
-	table = table_find(relid, TopMemoryContext);
-	if (table == NULL)
-		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("the task table is gone")));
-}
-
-/*
- * Lock the table, so that its name stays, and look it up again when it is another, or when
- * it may have changed: until it was locked and has not.  A run that has itself taken a column
- * away, or given a partition to another owner, or that has committed a part of itself, has
- * failed, for it would do so again and again.
- */
-static void
-find_table(const SharedTask *task)
-{
-	for (;;)
-	{
-		if (table && table->relid == task->relid)
-		{
-			table_lock(table);
-			if (!watch_changed())
-				break;
-		}
-		CHECK_FOR_INTERRUPTS();
-		look_up_table(task->relid);
-	}
-	if (table->whole)
-		return;
-	if (watch_changed_here())
-		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
-						errmsg("the task has made the task table unusable"),
-						errdetail("All that it did was rolled back.")));
-	if (run.committed)
-		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
-						errmsg("the task table became unusable while the task ran")));
-	/* somebody else has; the scheduler will add the column again, and the task is run again */
-	ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
-}
-
-/*
- * Write the outcome, as the owner of the table, in the transaction that is
- * open.  Returns false when the row is no longer the run that was started.
- *
- * The task may have made its transaction read-only.  Nothing of its own may run
- * any more: finish_request has seen to that.
- */
-static bool
-write_back(const SharedTask *task, TaskResult *result)
-{
-	bool read_only = XactReadOnly;
-	OwnerScope scope;
-	bool written;
-
-	XactReadOnly = false;
-	cleanup_temporary();
-	/* the outcome waits for locks as long as it takes */
-	if (LockTimeout > 0)
-		(void) set_config_option("lock_timeout", "0", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_LOCAL,
-								 true, 0, false);
-	compat_stop_transaction_timeout();
-	find_table(task);
-	owner_become(table->owner, &scope);
-	PushActiveSnapshot(GetTransactionSnapshot());
-	if (result->outcome == TASK_DONE)
-		written =
-			outcome_done(table, task->run, task->role_name, result, task->repeats, task->deletes);
-	else if (result->outcome == TASK_STOPPED)
-		written = row_end(table, task->run, result);
-	else
-		written = outcome_failed(table, task->run, result, true);
-	PopActiveSnapshot();
-	owner_return(&scope);
-	XactReadOnly = read_only;
-	return written;
 }
 
 static void
@@ -191,106 +117,99 @@ set_commit_durability(void)
 static void
 begin_transaction(void)
 {
+	Assert(!IsTransactionState());
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
-	MemoryContextSwitchTo(task_context);
+	MemoryContextSwitchTo(runs.context);
 }
 
-/* The same for what is only ours: it waits for others, and does not fail because of them. */
+/*
+ * Begin a transaction that does nothing of the task.  It waits for other transactions; at a higher
+ * isolation level, which the role may have set, it would fail because of them.
+ */
 static void
-begin_own_transaction(void)
+begin_write_transaction(void)
 {
 	begin_transaction();
 	XactIsoLevel = XACT_READ_COMMITTED;
 }
 
-/* The request, from the slot or, when it is long, from the row. */
-static char *
-read_request(const SharedTask *task)
+/*
+ * Return the request, from the ring or, if it is long, from the row.  NULL: the row is no longer
+ * this run.
+ */
+static const char *
+read_request(const Run *run)
 {
-	OwnerScope scope;
-	char *request;
+	const SharedTask *task = run->task;
+	const char *request;
 
 	if (task->request_len >= 0)
 		return pnstrdup(task->request, task->request_len);
-	find_table(task);
-	owner_become(table->owner, &scope);
-	PushActiveSnapshot(GetTransactionSnapshot());
-	request = row_request(table, task->run);
-	PopActiveSnapshot();
-	owner_return(&scope);
-	/* the request is the first to take a snapshot in its transaction */
+	request = write_back_read_request(task, run->committed);
+	/* a request may set the isolation level, so no snapshot may have been taken before it */
 	CommitTransactionCommand();
 	begin_transaction();
 	return request;
 }
 
-/* The notices so far, or NULL. */
+/* Return the notices so far, or NULL. */
 static const char *
-notice_text(void)
+notice_text(Run *run)
 {
-	return run.notices.any ? response_text(&run.notices) : NULL;
+	return run->notices.any ? response_text(&run->notices) : NULL;
 }
 
 static const char stopped[] = "canceling task due to user request";
 
-/* A row that a user has stopped is told when and how its run ended; others are not touched. */
+/* If a user has stopped the task, write when and how its run ended; else the row is not touched. */
 static void
-write_stopped(const SharedTask *task, TimestampTz started)
+write_stopped(Run *run)
 {
 	TaskResult result = {.outcome = TASK_STOPPED,
-						 .start = started,
+						 .start = run->started,
 						 .stop = GetCurrentTimestamp(),
 						 .response = psprintf("ERROR:  %s", stopped),
 						 .error = stopped,
 						 .sqlstate = "57014",
-						 .notice = notice_text()};
+						 .notice = notice_text(run)};
 
-	(void) write_back(task, &result);
+	(void) write_back_outcome(run->task, &result, run->committed);
 }
 
 /*
- * The fence found no row, and everything was rolled back.  If the row is this
- * run all the same, then the task itself had changed it.
+ * The write-back found that the row is no longer this run, and everything was rolled back.  If the
+ * row now is this run, the task itself had changed it, so the run has failed.
  */
 static void
-check_own_row(const SharedTask *task, TimestampTz started)
+check_own_row(Run *run)
 {
-	OwnerScope scope;
-	bool is_run;
-
-	begin_own_transaction();
-	find_table(task);
-	owner_become(table->owner, &scope);
-	PushActiveSnapshot(GetTransactionSnapshot());
-	is_run = row_request(table, task->run) != NULL;
-	PopActiveSnapshot();
-	owner_return(&scope);
-	if (is_run)
+	begin_write_transaction();
+	if (write_back_read_request(run->task, run->committed))
 		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
 						errmsg("the task has changed its own row"),
 						errdetail("All that it did was rolled back.")));
-	write_stopped(task, started);
+	write_stopped(run);
 	CommitTransactionCommand();
 }
 
-/* If the request has committed by itself, say so, once. */
+/* If the request has committed a part of itself, note that once, and tell it in the notices. */
 static void
-note_commits(void)
+note_commits(Run *run)
 {
-	bool another = run.first_transaction != 0 && COMPAT_LOCAL_XID != run.first_transaction;
+	bool another = run->first_transaction != 0 && COMPAT_LOCAL_XID != run->first_transaction;
 
-	run.first_transaction = 0;
-	run.committed |= another;
+	run->first_transaction = 0;
+	run->committed |= another;
 	if (another)
-		response_put_line(&run.notices,
+		response_put_line(&run->notices,
 						  "INFO:  the request has committed by itself: it is run at least"
 						  " once, not exactly once");
 }
 
 /*
- * Run what the request has left for its commit, deferred triggers and cursors WITH HOLD,
- * until nothing is left: no code of the task runs after this.
+ * Run what the request has left for its commit, deferred triggers and cursors WITH HOLD, until
+ * nothing is left.  No code of the task runs after this.
  */
 static void
 finish_request(void)
@@ -300,59 +219,65 @@ finish_request(void)
 	while (PreCommit_Portals(false));
 }
 
-/* Run the task and commit its effects with its outcome; errors are thrown. */
+/* Run the request, with everything that it has left for its commit. */
 static void
-run_and_commit(const SharedTask *task, const char *request, TimestampTz started)
+run_request(Run *run)
 {
-	ResultFormat format = task->format >= 0 ? task->format : Settings.format;
-	TaskResult done = {.outcome = TASK_DONE};
-	ResponseText result;
-	bool logged;
-
-	response_init(&result, Settings.response_limit);
-	run.first_transaction = COMPAT_LOCAL_XID;
-	client_begin(&result, &run.notices);
-	logged = request_run(request, task_context, format, &result, !run.without_block);
+	Assert(GetSessionUserId() == MyExecutor->role);
+	debug_query_string = run->request.text;
+	pgstat_report_activity(STATE_RUNNING, run->request.text);
+	run->first_transaction = COMPAT_LOCAL_XID;
+	client_begin(&run->response, &run->notices);
+	request_run(&run->request, runs.context);
 	finish_request();
 	client_end();
-	note_commits();
+	note_commits(run);
 	deadline_stop();
-	/* it may have taken either for an ordinary error */
+	/* the request may have caught the error of either as an ordinary one */
 	if (deadline_passed() || slot_is_cancelled())
 		ereport(ERROR, (errcode(ERRCODE_QUERY_CANCELED), errmsg("canceling task")));
+}
 
-	done.start = started;
-	done.stop = GetCurrentTimestamp();
-	done.response = response_text(&result);
-	done.notice = notice_text();
-	if (write_back(task, &done))
+/* The request has succeeded: write that and commit both. */
+static void
+commit_success(Run *run)
+{
+	TaskResult done = {.outcome = TASK_DONE,
+					   .start = run->started,
+					   .stop = GetCurrentTimestamp(),
+					   .response = response_text(&run->response),
+					   .notice = notice_text(run)};
+
+	if (write_back_outcome(run->task, &done, run->committed))
 	{
 		set_commit_durability();
 		CommitTransactionCommand();
-		request_log_duration(request, logged);
+		request_log_duration(run->request.text, run->request.logged);
 	}
 	else
 	{
-		run.row_lost = true;
+		run->row_lost = true;
 		AbortOutOfAnyTransaction();
-		/* what is left to do is for nobody to cancel */
-		listening = false;
+		/* the request is over: nothing of it is left to cancel */
+		runs.cancellable = false;
 		QueryCancelPending = false;
-		check_own_row(task, started);
+		check_own_row(run);
 	}
 }
 
 /*
- * What is left of an error, once the transaction is gone.  A library may rewrite it on its way to
- * the log (a cancel becomes a deadlock that spans several servers): what it says then counts.
+ * Reset the process after an error, and return the error, in the context of the task.
+ *
+ * It is copied after it was reported, because a library may rewrite it in emit_log_hook: Citus
+ * turns a cancel into the deadlock between servers that was its cause.
  */
 static ErrorData *
-catch_error(void)
+catch_error(Run *run)
 {
 	ErrorData *error;
 
 	HOLD_INTERRUPTS();
-	listening = false;
+	runs.cancellable = false;
 	client_end();
 	owner_abandon();
 	/* the server's report of the error would be converted for the client, and that may fail */
@@ -360,10 +285,10 @@ catch_error(void)
 	disable_all_timeouts(false);
 	deadline_stop();
 	QueryCancelPending = false;
-	MemoryContextSwitchTo(task_context);
-	note_commits();
-	run.block_refused = request_in_block() && geterrcode() == ERRCODE_ACTIVE_SQL_TRANSACTION;
-	if (geterrcode() != ERRCODE_TABLE_CHANGED && !run.block_refused)
+	MemoryContextSwitchTo(runs.context);
+	note_commits(run);
+	run->block_ends = run->request.in_block && geterrcode() == ERRCODE_ACTIVE_SQL_TRANSACTION;
+	if (geterrcode() != ERRCODE_TABLE_CHANGED && !run->block_ends)
 		EmitErrorReport();
 	error = CopyErrorData();
 	FlushErrorState();
@@ -373,35 +298,36 @@ catch_error(void)
 	AbortOutOfAnyTransaction();
 	PortalErrorCleanup();
 	jit_reset_after_error();
-	MemoryContextSwitchTo(task_context);
+	MemoryContextSwitchTo(runs.context);
 	RESUME_INTERRUPTS();
 	return error;
 }
 
 /* Write a failure, in a transaction of its own. */
 static void
-write_failure(const SharedTask *task, ErrorData *error, const char *request, TimestampTz started)
+write_failure(Run *run, const ErrorData *error)
 {
 	TaskResult failed = {.outcome = TASK_FAIL};
 
-	begin_own_transaction();
+	begin_write_transaction();
 	if (slot_is_cancelled())
 	{
-		write_stopped(task, started);
+		write_stopped(run);
 		CommitTransactionCommand();
 		return;
 	}
-	failed.start = started;
+	failed.start = run->started;
 	failed.stop = GetCurrentTimestamp();
-	failed.response = message_error(error, request, Settings.response_limit);
+	failed.response = message_error(error, run->request.text, Settings.response_limit);
 	failed.error = response_cut(error->message ? error->message : "", Settings.response_limit);
-	failed.notice = notice_text();
-	/* A copy: that of the server is overwritten when the write below logs, as of a lock wait. */
+	failed.notice = notice_text(run);
+	/* a copy: if the write-back logs something, as a lock wait, the server overwrites its buffer */
 	failed.sqlstate = pstrdup(unpack_sql_state(error->sqlerrcode));
-	run.row_lost = !write_back(task, &failed);
+	run->row_lost = !write_back_outcome(run->task, &failed, run->committed);
 	CommitTransactionCommand();
 }
 
+/* Show the task in pg_task.id and application_name. */
 static void
 show_task(const SharedTask *task)
 {
@@ -413,102 +339,120 @@ show_task(const SharedTask *task)
 	SetConfigOption("application_name", name, PGC_USERSET, PGC_S_SESSION);
 }
 
-/* Run the task once, with all that is to be written.  NULL: that went well. */
+/* Prepare a try: the memory of the one before is freed, and what it left in the run is cleared. */
+static void
+start_try(Run *run)
+{
+	const SharedTask *task = run->task;
+
+	MemoryContextReset(runs.context);
+	MemoryContextSwitchTo(runs.context);
+	response_init(&run->response, Settings.response_limit);
+	response_init(&run->notices, Settings.response_limit);
+	run->request = (Request){
+		.format = task->format >= 0 ? (ResultFormat) task->format : (ResultFormat) Settings.format,
+		.response = &run->response,
+		.wants_block = !run->no_block,
+	};
+	run->first_transaction = 0;
+	run->committed = run->block_ends = run->not_begun = false;
+}
+
+/*
+ * Read the request and run it, unless it must not run: the scheduler has cancelled the task, the
+ * row is no longer this run, or the session user was changed.  The server keeps what the session
+ * user was at the time of the connection, a superuser above all, so another process must run the
+ * task then, as if this one had not taken it.
+ */
+static void
+execute_try(Run *run)
+{
+	const char *text;
+
+	begin_transaction();
+	text = slot_is_cancelled() ? NULL : read_request(run);
+	run->not_begun = text && roles_session_changed();
+	if (text && !run->not_begun)
+	{
+		run->request.text = text;
+		run_request(run);
+		commit_success(run);
+		return;
+	}
+	if (!run->not_begun)
+		write_stopped(run);
+	CommitTransactionCommand();
+}
+
+/* Try the run once.  Returns the error that has ended it, or NULL if its outcome is written. */
 static ErrorData *
-run_once(const SharedTask *task, char **request, TimestampTz started)
+try_run(Run *run)
 {
 	ErrorData *volatile error = NULL;
 
-	MemoryContextReset(task_context);
-	MemoryContextSwitchTo(task_context);
-	response_init(&run.notices, Settings.response_limit);
-	run.committed = run.block_refused = run.not_begun = false;
-	*request = NULL;
+	start_try(run);
 	deadline_start();
-	listening = true;
+	runs.cancellable = true;
 	PG_TRY();
 	{
-		begin_transaction();
-		/*
-		 * The server remembers some of what the session user was at the time of the connection,
-		 * whether it was a superuser above all.  When that has changed, another process is to
-		 * run the task, as if this one had not taken it.
-		 */
-		if (!slot_is_cancelled())
-			*request = read_request(task);
-		run.not_begun = *request && roles_session_changed();
-		if (run.not_begun)
-			*request = NULL;
-		if (*request)
-		{
-			debug_query_string = *request;
-			pgstat_report_activity(STATE_RUNNING, *request);
-			run_and_commit(task, *request, started);
-		}
-		else if (run.not_begun)
-			CommitTransactionCommand();
-		else
-		{
-			write_stopped(task, started);
-			CommitTransactionCommand();
-		}
+		execute_try(run);
 	}
 	PG_CATCH();
 	{
-		error = catch_error();
+		error = catch_error(run);
 	}
 	PG_END_TRY();
-	listening = false;
+	runs.cancellable = false;
 	deadline_stop();
 	return error;
 }
 
 /*
- * Let the other one have what both want: some milliseconds, twice as many each time, by
- * chance, for the other may be a task that does the same.
+ * Wait some milliseconds, twice as many after each conflict, so that the other transaction can end.
+ * The time is random, because the other may be a task that waits in the same way.
  */
 static void
-wait_after_conflict(int reruns)
+wait_after_conflict(int conflicts)
 {
-	long pause = (long) ((1 << reruns) * (1 + pg_prng_double(&pg_global_prng_state)));
+	long pause = (long) ((1 << conflicts) * (1 + pg_prng_double(&pg_global_prng_state)));
 
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, pause,
-					 conflict_wait_event);
+					 runs.conflict_wait_event);
 	ResetLatch(MyLatch);
 }
 
 static bool
-is_collision(const ErrorData *error)
+is_conflict(const ErrorData *error)
 {
 	return error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
 		   error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED;
 }
 
 /*
- * A run that collided with another is begun anew at once, unless a part of it is
- * committed; so is one that must not be in a block.  The session is cleaned before.
+ * Must the run be tried again in this process: after a conflict, or without the implicit block? Not
+ * if the request has committed a part of itself.  Resets the session before the next try.
  */
 static bool
-retry_on_conflict(const SharedTask *task, const ErrorData *error, int *reruns)
+prepare_retry(Run *run, const ErrorData *error)
 {
-	if (!run.block_refused && (!is_collision(error) || *reruns >= MAX_CONFLICT_RETRIES))
+	if (!run->block_ends && (!is_conflict(error) || run->conflicts >= MAX_CONFLICT_RETRIES))
 		return false;
-	if (run.committed || deadline_passed() || slot_is_cancelled())
+	if (run->committed || deadline_passed() || slot_is_cancelled())
 		return false;
-	session_dirty |= !cleanup_session(MyExecutor->role);
-	show_task(task);
-	run.without_block |= run.block_refused;
-	if (!run.block_refused)
-		wait_after_conflict((*reruns)++);
+	runs.session_dirty |= !cleanup_session(MyExecutor->role);
+	show_task(run->task);
+	run->no_block |= run->block_ends;
+	if (!run->block_ends)
+		wait_after_conflict(run->conflicts++);
 	return true;
 }
 
 /*
- * The failure could not be written: the row is left to the scheduler.  What the row is told is
- * why the task failed; why that could not be written stands in the log.
+ * The failure could not be written: the scheduler must write it.  It gets the error with which the
+ * task failed; the one of the write-back is only logged.
  */
 static RunEnd
-leave_to_scheduler(const ErrorData *error)
+leave_failure_to_scheduler(const ErrorData *error)
 {
 	if (geterrcode() == ERRCODE_TABLE_CHANGED)
 		return RUN_RETURNED;
@@ -518,9 +462,12 @@ leave_to_scheduler(const ErrorData *error)
 	return RUN_UNWRITTEN;
 }
 
-/* Write the failure of a run.  If that fails, the caller must end the process at once. */
+/*
+ * Write the failure of a run.  If that fails, the transaction is still open, and the process must
+ * exit, as the result says.
+ */
 static RunEnd
-fail(const SharedTask *task, ErrorData *error, const char *request, TimestampTz started)
+fail_run(Run *run, const ErrorData *error)
 {
 	volatile RunEnd end = RUN_OVER;
 
@@ -528,46 +475,47 @@ fail(const SharedTask *task, ErrorData *error, const char *request, TimestampTz 
 		return RUN_RETURNED;
 	PG_TRY();
 	{
-		write_failure(task, error, request, started);
+		write_failure(run, error);
 	}
 	PG_CATCH();
 	{
-		end = leave_to_scheduler(error);
+		end = leave_failure_to_scheduler(error);
 	}
 	PG_END_TRY();
 	return end;
 }
 
-/* Run a task to its end, and write its outcome. */
+/* Run a task and write its outcome. */
 RunEnd
 run_task(const SharedTask *task)
 {
-	TimestampTz started = GetCurrentTimestamp();
-	char *request;
-	ErrorData *error;
-	int reruns = 0;
+	Run run = {.task = task, .started = GetCurrentTimestamp()};
 	RunEnd end = RUN_OVER;
+	ErrorData *error;
 
+	Assert(MyExecutor != NULL && task->role == MyExecutor->role);
 	show_task(task);
 	set_deadline(task);
-	run.row_lost = run.without_block = false;
 	do
-		error = run_once(task, &request, started);
-	while (error && retry_on_conflict(task, error, &reruns));
+		error = try_run(&run);
+	while (error && prepare_retry(&run, error));
 	if (error)
-		end = fail(task, error, request, started);
+		end = fail_run(&run, error);
 	else if (run.not_begun)
-		return RUN_NOT_BEGUN;
+		end = RUN_NOT_BEGUN;
 	if (end != RUN_OVER)
 		return end;
-	/* the row was locked while the fence was tried: perhaps it could not be claimed therefore */
+	/* the write-back locked the row for a while, so a claim may have skipped it */
 	if (run.row_lost || slot_is_cancelled())
 		shared_scheduler_hint(MyExecutor->database, InvalidOid, NULL, 0, SHARED_SCAN);
 	debug_query_string = NULL;
 	return RUN_OVER;
 }
 
-/* The session is as it was before the task.  False: that cannot be done, the process must end. */
+/*
+ * Reset the session to its state before the task.  Returns false if that is not possible: the
+ * process must exit.
+ */
 bool
 run_clean_up(void)
 {
@@ -575,9 +523,9 @@ run_clean_up(void)
 
 	Settings.task_id = SETTINGS_NO_TASK;
 	QueryCancelPending = false;
-	clean = cleanup_session(MyExecutor->role) && !session_dirty;
+	clean = cleanup_session(MyExecutor->role) && !runs.session_dirty;
 	pgstat_report_activity(STATE_IDLE, NULL);
 	MemoryContextSwitchTo(TopMemoryContext);
-	MemoryContextReset(task_context);
+	MemoryContextReset(runs.context);
 	return clean;
 }

@@ -1,6 +1,6 @@
 /*
  * run.h
- *		One run: the request and the write-back of its outcome, in one transaction.
+ *		One run of a task.
  */
 #ifndef PG_TASK_RUN_H
 #define PG_TASK_RUN_H
@@ -12,15 +12,15 @@
 /* How a run has ended, and what the process has to do. */
 typedef enum RunEnd
 {
-	RUN_OVER,	   /* its outcome is written, or its row is no longer that run: go on */
-	RUN_NOT_BEGUN, /* nothing of it has run: give it back untaken, and exit */
-	RUN_RETURNED,  /* rolled back, and not its fault: exit, and it is run again */
-	RUN_UNWRITTEN  /* the slot says how it failed; the row is the scheduler's to write: exit */
+	RUN_OVER,	   /* the outcome is written, or the row is no longer this run: continue */
+	RUN_NOT_BEGUN, /* the request has not begun: return the task to the ring and exit */
+	RUN_RETURNED,  /* rolled back, but the task has not failed: exit, and it is run again */
+	RUN_UNWRITTEN  /* failed, and the scheduler must write that: it is in the slot; exit */
 } RunEnd;
 
 extern void run_define(uint32 wait_event);
 extern RunEnd run_task(const SharedTask *task);
 extern bool run_clean_up(void);
-extern bool run_listens(void);
+extern bool run_is_cancellable(void);
 
 #endif /* PG_TASK_RUN_H */

@@ -1,0 +1,145 @@
+/*
+ * write_back.c
+ *		The row of the running task: an executor writes the outcome into it, and reads from it a
+ *		request that is too long for the ring.
+ *
+ * Nothing else in an executor has other rights than those of the task's role.  Both are done as the
+ * owner of the task table, in a security-restricted context, with a fixed search_path.  Both
+ * statements carry the fence (state WORK, the attempt and the time of the claim): if the row is no
+ * longer this run, they find none.
+ *
+ * This file starts and ends no transaction, and does not decide what the outcome is.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/proc.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "compat.h"
+#include "executor/cleanup.h"
+#include "executor/write_back.h"
+#include "task/outcome.h"
+#include "task/owner.h"
+#include "task/rows.h"
+#include "task/table.h"
+#include "task/watch.h"
+
+/*
+ * The description of the task table, in TopMemoryContext, or NULL.  Static, because all runs of
+ * this executor use it until the table changes.
+ */
+static TaskTable *table = NULL;
+
+/* Read the description of the table again.  An error on the way leaves none. */
+static void
+read_table(Oid relid)
+{
+	rows_forget_plans();
+	table_free(table);
+	table = NULL;
+	table = table_find(relid, TopMemoryContext);
+	if (table == NULL)
+		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("the task table is gone")));
+}
+
+/*
+ * Lock the table, so that its definition cannot change until the end of the transaction.  If it may
+ * have changed before that, read its description and lock it again.
+ *
+ * If the table has become unusable, an error ends the run.  The run has failed if it made that
+ * change itself, or if the request has "committed" a part of itself: another run would repeat that.
+ * Otherwise the scheduler adds the missing column, and the task is run again.
+ */
+static void
+lock_table(const SharedTask *task, bool committed)
+{
+	for (;;)
+	{
+		if (table && table->relid == task->relid)
+		{
+			table_lock(table);
+			if (!watch_changed())
+				break;
+		}
+		CHECK_FOR_INTERRUPTS();
+		read_table(task->relid);
+	}
+	if (table->whole)
+		return;
+	if (watch_changed_here())
+		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
+						errmsg("the task has made the task table unusable"),
+						errdetail("All that it did was rolled back.")));
+	if (committed)
+		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
+						errmsg("the task table became unusable while the task ran")));
+	ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
+}
+
+/*
+ * Return the request of the task from its row, in the current memory context; NULL if the row is no
+ * longer this run.  A snapshot has been taken in the transaction when this returns.
+ */
+char *
+write_back_read_request(const SharedTask *task, bool committed)
+{
+	OwnerScope scope;
+	char *request;
+
+	Assert(IsTransactionState());
+	lock_table(task, committed);
+	owner_become(table->owner, &scope);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	request = row_request(table, task->run);
+	PopActiveSnapshot();
+	owner_return(&scope);
+	return request;
+}
+
+/* The write-back waits for locks without a limit, and no timeout of the transaction ends it. */
+static void
+remove_time_limits(void)
+{
+	if (LockTimeout > 0)
+		(void) set_config_option("lock_timeout", "0", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_LOCAL,
+								 true, 0, false);
+	compat_stop_transaction_timeout();
+}
+
+/*
+ * Write the outcome, in the transaction that is open, which may be read-only.  Returns false if the
+ * row is no longer this run.
+ *
+ * After a request, the caller has fired its deferred triggers.  Its temporary objects are dropped
+ * here.  So nothing of the task runs with the owner's rights.
+ */
+bool
+write_back_outcome(const SharedTask *task, TaskResult *result, bool committed)
+{
+	bool read_only = XactReadOnly;
+	OwnerScope scope;
+	bool written;
+
+	Assert(IsTransactionState());
+	XactReadOnly = false;
+	cleanup_temporary();
+	remove_time_limits();
+	lock_table(task, committed);
+	owner_become(table->owner, &scope);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (result->outcome == TASK_DONE)
+		written =
+			outcome_done(table, task->run, task->role_name, result, task->repeats, task->deletes);
+	else if (result->outcome == TASK_STOPPED)
+		written = row_end(table, task->run, result);
+	else
+		written = outcome_failed(table, task->run, result, true);
+	PopActiveSnapshot();
+	owner_return(&scope);
+	XactReadOnly = read_only;
+	return written;
+}

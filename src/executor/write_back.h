@@ -1,0 +1,15 @@
+/*
+ * write_back.h
+ *		The row of the running task.
+ */
+#ifndef PG_TASK_WRITE_BACK_H
+#define PG_TASK_WRITE_BACK_H
+
+#include "postgres.h"
+
+#include "shared/shared.h"
+
+extern char *write_back_read_request(const SharedTask *task, bool committed);
+extern bool write_back_outcome(const SharedTask *task, TaskResult *result, bool committed);
+
+#endif /* PG_TASK_WRITE_BACK_H */
