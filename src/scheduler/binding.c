@@ -32,7 +32,11 @@ typedef struct BindingGroup
 	TaskPlace after; /* read position: rows up to here are written */
 } BindingGroup;
 
-static List *pending = NIL; /* of BindingGroup, in TopMemoryContext */
+/*
+ * The groups whose rows are to be written: BindingGroup, in TopMemoryContext.  Static, because a
+ * scan adds them and later iterations write their rows.
+ */
+static List *pending = NIL;
 
 static bool
 same_group(const TaskGroup *a, const TaskGroup *b)
@@ -67,7 +71,7 @@ binding_add(const TaskGroup *group)
 
 /* Add those groups of a scan whose rows are not bound, also if no row is due yet. */
 void
-binding_look(const GroupHead *heads, int count)
+binding_add_unbound(const GroupHead *heads, int count)
 {
 	const TaskGroup *last = NULL; /* most groups have the same role as the previous one */
 	bool settled = true;
@@ -93,7 +97,7 @@ binding_due(void)
 }
 
 static void
-forget_first(void)
+forget_first_group(void)
 {
 	BindingGroup *first = linitial(pending);
 
@@ -108,7 +112,7 @@ void
 binding_clear(void)
 {
 	while (pending != NIL)
-		forget_first();
+		forget_first_group();
 }
 
 /*
@@ -116,7 +120,7 @@ binding_clear(void)
  * refused rows; -1 if there are no more rows.
  */
 static int
-next_ids(const TaskTable *table, BindingGroup *group, int limit, MonoTime now, int64 **ids)
+read_next_ids(const TaskTable *table, BindingGroup *group, int limit, MonoTime now, int64 **ids)
 {
 	TaskPlace *places;
 	int found = rows_peek(table, &group->key, group->after, limit, &places);
@@ -129,7 +133,7 @@ next_ids(const TaskTable *table, BindingGroup *group, int limit, MonoTime now, i
 		group->after = places[i];
 		if (refused_has(places[i], now))
 			continue;
-		refused_add(REFUSED_BINDING, places[i]);
+		refused_batch_add(REFUSED_BINDING, places[i]);
 		(*ids)[count++] = places[i].id;
 	}
 	return found > 0 ? count : -1;
@@ -140,12 +144,12 @@ next_ids(const TaskTable *table, BindingGroup *group, int limit, MonoTime now, i
  * more.
  */
 static int
-write_first(const TaskTable *table, int limit, MonoTime now)
+write_first_group(const TaskTable *table, int limit, MonoTime now)
 {
 	BindingGroup *group = linitial(pending);
 	Role role = roles_find(group->key.role, group->key.role_id);
 	int64 *ids;
-	int count = role.settled ? -1 : next_ids(table, group, limit, now, &ids);
+	int count = role.settled ? -1 : read_next_ids(table, group, limit, now, &ids);
 
 	if (count > 0 && role.error)
 		(void) rows_fail_role_gone(table, &group->key, ids, count, role.error,
@@ -153,7 +157,7 @@ write_first(const TaskTable *table, int limit, MonoTime now)
 	else if (count > 0)
 		(void) rows_bind(table, &group->key, ids, count, role.name, role.id);
 	if (count < 0)
-		forget_first();
+		forget_first_group();
 	return Max(count, 0);
 }
 
@@ -168,6 +172,6 @@ binding_write(const TaskTable *table, MonoTime now)
 	int groups;
 
 	for (groups = 0; groups < BATCH_GROUPS && left > 0 && pending != NIL; groups++)
-		left -= write_first(table, left, now);
+		left -= write_first_group(table, left, now);
 	return pending != NIL;
 }

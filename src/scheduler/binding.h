@@ -12,7 +12,7 @@
 #include "task/table.h"
 
 extern void binding_add(const TaskGroup *group);
-extern void binding_look(const GroupHead *heads, int count);
+extern void binding_add_unbound(const GroupHead *heads, int count);
 extern bool binding_due(void);
 extern bool binding_write(const TaskTable *table, MonoTime now);
 extern void binding_clear(void);

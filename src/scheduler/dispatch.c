@@ -2,47 +2,51 @@
  * dispatch.c
  *		One round: choose tasks, claim them in one commit, and assign them to executors.
  *
- * What the claim does not find is somebody's who has locked or changed the row, or it has
- * expired; its place in the queue is free again.
+ * A chosen task counts as running in its queue from the moment when an executor is reserved for it.
+ * A task that the claim does not find was locked or changed by another session, or has expired: it
+ * does not count any more.  The round belongs to the caller, so that an error leaves it to
+ * dispatch_abandon.
  */
 #include "postgres.h"
+
+#include "access/xact.h"
 
 #include "scheduler/choice.h"
 #include "scheduler/dispatch.h"
 #include "scheduler/groups.h"
+#include "scheduler/locked.h"
 #include "scheduler/pool.h"
 #include "scheduler/refused.h"
 #include "scheduler/scan.h"
+#include "scheduler/scheduler.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
 #include "settings.h"
 #include "shared/crash.h"
 #include "task/rows.h"
 
-/* When a row could not be claimed, the next scan comes no later (ms). */
-#define LOCKED_SCAN_MS 1000
+/* When a row could not be claimed, the next scan begins after this time at the latest (ms). */
+#define MISSED_SCAN_MS 1000
 
-bool dispatch_row_locked = false;
-
-/* The message for the executor. */
+/* Fill in the ring's entry for a claimed task. */
 static void
-make_task(const Claim *claim, const Choice *choice, bool isolated, SharedTask *task)
+make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *task)
 {
 	task->run = claim->run;
-	task->isolated = isolated;
-	task->role = choice->role;
-	task->relid = work.table->relid;
-	strlcpy(task->role_name, choice->group->key.role, NAMEDATALEN);
+	task->isolated = entry->candidate.isolated;
+	task->role = entry->role;
+	task->relid = MyScheduler->table->relid;
+	strlcpy(task->role_name, entry->group->key.role, NAMEDATALEN);
 	task->timeout = claim->timeout;
 	task->repeats = claim->repeats;
 	task->deletes = claim->deletes;
-	task->notify = choice->group->key.max != TASK_UNLIMITED;
+	task->notify = entry->group->key.max != TASK_UNLIMITED;
 	task->elapsed = 0;
 	task->cancelled = false;
 	task->format = -1;
 	if (claim->format)
 		task->format = settings_format(claim->format);
-	strlcpy(task->queue, choice->queue->name, NAMEDATALEN);
+	strlcpy(task->queue, entry->group->queue->name, NAMEDATALEN);
 	task->request_len = -1;
 	if (claim->request)
 	{
@@ -60,90 +64,114 @@ compare_claims(const void *a, const void *b)
 	return left < right ? -1 : left > right;
 }
 
-/* Of claims in the order of their ids, the one of this task, or NULL. */
+/* Find the claim of this task among claims in the order of their ids; NULL if there is none. */
 static Claim *
 find_claim(Claim *claims, int count, const Candidate *candidate)
 {
 	Claim key = {.run.id = candidate->place.id};
 	Claim *claim = bsearch(&key, claims, count, sizeof(Claim), compare_claims);
 
-	/* the statement sees to it; but what runs as whom is not to hang on that alone */
+	/* the statement checks the role, too; here a mistake in it ends the round */
 	if (claim && (strcmp(claim->role, candidate->group->role) != 0 ||
 				  claim->role_id != candidate->group->role_id))
 		elog(ERROR, "a task of another role was claimed");
 	return claim;
 }
 
-/* Within a transaction: claim what was chosen, and nothing else. */
+/*
+ * Within a transaction: claim the chosen tasks.  Returns the number of claims, which are in the
+ * order of their ids.
+ */
 static int
-claim_candidates(ClockNow now, Claim **claims)
+claim_entries(const DispatchRound *round, Claim **claims)
 {
-	int count = rows_claim(work.table, choice_candidates, choice_count, now.wall,
-						   crash_claim_time(now.wall), claims);
+	Candidate candidates[DISPATCH_MAX];
+	int count;
+	int i;
 
+	for (i = 0; i < round->count; i++)
+		candidates[i] = round->entries[i].candidate;
+	count = rows_claim(MyScheduler->table, candidates, round->count, round->now.wall,
+					   crash_claim_time(round->now.wall), claims);
 	qsort(*claims, count, sizeof(Claim), compare_claims);
-	/* a row that somebody has locked may be the same as before when he lets go */
-	dispatch_row_locked |= count < choice_count;
-	if (count < choice_count)
-		scan_no_later(clock_plus_ms(now.mono, LOCKED_SCAN_MS));
+	if (count < round->count)
+	{
+		/* no hint tells when the lock of a row is released that was not changed */
+		MyScheduler->row_missed = true;
+		scan_no_later(clock_plus_ms(round->now.mono, MISSED_SCAN_MS));
+	}
 	return count;
 }
 
-/* One that was not claimed: somebody has locked or changed it, or it has expired. */
+/* Assign the tasks that were claimed, in order; the others do not count as running any more. */
 static void
-let_go(const Candidate *candidate, QueueState *queue)
+assign_entries(DispatchRound *round, Claim *claims, int count)
 {
-	groups_task_ended(queue);
-	unstarted_expire(candidate);
-}
+	SharedTask task;
 
-/* Assign what was claimed, in the order of choice; let go of what was not. */
-static void
-assign_claims(Claim *claims, int count)
-{
-	static SharedTask task;
-	int i;
-
-	for (i = 0; i < choice_count; i++)
+	while (round->done < round->count)
 	{
-		Claim *claim = find_claim(claims, count, &choice_candidates[i]);
-		QueueState *queue = choice_list[i].queue;
+		const DispatchEntry *entry = &round->entries[round->done];
+		Claim *claim = find_claim(claims, count, &entry->candidate);
 
-		choice_learn(i, claim != NULL);
+		locked_learn(entry, claim != NULL);
 		if (claim)
-			make_task(claim, &choice_list[i], choice_candidates[i].isolated, &task);
-		/* from here on it is not counted as chosen any more, even after an error */
-		choice_list[i].queue = NULL;
+			make_shared_task(claim, entry, &task);
+		/* before anything can fail: the pool counts it now, or nobody does */
+		round->done++;
 		if (claim)
-			pool_assign(choice_list[i].executor, choice_list[i].generation, queue, &task);
+			pool_assign(entry->executor, entry->generation, entry->group->queue, &task);
 		else
-			let_go(&choice_candidates[i], queue);
+		{
+			pool_release(entry->group->queue);
+			unstarted_expire(&entry->candidate);
+		}
 	}
-	choice_count = 0;
-	pool_wake();
+	pool_end_round();
 }
 
-/* Claim and hand out once.  False: nothing more may start now. */
+/* Initialize a round, so that it can be abandoned. */
+void
+dispatch_begin(DispatchRound *round)
+{
+	round->done = round->count = round->nchecks = round->failed = 0;
+	round->limit = DISPATCH_MAX;
+	round->dropped = round->wants_executor = false;
+	round->blocked = NIL;
+}
+
+/*
+ * Choose, claim and assign once.  True if more tasks may start now.  After an error the caller
+ * calls dispatch_abandon.
+ */
 bool
-dispatch_round(ClockNow now, bool *wants_executor)
+dispatch_round(DispatchRound *round, ClockNow now)
 {
 	Claim *claims = NULL;
 	int count = 0;
-	bool more;
 
+	Assert(round->count == 0);
+	round->now = now;
+	locked_begin_round(round);
 	if (!groups_ready(now))
-	{
-		choice_none();
 		return false;
-	}
+	if (refused_singly(REFUSED_CLAIM))
+		round->limit = 1;
 	work_begin("claiming tasks");
-	more = choice_make(work.table, now, refused_singly(REFUSED_CLAIM) ? 1 : CHOICE_MAX,
-					   wants_executor) ||
-		   choice_count > 0;
-	if (choice_count > 0)
-		count = claim_candidates(now, &claims);
+	choice_make(round, MyScheduler->table);
+	if (round->count > 0)
+		count = claim_entries(round, &claims);
 	work_end();
 	refused_batch_written(REFUSED_CLAIM);
-	assign_claims(claims, count);
-	return more;
+	assign_entries(round, claims, count);
+	return round->dropped || round->count > 0;
+}
+
+/* An error has ended the iteration: the tasks that were not assigned are not started. */
+void
+dispatch_abandon(DispatchRound *round)
+{
+	while (round->done < round->count)
+		pool_release(round->entries[round->done++].group->queue);
+	pool_end_round();
 }

@@ -7,11 +7,55 @@
 
 #include "postgres.h"
 
+#include "nodes/pg_list.h"
+
+#include "scheduler/groups.h"
+#include "scheduler/pool.h"
 #include "shared/clock.h"
+#include "task/rows.h"
 
-/* A row could not be claimed since the last scan began: it is to be scanned for again. */
-extern bool dispatch_row_locked;
+#define DISPATCH_MAX 128	   /* maximum number of tasks that one statement claims */
+#define DISPATCH_LOCK_MAX 1024 /* maximum number of groups in a check for locks */
 
-extern bool dispatch_round(ClockNow now, bool *wants_executor);
+/* A task that was chosen. */
+typedef struct DispatchEntry
+{
+	Candidate candidate; /* its row, for the claim */
+	QueueGroup *group;
+	PoolExecutor *executor;
+	uint32 generation; /* of the executor's slot, when the executor was chosen */
+	Oid role;
+	bool expired; /* the claim will most likely find it expired */
+} DispatchEntry;
+
+/* A group whose first task may be locked, because many tasks of its role were. */
+typedef struct DispatchLockCheck
+{
+	QueueGroup *group;
+	Oid role;
+} DispatchLockCheck;
+
+/* One round. */
+typedef struct DispatchRound
+{
+	ClockNow now;
+	int limit;			 /* maximum number of tasks that are chosen or failed */
+	int failed;			 /* tasks whose role may not run them */
+	bool dropped;		 /* tasks were dropped, so there may be more to choose from */
+	bool wants_executor; /* an executor should come from another database */
+	List *blocked;		 /* of Blocked: see choice.c */
+
+	/* the chosen tasks, in the order of their start; [done, count) count as running */
+	int done;
+	int count;
+	DispatchEntry entries[DISPATCH_MAX];
+
+	int nchecks;
+	DispatchLockCheck checks[DISPATCH_LOCK_MAX];
+} DispatchRound;
+
+extern void dispatch_begin(DispatchRound *round);
+extern bool dispatch_round(DispatchRound *round, ClockNow now);
+extern void dispatch_abandon(DispatchRound *round);
 
 #endif /* PG_TASK_DISPATCH_H */

@@ -1,9 +1,9 @@
 /*
  * errors.c
- *		Errors that end an iteration of the scheduler: whose fault they are, and whether they
- *		are in the log already.
+ *		Errors that end an iteration of the scheduler: whether a row is at fault, and
+ *		whether they are in the log already.
  *
- * Plain memory of the scheduler's.  This file catches nothing.
+ * This file is plain memory of the scheduler.  It catches no error.
  */
 #include "postgres.h"
 
@@ -13,26 +13,36 @@
 #include "scheduler/errors.h"
 #include "task/table.h"
 
-/* Different messages that are logged, and the length by which they are told apart (bytes). */
+/* Maximum number of different messages that are logged; they are compared up to this length. */
 #define REPORTED_MAX 16
 #define REPORTED_LENGTH 1024
 
 /* Interval after which the same message is logged again (ms). */
 #define REPORT_AGAIN_MS (10 * 60 * 1000)
 
-static List *reported = NIL; /* messages that were logged, in TopMemoryContext */
+/*
+ * The messages that were logged.  Static, because an error that ends an iteration must be compared
+ * with those of earlier iterations.
+ */
+static struct
+{
+	List *messages; /* strings, in TopMemoryContext */
+	MonoTime since; /* start of the interval after which all are logged again */
+} reported;
 
-/* The causes are gone: an error that comes now is logged. */
+/* The causes are gone: the next error is logged, whatever its message is. */
 void
 errors_forget(void)
 {
-	list_free_deep(reported);
-	reported = NIL;
+	List *messages = reported.messages;
+
+	reported.messages = NIL;
+	list_free_deep(messages);
 }
 
 /*
- * Does an error come from what is in a row, or from what the owner has put on the table (a
- * trigger, a constraint, an index), rather than from locks, resources or an interrupt?
+ * Is a row at fault?  True if the error may come from the data of a row, or from a trigger,
+ * constraint or index of the owner's; false if it comes from locks, resources or an interrupt.
  */
 bool
 errors_of_row(int sqlstate)
@@ -45,31 +55,31 @@ errors_of_row(int sqlstate)
 }
 
 /*
- * Was this message logged before, and is its cause perhaps the same?  It is from now on.
- * When there are too many, it is said that no more are logged.
+ * Has this message been logged already?  If not, the caller logs it now, and it counts as logged
+ * until errors_forget.  After too many different messages this function logs that there are more,
+ * and the caller logs none of them.
  */
 bool
 errors_reported(const char *database, const char *whole, MonoTime now)
 {
-	static MonoTime since = {0};
 	MemoryContext old;
 	const char *message = pnstrdup(whole, REPORTED_LENGTH);
 	ListCell *cell;
 
-	if (clock_exceeds(since, now, REPORT_AGAIN_MS))
+	if (clock_exceeds(reported.since, now, REPORT_AGAIN_MS))
 	{
 		errors_forget();
-		since = now;
+		reported.since = now;
 	}
-	foreach(cell, reported)
+	foreach(cell, reported.messages)
 		if (strcmp(lfirst(cell), message) == 0)
 			return true;
-	if (list_length(reported) > REPORTED_MAX)
+	if (list_length(reported.messages) > REPORTED_MAX)
 		return true;
 	old = MemoryContextSwitchTo(TopMemoryContext);
-	reported = lappend(reported, pstrdup(message));
+	reported.messages = lappend(reported.messages, pstrdup(message));
 	MemoryContextSwitchTo(old);
-	if (list_length(reported) <= REPORTED_MAX)
+	if (list_length(reported.messages) <= REPORTED_MAX)
 		return false;
 	ereport(LOG, (errmsg("pg_task has more errors in database \"%s\" than are logged", database),
 				  errdetail("Different ones are logged again in ten minutes.")));

@@ -3,9 +3,9 @@
  *		The scheduler's memory of the waiting rows, and of what runs in each queue.
  *
  * Only the scheduler of a database starts tasks there, so this memory decides order and limits
- * without a lock.  Rows are read from the table in stretches and never twice: "mark", the read
- * position, says how far a group was read, so the dead rows before it are not scanned again.  Rows
- * that appear before the read position are named by a hint, or found by the scan of every period.
+ * without a lock.  Rows are read from the table in stretches and never twice: each group has a read
+ * position, so the dead rows before it are not scanned again.  Rows that appear before the read
+ * position are named by a hint, or found by the scan of every period.
  *
  * This file is plain memory: no SPI, no shared memory, and it reads no clock.
  */
@@ -91,15 +91,22 @@ same_group(TaskGroup a, TaskGroup b)
 #define SH_DEFINE
 #include "lib/simplehash.h"
 
-static MemoryContext context = NULL;
-static queues_hash *queues = NULL;
-static grouptable_hash *groups = NULL;
-static dlist_head all_groups = DLIST_STATIC_INIT(all_groups);
-static dlist_head unread_groups = DLIST_STATIC_INIT(unread_groups);
-static binaryheap *order = NULL;
-static double overall_average = -1; /* of all queues; the initial value for a new one */
-static bool order_ended = false;	/* the next group is not known: one has to be read first */
-static uint32 scan_number = 0;
+/*
+ * Static, because the scheduler remembers rows and queues from iteration to iteration, and because
+ * the hash tables and lists are known to no other file.
+ */
+static struct
+{
+	MemoryContext context; /* of all that follows */
+	queues_hash *queues;
+	grouptable_hash *table;
+	dlist_head all;	   /* all groups */
+	dlist_head unread; /* those whose next row is not known */
+	binaryheap *order; /* of the groups that may start a task; see groups_order */
+	bool order_ended;  /* the next group is not known: one has to be read first */
+	double average;	   /* of all queues; the initial value for a new one */
+	uint32 scan_number;
+} groups;
 
 static int
 compare_places(const TaskPlace *a, const TaskPlace *b)
@@ -111,8 +118,9 @@ compare_places(const TaskPlace *a, const TaskPlace *b)
 	return 0;
 }
 
+/* Is the next row of the group known? */
 static bool
-is_read(const QueueGroup *group)
+knows_next_row(const QueueGroup *group)
 {
 	return group->next < group->count;
 }
@@ -121,14 +129,31 @@ is_read(const QueueGroup *group)
 static void
 update_unread(QueueGroup *group)
 {
-	bool unread = !is_read(group) && !group->exhausted;
+	bool unread = !knows_next_row(group) && !group->exhausted;
 
 	if (unread && !group->unread)
-		dlist_push_tail(&unread_groups, &group->unread_node);
+		dlist_push_tail(&groups.unread, &group->unread_node);
 	else if (!unread && group->unread)
 		dlist_delete(&group->unread_node);
 	group->unread = unread;
 }
+
+#ifdef USE_ASSERT_CHECKING
+/*
+ * Are these positions in ascending order, and behind the read position?  In a partitioned table two
+ * rows may have the same position.
+ */
+static bool
+are_ordered(TaskPlace read_position, const TaskPlace *places, int count)
+{
+	int i;
+
+	for (i = 1; i < count; i++)
+		if (compare_places(&places[i - 1], &places[i]) > 0)
+			return false;
+	return count == 0 || compare_places(&read_position, &places[0]) < 0;
+}
+#endif
 
 /* Set the next rows of the group. */
 static void
@@ -140,7 +165,7 @@ set_places(QueueGroup *group, const TaskPlace *places, int count)
 			pfree(group->places);
 		group->places = NULL;
 		group->size = group->next = group->count = 0;
-		group->places = MemoryContextAlloc(context, count * sizeof(TaskPlace));
+		group->places = MemoryContextAlloc(groups.context, count * sizeof(TaskPlace));
 		group->size = count;
 	}
 	group->next = 0;
@@ -148,15 +173,21 @@ set_places(QueueGroup *group, const TaskPlace *places, int count)
 	if (count == 0) /* and perhaps no memory on either side */
 		return;
 	memcpy(group->places, places, count * sizeof(TaskPlace));
-	group->mark = places[count - 1];
+	group->read_position = places[count - 1];
 }
 
 void
 groups_create(void)
 {
-	context = AllocSetContextCreate(TopMemoryContext, "pg_task waiting", ALLOCSET_DEFAULT_SIZES);
-	queues = queues_create(context, 64, NULL);
-	groups = grouptable_create(context, 64, NULL);
+	memset(&groups, 0, sizeof(groups));
+	dlist_init(&groups.all);
+	dlist_init(&groups.unread);
+	groups.order_ended = true;
+	groups.average = -1;
+	groups.context =
+		AllocSetContextCreate(TopMemoryContext, "pg_task groups", ALLOCSET_DEFAULT_SIZES);
+	groups.queues = queues_create(groups.context, 64, NULL);
+	groups.table = grouptable_create(groups.context, 64, NULL);
 }
 
 static void
@@ -166,7 +197,7 @@ forget_group(QueueGroup *group)
 	if (group->unread)
 		dlist_delete(&group->unread_node);
 	dlist_delete(&group->node);
-	grouptable_delete(groups, group->key);
+	grouptable_delete(groups.table, group->key);
 	if (group->places)
 		pfree(group->places);
 	pfree((char *) group->key.queue);
@@ -180,7 +211,8 @@ groups_clear(void)
 {
 	dlist_mutable_iter iter;
 
-	dlist_foreach_modify(iter, &all_groups)
+	groups.order_ended = true;
+	dlist_foreach_modify(iter, &groups.all)
 		forget_group(dlist_container(QueueGroup, node, iter.cur));
 }
 
@@ -190,44 +222,44 @@ DEFINE_HASH_INSERT(insert_group, grouptable, GroupEntry, TaskGroup)
 QueueState *
 groups_queue(const char *name)
 {
-	QueueEntry *entry = queues_lookup(queues, (char *) name);
+	QueueEntry *entry = queues_lookup(groups.queues, (char *) name);
 	QueueState *queue;
 
 	if (entry)
 		return entry->queue;
-	queue = MemoryContextAllocZero(context, sizeof(QueueState));
-	queue->name = MemoryContextStrdup(context, name);
-	queue->average = overall_average;
-	entry = insert_queue(queues, queue->name);
+	queue = MemoryContextAllocZero(groups.context, sizeof(QueueState));
+	queue->name = MemoryContextStrdup(groups.context, name);
+	queue->average = groups.average;
+	entry = insert_queue(groups.queues, queue->name);
 	entry->queue = queue;
 	return queue;
 }
 
 /* Return the group with this key.  A new group starts with its read position at infinity. */
 static QueueGroup *
-get_group(const TaskGroup *key)
+find_or_add_group(const TaskGroup *key)
 {
-	GroupEntry *entry = grouptable_lookup(groups, *key);
+	GroupEntry *entry = grouptable_lookup(groups.table, *key);
 	QueueState *queue;
 	QueueGroup *group;
 
 	if (entry)
 		return entry->group;
 	queue = groups_queue(key->queue);
-	group = MemoryContextAllocZero(context, sizeof(QueueGroup));
+	group = MemoryContextAllocZero(groups.context, sizeof(QueueGroup));
 	group->key = *key;
-	group->key.queue = MemoryContextStrdup(context, key->queue);
-	group->key.role = MemoryContextStrdup(context, key->role);
-	entry = insert_group(groups, group->key);
+	group->key.queue = MemoryContextStrdup(groups.context, key->queue);
+	group->key.role = MemoryContextStrdup(groups.context, key->role);
+	entry = insert_group(groups.table, group->key);
 	/* nothing fails from here on */
 	entry->group = group;
 	group->queue = queue;
 	group->queue->groups++;
-	group->mark.dt = PG_INT64_MAX;
-	group->mark.id = PG_INT64_MAX;
+	group->read_position.dt = PG_INT64_MAX;
+	group->read_position.id = PG_INT64_MAX;
 	group->exhausted = true;
-	group->seen = scan_number;
-	dlist_push_tail(&all_groups, &group->node);
+	group->seen = groups.scan_number;
+	dlist_push_tail(&groups.all, &group->node);
 	return group;
 }
 
@@ -247,28 +279,28 @@ rewind_group(QueueGroup *group, TaskPlace place)
 void
 groups_hint(const TaskGroup *key, TaskPlace place)
 {
-	QueueGroup *group = get_group(key);
+	QueueGroup *group = find_or_add_group(key);
 
-	group->seen = scan_number;
-	if (compare_places(&place, &group->mark) > 0)
+	group->seen = groups.scan_number;
+	if (compare_places(&place, &group->read_position) > 0)
 	{
-		if (is_read(group))
+		if (knows_next_row(group))
 			group->exhausted = false;
 		else if (group->exhausted)
 			rewind_group(group, place);
 		return;
 	}
-	if (is_read(group) && compare_places(&group->places[group->next], &place) < 0)
+	if (knows_next_row(group) && compare_places(&group->places[group->next], &place) < 0)
 		place = group->places[group->next];
 	rewind_group(group, place);
 }
 
 /* Forget the rows behind this position. */
 static void
-read_from(QueueGroup *group, TaskPlace mark)
+read_again_from(QueueGroup *group, TaskPlace read_position)
 {
 	group->next = group->count = 0;
-	group->mark = mark;
+	group->read_position = read_position;
 	group->exhausted = false;
 	update_unread(group);
 }
@@ -279,13 +311,14 @@ read_from(QueueGroup *group, TaskPlace mark)
  * row.  Otherwise the rest of the group is read first.
  */
 static void
-head_of_locked(QueueGroup *group, TaskPlace place)
+set_head_of_locked(QueueGroup *group, TaskPlace place)
 {
 	TaskPlace before = {place.dt, place.id - (place.id > PG_INT64_MIN)};
 
 	group->head = place;
-	if (!is_read(group) && (group->exhausted || compare_places(&place, &group->mark) > 0))
-		read_from(group, before);
+	if (!knows_next_row(group) &&
+		(group->exhausted || compare_places(&place, &group->read_position) > 0))
+		read_again_from(group, before);
 }
 
 /* A task of the group was claimed: it does not count as locked. */
@@ -308,31 +341,32 @@ groups_missed(QueueGroup *group)
 	group->locked = true;
 	group->head.dt = DT_NOEND;
 	if (group->next > 0)
-		read_from(group, group->places[group->next - 1]);
+		read_again_from(group, group->places[group->next - 1]);
 }
 
 /* Do not start tasks of a group before "until", and read the other groups first. */
 void
-groups_rest(QueueGroup *group, MonoTime until)
+groups_pause(QueueGroup *group, MonoTime until)
 {
-	group->rest_until = until;
+	group->paused_until = until;
 	if (!group->unread)
 		return;
 	dlist_delete(&group->unread_node);
-	dlist_push_tail(&unread_groups, &group->unread_node);
+	dlist_push_tail(&groups.unread, &group->unread_node);
 }
 
 /*
  * Set the next rows of a locked group: those that are not locked, of all up to the new read
- * position "mark".
+ * position.
  */
 void
-groups_read_unlocked(QueueGroup *group, const TaskPlace *places, int count, TaskPlace mark,
+groups_read_unlocked(QueueGroup *group, const TaskPlace *places, int count, TaskPlace read_position,
 					 bool exhausted)
 {
-	Assert(!is_read(group));
+	Assert(!knows_next_row(group));
+	Assert(are_ordered(group->read_position, places, count));
 	set_places(group, places, count);
-	group->mark = mark;
+	group->read_position = read_position;
 	group->exhausted = exhausted;
 	update_unread(group);
 }
@@ -349,19 +383,19 @@ groups_unlocked(QueueGroup *group)
 void
 groups_scan_begin(void)
 {
-	scan_number++;
+	groups.scan_number++;
 }
 
 /* The scan has found the first row of a group at this position. */
 void
 groups_scan_found(const TaskGroup *key, TaskPlace place)
 {
-	QueueGroup *group = get_group(key);
+	QueueGroup *group = find_or_add_group(key);
 
-	group->seen = scan_number;
+	group->seen = groups.scan_number;
 	if (group->locked)
-		head_of_locked(group, place);
-	else if (!is_read(group) || compare_places(&group->places[group->next], &place) != 0)
+		set_head_of_locked(group, place);
+	else if (!knows_next_row(group) || compare_places(&group->places[group->next], &place) != 0)
 		rewind_group(group, place);
 }
 
@@ -369,19 +403,19 @@ groups_scan_found(const TaskGroup *key, TaskPlace place)
 static void
 forget_queues(MonoTime now)
 {
-	int memory = queues->members > QUEUES_MANY ? QUEUE_MEMORY_MANY_MS : QUEUE_MEMORY_MS;
+	int memory = groups.queues->members > QUEUES_MANY ? QUEUE_MEMORY_MANY_MS : QUEUE_MEMORY_MS;
 	queues_iterator iter;
 	QueueEntry *entry;
 
-	queues_start_iterate(queues, &iter);
-	while ((entry = queues_iterate(queues, &iter)) != NULL)
+	queues_start_iterate(groups.queues, &iter);
+	while ((entry = queues_iterate(groups.queues, &iter)) != NULL)
 	{
 		QueueState *queue = entry->queue;
 
 		if (queue->groups > 0 || queue->running > 0 || clock_is_before(now, queue->paused_until) ||
 			!clock_exceeds(queue->last_start, now, memory))
 			continue;
-		queues_delete_item(queues, entry);
+		queues_delete_item(groups.queues, entry);
 		pfree(queue->name);
 		pfree(queue);
 	}
@@ -393,11 +427,11 @@ groups_scan_end(MonoTime now)
 {
 	dlist_mutable_iter iter;
 
-	dlist_foreach_modify(iter, &all_groups)
+	dlist_foreach_modify(iter, &groups.all)
 	{
 		QueueGroup *group = dlist_container(QueueGroup, node, iter.cur);
 
-		if (group->seen != scan_number)
+		if (group->seen != groups.scan_number)
 			forget_group(group);
 	}
 	forget_queues(now);
@@ -408,7 +442,7 @@ groups_scan_end(MonoTime now)
  * negative one lets one run at a time.
  */
 static bool
-has_place(const QueueGroup *group)
+is_below_limit(const QueueGroup *group)
 {
 	int32 max = group->key.max;
 
@@ -422,18 +456,18 @@ has_place(const QueueGroup *group)
  * (ms).
  */
 static MonoTime
-next_start(const QueueGroup *group)
+next_start_of(const QueueGroup *group)
 {
 	if (group->key.max >= 0)
-		return group->rest_until;
-	return clock_max(group->rest_until,
+		return group->paused_until;
+	return clock_max(group->paused_until,
 					 clock_plus_ms(group->queue->last_start, -(int64) group->key.max));
 }
 
 static bool
-may_start(const QueueGroup *group, MonoTime now)
+may_start_one(const QueueGroup *group, MonoTime now)
 {
-	return has_place(group) && !clock_is_before(now, next_start(group));
+	return is_below_limit(group) && !clock_is_before(now, next_start_of(group));
 }
 
 /* Return a group whose next rows must be read before the order is known; NULL if there is none. */
@@ -442,11 +476,11 @@ groups_unread(ClockNow now)
 {
 	dlist_iter iter;
 
-	dlist_foreach(iter, &unread_groups)
+	dlist_foreach(iter, &groups.unread)
 	{
 		QueueGroup *group = dlist_container(QueueGroup, unread_node, iter.cur);
 
-		if (may_start(group, now.mono))
+		if (may_start_one(group, now.mono))
 			return group;
 	}
 	return NULL;
@@ -459,7 +493,8 @@ groups_unread(ClockNow now)
 void
 groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit)
 {
-	Assert(!is_read(group));
+	Assert(!knows_next_row(group));
+	Assert(are_ordered(group->read_position, places, count));
 	set_places(group, places, count);
 	group->exhausted = count < limit;
 	update_unread(group);
@@ -482,8 +517,8 @@ compare_groups(Datum a, Datum b, void *arg pg_attribute_unused())
 static bool
 is_eligible(const QueueGroup *group, ClockNow now)
 {
-	return is_read(group) && group->places[group->next].dt <= now.wall &&
-		   may_start(group, now.mono);
+	return knows_next_row(group) && group->places[group->next].dt <= now.wall &&
+		   may_start_one(group, now.mono);
 }
 
 /*
@@ -493,23 +528,24 @@ is_eligible(const QueueGroup *group, ClockNow now)
 void
 groups_order(ClockNow now)
 {
-	MemoryContext old = MemoryContextSwitchTo(context);
+	MemoryContext old = MemoryContextSwitchTo(groups.context);
 	dlist_iter iter;
 
-	if (order)
-		binaryheap_free(order);
-	order = NULL;
-	order = binaryheap_allocate(groups->members + 1, compare_groups, NULL);
+	groups.order_ended = true;
+	if (groups.order)
+		binaryheap_free(groups.order);
+	groups.order = NULL;
+	groups.order = binaryheap_allocate(groups.table->members + 1, compare_groups, NULL);
 	MemoryContextSwitchTo(old);
-	dlist_foreach(iter, &all_groups)
+	dlist_foreach(iter, &groups.all)
 	{
 		QueueGroup *group = dlist_container(QueueGroup, node, iter.cur);
 
 		if (is_eligible(group, now))
-			binaryheap_add_unordered(order, PointerGetDatum(group));
+			binaryheap_add_unordered(groups.order, PointerGetDatum(group));
 	}
-	binaryheap_build(order);
-	order_ended = false;
+	binaryheap_build(groups.order);
+	groups.order_ended = false;
 }
 
 /*
@@ -519,35 +555,40 @@ groups_order(ClockNow now)
 QueueGroup *
 groups_next(ClockNow now)
 {
-	while (!order_ended && !binaryheap_empty(order))
+	while (!groups.order_ended && !binaryheap_empty(groups.order))
 	{
-		QueueGroup *group = (QueueGroup *) DatumGetPointer(binaryheap_first(order));
+		QueueGroup *group = (QueueGroup *) DatumGetPointer(binaryheap_first(groups.order));
 
-		if (may_start(group, now.mono))
+		if (may_start_one(group, now.mono))
 			return group;
-		binaryheap_remove_first(order);
+		binaryheap_remove_first(groups.order);
 	}
 	return NULL;
 }
 
-/* Take the first task of the group that groups_next returned.  It counts as running. */
+/*
+ * Choose the first task of the group that groups_next returned.  The caller has counted it as
+ * running (groups_task_started).
+ */
 TaskPlace
-groups_take(ClockNow now)
+groups_choose_first(ClockNow now)
 {
-	QueueGroup *group = (QueueGroup *) DatumGetPointer(binaryheap_first(order));
+	QueueGroup *group = (QueueGroup *) DatumGetPointer(binaryheap_first(groups.order));
 	TaskPlace place = group->places[group->next++];
 	QueueState *queue = group->queue;
 
-	queue->running++;
+	Assert(!groups.order_ended);
+	Assert(place.dt <= now.wall);
+	Assert(queue->running > 0);
 	queue->last_start = now.mono;
 	if (group->key.max < 0)
-		queue->paused_until = clock_max(queue->paused_until, next_start(group));
+		queue->paused_until = clock_max(queue->paused_until, next_start_of(group));
 	if (is_eligible(group, now))
-		binaryheap_replace_first(order, PointerGetDatum(group));
+		binaryheap_replace_first(groups.order, PointerGetDatum(group));
 	else
-		binaryheap_remove_first(order);
+		binaryheap_remove_first(groups.order);
 	update_unread(group);
-	order_ended = group->unread;
+	groups.order_ended = group->unread;
 	return place;
 }
 
@@ -555,19 +596,19 @@ groups_take(ClockNow now)
 void
 groups_skip(void)
 {
-	binaryheap_remove_first(order);
+	binaryheap_remove_first(groups.order);
 }
 
 /* Is the first task of a group known, and due? */
 bool
 groups_due_now(const QueueGroup *group, ClockNow now)
 {
-	return is_read(group) && group->places[group->next].dt <= now.wall;
+	return knows_next_row(group) && group->places[group->next].dt <= now.wall;
 }
 
 /* Remove the first task of a group, if it is due, without starting it. */
 bool
-groups_drop(QueueGroup *group, ClockNow now, TaskPlace *place)
+groups_drop_first(QueueGroup *group, ClockNow now, TaskPlace *place)
 {
 	if (!groups_due_now(group, now))
 		return false;
@@ -582,7 +623,7 @@ groups_ready(ClockNow now)
 {
 	dlist_iter iter;
 
-	dlist_foreach(iter, &all_groups)
+	dlist_foreach(iter, &groups.all)
 	{
 		QueueGroup *group = dlist_container(QueueGroup, node, iter.cur);
 
@@ -607,7 +648,17 @@ groups_startable(const QueueGroup *group, ClockNow now)
 	return i - group->next;
 }
 
-/* A task of the queue has ended, or was not started. */
+/*
+ * A task of the queue was chosen, or is running already: it counts for the queue's limit.  Only
+ * pool.c calls this and groups_task_ended.
+ */
+void
+groups_task_started(QueueState *queue)
+{
+	queue->running++;
+}
+
+/* A task that counted has ended, or is not started. */
 void
 groups_task_ended(QueueState *queue)
 {
@@ -616,7 +667,7 @@ groups_task_ended(QueueState *queue)
 }
 
 static void
-learn(double *average, uint32 elapsed)
+update_average(double *average, uint32 elapsed)
 {
 	if (*average < 0)
 		*average = elapsed;
@@ -628,8 +679,8 @@ learn(double *average, uint32 elapsed)
 void
 groups_learn(QueueState *queue, uint32 elapsed)
 {
-	learn(&queue->average, elapsed);
-	learn(&overall_average, elapsed);
+	update_average(&queue->average, elapsed);
+	update_average(&groups.average, elapsed);
 }
 
 /*
@@ -637,20 +688,20 @@ groups_learn(QueueState *queue, uint32 elapsed)
  * assuming that nobody sets the wall clock until then.  CLOCK_NEVER if none is known.
  */
 MonoTime
-groups_until(ClockNow now)
+groups_due_at(ClockNow now)
 {
 	MonoTime until = CLOCK_NEVER;
 	dlist_iter iter;
 
-	dlist_foreach(iter, &all_groups)
+	dlist_foreach(iter, &groups.all)
 	{
 		QueueGroup *group = dlist_container(QueueGroup, node, iter.cur);
 		MonoTime moment;
 
-		if (!has_place(group) || (!is_read(group) && group->exhausted))
+		if (!is_below_limit(group) || (!knows_next_row(group) && group->exhausted))
 			continue;
-		moment = next_start(group);
-		if (is_read(group))
+		moment = next_start_of(group);
+		if (knows_next_row(group))
 			moment = clock_max(moment, clock_of_wall(now, group->places[group->next].dt));
 		if (clock_is_before(now.mono, moment))
 			until = clock_min(until, moment);

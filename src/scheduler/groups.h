@@ -16,8 +16,8 @@
 typedef struct QueueState
 {
 	char *name;
-	int running;
-	int groups; /* groups of this queue */
+	int running; /* changed by groups_task_started and groups_task_ended alone */
+	int groups;	 /* groups of this queue */
 	MonoTime last_start;
 	MonoTime paused_until; /* end of the longest pause that a group asked for */
 	double average;		   /* average duration (us); negative: not known yet */
@@ -25,7 +25,7 @@ typedef struct QueueState
 
 /*
  * A group: its next rows, as far as they were read.  Every waiting row of the group that is not in
- * "places" is behind "mark", the read position, or a hint or a scan will name it.
+ * "places" is behind the read position, or a hint or a scan will name it.
  */
 typedef struct QueueGroup
 {
@@ -35,18 +35,18 @@ typedef struct QueueGroup
 	dlist_node unread_node;
 	bool unread;	   /* in the list of groups whose next row is not known */
 	int size;		   /* allocated length of "places" */
-	TaskPlace *places; /* rows that were read; [next, count) are not taken yet */
+	TaskPlace *places; /* rows that were read; [next, count) are not chosen yet */
 	int next;
 	int count;
-	TaskPlace mark; /* read position: rows up to here were read */
-	bool exhausted; /* there were no rows behind the read position */
-	uint32 seen;	/* number of the last scan that found it */
+	TaskPlace read_position; /* rows up to here were read */
+	bool exhausted;			 /* there were no rows behind the read position */
+	uint32 seen;			 /* number of the last scan that found it */
 
 	/* for groups of which rows could not be claimed because they were locked */
-	int misses;			 /* claims in a row that failed */
-	bool locked;		 /* too many failed: read only rows that are not locked */
-	TaskPlace head;		 /* if locked: its first row, as the last scan found it */
-	MonoTime rest_until; /* no task of it starts before this */
+	int misses;			   /* claims in a row that failed */
+	bool locked;		   /* too many failed: read only rows that are not locked */
+	TaskPlace head;		   /* if locked: its first row, as the last scan found it */
+	MonoTime paused_until; /* no task of it starts before this */
 } QueueGroup;
 
 extern void groups_create(void);
@@ -63,22 +63,23 @@ extern void groups_read(QueueGroup *group, const TaskPlace *places, int count, i
 
 extern void groups_claimed(QueueGroup *group);
 extern void groups_missed(QueueGroup *group);
-extern void groups_rest(QueueGroup *group, MonoTime until);
+extern void groups_pause(QueueGroup *group, MonoTime until);
 extern void groups_read_unlocked(QueueGroup *group, const TaskPlace *places, int count,
-								 TaskPlace mark, bool exhausted);
+								 TaskPlace read_position, bool exhausted);
 extern void groups_unlocked(QueueGroup *group);
 
 extern void groups_order(ClockNow now);
 extern QueueGroup *groups_next(ClockNow now);
-extern TaskPlace groups_take(ClockNow now);
+extern TaskPlace groups_choose_first(ClockNow now);
 extern void groups_skip(void);
 extern bool groups_due_now(const QueueGroup *group, ClockNow now);
-extern bool groups_drop(QueueGroup *group, ClockNow now, TaskPlace *place);
+extern bool groups_drop_first(QueueGroup *group, ClockNow now, TaskPlace *place);
 extern bool groups_ready(ClockNow now);
 extern int groups_startable(const QueueGroup *group, ClockNow now);
 
+extern void groups_task_started(QueueState *queue);
 extern void groups_task_ended(QueueState *queue);
 extern void groups_learn(QueueState *queue, uint32 elapsed);
-extern MonoTime groups_until(ClockNow now);
+extern MonoTime groups_due_at(ClockNow now);
 
 #endif /* PG_TASK_GROUPS_H */

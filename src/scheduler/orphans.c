@@ -22,10 +22,11 @@
 
 #include "scheduler/hash_insert.h"
 #include "scheduler/orphans.h"
+#include "scheduler/refused.h"
 #include "task/outcome.h"
 
 /* Retry interval for a row that is locked (ms). */
-#define LOCKED_MS 100
+#define LOCKED_RETRY_MS 100
 
 /*
  * If all rows of a batch are locked, the next such batch waits LOCKED_SHARE times as long as it
@@ -44,7 +45,7 @@
 #define ATTEMPTS_MAX 100
 
 /* The list in which an orphan waits.  A batch is made from one list; the lists take turns. */
-typedef enum LostList
+typedef enum OrphanList
 {
 	LIST_NOT_STARTED, /* written by one statement */
 	LIST_INTERRUPTED, /* written by one statement */
@@ -53,13 +54,13 @@ typedef enum LostList
 	LIST_LOCKED,	  /* not before "not_before", ordered by it */
 	LIST_REFUSED,	  /* not before "not_before", in the order of their refusals */
 	LISTS
-} LostList;
+} OrphanList;
 
 typedef struct Orphan
 {
 	TaskRun run;
 	OrphanKind kind;
-	LostList list;
+	OrphanList list;
 	bool alone; /* a transaction that wrote it with others has failed */
 	bool written;
 	MonoTime not_before;
@@ -67,13 +68,13 @@ typedef struct Orphan
 	dlist_node node;	  /* in its list, unless it is in the batch */
 } Orphan;
 
-typedef struct LostEntry
+typedef struct OrphanEntry
 {
 	TaskRun run;
 	uint32 hash;
 	char status;
-	Orphan *lost;
-} LostEntry;
+	Orphan *orphan;
+} OrphanEntry;
 
 static uint32
 hash_run(TaskRun run)
@@ -82,8 +83,8 @@ hash_run(TaskRun run)
 						murmurhash32((uint32) (run.id >> 32) ^ (uint32) run.claimed ^ run.attempt));
 }
 
-#define SH_PREFIX losts
-#define SH_ELEMENT_TYPE LostEntry
+#define SH_PREFIX orphantable
+#define SH_ELEMENT_TYPE OrphanEntry
 #define SH_KEY_TYPE TaskRun
 #define SH_KEY run
 #define SH_HASH_KEY(tb, key) hash_run(key)
@@ -95,17 +96,29 @@ hash_run(TaskRun run)
 #define SH_DEFINE
 #include "lib/simplehash.h"
 
-static MemoryContext context = NULL;
-static losts_hash *all = NULL; /* NULL: none */
-static dlist_head lists[LISTS];
-static int counts[LISTS];
+/* The orphans that are being written, in one transaction; they are in no list. */
+typedef struct OrphanBatch
+{
+	Orphan *orphans[BATCH_MAX];
+	int count;
+	MonoTime begun;
+} OrphanBatch;
 
-/* The batch that is being written. */
-static Orphan *batch[BATCH_MAX];
-static int batch_count = 0;
-static LostList last_list = LISTS - 1; /* from which the last batch was made */
-static MonoTime batch_begun = {0};
-static MonoTime locked_not_before = {0}; /* no batch of locked rows before this */
+/*
+ * Static, because an orphan is kept until its row is written, in whichever iteration that is, and
+ * because an error may interrupt a batch.
+ */
+static struct
+{
+	MemoryContext context;
+	orphantable_hash *all; /* NULL: none, and the lists are not initialized */
+	dlist_head lists[LISTS];
+	int counts[LISTS];
+	OrphanList last_list;		/* the list from which the last batch was made */
+	MonoTime locked_not_before; /* no batch of locked rows before this */
+	bool suspect_planned;		/* and no scan was requested that finds it: others will follow */
+	OrphanBatch batch;
+} orphans = {.last_list = LISTS - 1};
 
 static const TaskFailure interrupted = {.sqlstate = "57P01",
 										.error = "the process of the task was terminated"};
@@ -113,151 +126,153 @@ static const TaskFailure too_often = {.sqlstate = "57P01",
 									  .error = "the process of the task was terminated too often"};
 
 static void
-prepare_memory(void)
+prepare_lists(void)
 {
 	int i;
 
-	if (all)
+	if (orphans.all)
 		return;
-	if (context == NULL)
-		context = AllocSetContextCreate(TopMemoryContext, "pg_task rescue", ALLOCSET_DEFAULT_SIZES);
+	if (orphans.context == NULL)
+		orphans.context =
+			AllocSetContextCreate(TopMemoryContext, "pg_task orphans", ALLOCSET_DEFAULT_SIZES);
 	for (i = 0; i < LISTS; i++)
-		dlist_init(&lists[i]);
-	all = losts_create(context, 64, NULL);
+		dlist_init(&orphans.lists[i]);
+	orphans.all = orphantable_create(orphans.context, 64, NULL);
 }
 
 static void
-push(Orphan *lost, LostList list)
+push_orphan(Orphan *orphan, OrphanList list)
 {
-	lost->list = list;
-	dlist_push_tail(&lists[list], &lost->node);
-	counts[list]++;
+	orphan->list = list;
+	dlist_push_tail(&orphans.lists[list], &orphan->node);
+	orphans.counts[list]++;
 }
 
 /* Put an orphan into the list for its kind, to be written as soon as possible. */
 static void
-push_ready(Orphan *lost)
+push_ready_orphan(Orphan *orphan)
 {
-	if (lost->alone)
-		push(lost, LIST_ALONE);
-	else if (lost->kind == ORPHAN_NOT_STARTED)
-		push(lost, LIST_NOT_STARTED);
-	else if (lost->kind == ORPHAN_INTERRUPTED)
-		push(lost, LIST_INTERRUPTED);
+	if (orphan->alone)
+		push_orphan(orphan, LIST_ALONE);
+	else if (orphan->kind == ORPHAN_NOT_STARTED)
+		push_orphan(orphan, LIST_NOT_STARTED);
+	else if (orphan->kind == ORPHAN_INTERRUPTED)
+		push_orphan(orphan, LIST_INTERRUPTED);
 	else
-		push(lost, LIST_SINGLE);
+		push_orphan(orphan, LIST_SINGLE);
 }
 
 static Orphan *
-pop(LostList list)
+pop_orphan(OrphanList list)
 {
-	Orphan *lost = dlist_container(Orphan, node, dlist_pop_head_node(&lists[list]));
+	Orphan *orphan = dlist_container(Orphan, node, dlist_pop_head_node(&orphans.lists[list]));
 
-	counts[list]--;
-	return lost;
+	orphans.counts[list]--;
+	return orphan;
 }
 
 static Orphan *
-first(LostList list)
+first_orphan(OrphanList list)
 {
-	return counts[list] > 0 ? dlist_head_element(Orphan, node, &lists[list]) : NULL;
+	return orphans.counts[list] > 0 ? dlist_head_element(Orphan, node, &orphans.lists[list]) : NULL;
 }
 
-DEFINE_HASH_INSERT(insert_run, losts, LostEntry, TaskRun)
+DEFINE_HASH_INSERT(insert_orphan, orphantable, OrphanEntry, TaskRun)
 
 /* Add an orphan, unless it is known.  Fails only if memory runs out. */
 void
 orphans_add(TaskRun run, OrphanKind kind, const TaskFailure *failure)
 {
-	LostEntry *entry;
-	Orphan *lost;
+	OrphanEntry *entry;
+	Orphan *orphan;
 
-	prepare_memory();
+	Assert(failure != NULL || kind == ORPHAN_NOT_STARTED || kind == ORPHAN_INTERRUPTED);
+	prepare_lists();
 	if (kind == ORPHAN_INTERRUPTED && run.attempt >= ATTEMPTS_MAX)
 	{
 		kind = ORPHAN_FAILED;
 		failure = &too_often;
 	}
-	if (losts_lookup(all, run))
+	if (orphantable_lookup(orphans.all, run))
 		return;
-	lost = MemoryContextAllocZero(context, sizeof(Orphan));
-	lost->run = run;
-	lost->kind = kind;
+	orphan = MemoryContextAllocZero(orphans.context, sizeof(Orphan));
+	orphan->run = run;
+	orphan->kind = kind;
 	if (failure)
 	{
-		lost->failure = MemoryContextAlloc(context, sizeof(TaskFailure));
-		*lost->failure = *failure;
+		orphan->failure = MemoryContextAlloc(orphans.context, sizeof(TaskFailure));
+		*orphan->failure = *failure;
 	}
-	entry = insert_run(all, run);
-	entry->lost = lost;
-	push_ready(lost);
+	entry = insert_orphan(orphans.all, run);
+	entry->orphan = orphan;
+	push_ready_orphan(orphan);
 }
 
 bool
 orphans_has(TaskRun run)
 {
-	return all && losts_lookup(all, run);
+	return orphans.all && orphantable_lookup(orphans.all, run);
 }
 
 /* Return the number of orphans; orphans_backlog: of those that can be written at once. */
 int
 orphans_count(void)
 {
-	return all ? (int) all->members : 0;
+	return orphans.all ? (int) orphans.all->members : 0;
 }
 
 int
 orphans_backlog(void)
 {
-	return counts[LIST_NOT_STARTED] + counts[LIST_INTERRUPTED] + counts[LIST_SINGLE] +
-		   counts[LIST_ALONE];
+	return orphans.counts[LIST_NOT_STARTED] + orphans.counts[LIST_INTERRUPTED] +
+		   orphans.counts[LIST_SINGLE] + orphans.counts[LIST_ALONE];
 }
 
 /* Remove an orphan: it is written, or its row is in another run or state. */
 static void
-forget(Orphan *lost)
+forget_orphan(Orphan *orphan)
 {
-	losts_delete(all, lost->run);
-	if (lost->failure)
-		pfree(lost->failure);
-	pfree(lost);
-	if (all->members > 0)
+	orphantable_delete(orphans.all, orphan->run);
+	if (orphan->failure)
+		pfree(orphan->failure);
+	pfree(orphan);
+	if (orphans.all->members > 0)
 		return;
-	all = NULL;
-	MemoryContextReset(context);
+	orphans.all = NULL;
+	MemoryContextReset(orphans.context);
 }
 
 /* Is there an orphan whose row was refused, and that waits for a later attempt? */
 bool
 orphans_refused(void)
 {
-	return counts[LIST_REFUSED] > 0;
+	return orphans.counts[LIST_REFUSED] > 0;
 }
 
 /* The table has changed: retry the refused rows now, they may be accepted. */
 void
 orphans_retry_refused(void)
 {
-	while (counts[LIST_REFUSED] > 0)
+	while (orphans.counts[LIST_REFUSED] > 0)
 	{
-		Orphan *orphan = pop(LIST_REFUSED);
+		Orphan *orphan = pop_orphan(LIST_REFUSED);
 
 		orphan->not_before = CLOCK_LONG_AGO;
-		push_ready(orphan);
+		push_ready_orphan(orphan);
 	}
 }
 
 /* Return when a batch can be made from a list. */
 static MonoTime
-list_until(LostList list)
+list_ready_at(OrphanList list)
 {
-	const Orphan *lost = first(list);
+	const Orphan *orphan = first_orphan(list);
 
-	if (lost == NULL)
+	if (orphan == NULL)
 		return CLOCK_NEVER;
 	if (list == LIST_LOCKED)
-		return clock_max(lost->not_before, locked_not_before);
-	return lost->not_before;
+		return clock_max(orphan->not_before, orphans.locked_not_before);
+	return orphan->not_before;
 }
 
 /* Return when there is something to write next; CLOCK_NEVER if there are no orphans. */
@@ -268,7 +283,7 @@ orphans_until(void)
 	int i;
 
 	for (i = 0; i < LISTS; i++)
-		until = clock_min(until, list_until(i));
+		until = clock_min(until, list_ready_at(i));
 	return until;
 }
 
@@ -286,50 +301,52 @@ orphans_ready(MonoTime now)
 bool
 orphans_must_write(void)
 {
-	return counts[LIST_NOT_STARTED] > 0;
+	return orphans.counts[LIST_NOT_STARTED] > 0;
 }
 
 /*
  * Make a batch, to be written in one transaction: one orphan, or all that may be written together.
  */
 static void
-choose_batch(LostList list, MonoTime now)
+fill_batch(OrphanBatch *batch, OrphanList list, MonoTime now)
 {
 	int singles = 0;
 
-	batch_count = 0;
-	while (batch_count < BATCH_MAX && singles < BATCH_SINGLE_MAX)
+	while (batch->count < BATCH_MAX && singles < BATCH_SINGLE_MAX)
 	{
-		const Orphan *lost = first(list);
+		Orphan *orphan = first_orphan(list);
 
-		if (lost == NULL || clock_is_before(now, lost->not_before) ||
-			(lost->alone && batch_count > 0))
+		if (orphan == NULL || clock_is_before(now, orphan->not_before) ||
+			(orphan->alone && batch->count > 0))
 			break;
-		singles += lost->kind == ORPHAN_FAILED || lost->kind == ORPHAN_CRASHED;
-		batch[batch_count] = pop(list);
-		batch[batch_count++]->written = false;
-		if (lost->alone)
+		singles += orphan->kind == ORPHAN_FAILED || orphan->kind == ORPHAN_CRASHED;
+		orphan->written = false;
+		batch->orphans[batch->count++] = pop_orphan(list);
+		if (orphan->alone)
 			break;
 	}
 }
 
 /* Make a batch from the next list that has something to write: the lists take turns. */
-static void
-choose_next(MonoTime now)
+static OrphanBatch *
+make_batch(MonoTime now)
 {
+	OrphanBatch *batch = &orphans.batch;
 	int i;
 
-	batch_begun = now;
+	Assert(batch->count == 0);
+	batch->begun = now;
 	for (i = 1; i <= LISTS; i++)
 	{
-		LostList list = (last_list + i) % LISTS;
+		OrphanList list = (orphans.last_list + i) % LISTS;
 
-		if (clock_is_before(now, list_until(list)))
+		if (clock_is_before(now, list_ready_at(list)))
 			continue;
-		last_list = list;
-		choose_batch(list, now);
-		return;
+		orphans.last_list = list;
+		fill_batch(batch, list, now);
+		break;
 	}
+	return batch;
 }
 
 static int
@@ -340,16 +357,16 @@ compare_runs(const void *a, const void *b)
 
 /* Write all runs of one kind in the batch by one statement. */
 static void
-write_together(const TaskTable *table, OrphanKind kind)
+write_runs_of_kind(const TaskTable *table, OrphanBatch *batch, OrphanKind kind)
 {
-	TaskRun *runs = palloc((batch_count + 1) * sizeof(TaskRun));
+	TaskRun *runs = palloc((batch->count + 1) * sizeof(TaskRun));
 	TaskRun *done;
 	int count = 0;
 	int i;
 
-	for (i = 0; i < batch_count; i++)
-		if (batch[i]->kind == kind)
-			runs[count++] = batch[i]->run;
+	for (i = 0; i < batch->count; i++)
+		if (batch->orphans[i]->kind == kind)
+			runs[count++] = batch->orphans[i]->run;
 	if (count == 0)
 		return;
 	if (kind == ORPHAN_NOT_STARTED)
@@ -357,26 +374,51 @@ write_together(const TaskTable *table, OrphanKind kind)
 	else
 		count = rows_replan(table, runs, count, &interrupted, &done);
 	qsort(done, count, sizeof(TaskRun), compare_runs);
-	for (i = 0; i < batch_count; i++)
-		if (batch[i]->kind == kind)
-			batch[i]->written =
-				bsearch(&batch[i]->run, done, count, sizeof(TaskRun), compare_runs) != NULL;
+	for (i = 0; i < batch->count; i++)
+	{
+		Orphan *orphan = batch->orphans[i];
+
+		if (orphan->kind == kind)
+			orphan->written =
+				bsearch(&orphan->run, done, count, sizeof(TaskRun), compare_runs) != NULL;
+	}
 }
 
 static bool
-write_failed(const TaskTable *table, const Orphan *lost)
+write_failed_run(const TaskTable *table, const Orphan *orphan)
 {
-	TaskResult result = {.start = lost->run.claimed,
+	const TaskFailure *failure = orphan->failure;
+	TaskResult result = {.start = orphan->run.claimed,
 						 .stop = GetCurrentTimestamp(),
-						 .error = lost->failure->error,
-						 .sqlstate = lost->failure->sqlstate};
+						 .error = failure->error,
+						 .sqlstate = failure->sqlstate};
 
 	result.response =
-		lost->failure->unwritten
+		failure->unwritten
 			? psprintf("ERROR:  %s\nDETAIL:  The process of the task could not write this.",
-					   lost->failure->error)
-			: psprintf("FATAL:  %s", lost->failure->error);
-	return outcome_failed(table, lost->run, &result, false);
+					   failure->error)
+			: psprintf("FATAL:  %s", failure->error);
+	return outcome_failed(table, orphan->run, &result, false);
+}
+
+/* Write each failed or crashed run in the batch.  Returns true if one of them is a suspect now. */
+static bool
+write_single_runs(const TaskTable *table, OrphanBatch *batch)
+{
+	bool suspect = false;
+	int i;
+
+	for (i = 0; i < batch->count; i++)
+	{
+		Orphan *orphan = batch->orphans[i];
+
+		CHECK_FOR_INTERRUPTS();
+		if (orphan->kind == ORPHAN_FAILED)
+			orphan->written = write_failed_run(table, orphan);
+		else if (orphan->kind == ORPHAN_CRASHED)
+			suspect |= orphan->written = outcome_crashed(table, orphan->run, orphan->failure);
+	}
+	return suspect;
 }
 
 /*
@@ -384,100 +426,90 @@ write_failed(const TaskTable *table, const Orphan *lost)
  * as written.  The other rows are locked.
  */
 static void
-find_gone(const TaskTable *table)
+find_ended_runs(const TaskTable *table, OrphanBatch *batch)
 {
-	TaskRun *runs = palloc((batch_count + 1) * sizeof(TaskRun));
+	TaskRun *runs = palloc((batch->count + 1) * sizeof(TaskRun));
 	WorkingRow *rows;
 	int count = 0;
 	int i;
 
-	for (i = 0; i < batch_count; i++)
-		if (!batch[i]->written)
-			runs[count++] = batch[i]->run;
+	for (i = 0; i < batch->count; i++)
+		if (!batch->orphans[i]->written)
+			runs[count++] = batch->orphans[i]->run;
 	if (count == 0)
 		return;
 	count = rows_of_runs(table, runs, count, &rows);
-	for (i = 0; i < batch_count; i++)
-		batch[i]->written |= !rows_contain(rows, count, batch[i]->run);
+	for (i = 0; i < batch->count; i++)
+		batch->orphans[i]->written |= !rows_contain(rows, count, batch->orphans[i]->run);
 }
 
 /*
  * Write the outcome of one orphan, or of many.  The caller is in a transaction and acts as the
  * owner of the table.  It calls orphans_written after the commit, or orphans_write_failed after an
- * error.  Returns true if a task is to run isolated from now on, and no more such orphans are
- * known.
+ * error.  Returns true if a scan is needed that finds new suspects: when the last one is planned.
  */
 bool
 orphans_write(const TaskTable *table, MonoTime now)
 {
-	static bool crashed = false;
-	bool isolated = crashed;
-	int i;
+	OrphanBatch *batch = make_batch(now);
+	bool planned = orphans.suspect_planned;
 
-	choose_next(now);
-	write_together(table, ORPHAN_NOT_STARTED);
-	write_together(table, ORPHAN_INTERRUPTED);
-	for (i = 0; i < batch_count; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (batch[i]->kind == ORPHAN_FAILED)
-			batch[i]->written = write_failed(table, batch[i]);
-		else if (batch[i]->kind == ORPHAN_CRASHED)
-			isolated |= batch[i]->written =
-				outcome_crashed(table, batch[i]->run, batch[i]->failure);
-	}
-	find_gone(table);
-	crashed = isolated && counts[LIST_SINGLE] > 0;
-	return isolated && !crashed;
+	write_runs_of_kind(table, batch, ORPHAN_NOT_STARTED);
+	write_runs_of_kind(table, batch, ORPHAN_INTERRUPTED);
+	planned |= write_single_runs(table, batch);
+	find_ended_runs(table, batch);
+	orphans.suspect_planned = planned && orphans.counts[LIST_SINGLE] > 0;
+	return planned && !orphans.suspect_planned;
 }
 
 /* The batch is committed.  The rows that could not be written are locked: retry them later. */
 void
 orphans_written(MonoTime now)
 {
+	OrphanBatch *batch = &orphans.batch;
 	int written = 0;
 	int i;
 
-	for (i = 0; i < batch_count; i++)
+	for (i = 0; i < batch->count; i++)
 	{
-		if (batch[i]->written)
+		Orphan *orphan = batch->orphans[i];
+
+		if (orphan->written)
 		{
-			forget(batch[i]);
+			forget_orphan(orphan);
 			written++;
 			continue;
 		}
-		batch[i]->not_before = clock_plus_ms(now, LOCKED_MS);
-		push(batch[i], LIST_LOCKED);
+		orphan->not_before = clock_plus_ms(now, LOCKED_RETRY_MS);
+		push_orphan(orphan, LIST_LOCKED);
 	}
-	if (written == 0 && batch_count > 0)
-		locked_not_before.us = now.us + (now.us - batch_begun.us) * LOCKED_SHARE;
-	batch_count = 0;
+	if (written == 0 && batch->count > 0)
+		orphans.locked_not_before.us = now.us + (now.us - batch->begun.us) * LOCKED_SHARE;
+	batch->count = 0;
 }
 
 /*
- * The transaction failed, perhaps while a batch was being written.  If a row is at fault, each is
- * retried in a transaction of its own; if the batch was a single row, that row is retried after
- * pause_ms.  Returns true if the others should be tried at once.
+ * The transaction failed, perhaps while a batch was being written.  Returns true if orphans should
+ * be tried at once.
  */
 bool
-orphans_write_failed(MonoTime now, bool row_at_fault, int pause_ms)
+orphans_write_failed(const BatchFailure *failure)
 {
-	bool retry = row_at_fault && batch_count > 0;
-	int count = batch_count;
+	OrphanBatch *batch = &orphans.batch;
+	BatchRetry retry = refused_next_try(failure, batch->count);
 	int i;
 
-	batch_count = 0;
-	for (i = 0; i < count; i++)
+	for (i = 0; i < batch->count; i++)
 	{
-		batch[i]->alone |= row_at_fault;
-		batch[i]->not_before = CLOCK_LONG_AGO;
-		if (row_at_fault && count == 1)
-		{
-			batch[i]->not_before = clock_plus_ms(now, pause_ms);
-			push(batch[i], LIST_REFUSED);
-		}
+		Orphan *orphan = batch->orphans[i];
+
+		orphan->alone |= retry != RETRY_TOGETHER;
+		orphan->not_before = retry == RETRY_LATER ? failure->retry_at : CLOCK_LONG_AGO;
+		if (retry == RETRY_LATER)
+			push_orphan(orphan, LIST_REFUSED);
 		else
-			push_ready(batch[i]);
+			push_ready_orphan(orphan);
 	}
-	return retry;
+	batch->count = 0;
+	return retry != RETRY_TOGETHER;
 }

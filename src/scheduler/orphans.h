@@ -7,6 +7,7 @@
 
 #include "postgres.h"
 
+#include "scheduler/refused.h"
 #include "shared/clock.h"
 #include "shared/task.h"
 #include "task/rows.h"
@@ -32,6 +33,6 @@ extern void orphans_retry_refused(void);
 extern bool orphans_must_write(void);
 extern bool orphans_write(const TaskTable *table, MonoTime now);
 extern void orphans_written(MonoTime now);
-extern bool orphans_write_failed(MonoTime now, bool row_at_fault, int pause_ms);
+extern bool orphans_write_failed(const BatchFailure *failure);
 
 #endif /* PG_TASK_ORPHANS_H */

@@ -18,8 +18,10 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
+#include "scheduler/isolation.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
+#include "scheduler/scheduler.h"
 #include "shared/arbiter.h"
 #include "shared/slots.h"
 #include "shared/worker.h"
@@ -100,8 +102,6 @@ typedef struct PoolRole
 	int misses;		   /* tasks of it in a row that could not be claimed */
 } PoolRole;
 
-static SharedScheduler *me;
-static const char *my_database;
 static PoolExecutor *executors;
 static HTAB *roles;
 static MonoTime no_worker_until = {0};
@@ -147,14 +147,13 @@ adopt_executor(PoolExecutor *executor, SharedExecutor *slot)
 	LWLockRelease(slot->lock);
 }
 
+/* Adopt the executors that an earlier scheduler of this database has left. */
 void
-pool_create(SharedScheduler *scheduler, const char *database)
+pool_create(void)
 {
 	HASHCTL ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(PoolRole)};
 	int i;
 
-	me = scheduler;
-	my_database = database;
 	executors = MemoryContextAllocZero(TopMemoryContext, Shared->nexecutors * sizeof(PoolExecutor));
 	roles = hash_create("pg_task roles", 16, &ctl, HASH_ELEM | HASH_BLOBS);
 	LWLockAcquire(Shared->directory, LW_SHARED);
@@ -162,7 +161,7 @@ pool_create(SharedScheduler *scheduler, const char *database)
 	{
 		SharedExecutor *slot = &Shared->executors[i];
 
-		if (slot->state != EXECUTOR_FREE && slot->database == me->database)
+		if (slot->state != EXECUTOR_FREE && slot->database == MyScheduler->slot->database)
 			adopt_executor(&executors[i], slot);
 	}
 	LWLockRelease(Shared->directory);
@@ -243,7 +242,7 @@ pool_reconcile(Oid relid, const WorkingRow *rows, int count)
 			else if (task->queue == NULL)
 			{
 				task->queue = groups_queue(row->queue);
-				task->queue->running++;
+				groups_task_started(task->queue);
 			}
 		}
 	}
@@ -514,7 +513,7 @@ pool_yield(void)
 {
 	PoolExecutor *victim;
 
-	if (!arbiter_yield(me))
+	if (!arbiter_yield(MyScheduler->slot))
 		return;
 	victim = pick_victim(InvalidOid, 0, clock_mono());
 	if (victim)
@@ -523,7 +522,7 @@ pool_yield(void)
 
 /* A round begins: compute the load of each executor. */
 void
-pool_begin(void)
+pool_begin_round(void)
 {
 	foreach_executor(executor)
 	{
@@ -573,19 +572,6 @@ pool_find_isolated(Oid role)
 	return NULL;
 }
 
-/* May an isolated task be chosen now?  One in a round, and one at a time on the server. */
-bool
-pool_isolated_take(void)
-{
-	return !me->isolated && arbiter_take_isolated(me);
-}
-
-bool
-pool_isolated_free(void)
-{
-	return arbiter_isolated_free(me);
-}
-
 int
 pool_pid(const PoolExecutor *executor)
 {
@@ -602,18 +588,30 @@ set_reserved(PoolExecutor *executor, bool reserved)
 }
 
 /*
- * Reserve an executor for a chosen task.  Returns the generation of its slot: by the time the task
- * is claimed, another process may have the slot.
+ * Reserve an executor for a chosen task, which counts as running in its queue from now on.  The
+ * caller either assigns it or calls pool_release.  Returns the generation of the executor's slot:
+ * by the time the task is claimed, another process may have the slot.
  */
 uint32
-pool_reserve(PoolExecutor *executor, const QueueState *queue, bool isolated)
+pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated)
 {
+	groups_task_started(queue);
 	if (executor->reserved == 0)
 		set_reserved(executor, true);
 	executor->reserved++;
 	executor->isolated = isolated;
 	executor->load += queue->average >= 0 ? queue->average : RUN_US;
 	return executor->generation;
+}
+
+/*
+ * A chosen task is not started: it does not count any more.  The executor stays reserved until the
+ * round ends.
+ */
+void
+pool_release(QueueState *queue)
+{
+	groups_task_ended(queue);
 }
 
 /*
@@ -626,7 +624,7 @@ pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, const 
 {
 	SharedExecutor *slot = executor->slot;
 	PoolTask mine = {task->relid, task->run, queue};
-	bool late = task->isolated && !arbiter_keep_isolated(me);
+	bool late = task->isolated && !isolation_keep();
 	bool assigned = false;
 
 	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
@@ -652,10 +650,9 @@ pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, const 
  * assigned tasks, and retire those that the round has kept.
  */
 void
-pool_wake(void)
+pool_end_round(void)
 {
-	if (me->isolated)
-		arbiter_release_isolated(me);
+	isolation_release();
 	foreach_executor(executor)
 	{
 		if (executor->reserved > 0)
@@ -693,7 +690,7 @@ pool_missed(Oid role)
  * process is started for it.
  */
 bool
-pool_suspects(Oid role)
+pool_expects_locks(Oid role)
 {
 	return find_role(role)->misses >= MISSES_MAX;
 }
@@ -710,7 +707,7 @@ report_no_worker(MonoTime now)
 			LOG,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("no background worker slot is free for an executor of database \"%s\"",
-					my_database),
+					MyScheduler->database),
 			 errdetail("Its tasks wait."),
 			 errhint("Increase \"max_worker_processes\", or lower \"pg_task.max_executors\".")));
 	no_worker_reported = true;
@@ -720,7 +717,7 @@ report_no_worker(MonoTime now)
 static bool
 start_executor(Oid role, const char *name, MonoTime now)
 {
-	SharedExecutor *slot = arbiter_reserve(me, role);
+	SharedExecutor *slot = arbiter_reserve(MyScheduler->slot, role);
 	MemoryContext old;
 	PoolExecutor *executor;
 
@@ -731,13 +728,13 @@ start_executor(Oid role, const char *name, MonoTime now)
 		reap_executor(executor); /* the process that had the slot has exited since the last reap */
 	adopt_executor(executor, slot);
 	old = MemoryContextSwitchTo(TopMemoryContext);
-	executor->handle = worker_start_executor(slot, my_database, name);
+	executor->handle = worker_start_executor(slot, MyScheduler->database, name);
 	MemoryContextSwitchTo(old);
 	if (executor->handle == NULL)
 	{
 		executor->used = false;
 		executor_slot_forget(slot, slot->generation);
-		arbiter_evict(me->database, role);
+		arbiter_evict(MyScheduler->slot->database, role);
 		no_worker_until = clock_plus_ms(now, WORKER_RETRY_MS);
 		report_no_worker(now);
 		return false;
@@ -778,7 +775,7 @@ pool_demand(const Role *role, const char *name, int tasks, double average, MonoT
 	for (; starting < wanted; starting++, has++)
 	{
 		bool full = role->database_limit >= 0 &&
-					arbiter_count_database(me->database) >= role->database_limit;
+					arbiter_count_database(MyScheduler->slot->database) >= role->database_limit;
 		PoolExecutor *victim;
 
 		if (clock_is_before(now, find_role(role->oid)->retry_at) ||
@@ -809,7 +806,7 @@ pool_until(MonoTime now)
 		clock_min(until, clock_plus_ms(executor->taken_at, TAKE_BACK_MS + 1));
 	if (clock_is_before(now, no_worker_until))
 		until = clock_min(until, no_worker_until);
-	if (me->wants)
+	if (MyScheduler->slot->wants)
 		until = clock_min(until, clock_plus_ms(now, SLICE_MS));
 	hash_seq_init(&scan, roles);
 	while ((entry = hash_seq_search(&scan)) != NULL)

@@ -16,7 +16,7 @@
 
 typedef struct PoolExecutor PoolExecutor;
 
-extern void pool_create(SharedScheduler *scheduler, const char *database);
+extern void pool_create(void);
 extern int pool_held(Oid relid, TaskRun **runs);
 extern void pool_reconcile(Oid relid, const WorkingRow *rows, int count);
 
@@ -26,19 +26,18 @@ extern void pool_yield(void);
 extern bool pool_is_busy(void);
 extern void pool_dismiss(void);
 
-extern void pool_begin(void);
+extern void pool_begin_round(void);
 extern PoolExecutor *pool_find(Oid role, double average, MonoTime now);
 extern PoolExecutor *pool_find_isolated(Oid role);
-extern bool pool_isolated_take(void);
-extern bool pool_isolated_free(void);
 extern int pool_pid(const PoolExecutor *executor);
-extern uint32 pool_reserve(PoolExecutor *executor, const QueueState *queue, bool isolated);
+extern uint32 pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated);
+extern void pool_release(QueueState *queue);
 extern void
 pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, const SharedTask *task);
-extern void pool_wake(void);
+extern void pool_end_round(void);
 extern void pool_claimed(Oid role);
 extern void pool_missed(Oid role);
-extern bool pool_suspects(Oid role);
+extern bool pool_expects_locks(Oid role);
 
 extern int pool_compare_need(Oid left, Oid right);
 extern bool

@@ -5,7 +5,8 @@
  *
  * The scheduler writes many rows in one transaction.  When one of them is refused, the transaction
  * fails, and as many rows as it had are written one by one, until the refused row is found.  That
- * row is skipped for a while; the others are written.
+ * row is skipped for a while; the others are written.  refused_next_try is that rule; orphans.c and
+ * unstarted.c, which keep their rows themselves, follow it as well.
  *
  * This file is plain memory of the scheduler.
  */
@@ -22,26 +23,32 @@ typedef struct RefusedRow
 	MonoTime until;
 } RefusedRow;
 
-static HTAB *all = NULL; /* NULL: none */
-
-static struct
+/* The rows of one kind that are being written. */
+typedef struct Batch
 {
-	TaskPlace first; /* first row of the batch that is being written */
+	TaskPlace first;
 	int count;
 	int singly; /* number of rows still to be written one by one */
-} batches[REFUSED_BATCHES];
+} Batch;
+
+/* Static, because later iterations skip the rows, and because an error may interrupt a batch. */
+static struct
+{
+	HTAB *rows; /* of RefusedRow; NULL: none */
+	Batch batches[REFUSED_BATCHES];
+} refused;
 
 /* Is this row refused, and to be skipped for now? */
 bool
 refused_has(TaskPlace place, MonoTime now)
 {
-	RefusedRow *entry = all ? hash_search(all, &place, HASH_FIND, NULL) : NULL;
+	RefusedRow *entry = refused.rows ? hash_search(refused.rows, &place, HASH_FIND, NULL) : NULL;
 
 	if (entry == NULL)
 		return false;
 	if (clock_is_before(now, entry->until))
 		return true;
-	(void) hash_search(all, &place, HASH_REMOVE, NULL);
+	(void) hash_search(refused.rows, &place, HASH_REMOVE, NULL);
 	return false;
 }
 
@@ -49,7 +56,7 @@ refused_has(TaskPlace place, MonoTime now)
 int
 refused_count(void)
 {
-	return all ? (int) hash_get_num_entries(all) : 0;
+	return refused.rows ? (int) hash_get_num_entries(refused.rows) : 0;
 }
 
 /*
@@ -59,9 +66,11 @@ refused_count(void)
 void
 refused_forget(void)
 {
-	if (all)
-		hash_destroy(all);
-	all = NULL;
+	HTAB *rows = refused.rows;
+
+	refused.rows = NULL;
+	if (rows)
+		hash_destroy(rows);
 }
 
 /* Forget the rows whose time to be skipped is over. */
@@ -71,13 +80,13 @@ refused_tidy(MonoTime now)
 	HASH_SEQ_STATUS scan;
 	RefusedRow *entry;
 
-	if (all == NULL)
+	if (refused.rows == NULL)
 		return;
-	hash_seq_init(&scan, all);
+	hash_seq_init(&scan, refused.rows);
 	while ((entry = hash_seq_search(&scan)) != NULL)
 		if (!clock_is_before(now, entry->until))
-			(void) hash_search(all, &entry->place, HASH_REMOVE, NULL);
-	if (hash_get_num_entries(all) == 0)
+			(void) hash_search(refused.rows, &entry->place, HASH_REMOVE, NULL);
+	if (hash_get_num_entries(refused.rows) == 0)
 		refused_forget();
 }
 
@@ -85,60 +94,76 @@ refused_tidy(MonoTime now)
 bool
 refused_singly(RefusedBatch which)
 {
-	return batches[which].singly > 0;
+	return refused.batches[which].singly > 0;
 }
 
 /* Add a row to the batch. */
 void
-refused_add(RefusedBatch which, TaskPlace place)
+refused_batch_add(RefusedBatch which, TaskPlace place)
 {
-	if (batches[which].count++ == 0)
-		batches[which].first = place;
+	Batch *batch = &refused.batches[which];
+
+	if (batch->count++ == 0)
+		batch->first = place;
 }
 
 /* The batch is committed. */
 void
 refused_batch_written(RefusedBatch which)
 {
-	if (batches[which].count > 0 && batches[which].singly > 0)
-		batches[which].singly--;
-	batches[which].count = 0;
+	Batch *batch = &refused.batches[which];
+
+	if (batch->count > 0 && batch->singly > 0)
+		batch->singly--;
+	batch->count = 0;
 }
 
+/* The row is refused: skip it until then. */
 static void
-set_aside(TaskPlace place, MonoTime until)
+skip_row_until(TaskPlace place, MonoTime until)
 {
 	HASHCTL ctl = {.keysize = sizeof(TaskPlace), .entrysize = sizeof(RefusedRow)};
 	RefusedRow *entry;
 
-	if (all == NULL)
-		all = hash_create("pg_task rows set aside", 64, &ctl, HASH_ELEM | HASH_BLOBS);
-	entry = hash_search(all, &place, HASH_ENTER, NULL);
+	if (refused.rows == NULL)
+		refused.rows = hash_create("pg_task refused rows", 64, &ctl, HASH_ELEM | HASH_BLOBS);
+	entry = hash_search(refused.rows, &place, HASH_ENTER, NULL);
 	entry->until = until;
 }
 
+/* Decide how the rows of a batch are written after its transaction has failed. */
+BatchRetry
+refused_next_try(const BatchFailure *failure, int rows)
+{
+	if (!failure->row_at_fault || rows == 0)
+		return RETRY_TOGETHER;
+	return rows == 1 ? RETRY_LATER : RETRY_SINGLY;
+}
+
 /*
- * The transaction failed, perhaps with batches in it.  If a row is at fault, the rows are written
- * one by one from now on; if the batch was a single row, that row is skipped until "until".
- * Returns true if the other rows should be tried at once.
+ * The transaction failed, perhaps with batches in it.  Returns true if other rows of them should be
+ * tried at once.
  */
 bool
-refused_batch_failed(MonoTime until, bool row_at_fault)
+refused_batches_failed(const BatchFailure *failure)
 {
-	bool failed = false;
+	bool at_once = false;
 	int i;
 
 	for (i = 0; i < REFUSED_BATCHES; i++)
 	{
-		int written = batches[i].count;
+		Batch *batch = &refused.batches[i];
+		int count = batch->count;
+		BatchRetry retry = refused_next_try(failure, count);
 
-		batches[i].count = 0;
-		if (written == 0 || !row_at_fault)
+		/* before anything can fail */
+		batch->count = 0;
+		if (retry == RETRY_TOGETHER)
 			continue;
-		failed = true;
-		batches[i].singly = written > 1 ? written : Max(batches[i].singly - 1, 0);
-		if (written == 1)
-			set_aside(batches[i].first, until);
+		at_once = true;
+		batch->singly = retry == RETRY_SINGLY ? count : Max(batch->singly - 1, 0);
+		if (retry == RETRY_LATER)
+			skip_row_until(batch->first, failure->retry_at);
 	}
-	return failed;
+	return at_once;
 }

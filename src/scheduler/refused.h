@@ -9,13 +9,29 @@
 #include "postgres.h"
 
 #include "shared/clock.h"
-
 #include "shared/task.h"
 
 extern bool refused_has(TaskPlace place, MonoTime now);
 extern int refused_count(void);
 extern void refused_forget(void);
 extern void refused_tidy(MonoTime now);
+
+/* The transaction that wrote a batch of rows has failed. */
+typedef struct BatchFailure
+{
+	bool row_at_fault; /* see errors_of_row */
+	MonoTime retry_at; /* a refused row is not written before this */
+} BatchFailure;
+
+/* How the rows of that batch are written next. */
+typedef enum BatchRetry
+{
+	RETRY_TOGETHER, /* as before: no row is at fault */
+	RETRY_SINGLY,	/* each in a transaction of its own, until the row at fault is found */
+	RETRY_LATER		/* the only row of the batch is at fault: it is refused until "retry_at" */
+} BatchRetry;
+
+extern BatchRetry refused_next_try(const BatchFailure *failure, int rows);
 
 /* A batch: the rows of one kind that one transaction writes. */
 typedef enum RefusedBatch
@@ -27,8 +43,8 @@ typedef enum RefusedBatch
 } RefusedBatch;
 
 extern bool refused_singly(RefusedBatch which);
-extern void refused_add(RefusedBatch which, TaskPlace place);
+extern void refused_batch_add(RefusedBatch which, TaskPlace place);
 extern void refused_batch_written(RefusedBatch which);
-extern bool refused_batch_failed(MonoTime until, bool row_at_fault);
+extern bool refused_batches_failed(const BatchFailure *failure);
 
 #endif /* PG_TASK_REFUSED_H */

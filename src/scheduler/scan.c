@@ -4,7 +4,7 @@
  *
  * It finds rows that no hint has named.  It runs every period, and when it is requested.  There may
  * be very many groups: a scan is done in slices, so that tasks are claimed and hints are taken in
- * between.  It takes a small part of the time, however often it is requested.
+ * between.  It takes a small part of the time, even if it is requested all the time.
  *
  * The caller opens the transaction.  This file claims nothing.
  */
@@ -30,10 +30,11 @@
 /* ... and a requested scan waits this many times that duration: at most 1/5 of the time. */
 #define WANTED_SHARE 4
 
+/* The state of the scan.  Static, because its slices are in different iterations. */
 static struct
 {
-	bool wanted;
-	bool going;
+	bool wanted;		 /* a scan was requested */
+	bool going;			 /* a scan is between two of its slices */
 	TaskGroup after;	 /* position of the running scan; its strings are allocated */
 	int64 cost;			 /* duration of its slices so far (us) */
 	MonoTime next;		 /* the next periodic scan */
@@ -110,12 +111,12 @@ scan_due(MonoTime now)
  * was written without the trigger and exceeds it is not remembered, but fails.
  */
 static void
-take_head(const GroupHead *head)
+remember_head(const GroupHead *head)
 {
 	if (!head->too_long)
 		groups_scan_found(&head->group, head->place);
 	else
-		(void) unstarted_refuse(
+		(void) unstarted_fail(
 			head->place, head->group.role,
 			"the name of the queue is longer than " CppAsString2(TASK_QUEUE_MAX) " bytes",
 			ERRCODE_STRING_DATA_RIGHT_TRUNCATION, false);
@@ -123,7 +124,7 @@ take_head(const GroupHead *head)
 
 /* The scan is complete. */
 static void
-finish(MonoTime now, int period_ms)
+end_scan(MonoTime now, int period_ms)
 {
 	groups_scan_end(now);
 	scan.going = false;
@@ -159,11 +160,11 @@ scan_slice(const TaskTable *table, int period_ms)
 	}
 	count = rows_scan(table, &scan.after, SLICE_GROUPS, &heads);
 	for (i = 0; i < count; i++)
-		take_head(&heads[i]);
-	binding_look(heads, count);
+		remember_head(&heads[i]);
+	binding_add_unbound(heads, count);
 	scan.cost += clock_mono().us - begun.us;
 	if (count < SLICE_GROUPS)
-		finish(clock_mono(), period_ms);
+		end_scan(clock_mono(), period_ms);
 	else
 		set_position(&heads[count - 1].group);
 }

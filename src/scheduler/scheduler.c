@@ -2,15 +2,15 @@
  * scheduler.c
  *		The process that decides, for one database, which task starts next.
  *
- * The loop: account for what executors did, recover what was lost, take the
- * hints that commits left, look at the table when the period is over, claim
- * what may start and hand it out, sleep until something is due.
+ * The loop: reap what executors have finished, take the hints that commits left, reconcile the rows
+ * in state WORK, scan the table when the period is over, run one round of dispatch, write orphans
+ * and other rows, sleep until something is due.
  *
- * The process starts as the bootstrap superuser, because the owner of a table
- * need not be able to log in; every statement on task rows runs as that owner
- * (begin_work).  It runs no user's request.
+ * The process starts as the bootstrap superuser, because the owner of a table need not be able to
+ * log in; every statement on task rows is executed as that owner (work_begin).  It runs no user's
+ * request.
  *
- * This file knows no SQL, no result and no calendar.
+ * This file contains no SQL, formats no result and computes no repetition.
  */
 #include "postgres.h"
 
@@ -36,14 +36,17 @@
 
 #include "compat.h"
 #include "scheduler/binding.h"
-#include "scheduler/choice.h"
 #include "scheduler/dispatch.h"
 #include "scheduler/errors.h"
 #include "scheduler/groups.h"
+#include "scheduler/isolation.h"
+#include "scheduler/locked.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
+#include "scheduler/reconcile.h"
 #include "scheduler/refused.h"
 #include "scheduler/scan.h"
+#include "scheduler/scheduler.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
 #include "settings.h"
@@ -61,182 +64,91 @@
 
 PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 
-/* While a task waits for its turn to run in isolation, one looks for it so often at least. */
-#define ISOLATED_RETRY_MS 1000
-
-/* So many tasks are given up by one statement. */
+/* Maximum number of tasks that are set to GONE in one transaction. */
 #define EXPIRE_MAX 1000
 
-/* So many rows at a time are looked at that are WORK and that nobody has in hand. */
-#define ORPHANS_MAX 4000
+/* Maximum number of batches of orphans that are written before the scheduler exits. */
+#define EXIT_BATCHES 8
 
-/* To look for them takes at most 1/10 of the time, unless some are found. */
-#define ORPHANS_SHARE 10
-
-/* So many batches of what was lost are written before the scheduler goes. */
-#define GO_BATCHES 8
-
-/* A row that cannot be written is tried again so much later ... */
+/* A refused row is skipped for this time (ms) ... */
 #define REFUSED_RETRY_MS 60000
 
-/* ... and one for which a trigger of the owner's takes longer than WRITE_MS. */
+/* ... or for this time, if a trigger of the owner's took too long (see work.c). */
 #define REFUSED_SLOW_RETRY_MS 600000
 
-/* A scheduler that has nothing to do for so long may leave its place to another database. */
+/* The scheduler is idle if nothing is due within this time (ms). */
 #define IDLE_AHEAD_MS 1000
 
-/* After an error, a database that shares its place has its next turn so much later. */
-#define FAILED_TURN_MS 30000
+/* After an error, a scheduler that shares its worker slot is needed again after this time (ms). */
+#define FAILED_RETRY_MS 30000
+
 /*
- * After a row that is written has waited in vain for a lock, nothing of that kind is written for
- * this time (ms): such rows take a tenth of the scheduler's time at most.
+ * After a write has waited in vain for a row lock, there is none for this time (ms): these waits
+ * take at most a tenth of the scheduler's time.
  */
 #define ROW_LOCK_PAUSE_MS 200
 
-/* After an error for want of memory the scheduler does nothing for this time, doubled each time. */
+/* Pause after a lack of memory (ms): doubled each time, up to the second. */
 #define NO_MEMORY_MS 1000
 #define NO_MEMORY_MAX_MS 60000
 
-static SharedScheduler *me = NULL;
-static const char *database; /* its name when this process started */
-static SettingsTable where;
-static uint32 wait_event = 0;
-
-static Oid last_relid = InvalidOid; /* the table that was prepared last */
-static bool reconcile_due = true;
-static bool orphans_due = true;
-static bool wants_executor = false;
-static MonoTime next_orphans = {0};
-static TimestampTz next_expiry = 0;	   /* when a waiting task is given up */
-static ClockNow dispatched = {{0}, 0}; /* the moment of the last dispatch_round */
-static bool turn_failed = false;
-static MonoTime no_writing_until = {0}; /* a row has waited for a lock in vain */
-static int no_memory_ms = 0; /* the next turn comes no sooner; 0: no error of that kind */
+SchedulerProcess *MyScheduler = NULL;
 
 /*
- * Asked to end: between transactions in order, within one at once, for a trigger
- * of the owner's may run in it; and while it connects, for the database may be locked.
+ * Handler of SIGTERM.  Between transactions the process exits in order.  Within one it exits at
+ * once, because a trigger of the owner's may be running; likewise while it connects, because the
+ * database may be locked.
  */
 static void
-terminate(SIGNAL_ARGS)
+handle_terminate(SIGNAL_ARGS)
 {
 	ShutdownRequestPending = true;
-	if (work.open)
+	if (MyScheduler->in_transaction)
 		die(COMPAT_SIGNAL_PASS);
 	SetLatch(MyLatch);
 }
 
 static void
-leave_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
+release_slot_at_exit(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
-	scheduler_slot_release(me);
+	scheduler_slot_release(MyScheduler->slot);
 }
 
-/* Make sure of the work.table; everything known about its rows is read again. */
+/* Prepare the task table.  Everything known about its rows is read again. */
 static void
 prepare_table(void)
 {
+	SharedScheduler *slot = MyScheduler->slot;
 	TaskTable *prepared;
 
-	shared_scheduler_publish(me, InvalidOid);
+	shared_scheduler_publish(slot, InvalidOid);
 	work_forget_table();
 	work_begin("preparing the task table");
-	prepared = table_prepare(&where, me->user, work.context);
+	prepared = table_prepare(&MyScheduler->settings, slot->user, MyScheduler->context);
 	work_end();
 	table_keep(prepared);
-	work.table = prepared;
-	shared_scheduler_publish(me, work.table->relid);
+	MyScheduler->table = prepared;
+	shared_scheduler_publish(slot, prepared->relid);
 	scan_forget();
-	if (prepared->relid != last_relid)
+	if (prepared->relid != MyScheduler->last_relid)
 	{
 		/* another table: what was known of rows is not of its rows */
 		groups_clear();
-		reconcile_due = true;
+		reconcile_want();
 	}
-	last_relid = prepared->relid;
-}
-
-/* Nobody has this run in hand: why? */
-static void
-add_orphan(TaskRun run)
-{
-	static const TaskFailure crashed = {.sqlstate = "57P02",
-										.error = "the server crashed while the task ran"};
-
-	if (crash_blames(me->database, run))
-		orphans_add(run, ORPHAN_CRASHED, &crashed);
-	else
-		orphans_add(run, ORPHAN_INTERRUPTED, NULL);
-}
-
-/*
- * Within a transaction: rows that are WORK and that nobody has in hand (of these runs, in the
- * order of rows_of_runs) are rescued.  After a restore there may be many: they are read a
- * part at a time, as fast as they are rescued.
- */
-static void
-find_orphans(const WorkingRow *held, int nheld)
-{
-	MonoTime begun = clock_mono();
-	int limit = nheld + orphans_count() + ORPHANS_MAX;
-	WorkingRow *rows;
-	int count = rows_working(work.table, limit, &rows);
-	int i;
-
-	for (i = 0; i < count; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (!rows_contain(held, nheld, rows[i].run) && !orphans_has(rows[i].run))
-			add_orphan(rows[i].run);
-	}
-	orphans_due = count == limit;
-	next_orphans = CLOCK_LONG_AGO;
-	if (!orphans_due)
-		next_orphans.us = begun.us + (clock_mono().us - begun.us) * ORPHANS_SHARE;
-}
-
-/* Rows that nobody has in hand are to be looked for, and there is room in memory for more. */
-static bool
-may_find_orphans(void)
-{
-	return orphans_due && orphans_backlog() < ORPHANS_MAX / 4;
-}
-
-/*
- * Within a transaction: compare the rows that are WORK with what executors have in hand.
- * A row that nobody has in hand is rescued; a task whose row is that run no more is
- * cancelled.
- */
-static void
-reconcile_in_transaction(void)
-{
-	TaskRun *held;
-	int count = pool_held(work.table->relid, &held);
-	WorkingRow *rows = NULL;
-
-	if (count > 0)
-		count = rows_of_runs(work.table, held, count, &rows);
-	crash_report_used();
-	pool_reconcile(work.table->relid, rows, count);
-	orphans_due = true;
-	if (may_find_orphans() && !clock_is_before(clock_mono(), next_orphans))
-		find_orphans(rows, count);
-	reconcile_due = false;
+	MyScheduler->last_relid = prepared->relid;
 }
 
 static void
 reconcile(void)
 {
-	work_begin("looking at the tasks that run");
+	work_begin("reconciling the running tasks");
 	work_limit(WORK_SCAN_MS);
-	reconcile_in_transaction();
+	reconcile_rows(MyScheduler->table);
 	work_end();
 }
 
-/*
- * Write what became of runs whose processes could not do so: one batch, and again when other
- * work has had its turn.
- */
+/* Write the outcomes of orphans: one batch.  More are written in later iterations. */
 static void
 write_orphans(void)
 {
@@ -244,12 +156,12 @@ write_orphans(void)
 
 	if (!orphans_ready(now))
 		return;
-	/* what ends with the server is for the next one to judge */
+	/* the next server judges by the rows */
 	if (!PostmasterIsAlive())
 		proc_exit(1);
-	work_begin_writing("rescuing tasks");
-	/* what may crash the server is found by a scan, and run in isolation */
-	if (orphans_write(work.table, now))
+	work_begin_writing("writing the outcomes of interrupted tasks");
+	/* a scan finds the new suspects */
+	if (orphans_write(MyScheduler->table, now))
 		scan_want();
 	work_end();
 	orphans_written(clock_mono());
@@ -257,41 +169,50 @@ write_orphans(void)
 		SetLatch(MyLatch);
 }
 
-/* Give up the tasks that have waited for too long. */
-static void
-expire(ClockNow now)
+/* Read tasks that have expired and are not refused, as a batch.  Returns their number. */
+static int
+read_expired(ClockNow now, int limit, Candidate **expired)
 {
 	TaskPlace *places;
-	RowKey *rows;
-	int found;
-	int written = 0;
+	int found = rows_expired(MyScheduler->table, now.wall, EXPIRE_MAX + refused_count(), &places);
 	int count = 0;
-	int most = refused_singly(REFUSED_UNSTARTED) ? 1 : EXPIRE_MAX;
-	Candidate *expired;
 	int i;
 
-	work_begin_writing("giving up tasks");
-	found = rows_expired(work.table, now.wall, EXPIRE_MAX + refused_count(), &places);
-	expired = palloc0(found * sizeof(Candidate) + 1);
-	for (i = 0; i < found && count < most; i++)
+	*expired = palloc0(found * sizeof(Candidate) + 1);
+	for (i = 0; i < found && count < limit; i++)
 	{
 		if (refused_has(places[i], now.mono))
 			continue;
-		refused_add(REFUSED_UNSTARTED, places[i]);
-		expired[count++].place = places[i];
+		refused_batch_add(REFUSED_UNSTARTED, places[i]);
+		(*expired)[count++].place = places[i];
 	}
+	return count;
+}
+
+/* Set to GONE the tasks that have expired. */
+static void
+write_expired(ClockNow now)
+{
+	const TaskTable *table = MyScheduler->table;
+	int limit = refused_singly(REFUSED_UNSTARTED) ? 1 : EXPIRE_MAX;
+	Candidate *expired;
+	RowKey *rows;
+	int written = 0;
+	int count;
+	int i;
+
+	work_begin_writing("expiring tasks");
+	count = read_expired(now, limit, &expired);
 	if (count > 0)
-	{
-		written = rows_expire(work.table, now.wall, expired, count, &rows);
-		for (i = 0; i < written; i++)
-			outcome_plan_next(work.table, rows[i], now.wall, OUTCOME_EXPIRED_PAUSE_MS);
-	}
-	next_expiry = rows_next_expiry(work.table);
+		written = rows_expire(table, now.wall, expired, count, &rows);
+	for (i = 0; i < written; i++)
+		outcome_plan_next(table, rows[i], now.wall, OUTCOME_EXPIRED_PAUSE_MS);
+	MyScheduler->next_expiry = rows_next_expiry(table);
 	work_end();
 	refused_batch_written(REFUSED_UNSTARTED);
-	/* what somebody has locked, or is set aside, is seen to with the next look */
-	if (next_expiry <= now.wall && written < most)
-		next_expiry = DT_NOEND;
+	/* the others are locked or refused: the next scan sets the time again */
+	if (MyScheduler->next_expiry <= now.wall && written < limit)
+		MyScheduler->next_expiry = DT_NOEND;
 }
 
 /* Write the rows of tasks that will not be started. */
@@ -300,8 +221,8 @@ write_unstarted(ClockNow now)
 {
 	if (!unstarted_any())
 		return;
-	work_begin_writing("giving up tasks");
-	unstarted_write(work.table, now.wall);
+	work_begin_writing("writing tasks that are not started");
+	unstarted_write(MyScheduler->table, now.wall);
 	work_end();
 	refused_batch_written(REFUSED_UNSTARTED);
 	unstarted_written();
@@ -309,24 +230,41 @@ write_unstarted(ClockNow now)
 		SetLatch(MyLatch);
 }
 
-/* Bind waiting rows to their roles, or end those whose role is gone. */
+/* Bind waiting rows to their roles, or fail those whose role was dropped. */
 static void
-bind_rows(ClockNow now)
+write_bindings(ClockNow now)
 {
 	work_begin_writing("binding tasks to roles");
-	if (binding_write(work.table, now.mono))
+	if (binding_write(MyScheduler->table, now.mono))
 		SetLatch(MyLatch);
 	work_end();
 	refused_batch_written(REFUSED_BINDING);
 }
 
-/* Take what commits have noted since the last time. */
+/*
+ * Write rows other than claims.  These transactions may wait for locks or be refused, so they come
+ * last, and not at all for a while after such a wait.
+ */
+static void
+write_rows(ClockNow now)
+{
+	if (clock_is_before(now.mono, MyScheduler->no_writing_until))
+		return;
+	write_orphans();
+	write_unstarted(now);
+	if (now.wall >= MyScheduler->next_expiry)
+		write_expired(now);
+	if (binding_due())
+		write_bindings(now);
+}
+
+/* Take the hints and events that commits have left in the slot. */
 static void
 take_hints(void)
 {
-	static SharedHint hints[SHARED_ALL_HINTS];
+	SharedHint hints[SHARED_ALL_HINTS];
 	int events;
-	int count = shared_scheduler_take_hints(me, hints, &events);
+	int count = shared_scheduler_take_hints(MyScheduler->slot, hints, &events);
 	int i;
 
 	for (i = 0; i < count; i++)
@@ -338,328 +276,367 @@ take_hints(void)
 	}
 	if (events & SHARED_SCAN)
 		scan_want();
-	reconcile_due |= (events & SHARED_RECONCILE) != 0;
+	if (events & SHARED_RECONCILE)
+		reconcile_want();
 	if (events & SHARED_EXPIRY)
-		next_expiry = 0;
+		MyScheduler->next_expiry = 0;
 }
 
-/* What is done with each scan beside it. */
+/* Read with each scan what no hint reports. */
 static void
 begin_scan(MonoTime now)
 {
-	int64 *isolated;
+	const TaskTable *table = MyScheduler->table;
+	int64 *suspects;
 	int count;
 
+	MyScheduler->row_missed = false;
 	refused_tidy(now);
-	reconcile_in_transaction();
-	count = rows_isolated(work.table, &isolated);
-	choice_set_isolated(isolated, count);
-	next_expiry = rows_next_expiry(work.table);
+	reconcile_rows(table);
+	count = rows_isolated(table, &suspects);
+	isolation_set_suspects(suspects, count);
+	MyScheduler->next_expiry = rows_next_expiry(table);
 }
 
-/* Read the first row of every group, a slice at a time: finds what no hint told of. */
+/* Read the first row of every group, a slice at a time: finds rows that no hint reported. */
 static void
 scan(MonoTime now)
 {
-	if (choice_waits_isolated() && pool_isolated_free())
+	if (isolation_may_begin())
 		scan_want();
 	if (!scan_due(now))
 		return;
-	work_begin("looking at the task table");
+	work_begin("scanning the task table");
 	work_limit(WORK_SCAN_MS);
 	if (!scan_going())
-	{
-		dispatch_row_locked = false;
 		begin_scan(now);
-	}
-	scan_slice(work.table, where.period);
+	scan_slice(MyScheduler->table, MyScheduler->settings.period);
 	work_end();
 }
 
-/* One turn of the loop. */
+/* One iteration of the loop. */
 static void
-run_iteration(void)
+run_iteration(DispatchRound *round)
 {
 	ClockNow now = clock_now();
 
-	arbiter_renew(me);
+	arbiter_renew(MyScheduler->slot);
 	pool_reap();
 	if (watch_changed())
 	{
 		refused_forget();
 		orphans_retry_refused();
 	}
-	if (work.table == NULL || watch_changed())
+	if (MyScheduler->table == NULL || watch_changed())
 		prepare_table();
 	take_hints();
-	if (reconcile_due || (may_find_orphans() && !clock_is_before(now.mono, next_orphans)))
+	if (reconcile_due(now.mono))
 		reconcile();
 	pool_yield();
 	pool_reclaim(now.mono);
 	scan(now.mono);
-	wants_executor = false;
-	/* one claim a turn: hints and finished tasks come in between */
-	dispatched = clock_now();
-	if (dispatch_round(dispatched, &wants_executor))
+	/* one claim per iteration: hints and finished tasks are handled in between */
+	MyScheduler->dispatched = clock_now();
+	if (dispatch_round(round, MyScheduler->dispatched))
 		SetLatch(MyLatch);
-	arbiter_want(me, wants_executor);
-	/* last: these may wait for others or be refused by them, and nobody else is to suffer */
-	if (!clock_is_before(now.mono, no_writing_until))
-	{
-		write_orphans();
-		write_unstarted(now);
-		if (now.wall >= next_expiry)
-			expire(now);
-		if (binding_due())
-			bind_rows(now);
-	}
-	turn_failed = false;
-	no_memory_ms = 0;
+	arbiter_want(MyScheduler->slot, round->wants_executor);
+	write_rows(now);
+	MyScheduler->iteration_failed = false;
+	MyScheduler->no_memory_ms = 0;
 	if (!orphans_refused() && refused_count() == 0)
 		errors_forget();
 }
 
-/* Nothing that was remembered of rows is trusted any more; what runs is. */
+/* Forget what was read of rows: after an error it is not trusted.  What runs is kept. */
 static void
 forget_rows(void)
 {
-	choice_drop();
 	groups_clear();
 	binding_clear();
 	work_forget_table();
 	scan_forget();
-	reconcile_due = true;
+	reconcile_want();
 }
 
-/* What follows from the kind of an error: whether it is a row's, and how long to wait. */
-static bool
+/* Return what follows from an error for the batch that was being written, and set the pauses. */
+static BatchFailure
 judge_error(int sqlstate, MonoTime now)
 {
-	bool waited = work.writing && sqlstate == ERRCODE_LOCK_NOT_AVAILABLE;
+	bool waited = MyScheduler->writing && sqlstate == ERRCODE_LOCK_NOT_AVAILABLE;
+	int pause_ms = sqlstate == ERRCODE_QUERY_CANCELED ? REFUSED_SLOW_RETRY_MS : REFUSED_RETRY_MS;
+	BatchFailure failure = {.row_at_fault = waited || errors_of_row(sqlstate),
+							.retry_at = clock_plus_ms(now, pause_ms)};
 
 	if (waited)
-		no_writing_until = clock_plus_ms(now, ROW_LOCK_PAUSE_MS);
+		MyScheduler->no_writing_until = clock_plus_ms(now, ROW_LOCK_PAUSE_MS);
 	if (sqlstate == ERRCODE_OUT_OF_MEMORY)
-		no_memory_ms = Min(Max(no_memory_ms * 2, NO_MEMORY_MS), NO_MEMORY_MAX_MS);
-	return waited || errors_of_row(sqlstate);
+		MyScheduler->no_memory_ms =
+			Min(Max(MyScheduler->no_memory_ms * 2, NO_MEMORY_MS), NO_MEMORY_MAX_MS);
+	return failure;
 }
 
-/*
- * An error ended the turn.  It is reported once, not in every turn.  If it is the fault of
- * a row that is given up or rescued, the others are not affected.
- */
+/* Log an error, unless its message was logged before while the cause lasts. */
 static void
-recover_from_error(void)
+report_error(const ErrorData *error, MonoTime now)
+{
+	if (error->sqlerrcode == ERRCODE_TABLE_CHANGED)
+		SetLatch(MyLatch);
+	else if (!errors_reported(MyScheduler->database, error->message ? error->message : "", now))
+		EmitErrorReport();
+	FlushErrorState();
+}
+
+/* The transaction of a batch has failed: decide how its rows are written next. */
+static void
+retry_batches(BatchFailure failure, bool writing)
+{
+	bool at_once = refused_batches_failed(&failure);
+
+	at_once |= orphans_write_failed(&failure);
+	failure.row_at_fault &= writing;
+	unstarted_write_failed(&failure);
+	if (!failure.row_at_fault)
+		forget_rows();
+	if (at_once)
+		SetLatch(MyLatch);
+}
+
+/* An error has ended the iteration: abort the transaction and make everything whole again. */
+static void
+recover_from_error(DispatchRound *round)
 {
 	ErrorData *error;
 	MonoTime now = clock_mono();
-	bool writing = work.writing;
-	bool of_row;
-	int pause;
+	bool writing = MyScheduler->writing;
+	BatchFailure failure;
 
-	MemoryContextSwitchTo(work.context);
+	MemoryContextSwitchTo(MyScheduler->context);
 	error = CopyErrorData();
-	of_row = judge_error(error->sqlerrcode, now);
-	pause = error->sqlerrcode == ERRCODE_QUERY_CANCELED ? REFUSED_SLOW_RETRY_MS : REFUSED_RETRY_MS;
+	failure = judge_error(error->sqlerrcode, now);
 	HOLD_INTERRUPTS();
 	work_end_limit();
-	if (error->sqlerrcode == ERRCODE_TABLE_CHANGED)
-		SetLatch(MyLatch);
-	else if (!errors_reported(database, error->message ? error->message : "", now))
-		EmitErrorReport();
-	FlushErrorState();
+	report_error(error, now);
 	AbortCurrentTransaction();
-	turn_failed = true;
+	MyScheduler->iteration_failed = true;
 	work_abandon();
-	if (refused_batch_failed(clock_plus_ms(now, pause), of_row))
-		SetLatch(MyLatch);
-	if (orphans_write_failed(now, of_row, pause))
-		SetLatch(MyLatch);
-	unstarted_failed(writing && of_row);
-	if (!writing || !of_row)
-		forget_rows();
-	MemoryContextSwitchTo(work.context);
+	dispatch_abandon(round);
+	retry_batches(failure, writing);
+	MemoryContextSwitchTo(MyScheduler->context);
 	RESUME_INTERRUPTS();
 }
 
 static void
-name_database(void *arg pg_attribute_unused())
+add_error_context(void *arg pg_attribute_unused())
 {
-	errcontext("pg_task scheduler of database \"%s\"", database);
+	errcontext("pg_task scheduler of database \"%s\"", MyScheduler->database);
 }
 
 static void
 run_guarded_iteration(void)
 {
-	ErrorContextCallback callback = {.previous = error_context_stack, .callback = name_database};
+	ErrorContextCallback callback = {.previous = error_context_stack,
+									 .callback = add_error_context};
+	DispatchRound round;
 
-	MemoryContextReset(work.context);
-	MemoryContextSwitchTo(work.context);
+	MemoryContextReset(MyScheduler->context);
+	MemoryContextSwitchTo(MyScheduler->context);
+	dispatch_begin(&round);
 	error_context_stack = &callback;
 	PG_TRY();
 	{
-		run_iteration();
+		run_iteration(&round);
 	}
 	PG_CATCH();
 	{
-		recover_from_error();
+		recover_from_error(&round);
 	}
 	PG_END_TRY();
 	error_context_stack = callback.previous;
 }
 
-/* When there is next a row to be written that is not a claim. */
+/* Return when a row is to be written next that is not a claim. */
 static MonoTime
 next_writing(ClockNow now)
 {
 	if (unstarted_any() || binding_due())
 		return now.mono;
-	return clock_min(clock_of_wall(now, next_expiry), orphans_until());
+	return clock_min(clock_of_wall(now, MyScheduler->next_expiry), orphans_until());
 }
 
-/* When there is next something to do, beside scans and what executors have in hand. */
+/* Return when something is due next, besides scans and what the executors report. */
 static MonoTime
 next_due(ClockNow now)
 {
-	MonoTime due = clock_min(groups_until(now), next_writing(now));
+	MonoTime due = clock_min(groups_due_at(now), next_writing(now));
 
-	if (turn_failed)
-		return clock_plus_ms(now.mono, FAILED_TURN_MS);
-	if (work.table == NULL || scan_going() || groups_ready(now))
+	if (MyScheduler->iteration_failed)
+		return clock_plus_ms(now.mono, FAILED_RETRY_MS);
+	if (MyScheduler->table == NULL || scan_going() || groups_ready(now))
 		return now.mono;
-	if (choice_waits_isolated())
-		due = clock_min(due, clock_plus_ms(now.mono, ISOLATED_RETRY_MS));
-	return clock_min(due, choice_until());
+	due = clock_min(due, isolation_until(now.mono));
+	return clock_min(due, locked_until());
 }
 
-/* Tell the supervisor whether the place of this scheduler may be another's. */
+/* Tell the supervisor whether this scheduler is idle, so that another database may have its worker
+ * slot. */
 static void
 show_idle(ClockNow now)
 {
+	SharedScheduler *slot = MyScheduler->slot;
 	bool idle;
 
-	/* read without a lock: when that changes, this process is woken */
+	/* read without a lock: the supervisor wakes this process when it changes */
 	if (!Shared->crowded)
 		return;
 	idle =
 		!pool_is_busy() && clock_is_before(clock_plus_ms(now.mono, IDLE_AHEAD_MS), next_due(now));
-	if (idle == (pg_atomic_read_u64(&me->idle_since) != 0))
+	if (idle == (pg_atomic_read_u64(&slot->idle_since) != 0))
 		return;
-	pg_atomic_write_u64(&me->idle_since, idle ? (uint64) now.mono.us : 0);
+	pg_atomic_write_u64(&slot->idle_since, idle ? (uint64) now.mono.us : 0);
 	if (idle)
 		shared_wake_supervisor();
 }
 
+static bool
+must_exit(void)
+{
+	return ShutdownRequestPending || ConfigReloadPending ||
+		   scheduler_slot_is_leaving(MyScheduler->slot);
+}
+
 /*
- * Memory has run out: whatever wakes us, wait for a while.  Each attempt would add to the
- * load, and some dozens of lines of the server's own to the log.
+ * Memory has run out: wait, whatever sets the latch.  Each attempt would add to the shortage, and
+ * some dozens of lines of the server's own to the log.
  */
 static void
 wait_for_memory(void)
 {
-	MonoTime until = clock_plus_ms(clock_mono(), no_memory_ms);
+	MonoTime until = clock_plus_ms(clock_mono(), MyScheduler->no_memory_ms);
 	long left;
 
-	arbiter_want(me, false);
-	while (!ShutdownRequestPending && !ConfigReloadPending && !scheduler_slot_is_leaving(me) &&
-		   (left = clock_ms_until(clock_mono(), until)) > 0)
+	arbiter_want(MyScheduler->slot, false);
+	while (!must_exit() && (left = clock_ms_until(clock_mono(), until)) > 0)
 	{
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, left,
-						 wait_event);
+						 MyScheduler->wait_event);
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
 	SetLatch(MyLatch);
 }
 
-/* Sleep until the next thing is due, or until somebody wakes us. */
+/* Return when the next iteration is due. */
+static MonoTime
+next_iteration(ClockNow now)
+{
+	ClockNow dispatched = MyScheduler->dispatched;
+	MonoTime until;
+
+	if (MyScheduler->iteration_failed)
+		return clock_min(clock_plus_ms(now.mono, MyScheduler->settings.period),
+						 isolation_until(now.mono));
+	/* what has become due since the last round is due now */
+	until = clock_min(scan_until(), groups_due_at(dispatched));
+	until = clock_min(until, clock_min(pool_until(dispatched.mono), locked_until()));
+	until = clock_min(until, clock_max(next_writing(now), MyScheduler->no_writing_until));
+	until = clock_min(until, reconcile_until());
+	return clock_min(until, isolation_until(now.mono));
+}
+
+/* Sleep until the next iteration is due, or until another process sets the latch. */
 static void
 wait_for_work(void)
 {
 	ClockNow now = clock_now();
-	MonoTime until = clock_plus_ms(now.mono, where.period);
 
+	Assert(!IsTransactionState());
 	show_idle(now);
-	if (!turn_failed)
-	{
-		/* what became due since tasks were dispatched is due at once */
-		until = clock_min(scan_until(), groups_until(dispatched));
-		until = clock_min(until, clock_min(pool_until(dispatched.mono), choice_until()));
-		until = clock_min(until, clock_max(next_writing(now), no_writing_until));
-	}
-	if (may_find_orphans() && !turn_failed)
-		until = clock_min(until, next_orphans);
-	if (choice_waits_isolated())
-		until = clock_min(until, clock_plus_ms(now.mono, ISOLATED_RETRY_MS));
 	(void) pgstat_report_stat(false);
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 clock_ms_until(now.mono, until), wait_event);
+					 clock_ms_until(now.mono, next_iteration(now)), MyScheduler->wait_event);
 	ResetLatch(MyLatch);
 	QueryCancelPending = false; /* there is nothing to cancel */
 	CHECK_FOR_INTERRUPTS();
 }
 
+/* Attach to the slot that the supervisor has reserved. */
 static void
-attach(Datum arg)
+attach_to_slot(Datum arg)
 {
 	uint32 generation;
 	int slot = worker_slot(arg, &generation);
 
-	me = scheduler_slot_attach(slot, generation);
-	if (me == NULL)
+	MyScheduler->slot = scheduler_slot_attach(slot, generation);
+	if (MyScheduler->slot == NULL)
 		proc_exit(0);
-	on_shmem_exit(leave_slot, 0);
-	roles_define();
-	work.open = true;
-	BackgroundWorkerInitializeConnectionByOid(me->database, InvalidOid, 0);
-	work.open = false;
-	arbiter_renew(me);
-	wait_event = COMPAT_WAIT_EVENT("PgTaskSchedulerMain");
+	on_shmem_exit(release_slot_at_exit, 0);
+}
+
+static void
+connect_to_database(void)
+{
+	MyScheduler->in_transaction = true;
+	BackgroundWorkerInitializeConnectionByOid(MyScheduler->slot->database, InvalidOid, 0);
+	MyScheduler->in_transaction = false;
+	arbiter_renew(MyScheduler->slot);
+	StartTransactionCommand();
+	MyScheduler->database = MemoryContextStrdup(TopMemoryContext, get_database_name(MyDatabaseId));
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(TopMemoryContext);
+}
+
+/* Initialize what the iterations need.  The process is connected. */
+static void
+prepare_process(void)
+{
+	MyScheduler->wait_event = COMPAT_WAIT_EVENT("PgTaskSchedulerMain");
+	MyScheduler->settings = settings_table(MyScheduler->database);
 	work_define();
 	port_describe(); /* for triggers of the owner's */
 	statement_define();
-	StartTransactionCommand();
-	database = MemoryContextStrdup(TopMemoryContext, get_database_name(MyDatabaseId));
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(TopMemoryContext);
-	where = settings_table(database);
+	groups_create();
+	pool_create();
 }
 
-/* Nothing new starts; what was handed out and not begun is given back. */
+/* Nothing new starts.  Tasks that were assigned and not begun wait again. */
 static void
 shut_down(void)
 {
 	ClockNow now = clock_now();
+	MonoTime due;
 	int i;
 
-	scheduler_slot_leave(me);
+	scheduler_slot_leave(MyScheduler->slot);
 	pool_dismiss();
-	me->due = dispatch_row_locked ? clock_min(next_due(now), scan_until()) : next_due(now);
-	/* there may be very many of other kinds: some are written, and the next scheduler finds the
-	 * rest */
-	for (i = 0; work.table && (i < GO_BATCHES || orphans_must_write()); i++)
+	due = next_due(now);
+	MyScheduler->slot->due = MyScheduler->row_missed ? clock_min(due, scan_until()) : due;
+	/* of other orphans there may be very many: some are written, the next scheduler finds the rest
+	 */
+	for (i = 0; MyScheduler->table && (i < EXIT_BATCHES || orphans_must_write()); i++)
 		write_orphans();
 }
 
 void
 pg_task_scheduler_main(Datum arg)
 {
+	MyScheduler = MemoryContextAllocZero(TopMemoryContext, sizeof(SchedulerProcess));
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, terminate);
+	pqsignal(SIGTERM, handle_terminate);
 	BackgroundWorkerUnblockSignals();
-	attach(arg);
-	groups_create();
-	pool_create(me, database);
+	attach_to_slot(arg);
+	roles_define();
+	connect_to_database();
+	prepare_process();
 
-	/* on a reload it goes, and is started again with the settings of that moment */
-	while (!ShutdownRequestPending && !ConfigReloadPending && !scheduler_slot_is_leaving(me))
+	/* after a reload it exits, and is started again with the new settings */
+	while (!must_exit())
 	{
 		run_guarded_iteration();
-		if (no_memory_ms > 0)
+		if (MyScheduler->no_memory_ms > 0)
 			wait_for_memory();
 		wait_for_work();
 	}
-	MemoryContextSwitchTo(work.context);
+	MemoryContextSwitchTo(MyScheduler->context);
 	shut_down();
 	proc_exit(0);
 }

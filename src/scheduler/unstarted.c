@@ -30,39 +30,51 @@ typedef struct Unstarted
 	char error[160];
 } Unstarted;
 
-static Unstarted all[UNSTARTED_MAX];
-static int count = 0;
-static int writing = 0; /* number of entries, from the first, that are being written */
-
-/* Add an entry.  NULL if all are used, or if the task has one already. */
-static Unstarted *
-add(TaskPlace place, const char *role)
+/*
+ * Static, because a round of dispatch adds the tasks, and a transaction after it writes their rows,
+ * perhaps in a later iteration.
+ */
+static struct
 {
+	Unstarted tasks[UNSTARTED_MAX];
+	int count;
+	int writing; /* number of tasks, from the first, that are being written */
+} unstarted;
+
+/* Add a task.  NULL if there is no free entry, or if the task has one already. */
+static Unstarted *
+add_task(TaskPlace place, const char *role)
+{
+	Unstarted *task;
 	int i;
 
-	for (i = 0; i < count; i++)
-		if (all[i].place.id == place.id && all[i].place.dt == place.dt &&
-			strcmp(NameStr(all[i].role), role) == 0)
+	for (i = 0; i < unstarted.count; i++)
+	{
+		task = &unstarted.tasks[i];
+		if (task->place.id == place.id && task->place.dt == place.dt &&
+			strcmp(NameStr(task->role), role) == 0)
 			return NULL;
-	if (count == UNSTARTED_MAX)
+	}
+	if (unstarted.count == UNSTARTED_MAX)
 		return NULL;
-	memset(&all[count], 0, sizeof(Unstarted));
-	all[count].place = place;
-	namestrcpy(&all[count].role, role);
-	return &all[count++];
+	task = &unstarted.tasks[unstarted.count++];
+	memset(task, 0, sizeof(Unstarted));
+	task->place = place;
+	namestrcpy(&task->role, role);
+	return task;
 }
 
 /* Add a waiting task that is to be set to FAIL.  False if there is no free entry. */
 bool
-unstarted_refuse(TaskPlace place, const char *role, const char *error, int sqlstate, bool repeats)
+unstarted_fail(TaskPlace place, const char *role, const char *error, int sqlstate, bool repeats)
 {
-	Unstarted *entry = add(place, role);
+	Unstarted *task = add_task(place, role);
 
-	if (entry == NULL)
-		return count < UNSTARTED_MAX;
-	entry->repeats = repeats;
-	strlcpy(entry->sqlstate, unpack_sql_state(sqlstate), sizeof(entry->sqlstate));
-	strlcpy(entry->error, error, sizeof(entry->error));
+	if (task == NULL)
+		return unstarted.count < UNSTARTED_MAX;
+	task->repeats = repeats;
+	strlcpy(task->sqlstate, unpack_sql_state(sqlstate), sizeof(task->sqlstate));
+	strlcpy(task->error, error, sizeof(task->error));
 	return true;
 }
 
@@ -70,33 +82,41 @@ unstarted_refuse(TaskPlace place, const char *role, const char *error, int sqlst
 void
 unstarted_expire(const Candidate *candidate)
 {
-	Unstarted *entry = add(candidate->place, candidate->group->role);
+	Unstarted *task = add_task(candidate->place, candidate->group->role);
 
-	if (entry)
-		entry->active = candidate->active;
+	if (task)
+		task->active = candidate->active;
 }
 
 bool
 unstarted_any(void)
 {
-	return count > 0;
+	return unstarted.count > 0;
+}
+
+static bool
+may_have_expired(const Unstarted *task)
+{
+	return task->sqlstate[0] == '\0';
 }
 
 static void
 write_expired(const TaskTable *table, TimestampTz now)
 {
-	Candidate *candidates = palloc0(writing * sizeof(Candidate));
+	Candidate *candidates = palloc0(unstarted.writing * sizeof(Candidate));
 	int ncandidates = 0;
 	RowKey *rows;
 	int nrows;
 	int i;
 
-	for (i = 0; i < writing; i++)
+	for (i = 0; i < unstarted.writing; i++)
 	{
-		if (all[i].sqlstate[0] != '\0')
+		const Unstarted *task = &unstarted.tasks[i];
+
+		if (!may_have_expired(task))
 			continue;
-		candidates[ncandidates].place = all[i].place;
-		candidates[ncandidates++].active = all[i].active;
+		candidates[ncandidates].place = task->place;
+		candidates[ncandidates++].active = task->active;
 	}
 	if (ncandidates == 0)
 		return;
@@ -105,50 +125,64 @@ write_expired(const TaskTable *table, TimestampTz now)
 		outcome_plan_next(table, rows[i], now, OUTCOME_EXPIRED_PAUSE_MS);
 }
 
+static void
+write_failed(const TaskTable *table, TimestampTz now)
+{
+	int i;
+
+	for (i = 0; i < unstarted.writing; i++)
+	{
+		const Unstarted *task = &unstarted.tasks[i];
+		RowKey row = {task->place.id, NameStr(task->role)};
+
+		if (may_have_expired(task))
+			continue;
+		if (row_fail(table, row, task->error, task->sqlstate) && task->repeats)
+			outcome_plan_next(table, row, now, OUTCOME_REFUSED_PAUSE_MS);
+	}
+}
+
 /*
- * Write all entries, or only the first if rows are to be written one by one.  The caller is in a
+ * Write all tasks, or only the first if rows are to be written one by one.  The caller is in a
  * transaction and acts as the owner of the table.  It calls unstarted_written after the commit, or
- * unstarted_failed after an error.
+ * unstarted_write_failed after an error.
  */
 void
 unstarted_write(const TaskTable *table, TimestampTz now)
 {
 	int i;
 
-	writing = refused_singly(REFUSED_UNSTARTED) ? Min(count, 1) : count;
-	for (i = 0; i < writing; i++)
-		refused_add(REFUSED_UNSTARTED, all[i].place);
+	Assert(unstarted.writing == 0);
+	unstarted.writing = unstarted.count;
+	if (refused_singly(REFUSED_UNSTARTED))
+		unstarted.writing = Min(unstarted.count, 1);
+	for (i = 0; i < unstarted.writing; i++)
+		refused_batch_add(REFUSED_UNSTARTED, unstarted.tasks[i].place);
 	write_expired(table, now);
-	for (i = 0; i < writing; i++)
-	{
-		RowKey row = {all[i].place.id, NameStr(all[i].role)};
-
-		if (all[i].sqlstate[0] != '\0' && row_fail(table, row, all[i].error, all[i].sqlstate) &&
-			all[i].repeats)
-			outcome_plan_next(table, row, now, OUTCOME_REFUSED_PAUSE_MS);
-	}
+	write_failed(table, now);
 }
 
-/* The entries that were written are committed: remove them. */
+/* The tasks that were written are committed: remove them. */
 void
 unstarted_written(void)
 {
-	count -= writing;
-	memmove(all, all + writing, count * sizeof(Unstarted));
-	writing = 0;
+	unstarted.count -= unstarted.writing;
+	memmove(unstarted.tasks, unstarted.tasks + unstarted.writing,
+			unstarted.count * sizeof(Unstarted));
+	unstarted.writing = 0;
 }
 
 /*
- * The transaction failed, perhaps while entries were being written.  If a row is at fault, each is
- * written in a transaction of its own, and an entry that was alone in its transaction is removed.
- * Otherwise all entries are removed: after such an error nothing that was read is trusted.
+ * The transaction failed, perhaps while tasks were being written.  A task whose row is refused is
+ * removed; a scan finds it again.  If no row is at fault, all tasks are removed: after such an
+ * error nothing that was read is trusted.
  */
 void
-unstarted_failed(bool row_at_fault)
+unstarted_write_failed(const BatchFailure *failure)
 {
-	if (!row_at_fault)
-		count = 0;
-	else if (writing == 1)
+	if (!failure->row_at_fault)
+		unstarted.count = 0;
+	else if (refused_next_try(failure, unstarted.writing) == RETRY_LATER)
 		unstarted_written();
-	writing = 0;
+	unstarted.writing = 0;
 }

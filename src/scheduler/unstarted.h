@@ -7,15 +7,16 @@
 
 #include "postgres.h"
 
+#include "scheduler/refused.h"
 #include "task/rows.h"
 #include "task/table.h"
 
 extern bool
-unstarted_refuse(TaskPlace place, const char *role, const char *error, int sqlstate, bool repeats);
+unstarted_fail(TaskPlace place, const char *role, const char *error, int sqlstate, bool repeats);
 extern void unstarted_expire(const Candidate *candidate);
 extern bool unstarted_any(void);
 extern void unstarted_write(const TaskTable *table, TimestampTz now);
 extern void unstarted_written(void);
-extern void unstarted_failed(bool row_at_fault);
+extern void unstarted_write_failed(const BatchFailure *failure);
 
 #endif /* PG_TASK_UNSTARTED_H */

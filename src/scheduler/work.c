@@ -6,7 +6,7 @@
  * The process is connected as the bootstrap superuser, because the owner of a table need not be
  * able to log in.  Between work_begin and work_end it acts as the owner.
  *
- * This file knows no row.
+ * This file reads and writes no row.
  */
 #include "postgres.h"
 
@@ -24,6 +24,7 @@
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
+#include "scheduler/scheduler.h"
 #include "scheduler/work.h"
 #include "task/owner.h"
 #include "task/rows.h"
@@ -32,18 +33,13 @@
 /* Longest transaction that writes rows; its owner's triggers run in it (ms). */
 #define WRITE_MS 10000
 
-/* A transaction that does not end for being cancelled ends the process after this (ms). */
+/* A transaction that goes on after it was cancelled ends the process after this time (ms). */
 #define END_MS 5000
 
-/* Longest wait for another's row lock in work_begin_writing. */
+/* Longest wait for the lock of a row in work_begin_writing. */
 #define ROW_LOCK_TIMEOUT "20ms"
 
-Work work;
-
-static OwnerScope scope;
-static TimeoutId end_timeout; /* of a transaction that cannot be cancelled */
-
-/* The transaction takes too long, and does not end for being cancelled. */
+/* The transaction takes too long, and the cancel had no effect: end the process. */
 static void
 end_process(void)
 {
@@ -52,16 +48,16 @@ end_process(void)
 	SetLatch(MyLatch);
 }
 
-/* The limits of the transaction hold no more. */
+/* End the limits of the transaction. */
 void
 work_end_limit(void)
 {
 	disable_timeout(STATEMENT_TIMEOUT, false);
-	disable_timeout(end_timeout, false);
+	disable_timeout(MyScheduler->end_timeout, false);
 	QueryCancelPending = false;
 }
 
-/* What is left of this transaction takes so long at most. */
+/* Limit the rest of this transaction to this time (ms). */
 void
 work_limit(int limit_ms)
 {
@@ -69,73 +65,79 @@ work_limit(int limit_ms)
 
 	work_end_limit();
 	enable_timeout_at(STATEMENT_TIMEOUT, end);
-	enable_timeout_at(end_timeout, TimestampTzPlusMilliseconds(end, END_MS));
+	enable_timeout_at(MyScheduler->end_timeout, TimestampTzPlusMilliseconds(end, END_MS));
 }
 
 /* Open a transaction; with a table, as its owner. */
 void
 work_begin(const char *activity)
 {
+	Assert(MyScheduler != NULL && !MyScheduler->in_transaction);
 	SetCurrentStatementStartTimestamp();
 	pgstat_report_activity(STATE_RUNNING, activity);
-	work.open = true;
+	MyScheduler->in_transaction = true;
 	StartTransactionCommand();
-	if (work.table)
+	if (MyScheduler->table)
 	{
 		work_limit(WRITE_MS);
 		/* with the lock the name stays; without, another table may have taken it */
-		table_lock(work.table);
+		table_lock(MyScheduler->table);
 		if (watch_changed())
 			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
-		owner_become(work.table->owner, &scope);
+		owner_become(MyScheduler->table->owner, &MyScheduler->scope);
 	}
 	PushActiveSnapshot(GetTransactionSnapshot());
-	MemoryContextSwitchTo(work.context);
+	MemoryContextSwitchTo(MyScheduler->context);
 }
 
 /*
- * Commit, still as the owner.  Settings go back before, for what a trigger of the
- * owner's has set would stay with the commit.
+ * Commit, still as the owner.  Reset the settings before: what a trigger of the owner's has set
+ * would stay after the commit.
  */
 void
 work_end(void)
 {
+	Assert(MyScheduler->in_transaction);
 	PopActiveSnapshot();
-	if (work.table)
-		AtEOXact_GUC(false, scope.nest_level);
+	if (MyScheduler->table)
+		AtEOXact_GUC(false, MyScheduler->scope.nest_level);
 	CommitTransactionCommand();
 	work_end_limit();
-	if (work.table)
-		owner_committed(&scope);
-	work.open = false;
-	work.writing = false;
-	MemoryContextSwitchTo(work.context);
+	if (MyScheduler->table)
+		owner_committed(&MyScheduler->scope);
+	MyScheduler->in_transaction = false;
+	MyScheduler->writing = false;
+	MemoryContextSwitchTo(MyScheduler->context);
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
 /*
- * As work_begin, to write rows whose next runs may have to wait for somebody: not for long,
- * and then it counts as the fault of a row.  For the table itself it waits as usual.
+ * As work_begin, to write rows other than claims.  The lock of a row or of an index entry may be
+ * held by another session: the transaction waits ROW_LOCK_TIMEOUT for it, and then a row is at
+ * fault.  For the lock of the table it waits as usual.
  */
 void
 work_begin_writing(const char *activity)
 {
 	work_begin(activity);
-	LockRelationOid(work.table->relid, RowExclusiveLock);
+	LockRelationOid(MyScheduler->table->relid, RowExclusiveLock);
 	(void) set_config_option("lock_timeout", ROW_LOCK_TIMEOUT, PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
-	work.writing = true;
+	MyScheduler->writing = true;
 }
 
+/* Forget the table: the next iteration prepares it again. */
 void
 work_forget_table(void)
 {
+	TaskTable *table = MyScheduler->table;
+
+	MyScheduler->table = NULL;
 	rows_forget_plans();
-	table_free(work.table);
-	work.table = NULL;
+	table_free(table);
 }
 
-/* What has to be fixed for our own statements, whatever the database's settings. */
+/* Fix the settings on which our statements depend, whatever the settings of the database are. */
 static void
 fix_settings(void)
 {
@@ -153,12 +155,12 @@ fix_settings(void)
 		{"transform_null_equals", "off"},
 		{"DateStyle", "ISO"},
 		{"IntervalStyle", "postgres"},
-		{"default_table_access_method", "heap"}, /* one in which rows can be changed */
+		{"default_table_access_method", "heap"}, /* others may not support UPDATE */
 		{"exit_on_error", "off"},
 		{"idle_in_transaction_session_timeout", "0"},
 		{"idle_session_timeout", "0"},
 		{"transaction_timeout", "0"}, /* from 17 on */
-		/* the table, and what it needs, is of this server alone */
+		/* the table and its functions stay on this server */
 		{"citus.enable_ddl_propagation", "off"},
 		{"citus.use_citus_managed_tables", "off"},
 	};
@@ -169,20 +171,20 @@ fix_settings(void)
 			SetConfigOption(fixed[i][0], fixed[i][1], PGC_SUSET, PGC_S_SESSION);
 }
 
-/* Once, when the process is connected. */
+/* Prepare the process for transactions, once, when it is connected. */
 void
 work_define(void)
 {
-	end_timeout = RegisterTimeout(USER_TIMEOUT, end_process);
+	MyScheduler->end_timeout = RegisterTimeout(USER_TIMEOUT, end_process);
 	fix_settings();
-	work.context =
+	MyScheduler->context =
 		AllocSetContextCreate(TopMemoryContext, "pg_task iteration", ALLOCSET_DEFAULT_SIZES);
 }
 
-/* An error has ended the transaction, or will; the caller aborts it. */
+/* An error has ended the transaction; the caller aborts it. */
 void
 work_abandon(void)
 {
-	work.open = work.writing = false;
+	MyScheduler->in_transaction = MyScheduler->writing = false;
 	owner_abandon();
 }

@@ -1,0 +1,103 @@
+/*
+ * isolation.c
+ *		Isolation of suspects: tasks that were running when the server crashed.
+ *
+ * A suspect runs isolated: one at a time on the whole server, and alone in an executor.  The
+ *arbiter decides which scheduler may start one.  A scheduler acquires that right when it chooses a
+ *suspect (isolation_acquire), checks after the claim that it still has it (isolation_keep), and
+ *releases it when the round ends (isolation_release); from then on the task in the executor's ring
+ *keeps other suspects waiting.
+ *
+ * This file chooses no task and no executor.
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+
+#include "scheduler/isolation.h"
+#include "scheduler/scheduler.h"
+#include "shared/arbiter.h"
+#include "task/rows.h"
+
+/* While a suspect waits, the scheduler checks at this interval whether it may start (ms). */
+#define RETRY_MS 1000
+
+/* Static, because a scan finds the suspects, and later iterations start them. */
+static struct
+{
+	int64 *suspects; /* ids of waiting suspects, in ascending order; NULL: none */
+	int count;
+	bool waiting; /* one was skipped since, because another suspect runs */
+} isolation;
+
+/* Set the ids of all waiting suspects. */
+void
+isolation_set_suspects(const int64 *ids, int count)
+{
+	int64 *old = isolation.suspects;
+
+	isolation.suspects = NULL;
+	isolation.count = 0;
+	isolation.waiting = false;
+	if (old)
+		pfree(old);
+	if (count == 0)
+		return;
+	isolation.suspects = MemoryContextAllocHuge(TopMemoryContext, count * sizeof(int64));
+	isolation.count = count;
+	memcpy(isolation.suspects, ids, count * sizeof(int64));
+	qsort(isolation.suspects, count, sizeof(int64), rows_compare_ids);
+}
+
+/* Is this task a suspect? */
+bool
+isolation_needed(int64 id)
+{
+	return isolation.count > 0 &&
+		   bsearch(&id, isolation.suspects, isolation.count, sizeof(int64), rows_compare_ids);
+}
+
+/*
+ * Acquire the right to start a suspect: one in a round, and one at a time on the server.  False if
+ * another one runs.
+ */
+bool
+isolation_acquire(void)
+{
+	if (!MyScheduler->slot->isolated && arbiter_take_isolated(MyScheduler->slot))
+		return true;
+	isolation.waiting = true;
+	return false;
+}
+
+/*
+ * Does this scheduler still have the right?  If its iteration took too long, another one may have
+ * acquired it.
+ */
+bool
+isolation_keep(void)
+{
+	return arbiter_keep_isolated(MyScheduler->slot);
+}
+
+/* The round has ended, perhaps with an error: release the right, if it was acquired. */
+void
+isolation_release(void)
+{
+	if (MyScheduler->slot->isolated)
+		arbiter_release_isolated(MyScheduler->slot);
+}
+
+/* Was a suspect skipped that may start now?  Then a scan is to find it again. */
+bool
+isolation_may_begin(void)
+{
+	return isolation.waiting && arbiter_isolated_free(MyScheduler->slot);
+}
+
+/* Return when to ask isolation_may_begin again; CLOCK_NEVER if no suspect was skipped. */
+MonoTime
+isolation_until(MonoTime now)
+{
+	return isolation.waiting ? clock_plus_ms(now, RETRY_MS) : CLOCK_NEVER;
+}

@@ -1,0 +1,20 @@
+/*
+ * isolation.h
+ *		Isolation of suspects.
+ */
+#ifndef PG_TASK_ISOLATION_H
+#define PG_TASK_ISOLATION_H
+
+#include "postgres.h"
+
+#include "shared/clock.h"
+
+extern void isolation_set_suspects(const int64 *ids, int count);
+extern bool isolation_needed(int64 id);
+extern bool isolation_acquire(void);
+extern bool isolation_keep(void);
+extern void isolation_release(void);
+extern bool isolation_may_begin(void);
+extern MonoTime isolation_until(MonoTime now);
+
+#endif /* PG_TASK_ISOLATION_H */

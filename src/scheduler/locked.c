@@ -1,0 +1,172 @@
+/*
+ * locked.c
+ *		Waiting rows that other sessions have locked.
+ *
+ * A claim skips a locked row, so its executor was chosen for nothing.  After many such tasks in a
+ * row, the scheduler checks for locks before it chooses tasks of the same group (locked_read_group)
+ * or the same role (locked_add, locked_check).  All checks together take a bounded share of the
+ * time.
+ *
+ * The checks run in the transaction of the claim.  This file chooses no task.
+ */
+#include "postgres.h"
+
+#include "scheduler/locked.h"
+#include "scheduler/pool.h"
+#include "task/rows.h"
+
+/*
+ * The checks take at most 1/5 of the time: after one statement, which checks up to
+ * DISPATCH_LOCK_MAX rows, there is a pause of PAUSE_SHARE times its duration, and at least
+ * PAUSE_MIN_MS.
+ */
+#define PAUSE_SHARE 4
+#define PAUSE_MIN_MS 10
+
+/* Static, because the pause lasts longer than the round that made the check. */
+static struct
+{
+	MonoTime not_before; /* no check before this */
+	bool wanted;		 /* the last round had a group to check */
+} checks;
+
+/* A check for locks has begun then, and ended now: pause. */
+static void
+pause_checks(MonoTime begun, MonoTime now)
+{
+	MonoTime until = {now.us + (now.us - begun.us) * PAUSE_SHARE};
+
+	checks.not_before = clock_max(until, clock_plus_ms(now, PAUSE_MIN_MS));
+}
+
+/* Is this id one of those that rows_unlocked returned? */
+static bool
+is_unlocked(const int64 *ids, int count, int64 id)
+{
+	return bsearch(&id, ids, count, sizeof(int64), rows_compare_ids) != NULL;
+}
+
+/*
+ * Read the next rows of a group of which many rows are locked.  Only rows that are not locked, or
+ * not due, are remembered.
+ */
+static void
+read_unlocked_rows(const TaskTable *table, QueueGroup *group, ClockNow now)
+{
+	TaskPlace *places;
+	int count = rows_peek(table, &group->key, group->read_position, DISPATCH_LOCK_MAX, &places);
+	TaskPlace *tried = palloc((count + 1) * sizeof(TaskPlace));
+	TaskPlace end = count > 0 ? places[count - 1] : group->read_position;
+	int64 *ids;
+	int nids;
+	int kept = 0;
+	int ntried = 0;
+	int i;
+
+	for (i = 0; i < count && places[i].dt <= now.wall; i++)
+		tried[ntried++] = places[i];
+	if (group->head.dt <= now.wall)
+		tried[ntried++] = group->head;
+	nids = rows_unlocked(table, tried, ntried, &ids);
+	if (group->head.dt <= now.wall && is_unlocked(ids, nids, group->head.id))
+	{
+		groups_unlocked(group);
+		return;
+	}
+	for (i = 0; i < count; i++)
+		if (places[i].dt > now.wall || is_unlocked(ids, nids, places[i].id))
+			places[kept++] = places[i];
+	groups_read_unlocked(group, places, kept, end, count < DISPATCH_LOCK_MAX);
+}
+
+/* Read the next rows of a locked group, or pause the group if it is too early for a check. */
+void
+locked_read_group(const TaskTable *table, QueueGroup *group, ClockNow now)
+{
+	MonoTime begun;
+
+	Assert(group->locked);
+	if (clock_is_before(now.mono, checks.not_before))
+	{
+		groups_pause(group, checks.not_before);
+		return;
+	}
+	begun = clock_mono();
+	read_unlocked_rows(table, group, now);
+	pause_checks(begun, clock_mono());
+}
+
+/* A round begins: it has no group to check yet. */
+void
+locked_begin_round(DispatchRound *round)
+{
+	round->nchecks = 0;
+	checks.wanted = false;
+}
+
+/* The first task of this group may be locked: check it, unless it is too early for that. */
+void
+locked_add(DispatchRound *round, QueueGroup *group, Oid role)
+{
+	checks.wanted = true;
+	if (round->nchecks == DISPATCH_LOCK_MAX || clock_is_before(round->now.mono, checks.not_before))
+		return;
+	round->checks[round->nchecks].group = group;
+	round->checks[round->nchecks++].role = role;
+}
+
+/*
+ * Check the first tasks of the groups that were added.  Those that are locked are dropped until a
+ * scan finds them again, without an executor for them.  True if one is not locked.
+ */
+bool
+locked_check(DispatchRound *round, const TaskTable *table)
+{
+	TaskPlace *places;
+	MonoTime begun = clock_mono();
+	int64 *ids;
+	int count;
+	int i;
+
+	if (round->nchecks == 0)
+		return false;
+	places = palloc(round->nchecks * sizeof(TaskPlace));
+	for (i = 0; i < round->nchecks; i++)
+		places[i] = round->checks[i].group->places[round->checks[i].group->next];
+	count = rows_unlocked(table, places, round->nchecks, &ids);
+	for (i = 0; i < round->nchecks; i++)
+	{
+		if (is_unlocked(ids, count, places[i].id))
+			pool_claimed(round->checks[i].role);
+		else
+			(void) groups_drop_first(round->checks[i].group, round->now, &places[i]);
+	}
+	pause_checks(begun, clock_mono());
+	return count > 0;
+}
+
+/*
+ * Learn whether a chosen task was claimed.  If it was not, and has not expired, its row is most
+ * likely locked.
+ */
+void
+locked_learn(const DispatchEntry *entry, bool claimed)
+{
+	if (claimed || entry->expired)
+	{
+		groups_claimed(entry->group);
+		pool_claimed(entry->role);
+	}
+	else
+	{
+		groups_missed(entry->group);
+		pool_missed(entry->role);
+	}
+}
+
+/* Return when the next check is due; CLOCK_NEVER if the last round had no group to check. */
+MonoTime
+locked_until(void)
+{
+	return checks.wanted ? checks.not_before : CLOCK_NEVER;
+}

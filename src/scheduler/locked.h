@@ -1,0 +1,22 @@
+/*
+ * locked.h
+ *		Waiting rows that other sessions have locked.
+ */
+#ifndef PG_TASK_LOCKED_H
+#define PG_TASK_LOCKED_H
+
+#include "postgres.h"
+
+#include "scheduler/dispatch.h"
+#include "scheduler/groups.h"
+#include "shared/clock.h"
+#include "task/table.h"
+
+extern void locked_read_group(const TaskTable *table, QueueGroup *group, ClockNow now);
+extern void locked_begin_round(DispatchRound *round);
+extern void locked_add(DispatchRound *round, QueueGroup *group, Oid role);
+extern bool locked_check(DispatchRound *round, const TaskTable *table);
+extern void locked_learn(const DispatchEntry *entry, bool claimed);
+extern MonoTime locked_until(void);
+
+#endif /* PG_TASK_LOCKED_H */

@@ -1,0 +1,120 @@
+/*
+ * reconcile.c
+ *		The rows in state WORK, compared with the runs of the executors.
+ *
+ * A row that is in no executor's ring is an orphan.  A run whose row is not that run any more is
+ * cancelled: only committed rows decide, so it does not matter who changed the row.
+ *
+ * The caller opens the transaction.  This file writes no row.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+
+#include "scheduler/orphans.h"
+#include "scheduler/pool.h"
+#include "scheduler/reconcile.h"
+#include "scheduler/scheduler.h"
+#include "shared/crash.h"
+#include "task/rows.h"
+
+/* Maximum number of rows in state WORK that are read at a time to find orphans. */
+#define ORPHANS_MAX 4000
+
+/* If none is found, that takes at most 1/10 of the time. */
+#define ORPHANS_SHARE 10
+
+/* Static, because after a restart the orphans are found in parts, in different iterations. */
+static struct
+{
+	bool wanted;			/* compare, because a row in state WORK was changed */
+	bool orphans_wanted;	/* search for orphans */
+	MonoTime orphans_after; /* no search for orphans before this */
+} reconciling = {.wanted = true, .orphans_wanted = true};
+
+/* A row in state WORK was changed, or nothing is known of them: compare. */
+void
+reconcile_want(void)
+{
+	reconciling.wanted = true;
+}
+
+/* Is a search for orphans due, as soon as it may begin, and is there memory for more of them? */
+static bool
+may_search_orphans(void)
+{
+	return reconciling.orphans_wanted && orphans_backlog() < ORPHANS_MAX / 4;
+}
+
+bool
+reconcile_due(MonoTime now)
+{
+	return reconciling.wanted || !clock_is_before(now, reconcile_until());
+}
+
+/* Return when orphans are to be searched for next; CLOCK_NEVER if they are not. */
+MonoTime
+reconcile_until(void)
+{
+	return may_search_orphans() ? reconciling.orphans_after : CLOCK_NEVER;
+}
+
+/* No executor has this run: add it to the orphans. */
+static void
+add_orphan(TaskRun run)
+{
+	static const TaskFailure crashed = {.sqlstate = "57P02",
+										.error = "the server crashed while the task ran"};
+
+	if (crash_blames(MyScheduler->slot->database, run))
+		orphans_add(run, ORPHAN_CRASHED, &crashed);
+	else
+		orphans_add(run, ORPHAN_INTERRUPTED, NULL);
+}
+
+/*
+ * Search for rows in state WORK that are in no ring.  "held" are the rows of the runs in rings, in
+ * the order of rows_of_runs.  After a restore there may be many orphans: they are read in parts, as
+ * fast as they are written.
+ */
+static void
+search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
+{
+	MonoTime begun = clock_mono();
+	int limit = nheld + orphans_count() + ORPHANS_MAX;
+	WorkingRow *rows;
+	int count = rows_working(table, limit, &rows);
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!rows_contain(held, nheld, rows[i].run) && !orphans_has(rows[i].run))
+			add_orphan(rows[i].run);
+	}
+	reconciling.orphans_wanted = count == limit;
+	reconciling.orphans_after = CLOCK_LONG_AGO;
+	if (!reconciling.orphans_wanted)
+		reconciling.orphans_after.us = begun.us + (clock_mono().us - begun.us) * ORPHANS_SHARE;
+}
+
+/*
+ * Compare: runs whose rows were changed are cancelled, and rows that are in no ring become orphans.
+ * The caller is in a transaction and acts as the owner of the table.
+ */
+void
+reconcile_rows(const TaskTable *table)
+{
+	TaskRun *held;
+	int count = pool_held(table->relid, &held);
+	WorkingRow *rows = NULL;
+
+	if (count > 0)
+		count = rows_of_runs(table, held, count, &rows);
+	crash_report_used();
+	pool_reconcile(table->relid, rows, count);
+	reconciling.orphans_wanted = true;
+	if (!clock_is_before(clock_mono(), reconcile_until()))
+		search_orphans(table, rows, count);
+	reconciling.wanted = false;
+}

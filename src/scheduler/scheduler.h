@@ -1,0 +1,49 @@
+/*
+ * scheduler.h
+ *		The scheduler process.
+ */
+#ifndef PG_TASK_SCHEDULER_H
+#define PG_TASK_SCHEDULER_H
+
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "utils/timeout.h"
+
+#include "settings.h"
+#include "shared/clock.h"
+#include "shared/shared.h"
+#include "task/owner.h"
+#include "task/table.h"
+
+/* What a scheduler knows of itself.  A file with more to remember has a struct of its own. */
+typedef struct SchedulerProcess
+{
+	SharedScheduler *slot;
+	const char *database;	/* its name when this process started */
+	SettingsTable settings; /* of the task table */
+	uint32 wait_event;
+
+	/* the task table, and the transaction on it: see work.c */
+	TaskTable *table;					  /* in TopMemoryContext; NULL: it has to be prepared */
+	Oid last_relid;						  /* the table that was prepared last */
+	MemoryContext context;				  /* reset in every iteration */
+	volatile sig_atomic_t in_transaction; /* or connecting: read by the handler of SIGTERM */
+	bool writing;						  /* between work_begin_writing and work_end */
+	OwnerScope scope;					  /* while the process acts as the table's owner */
+	TimeoutId end_timeout;				  /* of a transaction that cannot be cancelled */
+
+	/* the loop */
+	TimestampTz next_expiry;   /* when the next waiting task expires */
+	ClockNow dispatched;	   /* start of the last dispatch round */
+	bool row_missed;		   /* since the last scan began, a row could not be claimed */
+	bool iteration_failed;	   /* the last iteration ended with an error */
+	MonoTime no_writing_until; /* a write has waited for a row lock in vain */
+	int no_memory_ms;		   /* pause after a lack of memory; 0: there was none */
+} SchedulerProcess;
+
+/* NULL in all other processes. */
+extern SchedulerProcess *MyScheduler;
+
+#endif /* PG_TASK_SCHEDULER_H */
