@@ -19,6 +19,12 @@ PG_CFLAGS += -Wall -Wextra -Werror
 PG_CPPFLAGS += -isystem $(includedir_server)
 endif
 
+# make ASSERT=yes: the library with assertions, for a server without. An assertion that fails crashes
+# the server.
+ifneq ($(ASSERT),)
+PG_CPPFLAGS += -DUSE_ASSERT_CHECKING
+endif
+
 # Tests are found by their names: a new file in test/sql, test/specs or test/t is enough.
 # The options make installcheck start a server of its own, from the installed files, with the library
 # preloaded. Version 15 finds expected/ through --outputdir.
@@ -46,7 +52,7 @@ endif
 
 .PHONY: $(frame)
 
-major = $(if $(MAJOR),--major $(MAJOR))
+major = $(if $(MAJOR),--major $(MAJOR)) $(if $(ASSERT),--assert)
 
 # make test TESTS='test/t/retries.pl test/sql/errors.sql' MAJOR=17
 demo:
@@ -54,7 +60,7 @@ demo:
 test:
 	@scripts/test $(major) $(TESTS)
 test-all:
-	@scripts/test-all $(MAJORS)
+	@scripts/test-all $(if $(ASSERT),--assert) $(MAJORS)
 chaos:
 	@scripts/chaos $(major) $(CHAOS)
 bench:
@@ -66,6 +72,7 @@ format-check:
 help:
 	@echo 'demo      see tasks run on a throw-away server'
 	@echo 'test      all tests; TESTS="test/t/x.pl test/sql/y.sql" for some; MAJOR=17 for another server'
+	@echo '          ASSERT=yes for a library with assertions; also with test-all and chaos'
 	@echo 'test-all  the tests on every major version that can be had; MAJORS="17 18" for some'
 	@echo 'chaos     tasks of all kinds while all that can be killed is; CHAOS="600 42": seconds, seed'
 	@echo 'bench     measure'

@@ -7,7 +7,7 @@
 # root), builds into a private prefix, and starts throw-away servers. The system's own server is never
 # installed into, started or stopped.
 #
-# ${TMPDIR:-/tmp}/pg_task-<uid>-<checkout>/<major>/
+# ${TMPDIR:-/tmp}/pg_task-<uid>-<checkout>/<major>[-assert]/
 #     build/    objects, kept from run to run
 #     prefix/   a copy of the server with pg_task installed
 #     run.*/    one run: tree/ (the checkout), data/, logs; removed at the end
@@ -117,7 +117,8 @@ in_chroot() {
 
 # Every script begins with: enter "$@"
 # Outside, it goes on in the copy and does not come back. Inside, it leaves the script's own arguments
-# in `args`. --major N names the server; without, the machine's own.
+# in `args`. --major N names the server; without, the machine's own. --assert builds the library with
+# assertions, in a work folder of its own.
 enter() {
     if [ -n "${PG_TASK_RUN:-}" ]; then
         begin_run
@@ -125,11 +126,14 @@ enter() {
         return
     fi
 
-    local major='' root='' native suite script=${0##*/} user work run child=
-    if [ "${1:-}" = --major ]; then
-        major=${2:?--major needs a number}
-        shift 2
-    fi
+    local major='' root='' assert='' native suite script=${0##*/} user work run child=
+    while :; do
+        case ${1:-} in
+            --major) major=${2:?--major needs a number}; shift 2 ;;
+            --assert) assert=yes; shift ;;
+            *) break ;;
+        esac
+    done
     native=$(native_major)
     : "${major:=$native}"
 
@@ -158,7 +162,8 @@ enter() {
         [ -O "$dir/$1" ]    # nobody else made it
         [ ! -L "$dir/$1" ]
         mkdir -p "$dir/$1/$2"
-        mktemp -d "$dir/$1/$2/run.XXXXXX"' sh "$work" "$major") || die "no work folder can be made"
+        mktemp -d "$dir/$1/$2/run.XXXXXX"' sh "$work" "$major${assert:+-assert}") ||
+        die "no work folder can be made"
 
     # shellcheck disable=SC2016
     { cd "$top"; ls -d Makefile ./*.control src sql test expected demo bench scripts 2>/dev/null || true; } |
@@ -170,6 +175,7 @@ enter() {
     set -m
     "${reach[@]}" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME="$run" TMPDIR="$run" LANG=C.UTF-8 \
         TERM="${TERM:-dumb}" PG_TASK_RUN="$run" PG_TASK_MAJOR="$major" PG_TASK_ROOT="$root" \
+        PG_TASK_ASSERT="$assert" \
         bash "$run/tree/scripts/$script" "$@" </dev/null &
     child=$!
     set +m
@@ -272,7 +278,8 @@ build() {
     flock "$lock"
     make_prefix
     update_sources
-    local -a make=(make -s -C "$work/build" WERROR=1 with_llvm=no "PG_CONFIG=$pg_config")
+    local -a make=(make -s -C "$work/build" WERROR=1 with_llvm=no "PG_CONFIG=$pg_config"
+        "ASSERT=$PG_TASK_ASSERT")
     quietly "${make[@]}" "-j$(nproc)" all || die "the build failed"
     quietly "${make[@]}" install || die "the installation failed"
     exec {lock}>&-
