@@ -28,9 +28,10 @@ typedef enum Library
 
 static const char *const names[LIBRARIES] = {"postgres_fdw", "dblink"};
 
-static bool loaded[LIBRARIES]; /* by a task, in this process, which keeps the library */
+/* Has a task loaded the library?  Static, because the process keeps a library until it exits. */
+static bool loaded[LIBRARIES];
 
-/* A task has loaded this file from the server's library folder, and the process keeps it. */
+/* Record that a task has loaded this file of the server's library directory. */
 void
 connections_loaded(const char *file)
 {
@@ -43,7 +44,7 @@ connections_loaded(const char *file)
 
 /* Call a function of a library, with one argument or none.  Returns 0 for NULL. */
 static Datum
-call(Library library, const char *function, const Datum *argument)
+call_library(Library library, const char *function, const Datum *argument)
 {
 	LOCAL_FCINFO(fcinfo, 1);
 	PGFunction address =
@@ -62,9 +63,9 @@ call(Library library, const char *function, const Datum *argument)
 
 /* Close the named connections of dblink. */
 static void
-close_named(void)
+close_named_connections(void)
 {
-	Datum list = call(DBLINK, "dblink_get_connections", NULL);
+	Datum list = call_library(DBLINK, "dblink_get_connections", NULL);
 	Datum *elements;
 	int count;
 	int i;
@@ -74,7 +75,7 @@ close_named(void)
 	deconstruct_array(DatumGetArrayTypeP(list), TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL,
 					  &count);
 	for (i = 0; i < count; i++)
-		(void) call(DBLINK, "dblink_disconnect", &elements[i]);
+		(void) call_library(DBLINK, "dblink_disconnect", &elements[i]);
 }
 
 /*
@@ -82,14 +83,14 @@ close_named(void)
  * if there is none.
  */
 static void
-close_all(void)
+close_connections(void)
 {
 	if (loaded[POSTGRES_FDW])
-		(void) call(POSTGRES_FDW, "postgres_fdw_disconnect_all", NULL);
+		(void) call_library(POSTGRES_FDW, "postgres_fdw_disconnect_all", NULL);
 	if (!loaded[DBLINK])
 		return;
-	close_named();
-	(void) call(DBLINK, "dblink_disconnect", NULL);
+	close_named_connections();
+	(void) call_library(DBLINK, "dblink_disconnect", NULL);
 }
 
 /*
@@ -102,12 +103,13 @@ connections_close(void)
 	MemoryContext old = CurrentMemoryContext;
 	volatile bool closed = true;
 
+	Assert(!IsTransactionState());
 	if (!loaded[POSTGRES_FDW] && !loaded[DBLINK])
 		return true;
 	StartTransactionCommand();
 	PG_TRY();
 	{
-		close_all();
+		close_connections();
 		CommitTransactionCommand();
 	}
 	PG_CATCH();

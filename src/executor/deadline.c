@@ -20,19 +20,24 @@
 #include "executor/deadline.h"
 
 /* Re-fire interval of the task timeout, for requests that catch query_canceled (ms). */
-#define AGAIN_MS 100
+#define REFIRE_MS 100
 
-static timer_t timer;
-static MonoTime deadline = {0}; /* CLOCK_NEVER: none */
-static volatile sig_atomic_t passed = false;
+/* Static, because a signal handler has no argument.  deadline_set sets both for each task. */
+static struct
+{
+	timer_t timer;				  /* for the life of the process */
+	MonoTime end;				  /* of the running task; CLOCK_NEVER: none */
+	volatile sig_atomic_t passed; /* set by the handler */
+} deadline;
 
+/* SIGUSR2: the running task has timed out. */
 static void
-time_is_over(SIGNAL_ARGS)
+handle_timeout(SIGNAL_ARGS)
 {
 	int save_errno = errno;
 
 	COMPAT_SIGNAL_UNUSED;
-	passed = true;
+	deadline.passed = true;
 	InterruptPending = true;
 	QueryCancelPending = true;
 	SetLatch(MyLatch);
@@ -45,50 +50,51 @@ deadline_define(void)
 {
 	struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR2};
 
-	pqsignal(SIGUSR2, time_is_over);
-	if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0)
+	pqsignal(SIGUSR2, handle_timeout);
+	if (timer_create(CLOCK_MONOTONIC, &event, &deadline.timer) != 0)
 		ereport(FATAL, (errcode(ERRCODE_SYSTEM_ERROR), errmsg("could not create a timer: %m")));
 }
 
-/* A new task: set its timeout, "limit" microseconds after "started"; 0: no limit. */
+/* Set the timeout of a task: "limit" microseconds after "started"; 0: no limit. */
 void
 deadline_set(MonoTime started, int64 limit)
 {
-	passed = false;
-	deadline = CLOCK_NEVER;
+	deadline.passed = false;
+	deadline.end = CLOCK_NEVER;
 	if (limit > 0 && limit < PG_INT64_MAX - started.us)
-		deadline.us = started.us + Max(limit, 1000);
+		deadline.end.us = started.us + Max(limit, 1000);
 }
 
-/* Fire after "us" microseconds, and then every AGAIN_MS; 0: stop the timer. */
+/* Fire after "us" microseconds, and then every REFIRE_MS; 0: stop the timer. */
 static void
-set_timer(int64 us)
+arm_timer(int64 us)
 {
 	struct itimerspec times = {.it_value = {us / 1000000, us % 1000000 * 1000},
-							   .it_interval = {0, AGAIN_MS * 1000000}};
+							   .it_interval = {0, REFIRE_MS * 1000000}};
 
-	if (timer_settime(timer, 0, &times, NULL) != 0)
+	if (timer_settime(deadline.timer, 0, &times, NULL) != 0)
 		ereport(ERROR, (errcode(ERRCODE_SYSTEM_ERROR), errmsg("could not set a timer: %m")));
 }
 
-/* Arm the timer: from now on the timeout raises an interrupt, as a user's cancel does. */
+/* Start the timer: from now on the timeout raises an interrupt, as a user's cancel does. */
 void
 deadline_start(void)
 {
-	if (clock_is_before(deadline, CLOCK_NEVER))
-		set_timer(Max(deadline.us - clock_mono().us, 1));
+	if (clock_is_before(deadline.end, CLOCK_NEVER))
+		arm_timer(Max(deadline.end.us - clock_mono().us, 1));
 }
 
+/* Stop the timer.  deadline_passed still returns whether it has fired. */
 void
 deadline_stop(void)
 {
-	if (clock_is_before(deadline, CLOCK_NEVER))
-		set_timer(0);
+	if (clock_is_before(deadline.end, CLOCK_NEVER))
+		arm_timer(0);
 }
 
 /* Has the timeout of the current task fired? */
 bool
 deadline_passed(void)
 {
-	return passed;
+	return deadline.passed;
 }

@@ -25,7 +25,7 @@
 
 /* Does log_statement apply to one of these statements? */
 static bool
-is_wanted(List *statements)
+log_statement_applies(List *statements)
 {
 	ListCell *cell;
 
@@ -43,7 +43,7 @@ is_wanted(List *statements)
 bool
 request_log_statement(const char *request, List *statements)
 {
-	if (!is_wanted(statements))
+	if (!log_statement_applies(statements))
 		return false;
 	ereport(LOG, (errmsg("statement: %s", request), errhidestmt(true), CONTEXT));
 	return true;
