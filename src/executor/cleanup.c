@@ -3,9 +3,9 @@
  *		Resets the session of an executor between tasks.
  *
  * Does what DISCARD ALL does, except for the plan cache, at the lowest cost: a transaction is
- * started only if the last task did something that only a transaction can reset.  What cannot be
- * reset at all (the state of a library that the task loaded, caches that have grown large) ends
- * the process: the task that follows gets a new executor.
+ * started only if the last task did something that only a transaction can reset.  If something
+ * cannot be reset at all (the state of a library that the task loaded, caches that have grown
+ * large), the caller must end the process: the next task gets a new executor.
  *
  * This file knows neither tasks nor slots.
  */
@@ -47,10 +47,9 @@ static const char *const stateless[] = {
 	"euc2004_sjis2004.", "cyrillic_and_mic.", "latin_and_mic.", "latin2_and_win1250.", NULL,
 };
 
-/*
- * Folders of the system's libraries.  These are loaded as dependencies and are not the server's.
- */
-static const char *const system_folders[] = {"/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/", NULL};
+/* Directories of the system's libraries, which are loaded as dependencies of others. */
+static const char *const system_directories[] = {"/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/",
+												 NULL};
 
 /*
  * The server's catalog caches never shrink.  An executor whose memory exceeds MEMORY_MAX exits;
@@ -59,25 +58,33 @@ static const char *const system_folders[] = {"/lib/", "/lib64/", "/usr/lib/", "/
 #define MEMORY_MAX ((Size) 48 * 1024 * 1024)
 #define MEASURE_EVERY 64
 
-/* libpq is loaded as a dependency, from any folder. */
+/* libpq is loaded as a dependency, from any directory. */
 static const char client_library[] = "libpq.";
 
-static unsigned long long libraries_seen = 0;
-static bool used_temporary = false;
-static bool used_load = false; /* in this process, ever */
-static ProcessUtility_hook_type next_utility_hook = NULL;
+/*
+ * What tasks have done to this session.  Static, because a callback and a hook write it, and
+ * because most of it lasts until the process exits.
+ */
+static struct
+{
+	unsigned long long libraries; /* loaded into this process, as of the last cleanup */
+	bool temporary;				  /* temporary objects may exist, from a committed transaction */
+	bool load;					  /* a task has used LOAD */
+	unsigned int tasks;			  /* that this process has run */
+	ProcessUtility_hook_type next_utility_hook;
+} session;
 
 /* Record that a committing transaction accessed temporary objects: they outlive it. */
 static void
-transaction_ends(XactEvent event, void *arg pg_attribute_unused())
+record_temporary_objects(XactEvent event, void *arg pg_attribute_unused())
 {
 	if (event == XACT_EVENT_PRE_COMMIT && (MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE))
-		used_temporary = true;
+		session.temporary = true;
 }
 
-/* dlpi_adds is the number of libraries ever loaded into this process.  The first entry has it. */
+/* dlpi_adds is the number of libraries ever loaded into this process.  Every entry has it. */
 static int
-read_loads(struct dl_phdr_info *info, size_t size pg_attribute_unused(), void *loads)
+read_load_count(struct dl_phdr_info *info, size_t size pg_attribute_unused(), void *loads)
 {
 	*(unsigned long long *) loads = info->dlpi_adds;
 	return 1;
@@ -88,22 +95,22 @@ count_loads(void)
 {
 	unsigned long long loads = 0;
 
-	(void) dl_iterate_phdr(read_loads, &loads);
+	(void) dl_iterate_phdr(read_load_count, &loads);
 	return loads;
 }
 
 static bool
-begins_with_any(const char *text, const char *const *beginnings)
+starts_with_any(const char *text, const char *const *prefixes)
 {
-	for (; *beginnings; beginnings++)
-		if (strncmp(text, *beginnings, strlen(*beginnings)) == 0)
+	for (; *prefixes; prefixes++)
+		if (strncmp(text, *prefixes, strlen(*prefixes)) == 0)
 			return true;
 	return false;
 }
 
 /* May this library, of the server, an extension or the system, keep state between tasks? */
 static bool
-keeps_state(const char *path)
+may_keep_state(const char *path)
 {
 	const char *slash = strrchr(path, '/');
 	const char *file;
@@ -114,8 +121,8 @@ keeps_state(const char *path)
 	if (strncmp(file, client_library, strlen(client_library)) == 0)
 		return false;
 	if (strncmp(path, pkglib_path, strlen(pkglib_path)) != 0)
-		return !begins_with_any(path, system_folders);
-	if (begins_with_any(file, stateless))
+		return !starts_with_any(path, system_directories);
+	if (starts_with_any(file, stateless))
 		return false;
 	if (!settings_keeps_library(file))
 		return true;
@@ -123,9 +130,9 @@ keeps_state(const char *path)
 	return false;
 }
 
-/* Skip the first *seen libraries.  May this one keep state? */
+/* For dl_iterate_phdr: skip the first *seen libraries.  May this one keep state? */
 static int
-find_stateful(struct dl_phdr_info *info, size_t size pg_attribute_unused(), void *seen)
+find_stateful_library(struct dl_phdr_info *info, size_t size pg_attribute_unused(), void *seen)
 {
 	unsigned long long *left = seen;
 
@@ -134,55 +141,54 @@ find_stateful(struct dl_phdr_info *info, size_t size pg_attribute_unused(), void
 		(*left)--;
 		return 0;
 	}
-	return keeps_state(info->dlpi_name);
+	return may_keep_state(info->dlpi_name);
 }
 
 /* Did the task load a library that may keep state? */
 static bool
-loaded_state(void)
+has_loaded_state(void)
 {
 	unsigned long long loads = count_loads();
-	unsigned long long seen = libraries_seen;
+	unsigned long long seen = session.libraries;
 
-	if (loads == libraries_seen)
+	if (loads == session.libraries)
 		return false;
-	libraries_seen = loads;
-	return dl_iterate_phdr(find_stateful, &seen) != 0;
+	session.libraries = loads;
+	return dl_iterate_phdr(find_stateful_library, &seen) != 0;
 }
 
+/* Has the process allocated too much memory?  Measured once every MEASURE_EVERY tasks. */
 static bool
-has_grown(void)
+has_grown_large(void)
 {
-	static int tasks = 0;
-
-	if (++tasks % MEASURE_EVERY != 0)
+	if (++session.tasks % MEASURE_EVERY != 0)
 		return false;
 	return MemoryContextMemAllocated(TopMemoryContext, true) > MEMORY_MAX;
 }
 
-/* Record a LOAD: it may change the session, whatever it loads. */
+/*
+ * ProcessUtility hook.  Record a LOAD: it may change the session, whatever it loads.  The next hook
+ * is there: hooks.c installed one in the postmaster.
+ */
 static void
-note_load(PlannedStmt *pstmt, const char *query, bool read_only_tree, ProcessUtilityContext context,
-		  ParamListInfo params, QueryEnvironment *environment, DestReceiver *destination,
-		  QueryCompletion *completion)
+record_load(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+			ProcessUtilityContext context, ParamListInfo params, QueryEnvironment *environment,
+			DestReceiver *destination, QueryCompletion *completion)
 {
-	used_load |= IsA(pstmt->utilityStmt, LoadStmt);
-	if (next_utility_hook)
-		next_utility_hook(pstmt, query, read_only_tree, context, params, environment, destination,
-						  completion);
-	else
-		standard_ProcessUtility(pstmt, query, read_only_tree, context, params, environment,
-								destination, completion);
+	session.load |= IsA(pstmt->utilityStmt, LoadStmt);
+	session.next_utility_hook(pstmt, query, read_only_tree, context, params, environment,
+							  destination, completion);
 }
 
 /* Called once per executor, after it has connected.  Libraries loaded so far may stay. */
 void
 cleanup_define(void)
 {
-	libraries_seen = count_loads();
-	RegisterXactCallback(transaction_ends, NULL);
-	next_utility_hook = ProcessUtility_hook;
-	ProcessUtility_hook = note_load;
+	session.libraries = count_loads();
+	RegisterXactCallback(record_temporary_objects, NULL);
+	session.next_utility_hook = ProcessUtility_hook;
+	Assert(session.next_utility_hook != NULL);
+	ProcessUtility_hook = record_load;
 }
 
 /*
@@ -190,7 +196,7 @@ cleanup_define(void)
  * values, and reading these needs a snapshot.
  */
 static void
-drop_temporary(void)
+drop_temporary_objects(void)
 {
 	PushActiveSnapshot(GetTransactionSnapshot());
 	ResetTempTableNamespace();
@@ -199,19 +205,19 @@ drop_temporary(void)
 
 /* Reset what only a transaction can reset: roles and temporary objects. */
 static void
-clean_in_transaction(void)
+reset_in_transaction(void)
 {
 	StartTransactionCommand();
 	SetPGVariable("session_authorization", NIL, false);
 	SetPGVariable("role", NIL, false);
-	drop_temporary();
+	drop_temporary_objects();
 	CommitTransactionCommand();
-	used_temporary = false;
+	session.temporary = false;
 }
 
 /* Does the schema contain any object? */
 static bool
-has_objects(Oid schema)
+schema_has_objects(Oid schema)
 {
 	Relation rel = table_open(DependRelationId, AccessShareLock);
 	SysScanDesc scan;
@@ -230,12 +236,12 @@ has_objects(Oid schema)
 }
 
 /*
- * Drop the temporary objects of the task, within a transaction.  The statements of the write-back
- * come next and run with the rights of the table's owner: an unqualified name in one of the
- * owner's triggers would find a temporary object first.
+ * Drop the temporary objects of the task, within a transaction.  The write-back comes next and runs
+ * with the rights of the table's owner: an unqualified name in one of the owner's triggers would
+ * find a temporary object first.
  *
  * XACT_FLAGS_ACCESSEDTEMPNAMESPACE is set only for objects created as pg_temp.x.  A task may also
- * use the schema's real name, so look into the schema.
+ * use the schema's real name, so search pg_depend for objects in it.
  */
 void
 cleanup_temporary(void)
@@ -243,15 +249,16 @@ cleanup_temporary(void)
 	Oid schema;
 	Oid toast_schema;
 
+	Assert(IsTransactionState());
 	GetTempNamespaceState(&schema, &toast_schema);
 	if (!OidIsValid(schema))
 		return;
 	CommandCounterIncrement();
-	if (!used_temporary && !(MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE) &&
-		!has_objects(schema))
+	if (!session.temporary && !(MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE) &&
+		!schema_has_objects(schema))
 		return;
 	PortalHashTableDeleteAll();
-	drop_temporary();
+	drop_temporary_objects();
 }
 
 /*
@@ -261,13 +268,14 @@ cleanup_temporary(void)
 bool
 cleanup_session(Oid role)
 {
+	Assert(!IsTransactionState());
 	PortalHashTableDeleteAll();
 	DropAllPreparedStatements();
 	ResetAllOptions();
 	LockReleaseAll(USER_LOCKMETHOD, true);
 	ResetSequenceCaches();
 	(void) DirectFunctionCall1(setseed, Float8GetDatum(pg_prng_double(&pg_global_prng_state)));
-	if (used_temporary || GetUserId() != role || GetSessionUserId() != role)
-		clean_in_transaction();
-	return !used_load && !loaded_state() && connections_close() && !has_grown();
+	if (session.temporary || GetUserId() != role || GetSessionUserId() != role)
+		reset_in_transaction();
+	return !session.load && !has_loaded_state() && connections_close() && !has_grown_large();
 }

@@ -223,7 +223,7 @@ finish_request(void)
 static void
 run_request(Run *run)
 {
-	Assert(GetSessionUserId() == MyExecutor->role);
+	Assert(!owner_acts());
 	debug_query_string = run->request.text;
 	pgstat_report_activity(STATE_RUNNING, run->request.text);
 	run->first_transaction = COMPAT_LOCAL_XID;

@@ -90,7 +90,7 @@ write_back_read_request(const SharedTask *task, bool committed)
 	OwnerScope scope;
 	char *request;
 
-	Assert(IsTransactionState());
+	Assert(IsTransactionState() && !owner_acts());
 	lock_table(task, committed);
 	owner_become(table->owner, &scope);
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -124,7 +124,7 @@ write_back_outcome(const SharedTask *task, TaskResult *result, bool committed)
 	OwnerScope scope;
 	bool written;
 
-	Assert(IsTransactionState());
+	Assert(IsTransactionState() && !owner_acts());
 	XactReadOnly = false;
 	cleanup_temporary();
 	remove_time_limits();
