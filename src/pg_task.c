@@ -7,7 +7,9 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 
-#include "session/hooks.h"
+#include "session/commands.h"
+#include "session/functions.h"
+#include "session/pending.h"
 #include "settings.h"
 #include "shared/crash.h"
 #include "shared/shared.h"
@@ -20,10 +22,7 @@ PGDLLEXPORT void _PG_init(void);
 void
 _PG_init(void)
 {
-	/*
-	 * loaded by a function call, not preloaded: tasks wait, and functions that need no scheduler
-	 * work
-	 */
+	/* loaded by a call of a function: those that need no shared memory work */
 	if (!process_shared_preload_libraries_in_progress)
 		return;
 
@@ -35,6 +34,8 @@ _PG_init(void)
 
 	shared_define();
 	crash_define();
-	hooks_define();
+	pending_define();
+	commands_define();
+	functions_define();
 	supervisor_register();
 }

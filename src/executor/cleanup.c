@@ -168,7 +168,7 @@ has_grown_large(void)
 
 /*
  * ProcessUtility hook.  Record a LOAD: it may change the session, whatever it loads.  The next hook
- * is there: hooks.c installed one in the postmaster.
+ * is there: session/commands.c installed one in the postmaster.
  */
 static void
 record_load(PlannedStmt *pstmt, const char *query, bool read_only_tree,

@@ -1,19 +1,23 @@
 /*
  * functions.c
- *		The functions called from SQL that are no triggers: pg_task_next, pg_task_cancel, and
- *		the function of the row security policy.
+ *		The functions that SQL calls and that are not triggers: pg_task_next, pg_task_cancel, the
+ *		function of the row security policy, and pg_task.id in a parallel worker.
  */
 #include "postgres.h"
 
+#include "access/parallel.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "storage/proc.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
+#include "session/functions.h"
+#include "settings.h"
 #include "shared/shared.h"
 #include "task/roles.h"
 #include "task/schedule.h"
@@ -88,4 +92,20 @@ pg_task_cancel(PG_FUNCTION_ARGS)
 	stopped = SPI_processed > 0;
 	SPI_finish();
 	PG_RETURN_BOOL(stopped);
+}
+
+/* The id that pg_task.id shows in a parallel worker: the one of the task that its leader runs. */
+static int64
+task_of_leader(void)
+{
+	if (!IsParallelWorker() || MyProc->lockGroupLeader == NULL)
+		return SETTINGS_NO_TASK;
+	return shared_task_of((int) (MyProc->lockGroupLeader - ProcGlobal->allProcs));
+}
+
+/* Called only if the library was preloaded. */
+void
+functions_define(void)
+{
+	Settings.find_task_id = task_of_leader;
 }

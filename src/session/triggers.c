@@ -21,7 +21,7 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
-#include "session/hooks.h"
+#include "session/pending.h"
 #include "session/numbering.h"
 #include "session/trigger_checks.h"
 #include "session/trigger_row.h"
@@ -217,11 +217,11 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	trigger_check_state(before, &row);
 	trigger_check_values(&row);
 	if (Shared && trigger_has_state(&row, "PLAN"))
-		hooks_add_hint(trigger_root_table(row.rel), read_hint(&row, &hint) ? &hint : NULL);
+		pending_add_hint(trigger_root_table(row.rel), read_hint(&row, &hint) ? &hint : NULL);
 	if (Shared && trigger_has_state(&row, "PLAN") && !trigger_is_null(&row, COLUMN_ACTIVE))
-		hooks_add_events(trigger_root_table(row.rel), SHARED_EXPIRY);
+		pending_add_events(trigger_root_table(row.rel), SHARED_EXPIRY);
 	if (Shared && before && trigger_has_state(before, "WORK") && !owner_acts())
-		hooks_add_events(trigger_root_table(row.rel), SHARED_RECONCILE);
+		pending_add_events(trigger_root_table(row.rel), SHARED_RECONCILE);
 	return PointerGetDatum(NULL);
 }
 
@@ -239,7 +239,7 @@ pg_task_removed(PG_FUNCTION_ARGS)
 		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 						errmsg("pg_task_removed must be called AFTER DELETE or AFTER TRUNCATE")));
 	if (Shared)
-		hooks_add_events(trigger_root_table(data->tg_relation), SHARED_RECONCILE);
+		pending_add_events(trigger_root_table(data->tg_relation), SHARED_RECONCILE);
 	return PointerGetDatum(NULL);
 }
 

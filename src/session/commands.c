@@ -1,0 +1,247 @@
+/*
+ * commands.c
+ *		The ProcessUtility hook of all sessions: commands that concern pg_task.
+ *
+ * Commands that need a database for themselves (DROP, RENAME, copying it as a template) take a hold
+ * first: our idle processes leave the database until the end of the transaction.
+ *
+ * Commands that change databases, roles or their settings are recorded after they have succeeded.
+ * pending.c notifies other processes of them at the commit.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_database.h"
+#include "commands/dbcommands.h"
+#include "commands/defrem.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
+#include "utils/syscache.h"
+
+#include "compat.h"
+#include "session/commands.h"
+#include "session/pending.h"
+#include "shared/hold.h"
+#include "shared/shared.h"
+
+/* How long a command waits for our processes to leave a database (ms). */
+#define VACATE_MS 5000
+
+static ProcessUtility_hook_type next_utility_hook = NULL;
+
+/* May the current user create a database? */
+static bool
+may_create_database(void)
+{
+	HeapTuple tuple;
+	bool may = superuser();
+
+	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(GetUserId()));
+	if (HeapTupleIsValid(tuple))
+	{
+		may |= ((Form_pg_authid) GETSTRUCT(tuple))->rolcreatedb;
+		ReleaseSysCache(tuple);
+	}
+	return may;
+}
+
+static bool
+is_template(Oid database)
+{
+	HeapTuple tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
+	bool result = false;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		result = ((Form_pg_database) GETSTRUCT(tuple))->datistemplate;
+		ReleaseSysCache(tuple);
+	}
+	return result;
+}
+
+static char *
+option_value(List *options, const char *name)
+{
+	ListCell *cell;
+
+	foreach(cell, options)
+	{
+		DefElem *option = lfirst_node(DefElem, cell);
+
+		if (strcmp(option->defname, name) == 0 && option->arg)
+			return defGetString(option);
+	}
+	return NULL;
+}
+
+/* The oid of a database that the current user owns, or InvalidOid. */
+static Oid
+own_database(const char *name)
+{
+	Oid database = name ? get_database_oid(name, true) : InvalidOid;
+
+	if (OidIsValid(database) && compat_owns_database(database, GetUserId()))
+		return database;
+	return InvalidOid;
+}
+
+static Oid
+template_database(List *options)
+{
+	const char *name = option_value(options, "template");
+	Oid database = get_database_oid(name ? name : "template1", true);
+
+	if (OidIsValid(database) && may_create_database() &&
+		(is_template(database) || compat_owns_database(database, GetUserId())))
+		return database;
+	return InvalidOid;
+}
+
+/*
+ * The database that a command needs for itself.
+ *
+ * InvalidOid if it needs none, or if the command will fail and must not disturb anybody: the user
+ * has no right to it, or it is not allowed in a transaction block (all but RENAME are not) and
+ * this is one.
+ */
+static Oid
+database_needed(Node *statement, ProcessUtilityContext context)
+{
+	if (!IsA(statement, RenameStmt) && !IsA(statement, DropdbStmt) &&
+		!IsA(statement, CreatedbStmt) && !IsA(statement, AlterDatabaseStmt))
+		return InvalidOid;
+	if (!IsA(statement, RenameStmt) && IsInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL))
+		return InvalidOid;
+	switch (nodeTag(statement))
+	{
+		case T_DropdbStmt:
+			return own_database(((DropdbStmt *) statement)->dbname);
+		case T_RenameStmt:
+			if (((RenameStmt *) statement)->renameType == OBJECT_DATABASE)
+				return own_database(((RenameStmt *) statement)->subname);
+			return InvalidOid;
+		case T_CreatedbStmt:
+			return template_database(((CreatedbStmt *) statement)->options);
+		case T_AlterDatabaseStmt:
+			if (option_value(((AlterDatabaseStmt *) statement)->options, "tablespace"))
+				return own_database(((AlterDatabaseStmt *) statement)->dbname);
+			return InvalidOid;
+		default:
+			return InvalidOid;
+	}
+}
+
+/* Does the command change which databases should have a scheduler? */
+static bool
+concerns_supervisor(Node *statement)
+{
+	switch (nodeTag(statement))
+	{
+		case T_CreatedbStmt:
+		case T_DropdbStmt:
+		case T_AlterDatabaseStmt:
+		case T_CreateRoleStmt:
+		case T_AlterRoleStmt:
+		case T_DropRoleStmt:
+			return true;
+		case T_RenameStmt:
+			return ((RenameStmt *) statement)->renameType == OBJECT_DATABASE ||
+				   ((RenameStmt *) statement)->renameType == OBJECT_ROLE;
+		case T_AlterOwnerStmt:
+			return ((AlterOwnerStmt *) statement)->objectType == OBJECT_DATABASE;
+		default:
+			return false;
+	}
+}
+
+static bool
+is_transaction_statement(Node *statement, TransactionStmtKind kind)
+{
+	return IsA(statement, TransactionStmt) && ((TransactionStmt *) statement)->kind == kind;
+}
+
+/*
+ * The role whose settings a statement changes; the database if it is for all roles there;
+ * InvalidOid for all roles everywhere.
+ */
+static Oid
+settings_object(const AlterRoleSetStmt *statement)
+{
+	if (statement->role)
+		return get_rolespec_oid(statement->role, true);
+	return statement->database ? get_database_oid(statement->database, true) : InvalidOid;
+}
+
+/* A command has succeeded: record what other processes must be notified of at its commit. */
+static void
+record_command(Node *statement)
+{
+	if (concerns_supervisor(statement))
+		pending_wake_supervisor();
+	if (IsA(statement, AlterRoleSetStmt))
+		pending_add_settings(settings_object((AlterRoleSetStmt *) statement));
+	else if (IsA(statement, AlterDatabaseSetStmt))
+		pending_add_settings(get_database_oid(((AlterDatabaseSetStmt *) statement)->dbname, true));
+	else if (IsA(statement, AlterDatabaseStmt)) /* it may change the connection limit */
+		pending_add_settings(get_database_oid(((AlterDatabaseStmt *) statement)->dbname, true));
+	else if (is_transaction_statement(statement, TRANS_STMT_PREPARE))
+		pending_set_gid(((TransactionStmt *) statement)->gid);
+}
+
+/* COMMIT PREPARED or ROLLBACK PREPARED has succeeded.  No transaction is active any more. */
+static void
+finish_prepared(const SharedPrepared *prepared, bool committed)
+{
+	shared_prepared_remove(prepared, committed);
+	/* the prepared transaction may have planned tasks, too, and its hints are not stored */
+	if (committed)
+		shared_scheduler_hint(MyDatabaseId, InvalidOid, NULL, 0,
+							  SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY);
+}
+
+/* ProcessUtility hook. */
+static void
+process_command(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+				ProcessUtilityContext context, ParamListInfo params, QueryEnvironment *environment,
+				DestReceiver *destination, QueryCompletion *completion)
+{
+	Node *statement = pstmt->utilityStmt;
+	bool commits = is_transaction_statement(statement, TRANS_STMT_COMMIT_PREPARED);
+	bool finishes = commits || is_transaction_statement(statement, TRANS_STMT_ROLLBACK_PREPARED);
+	SharedPrepared prepared;
+	Oid database = InvalidOid;
+
+	/* look it up now: after the command another prepared transaction may have the same gid */
+	if (finishes)
+		shared_prepared_find(((TransactionStmt *) statement)->gid, &prepared);
+	else
+		database = database_needed(statement, context);
+	if (OidIsValid(database))
+	{
+		pending_add_hold();
+		hold_take(database);
+		hold_wait(database, VACATE_MS);
+	}
+	if (next_utility_hook)
+		next_utility_hook(pstmt, query, read_only_tree, context, params, environment, destination,
+						  completion);
+	else
+		standard_ProcessUtility(pstmt, query, read_only_tree, context, params, environment,
+								destination, completion);
+	if (finishes)
+		finish_prepared(&prepared, commits);
+	else
+		record_command(statement);
+}
+
+/* Install the hook.  Called only if the library was preloaded. */
+void
+commands_define(void)
+{
+	next_utility_hook = ProcessUtility_hook;
+	ProcessUtility_hook = process_command;
+}

@@ -1,0 +1,232 @@
+/*
+ * pending.c
+ *		What this transaction will notify other processes of, if it commits.
+ *
+ * After a commit, when other sessions can see the rows, the scheduler gets the hint (the groups in
+ * which rows wait) and is woken.  Nothing is written to shared memory before, so a rollback costs
+ * nothing, and a commit waits for nobody.  The only exception is a hold of a database, which is
+ * released at the end of the transaction.
+ *
+ * This file knows neither commands nor triggers.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "compat.h"
+#include "session/pending.h"
+#include "shared/hold.h"
+#include "shared/shared.h"
+
+/* A database or role whose settings were changed; InvalidOid: all of them. */
+typedef struct ChangedSettings
+{
+	Oid object;
+	int nest_level; /* of the (sub)transaction whose commit it depends on */
+} ChangedSettings;
+
+/*
+ * Static, because it collects from all commands and triggers of a transaction.  transaction_ended
+ * clears it, after a commit as after an error.
+ */
+static struct
+{
+	Oid relid;	 /* the task table; the root if it is partitioned */
+	Oid ignored; /* a table with our triggers that is not the task table */
+	int count;
+	SharedHint hints[SHARED_HINTS];
+	int events;		 /* SharedEvents */
+	bool several;	 /* more than one table that may be the task table was written */
+	bool supervisor; /* wake the supervisor: databases or roles have changed */
+	int nsettings;
+	int settings_size;
+	ChangedSettings *settings; /* in TopTransactionContext */
+	char gid[GIDSIZE];		   /* of PREPARE TRANSACTION; empty: none */
+	int hold_level; /* nesting level of the outermost transaction that holds a database; 0: none */
+} pending;
+
+/*
+ * Is this not the task table?  Anybody may put our triggers on a table of their own, so compare
+ * with the table that the scheduler serves, if known.
+ */
+static bool
+is_other_table(Oid relid)
+{
+	Oid known = shared_scheduler_relid(MyDatabaseId);
+
+	return OidIsValid(known) && known != relid;
+}
+
+/*
+ * Record events (SharedEvents) of a table; its scheduler is notified after the commit.  Returns
+ * false if no scheduler serves the table.
+ */
+bool
+pending_add_events(Oid relid, int events)
+{
+	if (pending.relid != relid)
+	{
+		if (pending.ignored == relid || is_other_table(relid))
+		{
+			pending.ignored = relid;
+			return false;
+		}
+		pending.several |= OidIsValid(pending.relid);
+		pending.relid = relid;
+	}
+	pending.events |= events;
+	return true;
+}
+
+/*
+ * Record that rows wait in a group of a table; its scheduler gets the hint after the commit.
+ * NULL: the group is unknown, and the scheduler must scan.
+ */
+void
+pending_add_hint(Oid relid, const SharedHint *hint)
+{
+	if (pending_add_events(relid, 0) &&
+		(hint == NULL || !shared_hint_merge(pending.hints, &pending.count, SHARED_HINTS, hint)))
+		pending.events |= SHARED_SCAN;
+}
+
+/*
+ * Publish the changed settings of this transaction at its commit.  At PREPARE, store them for
+ * COMMIT PREPARED.
+ */
+static void
+publish_settings(XactEvent event)
+{
+	Oid *objects = NULL;
+	int i;
+
+	for (i = 0; i < pending.nsettings && event == XACT_EVENT_COMMIT; i++)
+		shared_settings_changed(pending.settings[i].object);
+	if (event == XACT_EVENT_PREPARE && pending.nsettings > 0)
+	{
+		/*
+		 * convert in place: the array is used only here, and each oid is written to an entry
+		 * already read
+		 */
+		objects = (Oid *) pending.settings;
+		for (i = 0; i < pending.nsettings; i++)
+			objects[i] = pending.settings[i].object;
+		shared_prepared_add(pending.gid, objects, pending.nsettings);
+	}
+	pending.settings = NULL;
+	pending.nsettings = pending.settings_size = 0;
+}
+
+/* Nothing here may raise an error: a commit cannot be undone. */
+static void
+transaction_ended(XactEvent event, void *arg pg_attribute_unused())
+{
+	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
+		return;
+	if (event == XACT_EVENT_COMMIT && OidIsValid(pending.relid))
+	{
+		if (pending.several)
+			pending.events |= SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY;
+		shared_scheduler_hint(MyDatabaseId, pending.several ? InvalidOid : pending.relid,
+							  pending.hints, pending.count, pending.events);
+	}
+	if (pending.hold_level > 0)
+		hold_release();
+	publish_settings(event);
+	if (pending.supervisor && event == XACT_EVENT_COMMIT)
+		shared_wake_supervisor();
+	pending.relid = pending.ignored = InvalidOid;
+	pending.count = pending.events = pending.hold_level = 0;
+	pending.several = pending.supervisor = false;
+	pending.gid[0] = '\0';
+}
+
+/*
+ * End of a subtransaction: what it did now depends on its parent, or is discarded.  Hints of an
+ * aborted subtransaction are kept: the scheduler then looks for rows that do not exist.
+ */
+static void
+subtransaction_ended(SubXactEvent event, SubTransactionId mine pg_attribute_unused(),
+					 SubTransactionId parent pg_attribute_unused(), void *arg pg_attribute_unused())
+{
+	int level = GetCurrentTransactionNestLevel();
+	bool aborted = event == SUBXACT_EVENT_ABORT_SUB;
+
+	if (!aborted && event != SUBXACT_EVENT_COMMIT_SUB)
+		return;
+	if (pending.hold_level >= level)
+	{
+		if (aborted)
+			hold_release();
+		pending.hold_level = aborted ? 0 : level - 1;
+	}
+	/* the array is sorted by level */
+	if (aborted)
+		while (pending.nsettings > 0 && pending.settings[pending.nsettings - 1].nest_level >= level)
+			pending.nsettings--;
+	else
+		for (int i = pending.nsettings; i > 0 && pending.settings[i - 1].nest_level >= level; i--)
+			pending.settings[i - 1].nest_level = level - 1;
+}
+
+/*
+ * Record that this transaction changes settings of a database or role; InvalidOid: of all of them.
+ * Their counters are incremented at the commit.
+ */
+void
+pending_add_settings(Oid object)
+{
+	ChangedSettings change = {object, GetCurrentTransactionNestLevel()};
+	int size = pending.settings_size * 2;
+
+	if (pending.nsettings > 0 &&
+		memcmp(&pending.settings[pending.nsettings - 1], &change, sizeof(change)) == 0)
+		return;
+	if (pending.settings == NULL)
+	{
+		size = 8;
+		pending.settings = MemoryContextAlloc(TopTransactionContext, size * sizeof(change));
+		pending.settings_size = size;
+	}
+	else if (pending.nsettings == pending.settings_size)
+	{
+		pending.settings = repalloc_huge(pending.settings, size * sizeof(change));
+		pending.settings_size = size;
+	}
+	pending.settings[pending.nsettings++] = change;
+}
+
+/* The command that runs will change which databases should have a scheduler, if it is committed. */
+void
+pending_wake_supervisor(void)
+{
+	pending.supervisor = true;
+}
+
+/* This transaction will be prepared with this identifier. */
+void
+pending_set_gid(const char *gid)
+{
+	strlcpy(pending.gid, gid, GIDSIZE);
+}
+
+/*
+ * This transaction holds a database: release it at the end.  The outermost level counts: if only a
+ * subtransaction inside it is rolled back, the holds of that one are kept, too.
+ */
+void
+pending_add_hold(void)
+{
+	if (pending.hold_level == 0)
+		pending.hold_level = GetCurrentTransactionNestLevel();
+}
+
+/* Install the callbacks.  Called only if the library was preloaded. */
+void
+pending_define(void)
+{
+	RegisterXactCallback(transaction_ended, NULL);
+	RegisterSubXactCallback(subtransaction_ended, NULL);
+}

@@ -1,0 +1,20 @@
+/*
+ * pending.h
+ *		What this transaction will notify other processes of, if it commits.
+ */
+#ifndef PG_TASK_PENDING_H
+#define PG_TASK_PENDING_H
+
+#include "postgres.h"
+
+#include "shared/shared.h"
+
+extern void pending_define(void);
+extern bool pending_add_events(Oid relid, int events);
+extern void pending_add_hint(Oid relid, const SharedHint *hint);
+extern void pending_add_settings(Oid object);
+extern void pending_wake_supervisor(void);
+extern void pending_set_gid(const char *gid);
+extern void pending_add_hold(void);
+
+#endif /* PG_TASK_PENDING_H */
