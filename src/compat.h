@@ -15,6 +15,7 @@
 #include "catalog/pg_namespace.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
+#include "storage/lock.h"
 #include "storage/proc.h"
 #include "utils/acl.h"
 #include "utils/timeout.h"
@@ -129,6 +130,25 @@ compat_may_connect(Oid database, Oid role)
 	return object_aclcheck(DatabaseRelationId, database, role, ACL_CONNECT) == ACLCHECK_OK;
 #else
 	return pg_database_aclcheck(database, role, ACL_CONNECT) == ACLCHECK_OK;
+#endif
+}
+
+/* Does this process hold a lock on the relation, in whichever mode?  For assertions. */
+static inline bool
+compat_relation_locked(Oid relid)
+{
+	LOCKTAG tag;
+	LOCKMODE mode;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+#if PG_VERSION_NUM >= 170000
+	mode = AccessShareLock;
+	return LockHeldByMe(&tag, mode, true);
+#else
+	for (mode = AccessShareLock; mode <= AccessExclusiveLock; mode++)
+		if (LockHeldByMe(&tag, mode))
+			return true;
+	return false;
 #endif
 }
 

@@ -25,6 +25,7 @@
 #include "task/outcome.h"
 #include "task/owner.h"
 #include "task/rows.h"
+#include "task/statement.h"
 #include "task/table.h"
 #include "task/watch.h"
 
@@ -38,7 +39,7 @@ static TaskTable *table = NULL;
 static void
 read_table(Oid relid)
 {
-	rows_forget_plans();
+	statement_forget_plans();
 	table_free(table);
 	table = NULL;
 	table = table_find(relid, TopMemoryContext);

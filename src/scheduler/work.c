@@ -28,6 +28,7 @@
 #include "scheduler/work.h"
 #include "task/owner.h"
 #include "task/rows.h"
+#include "task/statement.h"
 #include "task/watch.h"
 
 /* Longest transaction that writes rows; its owner's triggers run in it (ms). */
@@ -133,7 +134,7 @@ work_forget_table(void)
 	TaskTable *table = MyScheduler->table;
 
 	MyScheduler->table = NULL;
-	rows_forget_plans();
+	statement_forget_plans();
 	table_free(table);
 }
 

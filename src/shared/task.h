@@ -16,7 +16,7 @@
 
 /*
  * Maximum length of a queue's name, a key and a time zone's name, in bytes.  Statements in
- * rows_sql.h contain TASK_QUEUE_MAX, too.
+ * rows_scan.c and rows_work.c contain TASK_QUEUE_MAX, too.
  */
 #define TASK_QUEUE_MAX 255
 #define TASK_KEY_MAX 1000

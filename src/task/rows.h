@@ -85,28 +85,38 @@ typedef struct RowRetry
 	int64 role_id;
 } RowRetry;
 
+/* rows_scan.c */
 extern int rows_scan(const TaskTable *table, const TaskGroup *after, int limit, GroupHead **heads);
 extern int rows_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int limit,
 					 TaskPlace **places);
 extern int rows_unlocked(const TaskTable *table, const TaskPlace *places, int count, int64 **ids);
-extern int rows_claim(const TaskTable *table, const Candidate *candidates, int count,
-					  TimestampTz now, TimestampTz claimed, Claim **claims);
-extern int rows_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done);
-extern int rows_replan(const TaskTable *table, const TaskRun *runs, int count,
-					   const TaskFailure *why, TaskRun **done);
-extern int rows_working(const TaskTable *table, int limit, WorkingRow **rows);
-extern int rows_of_runs(const TaskTable *table, const TaskRun *runs, int count, WorkingRow **rows);
-extern const WorkingRow *rows_contain(const WorkingRow *rows, int count, TaskRun run);
 extern int rows_isolated(const TaskTable *table, int64 **ids);
 extern int rows_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places);
+extern TimestampTz rows_next_expiry(const TaskTable *table);
+extern int rows_compare_ids(const void *a, const void *b);
+
+/* rows_claim.c */
+extern int rows_claim(const TaskTable *table, const Candidate *candidates, int count,
+					  TimestampTz now, TimestampTz claimed, Claim **claims);
+
+/* rows_unstarted.c */
 extern int rows_expire(const TaskTable *table, TimestampTz now, const Candidate *candidates,
 					   int count, RowKey **rows);
-extern TimestampTz rows_next_expiry(const TaskTable *table);
 extern bool row_fail(const TaskTable *table, RowKey row, const char *error, const char *sqlstate);
 extern int rows_fail_role_gone(const TaskTable *table, const TaskGroup *group, const int64 *ids,
 							   int count, const char *error, const char *sqlstate);
 extern int rows_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
 					 const char *role, int64 role_id);
+
+/* rows_work.c */
+extern int rows_working(const TaskTable *table, int limit, WorkingRow **rows);
+extern int rows_of_runs(const TaskTable *table, const TaskRun *runs, int count, WorkingRow **rows);
+extern const WorkingRow *rows_contain(const WorkingRow *rows, int count, TaskRun run);
+extern int rows_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done);
+extern int rows_replan(const TaskTable *table, const TaskRun *runs, int count,
+					   const TaskFailure *why, TaskRun **done);
+
+/* rows_finish.c */
 extern char *row_request(const TaskTable *table, TaskRun run);
 extern bool row_finish(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool row_end(const TaskTable *table, TaskRun run, const TaskResult *result);
@@ -114,7 +124,5 @@ extern bool row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *
 extern bool row_delete(const TaskTable *table, TaskRun run, const char *state);
 extern bool row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat);
 extern void row_insert_next(const TaskTable *table, RowKey row, TimestampTz dt);
-extern int rows_compare_ids(const void *a, const void *b);
-extern void rows_forget_plans(void);
 
 #endif /* PG_TASK_ROWS_H */

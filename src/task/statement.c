@@ -3,14 +3,17 @@
  *		Executes the statements on task rows, and reads their results.
  *
  * A plan is saved for the life of the process, or until the table changes.  It is made under fixed
- * planner settings, and is used only for the table that was checked.
+ * planner settings, and is used only for the table that was checked.  At the first execution the
+ * names in the text are replaced by the name of the table and the numbers of the arguments.
  *
- * This file knows no column of the table.
+ * The texts are in rows_*.c; this file knows no column of the table.
  */
 #include "postgres.h"
 
 #include "executor/executor.h"
 #include "executor/spi.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/parsenodes.h"
 #include "parser/analyze.h"
@@ -22,34 +25,164 @@
 #include "utils/plancache.h"
 
 #include "compat.h"
+#include "task/owner.h"
 #include "task/statement.h"
 #include "task/watch.h"
 
-/* Free the plan: the table has changed, or it is a different one. */
-void
-statement_forget(Statement *statement)
+/* A prepared statement. */
+typedef struct SavedPlan
 {
-	if (statement->plan)
-		SPI_freeplan(statement->plan);
-	if (statement->text)
-		pfree(statement->text);
-	statement->plan = NULL;
-	statement->text = NULL;
+	const Statement *statement; /* the one that has this number */
+	char *text; /* with names and numbers filled in, in TopMemoryContext; NULL: not yet */
+	SPIPlanPtr plan;
+} SavedPlan;
+
+/*
+ * Plans live as long as the process, or until the table changes, because making one takes longer
+ * than most tasks.  Hooks take no argument: what they check is here.
+ */
+static struct
+{
+	SavedPlan saved[STATEMENTS];
+
+	/* the statement that is being executed, and the only table that it may use */
+	const char *text; /* NULL: none */
+	Oid relid;
+	bool partitioned;
+
+	post_parse_analyze_hook_type next_analyze;
+	ExecutorStart_hook_type next_start;
+} statements;
+
+/* No statement of ours is being executed. */
+static void
+expect_nothing(void)
+{
+	statements.text = NULL;
+	statements.relid = InvalidOid;
+	statements.partitioned = false;
+}
+
+/* Free all plans: the table has changed, or it is a different one. */
+void
+statement_forget_plans(void)
+{
+	int i;
+
+	expect_nothing();
+	for (i = 0; i < STATEMENTS; i++)
+	{
+		SavedPlan old = statements.saved[i];
+
+		statements.saved[i] = (SavedPlan){0};
+		if (old.plan)
+			SPI_freeplan(old.plan);
+		if (old.text)
+			pfree(old.text);
+	}
+}
+
+/* Append what {name} stands for: a part of the statement that depends on the table. */
+static void
+append_part(StringInfo text, const char *name, int length, const TaskTable *table)
+{
+	const char *const parts[][2] = {
+		{"rows", table->rows}, {"table", table->name}, {"inherited", table->inherited}};
+	int i;
+
+	for (i = 0; i < (int) lengthof(parts); i++)
+		if ((int) strlen(parts[i][0]) == length && strncmp(parts[i][0], name, length) == 0)
+		{
+			appendStringInfoString(text, parts[i][1]);
+			return;
+		}
+	elog(ERROR, "a statement contains {%.*s}", length, name);
+}
+
+/* Append what $name stands for: the number of an argument. */
+static void
+append_number(StringInfo text, const char *name, int length, const StatementArgs *args)
+{
+	int i;
+
+	for (i = 0; i < args->count; i++)
+		if ((int) strlen(args->names[i]) == length && strncmp(args->names[i], name, length) == 0)
+		{
+			appendStringInfo(text, "$%d", i + 1);
+			return;
+		}
+	elog(ERROR, "a statement has no argument $%.*s", length, name);
+}
+
+/* Fill names and numbers into the text of a statement.  The result is in TopMemoryContext. */
+static char *
+fill_in(const char *sql, const TaskTable *table, const StatementArgs *args)
+{
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyz_";
+	StringInfoData text;
+	char *result;
+
+	initStringInfo(&text);
+	for (;;)
+	{
+		int plain = (int) strcspn(sql, "{$");
+		int length;
+
+		appendBinaryStringInfo(&text, sql, plain);
+		sql += plain;
+		if (*sql == '\0')
+			break;
+		length = (int) strspn(sql + 1, letters);
+		if (*sql == '{')
+			append_part(&text, sql + 1, length, table);
+		else
+			append_number(&text, sql + 1, length, args);
+		sql += length + (*sql == '{' ? 2 : 1);
+	}
+	result = MemoryContextStrdup(TopMemoryContext, text.data);
+	pfree(text.data);
+	return result;
+}
+
+/* The type of an argument. */
+static Oid
+argument_type(const StatementArgs *args, int number)
+{
+	return args->lengths[number] < 0 ? args->types[number] : get_array_type(args->types[number]);
 }
 
 static void
-prepare(Statement *statement, const TaskTable *table)
+prepare_statement(SavedPlan *saved, const TaskTable *table, const StatementArgs *args)
 {
+	Oid types[STATEMENT_ARGUMENTS];
 	SPIPlanPtr plan;
+	int i;
 
-	plan = SPI_prepare_cursor(statement->text, statement->nargs, statement->types,
-							  CURSOR_OPT_GENERIC_PLAN);
+	for (i = 0; i < args->count; i++)
+		types[i] = argument_type(args, i);
+	plan = SPI_prepare_cursor(saved->text, args->count, types, CURSOR_OPT_GENERIC_PLAN);
 	if (plan == NULL)
 		elog(ERROR, "could not prepare a statement on %s: %s", table->name,
 			 SPI_result_code_string(SPI_result));
 	SPI_keepplan(plan);
-	statement->plan = plan;
+	saved->plan = plan;
 }
+
+#ifdef USE_ASSERT_CHECKING
+/* Does the plan take these arguments? */
+static bool
+plan_takes(SPIPlanPtr plan, const StatementArgs *args)
+{
+	int i;
+
+	if (SPI_getargcount(plan) != args->count)
+		return false;
+	for (i = 0; i < args->count; i++)
+		if (SPI_getargtypeid(plan, i) != argument_type(args, i))
+			return false;
+	return true;
+}
+#endif
 
 /*
  * Make the planner use indexes only.  The table may be empty when a plan is made, and it grows
@@ -75,15 +208,9 @@ fix_planner(void)
 	return nest_level;
 }
 
-/* The statement that is being executed, and the only table that it may use. */
-static const char *expected_sql = NULL;
-static Oid expected_relid = InvalidOid;
-static bool expected_members = false; /* the table has partitions */
-static post_parse_analyze_hook_type next_analyze_hook = NULL;
-static ExecutorStart_hook_type next_executor_hook = NULL;
-
+/* Raise an error if a query of ours uses another table. */
 static bool
-is_expected(Node *node, void *context)
+check_tables(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
@@ -91,13 +218,13 @@ is_expected(Node *node, void *context)
 	{
 		RangeTblEntry *entry = (RangeTblEntry *) node;
 
-		if (entry->rtekind == RTE_RELATION && entry->relid != expected_relid)
+		if (entry->rtekind == RTE_RELATION && entry->relid != statements.relid)
 			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
 		return false;
 	}
 	if (IsA(node, Query))
-		return query_tree_walker((Query *) node, is_expected, context, QTW_EXAMINE_RTES_BEFORE);
-	return expression_tree_walker(node, is_expected, context);
+		return query_tree_walker((Query *) node, check_tables, context, QTW_EXAMINE_RTES_BEFORE);
+	return expression_tree_walker(node, check_tables, context);
 }
 
 /*
@@ -106,12 +233,12 @@ is_expected(Node *node, void *context)
  * not run: it would do so with the rights of the owner of the task table.
  */
 static void
-check_statement(ParseState *pstate, Query *query, COMPAT_JUMBLE_STATE *jumble)
+check_analyzed_statement(ParseState *pstate, Query *query, COMPAT_JUMBLE_STATE *jumble)
 {
-	if (expected_sql && strcmp(pstate->p_sourcetext, expected_sql) == 0)
-		(void) is_expected((Node *) query, NULL);
-	if (next_analyze_hook)
-		next_analyze_hook(pstate, query, jumble);
+	if (statements.text && strcmp(pstate->p_sourcetext, statements.text) == 0)
+		(void) check_tables((Node *) query, NULL);
+	if (statements.next_analyze)
+		statements.next_analyze(pstate, query, jumble);
 }
 
 /*
@@ -119,7 +246,7 @@ check_statement(ParseState *pstate, Query *query, COMPAT_JUMBLE_STATE *jumble)
  * attached later, the statement must not touch it: it would fire the triggers of that partition.
  */
 static void
-check_members(const PlannedStmt *plan)
+check_planned_members(const PlannedStmt *plan)
 {
 	ListCell *cell;
 
@@ -132,13 +259,15 @@ check_members(const PlannedStmt *plan)
 	}
 }
 
+/* ExecutorStart hook. */
 static void
-start_executor(QueryDesc *query, int flags)
+check_plan_at_start(QueryDesc *query, int flags)
 {
-	if (expected_sql && expected_members && strcmp(query->sourceText, expected_sql) == 0)
-		check_members(query->plannedstmt);
-	if (next_executor_hook)
-		next_executor_hook(query, flags);
+	if (statements.text && statements.partitioned &&
+		strcmp(query->sourceText, statements.text) == 0)
+		check_planned_members(query->plannedstmt);
+	if (statements.next_start)
+		statements.next_start(query, flags);
 	else
 		standard_ExecutorStart(query, flags);
 }
@@ -147,40 +276,67 @@ start_executor(QueryDesc *query, int flags)
 void
 statement_define(void)
 {
-	next_analyze_hook = post_parse_analyze_hook;
-	post_parse_analyze_hook = check_statement;
-	next_executor_hook = ExecutorStart_hook;
-	ExecutorStart_hook = start_executor;
+	statements.next_analyze = post_parse_analyze_hook;
+	post_parse_analyze_hook = check_analyzed_statement;
+	statements.next_start = ExecutorStart_hook;
+	ExecutorStart_hook = check_plan_at_start;
+}
+
+static void
+build_arrays(StatementArgs *args)
+{
+	int i;
+
+	for (i = 0; i < args->count; i++)
+	{
+		Datum *elements = (Datum *) DatumGetPointer(args->values[i]);
+		int16 length;
+		bool by_value;
+		char align;
+
+		if (args->lengths[i] < 0)
+			continue;
+		get_typlenbyvalalign(args->types[i], &length, &by_value, &align);
+		args->values[i] = PointerGetDatum(
+			construct_array(elements, args->lengths[i], args->types[i], length, by_value, align));
+	}
 }
 
 /*
- * Execute a statement, between SPI_connect and SPI_finish.  The result is in SPI_tuptable.
- * "nulls" is as for SPI_execute_plan.
+ * Execute a statement, between statement_begin and statement_end, as the owner of the table
+ * (owner_become).  The caller has locked the table (table_lock).  Returns the number of rows.
  */
 uint64
-statement_execute(Statement *statement, const TaskTable *table, Datum *values, const char *nulls)
+statement_execute(const Statement *statement, const TaskTable *table, StatementArgs *args)
 {
+	SavedPlan *saved = &statements.saved[statement->number];
 	volatile int nest_level = 0;
 	volatile int code = 0;
 
-	if (statement->text == NULL)
-		statement->text = MemoryContextStrdup(
-			TopMemoryContext, psprintf(statement->sql, table->rows, table->name, table->inherited));
-	expected_sql = statement->text;
-	expected_relid = table->relid;
-	expected_members = table->partitioned;
+	Assert(owner_acts() && GetUserId() == table->owner);
+	Assert(compat_relation_locked(table->relid));
+	if (args->has_arrays)
+		build_arrays(args);
+	if (saved->text == NULL)
+		saved->text = fill_in(statement->sql, table, args);
+	Assert(saved->statement == NULL || saved->statement == statement);
+	saved->statement = statement;
+	statements.text = saved->text;
+	statements.relid = table->relid;
+	statements.partitioned = table->partitioned;
 	PG_TRY();
 	{
-		if (statement->plan == NULL || !SPI_plan_is_valid(statement->plan) ||
+		if (saved->plan == NULL || !SPI_plan_is_valid(saved->plan) ||
 			plan_cache_mode != PLAN_CACHE_MODE_AUTO)
 			nest_level = fix_planner();
-		if (statement->plan == NULL)
-			prepare(statement, table);
-		code = SPI_execute_plan(statement->plan, values, nulls, false, 0);
+		if (saved->plan == NULL)
+			prepare_statement(saved, table, args);
+		Assert(plan_takes(saved->plan, args));
+		code = SPI_execute_plan(saved->plan, args->values, args->nulls, false, 0);
 	}
 	PG_FINALLY();
 	{
-		expected_sql = NULL;
+		expect_nothing();
 	}
 	PG_END_TRY();
 	if (nest_level > 0)
@@ -189,6 +345,28 @@ statement_execute(Statement *statement, const TaskTable *table, Datum *values, c
 		elog(ERROR, "could not execute a statement on %s: %s", table->name,
 			 SPI_result_code_string(code));
 	return SPI_processed;
+}
+
+/* Add a text.  A NULL pointer is a NULL. */
+void
+arg_text(StatementArgs *args, const char *name, const char *value)
+{
+	if (value)
+		arg_add(args, name, TEXTOID, CStringGetTextDatum(value));
+	else
+		arg_null(args, name, TEXTOID);
+}
+
+/* Add an array of "count" elements.  The caller fills the elements, which are returned. */
+Datum *
+arg_array(StatementArgs *args, const char *name, Oid element_type, int count)
+{
+	Datum *elements = palloc(count * sizeof(Datum));
+
+	arg_add(args, name, element_type, PointerGetDatum(elements));
+	args->lengths[args->count - 1] = count;
+	args->has_arrays = true;
+	return elements;
 }
 
 /* A column of a row of the last result.  Raises an error for NULL. */
@@ -227,16 +405,4 @@ statement_text(MemoryContext where, uint64 row, int number)
 	result = TextDatumGetCString(statement_value(row, number));
 	MemoryContextSwitchTo(old);
 	return result;
-}
-
-/* Build an array argument. */
-Datum
-statement_array(Datum *elements, int count, Oid type)
-{
-	int16 length;
-	bool by_value;
-	char align;
-
-	get_typlenbyvalalign(type, &length, &by_value, &align);
-	return PointerGetDatum(construct_array(elements, count, type, length, by_value, align));
 }

@@ -1,40 +1,152 @@
 /*
  * statement.h
- *		A statement on task rows, its saved plan, and access to its result.
+ *		A statement on task rows, its arguments, and access to its result.
  *
- * All functions except statement_forget and statement_define must be called between SPI_connect
- * and SPI_finish.
+ * A statement is executed between statement_begin and statement_end:
+ *
+ *		StatementArgs args;
+ *
+ *		statement_begin(&args);
+ *		arg_int64(&args, "id", id);
+ *		count = statement_execute(&find_row, table, &args);
+ *		... statement_value(0, 1) ...
+ *		statement_end();
+ *
+ * What is allocated in between is freed by statement_end.
  */
 #ifndef PG_TASK_STATEMENT_H
 #define PG_TASK_STATEMENT_H
 
 #include "postgres.h"
 
+#include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "utils/timestamp.h"
 
 #include "task/table.h"
 
-#define STATEMENT_ARGUMENTS 16
+/* Every statement has a number: its plan is saved under it. */
+typedef enum StatementNumber
+{
+	STATEMENT_SCAN,
+	STATEMENT_PEEK,
+	STATEMENT_UNLOCKED,
+	STATEMENT_ISOLATED,
+	STATEMENT_EXPIRED,
+	STATEMENT_NEXT_EXPIRY,
+	STATEMENT_CLAIM,
+	STATEMENT_CLAIM_PARTITIONED,
+	STATEMENT_EXPIRE,
+	STATEMENT_FAIL,
+	STATEMENT_FAIL_ROLE_GONE,
+	STATEMENT_BIND,
+	STATEMENT_WORKING,
+	STATEMENT_OF_RUNS,
+	STATEMENT_RELEASE,
+	STATEMENT_REPLAN,
+	STATEMENT_REQUEST,
+	STATEMENT_FINISH,
+	STATEMENT_END,
+	STATEMENT_RETRY,
+	STATEMENT_RETRY_UNLOCKED,
+	STATEMENT_DELETE,
+	STATEMENT_REPEAT,
+	STATEMENT_INSERT_NEXT,
+	STATEMENTS
+} StatementNumber;
 
+/*
+ * In the text, $name is an argument.  {rows} is the table in FROM, UPDATE and DELETE, {table} in
+ * INSERT, and {inherited} is the list of columns that the next row of a repeating task inherits.
+ */
 typedef struct Statement
 {
-	int nargs;
-	Oid types[STATEMENT_ARGUMENTS];
-	const char *sql; /* %1$s: rows of the table, %2$s: its name, %3$s: inherited columns */
-	SPIPlanPtr plan; /* saved; NULL until the first execution */
-	char *text;		 /* "sql" with the names filled in; in TopMemoryContext */
+	StatementNumber number;
+	const char *sql;
 } Statement;
 
+#define STATEMENT_ARGUMENTS 16
+
+/* The arguments of one execution. */
+typedef struct StatementArgs
+{
+	int count;
+	bool has_arrays;
+	const char *names[STATEMENT_ARGUMENTS];
+	Oid types[STATEMENT_ARGUMENTS];	  /* of an array: the type of its elements */
+	int lengths[STATEMENT_ARGUMENTS]; /* -1: no array */
+	Datum values[STATEMENT_ARGUMENTS];
+	char nulls[STATEMENT_ARGUMENTS]; /* as SPI_execute_plan wants them */
+} StatementArgs;
+
 extern void statement_define(void);
-extern void statement_forget(Statement *statement);
+extern void statement_forget_plans(void);
+
 extern uint64
-statement_execute(Statement *statement, const TaskTable *table, Datum *values, const char *nulls);
+statement_execute(const Statement *statement, const TaskTable *table, StatementArgs *args);
 
 /* The last result: "row" counts from 0, "number" of a column from 1. */
 extern Datum statement_value(uint64 row, int number);
 extern bool statement_is_null(uint64 row, int number);
 extern char *statement_text(MemoryContext where, uint64 row, int number);
 
-extern Datum statement_array(Datum *elements, int count, Oid type);
+static inline void
+statement_begin(StatementArgs *args)
+{
+	SPI_connect();
+	args->count = 0;
+	args->has_arrays = false;
+}
+
+static inline void
+statement_end(void)
+{
+	SPI_finish();
+}
+
+/* Add an argument.  The first statement that is executed with it says what its type is. */
+static inline void
+arg_add(StatementArgs *args, const char *name, Oid type, Datum value)
+{
+	int i = args->count++;
+
+	Assert(i < STATEMENT_ARGUMENTS);
+	args->names[i] = name;
+	args->types[i] = type;
+	args->lengths[i] = -1;
+	args->values[i] = value;
+	args->nulls[i] = ' ';
+}
+
+static inline void
+arg_null(StatementArgs *args, const char *name, Oid type)
+{
+	arg_add(args, name, type, (Datum) 0);
+	args->nulls[args->count - 1] = 'n';
+}
+
+static inline void
+arg_int32(StatementArgs *args, const char *name, int32 value)
+{
+	arg_add(args, name, INT4OID, Int32GetDatum(value));
+}
+
+static inline void
+arg_int64(StatementArgs *args, const char *name, int64 value)
+{
+	arg_add(args, name, INT8OID, Int64GetDatum(value));
+}
+
+static inline void
+arg_timestamp(StatementArgs *args, const char *name, TimestampTz value)
+{
+	arg_add(args, name, TIMESTAMPTZOID, TimestampTzGetDatum(value));
+}
+
+/* Add a text.  A NULL pointer is a NULL. */
+extern void arg_text(StatementArgs *args, const char *name, const char *value);
+
+/* Add an array of "count" elements.  The caller fills the elements, which are returned. */
+extern Datum *arg_array(StatementArgs *args, const char *name, Oid element_type, int count);
 
 #endif /* PG_TASK_STATEMENT_H */

@@ -1,0 +1,140 @@
+/*
+ * rows_claim.c
+ *		The claim: waiting rows become runs.
+ */
+#include "postgres.h"
+
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+#include "shared/shared.h"
+#include "task/rows.h"
+#include "task/rows_sql.h"
+#include "task/statement.h"
+
+/* clang-format off */
+
+/*
+ * A row that has moved to another group meanwhile, or that somebody has locked, is not claimed.
+ * The state is an argument, so that the planner does not use the index on waiting rows to find an
+ * id.
+ */
+#define CLAIM(claimable) \
+	"WITH c AS MATERIALIZED (" \
+	"SELECT n.id, n.oid, n.tid, c.pid" \
+	"  FROM ROWS FROM (unnest($ids), unnest($dts), unnest($queues), unnest($maxes)," \
+	"                  unnest($priorities), unnest($roles), unnest($role_ids), unnest($pids)," \
+	"                  unnest($actives), unnest($isolated))" \
+	"       AS c (id, dt, queue, max, priority, role, role_id, pid, active, isolated)" \
+	" CROSS JOIN LATERAL (" \
+	"       SELECT t.id, t.tableoid AS oid, t.ctid AS tid" \
+	"         FROM {rows} AS t" \
+	"        WHERE t.id = c.id AND t.state = $state AND t.dt = c.dt AND t.dt <= $now" \
+	"          AND t.queue = c.queue AND " MAX_OR_NONE " = c.max AND t.priority = c.priority" \
+	"          AND t.role = c.role::name AND t.role_id = c.role_id" \
+	"          AND (coalesce(t.crashed, 0) = 0 OR c.isolated)" \
+	"          AND " EXPIRED("c.active", "$now") " IS NOT TRUE" \
+	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n" \
+	") UPDATE {rows} AS t" \
+	"    SET state = 'WORK', attempt = t.attempt + 1, start = $claimed, stop = NULL, pid = c.pid" \
+	"   FROM " claimable \
+	"  WHERE " IS_LOCKED_ROW \
+	" RETURNING t.id, t.attempt," \
+	"           CASE WHEN t.timeout < interval '100 years'" \
+	"                THEN (extract(epoch FROM t.timeout) * 1000000)::int8 END," \
+	"           t.repeat IS NOT NULL, t.delete, substr(t.format, 1, 8)," \
+	"           CASE WHEN octet_length(t.request) <= " CppAsString2(SHARED_REQUEST) \
+	"                THEN t.request END, t.role::text, t.role_id"
+
+static const Statement claim_rows = {STATEMENT_CLAIM, CLAIM("c")};
+
+/*
+ * Of rows with equal ids claim only one: a run is identified by id, attempt and time of the claim.
+ */
+static const Statement claim_partitioned_rows = {STATEMENT_CLAIM_PARTITIONED,
+	CLAIM("(SELECT DISTINCT ON (c.id) c.* FROM c) AS c")};
+
+/* clang-format on */
+
+/* Add the candidates: parallel arrays, one for each column. */
+static void
+arg_candidates(StatementArgs *args, const Candidate *candidates, int count)
+{
+	Datum *ids = arg_array(args, "ids", INT8OID, count);
+	Datum *dts = arg_array(args, "dts", TIMESTAMPTZOID, count);
+	Datum *queues = arg_array(args, "queues", TEXTOID, count);
+	Datum *maxes = arg_array(args, "maxes", INT4OID, count);
+	Datum *priorities = arg_array(args, "priorities", INT4OID, count);
+	Datum *roles = arg_array(args, "roles", TEXTOID, count);
+	Datum *role_ids = arg_array(args, "role_ids", INT8OID, count);
+	Datum *pids = arg_array(args, "pids", INT4OID, count);
+	Datum *actives = arg_array(args, "actives", FLOAT8OID, count);
+	Datum *isolated = arg_array(args, "isolated", BOOLOID, count);
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		const TaskGroup *group = candidates[i].group;
+
+		ids[i] = Int64GetDatum(candidates[i].place.id);
+		dts[i] = TimestampTzGetDatum(candidates[i].place.dt);
+		queues[i] = CStringGetTextDatum(group->queue);
+		maxes[i] = Int32GetDatum(group->max);
+		priorities[i] = Int32GetDatum(group->priority);
+		roles[i] = CStringGetTextDatum(group->role);
+		role_ids[i] = Int64GetDatum(group->role_id);
+		pids[i] = Int32GetDatum(candidates[i].pid);
+		actives[i] = Float8GetDatum(candidates[i].active / 1000.0);
+		isolated[i] = BoolGetDatum(candidates[i].isolated);
+	}
+}
+
+/* Read the claims that the last statement returned; allocated in the context "where". */
+static void
+returned_claims(MemoryContext where, uint64 count, TimestampTz claimed, Claim **claims)
+{
+	uint64 i;
+
+	*claims = MemoryContextAlloc(where, Max(count, 1) * sizeof(Claim));
+	for (i = 0; i < count; i++)
+	{
+		Claim *claim = &(*claims)[i];
+
+		claim->run.id = DatumGetInt64(statement_value(i, 1));
+		claim->run.attempt = DatumGetInt32(statement_value(i, 2));
+		claim->run.claimed = claimed;
+		claim->timeout = statement_is_null(i, 3) ? -1 : DatumGetInt64(statement_value(i, 3));
+		claim->repeats = DatumGetBool(statement_value(i, 4));
+		claim->deletes = DatumGetBool(statement_value(i, 5));
+		claim->format = statement_text(where, i, 6);
+		claim->request = statement_text(where, i, 7);
+		claim->role = statement_text(where, i, 8);
+		claim->role_id = DatumGetInt64(statement_value(i, 9));
+	}
+}
+
+/*
+ * Claim those candidates that still wait at the position where they were read: once the caller
+ * commits, they are in state WORK, with a new attempt.  "now" decides what is due.  "claimed" is
+ * the time of the claim, which identifies these runs together with id and attempt.  The claims are
+ * returned in no particular order.
+ */
+int
+rows_claim(const TaskTable *table, const Candidate *candidates, int count, TimestampTz now,
+		   TimestampTz claimed, Claim **claims)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	uint64 found;
+
+	statement_begin(&args);
+	arg_candidates(&args, candidates, count);
+	arg_text(&args, "state", "PLAN");
+	arg_timestamp(&args, "now", now);
+	arg_timestamp(&args, "claimed", claimed);
+	found =
+		statement_execute(table->partitioned ? &claim_partitioned_rows : &claim_rows, table, &args);
+	returned_claims(caller, found, claimed, claims);
+	statement_end();
+	return (int) found;
+}

@@ -1,0 +1,262 @@
+/*
+ * rows_finish.c
+ *		Statements on the row of one run: its request, its outcome, the next run of its task.
+ *
+ * Each has the fence: the id, the attempt and the time of the claim must be those of the run, or
+ * nothing is read or written.  The next run of a task is planned from its row, which the caller has
+ * written or locked before.
+ */
+#include "postgres.h"
+
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+#include "task/rows.h"
+#include "task/rows_sql.h"
+#include "task/statement.h"
+
+/* clang-format off */
+
+/* The fence of a run that an executor has claimed. */
+#define IS_RUN "t.id = $id AND t.attempt = $attempt AND t.start = $claimed"
+
+/* The fence of a run of which the owner of the table may have set the time of the claim to NULL. */
+#define IS_ANY_RUN "t.id = $id AND t.attempt = $attempt AND " CLAIMED("t") " = $claimed"
+
+static const Statement read_request = {STATEMENT_REQUEST,
+	"SELECT t.request"
+	"  FROM {rows} AS t"
+	" WHERE " IS_RUN " AND t.state = 'WORK'"};
+
+/* clang-format on */
+
+/* Add what the fence compares. */
+static void
+arg_run(StatementArgs *args, TaskRun run)
+{
+	arg_int64(args, "id", run.id);
+	arg_int32(args, "attempt", run.attempt);
+	arg_timestamp(args, "claimed", run.claimed);
+}
+
+/* Read the request of a run; NULL if the row no longer belongs to that run. */
+char *
+row_request(const TaskTable *table, TaskRun run)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	char *request = NULL;
+
+	statement_begin(&args);
+	arg_run(&args, run);
+	if (statement_execute(&read_request, table, &args) > 0)
+		request = statement_text(caller, 0, 1);
+	statement_end();
+	return request;
+}
+
+/* clang-format off */
+static const Statement finish_run = {STATEMENT_FINISH,
+	"UPDATE {rows} AS t"
+	"   SET state = 'DONE', start = $start, stop = $stop, response = $response, notice = $notice,"
+	"       error = NULL, sqlstate = NULL"
+	" WHERE " IS_RUN " AND t.state = 'WORK'"};
+/* clang-format on */
+
+/* Set a run to DONE.  Returns false if the row no longer belongs to that run. */
+bool
+row_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
+{
+	StatementArgs args;
+	bool finished;
+
+	statement_begin(&args);
+	arg_run(&args, run);
+	arg_timestamp(&args, "start", result->start);
+	arg_timestamp(&args, "stop", result->stop);
+	arg_text(&args, "response", result->response);
+	arg_text(&args, "notice", result->notice);
+	finished = statement_execute(&finish_run, table, &args) > 0;
+	statement_end();
+	return finished;
+}
+
+/* clang-format off */
+/* The outcome of a run that is not DONE. */
+static const Statement end_run = {STATEMENT_END,
+	"UPDATE {rows} AS t"
+	"   SET state = $state, start = $start, stop = $stop, response = $response, error = $error,"
+	"       sqlstate = $sqlstate, notice = $notice,"
+	"       failed = least(coalesce(t.failed, 0), 2147483646) + $failed,"
+	"       crashed = coalesce(t.crashed, 0) + $crashed,"
+	"       planned = CASE WHEN $again IS NULL THEN t.planned ELSE " PLANNED " END,"
+	"       dt = coalesce($again, t.dt)"
+	" WHERE " IS_ANY_RUN " AND t.state = $old_state"};
+/* clang-format on */
+
+/*
+ * Write the outcome of a run that did not end with DONE.  A task that was stopped keeps state
+ * STOP, and its row records how the run ended.  Returns false if the row no longer belongs to that
+ * run.
+ */
+bool
+row_end(const TaskTable *table, TaskRun run, const TaskResult *result)
+{
+	static const char *const states[] = {
+		[TASK_DONE] = "DONE", [TASK_FAIL] = "FAIL", [TASK_AGAIN] = "PLAN", [TASK_STOPPED] = "STOP"};
+	StatementArgs args;
+	bool ended;
+
+	statement_begin(&args);
+	arg_run(&args, run);
+	arg_text(&args, "old_state", result->outcome == TASK_STOPPED ? "STOP" : "WORK");
+	arg_text(&args, "state", states[result->outcome]);
+	arg_timestamp(&args, "start", result->start);
+	arg_timestamp(&args, "stop", result->stop);
+	arg_text(&args, "response", result->response);
+	arg_text(&args, "error", result->error);
+	arg_text(&args, "sqlstate", result->sqlstate);
+	arg_text(&args, "notice", result->notice);
+	arg_int32(&args, "failed", result->failed ? 1 : 0);
+	arg_int32(&args, "crashed", result->crashed ? 1 : 0);
+	if (result->again != 0)
+		arg_timestamp(&args, "again", result->again);
+	else
+		arg_null(&args, "again", TIMESTAMPTZOID);
+	ended = statement_execute(&end_run, table, &args) > 0;
+	statement_end();
+	return ended;
+}
+
+/* clang-format off */
+
+/* What decides whether a run is retried. */
+#define RETRY \
+	"SELECT coalesce(t.failed, 0), coalesce(t.crashed, 0), coalesce(t.retry, -1)," \
+	"       coalesce(t.backoff, -1)::float8," \
+	"       (CASE WHEN t.delay IS NULL THEN -1" \
+	"             ELSE least(extract(epoch FROM t.delay), 3600) * 1000000 END)::int8," \
+	"       " PLANNED "," \
+	"       ((" PLANNED " AT TIME ZONE 'UTC')" \
+	"        + CASE WHEN t.active < interval '100 years' THEN t.active END) AT TIME ZONE 'UTC'," \
+	"       t.repeat IS NOT NULL, coalesce(t.role::text, ''), coalesce(t.role_id, 0)" \
+	"  FROM {rows} AS t" \
+	" WHERE " IS_ANY_RUN " AND t.state = 'WORK'" \
+	"   FOR NO KEY UPDATE OF t"
+
+static const Statement read_retry = {STATEMENT_RETRY, RETRY};
+static const Statement read_retry_unlocked = {STATEMENT_RETRY_UNLOCKED, RETRY " SKIP LOCKED"};
+
+/* clang-format on */
+
+/*
+ * Lock the row of a run, and read what decides whether it is retried.  Returns false if the row no
+ * longer belongs to that run, or if somebody has locked it and "wait" is false.
+ */
+bool
+row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	bool found;
+
+	statement_begin(&args);
+	arg_run(&args, run);
+	found = statement_execute(wait ? &read_retry : &read_retry_unlocked, table, &args) > 0;
+	if (found)
+	{
+		retry->failed = DatumGetInt32(statement_value(0, 1));
+		retry->crashed = DatumGetInt32(statement_value(0, 2));
+		retry->retry = DatumGetInt32(statement_value(0, 3));
+		retry->backoff = DatumGetFloat8(statement_value(0, 4));
+		retry->delay = DatumGetInt64(statement_value(0, 5));
+		retry->planned = DatumGetTimestampTz(statement_value(0, 6));
+		retry->expires =
+			statement_is_null(0, 7) ? DT_NOEND : DatumGetTimestampTz(statement_value(0, 7));
+		retry->repeats = DatumGetBool(statement_value(0, 8));
+		retry->role = statement_text(caller, 0, 9);
+		retry->role_id = DatumGetInt64(statement_value(0, 10));
+	}
+	statement_end();
+	return found;
+}
+
+/* clang-format off */
+static const Statement delete_row = {STATEMENT_DELETE,
+	"DELETE FROM {rows} AS t"
+	" WHERE " IS_RUN " AND t.state = $state"};
+/* clang-format on */
+
+/*
+ * Delete the row of a run that is in this state.  Returns false if the row no longer belongs to
+ * that run.
+ */
+bool
+row_delete(const TaskTable *table, TaskRun run, const char *state)
+{
+	StatementArgs args;
+	bool deleted;
+
+	statement_begin(&args);
+	arg_run(&args, run);
+	arg_text(&args, "state", state);
+	deleted = statement_execute(&delete_row, table, &args) > 0;
+	statement_end();
+	return deleted;
+}
+
+/* clang-format off */
+static const Statement read_repeat = {STATEMENT_REPEAT,
+	"SELECT " PLANNED ", t.repeat, t.drift,"
+	"       substr(t.timezone, 1, " CppAsString2(TASK_ZONE_MAX) " + 1),"
+	"       coalesce(t.role_id, 0)"
+	"  FROM {rows} AS t"
+	" WHERE t.id = $id AND t.role = $role::name"
+	" LIMIT 1"};
+/* clang-format on */
+
+/* Read how a task repeats.  Returns false if it does not, or if the row was deleted. */
+bool
+row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	bool repeats;
+
+	statement_begin(&args);
+	arg_int64(&args, "id", row.id);
+	arg_text(&args, "role", row.role);
+	repeats = statement_execute(&read_repeat, table, &args) > 0 && !statement_is_null(0, 2);
+	if (repeats)
+	{
+		repeat->dt = DatumGetTimestampTz(statement_value(0, 1));
+		repeat->repeat = MemoryContextAlloc(caller, sizeof(Interval));
+		*repeat->repeat = *DatumGetIntervalP(statement_value(0, 2));
+		repeat->drift = DatumGetBool(statement_value(0, 3));
+		repeat->timezone = statement_text(caller, 0, 4);
+		repeat->role_id = DatumGetInt64(statement_value(0, 5));
+	}
+	statement_end();
+	return repeats;
+}
+
+/* clang-format off */
+static const Statement insert_next = {STATEMENT_INSERT_NEXT,
+	"INSERT INTO {table} (parent, dt, {inherited})"
+	" SELECT t.id, $dt, {inherited}"
+	"   FROM {rows} AS t WHERE t.id = $id AND t.role = $role::name LIMIT 1"};
+/* clang-format on */
+
+/* Plan the next run of a repeating task: insert a new row, made from this one. */
+void
+row_insert_next(const TaskTable *table, RowKey row, TimestampTz dt)
+{
+	StatementArgs args;
+
+	statement_begin(&args);
+	arg_int64(&args, "id", row.id);
+	arg_timestamp(&args, "dt", dt);
+	arg_text(&args, "role", row.role);
+	statement_execute(&insert_next, table, &args);
+	statement_end();
+}

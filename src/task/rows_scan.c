@@ -1,0 +1,286 @@
+/*
+ * rows_scan.c
+ *		Statements that find waiting rows.
+ *
+ * Only rows_unlocked and rows_expired lock rows, and none of these changes any.
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+
+#include "task/rows.h"
+#include "task/rows_sql.h"
+#include "task/statement.h"
+
+/* clang-format off */
+
+/* The columns of the index on waiting rows.  The expressions must match those of the index. */
+#define G_QUEUE "t.queue COLLATE \"C\""
+#define G_ROLE "t.role::text"
+#define G_ALL G_QUEUE ", " MAX_OR_NONE ", t.priority, " G_ROLE ", t.role_id"
+
+/*
+ * Excludes rows with a NULL in one of these columns: a table that its owner created may allow
+ * them, but such rows have no position.  Written with IS NOT TRUE so that the planner does not use
+ * the condition with the index, where it would displace a better condition.
+ */
+#define COMPLETE \
+	"(t.queue IS NULL OR t.priority IS NULL OR t.role IS NULL OR t.role_id IS NULL" \
+	" OR t.dt IS NULL) IS NOT TRUE"
+
+/* A loose index scan from group to group: one descent of the index for each. */
+static const Statement scan_groups = {STATEMENT_SCAN,
+	"WITH RECURSIVE g (queue, max, priority, role, role_id, dt, id) AS ("
+	"(SELECT " G_ALL ", t.dt, t.id"
+	"   FROM {rows} AS t"
+	"  WHERE t.state = 'PLAN' AND " COMPLETE
+	"    AND (" G_ALL ") > ($queue, $max, $priority, $role, $role_id)"
+	"  ORDER BY " G_ALL ", t.dt, t.id"
+	"  LIMIT 1)"
+	" UNION ALL"
+	" SELECT n.*"
+	"   FROM g CROSS JOIN LATERAL ("
+	"        SELECT " G_ALL ", t.dt, t.id"
+	"          FROM {rows} AS t"
+	"         WHERE t.state = 'PLAN' AND " COMPLETE
+	"           AND (" G_ALL ") > (g.queue, g.max, g.priority, g.role, g.role_id)"
+	"         ORDER BY " G_ALL ", t.dt, t.id"
+	"         LIMIT 1) AS n"
+	") SELECT substr(g.queue, 1, " CppAsString2(TASK_QUEUE_MAX) " + 1), max, priority, role, dt, id,"
+	"         role_id, octet_length(g.queue) > " CppAsString2(TASK_QUEUE_MAX)
+	"    FROM g LIMIT $limit"};
+
+/* clang-format on */
+
+/* Add what identifies a group. */
+static void
+arg_group(StatementArgs *args, const TaskGroup *group)
+{
+	arg_text(args, "queue", group->queue);
+	arg_int32(args, "max", group->max);
+	arg_int32(args, "priority", group->priority);
+	arg_text(args, "role", group->role);
+	arg_int64(args, "role_id", group->role_id);
+}
+
+/*
+ * Read the next groups after "after" that have waiting rows, in order, with the first row of each.
+ */
+int
+rows_scan(const TaskTable *table, const TaskGroup *after, int limit, GroupHead **heads)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	uint64 count;
+	uint64 i;
+
+	statement_begin(&args);
+	arg_group(&args, after);
+	arg_int64(&args, "limit", limit);
+	count = statement_execute(&scan_groups, table, &args);
+	*heads = MemoryContextAllocHuge(caller, Max(count, 1) * sizeof(GroupHead));
+	for (i = 0; i < count; i++)
+	{
+		GroupHead *head = &(*heads)[i];
+
+		head->group.queue = statement_text(caller, i, 1);
+		head->group.max = DatumGetInt32(statement_value(i, 2));
+		head->group.priority = DatumGetInt32(statement_value(i, 3));
+		head->group.role = statement_text(caller, i, 4);
+		head->place.dt = DatumGetTimestampTz(statement_value(i, 5));
+		head->place.id = DatumGetInt64(statement_value(i, 6));
+		head->group.role_id = DatumGetInt64(statement_value(i, 7));
+		head->too_long = DatumGetBool(statement_value(i, 8));
+	}
+	statement_end();
+	return (int) count;
+}
+
+/* Read the positions that the last statement returned; allocated in the context "where". */
+static int
+returned_places(MemoryContext where, uint64 count, TaskPlace **places)
+{
+	uint64 i;
+
+	*places = MemoryContextAlloc(where, Max(count, 1) * sizeof(TaskPlace));
+	for (i = 0; i < count; i++)
+	{
+		(*places)[i].dt = DatumGetTimestampTz(statement_value(i, 1));
+		(*places)[i].id = DatumGetInt64(statement_value(i, 2));
+	}
+	return (int) count;
+}
+
+/* clang-format off */
+static const Statement read_group = {STATEMENT_PEEK,
+	"SELECT t.dt, t.id"
+	"  FROM {rows} AS t"
+	" WHERE t.state = 'PLAN'"
+	"   AND " G_QUEUE " = $queue AND " MAX_OR_NONE " = $max AND t.priority = $priority"
+	"   AND " G_ROLE " = $role AND t.role_id = $role_id"
+	"   AND (t.dt, t.id) > ($dt, $id)"
+	" ORDER BY t.dt, t.id"
+	" LIMIT $limit"};
+/* clang-format on */
+
+/* Read the next waiting rows of a group after a position, in order, due or not. */
+int
+rows_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int limit,
+		  TaskPlace **places)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	int count;
+
+	statement_begin(&args);
+	arg_group(&args, group);
+	arg_timestamp(&args, "dt", after.dt);
+	arg_int64(&args, "id", after.id);
+	arg_int64(&args, "limit", limit);
+	count = returned_places(caller, statement_execute(&read_group, table, &args), places);
+	statement_end();
+	return count;
+}
+
+/* Comparator for qsort and bsearch: ids in ascending order. */
+int
+rows_compare_ids(const void *a, const void *b)
+{
+	int64 left = *(const int64 *) a;
+	int64 right = *(const int64 *) b;
+
+	return left < right ? -1 : left > right;
+}
+
+/* Read the ids that the last statement returned; allocated in the context "where". */
+static int
+returned_ids(MemoryContext where, uint64 count, int64 **ids)
+{
+	uint64 i;
+
+	*ids = MemoryContextAllocHuge(where, Max(count, 1) * sizeof(int64));
+	for (i = 0; i < count; i++)
+		(*ids)[i] = DatumGetInt64(statement_value(i, 1));
+	return (int) count;
+}
+
+/* clang-format off */
+static const Statement lock_unlocked = {STATEMENT_UNLOCKED,
+	"SELECT n.id"
+	"  FROM unnest($ids) AS a (id) CROSS JOIN LATERAL ("
+	"       SELECT t.id"
+	"         FROM {rows} AS t"
+	"        WHERE t.id = a.id AND t.state = $state"
+	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"};
+/* clang-format on */
+
+/*
+ * Lock those of these waiting rows that nobody else has locked, until the end of the transaction.
+ * Returns their ids, in ascending order.
+ */
+int
+rows_unlocked(const TaskTable *table, const TaskPlace *places, int count, int64 **ids)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	Datum *id;
+	int i;
+
+	statement_begin(&args);
+	id = arg_array(&args, "ids", INT8OID, count);
+	for (i = 0; i < count; i++)
+		id[i] = Int64GetDatum(places[i].id);
+	arg_text(&args, "state", "PLAN");
+	count = returned_ids(caller, statement_execute(&lock_unlocked, table, &args), ids);
+	statement_end();
+	qsort(*ids, count, sizeof(int64), rows_compare_ids);
+	return count;
+}
+
+/* clang-format off */
+/* The first condition matches exactly one index. */
+static const Statement find_isolated = {STATEMENT_ISOLATED,
+	"SELECT t.id"
+	"  FROM {rows} AS t"
+	" WHERE (t.state = 'WORK' OR (t.state = 'PLAN' AND t.crashed > 0))"
+	"   AND t.state = $state AND t.crashed > 0"};
+/* clang-format on */
+
+/*
+ * Find the waiting tasks that are suspects: the server may have crashed because of them, and they
+ * must be run isolated.
+ */
+int
+rows_isolated(const TaskTable *table, int64 **ids)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	int count;
+
+	statement_begin(&args);
+	arg_text(&args, "state", "PLAN");
+	count = returned_ids(caller, statement_execute(&find_isolated, table, &args), ids);
+	statement_end();
+	return count;
+}
+
+/* clang-format off */
+
+/*
+ * When a task expires, as a timestamp in UTC: that makes the expression immutable, so it can be
+ * indexed.
+ */
+#define EXPIRY "(" PLANNED " AT TIME ZONE 'UTC') + t.active"
+#define EXPIRES "t.state = 'PLAN' AND t.active < interval '100 years'"
+
+static const Statement find_expired = {STATEMENT_EXPIRED,
+	"SELECT t.dt, t.id"
+	"  FROM {rows} AS t"
+	" WHERE " EXPIRES " AND " EXPIRY " < ($now AT TIME ZONE 'UTC')"
+	" ORDER BY " EXPIRY
+	" LIMIT $limit"
+	"   FOR NO KEY UPDATE OF t SKIP LOCKED"};
+
+/* clang-format on */
+
+/*
+ * Find up to "limit" waiting tasks that have expired by their column "active"; the earliest expiry
+ * comes first.  Defaults of roles are not considered.
+ */
+int
+rows_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	int count;
+
+	statement_begin(&args);
+	arg_timestamp(&args, "now", now);
+	arg_int64(&args, "limit", limit);
+	count = returned_places(caller, statement_execute(&find_expired, table, &args), places);
+	statement_end();
+	return count;
+}
+
+/* clang-format off */
+static const Statement find_next_expiry = {STATEMENT_NEXT_EXPIRY,
+	"SELECT (" EXPIRY ") AT TIME ZONE 'UTC'"
+	"  FROM {rows} AS t"
+	" WHERE " EXPIRES
+	" ORDER BY " EXPIRY
+	" LIMIT 1"};
+/* clang-format on */
+
+/* When the next waiting task expires; DT_NOEND if none does. */
+TimestampTz
+rows_next_expiry(const TaskTable *table)
+{
+	TimestampTz expiry = DT_NOEND;
+	StatementArgs args;
+
+	statement_begin(&args);
+	if (statement_execute(&find_next_expiry, table, &args) > 0)
+		expiry = DatumGetTimestampTz(statement_value(0, 1));
+	statement_end();
+	return expiry;
+}

@@ -1,0 +1,193 @@
+/*
+ * rows_unstarted.c
+ *		Statements of the scheduler on waiting rows that it does not start: they have expired,
+ *		their role may not run them, or they must be bound to a role first.
+ *
+ * None of these waits for a row that somebody has locked.
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+
+#include "task/rows.h"
+#include "task/rows_sql.h"
+#include "task/statement.h"
+
+/* clang-format off */
+static const Statement expire_rows = {STATEMENT_EXPIRE,
+	"WITH c AS MATERIALIZED ("
+	"SELECT n.oid, n.tid"
+	"  FROM ROWS FROM (unnest($ids), unnest($dts), unnest($actives)) AS c (id, dt, active)"
+	" CROSS JOIN LATERAL ("
+	"       SELECT t.tableoid AS oid, t.ctid AS tid"
+	"         FROM {rows} AS t"
+	"        WHERE t.id = c.id AND t.dt = c.dt AND t.state = $state"
+	"          AND " EXPIRED("c.active", "$now") " IS TRUE"
+	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
+	") UPDATE {rows} AS t"
+	"    SET state = 'GONE', stop = clock_timestamp(), error = 'the task was not started in time',"
+	"        sqlstate = '57014', response = 'ERROR:  the task was not started in time'"
+	"   FROM c"
+	"  WHERE " IS_LOCKED_ROW
+	" RETURNING t.id, t.role::text"};
+/* clang-format on */
+
+/* Set those of these candidates to GONE that have expired. */
+int
+rows_expire(const TaskTable *table, TimestampTz now, const Candidate *candidates, int count,
+			RowKey **rows)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	Datum *ids;
+	Datum *dts;
+	Datum *actives;
+	int i;
+
+	statement_begin(&args);
+	ids = arg_array(&args, "ids", INT8OID, count);
+	dts = arg_array(&args, "dts", TIMESTAMPTZOID, count);
+	actives = arg_array(&args, "actives", FLOAT8OID, count);
+	for (i = 0; i < count; i++)
+	{
+		ids[i] = Int64GetDatum(candidates[i].place.id);
+		dts[i] = TimestampTzGetDatum(candidates[i].place.dt);
+		actives[i] = Float8GetDatum(candidates[i].active / 1000.0);
+	}
+	arg_timestamp(&args, "now", now);
+	arg_text(&args, "state", "PLAN");
+	count = (int) statement_execute(&expire_rows, table, &args);
+	*rows = MemoryContextAlloc(caller, Max(count, 1) * sizeof(RowKey));
+	for (i = 0; i < count; i++)
+	{
+		(*rows)[i].id = DatumGetInt64(statement_value(i, 1));
+		(*rows)[i].role = statement_text(caller, i, 2);
+	}
+	statement_end();
+	return count;
+}
+
+/* clang-format off */
+static const Statement fail_row = {STATEMENT_FAIL,
+	"WITH c AS MATERIALIZED ("
+	"SELECT t.tableoid AS oid, t.ctid AS tid"
+	"  FROM {rows} AS t"
+	" WHERE t.id = $id AND t.role = $role::name AND t.state = $state"
+	"   FOR NO KEY UPDATE OF t SKIP LOCKED"
+	") UPDATE {rows} AS t"
+	"   SET state = 'FAIL', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
+	"       response = $response"
+	"  FROM c"
+	" WHERE " IS_LOCKED_ROW};
+/* clang-format on */
+
+/* Add why a row fails. */
+static void
+arg_error(StatementArgs *args, const char *error, const char *sqlstate)
+{
+	arg_text(args, "error", error);
+	arg_text(args, "sqlstate", sqlstate);
+	arg_text(args, "response", psprintf("ERROR:  %s", error));
+}
+
+/* Set a waiting task that cannot be started to FAIL.  Returns false if it no longer waits. */
+bool
+row_fail(const TaskTable *table, RowKey row, const char *error, const char *sqlstate)
+{
+	StatementArgs args;
+	bool failed;
+
+	statement_begin(&args);
+	arg_int64(&args, "id", row.id);
+	arg_text(&args, "role", row.role);
+	arg_text(&args, "state", "PLAN");
+	arg_error(&args, error, sqlstate);
+	failed = statement_execute(&fail_row, table, &args) > 0;
+	statement_end();
+	return failed;
+}
+
+/* clang-format off */
+
+/*
+ * Select and lock those of the rows with these ids that wait, have this role and are not locked by
+ * anybody.
+ */
+#define ROWS_OF_ROLE \
+	"SELECT n.*" \
+	"  FROM unnest($ids) AS c (id) CROSS JOIN LATERAL (" \
+	"       SELECT t.tableoid AS oid, t.ctid AS tid" \
+	"         FROM {rows} AS t" \
+	"        WHERE t.id = c.id AND t.state = $state AND t.role = $role::name" \
+	"          AND t.role_id = $role_id" \
+	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
+
+/* Waiting rows whose role was dropped; a repeating task does not repeat. */
+static const Statement fail_rows_of_role = {STATEMENT_FAIL_ROLE_GONE,
+	"WITH c AS MATERIALIZED (" ROWS_OF_ROLE ")"
+	" UPDATE {rows} AS t"
+	"    SET state = 'FAIL', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
+	"        response = $response"
+	"   FROM c"
+	"  WHERE " IS_LOCKED_ROW};
+
+/* Waiting rows whose "role" is not the current name of their role, or that are not bound. */
+static const Statement bind_rows = {STATEMENT_BIND,
+	"WITH c AS MATERIALIZED (" ROWS_OF_ROLE ")"
+	" UPDATE {rows} AS t"
+	"    SET role = $new_role::name, role_id = $new_role_id"
+	"   FROM c"
+	"  WHERE " IS_LOCKED_ROW};
+
+/* clang-format on */
+
+/* Add what ROWS_OF_ROLE needs: waiting rows of a group. */
+static void
+arg_rows_of_group(StatementArgs *args, const TaskGroup *group, const int64 *ids, int count)
+{
+	Datum *elements = arg_array(args, "ids", INT8OID, count);
+	int i;
+
+	for (i = 0; i < count; i++)
+		elements[i] = Int64GetDatum(ids[i]);
+	arg_text(args, "state", "PLAN");
+	arg_text(args, "role", group->role);
+	arg_int64(args, "role_id", group->role_id);
+}
+
+/*
+ * Set waiting tasks of a group to FAIL, because its role was dropped.  Returns how many were set:
+ * the others are locked by somebody.
+ */
+int
+rows_fail_role_gone(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
+					const char *error, const char *sqlstate)
+{
+	StatementArgs args;
+
+	statement_begin(&args);
+	arg_rows_of_group(&args, group, ids, count);
+	arg_error(&args, error, sqlstate);
+	count = (int) statement_execute(&fail_rows_of_role, table, &args);
+	statement_end();
+	return count;
+}
+
+/*
+ * Bind waiting tasks of a group to a role, and set its current name.  Returns how many were bound:
+ * the others are locked by somebody.
+ */
+int
+rows_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
+		  const char *role, int64 role_id)
+{
+	StatementArgs args;
+
+	statement_begin(&args);
+	arg_rows_of_group(&args, group, ids, count);
+	arg_text(&args, "new_role", role);
+	arg_int64(&args, "new_role_id", role_id);
+	count = (int) statement_execute(&bind_rows, table, &args);
+	statement_end();
+	return count;
+}

@@ -1,0 +1,225 @@
+/*
+ * rows_work.c
+ *		Statements of the scheduler on rows in state WORK: it compares them with the runs that its
+ *		executors hold, and plans orphans again.
+ *
+ * None of these waits for a row that somebody has locked.
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+
+#include "task/rows.h"
+#include "task/rows_sql.h"
+#include "task/statement.h"
+
+/* clang-format off */
+
+/*
+ * The trigger bounds the length of this value, but a row may have bypassed the trigger.  A longer
+ * value is not kept, and not read.
+ */
+#define SHORT_QUEUE \
+	"CASE WHEN octet_length(t.queue) <= " CppAsString2(TASK_QUEUE_MAX) " THEN t.queue END"
+
+#define WORKING_ROW "t.id, t.attempt, " CLAIMED("t") ", coalesce(" SHORT_QUEUE ", '')"
+
+static const Statement find_working = {STATEMENT_WORKING,
+	"SELECT " WORKING_ROW
+	"  FROM {rows} AS t"
+	" WHERE t.state = 'WORK' AND t.id IS NOT NULL AND t.attempt IS NOT NULL"
+	" LIMIT $limit"};
+
+/* clang-format on */
+
+static int
+compare_working(const void *a, const void *b)
+{
+	return task_compare_runs(((const WorkingRow *) a)->run, ((const WorkingRow *) b)->run);
+}
+
+/* Read the rows that the last statement returned, and sort them by run. */
+static int
+returned_working(MemoryContext where, uint64 count, WorkingRow **rows)
+{
+	uint64 i;
+
+	*rows = MemoryContextAllocHuge(where, Max(count, 1) * sizeof(WorkingRow));
+	for (i = 0; i < count; i++)
+	{
+		WorkingRow *row = &(*rows)[i];
+
+		row->run.id = DatumGetInt64(statement_value(i, 1));
+		row->run.attempt = DatumGetInt32(statement_value(i, 2));
+		row->run.claimed = DatumGetTimestampTz(statement_value(i, 3));
+		row->queue = statement_text(where, i, 4);
+	}
+	qsort(*rows, count, sizeof(WorkingRow), compare_working);
+	return (int) count;
+}
+
+/* Read up to "limit" rows in state WORK, in no particular order. */
+int
+rows_working(const TaskTable *table, int limit, WorkingRow **rows)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	int count;
+
+	statement_begin(&args);
+	arg_int64(&args, "limit", limit);
+	count = returned_working(caller, statement_execute(&find_working, table, &args), rows);
+	statement_end();
+	return count;
+}
+
+/* clang-format off */
+/* The state is an argument, so that the planner does not use the index on running rows. */
+static const Statement find_runs = {STATEMENT_OF_RUNS,
+	"SELECT n.*"
+	"  FROM ROWS FROM (unnest($ids), unnest($attempts), unnest($claims)) AS a (id, attempt, claimed)"
+	" CROSS JOIN LATERAL ("
+	"       SELECT " WORKING_ROW
+	"         FROM {rows} AS t"
+	"        WHERE t.id = a.id AND t.attempt = a.attempt"
+	"          AND " CLAIMED("t") " = a.claimed AND t.state = $state"
+	"       OFFSET 0) AS n"};
+/* clang-format on */
+
+/* Add runs that must be in state WORK: parallel arrays of their ids, attempts and claim times. */
+static void
+arg_runs(StatementArgs *args, const TaskRun *runs, int count)
+{
+	Datum *ids = arg_array(args, "ids", INT8OID, count);
+	Datum *attempts = arg_array(args, "attempts", INT4OID, count);
+	Datum *claims = arg_array(args, "claims", TIMESTAMPTZOID, count);
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		ids[i] = Int64GetDatum(runs[i].id);
+		attempts[i] = Int32GetDatum(runs[i].attempt);
+		claims[i] = TimestampTzGetDatum(runs[i].claimed);
+	}
+	arg_text(args, "state", "WORK");
+}
+
+/* Find those of these runs that still have their row in state WORK, sorted by run. */
+int
+rows_of_runs(const TaskTable *table, const TaskRun *runs, int count, WorkingRow **rows)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+
+	statement_begin(&args);
+	arg_runs(&args, runs, count);
+	count = returned_working(caller, statement_execute(&find_runs, table, &args), rows);
+	statement_end();
+	return count;
+}
+
+/*
+ * Find the row of this run among the rows that rows_working or rows_of_runs returned; or NULL.
+ * Without rows the pointer may be NULL, which bsearch does not allow.
+ */
+const WorkingRow *
+rows_contain(const WorkingRow *rows, int count, TaskRun run)
+{
+	WorkingRow key = {.run = run};
+
+	if (count == 0)
+		return NULL;
+	return bsearch(&key, rows, count, sizeof(WorkingRow), compare_working);
+}
+
+/* clang-format off */
+
+/*
+ * Select and lock those of the runs in three arrays whose rows are still these runs and are not
+ * locked by anybody.  LATERAL keeps the planner from starting with all rows of the table, as it
+ * would for a table that was empty when the plan was made.
+ */
+#define RUNS_NOT_LOCKED \
+	"SELECT n.*" \
+	"  FROM ROWS FROM (unnest($ids), unnest($attempts), unnest($claims))" \
+	"       AS a (id, attempt, claimed)" \
+	" CROSS JOIN LATERAL (" \
+	"       SELECT r.id, r.attempt, " CLAIMED("r") " AS claimed, r.tableoid AS oid, r.ctid AS tid" \
+	"         FROM {rows} AS r" \
+	"        WHERE r.id = a.id AND r.attempt = a.attempt" \
+	"          AND " CLAIMED("r") " = a.claimed AND r.state = $state" \
+	"          FOR NO KEY UPDATE OF r SKIP LOCKED) AS n"
+
+static const Statement release_runs = {STATEMENT_RELEASE,
+	"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
+	" UPDATE {rows} AS t"
+	"    SET state = 'PLAN', attempt = t.attempt - 1, start = NULL, pid = NULL"
+	"   FROM c"
+	"  WHERE " IS_LOCKED_ROW
+	" RETURNING c.id, c.attempt, c.claimed"};
+
+/* clang-format on */
+
+/* Read the runs that the last statement returned; allocated in the context "where". */
+static int
+returned_runs(MemoryContext where, uint64 count, TaskRun **runs)
+{
+	uint64 i;
+
+	*runs = MemoryContextAllocHuge(where, Max(count, 1) * sizeof(TaskRun));
+	for (i = 0; i < count; i++)
+	{
+		(*runs)[i].id = DatumGetInt64(statement_value(i, 1));
+		(*runs)[i].attempt = DatumGetInt32(statement_value(i, 2));
+		(*runs)[i].claimed = DatumGetTimestampTz(statement_value(i, 3));
+	}
+	return (int) count;
+}
+
+/*
+ * Undo the claim of runs that never began.  Returns the runs for which that was done: the rows of
+ * the others no longer belong to these runs, or somebody has locked them.
+ */
+int
+rows_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+
+	statement_begin(&args);
+	arg_runs(&args, runs, count);
+	count = returned_runs(caller, statement_execute(&release_runs, table, &args), done);
+	statement_end();
+	return count;
+}
+
+/* clang-format off */
+static const Statement replan_runs = {STATEMENT_REPLAN,
+	"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
+	" UPDATE {rows} AS t"
+	"    SET state = 'PLAN', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
+	"        response = 'FATAL:  ' || $error, notice = NULL"
+	"   FROM c"
+	"  WHERE " IS_LOCKED_ROW
+	" RETURNING c.id, c.attempt, c.claimed"};
+/* clang-format on */
+
+/*
+ * Plan again, due at once, the runs of a process that has exited, and record the reason.  Returns
+ * the runs for which that was done, as rows_release does.
+ */
+int
+rows_replan(const TaskTable *table, const TaskRun *runs, int count, const TaskFailure *why,
+			TaskRun **done)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+
+	statement_begin(&args);
+	arg_runs(&args, runs, count);
+	arg_text(&args, "error", why->error);
+	arg_text(&args, "sqlstate", why->sqlstate);
+	count = returned_runs(caller, statement_execute(&replan_runs, table, &args), done);
+	statement_end();
+	return count;
+}
