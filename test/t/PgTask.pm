@@ -236,15 +236,16 @@ sub wait_for_log_line
 	croak "waited in vain for $regexp in the log";
 }
 
-# Compiles test/modules/<name>.c for the server under test; returns the path of the library.
+# Compiles test/modules/<name>.c for the server under test; returns the path of the library.  Options
+# of the compiler may follow the name.
 sub build_module
 {
-	my ($name) = @_;
+	my ($name, @options) = @_;
 	my $library = PostgreSQL::Test::Utils::tempdir() . "/$name.so";
 	my $include = qx(pg_config --includedir-server);
 
 	chomp $include;
-	system('cc', '-shared', '-fPIC', '-O1', '-Wall', '-isystem', $include, '-o', $library,
+	system('cc', '-shared', '-fPIC', '-O1', '-Wall', @options, '-isystem', $include, '-o', $library,
 		"$FindBin::RealBin/../modules/$name.c", '-ldl') == 0
 	  or croak "$name could not be compiled";
 	return $library;
