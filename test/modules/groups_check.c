@@ -1,0 +1,659 @@
+/*
+ * groups_check.c
+ *		Unit tests of the scheduler's groups, run in an ordinary backend.
+ *
+ * src/scheduler/groups.c is plain memory: it is compiled into this library (groups_table.h), and
+ *the checks call its functions with times of their own.  groups_check(name, seed) runs one check.
+ *It returns NULL if the check holds, otherwise what does not hold.
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "utils/builtins.h"
+
+#include "groups_model.h"
+#include "groups_table.h"
+
+PG_MODULE_MAGIC;
+
+static const char *
+check_order(void)
+{
+	int plain = add_key("q", TASK_UNLIMITED, 0, "r");
+	int urgent = add_key("q", TASK_UNLIMITED, -1, "r");
+	int limited = add_key("other", 9, -9, "r");
+	int more_limited = add_key("third", 2, -9, "r");
+	int paused = add_key("paused", -1, -9, "r");
+	int elsewhere = add_key("elsewhere", TASK_UNLIMITED, 0, "r2");
+
+	insert_with_hint(paused, start.wall - 9, 1);
+	insert_with_hint(more_limited, start.wall - 8, 2);
+	insert_with_hint(limited, start.wall - 7, 3);
+	insert_with_hint(plain, start.wall - 5, 5);
+	insert_with_hint(plain, start.wall - 5, 4);
+	insert_with_hint(elsewhere, start.wall - 6, 6);
+	insert_with_hint(urgent, start.wall, 7);
+	insert_with_hint(plain, start.wall + 1, 8);
+
+	CHECK(start_next(start, NULL) == 7); /* lower priority first */
+	CHECK(start_next(start, NULL) == 6); /* then the earlier dt, also of another group */
+	CHECK(start_next(start, NULL) == 4); /* then the smaller id */
+	CHECK(start_next(start, NULL) == 5);
+	CHECK(start_next(start, NULL) == 3); /* NULL is the largest max; then the larger one */
+	CHECK(start_next(start, NULL) == 2);
+	CHECK(start_next(start, NULL) == 1);
+	CHECK(start_next(start, NULL) == 0); /* one is left, not due */
+	CHECK(start_next(after(start, 1), NULL) == 8);
+	return NULL;
+}
+
+/* A group is known by all of its columns. */
+static const char *
+check_keys(void)
+{
+	TaskGroup keys[] = {{"q", 1, 0, "r", 1}, {"p", 1, 0, "r", 1}, {"q", 2, 0, "r", 1},
+						{"q", 1, 1, "r", 1}, {"q", 1, 0, "s", 1}, {"q", 1, 0, "r", 2}};
+	int round;
+	int i;
+
+	for (round = 0; round < 2; round++)
+		for (i = 0; i < (int) lengthof(keys); i++)
+			groups_hint(&keys[i], place_of(start.wall, i));
+	CHECK(groups.table->members == lengthof(keys));
+	CHECK(groups.queues->members == 2);
+	CHECK(groups_queue("q")->groups == 5);
+	return NULL;
+}
+
+static const char *
+check_limits(void)
+{
+	int two = add_key("q", 2, 0, "r");
+	int three = add_key("q", 3, 1, "r");
+	int unlimited = add_key("q", TASK_UNLIMITED, 2, "r");
+	int none = add_key("closed", 0, 0, "r");
+	QueueState *queue = NULL;
+	int i;
+
+	for (i = 1; i <= 9; i++)
+		insert_with_hint(two, start.wall, i);
+	for (i = 11; i <= 19; i++)
+		insert_with_hint(three, start.wall, i);
+	insert_with_hint(none, start.wall, 31);
+
+	/* the larger limit goes first, and counts the tasks of all groups of the queue */
+	CHECK(start_next(start, &queue) == 11);
+	CHECK(start_next(start, NULL) == 12);
+	CHECK(start_next(start, NULL) == 13);
+	CHECK(start_next(start, NULL) == 0);
+	CHECK(queue->running == 3);
+	groups_task_ended(queue);
+	CHECK(start_next(start, NULL) == 14);
+	groups_task_ended(queue);
+	groups_task_ended(queue);
+	groups_task_ended(queue);
+	CHECK(queue->running == 0);
+
+	/* without the larger limit, the smaller one counts */
+	for (i = 0; i < table.nrows; i++)
+		table.rows[i].gone |= table.rows[i].group == three;
+	groups_clear();
+	scan_groups(start);
+	CHECK(start_next(start, NULL) == 1);
+	CHECK(start_next(start, NULL) == 2);
+	CHECK(start_next(start, NULL) == 0);
+
+	/* tasks that are not limited start beside them, and count */
+	insert_with_hint(unlimited, start.wall, 21);
+	CHECK(start_next(start, NULL) == 21);
+	CHECK(start_next(start, NULL) == 0);
+	groups_task_ended(queue);
+	CHECK(start_next(start, NULL) == 0);
+	groups_task_ended(queue);
+	CHECK(start_next(start, NULL) == 3);
+
+	/* a task that was running before this scheduler began counts as well */
+	groups_task_started(groups_queue("q"));
+	groups_task_ended(queue);
+	CHECK(start_next(start, NULL) == 0);
+	return NULL;
+}
+
+/* How many tasks of a group could start, for the number of executors that they need. */
+static const char *
+check_startable(void)
+{
+	int limited = add_key("q", 3, 0, "r");
+	int paused = add_key("paused", -1000, 1, "r");
+	QueueState *queue;
+	int i;
+
+	table.read_limit = 9;
+	for (i = 1; i <= 6; i++)
+	{
+		insert_with_hint(limited, start.wall - 4 + i, i);
+		insert_with_hint(paused, start.wall, i + 10);
+	}
+	groups_clear();
+	scan_groups(start);
+	CHECK(start_next(start, &queue) == 1);
+	begin_round(start);
+	CHECK(groups_startable(groups_next(start), start) == 2);
+	groups_task_ended(queue);
+	CHECK(groups_startable(groups_next(start), start) == 3);
+	CHECK(start_next(start, NULL) == 2);
+	groups_task_ended(queue);
+	begin_round(start);
+	CHECK(groups_startable(groups_next(start), start) == 2); /* 3 and 4; 5 is not due */
+	CHECK(groups_startable(groups_next(start), after(start, 1)) == 3);
+	groups_skip();
+	CHECK(groups_startable(groups_next(start), start) == 1);
+	return NULL;
+}
+
+static const char *
+check_pause(void)
+{
+	int group = add_key("q", -1000, 0, "r");
+	ClockNow now = start;
+	QueueState *queue;
+	int i;
+
+	for (i = 1; i <= 4; i++)
+		insert_with_hint(group, start.wall, i);
+	CHECK(start_next(now, &queue) == 1);
+	CHECK(start_next(now, NULL) == 0); /* it runs */
+	CHECK(groups_due_at(now).us == CLOCK_NEVER.us);
+	now = after(now, SECOND / 2);
+	groups_task_ended(queue);
+	CHECK(start_next(now, NULL) == 0); /* the pause is counted from its start */
+	CHECK(!groups_ready(now));
+	CHECK(groups_due_at(now).us == start.mono.us + SECOND);
+	CHECK(start_next(after(start, SECOND - 1), NULL) == 0);
+	now = after(start, SECOND);
+	CHECK(groups_ready(now));
+	CHECK(start_next(now, NULL) == 2);
+	now = after(now, 2 * SECOND);
+	CHECK(start_next(now, NULL) == 0); /* one at a time, however long it runs */
+	groups_task_ended(queue);
+	CHECK(start_next(now, NULL) == 3);
+	groups_task_ended(queue);
+
+	/* the wall clock goes back: the pause is as long as before */
+	now = (ClockNow){{now.mono.us + SECOND}, now.wall};
+	CHECK(start_next(now, NULL) == 4);
+	return NULL;
+}
+
+static const char *
+check_hints(void)
+{
+	int group = add_key("q", TASK_UNLIMITED, 0, "r");
+	int i;
+
+	/* rows 1 to 10; the group is read in stretches of 3 */
+	for (i = 1; i <= 10; i++)
+		add_row(group, start.wall - 100 + i, i);
+	groups_hint(&table.keys[group], place_of(start.wall - 99, 1));
+	CHECK(start_next(start, NULL) == 1);
+	CHECK(table.reads == 0); /* the hint named it */
+	CHECK(start_next(start, NULL) == 2);
+	CHECK(table.reads == 1); /* 2 to 4 */
+
+	/* before the read position: it is next, and nothing is skipped or repeated after it */
+	insert_with_hint(group, start.wall - 200, 11);
+	CHECK(start_next(start, NULL) == 11);
+	CHECK(start_next(start, NULL) == 3);
+
+	/* at the read position: a task that was chosen waits again, in its old place */
+	CHECK(start_next(start, NULL) == 4);
+	table.rows[3].gone = false;
+	groups_hint(&table.keys[group], table.rows[3].place);
+	CHECK(start_next(start, NULL) == 4);
+	table.rows[3].gone = false;
+	groups_hint(&table.keys[group], table.rows[3].place);
+
+	/* before the read position, but behind the next row */
+	add_row(group, start.wall - 100 + 4, 12);
+	groups_hint(&table.keys[group], place_of(start.wall - 100 + 4, 12));
+	CHECK(start_next(start, NULL) == 4);
+	CHECK(start_next(start, NULL) == 12);
+
+	/* behind the read position: it is read in its turn */
+	table.reads = 0;
+	insert_with_hint(group, start.wall, 13);
+	for (i = 5; i <= 10; i++)
+		CHECK(start_next(start, NULL) == i);
+	CHECK(start_next(start, NULL) == 13);
+	CHECK(start_next(start, NULL) == 0);
+	CHECK(table.reads <= 4);
+
+	/* the group was read to its end: a row behind it, and one before it */
+	insert_with_hint(group, start.wall, 15);
+	CHECK(start_next(start, NULL) == 15);
+	CHECK(start_next(start, NULL) == 0);
+	insert_with_hint(group, start.wall, 14);
+	CHECK(start_next(start, NULL) == 14);
+	CHECK(start_next(start, NULL) == 0);
+	return NULL;
+}
+
+static const char *
+check_scan(void)
+{
+	int kept = add_key("kept", TASK_UNLIMITED, 0, "r");
+	int emptied = add_key("emptied", TASK_UNLIMITED, 0, "r");
+	int new = add_key("new", TASK_UNLIMITED, 0, "r");
+	int unknown = add_key("unknown", TASK_UNLIMITED, 0, "r");
+
+	insert_with_hint(kept, start.wall, 1);
+	insert_with_hint(emptied, start.wall, 2);
+	add_row(unknown, start.wall, 4); /* no hint reports it */
+	table.rows[1].gone = true;
+	CHECK(groups.table->members == 2);
+
+	groups_scan_begin();
+	groups_scan_found(&table.keys[kept], place_of(start.wall, 1));
+	/* meanwhile a commit reports a group that the scan has passed */
+	insert_with_hint(new, start.wall, 3);
+	groups_scan_found(&table.keys[unknown], place_of(start.wall, 4));
+	CHECK(groups.table->members == 4);
+	groups_scan_end(start.mono);
+	CHECK(groups.table->members == 3); /* the emptied one is forgotten */
+
+	CHECK(start_next(start, NULL) == 1);
+	CHECK(start_next(start, NULL) == 3);
+	CHECK(start_next(start, NULL) == 4);
+	CHECK(start_next(start, NULL) == 0);
+
+	/* a first row before the one that is known, which no hint reported */
+	insert_with_hint(kept, start.wall, 6);
+	add_row(kept, start.wall, 5);
+	scan_groups(start);
+	CHECK(start_next(start, NULL) == 5);
+	CHECK(start_next(start, NULL) == 6);
+
+	/* the first row is gone without a report, and another is the first now */
+	insert_with_hint(kept, start.wall, 7);
+	insert_with_hint(kept, start.wall, 8);
+	table.rows[table.nrows - 2].gone = true;
+	scan_groups(start);
+	CHECK(start_next(start, NULL) == 8);
+	CHECK(start_next(start, NULL) == 0);
+
+	/* a group that the scan does not find is kept if a hint reports it meanwhile */
+	insert_with_hint(emptied, start.wall, 9);
+	CHECK(start_next(start, NULL) == 9);
+	groups_scan_begin();
+	insert_with_hint(emptied, start.wall, 10);
+	groups_scan_end(start.mono);
+	CHECK(groups.table->members == 1);
+	CHECK(start_next(start, NULL) == 10);
+	return NULL;
+}
+
+static const char *
+check_drop_and_skip(void)
+{
+	int first = add_key("first", TASK_UNLIMITED, 0, "r");
+	int second = add_key("second", TASK_UNLIMITED, 1, "r");
+	QueueGroup *group;
+	TaskPlace place;
+
+	insert_with_hint(first, start.wall - 1, 1);
+	insert_with_hint(first, start.wall + 1, 2);
+	insert_with_hint(second, start.wall, 3);
+	begin_round(start);
+
+	/* a skipped group comes again in the next round */
+	group = groups_next(start);
+	CHECK(group->key.priority == 0);
+	groups_skip();
+	CHECK(groups_next(start)->key.priority == 1);
+	begin_round(start);
+	CHECK(groups_next(start) == group);
+
+	/* a dropped row does not come again, and does not count; a row that is not due is kept */
+	CHECK(groups_drop_first(group, start, &place));
+	CHECK(place.id == 1);
+	table.rows[0].gone = true;
+	CHECK(group->queue->running == 0);
+	begin_round(start);
+	CHECK(groups_next(start)->key.priority == 1);
+	CHECK(!groups_due_now(group, start));
+	CHECK(!groups_drop_first(group, start, &place));
+	CHECK(start_next(after(start, 1), NULL) == 2);
+	return NULL;
+}
+
+static const char *
+check_locked_rows(void)
+{
+	int key = add_key("q", TASK_UNLIMITED, 0, "r");
+	QueueGroup *group;
+	TaskPlace places[2];
+	MonoTime later = {start.mono.us + SECOND};
+	int i;
+
+	for (i = 1; i <= 30; i++)
+		add_row(key, start.wall, i);
+	groups_hint(&table.keys[key], place_of(start.wall, 1));
+	begin_round(start);
+	group = groups_next(start);
+
+	/* after 16 misses in a row the group is locked, and is read from its next row on */
+	for (i = 1; i <= 15; i++)
+		groups_missed(group);
+	groups_claimed(group);
+	for (i = 1; i <= 15; i++)
+		groups_missed(group);
+	CHECK(!group->locked);
+	CHECK(start_next(start, NULL) == 1);
+	CHECK(start_next(start, NULL) == 2);
+	CHECK(group->read_position.id == 4);
+	groups_missed(group);
+	CHECK(group->locked);
+	CHECK(group->read_position.id == 2);
+	CHECK(groups_unread(start) == group);
+
+	/* it pauses, and other groups are read */
+	groups_pause(group, later);
+	CHECK(groups_unread(start) == NULL);
+	CHECK(groups_due_at(start).us == later.us);
+	CHECK(groups_unread(after(start, SECOND)) == group);
+
+	/* only the rows that are not locked are known; rows 3 to 9 were read */
+	places[0] = place_of(start.wall, 5);
+	places[1] = place_of(start.wall, 8);
+	groups_read_unlocked(group, places, 2, place_of(start.wall, 9), false);
+	CHECK(start_next(after(start, SECOND), NULL) == 5);
+	CHECK(start_next(after(start, SECOND), NULL) == 8);
+	CHECK(group->unread);
+	CHECK(group->read_position.id == 9);
+
+	/* a scan finds its first row; it is read to its end before it is read again from there */
+	groups_scan_found(&table.keys[key], place_of(start.wall, 2));
+	CHECK(group->head.id == 2);
+	CHECK(group->read_position.id == 9);
+	groups_read_unlocked(group, NULL, 0, place_of(start.wall, 30), true);
+	CHECK(!group->unread);
+	groups_scan_found(&table.keys[key], place_of(start.wall, 2));
+	CHECK(group->unread);
+	CHECK(group->read_position.id == 1);
+
+	/* its first row is not locked any more: it is an ordinary group again, from there */
+	groups_unlocked(group);
+	CHECK(!group->locked);
+	table.rows[1].gone = false;
+	CHECK(start_next(after(start, SECOND), NULL) == 2);
+	CHECK(start_next(after(start, SECOND), NULL) == 3);
+	return NULL;
+}
+
+static const char *
+check_clocks(void)
+{
+	int group = add_key("q", TASK_UNLIMITED, 0, "r");
+	ClockNow now = start;
+
+	insert_with_hint(group, start.wall + 10 * SECOND, 1);
+	CHECK(start_next(now, NULL) == 0);
+	CHECK(!groups_ready(now));
+	CHECK(groups_due_at(now).us == start.mono.us + 10 * SECOND);
+	now = after(start, 10 * SECOND - 1);
+	CHECK(!groups_ready(now));
+	CHECK(groups_due_at(now).us == now.mono.us + 1);
+
+	/* the wall clock steps back: the row is due by the new time */
+	now = (ClockNow){after(start, 10 * SECOND).mono, start.wall - HOUR};
+	CHECK(!groups_ready(now));
+	CHECK(groups_due_at(now).us == now.mono.us + HOUR + 10 * SECOND);
+
+	/* it steps forward: the row is due at once, and nothing is due after that */
+	now.wall = start.wall + 10 * SECOND;
+	CHECK(groups_ready(now));
+	CHECK(groups_due_at(now).us == CLOCK_NEVER.us);
+	CHECK(start_next(now, NULL) == 1);
+
+	/* due in the far future */
+	insert_with_hint(group, PG_INT64_MAX, 2);
+	CHECK(groups_due_at(now).us == CLOCK_NEVER.us);
+	CHECK(start_next(now, NULL) == 0);
+	return NULL;
+}
+
+static const char *
+check_averages(void)
+{
+	QueueState *queue = groups_queue("q");
+
+	CHECK(queue->average < 0);
+	groups_learn(queue, 1000);
+	CHECK(queue->average == 1000);
+	groups_learn(queue, 2000);
+	CHECK(queue->average == 1200);
+	CHECK(groups_queue("new")->average == 1200);
+	return NULL;
+}
+
+static const char *
+check_forgotten_queues(void)
+{
+	int group = add_key("paused", -3600 * 1000, 0, "r");
+	QueueState *busy = groups_queue("busy");
+	ClockNow now = start;
+
+	(void) groups_queue("unused");
+	groups_task_started(busy);
+	insert_with_hint(group, start.wall, 1);
+	CHECK(start_next(start, NULL) == 1);
+	groups_task_ended(groups_queue("paused"));
+	CHECK(groups.queues->members == 3);
+
+	/* the one that runs a task and the one in its pause are kept */
+	now = after(start, HOUR - 1);
+	scan_groups(now);
+	CHECK(groups.table->members == 0);
+	CHECK(groups.queues->members == 2);
+	CHECK(groups_queue("busy") == busy);
+	groups_task_ended(busy);
+	scan_groups(after(now, 1));
+	CHECK(groups.queues->members == 0);
+
+	/* one that was used a short time ago is kept */
+	insert_with_hint(add_key("recent", TASK_UNLIMITED, 0, "r"), start.wall, 2);
+	CHECK(start_next(now, &busy) == 2);
+	groups_task_ended(busy);
+	scan_groups(after(now, QUEUE_MEMORY_MS * INT64CONST(1000) - 1));
+	CHECK(groups.queues->members == 1);
+	scan_groups(after(now, QUEUE_MEMORY_MS * INT64CONST(1000)));
+	CHECK(groups.queues->members == 0);
+	return NULL;
+}
+
+/* Nobody has inserted other rows: no group has to be read after its known rows. */
+static void
+end_all_groups(void)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &groups.all)
+		dlist_container(QueueGroup, node, iter.cur)->exhausted = true;
+}
+
+/* The heap makes at most 3 comparisons for each group, and 3 for each chosen task and level. */
+static const char *
+check_many_groups(void)
+{
+	int count = 100000;
+	int chosen = 0;
+	TaskGroup key = {NULL, TASK_UNLIMITED, 0, "r", 1};
+	TaskPlace last = {PG_INT64_MIN, 0};
+	TaskPlace place;
+	QueueState *queue;
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		key.queue = psprintf("queue %d", i);
+		groups_hint(&key, place_of(start.wall - (int64) i * 7919 % count, i));
+	}
+	CHECK(groups.table->members == (uint32) count);
+	end_all_groups();
+	comparisons = 0;
+	groups_order(start);
+	CHECK(comparisons <= 3 * count);
+	comparisons = 0;
+	while (chosen < 1000 && choose_next(start, &place, &queue))
+	{
+		CHECK(compare_places(&last, &place) < 0);
+		last = place;
+		chosen++;
+	}
+	CHECK(chosen == 1000);
+	CHECK(comparisons <= chosen * 3 * 17);
+	CHECK(place.dt == start.wall - count + chosen);
+	return NULL;
+}
+
+/* Report a row as a commit does; false if memory runs out. */
+static bool
+try_hint(const TaskGroup *key, TaskPlace place)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile bool succeeded = false;
+
+	PG_TRY();
+	{
+		groups_hint(key, place);
+		succeeded = true;
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	return succeeded;
+}
+
+static bool
+try_order(ClockNow now)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile bool succeeded = false;
+
+	PG_TRY();
+	{
+		groups_order(now);
+		succeeded = true;
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	return succeeded;
+}
+
+/* Each allocation of each insertion fails once; the hash tables grow several times. */
+static const char *
+check_out_of_memory(void)
+{
+	int count = 1000;
+	int failures = 0;
+	TaskGroup key = {NULL, TASK_UNLIMITED, 0, "r", 1};
+	TaskPlace place;
+	QueueState *queue;
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		int allocation = 1;
+
+		key.queue = psprintf("queue %d", i);
+		for (;; allocation++, failures++)
+		{
+			failing_allocation = allocation;
+			if (try_hint(&key, place_of(start.wall, i)))
+				break;
+			CHECK(failing_allocation == 0);
+			CHECK(groups.table->members == (uint32) i || groups.table->members == (uint32) i + 1);
+		}
+		failing_allocation = 0;
+		CHECK(allocation > 1);
+		CHECK(groups.table->members == (uint32) i + 1);
+	}
+	CHECK(failures > 4 * count);
+
+	/* no order after a failure, and the right one after that */
+	end_all_groups();
+	groups_order(start);
+	failing_allocation = 1;
+	CHECK(!try_order(start));
+	CHECK(groups_next(start) == NULL);
+	groups_order(start);
+	for (i = 0; i < count; i++)
+	{
+		CHECK(choose_next(start, &place, &queue));
+		CHECK(place.id == i);
+	}
+	CHECK(!choose_next(start, &place, &queue));
+
+	/* nor after all groups were forgotten */
+	groups_hint(&key, place_of(start.wall, count));
+	groups_order(start);
+	CHECK(groups_next(start) != NULL);
+	groups_clear();
+	CHECK(groups.table->members == 0);
+	CHECK(groups_next(start) == NULL);
+	return NULL;
+}
+
+typedef struct Check
+{
+	const char *name;
+	const char *(*run)(void);
+	const char *(*run_random)(int seed);
+} Check;
+
+static const Check checks[] = {
+	{"order", check_order, NULL},
+	{"keys", check_keys, NULL},
+	{"limits", check_limits, NULL},
+	{"startable", check_startable, NULL},
+	{"pause", check_pause, NULL},
+	{"hints", check_hints, NULL},
+	{"scan", check_scan, NULL},
+	{"drop and skip", check_drop_and_skip, NULL},
+	{"locked rows", check_locked_rows, NULL},
+	{"clocks", check_clocks, NULL},
+	{"averages", check_averages, NULL},
+	{"forgotten queues", check_forgotten_queues, NULL},
+	{"many groups", check_many_groups, NULL},
+	{"out of memory", check_out_of_memory, NULL},
+	{"random order", NULL, check_random_order},
+	{"random scans", NULL, check_random_scans},
+};
+
+PG_FUNCTION_INFO_V1(groups_check);
+Datum
+groups_check(PG_FUNCTION_ARGS)
+{
+	const char *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	const char *result = "no such check";
+	int i;
+
+	memset(&table, 0, sizeof(table));
+	table.read_limit = 3;
+	failing_allocation = 0;
+	groups_create();
+	for (i = 0; i < (int) lengthof(checks); i++)
+		if (strcmp(checks[i].name, name) == 0)
+			result = checks[i].run ? checks[i].run() : checks[i].run_random(PG_GETARG_INT32(1));
+	MemoryContextDelete(groups.context);
+	if (result == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(cstring_to_text(result));
+}

@@ -1,0 +1,47 @@
+# The scheduler's groups as plain functions, with times of the test's own: the order of tasks, the
+# limits of queues, hints and scans, two clocks, memory that runs out.  A TAP test because it builds
+# a library: test/modules/groups_check.c contains the checks, and src/scheduler/groups.c with them.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $library = build_module('groups_check', "-I$FindBin::RealBin/../../src", '-DUSE_ASSERT_CHECKING');
+my $node = new_node('main', conf => 'pg_task.enabled = off', start => 0);
+$node->start;
+$node->safe_psql('postgres', "CREATE FUNCTION groups_check(name text, seed int) RETURNS text
+	LANGUAGE c STRICT AS '$library'");
+
+# Runs a check; an empty result says that it holds.
+sub check
+{
+	my ($check, $name, $seed) = @_;
+
+	is($node->safe_psql('postgres', "SELECT groups_check('$check', " . ($seed // 0) . ')'), '', $name);
+}
+
+check('order', 'the order is max, priority, dt, id; NULL is the largest max');
+check('keys', 'a group is known by all of its columns');
+check('limits', 'the limit of a queue counts all of its running tasks, in whatever order they end');
+check('startable', 'how many tasks of a group could start');
+check('pause', 'a negative max is a pause between two starts, one task at a time');
+check('hints', 'hints before and behind the read position');
+check('scan', 'a scan forgets empty groups, and no row that appears meanwhile');
+check('drop and skip', 'dropped rows, skipped groups');
+check('locked rows', 'a group with many locked rows');
+check('clocks', 'rows become due by the wall clock, also when it steps back or forward');
+check('averages', 'average duration of a queue, also of a new one');
+check('forgotten queues', 'queues are forgotten, except with running tasks or in a pause');
+check('many groups', 'comparisons for 100,000 groups');
+check('out of memory', 'each allocation of an insertion may fail');
+
+# The same rounds each time; another seed finds other ones.
+for my $seed (20261121 .. 20261123)
+{
+	check('random order', "300 random rounds choose what a model chooses (seed $seed)", $seed);
+	check('random scans', "each row is started once, with hints and scans (seed $seed)", $seed);
+}
+
+done_testing();
