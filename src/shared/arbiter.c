@@ -66,6 +66,7 @@ count_executors(Oid database)
 	int count = 0;
 	int i;
 
+	Assert(LWLockHeldByMe(Shared->directory));
 	for (i = 0; i < Shared->nexecutors; i++)
 	{
 		SharedExecutor *executor = &Shared->executors[i];
@@ -102,6 +103,7 @@ others_first(SharedScheduler *me, int mine, MonoTime now)
 {
 	int i;
 
+	Assert(LWLockHeldByMe(Shared->directory));
 	for (i = 0; i < Shared->nschedulers; i++)
 	{
 		SharedScheduler *other = &Shared->schedulers[i];
@@ -125,7 +127,7 @@ count_slots(void)
 
 /* Are there worker slots for one scheduler and one executor, if parallel queries use none? */
 bool
-turns_enough_slots(void)
+arbiter_has_slots(void)
 {
 	return count_slots() > 0;
 }
@@ -137,6 +139,7 @@ count_schedulers(void)
 	int count = 0;
 	int i;
 
+	Assert(LWLockHeldByMe(Shared->directory));
 	for (i = 0; i < Shared->nschedulers; i++)
 		count += Shared->schedulers[i].state != SCHEDULER_FREE;
 	return count;
@@ -149,6 +152,7 @@ count_processes(void)
 	int count = 0;
 	int i;
 
+	Assert(LWLockHeldByMe(Shared->directory));
 	for (i = 0; i < Shared->nexecutors; i++)
 		count += executor_slot_has_process(&Shared->executors[i]);
 	return count;
@@ -213,6 +217,7 @@ is_needed(const SharedExecutor *executor, MonoTime now)
 {
 	SharedScheduler *scheduler = scheduler_slot_find(executor->database);
 
+	Assert(LWLockHeldByMe(Shared->directory));
 	return executor->assigned != executor->done ||
 		   (executor->reserved && scheduler && is_fresh(scheduler, now));
 }
@@ -231,6 +236,7 @@ evict_idle(Oid database, Oid role)
 	SharedExecutor *victim = NULL;
 	int i;
 
+	Assert(LWLockHeldByMeInMode(Shared->directory, LW_EXCLUSIVE));
 	for (i = 0; i < Shared->nexecutors; i++)
 	{
 		SharedExecutor *executor = &Shared->executors[i];
@@ -376,6 +382,7 @@ isolated_at_work(SharedScheduler *me)
 	bool at_work = false;
 	int i;
 
+	Assert(LWLockHeldByMe(Shared->directory));
 	for (i = 0; i < Shared->nschedulers; i++)
 		at_work |= &Shared->schedulers[i] != me && Shared->schedulers[i].isolated &&
 				   is_fresh(&Shared->schedulers[i], now);

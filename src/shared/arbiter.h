@@ -11,7 +11,7 @@
 #include "shared/shared.h"
 
 extern SharedExecutor *arbiter_reserve(SharedScheduler *me, Oid role);
-extern bool turns_enough_slots(void);
+extern bool arbiter_has_slots(void);
 extern int arbiter_places(void);
 extern int arbiter_free_places(void);
 extern void arbiter_evict_for_scheduler(void);

@@ -57,6 +57,7 @@ find_prepared(const char *gid, bool or_free)
 	SharedPrepared *result = NULL;
 	int i;
 
+	Assert(LWLockHeldByMe(Shared->directory));
 	for (i = 0; i < Shared->nprepared; i++)
 	{
 		SharedPrepared *entry = &Shared->prepared[i];

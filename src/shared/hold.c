@@ -26,6 +26,7 @@ clear_database(Oid database)
 {
 	SharedScheduler *scheduler = scheduler_slot_find(database);
 
+	Assert(LWLockHeldByMeInMode(Shared->directory, LW_EXCLUSIVE));
 	if (scheduler)
 		scheduler_slot_leave_locked(scheduler);
 	executor_slots_leave(database);
@@ -41,6 +42,7 @@ move_hold(const SharedHold *mine)
 	SharedHold *vacant = NULL;
 	int i;
 
+	Assert(LWLockHeldByMeInMode(Shared->directory, LW_EXCLUSIVE));
 	for (i = Shared->nprocs; i < Shared->nprocs + SHARED_HOLDS; i++)
 	{
 		SharedHold *hold = &Shared->holds[i];

@@ -1,10 +1,9 @@
 /*
  * shared.c
- *		Shared memory of pg_task: which processes exist, and the tasks that are
- *		assigned to them.
+ *		Shared memory of pg_task: its layout, and the databases that are to have a scheduler.
  *
- * This file knows slots and locks.  It reads no catalog and no task row.  It does not start or
- * terminate processes; it only wakes them.
+ * Slots are in slots.c, hints in hints.c.  None of these files reads a catalog or a task row, or
+ * starts or terminates a process.  They only wake processes.
  */
 #include "postgres.h"
 
@@ -22,8 +21,12 @@
 
 SharedState *Shared = NULL;
 
-static shmem_request_hook_type next_request_hook = NULL;
-static shmem_startup_hook_type next_startup_hook = NULL;
+/* The hooks of other libraries, which ours call. */
+static struct
+{
+	shmem_request_hook_type request;
+	shmem_startup_hook_type startup;
+} next_hook;
 
 static Size
 schedulers_size(void)
@@ -73,8 +76,8 @@ shared_size(void)
 static void
 request_memory(void)
 {
-	if (next_request_hook)
-		next_request_hook();
+	if (next_hook.request)
+		next_hook.request();
 	RequestAddinShmemSpace(shared_size());
 	RequestNamedLWLockTranche("pg_task", 1 + max_worker_processes + Settings.max_executors);
 }
@@ -126,8 +129,8 @@ attach_memory(void)
 {
 	bool found;
 
-	if (next_startup_hook)
-		next_startup_hook();
+	if (next_hook.startup)
+		next_hook.startup();
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	Shared = ShmemInitStruct("pg_task", shared_size(), &found);
 	if (!found)
@@ -135,12 +138,13 @@ attach_memory(void)
 	LWLockRelease(AddinShmemInitLock);
 }
 
+/* Install the hooks.  Only if the library is preloaded. */
 void
 shared_define(void)
 {
-	next_request_hook = shmem_request_hook;
+	next_hook.request = shmem_request_hook;
 	shmem_request_hook = request_memory;
-	next_startup_hook = shmem_startup_hook;
+	next_hook.startup = shmem_startup_hook;
 	shmem_startup_hook = attach_memory;
 }
 
@@ -155,11 +159,13 @@ shared_wake(int proc)
 		SetLatch(&GetPGProcByNumber(proc)->procLatch);
 }
 
+/* Wake the supervisor.  The caller must not hold the directory lock. */
 void
 shared_wake_supervisor(void)
 {
 	int proc;
 
+	Assert(!LWLockHeldByMe(Shared->directory));
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	proc = Shared->supervisor;
 	LWLockRelease(Shared->directory);
@@ -175,19 +181,24 @@ shared_database_find(Oid database)
 {
 	int i;
 
+	Assert(LWLockHeldByMe(Shared->directory));
 	for (i = 0; i < SHARED_DATABASES; i++)
 		if (Shared->databases[i].database == database)
 			return &Shared->databases[i];
 	return NULL;
 }
 
-/* Add a database that is to have a scheduler, unless it is there already or no entry is free. */
+/*
+ * Add a database that is to have a scheduler, unless it is there already or no entry is free.  Only
+ * the supervisor calls this.
+ */
 void
 shared_database_add(Oid database)
 {
 	SharedDatabase *entry;
 
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	Assert(Shared->supervisor == COMPAT_MY_PROC);
 	entry = shared_database_find(database);
 	if (entry == NULL && (entry = shared_database_find(InvalidOid)) != NULL)
 	{
@@ -197,12 +208,14 @@ shared_database_add(Oid database)
 	LWLockRelease(Shared->directory);
 }
 
+/* Remove a database that is to have no scheduler.  Only the supervisor calls this. */
 void
 shared_database_remove(Oid database)
 {
 	SharedDatabase *entry;
 
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	Assert(Shared->supervisor == COMPAT_MY_PROC);
 	entry = shared_database_find(database);
 	if (entry)
 		entry->database = InvalidOid;
@@ -212,13 +225,14 @@ shared_database_remove(Oid database)
 
 /*
  * Set whether more databases need a scheduler than there are places.  If so, schedulers report from
- * now on whether they are idle.
+ * now on whether they are idle.  Only the supervisor calls this.
  */
 void
 shared_crowd(bool crowded)
 {
 	int i;
 
+	Assert(Shared->supervisor == COMPAT_MY_PROC);
 	if (Shared->crowded == crowded) /* read without the lock: only the supervisor writes it */
 		return;
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
@@ -243,68 +257,11 @@ shared_database_mark(Oid database)
 {
 	SharedDatabase *entry = shared_database_find(database);
 
+	Assert(LWLockHeldByMeInMode(Shared->directory, LW_EXCLUSIVE));
 	if (entry == NULL || entry->marked.us != 0)
 		return;
 	entry->marked = clock_mono();
 	shared_wake(Shared->supervisor);
-}
-
-/*
- * The same, for a caller that found no scheduler and has released the directory lock since.  If the
- * supervisor has reserved a slot in the meantime, request a scan and a reconciliation from that
- * scheduler instead.
- */
-static void
-mark_or_wake(Oid database)
-{
-	SharedScheduler *scheduler;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	scheduler = scheduler_slot_find(database);
-	if (scheduler)
-	{
-		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
-		scheduler->events |= SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY;
-		LWLockRelease(scheduler->lock);
-		shared_wake(scheduler->proc);
-	}
-	else
-		shared_database_mark(database);
-	LWLockRelease(Shared->directory);
-}
-
-/* Wake the scheduler of a database.  If there is none, the supervisor is to start one. */
-void
-shared_scheduler_wake(Oid database)
-{
-	SharedScheduler *scheduler;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	scheduler = scheduler_slot_find(database);
-	if (scheduler)
-		shared_wake(scheduler->proc);
-	LWLockRelease(Shared->directory);
-	if (scheduler == NULL)
-		mark_or_wake(database);
-}
-
-/* Return the task table of a database whose scheduler has found it, or InvalidOid. */
-Oid
-shared_scheduler_relid(Oid database)
-{
-	SharedScheduler *scheduler;
-	Oid relid = InvalidOid;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	scheduler = scheduler_slot_find(database);
-	if (scheduler)
-	{
-		LWLockAcquire(scheduler->lock, LW_SHARED);
-		relid = scheduler->relid;
-		LWLockRelease(scheduler->lock);
-	}
-	LWLockRelease(Shared->directory);
-	return relid;
 }
 
 /* Return the task table of a database, even while it waits for a place for its scheduler. */
@@ -322,120 +279,6 @@ shared_database_relid(Oid database)
 		relid = entry->relid;
 	LWLockRelease(Shared->directory);
 	return relid;
-}
-
-/* Publish the task table: from now on the scheduler accepts hints about this table. */
-void
-shared_scheduler_publish(SharedScheduler *me, Oid relid)
-{
-	LWLockAcquire(me->lock, LW_EXCLUSIVE);
-	me->relid = relid;
-	LWLockRelease(me->lock);
-}
-
-static bool
-same_group(const SharedHint *a, const SharedHint *b)
-{
-	return a->max == b->max && a->priority == b->priority && strcmp(a->queue, b->queue) == 0 &&
-		   a->role_id == b->role_id && strcmp(NameStr(a->role), NameStr(b->role)) == 0;
-}
-
-static bool
-is_before(const TaskPlace *a, const TaskPlace *b)
-{
-	return a->dt < b->dt || (a->dt == b->dt && a->id < b->id);
-}
-
-/*
- * Merge a hint into an array of "size" entries, of which *count are used.  For one group, the first
- * position is kept.  False if the array is full.
- */
-bool
-shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hint)
-{
-	int i;
-
-	for (i = 0; i < *count; i++)
-	{
-		if (!same_group(&hints[i], hint))
-			continue;
-		if (is_before(&hint->place, &hints[i].place))
-			hints[i].place = hint->place;
-		return true;
-	}
-	if (*count == size)
-		return false;
-	hints[(*count)++] = *hint;
-	return true;
-}
-
-/*
- * May this hint take one more entry of the scheduler's array?  The hints of one role may use at
- * most half of the entries that other roles leave: a role whose commits name very many groups then
- * loses only its own hints.  The caller holds the scheduler's lock.
- */
-static bool
-leaves_room(const SharedScheduler *scheduler, const SharedHint *hint)
-{
-	int free = SHARED_ALL_HINTS - scheduler->nhints;
-	int mine = 0;
-	int i;
-
-	/* usually few entries are used: no need to count */
-	if (scheduler->nhints < free)
-		return true;
-	for (i = 0; i < scheduler->nhints; i++)
-		mine += strcmp(NameStr(scheduler->hints[i].role), NameStr(hint->role)) == 0;
-	return mine < free;
-}
-
-/*
- * Add hints and events for the scheduler of a database, and wake it.  Without a scheduler, the
- * supervisor is to start one.  "relid" is the task table; InvalidOid means that the caller does not
- * know it, and then only the events count.  Called after a commit, so this must not fail.
- */
-void
-shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int count, int events)
-{
-	SharedScheduler *scheduler;
-	int i;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	scheduler = scheduler_slot_find(database);
-	if (scheduler)
-	{
-		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
-		if (scheduler->relid == relid || !OidIsValid(relid))
-			scheduler->events |= events;
-		for (i = 0; i < count && scheduler->relid == relid; i++)
-		{
-			int size = scheduler->nhints + leaves_room(scheduler, &hints[i]);
-
-			if (!shared_hint_merge(scheduler->hints, &scheduler->nhints, size, &hints[i]))
-				scheduler->events |= SHARED_SCAN;
-		}
-		LWLockRelease(scheduler->lock);
-		shared_wake(scheduler->proc);
-	}
-	LWLockRelease(Shared->directory);
-	if (scheduler == NULL)
-		mark_or_wake(database);
-}
-
-/* Take the hints (at most SHARED_ALL_HINTS) and the events that were added since the last call. */
-int
-shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, int *events)
-{
-	int count;
-
-	LWLockAcquire(me->lock, LW_EXCLUSIVE);
-	count = me->nhints;
-	memcpy(hints, me->hints, count * sizeof(SharedHint));
-	*events = me->events;
-	me->nhints = 0;
-	me->events = 0;
-	LWLockRelease(me->lock);
-	return count;
 }
 
 /*

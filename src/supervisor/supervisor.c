@@ -657,7 +657,7 @@ attach_supervisor(void)
 	Shared->supervisor = COMPAT_MY_PROC;
 	LWLockRelease(Shared->directory);
 	stop_leftover_schedulers();
-	if (!turns_enough_slots())
+	if (!arbiter_has_slots())
 		ereport(WARNING, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 						  errmsg("there are too few worker slots for pg_task to run tasks"),
 						  errhint("Increase \"max_worker_processes\".")));

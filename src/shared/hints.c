@@ -1,0 +1,192 @@
+/*
+ * hints.c
+ *		What commits report to the scheduler of a database.
+ *
+ * A backend adds hints and events to the slot of the scheduler, under the slot's lock, and wakes
+ * the scheduler, which takes them.  If the database has no scheduler, the supervisor is to start
+ * one, which begins with a scan.
+ *
+ * This file reads no task row.
+ */
+#include "postgres.h"
+
+#include "storage/lwlock.h"
+
+#include "compat.h"
+#include "shared/shared.h"
+#include "shared/slots.h"
+
+/*
+ * Record that something waits in a database, for a caller that found no scheduler there and has
+ * released the directory lock since.  If the supervisor has reserved a slot in the meantime,
+ * request a scan and a reconciliation from that scheduler instead.
+ */
+static void
+mark_or_wake(Oid database)
+{
+	SharedScheduler *scheduler;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	scheduler = scheduler_slot_find(database);
+	if (scheduler)
+	{
+		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
+		scheduler->events |= SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY;
+		LWLockRelease(scheduler->lock);
+		shared_wake(scheduler->proc);
+	}
+	else
+		shared_database_mark(database);
+	LWLockRelease(Shared->directory);
+}
+
+/* Wake the scheduler of a database.  If there is none, the supervisor is to start one. */
+void
+shared_scheduler_wake(Oid database)
+{
+	SharedScheduler *scheduler;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	scheduler = scheduler_slot_find(database);
+	if (scheduler)
+		shared_wake(scheduler->proc);
+	LWLockRelease(Shared->directory);
+	if (scheduler == NULL)
+		mark_or_wake(database);
+}
+
+/* Return the task table of a database whose scheduler has found it, or InvalidOid. */
+Oid
+shared_scheduler_relid(Oid database)
+{
+	SharedScheduler *scheduler;
+	Oid relid = InvalidOid;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	scheduler = scheduler_slot_find(database);
+	if (scheduler)
+	{
+		LWLockAcquire(scheduler->lock, LW_SHARED);
+		relid = scheduler->relid;
+		LWLockRelease(scheduler->lock);
+	}
+	LWLockRelease(Shared->directory);
+	return relid;
+}
+
+/* Publish the task table: from now on the scheduler accepts hints about this table. */
+void
+shared_scheduler_publish(SharedScheduler *me, Oid relid)
+{
+	Assert(me->proc == COMPAT_MY_PROC);
+	LWLockAcquire(me->lock, LW_EXCLUSIVE);
+	me->relid = relid;
+	LWLockRelease(me->lock);
+}
+
+static bool
+is_same_group(const SharedHint *a, const SharedHint *b)
+{
+	return a->max == b->max && a->priority == b->priority && strcmp(a->queue, b->queue) == 0 &&
+		   a->role_id == b->role_id && strcmp(NameStr(a->role), NameStr(b->role)) == 0;
+}
+
+static bool
+is_before(const TaskPlace *a, const TaskPlace *b)
+{
+	return a->dt < b->dt || (a->dt == b->dt && a->id < b->id);
+}
+
+/*
+ * Merge a hint into an array of "size" entries, of which *count are used.  For one group, the first
+ * position is kept.  False if the array is full.
+ */
+bool
+shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hint)
+{
+	int i;
+
+	for (i = 0; i < *count; i++)
+	{
+		if (!is_same_group(&hints[i], hint))
+			continue;
+		if (is_before(&hint->place, &hints[i].place))
+			hints[i].place = hint->place;
+		return true;
+	}
+	if (*count == size)
+		return false;
+	hints[(*count)++] = *hint;
+	return true;
+}
+
+/*
+ * May this hint take one more entry of the scheduler's array?  The hints of one role may use at
+ * most half of the entries that other roles leave: a role whose commits name very many groups then
+ * loses only its own hints.  The caller holds the scheduler's lock.
+ */
+static bool
+leaves_room(const SharedScheduler *scheduler, const SharedHint *hint)
+{
+	int free = SHARED_ALL_HINTS - scheduler->nhints;
+	int mine = 0;
+	int i;
+
+	Assert(LWLockHeldByMeInMode(scheduler->lock, LW_EXCLUSIVE));
+	/* usually few entries are used: no need to count */
+	if (scheduler->nhints < free)
+		return true;
+	for (i = 0; i < scheduler->nhints; i++)
+		mine += strcmp(NameStr(scheduler->hints[i].role), NameStr(hint->role)) == 0;
+	return mine < free;
+}
+
+/*
+ * Add hints and events for the scheduler of a database, and wake it.  Without a scheduler, the
+ * supervisor is to start one.  "relid" is the task table; InvalidOid means that the caller does not
+ * know it, and then only the events count.  Called after a commit, so this must not fail.
+ */
+void
+shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int count, int events)
+{
+	SharedScheduler *scheduler;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	scheduler = scheduler_slot_find(database);
+	if (scheduler)
+	{
+		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
+		if (scheduler->relid == relid || !OidIsValid(relid))
+			scheduler->events |= events;
+		for (i = 0; i < count && scheduler->relid == relid; i++)
+		{
+			int size = scheduler->nhints + leaves_room(scheduler, &hints[i]);
+
+			if (!shared_hint_merge(scheduler->hints, &scheduler->nhints, size, &hints[i]))
+				scheduler->events |= SHARED_SCAN;
+		}
+		LWLockRelease(scheduler->lock);
+		shared_wake(scheduler->proc);
+	}
+	LWLockRelease(Shared->directory);
+	if (scheduler == NULL)
+		mark_or_wake(database);
+}
+
+/* Take the hints (at most SHARED_ALL_HINTS) and the events that were added since the last call. */
+int
+shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, int *events)
+{
+	int count;
+
+	Assert(me->proc == COMPAT_MY_PROC);
+	LWLockAcquire(me->lock, LW_EXCLUSIVE);
+	count = me->nhints;
+	memcpy(hints, me->hints, count * sizeof(SharedHint));
+	*events = me->events;
+	me->nhints = 0;
+	me->events = 0;
+	LWLockRelease(me->lock);
+	return count;
+}
