@@ -54,64 +54,76 @@ typedef struct BlamedRun
 typedef struct CrashReport
 {
 	uint32 magic;
-	bool silent; /* nothing is known: all running tasks are suspects */
+	bool unknown; /* nothing is known: all running tasks are suspects */
 	uint32 count;
 	BlamedRun blamed[BLAMED_MAX];
 } CrashReport;
 
 /*
  * In shared memory.  The postmaster writes it before any process of pg_task starts.  Later only
- * "asked" (set to true without a lock) and "last_claim" (atomic) change.
+ * "used" (set to true without a lock) and "last_claim" (atomic) change.
  */
 typedef struct Evidence
 {
 	TimestampTz started;		 /* when this shared memory was created */
-	bool asked;					 /* a scheduler has used the report */
+	bool used;					 /* a scheduler has used the report */
 	pg_atomic_uint64 last_claim; /* a TimestampTz */
-	CrashReport word;			 /* about the shared memory before this one */
+	CrashReport report;			 /* about the shared memory before this one */
 } Evidence;
 
-static Evidence *evidence = NULL;
-static CrashReport last_report; /* the postmaster's copy of the newest report */
-static bool has_report = false;
-static SharedExecutor *slots = NULL; /* the postmaster's pointer to the executor slots */
+static struct
+{
+	Evidence *evidence; /* in shared memory */
 
-/*
- * The slot whose SIGQUIT this process records: its own in an executor, the leader's in a parallel
- * worker.
- */
-static SharedExecutor *watched = NULL;
+	/*
+	 * The postmaster's: it outlives the shared memory that it is about.  "slots" is a copy of
+	 * Shared->executors, which the process that crashed may have overwritten.
+	 */
+	CrashReport last_report;
+	bool has_report; /* last_report was collected or read, and is not in shared memory yet */
+	SharedExecutor *slots;
 
-static shmem_request_hook_type next_request_hook = NULL;
-static shmem_startup_hook_type next_startup_hook = NULL;
-static ExecutorStart_hook_type next_executor_hook = NULL;
+	/*
+	 * The slot whose SIGQUIT this process records: its own in an executor, the leader's in a
+	 * parallel worker.  For the signal handlers.
+	 */
+	SharedExecutor *watched;
+	bool leader_known; /* a parallel worker has looked for the slot of its leader */
+
+	/* The hooks of other libraries, which ours call. */
+	shmem_request_hook_type next_request_hook;
+	shmem_startup_hook_type next_startup_hook;
+	ExecutorStart_hook_type next_executor_hook;
+} crash;
 
 /* The postmaster exits: write the report for the next one. */
 static void
 write_report(void)
 {
-	size_t size = offsetof(CrashReport, blamed) + last_report.count * sizeof(BlamedRun);
+	size_t size = offsetof(CrashReport, blamed) + crash.last_report.count * sizeof(BlamedRun);
 	FILE *file = AllocateFile(CRASH_REPORT_FILE, PG_BINARY_W);
 
-	if (file == NULL || fwrite(&last_report, size, 1, file) != 1 || fflush(file) != 0)
+	if (file == NULL || fwrite(&crash.last_report, size, 1, file) != 1 || fflush(file) != 0)
 		ereport(LOG, (errcode_for_file_access(),
 					  errmsg("could not write file \"%s\": %m", CRASH_REPORT_FILE)));
 	if (file)
 		FreeFile(file);
 }
 
+/* Read the report of the last postmaster, if it has left one, and remove it. */
 static void
 read_report(void)
 {
 	size_t head = offsetof(CrashReport, blamed);
+	CrashReport *report = &crash.last_report;
 	FILE *file = AllocateFile(CRASH_REPORT_FILE, PG_BINARY_R);
 
 	if (file == NULL)
 		return;
-	has_report =
-		fread(&last_report, head, 1, file) == 1 && last_report.magic == CRASH_REPORT_MAGIC &&
-		last_report.count <= BLAMED_MAX &&
-		fread(last_report.blamed, sizeof(BlamedRun), last_report.count, file) == last_report.count;
+	crash.has_report =
+		fread(report, head, 1, file) == 1 && report->magic == CRASH_REPORT_MAGIC &&
+		report->count <= BLAMED_MAX &&
+		fread(report->blamed, sizeof(BlamedRun), report->count, file) == report->count;
 	FreeFile(file);
 	(void) durable_unlink(CRASH_REPORT_FILE, LOG);
 }
@@ -123,31 +135,33 @@ read_report(void)
 static void
 collect_report(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
+	CrashReport *report = &crash.last_report;
 	int i;
 
+	Assert(!IsUnderPostmaster);
 	/* if no scheduler has used the old report, it is still valid */
-	if (evidence->asked)
+	if (crash.evidence->used)
 	{
-		last_report.silent = false;
-		last_report.count = 0;
+		report->unknown = false;
+		report->count = 0;
 	}
 	else
-		last_report = evidence->word;
-	last_report.magic = CRASH_REPORT_MAGIC;
-	last_report.count = Min(last_report.count, BLAMED_MAX);
-	for (i = 0; i < Settings.max_executors && last_report.count < BLAMED_MAX; i++)
+		*report = crash.evidence->report;
+	report->magic = CRASH_REPORT_MAGIC;
+	report->count = Min(report->count, BLAMED_MAX);
+	for (i = 0; i < Settings.max_executors && report->count < BLAMED_MAX; i++)
 	{
-		SharedExecutor *slot = &slots[i];
-		BlamedRun *blamed = &last_report.blamed[last_report.count];
+		SharedExecutor *slot = &crash.slots[i];
+		BlamedRun *blamed = &report->blamed[report->count];
 
 		if (!executor_slot_has_process(slot) || slot->taken == slot->done ||
 			(slot->quit && pg_atomic_read_u32(&slot->workers) == 0))
 			continue;
 		blamed->database = slot->database;
 		blamed->run = slot->ring[slot->done % SHARED_RING].run;
-		last_report.count++;
+		report->count++;
 	}
-	has_report = true;
+	crash.has_report = true;
 	if (proc_exit_inprogress)
 		write_report();
 }
@@ -172,8 +186,8 @@ has_crashed(void)
 static void
 request_memory(void)
 {
-	if (next_request_hook)
-		next_request_hook();
+	if (crash.next_request_hook)
+		crash.next_request_hook();
 	RequestAddinShmemSpace(sizeof(Evidence));
 }
 
@@ -182,27 +196,27 @@ attach_memory(void)
 {
 	bool found;
 
-	if (next_startup_hook)
-		next_startup_hook();
+	if (crash.next_startup_hook)
+		crash.next_startup_hook();
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	evidence = ShmemInitStruct("pg_task crash", sizeof(Evidence), &found);
+	crash.evidence = ShmemInitStruct("pg_task crash", sizeof(Evidence), &found);
 	if (!found)
 	{
-		if (!has_report)
+		if (!crash.has_report)
 			read_report();
-		if (!has_report)
+		if (!crash.has_report)
 		{
-			last_report.silent = has_crashed();
-			last_report.count = 0;
+			crash.last_report.unknown = has_crashed();
+			crash.last_report.count = 0;
 		}
-		evidence->started = GetCurrentTimestamp();
-		pg_atomic_init_u64(&evidence->last_claim, (uint64) evidence->started);
-		evidence->asked = false;
-		evidence->word = last_report;
-		has_report = false;
+		crash.evidence->started = GetCurrentTimestamp();
+		pg_atomic_init_u64(&crash.evidence->last_claim, (uint64) crash.evidence->started);
+		crash.evidence->used = false;
+		crash.evidence->report = crash.last_report;
+		crash.has_report = false;
 	}
 	LWLockRelease(AddinShmemInitLock);
-	slots = Shared->executors;
+	crash.slots = Shared->executors;
 	if (!IsUnderPostmaster && IsPostmasterEnvironment)
 		on_shmem_exit(collect_report, 0);
 }
@@ -214,7 +228,7 @@ attach_memory(void)
 void
 crash_report_used(void)
 {
-	evidence->asked = true;
+	crash.evidence->used = true;
 }
 
 /*
@@ -224,12 +238,12 @@ crash_report_used(void)
 TimestampTz
 crash_claim_time(TimestampTz now)
 {
-	uint64 last = pg_atomic_read_u64(&evidence->last_claim);
+	uint64 last = pg_atomic_read_u64(&crash.evidence->last_claim);
 	TimestampTz next;
 
 	do
 		next = Max(now, (TimestampTz) last + 1);
-	while (!pg_atomic_compare_exchange_u64(&evidence->last_claim, &last, (uint64) next));
+	while (!pg_atomic_compare_exchange_u64(&crash.evidence->last_claim, &last, (uint64) next));
 	return next;
 }
 
@@ -239,14 +253,14 @@ crash_blames(Oid database, TaskRun run)
 {
 	uint32 i;
 
-	if (run.claimed > evidence->started &&
-		run.claimed <= (TimestampTz) pg_atomic_read_u64(&evidence->last_claim))
+	if (run.claimed > crash.evidence->started &&
+		run.claimed <= (TimestampTz) pg_atomic_read_u64(&crash.evidence->last_claim))
 		return false;
-	if (evidence->word.silent)
+	if (crash.evidence->report.unknown)
 		return true;
-	for (i = 0; i < evidence->word.count; i++)
-		if (evidence->word.blamed[i].database == database &&
-			task_same_run(evidence->word.blamed[i].run, run))
+	for (i = 0; i < crash.evidence->report.count; i++)
+		if (crash.evidence->report.blamed[i].database == database &&
+			task_same_run(crash.evidence->report.blamed[i].run, run))
 			return true;
 	return false;
 }
@@ -255,7 +269,7 @@ crash_blames(Oid database, TaskRun run)
 static void
 handle_quit(SIGNAL_ARGS)
 {
-	watched->quit = true;
+	crash.watched->quit = true;
 	SignalHandlerForCrashExit(COMPAT_SIGNAL_PASS);
 }
 
@@ -263,7 +277,7 @@ handle_quit(SIGNAL_ARGS)
 void
 crash_watch(SharedExecutor *slot)
 {
-	watched = slot;
+	crash.watched = slot;
 	pqsignal(SIGQUIT, handle_quit);
 }
 
@@ -274,9 +288,9 @@ crash_watch(SharedExecutor *slot)
 static void
 sign_off(void)
 {
-	if (watched)
-		pg_atomic_fetch_sub_u32(&watched->workers, 1);
-	watched = NULL;
+	if (crash.watched)
+		pg_atomic_fetch_sub_u32(&crash.watched->workers, 1);
+	crash.watched = NULL;
 }
 
 static void
@@ -299,21 +313,19 @@ handle_worker_quit(SIGNAL_ARGS)
 static void
 start_executor(QueryDesc *query, int flags)
 {
-	static bool asked = false;
-
-	if (IsParallelWorker() && !asked && MyProc->lockGroupLeader)
+	if (IsParallelWorker() && !crash.leader_known && MyProc->lockGroupLeader)
 	{
-		asked = true;
-		watched = executor_slot_of((int) (MyProc->lockGroupLeader - ProcGlobal->allProcs));
-		if (watched)
+		crash.leader_known = true;
+		crash.watched = executor_slot_of((int) (MyProc->lockGroupLeader - ProcGlobal->allProcs));
+		if (crash.watched)
 		{
-			pg_atomic_fetch_add_u32(&watched->workers, 1);
+			pg_atomic_fetch_add_u32(&crash.watched->workers, 1);
 			before_shmem_exit(sign_off_at_exit, 0);
 			pqsignal(SIGQUIT, handle_worker_quit);
 		}
 	}
-	if (next_executor_hook)
-		next_executor_hook(query, flags);
+	if (crash.next_executor_hook)
+		crash.next_executor_hook(query, flags);
 	else
 		standard_ExecutorStart(query, flags);
 }
@@ -322,10 +334,10 @@ start_executor(QueryDesc *query, int flags)
 void
 crash_define(void)
 {
-	next_request_hook = shmem_request_hook;
+	crash.next_request_hook = shmem_request_hook;
 	shmem_request_hook = request_memory;
-	next_startup_hook = shmem_startup_hook;
+	crash.next_startup_hook = shmem_startup_hook;
 	shmem_startup_hook = attach_memory;
-	next_executor_hook = ExecutorStart_hook;
+	crash.next_executor_hook = ExecutorStart_hook;
 	ExecutorStart_hook = start_executor;
 }
