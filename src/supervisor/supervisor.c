@@ -11,38 +11,28 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/heapam.h"
-#include "access/htup_details.h"
-#include "access/table.h"
-#include "access/tableam.h"
-#include "access/xact.h"
-#include "catalog/pg_database.h"
 #include "libpq/pqsignal.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
-#include "utils/acl.h"
-#include "utils/backend_status.h"
 #include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "settings.h"
 #include "shared/arbiter.h"
 #include "shared/clock.h"
 #include "shared/hold.h"
+#include "shared/report.h"
 #include "shared/shared.h"
 #include "shared/slots.h"
 #include "shared/worker.h"
 #include "supervisor/supervisor.h"
+#include "supervisor/wanted.h"
 
 PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 
@@ -60,6 +50,15 @@ PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 
 /* Retry interval while RegisterDynamicBackgroundWorker fails (ms). */
 #define NO_WORKER_RETRY_MS 100
+
+/*
+ * That failure is logged if it lasts for this time (ms).  The worker slot of a process that has
+ * ended becomes free a little later.
+ */
+#define NO_WORKER_MS 1000
+
+/* Retry interval while a database or role that pg_task.database names cannot be used (ms). */
+#define UNUSABLE_RETRY_MS 1000
 
 /*
  * If there are more databases than places for schedulers, a scheduler keeps its place for a time
@@ -90,13 +89,9 @@ PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 /* Minimum pause between two iterations, however often the supervisor is woken (ms). */
 #define PAUSE_MS 10
 
-/* A database that should have a scheduler. */
-typedef struct Wanted
-{
-	Oid database;
-	Oid user;
-	char *name;
-} Wanted;
+/* What is missing, and is logged once while it is. */
+#define NO_WORKER "worker slot"
+#define CROWD "places for all databases"
 
 /* What the supervisor remembers of a database. */
 typedef struct DatabaseEntry
@@ -109,21 +104,22 @@ typedef struct DatabaseEntry
 	MonoTime not_before; /* earliest time of the next start */
 	int throttle;		 /* delay of the next start after an early end (ms) */
 	bool seen;
-	char *name; /* in iteration_context */
+	char *name; /* in the context of the iteration */
 	Oid user;
 	MonoTime left;	/* when its last scheduler ended, or when it was first seen */
 	MonoTime asked; /* when its scheduler was asked to exit to free its place; 0: it was not */
 	MonoTime need;	/* when it is to get a scheduler; computed in each iteration */
 } DatabaseEntry;
 
-static HTAB *database_entries = NULL;
-static MemoryContext iteration_context = NULL;
-static List *reported = NIL;		   /* warnings of the last iteration, as strings */
-static List *complaints = NIL;		   /* warnings of this iteration */
-static MonoTime no_worker_since = {0}; /* since when no worker slot was free; 0: one was */
-static bool no_worker_reported = false;
-static bool crowd_reported = false;
-static MonoTime next_turn = {0};
+/* The supervisor's process. */
+static struct
+{
+	HTAB *databases;	   /* of DatabaseEntry */
+	MemoryContext context; /* reset in each iteration */
+	MonoTime next;		   /* when the next iteration begins at the latest */
+	Reports unusable;	   /* entries of pg_task.database that cannot be used */
+	Reports missing;	   /* NO_WORKER, CROWD */
+} MySupervisor;
 
 void
 supervisor_register(void)
@@ -135,248 +131,125 @@ supervisor_register(void)
 	RegisterBackgroundWorker(&worker);
 }
 
-/* Log a warning, unless it was due in the last iteration as well. */
+/* The next iteration begins at this time, or before. */
 static void
-complain(const char *message, const char *detail)
+wake_at(MonoTime moment)
 {
-	MemoryContext old;
-	ListCell *cell;
-	bool known = false;
-
-	foreach(cell, reported)
-		known |= strcmp(lfirst(cell), message) == 0;
-	if (!known)
-		ereport(WARNING, (errcode(ERRCODE_UNDEFINED_OBJECT), errmsg("%s", message),
-						  errdetail("%s", detail)));
-	old = MemoryContextSwitchTo(TopMemoryContext);
-	complaints = lappend(complaints, pstrdup(message));
-	MemoryContextSwitchTo(old);
-}
-
-/* Forget the warnings of the last iteration, keep those of this one. */
-static void
-finish_complaints(void)
-{
-	list_free_deep(reported);
-	reported = complaints;
-	complaints = NIL;
-}
-
-static Wanted *
-make_wanted(Form_pg_database database, Oid user)
-{
-	Wanted *wanted = palloc(sizeof(Wanted));
-
-	wanted->database = database->oid;
-	wanted->user = user;
-	wanted->name = pstrdup(NameStr(database->datname));
-	return wanted;
-}
-
-/*
- * Does the database allow connections?  A datconnlimit of -2 marks one whose DROP was interrupted.
- */
-static bool
-is_usable(Form_pg_database database)
-{
-	return database->datallowconn && database->datconnlimit != -2;
-}
-
-/*
- * Add the database that an entry of pg_task.database names to the list, or log why it cannot be
- * used.
- */
-static List *
-want_target(List *wanted, const SettingsTarget *target, Form_pg_database database)
-{
-	Oid user = database->datdba;
-
-	if (!is_usable(database))
-	{
-		complain(psprintf("database \"%s\" in \"pg_task.database\" does not allow connections",
-						  target->database),
-				 "It has no task table until it does.");
-		return wanted;
-	}
-	if (target->role)
-		user = get_role_oid(target->role, true);
-	if (OidIsValid(user))
-		return lappend(wanted, make_wanted(database, user));
-	complain(psprintf("role \"%s\" in \"pg_task.database\" does not exist", target->role),
-			 psprintf("Database \"%s\" has no task table until it does.", target->database));
-	return wanted;
-}
-
-/* Return the databases of the cluster that should have a scheduler, as a List of Wanted. */
-static List *
-find_wanted(void)
-{
-	List *targets = settings_targets();
-	List *missing = list_copy(targets);
-	List *wanted = NIL;
-	MemoryContext caller = CurrentMemoryContext;
-	Relation rel = table_open(DatabaseRelationId, AccessShareLock);
-	TableScanDesc scan = table_beginscan_catalog(rel, 0, NULL);
-	HeapTuple tuple;
-	ListCell *cell;
-
-	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
-	{
-		Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
-
-		MemoryContextSwitchTo(caller);
-		if (targets == NIL && is_usable(database) && !database->datistemplate)
-			wanted = lappend(wanted, make_wanted(database, database->datdba));
-		foreach(cell, targets)
-		{
-			SettingsTarget *target = lfirst(cell);
-
-			if (strcmp(target->database, NameStr(database->datname)) != 0)
-				continue;
-			missing = list_delete_ptr(missing, target);
-			wanted = want_target(wanted, target, database);
-		}
-	}
-	table_endscan(scan);
-	table_close(rel, AccessShareLock);
-	foreach(cell, missing)
-		complain(psprintf("database \"%s\" in \"pg_task.database\" does not exist",
-						  ((SettingsTarget *) lfirst(cell))->database),
-				 "It gets a scheduler as soon as it does.");
-	return wanted;
-}
-
-static List *
-read_wanted(void)
-{
-	List *wanted;
-
-	if (!Settings.enabled)
-		return NIL;
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	MemoryContextSwitchTo(iteration_context);
-	wanted = find_wanted();
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(iteration_context);
-	return wanted;
+	MySupervisor.next = clock_min(MySupervisor.next, moment);
 }
 
 /* Is the scheduler connected to its database? */
 static bool
-is_connected(const DatabaseEntry *charge)
+is_connected(const DatabaseEntry *entry)
 {
-	return pg_atomic_read_u64(&charge->slot->renewed) != 0;
+	return pg_atomic_read_u64(&entry->slot->renewed) != 0;
 }
 
-/*
- * The scheduler of this database has ended: compute when the next one may start.
- */
+/* The scheduler of this database has ended: compute when the next one may start. */
 static void
-scheduler_ended(DatabaseEntry *charge, MonoTime now)
+scheduler_ended(DatabaseEntry *entry, MonoTime now)
 {
-	bool young = !clock_exceeds(charge->started, now, YOUNG_MS);
-	bool asked = charge->slot->asked || charge->slot->generation != charge->generation;
-	bool shut = charge->asked.us != 0 && !is_connected(charge) &&
-				clock_exceeds(charge->asked, now, LEAVE_CONNECTING_MS);
+	bool young = !clock_exceeds(entry->started, now, YOUNG_MS);
+	bool asked = entry->slot->asked || entry->slot->generation != entry->generation;
+	bool shut = entry->asked.us != 0 && !is_connected(entry) &&
+				clock_exceeds(entry->asked, now, LEAVE_CONNECTING_MS);
 
 	/*
 	 * An exit on request is not an early end, unless the scheduler could not connect: then its
 	 * successor cannot either.
 	 */
 	if ((asked || !young) && !shut)
-		charge->throttle = 0;
+		entry->throttle = 0;
 	else
-		charge->throttle = Min(Max(charge->throttle * 2, THROTTLE_MS), THROTTLE_MAX_MS);
-	charge->not_before = clock_plus_ms(now, charge->throttle);
-	charge->left = now;
-	charge->asked = CLOCK_LONG_AGO;
-	charge->slot = NULL;
-	if (charge->handle)
-		pfree(charge->handle);
-	charge->handle = NULL;
+		entry->throttle = Min(Max(entry->throttle * 2, THROTTLE_MS), THROTTLE_MAX_MS);
+	entry->not_before = clock_plus_ms(now, entry->throttle);
+	entry->left = now;
+	entry->asked = CLOCK_LONG_AGO;
+	entry->slot = NULL;
+	if (entry->handle)
+		pfree(entry->handle);
+	entry->handle = NULL;
 }
 
 /* Find out whether the scheduler of this database has ended, or never attached. */
 static void
-check_entry(DatabaseEntry *charge, MonoTime now)
+check_scheduler(DatabaseEntry *entry, MonoTime now)
 {
 	pid_t pid;
 	bool ended;
 
-	if (charge->slot == NULL)
+	if (entry->slot == NULL)
 		return;
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	ended = charge->slot->state == SCHEDULER_FREE || charge->slot->generation != charge->generation;
+	ended = entry->slot->state == SCHEDULER_FREE || entry->slot->generation != entry->generation;
 	LWLockRelease(Shared->directory);
-	if (!ended && charge->handle && GetBackgroundWorkerPid(charge->handle, &pid) == BGWH_STOPPED)
+	if (!ended && entry->handle && GetBackgroundWorkerPid(entry->handle, &pid) == BGWH_STOPPED)
 	{
-		scheduler_slot_withdraw(charge->slot, charge->generation);
+		scheduler_slot_withdraw(entry->slot, entry->generation);
 		ended = true;
 	}
 	if (ended)
-		scheduler_ended(charge, now);
+		scheduler_ended(entry, now);
 }
 
 static void
-start_scheduler(DatabaseEntry *charge, MonoTime now)
+report_no_worker(const DatabaseEntry *entry)
 {
-	SharedScheduler *slot = scheduler_slot_reserve(charge->database, charge->user);
+	if (report_due(&MySupervisor.missing, NO_WORKER, NO_WORKER_MS))
+		ereport(LOG,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("no background worker slot is free for the scheduler of database \"%s\"",
+						entry->name),
+				 errhint("Increase \"max_worker_processes\".")));
+}
+
+/* Start the scheduler of a database, or try again a little later. */
+static void
+start_scheduler(DatabaseEntry *entry, MonoTime now)
+{
+	SharedScheduler *slot = scheduler_slot_reserve(entry->database, entry->user);
 	MemoryContext old;
 
 	if (slot == NULL)
 		return;
 	old = MemoryContextSwitchTo(TopMemoryContext);
-	charge->handle = worker_start_scheduler(slot, charge->name);
+	entry->handle = worker_start_scheduler(slot, entry->name);
 	MemoryContextSwitchTo(old);
-	if (charge->handle == NULL)
+	if (entry->handle == NULL)
 	{
 		scheduler_slot_withdraw(slot, slot->generation);
 		arbiter_evict(InvalidOid, InvalidOid);
-		next_turn = clock_min(next_turn, clock_plus_ms(now, NO_WORKER_RETRY_MS));
-		if (no_worker_since.us == 0)
-			no_worker_since = now;
-		/* the worker slot of a process that has ended becomes free a little later */
-		if (!clock_exceeds(no_worker_since, now, THROTTLE_MS))
-			return;
-		if (!no_worker_reported)
-			ereport(
-				LOG,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("no background worker slot is free for the scheduler of database \"%s\"",
-						charge->name),
-				 errhint("Increase \"max_worker_processes\".")));
-		no_worker_reported = true;
+		wake_at(clock_plus_ms(now, NO_WORKER_RETRY_MS));
+		report_no_worker(entry);
 		return;
 	}
-	no_worker_reported = false;
-	no_worker_since = CLOCK_LONG_AGO;
-	charge->slot = slot;
-	charge->generation = slot->generation;
-	charge->started = now;
+	report_end(&MySupervisor.missing, NO_WORKER);
+	entry->slot = slot;
+	entry->generation = slot->generation;
+	entry->started = now;
 }
 
 /* Check the scheduler of a wanted database: has it ended, does it run for the right role? */
 static void
-attend(const Wanted *wanted, MonoTime now)
+check_database(const Wanted *wanted, MonoTime now)
 {
 	bool found;
-	DatabaseEntry *charge = hash_search(database_entries, &wanted->database, HASH_ENTER, &found);
+	DatabaseEntry *entry =
+		hash_search(MySupervisor.databases, &wanted->database, HASH_ENTER, &found);
 
 	if (!found)
 	{
-		memset(charge, 0, sizeof(DatabaseEntry));
-		charge->database = wanted->database;
-		charge->left = now;
+		memset(entry, 0, sizeof(DatabaseEntry));
+		entry->database = wanted->database;
+		entry->left = now;
 		shared_database_add(wanted->database);
 	}
-	charge->seen = true;
-	charge->name = wanted->name;
-	charge->user = wanted->user;
-	check_entry(charge, now);
-	if (charge->slot && charge->slot->user != wanted->user)
-		scheduler_slot_leave(charge->slot);
+	entry->seen = true;
+	entry->name = wanted->name;
+	entry->user = wanted->user;
+	check_scheduler(entry, now);
+	if (entry->slot && entry->slot->user != wanted->user)
+		scheduler_slot_leave(entry->slot);
 }
 
 /*
@@ -384,18 +257,18 @@ attend(const Wanted *wanted, MonoTime now)
  * all.
  */
 static MonoTime
-find_need(const DatabaseEntry *charge)
+compute_need(const DatabaseEntry *entry)
 {
-	int visit = Max(VISIT_MS, VISIT_EACH_MS * hash_get_num_entries(database_entries));
-	MonoTime need = clock_plus_ms(charge->left, visit);
-	SharedDatabase *entry;
+	int visit = Max(VISIT_MS, VISIT_EACH_MS * hash_get_num_entries(MySupervisor.databases));
+	MonoTime need = clock_plus_ms(entry->left, visit);
+	SharedDatabase *shared;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	entry = shared_database_find(charge->database);
-	if (entry)
-		need = clock_min(need, clock_max(entry->due, charge->left));
-	if (entry && entry->marked.us != 0)
-		need = clock_min(need, clock_plus_ms(entry->marked, -MARKED_FIRST_MS));
+	shared = shared_database_find(entry->database);
+	if (shared)
+		need = clock_min(need, clock_max(shared->due, entry->left));
+	if (shared && shared->marked.us != 0)
+		need = clock_min(need, clock_plus_ms(shared->marked, -MARKED_FIRST_MS));
 	LWLockRelease(Shared->directory);
 	return need;
 }
@@ -414,24 +287,24 @@ compare_needs(const ListCell *left, const ListCell *right)
  * their needs.
  */
 static List *
-find_waiting(MonoTime now)
+find_startable(MonoTime now)
 {
 	List *waiting = NIL;
 	HASH_SEQ_STATUS scan;
-	DatabaseEntry *charge;
+	DatabaseEntry *entry;
 
-	hash_seq_init(&scan, database_entries);
-	while ((charge = hash_seq_search(&scan)) != NULL)
+	hash_seq_init(&scan, MySupervisor.databases);
+	while ((entry = hash_seq_search(&scan)) != NULL)
 	{
-		if (charge->slot || hold_exists(charge->database))
+		if (entry->slot || hold_exists(entry->database))
 			continue;
-		if (clock_is_before(now, charge->not_before))
+		if (clock_is_before(now, entry->not_before))
 		{
-			next_turn = clock_min(next_turn, charge->not_before);
+			wake_at(entry->not_before);
 			continue;
 		}
-		charge->need = find_need(charge);
-		waiting = lappend(waiting, charge);
+		entry->need = compute_need(entry);
+		waiting = lappend(waiting, entry);
 	}
 	list_sort(waiting, compare_needs);
 	return waiting;
@@ -439,32 +312,32 @@ find_waiting(MonoTime now)
 
 /* Return when this scheduler's time slice ends. */
 static MonoTime
-find_end(const DatabaseEntry *charge)
+end_of_slice(const DatabaseEntry *entry)
 {
-	MonoTime idle_since = {(int64) pg_atomic_read_u64(&charge->slot->idle_since)};
+	MonoTime idle_since = {(int64) pg_atomic_read_u64(&entry->slot->idle_since)};
 
 	if (idle_since.us != 0)
 		return clock_plus_ms(idle_since, IDLE_SLICE_MS);
-	return clock_plus_ms(charge->started, BUSY_SLICE_MS);
+	return clock_plus_ms(entry->started, BUSY_SLICE_MS);
 }
 
 /* A scheduler was asked to exit: terminate it if it takes too long. */
 static void
-see_leave(DatabaseEntry *charge, MonoTime now)
+enforce_exit(DatabaseEntry *entry, MonoTime now)
 {
 	MonoTime end;
 	int patience = LEAVE_MS;
 
 	/* read without the directory lock: a wrong guess only changes the delay */
-	if (!is_connected(charge))
+	if (!is_connected(entry))
 		patience = LEAVE_CONNECTING_MS;
-	else if (!OidIsValid(charge->slot->relid))
+	else if (!OidIsValid(entry->slot->relid))
 		patience = LEAVE_PREPARING_MS;
-	end = clock_plus_ms(charge->asked, patience);
-	if (!clock_is_before(now, end) && charge->handle)
-		TerminateBackgroundWorker(charge->handle);
+	end = clock_plus_ms(entry->asked, patience);
+	if (!clock_is_before(now, end) && entry->handle)
+		TerminateBackgroundWorker(entry->handle);
 	else
-		next_turn = clock_min(next_turn, end);
+		wake_at(end);
 }
 
 /*
@@ -472,10 +345,10 @@ see_leave(DatabaseEntry *charge, MonoTime now)
  * the directory lock: if another process has changed it just now, the next iteration sees that.
  */
 static bool
-is_leaving(const DatabaseEntry *charge)
+is_exiting(const DatabaseEntry *entry)
 {
-	return charge->slot->state == SCHEDULER_LEAVING || charge->slot->state == SCHEDULER_FREE ||
-		   charge->slot->generation != charge->generation;
+	return entry->slot->state == SCHEDULER_LEAVING || entry->slot->state == SCHEDULER_FREE ||
+		   entry->slot->generation != entry->generation;
 }
 
 /*
@@ -483,34 +356,34 @@ is_leaving(const DatabaseEntry *charge)
  * time slices end.
  */
 static void
-make_room(int needed, MonoTime now)
+ask_to_exit(int needed, MonoTime now)
 {
 	while (needed > 0)
 	{
 		HASH_SEQ_STATUS scan;
-		DatabaseEntry *charge;
+		DatabaseEntry *entry;
 		DatabaseEntry *victim = NULL;
 		int leaving = 0;
 
-		hash_seq_init(&scan, database_entries);
-		while ((charge = hash_seq_search(&scan)) != NULL)
+		hash_seq_init(&scan, MySupervisor.databases);
+		while ((entry = hash_seq_search(&scan)) != NULL)
 		{
-			if (charge->slot == NULL)
+			if (entry->slot == NULL)
 				continue;
-			if (is_leaving(charge))
+			if (is_exiting(entry))
 			{
 				leaving++;
-				if (charge->asked.us != 0)
-					see_leave(charge, now);
+				if (entry->asked.us != 0)
+					enforce_exit(entry, now);
 			}
-			else if (victim == NULL || clock_is_before(find_end(charge), find_end(victim)))
-				victim = charge;
+			else if (victim == NULL || clock_is_before(end_of_slice(entry), end_of_slice(victim)))
+				victim = entry;
 		}
 		if (leaving >= needed || victim == NULL)
 			return;
-		if (clock_is_before(now, find_end(victim)))
+		if (clock_is_before(now, end_of_slice(victim)))
 		{
-			next_turn = clock_min(next_turn, find_end(victim));
+			wake_at(end_of_slice(victim));
 			return;
 		}
 		victim->asked = now;
@@ -519,14 +392,15 @@ make_room(int needed, MonoTime now)
 }
 
 static void
-report_crowd(int places)
+report_crowd(int databases, int places)
 {
-	if (!crowd_reported)
+	if (databases <= places)
+		report_end(&MySupervisor.missing, CROWD);
+	else if (report_due(&MySupervisor.missing, CROWD, 0))
 		ereport(LOG, (errmsg("%d databases take turns at having a scheduler of pg_task: there are"
 							 " places for %d",
-							 (int) hash_get_num_entries(database_entries), places),
+							 databases, places),
 					  errhint("Increase \"max_worker_processes\", or set \"pg_task.database\".")));
-	crowd_reported = true;
 }
 
 /*
@@ -535,36 +409,33 @@ report_crowd(int places)
 static void
 share_places(MonoTime now)
 {
-	List *waiting = find_waiting(now);
+	List *waiting = find_startable(now);
 	int places = arbiter_free_places();
 	int needed = 0;
 	ListCell *cell;
 
 	shared_crowd(list_length(waiting) > Max(places, 0));
-	if (hash_get_num_entries(database_entries) > arbiter_places())
-		report_crowd(arbiter_places());
-	else
-		crowd_reported = false;
+	report_crowd((int) hash_get_num_entries(MySupervisor.databases), arbiter_places());
 	foreach(cell, waiting)
 	{
-		DatabaseEntry *charge = lfirst(cell);
+		DatabaseEntry *entry = lfirst(cell);
 
 		if (places > 0)
 		{
-			start_scheduler(charge, now);
+			start_scheduler(entry, now);
 			places--;
 		}
-		else if (!clock_is_before(now, charge->need))
+		else if (!clock_is_before(now, entry->need))
 			needed++;
 		else
-			next_turn = clock_min(next_turn, charge->need);
+			wake_at(entry->need);
 	}
 	/* places is negative if the limit was lowered or executors have taken the worker slots */
 	needed = Max(needed, -places);
 	if (needed == 0)
 		return;
 	arbiter_evict_for_scheduler();
-	make_room(Min(needed, arbiter_places()), now);
+	ask_to_exit(Min(needed, arbiter_places()), now);
 }
 
 /* Stop the schedulers of databases that should not have one any more. */
@@ -572,24 +443,24 @@ static void
 stop_unwanted_schedulers(MonoTime now)
 {
 	HASH_SEQ_STATUS scan;
-	DatabaseEntry *charge;
+	DatabaseEntry *entry;
 
-	hash_seq_init(&scan, database_entries);
-	while ((charge = hash_seq_search(&scan)) != NULL)
+	hash_seq_init(&scan, MySupervisor.databases);
+	while ((entry = hash_seq_search(&scan)) != NULL)
 	{
-		if (!charge->seen)
+		if (!entry->seen)
 		{
-			check_entry(charge, now);
-			if (charge->slot)
-				scheduler_slot_leave(charge->slot);
+			check_scheduler(entry, now);
+			if (entry->slot)
+				scheduler_slot_leave(entry->slot);
 			else
 			{
-				shared_database_remove(charge->database);
-				hash_search(database_entries, &charge->database, HASH_REMOVE, NULL);
+				shared_database_remove(entry->database);
+				hash_search(MySupervisor.databases, &entry->database, HASH_REMOVE, NULL);
 			}
 		}
 		else
-			charge->seen = false;
+			entry->seen = false;
 	}
 }
 
@@ -599,17 +470,16 @@ run_iteration(void)
 	MonoTime now = clock_mono();
 	ListCell *cell;
 
-	next_turn = clock_plus_ms(now, PERIOD_MS);
-	MemoryContextSwitchTo(iteration_context);
-	foreach(cell, read_wanted())
-		attend(lfirst(cell), now);
+	MySupervisor.next = clock_plus_ms(now, PERIOD_MS);
+	MemoryContextSwitchTo(MySupervisor.context);
+	foreach(cell, wanted_read(MySupervisor.context, &MySupervisor.unusable))
+		check_database(lfirst(cell), now);
 	stop_unwanted_schedulers(now);
 	share_places(now);
 	/* a missing role may exist by now, and this process may not have got the invalidation yet */
-	if (complaints != NIL)
-		next_turn = clock_min(next_turn, clock_plus_ms(now, THROTTLE_MS));
-	finish_complaints();
-	MemoryContextReset(iteration_context);
+	if (MySupervisor.unusable.count > 0)
+		wake_at(clock_plus_ms(now, UNUSABLE_RETRY_MS));
+	MemoryContextReset(MySupervisor.context);
 }
 
 /*
@@ -630,7 +500,7 @@ stop_leftover_schedulers(void)
 
 /* Limit the number of iterations: another process may set the latch all the time. */
 static void
-pause_a_moment(uint32 wait_event)
+pause_between_iterations(uint32 wait_event)
 {
 	(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, PAUSE_MS, wait_event);
 }
@@ -649,8 +519,8 @@ attach_supervisor(void)
 	HASHCTL ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(DatabaseEntry)};
 
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
-	database_entries = hash_create("pg_task databases", 64, &ctl, HASH_ELEM | HASH_BLOBS);
-	iteration_context =
+	MySupervisor.databases = hash_create("pg_task databases", 64, &ctl, HASH_ELEM | HASH_BLOBS);
+	MySupervisor.context =
 		AllocSetContextCreate(TopMemoryContext, "pg_task supervisor", ALLOCSET_DEFAULT_SIZES);
 	on_shmem_exit(detach_supervisor, 0);
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
@@ -681,9 +551,9 @@ pg_task_supervisor_main(Datum arg pg_attribute_unused())
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 		run_iteration();
-		pause_a_moment(wait_event);
+		pause_between_iterations(wait_event);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 clock_ms_until(clock_mono(), next_turn), wait_event);
+						 clock_ms_until(clock_mono(), MySupervisor.next), wait_event);
 		ResetLatch(MyLatch);
 	}
 	/* with exit code 0, the postmaster would not restart it after a SIGTERM */

@@ -1,0 +1,144 @@
+/*
+ * wanted.c
+ *		Which databases should have a scheduler?
+ *
+ * Those that the setting pg_task.database names, or all.  Reads shared catalogs only.  Runs in the
+ * supervisor.
+ *
+ * This file starts nothing.
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "utils/acl.h"
+#include "utils/snapmgr.h"
+
+#include "settings.h"
+#include "shared/report.h"
+#include "supervisor/wanted.h"
+
+/* Log a warning, unless it was due in the last iteration as well. */
+static void
+warn_once(Reports *unusable, const char *message, const char *detail)
+{
+	if (report_due(unusable, message, 0))
+		ereport(WARNING, (errcode(ERRCODE_UNDEFINED_OBJECT), errmsg("%s", message),
+						  errdetail("%s", detail)));
+}
+
+static Wanted *
+make_wanted(Form_pg_database database, Oid user)
+{
+	Wanted *wanted = palloc(sizeof(Wanted));
+
+	wanted->database = database->oid;
+	wanted->user = user;
+	wanted->name = pstrdup(NameStr(database->datname));
+	return wanted;
+}
+
+/*
+ * Does the database allow connections?  A datconnlimit of -2 marks one whose DROP was interrupted.
+ */
+static bool
+is_usable(Form_pg_database database)
+{
+	return database->datallowconn && database->datconnlimit != -2;
+}
+
+/*
+ * Add the database that an entry of pg_task.database names to the list, or log why it cannot be
+ * used.
+ */
+static List *
+want_target(List *wanted, const SettingsTarget *target, Form_pg_database database,
+			Reports *unusable)
+{
+	Oid user = database->datdba;
+
+	if (!is_usable(database))
+	{
+		warn_once(unusable,
+				  psprintf("database \"%s\" in \"pg_task.database\" does not allow connections",
+						   target->database),
+				  "It has no task table until it does.");
+		return wanted;
+	}
+	if (target->role)
+		user = get_role_oid(target->role, true);
+	if (OidIsValid(user))
+		return lappend(wanted, make_wanted(database, user));
+	warn_once(unusable,
+			  psprintf("role \"%s\" in \"pg_task.database\" does not exist", target->role),
+			  psprintf("Database \"%s\" has no task table until it does.", target->database));
+	return wanted;
+}
+
+/* Within a transaction: read the catalog of databases. */
+static List *
+find_wanted(Reports *unusable)
+{
+	List *targets = settings_targets();
+	List *missing = list_copy(targets);
+	List *wanted = NIL;
+	MemoryContext caller = CurrentMemoryContext;
+	Relation rel = table_open(DatabaseRelationId, AccessShareLock);
+	TableScanDesc scan = table_beginscan_catalog(rel, 0, NULL);
+	HeapTuple tuple;
+	ListCell *cell;
+
+	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
+	{
+		Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
+
+		MemoryContextSwitchTo(caller);
+		if (targets == NIL && is_usable(database) && !database->datistemplate)
+			wanted = lappend(wanted, make_wanted(database, database->datdba));
+		foreach(cell, targets)
+		{
+			SettingsTarget *target = lfirst(cell);
+
+			if (strcmp(target->database, NameStr(database->datname)) != 0)
+				continue;
+			missing = list_delete_ptr(missing, target);
+			wanted = want_target(wanted, target, database, unusable);
+		}
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	foreach(cell, missing)
+		warn_once(unusable,
+				  psprintf("database \"%s\" in \"pg_task.database\" does not exist",
+						   ((SettingsTarget *) lfirst(cell))->database),
+				  "It gets a scheduler as soon as it does.");
+	return wanted;
+}
+
+/*
+ * Return the databases of the cluster that should have a scheduler, as a List of Wanted in this
+ * context.  "unusable" then holds the entries of pg_task.database that cannot be used, each as a
+ * warning.
+ */
+List *
+wanted_read(MemoryContext context, Reports *unusable)
+{
+	List *wanted = NIL;
+
+	if (Settings.enabled)
+	{
+		StartTransactionCommand();
+		PushActiveSnapshot(GetTransactionSnapshot());
+		MemoryContextSwitchTo(context);
+		wanted = find_wanted(unusable);
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+		MemoryContextSwitchTo(context);
+	}
+	report_end_unseen(unusable);
+	return wanted;
+}
