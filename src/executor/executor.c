@@ -2,11 +2,11 @@
  * executor.c
  *		The process that runs tasks: attach, wait, take a task, report it, exit.
  *
- * An executor is connected to one database as one role, which is its session user: a task has
- * that role's rights and no way to others.  It takes claimed tasks from its slot (slot.c), runs
- * each (run.c), brings the session back to what it was (cleanup.c), and stays for the next.
+ * An executor is connected to one database as one role, which is its session user: a task has the
+ * privileges of that role and no way to others.  It takes claimed tasks from its slot (slot.c),
+ * runs each (run.c), resets the session (cleanup.c), and waits for the next one.
  *
- * This file schedules nothing and looks at no slot but its own.
+ * This file schedules nothing, and reads no slot but its own.
  */
 #include "postgres.h"
 
@@ -39,24 +39,30 @@
 
 PGDLLEXPORT void pg_task_executor_main(Datum arg);
 
-/* A new executor waits so long for its first task, in milliseconds. */
+/* How long a new executor waits for its first task (ms), even if pg_task.idle_timeout is less. */
 #define ARRIVAL_MS 1000
 
-static volatile sig_atomic_t terminated = false;
-static uint32 wait_event = 0;
-static uint32 settings_seen = 0; /* settings of roles and databases as of the connection */
+/* The executor's process, beside its slot (MyExecutor). */
+static struct
+{
+	volatile sig_atomic_t terminated; /* a run that ends with this process is interrupted */
+	uint32 wait_event;
+	uint32 settings_seen; /* change counter of the settings with which it has connected */
+	SharedTask task;	  /* the task that it has taken; too large for the stack */
+} process;
 
-/* Somebody wants this process to end. */
+/* SIGTERM: the process exits, and the scheduler plans the interrupted task again. */
 static void
 handle_terminate(SIGNAL_ARGS)
 {
-	terminated = true;
+	process.terminated = true;
 	die(COMPAT_SIGNAL_PASS);
 }
 
 /*
- * Somebody cancels what this process does.  The scheduler's signal is for the task
- * that it has marked: if that has ended meanwhile, the next one goes on.
+ * SIGINT: a user cancels the running request, or the scheduler cancels a task.  The scheduler's
+ * signal is for a task with "cancelled": if that one has ended in the meantime, the next one
+ * continues.
  */
 static void
 handle_cancel(SIGNAL_ARGS)
@@ -69,43 +75,44 @@ handle_cancel(SIGNAL_ARGS)
 }
 
 /*
- * The last thing this process does with shared memory; its transaction is over
- * by now.  If somebody ended the process, or the whole server, the task in hand was
- * interrupted, and will run again.  Otherwise it has failed.
+ * The process exits: release its slot.  The transaction has been aborted before.  If the process
+ * was terminated, or the server shut down, the running task was interrupted and runs again.
+ * Otherwise the task has failed, and the slot tells the scheduler how.
  */
 static void
-leave_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
+release_slot_at_exit(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
 	const ClientFatal *fatal = client_fatal();
 
 	if (MyExecutor->taken != MyExecutor->done && MyExecutor->failure.sqlstate[0] == '\0')
 	{
 		if (fatal && fatal->sqlstate != ERRCODE_ADMIN_SHUTDOWN)
-			slot_leave_failure(fatal->sqlstate, fatal->message, false);
-		else if (!terminated && PostmasterIsAlive())
-			slot_leave_failure(ERRCODE_INTERNAL_ERROR, "the process of the task has ended", false);
+			slot_set_failure(fatal->sqlstate, fatal->message, false);
+		else if (!process.terminated && PostmasterIsAlive())
+			slot_set_failure(ERRCODE_INTERNAL_ERROR, "the process of the task has ended", false);
 	}
 	executor_slot_release(MyExecutor);
 }
 
 /*
- * Trust must not hang on bookkeeping: a task of another role is not run here.
- * The process ends, and the task is planned again.
+ * The scheduler assigns only tasks of the executor's role.  Check that nevertheless, because a task
+ * must never run with the privileges of another role.  If it fails, the process exits and the task
+ * is planned again.
  */
 static void
 check_role(const SharedTask *task)
 {
 	if (task->role == MyExecutor->role)
 		return;
-	terminated = true;
+	process.terminated = true;
 	ereport(FATAL, (errcode(ERRCODE_INTERNAL_ERROR),
-					errmsg("task " INT64_FORMAT " was handed to an executor of another role",
+					errmsg("task " INT64_FORMAT " was assigned to an executor of another role",
 						   task->run.id)));
 }
 
 /*
- * How long this executor may go on doing nothing, in milliseconds.  One that is
- * new waits for the task that it was started for, even if none may be idle.
+ * Return how long this executor may stay idle (ms).  A new one waits for the task that it was
+ * started for, even if pg_task.idle_timeout is 0.
  */
 static long
 idle_time_left(void)
@@ -115,7 +122,7 @@ idle_time_left(void)
 	return clock_ms_until(clock_mono(), clock_plus_ms(MyExecutor->idle_since, timeout));
 }
 
-/* Sleep until there is a task; leave when there was none for too long, or when asked to. */
+/* Sleep until a task is assigned.  Exit if asked to, or after the idle timeout. */
 static void
 wait_for_task(void)
 {
@@ -125,13 +132,14 @@ wait_for_task(void)
 		proc_exit(0);
 
 	pgstat_report_stat(true);
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, delay, wait_event);
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, delay,
+					 process.wait_event);
 	ResetLatch(MyLatch);
 }
 
 /*
- * A client's session of this role has these libraries before its first statement: they may
- * restrict what it does.  Without them there is no task.
+ * Load the libraries that a client's session of this role loads before its first statement: they
+ * may restrict what the role does.  If one cannot be loaded, the process exits, and no task runs.
  */
 static void
 preload_libraries(void)
@@ -141,6 +149,7 @@ preload_libraries(void)
 	CommitTransactionCommand();
 }
 
+/* Attach to the slot that a scheduler has reserved, and connect as its role. */
 static void
 attach_executor(Datum arg)
 {
@@ -150,8 +159,8 @@ attach_executor(Datum arg)
 	MyExecutor = executor_slot_attach(slot, generation);
 	if (MyExecutor == NULL)
 		proc_exit(0);
-	on_shmem_exit(leave_slot, 0);
-	settings_seen = shared_settings(MyExecutor->database, MyExecutor->role);
+	on_shmem_exit(release_slot_at_exit, 0);
+	process.settings_seen = shared_settings(MyExecutor->database, MyExecutor->role);
 	crash_watch(MyExecutor);
 	roles_define();
 	compiled_define();
@@ -166,15 +175,15 @@ attach_executor(Datum arg)
 	client_define();
 	cleanup_define();
 	statement_define();
-	wait_event = COMPAT_WAIT_EVENT("PgTaskExecutorMain");
+	process.wait_event = COMPAT_WAIT_EVENT("PgTaskExecutorMain");
 	deadline_define();
-	run_define(wait_event);
+	run_define(process.wait_event);
 
 	executor_slot_connected(MyExecutor);
 	shared_scheduler_wake(MyExecutor->database);
 }
 
-/* Run a task that was taken; ends the process when it is not fit for the next one. */
+/* Run the task that was taken.  Exit if this process cannot run another one. */
 static void
 run_and_report(const SharedTask *task)
 {
@@ -189,8 +198,8 @@ run_and_report(const SharedTask *task)
 			slot_untake();
 			proc_exit(0);
 		case RUN_RETURNED:
-			/* as if this process had been terminated */
-			terminated = true;
+			/* as if this process had been terminated: the task is planned again */
+			process.terminated = true;
 			proc_exit(1);
 		case RUN_UNWRITTEN:
 			proc_exit(1);
@@ -199,14 +208,25 @@ run_and_report(const SharedTask *task)
 	slot_report(MyExecutor->taken_at);
 	(void) pgstat_report_stat(false);
 	if (!clean)
-		proc_exit(0); /* tasks in line go to others */
+		proc_exit(0); /* the scheduler assigns the rest of the ring to others */
+}
+
+/*
+ * Have settings changed since this executor connected?  It applies them only when it connects.  A
+ * new executor runs one task in any case: a user who changes settings all the time must not keep
+ * all tasks from running.
+ */
+static bool
+has_old_settings(void)
+{
+	return MyExecutor->done > 0 &&
+		   (ConfigReloadPending ||
+			shared_settings(MyExecutor->database, MyExecutor->role) != process.settings_seen);
 }
 
 void
 pg_task_executor_main(Datum arg)
 {
-	static SharedTask task;
-
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, handle_terminate);
 	pqsignal(SIGINT, handle_cancel);
@@ -215,16 +235,10 @@ pg_task_executor_main(Datum arg)
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
-		/*
-		 * Settings are read when it connects.  A new one takes a task all the same: whoever
-		 * changes his settings without end is not to stop all work.
-		 */
-		if (MyExecutor->done > 0 &&
-			(ConfigReloadPending ||
-			 shared_settings(MyExecutor->database, MyExecutor->role) != settings_seen))
+		if (has_old_settings())
 			proc_exit(0);
-		if (slot_take(&task))
-			run_and_report(&task);
+		if (slot_take(&process.task))
+			run_and_report(&process.task);
 		else
 			wait_for_task();
 	}

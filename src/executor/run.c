@@ -458,7 +458,7 @@ leave_failure_to_scheduler(const ErrorData *error)
 		return RUN_RETURNED;
 	EmitErrorReport();
 	FlushErrorState();
-	slot_leave_failure(error->sqlerrcode, error->message ? error->message : "", true);
+	slot_set_failure(error->sqlerrcode, error->message ? error->message : "", true);
 	return RUN_UNWRITTEN;
 }
 

@@ -1,9 +1,11 @@
 /*
  * slot.c
- *		The executor's own slot: takes tasks from the ring and reports what became of them.
+ *		The executor's own slot: take tasks from the ring, report runs that have ended.
  *
- * Every change is made under the lock of the slot.  What this process alone writes ("taken",
- * "done") it reads without.
+ * This process changes its slot under the slot's lock.  It reads without the lock the fields that
+ * no other process writes ("taken", "done").
+ *
+ * The state of the slot is changed in shared/slots.c.
  */
 #include "postgres.h"
 
@@ -17,10 +19,14 @@
 
 SharedExecutor *MyExecutor = NULL;
 
-/* Record how the running task ended, for the scheduler to write. */
+/*
+ * Record how the running task has failed, because this process exits: the scheduler writes that
+ * into the row.  "unwritten" means that this process has tried to write the failure and could not.
+ */
 void
-slot_leave_failure(int sqlstate, const char *error, bool unwritten)
+slot_set_failure(int sqlstate, const char *error, bool unwritten)
 {
+	Assert(MyExecutor->taken != MyExecutor->done);
 	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
 	strlcpy(MyExecutor->failure.sqlstate, unpack_sql_state(sqlstate),
 			sizeof(MyExecutor->failure.sqlstate));
@@ -31,8 +37,8 @@ slot_leave_failure(int sqlstate, const char *error, bool unwritten)
 }
 
 /*
- * Has the scheduler cancelled the running task?  Read without the lock, in the signal handler,
- * too: it is set once.
+ * Has the scheduler cancelled the running task?  "cancelled" is read without the lock, because the
+ * SIGINT handler calls this.  It is never reset while the task is in the ring.
  */
 bool
 slot_is_cancelled(void)
@@ -40,12 +46,13 @@ slot_is_cancelled(void)
 	return MyExecutor->ring[MyExecutor->done % SHARED_RING].cancelled;
 }
 
-/* Take the next task from the slot.  False: there is none. */
+/* Take the next task from the ring.  False if there is none. */
 bool
 slot_take(SharedTask *task)
 {
 	bool taken = false;
 
+	Assert(MyExecutor->taken == MyExecutor->done);
 	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
 	if (MyExecutor->taken != MyExecutor->assigned)
 	{
@@ -58,7 +65,7 @@ slot_take(SharedTask *task)
 	return taken;
 }
 
-/* The task in hand is accounted for; wake the scheduler when it asked for that. */
+/* The running task has ended: report it.  Wake the scheduler if it waits for that. */
 void
 slot_report(MonoTime started)
 {
@@ -67,6 +74,7 @@ slot_report(MonoTime started)
 	bool notify;
 	bool isolated;
 
+	Assert(MyExecutor->taken == MyExecutor->done + 1);
 	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
 	task = &MyExecutor->ring[MyExecutor->done % SHARED_RING];
 	isolated = task->isolated;
@@ -82,18 +90,19 @@ slot_report(MonoTime started)
 		arbiter_isolated_ended();
 }
 
-/* The task that was taken has not begun: it is as if it had not been taken. */
+/* Return the task that was taken to the ring: its request has not begun. */
 void
 slot_untake(void)
 {
+	Assert(MyExecutor->taken == MyExecutor->done + 1);
 	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
 	MyExecutor->taken--;
 	LWLockRelease(MyExecutor->lock);
 }
 
 /*
- * May this process exit now?  If its ring is empty, and it was asked to exit or has been idle for
- * too long.  After that nothing is assigned to it.
+ * May this process exit now?  Only if its ring is empty, and it was asked to exit or has been idle
+ * for too long.  If so, nothing is assigned to it any more.
  */
 bool
 slot_may_exit(bool idle_too_long)

@@ -17,6 +17,6 @@ extern void slot_untake(void);
 extern bool slot_may_exit(bool idle_too_long);
 extern void slot_report(MonoTime started);
 extern bool slot_is_cancelled(void);
-extern void slot_leave_failure(int sqlstate, const char *error, bool unwritten);
+extern void slot_set_failure(int sqlstate, const char *error, bool unwritten);
 
 #endif /* PG_TASK_SLOT_H */
