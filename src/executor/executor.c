@@ -160,6 +160,7 @@ attach_executor(Datum arg)
 	if (MyExecutor == NULL)
 		proc_exit(0);
 	on_shmem_exit(release_slot_at_exit, 0);
+	BackgroundWorkerUnblockSignals(); /* the handlers need the slot */
 	process.settings_seen = shared_settings(MyExecutor->database, MyExecutor->role);
 	crash_watch(MyExecutor);
 	roles_define();
@@ -230,7 +231,6 @@ pg_task_executor_main(Datum arg)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, handle_terminate);
 	pqsignal(SIGINT, handle_cancel);
-	BackgroundWorkerUnblockSignals();
 	attach_executor(arg);
 	for (;;)
 	{
