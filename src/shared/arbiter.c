@@ -418,8 +418,8 @@ arbiter_take_isolated(SharedScheduler *me)
 }
 
 /*
- * The isolated task is claimed.  False if the claim took so long that another isolated task was
- * started in the meantime: then this one must wait.
+ * The isolated task is claimed.  False if another isolated task was started while the claim took
+ * longer than FRESH_MS: then this one must wait.
  */
 bool
 arbiter_keep_isolated(SharedScheduler *me)

@@ -33,7 +33,7 @@ clock_now(void)
 }
 
 /*
- * Convert a time of the wall clock, assuming that nobody sets that clock until then.  A past time
+ * Convert a time of the wall clock, assuming that the clock is not set until then.  A past time
  * is converted to "now".
  */
 MonoTime

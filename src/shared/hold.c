@@ -61,8 +61,8 @@ move_hold(const SharedHold *mine)
 /*
  * Keep the processes of pg_task out of a database, until hold_release or until this process exits.
  *
- * Every process has an entry of its own, so that nobody can use up all entries.  A transaction that
- * renames many databases may lose its earlier holds; its own locks still keep others out.
+ * Every process has an entry of its own, so that no user can occupy all entries.  A transaction
+ * that renames many databases may lose its earlier holds; its own locks still keep others out.
  */
 void
 hold_take(Oid database)

@@ -2,15 +2,15 @@
  * port.c
  *		The connection to a client that a background process does not have.
  *
- * Functions that ask about the connection expect a description of one (MyProcPort) and do not
- * look whether it is there: ours is of a socket of the file system, without encryption or
- * authentication.  Nothing may be read from it.
+ * Functions that report on the connection read its description (MyProcPort) without checking that
+ * there is one.  This file makes one: of a Unix-domain socket, without encryption or
+ * authentication.  Nothing can be read from that socket.
  */
 #include "postgres.h"
 
 /*
- * What describes an encrypted connection needs headers of libraries that the server's package
- * does not ask for.  It stands at the end of Port: all that is set here is before it.
+ * Without these, libpq-be.h needs headers of libraries on which the server's development package
+ * does not depend.  The fields of Port that they add are at its end, after all that is set here.
  */
 #undef ENABLE_GSS
 #undef USE_OPENSSL
@@ -24,12 +24,12 @@
 
 #include "shared/port.h"
 
-/* What Port has beyond what is known of it here is less than that. */
+/* More than the server's Port can be, with the fields that are left out here. */
 #define PORT_SIZE (2 * sizeof(Port) + 1024)
 
 /*
- * Once for a process, when it is connected: describe a connection without a client.  The user
- * and the database are as at the start of a session; the server's log shows them.
+ * Describe a connection without a client.  A process calls this once, when it is connected.  The
+ * server's log shows the user and the database.
  */
 void
 port_describe(void)
@@ -37,7 +37,7 @@ port_describe(void)
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 	Port *port = palloc0(PORT_SIZE);
 
-	/* with this family the server asks nothing of the socket, which there is none of */
+	/* for this address family the server makes no system call on the socket */
 	port->laddr.addr.ss_family = port->raddr.addr.ss_family = AF_UNIX;
 	port->laddr.salen = port->raddr.salen = sizeof(sa_family_t);
 	port->sock = PGINVALID_SOCKET;

@@ -69,8 +69,8 @@ PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 
 /*
  * A scheduler that was asked to exit is terminated after this time (ms): later if it is not
- * connected yet, because somebody may have locked the database, and much later while it creates its
- * table or indexes.
+ * connected yet, because another session may have locked the database, and much later while it
+ * creates its table or indexes.
  */
 #define LEAVE_MS 2000
 #define LEAVE_CONNECTING_MS 5000
