@@ -2,8 +2,8 @@
  * settings.c
  *		All settings of pg_task, with their check hooks.
  *
- * This file knows names, units and ranges.  It uses neither shared memory nor SPI, and it does not
- * decide what a setting means for a running process.
+ * This file knows names, units and ranges, and checks them.  It uses neither shared memory nor SPI,
+ * and it does not decide what a setting means for a running process.
  */
 #include "postgres.h"
 
@@ -163,7 +163,7 @@ compare_targets(const ListCell *left, const ListCell *right)
 
 /* Return a database that is in the list more than once, or NULL.  Sorts the list. */
 static const char *
-named_twice(List *targets)
+find_duplicate_target(List *targets)
 {
 	const char *last = "";
 	ListCell *cell;
@@ -189,7 +189,7 @@ check_database(char **newval, void **extra pg_attribute_unused(),
 
 	if (parse_targets(*newval, &targets))
 	{
-		twice = named_twice(targets);
+		twice = find_duplicate_target(targets);
 		if (twice)
 			GUC_check_errdetail("Database \"%s\" is named twice.", twice);
 		return twice == NULL;
@@ -217,14 +217,14 @@ check_libraries(char **newval, void **extra pg_attribute_unused(),
 
 	if (!parse_libraries(*newval, &names))
 	{
-		GUC_check_errdetail("The value must be a list of names of libraries.");
+		GUC_check_errdetail("The value must be a list of library names.");
 		return false;
 	}
 	foreach(cell, names)
 	{
 		if (strchr(lfirst(cell), '/') == NULL)
 			continue;
-		GUC_check_errdetail("A library is named without its folder, which is the server's own.");
+		GUC_check_errdetail("A library must be named without a directory.");
 		return false;
 	}
 	return true;
@@ -249,7 +249,7 @@ check_table_name(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* Show hook of pg_task.id: the variable is never set. */
+/* Show hook of pg_task.id, whose variable is never set.  The server copies the text. */
 static const char *
 show_id(void)
 {
@@ -401,7 +401,7 @@ database_setting(const char *prefix, const char *database)
 	return GetConfigOption(psprintf("%s.%s", prefix, database), true, false);
 }
 
-/* The same, but with a WARNING and NULL for a value that cannot be a name. */
+/* The same, but raise a WARNING and return NULL for a value that cannot be a name. */
 static const char *
 database_name_setting(const char *prefix, const char *database)
 {
@@ -416,6 +416,7 @@ database_name_setting(const char *prefix, const char *database)
 	return NULL;
 }
 
+/* Return the period of a database, or raise a WARNING and return the general one. */
 static int
 database_period(const char *database)
 {

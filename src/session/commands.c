@@ -2,11 +2,12 @@
  * commands.c
  *		The ProcessUtility hook of all sessions: commands that concern pg_task.
  *
- * Commands that need a database for themselves (DROP, RENAME, copying it as a template) take a hold
- * first: our idle processes leave the database until the end of the transaction.
+ * A command that needs a database for itself (DROP, RENAME, SET TABLESPACE, CREATE DATABASE with a
+ * template) first holds it: the scheduler and the idle executors there exit, and none starts until
+ * the end of the transaction.
  *
- * Commands that change databases, roles or their settings are recorded after they have succeeded.
- * pending.c notifies other processes of them at the commit.
+ * A command that changes databases, roles or their settings is recorded after it has succeeded.
+ * pending.c notifies other processes at the commit.
  */
 #include "postgres.h"
 
@@ -28,9 +29,10 @@
 #include "shared/hold.h"
 #include "shared/shared.h"
 
-/* How long a command waits for our processes to leave a database (ms). */
+/* How long a command waits for the scheduler and the idle executors to exit (ms). */
 #define VACATE_MS 5000
 
+/* Set once.  Static, because a hook has no argument for it. */
 static ProcessUtility_hook_type next_utility_hook = NULL;
 
 /* May the current user create a database? */
@@ -49,6 +51,7 @@ may_create_database(void)
 	return may;
 }
 
+/* May any user with CREATEDB copy this database? */
 static bool
 is_template(Oid database)
 {
@@ -63,6 +66,7 @@ is_template(Oid database)
 	return result;
 }
 
+/* Return the value of an option of a command, or NULL. */
 static char *
 option_value(List *options, const char *name)
 {
@@ -78,9 +82,9 @@ option_value(List *options, const char *name)
 	return NULL;
 }
 
-/* The oid of a database that the current user owns, or InvalidOid. */
+/* Return the oid of a database if the current user owns it, else InvalidOid. */
 static Oid
-own_database(const char *name)
+find_own_database(const char *name)
 {
 	Oid database = name ? get_database_oid(name, true) : InvalidOid;
 
@@ -89,8 +93,9 @@ own_database(const char *name)
 	return InvalidOid;
 }
 
+/* Return the template of CREATE DATABASE if the current user may copy it, else InvalidOid. */
 static Oid
-template_database(List *options)
+find_template(List *options)
 {
 	const char *name = option_value(options, "template");
 	Oid database = get_database_oid(name ? name : "template1", true);
@@ -102,11 +107,10 @@ template_database(List *options)
 }
 
 /*
- * The database that a command needs for itself.
+ * Return the database that a command needs for itself, or InvalidOid.
  *
- * InvalidOid if it needs none, or if the command will fail and must not disturb anybody: the user
- * has no right to it, or it is not allowed in a transaction block (all but RENAME are not) and
- * this is one.
+ * InvalidOid also if the command will fail, so that it ends no process: the user has no right to
+ * it, or this is a transaction block, where only RENAME is allowed.
  */
 static Oid
 database_needed(Node *statement, ProcessUtilityContext context)
@@ -119,23 +123,23 @@ database_needed(Node *statement, ProcessUtilityContext context)
 	switch (nodeTag(statement))
 	{
 		case T_DropdbStmt:
-			return own_database(((DropdbStmt *) statement)->dbname);
+			return find_own_database(((DropdbStmt *) statement)->dbname);
 		case T_RenameStmt:
 			if (((RenameStmt *) statement)->renameType == OBJECT_DATABASE)
-				return own_database(((RenameStmt *) statement)->subname);
+				return find_own_database(((RenameStmt *) statement)->subname);
 			return InvalidOid;
 		case T_CreatedbStmt:
-			return template_database(((CreatedbStmt *) statement)->options);
+			return find_template(((CreatedbStmt *) statement)->options);
 		case T_AlterDatabaseStmt:
 			if (option_value(((AlterDatabaseStmt *) statement)->options, "tablespace"))
-				return own_database(((AlterDatabaseStmt *) statement)->dbname);
+				return find_own_database(((AlterDatabaseStmt *) statement)->dbname);
 			return InvalidOid;
 		default:
 			return InvalidOid;
 	}
 }
 
-/* Does the command change which databases should have a scheduler? */
+/* May the command change which databases should have a scheduler? */
 static bool
 concerns_supervisor(Node *statement)
 {
@@ -197,7 +201,7 @@ static void
 finish_prepared(const SharedPrepared *prepared, bool committed)
 {
 	shared_prepared_remove(prepared, committed);
-	/* the prepared transaction may have planned tasks, too, and its hints are not stored */
+	/* it may have inserted tasks, too; its hints were not stored */
 	if (committed)
 		shared_scheduler_hint(MyDatabaseId, InvalidOid, NULL, 0,
 							  SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY);
@@ -215,7 +219,7 @@ process_command(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	SharedPrepared prepared;
 	Oid database = InvalidOid;
 
-	/* look it up now: after the command another prepared transaction may have the same gid */
+	/* before the command: afterwards another prepared transaction may have the same gid */
 	if (finishes)
 		shared_prepared_find(((TransactionStmt *) statement)->gid, &prepared);
 	else

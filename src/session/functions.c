@@ -76,10 +76,11 @@ pg_task_cancel(PG_FUNCTION_ARGS)
 	bool stopped;
 
 	if (name == NULL)
-		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-						errmsg("no scheduler of pg_task is running in this database"),
-						errhint("See whether \"shared_preload_libraries\" contains pg_task, and the"
-								" settings \"pg_task.enabled\" and \"pg_task.database\".")));
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("no scheduler of pg_task is running in this database"),
+				 errhint("Check that \"shared_preload_libraries\" contains pg_task, and check the"
+						 " settings \"pg_task.enabled\" and \"pg_task.database\".")));
 	sql = psprintf("UPDATE %s%s AS t SET state = 'STOP'"
 				   " WHERE t.id OPERATOR(pg_catalog.=) $1"
 				   "   AND t.state OPERATOR(pg_catalog.=)"

@@ -1,9 +1,9 @@
 /*
  * numbering.c
- *		Which ids the sequence of a table has given.
+ *		Which ids the sequence of the task table has given.
  *
- * The value of the sequence is read each time: whoever restarts it need not notify us.  Only the
- * oid of the sequence is cached.
+ * The value of the sequence is read each time, because nothing reports a restart of a sequence.
+ * Only the oid of the sequence is cached.
  */
 #include "postgres.h"
 
@@ -22,21 +22,26 @@
 
 #include "session/numbering.h"
 
-/* The sequence that numbers the rows of a table, if known. */
+/*
+ * The sequence that numbers the rows of a table.  Static, because it is kept from one statement of
+ * the session to the next.
+ */
 static struct
 {
-	Oid relid; /* InvalidOid: unknown */
+	bool watching; /* forget_sequence is registered */
+	Oid relid;	   /* InvalidOid: "sequence" is not known */
 	Oid sequence;
-} numbering = {InvalidOid, InvalidOid};
+} numbering;
 
+/* Relcache callback: the table may have another sequence now. */
 static void
-numbering_invalidated(Datum arg pg_attribute_unused(), Oid relid)
+forget_sequence(Datum arg pg_attribute_unused(), Oid relid)
 {
 	if (relid == numbering.relid || relid == InvalidOid)
 		numbering.relid = InvalidOid;
 }
 
-/* The sequence that the column "id" owns, as an identity or a serial column; InvalidOid: none. */
+/* Return the sequence that the column "id" owns, as identity or serial column, or InvalidOid. */
 static Oid
 find_sequence(Oid relid)
 {
@@ -57,16 +62,16 @@ find_sequence(Oid relid)
 	return InvalidOid;
 }
 
+/* The same, from the cache if it is there.  After an error nothing is cached. */
 static Oid
-known_sequence(Oid relid)
+find_sequence_cached(Oid relid)
 {
-	static bool watching = false;
-
-	if (!watching)
-		CacheRegisterRelcacheCallback(numbering_invalidated, (Datum) 0);
-	watching = true;
+	if (!numbering.watching)
+		CacheRegisterRelcacheCallback(forget_sequence, (Datum) 0);
+	numbering.watching = true;
 	if (numbering.relid != relid)
 	{
+		numbering.relid = InvalidOid;
 		numbering.sequence = find_sequence(relid);
 		numbering.relid = relid;
 	}
@@ -78,7 +83,7 @@ known_sequence(Oid relid)
  * given none yet.  After an error, the end of the transaction restores the user.
  */
 static bool
-last_value(Oid sequence, int64 *value)
+read_last_value(Oid sequence, int64 *value)
 {
 	LOCAL_FCINFO(call, 1);
 	Oid user;
@@ -101,7 +106,7 @@ last_value(Oid sequence, int64 *value)
 bool
 numbering_is_ahead(Oid relid, int64 id)
 {
-	Oid sequence = known_sequence(relid);
+	Oid sequence = find_sequence_cached(relid);
 	HeapTuple tuple;
 	bool backwards;
 	int64 last;
@@ -113,7 +118,7 @@ numbering_is_ahead(Oid relid, int64 id)
 		return false;
 	backwards = ((Form_pg_sequence) GETSTRUCT(tuple))->seqincrement < 0;
 	ReleaseSysCache(tuple);
-	if (!last_value(sequence, &last))
+	if (!read_last_value(sequence, &last))
 		return true;
 	return backwards ? id < last : id > last;
 }

@@ -2,12 +2,12 @@
  * pending.c
  *		What this transaction will notify other processes of, if it commits.
  *
- * After a commit, when other sessions can see the rows, the scheduler gets the hint (the groups in
- * which rows wait) and is woken.  Nothing is written to shared memory before, so a rollback costs
- * nothing, and a commit waits for nobody.  The only exception is a hold of a database, which is
- * released at the end of the transaction.
+ * After a commit, when other sessions can see the rows, the backend writes its hints (the groups in
+ * which rows wait) into the scheduler's slot and wakes the scheduler.  It writes nothing to shared
+ * memory before, so a rollback costs nothing, and a commit waits for no other process.
  *
- * This file knows neither commands nor triggers.
+ * The callbacks also release a database that the transaction held.  This file knows neither
+ *commands nor triggers.
  */
 #include "postgres.h"
 
@@ -48,8 +48,8 @@ static struct
 } pending;
 
 /*
- * Is this not the task table?  Anybody may put our triggers on a table of their own, so compare
- * with the table that the scheduler serves, if known.
+ * Is this not the task table?  Any user may put our triggers on a table, so compare it with the one
+ * that the scheduler serves, if that is known.
  */
 static bool
 is_other_table(Oid relid)
@@ -106,10 +106,7 @@ publish_settings(XactEvent event)
 		shared_settings_changed(pending.settings[i].object);
 	if (event == XACT_EVENT_PREPARE && pending.nsettings > 0)
 	{
-		/*
-		 * convert in place: the array is used only here, and each oid is written to an entry
-		 * already read
-		 */
+		/* convert in place: no oid is written beyond the entry that was read last */
 		objects = (Oid *) pending.settings;
 		for (i = 0; i < pending.nsettings; i++)
 			objects[i] = pending.settings[i].object;
@@ -119,7 +116,7 @@ publish_settings(XactEvent event)
 	pending.nsettings = pending.settings_size = 0;
 }
 
-/* Nothing here may raise an error: a commit cannot be undone. */
+/* Nothing here may raise an error: after a commit, the server would panic. */
 static void
 transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 {
@@ -145,7 +142,7 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 
 /*
  * End of a subtransaction: what it did now depends on its parent, or is discarded.  Hints of an
- * aborted subtransaction are kept: the scheduler then looks for rows that do not exist.
+ * aborted subtransaction are kept: the scheduler then finds no such rows.
  */
 static void
 subtransaction_ended(SubXactEvent event, SubTransactionId mine pg_attribute_unused(),
