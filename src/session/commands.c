@@ -180,6 +180,15 @@ settings_object(const AlterRoleSetStmt *statement)
 	return statement->database ? get_database_oid(statement->database, true) : InvalidOid;
 }
 
+/* Must record_command be called when the command has succeeded? */
+static bool
+is_recorded(Node *statement)
+{
+	return concerns_supervisor(statement) || IsA(statement, AlterRoleSetStmt) ||
+		   IsA(statement, AlterDatabaseSetStmt) ||
+		   is_transaction_statement(statement, TRANS_STMT_PREPARE);
+}
+
 /* A command has succeeded: record what other processes must be notified of at its commit. */
 static void
 record_command(Node *statement)
@@ -216,6 +225,7 @@ process_command(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	Node *statement = pstmt->utilityStmt;
 	bool commits = is_transaction_statement(statement, TRANS_STMT_COMMIT_PREPARED);
 	bool finishes = commits || is_transaction_statement(statement, TRANS_STMT_ROLLBACK_PREPARED);
+	bool records = is_recorded(statement);
 	SharedPrepared prepared;
 	Oid database = InvalidOid;
 
@@ -236,9 +246,10 @@ process_command(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	else
 		standard_ProcessUtility(pstmt, query, read_only_tree, context, params, environment,
 								destination, completion);
+	/* a procedure may have ended the transaction, and the statement of the CALL may be freed */
 	if (finishes)
 		finish_prepared(&prepared, commits);
-	else
+	else if (records)
 		record_command(statement);
 }
 
