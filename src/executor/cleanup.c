@@ -126,7 +126,7 @@ may_keep_state(const char *path)
 		return false;
 	if (!settings_keeps_library(file))
 		return true;
-	connections_loaded(file);
+	connections_add_library(file);
 	return false;
 }
 

@@ -195,7 +195,7 @@ client_begin(ResponseText *response, ResponseText *notices)
 
 /* Has COPY TO STDOUT started since the last call? */
 bool
-client_received(void)
+client_has_received(void)
 {
 	bool received = client.received;
 
@@ -205,7 +205,7 @@ client_received(void)
 
 /* Set the encoding of the COPY data that follows; -1: client_encoding. */
 void
-client_expect(int encoding)
+client_set_copy_encoding(int encoding)
 {
 	client.copy_encoding = encoding;
 }

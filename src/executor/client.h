@@ -18,8 +18,8 @@ typedef struct ClientFatal
 
 extern void client_define(void);
 extern void client_begin(ResponseText *response, ResponseText *notices);
-extern void client_expect(int encoding);
-extern bool client_received(void);
+extern void client_set_copy_encoding(int encoding);
+extern bool client_has_received(void);
 extern void client_end(void);
 extern const ClientFatal *client_fatal(void);
 

@@ -33,7 +33,7 @@ static bool loaded[LIBRARIES];
 
 /* Record that a task has loaded this file of the server's library directory. */
 void
-connections_loaded(const char *file)
+connections_add_library(const char *file)
 {
 	int i;
 

@@ -7,7 +7,7 @@
 
 #include "postgres.h"
 
-extern void connections_loaded(const char *file);
+extern void connections_add_library(const char *file);
 extern bool connections_close(void);
 
 #endif /* PG_TASK_CONNECTIONS_H */

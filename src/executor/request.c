@@ -56,7 +56,7 @@ check_copy_options(CopyStmt *copy)
 		DefElem *option = lfirst_node(DefElem, cell);
 
 		if (strcmp(option->defname, "encoding") == 0 && option->arg)
-			client_expect(pg_char_to_encoding(defGetString(option)));
+			client_set_copy_encoding(pg_char_to_encoding(defGetString(option)));
 		else if (strcmp(option->defname, "format") == 0 && option->arg &&
 				 strcmp(defGetString(option), "binary") == 0)
 			ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -69,7 +69,7 @@ check_copy_options(CopyStmt *copy)
 static void
 check_client_copy(Node *statement)
 {
-	client_expect(-1);
+	client_set_copy_encoding(-1);
 	if (IsA(statement, CopyStmt) && ((CopyStmt *) statement)->filename == NULL)
 		check_copy_options((CopyStmt *) statement);
 }
@@ -127,8 +127,8 @@ run_statement(RawStmt *raw, const Request *request, ResultReceiver *receiver)
 	/* the statement may have set statement_timeout itself */
 	if (get_timeout_active(STATEMENT_TIMEOUT))
 		disable_timeout(STATEMENT_TIMEOUT, false);
-	received = result_received(receiver);
-	received |= client_received();
+	received = result_has_received(receiver);
+	received |= client_has_received();
 	if (!received && request->format == RESULT_TEXT)
 		put_command_tag(request->response, &completion);
 }

@@ -340,7 +340,7 @@ result_destination(ResultReceiver *receiver)
 
 /* Has a statement returned rows, perhaps none, since the last call? */
 bool
-result_received(ResultReceiver *receiver)
+result_has_received(ResultReceiver *receiver)
 {
 	bool received = receiver->received;
 

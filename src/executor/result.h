@@ -17,6 +17,6 @@ typedef struct ResultReceiver ResultReceiver;
 
 extern ResultReceiver *result_create_receiver(ResponseText *response, ResultFormat format);
 extern DestReceiver *result_destination(ResultReceiver *receiver);
-extern bool result_received(ResultReceiver *receiver);
+extern bool result_has_received(ResultReceiver *receiver);
 
 #endif /* PG_TASK_RESULT_H */
