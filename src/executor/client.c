@@ -31,7 +31,7 @@
 #include "executor/message.h"
 
 /*
- * The client.  Static, because the server calls our methods without an argument.  "response" and
+ * Static, because the server calls our methods without an argument.  "response" and
  * "notices" are set only between client_begin and client_end; the abort path calls client_end.
  */
 static struct
@@ -180,8 +180,7 @@ client_define(void)
 	whereToSendOutput = DestNone;
 }
 
-/* A request begins.  Both texts must live until client_end, which must be called after errors, too.
- */
+/* A request begins.  Both texts must live until client_end; call that after an error as well. */
 void
 client_begin(ResponseText *response, ResponseText *notices)
 {

@@ -217,6 +217,7 @@ start_rows(DestReceiver *self, int operation pg_attribute_unused(), TupleDesc de
 	MemoryContextSwitchTo(old);
 }
 
+/* Values are not quoted: columns are separated by tabs, NULL is \N. */
 static void
 put_text_row(ResultReceiver *receiver, TupleTableSlot *slot)
 {
