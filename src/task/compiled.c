@@ -66,16 +66,23 @@ typedef struct Mark
 	TransactionId xmin; /* the changed one */
 } Mark;
 
-static bool acting = false; /* this process acts as the owner of the table */
-static Datum era = 1;		/* changes whenever "acting" changes */
-static HTAB *kept_functions = NULL;
-static bool kept_stale = false; /* a catalog that kept_functions was computed from has changed */
-static HTAB *marks = NULL;
-static needs_fmgr_hook_type next_needs_hook = NULL;
-static fmgr_hook_type next_hook = NULL;
+/*
+ * What this process knows of functions.  It lives as long as the process, as what languages compile
+ * does.  Hooks and callbacks take no argument of ours.
+ */
+static struct
+{
+	bool acting; /* this process acts as the owner of the table */
+	Datum era;	 /* changes whenever "acting" changes; never 0 */
+	HTAB *kept;	 /* of Kept; NULL: none yet */
+	bool stale;	 /* a catalog that "kept" was computed from has changed */
+	HTAB *marks; /* of Mark, while this process acts as the owner; NULL: none */
+	needs_fmgr_hook_type next_needs_fmgr;
+	fmgr_hook_type next_fmgr;
+} compiled = {.era = 1};
 
 static HTAB *
-create_table(const char *name, Size entry_size)
+create_oid_hash(const char *name, Size entry_size)
 {
 	HASHCTL control = {.keysize = sizeof(Oid), .entrysize = entry_size, .hcxt = TopMemoryContext};
 
@@ -115,8 +122,9 @@ keeps_functions(Form_pg_depend dependency)
 	}
 }
 
+/* Does an object of those that keep functions depend on this function? */
 static bool
-has_keeper(Oid function)
+is_depended_on(Oid function)
 {
 	Relation rel = table_open(DependRelationId, AccessShareLock);
 	SysScanDesc scan;
@@ -143,22 +151,22 @@ is_kept(Oid function)
 	Kept *known;
 	bool kept;
 
-	if (kept_stale && kept_functions)
+	if (compiled.stale && compiled.kept)
 	{
-		hash_destroy(kept_functions);
-		kept_functions = NULL;
+		hash_destroy(compiled.kept);
+		compiled.kept = NULL;
 	}
-	kept_stale = false;
-	if (kept_functions == NULL)
-		kept_functions = create_table("pg_task kept functions", sizeof(Kept));
-	known = hash_search(kept_functions, &function, HASH_FIND, NULL);
+	compiled.stale = false;
+	if (compiled.kept == NULL)
+		compiled.kept = create_oid_hash("pg_task kept functions", sizeof(Kept));
+	known = hash_search(compiled.kept, &function, HASH_FIND, NULL);
 	if (known)
 		return known->kept;
-	kept = has_keeper(function);
+	kept = is_depended_on(function);
 	/* an invalidation may have arrived while the catalogs were read */
-	if (!kept_stale)
+	if (!compiled.stale)
 	{
-		known = hash_search(kept_functions, &function, HASH_ENTER, NULL);
+		known = hash_search(compiled.kept, &function, HASH_ENTER, NULL);
 		known->kept = kept;
 	}
 	return kept;
@@ -186,11 +194,11 @@ is_compiled(Oid language)
 
 /* Must this function be called through the hook?  Then it is not inlined, either. */
 static bool
-needs_hook(Oid function)
+function_needs_hook(Oid function)
 {
 	Oid language;
 
-	if (next_needs_hook && next_needs_hook(function))
+	if (compiled.next_needs_fmgr && compiled.next_needs_fmgr(function))
 		return true;
 	/* built-in SQL functions are not stored as text */
 	if (function < FirstNormalObjectId)
@@ -198,14 +206,14 @@ needs_hook(Oid function)
 	language = language_of(function);
 	if (!is_compiled(language))
 		return false;
-	if (acting && (language != SQLlanguageId || COMPAT_SQL_IS_KEPT))
+	if (compiled.acting && (language != SQLlanguageId || COMPAT_SQL_IS_KEPT))
 		return true;
 	return is_kept(function);
 }
 
 /* Change the xmin of the function's row in the system cache, until compiled_end. */
 static void
-mark(Oid function)
+mark_function(Oid function)
 {
 	HeapTuple tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
 	Mark *given;
@@ -217,9 +225,9 @@ mark(Oid function)
 	{
 		TransactionId xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
 
-		if (marks == NULL)
-			marks = create_table("pg_task marks", sizeof(Mark));
-		given = hash_search(marks, &function, HASH_ENTER, &found);
+		if (compiled.marks == NULL)
+			compiled.marks = create_oid_hash("pg_task marks", sizeof(Mark));
+		given = hash_search(compiled.marks, &function, HASH_ENTER, &found);
 		if (!found || given->xmin != xmin)
 		{
 			given->xmin = xmin ^ XMIN_FLIP;
@@ -234,11 +242,11 @@ mark(Oid function)
  * or is SECURITY DEFINER.  "state" belongs to the caller and is zero at first.
  */
 static void
-call(FmgrHookEventType event, FmgrInfo *function, Datum *state)
+prepare_call(FmgrHookEventType event, FmgrInfo *function, Datum *state)
 {
-	if (event == FHET_START && acting)
+	if (event == FHET_START && compiled.acting)
 	{
-		mark(function->fn_oid);
+		mark_function(function->fn_oid);
 		/*
 		 * otherwise the function statistics accept invalidation messages at the first counted
 		 * call, and the changed cache entry would be lost
@@ -248,11 +256,11 @@ call(FmgrHookEventType event, FmgrInfo *function, Datum *state)
 	/*
 	 * up to version 17 a function in language SQL is cached in fn_extra, for the whole transaction
 	 */
-	if (event == FHET_START && *state != era)
+	if (event == FHET_START && *state != compiled.era)
 	{
 		if (*state != 0 && language_of(function->fn_oid) == SQLlanguageId)
 			function->fn_extra = NULL;
-		*state = era;
+		*state = compiled.era;
 	}
 }
 
@@ -263,8 +271,9 @@ typedef struct CallState
 	Datum next;
 } CallState;
 
+/* The hook if another one was installed before: call that one as well. */
 static void
-call_both(FmgrHookEventType event, FmgrInfo *function, Datum *state)
+prepare_call_and_forward(FmgrHookEventType event, FmgrInfo *function, Datum *state)
 {
 	CallState *states = (CallState *) DatumGetPointer(*state);
 
@@ -273,20 +282,22 @@ call_both(FmgrHookEventType event, FmgrInfo *function, Datum *state)
 		states = MemoryContextAllocZero(function->fn_mcxt, sizeof(CallState));
 		*state = PointerGetDatum(states);
 	}
-	call(event, function, &states->own);
-	next_hook(event, function, &states->next);
+	prepare_call(event, function, &states->own);
+	compiled.next_fmgr(event, function, &states->next);
 }
 
 /* This process begins to act as the owner of the table. */
 void
 compiled_begin(void)
 {
-	acting = true;
-	era++;
+	Assert(!compiled.acting && compiled.marks == NULL);
+	compiled.acting = true;
+	compiled.era++;
 }
 
+/* Undo mark_function. */
 static void
-unmark(Mark *given)
+unmark_function(Mark *given)
 {
 	HeapTuple tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(given->function));
 
@@ -304,66 +315,68 @@ compiled_end(void)
 	HASH_SEQ_STATUS status;
 	Mark *given;
 
-	if (!acting)
+	if (!compiled.acting)
 		return;
-	if (marks)
+	if (compiled.marks)
 	{
-		hash_seq_init(&status, marks);
+		hash_seq_init(&status, compiled.marks);
 		while ((given = hash_seq_search(&status)) != NULL)
-			unmark(given);
-		hash_destroy(marks);
-		marks = NULL;
+			unmark_function(given);
+		hash_destroy(compiled.marks);
+		compiled.marks = NULL;
 	}
-	acting = false;
-	era++;
+	compiled.acting = false;
+	compiled.era++;
 }
 
-/* The same after an error, when catalogs cannot be read: invalidate the cached rows. */
+/*
+ * The same after an error or a commit, when catalogs cannot be read: invalidate the cached rows.
+ */
 void
 compiled_abandon(void)
 {
 	HASH_SEQ_STATUS status;
 	Mark *given;
 
-	if (marks)
+	if (compiled.marks)
 	{
-		hash_seq_init(&status, marks);
+		hash_seq_init(&status, compiled.marks);
 		while ((given = hash_seq_search(&status)) != NULL)
 			SysCacheInvalidate(PROCOID,
 							   GetSysCacheHashValue1(PROCOID, ObjectIdGetDatum(given->function)));
-		hash_destroy(marks);
-		marks = NULL;
+		hash_destroy(compiled.marks);
+		compiled.marks = NULL;
 	}
-	acting = false;
-	era++;
+	compiled.acting = false;
+	compiled.era++;
 }
 
 static void
-catalog_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
-					uint32 hash pg_attribute_unused())
+compiled_catalog_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
+							 uint32 hash pg_attribute_unused())
 {
-	kept_stale = true;
+	compiled.stale = true;
 }
 
 static void
-relation_invalidated(Datum arg pg_attribute_unused(), Oid relid pg_attribute_unused())
+compiled_relation_invalidated(Datum arg pg_attribute_unused(), Oid relid pg_attribute_unused())
 {
-	kept_stale = true;
+	compiled.stale = true;
 }
 
 /* Called once per process, before it connects. */
 void
 compiled_define(void)
 {
-	next_needs_hook = needs_fmgr_hook;
-	needs_fmgr_hook = needs_hook;
-	next_hook = fmgr_hook;
-	fmgr_hook = next_hook ? call_both : call;
-	CacheRegisterRelcacheCallback(relation_invalidated, (Datum) 0);
-	CacheRegisterSyscacheCallback(PROCOID, catalog_invalidated, (Datum) 0);
-	CacheRegisterSyscacheCallback(CONSTROID, catalog_invalidated, (Datum) 0);
-	CacheRegisterSyscacheCallback(OPEROID, catalog_invalidated, (Datum) 0);
-	CacheRegisterSyscacheCallback(AMPROCNUM, catalog_invalidated, (Datum) 0);
-	CacheRegisterSyscacheCallback(CASTSOURCETARGET, catalog_invalidated, (Datum) 0);
-	CacheRegisterSyscacheCallback(TYPEOID, catalog_invalidated, (Datum) 0);
+	compiled.next_needs_fmgr = needs_fmgr_hook;
+	needs_fmgr_hook = function_needs_hook;
+	compiled.next_fmgr = fmgr_hook;
+	fmgr_hook = compiled.next_fmgr ? prepare_call_and_forward : prepare_call;
+	CacheRegisterRelcacheCallback(compiled_relation_invalidated, (Datum) 0);
+	CacheRegisterSyscacheCallback(PROCOID, compiled_catalog_invalidated, (Datum) 0);
+	CacheRegisterSyscacheCallback(CONSTROID, compiled_catalog_invalidated, (Datum) 0);
+	CacheRegisterSyscacheCallback(OPEROID, compiled_catalog_invalidated, (Datum) 0);
+	CacheRegisterSyscacheCallback(AMPROCNUM, compiled_catalog_invalidated, (Datum) 0);
+	CacheRegisterSyscacheCallback(CASTSOURCETARGET, compiled_catalog_invalidated, (Datum) 0);
+	CacheRegisterSyscacheCallback(TYPEOID, compiled_catalog_invalidated, (Datum) 0);
 }

@@ -29,7 +29,9 @@
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
+#include "compat.h"
 #include "task/indexes.h"
+#include "task/owner.h"
 
 /* If there are this many indexes on the same columns, do not create another one. */
 #define LOOKALIKES_MAX 3
@@ -50,12 +52,15 @@ static const struct
 	{"key", true, "(queue, key) WHERE key IS NOT NULL AND state IN ('PLAN', 'WORK')"},
 };
 
-/* Indexes that are not created again, because the created index was not the requested one. */
+/*
+ * Indexes that this process does not create again, because the created index was not the requested
+ * one.  It remembers them for the last table only.
+ */
 static struct
 {
 	Oid relid;
 	uint32 which; /* a bit for each */
-} given_up;
+} skipped;
 
 /* Parse and analyze the statement that creates an index. */
 static IndexStmt *
@@ -191,12 +196,12 @@ create_index(Oid relid, int which, const char *name)
  * try, it would fill the disk.  The scheduler continues without it, however slow that is.
  */
 static void
-leave_to_scheduler(Oid relid, int which, const char *name)
+skip_index(Oid relid, int which, const char *name)
 {
-	if (given_up.relid != relid)
-		given_up.which = 0;
-	given_up.relid = relid;
-	given_up.which |= 1U << which;
+	if (skipped.relid != relid)
+		skipped.which = 0;
+	skipped.relid = relid;
+	skipped.which |= 1U << which;
 	ereport(WARNING,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("an index of the task table %s is not what it was made to be", name),
@@ -215,6 +220,8 @@ indexes_complete(Oid relid, const char *name)
 	int lookalikes;
 	int i;
 
+	Assert(owner_acts());
+	Assert(compat_relation_locked(relid));
 	for (i = 0; i < (int) lengthof(indexes); i++)
 	{
 		IndexStmt *wanted;
@@ -222,7 +229,7 @@ indexes_complete(Oid relid, const char *name)
 		/* a unique index would have to contain the partition key */
 		if (indexes[i].unique && partitioned)
 			continue;
-		if (given_up.relid == relid && (given_up.which & (1U << i)) != 0)
+		if (skipped.relid == relid && (skipped.which & (1U << i)) != 0)
 			continue;
 		wanted = analyze_definition(relid, psprintf("CREATE %s INDEX ON %s %s",
 													indexes[i].unique ? "UNIQUE" : "", name,
@@ -236,6 +243,6 @@ indexes_complete(Oid relid, const char *name)
 			if (has_index(relid, wanted, &lookalikes))
 				continue;
 		}
-		leave_to_scheduler(relid, i, name);
+		skip_index(relid, i, name);
 	}
 }

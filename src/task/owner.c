@@ -75,13 +75,21 @@ owner_become(Oid user, OwnerScope *scope)
 	compiled_begin();
 }
 
+static void
+restore_user(const OwnerScope *scope)
+{
+	Assert(acting);
+	SetUserIdAndSecContext(scope->user, scope->context);
+	acting = false;
+}
+
 /* Act as before owner_become, with the settings that this process had then. */
 void
 owner_return(const OwnerScope *scope)
 {
 	compiled_end();
 	AtEOXact_GUC(false, scope->nest_level);
-	owner_committed(scope);
+	restore_user(scope);
 }
 
 /*
@@ -90,9 +98,8 @@ owner_return(const OwnerScope *scope)
 void
 owner_committed(const OwnerScope *scope)
 {
-	Assert(acting);
-	SetUserIdAndSecContext(scope->user, scope->context);
-	acting = false;
+	compiled_abandon();
+	restore_user(scope);
 }
 
 /*

@@ -5,7 +5,7 @@
  * A task may set what it likes, and so may its role.  For the owner's triggers, settings that
  * change the meaning of a statement have the values of the configuration file; settings that
  * change how values are written or read have the values that the role's session had before the
- * task.  table.c sets search_path.
+ * task.  owner.c sets search_path.
  *
  * The C variables are compared, so that a setting that has not changed costs nothing.  This file
  * sets nothing on its own: owner_become calls it, within a GUC nest level.
@@ -50,10 +50,6 @@ typedef struct Pin
 	bool of_session; /* value of the role's session, not of the configuration file */
 	PinType type;
 	const void *variable;
-	char *wanted;		 /* value as text; NULL: not known yet */
-	int number;			 /* value of the variable for "wanted", for PIN_BOOL and PIN_INT */
-	const char *text;	 /* the same for PIN_TEXT: a copy, or NULL */
-	const void *pointer; /* the same for PIN_POINTER: the object is never freed */
 } Pin;
 
 #define PIN(its_name, session, its_type, address)                                      \
@@ -62,7 +58,7 @@ typedef struct Pin
 	}
 
 /* clang-format off */
-static Pin pins[] = {
+static const Pin pins[] = {
 	/* the meaning of a statement */
 	COMPAT_PIN_STRINGS(PIN)
 	PIN("backslash_quote", false, PIN_INT, &backslash_quote),
@@ -92,36 +88,63 @@ static Pin pins[] = {
 };
 /* clang-format on */
 
+/*
+ * The value that each setting is pinned to.  It is known for the life of the process, because a
+ * task may change the setting before it is needed.
+ */
+static struct
+{
+	char *wanted;		 /* value as text; NULL: not known */
+	int number;			 /* value of the variable for "wanted", for PIN_BOOL and PIN_INT */
+	const char *text;	 /* the same for PIN_TEXT: a copy, or NULL */
+	const void *pointer; /* the same for PIN_POINTER: the object is never freed */
+} pinned[lengthof(pins)];
+
+/* Remember the value that a setting has now. */
 static void
-remember(Pin *pin)
+remember_value(int i)
 {
-	pin->wanted = MemoryContextStrdup(TopMemoryContext, GetConfigOption(pin->name, false, false));
-	if (pin->type == PIN_BOOL)
-		pin->number = *(const bool *) pin->variable;
-	else if (pin->type == PIN_INT)
-		pin->number = *(const int *) pin->variable;
-	else if (pin->type == PIN_POINTER)
-		pin->pointer = *(const void *const *) pin->variable;
-	else if (*(char *const *) pin->variable)
-		pin->text = MemoryContextStrdup(TopMemoryContext, *(char *const *) pin->variable);
-}
+	const void *variable = pins[i].variable;
 
-static bool
-differs(const Pin *pin)
-{
-	const char *text;
-
-	switch (pin->type)
+	switch (pins[i].type)
 	{
 		case PIN_BOOL:
-			return *(const bool *) pin->variable != (bool) pin->number;
+			pinned[i].number = *(const bool *) variable;
+			break;
 		case PIN_INT:
-			return *(const int *) pin->variable != pin->number;
+			pinned[i].number = *(const int *) variable;
+			break;
 		case PIN_POINTER:
-			return *(const void *const *) pin->variable != pin->pointer;
+			pinned[i].pointer = *(const void *const *) variable;
+			break;
 		case PIN_TEXT:
-			text = *(char *const *) pin->variable;
-			return (text == NULL) != (pin->text == NULL) || (text && strcmp(text, pin->text) != 0);
+			if (*(char *const *) variable)
+				pinned[i].text = MemoryContextStrdup(TopMemoryContext, *(char *const *) variable);
+			break;
+	}
+	pinned[i].wanted =
+		MemoryContextStrdup(TopMemoryContext, GetConfigOption(pins[i].name, false, false));
+}
+
+/* Does the setting have another value than the one that is wanted? */
+static bool
+value_differs(int i)
+{
+	const void *variable = pins[i].variable;
+	const char *text;
+
+	switch (pins[i].type)
+	{
+		case PIN_BOOL:
+			return *(const bool *) variable != (bool) pinned[i].number;
+		case PIN_INT:
+			return *(const int *) variable != pinned[i].number;
+		case PIN_POINTER:
+			return *(const void *const *) variable != pinned[i].pointer;
+		case PIN_TEXT:
+			text = *(char *const *) variable;
+			return (text == NULL) != (pinned[i].text == NULL) ||
+				   (text && strcmp(text, pinned[i].text) != 0);
 	}
 	return true;
 }
@@ -137,7 +160,7 @@ pinned_define(bool connected)
 
 	for (i = 0; i < (int) lengthof(pins); i++)
 		if (pins[i].of_session == connected)
-			remember(&pins[i]);
+			remember_value(i);
 }
 
 /*
@@ -150,7 +173,7 @@ pinned_set(void)
 	int i;
 
 	for (i = 0; i < (int) lengthof(pins); i++)
-		if (pins[i].wanted && differs(&pins[i]))
-			(void) set_config_option(pins[i].name, pins[i].wanted, PGC_SUSET, PGC_S_SESSION,
+		if (pinned[i].wanted && value_differs(i))
+			(void) set_config_option(pins[i].name, pinned[i].wanted, PGC_SUSET, PGC_S_SESSION,
 									 GUC_ACTION_SAVE, true, 0, false);
 }

@@ -40,14 +40,31 @@ typedef struct RoleEntry
 	SettingsTask values;
 } RoleEntry;
 
-static HTAB *entries = NULL;
-static SettingsTask configured; /* the values of the configuration */
+/*
+ * What this process has read of roles, kept for the life of the process: reading it takes longer
+ * than checking that it is still valid.
+ */
+static struct
+{
+	SettingsTask configured; /* the values of the configuration, as of roles_define */
+	HTAB *settings;			 /* of RoleEntry, by the oid of the role; NULL: none yet */
 
-/* In an executor: the session user, and its row of pg_authid as of connecting. */
-static Oid session_oid = InvalidOid;
-static FormData_pg_authid session_role;
-static uint32 invalidated = 0; /* how often that row may have changed since */
-static uint32 looked_at = 0;   /* the value of "invalidated" up to which it had not changed */
+	/* the last result of roles_bind: consecutive rows often have the same role */
+	bool bound_valid;
+	bool bound_watched; /* a callback clears bound_valid */
+	NameData bound_name;
+	int64 bound_id;
+} known;
+
+/* In an executor: the session user, and the row of pg_authid that it had when this one connected.
+ */
+static struct
+{
+	Oid role; /* InvalidOid in other processes */
+	FormData_pg_authid row;
+	uint32 changes; /* how often the row may have changed since */
+	uint32 checked; /* the value of "changes" up to which it had not changed */
+} session;
 
 /*
  * Read an integer setting of this name from "name=value"; another name leaves *result unchanged.
@@ -135,7 +152,7 @@ read_settings(Oid database, Oid role, SettingsTask *values)
 void
 roles_define(void)
 {
-	configured = settings_task();
+	known.configured = settings_task();
 }
 
 /*
@@ -150,13 +167,13 @@ roles_settings(Oid role)
 	RoleEntry *entry;
 	bool found;
 
-	if (entries == NULL)
-		entries = hash_create("pg_task role settings", 16, &ctl, HASH_ELEM | HASH_BLOBS);
-	entry = hash_search(entries, &role, HASH_ENTER, &found);
+	if (known.settings == NULL)
+		known.settings = hash_create("pg_task role settings", 16, &ctl, HASH_ELEM | HASH_BLOBS);
+	entry = hash_search(known.settings, &role, HASH_ENTER, &found);
 	if (!found || entry->settings != settings)
 	{
 		entry->settings = settings - 1; /* in case of an error */
-		entry->values = configured;
+		entry->values = known.configured;
 		read_settings(InvalidOid, InvalidOid, &entry->values);
 		read_settings(MyDatabaseId, InvalidOid, &entry->values);
 		read_settings(InvalidOid, role, &entry->values);
@@ -206,20 +223,12 @@ bind_to(Oid role)
 	return OidIsValid(role) ? (int64) (((uint64) cluster_tag() << 32) | role) : 0;
 }
 
-/* The last result of roles_bind: consecutive rows often have the same role. */
-static struct
-{
-	bool valid;
-	bool watched;
-	NameData name;
-	int64 id;
-} last_bound;
-
+/* A row of pg_authid has changed. */
 static void
-roles_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
+forget_bound_role(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
 				  uint32 hash pg_attribute_unused())
 {
-	last_bound.valid = false;
+	known.bound_valid = false;
 }
 
 /* The value of "role_id" that binds a row to the role that has this name now; 0: no such role. */
@@ -228,15 +237,15 @@ roles_bind(const char *name)
 {
 	int64 id;
 
-	if (last_bound.valid && strcmp(NameStr(last_bound.name), name) == 0)
-		return last_bound.id;
-	if (!last_bound.watched)
-		CacheRegisterSyscacheCallback(AUTHOID, roles_invalidated, (Datum) 0);
-	last_bound.watched = true;
+	if (known.bound_valid && strcmp(NameStr(known.bound_name), name) == 0)
+		return known.bound_id;
+	if (!known.bound_watched)
+		CacheRegisterSyscacheCallback(AUTHOID, forget_bound_role, (Datum) 0);
+	known.bound_watched = true;
 	id = bind_to(get_role_oid(name, true));
-	namestrcpy(&last_bound.name, name);
-	last_bound.id = id;
-	last_bound.valid = true;
+	namestrcpy(&known.bound_name, name);
+	known.bound_id = id;
+	known.bound_valid = true;
 	return id;
 }
 
@@ -332,7 +341,7 @@ roles_check(Oid owner, const char *name, int64 id)
 static bool
 read_session_role(FormData_pg_authid *role)
 {
-	HeapTuple tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(session_oid));
+	HeapTuple tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(session.role));
 
 	if (!HeapTupleIsValid(tuple))
 		return false;
@@ -343,10 +352,10 @@ read_session_role(FormData_pg_authid *role)
 
 /* A row of pg_authid has changed: count it if it may be the session user's. */
 static void
-role_invalidated(Datum arg pg_attribute_unused(), int cache, uint32 hash)
+count_role_change(Datum arg pg_attribute_unused(), int cache, uint32 hash)
 {
-	if (hash == 0 || hash == GetSysCacheHashValue1(cache, ObjectIdGetDatum(session_oid)))
-		invalidated++;
+	if (hash == 0 || hash == GetSysCacheHashValue1(cache, ObjectIdGetDatum(session.role)))
+		session.changes++;
 }
 
 /*
@@ -359,10 +368,10 @@ roles_watch_session(Oid role)
 {
 	bool same;
 
-	session_oid = role;
-	CacheRegisterSyscacheCallback(AUTHOID, role_invalidated, (Datum) 0);
+	session.role = role;
+	CacheRegisterSyscacheCallback(AUTHOID, count_role_change, (Datum) 0);
 	StartTransactionCommand();
-	same = read_session_role(&session_role) && session_role.rolsuper == GetSessionUserIsSuperuser();
+	same = read_session_role(&session.row) && session.row.rolsuper == GetSessionUserIsSuperuser();
 	CommitTransactionCommand();
 	return same;
 }
@@ -375,12 +384,12 @@ bool
 roles_session_changed(void)
 {
 	FormData_pg_authid role;
-	uint32 seen = invalidated;
+	uint32 seen = session.changes;
 
-	if (seen == looked_at)
+	if (seen == session.checked)
 		return false;
-	if (!read_session_role(&role) || memcmp(&role, &session_role, sizeof(role)) != 0)
+	if (!read_session_role(&role) || memcmp(&role, &session.row, sizeof(role)) != 0)
 		return true;
-	looked_at = seen;
+	session.checked = seen;
 	return false;
 }
