@@ -264,9 +264,10 @@ table_find(Oid relid, MemoryContext parent)
 	if (rel == NULL)
 		return NULL;
 	context = AllocSetContextCreate(CurrentMemoryContext, "pg_task table", ALLOCSET_SMALL_SIZES);
+	watch_begin(relid);
 	members = relation_members(rel);
 	parents = relation_parents(relid);
-	watch_begin(relid, list_concat_copy(members, parents));
+	watch_relatives(list_concat_copy(members, parents));
 	table = MemoryContextAlloc(context, sizeof(TaskTable));
 	table->context = context;
 	table->relid = relid;

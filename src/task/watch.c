@@ -16,6 +16,7 @@
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
+#include "compat.h"
 #include "task/relation.h"
 #include "task/watch.h"
 
@@ -72,27 +73,15 @@ forget_relatives(void)
 	watch.relatives = NULL;
 }
 
-static void
-set_relatives(const List *relatives)
-{
-	ListCell *cell;
-
-	if (relatives == NIL)
-		return;
-	watch.relatives = MemoryContextAlloc(TopMemoryContext, list_length(relatives) * sizeof(Oid));
-	foreach(cell, relatives)
-		watch.relatives[foreach_current_index(cell)] = lfirst_oid(cell);
-	qsort(watch.relatives, list_length(relatives), sizeof(Oid), compare_oids);
-	watch.nrelatives = list_length(relatives);
-}
-
 /*
- * Watch a table and the tables that belong to it, and no longer the table before: from now on
- * watch_changed returns whether any of them may have changed.
+ * Watch a table, and no longer the table before: from now on watch_changed returns whether it may
+ * have changed.  The caller holds a lock on the table, and reads the catalogs after this, so a
+ * change that it does not see is reported.
  */
 void
-watch_begin(Oid relid, const List *relatives)
+watch_begin(Oid relid)
 {
+	Assert(compat_relation_locked(relid));
 	if (!watch.registered)
 	{
 		CacheRegisterRelcacheCallback(watch_relation_invalidated, (Datum) 0);
@@ -102,7 +91,22 @@ watch_begin(Oid relid, const List *relatives)
 	watch.relid = relid;
 	forget_relatives();
 	watch.changed = false;
-	set_relatives(relatives);
+}
+
+/* Watch the tables that belong to the watched one as well.  Called once after watch_begin. */
+void
+watch_relatives(const List *relatives)
+{
+	ListCell *cell;
+
+	Assert(watch.relatives == NULL);
+	if (relatives == NIL)
+		return;
+	watch.relatives = MemoryContextAlloc(TopMemoryContext, list_length(relatives) * sizeof(Oid));
+	foreach(cell, relatives)
+		watch.relatives[foreach_current_index(cell)] = lfirst_oid(cell);
+	qsort(watch.relatives, list_length(relatives), sizeof(Oid), compare_oids);
+	watch.nrelatives = list_length(relatives);
 }
 
 /* May the watched table have changed, or one that belongs to it, since the watch began? */

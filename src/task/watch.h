@@ -9,7 +9,8 @@
 
 #include "nodes/pg_list.h"
 
-extern void watch_begin(Oid relid, const List *relatives);
+extern void watch_begin(Oid relid);
+extern void watch_relatives(const List *relatives);
 extern bool watch_changed(void);
 extern bool watch_changed_here(void);
 extern bool watch_covers(Oid relid);
