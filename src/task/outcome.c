@@ -2,8 +2,11 @@
  * outcome.c
  *		The outcome of a run: the task is done, retried, or failed, and it may repeat.
  *
- * Executors and the scheduler write outcomes, by the same rules.  This file starts nothing, and
- * knows neither processes nor shared memory.
+ * Executors and the scheduler write outcomes, by the same rules.  The functions that write read the
+ * row, the settings of its role, the clock and a random number; decide_retry depends on its
+ * arguments only.
+ *
+ * This file starts nothing, and knows neither processes nor slots.
  */
 #include "postgres.h"
 
@@ -71,23 +74,24 @@ outcome_done(const TaskTable *table, TaskRun run, const char *role, const TaskRe
 	return true;
 }
 
-/* The task has failed again: decide whether it is retried, and when. */
+/*
+ * The task has failed at result->stop: decide whether it is retried, and when.  What the row leaves
+ * open is taken from the settings of its role.  "random" is between 0 and 1.
+ */
 static void
-decide_retry(TaskResult *result, const RowRetry *retry)
+decide_retry(TaskResult *result, const RowRetry *retry, const SettingsTask *role, double random)
 {
-	SettingsTask role = roles_settings(roles_bound(retry->role, retry->role_id));
-	int limit = retry->retry >= 0 ? retry->retry : role.retry;
-	int64 delay = retry->delay >= 0 ? retry->delay : (int64) role.delay * 1000;
-	double backoff = retry->backoff >= 0 ? retry->backoff : role.backoff;
+	int limit = retry->retry >= 0 ? retry->retry : role->retry;
+	int64 delay = retry->delay >= 0 ? retry->delay : (int64) role->delay * 1000;
+	double backoff = retry->backoff >= 0 ? retry->backoff : role->backoff;
 	TimestampTz expires = retry->expires;
 
 	result->outcome = TASK_FAIL;
 	if (retry->failed >= limit)
 		return;
-	if (expires == DT_NOEND && role.active > 0)
-		expires = TimestampTzPlusMilliseconds(retry->planned, role.active);
-	result->again = result->stop + schedule_retry(delay, backoff, retry->failed + 1,
-												  pg_prng_double(&pg_global_prng_state));
+	if (expires == DT_NOEND && role->active > 0)
+		expires = TimestampTzPlusMilliseconds(retry->planned, role->active);
+	result->again = result->stop + schedule_retry(delay, backoff, retry->failed + 1, random);
 	if (result->again <= expires)
 		result->outcome = TASK_AGAIN;
 	else
@@ -103,11 +107,13 @@ bool
 outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, bool wait)
 {
 	RowRetry retry;
+	SettingsTask role;
 
 	if (!row_retry(table, run, wait, &retry))
 		return false;
 	result->failed = true;
-	decide_retry(result, &retry);
+	role = roles_settings(roles_bound(retry.role, retry.role_id));
+	decide_retry(result, &retry, &role, pg_prng_double(&pg_global_prng_state));
 	if (!row_end(table, run, result))
 		return false;
 	if (result->outcome == TASK_FAIL && retry.repeats)

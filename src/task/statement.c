@@ -23,6 +23,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/plancache.h"
+#include "utils/snapmgr.h"
 
 #include "compat.h"
 #include "task/owner.h"
@@ -315,6 +316,7 @@ statement_execute(const Statement *statement, const TaskTable *table, StatementA
 
 	Assert(owner_acts() && GetUserId() == table->owner);
 	Assert(compat_relation_locked(table->relid));
+	Assert(ActiveSnapshotSet());
 	if (args->has_arrays)
 		build_arrays(args);
 	if (saved->text == NULL)

@@ -6,16 +6,19 @@
  * statement of pg_task that needs a superuser.  All other statements run in a security-restricted
  * context as the table's owner, or as the user for whom the scheduler works.
  *
- * This file claims nothing and runs no request.
+ * The scheduler does all of this; an executor only finds the table.  This file claims nothing and
+ * runs no request.
  */
 #include "postgres.h"
 
 #include "access/relation.h"
+#include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "executor/spi.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -33,9 +36,9 @@
 #include "task/table.h"
 #include "task/watch.h"
 
-/* Run one statement whose result is ignored. */
+/* Run one statement that changes a definition. */
 static void
-execute(const char *sql)
+run_ddl(const char *sql)
 {
 	int code = SPI_execute(sql, false, 0);
 
@@ -45,7 +48,7 @@ execute(const char *sql)
 
 /* Does the query return a row?  Its parameters are an oid and a text. */
 static bool
-exists(const char *sql, Oid parameter, const char *text)
+row_exists(const char *sql, Oid parameter, const char *text)
 {
 	Oid types[] = {OIDOID, TEXTOID};
 	Datum values[] = {ObjectIdGetDatum(parameter), CStringGetTextDatum(text)};
@@ -119,7 +122,7 @@ find_schema(const SettingsTable *where, Oid user)
 				 errhint("Set \"pg_task.schema\" for this database.")));
 	if (!OidIsValid(schema))
 	{
-		execute(psprintf("CREATE SCHEMA %s", quote_identifier(where->schema)));
+		run_ddl(psprintf("CREATE SCHEMA %s", quote_identifier(where->schema)));
 		schema = get_namespace_oid(where->schema, false);
 	}
 	return schema;
@@ -136,7 +139,7 @@ create_table(const char *name)
 	for (which = 0; which < TASK_COLUMNS; which++)
 		appendStringInfo(&sql, "%s, ", column_ddl(which));
 	appendStringInfoString(&sql, "PRIMARY KEY (id))");
-	execute(sql.data);
+	run_ddl(sql.data);
 }
 
 static void
@@ -168,7 +171,7 @@ add_columns(Oid relid, const char *name)
 
 	for (which = 0; which < TASK_COLUMNS; which++)
 		if (!column_exists(relid, which))
-			execute(psprintf("ALTER TABLE %s ADD COLUMN %s", name, column_ddl(which)));
+			run_ddl(psprintf("ALTER TABLE %s ADD COLUMN %s", name, column_ddl(which)));
 }
 
 /* Most writes of pg_task itself fire none of them: see pg_task_watched. */
@@ -196,16 +199,16 @@ add_triggers(Oid relid, const char *name)
 
 	for (i = 0; i < (int) lengthof(triggers); i++)
 	{
-		if (exists("SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = $1 AND tgname = $2", relid,
-				   triggers[i].name))
+		if (row_exists("SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = $1 AND tgname = $2",
+					   relid, triggers[i].name))
 			continue;
-		execute(psprintf("CREATE TRIGGER %s %s ON %s %s EXECUTE FUNCTION pg_catalog.%s()",
+		run_ddl(psprintf("CREATE TRIGGER %s %s ON %s %s EXECUTE FUNCTION pg_catalog.%s()",
 						 triggers[i].name, triggers[i].event, name, triggers[i].level,
 						 triggers[i].function));
 		/*
 		 * also under session_replication_role = replica: replicated rows must wake the scheduler
 		 */
-		execute(psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s", name, triggers[i].name));
+		run_ddl(psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s", name, triggers[i].name));
 	}
 }
 
@@ -216,15 +219,16 @@ add_triggers(Oid relid, const char *name)
 static void
 add_policy(Oid relid, const char *name)
 {
-	if (exists("SELECT FROM pg_catalog.pg_policy WHERE polrelid = $1 AND polname = $2", relid,
-			   "pg_task_own"))
+	if (row_exists("SELECT FROM pg_catalog.pg_policy WHERE polrelid = $1 AND polname = $2", relid,
+				   "pg_task_own"))
 		return;
-	execute(psprintf("CREATE POLICY pg_task_own ON %s "
+	run_ddl(psprintf("CREATE POLICY pg_task_own ON %s "
 					 "USING (pg_catalog.pg_task_own(role, role_id))",
 					 name));
-	execute(psprintf("ALTER TABLE %s ENABLE ROW LEVEL SECURITY", name));
+	run_ddl(psprintf("ALTER TABLE %s ENABLE ROW LEVEL SECURITY", name));
 }
 
+/* The name of the table for SQL: quoted, with the schema. */
 static char *
 qualified_name(Oid relid)
 {
@@ -292,6 +296,7 @@ table_keep(TaskTable *table)
 	MemoryContextSetParent(table->context, TopMemoryContext);
 }
 
+/* Free the description; NULL is allowed. */
 void
 table_free(TaskTable *table)
 {
@@ -309,6 +314,7 @@ table_lock(const TaskTable *table)
 {
 	int i;
 
+	Assert(IsTransactionState());
 	LockRelationOid(table->relid, AccessShareLock);
 	for (i = 0; i < table->nmembers; i++)
 		LockRelationOid(table->members[i], AccessShareLock);
@@ -344,10 +350,11 @@ table_prepare(const SettingsTable *where, Oid user, MemoryContext context)
 	Oid schema;
 	Oid relid;
 
+	Assert(superuser() && !owner_acts());
 	SPI_connect();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	if (!OidIsValid(get_extension_oid("pg_task", true)))
-		execute("CREATE EXTENSION pg_task");
+		run_ddl("CREATE EXTENSION pg_task");
 
 	owner_become(user, &scope);
 	schema = find_schema(where, user);
