@@ -9,9 +9,11 @@
 
 #include "scheduler/binding.h"
 #include "scheduler/choice.h"
+#include "scheduler/demand.h"
 #include "scheduler/isolation.h"
 #include "scheduler/locked.h"
 #include "scheduler/refused.h"
+#include "scheduler/role_state.h"
 #include "scheduler/unstarted.h"
 #include "task/roles.h"
 
@@ -114,13 +116,13 @@ add_demand(Blocked *entry, const QueueGroup *group, ClockNow now)
 static int
 compare_need(const ListCell *left, const ListCell *right)
 {
-	return pool_compare_need(((Blocked *) lfirst(left))->role.oid,
-							 ((Blocked *) lfirst(right))->role.oid);
+	return demand_compare(((Blocked *) lfirst(left))->role.oid,
+						  ((Blocked *) lfirst(right))->role.oid);
 }
 
 /* Request executors for the blocked roles, in the order of their needs. */
 static void
-demand_executors(DispatchRound *round)
+demand_for_blocked_roles(DispatchRound *round)
 {
 	ListCell *cell;
 
@@ -131,8 +133,8 @@ demand_executors(DispatchRound *round)
 
 		if (entry->locked)
 			continue;
-		round->wants_executor |=
-			pool_demand(&entry->role, entry->name, entry->tasks, entry->average, round->now.mono);
+		round->wants_executor |= demand_executors(&entry->role, entry->name, entry->tasks,
+												  entry->average, round->now.mono);
 	}
 }
 
@@ -164,7 +166,7 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	entry->role = role->oid;
 	candidate->place = groups_choose_first(round->now);
 	candidate->group = &group->key;
-	candidate->pid = pool_pid(executor);
+	candidate->pid = executor->pid;
 	candidate->active = role->settings.active;
 	candidate->isolated = isolated;
 	entry->expired = has_expired(role, candidate->place, round->now);
@@ -275,7 +277,7 @@ choose_or_block(DispatchRound *round, const TaskTable *table, QueueGroup *group)
 		groups_skip();
 		return NULL;
 	}
-	if (pool_expects_locks(role.oid))
+	if (role_expects_locks(role.oid))
 		locked_add(round, group, role.oid);
 	else
 		decision = try_first_task(round, group, &role);
@@ -323,6 +325,6 @@ choice_make(DispatchRound *round, const TaskTable *table)
 	pool_begin_round();
 	while (round->count + round->failed < round->limit && (group = groups_next(round->now)) != NULL)
 		consider_group(round, table, group);
-	demand_executors(round);
+	demand_for_blocked_roles(round);
 	round->dropped |= locked_check(round, table);
 }

@@ -12,7 +12,7 @@
 #include "postgres.h"
 
 #include "scheduler/locked.h"
-#include "scheduler/pool.h"
+#include "scheduler/role_state.h"
 #include "task/rows.h"
 
 /*
@@ -137,7 +137,7 @@ locked_check(DispatchRound *round, const TaskTable *table)
 	for (i = 0; i < round->nchecks; i++)
 	{
 		if (is_unlocked(ids, count, places[i].id))
-			pool_claimed(round->checks[i].role);
+			role_claimed(round->checks[i].role);
 		else
 			(void) groups_drop_first(round->checks[i].group, round->now, &places[i]);
 	}
@@ -155,12 +155,12 @@ locked_learn(const DispatchEntry *entry, bool claimed)
 	if (claimed || entry->expired)
 	{
 		groups_claimed(entry->group);
-		pool_claimed(entry->role);
+		role_claimed(entry->role);
 	}
 	else
 	{
 		groups_missed(entry->group);
-		pool_missed(entry->role);
+		role_missed(entry->role);
 	}
 }
 

@@ -1,119 +1,60 @@
 /*
  * pool.c
- *		The scheduler's side of its executors: start them, choose among them,
- *		assign tasks, and reap what has ended.
+ *		The scheduler's side of its executors: assign tasks, reap what has ended, reclaim what
+ *		has not begun, cancel runs.
  *
  * While tasks are long, an executor gets one at a time; while they are short, it gets several, so
  * that many tasks share one claim.  Tasks in a ring behind one that turns out to be long are
  * reclaimed.
  *
- * This file writes no row and decides no order.
+ * A task counts as running in its queue from its reservation until it is reaped, reclaimed or
+ * released: only this file calls groups_task_started and groups_task_ended.
+ *
+ * This file writes no row and decides neither the order of tasks nor the number of executors.
  */
 #include "postgres.h"
 
-#include <signal.h>
-
 #include "miscadmin.h"
 #include "storage/lwlock.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 
 #include "scheduler/isolation.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
+#include "scheduler/role_state.h"
 #include "scheduler/scheduler.h"
-#include "shared/arbiter.h"
 #include "shared/slots.h"
-#include "shared/worker.h"
-
-/* Maximum expected duration of all tasks in a ring, if there is more than one (us). */
-#define RUN_US 4000
 
 /* The tasks behind one that has been running for this time are reclaimed (ms). */
-#define TAKE_BACK_MS 10
-
-/* Minimum time before an executor is retired in favour of another role (ms). */
-#define SLICE_MS 100
-
-/*
- * Delay of the next start for a role, after an executor of it could not connect (ms): doubled each
- * time, up to the second.
- */
-#define START_RETRY_MS 1000
-#define START_RETRY_MAX_MS 30000
-
-/*
- * The tasks of a role are checked for locks before they are claimed, after this number of tasks in
- * a row that could not be claimed.
- */
-#define MISSES_MAX 16
-
-/* Retry interval while RegisterDynamicBackgroundWorker fails (ms). */
-#define WORKER_RETRY_MS 100
-
-/*
- * That failure is logged if it lasts for this time (ms).  The worker slot of a process that has
- * ended becomes free a little later.
- */
-#define NO_WORKER_MS 1000
+#define RECLAIM_AFTER_MS 10
 
 /* A process that an earlier scheduler registered attaches within this time, or never (ms). */
 #define ARRIVAL_MS 60000
 
-/* What the scheduler remembers of a task in an executor's ring. */
-typedef struct PoolTask
-{
-	Oid relid; /* the task table */
-	TaskRun run;
-	QueueState *queue; /* NULL: not known, so it does not count as running there */
-} PoolTask;
-
-struct PoolExecutor
-{
-	bool used;
-	SharedExecutor *slot;
-	uint32 generation;
-	BackgroundWorkerHandle *handle; /* NULL: started by an earlier scheduler */
-	Oid role;
-	bool leaving;
-	bool spared;   /* to be retired when the round ends */
-	bool touched;  /* tasks were assigned, and it was not woken yet */
-	double load;   /* expected duration of its tasks (us) */
-	int reserved;  /* tasks chosen for it and not yet assigned */
-	bool isolated; /* its task is isolated: it gets no other */
-	PoolTask ring[SHARED_RING];
-	uint32 reaped;	 /* tasks before this position are reaped ... */
-	uint32 assigned; /* ... tasks before this one are assigned */
-
-	/* copies from the slot, made by reap_executor */
-	bool ready;
-	int pid;
-	uint32 taken;
-	MonoTime taken_at;
-};
-
-/* What the scheduler remembers of a role. */
-typedef struct PoolRole
-{
-	Oid role;		   /* key of the hash table */
-	MonoTime retry_at; /* no start before this, because a process could not connect */
-	int retry_ms;	   /* the last delay; 0: the last executor could connect */
-	MonoTime granted;  /* when it last got an executor */
-	int misses;		   /* tasks of it in a row that could not be claimed */
-} PoolRole;
-
-static PoolExecutor *executors;
-static HTAB *roles;
-static MonoTime no_worker_until = {0};
-static MonoTime no_worker_since = {0}; /* since when no worker slot was free; 0: one was */
-static bool no_worker_reported = false;
+/*
+ * One entry for each executor slot, at the same index.  Static, because the scheduler remembers
+ * what runs from its start to its exit.
+ */
+static PoolExecutor *executors = NULL;
 
 #define foreach_executor(e)                                                    \
 	for (PoolExecutor *e = executors; e < executors + Shared->nexecutors; e++) \
 		if (e->used)
 
-static int
-outstanding(const PoolExecutor *executor)
+/* Return the executor after this one, the first one after NULL; NULL after the last one. */
+PoolExecutor *
+pool_next(const PoolExecutor *previous)
+{
+	PoolExecutor *executor = previous ? executors + (previous - executors) + 1 : executors;
+
+	while (executor < executors + Shared->nexecutors && !executor->used)
+		executor++;
+	return executor < executors + Shared->nexecutors ? executor : NULL;
+}
+
+/* Count the tasks that an executor has, or that are being claimed for it. */
+int
+pool_count_tasks(const PoolExecutor *executor)
 {
 	return (int) (executor->assigned - executor->reaped) + executor->reserved;
 }
@@ -151,11 +92,9 @@ adopt_executor(PoolExecutor *executor, SharedExecutor *slot)
 void
 pool_create(void)
 {
-	HASHCTL ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(PoolRole)};
 	int i;
 
 	executors = MemoryContextAllocZero(TopMemoryContext, Shared->nexecutors * sizeof(PoolExecutor));
-	roles = hash_create("pg_task roles", 16, &ctl, HASH_ELEM | HASH_BLOBS);
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	for (i = 0; i < Shared->nexecutors; i++)
 	{
@@ -167,85 +106,13 @@ pool_create(void)
 	LWLockRelease(Shared->directory);
 }
 
-/*
- * Return the runs of this table that are in rings, running or not.  The result is their number; the
- * array is in the current memory context.
- */
-int
-pool_held(Oid relid, TaskRun **runs)
-{
-	int count = 0;
-
-	*runs = palloc((Shared->nexecutors * SHARED_RING + 1) * sizeof(TaskRun));
-	foreach_executor(executor)
-	{
-		uint32 i;
-
-		for (i = executor->reaped; i != executor->assigned; i++)
-			if (executor->ring[i % SHARED_RING].relid == relid)
-				(*runs)[count++] = executor->ring[i % SHARED_RING].run;
-	}
-	return count;
-}
-
-/*
- * The row of a run was changed: cancel the run.  An executor does not begin a task with
- * "cancelled"; if it is running already, it gets SIGINT.  The flag tells the executor that the
- * signal is for this task and no other.  The release of a slot changes "proc" under the slot's
- * lock, too, so the signal cannot reach another process.
- */
-static void
-cancel_run(PoolExecutor *executor, TaskRun run)
-{
-	SharedExecutor *slot = executor->slot;
-	uint32 i;
-
-	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
-	for (i = slot->done; slot->generation == executor->generation && i != slot->assigned; i++)
-	{
-		SharedTask *task = &slot->ring[i % SHARED_RING];
-
-		if (!task_same_run(task->run, run))
-			continue;
-		task->cancelled = true;
-		if (i == slot->done && slot->taken != slot->done && slot->proc != SHARED_NO_PROC)
-		{
-			slot->cancel_sent = true;
-			(void) kill(slot->pid, SIGINT);
-		}
-	}
-	LWLockRelease(slot->lock);
-}
-
-/*
- * Reconcile the rings with the table.  "rows" are those of the runs of pool_held that are still in
- * state WORK: from now on they count as running in their queues, if they did not before.  The other
- * runs are cancelled.  Runs of another table, which had this name before, continue.
- */
+/* Start counting a task whose queue was not known. */
 void
-pool_reconcile(Oid relid, const WorkingRow *rows, int count)
+pool_start_counting(PoolTask *task, const char *queue)
 {
-	foreach_executor(executor)
-	{
-		uint32 i;
-
-		for (i = executor->reaped; i != executor->assigned; i++)
-		{
-			PoolTask *task = &executor->ring[i % SHARED_RING];
-			const WorkingRow *row;
-
-			if (task->relid != relid)
-				continue;
-			row = rows_contain(rows, count, task->run);
-			if (row == NULL)
-				cancel_run(executor, task->run);
-			else if (task->queue == NULL)
-			{
-				task->queue = groups_queue(row->queue);
-				groups_task_started(task->queue);
-			}
-		}
-	}
+	Assert(task->queue == NULL);
+	task->queue = groups_queue(queue);
+	groups_task_started(task->queue);
 }
 
 /* The task does not count as running in its queue any more. */
@@ -262,7 +129,7 @@ stop_counting(PoolTask *task)
  * later that no executor has it.
  */
 static void
-lose_task(PoolTask *task, OrphanKind kind, const TaskFailure *failure)
+add_orphan(PoolTask *task, OrphanKind kind, const TaskFailure *failure)
 {
 	stop_counting(task);
 	orphans_add(task->run, kind, failure);
@@ -285,27 +152,13 @@ reap_finished(PoolExecutor *executor, uint32 done)
 	executor->isolated &= executor->reaped != executor->assigned;
 }
 
-static PoolRole *
-find_role(Oid role)
-{
-	bool found;
-	PoolRole *entry = hash_search(roles, &role, HASH_ENTER, &found);
-
-	if (!found)
-		memset((char *) entry + sizeof(Oid), 0, sizeof(PoolRole) - sizeof(Oid));
-	return entry;
-}
-
+/* Forget an executor: its slot is not this scheduler's any more. */
 static void
-release_entry(PoolExecutor *executor)
+forget_executor(PoolExecutor *executor)
 {
+	Assert(executor->reaped == executor->assigned);
 	if (!executor->ready)
-	{
-		PoolRole *entry = find_role(executor->role);
-
-		entry->retry_ms = Min(Max(entry->retry_ms * 2, START_RETRY_MS), START_RETRY_MAX_MS);
-		entry->retry_at = clock_plus_ms(clock_mono(), entry->retry_ms);
-	}
+		role_connection_failed(executor->role, clock_mono());
 	if (executor->handle)
 		pfree(executor->handle);
 	executor->used = false;
@@ -325,19 +178,19 @@ reap_dead(PoolExecutor *executor)
 		PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
 
 		if ((int32) (slot->taken - executor->reaped) <= 0)
-			lose_task(task, ORPHAN_NOT_STARTED, NULL);
+			add_orphan(task, ORPHAN_NOT_STARTED, NULL);
 		else if (slot->failure.sqlstate[0] == '\0')
-			lose_task(task, ORPHAN_INTERRUPTED, NULL);
+			add_orphan(task, ORPHAN_INTERRUPTED, NULL);
 		else
-			lose_task(task, ORPHAN_FAILED, &slot->failure);
+			add_orphan(task, ORPHAN_FAILED, &slot->failure);
 	}
 	executor_slot_forget(slot, executor->generation);
-	release_entry(executor);
+	forget_executor(executor);
 }
 
-/* Has the registered process failed to attach, for want of memory or of a role's privileges? */
+/* Has the registered process ended, or is it late, without having attached? */
 static bool
-never_arrives(const PoolExecutor *executor)
+has_failed_to_start(const PoolExecutor *executor)
 {
 	pid_t pid;
 
@@ -375,7 +228,7 @@ reap_executor(PoolExecutor *executor)
 	LWLockRelease(Shared->directory);
 
 	if (connected)
-		find_role(executor->role)->retry_ms = 0;
+		role_connected(executor->role);
 	if (mine)
 		reap_finished(executor, done);
 	if (gone)
@@ -385,11 +238,12 @@ reap_executor(PoolExecutor *executor)
 		/* it exited with an empty ring */
 		while (executor->reaped != executor->assigned)
 		{
-			stop_counting(&executor->ring[executor->reaped++ % SHARED_RING]);
+			stop_counting(&executor->ring[executor->reaped % SHARED_RING]);
+			executor->reaped++;
 		}
-		release_entry(executor);
+		forget_executor(executor);
 	}
-	else if (!arrived && never_arrives(executor))
+	else if (!arrived && has_failed_to_start(executor))
 		reap_dead(executor);
 }
 
@@ -397,12 +251,13 @@ reap_executor(PoolExecutor *executor)
 void
 pool_reap(void)
 {
-	foreach_executor(executor) reap_executor(executor);
+	foreach_executor(executor)
+		reap_executor(executor);
 }
 
 /* Reclaim the tasks that an executor has not begun. */
 static void
-reclaim(PoolExecutor *executor)
+reclaim_tasks(PoolExecutor *executor)
 {
 	SharedExecutor *slot = executor->slot;
 	uint32 end = executor->assigned;
@@ -412,34 +267,38 @@ reclaim(PoolExecutor *executor)
 	if (slot->generation == executor->generation)
 		executor->assigned = slot->assigned = slot->taken;
 	LWLockRelease(slot->lock);
-	/* stop counting all of them before anything can fail: nobody reaps what is behind "assigned" */
+	/* before anything can fail, because tasks behind "assigned" are never reaped */
 	for (i = executor->assigned; i != end; i++)
 		stop_counting(&executor->ring[i % SHARED_RING]);
 	while (end != executor->assigned)
-		lose_task(&executor->ring[--end % SHARED_RING], ORPHAN_NOT_STARTED, NULL);
+		add_orphan(&executor->ring[--end % SHARED_RING], ORPHAN_NOT_STARTED, NULL);
 }
 
-/* Has a task been running for so long that others should not wait behind it? */
-static bool
-is_stuck(const PoolExecutor *executor, MonoTime now)
+/* Has a task been running too long for others to wait behind it? */
+bool
+pool_runs_long_task(const PoolExecutor *executor, MonoTime now)
 {
 	return executor->taken != executor->reaped &&
-		   clock_exceeds(executor->taken_at, now, TAKE_BACK_MS);
+		   clock_exceeds(executor->taken_at, now, RECLAIM_AFTER_MS);
 }
 
+/* Reclaim the tasks behind long ones, and those of executors that were asked to exit. */
 void
 pool_reclaim(MonoTime now)
 {
-	foreach_executor(executor) if (executor->taken != executor->assigned &&
-								   (executor->leaving || is_stuck(executor, now)))
-		reclaim(executor);
+	foreach_executor(executor)
+		if (executor->taken != executor->assigned &&
+			(executor->leaving || pool_runs_long_task(executor, now)))
+			reclaim_tasks(executor);
 }
 
 /* Does any executor have a task, or one that is being claimed? */
 bool
 pool_is_busy(void)
 {
-	foreach_executor(executor) if (outstanding(executor) > 0) return true;
+	foreach_executor(executor)
+		if (pool_count_tasks(executor) > 0)
+			return true;
 	return false;
 }
 
@@ -448,76 +307,39 @@ void
 pool_dismiss(void)
 {
 	pool_reap();
-	foreach_executor(executor) reclaim(executor);
+	foreach_executor(executor)
+		reclaim_tasks(executor);
 }
 
-static void
-retire(PoolExecutor *executor)
+/* Ask an executor to exit when its ring is empty. */
+void
+pool_retire(PoolExecutor *executor)
 {
 	executor->leaving = true;
 	executor_slot_leave(executor->slot, executor->generation);
 }
 
 /*
- * Retire an executor: now, or, if tasks were chosen for it in this round, when the round ends.  A
- * role with many short tasks has some chosen for each of its executors in every round.
+ * Add the executor of a slot that was just reserved.  If the entry is in use, its executor has
+ * exited since the last reap.
  */
-static void
-leave_to_scheduler(PoolExecutor *executor)
+PoolExecutor *
+pool_add(SharedExecutor *slot)
 {
-	if (executor->reserved == 0)
-		retire(executor);
-	else
-		executor->spared = true;
+	PoolExecutor *executor = &executors[slot - Shared->executors];
+
+	if (executor->used)
+		reap_executor(executor);
+	adopt_executor(executor, slot);
+	return executor;
 }
 
-static int
-count_role(Oid role)
-{
-	int count = 0;
-
-	foreach_executor(executor) count += executor->role == role && !executor->leaving;
-	return count;
-}
-
-/*
- * Pick an executor to retire in favour of a role that has "has" executors: one of a role that has
- * at least two more, or of any role if it has none.  Among these, one of the role with the most
- * executors, then the one with the fewest tasks.  NULL if there is none, or if one is exiting
- * already.
- */
-static PoolExecutor *
-pick_victim(Oid role, int has, MonoTime now)
-{
-	PoolExecutor *result = NULL;
-
-	foreach_executor(executor)
-	{
-		if (executor->spared || (executor->leaving && !is_stuck(executor, now)))
-			return NULL; /* retire one at a time */
-		if (executor->leaving || executor->role == role || !executor->ready ||
-			!clock_exceeds(executor->slot->started, now, SLICE_MS) ||
-			(has > 0 && count_role(executor->role) < has + 2))
-			continue;
-		if (result == NULL || count_role(executor->role) > count_role(result->role) ||
-			(count_role(executor->role) == count_role(result->role) &&
-			 outstanding(executor) < outstanding(result)))
-			result = executor;
-	}
-	return result;
-}
-
-/* Retire an executor if a database that has fewer wants one. */
+/* Remove an executor for which no process could be registered, and free its slot. */
 void
-pool_yield(void)
+pool_remove(PoolExecutor *executor)
 {
-	PoolExecutor *victim;
-
-	if (!arbiter_yield(MyScheduler->slot))
-		return;
-	victim = pick_victim(InvalidOid, 0, clock_mono());
-	if (victim)
-		retire(victim);
+	executor->used = false;
+	executor_slot_forget(executor->slot, executor->generation);
 }
 
 /* A round begins: compute the load of each executor. */
@@ -533,7 +355,7 @@ pool_begin_round(void)
 		{
 			QueueState *queue = executor->ring[i % SHARED_RING].queue;
 
-			executor->load += queue && queue->average >= 0 ? queue->average : RUN_US;
+			executor->load += queue && queue->average >= 0 ? queue->average : POOL_LOAD_MAX_US;
 		}
 	}
 }
@@ -551,10 +373,10 @@ pool_find(Oid role, double average, MonoTime now)
 	{
 		if (executor->role != role || !executor->ready || executor->leaving || executor->isolated)
 			continue;
-		if (outstanding(executor) == 0)
+		if (pool_count_tasks(executor) == 0)
 			return executor;
-		if (average < 0 || executor->load + average > RUN_US ||
-			outstanding(executor) >= SHARED_RING || is_stuck(executor, now))
+		if (average < 0 || executor->load + average > POOL_LOAD_MAX_US ||
+			pool_count_tasks(executor) >= SHARED_RING || pool_runs_long_task(executor, now))
 			continue;
 		if (best == NULL || executor->load < best->load)
 			best = executor;
@@ -566,20 +388,16 @@ pool_find(Oid role, double average, MonoTime now)
 PoolExecutor *
 pool_find_isolated(Oid role)
 {
-	foreach_executor(executor) if (executor->role == role && executor->ready &&
-								   !executor->leaving &&
-								   outstanding(executor) == 0) return executor;
+	foreach_executor(executor)
+		if (executor->role == role && executor->ready && !executor->leaving &&
+			pool_count_tasks(executor) == 0)
+			return executor;
 	return NULL;
 }
 
-int
-pool_pid(const PoolExecutor *executor)
-{
-	return executor->pid;
-}
-
+/* Tell the arbiter whether the executor is needed, even if its ring is empty. */
 static void
-set_reserved(PoolExecutor *executor, bool reserved)
+set_slot_reserved(PoolExecutor *executor, bool reserved)
 {
 	LWLockAcquire(executor->slot->lock, LW_EXCLUSIVE);
 	if (executor->slot->generation == executor->generation)
@@ -597,10 +415,10 @@ pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated)
 {
 	groups_task_started(queue);
 	if (executor->reserved == 0)
-		set_reserved(executor, true);
+		set_slot_reserved(executor, true);
 	executor->reserved++;
 	executor->isolated = isolated;
-	executor->load += queue->average >= 0 ? queue->average : RUN_US;
+	executor->load += queue->average >= 0 ? queue->average : POOL_LOAD_MAX_US;
 	return executor->generation;
 }
 
@@ -638,11 +456,11 @@ pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, const 
 	LWLockRelease(slot->lock);
 	if (!assigned)
 	{
-		lose_task(&mine, ORPHAN_NOT_STARTED, NULL);
+		add_orphan(&mine, ORPHAN_NOT_STARTED, NULL);
 		return;
 	}
 	executor->ring[executor->assigned++ % SHARED_RING] = mine;
-	executor->touched = true;
+	executor->wake = true;
 }
 
 /*
@@ -656,161 +474,26 @@ pool_end_round(void)
 	foreach_executor(executor)
 	{
 		if (executor->reserved > 0)
-			set_reserved(executor, false);
+			set_slot_reserved(executor, false);
 		executor->reserved = 0;
 		executor->isolated &= executor->assigned != executor->reaped;
-		if (executor->touched)
+		if (executor->wake)
 			shared_wake(executor->slot->proc);
-		executor->touched = false;
-		if (executor->spared)
-			retire(executor);
-		executor->spared = false;
+		executor->wake = false;
+		if (executor->retire_then)
+			pool_retire(executor);
+		executor->retire_then = false;
 	}
 }
 
-/* A task of this role was claimed. */
-void
-pool_claimed(Oid role)
-{
-	find_role(role)->misses = 0;
-}
-
-/* A task of this role could not be claimed, most likely because its row is locked. */
-void
-pool_missed(Oid role)
-{
-	PoolRole *entry = find_role(role);
-
-	entry->misses = Min(entry->misses + 1, MISSES_MAX);
-}
-
-/*
- * Were so many tasks of this role in a row locked that the next ones most likely are, too?  Then
- * its tasks are checked first, other roles get the executors that it would use for nothing, and no
- * process is started for it.
- */
-bool
-pool_expects_locks(Oid role)
-{
-	return find_role(role)->misses >= MISSES_MAX;
-}
-
-static void
-report_no_worker(MonoTime now)
-{
-	if (no_worker_since.us == 0)
-		no_worker_since = now;
-	if (!clock_exceeds(no_worker_since, now, NO_WORKER_MS))
-		return;
-	if (!no_worker_reported)
-		ereport(
-			LOG,
-			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-			 errmsg("no background worker slot is free for an executor of database \"%s\"",
-					MyScheduler->database),
-			 errdetail("Its tasks wait."),
-			 errhint("Increase \"max_worker_processes\", or lower \"pg_task.max_executors\".")));
-	no_worker_reported = true;
-}
-
-/* Start one more executor.  False if that is not possible now. */
-static bool
-start_executor(Oid role, const char *name, MonoTime now)
-{
-	SharedExecutor *slot = arbiter_reserve(MyScheduler->slot, role);
-	MemoryContext old;
-	PoolExecutor *executor;
-
-	if (slot == NULL)
-		return false;
-	executor = &executors[slot - Shared->executors];
-	if (executor->used)
-		reap_executor(executor); /* the process that had the slot has exited since the last reap */
-	adopt_executor(executor, slot);
-	old = MemoryContextSwitchTo(TopMemoryContext);
-	executor->handle = worker_start_executor(slot, MyScheduler->database, name);
-	MemoryContextSwitchTo(old);
-	if (executor->handle == NULL)
-	{
-		executor->used = false;
-		executor_slot_forget(slot, slot->generation);
-		arbiter_evict(MyScheduler->slot->database, role);
-		no_worker_until = clock_plus_ms(now, WORKER_RETRY_MS);
-		report_no_worker(now);
-		return false;
-	}
-	no_worker_reported = false;
-	no_worker_since = CLOCK_LONG_AGO;
-	find_role(role)->granted = now;
-	return true;
-}
-
-/*
- * Compare the needs of two roles for an executor.  Negative if the first role is the next to get
- * one: it has fewer, or it has as many and has not got one for a longer time.
- */
-int
-pool_compare_need(Oid left, Oid right)
-{
-	int difference = count_role(left) - count_role(right);
-
-	if (difference != 0)
-		return difference;
-	return clock_is_before(find_role(left)->granted, find_role(right)->granted) ? -1 : 1;
-}
-
-/*
- * "tasks" tasks of a role find no executor: start some, or retire one of another role.  Returns
- * true if an executor should come from another database.
- */
-bool
-pool_demand(const Role *role, const char *name, int tasks, double average, MonoTime now)
-{
-	int wanted = average < 0 ? tasks : (int) Min(tasks * average / RUN_US + 1, tasks);
-	int has = count_role(role->oid);
-	int starting = 0;
-
-	foreach_executor(executor) starting +=
-		executor->role == role->oid && !executor->leaving && !executor->ready;
-	for (; starting < wanted; starting++, has++)
-	{
-		bool full = role->database_limit >= 0 &&
-					arbiter_count_database(MyScheduler->slot->database) >= role->database_limit;
-		PoolExecutor *victim;
-
-		if (clock_is_before(now, find_role(role->oid)->retry_at) ||
-			(role->limit >= 0 && arbiter_count_role(role->oid) >= role->limit))
-			return false;
-		if (clock_is_before(now, no_worker_until))
-			return true;
-		if (!full && start_executor(role->oid, name, now))
-			continue;
-		/* if the limit is the one of this database, an executor of another database is of no use */
-		victim = full && role->database_limit == 0 ? NULL : pick_victim(role->oid, has, now);
-		if (victim)
-			leave_to_scheduler(victim);
-		return !full;
-	}
-	return false;
-}
-
-/* Return the next moment after "now" at which this file has something to do. */
+/* Return the next moment after "now" at which tasks may have to be reclaimed. */
 MonoTime
 pool_until(MonoTime now)
 {
 	MonoTime until = CLOCK_NEVER;
-	HASH_SEQ_STATUS scan;
-	PoolRole *entry;
 
-	foreach_executor(executor) if (executor->taken != executor->assigned) until =
-		clock_min(until, clock_plus_ms(executor->taken_at, TAKE_BACK_MS + 1));
-	if (clock_is_before(now, no_worker_until))
-		until = clock_min(until, no_worker_until);
-	if (MyScheduler->slot->wants)
-		until = clock_min(until, clock_plus_ms(now, SLICE_MS));
-	hash_seq_init(&scan, roles);
-	while ((entry = hash_seq_search(&scan)) != NULL)
-		if (clock_is_before(now, entry->retry_at))
-			until = clock_min(until, entry->retry_at);
+	foreach_executor(executor)
+		if (executor->taken != executor->assigned)
+			until = clock_min(until, clock_plus_ms(executor->taken_at, RECLAIM_AFTER_MS + 1));
 	return clock_max(until, clock_plus_ms(now, 1));
 }

@@ -7,41 +7,81 @@
 
 #include "postgres.h"
 
+#include "postmaster/bgworker.h"
+
 #include "scheduler/groups.h"
 #include "shared/clock.h"
 #include "shared/shared.h"
 #include "shared/task.h"
-#include "task/roles.h"
-#include "task/rows.h"
 
-typedef struct PoolExecutor PoolExecutor;
+/* Maximum expected duration of all tasks in a ring, if there is more than one (us). */
+#define POOL_LOAD_MAX_US 4000
+
+/* What the scheduler remembers of a task in an executor's ring. */
+typedef struct PoolTask
+{
+	Oid relid; /* the task table */
+	TaskRun run;
+	QueueState *queue; /* NULL: not known, so it does not count as running there */
+} PoolTask;
+
+/* What the scheduler remembers of an executor. */
+typedef struct PoolExecutor
+{
+	bool used;
+	SharedExecutor *slot;
+	uint32 generation;
+	BackgroundWorkerHandle *handle; /* NULL: started by an earlier scheduler */
+	Oid role;
+	bool leaving; /* it was asked to exit */
+
+	/* positions in the ring: reaped <= taken <= assigned */
+	PoolTask ring[SHARED_RING];
+	uint32 reaped;	 /* tasks before this position are reaped ... */
+	uint32 assigned; /* ... tasks before this one are assigned */
+
+	/* for the current round */
+	double load;	  /* expected duration of its tasks (us) */
+	int reserved;	  /* tasks chosen for it and not yet assigned */
+	bool isolated;	  /* its task is isolated: it gets no other; remains until the task has ended */
+	bool wake;		  /* tasks were assigned: wake it when the round ends */
+	bool retire_then; /* ask it to exit when the round ends */
+
+	/* copies from the slot, made by reap_executor */
+	bool ready;
+	int pid;
+	uint32 taken;
+	MonoTime taken_at;
+} PoolExecutor;
 
 extern void pool_create(void);
-extern int pool_held(Oid relid, TaskRun **runs);
-extern void pool_reconcile(Oid relid, const WorkingRow *rows, int count);
+extern PoolExecutor *pool_next(const PoolExecutor *previous);
 
+/* Loop over all executors of this scheduler. */
+#define pool_foreach(executor)                                         \
+	for (PoolExecutor *executor = pool_next(NULL); (executor) != NULL; \
+		 (executor) = pool_next(executor))
+
+extern void pool_start_counting(PoolTask *task, const char *queue);
 extern void pool_reap(void);
 extern void pool_reclaim(MonoTime now);
-extern void pool_yield(void);
 extern bool pool_is_busy(void);
 extern void pool_dismiss(void);
+extern MonoTime pool_until(MonoTime now);
 
 extern void pool_begin_round(void);
 extern PoolExecutor *pool_find(Oid role, double average, MonoTime now);
 extern PoolExecutor *pool_find_isolated(Oid role);
-extern int pool_pid(const PoolExecutor *executor);
 extern uint32 pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated);
 extern void pool_release(QueueState *queue);
 extern void
 pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, const SharedTask *task);
 extern void pool_end_round(void);
-extern void pool_claimed(Oid role);
-extern void pool_missed(Oid role);
-extern bool pool_expects_locks(Oid role);
 
-extern int pool_compare_need(Oid left, Oid right);
-extern bool
-pool_demand(const Role *role, const char *name, int tasks, double average, MonoTime now);
-extern MonoTime pool_until(MonoTime now);
+extern PoolExecutor *pool_add(SharedExecutor *slot);
+extern void pool_remove(PoolExecutor *executor);
+extern void pool_retire(PoolExecutor *executor);
+extern int pool_count_tasks(const PoolExecutor *executor);
+extern bool pool_runs_long_task(const PoolExecutor *executor, MonoTime now);
 
 #endif /* PG_TASK_POOL_H */

@@ -9,7 +9,10 @@
  */
 #include "postgres.h"
 
+#include <signal.h>
+
 #include "miscadmin.h"
+#include "storage/lwlock.h"
 
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
@@ -59,6 +62,84 @@ reconcile_until(void)
 	return may_search_orphans() ? reconciling.orphans_after : CLOCK_NEVER;
 }
 
+/*
+ * Return the runs of this table that are in rings, running or not.  The result is their number; the
+ * array is in the current memory context.
+ */
+static int
+list_held_runs(Oid relid, TaskRun **runs)
+{
+	int count = 0;
+
+	*runs = palloc((Shared->nexecutors * SHARED_RING + 1) * sizeof(TaskRun));
+	pool_foreach(executor)
+	{
+		uint32 i;
+
+		for (i = executor->reaped; i != executor->assigned; i++)
+			if (executor->ring[i % SHARED_RING].relid == relid)
+				(*runs)[count++] = executor->ring[i % SHARED_RING].run;
+	}
+	return count;
+}
+
+/*
+ * The row of a run was changed: cancel the run.  An executor does not begin a task with
+ * "cancelled"; if it is running already, it gets SIGINT.  The flag tells the executor that the
+ * signal is for this task and no other.  The release of a slot changes "proc" under the slot's
+ * lock, too, so the signal cannot reach another process.
+ */
+static void
+cancel_run(PoolExecutor *executor, TaskRun run)
+{
+	SharedExecutor *slot = executor->slot;
+	uint32 i;
+
+	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
+	for (i = slot->done; slot->generation == executor->generation && i != slot->assigned; i++)
+	{
+		SharedTask *task = &slot->ring[i % SHARED_RING];
+
+		if (!task_same_run(task->run, run))
+			continue;
+		task->cancelled = true;
+		if (i == slot->done && slot->taken != slot->done && slot->proc != SHARED_NO_PROC)
+		{
+			slot->cancel_sent = true;
+			(void) kill(slot->pid, SIGINT);
+		}
+	}
+	LWLockRelease(slot->lock);
+}
+
+/*
+ * Reconcile the rings with the table.  "rows" are those of the runs of list_held_runs that are
+ * still in state WORK: from now on they count as running in their queues, if they did not before.
+ * The other runs are cancelled.  Runs of another table, which had this name before, continue.
+ */
+static void
+reconcile_rings(Oid relid, const WorkingRow *rows, int count)
+{
+	pool_foreach(executor)
+	{
+		uint32 i;
+
+		for (i = executor->reaped; i != executor->assigned; i++)
+		{
+			PoolTask *task = &executor->ring[i % SHARED_RING];
+			const WorkingRow *row;
+
+			if (task->relid != relid)
+				continue;
+			row = rows_contain(rows, count, task->run);
+			if (row == NULL)
+				cancel_run(executor, task->run);
+			else if (task->queue == NULL)
+				pool_start_counting(task, row->queue);
+		}
+	}
+}
+
 /* No executor has this run: add it to the orphans. */
 static void
 add_orphan(TaskRun run)
@@ -106,13 +187,13 @@ void
 reconcile_rows(const TaskTable *table)
 {
 	TaskRun *held;
-	int count = pool_held(table->relid, &held);
+	int count = list_held_runs(table->relid, &held);
 	WorkingRow *rows = NULL;
 
 	if (count > 0)
 		count = rows_of_runs(table, held, count, &rows);
 	crash_report_used();
-	pool_reconcile(table->relid, rows, count);
+	reconcile_rings(table->relid, rows, count);
 	reconciling.orphans_wanted = true;
 	if (!clock_is_before(clock_mono(), reconcile_until()))
 		search_orphans(table, rows, count);

@@ -37,6 +37,7 @@
 #include "compat.h"
 #include "scheduler/binding.h"
 #include "scheduler/dispatch.h"
+#include "scheduler/demand.h"
 #include "scheduler/errors.h"
 #include "scheduler/groups.h"
 #include "scheduler/isolation.h"
@@ -45,6 +46,7 @@
 #include "scheduler/pool.h"
 #include "scheduler/reconcile.h"
 #include "scheduler/refused.h"
+#include "scheduler/role_state.h"
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/unstarted.h"
@@ -332,7 +334,7 @@ run_iteration(DispatchRound *round)
 	take_hints();
 	if (reconcile_due(now.mono))
 		reconcile();
-	pool_yield();
+	demand_yield();
 	pool_reclaim(now.mono);
 	scan(now.mono);
 	/* one claim per iteration: hints and finished tasks are handled in between */
@@ -537,7 +539,8 @@ next_iteration(ClockNow now)
 						 isolation_until(now.mono));
 	/* what has become due since the last round is due now */
 	until = clock_min(scan_until(), groups_due_at(dispatched));
-	until = clock_min(until, clock_min(pool_until(dispatched.mono), locked_until()));
+	until = clock_min(until, clock_min(pool_until(dispatched.mono), demand_until(dispatched.mono)));
+	until = clock_min(until, locked_until());
 	until = clock_min(until, clock_max(next_writing(now), MyScheduler->no_writing_until));
 	until = clock_min(until, reconcile_until());
 	return clock_min(until, isolation_until(now.mono));
@@ -595,6 +598,7 @@ prepare_process(void)
 	port_describe(); /* for triggers of the owner's */
 	statement_define();
 	groups_create();
+	role_state_create();
 	pool_create();
 }
 

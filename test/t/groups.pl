@@ -8,7 +8,8 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $library = build_module('groups_check', "-I$FindBin::RealBin/../../src", '-DUSE_ASSERT_CHECKING');
+my $library =
+  build_module('groups_check', "-I$FindBin::RealBin/../../src", '-DUSE_ASSERT_CHECKING');
 my $node = new_node('main', conf => 'pg_task.enabled = off', start => 0);
 $node->start;
 $node->safe_psql('postgres', "CREATE FUNCTION groups_check(name text, seed int) RETURNS text

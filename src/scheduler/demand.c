@@ -1,0 +1,240 @@
+/*
+ * demand.c
+ *		Which role gets another executor, and which executor exits for it.
+ *
+ * A role whose tasks find no executor demands some.  The scheduler starts them while the arbiter
+ * leaves slots to this database; otherwise an executor of another role exits, or one of another
+ * database is asked for.
+ *
+ * This file assigns no task.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "scheduler/demand.h"
+#include "scheduler/pool.h"
+#include "scheduler/role_state.h"
+#include "scheduler/scheduler.h"
+#include "shared/arbiter.h"
+#include "shared/worker.h"
+
+/* Minimum time before an executor is retired in favour of another role (ms). */
+#define SLICE_MS 100
+
+/* Retry interval while RegisterDynamicBackgroundWorker fails (ms). */
+#define WORKER_RETRY_MS 100
+
+/*
+ * That failure is logged if it lasts for this time (ms).  The worker slot of a process that has
+ * ended becomes free a little later.
+ */
+#define NO_WORKER_MS 1000
+
+/* Static, because the lack of worker slots lasts longer than a round. */
+static struct
+{
+	MonoTime since; /* 0: there was one, the last time */
+	MonoTime until; /* no attempt before this */
+	bool reported;	/* the lack was logged */
+} no_worker;
+
+static int
+count_executors_of_role(Oid role)
+{
+	int count = 0;
+
+	pool_foreach(executor)
+		count += executor->role == role && !executor->leaving;
+	return count;
+}
+
+static int
+count_starting_executors(Oid role)
+{
+	int count = 0;
+
+	pool_foreach(executor)
+		count += executor->role == role && !executor->leaving && !executor->ready;
+	return count;
+}
+
+/* May this executor exit in favour of a role that has "has" executors? */
+static bool
+may_retire(const PoolExecutor *executor, Oid role, int has, MonoTime now)
+{
+	return !executor->leaving && executor->role != role && executor->ready &&
+		   clock_exceeds(executor->slot->started, now, SLICE_MS) &&
+		   (has == 0 || count_executors_of_role(executor->role) >= has + 2);
+}
+
+/* Compare two executors that may exit: negative if the first one is to exit. */
+static int
+compare_victims(const PoolExecutor *left, const PoolExecutor *right)
+{
+	int difference = count_executors_of_role(right->role) - count_executors_of_role(left->role);
+
+	if (difference != 0)
+		return difference;
+	return pool_count_tasks(left) - pool_count_tasks(right);
+}
+
+/*
+ * Pick an executor to retire in favour of a role that has "has" executors: one of a role that has
+ * at least two more, or of any role if it has none.  Among these, one of the role with the most
+ * executors, then the one with the fewest tasks.  NULL if there is none, or if one is exiting
+ * already: one exits at a time, but one that is in a long task does not count.
+ */
+static PoolExecutor *
+pick_victim(Oid role, int has, MonoTime now)
+{
+	PoolExecutor *victim = NULL;
+
+	pool_foreach(executor)
+	{
+		if (executor->retire_then || (executor->leaving && !pool_runs_long_task(executor, now)))
+			return NULL;
+		if (may_retire(executor, role, has, now) &&
+			(victim == NULL || compare_victims(executor, victim) < 0))
+			victim = executor;
+	}
+	return victim;
+}
+
+/* Retire an executor if a database that has fewer wants one. */
+void
+demand_yield(void)
+{
+	PoolExecutor *victim;
+
+	if (!arbiter_yield(MyScheduler->slot))
+		return;
+	victim = pick_victim(InvalidOid, 0, clock_mono());
+	if (victim)
+		pool_retire(victim);
+}
+
+/* No worker slot is free: log that once, if it lasts. */
+static void
+report_no_worker(MonoTime now)
+{
+	if (no_worker.since.us == 0)
+		no_worker.since = now;
+	if (no_worker.reported || !clock_exceeds(no_worker.since, now, NO_WORKER_MS))
+		return;
+	no_worker.reported = true;
+	ereport(LOG,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("no background worker slot is free for an executor of database \"%s\"",
+					MyScheduler->database),
+			 errdetail("Its tasks wait."),
+			 errhint("Increase \"max_worker_processes\", or lower \"pg_task.max_executors\".")));
+}
+
+/* Start one more executor.  False if that is not possible now. */
+static bool
+start_executor(Oid role, const char *name, MonoTime now)
+{
+	SharedExecutor *slot = arbiter_reserve(MyScheduler->slot, role);
+	MemoryContext old;
+	PoolExecutor *executor;
+
+	if (slot == NULL)
+		return false;
+	executor = pool_add(slot);
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	executor->handle = worker_start_executor(slot, MyScheduler->database, name);
+	MemoryContextSwitchTo(old);
+	if (executor->handle == NULL)
+	{
+		pool_remove(executor);
+		arbiter_evict(MyScheduler->slot->database, role);
+		no_worker.until = clock_plus_ms(now, WORKER_RETRY_MS);
+		report_no_worker(now);
+		return false;
+	}
+	no_worker.reported = false;
+	no_worker.since = CLOCK_LONG_AGO;
+	role_granted(role, now);
+	return true;
+}
+
+/*
+ * Compare the needs of two roles for an executor.  Negative if the first role is the next to get
+ * one: it has fewer, or it has as many and has not got one for a longer time.
+ */
+int
+demand_compare(Oid left, Oid right)
+{
+	int difference = count_executors_of_role(left) - count_executors_of_role(right);
+
+	if (difference != 0)
+		return difference;
+	return role_granted_before(left, right) ? -1 : 1;
+}
+
+/*
+ * No executor can be started for a role that has "has": retire one of another role.  "full" says
+ * that the connection limit of this database is reached; then executors of other databases are of
+ * no use, and if it is 0, none at all.
+ */
+static void
+retire_for_role(const Role *role, int has, bool full, MonoTime now)
+{
+	PoolExecutor *victim;
+
+	if (full && role->database_limit == 0)
+		return;
+	victim = pick_victim(role->oid, has, now);
+	if (victim == NULL)
+		return;
+	/* a role with many short tasks has some chosen for each of its executors in every round */
+	if (victim->reserved == 0)
+		pool_retire(victim);
+	else
+		victim->retire_then = true;
+}
+
+/*
+ * "tasks" tasks of a role find no executor: start some, or retire one of another role.  Returns
+ * true if an executor should come from another database.
+ */
+bool
+demand_executors(const Role *role, const char *name, int tasks, double average, MonoTime now)
+{
+	int wanted = average < 0 ? tasks : (int) Min(tasks * average / POOL_LOAD_MAX_US + 1, tasks);
+	int has = count_executors_of_role(role->oid);
+	int starting = count_starting_executors(role->oid);
+
+	for (; starting < wanted; starting++, has++)
+	{
+		bool full = role->database_limit >= 0 &&
+					arbiter_count_database(MyScheduler->slot->database) >= role->database_limit;
+
+		if (!role_may_connect(role->oid, now) ||
+			(role->limit >= 0 && arbiter_count_role(role->oid) >= role->limit))
+			return false;
+		if (clock_is_before(now, no_worker.until))
+			return true;
+		if (full || !start_executor(role->oid, name, now))
+		{
+			retire_for_role(role, has, full, now);
+			return !full;
+		}
+	}
+	return false;
+}
+
+/* Return the next moment after "now" at which a demand that was not met is to be tried again. */
+MonoTime
+demand_until(MonoTime now)
+{
+	MonoTime until = role_connections_until(now);
+
+	if (clock_is_before(now, no_worker.until))
+		until = clock_min(until, no_worker.until);
+	if (MyScheduler->slot->wants)
+		until = clock_min(until, clock_plus_ms(now, SLICE_MS));
+	return clock_max(until, clock_plus_ms(now, 1));
+}

@@ -1,0 +1,136 @@
+/*
+ * role_state.c
+ *		What the scheduler remembers of each role: whether its executors can connect, when it
+ *		last got one, and whether its rows are locked.
+ *
+ * This file is plain memory of the scheduler, and reads no clock.
+ */
+#include "postgres.h"
+
+#include "utils/hsearch.h"
+
+#include "scheduler/role_state.h"
+
+/*
+ * Delay of the next start for a role, after an executor of it could not connect (ms): doubled each
+ * time, up to the second.
+ */
+#define RETRY_MS 1000
+#define RETRY_MAX_MS 30000
+
+/*
+ * The tasks of a role are checked for locks before they are claimed, after this number of tasks in
+ * a row that could not be claimed.
+ */
+#define MISSES_MAX 16
+
+typedef struct RoleState
+{
+	Oid role;		   /* key of the hash table */
+	MonoTime retry_at; /* no start before this, because an executor could not connect */
+	int retry_ms;	   /* the last delay; 0: the last executor could connect */
+	MonoTime granted;  /* when it last got an executor */
+	int misses;		   /* tasks of it in a row that could not be claimed */
+} RoleState;
+
+/* Static, because these facts outlive the executors and the rounds in which they were learnt. */
+static HTAB *roles = NULL;
+
+void
+role_state_create(void)
+{
+	HASHCTL ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(RoleState)};
+
+	roles = hash_create("pg_task roles", 16, &ctl, HASH_ELEM | HASH_BLOBS);
+}
+
+static RoleState *
+find_or_add_role(Oid role)
+{
+	bool found;
+	RoleState *state = hash_search(roles, &role, HASH_ENTER, &found);
+
+	if (!found)
+		memset((char *) state + sizeof(Oid), 0, sizeof(RoleState) - sizeof(Oid));
+	return state;
+}
+
+/* An executor of this role has connected. */
+void
+role_connected(Oid role)
+{
+	find_or_add_role(role)->retry_ms = 0;
+}
+
+/* An executor of this role has exited before it was connected. */
+void
+role_connection_failed(Oid role, MonoTime now)
+{
+	RoleState *state = find_or_add_role(role);
+
+	state->retry_ms = Min(Max(state->retry_ms * 2, RETRY_MS), RETRY_MAX_MS);
+	state->retry_at = clock_plus_ms(now, state->retry_ms);
+}
+
+/* May an executor of this role be started, or have the last ones failed to connect? */
+bool
+role_may_connect(Oid role, MonoTime now)
+{
+	return !clock_is_before(now, find_or_add_role(role)->retry_at);
+}
+
+/* Return when the next role may connect again; CLOCK_NEVER if all may. */
+MonoTime
+role_connections_until(MonoTime now)
+{
+	MonoTime until = CLOCK_NEVER;
+	HASH_SEQ_STATUS scan;
+	RoleState *state;
+
+	hash_seq_init(&scan, roles);
+	while ((state = hash_seq_search(&scan)) != NULL)
+		if (clock_is_before(now, state->retry_at))
+			until = clock_min(until, state->retry_at);
+	return until;
+}
+
+/* An executor of this role was started. */
+void
+role_granted(Oid role, MonoTime now)
+{
+	find_or_add_role(role)->granted = now;
+}
+
+/* Did the first role get its last executor before the second one? */
+bool
+role_granted_before(Oid left, Oid right)
+{
+	return clock_is_before(find_or_add_role(left)->granted, find_or_add_role(right)->granted);
+}
+
+/* A task of this role was claimed. */
+void
+role_claimed(Oid role)
+{
+	find_or_add_role(role)->misses = 0;
+}
+
+/* A task of this role could not be claimed, most likely because its row is locked. */
+void
+role_missed(Oid role)
+{
+	RoleState *state = find_or_add_role(role);
+
+	state->misses = Min(state->misses + 1, MISSES_MAX);
+}
+
+/*
+ * Could so many tasks of this role in a row not be claimed that the next ones are most likely
+ * locked, too?  Then its tasks are checked first, other roles get the executors that it would use
+ * for nothing, and no executor is started for it.
+ */
+bool
+role_expects_locks(Oid role)
+{
+	return find_or_add_role(role)->misses >= MISSES_MAX;
+}
