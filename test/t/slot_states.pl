@@ -1,0 +1,79 @@
+# The states of slots (src/shared/slots.c): every edge from every state.  What the table in the header
+# of that file does not list is refused by an assertion, or changes nothing.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $library = build_module('slots_check', "-I$FindBin::RealBin/../../src");
+my $node = new_node('main', conf => 'pg_task.enabled = off', start => 0);
+$node->start;
+$node->safe_psql('postgres', qq{
+	CREATE FUNCTION slot_edge(kind text, state text, attached bool, edge text) RETURNS text
+		LANGUAGE c STRICT AS '$library'});
+
+# Compares the results of all edges of a kind of slot with a table.  The first word of a line is the
+# edge (_ for a space), the others are the results for the states in the first line, where + means that
+# a process is attached: the new state, "=" if nothing changes, "-" if an assertion fails.
+sub check_edges
+{
+	my ($kind, $heading, @lines) = @_;
+	my (undef, @states) = split ' ', $heading;
+
+	foreach my $line (@lines)
+	{
+		my ($edge, @expected) = split ' ', $line;
+		my $calls = join ', ', map {
+			my ($state, $attached) = /^(\w+)(\+?)$/;
+			sprintf(q{slot_edge('%s', '%s', %s, '%s')},
+				$kind, $state, $attached ? 'true' : 'false', $edge =~ tr/_/ /r);
+		} @states;
+		my @results = split ' ', $node->safe_psql('postgres', "SELECT concat_ws(' ', $calls)");
+
+		foreach my $i (0 .. $#states)
+		{
+			$results[$i] = '-' if $results[$i] eq 'refused';
+			$results[$i] = '=' if $states[$i] =~ /^$results[$i]\+?$/;
+		}
+		is("@results", "@expected", "$kind: $edge from @states");
+	}
+}
+
+check_edges('scheduler',
+	'edge           FREE      STARTING  LEAVING  RUNNING+  LEAVING+',
+	'reserve        STARTING  =         =        =         =',
+	'attach         =         RUNNING   FREE     =         =',
+	'attach_late    =         =         =        =         =',
+	'leave          =         LEAVING   =        LEAVING   =',
+	'leave_unlocked =         -         =        -         =',
+	'release        -         -         -        FREE      FREE',
+	'withdraw       =         FREE      FREE     -         -',
+	'withdraw_late  =         =         =        =         =');
+
+check_edges('executor',
+	'edge             FREE      STARTING  LEAVING  GONE      STARTING+  READY+   LEAVING+',
+	'reserve          STARTING  =         =        STARTING  =          =        =',
+	'reserve_unlocked -         =         =        -         =          =        =',
+	'attach           =         =         =        =         =          =        =',
+	'attach_late      =         =         =        =         =          =        =',
+	'connected        -         -         -        -         READY      -        =',
+	'leave            =         LEAVING   =        =         LEAVING    LEAVING  =',
+	'leave_late       =         =         =        =         =          =        =',
+	'leave_unlocked   =         -         =        =         -          -        =',
+	'leave_all        =         LEAVING   =        =         LEAVING    LEAVING  =',
+	'retire           -         -         -        -         -          LEAVING  =',
+	'release          -         -         -        -         FREE       FREE     FREE',
+	'forget           =         FREE      FREE     FREE      =          =        =',
+	'forget_late      =         =         =        =         =          =        =',
+	'forget_all       =         =         =        FREE      =          =        =');
+
+check_edges('executor with tasks',
+	'edge             GONE      READY+   LEAVING+',
+	'leave            =         LEAVING  =',
+	'retire           -         =        =',
+	'release          -         GONE     GONE',
+	'forget           FREE      =        =');
+
+done_testing();
