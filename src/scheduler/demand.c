@@ -32,14 +32,6 @@
  */
 #define NO_WORKER_MS 1000
 
-/* Static, because the lack of worker slots lasts longer than a round. */
-static struct
-{
-	MonoTime since; /* 0: there was one, the last time */
-	MonoTime until; /* no attempt before this */
-	bool reported;	/* the lack was logged */
-} no_worker;
-
 static int
 count_executors_of_role(Oid role)
 {
@@ -119,11 +111,13 @@ demand_yield(void)
 static void
 report_no_worker(MonoTime now)
 {
-	if (no_worker.since.us == 0)
-		no_worker.since = now;
-	if (no_worker.reported || !clock_exceeds(no_worker.since, now, NO_WORKER_MS))
+	WorkerShortage *shortage = &MyScheduler->no_worker;
+
+	if (shortage->since.us == 0)
+		shortage->since = now;
+	if (shortage->reported || !clock_exceeds(shortage->since, now, NO_WORKER_MS))
 		return;
-	no_worker.reported = true;
+	shortage->reported = true;
 	ereport(LOG,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("no background worker slot is free for an executor of database \"%s\"",
@@ -136,6 +130,7 @@ report_no_worker(MonoTime now)
 static bool
 start_executor(Oid role, const char *name, MonoTime now)
 {
+	WorkerShortage *shortage = &MyScheduler->no_worker;
 	SharedExecutor *slot = arbiter_reserve(MyScheduler->slot, role);
 	MemoryContext old;
 	PoolExecutor *executor;
@@ -150,12 +145,12 @@ start_executor(Oid role, const char *name, MonoTime now)
 	{
 		pool_remove(executor);
 		arbiter_evict(MyScheduler->slot->database, role);
-		no_worker.until = clock_plus_ms(now, WORKER_RETRY_MS);
+		shortage->until = clock_plus_ms(now, WORKER_RETRY_MS);
 		report_no_worker(now);
 		return false;
 	}
-	no_worker.reported = false;
-	no_worker.since = CLOCK_LONG_AGO;
+	shortage->reported = false;
+	shortage->since = CLOCK_LONG_AGO;
 	role_granted(role, now);
 	return true;
 }
@@ -215,7 +210,7 @@ demand_executors(const Role *role, const char *name, int tasks, double average, 
 		if (!role_may_connect(role->oid, now) ||
 			(role->limit >= 0 && arbiter_count_role(role->oid) >= role->limit))
 			return false;
-		if (clock_is_before(now, no_worker.until))
+		if (clock_is_before(now, MyScheduler->no_worker.until))
 			return true;
 		if (full || !start_executor(role->oid, name, now))
 		{
@@ -230,10 +225,11 @@ demand_executors(const Role *role, const char *name, int tasks, double average, 
 MonoTime
 demand_until(MonoTime now)
 {
+	WorkerShortage *shortage = &MyScheduler->no_worker;
 	MonoTime until = role_connections_until(now);
 
-	if (clock_is_before(now, no_worker.until))
-		until = clock_min(until, no_worker.until);
+	if (clock_is_before(now, shortage->until))
+		until = clock_min(until, shortage->until);
 	if (MyScheduler->slot->wants)
 		until = clock_min(until, clock_plus_ms(now, SLICE_MS));
 	return clock_max(until, clock_plus_ms(now, 1));

@@ -10,6 +10,14 @@
 #include "shared/clock.h"
 #include "task/roles.h"
 
+/* A lack of worker slots, which lasts longer than a round. */
+typedef struct WorkerShortage
+{
+	MonoTime since; /* 0: there was none, the last time */
+	MonoTime until; /* no attempt before this */
+	bool reported;	/* it was logged */
+} WorkerShortage;
+
 extern int demand_compare(Oid left, Oid right);
 extern bool
 demand_executors(const Role *role, const char *name, int tasks, double average, MonoTime now);

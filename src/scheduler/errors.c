@@ -11,6 +11,7 @@
 #include "utils/memutils.h"
 
 #include "scheduler/errors.h"
+#include "scheduler/scheduler.h"
 #include "task/table.h"
 
 /* Maximum number of different messages that are logged; they are compared up to this length. */
@@ -20,23 +21,14 @@
 /* Interval after which the same message is logged again (ms). */
 #define REPORT_AGAIN_MS (10 * 60 * 1000)
 
-/*
- * The messages that were logged.  Static, because an error that ends an iteration must be compared
- * with those of earlier iterations.
- */
-static struct
-{
-	List *messages; /* strings, in TopMemoryContext */
-	MonoTime since; /* start of the interval after which all are logged again */
-} reported;
-
 /* The causes are gone: the next error is logged, whatever its message is. */
 void
 errors_forget(void)
 {
-	List *messages = reported.messages;
+	ErrorLog *log = &MyScheduler->errors;
+	List *messages = log->messages;
 
-	reported.messages = NIL;
+	log->messages = NIL;
 	list_free_deep(messages);
 }
 
@@ -62,24 +54,25 @@ errors_of_row(int sqlstate)
 bool
 errors_reported(const char *database, const char *whole, MonoTime now)
 {
+	ErrorLog *log = &MyScheduler->errors;
 	MemoryContext old;
 	const char *message = pnstrdup(whole, REPORTED_LENGTH);
 	ListCell *cell;
 
-	if (clock_exceeds(reported.since, now, REPORT_AGAIN_MS))
+	if (clock_exceeds(log->since, now, REPORT_AGAIN_MS))
 	{
 		errors_forget();
-		reported.since = now;
+		log->since = now;
 	}
-	foreach(cell, reported.messages)
+	foreach(cell, log->messages)
 		if (strcmp(lfirst(cell), message) == 0)
 			return true;
-	if (list_length(reported.messages) > REPORTED_MAX)
+	if (list_length(log->messages) > REPORTED_MAX)
 		return true;
 	old = MemoryContextSwitchTo(TopMemoryContext);
-	reported.messages = lappend(reported.messages, pstrdup(message));
+	log->messages = lappend(log->messages, pstrdup(message));
 	MemoryContextSwitchTo(old);
-	if (list_length(reported.messages) <= REPORTED_MAX)
+	if (list_length(log->messages) <= REPORTED_MAX)
 		return false;
 	ereport(LOG, (errmsg("pg_task has more errors in database \"%s\" than are logged", database),
 				  errdetail("Different ones are logged again in ten minutes.")));

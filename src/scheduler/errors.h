@@ -7,7 +7,16 @@
 
 #include "postgres.h"
 
+#include "nodes/pg_list.h"
+
 #include "shared/clock.h"
+
+/* What was logged: an error is compared with those of earlier iterations. */
+typedef struct ErrorLog
+{
+	List *messages; /* strings, in TopMemoryContext */
+	MonoTime since; /* start of the interval after which all are logged again */
+} ErrorLog;
 
 extern bool errors_of_row(int sqlstate);
 extern bool errors_reported(const char *database, const char *whole, MonoTime now);

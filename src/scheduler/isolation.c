@@ -22,39 +22,34 @@
 /* While a suspect waits, the scheduler checks at this interval whether it may start (ms). */
 #define RETRY_MS 1000
 
-/* Static, because a scan finds the suspects, and later iterations start them. */
-static struct
-{
-	int64 *suspects; /* ids of waiting suspects, in ascending order; NULL: none */
-	int count;
-	bool waiting; /* one was skipped since, because another suspect runs */
-} isolation;
-
 /* Set the ids of all waiting suspects. */
 void
 isolation_set_suspects(const int64 *ids, int count)
 {
-	int64 *old = isolation.suspects;
+	Isolation *isolation = &MyScheduler->isolation;
+	int64 *old = isolation->suspects;
 
-	isolation.suspects = NULL;
-	isolation.count = 0;
-	isolation.waiting = false;
+	isolation->suspects = NULL;
+	isolation->count = 0;
+	isolation->waiting = false;
 	if (old)
 		pfree(old);
 	if (count == 0)
 		return;
-	isolation.suspects = MemoryContextAllocHuge(TopMemoryContext, count * sizeof(int64));
-	isolation.count = count;
-	memcpy(isolation.suspects, ids, count * sizeof(int64));
-	qsort(isolation.suspects, count, sizeof(int64), rows_compare_ids);
+	isolation->suspects = MemoryContextAllocHuge(TopMemoryContext, count * sizeof(int64));
+	isolation->count = count;
+	memcpy(isolation->suspects, ids, count * sizeof(int64));
+	qsort(isolation->suspects, count, sizeof(int64), rows_compare_ids);
 }
 
 /* Is this task a suspect? */
 bool
 isolation_needed(int64 id)
 {
-	return isolation.count > 0 &&
-		   bsearch(&id, isolation.suspects, isolation.count, sizeof(int64), rows_compare_ids);
+	Isolation *isolation = &MyScheduler->isolation;
+
+	return isolation->count > 0 &&
+		   bsearch(&id, isolation->suspects, isolation->count, sizeof(int64), rows_compare_ids);
 }
 
 /*
@@ -66,7 +61,7 @@ isolation_acquire(void)
 {
 	if (!MyScheduler->slot->isolated && arbiter_take_isolated(MyScheduler->slot))
 		return true;
-	isolation.waiting = true;
+	MyScheduler->isolation.waiting = true;
 	return false;
 }
 
@@ -92,12 +87,12 @@ isolation_release(void)
 bool
 isolation_may_begin(void)
 {
-	return isolation.waiting && arbiter_isolated_free(MyScheduler->slot);
+	return MyScheduler->isolation.waiting && arbiter_isolated_free(MyScheduler->slot);
 }
 
 /* Return when to ask isolation_may_begin again; CLOCK_NEVER if no suspect was skipped. */
 MonoTime
 isolation_until(MonoTime now)
 {
-	return isolation.waiting ? clock_plus_ms(now, RETRY_MS) : CLOCK_NEVER;
+	return MyScheduler->isolation.waiting ? clock_plus_ms(now, RETRY_MS) : CLOCK_NEVER;
 }

@@ -9,6 +9,14 @@
 
 #include "shared/clock.h"
 
+/* What is known of suspects: a scan finds them, and later iterations start them. */
+typedef struct Isolation
+{
+	int64 *suspects; /* ids of waiting suspects, in ascending order; NULL: none */
+	int count;
+	bool waiting; /* one was skipped since, because another suspect runs */
+} Isolation;
+
 extern void isolation_set_suspects(const int64 *ids, int count);
 extern bool isolation_needed(int64 id);
 extern bool isolation_acquire(void);

@@ -12,6 +12,7 @@
 #include "postgres.h"
 
 #include "scheduler/locked.h"
+#include "scheduler/scheduler.h"
 #include "scheduler/role_state.h"
 #include "task/rows.h"
 
@@ -23,20 +24,13 @@
 #define PAUSE_SHARE 4
 #define PAUSE_MIN_MS 10
 
-/* Static, because the pause lasts longer than the round that made the check. */
-static struct
-{
-	MonoTime not_before; /* no check before this */
-	bool wanted;		 /* the last round had a group to check */
-} checks;
-
 /* A check for locks has begun then, and ended now: pause. */
 static void
 pause_checks(MonoTime begun, MonoTime now)
 {
 	MonoTime until = {now.us + (now.us - begun.us) * PAUSE_SHARE};
 
-	checks.not_before = clock_max(until, clock_plus_ms(now, PAUSE_MIN_MS));
+	MyScheduler->lock_checks.not_before = clock_max(until, clock_plus_ms(now, PAUSE_MIN_MS));
 }
 
 /* Is this id one of those that rows_unlocked returned? */
@@ -83,12 +77,13 @@ read_unlocked_rows(const TaskTable *table, QueueGroup *group, ClockNow now)
 void
 locked_read_group(const TaskTable *table, QueueGroup *group, ClockNow now)
 {
+	LockChecks *checks = &MyScheduler->lock_checks;
 	MonoTime begun;
 
 	Assert(group->locked);
-	if (clock_is_before(now.mono, checks.not_before))
+	if (clock_is_before(now.mono, checks->not_before))
 	{
-		groups_pause(group, checks.not_before);
+		groups_pause(group, checks->not_before);
 		return;
 	}
 	begun = clock_mono();
@@ -101,15 +96,17 @@ void
 locked_begin_round(DispatchRound *round)
 {
 	round->nchecks = 0;
-	checks.wanted = false;
+	MyScheduler->lock_checks.wanted = false;
 }
 
 /* The first task of this group may be locked: check it, unless it is too early for that. */
 void
 locked_add(DispatchRound *round, QueueGroup *group, Oid role)
 {
-	checks.wanted = true;
-	if (round->nchecks == DISPATCH_LOCK_MAX || clock_is_before(round->now.mono, checks.not_before))
+	LockChecks *checks = &MyScheduler->lock_checks;
+
+	checks->wanted = true;
+	if (round->nchecks == DISPATCH_LOCK_MAX || clock_is_before(round->now.mono, checks->not_before))
 		return;
 	round->checks[round->nchecks].group = group;
 	round->checks[round->nchecks++].role = role;
@@ -168,5 +165,7 @@ locked_learn(const DispatchEntry *entry, bool claimed)
 MonoTime
 locked_until(void)
 {
-	return checks.wanted ? checks.not_before : CLOCK_NEVER;
+	LockChecks *checks = &MyScheduler->lock_checks;
+
+	return checks->wanted ? checks->not_before : CLOCK_NEVER;
 }

@@ -12,6 +12,13 @@
 #include "shared/clock.h"
 #include "task/table.h"
 
+/* The pause after a check, which lasts longer than the round that made it. */
+typedef struct LockChecks
+{
+	MonoTime not_before; /* no check before this */
+	bool wanted;		 /* the last round had a group to check */
+} LockChecks;
+
 extern void locked_read_group(const TaskTable *table, QueueGroup *group, ClockNow now);
 extern void locked_begin_round(DispatchRound *round);
 extern void locked_add(DispatchRound *round, QueueGroup *group, Oid role);

@@ -27,39 +27,31 @@
 /* If none is found, that takes at most 1/10 of the time. */
 #define ORPHANS_SHARE 10
 
-/* Static, because after a restart the orphans are found in parts, in different iterations. */
-static struct
-{
-	bool wanted;			/* compare, because a row in state WORK was changed */
-	bool orphans_wanted;	/* search for orphans */
-	MonoTime orphans_after; /* no search for orphans before this */
-} reconciling = {.wanted = true, .orphans_wanted = true};
-
 /* A row in state WORK was changed, or nothing is known of them: compare. */
 void
 reconcile_want(void)
 {
-	reconciling.wanted = true;
+	MyScheduler->reconcile.wanted = true;
 }
 
 /* Is a search for orphans due, as soon as it may begin, and is there memory for more of them? */
 static bool
 may_search_orphans(void)
 {
-	return reconciling.orphans_wanted && orphans_backlog() < ORPHANS_MAX / 4;
+	return MyScheduler->reconcile.orphans_wanted && orphans_backlog() < ORPHANS_MAX / 4;
 }
 
 bool
 reconcile_due(MonoTime now)
 {
-	return reconciling.wanted || !clock_is_before(now, reconcile_until());
+	return MyScheduler->reconcile.wanted || !clock_is_before(now, reconcile_until());
 }
 
 /* Return when orphans are to be searched for next; CLOCK_NEVER if they are not. */
 MonoTime
 reconcile_until(void)
 {
-	return may_search_orphans() ? reconciling.orphans_after : CLOCK_NEVER;
+	return may_search_orphans() ? MyScheduler->reconcile.orphans_after : CLOCK_NEVER;
 }
 
 /*
@@ -161,6 +153,7 @@ add_orphan(TaskRun run)
 static void
 search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
 {
+	ReconcileState *state = &MyScheduler->reconcile;
 	MonoTime begun = clock_mono();
 	int limit = nheld + orphans_count() + ORPHANS_MAX;
 	WorkingRow *rows;
@@ -173,10 +166,10 @@ search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
 		if (!rows_contain(held, nheld, rows[i].run) && !orphans_has(rows[i].run))
 			add_orphan(rows[i].run);
 	}
-	reconciling.orphans_wanted = count == limit;
-	reconciling.orphans_after = CLOCK_LONG_AGO;
-	if (!reconciling.orphans_wanted)
-		reconciling.orphans_after.us = begun.us + (clock_mono().us - begun.us) * ORPHANS_SHARE;
+	state->orphans_wanted = count == limit;
+	state->orphans_after = CLOCK_LONG_AGO;
+	if (!state->orphans_wanted)
+		state->orphans_after.us = begun.us + (clock_mono().us - begun.us) * ORPHANS_SHARE;
 }
 
 /*
@@ -186,6 +179,8 @@ search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
 void
 reconcile_rows(const TaskTable *table)
 {
+	ReconcileState *state = &MyScheduler->reconcile;
+
 	TaskRun *held;
 	int count = list_held_runs(table->relid, &held);
 	WorkingRow *rows = NULL;
@@ -194,8 +189,8 @@ reconcile_rows(const TaskTable *table)
 		count = rows_of_runs(table, held, count, &rows);
 	crash_report_used();
 	reconcile_rings(table->relid, rows, count);
-	reconciling.orphans_wanted = true;
+	state->orphans_wanted = true;
 	if (!clock_is_before(clock_mono(), reconcile_until()))
 		search_orphans(table, rows, count);
-	reconciling.wanted = false;
+	state->wanted = false;
 }

@@ -15,6 +15,7 @@
 #include "scheduler/binding.h"
 #include "scheduler/groups.h"
 #include "scheduler/scan.h"
+#include "scheduler/scheduler.h"
 #include "scheduler/unstarted.h"
 #include "task/rows.h"
 
@@ -30,74 +31,70 @@
 /* ... and a requested scan waits this many times that duration: at most 1/5 of the time. */
 #define WANTED_SHARE 4
 
-/* The state of the scan.  Static, because its slices are in different iterations. */
-static struct
-{
-	bool wanted;		 /* a scan was requested */
-	bool going;			 /* a scan is between two of its slices */
-	TaskGroup after;	 /* position of the running scan; its strings are allocated */
-	int64 cost;			 /* duration of its slices so far (us) */
-	MonoTime next;		 /* the next periodic scan */
-	MonoTime not_before; /* no requested scan before this */
-} scan;
-
 /* Request a scan: rows wait that no hint has named. */
 void
 scan_want(void)
 {
-	scan.wanted = true;
+	MyScheduler->scan.wanted = true;
 }
 
 /* Begin the next scan at this time at the latest, but not before a requested scan may begin. */
 void
 scan_no_later(MonoTime moment)
 {
-	scan.next = clock_min(scan.next, clock_max(moment, scan.not_before));
+	TableScan *scan = &MyScheduler->scan;
+
+	scan->next = clock_min(scan->next, clock_max(moment, scan->not_before));
 }
 
 /* Set the position of the scan; NULL: none. */
 static void
 set_position(const TaskGroup *after)
 {
-	TaskGroup old = scan.after;
+	TableScan *scan = &MyScheduler->scan;
+	TaskGroup old = scan->after;
 
-	memset(&scan.after, 0, sizeof(TaskGroup));
+	memset(&scan->after, 0, sizeof(TaskGroup));
 	if (old.queue)
 		pfree((char *) old.queue);
 	if (old.role)
 		pfree((char *) old.role);
 	if (after == NULL)
 		return;
-	scan.after.queue = MemoryContextStrdup(TopMemoryContext, after->queue);
-	scan.after.role = MemoryContextStrdup(TopMemoryContext, after->role);
-	scan.after.max = after->max;
-	scan.after.priority = after->priority;
-	scan.after.role_id = after->role_id;
+	scan->after.queue = MemoryContextStrdup(TopMemoryContext, after->queue);
+	scan->after.role = MemoryContextStrdup(TopMemoryContext, after->role);
+	scan->after.max = after->max;
+	scan->after.priority = after->priority;
+	scan->after.role_id = after->role_id;
 }
 
 /* The groups were forgotten: a complete scan is due now. */
 void
 scan_forget(void)
 {
-	scan.going = false;
-	scan.wanted = true;
-	scan.not_before = CLOCK_LONG_AGO;
+	TableScan *scan = &MyScheduler->scan;
+
+	scan->going = false;
+	scan->wanted = true;
+	scan->not_before = CLOCK_LONG_AGO;
 }
 
 /* Is a scan between two of its slices? */
 bool
 scan_going(void)
 {
-	return scan.going;
+	return MyScheduler->scan.going;
 }
 
 /* Return when the next slice is due. */
 MonoTime
 scan_until(void)
 {
-	if (scan.going)
+	TableScan *scan = &MyScheduler->scan;
+
+	if (scan->going)
 		return CLOCK_LONG_AGO;
-	return scan.wanted ? clock_min(scan.next, scan.not_before) : scan.next;
+	return scan->wanted ? clock_min(scan->next, scan->not_before) : scan->next;
 }
 
 bool
@@ -126,11 +123,13 @@ remember_head(const GroupHead *head)
 static void
 end_scan(MonoTime now, int period_ms)
 {
+	TableScan *scan = &MyScheduler->scan;
+
 	groups_scan_end(now);
-	scan.going = false;
+	scan->going = false;
 	set_position(NULL);
-	scan.next.us = now.us + Max((int64) period_ms * 1000, scan.cost * SCAN_SHARE);
-	scan.not_before.us = now.us + scan.cost * WANTED_SHARE;
+	scan->next.us = now.us + Max((int64) period_ms * 1000, scan->cost * SCAN_SHARE);
+	scan->not_before.us = now.us + scan->cost * WANTED_SHARE;
 }
 
 /*
@@ -140,6 +139,7 @@ end_scan(MonoTime now, int period_ms)
 void
 scan_slice(const TaskTable *table, int period_ms)
 {
+	TableScan *scan = &MyScheduler->scan;
 	static const TaskGroup before_all = {.queue = "",
 										 .max = PG_INT32_MIN,
 										 .priority = PG_INT32_MIN,
@@ -150,19 +150,19 @@ scan_slice(const TaskTable *table, int period_ms)
 	int count;
 	int i;
 
-	if (!scan.going)
+	if (!scan->going)
 	{
 		groups_scan_begin();
 		set_position(&before_all);
-		scan.cost = 0;
-		scan.wanted = false;
-		scan.going = true;
+		scan->cost = 0;
+		scan->wanted = false;
+		scan->going = true;
 	}
-	count = rows_scan(table, &scan.after, SLICE_GROUPS, &heads);
+	count = rows_scan(table, &scan->after, SLICE_GROUPS, &heads);
 	for (i = 0; i < count; i++)
 		remember_head(&heads[i]);
 	binding_add_unbound(heads, count);
-	scan.cost += clock_mono().us - begun.us;
+	scan->cost += clock_mono().us - begun.us;
 	if (count < SLICE_GROUPS)
 		end_scan(clock_mono(), period_ms);
 	else

@@ -8,7 +8,19 @@
 #include "postgres.h"
 
 #include "shared/clock.h"
+#include "shared/task.h"
 #include "task/table.h"
+
+/* The scan: its slices are in different iterations. */
+typedef struct TableScan
+{
+	bool wanted;		 /* a scan was requested */
+	bool going;			 /* a scan is between two of its slices */
+	TaskGroup after;	 /* position of the running scan; its strings are allocated */
+	int64 cost;			 /* duration of its slices so far (us) */
+	MonoTime next;		 /* the next periodic scan */
+	MonoTime not_before; /* no requested scan before this */
+} TableScan;
 
 extern void scan_want(void);
 extern void scan_no_later(MonoTime moment);

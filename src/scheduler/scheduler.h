@@ -11,13 +11,22 @@
 
 #include "utils/timeout.h"
 
+#include "scheduler/demand.h"
+#include "scheduler/errors.h"
+#include "scheduler/isolation.h"
+#include "scheduler/locked.h"
+#include "scheduler/reconcile.h"
+#include "scheduler/scan.h"
 #include "settings.h"
 #include "shared/clock.h"
 #include "shared/shared.h"
 #include "task/owner.h"
 #include "task/table.h"
 
-/* What a scheduler knows of itself.  A file with more to remember has a struct of its own. */
+/*
+ * What a scheduler remembers from iteration to iteration.  The large memories, of groups, executors
+ * and rows, are private to their files.
+ */
 typedef struct SchedulerProcess
 {
 	SharedScheduler *slot;
@@ -33,6 +42,14 @@ typedef struct SchedulerProcess
 	bool writing;						  /* between work_begin_writing and work_end */
 	OwnerScope scope;					  /* while the process acts as the table's owner */
 	TimeoutId end_timeout;				  /* of a transaction that cannot be cancelled */
+
+	/* what the files of these names remember from iteration to iteration */
+	TableScan scan;
+	ReconcileState reconcile;
+	Isolation isolation;
+	LockChecks lock_checks;
+	WorkerShortage no_worker;
+	ErrorLog errors;
 
 	/* the loop */
 	TimestampTz next_expiry;   /* when the next waiting task expires */
