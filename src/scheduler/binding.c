@@ -17,6 +17,7 @@
 
 #include "scheduler/binding.h"
 #include "scheduler/refused.h"
+#include "scheduler/scheduler.h"
 #include "task/roles.h"
 
 /* Maximum number of rows and groups that are written in one iteration of the scheduler. */
@@ -38,13 +39,6 @@ typedef struct BindingGroup
  */
 static List *pending = NIL;
 
-static bool
-same_group(const TaskGroup *a, const TaskGroup *b)
-{
-	return a->max == b->max && a->priority == b->priority && a->role_id == b->role_id &&
-		   strcmp(a->queue, b->queue) == 0 && strcmp(a->role, b->role) == 0;
-}
-
 /* Add a group whose rows binding_write is to write. */
 void
 binding_add(const TaskGroup *group)
@@ -54,7 +48,7 @@ binding_add(const TaskGroup *group)
 	ListCell *cell;
 
 	foreach(cell, pending)
-		if (same_group(&((BindingGroup *) lfirst(cell))->key, group))
+		if (task_same_group(&((BindingGroup *) lfirst(cell))->key, group))
 			return;
 	if (list_length(pending) >= GROUPS_MAX)
 		return;
@@ -171,6 +165,7 @@ binding_write(const TaskTable *table, MonoTime now)
 	int left = refused_singly(REFUSED_BINDING) ? 1 : BATCH_ROWS;
 	int groups;
 
+	Assert(MyScheduler->writing);
 	for (groups = 0; groups < BATCH_GROUPS && left > 0 && pending != NIL; groups++)
 		left -= write_first_group(table, left, now);
 	return pending != NIL;

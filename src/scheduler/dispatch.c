@@ -9,8 +9,6 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
-
 #include "scheduler/choice.h"
 #include "scheduler/dispatch.h"
 #include "scheduler/groups.h"
@@ -89,6 +87,7 @@ claim_entries(const DispatchRound *round, Claim **claims)
 	int count;
 	int i;
 
+	Assert(MyScheduler->in_transaction);
 	for (i = 0; i < round->count; i++)
 		candidates[i] = round->entries[i].candidate;
 	count = rows_claim(MyScheduler->table, candidates, round->count, round->now.wall,
@@ -117,7 +116,7 @@ assign_entries(DispatchRound *round, Claim *claims, int count)
 		locked_learn(entry, claim != NULL);
 		if (claim)
 			make_shared_task(claim, entry, &task);
-		/* before anything can fail: the pool counts it now, or nobody does */
+		/* before anything can fail: from here on the pool counts it, or it does not count */
 		round->done++;
 		if (claim)
 			pool_assign(entry->executor, entry->generation, entry->group->queue, &task);

@@ -21,7 +21,7 @@
 /* Interval after which the same message is logged again (ms). */
 #define REPORT_AGAIN_MS (10 * 60 * 1000)
 
-/* The causes are gone: the next error is logged, whatever its message is. */
+/* The causes are gone: the next error is logged, even if its message was logged before. */
 void
 errors_forget(void)
 {

@@ -71,19 +71,12 @@ hash_group(TaskGroup key)
 	return hash_combine(hash, murmurhash32((uint32) key.max * 31 + (uint32) key.priority));
 }
 
-static bool
-same_group(TaskGroup a, TaskGroup b)
-{
-	return a.max == b.max && a.priority == b.priority && a.role_id == b.role_id &&
-		   strcmp(a.queue, b.queue) == 0 && strcmp(a.role, b.role) == 0;
-}
-
 #define SH_PREFIX grouptable
 #define SH_ELEMENT_TYPE GroupEntry
 #define SH_KEY_TYPE TaskGroup
 #define SH_KEY key
 #define SH_HASH_KEY(tb, key) hash_group(key)
-#define SH_EQUAL(tb, a, b) same_group(a, b)
+#define SH_EQUAL(tb, a, b) task_same_group(&(a), &(b))
 #define SH_STORE_HASH
 #define SH_GET_HASH(tb, entry) (entry)->hash
 #define SH_SCOPE static inline
@@ -685,7 +678,7 @@ groups_learn(QueueState *queue, uint32 elapsed)
 
 /*
  * Return the next moment after "now" at which a task becomes due whose queue may run one more,
- * assuming that nobody sets the wall clock until then.  CLOCK_NEVER if none is known.
+ * assuming that the wall clock is not set until then.  CLOCK_NEVER if none is known.
  */
 MonoTime
 groups_due_at(ClockNow now)

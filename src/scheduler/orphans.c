@@ -23,6 +23,7 @@
 #include "scheduler/hash_insert.h"
 #include "scheduler/orphans.h"
 #include "scheduler/refused.h"
+#include "scheduler/scheduler.h"
 #include "task/outcome.h"
 
 /* Retry interval for a row that is locked (ms). */
@@ -454,6 +455,7 @@ orphans_write(const TaskTable *table, MonoTime now)
 	OrphanBatch *batch = make_batch(now);
 	bool planned = orphans.suspect_planned;
 
+	Assert(MyScheduler->writing);
 	write_runs_of_kind(table, batch, ORPHAN_NOT_STARTED);
 	write_runs_of_kind(table, batch, ORPHAN_INTERRUPTED);
 	planned |= write_single_runs(table, batch);

@@ -129,7 +129,7 @@ stop_counting(PoolTask *task)
  * later that no executor has it.
  */
 static void
-add_orphan(PoolTask *task, OrphanKind kind, const TaskFailure *failure)
+orphan_task(PoolTask *task, OrphanKind kind, const TaskFailure *failure)
 {
 	stop_counting(task);
 	orphans_add(task->run, kind, failure);
@@ -178,11 +178,11 @@ reap_dead(PoolExecutor *executor)
 		PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
 
 		if ((int32) (slot->taken - executor->reaped) <= 0)
-			add_orphan(task, ORPHAN_NOT_STARTED, NULL);
+			orphan_task(task, ORPHAN_NOT_STARTED, NULL);
 		else if (slot->failure.sqlstate[0] == '\0')
-			add_orphan(task, ORPHAN_INTERRUPTED, NULL);
+			orphan_task(task, ORPHAN_INTERRUPTED, NULL);
 		else
-			add_orphan(task, ORPHAN_FAILED, &slot->failure);
+			orphan_task(task, ORPHAN_FAILED, &slot->failure);
 	}
 	executor_slot_forget(slot, executor->generation);
 	forget_executor(executor);
@@ -216,6 +216,10 @@ reap_executor(PoolExecutor *executor)
 	if (mine)
 	{
 		LWLockAcquire(slot->lock, LW_SHARED);
+		Assert(slot->assigned == executor->assigned);
+		Assert((int32) (slot->assigned - slot->taken) >= 0);
+		Assert((int32) (slot->taken - slot->done) >= 0);
+		Assert((int32) (slot->done - executor->reaped) >= 0);
 		done = slot->done;
 		connected = slot->pid != 0 && !executor->ready;
 		executor->ready |= connected;
@@ -271,7 +275,7 @@ reclaim_tasks(PoolExecutor *executor)
 	for (i = executor->assigned; i != end; i++)
 		stop_counting(&executor->ring[i % SHARED_RING]);
 	while (end != executor->assigned)
-		add_orphan(&executor->ring[--end % SHARED_RING], ORPHAN_NOT_STARTED, NULL);
+		orphan_task(&executor->ring[--end % SHARED_RING], ORPHAN_NOT_STARTED, NULL);
 }
 
 /* Has a task been running too long for others to wait behind it? */
@@ -413,6 +417,8 @@ set_slot_reserved(PoolExecutor *executor, bool reserved)
 uint32
 pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated)
 {
+	Assert(executor->ready && !executor->leaving);
+	Assert(pool_count_tasks(executor) < SHARED_RING);
 	groups_task_started(queue);
 	if (executor->reserved == 0)
 		set_slot_reserved(executor, true);
@@ -449,6 +455,8 @@ pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, const 
 	if (!late && slot->generation == generation && executor->generation == generation &&
 		slot->state == EXECUTOR_READY)
 	{
+		Assert(slot->assigned == executor->assigned);
+		Assert(slot->assigned - slot->done < SHARED_RING);
 		slot->ring[slot->assigned++ % SHARED_RING] = *task;
 		slot->notify_at = slot->done + (slot->assigned - slot->done + 1) / 2;
 		assigned = true;
@@ -456,7 +464,7 @@ pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, const 
 	LWLockRelease(slot->lock);
 	if (!assigned)
 	{
-		add_orphan(&mine, ORPHAN_NOT_STARTED, NULL);
+		orphan_task(&mine, ORPHAN_NOT_STARTED, NULL);
 		return;
 	}
 	executor->ring[executor->assigned++ % SHARED_RING] = mine;

@@ -180,11 +180,11 @@ void
 reconcile_rows(const TaskTable *table)
 {
 	ReconcileState *state = &MyScheduler->reconcile;
-
 	TaskRun *held;
 	int count = list_held_runs(table->relid, &held);
 	WorkingRow *rows = NULL;
 
+	Assert(MyScheduler->in_transaction);
 	if (count > 0)
 		count = rows_of_runs(table, held, count, &rows);
 	crash_report_used();

@@ -142,7 +142,7 @@ prepare_table(void)
 }
 
 static void
-reconcile(void)
+reconcile_with_rows(void)
 {
 	work_begin("reconciling the running tasks");
 	work_limit(WORK_SCAN_MS);
@@ -302,7 +302,7 @@ begin_scan(MonoTime now)
 
 /* Read the first row of every group, a slice at a time: finds rows that no hint reported. */
 static void
-scan(MonoTime now)
+scan_table(MonoTime now)
 {
 	if (isolation_may_begin())
 		scan_want();
@@ -333,10 +333,10 @@ run_iteration(DispatchRound *round)
 		prepare_table();
 	take_hints();
 	if (reconcile_due(now.mono))
-		reconcile();
+		reconcile_with_rows();
 	demand_yield();
 	pool_reclaim(now.mono);
-	scan(now.mono);
+	scan_table(now.mono);
 	/* one claim per iteration: hints and finished tasks are handled in between */
 	MyScheduler->dispatched = clock_now();
 	if (dispatch_round(round, MyScheduler->dispatched))
@@ -507,7 +507,7 @@ must_exit(void)
 }
 
 /*
- * Memory has run out: wait, whatever sets the latch.  Each attempt would add to the shortage, and
+ * Memory has run out: wait, also if the latch is set.  Each attempt would add to the shortage, and
  * some dozens of lines of the server's own to the log.
  */
 static void

@@ -14,6 +14,7 @@
 #include "utils/builtins.h"
 
 #include "scheduler/refused.h"
+#include "scheduler/scheduler.h"
 #include "scheduler/unstarted.h"
 #include "task/outcome.h"
 
@@ -101,7 +102,7 @@ may_have_expired(const Unstarted *task)
 }
 
 static void
-write_expired(const TaskTable *table, TimestampTz now)
+expire_unstarted(const TaskTable *table, TimestampTz now)
 {
 	Candidate *candidates = palloc0(unstarted.writing * sizeof(Candidate));
 	int ncandidates = 0;
@@ -126,7 +127,7 @@ write_expired(const TaskTable *table, TimestampTz now)
 }
 
 static void
-write_failed(const TaskTable *table, TimestampTz now)
+fail_unstarted(const TaskTable *table, TimestampTz now)
 {
 	int i;
 
@@ -152,14 +153,15 @@ unstarted_write(const TaskTable *table, TimestampTz now)
 {
 	int i;
 
+	Assert(MyScheduler->writing);
 	Assert(unstarted.writing == 0);
 	unstarted.writing = unstarted.count;
 	if (refused_singly(REFUSED_UNSTARTED))
 		unstarted.writing = Min(unstarted.count, 1);
 	for (i = 0; i < unstarted.writing; i++)
 		refused_batch_add(REFUSED_UNSTARTED, unstarted.tasks[i].place);
-	write_expired(table, now);
-	write_failed(table, now);
+	expire_unstarted(table, now);
+	fail_unstarted(table, now);
 }
 
 /* The tasks that were written are committed: remove them. */

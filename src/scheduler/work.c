@@ -138,7 +138,7 @@ work_forget_table(void)
 	table_free(table);
 }
 
-/* Fix the settings on which our statements depend, whatever the settings of the database are. */
+/* Fix the settings on which our statements depend: those of the database do not count. */
 static void
 fix_settings(void)
 {

@@ -38,6 +38,13 @@ typedef struct TaskGroup
 	int64 role_id; /* OID of the role that its rows are bound to */
 } TaskGroup;
 
+static inline bool
+task_same_group(const TaskGroup *a, const TaskGroup *b)
+{
+	return a->max == b->max && a->priority == b->priority && a->role_id == b->role_id &&
+		   strcmp(a->queue, b->queue) == 0 && strcmp(a->role, b->role) == 0;
+}
+
 /* A position in a group. */
 typedef struct TaskPlace
 {

@@ -43,7 +43,7 @@ add_random_keys(void)
 						 random_below(3) - 1, roles[random_below(2)], 1};
 		int i;
 
-		for (i = 0; i < table.ngroups && !same_group(table.keys[i], key); i++)
+		for (i = 0; i < table.ngroups && !task_same_group(&table.keys[i], &key); i++)
 			;
 		if (i == table.ngroups)
 			table.keys[table.ngroups++] = key;

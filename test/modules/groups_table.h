@@ -142,7 +142,7 @@ find_key(const QueueGroup *group)
 	int i;
 
 	for (i = 0; i < table.ngroups; i++)
-		if (same_group(table.keys[i], group->key))
+		if (task_same_group(&table.keys[i], &group->key))
 			return i;
 	elog(ERROR, "a group that was never added");
 }
