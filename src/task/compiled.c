@@ -89,6 +89,7 @@ create_oid_hash(const char *name, Size entry_size)
 	return hash_create(name, 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
+/* Does a constraint belong to a domain, not to a table? */
 static bool
 is_domain_constraint(Oid constraint)
 {
@@ -172,6 +173,7 @@ is_kept(Oid function)
 	return kept;
 }
 
+/* The language of a function; InvalidOid if the function was dropped. */
 static Oid
 language_of(Oid function)
 {
@@ -186,6 +188,7 @@ language_of(Oid function)
 	return language;
 }
 
+/* Does the language compile functions, and keep the result for the life of the process? */
 static bool
 is_compiled(Oid language)
 {
@@ -351,6 +354,7 @@ compiled_abandon(void)
 	compiled.era++;
 }
 
+/* A row of one of the catalogs has changed that keeps_functions depends on. */
 static void
 compiled_catalog_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
 							 uint32 hash pg_attribute_unused())
@@ -358,6 +362,7 @@ compiled_catalog_invalidated(Datum arg pg_attribute_unused(), int cache pg_attri
 	compiled.stale = true;
 }
 
+/* An index or a table has changed. */
 static void
 compiled_relation_invalidated(Datum arg pg_attribute_unused(), Oid relid pg_attribute_unused())
 {

@@ -75,6 +75,7 @@ owner_become(Oid user, OwnerScope *scope)
 	compiled_begin();
 }
 
+/* Act as before owner_become, with the settings that are in force. */
 static void
 restore_user(const OwnerScope *scope)
 {

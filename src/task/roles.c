@@ -217,6 +217,7 @@ read_limits(Role *role, Form_pg_authid form)
 	}
 }
 
+/* The "role_id" of this role; 0: no role. */
 static int64
 bind_to(Oid role)
 {
@@ -249,6 +250,7 @@ roles_bind(const char *name)
 	return id;
 }
 
+/* Is this the "role_id" of a role of this cluster? */
 static bool
 is_bound(int64 id)
 {

@@ -152,6 +152,7 @@ argument_type(const StatementArgs *args, int number)
 	return args->lengths[number] < 0 ? args->types[number] : get_array_type(args->types[number]);
 }
 
+/* Make the plan of a statement, and keep it until statement_forget_plans. */
 static void
 prepare_statement(SavedPlan *saved, const TaskTable *table, const StatementArgs *args)
 {
@@ -283,6 +284,7 @@ statement_define(void)
 	ExecutorStart_hook = check_plan_at_start;
 }
 
+/* Put the elements of each array argument together, now that the caller has filled them. */
 static void
 build_arrays(StatementArgs *args)
 {

@@ -164,6 +164,7 @@ check_table(Relation rel, const char *name)
 		reject_table(name, fault);
 }
 
+/* Add the columns that the table does not have. */
 static void
 add_columns(Oid relid, const char *name)
 {
@@ -192,6 +193,7 @@ static const struct
 	{"pg_task_truncated", "pg_task_removed", "AFTER TRUNCATE", "FOR EACH STATEMENT"},
 };
 
+/* Create the triggers that the table does not have. */
 static void
 add_triggers(Oid relid, const char *name)
 {

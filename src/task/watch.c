@@ -6,11 +6,12 @@
  * The server reports changes by invalidation messages.  A process receives them when it takes a
  * lock on a relation: the caller locks the table first (table_lock), then asks.
  *
- * This file looks up and locks nothing by itself.
+ * This file locks nothing, and does not know why a table could not be a task table.
  */
 #include "postgres.h"
 
 #include "catalog/partition.h"
+#include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -33,22 +34,15 @@ static struct
 	bool changed; /* any of them may have changed since the watch began */
 } watch;
 
-static int
-compare_oids(const void *a, const void *b)
-{
-	Oid left = *(const Oid *) a;
-	Oid right = *(const Oid *) b;
-
-	return left < right ? -1 : left > right;
-}
-
+/* Does this table belong to the watched one? */
 static bool
 is_relative(Oid relid)
 {
 	return watch.nrelatives > 0 &&
-		   bsearch(&relid, watch.relatives, watch.nrelatives, sizeof(Oid), compare_oids);
+		   bsearch(&relid, watch.relatives, watch.nrelatives, sizeof(Oid), oid_cmp);
 }
 
+/* Relcache callback.  InvalidOid stands for all relations. */
 static void
 watch_relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
 {
@@ -64,6 +58,7 @@ watch_schema_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute
 	watch.changed = true;
 }
 
+/* Watch the table alone. */
 static void
 forget_relatives(void)
 {
@@ -105,7 +100,7 @@ watch_relatives(const List *relatives)
 	watch.relatives = MemoryContextAlloc(TopMemoryContext, list_length(relatives) * sizeof(Oid));
 	foreach(cell, relatives)
 		watch.relatives[foreach_current_index(cell)] = lfirst_oid(cell);
-	qsort(watch.relatives, list_length(relatives), sizeof(Oid), compare_oids);
+	qsort(watch.relatives, list_length(relatives), sizeof(Oid), oid_cmp);
 	watch.nrelatives = list_length(relatives);
 }
 
