@@ -1,15 +1,23 @@
-# What the TAP tests share: a server with pg_task in it, and ways to wait for a condition.
+# What the TAP tests share: a server with pg_task in it, tasks and their rows, and ways to wait for
+# a
+# condition.
 #
 #   use FindBin;
 #   use lib $FindBin::RealBin;
 #   use PgTask;
 #   use Test::More;
 #
-#   my $node = new_node('main', conf => "pg_task.max_executors = 2");
-#   my $id = insert_task($node, request => 'SELECT 1');
-#   wait_for_state($node, $id, 'DONE');
-#   is(task($node, $id, 'response'), '1');
+#   my $node = new_node('main', conf => 'pg_task.max_executors = 2');
+#
+#   subtest 'a retry' => sub {
+#       my $id = insert_task($node, request => 'SELECT 1/0', retry => 1);
+#       wait_for_state($node, $id, 'FAIL');
+#       is_row($node, $id, { attempt => 2, sqlstate => '22012' }, 'it has run twice');
+#   };
 #   done_testing();
+#
+# A server is the first argument of every function but those under "SQL", which use
+# the first one that new_node has made, unless the option node names another.
 
 package PgTask;
 
@@ -18,22 +26,34 @@ use warnings;
 use Carp;
 use Exporter 'import';
 use FindBin;
+use JSON::PP ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(new_node set_conf wait_until wait_for_table insert_task run_task task wait_for_state
-  make_gates open_gate backends wait_for_backends wait_for_schedulers terminate crash wait_for_log_line
-  log_position log_since count_of build_module);
+our @EXPORT = qw(
+	new_node set_conf build_module crash
+	sql sql_as sql_in error_of sqlstate_of literal
+	insert_task run_task task is_row count_of
+	make_gates open_gate
+	backends terminate running
+	log_position log_since
+	wait_until wait_for_table wait_for_state wait_for_running wait_for_backends wait_for_schedulers
+	wait_for_exit wait_for_log_line);
 
-# Version 15 does not stop its servers when a signal ends the test: it stops them in an END block.
+# PostgreSQL::Test stops its servers in an END block, which a signal would skip.
 $SIG{TERM} = $SIG{INT} = sub {
 	$SIG{TERM} = $SIG{INT} = 'IGNORE';
 	die "ended by a signal\n";
 };
 
-# The database of the helpers, unless the option db names another.
+# The database of all functions, unless the option db names another.
 my $default_db = 'postgres';
+
+# The server of sql and its like.
+my $main_node;
+
+# Servers ------------------------------------------------------------------------------------------
 
 # Creates a server with test/pg_task.conf, and starts it; its task table exists.  Options:
 #   conf   lines for postgresql.conf
@@ -44,6 +64,8 @@ sub new_node
 {
 	my ($name, %opt) = @_;
 	my $node = PostgreSQL::Test::Cluster->new($name);
+
+	$main_node //= $node;
 	my %init = %{ $opt{init} || {} };
 
 	$node->init(%init,
@@ -59,32 +81,6 @@ sub new_node
 	return $node;
 }
 
-# Waits until a query returns the expected text (default 't').  Dies if it never does, with the end
-# of the server's log, because all later tests would fail, too.  Options: db, expected.
-sub wait_until
-{
-	my ($node, $query, %opt) = @_;
-
-	# while the server restarts, psql may exit before it gets the query
-	for (1 .. 1000)
-	{
-		my $found = eval { $node->poll_query_until($opt{db} // $default_db, $query, $opt{expected} // 't') };
-		return if $found;
-		last unless $@ =~ /Broken pipe/;
-	}
-	my @log = grep { !/LOG:  statement:/ } split /\n/, slurp_file($node->logfile);
-	splice @log, 0, -40 if @log > 40;
-	diag($_) for @log;
-	croak "waited in vain for: $query";
-}
-
-sub wait_for_table
-{
-	my ($node, %opt) = @_;
-
-	wait_until($node, "SELECT to_regclass(" . literal($opt{table} // 'task') . ") IS NOT NULL", %opt);
-}
-
 # Adds lines to postgresql.conf and reloads it.  The caller must wait until they are in force.
 sub set_conf
 {
@@ -93,6 +89,92 @@ sub set_conf
 	$node->append_conf('postgresql.conf', join("\n", @lines));
 	$node->reload;
 }
+
+# Simulates a power failure and restarts the server.
+sub crash
+{
+	my ($node) = @_;
+
+	$node->stop('immediate');
+	$node->start;
+}
+
+# Compiles test/modules/<name>.c for the server under test; returns the path of the library.  Options
+# of the compiler may follow the name.
+sub build_module
+{
+	my ($name, @options) = @_;
+	my $library = PostgreSQL::Test::Utils::tempdir() . "/$name.so";
+	my $include = qx(pg_config --includedir-server);
+
+	chomp $include;
+	system('cc', '-shared', '-fPIC', '-O1', '-Wall', @options, '-isystem', $include, '-o', $library,
+		"$FindBin::RealBin/../modules/$name.c", '-ldl') == 0
+	  or croak "$name could not be compiled";
+	return $library;
+}
+
+# SQL ----------------------------------------------------------------------------------------------
+
+# Runs SQL, and returns its output; dies if it fails.  Options: db, user, node.
+sub sql
+{
+	my ($query, %opt) = @_;
+	my $node = $opt{node} // $main_node;
+
+	return $node->safe_psql($opt{db} // $default_db, $query,
+		extra_params => [ $opt{user} ? ('-U', $opt{user}) : () ]);
+}
+
+# sql_as('role', 'SELECT ...'): the same, as a role.
+sub sql_as
+{
+	my ($user, $query, %opt) = @_;
+
+	return sql($query, %opt, user => $user);
+}
+
+# sql_in('database', 'SELECT ...'): the same, in a database.
+sub sql_in
+{
+	my ($db, $query, %opt) = @_;
+
+	return sql($query, %opt, db => $db);
+}
+
+# error_of('role', 'SELECT ...'): what psql prints when SQL fails as this role; empty if it does not
+# fail.  Options as for sql.
+sub error_of
+{
+	my ($user, $query, %opt) = @_;
+	my $node = $opt{node} // $main_node;
+	my $format = $opt{sqlstate} ? 'verbose' : 'default';
+	my ($rc, $out, $err) = $node->psql($opt{db} // $default_db, $query,
+		extra_params => [ '-U', $user, '-v', "VERBOSITY=$format" ]);
+
+	return $rc == 0 ? '' : $err;
+}
+
+# The same for the SQLSTATE alone.
+sub sqlstate_of
+{
+	my ($user, $query, %opt) = @_;
+	my $error = error_of($user, $query, %opt, sqlstate => 1);
+
+	return $error =~ /(?:ERROR|FATAL):  (\w{5}):/ ? $1 : $error;
+}
+
+# A value as an SQL literal.
+sub literal
+{
+	my ($value) = @_;
+
+	return 'NULL' unless defined $value;
+	$value =~ s/'/''/g;
+	return $value =~ s/\\/\\\\/g ? " E'$value'" : "'$value'";
+}
+
+# Tasks --------------------------------------------------------------------------------------------
 
 # insert_task($node, request => 'SELECT 1', max => 2, ...): inserts a row, returns its id.  db is
 # the database.
@@ -114,7 +196,8 @@ sub run_task
 	my ($node, %column) = @_;
 	my $id = insert_task($node, %column);
 
-	wait_until($node, "SELECT state IN ('DONE', 'FAIL') FROM task WHERE id = $id", db => $column{db});
+	wait_until($node, "SELECT state IN ('DONE', 'FAIL') FROM task WHERE id = $id",
+		db => $column{db});
 	return $id;
 }
 
@@ -126,11 +209,28 @@ sub task
 	return $node->safe_psql($opt{db} // $default_db, "SELECT $column FROM task WHERE id = $id");
 }
 
-sub wait_for_state
+# is_row($node, $id, { state => 'FAIL', attempt => 2 }, $name): one check, that the columns of a
+# task
+# have these values; undef is NULL.  A key may be any expression over the columns.  Options: db.
+sub is_row
 {
-	my ($node, $id, $state, %opt) = @_;
+	my ($node, $id, $expected, $name, %opt) = @_;
+	my @columns = sort keys %$expected;
+	my $list = join ', ', map { "($_)::text" } @columns;
+	my $values = JSON::PP->new->decode(task($node, $id, "json_build_array($list)", %opt) || '[]');
+	my %found;
 
-	wait_until($node, "SELECT state FROM task WHERE id = $id", %opt, expected => $state);
+	@found{@columns} = @$values;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return is_deeply(\%found, $expected, $name);
+}
+
+# The number of tasks that meet a condition.
+sub count_of
+{
+	my ($node, $condition, %opt) = @_;
+
+	return $node->safe_psql($opt{db} // $default_db, "SELECT count(*) FROM task WHERE $condition");
 }
 
 # Gates: a task whose request is SELECT hold('name') runs until open_gate. Any role may call it.
@@ -156,13 +256,7 @@ sub open_gate
 	$node->safe_psql($opt{db} // $default_db, 'INSERT INTO gate VALUES (' . literal($name) . ')');
 }
 
-# The number of tasks that meet a condition.
-sub count_of
-{
-	my ($node, $condition, %opt) = @_;
-
-	return $node->safe_psql($opt{db} // $default_db, "SELECT count(*) FROM task WHERE $condition");
-}
+# Processes ----------------------------------------------------------------------------------------
 
 # The pids of pg_task's processes of a kind: 'supervisor', 'scheduler' or 'executor'.
 sub backends
@@ -173,25 +267,6 @@ sub backends
 		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task $kind' ORDER BY pid");
 }
 
-# Waits until there are that many of them.
-sub wait_for_backends
-{
-	my ($node, $kind, $count) = @_;
-
-	wait_until($node, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pg_task $kind'",
-		expected => $count);
-}
-
-# Waits until these databases have a scheduler and no others do.
-sub wait_for_schedulers
-{
-	my ($node, @databases) = @_;
-
-	wait_until($node, q{SELECT coalesce(array_agg(datname::text ORDER BY datname COLLATE "C"), '{}') =
-		ARRAY(SELECT unnest(ARRAY[} . join(', ', map { literal($_) } @databases) . q{]::text[]) COLLATE "C"
-		ORDER BY 1) FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'});
-}
-
 sub terminate
 {
 	my ($node, @pids) = @_;
@@ -199,14 +274,21 @@ sub terminate
 	$node->safe_psql($default_db, "SELECT pg_terminate_backend($_)") for @pids;
 }
 
-# Simulates a power failure and restarts the server.
-sub crash
+# The FROM and WHERE of a query on pg_stat_activity: the executors that are running a task. 
+# Options:
+# id, of the task; db; user, the role of the task; event, what it waits for, such as 'PgSleep'.
+sub running
 {
-	my ($node) = @_;
+	my (%opt) = @_;
+	my $name = defined $opt{id} ? "pg_task % $opt{id}" : 'pg_task %';
+	my %is = (datname => $opt{db}, usename => $opt{user}, wait_event => $opt{event});
 
-	$node->stop('immediate');
-	$node->start;
+	return join ' AND ', "FROM pg_stat_activity WHERE backend_type = 'pg_task executor'",
+	  "application_name LIKE '$name'",
+	  map { "$_ = " . literal($is{$_}) } grep { defined $is{$_} } sort keys %is;
 }
+
+# The server's log ---------------------------------------------------------------------------------
 
 # log_position before an event, and wait_for_log_line after it, see only what the event has logged.
 sub log_position
@@ -223,6 +305,82 @@ sub log_since
 	return slurp_file($node->logfile, $position);
 }
 
+# Waiting ------------------------------------------------------------------------------------------
+#
+# Each of these dies when it has waited for PG_TEST_TIMEOUT_DEFAULT seconds.
+
+# Waits until a query returns the expected text (default 't').  Dies if it never does, with the end
+# of the server's log, because all later tests would fail, too.  Options: db, expected.
+sub wait_until
+{
+	my ($node, $query, %opt) = @_;
+
+	# while the server restarts, psql may exit before it gets the query
+	for (1 .. 1000)
+	{
+		my $found = eval { $node->poll_query_until($opt{db} // $default_db, $query,
+			$opt{expected} // 't') };
+		return if $found;
+		last unless $@ =~ /Broken pipe/;
+	}
+	my @log = grep { !/LOG:  statement:/ } split /\n/, slurp_file($node->logfile);
+	splice @log, 0, -40 if @log > 40;
+	diag($_) for @log;
+	croak "waited in vain for: $query";
+}
+
+sub wait_for_table
+{
+	my ($node, %opt) = @_;
+
+	wait_until($node, "SELECT to_regclass(" . literal($opt{table} // 'task') . ") IS NOT NULL",
+		%opt);
+}
+
+sub wait_for_state
+{
+	my ($node, $id, $state, %opt) = @_;
+
+	wait_until($node, "SELECT state FROM task WHERE id = $id", %opt, expected => $state);
+}
+
+# Waits until this number of tasks run.  Options as for running.
+sub wait_for_running
+{
+	my ($node, $count, %opt) = @_;
+
+	wait_until($node, 'SELECT count(*) ' . running(%opt), expected => $count);
+}
+
+# Waits until this number of them run.
+sub wait_for_backends
+{
+	my ($node, $kind, $count) = @_;
+
+	wait_until($node, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pg_task $kind'",
+		expected => $count);
+}
+
+# Waits until these databases have a scheduler and no others do.
+sub wait_for_schedulers
+{
+	my ($node, @databases) = @_;
+
+	wait_until($node,
+		q{SELECT coalesce(array_agg(datname::text ORDER BY datname COLLATE "C"), '{}') =
+		ARRAY(SELECT unnest(ARRAY[} . join(', ', map { literal($_) } @databases)
+		. q{]::text[]) COLLATE "C"
+		ORDER BY 1) FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'});
+}
+
+# Waits until no process has this pid.
+sub wait_for_exit
+{
+	my ($node, $pid) = @_;
+
+	wait_until($node, "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $pid)");
+}
+
 sub wait_for_log_line
 {
 	my ($node, $regexp, $position) = @_;
@@ -234,31 +392,6 @@ sub wait_for_log_line
 		select(undef, undef, undef, 0.1);
 	}
 	croak "waited in vain for $regexp in the log";
-}
-
-# Compiles test/modules/<name>.c for the server under test; returns the path of the library.  Options
-# of the compiler may follow the name.
-sub build_module
-{
-	my ($name, @options) = @_;
-	my $library = PostgreSQL::Test::Utils::tempdir() . "/$name.so";
-	my $include = qx(pg_config --includedir-server);
-
-	chomp $include;
-	system('cc', '-shared', '-fPIC', '-O1', '-Wall', @options, '-isystem', $include, '-o', $library,
-		"$FindBin::RealBin/../modules/$name.c", '-ldl') == 0
-	  or croak "$name could not be compiled";
-	return $library;
-}
-
-# A value as an SQL literal.
-sub literal
-{
-	my ($value) = @_;
-
-	return 'NULL' unless defined $value;
-	$value =~ s/'/''/g;
-	return $value =~ s/\\/\\\\/g ? " E'$value'" : "'$value'";
 }
 
 1;

@@ -26,8 +26,6 @@ my $node = new_node('main', start => 0, conf => q{
 }
 wait_for_table($node);
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 sub set_rate
 {
 	my ($value) = @_;
@@ -57,7 +55,8 @@ for my $round (1 .. $rounds)
 	sql(q{INSERT INTO task (queue, max, priority, request)
 		SELECT CASE WHEN n % 2 = 0 THEN 'two' ELSE 'queue ' || n END,
 			CASE WHEN n % 2 = 0 THEN 2 END, n % 3,
-			CASE WHEN n % 50 = 0 THEN repeat(' ', 5000) ELSE '' END || 'SELECT work(' || (n % 7 = 0) || ')'
+			CASE WHEN n % 50 = 0 THEN repeat(' ', 5000) ELSE ''
+			END || 'SELECT work(' || (n % 7 = 0) || ')'
 		FROM generate_series(1, 150) AS n});
 	sql("ALTER TABLE task ADD COLUMN c$round int");
 	wait_until($node, q{SELECT count(*) > 75 FROM task WHERE state = 'DONE'}) if $round == 1;

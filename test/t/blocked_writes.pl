@@ -11,8 +11,6 @@ use Test::More;
 
 my $node = new_node('main', conf => "pg_task.max_executors = 3");
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 sql(q{
 	CREATE TABLE customer (id int PRIMARY KEY);
 	INSERT INTO customer VALUES (1), (2);

@@ -28,7 +28,7 @@ srand($seed);
 
 END { diag($again) if $?; }
 
-# Dice ----------------------------------------------------------------------------------------------------------------
+# Dice ---------------------------------------------------------------------------------------------
 
 sub among { return $_[ rand @_ ] }
 
@@ -52,7 +52,7 @@ sub weighed
 # A random order of rows.
 sub shuffled { return 'md5(id::text || ' . int(rand(1_000_000)) . ')' }
 
-# The server ----------------------------------------------------------------------------------------------------------
+# The server ---------------------------------------------------------------------------------------
 
 my $period = among(qw(100ms 1s 3s));
 my $idle = among(qw(0 100ms 60s));
@@ -73,7 +73,7 @@ my $standby;
 my $where = $node->basedir . '/where';    # the writers read the address of the primary there
 my $writer_log = $node->basedir . '/writer';
 
-sub sql
+sub query_in
 {
 	my ($db, $query) = @_;
 
@@ -97,14 +97,14 @@ sub tell_writers
 # act() is what a task does.  It records its effect.  In a limited queue it takes one of as many
 # places as tasks may run there, and frees it when its transaction ends; if no place is free, too
 # many tasks are running.  It fails until the attempt after "failures".
-sql('postgres', q{
+query_in('postgres', q{
 	CREATE ROLE keeper LOGIN;
 	CREATE ROLE chaos_a LOGIN;
 	CREATE ROLE chaos_b LOGIN;
 	GRANT chaos_b TO keeper});
-sql('postgres', 'CREATE DATABASE other OWNER keeper');
+query_in('postgres', 'CREATE DATABASE other OWNER keeper');
 wait_for_table($node, db => 'other');
-sql($_, q{
+query_in($_, q{
 	ALTER TABLE task ADD COLUMN number bigint, ADD COLUMN kind text;
 	CREATE INDEX ON task (number);
 	CREATE INDEX ON task (parent);
@@ -121,7 +121,8 @@ sql($_, q{
 	CREATE TABLE touched (id bigint, attempt int, state text);
 	CREATE TABLE deleted (number bigint);
 
-	CREATE FUNCTION act(number bigint, seconds float8 DEFAULT 0, failures int DEFAULT 0) RETURNS text LANGUAGE plpgsql AS $$
+	CREATE FUNCTION act(number bigint, seconds float8 DEFAULT 0,
+	failures int DEFAULT 0) RETURNS text LANGUAGE plpgsql AS $$
 	DECLARE
 		me record;
 		place int := 0;
@@ -131,7 +132,8 @@ sql($_, q{
 		WHILE me.max IS NOT NULL LOOP
 			place := place + 1;
 			IF place > greatest(me.max, 1) THEN
-				RAISE EXCEPTION 'more than % at once in queue "%"', me.max, me.queue USING ERRCODE = 'UU999';
+				RAISE EXCEPTION 'more than % at once in queue "%"', me.max,
+				me.queue USING ERRCODE = 'UU999';
 			END IF;
 			EXIT WHEN pg_try_advisory_xact_lock(hashtext(me.queue), place);
 		END LOOP;
@@ -165,38 +167,57 @@ sql($_, q{
 		UPDATE public.counter SET n = n + 1 WHERE name = which;
 	END $$}) for @databases;
 
-# Writers -------------------------------------------------------------------------------------------------------------
+# Writers ------------------------------------------------------------------------------------------
 
-# How often a kind of task comes, and its columns, given its number. 'key' may meet another of the same key.
+# How often a kind of task comes, and its columns, given its number. 'key' may meet another of the
+# same key.
 my %kinds = (
 	quick => [ 10, sub { (request => "SELECT act($_[0])") } ],
 	slow => [ 3, sub { (request => "SELECT act($_[0], " . 0.05 * 40**rand() . ')') } ],
-	later => [ 3, sub { (request => "SELECT act($_[0])", dt => 'now() + ' . rand(2000) . " * interval '1 ms'") } ],
+	later => [ 3,
+	sub { (request => "SELECT act($_[0])",
+	dt => 'now() + ' . rand(2000) . " * interval '1 ms'") } ],
 	limited => [ 12, sub { my $max = among(1, 2, 3);
-		(request => "SELECT act($_[0], " . rand(0.1) . ')', queue => "at most $max", max => $max) } ],
-	pause => [ 3, sub { (request => "SELECT act($_[0], " . rand(0.05) . ')', queue => 'pause', max => -30) } ],
-	fail => [ 2, sub { (request => "SELECT act($_[0], 0, 1000000)", retry => among(undef, 0, 2), delay => '30 ms') } ],
-	flaky => [ 4, sub { (request => "SELECT act($_[0], 0.01, " . among(1, 2, 3) . ')', retry => 20, delay => '30 ms',
+		(request => "SELECT act($_[0], " . rand(0.1) . ')', queue => "at most $max",
+			max => $max) } ],
+	pause => [ 3,
+	sub { (request => "SELECT act($_[0], " . rand(0.05) . ')', queue => 'pause', max => -30) } ],
+	fail => [ 2,
+	sub { (request => "SELECT act($_[0], 0, 1000000)", retry => among(undef, 0, 2),
+	delay => '30 ms') } ],
+	flaky => [ 4,
+	sub { (request => "SELECT act($_[0], 0.01, " . among(1, 2, 3) . ')', retry => 20,
+	delay => '30 ms',
 		backoff => among(1, 1.2)) } ],
-	timeout => [ 2, sub { (request => "SELECT act($_[0], 600)", timeout => '100 ms', retry => among(undef, 1),
+	timeout => [ 2,
+	sub { (request => "SELECT act($_[0], 600)", timeout => '100 ms', retry => among(undef, 1),
 		delay => '10 ms') } ],
 	active => [ 3, sub { (request => "SELECT act($_[0], 0.1)", queue => 'crowded', max => 1,
 		active => among('200 ms', '5 s')) } ],
-	serial => [ 4, sub { (request => 'SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; SELECT count_up(' . among(1 .. 4) . ');'
+	serial => [ 4,
+	sub { (request => 'SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; SELECT count_up('
+	. among(1 .. 4) . ');'
 		. "SELECT act($_[0])", retry => 20, delay => '10 ms', backoff => 1) } ],
-	repeat => [ 1, sub { (request => "SELECT act($_[0])", repeat => among('50 ms', '300 ms'), drift => among('t', 'f')) } ],
+	repeat => [ 1,
+	sub { (request => "SELECT act($_[0])", repeat => among('50 ms', '300 ms'),
+	drift => among('t', 'f')) } ],
 	gone => [ 5, sub { (request => "SELECT act($_[0])", delete => 't') } ],
-	key => [ 3, sub { (request => "SELECT act($_[0], 0.1)", queue => 'keys', key => 'key ' . int(rand(5))) } ],
-	large => [ 1, sub { (request => "SELECT act($_[0]), repeat('x', 100000)", format => among(qw(text csv json))) } ],
+	key => [ 3,
+	sub { (request => "SELECT act($_[0], 0.1)", queue => 'keys', key => 'key ' . int(rand(5))) } ],
+	large => [ 1,
+	sub { (request => "SELECT act($_[0]), repeat('x', 100000)",
+	format => among(qw(text csv json))) } ],
 	long => [ 1, sub { (request => '/* ' . 'x' x (1000 + rand(9000)) . " */ SELECT act($_[0])") } ],
 	deaf => [ 2, sub { (request => "SELECT doze(" . rand(0.5) . "), act($_[0])") } ],
-	parent => [ 2, sub { (request => "SELECT act($_[0]); INSERT INTO task (number, kind, priority, request) "
+	parent => [ 2,
+	sub { (request => "SELECT act($_[0]); INSERT INTO task (number, kind, priority, request) "
 		. "VALUES (-$_[0], 'child', 1, 'SELECT act(-$_[0])')") } ]);
 
 sub insertion
 {
 	my ($number, $kind) = @_;
-	my %column = ($kinds{$kind}[1]->($number), number => $number, kind => $kind, priority => int(rand(3)));
+	my %column = ($kinds{$kind}[1]->($number), number => $number, kind => $kind,
+		priority => int(rand(3)));
 	my @names = sort keys %column;
 
 	return 'INSERT INTO task (' . join(', ', map { qq("$_") } @names) . ') VALUES ('
@@ -212,7 +233,8 @@ sub write_script
 
 	unlink $file;
 	append_to_file($file, join("\n", @lines));
-	open(my $psql, '-|', 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-h', $host, '-p', $port, '-U', $role, '-d', $db, '-f', $file)
+	open(my $psql, '-|', 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-h', $host, '-p', $port, '-U',
+		$role, '-d', $db, '-f', $file)
 	  or return;
 	my @out = <$psql>;
 	close($psql) or return;
@@ -231,9 +253,11 @@ sub write_batch
 	my @lines = ('BEGIN;', map { insertion($_, $kind{$_}) } @numbers);
 	my %seen;
 
-	push @lines, "UPDATE task SET state = 'STOP' WHERE kind = 'repeat' AND state IN ('PLAN', 'WORK')"
+	push @lines,
+		"UPDATE task SET state = 'STOP' WHERE kind = 'repeat' AND state IN ('PLAN', 'WORK')"
 	  . ' AND number < ' . ($first - 20) . " AND role = '$role';" if chance(0.2);
-	push @lines, $rolled ? 'ROLLBACK;' : 'COMMIT;', q{SELECT 'load', count(*) FROM task WHERE state = 'PLAN';};
+	push @lines, $rolled ? 'ROLLBACK;' : 'COMMIT;',
+		q{SELECT 'load', count(*) FROM task WHERE state = 'PLAN';};
 	my @out = write_script($role, $db, "$log.sql", @lines);
 
 	$seen{$_} = 1 for @out;
@@ -266,8 +290,10 @@ sub start_writer
 		srand($seed + 1 + $index);
 		while (!$stop && getppid() == $parent)
 		{
-			($number, $load) = write_batch($role, $db, "$writer_log.$index", $number) if $load < 100;
-			$load = (write_script($role, $db, "$writer_log.$index.sql", q{SELECT count(*) FROM task WHERE state = 'PLAN'}))[0] // 0
+			($number, $load) = write_batch($role, $db, "$writer_log.$index", $number)
+				if $load < 100;
+			$load = (write_script($role, $db, "$writer_log.$index.sql",
+				q{SELECT count(*) FROM task WHERE state = 'PLAN'}))[0] // 0
 			  if $load >= 100;
 			sleep(rand(0.2));
 		}
@@ -276,12 +302,12 @@ sub start_writer
 	POSIX::_exit(0);
 }
 
-# The monkey ----------------------------------------------------------------------------------------------------------
+# The monkey ---------------------------------------------------------------------------------------
 
 my @held;       # sessions that hold locks for a moment
 my %count;      # actions by name
 my $cancels = 0;
-my $up_since = sql('postgres', 'SELECT clock_timestamp()');
+my $up_since = query_in('postgres', 'SELECT clock_timestamp()');
 
 sub start_session
 {
@@ -292,7 +318,8 @@ sub start_session
 	{
 		open(STDOUT, '>>', "$writer_log.monkey.err");
 		open(STDERR, '>&', \*STDOUT);
-		exec('psql', '-X', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($db), '-c', $query) or POSIX::_exit(1);
+		exec('psql', '-X', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($db), '-c', $query)
+			or POSIX::_exit(1);
 	}
 	push @held, $pid;
 }
@@ -302,7 +329,8 @@ sub server_is_up
 {
 	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
 	{
-		my ($now) = run_command([ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-c', 'SELECT clock_timestamp()' ]);
+		my ($now) = run_command([ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-c',
+			'SELECT clock_timestamp()' ]);
 
 		return $up_since = $now if $now;
 		sleep(0.1);
@@ -358,7 +386,9 @@ sub nothing_is
 
 	for my $db (@databases)
 	{
-		return 0 if sql($db, "SELECT count(*) FROM task WHERE $blamed OR state = 'WORK' AND start < '$up_since'");
+		return 0
+			if query_in($db,
+			"SELECT count(*) FROM task WHERE $blamed OR state = 'WORK' AND start < '$up_since'");
 	}
 	return 1;
 }
@@ -380,7 +410,8 @@ sub kill_executor
 			BEGIN
 				SELECT pid INTO victim FROM task
 				 WHERE state = 'WORK' AND crashed = 0
-				   AND pid IN (SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task executor')
+				   AND pid IN (SELECT pid FROM pg_stat_activity
+				WHERE backend_type = 'pg_task executor')
 				 ORDER BY $order LIMIT 1 FOR UPDATE SKIP LOCKED;
 				IF victim IS NOT NULL THEN
 					EXECUTE format('COPY (SELECT) TO PROGRAM ''kill -9 %s''', victim);
@@ -407,7 +438,9 @@ sub make_standby
 sub promote_standby
 {
 	return 0 unless nobody_is_blamed();
-	wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync' AND state = 'streaming'});
+	wait_until($node,
+		q{SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'
+		AND state = 'streaming'});
 	$node->wait_for_catchup($standby, 'flush');
 	among(sub { $node->stop('fast') }, sub { $node->stop('immediate') }, \&lose_power)->();
 	$standby->promote;
@@ -423,7 +456,8 @@ sub promote_standby
 sub alter_triggers
 {
 	return join '', map { "ALTER TABLE task $_[0] TRIGGER $_; " } split /\n/,
-	  sql('postgres', q{SELECT tgname FROM pg_trigger WHERE tgrelid = 'task'::regclass AND NOT tgisinternal});
+	  query_in('postgres',
+	q{SELECT tgname FROM pg_trigger WHERE tgrelid = 'task'::regclass AND NOT tgisinternal});
 }
 
 # Changes some rows, and records their old values in the same statement.  "old" in $action is the
@@ -432,11 +466,13 @@ sub change_tasks
 {
 	my ($condition, $action) = @_;
 	my ($order, $limit) = (shuffled(), among(1, 3, 10));
-	my ($blind, $seeing) = chance(0.4) ? map { alter_triggers($_) } ('DISABLE', 'ENABLE ALWAYS') : ('', '');
+	my ($blind, $seeing) = chance(0.4) ? map { alter_triggers($_) } ('DISABLE', 'ENABLE ALWAYS')
+		: ('', '');
 
-	return sql(among(@databases), qq{BEGIN; $blind
+	return query_in(among(@databases), qq{BEGIN; $blind
 		WITH old AS MATERIALIZED (
-			SELECT id, attempt, state FROM task WHERE ($condition) AND sqlstate IS DISTINCT FROM 'UU999'
+			SELECT id, attempt, state FROM task WHERE ($condition) AND sqlstate IS DISTINCT
+			FROM 'UU999'
 			 ORDER BY $order LIMIT $limit FOR UPDATE),
 		kept AS (INSERT INTO touched SELECT id, attempt, state FROM old),
 		changed AS ($action)
@@ -451,23 +487,30 @@ my $open = q{state IN ('PLAN', 'WORK')};
 # The actions of the monkey, and their weights.  Each returns whether it did something.
 my %blows = (
 	'an executor terminated' => [ 6, sub {
-		return sql('postgres', 'SELECT count(pg_terminate_backend(pid)) FROM (' . backend_of('executor')
-			  . ' ORDER BY md5(pid::text || ' . int(rand(1000)) . ') LIMIT ' . among(1, 1, 9) . ') AS x') } ],
+		return query_in('postgres',
+			'SELECT count(pg_terminate_backend(pid)) FROM (' . backend_of('executor')
+			  . ' ORDER BY md5(pid::text || ' . int(rand(1000)) . ') LIMIT ' . among(1, 1, 9)
+			. ') AS x') } ],
 	'scheduler terminated' => [ 2, sub {
-		return sql('postgres', 'SELECT count(pg_terminate_backend(pid)) FROM (' . backend_of('scheduler')
+		return query_in('postgres',
+			'SELECT count(pg_terminate_backend(pid)) FROM (' . backend_of('scheduler')
 			  . " AND datname = '" . among(@databases) . "') AS x") } ],
 	'supervisor terminated' => [ 1, sub {
-		return sql('postgres', 'SELECT count(pg_terminate_backend(pid)) FROM (' . backend_of('supervisor') . ') AS x') } ],
-	'an executor killed' => [ 1, sub { return nothing_is('false') && kill_executor(among(@databases)) } ],
+		return query_in('postgres',
+			'SELECT count(pg_terminate_backend(pid)) FROM (' . backend_of('supervisor')
+			. ') AS x') } ],
+	'an executor killed' => [ 1,
+	sub { return nothing_is('false') && kill_executor(among(@databases)) } ],
 	'scheduler killed' => [ 0.5, sub {
 		my $db = among(@databases);
 
 		return crash_by(sub {
-				my $pid = sql('postgres', backend_of('scheduler') . " AND datname = '$db'");
+				my $pid = query_in('postgres', backend_of('scheduler') . " AND datname = '$db'");
 				return $pid && kill('KILL', $pid); }) } ],
 	'a session killed' => [ 0.5, sub {
 		return crash_by(sub {
-				$node->psql('postgres', q{COPY (SELECT) TO PROGRAM 'kill -9 $PPID'}, stdout => \my $out, stderr => \my $err);
+				$node->psql('postgres', q{COPY (SELECT) TO PROGRAM 'kill -9 $PPID'},
+					stdout => \my $out, stderr => \my $err);
 				return 1; }) } ],
 	'stopped at once' => [ 0.7, sub { crash($node); server_is_up(); return 1 } ],
 	'restarted' => [ 0.7, sub { $node->restart; server_is_up(); return 1 } ],
@@ -478,43 +521,60 @@ my %blows = (
 		server_is_up();
 		return 1; } ],
 	'table locked' => [ 2, sub {
-		start_session(among(@databases), q{SET lock_timeout = '5s'; BEGIN; LOCK TABLE task IN } . among('ACCESS EXCLUSIVE', 'SHARE')
+		start_session(among(@databases),
+			q{SET lock_timeout = '5s'; BEGIN; LOCK TABLE task IN } . among('ACCESS EXCLUSIVE',
+			'SHARE')
 			  . ' MODE; SELECT pg_sleep(' . rand(0.5) . '); COMMIT');
 		return 1; } ],
 	'rows locked' => [ 3, sub {
-		start_session(among(@databases), q{BEGIN; SELECT id FROM task WHERE } . $open . ' ORDER BY ' . shuffled()
+		start_session(among(@databases),
+			q{BEGIN; SELECT id FROM task WHERE } . $open . ' ORDER BY ' . shuffled()
 			  . ' LIMIT ' . among(1, 10) . ' FOR ' . among('UPDATE', 'SHARE', 'KEY SHARE')
 			  . '; SELECT pg_sleep(' . rand(1) . '); COMMIT');
 		return 1; } ],
 	'tasks stopped' => [ 4, sub {
-		return change_tasks($open, q{UPDATE task SET state = 'STOP' FROM old WHERE task.id = old.id}) } ],
+		return change_tasks($open,
+			q{UPDATE task SET state = 'STOP' FROM old WHERE task.id = old.id}) } ],
 	'tasks cancelled' => [ 2, sub {
 		my $db = among(@databases);
 		my $user = $db eq 'other' ? among('keeper', 'chaos_b') : among('postgres', 'chaos_a');
 
-		my $code = $node->psql($db, "SET ROLE $user; SELECT count(pg_task_cancel(id)) FROM (SELECT id FROM task WHERE $open"
-			  . ' ORDER BY ' . shuffled() . ' LIMIT 3) AS x', stdout => \my $hit, stderr => \my $error);
+		my $code = $node->psql($db,
+			"SET ROLE $user; SELECT count(pg_task_cancel(id)) FROM (SELECT id FROM task WHERE $open"
+			  . ' ORDER BY ' . shuffled() . ' LIMIT 3) AS x', stdout => \my $hit,
+			stderr => \my $error);
 
 		# the scheduler may be starting
 		die $error if $code && $error !~ /no scheduler of pg_task is running/;
 		return $code ? 0 : $hit; } ],
 	'running tasks planned again' => [ 3, sub {
-		return change_tasks(q{state = 'WORK'}, q{UPDATE task SET state = 'PLAN' FROM old WHERE task.id = old.id}) } ],
+		return change_tasks(q{state = 'WORK'},
+			q{UPDATE task SET state = 'PLAN' FROM old WHERE task.id = old.id}) } ],
 	'ended tasks planned again' => [ 3, sub {
-		return change_tasks(q{state IN ('DONE', 'FAIL', 'STOP', 'GONE') AND kind NOT IN ('repeat', 'key')},
-			q{UPDATE task SET state = 'PLAN'} . among('', ', failed = 0') . ' FROM old WHERE task.id = old.id') } ],
+		return change_tasks(q{state IN ('DONE', 'FAIL', 'STOP', 'GONE') AND kind NOT IN ('repeat',
+			'key')},
+			q{UPDATE task SET state = 'PLAN'} . among('', ', failed = 0')
+			. ' FROM old WHERE task.id = old.id') } ],
 	'tasks deleted' => [ 3, sub {
-		return change_tasks(q{kind NOT IN ('repeat', 'child')}, q{DELETE FROM task USING old WHERE task.id = old.id RETURNING number),
+		return change_tasks(q{kind NOT IN ('repeat', 'child')},
+			q{DELETE FROM task USING old WHERE task.id = old.id RETURNING number),
 			remembered AS (INSERT INTO deleted SELECT number FROM changed}) } ],
 	'tasks moved' => [ 3, sub {
 		my $max = among(1, 2, 3);    # the same for all in a queue, or else the first one decides
-		my $what = among(q{dt = now() + random() * interval '1 s'}, 'priority = ' . int(rand(5) - 2), q{queue = 'other ' || queue},
-			"queue = CASE kind WHEN 'limited' THEN 'at most $max' ELSE queue END, max = CASE kind WHEN 'limited' THEN $max ELSE max END");
+		my $what = among(q{dt = now() + random() * interval '1 s'},
+		'priority = ' . int(rand(5) - 2), q{queue = 'other ' || queue},
+			"queue = CASE kind WHEN 'limited' THEN 'at most $max' ELSE queue END, max = CASE kind "
+			. "WHEN 'limited' THEN $max ELSE max END");
 
-		return sql(among(@databases), "WITH m AS (UPDATE task SET $what WHERE state = 'PLAN' AND id IN (SELECT id FROM task WHERE kind <> 'key' AND"
-			  . " state = 'PLAN' ORDER BY " . shuffled() . ' LIMIT 20) RETURNING id) SELECT count(*) FROM m'); } ],
+		return query_in(among(@databases),
+			"WITH m AS (UPDATE task SET $what WHERE state = 'PLAN' AND id IN (SELECT id FROM task "
+			. "WHERE kind <> 'key' AND"
+			  . " state = 'PLAN' ORDER BY " . shuffled()
+			. ' LIMIT 20) RETURNING id) SELECT count(*) FROM m'); } ],
 	'a statement cancelled' => [ 3, sub {
-		my $hit = sql('postgres', 'SELECT count(pg_cancel_backend(pid)) FROM (' . backend_of('executor') . q{ AND state = 'active'}
+		my $hit = query_in('postgres',
+			'SELECT count(pg_cancel_backend(pid)) FROM (' . backend_of('executor')
+			. q{ AND state = 'active'}
 			  . ' ORDER BY md5(pid::text || ' . int(rand(1000)) . ') LIMIT 1) AS x');
 
 		$cancels += $hit;
@@ -522,19 +582,24 @@ my %blows = (
 	'columns and indexes' => [ 2, sub {
 		my $name = among('mine', 'yours');
 
-		sql(among(@databases), q{SET lock_timeout = '10s'; } . among("ALTER TABLE task ADD COLUMN IF NOT EXISTS $name text",
-			"ALTER TABLE task ADD COLUMN IF NOT EXISTS $name int DEFAULT 42", "ALTER TABLE task DROP COLUMN IF EXISTS $name",
-			"CREATE INDEX IF NOT EXISTS task_$name ON task (dt, number)", "DROP INDEX IF EXISTS task_$name"));
+		query_in(among(@databases),
+			q{SET lock_timeout = '10s'; }
+			. among("ALTER TABLE task ADD COLUMN IF NOT EXISTS $name text",
+			"ALTER TABLE task ADD COLUMN IF NOT EXISTS $name int DEFAULT 42",
+			"ALTER TABLE task DROP COLUMN IF EXISTS $name",
+			"CREATE INDEX IF NOT EXISTS task_$name ON task (dt, number)",
+			"DROP INDEX IF EXISTS task_$name"));
 		return 1; } ],
 	'reloaded' => [ 2, sub { $node->reload; return 1 } ],
 	'switched off' => [ 1, sub {
-		sql('postgres', 'ALTER SYSTEM SET pg_task.enabled = off; SELECT pg_reload_conf()');
+		query_in('postgres', 'ALTER SYSTEM SET pg_task.enabled = off; SELECT pg_reload_conf()');
 		sleep(rand(0.5));
-		sql('postgres', 'ALTER SYSTEM RESET pg_task.enabled; SELECT pg_reload_conf()');
+		query_in('postgres', 'ALTER SYSTEM RESET pg_task.enabled; SELECT pg_reload_conf()');
 		return 1; } ]);
 
 tell_writers();
-my @who = ([qw(postgres postgres)], [qw(chaos_a postgres)], [qw(chaos_b postgres)], [qw(keeper other)], [qw(chaos_b other)]);
+my @who = ([qw(postgres postgres)], [qw(chaos_a postgres)], [qw(chaos_b postgres)],
+	[qw(keeper other)], [qw(chaos_b other)]);
 my @writers = map { start_writer($_, @{ $who[$_] }) } 0 .. $#who;
 
 END { kill 'TERM', @writers if @writers; }
@@ -566,7 +631,7 @@ while (time < $start + $seconds)
 	sleep(rand() < 0.3 ? 0 : rand(0.4));
 }
 
-# The end -------------------------------------------------------------------------------------------------------------
+# The end ------------------------------------------------------------------------------------------
 
 waitpid($_, 0) for @held;
 kill 'TERM', @writers;
@@ -579,20 +644,24 @@ for my $db (@databases)
 	my $left = "SELECT count(*) FROM task WHERE $open AND kind <> 'repeat'";
 
 	eval {
-		while (my $n = sql($db, $left))
+		while (my $n = query_in($db, $left))
 		{
 			wait_until($node, "SELECT ($left) < $n", db => $db);
 		}
-		wait_until($node, "WITH u AS (UPDATE task SET state = 'STOP' WHERE $open AND kind = 'repeat' RETURNING id)
-			SELECT NOT EXISTS (SELECT FROM u) AND NOT EXISTS (SELECT FROM task WHERE $open)", db => $db);
+		wait_until($node,
+			"WITH u AS (UPDATE task SET state = 'STOP' WHERE $open AND kind = 'repeat' RETURNING id)
+			SELECT NOT EXISTS (SELECT FROM u) AND NOT EXISTS (SELECT FROM task WHERE $open)",
+			db => $db);
 		1;
 	} or do
 	{
-		diag("left behind: $_") for split /\n/, sql($db, "SELECT task::text FROM task WHERE $open LIMIT 20");
+		diag("left behind: $_") for split /\n/,
+			query_in($db, "SELECT task::text FROM task WHERE $open LIMIT 20");
 		die $@;
 	};
 }
-wait_until($node, 'SELECT count(*) = 0 FROM (' . backend_of('executor') . q{ AND state <> 'idle') AS x});
+wait_until($node,
+	'SELECT count(*) = 0 FROM (' . backend_of('executor') . q{ AND state <> 'idle') AS x});
 $calm = time - $calm;
 
 # The records of the writers.
@@ -602,15 +671,19 @@ for my $index (0 .. $#who)
 	my @lines = -e "$writer_log.$index" ? split /\n/, slurp_file("$writer_log.$index") : ();
 	my $db = $who[$index][1];
 
-	sql($db, 'CREATE TABLE IF NOT EXISTS wrote (number bigint PRIMARY KEY, kind text, fate text)');
+	query_in($db,
+		'CREATE TABLE IF NOT EXISTS wrote (number bigint PRIMARY KEY, kind text, fate text)');
 	$fates{ (split)[2] }++ for @lines;
 	while (my @some = splice @lines, 0, 1000)
 	{
-		sql($db, 'INSERT INTO wrote VALUES ' . join(', ', map { sprintf "(%d, '%s', '%s')", split } @some));
+		query_in($db,
+			'INSERT INTO wrote VALUES ' . join(', ',
+			map { sprintf "(%d, '%s', '%s')", split } @some));
 	}
 	my $complaints = -e "$writer_log.$index.err" ? slurp_file("$writer_log.$index.err") : '';
 
-	is(join("\n", $complaints =~ /^(writer: .*|.*ERROR:  (?!deadlock).*)$/mg), '', "writer $index has nothing to complain of");
+	is(join("\n", $complaints =~ /^(writer: .*|.*ERROR:  (?!deadlock).*)$/mg), '',
+		"writer $index has nothing to complain of");
 }
 
 # The query returns no row in any database.
@@ -618,17 +691,21 @@ sub none
 {
 	my ($query, $name) = @_;
 
-	is(sql($_, "SELECT * FROM ($query) AS x LIMIT 5"), '', "$_: $name") for @databases;
+	is(query_in($_, "SELECT * FROM ($query) AS x LIMIT 5"), '', "$_: $name") for @databases;
 }
 
-my $done = q{SELECT id, attempt FROM task WHERE state = 'DONE' UNION SELECT id, attempt FROM touched WHERE state = 'DONE'};
+my $done = q{SELECT id, attempt FROM task WHERE state = 'DONE' UNION SELECT id, attempt FROM touched
+	WHERE state = 'DONE'};
 my $row = 'id, number, kind, state, attempt, failed, crashed, sqlstate, error';
 
-none("SELECT id, state FROM task WHERE state NOT IN ('DONE', 'FAIL', 'STOP', 'GONE')", 'every task has come to an end');
-none('SELECT id, attempt, count(*) FROM effect GROUP BY 1, 2 HAVING count(*) > 1', 'no run has its effect twice');
+none("SELECT id, state FROM task WHERE state NOT IN ('DONE', 'FAIL', 'STOP', 'GONE')",
+	'every task has come to an end');
+none('SELECT id, attempt, count(*) FROM effect GROUP BY 1, 2 HAVING count(*) > 1',
+	'no run has its effect twice');
 none("($done) EXCEPT SELECT id, attempt FROM effect", 'every run that is DONE has its effect');
 none("SELECT id, attempt FROM effect WHERE kind <> 'gone' EXCEPT ($done)", 'no other has one');
-none(q{SELECT id, attempt FROM effect INTERSECT SELECT id, attempt FROM touched WHERE state = 'WORK'},
+none(q{SELECT id, attempt FROM effect INTERSECT SELECT id, attempt FROM touched
+	WHERE state = 'WORK'},
 	'none has whose row was taken from it while it ran');
 none(q{SELECT number FROM effect WHERE kind = 'gone' GROUP BY 1 HAVING count(*) > 1
 	UNION ALL SELECT number FROM effect JOIN task USING (number) WHERE effect.kind = 'gone'
@@ -638,31 +715,43 @@ none(q{SELECT number, kind FROM wrote WHERE fate = 'ok' AND number NOT IN (SELEC
 	AND number NOT IN (SELECT number FROM deleted)
 	AND NOT (kind = 'gone' AND number IN (SELECT number FROM effect))}, 'no task is lost');
 none(q{SELECT number, fate FROM wrote JOIN task USING (number) WHERE fate IN ('rolled', 'dropped')
-	UNION ALL SELECT number, fate FROM wrote JOIN effect USING (number) WHERE fate IN ('rolled', 'dropped')},
+	UNION ALL SELECT number, fate FROM wrote JOIN effect USING (number) WHERE fate IN ('rolled',
+	'dropped')},
 	'what was rolled back was never there');
 none("SELECT $row FROM task WHERE sqlstate = 'UU999'", 'no limit is broken');
-none("SELECT $row FROM task WHERE state = 'FAIL' AND sqlstate = '57P02' OR crashed > 1", 'none has failed for a crash');
+none("SELECT $row FROM task WHERE state = 'FAIL' AND sqlstate = '57P02' OR crashed > 1",
+	'none has failed for a crash');
 none("SELECT $row FROM task WHERE CASE state
 	WHEN 'DONE' THEN kind IN ('fail', 'timeout') OR sqlstate IS NOT NULL OR error IS NOT NULL
 	WHEN 'GONE' THEN kind <> 'active' OR sqlstate IS DISTINCT FROM '57014'
-	WHEN 'FAIL' THEN NOT (kind = 'fail' AND sqlstate = 'UU001' OR kind = 'timeout' AND error = 'canceling task due to timeout'
-		OR kind = 'serial' AND sqlstate = '40001' OR error = 'canceling statement due to user request') END",
+	WHEN 'FAIL' THEN NOT (kind = 'fail' AND sqlstate = 'UU001' OR kind = 'timeout' "
+	. "AND error = 'canceling task due to timeout'
+		OR kind = 'serial' AND sqlstate = '40001' "
+		. "OR error = 'canceling statement due to user request') END",
 	'each has ended as its kind may');
-none("SELECT $row FROM task WHERE state = 'FAIL' AND failed <> coalesce(retry, 0) + 1 AND id NOT IN (SELECT id FROM touched)",
+none("SELECT $row FROM task WHERE state = 'FAIL' AND failed <> coalesce(retry, 0) + 1 "
+	. "AND id NOT IN (SELECT id FROM touched)",
 	'what failed was tried as often as it should be');
-none("SELECT $row, response FROM task WHERE state = 'DONE' AND response NOT LIKE '%' || number || '%'
-	OR state = 'DONE' AND kind = 'large' AND length(response) < 100000", 'each response is in its own row');
-none(q{SELECT t.id, t.state, count(c.id) FROM task AS t LEFT JOIN task AS c ON c.parent = t.id AND c.kind = 'repeat'
+none("SELECT $row, response FROM task WHERE state = 'DONE' "
+	. "AND response NOT LIKE '%' || number || '%'
+	OR state = 'DONE' AND kind = 'large' AND length(response) < 100000",
+	'each response is in its own row');
+none(q{SELECT t.id, t.state, count(c.id) FROM task AS t LEFT JOIN task AS c ON c.parent = t.id
+	AND c.kind = 'repeat'
 	WHERE t.kind = 'repeat' GROUP BY t.id
-	HAVING count(c.id) <> CASE t.state WHEN 'STOP' THEN 0 ELSE 1 END}, 'what repeats has one next run, unless it was stopped');
+	HAVING count(c.id) <> CASE t.state WHEN 'STOP' THEN 0 ELSE 1 END},
+	'what repeats has one next run, unless it was stopped');
 none(q{SELECT * FROM (SELECT id, count(*) AS effects,
 	(SELECT count(*) FROM task AS c WHERE c.parent = e.id AND c.kind = 'child') AS children
 	FROM effect AS e WHERE kind = 'parent' GROUP BY 1) AS y WHERE effects <> children},
 	'each run that plans a task has planned one');
 none(q{SELECT sum(n), (SELECT count(*) FROM effect WHERE kind = 'serial') FROM counter
-	HAVING sum(n) <> (SELECT count(*) FROM effect WHERE kind = 'serial')}, 'what is serialised has counted right');
+	HAVING sum(n) <> (SELECT count(*) FROM effect WHERE kind = 'serial')},
+	'what is serialised has counted right');
 my $cancelled = 0;
-$cancelled += count_of($node, q{state = 'FAIL' AND error = 'canceling statement due to user request'}, db => $_) for @databases;
+$cancelled += count_of($node,
+	q{state = 'FAIL' AND error = 'canceling statement due to user request'}, db => $_)
+	for @databases;
 cmp_ok($cancelled, '<=', $cancels, 'no more are cancelled than were');
 
 # The server is healthy.
@@ -681,7 +770,8 @@ for my $each (@all_nodes)
 
 	push @bad, $log =~ /^(.*(?:PANIC:|TRAP:|terminated by signal (?!9:)|stuck spinlock).*)$/mg;
 	$words{"$1: $2"}++
-	  while $log =~ /^\S+ \S+ \S+ \[\d+\] (pg_task (?:supervisor|scheduler)) +((?:WARNING|ERROR|FATAL):  .*)$/mg;
+	 
+	while $log =~ /^\S+ \S+ \S+ \[\d+\] (pg_task (?:supervisor|scheduler)) +((?:WARNING|ERROR|FATAL):  .*)$/mg;
 }
 delete @words{ grep { /due to administrator command/ } keys %words };
 is(join("\n", @bad), '', 'nothing terrible is in the log');
@@ -689,21 +779,26 @@ my $complaints = 0;
 $complaints += $_ for values %words;
 cmp_ok($complaints, '<', 20 + $seconds, 'and not much of what our processes say');
 
-# Summary -------------------------------------------------------------------------------------------------------------
+# Summary ------------------------------------------------------------------------------------------
 
 note('');
-note(sprintf 'seed %d: %d s of chaos, %d s until all was done, %d s altogether; pg_task.period %s, pg_task.idle_timeout %s',
+note(sprintf 'seed %d: %d s of chaos, %d s until all was done, %d s altogether; pg_task.period %s, '
+	. 'pg_task.idle_timeout %s',
 	$seed, $seconds, $calm, time - $began, $period, $idle);
 note(sprintf 'written: %s', join ', ', map { "$fates{$_} $_" } sort keys %fates);
-note(sprintf '%-9s %-9s %7s %7s %7s %7s %7s %7s %7s %8s', qw(database kind DONE FAIL STOP GONE effects failed crashed attempts));
+note(sprintf '%-9s %-9s %7s %7s %7s %7s %7s %7s %7s %8s',
+	qw(database kind DONE FAIL STOP GONE effects failed crashed attempts));
 for my $db (@databases)
 {
-	note(sprintf '%-9s %-9s %7d %7d %7d %7d %7d %7d %7d %8d', $db, split /\|/) for split /\n/, sql($db, q{
+	note(sprintf '%-9s %-9s %7d %7d %7d %7d %7d %7d %7d %8d', $db, split /\|/) for split /\n/,
+		query_in($db, q{
 		SELECT kind, count(*) FILTER (WHERE state = 'DONE'), count(*) FILTER (WHERE state = 'FAIL'),
 		       count(*) FILTER (WHERE state = 'STOP'), count(*) FILTER (WHERE state = 'GONE'),
-		       (SELECT count(*) FROM effect WHERE effect.kind = x.kind), sum(failed), sum(crashed), max(attempt)
+		       (SELECT count(*) FROM effect WHERE effect.kind = x.kind), sum(failed), sum(crashed),
+		max(attempt)
 		  FROM (SELECT kind, state, attempt, failed, crashed FROM task WHERE kind IS NOT NULL
-		        UNION ALL SELECT DISTINCT kind, '', 0, 0, 0 FROM effect) AS x GROUP BY 1 ORDER BY 1});
+		        UNION ALL SELECT DISTINCT kind, '', 0, 0, 0 FROM effect) AS x GROUP BY 1
+		ORDER BY 1});
 }
 note(sprintf '%5d %s', $count{$_}, $_) for sort keys %count;
 note(sprintf '%5d times in the log: %s', $words{$_}, $_) for sort keys %words;

@@ -20,8 +20,6 @@ my $node = new_node('main', conf => q{
 	pg_task.idle_timeout = '1 h'
 });
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # Columns of the row of a task when it has run.
 sub outcome
 {

@@ -41,8 +41,6 @@ $node->safe_psql('postgres', 'CREATE DATABASE other');
 wait_for_table($node);
 wait_for_table($node, db => 'other');
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # Does a query return t within some seconds of the true clock?
 sub is_soon
 {

@@ -10,8 +10,6 @@ use Test::More;
 
 my $node = new_node('main', conf => 'max_worker_processes = 24');
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # The scheduler of a database.
 sub scheduler
 {

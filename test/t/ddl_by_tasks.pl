@@ -10,8 +10,6 @@ use Test::More;
 
 my $node = new_node('main', conf => 'max_parallel_workers_per_gather = 2');
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 make_gates($node);
 sql('CREATE SEQUENCE runs');
 
@@ -76,7 +74,8 @@ $_->query_until(qr/begun/, q{\echo begun
 		COMMIT; END LOOP; END $$;
 }) for @sessions;
 sql(q{INSERT INTO task (queue, request) SELECT 'calm', 'SELECT 1' FROM generate_series(1, 1000)});
-wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'calm' AND state IN ('PLAN', 'WORK')});
+wait_until($node,
+	q{SELECT count(*) = 0 FROM task WHERE queue = 'calm' AND state IN ('PLAN', 'WORK')});
 open_gate($node, 'quiet');
 $_->quit for @sessions;
 is(count_of($node, q{queue = 'calm' AND state = 'DONE' AND attempt = 1}), 1000,

@@ -9,8 +9,6 @@ use Test::More;
 
 my $node = new_node('main', conf => "pg_task_period.postgres = 15000");
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 run_task($node, request => 'SELECT 1');
 
 # A task that never starts is given up after a second, and a trigger makes that take until the other
@@ -18,7 +16,8 @@ run_task($node, request => 'SELECT 1');
 sql(q{
 	CREATE FUNCTION wait_for_other() RETURNS trigger LANGUAGE plpgsql AS $$
 	BEGIN
-		WHILE clock_timestamp() < (SELECT dt + interval '0.1 s' FROM public.task WHERE queue = 'other') LOOP
+		WHILE clock_timestamp() < (SELECT dt + interval '0.1 s' FROM public.task
+		WHERE queue = 'other') LOOP
 			PERFORM pg_sleep(0.01);
 		END LOOP;
 		NEW.stop = clock_timestamp();
@@ -27,10 +26,12 @@ sql(q{
 	CREATE TRIGGER slow BEFORE UPDATE ON task FOR EACH ROW
 		WHEN (NEW.state = 'GONE') EXECUTE FUNCTION wait_for_other();
 	INSERT INTO task (queue, max, dt, active, request) VALUES
-		('given up', 0, now(), '1 s', 'SELECT 1'), ('other', NULL, now() + '2 s', NULL, 'SELECT 1')});
+		('given up', 0, now(), '1 s', 'SELECT 1'),
+		('other', NULL, now() + '2 s', NULL, 'SELECT 1')});
 wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'PLAN'});
 is(sql(q{SELECT stop > (SELECT dt FROM task WHERE queue = 'other') FROM task
-	WHERE queue = 'given up' AND state = 'GONE'}), 't', 'one was written while the other became due');
+	WHERE queue = 'given up' AND state = 'GONE'}), 't',
+	'one was written while the other became due');
 is(sql(q{SELECT state = 'DONE' AND start - dt < '5 s' FROM task WHERE queue = 'other'}),
 	't', 'and the other started after that');
 note('waited ' . sql(q{SELECT start - dt FROM task WHERE queue = 'other'}));

@@ -24,17 +24,17 @@ my $node = new_node('main', conf => q{
 	log_statement = none
 	log_min_messages = fatal});
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # The private memory of a process, without files, in kB.
 sub memory
 {
 	my ($pid) = @_;
 
-	return slurp_file("/proc/$pid/smaps_rollup") =~ /^Anonymous:\s+(\d+) kB/m ? $1 : die "no memory of $pid";
+	return slurp_file("/proc/$pid/smaps_rollup") =~ /^Anonymous:\s+(\d+) kB/m ? $1
+		: die "no memory of $pid";
 }
 
-sub wait_for_tasks { wait_until($node, q{SELECT NOT EXISTS (SELECT FROM task WHERE state IN ('PLAN', 'WORK'))}) }
+sub wait_for_tasks { wait_until($node,
+	q{SELECT NOT EXISTS (SELECT FROM task WHERE state IN ('PLAN', 'WORK'))}) }
 
 # Runs many tasks: a query inserts those with the numbers from one to another.  Some thousands at a
 # time, because waiting for a condition has a timeout.
@@ -64,19 +64,21 @@ sub endure
 	my $began = time;
 	run_many($insert, $warm + 1, $total);
 	my $took = time - $began || 1;
-	is(join(',', map { backends($node, $_) } qw(executor scheduler)), join(',', @pids), "$name: by the same processes");
+	is(join(',', map { backends($node, $_) } qw(executor scheduler)), join(',', @pids),
+		"$name: by the same processes");
 	for my $i (0, 1)
 	{
 		my $process = (qw(executor scheduler))[$i];
 		my $now = memory($pids[$i]);
 
-		cmp_ok($now, '<=', $before[$i] + $slack + $each * ($total - $warm), "$name: the $process has not grown");
+		cmp_ok($now, '<=', $before[$i] + $slack + $each * ($total - $warm),
+			"$name: the $process has not grown");
 		note("$name: $process $before[$i] kB after $warm tasks, $now kB after $total");
 	}
 	note(sprintf "%s: %d per s", $name, ($total - $warm) / $took);
 }
 
-# Uncaught exceptions -------------------------------------------------------------------------------------------------
+# Uncaught exceptions ------------------------------------------------------------------------------
 
 # Tasks that fail in several ways, each followed by one that must not.  All leave a trace, which
 # must be gone after a failure.
@@ -94,41 +96,66 @@ sql(q{
 	END $$;
 	CREATE TABLE way (kind int, request text, sqlstate text);
 	INSERT INTO way VALUES
-	(0, 'DO $do$ BEGIN INSERT INTO trace VALUES (%1$s); RAISE EXCEPTION ''failure %1$s''; END $do$', 'P0001'),
-	(1, 'DO $do$ DECLARE c CURSOR FOR SELECT generate_series(1, 1000) AS n; x int; BEGIN INSERT INTO trace VALUES (%1$s);
+	(0, 'DO $do$ BEGIN INSERT INTO trace VALUES (%1$s); RAISE EXCEPTION ''failure %1$s''; END $do$',
+	'P0001'),
+	(1,
+	'DO $do$ DECLARE c CURSOR FOR SELECT generate_series(1, 1000) AS n; x int; BEGIN INSERT INTO
+	trace VALUES (%1$s);
 		OPEN c; FETCH c INTO x; FETCH c INTO x; x := x / (x - 2); END $do$', '22012'),
 	(2, 'DO $do$ DECLARE r record; BEGIN INSERT INTO trace VALUES (%1$s);
-		FOR r IN SELECT n FROM generate_series(1, 1000) AS n LOOP IF r.n = 500 THEN RAISE ''at %%'', r.n; END IF; END LOOP; END $do$', 'P0001'),
-	(3, 'DO $do$ DECLARE x int := %1$s; BEGIN INSERT INTO trace VALUES (x); BEGIN BEGIN BEGIN x := x + 1; x := ''x%1$s''; END; END;
+		FOR r IN SELECT n FROM generate_series(1, 1000) AS n LOOP IF r.n = 500 THEN RAISE ''at %%'',
+		r.n; END IF; END LOOP; END $do$', 'P0001'),
+	(3,
+	'DO $do$ DECLARE x int := %1$s; BEGIN INSERT INTO trace VALUES (x); BEGIN BEGIN BEGIN x := x +
+	1; x := ''x%1$s''; END; END;
 		EXCEPTION WHEN division_by_zero THEN NULL; END; END $do$', '22P02'),
-	(4, 'DO $do$ BEGIN INSERT INTO trace VALUES (%1$s); FOR i IN 1..100 LOOP BEGIN PERFORM 1 / (i - 50);
-		EXCEPTION WHEN division_by_zero THEN RAISE EXCEPTION ''in the handler of %1$s: %%'', SQLERRM; END; END LOOP; END $do$', 'P0001'),
+	(4,
+	'DO $do$ BEGIN INSERT INTO trace VALUES (%1$s); FOR i IN 1..100 LOOP BEGIN PERFORM 1 / (i - 50);
+		EXCEPTION WHEN division_by_zero THEN RAISE EXCEPTION ''in the handler of %1$s: %%'',
+		SQLERRM; END; END LOOP; END $do$', 'P0001'),
 	(5, 'INSERT INTO trace VALUES (%1$s); SELECT nested(%1$s, 5)', '22012'),
-	(6, 'DO $do$ DECLARE a int[]; BEGIN INSERT INTO trace VALUES (%1$s); FOR i IN 1..50 LOOP a[i] := i; END LOOP;
-		FOREACH a SLICE 1 IN ARRAY a LOOP EXECUTE format(''SELECT no_such_%%s'', a[1]); END LOOP; END $do$', '42703'),
-	(7, 'DO $do$ BEGIN INSERT INTO trace VALUES (%1$s); CREATE TEMP TABLE t%1$s (a int); INSERT INTO t%1$s SELECT generate_series(1, 10);
+	(6,
+	'DO $do$ DECLARE a int[]; BEGIN INSERT INTO trace VALUES (%1$s); FOR i IN 1..50 LOOP a[i] := i;
+	END LOOP;
+		FOREACH a SLICE 1 IN ARRAY a LOOP EXECUTE format(''SELECT no_such_%%s'', a[1]); END LOOP;
+		END $do$', '42703'),
+	(7,
+	'DO $do$ BEGIN INSERT INTO trace VALUES (%1$s); CREATE TEMP TABLE t%1$s (a int); INSERT INTO
+	t%1$s SELECT generate_series(1, 10);
 		ASSERT (SELECT count(*) FROM t%1$s) = 0, ''not empty''; END $do$', 'P0004'),
-	(8, 'BEGIN; INSERT INTO trace VALUES (%1$s); SAVEPOINT s; DECLARE c CURSOR FOR SELECT 1/(n - 5) FROM generate_series(1, 10) AS n; FETCH 9 FROM c; COMMIT', '22012'),
-	(9, 'DO $do$ BEGIN INSERT INTO trace VALUES (%1$s); RAISE NOTICE ''before %1$s''; PERFORM set_config(''work_mem'', ''1MB'', false);
+	(8,
+	'BEGIN; INSERT INTO trace VALUES (%1$s); SAVEPOINT s; DECLARE c CURSOR FOR SELECT 1/(n - 5) FROM
+	generate_series(1, 10) AS n; FETCH 9 FROM c; COMMIT', '22012'),
+	(9,
+	'DO $do$ BEGIN INSERT INTO trace VALUES (%1$s); RAISE NOTICE ''before %1$s''; PERFORM
+	set_config(''work_mem'', ''1MB'', false);
 		PERFORM pg_advisory_lock(%1$s); RAISE no_data_found; END $do$', 'P0002'),
 	(10, 'DO $do$ BEGIN INSERT INTO trace VALUES (%1$s); SELEC %1$s; END $do$', '42601'),
-	(11, 'SELECT 1; INSERT INTO trace VALUES (%1$s); DO $do$ BEGIN PERFORM no_such_function(%1$s); END $do$', '42883')});
+	(11,
+	'SELECT 1; INSERT INTO trace VALUES (%1$s); DO $do$ BEGIN PERFORM no_such_function(%1$s); END
+	$do$', '42883')});
 endure('failures', q{
 	INSERT INTO task (id, request)
-	SELECT n, CASE WHEN n % 2 = 0 THEN format('INSERT INTO trace VALUES (%1$s); SELECT %1$s', n) ELSE format(way.request, n) END
+	SELECT n, CASE WHEN n % 2 = 0 THEN format('INSERT INTO trace VALUES (%1$s); SELECT %1$s', n)
+	ELSE format(way.request, n) END
 	  FROM generate_series(FIRST, LAST) AS n JOIN way ON kind = n / 2 % 12
 	 ORDER BY n}, $failures);
-is(sql(q{SELECT count(*) FROM task WHERE id % 2 = 0 AND (state, response, attempt, notice, sqlstate) IS DISTINCT FROM
+is(sql(q{SELECT count(*) FROM task WHERE id % 2 = 0 AND (state, response, attempt, notice,
+	sqlstate) IS DISTINCT FROM
 	('DONE', E'INSERT 0 1\n' || id, 1, NULL, NULL)}), 0, 'those between are all right');
-is(sql(q{SELECT count(*) FROM task JOIN way ON kind = id / 2 % 12 WHERE id % 2 = 1 AND (state, task.sqlstate, attempt) IS DISTINCT FROM
+is(sql(q{SELECT count(*) FROM task JOIN way ON kind = id / 2 % 12 WHERE id % 2 = 1
+	AND (state, task.sqlstate, attempt) IS DISTINCT FROM
 	('FAIL', way.sqlstate, 1)}), 0, 'those that fail have failed as they should');
-is(sql(q{SELECT count(*) FROM task WHERE id % 24 = 1 AND error IS DISTINCT FROM 'failure ' || id}), 0, 'each with its own message');
-is(sql(q{SELECT count(*) FROM task WHERE id % 24 = 19 AND notice IS DISTINCT FROM 'NOTICE:  before ' || id}), 0, 'and its own notices');
-is(sql(q{SELECT count(*), count(DISTINCT n), min(n % 2), max(n % 2) FROM trace}), join('|', int($failures / 2), int($failures / 2), 0, 0),
+is(sql(q{SELECT count(*) FROM task WHERE id % 24 = 1 AND error IS DISTINCT FROM 'failure ' || id}),
+	0, 'each with its own message');
+is(sql(q{SELECT count(*) FROM task WHERE id % 24 = 19 AND notice IS DISTINCT
+	FROM 'NOTICE:  before ' || id}), 0, 'and its own notices');
+is(sql(q{SELECT count(*), count(DISTINCT n), min(n % 2), max(n % 2) FROM trace}),
+	join('|', int($failures / 2), int($failures / 2), 0, 0),
 	'what is left of them is what should be');
 sql('TRUNCATE task; TRUNCATE trace');
 
-# Different requests --------------------------------------------------------------------------------------------------
+# Different requests -------------------------------------------------------------------------------
 
 # No two requests are equal; most create something that a session caches.  A remaining row is a
 # failed task.
@@ -136,20 +163,33 @@ sql(q{
 	TRUNCATE way;
 	INSERT INTO way (kind, request) VALUES
 	(0, 'SELECT %1$s AS column_%1$s'),
-	(1, 'SELECT n + %1$s AS a, ''text %1$s'' AS b FROM generate_series(1, 10) AS n WHERE n <> %1$s ORDER BY 1 DESC'),
-	(2, 'DO $do$ DECLARE v%1$s int := %1$s; BEGIN FOR i IN 1..3 LOOP v%1$s := v%1$s + i; END LOOP; RAISE NOTICE ''%%'', v%1$s; END $do$'),
+	(1,
+	'SELECT n + %1$s AS a, ''text %1$s'' AS b FROM generate_series(1, 10) AS n WHERE n <> %1$s ORDER
+	BY 1 DESC'),
+	(2,
+	'DO $do$ DECLARE v%1$s int := %1$s; BEGIN FOR i IN 1..3 LOOP v%1$s := v%1$s + i; END LOOP; RAISE
+	NOTICE ''%%'', v%1$s; END $do$'),
 	(3, 'CREATE TEMP TABLE t%1$s (a%1$s int); INSERT INTO t%1$s VALUES (%1$s); TABLE t%1$s'),
 	(4, 'PREPARE p%1$s AS SELECT relname FROM pg_class WHERE oid = $1 + %1$s; EXECUTE p%1$s(1)'),
-	(5, 'BEGIN; DECLARE c%1$s CURSOR WITH HOLD FOR SELECT generate_series(1, 100); COMMIT; FETCH 3 FROM c%1$s'),
-	(6, 'SELECT pg_advisory_lock(%1$s); SET search_path = public, pg_catalog; SET statement_timeout = %1$s'),
+	(5,
+	'BEGIN; DECLARE c%1$s CURSOR WITH HOLD FOR SELECT generate_series(1, 100); COMMIT; FETCH 3 FROM
+	c%1$s'),
+	(6,
+	'SELECT pg_advisory_lock(%1$s); SET search_path = public, pg_catalog; SET statement_timeout =
+	%1$s'),
 	(7, 'WITH a%1$s AS (INSERT INTO trace VALUES (%1$s) RETURNING n) SELECT * FROM a%1$s'),
 	(8, 'COPY (SELECT repeat(''x'', %1$s %% 1000)) TO STDOUT'),
 	(9, 'SELECT format(''%%s'', %1$s), now(), ARRAY[%1$s], ROW(%1$s)'),
-	(10, 'BEGIN; INSERT INTO trace VALUES (%1$s); SAVEPOINT s%1$s; INSERT INTO trace VALUES (%1$s); ROLLBACK TO s%1$s; RELEASE s%1$s; COMMIT'),
-	(11, 'EXPLAIN SELECT * FROM pg_class AS c%1$s JOIN pg_attribute AS a%1$s ON attrelid = oid WHERE relname = ''n%1$s''')});
+	(10,
+	'BEGIN; INSERT INTO trace VALUES (%1$s); SAVEPOINT s%1$s; INSERT INTO trace VALUES (%1$s);
+	ROLLBACK TO s%1$s; RELEASE s%1$s; COMMIT'),
+	(11,
+	'EXPLAIN SELECT * FROM pg_class AS c%1$s JOIN pg_attribute AS a%1$s ON attrelid = oid WHERE
+	relname = ''n%1$s''')});
 endure('requests', q{
 	INSERT INTO task (request, delete, queue, format)
-	SELECT format(way.request, n), true, 'queue ' || n % 7, (ARRAY['text', 'csv', 'json'])[1 + n % 3]
+	SELECT format(way.request, n), true, 'queue ' || n % 7, (ARRAY['text', 'csv',
+	'json'])[1 + n % 3]
 	  FROM generate_series(FIRST, LAST) AS n JOIN way ON kind = n % 12}, $requests);
 is(sql('SELECT count(*) FROM task'), 0, 'all are done');
 
@@ -158,21 +198,30 @@ is(sql('SELECT count(*) FROM task'), 0, 'all are done');
 # kB.
 my $most = 64 * 1024;
 my %caches = (
-	names => [300, q(DO $do$ BEGIN FOR i IN 1..1000 LOOP PERFORM to_regclass('no_such_' || %1$s || '_' || i); END LOOP; END $do$; SELECT taken())],
+	names => [300,
+		q(DO $do$ BEGIN FOR i IN 1..1000 LOOP PERFORM to_regclass('no_such_' || %1$s || '_' || i);
+		END LOOP; END $do$; SELECT taken())],
 	functions => [100, q(DO $do$ DECLARE x int; BEGIN FOR i IN 1..50 LOOP
-		EXECUTE 'CREATE FUNCTION pg_temp.f() RETURNS int LANGUAGE plpgsql AS $f$ BEGIN RETURN %1$s; END $f$';
-		EXECUTE 'SELECT pg_temp.f()' INTO x; DROP FUNCTION pg_temp.f; END LOOP; END $do$; SELECT taken())]);
+		EXECUTE
+		'CREATE FUNCTION pg_temp.f() RETURNS int LANGUAGE plpgsql AS $f$ BEGIN RETURN %1$s; END
+		$f$';
+		EXECUTE 'SELECT pg_temp.f()' INTO x; DROP FUNCTION pg_temp.f; END LOOP; END $do$;
+		SELECT taken())]);
 
 sql(q{CREATE FUNCTION taken() RETURNS int LANGUAGE sql
-	AS $$ SELECT (regexp_match(pg_read_file('/proc/self/smaps_rollup'), 'Anonymous: +(\d+)'))[1]::int $$});
+	AS $$ SELECT (regexp_match(pg_read_file('/proc/self/smaps_rollup'),
+	'Anonymous: +(\d+)'))[1]::int $$});
 for my $name (sort keys %caches)
 {
 	my ($count, $request) = @{ $caches{$name} };
 
 	sql('TRUNCATE task');
 	terminate($node, backends($node, 'executor'));
-	run_many("INSERT INTO task (id, request) SELECT n, format(r, n) FROM generate_series(FIRST, LAST) AS n, (VALUES (\$r\$$request\$r\$)) AS v (r)", 1, $count);
-	is(sql(q{SELECT count(*) FROM task WHERE state = 'DONE' AND response ~ '^DO\n\d+$'}), $count, "$name: all are done");
+	run_many("INSERT INTO task (id, request) SELECT n, format(r, n) "
+		. "FROM generate_series(FIRST, LAST) AS n, (VALUES (\$r\$$request\$r\$)) AS v (r)", 1,
+		$count);
+	is(sql(q{SELECT count(*) FROM task WHERE state = 'DONE' AND response ~ '^DO\n\d+$'}), $count,
+		"$name: all are done");
 	my $taken = sql('SELECT max(substring(response, 4)::int) FROM task');
 
 	cmp_ok($taken, '<=', $most, "$name: the executor has not grown above all measure");

@@ -9,8 +9,6 @@ use Test::More;
 
 my $node = new_node('main', conf => 'pg_task.max_executors = 1');
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # Bytes in use in the executor, as it reports in the log.
 sub memory
 {
@@ -40,7 +38,8 @@ sql(q{
 		BEGIN
 			RETURN nested(depth - 1);
 		EXCEPTION WHEN division_by_zero THEN
-			RAISE EXCEPTION 'at depth %', depth USING ERRCODE = 'UU00' || depth, DETAIL = repeat('x', 1000);
+			RAISE EXCEPTION 'at depth %', depth USING ERRCODE = 'UU00' || depth,
+			DETAIL = repeat('x', 1000);
 		END;
 	END $$});
 
@@ -49,12 +48,16 @@ sub insert_many
 	my ($n) = @_;
 
 	sql(qq{INSERT INTO task (request) SELECT CASE n % 10
-		WHEN 0 THEN 'INSERT INTO kept VALUES (current_setting(''pg_task.id'')::bigint) RETURNING task'
+		WHEN 0
+		THEN 'INSERT INTO kept VALUES (current_setting(''pg_task.id'')::bigint) RETURNING task'
 		WHEN 1 THEN 'DO \$\$ BEGIN RAISE EXCEPTION ''uncaught''; END \$\$'
 		WHEN 2 THEN 'DO \$\$ BEGIN PERFORM 1 / 0; END \$\$'
 		WHEN 3 THEN 'DO \$\$ BEGIN FOR i IN 1 .. 100 LOOP PERFORM 1 / (50 - i); END LOOP; END \$\$'
 		WHEN 4 THEN 'SELECT nested(2)'
-		WHEN 5 THEN 'DO \$\$ DECLARE r record; BEGIN FOR r IN SELECT n, 1 / (n - 3) FROM generate_series(1, 9) AS n LOOP NULL; END LOOP; END \$\$'
+		WHEN 5
+		THEN
+		'DO \$\$ DECLARE r record; BEGIN FOR r IN SELECT n, 1 / (n - 3) FROM generate_series(1, 9)
+		AS n LOOP NULL; END LOOP; END \$\$'
 		WHEN 6 THEN 'INSERT INTO kept VALUES (-2); SELECT missing'
 		WHEN 7 THEN 'DECLARE c CURSOR FOR SELECT 1 / 0; FETCH c'
 		WHEN 8 THEN 'INSERT INTO positive VALUES (1), (0)'
@@ -68,13 +71,17 @@ insert_many(1000);
 my $after = memory();
 cmp_ok($after, '<', $before + 32768, "a thousand later it uses as much: $before, $after bytes");
 is(sql(q{SELECT count(*), count(DISTINCT pid) FROM task}), '1300|1', 'one executor ran them all');
-is(sql(q{SELECT state, count(*), bool_and(response = id::text) FROM task WHERE state = 'DONE' GROUP BY 1}),
+is(sql(q{SELECT state, count(*), bool_and(response = id::text) FROM task WHERE state = 'DONE'
+	GROUP BY 1}),
 	'DONE|130|t', 'those that should succeed did');
-is(sql(q{SELECT count(*), count(DISTINCT task), min(task) > 0 FROM kept}), '130|130|t', 'they alone had an effect');
+is(sql(q{SELECT count(*), count(DISTINCT task), min(task) > 0 FROM kept}), '130|130|t',
+	'they alone had an effect');
 is(sql(q{SELECT string_agg(concat_ws(' ', sqlstate, error, count), E'\n' ORDER BY sqlstate, error)
 	FROM (SELECT sqlstate, error, count(*) FROM task WHERE state = 'FAIL' GROUP BY 1, 2) AS x}),
-	join("\n", '22012 division by zero 520', '23514 new row for relation "positive" violates check constraint "positive_n_check" 130',
-		'42601 syntax error at end of input 130', '42703 column "missing" does not exist 130', 'P0001 uncaught 130', 'UU001 at depth 1 130'),
+	join("\n", '22012 division by zero 520',
+	'23514 new row for relation "positive" violates check constraint "positive_n_check" 130',
+		'42601 syntax error at end of input 130', '42703 column "missing" does not exist 130',
+		'P0001 uncaught 130', 'UU001 at depth 1 130'),
 	'the others failed each in its way');
 like(sql(q{SELECT response FROM task WHERE sqlstate = 'UU001' LIMIT 1}),
 	qr/^ERROR:  at depth 1\nDETAIL:  x{1000}\nCONTEXT:  PL\/pgSQL function nested\(integer\) line \d+ at RAISE/, 'with all there is to tell');
@@ -86,12 +93,16 @@ is(task($node, $id, 'response'), '42', 'the next task runs');
 sql(q{ALTER ROLE postgres SET pg_task.response_limit = '1 kB'});
 terminate($node, backends($node, 'executor'));
 $id = run_task($node, request => q{SELECT repeat(U&'\20ac', 1000)});
-is(task($node, $id, q{state, split_part(response, E'\n', 1) = repeat(U&'\20ac', 341), split_part(response, E'\n', 2)}),
+is(task($node, $id,
+	q{state, split_part(response, E'\n', 1) = repeat(U&'\20ac', 341), split_part(response, E'\n',
+	2)}),
 	'DONE|t|(1977 bytes cut)', 'a response that is too long');
 $id = run_task($node, request => q{SELECT repeat('x', 1024)});
 is(task($node, $id, q{state, response = repeat('x', 1024)}), 'DONE|t', 'one that just fits');
 $id = run_task($node, request => q{DO $$ BEGIN RAISE EXCEPTION '%', repeat('x', 5000); END $$});
-is(task($node, $id, q{state, length(error) < 1100, length(response) < 1100, error LIKE '%bytes cut)', response LIKE 'ERROR:  xx%bytes cut)'}),
+is(task($node, $id,
+	q{state, length(error) < 1100, length(response) < 1100, error LIKE '%bytes cut)',
+	response LIKE 'ERROR:  xx%bytes cut)'}),
 	'FAIL|t|t|t|t', 'an error that is too long');
 
 done_testing();

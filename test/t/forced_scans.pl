@@ -11,12 +11,11 @@ use Test::More;
 
 my $node = new_node('main', conf => "max_prepared_transactions = 2");
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # Groups whose tasks are planned for later, and a procedure that commits more groups at a time than
 # fit into hints, until it is asked to stop.
 sql(q{INSERT INTO task (queue, dt, request)
-	SELECT 'group ' || n, now() + interval '1 day', 'SELECT 1' FROM generate_series(1, 50000) AS n});
+	SELECT 'group ' || n, now() + interval '1 day', 'SELECT 1' FROM generate_series(1, 50000)
+	AS n});
 sql(q{
 	CREATE TABLE stop (x int);
 	CREATE PROCEDURE force() LANGUAGE plpgsql AS $$
@@ -38,12 +37,14 @@ wait_until($node, q{SELECT count(*) > 400 FROM task WHERE queue LIKE 'forced%'})
 run_task($node, queue => 'known', request => 'SELECT 1') for 1 .. 15;
 is(sql(q{SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY start - dt) < '0.2 s'
 	FROM task WHERE queue = 'known'}), 't', 'a task does not wait for scans of others');
-note('waited ' . sql(q{SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY start - dt), max(start - dt)
+note('waited '
+	. sql(q{SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY start - dt), max(start - dt)
 	FROM task WHERE queue = 'known'}));
 
 # A session whose groups do not fit into the slot while the scheduler is busy loses only its own
 # hints.
-sql(q{CREATE ROLE tenant LOGIN; CREATE ROLE other LOGIN; GRANT SELECT, INSERT ON task TO tenant, other});
+sql(q{CREATE ROLE tenant LOGIN; CREATE ROLE other LOGIN; GRANT SELECT, INSERT ON task
+	TO tenant, other});
 my $insert = q{INSERT INTO task (queue, dt, request)
 	SELECT format('full %s %s', ROUND, n), now() + interval '1 day', 'SELECT 1'
 	FROM generate_series(1, 32) AS n};

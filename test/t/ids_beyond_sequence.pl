@@ -11,8 +11,6 @@ use Test::More;
 
 my $node = new_node('main', conf => "pg_task.max_executors = 3");
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # The error of a statement of this role: its SQLSTATE, or an empty string.
 sub error_as
 {
@@ -44,7 +42,8 @@ my %ways = (
 );
 for my $way (sort keys %ways)
 {
-	is(error_as('tenant', sprintf($ways{$way}, next_id())), '42501', "$way: an id ahead is refused");
+	is(error_as('tenant', sprintf($ways{$way}, next_id())), '42501',
+		"$way: an id ahead is refused");
 }
 my ($rc, $out, $err) = $node->psql('postgres', sprintf($ways{INSERT}, next_id()),
 	extra_params => [ '-U', 'tenant' ]);

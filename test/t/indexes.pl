@@ -11,24 +11,22 @@ use Test::More;
 my $node = new_node('main', conf => "max_worker_processes = 40\npg_task.period = '50 ms'");
 my $indexes = q{SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass};
 
-sub sql { return $node->safe_psql(@_) }
-
 # Run tasks: after that the scheduler has looked up the current table.
 sub runs_in
 {
 	my ($db, $name) = @_;
 
 	run_task($node, db => $db, request => 'SELECT 1', queue => "q $_") for 1 .. 2;
-	is(sql($db, "$indexes AND indisvalid"), 5, "$db: $name");
+	is(sql_in($db, "$indexes AND indisvalid"), 5, "$db: $name");
 }
 
 sub new_database
 {
 	my ($db, $settings) = @_;
 
-	sql('postgres', "CREATE DATABASE $db IS_TEMPLATE true");
-	sql('postgres', "ALTER DATABASE $db $_") for @$settings;
-	sql('postgres', "ALTER DATABASE $db IS_TEMPLATE false");
+	sql_in('postgres', "CREATE DATABASE $db IS_TEMPLATE true");
+	sql_in('postgres', "ALTER DATABASE $db $_") for @$settings;
+	sql_in('postgres', "ALTER DATABASE $db IS_TEMPLATE false");
 	wait_until($node, "SELECT to_regclass('task_key_idx') IS NOT NULL", db => $db);
 }
 
@@ -38,12 +36,13 @@ my @settings = map { ["SET $_"] } (
 		"IntervalStyle = 'postgres_verbose'",
 	"quote_all_identifiers = on", "DateStyle = 'SQL, DMY'",
 	# from 19 on, it is always on
-	(sql('postgres', 'SHOW server_version_num') < 190000 ? 'standard_conforming_strings = off' : ()),
+	(sql_in('postgres', 'SHOW server_version_num') < 190000 ? 'standard_conforming_strings = off'
+		: ()),
 	"TimeZone = 'Asia/Kathmandu'", "transform_null_equals = on");
 for my $number (0 .. $#settings)
 {
 	new_database("set$number", $settings[$number]);
-	sql("set$number", 'ANALYZE task');
+	sql_in("set$number", 'ANALYZE task');
 	runs_in("set$number", "no index more with $settings[$number][0]");
 }
 
@@ -66,7 +65,7 @@ for my $like (['CREATE INDEX ON task (queue, key)', 'no condition'],
 	['CREATE INDEX ON task USING brin (id)', 'another method'],
 	['CREATE INDEX ON task (key, queue) WHERE key IS NOT NULL', 'another order'])
 {
-	sql('changed', "DROP INDEX IF EXISTS mine, task_key_idx; $like->[0]");
+	sql_in('changed', "DROP INDEX IF EXISTS mine, task_key_idx; $like->[0]");
 	wait_until($node, "SELECT to_regclass('task_key_idx') IS NOT NULL", db => 'changed');
 }
 is($node->psql('changed', q{INSERT INTO task (request, key, dt) SELECT 'SELECT 1', 'k',
@@ -75,15 +74,15 @@ is($node->psql('changed', q{INSERT INTO task (request, key, dt) SELECT 'SELECT 1
 
 # An invalid index (CREATE INDEX CONCURRENTLY has failed) is not taken for the wanted one.
 new_database('invalid', []);
-sql('invalid', q{INSERT INTO task (request, dt) SELECT 'SELECT 1', 'infinity'
+sql_in('invalid', q{INSERT INTO task (request, dt) SELECT 'SELECT 1', 'infinity'
 	FROM generate_series(1, 2)});
-sql('invalid', q{DROP INDEX task_work_idx});
+sql_in('invalid', q{DROP INDEX task_work_idx});
 wait_until($node, "SELECT to_regclass('task_work_idx') IS NOT NULL", db => 'invalid');
 isnt($node->psql('invalid',
 	'CREATE UNIQUE INDEX CONCURRENTLY failed ON task (queue, priority) WHERE dt IS NOT NULL'), 0,
 	'an index is invalid');
 runs_in('invalid', 'no index more beside an invalid one');
-is(sql('invalid', "$indexes AND NOT indisvalid"), 1, 'and that is left alone');
+is(sql_in('invalid', "$indexes AND NOT indisvalid"), 1, 'and that is left alone');
 
 # An event trigger spoils every new index: three are created, the scheduler reports it and
 # continues.
@@ -101,21 +100,21 @@ for my $db (sort keys %broken)
 {
 	my $position = log_position($node);
 
-	sql('postgres', "CREATE DATABASE $db IS_TEMPLATE true");
-	sql($db, sprintf($breaker, $broken{$db} =~ s/%%/%/gr));
-	sql('postgres', "ALTER DATABASE $db IS_TEMPLATE false");
+	sql_in('postgres', "CREATE DATABASE $db IS_TEMPLATE true");
+	sql_in($db, sprintf($breaker, $broken{$db} =~ s/%%/%/gr));
+	sql_in('postgres', "ALTER DATABASE $db IS_TEMPLATE false");
 	wait_for_log_line($node,
 		qr/WARNING:  an index of the task table public\.task is not what it was made to be/,
 		$position);
 	for my $time (1 .. 5)
 	{
-		sql($db, "ANALYZE task; COMMENT ON TABLE task IS '$time'");
+		sql_in($db, "ANALYZE task; COMMENT ON TABLE task IS '$time'");
 		run_task($node, db => $db, request => 'SELECT 1', queue => "q $time");
 	}
-	cmp_ok(sql($db, $indexes), '<=', 7, "$db: it is not made for ever");
+	cmp_ok(sql_in($db, $indexes), '<=', 7, "$db: it is not made for ever");
 	is(scalar(() = log_since($node, $position) =~ /is not what it was made to be/g), 1,
 		"$db: that was told once");
-	sql('postgres', "DROP DATABASE $db");
+	sql_in('postgres', "DROP DATABASE $db");
 }
 
 done_testing();

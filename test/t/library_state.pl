@@ -20,8 +20,6 @@ my $node = new_node('main', conf => q{
 	pg_task.period = '200 ms'
 	pg_task.keep_libraries = 'postgres_fdw, dblink'});
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 my $here = sprintf 'host=%s port=%d dbname=postgres', $node->host, $node->port;
 sql(qq{
 	CREATE EXTENSION postgres_fdw;
@@ -78,7 +76,7 @@ for (@pairs)
 		is($pid, $soiled, "$name: the same process");
 		next unless $role;
 		terminate($node, $pid);
-		wait_until($node, "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $pid)");
+		wait_for_exit($node, $pid);
 	}
 }
 

@@ -12,8 +12,6 @@ my $node = new_node('main',
 	conf => "max_worker_processes = 8\npg_task.max_executors = 2\nmax_prepared_transactions = 3\n");
 my @theirs = map { "theirs$_" } 1 .. 4;
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 sub as_owner
 {
 	my ($db, $sql) = @_;
@@ -47,7 +45,8 @@ my $owner = $node->background_psql(@session);
 my $sleeps = q{INSERT INTO task (request) VALUES ('SELECT pg_sleep(1000)') RETURNING id};
 my @ids = map { as_owner('theirs1', $sleeps) } 1 .. 2;
 wait_for_state($node, $_, 'WORK', db => 'theirs1') for @ids;
-$owner->query_until(qr/begun/, "BEGIN;\n\\echo begun\nALTER DATABASE theirs1 RENAME TO other1;\n\\echo renamed\n");
+$owner->query_until(qr/begun/,
+	"BEGIN;\n\\echo begun\nALTER DATABASE theirs1 RENAME TO other1;\n\\echo renamed\n");
 has_no_scheduler('theirs1');
 terminate($node, backends($node, 'executor'));
 $owner->query_until(qr/renamed/, '');

@@ -10,8 +10,6 @@ use Test::More;
 
 my $node = new_node('main', conf => "pg_task.max_executors = 2");
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 sql(q{CREATE ROLE tenant LOGIN; CREATE ROLE other LOGIN;
 	GRANT SELECT, INSERT, UPDATE ON task TO tenant, other});
 make_gates($node);

@@ -11,8 +11,6 @@ use Test::More;
 
 my $node = new_node('main');
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # The peak memory of processes of this kind, in MB.
 sub peak_memory
 {

@@ -12,8 +12,6 @@ use Time::HiRes qw(time);
 
 my $node = new_node('main', conf => "max_wal_size = '2GB'\ncheckpoint_timeout = '1 h'");
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # Such rows, in a queue that starts no tasks.
 sub restore
 {
@@ -22,7 +20,8 @@ sub restore
 	sql(qq{BEGIN;
 		ALTER TABLE task DISABLE TRIGGER pg_task_planned;
 		INSERT INTO task (queue, max, request, state, attempt, start, pid)
-		SELECT '$queue', 0, 'SELECT 1', 'WORK', 1 + n % 2, now(), 1 FROM generate_series(1, $count) AS n;
+		SELECT '$queue', 0, 'SELECT 1', 'WORK', 1 + n % 2, now(), 1 FROM generate_series(1, $count)
+		AS n;
 		ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned;
 		COMMIT});
 }

@@ -12,8 +12,6 @@ use Test::More;
 my $library = build_module('neighbour');
 my $node = new_node('main', conf => "shared_preload_libraries = 'pg_task, $library'");
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # Columns of the row of a task when it has run.
 sub outcome
 {
@@ -128,7 +126,8 @@ sql(q{
 is(outcome('state, attempt, failed, response', 'SELECT collide(3)'),
 	'DONE|1|0|3', 'a rewritten deadlock: begun anew');
 is(outcome('state, sqlstate, error', 'SELECT collide(100)'),
-	'FAIL|40P01|a deadlock that spans several servers', 'a rewritten error is the one that is kept');
+	'FAIL|40P01|a deadlock that spans several servers',
+	'a rewritten error is the one that is kept');
 sql(q{ALTER SYSTEM SET log_min_messages = 'fatal'; SELECT pg_reload_conf()});
 wait_until($node, q{SELECT current_setting('log_min_messages') = 'fatal'});
 terminate($node, backends($node, 'executor'));

@@ -11,9 +11,7 @@ use Test::More;
 my $node = new_node('main', conf => "max_worker_processes = 30\npg_task.period = '100 ms'");
 my $refused = qr/public\.task is not a task table.*?DETAIL:  [^\n]*?/s;
 
-sub sql { return $node->safe_psql(@_) }
-
-sql('postgres', 'CREATE ROLE eve LOGIN');
+sql_in('postgres', 'CREATE ROLE eve LOGIN');
 
 # A database in which everybody may record which role a task ran as, and eve has a trigger function
 # that does so.
@@ -21,8 +19,8 @@ sub new_database
 {
 	my ($db, $table) = @_;
 
-	sql('postgres', "CREATE DATABASE $db IS_TEMPLATE true");
-	sql($db, q{
+	sql_in('postgres', "CREATE DATABASE $db IS_TEMPLATE true");
+	sql_in($db, q{
 		GRANT ALL ON SCHEMA public TO eve;
 		CREATE TABLE evidence (who name, what text);
 		GRANT ALL ON evidence TO PUBLIC;
@@ -30,8 +28,8 @@ sub new_database
 		CREATE FUNCTION spy() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN INSERT INTO public.evidence VALUES (current_user, TG_TABLE_NAME); RETURN NEW;
 			END $$});
-	sql($db, $table);
-	sql('postgres', "ALTER DATABASE $db IS_TEMPLATE false");
+	sql_in($db, $table);
+	sql_in('postgres', "ALTER DATABASE $db IS_TEMPLATE false");
 	wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = to_regclass('task')},
 		db => $db);
 	make_gates($node, db => $db);
@@ -57,18 +55,18 @@ my $forged = q{INSERT INTO %s (id, priority, role, request)
 
 # An inheritance child: its rows do not belong to the task table, whoever owns it.
 new_database('child', '');
-sql('child', 'CREATE TABLE kin () INHERITS (task); ALTER TABLE kin OWNER TO eve');
-sql('child', 'SET ROLE eve; ' . sprintf($forged, 'kin'));
-sql('child', q{INSERT INTO kin (id, request, active, dt, role) VALUES (1001, 'SELECT 1', '1 s',
+sql_in('child', 'CREATE TABLE kin () INHERITS (task); ALTER TABLE kin OWNER TO eve');
+sql_in('child', 'SET ROLE eve; ' . sprintf($forged, 'kin'));
+sql_in('child', q{INSERT INTO kin (id, request, active, dt, role) VALUES (1001, 'SELECT 1', '1 s',
 	'2020-01-01', 'eve');
 	INSERT INTO kin (id, request, state, attempt, start, role) VALUES (1002, 'SELECT 1', 'WORK', 1,
 		now(), 'eve')});
 runs_in('child', 'the table itself is served') for 1 .. 3;
-is(sql('child', q{SELECT string_agg(state || attempt, ',' ORDER BY id) FROM kin}),
+is(sql_in('child', q{SELECT string_agg(state || attempt, ',' ORDER BY id) FROM kin}),
 	'PLAN0,PLAN0,WORK1',
 	'child: its rows are left alone');
-is(sql('child', 'SELECT pg_task_cancel(1000)'), 'f', 'child: nor is one found to be stopped');
-is(sql('child', 'SELECT count(*) FROM evidence'), 0, 'child: nothing ran');
+is(sql_in('child', 'SELECT pg_task_cancel(1000)'), 'f', 'child: nor is one found to be stopped');
+is(sql_in('child', 'SELECT count(*) FROM evidence'), 0, 'child: nothing ran');
 
 # A partition changes its owner while the scheduler waits for a lock on it: the transaction that
 # changes the owner adds a row and a trigger.  The scheduler must not trust what it has read before
@@ -81,52 +79,53 @@ my $waits = "DO \$\$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_locks WHERE pid = $s
 	LOOP PERFORM pg_sleep(0.001), pg_stat_clear_snapshot(); END LOOP; END \$\$";
 runs_in('gift', 'runs');
 my $position = log_position($node);
-sql('gift', qq{BEGIN; ALTER TABLE gift DISABLE TRIGGER ALL, OWNER TO eve; SET LOCAL ROLE eve;
+sql_in('gift', qq{BEGIN; ALTER TABLE gift DISABLE TRIGGER ALL, OWNER TO eve; SET LOCAL ROLE eve;
 	@{[ sprintf($forged, 'gift') ]};
 	CREATE TRIGGER spy BEFORE UPDATE ON gift FOR EACH ROW EXECUTE FUNCTION spy(); RESET ROLE;
 		$waits; COMMIT});
 wait_for_log_line($node, qr/$refused"gift" has another owner/, $position);
-is(sql('gift', 'SELECT state || attempt FROM gift'), 'PLAN0', 'gift: the row was not claimed');
-sql('gift', q{DELETE FROM gift; DROP TRIGGER spy ON gift; ALTER TABLE gift ENABLE TRIGGER ALL});
-sql('gift', 'ALTER TABLE gift OWNER TO postgres');
+is(sql_in('gift', 'SELECT state || attempt FROM gift'), 'PLAN0', 'gift: the row was not claimed');
+sql_in('gift', q{DELETE FROM gift; DROP TRIGGER spy ON gift; ALTER TABLE gift ENABLE TRIGGER ALL});
+sql_in('gift', 'ALTER TABLE gift OWNER TO postgres');
 runs_in('gift', 'served again when it is given back');
 
 # The same with a running task: its outcome is not written while the partition has another owner.
 $position = log_position($node);
 my $id = insert_task($node, db => 'gift', priority => 7, request => q{SELECT hold('given')});
 wait_for_state($node, $id, 'WORK', db => 'gift');
-sql('gift', q{BEGIN; ALTER TABLE gift OWNER TO eve; SET LOCAL ROLE eve;
+sql_in('gift', q{BEGIN; ALTER TABLE gift OWNER TO eve; SET LOCAL ROLE eve;
 	CREATE TRIGGER spy BEFORE UPDATE ON gift FOR EACH ROW EXECUTE FUNCTION spy(); COMMIT});
 open_gate($node, 'given', db => 'gift');
 wait_for_log_line($node, qr/$refused"gift" has another owner/, $position);
 wait_until($node, "SELECT NOT EXISTS (SELECT FROM pg_stat_activity
 	WHERE application_name LIKE 'pg_task % $id')");
 is(task($node, $id, 'state', db => 'gift'), 'WORK', 'gift: the outcome was not written');
-is(sql('gift', 'SELECT count(*) FROM evidence'), 0, 'gift: nothing ran for eve');
-sql('gift', 'DROP TRIGGER spy ON gift; ALTER TABLE gift OWNER TO postgres');
+is(sql_in('gift', 'SELECT count(*) FROM evidence'), 0, 'gift: nothing ran for eve');
+sql_in('gift', 'DROP TRIGGER spy ON gift; ALTER TABLE gift OWNER TO postgres');
 wait_for_state($node, $id, 'DONE', db => 'gift');
 
 # A sub-partition, attached by somebody who may do so, is found as well.
-sql('gift', q{CREATE TABLE nest PARTITION OF task FOR VALUES IN (8, 9) PARTITION BY LIST (priority);
+sql_in('gift',
+	q{CREATE TABLE nest PARTITION OF task FOR VALUES IN (8, 9) PARTITION BY LIST (priority);
 	CREATE TABLE egg (LIKE rest INCLUDING DEFAULTS); ALTER TABLE egg OWNER TO eve});
 runs_in('gift', 'runs with a partition that has partitions');
 $position = log_position($node);
-sql('gift', 'ALTER TABLE nest ATTACH PARTITION egg FOR VALUES IN (8)');
+sql_in('gift', 'ALTER TABLE nest ATTACH PARTITION egg FOR VALUES IN (8)');
 wait_for_log_line($node, qr/$refused"egg" has another owner/, $position);
-sql('gift', 'DROP TABLE egg');
+sql_in('gift', 'DROP TABLE egg');
 runs_in('gift', 'served again without it');
 
 # The owner of a table above could change rows: a parent, or a parent of a parent.
 new_database('parent', q{CREATE TABLE top (request text); CREATE TABLE above () INHERITS (top)});
-sql('parent', 'ALTER TABLE task INHERIT above');
+sql_in('parent', 'ALTER TABLE task INHERIT above');
 runs_in('parent', 'runs with a parent of its own owner');
 for my $above (qw(above top))
 {
 	$position = log_position($node);
-	sql('parent', "ALTER TABLE $above OWNER TO eve");
+	sql_in('parent', "ALTER TABLE $above OWNER TO eve");
 	wait_for_log_line($node, qr/$refused"$above", which it inherits from, has another owner/,
 		$position);
-	sql('parent', "ALTER TABLE $above OWNER TO postgres");
+	sql_in('parent', "ALTER TABLE $above OWNER TO postgres");
 	runs_in('parent', "served again when $above is given back");
 }
 

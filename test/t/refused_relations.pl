@@ -13,15 +13,13 @@ my $node = new_node('main',
 	  . 'allow_system_table_mods = on');
 my $columns = q{id bigint, dt timestamptz, request text, state text, attempt int};
 
-sub sql { return $node->safe_psql(@_) }
-
 sub new_database
 {
 	my ($db, $make) = @_;
 
-	sql('postgres', "CREATE DATABASE $db IS_TEMPLATE true");
-	sql($db, $make);
-	sql('postgres', "ALTER DATABASE $db IS_TEMPLATE false");
+	sql_in('postgres', "CREATE DATABASE $db IS_TEMPLATE true");
+	sql_in($db, $make);
+	sql_in('postgres', "ALTER DATABASE $db IS_TEMPLATE false");
 }
 
 # [what is there, what takes it away, why it is refused]
@@ -72,7 +70,7 @@ for my $db (sort keys %refused)
 			qr/public\.task is not a task table.*?DETAIL:  $why.*?scheduler of database "$db"/s,
 			$position);
 		pass("$db: refused");
-		sql($db, $mend);
+		sql_in($db, $mend);
 	}
 	wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = to_regclass('task')},
 		db => $db);
@@ -83,7 +81,7 @@ for my $db (sort keys %refused)
 }
 
 # A table that another engine takes over while the scheduler serves it.
-sql('not_managed', "BEGIN; INSERT INTO pg_catalog.pg_dist_partition VALUES ('task');
+sql_in('not_managed', "BEGIN; INSERT INTO pg_catalog.pg_dist_partition VALUES ('task');
 	COMMENT ON TABLE task IS 'now';
 	ALTER TABLE task SET (fillfactor = 90); COMMIT");
 wait_for_log_line($node, qr/Citus manages "task".*?scheduler of database "not_managed"/s);
@@ -91,19 +89,20 @@ wait_for_log_line($node, qr/Citus manages "task".*?scheduler of database "not_ma
 # A temporary table of a session does no harm, and the table is not created in its schema.
 my $session = $node->background_psql('postgres', on_error_stop => 1);
 $session->query_safe("CREATE TEMP TABLE task ($columns)");
-my $schema = sql('postgres', "SELECT nspname FROM pg_namespace WHERE oid =
+my $schema = sql_in('postgres', "SELECT nspname FROM pg_namespace WHERE oid =
 	(SELECT relnamespace FROM pg_class WHERE relname = 'task' AND relpersistence = 't')");
 is(task($node, run_task($node, request => 'SELECT 1'), 'response'), '1',
 	'a temporary table is in nobody\'s way');
-sql('postgres', "ALTER DATABASE postgres SET pg_task.schema = '$schema'; SELECT pg_reload_conf()");
+sql_in('postgres',
+	"ALTER DATABASE postgres SET pg_task.schema = '$schema'; SELECT pg_reload_conf()");
 wait_for_log_line($node,
 	qr/ERROR:  the task table cannot be in the temporary schema "$schema".*?HINT/s);
-sql('postgres', "ALTER DATABASE postgres RESET pg_task.schema; SELECT pg_reload_conf()");
+sql_in('postgres', "ALTER DATABASE postgres RESET pg_task.schema; SELECT pg_reload_conf()");
 $session->quit;
 run_task($node, request => 'SELECT 1');
 
 # The owner of the database has pg_temp first in search_path: no table is created there.
-sql('postgres', 'CREATE ROLE hasty LOGIN; ALTER ROLE hasty SET search_path = pg_temp;
+sql_in('postgres', 'CREATE ROLE hasty LOGIN; ALTER ROLE hasty SET search_path = pg_temp;
 	CREATE DATABASE hasty OWNER hasty');
 wait_for_log_line($node, qr/ERROR:  no schema has been selected.*?scheduler of database "hasty"/s);
 
@@ -130,7 +129,7 @@ wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = 'task'::
 run_task($node, db => 'light', request => 'SELECT 1');
 insert_task($node, db => 'light', request => 'SELECT pg_sleep(600)');
 crash($node);
-is(sql('light', 'SELECT count(*) FROM task'), 0, 'an unlogged table is empty after a crash');
+is(sql_in('light', 'SELECT count(*) FROM task'), 0, 'an unlogged table is empty after a crash');
 is(task($node, run_task($node, db => 'light', request => 'SELECT 2'), 'response', db => 'light'),
 	'2', 'and is served');
 

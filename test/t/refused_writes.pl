@@ -10,7 +10,9 @@ use PgTask;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = new_node('main', conf => "pg_task.period = '200 ms'\npg_task.max_executors = 4\npg_task.idle_timeout = '300 ms'\nmax_worker_processes = 24");
+my $node = new_node('main',
+	conf => "pg_task.period = '200 ms'\npg_task.max_executors = 4\npg_task.idle_timeout = '300 "
+	. "ms'\nmax_worker_processes = 24");
 
 sub shop { return $node->safe_psql('shop', @_) }
 sub row { return task($node, @_, db => 'shop') }
@@ -27,10 +29,13 @@ sub nothing_spins
 {
 	my ($what) = @_;
 	my $begin = $node->safe_psql('postgres', 'SELECT clock_timestamp()');
-	my $transactions = q{SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'shop'};
+	my $transactions = q{SELECT xact_commit + xact_rollback FROM pg_stat_database
+		WHERE datname = 'shop'};
 	my $count;
 
-	wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = 'shop' AND backend_type = 'pg_task executor' AND state = 'idle'});
+	wait_until($node,
+		q{SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = 'shop'
+		AND backend_type = 'pg_task executor' AND state = 'idle'});
 	wait_until($node, "SELECT clock_timestamp() > timestamptz '$begin' + '1.5 s'");
 	$count = $node->safe_psql('postgres', $transactions);
 	wait_until($node, "SELECT clock_timestamp() > timestamptz '$begin' + '4.5 s'");
@@ -42,21 +47,28 @@ sub nothing_spins
 sub others_flow
 {
 	my ($what, $position) = @_;
-	my ($scheduler) = $node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler' AND datname = 'shop'});
+	my ($scheduler) = $node->safe_psql('postgres',
+		q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
+		AND datname = 'shop'});
 
 	for my $db (qw(shop postgres))
 	{
 		my $id = run_task($node, db => $db, queue => 'witness', request => 'SELECT 1');
-		is(task($node, $id, q{state, start - dt < '1.5 s'}, db => $db), 'DONE|t', "$what: others flow in $db");
+		is(task($node, $id, q{state, start - dt < '1.5 s'}, db => $db), 'DONE|t',
+			"$what: others flow in $db");
 	}
-	shop(q{INSERT INTO task (queue, max, request) SELECT 'witness', 1 + n % 2, 'SELECT 1' FROM generate_series(1, 200) AS n});
-	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'witness' AND state <> 'DONE'}, db => 'shop');
+	shop(q{INSERT INTO task (queue, max, request) SELECT 'witness', 1 + n % 2, 'SELECT 1'
+		FROM generate_series(1, 200) AS n});
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'witness' AND state <> 'DONE'},
+		db => 'shop');
 	shop(q{DELETE FROM task WHERE queue = 'witness'});
 	nothing_spins($what);
 	my $lines = () = log_since($node, $position) =~ /ERROR:  [^\n]*\Q$what\E/g;
 	cmp_ok($lines, '<=', 10, "$what: the log has few lines");
 	cmp_ok($lines, '>', 0, "$what: the log has it");
-	is($node->safe_psql('postgres', qq{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler' AND datname = 'shop'}),
+	is($node->safe_psql('postgres',
+		qq{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
+		AND datname = 'shop'}),
 		$scheduler, "$what: the scheduler is the same");
 }
 
@@ -67,7 +79,8 @@ sub refuse
 	my ($what, $operation, $when, $function) = @_;
 
 	$function //= "no('$what')";
-	shop(qq{CREATE TRIGGER "$what" BEFORE $operation ON task FOR EACH ROW WHEN (NEW.queue = '$what' AND $when) EXECUTE FUNCTION $function});
+	shop(qq{CREATE TRIGGER "$what" BEFORE $operation ON task FOR EACH ROW WHEN (NEW.queue = '$what'
+		AND $when) EXECUTE FUNCTION $function});
 	return log_position($node);
 }
 sub allow { return shop(qq{DROP TRIGGER "$_[0]" ON task}) }
@@ -77,9 +90,12 @@ sub insert_bad
 {
 	my ($what, $request) = @_;
 
-	return shop(qq{BEGIN; INSERT INTO task (queue, request) SELECT 'witness', 'SELECT 1' FROM generate_series(1, 30);
-		INSERT INTO task (queue, request) VALUES ('$what', \$r\$INSERT INTO effect VALUES ('$what'); $request\$r\$) RETURNING id;
-		INSERT INTO task (queue, request) SELECT 'witness', 'SELECT 1' FROM generate_series(1, 30); COMMIT});
+	return shop(qq{BEGIN; INSERT INTO task (queue, request) SELECT 'witness', 'SELECT 1'
+		FROM generate_series(1, 30);
+		INSERT INTO task (queue, request) VALUES ('$what', \$r\$INSERT INTO effect VALUES ('$what');
+		$request\$r\$) RETURNING id;
+		INSERT INTO task (queue, request) SELECT 'witness', 'SELECT 1' FROM generate_series(1, 30);
+		COMMIT});
 }
 sub effects { return shop(qq{SELECT count(*) FROM effect WHERE what = '$_[0]'}) }
 
@@ -92,8 +108,11 @@ for my $way ('a trigger', 'a constraint', 'a deferred trigger')
 	my $position = log_position($node);
 
 	if ($way eq 'a trigger') { refuse($what, 'UPDATE', q{NEW.state = 'WORK'}) }
-	elsif ($way eq 'a constraint') { shop(qq{ALTER TABLE task ADD CONSTRAINT "$what" CHECK (queue <> '$what' OR state <> 'WORK')}) }
-	else { shop(qq{CREATE CONSTRAINT TRIGGER "$what" AFTER UPDATE ON task DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+	elsif ($way eq 'a constraint') {
+		shop(qq{ALTER TABLE task ADD CONSTRAINT "$what" CHECK (queue <> '$what'
+			OR state <> 'WORK')}) }
+	else { shop(qq{CREATE CONSTRAINT TRIGGER "$what" AFTER UPDATE
+		ON task DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
 		WHEN (NEW.queue = '$what' AND NEW.state = 'WORK') EXECUTE FUNCTION no('$what')}) }
 	$bad{$what} = insert_bad($what, 'SELECT 1');
 	wait_for_log_line($node, qr/ERROR:  [^\n]*\Q$what\E/, $position);
@@ -111,9 +130,12 @@ for my $what (sort keys %given_up)
 	my ($state, $columns, $values) = @{ $given_up{$what} };
 	my $position = refuse($what, 'UPDATE', "NEW.state = '$state'");
 
-	shop(qq{INSERT INTO task ($columns, request) SELECT CASE n WHEN 2 THEN '$what' ELSE 'not $what' END, $values, 'SELECT 1' FROM generate_series(1, 3) AS n});
+	shop(qq{INSERT INTO task ($columns, request) SELECT CASE n WHEN 2 THEN '$what' ELSE 'not $what'
+		END, $values, 'SELECT 1' FROM generate_series(1, 3) AS n});
 	wait_for_log_line($node, qr/ERROR:  $what/, $position);
-	wait_until($node, "SELECT count(*) = 2 FROM task WHERE queue = 'not $what' AND state = '$state'", db => 'shop');
+	wait_until($node,
+		"SELECT count(*) = 2 FROM task WHERE queue = 'not $what' AND state = '$state'",
+		db => 'shop');
 	others_flow($what, $position);
 	is(shop("SELECT state FROM task WHERE queue = '$what'"), 'PLAN', "$what: it waits");
 }
@@ -122,7 +144,8 @@ for my $what (sort keys %given_up)
 my $position = refuse('DONE is refused', 'UPDATE', q{NEW.state = 'DONE'});
 my $id = insert_bad('DONE is refused', 'SELECT 1');
 wait_for_state($node, $id, 'FAIL', db => 'shop');
-is(row($id, 'sqlstate, error'), 'P0001|DONE is refused', 'DONE is refused: it failed, and says why');
+is(row($id, 'sqlstate, error'), 'P0001|DONE is refused',
+	'DONE is refused: it failed, and says why');
 others_flow('DONE is refused', $position);
 is(effects('DONE is refused'), 0, 'DONE is refused: no effect');
 
@@ -133,11 +156,14 @@ wait_for_log_line($node, qr/ERROR:  [^\n]*outcome is refused/, $position);
 others_flow('outcome is refused', $position);
 is(effects('outcome is refused'), 0, 'outcome is refused: no effect');
 is(row($_, 'state'), 'WORK', 'outcome is refused: it is as it was') for @outcomes;
-is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pg_task outcome%'}), 0, 'outcome is refused: it does not run');
+is($node->safe_psql('postgres',
+	q{SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pg_task outcome%'}), 0,
+	'outcome is refused: it does not run');
 
 # The next run of a repeating task is refused: then its outcome cannot be written either.
 $position = refuse('repeat is refused', 'INSERT', 'NEW.parent IS NOT NULL');
-my $repeats = shop(q{INSERT INTO task (queue, repeat, request) VALUES ('repeat is refused', '1 day', 'INSERT INTO effect VALUES (''repeat'')') RETURNING id});
+my $repeats = shop(q{INSERT INTO task (queue, repeat, request) VALUES ('repeat is refused', '1 day',
+	'INSERT INTO effect VALUES (''repeat'')') RETURNING id});
 wait_for_log_line($node, qr/ERROR:  [^\n]*repeat is refused/, $position);
 others_flow('repeat is refused', $position);
 is(effects('repeat'), 0, 'repeat is refused: no effect');
@@ -145,13 +171,17 @@ is(effects('repeat'), 0, 'repeat is refused: no effect');
 # The return to PLAN is refused, for a task whose process was ended; others that were ended with it
 # are planned again.
 $position = refuse('return is refused', 'UPDATE', q{NEW.state = 'PLAN' AND OLD.state = 'WORK'});
-my @returns = map { insert_task($node, db => 'shop', queue => $_, request => "INSERT INTO effect VALUES ('return of $_'); SELECT hold('return')") } 'return is refused', qw(good fine);
-my $sleeping = q{FROM pg_stat_activity WHERE datname = 'shop' AND backend_type = 'pg_task executor' AND wait_event = 'PgSleep'};
+my @returns = map { insert_task($node, db => 'shop', queue => $_,
+	request => "INSERT INTO effect VALUES ('return of $_'); "
+	. "SELECT hold('return')") } 'return is refused', qw(good fine);
+my $sleeping = q{FROM pg_stat_activity WHERE datname = 'shop' AND backend_type = 'pg_task executor'
+	AND wait_event = 'PgSleep'};
 wait_until($node, "SELECT count(*) = 3 $sleeping");
 terminate($node, split /\n/, $node->safe_psql('postgres', "SELECT pid $sleeping"));
 wait_for_log_line($node, qr/ERROR:  [^\n]*return is refused/, $position);
 wait_until($node, "SELECT count(*) = 2 $sleeping");
-is(row($_, 'state, attempt'), 'WORK|2', 'return is refused: the others run again') for @returns[ 1, 2 ];
+is(row($_, 'state, attempt'), 'WORK|2', 'return is refused: the others run again')
+	for @returns[ 1, 2 ];
 is(row($returns[0], 'state, attempt'), 'WORK|1', 'return is refused: it does not');
 others_flow('return is refused', $position);
 open_gate($node, 'return', db => 'shop');
@@ -160,29 +190,38 @@ wait_for_state($node, $_, 'DONE', db => 'shop') for @returns[ 1, 2 ];
 # A trigger that silently skips the writes (returns NULL): no process spins or stops.
 refuse('dropped', 'UPDATE', q{NEW.state = 'WORK'}, 'drop_it()');
 $id = insert_bad('dropped', 'SELECT 1');
-wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'witness' AND state <> 'DONE'}, db => 'shop');
+wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'witness' AND state <> 'DONE'},
+	db => 'shop');
 nothing_spins('a claim is dropped');
 is(row($id, 'state, attempt'), 'PLAN|0', 'a claim is dropped: it waits');
 allow('dropped');
 wait_for_state($node, $id, 'DONE', db => 'shop');
 is(effects('dropped'), 1, 'a claim is dropped: it runs when it may');
 
-# When nothing is refused any more, all these rows are written: a change of the table ends the pause.
+# When nothing is refused any more, all these rows are written: a change of the table ends the
+# pause.
 allow($_) for sort keys %given_up;
-allow($_) for 'claim refused by a trigger', 'claim refused by a deferred trigger', 'outcome is refused', 'repeat is refused', 'return is refused';
+allow($_) for 'claim refused by a trigger', 'claim refused by a deferred trigger',
+	'outcome is refused', 'repeat is refused', 'return is refused';
 shop('ALTER TABLE task DROP CONSTRAINT "claim refused by a constraint"');
 my $all = join ', ', values %bad, @outcomes, $repeats, $returns[0];
 {
 	local $PostgreSQL::Test::Utils::timeout_default = 30;
-	wait_until($node, "SELECT bool_and(state IN ('DONE', 'FAIL')) FROM task WHERE id IN ($all)", db => 'shop');
+	wait_until($node, "SELECT bool_and(state IN ('DONE', 'FAIL')) FROM task WHERE id IN ($all)",
+		db => 'shop');
 }
-wait_until($node, qq{SELECT state = '$given_up{$_}[0]' FROM task WHERE queue = '$_'}, db => 'shop') for sort keys %given_up;
+wait_until($node, qq{SELECT state = '$given_up{$_}[0]' FROM task WHERE queue = '$_'}, db => 'shop')
+	for sort keys %given_up;
 is(row($bad{$_}, 'state') . effects($_), 'DONE1', "$_: it runs when it may") for sort keys %bad;
-is(effects('outcome is refused'), shop(q{SELECT count(*) FROM task WHERE state = 'DONE' AND id IN (} . join(', ', @outcomes) . ')'),
+is(effects('outcome is refused'),
+	shop(q{SELECT count(*) FROM task WHERE state = 'DONE' AND id IN (} . join(', ', @outcomes)
+	. ')'),
 	'outcome is refused: the effects of those that are DONE at last');
 is(row($outcomes[2], 'state'), 'FAIL', 'outcome is refused: what failed has failed');
-is(shop("SELECT count(*) FROM task WHERE parent = $repeats AND state = 'PLAN'"), 1, 'repeat is refused: it repeats');
-is(effects("return of $_"), 1, "return is refused: one effect of $_") for 'return is refused', qw(good fine);
+is(shop("SELECT count(*) FROM task WHERE parent = $repeats AND state = 'PLAN'"), 1,
+	'repeat is refused: it repeats');
+is(effects("return of $_"), 1, "return is refused: one effect of $_") for 'return is refused',
+	qw(good fine);
 is(row($returns[0], 'state'), 'DONE', 'return is refused: it came to its end');
 
 done_testing();

@@ -10,8 +10,6 @@ use Test::More;
 
 my $node = new_node('main', conf => "pg_task.period = '100 ms'");
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # The minimum of "repeat".
 my %refused =
   ('9.999 ms' => 1, '10 ms' => 0, '-1 s' => 1, '1 mon -29 days -23:59:59.999' => 1);

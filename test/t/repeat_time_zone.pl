@@ -13,8 +13,6 @@ my ($amman, $juba) = qw(Asia/Amman Africa/Juba);
 my $first = '2020-01-01 12:00+00';
 my $node = new_node('main', conf => "pg_task.period = '100 ms'\ntimezone = 'UTC'");
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # The time zones in which the next run after a task is planned correctly.
 sub zones_after
 {

@@ -17,8 +17,6 @@ $ENV{PGCLIENTENCODING} = 'UTF8';
 my $node = new_node('main', conf => "pg_task.max_executors = 1\nshared_buffers = 8MB\njit = off");    # the JIT compiler takes 60 MB
 my $major = substr($node->safe_psql('postgres', 'SHOW server_version_num'), 0, 2);
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # Runs tasks, each given by its columns, and returns the outcome of each: its columns, as bytes
 # that are valid UTF-8.
 sub outcomes

@@ -11,19 +11,7 @@ use Test::More;
 my $node = new_node('main', conf => "pg_task.period = '100 ms'");
 make_gates($node);
 
-sub sql { return $node->safe_psql('postgres', @_) }
-sub sql_as { return $node->safe_psql('postgres', $_[1], extra_params => [ '-U', $_[0] ]) }
 sub as_role { return insert_task($node, role => shift, @_) }
-
-# The error of a statement; empty if there is none.
-sub error_of
-{
-	my ($user, $sql) = @_;
-	my ($rc, $out, $err) =
-	  $node->psql('postgres', $sql, extra_params => [ '-U', $user ], on_error_stop => 1);
-
-	return $rc == 0 ? '' : $err;
-}
 
 # Helpers: create a role with all rights on the table; the oid of a role; whether a task is bound
 # to it.
@@ -35,7 +23,6 @@ sub oid_of { return sql("SELECT oid FROM pg_roles WHERE rolname = '$_[0]'") }
 sub bound_to { return task($node, $_[0], 'role_id & 4294967295') }
 
 sub drop_role { sql("DROP OWNED BY $_[0]; DROP ROLE $_[0]") }
-sub is_row { return is(task($node, $_[0], $_[1]), $_[2], $_[3]) }
 
 # However a row is inserted, it is bound to the role that has its name; nobody can choose another.
 make_role(qw(ann bob));
@@ -120,7 +107,8 @@ open_gate($node, $_) for qw(rename retry);
 is(sql_as('anna', "UPDATE task SET dt = now() WHERE id IN ($later, $retry) RETURNING 1"), "1\n1",
 	'it may change them');
 wait_for_state($node, $_, 'DONE') for $later, $retry, $runs;
-is_row($later, q{split_part(response, E'\n', 2)}, "anna\tanna", 'it runs as the renamed role');
+is_row($node, $later, { q{split_part(response, E'\n', 2)} => "anna\tanna" },
+	'it runs as the renamed role');
 wait_until($node, "SELECT role = 'anna' FROM task WHERE parent = $runs");
 is(sql("SELECT role_id & 4294967295, state FROM task WHERE parent = $runs"), "$oid{ann}|PLAN",
 	'the next run is bound to it');
@@ -139,8 +127,12 @@ drop_role('anna');
 make_role('anna');
 my $dropped = 'role "anna" of the task was dropped';
 wait_for_state($node, $later, 'FAIL');
-is_row($later, 'sqlstate, error, response, attempt, stop IS NOT NULL',
-	"42704|$dropped|ERROR:  $dropped|0|t", 'it says why');
+is_row($node, $later,
+	{
+		sqlstate => '42704', error => $dropped, response => "ERROR:  $dropped",
+		attempt => 0, 'stop IS NOT NULL' => 'true'
+	},
+	'the row says why');
 open_gate($node, 'drop');
 wait_for_state($node, $runs, 'DONE');
 wait_until($node, qq{SELECT count(*) = 1 FROM task
@@ -151,15 +143,16 @@ is(sql_as('anna', "UPDATE task SET state = 'PLAN' WHERE id = $later RETURNING id
 	'and plans nothing again');
 sql("UPDATE task SET state = 'PLAN' WHERE id = $done");
 wait_for_state($node, $done, 'FAIL');
-is_row($done, 'sqlstate', '42704', 'planned again by the owner it fails');
+is_row($node, $done, { sqlstate => '42704' }, 'planned again by the owner it fails');
 sql("UPDATE task SET state = 'PLAN', role_id = 0 WHERE id = $done");
 wait_for_state($node, $done, 'DONE');
 is(bound_to($done), oid_of('anna'), 'unless he gives it to the new role');
-is_row($kept, 'state', 'PLAN', 'others wait as before');
+is_row($node, $kept, { state => 'PLAN' }, 'others wait as before');
 
 # Very many such rows delay no other role; a locked one is changed when it is unlocked.
 sql(q{INSERT INTO task (role, request, queue, dt)
-	SELECT 'anna', 'SELECT 1', 'crowd ' || n % 100, 'infinity' FROM generate_series(1, 10000) AS n});
+	SELECT 'anna', 'SELECT 1', 'crowd ' || n % 100, 'infinity' FROM generate_series(1, 10000)
+	AS n});
 my $crowd = q{FROM task WHERE queue LIKE 'crowd %'};
 my $locked = sql("SELECT max(id) $crowd");
 my $locker = $node->background_psql('postgres');
@@ -173,7 +166,7 @@ my $other = sql(q{DO $$ BEGIN
 	INSERT INTO task (role, request) VALUES ('bob', 'SELECT 1') RETURNING id});
 wait_until($node, "SELECT count(*) = 9999 $crowd AND state = 'FAIL'");
 wait_for_state($node, $other, 'DONE');
-is_row($other, "stop < (SELECT max(stop) $crowd)", 't',
+is_row($node, $other, { "stop < (SELECT max(stop) $crowd)" => 'true' },
 	'another role runs while the crowd is ended');
 $locker->query_safe('COMMIT');
 wait_for_state($node, $locked, 'FAIL');

@@ -11,8 +11,6 @@ use Test::More;
 my $node = new_node('main',
 	conf => "pg_task.max_executors = 2\nmax_prepared_transactions = 2");
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # The state and the outcome of a task of a role, and the process that ran it.
 sub run_as
 {

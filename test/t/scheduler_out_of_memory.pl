@@ -10,8 +10,6 @@ use Test::More;
 
 my $node = new_node('main', conf => "pg_task.period = '100 ms'");
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 sql(q{
 	CREATE SEQUENCE attempts MINVALUE 0 START 0;
 	SELECT nextval('attempts');

@@ -9,8 +9,6 @@ use Test::More;
 
 my $node = new_node('main', conf => 'max_worker_processes = 40');
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 sub answer
 {
 	my ($db, $request) = @_;
@@ -38,7 +36,8 @@ wait_for_schedulers($node, qw(one postgres));
 pass('dropped ones are let go');
 
 # Any database name works.
-my @names = ('Capital', 'with space', 'do.t', 'qu"ote', "apo'strophe", "\xc3\xbcml\xc3\xa4ut", 'back\\slash', 'x' x 63);
+my @names = ('Capital', 'with space', 'do.t', 'qu"ote', "apo'strophe", "\xc3\xbcml\xc3\xa4ut",
+	'back\\slash', 'x' x 63);
 for my $name (@names)
 {
 	my $quoted = $name =~ s/"/""/gr;
@@ -67,12 +66,16 @@ set_conf($node,
 	q(pg_task.database = 'ONE : "Us er" , "qu""ote":"col:on", missing,late:later,"with space"'));
 wait_for_schedulers($node, 'one', 'qu"ote', 'with space');
 pass('the databases of the list have a scheduler, and no others');
-wait_for_log_line($node, qr/WARNING: .* database "missing" in "pg_task.database" does not exist/, $position);
-wait_for_log_line($node, qr/WARNING: .* database "late" in "pg_task.database" does not exist/, $position);
+wait_for_log_line($node, qr/WARNING: .* database "missing" in "pg_task.database" does not exist/,
+	$position);
+wait_for_log_line($node, qr/WARNING: .* database "late" in "pg_task.database" does not exist/,
+	$position);
 sql('CREATE DATABASE late');
-wait_for_log_line($node, qr/WARNING: .* role "later" in "pg_task.database" does not exist/, $position);
+wait_for_log_line($node, qr/WARNING: .* role "later" in "pg_task.database" does not exist/,
+	$position);
 sql('CREATE ROLE later; GRANT CREATE ON DATABASE late TO later');
-wait_for_log_line($node, qr/permission denied for schema public.*pg_task scheduler of database "late"/s, $position);
+wait_for_log_line($node,
+	qr/permission denied for schema public.*pg_task scheduler of database "late"/s, $position);
 is(answer('one', 'SELECT 1'), '1', 'others go on');
 $node->safe_psql('late', 'GRANT CREATE ON SCHEMA public TO later');
 wait_for_table($node, db => 'late');
@@ -83,13 +86,15 @@ $node->reload;
 sql('CREATE DATABASE again');
 sql('DROP DATABASE again');
 my $log = log_since($node, $position);
-is(scalar(() = $log =~ /database "missing" in "pg_task.database"/g), 1, 'a missing database is told once');
+is(scalar(() = $log =~ /database "missing" in "pg_task.database"/g), 1,
+	'a missing database is told once');
 is(scalar(() = $log =~ /role "later" in "pg_task.database"/g), 1, 'a missing role, too');
 is(scalar(() = $log =~ /permission denied for schema public/g), 1, 'an error of a scheduler, too');
 
 # An invalid list is rejected, and the old one stays in force.
 my $list = sql('SHOW pg_task.database');
-for my $bad ('one,,two', 'one:', ':user', '"open', 'one two', '"x"y', ',', 'one:a:b', 'x' x 64, '""')
+for my $bad ('one,,two', 'one:', ':user', '"open', 'one two', '"x"y', ',', 'one:a:b', 'x' x 64,
+	'""')
 {
 	$position = log_position($node);
 	set_conf($node, "pg_task.database = '$bad'");
@@ -104,19 +109,23 @@ for my $twice ('one,two,one', 'one, one:plain', 'One,"one"', '"qu""ote":a,"qu""o
 	wait_for_log_line($node,
 		qr/invalid value for parameter "pg_task.database".*DETAIL:  Database "$name" is named twice/s,
 		$position);
-	is(sql('SHOW pg_task.database'), $list, "a list that names a database twice is refused: $twice");
+	is(sql('SHOW pg_task.database'), $list,
+		"a list that names a database twice is refused: $twice");
 }
 wait_for_schedulers($node, 'late', 'one', 'qu"ote', 'with space');
 
 # The location of the table, set for a database: a missing schema is created.
-set_conf($node, "pg_task.database = ''", "pg_task_schema.one = 'Some Schema'", "pg_task_table.one = 'a \"table\"'",
+set_conf($node, "pg_task.database = ''", "pg_task_schema.one = 'Some Schema'",
+	"pg_task_table.one = 'a \"table\"'",
 	'pg_task_period.one = 100ms');
 wait_for_table($node, db => 'one', table => '"Some Schema"."a ""table"""');
 $node->safe_psql('one', q(INSERT INTO "Some Schema"."a ""table""" (request) VALUES ('SELECT 1')));
-wait_until($node, q(SELECT state FROM "Some Schema"."a ""table"""), db => 'one', expected => 'DONE');
+wait_until($node, q(SELECT state FROM "Some Schema"."a ""table"""), db => 'one',
+	expected => 'DONE');
 my $left = insert_task($node, db => 'one', request => 'SELECT 1');
 $node->safe_psql('one', q(INSERT INTO "Some Schema"."a ""table""" (request) VALUES ('SELECT 1')));
-wait_until($node, q(SELECT count(*) FROM "Some Schema"."a ""table""" WHERE state = 'DONE'), db => 'one', expected => 2);
+wait_until($node, q(SELECT count(*) FROM "Some Schema"."a ""table""" WHERE state = 'DONE'),
+	db => 'one', expected => 2);
 is(task($node, $left, 'state', db => 'one'), 'PLAN', 'the table that was left is nobody\'s');
 
 # The same by ordinary settings, for names that cannot be written there; the other settings win.
@@ -127,13 +136,15 @@ sql(q(ALTER DATABASE "with space" SET pg_task."table" = 'jobs';
 $node->reload;
 wait_for_table($node, db => 'with space', table => '"Größe".jobs');
 $node->safe_psql('one', q(INSERT INTO "Some Schema"."a ""table""" (request) VALUES ('SELECT 1')));
-wait_until($node, q(SELECT count(*) FROM "Some Schema"."a ""table""" WHERE state = 'DONE'), db => 'one', expected => 3);
+wait_until($node, q(SELECT count(*) FROM "Some Schema"."a ""table""" WHERE state = 'DONE'),
+	db => 'one', expected => 3);
 is($node->safe_psql('one', q(SELECT to_regclass('loser'), to_regclass('"Some Schema".loser'))), '|',
 	'the setting for the database wins');
 
 # An invalid period is reported, and the default is used; nothing stops.
 $position = log_position($node);
-set_conf($node, "pg_task_period.one = 'soon'", "pg_task_table.one = ''", "pg_task_schema.one = 'public'");
+set_conf($node, "pg_task_period.one = 'soon'", "pg_task_table.one = ''",
+	"pg_task_schema.one = 'public'");
 wait_for_log_line($node, qr/invalid value for parameter "pg_task_period.one": "soon"/, $position);
 wait_for_log_line($node, qr/invalid value for parameter "pg_task_table.one": ""/, $position);
 wait_for_table($node, db => 'one', table => 'loser');
@@ -148,14 +159,16 @@ is(answer('postgres', 'SELECT 1'), '1', 'runs after a restart');
 is(sql($count), '5|6', 'no second index, no second trigger');
 
 # An owner who may not log in still gets a table.
-sql('CREATE ROLE landlord NOLOGIN; CREATE DATABASE let OWNER landlord; CREATE ROLE tenant LOGIN; GRANT tenant TO landlord');
+sql('CREATE ROLE landlord NOLOGIN; CREATE DATABASE let OWNER landlord; CREATE ROLE tenant LOGIN; '
+	. 'GRANT tenant TO landlord');
 wait_for_table($node, db => 'let');
 is($node->safe_psql('let', "SELECT relowner::regrole FROM pg_class WHERE oid = 'task'::regclass"),
 	'landlord', 'it is the owner\'s');
 my $id = run_task($node, db => 'let', request => 'SELECT session_user', role => 'tenant');
 is(task($node, $id, 'response', db => 'let'), 'tenant', 'and runs tasks of a member');
 sql('ALTER DATABASE let OWNER TO tenant');
-wait_until($node, "SELECT relowner::regrole FROM pg_class WHERE oid = 'task'::regclass", db => 'let', expected => 'landlord');
+wait_until($node, "SELECT relowner::regrole FROM pg_class WHERE oid = 'task'::regclass",
+	db => 'let', expected => 'landlord');
 is(answer('postgres', 'SELECT 1'), '1', 'a new owner of the database is no trouble');
 
 done_testing();

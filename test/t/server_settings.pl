@@ -59,8 +59,6 @@ my %alone = map { $_ => 1 } qw(default_transaction_read_only transaction_timeout
   idle_in_transaction_session_timeout default_transaction_isolation
   enable_nestloop search_path lock_timeout);
 
-sub literal { my ($value) = @_; $value =~ s/'/''/g; return "'$value'" }
-
 # The tests' own sessions run without these settings.
 $ENV{PGOPTIONS} = join ' ',
 	map { "-c $_" } qw(client_min_messages=warning standard_conforming_strings=on search_path=public

@@ -10,8 +10,6 @@ use Test::More;
 
 my $node = new_node('main', conf => "pg_task.max_executors = 1\nmax_prepared_transactions = 4");
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # The process that runs a task of the role tenant now.
 sub process
 {
@@ -62,27 +60,32 @@ stays('other', q{DO $$ BEGIN ALTER ROLE ALL SET work_mem = 64; EXCEPTION WHEN OT
 	'one whose error is caught');
 stays('other', 'ALTER ROLE other SET work_mem = 64', 'one that changes its own settings');
 stays('other', 'ALTER DATABASE elsewhere SET work_mem = 64', 'or those of its database');
-stays('other', "ALTER ROLE $_ IN DATABASE elsewhere SET work_mem = 64", "of $_ in it") for qw(ALL other);
+stays('other', "ALTER ROLE $_ IN DATABASE elsewhere SET work_mem = 64", "of $_ in it")
+	for qw(ALL other);
 stays('other', join('; ', map { "ALTER ROLE other SET work_mem = $_" } 64 .. 84), 'often');
 
 # A change that is rolled back has no effect.
-stays('tenant', 'BEGIN; ALTER ROLE tenant SET work_mem = 64; ROLLBACK', 'a change that is rolled back');
+stays('tenant', 'BEGIN; ALTER ROLE tenant SET work_mem = 64; ROLLBACK',
+	'a change that is rolled back');
 stays('tenant', 'BEGIN; SAVEPOINT a; ALTER ROLE tenant SET work_mem = 64; ROLLBACK TO a; COMMIT',
 	'to a savepoint');
 stays(
 	'tenant',
-	'BEGIN; SAVEPOINT a; SAVEPOINT b; ALTER ROLE tenant SET work_mem = 64; RELEASE b; ROLLBACK TO a; COMMIT',
+	'BEGIN; SAVEPOINT a; SAVEPOINT b; ALTER ROLE tenant SET work_mem = 64; RELEASE b; ROLLBACK '
+	. 'TO a; COMMIT',
 	'to an outer savepoint');
 stays(
 	'tenant', q{DO $$ BEGIN ALTER ROLE tenant SET work_mem = 64; PERFORM 1 / 0;
 	EXCEPTION WHEN OTHERS THEN END $$}, 'with its block');
 
 # A committed change has an effect.
-is_replaced('tenant', 'ALTER ROLE tenant SET work_mem = 64', 'a role that changes its own settings');
+is_replaced('tenant', 'ALTER ROLE tenant SET work_mem = 64',
+	'a role that changes its own settings');
 is_replaced('tenant', 'BEGIN; SAVEPOINT a; ALTER ROLE tenant SET work_mem = 65; RELEASE a; COMMIT',
 	'with a savepoint');
 is_replaced('tenant', 'ALTER ROLE tenant IN DATABASE postgres SET work_mem = 66', 'in a database');
-is_replaced('postgres', 'ALTER ROLE ALL IN DATABASE postgres SET work_mem = 66', 'all roles in a database');
+is_replaced('postgres', 'ALTER ROLE ALL IN DATABASE postgres SET work_mem = 66',
+	'all roles in a database');
 is_replaced('postgres', 'ALTER DATABASE postgres SET work_mem = 67', 'a database');
 is_replaced('postgres', 'ALTER ROLE ALL SET work_mem = 68', 'all roles');
 is_replaced('postgres', "BEGIN; @{[ map { qq{ALTER ROLE other SET work_mem = $_;} } 64 .. 84 ]}"
@@ -94,7 +97,8 @@ stays('other', q{BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'p'; CO
 	'a prepared transaction that changed no settings');
 stays('postgres', sprintf($prepared, 'tenant', 70), 'one that did, before it is committed');
 stays('postgres', "ROLLBACK PREPARED 'p'", 'or when it is rolled back');
-stays('postgres', q{BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'},
+stays('postgres',
+	q{BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'},
 	'another one of that name');
 attempt('postgres', sprintf($prepared, 'tenant', 71));
 stays('other', "COMMIT PREPARED 'p'", 'somebody who may not commit it');

@@ -10,8 +10,6 @@ use Test::More;
 
 my $node = new_node('main', conf => "pg_task.max_executors = 2\npg_task.period = '200 ms'");
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # A database whose owner's trigger sleeps in the claim of tasks that meet this condition.
 sub slow_database
 {
@@ -73,7 +71,8 @@ wait_until($node, q{SELECT count(*) = 3 FROM task WHERE state = 'DONE'}, db => '
 is(task($node, $slow, 'state', db => 'sleepy'), 'PLAN', 'in that database the other rows go on');
 
 # A suspect that cannot be claimed for this reason does not delay suspects of other databases.
-$node->safe_psql('suspect', q{INSERT INTO task (queue, request, crashed) VALUES ('slow', 'SELECT 1', 1)});
+$node->safe_psql('suspect',
+	q{INSERT INTO task (queue, request, crashed) VALUES ('slow', 'SELECT 1', 1)});
 wait_for_trigger('suspect');
 my $suspect = sql(q{INSERT INTO task (request, crashed) VALUES ('SELECT 1', 1) RETURNING id});
 wait_for_state($node, $suspect, 'DONE');

@@ -10,14 +10,13 @@ use Test::More;
 use Time::HiRes qw(time);
 
 # With a period of an hour nothing is found by the periodic scan.
-my $node = new_node('main', conf => "pg_task.period = '1 h'\npg_task.max_executors = 4\nmax_prepared_transactions = 2");
-
-sub sql { return $node->safe_psql('postgres', @_) }
+my $node = new_node('main',
+	conf => "pg_task.period = '1 h'\npg_task.max_executors = 4\nmax_prepared_transactions = 2");
 
 make_gates($node);
 sql('CREATE TABLE effect (what text)');
 my $session = $node->background_psql('postgres');
-my $running = q{SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pg_task %' AND backend_type = 'pg_task executor'};
+my $running = 'SELECT count(*) ' . running();
 
 sub effects { return sql(qq{SELECT count(*) FROM effect WHERE what = '$_[0]'}) }
 
@@ -25,9 +24,10 @@ sub effects { return sql(qq{SELECT count(*) FROM effect WHERE what = '$_[0]'}) }
 sub start_task
 {
 	my ($what, %column) = @_;
-	my $id = insert_task($node, request => "INSERT INTO effect VALUES ('$what'); SELECT pg_sleep(600)", %column);
+	my $id = insert_task($node,
+		request => "INSERT INTO effect VALUES ('$what'); SELECT pg_sleep(600)", %column);
 
-	wait_until($node, "SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name LIKE 'pg_task % $id' AND wait_event = 'PgSleep'");
+	wait_for_running($node, 1, id => $id, event => 'PgSleep');
 	return $id;
 }
 
@@ -36,13 +36,16 @@ sub wait_for_end
 {
 	my ($begin) = @_;
 
-	wait_until($node, $running, expected => 0);
+	wait_for_running($node, 0);
 	return time - ($begin // time);
 }
 
 # What the row of a stopped run contains.
-my $stopped = q{state, attempt, failed, sqlstate, error, split_part(response, E'\n', 1), stop >= start, pid > 0};
-my $wanted = 'STOP|1|0|57014|canceling task due to user request|ERROR:  canceling task due to user request|t|t';
+my $stopped = q{state, attempt, failed, sqlstate, error, split_part(response, E'\n', 1),
+	stop >= start, pid > 0};
+my $wanted =
+	'STOP|1|0|57014|canceling task due to user request|ERROR:  canceling task due to user '
+		. 'request|t|t';
 
 # Each way to stop a running and a waiting task.
 my %way = (
@@ -64,16 +67,19 @@ for my $way (sort keys %way)
 	$slowest = $seconds if $seconds > $slowest;
 	is(effects($way), 0, "$way: no effect");
 	is(count_of($node, "parent = $id"), 0, "$way: it does not repeat");
-	if ($way =~ /STOP|cancel/) { is(task($node, $id, $stopped), $wanted, "$way: the row says what happened") }
+	if ($way =~ /STOP|cancel/) { is(task($node, $id, $stopped), $wanted,
+		"$way: the row says what happened") }
 	elsif ($way =~ /DELETE|TRUNCATE/) { is(count_of($node, "id = $id"), 0, "$way: no trace") }
 	else { is(task($node, $id, '*'), $row, "$way: the row is as it was set") }
 
-	$id = insert_task($node, max => 0, queue => 'never', request => "INSERT INTO effect VALUES ('$way')");
+	$id = insert_task($node, max => 0, queue => 'never',
+		request => "INSERT INTO effect VALUES ('$way')");
 	sql(sprintf($way{$way}, $id));
 	sql("UPDATE task SET max = 1 WHERE id = $id");
 	run_task($node, queue => 'witness', request => 'SELECT 1');
 	is(effects($way), 0, "$way: one that waits does not start");
-	is(task($node, $id, 'state, attempt, start IS NULL'), "STOP|0|t", "$way: nor does its row say so") if $way =~ /STOP|cancel/;
+	is(task($node, $id, 'state, attempt, start IS NULL'), "STOP|0|t",
+		"$way: nor does its row say so") if $way =~ /STOP|cancel/;
 }
 cmp_ok($slowest, '<', 5, 'the slowest ended soon');
 diag("the slowest took $slowest s");
@@ -84,11 +90,14 @@ sql("UPDATE task SET state = 'STOP' WHERE id = $id");
 wait_for_end();
 sql("UPDATE task SET state = 'PLAN', request = 'SELECT 1' WHERE id = $id");
 wait_for_state($node, $id, 'DONE');
-is(task($node, $id, 'attempt, failed, error IS NULL, sqlstate IS NULL, response'), '2|0|t|t|1', 'planned anew, it runs');
+is(task($node, $id, 'attempt, failed, error IS NULL, sqlstate IS NULL, response'), '2|0|t|t|1',
+	'planned anew, it runs');
 $id = start_task('at once');
-sql("UPDATE task SET state = 'STOP' WHERE id = $id; UPDATE task SET state = 'PLAN', request = 'INSERT INTO effect VALUES (''second'')' WHERE id = $id");
+sql("UPDATE task SET state = 'STOP' WHERE id = $id; UPDATE task "
+	. "SET state = 'PLAN', request = 'INSERT INTO effect VALUES (''second'')' WHERE id = $id");
 wait_for_state($node, $id, 'DONE');
-is(effects('at once') . effects('second') . task($node, $id, 'attempt, error IS NULL'), '012|t', 'planned anew at once, it runs');
+is(effects('at once') . effects('second') . task($node, $id, 'attempt, error IS NULL'), '012|t',
+	'planned anew at once, it runs');
 $id = start_task('again');
 sql("UPDATE task SET state = 'PLAN' WHERE id = $id");
 wait_until($node, "SELECT attempt = 2 AND state = 'WORK' FROM task WHERE id = $id");
@@ -100,28 +109,35 @@ $id = start_task('narrow', queue => 'narrow', max => 1);
 my $next = insert_task($node, queue => 'narrow', max => 1, request => 'SELECT 1');
 sql("UPDATE task SET state = 'STOP' WHERE id = $id");
 wait_for_state($node, $next, 'DONE');
-is(task($node, $next, 'start >= (SELECT stop FROM task WHERE id = ' . $id . ')'), 't', 'the next of its queue starts when it has ended');
+is(task($node, $next, 'start >= (SELECT stop FROM task WHERE id = ' . $id . ')'), 't',
+	'the next of its queue starts when it has ended');
 
 # Only a commit stops a task.  Two tasks run; whatever is rolled back has no effect on them.
 my ($one, $two) = map { start_task($_) } qw(one two);
 for my $undone ("BEGIN; UPDATE task SET state = 'STOP' WHERE id = $one; ROLLBACK",
-	"BEGIN; DELETE FROM task; ROLLBACK", "BEGIN; TRUNCATE task; ROLLBACK", "BEGIN; SELECT pg_task_cancel($one); ROLLBACK",
+	"BEGIN; DELETE FROM task; ROLLBACK", "BEGIN; TRUNCATE task; ROLLBACK",
+	"BEGIN; SELECT pg_task_cancel($one); ROLLBACK",
 	"BEGIN; SAVEPOINT s; UPDATE task SET state = 'STOP' WHERE id = $one; ROLLBACK TO s; COMMIT",
-	"BEGIN; SAVEPOINT s; DELETE FROM task; ROLLBACK TO s; INSERT INTO effect VALUES ('other'); COMMIT",
-	"DO \$\$ BEGIN UPDATE task SET state = 'STOP' WHERE id = $one; RAISE division_by_zero; EXCEPTION WHEN division_by_zero THEN NULL; END \$\$",
-	"BEGIN; UPDATE task SET state = 'STOP' WHERE id = $one; PREPARE TRANSACTION 'p'; ROLLBACK PREPARED 'p'",
-	"BEGIN; UPDATE task SET state = 'STOP' WHERE id = $one; UPDATE task SET state = 'WORK' WHERE id = $one; COMMIT")
+	"BEGIN; SAVEPOINT s; DELETE FROM task; ROLLBACK TO s; INSERT INTO effect "
+	. "VALUES ('other'); COMMIT",
+	"DO \$\$ BEGIN UPDATE task SET state = 'STOP' WHERE id = $one; RAISE division_by_zero; EXCEPTION "
+	. "WHEN division_by_zero THEN NULL; END \$\$",
+	"BEGIN; UPDATE task SET state = 'STOP' WHERE id = $one; PREPARE TRANSACTION 'p'; ROLLBACK "
+	. "PREPARED 'p'",
+	"BEGIN; UPDATE task SET state = 'STOP' WHERE id = $one; UPDATE task SET state = 'WORK' "
+	. "WHERE id = $one; COMMIT")
 {
 	$node->psql('postgres', $undone);
 	run_task($node, queue => 'witness', request => 'SELECT 1');
 	is(sql($running), 2, "nothing is stopped by $undone");
 }
-$session->query_safe(qq{BEGIN; SAVEPOINT s; UPDATE task SET state = 'STOP' WHERE id = $one; ROLLBACK TO s;
+$session->query_safe(qq{BEGIN; SAVEPOINT s; UPDATE task SET state = 'STOP' WHERE id = $one;
+	ROLLBACK TO s;
 	SAVEPOINT t; UPDATE task SET state = 'STOP' WHERE id = $two; RELEASE t});
 run_task($node, queue => 'witness', request => 'SELECT 1');
 is(sql($running), 2, 'nor before the commit, however long that takes');
 $session->query_safe('COMMIT');
-wait_until($node, $running, expected => 1);
+wait_for_running($node, 1);
 is(task($node, $two, $stopped), $wanted, 'what was committed is');
 is(task($node, $one, 'state'), 'WORK', 'what was rolled back is not');
 sql("BEGIN; UPDATE task SET state = 'STOP' WHERE id = $one; PREPARE TRANSACTION 'p'");
@@ -129,19 +145,22 @@ run_task($node, queue => 'witness', request => 'SELECT 1');
 is(sql($running), 1, 'nor is what is prepared');
 sql(q{COMMIT PREPARED 'p'});
 wait_for_end();
-is(task($node, $one, 'state') . effects('one') . effects('two'), 'STOP00', 'it is when that is committed');
+is(task($node, $one, 'state') . effects('one') . effects('two'), 'STOP00',
+	'it is when that is committed');
 
 # A run that ends while an open transaction has stopped it: its outcome waits for that transaction.
 for my $end ('COMMIT', 'ROLLBACK')
 {
-	my $task = insert_task($node, request => "INSERT INTO effect VALUES ('open $end'); SELECT hold('open $end')");
-	wait_until($node, "SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name LIKE 'pg_task % $task' AND wait_event = 'PgSleep'");
+	my $task = insert_task($node,
+		request => "INSERT INTO effect VALUES ('open $end'); SELECT hold('open $end')");
+	wait_for_running($node, 1, id => $task, event => 'PgSleep');
 	$session->query_safe("BEGIN; UPDATE task SET state = 'STOP' WHERE id = $task");
 	open_gate($node, "open $end");
-	wait_until($node, "SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name LIKE 'pg_task % $task' AND wait_event_type = 'Lock'");
+	wait_for_running($node, 1, id => $task, event => 'transactionid');
 	$session->query_safe($end);
 	wait_for_end();
-	is(task($node, $task, 'state') . effects("open $end"), $end eq 'COMMIT' ? 'STOP0' : 'DONE1', "it ends before $end");
+	is(task($node, $task, 'state') . effects("open $end"), $end eq 'COMMIT' ? 'STOP0' : 'DONE1',
+		"it ends before $end");
 }
 
 # Claimed, but not begun: the executor itself skips it.  The first task stops the scheduler, which
@@ -152,11 +171,19 @@ sub in_line
 	my ($scheduler) = backends($node, 'scheduler');
 	my $gate = "line $_[0]";
 	# the scheduler has seen that tasks of this queue are short
-	sql(qq{INSERT INTO task (queue, request) SELECT '$gate', 'SELECT 1' FROM generate_series(1, 50)});
+	sql(qq{INSERT INTO task (queue, request) SELECT '$gate', 'SELECT 1'
+		FROM generate_series(1, 50)});
 	wait_until($node, qq{SELECT count(*) = 0 FROM task WHERE queue = '$gate' AND state <> 'DONE'});
-	sql(qq{BEGIN; DELETE FROM task; INSERT INTO task (queue, request) VALUES ('$gate', 'COPY (SELECT 1) TO PROGRAM ''kill -STOP $scheduler; cat >/dev/null''; SELECT hold(''$gate'')');
-		INSERT INTO task (queue, key, request) SELECT '$gate', n, format('INSERT INTO effect VALUES (''line %s'')', n) FROM generate_series(1, 6) AS n; COMMIT});
-	wait_until($node, "SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE '%hold(''$gate'')%' AND backend_type = 'pg_task executor' AND wait_event = 'PgSleep'");
+	sql(qq{BEGIN; DELETE FROM task; INSERT INTO task (queue, request)
+		VALUES ('$gate',
+		'COPY (SELECT 1) TO PROGRAM ''kill -STOP $scheduler; cat >/dev/null''; SELECT
+		hold(''$gate'')');
+		INSERT INTO task (queue, key, request)
+		SELECT '$gate', n, format('INSERT INTO effect VALUES (''line %s'')', n)
+		FROM generate_series(1, 6) AS n; COMMIT});
+	wait_until($node,
+		"SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE '%hold(''$gate'')%' "
+		. "AND backend_type = 'pg_task executor' AND wait_event = 'PgSleep'");
 	return $scheduler if count_of($node, q{state = 'WORK'}) == 7 && sql($running) == 1;
 	kill 'CONT', $scheduler;
 	open_gate($node, $gate);
@@ -173,18 +200,24 @@ for (1 .. 60)
 }
 ok($scheduler, 'there are tasks in line') or BAIL_OUT('no tasks in line');
 my %line = map { split /\|/ } split /\n/, sql(q{SELECT key, id FROM task WHERE key IS NOT NULL});
-sql(sprintf($way{'STOP'}, $line{1}) . ';' . sprintf($way{'DELETE'}, $line{2}) . ';' . sprintf($way{'planned for later'}, $line{3}) . ';' . sprintf($way{'DONE'}, $line{4}));
+sql(sprintf($way{'STOP'}, $line{1}) . ';' . sprintf($way{'DELETE'}, $line{2}) . ';'
+	. sprintf($way{'planned for later'}, $line{3}) . ';' . sprintf($way{'DONE'}, $line{4}));
 sql(sprintf($way{'pg_task_cancel'}, $line{5}));
 is(sql($running), 1, 'what is stopped in line does not touch what runs');
-open_gate($node, sql(q{SELECT substring(query FROM 'line \d+') FROM pg_stat_activity WHERE query LIKE '%hold(''line%' AND backend_type = 'pg_task executor'}));
+open_gate($node,
+	sql(q{SELECT substring(query FROM 'line \d+') FROM pg_stat_activity
+	WHERE query LIKE '%hold(''line%' AND backend_type = 'pg_task executor'}));
 wait_for_end();
 wait_until($node, "SELECT state = 'DONE' FROM task WHERE id = $line{6}");
 kill 'CONT', $scheduler;
 run_task($node, queue => 'witness', request => 'SELECT 1');
-is(sql(q{SELECT string_agg(what, ',') FROM effect}), 'line 6', 'in line: only the one that nobody stopped ran');
-is(sql(q{SELECT string_agg(key || ' ' || state || ' ' || failed, ', ' ORDER BY key) FROM task WHERE key IS NOT NULL}),
+is(sql(q{SELECT string_agg(what, ',') FROM effect}), 'line 6',
+	'in line: only the one that nobody stopped ran');
+is(sql(q{SELECT string_agg(key || ' ' || state || ' ' || failed, ', ' ORDER BY key) FROM task
+	WHERE key IS NOT NULL}),
 	'1 STOP 0, 3 PLAN 0, 4 DONE 0, 5 STOP 0, 6 DONE 0', 'in line: they are as they were set');
-is(count_of($node, q{sqlstate = '57014' AND state <> 'STOP' OR failed > 0 OR state = 'WORK'}), 0, 'in line: nobody else was cancelled');
+is(count_of($node, q{sqlstate = '57014' AND state <> 'STOP' OR failed > 0 OR state = 'WORK'}), 0,
+	'in line: nobody else was cancelled');
 set_conf($node, 'pg_task.role_executors = 0');
 
 # STOP survives a crash of the server, for a task that was running (and ignores cancels) and for
@@ -193,9 +226,11 @@ for my $end ('immediate', 'fast')
 {
 	sql('DELETE FROM task');
 	my $deaf = insert_task($node, repeat => '1 s', request => q{INSERT INTO effect VALUES ('deaf');
-		DO $$ BEGIN FOR i IN 1 .. 100000 LOOP BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$});
-	wait_until($node, "SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name LIKE 'pg_task % $deaf' AND wait_event = 'PgSleep'");
-	my $waits = insert_task($node, queue => 'never', max => 0, request => q{INSERT INTO effect VALUES ('deaf')});
+		DO $$ BEGIN FOR i IN 1 .. 100000 LOOP BEGIN PERFORM pg_sleep(600);
+		EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$});
+	wait_for_running($node, 1, id => $deaf, event => 'PgSleep');
+	my $waits = insert_task($node, queue => 'never', max => 0,
+		request => q{INSERT INTO effect VALUES ('deaf')});
 	sql("UPDATE task SET state = 'STOP', max = NULL WHERE id IN ($deaf, $waits)");
 	$session->quit if $session;
 	undef $session;
@@ -203,7 +238,8 @@ for my $end ('immediate', 'fast')
 	$node->start;
 	wait_for_table($node);
 	run_task($node, queue => 'witness', request => 'SELECT 1');
-	is(sql("SELECT string_agg(state || attempt || failed || crashed, ',' ORDER BY id) FROM task WHERE id IN ($deaf, $waits)"), 'STOP100,STOP000', "$end: they stay stopped");
+	is(sql("SELECT string_agg(state || attempt || failed || crashed, ',' ORDER BY id) FROM task "
+		. "WHERE id IN ($deaf, $waits)"), 'STOP100,STOP000', "$end: they stay stopped");
 	is(effects('deaf') . count_of($node, 'parent IS NOT NULL'), '00', "$end: no effect, no repeat");
 }
 

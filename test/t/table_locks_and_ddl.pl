@@ -12,7 +12,8 @@ use PostgreSQL::Test::Utils;
 use POSIX;
 use Test::More;
 
-my $node = new_node('main', conf => "pg_task.period = '200 ms'\npg_task.max_executors = 6\nmax_worker_processes = 24");
+my $node = new_node('main',
+	conf => "pg_task.period = '200 ms'\npg_task.max_executors = 6\nmax_worker_processes = 24");
 
 sub shop { return $node->safe_psql('shop', @_) }
 sub until_shop { return wait_until($node, $_[0], db => 'shop') }
@@ -33,7 +34,8 @@ sub start_task
 {
 	my ($gate, %column) = @_;
 	my $count = $node->safe_psql('postgres', "SELECT count(*) $busy AND wait_event = 'PgSleep'");
-	my $id = insert(request => "INSERT INTO effect VALUES ('$gate'); SELECT hold('$gate')", %column);
+	my $id = insert(request => "INSERT INTO effect VALUES ('$gate'); SELECT hold('$gate')",
+		%column);
 
 	wait_until($node, "SELECT count(*) > $count $busy AND wait_event = 'PgSleep'");
 	return $id;
@@ -47,7 +49,8 @@ sub flows
 	for my $db (@databases)
 	{
 		my $id = run_task($node, db => $db, queue => 'witness', request => 'SELECT 1');
-		is(task($node, $id, q{state, start - dt < '1.5 s'}, db => $db), 'DONE|t', "$what: other tasks flow in $db");
+		is(task($node, $id, q{state, start - dt < '1.5 s'}, db => $db), 'DONE|t',
+			"$what: other tasks flow in $db");
 	}
 }
 
@@ -65,8 +68,10 @@ sub calm
 		}
 		return $sum;
 	};
-	my $transactions = sub { $node->safe_psql('postgres', q{SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'shop'}) };
-	my ($cpu, $count, $begin) = ($ticks->(), $transactions->(), $node->safe_psql('postgres', 'SELECT clock_timestamp()'));
+	my $transactions = sub { $node->safe_psql('postgres',
+		q{SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'shop'}) };
+	my ($cpu, $count, $begin) = ($ticks->(), $transactions->(),
+		$node->safe_psql('postgres', 'SELECT clock_timestamp()'));
 
 	wait_until($node, "SELECT clock_timestamp() > timestamptz '$begin' + '3 s'");
 	$cpu = $ticks->() - $cpu;
@@ -99,7 +104,8 @@ wait_for($ids[0], 'DONE');
 
 # A row that is locked while it runs: its outcome waits.  A change that is rolled back has no
 # effect.
-for my $lock ('SELECT FROM task WHERE id = %d FOR UPDATE', q{UPDATE task SET priority = 1 WHERE id = %d}, 'DELETE FROM task WHERE id = %d')
+for my $lock ('SELECT FROM task WHERE id = %d FOR UPDATE',
+	q{UPDATE task SET priority = 1 WHERE id = %d}, 'DELETE FROM task WHERE id = %d')
 {
 	my $id = start_task("locked by $lock");
 	$locker->query_safe('BEGIN; ' . sprintf($lock, $id));
@@ -115,15 +121,18 @@ for my $lock ('SELECT FROM task WHERE id = %d FOR UPDATE', q{UPDATE task SET pri
 # The whole table is locked while tasks run and others are planned.
 my $position = log_position($node);
 @ids = map { start_task('table') } 1 .. 2;
-shop(q{INSERT INTO task (queue, dt, request) SELECT 'soon', now() + '0.5 s', 'INSERT INTO effect VALUES (''soon'')' FROM generate_series(1, 20)});
+shop(q{INSERT INTO task (queue, dt, request) SELECT 'soon', now() + '0.5 s',
+	'INSERT INTO effect VALUES (''soon'')' FROM generate_series(1, 20)});
 $locker->query_safe('BEGIN; LOCK TABLE task IN ACCESS EXCLUSIVE MODE');
 open_gate($node, 'table', db => 'shop');
-$other->query_until(qr/sent/, "\\echo sent\nINSERT INTO task (queue, request) VALUES ('behind', 'SELECT 1');\n");
+$other->query_until(qr/sent/,
+	"\\echo sent\nINSERT INTO task (queue, request) VALUES ('behind', 'SELECT 1');\n");
 wait_until($node, "SELECT count(*) = 2 $busy AND wait_event_type = 'Lock'");
 wait_for_log_line($node, qr/ERROR:  canceling statement due to lock timeout/, $position);
 flows('a locked table', 'postgres');
 calm('a locked table');
-is(said($position, 'canceling statement due to lock timeout'), 1, 'a locked table: the log says it once');
+is(said($position, 'canceling statement due to lock timeout'), 1,
+	'a locked table: the log says it once');
 $locker->query_safe('COMMIT');
 $other->query_safe('SELECT 1');
 until_shop(q{SELECT count(*) = 21 FROM task WHERE queue IN ('soon', 'behind') AND state = 'DONE'});
@@ -134,7 +143,9 @@ is(shop(q{SELECT max(attempt) FROM task}), 1, 'a locked table: nothing was start
 # ALTER TABLE waits for a reader, and everybody waits for ALTER TABLE.
 $locker->query_safe('BEGIN; SELECT FROM task LIMIT 1');
 $other->query_until(qr/sent/, "\\echo sent\nALTER TABLE task ADD COLUMN mine text DEFAULT 'x';\n");
-wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE '%ADD COLUMN mine%' AND wait_event_type = 'Lock'});
+wait_until($node,
+	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE '%ADD COLUMN mine%'
+	AND wait_event_type = 'Lock'});
 flows('ALTER TABLE that waits', 'postgres');
 calm('ALTER TABLE that waits');
 $locker->query_safe('COMMIT');
@@ -151,7 +162,8 @@ for my $end ('TRUNCATE task', 'DROP TABLE task')
 	open_gate($node, $end, db => 'shop');
 	wait_until($node, "SELECT count(*) = 0 $busy AND state <> 'idle'");
 	wait_for_table($node, db => 'shop');
-	is(effects($end) . shop('SELECT count(*) FROM task'), '00', "$end: nothing is left of what ran");
+	is(effects($end) . shop('SELECT count(*) FROM task'), '00',
+		"$end: nothing is left of what ran");
 	flows("after $end", qw(shop postgres));
 }
 my $id = start_task('rename');
@@ -160,7 +172,8 @@ wait_for_table($node, db => 'shop');
 flows('under another name', qw(shop postgres));
 open_gate($node, 'rename', db => 'shop');
 wait_until($node, "SELECT count(*) = 0 $busy AND state <> 'idle'");
-is(shop("SELECT state, attempt FROM aside WHERE id = $id"), 'DONE|1', 'RENAME: what ran ends in the renamed table');
+is(shop("SELECT state, attempt FROM aside WHERE id = $id"), 'DONE|1',
+	'RENAME: what ran ends in the renamed table');
 shop('BEGIN; DROP TABLE task; ALTER TABLE aside RENAME TO task; COMMIT');
 wait_for($id, 'DONE');
 is(effects('rename') . row($id, 'attempt'), '11', 'RENAME and back: one effect, of one run');
@@ -171,7 +184,8 @@ flows('RENAME and back', qw(shop postgres));
 shop('ALTER TABLE task ADD COLUMN mine text');
 $id = start_task('columns', repeat => '1 day');
 shop('ALTER TABLE task DROP COLUMN mine, DROP COLUMN notice, DROP COLUMN timezone');
-until_shop(q{SELECT count(*) = 2 FROM pg_attribute WHERE attrelid = 'task'::regclass AND attname IN ('notice', 'timezone')});
+until_shop(q{SELECT count(*) = 2 FROM pg_attribute WHERE attrelid = 'task'::regclass
+	AND attname IN ('notice', 'timezone')});
 open_gate($node, 'columns', db => 'shop');
 wait_for($id, 'DONE');
 is(shop("SELECT state FROM task WHERE parent = $id"), 'PLAN', 'dropped columns: it repeats');
@@ -190,15 +204,18 @@ shop('ALTER TABLE task ALTER timezone TYPE text USING NULL');
 wait_for($id, 'DONE');
 is(effects('type') . row($id, 'attempt'), '12', 'the type is back: it runs again');
 unlike(log_since($node, $position), qr/terminated by signal/, 'no process has died of it');
-for my $column ([ 'attempt', 'int NOT NULL DEFAULT 0' ], [ 'dt', 'timestamptz NOT NULL DEFAULT now()' ])
+for my $column ([ 'attempt', 'int NOT NULL DEFAULT 0' ],
+	[ 'dt', 'timestamptz NOT NULL DEFAULT now()' ])
 {
 	my ($name, $type) = @$column;
 	$position = log_position($node);
 	shop("ALTER TABLE task DROP COLUMN $name CASCADE");
-	wait_for_log_line($node, qr/ERROR:  public\.task is not a task table.*?It has no column "$name"/s, $position);
+	wait_for_log_line($node,
+		qr/ERROR:  public\.task is not a task table.*?It has no column "$name"/s, $position);
 	flows("without $name", 'postgres');
 	calm("without $name");
-	is(said($position, 'public\.task is not a task table'), 1, "without $name: the log says it once");
+	is(said($position, 'public\.task is not a task table'), 1,
+		"without $name: the log says it once");
 	shop("ALTER TABLE task ADD COLUMN $name $type");
 	flows("$name is back", qw(shop postgres));
 }

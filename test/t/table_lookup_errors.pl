@@ -12,8 +12,6 @@ my $node = new_node('main', conf => "pg_task.max_executors = 1\npg_task.period =
 my $session = $node->background_psql('postgres');
 my $executor = q{FROM pg_stat_activity WHERE backend_type = 'pg_task executor'};
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # The table is changed while a task runs.  When the task has ended, its executor looks the table up
 # again and waits for a lock on a catalog; there it is cancelled.  Returns the id of the task.
 sub cancel_look_up
@@ -25,14 +23,17 @@ sub cancel_look_up
 	wait_until($node, "SELECT count(*) = 1 $executor AND wait_event = 'advisory'");
 	sql($change);
 	# the scheduler looks it up again, too, and must not interfere
-	wait_until($node, q{SELECT count(*) = 0 FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
+	wait_until($node,
+		q{SELECT count(*) = 0 FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
 		WHERE a.backend_type = 'pg_task scheduler' AND l.relation = 'task'::regclass});
 	$session->query_safe('BEGIN');
 	$session->query_safe('LOCK TABLE pg_attribute IN ACCESS EXCLUSIVE MODE');
 	$session->query_safe('SELECT pg_advisory_unlock(1)');
 	for (1 .. 600)
 	{
-		last if $session->query_safe("SELECT 'waits' $executor AND wait_event = 'relation'") =~ /waits/;
+		last
+			if $session->query_safe("SELECT 'waits' $executor "
+			. "AND wait_event = 'relation'") =~ /waits/;
 		select(undef, undef, undef, 0.1);
 	}
 	$session->query_safe("SELECT pg_cancel_backend(pid) $executor");

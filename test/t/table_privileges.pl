@@ -11,30 +11,25 @@ use Test::More;
 my $node = new_node('main');
 make_gates($node);
 
-sub sql { return $node->safe_psql('postgres', @_) }
-sub sql_as { return $node->safe_psql('postgres', $_[1], extra_params => [ '-U', $_[0] ]) }
-
-# The error of a statement; empty if it is not rejected.
-sub error_of
-{
-	my ($user, $sql) = @_;
-	my ($rc, $out, $err) = $node->psql('postgres', $sql, extra_params => [ '-U', $user ], on_error_stop => 1);
-
-	return $rc == 0 ? '' : $err;
-}
 sub refused { return like(error_of($_[0], $_[1]), qr/ERROR:  $_[2]/, "$_[0]: $_[1]") }
 sub allowed { return is(error_of($_[0], $_[1]), '', "$_[0]: $_[1]") }
 
-sql(q{CREATE ROLE keeper LOGIN; CREATE ROLE ann LOGIN; CREATE ROLE bob LOGIN; CREATE ROLE boss LOGIN; CREATE ROLE clerk LOGIN NOINHERIT;
-	CREATE ROLE blind LOGIN BYPASSRLS; GRANT ann TO boss; GRANT ann TO clerk; GRANT ann, bob, boss, clerk, blind TO keeper;
-	ALTER TABLE task OWNER TO keeper; GRANT SELECT, INSERT, UPDATE, DELETE ON task TO ann, bob, boss, clerk, blind});
+sql(q{CREATE ROLE keeper LOGIN; CREATE ROLE ann LOGIN; CREATE ROLE bob LOGIN;
+	CREATE ROLE boss LOGIN; CREATE ROLE clerk LOGIN NOINHERIT;
+	CREATE ROLE blind LOGIN BYPASSRLS; GRANT ann TO boss; GRANT ann TO clerk;
+	GRANT ann, bob, boss, clerk, blind TO keeper;
+	ALTER TABLE task OWNER TO keeper; GRANT SELECT, INSERT, UPDATE, DELETE ON task
+	TO ann, bob, boss, clerk, blind});
 # a member that may not SET ROLE: exists from version 16 on
 my $has_set = $node->pg_version >= 16;
-sql(q{CREATE ROLE heir LOGIN; GRANT ann TO heir WITH SET FALSE; GRANT ALL ON task TO heir}) if $has_set;
+sql(q{CREATE ROLE heir LOGIN; GRANT ann TO heir WITH SET FALSE; GRANT ALL ON task TO heir})
+	if $has_set;
 
 # Everybody's own tasks, waiting and finished.
-my %waits = map { $_ => sql_as($_, q{INSERT INTO task (request, dt) VALUES ('SELECT 1', 'infinity') RETURNING id}) } qw(ann bob);
-my %done = map { $_ => sql_as($_, q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id}) } qw(ann bob);
+my %waits = map { $_ => sql_as($_,
+	q{INSERT INTO task (request, dt) VALUES ('SELECT 1', 'infinity') RETURNING id}) } qw(ann bob);
+my %done = map { $_ => sql_as($_,
+	q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id}) } qw(ann bob);
 wait_for_state($node, $_, 'DONE') for values %done;
 
 # Who sees what.
@@ -45,25 +40,39 @@ is(sql_as($_, $seen), 'ann bob', "$_ sees all") for qw(keeper postgres blind);
 is(sql_as('heir', $seen), '', 'a member that may not become it sees none') if $has_set;
 
 # Nobody changes or deletes rows that they do not see.
-is(sql_as('bob', "UPDATE task SET request = 'SELECT 2', state = 'STOP' WHERE id = $waits{ann} RETURNING id"), '', 'nothing to change');
+is(sql_as('bob',
+	"UPDATE task SET request = 'SELECT 2', state = 'STOP' WHERE id = $waits{ann} RETURNING id"), '',
+	'nothing to change');
 is(sql_as('bob', "DELETE FROM task WHERE role = 'ann' RETURNING id"), '', 'nothing to remove');
-refused('bob', "INSERT INTO task (id, request) VALUES ($waits{ann}, 'SELECT 2') ON CONFLICT (id) DO UPDATE SET request = 'SELECT 2'", '.*row-level security');
+refused('bob',
+	"INSERT INTO task (id, request) VALUES ($waits{ann}, 'SELECT 2') ON CONFLICT (id) DO UPDATE "
+	. "SET request = 'SELECT 2'", '.*row-level security');
 is(task($node, $waits{ann}, 'request, state'), 'SELECT 1|PLAN', 'it is as it was');
 
 # Who may plan for whom, in every way.
 allowed('boss', "INSERT INTO task (request, role, dt) VALUES ('SELECT 1', 'ann', 'infinity')");
 allowed('keeper', "INSERT INTO task (request, role, dt) VALUES ('SELECT 1', 'bob', 'infinity')");
-refused('ann', "INSERT INTO task (request, role) VALUES ('SELECT 1', '$_')", '.*row-level security') for qw(bob keeper postgres nobody_there);
-refused('blind', "INSERT INTO task (request, role) VALUES ('SELECT 1', 'postgres')", 'cannot plan a task for a role');
-refused('heir', "INSERT INTO task (request, role) VALUES ('SELECT 1', 'ann')", '.*row-level security') if $has_set;
-refused('ann', "COPY task (request, role) FROM STDIN;\nSELECT 1\tpostgres\n\\.\n", '.*(row-level security|COPY FROM not supported)');
+refused('ann', "INSERT INTO task (request, role) VALUES ('SELECT 1', '$_')", '.*row-level security')
+	for qw(bob keeper postgres nobody_there);
+refused('blind', "INSERT INTO task (request, role) VALUES ('SELECT 1', 'postgres')",
+	'cannot plan a task for a role');
+refused('heir', "INSERT INTO task (request, role) VALUES ('SELECT 1', 'ann')",
+	'.*row-level security') if $has_set;
+refused('ann', "COPY task (request, role) FROM STDIN;\nSELECT 1\tpostgres\n\\.\n",
+	'.*(row-level security|COPY FROM not supported)');
 sql(q{SET ROLE keeper; SET search_path = public});
-sql(q{CREATE VIEW all_tasks AS SELECT * FROM task; ALTER VIEW all_tasks OWNER TO keeper; GRANT ALL ON all_tasks TO ann;
-	CREATE TABLE wish (sql text, who name); GRANT INSERT ON wish TO ann; ALTER TABLE wish OWNER TO keeper;
-	CREATE RULE grant_it AS ON INSERT TO wish DO ALSO INSERT INTO task (request, role) VALUES (NEW.sql, NEW.who)});
-refused('ann', "INSERT INTO all_tasks (id, dt, queue, priority, role, request, state, attempt, drift, delete)
-	VALUES (-9001, now(), 'q', 0, 'bob', 'SELECT 1', 'PLAN', 0, true, false)", 'cannot plan a task for a role');
-refused('ann', "UPDATE all_tasks SET role = 'ann' WHERE role = 'bob'", '(only the owner of the task table|cannot plan)');
+sql(q{CREATE VIEW all_tasks AS SELECT * FROM task; ALTER VIEW all_tasks OWNER TO keeper;
+	GRANT ALL ON all_tasks TO ann;
+	CREATE TABLE wish (sql text, who name); GRANT INSERT ON wish TO ann; ALTER TABLE wish OWNER
+	TO keeper;
+	CREATE RULE grant_it AS ON INSERT TO wish DO ALSO INSERT INTO task (request, role)
+	VALUES (NEW.sql, NEW.who)});
+refused('ann',
+	"INSERT INTO all_tasks (id, dt, queue, priority, role, request, state, attempt, drift, delete)
+	VALUES (-9001, now(), 'q', 0, 'bob', 'SELECT 1', 'PLAN', 0, true, false)",
+	'cannot plan a task for a role');
+refused('ann', "UPDATE all_tasks SET role = 'ann' WHERE role = 'bob'",
+	'(only the owner of the task table|cannot plan)');
 refused('ann', "INSERT INTO wish VALUES ('SELECT 1', 'bob')", 'cannot plan a task for a role');
 
 # Columns that the server writes.
@@ -71,19 +80,27 @@ for my $set (q{pid = 1}, q{attempt = 7}, q{start = now()}, q{stop = now()})
 {
 	my ($column, $value) = split / = /, $set;
 
-	refused('ann', "INSERT INTO task (request, $column) VALUES ('SELECT 1', $value)", qq{only the owner of the task table may set "$column"});
-	refused('ann', "UPDATE task SET $set WHERE id = $waits{ann}", qq{only the owner of the task table may set "$column"});
+	refused('ann', "INSERT INTO task (request, $column) VALUES ('SELECT 1', $value)",
+		qq{only the owner of the task table may set "$column"});
+	refused('ann', "UPDATE task SET $set WHERE id = $waits{ann}",
+		qq{only the owner of the task table may set "$column"});
 }
-refused('ann', "UPDATE task SET id = 9002 WHERE id = $waits{ann}", 'only the owner of the task table may set "id"');
-refused('boss', "UPDATE task SET role = 'boss' WHERE id = $waits{ann}", 'only the owner of the task table may set "role"');
+refused('ann', "UPDATE task SET id = 9002 WHERE id = $waits{ann}",
+	'only the owner of the task table may set "id"');
+refused('boss', "UPDATE task SET role = 'boss' WHERE id = $waits{ann}",
+	'only the owner of the task table may set "role"');
 for my $state (qw(WORK DONE FAIL GONE))
 {
-	refused('ann', "INSERT INTO task (request, state) VALUES ('SELECT 1', '$state')", 'only the owner of the task table may set "state"');
-	refused('ann', "UPDATE task SET state = '$state' WHERE id = $waits{ann}", 'only the owner of the task table may set "state"');
+	refused('ann', "INSERT INTO task (request, state) VALUES ('SELECT 1', '$state')",
+		'only the owner of the task table may set "state"');
+	refused('ann', "UPDATE task SET state = '$state' WHERE id = $waits{ann}",
+		'only the owner of the task table may set "state"');
 }
 
 # What a role may do to its own tasks: waiting, finished, running.
-allowed('ann', "UPDATE task SET request = 'SELECT 3', priority = 1, queue = 'other', max = 5, timeout = '1 min', state = '$_' WHERE id = $waits{ann}")
+allowed('ann',
+	"UPDATE task SET request = 'SELECT 3', priority = 1, queue = 'other', max = 5, timeout = '1 "
+	. "min', state = '$_' WHERE id = $waits{ann}")
   for qw(STOP PLAN);
 allowed('ann', "UPDATE task SET dt = now() WHERE id = $waits{ann}");
 wait_for_state($node, $waits{ann}, 'DONE');
@@ -91,12 +108,15 @@ is(task($node, $waits{ann}, 'response'), '3', 'what was changed runs');
 allowed('ann', "UPDATE task SET state = 'PLAN' WHERE id = $done{ann}");
 wait_until($node, "SELECT attempt = 2 AND state = 'DONE' FROM task WHERE id = $done{ann}");
 sql('CREATE TABLE effect (who name); GRANT INSERT ON effect TO ann');
-my $runs = sql_as('ann', q{INSERT INTO task (request) VALUES ('INSERT INTO effect VALUES (current_user); SELECT hold(''run'')') RETURNING id});
+my $runs = sql_as('ann',
+	q{INSERT INTO task (request)
+	VALUES ('INSERT INTO effect VALUES (current_user); SELECT hold(''run'')') RETURNING id});
 wait_for_state($node, $runs, 'WORK');
 allowed('ann', "UPDATE task SET priority = 2 WHERE id = $runs");
 allowed('ann', "UPDATE task SET state = 'STOP' WHERE id = $runs");
 open_gate($node, 'run');
-wait_until($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name LIKE '% $runs'");
+wait_until($node,
+	"SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name LIKE '% $runs'");
 is(task($node, $runs, 'state'), 'STOP', 'a running task that is stopped stays so');
 is(sql('SELECT count(*) FROM effect'), 0, 'and has no effect');
 allowed('ann', "DELETE FROM task WHERE id = $runs");
@@ -107,7 +127,8 @@ $node->restart;
 wait_for_table($node);
 wait_for_schedulers($node, 'postgres');
 my $last = run_task($node, request => 'SELECT 1');
-is(sql(q{SELECT relrowsecurity FROM pg_class WHERE oid = 'task'::regclass}), 'f', 'row security stays off');
+is(sql(q{SELECT relrowsecurity FROM pg_class WHERE oid = 'task'::regclass}), 'f',
+	'row security stays off');
 is(sql_as('bob', $seen), 'ann bob postgres', 'then all see all');
 refused('bob', "UPDATE task SET state = 'DONE' WHERE id = $last", '(only the owner|cannot plan)');
 

@@ -19,8 +19,6 @@ my $node = new_node('main', conf => q{
 	log_statement = none
 	log_line_prefix = '%p '});
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # What the process of a task has logged since a position in the log.
 sub log_of
 {
@@ -61,11 +59,13 @@ subtest 'libraries that are preloaded for a role' => sub {
 	sql(q{ALTER ROLE broken SET session_preload_libraries = 'missing_library'});
 	my $id = insert_task($node, role => 'broken', request => 'SELECT 1');
 	wait_for_log_line($node, qr/could not access file "missing_library"/, $position);
-	is(task($node, $id, 'state, attempt'), 'PLAN|0', 'without its library no task of a role starts');
+	is(task($node, $id, 'state, attempt'), 'PLAN|0',
+		'without its library no task of a role starts');
 	is(task($node, run_task($node, request => 'SELECT 1'), 'state'), 'DONE', 'others do');
 
 	# Each try is a process: after the third, the pause has doubled twice.
-	my $tries = sub { return () = log_since($node, $position) =~ /could not access file "missing_library"/g };
+	my $tries = sub { return () = log_since($node,
+		$position) =~ /could not access file "missing_library"/g };
 	my @at;
 	while (@at < 4)
 	{
@@ -82,7 +82,8 @@ subtest 'lines in the log' => sub {
 
 	sql(q{ALTER ROLE modifies SET log_statement = 'mod'});
 	like(logged('modifies', 'INSERT INTO mark VALUES (1)'),
-		qr/^\d+ LOG:  statement: INSERT INTO mark VALUES \(1\)$context modifies"$/m, 'log_statement');
+		qr/^\d+ LOG:  statement: INSERT INTO mark VALUES \(1\)$context modifies"$/m,
+		'log_statement');
 	is(logged('modifies', 'SELECT 1'), '', 'log_statement: not what it does not ask for');
 	is(() = logged('modifies', 'SELECT 1; DELETE FROM mark; DELETE FROM mark') =~ /statement:/g, 1,
 		'log_statement: a request is one line');
@@ -92,7 +93,8 @@ subtest 'lines in the log' => sub {
 		qr/^\d+ LOG:  duration: [\d.]+ ms  statement: SELECT 'fast'$context timed"$/m,
 		'log_min_duration_statement');
 	like(logged('timed', q{SELECT 'slow', pg_sleep(0.2)}),
-		qr/^\d+ LOG:  duration: [2-9]\d\d\.\d+ ms /m, 'log_min_duration_statement: as long as it took');
+		qr/^\d+ LOG:  duration: [2-9]\d\d\.\d+ ms /m,
+		'log_min_duration_statement: as long as it took');
 	sql(q{ALTER ROLE timed SET log_min_duration_statement = '1 h'});
 	is(logged('timed', q{SELECT 'fast'}), '', 'log_min_duration_statement: not what is faster');
 
@@ -106,7 +108,8 @@ subtest 'lines in the log' => sub {
 		qr/ERROR:  division by zero\n\d+ STATEMENT:  SELECT 1\/0$/m, 'log_min_error_statement');
 	sql('ALTER ROLE silent SET log_min_error_statement = panic');
 	unlike(logged('silent', q{SELECT 1/0}), qr/STATEMENT/, 'log_min_error_statement: not below it');
-	is(task($node, run_task($node, role => 'lasts', request => 'SELECT 4'), 'response, notice'), '4|',
+	is(task($node, run_task($node, role => 'lasts', request => 'SELECT 4'), 'response, notice'),
+		'4|',
 		'none of this is in the row');
 };
 
@@ -180,7 +183,8 @@ subtest 'a database that is served no more' => sub {
 	pass('its idle executors leave');
 	$session->query_safe(q{INSERT INTO gate VALUES ('closing')});
 	wait_until($node, "$executors AND backend_type <> 'client backend'", expected => 0);
-	is($session->query_safe("SELECT state FROM task WHERE id = $id"), 'DONE', 'a task that runs ends');
+	is($session->query_safe("SELECT state FROM task WHERE id = $id"), 'DONE',
+		'a task that runs ends');
 	$session->quit;
 	sql('ALTER DATABASE closing ALLOW_CONNECTIONS true');
 	run_task($node, db => 'closing', role => 'plain', request => 'SELECT 1');

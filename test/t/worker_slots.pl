@@ -9,8 +9,6 @@ use Test::More;
 
 my $node = new_node('main', conf => 'max_worker_processes = 8');
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # The default of the server, and seven databases.
 my @databases = map { "db$_" } 1 .. 6;
 my $position = log_position($node);
@@ -30,7 +28,8 @@ insert_task($node, request => "SELECT hold('all')") for 1 .. 4;
 wait_until($node, q{SELECT count(*) > 1 FROM task WHERE state = 'WORK'});
 insert_task($node, db => $_, request => 'SELECT pg_sleep(0.1)') for @databases;
 sql(q{CREATE TABLE large AS SELECT n FROM generate_series(1, 100000) AS n; ANALYZE large});
-my $plan = sql(q{SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;
+my $plan = sql(q{SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
+	SET min_parallel_table_scan_size = 0;
 	EXPLAIN (ANALYZE, COSTS off, TIMING off) SELECT count(*) FROM large});
 like($plan, qr/Workers Launched: [1-9]/, 'a parallel query has a worker');
 open_gate($node, 'all');
@@ -60,11 +59,13 @@ $id = $node->safe_psql('db1', q{INSERT INTO task (request, dt)
 $session->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR UPDATE");
 $node->safe_psql($_, q{INSERT INTO task (request, dt) VALUES ('SELECT 1', now() + interval '4 s')})
   for qw(db2 db4 db5 db6);
-wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'}, db => $_) for qw(db2 db4 db5 db6);
+wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'}, db => $_)
+	for qw(db2 db4 db5 db6);
 $session->query_safe('COMMIT');
 $session->quit;
 wait_for_state($node, $id, 'DONE', db => 'db1');
-is(task($node, $id, q{start - dt < '30 s'}, db => 'db1'), 't', 'a row that was locked starts soon after');
+is(task($node, $id, q{start - dt < '30 s'}, db => 'db1'), 't',
+	'a row that was locked starts soon after');
 
 # A longer list of databases is served at once when there are slots.
 $node->append_conf('postgresql.conf', 'max_worker_processes = 24');
@@ -81,6 +82,7 @@ pass('a limit that is set is kept, and by turns all are served');
 $position = log_position($node);
 $node->append_conf('postgresql.conf', 'max_worker_processes = 3');
 $node->restart;
-ok(wait_for_log_line($node, qr/too few worker slots for pg_task/, $position), 'too few are reported');
+ok(wait_for_log_line($node, qr/too few worker slots for pg_task/, $position),
+	'too few are reported');
 
 done_testing();

@@ -11,8 +11,6 @@ use Test::More;
 
 my $node = new_node('main', conf => "pg_task.max_executors = 1\npg_task.idle_timeout = 600000");
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 # Runs requests of mallory one after the other, in the same process; returns the last task.
 sub run_as_mallory
 {
