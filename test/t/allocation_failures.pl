@@ -80,13 +80,16 @@ my $errors = () = $log =~ /ERROR:  out of memory/g;
 cmp_ok($errors, '>', 2, "there were errors: $errors");
 
 # The limit is unchanged: two at once, no fewer.
-make_gates($node);
-sql(q{INSERT INTO task (queue, max, request)
-	SELECT 'two', 2, 'SELECT hold(''end'')' FROM generate_series(1, 3)});
-wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'WORK'});
-open_gate($node, 'end');
-wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
-pass('a queue has as many places as before');
+subtest 'the limit is unchanged' => sub {
+	make_gates($node);
+	sql(q{INSERT INTO task (queue, max, request)
+		SELECT 'two', 2, 'SELECT hold(''end'')' FROM generate_series(1, 3)});
+	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'WORK'});
+	open_gate($node, 'end');
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
+	pass('a queue has as many places as before');
 
-$node->stop;
+	$node->stop;
+};
+
 done_testing();

@@ -35,45 +35,53 @@ $session->query_safe('BEGIN; SELECT FROM customer WHERE id = 1 FOR UPDATE');
 my $position = log_position($node);
 sql(q{UPDATE task SET dt = now() - interval '1 h' WHERE dt = 'infinity'});
 
+my %end;
+
 # Other tasks, one after another, while all of these are being retried.
-run_task($node, queue => 'witness', request => 'SELECT 1') for 1 .. 10;
-is(count_of($node, q{queue = 'witness' AND state = 'DONE'}), 10, 'others run');
-my $waited = q{SELECT max(start - dt) FROM task WHERE queue = 'witness'};
-is(sql("SELECT ($waited) < '5 s'"), 't', 'and start soon');
-note('they waited ' . sql($waited) . ' at most');
-wait_until($node,
-	q{SELECT count(*) = 10 FROM task WHERE queue = 'harmless' AND state = 'GONE'});
-pass('what waits for nobody is given up');
-my %end = (expired => 'GONE', late => 'GONE', refused => 'FAIL');
-is(count_of($node, "queue = '$_' AND state <> 'PLAN'"), 0, "$_: they wait") for sort keys %end;
-my $lines = () = log_since($node, $position) =~ /ERROR:  /g;
-cmp_ok($lines, '<', 4, 'the log is short');
+subtest 'other tasks start meanwhile' => sub {
+	run_task($node, queue => 'witness', request => 'SELECT 1') for 1 .. 10;
+	is(count_of($node, q{queue = 'witness' AND state = 'DONE'}), 10, 'others run');
+	my $waited = q{SELECT max(start - dt) FROM task WHERE queue = 'witness'};
+	is(sql("SELECT ($waited) < '5 s'"), 't', 'and start soon');
+	note('they waited ' . sql($waited) . ' at most');
+	wait_until($node,
+		q{SELECT count(*) = 10 FROM task WHERE queue = 'harmless' AND state = 'GONE'});
+	pass('what waits for nobody is given up');
+	%end = (expired => 'GONE', late => 'GONE', refused => 'FAIL');
+	is(count_of($node, "queue = '$_' AND state <> 'PLAN'"), 0, "$_: they wait") for sort keys %end;
+	my $lines = () = log_since($node, $position) =~ /ERROR:  /g;
+	cmp_ok($lines, '<', 4, 'the log is short');
+};
 
 # When the customer is unlocked, these tasks end: within a minute, or when the table changes.
-$session->query_safe('COMMIT');
-sql('ALTER TABLE task ADD COLUMN other int');
-for my $queue (sort keys %end)
-{
-	wait_until($node,
-		"SELECT count(*) = 10 FROM task WHERE queue = '$queue' AND state = '$end{$queue}'");
-	is(sql("SELECT count(*) FROM task AS new JOIN task AS old ON old.id = new.parent
-		WHERE old.queue = '$queue'"), 10, "$queue: each repeats once");
-}
+subtest 'the rows are written after the lock' => sub {
+	$session->query_safe('COMMIT');
+	sql('ALTER TABLE task ADD COLUMN other int');
+	for my $queue (sort keys %end)
+	{
+		wait_until($node,
+			"SELECT count(*) = 10 FROM task WHERE queue = '$queue' AND state = '$end{$queue}'");
+		is(sql("SELECT count(*) FROM task AS new JOIN task AS old ON old.id = new.parent
+			WHERE old.queue = '$queue'"), 10, "$queue: each repeats once");
+	}
+};
 
 # A key: while a task repeats nobody else can take its key, so its next run never waits for another
 # transaction.
-make_gates($node);
-my $id = insert_task($node, key => 'k', queue => 'keys', repeat => '1 h',
-	request => q{SELECT hold('key')});
-my $same_key = q{INSERT INTO task (queue, key, request) VALUES ('keys', 'k', 'SELECT 1')};
-wait_for_state($node, $id, 'WORK');
-my ($rc, $out, $err) = $node->psql('postgres', $same_key);
-like($err, qr/duplicate key/, 'a key is taken while its task runs');
-open_gate($node, 'key');
-wait_for_state($node, $id, 'DONE');
-is(count_of($node, "key = 'k' AND state = 'PLAN' AND parent = $id"), 1, 'and goes to the next');
-($rc, $out, $err) = $node->psql('postgres', $same_key);
-like($err, qr/duplicate key/, 'and is taken');
-$session->quit;
+subtest 'a repeating task keeps its key' => sub {
+	make_gates($node);
+	my $id = insert_task($node, key => 'k', queue => 'keys', repeat => '1 h',
+		request => q{SELECT hold('key')});
+	my $same_key = q{INSERT INTO task (queue, key, request) VALUES ('keys', 'k', 'SELECT 1')};
+	wait_for_state($node, $id, 'WORK');
+	my ($rc, $out, $err) = $node->psql('postgres', $same_key);
+	like($err, qr/duplicate key/, 'a key is taken while its task runs');
+	open_gate($node, 'key');
+	wait_for_state($node, $id, 'DONE');
+	is(count_of($node, "key = 'k' AND state = 'PLAN' AND parent = $id"), 1, 'and goes to the next');
+	($rc, $out, $err) = $node->psql('postgres', $same_key);
+	like($err, qr/duplicate key/, 'and is taken');
+	$session->quit;
+};
 
 done_testing();

@@ -19,67 +19,73 @@ sql(q{
 
 # Tasks that take from zero to a few milliseconds; four sessions stop, cancel, delete and re-plan
 # waiting and running ones.
-my $tasks = 6000;
-my %script = (
-	stop => "\\set id random(1, $tasks)\nWITH s AS (UPDATE task SET state = 'STOP' WHERE id = :id "
-		. "AND state IN ('PLAN', 'WORK') RETURNING id) INSERT INTO stopped SELECT id FROM s;\n",
-	# those that run now, or will run next
-	running => "WITH r AS (SELECT id FROM task WHERE state = 'WORK' ORDER BY random() LIMIT 1),
-		s AS (UPDATE task SET state = 'STOP' WHERE id = (SELECT id FROM r) AND state = 'WORK' "
-		. "RETURNING id) INSERT INTO stopped SELECT id FROM s;\n" =~ s/\n\t+/ /gr,
-	cancel => "\\set id random(1, $tasks)\nWITH c AS MATERIALIZED (SELECT :id "
-	. "AS id, pg_task_cancel(:id) AS done) INSERT INTO stopped SELECT id FROM c WHERE done;\n",
-	again => "WITH r AS (SELECT id FROM task WHERE state = 'WORK' ORDER BY random() LIMIT 1),
-		s AS (UPDATE task SET state = 'PLAN' WHERE id = (SELECT id FROM r) AND state = 'WORK' "
-		. "RETURNING id) INSERT INTO again SELECT id FROM s;\n" =~ s/\n\t+/ /gr);
-my @scripts;
-for my $name (sort keys %script)
-{
-	my $file = $node->basedir . "/$name.sql";
-	append_to_file($file, $script{$name});
-	push @scripts, '-f', $file;
-}
-for my $work ('SELECT 1', 'SELECT pg_sleep(0.001)',
-	'SELECT pg_sleep(0.002 * random()); SELECT count(*) FROM generate_series(1, 1000)')
-{
-	sql(q{TRUNCATE task RESTART IDENTITY; TRUNCATE effect, stopped, again});
-	# behind a gate, so that the sessions are active before the first task has run
-	sql(qq{INSERT INTO task (queue, request)
-		SELECT 'q' || n % 3,
-		'INSERT INTO effect VALUES (current_setting(''pg_task.id'')::bigint); $work'
-		FROM generate_series(1, $tasks) AS n});
-	$node->command_ok([ 'pgbench', '-n', '-c', '4', '-t', '250', @scripts, 'postgres' ],
-		"$work: they are stopped");
-	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
-	wait_for_running($node, 0);
-	is(sql(q{SELECT string_agg(DISTINCT state, ' ' ORDER BY state) FROM task}), 'DONE STOP',
-		"$work: they are DONE or STOP");
-	is(count_of($node, 'failed > 0 OR crashed > 0'), 0, "$work: none has failed");
-	is(count_of($node, q{state = 'DONE' AND (sqlstate IS NOT NULL OR error IS NOT NULL)}), 0,
-		"$work: no other was cancelled");
-	is(sql(q{SELECT count(*) FROM (SELECT task FROM stopped EXCEPT SELECT id FROM task
-		WHERE state = 'STOP') AS x}), 0, "$work: all that were stopped are STOP");
-	is(sql(q{SELECT count(*) FROM (SELECT id FROM task WHERE state = 'STOP' EXCEPT SELECT task
-		FROM stopped) AS x}), 0, "$work: no others are");
-	is(sql(q{SELECT count(*), count(DISTINCT task) FROM effect}),
-		join('|', (count_of($node, q{state = 'DONE'})) x 2),
-		"$work: each that is DONE has one effect");
-	is(sql(q{SELECT count(*) FROM effect JOIN stopped USING (task)}), 0,
-		"$work: none that was stopped has one");
-	is(count_of($node, q{attempt > 1 AND id NOT IN (SELECT task FROM again)}), 0,
-		"$work: none ran again that nobody planned again");
-	cmp_ok(count_of($node, q{state = 'STOP' AND attempt > 0}), '>', 0,
-		"$work: some were stopped when they were claimed or ran");
-}
+subtest 'tasks are stopped while executors run them' => sub {
+	my $tasks = 6000;
+	my %script = (
+		stop => "\\set id random(1, $tasks)\nWITH s AS (UPDATE task SET state = 'STOP' "
+			. "WHERE id = :id "
+			. "AND state IN ('PLAN', 'WORK') RETURNING id) INSERT INTO stopped SELECT id FROM s;\n",
+		# those that run now, or will run next
+		running => "WITH r AS (SELECT id FROM task WHERE state = 'WORK' ORDER BY random() LIMIT 1),
+			s AS (UPDATE task SET state = 'STOP' WHERE id = (SELECT id FROM r) AND state = 'WORK' "
+			. "RETURNING id) INSERT INTO stopped SELECT id FROM s;\n",
+		cancel => "\\set id random(1, $tasks)\nWITH c AS MATERIALIZED (SELECT :id "
+		. "AS id, pg_task_cancel(:id) AS done) INSERT INTO stopped SELECT id FROM c WHERE done;\n",
+		again => "WITH r AS (SELECT id FROM task WHERE state = 'WORK' ORDER BY random() LIMIT 1),
+			s AS (UPDATE task SET state = 'PLAN' WHERE id = (SELECT id FROM r) AND state = 'WORK' "
+			. "RETURNING id) INSERT INTO again SELECT id FROM s;\n");
+	my @scripts;
+	for my $name (sort keys %script)
+	{
+		my $file = $node->basedir . "/$name.sql";
+		append_to_file($file, $script{$name});
+		push @scripts, '-f', $file;
+	}
+	for my $work ('SELECT 1', 'SELECT pg_sleep(0.001)',
+		'SELECT pg_sleep(0.002 * random()); SELECT count(*) FROM generate_series(1, 1000)')
+	{
+		sql(q{TRUNCATE task RESTART IDENTITY; TRUNCATE effect, stopped, again});
+		# behind a gate, so that the sessions are active before the first task has run
+		sql(qq{INSERT INTO task (queue, request)
+			SELECT 'q' || n % 3,
+			'INSERT INTO effect VALUES (current_setting(''pg_task.id'')::bigint); $work'
+			FROM generate_series(1, $tasks) AS n});
+		$node->command_ok([ 'pgbench', '-n', '-c', '4', '-t', '250', @scripts, 'postgres' ],
+			"$work: they are stopped");
+		wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
+		wait_for_running($node, 0);
+		is(sql(q{SELECT string_agg(DISTINCT state, ' ' ORDER BY state) FROM task}), 'DONE STOP',
+			"$work: they are DONE or STOP");
+		is(count_of($node, 'failed > 0 OR crashed > 0'), 0, "$work: none has failed");
+		is(count_of($node, q{state = 'DONE' AND (sqlstate IS NOT NULL OR error IS NOT NULL)}), 0,
+			"$work: no other was cancelled");
+		is(sql(q{SELECT count(*) FROM (SELECT task FROM stopped EXCEPT SELECT id FROM task
+			WHERE state = 'STOP') AS x}), 0, "$work: all that were stopped are STOP");
+		is(sql(q{SELECT count(*) FROM (SELECT id FROM task WHERE state = 'STOP' EXCEPT SELECT task
+			FROM stopped) AS x}), 0, "$work: no others are");
+		is(sql(q{SELECT count(*), count(DISTINCT task) FROM effect}),
+			join('|', (count_of($node, q{state = 'DONE'})) x 2),
+			"$work: each that is DONE has one effect");
+		is(sql(q{SELECT count(*) FROM effect JOIN stopped USING (task)}), 0,
+			"$work: none that was stopped has one");
+		is(count_of($node, q{attempt > 1 AND id NOT IN (SELECT task FROM again)}), 0,
+			"$work: none ran again that nobody planned again");
+		cmp_ok(count_of($node, q{state = 'STOP' AND attempt > 0}), '>', 0,
+			"$work: some were stopped when they were claimed or ran");
+	}
+};
+
 # All tasks at once, waiting and running.
-sql(q{TRUNCATE task, effect; INSERT INTO task (request) SELECT 'SELECT pg_sleep(0.001)'
-	FROM generate_series(1, 10000)});
-wait_until($node, q{SELECT count(*) > 10 FROM task WHERE state = 'DONE'});
-sql(q{UPDATE task SET state = 'STOP' WHERE state IN ('PLAN', 'WORK')});
-my $done = count_of($node, q{state = 'DONE'});
-run_task($node, queue => 'witness', request => 'SELECT 1');
-is(count_of($node, q{state = 'DONE'}), $done + 1, 'of all that were stopped at once, none ran');
-is(count_of($node, q{state NOT IN ('DONE', 'STOP') OR failed > 0}), 0, 'all are DONE or STOP');
+subtest 'all tasks are stopped at once' => sub {
+	sql(q{TRUNCATE task, effect; INSERT INTO task (request) SELECT 'SELECT pg_sleep(0.001)'
+		FROM generate_series(1, 10000)});
+	wait_until($node, q{SELECT count(*) > 10 FROM task WHERE state = 'DONE'});
+	sql(q{UPDATE task SET state = 'STOP' WHERE state IN ('PLAN', 'WORK')});
+	my $done = count_of($node, q{state = 'DONE'});
+	run_task($node, queue => 'witness', request => 'SELECT 1');
+	is(count_of($node, q{state = 'DONE'}), $done + 1, 'of all that were stopped at once, none ran');
+	is(count_of($node, q{state NOT IN ('DONE', 'STOP') OR failed > 0}), 0, 'all are DONE or STOP');
+};
 
 # pg_cancel_backend does not stop a task: the run has failed, and is retried as any other.
 sub start_task
@@ -88,64 +94,78 @@ sub start_task
 	wait_for_running($node, 1, id => $id, event => 'PgSleep');
 	return $id;
 }
-my $id = start_task(request => 'INSERT INTO effect VALUES (1); SELECT pg_sleep(600)');
-sql("SELECT pg_cancel_backend(pid) FROM task WHERE id = $id");
-wait_for_state($node, $id, 'FAIL');
-is(task($node, $id, 'failed, sqlstate, error'), '1|57014|canceling statement due to user request',
-	'pg_cancel_backend: it has failed');
-$id = start_task(retry => 1, delay => '10 min', repeat => '1 hour',
-	request => 'INSERT INTO effect VALUES (1); SELECT pg_sleep(600)');
-sql("SELECT pg_cancel_backend(pid) FROM task WHERE id = $id");
-wait_until($node,
-	"SELECT state = 'PLAN' AND failed = 1 AND sqlstate = '57014' FROM task WHERE id = $id");
-sql("UPDATE task SET request = 'SELECT 1', dt = now() WHERE id = $id");
-wait_for_state($node, $id, 'DONE');
-is(count_of($node, "parent = $id"), 1, 'pg_cancel_backend: it is retried, and repeats');
-is(sql('SELECT count(*) FROM effect'), 0, 'pg_cancel_backend: no effect');
-# It has no effect on an idle executor, nor on the task that runs there next.
-for (1 .. 20)
-{
-	sql(q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity
-		WHERE backend_type = 'pg_task executor'});
-	$id = run_task($node, request => 'SELECT 1');
-	last if task($node, $id, 'state') ne 'DONE';
-}
-is(task($node, $id, 'state'), 'DONE', 'pg_cancel_backend: an idle executor does not care');
+
+my $id;
+subtest 'pg_cancel_backend does not stop a task' => sub {
+	$id = start_task(request => 'INSERT INTO effect VALUES (1); SELECT pg_sleep(600)');
+	sql("SELECT pg_cancel_backend(pid) FROM task WHERE id = $id");
+	wait_for_state($node, $id, 'FAIL');
+	is(task($node, $id, 'failed, sqlstate, error'),
+		'1|57014|canceling statement due to user request',
+		'pg_cancel_backend: it has failed');
+	$id = start_task(retry => 1, delay => '10 min', repeat => '1 hour',
+		request => 'INSERT INTO effect VALUES (1); SELECT pg_sleep(600)');
+	sql("SELECT pg_cancel_backend(pid) FROM task WHERE id = $id");
+	wait_until($node,
+		"SELECT state = 'PLAN' AND failed = 1 AND sqlstate = '57014' FROM task WHERE id = $id");
+	sql("UPDATE task SET request = 'SELECT 1', dt = now() WHERE id = $id");
+	wait_for_state($node, $id, 'DONE');
+	is(count_of($node, "parent = $id"), 1, 'pg_cancel_backend: it is retried, and repeats');
+	is(sql('SELECT count(*) FROM effect'), 0, 'pg_cancel_backend: no effect');
+	# It has no effect on an idle executor, nor on the task that runs there next.
+	for (1 .. 20)
+	{
+		sql(q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity
+			WHERE backend_type = 'pg_task executor'});
+		$id = run_task($node, request => 'SELECT 1');
+		last if task($node, $id, 'state') ne 'DONE';
+	}
+	is(task($node, $id, 'state'), 'DONE', 'pg_cancel_backend: an idle executor does not care');
+};
 
 # Now without the trigger: the periodic scan finds running tasks whose rows have another state.
-set_conf($node, "pg_task.period = '200 ms'");
-wait_until($node, 'SHOW pg_task.period', expected => '200ms');
-for my $change (q{UPDATE task SET state = 'STOP' WHERE id = %d}, q{DELETE FROM task WHERE id = %d})
-{
-	$id = start_task(request => 'INSERT INTO effect VALUES (2); SELECT pg_sleep(600)');
-	sql('BEGIN; ALTER TABLE task DISABLE TRIGGER ALL; ' . sprintf($change, $id)
-		. '; ALTER TABLE task ENABLE TRIGGER ALL; '
-		. 'ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned; COMMIT');
-	wait_for_running($node, 0, id => $id);
-	is(sql('SELECT count(*) FROM effect'), 0, "without the trigger: $change is found");
-}
+subtest 'changes without a hint' => sub {
+	set_conf($node, "pg_task.period = '200 ms'");
+	wait_until($node, 'SHOW pg_task.period', expected => '200ms');
+	for my $change (q{UPDATE task SET state = 'STOP' WHERE id = %d},
+		q{DELETE FROM task WHERE id = %d})
+	{
+		$id = start_task(request => 'INSERT INTO effect VALUES (2); SELECT pg_sleep(600)');
+		sql('BEGIN; ALTER TABLE task DISABLE TRIGGER ALL; ' . sprintf($change, $id)
+			. '; ALTER TABLE task ENABLE TRIGGER ALL; '
+			. 'ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned; COMMIT');
+		wait_for_running($node, 0, id => $id);
+		is(sql('SELECT count(*) FROM effect'), 0, "without the trigger: $change is found");
+	}
+};
+
 # A request that ignores the cancel is cancelled again; if it still ends normally, it commits
 # nothing.
-$id = start_task(request => q{INSERT INTO effect VALUES (3);
-	DO $$ BEGIN FOR i IN 1 .. 5 LOOP BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN query_canceled
-	THEN NULL; END; END LOOP; END $$; SELECT 1});
-sql("UPDATE task SET state = 'STOP' WHERE id = $id");
-wait_for_running($node, 0, id => $id);
-is(task($node, $id, 'state, failed') . sql('SELECT count(*) FROM effect'), 'STOP|00',
-	'what swallows cancels five times is stopped, without effect');
+subtest 'a request that ignores the cancel' => sub {
+	$id = start_task(request => q{INSERT INTO effect VALUES (3);
+		DO $$ BEGIN FOR i IN 1 .. 5 LOOP BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN query_canceled
+		THEN NULL; END; END LOOP; END $$; SELECT 1});
+	sql("UPDATE task SET state = 'STOP' WHERE id = $id");
+	wait_for_running($node, 0, id => $id);
+	is(task($node, $id, 'state, failed') . sql('SELECT count(*) FROM effect'), 'STOP|00',
+		'what swallows cancels five times is stopped, without effect');
+};
 
 # The timeout cannot be ignored either, and such a run is never DONE.
-for my $times (1, 5)
-{
-	$id = run_task($node, timeout => '100 ms', request => "INSERT INTO effect VALUES (4);
-		DO \$\$ BEGIN FOR i IN 1 .. $times LOOP BEGIN PERFORM pg_sleep(600); EXCEPTION "
-		. "WHEN query_canceled THEN NULL; END; END LOOP; END \$\$; SELECT 1");
-	is(task($node, $id, 'state, failed, sqlstate, error') . sql('SELECT count(*) FROM effect'),
-		'FAIL|1|57014|canceling task due to timeout0', "a timeout that is swallowed $times times");
-	is(task($node, $id, q{stop - start BETWEEN '0.1 s' AND '5 s'}), 't',
-		"a timeout that is swallowed $times times: in time");
-}
-$id = run_task($node, request => 'SELECT pg_sleep(0.3)');
-is(task($node, $id, 'state'), 'DONE', 'nothing of it stays');
+subtest 'a request that ignores its timeout' => sub {
+	for my $times (1, 5)
+	{
+		$id = run_task($node, timeout => '100 ms', request => "INSERT INTO effect VALUES (4);
+			DO \$\$ BEGIN FOR i IN 1 .. $times LOOP BEGIN PERFORM pg_sleep(600); EXCEPTION "
+			. "WHEN query_canceled THEN NULL; END; END LOOP; END \$\$; SELECT 1");
+		is(task($node, $id, 'state, failed, sqlstate, error') . sql('SELECT count(*) FROM effect'),
+			'FAIL|1|57014|canceling task due to timeout0',
+			"a timeout that is swallowed $times times");
+		is(task($node, $id, q{stop - start BETWEEN '0.1 s' AND '5 s'}), 't',
+			"a timeout that is swallowed $times times: in time");
+	}
+	$id = run_task($node, request => 'SELECT pg_sleep(0.3)');
+	is(task($node, $id, 'state'), 'DONE', 'nothing of it stays');
+};
 
 done_testing();

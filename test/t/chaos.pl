@@ -771,7 +771,8 @@ for my $each (@all_nodes)
 	push @bad, $log =~ /^(.*(?:PANIC:|TRAP:|terminated by signal (?!9:)|stuck spinlock).*)$/mg;
 	$words{"$1: $2"}++
 	 
-	while $log =~ /^\S+ \S+ \S+ \[\d+\] (pg_task (?:supervisor|scheduler)) +((?:WARNING|ERROR|FATAL):  .*)$/mg;
+	while $log =~ /^\S+\ \S+\ \S+\ \[\d+\]\ (pg_task\ (?:supervisor|scheduler))\ +
+		((?:WARNING|ERROR|FATAL):\ \ .*)$/mgx;
 }
 delete @words{ grep { /due to administrator command/ } keys %words };
 is(join("\n", @bad), '', 'nothing terrible is in the log');

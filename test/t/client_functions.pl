@@ -55,63 +55,74 @@ sub same_as_session
 sql(q{CREATE EXTENSION sslinfo; CREATE ROLE bob LOGIN; GRANT ALL ON task TO bob});
 my $server = sql('SELECT pg_postmaster_start_time()');
 
-same_as_session(q{SELECT json_build_array(ssl_is_used(), ssl_client_cert_present(),
-	ssl_version(), ssl_cipher(), ssl_client_serial(), ssl_client_dn(), ssl_issuer_dn(),
-	ssl_client_dn_field('CN'), ssl_issuer_field('CN'),
-	(SELECT count(*) FROM ssl_extension_info()))}, 'sslinfo: no SSL');
-same_as_session(q{SELECT json_build_array(inet_client_addr(), inet_client_port(),
-	inet_server_addr(), inet_server_port())}, 'addresses: none');
-is(outcome('response', q{SELECT count(*) FROM (SELECT pid FROM pg_stat_ssl
-		UNION ALL SELECT pid FROM pg_stat_gssapi) AS s WHERE pid = pg_backend_pid()}),
-	'0', 'views of encrypted connections: it is none');
-for my $setting (map { "tcp_$_" }
-	qw(keepalives_idle keepalives_interval keepalives_count user_timeout))
-{
-	same_as_session("SET $setting = 7; SHOW $setting", "$setting: set and shown");
-}
-if ($node->pg_version >= 16)
-{
-	is(outcome('state, response', 'SELECT system_user IS NULL'), 'DONE|t', 'system_user: none');
-}
-is(outcome('response', q{SELECT coalesce(client_addr::text, client_port::text, client_hostname,
-		'none') FROM pg_stat_activity WHERE pid = pg_backend_pid()}),
-	'none', 'pg_stat_activity: no client');
-is(outcome('state', 'SELECT pg_sleep(0.1)'), 'DONE', 'no client is looked for');
-is(outcome('state, sqlstate', 'COPY pg_class FROM STDIN'), 'FAIL|0A000', 'none sends rows');
+subtest 'no client' => sub {
+	same_as_session(q{SELECT json_build_array(ssl_is_used(), ssl_client_cert_present(),
+		ssl_version(), ssl_cipher(), ssl_client_serial(), ssl_client_dn(), ssl_issuer_dn(),
+		ssl_client_dn_field('CN'), ssl_issuer_field('CN'),
+		(SELECT count(*) FROM ssl_extension_info()))}, 'sslinfo: no SSL');
+	same_as_session(q{SELECT json_build_array(inet_client_addr(), inet_client_port(),
+		inet_server_addr(), inet_server_port())}, 'addresses: none');
+	is(outcome('response', q{SELECT count(*) FROM (SELECT pid FROM pg_stat_ssl
+			UNION ALL SELECT pid FROM pg_stat_gssapi) AS s WHERE pid = pg_backend_pid()}),
+		'0', 'views of encrypted connections: it is none');
+	for my $setting (map { "tcp_$_" }
+		qw(keepalives_idle keepalives_interval keepalives_count user_timeout))
+	{
+		same_as_session("SET $setting = 7; SHOW $setting", "$setting: set and shown");
+	}
+	if ($node->pg_version >= 16)
+	{
+		is(outcome('state, response', 'SELECT system_user IS NULL'), 'DONE|t', 'system_user: none');
+	}
+	is(outcome('response', q{SELECT coalesce(client_addr::text, client_port::text, client_hostname,
+			'none') FROM pg_stat_activity WHERE pid = pg_backend_pid()}),
+		'none', 'pg_stat_activity: no client');
+	is(outcome('state', 'SELECT pg_sleep(0.1)'), 'DONE', 'no client is looked for');
+	is(outcome('state, sqlstate', 'COPY pg_class FROM STDIN'), 'FAIL|0A000', 'none sends rows');
+};
 
 # Parallel workers inherit the client description of their leader.
-sql('CREATE TABLE many AS SELECT n FROM generate_series(1, 20000) AS n; ANALYZE many');
-my $outcome = outcome('state, response', q{
-	SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;
-	EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off) SELECT count(*) FROM many WHERE n > 0;
-	SELECT count(*) FROM many WHERE n > 0 AND inet_client_addr() IS NULL});
-like($outcome, qr/^DONE\|.*Workers Launched: [1-9].*20000$/s, 'a parallel query runs');
+subtest 'parallel workers' => sub {
+	sql('CREATE TABLE many AS SELECT n FROM generate_series(1, 20000) AS n; ANALYZE many');
+	my $outcome = outcome('state, response', q{
+		SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
+		SET min_parallel_table_scan_size = 0;
+		EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off) SELECT count(*) FROM many WHERE n > 0;
+		SELECT count(*) FROM many WHERE n > 0 AND inet_client_addr() IS NULL});
+	like($outcome, qr/^DONE\|.*Workers Launched: [1-9].*20000$/s, 'a parallel query runs');
+};
 
 # The scheduler fires the owner's triggers, and they may call these functions, too.
-sql(q{
-	CREATE TABLE seen (state text, ssl bool);
-	CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
-	BEGIN
-		INSERT INTO seen VALUES (NEW.state, ssl_is_used());
-		RETURN NULL;
-	END $$;
-	CREATE TRIGGER see AFTER UPDATE ON task FOR EACH ROW EXECUTE FUNCTION see()});
-run_task($node, request => 'SELECT 1');
-is(sql(q{SELECT string_agg(DISTINCT state || ' ' || ssl, ', ') FROM seen}),
-	'DONE false, WORK false', 'triggers on the task table');
-sql('DROP TRIGGER see ON task');
+subtest 'triggers in the scheduler' => sub {
+	sql(q{
+		CREATE TABLE seen (state text, ssl bool);
+		CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
+		BEGIN
+			INSERT INTO seen VALUES (NEW.state, ssl_is_used());
+			RETURN NULL;
+		END $$;
+		CREATE TRIGGER see AFTER UPDATE ON task FOR EACH ROW EXECUTE FUNCTION see()});
+	run_task($node, request => 'SELECT 1');
+	is(sql(q{SELECT string_agg(DISTINCT state || ' ' || ssl, ', ') FROM seen}),
+		'DONE false, WORK false', 'triggers on the task table');
+	sql('DROP TRIGGER see ON task');
+};
 
 # The log: user, database, and host.
-run_task($node, request => 'SELECT 1/0 AS by_bob', role => 'bob');
-like(log_with('log', qr/by_bob/),
-	qr/<bob\@postgres \[local\] \[local\]> ERROR:  division by zero/, 'a line of the log');
-like(log_with('csv', qr/by_bob/),
-	qr/,"bob","postgres",\d+,"\[local\]",.*division by zero/, 'as CSV');
-like(log_with('json', qr/by_bob/),
-	qr/"user":"bob","dbname":"postgres",.*"remote_host":"\[local\]".*division by zero/, 'as JSON');
+subtest 'the log' => sub {
+	run_task($node, request => 'SELECT 1/0 AS by_bob', role => 'bob');
+	like(log_with('log', qr/by_bob/),
+		qr/<bob\@postgres \[local\] \[local\]> ERROR:  division by zero/, 'a line of the log');
+	like(log_with('csv', qr/by_bob/),
+		qr/,"bob","postgres",\d+,"\[local\]",.*division by zero/, 'as CSV');
+	like(log_with('json', qr/by_bob/),
+		qr/"user":"bob","dbname":"postgres",.*"remote_host":"\[local\]".*division by zero/,
+		'as JSON');
 
-terminate($node, backends($node, 'executor'));
-is(outcome('response', 'SELECT 2'), '2', 'an executor is ended in order');
-is(sql('SELECT pg_postmaster_start_time()'), $server, 'the server has not been started again');
-is(count_of($node, 'crashed > 0'), 0, 'nothing has crashed');
+	terminate($node, backends($node, 'executor'));
+	is(outcome('response', 'SELECT 2'), '2', 'an executor is ended in order');
+	is(sql('SELECT pg_postmaster_start_time()'), $server, 'the server has not been started again');
+	is(count_of($node, 'crashed > 0'), 0, 'nothing has crashed');
+};
+
 done_testing();

@@ -28,130 +28,150 @@ sub turns { return sql('SELECT CASE WHEN is_called THEN last_value ELSE 0 END FR
 sub fresh { sql('ALTER SEQUENCE turn RESTART'); return }
 
 # A serialization failure with another session.
-$session->query_safe('SELECT pg_advisory_lock(1)');
-my $id = insert_task($node,
-	request => q{SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT nextval('turn');
-	SELECT n FROM account;
-	INSERT INTO effect VALUES ('serial'); SELECT pg_advisory_xact_lock(1);
-	UPDATE account SET n = n + 10 WHERE id = 1});
-wait_until($node, "SELECT count(*) = 1 $executors AND wait_event = 'advisory'");
-$session->query_safe('UPDATE account SET n = n + 1; SELECT pg_advisory_unlock(1)');
-wait_for_state($node, $id, 'DONE');
-is(turns(), 2, 'a serialization failure: it ran twice');
-is(task($node, $id, 'attempt, failed, planned IS NULL, error IS NULL, sqlstate IS NULL'),
-	'1|0|t|t|t', 'a serialization failure: that is not counted');
-is(sql('SELECT n FROM account WHERE id = 1') . ' ' . sql('SELECT count(*) FROM effect'), '11 1',
-	'a serialization failure: one effect');
-is(sql("SELECT count(DISTINCT pid) $executors"), 1, 'a serialization failure: in the same process');
+subtest 'serialization failure' => sub {
+	$session->query_safe('SELECT pg_advisory_lock(1)');
+	my $id = insert_task($node,
+		request => q{SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT nextval('turn');
+		SELECT n FROM account;
+		INSERT INTO effect VALUES ('serial'); SELECT pg_advisory_xact_lock(1);
+		UPDATE account SET n = n + 10 WHERE id = 1});
+	wait_until($node, "SELECT count(*) = 1 $executors AND wait_event = 'advisory'");
+	$session->query_safe('UPDATE account SET n = n + 1; SELECT pg_advisory_unlock(1)');
+	wait_for_state($node, $id, 'DONE');
+	is(turns(), 2, 'a serialization failure: it ran twice');
+	is(task($node, $id, 'attempt, failed, planned IS NULL, error IS NULL, sqlstate IS NULL'),
+		'1|0|t|t|t', 'a serialization failure: that is not counted');
+	is(sql('SELECT n FROM account WHERE id = 1') . ' ' . sql('SELECT count(*) FROM effect'), '11 1',
+		'a serialization failure: one effect');
+	is(sql("SELECT count(DISTINCT pid) $executors"), 1,
+		'a serialization failure: in the same process');
+};
+
+my $id;
 
 # A deadlock with another session, whose deadlock_timeout is longer.  The session sleeps first, so
 # that the second run does not deadlock again.
-fresh();
-$id = insert_task($node,
-	request => q{SET deadlock_timeout = '10 ms'; SELECT nextval('turn'), pg_sleep(0.2);
-	INSERT INTO effect VALUES ('deadlock');
-	UPDATE account SET n = 100 WHERE id = 1; SELECT hold('deadlock'); UPDATE account SET n = 200
-	WHERE id = 2});
-wait_until($node,
-	q{SELECT count(*) = 1 FROM pg_locks WHERE relation = 'account'::regclass
-	AND mode = 'RowExclusiveLock'});
-$session->query_safe(q{BEGIN; SET deadlock_timeout = '1 h'; UPDATE account SET n = 2 WHERE id = 2});
-$session->query_until(qr/sent/, "\\echo sent\nUPDATE account SET n = 1 WHERE id = 1;\n");
-wait_until($node,
-	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE 'UPDATE account%'
-	AND wait_event_type = 'Lock'});
-open_gate($node, 'deadlock');
-wait_until($node,
-	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE 'UPDATE account%'
-	AND state LIKE 'idle in%'});
-$session->query_safe('COMMIT');
-wait_for_state($node, $id, 'DONE');
-is(turns(), 2, 'a deadlock: it ran twice');
-is(task($node, $id, 'attempt, failed, error IS NULL'), '1|0|t', 'a deadlock: that is not counted');
-is(sql(q{SELECT string_agg(n::text, ' ' ORDER BY id) FROM account}), '100 200',
-	'a deadlock: it went last');
-is(sql(q{SELECT count(*) FROM effect WHERE what = 'deadlock'}), 1, 'a deadlock: one effect');
+subtest 'deadlock' => sub {
+	fresh();
+	$id = insert_task($node,
+		request => q{SET deadlock_timeout = '10 ms'; SELECT nextval('turn'), pg_sleep(0.2);
+		INSERT INTO effect VALUES ('deadlock');
+		UPDATE account SET n = 100 WHERE id = 1; SELECT hold('deadlock'); UPDATE account SET n = 200
+		WHERE id = 2});
+	wait_until($node,
+		q{SELECT count(*) = 1 FROM pg_locks WHERE relation = 'account'::regclass
+		AND mode = 'RowExclusiveLock'});
+	$session->query_safe(q{BEGIN; SET deadlock_timeout = '1 h'; UPDATE account SET n = 2
+		WHERE id = 2});
+	$session->query_until(qr/sent/, "\\echo sent\nUPDATE account SET n = 1 WHERE id = 1;\n");
+	wait_until($node,
+		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE 'UPDATE account%'
+		AND wait_event_type = 'Lock'});
+	open_gate($node, 'deadlock');
+	wait_until($node,
+		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE 'UPDATE account%'
+		AND state LIKE 'idle in%'});
+	$session->query_safe('COMMIT');
+	wait_for_state($node, $id, 'DONE');
+	is(turns(), 2, 'a deadlock: it ran twice');
+	is(task($node, $id, 'attempt, failed, error IS NULL'), '1|0|t',
+		'a deadlock: that is not counted');
+	is(sql(q{SELECT string_agg(n::text, ' ' ORDER BY id) FROM account}), '100 200',
+		'a deadlock: it went last');
+	is(sql(q{SELECT count(*) FROM effect WHERE what = 'deadlock'}), 1, 'a deadlock: one effect');
+};
 
 # Five retries in the process; then the run has failed, and "retry" applies.
-for my $code (qw(40001 40P01))
-{
+subtest 'the number of retries in the process' => sub {
+	for my $code (qw(40001 40P01))
+	{
+		fresh();
+		$id = run_task($node, request => "SELECT fail_until(100, '$code')");
+		is(task($node, $id, 'state, attempt, failed, sqlstate, error') . ' ' . turns(),
+			"FAIL|1|1|$code|not yet 6", "$code: given up after five more");
+		fresh();
+		$id = run_task($node, request => "SELECT fail_until(6, '$code')");
+		is(task($node, $id, 'state, attempt, failed, response'), 'DONE|1|0|at last',
+			"$code: the fifth may succeed");
+		fresh();
+		$id = run_task($node, retry => 1, delay => '10 ms',
+			request => "SELECT fail_until(100, '$code')");
+		is(task($node, $id, 'state, attempt, failed') . ' ' . turns(), 'FAIL|2|2 12',
+			"$code: and five more in its second attempt");
+	}
+	for my $code (qw(40000 40002 40003 P0001))
+	{
+		fresh();
+		$id = run_task($node, request => "SELECT fail_until(100, '$code')");
+		is(task($node, $id, 'state, sqlstate') . ' ' . turns(), "FAIL|$code 1",
+			"$code: is no conflict");
+	}
+	# A conflict that the request itself catches is not retried.
 	fresh();
-	$id = run_task($node, request => "SELECT fail_until(100, '$code')");
-	is(task($node, $id, 'state, attempt, failed, sqlstate, error') . ' ' . turns(),
-		"FAIL|1|1|$code|not yet 6", "$code: given up after five more");
-	fresh();
-	$id = run_task($node, request => "SELECT fail_until(6, '$code')");
-	is(task($node, $id, 'state, attempt, failed, response'), 'DONE|1|0|at last',
-		"$code: the fifth may succeed");
-	fresh();
-	$id = run_task($node, retry => 1, delay => '10 ms',
-		request => "SELECT fail_until(100, '$code')");
-	is(task($node, $id, 'state, attempt, failed') . ' ' . turns(), 'FAIL|2|2 12',
-		"$code: and five more in its second attempt");
-}
-for my $code (qw(40000 40002 40003 P0001))
-{
-	fresh();
-	$id = run_task($node, request => "SELECT fail_until(100, '$code')");
-	is(task($node, $id, 'state, sqlstate') . ' ' . turns(), "FAIL|$code 1",
-		"$code: is no conflict");
-}
-# A conflict that the request itself catches is not retried.
-fresh();
-$id = run_task($node,
-	request => q{DO $$ BEGIN PERFORM fail_until(100, '40001'); EXCEPTION WHEN OTHERS THEN NULL;
-	END $$});
-is(task($node, $id, 'state') . ' ' . turns(), 'DONE 1', 'one that the request handles is not seen');
+	$id = run_task($node,
+		request => q{DO $$ BEGIN PERFORM fail_until(100, '40001'); EXCEPTION WHEN OTHERS THEN NULL;
+		END $$});
+	is(task($node, $id, 'state') . ' ' . turns(), 'DONE 1',
+		'one that the request handles is not seen');
+};
 
 # A request that has committed by itself is not retried in the process.
-for my $request ("DO \$\$ BEGIN INSERT INTO effect VALUES ('commits'); COMMIT; "
-	. "PERFORM fail_until(100, '40001'); END \$\$",
-	"INSERT INTO effect VALUES ('commits'); COMMIT; SELECT fail_until(100, '40P01')",
-	"BEGIN; INSERT INTO effect VALUES ('commits'); COMMIT; SELECT fail_until(100, '40001')")
-{
-	fresh();
-	sql(q{DELETE FROM effect WHERE what = 'commits'});
-	$id = run_task($node, request => $request);
-	is(task($node, $id,
-		'state, failed, notice LIKE \'%INFO:  the request has committed by itself%\''), 'FAIL|1|t',
-		"$request: failed");
-	is(turns() . ' ' . sql(q{SELECT count(*) FROM effect WHERE what = 'commits'}), '1 1',
-		"$request: once");
-}
+subtest 'a request that has committed is not retried' => sub {
+	for my $request ("DO \$\$ BEGIN INSERT INTO effect VALUES ('commits'); COMMIT; "
+		. "PERFORM fail_until(100, '40001'); END \$\$",
+		"INSERT INTO effect VALUES ('commits'); COMMIT; SELECT fail_until(100, '40P01')",
+		"BEGIN; INSERT INTO effect VALUES ('commits'); COMMIT; SELECT fail_until(100, '40001')")
+	{
+		fresh();
+		sql(q{DELETE FROM effect WHERE what = 'commits'});
+		$id = run_task($node, request => $request);
+		is(task($node, $id,
+			'state, failed, notice LIKE \'%INFO:  the request has committed by itself%\''),
+			'FAIL|1|t',
+			"$request: failed");
+		is(turns() . ' ' . sql(q{SELECT count(*) FROM effect WHERE what = 'commits'}), '1 1',
+			"$request: once");
+	}
+};
 
 # The second run in the process has a session as clean as the first, and its outcome contains
 # nothing of the first.
-my %soil = (
-	'a prepared statement' => q{PREPARE p AS SELECT 1},
-	'a cursor' => q{DECLARE c CURSOR WITH HOLD FOR SELECT 1},
-	'a temporary table' => q{CREATE TEMP TABLE t (a int)},
-	'a setting' => q{SET work_mem = '1MB'},
-	'an advisory lock' => q{SELECT pg_advisory_lock(7)},
-	'a role' => q{SET ROLE pg_monitor});
-for my $what (sort keys %soil)
-{
-	fresh();
-	$id = run_task($node,
-		request => "SELECT current_user, current_setting('work_mem'), (SELECT count(*) FROM pg_locks "
-		. "WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
-		(SELECT count(*) FROM pg_cursors "
-		. "WHERE name = 'c'), current_setting('pg_task.id'); $soil{$what}; RESET ROLE;
-		DO \$\$ BEGIN RAISE NOTICE 'once'; END \$\$; SELECT fail_until(3, '40001')");
-	is(task($node, $id,
-		q{state, attempt, failed, error IS NULL, split_part(response, E'\n', 2), notice}),
-		join('|', 'DONE', 1, 0, 't', join("\t", 'postgres', '4MB', 0, 0, $id), 'NOTICE:  once'),
-		"again after $what");
-}
-is(sql(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid IN (SELECT pid
-	FROM pg_stat_activity WHERE backend_type = 'pg_task executor')}), 0,
-	'no lock stays');
+subtest 'the retry has a reset session' => sub {
+	my %soil = (
+		'a prepared statement' => q{PREPARE p AS SELECT 1},
+		'a cursor' => q{DECLARE c CURSOR WITH HOLD FOR SELECT 1},
+		'a temporary table' => q{CREATE TEMP TABLE t (a int)},
+		'a setting' => q{SET work_mem = '1MB'},
+		'an advisory lock' => q{SELECT pg_advisory_lock(7)},
+		'a role' => q{SET ROLE pg_monitor});
+	for my $what (sort keys %soil)
+	{
+		fresh();
+		$id = run_task($node,
+			request => "SELECT current_user, current_setting('work_mem'), (SELECT count(*) "
+			. "FROM pg_locks "
+			. "WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
+			(SELECT count(*) FROM pg_cursors "
+			. "WHERE name = 'c'), current_setting('pg_task.id'); $soil{$what}; RESET ROLE;
+			DO \$\$ BEGIN RAISE NOTICE 'once'; END \$\$; SELECT fail_until(3, '40001')");
+		is(task($node, $id,
+			q{state, attempt, failed, error IS NULL, split_part(response, E'\n', 2), notice}),
+			join('|', 'DONE', 1, 0, 't', join("\t", 'postgres', '4MB', 0, 0, $id), 'NOTICE:  once'),
+			"again after $what");
+	}
+	is(sql(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid IN (SELECT pid
+		FROM pg_stat_activity WHERE backend_type = 'pg_task executor')}), 0,
+		'no lock stays');
+};
 
 # The timeout covers all runs in the process.  A task that is deleted or stopped meanwhile is not
 # retried.
-fresh();
-$id = run_task($node, timeout => '0.6 s',
-	request => q{SELECT pg_sleep(0.25); SELECT fail_until(100, '40001')});
-is(task($node, $id, q{state, stop - start < '1.8 s'}), 'FAIL|t', 'a conflict and a timeout');
+subtest 'the timeout covers all retries' => sub {
+	fresh();
+	$id = run_task($node, timeout => '0.6 s',
+		request => q{SELECT pg_sleep(0.25); SELECT fail_until(100, '40001')});
+	is(task($node, $id, q{state, stop - start < '1.8 s'}), 'FAIL|t', 'a conflict and a timeout');
+};
 
 # A repeating task that is retried: its next run is planned when the retries are over, from the
 # first planned time.
@@ -169,55 +189,62 @@ sub repeats
 		'PLAN|0|0|0|t|t|t', "$name: as new");
 	return $task;
 }
-my $next = 'FROM task AS new JOIN task AS old ON old.id = new.parent WHERE old.id =';
-for my $case ([ 'used up', 'FAIL|3', 100 ], [ 'DONE at last', 'DONE|2', 3 ])
-{
-	my ($name, $wanted, $n) = @$case;
-	my $task = repeats("drift, $name", $wanted, retry => 2, dt => '2019-07-01 12:34:56.789+00',
-		request => "SELECT fail_until($n, 'UU001')");
-	is(sql("SELECT old.planned = '2019-07-01 12:34:56.789+00', date_part('minute', new.dt) * 60 + "
-		. "date_part('second', new.dt) = 34 * 60 + 56.789,
-		new.dt - old.stop BETWEEN '0' AND '1 h' $next $task"), 't|t|t',
-		"drift, $name: on the clock of the first plan");
-	$task = repeats("no drift, $name", $wanted, retry => 2, drift => 'false',
-		request => "SELECT fail_until($n, 'UU001')");
-	is(sql("SELECT new.dt - old.stop = '1 h' $next $task"), 't',
-		"no drift, $name: from the end of the last run");
-}
-fresh();
-$id = insert_task($node, repeat => '1 s', retry => 1, delay => '10 min',
-	request => q{SELECT fail_until(2, 'UU001')});
-wait_until($node, "SELECT state = 'PLAN' AND failed = 1 FROM task WHERE id = $id");
-run_task($node, queue => 'witness', request => 'SELECT 1');
-is(count_of($node, "parent = $id"), 0, 'while it waits for a retry, no next run is planned');
-sql("UPDATE task SET repeat = '1 hour', dt = now() WHERE id = $id");
-wait_for_state($node, $id, 'DONE');
-is(sql("SELECT new.dt - old.planned = '1 h' $next $id"), 't',
-	'planned by hand, it goes on from the first plan');
+
+subtest 'the next run of a retried task' => sub {
+	my $next = 'FROM task AS new JOIN task AS old ON old.id = new.parent WHERE old.id =';
+	for my $case ([ 'used up', 'FAIL|3', 100 ], [ 'DONE at last', 'DONE|2', 3 ])
+	{
+		my ($name, $wanted, $n) = @$case;
+		my $task = repeats("drift, $name", $wanted, retry => 2, dt => '2019-07-01 12:34:56.789+00',
+			request => "SELECT fail_until($n, 'UU001')");
+		is(sql("SELECT old.planned = '2019-07-01 12:34:56.789+00', date_part('minute', new.dt) * "
+			. "60 "
+			. "+ "
+			. "date_part('second', new.dt) = 34 * 60 + 56.789,
+			new.dt - old.stop BETWEEN '0' AND '1 h' $next $task"), 't|t|t',
+			"drift, $name: on the clock of the first plan");
+		$task = repeats("no drift, $name", $wanted, retry => 2, drift => 'false',
+			request => "SELECT fail_until($n, 'UU001')");
+		is(sql("SELECT new.dt - old.stop = '1 h' $next $task"), 't',
+			"no drift, $name: from the end of the last run");
+	}
+	fresh();
+	$id = insert_task($node, repeat => '1 s', retry => 1, delay => '10 min',
+		request => q{SELECT fail_until(2, 'UU001')});
+	wait_until($node, "SELECT state = 'PLAN' AND failed = 1 FROM task WHERE id = $id");
+	run_task($node, queue => 'witness', request => 'SELECT 1');
+	is(count_of($node, "parent = $id"), 0, 'while it waits for a retry, no next run is planned');
+	sql("UPDATE task SET repeat = '1 hour', dt = now() WHERE id = $id");
+	wait_for_state($node, $id, 'DONE');
+	is(sql("SELECT new.dt - old.planned = '1 h' $next $id"), 't',
+		'planned by hand, it goes on from the first plan');
+};
 
 # A waiting retry blocks neither its queue nor an executor, keeps its key, survives a crash, and
 # its row is deleted when it is DONE.
-fresh();
-$id = insert_task($node, queue => 'narrow', max => 1, key => 'k', retry => 2, delay => '10 min',
-	delete => 'true', request => q{SELECT fail_until(2, 'UU001')});
-wait_until($node, "SELECT state = 'PLAN' AND failed = 1 FROM task WHERE id = $id");
-is(task($node, run_task($node, queue => 'narrow', max => 1, request => 'SELECT 1'), 'state'),
-	'DONE', 'a retry that waits leaves its place in the queue');
-my ($rc, $out, $err) = $node->psql('postgres',
-	q{INSERT INTO task (queue, key, request) VALUES ('narrow', 'k', 'SELECT 1')});
-like($err, qr/duplicate key/, 'and keeps its key');
-$session->quit;
-crash($node);
-wait_for_table($node);
-run_task($node, queue => 'witness', request => 'SELECT 1');
-is(task($node, $id, 'state, failed, attempt, crashed, sqlstate'), 'PLAN|1|1|0|UU001',
-	'and is as it was after a crash');
-sql("UPDATE task SET dt = now() WHERE id = $id");
-wait_until($node, "SELECT count(*) = 0 FROM task WHERE id = $id");
-pass('and is deleted when it is DONE');
-fresh();
-$id = run_task($node, delete => 'true', retry => 1, delay => '10 ms',
-	request => q{SELECT fail_until(100, 'UU001')});
-is(task($node, $id, 'state, failed'), 'FAIL|2', 'a failure stays, and says so');
+subtest 'a waiting retry' => sub {
+	fresh();
+	$id = insert_task($node, queue => 'narrow', max => 1, key => 'k', retry => 2, delay => '10 min',
+		delete => 'true', request => q{SELECT fail_until(2, 'UU001')});
+	wait_until($node, "SELECT state = 'PLAN' AND failed = 1 FROM task WHERE id = $id");
+	is(task($node, run_task($node, queue => 'narrow', max => 1, request => 'SELECT 1'), 'state'),
+		'DONE', 'a retry that waits leaves its place in the queue');
+	my ($rc, $out, $err) = $node->psql('postgres',
+		q{INSERT INTO task (queue, key, request) VALUES ('narrow', 'k', 'SELECT 1')});
+	like($err, qr/duplicate key/, 'and keeps its key');
+	$session->quit;
+	crash($node);
+	wait_for_table($node);
+	run_task($node, queue => 'witness', request => 'SELECT 1');
+	is(task($node, $id, 'state, failed, attempt, crashed, sqlstate'), 'PLAN|1|1|0|UU001',
+		'and is as it was after a crash');
+	sql("UPDATE task SET dt = now() WHERE id = $id");
+	wait_until($node, "SELECT count(*) = 0 FROM task WHERE id = $id");
+	pass('and is deleted when it is DONE');
+	fresh();
+	$id = run_task($node, delete => 'true', retry => 1, delay => '10 ms',
+		request => q{SELECT fail_until(100, 'UU001')});
+	is(task($node, $id, 'state, failed'), 'FAIL|2', 'a failure stays, and says so');
+};
 
 done_testing();

@@ -61,166 +61,191 @@ sql(q{
 
 # The task crashes the server twice, and no more.  Tasks that run beside it, and waiting ones, end
 # normally.
-my @innocent = map { insert_task($node, queue => 'innocent',
-	request => q{INSERT INTO effect VALUES (current_setting('pg_task.id')::bigint);
-	SELECT hold('first')}) } 1 .. 2;
-wait_for_held(2);
-my @waiting = map { insert_task($node, queue => 'narrow', max => 1, dt => 'infinity',
-	request => 'SELECT 1') } 1 .. 3;
-my $poison = insert_task($node, queue => 'poison', request => 'SELECT die()', repeat => '1 s',
-	retry => 5);
-wait_until($node, "SELECT state = 'FAIL' FROM task WHERE id = $poison");
-is_counted($poison, 'FAIL', 2, 0, 2, 'a task that crashes the server is given up');
-is(task($node, $poison, 'error, sqlstate, response'),
-	'the server crashed while the task ran (2 times)|57P02|FATAL:  the server crashed while the task '
-	. 'ran (2 times)', 'and it says so');
-is(sql("SELECT count(*) FROM task WHERE parent = $poison"), 0, 'it does not repeat');
-sql("UPDATE task SET dt = now() WHERE queue = 'narrow'");
-wait_for_state($node, $_, 'DONE') for @waiting;
-pass('work flows on');
-wait_for_held(2);
-open_gate($node, 'first');
-wait_for_state($node, $_, 'DONE') for @innocent;
-is_counted($_, 'DONE', 3, 0, 0, 'who ran beside it is not blamed') for @innocent;
-is(sql('SELECT count(*), count(DISTINCT task) FROM effect'), '2|2', 'and has its effect once');
+subtest 'a task that crashes the server fails' => sub {
+	my @innocent = map { insert_task($node, queue => 'innocent',
+		request => q{INSERT INTO effect VALUES (current_setting('pg_task.id')::bigint);
+		SELECT hold('first')}) } 1 .. 2;
+	wait_for_held(2);
+	my @waiting = map { insert_task($node, queue => 'narrow', max => 1, dt => 'infinity',
+		request => 'SELECT 1') } 1 .. 3;
+	my $poison = insert_task($node, queue => 'poison', request => 'SELECT die()', repeat => '1 s',
+		retry => 5);
+	wait_until($node, "SELECT state = 'FAIL' FROM task WHERE id = $poison");
+	is_counted($poison, 'FAIL', 2, 0, 2, 'a task that crashes the server is given up');
+	is(task($node, $poison, 'error, sqlstate, response'),
+		'the server crashed while the task ran (2 times)|57P02|FATAL:  the server crashed while '
+		. 'the '
+		. 'task '
+		. 'ran (2 times)', 'and it says so');
+	is(sql("SELECT count(*) FROM task WHERE parent = $poison"), 0, 'it does not repeat');
+	sql("UPDATE task SET dt = now() WHERE queue = 'narrow'");
+	wait_for_state($node, $_, 'DONE') for @waiting;
+	pass('work flows on');
+	wait_for_held(2);
+	open_gate($node, 'first');
+	wait_for_state($node, $_, 'DONE') for @innocent;
+	is_counted($_, 'DONE', 3, 0, 0, 'who ran beside it is not blamed') for @innocent;
+	is(sql('SELECT count(*), count(DISTINCT task) FROM effect'), '2|2', 'and has its effect once');
+};
+
+my $long;
 
 # A process other than an executor dies: no task is a suspect, however often.
-my $long = insert_task($node, request => q{SELECT hold('second')});
-wait_for_held(1);
-for my $n (2 .. 4)
-{
-	my ($pid) = $n == 4 ? backends($node, 'scheduler')
-		: sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'});
-	kill 'KILL', $pid;
-	wait_until($node, "SELECT attempt = $n AND state = 'WORK' FROM task WHERE id = $long");
-}
-is_counted($long, 'WORK', 4, 0, 0, 'another process dies: no task is to blame');
-for my $mode (qw(immediate immediate fast))
-{
-	$node->stop($mode);
-	$node->start;
+subtest 'other processes and shutdowns blame no task' => sub {
+	$long = insert_task($node, request => q{SELECT hold('second')});
 	wait_for_held(1);
-}
-is_counted($long, 'WORK', 7, 0, 0, 'the server is stopped: no task is to blame');
+	for my $n (2 .. 4)
+	{
+		my ($pid) = $n == 4 ? backends($node, 'scheduler')
+			: sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'});
+		kill 'KILL', $pid;
+		wait_until($node, "SELECT attempt = $n AND state = 'WORK' FROM task WHERE id = $long");
+	}
+	is_counted($long, 'WORK', 4, 0, 0, 'another process dies: no task is to blame');
+	for my $mode (qw(immediate immediate fast))
+	{
+		$node->stop($mode);
+		$node->start;
+		wait_for_held(1);
+	}
+	is_counted($long, 'WORK', 7, 0, 0, 'the server is stopped: no task is to blame');
+};
 
 # There is no crash report: every running task is a suspect.  Suspects run one at a time, others
 # run beside them.
-my @suspect = ($long, map { insert_task($node, request => q{SELECT hold('second')}) } 1 .. 3);
-wait_for_held(4);
-power_loss();
-wait_until($node, q{SELECT count(*) = 1 FROM task WHERE state = 'WORK' AND crashed = 1});
-is(sql(q{SELECT count(*) FROM task WHERE crashed = 1 AND state = 'PLAN'
-	AND sqlstate = '57P02' AND error = 'the server crashed while the task ran'}), 3,
-	'after a power loss they run one at a time');
-is(task($node, run_task($node, request => 'SELECT 42'), 'response'), 42, 'others run beside them');
-wait_for_held(1);
-is(sql(q{SELECT count(*) FROM task WHERE crashed = 1 AND state = 'WORK'}), 1,
-	'which does not let another one in');
-open_gate($node, 'second');
-wait_for_state($node, $_, 'DONE') for @suspect;
-is(sql('SELECT count(*) FROM task WHERE id IN (' . join(', ', @suspect)
-	. ') AND crashed = 1 AND failed = 0'), 4, 'all of them in the end');
+subtest 'without a crash report all running tasks are suspects' => sub {
+	my @suspect = ($long, map { insert_task($node, request => q{SELECT hold('second')}) } 1 .. 3);
+	wait_for_held(4);
+	power_loss();
+	wait_until($node, q{SELECT count(*) = 1 FROM task WHERE state = 'WORK' AND crashed = 1});
+	is(sql(q{SELECT count(*) FROM task WHERE crashed = 1 AND state = 'PLAN'
+		AND sqlstate = '57P02' AND error = 'the server crashed while the task ran'}), 3,
+		'after a power loss they run one at a time');
+	is(task($node, run_task($node, request => 'SELECT 42'), 'response'), 42,
+		'others run beside them');
+	wait_for_held(1);
+	is(sql(q{SELECT count(*) FROM task WHERE crashed = 1 AND state = 'WORK'}), 1,
+		'which does not let another one in');
+	open_gate($node, 'second');
+	wait_for_state($node, $_, 'DONE') for @suspect;
+	is(sql('SELECT count(*) FROM task WHERE id IN (' . join(', ', @suspect)
+		. ') AND crashed = 1 AND failed = 0'), 4, 'all of them in the end');
+};
 
 # A task that kills the whole server, as far as can be seen.
-my $bad = insert_task($node, queue => 'bad', request => q{SELECT hold('third')});
-wait_for_held(1);
-power_loss();
-wait_for_held(1);
-my $fresh = insert_task($node, queue => 'fresh', request => q{SELECT hold('third')});
-wait_for_held(2);
-power_loss();
-wait_for_state($node, $bad, 'FAIL');
-is_counted($bad, 'FAIL', 2, 0, 2, 'in two crashes without a word: given up');
-wait_for_held(1);
-is_counted($fresh, 'WORK', 2, 0, 1, 'one that ran in the second alone is not');
-open_gate($node, 'third');
-wait_for_state($node, $fresh, 'DONE');
+subtest 'a suspect that crashes the server again fails' => sub {
+	my $bad = insert_task($node, queue => 'bad', request => q{SELECT hold('third')});
+	wait_for_held(1);
+	power_loss();
+	wait_for_held(1);
+	my $fresh = insert_task($node, queue => 'fresh', request => q{SELECT hold('third')});
+	wait_for_held(2);
+	power_loss();
+	wait_for_state($node, $bad, 'FAIL');
+	is_counted($bad, 'FAIL', 2, 0, 2, 'in two crashes without a word: given up');
+	wait_for_held(1);
+	is_counted($fresh, 'WORK', 2, 0, 1, 'one that ran in the second alone is not');
+	open_gate($node, 'third');
+	wait_for_state($node, $fresh, 'DONE');
+};
 
 # Suspects of all databases of the server run one at a time.
-sql('CREATE DATABASE other');
-wait_for_table($node, db => 'other');
-make_gates($node, db => 'other');
-my @here = map { insert_task($node, request => q{SELECT hold('fourth')}) } 1 .. 2;
-my @there = map { insert_task($node, db => 'other', request => q{SELECT hold('fourth')}) } 1 .. 2;
-wait_for_held(4);
-power_loss('other');
-wait_for_held(1);
-my $at_work = sub { return sql(q{SELECT count(*) FROM task
-	WHERE state = 'WORK'}) + $node->safe_psql('other',
-	q{SELECT count(*) FROM task WHERE state = 'WORK'}) };
-is($at_work->(), 1, 'one of all databases runs');
-my ($first, $next) = sql(q{SELECT count(*) FROM task WHERE state = 'WORK'}) ? ('postgres', 'other')
-	: ('other', 'postgres');
-open_gate($node, 'fourth', db => $first);
-wait_until($node, q{SELECT count(*) = 1 FROM task WHERE state = 'WORK'}, db => $next);
-is($at_work->(), 1, 'then one of the other');
-open_gate($node, 'fourth', db => $next);
-wait_until($node, q{SELECT bool_and(state = 'DONE') FROM task WHERE request LIKE '%fourth%'},
-	db => $_) for qw(postgres other);
+subtest 'suspects of all databases run one at a time' => sub {
+	sql('CREATE DATABASE other');
+	wait_for_table($node, db => 'other');
+	make_gates($node, db => 'other');
+	my @here = map { insert_task($node, request => q{SELECT hold('fourth')}) } 1 .. 2;
+	my @there = map { insert_task($node, db => 'other',
+		request => q{SELECT hold('fourth')}) } 1 .. 2;
+	wait_for_held(4);
+	power_loss('other');
+	wait_for_held(1);
+	my $at_work = sub { return sql(q{SELECT count(*) FROM task
+		WHERE state = 'WORK'}) + $node->safe_psql('other',
+		q{SELECT count(*) FROM task WHERE state = 'WORK'}) };
+	is($at_work->(), 1, 'one of all databases runs');
+	my ($first, $next) = sql(q{SELECT count(*) FROM task WHERE state = 'WORK'}) ? ('postgres',
+		'other')
+		: ('other', 'postgres');
+	open_gate($node, 'fourth', db => $first);
+	wait_until($node, q{SELECT count(*) = 1 FROM task WHERE state = 'WORK'}, db => $next);
+	is($at_work->(), 1, 'then one of the other');
+	open_gate($node, 'fourth', db => $next);
+	wait_until($node, q{SELECT bool_and(state = 'DONE') FROM task WHERE request LIKE '%fourth%'},
+		db => $_) for qw(postgres other);
+};
+
+my $beside;
 
 # A parallel worker of the task crashes, not its executor.
-sql(q{
-	CREATE TABLE big AS SELECT n FROM generate_series(1, 100000) AS n;
-	ALTER TABLE big SET (parallel_workers = 2);
-	CREATE FUNCTION suicide(n int) RETURNS int LANGUAGE plpgsql PARALLEL SAFE AS $$
-	BEGIN
-		IF n % 1000 = 1 THEN
-			PERFORM pg_sleep(0.01);
-		END IF;
-		RETURN n;
-	END $$});
-my $helped = insert_task($node,
-	request => q{SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
-	SET min_parallel_table_scan_size = 0;
-	SET parallel_leader_participation = off; SET max_parallel_workers_per_gather = 2;
-	SELECT sum(suicide(n)) FROM big, generate_series(1, 100)});
-my $beside = insert_task($node, request => q{SELECT hold('fifth')});
-for my $n (1 .. 2)
-{
-	wait_until($node,
-		qq{SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'parallel worker'
-		AND wait_event = 'PgSleep')
-		AND (SELECT state = 'WORK' AND attempt = $n FROM task WHERE id = $helped)});
-	my ($worker) = split /\n/,
-		sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'parallel worker'
-		AND wait_event = 'PgSleep'});
-	kill 'KILL', $worker;
-	wait_until($node, "SELECT crashed = $n FROM task WHERE id = $helped");
-}
-wait_for_state($node, $helped, 'FAIL');
-is_counted($helped, 'FAIL', 2, 0, 2, 'a parallel worker that dies, dies for its task');
-wait_for_held(1);
-is(sql("SELECT crashed FROM task WHERE id = $beside"), 0, 'and for no other');
+subtest 'a parallel worker crashes' => sub {
+	sql(q{
+		CREATE TABLE big AS SELECT n FROM generate_series(1, 100000) AS n;
+		ALTER TABLE big SET (parallel_workers = 2);
+		CREATE FUNCTION suicide(n int) RETURNS int LANGUAGE plpgsql PARALLEL SAFE AS $$
+		BEGIN
+			IF n % 1000 = 1 THEN
+				PERFORM pg_sleep(0.01);
+			END IF;
+			RETURN n;
+		END $$});
+	my $helped = insert_task($node,
+		request => q{SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
+		SET min_parallel_table_scan_size = 0;
+		SET parallel_leader_participation = off; SET max_parallel_workers_per_gather = 2;
+		SELECT sum(suicide(n)) FROM big, generate_series(1, 100)});
+	$beside = insert_task($node, request => q{SELECT hold('fifth')});
+	for my $n (1 .. 2)
+	{
+		wait_until($node,
+			qq{SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'parallel worker'
+			AND wait_event = 'PgSleep')
+			AND (SELECT state = 'WORK' AND attempt = $n FROM task WHERE id = $helped)});
+		my ($worker) = split /\n/,
+			sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'parallel worker'
+			AND wait_event = 'PgSleep'});
+		kill 'KILL', $worker;
+		wait_until($node, "SELECT crashed = $n FROM task WHERE id = $helped");
+	}
+	wait_for_state($node, $helped, 'FAIL');
+	is_counted($helped, 'FAIL', 2, 0, 2, 'a parallel worker that dies, dies for its task');
+	wait_for_held(1);
+	is(sql("SELECT crashed FROM task WHERE id = $beside"), 0, 'and for no other');
+};
 
 # A failed start of the server in between does not lose the suspects.
-my $blamed = insert_task($node, request => q{SELECT hold('sixth')});
-wait_for_held(2);
-set_conf($node, 'restart_after_crash = off');
-wait_until($node, 'SHOW restart_after_crash', expected => 'off');
-my $dir = $node->data_dir;
-kill 'KILL', task($node, $blamed, 'pid');
-for (1 .. 1000)
-{
-	last unless -e "$dir/postmaster.pid";
-	select(undef, undef, undef, 0.01);
-}
-$node->{_pid} = undef;
-rename "$dir/pg_wal", "$dir/pg_wal.away" or die;
-is($node->start(fail_ok => 1), 0, 'the server cannot start');
-PostgreSQL::Test::Utils::system_or_bail('rm', '-rf', "$dir/pg_wal");
-rename "$dir/pg_wal.away", "$dir/pg_wal" or die;
-$node->start;
-wait_until($node, "SELECT crashed = 1 FROM task WHERE id = $blamed");
-is(sql("SELECT crashed FROM task WHERE id = $beside"), 0,
-	'who crashed the server is known all the same');
-set_conf($node, 'restart_after_crash = on');
+subtest 'a failed start keeps the suspects' => sub {
+	my $blamed = insert_task($node, request => q{SELECT hold('sixth')});
+	wait_for_held(2);
+	set_conf($node, 'restart_after_crash = off');
+	wait_until($node, 'SHOW restart_after_crash', expected => 'off');
+	my $dir = $node->data_dir;
+	kill 'KILL', task($node, $blamed, 'pid');
+	for (1 .. 1000)
+	{
+		last unless -e "$dir/postmaster.pid";
+		select(undef, undef, undef, 0.01);
+	}
+	$node->{_pid} = undef;
+	rename "$dir/pg_wal", "$dir/pg_wal.away" or die;
+	is($node->start(fail_ok => 1), 0, 'the server cannot start');
+	PostgreSQL::Test::Utils::system_or_bail('rm', '-rf', "$dir/pg_wal");
+	rename "$dir/pg_wal.away", "$dir/pg_wal" or die;
+	$node->start;
+	wait_until($node, "SELECT crashed = 1 FROM task WHERE id = $blamed");
+	is(sql("SELECT crashed FROM task WHERE id = $beside"), 0,
+		'who crashed the server is known all the same');
+	set_conf($node, 'restart_after_crash = on');
+};
 
 # pg_task.max_crashes sets how many crashes fail a task.
-set_conf($node, 'pg_task.max_crashes = 1');
-wait_until($node, 'SHOW pg_task.max_crashes', expected => 1);
-wait_for_schedulers($node, 'other', 'postgres');
-$poison = insert_task($node, request => 'SELECT die()');
-wait_until($node, "SELECT state = 'FAIL' FROM task WHERE id = $poison");
-is_counted($poison, 'FAIL', 1, 0, 1, 'pg_task.max_crashes');
+subtest 'pg_task.max_crashes' => sub {
+	set_conf($node, 'pg_task.max_crashes = 1');
+	wait_until($node, 'SHOW pg_task.max_crashes', expected => 1);
+	wait_for_schedulers($node, 'other', 'postgres');
+	my $poison = insert_task($node, request => 'SELECT die()');
+	wait_until($node, "SELECT state = 'FAIL' FROM task WHERE id = $poison");
+	is_counted($poison, 'FAIL', 1, 0, 1, 'pg_task.max_crashes');
+};
 
 done_testing();

@@ -40,65 +40,75 @@ sql("CREATE DATABASE $_") for qw(one two);
 wait_for_table($node, db => $_) for qw(one two);
 
 # A command that cannot run in a transaction block disturbs nobody when it is in one.
-my $pid = scheduler('one');
-for my $command ('DROP DATABASE one', 'CREATE DATABASE x TEMPLATE one',
-	'ALTER DATABASE one SET TABLESPACE pg_default')
-{
-	like(command("BEGIN; $command; COMMIT"), qr/cannot run inside a transaction block/,
-		"$command in a transaction block");
-	command(fail_often($command));
-	is(scheduler('one'), $pid, "$command, where it cannot run: the scheduler stays");
-}
+subtest 'a command in a transaction block' => sub {
+	my $pid = scheduler('one');
+	for my $command ('DROP DATABASE one', 'CREATE DATABASE x TEMPLATE one',
+		'ALTER DATABASE one SET TABLESPACE pg_default')
+	{
+		like(command("BEGIN; $command; COMMIT"), qr/cannot run inside a transaction block/,
+			"$command in a transaction block");
+		command(fail_often($command));
+		is(scheduler('one'), $pid, "$command, where it cannot run: the scheduler stays");
+	}
+};
 
 # While the transaction of a session with many failed commands is open, others get the holds they
 # need.
-my $session = $node->background_psql('postgres', on_error_stop => 0);
-$session->query("BEGIN; @{[ fail_often('DROP DATABASE one') ]}");
-$session->query(fail_often('ALTER DATABASE one RENAME TO two'));
-is(command('DROP DATABASE two'), '', 'another database can be dropped');
-wait_for_schedulers($node, qw(one postgres));
-pass('and the scheduler of the first is back before that transaction ends');
-$session->query('COMMIT');
-$session->quit;
+subtest 'many failed commands in subtransactions' => sub {
+	my $session = $node->background_psql('postgres', on_error_stop => 0);
+	$session->query("BEGIN; @{[ fail_often('DROP DATABASE one') ]}");
+	$session->query(fail_often('ALTER DATABASE one RENAME TO two'));
+	is(command('DROP DATABASE two'), '', 'another database can be dropped');
+	wait_for_schedulers($node, qw(one postgres));
+	pass('and the scheduler of the first is back before that transaction ends');
+	$session->query('COMMIT');
+	$session->quit;
+};
 
 # One session renames many databases in one transaction; another drops one.
-sql("CREATE DATABASE many$_") for 1 .. 3;
-$session = $node->background_psql('postgres');
-$session->query('BEGIN');
-for my $round (1 .. 6)
-{
-	my ($from, $to) = $round % 2 ? ('many', 'lots') : ('lots', 'many');
+subtest 'many databases in one transaction' => sub {
+	sql("CREATE DATABASE many$_") for 1 .. 3;
+	my $session = $node->background_psql('postgres');
+	$session->query('BEGIN');
+	for my $round (1 .. 6)
+	{
+		my ($from, $to) = $round % 2 ? ('many', 'lots') : ('lots', 'many');
 
-	$session->query("ALTER DATABASE $from$_ RENAME TO $to$_") for 1 .. 3;
-}
-is(command('DROP DATABASE one'), '', 'after 18 renames in a transaction that is open, still');
-$session->query('COMMIT');
-$session->quit;
-wait_for_schedulers($node, qw(postgres many1 many2 many3));
-pass('the schedulers are back');
+		$session->query("ALTER DATABASE $from$_ RENAME TO $to$_") for 1 .. 3;
+	}
+	is(command('DROP DATABASE one'), '', 'after 18 renames in a transaction that is open, still');
+	$session->query('COMMIT');
+	$session->quit;
+	wait_for_schedulers($node, qw(postgres many1 many2 many3));
+	pass('the schedulers are back');
+};
 
 # A rename in a subtransaction that is rolled back.
-$session = $node->background_psql('postgres');
-$session->query('BEGIN; SAVEPOINT a; ALTER DATABASE many1 RENAME TO other; ROLLBACK TO a');
-wait_for_schedulers($node, qw(postgres many1 many2 many3));
-pass('what was rolled back to a savepoint holds nothing');
-$session->query('COMMIT');
-$session->quit;
+subtest 'a savepoint is rolled back' => sub {
+	my $session = $node->background_psql('postgres');
+	$session->query('BEGIN; SAVEPOINT a; ALTER DATABASE many1 RENAME TO other; ROLLBACK TO a');
+	wait_for_schedulers($node, qw(postgres many1 many2 many3));
+	pass('what was rolled back to a savepoint holds nothing');
+	$session->query('COMMIT');
+	$session->quit;
+};
 
 # A wait that is cancelled leaves no hold.
-make_gates($node, db => 'many1');
-sql(q{CREATE ROLE slow LOGIN});
-$pid = scheduler('many1');
-$node->safe_psql('many1', 'CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
-	$$ BEGIN PERFORM public.hold(\'claim\'); RETURN NEW; END $$');
-$node->safe_psql('many1', q{CREATE TRIGGER wait BEFORE UPDATE ON task FOR EACH ROW
-	WHEN (NEW.state = 'WORK') EXECUTE FUNCTION wait()});
-my $id = insert_task($node, db => 'many1', request => 'SELECT 1');
-wait_until($node, "SELECT state = 'active' FROM pg_stat_activity WHERE pid = $pid");
-like(command(q{SET statement_timeout = '300 ms'; DROP DATABASE many1}), qr/statement timeout/,
-	'a command that waits for a scheduler is cancelled');
-open_gate($node, 'claim', db => 'many1');
-wait_for_state($node, $id, 'DONE', db => 'many1');
-pass('and the database goes on');
+subtest 'a cancelled wait' => sub {
+	make_gates($node, db => 'many1');
+	sql(q{CREATE ROLE slow LOGIN});
+	my $pid = scheduler('many1');
+	$node->safe_psql('many1', 'CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN PERFORM public.hold(\'claim\'); RETURN NEW; END $$');
+	$node->safe_psql('many1', q{CREATE TRIGGER wait BEFORE UPDATE ON task FOR EACH ROW
+		WHEN (NEW.state = 'WORK') EXECUTE FUNCTION wait()});
+	my $id = insert_task($node, db => 'many1', request => 'SELECT 1');
+	wait_until($node, "SELECT state = 'active' FROM pg_stat_activity WHERE pid = $pid");
+	like(command(q{SET statement_timeout = '300 ms'; DROP DATABASE many1}), qr/statement timeout/,
+		'a command that waits for a scheduler is cancelled');
+	open_gate($node, 'claim', db => 'many1');
+	wait_for_state($node, $id, 'DONE', db => 'many1');
+	pass('and the database goes on');
+};
 
 done_testing();

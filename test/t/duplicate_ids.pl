@@ -26,16 +26,19 @@ wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = to_regcl
 make_gates($node, db => 'twins');
 
 # Many pairs that differ only in the partition and in what they do.
-sql_in('twins', q{INSERT INTO task (id, part, request) SELECT id, part,
-	format('INSERT INTO ran VALUES (%s, %s)', id, part)
-	FROM generate_series(1, 100) AS id, generate_series(1, 2) AS part});
-wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')}, db => 'twins');
-is(sql_in('twins', 'SELECT count(*), count(DISTINCT (id, part)) FROM ran'), '200|200',
-	'each has run once');
-is(sql_in('twins',
-	q{SELECT state, attempt, count(*), count(DISTINCT (id, start)) FROM task GROUP BY 1, 2}),
-	'DONE|1|200|200',
-	'and all are DONE, by runs of their own');
+subtest 'many pairs' => sub {
+	sql_in('twins', q{INSERT INTO task (id, part, request) SELECT id, part,
+		format('INSERT INTO ran VALUES (%s, %s)', id, part)
+		FROM generate_series(1, 100) AS id, generate_series(1, 2) AS part});
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')},
+		db => 'twins');
+	is(sql_in('twins', 'SELECT count(*), count(DISTINCT (id, part)) FROM ran'), '200|200',
+		'each has run once');
+	is(sql_in('twins',
+		q{SELECT state, attempt, count(*), count(DISTINCT (id, start)) FROM task GROUP BY 1, 2}),
+		'DONE|1|200|200',
+		'and all are DONE, by runs of their own');
+};
 
 # Start two tasks with one id, the second as this role; they run until their gate is opened.
 sub start_both
@@ -51,60 +54,69 @@ sub start_both
 }
 
 # Two run at the same time: reconciling rows with processes finds both, in any order.
-for my $role (qw(postgres other))
-{
-	start_both($role);
-	# each of these makes the scheduler scan the table and reconcile
-	run_task($node, db => 'twins', request => 'SELECT 1', part => 1) for 1 .. 5;
-	sql_in('twins', 'UPDATE task SET priority = priority WHERE id = 200');
-	run_task($node, db => 'twins', request => 'SELECT 1', part => 1) for 1 .. 2;
-	open_gate($node, '200', db => 'twins');
-	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')},
-		db => 'twins');
-	is(sql_in('twins', 'SELECT state, attempt, sqlstate FROM task WHERE id = 200'),
-		"DONE|1|\nDONE|1|",
-		"both as $role go on undisturbed");
+subtest 'two runs at the same time' => sub {
+	for my $role (qw(postgres other))
+	{
+		start_both($role);
+		# each of these makes the scheduler scan the table and reconcile
+		run_task($node, db => 'twins', request => 'SELECT 1', part => 1) for 1 .. 5;
+		sql_in('twins', 'UPDATE task SET priority = priority WHERE id = 200');
+		run_task($node, db => 'twins', request => 'SELECT 1', part => 1) for 1 .. 2;
+		open_gate($node, '200', db => 'twins');
+		wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')},
+			db => 'twins');
+		is(sql_in('twins', 'SELECT state, attempt, sqlstate FROM task WHERE id = 200'),
+			"DONE|1|\nDONE|1|",
+			"both as $role go on undisturbed");
 
-	# one of them is stopped
-	sql_in('twins', q{DELETE FROM gate; DELETE FROM task WHERE id = 200});
-	start_both($role);
-	sql_in('twins', q{UPDATE task SET state = 'STOP' WHERE id = 200 AND part = 1});
-	wait_until($node, q{SELECT error LIKE 'canceling%' FROM task WHERE id = 200 AND part = 1},
-		db => 'twins');
-	open_gate($node, '200', db => 'twins');
-	wait_until($node, q{SELECT state = 'DONE' AND attempt = 1 FROM task WHERE id = 200
-		AND part = 2}, db => 'twins');
-	is(sql_in('twins', 'SELECT state FROM task WHERE id = 200 ORDER BY part'), "STOP\nDONE",
-		"one is stopped, the other, as $role, is not");
-	sql_in('twins', q{DELETE FROM gate; DELETE FROM task WHERE id = 200});
-}
+		# one of them is stopped
+		sql_in('twins', q{DELETE FROM gate; DELETE FROM task WHERE id = 200});
+		start_both($role);
+		sql_in('twins', q{UPDATE task SET state = 'STOP' WHERE id = 200 AND part = 1});
+		wait_until($node, q{SELECT error LIKE 'canceling%' FROM task WHERE id = 200 AND part = 1},
+			db => 'twins');
+		open_gate($node, '200', db => 'twins');
+		wait_until($node, q{SELECT state = 'DONE' AND attempt = 1 FROM task WHERE id = 200
+			AND part = 2}, db => 'twins');
+		is(sql_in('twins', 'SELECT state FROM task WHERE id = 200 ORDER BY part'), "STOP\nDONE",
+			"one is stopped, the other, as $role, is not");
+		sql_in('twins', q{DELETE FROM gate; DELETE FROM task WHERE id = 200});
+	}
+};
 
 # The processes of both are killed, and both run again.
-sql_in('twins', q{INSERT INTO task (id, part, request) SELECT 300, part, $$SELECT hold('300')$$
-	FROM generate_series(1, 2) AS part});
-wait_until($node, q{SELECT count(*) = 2 FROM task WHERE id = 300 AND state = 'WORK'},
-	db => 'twins');
-sql_in('twins', q{SELECT pg_terminate_backend(pid) FROM task WHERE id = 300});
-wait_until($node, q{SELECT count(*) = 2 FROM task WHERE id = 300 AND state = 'WORK'
-	AND attempt = 2}, db => 'twins');
-open_gate($node, '300', db => 'twins');
-wait_until($node, q{SELECT count(*) = 2 FROM task WHERE id = 300 AND state = 'DONE'
-	AND attempt = 2}, db => 'twins');
+subtest 'the executors of both end' => sub {
+	sql_in('twins', q{INSERT INTO task (id, part, request) SELECT 300, part, $$SELECT hold('300')$$
+		FROM generate_series(1, 2) AS part});
+	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE id = 300 AND state = 'WORK'},
+		db => 'twins');
+	sql_in('twins', q{SELECT pg_terminate_backend(pid) FROM task WHERE id = 300});
+	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE id = 300 AND state = 'WORK'
+		AND attempt = 2}, db => 'twins');
+	open_gate($node, '300', db => 'twins');
+	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE id = 300 AND state = 'DONE'
+		AND attempt = 2}, db => 'twins');
+};
 
 # A refused row is left alone for a minute, but not the other row with the same id.
-sql_in('twins',
-	q{CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
-	CREATE TRIGGER refuse BEFORE UPDATE ON one FOR EACH ROW WHEN (OLD.id < 1000)
-	EXECUTE FUNCTION refuse()});
-sql_in('twins',
-	q{INSERT INTO task (id, part, request, dt) VALUES (400, 1, 'SELECT 1', '2020-01-01'), (400, 2,
-	'SELECT 1', '2020-01-02')});
-wait_for_state($node, '400 AND part = 2', 'DONE', db => 'twins');
-sql_in('twins', q{INSERT INTO task (id, part, request, dt, active)
-	VALUES (500, 1, 'SELECT 1', '2020-01-01', '1 s'), (500, 2, 'SELECT 1', '2020-01-02', '1 s')});
-wait_for_state($node, '500 AND part = 2', 'GONE', db => 'twins');
-is(sql_in('twins', 'SELECT id, state, attempt FROM one WHERE id BETWEEN 400 AND 999 ORDER BY id'),
-	"400|PLAN|0\n500|PLAN|0",
-	'one that cannot be written does not keep the other of its id');
+subtest 'one of two rows is refused' => sub {
+	sql_in('twins',
+		q{CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON one FOR EACH ROW WHEN (OLD.id < 1000)
+		EXECUTE FUNCTION refuse()});
+	sql_in('twins',
+		q{INSERT INTO task (id, part, request, dt) VALUES (400, 1, 'SELECT 1', '2020-01-01'),
+		(400, 2,
+		'SELECT 1', '2020-01-02')});
+	wait_for_state($node, '400 AND part = 2', 'DONE', db => 'twins');
+	sql_in('twins', q{INSERT INTO task (id, part, request, dt, active)
+		VALUES (500, 1, 'SELECT 1', '2020-01-01', '1 s'),
+		(500, 2, 'SELECT 1', '2020-01-02', '1 s')});
+	wait_for_state($node, '500 AND part = 2', 'GONE', db => 'twins');
+	is(sql_in('twins',
+		'SELECT id, state, attempt FROM one WHERE id BETWEEN 400 AND 999 ORDER BY id'),
+		"400|PLAN|0\n500|PLAN|0",
+		'one that cannot be written does not keep the other of its id');
+};
 
 done_testing();

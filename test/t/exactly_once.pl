@@ -21,115 +21,124 @@ sql(q{
 	END $$});
 
 # A task whose process or server dies is planned again at once, as a new attempt.
-my %end = (
-	'an executor is terminated' => sub { terminate($node, backends($node, 'executor')) },
-	'the server is stopped at once' => sub { crash($node) },
-	'the server is stopped in good order' => sub { $node->restart },
-	'a process is killed' => sub {
-		my ($pid) = backends($node, 'executor');
-		kill 'KILL', $pid;
-		wait_for_exit($node, $pid);
-	},
-	'the scheduler is terminated' => sub {
-		my ($pid) = backends($node, 'scheduler');
-		terminate($node, $pid);
-		wait_until($node,
-			qq{SELECT count(*) = 1 AND bool_and(pid <> $pid) FROM pg_stat_activity
-			WHERE backend_type = 'pg_task scheduler'});
-	},
-	'the supervisor is terminated' => sub {
-		my ($pid) = backends($node, 'supervisor');
-		terminate($node, $pid);
-		wait_until($node,
-			qq{SELECT count(*) = 1 AND bool_and(pid <> $pid) FROM pg_stat_activity
-			WHERE backend_type = 'pg_task supervisor'});
-		wait_for_schedulers($node, 'postgres');
-	});
-for my $what (sort keys %end)
-{
-	my $gate = "gate of $what";
-	my $go_on = $what =~ /scheduler|supervisor/;
-	sql(q{TRUNCATE task, log});
-	sql(qq{INSERT INTO task (queue, max, request)
-		SELECT 'two', 2, 'SELECT work(0); SELECT hold(''$gate'')' FROM generate_series(1, 4)});
-	sql(qq{INSERT INTO task (queue, request) SELECT 'free', 'SELECT work(0); SELECT hold(''$gate'')'
-		FROM generate_series(1, 2)});
-	wait_for_running($node, 4, event => 'PgSleep');
-	$end{$what}->();
-	if ($go_on)
+subtest 'a process or the server ends while tasks run' => sub {
+	my %end = (
+		'an executor is terminated' => sub { terminate($node, backends($node, 'executor')) },
+		'the server is stopped at once' => sub { crash($node) },
+		'the server is stopped in good order' => sub { $node->restart },
+		'a process is killed' => sub {
+			my ($pid) = backends($node, 'executor');
+			kill 'KILL', $pid;
+			wait_for_exit($node, $pid);
+		},
+		'the scheduler is terminated' => sub {
+			my ($pid) = backends($node, 'scheduler');
+			terminate($node, $pid);
+			wait_until($node,
+				qq{SELECT count(*) = 1 AND bool_and(pid <> $pid) FROM pg_stat_activity
+				WHERE backend_type = 'pg_task scheduler'});
+		},
+		'the supervisor is terminated' => sub {
+			my ($pid) = backends($node, 'supervisor');
+			terminate($node, $pid);
+			wait_until($node,
+				qq{SELECT count(*) = 1 AND bool_and(pid <> $pid) FROM pg_stat_activity
+				WHERE backend_type = 'pg_task supervisor'});
+			wait_for_schedulers($node, 'postgres');
+		});
+	for my $what (sort keys %end)
 	{
-		run_task($node, queue => 'witness',
-			request => 'SELECT 1');    # the new scheduler is at work
-		is(count_of($node, q{state = 'WORK' AND attempt = 1}), 4, "$what: what runs goes on");
-		is(count_of($node, q{queue = 'two' AND state = 'PLAN'}), 2, "$what: and is counted");
-	}
-	else
-	{
+		my $gate = "gate of $what";
+		my $go_on = $what =~ /scheduler|supervisor/;
+		sql(q{TRUNCATE task, log});
+		sql(qq{INSERT INTO task (queue, max, request)
+			SELECT 'two', 2, 'SELECT work(0); SELECT hold(''$gate'')' FROM generate_series(1, 4)});
+		sql(qq{INSERT INTO task (queue, request)
+			SELECT 'free', 'SELECT work(0); SELECT hold(''$gate'')'
+			FROM generate_series(1, 2)});
 		wait_for_running($node, 4, event => 'PgSleep');
-		is(sql(q{SELECT count(*), sum(attempt) - count(*) > 0 FROM task WHERE state = 'WORK'}),
-			'4|t', "$what: they run again, at once");
-		is(count_of($node, q{queue = 'free' AND attempt > 1}), 2, "$what: as a new attempt");
+		$end{$what}->();
+		if ($go_on)
+		{
+			run_task($node, queue => 'witness',
+				request => 'SELECT 1');    # the new scheduler is at work
+			is(count_of($node, q{state = 'WORK' AND attempt = 1}), 4, "$what: what runs goes on");
+			is(count_of($node, q{queue = 'two' AND state = 'PLAN'}), 2, "$what: and is counted");
+		}
+		else
+		{
+			wait_for_running($node, 4, event => 'PgSleep');
+			is(sql(q{SELECT count(*), sum(attempt) - count(*) > 0 FROM task WHERE state = 'WORK'}),
+				'4|t', "$what: they run again, at once");
+			is(count_of($node, q{queue = 'free' AND attempt > 1}), 2, "$what: as a new attempt");
+		}
+		open_gate($node, $gate);
+		wait_until($node,
+			q{SELECT count(*) FILTER (WHERE queue <> 'witness') = 6 AND bool_and(state = 'DONE')
+			FROM task});
+		is(sql(q{SELECT count(*), count(DISTINCT task) FROM log}), '6|6',
+			"$what: each has its effect once");
 	}
-	open_gate($node, $gate);
-	wait_until($node,
-		q{SELECT count(*) FILTER (WHERE queue <> 'witness') = 6 AND bool_and(state = 'DONE')
-		FROM task});
-	is(sql(q{SELECT count(*), count(DISTINCT task) FROM log}), '6|6',
-		"$what: each has its effect once");
-}
+};
 
 # A run whose row was changed by somebody commits nothing.
-my %fence = (
-	'deleted' => 'DELETE FROM task',
-	'planned for later' => q{UPDATE task SET state = 'PLAN', dt = 'infinity'},
-	'stopped' => q{UPDATE task SET state = 'STOP'},
-	'done by hand' => q{UPDATE task SET state = 'DONE'},
-	'planned for now' => q{UPDATE task SET state = 'PLAN'},
-	'planned for now, and on' => q{UPDATE task SET state = 'PLAN', attempt = 0},
-	'truncated' => 'TRUNCATE task');
-for my $what (sort keys %fence)
-{
-	my $gate = "fence $what";
-	sql(q{TRUNCATE task, log});
-	insert_task($node, request => "INSERT INTO log VALUES (1); SELECT hold('$gate')");
-	wait_for_running($node, 1, event => 'PgSleep');
-	my $start = sql('SELECT start FROM task');
-	sql($fence{$what});
-	wait_until($node, "SELECT start > '$start' AND state = 'WORK' FROM task") if $what =~ /for now/;
-	open_gate($node, $gate);
-	wait_until($node,
-		q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'pg_task executor'
-		AND state <> 'idle'});
-	run_task($node, queue => 'witness', request => 'SELECT 1');
-	is(sql(q{SELECT count(*) FROM log}), $what =~ /for now/ ? 1 : 0,
-		"$what while it runs: no effect of that run");
-	is(count_of($node, q{queue <> 'witness' AND state = 'WORK'}), 0,
-		"$what while it runs: none is left behind");
-}
+subtest 'the row is changed while the task runs' => sub {
+	my %fence = (
+		'deleted' => 'DELETE FROM task',
+		'planned for later' => q{UPDATE task SET state = 'PLAN', dt = 'infinity'},
+		'stopped' => q{UPDATE task SET state = 'STOP'},
+		'done by hand' => q{UPDATE task SET state = 'DONE'},
+		'planned for now' => q{UPDATE task SET state = 'PLAN'},
+		'planned for now, and on' => q{UPDATE task SET state = 'PLAN', attempt = 0},
+		'truncated' => 'TRUNCATE task');
+	for my $what (sort keys %fence)
+	{
+		my $gate = "fence $what";
+		sql(q{TRUNCATE task, log});
+		insert_task($node, request => "INSERT INTO log VALUES (1); SELECT hold('$gate')");
+		wait_for_running($node, 1, event => 'PgSleep');
+		my $start = sql('SELECT start FROM task');
+		sql($fence{$what});
+		wait_until($node, "SELECT start > '$start' AND state = 'WORK' FROM task")
+			if $what =~ /for now/;
+		open_gate($node, $gate);
+		wait_until($node,
+			q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'pg_task executor'
+			AND state <> 'idle'});
+		run_task($node, queue => 'witness', request => 'SELECT 1');
+		is(sql(q{SELECT count(*) FROM log}), $what =~ /for now/ ? 1 : 0,
+			"$what while it runs: no effect of that run");
+		is(count_of($node, q{queue <> 'witness' AND state = 'WORK'}), 0,
+			"$what while it runs: none is left behind");
+	}
+};
 
 # A thousand tasks, while processes are killed one after the other.
-sql(q{TRUNCATE task, log});
-sql(q{INSERT INTO task (queue, max, request, delete) SELECT 'q' || n % 5, CASE n % 5 WHEN 0 THEN 1
-	WHEN 1 THEN 2 END,
-	'SELECT work(0.02)', n % 10 = 0 FROM generate_series(1, 1000) AS n});
-my @blows = (sub { terminate($node, backends($node, 'executor')) }, sub { crash($node) },
-	sub { terminate($node, backends($node, 'scheduler')) },
-	sub { terminate($node, backends($node, 'executor')) },
-	sub { crash($node) },
-	sub { terminate($node, backends($node, 'executor'), backends($node, 'scheduler')) },
-	sub { crash($node) }, sub { terminate($node, backends($node, 'executor')) });
-for my $n (1 .. @blows)
-{
-	wait_until($node, "SELECT count(*) >= $n * 100 FROM log");
-	$blows[ $n - 1 ]->();
-}
-wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
-is(sql(q{SELECT count(*), count(DISTINCT task) FROM log}), '1000|1000',
-	'a thousand effects of a thousand tasks');
-is(sql(q{SELECT state, count(*) FROM task GROUP BY state}), 'DONE|900',
-	'all are done, or gone when they should');
-cmp_ok(sql(q{SELECT max(attempt) FROM task}), '>', 1, 'some were started more than once');
-is(sql(q{SELECT count(*) FROM log JOIN task ON id = task WHERE log.attempt <> task.attempt}), 0,
-	'and the effect is of the last attempt');
+subtest 'many tasks, many crashes' => sub {
+	sql(q{TRUNCATE task, log});
+	sql(q{INSERT INTO task (queue, max, request, delete) SELECT 'q' || n % 5, CASE n % 5 WHEN 0
+		THEN 1
+		WHEN 1 THEN 2 END,
+		'SELECT work(0.02)', n % 10 = 0 FROM generate_series(1, 1000) AS n});
+	my @blows = (sub { terminate($node, backends($node, 'executor')) }, sub { crash($node) },
+		sub { terminate($node, backends($node, 'scheduler')) },
+		sub { terminate($node, backends($node, 'executor')) },
+		sub { crash($node) },
+		sub { terminate($node, backends($node, 'executor'), backends($node, 'scheduler')) },
+		sub { crash($node) }, sub { terminate($node, backends($node, 'executor')) });
+	for my $n (1 .. @blows)
+	{
+		wait_until($node, "SELECT count(*) >= $n * 100 FROM log");
+		$blows[ $n - 1 ]->();
+	}
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
+	is(sql(q{SELECT count(*), count(DISTINCT task) FROM log}), '1000|1000',
+		'a thousand effects of a thousand tasks');
+	is(sql(q{SELECT state, count(*) FROM task GROUP BY state}), 'DONE|900',
+		'all are done, or gone when they should');
+	cmp_ok(sql(q{SELECT max(attempt) FROM task}), '>', 1, 'some were started more than once');
+	is(sql(q{SELECT count(*) FROM log JOIN task ON id = task WHERE log.attempt <> task.attempt}), 0,
+		'and the effect is of the last attempt');
+};
 
 done_testing();

@@ -29,160 +29,185 @@ sub runs_in
 
 # A relation that is no task table is rejected and left unchanged; other databases are served; when
 # it is renamed, this one is, too.
-my %wrong = (
-	view => ['CREATE VIEW task AS SELECT 1 AS id', 'ALTER VIEW task RENAME TO mine',
+subtest 'a relation that is no task table' => sub {
+	my %wrong = (
+		view => ['CREATE VIEW task AS SELECT 1 AS id', 'ALTER VIEW task RENAME TO mine',
+			'It is not a table'],
+		sequence => ['CREATE SEQUENCE task', 'ALTER SEQUENCE task RENAME TO mine',
 		'It is not a table'],
-	sequence => ['CREATE SEQUENCE task', 'ALTER SEQUENCE task RENAME TO mine', 'It is not a table'],
-	index => ['CREATE TABLE t (a int); CREATE INDEX task ON t (a)',
-	'ALTER INDEX task RENAME TO mine', 'It is not a table'],
-	stranger => ['CREATE TABLE task (id int, name text); INSERT INTO task VALUES (1)',
-		'ALTER TABLE task RENAME TO mine', 'column "\w+"'],
-	typed => ['CREATE TABLE task (id int PRIMARY KEY, dt timestamptz, request text, state text, '
-	. 'attempt int)',
-		'ALTER TABLE task RENAME TO mine', 'type of its column "id"'],
-	later => ['CREATE TABLE task (id bigint PRIMARY KEY, dt timestamptz, request text, state text, '
-	. 'attempt int, max text)',
-		'ALTER TABLE task RENAME TO mine', 'type of its column "max"']);
-for my $db (sort keys %wrong)
-{
-	my ($make, $rename, $why) = @{ $wrong{$db} };
-	my $columns = q(SELECT string_agg(attname || atttypid::regtype, ',' ORDER BY attnum)
-		FROM pg_attribute WHERE attrelid = '%s'::regclass AND attnum > 0);
-	my $position = log_position($node);
-	my $before;
+		index => ['CREATE TABLE t (a int); CREATE INDEX task ON t (a)',
+		'ALTER INDEX task RENAME TO mine', 'It is not a table'],
+		stranger => ['CREATE TABLE task (id int, name text); INSERT INTO task VALUES (1)',
+			'ALTER TABLE task RENAME TO mine', 'column "\w+"'],
+		typed => ['CREATE TABLE task (id int PRIMARY KEY, dt timestamptz, request text, state '
+		. 'text, '
+		. ''
+		. 'attempt int)',
+			'ALTER TABLE task RENAME TO mine', 'type of its column "id"'],
+		later => ['CREATE TABLE task (id bigint PRIMARY KEY, dt timestamptz, request text, state '
+		. 'text, '
+		. 'attempt int, max text)',
+			'ALTER TABLE task RENAME TO mine', 'type of its column "max"']);
+	for my $db (sort keys %wrong)
+	{
+		my ($make, $rename, $why) = @{ $wrong{$db} };
+		my $columns = q(SELECT string_agg(attname || atttypid::regtype, ',' ORDER BY attnum)
+			FROM pg_attribute WHERE attrelid = '%s'::regclass AND attnum > 0);
+		my $position = log_position($node);
+		my $before;
 
-	new_database("${db}_db", $make);
-	$before = $node->safe_psql("${db}_db", sprintf($columns, 'task'));
-	wait_for_log_line($node,
-		qr/ERROR:  public\.task is not a task table.*?DETAIL:  .*?$why.*?HINT:/s, $position);
-	runs_in('postgres', "$db: another database goes on");
-	$node->safe_psql("${db}_db", $rename);
-	wait_for_table($node, db => "${db}_db");
-	is($node->safe_psql("${db}_db", sprintf($columns, 'mine')), $before, "$db: it was left alone");
-	runs_in("${db}_db", "$db: runs when the name is free");
-	is(scalar(() = log_since($node, $position) =~ /ERROR:  public\.task is not a task table/g), 1,
-		"$db: it was told once");
-}
+		new_database("${db}_db", $make);
+		$before = $node->safe_psql("${db}_db", sprintf($columns, 'task'));
+		wait_for_log_line($node,
+			qr/ERROR:  public\.task is not a task table.*?DETAIL:  .*?$why.*?HINT:/s, $position);
+		runs_in('postgres', "$db: another database goes on");
+		$node->safe_psql("${db}_db", $rename);
+		wait_for_table($node, db => "${db}_db");
+		is($node->safe_psql("${db}_db", sprintf($columns, 'mine')), $before,
+			"$db: it was left alone");
+		runs_in("${db}_db", "$db: runs when the name is free");
+		is(scalar(() = log_since($node, $position) =~ /ERROR:  public\.task is not a task table/g),
+			1,
+			"$db: it was told once");
+	}
+};
 
 # An older table is completed, and what the user added is kept.  Its waiting tasks run.
-new_database('old', q{
-	CREATE TABLE task (customer text DEFAULT 'nobody', id bigint GENERATED ALWAYS
-	AS IDENTITY PRIMARY KEY,
-		dt timestamptz NOT NULL DEFAULT now(), request text NOT NULL,
-		state text NOT NULL DEFAULT 'PLAN',
-		attempt int NOT NULL DEFAULT 0);
-	CREATE INDEX by_customer ON task (customer);
-	CREATE FUNCTION shout() RETURNS trigger LANGUAGE plpgsql
-	AS 'BEGIN NEW.customer := upper(NEW.customer); RETURN NEW; END';
-	CREATE TRIGGER shout BEFORE INSERT ON task FOR EACH ROW EXECUTE FUNCTION shout();
-	INSERT INTO task (request, customer) VALUES ('SELECT 40 + 2', 'acme')});
-wait_until($node,
-	"SELECT state = 'DONE' AND response = '42' AND role = 'postgres' AND customer = 'ACME' "
-	. "FROM task", db => 'old');
-is($node->safe_psql('old',
-	q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0}), 37,
-	'the missing columns are there');
-is($node->safe_psql('old', q{SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass}), 6,
-	'and the indexes');
-is($node->safe_psql('old',
-	q{SELECT string_agg(tgname, ',' ORDER BY tgname) FROM pg_trigger
-	WHERE tgrelid = 'task'::regclass}),
-	'pg_task_bound,pg_task_numbered,pg_task_planned,pg_task_removed,pg_task_renumbered,pg_task_truncated,shout', 'and the triggers');
-my $id = run_task($node, db => 'old', request => 'SELECT 1', repeat => '1 day', customer => 'b');
-is($node->safe_psql('old', "SELECT customer, state FROM task WHERE parent = $id"), 'B|PLAN',
-	'the column of the user goes along when a task repeats');
+subtest 'an older table is completed' => sub {
+	new_database('old', q{
+		CREATE TABLE task (customer text DEFAULT 'nobody', id bigint GENERATED ALWAYS
+		AS IDENTITY PRIMARY KEY,
+			dt timestamptz NOT NULL DEFAULT now(), request text NOT NULL,
+			state text NOT NULL DEFAULT 'PLAN',
+			attempt int NOT NULL DEFAULT 0);
+		CREATE INDEX by_customer ON task (customer);
+		CREATE FUNCTION shout() RETURNS trigger LANGUAGE plpgsql
+		AS 'BEGIN NEW.customer := upper(NEW.customer); RETURN NEW; END';
+		CREATE TRIGGER shout BEFORE INSERT ON task FOR EACH ROW EXECUTE FUNCTION shout();
+		INSERT INTO task (request, customer) VALUES ('SELECT 40 + 2', 'acme')});
+	wait_until($node,
+		"SELECT state = 'DONE' AND response = '42' AND role = 'postgres' AND customer = 'ACME' "
+		. "FROM task", db => 'old');
+	is($node->safe_psql('old',
+		q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0}), 37,
+		'the missing columns are there');
+	is($node->safe_psql('old', q{SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass}),
+		6,
+		'and the indexes');
+	is($node->safe_psql('old',
+		q{SELECT string_agg(tgname, ',' ORDER BY tgname) FROM pg_trigger
+		WHERE tgrelid = 'task'::regclass}),
+		'pg_task_bound,pg_task_numbered,pg_task_planned,pg_task_removed,'
+			. 'pg_task_renumbered,pg_task_truncated,shout', 'and the triggers');
+	my $id = run_task($node, db => 'old', request => 'SELECT 1', repeat => '1 day',
+		customer => 'b');
+	is($node->safe_psql('old', "SELECT customer, state FROM task WHERE parent = $id"), 'B|PLAN',
+		'the column of the user goes along when a task repeats');
+};
 
 # Dropped parts of the table are created again while the scheduler runs; its rows stay.
-my $relfilenode = $node->safe_psql('old', "SELECT 'task'::regclass::oid");
-for my $change ('DROP INDEX task_plan_idx', 'DROP TRIGGER pg_task_planned ON task',
-	'ALTER TABLE task DROP COLUMN notice',
-	'DROP EXTENSION pg_task CASCADE', 'ALTER TABLE task ADD COLUMN more int',
-	'ALTER TABLE task DROP COLUMN more',
-	'TRUNCATE task', 'CLUSTER task USING task_pkey',
-	'ALTER TABLE task ALTER COLUMN customer TYPE varchar(20)')
-{
-	$node->safe_psql('old', $change);
-	runs_in('old', "runs after $change");
-	is($node->safe_psql('old',
-		q{SELECT (SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass),
-		(SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass AND tgenabled = 'A'),
-		(SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass
-		AND attname = 'notice')}),
-		'6|6|1', "whole after $change");
-}
-is($node->safe_psql('old', "SELECT 'task'::regclass::oid"), $relfilenode, 'it is the same table');
+subtest 'dropped parts are created again' => sub {
+	my $relfilenode = $node->safe_psql('old', "SELECT 'task'::regclass::oid");
+	for my $change ('DROP INDEX task_plan_idx', 'DROP TRIGGER pg_task_planned ON task',
+		'ALTER TABLE task DROP COLUMN notice',
+		'DROP EXTENSION pg_task CASCADE', 'ALTER TABLE task ADD COLUMN more int',
+		'ALTER TABLE task DROP COLUMN more',
+		'TRUNCATE task', 'CLUSTER task USING task_pkey',
+		'ALTER TABLE task ALTER COLUMN customer TYPE varchar(20)')
+	{
+		$node->safe_psql('old', $change);
+		runs_in('old', "runs after $change");
+		is($node->safe_psql('old',
+			q{SELECT (SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass),
+			(SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass AND tgenabled = 'A'),
+			(SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass
+			AND attname = 'notice')}),
+			'6|6|1', "whole after $change");
+	}
+	is($node->safe_psql('old', "SELECT 'task'::regclass::oid"), $relfilenode,
+		'it is the same table');
+};
 
 # A dropped table is created again; a renamed one is left to its user.
-$node->safe_psql('old', 'DROP TABLE task');
-wait_for_table($node, db => 'old');
-runs_in('old', 'a new table for one that was dropped');
-$node->safe_psql('old', 'ALTER TABLE task RENAME TO done');
-wait_for_table($node, db => 'old');
-runs_in('old', 'a new table for one that was renamed');
-$node->safe_psql('old', 'CREATE SCHEMA other; ALTER TABLE task SET SCHEMA other');
-wait_for_table($node, db => 'old');
-runs_in('old', 'a new table for one that was moved to another schema');
+subtest 'a dropped table, a renamed table' => sub {
+	$node->safe_psql('old', 'DROP TABLE task');
+	wait_for_table($node, db => 'old');
+	runs_in('old', 'a new table for one that was dropped');
+	$node->safe_psql('old', 'ALTER TABLE task RENAME TO done');
+	wait_for_table($node, db => 'old');
+	runs_in('old', 'a new table for one that was renamed');
+	$node->safe_psql('old', 'CREATE SCHEMA other; ALTER TABLE task SET SCHEMA other');
+	wait_for_table($node, db => 'old');
+	runs_in('old', 'a new table for one that was moved to another schema');
+};
 
 # A change of owner changes which roles the tasks may run as.
-$node->safe_psql('old', 'CREATE ROLE owner LOGIN; ALTER TABLE task OWNER TO owner');
-$id = run_task($node, db => 'old', request => 'SELECT current_user', role => 'owner');
-is(task($node, $id, 'response', db => 'old'), 'owner', 'the new owner\'s task');
-$id = run_task($node, db => 'old', request => 'SELECT current_user', role => 'postgres');
-is(task($node, $id, 'state || sqlstate', db => 'old'), 'FAIL42501',
-	'no superuser\'s task in it any more');
+subtest 'a change of owner' => sub {
+	$node->safe_psql('old', 'CREATE ROLE owner LOGIN; ALTER TABLE task OWNER TO owner');
+	my $id = run_task($node, db => 'old', request => 'SELECT current_user', role => 'owner');
+	is(task($node, $id, 'response', db => 'old'), 'owner', 'the new owner\'s task');
+	$id = run_task($node, db => 'old', request => 'SELECT current_user', role => 'postgres');
+	is(task($node, $id, 'state || sqlstate', db => 'old'), 'FAIL42501',
+		'no superuser\'s task in it any more');
+};
 
 # Partitioned tables, by time and by state; the latter makes rows move.
-my $columns = q{id bigint GENERATED BY DEFAULT AS IDENTITY, dt timestamptz NOT NULL DEFAULT now(),
-	request text NOT NULL,
-	state text NOT NULL DEFAULT 'PLAN', attempt int NOT NULL DEFAULT 0};
-new_database('by_time', qq{
-	CREATE TABLE task ($columns, PRIMARY KEY (id, dt)) PARTITION BY RANGE (dt);
-	CREATE TABLE past PARTITION OF task FOR VALUES FROM (MINVALUE) TO ('2020-01-01');
-	CREATE TABLE present PARTITION OF task FOR VALUES FROM ('2020-01-01') TO ('2100-01-01');
-	CREATE TABLE future PARTITION OF task DEFAULT});
-new_database('by_state', qq{
-	CREATE TABLE task ($columns, PRIMARY KEY (id, state)) PARTITION BY LIST (state);
-	CREATE TABLE active PARTITION OF task FOR VALUES IN ('PLAN', 'WORK');
-	CREATE TABLE finished PARTITION OF task DEFAULT});
-for my $db (qw(by_time by_state))
-{
-	wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = 'task'::regclass},
-		db => $db);
-	runs_in($db, "$db: runs");
-	runs_in($db, "$db: planned long ago", dt => '2019-07-01');
-	$node->safe_psql($db, q{
-		INSERT INTO task (request, queue, max, key, repeat, dt) VALUES ('SELECT 1', 'q', 1, 'k',
-		'1 hour', '2019-07-01');
-		INSERT INTO task (request, queue, max, dt) SELECT 'SELECT 2', 'q', 1, '2019-07-01'
-		FROM generate_series(1, 20);
-		INSERT INTO task (request, queue, max) VALUES ('SELECT 1/0', 'q', 1);
-		INSERT INTO task (request, queue, delete) VALUES ('SELECT 3', 'q', true)});
-	wait_until($node,
-		q{SELECT NOT EXISTS (SELECT FROM task WHERE state = 'WORK' OR state = 'PLAN'
-		AND dt < now())}, db => $db);
-	is($node->safe_psql($db, q{SELECT string_agg(state || count, ',' ORDER BY state)
-		FROM (SELECT state, count(*) FROM task WHERE queue = 'q' GROUP BY 1) AS x}),
-		'DONE21,FAIL1,PLAN1', "$db: runs many");
-}
-is($node->safe_psql('by_time', q{SELECT count(*) FROM past}), 22,
-	'by_time: they are where they belong');
-is($node->safe_psql('by_state', q{SELECT count(*) FROM active}), 1, 'by_state: they moved');
-$node->safe_psql('by_time',
-	q{INSERT INTO past (id, request, dt) VALUES (1000, 'SELECT 42', '2019-01-01')});
-wait_for_state($node, 1000, 'DONE', db => 'by_time');
+subtest 'partitioned tables' => sub {
+	my $columns = q{id bigint GENERATED BY DEFAULT
+		AS IDENTITY, dt timestamptz NOT NULL DEFAULT now(),
+		request text NOT NULL,
+		state text NOT NULL DEFAULT 'PLAN', attempt int NOT NULL DEFAULT 0};
+	new_database('by_time', qq{
+		CREATE TABLE task ($columns, PRIMARY KEY (id, dt)) PARTITION BY RANGE (dt);
+		CREATE TABLE past PARTITION OF task FOR VALUES FROM (MINVALUE) TO ('2020-01-01');
+		CREATE TABLE present PARTITION OF task FOR VALUES FROM ('2020-01-01') TO ('2100-01-01');
+		CREATE TABLE future PARTITION OF task DEFAULT});
+	new_database('by_state', qq{
+		CREATE TABLE task ($columns, PRIMARY KEY (id, state)) PARTITION BY LIST (state);
+		CREATE TABLE active PARTITION OF task FOR VALUES IN ('PLAN', 'WORK');
+		CREATE TABLE finished PARTITION OF task DEFAULT});
+	for my $db (qw(by_time by_state))
+	{
+		wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = 'task'::regclass},
+			db => $db);
+		runs_in($db, "$db: runs");
+		runs_in($db, "$db: planned long ago", dt => '2019-07-01');
+		$node->safe_psql($db, q{
+			INSERT INTO task (request, queue, max, key, repeat, dt) VALUES ('SELECT 1', 'q', 1, 'k',
+			'1 hour', '2019-07-01');
+			INSERT INTO task (request, queue, max, dt) SELECT 'SELECT 2', 'q', 1, '2019-07-01'
+			FROM generate_series(1, 20);
+			INSERT INTO task (request, queue, max) VALUES ('SELECT 1/0', 'q', 1);
+			INSERT INTO task (request, queue, delete) VALUES ('SELECT 3', 'q', true)});
+		wait_until($node,
+			q{SELECT NOT EXISTS (SELECT FROM task WHERE state = 'WORK' OR state = 'PLAN'
+			AND dt < now())}, db => $db);
+		is($node->safe_psql($db, q{SELECT string_agg(state || count, ',' ORDER BY state)
+			FROM (SELECT state, count(*) FROM task WHERE queue = 'q' GROUP BY 1) AS x}),
+			'DONE21,FAIL1,PLAN1', "$db: runs many");
+	}
+	is($node->safe_psql('by_time', q{SELECT count(*) FROM past}), 22,
+		'by_time: they are where they belong');
+	is($node->safe_psql('by_state', q{SELECT count(*) FROM active}), 1, 'by_state: they moved');
+	$node->safe_psql('by_time',
+		q{INSERT INTO past (id, request, dt) VALUES (1000, 'SELECT 42', '2019-01-01')});
+	wait_for_state($node, 1000, 'DONE', db => 'by_time');
+};
 
 # Two tables swap names: each task runs in the table that has the name when it is inserted.
-$node->safe_psql('postgres', 'CREATE DATABASE swapped');
-wait_for_table($node, db => 'swapped');
-$node->safe_psql('swapped', 'ALTER TABLE task RENAME TO spare');
-wait_for_table($node, db => 'swapped');
-for (1 .. 4)
-{
-	runs_in('swapped', 'before the change');
-	$node->safe_psql('swapped',
-		'BEGIN; ALTER TABLE task RENAME TO x; ALTER TABLE spare RENAME TO task;
-		ALTER TABLE x RENAME TO spare; COMMIT');
-	runs_in('swapped', 'after it');
-}
+subtest 'two tables swap names' => sub {
+	$node->safe_psql('postgres', 'CREATE DATABASE swapped');
+	wait_for_table($node, db => 'swapped');
+	$node->safe_psql('swapped', 'ALTER TABLE task RENAME TO spare');
+	wait_for_table($node, db => 'swapped');
+	for (1 .. 4)
+	{
+		runs_in('swapped', 'before the change');
+		$node->safe_psql('swapped',
+			'BEGIN; ALTER TABLE task RENAME TO x; ALTER TABLE spare RENAME TO task;
+			ALTER TABLE x RENAME TO spare; COMMIT');
+		runs_in('swapped', 'after it');
+	}
+};
 
 done_testing();

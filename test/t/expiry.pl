@@ -17,159 +17,196 @@ my $wanted = 'GONE|0|57014|the task was not started in time|t|t';
 my $effect = q{INSERT INTO effect VALUES (current_setting('pg_task.id'))};
 
 # A task that starts in time runs, however long it takes; one that is late does not.
-my $id = run_task($node, active => '1 s', request => "$effect; SELECT pg_sleep(1.2)");
-is(task($node, $id, 'state'), 'DONE', 'one that began in time may take longer');
-for my $late ('1 ms', '1 s', '59 min 59 s')
-{
-	$id = sql(qq{INSERT INTO task (dt, active, request) VALUES (now() - interval '1 hour', '$late',
-		\$r\$$effect\$r\$) RETURNING id});
-	wait_for_state($node, $id, 'GONE');
-	is(task($node, $id, $gone), $wanted, "an hour late, active for $late");
-}
-$id = sql(qq{INSERT INTO task (dt, active, request) VALUES (now() - interval '1 hour',
-	'1 hour 1 min', \$r\$$effect\$r\$) RETURNING id});
-wait_for_state($node, $id, 'DONE');
-is(sql('SELECT count(*) FROM effect'), 2, 'an hour late, active for longer: it runs');
+subtest 'a task that is started in time, or late' => sub {
+	my $id = run_task($node, active => '1 s', request => "$effect; SELECT pg_sleep(1.2)");
+	is(task($node, $id, 'state'), 'DONE', 'one that began in time may take longer');
+	for my $late ('1 ms', '1 s', '59 min 59 s')
+	{
+		$id = sql(qq{INSERT INTO task (dt, active, request) VALUES (now() - interval '1 hour',
+			'$late',
+			\$r\$$effect\$r\$) RETURNING id});
+		wait_for_state($node, $id, 'GONE');
+		is(task($node, $id, $gone), $wanted, "an hour late, active for $late");
+	}
+	$id = sql(qq{INSERT INTO task (dt, active, request) VALUES (now() - interval '1 hour',
+		'1 hour 1 min', \$r\$$effect\$r\$) RETURNING id});
+	wait_for_state($node, $id, 'DONE');
+	is(sql('SELECT count(*) FROM effect'), 2, 'an hour late, active for longer: it runs');
+};
 
 # Days and months are added in UTC, whatever the time zone of the server, role and session.
-set_conf($node, "timezone = 'America/New_York'");
-wait_until($node, 'SHOW timezone', expected => 'America/New_York');
-sql(q{SET timezone = 'UTC'; INSERT INTO task (queue, dt, active, request) VALUES
-	('alive', now() - interval '5 days' + interval '1 min', '5 days', 'SELECT 1'),
-	('dead', now() - interval '5 days' - interval '1 s', '5 days', 'SELECT 1'),
-	('alive', now() - interval '24 hours' * 200 + interval '1 min', '200 days', 'SELECT 1'),
-	('dead', now() - interval '24 hours' * 200 - interval '1 s', '200 days', 'SELECT 1'),
-	('alive', '-infinity', '178000000 years', 'SELECT 1') });
-wait_until($node,
-	q{SELECT count(*) = 0 FROM task WHERE queue IN ('alive', 'dead') AND dt <> '-infinity'
-	AND state IN ('PLAN', 'WORK')});
-is(sql(q{SELECT string_agg(DISTINCT queue || ' ' || state, ', ' ORDER BY queue || ' ' || state)
-	FROM task WHERE queue IN ('alive', 'dead') AND dt <> '-infinity'}),
-	'alive DONE, dead GONE', 'days are twenty-four hours');
-sql(q{DELETE FROM task WHERE dt = '-infinity'});
+subtest 'days and months' => sub {
+	set_conf($node, "timezone = 'America/New_York'");
+	wait_until($node, 'SHOW timezone', expected => 'America/New_York');
+	sql(q{SET timezone = 'UTC'; INSERT INTO task (queue, dt, active, request) VALUES
+		('alive', now() - interval '5 days' + interval '1 min', '5 days', 'SELECT 1'),
+		('dead', now() - interval '5 days' - interval '1 s', '5 days', 'SELECT 1'),
+		('alive', now() - interval '24 hours' * 200 + interval '1 min', '200 days', 'SELECT 1'),
+		('dead', now() - interval '24 hours' * 200 - interval '1 s', '200 days', 'SELECT 1'),
+		('alive', '-infinity', '178000000 years', 'SELECT 1') });
+	wait_until($node,
+		q{SELECT count(*) = 0 FROM task WHERE queue IN ('alive', 'dead') AND dt <> '-infinity'
+		AND state IN ('PLAN', 'WORK')});
+	is(sql(q{SELECT string_agg(DISTINCT queue || ' ' || state, ', ' ORDER BY queue || ' ' || state)
+		FROM task WHERE queue IN ('alive', 'dead') AND dt <> '-infinity'}),
+		'alive DONE, dead GONE', 'days are twenty-four hours');
+	sql(q{DELETE FROM task WHERE dt = '-infinity'});
+};
+
 # A task with an out-of-range expiry never expires, and affects no other.
-sql(q{INSERT INTO task (queue, dt, active, request) VALUES ('long', now(), '178000000 years',
-	'SELECT 1'), ('long', 'infinity', '1 s', 'SELECT 2')});
-wait_until($node, q{SELECT state = 'DONE' FROM task WHERE queue = 'long' AND request = 'SELECT 1'});
-is(sql(q{SELECT state FROM task WHERE queue = 'long' AND request = 'SELECT 2'}), 'PLAN',
-	'what is planned for never is not late');
+subtest 'times out of range' => sub {
+	sql(q{INSERT INTO task (queue, dt, active, request) VALUES ('long', now(), '178000000 years',
+		'SELECT 1'), ('long', 'infinity', '1 s', 'SELECT 2')});
+	wait_until($node,
+		q{SELECT state = 'DONE' FROM task WHERE queue = 'long' AND request = 'SELECT 1'});
+	is(sql(q{SELECT state FROM task WHERE queue = 'long' AND request = 'SELECT 2'}), 'PLAN',
+		'what is planned for never is not late');
+};
+
+my (@ids, $far);
 
 # In a full queue, by the column: at its expiry, not only when it would be started.  One planned
 # for later expires later.
-my $hold = insert_task($node, queue => 'full', max => 1, request => q{SELECT hold('full')});
-wait_for_state($node, $hold, 'WORK');
-my @ids = map { insert_task($node, queue => 'full', max => 1, active => $_,
-	request => $effect) } '0.3 s', '0.6 s', '1 hour';
-my $never = insert_task($node, queue => 'none', max => 0, active => '0.3 s', request => $effect);
-my $far = insert_task($node, dt => 'infinity', active => '0.1 s', request => $effect);
-for my $task (@ids[ 0, 1 ], $never)
-{
-	wait_for_state($node, $task, 'GONE');
-	is(task($node, $task, $gone), $wanted, 'in a full queue: GONE');
-	is(task($node, $task, q{stop - dt - active BETWEEN '0' AND '1.5 s'}), 't',
-		'in a full queue: in time');
-}
-is(task($node, $hold, 'state') . task($node, $ids[2], 'state') . task($node, $far, 'state'),
-	'WORKPLANPLAN', 'in a full queue: the others are as they were');
+subtest 'a full queue' => sub {
+	my $hold = insert_task($node, queue => 'full', max => 1, request => q{SELECT hold('full')});
+	wait_for_state($node, $hold, 'WORK');
+	@ids = map { insert_task($node, queue => 'full', max => 1, active => $_,
+		request => $effect) } '0.3 s', '0.6 s', '1 hour';
+	my $never = insert_task($node, queue => 'none', max => 0, active => '0.3 s',
+		request => $effect);
+	$far = insert_task($node, dt => 'infinity', active => '0.1 s', request => $effect);
+	for my $task (@ids[ 0, 1 ], $never)
+	{
+		wait_for_state($node, $task, 'GONE');
+		is(task($node, $task, $gone), $wanted, 'in a full queue: GONE');
+		is(task($node, $task, q{stop - dt - active BETWEEN '0' AND '1.5 s'}), 't',
+			'in a full queue: in time');
+	}
+	is(task($node, $hold, 'state') . task($node, $ids[2], 'state') . task($node, $far, 'state'),
+		'WORKPLANPLAN', 'in a full queue: the others are as they were');
+};
+
 # A user extends it, or plans it again: then it runs.
-sql("UPDATE task SET dt = clock_timestamp(), state = 'PLAN', active = '1 hour' WHERE id = $ids[0]");
-sql("UPDATE task SET active = '0.2 s', dt = now() WHERE id = $far; UPDATE task "
-	. "SET active = '2 hours' WHERE id = $ids[2]");
-open_gate($node, 'full');
-wait_for_state($node, $_, 'DONE') for @ids[ 0, 2 ];
-is(task($node, $ids[0], 'attempt, error IS NULL, sqlstate IS NULL'), '1|t|t',
-	'one that was GONE and is planned anew runs');
-wait_until($node, "SELECT state IN ('DONE', 'GONE') FROM task WHERE id = $far");
-is(sql(q{SELECT count(*) FROM effect}),
-	sql(q{SELECT 2 + count(*) FROM task WHERE state = 'DONE' AND id >= } . $ids[0]),
-	'GONE: no effect');
+subtest 'a task is planned again' => sub {
+	sql("UPDATE task SET dt = clock_timestamp(), state = 'PLAN', active = '1 hour' "
+		. "WHERE id = $ids[0]");
+	sql("UPDATE task SET active = '0.2 s', dt = now() WHERE id = $far; UPDATE task "
+		. "SET active = '2 hours' WHERE id = $ids[2]");
+	open_gate($node, 'full');
+	wait_for_state($node, $_, 'DONE') for @ids[ 0, 2 ];
+	is(task($node, $ids[0], 'attempt, error IS NULL, sqlstate IS NULL'), '1|t|t',
+		'one that was GONE and is planned anew runs');
+	wait_until($node, "SELECT state IN ('DONE', 'GONE') FROM task WHERE id = $far");
+	is(sql(q{SELECT count(*) FROM effect}),
+		sql(q{SELECT 2 + count(*) FROM task WHERE state = 'DONE' AND id >= } . $ids[0]),
+		'GONE: no effect');
+};
 
 # A repeating task continues after GONE: its next run is at a planned time, later than now.
-sql(qq{INSERT INTO task (queue, dt, active, repeat, request)
-	VALUES ('repeat', '2019-07-01 12:34:56+00', '10 min', '1 hour', \$r\$$effect\$r\$)});
-wait_until($node, q{SELECT state = 'GONE' FROM task WHERE queue = 'repeat' AND parent IS NULL});
-is(sql(q{SELECT new.state, new.attempt, new.active, new.planned IS NULL, new.dt > now(),
-	new.dt < now() + interval '1 hour', date_part('minute', new.dt) * 60 + date_part('second',
-	new.dt), new.error IS NULL
-	FROM task AS new JOIN task AS old ON old.id = new.parent WHERE old.queue = 'repeat'}),
-	'PLAN|0|00:10:00|t|t|t|2096|t', 'after GONE it repeats');
-sql(qq{INSERT INTO task (queue, dt, active, repeat, drift, request)
-	VALUES ('no drift', '2019-07-01 12:34:56+00', '10 min', '1 hour', false, \$r\$$effect\$r\$)});
-wait_until($node, q{SELECT state = 'GONE' FROM task WHERE queue = 'no drift' AND parent IS NULL});
-is(sql(q{SELECT count(*), min(new.dt - old.stop) BETWEEN '59 min 59 s' AND '1 hour 1 s' FROM task
-	AS new JOIN task AS old ON old.id = new.parent WHERE old.queue = 'no drift'}), '1|t',
-	'without drift: from when it was given up');
+subtest 'a repeating task' => sub {
+	sql(qq{INSERT INTO task (queue, dt, active, repeat, request)
+		VALUES ('repeat', '2019-07-01 12:34:56+00', '10 min', '1 hour', \$r\$$effect\$r\$)});
+	wait_until($node, q{SELECT state = 'GONE' FROM task WHERE queue = 'repeat' AND parent IS NULL});
+	is(sql(q{SELECT new.state, new.attempt, new.active, new.planned IS NULL, new.dt > now(),
+		new.dt < now() + interval '1 hour', date_part('minute', new.dt) * 60 + date_part('second',
+		new.dt), new.error IS NULL
+		FROM task AS new JOIN task AS old ON old.id = new.parent WHERE old.queue = 'repeat'}),
+		'PLAN|0|00:10:00|t|t|t|2096|t', 'after GONE it repeats');
+	sql(qq{INSERT INTO task (queue, dt, active, repeat, drift, request)
+		VALUES ('no drift', '2019-07-01 12:34:56+00', '10 min', '1 hour', false,
+		\$r\$$effect\$r\$)});
+	wait_until($node,
+		q{SELECT state = 'GONE' FROM task WHERE queue = 'no drift' AND parent IS NULL});
+	is(sql(q{SELECT count(*), min(new.dt - old.stop) BETWEEN '59 min 59 s' AND '1 hour 1 s'
+		FROM task
+		AS new JOIN task AS old ON old.id = new.parent WHERE old.queue = 'no drift'}), '1|t',
+		'without drift: from when it was given up');
+};
 
 # Retries: the expiry counts from the first planned time.  If the retry would be too late, the task
 # is FAIL at once.
-$id = run_task($node, active => '5 min', retry => 5, delay => '10 min', request => 'SELECT 1/0');
-is(task($node, $id, 'state, failed, sqlstate'), 'FAIL|1|22012',
-	'a retry that would come too late is none');
-$id = insert_task($node, active => '15 min', retry => 5, delay => '10 min', backoff => 1,
-	request => 'SELECT 1/0');
-wait_until($node, "SELECT state = 'PLAN' AND failed = 1 FROM task WHERE id = $id");
-sql("UPDATE task SET dt = now() WHERE id = $id");
-wait_until($node, "SELECT failed = 2 AND state <> 'WORK' FROM task WHERE id = $id");
-is(task($node, $id, q{state, dt - stop BETWEEN '10 min' AND '11 min'}), 'PLAN|t',
-	'one that comes in time is');
-sql("UPDATE task SET planned = now() - interval '10 min', dt = now() WHERE id = $id");
-wait_for_state($node, $id, 'FAIL');
-is(task($node, $id, 'failed'), 3, 'the first plan counts, not the last');
-$id = insert_task($node, active => '0.7 s', retry => 5, delay => '0.3 s', backoff => 1,
-	queue => 'narrow', max => 1, request => 'SELECT 1/0');
-wait_until($node, "SELECT state IN ('FAIL', 'GONE') FROM task WHERE id = $id");
-is(task($node, $id, q{state, failed BETWEEN 2 AND 3, stop - planned < '0.8 s', sqlstate}),
-	'FAIL|t|t|22012', 'it fails when there is no more time for a retry');
+subtest 'a retry that would be too late' => sub {
+	my $id = run_task($node, active => '5 min', retry => 5, delay => '10 min',
+		request => 'SELECT 1/0');
+	is(task($node, $id, 'state, failed, sqlstate'), 'FAIL|1|22012',
+		'a retry that would come too late is none');
+	$id = insert_task($node, active => '15 min', retry => 5, delay => '10 min', backoff => 1,
+		request => 'SELECT 1/0');
+	wait_until($node, "SELECT state = 'PLAN' AND failed = 1 FROM task WHERE id = $id");
+	sql("UPDATE task SET dt = now() WHERE id = $id");
+	wait_until($node, "SELECT failed = 2 AND state <> 'WORK' FROM task WHERE id = $id");
+	is(task($node, $id, q{state, dt - stop BETWEEN '10 min' AND '11 min'}), 'PLAN|t',
+		'one that comes in time is');
+	sql("UPDATE task SET planned = now() - interval '10 min', dt = now() WHERE id = $id");
+	wait_for_state($node, $id, 'FAIL');
+	is(task($node, $id, 'failed'), 3, 'the first plan counts, not the last');
+	$id = insert_task($node, active => '0.7 s', retry => 5, delay => '0.3 s', backoff => 1,
+		queue => 'narrow', max => 1, request => 'SELECT 1/0');
+	wait_until($node, "SELECT state IN ('FAIL', 'GONE') FROM task WHERE id = $id");
+	is(task($node, $id, q{state, failed BETWEEN 2 AND 3, stop - planned < '0.8 s', sqlstate}),
+		'FAIL|t|t|22012', 'it fails when there is no more time for a retry');
+};
+
+my $id;
+
 # A task whose retry finds its queue full: GONE, but the row still shows the failure.
-$id = insert_task($node, active => '1 s', retry => 5, delay => '0.3 s', backoff => 1,
-	queue => 'shut', request => 'SELECT 1/0');
-wait_until($node, "SELECT failed = 1 AND state = 'PLAN' FROM task WHERE id = $id");
-sql("UPDATE task SET max = 0 WHERE id = $id");
-wait_for_state($node, $id, 'GONE');
-is(task($node, $id, 'failed, attempt, sqlstate, error'),
-	'1|1|57014|the task was not started in time', 'a retry that is not started in time');
+subtest 'a retry in a full queue' => sub {
+	$id = insert_task($node, active => '1 s', retry => 5, delay => '0.3 s', backoff => 1,
+		queue => 'shut', request => 'SELECT 1/0');
+	wait_until($node, "SELECT failed = 1 AND state = 'PLAN' FROM task WHERE id = $id");
+	sql("UPDATE task SET max = 0 WHERE id = $id");
+	wait_for_state($node, $id, 'GONE');
+	is(task($node, $id, 'failed, attempt, sqlstate, error'),
+		'1|1|57014|the task was not started in time', 'a retry that is not started in time');
+};
 
 # The setting, for tasks without the column: when they would be started.
-sql(q{CREATE ROLE hasty LOGIN; ALTER ROLE hasty SET pg_task.active = '10 min';
-	ALTER DATABASE postgres SET pg_task.active = '20 min'});
-my %late = ('9 min' => [ 'DONE', 'DONE' ], '15 min' => [ 'GONE', 'DONE' ],
-	'25 min' => [ 'GONE', 'GONE' ]);
-for my $late (sort keys %late)
-{
-	for my $role (qw(hasty postgres))
+subtest 'pg_task.active' => sub {
+	sql(q{CREATE ROLE hasty LOGIN; ALTER ROLE hasty SET pg_task.active = '10 min';
+		ALTER DATABASE postgres SET pg_task.active = '20 min'});
+	my %late = ('9 min' => [ 'DONE', 'DONE' ], '15 min' => [ 'GONE', 'DONE' ],
+		'25 min' => [ 'GONE', 'GONE' ]);
+	for my $late (sort keys %late)
 	{
-		$id = sql(qq{INSERT INTO task (role, dt, request) VALUES ('$role', now() - interval '$late',
-			'SELECT 1') RETURNING id});
-		wait_until($node, "SELECT state IN ('DONE', 'FAIL', 'GONE') FROM task WHERE id = $id");
-		is(task($node, $id, 'state'), $late{$late}[ $role eq 'postgres' ], "$role, $late late");
+		for my $role (qw(hasty postgres))
+		{
+			$id = sql(qq{INSERT INTO task (role, dt, request)
+				VALUES ('$role', now() - interval '$late',
+				'SELECT 1') RETURNING id});
+			wait_until($node, "SELECT state IN ('DONE', 'FAIL', 'GONE') FROM task WHERE id = $id");
+			is(task($node, $id, 'state'), $late{$late}[ $role eq 'postgres' ], "$role, $late late");
+		}
 	}
-}
-$id = sql(q{INSERT INTO task (role, dt, active, request) VALUES ('hasty', now() - interval '1 hour',
-	'2 hours', 'SELECT 1') RETURNING id});
-wait_for_state($node, $id, 'DONE');
-pass('the column wins over the setting');
-$id = sql(q{INSERT INTO task (role, queue, dt, repeat, request)
-	VALUES ('hasty', 'r', now() - interval '30 min', '1 hour', 'SELECT 1') RETURNING id});
-wait_for_state($node, $id, 'GONE');
-is(task($node, $id, $gone), $wanted, 'by the setting: the row says the same');
-is(count_of($node, "parent = $id AND state = 'PLAN' AND dt > now()"), 1,
-	'by the setting: it repeats');
-sql(q{ALTER DATABASE postgres RESET pg_task.active});
+	$id = sql(q{INSERT INTO task (role, dt, active, request)
+		VALUES ('hasty', now() - interval '1 hour',
+		'2 hours', 'SELECT 1') RETURNING id});
+	wait_for_state($node, $id, 'DONE');
+	pass('the column wins over the setting');
+	$id = sql(q{INSERT INTO task (role, queue, dt, repeat, request)
+		VALUES ('hasty', 'r', now() - interval '30 min', '1 hour', 'SELECT 1') RETURNING id});
+	wait_for_state($node, $id, 'GONE');
+	is(task($node, $id, $gone), $wanted, 'by the setting: the row says the same');
+	is(count_of($node, "parent = $id AND state = 'PLAN' AND dt > now()"), 1,
+		'by the setting: it repeats');
+	sql(q{ALTER DATABASE postgres RESET pg_task.active});
+};
 
 # Many at once, with a crash in between: each is set to GONE once.
-sql(q{TRUNCATE task, effect});
-$hold = insert_task($node, queue => 'many', max => 1, request => q{SELECT hold('many')});
-wait_for_state($node, $hold, 'WORK');
-sql(qq{INSERT INTO task (queue, max, active, request) SELECT 'many', 1, CASE WHEN n % 2 = 0
-	THEN interval '1 s' END, \$r\$$effect\$r\$ FROM generate_series(1, 2000) AS n});
-crash($node);
-wait_for_table($node);
-wait_until($node, q{SELECT count(*) = 1000 FROM task WHERE state = 'GONE'});
-is(count_of($node, q{state = 'GONE' AND stop - dt - active > '5 s'}), 0, 'many: in time');
-open_gate($node, 'many');
-wait_until($node, q{SELECT count(*) = 1001 FROM task WHERE state = 'DONE'});
-is(sql(q{SELECT count(*) FROM effect}) . ' ' . count_of($node,
-	q{state = 'GONE' AND (attempt > 0 OR start IS NOT NULL)}), '1000 0',
-	'many: half of them ran, the others never');
+subtest 'many tasks, and a crash' => sub {
+	sql(q{TRUNCATE task, effect});
+	my $hold = insert_task($node, queue => 'many', max => 1, request => q{SELECT hold('many')});
+	wait_for_state($node, $hold, 'WORK');
+	sql(qq{INSERT INTO task (queue, max, active, request) SELECT 'many', 1, CASE WHEN n % 2 = 0
+		THEN interval '1 s' END, \$r\$$effect\$r\$ FROM generate_series(1, 2000) AS n});
+	crash($node);
+	wait_for_table($node);
+	wait_until($node, q{SELECT count(*) = 1000 FROM task WHERE state = 'GONE'});
+	is(count_of($node, q{state = 'GONE' AND stop - dt - active > '5 s'}), 0, 'many: in time');
+	open_gate($node, 'many');
+	wait_until($node, q{SELECT count(*) = 1001 FROM task WHERE state = 'DONE'});
+	is(sql(q{SELECT count(*) FROM effect}) . ' ' . count_of($node,
+		q{state = 'GONE' AND (attempt > 0 OR start IS NOT NULL)}), '1000 0',
+		'many: half of them ran, the others never');
+};
 
 done_testing();

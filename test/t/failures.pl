@@ -84,25 +84,30 @@ is(sql(q{SELECT string_agg(concat_ws(' ', sqlstate, error, count), E'\n' ORDER B
 		'P0001 uncaught 130', 'UU001 at depth 1 130'),
 	'the others failed each in its way');
 like(sql(q{SELECT response FROM task WHERE sqlstate = 'UU001' LIMIT 1}),
-	qr/^ERROR:  at depth 1\nDETAIL:  x{1000}\nCONTEXT:  PL\/pgSQL function nested\(integer\) line \d+ at RAISE/, 'with all there is to tell');
+	qr/^ERROR:\ \ at\ depth\ 1\nDETAIL:\ \ x{1000}\nCONTEXT:\ \ PL\/pgSQL
+		\ function\ nested\(integer\)\ line\ \d+\ at\ RAISE/x,
+	'with detail and context');
 
 my $id = run_task($node, request => 'SELECT 42');
 is(task($node, $id, 'response'), '42', 'the next task runs');
 
 # Long texts are cut at the limit, between characters, with a line that reports it.
-sql(q{ALTER ROLE postgres SET pg_task.response_limit = '1 kB'});
-terminate($node, backends($node, 'executor'));
-$id = run_task($node, request => q{SELECT repeat(U&'\20ac', 1000)});
-is(task($node, $id,
-	q{state, split_part(response, E'\n', 1) = repeat(U&'\20ac', 341), split_part(response, E'\n',
-	2)}),
-	'DONE|t|(1977 bytes cut)', 'a response that is too long');
-$id = run_task($node, request => q{SELECT repeat('x', 1024)});
-is(task($node, $id, q{state, response = repeat('x', 1024)}), 'DONE|t', 'one that just fits');
-$id = run_task($node, request => q{DO $$ BEGIN RAISE EXCEPTION '%', repeat('x', 5000); END $$});
-is(task($node, $id,
-	q{state, length(error) < 1100, length(response) < 1100, error LIKE '%bytes cut)',
-	response LIKE 'ERROR:  xx%bytes cut)'}),
-	'FAIL|t|t|t|t', 'an error that is too long');
+subtest 'long texts' => sub {
+	sql(q{ALTER ROLE postgres SET pg_task.response_limit = '1 kB'});
+	terminate($node, backends($node, 'executor'));
+	$id = run_task($node, request => q{SELECT repeat(U&'\20ac', 1000)});
+	is(task($node, $id,
+		q{state, split_part(response, E'\n', 1) = repeat(U&'\20ac', 341), split_part(response,
+		E'\n',
+		2)}),
+		'DONE|t|(1977 bytes cut)', 'a response that is too long');
+	$id = run_task($node, request => q{SELECT repeat('x', 1024)});
+	is(task($node, $id, q{state, response = repeat('x', 1024)}), 'DONE|t', 'one that just fits');
+	$id = run_task($node, request => q{DO $$ BEGIN RAISE EXCEPTION '%', repeat('x', 5000); END $$});
+	is(task($node, $id,
+		q{state, length(error) < 1100, length(response) < 1100, error LIKE '%bytes cut)',
+		response LIKE 'ERROR:  xx%bytes cut)'}),
+		'FAIL|t|t|t|t', 'an error that is too long');
+};
 
 done_testing();

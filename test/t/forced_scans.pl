@@ -34,47 +34,55 @@ $session->query_until(qr//, "CALL force();\n");
 wait_until($node, q{SELECT count(*) > 400 FROM task WHERE queue LIKE 'forced%'});
 
 # Tasks with a hint start meanwhile.
-run_task($node, queue => 'known', request => 'SELECT 1') for 1 .. 15;
-is(sql(q{SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY start - dt) < '0.2 s'
-	FROM task WHERE queue = 'known'}), 't', 'a task does not wait for scans of others');
-note('waited '
-	. sql(q{SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY start - dt), max(start - dt)
-	FROM task WHERE queue = 'known'}));
+subtest 'tasks with a hint start' => sub {
+	run_task($node, queue => 'known', request => 'SELECT 1') for 1 .. 15;
+	is(sql(q{SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY start - dt) < '0.2 s'
+		FROM task WHERE queue = 'known'}), 't', 'a task does not wait for scans of others');
+	note('waited '
+		. sql(q{SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY start - dt), max(start - dt)
+		FROM task WHERE queue = 'known'}));
+};
 
 # A session whose groups do not fit into the slot while the scheduler is busy loses only its own
 # hints.
-sql(q{CREATE ROLE tenant LOGIN; CREATE ROLE other LOGIN; GRANT SELECT, INSERT ON task
-	TO tenant, other});
-my $insert = q{INSERT INTO task (queue, dt, request)
-	SELECT format('full %s %s', ROUND, n), now() + interval '1 day', 'SELECT 1'
-	FROM generate_series(1, 32) AS n};
-my $scheduler = sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'});
-my @waits;
-for my $round (1 .. 5)
-{
-	kill 'STOP', $scheduler;
-	sql('SET ROLE tenant; ' . ($insert =~ s/ROUND/10 * $round + $_/er)) for 1 .. 5;
-	my $id = sql(q{SET ROLE other;
-		INSERT INTO task (queue, request) VALUES ('other', 'SELECT 1') RETURNING id});
-	my $then = sql('SELECT clock_timestamp()');
-	kill 'CONT', $scheduler;
-	wait_for_state($node, $id, 'DONE');
-	push @waits, task($node, $id, "extract(epoch FROM start - '$then')");
-}
-note("waited @waits");
-cmp_ok((sort { $a <=> $b } @waits)[1], '<', 0.3, 'a role does not lose the hints of another');
+subtest 'hints that do not fit' => sub {
+	sql(q{CREATE ROLE tenant LOGIN; CREATE ROLE other LOGIN; GRANT SELECT, INSERT ON task
+		TO tenant, other});
+	my $insert = q{INSERT INTO task (queue, dt, request)
+		SELECT format('full %s %s', ROUND, n), now() + interval '1 day', 'SELECT 1'
+		FROM generate_series(1, 32) AS n};
+	my $scheduler = sql(q{SELECT pid FROM pg_stat_activity
+		WHERE backend_type = 'pg_task scheduler'});
+	my @waits;
+	for my $round (1 .. 5)
+	{
+		kill 'STOP', $scheduler;
+		sql('SET ROLE tenant; ' . ($insert =~ s/ROUND/10 * $round + $_/er)) for 1 .. 5;
+		my $id = sql(q{SET ROLE other;
+			INSERT INTO task (queue, request) VALUES ('other', 'SELECT 1') RETURNING id});
+		my $then = sql('SELECT clock_timestamp()');
+		kill 'CONT', $scheduler;
+		wait_for_state($node, $id, 'DONE');
+		push @waits, task($node, $id, "extract(epoch FROM start - '$then')");
+	}
+	note("waited @waits");
+	cmp_ok((sort { $a <=> $b } @waits)[1], '<', 0.3, 'a role does not lose the hints of another');
+};
 
 # Rows without a hint are found by one of these scans: in the middle of the groups, and at the
 # front.
-sql(q{BEGIN;
-	INSERT INTO task (queue, request) VALUES ('group 25000 x', 'SELECT 1'), ('a', 'SELECT 1');
-	PREPARE TRANSACTION 'p'});
-sql(q{COMMIT PREPARED 'p'});
-wait_until($node, q{SELECT count(*) = 2 FROM task
-	WHERE queue IN ('group 25000 x', 'a') AND state = 'DONE'});
-pass('rows that no hint tells of are found');
+subtest 'rows without a hint' => sub {
+	sql(q{BEGIN;
+		INSERT INTO task (queue, request) VALUES ('group 25000 x', 'SELECT 1'), ('a', 'SELECT 1');
+		PREPARE TRANSACTION 'p'});
+	sql(q{COMMIT PREPARED 'p'});
+	wait_until($node, q{SELECT count(*) = 2 FROM task
+		WHERE queue IN ('group 25000 x', 'a') AND state = 'DONE'});
+	pass('rows that no hint tells of are found');
 
-sql('INSERT INTO stop VALUES (1)');
-$session->quit;
-$node->stop;
+	sql('INSERT INTO stop VALUES (1)');
+	$session->quit;
+	$node->stop;
+};
+
 done_testing();

@@ -24,106 +24,119 @@ sql(q{CREATE ROLE mallory LOGIN; GRANT INSERT, SELECT, UPDATE, DELETE ON task TO
 my $position = log_position($node);
 
 # Times to which nothing can be added, and numbers at the ends of their range.
-for my $row ([ 'dt', q{'294276-12-31'}, '"dt" of a task must be before the year 294000' ],
-	[ 'planned', q{'294276-12-31'}, '"planned" of a task must be before the year 294000' ],
-	[ 'failed', -1, '"failed" of a task must be zero or more' ],
-	[ 'crashed', 1, 'only the owner of the task table may set "crashed"' ],
-	[ 'retry', -1, '"retry" of a task must be zero or more' ])
-{
-	my ($column, $value, $error) = @$row;
-	is(mallory("INSERT INTO task ($column, request) VALUES ($value, 'SELECT 1')"), $error,
-		"$column: $value");
-	mallory(q{INSERT INTO task (request, dt) VALUES ('SELECT 1', 'infinity')});
-	is(mallory("UPDATE task SET $column = $value"), $error, "$column: $value, later");
-}
-is(mallory(q{INSERT INTO task (request, failed, retry) VALUES ('SELECT 1/0', 2147483647,
-	2147483647)}), '', 'as many failures as can be counted');
-is(mallory(q{INSERT INTO task (request, retry, delay, backoff) VALUES ('SELECT 1/0', 5,
-	'290000 years', 'Infinity')}), '', 'the longest delay');
-is(mallory(q{INSERT INTO task (request, active, timeout) VALUES ('SELECT 1', '170000000 years',
-	'170000000 years')}), '', 'the longest intervals');
-is(mallory(q{INSERT INTO task (request, repeat, active, dt, max) VALUES ('SELECT 1', '292000 years',
-	'99 years', now() - '99 years 1 s'::interval, 0)}), '', 'the longest pause');
-wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK') AND dt <= now()});
-is(sql(q{SELECT string_agg(state || ' ' || failed, ', ' ORDER BY id) FROM task
-	WHERE dt <> 'infinity'}),
-	'FAIL 2147483647, PLAN 1, DONE 0, GONE 0, PLAN 0', 'each comes to its end');
-is(sql(q{SELECT dt - stop BETWEEN '54 min' AND '1 h' FROM task WHERE failed = 1}), 't',
-	'no retry waits longer than an hour');
+subtest 'times and numbers at the ends of their range' => sub {
+	for my $row ([ 'dt', q{'294276-12-31'}, '"dt" of a task must be before the year 294000' ],
+		[ 'planned', q{'294276-12-31'}, '"planned" of a task must be before the year 294000' ],
+		[ 'failed', -1, '"failed" of a task must be zero or more' ],
+		[ 'crashed', 1, 'only the owner of the task table may set "crashed"' ],
+		[ 'retry', -1, '"retry" of a task must be zero or more' ])
+	{
+		my ($column, $value, $error) = @$row;
+		is(mallory("INSERT INTO task ($column, request) VALUES ($value, 'SELECT 1')"), $error,
+			"$column: $value");
+		mallory(q{INSERT INTO task (request, dt) VALUES ('SELECT 1', 'infinity')});
+		is(mallory("UPDATE task SET $column = $value"), $error, "$column: $value, later");
+	}
+	is(mallory(q{INSERT INTO task (request, failed, retry) VALUES ('SELECT 1/0', 2147483647,
+		2147483647)}), '', 'as many failures as can be counted');
+	is(mallory(q{INSERT INTO task (request, retry, delay, backoff) VALUES ('SELECT 1/0', 5,
+		'290000 years', 'Infinity')}), '', 'the longest delay');
+	is(mallory(q{INSERT INTO task (request, active, timeout) VALUES ('SELECT 1', '170000000 years',
+		'170000000 years')}), '', 'the longest intervals');
+	is(mallory(q{INSERT INTO task (request, repeat, active, dt, max)
+		VALUES ('SELECT 1', '292000 years',
+		'99 years', now() - '99 years 1 s'::interval, 0)}), '', 'the longest pause');
+	wait_until($node,
+		q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK') AND dt <= now()});
+	is(sql(q{SELECT string_agg(state || ' ' || failed, ', ' ORDER BY id) FROM task
+		WHERE dt <> 'infinity'}),
+		'FAIL 2147483647, PLAN 1, DONE 0, GONE 0, PLAN 0', 'each comes to its end');
+	is(sql(q{SELECT dt - stop BETWEEN '54 min' AND '1 h' FROM task WHERE failed = 1}), 't',
+		'no retry waits longer than an hour');
+};
 
 # Columns that may be NULL, because the owner has altered the table; with our trigger, and without
 # it.
-sql(q{ALTER TABLE task ALTER queue DROP NOT NULL, ALTER priority DROP NOT NULL, ALTER dt
-	DROP NOT NULL, ALTER role DROP NOT NULL,
-	ALTER attempt DROP NOT NULL, ALTER drift DROP NOT NULL, ALTER "delete" DROP NOT NULL});
-like(mallory("INSERT INTO task ($_, request) VALUES (NULL, 'SELECT 1')"),
-	qr/^"$_" of a task must be something, not NULL$/, "$_ is NULL") for qw(queue priority dt);
-sql(q{DELETE FROM task; BEGIN; ALTER TABLE task DISABLE TRIGGER pg_task_planned} .
-	join('',
-	map { qq{; INSERT INTO task ($_, request)
-	VALUES (NULL, 'SELECT ''$_''')} } qw(queue priority dt role attempt drift "delete")) .
-	q{; ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned; COMMIT});
-is(task($node, run_task($node, queue => $_, request => 'SELECT 42'), 'response'), 42,
-	"others run in queue $_") for 'a', 'default', 'z';
-unlike(log_since($node, $position), qr/terminated by signal|PANIC/, 'no process has died');
-sql('DELETE FROM task');
+subtest 'NULL columns' => sub {
+	sql(q{ALTER TABLE task ALTER queue DROP NOT NULL, ALTER priority DROP NOT NULL, ALTER dt
+		DROP NOT NULL, ALTER role DROP NOT NULL,
+		ALTER attempt DROP NOT NULL, ALTER drift DROP NOT NULL, ALTER "delete" DROP NOT NULL});
+	like(mallory("INSERT INTO task ($_, request) VALUES (NULL, 'SELECT 1')"),
+		qr/^"$_" of a task must be something, not NULL$/, "$_ is NULL") for qw(queue priority dt);
+	sql(q{DELETE FROM task; BEGIN; ALTER TABLE task DISABLE TRIGGER pg_task_planned} .
+		join('',
+		map { qq{; INSERT INTO task ($_, request)
+		VALUES (NULL, 'SELECT ''$_''')} } qw(queue priority dt role attempt drift "delete")) .
+		q{; ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned; COMMIT});
+	is(task($node, run_task($node, queue => $_, request => 'SELECT 42'), 'response'), 42,
+		"others run in queue $_") for 'a', 'default', 'z';
+	unlike(log_since($node, $position), qr/terminated by signal|PANIC/, 'no process has died');
+	sql('DELETE FROM task');
+};
 
 # The same id twice, in a table whose primary key has more columns: neither row runs or ends as the
 # other's role.
-sql(q{CREATE SCHEMA parts;
-	CREATE TABLE parts.task (LIKE public.task INCLUDING DEFAULTS, PRIMARY KEY (id,
-	queue)) PARTITION BY LIST (queue);
-	CREATE TABLE parts.a PARTITION OF parts.task FOR VALUES IN ('a');
-	CREATE TABLE parts.b PARTITION OF parts.task FOR VALUES IN ('b');
-	CREATE TABLE parts.rest PARTITION OF parts.task DEFAULT;
-	CREATE SEQUENCE parts.ids START 1000;
-	ALTER TABLE parts.task ALTER id SET DEFAULT nextval('parts.ids');
-	ALTER DATABASE postgres SET pg_task.schema = 'parts'});
-$node->reload;
-wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = 'parts.task'::regclass});
-wait_for_schedulers($node, 'postgres');
-sql(q{GRANT USAGE ON SCHEMA parts TO mallory; GRANT INSERT, SELECT, UPDATE, DELETE ON parts.task
-	TO mallory;
-	CREATE TABLE seen (id int, who name, what text); GRANT INSERT ON seen TO PUBLIC});
-my $steal = q{INSERT INTO public.seen VALUES (%s, current_user, 'mallory')};
-for my $id (1 .. 20)
-{
-	my $when = $id % 2 ? q{now()} : q{now() + interval '0.3 s'};
-	my $hers = q{INSERT INTO parts.task (id, queue, request, dt, repeat) SELECT } . $id
-		. q{, q, format($r$} . $steal
-		. qq{\$r\$, $id), $when, '1 day' FROM unnest(ARRAY['b', 'c']) AS q};
-	my $his = qq{INSERT INTO parts.task (id, queue, request, dt, repeat)
-		VALUES ($id, 'a', 'INSERT INTO public.seen VALUES ($id, current_user, ''his'')',
-		now() + interval '0.3 s', '1 day')};
-	is(mallory($hers), '', 'hers') if $id <= 10;
-	sql($his);
-	is(mallory($hers), '', 'hers, later') if $id > 10;
-}
-wait_until($node, q{SELECT count(*) = 60 FROM parts.task WHERE state = 'DONE'});
-is(sql(q{SELECT who, what, count(*) FROM seen GROUP BY 1, 2 ORDER BY 1}),
-	"mallory|mallory|40\npostgres|his|20", 'each ran once, as its role');
-is(sql(q{SELECT role, count(*) FROM parts.task WHERE state = 'PLAN' GROUP BY 1 ORDER BY 1}),
-	"mallory|40\npostgres|20", 'and repeats once');
-is(sql(q{SELECT count(*) FROM parts.task WHERE state = 'DONE' AND (attempt <> 1
-	OR response <> 'INSERT 0 1')}), 0, 'by itself');
-sql(q{ALTER DATABASE postgres RESET pg_task.schema});
-$node->reload;
-wait_until($node, q{SELECT state = 'DONE' FROM task ORDER BY id DESC LIMIT 1})
-	if insert_task($node, request => 'SELECT 1');
+subtest 'the same id twice' => sub {
+	sql(q{CREATE SCHEMA parts;
+		CREATE TABLE parts.task (LIKE public.task INCLUDING DEFAULTS, PRIMARY KEY (id,
+		queue)) PARTITION BY LIST (queue);
+		CREATE TABLE parts.a PARTITION OF parts.task FOR VALUES IN ('a');
+		CREATE TABLE parts.b PARTITION OF parts.task FOR VALUES IN ('b');
+		CREATE TABLE parts.rest PARTITION OF parts.task DEFAULT;
+		CREATE SEQUENCE parts.ids START 1000;
+		ALTER TABLE parts.task ALTER id SET DEFAULT nextval('parts.ids');
+		ALTER DATABASE postgres SET pg_task.schema = 'parts'});
+	$node->reload;
+	wait_until($node,
+		q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = 'parts.task'::regclass});
+	wait_for_schedulers($node, 'postgres');
+	sql(q{GRANT USAGE ON SCHEMA parts TO mallory; GRANT INSERT, SELECT, UPDATE, DELETE ON parts.task
+		TO mallory;
+		CREATE TABLE seen (id int, who name, what text); GRANT INSERT ON seen TO PUBLIC});
+	my $steal = q{INSERT INTO public.seen VALUES (%s, current_user, 'mallory')};
+	for my $id (1 .. 20)
+	{
+		my $when = $id % 2 ? q{now()} : q{now() + interval '0.3 s'};
+		my $hers = q{INSERT INTO parts.task (id, queue, request, dt, repeat) SELECT } . $id
+			. q{, q, format($r$} . $steal
+			. qq{\$r\$, $id), $when, '1 day' FROM unnest(ARRAY['b', 'c']) AS q};
+		my $his = qq{INSERT INTO parts.task (id, queue, request, dt, repeat)
+			VALUES ($id, 'a', 'INSERT INTO public.seen VALUES ($id, current_user, ''his'')',
+			now() + interval '0.3 s', '1 day')};
+		is(mallory($hers), '', 'hers') if $id <= 10;
+		sql($his);
+		is(mallory($hers), '', 'hers, later') if $id > 10;
+	}
+	wait_until($node, q{SELECT count(*) = 60 FROM parts.task WHERE state = 'DONE'});
+	is(sql(q{SELECT who, what, count(*) FROM seen GROUP BY 1, 2 ORDER BY 1}),
+		"mallory|mallory|40\npostgres|his|20", 'each ran once, as its role');
+	is(sql(q{SELECT role, count(*) FROM parts.task WHERE state = 'PLAN' GROUP BY 1 ORDER BY 1}),
+		"mallory|40\npostgres|20", 'and repeats once');
+	is(sql(q{SELECT count(*) FROM parts.task WHERE state = 'DONE' AND (attempt <> 1
+		OR response <> 'INSERT 0 1')}), 0, 'by itself');
+	sql(q{ALTER DATABASE postgres RESET pg_task.schema});
+	$node->reload;
+	wait_until($node, q{SELECT state = 'DONE' FROM task ORDER BY id DESC LIMIT 1})
+		if insert_task($node, request => 'SELECT 1');
+};
 
 # A role changes its settings all the time: no other role is delayed, and nor is this one.
-my $bench = $node->basedir . '/settings.sql';
-append_to_file($bench, "ALTER ROLE mallory SET work_mem = '4MB';\n");
-my $changes = IPC::Run::start([ 'pgbench', '-n', '-f', $bench, '-T', 180, '-c', 1, '-U', 'mallory',
-	'-h', $node->host, '-p', $node->port, 'postgres' ],
-	'>', \my $out, '2>', \my $err);
-wait_until($node,
-	q{SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE 'ALTER ROLE mallory SET%'});
-is(task($node, run_task($node, request => 'SELECT 42'), 'response'), 42, 'others run') for 1 .. 5;
-is(mallory(q{INSERT INTO task (queue, request) SELECT 'hers', 'SELECT 1'
-	FROM generate_series(1, 5)}), '', 'he has tasks, too');
-wait_until($node, q{SELECT count(*) = 5 FROM task WHERE queue = 'hers' AND state = 'DONE'});
-$changes->kill_kill;
-is($node->psql('postgres', 'SELECT 1'), 0, 'the server is well');
+subtest 'settings that change all the time' => sub {
+	my $bench = $node->basedir . '/settings.sql';
+	append_to_file($bench, "ALTER ROLE mallory SET work_mem = '4MB';\n");
+	my $changes = IPC::Run::start([ 'pgbench', '-n', '-f', $bench, '-T', 180, '-c', 1, '-U',
+		'mallory',
+		'-h', $node->host, '-p', $node->port, 'postgres' ],
+		'>', \my $out, '2>', \my $err);
+	wait_until($node,
+		q{SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE 'ALTER ROLE mallory SET%'});
+	is(task($node, run_task($node, request => 'SELECT 42'), 'response'), 42, 'others run')
+		for 1 .. 5;
+	is(mallory(q{INSERT INTO task (queue, request) SELECT 'hers', 'SELECT 1'
+		FROM generate_series(1, 5)}), '', 'he has tasks, too');
+	wait_until($node, q{SELECT count(*) = 5 FROM task WHERE queue = 'hers' AND state = 'DONE'});
+	$changes->kill_kill;
+	is($node->psql('postgres', 'SELECT 1'), 0, 'the server is well');
+};
 
 done_testing();

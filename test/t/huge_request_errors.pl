@@ -24,7 +24,8 @@ sub run_made
 }
 
 is(run_made("'SELECT ''' || repeat('x', $size) || ''' AS a, nosuch'", 'state, sqlstate, response'),
-	"FAIL|42703|ERROR:  column \"nosuch\" does not exist\nLINE 1: ..." . 'x' x 46 . "' AS a, nosuch\n"
+	"FAIL|42703|ERROR:  column \"nosuch\" does not exist\nLINE 1: ..." . 'x' x 46
+	. "' AS a, nosuch\n"
 	  . ' ' x 65 . '^', 'at the end of it');
 is(run_made("'SELECT nosuch, ''' || repeat('x', $less) || ''''", 'state, sqlstate, response'),
 	"FAIL|42703|ERROR:  column \"nosuch\" does not exist\nLINE 1: SELECT nosuch, '"

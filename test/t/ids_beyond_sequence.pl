@@ -30,81 +30,98 @@ sql(q{
 	CREATE VIEW mine AS SELECT * FROM task; GRANT INSERT ON mine TO tenant});
 my $first = run_task($node, request => 'SELECT 1');
 
+my %ways;
+
 # An id ahead of the sequence is rejected before it is in the index, for each way to write one.
-my %ways = (
-	'INSERT' => q{INSERT INTO task (id, dt, request) VALUES (%s, 'infinity', 'SELECT 1')},
-	'a view' => q{INSERT INTO mine (id, dt, request) VALUES (%s, 'infinity', 'SELECT 1')},
-	'ON CONFLICT' => q{INSERT INTO task (id, dt, request) VALUES (%s, 'infinity', 'SELECT 1')
-		ON CONFLICT DO NOTHING},
-	'an update by ON CONFLICT' => qq{INSERT INTO task (id, dt, request)
-		VALUES ($first, 'infinity', 'SELECT 1') ON CONFLICT (id) DO UPDATE SET id = %s},
-	'UPDATE' => q{UPDATE task SET id = %s},
-);
-for my $way (sort keys %ways)
-{
-	is(error_as('tenant', sprintf($ways{$way}, next_id())), '42501',
-		"$way: an id ahead is refused");
-}
-my ($rc, $out, $err) = $node->psql('postgres', sprintf($ways{INSERT}, next_id()),
-	extra_params => [ '-U', 'tenant' ]);
-like($err, qr/HINT:  Leave out "id"/, 'and the hint says what to do');
+subtest 'ids ahead of the sequence are refused' => sub {
+	%ways = (
+		'INSERT' => q{INSERT INTO task (id, dt, request) VALUES (%s, 'infinity', 'SELECT 1')},
+		'a view' => q{INSERT INTO mine (id, dt, request) VALUES (%s, 'infinity', 'SELECT 1')},
+		'ON CONFLICT' => q{INSERT INTO task (id, dt, request) VALUES (%s, 'infinity', 'SELECT 1')
+			ON CONFLICT DO NOTHING},
+		'an update by ON CONFLICT' => qq{INSERT INTO task (id, dt, request)
+			VALUES ($first, 'infinity', 'SELECT 1') ON CONFLICT (id) DO UPDATE SET id = %s},
+		'UPDATE' => q{UPDATE task SET id = %s},
+	);
+	for my $way (sort keys %ways)
+	{
+		is(error_as('tenant', sprintf($ways{$way}, next_id())), '42501',
+			"$way: an id ahead is refused");
+	}
+	my ($rc, $out, $err) = $node->psql('postgres', sprintf($ways{INSERT}, next_id()),
+		extra_params => [ '-U', 'tenant' ]);
+	like($err, qr/HINT:  Leave out "id"/, 'and the hint says what to do');
+};
+
+my $default;
 
 # Harmless ids are accepted: the default, an id behind the sequence, and any id from the owner.
-my $default = q{INSERT INTO task (dt, request) VALUES ('infinity', 'SELECT 1')};
-is(error_as('tenant', $default), '', 'the default');
-is(error_as('tenant', sprintf($ways{INSERT}, -5)), '', 'an id behind the sequence');
-is(error_as('deputy', sprintf($ways{INSERT}, next_id() + 1000)), '',
-	'a member of the owner, an id ahead');
-sql('COPY task (id, dt, request) FROM STDIN;'
-	  . sprintf("\n%s\tinfinity\tSELECT 1\n\\.\n", next_id() + 1001));
-sql('DELETE FROM task WHERE id >= ' . next_id());
+subtest 'other ids are accepted' => sub {
+	$default = q{INSERT INTO task (dt, request) VALUES ('infinity', 'SELECT 1')};
+	is(error_as('tenant', $default), '', 'the default');
+	is(error_as('tenant', sprintf($ways{INSERT}, -5)), '', 'an id behind the sequence');
+	is(error_as('deputy', sprintf($ways{INSERT}, next_id() + 1000)), '',
+		'a member of the owner, an id ahead');
+	sql('COPY task (id, dt, request) FROM STDIN;'
+		  . sprintf("\n%s\tinfinity\tSELECT 1\n\\.\n", next_id() + 1001));
+	sql('DELETE FROM task WHERE id >= ' . next_id());
+};
 
 # A sequence that the owner restarts, and one that counts down.
-sql('ALTER SEQUENCE task_id_seq RESTART 500');
-is(error_as('tenant', sprintf($ways{INSERT}, 500)), '42501', 'RESTART: the next id is ahead');
-is(error_as('tenant', $default), '', 'RESTART: the default');
-sql('SELECT setval(\'task_id_seq\', 600)');
-is(error_as('tenant', sprintf($ways{INSERT}, 601)), '42501', 'setval: the next id is ahead');
-is(error_as('tenant', sprintf($ways{INSERT}, 599)), '', 'setval: one behind is not');
+subtest 'a sequence that is restarted or descends' => sub {
+	sql('ALTER SEQUENCE task_id_seq RESTART 500');
+	is(error_as('tenant', sprintf($ways{INSERT}, 500)), '42501', 'RESTART: the next id is ahead');
+	is(error_as('tenant', $default), '', 'RESTART: the default');
+	sql('SELECT setval(\'task_id_seq\', 600)');
+	is(error_as('tenant', sprintf($ways{INSERT}, 601)), '42501', 'setval: the next id is ahead');
+	is(error_as('tenant', sprintf($ways{INSERT}, 599)), '', 'setval: one behind is not');
+};
 
 # An open transaction that tries it: other INSERTs, repeats and starts go on meanwhile.
-my @as_tenant = (on_error_stop => 0, extra_params => [ '-U', 'tenant' ]);
-my $many = q{INSERT INTO task (id, dt, request) SELECT n, 'infinity', 'SELECT 1'
-	FROM generate_series(} . next_id() . ', 5000) AS n';
-my $hostile = $node->background_psql('postgres', @as_tenant);
-$hostile->query('BEGIN; SAVEPOINT s');
-$hostile->query($many);
-$hostile->query('ROLLBACK TO s');
-# the same in a statement that does not end, which keeps what it has inserted so far
-my $endless = $node->background_psql('postgres', @as_tenant);
-$endless->query_until(qr/sent/,
-	"\\echo sent\n$many WHERE n < 5000 OR pg_sleep(600) IS NOT NULL;\n");
-wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity
-	WHERE usename = 'tenant' AND state = 'active' AND wait_event IS NULL});
-my $gone = sql(q{SET lock_timeout = '2 s'; INSERT INTO task (queue, repeat, active, max, request)
-	VALUES ('gone', '1 s', '1 ms', 0, 'SELECT 1') RETURNING id});
-like($gone, qr/^\d+$/, 'an INSERT of another does not wait');
-sql(q{SET lock_timeout = '2 s'; INSERT INTO task (queue, repeat, request)
-	VALUES ('chain', '20 ms', 'SELECT 1')});
-wait_until($node, q{SELECT count(*) >= 3 FROM task WHERE queue = 'chain' AND state = 'DONE'});
-pass('a task repeats');
-wait_until($node, q{SELECT count(*) >= 2 FROM task WHERE queue = 'gone' AND state = 'GONE'});
-pass('one that never starts repeats');
-my $id = run_task($node, queue => 'witness', request => 'SELECT 1');
-is(task($node, $id, 'state'), 'DONE', 'and others start');
-$_->quit for $hostile;
-terminate($node, split /\n/, sql(q{SELECT pid FROM pg_stat_activity WHERE usename = 'tenant'}));
+subtest 'open transactions and statements' => sub {
+	my @as_tenant = (on_error_stop => 0, extra_params => [ '-U', 'tenant' ]);
+	my $many = q{INSERT INTO task (id, dt, request) SELECT n, 'infinity', 'SELECT 1'
+		FROM generate_series(} . next_id() . ', 5000) AS n';
+	my $hostile = $node->background_psql('postgres', @as_tenant);
+	$hostile->query('BEGIN; SAVEPOINT s');
+	$hostile->query($many);
+	$hostile->query('ROLLBACK TO s');
+	# the same in a statement that does not end, which keeps what it has inserted so far
+	my $endless = $node->background_psql('postgres', @as_tenant);
+	$endless->query_until(qr/sent/,
+		"\\echo sent\n$many WHERE n < 5000 OR pg_sleep(600) IS NOT NULL;\n");
+	wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity
+		WHERE usename = 'tenant' AND state = 'active' AND wait_event IS NULL});
+	my $gone = sql(q{SET lock_timeout = '2 s'; INSERT INTO task (queue, repeat, active, max,
+		request)
+		VALUES ('gone', '1 s', '1 ms', 0, 'SELECT 1') RETURNING id});
+	like($gone, qr/^\d+$/, 'an INSERT of another does not wait');
+	sql(q{SET lock_timeout = '2 s'; INSERT INTO task (queue, repeat, request)
+		VALUES ('chain', '20 ms', 'SELECT 1')});
+	wait_until($node, q{SELECT count(*) >= 3 FROM task WHERE queue = 'chain' AND state = 'DONE'});
+	pass('a task repeats');
+	wait_until($node, q{SELECT count(*) >= 2 FROM task WHERE queue = 'gone' AND state = 'GONE'});
+	pass('one that never starts repeats');
+	my $id = run_task($node, queue => 'witness', request => 'SELECT 1');
+	is(task($node, $id, 'state'), 'DONE', 'and others start');
+	$_->quit for $hostile;
+	terminate($node, split /\n/, sql(q{SELECT pid FROM pg_stat_activity WHERE usename = 'tenant'}));
 
-wait_until($node, 'WITH d AS (DELETE FROM task RETURNING 1) SELECT count(*) = 0 FROM d');
+	wait_until($node, 'WITH d AS (DELETE FROM task RETURNING 1) SELECT count(*) = 0 FROM d');
+};
 
 # A table whose id has a sequence, but is not an identity column.
-sql(q{ALTER TABLE task ALTER id DROP IDENTITY; CREATE SEQUENCE own START 9000 OWNED BY task.id;
-	ALTER TABLE task ALTER id SET DEFAULT nextval('own'); GRANT USAGE ON SEQUENCE own TO tenant});
-is(error_as('tenant', $default), '', 'its own sequence: the default');
-is(error_as('tenant', sprintf($ways{INSERT}, 9001)), '42501', 'its own sequence: an id ahead');
-is(error_as('tenant', sprintf($ways{INSERT}, 8999)), '', 'its own sequence: one behind');
-sql('ALTER SEQUENCE own INCREMENT -1');
-is(error_as('tenant', sprintf($ways{INSERT}, 9002)), '', 'backwards: a larger id is behind');
-is(error_as('tenant', sprintf($ways{INSERT}, 8998)), '42501', 'backwards: a smaller one is ahead');
+subtest 'a sequence without an identity column' => sub {
+	sql(q{ALTER TABLE task ALTER id DROP IDENTITY; CREATE SEQUENCE own START 9000 OWNED BY task.id;
+		ALTER TABLE task ALTER id SET DEFAULT nextval('own'); GRANT USAGE ON SEQUENCE own
+		TO tenant});
+	is(error_as('tenant', $default), '', 'its own sequence: the default');
+	is(error_as('tenant', sprintf($ways{INSERT}, 9001)), '42501', 'its own sequence: an id ahead');
+	is(error_as('tenant', sprintf($ways{INSERT}, 8999)), '', 'its own sequence: one behind');
+	sql('ALTER SEQUENCE own INCREMENT -1');
+	is(error_as('tenant', sprintf($ways{INSERT}, 9002)), '', 'backwards: a larger id is behind');
+	is(error_as('tenant', sprintf($ways{INSERT}, 8998)), '42501',
+		'backwards: a smaller one is ahead');
+};
 
 done_testing();

@@ -31,90 +31,104 @@ sub new_database
 }
 
 # Settings that change how the server prints, or reads, index definitions.
-my @settings = map { ["SET $_"] } (
-	"IntervalStyle = 'iso_8601'", "IntervalStyle = 'sql_standard'",
-		"IntervalStyle = 'postgres_verbose'",
-	"quote_all_identifiers = on", "DateStyle = 'SQL, DMY'",
-	# from 19 on, it is always on
-	(sql_in('postgres', 'SHOW server_version_num') < 190000 ? 'standard_conforming_strings = off'
-		: ()),
-	"TimeZone = 'Asia/Kathmandu'", "transform_null_equals = on");
-for my $number (0 .. $#settings)
-{
-	new_database("set$number", $settings[$number]);
-	sql_in("set$number", 'ANALYZE task');
-	runs_in("set$number", "no index more with $settings[$number][0]");
-}
+subtest 'settings that change how definitions are printed' => sub {
+	my @settings = map { ["SET $_"] } (
+		"IntervalStyle = 'iso_8601'", "IntervalStyle = 'sql_standard'",
+			"IntervalStyle = 'postgres_verbose'",
+		"quote_all_identifiers = on", "DateStyle = 'SQL, DMY'",
+		# from 19 on, it is always on
+		(sql_in('postgres', 'SHOW server_version_num') < 190000
+			? 'standard_conforming_strings = off'
+			: ()),
+		"TimeZone = 'Asia/Kathmandu'", "transform_null_equals = on");
+	for my $number (0 .. $#settings)
+	{
+		new_database("set$number", $settings[$number]);
+		sql_in("set$number", 'ANALYZE task');
+		runs_in("set$number", "no index more with $settings[$number][0]");
+	}
+};
 
 # Changes of the table, or of an index.
-new_database('changed', []);
-for my $change ('ALTER TABLE task ALTER COLUMN queue TYPE text COLLATE "C"',
-	'ALTER INDEX task_plan_idx SET (fillfactor = 50)', 'ALTER INDEX task_work_idx RENAME TO work',
-	'ALTER INDEX task_active_idx ALTER COLUMN 1 SET STATISTICS 100', 'REINDEX TABLE task',
-		'REINDEX TABLE CONCURRENTLY task',
-	'DROP INDEX task_active_idx',
-		'BEGIN; DROP INDEX task_key_idx; CREATE UNIQUE INDEX mine ON task (queue, key) INCLUDE (id)
-	WHERE key IS NOT NULL AND state IN (\'PLAN\', \'WORK\'); COMMIT')
-{
-	$node->psql('changed', $change) == 0 or die $change;
-	runs_in('changed', "no index more after $change");
-}
+subtest 'changes of the table or of an index' => sub {
+	new_database('changed', []);
+	for my $change ('ALTER TABLE task ALTER COLUMN queue TYPE text COLLATE "C"',
+		'ALTER INDEX task_plan_idx SET (fillfactor = 50)',
+		'ALTER INDEX task_work_idx RENAME TO work',
+		'ALTER INDEX task_active_idx ALTER COLUMN 1 SET STATISTICS 100', 'REINDEX TABLE task',
+			'REINDEX TABLE CONCURRENTLY task',
+		'DROP INDEX task_active_idx',
+			'BEGIN; DROP INDEX task_key_idx; CREATE UNIQUE INDEX mine '
+			. 'ON task (queue, key) INCLUDE (id)
+		WHERE key IS NOT NULL AND state IN (\'PLAN\', \'WORK\'); COMMIT')
+	{
+		$node->psql('changed', $change) == 0 or die $change;
+		runs_in('changed', "no index more after $change");
+	}
+};
 
 # Indexes that only resemble ours are not used: ours are created in addition.
-for my $like (['CREATE INDEX ON task (queue, key)', 'no condition'],
-	['CREATE INDEX ON task USING brin (id)', 'another method'],
-	['CREATE INDEX ON task (key, queue) WHERE key IS NOT NULL', 'another order'])
-{
-	sql_in('changed', "DROP INDEX IF EXISTS mine, task_key_idx; $like->[0]");
-	wait_until($node, "SELECT to_regclass('task_key_idx') IS NOT NULL", db => 'changed');
-}
-is($node->psql('changed', q{INSERT INTO task (request, key, dt) SELECT 'SELECT 1', 'k',
-	'infinity' FROM generate_series(1, 2)}),
-	3, 'the index of keys is there beside others');
+subtest 'similar indexes' => sub {
+	for my $like (['CREATE INDEX ON task (queue, key)', 'no condition'],
+		['CREATE INDEX ON task USING brin (id)', 'another method'],
+		['CREATE INDEX ON task (key, queue) WHERE key IS NOT NULL', 'another order'])
+	{
+		sql_in('changed', "DROP INDEX IF EXISTS mine, task_key_idx; $like->[0]");
+		wait_until($node, "SELECT to_regclass('task_key_idx') IS NOT NULL", db => 'changed');
+	}
+	is($node->psql('changed', q{INSERT INTO task (request, key, dt) SELECT 'SELECT 1', 'k',
+		'infinity' FROM generate_series(1, 2)}),
+		3, 'the index of keys is there beside others');
+};
 
 # An invalid index (CREATE INDEX CONCURRENTLY has failed) is not taken for the wanted one.
-new_database('invalid', []);
-sql_in('invalid', q{INSERT INTO task (request, dt) SELECT 'SELECT 1', 'infinity'
-	FROM generate_series(1, 2)});
-sql_in('invalid', q{DROP INDEX task_work_idx});
-wait_until($node, "SELECT to_regclass('task_work_idx') IS NOT NULL", db => 'invalid');
-isnt($node->psql('invalid',
-	'CREATE UNIQUE INDEX CONCURRENTLY failed ON task (queue, priority) WHERE dt IS NOT NULL'), 0,
-	'an index is invalid');
-runs_in('invalid', 'no index more beside an invalid one');
-is(sql_in('invalid', "$indexes AND NOT indisvalid"), 1, 'and that is left alone');
+subtest 'an invalid index' => sub {
+	new_database('invalid', []);
+	sql_in('invalid', q{INSERT INTO task (request, dt) SELECT 'SELECT 1', 'infinity'
+		FROM generate_series(1, 2)});
+	sql_in('invalid', q{DROP INDEX task_work_idx});
+	wait_until($node, "SELECT to_regclass('task_work_idx') IS NOT NULL", db => 'invalid');
+	isnt($node->psql('invalid',
+		'CREATE UNIQUE INDEX CONCURRENTLY failed ON task (queue, priority) WHERE dt IS NOT NULL'),
+		0,
+		'an index is invalid');
+	runs_in('invalid', 'no index more beside an invalid one');
+	is(sql_in('invalid', "$indexes AND NOT indisvalid"), 1, 'and that is left alone');
+};
 
 # An event trigger spoils every new index: three are created, the scheduler reports it and
 # continues.
-my $breaker = q{
-	CREATE FUNCTION breaker() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
-	BEGIN %s END $$;
-	CREATE EVENT TRIGGER breaker ON ddl_command_end WHEN TAG IN ('CREATE INDEX')
-	EXECUTE FUNCTION breaker()};
-my %broken = (
-	made_invalid => q{UPDATE pg_index SET indisvalid = false WHERE indexrelid =
-		to_regclass('public.task_plan_idx') OR indrelid = to_regclass('public.task')
-		AND indexrelid::regclass::text LIKE '%%plan_idx%%';},
-	dropped => q{DROP INDEX IF EXISTS public.task_plan_idx;});
-for my $db (sort keys %broken)
-{
-	my $position = log_position($node);
-
-	sql_in('postgres', "CREATE DATABASE $db IS_TEMPLATE true");
-	sql_in($db, sprintf($breaker, $broken{$db} =~ s/%%/%/gr));
-	sql_in('postgres', "ALTER DATABASE $db IS_TEMPLATE false");
-	wait_for_log_line($node,
-		qr/WARNING:  an index of the task table public\.task is not what it was made to be/,
-		$position);
-	for my $time (1 .. 5)
+subtest 'an event trigger drops every new index' => sub {
+	my $breaker = q{
+		CREATE FUNCTION breaker() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+		BEGIN %s END $$;
+		CREATE EVENT TRIGGER breaker ON ddl_command_end WHEN TAG IN ('CREATE INDEX')
+		EXECUTE FUNCTION breaker()};
+	my %broken = (
+		made_invalid => q{UPDATE pg_index SET indisvalid = false WHERE indexrelid =
+			to_regclass('public.task_plan_idx') OR indrelid = to_regclass('public.task')
+			AND indexrelid::regclass::text LIKE '%%plan_idx%%';},
+		dropped => q{DROP INDEX IF EXISTS public.task_plan_idx;});
+	for my $db (sort keys %broken)
 	{
-		sql_in($db, "ANALYZE task; COMMENT ON TABLE task IS '$time'");
-		run_task($node, db => $db, request => 'SELECT 1', queue => "q $time");
+		my $position = log_position($node);
+
+		sql_in('postgres', "CREATE DATABASE $db IS_TEMPLATE true");
+		sql_in($db, sprintf($breaker, $broken{$db} =~ s/%%/%/gr));
+		sql_in('postgres', "ALTER DATABASE $db IS_TEMPLATE false");
+		wait_for_log_line($node,
+			qr/WARNING:  an index of the task table public\.task is not what it was made to be/,
+			$position);
+		for my $time (1 .. 5)
+		{
+			sql_in($db, "ANALYZE task; COMMENT ON TABLE task IS '$time'");
+			run_task($node, db => $db, request => 'SELECT 1', queue => "q $time");
+		}
+		cmp_ok(sql_in($db, $indexes), '<=', 7, "$db: it is not made for ever");
+		is(scalar(() = log_since($node, $position) =~ /is not what it was made to be/g), 1,
+			"$db: that was told once");
+		sql_in('postgres', "DROP DATABASE $db");
 	}
-	cmp_ok(sql_in($db, $indexes), '<=', 7, "$db: it is not made for ever");
-	is(scalar(() = log_since($node, $position) =~ /is not what it was made to be/g), 1,
-		"$db: that was told once");
-	sql_in('postgres', "DROP DATABASE $db");
-}
+};
 
 done_testing();

@@ -81,10 +81,13 @@ for (@pairs)
 }
 
 # No session of theirs stays on the other server either.
-outcome(request => "$open_named; $soil_unnamed; SELECT a FROM soils");
-wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE query ~ 'far|COMMIT TRANSACTION'
-	AND backend_type = 'client backend' AND pid <> pg_backend_pid()});
-pass('no connection stays on the other server');
+subtest 'no session stays on the other server' => sub {
+	outcome(request => "$open_named; $soil_unnamed; SELECT a FROM soils");
+	wait_until($node,
+		q{SELECT count(*) = 0 FROM pg_stat_activity WHERE query ~ 'far|COMMIT TRANSACTION'
+		AND backend_type = 'client backend' AND pid <> pg_backend_pid()});
+	pass('no connection stays on the other server');
+};
 
 # The setting lists libraries by their full names, in the server's folder; all others make the
 # executor exit.
@@ -96,28 +99,31 @@ sub same_process
 	return $pid == $next;
 }
 
-ok(!same_process(q{SELECT 'a=>1'::hstore}), 'a library that is not in the list is not kept');
-for (
-	[ 'dblink, "hstore"', 1, 'one that is added' ],
-	[ 'hstore.so', 1, 'with its suffix' ],
-	[ 'hsto, store', 0, 'a part of its name' ],
-	[ '', 0, 'none' ])
-{
-	my ($list, $kept, $name) = @$_;
+subtest 'pg_task.keep_libraries' => sub {
+	ok(!same_process(q{SELECT 'a=>1'::hstore}), 'a library that is not in the list is not kept');
+	for (
+		[ 'dblink, "hstore"', 1, 'one that is added' ],
+		[ 'hstore.so', 1, 'with its suffix' ],
+		[ 'hsto, store', 0, 'a part of its name' ],
+		[ '', 0, 'none' ])
+	{
+		my ($list, $kept, $name) = @$_;
 
-	set_conf($node, "pg_task.keep_libraries = '$list'");
-	wait_until($node, q{SELECT current_setting('pg_task.keep_libraries')}, expected => $list);
-	wait_for_backends($node, 'executor', 0);
-	is(same_process(q{SELECT 'a=>1'::hstore}) ? 1 : 0, $kept, $name);
-}
-for my $list ('/tmp/hstore', 'hstore,', '"hstore')
-{
-	my $position = log_position($node);
+		set_conf($node, "pg_task.keep_libraries = '$list'");
+		wait_until($node, q{SELECT current_setting('pg_task.keep_libraries')}, expected => $list);
+		wait_for_backends($node, 'executor', 0);
+		is(same_process(q{SELECT 'a=>1'::hstore}) ? 1 : 0, $kept, $name);
+	}
+	for my $list ('/tmp/hstore', 'hstore,', '"hstore')
+	{
+		my $position = log_position($node);
 
-	set_conf($node, "pg_task.keep_libraries = '$list'");
-	wait_for_log_line($node, qr/invalid value for parameter "pg_task.keep_libraries": "\Q$list\E"/,
-		$position);
-	is(sql('SHOW pg_task.keep_libraries'), '', "refused: $list");
-}
+		set_conf($node, "pg_task.keep_libraries = '$list'");
+		wait_for_log_line($node,
+			qr/invalid value for parameter "pg_task.keep_libraries": "\Q$list\E"/,
+			$position);
+		is(sql('SHOW pg_task.keep_libraries'), '', "refused: $list");
+	}
+};
 
 done_testing();

@@ -22,137 +22,158 @@ sql(q{
 
 # Tasks of limited queues, inserted by many sessions; each task counts how many of its queue are
 # running.  One session rolls back, one inserts many at once.
-append_to_file($script, q{
-	INSERT INTO task (queue, max, request) VALUES ('three', 3, 'SELECT look(''three'')');
-	INSERT INTO task (queue, max, request) VALUES ('one', 1, 'SELECT look(''one'')');
-	INSERT INTO task (queue, request) VALUES ('any', 'SELECT look(''any'')');
-	INSERT INTO task (queue, max, request)
-	SELECT 'mixed', 1 + n % 4, 'SELECT look(''mixed'')' FROM generate_series(1, 4) AS n;
-	BEGIN;
-	INSERT INTO task (queue, max, request) VALUES ('three', 3, 'SELECT look(''three'')');
-	ROLLBACK;
-});
-$node->command_ok([ 'pgbench', '-n', '-c', '10', '-t', '20', '-f', $script, 'postgres' ],
-	'ten sessions insert');
-wait_until($node, q{SELECT count(*) = 1400 FROM task WHERE state = 'DONE'});
-is(sql(q{SELECT max(running), count(*) FROM seen WHERE queue = 'three'}), '3|200',
-	'never more than three, and three');
-is(sql(q{SELECT max(running), count(*) FROM seen WHERE queue = 'one'}), '1|200',
-	'never more than one');
-is(sql(q{SELECT max(running), count(*) FROM seen WHERE queue = 'mixed'}), '4|800',
-	'the largest limit counts for the queue');
-cmp_ok(sql(q{SELECT max(running) FROM seen WHERE queue = 'any'}), '>', 1,
-	'without a limit they run side by side');
-is(sql(q{SELECT count(*) FROM task WHERE attempt <> 1}), 0, 'each was started once');
+subtest 'many sessions insert' => sub {
+	append_to_file($script, q{
+		INSERT INTO task (queue, max, request) VALUES ('three', 3, 'SELECT look(''three'')');
+		INSERT INTO task (queue, max, request) VALUES ('one', 1, 'SELECT look(''one'')');
+		INSERT INTO task (queue, request) VALUES ('any', 'SELECT look(''any'')');
+		INSERT INTO task (queue, max, request)
+		SELECT 'mixed', 1 + n % 4, 'SELECT look(''mixed'')' FROM generate_series(1, 4) AS n;
+		BEGIN;
+		INSERT INTO task (queue, max, request) VALUES ('three', 3, 'SELECT look(''three'')');
+		ROLLBACK;
+	});
+	$node->command_ok([ 'pgbench', '-n', '-c', '10', '-t', '20', '-f', $script, 'postgres' ],
+		'ten sessions insert');
+	wait_until($node, q{SELECT count(*) = 1400 FROM task WHERE state = 'DONE'});
+	is(sql(q{SELECT max(running), count(*) FROM seen WHERE queue = 'three'}), '3|200',
+		'never more than three, and three');
+	is(sql(q{SELECT max(running), count(*) FROM seen WHERE queue = 'one'}), '1|200',
+		'never more than one');
+	is(sql(q{SELECT max(running), count(*) FROM seen WHERE queue = 'mixed'}), '4|800',
+		'the largest limit counts for the queue');
+	cmp_ok(sql(q{SELECT max(running) FROM seen WHERE queue = 'any'}), '>', 1,
+		'without a limit they run side by side');
+	is(sql(q{SELECT count(*) FROM task WHERE attempt <> 1}), 0, 'each was started once');
+};
 
 # A limit counts all running tasks of the queue, whatever their own limits.
-sql(q{TRUNCATE task;
-	INSERT INTO task (queue, request) SELECT 'full', 'SELECT hold(''full'')'
-	FROM generate_series(1, 3)});
-wait_until($node, q{SELECT count(*) = 3 FROM task WHERE state = 'WORK'});
-my $fourth = insert_task($node, queue => 'full', max => 4, request => 'SELECT 1');
-my $third = insert_task($node, queue => 'full', max => 3, request => 'SELECT 1');
-wait_for_state($node, $fourth, 'DONE');
-is(task($node, $third, 'state'), 'PLAN',
-	'one of max 3 does not start beside three others, one of max 4 does');
-open_gate($node, 'full');
-wait_for_state($node, $third, 'DONE');
+subtest 'tasks with different limits' => sub {
+	sql(q{TRUNCATE task;
+		INSERT INTO task (queue, request) SELECT 'full', 'SELECT hold(''full'')'
+		FROM generate_series(1, 3)});
+	wait_until($node, q{SELECT count(*) = 3 FROM task WHERE state = 'WORK'});
+	my $fourth = insert_task($node, queue => 'full', max => 4, request => 'SELECT 1');
+	my $third = insert_task($node, queue => 'full', max => 3, request => 'SELECT 1');
+	wait_for_state($node, $fourth, 'DONE');
+	is(task($node, $third, 'state'), 'PLAN',
+		'one of max 3 does not start beside three others, one of max 4 does');
+	open_gate($node, 'full');
+	wait_for_state($node, $third, 'DONE');
+};
 
 # A task with max = 0 does not start until max is changed.
-my $never = insert_task($node, queue => 'never', max => 0, request => 'SELECT 1');
-is(task($node, run_task($node, queue => 'never', max => 1, request => 'SELECT 1'), 'state'), 'DONE',
-	'max 0 is in nobody\'s way');
-is(task($node, $never, 'state, attempt'), 'PLAN|0', 'max 0 does not start');
-sql("UPDATE task SET max = 1 WHERE id = $never");
-wait_for_state($node, $never, 'DONE');
+subtest 'max = 0' => sub {
+	my $never = insert_task($node, queue => 'never', max => 0, request => 'SELECT 1');
+	is(task($node, run_task($node, queue => 'never', max => 1, request => 'SELECT 1'), 'state'),
+		'DONE',
+		'max 0 is in nobody\'s way');
+	is(task($node, $never, 'state, attempt'), 'PLAN|0', 'max 0 does not start');
+	sql("UPDATE task SET max = 1 WHERE id = $never");
+	wait_for_state($node, $never, 'DONE');
+};
 
 # A negative max: one at a time, with at least that many milliseconds from start to start.  They are
 # counted from claim to claim, and the row of a running task has the time of its claim.
-sql(q{TRUNCATE task; INSERT INTO task (queue, max, request)
-	SELECT 'pause', -300, 'SELECT start FROM task WHERE state = ''WORK'''
-	FROM generate_series(1, 4)});
-wait_until($node, q{SELECT count(*) = 4 FROM task WHERE state = 'DONE'});
-is(sql(q{SELECT bool_and(claim - before > '290 ms'), bool_and(claim - before < '1 s')
-	FROM (SELECT claim, lag(claim) OVER (ORDER BY claim) AS before
-		FROM task, CAST(response AS timestamptz) AS claim) AS x WHERE before IS NOT NULL}),
-	't|t', 'a pause between two starts');
-sql(q{TRUNCATE task; INSERT INTO task (queue, max, request)
-	SELECT 'alone', -1, 'SELECT pg_sleep(0.05)' FROM generate_series(1, 4)});
-wait_until($node, q{SELECT count(*) = 4 FROM task WHERE state = 'DONE'});
-is(sql(q{SELECT bool_and(start >= before) FROM (SELECT start, lag(stop) OVER (ORDER BY start)
-	AS before FROM task) AS x}),
-	't', 'one at a time, however short the pause');
+subtest 'negative max' => sub {
+	sql(q{TRUNCATE task; INSERT INTO task (queue, max, request)
+		SELECT 'pause', -300, 'SELECT start FROM task WHERE state = ''WORK'''
+		FROM generate_series(1, 4)});
+	wait_until($node, q{SELECT count(*) = 4 FROM task WHERE state = 'DONE'});
+	is(sql(q{SELECT bool_and(claim - before > '290 ms'), bool_and(claim - before < '1 s')
+		FROM (SELECT claim, lag(claim) OVER (ORDER BY claim) AS before
+			FROM task, CAST(response AS timestamptz) AS claim) AS x WHERE before IS NOT NULL}),
+		't|t', 'a pause between two starts');
+	sql(q{TRUNCATE task; INSERT INTO task (queue, max, request)
+		SELECT 'alone', -1, 'SELECT pg_sleep(0.05)' FROM generate_series(1, 4)});
+	wait_until($node, q{SELECT count(*) = 4 FROM task WHERE state = 'DONE'});
+	is(sql(q{SELECT bool_and(start >= before) FROM (SELECT start, lag(stop) OVER (ORDER BY start)
+		AS before FROM task) AS x}),
+		't', 'one at a time, however short the pause');
+};
 
 # A full queue, however long, does not delay other queues.
-sql(q{TRUNCATE task;
-	INSERT INTO task (queue, max, request, dt)
-	SELECT 'long', 1, 'SELECT hold(''long'')', '2019-07-01' FROM generate_series(1, 20000)});
-wait_until($node, q{SELECT count(*) = 1 FROM task WHERE state = 'WORK'});
-for my $n (1 .. 3)
-{
-	is(task($node, run_task($node, request => 'SELECT 1'), 'start - dt < interval \'0.5 s\''), 't',
-		"another queue flows: $n");
-}
-sql(q{DELETE FROM task WHERE state = 'PLAN'});
-open_gate($node, 'long');
+subtest 'a full queue' => sub {
+	sql(q{TRUNCATE task;
+		INSERT INTO task (queue, max, request, dt)
+		SELECT 'long', 1, 'SELECT hold(''long'')', '2019-07-01' FROM generate_series(1, 20000)});
+	wait_until($node, q{SELECT count(*) = 1 FROM task WHERE state = 'WORK'});
+	for my $n (1 .. 3)
+	{
+		is(task($node, run_task($node, request => 'SELECT 1'), 'start - dt < interval \'0.5 s\''),
+			't',
+			"another queue flows: $n");
+	}
+	sql(q{DELETE FROM task WHERE state = 'PLAN'});
+	open_gate($node, 'long');
+};
 
 # Idle executors stay for a while, then exit.
-run_task($node, request => 'SELECT 1');
-cmp_ok(scalar(backends($node, 'executor')), '>', 0, 'an executor stays');
-set_conf($node, 'pg_task.idle_timeout = 50ms');
-wait_for_backends($node, 'executor', 0);
-set_conf($node, 'pg_task.idle_timeout = 0');
-wait_until($node, 'SHOW pg_task.idle_timeout', expected => '0');
-run_task($node, request => "SELECT 'idle'") for 1 .. 5;
-is(sql(q{SELECT count(*) FILTER (WHERE start - dt > '0.9 s') FROM task
-	WHERE request = 'SELECT ''idle'''}), 0,
-	'one that may not be idle at all waits for its first task');
-$node->stop;
+subtest 'idle executors' => sub {
+	run_task($node, request => 'SELECT 1');
+	cmp_ok(scalar(backends($node, 'executor')), '>', 0, 'an executor stays');
+	set_conf($node, 'pg_task.idle_timeout = 50ms');
+	wait_for_backends($node, 'executor', 0);
+	set_conf($node, 'pg_task.idle_timeout = 0');
+	wait_until($node, 'SHOW pg_task.idle_timeout', expected => '0');
+	run_task($node, request => "SELECT 'idle'") for 1 .. 5;
+	is(sql(q{SELECT count(*) FILTER (WHERE start - dt > '0.9 s') FROM task
+		WHERE request = 'SELECT ''idle'''}), 0,
+		'one that may not be idle at all waits for its first task');
+	$node->stop;
+};
+
+my $small;
 
 # Fewer worker slots than executors: the executors that could start do the work, and are passed to
 # the databases that need them.  One slot is left for the server, so there is one scheduler at a
 # time.
-my $small = new_node('small',
-	conf => "max_worker_processes = 4\nmax_logical_replication_workers = 0");
-$small->safe_psql('postgres',
-	q{INSERT INTO task (request) SELECT 'SELECT pg_sleep(0.01)' FROM generate_series(1, 20)});
-wait_until($small, q{SELECT count(*) = 20 FROM task WHERE state = 'DONE'});
-$small->safe_psql('postgres', 'CREATE DATABASE one');
-wait_for_table($small, db => 'one');
-run_task($small, request => 'SELECT 1');
-my $position = log_position($small);
-run_task($small, db => 'one', request => 'SELECT 1');
-is(task($small, 1, q{start - dt < '5 s'}, db => 'one'), 't',
-	'an idle executor makes room for another database');
+subtest 'fewer worker slots than executors' => sub {
+	$small = new_node('small',
+		conf => "max_worker_processes = 4\nmax_logical_replication_workers = 0");
+	$small->safe_psql('postgres',
+		q{INSERT INTO task (request) SELECT 'SELECT pg_sleep(0.01)' FROM generate_series(1, 20)});
+	wait_until($small, q{SELECT count(*) = 20 FROM task WHERE state = 'DONE'});
+	$small->safe_psql('postgres', 'CREATE DATABASE one');
+	wait_for_table($small, db => 'one');
+	run_task($small, request => 'SELECT 1');
+	my $position = log_position($small);
+	run_task($small, db => 'one', request => 'SELECT 1');
+	is(task($small, 1, q{start - dt < '5 s'}, db => 'one'), 't',
+		'an idle executor makes room for another database');
+};
 
 # Other workers use all worker slots: rows wait, the log reports it once, and the rows run when
 # there is a slot.
-$small->safe_psql('postgres', q{DROP DATABASE one;
-	CREATE TABLE large AS SELECT n FROM generate_series(1, 10000) AS n; ANALYZE large});
-wait_for_schedulers($small, 'postgres');
-terminate($small, backends($small, 'executor'));
-wait_for_backends($small, 'executor', 0);
-$small->safe_psql('postgres', 'ALTER TABLE large SET (parallel_workers = 2)');
-my $parallel = $small->background_psql('postgres', on_error_stop => 0);
-$parallel->query_until(qr/begun/, q{SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
-	SET min_parallel_table_scan_size = 0; SET max_parallel_workers_per_gather = 2;
-	\echo begun
-	SELECT count(pg_sleep(1)) FROM large;
-});
-wait_until($small,
-	q{SELECT count(*) = 2 FROM pg_stat_activity WHERE backend_type = 'parallel worker'});
-$position = log_position($small);
-my $id = insert_task($small, request => 'SELECT 1');
-wait_for_log_line($small,
-	qr/LOG:  no background worker slot is free for an executor of database "postgres".*?HINT:  Increase "max_worker_processes"/s,
-	$position);
-is(task($small, $id, 'state, attempt'), 'PLAN|0', 'without a slot it waits');
-$small->safe_psql('postgres',
-	q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(1)%'
-	AND backend_type = 'client backend' AND pid <> pg_backend_pid()});
-$parallel->quit;
-wait_for_state($small, $id, 'DONE');
-is(scalar(() = log_since($small,
-	$position) =~ /no background worker slot is free for an executor/g), 1, 'it was told once');
+subtest 'no free worker slot' => sub {
+	$small->safe_psql('postgres', q{DROP DATABASE one;
+		CREATE TABLE large AS SELECT n FROM generate_series(1, 10000) AS n; ANALYZE large});
+	wait_for_schedulers($small, 'postgres');
+	terminate($small, backends($small, 'executor'));
+	wait_for_backends($small, 'executor', 0);
+	$small->safe_psql('postgres', 'ALTER TABLE large SET (parallel_workers = 2)');
+	my $parallel = $small->background_psql('postgres', on_error_stop => 0);
+	$parallel->query_until(qr/begun/, q{SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
+		SET min_parallel_table_scan_size = 0; SET max_parallel_workers_per_gather = 2;
+		\echo begun
+		SELECT count(pg_sleep(1)) FROM large;
+	});
+	wait_until($small,
+		q{SELECT count(*) = 2 FROM pg_stat_activity WHERE backend_type = 'parallel worker'});
+	my $position = log_position($small);
+	my $id = insert_task($small, request => 'SELECT 1');
+	wait_for_log_line($small,
+		qr/LOG:\ \ no\ background\ worker\ slot\ is\ free\ for\ an\ executor
+			\ of\ database\ "postgres".*?HINT:\ \ Increase\ "max_worker_processes"/sx,
+		$position);
+	is(task($small, $id, 'state, attempt'), 'PLAN|0', 'without a slot it waits');
+	$small->safe_psql('postgres',
+		q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(1)%'
+		AND backend_type = 'client backend' AND pid <> pg_backend_pid()});
+	$parallel->quit;
+	wait_for_state($small, $id, 'DONE');
+	is(scalar(() = log_since($small,
+		$position) =~ /no background worker slot is free for an executor/g), 1, 'it was told once');
+};
 
 done_testing();

@@ -34,139 +34,160 @@ sub succeeds
 
 sql('CREATE ROLE worker LOGIN; CREATE ROLE owner LOGIN CREATEDB; CREATE ROLE stranger LOGIN');
 
-for my $round (1 .. 3)
-{
+my ($ret, $out, $err);
+subtest 'rename, copy, tablespace, drop' => sub {
+	for my $round (1 .. 3)
+	{
+		busy_database('one');
+		succeeds('DROP DATABASE one', "DROP DATABASE $round");
+	}
 	busy_database('one');
-	succeeds('DROP DATABASE one', "DROP DATABASE $round");
-}
-busy_database('one');
-succeeds('ALTER DATABASE one RENAME TO two');
-busy_database('two');
-is($node->safe_psql('two', 'SELECT count(*) FROM task'), 4,
-	'after a rename all goes on, with the rows that were there');
-succeeds('CREATE DATABASE copy TEMPLATE two');
-busy_database($_) for qw(two copy);
-is($node->safe_psql('copy', 'SELECT count(*) FROM task'), 6,
-	'the copy has the rows of the original');
-succeeds('ALTER DATABASE two SET TABLESPACE pg_default');
-sql('ALTER DATABASE copy OWNER TO owner');
-busy_database('copy');
-my ($ret, $out, $err) = $node->psql('postgres', 'SET ROLE owner; DROP DATABASE copy');
-is($err, '', 'by its owner');
-succeeds('DROP DATABASE two WITH (FORCE)');
+	succeeds('ALTER DATABASE one RENAME TO two');
+	busy_database('two');
+	is($node->safe_psql('two', 'SELECT count(*) FROM task'), 4,
+		'after a rename all goes on, with the rows that were there');
+	succeeds('CREATE DATABASE copy TEMPLATE two');
+	busy_database($_) for qw(two copy);
+	is($node->safe_psql('copy', 'SELECT count(*) FROM task'), 6,
+		'the copy has the rows of the original');
+	succeeds('ALTER DATABASE two SET TABLESPACE pg_default');
+	sql('ALTER DATABASE copy OWNER TO owner');
+	busy_database('copy');
+	($ret, $out, $err) = $node->psql('postgres', 'SET ROLE owner; DROP DATABASE copy');
+	is($err, '', 'by its owner');
+	succeeds('DROP DATABASE two WITH (FORCE)');
+};
 
 # A running task blocks DROP DATABASE, as a session of its user does.  When the command has failed,
 # all is as before.
-busy_database('one');
-make_gates($node, db => 'one');
-my $running = insert_task($node, db => 'one', request => "SELECT hold('drop')");
-wait_for_state($node, $running, 'WORK', db => 'one');
-my $session = $node->background_psql('one');
-($ret, $out, $err) = $node->psql('postgres', 'DROP DATABASE one');
-like($err, qr/database "one" is being accessed by other users.*2 other sessions/s,
-	'a running task blocks a DROP, an idle executor does not');
-$session->quit;
-open_gate($node, 'drop', db => 'one');
-wait_for_state($node, $running, 'DONE', db => 'one');
-is(task($node, $running, 'attempt', db => 'one'), 1, 'the task goes on');
-busy_database('one');
-pass('and the processes come back');
+subtest 'a running task blocks DROP DATABASE' => sub {
+	busy_database('one');
+	make_gates($node, db => 'one');
+	my $running = insert_task($node, db => 'one', request => "SELECT hold('drop')");
+	wait_for_state($node, $running, 'WORK', db => 'one');
+	my $session = $node->background_psql('one');
+	($ret, $out, $err) = $node->psql('postgres', 'DROP DATABASE one');
+	like($err, qr/database "one" is being accessed by other users.*2 other sessions/s,
+		'a running task blocks a DROP, an idle executor does not');
+	$session->quit;
+	open_gate($node, 'drop', db => 'one');
+	wait_for_state($node, $running, 'DONE', db => 'one');
+	is(task($node, $running, 'attempt', db => 'one'), 1, 'the task goes on');
+	busy_database('one');
+	pass('and the processes come back');
+};
 
 # A user who may not drop the database does not disturb it.
-my $pids = q{SELECT string_agg(pid::text, ',' ORDER BY pid) FROM pg_stat_activity
-	WHERE datname = 'one' AND backend_type LIKE 'pg_task%'};
-my $before = sql($pids);
-for my $command ('DROP DATABASE one', 'ALTER DATABASE one RENAME TO x',
-	'CREATE DATABASE x TEMPLATE one',
-	'ALTER DATABASE one SET TABLESPACE pg_default')
-{
-	($ret, $out, $err) = $node->psql('postgres', "SET ROLE stranger; $command");
-	like($err, qr/must be owner|permission denied/, "$command by another");
-	is(sql($pids), $before, 'nobody left for it');
-}
-($ret, $out, $err) = $node->psql('postgres', 'BEGIN; DROP DATABASE one');
-like($err, qr/cannot run inside a transaction block/, 'in a transaction block it is refused');
-busy_database('one');
+subtest 'a user without the privilege' => sub {
+	my $pids = q{SELECT string_agg(pid::text, ',' ORDER BY pid) FROM pg_stat_activity
+		WHERE datname = 'one' AND backend_type LIKE 'pg_task%'};
+	my $before = sql($pids);
+	for my $command ('DROP DATABASE one', 'ALTER DATABASE one RENAME TO x',
+		'CREATE DATABASE x TEMPLATE one',
+		'ALTER DATABASE one SET TABLESPACE pg_default')
+	{
+		($ret, $out, $err) = $node->psql('postgres', "SET ROLE stranger; $command");
+		like($err, qr/must be owner|permission denied/, "$command by another");
+		is(sql($pids), $before, 'nobody left for it');
+	}
+	($ret, $out, $err) = $node->psql('postgres', 'BEGIN; DROP DATABASE one');
+	like($err, qr/cannot run inside a transaction block/, 'in a transaction block it is refused');
+	busy_database('one');
+};
 
 # Tasks inserted while a database is copied run when the copy is complete.
-sql('CREATE DATABASE big');
-busy_database('big');
-$node->safe_psql('big',
-	'CREATE TABLE bulk AS SELECT n, repeat(\'x\', 500) FROM generate_series(1, 20000) AS n');
-succeeds('CREATE DATABASE big2 TEMPLATE big STRATEGY file_copy');
-is(task($node, run_task($node, db => 'big', request => 'SELECT 1'), q{start - dt < '5 s'},
-	db => 'big'), 't', 'runs soon after it');
+subtest 'CREATE DATABASE with a template' => sub {
+	sql('CREATE DATABASE big');
+	busy_database('big');
+	$node->safe_psql('big',
+		'CREATE TABLE bulk AS SELECT n, repeat(\'x\', 500) FROM generate_series(1, 20000) AS n');
+	succeeds('CREATE DATABASE big2 TEMPLATE big STRATEGY file_copy');
+	is(task($node, run_task($node, db => 'big', request => 'SELECT 1'), q{start - dt < '5 s'},
+		db => 'big'), 't', 'runs soon after it');
+};
 
 # A dump and its restore while no new tasks start: the rows are restored, and waiting tasks run in
 # the new database.
-$node->safe_psql('big', q{TRUNCATE task;
-	INSERT INTO task (request, state) VALUES ('SELECT ''old''', 'DONE');
-	INSERT INTO task (request, dt) VALUES ('SELECT ''later''', 'infinity');
-	ALTER TABLE task ADD COLUMN mine text DEFAULT 'here'});
-my $dump = $node->basedir . '/dump';
-set_conf($node, 'pg_task.enabled = off');
-wait_for_schedulers($node);
-$node->safe_psql('big', q{INSERT INTO task (request) VALUES ('SELECT ''now''')});
-$node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, 'big' ], 'pg_dump');
-$node->command_ok([ 'pg_restore', '--create', '--clean', '--exit-on-error', '-d', 'postgres',
-	$dump ], 'pg_restore');
-set_conf($node, 'pg_task.enabled = on');
-wait_until($node,
-	q{SELECT count(*) = 3 AND bool_or(response = 'now') FROM task WHERE mine = 'here'},
-	db => 'big');
-is($node->safe_psql('big', q{SELECT string_agg(state, ',' ORDER BY id) FROM task}),
-	'DONE,PLAN,DONE', 'the rows are there, and what was due ran');
-is(task($node, run_task($node, db => 'big', request => 'SELECT 42'), 'response', db => 'big'), '42',
-	'and new ones run');
-is($node->safe_psql('big', q{SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass}), 5,
-	'no second index');
-is($node->safe_psql('big',
-	q{SELECT string_agg(tgenabled, '') FROM pg_trigger WHERE tgrelid = 'task'::regclass}), 'AAAAAA',
-	'and all triggers, always enabled');
+subtest 'dump and restore' => sub {
+	$node->safe_psql('big', q{TRUNCATE task;
+		INSERT INTO task (request, state) VALUES ('SELECT ''old''', 'DONE');
+		INSERT INTO task (request, dt) VALUES ('SELECT ''later''', 'infinity');
+		ALTER TABLE task ADD COLUMN mine text DEFAULT 'here'});
+	my $dump = $node->basedir . '/dump';
+	set_conf($node, 'pg_task.enabled = off');
+	wait_for_schedulers($node);
+	$node->safe_psql('big', q{INSERT INTO task (request) VALUES ('SELECT ''now''')});
+	$node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, 'big' ], 'pg_dump');
+	$node->command_ok([ 'pg_restore', '--create', '--clean', '--exit-on-error', '-d', 'postgres',
+		$dump ], 'pg_restore');
+	set_conf($node, 'pg_task.enabled = on');
+	wait_until($node,
+		q{SELECT count(*) = 3 AND bool_or(response = 'now') FROM task WHERE mine = 'here'},
+		db => 'big');
+	is($node->safe_psql('big', q{SELECT string_agg(state, ',' ORDER BY id) FROM task}),
+		'DONE,PLAN,DONE', 'the rows are there, and what was due ran');
+	is(task($node, run_task($node, db => 'big', request => 'SELECT 42'), 'response', db => 'big'),
+		'42',
+		'and new ones run');
+	is($node->safe_psql('big', q{SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass}),
+		5,
+		'no second index');
+	is($node->safe_psql('big',
+		q{SELECT string_agg(tgenabled, '') FROM pg_trigger WHERE tgrelid = 'task'::regclass}),
+		'AAAAAA',
+		'and all triggers, always enabled');
+};
 
 # A base backup works.
-$node->backup('copy');
-my $copy = PostgreSQL::Test::Cluster->new('copy');
-$copy->init_from_backup($node, 'copy');
-$copy->start;
-is(task($copy, run_task($copy, request => 'SELECT 42'), 'response'), '42',
-	'the copy of a backup works');
-$copy->stop;
+subtest 'base backup' => sub {
+	$node->backup('copy');
+	my $copy = PostgreSQL::Test::Cluster->new('copy');
+	$copy->init_from_backup($node, 'copy');
+	$copy->start;
+	is(task($copy, run_task($copy, request => 'SELECT 42'), 'response'), '42',
+		'the copy of a backup works');
+	$copy->stop;
+};
 
 # Single-user mode, and the server that pg_upgrade starts, have no processes of pg_task.
-$node->stop;
-my $input =
-	"SELECT count(*) AS waiting FROM task;\nINSERT INTO task (request) "
-		. "VALUES ('SELECT ''single''');\n";
-my $single;
-IPC::Run::run([ $node->installed_command('postgres'), '--single', '-D', $node->data_dir,
-	'postgres' ], '<', \$input, '>&', \$single);
-unlike($single, qr/ERROR|FATAL|PANIC/, 'a single-user server takes a task');
-$node->start;
-wait_until($node, q{SELECT response = 'single' FROM task WHERE request LIKE '%single%'});
-$node->stop;
-is(system('pg_ctl', '-s', '-w', '-D', $node->data_dir, '-l', $node->logfile, '-o',
-	"--cluster-name=upgrade -b -c synchronous_commit=off", 'start'), 0,
-	'a server in binary upgrade mode starts');
-is(sql(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'}), 0,
-	'and has no process of ours');
-sql(q{INSERT INTO task (request) VALUES ('SELECT 2')});
-is(sql(q{SHOW pg_task.max_executors}), 4, 'but the settings are known');
-is(system('pg_ctl', '-s', '-w', '-D', $node->data_dir, 'stop'), 0, 'it stops');
+subtest 'single-user mode and binary upgrade' => sub {
+	$node->stop;
+	my $input =
+		"SELECT count(*) AS waiting FROM task;\nINSERT INTO task (request) "
+			. "VALUES ('SELECT ''single''');\n";
+	my $single;
+	IPC::Run::run([ $node->installed_command('postgres'), '--single', '-D', $node->data_dir,
+		'postgres' ], '<', \$input, '>&', \$single);
+	unlike($single, qr/ERROR|FATAL|PANIC/, 'a single-user server takes a task');
+	$node->start;
+	wait_until($node, q{SELECT response = 'single' FROM task WHERE request LIKE '%single%'});
+	$node->stop;
+	is(system('pg_ctl', '-s', '-w', '-D', $node->data_dir, '-l', $node->logfile, '-o',
+		"--cluster-name=upgrade -b -c synchronous_commit=off", 'start'), 0,
+		'a server in binary upgrade mode starts');
+	is(sql(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'}), 0,
+		'and has no process of ours');
+	sql(q{INSERT INTO task (request) VALUES ('SELECT 2')});
+	is(sql(q{SHOW pg_task.max_executors}), 4, 'but the settings are known');
+	is(system('pg_ctl', '-s', '-w', '-D', $node->data_dir, 'stop'), 0, 'it stops');
+};
 
 # If pg_task is not preloaded, inserts work, and the tasks wait until it is.
-$node->append_conf('postgresql.conf', "shared_preload_libraries = ''\npg_task.nonsense = 1");
-$node->start;
-my $waiting = insert_task($node, request => 'SELECT current_setting(\'pg_task.id\')');
-is(sql("UPDATE task SET priority = 1 WHERE id = $waiting RETURNING state"), "PLAN",
-	'a row waits, and may be changed');
-is(sql(q{SELECT pg_task_next('2024-01-01Z', '1 day', true, '2024-01-01Z', 'UTC') = '2024-01-02Z'}),
-	't', 'the pure function works');
-is(sql("SELECT coalesce(parent::text, 'none') FROM task WHERE id = $waiting"), 'none',
-	'it has no parent');
-$node->append_conf('postgresql.conf', "shared_preload_libraries = 'pg_task'");
-$node->restart;
-wait_for_state($node, $waiting, 'DONE');
-is(task($node, $waiting, 'response'), $waiting, 'it runs when the library is there again');
+subtest 'a server without the library' => sub {
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = ''\npg_task.nonsense = 1");
+	$node->start;
+	my $waiting = insert_task($node, request => 'SELECT current_setting(\'pg_task.id\')');
+	is(sql("UPDATE task SET priority = 1 WHERE id = $waiting RETURNING state"), "PLAN",
+		'a row waits, and may be changed');
+	is(sql(q{SELECT pg_task_next('2024-01-01Z', '1 day', true, '2024-01-01Z',
+		'UTC') = '2024-01-02Z'}),
+		't', 'the pure function works');
+	is(sql("SELECT coalesce(parent::text, 'none') FROM task WHERE id = $waiting"), 'none',
+		'it has no parent');
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'pg_task'");
+	$node->restart;
+	wait_for_state($node, $waiting, 'DONE');
+	is(task($node, $waiting, 'response'), $waiting, 'it runs when the library is there again');
+};
 
 done_testing();

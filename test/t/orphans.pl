@@ -29,36 +29,45 @@ sub restore
 run_task($node, request => 'SELECT 1');
 
 # While these orphans are written, other tasks start.
-restore('many', 30000);
-run_task($node, request => 'SELECT 2') for 1 .. 3;
-is(sql(q{SELECT max(start - dt) < '1 s' FROM task WHERE request = 'SELECT 2'}),
-	't', 'another task does not wait for that');
-note('waited at most ' . sql(q{SELECT max(start - dt) FROM task WHERE request = 'SELECT 2'}));
+subtest 'other tasks start meanwhile' => sub {
+	restore('many', 30000);
+	run_task($node, request => 'SELECT 2') for 1 .. 3;
+	is(sql(q{SELECT max(start - dt) < '1 s' FROM task WHERE request = 'SELECT 2'}),
+		't', 'another task does not wait for that');
+	note('waited at most ' . sql(q{SELECT max(start - dt) FROM task WHERE request = 'SELECT 2'}));
+};
 
 # A fast shutdown of the server is fast.
-restore('more', 30000);
-my $begun = time();
-$node->stop('fast');
-cmp_ok(time() - $begun, '<', 10, 'the server stops in the midst of it');
-$node->start;
-wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'WORK'});
-is(count_of($node, q{state = 'PLAN' AND sqlstate = '57P01' AND attempt IN (1, 2)}),
-	60000, 'all are to run again, each told why, no attempt lost');
+subtest 'a fast shutdown' => sub {
+	restore('more', 30000);
+	my $begun = time();
+	$node->stop('fast');
+	cmp_ok(time() - $begun, '<', 10, 'the server stops in the midst of it');
+	$node->start;
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'WORK'});
+	is(count_of($node, q{state = 'PLAN' AND sqlstate = '57P01' AND attempt IN (1, 2)}),
+		60000, 'all are to run again, each told why, no attempt lost');
+};
 
 # Many orphans whose rows are locked delay nobody, and are written when they are unlocked.
-sql('TRUNCATE task');
-my $session = $node->background_psql('postgres');
-restore('locked', 5000);
-$session->query_safe(q{BEGIN; UPDATE task SET priority = 1 WHERE queue = 'locked' AND id % 2 = 0});
-wait_until($node, q{SELECT count(*) = 0 FROM task
-	WHERE queue = 'locked' AND state = 'WORK' AND id % 2 = 1});
-run_task($node, request => 'SELECT 3');
-is(sql(q{SELECT max(start - dt) < '1 s' FROM task WHERE request = 'SELECT 3'}),
-	't', 'another task does not wait for those that are locked');
-$session->query_safe('COMMIT');
-$session->quit;
-wait_until($node, q{SELECT count(*) = 5000 FROM task WHERE queue = 'locked' AND state = 'PLAN'});
-pass('those that were locked are rescued, too');
+subtest 'locked rows' => sub {
+	sql('TRUNCATE task');
+	my $session = $node->background_psql('postgres');
+	restore('locked', 5000);
+	$session->query_safe(q{BEGIN; UPDATE task SET priority = 1 WHERE queue = 'locked'
+		AND id % 2 = 0});
+	wait_until($node, q{SELECT count(*) = 0 FROM task
+		WHERE queue = 'locked' AND state = 'WORK' AND id % 2 = 1});
+	run_task($node, request => 'SELECT 3');
+	is(sql(q{SELECT max(start - dt) < '1 s' FROM task WHERE request = 'SELECT 3'}),
+		't', 'another task does not wait for those that are locked');
+	$session->query_safe('COMMIT');
+	$session->quit;
+	wait_until($node,
+		q{SELECT count(*) = 5000 FROM task WHERE queue = 'locked' AND state = 'PLAN'});
+	pass('those that were locked are rescued, too');
 
-$node->stop;
+	$node->stop;
+};
+
 done_testing();

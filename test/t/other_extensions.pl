@@ -36,122 +36,137 @@ sql(qq{
 		BEGIN INSERT INTO place VALUES ('call', is_in_block()); COMMIT; END \$\$});
 
 # These statements run in a block.  Each records in a table what it saw.
-my $version = $node->pg_version;
-my @in_block = (
-	[ 'SELECT', q{SELECT note('SELECT')} ],
-	[ 'WITH', q{WITH x AS (INSERT INTO place VALUES ('WITH', is_in_block()) RETURNING 1)
-		SELECT * FROM x} ],
-	[ 'VALUES', q{VALUES (note('VALUES'))} ],
-	[ 'INSERT', q{INSERT INTO place VALUES ('INSERT', is_in_block())} ],
-	[ 'UPDATE', q{UPDATE place SET block = is_in_block() WHERE what = 'UPDATE'} ],
-	[ 'DELETE', q{DELETE FROM place WHERE what = 'DELETE' AND block IS NULL AND note('DELETE')} ],
-	[ 'MERGE', q{MERGE INTO place USING (VALUES (1)) AS v ON false
-		WHEN NOT MATCHED THEN INSERT VALUES ('MERGE', is_in_block())} ],
-	[ 'EXPLAIN', q{EXPLAIN (ANALYZE) INSERT INTO place VALUES ('EXPLAIN', is_in_block())} ],
-	[ 'COPY TO', q{COPY (SELECT note('COPY TO')) TO STDOUT} ],
-	[ 'CREATE TABLE AS', q{CREATE TABLE made AS SELECT note('CREATE TABLE AS')} ],
-	[ 'SELECT INTO', q{SELECT note('SELECT INTO') INTO chosen} ],
-	[ 'CREATE VIEW', 'CREATE MATERIALIZED VIEW kept AS SELECT is_in_block() AS block', 'kept' ],
-	[ 'REFRESH', 'REFRESH MATERIALIZED VIEW watched', 'watched' ],
-	[ 'REFRESH CONCURRENTLY', 'REFRESH MATERIALIZED VIEW CONCURRENTLY seen', 'seen' ],
-	[ 'two statements', q{SELECT 1; SELECT note('two statements')} ]);
-for my $case (@in_block)
-{
-	my ($what, $request, $view) = @$case;
-	my $from = $view // "place WHERE what = '$what'";
+subtest 'statements in a transaction block' => sub {
+	my $version = $node->pg_version;
+	my @in_block = (
+		[ 'SELECT', q{SELECT note('SELECT')} ],
+		[ 'WITH', q{WITH x AS (INSERT INTO place VALUES ('WITH', is_in_block()) RETURNING 1)
+			SELECT * FROM x} ],
+		[ 'VALUES', q{VALUES (note('VALUES'))} ],
+		[ 'INSERT', q{INSERT INTO place VALUES ('INSERT', is_in_block())} ],
+		[ 'UPDATE', q{UPDATE place SET block = is_in_block() WHERE what = 'UPDATE'} ],
+		[ 'DELETE',
+		q{DELETE FROM place WHERE what = 'DELETE' AND block IS NULL AND note('DELETE')} ],
+		[ 'MERGE', q{MERGE INTO place USING (VALUES (1)) AS v ON false
+			WHEN NOT MATCHED THEN INSERT VALUES ('MERGE', is_in_block())} ],
+		[ 'EXPLAIN', q{EXPLAIN (ANALYZE) INSERT INTO place VALUES ('EXPLAIN', is_in_block())} ],
+		[ 'COPY TO', q{COPY (SELECT note('COPY TO')) TO STDOUT} ],
+		[ 'CREATE TABLE AS', q{CREATE TABLE made AS SELECT note('CREATE TABLE AS')} ],
+		[ 'SELECT INTO', q{SELECT note('SELECT INTO') INTO chosen} ],
+		[ 'CREATE VIEW', 'CREATE MATERIALIZED VIEW kept AS SELECT is_in_block() AS block', 'kept' ],
+		[ 'REFRESH', 'REFRESH MATERIALIZED VIEW watched', 'watched' ],
+		[ 'REFRESH CONCURRENTLY', 'REFRESH MATERIALIZED VIEW CONCURRENTLY seen', 'seen' ],
+		[ 'two statements', q{SELECT 1; SELECT note('two statements')} ]);
+	for my $case (@in_block)
+	{
+		my ($what, $request, $view) = @$case;
+		my $from = $view // "place WHERE what = '$what'";
 
-	is(outcome('state, error IS NULL', $request), 'DONE|t', "$what: done");
-	is(sql("SELECT bool_and(block) FROM $from"), 't', "$what: in a block");
-}
+		is(outcome('state, error IS NULL', $request), 'DONE|t', "$what: done");
+		is(sql("SELECT bool_and(block) FROM $from"), 't', "$what: in a block");
+	}
+};
 
 # These do not: they may commit, or must be alone.
-my $block = q{DO $$BEGIN INSERT INTO place VALUES ('call', is_in_block()); COMMIT; END$$};
-for my $request ('CALL commit_once()', $block)
-{
-	sql(q{DELETE FROM place WHERE what = 'call'});
-	is(outcome('state', $request), 'DONE', "$request: done");
-	is(sql(q{SELECT block FROM place WHERE what = 'call'}), 'f', "$request: not in a block");
-}
-for my $request (
-	'VACUUM place', 'ANALYZE place', 'CREATE INDEX CONCURRENTLY ON place (what)',
-	'REINDEX TABLE CONCURRENTLY place', 'DECLARE c CURSOR WITH HOLD FOR SELECT 1', 'CLUSTER',
-	q{SET LOCAL work_mem = '1 MB'})
-{
-	is(outcome('state, error IS NULL', $request), 'DONE|t', "$request: as ever");
-}
-for my $case (
-	[ 'DECLARE CURSOR', 'DECLARE c CURSOR FOR SELECT 1' ],
-	[ 'LOCK TABLE', 'LOCK TABLE place' ],
-	[ 'SAVEPOINT', 'SAVEPOINT s' ])
-{
-	my ($what, $request) = @$case;
+subtest 'statements outside a block' => sub {
+	my $block = q{DO $$BEGIN INSERT INTO place VALUES ('call', is_in_block()); COMMIT; END$$};
+	for my $request ('CALL commit_once()', $block)
+	{
+		sql(q{DELETE FROM place WHERE what = 'call'});
+		is(outcome('state', $request), 'DONE', "$request: done");
+		is(sql(q{SELECT block FROM place WHERE what = 'call'}), 'f', "$request: not in a block");
+	}
+	for my $request (
+		'VACUUM place', 'ANALYZE place', 'CREATE INDEX CONCURRENTLY ON place (what)',
+		'REINDEX TABLE CONCURRENTLY place', 'DECLARE c CURSOR WITH HOLD FOR SELECT 1', 'CLUSTER',
+		q{SET LOCAL work_mem = '1 MB'})
+	{
+		is(outcome('state, error IS NULL', $request), 'DONE|t', "$request: as ever");
+	}
+	for my $case (
+		[ 'DECLARE CURSOR', 'DECLARE c CURSOR FOR SELECT 1' ],
+		[ 'LOCK TABLE', 'LOCK TABLE place' ],
+		[ 'SAVEPOINT', 'SAVEPOINT s' ])
+	{
+		my ($what, $request) = @$case;
 
-	is(outcome('state, sqlstate, error', $request),
-		"FAIL|25P01|$what can only be used in transaction blocks", "$request: refused");
-}
+		is(outcome('state, sqlstate, error', $request),
+			"FAIL|25P01|$what can only be used in transaction blocks", "$request: refused");
+	}
+};
 
 # A function that cannot run in a block runs without one, as in a session; its effects happen once.
-my $position = log_position($node);
-is(outcome('state, attempt, failed, error IS NULL', q{SELECT must_be_alone(), nextval('runs')}),
-	'DONE|1|0|t', 'a function that must be alone is');
-is(sql('SELECT last_value FROM runs'), '1', 'and what comes after it runs once');
-unlike(log_since($node, $position), qr/must_be_alone\(\) cannot run/, 'the log has no error of it');
-sql('ALTER SEQUENCE runs RESTART');
-is(outcome('state, sqlstate', q{SELECT nextval('runs'); SELECT must_be_alone()}),
-	'FAIL|25001', 'beside another statement it is refused');
-is(sql('SELECT last_value FROM runs'), '1', 'and not tried again');
+subtest 'a function that refuses a block' => sub {
+	my $position = log_position($node);
+	is(outcome('state, attempt, failed, error IS NULL', q{SELECT must_be_alone(), nextval('runs')}),
+		'DONE|1|0|t', 'a function that must be alone is');
+	is(sql('SELECT last_value FROM runs'), '1', 'and what comes after it runs once');
+	unlike(log_since($node, $position), qr/must_be_alone\(\) cannot run/,
+		'the log has no error of it');
+	sql('ALTER SEQUENCE runs RESTART');
+	is(outcome('state, sqlstate', q{SELECT nextval('runs'); SELECT must_be_alone()}),
+		'FAIL|25001', 'beside another statement it is refused');
+	is(sql('SELECT last_value FROM runs'), '1', 'and not tried again');
+};
 
 # A run that a deferred trigger rejects at the end is rolled back.
-sql(q{
-	CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql
-		AS $$BEGIN RAISE EXCEPTION 'not done'; END$$;
-	CREATE TRIGGER refuse AFTER UPDATE ON task FOR EACH ROW
-		WHEN (NEW.state = 'DONE') EXECUTE FUNCTION refuse()});
-is(outcome('state, error', q{INSERT INTO place VALUES ('refused')}),
-	'FAIL|not done', 'DONE is refused');
-is(sql(q{SELECT count(*) FROM place WHERE what = 'refused'}), '0', 'nothing stays of the task');
-sql('DROP TRIGGER refuse ON task');
+subtest 'a deferred trigger rejects the run' => sub {
+	sql(q{
+		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql
+			AS $$BEGIN RAISE EXCEPTION 'not done'; END$$;
+		CREATE TRIGGER refuse AFTER UPDATE ON task FOR EACH ROW
+			WHEN (NEW.state = 'DONE') EXECUTE FUNCTION refuse()});
+	is(outcome('state, error', q{INSERT INTO place VALUES ('refused')}),
+		'FAIL|not done', 'DONE is refused');
+	is(sql(q{SELECT count(*) FROM place WHERE what = 'refused'}), '0', 'nothing stays of the task');
+	sql('DROP TRIGGER refuse ON task');
+};
 
 # An error that an extension rewrites to a deadlock before it is logged counts as a deadlock: the
 # run is retried.
-sql(q{
-	ALTER SEQUENCE runs RESTART;
-	CREATE FUNCTION collide(until int) RETURNS bigint LANGUAGE plpgsql AS $$
-	DECLARE
-		n bigint := nextval('runs');
-	BEGIN
-		IF n < until THEN RAISE EXCEPTION 'another server says no' USING ERRCODE = 'XX123'; END IF;
-		RETURN n;
-	END $$});
-is(outcome('state, attempt, failed, response', 'SELECT collide(3)'),
-	'DONE|1|0|3', 'a rewritten deadlock: begun anew');
-is(outcome('state, sqlstate, error', 'SELECT collide(100)'),
-	'FAIL|40P01|a deadlock that spans several servers',
-	'a rewritten error is the one that is kept');
-sql(q{ALTER SYSTEM SET log_min_messages = 'fatal'; SELECT pg_reload_conf()});
-wait_until($node, q{SELECT current_setting('log_min_messages') = 'fatal'});
-terminate($node, backends($node, 'executor'));
-is(outcome('state, sqlstate, error', 'SELECT collide(1000)'),
-	'FAIL|XX123|another server says no', 'what is not logged is not rewritten');
-sql(q{ALTER SYSTEM RESET log_min_messages; SELECT pg_reload_conf()});
+subtest 'an error that an extension rewrites' => sub {
+	sql(q{
+		ALTER SEQUENCE runs RESTART;
+		CREATE FUNCTION collide(until int) RETURNS bigint LANGUAGE plpgsql AS $$
+		DECLARE
+			n bigint := nextval('runs');
+		BEGIN
+			IF n < until THEN RAISE EXCEPTION 'another server says no' USING ERRCODE = 'XX123';
+			END IF;
+			RETURN n;
+		END $$});
+	is(outcome('state, attempt, failed, response', 'SELECT collide(3)'),
+		'DONE|1|0|3', 'a rewritten deadlock: begun anew');
+	is(outcome('state, sqlstate, error', 'SELECT collide(100)'),
+		'FAIL|40P01|a deadlock that spans several servers',
+		'a rewritten error is the one that is kept');
+	sql(q{ALTER SYSTEM SET log_min_messages = 'fatal'; SELECT pg_reload_conf()});
+	wait_until($node, q{SELECT current_setting('log_min_messages') = 'fatal'});
+	terminate($node, backends($node, 'executor'));
+	is(outcome('state, sqlstate, error', 'SELECT collide(1000)'),
+		'FAIL|XX123|another server says no', 'what is not logged is not rewritten');
+	sql(q{ALTER SYSTEM RESET log_min_messages; SELECT pg_reload_conf()});
+};
 
 # postgres_fdw commits on the other server just before the commit here: if that fails, the effect
 # on the other server stays.
-my $host = $node->host;
-my $port = $node->port;
-sql(qq{
-	CREATE EXTENSION postgres_fdw;
-	CREATE SERVER other FOREIGN DATA WRAPPER postgres_fdw
-		OPTIONS (host '$host', port '$port', dbname 'postgres');
-	CREATE USER MAPPING FOR CURRENT_USER SERVER other;
-	CREATE SEQUENCE turns;
-	CREATE TABLE there (n int);
-	CREATE TABLE here (n int);
-	CREATE FOREIGN TABLE far (n int) SERVER other OPTIONS (table_name 'there')});
-is(outcome('state, error IS NULL', q{INSERT INTO far VALUES (1); INSERT INTO here VALUES (1);
-		SELECT fail_commits((nextval('turns') = 1)::int)}),
-	'DONE|t', 'a commit fails: begun anew');
-is(sql('SELECT (SELECT count(*) FROM here), (SELECT count(*) FROM there)'),
-	'1|2', 'one effect here, and two there');
+subtest 'postgres_fdw commits first' => sub {
+	my $host = $node->host;
+	my $port = $node->port;
+	sql(qq{
+		CREATE EXTENSION postgres_fdw;
+		CREATE SERVER other FOREIGN DATA WRAPPER postgres_fdw
+			OPTIONS (host '$host', port '$port', dbname 'postgres');
+		CREATE USER MAPPING FOR CURRENT_USER SERVER other;
+		CREATE SEQUENCE turns;
+		CREATE TABLE there (n int);
+		CREATE TABLE here (n int);
+		CREATE FOREIGN TABLE far (n int) SERVER other OPTIONS (table_name 'there')});
+	is(outcome('state, error IS NULL', q{INSERT INTO far VALUES (1); INSERT INTO here VALUES (1);
+			SELECT fail_commits((nextval('turns') = 1)::int)}),
+		'DONE|t', 'a commit fails: begun anew');
+	is(sql('SELECT (SELECT count(*) FROM here), (SELECT count(*) FROM there)'),
+		'1|2', 'one effect here, and two there');
+};
 
 done_testing();

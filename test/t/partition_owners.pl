@@ -54,79 +54,97 @@ my $forged = q{INSERT INTO %s (id, priority, role, request)
 	VALUES (1000, 7, 'postgres', $$INSERT INTO evidence VALUES (current_user, 'task')$$)};
 
 # An inheritance child: its rows do not belong to the task table, whoever owns it.
-new_database('child', '');
-sql_in('child', 'CREATE TABLE kin () INHERITS (task); ALTER TABLE kin OWNER TO eve');
-sql_in('child', 'SET ROLE eve; ' . sprintf($forged, 'kin'));
-sql_in('child', q{INSERT INTO kin (id, request, active, dt, role) VALUES (1001, 'SELECT 1', '1 s',
-	'2020-01-01', 'eve');
-	INSERT INTO kin (id, request, state, attempt, start, role) VALUES (1002, 'SELECT 1', 'WORK', 1,
-		now(), 'eve')});
-runs_in('child', 'the table itself is served') for 1 .. 3;
-is(sql_in('child', q{SELECT string_agg(state || attempt, ',' ORDER BY id) FROM kin}),
-	'PLAN0,PLAN0,WORK1',
-	'child: its rows are left alone');
-is(sql_in('child', 'SELECT pg_task_cancel(1000)'), 'f', 'child: nor is one found to be stopped');
-is(sql_in('child', 'SELECT count(*) FROM evidence'), 0, 'child: nothing ran');
+subtest 'a child by INHERITS' => sub {
+	new_database('child', '');
+	sql_in('child', 'CREATE TABLE kin () INHERITS (task); ALTER TABLE kin OWNER TO eve');
+	sql_in('child', 'SET ROLE eve; ' . sprintf($forged, 'kin'));
+	sql_in('child',
+		q{INSERT INTO kin (id, request, active, dt, role) VALUES (1001, 'SELECT 1', '1 s',
+		'2020-01-01', 'eve');
+		INSERT INTO kin (id, request, state, attempt, start, role) VALUES (1002, 'SELECT 1', 'WORK',
+		1,
+			now(), 'eve')});
+	runs_in('child', 'the table itself is served') for 1 .. 3;
+	is(sql_in('child', q{SELECT string_agg(state || attempt, ',' ORDER BY id) FROM kin}),
+		'PLAN0,PLAN0,WORK1',
+		'child: its rows are left alone');
+	is(sql_in('child', 'SELECT pg_task_cancel(1000)'), 'f',
+		'child: nor is one found to be stopped');
+	is(sql_in('child', 'SELECT count(*) FROM evidence'), 0, 'child: nothing ran');
+};
 
 # A partition changes its owner while the scheduler waits for a lock on it: the transaction that
 # changes the owner adds a row and a trigger.  The scheduler must not trust what it has read before
 # it had the lock.
-new_database('gift', "$partitioned; CREATE TABLE gift PARTITION OF task FOR VALUES IN (7)");
-my $scheduler = q{(SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
-	AND datname = current_database())};
-my $waits = "DO \$\$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_locks WHERE pid = $scheduler
-	AND NOT granted)
-	LOOP PERFORM pg_sleep(0.001), pg_stat_clear_snapshot(); END LOOP; END \$\$";
-runs_in('gift', 'runs');
-my $position = log_position($node);
-sql_in('gift', qq{BEGIN; ALTER TABLE gift DISABLE TRIGGER ALL, OWNER TO eve; SET LOCAL ROLE eve;
-	@{[ sprintf($forged, 'gift') ]};
-	CREATE TRIGGER spy BEFORE UPDATE ON gift FOR EACH ROW EXECUTE FUNCTION spy(); RESET ROLE;
-		$waits; COMMIT});
-wait_for_log_line($node, qr/$refused"gift" has another owner/, $position);
-is(sql_in('gift', 'SELECT state || attempt FROM gift'), 'PLAN0', 'gift: the row was not claimed');
-sql_in('gift', q{DELETE FROM gift; DROP TRIGGER spy ON gift; ALTER TABLE gift ENABLE TRIGGER ALL});
-sql_in('gift', 'ALTER TABLE gift OWNER TO postgres');
-runs_in('gift', 'served again when it is given back');
+subtest 'the owner changes while the scheduler waits for a lock' => sub {
+	new_database('gift', "$partitioned; CREATE TABLE gift PARTITION OF task FOR VALUES IN (7)");
+	my $scheduler = q{(SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
+		AND datname = current_database())};
+	my $waits = "DO \$\$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_locks WHERE pid = $scheduler
+		AND NOT granted)
+		LOOP PERFORM pg_sleep(0.001), pg_stat_clear_snapshot(); END LOOP; END \$\$";
+	runs_in('gift', 'runs');
+	my $position = log_position($node);
+	sql_in('gift', qq{BEGIN; ALTER TABLE gift DISABLE TRIGGER ALL, OWNER TO eve; SET LOCAL ROLE eve;
+		@{[ sprintf($forged, 'gift') ]};
+		CREATE TRIGGER spy BEFORE UPDATE ON gift FOR EACH ROW EXECUTE FUNCTION spy(); RESET ROLE;
+			$waits; COMMIT});
+	wait_for_log_line($node, qr/$refused"gift" has another owner/, $position);
+	is(sql_in('gift', 'SELECT state || attempt FROM gift'), 'PLAN0',
+		'gift: the row was not claimed');
+	sql_in('gift',
+		q{DELETE FROM gift; DROP TRIGGER spy ON gift; ALTER TABLE gift ENABLE TRIGGER ALL});
+	sql_in('gift', 'ALTER TABLE gift OWNER TO postgres');
+	runs_in('gift', 'served again when it is given back');
+};
 
 # The same with a running task: its outcome is not written while the partition has another owner.
-$position = log_position($node);
-my $id = insert_task($node, db => 'gift', priority => 7, request => q{SELECT hold('given')});
-wait_for_state($node, $id, 'WORK', db => 'gift');
-sql_in('gift', q{BEGIN; ALTER TABLE gift OWNER TO eve; SET LOCAL ROLE eve;
-	CREATE TRIGGER spy BEFORE UPDATE ON gift FOR EACH ROW EXECUTE FUNCTION spy(); COMMIT});
-open_gate($node, 'given', db => 'gift');
-wait_for_log_line($node, qr/$refused"gift" has another owner/, $position);
-wait_until($node, "SELECT NOT EXISTS (SELECT FROM pg_stat_activity
-	WHERE application_name LIKE 'pg_task % $id')");
-is(task($node, $id, 'state', db => 'gift'), 'WORK', 'gift: the outcome was not written');
-is(sql_in('gift', 'SELECT count(*) FROM evidence'), 0, 'gift: nothing ran for eve');
-sql_in('gift', 'DROP TRIGGER spy ON gift; ALTER TABLE gift OWNER TO postgres');
-wait_for_state($node, $id, 'DONE', db => 'gift');
+subtest 'the owner changes while a task runs' => sub {
+	my $position = log_position($node);
+	my $id = insert_task($node, db => 'gift', priority => 7, request => q{SELECT hold('given')});
+	wait_for_state($node, $id, 'WORK', db => 'gift');
+	sql_in('gift', q{BEGIN; ALTER TABLE gift OWNER TO eve; SET LOCAL ROLE eve;
+		CREATE TRIGGER spy BEFORE UPDATE ON gift FOR EACH ROW EXECUTE FUNCTION spy(); COMMIT});
+	open_gate($node, 'given', db => 'gift');
+	wait_for_log_line($node, qr/$refused"gift" has another owner/, $position);
+	wait_until($node, "SELECT NOT EXISTS (SELECT FROM pg_stat_activity
+		WHERE application_name LIKE 'pg_task % $id')");
+	is(task($node, $id, 'state', db => 'gift'), 'WORK', 'gift: the outcome was not written');
+	is(sql_in('gift', 'SELECT count(*) FROM evidence'), 0, 'gift: nothing ran for eve');
+	sql_in('gift', 'DROP TRIGGER spy ON gift; ALTER TABLE gift OWNER TO postgres');
+	wait_for_state($node, $id, 'DONE', db => 'gift');
+};
+
+my $position;
 
 # A sub-partition, attached by somebody who may do so, is found as well.
-sql_in('gift',
-	q{CREATE TABLE nest PARTITION OF task FOR VALUES IN (8, 9) PARTITION BY LIST (priority);
-	CREATE TABLE egg (LIKE rest INCLUDING DEFAULTS); ALTER TABLE egg OWNER TO eve});
-runs_in('gift', 'runs with a partition that has partitions');
-$position = log_position($node);
-sql_in('gift', 'ALTER TABLE nest ATTACH PARTITION egg FOR VALUES IN (8)');
-wait_for_log_line($node, qr/$refused"egg" has another owner/, $position);
-sql_in('gift', 'DROP TABLE egg');
-runs_in('gift', 'served again without it');
+subtest 'a sub-partition' => sub {
+	sql_in('gift',
+		q{CREATE TABLE nest PARTITION OF task FOR VALUES IN (8, 9) PARTITION BY LIST (priority);
+		CREATE TABLE egg (LIKE rest INCLUDING DEFAULTS); ALTER TABLE egg OWNER TO eve});
+	runs_in('gift', 'runs with a partition that has partitions');
+	$position = log_position($node);
+	sql_in('gift', 'ALTER TABLE nest ATTACH PARTITION egg FOR VALUES IN (8)');
+	wait_for_log_line($node, qr/$refused"egg" has another owner/, $position);
+	sql_in('gift', 'DROP TABLE egg');
+	runs_in('gift', 'served again without it');
+};
 
 # The owner of a table above could change rows: a parent, or a parent of a parent.
-new_database('parent', q{CREATE TABLE top (request text); CREATE TABLE above () INHERITS (top)});
-sql_in('parent', 'ALTER TABLE task INHERIT above');
-runs_in('parent', 'runs with a parent of its own owner');
-for my $above (qw(above top))
-{
-	$position = log_position($node);
-	sql_in('parent', "ALTER TABLE $above OWNER TO eve");
-	wait_for_log_line($node, qr/$refused"$above", which it inherits from, has another owner/,
-		$position);
-	sql_in('parent', "ALTER TABLE $above OWNER TO postgres");
-	runs_in('parent', "served again when $above is given back");
-}
+subtest 'a parent of another owner' => sub {
+	new_database('parent',
+		q{CREATE TABLE top (request text); CREATE TABLE above () INHERITS (top)});
+	sql_in('parent', 'ALTER TABLE task INHERIT above');
+	runs_in('parent', 'runs with a parent of its own owner');
+	for my $above (qw(above top))
+	{
+		$position = log_position($node);
+		sql_in('parent', "ALTER TABLE $above OWNER TO eve");
+		wait_for_log_line($node, qr/$refused"$above", which it inherits from, has another owner/,
+			$position);
+		sql_in('parent', "ALTER TABLE $above OWNER TO postgres");
+		runs_in('parent', "served again when $above is given back");
+	}
+};
 
 done_testing();

@@ -80,327 +80,376 @@ sub swap_schema
 		EXECUTE FUNCTION public.trap();
 		$row};
 }
-sql('CREATE ROLE landlord LOGIN');
-for my $db (qw(let sublet))
-{
-	sql("CREATE DATABASE $db");
-	wait_for_table($node, db => $db);
-	$node->safe_psql($db, 'GRANT INSERT, SELECT ON task TO landlord');
-	sql("ALTER DATABASE $db OWNER TO landlord");
-	# the scheduler and an executor know the table by now; they work for the owner of the database
-	my $id = sql_as_in('landlord', $db,
-		q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id});
-	wait_for_state($node, $id, 'DONE', db => $db);
-}
-is($node->safe_psql('let', q{SELECT tableowner FROM pg_tables WHERE tablename = 'task'}),
-	'postgres', 'the table is somebody else\'s');
-my $position = log_position($node);
-sql_as_in('landlord', 'let',
-	swap_schema(q{INSERT INTO public.task (id, request) VALUES (100, 'SELECT 1')}));
-wait_until($node, 'SELECT state <> $$PLAN$$ FROM public.task WHERE id = 100', db => 'let');
-is(caught('landlord', $position), 'landlord',
-	'another table under the same name: not as the owner of the first');
-is(is_superuser('landlord'), 'f', 'so the owner of the database stays what he was');
-sql('ALTER ROLE landlord NOSUPERUSER');
-$position = log_position($node);
-my $id = sql_as_in('landlord', 'sublet', 'INSERT INTO task (request) VALUES ($r$' . swap_schema(
-	q{INSERT INTO public.task (id, request, state, attempt, pid)
-		VALUES (current_setting('pg_task.id')::bigint, 'SELECT 1', 'WORK', 1, pg_backend_pid())})
-	. '$r$) RETURNING id');
-wait_until($node,
-	"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'pg_task executor' "
-	. "AND datname = 'sublet' AND state = 'idle'
-	AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'pg_task executor' "
-	. "AND datname = 'sublet' AND state = 'active')", db => 'postgres');
-wait_for_log_line($node, qr/the trap of landlord runs as/, $position);
-is(caught('landlord', $position), 'landlord', 'nor when the outcome is written');
-is(is_superuser('landlord'), 'f', 'so he stays what he was again');
-sql('ALTER ROLE landlord NOSUPERUSER');
+my ($position, $id);
+subtest 'the owner of the schema replaces the table' => sub {
+	sql('CREATE ROLE landlord LOGIN');
+	for my $db (qw(let sublet))
+	{
+		sql("CREATE DATABASE $db");
+		wait_for_table($node, db => $db);
+		$node->safe_psql($db, 'GRANT INSERT, SELECT ON task TO landlord');
+		sql("ALTER DATABASE $db OWNER TO landlord");
+		# the scheduler and an executor know the table by now; they work for the owner of the
+		# database
+		my $id = sql_as_in('landlord', $db,
+			q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id});
+		wait_for_state($node, $id, 'DONE', db => $db);
+	}
+	is($node->safe_psql('let', q{SELECT tableowner FROM pg_tables WHERE tablename = 'task'}),
+		'postgres', 'the table is somebody else\'s');
+	$position = log_position($node);
+	sql_as_in('landlord', 'let',
+		swap_schema(q{INSERT INTO public.task (id, request) VALUES (100, 'SELECT 1')}));
+	wait_until($node, 'SELECT state <> $$PLAN$$ FROM public.task WHERE id = 100', db => 'let');
+	is(caught('landlord', $position), 'landlord',
+		'another table under the same name: not as the owner of the first');
+	is(is_superuser('landlord'), 'f', 'so the owner of the database stays what he was');
+	sql('ALTER ROLE landlord NOSUPERUSER');
+	$position = log_position($node);
+	$id = sql_as_in('landlord', 'sublet', 'INSERT INTO task (request) VALUES ($r$' . swap_schema(
+		q{INSERT INTO public.task (id, request, state, attempt, pid)
+			VALUES (current_setting('pg_task.id')::bigint, 'SELECT 1', 'WORK', 1,
+			pg_backend_pid())})
+		. '$r$) RETURNING id');
+	wait_until($node,
+		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'pg_task executor' "
+		. "AND datname = 'sublet' AND state = 'idle'
+		AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'pg_task executor' "
+		. "AND datname = 'sublet' AND state = 'active')", db => 'postgres');
+	wait_for_log_line($node, qr/the trap of landlord runs as/, $position);
+	is(caught('landlord', $position), 'landlord', 'nor when the outcome is written');
+	is(is_superuser('landlord'), 'f', 'so he stays what he was again');
+	sql('ALTER ROLE landlord NOSUPERUSER');
+};
 
 # A trigger of the owner that looks for a table of its own does not find one created by the task.
-sql(q{
-	CREATE ROLE app LOGIN; CREATE SCHEMA app AUTHORIZATION app; GRANT USAGE ON SCHEMA app TO PUBLIC;
-	GRANT INSERT, SELECT, UPDATE, DELETE ON task TO app;
-	CREATE TABLE audit (id bigint);
-	CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
-	BEGIN
-		INSERT INTO audit VALUES (NEW.id);
-		RETURN NULL;
-	END $$;
-	CREATE TRIGGER audit AFTER UPDATE ON task FOR EACH ROW WHEN (NEW.state IN ('DONE', 'FAIL'))
-	EXECUTE FUNCTION audit()});
-$position = log_position($node);
-my $trap = make_trap('app', 'app');
-for my $end ('', '; COMMIT', '; SELECT 1/0', '; COMMIT; SELECT 1/0',
-	'; DECLARE c CURSOR WITH HOLD FOR SELECT * FROM audit')
-{
-	$id = sql_as('app', qq{INSERT INTO task (request) VALUES (\$r\$$trap
-		CREATE TEMP TABLE audit (id bigint); GRANT ALL ON audit TO PUBLIC;
-		CREATE TRIGGER trap BEFORE INSERT ON audit FOR EACH ROW
-		EXECUTE FUNCTION app.trap()$end\$r\$) RETURNING id});
-	wait_for_end($id);
-	is(sql("SELECT count(*) FROM audit WHERE id = $id"), 1,
-		"the owner's trigger finds the owner's table: $end");
-	is(is_superuser('app'), 'f', "and calls no trigger of the task's: $end");
-	sql('DROP FUNCTION IF EXISTS app.trap CASCADE; ALTER ROLE app NOSUPERUSER');
-}
-is(caught('app', $position), '', 'not even once');
-sql('DROP TRIGGER audit ON task');
+subtest 'objects that the task creates' => sub {
+	sql(q{
+		CREATE ROLE app LOGIN; CREATE SCHEMA app AUTHORIZATION app; GRANT USAGE ON SCHEMA app
+		TO PUBLIC;
+		GRANT INSERT, SELECT, UPDATE, DELETE ON task TO app;
+		CREATE TABLE audit (id bigint);
+		CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
+		BEGIN
+			INSERT INTO audit VALUES (NEW.id);
+			RETURN NULL;
+		END $$;
+		CREATE TRIGGER audit AFTER UPDATE ON task FOR EACH ROW WHEN (NEW.state IN ('DONE', 'FAIL'))
+		EXECUTE FUNCTION audit()});
+	$position = log_position($node);
+	my $trap = make_trap('app', 'app');
+	for my $end ('', '; COMMIT', '; SELECT 1/0', '; COMMIT; SELECT 1/0',
+		'; DECLARE c CURSOR WITH HOLD FOR SELECT * FROM audit')
+	{
+		$id = sql_as('app', qq{INSERT INTO task (request) VALUES (\$r\$$trap
+			CREATE TEMP TABLE audit (id bigint); GRANT ALL ON audit TO PUBLIC;
+			CREATE TRIGGER trap BEFORE INSERT ON audit FOR EACH ROW
+			EXECUTE FUNCTION app.trap()$end\$r\$) RETURNING id});
+		wait_for_end($id);
+		is(sql("SELECT count(*) FROM audit WHERE id = $id"), 1,
+			"the owner's trigger finds the owner's table: $end");
+		is(is_superuser('app'), 'f', "and calls no trigger of the task's: $end");
+		sql('DROP FUNCTION IF EXISTS app.trap CASCADE; ALTER ROLE app NOSUPERUSER');
+	}
+	is(caught('app', $position), '', 'not even once');
+	sql('DROP TRIGGER audit ON task');
+};
 
 # A run whose row was deleted does not take another row for its own.
-sql(q{
-	CREATE ROLE amy LOGIN; CREATE ROLE ben LOGIN;
-	GRANT INSERT, SELECT, UPDATE, DELETE ON task TO amy, ben;
-	CREATE TABLE ran (what text, who text); GRANT INSERT ON ran TO PUBLIC;
-	ALTER ROLE ben SET pg_task.role_executors = 1});
-for my $column ('', ', delete', ', repeat')
-{
-	my $gate = "squat$column";
-	my $value = { '' => '', ', delete' => ', true', ', repeat' => q(, '1 day') }->{$column};
-	my $next = sql_as('amy',
-		"INSERT INTO task (request$column) VALUES ('SELECT hold(\$\$$gate\$\$)'$value) "
-		. "RETURNING id");
-	wait_for_state($node, $next, 'WORK');
-	sql_as('amy', "DELETE FROM task WHERE id = $next");
-	sql("SELECT setval('task_id_seq', $next, false)");
-	is(sql_as('ben',
-		"INSERT INTO task (request) VALUES ('INSERT INTO ran VALUES (\$\$$gate\$\$, current_user); "
-		. "SELECT hold(\$\$$gate ben\$\$)') RETURNING id"),
-		$next, "$gate: the next task has the id of a run without a row");
-	wait_for_state($node, $next, 'WORK');
-	open_gate($node, $gate);
-	wait_until($node,
-		q{SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'pg_task executor'
-		AND usename = 'amy' AND state <> 'idle')});
-	is(task($node, $next, 'state'), 'WORK', "$gate: the end of that run is not its end");
-	open_gate($node, "$gate ben");
-	wait_until($node,
-		q{SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'pg_task executor'
-		AND usename = 'ben' AND state <> 'idle')});
-	is(sql("SELECT who FROM ran WHERE what = '$gate'"), 'ben', "$gate: it has its effects");
-	is(task($node, $next, 'state'), 'DONE', "$gate: and its outcome");
-	is(count_of($node, "role = 'ben' AND parent = $next"), 0, "$gate: and nothing else");
-}
+subtest 'a run whose row was deleted' => sub {
+	sql(q{
+		CREATE ROLE amy LOGIN; CREATE ROLE ben LOGIN;
+		GRANT INSERT, SELECT, UPDATE, DELETE ON task TO amy, ben;
+		CREATE TABLE ran (what text, who text); GRANT INSERT ON ran TO PUBLIC;
+		ALTER ROLE ben SET pg_task.role_executors = 1});
+	for my $column ('', ', delete', ', repeat')
+	{
+		my $gate = "squat$column";
+		my $value = { '' => '', ', delete' => ', true', ', repeat' => q(, '1 day') }->{$column};
+		my $next = sql_as('amy',
+			"INSERT INTO task (request$column) VALUES ('SELECT hold(\$\$$gate\$\$)'$value) "
+			. "RETURNING id");
+		wait_for_state($node, $next, 'WORK');
+		sql_as('amy', "DELETE FROM task WHERE id = $next");
+		sql("SELECT setval('task_id_seq', $next, false)");
+		is(sql_as('ben',
+			"INSERT INTO task (request) VALUES ('INSERT INTO ran "
+			. "VALUES (\$\$$gate\$\$, current_user); "
+			. "SELECT hold(\$\$$gate ben\$\$)') RETURNING id"),
+			$next, "$gate: the next task has the id of a run without a row");
+		wait_for_state($node, $next, 'WORK');
+		open_gate($node, $gate);
+		wait_until($node,
+			q{SELECT NOT EXISTS (SELECT FROM pg_stat_activity
+			WHERE backend_type = 'pg_task executor'
+			AND usename = 'amy' AND state <> 'idle')});
+		is(task($node, $next, 'state'), 'WORK', "$gate: the end of that run is not its end");
+		open_gate($node, "$gate ben");
+		wait_until($node,
+			q{SELECT NOT EXISTS (SELECT FROM pg_stat_activity
+			WHERE backend_type = 'pg_task executor'
+			AND usename = 'ben' AND state <> 'idle')});
+		is(sql("SELECT who FROM ran WHERE what = '$gate'"), 'ben', "$gate: it has its effects");
+		is(task($node, $next, 'state'), 'DONE', "$gate: and its outcome");
+		is(count_of($node, "role = 'ben' AND parent = $next"), 0, "$gate: and nothing else");
+	}
+};
+
+my $pid;
 
 # An executor that begins late does not run what another role put in place of its task.
-$id = sql_as('ben', q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id});
-wait_for_state($node, $id, 'DONE');
-my $pid = task($node, $id, 'pid');
-is(sql("SELECT usename FROM pg_stat_activity WHERE pid = $pid"), 'ben', 'an executor of ben');
-wait_until($node, "SELECT state = 'idle' FROM pg_stat_activity WHERE pid = $pid");
-kill 'STOP', $pid;
-$id = sql_as('ben',
-	q{INSERT INTO task (request) VALUES ('SELECT 1 -- ' || repeat('x', 2000)) RETURNING id});
-wait_for_state($node, $id, 'WORK');
-sql_as('ben', "DELETE FROM task WHERE id = $id");
-sql_as('amy', qq{INSERT INTO task (id, request)
-	VALUES ($id, 'INSERT INTO ran VALUES (''slow'', current_user); SELECT hold(''slow'') -- ' ||
-	repeat('x', 2000))});
-wait_for_state($node, $id, 'WORK');
-my $before = sql("SELECT state_change FROM pg_stat_activity WHERE pid = $pid");
-kill 'CONT', $pid;
-wait_until($node, "SELECT state_change > '$before' FROM pg_stat_activity WHERE pid = $pid");
-my $after = sql_as('ben', q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id});
-open_gate($node, 'slow');
-wait_for_state($node, $after, 'DONE');
-wait_for_end($id);
-is(sql(q{SELECT string_agg(who, ',') FROM ran WHERE what = 'slow'}), 'amy',
-	'a request runs as its own role, once');
+subtest 'a row is replaced before the run begins' => sub {
+	$id = sql_as('ben', q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id});
+	wait_for_state($node, $id, 'DONE');
+	$pid = task($node, $id, 'pid');
+	is(sql("SELECT usename FROM pg_stat_activity WHERE pid = $pid"), 'ben', 'an executor of ben');
+	wait_until($node, "SELECT state = 'idle' FROM pg_stat_activity WHERE pid = $pid");
+	kill 'STOP', $pid;
+	$id = sql_as('ben',
+		q{INSERT INTO task (request) VALUES ('SELECT 1 -- ' || repeat('x', 2000)) RETURNING id});
+	wait_for_state($node, $id, 'WORK');
+	sql_as('ben', "DELETE FROM task WHERE id = $id");
+	sql_as('amy', qq{INSERT INTO task (id, request)
+		VALUES ($id, 'INSERT INTO ran VALUES (''slow'', current_user); SELECT hold(''slow'') -- ' ||
+		repeat('x', 2000))});
+	wait_for_state($node, $id, 'WORK');
+	my $before = sql("SELECT state_change FROM pg_stat_activity WHERE pid = $pid");
+	kill 'CONT', $pid;
+	wait_until($node, "SELECT state_change > '$before' FROM pg_stat_activity WHERE pid = $pid");
+	my $after = sql_as('ben', q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id});
+	open_gate($node, 'slow');
+	wait_for_state($node, $after, 'DONE');
+	wait_for_end($id);
+	is(sql(q{SELECT string_agg(who, ',') FROM ran WHERE what = 'slow'}), 'amy',
+		'a request runs as its own role, once');
+};
+
+my $seen;
 
 # The owner of a partition can insert rows without our checks: such a table is rejected until the
 # owner is the same.
-sql('CREATE ROLE carl LOGIN; CREATE ROLE dora LOGIN; CREATE ROLE team; GRANT team TO dora; '
-	. 'CREATE DATABASE parts IS_TEMPLATE true');
-my $seen = log_position($node);
-$node->safe_psql('parts', q{
-	CREATE TABLE task (id bigint GENERATED BY DEFAULT
-	AS IDENTITY, dt timestamptz NOT NULL DEFAULT now(), request text NOT NULL,
-		state text NOT NULL DEFAULT 'PLAN', attempt int NOT NULL DEFAULT 0,
-		queue text NOT NULL DEFAULT 'default',
-		PRIMARY KEY (id, state)) PARTITION BY LIST (state);
-	CREATE TABLE active PARTITION OF task FOR VALUES IN ('PLAN', 'WORK');
-	CREATE TABLE finished PARTITION OF task DEFAULT;
-	ALTER TABLE active OWNER TO carl});
-sql('ALTER DATABASE parts IS_TEMPLATE false');
-wait_for_log_line($node,
-	qr/public\.task is not a task table.*Its partition "active" has another owner/s, $seen);
-is($node->safe_psql('parts', q{SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass}),
-	0, 'a partition of a stranger: untouched');
-$node->safe_psql('parts', 'ALTER TABLE active OWNER TO postgres');
-wait_until($node, q{SELECT count(*) = 1 FROM pg_policy WHERE polrelid = 'task'::regclass},
-	db => 'parts');
-$node->safe_psql('parts',
-	'GRANT INSERT, SELECT, UPDATE, DELETE ON task, active, finished TO carl, dora');
-refused('carl', 'parts', "INSERT INTO task (request, role) VALUES ('SELECT 1', 'postgres')",
-	'.*row-level security', 'through the table');
-refused('carl', 'parts',
-	"INSERT INTO active (id, request, role) "
-	. "VALUES (-1000, 'ALTER ROLE carl SUPERUSER', 'postgres')",
-	'cannot plan a task for a role that you may not become', 'past the table');
-$id = sql_as_in('dora', 'parts', q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id});
-wait_for_state($node, $id, 'DONE', db => 'parts');
-refused('dora', 'parts',
-	"UPDATE task SET state = 'PLAN', attempt = 0, pid = NULL, start = NULL, stop = NULL, role = "
-	. "'postgres' WHERE id = $id",
-	'.*row-level security', 'a row that moves to another partition gets no other role');
-is(is_superuser('carl'), 'f', 'nobody got anything by that');
+subtest 'the owner of a partition' => sub {
+	sql('CREATE ROLE carl LOGIN; CREATE ROLE dora LOGIN; CREATE ROLE team; GRANT team TO dora; '
+		. 'CREATE DATABASE parts IS_TEMPLATE true');
+	$seen = log_position($node);
+	$node->safe_psql('parts', q{
+		CREATE TABLE task (id bigint GENERATED BY DEFAULT
+		AS IDENTITY, dt timestamptz NOT NULL DEFAULT now(), request text NOT NULL,
+			state text NOT NULL DEFAULT 'PLAN', attempt int NOT NULL DEFAULT 0,
+			queue text NOT NULL DEFAULT 'default',
+			PRIMARY KEY (id, state)) PARTITION BY LIST (state);
+		CREATE TABLE active PARTITION OF task FOR VALUES IN ('PLAN', 'WORK');
+		CREATE TABLE finished PARTITION OF task DEFAULT;
+		ALTER TABLE active OWNER TO carl});
+	sql('ALTER DATABASE parts IS_TEMPLATE false');
+	wait_for_log_line($node,
+		qr/public\.task is not a task table.*Its partition "active" has another owner/s, $seen);
+	is($node->safe_psql('parts',
+		q{SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass}),
+		0, 'a partition of a stranger: untouched');
+	$node->safe_psql('parts', 'ALTER TABLE active OWNER TO postgres');
+	wait_until($node, q{SELECT count(*) = 1 FROM pg_policy WHERE polrelid = 'task'::regclass},
+		db => 'parts');
+	$node->safe_psql('parts',
+		'GRANT INSERT, SELECT, UPDATE, DELETE ON task, active, finished TO carl, dora');
+	refused('carl', 'parts', "INSERT INTO task (request, role) VALUES ('SELECT 1', 'postgres')",
+		'.*row-level security', 'through the table');
+	refused('carl', 'parts',
+		"INSERT INTO active (id, request, role) "
+		. "VALUES (-1000, 'ALTER ROLE carl SUPERUSER', 'postgres')",
+		'cannot plan a task for a role that you may not become', 'past the table');
+	$id = sql_as_in('dora', 'parts',
+		q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id});
+	wait_for_state($node, $id, 'DONE', db => 'parts');
+	refused('dora', 'parts',
+		"UPDATE task SET state = 'PLAN', attempt = 0, pid = NULL, start = NULL, stop = NULL, role "
+		. "= "
+		. ""
+		. "'postgres' WHERE id = $id",
+		'.*row-level security', 'a row that moves to another partition gets no other role');
+	is(is_superuser('carl'), 'f', 'nobody got anything by that');
+};
 
 # pg_task.id is the task that the executor runs, whatever is set.
-my $forge =
-	'parameter "pg_task.id" cannot be (changed|set)|permission denied|must be (superuser|owner)';
-refused($_->[0], 'postgres', $_->[1], $forge)
-  for map { my $way = $_; map { [ $_, $way ] } qw(app postgres) }
-  q{SET pg_task.id = '1'}, q{SET LOCAL pg_task.id TO DEFAULT},
-	q{SELECT set_config('pg_task.id', '1', false)}, q{ALTER ROLE app SET pg_task.id = '1'},
-  q{ALTER DATABASE postgres SET pg_task.id = '1'}, q{ALTER SYSTEM SET pg_task.id = '1'},
-  q{CREATE FUNCTION pg_temp.f() RETURNS text LANGUAGE sql SET pg_task.id = '1' AS 'SELECT 1'},
-	q{UPDATE pg_settings SET setting = '1' WHERE name = 'pg_task.id'};
-$id = sql_as('app',
-	q{INSERT INTO task (request)
-	VALUES
-	('RESET ALL; RESET pg_task.format; DISCARD PLANS; INSERT INTO task (request) VALUES ($$SELECT
-	1$$)') RETURNING id});
-wait_for_state($node, $id, 'DONE');
-is(count_of($node, "parent = $id"), 1, 'nor can it be reset');
+subtest 'pg_task.id' => sub {
+	my $forge =
+		'parameter "pg_task.id" cannot be (changed|set)|permission denied|must be '
+		. '(superuser|owner)';
+	refused($_->[0], 'postgres', $_->[1], $forge)
+	  for map { my $way = $_; map { [ $_, $way ] } qw(app postgres) }
+	  q{SET pg_task.id = '1'}, q{SET LOCAL pg_task.id TO DEFAULT},
+		q{SELECT set_config('pg_task.id', '1', false)}, q{ALTER ROLE app SET pg_task.id = '1'},
+	  q{ALTER DATABASE postgres SET pg_task.id = '1'}, q{ALTER SYSTEM SET pg_task.id = '1'},
+	  q{CREATE FUNCTION pg_temp.f() RETURNS text LANGUAGE sql SET pg_task.id = '1' AS 'SELECT 1'},
+		q{UPDATE pg_settings SET setting = '1' WHERE name = 'pg_task.id'};
+	$id = sql_as('app',
+		q{INSERT INTO task (request)
+		VALUES
+		('RESET ALL; RESET pg_task.format; DISCARD PLANS; INSERT INTO task (request) VALUES
+		($$SELECT
+		1$$)') RETURNING id});
+	wait_for_state($node, $id, 'DONE');
+	is(count_of($node, "parent = $id"), 1, 'nor can it be reset');
+};
 
 # Processes: who may not see or signal a role's sessions may not see or signal its tasks.  The
 # processes of pg_task itself belong to a superuser.
-sql('CREATE ROLE watchman LOGIN IN ROLE pg_signal_backend');
-$id = sql_as('app',
-	q{INSERT INTO task (request) VALUES ('SELECT hold($$seen$$) AS secret') RETURNING id});
-wait_until($node,
-	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE '%hold($$seen$$)%'
-	AND backend_type = 'pg_task executor'});
-$pid =
-	sql("SELECT pid FROM pg_stat_activity WHERE query LIKE '%AS secret' "
-		. "AND backend_type = 'pg_task executor'");
-is(sql_as('amy', "SELECT query FROM pg_stat_activity WHERE pid = $pid"), '<insufficient privilege>',
-	'others do not see the request');
-is(sql_as('amy',
-	"SELECT count(*) FROM pg_stat_activity AS a WHERE a::text LIKE '%secr' || 'et%' "
-	. "AND pid <> pg_backend_pid()"), 0, 'in no column');
-for my $signal (qw(pg_cancel_backend pg_terminate_backend))
-{
-	refused('amy', 'postgres', "SELECT $signal($pid)", '.*(must be a member|permission denied)',
-		"$signal by a stranger");
-	for my $kind (qw(supervisor scheduler))
+subtest 'processes' => sub {
+	sql('CREATE ROLE watchman LOGIN IN ROLE pg_signal_backend');
+	$id = sql_as('app',
+		q{INSERT INTO task (request) VALUES ('SELECT hold($$seen$$) AS secret') RETURNING id});
+	wait_until($node,
+		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE '%hold($$seen$$)%'
+		AND backend_type = 'pg_task executor'});
+	$pid =
+		sql("SELECT pid FROM pg_stat_activity WHERE query LIKE '%AS secret' "
+			. "AND backend_type = 'pg_task executor'");
+	is(sql_as('amy', "SELECT query FROM pg_stat_activity WHERE pid = $pid"),
+		'<insufficient privilege>',
+		'others do not see the request');
+	is(sql_as('amy',
+		"SELECT count(*) FROM pg_stat_activity AS a WHERE a::text LIKE '%secr' || 'et%' "
+		. "AND pid <> pg_backend_pid()"), 0, 'in no column');
+	for my $signal (qw(pg_cancel_backend pg_terminate_backend))
 	{
-		my ($process) = backends($node, $kind);
-		refused($_, 'postgres', "SELECT $signal($process)", '.*(must be a|permission denied)',
-			"$signal of a $kind by $_") for qw(amy watchman);
+		refused('amy', 'postgres', "SELECT $signal($pid)", '.*(must be a member|permission denied)',
+			"$signal by a stranger");
+		for my $kind (qw(supervisor scheduler))
+		{
+			my ($process) = backends($node, $kind);
+			refused($_, 'postgres', "SELECT $signal($process)", '.*(must be a|permission denied)',
+				"$signal of a $kind by $_") for qw(amy watchman);
+		}
 	}
-}
-is(task($node, $id, 'state'), 'WORK', 'it still runs');
-open_gate($node, 'seen');
-wait_for_state($node, $id, 'DONE');
+	is(task($node, $id, 'state'), 'WORK', 'it still runs');
+	open_gate($node, 'seen');
+	wait_for_state($node, $id, 'DONE');
+};
 
 # The C functions check their arguments.
-my @odd = (
-	[ 'SELECT pg_task_planned()',
-		'pg_task_planned must be called AFTER|trigger functions can only' ],
-	[ q{SELECT pg_task_next(now(), '1 day', true, now(), repeat('x', 100000))}, 'time zone' ],
-	[ q{SELECT pg_task_next(now(), '1 day', true, now(), '../../../etc/passwd')}, 'time zone' ],
-	[ q{SELECT pg_task_next(now(), '1 day', true, now(), '')}, 'time zone' ],
-	map { [ $_, 'pg_task_planned must be called AFTER INSERT OR UPDATE, FOR EACH ROW' ] } (
-		'CREATE TRIGGER t BEFORE INSERT ON odd FOR EACH ROW EXECUTE FUNCTION pg_task_planned(); '
-			. 'INSERT INTO odd VALUES (1)',
-		'CREATE TRIGGER t AFTER INSERT ON odd EXECUTE FUNCTION pg_task_planned(); INSERT INTO odd '
-		. 'VALUES (1)',
-		'CREATE TRIGGER t AFTER TRUNCATE ON odd EXECUTE FUNCTION pg_task_planned(); TRUNCATE odd',
-		'INSERT INTO odd VALUES (1); CREATE TRIGGER t AFTER DELETE ON odd FOR EACH ROW '
-		. 'EXECUTE FUNCTION pg_task_planned(); DELETE FROM odd',
-		'CREATE VIEW app.v AS SELECT * FROM odd; CREATE TRIGGER t INSTEAD OF INSERT ON app.v '
-		. 'FOR EACH ROW EXECUTE FUNCTION pg_task_planned(); INSERT INTO app.v VALUES (1)'));
-push @odd,
-	[ q{CREATE TRIGGER t AFTER INSERT ON odd FOR EACH ROW EXECUTE FUNCTION pg_task_bound();
-		INSERT INTO odd VALUES (1)},
-	'pg_task_bound must be called BEFORE INSERT' ],
-	[ q{CREATE TRIGGER t BEFORE INSERT ON odd FOR EACH ROW EXECUTE FUNCTION pg_task_bound();
-		INSERT INTO odd VALUES (1)},
-	'the table of this trigger is not a task table' ];
-refused('app', 'postgres',
-	"BEGIN; CREATE TABLE app.odd (a int); SET search_path = app, public; $_->[0]", $_->[1], $_->[0])
-	for @odd;
-for my $change ('RENAME COLUMN role TO who', 'DROP COLUMN role', 'DROP COLUMN id CASCADE',
-	'ALTER COLUMN queue TYPE varchar', 'ALTER COLUMN max TYPE bigint',
-	'ALTER COLUMN role TYPE text', 'DROP COLUMN request, ADD COLUMN request int')
-{
+subtest 'arguments of the C functions' => sub {
+	my @odd = (
+		[ 'SELECT pg_task_planned()',
+			'pg_task_planned must be called AFTER|trigger functions can only' ],
+		[ q{SELECT pg_task_next(now(), '1 day', true, now(), repeat('x', 100000))}, 'time zone' ],
+		[ q{SELECT pg_task_next(now(), '1 day', true, now(), '../../../etc/passwd')}, 'time zone' ],
+		[ q{SELECT pg_task_next(now(), '1 day', true, now(), '')}, 'time zone' ],
+		map { [ $_, 'pg_task_planned must be called AFTER INSERT OR UPDATE, FOR EACH ROW' ] } (
+			'CREATE TRIGGER t BEFORE INSERT ON odd FOR EACH ROW '
+				. 'EXECUTE FUNCTION pg_task_planned(); '
+				. 'INSERT INTO odd VALUES (1)',
+			'CREATE TRIGGER t AFTER INSERT ON odd EXECUTE FUNCTION pg_task_planned(); '
+			. 'INSERT INTO odd '
+			. 'VALUES (1)',
+			'CREATE TRIGGER t AFTER TRUNCATE ON odd '
+			. 'EXECUTE FUNCTION pg_task_planned(); TRUNCATE odd',
+			'INSERT INTO odd VALUES (1); CREATE TRIGGER t AFTER DELETE ON odd FOR EACH ROW '
+			. 'EXECUTE FUNCTION pg_task_planned(); DELETE FROM odd',
+			'CREATE VIEW app.v AS SELECT * FROM odd; CREATE TRIGGER t INSTEAD OF INSERT ON app.v '
+			. 'FOR EACH ROW EXECUTE FUNCTION pg_task_planned(); INSERT INTO app.v VALUES (1)'));
+	push @odd,
+		[ q{CREATE TRIGGER t AFTER INSERT ON odd FOR EACH ROW EXECUTE FUNCTION pg_task_bound();
+			INSERT INTO odd VALUES (1)},
+		'pg_task_bound must be called BEFORE INSERT' ],
+		[ q{CREATE TRIGGER t BEFORE INSERT ON odd FOR EACH ROW EXECUTE FUNCTION pg_task_bound();
+			INSERT INTO odd VALUES (1)},
+		'the table of this trigger is not a task table' ];
 	refused('app', 'postgres',
-		qq{BEGIN; CREATE TABLE app.odd AS SELECT * FROM task WITH NO DATA; ALTER TABLE app.odd
-		ALTER COLUMN state SET DEFAULT 'PLAN', ALTER COLUMN queue SET DEFAULT 'q',
-			ALTER COLUMN priority SET DEFAULT 0, ALTER COLUMN dt SET DEFAULT now();
-		CREATE TRIGGER t AFTER INSERT ON app.odd FOR EACH ROW EXECUTE FUNCTION pg_task_planned();
-		INSERT INTO app.odd DEFAULT VALUES; ALTER TABLE app.odd $change; INSERT INTO app.odd DEFAULT
-		VALUES},
-		'the table of this trigger is not a task table', "a table after $change");
-}
-is(sql_as('app',
-	q{SELECT count(*) FROM unnest(ARRAY['', 'nobody', 'postgres', 'public', 'none', '"app"', 'app ',
-	repeat('x', 63), repeat('日', 21)]::name[]) AS r WHERE pg_task_own(r)}), 0,
-	'names of no role that one may become');
-is(sql_as('app',
-	q{SELECT pg_task_own('app'), pg_task_own(NULL) IS NULL, pg_task_watched(NULL) IS NULL,
-	pg_task_watched(''), pg_task_watched(repeat('x', 1000000))}),
-	't|t|t|t|t', 'functions of NULL and of much');
-# 'infinity' is a valid interval from version 17 on, an error before
-my $infinite = sql('SHOW server_version_num') >= 170000 ? q{, 'infinity', '-infinity'} : '';
-is(sql_as('app',
-	qq{SELECT count(*) FROM unnest(ARRAY['-infinity', 'infinity', '4714-11-24 00:00:00+00 BC',
-	'294276-12-31 23:59:59+00', now(), NULL]::timestamptz[]) AS p,
-	unnest(ARRAY['0', '1 us', '-1 us', '1 mon -30 days', '-1 mon 31 days', '178000000 years',
-	'-178000000 years', '2147483647 days', '2147483647 hours', '1 mon -2629800 s',
-		NULL$infinite]::interval[]) AS r, unnest(ARRAY['-infinity', 'infinity',
-		'4714-11-24 00:00:00+00 BC', '294276-12-31 23:59:59+00', now(), NULL]::timestamptz[]) AS e,
-	unnest(ARRAY[true, false]) AS d, unnest(ARRAY['UTC', 'Europe/Berlin', '<X>-167:59:59']) AS z
-	WHERE pg_task_next(p, r, d, e, z) IN ('infinity', '-infinity') OR d AND pg_task_next(p, r, d, e,
-	z) <= greatest(p, e)}), 0, 'no time of no sense');
+		"BEGIN; CREATE TABLE app.odd (a int); SET search_path = app, public; $_->[0]", $_->[1],
+		$_->[0])
+		for @odd;
+	for my $change ('RENAME COLUMN role TO who', 'DROP COLUMN role', 'DROP COLUMN id CASCADE',
+		'ALTER COLUMN queue TYPE varchar', 'ALTER COLUMN max TYPE bigint',
+		'ALTER COLUMN role TYPE text', 'DROP COLUMN request, ADD COLUMN request int')
+	{
+		refused('app', 'postgres',
+			qq{BEGIN; CREATE TABLE app.odd AS SELECT * FROM task WITH NO DATA; ALTER TABLE app.odd
+			ALTER COLUMN state SET DEFAULT 'PLAN', ALTER COLUMN queue SET DEFAULT 'q',
+				ALTER COLUMN priority SET DEFAULT 0, ALTER COLUMN dt SET DEFAULT now();
+			CREATE TRIGGER t AFTER INSERT ON app.odd FOR EACH ROW
+			EXECUTE FUNCTION pg_task_planned();
+			INSERT INTO app.odd DEFAULT VALUES; ALTER TABLE app.odd $change;
+			INSERT INTO app.odd DEFAULT
+			VALUES},
+			'the table of this trigger is not a task table', "a table after $change");
+	}
+	is(sql_as('app',
+		q{SELECT count(*) FROM unnest(ARRAY['', 'nobody', 'postgres', 'public', 'none', '"app"',
+		'app ',
+		repeat('x', 63), repeat('日', 21)]::name[]) AS r WHERE pg_task_own(r)}), 0,
+		'names of no role that one may become');
+	is(sql_as('app',
+		q{SELECT pg_task_own('app'), pg_task_own(NULL) IS NULL, pg_task_watched(NULL) IS NULL,
+		pg_task_watched(''), pg_task_watched(repeat('x', 1000000))}),
+		't|t|t|t|t', 'functions of NULL and of much');
+	# 'infinity' is a valid interval from version 17 on, an error before
+	my $infinite = sql('SHOW server_version_num') >= 170000 ? q{, 'infinity', '-infinity'} : '';
+	is(sql_as('app',
+		qq{SELECT count(*) FROM unnest(ARRAY['-infinity', 'infinity', '4714-11-24 00:00:00+00 BC',
+		'294276-12-31 23:59:59+00', now(), NULL]::timestamptz[]) AS p,
+		unnest(ARRAY['0', '1 us', '-1 us', '1 mon -30 days', '-1 mon 31 days', '178000000 years',
+		'-178000000 years', '2147483647 days', '2147483647 hours', '1 mon -2629800 s',
+			NULL$infinite]::interval[]) AS r, unnest(ARRAY['-infinity', 'infinity',
+			'4714-11-24 00:00:00+00 BC', '294276-12-31 23:59:59+00', now(), NULL]::timestamptz[])
+			AS e,
+		unnest(ARRAY[true, false]) AS d, unnest(ARRAY['UTC', 'Europe/Berlin', '<X>-167:59:59']) AS z
+		WHERE pg_task_next(p, r, d, e, z) IN ('infinity', '-infinity') OR d
+		AND pg_task_next(p, r, d, e,
+		z) <= greatest(p, e)}), 0, 'no time of no sense');
+};
 
 # The extension belongs to a superuser.
-refused('app', 'postgres', $_, 'must be owner of|permission denied')
-	for 'ALTER EXTENSION pg_task UPDATE', 'ALTER EXTENSION pg_task SET SCHEMA public',
-  'ALTER EXTENSION pg_task DROP FUNCTION pg_task_planned()',
-	'ALTER EXTENSION pg_task ADD FUNCTION now()', 'DROP EXTENSION pg_task',
-  'CREATE OR REPLACE FUNCTION pg_catalog.pg_task_own(role name) RETURNS boolean LANGUAGE sql '
-	. 'AS $$SELECT true$$';
+subtest 'the owner of the extension' => sub {
+	refused('app', 'postgres', $_, 'must be owner of|permission denied')
+		for 'ALTER EXTENSION pg_task UPDATE', 'ALTER EXTENSION pg_task SET SCHEMA public',
+	  'ALTER EXTENSION pg_task DROP FUNCTION pg_task_planned()',
+		'ALTER EXTENSION pg_task ADD FUNCTION now()', 'DROP EXTENSION pg_task',
+	  'CREATE OR REPLACE FUNCTION pg_catalog.pg_task_own(role name) RETURNS boolean LANGUAGE sql '
+		. 'AS $$SELECT true$$';
+};
 
 # Settings that a trigger of the owner changes in the scheduler are restored with its transaction.
-sql('CREATE ROLE owner LOGIN; CREATE DATABASE shop OWNER owner');
-wait_for_table($node, db => 'shop');
-sql_as_in('owner', 'shop', q{
-	CREATE TABLE seen (n int GENERATED ALWAYS AS IDENTITY, pid int, settings text);
-	CREATE FUNCTION fiddle() RETURNS trigger LANGUAGE plpgsql AS $$
-	BEGIN
-		INSERT INTO public.seen (pid, settings) VALUES (pg_backend_pid(), concat_ws(' ',
-		current_setting('search_path'), current_setting('lock_timeout'),
-			current_setting('statement_timeout'), current_setting('enable_indexscan'),
-			current_setting('row_security'), current_setting('default_transaction_isolation')));
-		RESET ALL;
-		SET search_path = public; SET lock_timeout = '1min'; SET statement_timeout = '1min';
-		SET enable_indexscan = off; SET row_security = off;
-		SET default_transaction_isolation = 'serializable';
-		RETURN NULL;
-	END $$;
-	CREATE TRIGGER fiddle AFTER UPDATE ON task FOR EACH ROW EXECUTE FUNCTION fiddle()});
-# more than once, because the first execution of a statement is special
-for (1 .. 4)
-{
-	$id = sql_as_in('owner', 'shop',
-		q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id});
-	wait_for_state($node, $id, 'DONE', db => 'shop');
-}
-is($node->safe_psql('shop',
-	'SELECT max(count) FROM (SELECT count(DISTINCT settings) FROM seen GROUP BY pid) AS x'), 1,
-	'settings that a trigger has changed are as they were');
+subtest 'settings that a trigger changes' => sub {
+	sql('CREATE ROLE owner LOGIN; CREATE DATABASE shop OWNER owner');
+	wait_for_table($node, db => 'shop');
+	sql_as_in('owner', 'shop', q{
+		CREATE TABLE seen (n int GENERATED ALWAYS AS IDENTITY, pid int, settings text);
+		CREATE FUNCTION fiddle() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			INSERT INTO public.seen (pid, settings) VALUES (pg_backend_pid(), concat_ws(' ',
+			current_setting('search_path'), current_setting('lock_timeout'),
+				current_setting('statement_timeout'), current_setting('enable_indexscan'),
+				current_setting('row_security'), current_setting('default_transaction_isolation')));
+			RESET ALL;
+			SET search_path = public; SET lock_timeout = '1min'; SET statement_timeout = '1min';
+			SET enable_indexscan = off; SET row_security = off;
+			SET default_transaction_isolation = 'serializable';
+			RETURN NULL;
+		END $$;
+		CREATE TRIGGER fiddle AFTER UPDATE ON task FOR EACH ROW EXECUTE FUNCTION fiddle()});
+	# more than once, because the first execution of a statement is special
+	for (1 .. 4)
+	{
+		$id = sql_as_in('owner', 'shop',
+			q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id});
+		wait_for_state($node, $id, 'DONE', db => 'shop');
+	}
+	is($node->safe_psql('shop',
+		'SELECT max(count) FROM (SELECT count(DISTINCT settings) FROM seen GROUP BY pid) AS x'), 1,
+		'settings that a trigger has changed are as they were');
+};
 
 # A trigger of the owner that never ends does not keep the scheduler from exiting.
-($pid) = split /\n/,
-	sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
-		AND datname = 'shop'});
-sql_as_in('owner', 'shop',
-	q{CREATE OR REPLACE FUNCTION fiddle() RETURNS trigger LANGUAGE plpgsql
-	AS 'BEGIN PERFORM pg_sleep(100000); RETURN NULL; END';
-	INSERT INTO task (request) VALUES ('SELECT 1')});
-wait_until($node, "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $pid");
-ok($node->stop('fast', fail_ok => 1), 'the server stops');
+subtest 'a trigger that never ends' => sub {
+	($pid) = split /\n/,
+		sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
+			AND datname = 'shop'});
+	sql_as_in('owner', 'shop',
+		q{CREATE OR REPLACE FUNCTION fiddle() RETURNS trigger LANGUAGE plpgsql
+		AS 'BEGIN PERFORM pg_sleep(100000); RETURN NULL; END';
+		INSERT INTO task (request) VALUES ('SELECT 1')});
+	wait_until($node, "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $pid");
+	ok($node->stop('fast', fail_ok => 1), 'the server stops');
+};
 
 done_testing();

@@ -12,45 +12,47 @@ my $node = new_node('main',
 
 make_gates($node);
 sql('CREATE ROLE "wörker" LOGIN');
-is(sql(q{SELECT backend_type, datname FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'
-	ORDER BY 1 DESC}),
-	"pg_task supervisor|\npg_task scheduler|postgres",
-	'a supervisor, and a scheduler of the database');
-my $id = insert_task($node, queue => 'mail', role => 'wörker', request => "SELECT hold('run')");
-wait_for_state($node, $id, 'WORK');
-wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'});
-is(sql(qq{SELECT datname, usename, application_name, state, query, xact_start <= clock_timestamp(),
-	pid = (SELECT pid FROM task WHERE id = $id)
-	FROM pg_stat_activity WHERE backend_type = 'pg_task executor'}),
-	"postgres|wörker|pg_task mail $id|active|SELECT hold('run')|t|t",
-	'an executor shows what it runs');
-open_gate($node, 'run');
-wait_for_state($node, $id, 'DONE');
-wait_until($node,
-	q{SELECT state = 'idle' FROM pg_stat_activity WHERE backend_type = 'pg_task executor'});
-is(sql(q{SELECT usename, application_name, xact_start FROM pg_stat_activity
-	WHERE backend_type = 'pg_task executor'}),
-	'wörker||', 'and nothing of it later');
-is(task($node, $id,
-	'pid = (SELECT pid FROM pg_stat_activity WHERE backend_type = \'pg_task executor\')'), 't',
-	'the row says which process it was');
-for my $queue ('', "\n", 'a long name ' x 20, 'größer')
-{
-	$id = insert_task($node, queue => $queue,
-		request => q{SELECT current_setting('application_name')});
+subtest 'pg_stat_activity' => sub {
+	is(sql(q{SELECT backend_type, datname FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'
+		ORDER BY 1 DESC}),
+		"pg_task supervisor|\npg_task scheduler|postgres",
+		'a supervisor, and a scheduler of the database');
+	my $id = insert_task($node, queue => 'mail', role => 'wörker', request => "SELECT hold('run')");
+	wait_for_state($node, $id, 'WORK');
+	wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'});
+	is(sql(qq{SELECT datname, usename, application_name, state, query,
+		xact_start <= clock_timestamp(),
+		pid = (SELECT pid FROM task WHERE id = $id)
+		FROM pg_stat_activity WHERE backend_type = 'pg_task executor'}),
+		"postgres|wörker|pg_task mail $id|active|SELECT hold('run')|t|t",
+		'an executor shows what it runs');
+	open_gate($node, 'run');
 	wait_for_state($node, $id, 'DONE');
-	like(task($node, $id, 'response'), qr/^pg_task .*\b$id$/s, 'a strange queue');
-}
-is(sql(q{SELECT wait_event_type FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'
-	GROUP BY 1}), 'Extension', 'they wait, and are seen to');
+	wait_until($node,
+		q{SELECT state = 'idle' FROM pg_stat_activity WHERE backend_type = 'pg_task executor'});
+	is(sql(q{SELECT usename, application_name, xact_start FROM pg_stat_activity
+		WHERE backend_type = 'pg_task executor'}),
+		'wörker||', 'and nothing of it later');
+	is(task($node, $id,
+		'pid = (SELECT pid FROM pg_stat_activity WHERE backend_type = \'pg_task executor\')'), 't',
+		'the row says which process it was');
+	for my $queue ('', "\n", 'a long name ' x 20, 'größer')
+	{
+		$id = insert_task($node, queue => $queue,
+			request => q{SELECT current_setting('application_name')});
+		wait_for_state($node, $id, 'DONE');
+		like(task($node, $id, 'response'), qr/^pg_task .*\b$id$/s, 'a strange queue');
+	}
+	is(sql(q{SELECT wait_event_type FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'
+		GROUP BY 1}), 'Extension', 'they wait, and are seen to');
+};
 
 # pg_stat_database counts the transactions of the executor and the scheduler.
-cmp_ok(sql(q{SELECT xact_commit FROM pg_stat_database WHERE datname = 'postgres'}), '>', 0,
-	'statistics are reported');
+subtest 'pg_stat_database' => sub {
+	cmp_ok(sql(q{SELECT xact_commit FROM pg_stat_database WHERE datname = 'postgres'}), '>', 0,
+		'statistics are reported');
+};
 
-# When nothing happens, scans write nothing, however many there are.
-sql(q{INSERT INTO task (request, dt) SELECT 'SELECT 1', 'infinity' FROM generate_series(1, 100)});
-sql(q{VACUUM task; VACUUM pg_class; VACUUM pg_attribute; SELECT count(*) FROM task});
 sub wait_for_looks
 {
 	my ($n) = @_;
@@ -64,15 +66,23 @@ sub wait_for_looks
 			WHERE backend_type = 'pg_task scheduler'});
 	}
 }
-wait_for_looks(3);
-sql('CHECKPOINT');
-wait_for_looks(3);
-my $lsn = sql('SELECT pg_current_wal_insert_lsn()');
-my $xid = sql('SELECT pg_snapshot_xmax(pg_current_snapshot())');
-wait_for_looks(20);
-is(sql('SELECT pg_current_wal_insert_lsn()'), $lsn, 'no WAL is written');
-is(sql('SELECT pg_snapshot_xmax(pg_current_snapshot())'), $xid, 'no transaction number is used');
-is(sql(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'
-	AND backend_xmin IS NOT NULL}), 0, 'no snapshot is held');
+
+# When nothing happens, scans write nothing, however many there are.
+subtest 'an idle server' => sub {
+	sql(q{INSERT INTO task (request, dt) SELECT 'SELECT 1', 'infinity'
+		FROM generate_series(1, 100)});
+	sql(q{VACUUM task; VACUUM pg_class; VACUUM pg_attribute; SELECT count(*) FROM task});
+	wait_for_looks(3);
+	sql('CHECKPOINT');
+	wait_for_looks(3);
+	my $lsn = sql('SELECT pg_current_wal_insert_lsn()');
+	my $xid = sql('SELECT pg_snapshot_xmax(pg_current_snapshot())');
+	wait_for_looks(20);
+	is(sql('SELECT pg_current_wal_insert_lsn()'), $lsn, 'no WAL is written');
+	is(sql('SELECT pg_snapshot_xmax(pg_current_snapshot())'), $xid,
+		'no transaction number is used');
+	is(sql(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'
+		AND backend_xmin IS NOT NULL}), 0, 'no snapshot is held');
+};
 
 done_testing();

@@ -99,129 +99,160 @@ sub insert_bad
 }
 sub effects { return shop(qq{SELECT count(*) FROM effect WHERE what = '$_[0]'}) }
 
+my %bad;
+
 # The claim, refused by a trigger, a constraint, and a deferred trigger.  It stays refused until
 # the end of this test.
-my %bad;
-for my $way ('a trigger', 'a constraint', 'a deferred trigger')
-{
-	my $what = "claim refused by $way";
-	my $position = log_position($node);
+subtest 'the claim is refused' => sub {
+	for my $way ('a trigger', 'a constraint', 'a deferred trigger')
+	{
+		my $what = "claim refused by $way";
+		my $position = log_position($node);
 
-	if ($way eq 'a trigger') { refuse($what, 'UPDATE', q{NEW.state = 'WORK'}) }
-	elsif ($way eq 'a constraint') {
-		shop(qq{ALTER TABLE task ADD CONSTRAINT "$what" CHECK (queue <> '$what'
-			OR state <> 'WORK')}) }
-	else { shop(qq{CREATE CONSTRAINT TRIGGER "$what" AFTER UPDATE
-		ON task DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-		WHEN (NEW.queue = '$what' AND NEW.state = 'WORK') EXECUTE FUNCTION no('$what')}) }
-	$bad{$what} = insert_bad($what, 'SELECT 1');
-	wait_for_log_line($node, qr/ERROR:  [^\n]*\Q$what\E/, $position);
-	others_flow($what, $position);
-	is(row($bad{$what}, 'state, attempt, start IS NULL'), 'PLAN|0|t', "$what: it waits");
-}
+		if ($way eq 'a trigger') { refuse($what, 'UPDATE', q{NEW.state = 'WORK'}) }
+		elsif ($way eq 'a constraint') {
+			shop(qq{ALTER TABLE task ADD CONSTRAINT "$what" CHECK (queue <> '$what'
+				OR state <> 'WORK')}) }
+		else { shop(qq{CREATE CONSTRAINT TRIGGER "$what" AFTER UPDATE
+			ON task DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+			WHEN (NEW.queue = '$what' AND NEW.state = 'WORK') EXECUTE FUNCTION no('$what')}) }
+		$bad{$what} = insert_bad($what, 'SELECT 1');
+		wait_for_log_line($node, qr/ERROR:  [^\n]*\Q$what\E/, $position);
+		others_flow($what, $position);
+		is(row($bad{$what}, 'state, attempt, start IS NULL'), 'PLAN|0|t', "$what: it waits");
+	}
+};
+
+my %given_up;
 
 # The change to GONE or FAIL: of several tasks that never start, or whose role does not exist, the
 # others are changed.
-my %given_up = (
-	'expiry is refused' => [ 'GONE', q{queue, max, active}, q{0, interval '0.1 s'} ],
-	'role is refused' => [ 'FAIL', q{queue, role}, q{'nobody of that name'} ]);
-for my $what (sort keys %given_up)
-{
-	my ($state, $columns, $values) = @{ $given_up{$what} };
-	my $position = refuse($what, 'UPDATE', "NEW.state = '$state'");
+subtest 'GONE and FAIL are refused' => sub {
+	%given_up = (
+		'expiry is refused' => [ 'GONE', q{queue, max, active}, q{0, interval '0.1 s'} ],
+		'role is refused' => [ 'FAIL', q{queue, role}, q{'nobody of that name'} ]);
+	for my $what (sort keys %given_up)
+	{
+		my ($state, $columns, $values) = @{ $given_up{$what} };
+		my $position = refuse($what, 'UPDATE', "NEW.state = '$state'");
 
-	shop(qq{INSERT INTO task ($columns, request) SELECT CASE n WHEN 2 THEN '$what' ELSE 'not $what'
-		END, $values, 'SELECT 1' FROM generate_series(1, 3) AS n});
-	wait_for_log_line($node, qr/ERROR:  $what/, $position);
-	wait_until($node,
-		"SELECT count(*) = 2 FROM task WHERE queue = 'not $what' AND state = '$state'",
-		db => 'shop');
-	others_flow($what, $position);
-	is(shop("SELECT state FROM task WHERE queue = '$what'"), 'PLAN', "$what: it waits");
-}
+		shop(qq{INSERT INTO task ($columns, request) SELECT CASE n WHEN 2 THEN '$what'
+			ELSE 'not $what'
+			END, $values, 'SELECT 1' FROM generate_series(1, 3) AS n});
+		wait_for_log_line($node, qr/ERROR:  $what/, $position);
+		wait_until($node,
+			"SELECT count(*) = 2 FROM task WHERE queue = 'not $what' AND state = '$state'",
+			db => 'shop');
+		others_flow($what, $position);
+		is(shop("SELECT state FROM task WHERE queue = '$what'"), 'PLAN', "$what: it waits");
+	}
+};
 
 # The outcome: DONE is refused, so the run has failed, and that may be written.
-my $position = refuse('DONE is refused', 'UPDATE', q{NEW.state = 'DONE'});
-my $id = insert_bad('DONE is refused', 'SELECT 1');
-wait_for_state($node, $id, 'FAIL', db => 'shop');
-is(row($id, 'sqlstate, error'), 'P0001|DONE is refused',
-	'DONE is refused: it failed, and says why');
-others_flow('DONE is refused', $position);
-is(effects('DONE is refused'), 0, 'DONE is refused: no effect');
+subtest 'DONE is refused' => sub {
+	my $position = refuse('DONE is refused', 'UPDATE', q{NEW.state = 'DONE'});
+	my $id = insert_bad('DONE is refused', 'SELECT 1');
+	wait_for_state($node, $id, 'FAIL', db => 'shop');
+	is(row($id, 'sqlstate, error'), 'P0001|DONE is refused',
+		'DONE is refused: it failed, and says why');
+	others_flow('DONE is refused', $position);
+	is(effects('DONE is refused'), 0, 'DONE is refused: no effect');
+};
+
+my @outcomes;
 
 # Every outcome is refused, for several tasks.
-$position = refuse('outcome is refused', 'UPDATE', q{NEW.state <> 'WORK' AND OLD.state = 'WORK'});
-my @outcomes = map { insert_bad('outcome is refused', $_) } 'SELECT 1', 'SELECT 1', 'SELECT 1/0';
-wait_for_log_line($node, qr/ERROR:  [^\n]*outcome is refused/, $position);
-others_flow('outcome is refused', $position);
-is(effects('outcome is refused'), 0, 'outcome is refused: no effect');
-is(row($_, 'state'), 'WORK', 'outcome is refused: it is as it was') for @outcomes;
-is($node->safe_psql('postgres',
-	q{SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pg_task outcome%'}), 0,
-	'outcome is refused: it does not run');
+subtest 'every outcome is refused' => sub {
+	my $position = refuse('outcome is refused', 'UPDATE',
+		q{NEW.state <> 'WORK' AND OLD.state = 'WORK'});
+	@outcomes = map { insert_bad('outcome is refused', $_) } 'SELECT 1', 'SELECT 1', 'SELECT 1/0';
+	wait_for_log_line($node, qr/ERROR:  [^\n]*outcome is refused/, $position);
+	others_flow('outcome is refused', $position);
+	is(effects('outcome is refused'), 0, 'outcome is refused: no effect');
+	is(row($_, 'state'), 'WORK', 'outcome is refused: it is as it was') for @outcomes;
+	is($node->safe_psql('postgres',
+		q{SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pg_task outcome%'}), 0,
+		'outcome is refused: it does not run');
+};
+
+my $repeats;
 
 # The next run of a repeating task is refused: then its outcome cannot be written either.
-$position = refuse('repeat is refused', 'INSERT', 'NEW.parent IS NOT NULL');
-my $repeats = shop(q{INSERT INTO task (queue, repeat, request) VALUES ('repeat is refused', '1 day',
-	'INSERT INTO effect VALUES (''repeat'')') RETURNING id});
-wait_for_log_line($node, qr/ERROR:  [^\n]*repeat is refused/, $position);
-others_flow('repeat is refused', $position);
-is(effects('repeat'), 0, 'repeat is refused: no effect');
+subtest 'the next run is refused' => sub {
+	my $position = refuse('repeat is refused', 'INSERT', 'NEW.parent IS NOT NULL');
+	$repeats = shop(q{INSERT INTO task (queue, repeat, request) VALUES ('repeat is refused',
+		'1 day',
+		'INSERT INTO effect VALUES (''repeat'')') RETURNING id});
+	wait_for_log_line($node, qr/ERROR:  [^\n]*repeat is refused/, $position);
+	others_flow('repeat is refused', $position);
+	is(effects('repeat'), 0, 'repeat is refused: no effect');
+};
+
+my @returns;
 
 # The return to PLAN is refused, for a task whose process was ended; others that were ended with it
 # are planned again.
-$position = refuse('return is refused', 'UPDATE', q{NEW.state = 'PLAN' AND OLD.state = 'WORK'});
-my @returns = map { insert_task($node, db => 'shop', queue => $_,
-	request => "INSERT INTO effect VALUES ('return of $_'); "
-	. "SELECT hold('return')") } 'return is refused', qw(good fine);
-my $sleeping = q{FROM pg_stat_activity WHERE datname = 'shop' AND backend_type = 'pg_task executor'
-	AND wait_event = 'PgSleep'};
-wait_until($node, "SELECT count(*) = 3 $sleeping");
-terminate($node, split /\n/, $node->safe_psql('postgres', "SELECT pid $sleeping"));
-wait_for_log_line($node, qr/ERROR:  [^\n]*return is refused/, $position);
-wait_until($node, "SELECT count(*) = 2 $sleeping");
-is(row($_, 'state, attempt'), 'WORK|2', 'return is refused: the others run again')
-	for @returns[ 1, 2 ];
-is(row($returns[0], 'state, attempt'), 'WORK|1', 'return is refused: it does not');
-others_flow('return is refused', $position);
-open_gate($node, 'return', db => 'shop');
-wait_for_state($node, $_, 'DONE', db => 'shop') for @returns[ 1, 2 ];
+subtest 'the return to PLAN is refused' => sub {
+	my $position = refuse('return is refused', 'UPDATE',
+		q{NEW.state = 'PLAN' AND OLD.state = 'WORK'});
+	@returns = map { insert_task($node, db => 'shop', queue => $_,
+		request => "INSERT INTO effect VALUES ('return of $_'); "
+		. "SELECT hold('return')") } 'return is refused', qw(good fine);
+	my $sleeping = q{FROM pg_stat_activity WHERE datname = 'shop'
+		AND backend_type = 'pg_task executor'
+		AND wait_event = 'PgSleep'};
+	wait_until($node, "SELECT count(*) = 3 $sleeping");
+	terminate($node, split /\n/, $node->safe_psql('postgres', "SELECT pid $sleeping"));
+	wait_for_log_line($node, qr/ERROR:  [^\n]*return is refused/, $position);
+	wait_until($node, "SELECT count(*) = 2 $sleeping");
+	is(row($_, 'state, attempt'), 'WORK|2', 'return is refused: the others run again')
+		for @returns[ 1, 2 ];
+	is(row($returns[0], 'state, attempt'), 'WORK|1', 'return is refused: it does not');
+	others_flow('return is refused', $position);
+	open_gate($node, 'return', db => 'shop');
+	wait_for_state($node, $_, 'DONE', db => 'shop') for @returns[ 1, 2 ];
+};
 
 # A trigger that silently skips the writes (returns NULL): no process spins or stops.
-refuse('dropped', 'UPDATE', q{NEW.state = 'WORK'}, 'drop_it()');
-$id = insert_bad('dropped', 'SELECT 1');
-wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'witness' AND state <> 'DONE'},
-	db => 'shop');
-nothing_spins('a claim is dropped');
-is(row($id, 'state, attempt'), 'PLAN|0', 'a claim is dropped: it waits');
-allow('dropped');
-wait_for_state($node, $id, 'DONE', db => 'shop');
-is(effects('dropped'), 1, 'a claim is dropped: it runs when it may');
+subtest 'writes are skipped silently' => sub {
+	refuse('dropped', 'UPDATE', q{NEW.state = 'WORK'}, 'drop_it()');
+	my $id = insert_bad('dropped', 'SELECT 1');
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'witness' AND state <> 'DONE'},
+		db => 'shop');
+	nothing_spins('a claim is dropped');
+	is(row($id, 'state, attempt'), 'PLAN|0', 'a claim is dropped: it waits');
+	allow('dropped');
+	wait_for_state($node, $id, 'DONE', db => 'shop');
+	is(effects('dropped'), 1, 'a claim is dropped: it runs when it may');
+};
 
 # When nothing is refused any more, all these rows are written: a change of the table ends the
 # pause.
-allow($_) for sort keys %given_up;
-allow($_) for 'claim refused by a trigger', 'claim refused by a deferred trigger',
-	'outcome is refused', 'repeat is refused', 'return is refused';
-shop('ALTER TABLE task DROP CONSTRAINT "claim refused by a constraint"');
-my $all = join ', ', values %bad, @outcomes, $repeats, $returns[0];
-{
-	local $PostgreSQL::Test::Utils::timeout_default = 30;
-	wait_until($node, "SELECT bool_and(state IN ('DONE', 'FAIL')) FROM task WHERE id IN ($all)",
-		db => 'shop');
-}
-wait_until($node, qq{SELECT state = '$given_up{$_}[0]' FROM task WHERE queue = '$_'}, db => 'shop')
-	for sort keys %given_up;
-is(row($bad{$_}, 'state') . effects($_), 'DONE1', "$_: it runs when it may") for sort keys %bad;
-is(effects('outcome is refused'),
-	shop(q{SELECT count(*) FROM task WHERE state = 'DONE' AND id IN (} . join(', ', @outcomes)
-	. ')'),
-	'outcome is refused: the effects of those that are DONE at last');
-is(row($outcomes[2], 'state'), 'FAIL', 'outcome is refused: what failed has failed');
-is(shop("SELECT count(*) FROM task WHERE parent = $repeats AND state = 'PLAN'"), 1,
-	'repeat is refused: it repeats');
-is(effects("return of $_"), 1, "return is refused: one effect of $_") for 'return is refused',
-	qw(good fine);
-is(row($returns[0], 'state'), 'DONE', 'return is refused: it came to its end');
+subtest 'nothing is refused any more' => sub {
+	allow($_) for sort keys %given_up;
+	allow($_) for 'claim refused by a trigger', 'claim refused by a deferred trigger',
+		'outcome is refused', 'repeat is refused', 'return is refused';
+	shop('ALTER TABLE task DROP CONSTRAINT "claim refused by a constraint"');
+	my $all = join ', ', values %bad, @outcomes, $repeats, $returns[0];
+	{
+		local $PostgreSQL::Test::Utils::timeout_default = 30;
+		wait_until($node, "SELECT bool_and(state IN ('DONE', 'FAIL')) FROM task WHERE id IN ($all)",
+			db => 'shop');
+	}
+	wait_until($node, qq{SELECT state = '$given_up{$_}[0]' FROM task WHERE queue = '$_'},
+		db => 'shop')
+		for sort keys %given_up;
+	is(row($bad{$_}, 'state') . effects($_), 'DONE1', "$_: it runs when it may") for sort keys %bad;
+	is(effects('outcome is refused'),
+		shop(q{SELECT count(*) FROM task WHERE state = 'DONE' AND id IN (} . join(', ', @outcomes)
+		. ')'),
+		'outcome is refused: the effects of those that are DONE at last');
+	is(row($outcomes[2], 'state'), 'FAIL', 'outcome is refused: what failed has failed');
+	is(shop("SELECT count(*) FROM task WHERE parent = $repeats AND state = 'PLAN'"), 1,
+		'repeat is refused: it repeats');
+	is(effects("return of $_"), 1, "return is refused: one effect of $_") for 'return is refused',
+		qw(good fine);
+	is(row($returns[0], 'state'), 'DONE', 'return is refused: it came to its end');
+};
 
 done_testing();

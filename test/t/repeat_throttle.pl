@@ -11,60 +11,72 @@ use Test::More;
 my $node = new_node('main', conf => "pg_task.period = '100 ms'");
 
 # The minimum of "repeat".
-my %refused =
-  ('9.999 ms' => 1, '10 ms' => 0, '-1 s' => 1, '1 mon -29 days -23:59:59.999' => 1);
-for my $repeat (sort keys %refused)
-{
-	my $refused = $refused{$repeat};
-	my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\n"
-		. "INSERT INTO task (dt, repeat, request) VALUES ('infinity', '$repeat', 'SELECT 1')");
+subtest 'the minimum of "repeat"' => sub {
+	my %refused =
+	  ('9.999 ms' => 1, '10 ms' => 0, '-1 s' => 1, '1 mon -29 days -23:59:59.999' => 1);
+	for my $repeat (sort keys %refused)
+	{
+		my $refused = $refused{$repeat};
+		my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\n"
+			. "INSERT INTO task (dt, repeat, request) VALUES ('infinity', '$repeat', 'SELECT 1')");
 
-	like($err,
-		$refused ? qr/23514: "repeat" of a task must be (at least 10 ms|greater than)/ : qr/^$/,
-		"repeat $repeat: " . ($refused ? 'refused' : 'allowed'));
-}
+		like($err,
+			$refused ? qr/23514: "repeat" of a task must be (at least 10 ms|greater than)/ : qr/^$/,
+			"repeat $repeat: " . ($refused ? 'refused' : 'allowed'));
+	}
+};
+
+my $next;
 
 # Rows that never run, for each reason, with the shortest "repeat" and, bypassing the trigger, a
 # shorter one.
-sql(q{
-	REVOKE CONNECT ON DATABASE postgres FROM PUBLIC;
-	CREATE ROLE strange LOGIN;
-	ALTER TABLE task DISABLE TRIGGER pg_task_planned;
-	INSERT INTO task (queue, repeat, role, drift, request)
-		SELECT 'refused ' || d || i, i, 'strange', d, 'SELECT 1'
-		  FROM unnest('{t,f}'::bool[]) AS d, unnest('{1 us,10 ms}'::interval[]) AS i;
-	INSERT INTO task (queue, repeat, active, drift, max, request)
-		SELECT 'gone ' || d || i, i, '1 us', d, 0, 'SELECT 1'
-		  FROM unnest('{t,f}'::bool[]) AS d, unnest('{1 us,10 ms}'::interval[]) AS i;
-	ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned});
-# expired by a setting of the role: the claim finds that it is too late
-sql(q{
-	CREATE ROLE late LOGIN; GRANT CONNECT ON DATABASE postgres TO late;
-	ALTER ROLE late SET pg_task.active = '1 ms';
-	INSERT INTO task (queue, role, repeat, dt, request)
-		VALUES ('late', 'late', '10 ms', now() - interval '1 h', 'SELECT 1')});
-wait_until($node, q{SELECT count(*) >= 12 FROM task WHERE queue LIKE 'gone %' AND state = 'GONE'});
-my $next = 'FROM task AS new JOIN task AS old ON old.id = new.parent WHERE';
-for my $queue (split /\n/, sql(q{SELECT DISTINCT queue FROM task WHERE queue LIKE 'gone %'}))
-{
-	is(sql(qq{SELECT bool_and(new.dt >= old.dt + interval '1 s') $next new.queue = '$queue'}), 't',
-		 "$queue: the next is a second later");
-}
-for my $queue (split /\n/, sql(q{SELECT DISTINCT queue FROM task WHERE queue LIKE 'refused %'}))
-{
-	is(sql(qq{SELECT bool_and(new.dt >= old.dt + interval '60 s') $next new.queue = '$queue'}), 't',
-		 "$queue: the next is a minute later");
-}
-is(sql(qq{SELECT bool_and(new.dt >= old.dt + interval '1 s') $next
-	old.queue = 'late' AND old.state = 'GONE'}), 't', 'late: the next is a second later');
-is(sql(qq{SELECT bool_and(date_part('microseconds', new.dt)::int % 10000 =
-		date_part('microseconds', old.dt)::int % 10000)
-	$next old.queue = 'gone true00:00:00.01'}), 't', 'with drift, it stays on its grid');
+subtest 'rows that never run' => sub {
+	sql(q{
+		REVOKE CONNECT ON DATABASE postgres FROM PUBLIC;
+		CREATE ROLE strange LOGIN;
+		ALTER TABLE task DISABLE TRIGGER pg_task_planned;
+		INSERT INTO task (queue, repeat, role, drift, request)
+			SELECT 'refused ' || d || i, i, 'strange', d, 'SELECT 1'
+			  FROM unnest('{t,f}'::bool[]) AS d, unnest('{1 us,10 ms}'::interval[]) AS i;
+		INSERT INTO task (queue, repeat, active, drift, max, request)
+			SELECT 'gone ' || d || i, i, '1 us', d, 0, 'SELECT 1'
+			  FROM unnest('{t,f}'::bool[]) AS d, unnest('{1 us,10 ms}'::interval[]) AS i;
+		ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned});
+	# expired by a setting of the role: the claim finds that it is too late
+	sql(q{
+		CREATE ROLE late LOGIN; GRANT CONNECT ON DATABASE postgres TO late;
+		ALTER ROLE late SET pg_task.active = '1 ms';
+		INSERT INTO task (queue, role, repeat, dt, request)
+			VALUES ('late', 'late', '10 ms', now() - interval '1 h', 'SELECT 1')});
+	wait_until($node,
+		q{SELECT count(*) >= 12 FROM task WHERE queue LIKE 'gone %' AND state = 'GONE'});
+	$next = 'FROM task AS new JOIN task AS old ON old.id = new.parent WHERE';
+	for my $queue (split /\n/, sql(q{SELECT DISTINCT queue FROM task WHERE queue LIKE 'gone %'}))
+	{
+		is(sql(qq{SELECT bool_and(new.dt >= old.dt + interval '1 s') $next new.queue = '$queue'}),
+			't',
+			 "$queue: the next is a second later");
+	}
+	for my $queue (split /\n/, sql(q{SELECT DISTINCT queue FROM task WHERE queue LIKE 'refused %'}))
+	{
+		is(sql(qq{SELECT bool_and(new.dt >= old.dt + interval '60 s') $next new.queue = '$queue'}),
+			't',
+			 "$queue: the next is a minute later");
+	}
+	is(sql(qq{SELECT bool_and(new.dt >= old.dt + interval '1 s') $next
+		old.queue = 'late' AND old.state = 'GONE'}), 't', 'late: the next is a second later');
+	is(sql(qq{SELECT bool_and(date_part('microseconds', new.dt)::int % 10000 =
+			date_part('microseconds', old.dt)::int % 10000)
+		$next old.queue = 'gone true00:00:00.01'}), 't', 'with drift, it stays on its grid');
+};
 
 # A task that runs keeps its interval.
-sql(q{INSERT INTO task (queue, repeat, request) VALUES ('runs', '10 ms', 'SELECT 1')});
-wait_until($node, q{SELECT count(*) >= 30 FROM task WHERE queue = 'runs' AND state = 'DONE'});
-is(sql(qq{SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY new.dt - old.dt) <= interval '500 ms'
-	$next old.queue = 'runs'}), 't', 'what runs keeps its pace');
+subtest 'a task that runs' => sub {
+	sql(q{INSERT INTO task (queue, repeat, request) VALUES ('runs', '10 ms', 'SELECT 1')});
+	wait_until($node, q{SELECT count(*) >= 30 FROM task WHERE queue = 'runs' AND state = 'DONE'});
+	is(sql(qq{SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY new.dt - old.dt) <= interval
+		'500 ms'
+		$next old.queue = 'runs'}), 't', 'what runs keeps its pace');
+};
 
 done_testing();

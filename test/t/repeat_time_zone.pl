@@ -30,45 +30,53 @@ sql(q{CREATE ROLE keeper; CREATE ROLE zoned LOGIN; CREATE ROLE refused LOGIN; GR
 	ALTER TABLE task OWNER TO keeper});
 
 # The more specific setting takes precedence.
-is(zones_after(plan_zoned(@gone)), 'UTC', 'the configuration');
-for my $set (
-	[ 'ALL', $juba ],
-	[ 'DATABASE postgres', $amman ],
-	[ 'zoned', $juba ],
-	[ 'zoned IN DATABASE postgres', $amman ])
-{
-	my ($where, $zone) = @$set;
+subtest 'the more specific setting applies' => sub {
+	is(zones_after(plan_zoned(@gone)), 'UTC', 'the configuration');
+	for my $set (
+		[ 'ALL', $juba ],
+		[ 'DATABASE postgres', $amman ],
+		[ 'zoned', $juba ],
+		[ 'zoned IN DATABASE postgres', $amman ])
+	{
+		my ($where, $zone) = @$set;
 
-	sql('ALTER ' . ($where =~ /^DATABASE/ ? '' : 'ROLE ') . "$where SET TimeZone = '$zone'");
-	is(zones_after(plan_zoned(@gone)), $zone, "$where: GONE");
-}
+		sql('ALTER ' . ($where =~ /^DATABASE/ ? '' : 'ROLE ') . "$where SET TimeZone = '$zone'");
+		is(zones_after(plan_zoned(@gone)), $zone, "$where: GONE");
+	}
+};
 
 # However a task ends, and whatever it sets.
-my %request = (
-	DONE => 'SELECT 1',
-	'DONE, with a zone of its own' => 'SET TIME ZONE \'UTC\'',
-	'DONE, with a default of its own' =>
-	  q{SELECT set_config('TimeZone', 'UTC', false); SET LOCAL TimeZone = 'Asia/Tokyo'},
-	FAIL => q{SET TIME ZONE 'UTC'; COMMIT; SELECT 1/0},
-	'FAIL, its process has ended' => q{SET TIME ZONE 'UTC'; SET exit_on_error = on; SELECT 1/0},
-);
-for my $name (sort keys %request)
-{
-	my $id = plan_zoned(request => $request{$name});
+subtest 'however the task ends' => sub {
+	my %request = (
+		DONE => 'SELECT 1',
+		'DONE, with a zone of its own' => 'SET TIME ZONE \'UTC\'',
+		'DONE, with a default of its own' =>
+		  q{SELECT set_config('TimeZone', 'UTC', false); SET LOCAL TimeZone = 'Asia/Tokyo'},
+		FAIL => q{SET TIME ZONE 'UTC'; COMMIT; SELECT 1/0},
+		'FAIL, its process has ended' => q{SET TIME ZONE 'UTC'; SET exit_on_error = on; SELECT 1/0},
+	);
+	for my $name (sort keys %request)
+	{
+		my $id = plan_zoned(request => $request{$name});
 
-	is(zones_after($id), $amman, $name);
-	like($name, qr/^\Q@{[task($node, $id, 'state')]}/, "$name: it was that");
-}
+		is(zones_after($id), $amman, $name);
+		like($name, qr/^\Q@{[task($node, $id, 'state')]}/, "$name: it was that");
+	}
+};
 
 # A role that the owner of the table may not become.
-sql("ALTER ROLE refused SET TimeZone = '$juba'");
-my $id = plan_zoned(request => 'SELECT 1', role => 'refused');
-is(zones_after($id), $juba, 'refused');
-is(task($node, $id, 'state, attempt'), 'FAIL|0', 'it never ran');
+subtest 'a role that the owner may not become' => sub {
+	sql("ALTER ROLE refused SET TimeZone = '$juba'");
+	my $id = plan_zoned(request => 'SELECT 1', role => 'refused');
+	is(zones_after($id), $juba, 'refused');
+	is(task($node, $id, 'state, attempt'), 'FAIL|0', 'it never ran');
+};
 
 # The column takes precedence.  Any time zone that a session accepts is used.
-is(zones_after(plan_zoned(@gone, timezone => 'UTC')), 'UTC', 'the column "timezone"');
-sql(q{ALTER ROLE zoned IN DATABASE postgres SET TIME ZONE INTERVAL '+00:00' HOUR TO MINUTE});
-is(zones_after(plan_zoned(@gone)), 'UTC', 'an offset instead of a name');
+subtest 'the column' => sub {
+	is(zones_after(plan_zoned(@gone, timezone => 'UTC')), 'UTC', 'the column "timezone"');
+	sql(q{ALTER ROLE zoned IN DATABASE postgres SET TIME ZONE INTERVAL '+00:00' HOUR TO MINUTE});
+	is(zones_after(plan_zoned(@gone)), 'UTC', 'an offset instead of a name');
+};
 
 done_testing();

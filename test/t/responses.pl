@@ -14,7 +14,9 @@ use Test::More;
 my $rows = $ENV{PG_TASK_TEST_ROWS} // 2_000_000;
 
 $ENV{PGCLIENTENCODING} = 'UTF8';
-my $node = new_node('main', conf => "pg_task.max_executors = 1\nshared_buffers = 8MB\njit = off");    # the JIT compiler takes 60 MB
+my $node = new_node('main',
+	# the JIT compiler takes 60 MB
+	conf => "pg_task.max_executors = 1\nshared_buffers = 8MB\njit = off");
 my $major = substr($node->safe_psql('postgres', 'SHOW server_version_num'), 0, 2);
 
 # Runs tasks, each given by its columns, and returns the outcome of each: its columns, as bytes
@@ -23,7 +25,8 @@ sub outcomes
 {
 	my ($tasks, %opt) = @_;
 	my @columns = qw(state sqlstate response error notice pid attempt);
-	my $hex = join q( || ',' || ), map { "encode(textsend(coalesce($_\::text, '')), 'hex')" } @columns;
+	my $hex = join q( || ',' || ),
+		map { "encode(textsend(coalesce($_\::text, '')), 'hex')" } @columns;
 	my $db = $opt{db} // 'postgres';
 	my @outcomes;
 	my $sql = '';
@@ -32,16 +35,21 @@ sub outcomes
 	{
 		my @names = sort keys %$task;
 
-		$sql .= 'INSERT INTO task (' . join(', ', @names) . ') VALUES (' . join(', ', map { PgTask::literal($task->{$_}) } @names) . ") RETURNING id;\n";
+		$sql .= 'INSERT INTO task (' . join(', ', @names) . ') VALUES (' . join(', ',
+			map { PgTask::literal($task->{$_}) } @names) . ") RETURNING id;\n";
 	}
 	my @ids = split /\n/, $node->safe_psql($db, $sql);
-	wait_until($node, q{SELECT NOT EXISTS (SELECT FROM task WHERE state IN ('PLAN', 'WORK'))}, db => $db);
-	for my $line (split /\n/, $node->safe_psql($db, "SELECT $hex FROM task WHERE id BETWEEN $ids[0] AND $ids[-1] ORDER BY id"))
+	wait_until($node, q{SELECT NOT EXISTS (SELECT FROM task WHERE state IN ('PLAN', 'WORK'))},
+		db => $db);
+	for my $line (split /\n/,
+		$node->safe_psql($db,
+		"SELECT $hex FROM task WHERE id BETWEEN $ids[0] AND $ids[-1] ORDER BY id"))
 	{
 		my %outcome;
 
 		@outcome{@columns} = map { pack 'H*', $_ } split /,/, $line, -1;
-		eval { decode('UTF-8', $outcome{$_}, Encode::FB_CROAK | Encode::LEAVE_SRC); 1 } or fail("$_ is valid: $outcome{$_}")
+		eval { decode('UTF-8', $outcome{$_}, Encode::FB_CROAK | Encode::LEAVE_SRC); 1 }
+			or fail("$_ is valid: $outcome{$_}")
 		  for qw(response error notice);
 		push @outcomes, \%outcome;
 	}
@@ -58,7 +66,7 @@ sub peak
 	return slurp_file("/proc/$pid/status") =~ /^VmHWM:\s+(\d+) kB/m ? $1 : die "no VmHWM of $pid";
 }
 
-# Formats ------------------------------------------------------------------------------------------------------------
+# Formats ------------------------------------------------------------------------------------------
 
 sql(q{
 	CREATE EXTENSION hstore;
@@ -82,7 +90,8 @@ my @queries = (
 	q{SELECT},
 	q{SELECT FROM generate_series(1, 3)},
 	q{SELECT 1 AS x, 'y' AS x, NULL AS x},
-	q{SELECT 'a,b' AS a, 'say "hi"' AS b, E'two\nlines' AS c, E'two\r\nlines' AS d, '""' AS e, ',' AS f, E'\t' AS g, ' ' AS h, '\\' AS i},
+	q{SELECT 'a,b' AS a, 'say "hi"' AS b, E'two\nlines' AS c, E'two\r\nlines' AS d, '""' AS e, }
+	. q{',' AS f, E'\t' AS g, ' ' AS h, '\\' AS i},
 	q{SELECT '\.' AS a},
 	q{SELECT '\.' AS a, '\.' AS b},
 	q{SELECT E'x\n\\\\.\ny' AS a},
@@ -91,22 +100,33 @@ my @queries = (
 	q{SELECT 'größer' AS a, '日本' AS b, '😀' AS c, U&'\0301' AS d},
 	q{SELECT E'\x01\x02\x08\x0b\x0c\x1f\x7f' AS a, '/' AS b, E'\u2028' AS c, '<&>' AS d},
 	q{SELECT 1::int2 AS a, 2::int8 AS b, -3 AS c, 9223372036854775807 AS d, 0 AS e},
-	q{SELECT 1.50 AS a, -0.0 AS b, 1e100::numeric AS c, 'NaN'::numeric AS d, 'Infinity'::numeric AS e, '-Infinity'::numeric AS f, .5 AS g, 1e-20 AS h},
-	q{SELECT 0.1::float4 AS a, 1e300::float8 AS b, 'NaN'::float8 AS c, '-Infinity'::float8 AS d, -0.0::float8 AS e, 1e-7::float8 AS f, 100000000000000000000::float8 AS g},
+	q{SELECT 1.50 AS a, -0.0 AS b, 1e100::numeric AS c, 'NaN'::numeric AS d, }
+	. q{'Infinity'::numeric AS e, '-Infinity'::numeric AS f, .5 AS g, 1e-20 AS h},
+	q{SELECT 0.1::float4 AS a, 1e300::float8 AS b, 'NaN'::float8 AS c, '-Infinity'::float8 AS d, }
+	. q{-0.0::float8 AS e, 1e-7::float8 AS f, 100000000000000000000::float8 AS g},
 	q{SELECT true AS a, false AS b, NULL::bool AS c, true::flag AS d},
-	q{SELECT '{"a": [1, 2.0, {"b": null}]}'::json AS a, '{"z": 1, "a": [true]}'::jsonb AS b, 'null'::json AS c, '"x"'::jsonb AS d},
+	q{SELECT '{"a": [1, 2.0, {"b": null}]}'::json AS a, '{"z": 1, "a": [true]}'::jsonb AS b, }
+	. q{'null'::json AS c, '"x"'::jsonb AS d},
 	q{SELECT E'{"a":\n  1}'::json AS a, '{"a": 1}'::document AS b},
-	q{SELECT ARRAY[1, NULL, 3] AS a, ARRAY['a', 'b,c', 'd"e', NULL, ''] AS b, ARRAY[[1, 2], [3, 4]] AS c, '{}'::int[] AS d, ARRAY[true] AS e},
-	q{SELECT ARRAY['{"a": 1}'::jsonb] AS a, ARRAY[(1, 'x')::pair] AS b, '[5:6]={1,2}'::int[] AS c, ARRAY['a=>1'::hstore] AS d, '{1,2}'::numbers AS e},
-	q{SELECT (1, 'x')::pair AS a, ROW(1, NULL, 'z') AS b, NULL::pair AS c, ROW(ARRAY[1], ROW(2)) AS d},
+	q{SELECT ARRAY[1, NULL, 3] AS a, ARRAY['a', 'b,c', 'd"e', NULL, ''] AS b, ARRAY[[1, 2], [3, }
+	. q{4]] AS c, '{}'::int[] AS d, ARRAY[true] AS e},
+	q{SELECT ARRAY['{"a": 1}'::jsonb] AS a, ARRAY[(1, 'x')::pair] AS b, '[5:6]={1,2}'::int[] AS c, }
+	. q{ARRAY['a=>1'::hstore] AS d, '{1,2}'::numbers AS e},
+	q{SELECT (1, 'x')::pair AS a, ROW(1, NULL, 'z') AS b, NULL::pair AS c, ROW(ARRAY[1], }
+	. q{ROW(2)) AS d},
 	q{SELECT p, made FROM made},
 	q{SELECT 5::positive AS a, 'sad'::mood AS b, 'so "so"'::mood AS c},
 	q{SELECT 'a=>1, b=>NULL, "c d"=>"e\"f"'::hstore AS a},
-	q{SELECT '2024-02-29'::date AS a, '2024-02-29 12:34:56.789'::timestamp AS b, '2024-02-29 12:34:56+00'::timestamptz AS c, '12:34:56'::time AS d,
-		'12:34:56+02'::timetz AS e, '1 mon 2 days 03:04:05'::interval AS f, '2024-02-29 12:00+00'::moment AS g},
-	q{SELECT 'infinity'::date AS a, '-infinity'::timestamp AS b, 'infinity'::timestamptz AS c, '0044-03-15 BC'::date AS d, '294276-12-31 23:59:59+00'::timestamptz AS e},
-	q{SELECT '\x00ff'::bytea AS a, 12.34::money AS b, int4range(1, 5) AS c, '{[1,2),[4,5)}'::int4multirange AS d, 'x'::char(3) AS e, 'y'::name AS f, 1::oid AS g},
-	q{SELECT '192.168.0.1/24'::inet AS a, B'101' AS b, '(1,2)'::point AS c, '<a>&amp;</a>'::xml AS d, 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'::uuid AS e,
+	q{SELECT '2024-02-29'::date AS a, '2024-02-29 12:34:56.789'::timestamp AS b, }
+	. q{'2024-02-29 12:34:56+00'::timestamptz AS c, '12:34:56'::time AS d,
+		'12:34:56+02'::timetz AS e, '1 mon 2 days 03:04:05'::interval AS f, }
+		. q{'2024-02-29 12:00+00'::moment AS g},
+	q{SELECT 'infinity'::date AS a, '-infinity'::timestamp AS b, 'infinity'::timestamptz AS c, }
+	. q{'0044-03-15 BC'::date AS d, '294276-12-31 23:59:59+00'::timestamptz AS e},
+	q{SELECT '\x00ff'::bytea AS a, 12.34::money AS b, int4range(1, 5) AS c, }
+	. q{'{[1,2),[4,5)}'::int4multirange AS d, 'x'::char(3) AS e, 'y'::name AS f, 1::oid AS g},
+	q{SELECT '192.168.0.1/24'::inet AS a, B'101' AS b, '(1,2)'::point AS c, }
+	. q{'<a>&amp;</a>'::xml AS d, 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'::uuid AS e,
 		'pg_class'::regclass AS f, 'a & b'::tsquery AS g, '"x"'::"char" AS h},
 	q{SELECT n, 'row ' || n AS t, n % 2 = 0 AS even FROM generate_series(1, 100) AS n},
 	q{SELECT * FROM made},
@@ -121,38 +141,58 @@ for my $i (0 .. $#queries)
 	my $query = $queries[$i];
 	my $name = length $query > 100 ? substr($query, 0, 100) . '...' : $query;
 	my $csv = sql("COPY ($query) TO STDOUT (FORMAT csv, HEADER)");
-	my $json = sql("SELECT coalesce('[' || string_agg(row_to_json(one_row)::text, E',\\n ') || ']', '[]') FROM ($query) AS one_row");
+	my $json =
+		sql("SELECT coalesce('[' || string_agg(row_to_json(one_row)::text, E',\\n ') || ']', '[]') "
+		. "FROM ($query) AS one_row");
 
 	is($as_csv[$i]{response}, $csv, "csv: $name");
 	is($as_json[$i]{response}, $json, "json: $name");
-	ok(eval { JSON::PP->new->utf8->allow_nonref->decode($as_json[$i]{response}); 1 }, "json can be read: $name");
+	ok(eval { JSON::PP->new->utf8->allow_nonref->decode($as_json[$i]{response}); 1 },
+		"json can be read: $name");
 }
 
 # What a JSON parser reads.
-sub read_json { return JSON::PP->new->utf8->decode((outcome(request => $_[0], format => 'json'))->{response}) }
+sub read_json { return JSON::PP->new->utf8->decode((outcome(request => $_[0],
+	format => 'json'))->{response}) }
 
-is_deeply(read_json(q{SELECT n AS a, 'größer' || n AS b, NULL AS c, ARRAY[n, NULL] AS d, (n, 'x')::pair AS e FROM generate_series(1, 2) AS n}),
-	[map { { a => $_, b => decode('UTF-8', "größer$_"), c => undef, d => [ $_, undef ], e => { x => $_, y => 'x' } } } 1, 2], 'rows are objects');
-is_deeply(read_json('SELECT true AS t, false AS f'), [ { t => JSON::PP::true, f => JSON::PP::false } ], 'booleans');
+is_deeply(read_json(q{SELECT n AS a, 'größer' || n AS b, NULL AS c, ARRAY[n, NULL] AS d, (n, }
+	. q{'x')::pair AS e FROM generate_series(1, 2) AS n}),
+	[map { { a => $_, b => decode('UTF-8', "größer$_"), c => undef, d => [ $_, undef ],
+	e => { x => $_, y => 'x' } } } 1, 2], 'rows are objects');
+is_deeply(read_json('SELECT true AS t, false AS f'),
+	[ { t => JSON::PP::true, f => JSON::PP::false } ], 'booleans');
 like((outcome(request => q{SELECT 1 AS a, 1.5 AS b, '1' AS c}, format => 'json'))->{response},
 	qr/^\[\{"a":1,"b":1\.5,"c":"1"\}\]$/, 'numbers are numbers, and texts are texts');
 
 # Several statements, and statements that return no rows.
-my $several = "SELECT 1 AS a; CREATE TEMP TABLE t (a int, b text); INSERT INTO t VALUES (1, 'x,y') RETURNING *; SELECT 2 WHERE false;
+my $several =
+	"SELECT 1 AS a; CREATE TEMP TABLE t (a int, b text); INSERT INTO t VALUES (1, 'x,y') "
+		. "RETURNING *; SELECT 2 WHERE false;
 	COPY t TO STDOUT; SHOW DateStyle";
-is(outcome(request => $several, format => 'csv')->{response}, qq{a\n1\na,b\n1,"x,y"\n?column?\n1\tx,y\nDateStyle\n"ISO, MDY"}, 'several, csv');
+is(outcome(request => $several, format => 'csv')->{response},
+	qq{a\n1\na,b\n1,"x,y"\n?column?\n1\tx,y\nDateStyle\n"ISO, MDY"}, 'several, csv');
 is(outcome(request => $several, format => 'json')->{response},
 	qq([{"a":1}]\n[{"a":1,"b":"x,y"}]\n[]\n1\tx,y\n[{"DateStyle":"ISO, MDY"}]), 'several, json');
-sql(q{CREATE PROCEDURE gives(INOUT a int, OUT b text) LANGUAGE plpgsql AS $$ BEGIN a := a + 1; b := 'b'; END $$});
-$several = 'PREPARE p AS SELECT 1 AS a; EXECUTE p; CALL gives(1, NULL); DECLARE c CURSOR FOR VALUES (1, NULL), (2, $$x$$); MOVE c; FETCH c;
-	UPDATE made SET a = a WHERE a = 1 RETURNING a; EXPLAIN (COSTS OFF) EXECUTE p; SELECT 3 AS a INTO TEMP x';
-is(outcome(request => $several, format => 'csv')->{response}, qq{a\n1\na,b\n2,b\ncolumn1,column2\n2,x\na\n1\nQUERY PLAN\nResult}, 'what runs something else, csv');
+sql(q{CREATE PROCEDURE gives(INOUT a int, OUT b text) LANGUAGE plpgsql AS $$ BEGIN a := a + 1; }
+	. q{b := 'b'; END $$});
+$several =
+	'PREPARE p AS SELECT 1 AS a; EXECUTE p; CALL gives(1, NULL); DECLARE c CURSOR FOR '
+		. 'VALUES (1, NULL), (2, $$x$$); MOVE c; FETCH c;
+	UPDATE made SET a = a WHERE a = 1 RETURNING a; EXPLAIN (COSTS OFF) EXECUTE p; '
+	. 'SELECT 3 AS a INTO TEMP x';
+is(outcome(request => $several, format => 'csv')->{response},
+	qq{a\n1\na,b\n2,b\ncolumn1,column2\n2,x\na\n1\nQUERY PLAN\nResult},
+	'what runs something else, csv');
 is(outcome(request => $several, format => 'json')->{response},
-	qq([{"a":1}]\n[{"a":2,"b":"b"}]\n[{"column1":2,"column2":"x"}]\n[{"a":1}]\n[{"QUERY PLAN":"Result"}]), 'what runs something else, json');
-is(outcome(request => 'CREATE TABLE t (a int); DROP TABLE t', format => $_)->{response}, '', "no rows, $_") for qw(csv json);
+	qq([{"a":1}]\n[{"a":2,"b":"b"}]\n[{"column1":2,"column2":"x"}]\n[{"a":1}]\n[{"QUERY )
+	. qq(PLAN":"Result"}]), 'what runs something else, json');
+is(outcome(request => 'CREATE TABLE t (a int); DROP TABLE t', format => $_)->{response}, '',
+	"no rows, $_") for qw(csv json);
 is(outcome(request => 'EXPLAIN (COSTS OFF, FORMAT json) SELECT 1', format => 'json')->{response},
-	'[{"QUERY PLAN":' . sql('EXPLAIN (COSTS OFF, FORMAT json) SELECT 1') . '}]', 'a plan is JSON in JSON');
-is(outcome(request => 'SELECT 1/0', format => $_)->{response}, 'ERROR:  division by zero', "an error is text, with $_") for qw(csv json);
+	'[{"QUERY PLAN":' . sql('EXPLAIN (COSTS OFF, FORMAT json) SELECT 1') . '}]',
+	'a plan is JSON in JSON');
+is(outcome(request => 'SELECT 1/0', format => $_)->{response}, 'ERROR:  division by zero',
+	"an error is text, with $_") for qw(csv json);
 
 # Precedence: the column, then the settings of the role, the database, the server.
 sql(q{
@@ -161,7 +201,8 @@ sql(q{
 	ALTER ROLE lister SET pg_task.format = json});
 sub formats { return join ' ', map { outcome(request => 'SELECT 1 AS a', %$_)->{response} } @_ }
 
-my @by = ({}, { format => 'csv' }, { role => 'reader' }, { role => 'lister' }, { role => 'lister', format => 'text' });
+my @by = ({}, { format => 'csv' }, { role => 'reader' }, { role => 'lister' },
+	{ role => 'lister', format => 'text' });
 is(formats(@by), qq(1 a\n1 1 [{"a":1}] 1), 'text, unless the role or the column wants another');
 sql('ALTER DATABASE postgres SET pg_task.format = csv');
 is(formats(@by), qq(a\n1 a\n1 a\n1 [{"a":1}] 1), 'the database has one, too');
@@ -171,10 +212,12 @@ wait_until($node, q{SELECT current_setting('pg_task.format') = 'json'});
 is(formats(@by), qq([{"a":1}] a\n1 [{"a":1}] [{"a":1}] 1), 'and the server');
 set_conf($node, 'pg_task.format = text');
 wait_until($node, q{SELECT current_setting('pg_task.format') = 'text'});
-like(($node->psql('postgres', "INSERT INTO task (request, format) VALUES ('SELECT 1', 'xml')"))[2], qr/ERROR:  /, 'there is no other format');
-like(($node->psql('postgres', 'ALTER ROLE lister SET pg_task.format = xml'))[2], qr/ERROR:  invalid value/, 'nor for a role');
+like(($node->psql('postgres', "INSERT INTO task (request, format) VALUES ('SELECT 1', 'xml')"))[2],
+	qr/ERROR:  /, 'there is no other format');
+like(($node->psql('postgres', 'ALTER ROLE lister SET pg_task.format = xml'))[2],
+	qr/ERROR:  invalid value/, 'nor for a role');
 
-# The limit ----------------------------------------------------------------------------------------------------------
+# The limit ----------------------------------------------------------------------------------------
 
 # Up to three bytes, then characters of the same width, so that the limit falls on each of their
 # bytes, and after them.
@@ -188,7 +231,9 @@ for my $width (sort keys %wide)
 	{
 		for my $count (int(($small - $before) / $width) - 1 .. int(($small - $before) / $width) + 3)
 		{
-			push @texts, { width => $width, before => $before, count => $count, text => 'x' x $before . $wide{$width} x $count };
+			push @texts,
+				{ width => $width, before => $before, count => $count,
+				text => 'x' x $before . $wide{$width} x $count };
 		}
 	}
 }
@@ -199,21 +244,28 @@ sub cut
 	my ($text, $before, $width) = @_;
 	my $kept = $before + int(($small - $before) / $width) * $width;
 
-	return length $text <= $small ? $text : substr($text, 0, $kept) . "\n(" . (length($text) - $kept) . ' bytes cut)';
+	return length $text <= $small ? $text : substr($text, 0, $kept) . "\n("
+		. (length($text) - $kept) . ' bytes cut)';
 }
 
 my @as_text = outcomes([ map { { role => 'cut', request => "SELECT '$_->{text}'" } } @texts ]);
-my @noticed = outcomes([ map { { role => 'cut', request => "DO \$\$ BEGIN RAISE INFO '$_->{text}'; END \$\$" } } @texts ]);
-my @failed = outcomes([ map { { role => 'cut', request => "DO \$\$ BEGIN RAISE '$_->{text}'; END \$\$" } } @texts ]);
+my @noticed = outcomes([ map { { role => 'cut',
+	request => "DO \$\$ BEGIN RAISE INFO '$_->{text}'; END \$\$" } } @texts ]);
+my @failed = outcomes([ map { { role => 'cut',
+	request => "DO \$\$ BEGIN RAISE '$_->{text}'; END \$\$" } } @texts ]);
 for my $i (0 .. $#texts)
 {
 	my ($width, $before, $text) = @{ $texts[$i] }{qw(width before text)};
 	my $name = length($text) . " bytes, $before of them before characters of $width";
 
-	is("$as_text[$i]{state} $as_text[$i]{response}", 'DONE ' . cut($text, $before, $width), "response: $name");
-	is("$noticed[$i]{state} $noticed[$i]{notice}", 'DONE ' . cut("INFO:  $text", 7 + $before, $width), "notice: $name");
-	is("$failed[$i]{state} $failed[$i]{error}", 'FAIL ' . cut($text, $before, $width), "error: $name");
-	is($failed[$i]{response}, cut_error("ERROR:  $text", 8 + $before, $width), "response to an error: $name");
+	is("$as_text[$i]{state} $as_text[$i]{response}", 'DONE ' . cut($text, $before, $width),
+		"response: $name");
+	is("$noticed[$i]{state} $noticed[$i]{notice}",
+		'DONE ' . cut("INFO:  $text", 7 + $before, $width), "notice: $name");
+	is("$failed[$i]{state} $failed[$i]{error}", 'FAIL ' . cut($text, $before, $width),
+		"error: $name");
+	is($failed[$i]{response}, cut_error("ERROR:  $text", 8 + $before, $width),
+		"response to an error: $name");
 }
 
 # The context follows the message, and is cut off with the rest.
@@ -221,7 +273,8 @@ sub cut_error
 {
 	my ($text, $before, $width) = @_;
 	my $all = "$text\nCONTEXT:  PL/pgSQL function inline_code_block line 1 at RAISE";
-	my $kept = length $text <= $small ? $small : $before + int(($small - $before) / $width) * $width;
+	my $kept = length $text <= $small ? $small
+		: $before + int(($small - $before) / $width) * $width;
 
 	return substr($all, 0, $kept) . "\n(" . (length($all) - $kept) . ' bytes cut)';
 }
@@ -229,12 +282,14 @@ sub cut_error
 # Wherever the limit falls: in a header, between rows, in quotes, in the second statement, in COPY.
 for my $format (qw(text csv json))
 {
-	my $request = q{SELECT '日本"' AS größer, n AS "a,b" FROM generate_series(1, 3) AS n; COPY (VALUES ('日本')) TO STDOUT; SELECT '日本'};
+	my $request = q{SELECT '日本"' AS größer, n AS "a,b" FROM generate_series(1, 3) AS n; }
+		. q{COPY (VALUES ('日本')) TO STDOUT; SELECT '日本'};
 	my $whole = outcome(request => $request, format => $format)->{response};
 	my $i = 0;
 
 	# the requests differ in the length of the name of the first column
-	for my $o (outcomes([ map { { role => 'cut', format => $format, request => $request =~ s/größer/'größer' . 'x' x $_/er } } 0 .. 20 ]))
+	for my $o (outcomes([ map { { role => 'cut', format => $format,
+		request => $request =~ s/größer/'größer' . 'x' x $_/er } } 0 .. 20 ]))
 	{
 		my $filled = $whole =~ s/größer/'größer' . 'x' x $i/egr;
 		my ($kept, $count) = $o->{response} =~ /\A(.*)\n\((\d+) bytes cut\)\z/s;
@@ -248,8 +303,11 @@ for my $format (qw(text csv json))
 }
 
 # All notices share one limit; a request may be larger than its response.
-is(outcome(role => 'cut', request => q{DO $$ BEGIN FOR i IN 1..1000 LOOP RAISE NOTICE '%', i; END LOOP; END $$})->{notice},
-	"NOTICE:  1\nNOTICE:  2\nNOTICE:  3\nNOTICE:  4\nNOTICE:  5\nNOTICE:  \n(12828 bytes cut)", 'many notices');
+is(outcome(role => 'cut',
+	request => q{DO $$ BEGIN FOR i IN 1..1000 LOOP RAISE NOTICE '%', i; END LOOP; }
+	. q{END $$})->{notice},
+	"NOTICE:  1\nNOTICE:  2\nNOTICE:  3\nNOTICE:  4\nNOTICE:  5\nNOTICE:  \n(12828 bytes cut)",
+	'many notices');
 
 # The default limit.
 for my $more (-1, 0, 1)
@@ -258,23 +316,37 @@ for my $more (-1, 0, 1)
 	my $id = run_task($node, request => "SELECT repeat('x', $bytes)");
 
 	is(task($node, $id, q{state || octet_length(response) || right(response, 14)}),
-		'DONE' . ($more > 0 ? 16 * 1024 * 1024 + 14 . "\n(1 bytes cut)" : $bytes . 'x' x 14), "a response of $bytes bytes");
+		'DONE' . ($more > 0 ? 16 * 1024 * 1024 + 14 . "\n(1 bytes cut)" : $bytes . 'x' x 14),
+		"a response of $bytes bytes");
 }
 
-# Memory -------------------------------------------------------------------------------------------------------------
+# Memory -------------------------------------------------------------------------------------------
 
 # A result that is much larger than the limit needs no memory.  Each in a new process, because the
 # peak is measured since the start of the process.
 my %large = (
-	'rows, text' => { request => "SELECT repeat('x', 99) FROM generate_series(1, $rows)", bytes => 100 * $rows - 1 },
-	'rows, csv' => { request => "SELECT repeat('x', 99) AS a FROM generate_series(1, $rows)", format => 'csv', bytes => 100 * $rows + 1 },
-	'rows, json' => { request => "SELECT repeat('x', 89) AS a FROM generate_series(1, $rows)", format => 'json', bytes => 100 * $rows - 1 },
-	'rows of COPY' => { request => "COPY (SELECT repeat('x', 99) FROM generate_series(1, $rows)) TO STDOUT", bytes => 100 * $rows - 1 },
-	'rows, of two statements' => { request => "SELECT repeat('x', 99) FROM generate_series(1, $rows / 2); SELECT repeat('x', 99) FROM generate_series(1, $rows / 2)",
+	'rows, text' => { request => "SELECT repeat('x', 99) FROM generate_series(1, $rows)",
 		bytes => 100 * $rows - 1 },
-	'statements' => { request => join(';', ("SELECT repeat('x', 99)") x 10_000), bytes => 1_000_000 - 1 },
-	'values of 1 MB' => { request => "SELECT repeat('x', 999999) FROM generate_series(1, $rows / 10000)", bytes => 100 * $rows - 1 },
-	'notices' => { request => "DO \$\$ BEGIN FOR i IN 1..$rows / 100 LOOP RAISE NOTICE '%', repeat('x', 1000); END LOOP; END \$\$", bytes => 2 });
+	'rows, csv' => { request => "SELECT repeat('x', 99) AS a FROM generate_series(1, $rows)",
+	format => 'csv', bytes => 100 * $rows + 1 },
+	'rows, json' => { request => "SELECT repeat('x', 89) AS a FROM generate_series(1, $rows)",
+	format => 'json', bytes => 100 * $rows - 1 },
+	'rows of COPY' => {
+	request => "COPY (SELECT repeat('x', 99) FROM generate_series(1, $rows)) TO STDOUT",
+		bytes => 100 * $rows - 1 },
+	'rows, of two statements' => {
+	request => "SELECT repeat('x', 99) FROM generate_series(1, $rows / 2); SELECT repeat('x', 99) "
+		. "FROM generate_series(1, $rows / 2)",
+		bytes => 100 * $rows - 1 },
+	'statements' => { request => join(';', ("SELECT repeat('x', 99)") x 10_000),
+	bytes => 1_000_000 - 1 },
+	'values of 1 MB' => {
+	request => "SELECT repeat('x', 999999) FROM generate_series(1, $rows / 10000)",
+		bytes => 100 * $rows - 1 },
+	'notices' => {
+	request => "DO \$\$ BEGIN FOR i IN 1..$rows / 100 LOOP RAISE NOTICE '%', repeat('x', 1000); "
+		. "END "
+		. "LOOP; END \$\$", bytes => 2 });
 for my $name (sort keys %large)
 {
 	my %column = %{ $large{$name} };
@@ -283,8 +355,12 @@ for my $name (sort keys %large)
 
 	terminate($node, backends($node, 'executor'));
 	my $id = run_task($node, %column);
-	is(task($node, $id, q{state || octet_length(response) || coalesce(substring(response FROM '\n.[0-9]+ bytes cut.$'), '')}),
-		'DONE' . ($bytes > $kept ? $kept + length("\n(" . ($bytes - $kept) . ' bytes cut)') . "\n(" . ($bytes - $kept) . ' bytes cut)' : $kept),
+	is(task($node, $id,
+		q{state || octet_length(response) || coalesce(substring(response }
+		. q{FROM '\n.[0-9]+ bytes cut.$'), '')}),
+		'DONE'
+		. ($bytes > $kept ? $kept + length("\n(" . ($bytes - $kept) . ' bytes cut)') . "\n("
+		. ($bytes - $kept) . ' bytes cut)' : $kept),
 		"$name: as much as allowed");
 	my $peak = peak(task($node, $id, 'pid'));
 	cmp_ok($peak, '<', 100 * 1024, "$name: memory");
@@ -293,14 +369,19 @@ for my $name (sort keys %large)
 
 # Out of memory: the request fails, the process continues.
 my $before = outcome(request => 'SELECT 1');
-PostgreSQL::Test::Utils::system_or_bail('prlimit', '--as=' . 400 * 1024 * 1024, '--pid', $before->{pid});
+PostgreSQL::Test::Utils::system_or_bail('prlimit', '--as=' . 400 * 1024 * 1024, '--pid',
+	$before->{pid});
 my $poor = outcome(request => q{SELECT length(repeat('x', 1000000000))});
 my $after = outcome(request => 'SELECT 2');
 is("$poor->{state} $poor->{sqlstate} $poor->{error}", 'FAIL 53200 out of memory', 'out of memory');
-like($poor->{response}, qr/^ERROR:  out of memory\nDETAIL:  Failed on request of size 1000000004 in memory context "\w+"\.$/, 'with what was asked for');
-is("$after->{response} $after->{pid}", "2 $before->{pid}", 'the next task runs in the same process');
+like($poor->{response},
+	qr/^ERROR:\ \ out\ of\ memory\nDETAIL:\ \ Failed\ on\ request\ of\ size\ 1000000004
+		\ in\ memory\ context\ "\w+"\.$/x,
+	'with the size of the request');
+is("$after->{response} $after->{pid}", "2 $before->{pid}",
+	'the next task runs in the same process');
 
-# The end of a process -----------------------------------------------------------------------------------------------
+# The end of a process -----------------------------------------------------------------------------
 
 my $started = sql('SELECT pg_postmaster_start_time()');
 
@@ -308,38 +389,51 @@ my $started = sql('SELECT pg_postmaster_start_time()');
 sub ends
 {
 	my ($name, $request, $sqlstate, $message, %column) = @_;
-	my ($first, $fatal, $next) = outcomes([ { request => 'SELECT 1' }, { %column, request => $request }, { request => 'SELECT 2' } ]);
+	my ($first, $fatal,
+		$next) = outcomes([ { request => 'SELECT 1' }, { %column, request => $request },
+		{ request => 'SELECT 2' } ]);
 
-	is("$fatal->{state} $fatal->{sqlstate} $fatal->{error} $fatal->{attempt}", "FAIL $sqlstate $message 1", "$name: the task has failed");
+	is("$fatal->{state} $fatal->{sqlstate} $fatal->{error} $fatal->{attempt}",
+		"FAIL $sqlstate $message 1", "$name: the task has failed");
 	is($fatal->{response}, "FATAL:  $message", "$name: it tells why");
 	is("$next->{state} $next->{response} $next->{attempt}", 'DONE 2 1', "$name: the next one runs");
 	isnt($next->{pid}, $fatal->{pid}, "$name: in a new process");
 }
 
 ends('FATAL', 'SET exit_on_error = on; SELECT 1/0', '22012', 'division by zero');
-ends('FATAL, with notices', q{SET exit_on_error = on; DO $$ BEGIN RAISE NOTICE 'before'; RAISE 'größer' USING DETAIL = 'x', ERRCODE = 'XX123'; END $$}, 'XX123', 'größer');
-ends('FATAL after COMMIT', 'CREATE TABLE kept (a int); COMMIT; SET exit_on_error = on; SELECT 1/0', '22012', 'division by zero');
+ends('FATAL, with notices',
+	q{SET exit_on_error = on; DO $$ BEGIN RAISE NOTICE 'before'; }
+	. q{RAISE 'größer' USING DETAIL = 'x', ERRCODE = 'XX123'; END $$}, 'XX123', 'größer');
+ends('FATAL after COMMIT', 'CREATE TABLE kept (a int); COMMIT; SET exit_on_error = on; SELECT 1/0',
+	'22012', 'division by zero');
 is(sql('SELECT count(*) FROM kept'), 0, 'FATAL after COMMIT: what was committed is there');
-ends('FATAL in a handler', q{SET exit_on_error = on; DO $$ BEGIN PERFORM 1/0; EXCEPTION WHEN OTHERS THEN NULL; END $$}, '22012', 'division by zero');
+ends('FATAL in a handler',
+	q{SET exit_on_error = on; DO $$ BEGIN PERFORM 1/0; EXCEPTION WHEN OTHERS THEN NULL; END $$},
+	'22012', 'division by zero');
 SKIP:
 {
 	skip 'there is no transaction_timeout before 17', 4 if $major < 17;
-	ends('timeout', q{SET transaction_timeout = '20ms'; SELECT pg_sleep(60)}, '25P04', 'terminating connection due to transaction timeout');
+	ends('timeout', q{SET transaction_timeout = '20ms'; SELECT pg_sleep(60)}, '25P04',
+		'terminating connection due to transaction timeout');
 }
 
 # A message that is too long for shared memory is cut between characters.
 for my $before (0 .. 2)
 {
-	my $fatal = outcome(request => q{SET exit_on_error = on; DO $$ BEGIN RAISE '%', } . "repeat('x', $before) || repeat('日', 1000); END \$\$");
+	my $fatal = outcome(request => q{SET exit_on_error = on; DO $$ BEGIN RAISE '%', }
+		. "repeat('x', $before) || repeat('日', 1000); END \$\$");
 
-	like("$fatal->{state} $fatal->{error}", qr/^FAIL x{$before}(?:日)+(?:\n\(\d+ bytes cut\))?$/, "FATAL: a long message, $before bytes before wide characters");
+	like("$fatal->{state} $fatal->{error}", qr/^FAIL x{$before}(?:日)+(?:\n\(\d+ bytes cut\))?$/,
+		"FATAL: a long message, $before bytes before wide characters");
 }
 
 # Somebody terminates its process: the task runs again.
 make_gates($node);
 my $id = insert_task($node, request => q{SELECT hold('ended'), pg_backend_pid() AS pid});
 wait_for_state($node, $id, 'WORK');
-wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'pg_task executor' AND query ~ 'ended'});
+wait_until($node,
+	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'pg_task executor' }
+	. q{AND query ~ 'ended'});
 my ($victim) = backends($node, 'executor');
 terminate($node, $victim);
 wait_until($node, "SELECT pid <> $victim FROM task WHERE id = $id AND state = 'WORK'");
@@ -348,11 +442,12 @@ wait_for_state($node, $id, 'DONE');
 is(task($node, $id, 'attempt'), 2, 'a task whose process is terminated runs again');
 is(sql('SELECT pg_postmaster_start_time()'), $started, 'the server has not been down');
 
-# Encodings ----------------------------------------------------------------------------------------------------------
+# Encodings ----------------------------------------------------------------------------------------
 
 # Requests, responses and errors are in the encoding of the database; this test reads them as
 # UTF-8.
-my %texts = (EUC_JP => '日本語', LATIN1 => 'größer', WIN1251 => 'больше', EUC_KR => '더 큰', UTF8 => '日本 größer');
+my %texts = (EUC_JP => '日本語', LATIN1 => 'größer', WIN1251 => 'больше', EUC_KR => '더 큰',
+	UTF8 => '日本 größer');
 for my $encoding (sort keys %texts)
 {
 	my $db = lc $encoding;
@@ -364,17 +459,23 @@ for my $encoding (sort keys %texts)
 		{ request => "SELECT '$text', length('$text')" },
 		{ request => "SELECT '$text' AS \"$text\"", format => 'json' },
 		{ request => "SELECT '$text', missing" },
-		{ request => "SET client_encoding = UTF8; DO \$\$ BEGIN RAISE NOTICE '$text'; RAISE '$text'; END \$\$" },
+		{
+		request => "SET client_encoding = UTF8; DO \$\$ BEGIN RAISE NOTICE '$text'; RAISE '$text'; "
+			. "END \$\$" },
 		{ request => "SET client_encoding = UTF8; COPY (SELECT '$text') TO STDOUT" } ], db => $db);
-	my ($cut) = outcomes([ { request => "SELECT repeat('$text', 100)", role => 'cut' } ], db => $db);
+	my ($cut) = outcomes([ { request => "SELECT repeat('$text', 100)", role => 'cut' } ],
+		db => $db);
 	my $characters = length decode('UTF-8', $text);
 	my $columns = $characters + ($text =~ tr/\xe0-\xef//);    # those of East Asia take two columns
 
 	is($row->{response}, "?column?::text\tlength::int4\n$text\t$characters", "$encoding: a row");
 	is($json->{response}, qq([{"$text":"$text"}]), "$encoding: JSON");
-	is($error->{response}, qq(ERROR:  column "missing" does not exist\nLINE 1: SELECT '$text', missing\n) . ' ' x (19 + $columns) . '^',
+	is($error->{response},
+		qq(ERROR:  column "missing" does not exist\nLINE 1: SELECT '$text', missing\n)
+		. ' ' x (19 + $columns) . '^',
 		"$encoding: the place of an error");
-	is("$notice->{notice} $notice->{error}", "NOTICE:  $text $text", "$encoding: a notice and an error");
+	is("$notice->{notice} $notice->{error}", "NOTICE:  $text $text",
+		"$encoding: a notice and an error");
 	is($copy->{response}, "SET\n$text", "$encoding: COPY");
 	like($cut->{response}, qr/^(?:$text)+.*\n\(\d+ bytes cut\)$/, "$encoding: cut");
 	sql("DROP DATABASE $db");
@@ -385,7 +486,8 @@ $ENV{PGCLIENTENCODING} = 'SQL_ASCII';
 sql(q{CREATE DATABASE bytes TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'});
 wait_for_table($node, db => 'bytes');
 $id = run_task($node, db => 'bytes', request => "SELECT '\xe4\xff'::bytea, '\xe4\xff' || missing");
-is(task($node, $id, 'response', db => 'bytes') =~ /LINE 1: SELECT '\xe4\xff'::bytea/ ? 1 : 0, 1, 'SQL_ASCII: an error');
+is(task($node, $id, 'response', db => 'bytes') =~ /LINE 1: SELECT '\xe4\xff'::bytea/ ? 1 : 0, 1,
+	'SQL_ASCII: an error');
 $id = run_task($node, db => 'bytes', request => "SELECT '\xe4\xff'");
 is(task($node, $id, 'response', db => 'bytes'), "\xe4\xff", 'SQL_ASCII: a row');
 

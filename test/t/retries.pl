@@ -31,48 +31,56 @@ sql(q{
 sub run_out { sql('ALTER SEQUENCE turn RESTART'); return run_task($node, @_) }
 
 # How often: this many runs after the first.
-for my $retry (0, 1, 3)
-{
-	my $id = run_out(retry => $retry, delay => '10 ms', backoff => 1,
-		request => 'INSERT INTO effect VALUES (1, 1); SELECT fail_until(100)');
-	is(task($node, $id, 'state, failed, attempt, sqlstate, error'),
-		'FAIL|' . ($retry + 1) . '|' . ($retry + 1) . '|UU001|not yet',
-		"retry $retry: " . ($retry + 1) . ' runs');
-	is(sql('SELECT last_value FROM turn'), $retry + 1, "retry $retry: so many in truth");
-}
-my $id = run_out(request => 'SELECT fail_until(100)');
-is(task($node, $id, 'state, failed, attempt, planned IS NULL'), 'FAIL|1|1|t',
-	'without a word it is not tried again');
-is(sql('SELECT count(*) FROM effect'), 0, 'runs that failed have no effect');
+subtest 'the number of runs' => sub {
+	for my $retry (0, 1, 3)
+	{
+		my $id = run_out(retry => $retry, delay => '10 ms', backoff => 1,
+			request => 'INSERT INTO effect VALUES (1, 1); SELECT fail_until(100)');
+		is(task($node, $id, 'state, failed, attempt, sqlstate, error'),
+			'FAIL|' . ($retry + 1) . '|' . ($retry + 1) . '|UU001|not yet',
+			"retry $retry: " . ($retry + 1) . ' runs');
+		is(sql('SELECT last_value FROM turn'), $retry + 1, "retry $retry: so many in truth");
+	}
+	my $id = run_out(request => 'SELECT fail_until(100)');
+	is(task($node, $id, 'state, failed, attempt, planned IS NULL'), 'FAIL|1|1|t',
+		'without a word it is not tried again');
+	is(sql('SELECT count(*) FROM effect'), 0, 'runs that failed have no effect');
+};
 
 # DONE after a retry: the row has the outcome of the last run, and no error.
-$id = run_out(retry => 5, delay => '10 ms', backoff => 1,
-	request => q{INSERT INTO effect VALUES ('x', 3); SELECT fail_until(3)});
-is(task($node, $id, 'state, failed, attempt, sqlstate IS NULL, error IS NULL, response'),
-	'DONE|2|3|t|t|INSERT 0 1' . "\n" . 'at last', 'DONE after two retries');
-is(task($node, $id, 'planned IS NULL OR planned <= dt'), 't',
-	'DONE after two retries: planned before it was due');
-is(sql('SELECT count(*) FROM effect'), 1, 'DONE after two retries: one effect');
+subtest 'DONE after a retry' => sub {
+	my $id = run_out(retry => 5, delay => '10 ms', backoff => 1,
+		request => q{INSERT INTO effect VALUES ('x', 3); SELECT fail_until(3)});
+	is(task($node, $id, 'state, failed, attempt, sqlstate IS NULL, error IS NULL, response'),
+		'DONE|2|3|t|t|INSERT 0 1' . "\n" . 'at last', 'DONE after two retries');
+	is(task($node, $id, 'planned IS NULL OR planned <= dt'), 't',
+		'DONE after two retries: planned before it was due');
+	is(sql('SELECT count(*) FROM effect'), 1, 'DONE after two retries: one effect');
+};
 
 # While it waits for the retry, the row shows the last run, and the first planned time.  If a user
 # plans it again, it runs at once.
-sql('ALTER SEQUENCE turn RESTART');
-my ($dt) = split /\|/, sql(q{INSERT INTO task (retry, delay, timeout, request)
-	VALUES (1, '10 min', '1 min', 'DO $$ BEGIN RAISE NOTICE ''psst''; END $$; SELECT fail_until(2)')
-	RETURNING dt});
-$id = sql('SELECT max(id) FROM task');
-wait_until($node, "SELECT state = 'PLAN' AND attempt = 1 FROM task WHERE id = $id");
-is(task($node, $id, 'failed, sqlstate, error, planned'), "1|UU001|not yet|$dt",
-	'it waits: with its error, and the first dt');
-is(task($node, $id,
-	q{notice, split_part(response, E'\n', 1), start >= planned, stop >= start, pid > 0}),
-	'NOTICE:  psst|ERROR:  not yet|t|t|t', 'it waits: with all of its last run');
-is(task($node, $id, q{dt - stop BETWEEN '10 min' AND '11 min'}), 't', 'it waits: for its delay');
-run_task($node, queue => 'witness', request => 'SELECT 1');
-is(task($node, $id, 'state, attempt'), 'PLAN|1', 'it waits');
-sql("UPDATE task SET dt = now() WHERE id = $id");
-wait_for_state($node, $id, 'DONE');
-is(task($node, $id, 'attempt, failed'), '2|1', 'planned by hand for now, it is tried at once');
+subtest 'the row of a waiting retry' => sub {
+	sql('ALTER SEQUENCE turn RESTART');
+	my ($dt) = split /\|/, sql(q{INSERT INTO task (retry, delay, timeout, request)
+		VALUES (1, '10 min', '1 min',
+		'DO $$ BEGIN RAISE NOTICE ''psst''; END $$; SELECT fail_until(2)')
+		RETURNING dt});
+	my $id = sql('SELECT max(id) FROM task');
+	wait_until($node, "SELECT state = 'PLAN' AND attempt = 1 FROM task WHERE id = $id");
+	is(task($node, $id, 'failed, sqlstate, error, planned'), "1|UU001|not yet|$dt",
+		'it waits: with its error, and the first dt');
+	is(task($node, $id,
+		q{notice, split_part(response, E'\n', 1), start >= planned, stop >= start, pid > 0}),
+		'NOTICE:  psst|ERROR:  not yet|t|t|t', 'it waits: with all of its last run');
+	is(task($node, $id, q{dt - stop BETWEEN '10 min' AND '11 min'}), 't',
+		'it waits: for its delay');
+	run_task($node, queue => 'witness', request => 'SELECT 1');
+	is(task($node, $id, 'state, attempt'), 'PLAN|1', 'it waits');
+	sql("UPDATE task SET dt = now() WHERE id = $id");
+	wait_for_state($node, $id, 'DONE');
+	is(task($node, $id, 'attempt, failed'), '2|1', 'planned by hand for now, it is tried at once');
+};
 
 # When: delay * backoff^(failed - 1) after the end, plus up to a tenth, at most an hour.  Planned
 # by hand each time, it fails again.
@@ -97,118 +105,139 @@ sub delays
 	sql("DELETE FROM task WHERE id = $task");
 	return;
 }
-delays('doubled', '10 min', 2, '10 min', '20 min', '40 min');
-delays('constant', '5 min', 1, ('5 min') x 3);
-delays('halved', '8 min', 0.5, '8 min', '4 min', '2 min');
-# at the cap the jitter goes down: between 54 minutes and an hour
-for my $huge ([ '100 days', 2 ], [ '1 min', 1e30 ], [ '2000000 years', 3e38 ], [ '59 min', 2 ])
-{
-	my $task = insert_task($node, retry => 2147483647, delay => $huge->[0], backoff => $huge->[1],
-		request => 'SELECT 1/0');
-	for my $failed (1 .. 3)
+
+subtest 'the delay' => sub {
+	delays('doubled', '10 min', 2, '10 min', '20 min', '40 min');
+	delays('constant', '5 min', 1, ('5 min') x 3);
+	delays('halved', '8 min', 0.5, '8 min', '4 min', '2 min');
+	# at the cap the jitter goes down: between 54 minutes and an hour
+	for my $huge ([ '100 days', 2 ], [ '1 min', 1e30 ], [ '2000000 years', 3e38 ], [ '59 min', 2 ])
 	{
-		wait_until($node, "SELECT state = 'PLAN' AND failed = $failed FROM task WHERE id = $task");
-		is(task($node, $task, q{dt - stop BETWEEN '53 min' AND '1 h'}), 't',
-			"delay $huge->[0], backoff $huge->[1]: an hour at most, failure $failed")
-		  unless $failed == 1 && $huge->[0] =~ /^1 min/;
-		sql("UPDATE task SET dt = now() WHERE id = $task");
+		my $task = insert_task($node, retry => 2147483647, delay => $huge->[0],
+			backoff => $huge->[1],
+			request => 'SELECT 1/0');
+		for my $failed (1 .. 3)
+		{
+			wait_until($node,
+				"SELECT state = 'PLAN' AND failed = $failed FROM task WHERE id = $task");
+			is(task($node, $task, q{dt - stop BETWEEN '53 min' AND '1 h'}), 't',
+				"delay $huge->[0], backoff $huge->[1]: an hour at most, failure $failed")
+			  unless $failed == 1 && $huge->[0] =~ /^1 min/;
+			sql("UPDATE task SET dt = now() WHERE id = $task");
+		}
+		sql("DELETE FROM task WHERE id = $task");
 	}
-	sql("DELETE FROM task WHERE id = $task");
-}
-$id = run_out(retry => 3, delay => '0', backoff => 2, request => 'SELECT fail_until(4)');
-is(task($node, $id, q{state, failed, stop - planned < '5 s'}), 'DONE|3|t', 'no delay at all');
-$id = run_out(retry => 3, delay => '0.2 s', backoff => 0, request => 'SELECT fail_until(4)');
-is(task($node, $id, q{state, failed}), 'DONE|3', 'no delay after the first retry');
+	my $id = run_out(retry => 3, delay => '0', backoff => 2, request => 'SELECT fail_until(4)');
+	is(task($node, $id, q{state, failed, stop - planned < '5 s'}), 'DONE|3|t', 'no delay at all');
+	$id = run_out(retry => 3, delay => '0.2 s', backoff => 0, request => 'SELECT fail_until(4)');
+	is(task($node, $id, q{state, failed}), 'DONE|3', 'no delay after the first retry');
+};
 
 # Retries are spread out: a hundred tasks that fail at once are not retried at once.
-sql(q{INSERT INTO task (queue, retry, delay, request) SELECT 'spread', 1, '30 min', 'SELECT 1/0'
-	FROM generate_series(1, 100)});
-wait_until($node, q{SELECT count(*) = 100 FROM task WHERE queue = 'spread' AND failed = 1});
-cmp_ok(sql(q{SELECT extract(epoch FROM max(dt - stop) - min(dt - stop)) FROM task
-	WHERE queue = 'spread'}), '>', 60, 'jitter spreads them');
-cmp_ok(sql(q{SELECT count(DISTINCT date_trunc('second', dt - stop)) FROM task
-	WHERE queue = 'spread'}), '>', 20, 'all over the tenth');
-sql(q{DELETE FROM task WHERE queue = 'spread'});
+subtest 'jitter' => sub {
+	sql(q{INSERT INTO task (queue, retry, delay, request) SELECT 'spread', 1, '30 min', 'SELECT 1/0'
+		FROM generate_series(1, 100)});
+	wait_until($node, q{SELECT count(*) = 100 FROM task WHERE queue = 'spread' AND failed = 1});
+	cmp_ok(sql(q{SELECT extract(epoch FROM max(dt - stop) - min(dt - stop)) FROM task
+		WHERE queue = 'spread'}), '>', 60, 'jitter spreads them');
+	cmp_ok(sql(q{SELECT count(DISTINCT date_trunc('second', dt - stop)) FROM task
+		WHERE queue = 'spread'}), '>', 20, 'all over the tenth');
+	sql(q{DELETE FROM task WHERE queue = 'spread'});
+};
 
 # The settings, for roles and databases; the column takes precedence.
-$id = run_out(role => 'patient', request => 'SELECT fail_until(100)');
-is(task($node, $id, q{state, failed, attempt}), 'FAIL|3|3', 'pg_task.retry of the role');
-is(task($node, $id, q{dt - planned BETWEEN '0.3 s' AND '3 s'}), 't', 'pg_task.delay of the role');
-$id = run_out(role => 'patient', retry => 0, request => 'SELECT fail_until(100)');
-is(task($node, $id, q{state, failed}), 'FAIL|1', 'the column wins: no retry');
-$id = insert_task($node, role => 'patient', delay => '20 min', backoff => 3,
-	request => 'SELECT 1/0');
-wait_until($node,
-	"SELECT failed = 1 AND dt - stop BETWEEN '20 min' AND '22 min' FROM task WHERE id = $id");
-sql("UPDATE task SET dt = now() WHERE id = $id");
-wait_until($node,
-	"SELECT failed = 2 AND dt - stop BETWEEN '54 min' AND '1 h' FROM task WHERE id = $id");
-pass('the column wins: delay, backoff');
-sql(q{ALTER DATABASE postgres SET pg_task.retry = 1; ALTER DATABASE postgres
-	SET pg_task.delay = '20 ms'});
-$id = run_out(role => 'hasty', request => 'SELECT fail_until(100)');
-is(task($node, $id, q{state, failed}), 'FAIL|2', 'pg_task.retry of the database');
-$id = run_out(role => 'patient', request => 'SELECT fail_until(100)');
-is(task($node, $id, q{state, failed}), 'FAIL|3', 'that of the role comes before it');
-sql(q{ALTER DATABASE postgres RESET pg_task.retry; ALTER DATABASE postgres RESET pg_task.delay});
+subtest 'settings' => sub {
+	my $id = run_out(role => 'patient', request => 'SELECT fail_until(100)');
+	is(task($node, $id, q{state, failed, attempt}), 'FAIL|3|3', 'pg_task.retry of the role');
+	is(task($node, $id, q{dt - planned BETWEEN '0.3 s' AND '3 s'}), 't',
+		'pg_task.delay of the role');
+	$id = run_out(role => 'patient', retry => 0, request => 'SELECT fail_until(100)');
+	is(task($node, $id, q{state, failed}), 'FAIL|1', 'the column wins: no retry');
+	$id = insert_task($node, role => 'patient', delay => '20 min', backoff => 3,
+		request => 'SELECT 1/0');
+	wait_until($node,
+		"SELECT failed = 1 AND dt - stop BETWEEN '20 min' AND '22 min' FROM task WHERE id = $id");
+	sql("UPDATE task SET dt = now() WHERE id = $id");
+	wait_until($node,
+		"SELECT failed = 2 AND dt - stop BETWEEN '54 min' AND '1 h' FROM task WHERE id = $id");
+	pass('the column wins: delay, backoff');
+	sql(q{ALTER DATABASE postgres SET pg_task.retry = 1; ALTER DATABASE postgres
+		SET pg_task.delay = '20 ms'});
+	$id = run_out(role => 'hasty', request => 'SELECT fail_until(100)');
+	is(task($node, $id, q{state, failed}), 'FAIL|2', 'pg_task.retry of the database');
+	$id = run_out(role => 'patient', request => 'SELECT fail_until(100)');
+	is(task($node, $id, q{state, failed}), 'FAIL|3', 'that of the role comes before it');
+	sql(q{ALTER DATABASE postgres RESET pg_task.retry; ALTER DATABASE postgres
+		RESET pg_task.delay});
+};
 
 # What counts as a failure: a timeout, a FATAL of its own, a deferred trigger, its own row, a
 # syntax error, an open transaction.
-sql(q{CREATE TABLE late (a int); CREATE FUNCTION too_late() RETURNS trigger LANGUAGE plpgsql AS $$
-	BEGIN PERFORM fail_until(3); RETURN NULL; END $$;
-	CREATE CONSTRAINT TRIGGER late AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-	EXECUTE FUNCTION too_late()});
-for my $way (
-	[ 'a timeout', q{SELECT CASE WHEN nextval('turn') < 3 THEN pg_sleep(60) END}, 'DONE', '57014',
-		timeout => '100 ms' ],
-	[ 'a FATAL', 'SET exit_on_error = on; SELECT fail_until(3)', 'DONE', 'UU001' ],
-	[ 'a deferred trigger', 'INSERT INTO late VALUES (1)', 'DONE', 'UU001' ],
-	[ 'its own row',
-	q{UPDATE task SET attempt = 7 WHERE id = current_setting('pg_task.id')::bigint}, 'FAIL',
-	'27000' ],
-	[ 'a syntax error', 'SELEC', 'FAIL', '42601' ],
-	[ 'an open transaction', 'BEGIN; SELECT 1', 'FAIL', '25001' ])
-{
-	my ($name, $request, $state, $sqlstate, %column) = @$way;
-	sql('ALTER SEQUENCE turn RESTART');
-	my $task = insert_task($node, retry => 2, delay => '10 min', backoff => 1, request => $request,
-		%column);
-	wait_until($node, "SELECT failed = 1 AND state = 'PLAN' FROM task WHERE id = $task");
-	is(task($node, $task,
-		'sqlstate, attempt, error IS NOT NULL, response IS NOT NULL, stop IS NOT NULL'),
-		"$sqlstate|1|t|t|t", "$name: is tried again");
-	for my $failed (2 .. 3)
+subtest 'what counts as a failure' => sub {
+	sql(q{CREATE TABLE late (a int); CREATE FUNCTION too_late() RETURNS trigger LANGUAGE plpgsql
+		AS $$
+		BEGIN PERFORM fail_until(3); RETURN NULL; END $$;
+		CREATE CONSTRAINT TRIGGER late AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW
+		EXECUTE FUNCTION too_late()});
+	for my $way (
+		[ 'a timeout', q{SELECT CASE WHEN nextval('turn') < 3 THEN pg_sleep(60) END}, 'DONE',
+			'57014',
+			timeout => '100 ms' ],
+		[ 'a FATAL', 'SET exit_on_error = on; SELECT fail_until(3)', 'DONE', 'UU001' ],
+		[ 'a deferred trigger', 'INSERT INTO late VALUES (1)', 'DONE', 'UU001' ],
+		[ 'its own row',
+		q{UPDATE task SET attempt = 7 WHERE id = current_setting('pg_task.id')::bigint}, 'FAIL',
+		'27000' ],
+		[ 'a syntax error', 'SELEC', 'FAIL', '42601' ],
+		[ 'an open transaction', 'BEGIN; SELECT 1', 'FAIL', '25001' ])
 	{
-		sql("UPDATE task SET dt = now() WHERE id = $task AND state = 'PLAN'");
-		wait_until($node,
-			"SELECT attempt = $failed AND state <> 'WORK' FROM task WHERE id = $task");
+		my ($name, $request, $state, $sqlstate, %column) = @$way;
+		sql('ALTER SEQUENCE turn RESTART');
+		my $task = insert_task($node, retry => 2, delay => '10 min', backoff => 1,
+			request => $request,
+			%column);
+		wait_until($node, "SELECT failed = 1 AND state = 'PLAN' FROM task WHERE id = $task");
+		is(task($node, $task,
+			'sqlstate, attempt, error IS NOT NULL, response IS NOT NULL, stop IS NOT NULL'),
+			"$sqlstate|1|t|t|t", "$name: is tried again");
+		for my $failed (2 .. 3)
+		{
+			sql("UPDATE task SET dt = now() WHERE id = $task AND state = 'PLAN'");
+			wait_until($node,
+				"SELECT attempt = $failed AND state <> 'WORK' FROM task WHERE id = $task");
+		}
+		is(task($node, $task, 'state, failed'), $state . ($state eq 'DONE' ? '|2' : '|3'),
+			"$name: and ends");
 	}
-	is(task($node, $task, 'state, failed'), $state . ($state eq 'DONE' ? '|2' : '|3'),
-		"$name: and ends");
-}
-is(sql('SELECT count(*) FROM late'), 1, 'the deferred trigger: one effect');
-# A role that cannot run the task does not count as a failed run: it is FAIL at once.
-$id = run_task($node, role => 'nobody_there', retry => 3, delay => '10 ms', request => 'SELECT 1');
-is(task($node, $id, 'state, attempt, sqlstate'), 'FAIL|0|42704',
-	'a role that does not exist is not waited for');
+	is(sql('SELECT count(*) FROM late'), 1, 'the deferred trigger: one effect');
+	# A role that cannot run the task does not count as a failed run: it is FAIL at once.
+	my $id = run_task($node, role => 'nobody_there', retry => 3, delay => '10 ms',
+		request => 'SELECT 1');
+	is(task($node, $id, 'state, attempt, sqlstate'), 'FAIL|0|42704',
+		'a role that does not exist is not waited for');
+};
 
 # An interrupted run does not count: it is planned again at once, without a failure.
-$id = insert_task($node, retry => 1, delay => '10 min',
-	request => q{INSERT INTO effect VALUES ('interrupted', 1); SELECT hold('interrupted')});
-wait_for_running($node, 1, event => 'PgSleep');
-terminate($node, task($node, $id, 'pid'));
-wait_until($node, "SELECT attempt = 2 AND state = 'WORK' FROM task WHERE id = $id");
-is(task($node, $id, 'failed, planned IS NULL'), '0|t', 'an interruption is not a failure');
-open_gate($node, 'interrupted');
-wait_for_state($node, $id, 'DONE');
-is(sql(q{SELECT count(*) FROM effect WHERE what = 'interrupted'}), 1,
-	'an interruption: one effect');
-$id = insert_task($node, queue => 'suicide', retry => 1, delay => '10 min',
-	request => q{SELECT CASE WHEN nextval('turn') < 3 THEN pg_terminate_backend(pg_backend_pid())
-	END});
-sql('ALTER SEQUENCE turn RESTART');
-wait_for_state($node, $id, 'DONE');
-is(task($node, $id, 'failed, attempt > 1, sqlstate IS NULL, error IS NULL'), '0|t|t|t',
-	'one that ends its own process was interrupted');
+subtest 'an interrupted run' => sub {
+	my $id = insert_task($node, retry => 1, delay => '10 min',
+		request => q{INSERT INTO effect VALUES ('interrupted', 1); SELECT hold('interrupted')});
+	wait_for_running($node, 1, event => 'PgSleep');
+	terminate($node, task($node, $id, 'pid'));
+	wait_until($node, "SELECT attempt = 2 AND state = 'WORK' FROM task WHERE id = $id");
+	is(task($node, $id, 'failed, planned IS NULL'), '0|t', 'an interruption is not a failure');
+	open_gate($node, 'interrupted');
+	wait_for_state($node, $id, 'DONE');
+	is(sql(q{SELECT count(*) FROM effect WHERE what = 'interrupted'}), 1,
+		'an interruption: one effect');
+	$id = insert_task($node, queue => 'suicide', retry => 1, delay => '10 min',
+		request => q{SELECT CASE WHEN nextval('turn') < 3
+		THEN pg_terminate_backend(pg_backend_pid())
+		END});
+	sql('ALTER SEQUENCE turn RESTART');
+	wait_for_state($node, $id, 'DONE');
+	is(task($node, $id, 'failed, attempt > 1, sqlstate IS NULL, error IS NULL'), '0|t|t|t',
+		'one that ends its own process was interrupted');
+};
 
 done_testing();

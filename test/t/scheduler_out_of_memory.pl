@@ -25,20 +25,24 @@ my $id = insert_task($node, request => 'SELECT 1');
 wait_until($node, q{SELECT last_value >= 2 FROM attempts});
 
 # Many commits wake the scheduler; it retries a few times, after twice as long each time.
-my $begin = sql('SELECT clock_timestamp()');
-sql(q{INSERT INTO task (request) VALUES ('SELECT 1')}) for 1 .. 60;
-my $most = sql("SELECT ceil(5 + log(2, 1 + extract(epoch FROM
-	clock_timestamp() - timestamptz '$begin')))");
-cmp_ok(sql('SELECT last_value FROM attempts'), '<=', $most, 'many commits, few attempts');
-my $lines = () = log_since($node, $position) =~ /ERROR:  no memory/g;
-is($lines, 1, 'it was reported once');
+subtest 'the pauses' => sub {
+	my $begin = sql('SELECT clock_timestamp()');
+	sql(q{INSERT INTO task (request) VALUES ('SELECT 1')}) for 1 .. 60;
+	my $most = sql("SELECT ceil(5 + log(2, 1 + extract(epoch FROM
+		clock_timestamp() - timestamptz '$begin')))");
+	cmp_ok(sql('SELECT last_value FROM attempts'), '<=', $most, 'many commits, few attempts');
+	my $lines = () = log_since($node, $position) =~ /ERROR:  no memory/g;
+	is($lines, 1, 'it was reported once');
+};
 
 # It still exits when asked to, and continues when there is memory again.
-my ($scheduler) = backends($node, 'scheduler');
-sql('DROP TRIGGER fail ON task');
-wait_for_state($node, $id, 'DONE');
-is((backends($node, 'scheduler'))[0], $scheduler, 'the scheduler is the same');
-wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'});
-pass('and all tasks ran');
+subtest 'memory again' => sub {
+	my ($scheduler) = backends($node, 'scheduler');
+	sql('DROP TRIGGER fail ON task');
+	wait_for_state($node, $id, 'DONE');
+	is((backends($node, 'scheduler'))[0], $scheduler, 'the scheduler is the same');
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'});
+	pass('and all tasks ran');
+};
 
 done_testing();

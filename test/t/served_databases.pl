@@ -16,159 +16,194 @@ sub answer
 }
 
 # A database created later gets a table; templates do not.
-wait_for_schedulers($node, 'postgres');
-sql('CREATE DATABASE one');
-wait_for_table($node, db => 'one');
-is(answer('one', 'SELECT current_database()'), 'one', 'a new database has a table that works');
-sql('CREATE DATABASE model IS_TEMPLATE true');
-sql('CREATE DATABASE closed ALLOW_CONNECTIONS false');
-sql('CREATE DATABASE two');
-wait_for_schedulers($node, qw(one postgres two));
-pass('templates and databases that allow no connections have no scheduler');
-sql('ALTER DATABASE two IS_TEMPLATE true');
-wait_for_schedulers($node, qw(one postgres));
-sql('ALTER DATABASE two IS_TEMPLATE false');
-sql('ALTER DATABASE closed ALLOW_CONNECTIONS true');
-wait_for_schedulers($node, qw(closed one postgres two));
-pass('a database that changes gets one, or loses it');
-sql("DROP DATABASE $_") for qw(closed two);
-wait_for_schedulers($node, qw(one postgres));
-pass('dropped ones are let go');
+subtest 'databases come, change and go' => sub {
+	wait_for_schedulers($node, 'postgres');
+	sql('CREATE DATABASE one');
+	wait_for_table($node, db => 'one');
+	is(answer('one', 'SELECT current_database()'), 'one', 'a new database has a table that works');
+	sql('CREATE DATABASE model IS_TEMPLATE true');
+	sql('CREATE DATABASE closed ALLOW_CONNECTIONS false');
+	sql('CREATE DATABASE two');
+	wait_for_schedulers($node, qw(one postgres two));
+	pass('templates and databases that allow no connections have no scheduler');
+	sql('ALTER DATABASE two IS_TEMPLATE true');
+	wait_for_schedulers($node, qw(one postgres));
+	sql('ALTER DATABASE two IS_TEMPLATE false');
+	sql('ALTER DATABASE closed ALLOW_CONNECTIONS true');
+	wait_for_schedulers($node, qw(closed one postgres two));
+	pass('a database that changes gets one, or loses it');
+	sql("DROP DATABASE $_") for qw(closed two);
+	wait_for_schedulers($node, qw(one postgres));
+	pass('dropped ones are let go');
+};
 
 # Any database name works.
-my @names = ('Capital', 'with space', 'do.t', 'qu"ote', "apo'strophe", "\xc3\xbcml\xc3\xa4ut",
-	'back\\slash', 'x' x 63);
-for my $name (@names)
-{
-	my $quoted = $name =~ s/"/""/gr;
-	sql(qq(CREATE DATABASE "$quoted"));
-	wait_for_table($node, db => $name);
-	is(answer($name, 'SELECT current_database()'), $name, "database $name");
-}
+subtest 'names of databases' => sub {
+	my @names = ('Capital', 'with space', 'do.t', 'qu"ote', "apo'strophe", "\xc3\xbcml\xc3\xa4ut",
+		'back\\slash', 'x' x 63);
+	for my $name (@names)
+	{
+		my $quoted = $name =~ s/"/""/gr;
+		sql(qq(CREATE DATABASE "$quoted"));
+		wait_for_table($node, db => $name);
+		is(answer($name, 'SELECT current_database()'), $name, "database $name");
+	}
+};
 
 # pg_task.enabled off: no new task starts, running tasks end.
-make_gates($node);
-my $running = insert_task($node, request => "SELECT hold('enabled')");
-wait_for_state($node, $running, 'WORK');
-set_conf($node, 'pg_task.enabled = off');
-wait_for_schedulers($node);
-my $waiting = insert_task($node, request => 'SELECT 1');
-open_gate($node, 'enabled');
-wait_for_state($node, $running, 'DONE');
-is(task($node, $waiting, 'state'), 'PLAN', 'nothing starts while it is not enabled');
-set_conf($node, 'pg_task.enabled = on');
-wait_for_state($node, $waiting, 'DONE');
+subtest 'pg_task.enabled' => sub {
+	make_gates($node);
+	my $running = insert_task($node, request => "SELECT hold('enabled')");
+	wait_for_state($node, $running, 'WORK');
+	set_conf($node, 'pg_task.enabled = off');
+	wait_for_schedulers($node);
+	my $waiting = insert_task($node, request => 'SELECT 1');
+	open_gate($node, 'enabled');
+	wait_for_state($node, $running, 'DONE');
+	is(task($node, $waiting, 'state'), 'PLAN', 'nothing starts while it is not enabled');
+	set_conf($node, 'pg_task.enabled = on');
+	wait_for_state($node, $waiting, 'DONE');
+};
+
+my $position;
 
 # A list of databases with users.  A missing database is reported once, and served when it appears.
-sql(q(CREATE ROLE "Us er"; CREATE ROLE "col:on" LOGIN; CREATE ROLE plain));
-my $position = log_position($node);
-set_conf($node,
-	q(pg_task.database = 'ONE : "Us er" , "qu""ote":"col:on", missing,late:later,"with space"'));
-wait_for_schedulers($node, 'one', 'qu"ote', 'with space');
-pass('the databases of the list have a scheduler, and no others');
-wait_for_log_line($node, qr/WARNING: .* database "missing" in "pg_task.database" does not exist/,
-	$position);
-wait_for_log_line($node, qr/WARNING: .* database "late" in "pg_task.database" does not exist/,
-	$position);
-sql('CREATE DATABASE late');
-wait_for_log_line($node, qr/WARNING: .* role "later" in "pg_task.database" does not exist/,
-	$position);
-sql('CREATE ROLE later; GRANT CREATE ON DATABASE late TO later');
-wait_for_log_line($node,
-	qr/permission denied for schema public.*pg_task scheduler of database "late"/s, $position);
-is(answer('one', 'SELECT 1'), '1', 'others go on');
-$node->safe_psql('late', 'GRANT CREATE ON SCHEMA public TO later');
-wait_for_table($node, db => 'late');
-is($node->safe_psql('late', "SELECT relowner::regrole FROM pg_class WHERE oid = 'task'::regclass"),
-	'later', 'the table is of the user of the list');
-$node->safe_psql('postgres', 'ALTER ROLE plain CREATEDB');
-$node->reload;
-sql('CREATE DATABASE again');
-sql('DROP DATABASE again');
-my $log = log_since($node, $position);
-is(scalar(() = $log =~ /database "missing" in "pg_task.database"/g), 1,
-	'a missing database is told once');
-is(scalar(() = $log =~ /role "later" in "pg_task.database"/g), 1, 'a missing role, too');
-is(scalar(() = $log =~ /permission denied for schema public/g), 1, 'an error of a scheduler, too');
+subtest 'pg_task.database' => sub {
+	sql(q(CREATE ROLE "Us er"; CREATE ROLE "col:on" LOGIN; CREATE ROLE plain));
+	$position = log_position($node);
+	set_conf($node,
+		q(pg_task.database =
+		'ONE : "Us er" , "qu""ote":"col:on", missing,late:later,"with space"'));
+	wait_for_schedulers($node, 'one', 'qu"ote', 'with space');
+	pass('the databases of the list have a scheduler, and no others');
+	wait_for_log_line($node,
+		qr/WARNING: .* database "missing" in "pg_task.database" does not exist/,
+		$position);
+	wait_for_log_line($node, qr/WARNING: .* database "late" in "pg_task.database" does not exist/,
+		$position);
+	sql('CREATE DATABASE late');
+	wait_for_log_line($node, qr/WARNING: .* role "later" in "pg_task.database" does not exist/,
+		$position);
+	sql('CREATE ROLE later; GRANT CREATE ON DATABASE late TO later');
+	wait_for_log_line($node,
+		qr/permission denied for schema public.*pg_task scheduler of database "late"/s, $position);
+	is(answer('one', 'SELECT 1'), '1', 'others go on');
+	$node->safe_psql('late', 'GRANT CREATE ON SCHEMA public TO later');
+	wait_for_table($node, db => 'late');
+	is($node->safe_psql('late',
+		"SELECT relowner::regrole FROM pg_class WHERE oid = 'task'::regclass"),
+		'later', 'the table is of the user of the list');
+	$node->safe_psql('postgres', 'ALTER ROLE plain CREATEDB');
+	$node->reload;
+	sql('CREATE DATABASE again');
+	sql('DROP DATABASE again');
+	my $log = log_since($node, $position);
+	is(scalar(() = $log =~ /database "missing" in "pg_task.database"/g), 1,
+		'a missing database is told once');
+	is(scalar(() = $log =~ /role "later" in "pg_task.database"/g), 1, 'a missing role, too');
+	is(scalar(() = $log =~ /permission denied for schema public/g), 1,
+		'an error of a scheduler, too');
+};
 
 # An invalid list is rejected, and the old one stays in force.
-my $list = sql('SHOW pg_task.database');
-for my $bad ('one,,two', 'one:', ':user', '"open', 'one two', '"x"y', ',', 'one:a:b', 'x' x 64,
-	'""')
-{
-	$position = log_position($node);
-	set_conf($node, "pg_task.database = '$bad'");
-	wait_for_log_line($node, qr/invalid value for parameter "pg_task.database"/, $position);
-	is(sql('SHOW pg_task.database'), $list, "a list like <$bad> is refused");
-}
-for my $twice ('one,two,one', 'one, one:plain', 'One,"one"', '"qu""ote":a,"qu""ote":b')
-{
-	$position = log_position($node);
-	set_conf($node, "pg_task.database = '$twice'");
-	my $name = $twice =~ /qu/ ? 'qu"ote' : 'one';
-	wait_for_log_line($node,
-		qr/invalid value for parameter "pg_task.database".*DETAIL:  Database "$name" is named twice/s,
-		$position);
-	is(sql('SHOW pg_task.database'), $list,
-		"a list that names a database twice is refused: $twice");
-}
-wait_for_schedulers($node, 'late', 'one', 'qu"ote', 'with space');
+subtest 'invalid lists' => sub {
+	my $list = sql('SHOW pg_task.database');
+	for my $bad ('one,,two', 'one:', ':user', '"open', 'one two', '"x"y', ',', 'one:a:b', 'x' x 64,
+		'""')
+	{
+		$position = log_position($node);
+		set_conf($node, "pg_task.database = '$bad'");
+		wait_for_log_line($node, qr/invalid value for parameter "pg_task.database"/, $position);
+		is(sql('SHOW pg_task.database'), $list, "a list like <$bad> is refused");
+	}
+	for my $twice ('one,two,one', 'one, one:plain', 'One,"one"', '"qu""ote":a,"qu""ote":b')
+	{
+		$position = log_position($node);
+		set_conf($node, "pg_task.database = '$twice'");
+		my $name = $twice =~ /qu/ ? 'qu"ote' : 'one';
+		wait_for_log_line($node,
+			qr/invalid\ value\ for\ parameter\ "pg_task.database"
+				.*DETAIL:\ \ Database\ "$name"\ is\ named\ twice/sx,
+			$position);
+		is(sql('SHOW pg_task.database'), $list,
+			"a list that names a database twice is refused: $twice");
+	}
+	wait_for_schedulers($node, 'late', 'one', 'qu"ote', 'with space');
+};
 
 # The location of the table, set for a database: a missing schema is created.
-set_conf($node, "pg_task.database = ''", "pg_task_schema.one = 'Some Schema'",
-	"pg_task_table.one = 'a \"table\"'",
-	'pg_task_period.one = 100ms');
-wait_for_table($node, db => 'one', table => '"Some Schema"."a ""table"""');
-$node->safe_psql('one', q(INSERT INTO "Some Schema"."a ""table""" (request) VALUES ('SELECT 1')));
-wait_until($node, q(SELECT state FROM "Some Schema"."a ""table"""), db => 'one',
-	expected => 'DONE');
-my $left = insert_task($node, db => 'one', request => 'SELECT 1');
-$node->safe_psql('one', q(INSERT INTO "Some Schema"."a ""table""" (request) VALUES ('SELECT 1')));
-wait_until($node, q(SELECT count(*) FROM "Some Schema"."a ""table""" WHERE state = 'DONE'),
-	db => 'one', expected => 2);
-is(task($node, $left, 'state', db => 'one'), 'PLAN', 'the table that was left is nobody\'s');
+subtest 'the name of the table' => sub {
+	set_conf($node, "pg_task.database = ''", "pg_task_schema.one = 'Some Schema'",
+		"pg_task_table.one = 'a \"table\"'",
+		'pg_task_period.one = 100ms');
+	wait_for_table($node, db => 'one', table => '"Some Schema"."a ""table"""');
+	$node->safe_psql('one',
+		q(INSERT INTO "Some Schema"."a ""table""" (request) VALUES ('SELECT 1')));
+	wait_until($node, q(SELECT state FROM "Some Schema"."a ""table"""), db => 'one',
+		expected => 'DONE');
+	my $left = insert_task($node, db => 'one', request => 'SELECT 1');
+	$node->safe_psql('one',
+		q(INSERT INTO "Some Schema"."a ""table""" (request) VALUES ('SELECT 1')));
+	wait_until($node, q(SELECT count(*) FROM "Some Schema"."a ""table""" WHERE state = 'DONE'),
+		db => 'one', expected => 2);
+	is(task($node, $left, 'state', db => 'one'), 'PLAN', 'the table that was left is nobody\'s');
+};
 
 # The same by ordinary settings, for names that cannot be written there; the other settings win.
-sql(q(ALTER DATABASE "with space" SET pg_task."table" = 'jobs';
-	  ALTER DATABASE "with space" SET pg_task.schema = 'Größe';
-	  ALTER DATABASE one SET pg_task."table" = 'loser')
-);
-$node->reload;
-wait_for_table($node, db => 'with space', table => '"Größe".jobs');
-$node->safe_psql('one', q(INSERT INTO "Some Schema"."a ""table""" (request) VALUES ('SELECT 1')));
-wait_until($node, q(SELECT count(*) FROM "Some Schema"."a ""table""" WHERE state = 'DONE'),
-	db => 'one', expected => 3);
-is($node->safe_psql('one', q(SELECT to_regclass('loser'), to_regclass('"Some Schema".loser'))), '|',
-	'the setting for the database wins');
+subtest 'settings of a database' => sub {
+	sql(q(ALTER DATABASE "with space" SET pg_task."table" = 'jobs';
+		  ALTER DATABASE "with space" SET pg_task.schema = 'Größe';
+		  ALTER DATABASE one SET pg_task."table" = 'loser')
+	);
+	$node->reload;
+	wait_for_table($node, db => 'with space', table => '"Größe".jobs');
+	$node->safe_psql('one',
+		q(INSERT INTO "Some Schema"."a ""table""" (request) VALUES ('SELECT 1')));
+	wait_until($node, q(SELECT count(*) FROM "Some Schema"."a ""table""" WHERE state = 'DONE'),
+		db => 'one', expected => 3);
+	is($node->safe_psql('one', q(SELECT to_regclass('loser'), to_regclass('"Some Schema".loser'))),
+		'|',
+		'the setting for the database wins');
+};
 
 # An invalid period is reported, and the default is used; nothing stops.
-$position = log_position($node);
-set_conf($node, "pg_task_period.one = 'soon'", "pg_task_table.one = ''",
-	"pg_task_schema.one = 'public'");
-wait_for_log_line($node, qr/invalid value for parameter "pg_task_period.one": "soon"/, $position);
-wait_for_log_line($node, qr/invalid value for parameter "pg_task_table.one": ""/, $position);
-wait_for_table($node, db => 'one', table => 'loser');
-$node->safe_psql('one', q(INSERT INTO loser (request) VALUES ('SELECT 1')));
-wait_until($node, q(SELECT state FROM loser), db => 'one', expected => 'DONE');
+subtest 'an invalid period' => sub {
+	$position = log_position($node);
+	set_conf($node, "pg_task_period.one = 'soon'", "pg_task_table.one = ''",
+		"pg_task_schema.one = 'public'");
+	wait_for_log_line($node, qr/invalid value for parameter "pg_task_period.one": "soon"/,
+		$position);
+	wait_for_log_line($node, qr/invalid value for parameter "pg_task_table.one": ""/, $position);
+	wait_for_table($node, db => 'one', table => 'loser');
+	$node->safe_psql('one', q(INSERT INTO loser (request) VALUES ('SELECT 1')));
+	wait_until($node, q(SELECT state FROM loser), db => 'one', expected => 'DONE');
+};
 
 # A restart changes nothing.
-my $count = q(SELECT count(*), (SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass)
-	FROM pg_index WHERE indrelid = 'task'::regclass);
-$node->restart for 1 .. 2;
-is(answer('postgres', 'SELECT 1'), '1', 'runs after a restart');
-is(sql($count), '5|6', 'no second index, no second trigger');
+subtest 'a restart' => sub {
+	my $count = q(SELECT count(*),
+		(SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass)
+		FROM pg_index WHERE indrelid = 'task'::regclass);
+	$node->restart for 1 .. 2;
+	is(answer('postgres', 'SELECT 1'), '1', 'runs after a restart');
+	is(sql($count), '5|6', 'no second index, no second trigger');
+};
 
 # An owner who may not log in still gets a table.
-sql('CREATE ROLE landlord NOLOGIN; CREATE DATABASE let OWNER landlord; CREATE ROLE tenant LOGIN; '
-	. 'GRANT tenant TO landlord');
-wait_for_table($node, db => 'let');
-is($node->safe_psql('let', "SELECT relowner::regrole FROM pg_class WHERE oid = 'task'::regclass"),
-	'landlord', 'it is the owner\'s');
-my $id = run_task($node, db => 'let', request => 'SELECT session_user', role => 'tenant');
-is(task($node, $id, 'response', db => 'let'), 'tenant', 'and runs tasks of a member');
-sql('ALTER DATABASE let OWNER TO tenant');
-wait_until($node, "SELECT relowner::regrole FROM pg_class WHERE oid = 'task'::regclass",
-	db => 'let', expected => 'landlord');
-is(answer('postgres', 'SELECT 1'), '1', 'a new owner of the database is no trouble');
+subtest 'an owner without LOGIN' => sub {
+	sql('CREATE ROLE landlord NOLOGIN; CREATE DATABASE let OWNER landlord; '
+		. 'CREATE ROLE tenant LOGIN; '
+		. 'GRANT tenant TO landlord');
+	wait_for_table($node, db => 'let');
+	is($node->safe_psql('let',
+		"SELECT relowner::regrole FROM pg_class WHERE oid = 'task'::regclass"),
+		'landlord', 'it is the owner\'s');
+	my $id = run_task($node, db => 'let', request => 'SELECT session_user', role => 'tenant');
+	is(task($node, $id, 'response', db => 'let'), 'tenant', 'and runs tasks of a member');
+	sql('ALTER DATABASE let OWNER TO tenant');
+	wait_until($node, "SELECT relowner::regrole FROM pg_class WHERE oid = 'task'::regclass",
+		db => 'let', expected => 'landlord');
+	is(answer('postgres', 'SELECT 1'), '1', 'a new owner of the database is no trouble');
+};
 
 done_testing();

@@ -94,13 +94,17 @@ my @pairs = (
 	["SET pg_task.response_limit = 64", "SELECT repeat('x', 100)", unseen => 1],
 	["SET pg_task.timeout = '50ms'", 'SELECT pg_sleep(0.1)', unseen => 1],
 	['DISCARD ALL',
-	"SELECT current_setting('pg_task.id', true) ~ '^[0-9]*\$', current_setting('application_name') ~ "
+	"SELECT current_setting('pg_task.id', true) ~ '^[0-9]*\$', "
+	. "current_setting('application_name') ~ "
+	. ""
 	. "'^(pg_task|session_reset)'", unseen => 1],
 	# every setting that can be toggled
 	["DO \$\$ DECLARE s record; BEGIN
 		FOR s IN SELECT name, vartype, setting, enumvals FROM pg_settings "
 		. "WHERE context IN ('user', 'superuser') AND vartype IN ('bool', 'enum')
-				AND name NOT IN ('exit_on_error', 'transaction_read_only', 'transaction_deferrable', "
+				AND name NOT IN ('exit_on_error', 'transaction_read_only', "
+				. "'transaction_deferrable', "
+				. ""
 				. "'transaction_isolation', 'backtrace_on_internal_error')
 				AND name !~ '^debug_|^log_|^trace_|jit' LOOP
 			BEGIN PERFORM set_config(s.name, CASE WHEN s.vartype = 'enum' THEN (SELECT min(v) "
@@ -230,7 +234,9 @@ sub outcomes
 	wait_until($node,
 		q{SELECT NOT EXISTS (SELECT FROM task WHERE state IN ('PLAN', 'WORK') AND dt <= now())});
 	for my $line (split /\n/,
-		sql("SELECT pid, encode(convert_to(concat_ws(E'\\n', state || coalesce(' ' || sqlstate, ''), "
+		sql("SELECT pid, encode(convert_to(concat_ws(E'\\n', state || coalesce(' ' || sqlstate, "
+		. "''), "
+		. ""
 		. "response, notice), 'UTF8'), 'hex'), attempt
 			FROM task WHERE id BETWEEN $ids[0] AND $ids[-1] ORDER BY id"))
 	{
@@ -349,7 +355,7 @@ sql(q{
 	ALTER ROLE strange SET plan_cache_mode = force_generic_plan;
 	ALTER ROLE strange SET enable_indexscan = off;
 	ALTER ROLE strange SET force_parallel = on}
-	=~ s/ALTER ROLE strange SET force_parallel = on/'ALTER ROLE strange SET ' . ($major >= 16 ? 'debug_parallel_query' : 'force_parallel_mode') . ' = on'/er);
+	=~ s/force_parallel/$major >= 16 ? 'debug_parallel_query' : 'force_parallel_mode'/er);
 my ($fine, $writes, $raises,
 	$failed) = outcomes(map { { role => 'strange', %$_ } } { request => "SELECT 'größer', 1 + 1" },
 	{ request => 'CREATE TABLE public.x (a int)' },

@@ -53,68 +53,81 @@ $kept = process();
 is(process(), $kept, 'an executor stays for the next task');
 
 # Without any right.
-stays('other', $_, "$_ by somebody who may not")
-  for 'ALTER ROLE ALL SET work_mem = 64', 'ALTER ROLE tenant SET work_mem = 64',
-  'ALTER DATABASE postgres SET work_mem = 64', 'ALTER ROLE nobody SET work_mem = 64';
-stays('other', q{DO $$ BEGIN ALTER ROLE ALL SET work_mem = 64; EXCEPTION WHEN OTHERS THEN END $$},
-	'one whose error is caught');
-stays('other', 'ALTER ROLE other SET work_mem = 64', 'one that changes its own settings');
-stays('other', 'ALTER DATABASE elsewhere SET work_mem = 64', 'or those of its database');
-stays('other', "ALTER ROLE $_ IN DATABASE elsewhere SET work_mem = 64", "of $_ in it")
-	for qw(ALL other);
-stays('other', join('; ', map { "ALTER ROLE other SET work_mem = $_" } 64 .. 84), 'often');
+subtest 'without the privilege' => sub {
+	stays('other', $_, "$_ by somebody who may not")
+	  for 'ALTER ROLE ALL SET work_mem = 64', 'ALTER ROLE tenant SET work_mem = 64',
+	  'ALTER DATABASE postgres SET work_mem = 64', 'ALTER ROLE nobody SET work_mem = 64';
+	stays('other',
+		q{DO $$ BEGIN ALTER ROLE ALL SET work_mem = 64; EXCEPTION WHEN OTHERS THEN END $$},
+		'one whose error is caught');
+	stays('other', 'ALTER ROLE other SET work_mem = 64', 'one that changes its own settings');
+	stays('other', 'ALTER DATABASE elsewhere SET work_mem = 64', 'or those of its database');
+	stays('other', "ALTER ROLE $_ IN DATABASE elsewhere SET work_mem = 64", "of $_ in it")
+		for qw(ALL other);
+	stays('other', join('; ', map { "ALTER ROLE other SET work_mem = $_" } 64 .. 84), 'often');
+};
 
 # A change that is rolled back has no effect.
-stays('tenant', 'BEGIN; ALTER ROLE tenant SET work_mem = 64; ROLLBACK',
-	'a change that is rolled back');
-stays('tenant', 'BEGIN; SAVEPOINT a; ALTER ROLE tenant SET work_mem = 64; ROLLBACK TO a; COMMIT',
-	'to a savepoint');
-stays(
-	'tenant',
-	'BEGIN; SAVEPOINT a; SAVEPOINT b; ALTER ROLE tenant SET work_mem = 64; RELEASE b; ROLLBACK '
-	. 'TO a; COMMIT',
-	'to an outer savepoint');
-stays(
-	'tenant', q{DO $$ BEGIN ALTER ROLE tenant SET work_mem = 64; PERFORM 1 / 0;
-	EXCEPTION WHEN OTHERS THEN END $$}, 'with its block');
+subtest 'rolled back' => sub {
+	stays('tenant', 'BEGIN; ALTER ROLE tenant SET work_mem = 64; ROLLBACK',
+		'a change that is rolled back');
+	stays('tenant',
+		'BEGIN; SAVEPOINT a; ALTER ROLE tenant SET work_mem = 64; ROLLBACK TO a; COMMIT',
+		'to a savepoint');
+	stays(
+		'tenant',
+		'BEGIN; SAVEPOINT a; SAVEPOINT b; ALTER ROLE tenant SET work_mem = 64; RELEASE b; ROLLBACK '
+		. 'TO a; COMMIT',
+		'to an outer savepoint');
+	stays(
+		'tenant', q{DO $$ BEGIN ALTER ROLE tenant SET work_mem = 64; PERFORM 1 / 0;
+		EXCEPTION WHEN OTHERS THEN END $$}, 'with its block');
+};
 
 # A committed change has an effect.
-is_replaced('tenant', 'ALTER ROLE tenant SET work_mem = 64',
-	'a role that changes its own settings');
-is_replaced('tenant', 'BEGIN; SAVEPOINT a; ALTER ROLE tenant SET work_mem = 65; RELEASE a; COMMIT',
-	'with a savepoint');
-is_replaced('tenant', 'ALTER ROLE tenant IN DATABASE postgres SET work_mem = 66', 'in a database');
-is_replaced('postgres', 'ALTER ROLE ALL IN DATABASE postgres SET work_mem = 66',
-	'all roles in a database');
-is_replaced('postgres', 'ALTER DATABASE postgres SET work_mem = 67', 'a database');
-is_replaced('postgres', 'ALTER ROLE ALL SET work_mem = 68', 'all roles');
-is_replaced('postgres', "BEGIN; @{[ map { qq{ALTER ROLE other SET work_mem = $_;} } 64 .. 84 ]}"
-	  . 'ALTER ROLE tenant SET work_mem = 69; COMMIT', 'the last of many');
+subtest 'committed' => sub {
+	is_replaced('tenant', 'ALTER ROLE tenant SET work_mem = 64',
+		'a role that changes its own settings');
+	is_replaced('tenant',
+		'BEGIN; SAVEPOINT a; ALTER ROLE tenant SET work_mem = 65; RELEASE a; COMMIT',
+		'with a savepoint');
+	is_replaced('tenant', 'ALTER ROLE tenant IN DATABASE postgres SET work_mem = 66',
+		'in a database');
+	is_replaced('postgres', 'ALTER ROLE ALL IN DATABASE postgres SET work_mem = 66',
+		'all roles in a database');
+	is_replaced('postgres', 'ALTER DATABASE postgres SET work_mem = 67', 'a database');
+	is_replaced('postgres', 'ALTER ROLE ALL SET work_mem = 68', 'all roles');
+	is_replaced('postgres', "BEGIN; @{[ map { qq{ALTER ROLE other SET work_mem = $_;} } 64 .. 84 ]}"
+		  . 'ALTER ROLE tenant SET work_mem = 69; COMMIT', 'the last of many');
+};
 
 # With two-phase commit: at COMMIT PREPARED, from any session.
-my $prepared = 'BEGIN; ALTER ROLE %s SET work_mem = %d; PREPARE TRANSACTION \'p\'';
-stays('other', q{BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'},
-	'a prepared transaction that changed no settings');
-stays('postgres', sprintf($prepared, 'tenant', 70), 'one that did, before it is committed');
-stays('postgres', "ROLLBACK PREPARED 'p'", 'or when it is rolled back');
-stays('postgres',
-	q{BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'},
-	'another one of that name');
-attempt('postgres', sprintf($prepared, 'tenant', 71));
-stays('other', "COMMIT PREPARED 'p'", 'somebody who may not commit it');
-is_replaced('postgres', "COMMIT PREPARED 'p'", 'one that changed settings of the role');
-is(sql(q{SELECT rolconfig FROM pg_roles WHERE rolname = 'tenant'}), '{work_mem=71}', 'it has');
-attempt('postgres', sprintf($prepared, 'other', 72));
-stays('postgres', "COMMIT PREPARED 'p'", 'one that changed settings of another');
-attempt('postgres', sprintf($prepared, 'ALL', 73));
-is_replaced('postgres', "COMMIT PREPARED 'p'", 'one that changed settings of all');
-for my $n (1 .. 4)
-{
-	sql("CREATE ROLE other$n");
-	attempt('postgres', sprintf($prepared =~ s/'p'/'$n'/r, "other$n", 74));
-}
-attempt('postgres', "ROLLBACK PREPARED '$_'") for 1 .. 4;
-attempt('postgres', sprintf($prepared, 'tenant', 75));
-is_replaced('postgres', "COMMIT PREPARED 'p'", 'after as many as there can be');
+subtest 'prepared' => sub {
+	my $prepared = 'BEGIN; ALTER ROLE %s SET work_mem = %d; PREPARE TRANSACTION \'p\'';
+	stays('other',
+		q{BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'},
+		'a prepared transaction that changed no settings');
+	stays('postgres', sprintf($prepared, 'tenant', 70), 'one that did, before it is committed');
+	stays('postgres', "ROLLBACK PREPARED 'p'", 'or when it is rolled back');
+	stays('postgres',
+		q{BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'},
+		'another one of that name');
+	attempt('postgres', sprintf($prepared, 'tenant', 71));
+	stays('other', "COMMIT PREPARED 'p'", 'somebody who may not commit it');
+	is_replaced('postgres', "COMMIT PREPARED 'p'", 'one that changed settings of the role');
+	is(sql(q{SELECT rolconfig FROM pg_roles WHERE rolname = 'tenant'}), '{work_mem=71}', 'it has');
+	attempt('postgres', sprintf($prepared, 'other', 72));
+	stays('postgres', "COMMIT PREPARED 'p'", 'one that changed settings of another');
+	attempt('postgres', sprintf($prepared, 'ALL', 73));
+	is_replaced('postgres', "COMMIT PREPARED 'p'", 'one that changed settings of all');
+	for my $n (1 .. 4)
+	{
+		sql("CREATE ROLE other$n");
+		attempt('postgres', sprintf($prepared =~ s/'p'/'$n'/r, "other$n", 74));
+	}
+	attempt('postgres', "ROLLBACK PREPARED '$_'") for 1 .. 4;
+	attempt('postgres', sprintf($prepared, 'tenant', 75));
+	is_replaced('postgres', "COMMIT PREPARED 'p'", 'after as many as there can be');
+};
 
 done_testing();

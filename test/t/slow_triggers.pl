@@ -42,45 +42,59 @@ slow_database('deaf', "NEW.queue = 'slow'", q{
 	LOOP BEGIN PERFORM pg_sleep(1000); EXCEPTION WHEN query_canceled THEN END; END LOOP;});
 make_gates($node);
 
+my ($position, $slow, $other, $scheduler);
+
 # Both executors are busy, so these databases request one; as soon as they get it their triggers
 # sleep.
-insert_task($node, request => "SELECT hold('first')") for 1 .. 2;
-wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'WORK'});
-my $position = log_position($node);
-my $slow = insert_task($node, db => 'sleepy', queue => 'slow', request => 'SELECT 1');
-my $stubborn = insert_task($node, db => 'deaf', queue => 'slow', request => 'SELECT 1');
-my ($other) = map { insert_task($node, db => 'sleepy', request => 'SELECT 1') } 1 .. 3;
-my ($scheduler) = sql(q{SELECT pid FROM pg_stat_activity WHERE datname = 'deaf'
-	AND backend_type = 'pg_task scheduler'});
-open_gate($node, 'first');
-wait_for_trigger($_) for qw(sleepy deaf);
+subtest 'both executors are busy' => sub {
+	insert_task($node, request => "SELECT hold('first')") for 1 .. 2;
+	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'WORK'});
+	$position = log_position($node);
+	$slow = insert_task($node, db => 'sleepy', queue => 'slow', request => 'SELECT 1');
+	my $stubborn = insert_task($node, db => 'deaf', queue => 'slow', request => 'SELECT 1');
+	($other) = map { insert_task($node, db => 'sleepy', request => 'SELECT 1') } 1 .. 3;
+	($scheduler) = sql(q{SELECT pid FROM pg_stat_activity WHERE datname = 'deaf'
+		AND backend_type = 'pg_task scheduler'});
+	open_gate($node, 'first');
+	wait_for_trigger($_) for qw(sleepy deaf);
+};
 
 # Other databases get the executors reserved for the sleeping ones, and keep them.
-my @ids = map { run_task($node, request => 'SELECT 1') } 1 .. 10;
-is(count_of($node, "id IN (@{[ join ',', @ids ]}) AND state = 'DONE'"), 10,
-	'another database goes on while both triggers sleep');
-is(task($node, $slow, 'state', db => 'sleepy'), 'PLAN', 'which they do');
-is(sql("SELECT count(DISTINCT pid) FROM task WHERE id IN (@{[ join ',', @ids ]})"), 1,
-	'and its executor is not replaced');
+subtest 'other databases' => sub {
+	my @ids = map { run_task($node, request => 'SELECT 1') } 1 .. 10;
+	is(count_of($node, "id IN (@{[ join ',', @ids ]}) AND state = 'DONE'"), 10,
+		'another database goes on while both triggers sleep');
+	is(task($node, $slow, 'state', db => 'sleepy'), 'PLAN', 'which they do');
+	is(sql("SELECT count(DISTINCT pid) FROM task WHERE id IN (@{[ join ',', @ids ]})"), 1,
+		'and its executor is not replaced');
+};
 
 # The rows of the same batch are tried one by one; the slow one is refused for a while, with a
 # message.
-wait_for_state($node, $other, 'DONE', db => 'sleepy');
-wait_for_log_line($node, qr/canceling statement due to statement timeout.*"sleepy"/s, $position);
-wait_until($node, q{SELECT count(*) = 3 FROM task WHERE state = 'DONE'}, db => 'sleepy');
-is(task($node, $slow, 'state', db => 'sleepy'), 'PLAN', 'in that database the other rows go on');
+subtest 'other rows' => sub {
+	wait_for_state($node, $other, 'DONE', db => 'sleepy');
+	wait_for_log_line($node, qr/canceling statement due to statement timeout.*"sleepy"/s,
+		$position);
+	wait_until($node, q{SELECT count(*) = 3 FROM task WHERE state = 'DONE'}, db => 'sleepy');
+	is(task($node, $slow, 'state', db => 'sleepy'), 'PLAN',
+		'in that database the other rows go on');
+};
 
 # A suspect that cannot be claimed for this reason does not delay suspects of other databases.
-$node->safe_psql('suspect',
-	q{INSERT INTO task (queue, request, crashed) VALUES ('slow', 'SELECT 1', 1)});
-wait_for_trigger('suspect');
-my $suspect = sql(q{INSERT INTO task (request, crashed) VALUES ('SELECT 1', 1) RETURNING id});
-wait_for_state($node, $suspect, 'DONE');
-is($node->safe_psql('suspect', 'SELECT state FROM task'), 'PLAN',
-	'a suspect of a crash runs while another database has claimed one for long');
+subtest 'suspects of other databases' => sub {
+	$node->safe_psql('suspect',
+		q{INSERT INTO task (queue, request, crashed) VALUES ('slow', 'SELECT 1', 1)});
+	wait_for_trigger('suspect');
+	my $suspect = sql(q{INSERT INTO task (request, crashed) VALUES ('SELECT 1', 1) RETURNING id});
+	wait_for_state($node, $suspect, 'DONE');
+	is($node->safe_psql('suspect', 'SELECT state FROM task'), 'PLAN',
+		'a suspect of a crash runs while another database has claimed one for long');
+};
 
 # A trigger that ignores the cancel ends its scheduler, and no other.
-wait_until($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $scheduler");
-is(task($node, run_task($node, request => 'SELECT 1'), 'state'), 'DONE', 'and others go on');
+subtest 'a trigger that ignores the cancel' => sub {
+	wait_until($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $scheduler");
+	is(task($node, run_task($node, request => 'SELECT 1'), 'state'), 'DONE', 'and others go on');
+};
 
 done_testing();

@@ -19,53 +19,58 @@ my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($primary, 'copy', has_streaming => 1);
 $standby->start;
 
-my $done = run_task($primary, request => 'SELECT 1');
-my @running = map { insert_task($primary,
-	request => q{INSERT INTO log VALUES (current_setting('pg_task.id')::bigint);
-	SELECT hold('end')}) } 1 .. 2;
-wait_for_state($primary, $_, 'WORK') for @running;
-my $later = insert_task($primary, dt => 'infinity', request => 'SELECT 2');
-$primary->wait_for_catchup($standby);
-is(task($standby, $_, 'state'), 'WORK', 'the standby sees the task run') for @running;
-is($standby->safe_psql('postgres', $ours), 0, 'and has no process of ours');
-is($standby->safe_psql('postgres', 'SHOW pg_task.enabled'), 'on', 'though it is enabled');
-$standby->restart;
-is($standby->safe_psql('postgres', $ours), 0, 'after a restart neither');
+subtest 'promotion' => sub {
+	my $done = run_task($primary, request => 'SELECT 1');
+	my @running = map { insert_task($primary,
+		request => q{INSERT INTO log VALUES (current_setting('pg_task.id')::bigint);
+		SELECT hold('end')}) } 1 .. 2;
+	wait_for_state($primary, $_, 'WORK') for @running;
+	my $later = insert_task($primary, dt => 'infinity', request => 'SELECT 2');
+	$primary->wait_for_catchup($standby);
+	is(task($standby, $_, 'state'), 'WORK', 'the standby sees the task run') for @running;
+	is($standby->safe_psql('postgres', $ours), 0, 'and has no process of ours');
+	is($standby->safe_psql('postgres', 'SHOW pg_task.enabled'), 'on', 'though it is enabled');
+	$standby->restart;
+	is($standby->safe_psql('postgres', $ours), 0, 'after a restart neither');
 
-$primary->stop('immediate');
-$standby->promote;
-wait_until($standby,
-	"SELECT count(*) = 2 FROM task WHERE id IN ($running[0], $running[1]) AND state = 'WORK' "
-	. "AND attempt = 2");
-pass('what ran on the old primary is started again, at once');
-open_gate($standby, 'end');
-wait_for_state($standby, $_, 'DONE') for @running;
-is($standby->safe_psql('postgres', 'SELECT count(*), count(DISTINCT task) FROM log'), '2|2',
-	'and has its effect once');
-is(task($standby, $done, 'attempt, state'), '1|DONE', 'what was done is done');
-is(task($standby, $later, 'state'), 'PLAN', 'what waits goes on waiting');
-is(task($standby, run_task($standby, request => 'SELECT 42'), 'response'), '42', 'new tasks run');
+	$primary->stop('immediate');
+	$standby->promote;
+	wait_until($standby,
+		"SELECT count(*) = 2 FROM task WHERE id IN ($running[0], $running[1]) AND state = 'WORK' "
+		. "AND attempt = 2");
+	pass('what ran on the old primary is started again, at once');
+	open_gate($standby, 'end');
+	wait_for_state($standby, $_, 'DONE') for @running;
+	is($standby->safe_psql('postgres', 'SELECT count(*), count(DISTINCT task) FROM log'), '2|2',
+		'and has its effect once');
+	is(task($standby, $done, 'attempt, state'), '1|DONE', 'what was done is done');
+	is(task($standby, $later, 'state'), 'PLAN', 'what waits goes on waiting');
+	is(task($standby, run_task($standby, request => 'SELECT 42'), 'response'), '42',
+		'new tasks run');
+};
 
 # The old primary becomes a standby of the new one: it runs nothing, not even the tasks it was
 # running.
-my $long = insert_task($standby, request => q{SELECT hold('long')});
-wait_for_state($standby, $long, 'WORK');
-$standby->safe_psql('postgres', 'CHECKPOINT');    # else pg_rewind reads the old timeline
-my $conf = slurp_file($primary->data_dir . '/postgresql.conf');
-command_ok([ 'pg_rewind', '--source-server', $standby->connstr('postgres'), '--target-pgdata',
-	$primary->data_dir ],
-	'the old primary is rewound');
-open my $file, '>', $primary->data_dir . '/postgresql.conf' or die;
-print $file $conf;
-close $file;
-$primary->enable_streaming($standby);
-$primary->set_standby_mode;
-$primary->start;
-$standby->wait_for_catchup($primary);
-is(task($primary, $long, 'state'), 'WORK', 'it sees what runs on the new one');
-is($primary->safe_psql('postgres', $ours), 0, 'and has no process of ours');
-open_gate($standby, 'long');
-wait_for_state($standby, $long, 'DONE');
-is(task($standby, $long, 'attempt'), 1, 'which goes on undisturbed');
+subtest 'the old primary follows the new one' => sub {
+	my $long = insert_task($standby, request => q{SELECT hold('long')});
+	wait_for_state($standby, $long, 'WORK');
+	$standby->safe_psql('postgres', 'CHECKPOINT');    # else pg_rewind reads the old timeline
+	my $conf = slurp_file($primary->data_dir . '/postgresql.conf');
+	command_ok([ 'pg_rewind', '--source-server', $standby->connstr('postgres'), '--target-pgdata',
+		$primary->data_dir ],
+		'the old primary is rewound');
+	open my $file, '>', $primary->data_dir . '/postgresql.conf' or die;
+	print $file $conf;
+	close $file;
+	$primary->enable_streaming($standby);
+	$primary->set_standby_mode;
+	$primary->start;
+	$standby->wait_for_catchup($primary);
+	is(task($primary, $long, 'state'), 'WORK', 'it sees what runs on the new one');
+	is($primary->safe_psql('postgres', $ours), 0, 'and has no process of ours');
+	open_gate($standby, 'long');
+	wait_for_state($standby, $long, 'DONE');
+	is(task($standby, $long, 'attempt'), 1, 'which goes on undisturbed');
+};
 
 done_testing();

@@ -35,87 +35,107 @@ sub order_of
 	return sql(q{SELECT string_agg(name, ' ' ORDER BY turn) FROM ran});
 }
 
-is(order_of('max', q{INSERT INTO task (queue, max, request)
-	SELECT 'q' || coalesce(m, 99), m, format('SELECT run(%L)', coalesce(m::text, 'any'))
-	  FROM unnest(ARRAY[1, -5, 3, NULL, 0, 100, -1000]) AS m}),
-	'any 100 3 1 -5 -1000', 'the larger max first, none before all, a pause after all');
-is(order_of('priority', q{INSERT INTO task (max, priority, request, dt) VALUES
-	(1, 0, 'SELECT run(''b'')', now()), (1, -1, 'SELECT run(''a'')', now()),
-	(1, 5, 'SELECT run(''c'')', '2019-07-01'),
-	(2, 9, 'SELECT run(''larger'')', now())}), 'larger a b c', 'then the lower priority');
-is(order_of('dt', q{INSERT INTO task (priority, request, dt) VALUES (0, 'SELECT run(''c'')', now()),
-	(0, 'SELECT run(''b'')', now() - interval '1 s'), (0, 'SELECT run(''a'')', '-infinity'),
-	(0, 'SELECT run(''never'')', 'infinity')}), 'a b c', 'then the earlier time');
-is(order_of('id',
-	q{INSERT INTO task (id, queue, request, dt) VALUES (1003, 'a', 'SELECT run(''c'')',
-	'2020-01-01'),
-	(-5, 'b', 'SELECT run(''a'')', '2020-01-01'), (1002, 'c', 'SELECT run(''b'')', '2020-01-01')}),
-	'a b c', 'then the lower id');
-is(order_of('many', q{INSERT INTO task (queue, priority, dt, request)
-	SELECT 'q' || n % 7, n % 3, timestamptz '2020-01-01' - n * interval '1 s',
-	format('SELECT run(%L)', n)
-	  FROM generate_series(1, 700) AS n}),
-	sql(q{SELECT string_agg(n::text, ' ' ORDER BY n % 3, -n) FROM generate_series(1, 700) AS n}),
-	'over all queues, however many');
+subtest 'max, priority, dt, id' => sub {
+	is(order_of('max', q{INSERT INTO task (queue, max, request)
+		SELECT 'q' || coalesce(m, 99), m, format('SELECT run(%L)', coalesce(m::text, 'any'))
+		  FROM unnest(ARRAY[1, -5, 3, NULL, 0, 100, -1000]) AS m}),
+		'any 100 3 1 -5 -1000', 'the larger max first, none before all, a pause after all');
+	is(order_of('priority', q{INSERT INTO task (max, priority, request, dt) VALUES
+		(1, 0, 'SELECT run(''b'')', now()), (1, -1, 'SELECT run(''a'')', now()),
+		(1, 5, 'SELECT run(''c'')', '2019-07-01'),
+		(2, 9, 'SELECT run(''larger'')', now())}), 'larger a b c', 'then the lower priority');
+	is(order_of('dt',
+		q{INSERT INTO task (priority, request, dt) VALUES (0, 'SELECT run(''c'')', now()),
+		(0, 'SELECT run(''b'')', now() - interval '1 s'), (0, 'SELECT run(''a'')', '-infinity'),
+		(0, 'SELECT run(''never'')', 'infinity')}), 'a b c', 'then the earlier time');
+	is(order_of('id',
+		q{INSERT INTO task (id, queue, request, dt) VALUES (1003, 'a', 'SELECT run(''c'')',
+		'2020-01-01'),
+		(-5, 'b', 'SELECT run(''a'')', '2020-01-01'),
+		(1002, 'c', 'SELECT run(''b'')', '2020-01-01')}),
+		'a b c', 'then the lower id');
+	is(order_of('many', q{INSERT INTO task (queue, priority, dt, request)
+		SELECT 'q' || n % 7, n % 3, timestamptz '2020-01-01' - n * interval '1 s',
+		format('SELECT run(%L)', n)
+		  FROM generate_series(1, 700) AS n}),
+		sql(q{SELECT string_agg(n::text, ' ' ORDER BY n % 3, -n) FROM generate_series(1, 700)
+		AS n}),
+		'over all queues, however many');
+};
 
 # A row that is inserted late, or planned again, is still run in its place in the order.
-is(order_of('late',
-	q{INSERT INTO task (request, dt) SELECT format('SELECT run(%L)', n), '2020-01-01'
-	FROM generate_series(1, 5) AS n;
-	UPDATE task SET dt = '2019-01-01' WHERE request LIKE '%5%'; UPDATE task SET priority = 1
-	WHERE request LIKE '%1%';
-	UPDATE task SET dt = 'infinity' WHERE request LIKE '%3%';
-	DELETE FROM task WHERE request LIKE '%2%';
-	UPDATE task SET state = 'STOP' WHERE request LIKE '%4%'; INSERT INTO task (request, priority)
-	VALUES ('SELECT run(''6'')', -1)}),
-	'6 5 1', 'what was changed while it waited');
+subtest 'rows that are inserted late' => sub {
+	is(order_of('late',
+		q{INSERT INTO task (request, dt) SELECT format('SELECT run(%L)', n), '2020-01-01'
+		FROM generate_series(1, 5) AS n;
+		UPDATE task SET dt = '2019-01-01' WHERE request LIKE '%5%'; UPDATE task SET priority = 1
+		WHERE request LIKE '%1%';
+		UPDATE task SET dt = 'infinity' WHERE request LIKE '%3%';
+		DELETE FROM task WHERE request LIKE '%2%';
+		UPDATE task SET state = 'STOP' WHERE request LIKE '%4%';
+		INSERT INTO task (request, priority)
+		VALUES ('SELECT run(''6'')', -1)}),
+		'6 5 1', 'what was changed while it waited');
+};
 
 # Roles alternate on the only executor, although the first has enough work for it.
-sql('TRUNCATE task');
-sql(qq{CREATE ROLE $_ LOGIN; INSERT INTO task (role, request)
-	SELECT '$_', 'SELECT session_user FROM pg_sleep(0.02)' FROM generate_series(1, 150)})
-  for qw(ada bob cyd);
-wait_until($node, q{SELECT count(DISTINCT role) = 3 FROM task WHERE state = 'DONE'});
-cmp_ok(count_of($node, "state = 'PLAN' AND role = 'ada'"), '>', 0,
-	'three roles had a turn before the first was through');
-sql('DELETE FROM task WHERE state = \'PLAN\'');
+subtest 'roles alternate' => sub {
+	sql('TRUNCATE task');
+	sql(qq{CREATE ROLE $_ LOGIN; INSERT INTO task (role, request)
+		SELECT '$_', 'SELECT session_user FROM pg_sleep(0.02)' FROM generate_series(1, 150)})
+	  for qw(ada bob cyd);
+	wait_until($node, q{SELECT count(DISTINCT role) = 3 FROM task WHERE state = 'DONE'});
+	cmp_ok(count_of($node, "state = 'PLAN' AND role = 'ada'"), '>', 0,
+		'three roles had a turn before the first was through');
+	sql('DELETE FROM task WHERE state = \'PLAN\'');
+};
 
 # However often they alternate, each task runs as its own role, and keeps its position in its
 # queue.
-wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'WORK'});
-sql(q{TRUNCATE task; INSERT INTO task (queue, max, role, request)
-	SELECT 'shared', 1, (ARRAY['ada', 'bob', 'cyd'])[1 + n % 3],
-	'SELECT session_user FROM pg_sleep(0.003)' FROM generate_series(1, 1000) AS n});
-wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'});
-is(sql(q{SELECT DISTINCT role, response FROM task ORDER BY 1}), "ada|ada\nbob|bob\ncyd|cyd",
-	'each was run as what it is');
-is(sql(q{SELECT pid, string_agg(DISTINCT role, ',') FROM task
-	GROUP BY pid HAVING count(DISTINCT role) > 1}), '', 'no process worked for two');
+subtest 'each task runs as its own role' => sub {
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'WORK'});
+	sql(q{TRUNCATE task; INSERT INTO task (queue, max, role, request)
+		SELECT 'shared', 1, (ARRAY['ada', 'bob', 'cyd'])[1 + n % 3],
+		'SELECT session_user FROM pg_sleep(0.003)' FROM generate_series(1, 1000) AS n});
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'});
+	is(sql(q{SELECT DISTINCT role, response FROM task ORDER BY 1}), "ada|ada\nbob|bob\ncyd|cyd",
+		'each was run as what it is');
+	is(sql(q{SELECT pid, string_agg(DISTINCT role, ',') FROM task
+		GROUP BY pid HAVING count(DISTINCT role) > 1}), '', 'no process worked for two');
+};
+
+sub plan_many
+{
+	$node->safe_psql($_[0],
+		q{INSERT INTO task (request) SELECT 'SELECT pg_sleep(0.02)' FROM generate_series(1, 400)});
+}
 
 # Databases alternate, too: one that comes later with little work gets it done.
-$node->safe_psql('postgres', "CREATE DATABASE $_") for qw(one two);
-wait_for_table($node, db => $_) for qw(one two);
-sub plan_many { $node->safe_psql($_[0],
-	q{INSERT INTO task (request) SELECT 'SELECT pg_sleep(0.02)' FROM generate_series(1, 400)}) }
-plan_many($_) for qw(postgres one);
-wait_until($node, q{SELECT count(*) >= 5 FROM task WHERE state = 'DONE'}, db => $_)
-	for qw(postgres one postgres one);
-run_task($node, db => 'two', request => 'SELECT 1');
-cmp_ok(count_of($node, "state = 'PLAN'"), '>', 0, 'the first database has work left');
-cmp_ok(count_of($node, "state = 'PLAN'", db => 'one'), '>', 0, 'the second, too');
-is($node->safe_psql('two', q{SELECT start - dt < '5 s' FROM task}), 't',
-	'the third did not wait for long');
+subtest 'databases alternate' => sub {
+	$node->safe_psql('postgres', "CREATE DATABASE $_") for qw(one two);
+	wait_for_table($node, db => $_) for qw(one two);
+	plan_many($_) for qw(postgres one);
+	wait_until($node, q{SELECT count(*) >= 5 FROM task WHERE state = 'DONE'}, db => $_)
+		for qw(postgres one postgres one);
+	run_task($node, db => 'two', request => 'SELECT 1');
+	cmp_ok(count_of($node, "state = 'PLAN'"), '>', 0, 'the first database has work left');
+	cmp_ok(count_of($node, "state = 'PLAN'", db => 'one'), '>', 0, 'the second, too');
+	is($node->safe_psql('two', q{SELECT start - dt < '5 s' FROM task}), 't',
+		'the third did not wait for long');
+};
 
 # An idle executor of one database makes way for another database at once.
-for my $db (qw(postgres one))
-{
-	$node->safe_psql($db, q{DELETE FROM task WHERE state = 'PLAN'});
-	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'WORK'}, db => $db);
-}
-for my $db (qw(two one postgres two))
-{
-	my $id = run_task($node, db => $db, request => 'SELECT 1');
-	is(task($node, $id, q{start - dt < '0.9 s'}, db => $db), 't', "$db has the one executor");
-}
+subtest 'an idle executor of another database' => sub {
+	for my $db (qw(postgres one))
+	{
+		$node->safe_psql($db, q{DELETE FROM task WHERE state = 'PLAN'});
+		wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'WORK'}, db => $db);
+	}
+	for my $db (qw(two one postgres two))
+	{
+		my $id = run_task($node, db => $db, request => 'SELECT 1');
+		is(task($node, $id, q{start - dt < '0.9 s'}, db => $db), 't', "$db has the one executor");
+	}
+};
 
 done_testing();

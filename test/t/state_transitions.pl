@@ -47,140 +47,165 @@ sub end_run
 
 # Rejected changes.  Nobody may set WORK; users other than the owner may set only PLAN and STOP.
 # An unchanged value is not checked.
-for my $old (@states)
-{
-	my ($id, $gate) = row_in($old);
-
-	for my $new (@states)
+subtest 'rejected changes of state' => sub {
+	for my $old (@states)
 	{
-		my $update = "BEGIN; UPDATE task SET state = '$new' WHERE id = $id; ROLLBACK";
-		my $by_owner = $new eq 'WORK' && $old ne 'WORK' ? '23514' : '';
-		my $by_others = $new eq $old || $new =~ /PLAN|STOP/ ? '' : '42501';
+		my ($id, $gate) = row_in($old);
 
-		is(sqlstate_of($_, $update), $by_owner, "$old to $new by $_") for qw(postgres keeper);
-		is(sqlstate_of('ann', $update), $by_others, "$old to $new by ann");
-		is(sqlstate_of('bob', $update) . task($node, $id, 'state'), $old,
-			"$old to $new by bob: nothing");
+		for my $new (@states)
+		{
+			my $update = "BEGIN; UPDATE task SET state = '$new' WHERE id = $id; ROLLBACK";
+			my $by_owner = $new eq 'WORK' && $old ne 'WORK' ? '23514' : '';
+			my $by_others = $new eq $old || $new =~ /PLAN|STOP/ ? '' : '42501';
+
+			is(sqlstate_of($_, $update), $by_owner, "$old to $new by $_") for qw(postgres keeper);
+			is(sqlstate_of('ann', $update), $by_others, "$old to $new by ann");
+			is(sqlstate_of('bob', $update) . task($node, $id, 'state'), $old,
+				"$old to $new by bob: nothing");
+		}
+		is(sqlstate_of($_, "BEGIN; UPDATE task SET state = 'HUH' WHERE id = $id; ROLLBACK"),
+			$_ eq 'ann' ? '42501' : '23514', "$old to another by $_") for qw(keeper ann);
+		is(sqlstate_of('ann', "BEGIN; UPDATE task SET crashed = 7 WHERE id = $id; ROLLBACK"),
+			'42501',
+			"$old: ann sets crashed");
+		is(task($node, $id, 'state, attempt, failed'), $old . ($old eq 'WORK' ? '|1|0' : '|0|0'),
+			"$old: as it was");
+		end_run($id, $gate) if $old eq 'WORK';
+		is(task($node, $id, 'state'), 'DONE', 'WORK: what was rolled back did not stop it')
+			if $old eq 'WORK';
 	}
-	is(sqlstate_of($_, "BEGIN; UPDATE task SET state = 'HUH' WHERE id = $id; ROLLBACK"),
-		$_ eq 'ann' ? '42501' : '23514', "$old to another by $_") for qw(keeper ann);
-	is(sqlstate_of('ann', "BEGIN; UPDATE task SET crashed = 7 WHERE id = $id; ROLLBACK"), '42501',
-		"$old: ann sets crashed");
-	is(task($node, $id, 'state, attempt, failed'), $old . ($old eq 'WORK' ? '|1|0' : '|0|0'),
-		"$old: as it was");
-	end_run($id, $gate) if $old eq 'WORK';
-	is(task($node, $id, 'state'), 'DONE', 'WORK: what was rolled back did not stop it')
-		if $old eq 'WORK';
-}
-is(sqlstate_of('ann', "INSERT INTO task (request, crashed) VALUES ('SELECT 1', 7)"), '42501',
-	'a new row: ann sets crashed');
-sql('DELETE FROM task');
+	is(sqlstate_of('ann', "INSERT INTO task (request, crashed) VALUES ('SELECT 1', 7)"), '42501',
+		'a new row: ann sets crashed');
+	sql('DELETE FROM task');
+};
 
 # Only tasks in state PLAN are ever started: not others by a wakeup, a scan, or a crash.
-for my $state (grep { !/PLAN|WORK/ } @states)
-{
-	my ($id) = row_in($state, queue => "set $state");
-	sql("UPDATE task SET dt = '2019-07-01', priority = -1, max = 7 WHERE id = $id");
-	sql("INSERT INTO task (queue, state, dt, request) "
-		. "VALUES ('set $state', '$state', '2019-07-01', 'INSERT INTO effect VALUES (''no'')')");
-}
-sql('DELETE FROM effect');
-run_task($node, queue => 'witness', request => 'SELECT 1');
-crash($node);
-wait_for_table($node);
-run_task($node, queue => 'witness', request => 'SELECT 1');
-is(count_of($node,
-	q{queue LIKE 'set %' AND attempt = 0 AND start IS NULL AND queue = 'set ' || state}), 8,
-	'DONE, FAIL, STOP and GONE are not started');
-is(sql('SELECT count(*) FROM effect'), 0, 'they have no effect');
-sql('DELETE FROM task');
+subtest 'only PLAN starts' => sub {
+	for my $state (grep { !/PLAN|WORK/ } @states)
+	{
+		my ($id) = row_in($state, queue => "set $state");
+		sql("UPDATE task SET dt = '2019-07-01', priority = -1, max = 7 WHERE id = $id");
+		sql("INSERT INTO task (queue, state, dt, request) "
+			. "VALUES ('set $state', '$state', '2019-07-01', 'INSERT INTO effect "
+			. "VALUES (''no'')')");
+	}
+	sql('DELETE FROM effect');
+	run_task($node, queue => 'witness', request => 'SELECT 1');
+	crash($node);
+	wait_for_table($node);
+	run_task($node, queue => 'witness', request => 'SELECT 1');
+	is(count_of($node,
+		q{queue LIKE 'set %' AND attempt = 0 AND start IS NULL AND queue = 'set ' || state}), 8,
+		'DONE, FAIL, STOP and GONE are not started');
+	is(sql('SELECT count(*) FROM effect'), 0, 'they have no effect');
+	sql('DELETE FROM task');
+};
 
 # A run that ends, well or not, never overwrites a row that was set meanwhile; it is not retried,
 # and does not repeat.
-for my $good (1, 0)
-{
-	for my $new (grep { $_ ne 'WORK' } @states)
+subtest 'a run does not overwrite a changed row' => sub {
+	for my $good (1, 0)
 	{
-		my ($id, $gate) = row_in('WORK', retry => 3, delay => '10 ms', repeat => '1 hour',
-			$good ? () : (request => 'SELECT 1; '));
-		my $before =
-			sql("UPDATE task SET state = '$new', dt = 'infinity' WHERE id = $id; SELECT * FROM task "
-			. "WHERE id = $id");
-		my $name = ($good ? 'a good' : 'a bad') . " run, set to $new";
+		for my $new (grep { $_ ne 'WORK' } @states)
+		{
+			my ($id, $gate) = row_in('WORK', retry => 3, delay => '10 ms', repeat => '1 hour',
+				$good ? () : (request => 'SELECT 1; '));
+			my $before =
+				sql("UPDATE task SET state = '$new', dt = 'infinity' WHERE id = $id; SELECT * "
+				. "FROM task "
+				. "WHERE id = $id");
+			my $name = ($good ? 'a good' : 'a bad') . " run, set to $new";
 
-		end_run($id, $gate);
-		if ($new eq 'STOP') { is(task($node, $id, 'state, attempt, failed, dt, planned IS NULL'),
-			'STOP|1|0|infinity|t', "$name: it stays") }
-		else { is(task($node, $id, '*'), $before, "$name: the row is as it was set") }
-		is(sql("SELECT count(*) FROM effect WHERE what = '$gate'") . count_of($node,
-			"parent = $id"), '00', "$name: no effect, no next run");
+			end_run($id, $gate);
+			if ($new eq 'STOP') { is(task($node, $id,
+				'state, attempt, failed, dt, planned IS NULL'),
+				'STOP|1|0|infinity|t', "$name: it stays") }
+			else { is(task($node, $id, '*'), $before, "$name: the row is as it was set") }
+			is(sql("SELECT count(*) FROM effect WHERE what = '$gate'") . count_of($node,
+				"parent = $id"), '00', "$name: no effect, no next run");
+		}
 	}
-}
+};
+
 # With another attempt, or another time of the claim, it is another run.
-for my $set ('attempt = attempt + 1', q{start = start + interval '1 microsecond'})
-{
-	my ($id, $gate) = row_in('WORK');
-	sql("UPDATE task SET state = 'STOP' WHERE id = $id; UPDATE task "
-		. "SET state = 'PLAN', $set, dt = 'infinity' WHERE id = $id");
-	end_run($id, $gate);
-	is(task($node, $id, 'state') . sql("SELECT count(*) FROM effect WHERE what = '$gate'"), 'PLAN0',
-		"$set: no effect");
-}
-sql('DELETE FROM task');
+subtest 'another attempt or claim is another run' => sub {
+	for my $set ('attempt = attempt + 1', q{start = start + interval '1 microsecond'})
+	{
+		my ($id, $gate) = row_in('WORK');
+		sql("UPDATE task SET state = 'STOP' WHERE id = $id; UPDATE task "
+			. "SET state = 'PLAN', $set, dt = 'infinity' WHERE id = $id");
+		end_run($id, $gate);
+		is(task($node, $id, 'state') . sql("SELECT count(*) FROM effect WHERE what = '$gate'"),
+			'PLAN0',
+			"$set: no effect");
+	}
+	sql('DELETE FROM task');
+};
 
 # Who may stop whose tasks: one's own, by UPDATE and by pg_task_cancel; those of others are
 # invisible.
-for my $by ('UPDATE', 'pg_task_cancel')
-{
-	my %id;
-	for my $role (qw(ann bob))
+subtest 'who may stop whose tasks' => sub {
+	for my $by ('UPDATE', 'pg_task_cancel')
 	{
-		$id{$role} = sql_as($role,
-			qq{INSERT INTO task (request)
-			VALUES ('INSERT INTO effect VALUES (current_user); SELECT pg_sleep(600)')
-			RETURNING id});
-		wait_for_running($node, 1, id => $id{$role}, event => 'PgSleep');
+		my %id;
+		for my $role (qw(ann bob))
+		{
+			$id{$role} = sql_as($role,
+				qq{INSERT INTO task (request)
+				VALUES ('INSERT INTO effect VALUES (current_user); SELECT pg_sleep(600)')
+				RETURNING id});
+			wait_for_running($node, 1, id => $id{$role}, event => 'PgSleep');
+		}
+		if ($by eq 'UPDATE')
+		{
+			is(sql_as('bob', qq{UPDATE task SET state = 'STOP' WHERE id = $id{ann} RETURNING id}),
+				'',
+				'UPDATE: not another\'s');
+			sql_as('ann', qq{UPDATE task SET state = 'STOP'});
+		}
+		else
+		{
+			is(sql_as('bob', "SELECT pg_task_cancel($id{ann})"), 'f',
+				'pg_task_cancel: not another\'s');
+			is(sqlstate_of('reader', "SELECT pg_task_cancel($id{ann})"), '42501',
+				'pg_task_cancel: not without the right to UPDATE');
+			is(sql_as('ann', "SELECT pg_task_cancel($id{ann})"), 't', 'pg_task_cancel: one\'s own');
+		}
+		wait_for_running($node, 0, id => $id{ann});
+		is(sql("SELECT string_agg(role || ' ' || state, ', ' ORDER BY id) FROM task"),
+			'ann STOP, bob WORK', "$by: that one alone is stopped");
+		is(sql_as('keeper', "SELECT pg_task_cancel($id{bob})"), 't',
+			"$by: the owner stops anybody's");
+		wait_for_running($node, 0, id => $id{bob});
+		is(task($node, $id{bob}, 'state, sqlstate'), 'STOP|57014',
+			"$by: the owner stops anybody's, and it ends");
+		sql('DELETE FROM task');
 	}
-	if ($by eq 'UPDATE')
-	{
-		is(sql_as('bob', qq{UPDATE task SET state = 'STOP' WHERE id = $id{ann} RETURNING id}), '',
-			'UPDATE: not another\'s');
-		sql_as('ann', qq{UPDATE task SET state = 'STOP'});
-	}
-	else
-	{
-		is(sql_as('bob', "SELECT pg_task_cancel($id{ann})"), 'f', 'pg_task_cancel: not another\'s');
-		is(sqlstate_of('reader', "SELECT pg_task_cancel($id{ann})"), '42501',
-			'pg_task_cancel: not without the right to UPDATE');
-		is(sql_as('ann', "SELECT pg_task_cancel($id{ann})"), 't', 'pg_task_cancel: one\'s own');
-	}
-	wait_for_running($node, 0, id => $id{ann});
-	is(sql("SELECT string_agg(role || ' ' || state, ', ' ORDER BY id) FROM task"),
-		'ann STOP, bob WORK', "$by: that one alone is stopped");
-	is(sql_as('keeper', "SELECT pg_task_cancel($id{bob})"), 't', "$by: the owner stops anybody's");
-	wait_for_running($node, 0, id => $id{bob});
-	is(task($node, $id{bob}, 'state, sqlstate'), 'STOP|57014',
-		"$by: the owner stops anybody's, and it ends");
-	sql('DELETE FROM task');
-}
-is(sql('SELECT count(*) FROM effect WHERE what IN (\'ann\', \'bob\')'), 0,
-	'no effect of those that were stopped');
+	is(sql('SELECT count(*) FROM effect WHERE what IN (\'ann\', \'bob\')'), 0,
+		'no effect of those that were stopped');
+};
+
+my $id;
 
 # pg_task_cancel returns whether there was a task to stop; objects with the same names in other
 # schemas do not affect it.
-my %there = map { $_ => (row_in($_))[0] } grep { $_ ne 'WORK' } @states;
-is(sql("SELECT pg_task_cancel($there{$_})"), $_ eq 'PLAN' ? 't' : 'f', "pg_task_cancel of $_")
-	for sort keys %there;
-is(task($node, $there{$_}, 'state'), $_ eq 'PLAN' ? 'STOP' : $_, "pg_task_cancel of $_: the state")
-	for sort keys %there;
-is(sql("SELECT pg_task_cancel($_)"), 'f', "pg_task_cancel($_)") for qw(-1 0 9223372036854775807);
-is(sql('SELECT pg_task_cancel(NULL) IS NULL'), 't', 'pg_task_cancel(NULL)');
-my ($id, $gate) = row_in('PLAN');
-sql(qq{CREATE SCHEMA evil; CREATE TABLE evil.task (id bigint, state text, role name);
-	INSERT INTO evil.task VALUES ($id, 'PLAN', 'ann');
-	SET search_path = evil, public; SELECT pg_task_cancel($id)});
-is(task($node, $id, 'state') . sql('SELECT state FROM evil.task'), 'STOPPLAN',
-	'pg_task_cancel: it is the table of the scheduler');
+subtest 'the result of pg_task_cancel' => sub {
+	my %there = map { $_ => (row_in($_))[0] } grep { $_ ne 'WORK' } @states;
+	is(sql("SELECT pg_task_cancel($there{$_})"), $_ eq 'PLAN' ? 't' : 'f', "pg_task_cancel of $_")
+		for sort keys %there;
+	is(task($node, $there{$_}, 'state'), $_ eq 'PLAN' ? 'STOP' : $_,
+		"pg_task_cancel of $_: the state")
+		for sort keys %there;
+	is(sql("SELECT pg_task_cancel($_)"), 'f', "pg_task_cancel($_)")
+		for qw(-1 0 9223372036854775807);
+	is(sql('SELECT pg_task_cancel(NULL) IS NULL'), 't', 'pg_task_cancel(NULL)');
+	($id) = row_in('PLAN');
+	sql(qq{CREATE SCHEMA evil; CREATE TABLE evil.task (id bigint, state text, role name);
+		INSERT INTO evil.task VALUES ($id, 'PLAN', 'ann');
+		SET search_path = evil, public; SELECT pg_task_cancel($id)});
+	is(task($node, $id, 'state') . sql('SELECT state FROM evil.task'), 'STOPPLAN',
+		'pg_task_cancel: it is the table of the scheduler');
+};
 
 # Where no task can be stopped: without a scheduler, and without the library.
 sub cannot
@@ -191,23 +216,27 @@ sub cannot
 
 	like($err, qr/ERROR:  55000: .*HINT:  /s, "pg_task_cancel: $name");
 }
-my $dump = $node->basedir . '/dump.sql';
-$node->command_ok([ 'pg_dumpall', '-h', $node->host, '-p', $node->port, '-f', $dump ], 'a dump');
-set_conf($node, 'pg_task.enabled = off');
-wait_for_schedulers($node);
-cannot($node, 'pg_task.enabled = off');
-set_conf($node, "pg_task.enabled = on\npg_task.database = 'template1'");
-wait_for_schedulers($node, 'template1');
-cannot($node, 'a database without a scheduler');
-my $bare = PostgreSQL::Test::Cluster->new('bare');
-$bare->init(extra => [ '--encoding=UTF8', '--locale=C.UTF-8' ]);
-$bare->start;
-$bare->psql('postgres', "\\i $dump", on_error_stop => 0);
-is($bare->safe_psql('postgres', 'SELECT count(*) > 5 FROM task'), 't',
-	'a server without the library has the table');
-cannot($bare, 'without the library');
-$bare->safe_psql('postgres', "UPDATE task SET state = 'STOP'");
-is(sqlstate_of('postgres', "UPDATE task SET state = 'WORK'", node => $bare), '23514',
-	'without the library: WORK is refused');
+
+subtest 'where no task can be stopped' => sub {
+	my $dump = $node->basedir . '/dump.sql';
+	$node->command_ok([ 'pg_dumpall', '-h', $node->host, '-p', $node->port, '-f', $dump ],
+		'a dump');
+	set_conf($node, 'pg_task.enabled = off');
+	wait_for_schedulers($node);
+	cannot($node, 'pg_task.enabled = off');
+	set_conf($node, "pg_task.enabled = on\npg_task.database = 'template1'");
+	wait_for_schedulers($node, 'template1');
+	cannot($node, 'a database without a scheduler');
+	my $bare = PostgreSQL::Test::Cluster->new('bare');
+	$bare->init(extra => [ '--encoding=UTF8', '--locale=C.UTF-8' ]);
+	$bare->start;
+	$bare->psql('postgres', "\\i $dump", on_error_stop => 0);
+	is($bare->safe_psql('postgres', 'SELECT count(*) > 5 FROM task'), 't',
+		'a server without the library has the table');
+	cannot($bare, 'without the library');
+	$bare->safe_psql('postgres', "UPDATE task SET state = 'STOP'");
+	is(sqlstate_of('postgres', "UPDATE task SET state = 'WORK'", node => $bare), '23514',
+		'without the library: WORK is refused');
+};
 
 done_testing();

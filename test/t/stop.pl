@@ -47,121 +47,132 @@ my $wanted =
 	'STOP|1|0|57014|canceling task due to user request|ERROR:  canceling task due to user '
 		. 'request|t|t';
 
+my %way;
+
 # Each way to stop a running and a waiting task.
-my %way = (
-	'STOP' => q{UPDATE task SET state = 'STOP' WHERE id = %d},
-	'pg_task_cancel' => q{SELECT pg_task_cancel(%d)},
-	'DELETE' => q{DELETE FROM task WHERE id = %d},
-	'TRUNCATE' => q{TRUNCATE task},
-	'planned for later' => q{UPDATE task SET state = 'PLAN', dt = 'infinity' WHERE id = %d},
-	'DONE' => q{UPDATE task SET state = 'DONE' WHERE id = %d},
-	'GONE' => q{UPDATE task SET state = 'GONE' WHERE id = %d});
-my $slowest = 0;
-for my $way (sort keys %way)
-{
-	my $id = start_task($way, repeat => '1 hour', retry => 3, delay => '10 ms');
-	my $begin = time;
-	my $row = sql(sprintf("$way{$way}; SELECT * FROM task WHERE id = %d", $id, $id));
-	my $seconds = wait_for_end($begin);
+subtest 'each way to stop a task' => sub {
+	%way = (
+		'STOP' => q{UPDATE task SET state = 'STOP' WHERE id = %d},
+		'pg_task_cancel' => q{SELECT pg_task_cancel(%d)},
+		'DELETE' => q{DELETE FROM task WHERE id = %d},
+		'TRUNCATE' => q{TRUNCATE task},
+		'planned for later' => q{UPDATE task SET state = 'PLAN', dt = 'infinity' WHERE id = %d},
+		'DONE' => q{UPDATE task SET state = 'DONE' WHERE id = %d},
+		'GONE' => q{UPDATE task SET state = 'GONE' WHERE id = %d});
+	my $slowest = 0;
+	for my $way (sort keys %way)
+	{
+		my $id = start_task($way, repeat => '1 hour', retry => 3, delay => '10 ms');
+		my $begin = time;
+		my $row = sql(sprintf("$way{$way}; SELECT * FROM task WHERE id = %d", $id, $id));
+		my $seconds = wait_for_end($begin);
 
-	$slowest = $seconds if $seconds > $slowest;
-	is(effects($way), 0, "$way: no effect");
-	is(count_of($node, "parent = $id"), 0, "$way: it does not repeat");
-	if ($way =~ /STOP|cancel/) { is(task($node, $id, $stopped), $wanted,
-		"$way: the row says what happened") }
-	elsif ($way =~ /DELETE|TRUNCATE/) { is(count_of($node, "id = $id"), 0, "$way: no trace") }
-	else { is(task($node, $id, '*'), $row, "$way: the row is as it was set") }
+		$slowest = $seconds if $seconds > $slowest;
+		is(effects($way), 0, "$way: no effect");
+		is(count_of($node, "parent = $id"), 0, "$way: it does not repeat");
+		if ($way =~ /STOP|cancel/) { is(task($node, $id, $stopped), $wanted,
+			"$way: the row says what happened") }
+		elsif ($way =~ /DELETE|TRUNCATE/) { is(count_of($node, "id = $id"), 0, "$way: no trace") }
+		else { is(task($node, $id, '*'), $row, "$way: the row is as it was set") }
 
-	$id = insert_task($node, max => 0, queue => 'never',
-		request => "INSERT INTO effect VALUES ('$way')");
-	sql(sprintf($way{$way}, $id));
-	sql("UPDATE task SET max = 1 WHERE id = $id");
-	run_task($node, queue => 'witness', request => 'SELECT 1');
-	is(effects($way), 0, "$way: one that waits does not start");
-	is(task($node, $id, 'state, attempt, start IS NULL'), "STOP|0|t",
-		"$way: nor does its row say so") if $way =~ /STOP|cancel/;
-}
-cmp_ok($slowest, '<', 5, 'the slowest ended soon');
-diag("the slowest took $slowest s");
+		$id = insert_task($node, max => 0, queue => 'never',
+			request => "INSERT INTO effect VALUES ('$way')");
+		sql(sprintf($way{$way}, $id));
+		sql("UPDATE task SET max = 1 WHERE id = $id");
+		run_task($node, queue => 'witness', request => 'SELECT 1');
+		is(effects($way), 0, "$way: one that waits does not start");
+		is(task($node, $id, 'state, attempt, start IS NULL'), "STOP|0|t",
+			"$way: nor does its row say so") if $way =~ /STOP|cancel/;
+	}
+	cmp_ok($slowest, '<', 5, 'the slowest ended soon');
+	diag("the slowest took $slowest s");
+};
 
 # A stopped task may be planned again, even before its run has ended; then it runs as any other.
-my $id = start_task('anew');
-sql("UPDATE task SET state = 'STOP' WHERE id = $id");
-wait_for_end();
-sql("UPDATE task SET state = 'PLAN', request = 'SELECT 1' WHERE id = $id");
-wait_for_state($node, $id, 'DONE');
-is(task($node, $id, 'attempt, failed, error IS NULL, sqlstate IS NULL, response'), '2|0|t|t|1',
-	'planned anew, it runs');
-$id = start_task('at once');
-sql("UPDATE task SET state = 'STOP' WHERE id = $id; UPDATE task "
-	. "SET state = 'PLAN', request = 'INSERT INTO effect VALUES (''second'')' WHERE id = $id");
-wait_for_state($node, $id, 'DONE');
-is(effects('at once') . effects('second') . task($node, $id, 'attempt, error IS NULL'), '012|t',
-	'planned anew at once, it runs');
-$id = start_task('again');
-sql("UPDATE task SET state = 'PLAN' WHERE id = $id");
-wait_until($node, "SELECT attempt = 2 AND state = 'WORK' FROM task WHERE id = $id");
-sql("DELETE FROM task WHERE id = $id");
-wait_for_end();
-is(effects('again'), 0, 'planned for now while it runs, it runs anew');
-# The next task of a queue with max = 1 starts at once.
-$id = start_task('narrow', queue => 'narrow', max => 1);
-my $next = insert_task($node, queue => 'narrow', max => 1, request => 'SELECT 1');
-sql("UPDATE task SET state = 'STOP' WHERE id = $id");
-wait_for_state($node, $next, 'DONE');
-is(task($node, $next, 'start >= (SELECT stop FROM task WHERE id = ' . $id . ')'), 't',
-	'the next of its queue starts when it has ended');
+subtest 'a stopped task is planned again' => sub {
+	my $id = start_task('anew');
+	sql("UPDATE task SET state = 'STOP' WHERE id = $id");
+	wait_for_end();
+	sql("UPDATE task SET state = 'PLAN', request = 'SELECT 1' WHERE id = $id");
+	wait_for_state($node, $id, 'DONE');
+	is(task($node, $id, 'attempt, failed, error IS NULL, sqlstate IS NULL, response'), '2|0|t|t|1',
+		'planned anew, it runs');
+	$id = start_task('at once');
+	sql("UPDATE task SET state = 'STOP' WHERE id = $id; UPDATE task "
+		. "SET state = 'PLAN', request = 'INSERT INTO effect VALUES (''second'')' WHERE id = $id");
+	wait_for_state($node, $id, 'DONE');
+	is(effects('at once') . effects('second') . task($node, $id, 'attempt, error IS NULL'), '012|t',
+		'planned anew at once, it runs');
+	$id = start_task('again');
+	sql("UPDATE task SET state = 'PLAN' WHERE id = $id");
+	wait_until($node, "SELECT attempt = 2 AND state = 'WORK' FROM task WHERE id = $id");
+	sql("DELETE FROM task WHERE id = $id");
+	wait_for_end();
+	is(effects('again'), 0, 'planned for now while it runs, it runs anew');
+	# The next task of a queue with max = 1 starts at once.
+	$id = start_task('narrow', queue => 'narrow', max => 1);
+	my $next = insert_task($node, queue => 'narrow', max => 1, request => 'SELECT 1');
+	sql("UPDATE task SET state = 'STOP' WHERE id = $id");
+	wait_for_state($node, $next, 'DONE');
+	is(task($node, $next, 'start >= (SELECT stop FROM task WHERE id = ' . $id . ')'), 't',
+		'the next of its queue starts when it has ended');
+};
 
 # Only a commit stops a task.  Two tasks run; whatever is rolled back has no effect on them.
-my ($one, $two) = map { start_task($_) } qw(one two);
-for my $undone ("BEGIN; UPDATE task SET state = 'STOP' WHERE id = $one; ROLLBACK",
-	"BEGIN; DELETE FROM task; ROLLBACK", "BEGIN; TRUNCATE task; ROLLBACK",
-	"BEGIN; SELECT pg_task_cancel($one); ROLLBACK",
-	"BEGIN; SAVEPOINT s; UPDATE task SET state = 'STOP' WHERE id = $one; ROLLBACK TO s; COMMIT",
-	"BEGIN; SAVEPOINT s; DELETE FROM task; ROLLBACK TO s; INSERT INTO effect "
-	. "VALUES ('other'); COMMIT",
-	"DO \$\$ BEGIN UPDATE task SET state = 'STOP' WHERE id = $one; RAISE division_by_zero; EXCEPTION "
-	. "WHEN division_by_zero THEN NULL; END \$\$",
-	"BEGIN; UPDATE task SET state = 'STOP' WHERE id = $one; PREPARE TRANSACTION 'p'; ROLLBACK "
-	. "PREPARED 'p'",
-	"BEGIN; UPDATE task SET state = 'STOP' WHERE id = $one; UPDATE task SET state = 'WORK' "
-	. "WHERE id = $one; COMMIT")
-{
-	$node->psql('postgres', $undone);
+subtest 'only a commit stops a task' => sub {
+	my ($one, $two) = map { start_task($_) } qw(one two);
+	for my $undone ("BEGIN; UPDATE task SET state = 'STOP' WHERE id = $one; ROLLBACK",
+		"BEGIN; DELETE FROM task; ROLLBACK", "BEGIN; TRUNCATE task; ROLLBACK",
+		"BEGIN; SELECT pg_task_cancel($one); ROLLBACK",
+		"BEGIN; SAVEPOINT s; UPDATE task SET state = 'STOP' WHERE id = $one; ROLLBACK TO s; COMMIT",
+		"BEGIN; SAVEPOINT s; DELETE FROM task; ROLLBACK TO s; INSERT INTO effect "
+		. "VALUES ('other'); COMMIT",
+		"DO \$\$ BEGIN UPDATE task SET state = 'STOP' WHERE id = $one; RAISE division_by_zero; "
+		. "EXCEPTION "
+		. "WHEN division_by_zero THEN NULL; END \$\$",
+		"BEGIN; UPDATE task SET state = 'STOP' WHERE id = $one; PREPARE TRANSACTION 'p'; ROLLBACK "
+		. "PREPARED 'p'",
+		"BEGIN; UPDATE task SET state = 'STOP' WHERE id = $one; UPDATE task SET state = 'WORK' "
+		. "WHERE id = $one; COMMIT")
+	{
+		$node->psql('postgres', $undone);
+		run_task($node, queue => 'witness', request => 'SELECT 1');
+		is(sql($running), 2, "nothing is stopped by $undone");
+	}
+	$session->query_safe(qq{BEGIN; SAVEPOINT s; UPDATE task SET state = 'STOP' WHERE id = $one;
+		ROLLBACK TO s;
+		SAVEPOINT t; UPDATE task SET state = 'STOP' WHERE id = $two; RELEASE t});
 	run_task($node, queue => 'witness', request => 'SELECT 1');
-	is(sql($running), 2, "nothing is stopped by $undone");
-}
-$session->query_safe(qq{BEGIN; SAVEPOINT s; UPDATE task SET state = 'STOP' WHERE id = $one;
-	ROLLBACK TO s;
-	SAVEPOINT t; UPDATE task SET state = 'STOP' WHERE id = $two; RELEASE t});
-run_task($node, queue => 'witness', request => 'SELECT 1');
-is(sql($running), 2, 'nor before the commit, however long that takes');
-$session->query_safe('COMMIT');
-wait_for_running($node, 1);
-is(task($node, $two, $stopped), $wanted, 'what was committed is');
-is(task($node, $one, 'state'), 'WORK', 'what was rolled back is not');
-sql("BEGIN; UPDATE task SET state = 'STOP' WHERE id = $one; PREPARE TRANSACTION 'p'");
-run_task($node, queue => 'witness', request => 'SELECT 1');
-is(sql($running), 1, 'nor is what is prepared');
-sql(q{COMMIT PREPARED 'p'});
-wait_for_end();
-is(task($node, $one, 'state') . effects('one') . effects('two'), 'STOP00',
-	'it is when that is committed');
+	is(sql($running), 2, 'nor before the commit, however long that takes');
+	$session->query_safe('COMMIT');
+	wait_for_running($node, 1);
+	is(task($node, $two, $stopped), $wanted, 'what was committed is');
+	is(task($node, $one, 'state'), 'WORK', 'what was rolled back is not');
+	sql("BEGIN; UPDATE task SET state = 'STOP' WHERE id = $one; PREPARE TRANSACTION 'p'");
+	run_task($node, queue => 'witness', request => 'SELECT 1');
+	is(sql($running), 1, 'nor is what is prepared');
+	sql(q{COMMIT PREPARED 'p'});
+	wait_for_end();
+	is(task($node, $one, 'state') . effects('one') . effects('two'), 'STOP00',
+		'it is when that is committed');
+};
 
 # A run that ends while an open transaction has stopped it: its outcome waits for that transaction.
-for my $end ('COMMIT', 'ROLLBACK')
-{
-	my $task = insert_task($node,
-		request => "INSERT INTO effect VALUES ('open $end'); SELECT hold('open $end')");
-	wait_for_running($node, 1, id => $task, event => 'PgSleep');
-	$session->query_safe("BEGIN; UPDATE task SET state = 'STOP' WHERE id = $task");
-	open_gate($node, "open $end");
-	wait_for_running($node, 1, id => $task, event => 'transactionid');
-	$session->query_safe($end);
-	wait_for_end();
-	is(task($node, $task, 'state') . effects("open $end"), $end eq 'COMMIT' ? 'STOP0' : 'DONE1',
-		"it ends before $end");
-}
+subtest 'the run ends while the STOP is uncommitted' => sub {
+	for my $end ('COMMIT', 'ROLLBACK')
+	{
+		my $task = insert_task($node,
+			request => "INSERT INTO effect VALUES ('open $end'); SELECT hold('open $end')");
+		wait_for_running($node, 1, id => $task, event => 'PgSleep');
+		$session->query_safe("BEGIN; UPDATE task SET state = 'STOP' WHERE id = $task");
+		open_gate($node, "open $end");
+		wait_for_running($node, 1, id => $task, event => 'transactionid');
+		$session->query_safe($end);
+		wait_for_end();
+		is(task($node, $task, 'state') . effects("open $end"), $end eq 'COMMIT' ? 'STOP0' : 'DONE1',
+			"it ends before $end");
+	}
+};
 
 # Claimed, but not begun: the executor itself skips it.  The first task stops the scheduler, which
 # would reclaim the others after ten milliseconds.  The task may be too slow for that, so this may
@@ -190,57 +201,67 @@ sub in_line
 	wait_until($node, q{SELECT count(*) = 7 FROM task WHERE state = 'DONE'});
 	return;
 }
-set_conf($node, 'pg_task.role_executors = 1');
-wait_until($node, 'SHOW pg_task.role_executors', expected => '1');
-my $scheduler;
-for (1 .. 60)
-{
-	sql(q{DELETE FROM effect});
-	$scheduler = in_line($_) and last;
-}
-ok($scheduler, 'there are tasks in line') or BAIL_OUT('no tasks in line');
-my %line = map { split /\|/ } split /\n/, sql(q{SELECT key, id FROM task WHERE key IS NOT NULL});
-sql(sprintf($way{'STOP'}, $line{1}) . ';' . sprintf($way{'DELETE'}, $line{2}) . ';'
-	. sprintf($way{'planned for later'}, $line{3}) . ';' . sprintf($way{'DONE'}, $line{4}));
-sql(sprintf($way{'pg_task_cancel'}, $line{5}));
-is(sql($running), 1, 'what is stopped in line does not touch what runs');
-open_gate($node,
-	sql(q{SELECT substring(query FROM 'line \d+') FROM pg_stat_activity
-	WHERE query LIKE '%hold(''line%' AND backend_type = 'pg_task executor'}));
-wait_for_end();
-wait_until($node, "SELECT state = 'DONE' FROM task WHERE id = $line{6}");
-kill 'CONT', $scheduler;
-run_task($node, queue => 'witness', request => 'SELECT 1');
-is(sql(q{SELECT string_agg(what, ',') FROM effect}), 'line 6',
-	'in line: only the one that nobody stopped ran');
-is(sql(q{SELECT string_agg(key || ' ' || state || ' ' || failed, ', ' ORDER BY key) FROM task
-	WHERE key IS NOT NULL}),
-	'1 STOP 0, 3 PLAN 0, 4 DONE 0, 5 STOP 0, 6 DONE 0', 'in line: they are as they were set');
-is(count_of($node, q{sqlstate = '57014' AND state <> 'STOP' OR failed > 0 OR state = 'WORK'}), 0,
-	'in line: nobody else was cancelled');
-set_conf($node, 'pg_task.role_executors = 0');
+
+subtest 'claimed tasks that have not begun' => sub {
+	set_conf($node, 'pg_task.role_executors = 1');
+	wait_until($node, 'SHOW pg_task.role_executors', expected => '1');
+	my $scheduler;
+	for (1 .. 60)
+	{
+		sql(q{DELETE FROM effect});
+		$scheduler = in_line($_) and last;
+	}
+	ok($scheduler, 'there are tasks in line') or BAIL_OUT('no tasks in line');
+	my %line = map { split /\|/ } split /\n/,
+		sql(q{SELECT key, id FROM task WHERE key IS NOT NULL});
+	sql(sprintf($way{'STOP'}, $line{1}) . ';' . sprintf($way{'DELETE'}, $line{2}) . ';'
+		. sprintf($way{'planned for later'}, $line{3}) . ';' . sprintf($way{'DONE'}, $line{4}));
+	sql(sprintf($way{'pg_task_cancel'}, $line{5}));
+	is(sql($running), 1, 'what is stopped in line does not touch what runs');
+	open_gate($node,
+		sql(q{SELECT substring(query FROM 'line \d+') FROM pg_stat_activity
+		WHERE query LIKE '%hold(''line%' AND backend_type = 'pg_task executor'}));
+	wait_for_end();
+	wait_until($node, "SELECT state = 'DONE' FROM task WHERE id = $line{6}");
+	kill 'CONT', $scheduler;
+	run_task($node, queue => 'witness', request => 'SELECT 1');
+	is(sql(q{SELECT string_agg(what, ',') FROM effect}), 'line 6',
+		'in line: only the one that nobody stopped ran');
+	is(sql(q{SELECT string_agg(key || ' ' || state || ' ' || failed, ', ' ORDER BY key) FROM task
+		WHERE key IS NOT NULL}),
+		'1 STOP 0, 3 PLAN 0, 4 DONE 0, 5 STOP 0, 6 DONE 0', 'in line: they are as they were set');
+	is(count_of($node, q{sqlstate = '57014' AND state <> 'STOP' OR failed > 0 OR state = 'WORK'}),
+		0,
+		'in line: nobody else was cancelled');
+	set_conf($node, 'pg_task.role_executors = 0');
+};
 
 # STOP survives a crash of the server, for a task that was running (and ignores cancels) and for
 # one that was waiting.
-for my $end ('immediate', 'fast')
-{
-	sql('DELETE FROM task');
-	my $deaf = insert_task($node, repeat => '1 s', request => q{INSERT INTO effect VALUES ('deaf');
-		DO $$ BEGIN FOR i IN 1 .. 100000 LOOP BEGIN PERFORM pg_sleep(600);
-		EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$});
-	wait_for_running($node, 1, id => $deaf, event => 'PgSleep');
-	my $waits = insert_task($node, queue => 'never', max => 0,
-		request => q{INSERT INTO effect VALUES ('deaf')});
-	sql("UPDATE task SET state = 'STOP', max = NULL WHERE id IN ($deaf, $waits)");
-	$session->quit if $session;
-	undef $session;
-	$node->stop($end);
-	$node->start;
-	wait_for_table($node);
-	run_task($node, queue => 'witness', request => 'SELECT 1');
-	is(sql("SELECT string_agg(state || attempt || failed || crashed, ',' ORDER BY id) FROM task "
-		. "WHERE id IN ($deaf, $waits)"), 'STOP100,STOP000', "$end: they stay stopped");
-	is(effects('deaf') . count_of($node, 'parent IS NOT NULL'), '00', "$end: no effect, no repeat");
-}
+subtest 'STOP survives the end of the server' => sub {
+	for my $end ('immediate', 'fast')
+	{
+		sql('DELETE FROM task');
+		my $deaf = insert_task($node, repeat => '1 s',
+			request => q{INSERT INTO effect VALUES ('deaf');
+			DO $$ BEGIN FOR i IN 1 .. 100000 LOOP BEGIN PERFORM pg_sleep(600);
+			EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$});
+		wait_for_running($node, 1, id => $deaf, event => 'PgSleep');
+		my $waits = insert_task($node, queue => 'never', max => 0,
+			request => q{INSERT INTO effect VALUES ('deaf')});
+		sql("UPDATE task SET state = 'STOP', max = NULL WHERE id IN ($deaf, $waits)");
+		$session->quit if $session;
+		undef $session;
+		$node->stop($end);
+		$node->start;
+		wait_for_table($node);
+		run_task($node, queue => 'witness', request => 'SELECT 1');
+		is(sql("SELECT string_agg(state || attempt || failed || crashed, ',' ORDER BY id) "
+			. "FROM task "
+			. "WHERE id IN ($deaf, $waits)"), 'STOP100,STOP000', "$end: they stay stopped");
+		is(effects('deaf') . count_of($node, 'parent IS NOT NULL'), '00',
+			"$end: no effect, no repeat");
+	}
+};
 
 done_testing();

@@ -91,134 +91,151 @@ sub effects { return shop(qq{SELECT count(*) FROM effect WHERE what = '$_[0]'}) 
 
 # A waiting row that somebody locks stays, the others of its queue run; when it is unlocked, it
 # runs.
-my $first = start_task('queue', queue => 'one', max => 1);
-my @ids = map { insert(queue => 'one', max => 1, request => 'SELECT 1') } 1 .. 3;
-$locker->query_safe("BEGIN; SELECT FROM task WHERE id = $ids[0] FOR UPDATE");
-open_gate($node, 'queue', db => 'shop');
-wait_for($_, 'DONE') for @ids[ 1, 2 ];
-is(row($ids[0], 'state, attempt'), 'PLAN|0', 'a row that is locked is not started');
-flows('a locked row', qw(shop postgres));
-calm('a locked row');
-$locker->query_safe('COMMIT');
-wait_for($ids[0], 'DONE');
+subtest 'a waiting row is locked' => sub {
+	my $first = start_task('queue', queue => 'one', max => 1);
+	my @ids = map { insert(queue => 'one', max => 1, request => 'SELECT 1') } 1 .. 3;
+	$locker->query_safe("BEGIN; SELECT FROM task WHERE id = $ids[0] FOR UPDATE");
+	open_gate($node, 'queue', db => 'shop');
+	wait_for($_, 'DONE') for @ids[ 1, 2 ];
+	is(row($ids[0], 'state, attempt'), 'PLAN|0', 'a row that is locked is not started');
+	flows('a locked row', qw(shop postgres));
+	calm('a locked row');
+	$locker->query_safe('COMMIT');
+	wait_for($ids[0], 'DONE');
+};
 
 # A row that is locked while it runs: its outcome waits.  A change that is rolled back has no
 # effect.
-for my $lock ('SELECT FROM task WHERE id = %d FOR UPDATE',
-	q{UPDATE task SET priority = 1 WHERE id = %d}, 'DELETE FROM task WHERE id = %d')
-{
-	my $id = start_task("locked by $lock");
-	$locker->query_safe('BEGIN; ' . sprintf($lock, $id));
-	open_gate($node, "locked by $lock", db => 'shop');
-	wait_until($node, "SELECT count(*) = 1 $busy AND wait_event_type = 'Lock'");
-	flows("outcome under $lock", qw(shop postgres));
-	calm("outcome under $lock");
-	$locker->query_safe('ROLLBACK');
-	wait_for($id, 'DONE');
-	is(effects("locked by $lock"), 1, "$lock: one effect");
-}
+subtest 'a running row is locked' => sub {
+	for my $lock ('SELECT FROM task WHERE id = %d FOR UPDATE',
+		q{UPDATE task SET priority = 1 WHERE id = %d}, 'DELETE FROM task WHERE id = %d')
+	{
+		my $id = start_task("locked by $lock");
+		$locker->query_safe('BEGIN; ' . sprintf($lock, $id));
+		open_gate($node, "locked by $lock", db => 'shop');
+		wait_until($node, "SELECT count(*) = 1 $busy AND wait_event_type = 'Lock'");
+		flows("outcome under $lock", qw(shop postgres));
+		calm("outcome under $lock");
+		$locker->query_safe('ROLLBACK');
+		wait_for($id, 'DONE');
+		is(effects("locked by $lock"), 1, "$lock: one effect");
+	}
+};
 
 # The whole table is locked while tasks run and others are planned.
-my $position = log_position($node);
-@ids = map { start_task('table') } 1 .. 2;
-shop(q{INSERT INTO task (queue, dt, request) SELECT 'soon', now() + '0.5 s',
-	'INSERT INTO effect VALUES (''soon'')' FROM generate_series(1, 20)});
-$locker->query_safe('BEGIN; LOCK TABLE task IN ACCESS EXCLUSIVE MODE');
-open_gate($node, 'table', db => 'shop');
-$other->query_until(qr/sent/,
-	"\\echo sent\nINSERT INTO task (queue, request) VALUES ('behind', 'SELECT 1');\n");
-wait_until($node, "SELECT count(*) = 2 $busy AND wait_event_type = 'Lock'");
-wait_for_log_line($node, qr/ERROR:  canceling statement due to lock timeout/, $position);
-flows('a locked table', 'postgres');
-calm('a locked table');
-is(said($position, 'canceling statement due to lock timeout'), 1,
-	'a locked table: the log says it once');
-$locker->query_safe('COMMIT');
-$other->query_safe('SELECT 1');
-until_shop(q{SELECT count(*) = 21 FROM task WHERE queue IN ('soon', 'behind') AND state = 'DONE'});
-wait_for($_, 'DONE') for @ids;
-is(effects('table') . ' ' . effects('soon'), '2 20', 'a locked table: every effect once');
-is(shop(q{SELECT max(attempt) FROM task}), 1, 'a locked table: nothing was started twice');
+subtest 'the table is locked' => sub {
+	my $position = log_position($node);
+	my @ids = map { start_task('table') } 1 .. 2;
+	shop(q{INSERT INTO task (queue, dt, request) SELECT 'soon', now() + '0.5 s',
+		'INSERT INTO effect VALUES (''soon'')' FROM generate_series(1, 20)});
+	$locker->query_safe('BEGIN; LOCK TABLE task IN ACCESS EXCLUSIVE MODE');
+	open_gate($node, 'table', db => 'shop');
+	$other->query_until(qr/sent/,
+		"\\echo sent\nINSERT INTO task (queue, request) VALUES ('behind', 'SELECT 1');\n");
+	wait_until($node, "SELECT count(*) = 2 $busy AND wait_event_type = 'Lock'");
+	wait_for_log_line($node, qr/ERROR:  canceling statement due to lock timeout/, $position);
+	flows('a locked table', 'postgres');
+	calm('a locked table');
+	is(said($position, 'canceling statement due to lock timeout'), 1,
+		'a locked table: the log says it once');
+	$locker->query_safe('COMMIT');
+	$other->query_safe('SELECT 1');
+	until_shop(q{SELECT count(*) = 21 FROM task WHERE queue IN ('soon', 'behind')
+		AND state = 'DONE'});
+	wait_for($_, 'DONE') for @ids;
+	is(effects('table') . ' ' . effects('soon'), '2 20', 'a locked table: every effect once');
+	is(shop(q{SELECT max(attempt) FROM task}), 1, 'a locked table: nothing was started twice');
+};
 
 # ALTER TABLE waits for a reader, and everybody waits for ALTER TABLE.
-$locker->query_safe('BEGIN; SELECT FROM task LIMIT 1');
-$other->query_until(qr/sent/, "\\echo sent\nALTER TABLE task ADD COLUMN mine text DEFAULT 'x';\n");
-wait_until($node,
-	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE '%ADD COLUMN mine%'
-	AND wait_event_type = 'Lock'});
-flows('ALTER TABLE that waits', 'postgres');
-calm('ALTER TABLE that waits');
-$locker->query_safe('COMMIT');
-$other->query_safe('SELECT 1');
-flows('after ALTER TABLE', qw(shop postgres));
+subtest 'ALTER TABLE waits for a reader' => sub {
+	$locker->query_safe('BEGIN; SELECT FROM task LIMIT 1');
+	$other->query_until(qr/sent/,
+		"\\echo sent\nALTER TABLE task ADD COLUMN mine text DEFAULT 'x';\n");
+	wait_until($node,
+		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE '%ADD COLUMN mine%'
+		AND wait_event_type = 'Lock'});
+	flows('ALTER TABLE that waits', 'postgres');
+	calm('ALTER TABLE that waits');
+	$locker->query_safe('COMMIT');
+	$other->query_safe('SELECT 1');
+	flows('after ALTER TABLE', qw(shop postgres));
+};
 
 # TRUNCATE and DROP TABLE remove running tasks: no effect, no trace.  RENAME to another name and
 # back does not.
-for my $end ('TRUNCATE task', 'DROP TABLE task')
-{
-	start_task($end);
-	my $queue = insert(queue => 'later', dt => 'infinity', request => 'SELECT 1');
-	shop($end);
-	open_gate($node, $end, db => 'shop');
-	wait_until($node, "SELECT count(*) = 0 $busy AND state <> 'idle'");
+subtest 'TRUNCATE, DROP TABLE, RENAME TO' => sub {
+	for my $end ('TRUNCATE task', 'DROP TABLE task')
+	{
+		start_task($end);
+		my $queue = insert(queue => 'later', dt => 'infinity', request => 'SELECT 1');
+		shop($end);
+		open_gate($node, $end, db => 'shop');
+		wait_until($node, "SELECT count(*) = 0 $busy AND state <> 'idle'");
+		wait_for_table($node, db => 'shop');
+		is(effects($end) . shop('SELECT count(*) FROM task'), '00',
+			"$end: nothing is left of what ran");
+		flows("after $end", qw(shop postgres));
+	}
+	my $id = start_task('rename');
+	shop('ALTER TABLE task RENAME TO aside');
 	wait_for_table($node, db => 'shop');
-	is(effects($end) . shop('SELECT count(*) FROM task'), '00',
-		"$end: nothing is left of what ran");
-	flows("after $end", qw(shop postgres));
-}
-my $id = start_task('rename');
-shop('ALTER TABLE task RENAME TO aside');
-wait_for_table($node, db => 'shop');
-flows('under another name', qw(shop postgres));
-open_gate($node, 'rename', db => 'shop');
-wait_until($node, "SELECT count(*) = 0 $busy AND state <> 'idle'");
-is(shop("SELECT state, attempt FROM aside WHERE id = $id"), 'DONE|1',
-	'RENAME: what ran ends in the renamed table');
-shop('BEGIN; DROP TABLE task; ALTER TABLE aside RENAME TO task; COMMIT');
-wait_for($id, 'DONE');
-is(effects('rename') . row($id, 'attempt'), '11', 'RENAME and back: one effect, of one run');
-flows('RENAME and back', qw(shop postgres));
+	flows('under another name', qw(shop postgres));
+	open_gate($node, 'rename', db => 'shop');
+	wait_until($node, "SELECT count(*) = 0 $busy AND state <> 'idle'");
+	is(shop("SELECT state, attempt FROM aside WHERE id = $id"), 'DONE|1',
+		'RENAME: what ran ends in the renamed table');
+	shop('BEGIN; DROP TABLE task; ALTER TABLE aside RENAME TO task; COMMIT');
+	wait_for($id, 'DONE');
+	is(effects('rename') . row($id, 'attempt'), '11', 'RENAME and back: one effect, of one run');
+	flows('RENAME and back', qw(shop postgres));
+};
 
 # Columns: dropped ones of pg_task are created again, others are not.  Without an essential one the
 # table is rejected until it is back.
-shop('ALTER TABLE task ADD COLUMN mine text');
-$id = start_task('columns', repeat => '1 day');
-shop('ALTER TABLE task DROP COLUMN mine, DROP COLUMN notice, DROP COLUMN timezone');
-until_shop(q{SELECT count(*) = 2 FROM pg_attribute WHERE attrelid = 'task'::regclass
-	AND attname IN ('notice', 'timezone')});
-open_gate($node, 'columns', db => 'shop');
-wait_for($id, 'DONE');
-is(shop("SELECT state FROM task WHERE parent = $id"), 'PLAN', 'dropped columns: it repeats');
-flows('dropped columns', qw(shop postgres));
+subtest 'columns are dropped' => sub {
+	shop('ALTER TABLE task ADD COLUMN mine text');
+	my $id = start_task('columns', repeat => '1 day');
+	shop('ALTER TABLE task DROP COLUMN mine, DROP COLUMN notice, DROP COLUMN timezone');
+	until_shop(q{SELECT count(*) = 2 FROM pg_attribute WHERE attrelid = 'task'::regclass
+		AND attname IN ('notice', 'timezone')});
+	open_gate($node, 'columns', db => 'shop');
+	wait_for($id, 'DONE');
+	is(shop("SELECT state FROM task WHERE parent = $id"), 'PLAN', 'dropped columns: it repeats');
+	flows('dropped columns', qw(shop postgres));
+};
 
 # A column has another type when the outcome is written: no statement of pg_task may use it as the
 # old type.
-$id = start_task('type', repeat => '1 day');
-$position = log_position($node);
-shop('ALTER TABLE task ALTER timezone TYPE bigint USING 5');
-open_gate($node, 'type', db => 'shop');
-wait_for_log_line($node, qr/DETAIL:  The type of its column "timezone" is another/, $position);
-wait_until($node, "SELECT count(*) = 0 $busy AND state <> 'idle'");
-is(effects('type') . row($id, 'state'), '0WORK', 'another type: no effect yet');
-shop('ALTER TABLE task ALTER timezone TYPE text USING NULL');
-wait_for($id, 'DONE');
-is(effects('type') . row($id, 'attempt'), '12', 'the type is back: it runs again');
-unlike(log_since($node, $position), qr/terminated by signal/, 'no process has died of it');
-for my $column ([ 'attempt', 'int NOT NULL DEFAULT 0' ],
-	[ 'dt', 'timestamptz NOT NULL DEFAULT now()' ])
-{
-	my ($name, $type) = @$column;
-	$position = log_position($node);
-	shop("ALTER TABLE task DROP COLUMN $name CASCADE");
-	wait_for_log_line($node,
-		qr/ERROR:  public\.task is not a task table.*?It has no column "$name"/s, $position);
-	flows("without $name", 'postgres');
-	calm("without $name");
-	is(said($position, 'public\.task is not a task table'), 1,
-		"without $name: the log says it once");
-	shop("ALTER TABLE task ADD COLUMN $name $type");
-	flows("$name is back", qw(shop postgres));
-}
-$locker->quit;
-$other->quit;
+subtest 'a column changes its type' => sub {
+	my $id = start_task('type', repeat => '1 day');
+	my $position = log_position($node);
+	shop('ALTER TABLE task ALTER timezone TYPE bigint USING 5');
+	open_gate($node, 'type', db => 'shop');
+	wait_for_log_line($node, qr/DETAIL:  The type of its column "timezone" is another/, $position);
+	wait_until($node, "SELECT count(*) = 0 $busy AND state <> 'idle'");
+	is(effects('type') . row($id, 'state'), '0WORK', 'another type: no effect yet');
+	shop('ALTER TABLE task ALTER timezone TYPE text USING NULL');
+	wait_for($id, 'DONE');
+	is(effects('type') . row($id, 'attempt'), '12', 'the type is back: it runs again');
+	unlike(log_since($node, $position), qr/terminated by signal/, 'no process has died of it');
+	for my $column ([ 'attempt', 'int NOT NULL DEFAULT 0' ],
+		[ 'dt', 'timestamptz NOT NULL DEFAULT now()' ])
+	{
+		my ($name, $type) = @$column;
+		$position = log_position($node);
+		shop("ALTER TABLE task DROP COLUMN $name CASCADE");
+		wait_for_log_line($node,
+			qr/ERROR:  public\.task is not a task table.*?It has no column "$name"/s, $position);
+		flows("without $name", 'postgres');
+		calm("without $name");
+		is(said($position, 'public\.task is not a task table'), 1,
+			"without $name: the log says it once");
+		shop("ALTER TABLE task ADD COLUMN $name $type");
+		flows("$name is back", qw(shop postgres));
+	}
+	$locker->quit;
+	$other->quit;
+};
+
 done_testing();

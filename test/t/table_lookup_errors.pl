@@ -42,26 +42,34 @@ sub cancel_look_up
 	return $id;
 }
 
-is(task($node, run_task($node, request => 'SELECT 1'), 'state'), 'DONE', 'before: a task runs');
-my $pid = sql("SELECT pid $executor");
-my $position = log_position($node);
-my $id = cancel_look_up('ALTER TABLE task ADD COLUMN a int');
-is(task($node, $id, 'state, sqlstate, error'), 'FAIL|57014|canceling statement due to user request',
-	'a look-up is cancelled: the task has failed for that');
-sql('ALTER TABLE task ADD COLUMN b int');
-$id = run_task($node, request => 'SELECT 2');
-is(task($node, $id, 'state, response'), 'DONE|2', 'the table is changed again: the next task runs');
-is(sql("SELECT pid $executor"), $pid, 'in the same process');
+my ($pid, $position);
+subtest 'a lookup is cancelled' => sub {
+	is(task($node, run_task($node, request => 'SELECT 1'), 'state'), 'DONE', 'before: a task runs');
+	$pid = sql("SELECT pid $executor");
+	$position = log_position($node);
+	my $id = cancel_look_up('ALTER TABLE task ADD COLUMN a int');
+	is(task($node, $id, 'state, sqlstate, error'),
+		'FAIL|57014|canceling statement due to user request',
+		'a look-up is cancelled: the task has failed for that');
+	sql('ALTER TABLE task ADD COLUMN b int');
+	$id = run_task($node, request => 'SELECT 2');
+	is(task($node, $id, 'state, response'), 'DONE|2',
+		'the table is changed again: the next task runs');
+	is(sql("SELECT pid $executor"), $pid, 'in the same process');
+};
 
 # Once more, with a table whose description is longer than what was freed.
-$id = cancel_look_up('ALTER TABLE task ADD COLUMN ' . ('c' x 60) . ' int');
-sql('ALTER TABLE task DROP COLUMN a');
-for my $n (1 .. 3)
-{
-	$id = run_task($node, request => "SELECT $n");
-	is(task($node, $id, 'state, response'), "DONE|$n", "and once more: task $n");
-}
-is(sql("SELECT pid $executor"), $pid, 'still in the same process');
+subtest 'a longer description' => sub {
+	my $id = cancel_look_up('ALTER TABLE task ADD COLUMN ' . ('c' x 60) . ' int');
+	sql('ALTER TABLE task DROP COLUMN a');
+	for my $n (1 .. 3)
+	{
+		$id = run_task($node, request => "SELECT $n");
+		is(task($node, $id, 'state, response'), "DONE|$n", "and once more: task $n");
+	}
+	is(sql("SELECT pid $executor"), $pid, 'still in the same process');
+};
+
 unlike(log_since($node, $position), qr/was terminated by signal/, 'nothing has crashed');
 is(count_of($node, "crashed > 0"), 0, 'nobody is blamed');
 

@@ -32,104 +32,126 @@ my %done = map { $_ => sql_as($_,
 	q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id}) } qw(ann bob);
 wait_for_state($node, $_, 'DONE') for values %done;
 
+my $seen;
+
 # Who sees what.
-my $seen = q{SELECT string_agg(DISTINCT role::text, ' ' ORDER BY role::text) FROM task};
-is(sql_as('ann', $seen), 'ann', 'a role sees its own');
-is(sql_as($_, $seen), 'ann', "$_ sees those of the role that it may become") for qw(boss clerk);
-is(sql_as($_, $seen), 'ann bob', "$_ sees all") for qw(keeper postgres blind);
-is(sql_as('heir', $seen), '', 'a member that may not become it sees none') if $has_set;
+subtest 'who sees what' => sub {
+	$seen = q{SELECT string_agg(DISTINCT role::text, ' ' ORDER BY role::text) FROM task};
+	is(sql_as('ann', $seen), 'ann', 'a role sees its own');
+	is(sql_as($_, $seen), 'ann', "$_ sees those of the role that it may become") for qw(boss clerk);
+	is(sql_as($_, $seen), 'ann bob', "$_ sees all") for qw(keeper postgres blind);
+	is(sql_as('heir', $seen), '', 'a member that may not become it sees none') if $has_set;
+};
 
 # Nobody changes or deletes rows that they do not see.
-is(sql_as('bob',
-	"UPDATE task SET request = 'SELECT 2', state = 'STOP' WHERE id = $waits{ann} RETURNING id"), '',
-	'nothing to change');
-is(sql_as('bob', "DELETE FROM task WHERE role = 'ann' RETURNING id"), '', 'nothing to remove');
-refused('bob',
-	"INSERT INTO task (id, request) VALUES ($waits{ann}, 'SELECT 2') ON CONFLICT (id) DO UPDATE "
-	. "SET request = 'SELECT 2'", '.*row-level security');
-is(task($node, $waits{ann}, 'request, state'), 'SELECT 1|PLAN', 'it is as it was');
+subtest 'rows that a role does not see' => sub {
+	is(sql_as('bob',
+		"UPDATE task SET request = 'SELECT 2', state = 'STOP' WHERE id = $waits{ann} RETURNING id"),
+		'',
+		'nothing to change');
+	is(sql_as('bob', "DELETE FROM task WHERE role = 'ann' RETURNING id"), '', 'nothing to remove');
+	refused('bob',
+		"INSERT INTO task (id, request) VALUES ($waits{ann}, 'SELECT 2') ON CONFLICT (id) DO "
+		. "UPDATE "
+		. "SET request = 'SELECT 2'", '.*row-level security');
+	is(task($node, $waits{ann}, 'request, state'), 'SELECT 1|PLAN', 'it is as it was');
+};
 
 # Who may plan for whom, in every way.
-allowed('boss', "INSERT INTO task (request, role, dt) VALUES ('SELECT 1', 'ann', 'infinity')");
-allowed('keeper', "INSERT INTO task (request, role, dt) VALUES ('SELECT 1', 'bob', 'infinity')");
-refused('ann', "INSERT INTO task (request, role) VALUES ('SELECT 1', '$_')", '.*row-level security')
-	for qw(bob keeper postgres nobody_there);
-refused('blind', "INSERT INTO task (request, role) VALUES ('SELECT 1', 'postgres')",
-	'cannot plan a task for a role');
-refused('heir', "INSERT INTO task (request, role) VALUES ('SELECT 1', 'ann')",
-	'.*row-level security') if $has_set;
-refused('ann', "COPY task (request, role) FROM STDIN;\nSELECT 1\tpostgres\n\\.\n",
-	'.*(row-level security|COPY FROM not supported)');
-sql(q{SET ROLE keeper; SET search_path = public});
-sql(q{CREATE VIEW all_tasks AS SELECT * FROM task; ALTER VIEW all_tasks OWNER TO keeper;
-	GRANT ALL ON all_tasks TO ann;
-	CREATE TABLE wish (sql text, who name); GRANT INSERT ON wish TO ann; ALTER TABLE wish OWNER
-	TO keeper;
-	CREATE RULE grant_it AS ON INSERT TO wish DO ALSO INSERT INTO task (request, role)
-	VALUES (NEW.sql, NEW.who)});
-refused('ann',
-	"INSERT INTO all_tasks (id, dt, queue, priority, role, request, state, attempt, drift, delete)
-	VALUES (-9001, now(), 'q', 0, 'bob', 'SELECT 1', 'PLAN', 0, true, false)",
-	'cannot plan a task for a role');
-refused('ann', "UPDATE all_tasks SET role = 'ann' WHERE role = 'bob'",
-	'(only the owner of the task table|cannot plan)');
-refused('ann', "INSERT INTO wish VALUES ('SELECT 1', 'bob')", 'cannot plan a task for a role');
+subtest 'who may plan for whom' => sub {
+	allowed('boss', "INSERT INTO task (request, role, dt) VALUES ('SELECT 1', 'ann', 'infinity')");
+	allowed('keeper',
+		"INSERT INTO task (request, role, dt) VALUES ('SELECT 1', 'bob', 'infinity')");
+	refused('ann', "INSERT INTO task (request, role) VALUES ('SELECT 1', '$_')",
+		'.*row-level security')
+		for qw(bob keeper postgres nobody_there);
+	refused('blind', "INSERT INTO task (request, role) VALUES ('SELECT 1', 'postgres')",
+		'cannot plan a task for a role');
+	refused('heir', "INSERT INTO task (request, role) VALUES ('SELECT 1', 'ann')",
+		'.*row-level security') if $has_set;
+	refused('ann', "COPY task (request, role) FROM STDIN;\nSELECT 1\tpostgres\n\\.\n",
+		'.*(row-level security|COPY FROM not supported)');
+	sql(q{SET ROLE keeper; SET search_path = public});
+	sql(q{CREATE VIEW all_tasks AS SELECT * FROM task; ALTER VIEW all_tasks OWNER TO keeper;
+		GRANT ALL ON all_tasks TO ann;
+		CREATE TABLE wish (sql text, who name); GRANT INSERT ON wish TO ann; ALTER TABLE wish OWNER
+		TO keeper;
+		CREATE RULE grant_it AS ON INSERT TO wish DO ALSO INSERT INTO task (request, role)
+		VALUES (NEW.sql, NEW.who)});
+	refused('ann',
+		"INSERT INTO all_tasks (id, dt, queue, priority, role, request, state, attempt, drift, "
+		. "delete)
+		VALUES (-9001, now(), 'q', 0, 'bob', 'SELECT 1', 'PLAN', 0, true, false)",
+		'cannot plan a task for a role');
+	refused('ann', "UPDATE all_tasks SET role = 'ann' WHERE role = 'bob'",
+		'(only the owner of the task table|cannot plan)');
+	refused('ann', "INSERT INTO wish VALUES ('SELECT 1', 'bob')", 'cannot plan a task for a role');
+};
 
 # Columns that the server writes.
-for my $set (q{pid = 1}, q{attempt = 7}, q{start = now()}, q{stop = now()})
-{
-	my ($column, $value) = split / = /, $set;
+subtest 'columns that the server writes' => sub {
+	for my $set (q{pid = 1}, q{attempt = 7}, q{start = now()}, q{stop = now()})
+	{
+		my ($column, $value) = split / = /, $set;
 
-	refused('ann', "INSERT INTO task (request, $column) VALUES ('SELECT 1', $value)",
-		qq{only the owner of the task table may set "$column"});
-	refused('ann', "UPDATE task SET $set WHERE id = $waits{ann}",
-		qq{only the owner of the task table may set "$column"});
-}
-refused('ann', "UPDATE task SET id = 9002 WHERE id = $waits{ann}",
-	'only the owner of the task table may set "id"');
-refused('boss', "UPDATE task SET role = 'boss' WHERE id = $waits{ann}",
-	'only the owner of the task table may set "role"');
-for my $state (qw(WORK DONE FAIL GONE))
-{
-	refused('ann', "INSERT INTO task (request, state) VALUES ('SELECT 1', '$state')",
-		'only the owner of the task table may set "state"');
-	refused('ann', "UPDATE task SET state = '$state' WHERE id = $waits{ann}",
-		'only the owner of the task table may set "state"');
-}
+		refused('ann', "INSERT INTO task (request, $column) VALUES ('SELECT 1', $value)",
+			qq{only the owner of the task table may set "$column"});
+		refused('ann', "UPDATE task SET $set WHERE id = $waits{ann}",
+			qq{only the owner of the task table may set "$column"});
+	}
+	refused('ann', "UPDATE task SET id = 9002 WHERE id = $waits{ann}",
+		'only the owner of the task table may set "id"');
+	refused('boss', "UPDATE task SET role = 'boss' WHERE id = $waits{ann}",
+		'only the owner of the task table may set "role"');
+	for my $state (qw(WORK DONE FAIL GONE))
+	{
+		refused('ann', "INSERT INTO task (request, state) VALUES ('SELECT 1', '$state')",
+			'only the owner of the task table may set "state"');
+		refused('ann', "UPDATE task SET state = '$state' WHERE id = $waits{ann}",
+			'only the owner of the task table may set "state"');
+	}
+};
 
 # What a role may do to its own tasks: waiting, finished, running.
-allowed('ann',
-	"UPDATE task SET request = 'SELECT 3', priority = 1, queue = 'other', max = 5, timeout = '1 "
-	. "min', state = '$_' WHERE id = $waits{ann}")
-  for qw(STOP PLAN);
-allowed('ann', "UPDATE task SET dt = now() WHERE id = $waits{ann}");
-wait_for_state($node, $waits{ann}, 'DONE');
-is(task($node, $waits{ann}, 'response'), '3', 'what was changed runs');
-allowed('ann', "UPDATE task SET state = 'PLAN' WHERE id = $done{ann}");
-wait_until($node, "SELECT attempt = 2 AND state = 'DONE' FROM task WHERE id = $done{ann}");
-sql('CREATE TABLE effect (who name); GRANT INSERT ON effect TO ann');
-my $runs = sql_as('ann',
-	q{INSERT INTO task (request)
-	VALUES ('INSERT INTO effect VALUES (current_user); SELECT hold(''run'')') RETURNING id});
-wait_for_state($node, $runs, 'WORK');
-allowed('ann', "UPDATE task SET priority = 2 WHERE id = $runs");
-allowed('ann', "UPDATE task SET state = 'STOP' WHERE id = $runs");
-open_gate($node, 'run');
-wait_until($node,
-	"SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name LIKE '% $runs'");
-is(task($node, $runs, 'state'), 'STOP', 'a running task that is stopped stays so');
-is(sql('SELECT count(*) FROM effect'), 0, 'and has no effect');
-allowed('ann', "DELETE FROM task WHERE id = $runs");
+subtest 'what a role may do to its own tasks' => sub {
+	allowed('ann',
+		"UPDATE task SET request = 'SELECT 3', priority = 1, queue = 'other', max = 5, timeout = "
+		. "'1 "
+		. ""
+		. "min', state = '$_' WHERE id = $waits{ann}")
+	  for qw(STOP PLAN);
+	allowed('ann', "UPDATE task SET dt = now() WHERE id = $waits{ann}");
+	wait_for_state($node, $waits{ann}, 'DONE');
+	is(task($node, $waits{ann}, 'response'), '3', 'what was changed runs');
+	allowed('ann', "UPDATE task SET state = 'PLAN' WHERE id = $done{ann}");
+	wait_until($node, "SELECT attempt = 2 AND state = 'DONE' FROM task WHERE id = $done{ann}");
+	sql('CREATE TABLE effect (who name); GRANT INSERT ON effect TO ann');
+	my $runs = sql_as('ann',
+		q{INSERT INTO task (request)
+		VALUES ('INSERT INTO effect VALUES (current_user); SELECT hold(''run'')') RETURNING id});
+	wait_for_state($node, $runs, 'WORK');
+	allowed('ann', "UPDATE task SET priority = 2 WHERE id = $runs");
+	allowed('ann', "UPDATE task SET state = 'STOP' WHERE id = $runs");
+	open_gate($node, 'run');
+	wait_until($node,
+		"SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name LIKE '% $runs'");
+	is(task($node, $runs, 'state'), 'STOP', 'a running task that is stopped stays so');
+	is(sql('SELECT count(*) FROM effect'), 0, 'and has no effect');
+	allowed('ann', "DELETE FROM task WHERE id = $runs");
+};
 
 # The owner may disable row security, and it stays disabled.
-sql('ALTER TABLE task DISABLE ROW LEVEL SECURITY');
-$node->restart;
-wait_for_table($node);
-wait_for_schedulers($node, 'postgres');
-my $last = run_task($node, request => 'SELECT 1');
-is(sql(q{SELECT relrowsecurity FROM pg_class WHERE oid = 'task'::regclass}), 'f',
-	'row security stays off');
-is(sql_as('bob', $seen), 'ann bob postgres', 'then all see all');
-refused('bob', "UPDATE task SET state = 'DONE' WHERE id = $last", '(only the owner|cannot plan)');
+subtest 'row security is disabled' => sub {
+	sql('ALTER TABLE task DISABLE ROW LEVEL SECURITY');
+	$node->restart;
+	wait_for_table($node);
+	wait_for_schedulers($node, 'postgres');
+	my $last = run_task($node, request => 'SELECT 1');
+	is(sql(q{SELECT relrowsecurity FROM pg_class WHERE oid = 'task'::regclass}), 'f',
+		'row security stays off');
+	is(sql_as('bob', $seen), 'ann bob postgres', 'then all see all');
+	refused('bob', "UPDATE task SET state = 'DONE' WHERE id = $last",
+		'(only the owner|cannot plan)');
+};
 
 done_testing();

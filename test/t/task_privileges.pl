@@ -37,32 +37,34 @@ sub as_app
 	wait_until($node, "SELECT state IN ('DONE', 'FAIL') FROM task WHERE id = $id");
 	like(task($node, $id, 'response'), qr/^$wanted/s, $name // $request);
 }
-my $who =
-	'SELECT session_user, current_user, current_setting(\'role\'), '
-		. 'current_setting(\'is_superuser\')';
-my $is_app = "[^\n]*\napp\tapp\tnone\toff";
-as_app($who, $is_app);
-as_app("RESET ROLE; $who", "RESET\n$is_app");
-as_app("RESET SESSION AUTHORIZATION; $who", "RESET\n$is_app");
-as_app("SET SESSION AUTHORIZATION DEFAULT; $who", "SET\n$is_app");
-as_app("RESET ALL; $who", "RESET\n$is_app");
-as_app("SET ROLE friend; SELECT session_user, current_user; RESET ROLE; $who",
-	"SET\n[^\n]*\napp\tfriend\nRESET\n$is_app");
-as_app('SET ROLE postgres', 'ERROR:  permission denied');
-as_app('SET ROLE stranger', 'ERROR:  permission denied');
-as_app('SET SESSION AUTHORIZATION postgres', 'ERROR:  permission denied');
-as_app('SET SESSION AUTHORIZATION friend', 'ERROR:  permission denied');
-as_app('SELECT set_config(\'session_authorization\', \'postgres\', true)',
-	'ERROR:  permission denied');
-as_app('SELECT set_config(\'is_superuser\', \'on\', false)', 'ERROR: ');
-as_app('SET pg_task.response_limit = 64', 'ERROR:  permission denied');
-as_app('SET session_replication_role = replica', 'ERROR:  permission denied');
-as_app('SELECT pg_read_file(\'PG_VERSION\')', 'ERROR:  permission denied');
-as_app('TABLE pg_authid', 'ERROR:  permission denied');
-as_app('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = \'postgres\'',
-	'ERROR: ');
-as_app('UPDATE task SET request = \'SELECT 1\'', 'ERROR:  permission denied');
-as_app('COPY (SELECT 1) TO PROGRAM \'true\'', 'ERROR:  (permission denied|must be superuser)');
+subtest 'the session user is the role' => sub {
+	my $who =
+		'SELECT session_user, current_user, current_setting(\'role\'), '
+			. 'current_setting(\'is_superuser\')';
+	my $is_app = "[^\n]*\napp\tapp\tnone\toff";
+	as_app($who, $is_app);
+	as_app("RESET ROLE; $who", "RESET\n$is_app");
+	as_app("RESET SESSION AUTHORIZATION; $who", "RESET\n$is_app");
+	as_app("SET SESSION AUTHORIZATION DEFAULT; $who", "SET\n$is_app");
+	as_app("RESET ALL; $who", "RESET\n$is_app");
+	as_app("SET ROLE friend; SELECT session_user, current_user; RESET ROLE; $who",
+		"SET\n[^\n]*\napp\tfriend\nRESET\n$is_app");
+	as_app('SET ROLE postgres', 'ERROR:  permission denied');
+	as_app('SET ROLE stranger', 'ERROR:  permission denied');
+	as_app('SET SESSION AUTHORIZATION postgres', 'ERROR:  permission denied');
+	as_app('SET SESSION AUTHORIZATION friend', 'ERROR:  permission denied');
+	as_app('SELECT set_config(\'session_authorization\', \'postgres\', true)',
+		'ERROR:  permission denied');
+	as_app('SELECT set_config(\'is_superuser\', \'on\', false)', 'ERROR: ');
+	as_app('SET pg_task.response_limit = 64', 'ERROR:  permission denied');
+	as_app('SET session_replication_role = replica', 'ERROR:  permission denied');
+	as_app('SELECT pg_read_file(\'PG_VERSION\')', 'ERROR:  permission denied');
+	as_app('TABLE pg_authid', 'ERROR:  permission denied');
+	as_app('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = \'postgres\'',
+		'ERROR: ');
+	as_app('UPDATE task SET request = \'SELECT 1\'', 'ERROR:  permission denied');
+	as_app('COPY (SELECT 1) TO PROGRAM \'true\'', 'ERROR:  (permission denied|must be superuser)');
+};
 
 # The owner of a table can have tasks run as roles that they may become; other tasks are FAIL, with
 # the reason.
@@ -76,184 +78,203 @@ sub in_shop
 	is(task($node, $id, q{concat_ws(' ', state, sqlstate, error, response)}, db => 'shop'), $wanted,
 		"owner's task as $role");
 }
-in_shop($_, "DONE $_") for qw(owner app friend);
-in_shop($_, "FAIL 42501 the owner of the task table may not run tasks as role \"$_\" "
-	. "ERROR:  the owner of the task table may not run tasks as role \"$_\"")
-	for qw(postgres root stranger);
-in_shop('unwanted',
-	'FAIL 42501 role "unwanted" may not connect to this database ERROR:  role "unwanted" may not '
-	. 'connect to this database');
-in_shop('nobody', 'FAIL 42704 role "nobody" does not exist ERROR:  role "nobody" does not exist');
-if ($seventeen)
-{
-	in_shop('team', 'DONE team');
-}
-else
-{
-	my $id = sql_as_in('owner', 'shop',
-		"INSERT INTO task (role, request) VALUES ('team', 'SELECT 1') RETURNING id");
-	wait_for_state($node, $id, 'FAIL', db => 'shop');
-	like(task($node, $id, 'sqlstate || response', db => 'shop'),
-		qr/^28000ERROR:  role "team" is not permitted to log in/, 'a role that may not log in');
-}
-sql('REVOKE app FROM owner');
-in_shop('app', 'FAIL 42501 the owner of the task table may not run tasks as role "app" '
-	. 'ERROR:  the owner of the task table may not run tasks as role "app"');
+subtest 'an owner plans for others' => sub {
+	in_shop($_, "DONE $_") for qw(owner app friend);
+	in_shop($_, "FAIL 42501 the owner of the task table may not run tasks as role \"$_\" "
+		. "ERROR:  the owner of the task table may not run tasks as role \"$_\"")
+		for qw(postgres root stranger);
+	in_shop('unwanted',
+		'FAIL 42501 role "unwanted" may not connect to this database ERROR:  role "unwanted" may '
+		. 'not '
+		. ''
+		. 'connect to this database');
+	in_shop('nobody',
+		'FAIL 42704 role "nobody" does not exist ERROR:  role "nobody" does not exist');
+	if ($seventeen)
+	{
+		in_shop('team', 'DONE team');
+	}
+	else
+	{
+		my $id = sql_as_in('owner', 'shop',
+			"INSERT INTO task (role, request) VALUES ('team', 'SELECT 1') RETURNING id");
+		wait_for_state($node, $id, 'FAIL', db => 'shop');
+		like(task($node, $id, 'sqlstate || response', db => 'shop'),
+			qr/^28000ERROR:  role "team" is not permitted to log in/, 'a role that may not log in');
+	}
+	sql('REVOKE app FROM owner');
+	in_shop('app', 'FAIL 42501 the owner of the task table may not run tasks as role "app" '
+		. 'ERROR:  the owner of the task table may not run tasks as role "app"');
+};
 
 # A role with INSERT on the table cannot use another role's rights by naming it.
-my $id = sql_as('app', "INSERT INTO task (role, request) VALUES ('app', 'SELECT 1') RETURNING id");
-wait_for_state($node, $id, 'DONE');
+subtest 'a role names another role' => sub {
+	my $id = sql_as('app',
+		"INSERT INTO task (role, request) VALUES ('app', 'SELECT 1') RETURNING id");
+	wait_for_state($node, $id, 'DONE');
+};
 
 # Deferred triggers of a task's role run as that role, not as the owner of the table, who writes
 # the outcome.
-sql(q{CREATE TABLE seen (place text, who text, session text, superuser text); GRANT ALL ON seen
-	TO PUBLIC;
-	GRANT CREATE ON SCHEMA public TO app});
-as_app(q{CREATE TABLE mine (a int);
-	CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$
-	BEGIN
-		INSERT INTO public.seen VALUES (TG_NAME, current_user, session_user,
-		current_setting('is_superuser'));
-		RETURN NULL;
-	END $$;
-	CREATE CONSTRAINT TRIGGER late AFTER INSERT ON mine DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-	EXECUTE FUNCTION look();
-	INSERT INTO mine VALUES (1); SET CONSTRAINTS ALL DEFERRED; INSERT INTO mine VALUES (2)},
-	'CREATE TABLE', 'deferred triggers of a task');
-is(sql(q{SELECT DISTINCT who, session, superuser, count(*) FROM seen WHERE place = 'late'
-	GROUP BY 1, 2, 3}),
-	'app|app|off|2', 'they run as its role');
+subtest 'deferred triggers of the role' => sub {
+	sql(q{CREATE TABLE seen (place text, who text, session text, superuser text); GRANT ALL ON seen
+		TO PUBLIC;
+		GRANT CREATE ON SCHEMA public TO app});
+	as_app(q{CREATE TABLE mine (a int);
+		CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			INSERT INTO public.seen VALUES (TG_NAME, current_user, session_user,
+			current_setting('is_superuser'));
+			RETURN NULL;
+		END $$;
+		CREATE CONSTRAINT TRIGGER late AFTER INSERT ON mine DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW
+		EXECUTE FUNCTION look();
+		INSERT INTO mine VALUES (1); SET CONSTRAINTS ALL DEFERRED; INSERT INTO mine VALUES (2)},
+		'CREATE TABLE', 'deferred triggers of a task');
+	is(sql(q{SELECT DISTINCT who, session, superuser, count(*) FROM seen WHERE place = 'late'
+		GROUP BY 1, 2, 3}),
+		'app|app|off|2', 'they run as its role');
+};
 
 # Triggers and defaults on the task table run as its owner, in the scheduler, in the executor, and
 # when they are deferred; they gain no other rights.
-sql_as_in('owner', 'shop', q{
-	CREATE TABLE seen (place text, who text, superuser text, escape text);
-	CREATE FUNCTION note(place text) RETURNS text LANGUAGE plpgsql AS $$
-	DECLARE
-		escape text := '';
-		way text;
-	BEGIN
-		FOREACH way IN ARRAY ARRAY['SET ROLE postgres', 'RESET ROLE',
-		'SET SESSION AUTHORIZATION postgres', 'RESET SESSION AUTHORIZATION',
-			'ALTER ROLE owner SUPERUSER', 'COPY (SELECT 1) TO PROGRAM ''true''']
-		LOOP
-			BEGIN
-				EXECUTE way;
-				escape := escape || way || '? ' || current_user || ' ';
-			EXCEPTION WHEN OTHERS THEN NULL;
-			END;
-		END LOOP;
-		INSERT INTO public.seen VALUES (place, current_user, (SELECT rolsuper FROM pg_roles
-		WHERE rolname = current_user), escape);
-		RETURN place;
-	END $$;
-	CREATE FUNCTION watch() RETURNS trigger LANGUAGE plpgsql AS $$
-	BEGIN
-		PERFORM public.note(TG_NAME || ' ' || TG_OP || ' ' || NEW.state);
-		RETURN NEW;
-	END $$;
-	CREATE TRIGGER before BEFORE INSERT OR UPDATE ON task FOR EACH ROW EXECUTE FUNCTION watch();
-	CREATE TRIGGER after AFTER INSERT OR UPDATE ON task FOR EACH ROW EXECUTE FUNCTION watch();
-	CREATE CONSTRAINT TRIGGER deferred AFTER INSERT OR UPDATE ON task DEFERRABLE INITIALLY DEFERRED
-	FOR EACH ROW EXECUTE FUNCTION watch();
-	ALTER TABLE task ADD COLUMN noted text DEFAULT note('default')});
-sql_as_in('owner', 'shop',
-	q{TRUNCATE seen; INSERT INTO task (role, request, repeat) VALUES ('friend', 'SELECT 1',
-	'1 day')});
-wait_until($node,
-	q{SELECT count(*) = 1 FROM task WHERE role = 'friend' AND state = 'PLAN'
-	AND parent IS NOT NULL}, db => 'shop');
-is($node->safe_psql('shop', q{SELECT string_agg(DISTINCT place, ', ' ORDER BY place) FROM seen}),
-	'after INSERT PLAN, after UPDATE DONE, after UPDATE WORK, before INSERT PLAN, before '
-	. 'UPDATE DONE, before UPDATE WORK, '
-	. 'default, deferred INSERT PLAN, deferred UPDATE DONE, deferred UPDATE WORK',
-	'the triggers and the default were called');
-is($node->safe_psql('shop', q{SELECT DISTINCT who, superuser FROM seen}), 'owner|false',
-	'as the owner');
-is($node->safe_psql('shop',
-	q{SELECT DISTINCT place, escape FROM seen WHERE escape <> '' AND place !~ 'INSERT|default'}),
-	'', 'without a way out');
+subtest 'triggers and defaults of the owner' => sub {
+	sql_as_in('owner', 'shop', q{
+		CREATE TABLE seen (place text, who text, superuser text, escape text);
+		CREATE FUNCTION note(place text) RETURNS text LANGUAGE plpgsql AS $$
+		DECLARE
+			escape text := '';
+			way text;
+		BEGIN
+			FOREACH way IN ARRAY ARRAY['SET ROLE postgres', 'RESET ROLE',
+			'SET SESSION AUTHORIZATION postgres', 'RESET SESSION AUTHORIZATION',
+				'ALTER ROLE owner SUPERUSER', 'COPY (SELECT 1) TO PROGRAM ''true''']
+			LOOP
+				BEGIN
+					EXECUTE way;
+					escape := escape || way || '? ' || current_user || ' ';
+				EXCEPTION WHEN OTHERS THEN NULL;
+				END;
+			END LOOP;
+			INSERT INTO public.seen VALUES (place, current_user, (SELECT rolsuper FROM pg_roles
+			WHERE rolname = current_user), escape);
+			RETURN place;
+		END $$;
+		CREATE FUNCTION watch() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			PERFORM public.note(TG_NAME || ' ' || TG_OP || ' ' || NEW.state);
+			RETURN NEW;
+		END $$;
+		CREATE TRIGGER before BEFORE INSERT OR UPDATE ON task FOR EACH ROW EXECUTE FUNCTION watch();
+		CREATE TRIGGER after AFTER INSERT OR UPDATE ON task FOR EACH ROW EXECUTE FUNCTION watch();
+		CREATE CONSTRAINT TRIGGER deferred AFTER INSERT OR UPDATE
+		ON task DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW EXECUTE FUNCTION watch();
+		ALTER TABLE task ADD COLUMN noted text DEFAULT note('default')});
+	sql_as_in('owner', 'shop',
+		q{TRUNCATE seen; INSERT INTO task (role, request, repeat) VALUES ('friend', 'SELECT 1',
+		'1 day')});
+	wait_until($node,
+		q{SELECT count(*) = 1 FROM task WHERE role = 'friend' AND state = 'PLAN'
+		AND parent IS NOT NULL}, db => 'shop');
+	is($node->safe_psql('shop',
+		q{SELECT string_agg(DISTINCT place, ', ' ORDER BY place) FROM seen}),
+		'after INSERT PLAN, after UPDATE DONE, after UPDATE WORK, before INSERT PLAN, before '
+		. 'UPDATE DONE, before UPDATE WORK, '
+		. 'default, deferred INSERT PLAN, deferred UPDATE DONE, deferred UPDATE WORK',
+		'the triggers and the default were called');
+	is($node->safe_psql('shop', q{SELECT DISTINCT who, superuser FROM seen}), 'owner|false',
+		'as the owner');
+	is($node->safe_psql('shop',
+		q{SELECT DISTINCT place, escape FROM seen WHERE escape <> ''
+		AND place !~ 'INSERT|default'}),
+		'', 'without a way out');
+};
 
 # Functions and operators with well-known names, first in everybody's search_path, are not called.
-sql('CREATE DATABASE trap');
-wait_for_table($node, db => 'trap');
-$node->safe_psql('trap', q{
-	CREATE SCHEMA evil;
-	CREATE TABLE evil.calls (what text, who text);
-	GRANT ALL ON SCHEMA evil TO PUBLIC; GRANT ALL ON evil.calls TO PUBLIC;
-	GRANT INSERT ON task TO friend;
-	SET check_function_bodies = off;
-	CREATE FUNCTION evil.call(what text) RETURNS void LANGUAGE sql
-	AS 'INSERT INTO evil.calls VALUES ($1, current_user)';
-	DO $do$
-	DECLARE
-		f record;
-	BEGIN
-		FOR f IN SELECT p.proname, pg_get_function_identity_arguments(p.oid)
-		AS args, pg_get_function_result(p.oid) AS result
-			FROM pg_proc AS p WHERE p.pronamespace = 'pg_catalog'::regnamespace AND NOT p.proretset
-			AND p.prokind = 'f'
-			AND p.provariadic = 0 AND p.proname IN ('now', 'clock_timestamp', 'pg_backend_pid',
-				'octet_length', 'date_part', 'extract', 'int4pl', 'strpos', 'substr',
-				'pg_get_indexdef', 'int8', 'current_setting', 'pg_task_next', 'set_config',
-				'nullif', 'int8eq', 'texteq', 'nameeq', 'timestamptz_le')
-			AND pg_get_function_identity_arguments(p.oid) !~ 'cstring|internal|VARIADIC'
-			AND pg_get_function_result(p.oid) !~ 'internal|trigger'
-		LOOP
-			EXECUTE
-			format('CREATE FUNCTION evil.%I (%s) RETURNS %s LANGUAGE plpgsql AS $$ BEGIN PERFORM
-			evil.call(%L); RETURN NULL; END $$',
-				f.proname, f.args, f.result, f.proname);
-		END LOOP;
-		FOR f IN SELECT DISTINCT oprname, oprleft::regtype AS l, oprright::regtype AS r
-		FROM pg_operator
-			WHERE oprresult = 'boolean'::regtype AND oprname IN ('=', '<=', '>', '<>')
-			AND oprleft <> 0
-			AND oprleft IN ('text'::regtype, 'int8'::regtype, 'int4'::regtype, 'name'::regtype,
-			'timestamptz'::regtype, 'oid'::regtype)
-			AND oprright IN ('text'::regtype, 'int8'::regtype, 'int4'::regtype, 'name'::regtype,
-			'timestamptz'::regtype, 'oid'::regtype)
-		LOOP
-			EXECUTE
-			format('CREATE FUNCTION evil.%I (l %s, r %s) RETURNS boolean LANGUAGE plpgsql AS $$
-			BEGIN PERFORM evil.call(%L); RETURN false; END $$',
-				'op' || f.oprname, f.l, f.r, f.oprname);
-			EXECUTE
-			format('CREATE OPERATOR evil.%s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = evil.%I)',
-			f.oprname, f.l, f.r, 'op' || f.oprname);
-		END LOOP;
-	END $do$;
-	CREATE FUNCTION evil.unnest(bigint[]) RETURNS SETOF bigint LANGUAGE plpgsql
-	AS 'BEGIN PERFORM evil.call(''unnest''); END';
-	CREATE FUNCTION evil.unnest(text[]) RETURNS SETOF text LANGUAGE plpgsql
-	AS 'BEGIN PERFORM evil.call(''unnest''); END';
-	ALTER DATABASE trap SET pg_task.schema = 'public';
-	ALTER DATABASE trap SET search_path = evil, pg_catalog, public});
-sql(q{ALTER ROLE friend SET search_path = evil, pg_catalog, public});
-cmp_ok($node->safe_psql('trap', q{SELECT pg_catalog.count(*) FROM pg_catalog.pg_operator
-	WHERE oprnamespace OPERATOR(pg_catalog.=) 'evil'::regnamespace}), '>', 20, 'a trap');
-$node->safe_psql('trap', q{SELECT 1 WHERE 1::bigint = 2::bigint});
-is($node->safe_psql('trap', q{SELECT what FROM evil.calls}), '=', 'that snaps');
-$node->safe_psql('trap', q{TRUNCATE evil.calls});
-$node->restart;
-wait_until($node,
-	q{SELECT pg_catalog.count(*) OPERATOR(pg_catalog.=) 1 FROM pg_catalog.pg_stat_activity
-	WHERE backend_type OPERATOR(pg_catalog.=) 'pg_task scheduler'
-	AND datname OPERATOR(pg_catalog.=) 'trap'}, db => 'trap');
-$node->safe_psql('trap',
-	q{INSERT INTO public.task (queue, max, key, role, request, repeat, timeout, delete) VALUES
-	('a', NULL, NULL, 'friend', 'SELECT 1', NULL, NULL, false),
-	('b', 2, 'k', 'friend', 'SELECT 1', '1 day', '1 hour', false),
-	('c', -1, NULL, 'friend', 'SELECT 1', '1 day', NULL, true),
-	('d', 1, NULL, 'nobody', 'SELECT 1', '1 day', NULL, false),
-	('e', NULL, NULL, 'postgres', 'SELECT 1/0', NULL, NULL, false),
-	('f', NULL, NULL, 'friend', 'SELECT 1 -- ' || pg_catalog.repeat('x', 2000), NULL, NULL,
-	false)});
-wait_until($node,
-	q{SELECT pg_catalog.string_agg(queue || state, ' ' ORDER BY queue, id) FROM public.task},
-	db => 'trap',
-	expected => 'aDONE bDONE bPLAN cPLAN dFAIL eFAIL fDONE');
-is($node->safe_psql('trap', q{SELECT what, who FROM evil.calls}), '',
-	'our statements call none of it');
+subtest 'objects with well-known names' => sub {
+	sql('CREATE DATABASE trap');
+	wait_for_table($node, db => 'trap');
+	$node->safe_psql('trap', q{
+		CREATE SCHEMA evil;
+		CREATE TABLE evil.calls (what text, who text);
+		GRANT ALL ON SCHEMA evil TO PUBLIC; GRANT ALL ON evil.calls TO PUBLIC;
+		GRANT INSERT ON task TO friend;
+		SET check_function_bodies = off;
+		CREATE FUNCTION evil.call(what text) RETURNS void LANGUAGE sql
+		AS 'INSERT INTO evil.calls VALUES ($1, current_user)';
+		DO $do$
+		DECLARE
+			f record;
+		BEGIN
+			FOR f IN SELECT p.proname, pg_get_function_identity_arguments(p.oid)
+			AS args, pg_get_function_result(p.oid) AS result
+				FROM pg_proc AS p WHERE p.pronamespace = 'pg_catalog'::regnamespace
+				AND NOT p.proretset
+				AND p.prokind = 'f'
+				AND p.provariadic = 0 AND p.proname IN ('now', 'clock_timestamp', 'pg_backend_pid',
+					'octet_length', 'date_part', 'extract', 'int4pl', 'strpos', 'substr',
+					'pg_get_indexdef', 'int8', 'current_setting', 'pg_task_next', 'set_config',
+					'nullif', 'int8eq', 'texteq', 'nameeq', 'timestamptz_le')
+				AND pg_get_function_identity_arguments(p.oid) !~ 'cstring|internal|VARIADIC'
+				AND pg_get_function_result(p.oid) !~ 'internal|trigger'
+			LOOP
+				EXECUTE
+				format('CREATE FUNCTION evil.%I (%s) RETURNS %s LANGUAGE plpgsql AS $$ BEGIN PERFORM
+				evil.call(%L); RETURN NULL; END $$',
+					f.proname, f.args, f.result, f.proname);
+			END LOOP;
+			FOR f IN SELECT DISTINCT oprname, oprleft::regtype AS l, oprright::regtype AS r
+			FROM pg_operator
+				WHERE oprresult = 'boolean'::regtype AND oprname IN ('=', '<=', '>', '<>')
+				AND oprleft <> 0
+				AND oprleft IN ('text'::regtype, 'int8'::regtype, 'int4'::regtype, 'name'::regtype,
+				'timestamptz'::regtype, 'oid'::regtype)
+				AND oprright IN ('text'::regtype, 'int8'::regtype, 'int4'::regtype, 'name'::regtype,
+				'timestamptz'::regtype, 'oid'::regtype)
+			LOOP
+				EXECUTE
+				format('CREATE FUNCTION evil.%I (l %s, r %s) RETURNS boolean LANGUAGE plpgsql AS $$
+				BEGIN PERFORM evil.call(%L); RETURN false; END $$',
+					'op' || f.oprname, f.l, f.r, f.oprname);
+				EXECUTE
+				format('CREATE OPERATOR evil.%s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = evil.%I)',
+				f.oprname, f.l, f.r, 'op' || f.oprname);
+			END LOOP;
+		END $do$;
+		CREATE FUNCTION evil.unnest(bigint[]) RETURNS SETOF bigint LANGUAGE plpgsql
+		AS 'BEGIN PERFORM evil.call(''unnest''); END';
+		CREATE FUNCTION evil.unnest(text[]) RETURNS SETOF text LANGUAGE plpgsql
+		AS 'BEGIN PERFORM evil.call(''unnest''); END';
+		ALTER DATABASE trap SET pg_task.schema = 'public';
+		ALTER DATABASE trap SET search_path = evil, pg_catalog, public});
+	sql(q{ALTER ROLE friend SET search_path = evil, pg_catalog, public});
+	cmp_ok($node->safe_psql('trap', q{SELECT pg_catalog.count(*) FROM pg_catalog.pg_operator
+		WHERE oprnamespace OPERATOR(pg_catalog.=) 'evil'::regnamespace}), '>', 20, 'a trap');
+	$node->safe_psql('trap', q{SELECT 1 WHERE 1::bigint = 2::bigint});
+	is($node->safe_psql('trap', q{SELECT what FROM evil.calls}), '=', 'that snaps');
+	$node->safe_psql('trap', q{TRUNCATE evil.calls});
+	$node->restart;
+	wait_until($node,
+		q{SELECT pg_catalog.count(*) OPERATOR(pg_catalog.=) 1 FROM pg_catalog.pg_stat_activity
+		WHERE backend_type OPERATOR(pg_catalog.=) 'pg_task scheduler'
+		AND datname OPERATOR(pg_catalog.=) 'trap'}, db => 'trap');
+	$node->safe_psql('trap',
+		q{INSERT INTO public.task (queue, max, key, role, request, repeat, timeout, delete) VALUES
+		('a', NULL, NULL, 'friend', 'SELECT 1', NULL, NULL, false),
+		('b', 2, 'k', 'friend', 'SELECT 1', '1 day', '1 hour', false),
+		('c', -1, NULL, 'friend', 'SELECT 1', '1 day', NULL, true),
+		('d', 1, NULL, 'nobody', 'SELECT 1', '1 day', NULL, false),
+		('e', NULL, NULL, 'postgres', 'SELECT 1/0', NULL, NULL, false),
+		('f', NULL, NULL, 'friend', 'SELECT 1 -- ' || pg_catalog.repeat('x', 2000), NULL, NULL,
+		false)});
+	wait_until($node,
+		q{SELECT pg_catalog.string_agg(queue || state, ' ' ORDER BY queue, id) FROM public.task},
+		db => 'trap',
+		expected => 'aDONE bDONE bPLAN cPLAN dFAIL eFAIL fDONE');
+	is($node->safe_psql('trap', q{SELECT what, who FROM evil.calls}), '',
+		'our statements call none of it');
+};
 
 done_testing();

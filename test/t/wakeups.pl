@@ -15,84 +15,98 @@ sub is_soon { return task($node, $_[0], "start - $_[1] BETWEEN '0' AND '0.5 s'")
 
 run_task($node, request => 'SELECT 1');    # an executor is there
 
+my $far;
+
 # A future time: not before it, and not much later.  Also between others, and when an earlier one
 # is deleted.
-my $far = insert_task($node, dt => 'infinity', request => 'SELECT 1');
-my @ids = map {
-	sql("INSERT INTO task (dt, request) VALUES (now() + interval '$_ ms', 'SELECT 1') "
-		. "RETURNING id") } 600, 300, 450;
-sql(q{INSERT INTO task (dt, request) VALUES (now() + interval '100 ms', 'SELECT 2')});
-sql(q{DELETE FROM task WHERE request = 'SELECT 2'});
-wait_for_state($node, $_, 'DONE') for @ids;
-is(is_soon($_, 'dt'), 't', 'starts at its time') for @ids;
-is(task($node, $far, 'state'), 'PLAN', 'infinity is not now');
+subtest 'planned times' => sub {
+	$far = insert_task($node, dt => 'infinity', request => 'SELECT 1');
+	my @ids = map {
+		sql("INSERT INTO task (dt, request) VALUES (now() + interval '$_ ms', 'SELECT 1') "
+			. "RETURNING id") } 600, 300, 450;
+	sql(q{INSERT INTO task (dt, request) VALUES (now() + interval '100 ms', 'SELECT 2')});
+	sql(q{DELETE FROM task WHERE request = 'SELECT 2'});
+	wait_for_state($node, $_, 'DONE') for @ids;
+	is(is_soon($_, 'dt'), 't', 'starts at its time') for @ids;
+	is(task($node, $far, 'state'), 'PLAN', 'infinity is not now');
+};
 
 # A commit wakes the scheduler: an insert, a re-plan, of one of many waiting tasks; not before the
 # commit.
-my $id = run_task($node, request => 'SELECT 1');
-is(is_soon($id, 'dt'), 't', 'an insert starts at once');
-sql("UPDATE task SET dt = now() WHERE id = $far");
-wait_for_state($node, $far, 'DONE');
-is(is_soon($far, 'dt'), 't', 'a task that is planned for now starts at once');
-sql("UPDATE task SET state = 'PLAN', dt = clock_timestamp() WHERE id = $id");
-wait_until($node, "SELECT attempt = 2 AND state = 'DONE' FROM task WHERE id = $id");
-is(is_soon($id, 'dt'), 't', 'one that is to run again, too');
-sql(q{INSERT INTO task (queue, dt, request) SELECT 'many', now() + n * interval '1 hour', 'SELECT 1'
-	FROM generate_series(1, 3000) AS n});
-$id = sql(q{UPDATE task SET dt = now() WHERE id = (SELECT id FROM task WHERE queue = 'many'
-	ORDER BY dt OFFSET 2000 LIMIT 1) RETURNING id});
-wait_for_state($node, $id =~ s/\n.*//sr, 'DONE');
-$id = sql(q{UPDATE task SET priority = -1, queue = 'other', dt = now()
-	WHERE id = (SELECT id FROM task WHERE queue = 'many' AND state = 'PLAN'
-	ORDER BY dt OFFSET 2000 LIMIT 1) RETURNING id});
-wait_for_state($node, $id =~ s/\n.*//sr, 'DONE');
-pass('one out of the middle of many, planned anew');
-sql(q{DELETE FROM task WHERE queue = 'many'});
-my $session = $node->background_psql('postgres');
-$session->query_safe(q{BEGIN; INSERT INTO task (queue, request) VALUES ('open', 'SELECT 1')});
-$session->query_safe(q{SAVEPOINT s; INSERT INTO task (queue, request) VALUES ('open', 'SELECT 2');
-	ROLLBACK TO s});
-run_task($node, request => 'SELECT 1');
-is(count_of($node, "queue = 'open'"), 0, 'nothing is seen of a transaction that is open');
-$session->query_safe('COMMIT');
-wait_until($node, q{SELECT count(*) = 1 FROM task WHERE queue = 'open' AND state = 'DONE'});
-$session->quit;
-is(sql(q{SELECT string_agg(request, ',') FROM task WHERE queue = 'open'}), 'SELECT 1',
-	'and no more of it than was committed');
+subtest 'a commit wakes the scheduler' => sub {
+	my $id = run_task($node, request => 'SELECT 1');
+	is(is_soon($id, 'dt'), 't', 'an insert starts at once');
+	sql("UPDATE task SET dt = now() WHERE id = $far");
+	wait_for_state($node, $far, 'DONE');
+	is(is_soon($far, 'dt'), 't', 'a task that is planned for now starts at once');
+	sql("UPDATE task SET state = 'PLAN', dt = clock_timestamp() WHERE id = $id");
+	wait_until($node, "SELECT attempt = 2 AND state = 'DONE' FROM task WHERE id = $id");
+	is(is_soon($id, 'dt'), 't', 'one that is to run again, too');
+	sql(q{INSERT INTO task (queue, dt, request) SELECT 'many', now() + n * interval '1 hour',
+		'SELECT 1'
+		FROM generate_series(1, 3000) AS n});
+	$id = sql(q{UPDATE task SET dt = now() WHERE id = (SELECT id FROM task WHERE queue = 'many'
+		ORDER BY dt OFFSET 2000 LIMIT 1) RETURNING id});
+	wait_for_state($node, $id =~ s/\n.*//sr, 'DONE');
+	$id = sql(q{UPDATE task SET priority = -1, queue = 'other', dt = now()
+		WHERE id = (SELECT id FROM task WHERE queue = 'many' AND state = 'PLAN'
+		ORDER BY dt OFFSET 2000 LIMIT 1) RETURNING id});
+	wait_for_state($node, $id =~ s/\n.*//sr, 'DONE');
+	pass('one out of the middle of many, planned anew');
+	sql(q{DELETE FROM task WHERE queue = 'many'});
+	my $session = $node->background_psql('postgres');
+	$session->query_safe(q{BEGIN; INSERT INTO task (queue, request) VALUES ('open', 'SELECT 1')});
+	$session->query_safe(q{SAVEPOINT s; INSERT INTO task (queue, request)
+		VALUES ('open', 'SELECT 2');
+		ROLLBACK TO s});
+	run_task($node, request => 'SELECT 1');
+	is(count_of($node, "queue = 'open'"), 0, 'nothing is seen of a transaction that is open');
+	$session->query_safe('COMMIT');
+	wait_until($node, q{SELECT count(*) = 1 FROM task WHERE queue = 'open' AND state = 'DONE'});
+	$session->quit;
+	is(sql(q{SELECT string_agg(request, ',') FROM task WHERE queue = 'open'}), 'SELECT 1',
+		'and no more of it than was committed');
+};
 
 # A prepared transaction wakes it when it is committed, from any session.
-sql(q{BEGIN; INSERT INTO task (queue, request) VALUES ('prepared', 'SELECT 1');
-	PREPARE TRANSACTION 'p'});
-run_task($node, request => 'SELECT 1');
-is(count_of($node, "queue = 'prepared'"), 0, 'what is prepared waits');
-sql(q{COMMIT PREPARED 'p'});
-wait_until($node, q{SELECT state = 'DONE' FROM task WHERE queue = 'prepared'});
+subtest 'COMMIT PREPARED wakes the scheduler' => sub {
+	sql(q{BEGIN; INSERT INTO task (queue, request) VALUES ('prepared', 'SELECT 1');
+		PREPARE TRANSACTION 'p'});
+	run_task($node, request => 'SELECT 1');
+	is(count_of($node, "queue = 'prepared'"), 0, 'what is prepared waits');
+	sql(q{COMMIT PREPARED 'p'});
+	wait_until($node, q{SELECT state = 'DONE' FROM task WHERE queue = 'prepared'});
+};
 
 # COPY, and a function of another user, wake it, too.
-sql(q{COPY task (queue, request) FROM PROGRAM 'echo "copied	SELECT 1"'});
-wait_until($node, q{SELECT state = 'DONE' FROM task WHERE queue = 'copied'});
+subtest 'COPY wakes the scheduler' => sub {
+	sql(q{COPY task (queue, request) FROM PROGRAM 'echo "copied	SELECT 1"'});
+	wait_until($node, q{SELECT state = 'DONE' FROM task WHERE queue = 'copied'});
+};
 
 # Repeats: from the planned time, and from the end of the run.  The run takes longer than the
 # interval.
-sql(q{INSERT INTO task (queue, repeat, drift, request) VALUES
-	('true', '0.3 s', true, 'SELECT pg_sleep(0.4)'),
-	('false', '0.3 s', false, 'SELECT pg_sleep(0.1)')});
-wait_until($node, qq{SELECT count(*) >= 4 FROM task WHERE queue = '$_' AND state = 'DONE'})
-	for qw(true false);
-sql(q{DELETE FROM task WHERE state = 'PLAN' AND repeat IS NOT NULL});
-wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'WORK'});
-sql(q{DELETE FROM task WHERE state = 'PLAN' AND repeat IS NOT NULL});
-is(sql(q{SELECT bool_and(new.dt - old.dt = '0.6 s'), bool_and(new.start - new.dt BETWEEN '0'
-	AND '0.25 s')
-	FROM task AS old JOIN task AS new ON new.parent = old.id WHERE old.queue = 'true'}),
-	't|t', 'drift: every second of them is missed, and skipped');
-is(sql(q{SELECT bool_and(new.dt - old.stop = '0.3 s'), bool_and(new.start - new.dt BETWEEN '0'
-	AND '0.25 s')
-	FROM task AS old JOIN task AS new ON new.parent = old.id WHERE old.queue = 'false'}),
-	't|t', 'no drift: an interval after the end');
-is(sql(q{SELECT count(*) FROM task AS old JOIN task AS new ON new.parent = old.id
-	WHERE old.repeat IS NOT NULL GROUP BY old.id HAVING count(*) > 1}),
-	'', 'each has one next run');
+subtest 'repeats' => sub {
+	sql(q{INSERT INTO task (queue, repeat, drift, request) VALUES
+		('true', '0.3 s', true, 'SELECT pg_sleep(0.4)'),
+		('false', '0.3 s', false, 'SELECT pg_sleep(0.1)')});
+	wait_until($node, qq{SELECT count(*) >= 4 FROM task WHERE queue = '$_' AND state = 'DONE'})
+		for qw(true false);
+	sql(q{DELETE FROM task WHERE state = 'PLAN' AND repeat IS NOT NULL});
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'WORK'});
+	sql(q{DELETE FROM task WHERE state = 'PLAN' AND repeat IS NOT NULL});
+	is(sql(q{SELECT bool_and(new.dt - old.dt = '0.6 s'), bool_and(new.start - new.dt BETWEEN '0'
+		AND '0.25 s')
+		FROM task AS old JOIN task AS new ON new.parent = old.id WHERE old.queue = 'true'}),
+		't|t', 'drift: every second of them is missed, and skipped');
+	is(sql(q{SELECT bool_and(new.dt - old.stop = '0.3 s'), bool_and(new.start - new.dt BETWEEN '0'
+		AND '0.25 s')
+		FROM task AS old JOIN task AS new ON new.parent = old.id WHERE old.queue = 'false'}),
+		't|t', 'no drift: an interval after the end');
+	is(sql(q{SELECT count(*) FROM task AS old JOIN task AS new ON new.parent = old.id
+		WHERE old.repeat IS NOT NULL GROUP BY old.id HAVING count(*) > 1}),
+		'', 'each has one next run');
+};
 
 # The timeout, with a resolution of milliseconds: of the row, else of the role's setting; the
 # shorter one applies.
@@ -106,47 +120,53 @@ sub ended
 		't', "$name: in time");
 }
 
-ended('timeout', '0.2 s', 'task due to timeout', timeout => '0.2 s',
-	request => 'SELECT pg_sleep(30)');
-ended('timeout of several statements', '0.3 s', 'task due to timeout', timeout => '0.3 s',
-	request => join('; ', ('SELECT pg_sleep(0.1)') x 10));
-ended('timeout in a loop', '0.05 s', 'task due to timeout', timeout => '50 ms',
-	request => 'DO $$ BEGIN LOOP NULL; END LOOP; END $$');
-ended('timeout in a handler for all', '0.1 s', 'task due to timeout', timeout => '100 ms',
-	request => 'DO $$ BEGIN PERFORM pg_sleep(30); EXCEPTION WHEN OTHERS THEN NULL; END $$');
-sql(q{CREATE ROLE strict LOGIN; ALTER ROLE strict SET statement_timeout = '0.2 s';
-	CREATE ROLE limited LOGIN; ALTER ROLE limited SET pg_task.timeout = '0.2 s'});
-ended('statement_timeout of the role', '0.2 s', 'statement due to statement timeout',
-	role => 'strict',
-	timeout => '20 s', request => 'SELECT pg_sleep(30)');
-ended('timeout before statement_timeout', '0.1 s', 'task due to timeout', role => 'strict',
-	timeout => '0.1 s', request => 'SELECT pg_sleep(30)');
-ended('pg_task.timeout of the role', '0.2 s', 'task due to timeout', role => 'limited',
-	request => 'SELECT pg_sleep(30)');
-$id = run_task($node, role => 'limited', timeout => '20 s', request => 'SELECT pg_sleep(0.4)');
-is(task($node, $id, 'state'), 'DONE', 'the column wins over the setting');
-$id = run_task($node, role => 'strict', request => 'SELECT pg_sleep(0.15); SELECT pg_sleep(0.15)');
-is(task($node, $id, 'state'), 'DONE', 'statement_timeout counts for each statement');
-for my $set ('SET', 'SET LOCAL')
-{
+subtest 'timeouts' => sub {
+	ended('timeout', '0.2 s', 'task due to timeout', timeout => '0.2 s',
+		request => 'SELECT pg_sleep(30)');
+	ended('timeout of several statements', '0.3 s', 'task due to timeout', timeout => '0.3 s',
+		request => join('; ', ('SELECT pg_sleep(0.1)') x 10));
+	ended('timeout in a loop', '0.05 s', 'task due to timeout', timeout => '50 ms',
+		request => 'DO $$ BEGIN LOOP NULL; END LOOP; END $$');
+	ended('timeout in a handler for all', '0.1 s', 'task due to timeout', timeout => '100 ms',
+		request => 'DO $$ BEGIN PERFORM pg_sleep(30); EXCEPTION WHEN OTHERS THEN NULL; END $$');
+	sql(q{CREATE ROLE strict LOGIN; ALTER ROLE strict SET statement_timeout = '0.2 s';
+		CREATE ROLE limited LOGIN; ALTER ROLE limited SET pg_task.timeout = '0.2 s'});
+	ended('statement_timeout of the role', '0.2 s', 'statement due to statement timeout',
+		role => 'strict',
+		timeout => '20 s', request => 'SELECT pg_sleep(30)');
+	ended('timeout before statement_timeout', '0.1 s', 'task due to timeout', role => 'strict',
+		timeout => '0.1 s', request => 'SELECT pg_sleep(30)');
+	ended('pg_task.timeout of the role', '0.2 s', 'task due to timeout', role => 'limited',
+		request => 'SELECT pg_sleep(30)');
+	my $id = run_task($node, role => 'limited', timeout => '20 s',
+		request => 'SELECT pg_sleep(0.4)');
+	is(task($node, $id, 'state'), 'DONE', 'the column wins over the setting');
 	$id = run_task($node, role => 'strict',
-		request => "$set statement_timeout = 0; SELECT pg_sleep(0.4)");
-	is(task($node, $id, 'state'), 'DONE', "$set statement_timeout = 0 ends that of the role");
-}
-$id = run_task($node, timeout => '0.5 ms', request => 'SELECT pg_sleep(5)');
-is(task($node, $id, 'state'), 'FAIL', 'less than a millisecond is a limit, too');
-is(task($node, run_task($node, request => 'SELECT pg_sleep(0.3)'), 'state'), 'DONE',
-	'nothing of a timeout stays');
+		request => 'SELECT pg_sleep(0.15); SELECT pg_sleep(0.15)');
+	is(task($node, $id, 'state'), 'DONE', 'statement_timeout counts for each statement');
+	for my $set ('SET', 'SET LOCAL')
+	{
+		$id = run_task($node, role => 'strict',
+			request => "$set statement_timeout = 0; SELECT pg_sleep(0.4)");
+		is(task($node, $id, 'state'), 'DONE', "$set statement_timeout = 0 ends that of the role");
+	}
+	$id = run_task($node, timeout => '0.5 ms', request => 'SELECT pg_sleep(5)');
+	is(task($node, $id, 'state'), 'FAIL', 'less than a millisecond is a limit, too');
+	is(task($node, run_task($node, request => 'SELECT pg_sleep(0.3)'), 'state'), 'DONE',
+		'nothing of a timeout stays');
+};
 
 # The periodic scan finds rows without a hint: inserted with the trigger disabled.
-set_conf($node, "pg_task.period = '200 ms'");
-wait_until($node, 'SHOW pg_task.period', expected => '200ms');
-sql(q{BEGIN; ALTER TABLE task DISABLE TRIGGER pg_task_planned; INSERT INTO task (queue, request)
-	VALUES ('untold', 'SELECT 1');
-	ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned; COMMIT});
-wait_until($node, q{SELECT state = 'DONE' FROM task WHERE queue = 'untold'});
-sql(q{SET session_replication_role = replica; INSERT INTO task (queue, request)
-	VALUES ('replica', 'SELECT 1')});
-wait_until($node, q{SELECT state = 'DONE' FROM task WHERE queue = 'replica'});
+subtest 'the periodic scan' => sub {
+	set_conf($node, "pg_task.period = '200 ms'");
+	wait_until($node, 'SHOW pg_task.period', expected => '200ms');
+	sql(q{BEGIN; ALTER TABLE task DISABLE TRIGGER pg_task_planned; INSERT INTO task (queue, request)
+		VALUES ('untold', 'SELECT 1');
+		ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned; COMMIT});
+	wait_until($node, q{SELECT state = 'DONE' FROM task WHERE queue = 'untold'});
+	sql(q{SET session_replication_role = replica; INSERT INTO task (queue, request)
+		VALUES ('replica', 'SELECT 1')});
+	wait_until($node, q{SELECT state = 'DONE' FROM task WHERE queue = 'replica'});
+};
 
 done_testing();

@@ -14,75 +14,89 @@ my @databases = map { "db$_" } 1 .. 6;
 my $position = log_position($node);
 sql("CREATE DATABASE $_") for @databases;
 wait_for_table($node, db => $_) for @databases;
-for my $db ('postgres', @databases)
-{
-	my $id = run_task($node, db => $db, request => 'SELECT current_database()');
+subtest 'the tasks of each database run' => sub {
+	for my $db ('postgres', @databases)
+	{
+		my $id = run_task($node, db => $db, request => 'SELECT current_database()');
 
-	is(task($node, $id, 'response', db => $db), $db, "a task of $db runs");
-	note("$db: after " . task($node, $id, 'start - dt', db => $db));
-}
+		is(task($node, $id, 'response', db => $db), $db, "a task of $db runs");
+		note("$db: after " . task($node, $id, 'start - dt', db => $db));
+	}
+};
 
 # The server has a slot for a parallel query, while all databases are busy.
-make_gates($node);
-insert_task($node, request => "SELECT hold('all')") for 1 .. 4;
-wait_until($node, q{SELECT count(*) > 1 FROM task WHERE state = 'WORK'});
-insert_task($node, db => $_, request => 'SELECT pg_sleep(0.1)') for @databases;
-sql(q{CREATE TABLE large AS SELECT n FROM generate_series(1, 100000) AS n; ANALYZE large});
-my $plan = sql(q{SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
-	SET min_parallel_table_scan_size = 0;
-	EXPLAIN (ANALYZE, COSTS off, TIMING off) SELECT count(*) FROM large});
-like($plan, qr/Workers Launched: [1-9]/, 'a parallel query has a worker');
-open_gate($node, 'all');
-for my $db ('postgres', @databases)
-{
-	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'}, db => $db);
-}
-pass('and all is done');
+subtest 'a slot for a parallel query' => sub {
+	make_gates($node);
+	insert_task($node, request => "SELECT hold('all')") for 1 .. 4;
+	wait_until($node, q{SELECT count(*) > 1 FROM task WHERE state = 'WORK'});
+	insert_task($node, db => $_, request => 'SELECT pg_sleep(0.1)') for @databases;
+	sql(q{CREATE TABLE large AS SELECT n FROM generate_series(1, 100000) AS n; ANALYZE large});
+	my $plan = sql(q{SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
+		SET min_parallel_table_scan_size = 0;
+		EXPLAIN (ANALYZE, COSTS off, TIMING off) SELECT count(*) FROM large});
+	like($plan, qr/Workers Launched: [1-9]/, 'a parallel query has a worker');
+	open_gate($node, 'all');
+	for my $db ('postgres', @databases)
+	{
+		wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'}, db => $db);
+	}
+	pass('and all is done');
+};
 
 # A database whose scheduler has exited still starts tasks at their planned times, and its running
 # tasks may be stopped.
-my $id = $node->safe_psql('db1', q{INSERT INTO task (request, dt)
-	VALUES ('SELECT 1', clock_timestamp() + interval '5 s') RETURNING id});
-run_task($node, db => $_, request => 'SELECT 1') for @databases[1 .. 5];
-wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = 'db1'
-	AND backend_type = 'pg_task scheduler'});
-is($node->safe_psql('db1', 'SELECT pg_task_cancel(0)'), 'f', 'without one tasks can be cancelled');
-wait_for_state($node, $id, 'DONE', db => 'db1');
-is(task($node, $id, q{start - dt < '2 s'}, db => 'db1'), 't', 'a task starts at its time');
-is(scalar(() = log_since($node, $position) =~ /no background worker slot is free/g), 0,
-	'no slot was wanting');
+subtest 'a planned time in a database without a scheduler' => sub {
+	my $id = $node->safe_psql('db1', q{INSERT INTO task (request, dt)
+		VALUES ('SELECT 1', clock_timestamp() + interval '5 s') RETURNING id});
+	run_task($node, db => $_, request => 'SELECT 1') for @databases[1 .. 5];
+	wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = 'db1'
+		AND backend_type = 'pg_task scheduler'});
+	is($node->safe_psql('db1', 'SELECT pg_task_cancel(0)'), 'f',
+		'without one tasks can be cancelled');
+	wait_for_state($node, $id, 'DONE', db => 'db1');
+	is(task($node, $id, q{start - dt < '2 s'}, db => 'db1'), 't', 'a task starts at its time');
+	is(scalar(() = log_since($node, $position) =~ /no background worker slot is free/g), 0,
+		'no slot was wanting');
+};
 
 # A row that is locked when it is due starts soon after.
-my $session = $node->background_psql('db1');
-$id = $node->safe_psql('db1', q{INSERT INTO task (request, dt)
-	VALUES ('SELECT 1', clock_timestamp() + interval '2 s') RETURNING id});
-$session->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR UPDATE");
-$node->safe_psql($_, q{INSERT INTO task (request, dt) VALUES ('SELECT 1', now() + interval '4 s')})
-  for qw(db2 db4 db5 db6);
-wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'}, db => $_)
-	for qw(db2 db4 db5 db6);
-$session->query_safe('COMMIT');
-$session->quit;
-wait_for_state($node, $id, 'DONE', db => 'db1');
-is(task($node, $id, q{start - dt < '30 s'}, db => 'db1'), 't',
-	'a row that was locked starts soon after');
+subtest 'a locked row in a database without a scheduler' => sub {
+	my $session = $node->background_psql('db1');
+	my $id = $node->safe_psql('db1', q{INSERT INTO task (request, dt)
+		VALUES ('SELECT 1', clock_timestamp() + interval '2 s') RETURNING id});
+	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR UPDATE");
+	$node->safe_psql($_,
+		q{INSERT INTO task (request, dt) VALUES ('SELECT 1', now() + interval '4 s')})
+	  for qw(db2 db4 db5 db6);
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'}, db => $_)
+		for qw(db2 db4 db5 db6);
+	$session->query_safe('COMMIT');
+	$session->quit;
+	wait_for_state($node, $id, 'DONE', db => 'db1');
+	is(task($node, $id, q{start - dt < '30 s'}, db => 'db1'), 't',
+		'a row that was locked starts soon after');
+};
 
 # A longer list of databases is served at once when there are slots.
-$node->append_conf('postgresql.conf', 'max_worker_processes = 24');
-$node->restart;
-wait_for_schedulers($node, 'postgres', @databases);
-set_conf($node, 'pg_task.max_schedulers = 2');
-$id = run_task($node, db => 'db6', request => 'SELECT 1');
-wait_until($node, q{SELECT count(*) <= 2 FROM pg_stat_activity
-	WHERE backend_type = 'pg_task scheduler'});
-run_task($node, db => $_, request => 'SELECT 1') for @databases;
-pass('a limit that is set is kept, and by turns all are served');
+subtest 'pg_task.database' => sub {
+	$node->append_conf('postgresql.conf', 'max_worker_processes = 24');
+	$node->restart;
+	wait_for_schedulers($node, 'postgres', @databases);
+	set_conf($node, 'pg_task.max_schedulers = 2');
+	my $id = run_task($node, db => 'db6', request => 'SELECT 1');
+	wait_until($node, q{SELECT count(*) <= 2 FROM pg_stat_activity
+		WHERE backend_type = 'pg_task scheduler'});
+	run_task($node, db => $_, request => 'SELECT 1') for @databases;
+	pass('a limit that is set is kept, and by turns all are served');
+};
 
 # Too few for one executor: the log says so.
-$position = log_position($node);
-$node->append_conf('postgresql.conf', 'max_worker_processes = 3');
-$node->restart;
-ok(wait_for_log_line($node, qr/too few worker slots for pg_task/, $position),
-	'too few are reported');
+subtest 'too few slots for an executor' => sub {
+	$position = log_position($node);
+	$node->append_conf('postgresql.conf', 'max_worker_processes = 3');
+	$node->restart;
+	ok(wait_for_log_line($node, qr/too few worker slots for pg_task/, $position),
+		'too few are reported');
+};
 
 done_testing();
