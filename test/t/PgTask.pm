@@ -30,16 +30,17 @@ use JSON::PP ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep clock_gettime CLOCK_MONOTONIC);
 
 our @EXPORT = qw(
 	new_node set_conf build_module crash
 	sql sql_as sql_in error_of sqlstate_of literal
-	insert_task run_task task is_row count_of
+	insert_task run_task task is_row count_of start_delay
 	make_gates open_gate
 	backends terminate running
 	log_position log_since
 	wait_until wait_for_table wait_for_state wait_for_running wait_for_backends wait_for_schedulers
-	wait_for_exit wait_for_log_line);
+	wait_for_exit wait_for_log_line poll_for);
 
 # PostgreSQL::Test stops its servers in an END block, which a signal would skip.
 $SIG{TERM} = $SIG{INT} = sub {
@@ -233,6 +234,18 @@ sub count_of
 	return $node->safe_psql($opt{db} // $default_db, "SELECT count(*) FROM task WHERE $condition");
 }
 
+# How long a task waits now until it starts, in seconds: the longest of five.  Tests add a multiple
+# of it to the bound of a time, because the machine may have other work.
+sub start_delay
+{
+	my ($node, %opt) = @_;
+	my @ids = map { run_task($node, request => 'SELECT 1', %opt) } 1 .. 5;
+
+	return $node->safe_psql($opt{db} // $default_db,
+		'SELECT max(extract(epoch FROM start - dt)) FROM task WHERE id IN ('
+		  . join(', ', @ids) . ')');
+}
+
 # Gates: a task whose request is SELECT hold('name') runs until open_gate. Any role may call it.
 sub make_gates
 {
@@ -307,7 +320,7 @@ sub log_since
 
 # Waiting ------------------------------------------------------------------------------------------
 #
-# Each of these dies when it has waited for PG_TEST_TIMEOUT_DEFAULT seconds.
+# Each of these but poll_for dies when it has waited for PG_TEST_TIMEOUT_DEFAULT seconds.
 
 # Waits until a query returns the expected text (default 't').  Dies if it never does, with the end
 # of the server's log, because all later tests would fail, too.  Options: db, expected.
@@ -385,13 +398,26 @@ sub wait_for_log_line
 {
 	my ($node, $regexp, $position) = @_;
 
-	$position //= 0;
-	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	poll_for(sub { log_since($node, $position // 0) =~ $regexp })
+	  or croak "waited in vain for $regexp in the log";
+	return 1;
+}
+
+# Calls a function until it returns something true, and returns that; after this many seconds
+# (default PG_TEST_TIMEOUT_DEFAULT), something false.  For what wait_until cannot ask the server.
+sub poll_for
+{
+	my ($condition, $seconds) = @_;
+	my $end = clock_gettime(CLOCK_MONOTONIC)
+	  + ($seconds // $PostgreSQL::Test::Utils::timeout_default);
+	my $result;
+
+	until ($result = $condition->())
 	{
-		return 1 if log_since($node, $position) =~ $regexp;
-		select(undef, undef, undef, 0.1);
+		last if clock_gettime(CLOCK_MONOTONIC) > $end;
+		usleep(10_000);
 	}
-	croak "waited in vain for $regexp in the log";
+	return $result;
 }
 
 1;

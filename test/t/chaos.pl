@@ -327,15 +327,10 @@ sub start_session
 # Not with wait_until: it dies if psql has exited before it gets the query.
 sub server_is_up
 {
-	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
-	{
-		my ($now) = run_command([ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-c',
-			'SELECT clock_timestamp()' ]);
-
-		return $up_since = $now if $now;
-		sleep(0.1);
-	}
-	die "the server does not come back\n";
+	$up_since = poll_for(sub {
+		return (run_command([ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-c',
+			'SELECT clock_timestamp()' ]))[0];
+	}) or die "the server does not come back\n";
 }
 
 # Makes the server crash and restart.
@@ -369,12 +364,8 @@ sub lose_power
 	kill 'KILL', @children if $first eq 'children';
 	$node->kill9;
 	kill 'KILL', @children if $first eq 'postmaster';
-	for (1 .. 6000)
-	{
-		return unless kill 0, $postmaster, @children;
-		sleep(0.01);
-	}
-	die "what was killed does not go\n";
+	poll_for(sub { !kill 0, $postmaster, @children })
+		or die "processes that were killed do not end\n";
 }
 
 # A task that was running in two crashes is set to FAIL, by design: no task may get that far.  So

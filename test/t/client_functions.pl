@@ -33,13 +33,13 @@ sub log_with
 {
 	my ($suffix, $regexp) = @_;
 
-	for (1 .. 600)
-	{
-		my $log = join '', map { slurp_file($_) } glob $node->data_dir . "/log/*.$suffix";
-		return $log if $log =~ $regexp;
-		select(undef, undef, undef, 0.1);
-	}
-	return "nothing like $regexp";
+	my $log;
+
+	poll_for(sub {
+		$log = join '', map { slurp_file($_) } glob $node->data_dir . "/log/*.$suffix";
+		return $log =~ $regexp;
+	});
+	return $log;
 }
 
 # The last line of a task's response, and what a session over a Unix-domain socket returns.

@@ -8,7 +8,6 @@ use lib $FindBin::RealBin;
 use PgTask;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(sleep time);
 
 my $shim = "$PostgreSQL::Test::Utils::tmp_check/clock_shim.so";
 my $file = "$PostgreSQL::Test::Utils::tmp_check/clock_offset";
@@ -45,15 +44,9 @@ wait_for_table($node, db => 'other');
 sub is_soon
 {
 	my ($query, $name, %opt) = @_;
-	my $end = time() + 10;
-	my $result = '';
+	my $soon = sub { return sql($query, %opt) eq 't' };
 
-	while ($result ne 't' && time() < $end)
-	{
-		sleep(0.02);
-		$result = $node->safe_psql($opt{db} // 'postgres', $query);
-	}
-	return is($result, 't', $name);
+	return ok(poll_for($soon, 10), $name);
 }
 
 sub runs_soon

@@ -35,13 +35,10 @@ sub power_loss
 	kill 'KILL', @children, $pid;
 	for my $process (@children, $pid)
 	{
-		while (-e "/proc/$process")
-		{
-			my ($state) = PostgreSQL::Test::Utils::slurp_file("/proc/$process/stat") =~ /\) (\w)/
-				or last;
-			last if $state eq 'Z';
-			select(undef, undef, undef, 0.01);
-		}
+		poll_for(sub {
+			my $stat = eval { PostgreSQL::Test::Utils::slurp_file("/proc/$process/stat") } // '';
+			return $stat !~ /\) [^Z]/;
+		}) or die "process $process does not end";
 	}
 	$node->{_pid} = undef;
 	# an orphaned process may stay a zombie forever, and so may its file locks
@@ -74,9 +71,7 @@ subtest 'a task that crashes the server fails' => sub {
 	is_counted($poison, 'FAIL', 2, 0, 2, 'a task that crashes the server is given up');
 	is(task($node, $poison, 'error, sqlstate, response'),
 		'the server crashed while the task ran (2 times)|57P02|FATAL:  the server crashed while '
-		. 'the '
-		. 'task '
-		. 'ran (2 times)', 'and it says so');
+		. 'the task ran (2 times)', 'and it says so');
 	is(sql("SELECT count(*) FROM task WHERE parent = $poison"), 0, 'it does not repeat');
 	sql("UPDATE task SET dt = now() WHERE queue = 'narrow'");
 	wait_for_state($node, $_, 'DONE') for @waiting;
@@ -221,11 +216,7 @@ subtest 'a failed start keeps the suspects' => sub {
 	wait_until($node, 'SHOW restart_after_crash', expected => 'off');
 	my $dir = $node->data_dir;
 	kill 'KILL', task($node, $blamed, 'pid');
-	for (1 .. 1000)
-	{
-		last unless -e "$dir/postmaster.pid";
-		select(undef, undef, undef, 0.01);
-	}
+	poll_for(sub { !-e "$dir/postmaster.pid" }) or die 'the postmaster does not exit';
 	$node->{_pid} = undef;
 	rename "$dir/pg_wal", "$dir/pg_wal.away" or die;
 	is($node->start(fail_ok => 1), 0, 'the server cannot start');

@@ -40,13 +40,10 @@ subtest 'a relation that is no task table' => sub {
 		stranger => ['CREATE TABLE task (id int, name text); INSERT INTO task VALUES (1)',
 			'ALTER TABLE task RENAME TO mine', 'column "\w+"'],
 		typed => ['CREATE TABLE task (id int PRIMARY KEY, dt timestamptz, request text, state '
-		. 'text, '
-		. ''
-		. 'attempt int)',
+		. 'text, attempt int)',
 			'ALTER TABLE task RENAME TO mine', 'type of its column "id"'],
 		later => ['CREATE TABLE task (id bigint PRIMARY KEY, dt timestamptz, request text, state '
-		. 'text, '
-		. 'attempt int, max text)',
+		. 'text, attempt int, max text)',
 			'ALTER TABLE task RENAME TO mine', 'type of its column "max"']);
 	for my $db (sort keys %wrong)
 	{

@@ -26,13 +26,14 @@ sub restore
 		COMMIT});
 }
 
-run_task($node, request => 'SELECT 1');
+my $usual = start_delay($node);
 
 # While these orphans are written, other tasks start.
 subtest 'other tasks start meanwhile' => sub {
 	restore('many', 30000);
 	run_task($node, request => 'SELECT 2') for 1 .. 3;
-	is(sql(q{SELECT max(start - dt) < '1 s' FROM task WHERE request = 'SELECT 2'}),
+	is(sql("SELECT max(start - dt) < interval '1 s' + 5 * interval '$usual s'
+		FROM task WHERE request = 'SELECT 2'"),
 		't', 'another task does not wait for that');
 	note('waited at most ' . sql(q{SELECT max(start - dt) FROM task WHERE request = 'SELECT 2'}));
 };
@@ -42,7 +43,7 @@ subtest 'a fast shutdown' => sub {
 	restore('more', 30000);
 	my $begun = time();
 	$node->stop('fast');
-	cmp_ok(time() - $begun, '<', 10, 'the server stops in the midst of it');
+	cmp_ok(time() - $begun, '<', 30, 'the server stops in the midst of it');
 	$node->start;
 	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'WORK'});
 	is(count_of($node, q{state = 'PLAN' AND sqlstate = '57P01' AND attempt IN (1, 2)}),
@@ -59,7 +60,8 @@ subtest 'locked rows' => sub {
 	wait_until($node, q{SELECT count(*) = 0 FROM task
 		WHERE queue = 'locked' AND state = 'WORK' AND id % 2 = 1});
 	run_task($node, request => 'SELECT 3');
-	is(sql(q{SELECT max(start - dt) < '1 s' FROM task WHERE request = 'SELECT 3'}),
+	is(sql("SELECT max(start - dt) < interval '1 s' + 5 * interval '$usual s'
+		FROM task WHERE request = 'SELECT 3'"),
 		't', 'another task does not wait for those that are locked');
 	$session->query_safe('COMMIT');
 	$session->quit;

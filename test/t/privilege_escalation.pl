@@ -263,9 +263,7 @@ subtest 'the owner of a partition' => sub {
 	wait_for_state($node, $id, 'DONE', db => 'parts');
 	refused('dora', 'parts',
 		"UPDATE task SET state = 'PLAN', attempt = 0, pid = NULL, start = NULL, stop = NULL, role "
-		. "= "
-		. ""
-		. "'postgres' WHERE id = $id",
+		. "= 'postgres' WHERE id = $id",
 		'.*row-level security', 'a row that moves to another partition gets no other role');
 	is(is_superuser('carl'), 'f', 'nobody got anything by that');
 };

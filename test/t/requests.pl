@@ -218,8 +218,7 @@ my @requests = (
 	['SELECT 1; DISCARD ALL'],
 
 	["SELECT name, setting FROM pg_settings WHERE setting <> boot_val "
-		. "AND name !~ "
-		. "'^(application_name|cluster_name|data_dir|port|unix_socket|"
+		. "AND name !~ '^(application_name|cluster_name|data_dir|port|unix_socket|"
 			. "(config|hba|ident)_file|pg_task.id)'
 		ORDER BY name", header => "name::text${tab}setting::text"],
 	['SELECT current_query()'],

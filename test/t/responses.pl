@@ -345,8 +345,7 @@ my %large = (
 		bytes => 100 * $rows - 1 },
 	'notices' => {
 	request => "DO \$\$ BEGIN FOR i IN 1..$rows / 100 LOOP RAISE NOTICE '%', repeat('x', 1000); "
-		. "END "
-		. "LOOP; END \$\$", bytes => 2 });
+		. "END LOOP; END \$\$", bytes => 2 });
 for my $name (sort keys %large)
 {
 	my %column = %{ $large{$name} };

@@ -162,12 +162,9 @@ $node->safe_psql('postgres', $make);
 $node->reload;
 for my $db (@databases)
 {
-	for (1 .. 600)
-	{
-		last if $node->safe_psql($db,
-			"SELECT to_regclass('public.task_key_idx') IS NOT NULL") eq 't';
-		select(undef, undef, undef, 0.05);
-	}
+	poll_for(sub {
+		return sql_in($db, "SELECT to_regclass('public.task_key_idx') IS NOT NULL") eq 't';
+	}) or die "database $db has no task table";
 }
 plan_tasks('without', 'without', 'postgres', '');
 for my $number (0 .. $#settings)

@@ -96,7 +96,6 @@ my @pairs = (
 	['DISCARD ALL',
 	"SELECT current_setting('pg_task.id', true) ~ '^[0-9]*\$', "
 	. "current_setting('application_name') ~ "
-	. ""
 	. "'^(pg_task|session_reset)'", unseen => 1],
 	# every setting that can be toggled
 	["DO \$\$ DECLARE s record; BEGIN
@@ -236,7 +235,6 @@ sub outcomes
 	for my $line (split /\n/,
 		sql("SELECT pid, encode(convert_to(concat_ws(E'\\n', state || coalesce(' ' || sqlstate, "
 		. "''), "
-		. ""
 		. "response, notice), 'UTF8'), 'hex'), attempt
 			FROM task WHERE id BETWEEN $ids[0] AND $ids[-1] ORDER BY id"))
 	{
@@ -394,7 +392,9 @@ open_gate($node, 'hasty');
 wait_until($node,
 	q{SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE usename = 'hasty'
 	AND wait_event_type IS DISTINCT FROM 'Lock')});
-sql('SELECT pg_sleep(0.2)');
+# ten times the lock_timeout
+wait_until($node, q{SELECT bool_or(clock_timestamp() - waitstart > '0.2 s') FROM pg_locks
+	JOIN pg_stat_activity USING (pid) WHERE usename = 'hasty' AND NOT granted});
 $session->query_safe('COMMIT');
 $session->quit;
 wait_for_state($node, $id, 'DONE');

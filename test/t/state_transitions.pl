@@ -112,8 +112,7 @@ subtest 'a run does not overwrite a changed row' => sub {
 				$good ? () : (request => 'SELECT 1; '));
 			my $before =
 				sql("UPDATE task SET state = '$new', dt = 'infinity' WHERE id = $id; SELECT * "
-				. "FROM task "
-				. "WHERE id = $id");
+				. "FROM task WHERE id = $id");
 			my $name = ($good ? 'a good' : 'a bad') . " run, set to $new";
 
 			end_run($id, $gate);

@@ -128,8 +128,7 @@ subtest 'only a commit stops a task' => sub {
 		"BEGIN; SAVEPOINT s; DELETE FROM task; ROLLBACK TO s; INSERT INTO effect "
 		. "VALUES ('other'); COMMIT",
 		"DO \$\$ BEGIN UPDATE task SET state = 'STOP' WHERE id = $one; RAISE division_by_zero; "
-		. "EXCEPTION "
-		. "WHEN division_by_zero THEN NULL; END \$\$",
+		. "EXCEPTION WHEN division_by_zero THEN NULL; END \$\$",
 		"BEGIN; UPDATE task SET state = 'STOP' WHERE id = $one; PREPARE TRANSACTION 'p'; ROLLBACK "
 		. "PREPARED 'p'",
 		"BEGIN; UPDATE task SET state = 'STOP' WHERE id = $one; UPDATE task SET state = 'WORK' "
@@ -257,8 +256,7 @@ subtest 'STOP survives the end of the server' => sub {
 		wait_for_table($node);
 		run_task($node, queue => 'witness', request => 'SELECT 1');
 		is(sql("SELECT string_agg(state || attempt || failed || crashed, ',' ORDER BY id) "
-			. "FROM task "
-			. "WHERE id IN ($deaf, $waits)"), 'STOP100,STOP000', "$end: they stay stopped");
+			. "FROM task WHERE id IN ($deaf, $waits)"), 'STOP100,STOP000', "$end: they stay stopped");
 		is(effects('deaf') . count_of($node, 'parent IS NOT NULL'), '00',
 			"$end: no effect, no repeat");
 	}

@@ -29,13 +29,11 @@ sub cancel_look_up
 	$session->query_safe('BEGIN');
 	$session->query_safe('LOCK TABLE pg_attribute IN ACCESS EXCLUSIVE MODE');
 	$session->query_safe('SELECT pg_advisory_unlock(1)');
-	for (1 .. 600)
-	{
-		last
-			if $session->query_safe("SELECT 'waits' $executor "
+	# no other session can connect while the catalog is locked
+	poll_for(sub {
+		return $session->query_safe("SELECT 'waits' $executor "
 			. "AND wait_event = 'relation'") =~ /waits/;
-		select(undef, undef, undef, 0.1);
-	}
+	}) or die 'the executor does not wait for the catalog';
 	$session->query_safe("SELECT pg_cancel_backend(pid) $executor");
 	$session->query_safe('COMMIT');
 	wait_until($node, "SELECT state IN ('DONE', 'FAIL') FROM task WHERE id = $id");

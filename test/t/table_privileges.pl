@@ -52,8 +52,7 @@ subtest 'rows that a role does not see' => sub {
 	is(sql_as('bob', "DELETE FROM task WHERE role = 'ann' RETURNING id"), '', 'nothing to remove');
 	refused('bob',
 		"INSERT INTO task (id, request) VALUES ($waits{ann}, 'SELECT 2') ON CONFLICT (id) DO "
-		. "UPDATE "
-		. "SET request = 'SELECT 2'", '.*row-level security');
+		. "UPDATE SET request = 'SELECT 2'", '.*row-level security');
 	is(task($node, $waits{ann}, 'request, state'), 'SELECT 1|PLAN', 'it is as it was');
 };
 
@@ -116,9 +115,7 @@ subtest 'columns that the server writes' => sub {
 subtest 'what a role may do to its own tasks' => sub {
 	allowed('ann',
 		"UPDATE task SET request = 'SELECT 3', priority = 1, queue = 'other', max = 5, timeout = "
-		. "'1 "
-		. ""
-		. "min', state = '$_' WHERE id = $waits{ann}")
+		. "'1 min', state = '$_' WHERE id = $waits{ann}")
 	  for qw(STOP PLAN);
 	allowed('ann', "UPDATE task SET dt = now() WHERE id = $waits{ann}");
 	wait_for_state($node, $waits{ann}, 'DONE');

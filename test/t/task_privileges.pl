@@ -85,9 +85,7 @@ subtest 'an owner plans for others' => sub {
 		for qw(postgres root stranger);
 	in_shop('unwanted',
 		'FAIL 42501 role "unwanted" may not connect to this database ERROR:  role "unwanted" may '
-		. 'not '
-		. ''
-		. 'connect to this database');
+		. 'not connect to this database');
 	in_shop('nobody',
 		'FAIL 42704 role "nobody" does not exist ERROR:  role "nobody" does not exist');
 	if ($seventeen)
