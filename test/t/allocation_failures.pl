@@ -71,11 +71,11 @@ my $log = log_since($node, $position);
 is(count_of($node, q{state = 'DONE'}), $tasks, 'all tasks are done')
   or diag sql(q{SELECT state, error, count(*) FROM task GROUP BY 1, 2});
 is(sql('SELECT count(*), count(DISTINCT task) FROM effect'),
-	"$tasks|$tasks", 'each has its effect once');
+	"$tasks|$tasks", 'each task has its effect once');
 cmp_ok(sql(q{SELECT max(at_once) FROM effect JOIN task ON id = task WHERE queue = 'two'}),
-	'<=', 2, 'no limit is broken');
+	'<=', 2, 'no limit is exceeded');
 unlike($log, qr/was terminated by signal|PANIC|TRAP/, 'no process has crashed');
-is(sql('SELECT pg_postmaster_start_time()'), $server, 'the server has not been started again');
+is(sql('SELECT pg_postmaster_start_time()'), $server, 'the server has not restarted');
 my $errors = () = $log =~ /ERROR:  out of memory/g;
 cmp_ok($errors, '>', 2, "there were errors: $errors");
 

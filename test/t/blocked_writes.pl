@@ -40,17 +40,17 @@ my %end;
 # Other tasks, one after another, while all of these are being retried.
 subtest 'other tasks start meanwhile' => sub {
 	run_task($node, queue => 'witness', request => 'SELECT 1') for 1 .. 10;
-	is(count_of($node, q{queue = 'witness' AND state = 'DONE'}), 10, 'others run');
+	is(count_of($node, q{queue = 'witness' AND state = 'DONE'}), 10, 'other tasks run');
 	my $waited = q{SELECT max(start - dt) FROM task WHERE queue = 'witness'};
-	is(sql("SELECT ($waited) < '5 s'"), 't', 'and start soon');
+	is(sql("SELECT ($waited) < '5 s'"), 't', 'other tasks start soon');
 	note('they waited ' . sql($waited) . ' at most');
 	wait_until($node,
 		q{SELECT count(*) = 10 FROM task WHERE queue = 'harmless' AND state = 'GONE'});
-	pass('what waits for nobody is given up');
+	pass('rows that wait for no transaction are written');
 	%end = (expired => 'GONE', late => 'GONE', refused => 'FAIL');
 	is(count_of($node, "queue = '$_' AND state <> 'PLAN'"), 0, "$_: they wait") for sort keys %end;
 	my $lines = () = log_since($node, $position) =~ /ERROR:  /g;
-	cmp_ok($lines, '<', 4, 'the log is short');
+	cmp_ok($lines, '<', 4, 'the log has few lines');
 };
 
 # When the customer is unlocked, these tasks end: within a minute, or when the table changes.
@@ -75,10 +75,11 @@ subtest 'a repeating task keeps its key' => sub {
 	my $same_key = q{INSERT INTO task (queue, key, request) VALUES ('keys', 'k', 'SELECT 1')};
 	wait_for_state($node, $id, 'WORK');
 	my ($rc, $out, $err) = $node->psql('postgres', $same_key);
-	like($err, qr/duplicate key/, 'a key is taken while its task runs');
+	like($err, qr/duplicate key/, 'the key of a running task is a duplicate');
 	open_gate($node, 'key');
 	wait_for_state($node, $id, 'DONE');
-	is(count_of($node, "key = 'k' AND state = 'PLAN' AND parent = $id"), 1, 'and goes to the next');
+	is(count_of($node, "key = 'k' AND state = 'PLAN' AND parent = $id"), 1,
+		'the next run has the key');
 	($rc, $out, $err) = $node->psql('postgres', $same_key);
 	like($err, qr/duplicate key/, 'and is taken');
 	$session->quit;

@@ -51,25 +51,25 @@ subtest 'tasks are stopped while executors run them' => sub {
 			'INSERT INTO effect VALUES (current_setting(''pg_task.id'')::bigint); $work'
 			FROM generate_series(1, $tasks) AS n});
 		$node->command_ok([ 'pgbench', '-n', '-c', '4', '-t', '250', @scripts, 'postgres' ],
-			"$work: they are stopped");
+			"$work: pgbench stops tasks");
 		wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
 		wait_for_running($node, 0);
 		is(sql(q{SELECT string_agg(DISTINCT state, ' ' ORDER BY state) FROM task}), 'DONE STOP',
-			"$work: they are DONE or STOP");
+			"$work: all tasks are DONE or STOP");
 		is(count_of($node, 'failed > 0 OR crashed > 0'), 0, "$work: none has failed");
 		is(count_of($node, q{state = 'DONE' AND (sqlstate IS NOT NULL OR error IS NOT NULL)}), 0,
 			"$work: no other was cancelled");
 		is(sql(q{SELECT count(*) FROM (SELECT task FROM stopped EXCEPT SELECT id FROM task
 			WHERE state = 'STOP') AS x}), 0, "$work: all that were stopped are STOP");
 		is(sql(q{SELECT count(*) FROM (SELECT id FROM task WHERE state = 'STOP' EXCEPT SELECT task
-			FROM stopped) AS x}), 0, "$work: no others are");
+			FROM stopped) AS x}), 0, "$work: no other task is STOP");
 		is(sql(q{SELECT count(*), count(DISTINCT task) FROM effect}),
 			join('|', (count_of($node, q{state = 'DONE'})) x 2),
 			"$work: each that is DONE has one effect");
 		is(sql(q{SELECT count(*) FROM effect JOIN stopped USING (task)}), 0,
 			"$work: none that was stopped has one");
 		is(count_of($node, q{attempt > 1 AND id NOT IN (SELECT task FROM again)}), 0,
-			"$work: none ran again that nobody planned again");
+			"$work: only tasks that were planned again ran again");
 		cmp_ok(count_of($node, q{state = 'STOP' AND attempt > 0}), '>', 0,
 			"$work: some were stopped when they were claimed or ran");
 	}
@@ -83,8 +83,10 @@ subtest 'all tasks are stopped at once' => sub {
 	sql(q{UPDATE task SET state = 'STOP' WHERE state IN ('PLAN', 'WORK')});
 	my $done = count_of($node, q{state = 'DONE'});
 	run_task($node, queue => 'witness', request => 'SELECT 1');
-	is(count_of($node, q{state = 'DONE'}), $done + 1, 'of all that were stopped at once, none ran');
-	is(count_of($node, q{state NOT IN ('DONE', 'STOP') OR failed > 0}), 0, 'all are DONE or STOP');
+	is(count_of($node, q{state = 'DONE'}), $done + 1,
+		'of the tasks that were stopped at once, none ran');
+	is(count_of($node, q{state NOT IN ('DONE', 'STOP') OR failed > 0}), 0,
+		'all tasks are DONE or STOP');
 };
 
 # pg_cancel_backend does not stop a task: the run has failed, and is retried as any other.
@@ -102,7 +104,7 @@ subtest 'pg_cancel_backend does not stop a task' => sub {
 	wait_for_state($node, $id, 'FAIL');
 	is(task($node, $id, 'failed, sqlstate, error'),
 		'1|57014|canceling statement due to user request',
-		'pg_cancel_backend: it has failed');
+		'pg_cancel_backend: the run has failed');
 	$id = start_task(retry => 1, delay => '10 min', repeat => '1 hour',
 		request => 'INSERT INTO effect VALUES (1); SELECT pg_sleep(600)');
 	sql("SELECT pg_cancel_backend(pid) FROM task WHERE id = $id");
@@ -110,7 +112,7 @@ subtest 'pg_cancel_backend does not stop a task' => sub {
 		"SELECT state = 'PLAN' AND failed = 1 AND sqlstate = '57014' FROM task WHERE id = $id");
 	sql("UPDATE task SET request = 'SELECT 1', dt = now() WHERE id = $id");
 	wait_for_state($node, $id, 'DONE');
-	is(count_of($node, "parent = $id"), 1, 'pg_cancel_backend: it is retried, and repeats');
+	is(count_of($node, "parent = $id"), 1, 'pg_cancel_backend: the task is retried and repeats');
 	is(sql('SELECT count(*) FROM effect'), 0, 'pg_cancel_backend: no effect');
 	# It has no effect on an idle executor, nor on the task that runs there next.
 	for (1 .. 20)
@@ -120,7 +122,7 @@ subtest 'pg_cancel_backend does not stop a task' => sub {
 		$id = run_task($node, request => 'SELECT 1');
 		last if task($node, $id, 'state') ne 'DONE';
 	}
-	is(task($node, $id, 'state'), 'DONE', 'pg_cancel_backend: an idle executor does not care');
+	is(task($node, $id, 'state'), 'DONE', 'pg_cancel_backend: an idle executor ignores it');
 };
 
 # Now without the trigger: the periodic scan finds running tasks whose rows have another state.
@@ -148,7 +150,7 @@ subtest 'a request that ignores the cancel' => sub {
 	sql("UPDATE task SET state = 'STOP' WHERE id = $id");
 	wait_for_running($node, 0, id => $id);
 	is(task($node, $id, 'state, failed') . sql('SELECT count(*) FROM effect'), 'STOP|00',
-		'what swallows cancels five times is stopped, without effect');
+		'a request that catches the cancel five times is stopped, without effect');
 };
 
 # The timeout cannot be ignored either, and such a run is never DONE.
@@ -165,7 +167,7 @@ subtest 'a request that ignores its timeout' => sub {
 			"a timeout that is swallowed $times times: in time");
 	}
 	$id = run_task($node, request => 'SELECT pg_sleep(0.3)');
-	is(task($node, $id, 'state'), 'DONE', 'nothing of it stays');
+	is(task($node, $id, 'state'), 'DONE', 'the next task has no timeout');
 };
 
 done_testing();

@@ -674,7 +674,7 @@ for my $index (0 .. $#who)
 	my $complaints = -e "$writer_log.$index.err" ? slurp_file("$writer_log.$index.err") : '';
 
 	is(join("\n", $complaints =~ /^(writer: .*|.*ERROR:  (?!deadlock).*)$/mg), '',
-		"writer $index has nothing to complain of");
+		"writer $index has no unexpected error");
 }
 
 # The query returns no row in any database.
@@ -690,14 +690,15 @@ my $done = q{SELECT id, attempt FROM task WHERE state = 'DONE' UNION SELECT id, 
 my $row = 'id, number, kind, state, attempt, failed, crashed, sqlstate, error';
 
 none("SELECT id, state FROM task WHERE state NOT IN ('DONE', 'FAIL', 'STOP', 'GONE')",
-	'every task has come to an end');
+	'every task has ended');
 none('SELECT id, attempt, count(*) FROM effect GROUP BY 1, 2 HAVING count(*) > 1',
 	'no run has its effect twice');
 none("($done) EXCEPT SELECT id, attempt FROM effect", 'every run that is DONE has its effect');
-none("SELECT id, attempt FROM effect WHERE kind <> 'gone' EXCEPT ($done)", 'no other has one');
+none("SELECT id, attempt FROM effect WHERE kind <> 'gone' EXCEPT ($done)",
+	'no other run has an effect');
 none(q{SELECT id, attempt FROM effect INTERSECT SELECT id, attempt FROM touched
 	WHERE state = 'WORK'},
-	'none has whose row was taken from it while it ran');
+	'no run whose row was changed meanwhile has an effect');
 none(q{SELECT number FROM effect WHERE kind = 'gone' GROUP BY 1 HAVING count(*) > 1
 	UNION ALL SELECT number FROM effect JOIN task USING (number) WHERE effect.kind = 'gone'
 	UNION ALL SELECT number FROM effect JOIN deleted USING (number) WHERE kind = 'gone'},
@@ -708,8 +709,8 @@ none(q{SELECT number, kind FROM wrote WHERE fate = 'ok' AND number NOT IN (SELEC
 none(q{SELECT number, fate FROM wrote JOIN task USING (number) WHERE fate IN ('rolled', 'dropped')
 	UNION ALL SELECT number, fate FROM wrote JOIN effect USING (number) WHERE fate IN ('rolled',
 	'dropped')},
-	'what was rolled back was never there');
-none("SELECT $row FROM task WHERE sqlstate = 'UU999'", 'no limit is broken');
+	'no task of a transaction that was rolled back exists');
+none("SELECT $row FROM task WHERE sqlstate = 'UU999'", 'no limit is exceeded');
 none("SELECT $row FROM task WHERE state = 'FAIL' AND sqlstate = '57P02' OR crashed > 1",
 	'none has failed for a crash');
 none("SELECT $row FROM task WHERE CASE state
@@ -719,10 +720,10 @@ none("SELECT $row FROM task WHERE CASE state
 	. "AND error = 'canceling task due to timeout'
 		OR kind = 'serial' AND sqlstate = '40001' "
 		. "OR error = 'canceling statement due to user request') END",
-	'each has ended as its kind may');
+	'each task has ended as its kind requires');
 none("SELECT $row FROM task WHERE state = 'FAIL' AND failed <> coalesce(retry, 0) + 1 "
 	. "AND id NOT IN (SELECT id FROM touched)",
-	'what failed was tried as often as it should be');
+	'failed tasks were retried as often as required');
 none("SELECT $row, response FROM task WHERE state = 'DONE' "
 	. "AND response NOT LIKE '%' || number || '%'
 	OR state = 'DONE' AND kind = 'large' AND length(response) < 100000",
@@ -731,19 +732,19 @@ none(q{SELECT t.id, t.state, count(c.id) FROM task AS t LEFT JOIN task AS c ON c
 	AND c.kind = 'repeat'
 	WHERE t.kind = 'repeat' GROUP BY t.id
 	HAVING count(c.id) <> CASE t.state WHEN 'STOP' THEN 0 ELSE 1 END},
-	'what repeats has one next run, unless it was stopped');
+	'a repeating task has one next run, unless it was stopped');
 none(q{SELECT * FROM (SELECT id, count(*) AS effects,
 	(SELECT count(*) FROM task AS c WHERE c.parent = e.id AND c.kind = 'child') AS children
 	FROM effect AS e WHERE kind = 'parent' GROUP BY 1) AS y WHERE effects <> children},
 	'each run that plans a task has planned one');
 none(q{SELECT sum(n), (SELECT count(*) FROM effect WHERE kind = 'serial') FROM counter
 	HAVING sum(n) <> (SELECT count(*) FROM effect WHERE kind = 'serial')},
-	'what is serialised has counted right');
+	'serializable transactions have counted right');
 my $cancelled = 0;
 $cancelled += count_of($node,
 	q{state = 'FAIL' AND error = 'canceling statement due to user request'}, db => $_)
 	for @databases;
-cmp_ok($cancelled, '<=', $cancels, 'no more are cancelled than were');
+cmp_ok($cancelled, '<=', $cancels, 'no task is cancelled without a cause');
 
 # The server is healthy.
 wait_for_backends($node, 'supervisor', 1);
@@ -766,10 +767,10 @@ for my $each (@all_nodes)
 		((?:WARNING|ERROR|FATAL):\ \ .*)$/mgx;
 }
 delete @words{ grep { /due to administrator command/ } keys %words };
-is(join("\n", @bad), '', 'nothing terrible is in the log');
+is(join("\n", @bad), '', 'the log has no crash, panic or internal error');
 my $complaints = 0;
 $complaints += $_ for values %words;
-cmp_ok($complaints, '<', 20 + $seconds, 'and not much of what our processes say');
+cmp_ok($complaints, '<', 20 + $seconds, 'the log has few lines of the processes of pg_task');
 
 # Summary ------------------------------------------------------------------------------------------
 

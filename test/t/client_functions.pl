@@ -59,12 +59,12 @@ subtest 'no client' => sub {
 	same_as_session(q{SELECT json_build_array(ssl_is_used(), ssl_client_cert_present(),
 		ssl_version(), ssl_cipher(), ssl_client_serial(), ssl_client_dn(), ssl_issuer_dn(),
 		ssl_client_dn_field('CN'), ssl_issuer_field('CN'),
-		(SELECT count(*) FROM ssl_extension_info()))}, 'sslinfo: no SSL');
+		(SELECT count(*) FROM ssl_extension_info()))}, 'sslinfo: as without SSL');
 	same_as_session(q{SELECT json_build_array(inet_client_addr(), inet_client_port(),
-		inet_server_addr(), inet_server_port())}, 'addresses: none');
+		inet_server_addr(), inet_server_port())}, 'addresses: NULL');
 	is(outcome('response', q{SELECT count(*) FROM (SELECT pid FROM pg_stat_ssl
 			UNION ALL SELECT pid FROM pg_stat_gssapi) AS s WHERE pid = pg_backend_pid()}),
-		'0', 'views of encrypted connections: it is none');
+		'0', 'the views of encrypted connections have no row');
 	for my $setting (map { "tcp_$_" }
 		qw(keepalives_idle keepalives_interval keepalives_count user_timeout))
 	{
@@ -72,13 +72,15 @@ subtest 'no client' => sub {
 	}
 	if ($node->pg_version >= 16)
 	{
-		is(outcome('state, response', 'SELECT system_user IS NULL'), 'DONE|t', 'system_user: none');
+		is(outcome('state, response', 'SELECT system_user IS NULL'), 'DONE|t', 'system_user: NULL');
 	}
 	is(outcome('response', q{SELECT coalesce(client_addr::text, client_port::text, client_hostname,
 			'none') FROM pg_stat_activity WHERE pid = pg_backend_pid()}),
 		'none', 'pg_stat_activity: no client');
-	is(outcome('state', 'SELECT pg_sleep(0.1)'), 'DONE', 'no client is looked for');
-	is(outcome('state, sqlstate', 'COPY pg_class FROM STDIN'), 'FAIL|0A000', 'none sends rows');
+	is(outcome('state', 'SELECT pg_sleep(0.1)'), 'DONE',
+		'client_connection_check_interval does not end the task');
+	is(outcome('state, sqlstate', 'COPY pg_class FROM STDIN'), 'FAIL|0A000',
+		'COPY FROM STDIN is refused');
 };
 
 # Parallel workers inherit the client description of their leader.
@@ -120,9 +122,9 @@ subtest 'the log' => sub {
 		'as JSON');
 
 	terminate($node, backends($node, 'executor'));
-	is(outcome('response', 'SELECT 2'), '2', 'an executor is ended in order');
-	is(sql('SELECT pg_postmaster_start_time()'), $server, 'the server has not been started again');
-	is(count_of($node, 'crashed > 0'), 0, 'nothing has crashed');
+	is(outcome('response', 'SELECT 2'), '2', 'an executor that is terminated exits normally');
+	is(sql('SELECT pg_postmaster_start_time()'), $server, 'the server has not restarted');
+	is(count_of($node, 'crashed > 0'), 0, 'no process has crashed');
 };
 
 done_testing();

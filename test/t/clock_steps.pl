@@ -105,7 +105,7 @@ my $id = insert_task($node, timeout => '1500 ms', request => q{SET statement_tim
 wait_for_state($node, $id, 'WORK');
 set_clock(-3600);
 is_soon("SELECT state = 'FAIL' AND error ~ 'due to timeout' FROM task WHERE id = $id",
-	'back: a task that runs is cancelled when its time is over');
+	'back: a running task is cancelled at its timeout');
 sql(q{DELETE FROM task});
 
 # The start of a scheduler that is throttled, because the previous one exited early.
@@ -116,7 +116,7 @@ for (1 .. 2)
 	terminate($node, @old);
 	set_clock(-3600) if $_ == 2;
 	is_soon(qq{SELECT count(*) = 2 FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
-		AND pid <> ALL (ARRAY[@{[join ', ', @old]}])}, 'back: a throttled start comes');
+		AND pid <> ALL (ARRAY[@{[join ', ', @old]}])}, 'back: a throttled scheduler starts');
 }
 
 # Forward: tasks planned before the new time are due; running tasks keep their timeout.
@@ -127,9 +127,11 @@ wait_for_state($node, $id, 'WORK');
 my $later = sql(q{INSERT INTO task (dt, request) VALUES (now() + interval '50 min', 'SELECT 1')
 	RETURNING id});
 set_clock(3600);
-is_soon("SELECT state = 'DONE' FROM task WHERE id = $later", 'ahead: a task of that hour is due');
+is_soon("SELECT state = 'DONE' FROM task WHERE id = $later",
+	'ahead: a task of the hour that was skipped is due');
 open_gate($node, 'ahead');
-is_soon("SELECT state = 'DONE' FROM task WHERE id = $id", 'ahead: a timeout is not over at once');
+is_soon("SELECT state = 'DONE' FROM task WHERE id = $id",
+	'ahead: a running task keeps its timeout');
 set_clock(0);
 sql(q{DELETE FROM task});
 prepare();
@@ -138,7 +140,7 @@ check('ahead');
 
 # Times in rows are those of the wall clock.  Two executors may begin in the same microsecond.
 is(sql(q{SELECT count(DISTINCT (pid, start)) = count(*) AND min(stop - start) >= '0' FROM task
-	WHERE start > now() - interval '30 min'}), 't', 'times in rows are those of the clock');
+	WHERE start > now() - interval '30 min'}), 't', 'times in rows are those of the wall clock');
 
 $node->stop;
 done_testing();

@@ -40,7 +40,7 @@ subtest 'serialization failure' => sub {
 	wait_for_state($node, $id, 'DONE');
 	is(turns(), 2, 'a serialization failure: it ran twice');
 	is(task($node, $id, 'attempt, failed, planned IS NULL, error IS NULL, sqlstate IS NULL'),
-		'1|0|t|t|t', 'a serialization failure: that is not counted');
+		'1|0|t|t|t', 'a serialization failure: no attempt or failure is counted');
 	is(sql('SELECT n FROM account WHERE id = 1') . ' ' . sql('SELECT count(*) FROM effect'), '11 1',
 		'a serialization failure: one effect');
 	is(sql("SELECT count(DISTINCT pid) $executors"), 1,
@@ -75,9 +75,9 @@ subtest 'deadlock' => sub {
 	wait_for_state($node, $id, 'DONE');
 	is(turns(), 2, 'a deadlock: it ran twice');
 	is(task($node, $id, 'attempt, failed, error IS NULL'), '1|0|t',
-		'a deadlock: that is not counted');
+		'a deadlock: no attempt or failure is counted');
 	is(sql(q{SELECT string_agg(n::text, ' ' ORDER BY id) FROM account}), '100 200',
-		'a deadlock: it went last');
+		'a deadlock: the task has updated last');
 	is(sql(q{SELECT count(*) FROM effect WHERE what = 'deadlock'}), 1, 'a deadlock: one effect');
 };
 
@@ -88,16 +88,16 @@ subtest 'the number of retries in the process' => sub {
 		fresh();
 		$id = run_task($node, request => "SELECT fail_until(100, '$code')");
 		is(task($node, $id, 'state, attempt, failed, sqlstate, error') . ' ' . turns(),
-			"FAIL|1|1|$code|not yet 6", "$code: given up after five more");
+			"FAIL|1|1|$code|not yet 6", "$code: FAIL after five retries in the process");
 		fresh();
 		$id = run_task($node, request => "SELECT fail_until(6, '$code')");
 		is(task($node, $id, 'state, attempt, failed, response'), 'DONE|1|0|at last',
-			"$code: the fifth may succeed");
+			"$code: the fifth retry may succeed");
 		fresh();
 		$id = run_task($node, retry => 1, delay => '10 ms',
 			request => "SELECT fail_until(100, '$code')");
 		is(task($node, $id, 'state, attempt, failed') . ' ' . turns(), 'FAIL|2|2 12',
-			"$code: and five more in its second attempt");
+			"$code: five retries in each attempt");
 	}
 	for my $code (qw(40000 40002 40003 P0001))
 	{
@@ -112,7 +112,7 @@ subtest 'the number of retries in the process' => sub {
 		request => q{DO $$ BEGIN PERFORM fail_until(100, '40001'); EXCEPTION WHEN OTHERS THEN NULL;
 		END $$});
 	is(task($node, $id, 'state') . ' ' . turns(), 'DONE 1',
-		'one that the request handles is not seen');
+		'a conflict that the request catches is not retried');
 };
 
 # A request that has committed by itself is not retried in the process.
@@ -130,7 +130,7 @@ subtest 'a request that has committed is not retried' => sub {
 			'FAIL|1|t',
 			"$request: failed");
 		is(turns() . ' ' . sql(q{SELECT count(*) FROM effect WHERE what = 'commits'}), '1 1',
-			"$request: once");
+			"$request: it ran once");
 	}
 };
 
@@ -157,11 +157,11 @@ subtest 'the retry has a reset session' => sub {
 		is(task($node, $id,
 			q{state, attempt, failed, error IS NULL, split_part(response, E'\n', 2), notice}),
 			join('|', 'DONE', 1, 0, 't', join("\t", 'postgres', '4MB', 0, 0, $id), 'NOTICE:  once'),
-			"again after $what");
+			"the retry does not see $what");
 	}
 	is(sql(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid IN (SELECT pid
 		FROM pg_stat_activity WHERE backend_type = 'pg_task executor')}), 0,
-		'no lock stays');
+		'no advisory lock is left');
 };
 
 # The timeout covers all runs in the process.  A task that is deleted or stopped meanwhile is not
@@ -187,7 +187,7 @@ sub repeats
 	is(sql("SELECT new.state, new.failed, new.crashed, new.attempt, new.planned IS NULL, new.error "
 		. "IS NULL, new.retry = old.retry AND new.delay = old.delay AND new.backoff = old.backoff
 		FROM task AS new JOIN task AS old ON old.id = new.parent WHERE old.id = $task"),
-		'PLAN|0|0|0|t|t|t', "$name: as new");
+		'PLAN|0|0|0|t|t|t', "$name: the next run starts with a new row");
 	return $task;
 }
 
@@ -202,7 +202,7 @@ subtest 'the next run of a retried task' => sub {
 			. "60 + "
 			. "date_part('second', new.dt) = 34 * 60 + 56.789,
 			new.dt - old.stop BETWEEN '0' AND '1 h' $next $task"), 't|t|t',
-			"drift, $name: on the clock of the first plan");
+			"drift, $name: from the first planned time");
 		$task = repeats("no drift, $name", $wanted, retry => 2, drift => 'false',
 			request => "SELECT fail_until($n, 'UU001')");
 		is(sql("SELECT new.dt - old.stop = '1 h' $next $task"), 't',
@@ -217,7 +217,7 @@ subtest 'the next run of a retried task' => sub {
 	sql("UPDATE task SET repeat = '1 hour', dt = now() WHERE id = $id");
 	wait_for_state($node, $id, 'DONE');
 	is(sql("SELECT new.dt - old.planned = '1 h' $next $id"), 't',
-		'planned by hand, it goes on from the first plan');
+		'planned by hand: the next run counts from the first planned time');
 };
 
 # A waiting retry blocks neither its queue nor an executor, keeps its key, survives a crash, and
@@ -228,23 +228,23 @@ subtest 'a waiting retry' => sub {
 		delete => 'true', request => q{SELECT fail_until(2, 'UU001')});
 	wait_until($node, "SELECT state = 'PLAN' AND failed = 1 FROM task WHERE id = $id");
 	is(task($node, run_task($node, queue => 'narrow', max => 1, request => 'SELECT 1'), 'state'),
-		'DONE', 'a retry that waits leaves its place in the queue');
+		'DONE', 'a waiting retry does not count in its queue');
 	my ($rc, $out, $err) = $node->psql('postgres',
 		q{INSERT INTO task (queue, key, request) VALUES ('narrow', 'k', 'SELECT 1')});
-	like($err, qr/duplicate key/, 'and keeps its key');
+	like($err, qr/duplicate key/, 'a waiting retry keeps its key');
 	$session->quit;
 	crash($node);
 	wait_for_table($node);
 	run_task($node, queue => 'witness', request => 'SELECT 1');
 	is(task($node, $id, 'state, failed, attempt, crashed, sqlstate'), 'PLAN|1|1|0|UU001',
-		'and is as it was after a crash');
+		'a waiting retry is unchanged after a crash');
 	sql("UPDATE task SET dt = now() WHERE id = $id");
 	wait_until($node, "SELECT count(*) = 0 FROM task WHERE id = $id");
-	pass('and is deleted when it is DONE');
+	pass('the row is deleted when the retry is DONE');
 	fresh();
 	$id = run_task($node, delete => 'true', retry => 1, delay => '10 ms',
 		request => q{SELECT fail_until(100, 'UU001')});
-	is(task($node, $id, 'state, failed'), 'FAIL|2', 'a failure stays, and says so');
+	is(task($node, $id, 'state, failed'), 'FAIL|2', 'the row of a failed task is not deleted');
 };
 
 done_testing();

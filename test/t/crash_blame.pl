@@ -68,19 +68,19 @@ subtest 'a task that crashes the server fails' => sub {
 	my $poison = insert_task($node, queue => 'poison', request => 'SELECT die()', repeat => '1 s',
 		retry => 5);
 	wait_until($node, "SELECT state = 'FAIL' FROM task WHERE id = $poison");
-	is_counted($poison, 'FAIL', 2, 0, 2, 'a task that crashes the server is given up');
+	is_counted($poison, 'FAIL', 2, 0, 2, 'a task that crashes the server is FAIL');
 	is(task($node, $poison, 'error, sqlstate, response'),
 		'the server crashed while the task ran (2 times)|57P02|FATAL:  the server crashed while '
-		. 'the task ran (2 times)', 'and it says so');
-	is(sql("SELECT count(*) FROM task WHERE parent = $poison"), 0, 'it does not repeat');
+		. 'the task ran (2 times)', 'the row has the error');
+	is(sql("SELECT count(*) FROM task WHERE parent = $poison"), 0, 'the task does not repeat');
 	sql("UPDATE task SET dt = now() WHERE queue = 'narrow'");
 	wait_for_state($node, $_, 'DONE') for @waiting;
-	pass('work flows on');
+	pass('waiting tasks run');
 	wait_for_held(2);
 	open_gate($node, 'first');
 	wait_for_state($node, $_, 'DONE') for @innocent;
-	is_counted($_, 'DONE', 3, 0, 0, 'who ran beside it is not blamed') for @innocent;
-	is(sql('SELECT count(*), count(DISTINCT task) FROM effect'), '2|2', 'and has its effect once');
+	is_counted($_, 'DONE', 3, 0, 0, 'a task that ran at the same time is no suspect') for @innocent;
+	is(sql('SELECT count(*), count(DISTINCT task) FROM effect'), '2|2', 'its effect is there once');
 };
 
 my $long;
@@ -96,14 +96,14 @@ subtest 'other processes and shutdowns blame no task' => sub {
 		kill 'KILL', $pid;
 		wait_until($node, "SELECT attempt = $n AND state = 'WORK' FROM task WHERE id = $long");
 	}
-	is_counted($long, 'WORK', 4, 0, 0, 'another process dies: no task is to blame');
+	is_counted($long, 'WORK', 4, 0, 0, 'another process dies: no task is a suspect');
 	for my $mode (qw(immediate immediate fast))
 	{
 		$node->stop($mode);
 		$node->start;
 		wait_for_held(1);
 	}
-	is_counted($long, 'WORK', 7, 0, 0, 'the server is stopped: no task is to blame');
+	is_counted($long, 'WORK', 7, 0, 0, 'the server is stopped: no task is a suspect');
 };
 
 # There is no crash report: every running task is a suspect.  Suspects run one at a time, others
@@ -115,16 +115,16 @@ subtest 'without a crash report all running tasks are suspects' => sub {
 	wait_until($node, q{SELECT count(*) = 1 FROM task WHERE state = 'WORK' AND crashed = 1});
 	is(sql(q{SELECT count(*) FROM task WHERE crashed = 1 AND state = 'PLAN'
 		AND sqlstate = '57P02' AND error = 'the server crashed while the task ran'}), 3,
-		'after a power loss they run one at a time');
+		'after a power loss suspects run one at a time');
 	is(task($node, run_task($node, request => 'SELECT 42'), 'response'), 42,
-		'others run beside them');
+		'other tasks run at the same time');
 	wait_for_held(1);
 	is(sql(q{SELECT count(*) FROM task WHERE crashed = 1 AND state = 'WORK'}), 1,
-		'which does not let another one in');
+		'still one suspect runs');
 	open_gate($node, 'second');
 	wait_for_state($node, $_, 'DONE') for @suspect;
 	is(sql('SELECT count(*) FROM task WHERE id IN (' . join(', ', @suspect)
-		. ') AND crashed = 1 AND failed = 0'), 4, 'all of them in the end');
+		. ') AND crashed = 1 AND failed = 0'), 4, 'all suspects are DONE in the end');
 };
 
 # A task that kills the whole server, as far as can be seen.
@@ -137,9 +137,9 @@ subtest 'a suspect that crashes the server again fails' => sub {
 	wait_for_held(2);
 	power_loss();
 	wait_for_state($node, $bad, 'FAIL');
-	is_counted($bad, 'FAIL', 2, 0, 2, 'in two crashes without a word: given up');
+	is_counted($bad, 'FAIL', 2, 0, 2, 'a suspect in two crashes without a crash report is FAIL');
 	wait_for_held(1);
-	is_counted($fresh, 'WORK', 2, 0, 1, 'one that ran in the second alone is not');
+	is_counted($fresh, 'WORK', 2, 0, 1, 'a suspect in the second crash only is not FAIL');
 	open_gate($node, 'third');
 	wait_for_state($node, $fresh, 'DONE');
 };
@@ -158,13 +158,13 @@ subtest 'suspects of all databases run one at a time' => sub {
 	my $at_work = sub { return sql(q{SELECT count(*) FROM task
 		WHERE state = 'WORK'}) + $node->safe_psql('other',
 		q{SELECT count(*) FROM task WHERE state = 'WORK'}) };
-	is($at_work->(), 1, 'one of all databases runs');
+	is($at_work->(), 1, 'one suspect of all databases runs');
 	my ($first, $next) = sql(q{SELECT count(*) FROM task WHERE state = 'WORK'}) ? ('postgres',
 		'other')
 		: ('other', 'postgres');
 	open_gate($node, 'fourth', db => $first);
 	wait_until($node, q{SELECT count(*) = 1 FROM task WHERE state = 'WORK'}, db => $next);
-	is($at_work->(), 1, 'then one of the other');
+	is($at_work->(), 1, 'then one suspect of the other database runs');
 	open_gate($node, 'fourth', db => $next);
 	wait_until($node, q{SELECT bool_and(state = 'DONE') FROM task WHERE request LIKE '%fourth%'},
 		db => $_) for qw(postgres other);
@@ -203,9 +203,9 @@ subtest 'a parallel worker crashes' => sub {
 		wait_until($node, "SELECT crashed = $n FROM task WHERE id = $helped");
 	}
 	wait_for_state($node, $helped, 'FAIL');
-	is_counted($helped, 'FAIL', 2, 0, 2, 'a parallel worker that dies, dies for its task');
+	is_counted($helped, 'FAIL', 2, 0, 2, 'a parallel worker that dies makes its task a suspect');
 	wait_for_held(1);
-	is(sql("SELECT crashed FROM task WHERE id = $beside"), 0, 'and for no other');
+	is(sql("SELECT crashed FROM task WHERE id = $beside"), 0, 'no other task is a suspect');
 };
 
 # A failed start of the server in between does not lose the suspects.
@@ -225,7 +225,7 @@ subtest 'a failed start keeps the suspects' => sub {
 	$node->start;
 	wait_until($node, "SELECT crashed = 1 FROM task WHERE id = $blamed");
 	is(sql("SELECT crashed FROM task WHERE id = $beside"), 0,
-		'who crashed the server is known all the same');
+		'the suspect is known after the failed start');
 	set_conf($node, 'restart_after_crash = on');
 };
 

@@ -25,7 +25,7 @@ subtest 'DDL in the transaction of the task' => sub {
 			WHERE attrelid = 'task'::regclass AND attname = 'notice'}), 'text',
 			"$change: rolled back");
 	}
-	is(sql(q{SELECT last_value FROM runs}), 3, 'each ran once');
+	is(sql(q{SELECT last_value FROM runs}), 3, 'each task ran once');
 };
 
 # A partition with another owner: the table cannot be served, so the task fails, too.
@@ -54,8 +54,8 @@ subtest 'a partition of another owner' => sub {
 subtest 'DDL that the request commits' => sub {
 	my $id = run_task($node, request => q{SELECT nextval('runs'); COMMIT;
 		ALTER TABLE task DROP COLUMN notice; COMMIT; SELECT 1});
-	is(task($node, $id, 'state, attempt'), 'FAIL|1', 'committed: it has failed');
-	is(sql(q{SELECT last_value FROM runs}), 4, 'committed: it ran once');
+	is(task($node, $id, 'state, attempt'), 'FAIL|1', 'DDL that was committed: the task has failed');
+	is(sql(q{SELECT last_value FROM runs}), 4, 'DDL that was committed: the task ran once');
 };
 
 # If another session makes the change, the task is run again and ends as DONE.
@@ -71,7 +71,7 @@ subtest 'DDL of another session' => sub {
 	$session->query_safe('COMMIT');
 	$session->quit;
 	wait_for_state($node, $id, 'DONE');
-	is(task($node, $id, 'attempt'), 2, 'changed by another: it is run again');
+	is(task($node, $id, 'attempt'), 2, 'DDL of another session: the task is run again');
 };
 
 # Harmless changes, made all the time while tasks run: no task is run again because of them.
@@ -106,7 +106,7 @@ subtest 'ids 0 and -1' => sub {
 		like(task($node, $number, 'response'), qr/^$number$/m, "id $number: pg_task.id");
 		is(count_of($node, "parent = $number"), 1, "id $number: parent");
 	}
-	is(sql(q{SELECT current_setting('pg_task.id')}), '', 'outside a task it is empty');
+	is(sql(q{SELECT current_setting('pg_task.id')}), '', 'pg_task.id is empty outside a task');
 };
 
 done_testing();

@@ -31,9 +31,9 @@ sql(q{
 wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'PLAN'});
 is(sql(q{SELECT stop > (SELECT dt FROM task WHERE queue = 'other') FROM task
 	WHERE queue = 'given up' AND state = 'GONE'}), 't',
-	'one was written while the other became due');
+	'one row was written while the other task became due');
 is(sql(q{SELECT state = 'DONE' AND start - dt < '5 s' FROM task WHERE queue = 'other'}),
-	't', 'and the other started after that');
+	't', 'the other task started after that');
 note('waited ' . sql(q{SELECT start - dt FROM task WHERE queue = 'other'}));
 
 $node->stop;

@@ -33,11 +33,11 @@ subtest 'many pairs' => sub {
 	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')},
 		db => 'twins');
 	is(sql_in('twins', 'SELECT count(*), count(DISTINCT (id, part)) FROM ran'), '200|200',
-		'each has run once');
+		'each task has run once');
 	is(sql_in('twins',
 		q{SELECT state, attempt, count(*), count(DISTINCT (id, start)) FROM task GROUP BY 1, 2}),
 		'DONE|1|200|200',
-		'and all are DONE, by runs of their own');
+		'all tasks are DONE, by runs of their own');
 };
 
 # Start two tasks with one id, the second as this role; they run until their gate is opened.
@@ -96,6 +96,7 @@ subtest 'the executors of both end' => sub {
 	open_gate($node, '300', db => 'twins');
 	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE id = 300 AND state = 'DONE'
 		AND attempt = 2}, db => 'twins');
+	pass('both tasks run again and are DONE');
 };
 
 # A refused row is left alone for a minute, but not the other row with the same id.
@@ -116,7 +117,7 @@ subtest 'one of two rows is refused' => sub {
 	is(sql_in('twins',
 		'SELECT id, state, attempt FROM one WHERE id BETWEEN 400 AND 999 ORDER BY id'),
 		"400|PLAN|0\n500|PLAN|0",
-		'one that cannot be written does not keep the other of its id');
+		'a refused row does not delay the other row of its id');
 };
 
 done_testing();

@@ -142,17 +142,17 @@ endure('failures', q{
 	 ORDER BY n}, $failures);
 is(sql(q{SELECT count(*) FROM task WHERE id % 2 = 0 AND (state, response, attempt, notice,
 	sqlstate) IS DISTINCT FROM
-	('DONE', E'INSERT 0 1\n' || id, 1, NULL, NULL)}), 0, 'those between are all right');
+	('DONE', E'INSERT 0 1\n' || id, 1, NULL, NULL)}), 0, 'the tasks between the failures are DONE');
 is(sql(q{SELECT count(*) FROM task JOIN way ON kind = id / 2 % 12 WHERE id % 2 = 1
 	AND (state, task.sqlstate, attempt) IS DISTINCT FROM
-	('FAIL', way.sqlstate, 1)}), 0, 'those that fail have failed as they should');
+	('FAIL', way.sqlstate, 1)}), 0, 'the failures have the expected SQLSTATE');
 is(sql(q{SELECT count(*) FROM task WHERE id % 24 = 1 AND error IS DISTINCT FROM 'failure ' || id}),
-	0, 'each with its own message');
+	0, 'each failure has its own message');
 is(sql(q{SELECT count(*) FROM task WHERE id % 24 = 19 AND notice IS DISTINCT
-	FROM 'NOTICE:  before ' || id}), 0, 'and its own notices');
+	FROM 'NOTICE:  before ' || id}), 0, 'each failure has its own notices');
 is(sql(q{SELECT count(*), count(DISTINCT n), min(n % 2), max(n % 2) FROM trace}),
 	join('|', int($failures / 2), int($failures / 2), 0, 0),
-	'what is left of them is what should be');
+	'the effects are those of the tasks that are DONE');
 sql('TRUNCATE task; TRUNCATE trace');
 
 # Different requests -------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ endure('requests', q{
 	SELECT format(way.request, n), true, 'queue ' || n % 7, (ARRAY['text', 'csv',
 	'json'])[1 + n % 3]
 	  FROM generate_series(FIRST, LAST) AS n JOIN way ON kind = n % 12}, $requests);
-is(sql('SELECT count(*) FROM task'), 0, 'all are done');
+is(sql('SELECT count(*) FROM task'), 0, 'all tasks are done');
 
 # A session caches something for each name and function that it has ever used.  A limit must hold
 # here, if necessary by a new process.  Each task reports the size of its process at the end, in
@@ -224,7 +224,7 @@ for my $name (sort keys %caches)
 		"$name: all are done");
 	my $taken = sql('SELECT max(substring(response, 4)::int) FROM task');
 
-	cmp_ok($taken, '<=', $most, "$name: the executor has not grown above all measure");
+	cmp_ok($taken, '<=', $most, "$name: the executor is below the limit");
 	note("$name: $taken kB");
 }
 

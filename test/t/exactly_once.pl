@@ -62,15 +62,17 @@ subtest 'a process or the server ends while tasks run' => sub {
 		{
 			run_task($node, queue => 'witness',
 				request => 'SELECT 1');    # the new scheduler is at work
-			is(count_of($node, q{state = 'WORK' AND attempt = 1}), 4, "$what: what runs goes on");
-			is(count_of($node, q{queue = 'two' AND state = 'PLAN'}), 2, "$what: and is counted");
+			is(count_of($node, q{state = 'WORK' AND attempt = 1}), 4, "$what: running tasks go on");
+			is(count_of($node, q{queue = 'two' AND state = 'PLAN'}), 2,
+				"$what: they count in their queue");
 		}
 		else
 		{
 			wait_for_running($node, 4, event => 'PgSleep');
 			is(sql(q{SELECT count(*), sum(attempt) - count(*) > 0 FROM task WHERE state = 'WORK'}),
-				'4|t', "$what: they run again, at once");
-			is(count_of($node, q{queue = 'free' AND attempt > 1}), 2, "$what: as a new attempt");
+				'4|t', "$what: the tasks run again at once");
+			is(count_of($node, q{queue = 'free' AND attempt > 1}), 2,
+				"$what: each run is a new attempt");
 		}
 		open_gate($node, $gate);
 		wait_until($node,
@@ -109,7 +111,7 @@ subtest 'the row is changed while the task runs' => sub {
 		is(sql(q{SELECT count(*) FROM log}), $what =~ /for now/ ? 1 : 0,
 			"$what while it runs: no effect of that run");
 		is(count_of($node, q{queue <> 'witness' AND state = 'WORK'}), 0,
-			"$what while it runs: none is left behind");
+			"$what while it runs: no row stays WORK");
 	}
 };
 
@@ -133,12 +135,12 @@ subtest 'many tasks, many crashes' => sub {
 	}
 	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
 	is(sql(q{SELECT count(*), count(DISTINCT task) FROM log}), '1000|1000',
-		'a thousand effects of a thousand tasks');
+		'a thousand tasks have a thousand effects');
 	is(sql(q{SELECT state, count(*) FROM task GROUP BY state}), 'DONE|900',
-		'all are done, or gone when they should');
-	cmp_ok(sql(q{SELECT max(attempt) FROM task}), '>', 1, 'some were started more than once');
+		'all tasks are DONE, or deleted as requested');
+	cmp_ok(sql(q{SELECT max(attempt) FROM task}), '>', 1, 'some tasks were started more than once');
 	is(sql(q{SELECT count(*) FROM log JOIN task ON id = task WHERE log.attempt <> task.attempt}), 0,
-		'and the effect is of the last attempt');
+		'each effect is of the last attempt');
 };
 
 done_testing();

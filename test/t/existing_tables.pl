@@ -61,11 +61,11 @@ subtest 'a relation that is no task table' => sub {
 		$node->safe_psql("${db}_db", $rename);
 		wait_for_table($node, db => "${db}_db");
 		is($node->safe_psql("${db}_db", sprintf($columns, 'mine')), $before,
-			"$db: it was left alone");
+			"$db: the relation is unchanged");
 		runs_in("${db}_db", "$db: runs when the name is free");
 		is(scalar(() = log_since($node, $position) =~ /ERROR:  public\.task is not a task table/g),
 			1,
-			"$db: it was told once");
+			"$db: the error was logged once");
 	}
 };
 
@@ -87,19 +87,19 @@ subtest 'an older table is completed' => sub {
 		. "FROM task", db => 'old');
 	is($node->safe_psql('old',
 		q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0}), 37,
-		'the missing columns are there');
+		'the missing columns are added');
 	is($node->safe_psql('old', q{SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass}),
 		6,
-		'and the indexes');
+		'the indexes are created');
 	is($node->safe_psql('old',
 		q{SELECT string_agg(tgname, ',' ORDER BY tgname) FROM pg_trigger
 		WHERE tgrelid = 'task'::regclass}),
 		'pg_task_bound,pg_task_numbered,pg_task_planned,pg_task_removed,'
-			. 'pg_task_renumbered,pg_task_truncated,shout', 'and the triggers');
+			. 'pg_task_renumbered,pg_task_truncated,shout', 'the triggers are created');
 	my $id = run_task($node, db => 'old', request => 'SELECT 1', repeat => '1 day',
 		customer => 'b');
 	is($node->safe_psql('old', "SELECT customer, state FROM task WHERE parent = $id"), 'B|PLAN',
-		'the column of the user goes along when a task repeats');
+		'the next run has the value of the column of the user');
 };
 
 # Dropped parts of the table are created again while the scheduler runs; its rows stay.
@@ -119,7 +119,7 @@ subtest 'dropped parts are created again' => sub {
 			(SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass AND tgenabled = 'A'),
 			(SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass
 			AND attname = 'notice')}),
-			'6|6|1', "whole after $change");
+			'6|6|1', "all parts are there after $change");
 	}
 	is($node->safe_psql('old', "SELECT 'task'::regclass::oid"), $relfilenode,
 		'it is the same table');
@@ -142,10 +142,10 @@ subtest 'a dropped table, a renamed table' => sub {
 subtest 'a change of owner' => sub {
 	$node->safe_psql('old', 'CREATE ROLE owner LOGIN; ALTER TABLE task OWNER TO owner');
 	my $id = run_task($node, db => 'old', request => 'SELECT current_user', role => 'owner');
-	is(task($node, $id, 'response', db => 'old'), 'owner', 'the new owner\'s task');
+	is(task($node, $id, 'response', db => 'old'), 'owner', 'a task runs as the new owner');
 	$id = run_task($node, db => 'old', request => 'SELECT current_user', role => 'postgres');
 	is(task($node, $id, 'state || sqlstate', db => 'old'), 'FAIL42501',
-		'no superuser\'s task in it any more');
+		'a task as superuser is FAIL');
 };
 
 # Partitioned tables, by time and by state; the latter makes rows move.
@@ -184,8 +184,9 @@ subtest 'partitioned tables' => sub {
 			'DONE21,FAIL1,PLAN1', "$db: runs many");
 	}
 	is($node->safe_psql('by_time', q{SELECT count(*) FROM past}), 22,
-		'by_time: they are where they belong');
-	is($node->safe_psql('by_state', q{SELECT count(*) FROM active}), 1, 'by_state: they moved');
+		'by_time: the rows are in their partitions');
+	is($node->safe_psql('by_state', q{SELECT count(*) FROM active}), 1,
+		'by_state: the rows have moved');
 	$node->safe_psql('by_time',
 		q{INSERT INTO past (id, request, dt) VALUES (1000, 'SELECT 42', '2019-01-01')});
 	wait_for_state($node, 1000, 'DONE', db => 'by_time');

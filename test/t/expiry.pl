@@ -19,7 +19,7 @@ my $effect = q{INSERT INTO effect VALUES (current_setting('pg_task.id'))};
 # A task that starts in time runs, however long it takes; one that is late does not.
 subtest 'a task that is started in time, or late' => sub {
 	my $id = run_task($node, active => '1 s', request => "$effect; SELECT pg_sleep(1.2)");
-	is(task($node, $id, 'state'), 'DONE', 'one that began in time may take longer');
+	is(task($node, $id, 'state'), 'DONE', 'a task that began in time may take longer');
 	for my $late ('1 ms', '1 s', '59 min 59 s')
 	{
 		$id = sql(qq{INSERT INTO task (dt, active, request) VALUES (now() - interval '1 hour',
@@ -49,7 +49,7 @@ subtest 'days and months' => sub {
 		AND state IN ('PLAN', 'WORK')});
 	is(sql(q{SELECT string_agg(DISTINCT queue || ' ' || state, ', ' ORDER BY queue || ' ' || state)
 		FROM task WHERE queue IN ('alive', 'dead') AND dt <> '-infinity'}),
-		'alive DONE, dead GONE', 'days are twenty-four hours');
+		'alive DONE, dead GONE', 'a day is 24 hours');
 	sql(q{DELETE FROM task WHERE dt = '-infinity'});
 };
 
@@ -60,7 +60,7 @@ subtest 'times out of range' => sub {
 	wait_until($node,
 		q{SELECT state = 'DONE' FROM task WHERE queue = 'long' AND request = 'SELECT 1'});
 	is(sql(q{SELECT state FROM task WHERE queue = 'long' AND request = 'SELECT 2'}), 'PLAN',
-		'what is planned for never is not late');
+		'a task planned for infinity does not expire');
 };
 
 my (@ids, $far);
@@ -83,7 +83,7 @@ subtest 'a full queue' => sub {
 			'in a full queue: in time');
 	}
 	is(task($node, $hold, 'state') . task($node, $ids[2], 'state') . task($node, $far, 'state'),
-		'WORKPLANPLAN', 'in a full queue: the others are as they were');
+		'WORKPLANPLAN', 'in a full queue: the other tasks are unchanged');
 };
 
 # A user extends it, or plans it again: then it runs.
@@ -95,7 +95,7 @@ subtest 'a task is planned again' => sub {
 	open_gate($node, 'full');
 	wait_for_state($node, $_, 'DONE') for @ids[ 0, 2 ];
 	is(task($node, $ids[0], 'attempt, error IS NULL, sqlstate IS NULL'), '1|t|t',
-		'one that was GONE and is planned anew runs');
+		'a task that was GONE and is planned again runs');
 	wait_until($node, "SELECT state IN ('DONE', 'GONE') FROM task WHERE id = $far");
 	is(sql(q{SELECT count(*) FROM effect}),
 		sql(q{SELECT 2 + count(*) FROM task WHERE state = 'DONE' AND id >= } . $ids[0]),
@@ -111,7 +111,7 @@ subtest 'a repeating task' => sub {
 		new.dt < now() + interval '1 hour', date_part('minute', new.dt) * 60 + date_part('second',
 		new.dt), new.error IS NULL
 		FROM task AS new JOIN task AS old ON old.id = new.parent WHERE old.queue = 'repeat'}),
-		'PLAN|0|00:10:00|t|t|t|2096|t', 'after GONE it repeats');
+		'PLAN|0|00:10:00|t|t|t|2096|t', 'after GONE the task repeats');
 	sql(qq{INSERT INTO task (queue, dt, active, repeat, drift, request)
 		VALUES ('no drift', '2019-07-01 12:34:56+00', '10 min', '1 hour', false,
 		\$r\$$effect\$r\$)});
@@ -120,7 +120,7 @@ subtest 'a repeating task' => sub {
 	is(sql(q{SELECT count(*), min(new.dt - old.stop) BETWEEN '59 min 59 s' AND '1 hour 1 s'
 		FROM task
 		AS new JOIN task AS old ON old.id = new.parent WHERE old.queue = 'no drift'}), '1|t',
-		'without drift: from when it was given up');
+		'without drift: the next run counts from the expiry');
 };
 
 # Retries: the expiry counts from the first planned time.  If the retry would be too late, the task
@@ -129,22 +129,22 @@ subtest 'a retry that would be too late' => sub {
 	my $id = run_task($node, active => '5 min', retry => 5, delay => '10 min',
 		request => 'SELECT 1/0');
 	is(task($node, $id, 'state, failed, sqlstate'), 'FAIL|1|22012',
-		'a retry that would come too late is none');
+		'no retry is planned that would be too late');
 	$id = insert_task($node, active => '15 min', retry => 5, delay => '10 min', backoff => 1,
 		request => 'SELECT 1/0');
 	wait_until($node, "SELECT state = 'PLAN' AND failed = 1 FROM task WHERE id = $id");
 	sql("UPDATE task SET dt = now() WHERE id = $id");
 	wait_until($node, "SELECT failed = 2 AND state <> 'WORK' FROM task WHERE id = $id");
 	is(task($node, $id, q{state, dt - stop BETWEEN '10 min' AND '11 min'}), 'PLAN|t',
-		'one that comes in time is');
+		'a retry that is in time is planned');
 	sql("UPDATE task SET planned = now() - interval '10 min', dt = now() WHERE id = $id");
 	wait_for_state($node, $id, 'FAIL');
-	is(task($node, $id, 'failed'), 3, 'the first plan counts, not the last');
+	is(task($node, $id, 'failed'), 3, 'the expiry counts from the first planned time');
 	$id = insert_task($node, active => '2.1 s', retry => 5, delay => '0.9 s', backoff => 1,
 		queue => 'narrow', max => 1, request => 'SELECT 1/0');
 	wait_until($node, "SELECT state IN ('FAIL', 'GONE') FROM task WHERE id = $id");
 	is(task($node, $id, q{state, failed BETWEEN 2 AND 3, stop - planned < '2.4 s', sqlstate}),
-		'FAIL|t|t|22012', 'it fails when there is no more time for a retry');
+		'FAIL|t|t|22012', 'the task is FAIL when no time is left for a retry');
 };
 
 my $id;
@@ -186,9 +186,9 @@ subtest 'pg_task.active' => sub {
 	$id = sql(q{INSERT INTO task (role, queue, dt, repeat, request)
 		VALUES ('hasty', 'r', now() - interval '30 min', '1 hour', 'SELECT 1') RETURNING id});
 	wait_for_state($node, $id, 'GONE');
-	is(task($node, $id, $gone), $wanted, 'by the setting: the row says the same');
+	is(task($node, $id, $gone), $wanted, 'by the setting: the row has the same error');
 	is(count_of($node, "parent = $id AND state = 'PLAN' AND dt > now()"), 1,
-		'by the setting: it repeats');
+		'by the setting: the task repeats');
 	sql(q{ALTER DATABASE postgres RESET pg_task.active});
 };
 
@@ -207,7 +207,7 @@ subtest 'many tasks, and a crash' => sub {
 	wait_until($node, q{SELECT count(*) = 1001 FROM task WHERE state = 'DONE'});
 	is(sql(q{SELECT count(*) FROM effect}) . ' ' . count_of($node,
 		q{state = 'GONE' AND (attempt > 0 OR start IS NOT NULL)}), '1000 0',
-		'many: half of them ran, the others never');
+		'many: half of the tasks ran, the others did not');
 };
 
 done_testing();

@@ -70,19 +70,19 @@ my $before = memory();
 insert_many(1000);
 my $after = memory();
 cmp_ok($after, '<', $before + 32768, "a thousand later it uses as much: $before, $after bytes");
-is(sql(q{SELECT count(*), count(DISTINCT pid) FROM task}), '1300|1', 'one executor ran them all');
+is(sql(q{SELECT count(*), count(DISTINCT pid) FROM task}), '1300|1', 'one executor ran all tasks');
 is(sql(q{SELECT state, count(*), bool_and(response = id::text) FROM task WHERE state = 'DONE'
 	GROUP BY 1}),
-	'DONE|130|t', 'those that should succeed did');
+	'DONE|130|t', 'the tasks without an error are DONE');
 is(sql(q{SELECT count(*), count(DISTINCT task), min(task) > 0 FROM kept}), '130|130|t',
-	'they alone had an effect');
+	'only the tasks that are DONE had an effect');
 is(sql(q{SELECT string_agg(concat_ws(' ', sqlstate, error, count), E'\n' ORDER BY sqlstate, error)
 	FROM (SELECT sqlstate, error, count(*) FROM task WHERE state = 'FAIL' GROUP BY 1, 2) AS x}),
 	join("\n", '22012 division by zero 520',
 	'23514 new row for relation "positive" violates check constraint "positive_n_check" 130',
 		'42601 syntax error at end of input 130', '42703 column "missing" does not exist 130',
 		'P0001 uncaught 130', 'UU001 at depth 1 130'),
-	'the others failed each in its way');
+	'each failure has its own error');
 like(sql(q{SELECT response FROM task WHERE sqlstate = 'UU001' LIMIT 1}),
 	qr/^ERROR:\ \ at\ depth\ 1\nDETAIL:\ \ x{1000}\nCONTEXT:\ \ PL\/pgSQL
 		\ function\ nested\(integer\)\ line\ \d+\ at\ RAISE/x,
@@ -102,7 +102,8 @@ subtest 'long texts' => sub {
 		2)}),
 		'DONE|t|(1977 bytes cut)', 'a response that is too long');
 	$id = run_task($node, request => q{SELECT repeat('x', 1024)});
-	is(task($node, $id, q{state, response = repeat('x', 1024)}), 'DONE|t', 'one that just fits');
+	is(task($node, $id, q{state, response = repeat('x', 1024)}), 'DONE|t',
+		'a response that just fits');
 	$id = run_task($node, request => q{DO $$ BEGIN RAISE EXCEPTION '%', repeat('x', 5000); END $$});
 	is(task($node, $id,
 		q{state, length(error) < 1100, length(response) < 1100, error LIKE '%bytes cut)',

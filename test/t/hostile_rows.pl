@@ -38,7 +38,7 @@ subtest 'times and numbers at the ends of their range' => sub {
 		is(mallory("UPDATE task SET $column = $value"), $error, "$column: $value, later");
 	}
 	is(mallory(q{INSERT INTO task (request, failed, retry) VALUES ('SELECT 1/0', 2147483647,
-		2147483647)}), '', 'as many failures as can be counted');
+		2147483647)}), '', 'the largest number of failures');
 	is(mallory(q{INSERT INTO task (request, retry, delay, backoff) VALUES ('SELECT 1/0', 5,
 		'290000 years', 'Infinity')}), '', 'the longest delay');
 	is(mallory(q{INSERT INTO task (request, active, timeout) VALUES ('SELECT 1', '170000000 years',
@@ -50,7 +50,7 @@ subtest 'times and numbers at the ends of their range' => sub {
 		q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK') AND dt <= now()});
 	is(sql(q{SELECT string_agg(state || ' ' || failed, ', ' ORDER BY id) FROM task
 		WHERE dt <> 'infinity'}),
-		'FAIL 2147483647, PLAN 1, DONE 0, GONE 0, PLAN 0', 'each comes to its end');
+		'FAIL 2147483647, PLAN 1, DONE 0, GONE 0, PLAN 0', 'each task ends');
 	is(sql(q{SELECT dt - stop BETWEEN '54 min' AND '1 h' FROM task WHERE failed = 1}), 't',
 		'no retry waits longer than an hour');
 };
@@ -70,7 +70,7 @@ subtest 'NULL columns' => sub {
 		q{; ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned; COMMIT});
 	is(task($node, run_task($node, queue => $_, request => 'SELECT 42'), 'response'), 42,
 		"others run in queue $_") for 'a', 'default', 'z';
-	unlike(log_since($node, $position), qr/terminated by signal|PANIC/, 'no process has died');
+	unlike(log_since($node, $position), qr/terminated by signal|PANIC/, 'no process has crashed');
 	sql('DELETE FROM task');
 };
 
@@ -105,15 +105,15 @@ subtest 'the same id twice' => sub {
 			now() + interval '0.3 s', '1 day')};
 		is(mallory($hers), '', 'hers') if $id <= 10;
 		sql($his);
-		is(mallory($hers), '', 'hers, later') if $id > 10;
+		is(mallory($hers), '', 'mallory\'s row, later') if $id > 10;
 	}
 	wait_until($node, q{SELECT count(*) = 60 FROM parts.task WHERE state = 'DONE'});
 	is(sql(q{SELECT who, what, count(*) FROM seen GROUP BY 1, 2 ORDER BY 1}),
 		"mallory|mallory|40\npostgres|his|20", 'each ran once, as its role');
 	is(sql(q{SELECT role, count(*) FROM parts.task WHERE state = 'PLAN' GROUP BY 1 ORDER BY 1}),
-		"mallory|40\npostgres|20", 'and repeats once');
+		"mallory|40\npostgres|20", 'each task repeats once');
 	is(sql(q{SELECT count(*) FROM parts.task WHERE state = 'DONE' AND (attempt <> 1
-		OR response <> 'INSERT 0 1')}), 0, 'by itself');
+		OR response <> 'INSERT 0 1')}), 0, 'each run has written its own row');
 	sql(q{ALTER DATABASE postgres RESET pg_task.schema});
 	$node->reload;
 	wait_until($node, q{SELECT state = 'DONE' FROM task ORDER BY id DESC LIMIT 1})
@@ -130,13 +130,13 @@ subtest 'settings that change all the time' => sub {
 		'>', \my $out, '2>', \my $err);
 	wait_until($node,
 		q{SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE 'ALTER ROLE mallory SET%'});
-	is(task($node, run_task($node, request => 'SELECT 42'), 'response'), 42, 'others run')
+	is(task($node, run_task($node, request => 'SELECT 42'), 'response'), 42, 'other tasks run')
 		for 1 .. 5;
 	is(mallory(q{INSERT INTO task (queue, request) SELECT 'hers', 'SELECT 1'
-		FROM generate_series(1, 5)}), '', 'he has tasks, too');
+		FROM generate_series(1, 5)}), '', 'mallory has tasks, too');
 	wait_until($node, q{SELECT count(*) = 5 FROM task WHERE queue = 'hers' AND state = 'DONE'});
 	$changes->kill_kill;
-	is($node->psql('postgres', 'SELECT 1'), 0, 'the server is well');
+	is($node->psql('postgres', 'SELECT 1'), 0, 'the server accepts connections');
 };
 
 done_testing();

@@ -26,22 +26,23 @@ sub run_made
 is(run_made("'SELECT ''' || repeat('x', $size) || ''' AS a, nosuch'", 'state, sqlstate, response'),
 	"FAIL|42703|ERROR:  column \"nosuch\" does not exist\nLINE 1: ..." . 'x' x 46
 	. "' AS a, nosuch\n"
-	  . ' ' x 65 . '^', 'at the end of it');
+	  . ' ' x 65 . '^', 'an error at the end of the line');
 is(run_made("'SELECT nosuch, ''' || repeat('x', $less) || ''''", 'state, sqlstate, response'),
 	"FAIL|42703|ERROR:  column \"nosuch\" does not exist\nLINE 1: SELECT nosuch, '"
 	  . 'x' x 44 . "...\n" . ' ' x 15 . '^',
-	'at its beginning');
+	'an error at the beginning of the line');
 is(run_made(
 		"'SELECT ''' || repeat('日', $less) || ''' || nosuch, ''' || repeat('日', 99) || ''''",
 		'state, sqlstate, response'),
 	"FAIL|42703|ERROR:  column \"nosuch\" does not exist\nLINE 1: ..."
 	  . '日' x 23 . "' || nosuch, '...\n" . ' ' x 62 . '^',
-	'in the midst of wide characters');
+	'an error among wide characters');
 my $made = "SELECT ''' || repeat('x', $less) || ''', nosuch";
 is(run_made("'DO \$\$ BEGIN EXECUTE \$q\$$made\$q\$; END \$\$'",
 		q{state, sqlstate, error, length(response) < 1024 * 1024 + 100,
 		substring(response FROM 'LINE 1: ...[^\n]*'), response ~ '\d+ bytes cut'}),
 	'FAIL|42703|column "nosuch" does not exist|t|LINE 1: ...' . 'x' x 51 . "', nosuch|t",
 	'a statement that it made: the quotes of it are cut');
-is($node->safe_psql('postgres', q{SELECT count(DISTINCT pid) FROM task}), 1, 'all in one process');
+is($node->safe_psql('postgres', q{SELECT count(DISTINCT pid) FROM task}), 1,
+	'one process ran all tasks');
 done_testing();

@@ -50,7 +50,7 @@ subtest 'ids ahead of the sequence are refused' => sub {
 	}
 	my ($rc, $out, $err) = $node->psql('postgres', sprintf($ways{INSERT}, next_id()),
 		extra_params => [ '-U', 'tenant' ]);
-	like($err, qr/HINT:  Leave out "id"/, 'and the hint says what to do');
+	like($err, qr/HINT:  Leave out "id"/, 'the hint names what to do');
 };
 
 my $default;
@@ -95,7 +95,7 @@ subtest 'open transactions and statements' => sub {
 	my $gone = sql(q{SET lock_timeout = '2 s'; INSERT INTO task (queue, repeat, active, max,
 		request)
 		VALUES ('gone', '1 s', '1 ms', 0, 'SELECT 1') RETURNING id});
-	like($gone, qr/^\d+$/, 'an INSERT of another does not wait');
+	like($gone, qr/^\d+$/, 'an INSERT of another role does not wait');
 	sql(q{SET lock_timeout = '2 s'; INSERT INTO task (queue, repeat, request)
 		VALUES ('chain', '20 ms', 'SELECT 1')});
 	wait_until($node, q{SELECT count(*) >= 3 FROM task WHERE queue = 'chain' AND state = 'DONE'});
@@ -103,7 +103,7 @@ subtest 'open transactions and statements' => sub {
 	wait_until($node, q{SELECT count(*) >= 2 FROM task WHERE queue = 'gone' AND state = 'GONE'});
 	pass('one that never starts repeats');
 	my $id = run_task($node, queue => 'witness', request => 'SELECT 1');
-	is(task($node, $id, 'state'), 'DONE', 'and others start');
+	is(task($node, $id, 'state'), 'DONE', 'other tasks start');
 	$_->quit for $hostile;
 	terminate($node, split /\n/, sql(q{SELECT pid FROM pg_stat_activity WHERE usename = 'tenant'}));
 

@@ -92,8 +92,8 @@ subtest 'an invalid index' => sub {
 		'CREATE UNIQUE INDEX CONCURRENTLY failed ON task (queue, priority) WHERE dt IS NOT NULL'),
 		0,
 		'an index is invalid');
-	runs_in('invalid', 'no index more beside an invalid one');
-	is(sql_in('invalid', "$indexes AND NOT indisvalid"), 1, 'and that is left alone');
+	runs_in('invalid', 'no further index beside an invalid one');
+	is(sql_in('invalid', "$indexes AND NOT indisvalid"), 1, 'the invalid index is unchanged');
 };
 
 # An event trigger spoils every new index: three are created, the scheduler reports it and
@@ -126,7 +126,7 @@ subtest 'an event trigger drops every new index' => sub {
 		}
 		cmp_ok(sql_in($db, $indexes), '<=', 7, "$db: it is not made for ever");
 		is(scalar(() = log_since($node, $position) =~ /is not what it was made to be/g), 1,
-			"$db: that was told once");
+			"$db: the error was logged once");
 		sql_in('postgres', "DROP DATABASE $db");
 	}
 };

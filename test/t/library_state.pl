@@ -100,7 +100,8 @@ sub same_process
 }
 
 subtest 'pg_task.keep_libraries' => sub {
-	ok(!same_process(q{SELECT 'a=>1'::hstore}), 'a library that is not in the list is not kept');
+	ok(!same_process(q{SELECT 'a=>1'::hstore}),
+		'an executor exits after a library that is not in the list');
 	for (
 		[ 'dblink, "hstore"', 1, 'one that is added' ],
 		[ 'hstore.so', 1, 'with its suffix' ],

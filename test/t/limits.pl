@@ -34,17 +34,17 @@ subtest 'many sessions insert' => sub {
 		ROLLBACK;
 	});
 	$node->command_ok([ 'pgbench', '-n', '-c', '10', '-t', '20', '-f', $script, 'postgres' ],
-		'ten sessions insert');
+		'ten sessions have inserted');
 	wait_until($node, q{SELECT count(*) = 1400 FROM task WHERE state = 'DONE'});
 	is(sql(q{SELECT max(running), count(*) FROM seen WHERE queue = 'three'}), '3|200',
-		'never more than three, and three');
+		'at most three tasks run at once, and three do');
 	is(sql(q{SELECT max(running), count(*) FROM seen WHERE queue = 'one'}), '1|200',
-		'never more than one');
+		'at most one task runs at once');
 	is(sql(q{SELECT max(running), count(*) FROM seen WHERE queue = 'mixed'}), '4|800',
 		'the largest limit counts for the queue');
 	cmp_ok(sql(q{SELECT max(running) FROM seen WHERE queue = 'any'}), '>', 1,
-		'without a limit they run side by side');
-	is(sql(q{SELECT count(*) FROM task WHERE attempt <> 1}), 0, 'each was started once');
+		'without a limit tasks run at the same time');
+	is(sql(q{SELECT count(*) FROM task WHERE attempt <> 1}), 0, 'each task was started once');
 };
 
 # A limit counts all running tasks of the queue, whatever their own limits.
@@ -67,7 +67,7 @@ subtest 'max = 0' => sub {
 	my $never = insert_task($node, queue => 'never', max => 0, request => 'SELECT 1');
 	is(task($node, run_task($node, queue => 'never', max => 1, request => 'SELECT 1'), 'state'),
 		'DONE',
-		'max 0 is in nobody\'s way');
+		'a task with max 0 does not delay others');
 	is(task($node, $never, 'state, attempt'), 'PLAN|0', 'max 0 does not start');
 	sql("UPDATE task SET max = 1 WHERE id = $never");
 	wait_for_state($node, $never, 'DONE');
@@ -89,7 +89,7 @@ subtest 'negative max' => sub {
 	wait_until($node, q{SELECT count(*) = 4 FROM task WHERE state = 'DONE'});
 	is(sql(q{SELECT bool_and(start >= before) FROM (SELECT start, lag(stop) OVER (ORDER BY start)
 		AS before FROM task) AS x}),
-		't', 'one at a time, however short the pause');
+		't', 'one task at a time, however short the pause');
 };
 
 # A full queue, however long, does not delay other queues.
@@ -141,7 +141,7 @@ subtest 'fewer worker slots than executors' => sub {
 	my $position = log_position($small);
 	run_task($small, db => 'one', request => 'SELECT 1');
 	is(task($small, 1, q{start - dt < '5 s'}, db => 'one'), 't',
-		'an idle executor makes room for another database');
+		'an idle executor exits for another database');
 };
 
 # Other workers use all worker slots: rows wait, the log reports it once, and the rows run when
@@ -167,14 +167,15 @@ subtest 'no free worker slot' => sub {
 		qr/LOG:\ \ no\ background\ worker\ slot\ is\ free\ for\ an\ executor
 			\ of\ database\ "postgres".*?HINT:\ \ Increase\ "max_worker_processes"/sx,
 		$position);
-	is(task($small, $id, 'state, attempt'), 'PLAN|0', 'without a slot it waits');
+	is(task($small, $id, 'state, attempt'), 'PLAN|0', 'without a worker slot the row waits');
 	$small->safe_psql('postgres',
 		q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(1)%'
 		AND backend_type = 'client backend' AND pid <> pg_backend_pid()});
 	$parallel->quit;
 	wait_for_state($small, $id, 'DONE');
 	is(scalar(() = log_since($small,
-		$position) =~ /no background worker slot is free for an executor/g), 1, 'it was told once');
+		$position) =~ /no background worker slot is free for an executor/g), 1,
+		'the error was logged once');
 };
 
 done_testing();

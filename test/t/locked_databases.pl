@@ -54,7 +54,7 @@ subtest 'executors leave a database that is renamed' => sub {
 	terminate($node, backends($node, 'executor'));
 	$owner->query_until(qr/renamed/, '');
 	my $id = run_task($node, request => 'SELECT 1');
-	is(task($node, $id, 'state'), 'DONE', 'executors that went there leave their places to others');
+	is(task($node, $id, 'state'), 'DONE', 'executors that cannot connect free their slots');
 	$owner->query_safe('ROLLBACK');
 	$owner->quit;
 	wait_until($node, 'SELECT bool_and(attempt = 2) FROM task', db => 'theirs1');
@@ -74,7 +74,7 @@ subtest 'schedulers that wait for a locked database' => sub {
 	  for 1 .. 3;
 	wait_until($node, connecting(3));
 	my $id = run_task($node, request => 'SELECT 1');
-	is(task($node, $id, 'state'), 'DONE', 'schedulers that cannot connect leave their places');
+	is(task($node, $id, 'state'), 'DONE', 'schedulers that cannot connect free their slots');
 	sql("ROLLBACK PREPARED '$_'") for 1 .. 3;
 	wait_until($node, q{SELECT state = 'DONE' FROM task}, db => $_) for @theirs;
 	pass('and come back when they can');
@@ -91,7 +91,7 @@ subtest 'a hold outlives a savepoint' => sub {
 	$owner->query_safe('ROLLBACK TO a');
 	as_owner('theirs3', sprintf($later, 3));
 	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'DONE'}, db => 'theirs3');
-	is(sql(connecting(0)), 't', 'a hold outlives the abort of another');
+	is(sql(connecting(0)), 't', 'a hold outlives the abort of another hold');
 	$owner->query_safe('ROLLBACK');
 	$owner->quit;
 	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'DONE'}, db => 'theirs1');

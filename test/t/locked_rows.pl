@@ -35,7 +35,7 @@ sub lock_rows
 			WHERE role = 'tenant' AND state = 'PLAN' FOR UPDATE) AS x});
 	open_gate($node, $gate);
 	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'WORK'});
-	is(count_of($node, q{role = 'tenant' AND state = 'PLAN'}), $count, 'all of them are locked');
+	is(count_of($node, q{role = 'tenant' AND state = 'PLAN'}), $count, 'all rows are locked');
 	return $session;
 }
 
@@ -62,17 +62,17 @@ for my $case ([ 30000, q{'one'}, 'one queue' ], [ 2000, q{'many' || n}, 'many qu
 	wait_until($node, "SELECT state = 'DONE' FROM task WHERE id = $id");
 	note('behind: waited ' . task($node, $id, 'start - dt'));
 	is(count_of($node, q{role = 'tenant' AND state = 'PLAN'}), $count,
-		"$name: one behind those that are locked starts");
+		"$name: a task behind the locked rows starts");
 	my $before = count_of($node, q{role = 'tenant' AND state = 'DONE'});
 	$session->query_safe('COMMIT');
 	$session->quit;
 	wait_until($node, qq{SELECT count(*) >= $before + 200 FROM task
 		WHERE role = 'tenant' AND state = 'DONE'});
-	pass("$name: those that were locked run when they are not");
+	pass("$name: the rows run when they are unlocked");
 	sql(q{DELETE FROM task WHERE state = 'PLAN'});
 	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
 }
-is(count_of($node, q{state <> 'DONE' OR attempt <> 1}), 0, 'each ran once');
+is(count_of($node, q{state <> 'DONE' OR attempt <> 1}), 0, 'each task ran once');
 
 $node->stop;
 done_testing();

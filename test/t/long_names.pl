@@ -67,16 +67,16 @@ subtest 'rows that bypass the trigger' => sub {
 	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
 	is(sql(q{SELECT DISTINCT state, sqlstate, error FROM task WHERE length(queue) > 255}),
 		'FAIL|22001|the name of the queue is longer than 255 bytes',
-		'a row with a long queue has failed, and says why');
-	is(count_of($node, 'length(queue) > 255'), 300, 'and does not repeat');
+		'a row with a long queue is FAIL, with the error');
+	is(count_of($node, 'length(queue) > 255'), 300, 'the task does not repeat');
 	is(count_of($node, q{queue = 'gone' AND state = 'GONE'}), 3, 'a long zone: the row is GONE');
 	cmp_ok(length(log_since($node, $position)), '<', 10_000_000,
-		'and the log is not filled with it');
+		'the log stays short');
 	my $grown = peak_memory('scheduler') - $before;
 	cmp_ok($grown, '<', 40, 'the scheduler has not grown');
 	note("by $grown MB");
 	my $id = run_task($node, request => 'SELECT 1');
-	is(task($node, $id, 'state'), 'DONE', 'others run');
+	is(task($node, $id, 'state'), 'DONE', 'other tasks run');
 };
 
 done_testing();

@@ -45,7 +45,7 @@ subtest 'rename, copy, tablespace, drop' => sub {
 	succeeds('ALTER DATABASE one RENAME TO two');
 	busy_database('two');
 	is($node->safe_psql('two', 'SELECT count(*) FROM task'), 4,
-		'after a rename all goes on, with the rows that were there');
+		'after a rename tasks run, and the rows are there');
 	succeeds('CREATE DATABASE copy TEMPLATE two');
 	busy_database($_) for qw(two copy);
 	is($node->safe_psql('copy', 'SELECT count(*) FROM task'), 6,
@@ -54,7 +54,7 @@ subtest 'rename, copy, tablespace, drop' => sub {
 	sql('ALTER DATABASE copy OWNER TO owner');
 	busy_database('copy');
 	($ret, $out, $err) = $node->psql('postgres', 'SET ROLE owner; DROP DATABASE copy');
-	is($err, '', 'by its owner');
+	is($err, '', 'DROP DATABASE by the owner succeeds');
 	succeeds('DROP DATABASE two WITH (FORCE)');
 };
 
@@ -72,7 +72,7 @@ subtest 'a running task blocks DROP DATABASE' => sub {
 	$session->quit;
 	open_gate($node, 'drop', db => 'one');
 	wait_for_state($node, $running, 'DONE', db => 'one');
-	is(task($node, $running, 'attempt', db => 'one'), 1, 'the task goes on');
+	is(task($node, $running, 'attempt', db => 'one'), 1, 'the running task goes on');
 	busy_database('one');
 	pass('and the processes come back');
 };
@@ -91,7 +91,8 @@ subtest 'a user without the privilege' => sub {
 		is(sql($pids), $before, 'nobody left for it');
 	}
 	($ret, $out, $err) = $node->psql('postgres', 'BEGIN; DROP DATABASE one');
-	like($err, qr/cannot run inside a transaction block/, 'in a transaction block it is refused');
+	like($err, qr/cannot run inside a transaction block/,
+		'the command is refused in a transaction block');
 	busy_database('one');
 };
 
@@ -103,7 +104,7 @@ subtest 'CREATE DATABASE with a template' => sub {
 		'CREATE TABLE bulk AS SELECT n, repeat(\'x\', 500) FROM generate_series(1, 20000) AS n');
 	succeeds('CREATE DATABASE big2 TEMPLATE big STRATEGY file_copy');
 	is(task($node, run_task($node, db => 'big', request => 'SELECT 1'), q{start - dt < '5 s'},
-		db => 'big'), 't', 'runs soon after it');
+		db => 'big'), 't', 'a task starts soon after the command');
 };
 
 # A dump and its restore while no new tasks start: the rows are restored, and waiting tasks run in
@@ -125,17 +126,17 @@ subtest 'dump and restore' => sub {
 		q{SELECT count(*) = 3 AND bool_or(response = 'now') FROM task WHERE mine = 'here'},
 		db => 'big');
 	is($node->safe_psql('big', q{SELECT string_agg(state, ',' ORDER BY id) FROM task}),
-		'DONE,PLAN,DONE', 'the rows are there, and what was due ran');
+		'DONE,PLAN,DONE', 'the rows are there, and due tasks ran');
 	is(task($node, run_task($node, db => 'big', request => 'SELECT 42'), 'response', db => 'big'),
 		'42',
-		'and new ones run');
+		'new tasks run');
 	is($node->safe_psql('big', q{SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass}),
 		5,
-		'no second index');
+		'no index was created twice');
 	is($node->safe_psql('big',
 		q{SELECT string_agg(tgenabled, '') FROM pg_trigger WHERE tgrelid = 'task'::regclass}),
 		'AAAAAA',
-		'and all triggers, always enabled');
+		'all triggers are there, always enabled');
 };
 
 # A base backup works.
@@ -158,7 +159,7 @@ subtest 'single-user mode and binary upgrade' => sub {
 	my $single;
 	IPC::Run::run([ $node->installed_command('postgres'), '--single', '-D', $node->data_dir,
 		'postgres' ], '<', \$input, '>&', \$single);
-	unlike($single, qr/ERROR|FATAL|PANIC/, 'a single-user server takes a task');
+	unlike($single, qr/ERROR|FATAL|PANIC/, 'single-user mode accepts a task');
 	$node->start;
 	wait_until($node, q{SELECT response = 'single' FROM task WHERE request LIKE '%single%'});
 	$node->stop;
@@ -166,10 +167,10 @@ subtest 'single-user mode and binary upgrade' => sub {
 		"--cluster-name=upgrade -b -c synchronous_commit=off", 'start'), 0,
 		'a server in binary upgrade mode starts');
 	is(sql(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'}), 0,
-		'and has no process of ours');
+		'there is no process of pg_task');
 	sql(q{INSERT INTO task (request) VALUES ('SELECT 2')});
-	is(sql(q{SHOW pg_task.max_executors}), 4, 'but the settings are known');
-	is(system('pg_ctl', '-s', '-w', '-D', $node->data_dir, 'stop'), 0, 'it stops');
+	is(sql(q{SHOW pg_task.max_executors}), 4, 'the settings are known');
+	is(system('pg_ctl', '-s', '-w', '-D', $node->data_dir, 'stop'), 0, 'the server stops');
 };
 
 # If pg_task is not preloaded, inserts work, and the tasks wait until it is.
@@ -178,16 +179,17 @@ subtest 'a server without the library' => sub {
 	$node->start;
 	my $waiting = insert_task($node, request => 'SELECT current_setting(\'pg_task.id\')');
 	is(sql("UPDATE task SET priority = 1 WHERE id = $waiting RETURNING state"), "PLAN",
-		'a row waits, and may be changed');
+		'a row waits and may be changed');
 	is(sql(q{SELECT pg_task_next('2024-01-01Z', '1 day', true, '2024-01-01Z',
 		'UTC') = '2024-01-02Z'}),
-		't', 'the pure function works');
+		't', 'pg_task_next works');
 	is(sql("SELECT coalesce(parent::text, 'none') FROM task WHERE id = $waiting"), 'none',
-		'it has no parent');
+		'the task has no parent');
 	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'pg_task'");
 	$node->restart;
 	wait_for_state($node, $waiting, 'DONE');
-	is(task($node, $waiting, 'response'), $waiting, 'it runs when the library is there again');
+	is(task($node, $waiting, 'response'), $waiting,
+		'the task runs when the library is there again');
 };
 
 done_testing();

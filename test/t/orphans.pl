@@ -43,11 +43,11 @@ subtest 'a fast shutdown' => sub {
 	restore('more', 30000);
 	my $begun = time();
 	$node->stop('fast');
-	cmp_ok(time() - $begun, '<', 30, 'the server stops in the midst of it');
+	cmp_ok(time() - $begun, '<', 30, 'the server stops while orphans are written');
 	$node->start;
 	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'WORK'});
 	is(count_of($node, q{state = 'PLAN' AND sqlstate = '57P01' AND attempt IN (1, 2)}),
-		60000, 'all are to run again, each told why, no attempt lost');
+		60000, 'all orphans wait to run again, with the error and their attempts');
 };
 
 # Many orphans whose rows are locked delay nobody, and are written when they are unlocked.

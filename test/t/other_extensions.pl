@@ -99,14 +99,14 @@ subtest 'statements outside a block' => sub {
 subtest 'a function that refuses a block' => sub {
 	my $position = log_position($node);
 	is(outcome('state, attempt, failed, error IS NULL', q{SELECT must_be_alone(), nextval('runs')}),
-		'DONE|1|0|t', 'a function that must be alone is');
-	is(sql('SELECT last_value FROM runs'), '1', 'and what comes after it runs once');
+		'DONE|1|0|t', 'a function that refuses a block runs without one');
+	is(sql('SELECT last_value FROM runs'), '1', 'what follows it runs once');
 	unlike(log_since($node, $position), qr/must_be_alone\(\) cannot run/,
-		'the log has no error of it');
+		'the log has no error');
 	sql('ALTER SEQUENCE runs RESTART');
 	is(outcome('state, sqlstate', q{SELECT nextval('runs'); SELECT must_be_alone()}),
-		'FAIL|25001', 'beside another statement it is refused');
-	is(sql('SELECT last_value FROM runs'), '1', 'and not tried again');
+		'FAIL|25001', 'beside another statement the function is refused');
+	is(sql('SELECT last_value FROM runs'), '1', 'the run is not repeated');
 };
 
 # A run that a deferred trigger rejects at the end is rolled back.
@@ -118,7 +118,8 @@ subtest 'a deferred trigger rejects the run' => sub {
 			WHEN (NEW.state = 'DONE') EXECUTE FUNCTION refuse()});
 	is(outcome('state, error', q{INSERT INTO place VALUES ('refused')}),
 		'FAIL|not done', 'DONE is refused');
-	is(sql(q{SELECT count(*) FROM place WHERE what = 'refused'}), '0', 'nothing stays of the task');
+	is(sql(q{SELECT count(*) FROM place WHERE what = 'refused'}), '0',
+		'the effects of the task are rolled back');
 	sql('DROP TRIGGER refuse ON task');
 };
 
@@ -136,15 +137,15 @@ subtest 'an error that an extension rewrites' => sub {
 			RETURN n;
 		END $$});
 	is(outcome('state, attempt, failed, response', 'SELECT collide(3)'),
-		'DONE|1|0|3', 'a rewritten deadlock: begun anew');
+		'DONE|1|0|3', 'an error rewritten to a deadlock is retried');
 	is(outcome('state, sqlstate, error', 'SELECT collide(100)'),
 		'FAIL|40P01|a deadlock that spans several servers',
-		'a rewritten error is the one that is kept');
+		'the row has the rewritten error');
 	sql(q{ALTER SYSTEM SET log_min_messages = 'fatal'; SELECT pg_reload_conf()});
 	wait_until($node, q{SELECT current_setting('log_min_messages') = 'fatal'});
 	terminate($node, backends($node, 'executor'));
 	is(outcome('state, sqlstate, error', 'SELECT collide(1000)'),
-		'FAIL|XX123|another server says no', 'what is not logged is not rewritten');
+		'FAIL|XX123|another server says no', 'an error that is not logged is not rewritten');
 	sql(q{ALTER SYSTEM RESET log_min_messages; SELECT pg_reload_conf()});
 };
 
@@ -164,9 +165,9 @@ subtest 'postgres_fdw commits first' => sub {
 		CREATE FOREIGN TABLE far (n int) SERVER other OPTIONS (table_name 'there')});
 	is(outcome('state, error IS NULL', q{INSERT INTO far VALUES (1); INSERT INTO here VALUES (1);
 			SELECT fail_commits((nextval('turns') = 1)::int)}),
-		'DONE|t', 'a commit fails: begun anew');
+		'DONE|t', 'a commit that fails is retried');
 	is(sql('SELECT (SELECT count(*) FROM here), (SELECT count(*) FROM there)'),
-		'1|2', 'one effect here, and two there');
+		'1|2', 'one effect on this server, two on the other');
 };
 
 done_testing();

@@ -64,12 +64,12 @@ subtest 'a child by INHERITS' => sub {
 		INSERT INTO kin (id, request, state, attempt, start, role) VALUES (1002, 'SELECT 1', 'WORK',
 		1,
 			now(), 'eve')});
-	runs_in('child', 'the table itself is served') for 1 .. 3;
+	runs_in('child', 'the task table is served') for 1 .. 3;
 	is(sql_in('child', q{SELECT string_agg(state || attempt, ',' ORDER BY id) FROM kin}),
 		'PLAN0,PLAN0,WORK1',
-		'child: its rows are left alone');
+		'child: its rows do not run');
 	is(sql_in('child', 'SELECT pg_task_cancel(1000)'), 'f',
-		'child: nor is one found to be stopped');
+		'child: pg_task_cancel does not see its rows');
 	is(sql_in('child', 'SELECT count(*) FROM evidence'), 0, 'child: nothing ran');
 };
 
@@ -95,7 +95,7 @@ subtest 'the owner changes while the scheduler waits for a lock' => sub {
 	sql_in('gift',
 		q{DELETE FROM gift; DROP TRIGGER spy ON gift; ALTER TABLE gift ENABLE TRIGGER ALL});
 	sql_in('gift', 'ALTER TABLE gift OWNER TO postgres');
-	runs_in('gift', 'served again when it is given back');
+	runs_in('gift', 'the table is served again when the owner is the same');
 };
 
 # The same with a running task: its outcome is not written while the partition has another owner.
@@ -127,7 +127,7 @@ subtest 'a sub-partition' => sub {
 	sql_in('gift', 'ALTER TABLE nest ATTACH PARTITION egg FOR VALUES IN (8)');
 	wait_for_log_line($node, qr/$refused"egg" has another owner/, $position);
 	sql_in('gift', 'DROP TABLE egg');
-	runs_in('gift', 'served again without it');
+	runs_in('gift', 'the table is served again without the partition');
 };
 
 # The owner of a table above could change rows: a parent, or a parent of a parent.

@@ -96,14 +96,14 @@ subtest 'the owner of the schema replaces the table' => sub {
 		wait_for_state($node, $id, 'DONE', db => $db);
 	}
 	is($node->safe_psql('let', q{SELECT tableowner FROM pg_tables WHERE tablename = 'task'}),
-		'postgres', 'the table is somebody else\'s');
+		'postgres', 'the table belongs to another role');
 	$position = log_position($node);
 	sql_as_in('landlord', 'let',
 		swap_schema(q{INSERT INTO public.task (id, request) VALUES (100, 'SELECT 1')}));
 	wait_until($node, 'SELECT state <> $$PLAN$$ FROM public.task WHERE id = 100', db => 'let');
 	is(caught('landlord', $position), 'landlord',
-		'another table under the same name: not as the owner of the first');
-	is(is_superuser('landlord'), 'f', 'so the owner of the database stays what he was');
+		'a new table of the same name: its triggers do not run as the owner of the first');
+	is(is_superuser('landlord'), 'f', 'the owner of the database has gained no rights');
 	sql('ALTER ROLE landlord NOSUPERUSER');
 	$position = log_position($node);
 	$id = sql_as_in('landlord', 'sublet', 'INSERT INTO task (request) VALUES ($r$' . swap_schema(
@@ -117,8 +117,9 @@ subtest 'the owner of the schema replaces the table' => sub {
 		AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'pg_task executor' "
 		. "AND datname = 'sublet' AND state = 'active')", db => 'postgres');
 	wait_for_log_line($node, qr/the trap of landlord runs as/, $position);
-	is(caught('landlord', $position), 'landlord', 'nor when the outcome is written');
-	is(is_superuser('landlord'), 'f', 'so he stays what he was again');
+	is(caught('landlord', $position), 'landlord',
+		'they do not run as that owner when the outcome is written');
+	is(is_superuser('landlord'), 'f', 'the owner of the database has still gained no rights');
 	sql('ALTER ROLE landlord NOSUPERUSER');
 };
 
@@ -151,7 +152,7 @@ subtest 'objects that the task creates' => sub {
 		is(is_superuser('app'), 'f', "and calls no trigger of the task's: $end");
 		sql('DROP FUNCTION IF EXISTS app.trap CASCADE; ALTER ROLE app NOSUPERUSER');
 	}
-	is(caught('app', $position), '', 'not even once');
+	is(caught('app', $position), '', 'the trap has never run as superuser');
 	sql('DROP TRIGGER audit ON task');
 };
 
@@ -202,7 +203,8 @@ subtest 'a row is replaced before the run begins' => sub {
 	$id = sql_as('ben', q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id});
 	wait_for_state($node, $id, 'DONE');
 	$pid = task($node, $id, 'pid');
-	is(sql("SELECT usename FROM pg_stat_activity WHERE pid = $pid"), 'ben', 'an executor of ben');
+	is(sql("SELECT usename FROM pg_stat_activity WHERE pid = $pid"), 'ben',
+		'the executor is connected as ben');
 	wait_until($node, "SELECT state = 'idle' FROM pg_stat_activity WHERE pid = $pid");
 	kill 'STOP', $pid;
 	$id = sql_as('ben',
@@ -221,7 +223,7 @@ subtest 'a row is replaced before the run begins' => sub {
 	wait_for_state($node, $after, 'DONE');
 	wait_for_end($id);
 	is(sql(q{SELECT string_agg(who, ',') FROM ran WHERE what = 'slow'}), 'amy',
-		'a request runs as its own role, once');
+		'the request ran as its own role, once');
 };
 
 my $seen;
@@ -246,18 +248,18 @@ subtest 'the owner of a partition' => sub {
 		qr/public\.task is not a task table.*Its partition "active" has another owner/s, $seen);
 	is($node->safe_psql('parts',
 		q{SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass}),
-		0, 'a partition of a stranger: untouched');
+		0, 'the rows of a partition of another owner are unchanged');
 	$node->safe_psql('parts', 'ALTER TABLE active OWNER TO postgres');
 	wait_until($node, q{SELECT count(*) = 1 FROM pg_policy WHERE polrelid = 'task'::regclass},
 		db => 'parts');
 	$node->safe_psql('parts',
 		'GRANT INSERT, SELECT, UPDATE, DELETE ON task, active, finished TO carl, dora');
 	refused('carl', 'parts', "INSERT INTO task (request, role) VALUES ('SELECT 1', 'postgres')",
-		'.*row-level security', 'through the table');
+		'.*row-level security', 'an UPDATE through the table');
 	refused('carl', 'parts',
 		"INSERT INTO active (id, request, role) "
 		. "VALUES (-1000, 'ALTER ROLE carl SUPERUSER', 'postgres')",
-		'cannot plan a task for a role that you may not become', 'past the table');
+		'cannot plan a task for a role that you may not become', 'an UPDATE of the partition');
 	$id = sql_as_in('dora', 'parts',
 		q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id});
 	wait_for_state($node, $id, 'DONE', db => 'parts');
@@ -265,7 +267,7 @@ subtest 'the owner of a partition' => sub {
 		"UPDATE task SET state = 'PLAN', attempt = 0, pid = NULL, start = NULL, stop = NULL, role "
 		. "= 'postgres' WHERE id = $id",
 		'.*row-level security', 'a row that moves to another partition gets no other role');
-	is(is_superuser('carl'), 'f', 'nobody got anything by that');
+	is(is_superuser('carl'), 'f', 'nobody has gained rights');
 };
 
 # pg_task.id is the task that the executor runs, whatever is set.
@@ -287,7 +289,7 @@ subtest 'pg_task.id' => sub {
 		($$SELECT
 		1$$)') RETURNING id});
 	wait_for_state($node, $id, 'DONE');
-	is(count_of($node, "parent = $id"), 1, 'nor can it be reset');
+	is(count_of($node, "parent = $id"), 1, 'pg_task.id cannot be reset');
 };
 
 # Processes: who may not see or signal a role's sessions may not see or signal its tasks.  The
@@ -304,10 +306,10 @@ subtest 'processes' => sub {
 			. "AND backend_type = 'pg_task executor'");
 	is(sql_as('amy', "SELECT query FROM pg_stat_activity WHERE pid = $pid"),
 		'<insufficient privilege>',
-		'others do not see the request');
+		'other roles do not see the request');
 	is(sql_as('amy',
 		"SELECT count(*) FROM pg_stat_activity AS a WHERE a::text LIKE '%secr' || 'et%' "
-		. "AND pid <> pg_backend_pid()"), 0, 'in no column');
+		. "AND pid <> pg_backend_pid()"), 0, 'no column of pg_stat_activity shows it');
 	for my $signal (qw(pg_cancel_backend pg_terminate_backend))
 	{
 		refused('amy', 'postgres', "SELECT $signal($pid)", '.*(must be a member|permission denied)',
@@ -319,7 +321,7 @@ subtest 'processes' => sub {
 				"$signal of a $kind by $_") for qw(amy watchman);
 		}
 	}
-	is(task($node, $id, 'state'), 'WORK', 'it still runs');
+	is(task($node, $id, 'state'), 'WORK', 'the task still runs');
 	open_gate($node, 'seen');
 	wait_for_state($node, $id, 'DONE');
 };
@@ -375,11 +377,11 @@ subtest 'arguments of the C functions' => sub {
 		q{SELECT count(*) FROM unnest(ARRAY['', 'nobody', 'postgres', 'public', 'none', '"app"',
 		'app ',
 		repeat('x', 63), repeat('日', 21)]::name[]) AS r WHERE pg_task_own(r)}), 0,
-		'names of no role that one may become');
+		'pg_task_own is false for roles that one may not become');
 	is(sql_as('app',
 		q{SELECT pg_task_own('app'), pg_task_own(NULL) IS NULL, pg_task_watched(NULL) IS NULL,
 		pg_task_watched(''), pg_task_watched(repeat('x', 1000000))}),
-		't|t|t|t|t', 'functions of NULL and of much');
+		't|t|t|t|t', 'NULL and very long arguments');
 	# 'infinity' is a valid interval from version 17 on, an error before
 	my $infinite = sql('SHOW server_version_num') >= 170000 ? q{, 'infinity', '-infinity'} : '';
 	is(sql_as('app',
@@ -393,7 +395,7 @@ subtest 'arguments of the C functions' => sub {
 		unnest(ARRAY[true, false]) AS d, unnest(ARRAY['UTC', 'Europe/Berlin', '<X>-167:59:59']) AS z
 		WHERE pg_task_next(p, r, d, e, z) IN ('infinity', '-infinity') OR d
 		AND pg_task_next(p, r, d, e,
-		z) <= greatest(p, e)}), 0, 'no time of no sense');
+		z) <= greatest(p, e)}), 0, 'pg_task_next returns no impossible time');
 };
 
 # The extension belongs to a superuser.
@@ -434,7 +436,7 @@ subtest 'settings that a trigger changes' => sub {
 	}
 	is($node->safe_psql('shop',
 		'SELECT max(count) FROM (SELECT count(DISTINCT settings) FROM seen GROUP BY pid) AS x'), 1,
-		'settings that a trigger has changed are as they were');
+		'settings that a trigger has changed are restored');
 };
 
 # A trigger of the owner that never ends does not keep the scheduler from exiting.

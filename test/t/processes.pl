@@ -25,17 +25,17 @@ subtest 'pg_stat_activity' => sub {
 		pid = (SELECT pid FROM task WHERE id = $id)
 		FROM pg_stat_activity WHERE backend_type = 'pg_task executor'}),
 		"postgres|wörker|pg_task mail $id|active|SELECT hold('run')|t|t",
-		'an executor shows what it runs');
+		'an executor shows its task');
 	open_gate($node, 'run');
 	wait_for_state($node, $id, 'DONE');
 	wait_until($node,
 		q{SELECT state = 'idle' FROM pg_stat_activity WHERE backend_type = 'pg_task executor'});
 	is(sql(q{SELECT usename, application_name, xact_start FROM pg_stat_activity
 		WHERE backend_type = 'pg_task executor'}),
-		'wörker||', 'and nothing of it later');
+		'wörker||', 'an idle executor shows no task');
 	is(task($node, $id,
 		'pid = (SELECT pid FROM pg_stat_activity WHERE backend_type = \'pg_task executor\')'), 't',
-		'the row says which process it was');
+		'the row has the pid of the executor');
 	for my $queue ('', "\n", 'a long name ' x 20, 'größer')
 	{
 		$id = insert_task($node, queue => $queue,
@@ -44,7 +44,7 @@ subtest 'pg_stat_activity' => sub {
 		like(task($node, $id, 'response'), qr/^pg_task .*\b$id$/s, 'a strange queue');
 	}
 	is(sql(q{SELECT wait_event_type FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'
-		GROUP BY 1}), 'Extension', 'they wait, and are seen to');
+		GROUP BY 1}), 'Extension', 'the processes wait with wait_event_type Extension');
 };
 
 # pg_stat_database counts the transactions of the executor and the scheduler.
@@ -80,7 +80,7 @@ subtest 'an idle server' => sub {
 	wait_for_looks(20);
 	is(sql('SELECT pg_current_wal_insert_lsn()'), $lsn, 'no WAL is written');
 	is(sql('SELECT pg_snapshot_xmax(pg_current_snapshot())'), $xid,
-		'no transaction number is used');
+		'no transaction id is assigned');
 	is(sql(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'
 		AND backend_xmin IS NOT NULL}), 0, 'no snapshot is held');
 };

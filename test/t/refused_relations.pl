@@ -86,6 +86,7 @@ subtest 'another engine takes the table over' => sub {
 		COMMENT ON TABLE task IS 'now';
 		ALTER TABLE task SET (fillfactor = 90); COMMIT");
 	wait_for_log_line($node, qr/Citus manages "task".*?scheduler of database "not_managed"/s);
+	pass('the table is refused');
 };
 
 # A temporary table of a session does no harm, and the table is not created in its schema.
@@ -95,7 +96,7 @@ subtest 'a temporary table' => sub {
 	my $schema = sql_in('postgres', "SELECT nspname FROM pg_namespace WHERE oid =
 		(SELECT relnamespace FROM pg_class WHERE relname = 'task' AND relpersistence = 't')");
 	is(task($node, run_task($node, request => 'SELECT 1'), 'response'), '1',
-		'a temporary table is in nobody\'s way');
+		'a temporary table of a session has no effect');
 	sql_in('postgres',
 		"ALTER DATABASE postgres SET pg_task.schema = '$schema'; SELECT pg_reload_conf()");
 	wait_for_log_line($node,
@@ -111,6 +112,7 @@ subtest 'pg_temp in search_path' => sub {
 		CREATE DATABASE hasty OWNER hasty');
 	wait_for_log_line($node,
 		qr/ERROR:  no schema has been selected.*?scheduler of database "hasty"/s);
+	pass('no table is created in a temporary schema');
 };
 
 # With Citus: statements of the scheduler are not sent to other nodes, and the table is not managed
@@ -142,7 +144,7 @@ subtest 'an unlogged table' => sub {
 	is(sql_in('light', 'SELECT count(*) FROM task'), 0, 'an unlogged table is empty after a crash');
 	is(task($node, run_task($node, db => 'light', request => 'SELECT 2'), 'response',
 		db => 'light'),
-		'2', 'and is served');
+		'2', 'the unlogged table is served');
 };
 
 done_testing();

@@ -39,7 +39,8 @@ sub nothing_spins
 	wait_until($node, "SELECT clock_timestamp() > timestamptz '$begin' + '1.5 s'");
 	$count = $node->safe_psql('postgres', $transactions);
 	wait_until($node, "SELECT clock_timestamp() > timestamptz '$begin' + '4.5 s'");
-	cmp_ok($node->safe_psql('postgres', $transactions) - $count, '<', 150, "$what: nothing spins");
+	cmp_ok($node->safe_psql('postgres', $transactions) - $count, '<', 150,
+		"$what: few transactions");
 }
 
 # Many other tasks run in both databases, while few attempts are made for the refused one; and the
@@ -55,7 +56,7 @@ sub others_flow
 	{
 		my $id = run_task($node, db => $db, queue => 'witness', request => 'SELECT 1');
 		is(task($node, $id, q{state, start - dt < '5 s'}, db => $db), 'DONE|t',
-			"$what: others flow in $db");
+			"$what: other tasks run in $db");
 	}
 	shop(q{INSERT INTO task (queue, max, request) SELECT 'witness', 1 + n % 2, 'SELECT 1'
 		FROM generate_series(1, 200) AS n});
@@ -65,7 +66,7 @@ sub others_flow
 	nothing_spins($what);
 	my $lines = () = log_since($node, $position) =~ /ERROR:  [^\n]*\Q$what\E/g;
 	cmp_ok($lines, '<=', 10, "$what: the log has few lines");
-	cmp_ok($lines, '>', 0, "$what: the log has it");
+	cmp_ok($lines, '>', 0, "$what: the log has the error");
 	is($node->safe_psql('postgres',
 		qq{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
 		AND datname = 'shop'}),
@@ -169,10 +170,10 @@ subtest 'every outcome is refused' => sub {
 	wait_for_log_line($node, qr/ERROR:  [^\n]*outcome is refused/, $position);
 	others_flow('outcome is refused', $position);
 	is(effects('outcome is refused'), 0, 'outcome is refused: no effect');
-	is(row($_, 'state'), 'WORK', 'outcome is refused: it is as it was') for @outcomes;
+	is(row($_, 'state'), 'WORK', 'outcome is refused: the row is unchanged') for @outcomes;
 	is($node->safe_psql('postgres',
 		q{SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pg_task outcome%'}), 0,
-		'outcome is refused: it does not run');
+		'outcome is refused: the task does not run');
 };
 
 my $repeats;
@@ -207,7 +208,7 @@ subtest 'the return to PLAN is refused' => sub {
 	wait_until($node, "SELECT count(*) = 2 $sleeping");
 	is(row($_, 'state, attempt'), 'WORK|2', 'return is refused: the others run again')
 		for @returns[ 1, 2 ];
-	is(row($returns[0], 'state, attempt'), 'WORK|1', 'return is refused: it does not');
+	is(row($returns[0], 'state, attempt'), 'WORK|1', 'return is refused: the task does not run');
 	others_flow('return is refused', $position);
 	open_gate($node, 'return', db => 'shop');
 	wait_for_state($node, $_, 'DONE', db => 'shop') for @returns[ 1, 2 ];
@@ -220,10 +221,10 @@ subtest 'writes are skipped silently' => sub {
 	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'witness' AND state <> 'DONE'},
 		db => 'shop');
 	nothing_spins('a claim is dropped');
-	is(row($id, 'state, attempt'), 'PLAN|0', 'a claim is dropped: it waits');
+	is(row($id, 'state, attempt'), 'PLAN|0', 'a claim is skipped silently: the row waits');
 	allow('dropped');
 	wait_for_state($node, $id, 'DONE', db => 'shop');
-	is(effects('dropped'), 1, 'a claim is dropped: it runs when it may');
+	is(effects('dropped'), 1, 'a claim is skipped silently: the task runs when allowed');
 };
 
 # When nothing is refused any more, all these rows are written: a change of the table ends the
@@ -246,13 +247,13 @@ subtest 'nothing is refused any more' => sub {
 	is(effects('outcome is refused'),
 		shop(q{SELECT count(*) FROM task WHERE state = 'DONE' AND id IN (} . join(', ', @outcomes)
 		. ')'),
-		'outcome is refused: the effects of those that are DONE at last');
-	is(row($outcomes[2], 'state'), 'FAIL', 'outcome is refused: what failed has failed');
+		'outcome is refused: only tasks that are DONE have effects');
+	is(row($outcomes[2], 'state'), 'FAIL', 'outcome is refused: failed tasks are FAIL');
 	is(shop("SELECT count(*) FROM task WHERE parent = $repeats AND state = 'PLAN'"), 1,
-		'repeat is refused: it repeats');
+		'repeat is refused: the task repeats when allowed');
 	is(effects("return of $_"), 1, "return is refused: one effect of $_") for 'return is refused',
 		qw(good fine);
-	is(row($returns[0], 'state'), 'DONE', 'return is refused: it came to its end');
+	is(row($returns[0], 'state'), 'DONE', 'return is refused: the task ends when allowed');
 };
 
 done_testing();

@@ -67,7 +67,7 @@ subtest 'rows that never run' => sub {
 		old.queue = 'late' AND old.state = 'GONE'}), 't', 'late: the next is a second later');
 	is(sql(qq{SELECT bool_and(date_part('microseconds', new.dt)::int % 10000 =
 			date_part('microseconds', old.dt)::int % 10000)
-		$next old.queue = 'gone true00:00:00.01'}), 't', 'with drift, it stays on its grid');
+		$next old.queue = 'gone true00:00:00.01'}), 't', 'with drift the task stays on its times');
 };
 
 # A task that runs keeps its interval.
@@ -76,7 +76,7 @@ subtest 'a task that runs' => sub {
 	wait_until($node, q{SELECT count(*) >= 30 FROM task WHERE queue = 'runs' AND state = 'DONE'});
 	is(sql(qq{SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY new.dt - old.dt) <= interval
 		'500 ms'
-		$next old.queue = 'runs'}), 't', 'what runs keeps its pace');
+		$next old.queue = 'runs'}), 't', 'a task that runs keeps its interval');
 };
 
 done_testing();

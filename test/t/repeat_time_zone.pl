@@ -31,7 +31,7 @@ sql(q{CREATE ROLE keeper; CREATE ROLE zoned LOGIN; CREATE ROLE refused LOGIN; GR
 
 # The more specific setting takes precedence.
 subtest 'the more specific setting applies' => sub {
-	is(zones_after(plan_zoned(@gone)), 'UTC', 'the configuration');
+	is(zones_after(plan_zoned(@gone)), 'UTC', 'the configuration file applies');
 	for my $set (
 		[ 'ALL', $juba ],
 		[ 'DATABASE postgres', $amman ],
@@ -69,7 +69,7 @@ subtest 'a role that the owner may not become' => sub {
 	sql("ALTER ROLE refused SET TimeZone = '$juba'");
 	my $id = plan_zoned(request => 'SELECT 1', role => 'refused');
 	is(zones_after($id), $juba, 'refused');
-	is(task($node, $id, 'state, attempt'), 'FAIL|0', 'it never ran');
+	is(task($node, $id, 'state, attempt'), 'FAIL|0', 'the task has never run');
 };
 
 # The column takes precedence.  Any time zone that a session accepts is used.

@@ -618,7 +618,7 @@ my @requests = (
 	["DO \$\$ BEGIN FOR i IN 1..10 LOOP BEGIN PERFORM 1/(i - 5); EXCEPTION WHEN division_by_zero "
 	. "THEN CONTINUE; END; END LOOP; END \$\$"],
 	["DO \$\$ DECLARE n int; BEGIN SELECT 1 INTO STRICT n WHERE false; END \$\$"],
-	["DO \$\$ BEGIN ASSERT 1 = 2, 'they differ'; END \$\$"],
+	["DO \$\$ BEGIN ASSERT 1 = 2, 'the outcomes differ'; END \$\$"],
 	["DO \$\$ BEGIN SELECT 1; END \$\$"],
 	["DO \$\$ BEGIN CREATE TABLE unlasting (a int); RAISE 'no'; END \$\$"],
 	["DO \$\$ DECLARE n positive; BEGIN n := -1; END \$\$"],
@@ -839,8 +839,8 @@ sub contents
 
 run_as_tasks();
 my @outcomes = outcomes_of_tasks();
-is(scalar @outcomes, scalar @requests, 'each has been run');
+is(scalar @outcomes, scalar @requests, 'each request has been run');
 compare($_, $outcomes[$_ - 1], @{ $requests[$_ - 1] }) for 1 .. @requests;
-is(contents($by_task), contents($by_psql), 'and they have done the same');
+is(contents($by_task), contents($by_psql), 'the servers have the same contents');
 
 done_testing();

@@ -158,7 +158,7 @@ sub read_json { return JSON::PP->new->utf8->decode((outcome(request => $_[0],
 is_deeply(read_json(q{SELECT n AS a, 'größer' || n AS b, NULL AS c, ARRAY[n, NULL] AS d, (n, }
 	. q{'x')::pair AS e FROM generate_series(1, 2) AS n}),
 	[map { { a => $_, b => decode('UTF-8', "größer$_"), c => undef, d => [ $_, undef ],
-	e => { x => $_, y => 'x' } } } 1, 2], 'rows are objects');
+	e => { x => $_, y => 'x' } } } 1, 2], 'rows are JSON objects');
 is_deeply(read_json('SELECT true AS t, false AS f'),
 	[ { t => JSON::PP::true, f => JSON::PP::false } ], 'booleans');
 like((outcome(request => q{SELECT 1 AS a, 1.5 AS b, '1' AS c}, format => 'json'))->{response},
@@ -182,10 +182,10 @@ $several =
 	. 'SELECT 3 AS a INTO TEMP x';
 is(outcome(request => $several, format => 'csv')->{response},
 	qq{a\n1\na,b\n2,b\ncolumn1,column2\n2,x\na\n1\nQUERY PLAN\nResult},
-	'what runs something else, csv');
+	'statements that run other statements, csv');
 is(outcome(request => $several, format => 'json')->{response},
 	qq([{"a":1}]\n[{"a":2,"b":"b"}]\n[{"column1":2,"column2":"x"}]\n[{"a":1}]\n[{"QUERY )
-	. qq(PLAN":"Result"}]), 'what runs something else, json');
+	. qq(PLAN":"Result"}]), 'statements that run other statements, json');
 is(outcome(request => 'CREATE TABLE t (a int); DROP TABLE t', format => $_)->{response}, '',
 	"no rows, $_") for qw(csv json);
 is(outcome(request => 'EXPLAIN (COSTS OFF, FORMAT json) SELECT 1', format => 'json')->{response},
@@ -205,17 +205,17 @@ my @by = ({}, { format => 'csv' }, { role => 'reader' }, { role => 'lister' },
 	{ role => 'lister', format => 'text' });
 is(formats(@by), qq(1 a\n1 1 [{"a":1}] 1), 'text, unless the role or the column wants another');
 sql('ALTER DATABASE postgres SET pg_task.format = csv');
-is(formats(@by), qq(a\n1 a\n1 a\n1 [{"a":1}] 1), 'the database has one, too');
+is(formats(@by), qq(a\n1 a\n1 a\n1 [{"a":1}] 1), 'a format of the database');
 sql('ALTER DATABASE postgres RESET pg_task.format');
 set_conf($node, 'pg_task.format = json');
 wait_until($node, q{SELECT current_setting('pg_task.format') = 'json'});
-is(formats(@by), qq([{"a":1}] a\n1 [{"a":1}] [{"a":1}] 1), 'and the server');
+is(formats(@by), qq([{"a":1}] a\n1 [{"a":1}] [{"a":1}] 1), 'a format of the server');
 set_conf($node, 'pg_task.format = text');
 wait_until($node, q{SELECT current_setting('pg_task.format') = 'text'});
 like(($node->psql('postgres', "INSERT INTO task (request, format) VALUES ('SELECT 1', 'xml')"))[2],
-	qr/ERROR:  /, 'there is no other format');
+	qr/ERROR:  /, 'another format is refused');
 like(($node->psql('postgres', 'ALTER ROLE lister SET pg_task.format = xml'))[2],
-	qr/ERROR:  invalid value/, 'nor for a role');
+	qr/ERROR:  invalid value/, 'another format is refused for a role');
 
 # The limit ----------------------------------------------------------------------------------------
 
@@ -294,10 +294,11 @@ for my $format (qw(text csv json))
 		my $filled = $whole =~ s/größer/'größer' . 'x' x $i/egr;
 		my ($kept, $count) = $o->{response} =~ /\A(.*)\n\((\d+) bytes cut\)\z/s;
 
-		is(substr($filled, 0, length $kept), $kept, "$format, $i more: it begins alike");
-		cmp_ok(length($kept), '<=', $small, "$format, $i more: it is not longer than the limit");
-		cmp_ok(length($kept), '>', $small - 4, "$format, $i more: nor much shorter");
-		is($count + length $kept, length $filled, "$format, $i more: it tells how much was cut");
+		is(substr($filled, 0, length $kept), $kept, "$format, $i more: the beginning is the same");
+		cmp_ok(length($kept), '<=', $small, "$format, $i more: at most the limit");
+		cmp_ok(length($kept), '>', $small - 4, "$format, $i more: not much shorter than the limit");
+		is($count + length $kept, length $filled,
+			"$format, $i more: the last line has the number of bytes");
 		$i++;
 	}
 }
@@ -394,7 +395,7 @@ sub ends
 
 	is("$fatal->{state} $fatal->{sqlstate} $fatal->{error} $fatal->{attempt}",
 		"FAIL $sqlstate $message 1", "$name: the task has failed");
-	is($fatal->{response}, "FATAL:  $message", "$name: it tells why");
+	is($fatal->{response}, "FATAL:  $message", "$name: the response has the error");
 	is("$next->{state} $next->{response} $next->{attempt}", 'DONE 2 1', "$name: the next one runs");
 	isnt($next->{pid}, $fatal->{pid}, "$name: in a new process");
 }
@@ -439,7 +440,7 @@ wait_until($node, "SELECT pid <> $victim FROM task WHERE id = $id AND state = 'W
 open_gate($node, 'ended');
 wait_for_state($node, $id, 'DONE');
 is(task($node, $id, 'attempt'), 2, 'a task whose process is terminated runs again');
-is(sql('SELECT pg_postmaster_start_time()'), $started, 'the server has not been down');
+is(sql('SELECT pg_postmaster_start_time()'), $started, 'the server has not restarted');
 
 # Encodings ----------------------------------------------------------------------------------------
 
@@ -472,7 +473,7 @@ for my $encoding (sort keys %texts)
 	is($error->{response},
 		qq(ERROR:  column "missing" does not exist\nLINE 1: SELECT '$text', missing\n)
 		. ' ' x (19 + $columns) . '^',
-		"$encoding: the place of an error");
+		"$encoding: the position of an error");
 	is("$notice->{notice} $notice->{error}", "NOTICE:  $text $text",
 		"$encoding: a notice and an error");
 	is($copy->{response}, "SET\n$text", "$encoding: COPY");

@@ -39,12 +39,13 @@ subtest 'the number of runs' => sub {
 		is(task($node, $id, 'state, failed, attempt, sqlstate, error'),
 			'FAIL|' . ($retry + 1) . '|' . ($retry + 1) . '|UU001|not yet',
 			"retry $retry: " . ($retry + 1) . ' runs');
-		is(sql('SELECT last_value FROM turn'), $retry + 1, "retry $retry: so many in truth");
+		is(sql('SELECT last_value FROM turn'), $retry + 1,
+			"retry $retry: the request ran that many times");
 	}
 	my $id = run_out(request => 'SELECT fail_until(100)');
 	is(task($node, $id, 'state, failed, attempt, planned IS NULL'), 'FAIL|1|1|t',
-		'without a word it is not tried again');
-	is(sql('SELECT count(*) FROM effect'), 0, 'runs that failed have no effect');
+		'without "retry" the task is not retried');
+	is(sql('SELECT count(*) FROM effect'), 0, 'failed runs have no effect');
 };
 
 # DONE after a retry: the row has the outcome of the last run, and no error.
@@ -69,10 +70,10 @@ subtest 'the row of a waiting retry' => sub {
 	my $id = sql('SELECT max(id) FROM task');
 	wait_until($node, "SELECT state = 'PLAN' AND attempt = 1 FROM task WHERE id = $id");
 	is(task($node, $id, 'failed, sqlstate, error, planned'), "1|UU001|not yet|$dt",
-		'it waits: with its error, and the first dt');
+		'waiting: the row has the error and the first dt');
 	is(task($node, $id,
 		q{notice, split_part(response, E'\n', 1), start >= planned, stop >= start, pid > 0}),
-		'NOTICE:  psst|ERROR:  not yet|t|t|t', 'it waits: with all of its last run');
+		'NOTICE:  psst|ERROR:  not yet|t|t|t', 'waiting: the row has all of the last run');
 	is(task($node, $id, q{dt - stop BETWEEN '10 min' AND '11 min'}), 't',
 		'it waits: for its delay');
 	run_task($node, queue => 'witness', request => 'SELECT 1');
@@ -139,9 +140,9 @@ subtest 'jitter' => sub {
 		FROM generate_series(1, 100)});
 	wait_until($node, q{SELECT count(*) = 100 FROM task WHERE queue = 'spread' AND failed = 1});
 	cmp_ok(sql(q{SELECT extract(epoch FROM max(dt - stop) - min(dt - stop)) FROM task
-		WHERE queue = 'spread'}), '>', 60, 'jitter spreads them');
+		WHERE queue = 'spread'}), '>', 60, 'jitter spreads the retries');
 	cmp_ok(sql(q{SELECT count(DISTINCT date_trunc('second', dt - stop)) FROM task
-		WHERE queue = 'spread'}), '>', 20, 'all over the tenth');
+		WHERE queue = 'spread'}), '>', 20, 'the retries are spread over a tenth of the delay');
 	sql(q{DELETE FROM task WHERE queue = 'spread'});
 };
 
@@ -166,7 +167,8 @@ subtest 'settings' => sub {
 	$id = run_out(role => 'hasty', request => 'SELECT fail_until(100)');
 	is(task($node, $id, q{state, failed}), 'FAIL|2', 'pg_task.retry of the database');
 	$id = run_out(role => 'patient', request => 'SELECT fail_until(100)');
-	is(task($node, $id, q{state, failed}), 'FAIL|3', 'that of the role comes before it');
+	is(task($node, $id, q{state, failed}), 'FAIL|3',
+		'the setting of the role wins over that of the database');
 	sql(q{ALTER DATABASE postgres RESET pg_task.retry; ALTER DATABASE postgres
 		RESET pg_task.delay});
 };
@@ -200,7 +202,7 @@ subtest 'what counts as a failure' => sub {
 		wait_until($node, "SELECT failed = 1 AND state = 'PLAN' FROM task WHERE id = $task");
 		is(task($node, $task,
 			'sqlstate, attempt, error IS NOT NULL, response IS NOT NULL, stop IS NOT NULL'),
-			"$sqlstate|1|t|t|t", "$name: is tried again");
+			"$sqlstate|1|t|t|t", "$name: the task is retried");
 		for my $failed (2 .. 3)
 		{
 			sql("UPDATE task SET dt = now() WHERE id = $task AND state = 'PLAN'");
@@ -208,14 +210,14 @@ subtest 'what counts as a failure' => sub {
 				"SELECT attempt = $failed AND state <> 'WORK' FROM task WHERE id = $task");
 		}
 		is(task($node, $task, 'state, failed'), $state . ($state eq 'DONE' ? '|2' : '|3'),
-			"$name: and ends");
+			"$name: the task ends");
 	}
 	is(sql('SELECT count(*) FROM late'), 1, 'the deferred trigger: one effect');
 	# A role that cannot run the task does not count as a failed run: it is FAIL at once.
 	my $id = run_task($node, role => 'nobody_there', retry => 3, delay => '10 ms',
 		request => 'SELECT 1');
 	is(task($node, $id, 'state, attempt, sqlstate'), 'FAIL|0|42704',
-		'a role that does not exist is not waited for');
+		'a task of a role that does not exist is not retried');
 };
 
 # An interrupted run does not count: it is planned again at once, without a failure.
@@ -237,7 +239,7 @@ subtest 'an interrupted run' => sub {
 	sql('ALTER SEQUENCE turn RESTART');
 	wait_for_state($node, $id, 'DONE');
 	is(task($node, $id, 'failed, attempt > 1, sqlstate IS NULL, error IS NULL'), '0|t|t|t',
-		'one that ends its own process was interrupted');
+		'a task that terminates its own process was interrupted');
 };
 
 done_testing();

@@ -53,19 +53,19 @@ subtest 'new rows' => sub {
 		TO '$rows'; COPY task (role, role_id, dt, request, queue) FROM '$rows'});
 	is(sql(q{SELECT string_agg(role || ' ' || (role_id & 4294967295), ',' ORDER BY role)
 		FROM task WHERE queue = 'copied'}), "ann $oid{ann},bob $oid{bob}",
-		'so is one that is copied');
+		'a row written by COPY is bound');
 	like(error_of('ann', "UPDATE task SET role_id = 5 WHERE id = $in[0]"),
 		qr/only the owner of the task table may set "role_id"/,
 		'a role cannot bind its row to another');
 	sql("UPDATE task SET role_id = 5 WHERE id = $in[0]");
-	is(bound_to($in[0]), $oid{ann}, 'nor can the owner');
+	is(bound_to($in[0]), $oid{ann}, 'the owner cannot either');
 	sql("UPDATE task SET role = 'bob' WHERE id = $in[0]");
-	is(bound_to($in[0]), $oid{bob}, 'but he can give the row to another role');
+	is(bound_to($in[0]), $oid{bob}, 'the owner can give the row to another role');
 	sql(q{CREATE FUNCTION give_away() RETURNS trigger LANGUAGE plpgsql
 		AS 'BEGIN NEW.role := ''bob''; RETURN NEW; END';
 		CREATE TRIGGER zz BEFORE INSERT ON task FOR EACH ROW EXECUTE FUNCTION give_away()});
 	is(bound_to(as_role('ann', dt => 'infinity', request => 'SELECT 1')), $oid{bob},
-		'so can a trigger of his');
+		'a trigger of the owner can do so');
 	sql('DROP TRIGGER zz ON task; DELETE FROM task');
 };
 
@@ -110,20 +110,21 @@ subtest 'a role is renamed' => sub {
 		is(sql_as('ann', "$change WHERE id = $_ RETURNING id"), '', "it cannot $change")
 		  for $later, $done, $runs;
 	}
-	is(sql_as('ann', "SELECT pg_task_cancel($later)"), 'f', 'nor cancel one');
+	is(sql_as('ann', "SELECT pg_task_cancel($later)"), 'f',
+		'the new role cannot cancel one of them');
 	like(error_of('ann', qq{INSERT INTO task (id, request) VALUES ($done, 'SELECT 1')
 		ON CONFLICT (id) DO UPDATE SET request = 'SELECT 2'}), qr/row-level security/,
-		'nor write over one');
-	is(sql_as('anna', 'SELECT count(*) FROM task'), 4, 'the renamed role sees all of its own');
+		'the new role cannot overwrite one of them');
+	is(sql_as('anna', 'SELECT count(*) FROM task'), 4, 'the renamed role sees all of its tasks');
 	wait_until($node, "SELECT role = 'anna' FROM task WHERE id = $later");
 	is(bound_to($later), $oid{ann}, 'a row that is not due has the new name');
 	open_gate($node, $_) for qw(rename retry);
 	is(sql_as('anna', "UPDATE task SET dt = now() WHERE id IN ($later, $retry) RETURNING 1"),
 		"1\n1",
-		'it may change them');
+		'the renamed role may change them');
 	wait_for_state($node, $_, 'DONE') for $later, $retry, $runs;
 	is_row($node, $later, { q{split_part(response, E'\n', 2)} => "anna\tanna" },
-		'it runs as the renamed role');
+		'the task runs as the renamed role');
 	wait_until($node, "SELECT role = 'anna' FROM task WHERE parent = $runs");
 	is(sql("SELECT role_id & 4294967295, state FROM task WHERE parent = $runs"), "$oid{ann}|PLAN",
 		'the next run is bound to it');
@@ -150,22 +151,22 @@ subtest 'a role is dropped' => sub {
 			sqlstate => '42704', error => $dropped, response => "ERROR:  $dropped",
 			attempt => 0, 'stop IS NOT NULL' => 'true'
 		},
-		'the row says why');
+		'the row has the error');
 	open_gate($node, 'drop');
 	wait_for_state($node, $runs, 'DONE');
 	wait_until($node, qq{SELECT count(*) = 1 FROM task
 		WHERE parent = $runs AND state = 'FAIL' AND sqlstate = '42704'});
-	is(count_of($node, 'parent IS NOT NULL'), 1, 'the chain ends');
+	is(count_of($node, 'parent IS NOT NULL'), 1, 'the repeating task ends');
 	is(sql_as('anna', 'SELECT count(*) FROM task'), 0, 'the new role of the name sees nothing');
 	is(sql_as('anna', "UPDATE task SET state = 'PLAN' WHERE id = $later RETURNING id"), '',
-		'and plans nothing again');
+		'the new role plans nothing again');
 	sql("UPDATE task SET state = 'PLAN' WHERE id = $done");
 	wait_for_state($node, $done, 'FAIL');
-	is_row($node, $done, { sqlstate => '42704' }, 'planned again by the owner it fails');
+	is_row($node, $done, { sqlstate => '42704' }, 'a task that the owner plans again is FAIL');
 	sql("UPDATE task SET state = 'PLAN', role_id = 0 WHERE id = $done");
 	wait_for_state($node, $done, 'DONE');
-	is(bound_to($done), oid_of('anna'), 'unless he gives it to the new role');
-	is_row($node, $kept, { state => 'PLAN' }, 'others wait as before');
+	is(bound_to($done), oid_of('anna'), 'a task that the owner gives to the new role runs');
+	is_row($node, $kept, { state => 'PLAN' }, 'tasks of other roles still wait');
 };
 
 # Very many such rows delay no other role; a locked one is changed when it is unlocked.
@@ -187,7 +188,7 @@ subtest 'many rows of a dropped role' => sub {
 	wait_until($node, "SELECT count(*) = 9999 $crowd AND state = 'FAIL'");
 	wait_for_state($node, $other, 'DONE');
 	is_row($node, $other, { "stop < (SELECT max(stop) $crowd)" => 'true' },
-		'another role runs while the crowd is ended');
+		'another role\'s task runs while the many rows are written');
 	$locker->query_safe('COMMIT');
 	wait_for_state($node, $locked, 'FAIL');
 	$locker->quit;
@@ -205,7 +206,8 @@ subtest 'a restored row' => sub {
 	sql(q{CREATE ROLE gone LOGIN; ALTER ROLE stays RENAME TO stayed; CREATE ROLE stays LOGIN});
 	sql($_) for q{ALTER SYSTEM SET pg_task.database = 'postgres'}, 'SELECT pg_reload_conf()',
 	  'CREATE DATABASE restored';
-	$node->command_ok([ 'psql', '-X', '-q', @server, '-f', $dump, 'restored' ], 'it is restored');
+	$node->command_ok([ 'psql', '-X', '-q', @server, '-f', $dump, 'restored' ],
+		'the row is restored');
 	sql($_) for q{ALTER SYSTEM RESET pg_task.database}, 'SELECT pg_reload_conf()';
 	wait_until($node, q{SELECT string_agg(role || ' ' || state, ',' ORDER BY role) FROM task},
 		db => 'restored', expected => 'gone FAIL,stayed PLAN');
@@ -231,7 +233,8 @@ subtest 'a partitioned table' => sub {
 	wait_until($node, "SELECT role = 'moved' FROM task WHERE id = $moved", db => 'parts');
 	$node->safe_psql('parts', "UPDATE task SET queue = 'second', dt = now() WHERE id = $moved");
 	wait_for_state($node, $moved, 'DONE', db => 'parts');
-	is(task($node, $moved, 'response', db => 'parts'), 'moved', 'and follows its role there');
+	is(task($node, $moved, 'response', db => 'parts'), 'moved',
+		'a row of a partition follows its role');
 };
 
 done_testing();

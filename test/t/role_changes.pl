@@ -38,12 +38,12 @@ subtest 'a role loses SUPERUSER' => sub {
 		sql('ALTER ROLE chief SUPERUSER');
 		my ($state, $found, $before) = run_as('chief', $super);
 		is("$state $found", 'DONE on', 'a superuser');
-		is(join(' ', (run_as('chief', $super))[ 0, 2 ]), "DONE $before", 'its process stays');
+		is(join(' ', (run_as('chief', $super))[ 0, 2 ]), "DONE $before", 'the executor stays');
 		sql($change);
 		sql(q{COMMIT PREPARED 'later'}) if $change =~ /PREPARE/;
 		my @after = run_as('chief', $become);
-		is("@after[0, 1]", 'FAIL 42501', "$change: it becomes nobody else");
-		is($after[3], 1, "$change: that was its first attempt");
+		is("@after[0, 1]", 'FAIL 42501', "$change: it cannot become another role");
+		is($after[3], 1, "$change: the attempt counts once");
 		isnt($after[2], $before, "$change: another process");
 		is((run_as('chief', $super))[1], 'off', "$change: it is no superuser");
 	}
@@ -55,7 +55,7 @@ subtest 'a role gains SUPERUSER' => sub {
 	sql('ALTER ROLE plain SUPERUSER');
 	is(join(' ', (run_as('plain', $super))[ 0, 1 ]), 'DONE on', 'a new superuser');
 	sql('ALTER ROLE plain NOSUPERUSER');
-	is(join(' ', (run_as('plain', $super))[ 0, 1 ]), 'DONE off', 'and no longer');
+	is(join(' ', (run_as('plain', $super))[ 0, 1 ]), 'DONE off', 'the role is no superuser');
 };
 
 # Tasks that were assigned to the executor before the change: none of them begins after it.
@@ -69,14 +69,14 @@ subtest 'tasks that were claimed before the change' => sub {
 	open_gate($node, 'line');
 	wait_for_state($node, $_, 'FAIL') for @line;
 	is(count_of($node, "id IN (@{[join ',', @line]}) AND sqlstate = '42501' AND attempt = 1"), 3,
-		'tasks in line begin as what the role is by then');
+		'claimed tasks begin with the rights that the role has then');
 };
 
 # Membership is checked again in the same process.
 subtest 'membership' => sub {
 	my $peek = 'SELECT word FROM secret';
 	my (undef, undef, $before) = run_as('plain', 'SELECT 1');
-	is((run_as('plain', $peek))[1], '42501', 'no member: no privilege');
+	is((run_as('plain', $peek))[1], '42501', 'without membership: no privilege');
 	sql('GRANT club TO plain');
 	is(join(' ', (run_as('plain', $peek))[ 1, 2 ]), "known $before", 'GRANT: a privilege, at once');
 	is((run_as('plain', "SET ROLE club; $peek"))[0], 'DONE', 'GRANT: SET ROLE');
@@ -106,9 +106,10 @@ subtest 'changes that replace no process' => sub {
 };
 
 # The session shows the current name, too.
-subtest 'a renamed role' => sub {
+subtest 'the session shows the new name' => sub {
 	sql('ALTER ROLE plain RENAME TO renamed');
-	is((run_as('renamed', 'SHOW session_authorization'))[1], 'renamed', 'a renamed role');
+	is((run_as('renamed', 'SHOW session_authorization'))[1], 'renamed',
+		'the session shows the new name');
 };
 
 # Another role with the name of a dropped one has its own process.
@@ -117,7 +118,7 @@ subtest 'a dropped role' => sub {
 	sql('DROP OWNED BY renamed; DROP ROLE renamed; CREATE ROLE renamed LOGIN');
 	my ($done, $oid, $pid) = run_as('renamed', 'SELECT current_user::regrole::oid');
 	is("$done $oid", 'DONE ' . sql(q{SELECT 'renamed'::regrole::oid}), 'the new role is the user');
-	isnt($pid, $before, 'in another process');
+	isnt($pid, $before, 'the new role has a process of its own');
 };
 
 # A setting of the role may change the current user from the start: tasks still run.

@@ -22,7 +22,8 @@ subtest 'a role with one task among busy roles' => sub {
 	wait_until($node, q{SELECT count(DISTINCT role) = 2 FROM task WHERE state = 'DONE'});
 	my $id = sql_as('small', q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id});
 	wait_for_state($node, $id, 'DONE');
-	is(task($node, $id, q{start - dt < '5 s'}), 't', 'a small tenant does not wait for large ones');
+	is(task($node, $id, q{start - dt < '5 s'}), 't',
+		'a role with one task does not wait for busy roles');
 	note('it waited for ' . task($node, $id, 'start - dt'));
 	cmp_ok(count_of($node, "state = 'PLAN' AND role = '$_'"), '>', 0, "$_ has work left")
 		for qw(large other);
@@ -34,7 +35,7 @@ subtest 'two busy roles share the executors evenly' => sub {
 		q{SELECT string_agg(n::text, ' ') = '2 2' FROM (SELECT count(*) AS n FROM pg_stat_activity
 		WHERE backend_type = 'pg_task executor' AND usename IN ('large', 'other') GROUP BY usename)
 		AS x});
-	pass('two lines, two executors each');
+	pass('two busy roles have two executors each');
 	sql(q{DELETE FROM task WHERE state = 'PLAN'});
 };
 
@@ -44,14 +45,14 @@ subtest 'pg_task.role_executors' => sub {
 	my ($rc, $out, $err) = $node->psql('postgres',
 		'ALTER ROLE capped SET pg_task.role_executors = 4',
 		extra_params => [ '-U', 'capped' ]);
-	like($err, qr/permission denied/, 'a role cannot lift its own cap');
+	like($err, qr/permission denied/, 'a role cannot change its own limit');
 	sql(q{CREATE TABLE at_once (n int); GRANT INSERT ON at_once TO capped});
 	my $look = q{INSERT INTO at_once SELECT count(*) FROM pg_stat_activity WHERE usename = 'capped'
 		AND backend_type = 'pg_task executor' AND state = 'active'; SELECT pg_sleep(0.02)};
 	sql_as('capped',
 		qq{INSERT INTO task (request) SELECT \$look\$$look\$look\$ FROM generate_series(1, 20)});
 	wait_until($node, q{SELECT count(*) = 20 FROM at_once});
-	is(sql('SELECT max(n) FROM at_once'), 1, 'never more than its cap at once');
+	is(sql('SELECT max(n) FROM at_once'), 1, 'at most the limit runs at once');
 };
 
 # When it is reset, more run at once.
@@ -62,7 +63,7 @@ subtest 'a reset limit' => sub {
 	wait_until($node,
 		q{SELECT count(*) > 1 FROM pg_stat_activity WHERE usename = 'capped'
 		AND backend_type = 'pg_task executor' AND state = 'active'});
-	pass('the change is seen without a restart');
+	pass('the change takes effect without a restart');
 };
 
 done_testing();

@@ -30,9 +30,9 @@ subtest 'the pauses' => sub {
 	sql(q{INSERT INTO task (request) VALUES ('SELECT 1')}) for 1 .. 60;
 	my $most = sql("SELECT ceil(5 + log(2, 1 + extract(epoch FROM
 		clock_timestamp() - timestamptz '$begin')))");
-	cmp_ok(sql('SELECT last_value FROM attempts'), '<=', $most, 'many commits, few attempts');
+	cmp_ok(sql('SELECT last_value FROM attempts'), '<=', $most, 'many commits cause few attempts');
 	my $lines = () = log_since($node, $position) =~ /ERROR:  no memory/g;
-	is($lines, 1, 'it was reported once');
+	is($lines, 1, 'the error was logged once');
 };
 
 # It still exits when asked to, and continues when there is memory again.

@@ -20,7 +20,7 @@ subtest 'databases come, change and go' => sub {
 	wait_for_schedulers($node, 'postgres');
 	sql('CREATE DATABASE one');
 	wait_for_table($node, db => 'one');
-	is(answer('one', 'SELECT current_database()'), 'one', 'a new database has a table that works');
+	is(answer('one', 'SELECT current_database()'), 'one', 'tasks run in a new database');
 	sql('CREATE DATABASE model IS_TEMPLATE true');
 	sql('CREATE DATABASE closed ALLOW_CONNECTIONS false');
 	sql('CREATE DATABASE two');
@@ -31,10 +31,10 @@ subtest 'databases come, change and go' => sub {
 	sql('ALTER DATABASE two IS_TEMPLATE false');
 	sql('ALTER DATABASE closed ALLOW_CONNECTIONS true');
 	wait_for_schedulers($node, qw(closed one postgres two));
-	pass('a database that changes gets one, or loses it');
+	pass('a database that changes gets a scheduler, or loses it');
 	sql("DROP DATABASE $_") for qw(closed two);
 	wait_for_schedulers($node, qw(one postgres));
-	pass('dropped ones are let go');
+	pass('schedulers leave databases that are dropped');
 };
 
 # Any database name works.
@@ -60,7 +60,7 @@ subtest 'pg_task.enabled' => sub {
 	my $waiting = insert_task($node, request => 'SELECT 1');
 	open_gate($node, 'enabled');
 	wait_for_state($node, $running, 'DONE');
-	is(task($node, $waiting, 'state'), 'PLAN', 'nothing starts while it is not enabled');
+	is(task($node, $waiting, 'state'), 'PLAN', 'no task starts while pg_task.enabled is off');
 	set_conf($node, 'pg_task.enabled = on');
 	wait_for_state($node, $waiting, 'DONE');
 };
@@ -87,22 +87,23 @@ subtest 'pg_task.database' => sub {
 	sql('CREATE ROLE later; GRANT CREATE ON DATABASE late TO later');
 	wait_for_log_line($node,
 		qr/permission denied for schema public.*pg_task scheduler of database "late"/s, $position);
-	is(answer('one', 'SELECT 1'), '1', 'others go on');
+	is(answer('one', 'SELECT 1'), '1', 'other databases go on');
 	$node->safe_psql('late', 'GRANT CREATE ON SCHEMA public TO later');
 	wait_for_table($node, db => 'late');
 	is($node->safe_psql('late',
 		"SELECT relowner::regrole FROM pg_class WHERE oid = 'task'::regclass"),
-		'later', 'the table is of the user of the list');
+		'later', 'the table belongs to the role of the list');
 	$node->safe_psql('postgres', 'ALTER ROLE plain CREATEDB');
 	$node->reload;
 	sql('CREATE DATABASE again');
 	sql('DROP DATABASE again');
 	my $log = log_since($node, $position);
 	is(scalar(() = $log =~ /database "missing" in "pg_task.database"/g), 1,
-		'a missing database is told once');
-	is(scalar(() = $log =~ /role "later" in "pg_task.database"/g), 1, 'a missing role, too');
+		'a missing database is logged once');
+	is(scalar(() = $log =~ /role "later" in "pg_task.database"/g), 1,
+		'a missing role is logged once');
 	is(scalar(() = $log =~ /permission denied for schema public/g), 1,
-		'an error of a scheduler, too');
+		'an error of a scheduler is logged once');
 };
 
 # An invalid list is rejected, and the old one stays in force.
@@ -146,7 +147,7 @@ subtest 'the name of the table' => sub {
 		q(INSERT INTO "Some Schema"."a ""table""" (request) VALUES ('SELECT 1')));
 	wait_until($node, q(SELECT count(*) FROM "Some Schema"."a ""table""" WHERE state = 'DONE'),
 		db => 'one', expected => 2);
-	is(task($node, $left, 'state', db => 'one'), 'PLAN', 'the table that was left is nobody\'s');
+	is(task($node, $left, 'state', db => 'one'), 'PLAN', 'the table of the old name is not served');
 };
 
 # The same by ordinary settings, for names that cannot be written there; the other settings win.
@@ -177,6 +178,7 @@ subtest 'an invalid period' => sub {
 	wait_for_table($node, db => 'one', table => 'loser');
 	$node->safe_psql('one', q(INSERT INTO loser (request) VALUES ('SELECT 1')));
 	wait_until($node, q(SELECT state FROM loser), db => 'one', expected => 'DONE');
+	pass('the errors are logged, and tasks run with the defaults');
 };
 
 # A restart changes nothing.
@@ -185,8 +187,8 @@ subtest 'a restart' => sub {
 		(SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass)
 		FROM pg_index WHERE indrelid = 'task'::regclass);
 	$node->restart for 1 .. 2;
-	is(answer('postgres', 'SELECT 1'), '1', 'runs after a restart');
-	is(sql($count), '5|6', 'no second index, no second trigger');
+	is(answer('postgres', 'SELECT 1'), '1', 'a task runs after a restart');
+	is(sql($count), '5|6', 'no index or trigger was created twice');
 };
 
 # An owner who may not log in still gets a table.
@@ -197,13 +199,14 @@ subtest 'an owner without LOGIN' => sub {
 	wait_for_table($node, db => 'let');
 	is($node->safe_psql('let',
 		"SELECT relowner::regrole FROM pg_class WHERE oid = 'task'::regclass"),
-		'landlord', 'it is the owner\'s');
+		'landlord', 'the table belongs to the owner of the database');
 	my $id = run_task($node, db => 'let', request => 'SELECT session_user', role => 'tenant');
-	is(task($node, $id, 'response', db => 'let'), 'tenant', 'and runs tasks of a member');
+	is(task($node, $id, 'response', db => 'let'), 'tenant', 'a task runs as a member');
 	sql('ALTER DATABASE let OWNER TO tenant');
 	wait_until($node, "SELECT relowner::regrole FROM pg_class WHERE oid = 'task'::regclass",
 		db => 'let', expected => 'landlord');
-	is(answer('postgres', 'SELECT 1'), '1', 'a new owner of the database is no trouble');
+	is(answer('postgres', 'SELECT 1'), '1',
+		'tasks run after the owner of the database has changed');
 };
 
 done_testing();

@@ -193,12 +193,12 @@ for my $number (0 .. $#settings)
 	my ($got, $more) = results("set$number", named($outcome, "set$number"), "$limits; $indexes");
 
 	is($got =~ s/\n\z//r, $expected, "database: $name = $value");
-	is($more =~ s/\A\n//r, "0\n5", 'its limit holds, and it has its indexes');
+	is($more =~ s/\A\n//r, "0\n5", 'the limit holds, and the indexes exist');
 	is($roles[$number] =~ s/\A\n|\n\z//gr, $expected, "role: $name = $value");
 }
 is(join(',', results('roles', "$limits; $indexes")), "0\n5", 'the limits of all roles hold');
 unlike(slurp($node->logfile), qr/FATAL(?!.*transaction timeout)(?!.*division by zero)/,
-	'no process has died of a setting');
+	'no process has exited because of a setting');
 
 # postgresql.conf: all that can be combined, the last of each name, applied by a reload while the
 # schedulers run.

@@ -103,7 +103,6 @@ my @pairs = (
 		. "WHERE context IN ('user', 'superuser') AND vartype IN ('bool', 'enum')
 				AND name NOT IN ('exit_on_error', 'transaction_read_only', "
 				. "'transaction_deferrable', "
-				. ""
 				. "'transaction_isolation', 'backtrace_on_internal_error')
 				AND name !~ '^debug_|^log_|^trace_|jit' LOOP
 			BEGIN PERFORM set_config(s.name, CASE WHEN s.vartype = 'enum' THEN (SELECT min(v) "
@@ -286,10 +285,11 @@ for (grep { my (undef, undef, %known) = @$_; $known{fresh} } @pairs)
 	my $soiled = shift @line;
 
 	is(scalar(grep { $_->{outcome} ne $before[0]{outcome} } @before, @line), 0,
-		"$soil: nobody in line sees it");
-	is(scalar(grep { $_->{pid} == $soiled->{pid} } @line), 0, "$soil: nobody has its process");
+		"$soil: no later task sees it");
+	is(scalar(grep { $_->{pid} == $soiled->{pid} } @line), 0,
+		"$soil: no later task has its process");
 	is(scalar(grep { $_->{attempt} != 1 } @before, $soiled, @line), 0,
-		"$soil: everybody has run once");
+		"$soil: each task has run once");
 }
 
 # When all tasks have ended, the executor has no transaction, no snapshot and no locks.
@@ -322,8 +322,9 @@ for (@changes)
 	my ($changed, @after) = splice @shown, 0, 11;
 
 	is(join(',', map { $_->{outcome} =~ s/DONE\n//r } @after), join(',', ($_->[1]) x 10),
-		"in line behind $_->[0]");
-	is(join(',', map { $_->{attempt} } $changed, @after), join(',', (1) x 11), 'each has run once');
+		"claimed behind $_->[0]");
+	is(join(',', map { $_->{attempt} } $changed, @after), join(',', (1) x 11),
+		'each task has run once');
 }
 for my $megabytes (12 .. 16)
 {
@@ -410,6 +411,6 @@ for my $request ("CREATE TEMP TABLE brief (a int DEFAULT $long)",
 		'DONE', substr($request, 0, 44) . ': dropped');
 }
 is(task($node, run_task($node, request => $temporary, role => 'plain'), 'response'), 0,
-	'nothing is left of it');
+	'no temporary object is left');
 
 done_testing();

@@ -57,6 +57,7 @@ subtest 'both executors are busy' => sub {
 		AND backend_type = 'pg_task scheduler'});
 	open_gate($node, 'first');
 	wait_for_trigger($_) for qw(sleepy deaf);
+	pass('the triggers of both databases sleep');
 };
 
 # Other databases get the executors reserved for the sleeping ones, and keep them.
@@ -64,9 +65,10 @@ subtest 'other databases' => sub {
 	my @ids = map { run_task($node, request => 'SELECT 1') } 1 .. 10;
 	is(count_of($node, "id IN (@{[ join ',', @ids ]}) AND state = 'DONE'"), 10,
 		'another database goes on while both triggers sleep');
-	is(task($node, $slow, 'state', db => 'sleepy'), 'PLAN', 'which they do');
+	is(task($node, $slow, 'state', db => 'sleepy'), 'PLAN',
+		'the row of a slow trigger is not claimed');
 	is(sql("SELECT count(DISTINCT pid) FROM task WHERE id IN (@{[ join ',', @ids ]})"), 1,
-		'and its executor is not replaced');
+		'the executor of the other database stays');
 };
 
 # The rows of the same batch are tried one by one; the slow one is refused for a while, with a
@@ -77,7 +79,7 @@ subtest 'other rows' => sub {
 		$position);
 	wait_until($node, q{SELECT count(*) = 3 FROM task WHERE state = 'DONE'}, db => 'sleepy');
 	is(task($node, $slow, 'state', db => 'sleepy'), 'PLAN',
-		'in that database the other rows go on');
+		'other rows of the same database run');
 };
 
 # A suspect that cannot be claimed for this reason does not delay suspects of other databases.

@@ -27,24 +27,24 @@ subtest 'promotion' => sub {
 	wait_for_state($primary, $_, 'WORK') for @running;
 	my $later = insert_task($primary, dt => 'infinity', request => 'SELECT 2');
 	$primary->wait_for_catchup($standby);
-	is(task($standby, $_, 'state'), 'WORK', 'the standby sees the task run') for @running;
-	is($standby->safe_psql('postgres', $ours), 0, 'and has no process of ours');
-	is($standby->safe_psql('postgres', 'SHOW pg_task.enabled'), 'on', 'though it is enabled');
+	is(task($standby, $_, 'state'), 'WORK', 'the standby shows the task as WORK') for @running;
+	is($standby->safe_psql('postgres', $ours), 0, 'there is no process of pg_task');
+	is($standby->safe_psql('postgres', 'SHOW pg_task.enabled'), 'on', 'pg_task.enabled is on');
 	$standby->restart;
-	is($standby->safe_psql('postgres', $ours), 0, 'after a restart neither');
+	is($standby->safe_psql('postgres', $ours), 0, 'there is none after a restart either');
 
 	$primary->stop('immediate');
 	$standby->promote;
 	wait_until($standby,
 		"SELECT count(*) = 2 FROM task WHERE id IN ($running[0], $running[1]) AND state = 'WORK' "
 		. "AND attempt = 2");
-	pass('what ran on the old primary is started again, at once');
+	pass('tasks that ran on the old primary start again at once');
 	open_gate($standby, 'end');
 	wait_for_state($standby, $_, 'DONE') for @running;
 	is($standby->safe_psql('postgres', 'SELECT count(*), count(DISTINCT task) FROM log'), '2|2',
-		'and has its effect once');
-	is(task($standby, $done, 'attempt, state'), '1|DONE', 'what was done is done');
-	is(task($standby, $later, 'state'), 'PLAN', 'what waits goes on waiting');
+		'its effect is there once');
+	is(task($standby, $done, 'attempt, state'), '1|DONE', 'a task that was DONE stays DONE');
+	is(task($standby, $later, 'state'), 'PLAN', 'a waiting task still waits');
 	is(task($standby, run_task($standby, request => 'SELECT 42'), 'response'), '42',
 		'new tasks run');
 };
@@ -66,11 +66,11 @@ subtest 'the old primary follows the new one' => sub {
 	$primary->set_standby_mode;
 	$primary->start;
 	$standby->wait_for_catchup($primary);
-	is(task($primary, $long, 'state'), 'WORK', 'it sees what runs on the new one');
-	is($primary->safe_psql('postgres', $ours), 0, 'and has no process of ours');
+	is(task($primary, $long, 'state'), 'WORK', 'the old primary shows what runs on the new one');
+	is($primary->safe_psql('postgres', $ours), 0, 'there is no process of pg_task');
 	open_gate($standby, 'long');
 	wait_for_state($standby, $long, 'DONE');
-	is(task($standby, $long, 'attempt'), 1, 'which goes on undisturbed');
+	is(task($standby, $long, 'attempt'), 1, 'the task on the new primary goes on');
 };
 
 done_testing();

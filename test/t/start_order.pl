@@ -61,7 +61,7 @@ subtest 'max, priority, dt, id' => sub {
 		  FROM generate_series(1, 700) AS n}),
 		sql(q{SELECT string_agg(n::text, ' ' ORDER BY n % 3, -n) FROM generate_series(1, 700)
 		AS n}),
-		'over all queues, however many');
+		'the order holds over many queues');
 };
 
 # A row that is inserted late, or planned again, is still run in its place in the order.
@@ -76,7 +76,7 @@ subtest 'rows that are inserted late' => sub {
 		UPDATE task SET state = 'STOP' WHERE request LIKE '%4%';
 		INSERT INTO task (request, priority)
 		VALUES ('SELECT run(''6'')', -1)}),
-		'6 5 1', 'what was changed while it waited');
+		'6 5 1', 'rows changed while they waited');
 };
 
 # Roles alternate on the only executor, although the first has enough work for it.
@@ -87,7 +87,7 @@ subtest 'roles alternate' => sub {
 	  for qw(ada bob cyd);
 	wait_until($node, q{SELECT count(DISTINCT role) = 3 FROM task WHERE state = 'DONE'});
 	cmp_ok(count_of($node, "state = 'PLAN' AND role = 'ada'"), '>', 0,
-		'three roles had a turn before the first was through');
+		'three roles ran before the first had finished');
 	sql('DELETE FROM task WHERE state = \'PLAN\'');
 };
 
@@ -100,7 +100,7 @@ subtest 'each task runs as its own role' => sub {
 		'SELECT session_user FROM pg_sleep(0.003)' FROM generate_series(1, 1000) AS n});
 	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'});
 	is(sql(q{SELECT DISTINCT role, response FROM task ORDER BY 1}), "ada|ada\nbob|bob\ncyd|cyd",
-		'each was run as what it is');
+		'each task ran as its own role');
 	is(sql(q{SELECT pid, string_agg(DISTINCT role, ',') FROM task
 		GROUP BY pid HAVING count(DISTINCT role) > 1}), '', 'no process worked for two');
 };
@@ -120,9 +120,10 @@ subtest 'databases alternate' => sub {
 		for qw(postgres one postgres one);
 	run_task($node, db => 'two', request => 'SELECT 1');
 	cmp_ok(count_of($node, "state = 'PLAN'"), '>', 0, 'the first database has work left');
-	cmp_ok(count_of($node, "state = 'PLAN'", db => 'one'), '>', 0, 'the second, too');
+	cmp_ok(count_of($node, "state = 'PLAN'", db => 'one'), '>', 0,
+		'the second database has work left');
 	is($node->safe_psql('two', q{SELECT start - dt < '5 s' FROM task}), 't',
-		'the third did not wait for long');
+		'the third database did not wait for long');
 };
 
 # An idle executor of one database makes way for another database at once.

@@ -69,7 +69,7 @@ subtest 'rejected changes of state' => sub {
 			'42501',
 			"$old: ann sets crashed");
 		is(task($node, $id, 'state, attempt, failed'), $old . ($old eq 'WORK' ? '|1|0' : '|0|0'),
-			"$old: as it was");
+			"$old: the row is unchanged");
 		end_run($id, $gate) if $old eq 'WORK';
 		is(task($node, $id, 'state'), 'DONE', 'WORK: what was rolled back did not stop it')
 			if $old eq 'WORK';
@@ -97,7 +97,7 @@ subtest 'only PLAN starts' => sub {
 	is(count_of($node,
 		q{queue LIKE 'set %' AND attempt = 0 AND start IS NULL AND queue = 'set ' || state}), 8,
 		'DONE, FAIL, STOP and GONE are not started');
-	is(sql('SELECT count(*) FROM effect'), 0, 'they have no effect');
+	is(sql('SELECT count(*) FROM effect'), 0, 'tasks that are not started have no effect');
 	sql('DELETE FROM task');
 };
 
@@ -172,7 +172,7 @@ subtest 'who may stop whose tasks' => sub {
 		}
 		wait_for_running($node, 0, id => $id{ann});
 		is(sql("SELECT string_agg(role || ' ' || state, ', ' ORDER BY id) FROM task"),
-			'ann STOP, bob WORK', "$by: that one alone is stopped");
+			'ann STOP, bob WORK', "$by: only that task is stopped");
 		is(sql_as('keeper', "SELECT pg_task_cancel($id{bob})"), 't',
 			"$by: the owner stops anybody's");
 		wait_for_running($node, 0, id => $id{bob});
@@ -181,7 +181,7 @@ subtest 'who may stop whose tasks' => sub {
 		sql('DELETE FROM task');
 	}
 	is(sql('SELECT count(*) FROM effect WHERE what IN (\'ann\', \'bob\')'), 0,
-		'no effect of those that were stopped');
+		'stopped tasks have no effect');
 };
 
 my $id;
@@ -203,7 +203,7 @@ subtest 'the result of pg_task_cancel' => sub {
 		INSERT INTO evil.task VALUES ($id, 'PLAN', 'ann');
 		SET search_path = evil, public; SELECT pg_task_cancel($id)});
 	is(task($node, $id, 'state') . sql('SELECT state FROM evil.task'), 'STOPPLAN',
-		'pg_task_cancel: it is the table of the scheduler');
+		'pg_task_cancel uses the table of the scheduler');
 };
 
 # Where no task can be stopped: without a scheduler, and without the library.

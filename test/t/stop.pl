@@ -72,7 +72,7 @@ subtest 'each way to stop a task' => sub {
 		is(count_of($node, "parent = $id"), 0, "$way: it does not repeat");
 		if ($way =~ /STOP|cancel/) { is(task($node, $id, $stopped), $wanted,
 			"$way: the row says what happened") }
-		elsif ($way =~ /DELETE|TRUNCATE/) { is(count_of($node, "id = $id"), 0, "$way: no trace") }
+		elsif ($way =~ /DELETE|TRUNCATE/) { is(count_of($node, "id = $id"), 0, "$way: no row") }
 		else { is(task($node, $id, '*'), $row, "$way: the row is as it was set") }
 
 		$id = insert_task($node, max => 0, queue => 'never',
@@ -80,11 +80,11 @@ subtest 'each way to stop a task' => sub {
 		sql(sprintf($way{$way}, $id));
 		sql("UPDATE task SET max = 1 WHERE id = $id");
 		run_task($node, queue => 'witness', request => 'SELECT 1');
-		is(effects($way), 0, "$way: one that waits does not start");
+		is(effects($way), 0, "$way: a waiting task does not start");
 		is(task($node, $id, 'state, attempt, start IS NULL'), "STOP|0|t",
-			"$way: nor does its row say so") if $way =~ /STOP|cancel/;
+			"$way: its row has no start") if $way =~ /STOP|cancel/;
 	}
-	cmp_ok($slowest, '<', 5, 'the slowest ended soon');
+	cmp_ok($slowest, '<', 5, 'the slowest run ended soon');
 	diag("the slowest took $slowest s");
 };
 
@@ -96,26 +96,26 @@ subtest 'a stopped task is planned again' => sub {
 	sql("UPDATE task SET state = 'PLAN', request = 'SELECT 1' WHERE id = $id");
 	wait_for_state($node, $id, 'DONE');
 	is(task($node, $id, 'attempt, failed, error IS NULL, sqlstate IS NULL, response'), '2|0|t|t|1',
-		'planned anew, it runs');
+		'a stopped task that is planned again runs');
 	$id = start_task('at once');
 	sql("UPDATE task SET state = 'STOP' WHERE id = $id; UPDATE task "
 		. "SET state = 'PLAN', request = 'INSERT INTO effect VALUES (''second'')' WHERE id = $id");
 	wait_for_state($node, $id, 'DONE');
 	is(effects('at once') . effects('second') . task($node, $id, 'attempt, error IS NULL'), '012|t',
-		'planned anew at once, it runs');
+		'a task that is planned again before its run has ended runs');
 	$id = start_task('again');
 	sql("UPDATE task SET state = 'PLAN' WHERE id = $id");
 	wait_until($node, "SELECT attempt = 2 AND state = 'WORK' FROM task WHERE id = $id");
 	sql("DELETE FROM task WHERE id = $id");
 	wait_for_end();
-	is(effects('again'), 0, 'planned for now while it runs, it runs anew');
+	is(effects('again'), 0, 'a task planned for now while it runs is run again');
 	# The next task of a queue with max = 1 starts at once.
 	$id = start_task('narrow', queue => 'narrow', max => 1);
 	my $next = insert_task($node, queue => 'narrow', max => 1, request => 'SELECT 1');
 	sql("UPDATE task SET state = 'STOP' WHERE id = $id");
 	wait_for_state($node, $next, 'DONE');
 	is(task($node, $next, 'start >= (SELECT stop FROM task WHERE id = ' . $id . ')'), 't',
-		'the next of its queue starts when it has ended');
+		'the next task of its queue starts when it has ended');
 };
 
 # Only a commit stops a task.  Two tasks run; whatever is rolled back has no effect on them.
@@ -142,18 +142,18 @@ subtest 'only a commit stops a task' => sub {
 		ROLLBACK TO s;
 		SAVEPOINT t; UPDATE task SET state = 'STOP' WHERE id = $two; RELEASE t});
 	run_task($node, queue => 'witness', request => 'SELECT 1');
-	is(sql($running), 2, 'nor before the commit, however long that takes');
+	is(sql($running), 2, 'an open transaction stops nothing');
 	$session->query_safe('COMMIT');
 	wait_for_running($node, 1);
-	is(task($node, $two, $stopped), $wanted, 'what was committed is');
-	is(task($node, $one, 'state'), 'WORK', 'what was rolled back is not');
+	is(task($node, $two, $stopped), $wanted, 'the task whose STOP was committed is stopped');
+	is(task($node, $one, 'state'), 'WORK', 'the task whose STOP was rolled back is not');
 	sql("BEGIN; UPDATE task SET state = 'STOP' WHERE id = $one; PREPARE TRANSACTION 'p'");
 	run_task($node, queue => 'witness', request => 'SELECT 1');
-	is(sql($running), 1, 'nor is what is prepared');
+	is(sql($running), 1, 'a prepared transaction stops nothing');
 	sql(q{COMMIT PREPARED 'p'});
 	wait_for_end();
 	is(task($node, $one, 'state') . effects('one') . effects('two'), 'STOP00',
-		'it is when that is committed');
+		'COMMIT PREPARED stops the task');
 };
 
 # A run that ends while an open transaction has stopped it: its outcome waits for that transaction.
@@ -169,7 +169,7 @@ subtest 'the run ends while the STOP is uncommitted' => sub {
 		$session->query_safe($end);
 		wait_for_end();
 		is(task($node, $task, 'state') . effects("open $end"), $end eq 'COMMIT' ? 'STOP0' : 'DONE1',
-			"it ends before $end");
+			"the run ends before $end");
 	}
 };
 
@@ -210,13 +210,13 @@ subtest 'claimed tasks that have not begun' => sub {
 		sql(q{DELETE FROM effect});
 		$scheduler = in_line($_) and last;
 	}
-	ok($scheduler, 'there are tasks in line') or BAIL_OUT('no tasks in line');
+	ok($scheduler, 'there are claimed tasks that have not begun') or BAIL_OUT('no tasks in line');
 	my %line = map { split /\|/ } split /\n/,
 		sql(q{SELECT key, id FROM task WHERE key IS NOT NULL});
 	sql(sprintf($way{'STOP'}, $line{1}) . ';' . sprintf($way{'DELETE'}, $line{2}) . ';'
 		. sprintf($way{'planned for later'}, $line{3}) . ';' . sprintf($way{'DONE'}, $line{4}));
 	sql(sprintf($way{'pg_task_cancel'}, $line{5}));
-	is(sql($running), 1, 'what is stopped in line does not touch what runs');
+	is(sql($running), 1, 'stopping claimed tasks does not cancel the running one');
 	open_gate($node,
 		sql(q{SELECT substring(query FROM 'line \d+') FROM pg_stat_activity
 		WHERE query LIKE '%hold(''line%' AND backend_type = 'pg_task executor'}));
@@ -225,13 +225,14 @@ subtest 'claimed tasks that have not begun' => sub {
 	kill 'CONT', $scheduler;
 	run_task($node, queue => 'witness', request => 'SELECT 1');
 	is(sql(q{SELECT string_agg(what, ',') FROM effect}), 'line 6',
-		'in line: only the one that nobody stopped ran');
+		'claimed: only the task that nobody stopped ran');
 	is(sql(q{SELECT string_agg(key || ' ' || state || ' ' || failed, ', ' ORDER BY key) FROM task
 		WHERE key IS NOT NULL}),
-		'1 STOP 0, 3 PLAN 0, 4 DONE 0, 5 STOP 0, 6 DONE 0', 'in line: they are as they were set');
+		'1 STOP 0, 3 PLAN 0, 4 DONE 0, 5 STOP 0, 6 DONE 0',
+		'claimed: the rows are as they were set');
 	is(count_of($node, q{sqlstate = '57014' AND state <> 'STOP' OR failed > 0 OR state = 'WORK'}),
 		0,
-		'in line: nobody else was cancelled');
+		'claimed: no other task was cancelled');
 	set_conf($node, 'pg_task.role_executors = 0');
 };
 
@@ -256,7 +257,8 @@ subtest 'STOP survives the end of the server' => sub {
 		wait_for_table($node);
 		run_task($node, queue => 'witness', request => 'SELECT 1');
 		is(sql("SELECT string_agg(state || attempt || failed || crashed, ',' ORDER BY id) "
-			. "FROM task WHERE id IN ($deaf, $waits)"), 'STOP100,STOP000', "$end: they stay stopped");
+			. "FROM task WHERE id IN ($deaf, $waits)"), 'STOP100,STOP000',
+			"$end: the tasks stay STOP");
 		is(effects('deaf') . count_of($node, 'parent IS NOT NULL'), '00',
 			"$end: no effect, no repeat");
 	}

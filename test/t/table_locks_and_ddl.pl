@@ -52,7 +52,7 @@ sub flows
 	{
 		my $id = run_task($node, db => $db, queue => 'witness', request => 'SELECT 1');
 		is(task($node, $id, "state, start - dt < interval '1.5 s' + 5 * interval '$usual s'",
-			db => $db), 'DONE|t', "$what: other tasks flow in $db");
+			db => $db), 'DONE|t', "$what: other tasks start in $db");
 	}
 }
 
@@ -78,7 +78,7 @@ sub calm
 	wait_until($node, "SELECT clock_timestamp() > timestamptz '$begin' + '3 s'");
 	$cpu = $ticks->() - $cpu;
 	$count = $transactions->() - $count;
-	cmp_ok($cpu, '<', 0.6, "$what: the processor is left alone");
+	cmp_ok($cpu, '<', 0.6, "$what: little CPU time is used");
 	cmp_ok($count, '<', 150, "$what: few transactions");
 }
 
@@ -99,7 +99,7 @@ subtest 'a waiting row is locked' => sub {
 	$locker->query_safe("BEGIN; SELECT FROM task WHERE id = $ids[0] FOR UPDATE");
 	open_gate($node, 'queue', db => 'shop');
 	wait_for($_, 'DONE') for @ids[ 1, 2 ];
-	is(row($ids[0], 'state, attempt'), 'PLAN|0', 'a row that is locked is not started');
+	is(row($ids[0], 'state, attempt'), 'PLAN|0', 'a locked row is not started');
 	flows('a locked row', qw(shop postgres));
 	calm('a locked row');
 	$locker->query_safe('COMMIT');
@@ -139,14 +139,15 @@ subtest 'the table is locked' => sub {
 	flows('a locked table', 'postgres');
 	calm('a locked table');
 	is(said($position, 'canceling statement due to lock timeout'), 1,
-		'a locked table: the log says it once');
+		'a locked table: the error is logged once');
 	$locker->query_safe('COMMIT');
 	$other->query_safe('SELECT 1');
 	until_shop(q{SELECT count(*) = 21 FROM task WHERE queue IN ('soon', 'behind')
 		AND state = 'DONE'});
 	wait_for($_, 'DONE') for @ids;
-	is(effects('table') . ' ' . effects('soon'), '2 20', 'a locked table: every effect once');
-	is(shop(q{SELECT max(attempt) FROM task}), 1, 'a locked table: nothing was started twice');
+	is(effects('table') . ' ' . effects('soon'), '2 20',
+		'a locked table: each effect is there once');
+	is(shop(q{SELECT max(attempt) FROM task}), 1, 'a locked table: no task was started twice');
 };
 
 # ALTER TABLE waits for a reader, and everybody waits for ALTER TABLE.
@@ -176,7 +177,7 @@ subtest 'TRUNCATE, DROP TABLE, RENAME TO' => sub {
 		wait_until($node, "SELECT count(*) = 0 $busy AND state <> 'idle'");
 		wait_for_table($node, db => 'shop');
 		is(effects($end) . shop('SELECT count(*) FROM task'), '00',
-			"$end: nothing is left of what ran");
+			"$end: the running task has no effect and no row");
 		flows("after $end", qw(shop postgres));
 	}
 	my $id = start_task('rename');
@@ -186,7 +187,7 @@ subtest 'TRUNCATE, DROP TABLE, RENAME TO' => sub {
 	open_gate($node, 'rename', db => 'shop');
 	wait_until($node, "SELECT count(*) = 0 $busy AND state <> 'idle'");
 	is(shop("SELECT state, attempt FROM aside WHERE id = $id"), 'DONE|1',
-		'RENAME: what ran ends in the renamed table');
+		'RENAME: a running task ends in the renamed table');
 	shop('BEGIN; DROP TABLE task; ALTER TABLE aside RENAME TO task; COMMIT');
 	wait_for($id, 'DONE');
 	is(effects('rename') . row($id, 'attempt'), '11', 'RENAME and back: one effect, of one run');
@@ -203,7 +204,8 @@ subtest 'columns are dropped' => sub {
 		AND attname IN ('notice', 'timezone')});
 	open_gate($node, 'columns', db => 'shop');
 	wait_for($id, 'DONE');
-	is(shop("SELECT state FROM task WHERE parent = $id"), 'PLAN', 'dropped columns: it repeats');
+	is(shop("SELECT state FROM task WHERE parent = $id"), 'PLAN',
+		'dropped columns: the task repeats');
 	flows('dropped columns', qw(shop postgres));
 };
 
@@ -219,8 +221,8 @@ subtest 'a column changes its type' => sub {
 	is(effects('type') . row($id, 'state'), '0WORK', 'another type: no effect yet');
 	shop('ALTER TABLE task ALTER timezone TYPE text USING NULL');
 	wait_for($id, 'DONE');
-	is(effects('type') . row($id, 'attempt'), '12', 'the type is back: it runs again');
-	unlike(log_since($node, $position), qr/terminated by signal/, 'no process has died of it');
+	is(effects('type') . row($id, 'attempt'), '12', 'the type is back: the task runs again');
+	unlike(log_since($node, $position), qr/terminated by signal/, 'no process has crashed');
 	for my $column ([ 'attempt', 'int NOT NULL DEFAULT 0' ],
 		[ 'dt', 'timestamptz NOT NULL DEFAULT now()' ])
 	{
@@ -232,7 +234,7 @@ subtest 'a column changes its type' => sub {
 		flows("without $name", 'postgres');
 		calm("without $name");
 		is(said($position, 'public\.task is not a task table'), 1,
-			"without $name: the log says it once");
+			"without $name: the error is logged once");
 		shop("ALTER TABLE task ADD COLUMN $name $type");
 		flows("$name is back", qw(shop postgres));
 	}

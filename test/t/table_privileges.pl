@@ -37,7 +37,7 @@ my $seen;
 # Who sees what.
 subtest 'who sees what' => sub {
 	$seen = q{SELECT string_agg(DISTINCT role::text, ' ' ORDER BY role::text) FROM task};
-	is(sql_as('ann', $seen), 'ann', 'a role sees its own');
+	is(sql_as('ann', $seen), 'ann', 'a role sees its own tasks');
 	is(sql_as($_, $seen), 'ann', "$_ sees those of the role that it may become") for qw(boss clerk);
 	is(sql_as($_, $seen), 'ann bob', "$_ sees all") for qw(keeper postgres blind);
 	is(sql_as('heir', $seen), '', 'a member that may not become it sees none') if $has_set;
@@ -48,12 +48,13 @@ subtest 'rows that a role does not see' => sub {
 	is(sql_as('bob',
 		"UPDATE task SET request = 'SELECT 2', state = 'STOP' WHERE id = $waits{ann} RETURNING id"),
 		'',
-		'nothing to change');
-	is(sql_as('bob', "DELETE FROM task WHERE role = 'ann' RETURNING id"), '', 'nothing to remove');
+		'an UPDATE finds no row of another role');
+	is(sql_as('bob', "DELETE FROM task WHERE role = 'ann' RETURNING id"), '',
+		'a DELETE finds no row of another role');
 	refused('bob',
 		"INSERT INTO task (id, request) VALUES ($waits{ann}, 'SELECT 2') ON CONFLICT (id) DO "
 		. "UPDATE SET request = 'SELECT 2'", '.*row-level security');
-	is(task($node, $waits{ann}, 'request, state'), 'SELECT 1|PLAN', 'it is as it was');
+	is(task($node, $waits{ann}, 'request, state'), 'SELECT 1|PLAN', 'the row is unchanged');
 };
 
 # Who may plan for whom, in every way.
@@ -119,7 +120,7 @@ subtest 'what a role may do to its own tasks' => sub {
 	  for qw(STOP PLAN);
 	allowed('ann', "UPDATE task SET dt = now() WHERE id = $waits{ann}");
 	wait_for_state($node, $waits{ann}, 'DONE');
-	is(task($node, $waits{ann}, 'response'), '3', 'what was changed runs');
+	is(task($node, $waits{ann}, 'response'), '3', 'the changed task runs');
 	allowed('ann', "UPDATE task SET state = 'PLAN' WHERE id = $done{ann}");
 	wait_until($node, "SELECT attempt = 2 AND state = 'DONE' FROM task WHERE id = $done{ann}");
 	sql('CREATE TABLE effect (who name); GRANT INSERT ON effect TO ann');
@@ -132,8 +133,8 @@ subtest 'what a role may do to its own tasks' => sub {
 	open_gate($node, 'run');
 	wait_until($node,
 		"SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name LIKE '% $runs'");
-	is(task($node, $runs, 'state'), 'STOP', 'a running task that is stopped stays so');
-	is(sql('SELECT count(*) FROM effect'), 0, 'and has no effect');
+	is(task($node, $runs, 'state'), 'STOP', 'a running task that is stopped stays STOP');
+	is(sql('SELECT count(*) FROM effect'), 0, 'the stopped task has no effect');
 	allowed('ann', "DELETE FROM task WHERE id = $runs");
 };
 
@@ -146,7 +147,7 @@ subtest 'row security is disabled' => sub {
 	my $last = run_task($node, request => 'SELECT 1');
 	is(sql(q{SELECT relrowsecurity FROM pg_class WHERE oid = 'task'::regclass}), 'f',
 		'row security stays off');
-	is(sql_as('bob', $seen), 'ann bob postgres', 'then all see all');
+	is(sql_as('bob', $seen), 'ann bob postgres', 'every role sees all rows');
 	refused('bob', "UPDATE task SET state = 'DONE' WHERE id = $last",
 		'(only the owner|cannot plan)');
 };

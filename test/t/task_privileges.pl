@@ -110,6 +110,8 @@ subtest 'a role names another role' => sub {
 	my $id = sql_as('app',
 		"INSERT INTO task (role, request) VALUES ('app', 'SELECT 1') RETURNING id");
 	wait_for_state($node, $id, 'DONE');
+	like(error_of('app', "INSERT INTO task (role, request) VALUES ('postgres', 'SELECT 1')"),
+		qr/row-level security/, 'INSERT as another role is refused');
 };
 
 # Deferred triggers of a task's role run as that role, not as the owner of the table, who writes
@@ -132,7 +134,7 @@ subtest 'deferred triggers of the role' => sub {
 		'CREATE TABLE', 'deferred triggers of a task');
 	is(sql(q{SELECT DISTINCT who, session, superuser, count(*) FROM seen WHERE place = 'late'
 		GROUP BY 1, 2, 3}),
-		'app|app|off|2', 'they run as its role');
+		'app|app|off|2', 'the deferred triggers run as the role of the task');
 };
 
 # Triggers and defaults on the task table run as its owner, in the scheduler, in the executor, and
@@ -183,11 +185,11 @@ subtest 'triggers and defaults of the owner' => sub {
 		. 'default, deferred INSERT PLAN, deferred UPDATE DONE, deferred UPDATE WORK',
 		'the triggers and the default were called');
 	is($node->safe_psql('shop', q{SELECT DISTINCT who, superuser FROM seen}), 'owner|false',
-		'as the owner');
+		'the triggers run as the owner');
 	is($node->safe_psql('shop',
 		q{SELECT DISTINCT place, escape FROM seen WHERE escape <> ''
 		AND place !~ 'INSERT|default'}),
-		'', 'without a way out');
+		'', 'the triggers cannot become another role');
 };
 
 # Functions and operators with well-known names, first in everybody's search_path, are not called.
@@ -251,7 +253,7 @@ subtest 'objects with well-known names' => sub {
 	cmp_ok($node->safe_psql('trap', q{SELECT pg_catalog.count(*) FROM pg_catalog.pg_operator
 		WHERE oprnamespace OPERATOR(pg_catalog.=) 'evil'::regnamespace}), '>', 20, 'a trap');
 	$node->safe_psql('trap', q{SELECT 1 WHERE 1::bigint = 2::bigint});
-	is($node->safe_psql('trap', q{SELECT what FROM evil.calls}), '=', 'that snaps');
+	is($node->safe_psql('trap', q{SELECT what FROM evil.calls}), '=', 'the trap works');
 	$node->safe_psql('trap', q{TRUNCATE evil.calls});
 	$node->restart;
 	wait_until($node,
@@ -272,7 +274,7 @@ subtest 'objects with well-known names' => sub {
 		db => 'trap',
 		expected => 'aDONE bDONE bPLAN cPLAN dFAIL eFAIL fDONE');
 	is($node->safe_psql('trap', q{SELECT what, who FROM evil.calls}), '',
-		'our statements call none of it');
+		'the statements of pg_task call none of the planted objects');
 };
 
 done_testing();

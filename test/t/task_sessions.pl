@@ -53,7 +53,8 @@ subtest 'libraries that are preloaded for a role' => sub {
 	like(logged('explained', q{SELECT 'with a plan'}),
 		qr/LOG:  duration: [\d.]+ ms  plan:\n\tQuery Text: SELECT 'with a plan'\n\tResult/,
 		'auto_explain has the plan of a request');
-	unlike(logged('plain', q{SELECT 'with a plan'}), qr/ plan:/, 'of that role alone');
+	unlike(logged('plain', q{SELECT 'with a plan'}), qr/ plan:/,
+		'the plan is logged for that role only');
 
 	my $position = log_position($node);
 	sql(q{ALTER ROLE broken SET session_preload_libraries = 'missing_library'});
@@ -61,7 +62,8 @@ subtest 'libraries that are preloaded for a role' => sub {
 	wait_for_log_line($node, qr/could not access file "missing_library"/, $position);
 	is(task($node, $id, 'state, attempt'), 'PLAN|0',
 		'without its library no task of a role starts');
-	is(task($node, run_task($node, request => 'SELECT 1'), 'state'), 'DONE', 'others do');
+	is(task($node, run_task($node, request => 'SELECT 1'), 'state'), 'DONE',
+		'tasks of other roles start');
 
 	# Each try is a process: after the third, the pause has doubled twice.
 	my $tries = sub { return () = log_since($node,
@@ -72,7 +74,7 @@ subtest 'libraries that are preloaded for a role' => sub {
 		wait_until($node, 'SELECT pg_sleep(0.02) IS NOT NULL') while $tries->() <= @at;
 		push @at, time;
 	}
-	cmp_ok($at[3] - $at[2], '>', 1.9 * ($at[1] - $at[0]), 'it is tried ever more seldom');
+	cmp_ok($at[3] - $at[2], '>', 1.9 * ($at[1] - $at[0]), 'the pauses between the attempts grow');
 	sql('ALTER ROLE broken RESET session_preload_libraries');
 	wait_for_state($node, $id, 'DONE');
 };
@@ -84,7 +86,7 @@ subtest 'lines in the log' => sub {
 	like(logged('modifies', 'INSERT INTO mark VALUES (1)'),
 		qr/^\d+ LOG:  statement: INSERT INTO mark VALUES \(1\)$context modifies"$/m,
 		'log_statement');
-	is(logged('modifies', 'SELECT 1'), '', 'log_statement: not what it does not ask for');
+	is(logged('modifies', 'SELECT 1'), '', 'log_statement: no other statements');
 	is(() = logged('modifies', 'SELECT 1; DELETE FROM mark; DELETE FROM mark') =~ /statement:/g, 1,
 		'log_statement: a request is one line');
 
@@ -94,9 +96,9 @@ subtest 'lines in the log' => sub {
 		'log_min_duration_statement');
 	like(logged('timed', q{SELECT 'slow', pg_sleep(0.2)}),
 		qr/^\d+ LOG:  duration: [2-9]\d\d\.\d+ ms /m,
-		'log_min_duration_statement: as long as it took');
+		'log_min_duration_statement: the duration is right');
 	sql(q{ALTER ROLE timed SET log_min_duration_statement = '1 h'});
-	is(logged('timed', q{SELECT 'fast'}), '', 'log_min_duration_statement: not what is faster');
+	is(logged('timed', q{SELECT 'fast'}), '', 'log_min_duration_statement: no faster statement');
 
 	sql(q{ALTER ROLE lasts SET log_statement = 'all'; ALTER ROLE lasts SET log_duration = on});
 	like(logged('lasts', 'SELECT 3'), qr/LOG:  statement: SELECT 3.*LOG:  duration: [\d.]+ ms$/ms,
@@ -107,10 +109,11 @@ subtest 'lines in the log' => sub {
 	like(logged('plain', q{SELECT 1/0}),
 		qr/ERROR:  division by zero\n\d+ STATEMENT:  SELECT 1\/0$/m, 'log_min_error_statement');
 	sql('ALTER ROLE silent SET log_min_error_statement = panic');
-	unlike(logged('silent', q{SELECT 1/0}), qr/STATEMENT/, 'log_min_error_statement: not below it');
+	unlike(logged('silent', q{SELECT 1/0}), qr/STATEMENT/,
+		'log_min_error_statement: no lower severity');
 	is(task($node, run_task($node, role => 'lasts', request => 'SELECT 4'), 'response, notice'),
 		'4|',
-		'none of this is in the row');
+		'the row has none of these messages');
 };
 
 subtest 'statistics' => sub {
@@ -128,7 +131,7 @@ subtest 'statistics' => sub {
 	open_gate($node, 'statistics');
 	wait_for_state($node, $id, 'DONE');
 	is(sql("SELECT queryid, rolname, calls, toplevel $statements '^SELECT hold.* AS held'"),
-		"$query_id|plain|1|t", 'query_id is that of the statement at work');
+		"$query_id|plain|1|t", 'query_id is that of the running statement');
 	is(sql("SELECT rolname, calls, toplevel $statements ' AS counted'"), 'plain|1|t',
 		'pg_stat_statements counts each statement');
 };
@@ -140,8 +143,9 @@ subtest 'connection limits' => sub {
 	my $locked = insert_task($node, role => 'locked', request => 'SELECT 1');
 	wait_for_state($node, $single[0], 'WORK');
 	run_task($node, role => 'plain', request => 'SELECT 1') for 1 .. 3;
-	is(count_of($node, q{role = 'single' AND state = 'WORK'}), 1, 'of a role: one task at a time');
-	is(task($node, $locked, 'state, attempt'), 'PLAN|0', 'of a role: none at all');
+	is(count_of($node, q{role = 'single' AND state = 'WORK'}), 1,
+		'the limit of a role: one task at a time');
+	is(task($node, $locked, 'state, attempt'), 'PLAN|0', 'the limit of a role is 0: no task');
 	open_gate($node, 'single');
 	wait_for_state($node, $_, 'DONE') for @single;
 	sql('ALTER ROLE locked CONNECTION LIMIT 1');
@@ -163,7 +167,7 @@ subtest 'connection limits' => sub {
 	sql('ALTER DATABASE small CONNECTION LIMIT 0');
 	my $late = insert_task($node, db => 'small', role => 'timed', request => 'SELECT 1');
 	run_task($node, db => 'small', request => 'SELECT 1') for 1 .. 3;
-	is(task($node, $late, 'state', db => 'small'), 'PLAN', 'of a database: none at all, any more');
+	is(task($node, $late, 'state', db => 'small'), 'PLAN', 'the limit of a database is 0: no task');
 	sql('ALTER DATABASE small CONNECTION LIMIT -1');
 	wait_for_state($node, $late, 'DONE', db => 'small');
 };
@@ -184,7 +188,7 @@ subtest 'a database that is served no more' => sub {
 	$session->query_safe(q{INSERT INTO gate VALUES ('closing')});
 	wait_until($node, "$executors AND backend_type <> 'client backend'", expected => 0);
 	is($session->query_safe("SELECT state FROM task WHERE id = $id"), 'DONE',
-		'a task that runs ends');
+		'a running task ends');
 	$session->quit;
 	sql('ALTER DATABASE closing ALLOW_CONNECTIONS true');
 	run_task($node, db => 'closing', role => 'plain', request => 'SELECT 1');

@@ -32,22 +32,22 @@ sub outcome
 subtest 'why the task failed' => sub {
 	my $position = log_position($node);
 	my ($id, $outcome) = outcome('SELECT 1/0');
-	is($outcome, 'FAIL|22012|1|1', 'the failure of the request');
-	is(task($node, $id, 'error'), 'division by zero', 'its message');
+	is($outcome, 'FAIL|22012|1|1', 'the row has the failure of the request');
+	is(task($node, $id, 'error'), 'division by zero', 'the row has its message');
 	is(task($node, $id, 'response'),
 		"ERROR:  division by zero\nDETAIL:  The process of the task could not write this.",
-		'its response');
-	is(task($node, $id, 'start <= stop'), 't', 'its times');
+		'the row has its response');
+	is(task($node, $id, 'start <= stop'), 't', 'the row has the times of the run');
 	like(log_since($node, $position), qr/ERROR:  FAIL is refused/,
-		'what stood in the way is in the log');
+		'the log has the error of the write');
 
 	(undef,
 		$outcome) = outcome(q{DO $$ BEGIN RAISE 'no space left' USING ERRCODE = '53100'; END $$});
-	is($outcome, 'FAIL|53100|1|1', 'a code of the request');
+	is($outcome, 'FAIL|53100|1|1', 'an SQLSTATE that the request has set');
 
 	($id, $outcome) = outcome('SELECT 1');
-	is($outcome, 'FAIL|23514|1|1', 'the request did not fail, but DONE was refused');
-	is(task($node, $id, 'error'), 'DONE is refused', 'that is why it failed');
+	is($outcome, 'FAIL|23514|1|1', 'DONE was refused');
+	is(task($node, $id, 'error'), 'DONE is refused', 'the error is that of the write');
 
 	($id) = outcome(q{DO $$ BEGIN RAISE '%', repeat('ä', 300); END $$});
 	is(task($node, $id, q{error = repeat('ä', 127)}), 't',
@@ -57,15 +57,16 @@ subtest 'why the task failed' => sub {
 subtest 'retries and repeats' => sub {
 	my ($id, $outcome) = outcome('SELECT 1/0', retry => 2, delay => '1 ms');
 	wait_for_state($node, $id, 'FAIL');
-	is(task($node, $id, 'state, sqlstate, attempt, failed'), 'FAIL|22012|3|3', 'it is tried again');
+	is(task($node, $id, 'state, sqlstate, attempt, failed'), 'FAIL|22012|3|3',
+		'the task is retried');
 
 	($id) = outcome('SELECT 1/0', repeat => '1 day');
 	is(task($node, $id, q{state, (SELECT state FROM task AS t WHERE t.parent = task.id)}),
 		'FAIL|PLAN',
-		'it repeats');
+		'the task repeats');
 
 	is(task($node, run_task($node, request => 'SELECT 1'), 'state'), 'DONE',
-		'others are as always');
+		'other tasks are DONE');
 };
 
 done_testing();

@@ -28,8 +28,8 @@ subtest 'planned times' => sub {
 	sql(q{INSERT INTO task (dt, request) VALUES (now() + interval '100 ms', 'SELECT 2')});
 	sql(q{DELETE FROM task WHERE request = 'SELECT 2'});
 	wait_for_state($node, $_, 'DONE') for @ids;
-	is(is_soon($_, 'dt'), 't', 'starts at its time') for @ids;
-	is(task($node, $far, 'state'), 'PLAN', 'infinity is not now');
+	is(is_soon($_, 'dt'), 't', 'the task starts at its planned time') for @ids;
+	is(task($node, $far, 'state'), 'PLAN', 'a task planned for infinity does not start');
 };
 
 # A commit wakes the scheduler: an insert, a re-plan, of one of many waiting tasks; not before the
@@ -42,7 +42,7 @@ subtest 'a commit wakes the scheduler' => sub {
 	is(is_soon($far, 'dt'), 't', 'a task that is planned for now starts at once');
 	sql("UPDATE task SET state = 'PLAN', dt = clock_timestamp() WHERE id = $id");
 	wait_until($node, "SELECT attempt = 2 AND state = 'DONE' FROM task WHERE id = $id");
-	is(is_soon($id, 'dt'), 't', 'one that is to run again, too');
+	is(is_soon($id, 'dt'), 't', 'a task that is planned again starts at once');
 	sql(q{INSERT INTO task (queue, dt, request) SELECT 'many', now() + n * interval '1 hour',
 		'SELECT 1'
 		FROM generate_series(1, 3000) AS n});
@@ -53,7 +53,7 @@ subtest 'a commit wakes the scheduler' => sub {
 		WHERE id = (SELECT id FROM task WHERE queue = 'many' AND state = 'PLAN'
 		ORDER BY dt OFFSET 2000 LIMIT 1) RETURNING id});
 	wait_for_state($node, $id =~ s/\n.*//sr, 'DONE');
-	pass('one out of the middle of many, planned anew');
+	pass('one of many waiting tasks is planned again');
 	sql(q{DELETE FROM task WHERE queue = 'many'});
 	my $session = $node->background_psql('postgres');
 	$session->query_safe(q{BEGIN; INSERT INTO task (queue, request) VALUES ('open', 'SELECT 1')});
@@ -61,12 +61,12 @@ subtest 'a commit wakes the scheduler' => sub {
 		VALUES ('open', 'SELECT 2');
 		ROLLBACK TO s});
 	run_task($node, request => 'SELECT 1');
-	is(count_of($node, "queue = 'open'"), 0, 'nothing is seen of a transaction that is open');
+	is(count_of($node, "queue = 'open'"), 0, 'no row of an open transaction is visible');
 	$session->query_safe('COMMIT');
 	wait_until($node, q{SELECT count(*) = 1 FROM task WHERE queue = 'open' AND state = 'DONE'});
 	$session->quit;
 	is(sql(q{SELECT string_agg(request, ',') FROM task WHERE queue = 'open'}), 'SELECT 1',
-		'and no more of it than was committed');
+		'only the committed rows run');
 };
 
 # A prepared transaction wakes it when it is committed, from any session.
@@ -74,7 +74,7 @@ subtest 'COMMIT PREPARED wakes the scheduler' => sub {
 	sql(q{BEGIN; INSERT INTO task (queue, request) VALUES ('prepared', 'SELECT 1');
 		PREPARE TRANSACTION 'p'});
 	run_task($node, request => 'SELECT 1');
-	is(count_of($node, "queue = 'prepared'"), 0, 'what is prepared waits');
+	is(count_of($node, "queue = 'prepared'"), 0, 'a task of a prepared transaction waits');
 	sql(q{COMMIT PREPARED 'p'});
 	wait_until($node, q{SELECT state = 'DONE' FROM task WHERE queue = 'prepared'});
 };
@@ -83,6 +83,7 @@ subtest 'COMMIT PREPARED wakes the scheduler' => sub {
 subtest 'COPY wakes the scheduler' => sub {
 	sql(q{COPY task (queue, request) FROM PROGRAM 'echo "copied	SELECT 1"'});
 	wait_until($node, q{SELECT state = 'DONE' FROM task WHERE queue = 'copied'});
+	pass('the task starts');
 };
 
 # Repeats: from the planned time, and from the end of the run.  The run takes longer than the
@@ -100,14 +101,14 @@ subtest 'repeats' => sub {
 			* (1 + floor(extract(epoch FROM old.stop - old.dt) / 0.3))),
 			bool_and(new.start - new.dt BETWEEN '0' AND '5 s')
 		FROM task AS old JOIN task AS new ON new.parent = old.id WHERE old.queue = 'true'}),
-		't|t', 'drift: every second of them is missed, and skipped');
+		't|t', 'drift: missed runs are skipped');
 	is(sql(q{SELECT bool_and(new.dt - old.stop = '0.3 s'), bool_and(new.start - new.dt BETWEEN '0'
 		AND '5 s')
 		FROM task AS old JOIN task AS new ON new.parent = old.id WHERE old.queue = 'false'}),
-		't|t', 'no drift: an interval after the end');
+		't|t', 'no drift: one interval after the end');
 	is(sql(q{SELECT count(*) FROM task AS old JOIN task AS new ON new.parent = old.id
 		WHERE old.repeat IS NOT NULL GROUP BY old.id HAVING count(*) > 1}),
-		'', 'each has one next run');
+		'', 'each task has one next run');
 };
 
 # The timeout, with a resolution of milliseconds: of the row, else of the role's setting; the
@@ -153,9 +154,9 @@ subtest 'timeouts' => sub {
 		is(task($node, $id, 'state'), 'DONE', "$set statement_timeout = 0 ends that of the role");
 	}
 	$id = run_task($node, timeout => '0.5 ms', request => 'SELECT pg_sleep(5)');
-	is(task($node, $id, 'state'), 'FAIL', 'less than a millisecond is a limit, too');
+	is(task($node, $id, 'state'), 'FAIL', 'a timeout below a millisecond applies');
 	is(task($node, run_task($node, request => 'SELECT pg_sleep(0.3)'), 'state'), 'DONE',
-		'nothing of a timeout stays');
+		'the next task has no timeout');
 };
 
 # The periodic scan finds rows without a hint: inserted with the trigger disabled.
@@ -169,6 +170,7 @@ subtest 'the periodic scan' => sub {
 	sql(q{SET session_replication_role = replica; INSERT INTO task (queue, request)
 		VALUES ('replica', 'SELECT 1')});
 	wait_until($node, q{SELECT state = 'DONE' FROM task WHERE queue = 'replica'});
+	pass('rows without a hint start');
 };
 
 done_testing();

@@ -40,7 +40,7 @@ subtest 'a slot for a parallel query' => sub {
 	{
 		wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'}, db => $db);
 	}
-	pass('and all is done');
+	pass('all tasks are done');
 };
 
 # A database whose scheduler has exited still starts tasks at their planned times, and its running
@@ -56,7 +56,7 @@ subtest 'a planned time in a database without a scheduler' => sub {
 	wait_for_state($node, $id, 'DONE', db => 'db1');
 	is(task($node, $id, q{start - dt < '20 s'}, db => 'db1'), 't', 'a task starts at its time');
 	is(scalar(() = log_since($node, $position) =~ /no background worker slot is free/g), 0,
-		'no slot was wanting');
+		'no worker slot was missing');
 };
 
 # A row that is locked when it is due starts soon after.
@@ -87,7 +87,7 @@ subtest 'pg_task.database' => sub {
 	wait_until($node, q{SELECT count(*) <= 2 FROM pg_stat_activity
 		WHERE backend_type = 'pg_task scheduler'});
 	run_task($node, db => $_, request => 'SELECT 1') for @databases;
-	pass('a limit that is set is kept, and by turns all are served');
+	pass('pg_task.max_schedulers is kept, and schedulers rotate');
 };
 
 # Too few for one executor: the log says so.
@@ -96,7 +96,7 @@ subtest 'too few slots for an executor' => sub {
 	$node->append_conf('postgresql.conf', 'max_worker_processes = 3');
 	$node->restart;
 	ok(wait_for_log_line($node, qr/too few worker slots for pg_task/, $position),
-		'too few are reported');
+		'too few worker slots are reported');
 };
 
 done_testing();

@@ -83,9 +83,10 @@ subtest 'trigger functions' => sub {
 	is(caught("$path; $insert", 'SELECT 1'), 'mallory',
 		'a trigger: in a later task of the process');
 	is(sql("SELECT count(*) FROM own.audit WHERE who = 'postgres' AND what = 'DONE'"),
-		count_of($node, "state = 'DONE'"), 'the trigger has done its work for each');
+		count_of($node, "state = 'DONE'"), 'the trigger has run for each task');
 	my $pid = sql('SELECT pid FROM task WHERE id = (SELECT min(id) FROM task)');
-	is(sql('SELECT count(DISTINCT pid) FROM task WHERE pid IS NOT NULL'), 1, 'all in one process');
+	is(sql('SELECT count(DISTINCT pid) FROM task WHERE pid IS NOT NULL'), 1,
+		'one process ran all tasks');
 	is(caught("$path; $insert"), 'mallory',
 		'a task finds what its own path says, after write-backs');
 };
@@ -119,7 +120,8 @@ subtest 'functions that a trigger calls' => sub {
 	trigger('PERFORM own.count();', '');
 	is(caught("$path; SELECT own.count()"), 'mallory',
 		'a function: after an error in the write-back');
-	unlike(log_since($node, $position), qr/the trap runs as postgres/, 'not in that, either');
+	unlike(log_since($node, $position), qr/the trap runs as postgres/,
+		'the trap did not run in that task either');
 	sql('DROP TRIGGER audit ON task');
 };
 
@@ -273,7 +275,7 @@ subtest 'settings of the task' => sub {
 		CREATE TRIGGER see AFTER UPDATE ON task FOR EACH ROW WHEN (NEW.state = 'DONE')
 			EXECUTE FUNCTION own.see()});
 	$plain = seen('SELECT 1');
-	like($plain, qr/TimeZone=/, 'settings are seen');
+	like($plain, qr/TimeZone=/, 'the trigger sees its settings');
 	for my $set (
 		map({ "SET $_" } 'transform_null_equals = on', 'backslash_quote = on', 'array_nulls = off',
 			'xmloption = document', 'exit_on_error = on', "DateStyle = 'SQL, DMY'",
@@ -288,14 +290,14 @@ subtest 'settings of the task' => sub {
 	{
 		is(seen('SET standard_conforming_strings = off'), $plain, 'standard_conforming_strings');
 	}
-	is(seen('SELECT 1'), $plain, 'and afterwards all is as it was');
+	is(seen('SELECT 1'), $plain, 'the trigger sees the same settings afterwards');
 };
 
 # Settings of the role, by itself or by others, change no statement of the owner.
 subtest 'settings of the role' => sub {
 	sql('ALTER ROLE mallory SET transform_null_equals = on; ALTER ROLE mallory '
 		. 'SET exit_on_error = on');
-	is(seen('SELECT 1'), $plain, 'nor do settings of the role');
+	is(seen('SELECT 1'), $plain, 'settings of the role change nothing');
 	sql('ALTER ROLE mallory RESET ALL');
 };
 
@@ -316,9 +318,9 @@ subtest 'procedures that commit' => sub {
 	my $count = count_of($node, 'true');
 	is(task($node, run_as_mallory('CALL own.step(3)'), 'state'), 'DONE',
 		'a procedure that commits');
-	is(count_of($node, 'true'), $count + 4, 'has its effects');
+	is(count_of($node, 'true'), $count + 4, 'the procedure has its effects');
 	is(count_of($node, "state = 'DONE' AND request = 'SELECT own.count()'"), 3,
-		'and so have the tasks that it planned');
+		'the tasks that it planned have their effects');
 
 	$node->stop;
 };
