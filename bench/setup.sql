@@ -3,14 +3,16 @@
 SET client_min_messages = warning;
 CREATE SCHEMA bench;
 
--- One round of one contestant: tasks per second from the first start to the last end, and seconds from
+-- One round of one contestant: tasks per second from the first start to the last end, and seconds
+-- from
 -- the moment at which it was let loose.
 CREATE TABLE bench.sample (
     contestant text, commits text, at_once int, round int, rate float8, wall float8);
 
 -- What comes out; "least" and "most" are what is asked of it.
 CREATE TABLE bench.result (
-    seq int GENERATED ALWAYS AS IDENTITY, name text, value float8, unit text, least float8, most float8);
+    seq int GENERATED ALWAYS AS IDENTITY, name text, value float8, unit text, least float8,
+        most float8);
 
 -- When each backend of a loop began and ended.
 CREATE TABLE bench.span (began timestamptz, ended timestamptz);
@@ -25,7 +27,8 @@ CREATE TABLE bench.loop (LIKE task INCLUDING ALL);
 -- ... and one of them on the least table that can do.
 CREATE TABLE bench.plain (id bigint PRIMARY KEY, state text, request text, response text);
 
--- The limit: who does what is known beforehand. Each of n backends has its own range of ids, and for
+-- The limit: who does what is known beforehand. Each of n backends has its own range of ids, and
+-- for
 -- each id it runs the request, writes the outcome into the row and commits.
 CREATE PROCEDURE bench.known_ids(me int, n int, tasks int) LANGUAGE plpgsql AS $$
 DECLARE
@@ -72,7 +75,8 @@ BEGIN
         SELECT id, request INTO task_id, task_request
           FROM bench.loop
          WHERE state = 'PLAN'
-         ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role::text, role_id, dt, id
+         ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role::text, role_id, dt,
+             id
          LIMIT 1
            FOR UPDATE SKIP LOCKED;
         EXIT WHEN NOT FOUND;
@@ -101,7 +105,8 @@ BEGIN
             SELECT id
               FROM bench.loop
              WHERE state = 'PLAN'
-             ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role::text, role_id, dt, id
+             ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role::text, role_id,
+                 dt, id
              LIMIT 64
                FOR UPDATE SKIP LOCKED
         ), claimed AS (
@@ -126,7 +131,8 @@ BEGIN
     INSERT INTO bench.span VALUES (began, clock_timestamp());
 END $$;
 
--- Single inserts into an idle server, each after the one before was seen DONE. Between two looks at the
+-- Single inserts into an idle server, each after the one before was seen DONE. Between two looks
+-- at the
 -- row this sleeps "nap" seconds, so that the processor is as idle as the server is. That tells when
 -- tasks start; zero, which keeps a processor busy, tells when their outcome can be seen.
 CREATE PROCEDURE bench.insert_singly(inserts int, nap float8, label text) LANGUAGE plpgsql AS $$
@@ -159,7 +165,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Ends the executor of a running task, so many times, and stops a task that runs as often: how long from
+-- Ends the executor of a running task, so many times, and stops a task that runs as often: how
+-- long from
 -- the signal to the claim of the next run, and from the commit of the STOP to the end of the run?
 CREATE PROCEDURE bench.end_singly(times int) LANGUAGE plpgsql AS $$
 DECLARE
@@ -177,7 +184,8 @@ BEGIN
                 COMMIT;
                 SELECT t.pid, t.start INTO executor, after
                   FROM task AS t JOIN pg_stat_activity AS a USING (pid)
-                 WHERE t.id = task_id AND t.attempt = wanted AND t.state = 'WORK' AND a.wait_event = 'PgSleep';
+                 WHERE t.id = task_id AND t.attempt = wanted AND t.state = 'WORK'
+                     AND a.wait_event = 'PgSleep';
                 EXIT WHEN found;
             END LOOP;
             IF wanted = 1 THEN
@@ -185,17 +193,20 @@ BEGIN
                 PERFORM pg_terminate_backend(executor);
             END IF;
         END LOOP;
-        INSERT INTO bench.latency VALUES ('terminated_to_start', extract(epoch FROM after - before) * 1e6);
+        INSERT INTO bench.latency VALUES ('terminated_to_start',
+            extract(epoch FROM after - before) * 1e6);
         UPDATE task SET state = 'STOP' WHERE id = task_id;
         COMMIT;
         before := clock_timestamp();
         LOOP
-            SELECT stop INTO after FROM task WHERE id = task_id AND sqlstate = '57014' AND stop > start;
+            SELECT stop INTO after FROM task WHERE id = task_id AND sqlstate = '57014'
+                AND stop > start;
             EXIT WHEN found;
             PERFORM pg_sleep(0.01);
             COMMIT;
         END LOOP;
-        INSERT INTO bench.latency VALUES ('stop_to_cancelled', extract(epoch FROM after - before) * 1e6);
+        INSERT INTO bench.latency VALUES ('stop_to_cancelled',
+            extract(epoch FROM after - before) * 1e6);
         COMMIT;
     END LOOP;
 END $$;

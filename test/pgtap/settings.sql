@@ -27,7 +27,8 @@ SELECT is(context, wanted, name || ' is changed at the right level') FROM (VALUE
     ('pg_task.id', 'internal')) AS s (name, wanted) JOIN pg_settings USING (name);
 
 -- The word table is reserved in SQL: it needs quotes there, not in a file.
-SELECT throws_ok(format('SET pg_task.%I = %L', name, value), code, NULL, format('pg_task.%s = %s is refused', name, left(value, 20)))
+SELECT throws_ok(format('SET pg_task.%I = %L', name, value), code, NULL,
+    format('pg_task.%s = %s is refused', name, left(value, 20)))
   FROM (VALUES
     ('table', '', '22023'),
     ('table', repeat('x', 64), '22023'),
@@ -45,7 +46,8 @@ SELECT throws_ok(format('SET pg_task.%I = %L', name, value), code, NULL, format(
     ('max_executors', '5', '55P02'),
     ('tabel', 'x', NULL)) AS s (name, value, code);
 
-SELECT lives_ok(format('SET pg_task.%I = %L', name, value), format('pg_task.%s = %s is taken', name, left(value, 20))) FROM (VALUES
+SELECT lives_ok(format('SET pg_task.%I = %L', name, value), format('pg_task.%s = %s is taken', name,
+    left(value, 20))) FROM (VALUES
     ('table', repeat('x', 63)),
     ('table', U&'Auftr\00e4ge "x"'),
     ('schema', ''),

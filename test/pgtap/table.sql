@@ -5,7 +5,8 @@ SELECT no_plan();
 CREATE TEMP TABLE wanted (n serial, name name, type text, required boolean, def text);
 INSERT INTO wanted (name, type, required, def) VALUES
     ('id', 'bigint', true, NULL),
-    ('parent', 'bigint', false, '(NULLIF(current_setting(''pg_task.id''::text, true), ''''::text))::bigint'),
+    ('parent', 'bigint', false,
+        '(NULLIF(current_setting(''pg_task.id''::text, true), ''''::text))::bigint'),
     ('dt', 'timestamp with time zone', true, 'now()'),
     ('planned', 'timestamp with time zone', false, NULL),
     ('start', 'timestamp with time zone', false, NULL),
@@ -42,11 +43,15 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('remote', 'text', false, NULL);
 
 SELECT has_table('public'::name, 'task'::name);
-SELECT columns_are('public', 'task', (SELECT array_agg(name ORDER BY n) FROM wanted), 'the columns are those');
+SELECT columns_are('public', 'task', (SELECT array_agg(name ORDER BY n) FROM wanted),
+    'the columns are those');
 SELECT is(format_type(a.atttypid, a.atttypmod), w.type, format('type of %I', w.name))
-  FROM wanted AS w JOIN pg_attribute AS a ON a.attrelid = 'task'::regclass AND a.attname = w.name ORDER BY n;
-SELECT is(a.attnotnull, w.required, format('%I %s', w.name, CASE WHEN w.required THEN 'is required' ELSE 'may be null' END))
-  FROM wanted AS w JOIN pg_attribute AS a ON a.attrelid = 'task'::regclass AND a.attname = w.name ORDER BY n;
+  FROM wanted AS w JOIN pg_attribute AS a ON a.attrelid = 'task'::regclass AND a.attname = w.name
+      ORDER BY n;
+SELECT is(a.attnotnull, w.required, format('%I %s', w.name, CASE WHEN w.required THEN 'is required'
+    ELSE 'may be null' END))
+  FROM wanted AS w JOIN pg_attribute AS a ON a.attrelid = 'task'::regclass AND a.attname = w.name
+      ORDER BY n;
 SELECT is(pg_get_expr(d.adbin, d.adrelid), w.def, format('default of %I', w.name))
   FROM wanted AS w JOIN pg_attribute AS a ON a.attrelid = 'task'::regclass AND a.attname = w.name
   LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum ORDER BY n;
@@ -56,35 +61,46 @@ SELECT is(attidentity, 'd', 'id is an identity that may be given') FROM pg_attri
 SELECT col_is_pk('public', 'task', 'id', 'id is the primary key');
 SELECT table_owner_is('public'::name, 'task'::name, 'postgres'::name);
 
--- What the scheduler leans on: it walks the waiting rows group by group, and finds the running ones.
-SELECT set_eq($$SELECT regexp_replace(pg_get_indexdef(indexrelid), '^.* ON [^ ]+ ', '') FROM pg_index
+-- The indexes that the scheduler needs: of waiting rows by group, and of running rows.
+SELECT set_eq($$SELECT regexp_replace(pg_get_indexdef(indexrelid), '^.* ON [^ ]+ ', '')
+    FROM pg_index
                  WHERE indrelid = 'task'::regclass AND NOT indisprimary$$,
-    ARRAY['USING btree (queue COLLATE "C", COALESCE(max, 2147483647), priority, ((role)::text), role_id, dt, id) WHERE (state = ''PLAN''::text)',
-          'USING btree (id) WHERE ((state = ''WORK''::text) OR ((state = ''PLAN''::text) AND (crashed > 0)))',
-          'USING btree ((((COALESCE(planned, dt) AT TIME ZONE ''UTC''::text) + active))) WHERE ((state = ''PLAN''::text) AND (active < ''100 years''::interval))',
-          'USING btree (queue, key) WHERE ((key IS NOT NULL) AND (state = ANY (ARRAY[''PLAN''::text, ''WORK''::text])))'],
+    ARRAY['USING btree (queue COLLATE "C", COALESCE(max, 2147483647), priority, ((role)::text), '
+              'role_id, dt, id) WHERE (state = ''PLAN''::text)',
+          'USING btree (id) WHERE ((state = ''WORK''::text) OR '
+              '((state = ''PLAN''::text) AND (crashed > 0)))',
+          'USING btree ((((COALESCE(planned, dt) AT TIME ZONE ''UTC''::text) + active))) WHERE '
+              '((state = ''PLAN''::text) AND (active < ''100 years''::interval))',
+          'USING btree (queue, key) WHERE ((key IS NOT NULL) AND '
+              '(state = ANY (ARRAY[''PLAN''::text, ''WORK''::text])))'],
     'four indexes beside the primary key');
 SELECT is(count(*), 1::bigint, 'one of them is unique') FROM pg_index
  WHERE indrelid = 'task'::regclass AND indisunique AND NOT indisprimary;
 
-SELECT trigger_is('public', 'task', 'pg_task_planned', 'pg_catalog', 'pg_task_planned', 'a trigger of ours');
+SELECT trigger_is('public', 'task', 'pg_task_planned', 'pg_catalog', 'pg_task_planned',
+    'a trigger of ours');
 SELECT trigger_is('public', 'task', 'pg_task_bound', 'pg_catalog', 'pg_task_bound', 'another');
-SELECT is(tgenabled, 'A', 'it is enabled always, for rows that come by replication, too') FROM pg_trigger
+SELECT is(tgenabled, 'A', 'it is enabled always, for rows that come by replication, too')
+    FROM pg_trigger
  WHERE tgrelid = 'task'::regclass AND tgname IN ('pg_task_planned', 'pg_task_bound');
 
 -- A trigger on another table does no harm; it says what is wrong.
 CREATE TABLE other (id int, state text);
 CREATE TRIGGER planned AFTER INSERT ON other FOR EACH ROW EXECUTE FUNCTION pg_task_planned();
-SELECT throws_like('INSERT INTO other VALUES (1, ''PLAN'')', 'the table of this trigger is not a task table');
+SELECT throws_like('INSERT INTO other VALUES (1, ''PLAN'')',
+    'the table of this trigger is not a task table');
 CREATE TABLE early (LIKE task INCLUDING ALL);
 CREATE TRIGGER planned BEFORE INSERT ON early FOR EACH ROW EXECUTE FUNCTION pg_task_planned();
-SELECT throws_like('INSERT INTO early (request) VALUES (''SELECT 1'')', 'pg_task_planned must be called AFTER%');
+SELECT throws_like('INSERT INTO early (request) VALUES (''SELECT 1'')',
+    'pg_task_planned must be called AFTER%');
 DROP TRIGGER planned ON early;
 CREATE TRIGGER planned AFTER INSERT ON early EXECUTE FUNCTION pg_task_planned();
-SELECT throws_like('INSERT INTO early (request) VALUES (''SELECT 1'')', 'pg_task_planned must be called AFTER%');
+SELECT throws_like('INSERT INTO early (request) VALUES (''SELECT 1'')',
+    'pg_task_planned must be called AFTER%');
 DROP TRIGGER planned ON early;
 CREATE TRIGGER bound AFTER INSERT ON early FOR EACH ROW EXECUTE FUNCTION pg_task_bound();
-SELECT throws_like('INSERT INTO early (request) VALUES (''SELECT 1'')', 'pg_task_bound must be called BEFORE INSERT%');
+SELECT throws_like('INSERT INTO early (request) VALUES (''SELECT 1'')',
+    'pg_task_bound must be called BEFORE INSERT%');
 DROP TRIGGER bound ON early;
 CREATE TRIGGER planned AFTER DELETE ON early FOR EACH ROW EXECUTE FUNCTION pg_task_planned();
 INSERT INTO early (request) VALUES ('SELECT 1');
@@ -94,7 +110,8 @@ SELECT throws_like('SELECT pg_task_planned()', 'pg_task_planned must be called A
 -- The extension: nothing of it can be shadowed, and nobody else can change it.
 SELECT has_extension('pg_catalog', 'pg_task', 'the extension is in pg_catalog');
 SELECT function_owner_is('pg_catalog', 'pg_task_planned', '{}'::name[], 'postgres'::name);
-SELECT volatility_is('pg_catalog', 'pg_task_next', ARRAY['timestamp with time zone', 'interval', 'boolean', 'timestamp with time zone', 'text'], 'stable');
+SELECT volatility_is('pg_catalog', 'pg_task_next', ARRAY['timestamp with time zone', 'interval',
+    'boolean', 'timestamp with time zone', 'text'], 'stable');
 
 -- GRANT INSERT is enough to have a task run; without it nobody can.
 CREATE ROLE stranger;

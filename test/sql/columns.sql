@@ -20,7 +20,8 @@ INSERT INTO task (request, remote) VALUES ('SELECT 1', 'host=elsewhere');
 SELECT count(*) FROM task;
 
 -- A row that is not PLAN does not run.
-INSERT INTO task (request, state) VALUES ('SELECT 1', 'DONE'), ('SELECT 1', 'STOP'), ('SELECT 1', 'GONE');
+INSERT INTO task (request, state) VALUES ('SELECT 1', 'DONE'), ('SELECT 1', 'STOP'),
+    ('SELECT 1', 'GONE');
 INSERT INTO task (request) VALUES ('SELECT 2');
 CALL wait_for_tasks();
 SELECT request, state, attempt, response FROM task ORDER BY id;
@@ -55,30 +56,34 @@ TRUNCATE task;
 ALTER TABLE task ADD COLUMN customer text, ADD COLUMN "My Note" text DEFAULT 'none',
     ADD COLUMN doubled int GENERATED ALWAYS AS (priority * 2) STORED, ADD COLUMN gone int;
 ALTER TABLE task DROP COLUMN gone;
-INSERT INTO task (queue, max, priority, request, timeout, active, repeat, drift, timezone, key, notify, format,
+INSERT INTO task (queue, max, priority, request, timeout, active, repeat, drift, timezone, key,
+                  notify, format,
                   retry, delay, backoff, customer, "My Note")
-VALUES ('Repeat', 5, 3, 'SELECT 1/0', '1 min', '1 day', '1 hour', false, 'Europe/Berlin', 'k', 'channel', 'text',
+VALUES ('Repeat', 5, 3, 'SELECT 1/0', '1 min', '1 day', '1 hour', false, 'Europe/Berlin', 'k',
+        'channel', 'text',
         0, '5 s', 1.5, 'ACME', 'urgent')
 RETURNING id
 \gset
 CALL wait_for_tasks();
 \x on
-SELECT parent = :id AS from_the_first, start, stop, queue, max, priority, pid, role = current_user AS is_mine,
-       request, response, error, sqlstate, notice, state, attempt, retry, delay, backoff, timeout, active, repeat,
-       drift, cron, timezone, delete, key, after, notify, format, remote, customer, "My Note", doubled
+SELECT parent = :id AS from_the_first, start, stop, queue, max, priority, pid,
+       role = current_user AS is_mine, request, response, error, sqlstate, notice, state, attempt,
+       retry, delay, backoff, timeout, active, repeat, drift, cron, timezone, delete, key, after,
+       notify, format, remote, customer, "My Note", doubled
   FROM task WHERE id <> :id;
 \x off
 SELECT state, error FROM task WHERE id = :id;
 ALTER TABLE task DROP COLUMN customer, DROP COLUMN "My Note", DROP COLUMN doubled;
 TRUNCATE task;
 
--- A repeating task goes on after a failure; one with a time zone that is none fails to, and says so.
+-- A repeating task goes on after a failure; one with a time zone that is none fails to, and says
+-- so.
 INSERT INTO task (request, repeat, timezone) VALUES ('SELECT 1', '1 day', 'Nowhere/Land');
 CALL wait_for_tasks();
 SELECT state, response FROM task;
 TRUNCATE task;
 
--- pg_task.id is the id of the task, in a task, and nobody sets it; a task that is inserted by a task
+-- pg_task.id is the id of the task, in a task, and nobody sets it; a task that a task inserts
 -- has it as its parent.
 SHOW pg_task.id;
 SET pg_task.id = 1;
@@ -97,11 +102,15 @@ TRUNCATE task;
 
 -- key: unique in its queue among those that are not finished.
 INSERT INTO task (dt, key, request) VALUES (now() + '1 day', 'k', 'SELECT 1');
-INSERT INTO task (dt, key, request) VALUES (now() + '1 day', 'k', 'SELECT 2') ON CONFLICT DO NOTHING;
-INSERT INTO task (dt, key, queue, request) VALUES (now() + '1 day', 'k', 'another', 'SELECT 3') ON CONFLICT DO NOTHING;
-INSERT INTO task (dt, key, request) VALUES (now() + '1 day', NULL, 'SELECT 4'), (now() + '1 day', NULL, 'SELECT 4');
+INSERT INTO task (dt, key, request) VALUES (now() + '1 day', 'k', 'SELECT 2')
+    ON CONFLICT DO NOTHING;
+INSERT INTO task (dt, key, queue, request) VALUES (now() + '1 day', 'k', 'another', 'SELECT 3')
+    ON CONFLICT DO NOTHING;
+INSERT INTO task (dt, key, request) VALUES (now() + '1 day', NULL, 'SELECT 4'),
+    (now() + '1 day', NULL, 'SELECT 4');
 INSERT INTO task (dt, key, request) VALUES (now() + '2 days', 'k', 'SELECT 5')
-    ON CONFLICT (queue, key) WHERE key IS NOT NULL AND state IN ('PLAN', 'WORK') DO UPDATE SET request = 'SELECT 6';
+    ON CONFLICT (queue, key) WHERE key IS NOT NULL AND state IN ('PLAN', 'WORK') DO UPDATE
+        SET request = 'SELECT 6';
 SELECT queue, key, request FROM task ORDER BY id;
 \set VERBOSITY terse
 INSERT INTO task (key, request) VALUES ('k', 'SELECT 7');
@@ -120,14 +129,17 @@ CALL wait_for_tasks();
 SELECT state, key FROM task ORDER BY id;
 TRUNCATE task;
 
--- Any name will do for a queue, of any length: limits go by all of it, not by the part that fits somewhere.
+-- Any name will do for a queue, of any length: limits go by all of it, not by the part that fits
+-- somewhere.
 SELECT pg_advisory_lock(3);
 INSERT INTO task (queue, max, request)
 SELECT queue, 1, 'SELECT pg_advisory_xact_lock_shared(3)'
-  FROM unnest(ARRAY['', ' ', 'Queue', 'queue', '"quoted"', U&'\0416\0443\0436', '''', E'a\\b', 'a.b', E'new\nline',
-                    repeat('long', 16) || '1', repeat('long', 16) || '2', repeat(U&'\20ac', 85)]) AS queue,
+  FROM unnest(ARRAY['', ' ', 'Queue', 'queue', '"quoted"', U&'\0416\0443\0436', '''', E'a\\b',
+                    'a.b', E'new\nline', repeat('long', 16) || '1', repeat('long', 16) || '2',
+                    repeat(U&'\20ac', 85)]) AS queue,
        generate_series(1, 2);
-CALL wait_until($$count(*) = current_setting('pg_task.max_executors')::int FROM task WHERE state = 'WORK'$$);
+CALL wait_until($$count(*) = current_setting('pg_task.max_executors')::int FROM task
+    WHERE state = 'WORK'$$);
 SELECT max(n) FROM (SELECT count(*) AS n FROM task WHERE state = 'WORK' GROUP BY queue) AS queues;
 SELECT pg_advisory_unlock(3);
 CALL wait_for_tasks();

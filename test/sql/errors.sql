@@ -4,7 +4,8 @@
 \pset tuples_only on
 
 CREATE TABLE parent (id int PRIMARY KEY);
-CREATE TABLE child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED, n int CHECK (n > 0) NOT NULL);
+CREATE TABLE child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED,
+    n int CHECK (n > 0) NOT NULL);
 CREATE FUNCTION fails(a int) RETURNS int LANGUAGE plpgsql AS $$
 BEGIN
     RETURN a / 0;
@@ -49,9 +50,11 @@ INSERT INTO input (request) VALUES
     ('DO ''BEGIN PERFORM calls(1); END'''),
     -- uncaught and caught exceptions
     ('DO ''BEGIN RAISE EXCEPTION ''''it is over''''; END'''),
-    ('DO ''BEGIN RAISE EXCEPTION ''''over'''' USING ERRCODE = ''''UU001'''', DETAIL = ''''a detail'''', HINT = ''''a hint''''; END'''),
+    ('DO ''BEGIN RAISE EXCEPTION ''''over'''' USING ERRCODE = ''''UU001'''', '
+        'DETAIL = ''''a detail'''', HINT = ''''a hint''''; END'''),
     ('DO ''BEGIN RAISE EXCEPTION E''''two\nlines''''; END'''),
-    ('DO ''BEGIN PERFORM 1/0; EXCEPTION WHEN division_by_zero THEN RAISE EXCEPTION ''''again''''; END'''),
+    ('DO ''BEGIN PERFORM 1/0; EXCEPTION WHEN division_by_zero THEN '
+        'RAISE EXCEPTION ''''again''''; END'''),
     ('DO ''BEGIN PERFORM 1/0; EXCEPTION WHEN division_by_zero THEN NULL; END'''),
     ('DO ''BEGIN ASSERT 1 = 2, ''''not so''''; END'''),
     -- what a task cannot do
@@ -65,7 +68,8 @@ CALL wait_for_tasks();
 SELECT outcome FROM outcome ORDER BY id;
 
 -- The primary message and its code are there to group by; nothing of the errors stayed.
-SELECT sqlstate, error, count(*) FROM task WHERE state = 'FAIL' AND error LIKE 'division%' GROUP BY 1, 2;
+SELECT sqlstate, error, count(*) FROM task WHERE state = 'FAIL' AND error LIKE 'division%'
+    GROUP BY 1, 2;
 SELECT count(*) FROM task WHERE state = 'DONE' AND (error IS NOT NULL OR sqlstate IS NOT NULL);
 SELECT count(*) FROM task WHERE state = 'FAIL' AND (attempt <> 1 OR stop < start OR pid IS NULL);
 SELECT (SELECT count(*) FROM parent), (SELECT count(*) FROM child);

@@ -3,13 +3,15 @@
 
 INSERT INTO task (request) VALUES ('SELECT now()') RETURNING id AS now
 \gset
-INSERT INTO task (dt, request) VALUES (now() + '5 min'::INTERVAL, 'SELECT now()') RETURNING id AS later
+INSERT INTO task (dt, request) VALUES (now() + '5 min'::INTERVAL, 'SELECT now()')
+    RETURNING id AS later
 \gset
 INSERT INTO task (dt, request) VALUES ('2019-07-01 00:00:00', 'SELECT now()') RETURNING id AS past
 \gset
 INSERT INTO task (repeat, request) VALUES ('5 min', 'SELECT now()') RETURNING id AS repeat
 \gset
-INSERT INTO task (repeat, request, drift) VALUES ('5 min', 'SELECT now()', false) RETURNING id AS no_drift
+INSERT INTO task (repeat, request, drift) VALUES ('5 min', 'SELECT now()', false)
+    RETURNING id AS no_drift
 \gset
 INSERT INTO task (request) VALUES ('SELECT 1/0') RETURNING id AS error
 \gset
@@ -20,7 +22,8 @@ INSERT INTO task (queue, max, request) VALUES ('queue', 3, 'SELECT now()') RETUR
 
 CALL wait_for_tasks();
 
--- What is due runs at once, however long it has been due. now() is the start of the task's transaction.
+-- What is due runs at once, however long it has been due. now() is the start of the task's
+-- transaction.
 SELECT dt <= start AS due, state, attempt, response::timestamptz BETWEEN start AND stop AS ran,
        error, sqlstate, pid IS NOT NULL AS has_pid, role = current_user AS is_mine
   FROM task WHERE id IN (:now, :past, :two, :three) ORDER BY id;
@@ -38,12 +41,14 @@ SELECT old.state, old.response::timestamptz BETWEEN old.start AND old.stop AS ra
  WHERE old.id IN (:repeat, :no_drift) ORDER BY old.id;
 
 -- An error is caught, and told as psql would.
-SELECT state, attempt, response, error, sqlstate, stop >= start AS ended FROM task WHERE id = :error;
+SELECT state, attempt, response, error, sqlstate, stop >= start AS ended FROM task
+    WHERE id = :error;
 
 -- Nothing else was planned, and nothing has a parent that repeats not.
 SELECT count(*), count(parent) FROM task;
 
--- While two tasks of max 2 run and others wait, one of max 3 starts at once. Those that run wait for us.
+-- While two tasks of max 2 run and others wait, one of max 3 starts at once. Those that run wait
+-- for us.
 SELECT pg_advisory_lock(2);
 INSERT INTO task (queue, max, request)
 SELECT 'queue', 2, 'SELECT pg_advisory_xact_lock_shared(2)' FROM generate_series(1, 6);

@@ -16,7 +16,8 @@ INSERT INTO input (request) VALUES
     -- more: a header of names and types
     ('SELECT 1 AS a, ''x''::text AS b'),
     ('SELECT NULL::int AS a, ''''::text AS b, 3.50 AS c'),
-    ('SELECT 1::int2 AS "Sm", 2::int8 AS "a b", true AS c, ''2024-02-29''::date AS d, NULL::timestamptz AS e,
+    ('SELECT 1::int2 AS "Sm", 2::int8 AS "a b", true AS c, ''2024-02-29''::date AS d,
+        NULL::timestamptz AS e,
        ''x''::varchar(3) AS f, ''1 day''::interval AS g, 1.5::float8 AS h, ''{}''::jsonb AS i'),
     ('SELECT ARRAY[1, NULL] AS a, ARRAY[''x''] AS b, ROW(1, ''y'') AS c'),
     ('SELECT 1, 2'),
@@ -52,14 +53,17 @@ INSERT INTO input (request) VALUES
     ('SHOW work_mem'),
     ('EXPLAIN (COSTS OFF) SELECT 1'),
     ('SELECT pg_advisory_xact_lock(1)'),
-    ('DECLARE c CURSOR FOR SELECT generate_series(1, 9); FETCH 2 FROM c; MOVE 3 FROM c; FETCH c; CLOSE c'),
+    ('DECLARE c CURSOR FOR SELECT generate_series(1, 9); FETCH 2 FROM c; MOVE 3 FROM c; FETCH c; '
+        'CLOSE c'),
     ('PREPARE p (int) AS SELECT $1 + 1; EXECUTE p (41); DEALLOCATE p'),
     ('CREATE FUNCTION two() RETURNS SETOF record LANGUAGE sql AS ''SELECT 1, 2'''),
     ('SELECT * FROM two() AS t (a int, b int)'),
-    ('CREATE PROCEDURE give(OUT a int, OUT b text) LANGUAGE plpgsql AS ''BEGIN a := 1; b := ''''x''''; END'''),
+    ('CREATE PROCEDURE give(OUT a int, OUT b text) LANGUAGE plpgsql AS ''BEGIN a := 1; '
+        'b := ''''x''''; END'''),
     ('CALL give(NULL, NULL)'),
     -- several: one after another
-    ('SELECT 1; SELECT 2 AS a, 3 AS b; CREATE TEMP TABLE t (a int); INSERT INTO t VALUES (1), (2); TABLE t'),
+    ('SELECT 1; SELECT 2 AS a, 3 AS b; CREATE TEMP TABLE t (a int); INSERT INTO t VALUES (1), (2); '
+        'TABLE t'),
     ('SELECT 1;;; SELECT 2;'),
     ('SELECT '';''; -- not the end' || E'\n' || 'SELECT 2 /* nor ; this */'),
     -- none
@@ -76,9 +80,13 @@ TRUNCATE task;
 CREATE TABLE log (entry text);
 INSERT INTO task (queue, max, request) VALUES
     ('results', 1, 'INSERT INTO log VALUES (''first''); INSERT INTO log VALUES (''second'')'),
-    ('results', 1, 'INSERT INTO log VALUES (''third''); SELECT 1/0; INSERT INTO log VALUES (''fourth'')'),
-    ('results', 1, 'INSERT INTO log VALUES (''fifth'');' || E'\n' || 'INSERT INTO lgo VALUES (''sixth'')'),
-    ('results', 1, 'INSERT INTO log VALUES (''seventh''); SELECT pg_current_xact_id() = xmin::text::xid8 FROM log WHERE entry = ''seventh''');
+    ('results', 1,
+        'INSERT INTO log VALUES (''third''); SELECT 1/0; INSERT INTO log VALUES (''fourth'')'),
+    ('results', 1,
+        'INSERT INTO log VALUES (''fifth'');' || E'\n' || 'INSERT INTO lgo VALUES (''sixth'')'),
+    ('results', 1,
+        'INSERT INTO log VALUES (''seventh''); '
+        'SELECT pg_current_xact_id() = xmin::text::xid8 FROM log WHERE entry = ''seventh''');
 CALL wait_for_tasks();
 SELECT outcome FROM outcome ORDER BY id;
 TABLE log;

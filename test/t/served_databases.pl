@@ -71,9 +71,8 @@ my $position;
 subtest 'pg_task.database' => sub {
 	sql(q(CREATE ROLE "Us er"; CREATE ROLE "col:on" LOGIN; CREATE ROLE plain));
 	$position = log_position($node);
-	set_conf($node,
-		q(pg_task.database =
-		'ONE : "Us er" , "qu""ote":"col:on", missing,late:later,"with space"'));
+	set_conf($node, q(pg_task.database = 'ONE : "Us er" , )
+		. q("qu""ote":"col:on", missing,late:later,"with space"'));
 	wait_for_schedulers($node, 'one', 'qu"ote', 'with space');
 	pass('the databases of the list have a scheduler, and no others');
 	wait_for_log_line($node,
