@@ -345,6 +345,7 @@ start_try(Run *run)
 {
 	const SharedTask *task = run->task;
 
+	debug_query_string = NULL; /* what the last try has set is freed here */
 	MemoryContextReset(runs.context);
 	MemoryContextSwitchTo(runs.context);
 	response_init(&run->response, Settings.response_limit);
