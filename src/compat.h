@@ -83,6 +83,20 @@
 	pin("standard_conforming_strings", false, PIN_BOOL, &standard_conforming_strings),
 #endif
 
+/* Does this process use this replication slot, or own it as a temporary one? */
+#if PG_VERSION_NUM >= 190000
+#define COMPAT_IS_MY_REPLICATION_SLOT(slot) ((slot).active_proc == MyProcNumber)
+#else
+#define COMPAT_IS_MY_REPLICATION_SLOT(slot) ((slot).active_pid == MyProcPid)
+#endif
+
+/* Drop the temporary replication slots of this process. */
+#if PG_VERSION_NUM >= 170000
+#define COMPAT_DROP_TEMPORARY_SLOTS() ReplicationSlotCleanup(false)
+#else
+#define COMPAT_DROP_TEMPORARY_SLOTS() ReplicationSlotCleanup()
+#endif
+
 /*
  * Forget the query identifier, and from 18 on the plan identifier, of this process's last
  * statement.

@@ -25,6 +25,7 @@
 #include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
+#include "replication/slot.h"
 #include "storage/lock.h"
 #include "tcop/utility.h"
 #include "utils/fmgroids.h"
@@ -34,6 +35,7 @@
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
 
+#include "compat.h"
 #include "executor/cleanup.h"
 #include "executor/connections.h"
 #include "settings.h"
@@ -262,6 +264,27 @@ cleanup_temporary(void)
 }
 
 /*
+ * Release the replication slot that the task used when it failed, and drop its temporary slots. For
+ * a client the server does so after an error, and when the session ends.
+ *
+ * The slots are read without a lock: no other process makes this one the user of a slot.
+ */
+void
+cleanup_replication_slots(void)
+{
+	int i;
+
+	if (MyReplicationSlot != NULL)
+		ReplicationSlotRelease();
+	for (i = 0; i < max_replication_slots; i++)
+		if (COMPAT_IS_MY_REPLICATION_SLOT(ReplicationSlotCtl->replication_slots[i]))
+		{
+			COMPAT_DROP_TEMPORARY_SLOTS();
+			break;
+		}
+}
+
+/*
  * Reset the session, whose user is "role", to its state before the task.  Returns false if that is
  * not possible: the process must exit.
  */
@@ -274,6 +297,7 @@ cleanup_session(Oid role)
 	ResetAllOptions();
 	LockReleaseAll(USER_LOCKMETHOD, true);
 	ResetSequenceCaches();
+	cleanup_replication_slots();
 	(void) DirectFunctionCall1(setseed, Float8GetDatum(pg_prng_double(&pg_global_prng_state)));
 	if (session.temporary || GetUserId() != role || GetSessionUserId() != role)
 		reset_in_transaction();

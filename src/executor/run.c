@@ -297,6 +297,7 @@ catch_error(Run *run)
 	error_context_stack = NULL;
 	AbortOutOfAnyTransaction();
 	PortalErrorCleanup();
+	cleanup_replication_slots();
 	jit_reset_after_error();
 	MemoryContextSwitchTo(runs.context);
 	RESUME_INTERRUPTS();
