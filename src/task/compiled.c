@@ -36,6 +36,7 @@
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "pgstat.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
@@ -373,6 +374,8 @@ compiled_relation_invalidated(Datum arg pg_attribute_unused(), Oid relid pg_attr
 void
 compiled_define(void)
 {
+	Assert(!OidIsValid(MyDatabaseId));
+	Assert(needs_fmgr_hook != function_needs_hook);
 	compiled.next_needs_fmgr = needs_fmgr_hook;
 	needs_fmgr_hook = function_needs_hook;
 	compiled.next_fmgr = fmgr_hook;

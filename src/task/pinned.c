@@ -158,6 +158,7 @@ pinned_define(bool connected)
 {
 	int i;
 
+	Assert(OidIsValid(MyDatabaseId) == connected);
 	for (i = 0; i < (int) lengthof(pins); i++)
 		if (pins[i].of_session == connected)
 			remember_value(i);

@@ -152,6 +152,7 @@ read_settings(Oid database, Oid role, SettingsTask *values)
 void
 roles_define(void)
 {
+	Assert(!OidIsValid(MyDatabaseId));
 	known.configured = settings_task();
 }
 
@@ -370,6 +371,7 @@ roles_watch_session(Oid role)
 {
 	bool same;
 
+	Assert(OidIsValid(MyDatabaseId) && !OidIsValid(session.role));
 	session.role = role;
 	CacheRegisterSyscacheCallback(AUTHOID, count_role_change, (Datum) 0);
 	StartTransactionCommand();

@@ -278,6 +278,7 @@ check_plan_at_start(QueryDesc *query, int flags)
 void
 statement_define(void)
 {
+	Assert(post_parse_analyze_hook != check_analyzed_statement);
 	statements.next_analyze = post_parse_analyze_hook;
 	post_parse_analyze_hook = check_analyzed_statement;
 	statements.next_start = ExecutorStart_hook;
