@@ -12,6 +12,7 @@
 #include "replication/logicallauncher.h"
 #include "storage/lwlock.h"
 
+#include "compat.h"
 #include "settings.h"
 #include "shared/arbiter.h"
 #include "shared/clock.h"
@@ -41,6 +42,7 @@
 void
 arbiter_renew(SharedScheduler *me)
 {
+	Assert(me->proc == COMPAT_MY_PROC);
 	pg_atomic_write_u64(&me->renewed, (uint64) clock_mono().us);
 }
 
@@ -86,6 +88,7 @@ arbiter_want(SharedScheduler *me, bool wants)
 {
 	int i;
 
+	Assert(me->proc == COMPAT_MY_PROC);
 	if (me->wants == wants) /* read without the lock: only this process writes it */
 		return;
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
@@ -293,6 +296,7 @@ arbiter_reserve(SharedScheduler *me, Oid role)
 	MonoTime now = clock_mono();
 	SharedExecutor *result = NULL;
 
+	Assert(me->proc == COMPAT_MY_PROC);
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	if (!others_first(me, count_executors(me->database), now))
 	{
@@ -321,6 +325,7 @@ arbiter_yield(SharedScheduler *me)
 	int mine;
 	int i;
 
+	Assert(me->proc == COMPAT_MY_PROC);
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	mine = count_executors(me->database);
 	for (i = 0; i < Shared->nschedulers && mine > 0; i++)
@@ -410,6 +415,7 @@ isolated_at_work(SharedScheduler *me)
 bool
 arbiter_take_isolated(SharedScheduler *me)
 {
+	Assert(me->proc == COMPAT_MY_PROC);
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	me->isolated = !isolated_at_work(me);
 	me->wants_isolated = !me->isolated;
@@ -424,6 +430,7 @@ arbiter_take_isolated(SharedScheduler *me)
 bool
 arbiter_keep_isolated(SharedScheduler *me)
 {
+	Assert(me->proc == COMPAT_MY_PROC);
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	me->isolated &= !isolated_at_work(me);
 	arbiter_renew(me);
@@ -438,6 +445,7 @@ arbiter_keep_isolated(SharedScheduler *me)
 void
 arbiter_release_isolated(SharedScheduler *me)
 {
+	Assert(me->proc == COMPAT_MY_PROC);
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	me->isolated = false;
 	LWLockRelease(Shared->directory);
@@ -453,6 +461,7 @@ arbiter_isolated_free(SharedScheduler *me)
 {
 	bool free;
 
+	Assert(me->proc == COMPAT_MY_PROC);
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	free = !isolated_at_work(me);
 	me->wants_isolated = !free;

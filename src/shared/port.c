@@ -37,6 +37,7 @@ port_describe(void)
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 	Port *port = palloc0(PORT_SIZE);
 
+	Assert(OidIsValid(MyDatabaseId) && MyProcPort == NULL && !IsTransactionState());
 	/* for this address family the server makes no system call on the socket */
 	port->laddr.addr.ss_family = port->raddr.addr.ss_family = AF_UNIX;
 	port->laddr.salen = port->raddr.salen = sizeof(sa_family_t);

@@ -91,6 +91,8 @@ typedef struct SharedScheduler
 	 * "generation", "user" and "database": by the supervisor (own: only it calls
 	 * scheduler_slot_reserve, which alone writes them), and by the scheduler (constant).
 	 *
+	 * "proc": by the scheduler (constant).
+	 *
 	 * "state": by the supervisor in make_room (guess).
 	 *
 	 * "asked": by the supervisor in scheduler_ended (own: it does not change while the slot is
@@ -201,9 +203,9 @@ typedef struct SharedExecutor
 	 *
 	 * "generation": by the scheduler that reserved the slot, until it is released (constant).
 	 *
-	 * "database" and "role": by the executor (constant).
+	 * "database", "role" and "proc": by the executor (constant).
 	 *
-	 * "proc": only to wake the process (guess).
+	 * "proc": by other processes only to wake that process (guess).
 	 *
 	 * "state", "database": by the postmaster when all processes are gone; see crash.c.
 	 */

@@ -66,6 +66,7 @@ worker_start_executor(const SharedExecutor *slot, const char *database, const ch
 int
 worker_slot(Datum arg, uint32 *generation)
 {
+	Assert(MyBgworkerEntry != NULL);
 	memcpy(generation, MyBgworkerEntry->bgw_extra, sizeof(*generation));
 	return DatumGetInt32(arg);
 }
