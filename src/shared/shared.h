@@ -93,7 +93,7 @@ typedef struct SharedScheduler
 	 *
 	 * "proc": by the scheduler (constant).
 	 *
-	 * "state": by the supervisor in make_room (guess).
+	 * "state": by the supervisor in is_exiting (guess).
 	 *
 	 * "asked": by the supervisor in scheduler_ended (own: it does not change while the slot is
 	 * free, and only the supervisor reserves it).
@@ -131,7 +131,7 @@ typedef struct SharedScheduler
 	 * mode, reads these fields without "lock": only the scheduler itself calls
 	 * shared_scheduler_publish and shared_scheduler_take_hints.  For the same reason
 	 * reset_scheduler writes them without it.  The supervisor reads "relid" without any lock in
-	 * see_leave (guess).
+	 * terminate_late_scheduler (guess).
 	 */
 	LWLock *lock;
 	Oid relid;	/* the task table; InvalidOid until there is one */

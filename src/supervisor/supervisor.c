@@ -323,7 +323,7 @@ end_of_slice(const DatabaseEntry *entry)
 
 /* A scheduler was asked to exit: terminate it if it takes too long. */
 static void
-enforce_exit(DatabaseEntry *entry, MonoTime now)
+terminate_late_scheduler(DatabaseEntry *entry, MonoTime now)
 {
 	MonoTime end;
 	int patience = LEAVE_MS;
@@ -356,7 +356,7 @@ is_exiting(const DatabaseEntry *entry)
  * time slices end.
  */
 static void
-ask_to_exit(int needed, MonoTime now)
+ask_schedulers_to_exit(int needed, MonoTime now)
 {
 	while (needed > 0)
 	{
@@ -374,7 +374,7 @@ ask_to_exit(int needed, MonoTime now)
 			{
 				leaving++;
 				if (entry->asked.us != 0)
-					enforce_exit(entry, now);
+					terminate_late_scheduler(entry, now);
 			}
 			else if (victim == NULL || clock_is_before(end_of_slice(entry), end_of_slice(victim)))
 				victim = entry;
@@ -435,7 +435,7 @@ share_places(MonoTime now)
 	if (needed == 0)
 		return;
 	arbiter_evict_for_scheduler();
-	ask_to_exit(Min(needed, arbiter_places()), now);
+	ask_schedulers_to_exit(Min(needed, arbiter_places()), now);
 }
 
 /* Stop the schedulers of databases that should not have one any more. */
