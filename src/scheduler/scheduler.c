@@ -22,20 +22,11 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/lmgr.h"
-#include "storage/pmsignal.h"
-#include "storage/proc.h"
 #include "tcop/tcopprot.h"
-#include "utils/backend_status.h"
-#include "utils/guc.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
-#include "utils/timeout.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
-#include "scheduler/binding.h"
 #include "scheduler/dispatch.h"
 #include "scheduler/demand.h"
 #include "scheduler/errors.h"
@@ -45,20 +36,18 @@
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
 #include "scheduler/reconcile.h"
+#include "scheduler/recovery.h"
 #include "scheduler/refused.h"
 #include "scheduler/role_state.h"
+#include "scheduler/row_writes.h"
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
-#include "scheduler/unstarted.h"
 #include "scheduler/work.h"
-#include "settings.h"
 #include "shared/arbiter.h"
 #include "shared/clock.h"
-#include "shared/crash.h"
 #include "shared/port.h"
 #include "shared/slots.h"
 #include "shared/worker.h"
-#include "task/outcome.h"
 #include "task/rows.h"
 #include "task/statement.h"
 #include "task/table.h"
@@ -66,33 +55,14 @@
 
 PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 
-/* Maximum number of tasks that are set to GONE in one transaction. */
-#define EXPIRE_MAX 1000
-
 /* Maximum number of batches of orphans that are written before the scheduler exits. */
 #define EXIT_BATCHES 8
-
-/* A refused row is skipped for this time (ms) ... */
-#define REFUSED_RETRY_MS 60000
-
-/* ... or for this time, if a trigger of the owner's took too long (see work.c). */
-#define REFUSED_SLOW_RETRY_MS 600000
 
 /* The scheduler is idle if nothing is due within this time (ms). */
 #define IDLE_AHEAD_MS 1000
 
 /* After an error, a scheduler that shares its worker slot is needed again after this time (ms). */
 #define FAILED_RETRY_MS 30000
-
-/*
- * After a write has waited in vain for a row lock, there is none for this time (ms): these waits
- * take at most a tenth of the scheduler's time.
- */
-#define ROW_LOCK_PAUSE_MS 200
-
-/* Pause after a lack of memory (ms): doubled each time, up to the second. */
-#define NO_MEMORY_MS 1000
-#define NO_MEMORY_MAX_MS 60000
 
 SchedulerProcess *MyScheduler = NULL;
 
@@ -148,116 +118,6 @@ reconcile_with_rows(void)
 	work_limit(WORK_SCAN_MS);
 	reconcile_rows(MyScheduler->table);
 	work_end();
-}
-
-/* Write the outcomes of orphans: one batch.  More are written in later iterations. */
-static void
-write_orphans(void)
-{
-	MonoTime now = clock_mono();
-
-	if (!orphans_ready(now))
-		return;
-	/* the next server judges by the rows */
-	if (!PostmasterIsAlive())
-		proc_exit(1);
-	work_begin_writing("writing the outcomes of interrupted tasks");
-	/* a scan finds the new suspects */
-	if (orphans_write(MyScheduler->table, now))
-		scan_want();
-	work_end();
-	orphans_written(clock_mono());
-	if (orphans_ready(now))
-		SetLatch(MyLatch);
-}
-
-/* Read tasks that have expired and are not refused, as a batch.  Returns their number. */
-static int
-read_expired(ClockNow now, int limit, Candidate **expired)
-{
-	TaskPlace *places;
-	int found = rows_expired(MyScheduler->table, now.wall, EXPIRE_MAX + refused_count(), &places);
-	int count = 0;
-	int i;
-
-	*expired = palloc0(found * sizeof(Candidate) + 1);
-	for (i = 0; i < found && count < limit; i++)
-	{
-		if (refused_has(places[i], now.mono))
-			continue;
-		refused_batch_add(REFUSED_UNSTARTED, places[i]);
-		(*expired)[count++].place = places[i];
-	}
-	return count;
-}
-
-/* Set to GONE the tasks that have expired. */
-static void
-write_expired(ClockNow now)
-{
-	const TaskTable *table = MyScheduler->table;
-	int limit = refused_singly(REFUSED_UNSTARTED) ? 1 : EXPIRE_MAX;
-	Candidate *expired;
-	RowKey *rows;
-	int written = 0;
-	int count;
-	int i;
-
-	work_begin_writing("expiring tasks");
-	count = read_expired(now, limit, &expired);
-	if (count > 0)
-		written = rows_expire(table, now.wall, expired, count, &rows);
-	for (i = 0; i < written; i++)
-		outcome_plan_next(table, rows[i], now.wall, OUTCOME_EXPIRED_PAUSE_MS);
-	MyScheduler->next_expiry = rows_next_expiry(table);
-	work_end();
-	refused_batch_written(REFUSED_UNSTARTED);
-	/* the others are locked or refused: the next scan sets the time again */
-	if (MyScheduler->next_expiry <= now.wall && written < limit)
-		MyScheduler->next_expiry = DT_NOEND;
-}
-
-/* Write the rows of tasks that will not be started. */
-static void
-write_unstarted(ClockNow now)
-{
-	if (!unstarted_any())
-		return;
-	work_begin_writing("writing tasks that are not started");
-	unstarted_write(MyScheduler->table, now.wall);
-	work_end();
-	refused_batch_written(REFUSED_UNSTARTED);
-	unstarted_written();
-	if (unstarted_any())
-		SetLatch(MyLatch);
-}
-
-/* Bind waiting rows to their roles, or fail those whose role was dropped. */
-static void
-write_bindings(ClockNow now)
-{
-	work_begin_writing("binding tasks to roles");
-	if (binding_write(MyScheduler->table, now.mono))
-		SetLatch(MyLatch);
-	work_end();
-	refused_batch_written(REFUSED_BINDING);
-}
-
-/*
- * Write rows other than claims.  These transactions may wait for locks or be refused, so they come
- * last, and not at all for a while after such a wait.
- */
-static void
-write_rows(ClockNow now)
-{
-	if (clock_is_before(now.mono, MyScheduler->no_writing_until))
-		return;
-	write_orphans();
-	write_unstarted(now);
-	if (now.wall >= MyScheduler->next_expiry)
-		write_expired(now);
-	if (binding_due())
-		write_bindings(now);
 }
 
 /* Take the hints and events that commits have left in the slot. */
@@ -342,89 +202,11 @@ run_iteration(DispatchRound *round)
 	if (dispatch_round(round, MyScheduler->dispatched))
 		SetLatch(MyLatch);
 	arbiter_want(MyScheduler->slot, round->wants_executor);
-	write_rows(now);
+	row_writes_run(now);
 	MyScheduler->iteration_failed = false;
 	MyScheduler->no_memory_ms = 0;
 	if (!orphans_refused() && refused_count() == 0)
 		errors_forget();
-}
-
-/* Forget what was read of rows: after an error it is not trusted.  What runs is kept. */
-static void
-forget_rows(void)
-{
-	groups_clear();
-	binding_clear();
-	work_forget_table();
-	scan_forget();
-	reconcile_want();
-}
-
-/* Return what follows from an error for the batch that was being written, and set the pauses. */
-static BatchFailure
-judge_error(int sqlstate, MonoTime now)
-{
-	bool waited = MyScheduler->writing && sqlstate == ERRCODE_LOCK_NOT_AVAILABLE;
-	int pause_ms = sqlstate == ERRCODE_QUERY_CANCELED ? REFUSED_SLOW_RETRY_MS : REFUSED_RETRY_MS;
-	BatchFailure failure = {.row_at_fault = waited || errors_of_row(sqlstate),
-							.retry_at = clock_plus_ms(now, pause_ms)};
-
-	if (waited)
-		MyScheduler->no_writing_until = clock_plus_ms(now, ROW_LOCK_PAUSE_MS);
-	if (sqlstate == ERRCODE_OUT_OF_MEMORY)
-		MyScheduler->no_memory_ms =
-			Min(Max(MyScheduler->no_memory_ms * 2, NO_MEMORY_MS), NO_MEMORY_MAX_MS);
-	return failure;
-}
-
-/* Log an error, unless its message was logged before while the cause lasts. */
-static void
-report_error(const ErrorData *error, MonoTime now)
-{
-	if (error->sqlerrcode == ERRCODE_TABLE_CHANGED)
-		SetLatch(MyLatch);
-	else if (!errors_reported(MyScheduler->database, error->message ? error->message : "", now))
-		EmitErrorReport();
-	FlushErrorState();
-}
-
-/* The transaction of a batch has failed: decide how its rows are written next. */
-static void
-retry_batches(BatchFailure failure, bool writing)
-{
-	bool at_once = refused_batches_failed(&failure);
-
-	at_once |= orphans_write_failed(&failure);
-	failure.row_at_fault &= writing;
-	unstarted_write_failed(&failure);
-	if (!failure.row_at_fault)
-		forget_rows();
-	if (at_once)
-		SetLatch(MyLatch);
-}
-
-/* An error has ended the iteration: abort the transaction and make everything whole again. */
-static void
-recover_from_error(DispatchRound *round)
-{
-	ErrorData *error;
-	MonoTime now = clock_mono();
-	bool writing = MyScheduler->writing;
-	BatchFailure failure;
-
-	MemoryContextSwitchTo(MyScheduler->context);
-	error = CopyErrorData();
-	failure = judge_error(error->sqlerrcode, now);
-	HOLD_INTERRUPTS();
-	work_end_limit();
-	report_error(error, now);
-	AbortCurrentTransaction();
-	MyScheduler->iteration_failed = true;
-	work_abandon();
-	dispatch_abandon(round);
-	retry_batches(failure, writing);
-	MemoryContextSwitchTo(MyScheduler->context);
-	RESUME_INTERRUPTS();
 }
 
 static void
@@ -450,26 +232,17 @@ run_guarded_iteration(void)
 	}
 	PG_CATCH();
 	{
-		recover_from_error(&round);
+		recovery_run(&round);
 	}
 	PG_END_TRY();
 	error_context_stack = callback.previous;
-}
-
-/* Return when a row is to be written next that is not a claim. */
-static MonoTime
-next_writing(ClockNow now)
-{
-	if (unstarted_any() || binding_due())
-		return now.mono;
-	return clock_min(clock_of_wall(now, MyScheduler->next_expiry), orphans_until());
 }
 
 /* Return when something is due next, besides scans and what the executors report. */
 static MonoTime
 next_due(ClockNow now)
 {
-	MonoTime due = clock_min(groups_due_at(now), next_writing(now));
+	MonoTime due = clock_min(groups_due_at(now), row_writes_until(now));
 
 	if (MyScheduler->iteration_failed)
 		return clock_plus_ms(now.mono, FAILED_RETRY_MS);
@@ -541,7 +314,7 @@ next_iteration(ClockNow now)
 	until = clock_min(scan_until(), groups_due_at(dispatched));
 	until = clock_min(until, clock_min(pool_until(dispatched.mono), demand_until(dispatched.mono)));
 	until = clock_min(until, locked_until());
-	until = clock_min(until, clock_max(next_writing(now), MyScheduler->no_writing_until));
+	until = clock_min(until, clock_max(row_writes_until(now), MyScheduler->no_writing_until));
 	until = clock_min(until, reconcile_until());
 	return clock_min(until, isolation_until(now.mono));
 }
@@ -617,7 +390,7 @@ shut_down(void)
 	/* of other orphans there may be very many: some are written, the next scheduler finds the rest
 	 */
 	for (i = 0; MyScheduler->table && (i < EXIT_BATCHES || orphans_must_write()); i++)
-		write_orphans();
+		row_writes_orphans();
 }
 
 void

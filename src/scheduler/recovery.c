@@ -1,0 +1,119 @@
+/*
+ * recovery.c
+ *		After an error in an iteration: abort, report, and make everything whole again.
+ *
+ * If a row is at fault, only its batch is written in another way.  After any other error nothing
+ *that was read of rows is trusted.  What runs is known from the rings.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "utils/memutils.h"
+
+#include "scheduler/binding.h"
+#include "scheduler/errors.h"
+#include "scheduler/groups.h"
+#include "scheduler/orphans.h"
+#include "scheduler/reconcile.h"
+#include "scheduler/recovery.h"
+#include "scheduler/refused.h"
+#include "scheduler/scan.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/unstarted.h"
+#include "scheduler/work.h"
+
+/* A refused row is skipped for this time (ms) ... */
+#define REFUSED_RETRY_MS 60000
+
+/* ... or for this time, if a trigger of the owner's took too long (see work.c). */
+#define REFUSED_SLOW_RETRY_MS 600000
+
+/*
+ * After a write has waited in vain for a row lock, there is none for this time (ms): these waits
+ * take at most a tenth of the scheduler's time.
+ */
+#define ROW_LOCK_PAUSE_MS 200
+
+/* Pause after a lack of memory (ms): doubled each time, up to the second. */
+#define NO_MEMORY_MS 1000
+#define NO_MEMORY_MAX_MS 60000
+
+/* Forget what was read of rows: after an error it is not trusted.  What runs is kept. */
+static void
+forget_rows(void)
+{
+	groups_clear();
+	binding_clear();
+	work_forget_table();
+	scan_forget();
+	reconcile_want();
+}
+
+/* Return what follows from an error for the batch that was being written, and set the pauses. */
+static BatchFailure
+judge_error(int sqlstate, MonoTime now)
+{
+	bool waited = MyScheduler->writing && sqlstate == ERRCODE_LOCK_NOT_AVAILABLE;
+	int pause_ms = sqlstate == ERRCODE_QUERY_CANCELED ? REFUSED_SLOW_RETRY_MS : REFUSED_RETRY_MS;
+	BatchFailure failure = {.row_at_fault = waited || errors_of_row(sqlstate),
+							.retry_at = clock_plus_ms(now, pause_ms)};
+
+	if (waited)
+		MyScheduler->no_writing_until = clock_plus_ms(now, ROW_LOCK_PAUSE_MS);
+	if (sqlstate == ERRCODE_OUT_OF_MEMORY)
+		MyScheduler->no_memory_ms =
+			Min(Max(MyScheduler->no_memory_ms * 2, NO_MEMORY_MS), NO_MEMORY_MAX_MS);
+	return failure;
+}
+
+/* Log an error, unless its message was logged before while the cause lasts. */
+static void
+report_error(const ErrorData *error, MonoTime now)
+{
+	if (error->sqlerrcode == ERRCODE_TABLE_CHANGED)
+		SetLatch(MyLatch);
+	else if (!errors_reported(MyScheduler->database, error->message ? error->message : "", now))
+		EmitErrorReport();
+	FlushErrorState();
+}
+
+/* The transaction of a batch has failed: decide how its rows are written next. */
+static void
+retry_batches(BatchFailure failure, bool writing)
+{
+	bool at_once = refused_batches_failed(&failure);
+
+	at_once |= orphans_write_failed(&failure);
+	failure.row_at_fault &= writing;
+	unstarted_write_failed(&failure);
+	if (!failure.row_at_fault)
+		forget_rows();
+	if (at_once)
+		SetLatch(MyLatch);
+}
+
+/* An error has ended the iteration: abort the transaction and make everything whole again. */
+void
+recovery_run(DispatchRound *round)
+{
+	ErrorData *error;
+	MonoTime now = clock_mono();
+	bool writing = MyScheduler->writing;
+	BatchFailure failure;
+
+	MemoryContextSwitchTo(MyScheduler->context);
+	error = CopyErrorData();
+	failure = judge_error(error->sqlerrcode, now);
+	HOLD_INTERRUPTS();
+	work_end_limit();
+	report_error(error, now);
+	AbortCurrentTransaction();
+	MyScheduler->iteration_failed = true;
+	work_abandon();
+	dispatch_abandon(round);
+	retry_batches(failure, writing);
+	MemoryContextSwitchTo(MyScheduler->context);
+	RESUME_INTERRUPTS();
+}
