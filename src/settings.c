@@ -181,8 +181,8 @@ find_duplicate_target(List *targets)
 }
 
 static bool
-check_database(char **newval, void **extra pg_attribute_unused(),
-			   GucSource source pg_attribute_unused())
+check_database_list(char **newval, void **extra pg_attribute_unused(),
+					GucSource source pg_attribute_unused())
 {
 	List *targets;
 	const char *twice;
@@ -272,7 +272,7 @@ define_location(void)
 		"A list like \"db1, db2:user2\".  The default role is the owner of the"
 		" database.  Empty means every database that allows connections and"
 		" is not a template.",
-		&variables.database, "", PGC_SIGHUP, 0, check_database, NULL, NULL);
+		&variables.database, "", PGC_SIGHUP, 0, check_database_list, NULL, NULL);
 	DefineCustomStringVariable("pg_task.schema", "Sets the schema of the task table.",
 							   "Empty means the default creation schema of the role.  The schema is"
 							   " created if it does not exist.",
