@@ -31,6 +31,7 @@
  * ended becomes free a little later.
  */
 #define NO_WORKER_MS 1000
+#define NO_WORKER "worker slot"
 
 static int
 count_executors_of_role(Oid role)
@@ -109,15 +110,10 @@ demand_yield(void)
 
 /* No worker slot is free: log that once, if it lasts. */
 static void
-report_no_worker(MonoTime now)
+report_no_worker(void)
 {
-	WorkerShortage *shortage = &MyScheduler->no_worker;
-
-	if (shortage->since.us == 0)
-		shortage->since = now;
-	if (shortage->reported || !clock_exceeds(shortage->since, now, NO_WORKER_MS))
+	if (!report_due(&MyScheduler->no_worker.reports, NO_WORKER, NO_WORKER_MS))
 		return;
-	shortage->reported = true;
 	ereport(LOG,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("no background worker slot is free for an executor of database \"%s\"",
@@ -146,11 +142,10 @@ start_executor(Oid role, const char *name, MonoTime now)
 		pool_remove(executor);
 		arbiter_evict(MyScheduler->slot->database, role);
 		shortage->until = clock_plus_ms(now, WORKER_RETRY_MS);
-		report_no_worker(now);
+		report_no_worker();
 		return false;
 	}
-	shortage->reported = false;
-	shortage->since = CLOCK_LONG_AGO;
+	report_end(&shortage->reports, NO_WORKER);
 	role_granted(role, now);
 	return true;
 }

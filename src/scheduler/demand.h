@@ -8,14 +8,14 @@
 #include "postgres.h"
 
 #include "shared/clock.h"
+#include "shared/report.h"
 #include "task/roles.h"
 
 /* A lack of worker slots, which lasts longer than a round. */
 typedef struct WorkerShortage
 {
-	MonoTime since; /* 0: there was none, the last time */
 	MonoTime until; /* no attempt before this */
-	bool reported;	/* it was logged */
+	Reports reports;
 } WorkerShortage;
 
 extern int demand_compare(Oid left, Oid right);

@@ -7,16 +7,12 @@
  */
 #include "postgres.h"
 
-#include "nodes/pg_list.h"
-#include "utils/memutils.h"
-
 #include "scheduler/errors.h"
 #include "scheduler/scheduler.h"
 #include "task/table.h"
 
-/* Maximum number of different messages that are logged; they are compared up to this length. */
+/* Maximum number of different messages that are logged. */
 #define REPORTED_MAX 16
-#define REPORTED_LENGTH 1024
 
 /* Interval after which the same message is logged again (ms). */
 #define REPORT_AGAIN_MS (10 * 60 * 1000)
@@ -25,11 +21,7 @@
 void
 errors_forget(void)
 {
-	ErrorLog *log = &MyScheduler->errors;
-	List *messages = log->messages;
-
-	log->messages = NIL;
-	list_free_deep(messages);
+	report_end_all(&MyScheduler->errors.messages);
 }
 
 /*
@@ -52,27 +44,18 @@ errors_of_row(int sqlstate)
  * and the caller logs none of them.
  */
 bool
-errors_reported(const char *database, const char *whole, MonoTime now)
+errors_reported(const char *database, const char *message, MonoTime now)
 {
 	ErrorLog *log = &MyScheduler->errors;
-	MemoryContext old;
-	const char *message = pnstrdup(whole, REPORTED_LENGTH);
-	ListCell *cell;
 
 	if (clock_exceeds(log->since, now, REPORT_AGAIN_MS))
 	{
 		errors_forget();
 		log->since = now;
 	}
-	foreach(cell, log->messages)
-		if (strcmp(lfirst(cell), message) == 0)
-			return true;
-	if (list_length(log->messages) > REPORTED_MAX)
+	if (log->messages.count > REPORTED_MAX || !report_due(&log->messages, message, 0))
 		return true;
-	old = MemoryContextSwitchTo(TopMemoryContext);
-	log->messages = lappend(log->messages, pstrdup(message));
-	MemoryContextSwitchTo(old);
-	if (list_length(log->messages) <= REPORTED_MAX)
+	if (log->messages.count <= REPORTED_MAX)
 		return false;
 	ereport(LOG, (errmsg("pg_task has more errors in database \"%s\" than are logged", database),
 				  errdetail("Different ones are logged again in ten minutes.")));

@@ -7,19 +7,18 @@
 
 #include "postgres.h"
 
-#include "nodes/pg_list.h"
-
 #include "shared/clock.h"
+#include "shared/report.h"
 
 /* What was logged: an error is compared with those of earlier iterations. */
 typedef struct ErrorLog
 {
-	List *messages; /* strings, in TopMemoryContext */
+	Reports messages;
 	MonoTime since; /* start of the interval after which all are logged again */
 } ErrorLog;
 
 extern bool errors_of_row(int sqlstate);
-extern bool errors_reported(const char *database, const char *whole, MonoTime now);
+extern bool errors_reported(const char *database, const char *message, MonoTime now);
 extern void errors_forget(void);
 
 #endif /* PG_TASK_ERRORS_H */
