@@ -23,6 +23,7 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
+#include "utils/lsyscache.h" /* get_database_name, from 19 on */
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
