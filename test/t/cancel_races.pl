@@ -102,8 +102,8 @@ subtest 'pg_cancel_backend does not stop a task' => sub {
 	$id = start_task(request => 'INSERT INTO effect VALUES (1); SELECT pg_sleep(600)');
 	sql("SELECT pg_cancel_backend(pid) FROM task WHERE id = $id");
 	wait_for_state($node, $id, 'FAIL');
-	is(task($node, $id, 'failed, sqlstate, error'),
-		'1|57014|canceling statement due to user request',
+	is_row($node, $id,
+		{ failed => 1, sqlstate => '57014', error => 'canceling statement due to user request' },
 		'pg_cancel_backend: the run has failed');
 	$id = start_task(retry => 1, delay => '10 min', repeat => '1 hour',
 		request => 'INSERT INTO effect VALUES (1); SELECT pg_sleep(600)');

@@ -39,8 +39,12 @@ subtest 'serialization failure' => sub {
 	$session->query_safe('UPDATE account SET n = n + 1; SELECT pg_advisory_unlock(1)');
 	wait_for_state($node, $id, 'DONE');
 	is(turns(), 2, 'a serialization failure: it ran twice');
-	is(task($node, $id, 'attempt, failed, planned IS NULL, error IS NULL, sqlstate IS NULL'),
-		'1|0|t|t|t', 'a serialization failure: no attempt or failure is counted');
+	is_row($node, $id,
+		{
+			attempt => 1, failed => 0, 'planned IS NULL' => 'true', 'error IS NULL' => 'true',
+			'sqlstate IS NULL' => 'true'
+		},
+		'a serialization failure: no attempt or failure is counted');
 	is(sql('SELECT n FROM account WHERE id = 1') . ' ' . sql('SELECT count(*) FROM effect'), '11 1',
 		'a serialization failure: one effect');
 	is(sql("SELECT count(DISTINCT pid) $executors"), 1,
@@ -74,7 +78,8 @@ subtest 'deadlock' => sub {
 	$session->query_safe('COMMIT');
 	wait_for_state($node, $id, 'DONE');
 	is(turns(), 2, 'a deadlock: it ran twice');
-	is(task($node, $id, 'attempt, failed, error IS NULL'), '1|0|t',
+	is_row($node, $id,
+		{ attempt => 1, failed => 0, 'error IS NULL' => 'true' },
 		'a deadlock: no attempt or failure is counted');
 	is(sql(q{SELECT string_agg(n::text, ' ' ORDER BY id) FROM account}), '100 200',
 		'a deadlock: the task has updated last');
@@ -91,7 +96,8 @@ subtest 'the number of retries in the process' => sub {
 			"FAIL|1|1|$code|not yet 6", "$code: FAIL after five retries in the process");
 		fresh();
 		$id = run_task($node, request => "SELECT fail_until(6, '$code')");
-		is(task($node, $id, 'state, attempt, failed, response'), 'DONE|1|0|at last',
+		is_row($node, $id,
+			{ state => 'DONE', attempt => 1, failed => 0, response => 'at last' },
 			"$code: the fifth retry may succeed");
 		fresh();
 		$id = run_task($node, retry => 1, delay => '10 ms',
@@ -236,7 +242,8 @@ subtest 'a waiting retry' => sub {
 	crash($node);
 	wait_for_table($node);
 	run_task($node, queue => 'witness', request => 'SELECT 1');
-	is(task($node, $id, 'state, failed, attempt, crashed, sqlstate'), 'PLAN|1|1|0|UU001',
+	is_row($node, $id,
+		{ state => 'PLAN', failed => 1, attempt => 1, crashed => 0, sqlstate => 'UU001' },
 		'a waiting retry is unchanged after a crash');
 	sql("UPDATE task SET dt = now() WHERE id = $id");
 	wait_until($node, "SELECT count(*) = 0 FROM task WHERE id = $id");

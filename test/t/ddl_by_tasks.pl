@@ -19,8 +19,12 @@ subtest 'DDL in the transaction of the task' => sub {
 		'RENAME COLUMN notice TO remark')
 	{
 		my $id = run_task($node, request => "SELECT nextval('runs'); ALTER TABLE task $change");
-		is(task($node, $id, 'state, sqlstate, error, attempt'),
-			'FAIL|27000|the task has made the task table unusable|1', "$change: it has failed");
+		is_row($node, $id,
+			{
+				state => 'FAIL', sqlstate => '27000',
+				error => 'the task has made the task table unusable', attempt => 1
+			},
+			"$change: it has failed");
 		is(sql(q{SELECT format_type(atttypid, NULL) FROM pg_attribute
 			WHERE attrelid = 'task'::regclass AND attname = 'notice'}), 'text',
 			"$change: rolled back");
@@ -43,8 +47,12 @@ subtest 'a partition of another owner' => sub {
 		'CREATE TABLE gift PARTITION OF task FOR VALUES IN (7); ALTER TABLE gift OWNER TO eve')
 	{
 		my $id = run_task($node, request => $change);
-		is(task($node, $id, 'state, sqlstate, error, attempt'),
-			'FAIL|27000|the task has made the task table unusable|1', "$change: it has failed");
+		is_row($node, $id,
+			{
+				state => 'FAIL', sqlstate => '27000',
+				error => 'the task has made the task table unusable', attempt => 1
+			},
+			"$change: it has failed");
 	}
 	sql('BEGIN; DROP TABLE task; ALTER TABLE plain RENAME TO task; COMMIT');
 };

@@ -94,7 +94,8 @@ subtest 'a task is planned again' => sub {
 		. "SET active = '2 hours' WHERE id = $ids[2]");
 	open_gate($node, 'full');
 	wait_for_state($node, $_, 'DONE') for @ids[ 0, 2 ];
-	is(task($node, $ids[0], 'attempt, error IS NULL, sqlstate IS NULL'), '1|t|t',
+	is_row($node, $ids[0],
+		{ attempt => 1, 'error IS NULL' => 'true', 'sqlstate IS NULL' => 'true' },
 		'a task that was GONE and is planned again runs');
 	wait_until($node, "SELECT state IN ('DONE', 'GONE') FROM task WHERE id = $far");
 	is(sql(q{SELECT count(*) FROM effect}),
@@ -128,7 +129,8 @@ subtest 'a repeating task' => sub {
 subtest 'a retry that would be too late' => sub {
 	my $id = run_task($node, active => '5 min', retry => 5, delay => '10 min',
 		request => 'SELECT 1/0');
-	is(task($node, $id, 'state, failed, sqlstate'), 'FAIL|1|22012',
+	is_row($node, $id,
+		{ state => 'FAIL', failed => 1, sqlstate => '22012' },
 		'no retry is planned that would be too late');
 	$id = insert_task($node, active => '15 min', retry => 5, delay => '10 min', backoff => 1,
 		request => 'SELECT 1/0');
@@ -157,8 +159,12 @@ subtest 'a retry in a full queue' => sub {
 	sql(qq{UPDATE task SET max = 0, dt = now(), active = now() - planned + interval '0.5 s'
 		WHERE id = $id});
 	wait_for_state($node, $id, 'GONE');
-	is(task($node, $id, 'failed, attempt, sqlstate, error'),
-		'1|1|57014|the task was not started in time', 'a retry that is not started in time');
+	is_row($node, $id,
+		{
+			failed => 1, attempt => 1, sqlstate => '57014',
+			error => 'the task was not started in time'
+		},
+		'a retry that is not started in time');
 };
 
 # The setting, for tasks without the column: when they would be started.

@@ -43,7 +43,8 @@ subtest 'the number of runs' => sub {
 			"retry $retry: the request ran that many times");
 	}
 	my $id = run_out(request => 'SELECT fail_until(100)');
-	is(task($node, $id, 'state, failed, attempt, planned IS NULL'), 'FAIL|1|1|t',
+	is_row($node, $id,
+		{ state => 'FAIL', failed => 1, attempt => 1, 'planned IS NULL' => 'true' },
 		'without "retry" the task is not retried');
 	is(sql('SELECT count(*) FROM effect'), 0, 'failed runs have no effect');
 };
@@ -149,7 +150,9 @@ subtest 'jitter' => sub {
 # The settings, for roles and databases; the column takes precedence.
 subtest 'settings' => sub {
 	my $id = run_out(role => 'patient', request => 'SELECT fail_until(100)');
-	is(task($node, $id, q{state, failed, attempt}), 'FAIL|3|3', 'pg_task.retry of the role');
+	is_row($node, $id,
+		{ state => 'FAIL', failed => 3, attempt => 3 },
+		'pg_task.retry of the role');
 	is(task($node, $id, q{dt - planned BETWEEN '0.3 s' AND '3 s'}), 't',
 		'pg_task.delay of the role');
 	$id = run_out(role => 'patient', retry => 0, request => 'SELECT fail_until(100)');
@@ -216,7 +219,8 @@ subtest 'what counts as a failure' => sub {
 	# A role that cannot run the task does not count as a failed run: it is FAIL at once.
 	my $id = run_task($node, role => 'nobody_there', retry => 3, delay => '10 ms',
 		request => 'SELECT 1');
-	is(task($node, $id, 'state, attempt, sqlstate'), 'FAIL|0|42704',
+	is_row($node, $id,
+		{ state => 'FAIL', attempt => 0, sqlstate => '42704' },
 		'a task of a role that does not exist is not retried');
 };
 
@@ -238,7 +242,11 @@ subtest 'an interrupted run' => sub {
 		END});
 	sql('ALTER SEQUENCE turn RESTART');
 	wait_for_state($node, $id, 'DONE');
-	is(task($node, $id, 'failed, attempt > 1, sqlstate IS NULL, error IS NULL'), '0|t|t|t',
+	is_row($node, $id,
+		{
+			failed => 0, 'attempt > 1' => 'true', 'sqlstate IS NULL' => 'true',
+			'error IS NULL' => 'true'
+		},
 		'a task that terminates its own process was interrupted');
 };
 

@@ -95,7 +95,11 @@ subtest 'a stopped task is planned again' => sub {
 	wait_for_end();
 	sql("UPDATE task SET state = 'PLAN', request = 'SELECT 1' WHERE id = $id");
 	wait_for_state($node, $id, 'DONE');
-	is(task($node, $id, 'attempt, failed, error IS NULL, sqlstate IS NULL, response'), '2|0|t|t|1',
+	is_row($node, $id,
+		{
+			attempt => 2, failed => 0, 'error IS NULL' => 'true', 'sqlstate IS NULL' => 'true',
+			response => '1'
+		},
 		'a stopped task that is planned again runs');
 	$id = start_task('at once');
 	sql("UPDATE task SET state = 'STOP' WHERE id = $id; UPDATE task "

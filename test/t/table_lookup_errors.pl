@@ -46,8 +46,11 @@ subtest 'a lookup is cancelled' => sub {
 	$pid = sql("SELECT pid $executor");
 	$position = log_position($node);
 	my $id = cancel_look_up('ALTER TABLE task ADD COLUMN a int');
-	is(task($node, $id, 'state, sqlstate, error'),
-		'FAIL|57014|canceling statement due to user request',
+	is_row($node, $id,
+		{
+			state => 'FAIL', sqlstate => '57014',
+			error => 'canceling statement due to user request'
+		},
 		'a look-up is cancelled: the task has failed for that');
 	sql('ALTER TABLE task ADD COLUMN b int');
 	$id = run_task($node, request => 'SELECT 2');

@@ -57,7 +57,8 @@ subtest 'why the task failed' => sub {
 subtest 'retries and repeats' => sub {
 	my ($id, $outcome) = outcome('SELECT 1/0', retry => 2, delay => '1 ms');
 	wait_for_state($node, $id, 'FAIL');
-	is(task($node, $id, 'state, sqlstate, attempt, failed'), 'FAIL|22012|3|3',
+	is_row($node, $id,
+		{ state => 'FAIL', sqlstate => '22012', attempt => 3, failed => 3 },
 		'the task is retried');
 
 	($id) = outcome('SELECT 1/0', repeat => '1 day');
