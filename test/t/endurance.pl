@@ -134,26 +134,30 @@ sql(q{
 	(11,
 	'SELECT 1; INSERT INTO trace VALUES (%1$s); DO $do$ BEGIN PERFORM no_such_function(%1$s); END
 	$do$', '42883')});
-endure('failures', q{
-	INSERT INTO task (id, request)
-	SELECT n, CASE WHEN n % 2 = 0 THEN format('INSERT INTO trace VALUES (%1$s); SELECT %1$s', n)
-	ELSE format(way.request, n) END
-	  FROM generate_series(FIRST, LAST) AS n JOIN way ON kind = n / 2 % 12
-	 ORDER BY n}, $failures);
-is(sql(q{SELECT count(*) FROM task WHERE id % 2 = 0 AND (state, response, attempt, notice,
-	sqlstate) IS DISTINCT FROM
-	('DONE', E'INSERT 0 1\n' || id, 1, NULL, NULL)}), 0, 'the tasks between the failures are DONE');
-is(sql(q{SELECT count(*) FROM task JOIN way ON kind = id / 2 % 12 WHERE id % 2 = 1
-	AND (state, task.sqlstate, attempt) IS DISTINCT FROM
-	('FAIL', way.sqlstate, 1)}), 0, 'the failures have the expected SQLSTATE');
-is(sql(q{SELECT count(*) FROM task WHERE id % 24 = 1 AND error IS DISTINCT FROM 'failure ' || id}),
-	0, 'each failure has its own message');
-is(sql(q{SELECT count(*) FROM task WHERE id % 24 = 19 AND notice IS DISTINCT
-	FROM 'NOTICE:  before ' || id}), 0, 'each failure has its own notices');
-is(sql(q{SELECT count(*), count(DISTINCT n), min(n % 2), max(n % 2) FROM trace}),
-	join('|', int($failures / 2), int($failures / 2), 0, 0),
-	'the effects are those of the tasks that are DONE');
-sql('TRUNCATE task; TRUNCATE trace');
+subtest 'many failures' => sub {
+	endure('failures', q{
+		INSERT INTO task (id, request)
+		SELECT n, CASE WHEN n % 2 = 0 THEN format('INSERT INTO trace VALUES (%1$s); SELECT %1$s', n)
+		ELSE format(way.request, n) END
+		  FROM generate_series(FIRST, LAST) AS n JOIN way ON kind = n / 2 % 12
+		 ORDER BY n}, $failures);
+	is(sql(q{SELECT count(*) FROM task WHERE id % 2 = 0 AND (state, response, attempt, notice,
+		sqlstate) IS DISTINCT FROM
+		('DONE', E'INSERT 0 1\n' || id, 1, NULL, NULL)}), 0,
+		'the tasks between the failures are DONE');
+	is(sql(q{SELECT count(*) FROM task JOIN way ON kind = id / 2 % 12 WHERE id % 2 = 1
+		AND (state, task.sqlstate, attempt) IS DISTINCT FROM
+		('FAIL', way.sqlstate, 1)}), 0, 'the failures have the expected SQLSTATE');
+	is(sql(q{SELECT count(*) FROM task WHERE id % 24 = 1 AND error IS DISTINCT
+		FROM 'failure ' || id}),
+		0, 'each failure has its own message');
+	is(sql(q{SELECT count(*) FROM task WHERE id % 24 = 19 AND notice IS DISTINCT
+		FROM 'NOTICE:  before ' || id}), 0, 'each failure has its own notices');
+	is(sql(q{SELECT count(*), count(DISTINCT n), min(n % 2), max(n % 2) FROM trace}),
+		join('|', int($failures / 2), int($failures / 2), 0, 0),
+		'the effects are those of the tasks that are DONE');
+	sql('TRUNCATE task; TRUNCATE trace');
+};
 
 # Different requests -------------------------------------------------------------------------------
 
@@ -186,12 +190,14 @@ sql(q{
 	(11,
 	'EXPLAIN SELECT * FROM pg_class AS c%1$s JOIN pg_attribute AS a%1$s ON attrelid = oid WHERE
 	relname = ''n%1$s''')});
-endure('requests', q{
-	INSERT INTO task (request, delete, queue, format)
-	SELECT format(way.request, n), true, 'queue ' || n % 7, (ARRAY['text', 'csv',
-	'json'])[1 + n % 3]
-	  FROM generate_series(FIRST, LAST) AS n JOIN way ON kind = n % 12}, $requests);
-is(sql('SELECT count(*) FROM task'), 0, 'all tasks are done');
+subtest 'many different requests' => sub {
+	endure('requests', q{
+		INSERT INTO task (request, delete, queue, format)
+		SELECT format(way.request, n), true, 'queue ' || n % 7, (ARRAY['text', 'csv',
+		'json'])[1 + n % 3]
+		  FROM generate_series(FIRST, LAST) AS n JOIN way ON kind = n % 12}, $requests);
+	is(sql('SELECT count(*) FROM task'), 0, 'all tasks are done');
+};
 
 # A session caches something for each name and function that it has ever used.  A limit must hold
 # here, if necessary by a new process.  Each task reports the size of its process at the end, in
@@ -211,21 +217,24 @@ my %caches = (
 sql(q{CREATE FUNCTION taken() RETURNS int LANGUAGE sql
 	AS $$ SELECT (regexp_match(pg_read_file('/proc/self/smaps_rollup'),
 	'Anonymous: +(\d+)'))[1]::int $$});
-for my $name (sort keys %caches)
-{
-	my ($count, $request) = @{ $caches{$name} };
+subtest 'caches of names and functions' => sub {
+	for my $name (sort keys %caches)
+	{
+		my ($count, $request) = @{ $caches{$name} };
 
-	sql('TRUNCATE task');
-	terminate($node, backends($node, 'executor'));
-	run_many("INSERT INTO task (id, request) SELECT n, format(r, n) "
-		. "FROM generate_series(FIRST, LAST) AS n, (VALUES (\$r\$$request\$r\$)) AS v (r)", 1,
-		$count);
-	is(sql(q{SELECT count(*) FROM task WHERE state = 'DONE' AND response ~ '^DO\n\d+$'}), $count,
-		"$name: all are done");
-	my $taken = sql('SELECT max(substring(response, 4)::int) FROM task');
+		sql('TRUNCATE task');
+		terminate($node, backends($node, 'executor'));
+		run_many("INSERT INTO task (id, request) SELECT n, format(r, n) "
+			. "FROM generate_series(FIRST, LAST) AS n, (VALUES (\$r\$$request\$r\$)) AS v (r)", 1,
+			$count);
+		is(sql(q{SELECT count(*) FROM task WHERE state = 'DONE' AND response ~ '^DO\n\d+$'}),
+			$count,
+			"$name: all are done");
+		my $taken = sql('SELECT max(substring(response, 4)::int) FROM task');
 
-	cmp_ok($taken, '<=', $most, "$name: the executor is below the limit");
-	note("$name: $taken kB");
-}
+		cmp_ok($taken, '<=', $most, "$name: the executor is below the limit");
+		note("$name: $taken kB");
+	}
+};
 
 done_testing();

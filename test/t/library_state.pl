@@ -61,24 +61,26 @@ sub outcome
 	return split /\|/, task($node, $id, q{state || ' ' || coalesce(sqlstate, response), pid});
 }
 
-for (@pairs)
-{
-	my ($soil, $look, @expected) = @$_;
-
-	for my $role (undef, 'preloads')
+subtest 'state of libraries' => sub {
+	for (@pairs)
 	{
-		my @role = defined $role ? (role => $role) : ();
-		my $name = ($role ? 'preloaded' : 'kept') . ": $look";
+		my ($soil, $look, @expected) = @$_;
 
-		my (undef, $soiled) = outcome(request => $soil, @role);
-		my ($outcome, $pid) = outcome(request => $look, @role);
-		is($outcome, shift @expected, $name);
-		is($pid, $soiled, "$name: the same process");
-		next unless $role;
-		terminate($node, $pid);
-		wait_for_exit($node, $pid);
+		for my $role (undef, 'preloads')
+		{
+			my @role = defined $role ? (role => $role) : ();
+			my $name = ($role ? 'preloaded' : 'kept') . ": $look";
+
+			my (undef, $soiled) = outcome(request => $soil, @role);
+			my ($outcome, $pid) = outcome(request => $look, @role);
+			is($outcome, shift @expected, $name);
+			is($pid, $soiled, "$name: the same process");
+			next unless $role;
+			terminate($node, $pid);
+			wait_for_exit($node, $pid);
+		}
 	}
-}
+};
 
 # No session of theirs stays on the other server either.
 subtest 'no session stays on the other server' => sub {

@@ -51,27 +51,30 @@ sub runs_soon
 	return is(task($node, $id, q{start - dt < '5 s'}), 't', $name);
 }
 
-for my $case ([ 30000, q{'one'}, 'one queue' ], [ 2000, q{'many' || n}, 'many queues' ])
-{
-	my ($count, $queue, $name) = @$case;
+subtest 'locked rows that are due' => sub {
+	for my $case ([ 30000, q{'one'}, 'one queue' ], [ 2000, q{'many' || n}, 'many queues' ])
+	{
+		my ($count, $queue, $name) = @$case;
 
-	my $session = lock_rows($count, $queue, $name);
-	runs_soon('other', 'default', "$name: a task of another role starts") for 1 .. 3;
-	my $id = sql(q{SET ROLE tenant;
-		INSERT INTO task (queue, request) VALUES ('one', 'SELECT 2') RETURNING id});
-	wait_until($node, "SELECT state = 'DONE' FROM task WHERE id = $id");
-	note('behind: waited ' . task($node, $id, 'start - dt'));
-	is(count_of($node, q{role = 'tenant' AND state = 'PLAN'}), $count,
-		"$name: a task behind the locked rows starts");
-	my $before = count_of($node, q{role = 'tenant' AND state = 'DONE'});
-	$session->query_safe('COMMIT');
-	$session->quit;
-	wait_until($node, qq{SELECT count(*) >= $before + 200 FROM task
-		WHERE role = 'tenant' AND state = 'DONE'});
-	pass("$name: the rows run when they are unlocked");
-	sql(q{DELETE FROM task WHERE state = 'PLAN'});
-	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
-}
+		my $session = lock_rows($count, $queue, $name);
+		runs_soon('other', 'default', "$name: a task of another role starts") for 1 .. 3;
+		my $id = sql(q{SET ROLE tenant;
+			INSERT INTO task (queue, request) VALUES ('one', 'SELECT 2') RETURNING id});
+		wait_until($node, "SELECT state = 'DONE' FROM task WHERE id = $id");
+		note('behind: waited ' . task($node, $id, 'start - dt'));
+		is(count_of($node, q{role = 'tenant' AND state = 'PLAN'}), $count,
+			"$name: a task behind the locked rows starts");
+		my $before = count_of($node, q{role = 'tenant' AND state = 'DONE'});
+		$session->query_safe('COMMIT');
+		$session->quit;
+		wait_until($node, qq{SELECT count(*) >= $before + 200 FROM task
+			WHERE role = 'tenant' AND state = 'DONE'});
+		pass("$name: the rows run when they are unlocked");
+		sql(q{DELETE FROM task WHERE state = 'PLAN'});
+		wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
+	}
+};
+
 is(count_of($node, q{state <> 'DONE' OR attempt <> 1}), 0, 'each task ran once');
 
 $node->stop;

@@ -134,88 +134,112 @@ my @queries = (
 	q{SELECT } . join(', ', map { "$_ AS c$_" } 1 .. 1600));
 
 # COPY and row_to_json write the same on the same server.
-my @as_csv = outcomes([ map { { request => $_, format => 'csv' } } @queries ]);
-my @as_json = outcomes([ map { { request => $_, format => 'json' } } @queries ]);
-for my $i (0 .. $#queries)
-{
-	my $query = $queries[$i];
-	my $name = length $query > 100 ? substr($query, 0, 100) . '...' : $query;
-	my $csv = sql("COPY ($query) TO STDOUT (FORMAT csv, HEADER)");
-	my $json =
-		sql("SELECT coalesce('[' || string_agg(row_to_json(one_row)::text, E',\\n ') || ']', '[]') "
-		. "FROM ($query) AS one_row");
+subtest 'CSV and JSON' => sub {
+	my @as_csv = outcomes([ map { { request => $_, format => 'csv' } } @queries ]);
+	my @as_json = outcomes([ map { { request => $_, format => 'json' } } @queries ]);
+	for my $i (0 .. $#queries)
+	{
+		my $query = $queries[$i];
+		my $name = length $query > 100 ? substr($query, 0, 100) . '...' : $query;
+		my $csv = sql("COPY ($query) TO STDOUT (FORMAT csv, HEADER)");
+		my $json =
+			sql("SELECT coalesce('[' || string_agg(row_to_json(one_row)::text, E',\\n ') || ']', "
+			. "'[]') "
+			. "FROM ($query) AS one_row");
 
-	is($as_csv[$i]{response}, $csv, "csv: $name");
-	is($as_json[$i]{response}, $json, "json: $name");
-	ok(eval { JSON::PP->new->utf8->allow_nonref->decode($as_json[$i]{response}); 1 },
-		"json can be read: $name");
+		is($as_csv[$i]{response}, $csv, "csv: $name");
+		is($as_json[$i]{response}, $json, "json: $name");
+		ok(eval { JSON::PP->new->utf8->allow_nonref->decode($as_json[$i]{response}); 1 },
+			"json can be read: $name");
+	}
+};
+
+# The response in JSON, as a parser reads it.
+sub read_json
+{
+	my ($request) = @_;
+	my $outcome = outcome(request => $request, format => 'json');
+
+	return JSON::PP->new->utf8->decode($outcome->{response});
 }
 
-# What a JSON parser reads.
-sub read_json { return JSON::PP->new->utf8->decode((outcome(request => $_[0],
-	format => 'json'))->{response}) }
+subtest 'what a JSON parser reads' => sub {
+	my $rows = read_json(q{SELECT n AS a, 'größer' || n AS b, NULL AS c, ARRAY[n, NULL] AS d,
+		(n, 'x')::pair AS e FROM generate_series(1, 2) AS n});
+	my @expected = map { {
+		a => $_, b => decode('UTF-8', "größer$_"), c => undef, d => [ $_, undef ],
+		e => { x => $_, y => 'x' }
+	} } 1, 2;
 
-is_deeply(read_json(q{SELECT n AS a, 'größer' || n AS b, NULL AS c, ARRAY[n, NULL] AS d, (n, }
-	. q{'x')::pair AS e FROM generate_series(1, 2) AS n}),
-	[map { { a => $_, b => decode('UTF-8', "größer$_"), c => undef, d => [ $_, undef ],
-	e => { x => $_, y => 'x' } } } 1, 2], 'rows are JSON objects');
-is_deeply(read_json('SELECT true AS t, false AS f'),
-	[ { t => JSON::PP::true, f => JSON::PP::false } ], 'booleans');
-like((outcome(request => q{SELECT 1 AS a, 1.5 AS b, '1' AS c}, format => 'json'))->{response},
-	qr/^\[\{"a":1,"b":1\.5,"c":"1"\}\]$/, 'numbers are numbers, and texts are texts');
+	is_deeply($rows, \@expected, 'rows are JSON objects');
+	is_deeply(read_json('SELECT true AS t, false AS f'),
+		[ { t => JSON::PP::true, f => JSON::PP::false } ], 'booleans');
+	like((outcome(request => q{SELECT 1 AS a, 1.5 AS b, '1' AS c}, format => 'json'))->{response},
+		qr/^\[\{"a":1,"b":1\.5,"c":"1"\}\]$/, 'numbers are numbers, and texts are texts');
+};
 
 # Several statements, and statements that return no rows.
-my $several =
-	"SELECT 1 AS a; CREATE TEMP TABLE t (a int, b text); INSERT INTO t VALUES (1, 'x,y') "
-		. "RETURNING *; SELECT 2 WHERE false;
-	COPY t TO STDOUT; SHOW DateStyle";
-is(outcome(request => $several, format => 'csv')->{response},
-	qq{a\n1\na,b\n1,"x,y"\n?column?\n1\tx,y\nDateStyle\n"ISO, MDY"}, 'several, csv');
-is(outcome(request => $several, format => 'json')->{response},
-	qq([{"a":1}]\n[{"a":1,"b":"x,y"}]\n[]\n1\tx,y\n[{"DateStyle":"ISO, MDY"}]), 'several, json');
-sql(q{CREATE PROCEDURE gives(INOUT a int, OUT b text) LANGUAGE plpgsql AS $$ BEGIN a := a + 1; }
-	. q{b := 'b'; END $$});
-$several =
-	'PREPARE p AS SELECT 1 AS a; EXECUTE p; CALL gives(1, NULL); DECLARE c CURSOR FOR '
-		. 'VALUES (1, NULL), (2, $$x$$); MOVE c; FETCH c;
-	UPDATE made SET a = a WHERE a = 1 RETURNING a; EXPLAIN (COSTS OFF) EXECUTE p; '
-	. 'SELECT 3 AS a INTO TEMP x';
-is(outcome(request => $several, format => 'csv')->{response},
-	qq{a\n1\na,b\n2,b\ncolumn1,column2\n2,x\na\n1\nQUERY PLAN\nResult},
-	'statements that run other statements, csv');
-is(outcome(request => $several, format => 'json')->{response},
-	qq([{"a":1}]\n[{"a":2,"b":"b"}]\n[{"column1":2,"column2":"x"}]\n[{"a":1}]\n[{"QUERY )
-	. qq(PLAN":"Result"}]), 'statements that run other statements, json');
-is(outcome(request => 'CREATE TABLE t (a int); DROP TABLE t', format => $_)->{response}, '',
-	"no rows, $_") for qw(csv json);
-is(outcome(request => 'EXPLAIN (COSTS OFF, FORMAT json) SELECT 1', format => 'json')->{response},
-	'[{"QUERY PLAN":' . sql('EXPLAIN (COSTS OFF, FORMAT json) SELECT 1') . '}]',
-	'a plan is JSON in JSON');
-is(outcome(request => 'SELECT 1/0', format => $_)->{response}, 'ERROR:  division by zero',
-	"an error is text, with $_") for qw(csv json);
+subtest 'several statements' => sub {
+	my $several =
+		"SELECT 1 AS a; CREATE TEMP TABLE t (a int, b text); INSERT INTO t VALUES (1, 'x,y') "
+			. "RETURNING *; SELECT 2 WHERE false;
+		COPY t TO STDOUT; SHOW DateStyle";
+	is(outcome(request => $several, format => 'csv')->{response},
+		qq{a\n1\na,b\n1,"x,y"\n?column?\n1\tx,y\nDateStyle\n"ISO, MDY"}, 'several, csv');
+	is(outcome(request => $several, format => 'json')->{response},
+		qq([{"a":1}]\n[{"a":1,"b":"x,y"}]\n[]\n1\tx,y\n[{"DateStyle":"ISO, MDY"}]),
+		'several, json');
+	sql(q{CREATE PROCEDURE gives(INOUT a int, OUT b text) LANGUAGE plpgsql AS $$ BEGIN a := a + 1; }
+		. q{b := 'b'; END $$});
+	$several =
+		'PREPARE p AS SELECT 1 AS a; EXECUTE p; CALL gives(1, NULL); DECLARE c CURSOR FOR '
+			. 'VALUES (1, NULL), (2, $$x$$); MOVE c; FETCH c;
+		UPDATE made SET a = a WHERE a = 1 RETURNING a; EXPLAIN (COSTS OFF) EXECUTE p; '
+		. 'SELECT 3 AS a INTO TEMP x';
+	is(outcome(request => $several, format => 'csv')->{response},
+		qq{a\n1\na,b\n2,b\ncolumn1,column2\n2,x\na\n1\nQUERY PLAN\nResult},
+		'statements that run other statements, csv');
+	is(outcome(request => $several, format => 'json')->{response},
+		qq([{"a":1}]\n[{"a":2,"b":"b"}]\n[{"column1":2,"column2":"x"}]\n[{"a":1}]\n[{"QUERY )
+		. qq(PLAN":"Result"}]), 'statements that run other statements, json');
+	is(outcome(request => 'CREATE TABLE t (a int); DROP TABLE t', format => $_)->{response}, '',
+		"no rows, $_") for qw(csv json);
+	is(outcome(request => 'EXPLAIN (COSTS OFF, FORMAT json) SELECT 1',
+		format => 'json')->{response},
+		'[{"QUERY PLAN":' . sql('EXPLAIN (COSTS OFF, FORMAT json) SELECT 1') . '}]',
+		'a plan is JSON in JSON');
+	is(outcome(request => 'SELECT 1/0', format => $_)->{response}, 'ERROR:  division by zero',
+		"an error is text, with $_") for qw(csv json);
+
+};
 
 # Precedence: the column, then the settings of the role, the database, the server.
-sql(q{
-	CREATE ROLE reader LOGIN;
-	CREATE ROLE lister LOGIN;
-	ALTER ROLE lister SET pg_task.format = json});
 sub formats { return join ' ', map { outcome(request => 'SELECT 1 AS a', %$_)->{response} } @_ }
 
-my @by = ({}, { format => 'csv' }, { role => 'reader' }, { role => 'lister' },
-	{ role => 'lister', format => 'text' });
-is(formats(@by), qq(1 a\n1 1 [{"a":1}] 1), 'text, unless the role or the column wants another');
-sql('ALTER DATABASE postgres SET pg_task.format = csv');
-is(formats(@by), qq(a\n1 a\n1 a\n1 [{"a":1}] 1), 'a format of the database');
-sql('ALTER DATABASE postgres RESET pg_task.format');
-set_conf($node, 'pg_task.format = json');
-wait_until($node, q{SELECT current_setting('pg_task.format') = 'json'});
-is(formats(@by), qq([{"a":1}] a\n1 [{"a":1}] [{"a":1}] 1), 'a format of the server');
-set_conf($node, 'pg_task.format = text');
-wait_until($node, q{SELECT current_setting('pg_task.format') = 'text'});
-like(($node->psql('postgres', "INSERT INTO task (request, format) VALUES ('SELECT 1', 'xml')"))[2],
-	qr/ERROR:  /, 'another format is refused');
-like(($node->psql('postgres', 'ALTER ROLE lister SET pg_task.format = xml'))[2],
-	qr/ERROR:  invalid value/, 'another format is refused for a role');
+subtest 'pg_task.format' => sub {
+	sql(q{
+		CREATE ROLE reader LOGIN;
+		CREATE ROLE lister LOGIN;
+		ALTER ROLE lister SET pg_task.format = json});
+
+	my @by = ({}, { format => 'csv' }, { role => 'reader' }, { role => 'lister' },
+		{ role => 'lister', format => 'text' });
+	is(formats(@by), qq(1 a\n1 1 [{"a":1}] 1), 'text, unless the role or the column wants another');
+	sql('ALTER DATABASE postgres SET pg_task.format = csv');
+	is(formats(@by), qq(a\n1 a\n1 a\n1 [{"a":1}] 1), 'a format of the database');
+	sql('ALTER DATABASE postgres RESET pg_task.format');
+	set_conf($node, 'pg_task.format = json');
+	wait_until($node, q{SELECT current_setting('pg_task.format') = 'json'});
+	is(formats(@by), qq([{"a":1}] a\n1 [{"a":1}] [{"a":1}] 1), 'a format of the server');
+	set_conf($node, 'pg_task.format = text');
+	wait_until($node, q{SELECT current_setting('pg_task.format') = 'text'});
+	like(($node->psql('postgres',
+		"INSERT INTO task (request, format) VALUES ('SELECT 1', 'xml')"))[2],
+		qr/ERROR:  /, 'another format is refused');
+	like(($node->psql('postgres', 'ALTER ROLE lister SET pg_task.format = xml'))[2],
+		qr/ERROR:  invalid value/, 'another format is refused for a role');
+
+};
 
 # The limit ----------------------------------------------------------------------------------------
 
@@ -248,26 +272,6 @@ sub cut
 		. (length($text) - $kept) . ' bytes cut)';
 }
 
-my @as_text = outcomes([ map { { role => 'cut', request => "SELECT '$_->{text}'" } } @texts ]);
-my @noticed = outcomes([ map { { role => 'cut',
-	request => "DO \$\$ BEGIN RAISE INFO '$_->{text}'; END \$\$" } } @texts ]);
-my @failed = outcomes([ map { { role => 'cut',
-	request => "DO \$\$ BEGIN RAISE '$_->{text}'; END \$\$" } } @texts ]);
-for my $i (0 .. $#texts)
-{
-	my ($width, $before, $text) = @{ $texts[$i] }{qw(width before text)};
-	my $name = length($text) . " bytes, $before of them before characters of $width";
-
-	is("$as_text[$i]{state} $as_text[$i]{response}", 'DONE ' . cut($text, $before, $width),
-		"response: $name");
-	is("$noticed[$i]{state} $noticed[$i]{notice}",
-		'DONE ' . cut("INFO:  $text", 7 + $before, $width), "notice: $name");
-	is("$failed[$i]{state} $failed[$i]{error}", 'FAIL ' . cut($text, $before, $width),
-		"error: $name");
-	is($failed[$i]{response}, cut_error("ERROR:  $text", 8 + $before, $width),
-		"response to an error: $name");
-}
-
 # The context follows the message, and is cut off with the rest.
 sub cut_error
 {
@@ -279,107 +283,147 @@ sub cut_error
 	return substr($all, 0, $kept) . "\n(" . (length($all) - $kept) . ' bytes cut)';
 }
 
-# Wherever the limit falls: in a header, between rows, in quotes, in the second statement, in COPY.
-for my $format (qw(text csv json))
-{
-	my $request = q{SELECT '日本"' AS größer, n AS "a,b" FROM generate_series(1, 3) AS n; }
-		. q{COPY (VALUES ('日本')) TO STDOUT; SELECT '日本'};
-	my $whole = outcome(request => $request, format => $format)->{response};
-	my $i = 0;
-
-	# the requests differ in the length of the name of the first column
-	for my $o (outcomes([ map { { role => 'cut', format => $format,
-		request => $request =~ s/größer/'größer' . 'x' x $_/er } } 0 .. 20 ]))
+subtest 'response, notice and error are cut' => sub {
+	my @as_text = outcomes([ map { { role => 'cut', request => "SELECT '$_->{text}'" } } @texts ]);
+	my @noticed = outcomes([ map { { role => 'cut',
+		request => "DO \$\$ BEGIN RAISE INFO '$_->{text}'; END \$\$" } } @texts ]);
+	my @failed = outcomes([ map { { role => 'cut',
+		request => "DO \$\$ BEGIN RAISE '$_->{text}'; END \$\$" } } @texts ]);
+	for my $i (0 .. $#texts)
 	{
-		my $filled = $whole =~ s/größer/'größer' . 'x' x $i/egr;
-		my ($kept, $count) = $o->{response} =~ /\A(.*)\n\((\d+) bytes cut\)\z/s;
+		my ($width, $before, $text) = @{ $texts[$i] }{qw(width before text)};
+		my $name = length($text) . " bytes, $before of them before characters of $width";
 
-		is(substr($filled, 0, length $kept), $kept, "$format, $i more: the beginning is the same");
-		cmp_ok(length($kept), '<=', $small, "$format, $i more: at most the limit");
-		cmp_ok(length($kept), '>', $small - 4, "$format, $i more: not much shorter than the limit");
-		is($count + length $kept, length $filled,
-			"$format, $i more: the last line has the number of bytes");
-		$i++;
+		is("$as_text[$i]{state} $as_text[$i]{response}", 'DONE ' . cut($text, $before, $width),
+			"response: $name");
+		is("$noticed[$i]{state} $noticed[$i]{notice}",
+			'DONE ' . cut("INFO:  $text", 7 + $before, $width), "notice: $name");
+		is("$failed[$i]{state} $failed[$i]{error}", 'FAIL ' . cut($text, $before, $width),
+			"error: $name");
+		is($failed[$i]{response}, cut_error("ERROR:  $text", 8 + $before, $width),
+			"response to an error: $name");
 	}
-}
+
+};
+
+# Wherever the limit falls: in a header, between rows, in quotes, in the second statement, in COPY.
+subtest 'each format is cut' => sub {
+	for my $format (qw(text csv json))
+	{
+		my $request = q{SELECT '日本"' AS größer, n AS "a,b" FROM generate_series(1, 3) AS n; }
+			. q{COPY (VALUES ('日本')) TO STDOUT; SELECT '日本'};
+		my $whole = outcome(request => $request, format => $format)->{response};
+		my $i = 0;
+
+		# the requests differ in the length of the name of the first column
+		for my $o (outcomes([ map { { role => 'cut', format => $format,
+			request => $request =~ s/größer/'größer' . 'x' x $_/er } } 0 .. 20 ]))
+		{
+			my $filled = $whole =~ s/größer/'größer' . 'x' x $i/egr;
+			my ($kept, $count) = $o->{response} =~ /\A(.*)\n\((\d+) bytes cut\)\z/s;
+
+			is(substr($filled, 0, length $kept), $kept,
+				"$format, $i more: the beginning is the same");
+			cmp_ok(length($kept), '<=', $small, "$format, $i more: at most the limit");
+			cmp_ok(length($kept), '>', $small - 4,
+				"$format, $i more: not much shorter than the limit");
+			is($count + length $kept, length $filled,
+				"$format, $i more: the last line has the number of bytes");
+			$i++;
+		}
+	}
+};
 
 # All notices share one limit; a request may be larger than its response.
-is(outcome(role => 'cut',
-	request => q{DO $$ BEGIN FOR i IN 1..1000 LOOP RAISE NOTICE '%', i; END LOOP; }
-	. q{END $$})->{notice},
-	"NOTICE:  1\nNOTICE:  2\nNOTICE:  3\nNOTICE:  4\nNOTICE:  5\nNOTICE:  \n(12828 bytes cut)",
-	'many notices');
+subtest 'notices are cut' => sub {
+	is(outcome(role => 'cut',
+		request => q{DO $$ BEGIN FOR i IN 1..1000 LOOP RAISE NOTICE '%', i; END LOOP; }
+		. q{END $$})->{notice},
+		"NOTICE:  1\nNOTICE:  2\nNOTICE:  3\nNOTICE:  4\nNOTICE:  5\nNOTICE:  \n(12828 bytes cut)",
+		'many notices');
+};
 
 # The default limit.
-for my $more (-1, 0, 1)
-{
-	my $bytes = 16 * 1024 * 1024 + $more;
-	my $id = run_task($node, request => "SELECT repeat('x', $bytes)");
+subtest 'the default limit' => sub {
+	for my $more (-1, 0, 1)
+	{
+		my $bytes = 16 * 1024 * 1024 + $more;
+		my $id = run_task($node, request => "SELECT repeat('x', $bytes)");
 
-	is(task($node, $id, q{state || octet_length(response) || right(response, 14)}),
-		'DONE' . ($more > 0 ? 16 * 1024 * 1024 + 14 . "\n(1 bytes cut)" : $bytes . 'x' x 14),
-		"a response of $bytes bytes");
-}
+		is(task($node, $id, q{state || octet_length(response) || right(response, 14)}),
+			'DONE' . ($more > 0 ? 16 * 1024 * 1024 + 14 . "\n(1 bytes cut)" : $bytes . 'x' x 14),
+			"a response of $bytes bytes");
+	}
+};
 
 # Memory -------------------------------------------------------------------------------------------
 
 # A result that is much larger than the limit needs no memory.  Each in a new process, because the
 # peak is measured since the start of the process.
-my %large = (
-	'rows, text' => { request => "SELECT repeat('x', 99) FROM generate_series(1, $rows)",
-		bytes => 100 * $rows - 1 },
-	'rows, csv' => { request => "SELECT repeat('x', 99) AS a FROM generate_series(1, $rows)",
-	format => 'csv', bytes => 100 * $rows + 1 },
-	'rows, json' => { request => "SELECT repeat('x', 89) AS a FROM generate_series(1, $rows)",
-	format => 'json', bytes => 100 * $rows - 1 },
-	'rows of COPY' => {
-	request => "COPY (SELECT repeat('x', 99) FROM generate_series(1, $rows)) TO STDOUT",
-		bytes => 100 * $rows - 1 },
-	'rows, of two statements' => {
-	request => "SELECT repeat('x', 99) FROM generate_series(1, $rows / 2); SELECT repeat('x', 99) "
-		. "FROM generate_series(1, $rows / 2)",
-		bytes => 100 * $rows - 1 },
-	'statements' => { request => join(';', ("SELECT repeat('x', 99)") x 10_000),
-	bytes => 1_000_000 - 1 },
-	'values of 1 MB' => {
-	request => "SELECT repeat('x', 999999) FROM generate_series(1, $rows / 10000)",
-		bytes => 100 * $rows - 1 },
-	'notices' => {
-	request => "DO \$\$ BEGIN FOR i IN 1..$rows / 100 LOOP RAISE NOTICE '%', repeat('x', 1000); "
-		. "END LOOP; END \$\$", bytes => 2 });
-for my $name (sort keys %large)
-{
-	my %column = %{ $large{$name} };
-	my $bytes = delete $column{bytes};
-	my $kept = $bytes < 16 * 1024 * 1024 ? $bytes : 16 * 1024 * 1024;
+subtest 'memory of a large result' => sub {
+	my %large = (
+		'rows, text' => { request => "SELECT repeat('x', 99) FROM generate_series(1, $rows)",
+			bytes => 100 * $rows - 1 },
+		'rows, csv' => { request => "SELECT repeat('x', 99) AS a FROM generate_series(1, $rows)",
+		format => 'csv', bytes => 100 * $rows + 1 },
+		'rows, json' => { request => "SELECT repeat('x', 89) AS a FROM generate_series(1, $rows)",
+		format => 'json', bytes => 100 * $rows - 1 },
+		'rows of COPY' => {
+		request => "COPY (SELECT repeat('x', 99) FROM generate_series(1, $rows)) TO STDOUT",
+			bytes => 100 * $rows - 1 },
+		'rows, of two statements' => {
+		request => "SELECT repeat('x', 99) FROM generate_series(1, $rows / 2); "
+			. "SELECT repeat('x', 99) "
+			. "FROM generate_series(1, $rows / 2)",
+			bytes => 100 * $rows - 1 },
+		'statements' => { request => join(';', ("SELECT repeat('x', 99)") x 10_000),
+		bytes => 1_000_000 - 1 },
+		'values of 1 MB' => {
+		request => "SELECT repeat('x', 999999) FROM generate_series(1, $rows / 10000)",
+			bytes => 100 * $rows - 1 },
+		'notices' => {
+		request => "DO \$\$ BEGIN FOR i IN 1..$rows / 100 LOOP "
+			. "RAISE NOTICE '%', repeat('x', 1000); "
+			. "END LOOP; END \$\$", bytes => 2 });
+	for my $name (sort keys %large)
+	{
+		my %column = %{ $large{$name} };
+		my $bytes = delete $column{bytes};
+		my $kept = $bytes < 16 * 1024 * 1024 ? $bytes : 16 * 1024 * 1024;
 
-	terminate($node, backends($node, 'executor'));
-	my $id = run_task($node, %column);
-	is(task($node, $id,
-		q{state || octet_length(response) || coalesce(substring(response }
-		. q{FROM '\n.[0-9]+ bytes cut.$'), '')}),
-		'DONE'
-		. ($bytes > $kept ? $kept + length("\n(" . ($bytes - $kept) . ' bytes cut)') . "\n("
-		. ($bytes - $kept) . ' bytes cut)' : $kept),
-		"$name: as much as allowed");
-	my $peak = peak(task($node, $id, 'pid'));
-	cmp_ok($peak, '<', 100 * 1024, "$name: memory");
-	note("$name: $peak kB");
-}
+		terminate($node, backends($node, 'executor'));
+		my $id = run_task($node, %column);
+		is(task($node, $id,
+			q{state || octet_length(response) || coalesce(substring(response }
+			. q{FROM '\n.[0-9]+ bytes cut.$'), '')}),
+			'DONE'
+			. ($bytes > $kept ? $kept + length("\n(" . ($bytes - $kept) . ' bytes cut)') . "\n("
+			. ($bytes - $kept) . ' bytes cut)' : $kept),
+			"$name: as much as allowed");
+		my $peak = peak(task($node, $id, 'pid'));
+		cmp_ok($peak, '<', 100 * 1024, "$name: memory");
+		note("$name: $peak kB");
+	}
+};
+
+my $before;
 
 # Out of memory: the request fails, the process continues.
-my $before = outcome(request => 'SELECT 1');
-PostgreSQL::Test::Utils::system_or_bail('prlimit', '--as=' . 400 * 1024 * 1024, '--pid',
-	$before->{pid});
-my $poor = outcome(request => q{SELECT length(repeat('x', 1000000000))});
-my $after = outcome(request => 'SELECT 2');
-is("$poor->{state} $poor->{sqlstate} $poor->{error}", 'FAIL 53200 out of memory', 'out of memory');
-like($poor->{response},
-	qr/^ERROR:\ \ out\ of\ memory\nDETAIL:\ \ Failed\ on\ request\ of\ size\ 1000000004
-		\ in\ memory\ context\ "\w+"\.$/x,
-	'with the size of the request');
-is("$after->{response} $after->{pid}", "2 $before->{pid}",
-	'the next task runs in the same process');
+subtest 'out of memory' => sub {
+	$before = outcome(request => 'SELECT 1');
+	PostgreSQL::Test::Utils::system_or_bail('prlimit', '--as=' . 400 * 1024 * 1024, '--pid',
+		$before->{pid});
+	my $poor = outcome(request => q{SELECT length(repeat('x', 1000000000))});
+	my $after = outcome(request => 'SELECT 2');
+	is("$poor->{state} $poor->{sqlstate} $poor->{error}", 'FAIL 53200 out of memory',
+		'out of memory');
+	like($poor->{response},
+		qr/^ERROR:\ \ out\ of\ memory\nDETAIL:\ \ Failed\ on\ request\ of\ size\ 1000000004
+			\ in\ memory\ context\ "\w+"\.$/x,
+		'with the size of the request');
+	is("$after->{response} $after->{pid}", "2 $before->{pid}",
+		'the next task runs in the same process');
+};
 
 # The end of a process -----------------------------------------------------------------------------
 
@@ -400,95 +444,111 @@ sub ends
 	isnt($next->{pid}, $fatal->{pid}, "$name: in a new process");
 }
 
-ends('FATAL', 'SET exit_on_error = on; SELECT 1/0', '22012', 'division by zero');
-ends('FATAL, with notices',
-	q{SET exit_on_error = on; DO $$ BEGIN RAISE NOTICE 'before'; }
-	. q{RAISE 'größer' USING DETAIL = 'x', ERRCODE = 'XX123'; END $$}, 'XX123', 'größer');
-ends('FATAL after COMMIT', 'CREATE TABLE kept (a int); COMMIT; SET exit_on_error = on; SELECT 1/0',
-	'22012', 'division by zero');
-is(sql('SELECT count(*) FROM kept'), 0, 'FATAL after COMMIT: what was committed is there');
-ends('FATAL in a handler',
-	q{SET exit_on_error = on; DO $$ BEGIN PERFORM 1/0; EXCEPTION WHEN OTHERS THEN NULL; END $$},
-	'22012', 'division by zero');
-SKIP:
-{
-	skip 'there is no transaction_timeout before 17', 4 if $major < 17;
-	ends('timeout', q{SET transaction_timeout = '20ms'; SELECT pg_sleep(60)}, '25P04',
-		'terminating connection due to transaction timeout');
-}
+subtest 'a FATAL ends the process' => sub {
+	ends('FATAL', 'SET exit_on_error = on; SELECT 1/0', '22012', 'division by zero');
+	ends('FATAL, with notices',
+		q{SET exit_on_error = on; DO $$ BEGIN RAISE NOTICE 'before'; }
+		. q{RAISE 'größer' USING DETAIL = 'x', ERRCODE = 'XX123'; END $$}, 'XX123', 'größer');
+	ends('FATAL after COMMIT',
+		'CREATE TABLE kept (a int); COMMIT; SET exit_on_error = on; SELECT 1/0',
+		'22012', 'division by zero');
+	is(sql('SELECT count(*) FROM kept'), 0, 'FATAL after COMMIT: what was committed is there');
+	ends('FATAL in a handler',
+		q{SET exit_on_error = on; DO $$ BEGIN PERFORM 1/0; EXCEPTION WHEN OTHERS THEN NULL; END $$},
+		'22012', 'division by zero');
+	SKIP:
+	{
+		skip 'there is no transaction_timeout before 17', 4 if $major < 17;
+		ends('timeout', q{SET transaction_timeout = '20ms'; SELECT pg_sleep(60)}, '25P04',
+			'terminating connection due to transaction timeout');
+	}
+};
 
 # A message that is too long for shared memory is cut between characters.
-for my $before (0 .. 2)
-{
-	my $fatal = outcome(request => q{SET exit_on_error = on; DO $$ BEGIN RAISE '%', }
-		. "repeat('x', $before) || repeat('日', 1000); END \$\$");
+subtest 'a long message of a FATAL' => sub {
+	for my $before (0 .. 2)
+	{
+		my $fatal = outcome(request => q{SET exit_on_error = on; DO $$ BEGIN RAISE '%', }
+			. "repeat('x', $before) || repeat('日', 1000); END \$\$");
 
-	like("$fatal->{state} $fatal->{error}", qr/^FAIL x{$before}(?:日)+(?:\n\(\d+ bytes cut\))?$/,
-		"FATAL: a long message, $before bytes before wide characters");
-}
+		like("$fatal->{state} $fatal->{error}", qr/^FAIL x{$before}(?:日)+(?:\n\(\d+ bytes cut\))?$/,
+			"FATAL: a long message, $before bytes before wide characters");
+	}
+};
 
 # Somebody terminates its process: the task runs again.
-make_gates($node);
-my $id = insert_task($node, request => q{SELECT hold('ended'), pg_backend_pid() AS pid});
-wait_for_state($node, $id, 'WORK');
-wait_until($node,
-	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'pg_task executor' }
-	. q{AND query ~ 'ended'});
-my ($victim) = backends($node, 'executor');
-terminate($node, $victim);
-wait_until($node, "SELECT pid <> $victim FROM task WHERE id = $id AND state = 'WORK'");
-open_gate($node, 'ended');
-wait_for_state($node, $id, 'DONE');
-is(task($node, $id, 'attempt'), 2, 'a task whose process is terminated runs again');
-is(sql('SELECT pg_postmaster_start_time()'), $started, 'the server has not restarted');
+subtest 'the process is terminated' => sub {
+	make_gates($node);
+	my $id = insert_task($node, request => q{SELECT hold('ended'), pg_backend_pid() AS pid});
+	wait_for_state($node, $id, 'WORK');
+	wait_until($node,
+		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'pg_task executor' }
+		. q{AND query ~ 'ended'});
+	my ($victim) = backends($node, 'executor');
+	terminate($node, $victim);
+	wait_until($node, "SELECT pid <> $victim FROM task WHERE id = $id AND state = 'WORK'");
+	open_gate($node, 'ended');
+	wait_for_state($node, $id, 'DONE');
+	is(task($node, $id, 'attempt'), 2, 'a task whose process is terminated runs again');
+	is(sql('SELECT pg_postmaster_start_time()'), $started, 'the server has not restarted');
+};
 
 # Encodings ----------------------------------------------------------------------------------------
 
 # Requests, responses and errors are in the encoding of the database; this test reads them as
 # UTF-8.
-my %texts = (EUC_JP => '日本語', LATIN1 => 'größer', WIN1251 => 'больше', EUC_KR => '더 큰',
-	UTF8 => '日本 größer');
-for my $encoding (sort keys %texts)
-{
-	my $db = lc $encoding;
-	my $text = $texts{$encoding};
+subtest 'encodings of databases' => sub {
+	my %texts = (EUC_JP => '日本語', LATIN1 => 'größer', WIN1251 => 'больше', EUC_KR => '더 큰',
+		UTF8 => '日本 größer');
+	for my $encoding (sort keys %texts)
+	{
+		my $db = lc $encoding;
+		my $text = $texts{$encoding};
 
-	sql("CREATE DATABASE $db TEMPLATE template0 ENCODING '$encoding' LOCALE 'C'");
-	wait_for_table($node, db => $db);
-	my ($row, $json, $error, $notice, $copy) = outcomes([
-		{ request => "SELECT '$text', length('$text')" },
-		{ request => "SELECT '$text' AS \"$text\"", format => 'json' },
-		{ request => "SELECT '$text', missing" },
-		{
-		request => "SET client_encoding = UTF8; DO \$\$ BEGIN RAISE NOTICE '$text'; RAISE '$text'; "
-			. "END \$\$" },
-		{ request => "SET client_encoding = UTF8; COPY (SELECT '$text') TO STDOUT" } ], db => $db);
-	my ($cut) = outcomes([ { request => "SELECT repeat('$text', 100)", role => 'cut' } ],
-		db => $db);
-	my $characters = length decode('UTF-8', $text);
-	my $columns = $characters + ($text =~ tr/\xe0-\xef//);    # those of East Asia take two columns
+		sql("CREATE DATABASE $db TEMPLATE template0 ENCODING '$encoding' LOCALE 'C'");
+		wait_for_table($node, db => $db);
+		my ($row, $json, $error, $notice, $copy) = outcomes([
+			{ request => "SELECT '$text', length('$text')" },
+			{ request => "SELECT '$text' AS \"$text\"", format => 'json' },
+			{ request => "SELECT '$text', missing" },
+			{
+			request => "SET client_encoding = UTF8; DO \$\$ BEGIN RAISE NOTICE '$text'; "
+				. "RAISE '$text'; "
+				. "END \$\$" },
+			{ request => "SET client_encoding = UTF8; COPY (SELECT '$text') TO STDOUT" } ],
+			db => $db);
+		my ($cut) = outcomes([ { request => "SELECT repeat('$text', 100)", role => 'cut' } ],
+			db => $db);
+		my $characters = length decode('UTF-8', $text);
+		my $columns =
+			$characters + ($text =~ tr/\xe0-\xef//);    # those of East Asia take two columns
 
-	is($row->{response}, "?column?::text\tlength::int4\n$text\t$characters", "$encoding: a row");
-	is($json->{response}, qq([{"$text":"$text"}]), "$encoding: JSON");
-	is($error->{response},
-		qq(ERROR:  column "missing" does not exist\nLINE 1: SELECT '$text', missing\n)
-		. ' ' x (19 + $columns) . '^',
-		"$encoding: the position of an error");
-	is("$notice->{notice} $notice->{error}", "NOTICE:  $text $text",
-		"$encoding: a notice and an error");
-	is($copy->{response}, "SET\n$text", "$encoding: COPY");
-	like($cut->{response}, qr/^(?:$text)+.*\n\(\d+ bytes cut\)$/, "$encoding: cut");
-	sql("DROP DATABASE $db");
-}
+		is($row->{response}, "?column?::text\tlength::int4\n$text\t$characters",
+			"$encoding: a row");
+		is($json->{response}, qq([{"$text":"$text"}]), "$encoding: JSON");
+		is($error->{response},
+			qq(ERROR:  column "missing" does not exist\nLINE 1: SELECT '$text', missing\n)
+			. ' ' x (19 + $columns) . '^',
+			"$encoding: the position of an error");
+		is("$notice->{notice} $notice->{error}", "NOTICE:  $text $text",
+			"$encoding: a notice and an error");
+		is($copy->{response}, "SET\n$text", "$encoding: COPY");
+		like($cut->{response}, qr/^(?:$text)+.*\n\(\d+ bytes cut\)$/, "$encoding: cut");
+		sql("DROP DATABASE $db");
+	}
+};
 
 # In SQL_ASCII any bytes are valid text.
-$ENV{PGCLIENTENCODING} = 'SQL_ASCII';
-sql(q{CREATE DATABASE bytes TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'});
-wait_for_table($node, db => 'bytes');
-$id = run_task($node, db => 'bytes', request => "SELECT '\xe4\xff'::bytea, '\xe4\xff' || missing");
-is(task($node, $id, 'response', db => 'bytes') =~ /LINE 1: SELECT '\xe4\xff'::bytea/ ? 1 : 0, 1,
-	'SQL_ASCII: an error');
-$id = run_task($node, db => 'bytes', request => "SELECT '\xe4\xff'");
-is(task($node, $id, 'response', db => 'bytes'), "\xe4\xff", 'SQL_ASCII: a row');
+subtest 'SQL_ASCII' => sub {
+	$ENV{PGCLIENTENCODING} = 'SQL_ASCII';
+	sql(q{CREATE DATABASE bytes TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'});
+	wait_for_table($node, db => 'bytes');
+	my $id = run_task($node, db => 'bytes',
+		request => "SELECT '\xe4\xff'::bytea, '\xe4\xff' || missing");
+	is(task($node, $id, 'response', db => 'bytes') =~ /LINE 1: SELECT '\xe4\xff'::bytea/ ? 1 : 0, 1,
+		'SQL_ASCII: an error');
+	$id = run_task($node, db => 'bytes', request => "SELECT '\xe4\xff'");
+	is(task($node, $id, 'response', db => 'bytes'), "\xe4\xff", 'SQL_ASCII: a row');
+};
 
 done_testing();

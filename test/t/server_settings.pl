@@ -185,29 +185,34 @@ my @usual = ('gone GONE057014', 'key PLAN0', 'limit DONE1,DONE1,DONE1', 'long DO
 	'plain DONE1=.*', 'repeat DONE1,PLAN0', 'retry FAIL222012', 'stop STOP0', 'write DONE1');
 like($normal, qr/^@{[ join '\n', @usual ]}$/s,
 	'without any setting');
-my @roles = results('roles', map { named($outcome, "role$_") } 0 .. $#settings);
-for my $number (0 .. $#settings)
-{
-	my ($name, $value, $effect) = @{ $settings[$number] };
-	my $expected = expected($normal, $effect // '');
-	my ($got, $more) = results("set$number", named($outcome, "set$number"), "$limits; $indexes");
+subtest 'settings of databases and roles' => sub {
+	my @roles = results('roles', map { named($outcome, "role$_") } 0 .. $#settings);
+	for my $number (0 .. $#settings)
+	{
+		my ($name, $value, $effect) = @{ $settings[$number] };
+		my $expected = expected($normal, $effect // '');
+		my ($got, $more) = results("set$number", named($outcome, "set$number"),
+			"$limits; $indexes");
 
-	is($got =~ s/\n\z//r, $expected, "database: $name = $value");
-	is($more =~ s/\A\n//r, "0\n5", 'the limit holds, and the indexes exist');
-	is($roles[$number] =~ s/\A\n|\n\z//gr, $expected, "role: $name = $value");
-}
-is(join(',', results('roles', "$limits; $indexes")), "0\n5", 'the limits of all roles hold');
-unlike(slurp($node->logfile), qr/FATAL(?!.*transaction timeout)(?!.*division by zero)/,
-	'no process has exited because of a setting');
+		is($got =~ s/\n\z//r, $expected, "database: $name = $value");
+		is($more =~ s/\A\n//r, "0\n5", 'the limit holds, and the indexes exist');
+		is($roles[$number] =~ s/\A\n|\n\z//gr, $expected, "role: $name = $value");
+	}
+	is(join(',', results('roles', "$limits; $indexes")), "0\n5", 'the limits of all roles hold');
+	unlike(slurp($node->logfile), qr/FATAL(?!.*transaction timeout)(?!.*division by zero)/,
+		'no process has exited because of a setting');
+};
 
 # postgresql.conf: all that can be combined, the last of each name, applied by a reload while the
 # schedulers run.
-my %file = map { $_->[0] => $_->[1] } grep { !$alone{ $_->[0] } } @settings;
-set_conf($node, map { "$_ = " . literal($file{$_}) } sort keys %file);
-plan_tasks('without', 'file', 'postgres', '');
-my ($got, $more) = results('without', named($outcome, 'file'), $indexes);
-is($got =~ s/\n\z//r, $normal, 'postgresql.conf: ' . join(', ', sort keys %file));
-is($more =~ s/\A\n//r, 5, 'and no index more');
+subtest 'postgresql.conf' => sub {
+	my %file = map { $_->[0] => $_->[1] } grep { !$alone{ $_->[0] } } @settings;
+	set_conf($node, map { "$_ = " . literal($file{$_}) } sort keys %file);
+	plan_tasks('without', 'file', 'postgres', '');
+	my ($got, $more) = results('without', named($outcome, 'file'), $indexes);
+	is($got =~ s/\n\z//r, $normal, 'postgresql.conf: ' . join(', ', sort keys %file));
+	is($more =~ s/\A\n//r, 5, 'and no index more');
+};
 
 # transaction_timeout applies to the task, not to writing its outcome, which waits for a lock.
 if ($version >= 170000)

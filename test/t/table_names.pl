@@ -13,8 +13,6 @@ my $column = '{inherited} $dt';
 my $node = new_node('main', start => 0,
 	conf => "pg_task.schema = '$schema'\npg_task.table = '$table'\npg_task.period = '100 ms'");
 
-sub sql { return $node->safe_psql('postgres', @_) }
-
 my $name = qq("$schema"."{rows} \$state ""t""");
 
 $node->start;
