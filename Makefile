@@ -7,33 +7,34 @@ DATA = $(wildcard sql/pg_task--*.sql)
 OBJS = $(patsubst %.c,%.o,$(wildcard src/*.c src/*/*.c))
 PGFILEDESC = "pg_task - task scheduler"
 
-# The server loads libraries into one name space: hide all but what is marked. Version 15 does not do
-# so by itself, and leaves PGDLLEXPORT empty.
+# The server loads libraries into one name space: hide all but what is marked. Version 15 does not
+# do so by itself, and leaves PGDLLEXPORT empty.
 PG_CFLAGS = -fvisibility=hidden
 PG_CPPFLAGS = -I$(srcdir)/src -DPGDLLEXPORT='__attribute__((visibility("default")))'
 
-# make WERROR=1: no warning passes. The server's headers are taken as system headers, for they are not
-# ours to mend.
+# make WERROR=1: no warning passes. The server's headers are taken as system headers, so that
+# warnings in them do not count.
 ifdef WERROR
 PG_CFLAGS += -Wall -Wextra -Werror
 PG_CPPFLAGS += -isystem $(includedir_server)
 endif
 
-# make ASSERT=yes: the library with assertions, for a server without. An assertion that fails crashes
-# the server.
+# make ASSERT=yes: the library with assertions, for a server without. An assertion that fails
+# crashes the server.
 ifneq ($(ASSERT),)
 PG_CPPFLAGS += -DUSE_ASSERT_CHECKING
 endif
 
-# Tests are found by their names: a new file in test/sql, test/specs or test/t is enough.
-# The options make installcheck start a server of its own, from the installed files, with the library
+# Tests are found by their names: a new file in test/sql, test/specs or test/t is enough. The
+# options make installcheck start a server of its own, from the installed files, with the library
 # preloaded. Version 15 finds expected/ through --outputdir.
 tests = $(sort $(basename $(notdir $(wildcard $(1)))))
 REGRESS := $(call tests,test/sql/*.sql)
 ISOLATION := $(call tests,test/specs/*.spec)
 PROVE_TESTS := $(sort $(wildcard test/t/*.pl))
 TAP_TESTS := $(if $(PROVE_TESTS),1)
-private_server = --inputdir=test --outputdir=. --temp-config=test/pg_task.conf --encoding=UTF8 --no-locale
+private_server = --inputdir=test --outputdir=. --temp-config=test/pg_task.conf \
+	--encoding=UTF8 --no-locale
 REGRESS_OPTS = $(private_server) --temp-instance=./tmp_check_regress
 ISOLATION_OPTS = $(private_server) --temp-instance=./tmp_check_isolation
 EXTRA_CLEAN = results output_iso log regression.diffs regression.out \
@@ -71,10 +72,10 @@ format-check:
 	clang-format --dry-run -Werror $(wildcard src/*.[ch] src/*/*.[ch])
 help:
 	@echo 'demo      see tasks run on a throw-away server'
-	@echo 'test      all tests; TESTS="test/t/x.pl test/sql/y.sql" for some; MAJOR=17 for another server'
+	@echo 'test      all tests; TESTS="test/t/x.pl test/sql/y.sql" for some; MAJOR=17: that server'
 	@echo '          ASSERT=yes for a library with assertions; also with test-all and chaos'
 	@echo 'test-all  the tests on every major version that can be had; MAJORS="17 18" for some'
-	@echo 'chaos     tasks of all kinds while all that can be killed is; CHAOS="600 42": seconds, seed'
+	@echo 'chaos     all kinds of tasks while processes are killed; CHAOS="600 42": seconds, seed'
 	@echo 'bench     measure'
 	@echo 'format    format the C sources; format-check only looks'
 	@echo 'all, install, installcheck, clean: as any PGXS extension'

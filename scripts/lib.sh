@@ -3,9 +3,9 @@
 # Shared by demo, test, chaos and bench; to be sourced.
 #
 # A run has two halves. Outside, `enter` makes the machine ready and copies the checkout into a work
-# folder. Inside, the copy of the same script goes on as a user who may run a server (a server refuses
-# root), builds into a private prefix, and starts throw-away servers. The system's own server is never
-# installed into, started or stopped.
+# folder. Inside, the copy of the same script goes on as a user who may run a server (a server
+# refuses root), builds into a private prefix, and starts throw-away servers. The system's own
+# server is never installed into, started or stopped.
 #
 # ${TMPDIR:-/tmp}/pg_task-<uid>-<checkout>/<major>[-assert]/
 #     build/    objects, kept from run to run
@@ -70,8 +70,8 @@ suite_folder() { echo "${XDG_CACHE_HOME:-$HOME/.cache}/pg_task/$1"; }
 packages_of() {
     local pgtap=$1
     [ "$1" -le 18 ] || pgtap=18    # no newer package exists; its SQL files run on 19 as they are
-    echo gcc make libc6-dev perl "postgresql-$1" "postgresql-server-dev-$1" "postgresql-$pgtap-pgtap" \
-        libipc-run-perl libtap-parser-sourcehandler-pgtap-perl
+    echo gcc make libc6-dev perl "postgresql-$1" "postgresql-server-dev-$1" \
+        "postgresql-$pgtap-pgtap" libipc-run-perl libtap-parser-sourcehandler-pgtap-perl
 }
 
 need_packages() {
@@ -115,10 +115,9 @@ in_chroot() {
         "$dir" env PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 "$@"
 }
 
-# Every script begins with: enter "$@"
-# Outside, it goes on in the copy and does not come back. Inside, it leaves the script's own arguments
-# in `args`. --major N names the server; without, the machine's own. --assert builds the library with
-# assertions, in a work folder of its own.
+# Every script begins with: enter "$@" Outside, it goes on in the copy and does not come back.
+# Inside, it leaves the script's own arguments in `args`. --major N names the server; without, the
+# machine's own. --assert builds the library with assertions, in a work folder of its own.
 enter() {
     if [ -n "${PG_TASK_RUN:-}" ]; then
         begin_run
@@ -166,12 +165,13 @@ enter() {
         die "no work folder can be made"
 
     # shellcheck disable=SC2016
-    { cd "$top"; ls -d Makefile ./*.control src sql test expected demo bench scripts 2>/dev/null || true; } |
+    { cd "$top"
+      ls -d Makefile ./*.control src sql test expected demo bench scripts 2>/dev/null || true; } |
         tar -C "$top" -cf - --exclude='*.o' --exclude='*.bc' --exclude='*.so' -T - |
         "${reach[@]}" sh -c 'mkdir "$0/tree" && tar -C "$0/tree" -xmf -' "$run"
 
-    # In the background, for a shell that waits acts on a signal at once. What runs in name spaces of
-    # its own is gone with the first process of them.
+    # In the background, for a shell that waits acts on a signal at once. What runs in name spaces
+    # of its own is gone with the first process of them.
     set -m
     "${reach[@]}" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME="$run" TMPDIR="$run" LANG=C.UTF-8 \
         TERM="${TERM:-dumb}" PG_TASK_RUN="$run" PG_TASK_MAJOR="$major" PG_TASK_ROOT="$root" \
@@ -181,7 +181,8 @@ enter() {
     set +m
     if [ -n "$root" ]; then
         # shellcheck disable=SC2064  # the pid of now
-        trap "{ kill -KILL -- -$child; wait $child; } 2>/dev/null; in_chroot '$root' rm -rf '$run'; exit 130" INT TERM HUP
+        trap "{ kill -KILL -- -$child; wait $child; } 2>/dev/null; in_chroot '$root' rm -rf '$run'
+            exit 130" INT TERM HUP
     else
         # shellcheck disable=SC2064
         trap "kill -TERM $child 2>/dev/null; wait $child; exit 130" INT TERM HUP
@@ -258,7 +259,8 @@ sweep() {
 # Outlives the signal that ends what it listens to, for the last words.
 write_log() { (trap '' INT TERM HUP; exec tee "$1") }
 
-# Runs a long command, so that a signal ends it and all that it started. Its output goes to a log, too.
+# Runs a long command, so that a signal ends it and all that it started. Its output goes to a log,
+# too.
 run_job() {
     local log=$1 rc=0
     shift
@@ -285,8 +287,8 @@ build() {
     exec {lock}>&-
 }
 
-# A server's programs find their other files from where they lie themselves, so a copy of its folders
-# is a server of its own, pg_config included.
+# A server's programs find their other files from where they lie themselves, so a copy of its
+# folders is a server of its own, pg_config included.
 make_prefix() {
     local system=/usr/lib/postgresql/$major stamp
     stamp=$(stat -c '%n %s %Y' "$system/bin/postgres" "$system/lib/pgxs/src/Makefile.global" \
@@ -298,7 +300,8 @@ make_prefix() {
     cp -a "/usr/share/postgresql/$major" "$prefix/share/postgresql/"
     cp -a /usr/include/postgresql "$prefix/include/"
     local extensions=$prefix/share/postgresql/$major/extension
-    [ -e "$extensions/pgtap.control" ] || cp -a /usr/share/postgresql/*/extension/pgtap* "$extensions/"
+    [ -e "$extensions/pgtap.control" ] ||
+        cp -a /usr/share/postgresql/*/extension/pgtap* "$extensions/"
     echo "$stamp" >"$prefix/stamp"
 }
 
@@ -312,7 +315,8 @@ update_sources() {
         cmp -s "$file" "$build/$file" || cp "$file" "$build/$file"
     done
     for file in "$build"/src/*.[cho] "$build"/src/*/*.[cho]; do
-        [ -e "${file#"$build"/}" ] || [ -e "$(sed 's/o$/c/' <<<"${file#"$build"/}")" ] || rm -f "$file"
+        [ -e "${file#"$build"/}" ] || [ -e "$(sed 's/o$/c/' <<<"${file#"$build"/}")" ] ||
+            rm -f "$file"
     done
     rm -rf "$build/sql"
     cp -r Makefile ./*.control sql "$build/"

@@ -1,4 +1,4 @@
--- The settings: their defaults, and what they refuse.
+-- The settings: their defaults, and the values that are refused.
 BEGIN;
 SELECT no_plan();
 
@@ -26,7 +26,7 @@ SELECT is(context, wanted, name || ' is changed at the right level') FROM (VALUE
     ('pg_task.timeout', 'user'),
     ('pg_task.id', 'internal')) AS s (name, wanted) JOIN pg_settings USING (name);
 
--- The word table is reserved in SQL: it needs quotes there, not in a file.
+-- TABLE is a reserved word: pg_task.table needs quotes in SQL, not in a file.
 SELECT throws_ok(format('SET pg_task.%I = %L', name, value), code, NULL,
     format('pg_task.%s = %s is refused', name, left(value, 20)))
   FROM (VALUES

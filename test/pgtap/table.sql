@@ -1,4 +1,4 @@
--- The task table: its columns, indexes, checks and trigger, and who may do what with it.
+-- The task table: its columns, indexes, checks, triggers and privileges.
 BEGIN;
 SELECT no_plan();
 
@@ -84,7 +84,7 @@ SELECT is(tgenabled, 'A', 'it is enabled always, for rows that come by replicati
     FROM pg_trigger
  WHERE tgrelid = 'task'::regclass AND tgname IN ('pg_task_planned', 'pg_task_bound');
 
--- A trigger on another table does no harm; it says what is wrong.
+-- The trigger on another table raises an error that names the problem.
 CREATE TABLE other (id int, state text);
 CREATE TRIGGER planned AFTER INSERT ON other FOR EACH ROW EXECUTE FUNCTION pg_task_planned();
 SELECT throws_like('INSERT INTO other VALUES (1, ''PLAN'')',
@@ -107,13 +107,13 @@ INSERT INTO early (request) VALUES ('SELECT 1');
 SELECT throws_like('DELETE FROM early', 'pg_task_planned must be called AFTER%');
 SELECT throws_like('SELECT pg_task_planned()', 'pg_task_planned must be called AFTER%');
 
--- The extension: nothing of it can be shadowed, and nobody else can change it.
+-- The extension: its objects cannot be shadowed or changed by others.
 SELECT has_extension('pg_catalog', 'pg_task', 'the extension is in pg_catalog');
 SELECT function_owner_is('pg_catalog', 'pg_task_planned', '{}'::name[], 'postgres'::name);
 SELECT volatility_is('pg_catalog', 'pg_task_next', ARRAY['timestamp with time zone', 'interval',
     'boolean', 'timestamp with time zone', 'text'], 'stable');
 
--- GRANT INSERT is enough to have a task run; without it nobody can.
+-- A role needs INSERT, and only that, to plan a task.
 CREATE ROLE stranger;
 CREATE ROLE inserter;
 GRANT INSERT ON task TO inserter;

@@ -1,8 +1,8 @@
--- What the columns of a task mean, and what they refuse.
+-- The columns of a task: their effects, and the values that are refused.
 \i test/wait.psql
 \set VERBOSITY terse
 
--- Refused: an empty request, intervals that go nowhere, unknown states and formats, other servers.
+-- Refused: an empty request, intervals out of range, unknown states and formats, other servers.
 INSERT INTO task (request) VALUES ('');
 INSERT INTO task (request) VALUES (NULL);
 INSERT INTO task (request, repeat) VALUES ('SELECT 1', '-1 s');
@@ -26,7 +26,7 @@ INSERT INTO task (request) VALUES ('SELECT 2');
 CALL wait_for_tasks();
 SELECT request, state, attempt, response FROM task ORDER BY id;
 
--- Put back to PLAN, it runs again: a new attempt, and nothing left of the old one.
+-- Set back to PLAN, the task runs again: a new attempt, without the outcome of the old one.
 UPDATE task SET request = 'SELECT 1/0', state = 'PLAN' WHERE request = 'SELECT 2';
 CALL wait_for_tasks();
 UPDATE task SET request = 'SELECT 3', state = 'PLAN' WHERE state = 'FAIL' RETURNING error, sqlstate;
@@ -34,7 +34,7 @@ CALL wait_for_tasks();
 SELECT state, attempt, response, error, sqlstate FROM task WHERE request = 'SELECT 3';
 TRUNCATE task;
 
--- delete: the row goes when it is DONE, not when it FAILs.
+-- delete: the row is deleted when it is DONE, not when it is FAIL.
 CREATE TABLE log (entry text);
 INSERT INTO task (request, delete) VALUES
     ('INSERT INTO log VALUES (''deleted'')', true),
@@ -44,15 +44,15 @@ SELECT request, state FROM task;
 TABLE log;
 TRUNCATE task, log;
 
--- delete and repeat: the next one is there, the old one is not.
+-- delete and repeat: the next row is there, the old one is deleted.
 INSERT INTO task (request, delete, repeat) VALUES ('SELECT 1', true, '1 hour') RETURNING id
 \gset
 CALL wait_for_tasks();
 SELECT parent = :id AS from_the_first, state, delete, repeat FROM task;
 TRUNCATE task;
 
--- The next row of a repeat takes over what is the task's, columns of the user's own included, and
--- nothing that is the run's.
+-- The next row of a repeating task takes over the columns of the task, also those that the user has
+-- added, and none of the columns of a run.
 ALTER TABLE task ADD COLUMN customer text, ADD COLUMN "My Note" text DEFAULT 'none',
     ADD COLUMN doubled int GENERATED ALWAYS AS (priority * 2) STORED, ADD COLUMN gone int;
 ALTER TABLE task DROP COLUMN gone;
@@ -76,15 +76,14 @@ SELECT state, error FROM task WHERE id = :id;
 ALTER TABLE task DROP COLUMN customer, DROP COLUMN "My Note", DROP COLUMN doubled;
 TRUNCATE task;
 
--- A repeating task goes on after a failure; one with a time zone that is none fails to, and says
--- so.
+-- A repeating task goes on after a failure; one with an unknown time zone does not, with a warning.
 INSERT INTO task (request, repeat, timezone) VALUES ('SELECT 1', '1 day', 'Nowhere/Land');
 CALL wait_for_tasks();
 SELECT state, response FROM task;
 TRUNCATE task;
 
--- pg_task.id is the id of the task, in a task, and nobody sets it; a task that a task inserts
--- has it as its parent.
+-- In a task pg_task.id is its id, and cannot be set; a task that a task inserts has it as its
+-- parent.
 SHOW pg_task.id;
 SET pg_task.id = 1;
 INSERT INTO task (request) VALUES
@@ -100,7 +99,7 @@ SELECT request, state, replace(response, id::text, 'its id') AS response,
 SELECT parent.request FROM task AS child JOIN task AS parent ON parent.id = child.parent;
 TRUNCATE task;
 
--- key: unique in its queue among those that are not finished.
+-- key: unique in its queue among tasks that are not finished.
 INSERT INTO task (dt, key, request) VALUES (now() + '1 day', 'k', 'SELECT 1');
 INSERT INTO task (dt, key, request) VALUES (now() + '1 day', 'k', 'SELECT 2')
     ON CONFLICT DO NOTHING;
@@ -122,15 +121,14 @@ UPDATE task SET state = 'PLAN', dt = 'infinity' WHERE state = 'DONE' AND key = '
 SELECT queue, key, request, state FROM task ORDER BY id;
 TRUNCATE task;
 
--- Of several repeats with one key, each is the next of its own.
+-- Of several repeating tasks with keys, each passes its key to its own next run.
 INSERT INTO task (key, repeat, request) VALUES ('k', '1 hour', 'SELECT 1') RETURNING id
 \gset
 CALL wait_for_tasks();
 SELECT state, key FROM task ORDER BY id;
 TRUNCATE task;
 
--- Any name will do for a queue, of any length: limits go by all of it, not by the part that fits
--- somewhere.
+-- The name of a queue may be any text: limits use all of it, not a part that fits into a buffer.
 SELECT pg_advisory_lock(3);
 INSERT INTO task (queue, max, request)
 SELECT queue, 1, 'SELECT pg_advisory_xact_lock_shared(3)'

@@ -1,4 +1,4 @@
--- What goes wrong in a request is told in the row, as psql would tell it.
+-- Errors of a request are in its row, as psql prints them.
 \i test/wait.psql
 \pset format unaligned
 \pset tuples_only on
@@ -61,13 +61,13 @@ INSERT INTO input (request) VALUES
     ('COPY parent FROM STDIN'),
     ('SELECT 1');
 
--- Whatever the server logs, the row has it all.
+-- The row has the complete error, whatever the server logs.
 SET log_error_verbosity = terse;
 INSERT INTO task (queue, max, request) SELECT 'errors', 1, request FROM input ORDER BY n;
 CALL wait_for_tasks();
 SELECT outcome FROM outcome ORDER BY id;
 
--- The primary message and its code are there to group by; nothing of the errors stayed.
+-- The primary message and its code are columns, for GROUP BY; the errors had no effect.
 SELECT sqlstate, error, count(*) FROM task WHERE state = 'FAIL' AND error LIKE 'division%'
     GROUP BY 1, 2;
 SELECT count(*) FROM task WHERE state = 'DONE' AND (error IS NOT NULL OR sqlstate IS NOT NULL);

@@ -1,4 +1,4 @@
--- The examples that users know, word by word.
+-- The examples of the README, word by word.
 \i test/wait.psql
 
 INSERT INTO task (request) VALUES ('SELECT now()') RETURNING id AS now
@@ -22,17 +22,16 @@ INSERT INTO task (queue, max, request) VALUES ('queue', 3, 'SELECT now()') RETUR
 
 CALL wait_for_tasks();
 
--- What is due runs at once, however long it has been due. now() is the start of the task's
--- transaction.
+-- A due task runs at once, however long it has been due. now() is the start of its transaction.
 SELECT dt <= start AS due, state, attempt, response::timestamptz BETWEEN start AND stop AS ran,
        error, sqlstate, pid IS NOT NULL AS has_pid, role = current_user AS is_mine
   FROM task WHERE id IN (:now, :past, :two, :three) ORDER BY id;
 
--- What is planned for later waits.
+-- A task that is planned for later waits.
 SELECT dt > now() + '4 min' AS waits, state, attempt, start, stop, pid, response
   FROM task WHERE id = :later;
 
--- What repeats has run, and is planned again: from the planned time, or from the end.
+-- Repeating tasks have run, and are planned again: from the planned time, or from the end.
 SELECT old.state, old.response::timestamptz BETWEEN old.start AND old.stop AS ran,
        new.dt - CASE WHEN old.drift THEN old.dt ELSE old.stop END AS next,
        new.state, new.attempt, new.request, new.repeat, new.drift,
@@ -40,15 +39,15 @@ SELECT old.state, old.response::timestamptz BETWEEN old.start AND old.stop AS ra
   FROM task AS old JOIN task AS new ON new.parent = old.id
  WHERE old.id IN (:repeat, :no_drift) ORDER BY old.id;
 
--- An error is caught, and told as psql would.
+-- An error is in the row, as psql prints it.
 SELECT state, attempt, response, error, sqlstate, stop >= start AS ended FROM task
     WHERE id = :error;
 
--- Nothing else was planned, and nothing has a parent that repeats not.
+-- No other task was planned, and only next runs of repeating tasks have a parent.
 SELECT count(*), count(parent) FROM task;
 
--- While two tasks of max 2 run and others wait, one of max 3 starts at once. Those that run wait
--- for us.
+-- While two tasks of max 2 run and others wait, one of max 3 starts at once. The running tasks wait
+-- for this session.
 SELECT pg_advisory_lock(2);
 INSERT INTO task (queue, max, request)
 SELECT 'queue', 2, 'SELECT pg_advisory_xact_lock_shared(2)' FROM generate_series(1, 6);

@@ -1,4 +1,4 @@
--- What a request returned, as text. One queue, one task at a time, so they run in this order.
+-- The results of requests, as text. One queue with max = 1, so they run in this order.
 \i test/wait.psql
 \pset format unaligned
 \pset tuples_only on
@@ -91,7 +91,7 @@ CALL wait_for_tasks();
 SELECT outcome FROM outcome ORDER BY id;
 TABLE log;
 
--- A request may be long; what is over 1 kB takes another way.
+-- A request may be long; above 1 kB it does not fit into the slot of the executor.
 TRUNCATE task;
 INSERT INTO task (queue, max, request)
 SELECT 'results', 1, 'SELECT ''' || repeat(x, (bytes - 9) / octet_length(x)) || ''''

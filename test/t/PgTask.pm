@@ -100,8 +100,8 @@ sub crash
 	$node->start;
 }
 
-# Compiles test/modules/<name>.c for the server under test; returns the path of the library.  Options
-# of the compiler may follow the name.
+# Compiles test/modules/<name>.c for the server under test; returns the path of the library.
+# Options of the compiler may follow the name.
 sub build_module
 {
 	my ($name, @options) = @_;

@@ -66,8 +66,8 @@ subtest 'the rows are written after the lock' => sub {
 	}
 };
 
-# A key: while a task repeats nobody else can take its key, so its next run never waits for another
-# transaction.
+# A key: while a task repeats no other task can take its key, so its next run never waits for
+# another transaction.
 subtest 'a repeating task keeps its key' => sub {
 	make_gates($node);
 	my $id = insert_task($node, key => 'k', queue => 'keys', repeat => '1 h',

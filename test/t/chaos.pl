@@ -2,7 +2,6 @@
 # rows.  In the end each task has had its effect exactly once, or never, as its row says.  A TAP
 # test because it kills processes.
 #
-#
 # PG_TASK_CHAOS_SECONDS is how long the monkey runs.  PG_TASK_CHAOS_SEED is the seed of its random
 # choices and of those of the writers.  The same seed gives the same choices, but not the same
 # timing of the processes.

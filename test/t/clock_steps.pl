@@ -40,7 +40,7 @@ $node->safe_psql('postgres', 'CREATE DATABASE other');
 wait_for_table($node);
 wait_for_table($node, db => 'other');
 
-# Does a query return t within some seconds of the true clock?
+# Whether a query returns t within ten seconds of the true clock.
 sub is_soon
 {
 	my ($query, $name, %opt) = @_;
@@ -63,7 +63,7 @@ my $line = q{INSERT INTO task (queue, request)
 	SELECT 'line', 'SELECT count(*) FROM generate_series(1, 20000)' FROM generate_series(1, 20000)};
 my $tenant = q{SET ROLE tenant; INSERT INTO task (queue, request) VALUES ('tenant', 'SELECT 1')};
 
-# Waits and runs in progress when the clock is set.
+# Tasks that wait and run while the clock is set.
 sub prepare
 {
 	run_task($node, queue => 'pause', max => -300, request => 'SELECT 1');
@@ -71,7 +71,7 @@ sub prepare
 	wait_until($node, q{SELECT count(*) > 20 FROM task WHERE queue = 'line' AND state = 'DONE'});
 }
 
-# All of these must continue.
+# What must go on after that.
 sub check
 {
 	my ($step) = @_;
@@ -86,8 +86,8 @@ sub check
 	sql(q{SET session_replication_role = 'replica';
 		INSERT INTO task (queue, request) VALUES ('unseen', 'SELECT 1')});
 	is_soon(q{SELECT bool_and(state = 'DONE') FROM task WHERE queue = 'unseen'},
-		"$step: a row that no hint told of is found");
-	is(count_of($node, q{state IN ('GONE', 'FAIL')}), 0, "$step: none was given up");
+		"$step: a row without a hint is found");
+	is(count_of($node, q{state IN ('GONE', 'FAIL')}), 0, "$step: no task was GONE or FAIL");
 }
 
 # A row inserted as by replication is found only by the periodic scan.

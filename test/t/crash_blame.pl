@@ -1,5 +1,5 @@
 # A task that crashes the server is identified; other tasks are not blamed for it, and run.  A TAP
-# test because it crashes the server in many ways.
+# test because it crashes the server in several ways.
 use strict;
 use warnings;
 use FindBin;
@@ -127,7 +127,7 @@ subtest 'without a crash report all running tasks are suspects' => sub {
 		. ') AND crashed = 1 AND failed = 0'), 4, 'all suspects are DONE in the end');
 };
 
-# A task that kills the whole server, as far as can be seen.
+# A task that kills the whole server, so that there is no crash report.
 subtest 'a suspect that crashes the server again fails' => sub {
 	my $bad = insert_task($node, queue => 'bad', request => q{SELECT hold('third')});
 	wait_for_held(1);

@@ -39,7 +39,7 @@ sub fail_often
 sql("CREATE DATABASE $_") for qw(one two);
 wait_for_table($node, db => $_) for qw(one two);
 
-# A command that cannot run in a transaction block disturbs nobody when it is in one.
+# A command that cannot run in a transaction block disturbs no process when it is in one.
 subtest 'a command in a transaction block' => sub {
 	my $pid = scheduler('one');
 	for my $command ('DROP DATABASE one', 'CREATE DATABASE x TEMPLATE one',

@@ -11,8 +11,8 @@ my $node = new_node('main', conf => "pg_task_period.postgres = 15000");
 
 run_task($node, request => 'SELECT 1');
 
-# A task that never starts is given up after a second, and a trigger makes that take until the other
-# task is due.
+# A task that never starts expires after a second; a trigger prolongs the write of its row until the
+# other task is due.
 sql(q{
 	CREATE FUNCTION wait_for_other() RETURNS trigger LANGUAGE plpgsql AS $$
 	BEGIN
@@ -26,11 +26,11 @@ sql(q{
 	CREATE TRIGGER slow BEFORE UPDATE ON task FOR EACH ROW
 		WHEN (NEW.state = 'GONE') EXECUTE FUNCTION wait_for_other();
 	INSERT INTO task (queue, max, dt, active, request) VALUES
-		('given up', 0, now(), '1 s', 'SELECT 1'),
+		('expires', 0, now(), '1 s', 'SELECT 1'),
 		('other', NULL, now() + '2 s', NULL, 'SELECT 1')});
 wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'PLAN'});
 is(sql(q{SELECT stop > (SELECT dt FROM task WHERE queue = 'other') FROM task
-	WHERE queue = 'given up' AND state = 'GONE'}), 't',
+	WHERE queue = 'expires' AND state = 'GONE'}), 't',
 	'one row was written while the other task became due');
 is(sql(q{SELECT state = 'DONE' AND start - dt < '5 s' FROM task WHERE queue = 'other'}),
 	't', 'the other task started after that');

@@ -1,5 +1,6 @@
 # Ids need not be unique in a partitioned table.  Of several rows with the same id each runs once,
-# and is stopped, written as an orphan or expired on its own, without effect on the others.
+# and is stopped, written as an orphan or expired on its own, without effect on the others.  A TAP
+# test because it needs running tasks and ends their processes.
 use strict;
 use warnings;
 use FindBin;

@@ -83,7 +83,7 @@ subtest 'a process or the server ends while tasks run' => sub {
 	}
 };
 
-# A run whose row was changed by somebody commits nothing.
+# A run whose row was changed meanwhile commits nothing.
 subtest 'the row is changed while the task runs' => sub {
 	my %fence = (
 		'deleted' => 'DELETE FROM task',

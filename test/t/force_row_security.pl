@@ -1,5 +1,6 @@
 # FORCE ROW LEVEL SECURITY on the task table, policies of the owner that hide every row, and roles
-# with row_security off: tasks run and their outcomes are written, in partitions, too.
+# with row_security off: tasks run and their outcomes are written, also in partitions.  A TAP test
+# because it needs several databases and roles.
 use strict;
 use warnings;
 use FindBin;

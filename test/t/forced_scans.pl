@@ -81,7 +81,7 @@ subtest 'rows without a hint' => sub {
 	sql(q{COMMIT PREPARED 'p'});
 	wait_until($node, q{SELECT count(*) = 2 FROM task
 		WHERE queue IN ('group 25000 x', 'a') AND state = 'DONE'});
-	pass('rows that no hint tells of are found');
+	pass('rows without a hint are found');
 
 	sql('INSERT INTO stop VALUES (1)');
 	$session->quit;

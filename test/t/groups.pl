@@ -20,7 +20,7 @@ sub check
 {
 	my ($check, $name, $seed) = @_;
 
-	is($node->safe_psql('postgres', "SELECT groups_check('$check', " . ($seed // 0) . ')'), '', $name);
+	is(sql("SELECT groups_check('$check', " . ($seed // 0) . ')'), '', $name);
 }
 
 check('order', 'the order is max, priority, dt, id; NULL is the largest max');

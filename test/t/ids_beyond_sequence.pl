@@ -21,7 +21,7 @@ sub error_as
 	return $err =~ /ERROR:  (\w+)/ ? $1 : $err;
 }
 
-# The next id, which the sequence will give if nobody inserts.
+# The id that the sequence gives next.
 sub next_id { return sql(q{SELECT last_value + 1 FROM task_id_seq}) }
 
 sql(q{

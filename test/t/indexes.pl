@@ -1,6 +1,7 @@
 # The indexes of the task table are recognized by their definition.  Nothing that a DBA does to an
 # index or to the table, and no setting, makes the scheduler create a second one, and an index is
-# never created again without end.
+# never created again without end.  A TAP test because it needs databases with settings of their
+# own.
 use strict;
 use warnings;
 use FindBin;
@@ -67,7 +68,7 @@ subtest 'changes of the table or of an index' => sub {
 	}
 };
 
-# Indexes that only resemble ours are not used: ours are created in addition.
+# Indexes that are only similar are not used: those of pg_task are created in addition.
 subtest 'similar indexes' => sub {
 	for my $like (['CREATE INDEX ON task (queue, key)', 'no condition'],
 		['CREATE INDEX ON task USING brin (id)', 'another method'],

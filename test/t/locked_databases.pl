@@ -1,5 +1,6 @@
 # Databases that are locked by their owner (while being renamed) delay no other database: neither
-# by schedulers that cannot connect, nor by what executors have left there.
+# by schedulers that cannot connect, nor by tasks that executors have left there.  A TAP test
+# because it needs several databases and few worker slots.
 use strict;
 use warnings;
 use FindBin;

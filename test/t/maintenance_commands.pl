@@ -23,7 +23,7 @@ sub busy_database
 		AND backend_type LIKE 'pg_task%'});
 }
 
-# Does a command succeed at the first try?
+# Checks that a command succeeds at the first try.
 sub succeeds
 {
 	my ($command, $name) = @_;
@@ -88,7 +88,7 @@ subtest 'a user without the privilege' => sub {
 	{
 		($ret, $out, $err) = $node->psql('postgres', "SET ROLE stranger; $command");
 		like($err, qr/must be owner|permission denied/, "$command by another");
-		is(sql($pids), $before, 'nobody left for it');
+		is(sql($pids), $before, 'no process has exited for it');
 	}
 	($ret, $out, $err) = $node->psql('postgres', 'BEGIN; DROP DATABASE one');
 	like($err, qr/cannot run inside a transaction block/,

@@ -50,7 +50,7 @@ subtest 'a fast shutdown' => sub {
 		60000, 'all orphans wait to run again, with the error and their attempts');
 };
 
-# Many orphans whose rows are locked delay nobody, and are written when they are unlocked.
+# Many orphans whose rows are locked delay no other task, and are written when they are unlocked.
 subtest 'locked rows' => sub {
 	sql('TRUNCATE task');
 	my $session = $node->background_psql('postgres');

@@ -1,6 +1,6 @@
 # Who owns only a table that belongs to the task table (a child, a parent, a partition that changes
 # its owner) can start no task as another role, and none of their triggers runs as the owner of the
-# task table.
+# task table.  A TAP test because it needs databases and owners of their own.
 use strict;
 use warnings;
 use FindBin;
@@ -117,7 +117,7 @@ subtest 'the owner changes while a task runs' => sub {
 
 my $position;
 
-# A sub-partition, attached by somebody who may do so, is found as well.
+# A sub-partition of another owner is found as well.
 subtest 'a sub-partition' => sub {
 	sql_in('gift',
 		q{CREATE TABLE nest PARTITION OF task FOR VALUES IN (8, 9) PARTITION BY LIST (priority);

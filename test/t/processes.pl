@@ -1,5 +1,5 @@
 # How the processes of pg_task appear in pg_stat_activity, and that they do nothing when there is
-# nothing to do.  A TAP test because nobody else may use the server.
+# nothing to do.  A TAP test because no other session may use the server.
 use strict;
 use warnings;
 use FindBin;
@@ -53,7 +53,7 @@ subtest 'pg_stat_database' => sub {
 		'statistics are reported');
 };
 
-sub wait_for_looks
+sub wait_for_scans
 {
 	my ($n) = @_;
 
@@ -72,12 +72,12 @@ subtest 'an idle server' => sub {
 	sql(q{INSERT INTO task (request, dt) SELECT 'SELECT 1', 'infinity'
 		FROM generate_series(1, 100)});
 	sql(q{VACUUM task; VACUUM pg_class; VACUUM pg_attribute; SELECT count(*) FROM task});
-	wait_for_looks(3);
+	wait_for_scans(3);
 	sql('CHECKPOINT');
-	wait_for_looks(3);
+	wait_for_scans(3);
 	my $lsn = sql('SELECT pg_current_wal_insert_lsn()');
 	my $xid = sql('SELECT pg_snapshot_xmax(pg_current_snapshot())');
-	wait_for_looks(20);
+	wait_for_scans(20);
 	is(sql('SELECT pg_current_wal_insert_lsn()'), $lsn, 'no WAL is written');
 	is(sql('SELECT pg_snapshot_xmax(pg_current_snapshot())'), $xid,
 		'no transaction id is assigned');

@@ -1,5 +1,6 @@
 # Relations that the scheduler must not serve, because their rows are not only on this server or
-# not visible to all sessions, are rejected by name.  On a Citus node the table stays local.
+# not visible to all sessions, are rejected by name.  On a Citus node the table stays
+# local.  A TAP test because each relation needs a database of its own.
 use strict;
 use warnings;
 use FindBin;
@@ -61,17 +62,17 @@ my %refused = (
 subtest 'relations that are refused' => sub {
 	for my $db (sort keys %refused)
 	{
-		my ($make, $mend, $why) = @{ $refused{$db} };
+		my ($make, $remove, $why) = @{ $refused{$db} };
 		my $position = log_position($node);
 
 		new_database($db, $make);
-		if ($mend)
+		if ($remove)
 		{
 			wait_for_log_line($node,
 				qr/public\.task is not a task table.*?DETAIL:  $why.*?scheduler of database "$db"/s,
 				$position);
 			pass("$db: refused");
-			sql_in($db, $mend);
+			sql_in($db, $remove);
 		}
 		wait_until($node,
 			q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = to_regclass('task')},
@@ -79,7 +80,7 @@ subtest 'relations that are refused' => sub {
 		my $id = insert_task($node, db => $db, id => 7, request => 'SELECT 42', attempt => 0,
 			state => 'PLAN', dt => 'now');
 		wait_for_state($node, 7, 'DONE', db => $db);
-		pass("$db: served" . ($mend ? ' once that is mended' : ''));
+		pass("$db: served" . ($remove ? ' when the cause is removed' : ''));
 	}
 
 	# A table that another engine takes over while the scheduler serves it.

@@ -482,7 +482,7 @@ my @requests = (
 	["SELECT pg_notify('channel', 'x')"],
 	['UNLISTEN *'],
 	['LISTEN channel',
-	differs => 'nobody would hear, so the server refuses it to its background processes',
+	differs => 'the server refuses it in background processes',
 	sqlstate => '0A000',
 		response => qr/^ERROR:  cannot execute LISTEN within a background process$/],
 

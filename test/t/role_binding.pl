@@ -26,7 +26,7 @@ sub drop_role { sql("DROP OWNED BY $_[0]; DROP ROLE $_[0]") }
 
 my %oid;
 
-# However a row is inserted, it is bound to the role that has its name; nobody can choose another.
+# However a row is inserted, it is bound to the role that has its name, and to no other.
 subtest 'new rows' => sub {
 	make_role(qw(ann bob));
 	%oid = map { $_ => oid_of($_) } qw(ann bob);

@@ -1,7 +1,8 @@
-# Whatever a DBA sets for a database, for a role or in postgresql.conf: tasks behave the same in
-# essence, the table is created once and stays as it is, and no process of pg_task dies of it.
+# Whatever settings of the server a database, a role or postgresql.conf has: tasks behave the same
+# in essence, the table is created once and stays unchanged, and no process of pg_task exits.
 # There is one database for each setting, one for all settings of a role, and one for all those
 # that can be combined in postgresql.conf; each gets the same tasks, then all are checked.
+# A TAP test because of these databases, roles and files.
 use strict;
 use warnings;
 use FindBin;

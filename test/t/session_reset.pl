@@ -1,7 +1,7 @@
 # A task leaves nothing behind for the next task in its process.  The tests come in pairs: one task
-# changes the session, the next one looks at it; a third one has looked before, and must have seen
-# the same.  In one session of psql the same look after the same change sees a difference: this
-# proves that the look would find it.  A TAP test because it matters which process runs a task.
+# changes the session, the next one inspects it; a third one has inspected it before, with the same
+# result.  In one session of psql the same inspection after the same change sees a difference, which
+# proves that it would find what is left.  A TAP test because it matters which process runs a task.
 use strict;
 use warnings;
 use File::Copy;
@@ -48,7 +48,7 @@ my $temporary = q{SELECT count(*) FROM pg_class WHERE relnamespace = pg_my_temp_
 my $advisory = q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'};
 my $roles = q{SELECT current_user, session_user, current_setting('is_superuser')};
 
-# Each pair: the request that changes the session, and the one that looks.  Options:
+# Each pair: the request that changes the session, and the one that inspects it.  Options:
 #   fresh   the change cannot be reset, so the next task has a new process
 #   unseen  psql does not see the change either, or not in this way
 #   columns other columns of the task that makes the change

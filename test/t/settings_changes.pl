@@ -54,7 +54,7 @@ is(process(), $kept, 'an executor stays for the next task');
 
 # Without any right.
 subtest 'without the privilege' => sub {
-	stays('other', $_, "$_ by somebody who may not")
+	stays('other', $_, "$_ by a role without the privilege")
 	  for 'ALTER ROLE ALL SET work_mem = 64', 'ALTER ROLE tenant SET work_mem = 64',
 	  'ALTER DATABASE postgres SET work_mem = 64', 'ALTER ROLE nobody SET work_mem = 64';
 	stays('other',
@@ -113,7 +113,7 @@ subtest 'prepared' => sub {
 		q{BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'},
 		'another one of that name');
 	attempt('postgres', sprintf($prepared, 'tenant', 71));
-	stays('other', "COMMIT PREPARED 'p'", 'somebody who may not commit it');
+	stays('other', "COMMIT PREPARED 'p'", 'a role that may not commit it');
 	is_replaced('postgres', "COMMIT PREPARED 'p'", 'one that changed settings of the role');
 	is(sql(q{SELECT rolconfig FROM pg_roles WHERE rolname = 'tenant'}), '{work_mem=71}', 'it has');
 	attempt('postgres', sprintf($prepared, 'other', 72));

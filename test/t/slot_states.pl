@@ -1,5 +1,5 @@
-# The states of slots (src/shared/slots.c): every edge from every state.  What the table in the header
-# of that file does not list is refused by an assertion, or changes nothing.
+# The states of slots (src/shared/slots.c): every edge from every state.  What the table in the
+# header of that file does not list is refused by an assertion, or changes nothing.
 use strict;
 use warnings;
 use FindBin;
@@ -15,8 +15,8 @@ $node->safe_psql('postgres', qq{
 		LANGUAGE c STRICT AS '$library'});
 
 # Compares the results of all edges of a kind of slot with a table.  The first word of a line is the
-# edge (_ for a space), the others are the results for the states in the first line, where + means that
-# a process is attached: the new state, "=" if nothing changes, "-" if an assertion fails.
+# edge (_ for a space), the others are the results for the states in the first line, where + means
+# that a process is attached: the new state, "=" if nothing changes, "-" if an assertion fails.
 sub check_edges
 {
 	my ($kind, $heading, @lines) = @_;

@@ -1,6 +1,6 @@
-# Every transition between two states: who may set it, which ones are rejected, and the outcome of
-# a run whose row was changed meanwhile.  Also who may stop whose tasks, and where nobody can.  A
-# TAP test because of its roles, its gates, and a server without the library.
+# Every transition between two states: who may set it, which ones are rejected, and the outcome of a
+# run whose row was changed meanwhile.  Also who may stop whose tasks, and where no task can be
+# stopped.  A TAP test because of its roles, its gates, and a server without the library.
 use strict;
 use warnings;
 use FindBin;

@@ -214,7 +214,7 @@ subtest 'claimed tasks that have not begun' => sub {
 		sql(q{DELETE FROM effect});
 		$scheduler = in_line($_) and last;
 	}
-	ok($scheduler, 'there are claimed tasks that have not begun') or BAIL_OUT('no tasks in line');
+	ok($scheduler, 'there are claimed tasks that have not begun') or BAIL_OUT('no claimed tasks');
 	my %line = map { split /\|/ } split /\n/,
 		sql(q{SELECT key, id FROM task WHERE key IS NOT NULL});
 	sql(sprintf($way{'STOP'}, $line{1}) . ';' . sprintf($way{'DELETE'}, $line{2}) . ';'
@@ -229,7 +229,7 @@ subtest 'claimed tasks that have not begun' => sub {
 	kill 'CONT', $scheduler;
 	run_task($node, queue => 'witness', request => 'SELECT 1');
 	is(sql(q{SELECT string_agg(what, ',') FROM effect}), 'line 6',
-		'claimed: only the task that nobody stopped ran');
+		'claimed: only the task that was not stopped ran');
 	is(sql(q{SELECT string_agg(key || ' ' || state || ' ' || failed, ', ' ORDER BY key) FROM task
 		WHERE key IS NOT NULL}),
 		'1 STOP 0, 3 PLAN 0, 4 DONE 0, 5 STOP 0, 6 DONE 0',

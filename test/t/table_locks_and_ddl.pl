@@ -91,8 +91,8 @@ sub said
 
 sub effects { return shop(qq{SELECT count(*) FROM effect WHERE what = '$_[0]'}) }
 
-# A waiting row that somebody locks stays, the others of its queue run; when it is unlocked, it
-# runs.
+# A waiting row that a session has locked stays, the others of its queue run; when it is unlocked,
+# it runs.
 subtest 'a waiting row is locked' => sub {
 	my $first = start_task('queue', queue => 'one', max => 1);
 	my @ids = map { insert(queue => 'one', max => 1, request => 'SELECT 1') } 1 .. 3;

@@ -51,7 +51,7 @@ subtest 'a lookup is cancelled' => sub {
 			state => 'FAIL', sqlstate => '57014',
 			error => 'canceling statement due to user request'
 		},
-		'a look-up is cancelled: the task has failed for that');
+		'a lookup is cancelled: the task has failed');
 	sql('ALTER TABLE task ADD COLUMN b int');
 	$id = run_task($node, request => 'SELECT 2');
 	is(task($node, $id, 'state, response'), 'DONE|2',

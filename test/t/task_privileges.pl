@@ -121,7 +121,7 @@ subtest 'deferred triggers of the role' => sub {
 		TO PUBLIC;
 		GRANT CREATE ON SCHEMA public TO app});
 	as_app(q{CREATE TABLE mine (a int);
-		CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$
+		CREATE FUNCTION record() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
 			INSERT INTO public.seen VALUES (TG_NAME, current_user, session_user,
 			current_setting('is_superuser'));
@@ -129,7 +129,7 @@ subtest 'deferred triggers of the role' => sub {
 		END $$;
 		CREATE CONSTRAINT TRIGGER late AFTER INSERT ON mine DEFERRABLE INITIALLY DEFERRED
 		FOR EACH ROW
-		EXECUTE FUNCTION look();
+		EXECUTE FUNCTION record();
 		INSERT INTO mine VALUES (1); SET CONSTRAINTS ALL DEFERRED; INSERT INTO mine VALUES (2)},
 		'CREATE TABLE', 'deferred triggers of a task');
 	is(sql(q{SELECT DISTINCT who, session, superuser, count(*) FROM seen WHERE place = 'late'

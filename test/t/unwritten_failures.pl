@@ -1,5 +1,6 @@
 # A task fails, and its executor cannot write that into the row: the scheduler writes it, and the
-# row shows why the task failed, not why it could not be written; the log shows the latter.
+# row shows why the task failed, not why it could not be written; the log shows the latter.  A TAP
+# test because it reads the log.
 use strict;
 use warnings;
 use FindBin;

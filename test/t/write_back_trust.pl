@@ -37,7 +37,7 @@ sub caught
 	return join ' ', sort keys %who;
 }
 
-# The owner's code: names that people do not usually qualify are not qualified in it.
+# The owner's code, with names that are usually not qualified.
 sql(q{
 	CREATE ROLE mallory LOGIN;
 	GRANT INSERT, SELECT, UPDATE, DELETE ON task TO mallory;
