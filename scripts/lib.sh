@@ -273,6 +273,12 @@ run_job() {
     return "$rc"
 }
 
+# Prints the assertions that have failed; false if there are none. One that fails crashes the server,
+# which restarts, so a test may still pass. Therefore the logs are searched.
+failed_assertions() {
+    grep -rhs --include='*.log' '^TRAP: ' "$run" | sed 's/,* PID: .*//' | sort | uniq -c
+}
+
 # Brings build/ and prefix/ up to date. Warnings are errors.
 build() {
     local lock
