@@ -139,6 +139,41 @@ demand_for_blocked_roles(DispatchRound *round)
 }
 
 /*
+ * Find an executor of this role for a task of this average duration (us): an idle one, or the one
+ * with the least load if the task still fits.  NULL if there is none.
+ */
+static PoolExecutor *
+find_executor(Oid role, double average, MonoTime now)
+{
+	PoolExecutor *best = NULL;
+
+	pool_foreach(executor)
+	{
+		if (executor->role != role || !executor->ready || executor->leaving || executor->isolated)
+			continue;
+		if (pool_count_tasks(executor) == 0)
+			return executor;
+		if (average < 0 || executor->load + average > POOL_LOAD_MAX_US ||
+			pool_count_tasks(executor) >= SHARED_RING || pool_runs_long_task(executor, now))
+			continue;
+		if (best == NULL || executor->load < best->load)
+			best = executor;
+	}
+	return best;
+}
+
+/* Find an idle executor of this role, for an isolated task.  NULL if there is none. */
+static PoolExecutor *
+find_idle_executor(Oid role)
+{
+	pool_foreach(executor)
+		if (executor->role == role && executor->ready && !executor->leaving &&
+			pool_count_tasks(executor) == 0)
+			return executor;
+	return NULL;
+}
+
+/*
  * Has a task expired according to the setting of its role?  Its own column "active" may say
  * otherwise.
  */
@@ -236,8 +271,8 @@ try_first_task(DispatchRound *round, QueueGroup *group, const Role *role)
 {
 	bool isolated = isolation_needed(group->places[group->next].id);
 	PoolExecutor *executor = isolated
-								 ? pool_find_isolated(role->oid)
-								 : pool_find(role->oid, group->queue->average, round->now.mono);
+								 ? find_idle_executor(role->oid)
+								 : find_executor(role->oid, group->queue->average, round->now.mono);
 
 	if (executor == NULL)
 		return DECISION_NO_EXECUTOR;

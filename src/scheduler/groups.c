@@ -84,10 +84,7 @@ hash_group(TaskGroup key)
 #define SH_DEFINE
 #include "lib/simplehash.h"
 
-/*
- * Static, because the scheduler remembers rows and queues from iteration to iteration, and because
- * the hash tables and lists are known to no other file.
- */
+/* Static, because rows and queues are remembered from iteration to iteration. */
 static struct
 {
 	MemoryContext context; /* of all that follows */
@@ -486,11 +483,9 @@ groups_unread(ClockNow now)
 void
 groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit)
 {
-	Assert(!knows_next_row(group));
-	Assert(are_ordered(group->read_position, places, count));
-	set_places(group, places, count);
-	group->exhausted = count < limit;
-	update_unread(group);
+	TaskPlace end = count > 0 ? places[count - 1] : group->read_position;
+
+	groups_read_unlocked(group, places, count, end, count < limit);
 }
 
 /* Compare two groups: positive if the first task of "a" starts first. */

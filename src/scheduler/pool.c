@@ -1,7 +1,7 @@
 /*
  * pool.c
  *		The scheduler's side of its executors: assign tasks, reap what has ended, reclaim what
- *		has not begun, cancel runs.
+ *		has not begun.
  *
  * While tasks are long, an executor gets one at a time; while they are short, it gets several, so
  * that many tasks share one claim.  Tasks in a ring behind one that turns out to be long are
@@ -144,9 +144,7 @@ reap_finished(PoolExecutor *executor, uint32 done)
 		PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
 
 		if (task->queue)
-		{
 			groups_learn(task->queue, executor->slot->ring[executor->reaped % SHARED_RING].elapsed);
-		}
 		stop_counting(task);
 	}
 	executor->isolated &= executor->reaped != executor->assigned;
@@ -199,30 +197,34 @@ has_failed_to_start(const PoolExecutor *executor)
 	return clock_exceeds(executor->slot->started, clock_mono(), ARRIVAL_MS);
 }
 
-static void
-reap_executor(PoolExecutor *executor)
+/* What the slot of an executor says about it. */
+typedef struct SlotReport
+{
+	bool mine;	   /* the slot is still this executor's */
+	bool gone;	   /* it has exited with tasks in its ring */
+	bool attached; /* its process has attached */
+	uint32 done;
+} SlotReport;
+
+/* Read the slot, and copy from it what is asked for during the iteration. */
+static SlotReport
+read_slot(PoolExecutor *executor)
 {
 	SharedExecutor *slot = executor->slot;
-	bool mine;
-	bool gone;
-	bool arrived;
-	bool connected = false;
-	uint32 done = executor->assigned;
+	SlotReport report = {0};
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	mine = slot->state != EXECUTOR_FREE && slot->generation == executor->generation;
-	gone = mine && slot->state == EXECUTOR_GONE;
-	arrived = mine && slot->proc != SHARED_NO_PROC;
-	if (mine)
+	report.mine = slot->state != EXECUTOR_FREE && slot->generation == executor->generation;
+	if (report.mine)
 	{
 		LWLockAcquire(slot->lock, LW_SHARED);
 		Assert(slot->assigned == executor->assigned);
 		Assert((int32) (slot->assigned - slot->taken) >= 0);
 		Assert((int32) (slot->taken - slot->done) >= 0);
 		Assert((int32) (slot->done - executor->reaped) >= 0);
-		done = slot->done;
-		connected = slot->pid != 0 && !executor->ready;
-		executor->ready |= connected;
+		report.gone = slot->state == EXECUTOR_GONE;
+		report.attached = slot->proc != SHARED_NO_PROC;
+		report.done = slot->done;
 		executor->pid = slot->pid;
 		executor->leaving |= slot->state == EXECUTOR_LEAVING;
 		executor->taken = slot->taken;
@@ -230,24 +232,29 @@ reap_executor(PoolExecutor *executor)
 		LWLockRelease(slot->lock);
 	}
 	LWLockRelease(Shared->directory);
+	return report;
+}
 
-	if (connected)
-		role_connected(executor->role);
-	if (mine)
-		reap_finished(executor, done);
-	if (gone)
-		reap_dead(executor);
-	else if (!mine)
+static void
+reap_executor(PoolExecutor *executor)
+{
+	SlotReport report = read_slot(executor);
+
+	if (!executor->ready && executor->pid != 0)
 	{
-		/* it exited with an empty ring */
-		while (executor->reaped != executor->assigned)
-		{
-			stop_counting(&executor->ring[executor->reaped % SHARED_RING]);
-			executor->reaped++;
-		}
-		forget_executor(executor);
+		executor->ready = true;
+		role_connected(executor->role);
 	}
-	else if (!arrived && has_failed_to_start(executor))
+	if (!report.mine)
+	{
+		/* it has exited with an empty ring, and the slot may be in use again */
+		for (; executor->reaped != executor->assigned; executor->reaped++)
+			stop_counting(&executor->ring[executor->reaped % SHARED_RING]);
+		forget_executor(executor);
+		return;
+	}
+	reap_finished(executor, report.done);
+	if (report.gone || (!report.attached && has_failed_to_start(executor)))
 		reap_dead(executor);
 }
 
@@ -362,41 +369,6 @@ pool_begin_round(void)
 			executor->load += queue && queue->average >= 0 ? queue->average : POOL_LOAD_MAX_US;
 		}
 	}
-}
-
-/*
- * Find an executor of this role for a task of this average duration (us): an idle one, or the one
- * with the least load if the task still fits.  NULL if there is none.
- */
-PoolExecutor *
-pool_find(Oid role, double average, MonoTime now)
-{
-	PoolExecutor *best = NULL;
-
-	foreach_executor(executor)
-	{
-		if (executor->role != role || !executor->ready || executor->leaving || executor->isolated)
-			continue;
-		if (pool_count_tasks(executor) == 0)
-			return executor;
-		if (average < 0 || executor->load + average > POOL_LOAD_MAX_US ||
-			pool_count_tasks(executor) >= SHARED_RING || pool_runs_long_task(executor, now))
-			continue;
-		if (best == NULL || executor->load < best->load)
-			best = executor;
-	}
-	return best;
-}
-
-/* Find an idle executor of this role, for an isolated task.  NULL if there is none. */
-PoolExecutor *
-pool_find_isolated(Oid role)
-{
-	foreach_executor(executor)
-		if (executor->role == role && executor->ready && !executor->leaving &&
-			pool_count_tasks(executor) == 0)
-			return executor;
-	return NULL;
 }
 
 /* Tell the arbiter whether the executor is needed, even if its ring is empty. */

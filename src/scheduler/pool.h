@@ -70,8 +70,6 @@ extern void pool_dismiss(void);
 extern MonoTime pool_until(MonoTime now);
 
 extern void pool_begin_round(void);
-extern PoolExecutor *pool_find(Oid role, double average, MonoTime now);
-extern PoolExecutor *pool_find_isolated(Oid role);
 extern uint32 pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated);
 extern void pool_release(QueueState *queue);
 extern void
