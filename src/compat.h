@@ -83,6 +83,13 @@
 	pin("standard_conforming_strings", false, PIN_BOOL, &standard_conforming_strings),
 #endif
 
+/* The replication origin of the session; 0: none. */
+#if PG_VERSION_NUM >= 190000
+#define COMPAT_SESSION_ORIGIN (replorigin_xact_state.origin)
+#else
+#define COMPAT_SESSION_ORIGIN replorigin_session_origin
+#endif
+
 /* Does this process use this replication slot, or own it as a temporary one? */
 #if PG_VERSION_NUM >= 190000
 #define COMPAT_IS_MY_REPLICATION_SLOT(slot) ((slot).active_proc == MyProcNumber)

@@ -16,6 +16,7 @@
 #include "access/genam.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_depend.h"
@@ -25,6 +26,7 @@
 #include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
+#include "replication/origin.h"
 #include "replication/slot.h"
 #include "storage/lock.h"
 #include "tcop/utility.h"
@@ -157,6 +159,13 @@ has_loaded_state(void)
 		return false;
 	session.libraries = loads;
 	return dl_iterate_phdr(find_stateful_library, &seen) != 0;
+}
+
+/* Is there a state that only the end of the session resets: a replication origin, a base backup? */
+static bool
+has_session_state(void)
+{
+	return COMPAT_SESSION_ORIGIN != 0 || get_backup_status() != SESSION_BACKUP_NONE;
 }
 
 /* Has the process allocated too much memory?  Measured once every MEASURE_EVERY tasks. */
@@ -301,5 +310,6 @@ cleanup_session(Oid role)
 	(void) DirectFunctionCall1(setseed, Float8GetDatum(pg_prng_double(&pg_global_prng_state)));
 	if (session.temporary || GetUserId() != role || GetSessionUserId() != role)
 		reset_in_transaction();
-	return !session.load && !has_loaded_state() && connections_close() && !has_grown_large();
+	return !session.load && !has_session_state() && !has_loaded_state() && connections_close() &&
+		   !has_grown_large();
 }

@@ -10,13 +10,13 @@ use Test::More;
 my $node = new_node('main');
 make_gates($node);
 my $session = $node->background_psql('postgres');
-$node->safe_psql('postgres', q{CREATE ROLE hasty LOGIN; ALTER ROLE hasty SET lock_timeout = '20 ms'});
+sql(q{CREATE ROLE hasty LOGIN; ALTER ROLE hasty SET lock_timeout = '20 ms'});
 
 # Longer than the copy in shared memory, so each try reads it from the table, and waits for a lock.
-my $id = insert_task($node, role => 'hasty',
-	request => q{SELECT hold('conflict'); DO 'BEGIN RAISE serialization_failure; END'} . ' ' x 2000);
-wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE usename = 'hasty' AND wait_event_type = 'Lock'
-	OR usename = 'hasty' AND query ~ 'hold'});
+my $request = q{SELECT hold('conflict'); DO 'BEGIN RAISE serialization_failure; END'};
+my $id = insert_task($node, role => 'hasty', request => $request . ' ' x 2000);
+wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity
+	WHERE usename = 'hasty' AND query ~ 'hold'});
 $session->query_safe('BEGIN; LOCK TABLE task');
 my $position = log_position($node);
 open_gate($node, 'conflict');
