@@ -115,9 +115,11 @@ in_chroot() {
         "$dir" env PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 "$@"
 }
 
-# Every script begins with: enter "$@" Outside, it goes on in the copy and does not come back.
-# Inside, it leaves the script's own arguments in `args`. --major N names the server; without, the
-# machine's own. --assert builds the library with assertions, in a work folder of its own.
+# Every script begins with: enter "$@"
+#
+# Outside, it continues in the copy and does not return. Inside, it leaves the script's own arguments
+# in `args`. --major N names the server; without, the machine's own. --assert builds the library
+# with assertions, in a work folder of its own.
 enter() {
     if [ -n "${PG_TASK_RUN:-}" ]; then
         begin_run
@@ -142,7 +144,7 @@ enter() {
         need_packages $(packages_of "$major")
     else
         suite=$(suite_of "$major")
-        "$top/scripts/chroot" "$suite" || die "PostgreSQL $major cannot be had"
+        "$top/scripts/chroot" "$suite" || die "PostgreSQL $major is not available"
         root=$(suite_folder "$suite")
         reach=(in_chroot "$root")
     fi
