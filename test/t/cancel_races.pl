@@ -98,6 +98,7 @@ sub start_task
 }
 
 my $id;
+
 subtest 'pg_cancel_backend does not stop a task' => sub {
 	$id = start_task(request => 'INSERT INTO effect VALUES (1); SELECT pg_sleep(600)');
 	sql("SELECT pg_cancel_backend(pid) FROM task WHERE id = $id");

@@ -134,6 +134,7 @@ sql(q{
 	(11,
 	'SELECT 1; INSERT INTO trace VALUES (%1$s); DO $do$ BEGIN PERFORM no_such_function(%1$s); END
 	$do$', '42883')});
+
 subtest 'many failures' => sub {
 	endure('failures', q{
 		INSERT INTO task (id, request)
@@ -190,6 +191,7 @@ sql(q{
 	(11,
 	'EXPLAIN SELECT * FROM pg_class AS c%1$s JOIN pg_attribute AS a%1$s ON attrelid = oid WHERE
 	relname = ''n%1$s''')});
+
 subtest 'many different requests' => sub {
 	endure('requests', q{
 		INSERT INTO task (request, delete, queue, format)
@@ -217,6 +219,7 @@ my %caches = (
 sql(q{CREATE FUNCTION taken() RETURNS int LANGUAGE sql
 	AS $$ SELECT (regexp_match(pg_read_file('/proc/self/smaps_rollup'),
 	'Anonymous: +(\d+)'))[1]::int $$});
+
 subtest 'caches of names and functions' => sub {
 	for my $name (sort keys %caches)
 	{

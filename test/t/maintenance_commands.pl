@@ -35,6 +35,7 @@ sub succeeds
 sql('CREATE ROLE worker LOGIN; CREATE ROLE owner LOGIN CREATEDB; CREATE ROLE stranger LOGIN');
 
 my ($ret, $out, $err);
+
 subtest 'rename, copy, tablespace, drop' => sub {
 	for my $round (1 .. 3)
 	{

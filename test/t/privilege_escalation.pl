@@ -81,6 +81,7 @@ sub swap_schema
 		$row};
 }
 my ($position, $id);
+
 subtest 'the owner of the schema replaces the table' => sub {
 	sql('CREATE ROLE landlord LOGIN');
 	for my $db (qw(let sublet))

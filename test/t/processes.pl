@@ -12,6 +12,7 @@ my $node = new_node('main',
 
 make_gates($node);
 sql('CREATE ROLE "wörker" LOGIN');
+
 subtest 'pg_stat_activity' => sub {
 	is(sql(q{SELECT backend_type, datname FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'
 		ORDER BY 1 DESC}),

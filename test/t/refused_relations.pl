@@ -59,6 +59,7 @@ my %refused = (
 	no_catalog => ["CREATE TABLE task ($columns);
 		CREATE TABLE pg_catalog.pg_dist_partition (logicalrelid text);
 		INSERT INTO pg_dist_partition VALUES ('task')"]);
+
 subtest 'relations that are refused' => sub {
 	for my $db (sort keys %refused)
 	{
@@ -82,76 +83,75 @@ subtest 'relations that are refused' => sub {
 		wait_for_state($node, 7, 'DONE', db => $db);
 		pass("$db: served" . ($remove ? ' when the cause is removed' : ''));
 	}
+};
 
-	# A table that another engine takes over while the scheduler serves it.
-	subtest 'another engine takes the table over' => sub {
-		sql_in('not_managed', "BEGIN; INSERT INTO pg_catalog.pg_dist_partition VALUES ('task');
-			COMMENT ON TABLE task IS 'now';
-			ALTER TABLE task SET (fillfactor = 90); COMMIT");
-		wait_for_log_line($node, qr/Citus manages "task".*?scheduler of database "not_managed"/s);
-		pass('the table is refused');
-	};
+# A table that another engine takes over while the scheduler serves it.
+subtest 'another engine takes the table over' => sub {
+	sql_in('not_managed', "BEGIN; INSERT INTO pg_catalog.pg_dist_partition VALUES ('task');
+		COMMENT ON TABLE task IS 'now';
+		ALTER TABLE task SET (fillfactor = 90); COMMIT");
+	wait_for_log_line($node, qr/Citus manages "task".*?scheduler of database "not_managed"/s);
+	pass('the table is refused');
+};
 
-	# A temporary table of a session does no harm, and the table is not created in its schema.
-	subtest 'a temporary table' => sub {
-		my $session = $node->background_psql('postgres', on_error_stop => 1);
-		$session->query_safe("CREATE TEMP TABLE task ($columns)");
-		my $schema = sql_in('postgres', "SELECT nspname FROM pg_namespace WHERE oid =
-			(SELECT relnamespace FROM pg_class WHERE relname = 'task' AND relpersistence = 't')");
-		is(task($node, run_task($node, request => 'SELECT 1'), 'response'), '1',
-			'a temporary table of a session has no effect');
-		sql_in('postgres',
-			"ALTER DATABASE postgres SET pg_task.schema = '$schema'; SELECT pg_reload_conf()");
-		wait_for_log_line($node,
-			qr/ERROR:  the task table cannot be in the temporary schema "$schema".*?HINT/s);
-		sql_in('postgres', "ALTER DATABASE postgres RESET pg_task.schema; SELECT pg_reload_conf()");
-		$session->quit;
-		run_task($node, request => 'SELECT 1');
-	};
+# A temporary table of a session does no harm, and the table is not created in its schema.
+subtest 'a temporary table' => sub {
+	my $session = $node->background_psql('postgres', on_error_stop => 1);
+	$session->query_safe("CREATE TEMP TABLE task ($columns)");
+	my $schema = sql_in('postgres', "SELECT nspname FROM pg_namespace WHERE oid =
+		(SELECT relnamespace FROM pg_class WHERE relname = 'task' AND relpersistence = 't')");
+	is(task($node, run_task($node, request => 'SELECT 1'), 'response'), '1',
+		'a temporary table of a session has no effect');
+	sql_in('postgres',
+		"ALTER DATABASE postgres SET pg_task.schema = '$schema'; SELECT pg_reload_conf()");
+	wait_for_log_line($node,
+		qr/ERROR:  the task table cannot be in the temporary schema "$schema".*?HINT/s);
+	sql_in('postgres', "ALTER DATABASE postgres RESET pg_task.schema; SELECT pg_reload_conf()");
+	$session->quit;
+	run_task($node, request => 'SELECT 1');
+};
 
-	# The owner of the database has pg_temp first in search_path: no table is created there.
-	subtest 'pg_temp in search_path' => sub {
-		sql_in('postgres', 'CREATE ROLE hasty LOGIN; ALTER ROLE hasty SET search_path = pg_temp;
-			CREATE DATABASE hasty OWNER hasty');
-		wait_for_log_line($node,
-			qr/ERROR:  no schema has been selected.*?scheduler of database "hasty"/s);
-		pass('no table is created in a temporary schema');
-	};
+# The owner of the database has pg_temp first in search_path: no table is created there.
+subtest 'pg_temp in search_path' => sub {
+	sql_in('postgres', 'CREATE ROLE hasty LOGIN; ALTER ROLE hasty SET search_path = pg_temp;
+		CREATE DATABASE hasty OWNER hasty');
+	wait_for_log_line($node,
+		qr/ERROR:  no schema has been selected.*?scheduler of database "hasty"/s);
+	pass('no table is created in a temporary schema');
+};
 
-	# With Citus: statements of the scheduler are not sent to other nodes, and the table is not
-	# managed
-	# by Citus.
-	subtest 'Citus' => sub {
-		new_database('citus', q{
-			CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
-				IF 'on' IN (current_setting('citus.enable_ddl_propagation'),
-					current_setting('citus.use_citus_managed_tables'))
-				THEN RAISE 'operation is not allowed on this node: %', TG_TAG; END IF; END $$;
-			CREATE EVENT TRIGGER refuse ON ddl_command_start EXECUTE FUNCTION refuse()});
-		wait_for_table($node, db => 'citus');
-		is(task($node,
-			run_task($node, db => 'citus', request => 'SHOW citus.enable_ddl_propagation'),
-			'response', db => 'citus'),
-			'on', 'on a node of Citus: the table is made; a task has the setting as it is');
-	};
+# With Citus: statements of the scheduler are not sent to other nodes, and the table is not managed
+# by Citus.
+subtest 'Citus' => sub {
+	new_database('citus', q{
+		CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+			IF 'on' IN (current_setting('citus.enable_ddl_propagation'),
+				current_setting('citus.use_citus_managed_tables'))
+			THEN RAISE 'operation is not allowed on this node: %', TG_TAG; END IF; END $$;
+		CREATE EVENT TRIGGER refuse ON ddl_command_start EXECUTE FUNCTION refuse()});
+	wait_for_table($node, db => 'citus');
+	is(task($node,
+		run_task($node, db => 'citus', request => 'SHOW citus.enable_ddl_propagation'),
+		'response', db => 'citus'),
+		'on', 'on a node of Citus: the table is made; a task has the setting as it is');
+};
 
-	# An unlogged table works; after a crash it is empty, and works again.
-	subtest 'an unlogged table' => sub {
-		new_database('light',
-			"CREATE UNLOGGED TABLE task (id bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
-			dt timestamptz DEFAULT now(),
-			request text, state text DEFAULT 'PLAN', attempt int DEFAULT 0)");
-		wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = 'task'::regclass},
-			db => 'light');
-		run_task($node, db => 'light', request => 'SELECT 1');
-		insert_task($node, db => 'light', request => 'SELECT pg_sleep(600)');
-		crash($node);
-		is(sql_in('light', 'SELECT count(*) FROM task'), 0,
-			'an unlogged table is empty after a crash');
-		is(task($node, run_task($node, db => 'light', request => 'SELECT 2'), 'response',
-			db => 'light'),
-			'2', 'the unlogged table is served');
-	};
+# An unlogged table works; after a crash it is empty, and works again.
+subtest 'an unlogged table' => sub {
+	new_database('light',
+		"CREATE UNLOGGED TABLE task (id bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
+		dt timestamptz DEFAULT now(),
+		request text, state text DEFAULT 'PLAN', attempt int DEFAULT 0)");
+	wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = 'task'::regclass},
+		db => 'light');
+	run_task($node, db => 'light', request => 'SELECT 1');
+	insert_task($node, db => 'light', request => 'SELECT pg_sleep(600)');
+	crash($node);
+	is(sql_in('light', 'SELECT count(*) FROM task'), 0,
+		'an unlogged table is empty after a crash');
+	is(task($node, run_task($node, db => 'light', request => 'SELECT 2'), 'response',
+		db => 'light'),
+		'2', 'the unlogged table is served');
 };
 
 done_testing();

@@ -186,6 +186,7 @@ my @usual = ('gone GONE057014', 'key PLAN0', 'limit DONE1,DONE1,DONE1', 'long DO
 	'plain DONE1=.*', 'repeat DONE1,PLAN0', 'retry FAIL222012', 'stop STOP0', 'write DONE1');
 like($normal, qr/^@{[ join '\n', @usual ]}$/s,
 	'without any setting');
+
 subtest 'settings of databases and roles' => sub {
 	my @roles = results('roles', map { named($outcome, "role$_") } 0 .. $#settings);
 	for my $number (0 .. $#settings)

@@ -41,6 +41,7 @@ sub cancel_look_up
 }
 
 my ($pid, $position);
+
 subtest 'a lookup is cancelled' => sub {
 	is(task($node, run_task($node, request => 'SELECT 1'), 'state'), 'DONE', 'before: a task runs');
 	$pid = sql("SELECT pid $executor");

@@ -37,6 +37,7 @@ sub as_app
 	wait_until($node, "SELECT state IN ('DONE', 'FAIL') FROM task WHERE id = $id");
 	like(task($node, $id, 'response'), qr/^$wanted/s, $name // $request);
 }
+
 subtest 'the session user is the role' => sub {
 	my $who =
 		'SELECT session_user, current_user, current_setting(\'role\'), '
@@ -78,6 +79,7 @@ sub in_shop
 	is(task($node, $id, q{concat_ws(' ', state, sqlstate, error, response)}, db => 'shop'), $wanted,
 		"owner's task as $role");
 }
+
 subtest 'an owner plans for others' => sub {
 	in_shop($_, "DONE $_") for qw(owner app friend);
 	in_shop($_, "FAIL 42501 the owner of the task table may not run tasks as role \"$_\" "

@@ -14,6 +14,7 @@ my @databases = map { "db$_" } 1 .. 6;
 my $position = log_position($node);
 sql("CREATE DATABASE $_") for @databases;
 wait_for_table($node, db => $_) for @databases;
+
 subtest 'the tasks of each database run' => sub {
 	for my $db ('postgres', @databases)
 	{

@@ -78,6 +78,7 @@ sub trigger
 }
 my $note = 'INSERT INTO own.audit (id, what, who) VALUES (NEW.id, msg, current_user);';
 trigger("msg := NEW.state; $note", 'msg text;');
+
 subtest 'trigger functions' => sub {
 	is(caught("$path; $insert"), 'mallory', 'a trigger: in the same task');
 	is(caught("$path; $insert", 'SELECT 1'), 'mallory',
