@@ -117,9 +117,9 @@ in_chroot() {
 
 # Every script begins with: enter "$@"
 #
-# Outside, it continues in the copy and does not return. Inside, it leaves the script's own arguments
-# in `args`. --major N names the server; without, the machine's own. --assert builds the library
-# with assertions, in a work folder of its own.
+# Outside, it continues in the copy and does not return. Inside, it leaves the script's own
+# arguments in `args`. --major N names the server; without, the machine's own. --assert builds the
+# library with assertions, in a work folder of its own.
 enter() {
     if [ -n "${PG_TASK_RUN:-}" ]; then
         begin_run
@@ -275,8 +275,8 @@ run_job() {
     return "$rc"
 }
 
-# Prints the assertions that have failed; false if there are none. One that fails crashes the server,
-# which restarts, so a test may still pass. Therefore the logs are searched.
+# Prints the assertions that have failed; false if there are none. One that fails crashes the
+# server, which restarts, so a test may still pass. Therefore the logs are searched.
 failed_assertions() {
     grep -rhs --include='*.log' '^TRAP: ' "$run" | sed 's/,* PID: .*//' | sort | uniq -c
 }
