@@ -6,8 +6,8 @@
  * header.  The function defined here restores the header, so that the table stays usable, and
  * passes the error on.
  */
-#ifndef SCHEDULER_HASH_INSERT_H
-#define SCHEDULER_HASH_INSERT_H
+#ifndef PG_TASK_HASH_INSERT_H
+#define PG_TASK_HASH_INSERT_H
 
 /* Define "name", which inserts a key into a table made with SH_PREFIX "prefix". */
 #define DEFINE_HASH_INSERT(name, prefix, entry_type, key_type)  \
@@ -30,4 +30,4 @@
 		return entry;                                           \
 	}
 
-#endif
+#endif /* PG_TASK_HASH_INSERT_H */

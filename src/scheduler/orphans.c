@@ -61,7 +61,6 @@ typedef struct Orphan
 {
 	TaskRun run;
 	OrphanKind kind;
-	OrphanList list;
 	bool alone; /* a transaction that wrote it with others has failed */
 	bool written;
 	MonoTime not_before;
@@ -144,7 +143,6 @@ prepare_lists(void)
 static void
 push_orphan(Orphan *orphan, OrphanList list)
 {
-	orphan->list = list;
 	dlist_push_tail(&orphans.lists[list], &orphan->node);
 	orphans.counts[list]++;
 }
