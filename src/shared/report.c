@@ -56,7 +56,7 @@ add_cause(Reports *reports, const char *text, MonoTime now)
 	return cause;
 }
 
-/* Remove the cause at which the iteration is. */
+/* Remove the cause that the iteration has reached. */
 static void
 remove_cause(Reports *reports, slist_mutable_iter *iter)
 {

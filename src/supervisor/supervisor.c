@@ -192,6 +192,7 @@ check_scheduler(DatabaseEntry *entry, MonoTime now)
 		scheduler_ended(entry, now);
 }
 
+/* No worker slot is free: log that once, if it lasts. */
 static void
 report_no_worker(const DatabaseEntry *entry)
 {
@@ -273,6 +274,7 @@ compute_need(const DatabaseEntry *entry)
 	return need;
 }
 
+/* For list_sort: the earliest need first. */
 static int
 compare_needs(const ListCell *left, const ListCell *right)
 {
@@ -391,6 +393,7 @@ ask_schedulers_to_exit(int needed, MonoTime now)
 	}
 }
 
+/* Log once that databases share the places, while they do. */
 static void
 report_crowd(int databases, int places)
 {
@@ -464,6 +467,7 @@ stop_unwanted_schedulers(MonoTime now)
 	}
 }
 
+/* Compare the databases that should have a scheduler with those that have one, and act on it. */
 static void
 run_iteration(void)
 {
@@ -505,6 +509,7 @@ pause_between_iterations(uint32 wait_event)
 	(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, PAUSE_MS, wait_event);
 }
 
+/* At exit: backends wake no supervisor any more. */
 static void
 detach_supervisor(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
@@ -513,6 +518,7 @@ detach_supervisor(int code pg_attribute_unused(), Datum arg pg_attribute_unused(
 	LWLockRelease(Shared->directory);
 }
 
+/* Connect, and take over from a supervisor that has exited. */
 static void
 attach_supervisor(void)
 {
