@@ -53,7 +53,7 @@ static struct
 
 /* SIGTERM: the process exits, and the scheduler plans the interrupted task again. */
 static void
-handle_terminate(SIGNAL_ARGS)
+terminate_executor(SIGNAL_ARGS)
 {
 	process.terminated = true;
 	die(COMPAT_SIGNAL_PASS);
@@ -80,7 +80,7 @@ handle_cancel(SIGNAL_ARGS)
  * Otherwise the task has failed, and the slot tells the scheduler how.
  */
 static void
-release_slot_at_exit(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
+release_executor_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
 	const ClientFatal *fatal = client_fatal();
 
@@ -159,7 +159,7 @@ attach_executor(Datum arg)
 	MyExecutor = executor_slot_attach(slot, generation);
 	if (MyExecutor == NULL)
 		proc_exit(0);
-	on_shmem_exit(release_slot_at_exit, 0);
+	on_shmem_exit(release_executor_slot, 0);
 	BackgroundWorkerUnblockSignals(); /* the handlers need the slot */
 	process.settings_seen = shared_settings(MyExecutor->database, MyExecutor->role);
 	crash_watch(MyExecutor);
@@ -229,7 +229,7 @@ void
 pg_task_executor_main(Datum arg)
 {
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, handle_terminate);
+	pqsignal(SIGTERM, terminate_executor);
 	pqsignal(SIGINT, handle_cancel);
 	attach_executor(arg);
 	for (;;)

@@ -184,7 +184,7 @@ has_crashed(void)
 }
 
 static void
-request_memory(void)
+request_evidence(void)
 {
 	if (crash.next_request_hook)
 		crash.next_request_hook();
@@ -192,7 +192,7 @@ request_memory(void)
 }
 
 static void
-attach_memory(void)
+attach_evidence(void)
 {
 	bool found;
 
@@ -311,7 +311,7 @@ handle_worker_quit(SIGNAL_ARGS)
  * executor.
  */
 static void
-start_executor(QueryDesc *query, int flags)
+count_parallel_worker(QueryDesc *query, int flags)
 {
 	if (IsParallelWorker() && !crash.leader_known && MyProc->lockGroupLeader)
 	{
@@ -335,9 +335,9 @@ void
 crash_define(void)
 {
 	crash.next_request_hook = shmem_request_hook;
-	shmem_request_hook = request_memory;
+	shmem_request_hook = request_evidence;
 	crash.next_startup_hook = shmem_startup_hook;
-	shmem_startup_hook = attach_memory;
+	shmem_startup_hook = attach_evidence;
 	crash.next_executor_hook = ExecutorStart_hook;
-	ExecutorStart_hook = start_executor;
+	ExecutorStart_hook = count_parallel_worker;
 }

@@ -194,7 +194,7 @@ check_scheduler(DatabaseEntry *entry, MonoTime now)
 
 /* No worker slot is free: log that once, if it lasts. */
 static void
-report_no_worker(const DatabaseEntry *entry)
+report_no_worker_for_scheduler(const DatabaseEntry *entry)
 {
 	if (report_due(&MySupervisor.missing, NO_WORKER, NO_WORKER_MS))
 		ereport(LOG,
@@ -221,7 +221,7 @@ start_scheduler(DatabaseEntry *entry, MonoTime now)
 		scheduler_slot_withdraw(slot, slot->generation);
 		arbiter_evict(InvalidOid, InvalidOid);
 		wake_at(clock_plus_ms(now, NO_WORKER_RETRY_MS));
-		report_no_worker(entry);
+		report_no_worker_for_scheduler(entry);
 		return;
 	}
 	report_end(&MySupervisor.missing, NO_WORKER);
@@ -469,7 +469,7 @@ stop_unwanted_schedulers(MonoTime now)
 
 /* Compare the databases that should have a scheduler with those that have one, and act on it. */
 static void
-run_iteration(void)
+supervise_databases(void)
 {
 	MonoTime now = clock_mono();
 	ListCell *cell;
@@ -556,7 +556,7 @@ pg_task_supervisor_main(Datum arg pg_attribute_unused())
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
 		}
-		run_iteration();
+		supervise_databases();
 		pause_between_iterations(wait_event);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 clock_ms_until(clock_mono(), MySupervisor.next), wait_event);
