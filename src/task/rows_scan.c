@@ -46,8 +46,8 @@ static const Statement scan_groups = {STATEMENT_SCAN,
 	"           AND (" G_ALL ") > (g.queue, g.max, g.priority, g.role, g.role_id)"
 	"         ORDER BY " G_ALL ", t.dt, t.id"
 	"         LIMIT 1) AS n"
-	") SELECT substr(g.queue, 1, " CppAsString2(TASK_QUEUE_MAX) " + 1), max, priority, role, dt, id,"
-	"         role_id, octet_length(g.queue) > " CppAsString2(TASK_QUEUE_MAX)
+	") SELECT substr(g.queue, 1, " CppAsString2(TASK_QUEUE_MAX) " + 1), max, priority, role, dt,"
+	"         id, role_id, octet_length(g.queue) > " CppAsString2(TASK_QUEUE_MAX)
 	"    FROM g LIMIT $limit"};
 
 /* clang-format on */

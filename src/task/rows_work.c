@@ -77,7 +77,8 @@ rows_working(const TaskTable *table, int limit, WorkingRow **rows)
 /* The state is an argument, so that the planner does not use the index on running rows. */
 static const Statement find_runs = {STATEMENT_OF_RUNS,
 	"SELECT n.*"
-	"  FROM ROWS FROM (unnest($ids), unnest($attempts), unnest($claims)) AS a (id, attempt, claimed)"
+	"  FROM ROWS FROM (unnest($ids), unnest($attempts), unnest($claims))"
+	"       AS a (id, attempt, claimed)"
 	" CROSS JOIN LATERAL ("
 	"       SELECT " WORKING_ROW
 	"         FROM {rows} AS t"

@@ -1,6 +1,5 @@
-# What the TAP tests share: a server with pg_task in it, tasks and their rows, and ways to wait for
-# a
-# condition.
+# What the TAP tests share: a server with pg_task in it, tasks and their rows, and ways to wait
+# for a condition.
 #
 #   use FindBin;
 #   use lib $FindBin::RealBin;
@@ -211,8 +210,8 @@ sub task
 }
 
 # is_row($node, $id, { state => 'FAIL', attempt => 2 }, $name): one check, that the columns of a
-# task
-# have these values; undef is NULL.  A key may be any expression over the columns.  Options: db.
+# task have these values; undef is NULL.  A key may be any expression over the columns.
+# Options: db.
 sub is_row
 {
 	my ($node, $id, $expected, $name, %opt) = @_;
@@ -287,9 +286,9 @@ sub terminate
 	$node->safe_psql($default_db, "SELECT pg_terminate_backend($_)") for @pids;
 }
 
-# The FROM and WHERE of a query on pg_stat_activity: the executors that are running a task. 
-# Options:
-# id, of the task; db; user, the role of the task; event, what it waits for, such as 'PgSleep'.
+# The FROM and WHERE of a query on pg_stat_activity: the executors that are running a task.
+# Options: id, of the task; db; user, the role of the task; event, what it waits for, such as
+# 'PgSleep'.
 sub running
 {
 	my (%opt) = @_;
