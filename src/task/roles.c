@@ -60,7 +60,8 @@ static struct
  */
 static struct
 {
-	Oid role; /* InvalidOid in other processes */
+	Oid role;	 /* InvalidOid in other processes */
+	uint32 hash; /* of its key in the system cache */
 	FormData_pg_authid row;
 	uint32 changes; /* how often the row may have changed since */
 	uint32 checked; /* the value of "changes" up to which it had not changed */
@@ -353,11 +354,14 @@ read_session_role(FormData_pg_authid *role)
 	return true;
 }
 
-/* A row of pg_authid has changed: count it if it may be the session user's. */
+/*
+ * A row of pg_authid has changed: count it if it may be the session user's.  Also called outside
+ * transactions, where the hash cannot be computed.
+ */
 static void
-count_role_change(Datum arg pg_attribute_unused(), int cache, uint32 hash)
+count_role_change(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(), uint32 hash)
 {
-	if (hash == 0 || hash == GetSysCacheHashValue1(cache, ObjectIdGetDatum(session.role)))
+	if (hash == 0 || hash == session.hash)
 		session.changes++;
 }
 
@@ -373,8 +377,9 @@ roles_watch_session(Oid role)
 
 	Assert(OidIsValid(MyDatabaseId) && !OidIsValid(session.role));
 	session.role = role;
-	CacheRegisterSyscacheCallback(AUTHOID, count_role_change, (Datum) 0);
 	StartTransactionCommand();
+	session.hash = GetSysCacheHashValue1(AUTHOID, ObjectIdGetDatum(role));
+	CacheRegisterSyscacheCallback(AUTHOID, count_role_change, (Datum) 0);
 	same = read_session_role(&session.row) && session.row.rolsuper == GetSessionUserIsSuperuser();
 	CommitTransactionCommand();
 	return same;
