@@ -65,6 +65,7 @@ typedef struct Mark
 {
 	Oid function;		/* key */
 	TransactionId xmin; /* the changed one */
+	uint32 hash;		/* of the key in the system cache */
 } Mark;
 
 /*
@@ -232,6 +233,8 @@ mark_function(Oid function)
 		if (compiled.marks == NULL)
 			compiled.marks = create_oid_hash("pg_task marks", sizeof(Mark));
 		given = hash_search(compiled.marks, &function, HASH_ENTER, &found);
+		if (!found)
+			given->hash = GetSysCacheHashValue1(PROCOID, ObjectIdGetDatum(function));
 		if (!found || given->xmin != xmin)
 		{
 			given->xmin = xmin ^ XMIN_FLIP;
@@ -346,8 +349,7 @@ compiled_abandon(void)
 	{
 		hash_seq_init(&status, compiled.marks);
 		while ((given = hash_seq_search(&status)) != NULL)
-			SysCacheInvalidate(PROCOID,
-							   GetSysCacheHashValue1(PROCOID, ObjectIdGetDatum(given->function)));
+			SysCacheInvalidate(PROCOID, given->hash);
 		hash_destroy(compiled.marks);
 		compiled.marks = NULL;
 	}
