@@ -51,3 +51,27 @@ CREATE FUNCTION pg_catalog.pg_task_cancel(id bigint) RETURNS boolean
 
 COMMENT ON FUNCTION pg_catalog.pg_task_cancel(bigint) IS
     'stop a task, whether it waits or runs; false if there is none';
+
+CREATE FUNCTION pg_catalog.pg_task_next(cron text, after timestamptz DEFAULT now(),
+                                        timezone text DEFAULT current_setting('TimeZone'))
+    RETURNS timestamptz
+    LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'pg_task_next_cron';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_next(text, timestamptz, text) IS
+    'the first moment later than this one that a cron expression names';
+
+CREATE FUNCTION pg_catalog.pg_task_schedule(cron text, after timestamptz, count integer,
+                                            timezone text DEFAULT current_setting('TimeZone'))
+    RETURNS SETOF timestamptz
+    LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'pg_task_schedule_cron';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_schedule(text, timestamptz, integer, text) IS
+    'the first moments later than this one that a cron expression names';
+
+CREATE FUNCTION pg_catalog.pg_task_schedule(repeat interval, after timestamptz, count integer,
+                                            timezone text DEFAULT current_setting('TimeZone'))
+    RETURNS SETOF timestamptz
+    LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'pg_task_schedule_repeat';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_schedule(interval, timestamptz, integer, text) IS
+    'the first moments at which a task that was planned for this one repeats';

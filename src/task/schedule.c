@@ -17,6 +17,9 @@
 
 #include "task/schedule.h"
 
+/* The epoch of timestamps, in seconds since 1970. */
+#define EPOCH_SECONDS ((int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * SECS_PER_DAY)
+
 /* Longest delay of a retry (us). */
 #define RETRY_MAX ((double) USECS_PER_HOUR)
 
@@ -166,6 +169,42 @@ schedule_next(TimestampTz planned, const Interval *repeat, bool drift, Timestamp
 	if (TIMESTAMP_NOT_FINITE(planned))
 		return false;
 	return next_planned(planned, repeat, now, zone, next) && *next > planned;
+}
+
+/* Find how long a zone keeps the offset that it has at a moment: a CronZone. */
+static bool
+find_zone_span(const void *zone, int64 moment, CronSpan *span)
+{
+	pg_time_t from = moment;
+	pg_time_t boundary;
+	long before_offset;
+	long after_offset;
+	int before_dst;
+	int after_dst;
+	int found = pg_next_dst_boundary(&from, &before_offset, &before_dst, &boundary, &after_offset,
+									 &after_dst, (const pg_tz *) zone);
+
+	span->offset = before_offset;
+	span->end = found > 0 ? boundary : PG_INT64_MAX;
+	return found >= 0;
+}
+
+/*
+ * Find the first moment later than "after" that a cron expression names in the zone.  Returns false
+ * if there is none in range.
+ */
+bool
+schedule_next_cron(const Cron *cron, TimestampTz after, pg_tz *zone, TimestampTz *next)
+{
+	int64 seconds;
+
+	if (TIMESTAMP_NOT_FINITE(after))
+		return false;
+	seconds = after / USECS_PER_SEC - (after % USECS_PER_SEC < 0) + EPOCH_SECONDS;
+	if (!cron_next(cron, seconds, find_zone_span, zone, &seconds))
+		return false;
+	*next = (seconds - EPOCH_SECONDS) * USECS_PER_SEC;
+	return schedule_in_range(*next);
 }
 
 /*

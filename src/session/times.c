@@ -1,0 +1,147 @@
+/*
+ * times.c
+ *		The SQL functions that tell when a cron expression or an interval would run a task:
+ *		pg_task_next with a cron expression, and pg_task_schedule.
+ *
+ * They compute.  They read no clock, no table and no setting; the defaults of their arguments do.
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "funcapi.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "task/cron.h"
+#include "task/schedule.h"
+
+PGDLLEXPORT Datum pg_task_next_cron(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_schedule_cron(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_schedule_repeat(PG_FUNCTION_ARGS);
+
+PG_FUNCTION_INFO_V1(pg_task_next_cron);
+PG_FUNCTION_INFO_V1(pg_task_schedule_cron);
+PG_FUNCTION_INFO_V1(pg_task_schedule_repeat);
+
+/* What pg_task_schedule keeps between two rows. */
+typedef struct Times
+{
+	bool is_cron;
+	Cron cron;
+	Interval repeat;
+	pg_tz *zone;
+	TimestampTz first;	/* intervals are counted from here */
+	TimestampTz latest; /* the last row, or what the first row must be later than */
+} Times;
+
+static Cron
+read_cron(const text *argument)
+{
+	char *text = text_to_cstring(argument);
+	CronError error;
+	Cron cron;
+
+	if (!cron_parse(text, &cron, &error))
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("invalid cron expression: \"%s\"", text),
+						errdetail("%s", error.detail), error.hint ? errhint("%s", error.hint) : 0));
+	return cron;
+}
+
+static pg_tz *
+read_zone(const text *argument)
+{
+	char *name = text_to_cstring(argument);
+	pg_tz *zone = pg_tzset(name);
+
+	if (zone == NULL)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("time zone \"%s\" not recognized", name)));
+	return zone;
+}
+
+/*
+ * pg_task_next(cron, after, timezone): the first moment later than "after" that the expression
+ * names; NULL: there is none.
+ */
+Datum
+pg_task_next_cron(PG_FUNCTION_ARGS)
+{
+	Cron cron = read_cron(PG_GETARG_TEXT_PP(0));
+	TimestampTz after = PG_GETARG_TIMESTAMPTZ(1);
+	TimestampTz next;
+
+	if (!schedule_next_cron(&cron, after, read_zone(PG_GETARG_TEXT_PP(2)), &next))
+		PG_RETURN_NULL();
+	PG_RETURN_TIMESTAMPTZ(next);
+}
+
+/* Compute the next row of pg_task_schedule.  False: there is none. */
+static bool
+advance_times(Times *times)
+{
+	if (times->is_cron)
+		return schedule_next_cron(&times->cron, times->latest, times->zone, &times->latest);
+	return schedule_next(times->first, &times->repeat, true, times->latest, times->latest,
+						 times->zone, &times->latest) &&
+		   schedule_in_range(times->latest);
+}
+
+/* Begin a call of pg_task_schedule; the arguments beside the first are the same for all. */
+static Times *
+begin_times(FunctionCallInfo fcinfo)
+{
+	FuncCallContext *call = SRF_FIRSTCALL_INIT();
+	int32 count = PG_GETARG_INT32(2);
+	Times *times = MemoryContextAllocZero(call->multi_call_memory_ctx, sizeof(Times));
+
+	if (count < 0)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("the number of times must not be negative")));
+	times->zone = read_zone(PG_GETARG_TEXT_PP(3));
+	times->first = times->latest = PG_GETARG_TIMESTAMPTZ(1);
+	call->max_calls = count;
+	call->user_fctx = times;
+	return times;
+}
+
+/* Return the next row of a call of pg_task_schedule. */
+static Datum
+return_time(FunctionCallInfo fcinfo)
+{
+	FuncCallContext *call = SRF_PERCALL_SETUP();
+	Times *times = call->user_fctx;
+
+	if (call->call_cntr < call->max_calls && advance_times(times))
+		SRF_RETURN_NEXT(call, TimestampTzGetDatum(times->latest));
+	SRF_RETURN_DONE(call);
+}
+
+/*
+ * pg_task_schedule(cron, after, count, timezone): the first "count" moments later than "after" that
+ * the expression names, in order.
+ */
+Datum
+pg_task_schedule_cron(PG_FUNCTION_ARGS)
+{
+	if (SRF_IS_FIRSTCALL())
+	{
+		Times *times = begin_times(fcinfo);
+
+		times->is_cron = true;
+		times->cron = read_cron(PG_GETARG_TEXT_PP(0));
+	}
+	return return_time(fcinfo);
+}
+
+/*
+ * pg_task_schedule(repeat, after, count, timezone): the moments after + n * repeat, for n from 1 to
+ * "count".
+ */
+Datum
+pg_task_schedule_repeat(PG_FUNCTION_ARGS)
+{
+	if (SRF_IS_FIRSTCALL())
+		begin_times(fcinfo)->repeat = *PG_GETARG_INTERVAL_P(0);
+	return return_time(fcinfo);
+}
