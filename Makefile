@@ -1,5 +1,5 @@
 # pg_task is built by PGXS: make, make install, make installcheck.
-# make demo, test, test-all, chaos and bench need nothing installed: see scripts/.
+# make demo, test, test-all, chaos, fuzz and bench need nothing installed: see scripts/.
 
 MODULE_big = pg_task
 EXTENSION = pg_task
@@ -41,7 +41,7 @@ EXTRA_CLEAN = results output_iso log regression.diffs regression.out \
 	tmp_check tmp_check_regress tmp_check_isolation
 
 # These targets do their own set-up, so they must not need pg_config to be there.
-frame = demo test test-all chaos bench format format-check help
+frame = demo test test-all chaos fuzz bench format format-check help
 ifneq ($(filter-out $(frame),$(or $(MAKECMDGOALS),all)),)
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -64,6 +64,8 @@ test-all:
 	@scripts/test-all $(if $(ASSERT),--assert) $(MAJORS)
 chaos:
 	@scripts/chaos $(major) $(CHAOS)
+fuzz:
+	@scripts/fuzz $(FUZZ)
 bench:
 	@scripts/bench $(major) $(BENCH)
 format:
@@ -76,6 +78,7 @@ help:
 	@echo '          ASSERT=yes for a library with assertions; also with test-all and chaos'
 	@echo 'test-all  the tests on every major version that can be had; MAJORS="17 18" for some'
 	@echo 'chaos     all kinds of tasks while processes are killed; CHAOS="600 42": seconds, seed'
+	@echo 'fuzz      cron expressions under libFuzzer; FUZZ=60: seconds'
 	@echo 'bench     measure'
 	@echo 'format    format the C sources; format-check only looks'
 	@echo 'all, install, installcheck, clean: as any PGXS extension'
