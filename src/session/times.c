@@ -1,18 +1,23 @@
 /*
  * times.c
- *		The SQL functions that tell when a cron expression or an interval would run a task:
- *		pg_task_next with a cron expression, and pg_task_schedule.
+ *		When a cron expression or an interval runs a task: the SQL functions pg_task_next (with a
+ *		cron expression) and pg_task_schedule, and the planned time of a row.
  *
- * They compute.  They read no clock, no table and no setting; the defaults of their arguments do.
+ * The SQL functions compute.  They read no clock, no table and no setting; the defaults of their
+ * arguments do.
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "session/times.h"
+#include "shared/task.h"
 #include "task/cron.h"
+#include "task/roles.h"
 #include "task/schedule.h"
 
 PGDLLEXPORT Datum pg_task_next_cron(PG_FUNCTION_ARGS);
@@ -34,13 +39,16 @@ typedef struct Times
 	TimestampTz latest; /* the last row, or what the first row must be later than */
 } Times;
 
-static Cron
-read_cron(const text *argument)
+/* Parse a cron expression; one that is malformed or never matches is an error. */
+Cron
+times_parse(const char *text)
 {
-	char *text = text_to_cstring(argument);
 	CronError error;
 	Cron cron;
 
+	if (strlen(text) > TASK_KEY_MAX)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("a cron expression must be at most %d bytes long", TASK_KEY_MAX)));
 	if (!cron_parse(text, &cron, &error))
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("invalid cron expression: \"%s\"", text),
@@ -49,9 +57,8 @@ read_cron(const text *argument)
 }
 
 static pg_tz *
-read_zone(const text *argument)
+find_zone(const char *name)
 {
-	char *name = text_to_cstring(argument);
 	pg_tz *zone = pg_tzset(name);
 
 	if (zone == NULL)
@@ -61,17 +68,38 @@ read_zone(const text *argument)
 }
 
 /*
+ * Compute the first moment later than "after" at which the cron expression of a row runs it, in the
+ * zone of the row or of this role.  Returns false if the row has none, or one that is too long, or
+ * there is no such moment.
+ */
+bool
+times_of_row(const TriggerRow *row, Oid role, TimestampTz after, TimestampTz *next)
+{
+	bool isnull;
+	Datum value = trigger_value(row, COLUMN_CRON, &isnull);
+	Cron cron;
+	pg_tz *zone;
+
+	if (isnull || toast_raw_datum_size(value) - VARHDRSZ > TASK_KEY_MAX)
+		return false;
+	cron = times_parse(TextDatumGetCString(value));
+	value = trigger_value(row, COLUMN_TIMEZONE, &isnull);
+	zone = isnull ? roles_timezone(role) : find_zone(TextDatumGetCString(value));
+	return schedule_next_cron(&cron, after, zone, next);
+}
+
+/*
  * pg_task_next(cron, after, timezone): the first moment later than "after" that the expression
  * names; NULL: there is none.
  */
 Datum
 pg_task_next_cron(PG_FUNCTION_ARGS)
 {
-	Cron cron = read_cron(PG_GETARG_TEXT_PP(0));
+	Cron cron = times_parse(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	TimestampTz after = PG_GETARG_TIMESTAMPTZ(1);
 	TimestampTz next;
 
-	if (!schedule_next_cron(&cron, after, read_zone(PG_GETARG_TEXT_PP(2)), &next))
+	if (!schedule_next_cron(&cron, after, find_zone(text_to_cstring(PG_GETARG_TEXT_PP(2))), &next))
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(next);
 }
@@ -98,7 +126,7 @@ begin_times(FunctionCallInfo fcinfo)
 	if (count < 0)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("the number of times must not be negative")));
-	times->zone = read_zone(PG_GETARG_TEXT_PP(3));
+	times->zone = find_zone(text_to_cstring(PG_GETARG_TEXT_PP(3)));
 	times->first = times->latest = PG_GETARG_TIMESTAMPTZ(1);
 	call->max_calls = count;
 	call->user_fctx = times;
@@ -129,7 +157,7 @@ pg_task_schedule_cron(PG_FUNCTION_ARGS)
 		Times *times = begin_times(fcinfo);
 
 		times->is_cron = true;
-		times->cron = read_cron(PG_GETARG_TEXT_PP(0));
+		times->cron = times_parse(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	}
 	return return_time(fcinfo);
 }

@@ -17,6 +17,7 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
+#include "session/times.h"
 #include "session/trigger_checks.h"
 #include "shared/task.h"
 #include "task/owner.h"
@@ -113,6 +114,22 @@ check_length(const TriggerRow *row, TaskColumn which, int most)
 		reject_value(row, which, psprintf("at most %d bytes long", most));
 }
 
+/* Check that the cron expression is NULL, or valid and the only thing that repeats the task. */
+static void
+check_cron(const TriggerRow *row)
+{
+	bool isnull;
+	Datum value = trigger_value(row, COLUMN_CRON, &isnull);
+
+	if (isnull)
+		return;
+	if (!trigger_is_null(row, COLUMN_REPEAT))
+		reject_value(row, COLUMN_CRON, "NULL if \"repeat\" is not");
+	if (times_parse(TextDatumGetCString(value)).at_start)
+		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						errmsg("tasks that run at the start of the server are not supported yet")));
+}
+
 /*
  * Check the bounds that protect other users.  The next row of a repeating task is not checked: a
  * row that has bypassed this trigger must still be able to end and to repeat.
@@ -132,6 +149,7 @@ check_bounds(const TriggerRow *row)
 	check_length(row, COLUMN_TIMEZONE, TASK_ZONE_MAX);
 	check_length(row, COLUMN_CRON, TASK_KEY_MAX);
 	check_length(row, COLUMN_NOTIFY, NAMEDATALEN - 1);
+	check_cron(row);
 }
 
 /* Check the values of a new or changed row. */

@@ -21,8 +21,9 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
-#include "session/pending.h"
 #include "session/numbering.h"
+#include "session/pending.h"
+#include "session/times.h"
 #include "session/trigger_checks.h"
 #include "session/trigger_row.h"
 #include "shared/shared.h"
@@ -82,57 +83,119 @@ pg_task_numbered(PG_FUNCTION_ARGS)
 	return PointerGetDatum(row.tuple);
 }
 
-/* ---- the role that a row belongs to ---- */
+/* ---- the role that a row belongs to, and the time for which cron plans it ---- */
+
+/* What the trigger writes into a row that is there already. */
+typedef struct Correction
+{
+	bool binds;
+	int64 role_id;
+	bool plans;
+	TimestampTz dt;
+} Correction;
 
 /*
- * Bind a row to its role after an INSERT or UPDATE that left it with another role_id: a trigger of
- * the owner ran after ours, or the owner has changed the column.  Uses the rights of the current
- * user; users other than the owner cannot change either column.
+ * Correct a row after an INSERT or UPDATE.  Uses the rights of the current user; users other than
+ * the owner cannot change what binds a row.
  */
 static void
-bind_row(const TriggerRow *row, int64 role_id)
+correct_row(const TriggerRow *row, const Correction *correction)
 {
-	Oid types[] = {INT8OID, TIDOID};
-	Datum values[] = {Int64GetDatum(role_id), PointerGetDatum(&row->tuple->t_self)};
+	Oid types[] = {TIDOID, INT8OID, TIMESTAMPTZOID};
+	Datum values[] = {PointerGetDatum(&row->tuple->t_self), Int64GetDatum(correction->role_id),
+					  TimestampTzGetDatum(correction->dt)};
 	char *name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(row->rel)),
 											RelationGetRelationName(row->rel));
 
 	SPI_connect();
-	if (SPI_execute_with_args(psprintf("UPDATE ONLY %s AS t SET role_id = $1"
-									   " WHERE t.ctid OPERATOR(pg_catalog.=) $2",
-									   name),
-							  2, types, values, NULL, false, 0) != SPI_OK_UPDATE ||
+	if (SPI_execute_with_args(psprintf("UPDATE ONLY %s AS t SET %s%s%s"
+									   " WHERE t.ctid OPERATOR(pg_catalog.=) $1",
+									   name, correction->binds ? "role_id = $2" : "",
+									   correction->binds && correction->plans ? ", " : "",
+									   correction->plans ? "dt = $3" : ""),
+							  3, types, values, NULL, false, 0) != SPI_OK_UPDATE ||
 		SPI_processed != 1)
 		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
-						errmsg("could not bind a task to its role"),
+						errmsg(correction->binds ? "could not bind a task to its role"
+												 : "could not plan a task by its cron expression"),
 						errdetail("The row was changed again by a trigger, or is hidden by a"
 								  " policy.")));
 	SPI_finish();
 }
 
 /*
- * Make sure that a new row, or one whose role was changed, is bound to the role that has its name
- * now.
+ * A new row, or one whose role was changed, must be bound to the role that has its name now.  It is
+ * not if a trigger of the owner ran after ours, or the owner has changed the column.
  */
 static void
-check_binding(const TriggerRow *old, const TriggerRow *new)
+check_binding(const TriggerRow *old, const TriggerRow *new, Correction *correction)
 {
 	bool isnull;
 	Datum role = trigger_value(new, COLUMN_ROLE, &isnull);
-	int64 role_id;
 
 	if (isnull || (old && trigger_same_value(old, new, COLUMN_ROLE) &&
 				   trigger_same_value(old, new, COLUMN_ROLE_ID)))
 		return;
-	role_id = roles_bind(NameStr(*DatumGetName(role)));
-	if (role_id != trigger_role_id(new))
-		bind_row(new, role_id);
+	correction->role_id = roles_bind(NameStr(*DatumGetName(role)));
+	correction->binds = correction->role_id != trigger_role_id(new);
+}
+
+/* Return the role of a row that is bound, or is about to be, by this role_id. */
+static Oid
+role_of(const TriggerRow *row, int64 role_id)
+{
+	bool isnull;
+	Datum role = trigger_value(row, COLUMN_ROLE, &isnull);
+
+	return isnull ? InvalidOid : roles_bound(NameStr(*DatumGetName(role)), role_id);
+}
+
+/* Does an UPDATE change when the cron expression of a row matches? */
+static bool
+changes_matches(const TriggerRow *old, const TriggerRow *new)
+{
+	return !trigger_same_value(old, new, COLUMN_CRON) ||
+		   !trigger_same_value(old, new, COLUMN_TIMEZONE) ||
+		   (trigger_is_null(new, COLUMN_TIMEZONE) && !trigger_same_value(old, new, COLUMN_ROLE));
+}
+
+/*
+ * An UPDATE that changes the cron expression of a waiting row, or the zone in which it is read, and
+ * not the planned time, plans the row anew: for the first match from now on.  A replicated row was
+ * planned elsewhere.
+ */
+static void
+check_planned_time(const TriggerRow *old, const TriggerRow *new, Correction *correction)
+{
+	int64 role_id = correction->binds ? correction->role_id : trigger_role_id(new);
+
+	if (old && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
+		trigger_has_state(old, "PLAN") && trigger_has_state(new, "PLAN") &&
+		trigger_same_value(old, new, COLUMN_DT) && changes_matches(old, new))
+		correction->plans =
+			times_of_row(new, role_of(new, role_id), GetCurrentTimestamp(), &correction->dt);
+}
+
+/*
+ * Is this a new row with a cron expression?  Then it is planned for the first match at or after
+ * "dt".  A row that was retried keeps its time: it comes from a dump.  So does a replicated row.
+ */
+static bool
+plans_new_row(const TriggerRow *row, int64 role_id, TimestampTz *next)
+{
+	bool isnull;
+	TimestampTz dt = DatumGetTimestampTz(trigger_value(row, COLUMN_DT, &isnull));
+
+	return !trigger_is_null(row, COLUMN_CRON) && !isnull && !TIMESTAMP_NOT_FINITE(dt) &&
+		   SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
+		   trigger_has_state(row, "PLAN") && trigger_is_null(row, COLUMN_PLANNED) &&
+		   times_of_row(row, role_of(row, role_id), dt - 1, next);
 }
 
 /*
  * Trigger, BEFORE INSERT, FOR EACH ROW.  Binds the row to the role that has its name now, whatever
- * the INSERT sets.  Exception: the next row of a repeating task keeps the role_id of the previous
- * row.
+ * the INSERT sets, and moves its planned time to the first match of its cron expression.  The next
+ * row of a repeating task has both from pg_task, and keeps them.
  */
 Datum
 pg_task_bound(PG_FUNCTION_ARGS)
@@ -140,9 +203,11 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	TriggerData *data = (TriggerData *) fcinfo->context;
 	TriggerRow row;
 	Datum role;
-	Datum value;
-	bool isnull;
-	int number;
+	Datum values[2];
+	int numbers[2];
+	bool isnull[2] = {false, false};
+	TimestampTz dt;
+	int count = 1;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(data->tg_event) ||
 		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || !TRIGGER_FIRED_BY_INSERT(data->tg_event))
@@ -150,13 +215,18 @@ pg_task_bound(PG_FUNCTION_ARGS)
 						errmsg("pg_task_bound must be called BEFORE INSERT, FOR EACH ROW")));
 	row.rel = data->tg_relation;
 	row.tuple = data->tg_trigtuple;
-	role = trigger_value(&row, COLUMN_ROLE, &isnull);
-	if (isnull || (owner_acts() && trigger_role_id(&row) != 0))
+	role = trigger_value(&row, COLUMN_ROLE, &isnull[0]);
+	if (isnull[0] || (owner_acts() && trigger_role_id(&row) != 0))
 		return PointerGetDatum(row.tuple);
-	value = Int64GetDatum(roles_bind(NameStr(*DatumGetName(role))));
-	number = trigger_column(RelationGetDescr(row.rel), COLUMN_ROLE_ID);
-	return PointerGetDatum(heap_modify_tuple_by_cols(row.tuple, RelationGetDescr(row.rel), 1,
-													 &number, &value, &isnull));
+	values[0] = Int64GetDatum(roles_bind(NameStr(*DatumGetName(role))));
+	numbers[0] = trigger_column(RelationGetDescr(row.rel), COLUMN_ROLE_ID);
+	if (!owner_acts() && plans_new_row(&row, DatumGetInt64(values[0]), &dt))
+	{
+		values[count] = TimestampTzGetDatum(dt);
+		numbers[count++] = trigger_column(RelationGetDescr(row.rel), COLUMN_DT);
+	}
+	return PointerGetDatum(heap_modify_tuple_by_cols(row.tuple, RelationGetDescr(row.rel), count,
+													 numbers, values, isnull));
 }
 
 /* ---- the hint for a waiting row ---- */
@@ -199,6 +269,7 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	TriggerRow row;
 	TriggerRow old;
 	TriggerRow *before;
+	Correction correction = {0};
 	SharedHint hint;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(data->tg_event) ||
@@ -212,10 +283,15 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	old.tuple = data->tg_trigtuple;
 	before = TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? &old : NULL;
 	trigger_check_rights(before, &row);
-	if (!owner_acts())
-		check_binding(before, &row);
 	trigger_check_state(before, &row);
 	trigger_check_values(&row);
+	if (!owner_acts())
+	{
+		check_binding(before, &row, &correction);
+		check_planned_time(before, &row, &correction);
+		if (correction.binds || correction.plans)
+			correct_row(&row, &correction);
+	}
 	if (Shared && trigger_has_state(&row, "PLAN"))
 		pending_add_hint(trigger_root_table(row.rel), read_hint(&row, &hint) ? &hint : NULL);
 	if (Shared && trigger_has_state(&row, "PLAN") && !trigger_is_null(&row, COLUMN_ACTIVE))

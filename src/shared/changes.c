@@ -47,6 +47,24 @@ shared_settings_changed(Oid object)
 	pg_atomic_fetch_add_u32(&Shared->settings[counter_of(object)], 1);
 }
 
+/* The supervisor publishes the TimeZone of the configuration, which no session knows for sure. */
+void
+shared_publish_timezone(const char *name)
+{
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	strlcpy(Shared->timezone, name, sizeof(Shared->timezone));
+	LWLockRelease(Shared->directory);
+}
+
+/* Copy the TimeZone of the configuration; "name" has TZ_STRLEN_MAX + 1 bytes.  Empty: not known. */
+void
+shared_timezone(char *name)
+{
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	strlcpy(name, Shared->timezone, sizeof(Shared->timezone));
+	LWLockRelease(Shared->directory);
+}
+
 /*
  * Find the entry of a prepared transaction; with "or_free", otherwise a free one; otherwise NULL.
  * The caller holds the directory lock.

@@ -26,6 +26,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "pgtime.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
 #include "storage/lwlock.h"
@@ -303,6 +304,7 @@ typedef struct SharedState
 	SharedHold *holds; /* one for each process, then SHARED_HOLDS others */
 
 	ConditionVariable vacated; /* broadcast when a process of pg_task has left a database */
+	char timezone[TZ_STRLEN_MAX + 1]; /* configured TimeZone; guarded by the directory lock */
 	pg_atomic_uint32 settings[SHARED_SETTINGS]; /* change counters; see changes.c */
 	uint64 seed;								/* secret, never changes; see changes.c */
 	bool prepared_lost;		  /* guarded by the directory lock; see shared_prepared_add */
@@ -323,6 +325,8 @@ extern void shared_wake(int proc);
 extern void shared_wake_supervisor(void);
 extern uint32 shared_settings(Oid database, Oid role);
 extern void shared_settings_changed(Oid object);
+extern void shared_publish_timezone(const char *name);
+extern void shared_timezone(char *name);
 extern void shared_prepared_add(const char *gid, const Oid *objects, int count);
 extern void shared_prepared_find(const char *gid, SharedPrepared *prepared);
 extern void shared_prepared_remove(const SharedPrepared *prepared, bool committed);

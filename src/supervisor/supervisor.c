@@ -532,6 +532,7 @@ attach_supervisor(void)
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	Shared->supervisor = COMPAT_MY_PROC;
 	LWLockRelease(Shared->directory);
+	shared_publish_timezone(pg_get_timezone_name(session_timezone));
 	stop_leftover_schedulers();
 	if (!arbiter_has_slots())
 		ereport(WARNING, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
@@ -555,6 +556,7 @@ pg_task_supervisor_main(Datum arg pg_attribute_unused())
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
+			shared_publish_timezone(pg_get_timezone_name(session_timezone));
 		}
 		supervise_databases();
 		pause_between_iterations(wait_event);

@@ -20,6 +20,26 @@
 #include "task/schedule.h"
 
 /*
+ * When a task runs next that has ended, and for which no run is planned at "after" or before.
+ * Returns false if there is no such time in range, or its cron expression is invalid: a row with
+ * the trigger disabled was not checked.
+ */
+static bool
+find_next(const RowRepeat *repeat, TimestampTz ended, TimestampTz after, pg_tz *zone,
+		  TimestampTz *next)
+{
+	CronError error;
+	Cron cron;
+
+	if (repeat->cron == NULL)
+		return schedule_next(repeat->dt, &repeat->repeat, repeat->drift, ended, after, zone,
+							 next) &&
+			   schedule_in_range(*next);
+	return cron_parse(repeat->cron, &cron, &error) &&
+		   schedule_next_cron(&cron, Max(after, repeat->dt), zone, next);
+}
+
+/*
  * Plan the next run of the task in this row, if it repeats.  The row must still exist.  The next
  * run is due at least pause_ms after "ended": for a task that did not run, this prevents an
  * endless fast series of rows.
@@ -46,8 +66,7 @@ outcome_plan_next(const TaskTable *table, RowKey row, TimestampTz ended, int pau
 		ereport(WARNING, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						  errmsg("task " INT64_FORMAT " does not repeat", row.id),
 						  errdetail("The time zone \"%s\" is not recognized.", repeat.timezone)));
-	else if (schedule_next(repeat.dt, repeat.repeat, repeat.drift, ended, after, zone, &next) &&
-			 schedule_in_range(next))
+	else if (find_next(&repeat, ended, after, zone, &next))
 		row_insert_next(table, row, next);
 	else
 		ereport(WARNING, (errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),

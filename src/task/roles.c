@@ -149,6 +149,39 @@ read_settings(Oid database, Oid role, SettingsTask *values)
 	table_close(rel, AccessShareLock);
 }
 
+/*
+ * Overwrite the values with, in order of precedence: those of the role in this database, of the
+ * role, of the database, of all roles.
+ */
+static void
+read_role_settings(Oid role, SettingsTask *values)
+{
+	read_settings(InvalidOid, InvalidOid, values);
+	read_settings(MyDatabaseId, InvalidOid, values);
+	read_settings(InvalidOid, role, values);
+	read_settings(MyDatabaseId, role, values);
+}
+
+/*
+ * For a user's session: the TimeZone that roles_settings finds for a role in the scheduler and in
+ * executors.  The session's own setting is another thing: its client may have set it.
+ */
+pg_tz *
+roles_timezone(Oid role)
+{
+	SettingsTask values = {.timezone = session_timezone};
+	char name[TZ_STRLEN_MAX + 1] = "";
+	pg_tz *zone;
+
+	if (Shared)
+		shared_timezone(name);
+	zone = name[0] != '\0' ? pg_tzset(name) : NULL;
+	if (zone)
+		values.timezone = zone;
+	read_role_settings(role, &values);
+	return values.timezone;
+}
+
 /* Called once per process, before it connects. */
 void
 roles_define(void)
@@ -157,10 +190,7 @@ roles_define(void)
 	known.configured = settings_task();
 }
 
-/*
- * The settings for tasks of a role.  In order of precedence: those of the role in this database,
- * of the role, of the database, of all roles, and of the configuration.
- */
+/* The settings for tasks of a role; those that nothing else sets are of the configuration. */
 SettingsTask
 roles_settings(Oid role)
 {
@@ -176,10 +206,7 @@ roles_settings(Oid role)
 	{
 		entry->settings = settings - 1; /* in case of an error */
 		entry->values = known.configured;
-		read_settings(InvalidOid, InvalidOid, &entry->values);
-		read_settings(MyDatabaseId, InvalidOid, &entry->values);
-		read_settings(InvalidOid, role, &entry->values);
-		read_settings(MyDatabaseId, role, &entry->values);
+		read_role_settings(role, &entry->values);
 		entry->settings = settings;
 	}
 	return entry->values;

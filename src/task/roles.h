@@ -26,6 +26,7 @@ typedef struct Role
 } Role;
 
 extern SettingsTask roles_settings(Oid role);
+extern pg_tz *roles_timezone(Oid role);
 extern void roles_define(void);
 extern int64 roles_bind(const char *name);
 extern Oid roles_bound(const char *name, int64 id);

@@ -64,7 +64,8 @@ typedef struct WorkingRow
 typedef struct RowRepeat
 {
 	TimestampTz dt;
-	Interval *repeat;
+	char *cron; /* NULL: by the interval */
+	Interval repeat;
 	bool drift;
 	char *timezone; /* NULL: that of the role */
 	int64 role_id;

@@ -42,7 +42,7 @@
 	" RETURNING t.id, t.attempt," \
 	"           CASE WHEN t.timeout < interval '100 years'" \
 	"                THEN (extract(epoch FROM t.timeout) * 1000000)::int8 END," \
-	"           t.repeat IS NOT NULL, t.delete, substr(t.format, 1, 8)," \
+	"           " REPEATS ", t.delete, substr(t.format, 1, 8)," \
 	"           CASE WHEN octet_length(t.request) <= " CppAsString2(SHARED_REQUEST) \
 	"                THEN t.request END, t.role::text, t.role_id"
 

@@ -139,7 +139,7 @@ row_end(const TaskTable *table, TaskRun run, const TaskResult *result)
 	"       " PLANNED "," \
 	"       ((" PLANNED " AT TIME ZONE 'UTC')" \
 	"        + CASE WHEN t.active < interval '100 years' THEN t.active END) AT TIME ZONE 'UTC'," \
-	"       t.repeat IS NOT NULL, coalesce(t.role::text, ''), coalesce(t.role_id, 0)" \
+	"       " REPEATS ", coalesce(t.role::text, ''), coalesce(t.role_id, 0)" \
 	"  FROM {rows} AS t" \
 	" WHERE " IS_ANY_RUN " AND t.state = 'WORK'" \
 	"   FOR NO KEY UPDATE OF t"
@@ -209,9 +209,10 @@ row_delete(const TaskTable *table, TaskRun run, const char *state)
 static const Statement read_repeat = {STATEMENT_REPEAT,
 	"SELECT " PLANNED ", t.repeat, t.drift,"
 	"       substr(t.timezone, 1, " CppAsString2(TASK_ZONE_MAX) " + 1),"
-	"       coalesce(t.role_id, 0)"
+	"       coalesce(t.role_id, 0),"
+	"       substr(t.cron, 1, " CppAsString2(TASK_KEY_MAX) " + 1)"
 	"  FROM {rows} AS t"
-	" WHERE t.id = $id AND t.role = $role::name"
+	" WHERE t.id = $id AND t.role = $role::name AND " REPEATS
 	" LIMIT 1"};
 /* clang-format on */
 
@@ -226,15 +227,17 @@ row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat)
 	statement_begin(&args);
 	arg_int64(&args, "id", row.id);
 	arg_text(&args, "role", row.role);
-	repeats = statement_execute(&read_repeat, table, &args) > 0 && !statement_is_null(0, 2);
+	repeats = statement_execute(&read_repeat, table, &args) > 0;
 	if (repeats)
 	{
 		repeat->dt = DatumGetTimestampTz(statement_value(0, 1));
-		repeat->repeat = MemoryContextAlloc(caller, sizeof(Interval));
-		*repeat->repeat = *DatumGetIntervalP(statement_value(0, 2));
+		memset(&repeat->repeat, 0, sizeof(Interval));
+		if (!statement_is_null(0, 2))
+			repeat->repeat = *DatumGetIntervalP(statement_value(0, 2));
 		repeat->drift = DatumGetBool(statement_value(0, 3));
 		repeat->timezone = statement_text(caller, 0, 4);
 		repeat->role_id = DatumGetInt64(statement_value(0, 5));
+		repeat->cron = statement_text(caller, 0, 6);
 	}
 	statement_end();
 	return repeats;

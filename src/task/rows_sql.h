@@ -20,6 +20,9 @@
 /* The time that the task was first planned for: a retry changes dt, not this. */
 #define PLANNED "coalesce(t.planned, t.dt)"
 
+/* Is another run planned when this one has ended? */
+#define REPEATS "(t.repeat IS NOT NULL OR t.cron IS NOT NULL)"
+
 /* The time of the claim.  The owner of the table may have set the column to NULL. */
 #define CLAIMED(alias) "coalesce(" alias ".start, '-infinity')"
 
