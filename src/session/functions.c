@@ -48,6 +48,7 @@ Datum
 pg_task_next(PG_FUNCTION_ARGS)
 {
 	char *name = text_to_cstring(PG_GETARG_TEXT_PP(4));
+	TimestampTz planned = PG_GETARG_TIMESTAMPTZ(0);
 	TimestampTz ended = PG_GETARG_TIMESTAMPTZ(3);
 	pg_tz *zone = pg_tzset(name);
 	TimestampTz next;
@@ -55,8 +56,8 @@ pg_task_next(PG_FUNCTION_ARGS)
 	if (zone == NULL)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("time zone \"%s\" not recognized", name)));
-	if (!schedule_next(PG_GETARG_TIMESTAMPTZ(0), PG_GETARG_INTERVAL_P(1), PG_GETARG_BOOL(2), ended,
-					   ended, zone, &next))
+	if (!schedule_next(planned, planned, PG_GETARG_INTERVAL_P(1), PG_GETARG_BOOL(2), ended, ended,
+					   zone, &next))
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(next);
 }

@@ -110,8 +110,8 @@ advance_times(Times *times)
 {
 	if (times->is_cron)
 		return schedule_next_cron(&times->cron, times->latest, times->zone, &times->latest);
-	return schedule_next(times->first, &times->repeat, true, times->latest, times->latest,
-						 times->zone, &times->latest) &&
+	return schedule_next(times->first, times->latest, &times->repeat, true, times->latest,
+						 times->latest, times->zone, &times->latest) &&
 		   schedule_in_range(times->latest);
 }
 

@@ -166,6 +166,7 @@ trigger_check_values(const TriggerRow *row)
 	check_present(row, COLUMN_DT);
 	check_time(row, COLUMN_DT);
 	check_time(row, COLUMN_PLANNED);
+	check_time(row, COLUMN_ANCHOR);
 	check_word(row, COLUMN_STATE, states, "PLAN, WORK, DONE, FAIL, STOP or GONE");
 	check_word(row, COLUMN_FORMAT, formats, "text, csv or json");
 	value = trigger_value(row, COLUMN_REQUEST, &isnull);

@@ -303,7 +303,7 @@ typedef struct SharedState
 	int nholds;		   /* holds that are taken */
 	SharedHold *holds; /* one for each process, then SHARED_HOLDS others */
 
-	ConditionVariable vacated; /* broadcast when a process of pg_task has left a database */
+	ConditionVariable vacated;		  /* broadcast when a process of pg_task has left a database */
 	char timezone[TZ_STRLEN_MAX + 1]; /* configured TimeZone; guarded by the directory lock */
 	pg_atomic_uint32 settings[SHARED_SETTINGS]; /* change counters; see changes.c */
 	uint64 seed;								/* secret, never changes; see changes.c */

@@ -24,6 +24,7 @@ const ColumnDefinition task_columns[TASK_COLUMNS] = {
 		"DEFAULT nullif(current_setting('pg_task.id', true), '')::bigint", 0},
 	[COLUMN_DT] = {"dt", TIMESTAMPTZOID, "NOT NULL DEFAULT now()", COLUMN_REQUIRED},
 	[COLUMN_PLANNED] = {"planned", TIMESTAMPTZOID, "", 0},
+	[COLUMN_ANCHOR] = {"anchor", TIMESTAMPTZOID, "", 0},
 	[COLUMN_START] = {"start", TIMESTAMPTZOID, "", 0},
 	[COLUMN_STOP] = {"stop", TIMESTAMPTZOID, "", 0},
 	[COLUMN_QUEUE] = {"queue", TEXTOID, "NOT NULL DEFAULT 'default'", COLUMN_INHERITED},

@@ -20,23 +20,24 @@
 #include "task/schedule.h"
 
 /*
- * When a task runs next that has ended, and for which no run is planned at "after" or before.
- * Returns false if there is no such time in range, or its cron expression is invalid: a row with
- * the trigger disabled was not checked.
+ * When a task that has ended runs next, and the anchor from which that is counted, if there is one.
+ * No run is planned for "after" or before.  Returns false if there is no such time in range, or the
+ * cron expression is invalid: while the trigger is disabled, nothing is checked.
  */
 static bool
-find_next(const RowRepeat *repeat, TimestampTz ended, TimestampTz after, pg_tz *zone,
-		  TimestampTz *next)
+find_next(const RowRepeat *repeat, TimestampTz ended, TimestampTz after, pg_tz *zone, RowNext *next)
 {
 	CronError error;
 	Cron cron;
 
-	if (repeat->cron == NULL)
-		return schedule_next(repeat->dt, &repeat->repeat, repeat->drift, ended, after, zone,
-							 next) &&
-			   schedule_in_range(*next);
-	return cron_parse(repeat->cron, &cron, &error) &&
-		   schedule_next_cron(&cron, Max(after, repeat->dt), zone, next);
+	next->has_anchor = repeat->cron == NULL && repeat->drift;
+	if (repeat->cron)
+		return cron_parse(repeat->cron, &cron, &error) &&
+			   schedule_next_cron(&cron, Max(after, repeat->dt), zone, &next->dt);
+	next->anchor = schedule_anchor(repeat->anchor, repeat->dt, &repeat->repeat, zone);
+	return schedule_next(next->anchor, repeat->dt, &repeat->repeat, repeat->drift, ended, after,
+						 zone, &next->dt) &&
+		   schedule_in_range(next->dt);
 }
 
 /*
@@ -50,7 +51,7 @@ outcome_plan_next(const TaskTable *table, RowKey row, TimestampTz ended, int pau
 	TimestampTz after = TimestampTzPlusMilliseconds(ended, pause_ms);
 	RowRepeat repeat;
 	pg_tz *zone = NULL;
-	TimestampTz next;
+	RowNext next;
 
 	if (!row_repeat(table, row, &repeat))
 		return;
@@ -67,7 +68,7 @@ outcome_plan_next(const TaskTable *table, RowKey row, TimestampTz ended, int pau
 						  errmsg("task " INT64_FORMAT " does not repeat", row.id),
 						  errdetail("The time zone \"%s\" is not recognized.", repeat.timezone)));
 	else if (find_next(&repeat, ended, after, zone, &next))
-		row_insert_next(table, row, next);
+		row_insert_next(table, row, &next);
 	else
 		ereport(WARNING, (errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
 						  errmsg("task " INT64_FORMAT " does not repeat", row.id),

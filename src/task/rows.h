@@ -63,13 +63,22 @@ typedef struct WorkingRow
 /* What determines the next run of a repeating task. */
 typedef struct RowRepeat
 {
-	TimestampTz dt;
-	char *cron; /* NULL: by the interval */
+	TimestampTz anchor; /* of the chain, as the row says */
+	TimestampTz dt;		/* the planned time of this run */
+	char *cron;			/* NULL: by the interval */
 	Interval repeat;
 	bool drift;
 	char *timezone; /* NULL: that of the role */
 	int64 role_id;
 } RowRepeat;
+
+/* The next run of a repeating task. */
+typedef struct RowNext
+{
+	TimestampTz dt;
+	bool has_anchor;
+	TimestampTz anchor;
+} RowNext;
 
 /* What decides whether a run is retried. */
 typedef struct RowRetry
@@ -124,6 +133,6 @@ extern bool row_end(const TaskTable *table, TaskRun run, const TaskResult *resul
 extern bool row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry);
 extern bool row_delete(const TaskTable *table, TaskRun run, const char *state);
 extern bool row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat);
-extern void row_insert_next(const TaskTable *table, RowKey row, TimestampTz dt);
+extern void row_insert_next(const TaskTable *table, RowKey row, const RowNext *next);
 
 #endif /* PG_TASK_ROWS_H */

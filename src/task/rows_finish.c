@@ -210,7 +210,7 @@ static const Statement read_repeat = {STATEMENT_REPEAT,
 	"SELECT " PLANNED ", t.repeat, t.drift,"
 	"       substr(t.timezone, 1, " CppAsString2(TASK_ZONE_MAX) " + 1),"
 	"       coalesce(t.role_id, 0),"
-	"       substr(t.cron, 1, " CppAsString2(TASK_KEY_MAX) " + 1)"
+	"       substr(t.cron, 1, " CppAsString2(TASK_KEY_MAX) " + 1), coalesce(t.anchor, " PLANNED ")"
 	"  FROM {rows} AS t"
 	" WHERE t.id = $id AND t.role = $role::name AND " REPEATS
 	" LIMIT 1"};
@@ -238,6 +238,7 @@ row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat)
 		repeat->timezone = statement_text(caller, 0, 4);
 		repeat->role_id = DatumGetInt64(statement_value(0, 5));
 		repeat->cron = statement_text(caller, 0, 6);
+		repeat->anchor = DatumGetTimestampTz(statement_value(0, 7));
 	}
 	statement_end();
 	return repeats;
@@ -245,21 +246,25 @@ row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat)
 
 /* clang-format off */
 static const Statement insert_next = {STATEMENT_INSERT_NEXT,
-	"INSERT INTO {table} (parent, dt, {inherited})"
-	" SELECT t.id, $dt, {inherited}"
+	"INSERT INTO {table} (parent, dt, anchor, {inherited})"
+	" SELECT t.id, $dt, $anchor, {inherited}"
 	"   FROM {rows} AS t WHERE t.id = $id AND t.role = $role::name LIMIT 1"};
 /* clang-format on */
 
 /* Plan the next run of a repeating task: insert a new row, made from this one. */
 void
-row_insert_next(const TaskTable *table, RowKey row, TimestampTz dt)
+row_insert_next(const TaskTable *table, RowKey row, const RowNext *next)
 {
 	StatementArgs args;
 
 	statement_begin(&args);
 	arg_int64(&args, "id", row.id);
-	arg_timestamp(&args, "dt", dt);
+	arg_timestamp(&args, "dt", next->dt);
 	arg_text(&args, "role", row.role);
+	if (next->has_anchor)
+		arg_timestamp(&args, "anchor", next->anchor);
+	else
+		arg_null(&args, "anchor", TIMESTAMPTZOID);
 	statement_execute(&insert_next, table, &args);
 	statement_end();
 }

@@ -109,16 +109,16 @@ rough_length(const Interval *interval)
 }
 
 /*
- * The first planned + n * repeat (n > 0) that is later than "now".  Estimates n from the
+ * The first anchor + n * repeat (n > 0) that is later than "now".  Estimates n from the
  * approximate length of the interval, then corrects it: month lengths and DST changes shift it by
  * a few per cent at most.
  */
 static bool
-next_planned(TimestampTz planned, const Interval *repeat, TimestampTz now, pg_tz *zone,
+next_planned(TimestampTz anchor, const Interval *repeat, TimestampTz now, pg_tz *zone,
 			 TimestampTz *next)
 {
 	double length = rough_length(repeat);
-	double behind = (double) now - (double) planned;
+	double behind = (double) now - (double) anchor;
 	int64 low = 0;
 	int64 high = 1;
 	TimestampTz moment;
@@ -128,36 +128,53 @@ next_planned(TimestampTz planned, const Interval *repeat, TimestampTz now, pg_tz
 	if (behind > length)
 	{
 		low = (int64) (behind / length * 0.9);
-		if (low > 0 && (!add_interval(planned, repeat, low, zone, &moment) || moment > now))
+		if (low > 0 && (!add_interval(anchor, repeat, low, zone, &moment) || moment > now))
 			low = 0;
 		high = low + 1;
 	}
 	/* low is not later than now; double the step until high is later than now or out of range */
-	while (add_interval(planned, repeat, high, zone, &moment) && moment <= now)
+	while (add_interval(anchor, repeat, high, zone, &moment) && moment <= now)
 		if (pg_add_s64_overflow(high, high - low, &high))
 			return false;
 	while (high - low > 1)
 	{
 		int64 middle = low + (high - low) / 2;
 
-		if (!add_interval(planned, repeat, middle, zone, &moment) || moment > now)
+		if (!add_interval(anchor, repeat, middle, zone, &moment) || moment > now)
 			high = middle;
 		else
 			low = middle;
 	}
-	return add_interval(planned, repeat, high, zone, next);
+	return add_interval(anchor, repeat, high, zone, next);
+}
+
+/*
+ * The anchor of a chain: the planned time of its first run, from which all others are counted.  A
+ * run that was planned for none of these times begins another count: somebody has planned it anew,
+ * or has changed the interval or the zone.
+ */
+TimestampTz
+schedule_anchor(TimestampTz anchor, TimestampTz planned, const Interval *repeat, pg_tz *zone)
+{
+	TimestampTz counted;
+
+	if (!TIMESTAMP_NOT_FINITE(anchor) && !TIMESTAMP_NOT_FINITE(planned) &&
+		next_planned(anchor, repeat, planned - 1, zone, &counted) && counted == planned)
+		return anchor;
+	return planned;
 }
 
 /*
  * When a task that was planned at "planned" and ended at "ended" runs next.
  *
- * With drift: at the first planned + n * repeat after "now"; missed runs are skipped.  Without
- * drift: one interval after the end, or at "now" if that is later.  Returns false if there is no
- * such time: infinite, out of range, or an interval that does not advance.
+ * With drift: at the first anchor + n * repeat that is later than "now" and "planned"; missed runs
+ * are skipped, and month ends and local times that do not occur shift no later run.  Without drift:
+ * one interval after the end, or at "now" if that is later.  Returns false if there is no such
+ * time: infinite, out of range, or an interval that does not advance.
  */
 bool
-schedule_next(TimestampTz planned, const Interval *repeat, bool drift, TimestampTz ended,
-			  TimestampTz now, pg_tz *zone, TimestampTz *next)
+schedule_next(TimestampTz anchor, TimestampTz planned, const Interval *repeat, bool drift,
+			  TimestampTz ended, TimestampTz now, pg_tz *zone, TimestampTz *next)
 {
 	if (!drift)
 	{
@@ -166,9 +183,9 @@ schedule_next(TimestampTz planned, const Interval *repeat, bool drift, Timestamp
 		*next = Max(*next, now);
 		return true;
 	}
-	if (TIMESTAMP_NOT_FINITE(planned))
+	if (TIMESTAMP_NOT_FINITE(anchor) || TIMESTAMP_NOT_FINITE(planned))
 		return false;
-	return next_planned(planned, repeat, now, zone, next) && *next > planned;
+	return next_planned(anchor, repeat, Max(now, planned), zone, next) && *next > planned;
 }
 
 /* Find how long a zone keeps the offset that it has at a moment: a CronZone. */

@@ -9,6 +9,7 @@ INSERT INTO wanted (name, type, required, def) VALUES
         '(NULLIF(current_setting(''pg_task.id''::text, true), ''''::text))::bigint'),
     ('dt', 'timestamp with time zone', true, 'now()'),
     ('planned', 'timestamp with time zone', false, NULL),
+    ('anchor', 'timestamp with time zone', false, NULL),
     ('start', 'timestamp with time zone', false, NULL),
     ('stop', 'timestamp with time zone', false, NULL),
     ('queue', 'text', true, '''default''::text'),
