@@ -48,6 +48,7 @@ static struct
 	int retry;
 	int delay; /* milliseconds */
 	double backoff;
+	char *timezone; /* empty: not set */
 	int synchronous_commit;
 	char *id; /* never set: pg_task.id has a show hook */
 } variables = {
@@ -196,6 +197,17 @@ check_database_list(char **newval, void **extra pg_attribute_unused(),
 	}
 	GUC_check_errdetail("The value must be a list like \"database1, database2:role2\","
 						" with names quoted as in SQL where needed.");
+	return false;
+}
+
+/* A time zone, by the name that SET TimeZone takes, or nothing. */
+static bool
+check_timezone(char **newval, void **extra pg_attribute_unused(),
+			   GucSource source pg_attribute_unused())
+{
+	if (**newval == '\0' || pg_tzset(*newval))
+		return true;
+	GUC_check_errdetail("The time zone \"%s\" is not recognized.", *newval);
 	return false;
 }
 
@@ -360,6 +372,11 @@ define_task_defaults(void)
 							" \"active\" is NULL may start.",
 							"Zero means no limit.", &variables.active, 0, 0, INT_MAX, PGC_USERSET,
 							GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomStringVariable("pg_task.timezone",
+							   "Sets the time zone of the repeats of a task whose column"
+							   " \"timezone\" is NULL.",
+							   "Empty means the TimeZone of the role of the task.",
+							   &variables.timezone, "", PGC_USERSET, 0, check_timezone, NULL, NULL);
 	DefineCustomEnumVariable(
 		"pg_task.format",
 		"Sets the format of the response of a task whose column \"format\" is NULL.", NULL,
@@ -471,6 +488,7 @@ settings_task(void)
 		.delay = variables.delay,
 		.backoff = variables.backoff,
 		.timezone = session_timezone,
+		.task_timezone = variables.timezone[0] ? pg_tzset(variables.timezone) : NULL,
 	};
 
 	return result;

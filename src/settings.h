@@ -50,7 +50,8 @@ typedef struct SettingsTask
 	int retry;
 	int delay; /* milliseconds */
 	double backoff;
-	pg_tz *timezone; /* time zone of its sessions; never NULL */
+	pg_tz *timezone;	  /* TimeZone of its sessions; never NULL */
+	pg_tz *task_timezone; /* pg_task.timezone; NULL: not set */
 } SettingsTask;
 
 /* One entry of pg_task.database. */

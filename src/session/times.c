@@ -84,7 +84,7 @@ times_of_row(const TriggerRow *row, Oid role, TimestampTz after, TimestampTz *ne
 		return false;
 	cron = times_parse(TextDatumGetCString(value));
 	value = trigger_value(row, COLUMN_TIMEZONE, &isnull);
-	zone = isnull ? roles_timezone(role) : find_zone(TextDatumGetCString(value));
+	zone = isnull ? roles_timezone_in_session(role) : find_zone(TextDatumGetCString(value));
 	return schedule_next_cron(&cron, after, zone, next);
 }
 

@@ -1,6 +1,7 @@
 /*
  * changes.c
- *		Change counters of the settings of databases and roles, in shared memory.
+ *		Change counters of the settings of databases and roles, and the configured time zones, in
+ *		shared memory.
  *
  * A process that connected before its role's or its database's settings were changed finds another
  * number than it saw then.  A change is counted when it is committed; the changes of a prepared
@@ -47,22 +48,29 @@ shared_settings_changed(Oid object)
 	pg_atomic_fetch_add_u32(&Shared->settings[counter_of(object)], 1);
 }
 
-/* The supervisor publishes the TimeZone of the configuration, which no session knows for sure. */
+/*
+ * The supervisor publishes the time zones of the configuration.  A session does not know them if it
+ * has set others.
+ */
 void
-shared_publish_timezone(const char *name)
+shared_publish_zones(const char *sessions, const char *tasks)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	strlcpy(Shared->timezone, name, sizeof(Shared->timezone));
+	strlcpy(Shared->zones.sessions, sessions, sizeof(Shared->zones.sessions));
+	strlcpy(Shared->zones.tasks, tasks, sizeof(Shared->zones.tasks));
 	LWLockRelease(Shared->directory);
 }
 
-/* Copy the TimeZone of the configuration; "name" has TZ_STRLEN_MAX + 1 bytes.  Empty: not known. */
-void
-shared_timezone(char *name)
+/* Return the time zones of the configuration; empty before the supervisor has started. */
+SharedZones
+shared_zones(void)
 {
+	SharedZones zones;
+
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	strlcpy(name, Shared->timezone, sizeof(Shared->timezone));
+	zones = Shared->zones;
 	LWLockRelease(Shared->directory);
+	return zones;
 }
 
 /*

@@ -288,6 +288,13 @@ typedef struct SharedHold
 	int proc;
 } SharedHold;
 
+/* The time zones of the configuration: names, or empty. */
+typedef struct SharedZones
+{
+	char sessions[TZ_STRLEN_MAX + 1]; /* TimeZone */
+	char tasks[TZ_STRLEN_MAX + 1];	  /* pg_task.timezone */
+} SharedZones;
+
 typedef struct SharedState
 {
 	LWLock *directory;
@@ -303,8 +310,8 @@ typedef struct SharedState
 	int nholds;		   /* holds that are taken */
 	SharedHold *holds; /* one for each process, then SHARED_HOLDS others */
 
-	ConditionVariable vacated;		  /* broadcast when a process of pg_task has left a database */
-	char timezone[TZ_STRLEN_MAX + 1]; /* configured TimeZone; guarded by the directory lock */
+	ConditionVariable vacated; /* broadcast when a process of pg_task has left a database */
+	SharedZones zones;		   /* guarded by the directory lock */
 	pg_atomic_uint32 settings[SHARED_SETTINGS]; /* change counters; see changes.c */
 	uint64 seed;								/* secret, never changes; see changes.c */
 	bool prepared_lost;		  /* guarded by the directory lock; see shared_prepared_add */
@@ -325,8 +332,8 @@ extern void shared_wake(int proc);
 extern void shared_wake_supervisor(void);
 extern uint32 shared_settings(Oid database, Oid role);
 extern void shared_settings_changed(Oid object);
-extern void shared_publish_timezone(const char *name);
-extern void shared_timezone(char *name);
+extern void shared_publish_zones(const char *sessions, const char *tasks);
+extern SharedZones shared_zones(void);
 extern void shared_prepared_add(const char *gid, const Oid *objects, int count);
 extern void shared_prepared_find(const char *gid, SharedPrepared *prepared);
 extern void shared_prepared_remove(const SharedPrepared *prepared, bool committed);

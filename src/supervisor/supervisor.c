@@ -518,6 +518,17 @@ detach_supervisor(int code pg_attribute_unused(), Datum arg pg_attribute_unused(
 	LWLockRelease(Shared->directory);
 }
 
+/* Publish the time zones that tasks have if nothing but the configuration sets them. */
+static void
+publish_zones(void)
+{
+	SettingsTask settings = settings_task();
+
+	shared_publish_zones(pg_get_timezone_name(settings.timezone),
+						 settings.task_timezone ? pg_get_timezone_name(settings.task_timezone)
+												: "");
+}
+
 /* Connect, and take over from a supervisor that has exited. */
 static void
 attach_supervisor(void)
@@ -532,7 +543,7 @@ attach_supervisor(void)
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	Shared->supervisor = COMPAT_MY_PROC;
 	LWLockRelease(Shared->directory);
-	shared_publish_timezone(pg_get_timezone_name(session_timezone));
+	publish_zones();
 	stop_leftover_schedulers();
 	if (!arbiter_has_slots())
 		ereport(WARNING, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
@@ -556,7 +567,7 @@ pg_task_supervisor_main(Datum arg pg_attribute_unused())
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
-			shared_publish_timezone(pg_get_timezone_name(session_timezone));
+			publish_zones();
 		}
 		supervise_databases();
 		pause_between_iterations(wait_event);

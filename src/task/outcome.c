@@ -62,7 +62,7 @@ outcome_plan_next(const TaskTable *table, RowKey row, TimestampTz ended, int pau
 	if (repeat.timezone)
 		zone = pg_tzset(repeat.timezone);
 	else
-		zone = roles_settings(roles_bound(row.role, repeat.role_id)).timezone;
+		zone = roles_timezone(roles_bound(row.role, repeat.role_id));
 	if (zone == NULL)
 		ereport(WARNING, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						  errmsg("task " INT64_FORMAT " does not repeat", row.id),

@@ -99,6 +99,7 @@ take_settings(Datum config, SettingsTask *values)
 {
 	static const char backoff[] = "pg_task.backoff=";
 	static const char zone[] = "TimeZone=";
+	static const char task_zone[] = "pg_task.timezone=";
 	Datum *elements;
 	int count;
 	int i;
@@ -119,6 +120,8 @@ take_settings(Datum config, SettingsTask *values)
 			values->backoff = value;
 		else if (strncmp(entry, zone, strlen(zone)) == 0)
 			take_timezone(entry + strlen(zone), &values->timezone);
+		else if (strncmp(entry, task_zone, strlen(task_zone)) == 0)
+			values->task_timezone = pg_tzset(entry + strlen(task_zone));
 	}
 }
 
@@ -162,24 +165,35 @@ read_role_settings(Oid role, SettingsTask *values)
 	read_settings(MyDatabaseId, role, values);
 }
 
-/*
- * For a user's session: the TimeZone that roles_settings finds for a role in the scheduler and in
- * executors.  The session's own setting is another thing: its client may have set it.
- */
+/* The time zone of the repeats of a role's tasks, for a process that called roles_define. */
 pg_tz *
 roles_timezone(Oid role)
 {
+	SettingsTask values = roles_settings(role);
+
+	return values.task_timezone ? values.task_timezone : values.timezone;
+}
+
+/*
+ * The same for a user's session.  What the session has set itself, or its client, does not count,
+ * so the configuration is what the supervisor has published.
+ */
+pg_tz *
+roles_timezone_in_session(Oid role)
+{
 	SettingsTask values = {.timezone = session_timezone};
-	char name[TZ_STRLEN_MAX + 1] = "";
-	pg_tz *zone;
+	SharedZones zones;
 
 	if (Shared)
-		shared_timezone(name);
-	zone = name[0] != '\0' ? pg_tzset(name) : NULL;
-	if (zone)
-		values.timezone = zone;
+	{
+		zones = shared_zones();
+		if (zones.sessions[0] != '\0' && pg_tzset(zones.sessions))
+			values.timezone = pg_tzset(zones.sessions);
+		if (zones.tasks[0] != '\0')
+			values.task_timezone = pg_tzset(zones.tasks);
+	}
 	read_role_settings(role, &values);
-	return values.timezone;
+	return values.task_timezone ? values.task_timezone : values.timezone;
 }
 
 /* Called once per process, before it connects. */

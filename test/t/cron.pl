@@ -74,10 +74,33 @@ subtest 'the zone' => sub {
 	is(task($node, insert_task($node, request => 'SELECT 1', cron => $far), 'dt::timestamptz(0)'),
 		next_of($far, 'Australia/Sydney'), 'that of the database');
 	sql(q{ALTER DATABASE postgres RESET TimeZone});
+
+	my $becomes = sub {
+		my ($zone, $name) = @_;
+
+		ok(poll_for(sub {
+			my $id = insert_task($node, request => 'SELECT 1', cron => $far);
+
+			sql("SELECT dt = pg_task_next(cron, now(), '$zone') FROM task WHERE id = $id") eq 't';
+		}), $name);
+	};
 	set_conf($node, q{TimeZone = 'UTC'});
-	poll_for(sub {
-		task($node, insert_task($node, request => 'SELECT 1', cron => $far), 'dt') eq next_of($far, 'UTC')
-	}) or fail('that of the configuration after a reload');
+	$becomes->('UTC', 'that of the configuration after a reload');
+	set_conf($node, q{pg_task.timezone = 'Pacific/Chatham'});
+	$becomes->('Pacific/Chatham', 'pg_task.timezone before it');
+	$role = insert_task($node, request => 'SELECT 1', cron => $far, role => 'berliner');
+	is(task($node, $role, "dt = pg_task_next(cron, now(), 'Pacific/Chatham')"), 't', 'and before that of the role');
+	sql(q{ALTER ROLE berliner SET pg_task.timezone = 'America/Santiago'});
+	$role = insert_task($node, request => 'SELECT 1', cron => $far, role => 'berliner');
+	is(task($node, $role, "dt = pg_task_next(cron, now(), 'America/Santiago')"), 't', 'that of the role');
+	sql("UPDATE task SET dt = now() WHERE id = $role");
+	wait_for_state($node, $role, 'DONE');
+	is(sql("SELECT dt = pg_task_next(cron, now(), 'America/Santiago') FROM task WHERE parent = $role"), 't',
+		'also for the next run');
+	is(sqlstate_of('berliner', q{SET pg_task.timezone = 'Nowhere/Land'}), '22023', 'one that does not exist');
+	sql(q{ALTER ROLE berliner RESET pg_task.timezone});
+	set_conf($node, q{pg_task.timezone = ''});
+	$becomes->('UTC', 'nothing');
 };
 
 subtest 'the next run' => sub {
