@@ -75,3 +75,9 @@ CREATE FUNCTION pg_catalog.pg_task_schedule(repeat interval, after timestamptz, 
 
 COMMENT ON FUNCTION pg_catalog.pg_task_schedule(interval, timestamptz, integer, text) IS
     'the first moments at which a task that was planned for this one repeats';
+
+CREATE FUNCTION pg_catalog.pg_task_time() RETURNS timestamptz
+    LANGUAGE c STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'pg_task_time';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_time() IS
+    'the time for which the task was planned that calls this';

@@ -49,12 +49,14 @@ static struct
 	int delay; /* milliseconds */
 	double backoff;
 	char *timezone; /* empty: not set */
+	int missed;		/* a SettingsMissed */
 	int synchronous_commit;
 	char *id; /* never set: pg_task.id has a show hook */
 } variables = {
 	.period = 1000,
 	.delay = 10 * 1000,
 	.backoff = 2,
+	.missed = MISSED_ONE,
 	.synchronous_commit = SETTINGS_COMMIT_AS_DATABASE,
 };
 
@@ -68,6 +70,13 @@ static const struct config_enum_entry commit_options[] = {
 	{"on", SYNCHRONOUS_COMMIT_ON, false},
 	{"remote_apply", SYNCHRONOUS_COMMIT_REMOTE_APPLY, false},
 	{NULL, 0, false}};
+
+static const struct config_enum_entry missed_options[] = {
+	{"one", MISSED_ONE, false},
+	{"none", MISSED_NONE, false},
+	{"all", MISSED_ALL, false},
+	{NULL, 0, false},
+};
 
 static const struct config_enum_entry format_options[] = {
 	{"text", RESULT_TEXT, false},
@@ -372,6 +381,11 @@ define_task_defaults(void)
 							" \"active\" is NULL may start.",
 							"Zero means no limit.", &variables.active, 0, 0, INT_MAX, PGC_USERSET,
 							GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomEnumVariable("pg_task.missed",
+							 "Sets which of the runs that a repeating task has missed it makes up"
+							 " for, if its column \"missed\" is NULL.",
+							 NULL, &variables.missed, MISSED_ONE, missed_options, PGC_USERSET, 0,
+							 NULL, NULL, NULL);
 	DefineCustomStringVariable("pg_task.timezone",
 							   "Sets the time zone of the repeats of a task whose column"
 							   " \"timezone\" is NULL.",
@@ -487,6 +501,7 @@ settings_task(void)
 		.retry = variables.retry,
 		.delay = variables.delay,
 		.backoff = variables.backoff,
+		.missed = variables.missed,
 		.timezone = session_timezone,
 		.task_timezone = variables.timezone[0] ? pg_tzset(variables.timezone) : NULL,
 	};
@@ -506,6 +521,18 @@ settings_commit(void)
 		if (option->val == variables.synchronous_commit)
 			return option->name;
 	return NULL;
+}
+
+/* Return the SettingsMissed of this name; the other value if the name is unknown. */
+SettingsMissed
+settings_missed(const char *name, SettingsMissed other)
+{
+	const struct config_enum_entry *option;
+
+	for (option = missed_options; option->name; option++)
+		if (strcmp(option->name, name) == 0)
+			return option->val;
+	return other;
 }
 
 /* Return the ResultFormat of this name; RESULT_TEXT if the name is unknown. */

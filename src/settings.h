@@ -42,6 +42,17 @@ typedef struct SettingsValues
 
 extern SettingsValues Settings;
 
+/*
+ * What a repeating task makes up for: times at which it should have run while it was running, or
+ * while no server was.
+ */
+typedef enum SettingsMissed
+{
+	MISSED_ONE,	 /* one run as soon as possible, whatever was missed */
+	MISSED_NONE, /* no run: it waits for the next time */
+	MISSED_ALL	 /* each, in order */
+} SettingsMissed;
+
 /* Settings for the tasks of a role, where the columns of a task are NULL. */
 typedef struct SettingsTask
 {
@@ -50,6 +61,7 @@ typedef struct SettingsTask
 	int retry;
 	int delay; /* milliseconds */
 	double backoff;
+	SettingsMissed missed;
 	pg_tz *timezone;	  /* TimeZone of its sessions; never NULL */
 	pg_tz *task_timezone; /* pg_task.timezone; NULL: not set */
 } SettingsTask;
@@ -74,6 +86,7 @@ extern List *settings_targets(void);
 extern SettingsTable settings_table(const char *database);
 extern SettingsTask settings_task(void);
 extern const char *settings_commit(void);
+extern SettingsMissed settings_missed(const char *name, SettingsMissed other);
 extern int settings_format(const char *name);
 extern bool settings_keeps_library(const char *file);
 

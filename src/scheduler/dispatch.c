@@ -35,6 +35,7 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 	task->role = entry->role;
 	task->relid = MyScheduler->table->relid;
 	strlcpy(task->role_name, entry->group->key.role, NAMEDATALEN);
+	task->planned = claim->planned;
 	task->timeout = claim->timeout;
 	task->repeats = claim->repeats;
 	task->deletes = claim->deletes;

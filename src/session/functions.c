@@ -25,10 +25,12 @@
 PGDLLEXPORT Datum pg_task_own(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_next(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_cancel(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_time(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_own);
 PG_FUNCTION_INFO_V1(pg_task_next);
 PG_FUNCTION_INFO_V1(pg_task_cancel);
+PG_FUNCTION_INFO_V1(pg_task_time);
 
 /*
  * pg_task_own(role, role_id): may the current user act as the role of this row?  Used by the row
@@ -96,13 +98,38 @@ pg_task_cancel(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(stopped);
 }
 
+/* Find the task that this process runs, or whose parallel worker it is. */
+static bool
+find_own_task(int64 *id, TimestampTz *planned)
+{
+	const PGPROC *proc = MyProc->lockGroupLeader ? MyProc->lockGroupLeader : MyProc;
+
+	return Shared && shared_task_of((int) (proc - ProcGlobal->allProcs), id, planned);
+}
+
+/*
+ * pg_task_time(): the time for which the task was planned that calls this; retries and late starts
+ * do not change it.  NULL: no task calls this.
+ */
+Datum
+pg_task_time(PG_FUNCTION_ARGS)
+{
+	int64 id;
+	TimestampTz planned;
+
+	if (!find_own_task(&id, &planned))
+		PG_RETURN_NULL();
+	PG_RETURN_TIMESTAMPTZ(planned);
+}
+
 /* The id that pg_task.id shows in a parallel worker: the one of the task that its leader runs. */
 static int64
 task_of_leader(void)
 {
-	if (!IsParallelWorker() || MyProc->lockGroupLeader == NULL)
-		return SETTINGS_NO_TASK;
-	return shared_task_of((int) (MyProc->lockGroupLeader - ProcGlobal->allProcs));
+	int64 id;
+	TimestampTz planned;
+
+	return IsParallelWorker() && find_own_task(&id, &planned) ? id : SETTINGS_NO_TASK;
 }
 
 /* Called only if the library was preloaded. */

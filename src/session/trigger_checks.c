@@ -158,6 +158,7 @@ trigger_check_values(const TriggerRow *row)
 {
 	static const char *const states[] = {"PLAN", "WORK", "DONE", "FAIL", "STOP", "GONE", NULL};
 	static const char *const formats[] = {"text", "csv", "json", NULL};
+	static const char *const missed[] = {"one", "none", "all", NULL};
 	bool isnull;
 	Datum value;
 
@@ -169,6 +170,7 @@ trigger_check_values(const TriggerRow *row)
 	check_time(row, COLUMN_ANCHOR);
 	check_word(row, COLUMN_STATE, states, "PLAN, WORK, DONE, FAIL, STOP or GONE");
 	check_word(row, COLUMN_FORMAT, formats, "text, csv or json");
+	check_word(row, COLUMN_MISSED, missed, "one, none or all");
 	value = trigger_value(row, COLUMN_REQUEST, &isnull);
 	if (!isnull && toast_raw_datum_size(value) <= VARHDRSZ)
 		reject_value(row, COLUMN_REQUEST, "some SQL");

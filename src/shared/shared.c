@@ -282,20 +282,26 @@ shared_database_relid(Oid database)
 }
 
 /*
- * Return the id of the task that a process runs; SETTINGS_NO_TASK if it is not an executor or runs
- * none.
+ * Find the task that a process runs: its id, and the time that it was first planned for.  Returns
+ * false if the process is not an executor or runs none.
  */
-int64
-shared_task_of(int proc)
+bool
+shared_task_of(int proc, int64 *id, TimestampTz *planned)
 {
 	SharedExecutor *executor = executor_slot_of(proc);
-	int64 id = SETTINGS_NO_TASK;
+	bool found;
 
 	if (executor == NULL)
-		return SETTINGS_NO_TASK;
+		return false;
 	LWLockAcquire(executor->lock, LW_SHARED);
-	if (executor->taken != executor->done)
-		id = executor->ring[executor->done % SHARED_RING].run.id;
+	found = executor->taken != executor->done;
+	if (found)
+	{
+		const SharedTask *task = &executor->ring[executor->done % SHARED_RING];
+
+		*id = task->run.id;
+		*planned = task->planned;
+	}
 	LWLockRelease(executor->lock);
-	return id;
+	return found;
 }

@@ -166,6 +166,7 @@ typedef struct SharedTask
 	Oid relid;					 /* the task table */
 	Oid role;					 /* the executor rejects a task of another role */
 	char role_name[NAMEDATALEN]; /* the column "role" */
+	TimestampTz planned;		 /* the time that the task was first planned for */
 	int64 timeout;				 /* microseconds, -1: the column is NULL */
 	bool repeats;
 	bool deletes;
@@ -353,6 +354,6 @@ extern void
 shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int count, int events);
 extern int shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, int *events);
 
-extern int64 shared_task_of(int proc);
+extern bool shared_task_of(int proc, int64 *id, TimestampTz *planned);
 
 #endif /* PG_TASK_SHARED_H */

@@ -19,39 +19,61 @@
 #include "task/rows.h"
 #include "task/schedule.h"
 
+/* When a task ran that is to repeat, or was found not to run. */
+typedef struct Ended
+{
+	bool ran;
+	TimestampTz start; /* not set if it did not run */
+	TimestampTz end;   /* of the run; or the time before which it is not to repeat */
+} Ended;
+
+/*
+ * The next run of a repeating task is planned later than this: for each missed time, for the first
+ * that the run has missed, or for none of them.  What a task has missed that expired or was refused
+ * is over, too.
+ */
+static TimestampTz
+latest_covered(const RowRepeat *repeat, SettingsMissed missed, const Ended *ended)
+{
+	if (!ended->ran || missed == MISSED_NONE)
+		return Max(ended->end, repeat->dt);
+	if (missed == MISSED_ALL)
+		return repeat->dt;
+	return Max(ended->start, repeat->dt);
+}
+
 /*
  * When a task that has ended runs next, and the anchor from which that is counted, if there is one.
- * No run is planned for "after" or before.  Returns false if there is no such time in range, or the
- * cron expression is invalid: while the trigger is disabled, nothing is checked.
+ * Returns false if there is no such time in range, or the cron expression is invalid: while the
+ * trigger is disabled, nothing is checked.
  */
 static bool
-find_next(const RowRepeat *repeat, TimestampTz ended, TimestampTz after, pg_tz *zone, RowNext *next)
+find_next(const RowRepeat *repeat, SettingsMissed missed, const Ended *ended, pg_tz *zone,
+		  RowNext *next)
 {
+	TimestampTz after = latest_covered(repeat, missed, ended);
 	CronError error;
 	Cron cron;
 
 	next->has_anchor = repeat->cron == NULL && repeat->drift;
 	if (repeat->cron)
 		return cron_parse(repeat->cron, &cron, &error) &&
-			   schedule_next_cron(&cron, Max(after, repeat->dt), zone, &next->dt);
+			   schedule_next_cron(&cron, after, zone, &next->dt);
 	next->anchor = schedule_anchor(repeat->anchor, repeat->dt, &repeat->repeat, zone);
-	return schedule_next(next->anchor, repeat->dt, &repeat->repeat, repeat->drift, ended, after,
-						 zone, &next->dt) &&
+	return schedule_next(next->anchor, repeat->dt, &repeat->repeat, repeat->drift, ended->end,
+						 repeat->drift ? after : ended->end, zone, &next->dt) &&
 		   schedule_in_range(next->dt);
 }
 
-/*
- * Plan the next run of the task in this row, if it repeats.  The row must still exist.  The next
- * run is due at least pause_ms after "ended": for a task that did not run, this prevents an
- * endless fast series of rows.
- */
-void
-outcome_plan_next(const TaskTable *table, RowKey row, TimestampTz ended, int pause_ms)
+/* Plan the next run of the task in this row, if it repeats.  The row must still exist. */
+static void
+plan_next(const TaskTable *table, RowKey row, const Ended *ended)
 {
-	TimestampTz after = TimestampTzPlusMilliseconds(ended, pause_ms);
 	RowRepeat repeat;
-	pg_tz *zone = NULL;
 	RowNext next;
+	SettingsMissed missed;
+	pg_tz *zone;
+	Oid role;
 
 	if (!row_repeat(table, row, &repeat))
 		return;
@@ -59,20 +81,42 @@ outcome_plan_next(const TaskTable *table, RowKey row, TimestampTz ended, int pau
 	 * not the session's TimeZone: this may run in the scheduler, or in an executor whose task has
 	 * changed the setting
 	 */
-	if (repeat.timezone)
-		zone = pg_tzset(repeat.timezone);
-	else
-		zone = roles_timezone(roles_bound(row.role, repeat.role_id));
+	role = roles_bound(row.role, repeat.role_id);
+	zone = repeat.timezone ? pg_tzset(repeat.timezone) : roles_timezone(role);
+	missed = roles_settings(role).missed;
+	if (repeat.missed)
+		missed = settings_missed(repeat.missed, missed);
 	if (zone == NULL)
 		ereport(WARNING, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						  errmsg("task " INT64_FORMAT " does not repeat", row.id),
 						  errdetail("The time zone \"%s\" is not recognized.", repeat.timezone)));
-	else if (find_next(&repeat, ended, after, zone, &next))
+	else if (find_next(&repeat, missed, ended, zone, &next))
 		row_insert_next(table, row, &next);
 	else
 		ereport(WARNING, (errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
 						  errmsg("task " INT64_FORMAT " does not repeat", row.id),
 						  errdetail("There is no next time in range.")));
+}
+
+/*
+ * Plan the next run of a task that was not started, if it repeats: pause_ms after "now" at the
+ * earliest, which prevents an endless fast series of rows.  The row must still exist.
+ */
+void
+outcome_plan_next(const TaskTable *table, RowKey row, TimestampTz now, int pause_ms)
+{
+	Ended ended = {.end = TimestampTzPlusMilliseconds(now, pause_ms)};
+
+	plan_next(table, row, &ended);
+}
+
+/* Plan the next run of a task after a run, if it repeats. */
+static void
+plan_after_run(const TaskTable *table, RowKey row, const TaskResult *result)
+{
+	Ended ended = {.ran = true, .start = result->start, .end = result->stop};
+
+	plan_next(table, row, &ended);
 }
 
 /* Write that the run is DONE.  Returns false if the row no longer belongs to that run. */
@@ -88,7 +132,7 @@ outcome_done(const TaskTable *table, TaskRun run, const char *role, const TaskRe
 	if (!row_finish(table, run, result))
 		return false;
 	if (repeats)
-		outcome_plan_next(table, row, result->stop, 0);
+		plan_after_run(table, row, result);
 	if (deletes)
 		row_delete(table, finished, "DONE");
 	return true;
@@ -140,7 +184,7 @@ outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, bool wai
 	{
 		RowKey row = {run.id, retry.role};
 
-		outcome_plan_next(table, row, result->stop, 0);
+		plan_after_run(table, row, result);
 	}
 	return true;
 }

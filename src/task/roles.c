@@ -99,6 +99,7 @@ take_settings(Datum config, SettingsTask *values)
 {
 	static const char backoff[] = "pg_task.backoff=";
 	static const char zone[] = "TimeZone=";
+	static const char missed[] = "pg_task.missed=";
 	static const char task_zone[] = "pg_task.timezone=";
 	Datum *elements;
 	int count;
@@ -120,6 +121,8 @@ take_settings(Datum config, SettingsTask *values)
 			values->backoff = value;
 		else if (strncmp(entry, zone, strlen(zone)) == 0)
 			take_timezone(entry + strlen(zone), &values->timezone);
+		else if (strncmp(entry, missed, strlen(missed)) == 0)
+			values->missed = settings_missed(entry + strlen(missed), values->missed);
 		else if (strncmp(entry, task_zone, strlen(task_zone)) == 0)
 			values->task_timezone = pg_tzset(entry + strlen(task_zone));
 	}

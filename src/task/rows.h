@@ -44,6 +44,7 @@ typedef struct Claim
 	char *request; /* NULL if longer than SHARED_REQUEST */
 	char *role;
 	int64 role_id;
+	TimestampTz planned; /* when its first run was planned for */
 } Claim;
 
 /* Identifies a row: its id and, because ids may not be unique in a partitioned table, its role. */
@@ -68,6 +69,7 @@ typedef struct RowRepeat
 	char *cron;			/* NULL: by the interval */
 	Interval repeat;
 	bool drift;
+	char *missed;	/* NULL: as the role's setting says */
 	char *timezone; /* NULL: that of the role */
 	int64 role_id;
 } RowRepeat;

@@ -44,7 +44,8 @@
 	"                THEN (extract(epoch FROM t.timeout) * 1000000)::int8 END," \
 	"           " REPEATS ", t.delete, substr(t.format, 1, 8)," \
 	"           CASE WHEN octet_length(t.request) <= " CppAsString2(SHARED_REQUEST) \
-	"                THEN t.request END, t.role::text, t.role_id"
+	"                THEN t.request END, t.role::text, t.role_id," \
+	"           " PLANNED
 
 static const Statement claim_rows = {STATEMENT_CLAIM, CLAIM("c")};
 
@@ -110,6 +111,7 @@ returned_claims(MemoryContext where, uint64 count, TimestampTz claimed, Claim **
 		claim->request = statement_text(where, i, 7);
 		claim->role = statement_text(where, i, 8);
 		claim->role_id = DatumGetInt64(statement_value(i, 9));
+		claim->planned = DatumGetTimestampTz(statement_value(i, 10));
 	}
 }
 

@@ -210,7 +210,8 @@ static const Statement read_repeat = {STATEMENT_REPEAT,
 	"SELECT " PLANNED ", t.repeat, t.drift,"
 	"       substr(t.timezone, 1, " CppAsString2(TASK_ZONE_MAX) " + 1),"
 	"       coalesce(t.role_id, 0),"
-	"       substr(t.cron, 1, " CppAsString2(TASK_KEY_MAX) " + 1), coalesce(t.anchor, " PLANNED ")"
+	"       substr(t.cron, 1, " CppAsString2(TASK_KEY_MAX) " + 1), coalesce(t.anchor, " PLANNED "),"
+	"       substr(t.missed, 1, 8)"
 	"  FROM {rows} AS t"
 	" WHERE t.id = $id AND t.role = $role::name AND " REPEATS
 	" LIMIT 1"};
@@ -239,6 +240,7 @@ row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat)
 		repeat->role_id = DatumGetInt64(statement_value(0, 5));
 		repeat->cron = statement_text(caller, 0, 6);
 		repeat->anchor = DatumGetTimestampTz(statement_value(0, 7));
+		repeat->missed = statement_text(caller, 0, 8);
 	}
 	statement_end();
 	return repeats;

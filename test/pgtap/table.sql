@@ -36,6 +36,7 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('drift', 'boolean', true, 'true'),
     ('cron', 'text', false, NULL),
     ('timezone', 'text', false, NULL),
+    ('missed', 'text', false, NULL),
     ('delete', 'boolean', true, 'false'),
     ('key', 'text', false, NULL),
     ('after', 'bigint[]', false, NULL),

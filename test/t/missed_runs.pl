@@ -1,0 +1,88 @@
+# What a repeating task makes up for: the times at which it should have run while it was running, or
+# while no server was; and the time that a task is told it runs for.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $node = new_node('missed', conf => "TimeZone = 'UTC'");
+
+sql('CREATE ROLE app LOGIN; GRANT INSERT, SELECT, UPDATE ON task TO app');
+
+# An expression over the next run, t, and the run before it, p.
+sub next_after
+{
+	my ($id, $expression) = @_;
+
+	return sql("SELECT $expression FROM task AS t JOIN task AS p ON p.id = t.parent WHERE p.id = $id");
+}
+
+# A run of two and a half seconds that repeats each second misses the next two times.
+for my $rule ([ cron => '* * * * * *' ], [ repeat => '1 second' ])
+{
+	subtest "missed while it ran, by $rule->[0]" => sub {
+		my %id = map {
+			$_ => insert_task($node, request => 'SELECT pg_sleep(2.5)', queue => $rule->[0], missed => $_,
+				@$rule)
+		} qw(one none all);
+
+		wait_until($node, "SELECT NOT EXISTS (SELECT FROM task WHERE id = $_ AND state <> 'DONE')")
+		  for values %id;
+		is(next_after($id{one}, q{t.dt > p.start AND t.dt <= p.start + interval '1 s' AND t.dt < p.stop}),
+			't', 'one: the first time that it missed');
+		is(next_after($id{none}, q{t.dt > p.stop AND t.dt <= p.stop + interval '1 s'}), 't',
+			'none: the first time after its end');
+		is(next_after($id{all}, q{t.dt - p.dt}), '00:00:01', 'all: the very next');
+		sql("UPDATE task SET state = 'STOP' WHERE queue = '$rule->[0]' AND state IN ('PLAN', 'WORK')");
+	};
+}
+
+subtest 'missed while no server ran' => sub {
+	my %late = (request => 'SELECT 1', repeat => '1 minute', dt => '2024-01-01');
+	my $one = run_task($node, %late);
+	my $none = run_task($node, %late, missed => 'none');
+	my $all = run_task($node, %late, missed => 'all', queue => 'all', max => 1);
+
+	is(next_after($_, q{t.dt > p.start AND t.dt <= p.start + interval '1 minute'}), 't',
+		'one late run makes up for all') for $one, $none;
+	wait_until($node, q{SELECT count(*) >= 5 FROM task WHERE queue = 'all' AND state = 'DONE'});
+	sql(q{UPDATE task SET state = 'STOP' WHERE queue = 'all' AND state IN ('PLAN', 'WORK')});
+	is(sql(q{SELECT string_agg(to_char(dt, 'HH24:MI'), ' ' ORDER BY id)
+			FROM (SELECT * FROM task WHERE queue = 'all' ORDER BY id LIMIT 5) AS t}),
+		'00:00 00:01 00:02 00:03 00:04', 'all: each, in order');
+};
+
+subtest 'what expired is over' => sub {
+	my $id = insert_task($node, request => 'SELECT 1', repeat => '1 minute', dt => '2024-01-01',
+		active => '1 hour', missed => 'all');
+
+	wait_for_state($node, $id, 'GONE');
+	is(next_after($id, q{t.dt > now() - interval '1 minute'}), 't', 'the next run is not missed');
+};
+
+subtest 'by the settings of a role' => sub {
+	sql(q{ALTER ROLE app SET pg_task.missed = 'all'});
+	my $id = run_task($node, request => 'SELECT 1', repeat => '1 minute', dt => '2024-01-01', role => 'app');
+
+	is(next_after($id, 't.dt'), '2024-01-01 00:01:00+00', 'of the task');
+	sql(q{ALTER ROLE app RESET pg_task.missed; UPDATE task SET state = 'STOP' WHERE role = 'app'});
+	is(sqlstate_of('app', q{INSERT INTO task (request, missed) VALUES ('SELECT 1', 'some')}), '23514',
+		'a word that is none is refused');
+	is(sqlstate_of('app', q{SET pg_task.missed = 'some'}), '22023', 'in the setting, too');
+};
+
+subtest 'the time that a task runs for' => sub {
+	my $request = 'SELECT pg_task_time()';
+	my $late = run_task($node, request => $request, dt => '2024-01-01 12:34:56.789');
+	my $failed = insert_task($node, request => "DO \$\$ BEGIN RAISE EXCEPTION '%', pg_task_time(); END \$\$",
+		dt => '2024-01-01', retry => 1, delay => '1 ms');
+
+	is(task($node, $late, 'response'), '2024-01-01 12:34:56.789+00', 'that it was planned for');
+	wait_for_state($node, $failed, 'FAIL');
+	is_row($node, $failed, { attempt => 2, error => '2024-01-01 00:00:00+00' }, 'also when it is tried again');
+	is(sql('SELECT pg_task_time() IS NULL'), 't', 'NULL in a session');
+};
+
+done_testing();
