@@ -1,6 +1,6 @@
 /*
  * schedule.c
- *		Computes when a repeating task runs next.
+ *		Computes when a repeating task runs next: by an interval, or by a cron expression in a zone.
  *
  * Every function depends only on its arguments: no clock, no session time zone, no settings, no
  * catalogs.  The caller passes the time zone, and the time that it takes for now.
