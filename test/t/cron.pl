@@ -26,7 +26,8 @@ subtest 'a task ticks by the second' => sub {
 
 	wait_until($node, q{SELECT count(*) >= 4 FROM task WHERE queue = 'tick' AND state = 'DONE'});
 	sql(q{UPDATE task SET state = 'STOP' WHERE queue = 'tick' AND state = 'PLAN'});
-	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'tick' AND state IN ('PLAN', 'WORK')});
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'tick' AND state IN ('PLAN',
+		'WORK')});
 	is(count_of($node, q{queue = 'tick' AND date_trunc('second', dt) <> dt}), 0, 'at full seconds');
 	is(sql(q{SELECT count(*) FROM (SELECT dt - lag(dt) OVER (ORDER BY dt) AS step FROM task
 			WHERE queue = 'tick') AS t WHERE step < '1 s'}), 0, 'no second twice');
@@ -89,15 +90,19 @@ subtest 'the zone' => sub {
 	set_conf($node, q{pg_task.timezone = 'Pacific/Chatham'});
 	$becomes->('Pacific/Chatham', 'pg_task.timezone before it');
 	$role = insert_task($node, request => 'SELECT 1', cron => $far, role => 'berliner');
-	is(task($node, $role, "dt = pg_task_next(cron, now(), 'Pacific/Chatham')"), 't', 'and before that of the role');
+	is(task($node, $role, "dt = pg_task_next(cron, now(), 'Pacific/Chatham')"), 't',
+		'and before that of the role');
 	sql(q{ALTER ROLE berliner SET pg_task.timezone = 'America/Santiago'});
 	$role = insert_task($node, request => 'SELECT 1', cron => $far, role => 'berliner');
-	is(task($node, $role, "dt = pg_task_next(cron, now(), 'America/Santiago')"), 't', 'that of the role');
+	is(task($node, $role, "dt = pg_task_next(cron, now(), 'America/Santiago')"), 't',
+		'that of the role');
 	sql("UPDATE task SET dt = now() WHERE id = $role");
 	wait_for_state($node, $role, 'DONE');
-	is(sql("SELECT dt = pg_task_next(cron, now(), 'America/Santiago') FROM task WHERE parent = $role"), 't',
+	is(sql("SELECT dt = pg_task_next(cron, now(), 'America/Santiago') FROM task
+		WHERE parent = $role"), 't',
 		'also for the next run');
-	is(sqlstate_of('berliner', q{SET pg_task.timezone = 'Nowhere/Land'}), '22023', 'one that does not exist');
+	is(sqlstate_of('berliner', q{SET pg_task.timezone = 'Nowhere/Land'}), '22023',
+		'one that does not exist');
 	sql(q{ALTER ROLE berliner RESET pg_task.timezone});
 	set_conf($node, q{pg_task.timezone = ''});
 	$becomes->('UTC', 'nothing');
@@ -157,9 +162,11 @@ subtest 'a waiting row is changed' => sub {
 	is_row($node, $id, { "dt = '2040-06-07'" => 'true' }, 'a time that is given stays');
 	sql("UPDATE task SET cron = NULL, repeat = '1 day' WHERE id = $id");
 	is_row($node, $id, { "dt = '2040-06-07'" => 'true' }, 'without an expression, too');
-	is(sqlstate_of('berliner', "UPDATE task SET cron = '61 * * * *', repeat = NULL WHERE id = $id"), '22023',
+	is(sqlstate_of('berliner', "UPDATE task SET cron = '61 * * * *', repeat = NULL
+		WHERE id = $id"), '22023',
 		'to one that is malformed');
-	is(sql("UPDATE task SET cron = '$far', repeat = NULL WHERE id = $id RETURNING 1", user => 'berliner'), 1,
+	is(sql("UPDATE task SET cron = '$far', repeat = NULL WHERE id = $id RETURNING 1",
+		user => 'berliner'), 1,
 		'by another user');
 	is(task($node, $id, 'dt'), next_of($far, 'Europe/Berlin'), 'who plans it, too');
 };
@@ -179,8 +186,10 @@ subtest 'what is refused' => sub {
 	is($code->('* ' x 600), '23514', 'what is too long');
 	is($code->('@reboot'), '0A000', 'the start of the server');
 	is($code->('* * * * *', ', repeat', ", '1 day'"), '23514', 'cron and repeat');
-	is($code->('* * * * *', ', timezone', ", 'Nowhere/Land'"), '22023', 'a zone that does not exist');
-	is(sqlstate_of('postgres', q{SELECT pg_task_next(repeat('* ', 600))}), '22023', 'by the function');
+	is($code->('* * * * *', ', timezone', ", 'Nowhere/Land'"), '22023',
+		'a zone that does not exist');
+	is(sqlstate_of('postgres', q{SELECT pg_task_next(repeat('* ', 600))}), '22023',
+		'by the function');
 };
 
 subtest 'a replicated row' => sub {
@@ -188,7 +197,8 @@ subtest 'a replicated row' => sub {
 		VALUES ('SELECT 1', '$far', '2040-06-07') RETURNING id});
 
 	is_row($node, $id, { "dt = '2040-06-07'" => 'true' }, 'keeps its time');
-	sql("SET session_replication_role = replica; UPDATE task SET cron = '0 0 1 1 *' WHERE id = $id");
+	sql("SET session_replication_role = replica; UPDATE task SET cron = '0 0 1 1 *'
+		WHERE id = $id");
 	is_row($node, $id, { "dt = '2040-06-07'" => 'true' }, 'also when it changes');
 };
 
@@ -202,7 +212,8 @@ subtest 'rows that were not checked' => sub {
 			('SELECT 1', repeat('1', 100000), 'unchecked'),
 			('SELECT 1', '@reboot', 'unchecked');
 		ALTER TABLE task ENABLE TRIGGER USER});
-	wait_until($node, q{SELECT count(*) = 3 FROM task WHERE queue = 'unchecked' AND state = 'DONE'});
+	wait_until($node, q{SELECT count(*) = 3 FROM task WHERE queue = 'unchecked'
+		AND state = 'DONE'});
 	is(count_of($node, q{queue = 'unchecked'}), 3, 'they do not repeat');
 	wait_for_log_line($node, qr/WARNING:  task \d+ does not repeat/, $position);
 	pass('with a WARNING');

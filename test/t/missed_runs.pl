@@ -16,7 +16,8 @@ sub next_after
 {
 	my ($id, $expression) = @_;
 
-	return sql("SELECT $expression FROM task AS t JOIN task AS p ON p.id = t.parent WHERE p.id = $id");
+	return sql("SELECT $expression FROM task AS t JOIN task AS p ON p.id = t.parent
+		WHERE p.id = $id");
 }
 
 # A run of two and a half seconds that repeats each second misses the next two times.
@@ -24,18 +25,21 @@ for my $rule ([ cron => '* * * * * *' ], [ repeat => '1 second' ])
 {
 	subtest "missed while it ran, by $rule->[0]" => sub {
 		my %id = map {
-			$_ => insert_task($node, request => 'SELECT pg_sleep(2.5)', queue => $rule->[0], missed => $_,
+			$_ => insert_task($node, request => 'SELECT pg_sleep(2.5)', queue => $rule->[0],
+				missed => $_,
 				@$rule)
 		} qw(one none all);
 
 		wait_until($node, "SELECT NOT EXISTS (SELECT FROM task WHERE id = $_ AND state <> 'DONE')")
 		  for values %id;
-		is(next_after($id{one}, q{t.dt > p.start AND t.dt <= p.start + interval '1 s' AND t.dt < p.stop}),
+		is(next_after($id{one}, q{t.dt > p.start AND t.dt <= p.start + interval '1 s'
+			AND t.dt < p.stop}),
 			't', 'one: the first time that it missed');
 		is(next_after($id{none}, q{t.dt > p.stop AND t.dt <= p.stop + interval '1 s'}), 't',
 			'none: the first time after its end');
 		is(next_after($id{all}, q{t.dt - p.dt}), '00:00:01', 'all: the very next');
-		sql("UPDATE task SET state = 'STOP' WHERE queue = '$rule->[0]' AND state IN ('PLAN', 'WORK')");
+		sql("UPDATE task SET state = 'STOP' WHERE queue = '$rule->[0]' AND state IN ('PLAN',
+			'WORK')");
 	};
 }
 
@@ -64,11 +68,13 @@ subtest 'what expired is over' => sub {
 
 subtest 'by the settings of a role' => sub {
 	sql(q{ALTER ROLE app SET pg_task.missed = 'all'});
-	my $id = run_task($node, request => 'SELECT 1', repeat => '1 minute', dt => '2024-01-01', role => 'app');
+	my $id = run_task($node, request => 'SELECT 1', repeat => '1 minute', dt => '2024-01-01',
+		role => 'app');
 
 	is(next_after($id, 't.dt'), '2024-01-01 00:01:00+00', 'of the task');
 	sql(q{ALTER ROLE app RESET pg_task.missed; UPDATE task SET state = 'STOP' WHERE role = 'app'});
-	is(sqlstate_of('app', q{INSERT INTO task (request, missed) VALUES ('SELECT 1', 'some')}), '23514',
+	is(sqlstate_of('app', q{INSERT INTO task (request, missed) VALUES ('SELECT 1', 'some')}),
+		'23514',
 		'a word that is none is refused');
 	is(sqlstate_of('app', q{SET pg_task.missed = 'some'}), '22023', 'in the setting, too');
 };
@@ -76,12 +82,14 @@ subtest 'by the settings of a role' => sub {
 subtest 'the time that a task runs for' => sub {
 	my $request = 'SELECT pg_task_time()';
 	my $late = run_task($node, request => $request, dt => '2024-01-01 12:34:56.789');
-	my $failed = insert_task($node, request => "DO \$\$ BEGIN RAISE EXCEPTION '%', pg_task_time(); END \$\$",
+	my $failed = insert_task($node, request => "DO \$\$ BEGIN RAISE EXCEPTION '%',
+		pg_task_time(); END \$\$",
 		dt => '2024-01-01', retry => 1, delay => '1 ms');
 
 	is(task($node, $late, 'response'), '2024-01-01 12:34:56.789+00', 'that it was planned for');
 	wait_for_state($node, $failed, 'FAIL');
-	is_row($node, $failed, { attempt => 2, error => '2024-01-01 00:00:00+00' }, 'also when it is tried again');
+	is_row($node, $failed, { attempt => 2, error => '2024-01-01 00:00:00+00' },
+		'also when it is tried again');
 	is(sql('SELECT pg_task_time() IS NULL'), 't', 'NULL in a session');
 };
 

@@ -19,7 +19,8 @@ sub next_of
 }
 
 subtest 'month ends' => sub {
-	my $day = q{extract(day FROM dt) = least(31, extract(day FROM date_trunc('month', dt) + interval '1 month - 1 day'))};
+	my $day = q{extract(day FROM dt) = least(31, extract(day FROM date_trunc('month',
+		dt) + interval '1 month - 1 day'))};
 
 	is(next_of($day, repeat => '1 month', dt => '2024-02-29 12:00 Europe/Berlin',
 		anchor => '2024-01-31 12:00 Europe/Berlin'), 't', 'the last day, from a 31st on');
@@ -50,7 +51,8 @@ subtest 'a row that was planned anew begins another count' => sub {
 };
 
 subtest 'no anchor' => sub {
-	is(next_of('anchor IS NULL', repeat => '1 hour', drift => 'false'), 't', 'if counted from the end');
+	is(next_of('anchor IS NULL', repeat => '1 hour', drift => 'false'), 't',
+		'if counted from the end');
 	is(next_of('anchor IS NULL', cron => '0 0 1 1 *', dt => '2024-01-01 00:00 Europe/Berlin'), 't',
 		'with cron');
 	is(next_of('anchor', repeat => '1 day', dt => '2024-01-01 00:00+01', anchor => 'infinity'),
