@@ -28,12 +28,13 @@ subtest 'the trigger refuses long names' => sub {
 	for my $column (sort keys %most)
 	{
 		my $most = $most{$column};
+		my ($start, $fill) = $column eq 'cron' ? ('0 0 1 1 *', ' ') : ('x', 'x');
 
 		for my $length ($most, $most + 1)
 		{
 			my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\n"
 				. qq{INSERT INTO task ("$column", dt, request)
-					VALUES (repeat('x', $length), 'infinity', 'SELECT 1')},
+					VALUES (rpad('$start', $length, '$fill'), 'infinity', 'SELECT 1')},
 				extra_params => [ '-U', 'tenant' ]);
 			like($err, $length > $most
 				? qr/23514: "$column" of a task must be at most $most bytes long/

@@ -89,9 +89,9 @@ subtest 'COPY wakes the scheduler' => sub {
 # Repeats: from the planned time, and from the end of the run.  The run takes longer than the
 # interval.
 subtest 'repeats' => sub {
-	sql(q{INSERT INTO task (queue, repeat, drift, request) VALUES
-		('true', '0.3 s', true, 'SELECT pg_sleep(0.4)'),
-		('false', '0.3 s', false, 'SELECT pg_sleep(0.1)')});
+	sql(q{INSERT INTO task (queue, repeat, drift, missed, request) VALUES
+		('true', '0.3 s', true, 'none', 'SELECT pg_sleep(0.4)'),
+		('false', '0.3 s', false, 'none', 'SELECT pg_sleep(0.1)')});
 	wait_until($node, qq{SELECT count(*) >= 4 FROM task WHERE queue = '$_' AND state = 'DONE'})
 		for qw(true false);
 	sql(q{DELETE FROM task WHERE state = 'PLAN' AND repeat IS NOT NULL});
