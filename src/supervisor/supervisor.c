@@ -354,8 +354,8 @@ is_exiting(const DatabaseEntry *entry)
 }
 
 /*
- * This many databases need a place: ask as many schedulers to exit, idle ones first, when their
- * time slices end.
+ * This many databases need a place: ask as many schedulers to exit, those first whose time slices
+ * end first.  The slice of an idle one is short.
  */
 static void
 ask_schedulers_to_exit(int needed, MonoTime now)

@@ -1,12 +1,10 @@
 /*
  * schedule.c
- *		Computes when a repeating task runs next: by an interval, or by a cron expression in a zone.
+ *		Computes when a repeating task runs next, by an interval or by a cron expression in a zone;
+ *		and how long a retry waits.
  *
  * Every function depends only on its arguments: no clock, no session time zone, no settings, no
  * catalogs.  The caller passes the time zone, and the time that it takes for now.
- *
- * The column "cron" is not used yet.  A parser of its fields would stand here, with a function
- * beside schedule_next that has the same arguments, except for the interval.
  */
 #include "postgres.h"
 
