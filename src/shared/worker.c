@@ -55,8 +55,11 @@ worker_start_scheduler(const SharedScheduler *slot, const char *database)
 BackgroundWorkerHandle *
 worker_start_executor(const SharedExecutor *slot, const char *database, const char *role)
 {
-	return start_worker("executor", psprintf("%s %s", database, role),
-						(int) (slot - Shared->executors), slot->generation);
+	char title[2 * NAMEDATALEN];
+
+	/* not allocated: the caller keeps the context, and a slot without a process stays reserved */
+	snprintf(title, sizeof(title), "%s %s", database, role);
+	return start_worker("executor", title, (int) (slot - Shared->executors), slot->generation);
 }
 
 /*
