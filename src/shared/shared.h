@@ -250,9 +250,9 @@ typedef struct SharedExecutor
 	bool cancel_sent;
 
 	/*
-	 * How the running task has failed, when the process exits.  The executor writes it (under the
-	 * lock, except "unwritten", which it sets just before it exits) and reads it without the lock
-	 * (own).  The scheduler reads it without the lock once the process is gone.
+	 * How the running task has failed, when the process exits.  The executor writes it under the
+	 * lock, and reads it without (own).  The scheduler reads it without the lock once the process
+	 * is gone.
 	 */
 	TaskFailure failure;
 	SharedTask ring[SHARED_RING];
@@ -301,9 +301,12 @@ typedef struct SharedState
 	LWLock *directory;
 
 	/*
-	 * Guarded by the directory lock.  Reads of "crowded" without it: by the supervisor in
-	 * shared_crowd (own), and by a scheduler in show_idle (guess: the schedulers are woken when it
-	 * changes).
+	 * Guarded by the directory lock.  Reads without it:
+	 *
+	 * "crowded": by the supervisor in shared_crowd (own), and by a scheduler in show_idle (guess:
+	 * the schedulers are woken when it changes).
+	 *
+	 * "supervisor": by the supervisor in an assertion of shared_crowd (own).
 	 */
 	int supervisor; /* the supervisor's process */
 	bool crowded;	/* more databases need a scheduler than there are places */
