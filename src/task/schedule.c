@@ -186,21 +186,36 @@ schedule_next(TimestampTz anchor, TimestampTz planned, const Interval *repeat, b
 	return next_planned(anchor, repeat, Max(now, planned), zone, next) && *next > planned;
 }
 
-/* Find how long a zone keeps the offset that it has at a moment: a CronZone. */
-static bool
-find_zone_span(const void *zone, int64 moment, CronSpan *span)
+/* Find the offset of a zone at a moment.  Returns what pg_next_dst_boundary does. */
+static int
+find_boundary(const pg_tz *zone, pg_time_t moment, CronSpan *span)
 {
-	pg_time_t from = moment;
 	pg_time_t boundary;
 	long before_offset;
 	long after_offset;
 	int before_dst;
 	int after_dst;
-	int found = pg_next_dst_boundary(&from, &before_offset, &before_dst, &boundary, &after_offset,
-									 &after_dst, (const pg_tz *) zone);
+	int found = pg_next_dst_boundary(&moment, &before_offset, &before_dst, &boundary, &after_offset,
+									 &after_dst, zone);
 
-	span->offset = before_offset;
+	if (found >= 0)
+		span->offset = before_offset;
 	span->end = found > 0 ? boundary : PG_INT64_MAX;
+	return found;
+}
+
+/*
+ * Find how long a zone keeps the offset that it has at a moment: a CronZone.  At exactly the last
+ * change in the table of the zone, and each 400 years later, the server finds no further change,
+ * although there is one: it extrapolates for the seconds after that.
+ */
+static bool
+find_zone_span(const void *zone, int64 moment, CronSpan *span)
+{
+	int found = find_boundary(zone, moment, span);
+
+	if (found == 0)
+		(void) find_boundary(zone, moment + 1, span);
 	return found >= 0;
 }
 

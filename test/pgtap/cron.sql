@@ -318,6 +318,8 @@ SELECT is(pg_task_next('0 0 * * *', after, 'UTC'), NULL, format('none after %s',
 FROM unnest('{infinity,-infinity,294000-01-01}'::timestamptz[]) AS after;
 SELECT is(pg_task_next('0 0 1 1 *', '4713-01-01 BC', 'UTC'), '4712-01-01 BC'::timestamptz,
           'the first years');
+SELECT is(pg_task_next('30 12 1 7 */7', '2767-01-01', 'Europe/Berlin'), '2773-07-01 12:30+02',
+          'the offset changes after the last change in the table of the zone');
 SELECT is(pg_task_next('0 0 1 1 *', now()), date_trunc('year', now()) + interval '1 year',
           'the zone of the session');
 SELECT is(pg_task_next('* * * * *'), date_trunc('minute', now()) + interval '1 min',
