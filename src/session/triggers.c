@@ -106,13 +106,14 @@ correct_row(const TriggerRow *row, const Correction *correction)
 					  TimestampTzGetDatum(correction->dt)};
 	char *name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(row->rel)),
 											RelationGetRelationName(row->rel));
+	const char *plan = trigger_is_null(row, COLUMN_PLANNED) ? "dt = $3" : "dt = $3, planned = NULL";
 
 	SPI_connect();
 	if (SPI_execute_with_args(psprintf("UPDATE ONLY %s AS t SET %s%s%s"
 									   " WHERE t.ctid OPERATOR(pg_catalog.=) $1",
 									   name, correction->binds ? "role_id = $2" : "",
 									   correction->binds && correction->plans ? ", " : "",
-									   correction->plans ? "dt = $3" : ""),
+									   correction->plans ? plan : ""),
 							  3, types, values, NULL, false, 0) != SPI_OK_UPDATE ||
 		SPI_processed != 1)
 		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),

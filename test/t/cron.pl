@@ -219,4 +219,14 @@ subtest 'rows that were not checked' => sub {
 	pass('with a WARNING');
 };
 
+subtest 'a retry that waits is planned by the new expression' => sub {
+	my $id = insert_task($node, request => 'SELECT 1/0', cron => '* * * * * *', retry => 1,
+		delay => '1 hour', active => '2 hours');
+
+	wait_until($node, "SELECT planned IS NOT NULL FROM task WHERE id = $id");
+	sql("UPDATE task SET cron = '0 0 1 1 *' WHERE id = $id");
+	is(sql("SELECT dt = date_trunc('year', now()) + interval '1 year', planned IS NULL
+		FROM task WHERE id = $id"), 't|t', 'the time of the old expression does not count');
+};
+
 done_testing();
