@@ -18,6 +18,7 @@
 
 #include "settings.h"
 #include "shared/task.h"
+#include "task/zones.h"
 
 SettingsValues Settings = {
 	.enabled = true,
@@ -214,7 +215,7 @@ static bool
 check_timezone(char **newval, void **extra pg_attribute_unused(),
 			   GucSource source pg_attribute_unused())
 {
-	if (**newval == '\0' || pg_tzset(*newval))
+	if (**newval == '\0' || zone_find(*newval))
 		return true;
 	GUC_check_errdetail("The time zone \"%s\" is not recognized.", *newval);
 	return false;

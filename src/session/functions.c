@@ -21,6 +21,7 @@
 #include "shared/shared.h"
 #include "task/roles.h"
 #include "task/schedule.h"
+#include "task/zones.h"
 
 PGDLLEXPORT Datum pg_task_own(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_next(PG_FUNCTION_ARGS);
@@ -52,7 +53,7 @@ pg_task_next(PG_FUNCTION_ARGS)
 	char *name = text_to_cstring(PG_GETARG_TEXT_PP(4));
 	TimestampTz planned = PG_GETARG_TIMESTAMPTZ(0);
 	TimestampTz ended = PG_GETARG_TIMESTAMPTZ(3);
-	pg_tz *zone = pg_tzset(name);
+	pg_tz *zone = zone_find(name);
 	TimestampTz next;
 
 	if (zone == NULL)

@@ -19,6 +19,7 @@
 #include "task/cron.h"
 #include "task/roles.h"
 #include "task/schedule.h"
+#include "task/zones.h"
 
 PGDLLEXPORT Datum pg_task_next_cron(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_schedule_cron(PG_FUNCTION_ARGS);
@@ -59,12 +60,23 @@ times_parse(const char *text)
 static pg_tz *
 find_zone(const char *name)
 {
-	pg_tz *zone = pg_tzset(name);
+	pg_tz *zone = zone_find(name);
 
 	if (zone == NULL)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("time zone \"%s\" not recognized", name)));
 	return zone;
+}
+
+/* Check that the zone of a row is known, if the row has a cron expression. */
+void
+times_check_zone(const TriggerRow *row)
+{
+	bool isnull;
+	Datum value = trigger_value(row, COLUMN_TIMEZONE, &isnull);
+
+	if (!isnull && !trigger_is_null(row, COLUMN_CRON))
+		(void) find_zone(TextDatumGetCString(value));
 }
 
 /*

@@ -11,6 +11,7 @@
 #include "task/cron.h"
 
 extern Cron times_parse(const char *text);
+extern void times_check_zone(const TriggerRow *row);
 extern bool times_of_row(const TriggerRow *row, Oid role, TimestampTz after, TimestampTz *next);
 
 #endif /* PG_TASK_TIMES_H */

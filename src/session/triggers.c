@@ -163,16 +163,19 @@ changes_matches(const TriggerRow *old, const TriggerRow *new)
 /*
  * An UPDATE that changes the cron expression of a waiting row, or the zone in which it is read, and
  * not the planned time, plans the row anew: for the first match from now on.  A replicated row was
- * planned elsewhere.
+ * planned elsewhere.  The zone of a new row is checked as well.
  */
 static void
 check_planned_time(const TriggerRow *old, const TriggerRow *new, Correction *correction)
 {
 	int64 role_id = correction->binds ? correction->role_id : trigger_role_id(new);
 
-	if (old && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
-		trigger_has_state(old, "PLAN") && trigger_has_state(new, "PLAN") &&
-		trigger_same_value(old, new, COLUMN_DT) && changes_matches(old, new))
+	if (SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA ||
+		(old && !changes_matches(old, new)))
+		return;
+	times_check_zone(new);
+	if (old && trigger_has_state(old, "PLAN") && trigger_has_state(new, "PLAN") &&
+		trigger_same_value(old, new, COLUMN_DT))
 		correction->plans =
 			times_of_row(new, role_of(new, role_id), GetCurrentTimestamp(), &correction->dt);
 }

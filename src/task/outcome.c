@@ -18,6 +18,7 @@
 #include "task/roles.h"
 #include "task/rows.h"
 #include "task/schedule.h"
+#include "task/zones.h"
 
 /* When a task ran that is to repeat, or was found not to run. */
 typedef struct Ended
@@ -82,7 +83,7 @@ plan_next(const TaskTable *table, RowKey row, const Ended *ended)
 	 * changed the setting
 	 */
 	role = roles_bound(row.role, repeat.role_id);
-	zone = repeat.timezone ? pg_tzset(repeat.timezone) : roles_timezone(role);
+	zone = repeat.timezone ? zone_find(repeat.timezone) : roles_timezone(role);
 	missed = roles_settings(role).missed;
 	if (repeat.missed)
 		missed = settings_missed(repeat.missed, missed);

@@ -31,6 +31,7 @@
 #include "settings.h"
 #include "shared/shared.h"
 #include "task/roles.h"
+#include "task/zones.h"
 
 /* The settings of a role, as of a value of the change counter of settings (shared_settings). */
 typedef struct RoleEntry
@@ -124,7 +125,7 @@ take_settings(Datum config, SettingsTask *values)
 		else if (strncmp(entry, missed, strlen(missed)) == 0)
 			values->missed = settings_missed(entry + strlen(missed), values->missed);
 		else if (strncmp(entry, task_zone, strlen(task_zone)) == 0)
-			values->task_timezone = pg_tzset(entry + strlen(task_zone));
+			values->task_timezone = zone_find(entry + strlen(task_zone));
 	}
 }
 

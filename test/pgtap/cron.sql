@@ -320,6 +320,8 @@ SELECT is(pg_task_next('0 0 1 1 *', '4713-01-01 BC', 'UTC'), '4712-01-01 BC'::ti
           'the first years');
 SELECT is(pg_task_next('30 12 1 7 */7', '2767-01-01', 'Europe/Berlin'), '2773-07-01 12:30+02',
           'the offset changes after the last change in the table of the zone');
+SELECT throws_ok($$SELECT pg_task_next('* * * * *', now(), 'right/Europe/Berlin')$$, '22023',
+                 'time zone "right/Europe/Berlin" not recognized', 'a zone with leap seconds');
 SELECT is(pg_task_next('0 0 1 1 *', now()), date_trunc('year', now()) + interval '1 year',
           'the zone of the session');
 SELECT is(pg_task_next('* * * * *'), date_trunc('minute', now()) + interval '1 min',
