@@ -53,6 +53,7 @@
 #include "task/statement.h"
 #include "task/table.h"
 #include "task/watch.h"
+#include "task/zones.h"
 
 PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 
@@ -273,11 +274,12 @@ show_idle(ClockNow now)
 		shared_wake_supervisor();
 }
 
+/* Must this process exit?  If its memory is full of zones, it is started again. */
 static bool
 must_exit(void)
 {
 	return ShutdownRequestPending || ConfigReloadPending ||
-		   scheduler_slot_is_leaving(MyScheduler->slot);
+		   scheduler_slot_is_leaving(MyScheduler->slot) || zones_fill_memory();
 }
 
 /*

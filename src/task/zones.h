@@ -10,5 +10,6 @@
 #include "pgtime.h"
 
 extern pg_tz *zone_find(const char *name);
+extern bool zones_fill_memory(void);
 
 #endif /* PG_TASK_ZONES_H */

@@ -1,12 +1,15 @@
-# The zone of a row is known if it has a cron expression.
+# The zone of a row is known if it has a cron expression; what the zones of tenants cost in memory.
 use strict;
 use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use PgTask;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = new_node('zones', conf => "TimeZone = 'UTC'");
+
+sql('CREATE ROLE app LOGIN; GRANT INSERT, SELECT, UPDATE ON task TO app');
 
 my $insert = q{INSERT INTO task (cron, request, timezone, dt, state) VALUES ('0 0 1 1 *', 'SELECT 1'};
 
@@ -20,5 +23,20 @@ is(sql(q{ALTER TABLE task DISABLE TRIGGER pg_task_planned;
 	ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned;
 	UPDATE task SET state = 'STOP' RETURNING state}),
 	'STOP', 'a zone that has gone keeps nobody from stopping the task');
+
+SKIP:
+{
+	skip 'no /proc', 1 unless -r '/proc/self/status';
+	my $names = q{SELECT format('A%s:%s', g, h) FROM generate_series(0, 99) g,
+		generate_series(0, 39) h};
+
+	sql_as('app', "INSERT INTO task (repeat, timezone, dt, active, request)
+		SELECT '1 day', format, '2020-01-01', '1 ms', 'SELECT 1' FROM ($names) AS names");
+	wait_until($node, "SELECT count(*) = 4000 FROM task WHERE state = 'GONE'");
+	wait_for_schedulers($node, 'postgres');
+	my ($scheduler) = backends($node, 'scheduler');
+	my ($kilobytes) = slurp_file("/proc/$scheduler/status") =~ /^RssAnon:\s+(\d+) kB/m;
+	cmp_ok($kilobytes, '<', 64 * 1024, 'a scheduler does not keep zones without end');
+}
 
 done_testing();
