@@ -18,7 +18,7 @@
 
 #include "settings.h"
 #include "shared/task.h"
-#include "task/zones.h"
+#include "zones.h"
 
 SettingsValues Settings = {
 	.enabled = true,

@@ -28,8 +28,8 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
-#include "scheduler/dispatch.h"
 #include "scheduler/demand.h"
+#include "scheduler/dispatch.h"
 #include "scheduler/errors.h"
 #include "scheduler/groups.h"
 #include "scheduler/isolation.h"
@@ -53,7 +53,7 @@
 #include "task/statement.h"
 #include "task/table.h"
 #include "task/watch.h"
-#include "task/zones.h"
+#include "zones.h"
 
 PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 

@@ -21,7 +21,7 @@
 #include "shared/shared.h"
 #include "task/roles.h"
 #include "task/schedule.h"
-#include "task/zones.h"
+#include "zones.h"
 
 PGDLLEXPORT Datum pg_task_own(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_next(PG_FUNCTION_ARGS);

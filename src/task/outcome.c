@@ -18,7 +18,7 @@
 #include "task/roles.h"
 #include "task/rows.h"
 #include "task/schedule.h"
-#include "task/zones.h"
+#include "zones.h"
 
 /* When a task ran that is to repeat, or was found not to run. */
 typedef struct Ended

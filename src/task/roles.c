@@ -31,7 +31,7 @@
 #include "settings.h"
 #include "shared/shared.h"
 #include "task/roles.h"
-#include "task/zones.h"
+#include "zones.h"
 
 /* The settings of a role, as of a value of the change counter of settings (shared_settings). */
 typedef struct RoleEntry

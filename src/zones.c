@@ -9,7 +9,7 @@
 #include "nodes/memnodes.h"
 #include "utils/memutils.h"
 
-#include "task/zones.h"
+#include "zones.h"
 
 /* More than all zones of the tz database need, at 24 kB each. */
 #define ZONES_MAX ((Size) 32 * 1024 * 1024)
