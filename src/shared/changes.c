@@ -41,11 +41,25 @@ shared_settings(Oid database, Oid role)
 	return read_counter(InvalidOid) + read_counter(database) + read_counter(role);
 }
 
+/* Change counter; differs after any ALTER ROLE/DATABASE SET. */
+uint32
+shared_settings_changes(void)
+{
+	return pg_atomic_read_u32(&Shared->settings_changes);
+}
+
+static void
+increment_counter(int number)
+{
+	pg_atomic_fetch_add_u32(&Shared->settings[number], 1);
+	pg_atomic_fetch_add_u32(&Shared->settings_changes, 1);
+}
+
 /* Count a change of the settings of a database or a role; InvalidOid: of all of them. */
 void
 shared_settings_changed(Oid object)
 {
-	pg_atomic_fetch_add_u32(&Shared->settings[counter_of(object)], 1);
+	increment_counter((int) counter_of(object));
 }
 
 /*
@@ -155,7 +169,7 @@ shared_prepared_remove(const SharedPrepared *prepared, bool committed)
 
 	for (i = 0; i < SHARED_SETTINGS && committed; i++)
 		if (prepared->counters[i / 8] & (1 << (i % 8)))
-			pg_atomic_fetch_add_u32(&Shared->settings[i], 1);
+			increment_counter(i);
 	if (prepared->gid[0] == '\0')
 		return;
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);

@@ -94,6 +94,7 @@ initialize_memory(void)
 	Shared->supervisor = SHARED_NO_PROC;
 	for (i = 0; i < SHARED_SETTINGS; i++)
 		pg_atomic_init_u32(&Shared->settings[i], 0);
+	pg_atomic_init_u32(&Shared->settings_changes, 0);
 	ConditionVariableInit(&Shared->vacated);
 	if (!pg_strong_random(&Shared->seed, sizeof(Shared->seed)))
 		Shared->seed = (uint64) GetCurrentTimestamp();

@@ -317,6 +317,7 @@ typedef struct SharedState
 	ConditionVariable vacated; /* broadcast when a process of pg_task has left a database */
 	SharedZones zones;		   /* guarded by the directory lock */
 	pg_atomic_uint32 settings[SHARED_SETTINGS]; /* change counters; see changes.c */
+	pg_atomic_uint32 settings_changes;			/* of any of them */
 	uint64 seed;								/* secret, never changes; see changes.c */
 	bool prepared_lost;		  /* guarded by the directory lock; see shared_prepared_add */
 	int nprepared;			  /* never changes, as the next three */
@@ -335,6 +336,7 @@ extern void shared_define(void);
 extern void shared_wake(int proc);
 extern void shared_wake_supervisor(void);
 extern uint32 shared_settings(Oid database, Oid role);
+extern uint32 shared_settings_changes(void);
 extern void shared_settings_changed(Oid object);
 extern void shared_publish_zones(const char *sessions, const char *tasks);
 extern SharedZones shared_zones(void);
