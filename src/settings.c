@@ -49,6 +49,8 @@ static struct
 	int retry;
 	int delay; /* milliseconds */
 	double backoff;
+	int keep; /* seconds; -1: for ever */
+	int keep_failed;
 	char *timezone; /* empty: not set */
 	int missed;		/* a SettingsMissed */
 	int synchronous_commit;
@@ -57,6 +59,8 @@ static struct
 	.period = 1000,
 	.delay = 10 * 1000,
 	.backoff = 2,
+	.keep = SETTINGS_KEEP_FOR_EVER,
+	.keep_failed = SETTINGS_KEEP_FOR_EVER,
 	.missed = MISSED_ONE,
 	.synchronous_commit = SETTINGS_COMMIT_AS_DATABASE,
 };
@@ -348,6 +352,23 @@ define_protection(void)
 }
 
 static void
+define_history(void)
+{
+	DefineCustomIntVariable("pg_task.keep",
+							"Sets how long the row of a task that is DONE or STOP stays, if its"
+							" column \"keep\" is NULL.",
+							"-1 means for ever.", &variables.keep, SETTINGS_KEEP_FOR_EVER,
+							SETTINGS_KEEP_FOR_EVER, INT_MAX, PGC_USERSET, GUC_UNIT_S, NULL, NULL,
+							NULL);
+	DefineCustomIntVariable("pg_task.keep_failed",
+							"Sets how long the row of a task that is FAIL or GONE stays, if its"
+							" column \"keep\" is NULL.",
+							"-1 means for ever.", &variables.keep_failed, SETTINGS_KEEP_FOR_EVER,
+							SETTINGS_KEEP_FOR_EVER, INT_MAX, PGC_USERSET, GUC_UNIT_S, NULL, NULL,
+							NULL);
+}
+
+static void
 define_task_defaults(void)
 {
 	DefineCustomEnumVariable(
@@ -408,6 +429,7 @@ settings_define(void)
 	define_location();
 	define_limits();
 	define_protection();
+	define_history();
 	define_task_defaults();
 	MarkGUCPrefixReserved("pg_task");
 }
@@ -502,6 +524,8 @@ settings_task(void)
 		.retry = variables.retry,
 		.delay = variables.delay,
 		.backoff = variables.backoff,
+		.keep = variables.keep,
+		.keep_failed = variables.keep_failed,
 		.missed = variables.missed,
 		.timezone = session_timezone,
 		.task_timezone = variables.timezone[0] ? pg_tzset(variables.timezone) : NULL,

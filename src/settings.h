@@ -13,6 +13,9 @@
 /* Value of pg_task.synchronous_commit besides those of the server's own setting. */
 #define SETTINGS_COMMIT_AS_DATABASE (-1)
 
+/* Value of pg_task.keep and pg_task.keep_failed. */
+#define SETTINGS_KEEP_FOR_EVER (-1)
+
 /* No task.  Any other number may be an id. */
 #define SETTINGS_NO_TASK PG_INT64_MIN
 
@@ -61,6 +64,8 @@ typedef struct SettingsTask
 	int retry;
 	int delay; /* milliseconds */
 	double backoff;
+	int keep;		 /* seconds, of DONE and STOP; or SETTINGS_KEEP_FOR_EVER */
+	int keep_failed; /* the same, of FAIL and GONE */
 	SettingsMissed missed;
 	pg_tz *timezone;	  /* TimeZone of its sessions; never NULL */
 	pg_tz *task_timezone; /* pg_task.timezone; NULL: not set */

@@ -12,6 +12,7 @@
 #include "scheduler/choice.h"
 #include "scheduler/dispatch.h"
 #include "scheduler/groups.h"
+#include "scheduler/history.h"
 #include "scheduler/locked.h"
 #include "scheduler/pool.h"
 #include "scheduler/refused.h"
@@ -117,6 +118,8 @@ assign_entries(DispatchRound *round, Claim *claims, int count)
 		locked_learn(entry, claim != NULL);
 		if (claim)
 			make_shared_task(claim, entry, &task);
+		if (claim && claim->keep >= 0)
+			history_hint(claim->keep, round->now.mono);
 		/* before anything can fail: from here on the pool counts it, or it does not count */
 		round->done++;
 		if (claim)

@@ -15,6 +15,7 @@
 #include "scheduler/binding.h"
 #include "scheduler/errors.h"
 #include "scheduler/groups.h"
+#include "scheduler/history.h"
 #include "scheduler/orphans.h"
 #include "scheduler/reconcile.h"
 #include "scheduler/recovery.h"
@@ -86,6 +87,7 @@ retry_batches(BatchFailure failure, bool writing)
 	bool at_once = refused_batches_failed(&failure);
 
 	at_once |= orphans_write_failed(&failure);
+	at_once |= history_write_failed(&failure);
 	failure.row_at_fault &= writing;
 	unstarted_write_failed(&failure);
 	if (!failure.row_at_fault)

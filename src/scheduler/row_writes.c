@@ -17,6 +17,7 @@
 #include "utils/timestamp.h"
 
 #include "scheduler/binding.h"
+#include "scheduler/history.h"
 #include "scheduler/orphans.h"
 #include "scheduler/refused.h"
 #include "scheduler/row_writes.h"
@@ -138,6 +139,8 @@ row_writes_run(ClockNow now)
 		expire_tasks(now);
 	if (binding_due())
 		write_bindings(now);
+	if (history_due(now.mono))
+		history_run(now);
 }
 
 /* Return when a row is to be written next, if no write has waited for a lock in vain. */

@@ -32,6 +32,7 @@
 #include "scheduler/dispatch.h"
 #include "scheduler/errors.h"
 #include "scheduler/groups.h"
+#include "scheduler/history.h"
 #include "scheduler/isolation.h"
 #include "scheduler/locked.h"
 #include "scheduler/orphans.h"
@@ -110,6 +111,7 @@ prepare_table(void)
 		groups_clear();
 		reconcile_want();
 	}
+	history_table_prepared(prepared->relid != MyScheduler->last_relid);
 	MyScheduler->last_relid = prepared->relid;
 }
 
@@ -144,6 +146,8 @@ take_hints(void)
 		reconcile_want();
 	if (events & SHARED_EXPIRY)
 		MyScheduler->next_expiry = 0;
+	if (events & SHARED_HISTORY)
+		history_hint(0, clock_mono());
 }
 
 /* Read with each scan what no hint reports. */
@@ -207,7 +211,7 @@ run_iteration(DispatchRound *round)
 	row_writes_run(now);
 	MyScheduler->iteration_failed = false;
 	MyScheduler->no_memory_ms = 0;
-	if (!orphans_refused() && refused_count() == 0)
+	if (!orphans_refused() && refused_count() == 0 && !history_refused())
 		errors_forget();
 }
 
@@ -317,7 +321,8 @@ next_iteration(ClockNow now)
 	until = clock_min(scan_until(), groups_due_at(dispatched));
 	until = clock_min(until, clock_min(pool_until(dispatched.mono), demand_until(dispatched.mono)));
 	until = clock_min(until, locked_until());
-	until = clock_min(until, clock_max(row_writes_until(now), MyScheduler->no_writing_until));
+	until = clock_min(until, clock_max(clock_min(row_writes_until(now), history_until()),
+									   MyScheduler->no_writing_until));
 	until = clock_min(until, reconcile_until());
 	return clock_min(until, isolation_until(now.mono));
 }

@@ -13,6 +13,7 @@
 
 #include "scheduler/demand.h"
 #include "scheduler/errors.h"
+#include "scheduler/history.h"
 #include "scheduler/isolation.h"
 #include "scheduler/locked.h"
 #include "scheduler/reconcile.h"
@@ -50,6 +51,7 @@ typedef struct SchedulerProcess
 	LockChecks lock_checks;
 	WorkerShortage no_worker;
 	ErrorLog errors;
+	HistoryWalk history;
 
 	/* the loop */
 	TimestampTz next_expiry;   /* when the next waiting task expires */

@@ -112,6 +112,15 @@ work_end(void)
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
+/* Let the transaction wait for the lock of a row or of an index entry for ROW_LOCK_TIMEOUT only. */
+static void
+limit_lock_waits(void)
+{
+	(void) set_config_option("lock_timeout", ROW_LOCK_TIMEOUT, PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	MyScheduler->writing = true;
+}
+
 /*
  * As work_begin, to write rows other than claims.  The lock of a row or of an index entry may be
  * held by another session: the transaction waits ROW_LOCK_TIMEOUT for it, and then a row is at
@@ -122,9 +131,24 @@ work_begin_writing(const char *activity)
 {
 	work_begin(activity);
 	LockRelationOid(MyScheduler->table->relid, RowExclusiveLock);
-	(void) set_config_option("lock_timeout", ROW_LOCK_TIMEOUT, PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	MyScheduler->writing = true;
+	limit_lock_waits();
+}
+
+/*
+ * As work_begin_writing, but do not wait for the lock of the table against other commands.  Returns
+ * false, without a transaction, if it is not free.
+ */
+bool
+work_begin_writing_now(const char *activity)
+{
+	work_begin(activity);
+	if (!ConditionalLockRelationOid(MyScheduler->table->relid, RowExclusiveLock))
+	{
+		work_end();
+		return false;
+	}
+	limit_lock_waits();
+	return true;
 }
 
 /* Forget the table: the next iteration prepares it again. */

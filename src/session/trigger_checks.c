@@ -183,6 +183,7 @@ trigger_check_values(const TriggerRow *row)
 	check_interval(row, COLUMN_TIMEOUT, false);
 	check_interval(row, COLUMN_ACTIVE, false);
 	check_interval(row, COLUMN_REPEAT, false);
+	check_interval(row, COLUMN_KEEP, true);
 	if (!owner_acts())
 		check_bounds(row);
 	(void) trigger_value(row, COLUMN_REMOTE, &isnull);

@@ -300,6 +300,8 @@ pg_task_planned(PG_FUNCTION_ARGS)
 		pending_add_hint(trigger_root_table(row.rel), read_hint(&row, &hint) ? &hint : NULL);
 	if (Shared && trigger_has_state(&row, "PLAN") && !trigger_is_null(&row, COLUMN_ACTIVE))
 		pending_add_events(trigger_root_table(row.rel), SHARED_EXPIRY);
+	if (Shared && !trigger_has_state(&row, "PLAN") && !trigger_is_null(&row, COLUMN_KEEP))
+		pending_add_events(trigger_root_table(row.rel), SHARED_HISTORY);
 	if (Shared && before && trigger_has_state(before, "WORK") && !owner_acts())
 		pending_add_events(trigger_root_table(row.rel), SHARED_RECONCILE);
 	return PointerGetDatum(NULL);

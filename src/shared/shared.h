@@ -61,7 +61,8 @@ typedef enum SharedEvents
 {
 	SHARED_SCAN = 1,	  /* rows wait that no hint names: scan */
 	SHARED_RECONCILE = 2, /* a row in state WORK was changed */
-	SHARED_EXPIRY = 4	  /* rows with a column "active" wait: they may expire */
+	SHARED_EXPIRY = 4,	  /* rows with a column "active" wait: they may expire */
+	SHARED_HISTORY = 8	  /* rows with a column "keep" are in a final state */
 } SharedEvents;
 
 /* The state of a scheduler's slot.  slots.c has the table of edges. */

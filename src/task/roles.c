@@ -69,16 +69,17 @@ static struct
 } session;
 
 /*
- * Read an integer setting of this name from "name=value"; another name leaves *result unchanged.
+ * Read an integer setting of this name from "name=value"; another name, or a value below "least",
+ * leaves *result unchanged.
  */
 static void
-take_int(const char *entry, const char *name, int flags, int *result)
+take_int(const char *entry, const char *name, int flags, int least, int *result)
 {
 	size_t length = strlen(name);
 	int value;
 
 	if (strncmp(entry, name, length) == 0 && entry[length] == '=' &&
-		parse_int(entry + length + 1, &value, flags, NULL) && value >= 0)
+		parse_int(entry + length + 1, &value, flags, NULL) && value >= least)
 		*result = value;
 }
 
@@ -113,10 +114,13 @@ take_settings(Datum config, SettingsTask *values)
 		char *entry = TextDatumGetCString(elements[i]);
 		double value;
 
-		take_int(entry, "pg_task.role_executors", 0, &values->max_executors);
-		take_int(entry, "pg_task.active", GUC_UNIT_MS, &values->active);
-		take_int(entry, "pg_task.retry", 0, &values->retry);
-		take_int(entry, "pg_task.delay", GUC_UNIT_MS, &values->delay);
+		take_int(entry, "pg_task.role_executors", 0, 0, &values->max_executors);
+		take_int(entry, "pg_task.active", GUC_UNIT_MS, 0, &values->active);
+		take_int(entry, "pg_task.retry", 0, 0, &values->retry);
+		take_int(entry, "pg_task.delay", GUC_UNIT_MS, 0, &values->delay);
+		take_int(entry, "pg_task.keep", GUC_UNIT_S, SETTINGS_KEEP_FOR_EVER, &values->keep);
+		take_int(entry, "pg_task.keep_failed", GUC_UNIT_S, SETTINGS_KEEP_FOR_EVER,
+				 &values->keep_failed);
 		if (strncmp(entry, backoff, strlen(backoff)) == 0 &&
 			parse_real(entry + strlen(backoff), &value, 0, NULL) && value >= 0)
 			values->backoff = value;
@@ -228,6 +232,46 @@ roles_settings(Oid role)
 		entry->settings = settings;
 	}
 	return entry->values;
+}
+
+/* Of two times to keep rows, the shorter one; SETTINGS_KEEP_FOR_EVER if both are for ever. */
+static int
+shorter_keep(int a, int b)
+{
+	if (a == SETTINGS_KEEP_FOR_EVER || b == SETTINGS_KEEP_FOR_EVER)
+		return Max(a, b);
+	return Min(a, b);
+}
+
+/*
+ * The shortest time that the settings keep the finished tasks of any role in this database
+ * (seconds); or SETTINGS_KEEP_FOR_EVER.
+ */
+int
+roles_shortest_keep(void)
+{
+	int shortest = shorter_keep(known.configured.keep, known.configured.keep_failed);
+	Relation rel = table_open(DbRoleSettingRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Oid database = ((Form_pg_db_role_setting) GETSTRUCT(tuple))->setdatabase;
+		SettingsTask values = {.keep = SETTINGS_KEEP_FOR_EVER,
+							   .keep_failed = SETTINGS_KEEP_FOR_EVER};
+		bool isnull;
+		Datum config =
+			heap_getattr(tuple, Anum_pg_db_role_setting_setconfig, RelationGetDescr(rel), &isnull);
+
+		if (isnull || (OidIsValid(database) && database != MyDatabaseId))
+			continue;
+		take_settings(config, &values);
+		shortest = shorter_keep(shortest, shorter_keep(values.keep, values.keep_failed));
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return shortest;
 }
 
 /*

@@ -45,6 +45,7 @@ typedef struct Claim
 	char *role;
 	int64 role_id;
 	TimestampTz planned; /* when its first run was planned for */
+	double keep;		 /* column "keep" in seconds; -1 for NULL */
 } Claim;
 
 /* Identifies a row: its id and, because ids may not be unique in a partitioned table, its role. */
@@ -97,6 +98,17 @@ typedef struct RowRetry
 	int64 role_id;
 } RowRetry;
 
+/* A row, and how long it is kept when it is in a final state. */
+typedef struct HistoryRow
+{
+	int64 id;
+	char *state;	   /* NULL if it is not a final one */
+	TimestampTz ended; /* the row is kept from then on */
+	double keep;	   /* column "keep" in seconds; -1 for NULL */
+	char *role;
+	int64 role_id;
+} HistoryRow;
+
 /* rows_scan.c */
 extern int rows_scan(const TaskTable *table, const TaskGroup *after, int limit, GroupHead **heads);
 extern int rows_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int limit,
@@ -136,5 +148,11 @@ extern bool row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *
 extern bool row_delete(const TaskTable *table, TaskRun run, const char *state);
 extern bool row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat);
 extern void row_insert_next(const TaskTable *table, RowKey row, const RowNext *next);
+
+/* rows_history.c */
+extern int
+rows_history(const TaskTable *table, int64 after, int64 upto, int limit, HistoryRow **rows);
+extern int rows_remove(const TaskTable *table, const HistoryRow *rows, int count);
+extern bool rows_history_likely(const TaskTable *table, bool unknown);
 
 #endif /* PG_TASK_ROWS_H */

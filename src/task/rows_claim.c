@@ -45,7 +45,7 @@
 	"           " REPEATS ", t.delete, substr(t.format, 1, 8)," \
 	"           CASE WHEN octet_length(t.request) <= " CppAsString2(SHARED_REQUEST) \
 	"                THEN t.request END, t.role::text, t.role_id," \
-	"           " PLANNED
+	"           " PLANNED ", " KEEP
 
 static const Statement claim_rows = {STATEMENT_CLAIM, CLAIM("c")};
 
@@ -112,6 +112,7 @@ returned_claims(MemoryContext where, uint64 count, TimestampTz claimed, Claim **
 		claim->role = statement_text(where, i, 8);
 		claim->role_id = DatumGetInt64(statement_value(i, 9));
 		claim->planned = DatumGetTimestampTz(statement_value(i, 10));
+		claim->keep = DatumGetFloat8(statement_value(i, 11));
 	}
 }
 

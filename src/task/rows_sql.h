@@ -23,6 +23,10 @@
 /* Is another run planned when this one has ended? */
 #define REPEATS "(t.repeat IS NOT NULL OR t.cron IS NOT NULL)"
 
+/* The column "keep" in seconds; -1 for NULL. */
+#define KEEP \
+	"CASE WHEN t.keep IS NULL THEN -1 ELSE greatest(extract(epoch FROM t.keep), 0) END::float8"
+
 /* The time of the claim.  The owner of the table may have set the column to NULL. */
 #define CLAIMED(alias) "coalesce(" alias ".start, '-infinity')"
 

@@ -14,6 +14,8 @@ SELECT is(current_setting(name), value, name) FROM (VALUES
     ('pg_task.synchronous_commit', 'database'),
     ('pg_task.response_limit', '16MB'),
     ('pg_task.timeout', '0'),
+    ('pg_task.keep', '-1'),
+    ('pg_task.keep_failed', '-1'),
     ('pg_task.id', '')) AS s (name, value);
 
 SELECT is(context, wanted, name || ' is changed at the right level') FROM (VALUES
@@ -24,6 +26,8 @@ SELECT is(context, wanted, name || ' is changed at the right level') FROM (VALUE
     ('pg_task.max_executors', 'postmaster'),
     ('pg_task.schema', 'user'),
     ('pg_task.timeout', 'user'),
+    ('pg_task.keep', 'user'),
+    ('pg_task.keep_failed', 'user'),
     ('pg_task.id', 'internal')) AS s (name, wanted) JOIN pg_settings USING (name);
 
 -- TABLE is a reserved word: pg_task.table needs quotes in SQL, not in a file.
@@ -38,6 +42,8 @@ SELECT throws_ok(format('SET pg_task.%I = %L', name, value), code, NULL,
     ('period', '25 h', '22023'),
     ('period', 'soon', '22023'),
     ('timeout', '-1', '22023'),
+    ('keep', '-2', '22023'),
+    ('keep_failed', 'long', '22023'),
     ('response_limit', '0', '22023'),
     ('synchronous_commit', 'sometimes', '22023'),
     ('id', '1', '55P02'),
@@ -54,6 +60,8 @@ SELECT lives_ok(format('SET pg_task.%I = %L', name, value), format('pg_task.%s =
     ('period', '1'),
     ('period', '1 d'),
     ('timeout', '90 min'),
+    ('keep', '7 d'),
+    ('keep_failed', '-1'),
     ('synchronous_commit', 'off'),
     ('response_limit', '1 kB')) AS s (name, value);
 

@@ -38,6 +38,7 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('timezone', 'text', false, NULL),
     ('missed', 'text', false, NULL),
     ('delete', 'boolean', true, 'false'),
+    ('keep', 'interval', false, NULL),
     ('key', 'text', false, NULL),
     ('after', 'bigint[]', false, NULL),
     ('notify', 'text', false, NULL),

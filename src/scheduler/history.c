@@ -1,0 +1,398 @@
+/*
+ * history.c
+ *		Removes rows in a final state that have been kept for their time.
+ *
+ * No index finds these rows, because every task would pay for it.  Instead the scheduler walks
+ * through the table in the order of the ids, in slices: it reads some rows, and deletes those of
+ * them whose time is over, in one short transaction that waits for no lock.  The pauses between
+ * slices bound the walk to a small share of the time.  After a walk the scheduler rests until the
+ * next row may have to go.  It does not walk at all if no setting and no row says how long rows are
+ * kept.
+ *
+ * This file writes no row that is not in a final state.  It leaves a partitioned table alone.
+ */
+#include "postgres.h"
+
+#include "utils/timestamp.h"
+
+#include "scheduler/history.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/work.h"
+#include "shared/shared.h"
+#include "task/roles.h"
+#include "task/rows.h"
+
+/* Maximum number of rows in a slice, and the number in the first one. */
+#define ROWS_MAX 1000
+#define ROWS_FIRST 64
+
+/*
+ * The number of rows is adapted so that a slice takes about this time (us): less than executors
+ * need for the tasks in their rings.  If the machine is busy a slice takes longer; it has fewer
+ * rows than ROWS_FIRST only if it is slow.
+ */
+#define SLICE_MIN_US 1000
+#define SLICE_MAX_US 2500
+#define SLICE_SLOW_US 20000
+
+/* Longest transaction of a slice (ms): triggers of the owner's run in it. */
+#define SLICE_LIMIT_MS 1000
+
+/*
+ * After a slice the walk pauses for this many times its duration: slices that remove rows take at
+ * most 1/21 of the time, others at most 1/101.
+ */
+#define REMOVE_SHARE 20
+#define READ_SHARE 100
+
+/* After a walk there is none for this many periods of scans, but at most for a minute (ms). */
+#define REST_PERIODS 60
+#define REST_MIN_MS 60000
+
+/* A slice faster than this had next to nothing to read (us). */
+#define SLICE_EMPTY_US 500
+
+/* Longest rest between two walks (s). */
+#define REST_MAX 3600.0
+
+/* Return the shorter of two times, of which a negative one means for ever. */
+static double
+shorter_time(double a, double b)
+{
+	return a < 0 || b < 0 ? Max(a, b) : Min(a, b);
+}
+
+/* Return the shortest time that any row may be kept (s); negative: all are kept for ever. */
+static double
+shortest_keep(const HistoryWalk *walk)
+{
+	return shorter_time(walk->setting, walk->column);
+}
+
+static MonoTime
+plus_seconds(MonoTime moment, double seconds)
+{
+	return clock_plus_ms(moment, (int64) (Min(seconds, REST_MAX) * 1000));
+}
+
+/* Return the moment after the shortest rest. */
+static MonoTime
+end_of_rest(MonoTime now)
+{
+	int64 rest = (int64) MyScheduler->settings.period * REST_PERIODS;
+
+	return clock_plus_ms(now, Min(rest, REST_MIN_MS));
+}
+
+/* The table was prepared.  "other": nothing is known of its rows. */
+void
+history_table_prepared(bool other)
+{
+	HistoryWalk *walk = &MyScheduler->history;
+
+	walk->prepared = true;
+	if (!other)
+		return;
+	walk->unknown = true;
+	walk->column = -1;
+	walk->walking = walk->refused = false;
+	walk->next = walk->not_before = CLOCK_LONG_AGO;
+}
+
+/* There is a row that is kept for this time (s), if it is in a final state. */
+void
+history_hint(double keep, MonoTime now)
+{
+	HistoryWalk *walk = &MyScheduler->history;
+
+	walk->column = shorter_time(walk->column, keep);
+	walk->column_seen = shorter_time(walk->column_seen, keep);
+	walk->next = clock_min(walk->next, clock_max(walk->not_before, plus_seconds(now, keep)));
+}
+
+/* Is a slice due, or may settings have changed that begin a walk? */
+bool
+history_due(MonoTime now)
+{
+	const HistoryWalk *walk = &MyScheduler->history;
+
+	if (MyScheduler->table == NULL || MyScheduler->table->partitioned)
+		return false;
+	if ((walk->settings != shared_settings_changes() || walk->prepared) &&
+		!clock_is_before(now, walk->not_before))
+		return true;
+	return !clock_is_before(now, walk->next);
+}
+
+/* Return when the next slice is due. */
+MonoTime
+history_until(void)
+{
+	const HistoryWalk *walk = &MyScheduler->history;
+
+	if (MyScheduler->table == NULL || MyScheduler->table->partitioned)
+		return CLOCK_NEVER;
+	return walk->prepared ? clock_min(walk->not_before, walk->next) : walk->next;
+}
+
+/* Did the owner's triggers or constraints, or locks, keep a row from being removed? */
+bool
+history_refused(void)
+{
+	return MyScheduler->history.refused;
+}
+
+/*
+ * Find out, within a transaction, whether rows are to be removed.  Returns true if that may be true
+ * for more rows than before.
+ */
+static bool
+read_settings(HistoryWalk *walk)
+{
+	uint32 settings = shared_settings_changes();
+	bool news = walk->settings != settings || walk->unknown;
+
+	if (news)
+		walk->setting = roles_shortest_keep();
+	walk->settings = settings;
+	if (walk->prepared && walk->column < 0 &&
+		rows_history_likely(MyScheduler->table, walk->unknown))
+	{
+		walk->column = REST_MAX; /* the walk finds the true value */
+		news = true;
+	}
+	walk->prepared = walk->unknown = false;
+	return news;
+}
+
+static void
+begin_walk(HistoryWalk *walk)
+{
+	walk->walking = true;
+	walk->negative = false;
+	walk->position = 0;
+	walk->limit = ROWS_FIRST;
+	walk->range = ROWS_FIRST;
+	walk->earliest = DT_NOEND;
+	walk->column_seen = -1;
+	walk->refused_seen = false;
+}
+
+/* How long is this row kept (s)?  Negative: for ever. */
+static double
+keep_of(const HistoryRow *row)
+{
+	SettingsTask settings;
+
+	if (row->keep >= 0)
+		return row->keep;
+	settings = roles_settings(roles_bound(row->role, row->role_id));
+	if (strcmp(row->state, "DONE") == 0 || strcmp(row->state, "STOP") == 0)
+		return settings.keep;
+	return settings.keep_failed;
+}
+
+/* Return when a row can be removed; DT_NOEND: never. */
+static TimestampTz
+expiry_of(const HistoryRow *row)
+{
+	double keep;
+	double expiry;
+
+	if (row->state == NULL || TIMESTAMP_IS_NOEND(row->ended))
+		return DT_NOEND;
+	keep = keep_of(row);
+	if (keep < 0)
+		return DT_NOEND;
+	if (TIMESTAMP_IS_NOBEGIN(row->ended))
+		return row->ended;
+	expiry = (double) row->ended + keep * USECS_PER_SEC;
+	return expiry < (double) END_TIMESTAMP ? (TimestampTz) expiry : DT_NOEND;
+}
+
+/* Remove those of the rows whose time is over, and note when the others' is. */
+static void
+remove_expired_rows(HistoryWalk *walk, HistoryRow *rows, int count, TimestampTz now)
+{
+	TimestampTz earliest = walk->earliest;
+	double column = walk->column_seen;
+	int expired = 0;
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		TimestampTz expiry = expiry_of(&rows[i]);
+
+		column = shorter_time(column, rows[i].keep);
+		if (expiry < now)
+			rows[expired++] = rows[i];
+		else
+			earliest = Min(earliest, expiry);
+	}
+	walk->removing = expired;
+	if (expired > 0)
+	{
+		walk->last = rows[expired - 1].id;
+		/* the others are locked, or were changed, or a trigger has left them */
+		if (rows_remove(MyScheduler->table, rows, expired) < expired)
+			earliest = Min(earliest, now);
+	}
+	walk->earliest = earliest;
+	walk->column_seen = column;
+}
+
+/*
+ * Adapt the next slice to the duration of this one, which had so many rows.  The range of ids
+ * bounds what is read of rows that were removed, which an old snapshot keeps; it grows where there
+ * are no rows.
+ */
+static void
+adapt_slice(HistoryWalk *walk, int count, int64 duration)
+{
+	if (duration > SLICE_MAX_US)
+	{
+		if (walk->limit > ROWS_FIRST || duration > SLICE_SLOW_US)
+			walk->limit = Max(walk->limit / 2, 1);
+		walk->range = Max(walk->range / duration * SLICE_MAX_US, (uint64) walk->limit);
+	}
+	else if (duration < SLICE_MIN_US)
+	{
+		if (count == walk->limit)
+			walk->limit = Min(walk->limit * 2, ROWS_MAX);
+		if (walk->range < PG_UINT64_MAX / 16)
+			walk->range *= duration < SLICE_EMPTY_US ? 16 : 2;
+	}
+	/* where there are rows, the limit suffices */
+	if (count > 0)
+		walk->range = Min(walk->range, (uint64) ROWS_MAX * 16);
+}
+
+/* The walk has read all rows: rest. */
+static void
+end_walk(HistoryWalk *walk, ClockNow now)
+{
+	double keep;
+	MonoTime expiry = clock_of_wall(now, walk->earliest);
+
+	walk->walking = false;
+	walk->column = walk->column_seen;
+	walk->refused = walk->refused_seen;
+	walk->not_before = end_of_rest(now.mono);
+	keep = shortest_keep(walk);
+	walk->next = CLOCK_NEVER;
+	if (keep >= 0)
+		walk->next = clock_max(walk->not_before, clock_min(expiry, plus_seconds(now.mono, keep)));
+}
+
+/* The slice is committed: go on after it. */
+static void
+end_slice(HistoryWalk *walk, int64 upto, bool complete, int count)
+{
+	ClockNow now = clock_now();
+	int64 duration = now.mono.us - walk->begun.us;
+	int share = walk->removing > 0 ? REMOVE_SHARE : READ_SHARE;
+
+	walk->writing = false;
+	walk->position = upto;
+	walk->next.us = now.mono.us + duration * share;
+	adapt_slice(walk, count, duration);
+	if (!complete)
+		return;
+	if (walk->negative)
+	{
+		end_walk(walk, now);
+		return;
+	}
+	/* ids up to 0 are rare: no sequence gives them */
+	walk->negative = true;
+	walk->position = PG_INT64_MIN;
+	walk->range = PG_UINT64_MAX;
+}
+
+/* Read the next slice, and remove its rows whose time is over. */
+static void
+run_slice(HistoryWalk *walk, ClockNow now)
+{
+	int64 end = walk->negative ? 0 : PG_INT64_MAX;
+	uint64 left = (uint64) end - (uint64) walk->position;
+	bool last = left <= walk->range;
+	int64 upto = last ? end : (int64) ((uint64) walk->position + walk->range);
+	HistoryRow *rows;
+	int count;
+	bool full;
+
+	count = rows_history(MyScheduler->table, walk->position, upto, walk->limit, &rows);
+	full = count == walk->limit;
+	if (full)
+		upto = rows[count - 1].id;
+	remove_expired_rows(walk, rows, count, now.wall);
+	work_end();
+	end_slice(walk, upto, last && !full, count);
+}
+
+/* No walk begins yet.  The settings are read again after a rest. */
+static void
+rest_until(HistoryWalk *walk, MonoTime next)
+{
+	work_end();
+	walk->writing = false;
+	walk->next = shortest_keep(walk) < 0 ? CLOCK_NEVER : next;
+}
+
+/* Run one slice.  Begin a walk if one is due, or if there may be more rows to remove than before.
+ */
+void
+history_run(ClockNow now)
+{
+	HistoryWalk *walk = &MyScheduler->history;
+	MonoTime planned = walk->next;
+	bool begins = !clock_is_before(now.mono, planned);
+
+	walk->begun = clock_mono();
+	/* if it fails, or if the table is locked */
+	walk->next = walk->not_before = end_of_rest(now.mono);
+	if (!work_begin_writing_now("removing old tasks"))
+		return;
+	work_limit(SLICE_LIMIT_MS);
+	walk->writing = true;
+	walk->removing = 0;
+	begins |= read_settings(walk);
+	if (!walk->walking && (!begins || shortest_keep(walk) < 0))
+	{
+		rest_until(walk, planned);
+		return;
+	}
+	if (!walk->walking)
+		begin_walk(walk);
+	run_slice(walk, now);
+}
+
+/*
+ * The transaction has failed; if it was a slice and a row is at fault, try fewer rows, and in the
+ * end go on after the row that refuses to be removed.  Returns true if the scheduler goes on at
+ * once.
+ */
+bool
+history_write_failed(const BatchFailure *failure)
+{
+	HistoryWalk *walk = &MyScheduler->history;
+	MonoTime now = clock_mono();
+
+	if (!walk->writing)
+		return false;
+	walk->writing = false;
+	if (!failure->row_at_fault || !walk->walking)
+		return false;
+	walk->refused = walk->refused_seen = true;
+	if (walk->removing == 1)
+	{
+		walk->position = walk->last;
+		walk->earliest = DT_NOBEGIN;
+	}
+	else if (walk->limit == 1 && walk->removing == 0 && walk->position < PG_INT64_MAX)
+		walk->position++;
+	walk->limit = Max(walk->limit / 4, 1);
+	walk->range = walk->limit;
+	walk->next.us = now.us + (now.us - walk->begun.us) * REMOVE_SHARE;
+	return true;
+}

@@ -1,0 +1,254 @@
+# How long finished rows stay: by the column keep, and by the settings of roles and databases.  The
+# scheduler removes them in small batches, beside the tasks, and leaves what is locked, refused,
+# waiting or running.  A TAP test because it restarts schedulers and reads the log.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+# after a walk the scheduler rests for 60 periods: 1.2 seconds
+my $node = new_node('history', conf => "pg_task.period = '20 ms'\npg_task.idle_timeout = '300 ms'
+	autovacuum = off");
+
+sql(q{CREATE ROLE app LOGIN; CREATE ROLE other LOGIN;
+	GRANT INSERT, SELECT, UPDATE ON task TO app, other});
+make_gates($node);
+
+# A row that ended an hour ago.
+sub old_row
+{
+	my (%column) = @_;
+
+	return insert_task($node, request => 'SELECT 1', state => 'DONE', dt => '-infinity',
+		stop => sql(q{SELECT now() - interval '1 hour'}), %column);
+}
+
+sub wait_until_gone
+{
+	my (@ids) = @_;
+
+	wait_until($node, "SELECT count(*) = 0 FROM task WHERE id = $_") for @ids;
+}
+
+# Waits until a whole walk has passed: a row behind all others is gone.
+sub wait_for_walk
+{
+	wait_until_gone(old_row(keep => '0'));
+	wait_until_gone(old_row(keep => '0'));
+}
+
+sub is_there
+{
+	my ($what, @ids) = @_;
+
+	is(count_of($node, 'id IN (' . join(', ', @ids) . ')'), scalar @ids, $what);
+}
+
+subtest 'not in use' => sub {
+	my $id = old_row();
+	my $reads = q{SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables
+		WHERE relname = 'task'};
+
+	run_task($node, request => 'SELECT 1');
+	wait_for_backends($node, 'executor', 0);
+	sql('CHECKPOINT');
+	pause(2);
+	my ($before, $lsn) = map { sql($_) } $reads, 'SELECT pg_current_wal_insert_lsn()';
+	pause(2);
+	is(sql('SELECT pg_current_wal_insert_lsn()'), $lsn, 'nothing is written');
+	is(sql($reads), $before, 'no row is read');
+	is_there('the row stays', $id);
+	sql('TRUNCATE task');
+};
+
+sub pause { sql("SELECT pg_sleep($_[0])") }
+
+subtest 'by the column' => sub {
+	my %old = map { $_ => old_row(keep => '1 minute', state => $_) } qw(DONE STOP FAIL GONE);
+	my %young = map { $_ => old_row(keep => '1 day', state => $_) } qw(DONE STOP FAIL GONE);
+	my $done = insert_task($node, request => 'SELECT 1', keep => '0');
+	my $failed = insert_task($node, request => 'SELECT 1/0', keep => '0');
+	my $waits = insert_task($node, request => 'SELECT 1', keep => '0', dt => 'infinity');
+	my $runs = insert_task($node, request => q{SELECT hold('column')}, keep => '0');
+	my $again = insert_task($node, request => 'SELECT 1/0', keep => '0', retry => 9,
+		delay => '1 hour');
+	my $stopped = insert_task($node, request => 'SELECT 1', dt => '2024-01-01', keep => '0',
+		state => 'STOP');
+	my $later = insert_task($node, request => 'SELECT 1', dt => '2124-01-01', keep => '0',
+		state => 'STOP');
+
+	wait_until_gone(values %old, $done, $failed, $stopped);
+	wait_for_walk();
+	is_there('what is younger stays', values %young);
+	is_there('what waits stays', $waits, $again);
+	is_there('what runs stays', $runs);
+	is_there('what was stopped before its time stays until then', $later);
+	open_gate($node, 'column');
+	wait_until_gone($runs);
+	is(sqlstate_of('app', q{INSERT INTO task (request, keep) VALUES ('SELECT 1', '-1 s')}),
+		'23514', 'a negative time is refused');
+	wait_until_gone(old_row(keep => '0', id => -5), old_row(keep => '0', id => 0));
+	ok(1, 'negative ids, too');
+	my $endless = old_row(keep => '178000000 years');
+	wait_for_walk();
+	is_there('a time beyond all times is for ever', $endless);
+	sql("UPDATE task SET keep = '0' WHERE id = $endless");
+	wait_until_gone($endless);
+	sql('DELETE FROM task');
+};
+
+subtest 'by settings' => sub {
+	sql(q{ALTER ROLE app SET pg_task.keep = '1 min'; ALTER DATABASE postgres SET
+		pg_task.keep_failed = '10 min'; ALTER ROLE other SET pg_task.keep_failed = -1});
+	my @go = (old_row(role => 'app'), old_row(role => 'app', state => 'STOP'),
+		old_row(role => 'app', state => 'FAIL'), old_row(state => 'GONE'));
+	my @stay = (old_row(), old_row(role => 'other', state => 'FAIL'), old_row(role => 'other'),
+		old_row(role => 'app', keep => '1 day'));
+
+	wait_until_gone(@go);
+	wait_for_walk();
+	is_there('of each role as its settings say', @stay);
+	sql(q{ALTER ROLE app RESET ALL; ALTER ROLE other RESET ALL;
+		ALTER DATABASE postgres SET pg_task.keep = '2 h';
+		ALTER DATABASE postgres RESET pg_task.keep_failed});
+	my $oldest = old_row(stop => '2024-01-01');
+	wait_until_gone($oldest);
+	is_there('others stay', @stay);
+	sql(q{ALTER DATABASE postgres RESET ALL; DELETE FROM task});
+	my $by_file = old_row();
+	set_conf($node, 'pg_task.keep = 1800');
+	wait_until_gone($by_file);
+	ok(1, 'by the configuration file');
+	set_conf($node, 'pg_task.keep = -1');
+};
+
+subtest 'a tenant decides for its own rows only' => sub {
+	my ($own, $others) = (old_row(role => 'app'), old_row(role => 'other'));
+
+	sql('ALTER ROLE app SET pg_task.keep = 0');
+	wait_until_gone($own);
+	wait_for_walk();
+	is_there(q{another role's row stays}, $others);
+	sql('ALTER ROLE app RESET ALL; DELETE FROM task');
+};
+
+subtest 'a row that is locked' => sub {
+	my ($locked, $free) = (old_row(role => 'app'), old_row(role => 'app'));
+	my $session = $node->background_psql('postgres');
+
+	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $locked FOR KEY SHARE");
+	sql('ALTER ROLE app SET pg_task.keep = 0');
+	wait_until_gone($free);
+	wait_for_walk();
+	is_there('stays', $locked);
+	$session->query_safe("UPDATE task SET state = 'PLAN', dt = 'infinity' WHERE id = $locked;
+		COMMIT");
+	wait_for_walk();
+	is_there('planned again, it stays', $locked);
+	sql("UPDATE task SET state = 'STOP', dt = '2024-01-01' WHERE id = $locked");
+	wait_until_gone($locked);
+	$session->quit;
+	sql('ALTER ROLE app RESET ALL; DELETE FROM task');
+};
+
+subtest 'an owner who refuses' => sub {
+	my $position = log_position($node);
+
+	sql(q{CREATE TABLE letter (task bigint REFERENCES task (id));
+		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			IF OLD.queue = 'kept' THEN RAISE 'this task is kept'; END IF;
+			IF OLD.queue = 'left' THEN RETURN NULL; END IF;
+			IF OLD.queue = 'slow' THEN PERFORM pg_sleep(3); END IF;
+			RETURN OLD;
+		END $$;
+		CREATE TRIGGER refuse BEFORE DELETE ON task FOR EACH ROW EXECUTE FUNCTION refuse()});
+	my @refused = map { old_row(queue => $_) } qw(kept left slow);
+	my $referenced = old_row();
+	sql("INSERT INTO letter VALUES ($referenced)");
+	sql(q{INSERT INTO task (request, state, dt, stop) SELECT 'SELECT 1', 'DONE',
+		'2024-01-01', '2024-01-01' FROM generate_series(1, 300)});
+	push @refused, $referenced, old_row(queue => 'kept');
+	my $last = old_row();
+	sql(q{UPDATE task SET keep = '0'});
+	wait_until($node, 'SELECT count(*) = ' . @refused . ' FROM task', expected => 't');
+	ok(1, 'holds up no other row');
+	is_there('has these rows', @refused);
+	run_task($node, request => 'SELECT 1');
+	pause(4);
+	my $log = log_since($node, $position);
+	is(() = $log =~ /ERROR: .*this task is kept/g, 1, 'a refusal is logged once');
+	is(() = $log =~ /ERROR: .*violates foreign key/g, 1, 'a reference, too');
+	sql('DROP TRIGGER refuse ON task; DROP TABLE letter');
+	wait_until_gone(@refused);
+	ok(1, 'when it is over, they go');
+	sql('DELETE FROM task');
+};
+
+subtest 'repeats keep their chain' => sub {
+	my $id = insert_task($node, request => 'SELECT 1', repeat => '200 ms', keep => '0',
+		queue => 'chain');
+
+	wait_until_gone($id);
+	my $seen = sql(q{SELECT max(id) FROM task WHERE queue = 'chain'});
+	wait_until($node, "SELECT max(id) > $seen + 3 FROM task WHERE queue = 'chain'");
+	is(count_of($node, q{queue = 'chain' AND state IN ('PLAN', 'WORK')}), 1, 'one run is planned');
+	is(sql(q{SELECT DISTINCT keep FROM task WHERE queue = 'chain'}), '00:00:00',
+		'each inherits the time');
+	sql('DELETE FROM task');
+};
+
+subtest 'many rows, and a scheduler that is restarted' => sub {
+	my ($begin, $count) = (time, 0);
+
+	sql(q{INSERT INTO task (request, state, dt, stop, keep) SELECT 'SELECT 1', 'DONE',
+		'2024-01-01', '2024-01-01', '1 day' FROM generate_series(1, 100000)});
+	for (1 .. 3)
+	{
+		my ($left, $id) = (count_of($node, q{state = 'DONE' AND keep IS NOT NULL}),
+			run_task($node, request => 'SELECT 1'));
+
+		cmp_ok(task($node, $id, 'extract(epoch FROM start - dt)'), '<', 2, 'a task starts');
+		terminate($node, backends($node, 'scheduler'));
+		wait_until($node, "SELECT count(*) < $left FROM task WHERE keep IS NOT NULL");
+	}
+	wait_until($node, 'SELECT count(*) = 0 FROM task WHERE keep IS NOT NULL');
+	note(sprintf 'gone after %.1f s', time - $begin);
+	is(count_of($node, q{state = 'DONE'}), 3, 'the others stay');
+	sql('DELETE FROM task');
+};
+
+subtest 'the table is locked against writes' => sub {
+	my $id = old_row(keep => '1 hour');
+	my $session = $node->background_psql('postgres');
+	my $position = log_position($node);
+
+	$session->query_safe('BEGIN; LOCK TABLE task IN SHARE MODE');
+	set_conf($node, 'pg_task.keep_failed = 0');
+	pause(3);
+	unlike(log_since($node, $position), qr/ERROR/, 'the scheduler does not wait for the lock');
+	$session->query_safe('COMMIT');
+	$session->quit;
+	sql("UPDATE task SET keep = '0' WHERE id = $id");
+	wait_until_gone($id);
+	ok(1, 'and goes on later');
+	set_conf($node, 'pg_task.keep_failed = -1');
+};
+
+subtest 'a partitioned table is left alone' => sub {
+	sql('CREATE DATABASE parts');
+	wait_for_table($node, db => 'parts');
+	sql_in('parts', q{ALTER TABLE task RENAME TO plain;
+		CREATE TABLE task (LIKE plain INCLUDING DEFAULTS INCLUDING IDENTITY,
+			PRIMARY KEY (id, dt)) PARTITION BY RANGE (dt);
+		CREATE TABLE task_all PARTITION OF task DEFAULT});
+	my $id = run_task($node, db => 'parts', request => 'SELECT 1', keep => '0');
+	pause(2);
+	is(task($node, $id, 'state', db => 'parts'), 'DONE', 'its rows stay');
+};
+
+done_testing();
