@@ -372,6 +372,9 @@ table_prepare(const SettingsTable *where, Oid user, MemoryContext context)
 	complete_table(relid);
 	PopActiveSnapshot();
 	CommandCounterIncrement();
+	/* it may have been renamed or moved before it was locked; from here on it cannot be */
+	if (get_relname_relid(where->table, schema) != relid)
+		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
 	table = table_find(relid, context);
 	SPI_finish();
 	return table;

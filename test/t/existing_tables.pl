@@ -136,6 +136,16 @@ subtest 'a dropped table, a renamed table' => sub {
 	$node->safe_psql('old', 'CREATE SCHEMA other; ALTER TABLE task SET SCHEMA other');
 	wait_for_table($node, db => 'old');
 	runs_in('old', 'a new table for one that was moved to another schema');
+
+	# when the scheduler has waited for the lock in vain, it looks for the table, and waits again
+	my $session = $node->background_psql('old');
+	$session->query_safe('BEGIN; ALTER TABLE task RENAME TO moved');
+	wait_until($node, q{SELECT EXISTS (SELECT FROM pg_locks JOIN pg_stat_activity USING (pid)
+		WHERE NOT granted AND query = 'preparing the task table')}, db => 'old');
+	$session->query_safe('COMMIT');
+	$session->quit;
+	wait_for_table($node, db => 'old');
+	runs_in('old', 'a new table for one that was renamed while the scheduler waited for it');
 };
 
 # A change of owner changes which roles the tasks may run as.
