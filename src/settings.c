@@ -368,8 +368,9 @@ define_history(void)
 							NULL);
 }
 
+/* Defaults for what one run does. */
 static void
-define_task_defaults(void)
+define_run_defaults(void)
 {
 	DefineCustomEnumVariable(
 		"pg_task.synchronous_commit", "Sets synchronous_commit for the commit of a task.",
@@ -384,6 +385,20 @@ define_task_defaults(void)
 							"Sets the maximum duration of a task whose column \"timeout\" is NULL.",
 							"Zero means no limit.", &Settings.timeout, 0, 0, INT_MAX, PGC_USERSET,
 							GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomEnumVariable(
+		"pg_task.format",
+		"Sets the format of the response of a task whose column \"format\" is NULL.", NULL,
+		&Settings.format, RESULT_TEXT, format_options, PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomStringVariable("pg_task.id", "Shows the id of the task that the session runs.",
+							   NULL, &variables.id, "", PGC_INTERNAL,
+							   GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE | GUC_NO_RESET_ALL, NULL,
+							   NULL, show_id);
+}
+
+/* Defaults for when a task runs: at first, again after a failure, and repeatedly. */
+static void
+define_time_defaults(void)
+{
 	DefineCustomIntVariable("pg_task.retry",
 							"Sets the maximum number of retries of a task whose column \"retry\" is"
 							" NULL.",
@@ -413,14 +428,6 @@ define_task_defaults(void)
 							   " \"timezone\" is NULL.",
 							   "Empty means the TimeZone of the role of the task.",
 							   &variables.timezone, "", PGC_USERSET, 0, check_timezone, NULL, NULL);
-	DefineCustomEnumVariable(
-		"pg_task.format",
-		"Sets the format of the response of a task whose column \"format\" is NULL.", NULL,
-		&Settings.format, RESULT_TEXT, format_options, PGC_USERSET, 0, NULL, NULL, NULL);
-	DefineCustomStringVariable("pg_task.id", "Shows the id of the task that the session runs.",
-							   NULL, &variables.id, "", PGC_INTERNAL,
-							   GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE | GUC_NO_RESET_ALL, NULL,
-							   NULL, show_id);
 }
 
 void
@@ -430,7 +437,8 @@ settings_define(void)
 	define_limits();
 	define_protection();
 	define_history();
-	define_task_defaults();
+	define_run_defaults();
+	define_time_defaults();
 	MarkGUCPrefixReserved("pg_task");
 }
 

@@ -78,8 +78,8 @@ rows_history(const TaskTable *table, int64 after, int64 upto, int limit, History
 static const Statement remove_rows = {STATEMENT_REMOVE,
 	"WITH c AS MATERIALIZED ("
 	"SELECT n.oid, n.tid"
-	"  FROM ROWS FROM (unnest($ids), unnest($states), unnest($ends), unnest($keeps), unnest($roles),"
-	"                  unnest($role_ids))"
+	"  FROM ROWS FROM (unnest($ids), unnest($states), unnest($ends), unnest($keeps),"
+	"                  unnest($roles), unnest($role_ids))"
 	"       AS a (id, state, ended, keep, role, role_id)"
 	" CROSS JOIN LATERAL ("
 	"       SELECT t.tableoid AS oid, t.ctid AS tid"

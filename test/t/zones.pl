@@ -11,9 +11,11 @@ my $node = new_node('zones', conf => "TimeZone = 'UTC'");
 
 sql('CREATE ROLE app LOGIN; GRANT INSERT, SELECT, UPDATE ON task TO app');
 
-my $insert = q{INSERT INTO task (cron, request, timezone, dt, state) VALUES ('0 0 1 1 *', 'SELECT 1'};
+my $insert = q{INSERT INTO task (cron, request, timezone, dt, state)
+	VALUES ('0 0 1 1 *', 'SELECT 1'};
 
-is(sqlstate_of('postgres', "$insert, 'nowhere', 'infinity', 'PLAN')"), '22023', 'planned for never');
+is(sqlstate_of('postgres', "$insert, 'nowhere', 'infinity', 'PLAN')"), '22023',
+	'planned for never');
 is(sqlstate_of('postgres', "$insert, 'nowhere', now(), 'STOP')"), '22023', 'stopped');
 sql("$insert, 'UTC', 'infinity', 'PLAN')");
 is(sqlstate_of('postgres', "UPDATE task SET timezone = 'nowhere', dt = '2200-01-01'"), '22023',
