@@ -242,7 +242,7 @@ remove_expired_rows(HistoryWalk *walk, HistoryRow *rows, int count, TimestampTz 
 }
 
 /*
- * Adapt the next slice to the duration of this one, which had so many rows.  The range of ids
+ * Adapt the next slice to the duration of this one, which had "count" rows.  The range of ids
  * bounds what is read of rows that were removed, which an old snapshot keeps; it grows where there
  * are no rows.
  */
