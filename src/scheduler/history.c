@@ -214,20 +214,19 @@ expiry_of(const HistoryRow *row)
 static void
 remove_expired_rows(HistoryWalk *walk, HistoryRow *rows, int count, TimestampTz now)
 {
-	TimestampTz earliest = walk->earliest;
-	double column = walk->column_seen;
 	int expired = 0;
 	int i;
 
+	/* noted before a row can refuse: the walk skips it, and the next one must come back to it */
 	for (i = 0; i < count; i++)
 	{
 		TimestampTz expiry = expiry_of(&rows[i]);
 
-		column = shorter_time(column, rows[i].keep);
+		walk->column_seen = shorter_time(walk->column_seen, rows[i].keep);
 		if (expiry < now)
 			rows[expired++] = rows[i];
 		else
-			earliest = Min(earliest, expiry);
+			walk->earliest = Min(walk->earliest, expiry);
 	}
 	walk->removing = expired;
 	if (expired > 0)
@@ -235,10 +234,8 @@ remove_expired_rows(HistoryWalk *walk, HistoryRow *rows, int count, TimestampTz 
 		walk->last = rows[expired - 1].id;
 		/* the others are locked, or were changed, or a trigger has left them */
 		if (rows_remove(MyScheduler->table, rows, expired) < expired)
-			earliest = Min(earliest, now);
+			walk->earliest = Min(walk->earliest, now);
 	}
-	walk->earliest = earliest;
-	walk->column_seen = column;
 }
 
 /*

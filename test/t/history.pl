@@ -189,6 +189,21 @@ subtest 'an owner who refuses' => sub {
 	sql('DELETE FROM task');
 };
 
+subtest 'a single row is refused' => sub {
+	sql(q{CREATE FUNCTION refuse_all() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN INSERT INTO refusal VALUES (OLD.id); RETURN OLD; END $$;
+		CREATE TRIGGER refuse BEFORE DELETE ON task FOR EACH ROW EXECUTE FUNCTION refuse_all()});
+	my $id = old_row(keep => '0');
+
+	pause(3);
+	is_there('it stays', $id);
+	# nothing changes the task table
+	sql('CREATE TABLE public.refusal (task bigint); ALTER FUNCTION refuse_all() SET search_path = public');
+	wait_until_gone($id);
+	ok(1, 'the next walk tries it again');
+	sql('DROP TRIGGER refuse ON task; DROP FUNCTION refuse_all; DROP TABLE refusal');
+};
+
 subtest 'repeats keep their chain' => sub {
 	my $id = insert_task($node, request => 'SELECT 1', repeat => '200 ms', keep => '0',
 		queue => 'chain');
