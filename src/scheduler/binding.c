@@ -16,6 +16,7 @@
 #include "utils/timestamp.h"
 
 #include "scheduler/binding.h"
+#include "scheduler/history.h"
 #include "scheduler/refused.h"
 #include "scheduler/scheduler.h"
 #include "task/roles.h"
@@ -144,12 +145,14 @@ write_first_group(const TaskTable *table, int limit, MonoTime now)
 	Role role = roles_find(group->key.role, group->key.role_id);
 	int64 *ids;
 	int count = role.settled ? -1 : read_next_ids(table, group, limit, now, &ids);
+	double keep = -1;
 
 	if (count > 0 && role.error)
 		(void) rows_fail_role_gone(table, &group->key, ids, count, role.error,
-								   pstrdup(unpack_sql_state(role.sqlstate)));
+								   pstrdup(unpack_sql_state(role.sqlstate)), &keep);
 	else if (count > 0)
 		(void) rows_bind(table, &group->key, ids, count, role.name, role.id);
+	history_hint(keep, now);
 	if (count < 0)
 		forget_first_group();
 	return Max(count, 0);

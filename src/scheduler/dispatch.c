@@ -118,7 +118,7 @@ assign_entries(DispatchRound *round, Claim *claims, int count)
 		locked_learn(entry, claim != NULL);
 		if (claim)
 			make_shared_task(claim, entry, &task);
-		if (claim && claim->keep >= 0)
+		if (claim)
 			history_hint(claim->keep, round->now.mono);
 		/* before anything can fail: from here on the pool counts it, or it does not count */
 		round->done++;

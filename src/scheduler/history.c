@@ -99,12 +99,17 @@ history_table_prepared(bool other)
 	walk->next = walk->not_before = CLOCK_LONG_AGO;
 }
 
-/* There is a row that is kept for this time (s), if it is in a final state. */
+/*
+ * There is a row that is kept for this time (s), if it is in a final state.  Negative: none has the
+ * column "keep".
+ */
 void
 history_hint(double keep, MonoTime now)
 {
 	HistoryWalk *walk = &MyScheduler->history;
 
+	if (keep < 0)
+		return;
 	walk->column = shorter_time(walk->column, keep);
 	walk->column_seen = shorter_time(walk->column_seen, keep);
 	walk->next = clock_min(walk->next, clock_max(walk->not_before, plus_seconds(now, keep)));

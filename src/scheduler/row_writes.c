@@ -80,6 +80,7 @@ expire_tasks(ClockNow now)
 	int limit = refused_singly(REFUSED_UNSTARTED) ? 1 : EXPIRE_MAX;
 	Candidate *expired;
 	RowKey *rows;
+	double keep = -1;
 	int written = 0;
 	int count;
 	int i;
@@ -87,7 +88,8 @@ expire_tasks(ClockNow now)
 	work_begin_writing("expiring tasks");
 	count = read_expired_tasks(now, limit, &expired);
 	if (count > 0)
-		written = rows_expire(table, now.wall, expired, count, &rows);
+		written = rows_expire(table, now.wall, expired, count, &rows, &keep);
+	history_hint(keep, now.mono);
 	for (i = 0; i < written; i++)
 		outcome_plan_next(table, rows[i], now.wall, OUTCOME_EXPIRED_PAUSE_MS);
 	MyScheduler->next_expiry = rows_next_expiry(table);

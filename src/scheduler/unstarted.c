@@ -13,6 +13,7 @@
 
 #include "utils/builtins.h"
 
+#include "scheduler/history.h"
 #include "scheduler/refused.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/unstarted.h"
@@ -107,6 +108,7 @@ expire_unstarted(const TaskTable *table, TimestampTz now)
 	Candidate *candidates = palloc0(unstarted.writing * sizeof(Candidate));
 	int ncandidates = 0;
 	RowKey *rows;
+	double keep;
 	int nrows;
 	int i;
 
@@ -121,7 +123,8 @@ expire_unstarted(const TaskTable *table, TimestampTz now)
 	}
 	if (ncandidates == 0)
 		return;
-	nrows = rows_expire(table, now, candidates, ncandidates, &rows);
+	nrows = rows_expire(table, now, candidates, ncandidates, &rows, &keep);
+	history_hint(keep, clock_mono());
 	for (i = 0; i < nrows; i++)
 		outcome_plan_next(table, rows[i], now, OUTCOME_EXPIRED_PAUSE_MS);
 }
@@ -135,11 +138,13 @@ fail_unstarted(const TaskTable *table, TimestampTz now)
 	{
 		const Unstarted *task = &unstarted.tasks[i];
 		RowKey row = {task->place.id, NameStr(task->role)};
+		double keep;
 
 		if (may_have_expired(task))
 			continue;
-		if (row_fail(table, row, task->error, task->sqlstate) && task->repeats)
+		if (row_fail(table, row, task->error, task->sqlstate, &keep) && task->repeats)
 			outcome_plan_next(table, row, now, OUTCOME_REFUSED_PAUSE_MS);
+		history_hint(keep, clock_mono());
 	}
 }
 

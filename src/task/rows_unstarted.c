@@ -13,6 +13,23 @@
 #include "task/rows_sql.h"
 #include "task/statement.h"
 
+/* The shortest "keep" of the rows of the last result (s); negative: none has one. */
+static double
+shortest_keep(uint64 count, int column)
+{
+	double shortest = -1;
+	uint64 i;
+
+	for (i = 0; i < count; i++)
+	{
+		double keep = DatumGetFloat8(statement_value(i, column));
+
+		if (keep >= 0 && (shortest < 0 || keep < shortest))
+			shortest = keep;
+	}
+	return shortest;
+}
+
 /* clang-format off */
 static const Statement expire_rows = {STATEMENT_EXPIRE,
 	"WITH c AS MATERIALIZED ("
@@ -29,13 +46,13 @@ static const Statement expire_rows = {STATEMENT_EXPIRE,
 	"        sqlstate = '57014', response = 'ERROR:  the task was not started in time'"
 	"   FROM c"
 	"  WHERE " IS_LOCKED_ROW
-	" RETURNING t.id, t.role::text"};
+	" RETURNING t.id, t.role::text, " KEEP};
 /* clang-format on */
 
-/* Set those of these candidates to GONE that have expired. */
+/* Set those of these candidates to GONE that have expired.  Sets *keep to their shortest "keep". */
 int
 rows_expire(const TaskTable *table, TimestampTz now, const Candidate *candidates, int count,
-			RowKey **rows)
+			RowKey **rows, double *keep)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
@@ -63,6 +80,7 @@ rows_expire(const TaskTable *table, TimestampTz now, const Candidate *candidates
 		(*rows)[i].id = DatumGetInt64(statement_value(i, 1));
 		(*rows)[i].role = statement_text(caller, i, 2);
 	}
+	*keep = shortest_keep(count, 3);
 	statement_end();
 	return count;
 }
@@ -78,7 +96,8 @@ static const Statement fail_row = {STATEMENT_FAIL,
 	"   SET state = 'FAIL', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
 	"       response = $response"
 	"  FROM c"
-	" WHERE " IS_LOCKED_ROW};
+	" WHERE " IS_LOCKED_ROW
+	" RETURNING " KEEP};
 /* clang-format on */
 
 /* Add why a row fails. */
@@ -90,9 +109,12 @@ arg_error(StatementArgs *args, const char *error, const char *sqlstate)
 	arg_text(args, "response", psprintf("ERROR:  %s", error));
 }
 
-/* Set a waiting task that cannot be started to FAIL.  Returns false if it no longer waits. */
+/*
+ * Set a waiting task that cannot be started to FAIL.  Returns false if it no longer waits.  Sets
+ * *keep to its "keep".
+ */
 bool
-row_fail(const TaskTable *table, RowKey row, const char *error, const char *sqlstate)
+row_fail(const TaskTable *table, RowKey row, const char *error, const char *sqlstate, double *keep)
 {
 	StatementArgs args;
 	bool failed;
@@ -103,6 +125,7 @@ row_fail(const TaskTable *table, RowKey row, const char *error, const char *sqls
 	arg_text(&args, "state", "PLAN");
 	arg_error(&args, error, sqlstate);
 	failed = statement_execute(&fail_row, table, &args) > 0;
+	*keep = shortest_keep(failed, 1);
 	statement_end();
 	return failed;
 }
@@ -129,7 +152,8 @@ static const Statement fail_rows_of_role = {STATEMENT_FAIL_ROLE_GONE,
 	"    SET state = 'FAIL', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
 	"        response = $response"
 	"   FROM c"
-	"  WHERE " IS_LOCKED_ROW};
+	"  WHERE " IS_LOCKED_ROW
+	" RETURNING " KEEP};
 
 /* Waiting rows whose "role" is not the current name of their role, or that are not bound. */
 static const Statement bind_rows = {STATEMENT_BIND,
@@ -157,11 +181,11 @@ arg_rows_of_group(StatementArgs *args, const TaskGroup *group, const int64 *ids,
 
 /*
  * Set waiting tasks of a group to FAIL, because its role was dropped.  Returns how many were set:
- * the others are locked by somebody.
+ * the others are locked by somebody.  Sets *keep to their shortest "keep".
  */
 int
 rows_fail_role_gone(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
-					const char *error, const char *sqlstate)
+					const char *error, const char *sqlstate, double *keep)
 {
 	StatementArgs args;
 
@@ -169,6 +193,7 @@ rows_fail_role_gone(const TaskTable *table, const TaskGroup *group, const int64 
 	arg_rows_of_group(&args, group, ids, count);
 	arg_error(&args, error, sqlstate);
 	count = (int) statement_execute(&fail_rows_of_role, table, &args);
+	*keep = shortest_keep(count, 1);
 	statement_end();
 	return count;
 }

@@ -204,6 +204,29 @@ subtest 'a single row is refused' => sub {
 	sql('DROP TRIGGER refuse ON task; DROP FUNCTION refuse_all; DROP TABLE refusal');
 };
 
+subtest 'tasks that never run' => sub {
+	sql('CREATE ROLE dropped LOGIN; CREATE ROLE locked NOLOGIN;
+		GRANT INSERT, SELECT ON task TO dropped');
+	wait_for_walk();
+	pause(3);
+	my @unstarted = (
+		insert_task($node, request => 'SELECT 1', dt => '2024-01-01', active => '1 minute',
+			keep => '0'),
+		insert_task($node, request => 'SELECT 1', dt => 'now', active => '1 ms', keep => '0',
+			queue => 'none', max => 0));
+	wait_until_gone(@unstarted);
+	ok(1, 'expired');
+	pause(3);
+	wait_until_gone(insert_task($node, request => 'SELECT 1', role => 'locked', keep => '0'));
+	ok(1, 'refused');
+	pause(3);
+	my $id = insert_task($node, request => 'SELECT 1', role => 'dropped', keep => '0',
+		dt => 'infinity');
+	sql('DROP OWNED BY dropped; DROP ROLE dropped; DROP ROLE locked');
+	wait_until_gone($id);
+	ok(1, 'its role was dropped');
+};
+
 subtest 'repeats keep their chain' => sub {
 	my $id = insert_task($node, request => 'SELECT 1', repeat => '200 ms', keep => '0',
 		queue => 'chain');
