@@ -144,7 +144,8 @@ leaves_room(const SharedScheduler *scheduler, const SharedHint *hint)
 /*
  * Add hints and events for the scheduler of a database, and wake it.  Without a scheduler, the
  * supervisor is to start one.  "relid" is the task table; InvalidOid means that the caller does not
- * know it, and then only the events count.  Called after a commit, so this must not fail.
+ * know it, and then only the events count.  Likewise while the scheduler prepares the table: it may
+ * turn out to be this one.  Called after a commit, so this must not fail.
  */
 void
 shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int count, int events)
@@ -157,7 +158,7 @@ shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int coun
 	if (scheduler)
 	{
 		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
-		if (scheduler->relid == relid || !OidIsValid(relid))
+		if (scheduler->relid == relid || !OidIsValid(relid) || !OidIsValid(scheduler->relid))
 			scheduler->events |= events;
 		for (i = 0; i < count && scheduler->relid == relid; i++)
 		{

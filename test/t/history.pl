@@ -227,6 +227,18 @@ subtest 'tasks that never run' => sub {
 	ok(1, 'its role was dropped');
 };
 
+subtest 'a row is changed while its table is locked' => sub {
+	my $id = old_row();
+	my $session = $node->background_psql('postgres');
+
+	pause(3);
+	$session->query_safe("BEGIN; LOCK TABLE task; SELECT pg_sleep(3);
+		UPDATE task SET keep = '0' WHERE id = $id; COMMIT");
+	$session->quit;
+	wait_until_gone($id);
+	ok(1, 'it goes');
+};
+
 subtest 'repeats keep their chain' => sub {
 	my $id = insert_task($node, request => 'SELECT 1', repeat => '200 ms', keep => '0',
 		queue => 'chain');
