@@ -16,6 +16,7 @@
 #include "utils/timestamp.h"
 
 #include "scheduler/history.h"
+#include "scheduler/pool.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/work.h"
 #include "shared/shared.h"
@@ -215,6 +216,27 @@ expiry_of(const HistoryRow *row)
 	return expiry < (double) END_TIMESTAMP ? (TimestampTz) expiry : DT_NOEND;
 }
 
+/*
+ * Does an executor still have the run of this row, which was stopped?  The executor then writes
+ * "stop", from which the time counts, and how the run ended.
+ */
+static bool
+is_running(const HistoryRow *row)
+{
+	if (strcmp(row->state, "STOP") != 0)
+		return false;
+	pool_foreach(executor)
+	{
+		uint32 i;
+
+		for (i = executor->reaped; i != executor->assigned; i++)
+			if (executor->ring[i % SHARED_RING].relid == MyScheduler->table->relid &&
+				executor->ring[i % SHARED_RING].run.id == row->id)
+				return true;
+	}
+	return false;
+}
+
 /* Remove those of the rows whose time is over, and note when the others' is. */
 static void
 remove_expired_rows(HistoryWalk *walk, HistoryRow *rows, int count, TimestampTz now)
@@ -228,7 +250,7 @@ remove_expired_rows(HistoryWalk *walk, HistoryRow *rows, int count, TimestampTz 
 		TimestampTz expiry = expiry_of(&rows[i]);
 
 		walk->column_seen = shorter_time(walk->column_seen, rows[i].keep);
-		if (expiry < now)
+		if (expiry < now && !is_running(&rows[i]))
 			rows[expired++] = rows[i];
 		else
 			walk->earliest = Min(walk->earliest, expiry);

@@ -239,6 +239,21 @@ subtest 'a row is changed while its table is locked' => sub {
 	ok(1, 'it goes');
 };
 
+subtest 'a stopped task that still runs' => sub {
+	my $id = insert_task($node, keep => '0', request => q{DO $$ BEGIN
+		WHILE clock_timestamp() < now() + interval '8 s' LOOP
+			BEGIN PERFORM pg_sleep(0.1); EXCEPTION WHEN query_canceled THEN NULL; END;
+		END LOOP; END $$});
+
+	wait_until($node, "SELECT state = 'WORK' FROM task WHERE id = $id");
+	pause(1);
+	sql("UPDATE task SET state = 'STOP' WHERE id = $id");
+	pause(3.5);
+	is_there('stays', $id);
+	wait_until_gone($id);
+	ok(1, 'and goes when the run has ended');
+};
+
 subtest 'repeats keep their chain' => sub {
 	my $id = insert_task($node, request => 'SELECT 1', repeat => '200 ms', keep => '0',
 		queue => 'chain');
