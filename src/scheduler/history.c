@@ -124,7 +124,7 @@ history_due(MonoTime now)
 
 	if (MyScheduler->table == NULL || MyScheduler->table->partitioned)
 		return false;
-	if ((walk->settings != shared_settings_changes() || walk->prepared) &&
+	if (!walk->walking && (walk->settings != shared_settings_changes() || walk->prepared) &&
 		!clock_is_before(now, walk->not_before))
 		return true;
 	return !clock_is_before(now, walk->next);
@@ -138,7 +138,9 @@ history_until(void)
 
 	if (MyScheduler->table == NULL || MyScheduler->table->partitioned)
 		return CLOCK_NEVER;
-	return walk->prepared ? clock_min(walk->not_before, walk->next) : walk->next;
+	if (walk->prepared && !walk->walking)
+		return clock_min(walk->not_before, walk->next);
+	return walk->next;
 }
 
 /* Did the owner's triggers or constraints, or locks, keep a row from being removed? */
@@ -149,8 +151,8 @@ history_refused(void)
 }
 
 /*
- * Find out, within a transaction, whether rows are to be removed.  Returns true if that may be true
- * for more rows than before.
+ * Find out, within a transaction and between two walks, whether rows are to be removed.  Returns
+ * true if that may be true for more rows than before.
  */
 static bool
 read_settings(HistoryWalk *walk)
@@ -380,14 +382,17 @@ history_run(ClockNow now)
 	work_limit(SLICE_LIMIT_MS);
 	walk->writing = true;
 	walk->removing = 0;
-	begins |= read_settings(walk);
-	if (!walk->walking && (!begins || shortest_keep(walk) < 0))
-	{
-		rest_until(walk, planned);
-		return;
-	}
 	if (!walk->walking)
+	{
+		/* not in each slice: a role may change its settings all the time */
+		begins |= read_settings(walk);
+		if (!begins || shortest_keep(walk) < 0)
+		{
+			rest_until(walk, planned);
+			return;
+		}
 		begin_walk(walk);
+	}
 	run_slice(walk, now);
 }
 

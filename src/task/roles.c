@@ -24,6 +24,7 @@
 #include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
@@ -95,6 +96,15 @@ take_timezone(const char *value, pg_tz **zone)
 	AtEOXact_GUC(false, nest_level);
 }
 
+/* Read how long finished tasks are kept. */
+static void
+take_keep(const char *entry, SettingsTask *values)
+{
+	take_int(entry, "pg_task.keep", GUC_UNIT_S, SETTINGS_KEEP_FOR_EVER, &values->keep);
+	take_int(entry, "pg_task.keep_failed", GUC_UNIT_S, SETTINGS_KEEP_FOR_EVER,
+			 &values->keep_failed);
+}
+
 /* Read the settings that matter to tasks from an array of "name=value". */
 static void
 take_settings(Datum config, SettingsTask *values)
@@ -118,9 +128,7 @@ take_settings(Datum config, SettingsTask *values)
 		take_int(entry, "pg_task.active", GUC_UNIT_MS, 0, &values->active);
 		take_int(entry, "pg_task.retry", 0, 0, &values->retry);
 		take_int(entry, "pg_task.delay", GUC_UNIT_MS, 0, &values->delay);
-		take_int(entry, "pg_task.keep", GUC_UNIT_S, SETTINGS_KEEP_FOR_EVER, &values->keep);
-		take_int(entry, "pg_task.keep_failed", GUC_UNIT_S, SETTINGS_KEEP_FOR_EVER,
-				 &values->keep_failed);
+		take_keep(entry, values);
 		if (strncmp(entry, backoff, strlen(backoff)) == 0 &&
 			parse_real(entry + strlen(backoff), &value, 0, NULL) && value >= 0)
 			values->backoff = value;
@@ -243,13 +251,33 @@ shorter_keep(int a, int b)
 	return Min(a, b);
 }
 
+/* Return the shorter of both times to keep rows in an array of "name=value". */
+static int
+shortest_keep_of(Datum config)
+{
+	SettingsTask values = {.keep = SETTINGS_KEEP_FOR_EVER, .keep_failed = SETTINGS_KEEP_FOR_EVER};
+	Datum *elements;
+	int count;
+	int i;
+
+	deconstruct_array(DatumGetArrayTypeP(config), TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL,
+					  &count);
+	for (i = 0; i < count; i++)
+		take_keep(TextDatumGetCString(elements[i]), &values);
+	return shorter_keep(values.keep, values.keep_failed);
+}
+
 /*
  * The shortest time that the settings keep the finished tasks of any role in this database
- * (seconds); or SETTINGS_KEEP_FOR_EVER.
+ * (seconds); or SETTINGS_KEEP_FOR_EVER.  There may be very many roles: their other settings are not
+ * read, because the process would keep their time zones.
  */
 int
 roles_shortest_keep(void)
 {
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext entry =
+		AllocSetContextCreate(caller, "pg_task settings of a role", ALLOCSET_SMALL_SIZES);
 	int shortest = shorter_keep(known.configured.keep, known.configured.keep_failed);
 	Relation rel = table_open(DbRoleSettingRelationId, AccessShareLock);
 	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
@@ -258,19 +286,20 @@ roles_shortest_keep(void)
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Oid database = ((Form_pg_db_role_setting) GETSTRUCT(tuple))->setdatabase;
-		SettingsTask values = {.keep = SETTINGS_KEEP_FOR_EVER,
-							   .keep_failed = SETTINGS_KEEP_FOR_EVER};
 		bool isnull;
 		Datum config =
 			heap_getattr(tuple, Anum_pg_db_role_setting_setconfig, RelationGetDescr(rel), &isnull);
 
 		if (isnull || (OidIsValid(database) && database != MyDatabaseId))
 			continue;
-		take_settings(config, &values);
-		shortest = shorter_keep(shortest, shorter_keep(values.keep, values.keep_failed));
+		MemoryContextReset(entry);
+		MemoryContextSwitchTo(entry);
+		shortest = shorter_keep(shortest, shortest_keep_of(config));
+		MemoryContextSwitchTo(caller);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
+	MemoryContextDelete(entry);
 	return shortest;
 }
 

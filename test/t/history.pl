@@ -254,6 +254,22 @@ subtest 'a stopped task that still runs' => sub {
 	ok(1, 'and goes when the run has ended');
 };
 
+subtest 'roles with very many zones' => sub {
+	sql(q{DO $$ BEGIN FOR i IN 1..2000 LOOP
+		EXECUTE format('CREATE ROLE zone%s', i);
+		EXECUTE format('ALTER ROLE zone%s SET TimeZone = %L', i,
+			format('%s%s:%s', chr(65 + i % 26), i / 26 % 12, i / 312));
+		END LOOP; END $$});
+	my $id = old_row(keep => '0');
+	wait_until_gone($id);
+	my ($scheduler) = backends($node, 'scheduler');
+	sql('ALTER ROLE app SET pg_task.keep = 0');
+	wait_until_gone(old_row(role => 'app'));
+	is((backends($node, 'scheduler'))[0], $scheduler, 'the scheduler does not load them');
+	sql(q{ALTER ROLE app RESET ALL;
+		DO $$ BEGIN FOR i IN 1..2000 LOOP EXECUTE format('DROP ROLE zone%s', i); END LOOP; END $$});
+};
+
 subtest 'repeats keep their chain' => sub {
 	my $id = insert_task($node, request => 'SELECT 1', repeat => '200 ms', keep => '0',
 		queue => 'chain');
