@@ -268,18 +268,23 @@ remove_expired_rows(HistoryWalk *walk, HistoryRow *rows, int count, TimestampTz 
 }
 
 /*
- * Adapt the next slice to the duration of this one, which had "count" rows.  The range of ids
- * bounds what is read of rows that were removed, which an old snapshot keeps; it grows where there
- * are no rows.
+ * Adapt the next slice to the duration of this one, which had "count" rows with ids in a range of
+ * "width".  The range of ids bounds what is read of rows that were removed, which an old snapshot
+ * keeps; it grows where there are no rows.  Ids may be far apart.
  */
 static void
-adapt_slice(HistoryWalk *walk, int count, int64 duration)
+adapt_slice(HistoryWalk *walk, int count, uint64 width, int64 duration)
 {
+	uint64 gap = 1;
+
+	if (count > 0)
+		gap = Min(width / count + 1, PG_UINT64_MAX / ROWS_MAX / 16);
+
 	if (duration > SLICE_MAX_US)
 	{
 		if (walk->limit > ROWS_FIRST || duration > SLICE_SLOW_US)
 			walk->limit = Max(walk->limit / 2, 1);
-		walk->range = Max(walk->range / duration * SLICE_MAX_US, (uint64) walk->limit);
+		walk->range = Max(walk->range / duration * SLICE_MAX_US, gap * walk->limit);
 	}
 	else if (duration < SLICE_MIN_US)
 	{
@@ -290,7 +295,7 @@ adapt_slice(HistoryWalk *walk, int count, int64 duration)
 	}
 	/* where there are rows, the limit suffices */
 	if (count > 0)
-		walk->range = Min(walk->range, (uint64) ROWS_MAX * 16);
+		walk->range = Min(walk->range, gap * ROWS_MAX * 16);
 }
 
 /* The walk has read all rows: rest. */
@@ -317,11 +322,12 @@ end_slice(HistoryWalk *walk, int64 upto, bool complete, int count)
 	ClockNow now = clock_now();
 	int64 duration = now.mono.us - walk->begun.us;
 	int share = walk->removing > 0 ? REMOVE_SHARE : READ_SHARE;
+	uint64 width = (uint64) upto - (uint64) walk->position;
 
 	walk->writing = false;
 	walk->position = upto;
 	walk->next.us = now.mono.us + duration * share;
-	adapt_slice(walk, count, duration);
+	adapt_slice(walk, count, width, duration);
 	if (!complete)
 		return;
 	if (walk->negative)

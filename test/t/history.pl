@@ -270,6 +270,15 @@ subtest 'roles with very many zones' => sub {
 		DO $$ BEGIN FOR i IN 1..2000 LOOP EXECUTE format('DROP ROLE zone%s', i); END LOOP; END $$});
 };
 
+subtest 'ids far apart' => sub {
+	sql(q{INSERT INTO task (id, request, state, dt, stop, keep)
+		SELECT i * 2::bigint ^ 50, 'SELECT 1', 'DONE', '2024-01-01', '2024-01-01', '0'
+		FROM generate_series(1, 1000) AS i});
+	my $begin = time;
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'DONE' AND keep = '0'});
+	cmp_ok(time - $begin, '<', 20, 'a walk passes over the gaps');
+};
+
 subtest 'repeats keep their chain' => sub {
 	my $id = insert_task($node, request => 'SELECT 1', repeat => '200 ms', keep => '0',
 		queue => 'chain');
