@@ -80,13 +80,15 @@ subtest 'by the column' => sub {
 		state => 'STOP');
 	my $later = insert_task($node, request => 'SELECT 1', dt => '2124-01-01', keep => '0',
 		state => 'STOP');
+	my $replanned = old_row(keep => '1 minute', state => 'PLAN', dt => '2124-01-01');
+	sql("UPDATE task SET state = 'STOP' WHERE id = $replanned");
 
 	wait_until_gone(values %old, $done, $failed, $stopped);
 	wait_for_walk();
 	is_there('what is younger stays', values %young);
 	is_there('what waits stays', $waits, $again);
 	is_there('what runs stays', $runs);
-	is_there('what was stopped before its time stays until then', $later);
+	is_there('what was stopped before its time stays until then', $later, $replanned);
 	open_gate($node, 'column');
 	wait_until_gone($runs);
 	is(sqlstate_of('app', q{INSERT INTO task (request, keep) VALUES ('SELECT 1', '-1 s')}),
