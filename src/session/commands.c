@@ -201,6 +201,8 @@ record_command(Node *statement)
 		pending_add_settings(get_database_oid(((AlterDatabaseSetStmt *) statement)->dbname, true));
 	else if (IsA(statement, AlterDatabaseStmt)) /* it may change the connection limit */
 		pending_add_settings(get_database_oid(((AlterDatabaseStmt *) statement)->dbname, true));
+	else if (IsA(statement, DropRoleStmt)) /* its settings are gone, its rows are not */
+		pending_add_settings(InvalidOid);
 	else if (is_transaction_statement(statement, TRANS_STMT_PREPARE))
 		pending_set_gid(((TransactionStmt *) statement)->gid);
 }

@@ -120,6 +120,13 @@ subtest 'by settings' => sub {
 	my $oldest = old_row(stop => '2024-01-01');
 	wait_until_gone($oldest);
 	is_there('others stay', @stay);
+	sql(q{CREATE ROLE auditor; ALTER ROLE auditor SET pg_task.keep = -1});
+	my $dropped = old_row(role => 'auditor', stop => '2024-01-01');
+	wait_for_walk();
+	is_there('also longer than the database says', $dropped);
+	sql('DROP ROLE auditor');
+	wait_until_gone($dropped);
+	ok(1, 'the settings of a dropped role do not count');
 	sql(q{ALTER DATABASE postgres RESET ALL; DELETE FROM task});
 	my $by_file = old_row();
 	set_conf($node, 'pg_task.keep = 1800');
