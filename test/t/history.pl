@@ -341,10 +341,12 @@ subtest 'the table is locked against writes' => sub {
 subtest 'a partitioned table is left alone' => sub {
 	sql('CREATE DATABASE parts');
 	wait_for_table($node, db => 'parts');
-	sql_in('parts', q{ALTER TABLE task RENAME TO plain;
+	sql_in('parts', q{BEGIN;
+		ALTER TABLE task RENAME TO plain;
 		CREATE TABLE task (LIKE plain INCLUDING DEFAULTS INCLUDING IDENTITY,
 			PRIMARY KEY (id, dt)) PARTITION BY RANGE (dt);
-		CREATE TABLE task_all PARTITION OF task DEFAULT});
+		CREATE TABLE task_all PARTITION OF task DEFAULT;
+		COMMIT});
 	my $id = run_task($node, db => 'parts', request => 'SELECT 1', keep => '0');
 	pause(2);
 	is(task($node, $id, 'state', db => 'parts'), 'DONE', 'its rows stay');
