@@ -1,7 +1,7 @@
 /*
  * functions.c
- *		The functions that SQL calls and that are not triggers: pg_task_next, pg_task_cancel, the
- *		function of the row security policy, and pg_task.id in a parallel worker.
+ *		The functions that SQL calls and that are neither triggers nor in times.c: pg_task_cancel,
+ *		pg_task_time, the function of the row security policy; and pg_task.id in a parallel worker.
  */
 #include "postgres.h"
 
@@ -20,16 +20,12 @@
 #include "settings.h"
 #include "shared/shared.h"
 #include "task/roles.h"
-#include "task/schedule.h"
-#include "zones.h"
 
 PGDLLEXPORT Datum pg_task_own(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_next(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_cancel(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_time(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_own);
-PG_FUNCTION_INFO_V1(pg_task_next);
 PG_FUNCTION_INFO_V1(pg_task_cancel);
 PG_FUNCTION_INFO_V1(pg_task_time);
 
@@ -41,28 +37,6 @@ Datum
 pg_task_own(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_BOOL(roles_may_act(GetUserId(), NameStr(*PG_GETARG_NAME(0)), PG_GETARG_INT64(1)));
-}
-
-/*
- * pg_task_next(planned, repeat, drift, ended, timezone): when a repeating task with these times
- * runs next; NULL: never.
- */
-Datum
-pg_task_next(PG_FUNCTION_ARGS)
-{
-	char *name = text_to_cstring(PG_GETARG_TEXT_PP(4));
-	TimestampTz planned = PG_GETARG_TIMESTAMPTZ(0);
-	TimestampTz ended = PG_GETARG_TIMESTAMPTZ(3);
-	pg_tz *zone = zone_find(name);
-	TimestampTz next;
-
-	if (zone == NULL)
-		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						errmsg("time zone \"%s\" not recognized", name)));
-	if (!schedule_next(planned, planned, PG_GETARG_INTERVAL_P(1), PG_GETARG_BOOL(2), ended, ended,
-					   zone, &next))
-		PG_RETURN_NULL();
-	PG_RETURN_TIMESTAMPTZ(next);
 }
 
 /*

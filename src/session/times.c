@@ -1,7 +1,7 @@
 /*
  * times.c
- *		When a cron expression or an interval runs a task: the SQL functions pg_task_next (with a
- *		cron expression) and pg_task_schedule, and the planned time of a row.
+ *		When a cron expression or an interval runs a task: the SQL functions pg_task_next and
+ *		pg_task_schedule, and the planned time of a row.
  *
  * The SQL functions compute.  They read no clock, no table and no setting; the defaults of their
  * arguments do.
@@ -21,10 +21,12 @@
 #include "task/schedule.h"
 #include "zones.h"
 
+PGDLLEXPORT Datum pg_task_next(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_next_cron(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_schedule_cron(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_schedule_repeat(PG_FUNCTION_ARGS);
 
+PG_FUNCTION_INFO_V1(pg_task_next);
 PG_FUNCTION_INFO_V1(pg_task_next_cron);
 PG_FUNCTION_INFO_V1(pg_task_schedule_cron);
 PG_FUNCTION_INFO_V1(pg_task_schedule_repeat);
@@ -68,14 +70,14 @@ find_zone(const char *name)
 	return zone;
 }
 
-/* Check that the zone of a row is known, if the row has a cron expression. */
+/* Check that the zone of a row, if it has one, is known. */
 void
 times_check_zone(const TriggerRow *row)
 {
 	bool isnull;
 	Datum value = trigger_value(row, COLUMN_TIMEZONE, &isnull);
 
-	if (!isnull && !trigger_is_null(row, COLUMN_CRON))
+	if (!isnull)
 		(void) find_zone(TextDatumGetCString(value));
 }
 
@@ -98,6 +100,24 @@ times_of_row(const TriggerRow *row, Oid role, TimestampTz after, TimestampTz *ne
 	value = trigger_value(row, COLUMN_TIMEZONE, &isnull);
 	zone = isnull ? roles_timezone_in_session(role) : find_zone(TextDatumGetCString(value));
 	return schedule_next_cron(&cron, after, zone, next);
+}
+
+/*
+ * pg_task_next(planned, repeat, drift, ended, timezone): when a repeating task with these times
+ * runs next; NULL: never.
+ */
+Datum
+pg_task_next(PG_FUNCTION_ARGS)
+{
+	TimestampTz planned = PG_GETARG_TIMESTAMPTZ(0);
+	TimestampTz ended = PG_GETARG_TIMESTAMPTZ(3);
+	pg_tz *zone = find_zone(text_to_cstring(PG_GETARG_TEXT_PP(4)));
+	TimestampTz next;
+
+	if (!schedule_next(planned, planned, PG_GETARG_INTERVAL_P(1), PG_GETARG_BOOL(2), ended, ended,
+					   zone, &next))
+		PG_RETURN_NULL();
+	PG_RETURN_TIMESTAMPTZ(next);
 }
 
 /*

@@ -170,7 +170,8 @@ check_planned_time(const TriggerRow *old, const TriggerRow *new, Correction *cor
 {
 	int64 role_id = correction->binds ? correction->role_id : trigger_role_id(new);
 
-	if (SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA ||
+	if (trigger_is_null(new, COLUMN_CRON) ||
+		SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA ||
 		(old && !changes_matches(old, new)))
 		return;
 	times_check_zone(new);
