@@ -556,6 +556,13 @@ settings_commit(void)
 	return NULL;
 }
 
+/* Return the time zone of repeats and cron expressions where the column "timezone" is NULL. */
+pg_tz *
+settings_timezone(const SettingsTask *settings)
+{
+	return settings->task_timezone ? settings->task_timezone : settings->timezone;
+}
+
 /* Return the SettingsMissed of this name; the other value if the name is unknown. */
 SettingsMissed
 settings_missed(const char *name, SettingsMissed other)

@@ -91,6 +91,7 @@ extern List *settings_targets(void);
 extern SettingsTable settings_table(const char *database);
 extern SettingsTask settings_task(void);
 extern const char *settings_commit(void);
+extern pg_tz *settings_timezone(const SettingsTask *settings);
 extern SettingsMissed settings_missed(const char *name, SettingsMissed other);
 extern int settings_format(const char *name);
 extern bool settings_keeps_library(const char *file);

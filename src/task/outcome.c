@@ -72,9 +72,9 @@ plan_next(const TaskTable *table, RowKey row, const Ended *ended)
 {
 	RowRepeat repeat;
 	RowNext next;
+	SettingsTask settings;
 	SettingsMissed missed;
 	pg_tz *zone;
-	Oid role;
 
 	if (!row_repeat(table, row, &repeat))
 		return;
@@ -82,9 +82,9 @@ plan_next(const TaskTable *table, RowKey row, const Ended *ended)
 	 * not the session's TimeZone: this may run in the scheduler, or in an executor whose task has
 	 * changed the setting
 	 */
-	role = roles_bound(row.role, repeat.role_id);
-	zone = repeat.timezone ? zone_find(repeat.timezone) : roles_timezone(role);
-	missed = roles_settings(role).missed;
+	settings = roles_settings(roles_bound(row.role, repeat.role_id));
+	zone = repeat.timezone ? zone_find(repeat.timezone) : settings_timezone(&settings);
+	missed = settings.missed;
 	if (repeat.missed)
 		missed = settings_missed(repeat.missed, missed);
 	if (zone == NULL)

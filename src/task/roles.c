@@ -105,6 +105,17 @@ take_keep(const char *entry, SettingsTask *values)
 			 &values->keep_failed);
 }
 
+/* Part the settings of a role or database: each is a text "name=value". */
+static int
+part_settings(Datum config, Datum **entries)
+{
+	int count;
+
+	deconstruct_array(DatumGetArrayTypeP(config), TEXTOID, -1, false, TYPALIGN_INT, entries, NULL,
+					  &count);
+	return count;
+}
+
 /* Read the settings that matter to tasks from an array of "name=value". */
 static void
 take_settings(Datum config, SettingsTask *values)
@@ -114,11 +125,9 @@ take_settings(Datum config, SettingsTask *values)
 	static const char missed[] = "pg_task.missed=";
 	static const char task_zone[] = "pg_task.timezone=";
 	Datum *elements;
-	int count;
+	int count = part_settings(config, &elements);
 	int i;
 
-	deconstruct_array(DatumGetArrayTypeP(config), TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL,
-					  &count);
 	for (i = 0; i < count; i++)
 	{
 		char *entry = TextDatumGetCString(elements[i]);
@@ -181,18 +190,10 @@ read_role_settings(Oid role, SettingsTask *values)
 	read_settings(MyDatabaseId, role, values);
 }
 
-/* The time zone of the repeats of a role's tasks, for a process that called roles_define. */
-pg_tz *
-roles_timezone(Oid role)
-{
-	SettingsTask values = roles_settings(role);
-
-	return values.task_timezone ? values.task_timezone : values.timezone;
-}
-
 /*
- * The same for a user's session.  What the session has set itself, or its client, does not count,
- * so the configuration is what the supervisor has published.
+ * The time zone of the repeats of a role's tasks, for a user's session.  What the session has set
+ * itself, or its client, does not count, so the configuration is what the supervisor has published.
+ * Other processes take it from roles_settings.
  */
 pg_tz *
 roles_timezone_in_session(Oid role)
@@ -209,7 +210,7 @@ roles_timezone_in_session(Oid role)
 			values.task_timezone = pg_tzset(zones.tasks);
 	}
 	read_role_settings(role, &values);
-	return values.task_timezone ? values.task_timezone : values.timezone;
+	return settings_timezone(&values);
 }
 
 /* Called once per process, before it connects. */
@@ -257,11 +258,9 @@ shortest_keep_of(Datum config)
 {
 	SettingsTask values = {.keep = SETTINGS_KEEP_FOR_EVER, .keep_failed = SETTINGS_KEEP_FOR_EVER};
 	Datum *elements;
-	int count;
+	int count = part_settings(config, &elements);
 	int i;
 
-	deconstruct_array(DatumGetArrayTypeP(config), TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL,
-					  &count);
 	for (i = 0; i < count; i++)
 		take_keep(TextDatumGetCString(elements[i]), &values);
 	return shorter_keep(values.keep, values.keep_failed);

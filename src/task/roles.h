@@ -27,7 +27,6 @@ typedef struct Role
 
 extern SettingsTask roles_settings(Oid role);
 extern int roles_shortest_keep(void);
-extern pg_tz *roles_timezone(Oid role);
 extern pg_tz *roles_timezone_in_session(Oid role);
 extern void roles_define(void);
 extern int64 roles_bind(const char *name);
