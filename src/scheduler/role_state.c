@@ -125,8 +125,8 @@ role_missed(Oid role)
 }
 
 /*
- * Could so many tasks of this role in a row not be claimed that the next ones are most likely
- * locked, too?  Then its tasks are checked first, other roles get the executors that it would use
+ * Are the next tasks of this role most likely locked, because the last MISSES_MAX of them could not
+ * be claimed?  Then its tasks are checked first, other roles get the executors that it would use
  * for nothing, and no executor is started for it.
  */
 bool

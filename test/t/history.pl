@@ -207,7 +207,8 @@ subtest 'a single row is refused' => sub {
 	pause(3);
 	is_there('it stays', $id);
 	# nothing changes the task table
-	sql('CREATE TABLE public.refusal (task bigint); ALTER FUNCTION refuse_all() SET search_path = public');
+	sql('CREATE TABLE public.refusal (task bigint);
+		ALTER FUNCTION refuse_all() SET search_path = public');
 	wait_until_gone($id);
 	ok(1, 'the next walk tries it again');
 	sql('DROP TRIGGER refuse ON task; DROP FUNCTION refuse_all; DROP TABLE refusal');
