@@ -33,7 +33,7 @@ fail_tasks(QueueGroup *group, const Role *role, int limit, ClockNow now)
 	{
 		place = group->places[group->next];
 		if (!refused_has(place, now.mono) &&
-			!unstarted_fail(place, group->key.role, role->error, role->sqlstate, true))
+			!unstarted_fail(place, group->key.role, role->error, role->hint, role->sqlstate, true))
 			break;
 		(void) groups_drop_first(group, now, &place);
 		count++;

@@ -115,7 +115,7 @@ remember_head(const GroupHead *head)
 	else
 		(void) unstarted_fail(
 			head->place, head->group.role,
-			"the name of the queue is longer than " CppAsString2(TASK_QUEUE_MAX) " bytes",
+			"the name of the queue is longer than " CppAsString2(TASK_QUEUE_MAX) " bytes", NULL,
 			ERRCODE_STRING_DATA_RIGHT_TRUNCATION, false);
 }
 

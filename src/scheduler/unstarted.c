@@ -30,6 +30,7 @@ typedef struct Unstarted
 	bool repeats;
 	char sqlstate[6]; /* empty: the task may have expired */
 	char error[160];
+	char hint[320]; /* empty: none */
 } Unstarted;
 
 /*
@@ -66,9 +67,13 @@ add_task(TaskPlace place, const char *role)
 	return task;
 }
 
-/* Add a waiting task that is to be set to FAIL.  False if there is no free entry. */
+/*
+ * Add a waiting task that is to be set to FAIL; the hint may be NULL.  False if there is no free
+ * entry.
+ */
 bool
-unstarted_fail(TaskPlace place, const char *role, const char *error, int sqlstate, bool repeats)
+unstarted_fail(TaskPlace place, const char *role, const char *error, const char *hint, int sqlstate,
+			   bool repeats)
 {
 	Unstarted *task = add_task(place, role);
 
@@ -77,6 +82,7 @@ unstarted_fail(TaskPlace place, const char *role, const char *error, int sqlstat
 	task->repeats = repeats;
 	strlcpy(task->sqlstate, unpack_sql_state(sqlstate), sizeof(task->sqlstate));
 	strlcpy(task->error, error, sizeof(task->error));
+	strlcpy(task->hint, hint ? hint : "", sizeof(task->hint));
 	return true;
 }
 
@@ -142,7 +148,9 @@ fail_unstarted(const TaskTable *table, TimestampTz now)
 
 		if (may_have_expired(task))
 			continue;
-		if (row_fail(table, row, task->error, task->sqlstate, &keep) && task->repeats)
+		if (row_fail(table, row, task->error, task->hint[0] ? task->hint : NULL, task->sqlstate,
+					 &keep) &&
+			task->repeats)
 			outcome_plan_next(table, row, now, OUTCOME_REFUSED_PAUSE_MS);
 		history_hint(keep, clock_mono());
 	}

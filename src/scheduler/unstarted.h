@@ -11,8 +11,8 @@
 #include "task/rows.h"
 #include "task/table.h"
 
-extern bool
-unstarted_fail(TaskPlace place, const char *role, const char *error, int sqlstate, bool repeats);
+extern bool unstarted_fail(TaskPlace place, const char *role, const char *error, const char *hint,
+						   int sqlstate, bool repeats);
 extern void unstarted_expire(const Candidate *candidate);
 extern bool unstarted_any(void);
 extern void unstarted_write(const TaskTable *table, TimestampTz now);

@@ -148,8 +148,17 @@ check_bounds(const TriggerRow *row)
 	check_length(row, COLUMN_KEY, TASK_KEY_MAX);
 	check_length(row, COLUMN_TIMEZONE, TASK_ZONE_MAX);
 	check_length(row, COLUMN_CRON, TASK_KEY_MAX);
-	check_length(row, COLUMN_NOTIFY, NAMEDATALEN - 1);
 	check_cron(row);
+}
+
+/* Reject a value other than NULL in a column that has no effect yet. */
+static void
+reject_unsupported(const TriggerRow *row, TaskColumn which, const char *what)
+{
+	if (!trigger_is_null(row, which))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED), errmsg("%s are not supported yet", what),
+				 errhint("Leave the column \"%s\" empty.", task_columns[which].name)));
 }
 
 /* Check the values of a new or changed row. */
@@ -186,11 +195,9 @@ trigger_check_values(const TriggerRow *row)
 	check_interval(row, COLUMN_KEEP, true);
 	if (!owner_acts())
 		check_bounds(row);
-	(void) trigger_value(row, COLUMN_REMOTE, &isnull);
-	if (!isnull)
-		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						errmsg("tasks on other servers are not supported yet"),
-						errhint("Leave the column \"remote\" empty.")));
+	reject_unsupported(row, COLUMN_REMOTE, "tasks on other servers");
+	reject_unsupported(row, COLUMN_AFTER, "tasks that wait for others");
+	reject_unsupported(row, COLUMN_NOTIFY, "notifications at the end of tasks");
 }
 
 /* Raise an error: the current user does not have the rights of the table's owner. */
@@ -253,4 +260,38 @@ trigger_check_rights(const TriggerRow *old, const TriggerRow *new)
 	if (!trigger_has_state(new, "PLAN") && !trigger_has_state(new, "STOP") &&
 		!(old && keeps_state(old, new)))
 		trigger_forbid(COLUMN_STATE, "You may set it to PLAN or STOP.");
+}
+
+/*
+ * The statement in which a user was last warned, and the role: one warning is enough for all of its
+ * rows.  Static, because each row is a call of the trigger.
+ */
+static struct
+{
+	TimestampTz statement;
+	int64 role_id;
+} warned;
+
+/*
+ * Warn whoever plans a task that its role cannot run now: the insert would succeed, and nothing
+ * else would tell.
+ */
+void
+trigger_warn_of_role(const TriggerRow *row)
+{
+	TimestampTz statement = GetCurrentStatementStartTimestamp();
+	int64 role_id = trigger_role_id(row);
+	bool isnull;
+	Datum name = trigger_value(row, COLUMN_ROLE, &isnull);
+	Role role;
+
+	if (isnull || SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA ||
+		roles_startable(trigger_table_owner(row->rel), NameStr(*DatumGetName(name)), role_id,
+						&role) ||
+		(warned.statement == statement && warned.role_id == role_id))
+		return;
+	warned.statement = statement;
+	warned.role_id = role_id;
+	ereport(WARNING, (errcode(role.sqlstate), errmsg("this task will not start: %s", role.error),
+					  role.hint ? errhint("%s.", role.hint) : 0));
 }

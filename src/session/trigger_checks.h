@@ -13,6 +13,7 @@
 extern void trigger_check_values(const TriggerRow *row);
 extern void trigger_check_rights(const TriggerRow *old, const TriggerRow *new);
 extern void trigger_check_state(const TriggerRow *old, const TriggerRow *new);
+extern void trigger_warn_of_role(const TriggerRow *row);
 extern void trigger_forbid(TaskColumn which, const char *hint);
 
 #endif /* PG_TASK_TRIGGER_CHECKS_H */

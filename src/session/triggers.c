@@ -263,6 +263,14 @@ read_hint(const TriggerRow *row, SharedHint *hint)
 	return true;
 }
 
+/* Does the row wait, and did it not before, or for another role? */
+static bool
+was_planned(const TriggerRow *old, const TriggerRow *new)
+{
+	return trigger_has_state(new, "PLAN") && (old == NULL || !trigger_has_state(old, "PLAN") ||
+											  !trigger_same_value(old, new, COLUMN_ROLE_ID));
+}
+
 /*
  * Trigger, AFTER INSERT OR UPDATE, FOR EACH ROW.  Checks the row.  If it waits, adds a hint, which
  * the scheduler gets when the transaction has committed.
@@ -296,6 +304,8 @@ pg_task_planned(PG_FUNCTION_ARGS)
 		check_planned_time(before, &row, &correction);
 		if (correction.binds || correction.plans)
 			correct_row(&row, &correction);
+		if (!correction.binds && was_planned(before, &row))
+			trigger_warn_of_role(&row);
 	}
 	if (Shared && trigger_has_state(&row, "PLAN"))
 		pending_add_hint(trigger_root_table(row.rel), read_hint(&row, &hint) ? &hint : NULL);

@@ -16,6 +16,7 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_db_role_setting.h"
+#include "commands/dbcommands.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/array.h"
@@ -24,6 +25,7 @@
 #include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
+#include "utils/lsyscache.h" /* get_database_name, from 19 on */
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
@@ -51,11 +53,14 @@ static struct
 	SettingsTask configured; /* the values of the configuration, as of roles_define */
 	HTAB *settings;			 /* of RoleEntry, by the oid of the role; NULL: none yet */
 
-	/* the last result of roles_bind: consecutive rows often have the same role */
-	bool bound_valid;
-	bool bound_watched; /* a callback clears bound_valid */
+	/* callbacks clear what follows: consecutive rows often have the same role */
+	bool watched;
+	bool bound_valid; /* the last result of roles_bind */
 	NameData bound_name;
 	int64 bound_id;
+	bool startable; /* the last role for which roles_startable returned true */
+	Oid startable_owner;
+	int64 startable_id;
 } known;
 
 /* In an executor: the session user, and the row of pg_authid that it had when this one connected.
@@ -343,12 +348,24 @@ bind_to(Oid role)
 	return OidIsValid(role) ? (int64) (((uint64) cluster_tag() << 32) | role) : 0;
 }
 
-/* A row of pg_authid has changed. */
+/* A row of pg_authid, pg_auth_members or pg_database has changed. */
 static void
-forget_bound_role(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
-				  uint32 hash pg_attribute_unused())
+forget_last_role(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
+				 uint32 hash pg_attribute_unused())
 {
-	known.bound_valid = false;
+	known.bound_valid = known.startable = false;
+}
+
+/* Have the last role forgotten when anything changes that its results depend on. */
+static void
+watch_last_role(void)
+{
+	if (known.watched)
+		return;
+	CacheRegisterSyscacheCallback(AUTHOID, forget_last_role, (Datum) 0);
+	CacheRegisterSyscacheCallback(AUTHMEMROLEMEM, forget_last_role, (Datum) 0);
+	CacheRegisterSyscacheCallback(DATABASEOID, forget_last_role, (Datum) 0);
+	known.watched = true;
 }
 
 /* The value of "role_id" that binds a row to the role that has this name now; 0: no such role. */
@@ -359,9 +376,7 @@ roles_bind(const char *name)
 
 	if (known.bound_valid && strcmp(NameStr(known.bound_name), name) == 0)
 		return known.bound_id;
-	if (!known.bound_watched)
-		CacheRegisterSyscacheCallback(AUTHOID, forget_bound_role, (Datum) 0);
-	known.bound_watched = true;
+	watch_last_role();
 	id = bind_to(get_role_oid(name, true));
 	namestrcpy(&known.bound_name, name);
 	known.bound_id = id;
@@ -422,9 +437,40 @@ roles_settled(const char *name, int64 id)
 	return id != 0 && id == roles_bind(name);
 }
 
-/* May the owner of a task table have tasks run as the role of a row, in this database, now? */
-Role
-roles_check(Oid owner, const char *name, int64 id)
+/* The role must not run tasks: set the reason, and what the reader of the message can do. */
+static void
+refuse(Role *role, int sqlstate, char *error, char *hint)
+{
+	role->sqlstate = sqlstate;
+	role->error = error;
+	role->hint = hint;
+}
+
+/* A name as it is written in SQL; allocated, because quote_identifier may return its argument. */
+static char *
+quoted_role(Oid role)
+{
+	return pstrdup(quote_identifier(GetUserNameFromId(role, false)));
+}
+
+/*
+ * What lets the owner of a table run tasks as this role.  NULL for a superuser's role: nobody
+ * should grant that.
+ */
+static char *
+hint_to_grant(Oid owner, Oid role)
+{
+	if (superuser_arg(role))
+		return NULL;
+	return psprintf("GRANT %s TO %s", quoted_role(role), quoted_role(owner));
+}
+
+/*
+ * May the owner of a task table have tasks run as the role of a row, in this database, now?  Does
+ * not read settings.
+ */
+static Role
+check_privileges(Oid owner, const char *name, int64 id)
 {
 	Role role = roles_find(name, id);
 	HeapTuple tuple;
@@ -438,24 +484,58 @@ roles_check(Oid owner, const char *name, int64 id)
 	may_log_in = ((Form_pg_authid) GETSTRUCT(tuple))->rolcanlogin || COMPAT_NOLOGIN_WORKER;
 	read_limits(&role, (Form_pg_authid) GETSTRUCT(tuple));
 	ReleaseSysCache(tuple);
-	role.sqlstate = ERRCODE_INSUFFICIENT_PRIVILEGE;
 	if (!compat_may_become(owner, role.oid))
-		role.error = psprintf("the owner of the task table may not run tasks as role \"%s\"", name);
+		refuse(&role, ERRCODE_INSUFFICIENT_PRIVILEGE,
+			   psprintf("the owner of the task table may not run tasks as role \"%s\"", name),
+			   hint_to_grant(owner, role.oid));
 	else if (!compat_may_connect(MyDatabaseId, role.oid))
-		role.error = psprintf("role \"%s\" may not connect to this database", name);
+		refuse(&role, ERRCODE_INSUFFICIENT_PRIVILEGE,
+			   psprintf("role \"%s\" may not connect to this database", name),
+			   psprintf("GRANT CONNECT ON DATABASE %s TO %s",
+						quote_identifier(get_database_name(MyDatabaseId)), quoted_role(role.oid)));
 	else if (!may_log_in)
-	{
-		role.sqlstate = ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION;
-		role.error = psprintf("role \"%s\" is not permitted to log in", name);
-	}
-	else
-	{
-		role.settings = roles_settings(role.oid);
-		if (role.settings.max_executors > 0)
-			role.limit = role.limit < 0 ? role.settings.max_executors
-										: Min(role.limit, role.settings.max_executors);
-	}
+		refuse(&role, ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION,
+			   psprintf("role \"%s\" is not permitted to log in", name),
+			   psprintf("ALTER ROLE %s LOGIN; PostgreSQL 17 and later need no LOGIN for tasks",
+						quoted_role(role.oid)));
 	return role;
+}
+
+/*
+ * May the owner of a task table have tasks run as the role of a row, in this database, now?  If so,
+ * with the settings of the role.
+ */
+Role
+roles_check(Oid owner, const char *name, int64 id)
+{
+	Role role = check_privileges(owner, name, id);
+
+	if (!role.settled || role.error)
+		return role;
+	role.settings = roles_settings(role.oid);
+	if (role.settings.max_executors > 0)
+		role.limit = role.limit < 0 ? role.settings.max_executors
+									: Min(role.limit, role.settings.max_executors);
+	return role;
+}
+
+/*
+ * For a user's session: can tasks of this role start now?  If not, sets *role, with the reason.  A
+ * role that may start tasks and is asked for again costs nothing.
+ */
+bool
+roles_startable(Oid owner, const char *name, int64 id, Role *role)
+{
+	if (known.startable && known.startable_owner == owner && known.startable_id == id)
+		return true;
+	watch_last_role();
+	*role = check_privileges(owner, name, id);
+	if (role->error)
+		return false;
+	known.startable_owner = owner;
+	known.startable_id = id;
+	known.startable = role->settled;
+	return true;
 }
 
 /* Read the session user's row of pg_authid.  Returns false if there is none. */

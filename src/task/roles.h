@@ -14,6 +14,7 @@ typedef struct Role
 {
 	Oid oid;
 	const char *error; /* NULL: no error; in the current memory context */
+	const char *hint;  /* what would help; may be NULL */
 	int sqlstate;	   /* of the error */
 	SettingsTask settings;
 	int limit;			/* max. executors of this role on the server; -1: no limit */
@@ -34,6 +35,7 @@ extern Oid roles_bound(const char *name, int64 id);
 extern Role roles_find(const char *name, int64 id);
 extern bool roles_settled(const char *name, int64 id);
 extern Role roles_check(Oid owner, const char *name, int64 id);
+extern bool roles_startable(Oid owner, const char *name, int64 id, Role *role);
 extern bool roles_watch_session(Oid role);
 extern bool roles_session_changed(void);
 extern bool roles_may_act(Oid user, const char *name, int64 id);

@@ -126,8 +126,8 @@ extern int rows_claim(const TaskTable *table, const Candidate *candidates, int c
 /* rows_unstarted.c */
 extern int rows_expire(const TaskTable *table, TimestampTz now, const Candidate *candidates,
 					   int count, RowKey **rows, double *keep);
-extern bool
-row_fail(const TaskTable *table, RowKey row, const char *error, const char *sqlstate, double *keep);
+extern bool row_fail(const TaskTable *table, RowKey row, const char *error, const char *hint,
+					 const char *sqlstate, double *keep);
 extern int rows_fail_role_gone(const TaskTable *table, const TaskGroup *group, const int64 *ids,
 							   int count, const char *error, const char *sqlstate, double *keep);
 extern int rows_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,

@@ -100,13 +100,14 @@ static const Statement fail_row = {STATEMENT_FAIL,
 	" RETURNING " KEEP};
 /* clang-format on */
 
-/* Add why a row fails. */
+/* Add why a row fails.  The hint may be NULL. */
 static void
-arg_error(StatementArgs *args, const char *error, const char *sqlstate)
+arg_error(StatementArgs *args, const char *error, const char *hint, const char *sqlstate)
 {
 	arg_text(args, "error", error);
 	arg_text(args, "sqlstate", sqlstate);
-	arg_text(args, "response", psprintf("ERROR:  %s", error));
+	arg_text(args, "response",
+			 psprintf("ERROR:  %s%s%s", error, hint ? "\nHINT:  " : "", hint ? hint : ""));
 }
 
 /*
@@ -114,7 +115,8 @@ arg_error(StatementArgs *args, const char *error, const char *sqlstate)
  * *keep to its "keep".
  */
 bool
-row_fail(const TaskTable *table, RowKey row, const char *error, const char *sqlstate, double *keep)
+row_fail(const TaskTable *table, RowKey row, const char *error, const char *hint,
+		 const char *sqlstate, double *keep)
 {
 	StatementArgs args;
 	bool failed;
@@ -123,7 +125,7 @@ row_fail(const TaskTable *table, RowKey row, const char *error, const char *sqls
 	arg_int64(&args, "id", row.id);
 	arg_text(&args, "role", row.role);
 	arg_text(&args, "state", "PLAN");
-	arg_error(&args, error, sqlstate);
+	arg_error(&args, error, hint, sqlstate);
 	failed = statement_execute(&fail_row, table, &args) > 0;
 	*keep = shortest_keep(failed, 1);
 	statement_end();
@@ -191,7 +193,7 @@ rows_fail_role_gone(const TaskTable *table, const TaskGroup *group, const int64 
 
 	statement_begin(&args);
 	arg_rows_of_group(&args, group, ids, count);
-	arg_error(&args, error, sqlstate);
+	arg_error(&args, error, NULL, sqlstate);
 	count = (int) statement_execute(&fail_rows_of_role, table, &args);
 	*keep = shortest_keep(count, 1);
 	statement_end();

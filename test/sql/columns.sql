@@ -17,6 +17,8 @@ INSERT INTO task (request, state) VALUES ('SELECT 1', 'plan');
 INSERT INTO task (request, format) VALUES ('SELECT 1', 'xml');
 \set VERBOSITY default
 INSERT INTO task (request, remote) VALUES ('SELECT 1', 'host=elsewhere');
+INSERT INTO task (request, after) VALUES ('SELECT 1', '{1}');
+INSERT INTO task (request, notify) VALUES ('SELECT 1', 'channel');
 SELECT count(*) FROM task;
 
 -- A row that is not PLAN does not run.
@@ -57,10 +59,10 @@ ALTER TABLE task ADD COLUMN customer text, ADD COLUMN "My Note" text DEFAULT 'no
     ADD COLUMN doubled int GENERATED ALWAYS AS (priority * 2) STORED, ADD COLUMN gone int;
 ALTER TABLE task DROP COLUMN gone;
 INSERT INTO task (queue, max, priority, request, timeout, active, repeat, drift, timezone, key,
-                  notify, format,
+                  format,
                   retry, delay, backoff, customer, "My Note")
 VALUES ('Repeat', 5, 3, 'SELECT 1/0', '1 min', '1 day', '1 hour', false, 'Europe/Berlin', 'k',
-        'channel', 'text',
+        'text',
         0, '5 s', 1.5, 'ACME', 'urgent')
 RETURNING id
 \gset

@@ -69,6 +69,15 @@ subtest 'the session user is the role' => sub {
 
 # The owner of a table can have tasks run as roles that they may become; other tasks are FAIL, with
 # the reason.
+sub refused
+{
+	my ($role, $hint) = @_;
+
+	return "FAIL 42501 the owner of the task table may not run tasks as role \"$role\" "
+	  . "ERROR:  the owner of the task table may not run tasks as role \"$role\""
+	  . ($hint ? "\nHINT:  $hint" : '');
+}
+
 sub in_shop
 {
 	my ($role, $wanted) = @_;
@@ -82,12 +91,11 @@ sub in_shop
 
 subtest 'an owner plans for others' => sub {
 	in_shop($_, "DONE $_") for qw(owner app friend);
-	in_shop($_, "FAIL 42501 the owner of the task table may not run tasks as role \"$_\" "
-		. "ERROR:  the owner of the task table may not run tasks as role \"$_\"")
-		for qw(postgres root stranger);
+	in_shop($_, refused($_)) for qw(postgres root);
+	in_shop('stranger', refused('stranger', 'GRANT stranger TO owner'));
 	in_shop('unwanted',
 		'FAIL 42501 role "unwanted" may not connect to this database ERROR:  role "unwanted" may '
-		. 'not connect to this database');
+		. "not connect to this database\nHINT:  GRANT CONNECT ON DATABASE shop TO unwanted");
 	in_shop('nobody',
 		'FAIL 42704 role "nobody" does not exist ERROR:  role "nobody" does not exist');
 	if ($seventeen)
@@ -103,8 +111,41 @@ subtest 'an owner plans for others' => sub {
 			qr/^28000ERROR:  role "team" is not permitted to log in/, 'a role that may not log in');
 	}
 	sql('REVOKE app FROM owner');
-	in_shop('app', 'FAIL 42501 the owner of the task table may not run tasks as role "app" '
-		. 'ERROR:  the owner of the task table may not run tasks as role "app"');
+	in_shop('app', refused('app', 'GRANT app TO owner'));
+};
+
+# What psql prints besides errors when a role runs SQL in the database "shop".
+sub warnings_of
+{
+	my ($role, $query) = @_;
+	my (undef, undef, $warnings) =
+	  $node->psql('shop', $query, extra_params => [ '-U', $role ], on_error_stop => 1);
+
+	return $warnings;
+}
+
+# Whoever plans a task that cannot start is told, once for a statement, and only then.
+subtest 'a warning for who plans a task that cannot start' => sub {
+	my $insert = "INSERT INTO task (role, request) SELECT 'app', 'SELECT 1'
+		FROM generate_series(1, 3)";
+	my $warnings = warnings_of('owner', $insert);
+
+	is(scalar(() = $warnings =~ /WARNING:/g), 1, 'one warning for three rows');
+	like($warnings, qr/task will not start: .* as role "app"\s+HINT:  GRANT app TO owner\.$/,
+		'the warning names the reason and the way out');
+	like(warnings_of('owner', "$insert; $insert"), qr/WARNING.*WARNING/s, 'one for each statement');
+	is(warnings_of('owner', q{UPDATE task SET retry = 1 WHERE role = 'app'}), '',
+		'none for an UPDATE of something else');
+	my $session = $node->background_psql('shop', extra_params => [ '-U', 'owner' ]);
+	$session->query($insert);
+	sql('GRANT app TO owner');
+	$session->{stderr} = '';
+	$session->query_safe($insert);
+	is($session->{stderr}, '', 'none after the GRANT, in a session that was warned before');
+	sql('REVOKE app FROM owner');
+	$session->query($insert);
+	like($session->{stderr}, qr/WARNING/, 'one after the REVOKE');
+	$session->quit;
 };
 
 # A role with INSERT on the table cannot use another role's rights by naming it.
