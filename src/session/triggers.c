@@ -10,6 +10,7 @@
 
 #include "access/detoast.h"
 #include "access/htup_details.h"
+#include "access/sysattr.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
@@ -85,13 +86,14 @@ pg_task_numbered(PG_FUNCTION_ARGS)
 
 /* ---- the role that a row belongs to, and the time for which cron plans it ---- */
 
-/* What the trigger writes into a row that is there already. */
+/* What the trigger writes into a row that is there already, and why, for an error message. */
 typedef struct Correction
 {
 	bool binds;
 	int64 role_id;
 	bool plans;
 	TimestampTz dt;
+	const char *purpose;
 } Correction;
 
 /*
@@ -106,7 +108,8 @@ correct_row(const TriggerRow *row, const Correction *correction)
 					  TimestampTzGetDatum(correction->dt)};
 	char *name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(row->rel)),
 											RelationGetRelationName(row->rel));
-	const char *plan = trigger_is_null(row, COLUMN_PLANNED) ? "dt = $3" : "dt = $3, planned = NULL";
+	bool keeps_planned = trigger_is_null(row, COLUMN_PLANNED) || trigger_has_state(row, "WORK");
+	const char *plan = keeps_planned ? "dt = $3" : "dt = $3, planned = NULL";
 
 	SPI_connect();
 	if (SPI_execute_with_args(psprintf("UPDATE ONLY %s AS t SET %s%s%s"
@@ -117,8 +120,7 @@ correct_row(const TriggerRow *row, const Correction *correction)
 							  3, types, values, NULL, false, 0) != SPI_OK_UPDATE ||
 		SPI_processed != 1)
 		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
-						errmsg(correction->binds ? "could not bind a task to its role"
-												 : "could not plan a task by its cron expression"),
+						errmsg("could not %s", correction->purpose),
 						errdetail("The row was changed again by a trigger, or is hidden by a"
 								  " policy.")));
 	SPI_finish();
@@ -139,6 +141,8 @@ check_binding(const TriggerRow *old, const TriggerRow *new, Correction *correcti
 		return;
 	correction->role_id = roles_bind(NameStr(*DatumGetName(role)));
 	correction->binds = correction->role_id != trigger_role_id(new);
+	if (correction->binds)
+		correction->purpose = "bind a task to its role";
 }
 
 /* Return the role of a row that is bound, or is about to be, by this role_id. */
@@ -175,10 +179,49 @@ check_planned_time(const TriggerRow *old, const TriggerRow *new, Correction *cor
 		(old && !changes_matches(old, new)))
 		return;
 	times_check_zone(new);
-	if (old && trigger_has_state(old, "PLAN") && trigger_has_state(new, "PLAN") &&
-		trigger_same_value(old, new, COLUMN_DT))
-		correction->plans =
-			times_of_row(new, role_of(new, role_id), GetCurrentTimestamp(), &correction->dt);
+	if (!old || !trigger_has_state(old, "PLAN") || !trigger_has_state(new, "PLAN") ||
+		!trigger_same_value(old, new, COLUMN_DT) ||
+		!times_of_row(new, role_of(new, role_id), GetCurrentTimestamp(), &correction->dt))
+		return;
+	correction->plans = true;
+	if (!correction->binds)
+		correction->purpose = "plan a task by its cron expression";
+}
+
+/* Does an UPDATE set the planned time of a running task, to whatever value? */
+static bool
+sets_time_of_run(const TriggerRow *old, const TriggerRow *new, const Bitmapset *updated)
+{
+	int number = trigger_column(RelationGetDescr(new->rel), COLUMN_DT);
+
+	return trigger_has_state(old, "WORK") && trigger_has_state(new, "WORK") &&
+		   SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
+		   (bms_is_member(number - FirstLowInvalidHeapAttributeNumber, updated) ||
+			!trigger_same_value(old, new, COLUMN_DT));
+}
+
+/*
+ * An UPDATE that sets the planned time of a running task asks for one more run after this one.  The
+ * executor sees that by a time later than the claim, which is in "start"; so an earlier time
+ * becomes the first moment after it.  The now() of a transaction that began before the claim is
+ * earlier.
+ */
+static void
+check_run_again(const TriggerRow *old, const TriggerRow *new, const Bitmapset *updated,
+				Correction *correction)
+{
+	bool isnull;
+	TimestampTz claimed;
+
+	if (old == NULL || !sets_time_of_run(old, new, updated))
+		return;
+	claimed = DatumGetTimestampTz(trigger_value(new, COLUMN_START, &isnull));
+	if (isnull || DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull)) > claimed)
+		return;
+	correction->plans = true;
+	correction->dt = claimed + 1;
+	if (!correction->binds)
+		correction->purpose = "plan a running task again";
 }
 
 /*
@@ -302,6 +345,7 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	{
 		check_binding(before, &row, &correction);
 		check_planned_time(before, &row, &correction);
+		check_run_again(before, &row, data->tg_updatedcols, &correction);
 		if (correction.binds || correction.plans)
 			correct_row(&row, &correction);
 		if (!correction.binds && was_planned(before, &row))

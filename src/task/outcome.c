@@ -120,7 +120,11 @@ plan_after_run(const TaskTable *table, RowKey row, const TaskResult *result)
 	plan_next(table, row, &ended);
 }
 
-/* Write that the run is DONE.  Returns false if the row no longer belongs to that run. */
+/*
+ * Write that the run is DONE.  If the row was planned again meanwhile, it is PLAN and not DONE, and
+ * it is neither deleted nor does it repeat before the last run has ended.  Returns false if the row
+ * no longer belongs to that run.
+ */
 bool
 outcome_done(const TaskTable *table, TaskRun run, const char *role, const TaskResult *result,
 			 bool repeats, bool deletes)
@@ -129,9 +133,9 @@ outcome_done(const TaskTable *table, TaskRun run, const char *role, const TaskRe
 	RowKey row = {run.id, role};
 
 	if (deletes && !repeats)
-		return row_delete(table, run, "WORK");
+		return row_delete(table, run, "WORK") || row_plan_again(table, run, result);
 	if (!row_finish(table, run, result))
-		return false;
+		return row_plan_again(table, run, result);
 	if (repeats)
 		plan_after_run(table, row, result);
 	if (deletes)
@@ -164,7 +168,8 @@ decide_retry(TaskResult *result, const RowRetry *retry, const SettingsTask *role
 }
 
 /*
- * Write that the run has failed: the task is retried later, or its state becomes FAIL.  Returns
+ * Write that the run has failed: the task is retried later, or its state becomes FAIL; or it is
+ * planned again, if a user has done that meanwhile.  Returns
  * false if the row no longer belongs to that run, or if somebody has locked it and "wait" is
  * false.
  */
@@ -179,6 +184,8 @@ outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, bool wai
 	result->failed = true;
 	role = roles_settings(roles_bound(retry.role, retry.role_id));
 	decide_retry(result, &retry, &role, pg_prng_double(&pg_global_prng_state));
+	if (result->outcome == TASK_FAIL && retry.planned_again)
+		return row_plan_again(table, run, result);
 	if (!row_end(table, run, result))
 		return false;
 	if (result->outcome == TASK_FAIL && retry.repeats)

@@ -96,6 +96,7 @@ typedef struct RowRetry
 	bool repeats;
 	char *role;
 	int64 role_id;
+	bool planned_again; /* for one more run after this one */
 } RowRetry;
 
 /* A row, and how long it is kept when it is in a final state. */
@@ -145,6 +146,7 @@ extern int rows_replan(const TaskTable *table, const TaskRun *runs, int count,
 extern char *row_request(const TaskTable *table, TaskRun run);
 extern bool row_finish(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool row_end(const TaskTable *table, TaskRun run, const TaskResult *result);
+extern bool row_plan_again(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry);
 extern bool row_delete(const TaskTable *table, TaskRun run, const char *state);
 extern bool row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat);

@@ -130,6 +130,7 @@ rows_claim(const TaskTable *table, const Candidate *candidates, int count, Times
 	StatementArgs args;
 	uint64 found;
 
+	Assert(now <= claimed); /* PLANNED_AGAIN compares with the time of the claim */
 	statement_begin(&args);
 	arg_candidates(&args, candidates, count);
 	arg_text(&args, "state", "PLAN");

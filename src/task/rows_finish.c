@@ -20,6 +20,9 @@
 /* The fence of a run that an executor has claimed. */
 #define IS_RUN "t.id = $id AND t.attempt = $attempt AND t.start = $claimed"
 
+/* No run after this one has been planned meanwhile: see PLANNED_AGAIN. */
+#define IS_LAST_RUN "(t.dt > $claimed) IS NOT TRUE"
+
 /* The fence of a run of which the owner of the table may have set the time of the claim to NULL. */
 #define IS_ANY_RUN "t.id = $id AND t.attempt = $attempt AND " CLAIMED("t") " = $claimed"
 
@@ -60,10 +63,13 @@ static const Statement finish_run = {STATEMENT_FINISH,
 	"UPDATE {rows} AS t"
 	"   SET state = 'DONE', start = $start, stop = $stop, response = $response, notice = $notice,"
 	"       error = NULL, sqlstate = NULL"
-	" WHERE " IS_RUN " AND t.state = 'WORK'"};
+	" WHERE " IS_RUN " AND t.state = 'WORK' AND " IS_LAST_RUN};
 /* clang-format on */
 
-/* Set a run to DONE.  Returns false if the row no longer belongs to that run. */
+/*
+ * Set a run to DONE.  Returns false if the row no longer belongs to that run, or if it was planned
+ * again meanwhile.
+ */
 bool
 row_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
 {
@@ -89,15 +95,17 @@ static const Statement end_run = {STATEMENT_END,
 	"       sqlstate = $sqlstate, notice = $notice,"
 	"       failed = least(coalesce(t.failed, 0), 2147483646) + $failed,"
 	"       crashed = coalesce(t.crashed, 0) + $crashed,"
-	"       planned = CASE WHEN $again IS NULL THEN t.planned ELSE " PLANNED " END,"
-	"       dt = coalesce($again, t.dt)"
+	"       planned = CASE WHEN $again IS NULL OR " PLANNED_AGAIN " THEN t.planned"
+	"                      ELSE " PLANNED " END,"
+	"       dt = CASE WHEN NOT " PLANNED_AGAIN " THEN coalesce($again, t.dt)"
+	"                 ELSE " AGAIN_TIME " END"
 	" WHERE " IS_ANY_RUN " AND t.state = $old_state"};
 /* clang-format on */
 
 /*
  * Write the outcome of a run that did not end with DONE.  A task that was stopped keeps state
- * STOP, and its row records how the run ended.  Returns false if the row no longer belongs to that
- * run.
+ * STOP, and its row records how the run ended.  If the row was planned again meanwhile, it keeps
+ * that time.  Returns false if the row no longer belongs to that run.
  */
 bool
 row_end(const TaskTable *table, TaskRun run, const TaskResult *result)
@@ -129,6 +137,39 @@ row_end(const TaskTable *table, TaskRun run, const TaskResult *result)
 }
 
 /* clang-format off */
+static const Statement plan_again = {STATEMENT_PLAN_AGAIN,
+	"UPDATE {rows} AS t"
+	"   SET state = 'PLAN', start = $start, stop = $stop, response = $response, error = $error,"
+	"       sqlstate = $sqlstate, notice = $notice, failed = 0, planned = NULL,"
+	"       dt = " AGAIN_TIME
+	" WHERE " IS_RUN " AND t.state = 'WORK'"};
+/* clang-format on */
+
+/*
+ * The run has ended, DONE or failed for good, and its row was planned again meanwhile: the task
+ * waits for its next run, which has all retries.  Returns false if the row no longer belongs to
+ * that run.
+ */
+bool
+row_plan_again(const TaskTable *table, TaskRun run, const TaskResult *result)
+{
+	StatementArgs args;
+	bool planned;
+
+	statement_begin(&args);
+	arg_run(&args, run);
+	arg_timestamp(&args, "start", result->start);
+	arg_timestamp(&args, "stop", result->stop);
+	arg_text(&args, "response", result->response);
+	arg_text(&args, "error", result->error);
+	arg_text(&args, "sqlstate", result->sqlstate);
+	arg_text(&args, "notice", result->notice);
+	planned = statement_execute(&plan_again, table, &args) > 0;
+	statement_end();
+	return planned;
+}
+
+/* clang-format off */
 
 /* What decides whether a run is retried. */
 #define RETRY \
@@ -139,7 +180,7 @@ row_end(const TaskTable *table, TaskRun run, const TaskResult *result)
 	"       " PLANNED "," \
 	"       ((" PLANNED " AT TIME ZONE 'UTC')" \
 	"        + CASE WHEN t.active < interval '100 years' THEN t.active END) AT TIME ZONE 'UTC'," \
-	"       " REPEATS ", coalesce(t.role::text, ''), coalesce(t.role_id, 0)" \
+	"       " REPEATS ", coalesce(t.role::text, ''), coalesce(t.role_id, 0), " PLANNED_AGAIN \
 	"  FROM {rows} AS t" \
 	" WHERE " IS_ANY_RUN " AND t.state = 'WORK'" \
 	"   FOR NO KEY UPDATE OF t"
@@ -176,6 +217,7 @@ row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry)
 		retry->repeats = DatumGetBool(statement_value(0, 8));
 		retry->role = statement_text(caller, 0, 9);
 		retry->role_id = DatumGetInt64(statement_value(0, 10));
+		retry->planned_again = DatumGetBool(statement_value(0, 11));
 	}
 	statement_end();
 	return found;
@@ -184,12 +226,12 @@ row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry)
 /* clang-format off */
 static const Statement delete_row = {STATEMENT_DELETE,
 	"DELETE FROM {rows} AS t"
-	" WHERE " IS_RUN " AND t.state = $state"};
+	" WHERE " IS_RUN " AND t.state = $state AND (t.state <> 'WORK' OR " IS_LAST_RUN ")"};
 /* clang-format on */
 
 /*
  * Delete the row of a run that is in this state.  Returns false if the row no longer belongs to
- * that run.
+ * that run, or if it is in state WORK and was planned again meanwhile.
  */
 bool
 row_delete(const TaskTable *table, TaskRun run, const char *state)

@@ -20,6 +20,19 @@
 /* The time that the task was first planned for: a retry changes dt, not this. */
 #define PLANNED "coalesce(t.planned, t.dt)"
 
+/*
+ * Has the row of a run been planned again, for one more run after this one?  At the claim, dt is
+ * not later than the time of the claim, which a row in state WORK has in "start".
+ */
+#define PLANNED_AGAIN "coalesce(t.dt > t.start, false)"
+
+/*
+ * The time for which it was planned again.  The trigger writes the first moment after the claim
+ * where no later time was given (check_run_again): then it is due at $stop, the end of the run.
+ */
+#define AGAIN_TIME \
+	"CASE WHEN t.dt <= t.start + interval '1 microsecond' THEN $stop ELSE t.dt END"
+
 /* Is another run planned when this one has ended? */
 #define REPEATS "(t.repeat IS NOT NULL OR t.cron IS NOT NULL)"
 

@@ -1,0 +1,229 @@
+# An UPDATE that sets the planned time of a running task: it runs once more afterwards, never twice
+# at once, whatever becomes of the run.  A TAP test because it needs running tasks and ends them.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# Nothing here waits for the period.
+my $node = new_node('main', conf => "pg_task.period = '1 h'\npg_task.max_executors = 6\n"
+	. 'max_prepared_transactions = 2');
+
+make_gates($node);
+sql(q{
+	CREATE TABLE run (task bigint, gate text);
+	CREATE FUNCTION run(gate text) RETURNS void LANGUAGE plpgsql AS $$
+	BEGIN
+		INSERT INTO run VALUES (current_setting('pg_task.id')::bigint, gate);
+		PERFORM hold(gate);
+	END $$});
+
+# Starts a task that runs until its gate is opened.
+sub start_task
+{
+	my ($gate, %column) = @_;
+	my $id = insert_task($node, request => "SELECT run('$gate')", %column);
+
+	wait_for_running($node, 1, id => $id, event => 'PgSleep');
+	return $id;
+}
+
+sub runs_of { return sql("SELECT count(*) FROM run WHERE gate = '$_[0]'"); }
+
+subtest 'the time that is asked for' => sub {
+	my %ask = (
+		'now' => 'now()',
+		'the time of its run, again' => 'dt',
+		'long ago' => "'-infinity'",
+		'the time of the claim' => 'start');
+	for my $when (sort keys %ask)
+	{
+		my $id = start_task($when);
+
+		sql("UPDATE task SET dt = $ask{$when} WHERE id = $id");
+		is(task($node, $id, 'state, attempt, dt > start'), 'WORK|1|t', "$when: it runs on");
+		open_gate($node, $when);
+		wait_for_state($node, $id, 'DONE');
+		is(task($node, $id, 'attempt, failed, planned IS NULL, dt <= start'), '2|0|t|t',
+			"$when: it has run once more");
+		is(runs_of($when), 2, "$when: each run has its effect");
+	}
+	my $id = start_task('later', delete => 1, repeat => '1 day');
+
+	sql("UPDATE task SET dt = '2200-01-01' WHERE id = $id");
+	sql("UPDATE task SET priority = 3 WHERE id = $id");
+	open_gate($node, 'later');
+	wait_for_state($node, $id, 'PLAN');
+	is(task($node, $id, q{dt = '2200-01-01', start < stop, response}), 't|t|',
+		'in the future: it waits, with the result of its run');
+	is(count_of($node, "parent = $id"), 0, 'it does not repeat before its last run');
+	sql("UPDATE task SET dt = now() WHERE id = $id");
+	wait_until($node, "SELECT count(*) = 1 FROM task WHERE parent = $id");
+	is(count_of($node, "id = $id"), 0, 'after its last run it is deleted');
+};
+
+# Other columns are written, and do not ask for a run.
+subtest 'another column' => sub {
+	my $id = start_task('other');
+
+	sql("UPDATE task SET request = 'SELECT 7', priority = 7, key = 'k' WHERE id = $id");
+	open_gate($node, 'other');
+	wait_for_state($node, $id, 'DONE');
+	is(task($node, $id, 'attempt, priority'), '1|7', 'it is not run again');
+};
+
+# The request that is in the row when the next run starts is the one that runs.
+subtest 'another request' => sub {
+	my $id = start_task('request', delete => 1);
+
+	sql("UPDATE task SET dt = now(), request = 'SELECT run(''changed'')', delete = false
+		WHERE id = $id");
+	open_gate($node, 'request');
+	open_gate($node, 'changed');
+	wait_for_state($node, $id, 'DONE');
+	is(runs_of('changed'), 1, 'the new request has run');
+};
+
+subtest 'what becomes of the run' => sub {
+	my $failing = q{SELECT run('%s'); SELECT 1 / (SELECT count(*) FROM gate WHERE name = 'good')};
+	my $id = start_task('fails', request => sprintf($failing, 'fails'));
+
+	sql("UPDATE task SET dt = '2200-01-01' WHERE id = $id");
+	open_gate($node, 'fails');
+	wait_for_state($node, $id, 'PLAN');
+	is_row($node, $id, { sqlstate => '22012', failed => 0, planned => undef, attempt => 1 },
+		'a failure for good: it waits for its next run');
+	open_gate($node, 'good');
+	sql("UPDATE task SET dt = now() WHERE id = $id");
+	wait_for_state($node, $id, 'DONE');
+	sql("DELETE FROM gate WHERE name = 'good'");
+
+	$id = start_task('retried', retry => 5, request => sprintf($failing, 'retried'));
+	sql("UPDATE task SET dt = '2200-01-01' WHERE id = $id");
+	open_gate($node, 'retried');
+	wait_for_state($node, $id, 'PLAN');
+	is_row($node, $id, { failed => 1, planned => undef, q{dt = '2200-01-01'} => 'true' },
+		'a failure that is retried: it waits for the time that was asked for');
+
+	$id = start_task('timeout', timeout => '300 ms');
+	sql("UPDATE task SET dt = '2200-01-01' WHERE id = $id");
+	wait_for_state($node, $id, 'PLAN');
+	is(task($node, $id, 'sqlstate, failed'), '57014|0', 'a timeout is a failure');
+
+	$id = start_task('stopped');
+	sql("UPDATE task SET dt = now() WHERE id = $id");
+	sql("UPDATE task SET state = 'STOP' WHERE id = $id");
+	wait_until($node, "SELECT state = 'STOP' AND sqlstate = '57014' FROM task WHERE id = $id");
+	pass('a task that is stopped stays so');
+
+	$id = start_task('terminated');
+	sql("UPDATE task SET dt = '2200-01-01' WHERE id = $id");
+	terminate($node, task($node, $id, 'pid'));
+	wait_for_state($node, $id, 'PLAN');
+	is(task($node, $id, q{dt = '2200-01-01', failed}), 't|0', 'an interrupted run: likewise');
+
+	$id = start_task('crash');
+	sql("UPDATE task SET dt = now() WHERE id = $id");
+	crash($node);
+	open_gate($node, 'crash');
+	wait_for_state($node, $id, 'DONE');
+	is(runs_of('crash'), 1, 'a crash: one run for both');
+
+	$id = start_task('own', request => q{UPDATE task SET dt = now() + interval '1 year'
+		WHERE id = current_setting('pg_task.id')::bigint; SELECT run('own')});
+	open_gate($node, 'own');
+	wait_for_state($node, $id, 'PLAN');
+	is(task($node, $id, q{attempt, dt > now() + interval '1 month'}), '1|t',
+		'a task may plan itself');
+};
+
+# The lock of the row decides who is first: the update, or the end of the run.
+subtest 'an update that is not committed when the run ends' => sub {
+	for my $end ('COMMIT', 'ROLLBACK', "COMMIT PREPARED 'x'", "ROLLBACK PREPARED 'x'")
+	{
+		my $gate = lc($end) =~ s{\W}{}gr;
+		my $id = start_task($gate);
+		my $session = $node->background_psql('postgres');
+
+		$session->query_safe("BEGIN; UPDATE task SET dt = now() WHERE id = $id");
+		$session->query_safe("PREPARE TRANSACTION 'x'") if $end =~ /PREPARED/;
+		open_gate($node, $gate);
+		wait_until($node,
+			q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'transactionid'});
+		$session->query_safe($end);
+		$session->quit;
+		wait_for_state($node, $id, 'DONE');
+		is(task($node, $id, 'attempt'), $end =~ /COMMIT/ ? 2 : 1, "$end: runs again or not");
+	}
+};
+
+# Who may update the row may ask for another run.
+subtest 'another role' => sub {
+	sql('CREATE ROLE app LOGIN; GRANT SELECT, INSERT, UPDATE ON task TO app;
+		GRANT INSERT ON run, gate TO app');
+	my $id = start_task('role', role => 'app');
+
+	sql_as('app', "UPDATE task SET dt = dt WHERE id = $id");
+	open_gate($node, 'role');
+	wait_for_state($node, $id, 'DONE');
+	is(task($node, $id, 'attempt, role'), '2|app', 'its own task');
+};
+
+# Writers change documents, and each plans the task that copies its document, in one transaction and
+# by key.  In the end the last run of each has seen the last change, and no two ran at once.
+subtest 'writers of documents' => sub {
+	my $writer = PostgreSQL::Test::Utils::tempdir() . '/writer.sql';
+	my $changes = 0;
+
+	sql(q{
+		CREATE TABLE document (id int PRIMARY KEY, version int NOT NULL DEFAULT 0);
+		INSERT INTO document SELECT generate_series(1, 3);
+		CREATE TABLE copied (document int, version int, began timestamptz, ended timestamptz);
+		CREATE FUNCTION copy_document(document int) RETURNS void LANGUAGE plpgsql AS $$
+		DECLARE
+			began timestamptz := clock_timestamp();
+			found int := (SELECT version FROM document AS d WHERE d.id = $1);
+		BEGIN
+			PERFORM pg_sleep(random() * 0.02);
+			INSERT INTO copied VALUES ($1, found, began, clock_timestamp());
+		END $$});
+	append_to_file($writer, q{
+		\set document random(1, 3)
+		\set before random(0, 10)
+		\set after random(0, 10)
+		BEGIN;
+		SELECT pg_sleep(:before / 1000.0);
+		UPDATE document SET version = version + 1 WHERE id = :document;
+		INSERT INTO task (queue, key, request)
+		VALUES ('copy', :document, format('SELECT copy_document(%s)', :document))
+		ON CONFLICT (queue, key) WHERE key IS NOT NULL AND state IN ('PLAN', 'WORK')
+		DO UPDATE SET dt = excluded.dt;
+		SELECT pg_sleep(:after / 1000.0);
+		COMMIT;});
+	my $pgbench = IPC::Run::start([ 'pgbench', '-n', '-c', 8, '-t', 60, '-f', $writer, '-h',
+		$node->host, '-p', $node->port, 'postgres' ], '>', \my $out, '2>', \my $err);
+
+	for (1 .. 5)
+	{
+		wait_until($node, "SELECT sum(version) > $changes FROM document");
+		sql('SELECT pg_terminate_backend(pid) ' . running(event => 'PgSleep'));
+		$changes += 60;
+	}
+	ok($pgbench->finish, 'the writers have committed all');
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'copy'
+		AND state IN ('PLAN', 'WORK')});
+	is(sql('SELECT sum(version) FROM document'), 480, 'each change is there');
+	is(sql(q{SELECT count(*) FROM document AS d WHERE version IS DISTINCT FROM
+		(SELECT version FROM copied WHERE document = d.id ORDER BY ended DESC LIMIT 1)}), 0,
+		'the last run of each document has seen its last change');
+	is(sql(q{SELECT count(*) FROM (SELECT began < max(ended) OVER (PARTITION BY document
+		ORDER BY began ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS clash
+		FROM copied) AS c WHERE clash}), 0, 'no two runs of a document at once');
+	cmp_ok(sql(q{SELECT count(*) FROM task WHERE queue = 'copy' AND attempt > 1}), '>', 0,
+		'changes came during runs');
+};
+
+done_testing();
