@@ -241,9 +241,10 @@ trigger_check_state(const TriggerRow *old, const TriggerRow *new)
 void
 trigger_check_rights(const TriggerRow *old, const TriggerRow *new)
 {
-	static const TaskColumn fixed[] = {COLUMN_PID,	COLUMN_ATTEMPT, COLUMN_CRASHED, COLUMN_START,
-									   COLUMN_STOP, COLUMN_ID,		COLUMN_ROLE,	COLUMN_ROLE_ID};
-	int nfixed = old ? (int) lengthof(fixed) : 5; /* new rows: the first five */
+	static const TaskColumn fixed[] = {COLUMN_PID,	 COLUMN_ATTEMPT, COLUMN_CRASHED,
+									   COLUMN_START, COLUMN_STOP,	 COLUMN_NEXT,
+									   COLUMN_ID,	 COLUMN_ROLE,	 COLUMN_ROLE_ID};
+	int nfixed = old ? (int) lengthof(fixed) : 6; /* new rows: the first six */
 	bool isnull;
 	Datum role = trigger_value(new, COLUMN_ROLE, &isnull);
 	int64 role_id = trigger_role_id(new);

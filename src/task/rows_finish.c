@@ -248,6 +248,11 @@ row_delete(const TaskTable *table, TaskRun run, const char *state)
 }
 
 /* clang-format off */
+
+/* A row that has ended and repeats.  In a partitioned table other rows may have its id and role. */
+#define ENDED_CHAIN \
+	"t.id = $id AND t.role = $role::name AND t.state IN ('DONE', 'FAIL', 'GONE') AND " REPEATS
+
 static const Statement read_repeat = {STATEMENT_REPEAT,
 	"SELECT " PLANNED ", t.repeat, t.drift,"
 	"       substr(t.timezone, 1, " CppAsString2(TASK_ZONE_MAX) " + 1),"
@@ -255,8 +260,9 @@ static const Statement read_repeat = {STATEMENT_REPEAT,
 	"       substr(t.cron, 1, " CppAsString2(TASK_KEY_MAX) " + 1), coalesce(t.anchor, " PLANNED "),"
 	"       substr(t.missed, 1, 8)"
 	"  FROM {rows} AS t"
-	" WHERE t.id = $id AND t.role = $role::name AND " REPEATS
+	" WHERE " ENDED_CHAIN
 	" LIMIT 1"};
+
 /* clang-format on */
 
 /* Read how a task repeats.  Returns false if it does not, or if the row was deleted. */
@@ -292,14 +298,22 @@ row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat)
 static const Statement insert_next = {STATEMENT_INSERT_NEXT,
 	"INSERT INTO {table} (parent, dt, anchor, {inherited})"
 	" SELECT t.id, $dt, $anchor, {inherited}"
-	"   FROM {rows} AS t WHERE t.id = $id AND t.role = $role::name LIMIT 1"};
+	"   FROM {rows} AS t WHERE " ENDED_CHAIN " LIMIT 1"
+	" RETURNING id"};
+
+/* Only one row is written, although another one may look the same: see above. */
+static const Statement link_next = {STATEMENT_LINK_NEXT,
+	"WITH c AS MATERIALIZED ("
+	"SELECT t.tableoid AS oid, t.ctid AS tid FROM {rows} AS t WHERE " ENDED_CHAIN " LIMIT 1"
+	") UPDATE {rows} AS t SET next = $next FROM c WHERE " IS_LOCKED_ROW};
 /* clang-format on */
 
-/* Plan the next run of a repeating task: insert a new row, made from this one. */
-void
-row_insert_next(const TaskTable *table, RowKey row, const RowNext *next)
+/* Insert a new row, made from this one.  Returns false if a trigger of the owner's has kept it. */
+static bool
+insert_row(const TaskTable *table, RowKey row, const RowNext *next, int64 *id)
 {
 	StatementArgs args;
+	bool inserted;
 
 	statement_begin(&args);
 	arg_int64(&args, "id", row.id);
@@ -309,6 +323,27 @@ row_insert_next(const TaskTable *table, RowKey row, const RowNext *next)
 		arg_timestamp(&args, "anchor", next->anchor);
 	else
 		arg_null(&args, "anchor", TIMESTAMPTZOID);
-	statement_execute(&insert_next, table, &args);
+	inserted = statement_execute(&insert_next, table, &args) > 0;
+	if (inserted)
+		*id = DatumGetInt64(statement_value(0, 1));
+	statement_end();
+	return inserted;
+}
+
+/* Plan the next run of a repeating task that has ended, and remember in its row that this is done.
+ */
+void
+row_insert_next(const TaskTable *table, RowKey row, const RowNext *next)
+{
+	StatementArgs args;
+	int64 id;
+
+	if (!insert_row(table, row, next, &id))
+		return;
+	statement_begin(&args);
+	arg_int64(&args, "id", row.id);
+	arg_text(&args, "role", row.role);
+	arg_int64(&args, "next", id);
+	statement_execute(&link_next, table, &args);
 	statement_end();
 }

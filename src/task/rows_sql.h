@@ -33,8 +33,11 @@
 #define AGAIN_TIME \
 	"CASE WHEN t.dt <= t.start + interval '1 microsecond' THEN $stop ELSE t.dt END"
 
-/* Is another run planned when this one has ended? */
-#define REPEATS "(t.repeat IS NOT NULL OR t.cron IS NOT NULL)"
+/*
+ * Is another run planned when this one has ended?  Only once: a row that was planned again after
+ * that runs for itself, and its chain goes on with the run after it.
+ */
+#define REPEATS "((t.repeat IS NOT NULL OR t.cron IS NOT NULL) AND t.next IS NULL)"
 
 /* The column "keep" in seconds; -1 for NULL. */
 #define KEEP \

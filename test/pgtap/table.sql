@@ -7,6 +7,7 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('id', 'bigint', true, NULL),
     ('parent', 'bigint', false,
         '(NULLIF(current_setting(''pg_task.id''::text, true), ''''::text))::bigint'),
+    ('next', 'bigint', false, NULL),
     ('dt', 'timestamp with time zone', true, 'now()'),
     ('planned', 'timestamp with time zone', false, NULL),
     ('anchor', 'timestamp with time zone', false, NULL),

@@ -86,7 +86,7 @@ subtest 'an older table is completed' => sub {
 		"SELECT state = 'DONE' AND response = '42' AND role = 'postgres' AND customer = 'ACME' "
 		. "FROM task", db => 'old');
 	is($node->safe_psql('old',
-		q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0}), 40,
+		q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0}), 41,
 		'the missing columns are added');
 	is($node->safe_psql('old', q{SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass}),
 		6,
