@@ -7,6 +7,12 @@ CREATE FUNCTION pg_catalog.pg_task_bound() RETURNS trigger
 COMMENT ON FUNCTION pg_catalog.pg_task_bound() IS
     'trigger on a task table: binds a new row to the role that has its name';
 
+CREATE FUNCTION pg_catalog.pg_task_timed() RETURNS trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'pg_task_timed';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_timed() IS
+    'trigger on a task table: writes the times of a row that is stopped or planned again';
+
 CREATE FUNCTION pg_catalog.pg_task_planned() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'pg_task_planned';
 

@@ -234,6 +234,14 @@ trigger_check_state(const TriggerRow *old, const TriggerRow *new)
 						errhint("Set it to PLAN, and it starts.")));
 }
 
+/* Has the trigger written "stop", whatever the user has set? */
+static bool
+stop_is_written(const TriggerRow *old, const TriggerRow *new)
+{
+	return old && ((trigger_has_state(old, "PLAN") && trigger_has_state(new, "STOP")) ||
+				   (trigger_has_state(old, "STOP") && trigger_has_state(new, "PLAN")));
+}
+
 /*
  * Users other than the owner may plan tasks for roles that they may become, and may not change
  * what the server has written about a run.  "old" is NULL for an INSERT.
@@ -256,7 +264,8 @@ trigger_check_rights(const TriggerRow *old, const TriggerRow *new)
 		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 						errmsg("cannot plan a task for a role that you may not become")));
 	for (i = 0; i < nfixed; i++)
-		if (!trigger_same_value(old, new, fixed[i]))
+		if (!trigger_same_value(old, new, fixed[i]) &&
+			!(fixed[i] == COLUMN_STOP && stop_is_written(old, new)))
 			trigger_forbid(fixed[i], NULL);
 	if (!trigger_has_state(new, "PLAN") && !trigger_has_state(new, "STOP") &&
 		!(old && keeps_state(old, new)))

@@ -2,9 +2,9 @@
  * triggers.c
  *		The triggers on the task table.
  *
- * BEFORE triggers guard the id of a row and bind the row to its role.  AFTER triggers check the row
- * (trigger_checks.c), and record for the scheduler what it must know once the transaction has
- * committed.
+ * BEFORE triggers guard the id of a row, bind the row to its role, and write the times of a row
+ *that is stopped or planned again.  AFTER triggers check the row (trigger_checks.c), and record for
+ *the scheduler what it must know once the transaction has committed.
  */
 #include "postgres.h"
 
@@ -32,12 +32,14 @@
 #include "task/roles.h"
 
 PGDLLEXPORT Datum pg_task_bound(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_timed(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_planned(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_numbered(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_removed(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_watched(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_bound);
+PG_FUNCTION_INFO_V1(pg_task_timed);
 PG_FUNCTION_INFO_V1(pg_task_planned);
 PG_FUNCTION_INFO_V1(pg_task_numbered);
 PG_FUNCTION_INFO_V1(pg_task_removed);
@@ -275,6 +277,102 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	}
 	return PointerGetDatum(heap_modify_tuple_by_cols(row.tuple, RelationGetDescr(row.rel), count,
 													 numbers, values, isnull));
+}
+
+/* ---- the times of a row that is stopped, or planned again ---- */
+
+/* Columns that a BEFORE trigger writes. */
+typedef struct Columns
+{
+	int count;
+	int numbers[3];
+	Datum values[3];
+	bool isnull[3];
+} Columns;
+
+static void
+set_column(Columns *columns, const TriggerRow *row, TaskColumn which, Datum value, bool isnull)
+{
+	int i = columns->count++;
+
+	Assert(i < (int) lengthof(columns->numbers));
+	columns->numbers[i] = trigger_column(RelationGetDescr(row->rel), which);
+	columns->values[i] = value;
+	columns->isnull[i] = isnull;
+}
+
+/* Will a chain go on after this row?  The same as REPEATS in task/rows_sql.h. */
+static bool
+repeats(const TriggerRow *row)
+{
+	return (!trigger_is_null(row, COLUMN_REPEAT) || !trigger_is_null(row, COLUMN_CRON)) &&
+		   trigger_is_null(row, COLUMN_NEXT);
+}
+
+/*
+ * A user plans a row again that has ended or runs.  If its time has passed and was not set, it is
+ * now, and "active" counts from now on, or else the row might expire at once.  A chain goes on with
+ * the times that it has.
+ */
+static void
+set_planned_time(const TriggerRow *old, const TriggerRow *new, Columns *columns)
+{
+	TimestampTz now = GetCurrentTransactionStartTimestamp();
+	bool isnull;
+	TimestampTz dt = DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull));
+	bool same = trigger_same_value(old, new, COLUMN_DT);
+
+	if (isnull || repeats(new) || (same && dt > now))
+		return;
+	if (same)
+		set_column(columns, new, COLUMN_DT, TimestampTzGetDatum(now), false);
+	if (trigger_same_value(old, new, COLUMN_PLANNED))
+		set_column(columns, new, COLUMN_PLANNED, (Datum) 0, true);
+}
+
+/*
+ * Set what a change of the state changes.  "stop" of a task that is stopped while it waits is now;
+ * it has none, or that of its last run, when it waits again.
+ */
+static void
+set_times(const TriggerRow *old, const TriggerRow *new, Columns *columns)
+{
+	bool isnull;
+	Datum stop = trigger_value(old, COLUMN_STOP, &isnull);
+
+	if (trigger_has_state(old, "PLAN") && trigger_has_state(new, "STOP"))
+		set_column(columns, new, COLUMN_STOP, TimestampTzGetDatum(GetCurrentTimestamp()), false);
+	else if (trigger_has_state(old, "STOP") && trigger_has_state(new, "PLAN"))
+		set_column(columns, new, COLUMN_STOP, stop, isnull || trigger_is_null(new, COLUMN_START));
+	if (!trigger_has_state(old, "PLAN") && trigger_has_state(new, "PLAN"))
+		set_planned_time(old, new, columns);
+}
+
+/*
+ * Trigger, BEFORE UPDATE OF state, FOR EACH ROW.  Writes the times of a row that a user stops or
+ * plans again.  Replicated rows have the times that they have.
+ */
+Datum
+pg_task_timed(PG_FUNCTION_ARGS)
+{
+	TriggerData *data = (TriggerData *) fcinfo->context;
+	Columns columns = {0};
+	TriggerRow old;
+	TriggerRow new;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(data->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || !TRIGGER_FIRED_BY_UPDATE(data->tg_event))
+		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+						errmsg("pg_task_timed must be called BEFORE UPDATE, FOR EACH ROW")));
+	old.rel = new.rel = data->tg_relation;
+	old.tuple = data->tg_trigtuple;
+	new.tuple = data->tg_newtuple;
+	if (!owner_acts() && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA)
+		set_times(&old, &new, &columns);
+	if (columns.count > 0)
+		new.tuple = heap_modify_tuple_by_cols(new.tuple, RelationGetDescr(new.rel), columns.count,
+											  columns.numbers, columns.values, columns.isnull);
+	return PointerGetDatum(new.tuple);
 }
 
 /* ---- the hint for a waiting row ---- */

@@ -28,12 +28,10 @@
 /* clang-format off */
 
 /*
- * From when on a row in a final state is kept.  A row that was stopped before it ran has no "stop",
- * or that of an earlier run: it is kept from its planned time on.
+ * From when on a row in a final state is kept.  One that was inserted in such a state may have no
+ * "stop": it is kept from its planned time on.
  */
-#define ENDED \
-	"coalesce(CASE WHEN t.state = 'STOP' THEN greatest(t.stop, t.start, t.dt)" \
-	"              ELSE coalesce(t.stop, greatest(t.start, t.dt)) END, 'infinity')"
+#define ENDED "coalesce(t.stop, greatest(t.start, t.dt), 'infinity')"
 
 static const Statement read_history = {STATEMENT_HISTORY,
 	"SELECT t.id,"

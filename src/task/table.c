@@ -186,6 +186,7 @@ static const struct
 	{"pg_task_numbered", "pg_task_numbered", "BEFORE INSERT", "FOR EACH ROW"},
 	{"pg_task_renumbered", "pg_task_numbered", "BEFORE UPDATE OF id", "FOR EACH STATEMENT"},
 	{"pg_task_bound", "pg_task_bound", "BEFORE INSERT", "FOR EACH ROW"},
+	{"pg_task_timed", "pg_task_timed", "BEFORE UPDATE OF state", "FOR EACH ROW"},
 	{"pg_task_planned", "pg_task_planned", "AFTER INSERT OR UPDATE",
 	 "FOR EACH ROW WHEN (pg_catalog.pg_task_watched(NEW.state))"},
 	{"pg_task_removed", "pg_task_removed", "AFTER DELETE",

@@ -98,6 +98,17 @@ CREATE TRIGGER planned BEFORE INSERT ON early FOR EACH ROW EXECUTE FUNCTION pg_t
 SELECT throws_like('INSERT INTO early (request) VALUES (''SELECT 1'')',
     'pg_task_planned must be called AFTER%');
 DROP TRIGGER planned ON early;
+CREATE TRIGGER planned BEFORE INSERT ON early FOR EACH ROW EXECUTE FUNCTION pg_task_timed();
+SELECT throws_like('INSERT INTO early (request) VALUES (''SELECT 1'')',
+    'pg_task_timed must be called BEFORE UPDATE%');
+DROP TRIGGER planned ON early;
+CREATE TRIGGER timed BEFORE UPDATE ON other FOR EACH ROW EXECUTE FUNCTION pg_task_timed();
+ALTER TABLE other DISABLE TRIGGER planned;
+INSERT INTO other VALUES (1, 'PLAN');
+SELECT throws_like('UPDATE other SET state = ''STOP''',
+    'the table of this trigger is not a task table');
+DROP TRIGGER timed ON other;
+ALTER TABLE other ENABLE TRIGGER planned;
 CREATE TRIGGER planned AFTER INSERT ON early EXECUTE FUNCTION pg_task_planned();
 SELECT throws_like('INSERT INTO early (request) VALUES (''SELECT 1'')',
     'pg_task_planned must be called AFTER%');

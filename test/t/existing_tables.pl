@@ -95,7 +95,7 @@ subtest 'an older table is completed' => sub {
 		q{SELECT string_agg(tgname, ',' ORDER BY tgname) FROM pg_trigger
 		WHERE tgrelid = 'task'::regclass}),
 		'pg_task_bound,pg_task_numbered,pg_task_planned,pg_task_removed,'
-			. 'pg_task_renumbered,pg_task_truncated,shout', 'the triggers are created');
+			. 'pg_task_renumbered,pg_task_timed,pg_task_truncated,shout', 'the triggers are created');
 	my $id = run_task($node, db => 'old', request => 'SELECT 1', repeat => '1 day',
 		customer => 'b');
 	is($node->safe_psql('old', "SELECT customer, state FROM task WHERE parent = $id"), 'B|PLAN',
@@ -119,7 +119,7 @@ subtest 'dropped parts are created again' => sub {
 			(SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass AND tgenabled = 'A'),
 			(SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass
 			AND attname = 'notice')}),
-			'6|6|1', "all parts are there after $change");
+			'6|7|1', "all parts are there after $change");
 	}
 	is($node->safe_psql('old', "SELECT 'task'::regclass::oid"), $relfilenode,
 		'it is the same table');
@@ -175,7 +175,7 @@ subtest 'partitioned tables' => sub {
 		CREATE TABLE finished PARTITION OF task DEFAULT});
 	for my $db (qw(by_time by_state))
 	{
-		wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = 'task'::regclass},
+		wait_until($node, q{SELECT count(*) = 7 FROM pg_trigger WHERE tgrelid = 'task'::regclass},
 			db => $db);
 		runs_in($db, "$db: runs");
 		runs_in($db, "$db: planned long ago", dt => '2019-07-01');

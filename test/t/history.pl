@@ -80,15 +80,17 @@ subtest 'by the column' => sub {
 		state => 'STOP');
 	my $later = insert_task($node, request => 'SELECT 1', dt => '2124-01-01', keep => '0',
 		state => 'STOP');
-	my $replanned = old_row(keep => '1 minute', state => 'PLAN', dt => '2124-01-01');
-	sql("UPDATE task SET state = 'STOP' WHERE id = $replanned");
+	my $replanned = old_row(keep => '1 hour', state => 'PLAN', dt => '2024-01-01');
+	my $never = insert_task($node, request => 'SELECT 1', keep => '0', dt => 'infinity');
+	sql("UPDATE task SET state = 'STOP' WHERE id IN ($replanned, $never)");
 
-	wait_until_gone(values %old, $done, $failed, $stopped);
+	wait_until_gone(values %old, $done, $failed, $stopped, $never);
 	wait_for_walk();
 	is_there('what is younger stays', values %young);
 	is_there('what waits stays', $waits, $again);
 	is_there('what runs stays', $runs);
-	is_there('what was stopped before its time stays until then', $later, $replanned);
+	is_there('what was inserted as STOP stays until its time', $later);
+	is_there('what was stopped while it waited is kept from then on', $replanned);
 	open_gate($node, 'column');
 	wait_until_gone($runs);
 	is(sqlstate_of('app', q{INSERT INTO task (request, keep) VALUES ('SELECT 1', '-1 s')}),
