@@ -43,6 +43,18 @@ CREATE FUNCTION pg_catalog.pg_task_own(role name, role_id bigint DEFAULT 0) RETU
 COMMENT ON FUNCTION pg_catalog.pg_task_own(name, bigint) IS
     'row security of a task table: may the current user act as the role of this row';
 
+CREATE FUNCTION pg_catalog.pg_task_queue_changed() RETURNS trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'pg_task_queue_changed';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_queue_changed() IS
+    'trigger on a queue table: checks the row, and tells the scheduler when a commit has changed it';
+
+CREATE FUNCTION pg_catalog.pg_task_queue_own(queue text) RETURNS boolean
+    LANGUAGE c STABLE STRICT AS 'MODULE_PATHNAME', 'pg_task_queue_own';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_queue_own(text) IS
+    'row security of a queue table: has the current user tasks in a queue that this row is for';
+
 CREATE FUNCTION pg_catalog.pg_task_next(planned timestamptz, repeat interval, drift boolean,
                                         ended timestamptz,
                                         timezone text DEFAULT current_setting('TimeZone'))

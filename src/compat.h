@@ -114,6 +114,13 @@
 #define COMPAT_FORGET_QUERY_ID() pgstat_report_query_id(0, true)
 #endif
 
+/* Begin to read all rows of a table. */
+#if PG_VERSION_NUM >= 190000
+#define COMPAT_BEGINSCAN(rel, snapshot) table_beginscan(rel, snapshot, 0, NULL, SO_NONE)
+#else
+#define COMPAT_BEGINSCAN(rel, snapshot) table_beginscan(rel, snapshot, 0, NULL)
+#endif
+
 /* May a background worker run as a role without LOGIN? */
 #if PG_VERSION_NUM >= 170000
 #define COMPAT_NOLOGIN_WORKER true
@@ -151,6 +158,16 @@ compat_may_connect(Oid database, Oid role)
 	return object_aclcheck(DatabaseRelationId, database, role, ACL_CONNECT) == ACLCHECK_OK;
 #else
 	return pg_database_aclcheck(database, role, ACL_CONNECT) == ACLCHECK_OK;
+#endif
+}
+
+static inline bool
+compat_may_create_in(Oid schema, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_aclcheck(NamespaceRelationId, schema, role, ACL_CREATE) == ACLCHECK_OK;
+#else
+	return pg_namespace_aclcheck(schema, role, ACL_CREATE) == ACLCHECK_OK;
 #endif
 }
 

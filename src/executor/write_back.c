@@ -138,7 +138,7 @@ write_back_outcome(const SharedTask *task, TaskResult *result, bool committed)
 	else if (result->outcome == TASK_STOPPED)
 		written = row_end(table, task->run, result);
 	else
-		written = outcome_failed(table, task->run, result, true);
+		written = outcome_failed(table, task->run, result, &task->defaults, true);
 	PopActiveSnapshot();
 	owner_return(&scope);
 	XactReadOnly = read_only;

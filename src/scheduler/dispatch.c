@@ -15,6 +15,7 @@
 #include "scheduler/history.h"
 #include "scheduler/locked.h"
 #include "scheduler/pool.h"
+#include "scheduler/queue_rules.h"
 #include "scheduler/refused.h"
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
@@ -37,7 +38,8 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 	task->relid = MyScheduler->table->relid;
 	strlcpy(task->role_name, entry->group->key.role, NAMEDATALEN);
 	task->planned = claim->planned;
-	task->timeout = claim->timeout;
+	task->defaults = *queue_rules_defaults(entry->group->queue->name);
+	task->timeout = claim->timeout >= 0 ? claim->timeout : task->defaults.timeout;
 	task->repeats = claim->repeats;
 	task->deletes = claim->deletes;
 	task->notify = entry->group->key.max != TASK_UNLIMITED;

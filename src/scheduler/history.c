@@ -17,6 +17,7 @@
 
 #include "scheduler/history.h"
 #include "scheduler/pool.h"
+#include "scheduler/queue_rules.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/work.h"
 #include "shared/shared.h"
@@ -67,7 +68,7 @@ shorter_time(double a, double b)
 static double
 shortest_keep(const HistoryWalk *walk)
 {
-	return shorter_time(walk->setting, walk->column);
+	return shorter_time(shorter_time(walk->setting, walk->column), queue_rules_shortest_keep());
 }
 
 static MonoTime
@@ -114,6 +115,17 @@ history_hint(double keep, MonoTime now)
 	walk->column = shorter_time(walk->column, keep);
 	walk->column_seen = shorter_time(walk->column_seen, keep);
 	walk->next = clock_min(walk->next, clock_max(walk->not_before, plus_seconds(now, keep)));
+}
+
+/* The rules of queues have changed. */
+void
+history_rules_changed(void)
+{
+	HistoryWalk *walk = &MyScheduler->history;
+
+	walk->rules = true;
+	if (!walk->walking)
+		walk->next = clock_min(walk->next, walk->not_before);
 }
 
 /* Is a slice due, or may settings have changed that begin a walk? */
@@ -169,7 +181,8 @@ read_settings(HistoryWalk *walk)
 		walk->column = REST_MAX; /* the walk finds the true value */
 		news = true;
 	}
-	walk->prepared = walk->unknown = false;
+	news |= walk->rules;
+	walk->prepared = walk->unknown = walk->rules = false;
 	return news;
 }
 
@@ -191,9 +204,10 @@ static double
 keep_of(const HistoryRow *row)
 {
 	SettingsTask settings;
+	double keep = row->keep >= 0 ? row->keep : queue_rules_defaults(row->queue)->keep;
 
-	if (row->keep >= 0)
-		return row->keep;
+	if (keep >= 0)
+		return keep;
 	settings = roles_settings(roles_bound(row->role, row->role_id));
 	if (strcmp(row->state, "DONE") == 0 || strcmp(row->state, "STOP") == 0)
 		return settings.keep;

@@ -20,6 +20,7 @@ typedef struct HistoryWalk
 	int setting;		/* shortest time by any setting (s), or SETTINGS_KEEP_FOR_EVER */
 	bool prepared;		/* the table was prepared: its statistics may be new ... */
 	bool unknown;		/* ... and nothing is known of its rows */
+	bool rules;			/* the rules of queues have changed */
 	double column;		/* shortest known value of the column "keep" (s); -1: no row has one */
 	double column_seen; /* the same, since the walk began */
 
@@ -45,6 +46,7 @@ typedef struct HistoryWalk
 
 extern void history_table_prepared(bool other);
 extern void history_hint(double keep, MonoTime now);
+extern void history_rules_changed(void);
 extern bool history_due(MonoTime now);
 extern MonoTime history_until(void);
 extern void history_run(ClockNow now);

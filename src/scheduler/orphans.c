@@ -22,6 +22,7 @@
 
 #include "scheduler/hash_insert.h"
 #include "scheduler/orphans.h"
+#include "scheduler/queue_rules.h"
 #include "scheduler/refused.h"
 #include "scheduler/scheduler.h"
 #include "task/outcome.h"
@@ -387,17 +388,20 @@ static bool
 write_failed_run(const TaskTable *table, const Orphan *orphan)
 {
 	const TaskFailure *failure = orphan->failure;
+	WorkingRow *row;
 	TaskResult result = {.start = orphan->run.claimed,
 						 .stop = GetCurrentTimestamp(),
 						 .error = failure->error,
 						 .sqlstate = failure->sqlstate};
 
+	if (rows_of_runs(table, &orphan->run, 1, &row) == 0)
+		return false;
 	result.response =
 		failure->unwritten
 			? psprintf("ERROR:  %s\nDETAIL:  The process of the task could not write this.",
 					   failure->error)
 			: psprintf("FATAL:  %s", failure->error);
-	return outcome_failed(table, orphan->run, &result, false);
+	return outcome_failed(table, orphan->run, &result, queue_rules_defaults(row->queue), false);
 }
 
 /* Write each failed or crashed run in the batch.  Returns true if one of them is a suspect now. */

@@ -42,6 +42,7 @@
 #include "scheduler/refused.h"
 #include "scheduler/role_state.h"
 #include "scheduler/row_writes.h"
+#include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/work.h"
@@ -112,6 +113,7 @@ prepare_table(void)
 		reconcile_want();
 	}
 	history_table_prepared(prepared->relid != MyScheduler->last_relid);
+	rules_reader_forget();
 	MyScheduler->last_relid = prepared->relid;
 }
 
@@ -146,6 +148,8 @@ take_hints(void)
 		reconcile_want();
 	if (events & SHARED_EXPIRY)
 		MyScheduler->next_expiry = 0;
+	if (events & SHARED_QUEUES)
+		rules_reader_want();
 	if (events & SHARED_HISTORY)
 		history_hint(0, clock_mono());
 }
@@ -198,6 +202,7 @@ run_iteration(DispatchRound *round)
 	if (MyScheduler->table == NULL || watch_changed())
 		prepare_table();
 	take_hints();
+	rules_reader_run(now.mono);
 	if (reconcile_due(now.mono))
 		reconcile_with_rows();
 	demand_yield();
@@ -323,7 +328,7 @@ next_iteration(ClockNow now)
 	until = clock_min(until, locked_until());
 	until = clock_min(until, clock_max(clock_min(row_writes_until(now), history_until()),
 									   MyScheduler->no_writing_until));
-	until = clock_min(until, reconcile_until());
+	until = clock_min(until, clock_min(reconcile_until(), rules_reader_until()));
 	return clock_min(until, isolation_until(now.mono));
 }
 

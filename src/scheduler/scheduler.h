@@ -17,6 +17,7 @@
 #include "scheduler/isolation.h"
 #include "scheduler/locked.h"
 #include "scheduler/reconcile.h"
+#include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
 #include "settings.h"
 #include "shared/clock.h"
@@ -52,6 +53,7 @@ typedef struct SchedulerProcess
 	WorkerShortage no_worker;
 	ErrorLog errors;
 	HistoryWalk history;
+	RulesReader rules;
 
 	/* the loop */
 	TimestampTz next_expiry;   /* when the next waiting task expires */

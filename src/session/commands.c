@@ -215,7 +215,7 @@ finish_prepared(const SharedPrepared *prepared, bool committed)
 	/* it may have inserted tasks, too; its hints were not stored */
 	if (committed)
 		shared_scheduler_hint(MyDatabaseId, InvalidOid, NULL, 0,
-							  SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY);
+							  SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY | SHARED_QUEUES);
 }
 
 /* ProcessUtility hook. */

@@ -38,6 +38,7 @@ static struct
 	int count;
 	SharedHint hints[SHARED_HINTS];
 	int events;		 /* SharedEvents */
+	bool queues;	 /* the queue table was changed */
 	bool several;	 /* more than one table that may be the task table was written */
 	bool supervisor; /* wake the supervisor: databases or roles have changed */
 	int nsettings;
@@ -93,6 +94,18 @@ pending_add_hint(Oid relid, const SharedHint *hint)
 }
 
 /*
+ * Record a change of a table that may be the queue table; the scheduler reads it again after the
+ * commit.  Any user may put our trigger on a table.
+ */
+void
+pending_add_queues(Oid relid)
+{
+	Oid known = shared_scheduler_queue_relid(MyDatabaseId);
+
+	pending.queues |= !OidIsValid(known) || known == relid;
+}
+
+/*
  * Publish the changed settings of this transaction at its commit.  At PREPARE, store them for
  * COMMIT PREPARED.
  */
@@ -122,6 +135,9 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 {
 	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
 		return;
+	/* before the hints: a row that waits in a queue never is known before the rule of the queue */
+	if (event == XACT_EVENT_COMMIT && pending.queues)
+		shared_scheduler_hint(MyDatabaseId, InvalidOid, NULL, 0, SHARED_QUEUES);
 	if (event == XACT_EVENT_COMMIT && OidIsValid(pending.relid))
 	{
 		if (pending.several)
@@ -136,7 +152,7 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 		shared_wake_supervisor();
 	pending.relid = pending.ignored = InvalidOid;
 	pending.count = pending.events = pending.hold_level = 0;
-	pending.several = pending.supervisor = false;
+	pending.queues = pending.several = pending.supervisor = false;
 	pending.gid[0] = '\0';
 }
 

@@ -11,6 +11,7 @@
 
 extern void pending_define(void);
 extern bool pending_add_events(Oid relid, int events);
+extern void pending_add_queues(Oid relid);
 extern void pending_add_hint(Oid relid, const SharedHint *hint);
 extern void pending_add_settings(Oid object);
 extern void pending_wake_supervisor(void);

@@ -74,6 +74,35 @@ shared_scheduler_relid(Oid database)
 	return relid;
 }
 
+/* Return the queue table of a database whose scheduler has found it, or InvalidOid. */
+Oid
+shared_scheduler_queue_relid(Oid database)
+{
+	SharedScheduler *scheduler;
+	Oid relid = InvalidOid;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	scheduler = scheduler_slot_find(database);
+	if (scheduler)
+	{
+		LWLockAcquire(scheduler->lock, LW_SHARED);
+		relid = scheduler->queue_relid;
+		LWLockRelease(scheduler->lock);
+	}
+	LWLockRelease(Shared->directory);
+	return relid;
+}
+
+/* Publish the queue table: from now on the scheduler is not told of changes of another one. */
+void
+shared_scheduler_publish_queues(SharedScheduler *me, Oid relid)
+{
+	Assert(me->proc == COMPAT_MY_PROC);
+	LWLockAcquire(me->lock, LW_EXCLUSIVE);
+	me->queue_relid = relid;
+	LWLockRelease(me->lock);
+}
+
 /* Publish the task table: from now on the scheduler accepts hints about this table. */
 void
 shared_scheduler_publish(SharedScheduler *me, Oid relid)

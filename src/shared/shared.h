@@ -62,7 +62,8 @@ typedef enum SharedEvents
 	SHARED_SCAN = 1,	  /* rows wait that no hint names: scan */
 	SHARED_RECONCILE = 2, /* a row in state WORK was changed */
 	SHARED_EXPIRY = 4,	  /* rows with a column "active" wait: they may expire */
-	SHARED_HISTORY = 8	  /* rows with a column "keep" are in a final state */
+	SHARED_HISTORY = 8,	  /* rows with a column "keep" are in a final state */
+	SHARED_QUEUES = 16	  /* the queue table was changed */
 } SharedEvents;
 
 /* The state of a scheduler's slot.  slots.c has the table of edges. */
@@ -136,8 +137,9 @@ typedef struct SharedScheduler
 	 * terminate_late_scheduler (guess).
 	 */
 	LWLock *lock;
-	Oid relid;	/* the task table; InvalidOid until there is one */
-	int events; /* mask of SharedEvents */
+	Oid relid;		 /* the task table; InvalidOid until there is one */
+	Oid queue_relid; /* the queue table; InvalidOid if there is none, or it is not known yet */
+	int events;		 /* mask of SharedEvents */
 	int nhints;
 	SharedHint hints[SHARED_ALL_HINTS];
 } SharedScheduler;
@@ -168,7 +170,8 @@ typedef struct SharedTask
 	Oid role;					 /* the executor rejects a task of another role */
 	char role_name[NAMEDATALEN]; /* the column "role" */
 	TimestampTz planned;		 /* the time that the task was first planned for */
-	int64 timeout;				 /* microseconds, -1: the column is NULL */
+	int64 timeout;				 /* microseconds, -1: neither the column nor the queue says */
+	TaskDefaults defaults;		 /* of the queue */
 	bool repeats;
 	bool deletes;
 	int8 format;   /* a ResultFormat, -1: the column is NULL */
@@ -348,6 +351,7 @@ extern void shared_prepared_remove(const SharedPrepared *prepared, bool committe
 /* Databases and their schedulers. */
 extern void shared_scheduler_wake(Oid database);
 extern Oid shared_scheduler_relid(Oid database);
+extern Oid shared_scheduler_queue_relid(Oid database);
 extern Oid shared_database_relid(Oid database);
 extern SharedDatabase *shared_database_find(Oid database);
 extern void shared_database_add(Oid database);
@@ -355,6 +359,7 @@ extern void shared_database_remove(Oid database);
 extern void shared_database_mark(Oid database);
 extern void shared_crowd(bool crowded);
 extern void shared_scheduler_publish(SharedScheduler *me, Oid relid);
+extern void shared_scheduler_publish_queues(SharedScheduler *me, Oid relid);
 extern bool shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hint);
 extern void
 shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int count, int events);

@@ -117,7 +117,7 @@ reset_scheduler(SharedScheduler *slot, Oid database, Oid user)
 	slot->due = CLOCK_LONG_AGO;
 	pg_atomic_write_u64(&slot->renewed, 0);
 	pg_atomic_write_u64(&slot->idle_since, 0);
-	slot->relid = InvalidOid;
+	slot->relid = slot->queue_relid = InvalidOid;
 	slot->events = 0; /* it begins with a scan */
 	slot->nhints = 0;
 	set_scheduler_state(slot, SCHEDULER_STARTING);

@@ -80,6 +80,17 @@ task_compare_runs(TaskRun a, TaskRun b)
 	return a.claimed < b.claimed ? -1 : a.claimed > b.claimed;
 }
 
+/* What columns of a task mean that are NULL.  A negative value says nothing. */
+typedef struct TaskDefaults
+{
+	int retry;
+	int64 delay; /* us */
+	double backoff;
+	int64 timeout; /* us; 0: no limit */
+	int64 active;  /* ms; 0: no limit */
+	double keep;   /* s */
+} TaskDefaults;
+
 /* The outcome of a run: the new state of its row. */
 typedef enum TaskOutcome
 {

@@ -65,43 +65,42 @@ const ColumnDefinition task_columns[TASK_COLUMNS] = {
 
 /* The column as CREATE TABLE and ADD COLUMN need it, under the search_path of owner_become. */
 char *
-column_ddl(TaskColumn which)
+column_ddl(const ColumnDefinition *column)
 {
-	const ColumnDefinition *column = &task_columns[which];
-
 	return psprintf("%s %s %s", quote_identifier(column->name), format_type_be(column->type),
 					column->rest);
 }
 
 bool
-column_exists(Oid relid, TaskColumn which)
+column_exists(Oid relid, const ColumnDefinition *column)
 {
-	return get_attnum(relid, task_columns[which].name) != InvalidAttrNumber;
+	return get_attnum(relid, column->name) != InvalidAttrNumber;
 }
 
 /* Does the relation have this column, with its type?  If not, *exists tells which is missing. */
 static bool
-column_fits(Relation rel, TaskColumn which, bool *exists)
+column_fits(Relation rel, const ColumnDefinition *column, bool *exists)
 {
-	AttrNumber number = get_attnum(RelationGetRelid(rel), task_columns[which].name);
+	AttrNumber number = get_attnum(RelationGetRelid(rel), column->name);
 
 	*exists = number != InvalidAttrNumber;
-	return *exists &&
-		   TupleDescAttr(RelationGetDescr(rel), number - 1)->atttypid == task_columns[which].type;
+	return *exists && TupleDescAttr(RelationGetDescr(rel), number - 1)->atttypid == column->type;
 }
 
-/* Why can a table with these columns not be completed to a task table?  NULL: it can. */
+/*
+ * Why can a table not be completed so that it has these columns?  NULL: it can.
+ */
 char *
-columns_fault(Relation rel)
+columns_fault(Relation rel, const ColumnDefinition *columns, int count)
 {
-	TaskColumn which;
 	bool exists;
+	int i;
 
-	for (which = 0; which < TASK_COLUMNS; which++)
+	for (i = 0; i < count; i++)
 	{
-		const ColumnDefinition *column = &task_columns[which];
+		const ColumnDefinition *column = &columns[i];
 
-		if (column_fits(rel, which, &exists))
+		if (column_fits(rel, column, &exists))
 			continue;
 		if (exists)
 			return psprintf("The type of its column \"%s\" is another.", column->name);
@@ -119,7 +118,7 @@ columns_complete(Relation rel)
 	bool exists;
 
 	for (which = 0; which < TASK_COLUMNS; which++)
-		if (!column_fits(rel, which, &exists))
+		if (!column_fits(rel, &task_columns[which], &exists))
 			return false;
 	return true;
 }

@@ -63,7 +63,7 @@ typedef struct ColumnDefinition
 	int flags;		  /* COLUMN_REQUIRED, COLUMN_INHERITED */
 } ColumnDefinition;
 
-/* A table without this column is not a task table; any other column is added. */
+/* A table without this column is another table; any other column is added. */
 #define COLUMN_REQUIRED 1
 
 /* The next row of a repeating task inherits the value, as it does of columns of the user's own. */
@@ -71,9 +71,9 @@ typedef struct ColumnDefinition
 
 extern const ColumnDefinition task_columns[TASK_COLUMNS];
 
-extern char *column_ddl(TaskColumn which);
-extern bool column_exists(Oid relid, TaskColumn which);
-extern char *columns_fault(Relation rel);
+extern char *column_ddl(const ColumnDefinition *column);
+extern bool column_exists(Oid relid, const ColumnDefinition *column);
+extern char *columns_fault(Relation rel, const ColumnDefinition *columns, int count);
 extern bool columns_complete(Relation rel);
 extern char *columns_inherited(Relation rel);
 

@@ -143,23 +143,29 @@ outcome_done(const TaskTable *table, TaskRun run, const char *role, const TaskRe
 	return true;
 }
 
+/* The first of these that is not negative, which the last one is not: row, queue, role. */
+#define FIRST_OF(row, queue, role) ((row) >= 0 ? (row) : (queue) >= 0 ? (queue) : (role))
+
 /*
  * The task has failed at result->stop: decide whether it is retried, and when.  What the row leaves
- * open is taken from the settings of its role.  "random" is between 0 and 1.
+ * open is taken from the defaults of its queue, then from the settings of its role.  "random" is
+ * between 0 and 1.
  */
 static void
-decide_retry(TaskResult *result, const RowRetry *retry, const SettingsTask *role, double random)
+decide_retry(TaskResult *result, const RowRetry *retry, const TaskDefaults *queue,
+			 const SettingsTask *role, double random)
 {
-	int limit = retry->retry >= 0 ? retry->retry : role->retry;
-	int64 delay = retry->delay >= 0 ? retry->delay : (int64) role->delay * 1000;
-	double backoff = retry->backoff >= 0 ? retry->backoff : role->backoff;
+	int limit = FIRST_OF(retry->retry, queue->retry, role->retry);
+	int64 delay = FIRST_OF(retry->delay, queue->delay, (int64) role->delay * 1000);
+	double backoff = FIRST_OF(retry->backoff, queue->backoff, role->backoff);
+	int64 active = queue->active >= 0 ? queue->active : role->active;
 	TimestampTz expires = retry->expires;
 
 	result->outcome = TASK_FAIL;
 	if (retry->failed >= limit)
 		return;
-	if (expires == DT_NOEND && role->active > 0)
-		expires = TimestampTzPlusMilliseconds(retry->planned, role->active);
+	if (expires == DT_NOEND && active > 0)
+		expires = TimestampTzPlusMilliseconds(retry->planned, active);
 	result->again = result->stop + schedule_retry(delay, backoff, retry->failed + 1, random);
 	if (result->again <= expires)
 		result->outcome = TASK_AGAIN;
@@ -169,12 +175,13 @@ decide_retry(TaskResult *result, const RowRetry *retry, const SettingsTask *role
 
 /*
  * Write that the run has failed: the task is retried later, or its state becomes FAIL; or it is
- * planned again, if a user has done that meanwhile.  Returns
- * false if the row no longer belongs to that run, or if somebody has locked it and "wait" is
- * false.
+ * planned again, if a user has done that meanwhile.  "queue" are the defaults of its queue.
+ * Returns false if the row no longer belongs to that run, or if somebody has locked it and "wait"
+ * is false.
  */
 bool
-outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, bool wait)
+outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, const TaskDefaults *queue,
+			   bool wait)
 {
 	RowRetry retry;
 	SettingsTask role;
@@ -183,7 +190,7 @@ outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, bool wai
 		return false;
 	result->failed = true;
 	role = roles_settings(roles_bound(retry.role, retry.role_id));
-	decide_retry(result, &retry, &role, pg_prng_double(&pg_global_prng_state));
+	decide_retry(result, &retry, queue, &role, pg_prng_double(&pg_global_prng_state));
 	if (result->outcome == TASK_FAIL && retry.planned_again)
 		return row_plan_again(table, run, result);
 	if (!row_end(table, run, result))

@@ -23,7 +23,8 @@
 
 extern bool outcome_done(const TaskTable *table, TaskRun run, const char *role,
 						 const TaskResult *result, bool repeats, bool deletes);
-extern bool outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, bool wait);
+extern bool outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result,
+						   const TaskDefaults *queue, bool wait);
 extern bool outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure);
 extern void outcome_plan_next(const TaskTable *table, RowKey row, TimestampTz ended, int pause_ms);
 

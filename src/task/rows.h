@@ -106,6 +106,7 @@ typedef struct HistoryRow
 	char *state;	   /* NULL if it is not a final one */
 	TimestampTz ended; /* the row is kept from then on */
 	double keep;	   /* column "keep" in seconds; -1 for NULL */
+	char *queue;
 	char *role;
 	int64 role_id;
 } HistoryRow;

@@ -36,7 +36,8 @@
 static const Statement read_history = {STATEMENT_HISTORY,
 	"SELECT t.id,"
 	"       CASE WHEN t.state IN ('DONE', 'STOP', 'FAIL', 'GONE') THEN t.state END,"
-	"       " ENDED ", " KEEP ", coalesce(t.role::text, ''), coalesce(t.role_id, 0)"
+	"       " ENDED ", " KEEP ", coalesce(t.role::text, ''), coalesce(t.role_id, 0),"
+	"       coalesce(substr(t.queue, 1, " CppAsString2(TASK_QUEUE_MAX) "), '')"
 	"  FROM {rows} AS t"
 	" WHERE t.id > $after AND t.id <= $upto"
 	" ORDER BY t.id"
@@ -69,6 +70,7 @@ rows_history(const TaskTable *table, int64 after, int64 upto, int limit, History
 		row->keep = DatumGetFloat8(statement_value(i, 4));
 		row->role = statement_text(caller, i, 5);
 		row->role_id = DatumGetInt64(statement_value(i, 6));
+		row->queue = statement_text(caller, i, 7);
 	}
 	statement_end();
 	return (int) count;

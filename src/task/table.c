@@ -137,7 +137,7 @@ create_table(const char *name)
 	initStringInfo(&sql);
 	appendStringInfo(&sql, "CREATE TABLE %s (", name);
 	for (which = 0; which < TASK_COLUMNS; which++)
-		appendStringInfo(&sql, "%s, ", column_ddl(which));
+		appendStringInfo(&sql, "%s, ", column_ddl(&task_columns[which]));
 	appendStringInfoString(&sql, "PRIMARY KEY (id))");
 	run_ddl(sql.data);
 }
@@ -159,7 +159,7 @@ check_table(Relation rel, const char *name)
 		relation_fault(rel, relation_members(rel), relation_parents(RelationGetRelid(rel)));
 
 	if (fault == NULL)
-		fault = columns_fault(rel);
+		fault = columns_fault(rel, task_columns, TASK_COLUMNS);
 	if (fault)
 		reject_table(name, fault);
 }
@@ -171,8 +171,9 @@ add_columns(Oid relid, const char *name)
 	TaskColumn which;
 
 	for (which = 0; which < TASK_COLUMNS; which++)
-		if (!column_exists(relid, which))
-			run_ddl(psprintf("ALTER TABLE %s ADD COLUMN %s", name, column_ddl(which)));
+		if (!column_exists(relid, &task_columns[which]))
+			run_ddl(
+				psprintf("ALTER TABLE %s ADD COLUMN %s", name, column_ddl(&task_columns[which])));
 }
 
 /* Most writes of pg_task itself fire none of them: see pg_task_watched. */

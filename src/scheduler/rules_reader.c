@@ -1,0 +1,223 @@
+/*
+ * rules_reader.c
+ *		When the scheduler prepares and reads the queue table.
+ *
+ * The table is prepared together with the task table, and when it has changed.  It is read when a
+ * commit has changed a row, and from time to time, because triggers can be disabled.  Before it was
+ * read nothing starts.
+ *
+ * This file knows neither columns nor rules.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+
+#include "scheduler/errors.h"
+#include "scheduler/history.h"
+#include "scheduler/queue_rules.h"
+#include "scheduler/rules_reader.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/work.h"
+#include "shared/shared.h"
+#include "task/queue_table.h"
+
+/*
+ * Reading takes at most a fifth of the time if commits ask for it, unless it is fast (us), and a
+ * hundredth otherwise: there may be very many rows.
+ */
+#define ASKED_SHARE 4
+#define UNASKED_SHARE 100
+#define FAST_US 5000
+
+/* If the table has changed, it is prepared again and read at once, this many times. */
+#define ATTEMPTS 3
+
+/* If the queue table could not be prepared, or is locked, that is tried again after this (ms). */
+#define PREPARE_AGAIN_MS 10000
+#define LOCKED_AGAIN_MS 100
+
+/* Prepare the queue table again; the task table was prepared, or an error has occurred. */
+void
+rules_reader_forget(void)
+{
+	MyScheduler->rules.prepared = false;
+}
+
+/* A commit has changed the queue table. */
+void
+rules_reader_want(void)
+{
+	MyScheduler->rules.wanted = true;
+}
+
+/* Return when the table is to be read or prepared next. */
+MonoTime
+rules_reader_until(void)
+{
+	const RulesReader *reader = &MyScheduler->rules;
+
+	if (OidIsValid(reader->relid) && (reader->wanted || !reader->known))
+		return reader->pause;
+	return clock_max(reader->pause, reader->again);
+}
+
+/* Log once why there is no queue table. */
+static void
+report_fault(const QueueTable *queues)
+{
+	if (!report_due(&MyScheduler->rules.faults, psprintf("%s %s", queues->name, queues->fault), 0))
+		return;
+	ereport(WARNING, (errcode(ERRCODE_WRONG_OBJECT_TYPE),
+					  errmsg("%s is not the queue table of the task table", queues->name),
+					  errdetail_internal("%s", queues->fault),
+					  errhint("Tasks run without queue table until this is changed.")));
+}
+
+/*
+ * Prepare the queue table in a subtransaction.  An error in it that a trigger or a constraint of
+ * somebody's may have raised is a fault; others end the iteration.
+ */
+static void
+try_to_prepare(QueueTable *queues)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner resources = CurrentResourceOwner;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		*queues = queue_table_prepare(MyScheduler->table);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		if (!errors_of_row(error->sqlerrcode))
+			ReThrowError(error);
+		queues->name = "it";
+		queues->fault = psprintf("It could not be prepared: %s", error->message);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = resources;
+}
+
+/* Find or create the queue table. */
+static void
+prepare(RulesReader *reader, MonoTime now)
+{
+	QueueTable queues;
+
+	work_begin("preparing the queue table");
+	try_to_prepare(&queues);
+	work_end();
+	if (queues.fault)
+	{
+		report_fault(&queues);
+		queues.relid = InvalidOid;
+		queue_rules_set(AllocSetContextCreate(MyScheduler->context, "pg_task queue rules",
+											  ALLOCSET_SMALL_SIZES),
+						NULL, 0);
+		reader->again = clock_plus_ms(now, PREPARE_AGAIN_MS);
+	}
+	else
+		report_end_all(&reader->faults);
+	shared_scheduler_publish_queues(MyScheduler->slot, queues.relid);
+	/* the same table: what was read of it holds until it is read again */
+	reader->known &= queues.relid == reader->relid;
+	reader->known |= !OidIsValid(queues.relid);
+	reader->wanted = true;
+	reader->relid = queues.relid;
+	reader->prepared = true;
+}
+
+/* Read the rules.  Returns false if the table has changed, or is locked. */
+static bool
+read_rules(RulesReader *reader)
+{
+	MemoryContext context =
+		AllocSetContextCreate(MyScheduler->context, "pg_task queue rules", ALLOCSET_DEFAULT_SIZES);
+	QueueRule *rules;
+	int count;
+	bool complete;
+
+	work_begin("reading the queue table");
+	work_limit(WORK_SCAN_MS);
+	complete = queue_table_read(reader->relid, context, &rules, &count);
+	work_end();
+	if (complete)
+		queue_rules_set(context, rules, count);
+	return complete;
+}
+
+/* The rules were read: decide when they are read again. */
+static void
+rules_read(RulesReader *reader, bool asked, MonoTime begun)
+{
+	MonoTime now = clock_mono();
+	int64 duration = now.us - begun.us;
+
+	if (asked && queue_rules_shortest_keep() >= 0)
+		history_rules_changed();
+	reader->known = true;
+	reader->pause = now;
+	if (duration > FAST_US)
+		reader->pause.us += duration * ASKED_SHARE;
+	reader->again.us = now.us + duration * UNASKED_SHARE;
+	reader->again = clock_max(reader->again, clock_plus_ms(now, MyScheduler->settings.period));
+}
+
+/* Is the queue table to be prepared? */
+static bool
+must_prepare(const RulesReader *reader, MonoTime now)
+{
+	return !reader->prepared || queue_table_changed() ||
+		   (!OidIsValid(reader->relid) && !clock_is_before(now, reader->again));
+}
+
+/*
+ * Prepare and read the queue table, if that is due.  While it cannot be read, the rules that are
+ * known hold.  If none are, an error ends the iteration: nothing starts.
+ */
+void
+rules_reader_run(MonoTime now)
+{
+	RulesReader *reader = &MyScheduler->rules;
+	MonoTime begun;
+	bool asked;
+	int i;
+
+	/* the table may change again in between */
+	for (i = 0; i < ATTEMPTS; i++)
+	{
+		if (must_prepare(reader, now))
+			prepare(reader, now);
+		if (!OidIsValid(reader->relid) || clock_is_before(now, rules_reader_until()))
+			return;
+		asked = reader->wanted;
+		reader->wanted = false; /* before it is read: what comes later is another change */
+		begun = clock_mono();
+		if (read_rules(reader))
+		{
+			rules_read(reader, asked, begun);
+			return;
+		}
+		reader->wanted |= asked;
+		if (!queue_table_changed())
+			break;
+	}
+	reader->pause = clock_plus_ms(now, LOCKED_AGAIN_MS);
+	if (!reader->known)
+		ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+						errmsg("could not read the queue table, because it is locked")));
+}

@@ -1,0 +1,550 @@
+/*
+ * queue_table.c
+ *		The queue table <table>_queue, which stands beside the task table: finds, checks, creates
+ *		and completes it, and reads its rows.
+ *
+ * Everything is done as the owner of the task table, who must own the queue table as well.  A
+ * relation that cannot be the queue table is left alone, and tasks run without one.
+ *
+ * The rows are read from the table itself and not by a query, so that no policy, rule or function
+ * of anybody runs.  What they mean is decided in scheduler/queue_rules.c; what may be written, in
+ * session/queue_trigger.c.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/relation.h"
+#include "access/tableam.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_type.h"
+#include "commands/defrem.h"
+#include "executor/spi.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#include "compat.h"
+#include "task/owner.h"
+#include "task/queue_table.h"
+#include "task/relation.h"
+
+/* The longest time that is counted (us): what is longer means for ever. */
+#define FOR_EVER_US (100 * 365.25 * USECS_PER_DAY)
+
+/* The longest wait for a retry (us). */
+#define DELAY_MAX_US ((double) USECS_PER_HOUR)
+
+/* The lock of the table is waited for this often, for this time (us). */
+#define LOCK_WAITS 10
+#define LOCK_WAIT_US 1000
+
+/* Rows are allocated in arrays of this size, which are doubled. */
+#define ROWS_FIRST 64
+
+/* clang-format off */
+const ColumnDefinition queue_columns[QUEUE_COLUMNS] = {
+	[QUEUE_QUEUE] = {"queue", TEXTOID, "NOT NULL", COLUMN_REQUIRED},
+	[QUEUE_PAUSED] = {"paused", BOOLOID, "", COLUMN_REQUIRED},
+	[QUEUE_MAX] = {"max", INT4OID, "", 0},
+	[QUEUE_RATE] = {"rate", INT4OID, "", 0},
+	[QUEUE_PER] = {"per", INTERVALOID, "", 0},
+	[QUEUE_BURST] = {"burst", INT4OID, "", 0},
+	[QUEUE_UNTIL] = {"until", TIMESTAMPTZOID, "", 0},
+	[QUEUE_STRICT] = {"strict", BOOLOID, "", 0},
+	[QUEUE_FAIR] = {"fair", BOOLOID, "", 0},
+	[QUEUE_RETRY] = {"retry", INT4OID, "", 0},
+	[QUEUE_DELAY] = {"delay", INTERVALOID, "", 0},
+	[QUEUE_BACKOFF] = {"backoff", FLOAT4OID, "", 0},
+	[QUEUE_TIMEOUT] = {"timeout", INTERVALOID, "", 0},
+	[QUEUE_ACTIVE] = {"active", INTERVALOID, "", 0},
+	[QUEUE_KEEP] = {"keep", INTERVALOID, "", 0},
+	[QUEUE_COMMENT] = {"comment", TEXTOID, "", 0},
+};
+/* clang-format on */
+
+/*
+ * The relation with the name of the queue table.  It is watched for the life of the process,
+ * because a callback for invalidation messages cannot be unregistered.
+ */
+static struct
+{
+	bool registered;
+	Oid relid;
+	bool changed; /* it may have, since queue_table_prepare was called last */
+} watched;
+
+/* Relcache callback.  InvalidOid stands for all relations. */
+static void
+relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
+{
+	if (relid == InvalidOid || (relid == watched.relid && OidIsValid(relid)))
+		watched.changed = true;
+}
+
+static void
+watch_relation(Oid relid)
+{
+	if (!watched.registered)
+		CacheRegisterRelcacheCallback(relation_invalidated, (Datum) 0);
+	watched.registered = true;
+	watched.relid = relid;
+	watched.changed = false;
+}
+
+/* May the relation with the name of the queue table have changed since it was prepared? */
+bool
+queue_table_changed(void)
+{
+	return watched.changed;
+}
+
+/* Run one statement that changes a definition. */
+static void
+run_ddl(const char *sql)
+{
+	int code = SPI_execute(sql, false, 0);
+
+	if (code < 0)
+		elog(ERROR, "could not execute \"%s\": %s", sql, SPI_result_code_string(code));
+}
+
+/* Does a catalog have an entry of this name for the table? */
+static bool
+has_entry(const char *sql, Oid relid)
+{
+	Oid types[] = {OIDOID};
+	Datum values[] = {ObjectIdGetDatum(relid)};
+	int code = SPI_execute_with_args(sql, 1, types, values, NULL, true, 1);
+
+	if (code < 0)
+		elog(ERROR, "could not execute \"%s\": %s", sql, SPI_result_code_string(code));
+	return SPI_processed > 0;
+}
+
+static void
+create_table(const char *name)
+{
+	StringInfoData sql;
+	QueueColumn which;
+
+	initStringInfo(&sql);
+	appendStringInfo(&sql, "CREATE TABLE %s (", name);
+	for (which = 0; which < QUEUE_COLUMNS; which++)
+		appendStringInfo(&sql, "%s, ", column_ddl(&queue_columns[which]));
+	appendStringInfoString(&sql, "PRIMARY KEY (queue))");
+	run_ddl(sql.data);
+}
+
+static void
+add_columns(Oid relid, const char *name)
+{
+	QueueColumn which;
+
+	for (which = 0; which < QUEUE_COLUMNS; which++)
+		if (!column_exists(relid, &queue_columns[which]))
+			run_ddl(
+				psprintf("ALTER TABLE %s ADD COLUMN %s", name, column_ddl(&queue_columns[which])));
+}
+
+/*
+ * Create the triggers that the table does not have.  They fire for replicated rows as well.  One
+ * is for each row, because replication fires no other.
+ */
+static void
+add_triggers(Oid relid, const char *name)
+{
+	static const char *const triggers[][2] = {
+		{"pg_task_queue_changed", "INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW"},
+		{"pg_task_queue_truncated", "TRUNCATE ON %s FOR EACH STATEMENT"},
+	};
+	int i;
+
+	for (i = 0; i < (int) lengthof(triggers); i++)
+	{
+		const char *trigger = triggers[i][0];
+
+		if (has_entry(psprintf("SELECT FROM pg_catalog.pg_trigger"
+							   " WHERE tgrelid = $1 AND tgname = '%s'",
+							   trigger),
+					  relid))
+			continue;
+		run_ddl(psprintf("CREATE TRIGGER %s AFTER %s"
+						 " EXECUTE FUNCTION pg_catalog.pg_task_queue_changed()",
+						 trigger, psprintf(triggers[i][1], name)));
+		run_ddl(psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s", name, trigger));
+	}
+}
+
+/*
+ * Row security: others than the owner see the rows of queues in which they have tasks.  The policy
+ * is created once, so the owner may disable row security.
+ */
+static void
+add_policy(Oid relid, const char *name)
+{
+	if (has_entry("SELECT FROM pg_catalog.pg_policy"
+				  " WHERE polrelid = $1 AND polname = 'pg_task_queue_own'",
+				  relid))
+		return;
+	run_ddl(psprintf("CREATE POLICY pg_task_queue_own ON %s"
+					 " USING (pg_catalog.pg_task_queue_own(queue))",
+					 name));
+	run_ddl(psprintf("ALTER TABLE %s ENABLE ROW LEVEL SECURITY", name));
+}
+
+/* Is the primary key of this table the column "queue" alone? */
+static bool
+has_primary_key(Relation rel)
+{
+	AttrNumber column = get_attnum(RelationGetRelid(rel), queue_columns[QUEUE_QUEUE].name);
+	bool result = false;
+	ListCell *cell;
+
+	foreach(cell, RelationGetIndexList(rel))
+	{
+		HeapTuple tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(lfirst_oid(cell)));
+		Form_pg_index form;
+
+		if (!HeapTupleIsValid(tuple))
+			continue;
+		form = (Form_pg_index) GETSTRUCT(tuple);
+		result |= form->indisprimary && form->indisvalid && form->indimmediate &&
+				  form->indnkeyatts == 1 && form->indkey.values[0] == column;
+		ReleaseSysCache(tuple);
+	}
+	return result;
+}
+
+/* The name of a column of ours that is generated; NULL: none is. */
+static char *
+generated_column(Relation rel)
+{
+	QueueColumn which;
+
+	for (which = 0; which < QUEUE_COLUMNS; which++)
+	{
+		AttrNumber number = get_attnum(RelationGetRelid(rel), queue_columns[which].name);
+
+		if (number > 0 && TupleDescAttr(RelationGetDescr(rel), number - 1)->attgenerated)
+			return pstrdup(queue_columns[which].name);
+	}
+	return NULL;
+}
+
+/* Why can this relation of the task table's owner not be the queue table?  NULL: it can. */
+static const char *
+queue_table_fault(Relation rel, const TaskTable *table)
+{
+	char *fault;
+
+	if (RelationGetRelid(rel) == table->relid)
+		return "It is the task table: its name is too long.";
+	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+		return "It is a partitioned table.";
+	fault = relation_fault(rel, NIL, relation_parents(RelationGetRelid(rel)));
+	if (fault == NULL)
+		fault = columns_fault(rel, queue_columns, QUEUE_COLUMNS);
+	if (fault == NULL && !has_primary_key(rel))
+		fault = "Its primary key is not (queue).";
+	if (fault == NULL && generated_column(rel))
+		fault = psprintf("Its column \"%s\" is generated.", generated_column(rel));
+	return fault;
+}
+
+/*
+ * Check an existing relation, and complete it if it is the queue table.  Without the rights of the
+ * task table's owner it is not even locked: its own owner may keep it locked.
+ */
+static void
+complete_table(QueueTable *queues, const TaskTable *table)
+{
+	HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(queues->relid));
+	Relation rel;
+	Oid owner;
+
+	if (!HeapTupleIsValid(tuple))
+		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the queue table has changed")));
+	owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
+	ReleaseSysCache(tuple);
+	if (owner != table->owner)
+	{
+		queues->fault = "It has another owner than the task table.";
+		return;
+	}
+	rel = try_relation_open(queues->relid, AccessShareLock);
+	/* with the lock it keeps its name and its owner */
+	if (rel == NULL || rel->rd_rel->relowner != table->owner ||
+		get_relname_relid(RelationGetRelationName(rel), get_rel_namespace(table->relid)) !=
+			queues->relid)
+		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the queue table has changed")));
+	queues->fault = queue_table_fault(rel, table);
+	relation_close(rel, NoLock);
+	if (queues->fault)
+		return;
+	add_columns(queues->relid, queues->name);
+	add_triggers(queues->relid, queues->name);
+	add_policy(queues->relid, queues->name);
+}
+
+/*
+ * Find the queue table of a task table; create it if it is missing.  Returns what was found; a
+ * fault says why tasks run without it.  The caller is in a transaction, has locked the task table
+ * and acts as its owner.
+ */
+QueueTable
+queue_table_prepare(const TaskTable *table)
+{
+	Oid schema = get_rel_namespace(table->relid);
+	char *name = makeObjectName(get_rel_name(table->relid), NULL, "queue");
+	MemoryContext caller = CurrentMemoryContext;
+	QueueTable queues = {0};
+
+	Assert(owner_acts() && GetUserId() == table->owner);
+	Assert(compat_relation_locked(table->relid));
+	SPI_connect();
+	queues.name =
+		MemoryContextStrdup(caller, quote_qualified_identifier(get_namespace_name(schema), name));
+	queues.relid = get_relname_relid(name, schema);
+	/* before the catalogs are read, so that each later change is noticed */
+	watch_relation(queues.relid);
+	if (OidIsValid(queues.relid))
+		complete_table(&queues, table);
+	else if (!compat_may_create_in(schema, table->owner))
+		queues.fault = "The owner of the task table may not create it.";
+	else
+	{
+		create_table(queues.name);
+		CommandCounterIncrement();
+		queues.relid = get_relname_relid(name, schema);
+		add_triggers(queues.relid, queues.name);
+		add_policy(queues.relid, queues.name);
+	}
+	CommandCounterIncrement();
+	/* our own changes do not count */
+	AcceptInvalidationMessages();
+	watch_relation(queues.relid);
+	if (queues.fault)
+		queues.fault = MemoryContextStrdup(caller, queues.fault);
+	SPI_finish();
+	return queues;
+}
+
+/* ---- the rows ---- */
+
+/* Is this a pattern?  It is if it has a percent sign.  Anything else is the name of a queue. */
+bool
+queue_is_pattern(const char *queue)
+{
+	return strchr(queue, '%') != NULL;
+}
+
+/* May LIKE be called with this pattern?  Not if it ends with the escape character. */
+bool
+queue_pattern_is_valid(const char *pattern)
+{
+	for (; *pattern; pattern++)
+		if (*pattern == '\\' && *++pattern == '\0')
+			return false;
+	return true;
+}
+
+/* A row that is being read, and where its columns are. */
+typedef struct RowReader
+{
+	TupleTableSlot *slot;
+	AttrNumber numbers[QUEUE_COLUMNS];
+} RowReader;
+
+static Datum
+read_column(const RowReader *row, QueueColumn which, bool *isnull)
+{
+	return slot_getattr(row->slot, row->numbers[which], isnull);
+}
+
+/* A number; -1 for NULL, and for what only a disabled trigger lets in. */
+static int
+read_count(const RowReader *row, QueueColumn which)
+{
+	bool isnull;
+	Datum value = read_column(row, which, &isnull);
+
+	return isnull ? -1 : Max(DatumGetInt32(value), -1);
+}
+
+static bool
+read_flag(const RowReader *row, QueueColumn which)
+{
+	bool isnull;
+	Datum value = read_column(row, which, &isnull);
+
+	return !isnull && DatumGetBool(value);
+}
+
+/* An interval (us), of which months have 30 days; -1 as in read_count. */
+static double
+read_interval(const RowReader *row, QueueColumn which)
+{
+	bool isnull;
+	Datum value = read_column(row, which, &isnull);
+	const Interval *interval;
+	double result;
+
+	if (isnull)
+		return -1;
+	interval = DatumGetIntervalP(value);
+	result = (double) interval->time + (double) interval->day * USECS_PER_DAY +
+			 (double) interval->month * DAYS_PER_MONTH * USECS_PER_DAY;
+	return result < 0 ? -1 : result;
+}
+
+/* A time limit: 0 if it is for ever. */
+static double
+read_limit(const RowReader *row, QueueColumn which)
+{
+	double limit = read_interval(row, which);
+
+	return limit >= FOR_EVER_US ? 0 : limit;
+}
+
+static void
+read_defaults(const RowReader *row, TaskDefaults *defaults)
+{
+	bool isnull;
+	double backoff = DatumGetFloat4(read_column(row, QUEUE_BACKOFF, &isnull));
+	double active = read_limit(row, QUEUE_ACTIVE);
+	double keep = read_interval(row, QUEUE_KEEP);
+
+	defaults->retry = read_count(row, QUEUE_RETRY);
+	defaults->delay = (int64) Min(read_interval(row, QUEUE_DELAY), DELAY_MAX_US);
+	defaults->backoff = !isnull && backoff >= 0 ? backoff : -1;
+	defaults->timeout = (int64) read_limit(row, QUEUE_TIMEOUT);
+	defaults->active = active < 0 ? -1 : (int64) ceil(active / 1000);
+	defaults->keep = keep < 0 ? -1 : keep / USECS_PER_SEC;
+}
+
+/* Read a row.  Returns false if it is for no queue that can be. */
+static bool
+read_row(const RowReader *row, QueueRule *rule)
+{
+	bool isnull;
+	Datum queue = read_column(row, QUEUE_QUEUE, &isnull);
+	TimestampTz until;
+
+	if (isnull)
+		return false;
+	memset(rule, 0, sizeof(QueueRule));
+	rule->queue = TextDatumGetCString(queue);
+	rule->pattern = queue_is_pattern(rule->queue);
+	if (strlen(rule->queue) > TASK_QUEUE_MAX ||
+		(rule->pattern && !queue_pattern_is_valid(rule->queue)))
+		return false;
+	rule->paused = read_flag(row, QUEUE_PAUSED);
+	rule->max = read_count(row, QUEUE_MAX);
+	rule->rate = read_count(row, QUEUE_RATE);
+	rule->per = (int64) Min(read_interval(row, QUEUE_PER), FOR_EVER_US);
+	rule->burst = read_count(row, QUEUE_BURST);
+	until = DatumGetTimestampTz(read_column(row, QUEUE_UNTIL, &isnull));
+	rule->until = isnull ? DT_NOBEGIN : until;
+	rule->strict = read_flag(row, QUEUE_STRICT);
+	rule->fair = read_flag(row, QUEUE_FAIR);
+	read_defaults(row, &rule->defaults);
+	return true;
+}
+
+/* Find the columns.  False: one is missing, and the table will be prepared again. */
+static bool
+find_columns(Relation rel, RowReader *row)
+{
+	QueueColumn which;
+
+	for (which = 0; which < QUEUE_COLUMNS; which++)
+	{
+		row->numbers[which] = get_attnum(RelationGetRelid(rel), queue_columns[which].name);
+		if (row->numbers[which] <= 0)
+			return false;
+	}
+	return true;
+}
+
+/* Read all rows of the table, which is open and locked. */
+static int
+read_rows(Relation rel, RowReader *row, QueueRule **rules)
+{
+	TableScanDesc scan = COMPAT_BEGINSCAN(rel, GetActiveSnapshot());
+	int size = ROWS_FIRST;
+	int count = 0;
+
+	*rules = palloc(size * sizeof(QueueRule));
+	row->slot = table_slot_create(rel, NULL);
+	while (table_scan_getnextslot(scan, ForwardScanDirection, row->slot))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (count == size)
+		{
+			size *= 2;
+			*rules = repalloc_huge(*rules, size * sizeof(QueueRule));
+		}
+		count += read_row(row, &(*rules)[count]);
+	}
+	ExecDropSingleTupleTableSlot(row->slot);
+	table_endscan(scan);
+	return count;
+}
+
+/*
+ * Lock the table for reading, if nobody else keeps it locked for longer than some milliseconds: a
+ * command that locks it (TRUNCATE) tells the scheduler a moment before it releases the lock.
+ */
+static bool
+lock_shortly(Oid relid)
+{
+	int i;
+
+	for (i = 0; !ConditionalLockRelationOid(relid, AccessShareLock); i++)
+	{
+		if (i == LOCK_WAITS)
+			return false;
+		CHECK_FOR_INTERRUPTS();
+		pg_usleep(LOCK_WAIT_US);
+	}
+	return true;
+}
+
+/*
+ * Read all rows, in no order, into the memory context "where".  Returns false if the table has
+ * changed, or is locked by somebody.  Its cost is that of reading the
+ * table; the owner decides how many rows there are.  The caller is in a transaction with a
+ * snapshot, and acts as the owner of the task table.
+ */
+bool
+queue_table_read(Oid relid, MemoryContext where, QueueRule **rules, int *count)
+{
+	MemoryContext caller;
+	Relation rel;
+	RowReader row;
+	bool usable;
+
+	Assert(owner_acts());
+	if (!lock_shortly(relid))
+		return false;
+	/* the lock has brought the messages about changes */
+	rel = queue_table_changed() ? NULL : try_relation_open(relid, NoLock);
+	if (rel == NULL)
+		return false;
+	usable = rel->rd_rel->relowner == GetUserId() && find_columns(rel, &row);
+	caller = MemoryContextSwitchTo(where);
+	if (usable)
+		*count = read_rows(rel, &row, rules);
+	MemoryContextSwitchTo(caller);
+	relation_close(rel, NoLock);
+	return usable;
+}
