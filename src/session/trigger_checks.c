@@ -34,7 +34,7 @@ reject_value(const TriggerRow *row, TaskColumn which, const char *rule)
 	ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
 					errmsg("\"%s\" of a task must be %s", task_columns[which].name, rule),
 					errdetail("The row has id " INT64_FORMAT ".", id),
-					errtablecol(row->rel, trigger_column(RelationGetDescr(row->rel), which))));
+					errtablecol(row->rel, trigger_column(row->rel, which))));
 }
 
 /* Check that an interval is NULL, or greater than zero, or (if allowed) zero. */
@@ -92,13 +92,11 @@ check_word(const TriggerRow *row, TaskColumn which, const char *const *words, co
 {
 	bool isnull;
 	Datum value = trigger_value(row, which, &isnull);
-	char *word;
 
 	if (isnull)
 		return;
-	word = TextDatumGetCString(value);
 	for (; *words; words++)
-		if (strcmp(word, *words) == 0)
+		if (trigger_is_word(value, *words))
 			return;
 	reject_value(row, which, rule);
 }

@@ -15,22 +15,46 @@
 #include "executor/spi.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
+#include "utils/inval.h"
 #include "utils/syscache.h"
 
 #include "session/trigger_row.h"
 
+TriggerColumns trigger_columns;
+
+/* Relcache callback: the table may have other columns now. */
+static void
+forget_columns(Datum arg pg_attribute_unused(), Oid relid)
+{
+	if (relid == trigger_columns.relid || relid == InvalidOid)
+		trigger_columns.relid = InvalidOid;
+}
+
+/* The columns of this table are looked up from now on. */
+static void
+begin_table(Oid relid)
+{
+	static bool watching = false; /* the callback is registered, for the life of the process */
+
+	if (!watching)
+		CacheRegisterRelcacheCallback(forget_columns, (Datum) 0);
+	watching = true;
+	memset(trigger_columns.numbers, 0, sizeof(trigger_columns.numbers));
+	trigger_columns.relid = relid;
+}
+
 /*
- * The number of a column.  The number found last is remembered for the life of the process, and
- * used if it still fits: nearly all calls are for one table.
+ * Look a column up.  Its place in the list of columns is tried first: that is where a table has it
+ * that pg_task has made.
  */
 int
-trigger_column(TupleDesc desc, TaskColumn which)
+trigger_find_column(Relation rel, TaskColumn which)
 {
-	static int remembered[TASK_COLUMNS]; /* 0: none */
+	TupleDesc desc = RelationGetDescr(rel);
 	const char *name = task_columns[which].name;
-	int number = remembered[which];
+	int number = (int) which + 1;
 
-	if (number < 1 || number > desc->natts ||
+	if (number > desc->natts ||
 		strcmp(NameStr(TupleDescAttr(desc, number - 1)->attname), name) != 0)
 		number = SPI_fnumber(desc, name);
 	if (number < 1 || TupleDescAttr(desc, number - 1)->atttypid != task_columns[which].type)
@@ -38,16 +62,19 @@ trigger_column(TupleDesc desc, TaskColumn which)
 						errmsg("the table of this trigger is not a task table"),
 						errdetail("It has no column \"%s\" of type %s.", name,
 								  format_type_be(task_columns[which].type))));
-	return remembered[which] = number;
+	if (trigger_columns.relid != RelationGetRelid(rel))
+		begin_table(RelationGetRelid(rel));
+	return trigger_columns.numbers[which] = number;
 }
 
-/* The value of a column.  Raises an error if this is not the column of a task table. */
-Datum
-trigger_value(const TriggerRow *row, TaskColumn which, bool *isnull)
+/* Is a text, which is not NULL, this word? */
+bool
+trigger_is_word(Datum value, const char *word)
 {
-	TupleDesc desc = RelationGetDescr(row->rel);
+	text *found = DatumGetTextPP(value);
 
-	return SPI_getbinval(row->tuple, desc, trigger_column(desc, which), isnull);
+	return VARSIZE_ANY_EXHDR(found) == strlen(word) &&
+		   memcmp(VARDATA_ANY(found), word, strlen(word)) == 0;
 }
 
 /* The role_id that the row is bound to; 0: none. */
@@ -67,16 +94,7 @@ trigger_has_state(const TriggerRow *row, const char *state)
 	bool isnull;
 	Datum value = trigger_value(row, COLUMN_STATE, &isnull);
 
-	return !isnull && strcmp(TextDatumGetCString(value), state) == 0;
-}
-
-bool
-trigger_is_null(const TriggerRow *row, TaskColumn which)
-{
-	bool isnull;
-
-	(void) trigger_value(row, which, &isnull);
-	return isnull;
+	return !isnull && trigger_is_word(value, state);
 }
 
 /*
@@ -86,7 +104,7 @@ trigger_is_null(const TriggerRow *row, TaskColumn which)
 bool
 trigger_same_value(const TriggerRow *old, const TriggerRow *new, TaskColumn which)
 {
-	int number = trigger_column(RelationGetDescr(new->rel), which);
+	int number = trigger_column(new->rel, which);
 	Form_pg_attribute att = TupleDescAttr(RelationGetDescr(new->rel), number - 1);
 	bool old_isnull = true;
 	bool new_isnull;

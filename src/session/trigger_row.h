@@ -8,23 +8,62 @@
 #include "postgres.h"
 
 #include "access/htup.h"
+#include "executor/tuptable.h"
 #include "utils/rel.h"
 
 #include "task/columns.h"
 
+/*
+ * The slot takes the row apart once, whichever columns are asked for: each INSERT of a user pays
+ * for what is done here.
+ */
 typedef struct TriggerRow
 {
 	Relation rel;
 	HeapTuple tuple;
+	TupleTableSlot *slot;
 } TriggerRow;
 
-extern int trigger_column(TupleDesc desc, TaskColumn which);
-extern Datum trigger_value(const TriggerRow *row, TaskColumn which, bool *isnull);
-extern bool trigger_is_null(const TriggerRow *row, TaskColumn which);
+/*
+ * The numbers of the columns in the table of the last call.  Global, because each row is a call of
+ * a trigger, and each of its columns is looked up here.
+ */
+typedef struct TriggerColumns
+{
+	Oid relid;				   /* InvalidOid: nothing is known */
+	int numbers[TASK_COLUMNS]; /* 0: not known */
+} TriggerColumns;
+
+extern TriggerColumns trigger_columns;
+
+extern int trigger_find_column(Relation rel, TaskColumn which);
+extern bool trigger_is_word(Datum value, const char *word);
 extern int64 trigger_role_id(const TriggerRow *row);
 extern bool trigger_has_state(const TriggerRow *row, const char *state);
 extern bool trigger_same_value(const TriggerRow *old, const TriggerRow *new, TaskColumn which);
 extern Oid trigger_root_table(Relation rel);
 extern Oid trigger_table_owner(Relation rel);
+
+/* The number of a column.  Raises an error if this is not the column of a task table. */
+static inline int
+trigger_column(Relation rel, TaskColumn which)
+{
+	if (trigger_columns.relid == RelationGetRelid(rel) && trigger_columns.numbers[which] > 0)
+		return trigger_columns.numbers[which];
+	return trigger_find_column(rel, which);
+}
+
+/* The value of a column. */
+static inline Datum
+trigger_value(const TriggerRow *row, TaskColumn which, bool *isnull)
+{
+	return slot_getattr(row->slot, trigger_column(row->rel, which), isnull);
+}
+
+static inline bool
+trigger_is_null(const TriggerRow *row, TaskColumn which)
+{
+	return slot_attisnull(row->slot, trigger_column(row->rel, which));
+}
 
 #endif /* PG_TASK_TRIGGER_ROW_H */

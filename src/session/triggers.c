@@ -73,6 +73,7 @@ pg_task_numbered(PG_FUNCTION_ARGS)
 	inserts = TRIGGER_FIRED_BY_INSERT(data->tg_event);
 	row.rel = data->tg_relation;
 	row.tuple = inserts ? data->tg_trigtuple : NULL;
+	row.slot = data->tg_trigslot;
 	if (owner_acts() || has_privs_of_role(GetUserId(), trigger_table_owner(row.rel)))
 		return PointerGetDatum(row.tuple);
 	if (!inserts)
@@ -194,7 +195,7 @@ check_planned_time(const TriggerRow *old, const TriggerRow *new, Correction *cor
 static bool
 sets_time_of_run(const TriggerRow *old, const TriggerRow *new, const Bitmapset *updated)
 {
-	int number = trigger_column(RelationGetDescr(new->rel), COLUMN_DT);
+	int number = trigger_column(new->rel, COLUMN_DT);
 
 	return trigger_has_state(old, "WORK") && trigger_has_state(new, "WORK") &&
 		   SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
@@ -233,13 +234,62 @@ check_run_again(const TriggerRow *old, const TriggerRow *new, const Bitmapset *u
 static bool
 plans_new_row(const TriggerRow *row, int64 role_id, TimestampTz *next)
 {
+	int cron = trigger_column(row->rel, COLUMN_CRON);
 	bool isnull;
-	TimestampTz dt = DatumGetTimestampTz(trigger_value(row, COLUMN_DT, &isnull));
+	TimestampTz dt;
 
-	return !trigger_is_null(row, COLUMN_CRON) && !isnull && !TIMESTAMP_NOT_FINITE(dt) &&
+	/* the slot would take the row apart up to that column, for nearly all rows in vain */
+	if (heap_attisnull(row->tuple, cron, RelationGetDescr(row->rel)))
+		return false;
+	dt = DatumGetTimestampTz(trigger_value(row, COLUMN_DT, &isnull));
+	return !isnull && !TIMESTAMP_NOT_FINITE(dt) &&
 		   SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
 		   trigger_has_state(row, "PLAN") && trigger_is_null(row, COLUMN_PLANNED) &&
 		   times_of_row(row, role_of(row, role_id), dt - 1, next);
+}
+
+/*
+ * Return a copy of the tuple with this role_id.  The column is of fixed length and not NULL, so the
+ * value is written over the other; forming the tuple anew would take several times as long.
+ */
+static HeapTuple
+copy_with_role_id(const TriggerRow *row, int64 role_id)
+{
+	TupleDesc desc = RelationGetDescr(row->rel);
+	int number = trigger_column(row->rel, COLUMN_ROLE_ID);
+	HeapTuple tuple = heap_copytuple(row->tuple);
+	char *values = (char *) tuple->t_data + tuple->t_data->t_hoff;
+	Form_pg_attribute att;
+	uint32 offset = 0;
+	int i;
+
+	for (i = 0; i < number; i++)
+	{
+		att = TupleDescAttr(desc, i);
+		if (HeapTupleHasNulls(tuple) && att_isnull(i, tuple->t_data->t_bits))
+			continue;
+		offset = att_align_pointer(offset, att->attalign, att->attlen, values + offset);
+		if (i < number - 1)
+			offset = att_addlength_pointer(offset, att->attlen, values + offset);
+	}
+	memcpy(values + offset, &role_id, sizeof(role_id));
+	return tuple;
+}
+
+/* Return the tuple with this role_id and, unless dt is NULL, this planned time. */
+static HeapTuple
+bind_tuple(const TriggerRow *row, int64 role_id, const TimestampTz *dt)
+{
+	int numbers[] = {trigger_column(row->rel, COLUMN_ROLE_ID), trigger_column(row->rel, COLUMN_DT)};
+	Datum values[] = {Int64GetDatum(role_id), dt ? TimestampTzGetDatum(*dt) : (Datum) 0};
+	bool isnull[] = {false, false};
+
+	if (dt == NULL && trigger_role_id(row) == role_id)
+		return row->tuple;
+	if (dt == NULL && !trigger_is_null(row, COLUMN_ROLE_ID))
+		return copy_with_role_id(row, role_id);
+	return heap_modify_tuple_by_cols(row->tuple, RelationGetDescr(row->rel), dt ? 2 : 1, numbers,
+									 values, isnull);
 }
 
 /*
@@ -253,11 +303,10 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	TriggerData *data = (TriggerData *) fcinfo->context;
 	TriggerRow row;
 	Datum role;
-	Datum values[2];
-	int numbers[2];
-	bool isnull[2] = {false, false};
+	bool isnull;
+	bool plans;
+	int64 role_id;
 	TimestampTz dt;
-	int count = 1;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(data->tg_event) ||
 		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || !TRIGGER_FIRED_BY_INSERT(data->tg_event))
@@ -265,18 +314,13 @@ pg_task_bound(PG_FUNCTION_ARGS)
 						errmsg("pg_task_bound must be called BEFORE INSERT, FOR EACH ROW")));
 	row.rel = data->tg_relation;
 	row.tuple = data->tg_trigtuple;
-	role = trigger_value(&row, COLUMN_ROLE, &isnull[0]);
-	if (isnull[0] || (owner_acts() && trigger_role_id(&row) != 0))
+	row.slot = data->tg_trigslot;
+	role = trigger_value(&row, COLUMN_ROLE, &isnull);
+	if (isnull || (owner_acts() && trigger_role_id(&row) != 0))
 		return PointerGetDatum(row.tuple);
-	values[0] = Int64GetDatum(roles_bind(NameStr(*DatumGetName(role))));
-	numbers[0] = trigger_column(RelationGetDescr(row.rel), COLUMN_ROLE_ID);
-	if (!owner_acts() && plans_new_row(&row, DatumGetInt64(values[0]), &dt))
-	{
-		values[count] = TimestampTzGetDatum(dt);
-		numbers[count++] = trigger_column(RelationGetDescr(row.rel), COLUMN_DT);
-	}
-	return PointerGetDatum(heap_modify_tuple_by_cols(row.tuple, RelationGetDescr(row.rel), count,
-													 numbers, values, isnull));
+	role_id = roles_bind(NameStr(*DatumGetName(role)));
+	plans = !owner_acts() && plans_new_row(&row, role_id, &dt);
+	return PointerGetDatum(bind_tuple(&row, role_id, plans ? &dt : NULL));
 }
 
 /* ---- the times of a row that is stopped, or planned again ---- */
@@ -404,6 +448,25 @@ read_hint(const TriggerRow *row, SharedHint *hint)
 	return true;
 }
 
+/* Record what the scheduler must know of a new or changed row when the transaction has committed.
+ */
+static void
+add_pending(const TriggerRow *old, const TriggerRow *new)
+{
+	Oid table = trigger_root_table(new->rel);
+	bool waits = trigger_has_state(new, "PLAN");
+	SharedHint hint;
+
+	if (waits)
+		pending_add_hint(table, read_hint(new, &hint) ? &hint : NULL);
+	if (waits && !trigger_is_null(new, COLUMN_ACTIVE))
+		pending_add_events(table, SHARED_EXPIRY);
+	if (!waits && !trigger_is_null(new, COLUMN_KEEP))
+		pending_add_events(table, SHARED_HISTORY);
+	if (old && trigger_has_state(old, "WORK") && !owner_acts())
+		pending_add_events(table, SHARED_RECONCILE);
+}
+
 /* Does the row wait, and did it not before, or for another role? */
 static bool
 was_planned(const TriggerRow *old, const TriggerRow *new)
@@ -424,7 +487,6 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	TriggerRow old;
 	TriggerRow *before;
 	Correction correction = {0};
-	SharedHint hint;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(data->tg_event) ||
 		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || TRIGGER_FIRED_BY_DELETE(data->tg_event))
@@ -435,7 +497,11 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	row.tuple = TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newtuple : data->tg_trigtuple;
 	old.rel = data->tg_relation;
 	old.tuple = data->tg_trigtuple;
+	row.slot = TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newslot : data->tg_trigslot;
+	old.slot = data->tg_trigslot;
 	before = TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? &old : NULL;
+	/* nearly all columns are looked at: take the row apart at once */
+	slot_getallattrs(row.slot);
 	trigger_check_rights(before, &row);
 	trigger_check_state(before, &row);
 	trigger_check_values(&row);
@@ -449,14 +515,8 @@ pg_task_planned(PG_FUNCTION_ARGS)
 		if (!correction.binds && was_planned(before, &row))
 			trigger_warn_of_role(&row);
 	}
-	if (Shared && trigger_has_state(&row, "PLAN"))
-		pending_add_hint(trigger_root_table(row.rel), read_hint(&row, &hint) ? &hint : NULL);
-	if (Shared && trigger_has_state(&row, "PLAN") && !trigger_is_null(&row, COLUMN_ACTIVE))
-		pending_add_events(trigger_root_table(row.rel), SHARED_EXPIRY);
-	if (Shared && !trigger_has_state(&row, "PLAN") && !trigger_is_null(&row, COLUMN_KEEP))
-		pending_add_events(trigger_root_table(row.rel), SHARED_HISTORY);
-	if (Shared && before && trigger_has_state(before, "WORK") && !owner_acts())
-		pending_add_events(trigger_root_table(row.rel), SHARED_RECONCILE);
+	if (Shared)
+		add_pending(before, &row);
 	return PointerGetDatum(NULL);
 }
 
