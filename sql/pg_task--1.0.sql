@@ -70,6 +70,21 @@ CREATE FUNCTION pg_catalog.pg_task_cancel(id bigint) RETURNS boolean
 COMMENT ON FUNCTION pg_catalog.pg_task_cancel(bigint) IS
     'stop a task, whether it waits or runs; false if there is none';
 
+CREATE FUNCTION pg_catalog.pg_task_retry(id bigint) RETURNS boolean
+    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'pg_task_retry';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_retry(bigint) IS
+    'run a task again that has failed, was given up or was stopped; false if there is none';
+
+CREATE FUNCTION pg_catalog.pg_task_retry(sqlstate text, since timestamptz,
+                                         OUT retried bigint, OUT skipped bigint)
+    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'pg_task_retry_all';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_retry(text, timestamptz) IS
+    'run all tasks again that have failed with this code since then';
+
 CREATE FUNCTION pg_catalog.pg_task_next(cron text, after timestamptz DEFAULT now(),
                                         timezone text DEFAULT current_setting('TimeZone'))
     RETURNS timestamptz

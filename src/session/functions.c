@@ -40,31 +40,45 @@ pg_task_own(PG_FUNCTION_ARGS)
 }
 
 /*
- * pg_task_cancel(id): stop a waiting or running task of this database, with the rights of the
- * caller.  Returns false if there is no such task that the caller may see.
+ * The task table of this database as UPDATE names it, in SQL.  *relid is its oid.  Raises an error
+ * if no scheduler serves the database.
  */
-Datum
-pg_task_cancel(PG_FUNCTION_ARGS)
+char *
+functions_rows(Oid *relid)
 {
-	Oid relid = Shared ? shared_database_relid(MyDatabaseId) : InvalidOid;
-	Oid types[] = {INT8OID};
-	Datum values[] = {PG_GETARG_DATUM(0)};
-	char *name = OidIsValid(relid) ? get_rel_name(relid) : NULL;
-	char *sql;
-	bool stopped;
+	char *name;
 
+	*relid = Shared ? shared_database_relid(MyDatabaseId) : InvalidOid;
+	name = OidIsValid(*relid) ? get_rel_name(*relid) : NULL;
 	if (name == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("no scheduler of pg_task is running in this database"),
 				 errhint("Check that \"shared_preload_libraries\" contains pg_task, and check the"
 						 " settings \"pg_task.enabled\" and \"pg_task.database\".")));
-	sql = psprintf("UPDATE %s%s AS t SET state = 'STOP'"
+	return psprintf(
+		"%s%s", get_rel_relkind(*relid) == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ",
+		quote_qualified_identifier(get_namespace_name(get_rel_namespace(*relid)), name));
+}
+
+/*
+ * pg_task_cancel(id): stop a waiting or running task of this database, with the rights of the
+ * caller.  Returns false if there is no such task that the caller may see.
+ */
+Datum
+pg_task_cancel(PG_FUNCTION_ARGS)
+{
+	Oid types[] = {INT8OID};
+	Datum values[] = {PG_GETARG_DATUM(0)};
+	char *sql;
+	bool stopped;
+	Oid relid;
+
+	sql = psprintf("UPDATE %s AS t SET state = 'STOP'"
 				   " WHERE t.id OPERATOR(pg_catalog.=) $1"
 				   "   AND t.state OPERATOR(pg_catalog.=)"
 				   "       ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'::pg_catalog.text])",
-				   get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ",
-				   quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)), name));
+				   functions_rows(&relid));
 	SPI_connect();
 	if (SPI_execute_with_args(sql, 1, types, values, NULL, false, 0) != SPI_OK_UPDATE)
 		elog(ERROR, "could not stop a task");

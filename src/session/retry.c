@@ -1,0 +1,273 @@
+/*
+ * retry.c
+ *		pg_task_retry: runs tasks again that have failed, with the rights of the caller.
+ *
+ * Rows are planned again in batches, each in a subtransaction: a key may be taken by a row that the
+ * caller cannot see, so only the unique index knows.  A batch that it refuses is tried again in
+ * smaller ones, until the row is found; that row is skipped.
+ *
+ * The trigger writes the times (pg_task_timed).  In SQL the functions have a fixed search_path, so
+ * the statements here need no schema for operators.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/resowner.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "session/functions.h"
+
+PGDLLEXPORT Datum pg_task_retry(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_retry_all(PG_FUNCTION_ARGS);
+
+PG_FUNCTION_INFO_V1(pg_task_retry);
+PG_FUNCTION_INFO_V1(pg_task_retry_all);
+
+/* Rows that one statement plans again, and rows that it plans after a key of those was taken. */
+#define BATCH_MAX 1000
+#define SMALL_BATCH_MAX 32
+
+/* A call of one of the functions. */
+typedef struct Retry
+{
+	const char *rows;	/* the task table, in SQL */
+	const char *states; /* in which a row is planned again, in SQL */
+	bool is_owner;		/* the caller has the rights of the owner of the table */
+} Retry;
+
+static Retry
+begin_retry(const char *states)
+{
+	Retry retry = {.states = states};
+	HeapTuple tuple;
+	Oid relid;
+
+	retry.rows = functions_rows(&relid);
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for relation %u", relid);
+	retry.is_owner = has_privs_of_role(GetUserId(), ((Form_pg_class) GETSTRUCT(tuple))->relowner);
+	ReleaseSysCache(tuple);
+	return retry;
+}
+
+/*
+ * Plan these rows again.  Of several with the same key only the last one is, and none whose key is
+ * taken by a row that the caller sees.  Returns their number.
+ */
+static int
+plan_rows(const Retry *retry, const Datum *ids, int count)
+{
+	Oid types[] = {INT8ARRAYOID};
+	Datum values[] = {PointerGetDatum(
+		construct_array((Datum *) ids, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, 'd'))};
+	char *sql = psprintf(
+		"UPDATE %s AS t SET state = 'PLAN', failed = 0%s"
+		"  FROM (SELECT DISTINCT ON (c.queue, c.key, CASE WHEN c.key IS NULL THEN c.id END) c.id"
+		"          FROM %s AS c"
+		"         WHERE c.id = ANY ($1) AND c.state IN (%s)"
+		"           AND (c.key IS NULL"
+		"                OR NOT EXISTS (SELECT FROM %s AS k"
+		"                                WHERE k.queue = c.queue AND k.key = c.key"
+		"                                  AND k.state IN ('PLAN', 'WORK')))"
+		"         ORDER BY c.queue, c.key, CASE WHEN c.key IS NULL THEN c.id END, c.id DESC) AS n"
+		" WHERE t.id = n.id AND t.state IN (%s)",
+		retry->rows, retry->is_owner ? ", crashed = 0" : "", retry->rows, retry->states,
+		retry->rows, retry->states);
+
+	if (SPI_execute_with_args(sql, 1, types, values, NULL, false, 0) != SPI_OK_UPDATE)
+		elog(ERROR, "could not plan tasks again");
+	return (int) SPI_processed;
+}
+
+/*
+ * The same in a subtransaction.  Returns -1 if a row that the caller does not see, or that another
+ * session has just written, has one of the keys: then nothing was written.
+ */
+static int
+try_plan_rows(const Retry *retry, const Datum *ids, int count)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile int planned = -1;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		planned = plan_rows(retry, ids, count);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		if (geterrcode() != ERRCODE_UNIQUE_VIOLATION)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return planned;
+}
+
+/*
+ * Plan rows again, in batches of this size.  Returns how many were planned; the others were
+ * skipped. Each row is tried three times at most.
+ */
+static int
+plan_batches(const Retry *retry, const Datum *ids, int count, int size)
+{
+	int planned = 0;
+	int i;
+
+	for (i = 0; i < count; i += size)
+	{
+		int batch = Min(size, count - i);
+		int done;
+
+		CHECK_FOR_INTERRUPTS();
+		done = try_plan_rows(retry, &ids[i], batch);
+		if (done < 0 && batch > 1)
+			done =
+				plan_batches(retry, &ids[i], batch, size > SMALL_BATCH_MAX ? SMALL_BATCH_MAX : 1);
+		planned += Max(done, 0);
+	}
+	return planned;
+}
+
+/* Does the caller see a row with this id that could be planned again? */
+static bool
+row_exists(const Retry *retry, Datum id)
+{
+	Oid types[] = {INT8OID};
+	char *sql = psprintf("SELECT FROM %s AS t WHERE t.id = $1 AND t.state IN (%s)", retry->rows,
+						 retry->states);
+
+	if (SPI_execute_with_args(sql, 1, types, &id, NULL, true, 1) != SPI_OK_SELECT)
+		elog(ERROR, "could not read a task");
+	return SPI_processed > 0;
+}
+
+/*
+ * pg_task_retry(id): run a task again that has failed, was given up, or was stopped.  Returns false
+ * if the caller sees no such task, or if its key is taken.
+ */
+Datum
+pg_task_retry(PG_FUNCTION_ARGS)
+{
+	Retry retry = begin_retry("'FAIL', 'GONE', 'STOP'");
+	Datum id = PG_GETARG_DATUM(0);
+	bool planned;
+
+	SPI_connect();
+	planned = plan_batches(&retry, &id, 1, 1) > 0;
+	if (!planned && row_exists(&retry, id))
+		ereport(NOTICE, (errmsg("task " INT64_FORMAT " is not run again: another task has its key",
+								DatumGetInt64(id))));
+	SPI_finish();
+	PG_RETURN_BOOL(planned);
+}
+
+/* Return the ids of the rows that the last statement has read, in the current memory context. */
+static Datum *
+read_ids(int *count)
+{
+	Datum *ids;
+	bool isnull;
+	int i;
+
+	*count = (int) SPI_processed;
+	ids = palloc(Max(*count, 1) * sizeof(Datum));
+	for (i = 0; i < *count; i++)
+		ids[i] = Int64GetDatum(
+			DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &isnull)));
+	SPI_freetuptable(SPI_tuptable);
+	return ids;
+}
+
+/* Plan all rows again that the portal returns: in *planned, how many were. */
+static void
+plan_all(const Retry *retry, Portal portal, int64 *planned, int64 *skipped)
+{
+	MemoryContext batch =
+		AllocSetContextCreate(CurrentMemoryContext, "pg_task retry", ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(batch);
+	int count;
+
+	do
+	{
+		Datum *ids;
+		int done;
+
+		SPI_cursor_fetch(portal, true, BATCH_MAX);
+		ids = read_ids(&count);
+		done = plan_batches(retry, ids, count, BATCH_MAX);
+		*planned += done;
+		*skipped += count - done;
+		MemoryContextReset(batch);
+	} while (count > 0);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(batch);
+}
+
+/* Check that this is the code of an error, so that a slip is not taken for "no such task". */
+static void
+check_sqlstate(const char *code)
+{
+	if (strlen(code) != 5 || strspn(code, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") != 5)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("\"%s\" is not a SQLSTATE", code),
+				 errhint("It has five digits or upper-case letters, as in the column"
+						 " \"sqlstate\".")));
+}
+
+/*
+ * pg_task_retry(sqlstate, since): run all tasks again that have failed, or were given up, with this
+ * code and not before this time.  Returns how many are planned again, and how many were skipped.
+ */
+Datum
+pg_task_retry_all(PG_FUNCTION_ARGS)
+{
+	Retry retry = begin_retry("'FAIL', 'GONE'");
+	Oid types[] = {TEXTOID, TIMESTAMPTZOID};
+	Datum arguments[] = {PG_GETARG_DATUM(0), PG_GETARG_DATUM(1)};
+	bool isnull[2] = {false, false};
+	int64 planned = 0;
+	int64 skipped = 0;
+	Datum values[2];
+	TupleDesc desc;
+	Portal portal;
+
+	check_sqlstate(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	SPI_connect();
+	portal = SPI_cursor_open_with_args(
+		NULL,
+		psprintf("SELECT t.id FROM %s AS t"
+				 " WHERE t.state IN (%s) AND t.sqlstate = $1 AND coalesce(t.stop, t.dt) >= $2"
+				 " ORDER BY t.id DESC",
+				 retry.rows, retry.states),
+		2, types, arguments, NULL, false, 0);
+	plan_all(&retry, portal, &planned, &skipped);
+	SPI_cursor_close(portal);
+	SPI_finish();
+	values[0] = Int64GetDatum(planned);
+	values[1] = Int64GetDatum(skipped);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, isnull)));
+}

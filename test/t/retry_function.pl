@@ -1,0 +1,131 @@
+# pg_task_retry: tasks that have failed run again, one by its id or all with an error, with the
+# rights of the caller.  A TAP test because of its roles, and because keys are taken by rows that
+# the caller does not see.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $node = new_node('main');
+
+sql('CREATE ROLE app LOGIN; CREATE ROLE other LOGIN;
+	GRANT SELECT, INSERT, UPDATE, DELETE ON task TO app, other');
+
+# Inserts rows that have ended, by a SELECT list over i; returns nothing.
+sub ended
+{
+	my ($count, %column) = @_;
+	my %all = (request => q{'SELECT 1'}, state => q{'FAIL'}, sqlstate => q{'08006'},
+		failed => 3, stop => q{now() - interval '1 hour'}, role => q{'app'}, %column);
+	my @names = sort keys %all;
+
+	sql('INSERT INTO task (' . join(', ', @names) . ') SELECT '
+		  . join(', ', map { $all{$_} } @names) . " FROM generate_series(1, $count) AS i");
+}
+
+sub retry_all { return sql_as($_[0], "SELECT * FROM pg_task_retry('08006', $_[1])") }
+
+sub states
+{
+	return sql(q{SELECT coalesce(string_agg(state || n, ' ' ORDER BY state), '')
+		FROM (SELECT state, count(*) AS n FROM task GROUP BY 1) AS s});
+}
+
+subtest 'by id' => sub {
+	my %state = (FAIL => 't', GONE => 't', STOP => 't', DONE => 'f');
+
+	for my $state (sort keys %state)
+	{
+		my $id = insert_task($node, request => 'SELECT 1/0', retry => 1, delay => '0', failed => 2,
+			state => $state, dt => '2024-01-01', planned => '2023-01-01', active => '1 min',
+			role => 'app', crashed => 1, queue => $state);
+
+		is(sql_as('other', "SELECT pg_task_retry($id)"), 'f', "$state: not that of another role");
+		is(sql_as('app', "SELECT pg_task_retry($id)"), $state{$state}, "$state: one's own");
+		next if $state eq 'DONE';
+		wait_for_state($node, $id, 'FAIL');
+		is(task($node, $id, 'attempt, failed, crashed, sqlstate'), '2|2|1|22012',
+			"$state: it has all retries again");
+		sql("UPDATE task SET dt = 'infinity' WHERE id = $id; SELECT pg_task_retry($id)");
+		is(task($node, $id, 'state, crashed'), 'PLAN|0', "$state: the owner lets it run freely");
+		is(sql_as('app', "SELECT pg_task_retry($id)"), 'f', "$state: not while it waits");
+	}
+	is(sql('SELECT pg_task_retry(-1), pg_task_retry(NULL)'), 'f|', 'no such task');
+	sql('TRUNCATE task');
+};
+
+subtest 'all with an error' => sub {
+	ended(3000, sqlstate => q{CASE i % 3 WHEN 0 THEN '08006' WHEN 1 THEN '22012' END},
+		stop => q{now() - i * interval '1 min'}, max => 0,
+		state => q{(ARRAY['FAIL', 'GONE', 'STOP', 'DONE'])[1 + i % 4]});
+	ended(10, role => q{'other'});
+	is(retry_all('app', q{now() - interval '1000.5 min'}), '166|0', 'those since a time');
+	is(sql(q{SELECT count(*) FROM task WHERE state = 'PLAN' AND dt > now() - interval '1 min'
+		AND failed = 0 AND role = 'app' AND sqlstate = '08006'}), 166, 'they are planned for now');
+	is(retry_all('app', q{'-infinity'}), '334|0', 'then the others');
+	is(retry_all('app', q{'-infinity'}), '0|0', 'and no more');
+	is(retry_all('postgres', q{'-infinity'}), '10|0', 'the owner those of all');
+	for my $code ('', '0800', '080066', '0800a', '08 06')
+	{
+		is(sqlstate_of('app', "SELECT pg_task_retry('$code', now())"), '22023', "'$code': no code");
+	}
+	is(sqlstate_of('app', q{SELECT pg_task_retry('HV000')}), '22P02', 'a time is needed');
+	sql('TRUNCATE task');
+};
+
+# A chain with a key has many failed runs, all with the key of the waiting one.
+subtest 'keys that are taken' => sub {
+	ended(200, key => q{'k' || i % 20}, max => 0);
+	sql(q{INSERT INTO task (key, role, request, max) VALUES ('k3', 'app', 'SELECT 1', 0)});
+	is(retry_all('app', q{'-infinity'}), '19|181', 'of each key, one');
+	is(sql(q{SELECT min(id) > (SELECT max(id) - 21 FROM task WHERE state = 'FAIL')
+		FROM task WHERE state = 'PLAN' AND failed = 0}), 't', 'the last one');
+	sql('TRUNCATE task');
+
+	ended(2500, key => q{nullif('k' || i, 'k' || i / 2 * 2)}, max => 0);
+	ended(5, key => q{'k' || 2 * i * 77 + 1}, state => q{'PLAN'}, role => q{'other'}, max => 0);
+	is(retry_all('app', q{'-infinity'}), '2495|5', 'by rows that the caller does not see');
+	is(states(), 'FAIL5 PLAN2500', 'all others are planned');
+
+	my $id = sql(q{SELECT min(id) FROM task WHERE state = 'FAIL'});
+	my ($rc, $out, $err) = $node->psql('postgres', "SELECT pg_task_retry($id)",
+		extra_params => [ '-U', 'app' ]);
+	is($out, 'f', 'by id: it is not planned');
+	like($err, qr/NOTICE:  task $id is not run again: another task has its key/, 'and says why');
+	sql('TRUNCATE task');
+};
+
+# Another error is that of the caller, and nothing is planned.
+subtest 'an error' => sub {
+	ended(100, max => 0);
+	sql(q{CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN IF NEW.id % 50 = 7 THEN RAISE 'refused'; END IF; RETURN NEW; END $$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON task FOR EACH ROW EXECUTE FUNCTION refuse()});
+	is(sqlstate_of('app', q{SELECT pg_task_retry('08006', '-infinity')}), 'P0001', 'is raised');
+	is(states(), 'FAIL100', 'and no row is written');
+	sql('DROP TRIGGER refuse ON task; REVOKE UPDATE ON task FROM app');
+	is(sqlstate_of('app', q{SELECT pg_task_retry('08006', '-infinity')}), '42501',
+		'a right is missing');
+	sql('GRANT UPDATE (state, failed) ON task TO app');
+	is(retry_all('app', q{'-infinity'}), '100|0', 'the rights to two columns are enough');
+	sql('TRUNCATE task');
+};
+
+subtest 'the failed runs of a chain' => sub {
+	sql(q{INSERT INTO task (repeat, key, request, role)
+		VALUES ('100 ms', 'chain', 'SELECT 1/0', 'app')});
+	wait_until($node, q{SELECT count(*) > 4 FROM task WHERE state = 'FAIL'});
+	sql(q{UPDATE task SET dt = 'infinity' WHERE state = 'PLAN'});
+	wait_until($node, q{SELECT dt = 'infinity' FROM task WHERE state = 'PLAN'});
+	my $runs = sql('SELECT count(*) FROM task');
+	sql(q{SELECT * FROM pg_task_retry('22012', '-infinity')});
+	is(sql('SELECT count(*) FROM task'), $runs, 'the next run has the key');
+	sql(q{UPDATE task SET key = NULL; SELECT * FROM pg_task_retry('22012', '-infinity')});
+	wait_until($node, q{SELECT count(*) = 1 FROM task WHERE state IN ('PLAN', 'WORK')});
+	is(sql(q{SELECT count(*), count(*) FILTER (WHERE attempt = 2) FROM task}),
+		"$runs|" . ($runs - 1), 'without it each runs once, and there is no other chain');
+};
+
+done_testing();
