@@ -340,7 +340,7 @@ set_column(Columns *columns, const TriggerRow *row, TaskColumn which, Datum valu
 	int i = columns->count++;
 
 	Assert(i < (int) lengthof(columns->numbers));
-	columns->numbers[i] = trigger_column(RelationGetDescr(row->rel), which);
+	columns->numbers[i] = trigger_column(row->rel, which);
 	columns->values[i] = value;
 	columns->isnull[i] = isnull;
 }
@@ -410,7 +410,9 @@ pg_task_timed(PG_FUNCTION_ARGS)
 						errmsg("pg_task_timed must be called BEFORE UPDATE, FOR EACH ROW")));
 	old.rel = new.rel = data->tg_relation;
 	old.tuple = data->tg_trigtuple;
+	old.slot = data->tg_trigslot;
 	new.tuple = data->tg_newtuple;
+	new.slot = data->tg_newslot;
 	if (!owner_acts() && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA)
 		set_times(&old, &new, &columns);
 	if (columns.count > 0)
