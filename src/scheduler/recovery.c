@@ -17,6 +17,7 @@
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
 #include "scheduler/orphans.h"
+#include "scheduler/reboot.h"
 #include "scheduler/reconcile.h"
 #include "scheduler/recovery.h"
 #include "scheduler/refused.h"
@@ -88,6 +89,7 @@ retry_batches(BatchFailure failure, bool writing)
 
 	at_once |= orphans_write_failed(&failure);
 	at_once |= history_write_failed(&failure);
+	at_once |= reboot_write_failed(&failure);
 	failure.row_at_fault &= writing;
 	unstarted_write_failed(&failure);
 	if (!failure.row_at_fault)

@@ -1,7 +1,7 @@
 /*
  * row_writes.c
  *		The rows that the scheduler writes besides claims: orphans, tasks that are not started
- *		or have expired, bindings.
+ *		or have expired, bindings, tasks that run when the server starts.
  *
  * Each kind is one batch in a transaction of its own, which may wait for locks or be refused.  So
  * these transactions come last in an iteration, and the claims of other tasks do not wait for them.
@@ -19,6 +19,7 @@
 #include "scheduler/binding.h"
 #include "scheduler/history.h"
 #include "scheduler/orphans.h"
+#include "scheduler/reboot.h"
 #include "scheduler/refused.h"
 #include "scheduler/row_writes.h"
 #include "scheduler/scan.h"
@@ -141,6 +142,8 @@ row_writes_run(ClockNow now)
 		expire_tasks(now);
 	if (binding_due())
 		write_bindings(now);
+	if (reboot_due(now.mono))
+		reboot_run(now);
 	if (history_due(now.mono))
 		history_run(now);
 }
@@ -151,5 +154,6 @@ row_writes_until(ClockNow now)
 {
 	if (unstarted_any() || binding_due())
 		return now.mono;
-	return clock_min(clock_of_wall(now, MyScheduler->next_expiry), orphans_until());
+	return clock_min(clock_of_wall(now, MyScheduler->next_expiry),
+					 clock_min(orphans_until(), reboot_until()));
 }

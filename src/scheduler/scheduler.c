@@ -114,6 +114,7 @@ prepare_table(void)
 	}
 	history_table_prepared(prepared->relid != MyScheduler->last_relid);
 	rules_reader_forget();
+	reboot_table_prepared(prepared->relid != MyScheduler->last_relid);
 	MyScheduler->last_relid = prepared->relid;
 }
 

@@ -16,6 +16,7 @@
 #include "scheduler/history.h"
 #include "scheduler/isolation.h"
 #include "scheduler/locked.h"
+#include "scheduler/reboot.h"
 #include "scheduler/reconcile.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
@@ -54,6 +55,7 @@ typedef struct SchedulerProcess
 	ErrorLog errors;
 	HistoryWalk history;
 	RulesReader rules;
+	RebootSearch reboot;
 
 	/* the loop */
 	TimestampTz next_expiry;   /* when the next waiting task expires */

@@ -31,6 +31,10 @@ PG_FUNCTION_INFO_V1(pg_task_next_cron);
 PG_FUNCTION_INFO_V1(pg_task_schedule_cron);
 PG_FUNCTION_INFO_V1(pg_task_schedule_repeat);
 
+/* A literal without a type is taken for an expression, even if it is meant as an interval. */
+#define INTERVAL_HINT \
+	"If it is an interval, cast it, as in pg_task_schedule(interval '1 day', ...)."
+
 /* What pg_task_schedule keeps between two rows. */
 typedef struct Times
 {
@@ -42,9 +46,9 @@ typedef struct Times
 	TimestampTz latest; /* the last row, or what the first row must be later than */
 } Times;
 
-/* Parse a cron expression; one that is malformed or never matches is an error. */
-Cron
-times_parse(const char *text)
+/* Parse a cron expression; one that is malformed or never matches is an error, with this hint. */
+static Cron
+parse_cron(const char *text, const char *hint)
 {
 	CronError error;
 	Cron cron;
@@ -53,10 +57,18 @@ times_parse(const char *text)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("a cron expression must be at most %d bytes long", TASK_KEY_MAX)));
 	if (!cron_parse(text, &cron, &error))
-		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						errmsg("invalid cron expression: \"%s\"", text),
-						errdetail("%s", error.detail), error.hint ? errhint("%s", error.hint) : 0));
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid cron expression: \"%s\"", text), errdetail("%s", error.detail),
+				 error.hint || hint ? errhint("%s", hint ? hint : error.hint) : 0));
 	return cron;
+}
+
+/* Parse a cron expression; one that is malformed or never matches is an error. */
+Cron
+times_parse(const char *text)
+{
+	return parse_cron(text, NULL);
 }
 
 static pg_tz *
@@ -83,8 +95,8 @@ times_check_zone(const TriggerRow *row)
 
 /*
  * Compute the first moment later than "after" at which the cron expression of a row runs it, in the
- * zone of the row or of this role.  Returns false if the row has none, or one that is too long, or
- * there is no such moment.
+ * zone of the row or of this role.  DT_NOEND: when the server is started next.  Returns false if
+ * the row has none, or one that is too long, or there is no such moment.
  */
 bool
 times_of_row(const TriggerRow *row, Oid role, TimestampTz after, TimestampTz *next)
@@ -97,6 +109,11 @@ times_of_row(const TriggerRow *row, Oid role, TimestampTz after, TimestampTz *ne
 	if (isnull || toast_raw_datum_size(value) - VARHDRSZ > TASK_KEY_MAX)
 		return false;
 	cron = times_parse(TextDatumGetCString(value));
+	if (cron.at_start)
+	{
+		*next = DT_NOEND;
+		return true;
+	}
 	value = trigger_value(row, COLUMN_TIMEZONE, &isnull);
 	zone = isnull ? roles_timezone_in_session(role) : find_zone(TextDatumGetCString(value));
 	return schedule_next_cron(&cron, after, zone, next);
@@ -187,9 +204,10 @@ pg_task_schedule_cron(PG_FUNCTION_ARGS)
 	if (SRF_IS_FIRSTCALL())
 	{
 		Times *times = begin_times(fcinfo);
+		char *expression = text_to_cstring(PG_GETARG_TEXT_PP(0));
 
 		times->is_cron = true;
-		times->cron = times_parse(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+		times->cron = parse_cron(expression, strchr(expression, '*') ? NULL : INTERVAL_HINT);
 	}
 	return return_time(fcinfo);
 }

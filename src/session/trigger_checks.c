@@ -123,9 +123,7 @@ check_cron(const TriggerRow *row)
 		return;
 	if (!trigger_is_null(row, COLUMN_REPEAT))
 		reject_value(row, COLUMN_CRON, "NULL if \"repeat\" is not");
-	if (times_parse(TextDatumGetCString(value)).at_start)
-		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						errmsg("tasks that run at the start of the server are not supported yet")));
+	(void) times_parse(TextDatumGetCString(value));
 }
 
 /*

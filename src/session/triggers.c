@@ -106,13 +106,14 @@ typedef struct Correction
 static void
 correct_row(const TriggerRow *row, const Correction *correction)
 {
-	Oid types[] = {TIDOID, INT8OID, TIMESTAMPTZOID};
+	Oid types[] = {TIDOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID};
 	Datum values[] = {PointerGetDatum(&row->tuple->t_self), Int64GetDatum(correction->role_id),
-					  TimestampTzGetDatum(correction->dt)};
+					  TimestampTzGetDatum(correction->dt), TimestampTzGetDatum(PgStartTime)};
 	char *name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(row->rel)),
 											RelationGetRelationName(row->rel));
 	bool keeps_planned = trigger_is_null(row, COLUMN_PLANNED) || trigger_has_state(row, "WORK");
-	const char *plan = keeps_planned ? "dt = $3" : "dt = $3, planned = NULL";
+	const char *anchor = TIMESTAMP_IS_NOEND(correction->dt) ? ", anchor = $4" : "";
+	const char *plan = psprintf("dt = $3%s%s", anchor, keeps_planned ? "" : ", planned = NULL");
 
 	SPI_connect();
 	if (SPI_execute_with_args(psprintf("UPDATE ONLY %s AS t SET %s%s%s"
@@ -120,7 +121,7 @@ correct_row(const TriggerRow *row, const Correction *correction)
 									   name, correction->binds ? "role_id = $2" : "",
 									   correction->binds && correction->plans ? ", " : "",
 									   correction->plans ? plan : ""),
-							  3, types, values, NULL, false, 0) != SPI_OK_UPDATE ||
+							  lengthof(types), types, values, NULL, false, 0) != SPI_OK_UPDATE ||
 		SPI_processed != 1)
 		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
 						errmsg("could not %s", correction->purpose),
@@ -168,23 +169,40 @@ changes_matches(const TriggerRow *old, const TriggerRow *new)
 }
 
 /*
+ * Does an UPDATE let a task that runs when the server starts wait again?  It waits for a start
+ * after this one, not after the one under which it was planned before it was stopped.
+ */
+static bool
+waits_again(const TriggerRow *old, const TriggerRow *new)
+{
+	bool isnull;
+	TimestampTz dt = DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull));
+
+	return !isnull && TIMESTAMP_IS_NOEND(dt) && !trigger_has_state(old, "PLAN");
+}
+
+/*
  * An UPDATE that changes the cron expression of a waiting row, or the zone in which it is read, and
- * not the planned time, plans the row anew: for the first match from now on.  A replicated row was
- * planned elsewhere.  The zone of a new row is checked as well.
+ * not the planned time, plans the row anew: for the first match from now on.  So does one that
+ * changes it and lets the row wait again.  A replicated row was planned elsewhere.  The zone of a
+ * new row is checked as well.
  */
 static void
 check_planned_time(const TriggerRow *old, const TriggerRow *new, Correction *correction)
 {
 	int64 role_id = correction->binds ? correction->role_id : trigger_role_id(new);
+	bool changed;
 
 	if (trigger_is_null(new, COLUMN_CRON) ||
-		SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA ||
-		(old && !changes_matches(old, new)))
+		SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
 		return;
-	times_check_zone(new);
-	if (!old || !trigger_has_state(old, "PLAN") || !trigger_has_state(new, "PLAN") ||
+	changed = old == NULL || changes_matches(old, new);
+	if (changed)
+		times_check_zone(new);
+	if (old == NULL || !(changed || waits_again(old, new)) || !trigger_has_state(new, "PLAN") ||
 		!trigger_same_value(old, new, COLUMN_DT) ||
-		!times_of_row(new, role_of(new, role_id), GetCurrentTimestamp(), &correction->dt))
+		!times_of_row(new, role_of(new, role_id), GetCurrentTimestamp(), &correction->dt) ||
+		!(changed || TIMESTAMP_IS_NOEND(correction->dt)))
 		return;
 	correction->plans = true;
 	if (!correction->binds)
@@ -229,7 +247,8 @@ check_run_again(const TriggerRow *old, const TriggerRow *new, const Bitmapset *u
 
 /*
  * Is this a new row with a cron expression?  Then it is planned for the first match at or after
- * "dt".  A row that was retried keeps its time: it comes from a dump.  So does a replicated row.
+ * "dt", or for the next start of the server, whatever "dt" is.  A row that was retried keeps its
+ * time: it comes from a dump.  So does a replicated row.
  */
 static bool
 plans_new_row(const TriggerRow *row, int64 role_id, TimestampTz *next)
@@ -242,10 +261,9 @@ plans_new_row(const TriggerRow *row, int64 role_id, TimestampTz *next)
 	if (heap_attisnull(row->tuple, cron, RelationGetDescr(row->rel)))
 		return false;
 	dt = DatumGetTimestampTz(trigger_value(row, COLUMN_DT, &isnull));
-	return !isnull && !TIMESTAMP_NOT_FINITE(dt) &&
-		   SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
+	return !isnull && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
 		   trigger_has_state(row, "PLAN") && trigger_is_null(row, COLUMN_PLANNED) &&
-		   times_of_row(row, role_of(row, role_id), dt - 1, next);
+		   times_of_row(row, role_of(row, role_id), TIMESTAMP_NOT_FINITE(dt) ? dt : dt - 1, next);
 }
 
 /*
@@ -276,20 +294,26 @@ copy_with_role_id(const TriggerRow *row, int64 role_id)
 	return tuple;
 }
 
-/* Return the tuple with this role_id and, unless dt is NULL, this planned time. */
+/*
+ * Return the tuple with this role_id and, unless dt is NULL, this planned time.  One that is
+ * infinite is the next start of the server: the anchor says that it is not this one.
+ */
 static HeapTuple
 bind_tuple(const TriggerRow *row, int64 role_id, const TimestampTz *dt)
 {
-	int numbers[] = {trigger_column(row->rel, COLUMN_ROLE_ID), trigger_column(row->rel, COLUMN_DT)};
-	Datum values[] = {Int64GetDatum(role_id), dt ? TimestampTzGetDatum(*dt) : (Datum) 0};
-	bool isnull[] = {false, false};
+	int numbers[] = {trigger_column(row->rel, COLUMN_ROLE_ID), trigger_column(row->rel, COLUMN_DT),
+					 trigger_column(row->rel, COLUMN_ANCHOR)};
+	Datum values[] = {Int64GetDatum(role_id), dt ? TimestampTzGetDatum(*dt) : (Datum) 0,
+					  TimestampTzGetDatum(PgStartTime)};
+	bool isnull[] = {false, false, false};
+	int count = dt == NULL ? 1 : TIMESTAMP_IS_NOEND(*dt) ? 3 : 2;
 
 	if (dt == NULL && trigger_role_id(row) == role_id)
 		return row->tuple;
 	if (dt == NULL && !trigger_is_null(row, COLUMN_ROLE_ID))
 		return copy_with_role_id(row, role_id);
-	return heap_modify_tuple_by_cols(row->tuple, RelationGetDescr(row->rel), dt ? 2 : 1, numbers,
-									 values, isnull);
+	return heap_modify_tuple_by_cols(row->tuple, RelationGetDescr(row->rel), count, numbers, values,
+									 isnull);
 }
 
 /*

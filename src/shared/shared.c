@@ -265,6 +265,37 @@ shared_database_mark(Oid database)
 	shared_wake(Shared->supervisor);
 }
 
+/*
+ * Return the table of a database of which the tasks that run at this start of the server are
+ * planned; InvalidOid: none is known.
+ */
+Oid
+shared_database_rebooted(Oid database)
+{
+	SharedDatabase *entry;
+	Oid relid = InvalidOid;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	entry = shared_database_find(database);
+	if (entry)
+		relid = entry->rebooted;
+	LWLockRelease(Shared->directory);
+	return relid;
+}
+
+/* Record that they are. */
+void
+shared_database_set_rebooted(Oid database, Oid relid)
+{
+	SharedDatabase *entry;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	entry = shared_database_find(database);
+	if (entry)
+		entry->rebooted = relid;
+	LWLockRelease(Shared->directory);
+}
+
 /* Return the task table of a database, even while it waits for a place for its scheduler. */
 Oid
 shared_database_relid(Oid database)

@@ -154,6 +154,7 @@ typedef struct SharedDatabase
 {
 	Oid database;	 /* InvalidOid: free */
 	Oid relid;		 /* the task table */
+	Oid rebooted;	 /* the table of which the tasks of this start of the server are planned */
 	MonoTime due;	 /* when a task is due next, as far as is known */
 	MonoTime marked; /* since when something waits for a scheduler; 0: nothing does */
 } SharedDatabase;
@@ -357,6 +358,8 @@ extern SharedDatabase *shared_database_find(Oid database);
 extern void shared_database_add(Oid database);
 extern void shared_database_remove(Oid database);
 extern void shared_database_mark(Oid database);
+extern Oid shared_database_rebooted(Oid database);
+extern void shared_database_set_rebooted(Oid database, Oid relid);
 extern void shared_crowd(bool crowded);
 extern void shared_scheduler_publish(SharedScheduler *me, Oid relid);
 extern void shared_scheduler_publish_queues(SharedScheduler *me, Oid relid);

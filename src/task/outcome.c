@@ -58,8 +58,17 @@ find_next(const RowRepeat *repeat, SettingsMissed missed, const Ended *ended, pg
 
 	next->has_anchor = repeat->cron == NULL && repeat->drift;
 	if (repeat->cron)
-		return cron_parse(repeat->cron, &cron, &error) &&
-			   schedule_next_cron(&cron, after, zone, &next->dt);
+	{
+		if (!cron_parse(repeat->cron, &cron, &error))
+			return false;
+		if (!cron.at_start)
+			return schedule_next_cron(&cron, after, zone, &next->dt);
+		/* it waits for the next start of the server: see scheduler/reboot.c */
+		next->has_anchor = true;
+		next->anchor = PgStartTime;
+		next->dt = DT_NOEND;
+		return true;
+	}
 	next->anchor = schedule_anchor(repeat->anchor, repeat->dt, &repeat->repeat, zone);
 	return schedule_next(next->anchor, repeat->dt, &repeat->repeat, repeat->drift, ended->end,
 						 repeat->drift ? after : ended->end, zone, &next->dt) &&

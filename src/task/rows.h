@@ -159,4 +159,8 @@ rows_history(const TaskTable *table, int64 after, int64 upto, int limit, History
 extern int rows_remove(const TaskTable *table, const HistoryRow *rows, int count);
 extern bool rows_history_likely(const TaskTable *table, bool unknown);
 
+/* rows_reboot.c */
+extern void rows_plan_reboot(const TaskTable *table, const TaskPlace *places, int count,
+							 TimestampTz now, TimestampTz started);
+
 #endif /* PG_TASK_ROWS_H */

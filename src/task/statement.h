@@ -56,6 +56,7 @@ typedef enum StatementNumber
 	STATEMENT_LINK_NEXT,
 	STATEMENT_HISTORY,
 	STATEMENT_REMOVE,
+	STATEMENT_REBOOT,
 	STATEMENTS
 } StatementNumber;
 

@@ -171,6 +171,24 @@ subtest 'a waiting row is changed' => sub {
 	is(task($node, $id, 'dt'), next_of($far, 'Europe/Berlin'), 'who plans it, too');
 };
 
+subtest 'a task that is planned again with another expression' => sub {
+	my $id = insert_task($node, request => 'SELECT 1', cron => '0 0 1 1 *', timezone => 'UTC');
+
+	for my $state (qw(STOP DONE))
+	{
+		sql("UPDATE task SET state = '$state', dt = '2024-01-01', cron = '0 0 1 1 *'
+			WHERE id = $id");
+		sql("UPDATE task SET state = 'PLAN', cron = '$far' WHERE id = $id");
+		is(task($node, $id, 'dt'), next_of($far, 'UTC'), "after $state");
+	}
+	sql("UPDATE task SET state = 'STOP', dt = '2040-01-01' WHERE id = $id");
+	sql("UPDATE task SET state = 'PLAN' WHERE id = $id");
+	is_row($node, $id, { "dt = '2040-01-01'" => 'true' }, 'with the same one, it keeps its time');
+	sql("UPDATE task SET state = 'STOP' WHERE id = $id");
+	sql("UPDATE task SET state = 'PLAN', cron = '0 0 1 1 *', dt = '2040-06-07' WHERE id = $id");
+	is_row($node, $id, { "dt = '2040-06-07'" => 'true' }, 'a time that is given stays');
+};
+
 subtest 'what is refused' => sub {
 	my $code = sub {
 		my ($cron, $columns, $values) = @_;
@@ -184,12 +202,15 @@ subtest 'what is refused' => sub {
 	is($code->('* * * *'), '22023', 'too few fields');
 	is($code->(''), '22023', 'nothing');
 	is($code->('* ' x 600), '23514', 'what is too long');
-	is($code->('@reboot'), '0A000', 'the start of the server');
 	is($code->('* * * * *', ', repeat', ", '1 day'"), '23514', 'cron and repeat');
 	is($code->('* * * * *', ', timezone', ", 'Nowhere/Land'"), '22023',
 		'a zone that does not exist');
 	is(sqlstate_of('postgres', q{SELECT pg_task_next(repeat('* ', 600))}), '22023',
 		'by the function');
+	like(error_of('postgres', q{SELECT pg_task_schedule('1 day', now(), 1)}),
+		qr/HINT:  If it is an interval, cast it/, 'an interval without a type');
+	unlike(error_of('postgres', q{SELECT pg_task_schedule('*/0 * * * *', now(), 1)}),
+		qr/interval/, 'which an expression is not');
 };
 
 subtest 'a replicated row' => sub {
@@ -214,7 +235,9 @@ subtest 'rows that were not checked' => sub {
 		ALTER TABLE task ENABLE TRIGGER USER});
 	wait_until($node, q{SELECT count(*) = 3 FROM task WHERE queue = 'unchecked'
 		AND state = 'DONE'});
-	is(count_of($node, q{queue = 'unchecked'}), 3, 'they do not repeat');
+	is(count_of($node, q{queue = 'unchecked' AND state = 'PLAN'}), 1, 'they do not repeat');
+	is(sql(q{SELECT dt, anchor = pg_postmaster_start_time() FROM task WHERE queue = 'unchecked'
+		AND state = 'PLAN'}), 'infinity|t', 'but the one that waits for a start of the server');
 	wait_for_log_line($node, qr/WARNING:  task \d+ does not repeat/, $position);
 	pass('with a WARNING');
 };

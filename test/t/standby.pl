@@ -26,6 +26,7 @@ subtest 'promotion' => sub {
 		SELECT hold('end')}) } 1 .. 2;
 	wait_for_state($primary, $_, 'WORK') for @running;
 	my $later = insert_task($primary, dt => 'infinity', request => 'SELECT 2');
+	my $reboot = insert_task($primary, request => 'SELECT 3', cron => '@reboot');
 	$primary->wait_for_catchup($standby);
 	is(task($standby, $_, 'state'), 'WORK', 'the standby shows the task as WORK') for @running;
 	is($standby->safe_psql('postgres', $ours), 0, 'there is no process of pg_task');
@@ -45,8 +46,12 @@ subtest 'promotion' => sub {
 		'its effect is there once');
 	is(task($standby, $done, 'attempt, state'), '1|DONE', 'a task that was DONE stays DONE');
 	is(task($standby, $later, 'state'), 'PLAN', 'a waiting task still waits');
+	wait_until($standby, "SELECT count(*) = 1 FROM task WHERE parent = $reboot");
+	is(task($standby, $reboot, 'state'), 'DONE', 'a promotion counts as a start of the server');
+	terminate($standby, backends($standby, 'scheduler'));
 	is(task($standby, run_task($standby, request => 'SELECT 42'), 'response'), '42',
 		'new tasks run');
+	is(count_of($standby, "parent = $reboot AND state = 'PLAN'"), 1, 'but once');
 };
 
 # The old primary becomes a standby of the new one: it runs nothing, not even the tasks it was

@@ -1,0 +1,173 @@
+# Tasks that run when the server starts (cron '@reboot'): once per start, and not when only a
+# process starts again.  A TAP test because it restarts the server.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $node = new_node('reboot', conf => "pg_task.period = '20 ms'");
+
+sql('CREATE ROLE app LOGIN; GRANT INSERT, SELECT, UPDATE ON task TO app');
+
+# What became of the tasks of a queue, over all their runs.
+sub runs
+{
+	my ($queue) = @_;
+
+	return sql("SELECT string_agg(state, ' ' ORDER BY id) FROM task WHERE queue = '$queue'");
+}
+
+# Whatever is to run has run: a search for such tasks that began before is over.
+sub settle
+{
+	run_task($node, request => 'SELECT 1', queue => 'settle') for 1 .. 3;
+}
+
+sub plan_reboot
+{
+	my ($queue, %column) = @_;
+
+	return insert_task($node, request => 'SELECT pg_task_time()', cron => '@reboot',
+		queue => $queue, %column);
+}
+
+sub new_schedulers
+{
+	my @old = backends($node, 'scheduler');
+
+	terminate($node, @old);
+	wait_until($node, qq{SELECT count(*) = 1 FROM pg_stat_activity WHERE
+		backend_type = 'pg_task scheduler' AND pid <> $old[0]});
+	settle();
+}
+
+my $waits = { dt => 'infinity', state => 'PLAN', 'anchor = pg_postmaster_start_time()' => 'true' };
+
+subtest 'it waits for the next start' => sub {
+	is_row($node, plan_reboot('plain'), $waits, 'from an INSERT on');
+	is_row($node, plan_reboot('later', dt => '2040-01-01', cron => " \@Reboot\t"), $waits,
+		'whatever its dt');
+	my $changed = insert_task($node, request => 'SELECT 1', cron => '0 0 1 1 *', queue => 'changed',
+		role => 'app');
+	is(sql(qq{UPDATE task SET cron = '\@reboot' WHERE id = $changed RETURNING 1}, user => 'app'), 1,
+		'another user changes a task to it');
+	is_row($node, $changed, $waits, 'which waits');
+	my $back = plan_reboot('back');
+	sql(qq{UPDATE task SET cron = '0 0 1 1 *', timezone = 'UTC' WHERE id = $back});
+	is(task($node, $back, q{dt = pg_task_next(cron, now(), 'UTC')}), 't', 'and from it');
+	insert_task($node, request => 'SELECT 1', queue => 'parked', dt => 'infinity');
+	plan_reboot('stopped');
+	sql(q{UPDATE task SET state = 'STOP' WHERE queue = 'stopped'});
+	plan_reboot('retried', request => 'SELECT 1/0', retry => 1, delay => '1 ms');
+	plan_reboot('deleted', delete => 'true');
+	settle();
+	is(runs('plain'), 'PLAN', 'it does not run before');
+};
+
+subtest 'the server is restarted' => sub {
+	$node->restart;
+	wait_until($node, qq{SELECT count(*) = 2 FROM task WHERE queue = '$_'})
+	  for qw(plain later changed retried);
+	wait_until($node, q{SELECT bool_and(id > 4) FROM task WHERE queue = 'deleted'});
+	settle();
+	is(runs($_), 'DONE PLAN', "$_: it has run, and waits again") for qw(plain later changed);
+	is(runs('retried'), 'FAIL PLAN', 'one that fails, too');
+	is(sql(q{SELECT attempt FROM task WHERE queue = 'retried' AND state = 'FAIL'}), 2,
+		'after its retries');
+	is(runs('deleted'), 'PLAN', 'one that is removed, too');
+	is(runs($_), 'PLAN', "$_: others stay") for qw(back parked);
+	is(runs('stopped'), 'STOP', 'one that was stopped stays');
+	is_row($node, sql(q{SELECT max(id) FROM task WHERE queue = 'plain'}), $waits, 'the next run');
+	is(sql(q{SELECT response::timestamptz = dt AND dt > pg_postmaster_start_time()
+		FROM task WHERE queue = 'plain' AND state = 'DONE'}), 't', 'its time is that of the start');
+};
+
+subtest 'only a process starts again' => sub {
+	plan_reboot('new');
+	sql(q{UPDATE task SET state = 'PLAN' WHERE queue = 'stopped'});
+	new_schedulers();
+	is(runs('plain'), 'DONE PLAN', 'a scheduler');
+	set_conf($node, 'pg_task.idle_timeout = 1000');
+	new_schedulers();
+	is(runs('plain'), 'DONE PLAN', 'after a reload');
+	my $position = log_position($node);
+	my $killed = insert_task($node, request => 'SELECT pg_sleep(600)', queue => 'killed');
+	wait_for_running($node, 1, id => $killed);
+	kill 'KILL', task($node, $killed, 'pid');
+	wait_for_log_line($node, qr/all server processes terminated; reinitializing/, $position);
+	wait_until($node, 'SELECT true');
+	sql("UPDATE task SET state = 'STOP' WHERE id = $killed");
+	settle();
+	is(runs('plain'), 'DONE PLAN', 'all of them, after a crash');
+	is(runs('new'), 'PLAN', 'a new task waits likewise');
+	is(runs('stopped'), 'PLAN', 'one that was stopped when the server was started, too');
+};
+
+subtest 'the server stops at once, while they run' => sub {
+	make_gates($node);
+	plan_reboot('held', request => q{SELECT hold('held')});
+	crash($node);
+	wait_until($node, q{SELECT state = 'WORK' FROM task WHERE queue = 'held'});
+	is(sql(q{SELECT count(*) FROM task WHERE queue = 'new' AND state = 'PLAN' AND dt < now()}), 0,
+		'others have run') if settle();
+	crash($node);
+	wait_until($node, q{SELECT attempt = 2 AND state = 'WORK' FROM task WHERE queue = 'held'});
+	open_gate($node, 'held');
+	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE queue = 'held'});
+	settle();
+	is(runs('held'), 'DONE PLAN', 'the run that was interrupted counts for this start');
+	is(runs('plain'), 'DONE DONE DONE PLAN', 'once for each start');
+	is(runs('new'), 'DONE DONE PLAN', 'from the next start on');
+	is(runs('stopped'), 'DONE DONE PLAN', 'also when it was stopped meanwhile');
+};
+
+subtest 'many tasks, and a scheduler that is terminated' => sub {
+	sql(q{INSERT INTO task (request, cron, queue, priority)
+		SELECT 'SELECT 1', '@reboot', 'many', i % 100 FROM generate_series(1, 1000) AS i;
+		INSERT INTO task (request, dt, queue, priority)
+		SELECT 'SELECT 1', 'infinity', 'many', i % 7 FROM generate_series(1, 3000) AS i});
+	$node->restart;
+	for (1 .. 4)
+	{
+		terminate($node, backends($node, 'scheduler'));
+		wait_until($node, qq{SELECT count(*) > 60 * $_ FROM task WHERE queue = 'many'
+			AND state = 'DONE'});
+	}
+	wait_until($node, q{SELECT count(*) = 1000 FROM task WHERE queue = 'many' AND state = 'DONE'});
+	settle();
+	is(sql(q{SELECT state, count(*), count(DISTINCT parent) FROM task WHERE queue = 'many'
+		AND cron IS NOT NULL GROUP BY state ORDER BY state}), "DONE|1000|0\nPLAN|1000|1000",
+		'each runs once');
+	sql(q{DELETE FROM task WHERE queue = 'many'});
+};
+
+subtest 'rows that cannot be written' => sub {
+	my $locked = plan_reboot('locked');
+	sql(q{CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			IF OLD.dt = 'infinity' AND OLD.queue = 'refused' THEN RAISE 'refused'; END IF;
+			RETURN NEW;
+		END $$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON task FOR EACH ROW EXECUTE FUNCTION refuse()});
+	my $refused = plan_reboot('refused');
+	plan_reboot('unaffected');
+	$node->append_conf('postgresql.conf', 'pg_task.enabled = off');
+	$node->restart;
+	my $session = $node->background_psql('postgres');
+	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $locked FOR UPDATE");
+	set_conf($node, 'pg_task.enabled = on');
+	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE queue = 'unaffected'});
+	is(runs('unaffected'), 'DONE PLAN', 'others run, when pg_task is enabled');
+	is(runs($_), 'PLAN', "it is $_") for qw(locked refused);
+	$session->query_safe('COMMIT');
+	$session->quit;
+	sql('DROP TRIGGER refuse ON task');
+	wait_until($node, qq{SELECT count(*) = 2 FROM task WHERE queue = '$_'}) for qw(locked refused);
+	settle();
+	is(runs($_), 'DONE PLAN', 'it runs later') for qw(locked refused);
+	is(runs('unaffected'), 'DONE PLAN', 'and no other runs twice');
+};
+
+done_testing();
