@@ -143,4 +143,95 @@ is(sql(q{SELECT count(DISTINCT (pid, start)) = count(*) AND min(stop - start) >=
 	WHERE start > now() - interval '30 min'}), 't', 'times in rows are those of the wall clock');
 
 $node->stop;
+
+# Tasks that repeat by cron: planned in half an hour, running, expiring and tried again while the
+# clock is set.  The expression matches once in each hour.
+my $repeats = new_node('repeats', start => 0, conf => q{
+pg_task.database = 'postgres'
+pg_task.period = '300 ms'
+pg_task.max_executors = 4
+});
+set_clock(0);
+{
+	local $ENV{LD_PRELOAD} = $shim;
+	local $ENV{CLOCK_SHIM_FILE} = $file;
+	$repeats->start;
+}
+wait_for_table($repeats);
+# pg_sleep would follow the clock
+my $gate = $repeats->background_psql('postgres');
+
+# The states of the runs of a queue, one letter each: D D P.
+sub states_of
+{
+	my ($queue) = @_;
+
+	return sql("SELECT string_agg(left(state, 1), ' ' ORDER BY id) FROM task
+		WHERE queue = '$queue'", node => $repeats);
+}
+
+sub insert_tasks
+{
+	my $cron = sql(q{SELECT to_char(now() AT TIME ZONE 'UTC' + interval '30 min',
+		'"0 "FMMI" * * * *"')}, node => $repeats);
+	my %column = (request => 'SELECT 1', cron => $cron, timezone => 'UTC');
+	my %now = (%column, dt => 'infinity');
+
+	for my $missed (qw(one none all))
+	{
+		insert_task($repeats, %column, queue => "planned $missed", missed => $missed);
+		insert_task($repeats, %now, queue => "running $missed", missed => $missed,
+			request => 'SELECT pg_advisory_xact_lock_shared(1)');
+	}
+	insert_task($repeats, %column, queue => 'expiring', active => '2 hours');
+	insert_task($repeats, %now, queue => 'retried', request => 'SELECT 1/0', retry => 1,
+		delay => '10 minutes', active => '2 hours');
+	insert_task($repeats, %now, queue => 'retried later', request => 'SELECT 1/0', retry => 1,
+		delay => '10 minutes');
+	sql(q{UPDATE task SET dt = now() WHERE dt = 'infinity'}, node => $repeats);
+	wait_until($repeats, q{SELECT count(*) = 2 FROM task WHERE planned IS NOT NULL});
+	wait_until($repeats, q{SELECT count(*) = 3 FROM task WHERE state = 'WORK'});
+}
+
+for my $case ([ 'an hour back', -3600, 0 ], [ 'a day back', -86400, 0 ],
+	[ 'an hour ahead', 3600, 1 ], [ 'a day ahead', 86400, 24 ])
+{
+	my ($step, $seconds, $matches) = @$case;
+	my $late = $matches > 0 ? 'D P' : 'P';
+	my $after_gap = $matches == 0 ? 'P' : $matches == 1 ? 'F P' : 'G P';
+	my %expected = (
+		'planned one' => $late,
+		'planned none' => $late,
+		'planned all' => 'D ' x $matches . 'P',
+		'running one' => $matches > 0 ? 'D D P' : 'D P',
+		'running none' => 'D P',
+		'running all' => 'D ' x $matches . 'D P',
+		'expiring' => $matches == 24 ? 'G P' : $late,
+		'retried' => $after_gap,
+		'retried later' => $matches > 0 ? 'F P' : 'P');
+
+	subtest "tasks by cron, $step" => sub {
+		$gate->query_safe('SELECT pg_advisory_lock(1)');
+		insert_tasks();
+		set_clock($seconds);
+		$gate->query_safe('SELECT pg_advisory_unlock(1)');
+		for my $queue (sort keys %expected)
+		{
+			is(poll_for(sub { states_of($queue) eq $expected{$queue} }, 10) && $expected{$queue}
+				  || states_of($queue), $expected{$queue}, $queue);
+		}
+		is(sql(q{SELECT count(*) FROM task WHERE state = 'PLAN' AND dt < now()}, node => $repeats),
+			0, 'nothing is due any more');
+		is(sql(q{SELECT count(*) - count(DISTINCT (queue, coalesce(planned, dt))) FROM task},
+				node => $repeats), 0, 'no time has two runs');
+		set_clock(0);
+		run_task($repeats, request => 'SELECT 1', queue => 'settle') for 1 .. 2;
+		is(states_of($_), $expected{$_}, "$_: as before when the clock is right again")
+		  for sort keys %expected;
+		sql('TRUNCATE task', node => $repeats);
+	};
+}
+
+$gate->quit;
+$repeats->stop;
 done_testing();
