@@ -26,7 +26,8 @@ sub wait_for_end
 # Waits until the scheduler has completed the table that a block has created.
 sub wait_for_columns
 {
-	wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = to_regclass('task')},
+	wait_until($node, q{SELECT count(*) = 1 FROM pg_trigger WHERE tgrelid = to_regclass('task')
+		AND tgname = 'pg_task_planned'},
 		db => $db);
 }
 
