@@ -171,7 +171,7 @@ write_stopped(Run *run)
 						 .stop = GetCurrentTimestamp(),
 						 .response = psprintf("ERROR:  %s", stopped),
 						 .error = stopped,
-						 .sqlstate = "57014",
+						 .sqlstate = TASK_ERROR_STOPPED,
 						 .notice = notice_text(run)};
 
 	(void) write_back_outcome(run->task, &result, run->committed);
@@ -265,6 +265,23 @@ commit_success(Run *run)
 	}
 }
 
+/* If pg_task itself has cancelled the request, say why; the server's own cancels keep their code.
+ */
+static void
+name_cancel(ErrorData *error)
+{
+	if (slot_is_cancelled())
+	{
+		error->message = pstrdup(stopped);
+		error->sqlerrcode = ERRCODE_TASK_STOPPED;
+	}
+	else if (deadline_passed())
+	{
+		error->message = pstrdup("canceling task due to timeout");
+		error->sqlerrcode = ERRCODE_TASK_TIMEOUT;
+	}
+}
+
 /*
  * Reset the process after an error, and return the error, in the context of the task.
  *
@@ -292,8 +309,8 @@ catch_error(Run *run)
 		EmitErrorReport();
 	error = CopyErrorData();
 	FlushErrorState();
-	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && (slot_is_cancelled() || deadline_passed()))
-		error->message = pstrdup(slot_is_cancelled() ? stopped : "canceling task due to timeout");
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		name_cancel(error);
 	error_context_stack = NULL;
 	AbortOutOfAnyTransaction();
 	PortalErrorCleanup();

@@ -26,6 +26,17 @@
 #define TASK_REPEAT_MIN_MS 10
 
 /*
+ * SQLSTATEs of our own, in a class that neither the standard nor the server uses.  With those of
+ * the server the column "sqlstate" could not tell them from each other, nor from a cancelled
+ * statement.
+ */
+#define TASK_ERROR_TIMEOUT "TK001"
+#define TASK_ERROR_STOPPED "TK002"
+#define TASK_ERROR_EXPIRED "TK003"
+#define ERRCODE_TASK_TIMEOUT MAKE_SQLSTATE('T', 'K', '0', '0', '1')
+#define ERRCODE_TASK_STOPPED MAKE_SQLSTATE('T', 'K', '0', '0', '2')
+
+/*
  * A group: the waiting rows that are equal in these columns.  They form a FIFO, ordered by dt and
  * id.
  */

@@ -43,7 +43,7 @@ static const Statement expire_rows = {STATEMENT_EXPIRE,
 	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
 	") UPDATE {rows} AS t"
 	"    SET state = 'GONE', stop = clock_timestamp(), error = 'the task was not started in time',"
-	"        sqlstate = '57014', response = 'ERROR:  the task was not started in time'"
+	"        sqlstate = '" TASK_ERROR_EXPIRED "', response = 'ERROR:  the task was not started in time'"
 	"   FROM c"
 	"  WHERE " IS_LOCKED_ROW
 	" RETURNING t.id, t.role::text, " KEEP};

@@ -162,7 +162,7 @@ subtest 'a request that ignores its timeout' => sub {
 			DO \$\$ BEGIN FOR i IN 1 .. $times LOOP BEGIN PERFORM pg_sleep(600); EXCEPTION "
 			. "WHEN query_canceled THEN NULL; END; END LOOP; END \$\$; SELECT 1");
 		is(task($node, $id, 'state, failed, sqlstate, error') . sql('SELECT count(*) FROM effect'),
-			'FAIL|1|57014|canceling task due to timeout0',
+			'FAIL|1|TK001|canceling task due to timeout0',
 			"a timeout that is swallowed $times times");
 		is(task($node, $id, q{stop - start BETWEEN '0.1 s' AND '5 s'}), 't',
 			"a timeout that is swallowed $times times: in time");

@@ -714,7 +714,7 @@ none("SELECT $row FROM task WHERE state = 'FAIL' AND sqlstate = '57P02' OR crash
 	'none has failed for a crash');
 none("SELECT $row FROM task WHERE CASE state
 	WHEN 'DONE' THEN kind IN ('fail', 'timeout') OR sqlstate IS NOT NULL OR error IS NOT NULL
-	WHEN 'GONE' THEN kind <> 'active' OR sqlstate IS DISTINCT FROM '57014'
+	WHEN 'GONE' THEN kind <> 'active' OR sqlstate IS DISTINCT FROM 'TK003'
 	WHEN 'FAIL' THEN NOT (kind = 'fail' AND sqlstate = 'UU001' OR kind = 'timeout' "
 	. "AND error = 'canceling task due to timeout'
 		OR kind = 'serial' AND sqlstate = '40001' "

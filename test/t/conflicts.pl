@@ -176,7 +176,7 @@ subtest 'the timeout covers all retries' => sub {
 	fresh();
 	$id = run_task($node, timeout => '0.6 s',
 		request => q{SELECT pg_sleep(0.25); SELECT fail_until(100, '40001')});
-	is_row($node, $id, { state => 'FAIL', sqlstate => '57014', failed => 1 },
+	is_row($node, $id, { state => 'FAIL', sqlstate => 'TK001', failed => 1 },
 		'the runs together exceed the timeout');
 };
 

@@ -13,7 +13,7 @@ my $node = new_node('main', conf => "pg_task.period = '300 ms'\npg_task.max_exec
 make_gates($node);
 sql('CREATE TABLE effect (what text); CREATE SEQUENCE turn; GRANT ALL ON effect TO PUBLIC');
 my $gone = q{state, attempt, sqlstate, error, start IS NULL, stop IS NOT NULL};
-my $wanted = 'GONE|0|57014|the task was not started in time|t|t';
+my $wanted = 'GONE|0|TK003|the task was not started in time|t|t';
 my $effect = q{INSERT INTO effect VALUES (current_setting('pg_task.id'))};
 
 # A task that starts in time runs, however long it takes; one that is late does not.
@@ -161,7 +161,7 @@ subtest 'a retry in a full queue' => sub {
 	wait_for_state($node, $id, 'GONE');
 	is_row($node, $id,
 		{
-			failed => 1, attempt => 1, sqlstate => '57014',
+			failed => 1, attempt => 1, sqlstate => 'TK003',
 			error => 'the task was not started in time'
 		},
 		'a retry that is not started in time');

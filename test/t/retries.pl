@@ -187,7 +187,7 @@ subtest 'what counts as a failure' => sub {
 		EXECUTE FUNCTION too_late()});
 	for my $way (
 		[ 'a timeout', q{SELECT CASE WHEN nextval('turn') < 3 THEN pg_sleep(60) END}, 'DONE',
-			'57014',
+			'TK001',
 			timeout => '100 ms' ],
 		[ 'a FATAL', 'SET exit_on_error = on; SELECT fail_until(3)', 'DONE', 'UU001' ],
 		[ 'a deferred trigger', 'INSERT INTO late VALUES (1)', 'DONE', 'UU001' ],

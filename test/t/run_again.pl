@@ -111,12 +111,12 @@ subtest 'what becomes of the run' => sub {
 	$id = start_task('timeout', timeout => '300 ms');
 	sql("UPDATE task SET dt = '2200-01-01' WHERE id = $id");
 	wait_for_state($node, $id, 'PLAN');
-	is(task($node, $id, 'sqlstate, failed'), '57014|0', 'a timeout is a failure');
+	is(task($node, $id, 'sqlstate, failed'), 'TK001|0', 'a timeout is a failure');
 
 	$id = start_task('stopped');
 	sql("UPDATE task SET dt = now() WHERE id = $id");
 	sql("UPDATE task SET state = 'STOP' WHERE id = $id");
-	wait_until($node, "SELECT state = 'STOP' AND sqlstate = '57014' FROM task WHERE id = $id");
+	wait_until($node, "SELECT state = 'STOP' AND sqlstate = 'TK002' FROM task WHERE id = $id");
 	pass('a task that is stopped stays so');
 
 	$id = start_task('terminated');

@@ -182,7 +182,7 @@ my $limits = q{SELECT count(*) FROM public.task AS a JOIN public.task AS b ON a.
 	AND (a.start, a.stop) OVERLAPS (b.start, b.stop) WHERE a.queue LIKE '% limit'};
 my $indexes = q{SELECT count(*) FROM pg_index WHERE indrelid = 'public.task'::regclass};
 my ($normal) = results('without', named($outcome, 'without'));
-my @usual = ('gone GONE057014', 'key PLAN0', 'limit DONE1,DONE1,DONE1', 'long DONE1=.*',
+my @usual = ('gone GONE0TK003', 'key PLAN0', 'limit DONE1,DONE1,DONE1', 'long DONE1=.*',
 	'plain DONE1=.*', 'repeat DONE1,PLAN0', 'retry FAIL222012', 'stop STOP0', 'write DONE1');
 like($normal, qr/^@{[ join '\n', @usual ]}$/s,
 	'without any setting');

@@ -176,7 +176,7 @@ subtest 'who may stop whose tasks' => sub {
 		is(sql_as('keeper', "SELECT pg_task_cancel($id{bob})"), 't',
 			"$by: the owner stops anybody's");
 		wait_for_running($node, 0, id => $id{bob});
-		is(task($node, $id{bob}, 'state, sqlstate'), 'STOP|57014',
+		is(task($node, $id{bob}, 'state, sqlstate'), 'STOP|TK002',
 			"$by: the owner stops anybody's, and it ends");
 		sql('DELETE FROM task');
 	}

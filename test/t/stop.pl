@@ -44,7 +44,7 @@ sub wait_for_end
 my $stopped = q{state, attempt, failed, sqlstate, error, split_part(response, E'\n', 1),
 	stop >= start, pid > 0};
 my $wanted =
-	'STOP|1|0|57014|canceling task due to user request|ERROR:  canceling task due to user '
+	'STOP|1|0|TK002|canceling task due to user request|ERROR:  canceling task due to user '
 		. 'request|t|t';
 
 my %way;
@@ -234,7 +234,7 @@ subtest 'claimed tasks that have not begun' => sub {
 		WHERE key IS NOT NULL}),
 		'1 STOP 0, 3 PLAN 0, 4 DONE 0, 5 STOP 0, 6 DONE 0',
 		'claimed: the rows are as they were set');
-	is(count_of($node, q{sqlstate = '57014' AND state <> 'STOP' OR failed > 0 OR state = 'WORK'}),
+	is(count_of($node, q{sqlstate = 'TK002' AND state <> 'STOP' OR failed > 0 OR state = 'WORK'}),
 		0,
 		'claimed: no other task was cancelled');
 	set_conf($node, 'pg_task.role_executors = 0');

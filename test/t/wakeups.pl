@@ -117,8 +117,9 @@ sub ended
 {
 	my ($name, $limit, $error, %column) = @_;
 	my $run = run_task($node, %column);
+	my $code = $error =~ /^task/ ? 'TK001' : '57014';
 
-	is(task($node, $run, 'state, sqlstate, error'), "FAIL|57014|canceling $error", $name);
+	is(task($node, $run, 'state, sqlstate, error'), "FAIL|$code|canceling $error", $name);
 	is(task($node, $run, "stop - start BETWEEN '$limit' AND interval '$limit' + interval '10 s'"),
 		't', "$name: in time");
 }

@@ -239,7 +239,7 @@ subtest 'deferred work at commit' => sub {
 	sql(q{INSERT INTO task (request, role, timeout) VALUES
 		('DECLARE c CURSOR WITH HOLD FOR SELECT pg_sleep(20)', 'mallory', '200 ms')});
 	wait_until($node, q{SELECT state IN ('DONE', 'FAIL') FROM task WHERE timeout IS NOT NULL});
-	is(sql('SELECT state, sqlstate FROM task WHERE timeout IS NOT NULL'), 'FAIL|57014',
+	is(sql('SELECT state, sqlstate FROM task WHERE timeout IS NOT NULL'), 'FAIL|TK001',
 		'a cursor that takes too long');
 };
 
