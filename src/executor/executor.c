@@ -23,6 +23,7 @@
 #include "compat.h"
 #include "executor/cleanup.h"
 #include "executor/client.h"
+#include "executor/context.h"
 #include "executor/deadline.h"
 #include "executor/run.h"
 #include "executor/slot.h"
@@ -188,8 +189,10 @@ attach_executor(Datum arg)
 static void
 run_and_report(const SharedTask *task)
 {
+	ErrorContextCallback callback;
 	bool clean;
 
+	context_begin(&callback, task);
 	check_role(task);
 	switch (run_task(task))
 	{
@@ -206,6 +209,7 @@ run_and_report(const SharedTask *task)
 			proc_exit(1);
 	}
 	clean = run_clean_up();
+	context_end(&callback);
 	slot_report(MyExecutor->taken_at);
 	(void) pgstat_report_stat(false);
 	if (!clean)

@@ -4,24 +4,17 @@
  *
  * log_statement, log_duration, log_min_duration_statement and log sampling mean for a request what
  * they mean for a client's simple query.  The messages are the same, so that log analyzers
- * understand them.  The server fills user and database into log_line_prefix only for client
- * sessions; here a context line contains them.
+ * understand them.
  *
  * This file runs nothing.
  */
 #include "postgres.h"
 
 #include "nodes/parsenodes.h"
-#include "postmaster/bgworker.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 
 #include "executor/request_log.h"
-#include "settings.h"
-
-/* The id of the task and the name of the process, which contains database and role. */
-#define CONTEXT \
-	errcontext("task " INT64_FORMAT " in \"%s\"", Settings.task_id, MyBgworkerEntry->bgw_name)
 
 /* Does log_statement apply to one of these statements? */
 static bool
@@ -45,7 +38,7 @@ request_log_statement(const char *request, List *statements)
 {
 	if (!log_statement_applies(statements))
 		return false;
-	ereport(LOG, (errmsg("statement: %s", request), errhidestmt(true), CONTEXT));
+	ereport(LOG, (errmsg("statement: %s", request), errhidestmt(true)));
 	return true;
 }
 
@@ -58,11 +51,11 @@ request_log_duration(const char *request, bool logged)
 	switch (check_log_duration(duration, logged))
 	{
 		case 1:
-			ereport(LOG, (errmsg("duration: %s ms", duration), errhidestmt(true), CONTEXT));
+			ereport(LOG, (errmsg("duration: %s ms", duration), errhidestmt(true)));
 			break;
 		case 2:
 			ereport(LOG, (errmsg("duration: %s ms  statement: %s", duration, request),
-						  errhidestmt(true), CONTEXT));
+						  errhidestmt(true)));
 			break;
 		default:
 			break;

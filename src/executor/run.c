@@ -33,6 +33,7 @@
 #include "compat.h"
 #include "executor/cleanup.h"
 #include "executor/client.h"
+#include "executor/context.h"
 #include "executor/deadline.h"
 #include "executor/message.h"
 #include "executor/request.h"
@@ -311,7 +312,7 @@ catch_error(Run *run)
 	FlushErrorState();
 	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 		name_cancel(error);
-	error_context_stack = NULL;
+	error->context = context_cut(error->context, run->task);
 	AbortOutOfAnyTransaction();
 	PortalErrorCleanup();
 	cleanup_replication_slots();

@@ -492,6 +492,15 @@ orphans_written(MonoTime now)
 	batch->count = 0;
 }
 
+/* Return the number of runs in the batch that is being written, and the id of the first one. */
+int
+orphans_batch_rows(int64 *id)
+{
+	if (orphans.batch.count > 0)
+		*id = orphans.batch.orphans[0]->run.id;
+	return orphans.batch.count;
+}
+
 /*
  * The transaction failed, perhaps while a batch was being written.  Returns true if orphans should
  * be tried at once.

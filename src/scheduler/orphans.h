@@ -33,6 +33,7 @@ extern void orphans_retry_refused(void);
 extern bool orphans_must_write(void);
 extern bool orphans_write(const TaskTable *table, MonoTime now);
 extern void orphans_written(MonoTime now);
+extern int orphans_batch_rows(int64 *id);
 extern bool orphans_write_failed(const BatchFailure *failure);
 
 #endif /* PG_TASK_ORPHANS_H */

@@ -3,7 +3,7 @@
  *		After an error in an iteration: abort, report, and make everything whole again.
  *
  * If a row is at fault, only its batch is written in another way.  After any other error nothing
- *that was read of rows is trusted.  What runs is known from the rings.
+ * that was read of rows is trusted.  What runs is known from the rings.
  */
 #include "postgres.h"
 
@@ -70,13 +70,29 @@ judge_error(int sqlstate, MonoTime now)
 	return failure;
 }
 
-/* Log an error, unless its message was logged before while the cause lasts. */
+/* Does the cause lie in one of these rows, so that the next tries tell in which? */
+static bool
+is_to_be_found(int sqlstate, int rows)
+{
+	return rows > 1 && errors_of_row(sqlstate) && sqlstate != ERRCODE_QUERY_CANCELED;
+}
+
+/*
+ * Log an error, unless its message was logged before while the cause lasts.  If a row is at fault,
+ * it is logged once that row is known.
+ */
 static void
 report_error(const ErrorData *error, MonoTime now)
 {
+	int64 id = 0;
+	int rows = refused_batch_rows(&id) + orphans_batch_rows(&id);
+
+	if (rows == 1)
+		errcontext("pg_task " INT64_FORMAT " in database \"%s\"", id, MyScheduler->database);
 	if (error->sqlerrcode == ERRCODE_TABLE_CHANGED)
 		SetLatch(MyLatch);
-	else if (!errors_reported(MyScheduler->database, error->message ? error->message : "", now))
+	else if (!is_to_be_found(error->sqlerrcode, rows) &&
+			 !errors_reported(MyScheduler->database, error->message ? error->message : "", now))
 		EmitErrorReport();
 	FlushErrorState();
 }

@@ -107,6 +107,22 @@ refused_batch_add(RefusedBatch which, TaskPlace place)
 		batch->first = place;
 }
 
+/* Return the number of rows in the batches of the open transaction, and the id of one of them. */
+int
+refused_batch_rows(int64 *id)
+{
+	int rows = 0;
+	int i;
+
+	for (i = 0; i < REFUSED_BATCHES; i++)
+	{
+		if (refused.batches[i].count > 0)
+			*id = refused.batches[i].first.id;
+		rows += refused.batches[i].count;
+	}
+	return rows;
+}
+
 /* The batch is committed. */
 void
 refused_batch_written(RefusedBatch which)

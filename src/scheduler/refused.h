@@ -44,6 +44,7 @@ typedef enum RefusedBatch
 
 extern bool refused_singly(RefusedBatch which);
 extern void refused_batch_add(RefusedBatch which, TaskPlace place);
+extern int refused_batch_rows(int64 *id);
 extern void refused_batch_written(RefusedBatch which);
 extern bool refused_batches_failed(const BatchFailure *failure);
 

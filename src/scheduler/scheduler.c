@@ -90,19 +90,33 @@ release_slot_at_exit(int code pg_attribute_unused(), Datum arg pg_attribute_unus
 	scheduler_slot_release(MyScheduler->slot);
 }
 
+/* Log which table this scheduler works for: not again for each scheduler of a database. */
+static void
+log_table(const TaskTable *table, const char *owner)
+{
+	if (table->created || shared_database_relid(MyDatabaseId) != table->relid)
+		ereport(LOG, (errmsg("pg_task has %s the task table %s of role \"%s\" in database \"%s\"",
+							 table->created ? "created" : "found", table->name, owner,
+							 MyScheduler->database)));
+}
+
 /* Prepare the task table.  Everything known about its rows is read again. */
 static void
 prepare_table(void)
 {
 	SharedScheduler *slot = MyScheduler->slot;
 	TaskTable *prepared;
+	char *owner;
 
 	shared_scheduler_publish(slot, InvalidOid);
 	work_forget_table();
 	work_begin("preparing the task table");
 	prepared = table_prepare(&MyScheduler->settings, slot->user, MyScheduler->context);
+	owner = GetUserNameFromId(prepared->owner, true);
 	work_end();
 	table_keep(prepared);
+	if (prepared->relid != MyScheduler->last_relid)
+		log_table(prepared, owner ? owner : "");
 	MyScheduler->table = prepared;
 	shared_scheduler_publish(slot, prepared->relid);
 	scan_forget();

@@ -288,6 +288,7 @@ table_find(Oid relid, MemoryContext parent)
 	table->members = copy_oids(members, context);
 	table->nmembers = list_length(members);
 	table->whole = relation_fault(rel, members, parents) == NULL && columns_complete(rel);
+	table->created = false;
 	relation_close(rel, AccessShareLock);
 	MemoryContextSetParent(context, parent);
 	return table;
@@ -353,6 +354,7 @@ table_prepare(const SettingsTable *where, Oid user, MemoryContext context)
 	OwnerScope scope;
 	Oid schema;
 	Oid relid;
+	bool created;
 
 	Assert(superuser() && !owner_acts());
 	SPI_connect();
@@ -363,7 +365,8 @@ table_prepare(const SettingsTable *where, Oid user, MemoryContext context)
 	owner_become(user, &scope);
 	schema = find_schema(where, user);
 	relid = get_relname_relid(where->table, schema);
-	if (!OidIsValid(relid))
+	created = !OidIsValid(relid);
+	if (created)
 	{
 		create_table(quote_qualified_identifier(get_namespace_name(schema), where->table));
 		CommandCounterIncrement();
@@ -378,6 +381,7 @@ table_prepare(const SettingsTable *where, Oid user, MemoryContext context)
 	if (get_relname_relid(where->table, schema) != relid)
 		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
 	table = table_find(relid, context);
+	table->created = created;
 	SPI_finish();
 	return table;
 }

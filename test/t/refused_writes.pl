@@ -64,6 +64,8 @@ sub others_flow
 		db => 'shop');
 	shop(q{DELETE FROM task WHERE queue = 'witness'});
 	nothing_spins($what);
+	like(log_since($node, $position), qr/^\tpg_task (?:\d+ of queue|\d+ in database "shop"$)/m,
+		"$what: the log says which task");
 	my $lines = () = log_since($node, $position) =~ /ERROR:  [^\n]*\Q$what\E/g;
 	cmp_ok($lines, '<=', 10, "$what: the log has few lines");
 	cmp_ok($lines, '>', 0, "$what: the log has the error");

@@ -185,8 +185,17 @@ subtest 'a restart' => sub {
 	my $count = q(SELECT count(*),
 		(SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass)
 		FROM pg_index WHERE indrelid = 'task'::regclass);
-	$node->restart for 1 .. 2;
+	$node->restart;
+	$position = log_position($node);
+	$node->restart;
 	is(answer('postgres', 'SELECT 1'), '1', 'a task runs after a restart');
+	$node->reload;
+	wait_for_log_line($node,
+		qr/LOG:  pg_task has found the task table public\.task of role "postgres"/, $position);
+	terminate($node, backends($node, 'scheduler'));
+	is(answer('postgres', 'SELECT 2'), '2', 'a task runs with another scheduler');
+	is(() = log_since($node, $position) =~ /has \w+ the task table .* in database "postgres"/g, 1,
+		'the log tells once which table it is');
 	is(sql($count), '5|7', 'no index or trigger was created twice');
 };
 
@@ -196,6 +205,9 @@ subtest 'an owner without LOGIN' => sub {
 		. 'CREATE ROLE tenant LOGIN; '
 		. 'GRANT tenant TO landlord');
 	wait_for_table($node, db => 'let');
+	wait_for_log_line($node,
+		qr/pg_task has created the task table public\.task of role "landlord" in database "let"\n/,
+		$position);
 	is($node->safe_psql('let',
 		"SELECT relowner::regrole FROM pg_class WHERE oid = 'task'::regclass"),
 		'landlord', 'the table belongs to the owner of the database');

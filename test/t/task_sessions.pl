@@ -80,11 +80,11 @@ subtest 'libraries that are preloaded for a role' => sub {
 };
 
 subtest 'lines in the log' => sub {
-	my $context = qr/\n\d+ CONTEXT:  task \d+ in "pg_task executor postgres/;
+	my $context = qr/\n\d+ CONTEXT:  pg_task \d+ of queue "default" in database "postgres" as role/;
 
 	sql(q{ALTER ROLE modifies SET log_statement = 'mod'});
 	like(logged('modifies', 'INSERT INTO mark VALUES (1)'),
-		qr/^\d+ LOG:  statement: INSERT INTO mark VALUES \(1\)$context modifies"$/m,
+		qr/^\d+ LOG:  statement: INSERT INTO mark VALUES \(1\)$context "modifies", attempt 1$/m,
 		'log_statement');
 	is(logged('modifies', 'SELECT 1'), '', 'log_statement: no other statements');
 	is(() = logged('modifies', 'SELECT 1; DELETE FROM mark; DELETE FROM mark') =~ /statement:/g, 1,
@@ -92,7 +92,7 @@ subtest 'lines in the log' => sub {
 
 	sql('ALTER ROLE timed SET log_min_duration_statement = 0');
 	like(logged('timed', q{SELECT 'fast'}),
-		qr/^\d+ LOG:  duration: [\d.]+ ms  statement: SELECT 'fast'$context timed"$/m,
+		qr/^\d+ LOG:  duration: [\d.]+ ms  statement: SELECT 'fast'$context "timed", attempt 1$/m,
 		'log_min_duration_statement');
 	like(logged('timed', q{SELECT 'slow', pg_sleep(0.2)}),
 		qr/^\d+ LOG:  duration: [2-9]\d\d\.\d+ ms /m,
@@ -107,7 +107,14 @@ subtest 'lines in the log' => sub {
 		'log_duration: of a request that commits by itself');
 
 	like(logged('plain', q{SELECT 1/0}),
-		qr/ERROR:  division by zero\n\d+ STATEMENT:  SELECT 1\/0$/m, 'log_min_error_statement');
+		qr/ERROR:  division by zero$context "plain", attempt 1\n\d+ STATEMENT:  SELECT 1\/0$/m,
+		'log_min_error_statement');
+	my $id = run_task($node, role => 'plain', queue => 'nested',
+		request => q{DO 'BEGIN PERFORM 1/0; END'});
+	wait_for_log_line($node,
+		qr/CONTEXT:  SQL statement "SELECT 1\/0"\n\tPL\/pgSQL function inline_code_block line 1 at PERFORM
+\tpg_task $id of queue "nested" in database "postgres" as role "plain", attempt 1\n/);
+	like(task($node, $id, 'response'), qr/at PERFORM$/, 'the context in the row is without the task');
 	sql('ALTER ROLE silent SET log_min_error_statement = panic');
 	unlike(logged('silent', q{SELECT 1/0}), qr/STATEMENT/,
 		'log_min_error_statement: no lower severity');
