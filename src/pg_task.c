@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include "access/parallel.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 
@@ -19,12 +20,27 @@ PG_MODULE_MAGIC;
 
 PGDLLEXPORT void _PG_init(void);
 
+/* The library was loaded by LOAD, by CREATE EXTENSION, or by a trigger on a task table. */
+static void
+warn_not_preloaded(void)
+{
+	if (IsBinaryUpgrade || IsParallelWorker())
+		return;
+	ereport(WARNING, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					  errmsg("pg_task is not running on this server: tasks wait"),
+					  errhint("Add pg_task to \"shared_preload_libraries\" in postgresql.conf, and"
+							  " restart the server.")));
+}
+
 void
 _PG_init(void)
 {
 	/* loaded by a call of a function: those that need no shared memory work */
 	if (!process_shared_preload_libraries_in_progress)
+	{
+		warn_not_preloaded();
 		return;
+	}
 
 	settings_define();
 

@@ -10,7 +10,6 @@
 #include <limits.h>
 
 #include "access/xact.h"
-#include "parser/scansup.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -18,6 +17,7 @@
 
 #include "settings.h"
 #include "shared/task.h"
+#include "targets.h"
 #include "zones.h"
 
 SettingsValues Settings = {
@@ -90,128 +90,20 @@ static const struct config_enum_entry format_options[] = {
 	{NULL, 0, false},
 };
 
-/*
- * Read an identifier at *text, quoted or not, and advance *text past it and the white space that
- * follows.  Returns NULL if there is none.
- */
-static char *
-read_identifier(const char **text)
-{
-	const char *p = *text;
-	StringInfoData name;
-	bool quoted;
-
-	while (scanner_isspace(*p))
-		p++;
-	initStringInfo(&name);
-	quoted = (*p == '"');
-	if (quoted)
-	{
-		bool closed = false;
-
-		for (p++; *p && !closed; p++)
-		{
-			closed = (p[0] == '"' && p[1] != '"');
-			if (!closed)
-				appendStringInfoChar(&name, *p);
-			if (p[0] == '"' && !closed)
-				p++;
-		}
-		if (!closed)
-			return NULL;
-	}
-	else
-	{
-		while (*p && *p != ',' && *p != ':' && *p != '"' && !scanner_isspace(*p))
-			appendStringInfoChar(&name, *p++);
-	}
-	if (name.len == 0)
-		return NULL;
-	while (scanner_isspace(*p))
-		p++;
-	*text = p;
-	if (name.len >= NAMEDATALEN)
-		return NULL;
-	return quoted ? name.data : downcase_identifier(name.data, name.len, false, false);
-}
-
-/*
- * Parse "db1, db2:user2" into a List of SettingsTarget in the current memory context.  Returns
- * false on a syntax error.
- */
-static bool
-parse_targets(const char *text, List **targets)
-{
-	*targets = NIL;
-	while (scanner_isspace(*text))
-		text++;
-	if (*text == '\0')
-		return true;
-	for (;;)
-	{
-		SettingsTarget *target = palloc0(sizeof(SettingsTarget));
-
-		target->database = read_identifier(&text);
-		if (target->database == NULL)
-			return false;
-		if (*text == ':')
-		{
-			text++;
-			target->role = read_identifier(&text);
-			if (target->role == NULL)
-				return false;
-		}
-		*targets = lappend(*targets, target);
-		if (*text == '\0')
-			return true;
-		if (*text++ != ',')
-			return false;
-	}
-}
-
-static int
-compare_targets(const ListCell *left, const ListCell *right)
-{
-	return strcmp(((SettingsTarget *) lfirst(left))->database,
-				  ((SettingsTarget *) lfirst(right))->database);
-}
-
-/* Return a database that is in the list more than once, or NULL.  Sorts the list. */
-static const char *
-find_duplicate_target(List *targets)
-{
-	const char *last = "";
-	ListCell *cell;
-
-	list_sort(targets, compare_targets);
-	foreach(cell, targets)
-	{
-		const char *name = ((SettingsTarget *) lfirst(cell))->database;
-
-		if (strcmp(name, last) == 0)
-			return name;
-		last = name;
-	}
-	return NULL;
-}
-
 static bool
 check_database_list(char **newval, void **extra pg_attribute_unused(),
 					GucSource source pg_attribute_unused())
 {
 	List *targets;
-	const char *twice;
+	const char *fault = "The value must be a list like \"database1, database2:role2\", or"
+						" \"*, -database3\" for all but some, or \"none\", with names quoted as in"
+						" SQL where needed.";
 
-	if (parse_targets(*newval, &targets))
-	{
-		twice = find_duplicate_target(targets);
-		if (twice)
-			GUC_check_errdetail("Database \"%s\" is named twice.", twice);
-		return twice == NULL;
-	}
-	GUC_check_errdetail("The value must be a list like \"database1, database2:role2\","
-						" with names quoted as in SQL where needed.");
-	return false;
+	if (targets_parse(*newval, &targets))
+		fault = targets_fault(targets);
+	if (fault)
+		GUC_check_errdetail("%s", fault);
+	return fault == NULL;
 }
 
 /* A time zone, by the name that SET TimeZone takes, or nothing. */
@@ -256,12 +148,40 @@ check_libraries(char **newval, void **extra pg_attribute_unused(),
 	return true;
 }
 
+/*
+ * Check that it is not a session that sets such a parameter of a database for itself: nothing would
+ * come of it.
+ */
 static bool
-check_name(char **newval, void **extra pg_attribute_unused(),
-		   GucSource source pg_attribute_unused())
+check_source(GucSource source)
+{
+	if (source != PGC_S_SESSION)
+		return true;
+	GUC_check_errcode(ERRCODE_CANT_CHANGE_RUNTIME_PARAM);
+	GUC_check_errmsg("this parameter is one of the database: a session cannot set it for itself");
+	GUC_check_errhint("Use ALTER DATABASE ... SET.");
+	return false;
+}
+
+static bool
+check_period(int *newval pg_attribute_unused(), void **extra pg_attribute_unused(),
+			 GucSource source)
+{
+	return check_source(source);
+}
+
+static bool
+check_enabled(bool *newval pg_attribute_unused(), void **extra pg_attribute_unused(),
+			  GucSource source)
+{
+	return check_source(source);
+}
+
+static bool
+check_name(char **newval, void **extra pg_attribute_unused(), GucSource source)
 {
 	if (strlen(*newval) < NAMEDATALEN)
-		return true;
+		return check_source(source);
 	GUC_check_errdetail("A name is at most %d bytes long.", NAMEDATALEN - 1);
 	return false;
 }
@@ -296,8 +216,8 @@ define_location(void)
 	DefineCustomStringVariable(
 		"pg_task.database", "Sets the databases that have a task table, and the role of each.",
 		"A list like \"db1, db2:user2\".  The default role is the owner of the"
-		" database.  Empty means every database that allows connections and"
-		" is not a template.",
+		" database.  Empty or \"*\" means every database that allows connections and"
+		" is not a template, \"*, -db3\" all of them but one, \"none\" no database.",
 		&variables.database, "", PGC_SIGHUP, 0, check_database_list, NULL, NULL);
 	DefineCustomStringVariable("pg_task.schema", "Sets the schema of the task table.",
 							   "Empty means the default creation schema of the role.  The schema is"
@@ -308,14 +228,16 @@ define_location(void)
 							   "task", PGC_USERSET, 0, check_table_name, NULL, NULL);
 	DefineCustomIntVariable(
 		"pg_task.period", "Sets the maximum time between two scans of the task table.", NULL,
-		&variables.period, 1000, 1, PERIOD_MAX, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+		&variables.period, 1000, 1, PERIOD_MAX, PGC_USERSET, GUC_UNIT_MS, check_period, NULL, NULL);
 }
 
 static void
 define_limits(void)
 {
-	DefineCustomBoolVariable("pg_task.enabled", "Enables the start of tasks on this server.", NULL,
-							 &Settings.enabled, true, PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("pg_task.enabled",
+							 "Enables the start of tasks on this server, or in a database.",
+							 "If it is off for the server, no database can enable it for itself.",
+							 &Settings.enabled, true, PGC_USERSET, 0, check_enabled, NULL, NULL);
 	DefineCustomIntVariable(
 		"pg_task.max_executors", "Sets the maximum number of tasks running at once on this server.",
 		"Each running task uses one of max_worker_processes.", &Settings.max_executors, 4, 1, 1024,
@@ -443,15 +365,15 @@ settings_define(void)
 }
 
 /*
- * Return the entries of pg_task.database as a List of SettingsTarget in the current memory
- * context.  NIL means all databases.
+ * Return the entries of pg_task.database as a List of Target in the current memory context.  NIL
+ * means no database.
  */
 List *
 settings_targets(void)
 {
 	List *targets;
 
-	if (!parse_targets(variables.database, &targets))
+	if (!targets_parse(variables.database, &targets))
 		elog(ERROR, "pg_task.database was not checked");
 	return targets;
 }

@@ -71,13 +71,6 @@ typedef struct SettingsTask
 	pg_tz *task_timezone; /* pg_task.timezone; NULL: not set */
 } SettingsTask;
 
-/* One entry of pg_task.database. */
-typedef struct SettingsTarget
-{
-	char *database;
-	char *role; /* NULL: the owner of the database */
-} SettingsTarget;
-
 /* Where the task table of a database is, and how often it is scanned. */
 typedef struct SettingsTable
 {

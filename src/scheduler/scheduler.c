@@ -51,6 +51,7 @@
 #include "shared/port.h"
 #include "shared/slots.h"
 #include "shared/worker.h"
+#include "task/database.h"
 #include "task/rows.h"
 #include "task/statement.h"
 #include "task/table.h"
@@ -201,6 +202,51 @@ scan_table(MonoTime now)
 	work_end();
 }
 
+/* The settings of the database differ from those with which this process began, or disable it. */
+static void
+leave_for_settings(uint32 settings, bool disabled)
+{
+	if (disabled)
+	{
+		ereport(LOG, (errmsg("pg_task is disabled in database \"%s\"", MyScheduler->database)));
+		shared_database_disable(MyDatabaseId, settings);
+	}
+	/* this sets the latch as well */
+	scheduler_slot_leave(MyScheduler->slot);
+}
+
+/*
+ * Look at the settings of the database, first of all and when they have changed.  If they concern
+ * this process, it exits, and the next one begins with the new ones.  Returns true if so.
+ */
+static bool
+check_settings(void)
+{
+	uint32 settings = shared_settings_of_database(MyDatabaseId);
+	bool first = MyScheduler->database_settings == NULL;
+	bool leaves;
+	bool disabled;
+	char *text;
+
+	if (!first && settings == MyScheduler->settings_seen)
+		return false;
+	work_begin("reading the settings of the database");
+	text = database_settings(&disabled);
+	work_end();
+	if (first)
+	{
+		MyScheduler->database_settings = MemoryContextStrdup(TopMemoryContext, text);
+		/* it may have connected with older ones */
+		leaves = disabled || settings != MyScheduler->settings_seen;
+	}
+	else
+		leaves = strcmp(text, MyScheduler->database_settings) != 0;
+	if (leaves)
+		leave_for_settings(settings, disabled);
+	MyScheduler->settings_seen = settings;
+	return leaves;
+}
+
 /* One iteration of the loop. */
 static void
 run_iteration(DispatchRound *round)
@@ -209,6 +255,8 @@ run_iteration(DispatchRound *round)
 
 	arbiter_renew(MyScheduler->slot);
 	pool_reap();
+	if (check_settings())
+		return;
 	if (watch_changed())
 	{
 		refused_forget();
@@ -379,6 +427,7 @@ attach_to_slot(Datum arg)
 static void
 connect_to_database(void)
 {
+	MyScheduler->settings_seen = shared_settings_of_database(MyScheduler->slot->database);
 	MyScheduler->in_transaction = true;
 	BackgroundWorkerInitializeConnectionByOid(MyScheduler->slot->database, InvalidOid, 0);
 	MyScheduler->in_transaction = false;

@@ -33,8 +33,10 @@
 typedef struct SchedulerProcess
 {
 	SharedScheduler *slot;
-	const char *database;	/* its name when this process started */
-	SettingsTable settings; /* of the task table */
+	const char *database;	 /* its name when this process started */
+	SettingsTable settings;	 /* of the task table */
+	uint32 settings_seen;	 /* change counter of the settings of the database */
+	char *database_settings; /* as database_settings returns them; NULL: not read yet */
 	uint32 wait_event;
 
 	/* the task table, and the transaction on it: see work.c */

@@ -148,6 +148,7 @@ concerns_supervisor(Node *statement)
 		case T_CreatedbStmt:
 		case T_DropdbStmt:
 		case T_AlterDatabaseStmt:
+		case T_AlterDatabaseSetStmt:
 		case T_CreateRoleStmt:
 		case T_AlterRoleStmt:
 		case T_DropRoleStmt:

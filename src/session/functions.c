@@ -12,13 +12,16 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
 #include "session/functions.h"
+#include "session/served.h"
 #include "settings.h"
 #include "shared/shared.h"
+#include "task/columns.h"
 #include "task/roles.h"
 
 PGDLLEXPORT Datum pg_task_own(PG_FUNCTION_ARGS);
@@ -40,25 +43,21 @@ pg_task_own(PG_FUNCTION_ARGS)
 }
 
 /*
- * The task table of this database as UPDATE names it, in SQL.  *relid is its oid.  Raises an error
- * if no scheduler serves the database.
+ * Raise an error unless the current user may stop tasks in this table.  The server's own would come
+ * with the statement below as its context, and without what helps.
  */
-char *
-functions_rows(Oid *relid)
+static void
+check_may_stop(Oid relid)
 {
-	char *name;
+	AttrNumber state = get_attnum(relid, task_columns[COLUMN_STATE].name);
 
-	*relid = Shared ? shared_database_relid(MyDatabaseId) : InvalidOid;
-	name = OidIsValid(*relid) ? get_rel_name(*relid) : NULL;
-	if (name == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("no scheduler of pg_task is running in this database"),
-				 errhint("Check that \"shared_preload_libraries\" contains pg_task, and check the"
-						 " settings \"pg_task.enabled\" and \"pg_task.database\".")));
-	return psprintf(
-		"%s%s", get_rel_relkind(*relid) == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ",
-		quote_qualified_identifier(get_namespace_name(get_rel_namespace(*relid)), name));
+	if (pg_class_aclcheck(relid, GetUserId(), ACL_UPDATE) == ACLCHECK_OK ||
+		pg_attribute_aclcheck(relid, state, GetUserId(), ACL_UPDATE) == ACLCHECK_OK)
+		return;
+	ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					errmsg("you may not stop tasks in table %s", get_rel_name(relid)),
+					errhint("GRANT UPDATE ON %s TO %s", served_name(relid),
+							quote_identifier(GetUserNameFromId(GetUserId(), false)))));
 }
 
 /*
@@ -78,7 +77,8 @@ pg_task_cancel(PG_FUNCTION_ARGS)
 				   " WHERE t.id OPERATOR(pg_catalog.=) $1"
 				   "   AND t.state OPERATOR(pg_catalog.=)"
 				   "       ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'::pg_catalog.text])",
-				   functions_rows(&relid));
+				   served_rows(&relid));
+	check_may_stop(relid);
 	SPI_connect();
 	if (SPI_execute_with_args(sql, 1, types, values, NULL, false, 0) != SPI_OK_UPDATE)
 		elog(ERROR, "could not stop a task");

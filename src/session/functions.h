@@ -8,6 +8,5 @@
 #include "postgres.h"
 
 extern void functions_define(void);
-extern char *functions_rows(Oid *relid);
 
 #endif /* PG_TASK_FUNCTIONS_H */

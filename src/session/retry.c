@@ -28,7 +28,7 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
-#include "session/functions.h"
+#include "session/served.h"
 
 PGDLLEXPORT Datum pg_task_retry(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_retry_all(PG_FUNCTION_ARGS);
@@ -55,7 +55,7 @@ begin_retry(const char *states)
 	HeapTuple tuple;
 	Oid relid;
 
-	retry.rows = functions_rows(&relid);
+	retry.rows = served_rows(&relid);
 	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "cache lookup failed for relation %u", relid);

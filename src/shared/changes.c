@@ -41,6 +41,13 @@ shared_settings(Oid database, Oid role)
 	return read_counter(InvalidOid) + read_counter(database) + read_counter(role);
 }
 
+/* Change counter; differs after ALTER DATABASE SET of this database. */
+uint32
+shared_settings_of_database(Oid database)
+{
+	return read_counter(database);
+}
+
 /* Change counter; differs after any ALTER ROLE/DATABASE SET. */
 uint32
 shared_settings_changes(void)

@@ -225,6 +225,39 @@ shared_database_remove(Oid database)
 }
 
 /*
+ * The scheduler of this database has found that pg_task.enabled is off there: it gets none until
+ * its settings change again.
+ */
+void
+shared_database_disable(Oid database, uint32 settings)
+{
+	SharedDatabase *entry;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	entry = shared_database_find(database);
+	if (entry)
+	{
+		entry->disabled = true;
+		entry->settings = settings;
+	}
+	LWLockRelease(Shared->directory);
+}
+
+/* Is pg_task.enabled off in this database, as far as is known? */
+bool
+shared_database_is_disabled(Oid database)
+{
+	SharedDatabase *entry;
+	bool disabled;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	entry = shared_database_find(database);
+	disabled = entry && entry->disabled && entry->settings == shared_settings_of_database(database);
+	LWLockRelease(Shared->directory);
+	return disabled;
+}
+
+/*
  * Set whether more databases need a scheduler than there are places.  If so, schedulers report from
  * now on whether they are idle.  Only the supervisor calls this.
  */

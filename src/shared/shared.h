@@ -157,6 +157,8 @@ typedef struct SharedDatabase
 	Oid rebooted;	 /* the table of which the tasks of this start of the server are planned */
 	MonoTime due;	 /* when a task is due next, as far as is known */
 	MonoTime marked; /* since when something waits for a scheduler; 0: nothing does */
+	bool disabled;	 /* its scheduler has found pg_task.enabled off ... */
+	uint32 settings; /* ... in the settings of the database with this change counter */
 } SharedDatabase;
 
 /*
@@ -342,6 +344,7 @@ extern void shared_wake(int proc);
 extern void shared_wake_supervisor(void);
 extern uint32 shared_settings(Oid database, Oid role);
 extern uint32 shared_settings_changes(void);
+extern uint32 shared_settings_of_database(Oid database);
 extern void shared_settings_changed(Oid object);
 extern void shared_publish_zones(const char *sessions, const char *tasks);
 extern SharedZones shared_zones(void);
@@ -360,6 +363,8 @@ extern void shared_database_remove(Oid database);
 extern void shared_database_mark(Oid database);
 extern Oid shared_database_rebooted(Oid database);
 extern void shared_database_set_rebooted(Oid database, Oid relid);
+extern void shared_database_disable(Oid database, uint32 settings);
+extern bool shared_database_is_disabled(Oid database);
 extern void shared_crowd(bool crowded);
 extern void shared_scheduler_publish(SharedScheduler *me, Oid relid);
 extern void shared_scheduler_publish_queues(SharedScheduler *me, Oid relid);

@@ -106,9 +106,10 @@ typedef struct DatabaseEntry
 	bool seen;
 	char *name; /* in the context of the iteration */
 	Oid user;
-	MonoTime left;	/* when its last scheduler ended, or when it was first seen */
-	MonoTime asked; /* when its scheduler was asked to exit to free its place; 0: it was not */
-	MonoTime need;	/* when it is to get a scheduler; computed in each iteration */
+	MonoTime left;	 /* when its last scheduler ended, or when it was first seen */
+	MonoTime asked;	 /* when its scheduler was asked to exit to free its place; 0: it was not */
+	MonoTime need;	 /* when it is to get a scheduler; computed in each iteration */
+	uint32 settings; /* change counter of its settings, of which its scheduler was told */
 } DatabaseEntry;
 
 /* The supervisor's process. */
@@ -230,6 +231,18 @@ start_scheduler(DatabaseEntry *entry, MonoTime now)
 	entry->started = now;
 }
 
+/* Wake the scheduler of a database whose settings have changed: it looks whether they concern it.
+ */
+static void
+tell_changed_settings(DatabaseEntry *entry)
+{
+	uint32 settings = shared_settings_of_database(entry->database);
+
+	if (entry->slot && entry->settings != settings)
+		shared_scheduler_wake(entry->database);
+	entry->settings = settings;
+}
+
 /* Check the scheduler of a wanted database: has it ended, does it run for the right role? */
 static void
 check_database(const Wanted *wanted, MonoTime now)
@@ -249,6 +262,7 @@ check_database(const Wanted *wanted, MonoTime now)
 	entry->name = wanted->name;
 	entry->user = wanted->user;
 	check_scheduler(entry, now);
+	tell_changed_settings(entry);
 	if (entry->slot && entry->slot->user != wanted->user)
 		scheduler_slot_leave(entry->slot);
 }
@@ -298,7 +312,8 @@ find_startable(MonoTime now)
 	hash_seq_init(&scan, MySupervisor.databases);
 	while ((entry = hash_seq_search(&scan)) != NULL)
 	{
-		if (entry->slot || hold_exists(entry->database))
+		if (entry->slot || hold_exists(entry->database) ||
+			shared_database_is_disabled(entry->database))
 			continue;
 		if (clock_is_before(now, entry->not_before))
 		{

@@ -21,6 +21,7 @@
 #include "settings.h"
 #include "shared/report.h"
 #include "supervisor/wanted.h"
+#include "targets.h"
 
 /* Log a warning, unless it was due in the last iteration as well. */
 static void
@@ -56,8 +57,7 @@ is_usable(Form_pg_database database)
  * used.
  */
 static List *
-want_target(List *wanted, const SettingsTarget *target, Form_pg_database database,
-			Reports *unusable)
+want_target(List *wanted, const Target *target, Form_pg_database database, Reports *unusable)
 {
 	Oid user = database->datdba;
 
@@ -65,7 +65,7 @@ want_target(List *wanted, const SettingsTarget *target, Form_pg_database databas
 	{
 		warn_once(unusable,
 				  psprintf("database \"%s\" in \"pg_task.database\" does not allow connections",
-						   target->database),
+						   NameStr(database->datname)),
 				  "It has no task table until it does.");
 		return wanted;
 	}
@@ -73,49 +73,59 @@ want_target(List *wanted, const SettingsTarget *target, Form_pg_database databas
 		user = get_role_oid(target->role, true);
 	if (OidIsValid(user))
 		return lappend(wanted, make_wanted(database, user));
-	warn_once(unusable,
-			  psprintf("role \"%s\" in \"pg_task.database\" does not exist", target->role),
-			  psprintf("Database \"%s\" has no task table until it does.", target->database));
+	warn_once(
+		unusable, psprintf("role \"%s\" in \"pg_task.database\" does not exist", target->role),
+		psprintf("Database \"%s\" has no task table until it does.", NameStr(database->datname)));
 	return wanted;
+}
+
+/* Log the entries that name a database that does not exist. */
+static void
+report_missing(List *targets, const List *found, Reports *unusable)
+{
+	ListCell *cell;
+
+	foreach(cell, targets)
+	{
+		const Target *target = lfirst(cell);
+
+		if (target->database && !list_member_ptr(found, target))
+			warn_once(unusable,
+					  psprintf("database \"%s\" in \"pg_task.database\" does not exist",
+							   target->database),
+					  target->excluded ? "It will be left out when it does."
+									   : "It gets a scheduler as soon as it does.");
+	}
 }
 
 /* Within a transaction: read the catalog of databases. */
 static List *
 find_wanted(Reports *unusable)
 {
-	List *targets = settings_targets();
-	List *missing = list_copy(targets);
-	List *wanted = NIL;
 	MemoryContext caller = CurrentMemoryContext;
+	List *targets = settings_targets();
+	List *found = NIL;
+	List *wanted = NIL;
 	Relation rel = table_open(DatabaseRelationId, AccessShareLock);
 	TableScanDesc scan = table_beginscan_catalog(rel, 0, NULL);
 	HeapTuple tuple;
-	ListCell *cell;
 
 	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
 	{
 		Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
+		const Target *target = targets_find(targets, NameStr(database->datname));
+		bool named = target && target->database;
 
 		MemoryContextSwitchTo(caller);
-		if (targets == NIL && is_usable(database) && !database->datistemplate)
-			wanted = lappend(wanted, make_wanted(database, database->datdba));
-		foreach(cell, targets)
-		{
-			SettingsTarget *target = lfirst(cell);
-
-			if (strcmp(target->database, NameStr(database->datname)) != 0)
-				continue;
-			missing = list_delete_ptr(missing, target);
+		if (named)
+			found = lappend(found, unconstify(Target *, target));
+		if (target && !target->excluded &&
+			(named || (is_usable(database) && !database->datistemplate)))
 			wanted = want_target(wanted, target, database, unusable);
-		}
 	}
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);
-	foreach(cell, missing)
-		warn_once(unusable,
-				  psprintf("database \"%s\" in \"pg_task.database\" does not exist",
-						   ((SettingsTarget *) lfirst(cell))->database),
-				  "It gets a scheduler as soon as it does.");
+	report_missing(targets, found, unusable);
 	return wanted;
 }
 

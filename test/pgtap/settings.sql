@@ -20,7 +20,7 @@ SELECT is(current_setting(name), value, name) FROM (VALUES
 
 SELECT is(context, wanted, name || ' is changed at the right level') FROM (VALUES
     ('pg_task.database', 'sighup'),
-    ('pg_task.enabled', 'sighup'),
+    ('pg_task.enabled', 'user'),
     ('pg_task.idle_timeout', 'sighup'),
     ('pg_task.keep_libraries', 'sighup'),
     ('pg_task.max_executors', 'postmaster'),
@@ -50,20 +50,28 @@ SELECT throws_ok(format('SET pg_task.%I = %L', name, value), code, NULL,
     ('database', 'postgres', '55P02'),
     ('enabled', 'off', '55P02'),
     ('max_executors', '5', '55P02'),
+    -- they are of the database: a session could set them in vain
+    ('table', 'jobs', '55P02'),
+    ('schema', 'public', '55P02'),
+    ('period', '500', '55P02'),
     ('tabel', 'x', NULL)) AS s (name, value, code);
 
 SELECT lives_ok(format('SET pg_task.%I = %L', name, value), format('pg_task.%s = %s is taken', name,
     left(value, 20))) FROM (VALUES
-    ('table', repeat('x', 63)),
-    ('table', U&'Auftr\00e4ge "x"'),
-    ('schema', ''),
-    ('period', '1'),
-    ('period', '1 d'),
     ('timeout', '90 min'),
     ('keep', '7 d'),
     ('keep_failed', '-1'),
     ('synchronous_commit', 'off'),
     ('response_limit', '1 kB')) AS s (name, value);
+
+SELECT lives_ok(format('ALTER DATABASE postgres SET pg_task.%I = %L', name, value),
+    format('ALTER DATABASE SET pg_task.%s = %s', name, left(value, 20))) FROM (VALUES
+    ('table', repeat('x', 63)),
+    ('table', U&'Auftr\00e4ge "x"'),
+    ('schema', ''),
+    ('enabled', 'off'),
+    ('period', '1'),
+    ('period', '1 d')) AS s (name, value);
 
 -- A list of databases is checked when the file is read: served_databases.pl.
 SELECT lives_ok('ALTER DATABASE postgres SET pg_task."table" = ''jobs''');

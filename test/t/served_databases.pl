@@ -65,7 +65,64 @@ subtest 'pg_task.enabled' => sub {
 	wait_for_state($node, $waiting, 'DONE');
 };
 
+# Of one database: without a reload.  A scheduler that runs leaves, and none comes back by itself.
+subtest 'pg_task.enabled of a database' => sub {
+	make_gates($node, db => 'one');
+	my $running = insert_task($node, db => 'one', request => "SELECT hold('enabled')");
+	wait_for_state($node, $running, 'WORK', db => 'one');
+	my $position = log_position($node);
+	sql('ALTER DATABASE one SET pg_task.enabled = off');
+	wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity
+		WHERE backend_type = 'pg_task scheduler' AND datname = 'one'});
+	my $waiting = insert_task($node, db => 'one', request => 'SELECT 1');
+	open_gate($node, 'enabled', db => 'one');
+	wait_for_state($node, $running, 'DONE', db => 'one');
+	is(sql_in('one', "SELECT pg_task_cancel($waiting)"), 't', 'its tasks can be stopped');
+	$waiting = insert_task($node, db => 'one', request => 'SELECT 1');
+	$node->reload;
+	is(answer('postgres', 'SELECT 1'), '1', 'tasks run in other databases');
+	is(task($node, $waiting, 'state', db => 'one'), 'PLAN', 'no task starts there');
+	is(() = log_since($node, $position) =~ /LOG:  pg_task is disabled in database "one"/g, 1,
+		'the log says so once');
+	sql('ALTER DATABASE one RESET pg_task.enabled');
+	wait_for_state($node, $waiting, 'DONE', db => 'one');
+
+	set_conf($node, 'pg_task.enabled = off');
+	wait_for_schedulers($node);
+	sql('ALTER DATABASE one SET pg_task.enabled = on');
+	$waiting = insert_task($node, db => 'one', request => 'SELECT 1');
+	$node->restart;
+	is(task($node, $waiting, 'state', db => 'one'), 'PLAN',
+		'it cannot be switched on where it is off for the server');
+	set_conf($node, 'pg_task.enabled = on');
+	wait_for_state($node, $waiting, 'DONE', db => 'one');
+};
+
 my $position;
+
+subtest 'all databases but some, and none' => sub {
+	my @all = split /\n/, sql('SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate');
+	$position = log_position($node);
+	set_conf($node, q(pg_task.database = '*, -postgres, - "Capital", -absent'));
+	wait_for_schedulers($node, grep { $_ ne 'postgres' && $_ ne 'Capital' } @all);
+	pass('all but some');
+	wait_for_log_line($node, qr/database "absent" in "pg_task.database" does not exist\n.*It will be/,
+		$position);
+	sql('CREATE DATABASE absent');
+	sql('CREATE DATABASE present');
+	wait_for_schedulers($node, 'present', grep { $_ ne 'postgres' && $_ ne 'Capital' } @all);
+	pass('also of those that are made later');
+	sql('DROP DATABASE absent');
+	sql('DROP DATABASE present');
+	set_conf($node, q(pg_task.database = 'none'));
+	wait_for_schedulers($node);
+	pass('none');
+	sql('CREATE DATABASE "none"');
+	set_conf($node, q(pg_task.database = '"none"'));
+	wait_for_schedulers($node, 'none');
+	pass('a database of that name');
+	sql('DROP DATABASE "none"');
+};
 
 # A list of databases with users.  A missing database is reported once, and served when it appears.
 subtest 'pg_task.database' => sub {
@@ -109,7 +166,7 @@ subtest 'pg_task.database' => sub {
 subtest 'invalid lists' => sub {
 	my $list = sql('SHOW pg_task.database');
 	for my $bad ('one,,two', 'one:', ':user', '"open', 'one two', '"x"y', ',', 'one:a:b', 'x' x 64,
-		'""')
+		'""', '*, *', '*:', '-one', 'one, -two', '*, -one:plain', 'none, one', '-')
 	{
 		$position = log_position($node);
 		set_conf($node, "pg_task.database = '$bad'");
@@ -186,8 +243,9 @@ subtest 'a restart' => sub {
 		(SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass)
 		FROM pg_index WHERE indrelid = 'task'::regclass);
 	$node->restart;
+	$node->stop;
 	$position = log_position($node);
-	$node->restart;
+	$node->start;
 	is(answer('postgres', 'SELECT 1'), '1', 'a task runs after a restart');
 	$node->reload;
 	wait_for_log_line($node,

@@ -206,33 +206,54 @@ subtest 'the result of pg_task_cancel' => sub {
 		'pg_task_cancel uses the table of the scheduler');
 };
 
-# Where no task can be stopped: without a scheduler, and without the library.
-sub cannot
-{
-	my ($server, $name) = @_;
-	my ($rc, $out, $err) = $server->psql('postgres', "SELECT pg_task_cancel($id)",
-		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
-
-	like($err, qr/ERROR:  55000: .*HINT:  /s, "pg_task_cancel: $name");
-}
-
-subtest 'where no task can be stopped' => sub {
+# Tasks are stopped where nothing starts: that is when one cleans up.  Not without the library.
+subtest 'pg_task_cancel without a scheduler' => sub {
 	my $dump = $node->basedir . '/dump.sql';
+	my $trap = 'CREATE TABLE trap.task (LIKE public.task INCLUDING ALL); CREATE TRIGGER '
+	  . 'pg_task_planned AFTER INSERT OR UPDATE ON trap.task FOR EACH ROW EXECUTE FUNCTION '
+	  . "pg_task_planned(); INSERT INTO trap.task (id, request) VALUES (-7, 'SELECT 1')";
+
 	$node->command_ok([ 'pg_dumpall', '-h', $node->host, '-p', $node->port, '-f', $dump ],
 		'a dump');
 	set_conf($node, 'pg_task.enabled = off');
 	wait_for_schedulers($node);
-	cannot($node, 'pg_task.enabled = off');
+	($id) = row_in('PLAN');
+	like(error_of('postgres', "SELECT pg_task_cancel($id)", sqlstate => 1),
+		qr/ERROR:  55000: .*HINT:  .*UPDATE/s, 'never in a table of another owner');
+	sql('ALTER TABLE task OWNER TO postgres');
+	is(sql("SELECT pg_task_cancel($id)"), 't', 'pg_task.enabled is off');
 	set_conf($node, "pg_task.enabled = on\npg_task.database = 'template1'");
 	wait_for_schedulers($node, 'template1');
-	cannot($node, 'a database without a scheduler');
+	($id) = row_in('PLAN');
+	sql("CREATE SCHEMA trap AUTHORIZATION ann");
+	sql_as('ann', $trap);
+	is(sql("SELECT pg_task_cancel($id)"), 't', 'the database has no scheduler');
+	is(sql("SELECT pg_task_cancel(-7)"), 'f', 'never in a table of just anybody');
+	is(task($node, $id, 'state'), 'STOP', 'the task is stopped');
+	$node->restart;
+	($id) = row_in('PLAN');
+	is(sql("SELECT pg_task_cancel($id)"), 't', 'no scheduler since the start of the server');
+	sql('ALTER TABLE trap.task OWNER TO postgres');
+	like(error_of('postgres', "SELECT pg_task_cancel($id)", sqlstate => 1),
+		qr/ERROR:  55000: .*HINT:  /s, 'two tables may be meant');
+
 	my $bare = PostgreSQL::Test::Cluster->new('bare');
 	$bare->init(extra => [ '--encoding=UTF8', '--locale=C.UTF-8' ]);
 	$bare->start;
 	$bare->psql('postgres', "\\i $dump", on_error_stop => 0);
 	is($bare->safe_psql('postgres', 'SELECT count(*) > 5 FROM task'), 't',
 		'a server without the library has the table');
-	cannot($bare, 'without the library');
+	like(error_of('postgres', "SELECT pg_task_cancel($id)", node => $bare, sqlstate => 1),
+		qr/WARNING:  55000: pg_task is not running.*HINT:.*ERROR:  55000: .*HINT:  /ms,
+		'without the library');
+	my ($rc, $out, $err) = $bare->psql('postgres', q{INSERT INTO task (request) VALUES ('SELECT 1')});
+	like($err, qr/WARNING:  pg_task is not running on this server: tasks wait\nHINT:  Add pg_task/m,
+		'without the library: whoever plans a task is warned');
+	($rc, $out, $err) = $bare->psql('postgres', q{LOAD 'pg_task'});
+	like($err, qr/WARNING:  pg_task is not running/m, 'without the library: LOAD warns');
+	($rc, $out, $err) = $bare->psql('template1', q{CREATE EXTENSION pg_task});
+	like($err, qr/WARNING:  pg_task is not running/m,
+		'without the library: CREATE EXTENSION warns');
 	$bare->safe_psql('postgres', "UPDATE task SET state = 'STOP'");
 	is(sqlstate_of('postgres', "UPDATE task SET state = 'WORK'", node => $bare), '23514',
 		'without the library: WORK is refused');

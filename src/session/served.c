@@ -1,0 +1,126 @@
+/*
+ * served.c
+ *		The task table of this database, for functions that SQL calls.
+ *
+ * It is the table of the scheduler.  Where there is none, because pg_task.enabled is off or the
+ * database is not named in pg_task.database, it is the one that a scheduler would find.  Never a
+ * table that just anybody has made: the functions write into it with the rights of the caller, so
+ * its triggers run with them.
+ *
+ * This file writes nothing.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_database.h"
+#include "commands/dbcommands.h"
+#include "commands/trigger.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/catcache.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+
+#include "session/served.h"
+#include "settings.h"
+#include "shared/shared.h"
+#include "targets.h"
+
+/* Return the role for which a scheduler of this database would work; InvalidOid: there is none. */
+static Oid
+find_user(const char *database)
+{
+	const Target *target = targets_find(settings_targets(), database);
+	Oid owner = InvalidOid;
+	HeapTuple tuple;
+
+	if (target && target->role)
+		return get_role_oid(target->role, true);
+	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
+	if (HeapTupleIsValid(tuple))
+	{
+		owner = ((Form_pg_database) GETSTRUCT(tuple))->datdba;
+		ReleaseSysCache(tuple);
+	}
+	return owner;
+}
+
+/* Is this the task table of the role, as far as can be seen from outside? */
+static bool
+is_task_table(Form_pg_class form, Oid user, const char *schema)
+{
+	return form->relowner == user && !form->relispartition &&
+		   (form->relkind == RELKIND_RELATION || form->relkind == RELKIND_PARTITIONED_TABLE) &&
+		   (schema == NULL || form->relnamespace == get_namespace_oid(schema, true)) &&
+		   OidIsValid(get_trigger_oid(form->oid, "pg_task_planned", true));
+}
+
+/* Find the table that a scheduler of this database would find; InvalidOid unless there is one. */
+static Oid
+find_table(void)
+{
+	const char *database = get_database_name(MyDatabaseId);
+	SettingsTable where = settings_table(database);
+	Oid user = find_user(database);
+	CatCList *relations = SearchSysCacheList1(RELNAMENSP, CStringGetDatum(where.table));
+	Oid found = InvalidOid;
+	int count = 0;
+	int i;
+
+	for (i = 0; i < relations->n_members; i++)
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(&relations->members[i]->tuple);
+
+		if (!is_task_table(form, user, where.schema))
+			continue;
+		found = form->oid;
+		count++;
+	}
+	ReleaseCatCacheList(relations);
+	return count == 1 ? found : InvalidOid;
+}
+
+/*
+ * Return the task table of this database.  Raises an error if the library is not preloaded, or it
+ * is not clear which table is meant.
+ */
+static Oid
+served_table(void)
+{
+	Oid relid = Shared ? shared_database_relid(MyDatabaseId) : InvalidOid;
+
+	if (Shared && (!OidIsValid(relid) || get_rel_name(relid) == NULL))
+		relid = find_table();
+	if (!OidIsValid(relid))
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("no task table of this database is known"),
+			 errhint("Check that \"shared_preload_libraries\" contains pg_task, and check the"
+					 " settings \"pg_task.enabled\" and \"pg_task.database\"; or UPDATE the table"
+					 " yourself.")));
+	return relid;
+}
+
+/* Return the name of the table for SQL, qualified and quoted. */
+char *
+served_name(Oid relid)
+{
+	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+									  get_rel_name(relid));
+}
+
+/*
+ * Return the task table of this database as UPDATE names it, in SQL, without the children by
+ * INHERITS.  *relid is its oid.
+ */
+char *
+served_rows(Oid *relid)
+{
+	*relid = served_table();
+	return psprintf("%s%s", get_rel_relkind(*relid) == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ",
+					served_name(*relid));
+}

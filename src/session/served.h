@@ -1,0 +1,13 @@
+/*
+ * served.h
+ *		The task table of this database, for functions that SQL calls.
+ */
+#ifndef PG_TASK_SERVED_H
+#define PG_TASK_SERVED_H
+
+#include "postgres.h"
+
+extern char *served_name(Oid relid);
+extern char *served_rows(Oid *relid);
+
+#endif /* PG_TASK_SERVED_H */
