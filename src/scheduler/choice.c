@@ -17,7 +17,14 @@
 #include "scheduler/unstarted.h"
 #include "task/roles.h"
 
-#define PEEK_MAX 256 /* rows of a group that one statement reads */
+/*
+ * Rows that one statement reads: of one group, or of several, but at least PEEK_MIN of each.
+ */
+#define PEEK_MAX 256
+#define PEEK_MIN 4
+
+/* Groups that are looked at for that: as many tasks are chosen in a round. */
+#define PEEK_GROUPS DISPATCH_MAX
 
 /*
  * Fail the due tasks of a group, up to the limit, because their role cannot run them.  Returns
@@ -41,83 +48,62 @@ fail_tasks(QueueGroup *group, const Role *role, int limit, ClockNow now)
 	return count;
 }
 
-/* Read the next rows of the groups whose next row is not known. */
+/*
+ * Read the next rows of this group, which groups_next returned, and with them those of the groups
+ * that are soon to be read.
+ */
 static void
-read_groups(const TaskTable *table, ClockNow now)
+read_groups(const TaskTable *table, QueueGroup *group, ClockNow now)
 {
-	QueueGroup *group;
+	QueueGroup *batch[PEEK_GROUPS];
+	RowsPeek peeks[PEEK_GROUPS];
+	int count;
+	int limit;
+	int i;
 
-	while ((group = groups_unread(now)) != NULL)
+	if (group->locked)
 	{
-		TaskPlace *places;
-		int count;
-
-		if (group->locked)
-		{
-			locked_read_group(table, group, now);
-			continue;
-		}
-		count = rows_peek(table, &group->key, group->read_position, PEEK_MAX, &places);
-		groups_read(group, places, count, PEEK_MAX);
-		pfree(places);
+		locked_read_group(table, group, now);
+		return;
 	}
+	count = groups_read_ahead(batch, PEEK_GROUPS, now);
+	Assert(count > 0 && batch[0] == group);
+	limit = Max(PEEK_MAX / count, PEEK_MIN);
+	for (i = 0; i < count; i++)
+		peeks[i] = (RowsPeek){.group = &batch[i]->key, .after = batch[i]->read_position};
+	rows_peek_groups(table, peeks, count, limit);
+	for (i = 0; i < count; i++)
+		groups_read(batch[i], peeks[i].places, peeks[i].count, limit);
 }
 
 /*
  * A role whose next task has no executor.  Later tasks of the role are skipped in this round, to
  * keep the order.
  */
-typedef struct Blocked
+typedef struct BlockedRole
 {
 	Role role;
 	const char *name;
-	bool locked;	/* its rows are probably locked: no executor is wanted */
-	int tasks;		/* tasks that could start */
-	double average; /* duration of a task (us); negative: not known for all queues */
-} Blocked;
+	GroupDemand demand;
+} BlockedRole;
 
-static Blocked *
-find_blocked(List *blocked, const char *name)
+/* The role of this group has no executor for its first task. */
+static void
+block_role(DispatchRound *round, QueueGroup *group, const Role *role)
 {
-	ListCell *cell;
-
-	foreach(cell, blocked)
-	{
-		Blocked *entry = lfirst(cell);
-
-		if (strcmp(entry->name, name) == 0)
-			return entry;
-	}
-	return NULL;
-}
-
-static List *
-add_blocked(List *blocked, const Role *role, const char *name, bool locked)
-{
-	Blocked *entry = palloc0(sizeof(Blocked));
+	BlockedRole *entry = palloc(sizeof(BlockedRole));
 
 	entry->role = *role;
-	entry->locked = locked;
-	entry->name = name;
-	return lappend(blocked, entry);
-}
-
-/* Add a group of a blocked role, whose tasks would need executors. */
-static void
-add_demand(Blocked *entry, const QueueGroup *group, ClockNow now)
-{
-	entry->tasks += groups_startable(group, now);
-	if (group->queue->average < 0 || entry->average < 0)
-		entry->average = -1;
-	else
-		entry->average = Max(entry->average, group->queue->average);
+	entry->name = group->key.role;
+	entry->demand = groups_block_role(group, round->now);
+	round->blocked = lappend(round->blocked, entry);
 }
 
 static int
 compare_need(const ListCell *left, const ListCell *right)
 {
-	return demand_compare(((Blocked *) lfirst(left))->role.oid,
-						  ((Blocked *) lfirst(right))->role.oid);
+	return demand_compare(((BlockedRole *) lfirst(left))->role.oid,
+						  ((BlockedRole *) lfirst(right))->role.oid);
 }
 
 /* Request executors for the blocked roles, in the order of their needs. */
@@ -129,12 +115,10 @@ demand_for_blocked_roles(DispatchRound *round)
 	list_sort(round->blocked, compare_need);
 	foreach(cell, round->blocked)
 	{
-		Blocked *entry = lfirst(cell);
+		const BlockedRole *entry = lfirst(cell);
 
-		if (entry->locked)
-			continue;
-		round->wants_executor |= demand_executors(&entry->role, entry->name, entry->tasks,
-												  entry->average, round->now.mono);
+		round->wants_executor |= demand_executors(&entry->role, entry->name, entry->demand.tasks,
+												  entry->demand.average, round->now.mono);
 	}
 }
 
@@ -199,7 +183,7 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	entry->group = group;
 	entry->executor = executor;
 	entry->role = role->oid;
-	candidate->place = groups_choose_first(round->now);
+	candidate->place = groups_choose_first(group, round->now);
 	candidate->group = &group->key;
 	candidate->pid = executor->pid;
 	candidate->active = role->settings.active;
@@ -236,7 +220,7 @@ skip_first_task(QueueGroup *group, ClockNow now)
 	while (group->next < group->count && refused_has(group->places[group->next], now.mono) &&
 		   groups_drop_first(group, now, &place))
 		;
-	groups_skip();
+	groups_skip(group);
 }
 
 /*
@@ -251,22 +235,14 @@ leave_to_binding(QueueGroup *group, ClockNow now)
 	binding_add(&group->key);
 	while (groups_drop_first(group, now, &place))
 		;
-	groups_skip();
+	groups_skip(group);
 }
-
-/* The decision about the next task. */
-typedef enum Decision
-{
-	DECISION_CHOSEN,
-	DECISION_SKIPPED,	  /* until a scan finds it again */
-	DECISION_NO_EXECUTOR, /* its role is blocked */
-	DECISION_LOCKED		  /* probably: its role is blocked, and needs no executor */
-} Decision;
 
 /*
  * The first task of this group is next, and its role may run it: choose it if there is an executor.
+ * Otherwise the role is blocked.
  */
-static Decision
+static void
 try_first_task(DispatchRound *round, QueueGroup *group, const Role *role)
 {
 	bool isolated = isolation_needed(group->places[group->next].id);
@@ -275,59 +251,49 @@ try_first_task(DispatchRound *round, QueueGroup *group, const Role *role)
 								 : find_executor(role->oid, group->queue->average, round->now.mono);
 
 	if (executor == NULL)
-		return DECISION_NO_EXECUTOR;
-	if (isolated && !isolation_acquire())
+		block_role(round, group, role);
+	else if (isolated && !isolation_acquire())
 	{
 		skip_first_task(group, round->now);
 		round->dropped = true;
-		return DECISION_SKIPPED;
 	}
-	choose_task(round, group, role, executor, isolated);
-	return DECISION_CHOSEN;
+	else
+		choose_task(round, group, role, executor, isolated);
+}
+
+/* The role of this group may not run its tasks: fail those that are due. */
+static void
+fail_group(DispatchRound *round, QueueGroup *group, const Role *role)
+{
+	int limit = round->limit - round->count - round->failed;
+	int count = fail_tasks(group, role, limit, round->now);
+
+	round->failed += count;
+	round->dropped |= count > 0;
+	if (count > 0)
+		groups_skip(group);
+	else
+		groups_skip_role(group);
 }
 
 /*
- * The first task of this group is the next in order, and no task of its role is blocked so far:
- * choose it.  NULL: that was done, or the group is no longer the next.  Otherwise the role is
- * blocked from now on.
+ * The tasks of this role are probably locked: check the first one of the group, and start none of
+ * the role in this round.
  */
-static Blocked *
-choose_or_block(DispatchRound *round, const TaskTable *table, QueueGroup *group)
+static void
+check_locks(DispatchRound *round, QueueGroup *group, const Role *role)
 {
-	Role role = roles_check(table->owner, group->key.role, group->key.role_id);
-	Decision decision = DECISION_LOCKED;
-
-	if (!role.settled)
-	{
-		leave_to_binding(group, round->now);
-		return NULL;
-	}
-	if (role.error)
-	{
-		int limit = round->limit - round->count - round->failed;
-		int count = fail_tasks(group, &role, limit, round->now);
-
-		round->failed += count;
-		round->dropped |= count > 0;
-		groups_skip();
-		return NULL;
-	}
-	if (role_expects_locks(role.oid))
-		locked_add(round, group, role.oid);
+	if (locked_add(round, group, role->oid))
+		groups_skip(group);
 	else
-		decision = try_first_task(round, group, &role);
-	if (decision == DECISION_CHOSEN || decision == DECISION_SKIPPED)
-		return NULL;
-	round->blocked =
-		add_blocked(round->blocked, &role, group->key.role, decision == DECISION_LOCKED);
-	return llast(round->blocked);
+		groups_skip_role(group);
 }
 
 /* The first task of this group is the next in order. */
 static void
 consider_group(DispatchRound *round, const TaskTable *table, QueueGroup *group)
 {
-	Blocked *entry = find_blocked(round->blocked, group->key.role);
+	Role role;
 
 	if (refused_has(group->places[group->next], round->now.mono) ||
 		is_chosen(round, group->places[group->next].id))
@@ -336,14 +302,15 @@ consider_group(DispatchRound *round, const TaskTable *table, QueueGroup *group)
 		round->dropped = true;
 		return;
 	}
-	if (entry && entry->locked)
-		locked_add(round, group, entry->role.oid);
-	if (entry == NULL)
-		entry = choose_or_block(round, table, group);
-	if (entry == NULL)
-		return;
-	add_demand(entry, group, round->now);
-	groups_skip();
+	role = roles_check(table->owner, group->key.role, group->key.role_id);
+	if (!role.settled)
+		leave_to_binding(group, round->now);
+	else if (role.error)
+		fail_group(round, group, &role);
+	else if (role_expects_locks(role.oid))
+		check_locks(round, group, &role);
+	else
+		try_first_task(round, group, &role);
 }
 
 /*
@@ -355,11 +322,14 @@ choice_make(DispatchRound *round, const TaskTable *table)
 {
 	QueueGroup *group;
 
-	read_groups(table, round->now);
-	groups_order(round->now);
 	pool_begin_round();
 	while (round->count + round->failed < round->limit && (group = groups_next(round->now)) != NULL)
-		consider_group(round, table, group);
+	{
+		if (group_knows_row(group))
+			consider_group(round, table, group);
+		else
+			read_groups(table, group, round->now);
+	}
 	demand_for_blocked_roles(round);
 	round->dropped |= locked_check(round, table);
 }

@@ -43,7 +43,7 @@ typedef struct DispatchRound
 	int failed;			 /* tasks whose role may not run them */
 	bool dropped;		 /* tasks were dropped, so there may be more to choose from */
 	bool wants_executor; /* an executor should come from another database */
-	List *blocked;		 /* of Blocked: see choice.c */
+	List *blocked;		 /* of BlockedRole: see choice.c */
 
 	/* the chosen tasks, in the order of their start; [done, count) count as running */
 	int done;

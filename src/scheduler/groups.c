@@ -1,82 +1,54 @@
 /*
  * groups.c
- *		The scheduler's memory of the waiting rows, and of what runs in each queue.
+ *		The scheduler's memory of the waiting rows.
  *
  * Only the scheduler of a database starts tasks there, so this memory decides order and limits
  * without a lock.  Rows are read from the table in stretches and never twice: each group has a read
  * position, so the dead rows before it are not scanned again.  Rows that appear before the read
  * position are named by a hint, or found by the scan of every period.
  *
+ * order.c keeps the groups in order, queues.c what runs in their queues.
+ *
  * This file is plain memory: no SPI, no shared memory, and it reads no clock.
  */
 #include "postgres.h"
 
 #include "common/hashfn.h"
-#include "lib/binaryheap.h"
 #include "utils/memutils.h"
 
 #include "scheduler/groups.h"
 #include "scheduler/hash_insert.h"
-
-/* Weight of the last run in the average duration. */
-#define AVERAGE_WEIGHT 0.2
+#include "scheduler/order.h"
 
 /* A group counts as locked after this number of tasks in a row that could not be claimed. */
 #define LOCKED_MISSES 16
 
-/*
- * How long a queue without tasks is remembered (ms), and how long if there are more than
- * QUEUES_MANY.
- */
-#define QUEUE_MEMORY_MS (10 * 60 * 1000)
-#define QUEUE_MEMORY_MANY_MS 1000
-#define QUEUES_MANY 1000
-
-typedef struct QueueEntry
-{
-	char *name;
-	uint32 hash;
-	char status;
-	QueueState *queue;
-} QueueEntry;
-
-#define SH_PREFIX queues
-#define SH_ELEMENT_TYPE QueueEntry
-#define SH_KEY_TYPE char *
-#define SH_KEY name
-#define SH_HASH_KEY(tb, key) hash_bytes((const unsigned char *) (key), strlen(key))
-#define SH_EQUAL(tb, a, b) (strcmp(a, b) == 0)
-#define SH_STORE_HASH
-#define SH_GET_HASH(tb, entry) (entry)->hash
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
+/* Groups of a blocked role that are asked for the tasks that they could start. */
+#define DEMAND_GROUPS 32
 
 typedef struct GroupEntry
 {
-	TaskGroup key;
+	const TaskGroup *key; /* that of the group, at its beginning */
 	uint32 hash;
 	char status;
-	QueueGroup *group;
 } GroupEntry;
 
 static uint32
-hash_group(TaskGroup key)
+hash_group(const TaskGroup *key)
 {
-	uint32 hash = hash_bytes((const unsigned char *) key.queue, strlen(key.queue));
+	uint32 hash = hash_bytes((const unsigned char *) key->queue, strlen(key->queue));
 
-	hash = hash_combine(hash, hash_bytes((const unsigned char *) key.role, strlen(key.role)));
-	hash = hash_combine(hash, murmurhash32((uint32) key.role_id));
-	return hash_combine(hash, murmurhash32((uint32) key.max * 31 + (uint32) key.priority));
+	hash = hash_combine(hash, hash_bytes((const unsigned char *) key->role, strlen(key->role)));
+	hash = hash_combine(hash, murmurhash32((uint32) key->role_id));
+	return hash_combine(hash, murmurhash32((uint32) key->max * 31 + (uint32) key->priority));
 }
 
 #define SH_PREFIX grouptable
 #define SH_ELEMENT_TYPE GroupEntry
-#define SH_KEY_TYPE TaskGroup
+#define SH_KEY_TYPE const TaskGroup *
 #define SH_KEY key
 #define SH_HASH_KEY(tb, key) hash_group(key)
-#define SH_EQUAL(tb, a, b) task_same_group(&(a), &(b))
+#define SH_EQUAL(tb, a, b) task_same_group(a, b)
 #define SH_STORE_HASH
 #define SH_GET_HASH(tb, entry) (entry)->hash
 #define SH_SCOPE static inline
@@ -84,49 +56,18 @@ hash_group(TaskGroup key)
 #define SH_DEFINE
 #include "lib/simplehash.h"
 
-/* Static, because rows and queues are remembered from iteration to iteration. */
+/* Static, because rows are remembered from iteration to iteration. */
 static struct
 {
-	MemoryContext context; /* of all that follows */
-	queues_hash *queues;
+	MemoryContext context; /* of all that follows, of order.c and queues.c */
+	MemoryContext members; /* of QueueGroup alone */
 	grouptable_hash *table;
-	dlist_head all;	   /* all groups */
-	dlist_head unread; /* those whose next row is not known */
-	binaryheap *order; /* of the groups that may start a task; see groups_order */
-	bool order_ended;  /* the next group is not known: one has to be read first */
-	double average;	   /* of all queues; the initial value for a new one */
+	dlist_head all; /* all groups; those that were named last at the end */
 	uint32 scan_number;
+	bool sweeping; /* the groups that the last scan did not find are forgotten */
 } groups;
 
-static int
-compare_places(const TaskPlace *a, const TaskPlace *b)
-{
-	if (a->dt != b->dt)
-		return a->dt < b->dt ? -1 : 1;
-	if (a->id != b->id)
-		return a->id < b->id ? -1 : 1;
-	return 0;
-}
-
-/* Is the next row of the group known? */
-static bool
-knows_next_row(const QueueGroup *group)
-{
-	return group->next < group->count;
-}
-
-/* Put the group into the list of those whose next row is not known, or remove it from there. */
-static void
-update_unread(QueueGroup *group)
-{
-	bool unread = !knows_next_row(group) && !group->exhausted;
-
-	if (unread && !group->unread)
-		dlist_push_tail(&groups.unread, &group->unread_node);
-	else if (!unread && group->unread)
-		dlist_delete(&group->unread_node);
-	group->unread = unread;
-}
+DEFINE_HASH_INSERT(insert_group, grouptable, GroupEntry, const TaskGroup *)
 
 #ifdef USE_ASSERT_CHECKING
 /*
@@ -139,30 +80,62 @@ are_ordered(TaskPlace read_position, const TaskPlace *places, int count)
 	int i;
 
 	for (i = 1; i < count; i++)
-		if (compare_places(&places[i - 1], &places[i]) > 0)
+		if (order_compare_places(&places[i - 1], &places[i]) > 0)
 			return false;
-	return count == 0 || compare_places(&read_position, &places[0]) < 0;
+	return count == 0 || order_compare_places(&read_position, &places[0]) < 0;
 }
 #endif
 
-/* Set the next rows of the group. */
+/* Free the memory of the positions, except for one. */
 static void
-set_places(QueueGroup *group, const TaskPlace *places, int count)
+free_places(QueueGroup *group)
 {
-	if (group->size < count)
+	TaskPlace *old = group->places;
+
+	Assert(!group_knows_row(group));
+	group->places = &group->one;
+	group->size = 1;
+	group->next = group->count = 0;
+	if (old != &group->one)
+		pfree(old);
+}
+
+/* Make room for so many rows besides those that are known.  The order does not change. */
+static void
+reserve_places(QueueGroup *group, int more)
+{
+	int known = group->count - group->next;
+	TaskPlace *old = group->places;
+	TaskPlace *places;
+
+	if (known + more <= group->size)
 	{
-		if (group->places)
-			pfree(group->places);
-		group->places = NULL;
-		group->size = group->next = group->count = 0;
-		group->places = MemoryContextAlloc(groups.context, count * sizeof(TaskPlace));
-		group->size = count;
+		memmove(old, old + group->next, known * sizeof(TaskPlace));
+		places = old;
 	}
+	else
+	{
+		places = MemoryContextAlloc(groups.context, (known + more) * sizeof(TaskPlace));
+		memcpy(places, old + group->next, known * sizeof(TaskPlace));
+		group->size = known + more;
+	}
+	group->places = places;
 	group->next = 0;
-	group->count = count;
-	if (count == 0) /* and perhaps no memory on either side */
+	group->count = known;
+	if (places != old && old != &group->one)
+		pfree(old);
+}
+
+/* Add rows behind those that are known; there is room for them. */
+static void
+append_places(QueueGroup *group, const TaskPlace *places, int count)
+{
+	Assert(group->state == GROUP_AT_REST);
+	Assert(group->count + count <= group->size);
+	if (count == 0)
 		return;
-	memcpy(group->places, places, count * sizeof(TaskPlace));
+	memcpy(group->places + group->count, places, count * sizeof(TaskPlace));
+	group->count += count;
 	group->read_position = places[count - 1];
 }
 
@@ -171,27 +144,28 @@ groups_create(void)
 {
 	memset(&groups, 0, sizeof(groups));
 	dlist_init(&groups.all);
-	dlist_init(&groups.unread);
-	groups.order_ended = true;
-	groups.average = -1;
 	groups.context =
 		AllocSetContextCreate(TopMemoryContext, "pg_task groups", ALLOCSET_DEFAULT_SIZES);
-	groups.queues = queues_create(groups.context, 64, NULL);
+	groups.members = SlabContextCreate(groups.context, "pg_task group members",
+									   SLAB_DEFAULT_BLOCK_SIZE, sizeof(QueueGroup));
 	groups.table = grouptable_create(groups.context, 64, NULL);
+	queues_create(groups.context);
+	order_create(groups.context);
 }
 
 static void
 forget_group(QueueGroup *group)
 {
-	group->queue->groups--;
-	if (group->unread)
-		dlist_delete(&group->unread_node);
+	QueueState *queue = group->queue;
+
 	dlist_delete(&group->node);
-	grouptable_delete(groups.table, group->key);
-	if (group->places)
+	grouptable_delete(groups.table, &group->key);
+	order_detach(group);
+	group->lane->ngroups--;
+	order_release_lane(group->lane);
+	queue_remove_group(queue);
+	if (group->places != &group->one)
 		pfree(group->places);
-	pfree((char *) group->key.queue);
-	pfree((char *) group->key.role);
 	pfree(group);
 }
 
@@ -201,65 +175,96 @@ groups_clear(void)
 {
 	dlist_mutable_iter iter;
 
-	groups.order_ended = true;
 	dlist_foreach_modify(iter, &groups.all)
 		forget_group(dlist_container(QueueGroup, node, iter.cur));
 }
 
-DEFINE_HASH_INSERT(insert_queue, queues, QueueEntry, char *)
-DEFINE_HASH_INSERT(insert_group, grouptable, GroupEntry, TaskGroup)
-
-QueueState *
-groups_queue(const char *name)
+/* Put a group into its lane and the hash table. */
+static void
+insert_into_lane(QueueGroup *group, QueueState *queue, GroupLane *lane)
 {
-	QueueEntry *entry = queues_lookup(groups.queues, (char *) name);
-	QueueState *queue;
-
-	if (entry)
-		return entry->queue;
-	queue = MemoryContextAllocZero(groups.context, sizeof(QueueState));
-	queue->name = MemoryContextStrdup(groups.context, name);
-	queue->average = groups.average;
-	entry = insert_queue(groups.queues, queue->name);
-	entry->queue = queue;
-	return queue;
+	group->key.queue = queue->name;
+	group->key.role = lane->role->name;
+	PG_TRY();
+	{
+		(void) insert_group(groups.table, &group->key);
+	}
+	PG_CATCH();
+	{
+		order_release_lane(lane);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	/* nothing fails from here on */
+	group->queue = queue;
+	group->lane = lane;
+	lane->ngroups++;
+	queue_add_group(queue);
+	dlist_push_tail(&groups.all, &group->node);
 }
 
-/* Return the group with this key.  A new group starts with its read position at infinity. */
+/*
+ * Add a group, with its read position at infinity.  If memory runs out, only a queue without groups
+ * may remain, which is forgotten like any other.
+ */
 static QueueGroup *
-find_or_add_group(const TaskGroup *key)
+add_group(const TaskGroup *key)
 {
-	GroupEntry *entry = grouptable_lookup(groups.table, *key);
-	QueueState *queue;
-	QueueGroup *group;
+	QueueState *queue = queue_find_or_add(key->queue);
+	QueueGroup *group = MemoryContextAllocZero(groups.members, sizeof(QueueGroup));
 
-	if (entry)
-		return entry->group;
-	queue = groups_queue(key->queue);
-	group = MemoryContextAllocZero(groups.context, sizeof(QueueGroup));
 	group->key = *key;
-	group->key.queue = MemoryContextStrdup(groups.context, key->queue);
-	group->key.role = MemoryContextStrdup(groups.context, key->role);
-	entry = insert_group(groups.table, group->key);
-	/* nothing fails from here on */
-	entry->group = group;
-	group->queue = queue;
-	group->queue->groups++;
+	group->places = &group->one;
+	group->size = 1;
 	group->read_position.dt = PG_INT64_MAX;
 	group->read_position.id = PG_INT64_MAX;
 	group->exhausted = true;
-	group->seen = groups.scan_number;
-	dlist_push_tail(&groups.all, &group->node);
+	PG_TRY();
+	{
+		insert_into_lane(group, queue, order_find_or_add_lane(queue, key->role));
+	}
+	PG_CATCH();
+	{
+		pfree(group);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 	return group;
 }
 
-/* Set the group's next row to this one; the rows behind it have to be read again. */
-static void
-rewind_group(QueueGroup *group, TaskPlace place)
+/* Return the group with this key, which a hint or a scan has named. */
+static QueueGroup *
+see_group(const TaskGroup *key)
 {
-	set_places(group, &place, 1);
-	group->exhausted = false;
-	update_unread(group);
+	GroupEntry *entry = grouptable_lookup(groups.table, key);
+	QueueGroup *group;
+
+	if (entry == NULL)
+		group = add_group(key);
+	else
+	{
+		group = (QueueGroup *) entry->key;
+		dlist_delete(&group->node);
+		dlist_push_tail(&groups.all, &group->node);
+	}
+	group->seen = groups.scan_number;
+	return group;
+}
+
+/*
+ * Set the group's next rows to these.  Unless there are no more behind them ("complete"), those are
+ * to be read.
+ */
+static void
+rewind_group(QueueGroup *group, const TaskPlace *places, int count, bool complete)
+{
+	if (group->size < count)
+		reserve_places(group, count);
+	order_detach(group);
+	group->next = group->count = 0;
+	append_places(group, places, count);
+	group->exhausted = complete;
+	order_attach(group);
 }
 
 /*
@@ -269,30 +274,30 @@ rewind_group(QueueGroup *group, TaskPlace place)
 void
 groups_hint(const TaskGroup *key, TaskPlace place)
 {
-	QueueGroup *group = find_or_add_group(key);
+	QueueGroup *group = see_group(key);
 
-	group->seen = groups.scan_number;
-	if (compare_places(&place, &group->read_position) > 0)
+	if (order_compare_places(&place, &group->read_position) > 0)
 	{
-		if (knows_next_row(group))
+		if (group_knows_row(group))
 			group->exhausted = false;
 		else if (group->exhausted)
-			rewind_group(group, place);
+			rewind_group(group, &place, 1, false);
 		return;
 	}
-	if (knows_next_row(group) && compare_places(&group->places[group->next], &place) < 0)
+	if (group_knows_row(group) && order_compare_places(&group->places[group->next], &place) < 0)
 		place = group->places[group->next];
-	rewind_group(group, place);
+	rewind_group(group, &place, 1, false);
 }
 
 /* Forget the rows behind this position. */
 static void
 read_again_from(QueueGroup *group, TaskPlace read_position)
 {
+	order_detach(group);
 	group->next = group->count = 0;
 	group->read_position = read_position;
 	group->exhausted = false;
-	update_unread(group);
+	order_attach(group);
 }
 
 /*
@@ -306,8 +311,8 @@ set_head_of_locked(QueueGroup *group, TaskPlace place)
 	TaskPlace before = {place.dt, place.id - (place.id > PG_INT64_MIN)};
 
 	group->head = place;
-	if (!knows_next_row(group) &&
-		(group->exhausted || compare_places(&place, &group->read_position) > 0))
+	if (!group_knows_row(group) &&
+		(group->exhausted || order_compare_places(&place, &group->read_position) > 0))
 		read_again_from(group, before);
 }
 
@@ -332,17 +337,17 @@ groups_missed(QueueGroup *group)
 	group->head.dt = DT_NOEND;
 	if (group->next > 0)
 		read_again_from(group, group->places[group->next - 1]);
+	else if (group->count == 0)
+		read_again_from(group, group->read_position);
 }
 
 /* Do not start tasks of a group before "until", and read the other groups first. */
 void
 groups_pause(QueueGroup *group, MonoTime until)
 {
+	order_detach(group);
 	group->paused_until = until;
-	if (!group->unread)
-		return;
-	dlist_delete(&group->unread_node);
-	dlist_push_tail(&groups.unread, &group->unread_node);
+	order_attach(group);
 }
 
 /*
@@ -353,20 +358,24 @@ void
 groups_read_unlocked(QueueGroup *group, const TaskPlace *places, int count, TaskPlace read_position,
 					 bool exhausted)
 {
-	Assert(!knows_next_row(group));
+	Assert(!group_knows_row(group));
 	Assert(are_ordered(group->read_position, places, count));
-	set_places(group, places, count);
+	reserve_places(group, count);
+	order_detach(group);
+	append_places(group, places, count);
 	group->read_position = read_position;
 	group->exhausted = exhausted;
-	update_unread(group);
+	order_attach(group);
 }
 
 /* The first row of a locked group is not locked any more: read the group from there. */
 void
 groups_unlocked(QueueGroup *group)
 {
+	TaskPlace head = group->head;
+
 	groups_claimed(group);
-	rewind_group(group, group->head);
+	rewind_group(group, &head, 1, false);
 }
 
 /* A scan begins. */
@@ -376,182 +385,140 @@ groups_scan_begin(void)
 	groups.scan_number++;
 }
 
-/* The scan has found the first row of a group at this position. */
+/*
+ * The scan has found the first rows of a group, and whether they are all ("complete").
+ */
 void
-groups_scan_found(const TaskGroup *key, TaskPlace place)
+groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool complete)
 {
-	QueueGroup *group = find_or_add_group(key);
+	QueueGroup *group = see_group(key);
 
-	group->seen = groups.scan_number;
+	Assert(count > 0);
 	if (group->locked)
-		set_head_of_locked(group, place);
-	else if (!knows_next_row(group) || compare_places(&group->places[group->next], &place) != 0)
-		rewind_group(group, place);
+		set_head_of_locked(group, places[0]);
+	else if (!group_knows_row(group) ||
+			 order_compare_places(&group->places[group->next], &places[0]) != 0)
+		rewind_group(group, places, count, complete);
+	else if (complete && group->count - group->next == count)
+		group->exhausted = true;
 }
 
-/* Forget queues that have no groups and no running tasks, and that were not used for a while. */
-static void
-forget_queues(MonoTime now)
-{
-	int memory = groups.queues->members > QUEUES_MANY ? QUEUE_MEMORY_MANY_MS : QUEUE_MEMORY_MS;
-	queues_iterator iter;
-	QueueEntry *entry;
-
-	queues_start_iterate(groups.queues, &iter);
-	while ((entry = queues_iterate(groups.queues, &iter)) != NULL)
-	{
-		QueueState *queue = entry->queue;
-
-		if (queue->groups > 0 || queue->running > 0 || clock_is_before(now, queue->paused_until) ||
-			!clock_exceeds(queue->last_start, now, memory))
-			continue;
-		queues_delete_item(groups.queues, entry);
-		pfree(queue->name);
-		pfree(queue);
-	}
-}
-
-/* The scan is complete: the groups that it did not find are empty. */
+/* The scan is complete: the groups that it did not find are empty, and are to be forgotten. */
 void
-groups_scan_end(MonoTime now)
+groups_scan_end(void)
 {
-	dlist_mutable_iter iter;
-
-	dlist_foreach_modify(iter, &groups.all)
-	{
-		QueueGroup *group = dlist_container(QueueGroup, node, iter.cur);
-
-		if (group->seen != groups.scan_number)
-			forget_group(group);
-	}
-	forget_queues(now);
+	groups.sweeping = false;
 }
 
 /*
- * May one more task of the queue run?  The limit "max" counts all running tasks of the queue; a
- * negative one lets one run at a time.
+ * After a scan: forget groups that it did not find, and queues that are not used, up to this
+ * number. Returns true when all are forgotten.
+ */
+bool
+groups_forget_unseen(MonoTime now, int limit)
+{
+	for (; limit > 0 && !dlist_is_empty(&groups.all); limit--)
+	{
+		QueueGroup *group = dlist_head_element(QueueGroup, node, &groups.all);
+
+		if (group->seen == groups.scan_number)
+			break;
+		forget_group(group);
+	}
+	if (limit <= 0)
+		return false;
+	if (!groups.sweeping)
+		queues_sweep_begin();
+	groups.sweeping = true;
+	return queues_sweep(now, limit);
+}
+
+/*
+ * Can the group be read ahead?  At most one of its rows is known, and there may be more.  Of a
+ * locked group nothing is read ahead: locked.c reads it.
  */
 static bool
-is_below_limit(const QueueGroup *group)
+wants_reading(const QueueGroup *group)
 {
-	int32 max = group->key.max;
-
-	if (max == TASK_UNLIMITED)
-		return true;
-	return group->queue->running < (max < 0 ? 1 : max);
+	return !group->exhausted && !group->locked && group->count - group->next <= 1;
 }
 
 /*
- * When may the next task of the group start?  A negative limit is the pause between two starts
- * (ms).
+ * Return the groups whose next rows are to be read in one statement: of the first "limit" groups in
+ * the order those of which at most one row is known.  One statement for many groups costs little
+ * more than for one.
  */
-static MonoTime
-next_start_of(const QueueGroup *group)
+int
+groups_read_ahead(QueueGroup **batch, int limit, ClockNow now)
 {
-	if (group->key.max >= 0)
-		return group->paused_until;
-	return clock_max(group->paused_until,
-					 clock_plus_ms(group->queue->last_start, -(int64) group->key.max));
-}
+	QueueGroup **first = palloc(limit * sizeof(QueueGroup *));
+	QueueGroup *group;
+	int nfirst = 0;
+	int count = 0;
+	int i;
 
-static bool
-may_start_one(const QueueGroup *group, MonoTime now)
-{
-	return is_below_limit(group) && !clock_is_before(now, next_start_of(group));
-}
-
-/* Return a group whose next rows must be read before the order is known; NULL if there is none. */
-QueueGroup *
-groups_unread(ClockNow now)
-{
-	dlist_iter iter;
-
-	dlist_foreach(iter, &groups.unread)
+	while (nfirst < limit && (group = order_first(now)) != NULL)
 	{
-		QueueGroup *group = dlist_container(QueueGroup, unread_node, iter.cur);
-
-		if (may_start_one(group, now.mono))
-			return group;
+		first[nfirst++] = group;
+		order_detach(group);
 	}
-	return NULL;
+	for (i = 0; i < nfirst; i++)
+	{
+		order_attach(first[i]);
+		if (wants_reading(first[i]))
+			batch[count++] = first[i];
+	}
+	pfree(first);
+	return count;
 }
 
 /*
- * Set the next rows of the group, read from behind its read position.  Fewer than the limit mean
+ * Add the next rows of the group, read from behind its read position.  Fewer than the limit mean
  * that there are no more.
  */
 void
 groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit)
 {
-	TaskPlace end = count > 0 ? places[count - 1] : group->read_position;
-
-	groups_read_unlocked(group, places, count, end, count < limit);
-}
-
-/* Compare two groups: positive if the first task of "a" starts first. */
-static int
-compare_groups(Datum a, Datum b, void *arg pg_attribute_unused())
-{
-	const QueueGroup *left = (const QueueGroup *) DatumGetPointer(a);
-	const QueueGroup *right = (const QueueGroup *) DatumGetPointer(b);
-
-	if (left->key.max != right->key.max)
-		return left->key.max > right->key.max ? 1 : -1;
-	if (left->key.priority != right->key.priority)
-		return left->key.priority < right->key.priority ? 1 : -1;
-	return -compare_places(&left->places[left->next], &right->places[right->next]);
-}
-
-static bool
-is_eligible(const QueueGroup *group, ClockNow now)
-{
-	return knows_next_row(group) && group->places[group->next].dt <= now.wall &&
-		   may_start_one(group, now.mono);
+	Assert(are_ordered(group->read_position, places, count));
+	reserve_places(group, count);
+	order_detach(group);
+	append_places(group, places, count);
+	group->exhausted = count < limit;
+	order_attach(group);
 }
 
 /*
- * Order all groups that may start a task now.  The groups that groups_unread returns must have been
- * read before.
+ * A round of dispatch begins.  May there be a task that can start now?
  */
-void
-groups_order(ClockNow now)
+bool
+groups_ready(ClockNow now)
 {
-	MemoryContext old = MemoryContextSwitchTo(groups.context);
-	dlist_iter iter;
-
-	groups.order_ended = true;
-	if (groups.order)
-		binaryheap_free(groups.order);
-	groups.order = NULL;
-	groups.order = binaryheap_allocate(groups.table->members + 1, compare_groups, NULL);
-	MemoryContextSwitchTo(old);
-	dlist_foreach(iter, &groups.all)
-	{
-		QueueGroup *group = dlist_container(QueueGroup, node, iter.cur);
-
-		if (is_eligible(group, now))
-			binaryheap_add_unordered(groups.order, PointerGetDatum(group));
-	}
-	binaryheap_build(groups.order);
-	groups.order_ended = false;
+	order_begin_round(now);
+	return order_first(now) != NULL;
 }
 
 /*
- * Return the group whose first task is next.  NULL if there is none, or if a group has to be read
- * first to know.
+ * Return the group whose first task is next.  If no row of it is known, it has to be read.  NULL if
+ * there is none.
  */
 QueueGroup *
 groups_next(ClockNow now)
 {
-	while (!groups.order_ended && !binaryheap_empty(groups.order))
-	{
-		QueueGroup *group = (QueueGroup *) DatumGetPointer(binaryheap_first(groups.order));
+	return order_first(now);
+}
 
-		if (may_start_one(group, now.mono))
-			return group;
-		binaryheap_remove_first(groups.order);
-	}
-	return NULL;
+/* Remove the first row from those that are known. */
+static TaskPlace
+take_first(QueueGroup *group)
+{
+	TaskPlace place;
+
+	order_detach(group);
+	place = group->places[group->next++];
+	if (!group_knows_row(group))
+		free_places(group);
+	order_attach(group);
+	return place;
 }
 
 /*
@@ -559,39 +526,61 @@ groups_next(ClockNow now)
  * running (groups_task_started).
  */
 TaskPlace
-groups_choose_first(ClockNow now)
+groups_choose_first(QueueGroup *group, ClockNow now)
 {
-	QueueGroup *group = (QueueGroup *) DatumGetPointer(binaryheap_first(groups.order));
-	TaskPlace place = group->places[group->next++];
-	QueueState *queue = group->queue;
+	TaskPlace place = take_first(group);
 
-	Assert(!groups.order_ended);
 	Assert(place.dt <= now.wall);
-	Assert(queue->running > 0);
-	queue->last_start = now.mono;
-	if (group->key.max < 0)
-		queue->paused_until = clock_max(queue->paused_until, next_start_of(group));
-	if (is_eligible(group, now))
-		binaryheap_replace_first(groups.order, PointerGetDatum(group));
-	else
-		binaryheap_remove_first(groups.order);
-	update_unread(group);
-	groups.order_ended = group->unread;
+	queue_note_start(group->queue, &group->key, now.mono);
 	return place;
 }
 
-/* Skip that group until the next groups_order. */
+/* Skip a group until the next round. */
 void
-groups_skip(void)
+groups_skip(QueueGroup *group)
 {
-	binaryheap_remove_first(groups.order);
+	order_skip(group);
+}
+
+/* Skip all groups of the same role until the next round. */
+void
+groups_skip_role(QueueGroup *group)
+{
+	order_skip_role(group->lane->role);
+}
+
+/*
+ * The role of this group, which groups_next returned, has no executor for it: skip the role until
+ * the next round.  Returns what it needs; it looks at no more than DEMAND_GROUPS groups for that,
+ * and counts one task for each other queue.
+ */
+GroupDemand
+groups_block_role(QueueGroup *group, ClockNow now)
+{
+	GroupRole *role = group->lane->role;
+	GroupDemand demand = {0, 0};
+	int i;
+
+	for (i = 0; i < DEMAND_GROUPS && (group = order_first_of_role(role, now)) != NULL; i++)
+	{
+		demand.tasks += groups_startable(group, now);
+		if (group->queue->average < 0 || demand.average < 0)
+			demand.average = -1;
+		else
+			demand.average = Max(demand.average, group->queue->average);
+		order_skip(group);
+	}
+	if (i == DEMAND_GROUPS)
+		demand.tasks = Max(demand.tasks, role->nlanes);
+	order_skip_role(role);
+	return demand;
 }
 
 /* Is the first task of a group known, and due? */
 bool
 groups_due_now(const QueueGroup *group, ClockNow now)
 {
-	return knows_next_row(group) && group->places[group->next].dt <= now.wall;
+	return group_knows_row(group) && group->places[group->next].dt <= now.wall;
 }
 
 /* Remove the first task of a group, if it is due, without starting it. */
@@ -600,37 +589,17 @@ groups_drop_first(QueueGroup *group, ClockNow now, TaskPlace *place)
 {
 	if (!groups_due_now(group, now))
 		return false;
-	*place = group->places[group->next++];
-	update_unread(group);
+	*place = take_first(group);
 	return true;
-}
-
-/* May there be a task that can start now?  If so, the groups are to be read and ordered. */
-bool
-groups_ready(ClockNow now)
-{
-	dlist_iter iter;
-
-	dlist_foreach(iter, &groups.all)
-	{
-		QueueGroup *group = dlist_container(QueueGroup, node, iter.cur);
-
-		if (is_eligible(group, now))
-			return true;
-	}
-	return groups_unread(now) != NULL;
 }
 
 /* Count the tasks of a group that could start now, as far as rows were read. */
 int
 groups_startable(const QueueGroup *group, ClockNow now)
 {
-	int32 max = group->key.max;
-	int count = group->count - group->next;
+	int count = Min(group->count - group->next, queue_free_places(group->queue, &group->key));
 	int i = group->next;
 
-	if (max != TASK_UNLIMITED)
-		count = Min(count, max < 0 ? 1 : max - group->queue->running);
 	while (i - group->next < count && group->places[i].dt <= now.wall)
 		i++;
 	return i - group->next;
@@ -643,56 +612,31 @@ groups_startable(const QueueGroup *group, ClockNow now)
 void
 groups_task_started(QueueState *queue)
 {
-	queue->running++;
+	queue_count_started(queue);
 }
 
 /* A task that counted has ended, or is not started. */
 void
 groups_task_ended(QueueState *queue)
 {
-	Assert(queue->running > 0);
-	queue->running--;
+	queue_count_ended(queue);
+	order_unpark(queue);
 }
 
-static void
-update_average(double *average, uint32 elapsed)
-{
-	if (*average < 0)
-		*average = elapsed;
-	else
-		*average += AVERAGE_WEIGHT * (elapsed - *average);
-}
-
-/* Add the duration of a run to the averages (us). */
+/* The rules of the queue have changed: look again whether it may start a task. */
 void
-groups_learn(QueueState *queue, uint32 elapsed)
+groups_queue_changed(QueueState *queue)
 {
-	update_average(&queue->average, elapsed);
-	update_average(&groups.average, elapsed);
+	order_unpark(queue);
 }
 
 /*
- * Return the next moment after "now" at which a task becomes due whose queue may run one more,
- * assuming that the wall clock is not set until then.  CLOCK_NEVER if none is known.
+ * Return the next moment after "now", which is that of the last round, at which a task may become
+ * due or a queue may start one more, assuming that the wall clock is not set until then.
+ * CLOCK_NEVER if none is known.
  */
 MonoTime
 groups_due_at(ClockNow now)
 {
-	MonoTime until = CLOCK_NEVER;
-	dlist_iter iter;
-
-	dlist_foreach(iter, &groups.all)
-	{
-		QueueGroup *group = dlist_container(QueueGroup, node, iter.cur);
-		MonoTime moment;
-
-		if (!is_below_limit(group) || (!knows_next_row(group) && group->exhausted))
-			continue;
-		moment = next_start_of(group);
-		if (knows_next_row(group))
-			moment = clock_max(moment, clock_of_wall(now, group->places[group->next].dt));
-		if (clock_is_before(now.mono, moment))
-			until = clock_min(until, moment);
-	}
-	return until;
+	return order_due_at(now);
 }

@@ -1,6 +1,6 @@
 /*
  * groups.h
- *		The scheduler's memory of the waiting rows, and of what runs in each queue.
+ *		The scheduler's memory of the waiting rows.
  */
 #ifndef PG_TASK_GROUPS_H
 #define PG_TASK_GROUPS_H
@@ -8,57 +8,89 @@
 #include "postgres.h"
 
 #include "lib/ilist.h"
+#include "lib/pairingheap.h"
 
+#include "scheduler/queues.h"
 #include "shared/clock.h"
 #include "shared/task.h"
 
-/* A queue: how many of its tasks are running, and how long they take. */
-typedef struct QueueState
+struct GroupLane;
+
+/* Where a group is remembered: see order.c. */
+typedef enum QueueGroupState
 {
-	char *name;
-	int running; /* changed by groups_task_started and groups_task_ended alone */
-	int groups;	 /* groups of this queue */
-	MonoTime last_start;
-	MonoTime paused_until; /* end of the longest pause that a group asked for */
-	double average;		   /* average duration (us); negative: not known yet */
-} QueueState;
+	GROUP_AT_REST, /* no row of it may start: none is known, or its "max" is 0 */
+	GROUP_READY,   /* in its lane: its next row is due, or has to be read */
+	GROUP_FUTURE,  /* its next row is not due */
+	GROUP_PAUSED,  /* it is not checked for locks before its time */
+	GROUP_SKIPPED  /* until the next round */
+} QueueGroupState;
 
 /*
  * A group: its next rows, as far as they were read.  Every waiting row of the group that is not in
  * "places" is behind the read position, or a hint or a scan will name it.
+ *
+ * What determines its position in the order (the next row, the read position, "exhausted" and
+ * "paused_until") changes only between order_detach and order_attach.
  */
 typedef struct QueueGroup
 {
-	TaskGroup key; /* the strings belong to the group */
+	TaskGroup key; /* the strings belong to the queue and the role; first: groups.c relies on it */
 	QueueState *queue;
-	dlist_node node;
-	dlist_node unread_node;
-	bool unread;	   /* in the list of groups whose next row is not known */
-	int size;		   /* allocated length of "places" */
+	struct GroupLane *lane;
+	dlist_node node;		/* in the order in which hints and scans have named the groups */
+	pairingheap_node order; /* in the heap of its state */
+	dlist_node skipped;		/* in the list of skipped groups */
+	QueueGroupState state;
+
+	int size;		   /* length of "places" */
 	TaskPlace *places; /* rows that were read; [next, count) are not chosen yet */
+	TaskPlace one;	   /* memory of "places" as long as one suffices */
 	int next;
 	int count;
 	TaskPlace read_position; /* rows up to here were read */
-	bool exhausted;			 /* there were no rows behind the read position */
 	uint32 seen;			 /* number of the last scan that found it */
+	bool exhausted;			 /* there were no rows behind the read position */
 
 	/* for groups of which rows could not be claimed because they were locked */
-	int misses;			   /* claims in a row that failed */
 	bool locked;		   /* too many failed: read only rows that are not locked */
+	int misses;			   /* claims in a row that failed */
 	TaskPlace head;		   /* if locked: its first row, as the last scan found it */
 	MonoTime paused_until; /* no task of it starts before this */
 } QueueGroup;
 
+/* What a role needs that has no executor for its next task. */
+typedef struct GroupDemand
+{
+	int tasks;		/* tasks that could start, or fewer if they are in many groups */
+	double average; /* the longest average duration of their queues (us); negative: not known */
+} GroupDemand;
+
+/* Is the next row of the group known? */
+static inline bool
+group_knows_row(const QueueGroup *group)
+{
+	return group->next < group->count;
+}
+
+/* The position of the next row of the group, or one before it. */
+static inline TaskPlace
+group_next_place(const QueueGroup *group)
+{
+	return group_knows_row(group) ? group->places[group->next] : group->read_position;
+}
+
 extern void groups_create(void);
 extern void groups_clear(void);
-extern QueueState *groups_queue(const char *name);
 
 extern void groups_hint(const TaskGroup *key, TaskPlace place);
 extern void groups_scan_begin(void);
-extern void groups_scan_found(const TaskGroup *key, TaskPlace place);
-extern void groups_scan_end(MonoTime now);
+extern void
+groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool complete);
+extern void groups_scan_end(void);
+extern bool groups_forget_unseen(MonoTime now, int limit);
 
-extern QueueGroup *groups_unread(ClockNow now);
+extern int groups_read_ahead(QueueGroup **batch, int limit, ClockNow now);
 extern void groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit);
 
 extern void groups_claimed(QueueGroup *group);
@@ -68,18 +100,19 @@ extern void groups_read_unlocked(QueueGroup *group, const TaskPlace *places, int
 								 TaskPlace read_position, bool exhausted);
 extern void groups_unlocked(QueueGroup *group);
 
-extern void groups_order(ClockNow now);
+extern bool groups_ready(ClockNow now);
 extern QueueGroup *groups_next(ClockNow now);
-extern TaskPlace groups_choose_first(ClockNow now);
-extern void groups_skip(void);
+extern TaskPlace groups_choose_first(QueueGroup *group, ClockNow now);
+extern void groups_skip(QueueGroup *group);
+extern void groups_skip_role(QueueGroup *group);
+extern GroupDemand groups_block_role(QueueGroup *group, ClockNow now);
 extern bool groups_due_now(const QueueGroup *group, ClockNow now);
 extern bool groups_drop_first(QueueGroup *group, ClockNow now, TaskPlace *place);
-extern bool groups_ready(ClockNow now);
 extern int groups_startable(const QueueGroup *group, ClockNow now);
 
 extern void groups_task_started(QueueState *queue);
 extern void groups_task_ended(QueueState *queue);
-extern void groups_learn(QueueState *queue, uint32 elapsed);
+extern void groups_queue_changed(QueueState *queue);
 extern MonoTime groups_due_at(ClockNow now);
 
 #endif /* PG_TASK_GROUPS_H */

@@ -99,17 +99,21 @@ locked_begin_round(DispatchRound *round)
 	MyScheduler->lock_checks.wanted = false;
 }
 
-/* The first task of this group may be locked: check it, unless it is too early for that. */
-void
+/*
+ * The first task of this group may be locked: check it.  False if it is too early for that, or if
+ * enough are checked already.
+ */
+bool
 locked_add(DispatchRound *round, QueueGroup *group, Oid role)
 {
 	LockChecks *checks = &MyScheduler->lock_checks;
 
 	checks->wanted = true;
 	if (round->nchecks == DISPATCH_LOCK_MAX || clock_is_before(round->now.mono, checks->not_before))
-		return;
+		return false;
 	round->checks[round->nchecks].group = group;
 	round->checks[round->nchecks++].role = role;
+	return true;
 }
 
 /*

@@ -21,7 +21,7 @@ typedef struct LockChecks
 
 extern void locked_read_group(const TaskTable *table, QueueGroup *group, ClockNow now);
 extern void locked_begin_round(DispatchRound *round);
-extern void locked_add(DispatchRound *round, QueueGroup *group, Oid role);
+extern bool locked_add(DispatchRound *round, QueueGroup *group, Oid role);
 extern bool locked_check(DispatchRound *round, const TaskTable *table);
 extern void locked_learn(const DispatchEntry *entry, bool claimed);
 extern MonoTime locked_until(void);

@@ -111,7 +111,7 @@ void
 pool_start_counting(PoolTask *task, const char *queue)
 {
 	Assert(task->queue == NULL);
-	task->queue = groups_queue(queue);
+	task->queue = queue_find_or_add(queue);
 	groups_task_started(task->queue);
 }
 
@@ -144,7 +144,7 @@ reap_finished(PoolExecutor *executor, uint32 done)
 		PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
 
 		if (task->queue)
-			groups_learn(task->queue, executor->slot->ring[executor->reaped % SHARED_RING].elapsed);
+			queue_learn(task->queue, executor->slot->ring[executor->reaped % SHARED_RING].elapsed);
 		stop_counting(task);
 	}
 	executor->isolated &= executor->reaped != executor->assigned;

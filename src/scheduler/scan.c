@@ -4,7 +4,8 @@
  *
  * It finds rows that no hint has named.  It runs every period, and when it is requested.  There may
  * be very many groups: a scan is done in slices, so that tasks are claimed and hints are taken in
- * between.  It takes a small part of the time, even if it is requested all the time.
+ * between.  It reads all rows of groups that have a few, and jumps from group to group where they
+ *have many.  It takes a small part of the time, even if it is requested all the time.
  *
  * The caller opens the transaction.  This file claims nothing.
  */
@@ -19,8 +20,24 @@
 #include "scheduler/unstarted.h"
 #include "task/rows.h"
 
-/* Groups in a slice. */
-#define SLICE_GROUPS 2000
+/* A slice ends after the statement that exceeds this time (us). */
+#define SLICE_US 2000
+
+/*
+ * Rows that one statement reads.  If they belong to fewer groups than a LIST_SHARE of them, the
+ * next statement jumps from group to group: first over JUMP_MIN groups, then over twice as many
+ * each time that rows were tried again, up to JUMP_MAX.
+ */
+#define LIST_ROWS 128
+#define LIST_SHARE 8
+#define JUMP_MIN 32
+#define JUMP_MAX 256
+
+/* Rows of a group that are remembered when all were listed. */
+#define LIST_PLACES 8
+
+/* Groups and queues that are forgotten at once. */
+#define FORGET_MAX 1000
 
 /*
  * The next periodic scan waits at least this many times the duration of the last one: scans take at
@@ -104,19 +121,69 @@ scan_due(MonoTime now)
 }
 
 /*
- * Process the first row of a group.  The trigger limits the length of a queue's name; a row that
- * was written without the trigger and exceeds it is not remembered, but fails.
+ * Process the first rows of a group, in order; "complete": there are no others.  The trigger limits
+ * the length of a queue's name; a row that was written without the trigger and exceeds it is not
+ * remembered, but fails.
  */
 static void
-remember_head(const GroupHead *head)
+remember_rows(const GroupHead *rows, int count, bool complete)
 {
-	if (!head->too_long)
-		groups_scan_found(&head->group, head->place);
-	else
+	TaskPlace places[LIST_PLACES];
+	int i;
+
+	if (rows->too_long)
+	{
 		(void) unstarted_fail(
-			head->place, head->group.role,
+			rows->place, rows->group.role,
 			"the name of the queue is longer than " CppAsString2(TASK_QUEUE_MAX) " bytes", NULL,
 			ERRCODE_STRING_DATA_RIGHT_TRUNCATION, false);
+		return;
+	}
+	for (i = 0; i < Min(count, LIST_PLACES); i++)
+		places[i] = rows[i].place;
+	groups_scan_found(&rows->group, places, i, complete && i == count);
+}
+
+/* Read the first rows of the next groups.  Returns the last group; NULL if there are no more. */
+static const TaskGroup *
+jump_over_groups(const TaskTable *table)
+{
+	TableScan *scan = &MyScheduler->scan;
+	GroupHead *heads;
+	int count = rows_scan(table, &scan->after, scan->jump, &heads);
+	int i;
+
+	for (i = 0; i < count; i++)
+		remember_rows(&heads[i], 1, false);
+	binding_add_unbound(heads, count);
+	scan->jumping = false;
+	return count == scan->jump ? &heads[count - 1].group : NULL;
+}
+
+/* Read all rows of the next groups.  Returns the last group; NULL if there are no more. */
+static const TaskGroup *
+list_groups(const TaskTable *table)
+{
+	TableScan *scan = &MyScheduler->scan;
+	GroupHead *rows;
+	int count = rows_list(table, &scan->after, LIST_ROWS, &rows);
+	bool more = count == LIST_ROWS;
+	int ngroups = 0;
+	int first = 0;
+	int i;
+
+	for (i = 1; i <= count; i++)
+	{
+		if (i < count && task_same_group(&rows[first].group, &rows[i].group))
+			continue;
+		remember_rows(&rows[first], i - first, i < count || !more);
+		rows[ngroups++] = rows[first];
+		first = i;
+	}
+	binding_add_unbound(rows, ngroups);
+	scan->jumping = ngroups < LIST_ROWS / LIST_SHARE;
+	scan->jump = scan->jumping ? Min(scan->jump * 2, JUMP_MAX) : JUMP_MIN / 2;
+	return more ? &rows[count - 1].group : NULL;
 }
 
 /* The scan is complete. */
@@ -125,11 +192,49 @@ end_scan(MonoTime now, int period_ms)
 {
 	TableScan *scan = &MyScheduler->scan;
 
-	groups_scan_end(now);
-	scan->going = false;
-	set_position(NULL);
+	scan->going = scan->tidying = false;
 	scan->next.us = now.us + Max((int64) period_ms * 1000, scan->cost * SCAN_SHARE);
 	scan->not_before.us = now.us + scan->cost * WANTED_SHARE;
+}
+
+static void
+begin_scan(void)
+{
+	TableScan *scan = &MyScheduler->scan;
+	static const TaskGroup before_all = {.queue = "",
+										 .max = PG_INT32_MIN,
+										 .priority = PG_INT32_MIN,
+										 .role = "",
+										 .role_id = PG_INT64_MIN};
+
+	groups_scan_begin();
+	set_position(&before_all);
+	scan->cost = 0;
+	scan->wanted = scan->tidying = scan->jumping = false;
+	scan->jump = JUMP_MIN / 2;
+	scan->going = true;
+}
+
+/*
+ * Read the next groups, or forget some of those that were not found.  Returns true when the scan is
+ * complete.
+ */
+static bool
+advance_scan(const TaskTable *table)
+{
+	TableScan *scan = &MyScheduler->scan;
+	const TaskGroup *last;
+
+	if (scan->tidying)
+		return groups_forget_unseen(clock_mono(), FORGET_MAX);
+	last = scan->jumping ? jump_over_groups(table) : list_groups(table);
+	set_position(last);
+	if (last == NULL)
+	{
+		groups_scan_end();
+		scan->tidying = true;
+	}
+	return false;
 }
 
 /*
@@ -140,31 +245,15 @@ void
 scan_slice(const TaskTable *table, int period_ms)
 {
 	TableScan *scan = &MyScheduler->scan;
-	static const TaskGroup before_all = {.queue = "",
-										 .max = PG_INT32_MIN,
-										 .priority = PG_INT32_MIN,
-										 .role = "",
-										 .role_id = PG_INT64_MIN};
 	MonoTime begun = clock_mono();
-	GroupHead *heads;
-	int count;
-	int i;
+	bool complete;
 
 	if (!scan->going)
-	{
-		groups_scan_begin();
-		set_position(&before_all);
-		scan->cost = 0;
-		scan->wanted = false;
-		scan->going = true;
-	}
-	count = rows_scan(table, &scan->after, SLICE_GROUPS, &heads);
-	for (i = 0; i < count; i++)
-		remember_head(&heads[i]);
-	binding_add_unbound(heads, count);
+		begin_scan();
+	do
+		complete = advance_scan(table);
+	while (!complete && clock_mono().us - begun.us < SLICE_US);
 	scan->cost += clock_mono().us - begun.us;
-	if (count < SLICE_GROUPS)
+	if (complete)
 		end_scan(clock_mono(), period_ms);
-	else
-		set_position(&heads[count - 1].group);
 }

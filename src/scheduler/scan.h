@@ -16,6 +16,9 @@ typedef struct TableScan
 {
 	bool wanted;		 /* a scan was requested */
 	bool going;			 /* a scan is between two of its slices */
+	bool tidying;		 /* it has read all groups, and forgets what it has not found */
+	bool jumping;		 /* the last groups had many rows: read only the first row of each */
+	int jump;			 /* groups that the next statement reads, if "jumping" */
 	TaskGroup after;	 /* position of the running scan; its strings are allocated */
 	int64 cost;			 /* duration of its slices so far (us) */
 	MonoTime next;		 /* the next periodic scan */

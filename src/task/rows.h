@@ -23,6 +23,15 @@ typedef struct GroupHead
 	bool too_long; /* the name of the queue is too long, and was cut */
 } GroupHead;
 
+/* The next rows of a group are to be read. */
+typedef struct RowsPeek
+{
+	const TaskGroup *group;
+	TaskPlace after;
+	TaskPlace *places; /* the result */
+	int count;
+} RowsPeek;
+
 /* A task to claim, and the executor that is to run it. */
 typedef struct Candidate
 {
@@ -113,8 +122,10 @@ typedef struct HistoryRow
 
 /* rows_scan.c */
 extern int rows_scan(const TaskTable *table, const TaskGroup *after, int limit, GroupHead **heads);
+extern int rows_list(const TaskTable *table, const TaskGroup *after, int limit, GroupHead **rows);
 extern int rows_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int limit,
 					 TaskPlace **places);
+extern void rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit);
 extern int rows_unlocked(const TaskTable *table, const TaskPlace *places, int count, int64 **ids);
 extern int rows_isolated(const TaskTable *table, int64 **ids);
 extern int rows_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places);

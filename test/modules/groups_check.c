@@ -2,9 +2,10 @@
  * groups_check.c
  *		Unit tests of the scheduler's groups, run in an ordinary backend.
  *
- * src/scheduler/groups.c is plain memory: it is compiled into this library (groups_table.h), and
- *the checks call its functions with times of their own.  groups_check(name, seed) runs one check.
- *It returns NULL if the check holds, otherwise what does not hold.
+ * src/scheduler/groups.c, order.c and queues.c are plain memory: they are compiled into this library
+ * (groups_table.h), and the checks call their functions with times of their own.
+ * groups_check(name, seed) runs one check.  It returns NULL if the check holds, otherwise what does
+ * not hold.
  */
 #include "postgres.h"
 
@@ -60,8 +61,8 @@ check_keys(void)
 		for (i = 0; i < (int) lengthof(keys); i++)
 			groups_hint(&keys[i], place_of(start.wall, i));
 	CHECK(groups.table->members == lengthof(keys));
-	CHECK(groups.queues->members == 2);
-	CHECK(groups_queue("q")->groups == 5);
+	CHECK(queues.table->members == 2);
+	CHECK(queue_find_or_add("q")->groups == 5);
 	return NULL;
 }
 
@@ -113,7 +114,7 @@ check_limits(void)
 	CHECK(start_next(start, NULL) == 3);
 
 	/* a task that was running before this scheduler began counts as well */
-	groups_task_started(groups_queue("q"));
+	groups_task_started(queue_find_or_add("q"));
 	groups_task_ended(queue);
 	CHECK(start_next(start, NULL) == 0);
 	return NULL;
@@ -138,16 +139,16 @@ check_startable(void)
 	scan_groups(start);
 	CHECK(start_next(start, &queue) == 1);
 	begin_round(start);
-	CHECK(groups_startable(groups_next(start), start) == 2);
+	CHECK(groups_startable(next_known(start), start) == 2);
 	groups_task_ended(queue);
-	CHECK(groups_startable(groups_next(start), start) == 3);
+	CHECK(groups_startable(next_known(start), start) == 3);
 	CHECK(start_next(start, NULL) == 2);
 	groups_task_ended(queue);
 	begin_round(start);
-	CHECK(groups_startable(groups_next(start), start) == 2); /* 3 and 4; 5 is not due */
-	CHECK(groups_startable(groups_next(start), after(start, 1)) == 3);
-	groups_skip();
-	CHECK(groups_startable(groups_next(start), start) == 1);
+	CHECK(groups_startable(next_known(start), start) == 2); /* 3 and 4; 5 is not due */
+	CHECK(groups_startable(next_known(start), after(start, 1)) == 3);
+	groups_skip(next_known(start));
+	CHECK(groups_startable(next_known(start), start) == 1);
 	return NULL;
 }
 
@@ -238,6 +239,13 @@ check_hints(void)
 	return NULL;
 }
 
+/* A scan has found the first row of a group. */
+static void
+found(int group, TaskPlace place)
+{
+	groups_scan_found(&table.keys[group], &place, 1, false);
+}
+
 static const char *
 check_scan(void)
 {
@@ -253,12 +261,12 @@ check_scan(void)
 	CHECK(groups.table->members == 2);
 
 	groups_scan_begin();
-	groups_scan_found(&table.keys[kept], place_of(start.wall, 1));
+	found(kept, place_of(start.wall, 1));
 	/* meanwhile a commit reports a group that the scan has passed */
 	insert_with_hint(new, start.wall, 3);
-	groups_scan_found(&table.keys[unknown], place_of(start.wall, 4));
+	found(unknown, place_of(start.wall, 4));
 	CHECK(groups.table->members == 4);
-	groups_scan_end(start.mono);
+	end_scan(start);
 	CHECK(groups.table->members == 3); /* the emptied one is forgotten */
 
 	CHECK(start_next(start, NULL) == 1);
@@ -286,7 +294,7 @@ check_scan(void)
 	CHECK(start_next(start, NULL) == 9);
 	groups_scan_begin();
 	insert_with_hint(emptied, start.wall, 10);
-	groups_scan_end(start.mono);
+	end_scan(start);
 	CHECK(groups.table->members == 1);
 	CHECK(start_next(start, NULL) == 10);
 	return NULL;
@@ -306,12 +314,12 @@ check_drop_and_skip(void)
 	begin_round(start);
 
 	/* a skipped group comes again in the next round */
-	group = groups_next(start);
+	group = next_known(start);
 	CHECK(group->key.priority == 0);
-	groups_skip();
-	CHECK(groups_next(start)->key.priority == 1);
+	groups_skip(next_known(start));
+	CHECK(next_known(start)->key.priority == 1);
 	begin_round(start);
-	CHECK(groups_next(start) == group);
+	CHECK(next_known(start) == group);
 
 	/* a dropped row does not come again, and does not count; a row that is not due is kept */
 	CHECK(groups_drop_first(group, start, &place));
@@ -319,11 +327,18 @@ check_drop_and_skip(void)
 	table.rows[0].gone = true;
 	CHECK(group->queue->running == 0);
 	begin_round(start);
-	CHECK(groups_next(start)->key.priority == 1);
+	CHECK(next_known(start)->key.priority == 1);
 	CHECK(!groups_due_now(group, start));
 	CHECK(!groups_drop_first(group, start, &place));
 	CHECK(start_next(after(start, 1), NULL) == 2);
 	return NULL;
+}
+
+/* Must the group be read to know its next row? */
+static bool
+unread(const QueueGroup *group)
+{
+	return !group_knows_row(group) && !group->exhausted;
 }
 
 static const char *
@@ -339,7 +354,7 @@ check_locked_rows(void)
 		add_row(key, start.wall, i);
 	groups_hint(&table.keys[key], place_of(start.wall, 1));
 	begin_round(start);
-	group = groups_next(start);
+	group = next_known(start);
 
 	/* after 16 misses in a row the group is locked, and is read from its next row on */
 	for (i = 1; i <= 15; i++)
@@ -354,13 +369,16 @@ check_locked_rows(void)
 	groups_missed(group);
 	CHECK(group->locked);
 	CHECK(group->read_position.id == 2);
-	CHECK(groups_unread(start) == group);
+	begin_round(start);
+	CHECK(groups_next(start) == group && unread(group));
 
 	/* it pauses, and other groups are read */
 	groups_pause(group, later);
-	CHECK(groups_unread(start) == NULL);
+	begin_round(start);
+	CHECK(groups_next(start) == NULL);
 	CHECK(groups_due_at(start).us == later.us);
-	CHECK(groups_unread(after(start, SECOND)) == group);
+	begin_round(after(start, SECOND));
+	CHECK(groups_next(after(start, SECOND)) == group);
 
 	/* only the rows that are not locked are known; rows 3 to 9 were read */
 	places[0] = place_of(start.wall, 5);
@@ -368,17 +386,17 @@ check_locked_rows(void)
 	groups_read_unlocked(group, places, 2, place_of(start.wall, 9), false);
 	CHECK(start_next(after(start, SECOND), NULL) == 5);
 	CHECK(start_next(after(start, SECOND), NULL) == 8);
-	CHECK(group->unread);
+	CHECK(unread(group));
 	CHECK(group->read_position.id == 9);
 
 	/* a scan finds its first row; it is read to its end before it is read again from there */
-	groups_scan_found(&table.keys[key], place_of(start.wall, 2));
+	found(key, place_of(start.wall, 2));
 	CHECK(group->head.id == 2);
 	CHECK(group->read_position.id == 9);
 	groups_read_unlocked(group, NULL, 0, place_of(start.wall, 30), true);
-	CHECK(!group->unread);
-	groups_scan_found(&table.keys[key], place_of(start.wall, 2));
-	CHECK(group->unread);
+	CHECK(!unread(group));
+	found(key, place_of(start.wall, 2));
+	CHECK(unread(group));
 	CHECK(group->read_position.id == 1);
 
 	/* its first row is not locked any more: it is an ordinary group again, from there */
@@ -425,14 +443,14 @@ check_clocks(void)
 static const char *
 check_averages(void)
 {
-	QueueState *queue = groups_queue("q");
+	QueueState *queue = queue_find_or_add("q");
 
 	CHECK(queue->average < 0);
-	groups_learn(queue, 1000);
+	queue_learn(queue, 1000);
 	CHECK(queue->average == 1000);
-	groups_learn(queue, 2000);
+	queue_learn(queue, 2000);
 	CHECK(queue->average == 1200);
-	CHECK(groups_queue("new")->average == 1200);
+	CHECK(queue_find_or_add("new")->average == 1200);
 	return NULL;
 }
 
@@ -440,34 +458,34 @@ static const char *
 check_forgotten_queues(void)
 {
 	int group = add_key("paused", -3600 * 1000, 0, "r");
-	QueueState *busy = groups_queue("busy");
+	QueueState *busy = queue_find_or_add("busy");
 	ClockNow now = start;
 
-	(void) groups_queue("unused");
+	(void) queue_find_or_add("unused");
 	groups_task_started(busy);
 	insert_with_hint(group, start.wall, 1);
 	CHECK(start_next(start, NULL) == 1);
-	groups_task_ended(groups_queue("paused"));
-	CHECK(groups.queues->members == 3);
+	groups_task_ended(queue_find_or_add("paused"));
+	CHECK(queues.table->members == 3);
 
 	/* the one that runs a task and the one in its pause are kept */
 	now = after(start, HOUR - 1);
 	scan_groups(now);
 	CHECK(groups.table->members == 0);
-	CHECK(groups.queues->members == 2);
-	CHECK(groups_queue("busy") == busy);
+	CHECK(queues.table->members == 2);
+	CHECK(queue_find_or_add("busy") == busy);
 	groups_task_ended(busy);
 	scan_groups(after(now, 1));
-	CHECK(groups.queues->members == 0);
+	CHECK(queues.table->members == 0);
 
 	/* one that was used a short time ago is kept */
 	insert_with_hint(add_key("recent", TASK_UNLIMITED, 0, "r"), start.wall, 2);
 	CHECK(start_next(now, &busy) == 2);
 	groups_task_ended(busy);
 	scan_groups(after(now, QUEUE_MEMORY_MS * INT64CONST(1000) - 1));
-	CHECK(groups.queues->members == 1);
+	CHECK(queues.table->members == 1);
 	scan_groups(after(now, QUEUE_MEMORY_MS * INT64CONST(1000)));
-	CHECK(groups.queues->members == 0);
+	CHECK(queues.table->members == 0);
 	return NULL;
 }
 
@@ -481,7 +499,10 @@ end_all_groups(void)
 		dlist_container(QueueGroup, node, iter.cur)->exhausted = true;
 }
 
-/* The heap makes at most 3 comparisons for each group, and 3 for each chosen task and level. */
+/*
+ * What a round costs depends on what it starts, not on the number of groups: ready, full, planned
+ * for later or paused.
+ */
 static const char *
 check_many_groups(void)
 {
@@ -497,22 +518,184 @@ check_many_groups(void)
 	{
 		key.queue = psprintf("queue %d", i);
 		groups_hint(&key, place_of(start.wall - (int64) i * 7919 % count, i));
+		key.queue = psprintf("later %d", i);
+		groups_hint(&key, place_of(start.wall + HOUR + i, i));
+		key.queue = psprintf("full %d", i);
+		key.max = 1;
+		if (i < count / 10)
+			groups_task_started(queue_find_or_add(key.queue));
+		else
+			key.max = 0;
+		groups_hint(&key, place_of(start.wall, i));
+		key.max = TASK_UNLIMITED;
 	}
-	CHECK(groups.table->members == (uint32) count);
+	CHECK(groups.table->members == 3 * (uint32) count);
 	end_all_groups();
-	comparisons = 0;
-	groups_order(start);
-	CHECK(comparisons <= 3 * count);
-	comparisons = 0;
+	CHECK(groups_ready(start));
+	moves = 0;
 	while (chosen < 1000 && choose_next(start, &place, &queue))
 	{
-		CHECK(compare_places(&last, &place) < 0);
+		CHECK(order_compare_places(&last, &place) < 0);
 		last = place;
 		chosen++;
 	}
 	CHECK(chosen == 1000);
-	CHECK(comparisons <= chosen * 3 * 17);
+	CHECK(moves <= chosen * 12);
 	CHECK(place.dt == start.wall - count + chosen);
+
+	/* later rounds, and tasks that end, move no group that starts nothing */
+	while (choose_next(start, &place, &queue))
+		groups_task_ended(queue);
+	moves = 0;
+	for (i = 0; i < 100; i++)
+	{
+		groups_task_ended(queue_find_or_add(psprintf("full %d", i)));
+		CHECK(groups_ready(after(start, i)));
+		CHECK(choose_next(after(start, i), &place, &queue));
+		CHECK(place.id == i);
+		CHECK(!choose_next(after(start, i), &place, &queue));
+		CHECK(groups_due_at(after(start, i)).us == start.mono.us + HOUR);
+	}
+	CHECK(moves <= 100 * 20);
+	return NULL;
+}
+
+/* A role and a queue with many groups are set aside at once. */
+static const char *
+check_blocked_roles(void)
+{
+	TaskGroup key = {"q", TASK_UNLIMITED, 0, "busy", 1};
+	QueueGroup *group;
+	GroupDemand demand;
+	int i;
+
+	for (i = 1; i <= 1000; i++)
+	{
+		key.priority = i;
+		groups_hint(&key, place_of(start.wall, i));
+		key.queue = psprintf("queue %d", i % 100);
+		groups_hint(&key, place_of(start.wall, i + 1000));
+	}
+	key = (TaskGroup){"q", TASK_UNLIMITED, 9999, "free", 1};
+	groups_hint(&key, place_of(start.wall, 9999));
+	end_all_groups();
+	queue_learn(queue_find_or_add("q"), 100);
+	begin_round(start);
+	group = groups_next(start);
+	CHECK(group->key.priority == 1 && strcmp(group->key.role, "busy") == 0);
+	moves = 0;
+	demand = groups_block_role(group, start);
+	CHECK(demand.tasks >= 32 && demand.average < 0);
+	group = groups_next(start);
+	CHECK(strcmp(group->key.role, "free") == 0);
+	groups_skip_role(group);
+	CHECK(groups_next(start) == NULL);
+	begin_round(start);
+	CHECK(groups_next(start)->key.priority == 1);
+	CHECK(moves <= 32 * 14);
+
+	/* a hint and a forgotten group do not bring a role back */
+	groups_skip_role(groups_next(start));
+	key = (TaskGroup){"q", TASK_UNLIMITED, 0, "busy", 1};
+	groups_hint(&key, place_of(start.wall, 10000));
+	CHECK(strcmp(groups_next(start)->key.role, "free") == 0);
+	groups_clear();
+	CHECK(order.table->members == 0);
+	CHECK(!groups_ready(start));
+	return NULL;
+}
+
+/* A queue that is full or in a pause: what brings its lanes back. */
+static const char *
+check_parked(void)
+{
+	int one = add_key("q", 1, 0, "r");
+	int other = add_key("q", 1, 1, "s");
+	int larger = add_key("q", 2, 0, "r");
+	int paused = add_key("p", -1000, 0, "r");
+	QueueState *queue = queue_find_or_add("q");
+	QueueState *pausing;
+
+	insert_with_hint(one, start.wall, 1);
+	insert_with_hint(one, start.wall, 2);
+	insert_with_hint(other, start.wall, 3);
+	CHECK(start_next(start, NULL) == 1);
+	CHECK(start_next(start, NULL) == 0);
+	CHECK(!dlist_is_empty(&queue->parked));
+
+	/* a group with a larger limit comes to a parked lane */
+	insert_with_hint(larger, start.wall, 4);
+	CHECK(start_next(start, NULL) == 4);
+	CHECK(start_next(start, NULL) == 0);
+	groups_queue_changed(queue);
+	CHECK(start_next(start, NULL) == 0);
+	groups_task_ended(queue);
+	CHECK(start_next(start, NULL) == 0);
+	groups_task_ended(queue);
+	CHECK(start_next(start, NULL) == 2);
+	groups_task_ended(queue);
+	CHECK(start_next(start, NULL) == 3);
+	groups_task_ended(queue);
+	CHECK(dlist_is_empty(&queue->parked));
+
+	/* parked until a time, which a change of the rules may shorten */
+	insert_with_hint(paused, start.wall, 5);
+	insert_with_hint(paused, start.wall, 6);
+	CHECK(start_next(start, &pausing) == 5);
+	groups_task_ended(pausing);
+	CHECK(start_next(start, NULL) == 0);
+	CHECK(groups_due_at(start).us == start.mono.us + SECOND);
+	pausing->last_start = CLOCK_LONG_AGO;
+	CHECK(!groups_ready(start));
+	groups_queue_changed(pausing);
+	CHECK(start_next(start, NULL) == 6);
+
+	/* forgotten while they are parked */
+	insert_with_hint(paused, start.wall, 7);
+	CHECK(start_next(start, NULL) == 0);
+	groups_clear();
+	CHECK(dlist_is_empty(&pausing->parked) && dlist_is_empty(&pausing->lanes));
+	CHECK(groups_due_at(start).us == CLOCK_NEVER.us);
+	groups_task_ended(pausing);
+	return NULL;
+}
+
+/* A scan lists all rows of small groups, which are not read again. */
+static const char *
+check_listed_rows(void)
+{
+	int small = add_key("small", TASK_UNLIMITED, 0, "r");
+	int large = add_key("large", TASK_UNLIMITED, 1, "r");
+	int i;
+
+	table.list_limit = 3;
+	for (i = 1; i <= 3; i++)
+		add_row(small, start.wall, i);
+	for (i = 4; i <= 10; i++)
+		add_row(large, start.wall, i);
+	scan_groups(start);
+	for (i = 1; i <= 3; i++)
+		CHECK(start_next(start, NULL) == i);
+	CHECK(table.reads == 0);
+	for (i = 4; i <= 10; i++)
+		CHECK(start_next(start, NULL) == i);
+	CHECK(start_next(start, NULL) == 0);
+	CHECK(table.reads > 0);
+
+	/* a hint says that there are more; a scan that lists them all says that there are not */
+	table.reads = 0;
+	insert_with_hint(small, start.wall, 21);
+	insert_with_hint(small, start.wall, 22);
+	scan_groups(start);
+	CHECK(start_next(start, NULL) == 21);
+	CHECK(start_next(start, NULL) == 22);
+	CHECK(start_next(start, NULL) == 0);
+	CHECK(table.reads == 1);
+	insert_with_hint(small, start.wall, 23);
+	scan_groups(start);
+	CHECK(start_next(start, NULL) == 23);
+	CHECK(start_next(start, NULL) == 0);
+	CHECK(table.reads == 1);
 	return NULL;
 }
 
@@ -537,15 +720,17 @@ try_hint(const TaskGroup *key, TaskPlace place)
 	return succeeded;
 }
 
+/* Read two rows of a group; false if memory runs out. */
 static bool
-try_order(ClockNow now)
+try_read(QueueGroup *group, TimestampTz dt)
 {
 	MemoryContext context = CurrentMemoryContext;
 	volatile bool succeeded = false;
+	TaskPlace places[] = {{dt, 1}, {dt, 2}};
 
 	PG_TRY();
 	{
-		groups_order(now);
+		groups_read(group, places, 2, 2);
 		succeeded = true;
 	}
 	PG_CATCH();
@@ -566,6 +751,7 @@ check_out_of_memory(void)
 	TaskGroup key = {NULL, TASK_UNLIMITED, 0, "r", 1};
 	TaskPlace place;
 	QueueState *queue;
+	QueueGroup *group;
 	int i;
 
 	for (i = 0; i < count; i++)
@@ -585,28 +771,33 @@ check_out_of_memory(void)
 		CHECK(allocation > 1);
 		CHECK(groups.table->members == (uint32) i + 1);
 	}
-	CHECK(failures > 4 * count);
+	CHECK(failures > 3 * count);
+	CHECK(queues.table->members == (uint32) count);
 
-	/* no order after a failure, and the right one after that */
+	/* the order is whole */
 	end_all_groups();
-	groups_order(start);
-	failing_allocation = 1;
-	CHECK(!try_order(start));
-	CHECK(groups_next(start) == NULL);
-	groups_order(start);
+	begin_round(start);
 	for (i = 0; i < count; i++)
 	{
 		CHECK(choose_next(start, &place, &queue));
 		CHECK(place.id == i);
+		groups_task_ended(queue);
 	}
 	CHECK(!choose_next(start, &place, &queue));
 
-	/* nor after all groups were forgotten */
+	/* the array of rows cannot grow: the group is as before */
 	groups_hint(&key, place_of(start.wall, count));
-	groups_order(start);
-	CHECK(groups_next(start) != NULL);
+	begin_round(start);
+	group = groups_next(start);
+	failing_allocation = 1;
+	CHECK(!try_read(group, start.wall + 1));
+	CHECK(groups_next(start) == group);
+	CHECK(try_read(group, start.wall + 1));
+	CHECK(group->count - group->next == 3);
+
+	/* nothing is left when all groups were forgotten */
 	groups_clear();
-	CHECK(groups.table->members == 0);
+	CHECK(groups.table->members == 0 && order.table->members == 0);
 	CHECK(groups_next(start) == NULL);
 	return NULL;
 }
@@ -632,6 +823,9 @@ static const Check checks[] = {
 	{"averages", check_averages, NULL},
 	{"forgotten queues", check_forgotten_queues, NULL},
 	{"many groups", check_many_groups, NULL},
+	{"blocked roles", check_blocked_roles, NULL},
+	{"parked lanes", check_parked, NULL},
+	{"listed rows", check_listed_rows, NULL},
 	{"out of memory", check_out_of_memory, NULL},
 	{"random order", NULL, check_random_order},
 	{"random scans", NULL, check_random_scans},
@@ -647,6 +841,7 @@ groups_check(PG_FUNCTION_ARGS)
 
 	memset(&table, 0, sizeof(table));
 	table.read_limit = 3;
+	table.list_limit = 1;
 	failing_allocation = 0;
 	groups_create();
 	for (i = 0; i < (int) lengthof(checks); i++)

@@ -131,7 +131,7 @@ end_random_tasks(ModelQueue *queues)
 		while (queues[i].running > 0 && random_below(3) > 0)
 		{
 			queues[i].running--;
-			groups_task_ended(groups_queue(queue_names[i]));
+			groups_task_ended(queue_find_or_add(queue_names[i]));
 		}
 }
 
@@ -192,6 +192,7 @@ check_random_order(int seed)
 
 		for (i = random_below(12); i > 0; i--)
 			insert_random_row(now, table.nrows + 1, true);
+		table.list_limit = 1 + random_below(4);
 		if (random_below(5) == 0)
 			scan_groups(now);
 		result = compare_round(queues, now, random_below(12), &chosen);
@@ -221,6 +222,7 @@ check_random_scans(int seed)
 	{
 		for (i = random_below(8); i > 0 && round <= 200; i--)
 			insert_random_row(now, table.nrows + 1, random_below(2) == 0);
+		table.list_limit = 1 + random_below(4);
 		scan_groups(now);
 		for (i = 0; i < 12; i++)
 		{

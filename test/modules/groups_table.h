@@ -1,10 +1,10 @@
 /*
  * groups_table.h
- *		For the unit tests of the scheduler's groups: src/scheduler/groups.c itself, and a table
- *		in memory from which its groups are read.
+ *		For the unit tests of the scheduler's groups: src/scheduler/groups.c, order.c and queues.c
+ *		themselves, and a table in memory from which the groups are read.
  *
- * Macros replace what groups.c calls to allocate memory and to create its heap, so that allocations
- * can fail and comparisons are counted.
+ * Macros replace what these files call to allocate memory and to move groups, so that allocations
+ * can fail and moves are counted.
  */
 #ifndef GROUPS_TABLE_H
 #define GROUPS_TABLE_H
@@ -12,15 +12,16 @@
 #include "postgres.h"
 
 #include "common/hashfn.h"
-#include "lib/binaryheap.h"
 #include "lib/ilist.h"
+#include "lib/pairingheap.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 /* Countdown to an allocation that fails; 0: none fails. */
 static int failing_allocation = 0;
 
-static int comparisons = 0;
+/* Insertions into heaps and removals from them. */
+static int moves = 0;
 
 static void
 allocate(void)
@@ -29,23 +30,16 @@ allocate(void)
 		ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
 }
 
-static int compare_groups(Datum a, Datum b, void *arg);
-
-static int
-compare_and_count(Datum a, Datum b, void *arg)
-{
-	comparisons++;
-	return compare_groups(a, b, arg);
-}
-
 #define MemoryContextAlloc(context, size) (allocate(), MemoryContextAlloc(context, size))
 #define MemoryContextAllocZero(context, size) (allocate(), MemoryContextAllocZero(context, size))
 #define MemoryContextAllocExtended(context, size, flags) \
 	(allocate(), MemoryContextAllocExtended(context, size, flags))
 #define MemoryContextStrdup(context, string) (allocate(), MemoryContextStrdup(context, string))
-#define binaryheap_allocate(capacity, compare, arg) \
-	(allocate(), binaryheap_allocate(capacity, compare_and_count, arg))
+#define pairingheap_add(heap, node) (moves++, pairingheap_add(heap, node))
+#define pairingheap_remove(heap, node) (moves++, pairingheap_remove(heap, node))
 
+#include "scheduler/queues.c"
+#include "scheduler/order.c"
 #include "scheduler/groups.c"
 #include "shared/clock.c"
 
@@ -83,6 +77,7 @@ static struct
 	int nrows;
 	int read_limit; /* rows that one statement reads */
 	int reads;
+	int list_limit; /* rows of a group that a scan lists, up to 4 */
 } table;
 
 static ClockNow
@@ -129,8 +124,8 @@ first_behind(int group, TaskPlace position)
 	{
 		Row *row = &table.rows[i];
 
-		if (row->group == group && !row->gone && compare_places(&row->place, &position) > 0 &&
-			(first == NULL || compare_places(&row->place, &first->place) < 0))
+		if (row->group == group && !row->gone && order_compare_places(&row->place, &position) > 0 &&
+			(first == NULL || order_compare_places(&row->place, &first->place) < 0))
 			first = row;
 	}
 	return first;
@@ -147,22 +142,45 @@ find_key(const QueueGroup *group)
 	elog(ERROR, "a group that was never added");
 }
 
-/* As rows_peek does. */
-static void
-read_group(QueueGroup *group)
+/* As rows_peek does: read up to "limit" rows of a group behind a position. */
+static int
+read_rows(int group, TaskPlace position, TaskPlace *places, int limit)
 {
-	TaskPlace places[ROWS_MAX];
-	TaskPlace position = group->read_position;
 	int count = 0;
 	Row *row;
 
-	while (count < table.read_limit && (row = first_behind(find_key(group), position)) != NULL)
+	while (count < limit && (row = first_behind(group, position)) != NULL)
 		position = places[count++] = row->place;
-	groups_read(group, places, count, table.read_limit);
-	table.reads++;
+	return count;
 }
 
-/* As a scan does. */
+/* Read the next rows of the first groups. */
+static void
+read_groups(ClockNow now)
+{
+	TaskPlace places[ROWS_MAX];
+	QueueGroup *batch[4];
+	int count = groups_read_ahead(batch, lengthof(batch), now);
+	int i;
+
+	for (i = 0; i < count; i++)
+		groups_read(batch[i], places,
+					read_rows(find_key(batch[i]), batch[i]->read_position, places,
+							  table.read_limit),
+					table.read_limit);
+	table.reads += count;
+}
+
+/* As the end of a scan does. */
+static void
+end_scan(ClockNow now)
+{
+	groups_scan_end();
+	while (!groups_forget_unseen(now.mono, 2))
+		;
+}
+
+/* As a scan does, which lists up to four rows of each group. */
 static void
 scan_groups(ClockNow now)
 {
@@ -171,35 +189,44 @@ scan_groups(ClockNow now)
 	groups_scan_begin();
 	for (i = 0; i < table.ngroups; i++)
 	{
-		Row *row = first_behind(i, place_of(PG_INT64_MIN, PG_INT64_MIN));
+		TaskPlace places[5];
+		int count = read_rows(i, place_of(PG_INT64_MIN, PG_INT64_MIN), places, 5);
 
-		if (row)
-			groups_scan_found(&table.keys[i], row->place);
+		if (count > 0)
+			groups_scan_found(&table.keys[i], places, Min(count, table.list_limit),
+							  count <= table.list_limit);
 	}
-	groups_scan_end(now.mono);
+	end_scan(now);
+}
+
+/* Return the next group whose first row is known; NULL if there is none. */
+static QueueGroup *
+next_known(ClockNow now)
+{
+	QueueGroup *group;
+
+	while ((group = groups_next(now)) != NULL && !group_knows_row(group))
+		read_groups(now);
+	return group;
 }
 
 static void
 begin_round(ClockNow now)
 {
-	QueueGroup *group;
-
-	while ((group = groups_unread(now)) != NULL)
-		read_group(group);
-	groups_order(now);
+	(void) groups_ready(now);
 }
 
 /* Choose the next task of a round; false if there is none. */
 static bool
 choose_next(ClockNow now, TaskPlace *place, QueueState **queue)
 {
-	QueueGroup *group = groups_next(now);
+	QueueGroup *group = next_known(now);
 
 	if (group == NULL)
 		return false;
 	*queue = group->queue;
 	groups_task_started(group->queue);
-	*place = groups_choose_first(now);
+	*place = groups_choose_first(group, now);
 	return true;
 }
 

@@ -1,6 +1,6 @@
 # The scheduler's groups as plain functions, with times of the test's own: the order of tasks, the
 # limits of queues, hints and scans, two clocks, memory that runs out.  A TAP test because it builds
-# a library: test/modules/groups_check.c contains the checks, and src/scheduler/groups.c with them.
+# a library: test/modules/groups_check.c contains the checks, and groups.c, order.c and queues.c.
 use strict;
 use warnings;
 use FindBin;
@@ -35,7 +35,10 @@ check('locked rows', 'a group with many locked rows');
 check('clocks', 'rows become due by the wall clock, also when it steps back or forward');
 check('averages', 'average duration of a queue, also of a new one');
 check('forgotten queues', 'queues are forgotten, except with running tasks or in a pause');
-check('many groups', 'comparisons for 100,000 groups');
+check('many groups', 'a round moves no group of 300,000 that starts nothing');
+check('blocked roles', 'a role with 1,000 groups is set aside at once');
+check('parked lanes', 'what brings the groups of a full queue back');
+check('listed rows', 'small groups that a scan has listed are not read again');
 check('out of memory', 'each allocation of an insertion may fail');
 
 # The same rounds each time; another seed finds other ones.

@@ -1,0 +1,562 @@
+/*
+ * order.c
+ *		The order in which the groups start tasks.
+ *
+ * The order is: larger max first, lower priority, dt, id.  It outlives the turn of the scheduler.
+ * The groups of one queue and one role that have a due row are a lane, a heap; the lanes of a role
+ * are a heap, by their first groups, and so are the roles.  So a role without a free executor is
+ *set aside at once, whatever it has waiting, and a queue that may not start a task parks its lanes:
+ * they come back when a task of the queue ends, or at a time.  The other groups wait in heaps by
+ * their times.
+ *
+ * A group whose next row is not known has the position up to which it was read: it has to be read
+ * when it is the first.
+ *
+ * The heaps are pairing heaps: nothing is allocated when a group moves, so nothing can fail.
+ *
+ * This file is plain memory: no SPI, no shared memory, and it reads no clock.  It does not change
+ * what is known of the rows of a group.
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+#include "utils/memutils.h"
+
+#include "scheduler/hash_insert.h"
+#include "scheduler/order.h"
+
+typedef struct RoleEntry
+{
+	char *name;
+	uint32 hash;
+	char status;
+	GroupRole *role;
+} RoleEntry;
+
+#define SH_PREFIX roletable
+#define SH_ELEMENT_TYPE RoleEntry
+#define SH_KEY_TYPE char *
+#define SH_KEY name
+#define SH_HASH_KEY(tb, key) hash_bytes((const unsigned char *) (key), strlen(key))
+#define SH_EQUAL(tb, a, b) (strcmp(a, b) == 0)
+#define SH_STORE_HASH
+#define SH_GET_HASH(tb, entry) (entry)->hash
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+/* Static, because the order is remembered from iteration to iteration. */
+static struct
+{
+	MemoryContext context;	   /* of roles, names and the hash table */
+	MemoryContext lanes;	   /* of GroupLane alone */
+	roletable_hash *table;	   /* roles by their names */
+	pairingheap roles;		   /* those that are ready */
+	pairingheap future;		   /* groups whose next row is not due, by its dt */
+	pairingheap paused;		   /* groups that are paused, by the end of the pause */
+	pairingheap parked;		   /* parked lanes that come back at a time, by that */
+	dlist_head skipped_groups; /* until the next round */
+	dlist_head skipped_roles;  /* until the next round */
+	ClockNow now;			   /* of the last round */
+} order;
+
+DEFINE_HASH_INSERT(insert_role, roletable, RoleEntry, char *)
+
+int
+order_compare_places(const TaskPlace *a, const TaskPlace *b)
+{
+	if (a->dt != b->dt)
+		return a->dt < b->dt ? -1 : 1;
+	if (a->id != b->id)
+		return a->id < b->id ? -1 : 1;
+	return 0;
+}
+
+/* Compare two groups: positive if the first task of "a" starts first. */
+static int
+compare_groups(const QueueGroup *a, const QueueGroup *b)
+{
+	TaskPlace left = group_next_place(a);
+	TaskPlace right = group_next_place(b);
+
+	if (a->key.max != b->key.max)
+		return a->key.max > b->key.max ? 1 : -1;
+	if (a->key.priority != b->key.priority)
+		return a->key.priority < b->key.priority ? 1 : -1;
+	return -order_compare_places(&left, &right);
+}
+
+static QueueGroup *
+first_group(const GroupLane *lane)
+{
+	return pairingheap_container(QueueGroup, order, lane->groups.ph_root);
+}
+
+static GroupLane *
+first_lane(const GroupRole *role)
+{
+	return pairingheap_container(GroupLane, order, role->lanes.ph_root);
+}
+
+static int
+compare_in_lane(const pairingheap_node *a, const pairingheap_node *b,
+				void *arg pg_attribute_unused())
+{
+	return compare_groups(pairingheap_const_container(QueueGroup, order, a),
+						  pairingheap_const_container(QueueGroup, order, b));
+}
+
+static int
+compare_lanes(const pairingheap_node *a, const pairingheap_node *b, void *arg pg_attribute_unused())
+{
+	return compare_groups(first_group(pairingheap_const_container(GroupLane, order, a)),
+						  first_group(pairingheap_const_container(GroupLane, order, b)));
+}
+
+static int
+compare_roles(const pairingheap_node *a, const pairingheap_node *b, void *arg pg_attribute_unused())
+{
+	return compare_groups(
+		first_group(first_lane(pairingheap_const_container(GroupRole, order, a))),
+		first_group(first_lane(pairingheap_const_container(GroupRole, order, b))));
+}
+
+/* For the heaps by time: positive if the time of "a" comes first. */
+static int
+compare_times(int64 a, int64 b)
+{
+	return a < b ? 1 : (a > b ? -1 : 0);
+}
+
+static int
+compare_future(const pairingheap_node *a, const pairingheap_node *b,
+			   void *arg pg_attribute_unused())
+{
+	return compare_times(group_next_place(pairingheap_const_container(QueueGroup, order, a)).dt,
+						 group_next_place(pairingheap_const_container(QueueGroup, order, b)).dt);
+}
+
+static int
+compare_paused(const pairingheap_node *a, const pairingheap_node *b,
+			   void *arg pg_attribute_unused())
+{
+	return compare_times(pairingheap_const_container(QueueGroup, order, a)->paused_until.us,
+						 pairingheap_const_container(QueueGroup, order, b)->paused_until.us);
+}
+
+static int
+compare_parked(const pairingheap_node *a, const pairingheap_node *b,
+			   void *arg pg_attribute_unused())
+{
+	return compare_times(pairingheap_const_container(GroupLane, order, a)->parked_until.us,
+						 pairingheap_const_container(GroupLane, order, b)->parked_until.us);
+}
+
+void
+order_create(MemoryContext context)
+{
+	memset(&order, 0, sizeof(order));
+	order.context = context;
+	order.lanes =
+		SlabContextCreate(context, "pg_task lanes", SLAB_DEFAULT_BLOCK_SIZE, sizeof(GroupLane));
+	order.table = roletable_create(context, 16, NULL);
+	order.roles.ph_compare = compare_roles;
+	order.future.ph_compare = compare_future;
+	order.paused.ph_compare = compare_paused;
+	order.parked.ph_compare = compare_parked;
+	dlist_init(&order.skipped_groups);
+	dlist_init(&order.skipped_roles);
+	order.now.wall = PG_INT64_MIN;
+}
+
+static GroupRole *
+find_or_add_role(const char *name)
+{
+	RoleEntry *entry = roletable_lookup(order.table, (char *) name);
+	GroupRole *role;
+
+	if (entry)
+		return entry->role;
+	name = MemoryContextStrdup(order.context, name);
+	role = MemoryContextAllocZero(order.context, sizeof(GroupRole));
+	role->name = (char *) name;
+	role->lanes.ph_compare = compare_lanes;
+	entry = insert_role(order.table, role->name);
+	entry->role = role;
+	return role;
+}
+
+/*
+ * Return the lane of this queue and role.  A search among the lanes of the queue, which are as many
+ * as the roles that have waiting rows in it.  If memory runs out, a role without lanes may remain,
+ * which its next lane uses.
+ */
+GroupLane *
+order_find_or_add_lane(QueueState *queue, const char *name)
+{
+	dlist_iter iter;
+	GroupRole *role;
+	GroupLane *lane;
+
+	dlist_foreach(iter, &queue->lanes)
+	{
+		lane = dlist_container(GroupLane, queue_node, iter.cur);
+		if (strcmp(lane->role->name, name) == 0)
+			return lane;
+	}
+	role = find_or_add_role(name);
+	lane = MemoryContextAllocZero(order.lanes, sizeof(GroupLane));
+	lane->queue = queue;
+	lane->role = role;
+	lane->groups.ph_compare = compare_in_lane;
+	role->nlanes++;
+	dlist_push_tail(&queue->lanes, &lane->queue_node);
+	return lane;
+}
+
+static void
+free_role(GroupRole *role)
+{
+	Assert(!role->ready);
+	if (role->skipped)
+		dlist_delete(&role->skipped_node);
+	roletable_delete(order.table, role->name);
+	pfree(role->name);
+	pfree(role);
+}
+
+/* Free a lane, and its role, if no group is left in it. */
+void
+order_release_lane(GroupLane *lane)
+{
+	GroupRole *role = lane->role;
+
+	if (lane->ngroups > 0)
+		return;
+	Assert(lane->state == LANE_AT_REST);
+	dlist_delete(&lane->queue_node);
+	pfree(lane);
+	if (--role->nlanes == 0)
+		free_role(role);
+}
+
+/* Remove a role from the heap of roles: its lanes are about to change. */
+static void
+unlink_role(GroupRole *role)
+{
+	if (role->ready)
+		pairingheap_remove(&order.roles, &role->order);
+	role->ready = false;
+}
+
+/* Put a role into the heap of roles, if it has a lane that is ready. */
+static void
+link_role(GroupRole *role)
+{
+	Assert(!role->ready);
+	role->ready = !role->skipped && !pairingheap_is_empty(&role->lanes);
+	if (role->ready)
+		pairingheap_add(&order.roles, &role->order);
+}
+
+/* Remove a lane from where it is: its first group is about to change. */
+static void
+unlink_lane(GroupLane *lane)
+{
+	GroupRole *role = lane->role;
+
+	if (lane->state == LANE_READY)
+	{
+		bool first = first_lane(role) == lane;
+
+		if (first)
+			unlink_role(role);
+		pairingheap_remove(&role->lanes, &lane->order);
+		if (first)
+			link_role(role);
+	}
+	else if (lane->state == LANE_PARKED)
+	{
+		dlist_delete(&lane->parked_node);
+		if (lane->parked_until.us != CLOCK_NEVER.us)
+			pairingheap_remove(&order.parked, &lane->order);
+	}
+	lane->state = LANE_AT_REST;
+}
+
+/* Put a lane into the heap of its role, if a group of it is ready. */
+static void
+link_lane(GroupLane *lane)
+{
+	GroupRole *role = lane->role;
+	bool first;
+
+	Assert(lane->state == LANE_AT_REST);
+	if (pairingheap_is_empty(&lane->groups))
+		return;
+	lane->state = LANE_READY;
+	first = pairingheap_is_empty(&role->lanes) ||
+			compare_groups(first_group(lane), first_group(first_lane(role))) > 0;
+	if (first)
+		unlink_role(role);
+	pairingheap_add(&role->lanes, &lane->order);
+	if (first)
+		link_role(role);
+}
+
+/* The queue of this lane may not start a task before "until": park the lane. */
+static void
+park_lane(GroupLane *lane, MonoTime until)
+{
+	unlink_lane(lane);
+	lane->state = LANE_PARKED;
+	lane->parked_until = until;
+	dlist_push_tail(&lane->queue->parked, &lane->parked_node);
+	if (until.us != CLOCK_NEVER.us)
+		pairingheap_add(&order.parked, &lane->order);
+}
+
+/* One more task of the queue may be able to start: bring its parked lanes back, one for a role. */
+void
+order_unpark(QueueState *queue)
+{
+	while (!dlist_is_empty(&queue->parked))
+	{
+		GroupLane *lane = dlist_head_element(GroupLane, parked_node, &queue->parked);
+
+		unlink_lane(lane);
+		link_lane(lane);
+	}
+}
+
+static void
+add_to_lane(QueueGroup *group)
+{
+	GroupLane *lane = group->lane;
+	bool first =
+		pairingheap_is_empty(&lane->groups) || compare_groups(group, first_group(lane)) > 0;
+
+	if (first)
+		unlink_lane(lane);
+	pairingheap_add(&lane->groups, &group->order);
+	if (first)
+		link_lane(lane);
+}
+
+static void
+remove_from_lane(QueueGroup *group)
+{
+	GroupLane *lane = group->lane;
+	bool first = first_group(lane) == group;
+
+	if (first)
+		unlink_lane(lane);
+	pairingheap_remove(&lane->groups, &group->order);
+	if (first)
+		link_lane(lane);
+}
+
+/* Put a group where it belongs, by what is known of its rows and by the time of the last round. */
+void
+order_attach(QueueGroup *group)
+{
+	Assert(group->state == GROUP_AT_REST);
+	if ((!group_knows_row(group) && group->exhausted) || group->key.max == 0)
+		return;
+	if (clock_is_before(order.now.mono, group->paused_until))
+	{
+		group->state = GROUP_PAUSED;
+		pairingheap_add(&order.paused, &group->order);
+	}
+	else if (group_next_place(group).dt > order.now.wall)
+	{
+		group->state = GROUP_FUTURE;
+		pairingheap_add(&order.future, &group->order);
+	}
+	else
+	{
+		group->state = GROUP_READY;
+		add_to_lane(group);
+	}
+}
+
+/* Remove a group from where it is, before what is known of its rows changes. */
+void
+order_detach(QueueGroup *group)
+{
+	switch (group->state)
+	{
+		case GROUP_READY:
+			remove_from_lane(group);
+			break;
+		case GROUP_FUTURE:
+			pairingheap_remove(&order.future, &group->order);
+			break;
+		case GROUP_PAUSED:
+			pairingheap_remove(&order.paused, &group->order);
+			break;
+		case GROUP_SKIPPED:
+			dlist_delete(&group->skipped);
+			break;
+		case GROUP_AT_REST:
+			break;
+	}
+	group->state = GROUP_AT_REST;
+}
+
+/* Skip a group until the next round. */
+void
+order_skip(QueueGroup *group)
+{
+	order_detach(group);
+	group->state = GROUP_SKIPPED;
+	dlist_push_tail(&order.skipped_groups, &group->skipped);
+}
+
+/* Skip all groups of a role until the next round. */
+void
+order_skip_role(GroupRole *role)
+{
+	Assert(!role->skipped);
+	unlink_role(role);
+	role->skipped = true;
+	dlist_push_tail(&order.skipped_roles, &role->skipped_node);
+}
+
+/* Bring back what the last round has skipped. */
+static void
+end_skipping(void)
+{
+	while (!dlist_is_empty(&order.skipped_roles))
+	{
+		GroupRole *role = dlist_head_element(GroupRole, skipped_node, &order.skipped_roles);
+
+		dlist_delete(&role->skipped_node);
+		role->skipped = false;
+		link_role(role);
+	}
+	while (!dlist_is_empty(&order.skipped_groups))
+	{
+		QueueGroup *group = dlist_head_element(QueueGroup, skipped, &order.skipped_groups);
+
+		order_detach(group);
+		order_attach(group);
+	}
+}
+
+/*
+ * A round begins: bring back what the last one has skipped, and all whose time has come.  Bounded
+ * by what the last round has looked at, and by the groups that have become due since.
+ */
+void
+order_begin_round(ClockNow now)
+{
+	QueueGroup *group;
+	GroupLane *lane;
+
+	order.now = now;
+	end_skipping();
+	while (!pairingheap_is_empty(&order.future))
+	{
+		group = pairingheap_container(QueueGroup, order, pairingheap_first(&order.future));
+		if (group_next_place(group).dt > now.wall)
+			break;
+		order_detach(group);
+		order_attach(group);
+	}
+	while (!pairingheap_is_empty(&order.paused))
+	{
+		group = pairingheap_container(QueueGroup, order, pairingheap_first(&order.paused));
+		if (clock_is_before(now.mono, group->paused_until))
+			break;
+		order_detach(group);
+		order_attach(group);
+	}
+	while (!pairingheap_is_empty(&order.parked))
+	{
+		lane = pairingheap_container(GroupLane, order, pairingheap_first(&order.parked));
+		if (clock_is_before(now.mono, lane->parked_until))
+			break;
+		unlink_lane(lane);
+		link_lane(lane);
+	}
+}
+
+/*
+ * Return the first group of a role, which has a lane that is ready, if it may start a task or has
+ * to be read.  Otherwise move it, or its lane, to where it belongs, and return NULL.
+ */
+static QueueGroup *
+try_first_of_role(GroupRole *role, ClockNow now)
+{
+	GroupLane *lane = first_lane(role);
+	QueueGroup *group = first_group(lane);
+	MonoTime until = queue_blocked_until(lane->queue, &group->key);
+
+	Assert(group->state == GROUP_READY && lane->state == LANE_READY);
+	if (clock_is_before(now.mono, until))
+		park_lane(lane, until);
+	else if (group_next_place(group).dt <= now.wall)
+		return group;
+	else
+	{
+		/* the wall clock has gone back since the group was put there */
+		order_detach(group);
+		order_attach(group);
+	}
+	return NULL;
+}
+
+/*
+ * Return the first of all groups whose next row is due, or has to be read, and whose queue may
+ * start one more; NULL if there is none.  "now" is that of the round.
+ */
+QueueGroup *
+order_first(ClockNow now)
+{
+	QueueGroup *group = NULL;
+
+	Assert(order.now.wall == now.wall);
+	while (group == NULL && !pairingheap_is_empty(&order.roles))
+		group = try_first_of_role(
+			pairingheap_container(GroupRole, order, pairingheap_first(&order.roles)), now);
+	return group;
+}
+
+/* Return the first group of this role; NULL if there is none. */
+QueueGroup *
+order_first_of_role(GroupRole *role, ClockNow now)
+{
+	QueueGroup *group = NULL;
+
+	Assert(order.now.wall == now.wall);
+	while (group == NULL && !pairingheap_is_empty(&role->lanes))
+		group = try_first_of_role(role, now);
+	return group;
+}
+
+/*
+ * Return the moment at which the next group or lane comes back by its time, assuming that the wall
+ * clock is not set until then.  CLOCK_NEVER if there is none.
+ */
+MonoTime
+order_due_at(ClockNow now)
+{
+	MonoTime until = CLOCK_NEVER;
+
+	if (!pairingheap_is_empty(&order.future))
+		until = clock_of_wall(
+			now, group_next_place(
+					 pairingheap_container(QueueGroup, order, pairingheap_first(&order.future)))
+					 .dt);
+	if (!pairingheap_is_empty(&order.paused))
+		until = clock_min(until,
+						  pairingheap_container(QueueGroup, order, pairingheap_first(&order.paused))
+							  ->paused_until);
+	if (!pairingheap_is_empty(&order.parked))
+		until = clock_min(until,
+						  pairingheap_container(GroupLane, order, pairingheap_first(&order.parked))
+							  ->parked_until);
+	return until;
+}

@@ -1,0 +1,248 @@
+/*
+ * queues.c
+ *		What the scheduler knows of each queue: what runs in it, and whether one more task may
+ *start.
+ *
+ * queue_blocked_until is the one place that decides whether a queue may start another task.
+ *
+ * This file is plain memory: no SPI, no shared memory, and it reads no clock.  It knows neither the
+ * waiting rows nor their order.
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+#include "utils/memutils.h"
+
+#include "scheduler/hash_insert.h"
+#include "scheduler/queues.h"
+
+/* Weight of the last run in the average duration. */
+#define AVERAGE_WEIGHT 0.2
+
+/*
+ * How long a queue without tasks is remembered (ms), and how long if there are more than
+ * QUEUES_MANY.
+ */
+#define QUEUE_MEMORY_MS (10 * 60 * 1000)
+#define QUEUE_MEMORY_MANY_MS 1000
+#define QUEUES_MANY 1000
+
+typedef struct QueueEntry
+{
+	char *name;
+	uint32 hash;
+	char status;
+	QueueState *queue;
+} QueueEntry;
+
+#define SH_PREFIX queuetable
+#define SH_ELEMENT_TYPE QueueEntry
+#define SH_KEY_TYPE char *
+#define SH_KEY name
+#define SH_HASH_KEY(tb, key) hash_bytes((const unsigned char *) (key), strlen(key))
+#define SH_EQUAL(tb, a, b) (strcmp(a, b) == 0)
+#define SH_STORE_HASH
+#define SH_GET_HASH(tb, entry) (entry)->hash
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+/* Static, because queues are remembered from iteration to iteration. */
+static struct
+{
+	MemoryContext context; /* of names and the hash table */
+	MemoryContext states;  /* of QueueState alone */
+	queuetable_hash *table;
+	dlist_head idle; /* queues without groups and running tasks */
+	int nidle;
+	int sweep_left; /* idle queues that the current sweep has not looked at */
+	double average; /* of all queues; the initial value for a new one */
+} queues;
+
+DEFINE_HASH_INSERT(insert_queue, queuetable, QueueEntry, char *)
+
+void
+queues_create(MemoryContext context)
+{
+	memset(&queues, 0, sizeof(queues));
+	queues.context = context;
+	queues.states =
+		SlabContextCreate(context, "pg_task queues", SLAB_DEFAULT_BLOCK_SIZE, sizeof(QueueState));
+	queues.table = queuetable_create(context, 64, NULL);
+	queues.average = -1;
+	dlist_init(&queues.idle);
+}
+
+/* Put the queue into the list of idle queues, or remove it from there. */
+static void
+update_idle(QueueState *queue)
+{
+	bool idle = queue->groups == 0 && queue->running == 0;
+
+	if (idle && !queue->idle)
+		dlist_push_tail(&queues.idle, &queue->idle_node);
+	else if (!idle && queue->idle)
+		dlist_delete(&queue->idle_node);
+	queues.nidle += idle - queue->idle;
+	queue->idle = idle;
+}
+
+QueueState *
+queue_find_or_add(const char *name)
+{
+	QueueEntry *entry = queuetable_lookup(queues.table, (char *) name);
+	QueueState *queue;
+
+	if (entry)
+		return entry->queue;
+	name = MemoryContextStrdup(queues.context, name);
+	queue = MemoryContextAllocZero(queues.states, sizeof(QueueState));
+	queue->name = (char *) name;
+	queue->average = queues.average;
+	dlist_init(&queue->lanes);
+	dlist_init(&queue->parked);
+	entry = insert_queue(queues.table, queue->name);
+	/* nothing fails from here on */
+	entry->queue = queue;
+	update_idle(queue);
+	return queue;
+}
+
+/* The queue has one group more. */
+void
+queue_add_group(QueueState *queue)
+{
+	queue->groups++;
+	update_idle(queue);
+}
+
+/* The queue has one group less. */
+void
+queue_remove_group(QueueState *queue)
+{
+	Assert(queue->groups > 0);
+	queue->groups--;
+	update_idle(queue);
+}
+
+/* One task more runs in the queue.  Only groups.c calls this and queue_count_ended. */
+void
+queue_count_started(QueueState *queue)
+{
+	queue->running++;
+	update_idle(queue);
+}
+
+/* One task less runs in the queue. */
+void
+queue_count_ended(QueueState *queue)
+{
+	Assert(queue->running > 0);
+	queue->running--;
+	update_idle(queue);
+}
+
+/* When does the pause end that a group with a negative limit makes after the last start? */
+static MonoTime
+end_of_pause(const QueueState *queue, const TaskGroup *group)
+{
+	return clock_plus_ms(queue->last_start, -(int64) group->max);
+}
+
+/* A task of this group of the queue starts now. */
+void
+queue_note_start(QueueState *queue, const TaskGroup *group, MonoTime now)
+{
+	Assert(queue->running > 0);
+	queue->last_start = now;
+	if (group->max < 0)
+		queue->paused_until = clock_max(queue->paused_until, end_of_pause(queue, group));
+}
+
+/*
+ * Until when may no task of this group of the queue start?  CLOCK_LONG_AGO, or another moment that
+ * has passed: one may start now.  CLOCK_NEVER: not before a task of the queue ends, or its rules
+ * change (groups_queue_changed).
+ *
+ * "max" counts all running tasks of the queue; a negative one lets one run at a time, and is the
+ * pause between two starts (ms).  order.c relies on this: if a group of the queue may not start,
+ * no group behind it in the order may.  Therefore groups whose "max" is 0 are not in the order.
+ */
+MonoTime
+queue_blocked_until(const QueueState *queue, const TaskGroup *group)
+{
+	if (queue_free_places(queue, group) <= 0)
+		return CLOCK_NEVER;
+	return group->max < 0 ? end_of_pause(queue, group) : CLOCK_LONG_AGO;
+}
+
+/* How many more tasks may run in the queue, by the limit of this group? */
+int
+queue_free_places(const QueueState *queue, const TaskGroup *group)
+{
+	if (group->max == TASK_UNLIMITED)
+		return PG_INT32_MAX;
+	return (group->max < 0 ? 1 : group->max) - queue->running;
+}
+
+static void
+update_average(double *average, uint32 elapsed)
+{
+	if (*average < 0)
+		*average = elapsed;
+	else
+		*average += AVERAGE_WEIGHT * (elapsed - *average);
+}
+
+/* Add the duration of a run to the averages (us). */
+void
+queue_learn(QueueState *queue, uint32 elapsed)
+{
+	update_average(&queue->average, elapsed);
+	update_average(&queues.average, elapsed);
+}
+
+static void
+forget_queue(QueueState *queue)
+{
+	Assert(queue->idle && dlist_is_empty(&queue->lanes));
+	dlist_delete(&queue->idle_node);
+	queues.nidle--;
+	queuetable_delete(queues.table, queue->name);
+	pfree(queue->name);
+	pfree(queue);
+}
+
+/* A sweep begins: it looks at all queues that are idle now. */
+void
+queues_sweep_begin(void)
+{
+	queues.sweep_left = queues.nidle;
+}
+
+/*
+ * Look at the next idle queues, up to this number, and forget those that were not used for a while.
+ * Returns true when the sweep is complete.
+ */
+bool
+queues_sweep(MonoTime now, int limit)
+{
+	int memory = queues.table->members > QUEUES_MANY ? QUEUE_MEMORY_MANY_MS : QUEUE_MEMORY_MS;
+
+	for (; limit > 0 && queues.sweep_left > 0 && !dlist_is_empty(&queues.idle); limit--)
+	{
+		QueueState *queue = dlist_head_element(QueueState, idle_node, &queues.idle);
+
+		queues.sweep_left--;
+		if (clock_is_before(now, queue->paused_until) ||
+			!clock_exceeds(queue->last_start, now, memory))
+		{
+			dlist_delete(&queue->idle_node);
+			dlist_push_tail(&queues.idle, &queue->idle_node);
+		}
+		else
+			forget_queue(queue);
+	}
+	return queues.sweep_left == 0 || dlist_is_empty(&queues.idle);
+}

@@ -1,0 +1,45 @@
+/*
+ * queues.h
+ *		What the scheduler knows of each queue: what runs in it, and whether one more task may
+ *start.
+ */
+#ifndef PG_TASK_QUEUES_H
+#define PG_TASK_QUEUES_H
+
+#include "postgres.h"
+
+#include "lib/ilist.h"
+
+#include "shared/clock.h"
+#include "shared/task.h"
+
+/* A queue: how many of its tasks are running, and how long they take. */
+typedef struct QueueState
+{
+	char *name;
+	int running; /* changed by groups_task_started and groups_task_ended alone */
+	int groups;	 /* groups of this queue */
+	MonoTime last_start;
+	MonoTime paused_until; /* end of the longest pause that a group asked for */
+	double average;		   /* average duration (us); negative: not known yet */
+
+	dlist_head lanes;	  /* all of its lanes: see order.h */
+	dlist_head parked;	  /* those that wait until one more task may start */
+	dlist_node idle_node; /* in the list of idle queues ... */
+	bool idle;			  /* ... if it has no groups and no running tasks */
+} QueueState;
+
+extern void queues_create(MemoryContext context);
+extern QueueState *queue_find_or_add(const char *name);
+extern void queue_add_group(QueueState *queue);
+extern void queue_remove_group(QueueState *queue);
+extern void queue_count_started(QueueState *queue);
+extern void queue_count_ended(QueueState *queue);
+extern void queue_note_start(QueueState *queue, const TaskGroup *group, MonoTime now);
+extern MonoTime queue_blocked_until(const QueueState *queue, const TaskGroup *group);
+extern int queue_free_places(const QueueState *queue, const TaskGroup *group);
+extern void queue_learn(QueueState *queue, uint32 elapsed);
+extern void queues_sweep_begin(void);
+extern bool queues_sweep(MonoTime now, int limit);
+
+#endif /* PG_TASK_QUEUES_H */
