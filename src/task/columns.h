@@ -61,6 +61,7 @@ typedef struct ColumnDefinition
 	Oid type;
 	const char *rest; /* default, and NOT NULL */
 	int flags;		  /* COLUMN_REQUIRED, COLUMN_INHERITED */
+	const char *comment;
 } ColumnDefinition;
 
 /* A table without this column is another table; any other column is added. */
@@ -71,7 +72,9 @@ typedef struct ColumnDefinition
 
 extern const ColumnDefinition task_columns[TASK_COLUMNS];
 
-extern char *column_ddl(const ColumnDefinition *column);
+extern char *
+columns_create(const char *table, const char *comment, const ColumnDefinition *columns, int count);
+extern char *columns_add(const char *table, const ColumnDefinition *column);
 extern bool column_exists(Oid relid, const ColumnDefinition *column);
 extern char *columns_fault(Relation rel, const ColumnDefinition *columns, int count);
 extern bool columns_complete(Relation rel);

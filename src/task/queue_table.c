@@ -52,22 +52,39 @@
 
 /* clang-format off */
 const ColumnDefinition queue_columns[QUEUE_COLUMNS] = {
-	[QUEUE_QUEUE] = {"queue", TEXTOID, "NOT NULL", COLUMN_REQUIRED},
-	[QUEUE_PAUSED] = {"paused", BOOLOID, "", COLUMN_REQUIRED},
-	[QUEUE_MAX] = {"max", INT4OID, "", 0},
-	[QUEUE_RATE] = {"rate", INT4OID, "", 0},
-	[QUEUE_PER] = {"per", INTERVALOID, "", 0},
-	[QUEUE_BURST] = {"burst", INT4OID, "", 0},
-	[QUEUE_UNTIL] = {"until", TIMESTAMPTZOID, "", 0},
-	[QUEUE_STRICT] = {"strict", BOOLOID, "", 0},
-	[QUEUE_FAIR] = {"fair", BOOLOID, "", 0},
-	[QUEUE_RETRY] = {"retry", INT4OID, "", 0},
-	[QUEUE_DELAY] = {"delay", INTERVALOID, "", 0},
-	[QUEUE_BACKOFF] = {"backoff", FLOAT4OID, "", 0},
-	[QUEUE_TIMEOUT] = {"timeout", INTERVALOID, "", 0},
-	[QUEUE_ACTIVE] = {"active", INTERVALOID, "", 0},
-	[QUEUE_KEEP] = {"keep", INTERVALOID, "", 0},
-	[QUEUE_COMMENT] = {"comment", TEXTOID, "", 0},
+	[QUEUE_QUEUE] = {"queue", TEXTOID, "NOT NULL", COLUMN_REQUIRED,
+		"Name of a queue, or a pattern of LIKE; the exact name counts, or else the longest "
+		"pattern"},
+	[QUEUE_PAUSED] = {"paused", BOOLOID, "", COLUMN_REQUIRED,
+		"true: no task of the queue starts"},
+	[QUEUE_MAX] = {"max", INT4OID, "", 0,
+		"At most this many tasks of the queue run at once"},
+	[QUEUE_RATE] = {"rate", INT4OID, "", 0,
+		"At most this many tasks of the queue start within per"},
+	[QUEUE_PER] = {"per", INTERVALOID, "", 0,
+		"The time for rate"},
+	[QUEUE_BURST] = {"burst", INT4OID, "", 0,
+		"How many of the tasks that rate allows may start at once"},
+	[QUEUE_UNTIL] = {"until", TIMESTAMPTZOID, "", 0,
+		"No task of the queue starts before this time"},
+	[QUEUE_STRICT] = {"strict", BOOLOID, "", 0,
+		"true: tasks start in their order, also when one is retried"},
+	[QUEUE_FAIR] = {"fair", BOOLOID, "", 0,
+		"true: the queues that match the pattern take turns"},
+	[QUEUE_RETRY] = {"retry", INT4OID, "", 0,
+		"For tasks of the queue whose column retry is NULL"},
+	[QUEUE_DELAY] = {"delay", INTERVALOID, "", 0,
+		"For tasks of the queue whose column delay is NULL"},
+	[QUEUE_BACKOFF] = {"backoff", FLOAT4OID, "", 0,
+		"For tasks of the queue whose column backoff is NULL"},
+	[QUEUE_TIMEOUT] = {"timeout", INTERVALOID, "", 0,
+		"For tasks of the queue whose column timeout is NULL"},
+	[QUEUE_ACTIVE] = {"active", INTERVALOID, "", 0,
+		"For tasks of the queue whose column active is NULL"},
+	[QUEUE_KEEP] = {"keep", INTERVALOID, "", 0,
+		"For tasks of the queue whose column keep is NULL"},
+	[QUEUE_COMMENT] = {"comment", TEXTOID, "", 0,
+		"Yours"},
 };
 /* clang-format on */
 
@@ -131,28 +148,13 @@ has_entry(const char *sql, Oid relid)
 }
 
 static void
-create_table(const char *name)
-{
-	StringInfoData sql;
-	QueueColumn which;
-
-	initStringInfo(&sql);
-	appendStringInfo(&sql, "CREATE TABLE %s (", name);
-	for (which = 0; which < QUEUE_COLUMNS; which++)
-		appendStringInfo(&sql, "%s, ", column_ddl(&queue_columns[which]));
-	appendStringInfoString(&sql, "PRIMARY KEY (queue))");
-	run_ddl(sql.data);
-}
-
-static void
 add_columns(Oid relid, const char *name)
 {
 	QueueColumn which;
 
 	for (which = 0; which < QUEUE_COLUMNS; which++)
 		if (!column_exists(relid, &queue_columns[which]))
-			run_ddl(
-				psprintf("ALTER TABLE %s ADD COLUMN %s", name, column_ddl(&queue_columns[which])));
+			run_ddl(columns_add(name, &queue_columns[which]));
 }
 
 /*
@@ -322,7 +324,8 @@ queue_table_prepare(const TaskTable *table)
 		queues.fault = "The owner of the task table may not create it.";
 	else
 	{
-		create_table(queues.name);
+		run_ddl(columns_create(queues.name, "What pg_task keeps to in each queue of the task table",
+							   queue_columns, QUEUE_COLUMNS));
 		CommandCounterIncrement();
 		queues.relid = get_relname_relid(name, schema);
 		add_triggers(queues.relid, queues.name);

@@ -129,20 +129,6 @@ find_schema(const SettingsTable *where, Oid user)
 }
 
 static void
-create_table(const char *name)
-{
-	StringInfoData sql;
-	TaskColumn which;
-
-	initStringInfo(&sql);
-	appendStringInfo(&sql, "CREATE TABLE %s (", name);
-	for (which = 0; which < TASK_COLUMNS; which++)
-		appendStringInfo(&sql, "%s, ", column_ddl(&task_columns[which]));
-	appendStringInfoString(&sql, "PRIMARY KEY (id))");
-	run_ddl(sql.data);
-}
-
-static void
 reject_table(const char *name, const char *why)
 {
 	ereport(ERROR,
@@ -172,8 +158,7 @@ add_columns(Oid relid, const char *name)
 
 	for (which = 0; which < TASK_COLUMNS; which++)
 		if (!column_exists(relid, &task_columns[which]))
-			run_ddl(
-				psprintf("ALTER TABLE %s ADD COLUMN %s", name, column_ddl(&task_columns[which])));
+			run_ddl(columns_add(name, &task_columns[which]));
 }
 
 /* Most writes of pg_task itself fire none of them: see pg_task_watched. */
@@ -368,7 +353,10 @@ table_prepare(const SettingsTable *where, Oid user, MemoryContext context)
 	created = !OidIsValid(relid);
 	if (created)
 	{
-		create_table(quote_qualified_identifier(get_namespace_name(schema), where->table));
+		run_ddl(
+			columns_create(quote_qualified_identifier(get_namespace_name(schema), where->table),
+						   "Tasks: insert a row, and pg_task runs its request in the background",
+						   task_columns, TASK_COLUMNS));
 		CommandCounterIncrement();
 		relid = get_relname_relid(where->table, schema);
 	}

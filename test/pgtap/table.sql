@@ -52,6 +52,15 @@ SELECT columns_are('public', 'task', (SELECT array_agg(name ORDER BY n) FROM wan
 SELECT is(format_type(a.atttypid, a.atttypmod), w.type, format('type of %I', w.name))
   FROM wanted AS w JOIN pg_attribute AS a ON a.attrelid = 'task'::regclass AND a.attname = w.name
       ORDER BY n;
+SELECT is_empty($$SELECT attrelid::regclass, attname FROM pg_attribute
+    WHERE attrelid IN ('task'::regclass, 'task_queue'::regclass) AND attnum > 0
+    AND NOT attisdropped AND col_description(attrelid, attnum) IS NULL$$,
+    'every column has a comment');
+SELECT is_empty($$SELECT objid::regprocedure FROM pg_depend
+    WHERE refobjid = (SELECT oid FROM pg_extension WHERE extname = 'pg_task')
+    AND classid = 'pg_proc'::regclass AND obj_description(objid, 'pg_proc') IS NULL$$,
+    'so has every function');
+SELECT isnt(obj_description('task'::regclass, 'pg_class'), NULL, 'and the table');
 SELECT is(a.attnotnull, w.required, format('%I %s', w.name, CASE WHEN w.required THEN 'is required'
     ELSE 'may be null' END))
   FROM wanted AS w JOIN pg_attribute AS a ON a.attrelid = 'task'::regclass AND a.attname = w.name

@@ -77,6 +77,7 @@ subtest 'an older table is completed' => sub {
 			dt timestamptz NOT NULL DEFAULT now(), request text NOT NULL,
 			state text NOT NULL DEFAULT 'PLAN',
 			attempt int NOT NULL DEFAULT 0);
+		COMMENT ON COLUMN task.id IS 'mine'; COMMENT ON COLUMN task.dt IS 'my time';
 		CREATE INDEX by_customer ON task (customer);
 		CREATE FUNCTION shout() RETURNS trigger LANGUAGE plpgsql
 		AS 'BEGIN NEW.customer := upper(NEW.customer); RETURN NEW; END';
@@ -88,6 +89,12 @@ subtest 'an older table is completed' => sub {
 	is($node->safe_psql('old',
 		q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0}), 41,
 		'the missing columns are added');
+	is($node->safe_psql('old', q{SELECT count(*) FILTER (WHERE attname ~ '^(max|format)$'),
+		string_agg(description, ',') FILTER (WHERE attname !~ '^(max|format)$')
+		FROM pg_attribute JOIN pg_description ON objoid = attrelid AND objsubid = attnum
+		WHERE attrelid = 'task'::regclass AND attname IN ('id', 'dt', 'max', 'format', 'request')}),
+		'2|mine,my time',
+		'those that were added have a comment, and that of the user stays');
 	is($node->safe_psql('old', q{SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass}),
 		6,
 		'the indexes are created');
