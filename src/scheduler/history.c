@@ -440,6 +440,8 @@ history_write_failed(const BatchFailure *failure)
 	}
 	else if (walk->limit == 1 && walk->removing == 0 && walk->position < PG_INT64_MAX)
 		walk->position++;
+	if (walk->removing > 0)
+		walk->limit = Min(walk->limit, walk->removing);
 	walk->limit = Max(walk->limit / 4, 1);
 	walk->range = walk->limit;
 	walk->next.us = now.us + (now.us - walk->begun.us) * REMOVE_SHARE;
