@@ -40,6 +40,7 @@
 #include "executor/request_log.h"
 #include "executor/response.h"
 #include "executor/result.h"
+#include "executor/slot.h"
 
 /* Check the options of COPY to or from the client: the response is text, and nothing sends data. */
 static void
@@ -103,9 +104,9 @@ put_command_tag(ResponseText *response, const QueryCompletion *completion)
 		response_put_line(response, GetCommandTagName(tag));
 }
 
-/* Run one statement.  statement_timeout applies to each. */
+/* Run one statement, "first" of the request or not.  statement_timeout applies to each. */
 static void
-run_statement(RawStmt *raw, const Request *request, ResultReceiver *receiver)
+run_statement(RawStmt *raw, const Request *request, ResultReceiver *receiver, bool first)
 {
 	DestReceiver *destination = result_destination(receiver);
 	QueryCompletion completion;
@@ -122,7 +123,11 @@ run_statement(RawStmt *raw, const Request *request, ResultReceiver *receiver)
 					  plan_statement(raw, request->text), NULL);
 	PortalStart(portal, NULL, 0, InvalidSnapshot);
 	InitializeQueryCompletion(&completion);
+	if (first)
+		slot_begin();
 	(void) COMPAT_PORTAL_RUN(portal, FETCH_ALL, true, destination, destination, &completion);
+	if (first)
+		slot_begun();
 	PortalDrop(portal, false);
 	/* the statement may have set statement_timeout itself */
 	if (get_timeout_active(STATEMENT_TIMEOUT))
@@ -206,7 +211,7 @@ request_run(Request *request, MemoryContext context)
 		MemoryContextSwitchTo(statement_context);
 		CHECK_FOR_INTERRUPTS();
 		COMPAT_FORGET_QUERY_ID();
-		run_statement(raw, request, receiver);
+		run_statement(raw, request, receiver, foreach_current_index(cell) == 0);
 		MemoryContextSwitchTo(context);
 		MemoryContextReset(statement_context);
 		if (lnext(statements, cell) == NULL)

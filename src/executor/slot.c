@@ -65,6 +65,38 @@ slot_take(SharedTask *task)
 	return taken;
 }
 
+/*
+ * The first statement of the running task begins now: record that if the rate of its queue counts
+ * it.  The clock is read as late as possible, because the statement may read it, too.
+ */
+void
+slot_begin(void)
+{
+	SharedTask *task = &MyExecutor->ring[MyExecutor->done % SHARED_RING];
+
+	Assert(MyExecutor->taken == MyExecutor->done + 1);
+	if (!task->rated)
+		return;
+	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
+	task->begins++;
+	task->ended = CLOCK_NEVER;
+	task->began = clock_mono();
+	LWLockRelease(MyExecutor->lock);
+}
+
+/* That statement has ended: from now on it does not matter what the task does. */
+void
+slot_begun(void)
+{
+	SharedTask *task = &MyExecutor->ring[MyExecutor->done % SHARED_RING];
+
+	if (!task->rated)
+		return;
+	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
+	task->ended = clock_mono();
+	LWLockRelease(MyExecutor->lock);
+}
+
 /* The running task has ended: report it.  Wake the scheduler if it waits for that. */
 void
 slot_report(MonoTime started)
@@ -79,6 +111,7 @@ slot_report(MonoTime started)
 	task = &MyExecutor->ring[MyExecutor->done % SHARED_RING];
 	isolated = task->isolated;
 	task->elapsed = (uint32) Min(now.us - started.us, PG_UINT32_MAX);
+	task->ended = clock_min(task->ended, now);
 	MyExecutor->done++;
 	MyExecutor->idle_since = now;
 	notify = task->notify || MyExecutor->done == MyExecutor->notify_at ||

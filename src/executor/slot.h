@@ -15,6 +15,8 @@ extern SharedExecutor *MyExecutor;
 extern bool slot_take(SharedTask *task);
 extern void slot_untake(void);
 extern bool slot_may_exit(bool idle_too_long);
+extern void slot_begin(void);
+extern void slot_begun(void);
 extern void slot_report(MonoTime started);
 extern bool slot_is_cancelled(void);
 extern void slot_set_failure(int sqlstate, const char *error, bool unwritten);

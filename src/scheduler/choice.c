@@ -12,6 +12,7 @@
 #include "scheduler/demand.h"
 #include "scheduler/isolation.h"
 #include "scheduler/locked.h"
+#include "scheduler/rates.h"
 #include "scheduler/refused.h"
 #include "scheduler/role_state.h"
 #include "scheduler/unstarted.h"
@@ -178,6 +179,8 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	Candidate *candidate = &entry->candidate;
 
 	Assert(round->count < DISPATCH_MAX);
+	entry->rated = rates_task_chosen(group->queue);
+	/* nothing fails from here on */
 	entry->generation = pool_reserve(executor, group->queue, isolated);
 	round->count++;
 	entry->group = group;

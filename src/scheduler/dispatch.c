@@ -16,6 +16,7 @@
 #include "scheduler/locked.h"
 #include "scheduler/pool.h"
 #include "scheduler/queue_rules.h"
+#include "scheduler/rate_store.h"
 #include "scheduler/refused.h"
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
@@ -44,6 +45,10 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 	task->deletes = claim->deletes;
 	task->notify = entry->group->key.max != TASK_UNLIMITED;
 	task->elapsed = 0;
+	task->rated = entry->rated;
+	task->begins = 0;
+	task->began = CLOCK_LONG_AGO;
+	task->ended = CLOCK_NEVER;
 	task->cancelled = false;
 	task->format = -1;
 	if (claim->format)
@@ -96,6 +101,8 @@ claim_entries(const DispatchRound *round, Claim **claims)
 		candidates[i] = round->entries[i].candidate;
 	count = rows_claim(MyScheduler->table, candidates, round->count, round->now.wall,
 					   crash_claim_time(round->now.wall), claims);
+	if (count > 0)
+		rate_store_write_chosen(round);
 	qsort(*claims, count, sizeof(Claim), compare_claims);
 	if (count < round->count)
 	{
@@ -128,7 +135,7 @@ assign_entries(DispatchRound *round, Claim *claims, int count)
 			pool_assign(entry->executor, entry->generation, entry->group->queue, &task);
 		else
 		{
-			pool_release(entry->group->queue);
+			pool_release(entry->group->queue, entry->rated);
 			unstarted_expire(&entry->candidate);
 		}
 	}
@@ -177,6 +184,10 @@ void
 dispatch_abandon(DispatchRound *round)
 {
 	while (round->done < round->count)
-		pool_release(round->entries[round->done++].group->queue);
+	{
+		const DispatchEntry *entry = &round->entries[round->done++];
+
+		pool_release(entry->group->queue, entry->rated);
+	}
 	pool_end_round();
 }

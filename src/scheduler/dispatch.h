@@ -25,6 +25,7 @@ typedef struct DispatchEntry
 	PoolExecutor *executor;
 	uint32 generation; /* of the executor's slot, when the executor was chosen */
 	Oid role;
+	bool rated;	  /* the rate of its queue counts it */
 	bool expired; /* the claim will most likely find it expired */
 } DispatchEntry;
 

@@ -19,6 +19,7 @@
 #include "scheduler/groups.h"
 #include "scheduler/hash_insert.h"
 #include "scheduler/order.h"
+#include "scheduler/rates.h"
 
 /* A group counts as locked after this number of tasks in a row that could not be claimed. */
 #define LOCKED_MISSES 16
@@ -150,6 +151,7 @@ groups_create(void)
 									   SLAB_DEFAULT_BLOCK_SIZE, sizeof(QueueGroup));
 	groups.table = grouptable_create(groups.context, 64, NULL);
 	queues_create(groups.context);
+	rates_create(groups.context);
 	order_create(groups.context);
 }
 
@@ -597,7 +599,8 @@ groups_drop_first(QueueGroup *group, ClockNow now, TaskPlace *place)
 int
 groups_startable(const QueueGroup *group, ClockNow now)
 {
-	int count = Min(group->count - group->next, queue_free_places(group->queue, &group->key));
+	int count =
+		Min(group->count - group->next, queue_free_places(group->queue, &group->key, now.mono));
 	int i = group->next;
 
 	while (i - group->next < count && group->places[i].dt <= now.wall)

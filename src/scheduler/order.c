@@ -55,7 +55,7 @@ static struct
 	pairingheap roles;		   /* those that are ready */
 	pairingheap future;		   /* groups whose next row is not due, by its dt */
 	pairingheap paused;		   /* groups that are paused, by the end of the pause */
-	pairingheap parked;		   /* parked lanes that come back at a time, by that */
+	pairingheap parked;		   /* parked lanes, by the time at which they come back */
 	dlist_head skipped_groups; /* until the next round */
 	dlist_head skipped_roles;  /* until the next round */
 	ClockNow now;			   /* of the last round */
@@ -279,8 +279,7 @@ unlink_lane(GroupLane *lane)
 	else if (lane->state == LANE_PARKED)
 	{
 		dlist_delete(&lane->parked_node);
-		if (lane->parked_until.us != CLOCK_NEVER.us)
-			pairingheap_remove(&order.parked, &lane->order);
+		pairingheap_remove(&order.parked, &lane->order);
 	}
 	lane->state = LANE_AT_REST;
 }
@@ -313,8 +312,7 @@ park_lane(GroupLane *lane, MonoTime until)
 	lane->state = LANE_PARKED;
 	lane->parked_until = until;
 	dlist_push_tail(&lane->queue->parked, &lane->parked_node);
-	if (until.us != CLOCK_NEVER.us)
-		pairingheap_add(&order.parked, &lane->order);
+	pairingheap_add(&order.parked, &lane->order);
 }
 
 /* One more task of the queue may be able to start: bring its parked lanes back, one for a role. */
@@ -324,6 +322,19 @@ order_unpark(QueueState *queue)
 	while (!dlist_is_empty(&queue->parked))
 	{
 		GroupLane *lane = dlist_head_element(GroupLane, parked_node, &queue->parked);
+
+		unlink_lane(lane);
+		link_lane(lane);
+	}
+}
+
+/* The rules of queues have changed: bring all parked lanes back, as many as there are. */
+void
+order_unpark_all(void)
+{
+	while (!pairingheap_is_empty(&order.parked))
+	{
+		GroupLane *lane = pairingheap_container(GroupLane, order, pairingheap_first(&order.parked));
 
 		unlink_lane(lane);
 		link_lane(lane);
@@ -492,7 +503,7 @@ try_first_of_role(GroupRole *role, ClockNow now)
 {
 	GroupLane *lane = first_lane(role);
 	QueueGroup *group = first_group(lane);
-	MonoTime until = queue_blocked_until(lane->queue, &group->key);
+	MonoTime until = queue_blocked_until(lane->queue, &group->key, now.mono);
 
 	Assert(group->state == GROUP_READY && lane->state == LANE_READY);
 	if (clock_is_before(now.mono, until))

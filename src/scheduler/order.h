@@ -58,6 +58,7 @@ extern QueueGroup *order_first_of_role(GroupRole *role, ClockNow now);
 extern void order_skip(QueueGroup *group);
 extern void order_skip_role(GroupRole *role);
 extern void order_unpark(QueueState *queue);
+extern void order_unpark_all(void);
 extern MonoTime order_due_at(ClockNow now);
 extern int order_compare_places(const TaskPlace *a, const TaskPlace *b);
 

@@ -21,12 +21,16 @@
 #include "scheduler/isolation.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
+#include "scheduler/rates.h"
 #include "scheduler/role_state.h"
 #include "scheduler/scheduler.h"
 #include "shared/slots.h"
 
 /* The tasks behind one that has been running for this time are reclaimed (ms). */
 #define RECLAIM_AFTER_MS 10
+
+/* The first tasks of a process, for which it has much to load. */
+#define NEW_PROCESS_TASKS 2
 
 /* A process that an earlier scheduler registered attaches within this time, or never (ms). */
 #define ARRIVAL_MS 60000
@@ -83,6 +87,8 @@ adopt_executor(PoolExecutor *executor, SharedExecutor *slot)
 	{
 		executor->ring[i % SHARED_RING].relid = slot->ring[i % SHARED_RING].relid;
 		executor->ring[i % SHARED_RING].run = slot->ring[i % SHARED_RING].run;
+		executor->ring[i % SHARED_RING].rated = slot->ring[i % SHARED_RING].rated;
+		executor->ring[i % SHARED_RING].begins = slot->ring[i % SHARED_RING].begins;
 		executor->isolated |= slot->ring[i % SHARED_RING].isolated;
 	}
 	LWLockRelease(slot->lock);
@@ -113,14 +119,40 @@ pool_start_counting(PoolTask *task, const char *queue)
 	Assert(task->queue == NULL);
 	task->queue = queue_find_or_add(queue);
 	groups_task_started(task->queue);
+	if (task->rated && task->begins == 0)
+		task->pending = rates_task_adopted(task->queue);
+}
+
+/* What an entry of a ring says of the beginning of its task. */
+static RateBegin
+read_begin(const SharedExecutor *slot, uint32 position)
+{
+	const SharedTask *entry = &slot->ring[position % SHARED_RING];
+
+	return (RateBegin){entry->begins, entry->began, entry->ended, position < NEW_PROCESS_TASKS};
+}
+
+/* If the queue of a task has a rate, and the task has begun, the rate counts that. */
+static void
+note_begin(PoolTask *task, RateBegin begin, MonoTime now)
+{
+	if (task->queue == NULL || !task->rated || begin.begins == task->begins)
+		return;
+	if (!rates_task_begun(task->queue, !task->pending, &begin, now))
+		return;
+	task->pending = false;
+	task->begins = begin.begins;
 }
 
 /* The task does not count as running in its queue any more. */
 static void
 stop_counting(PoolTask *task)
 {
+	if (task->pending)
+		rates_task_released(task->queue);
 	if (task->queue)
 		groups_task_ended(task->queue);
+	task->pending = false;
 	task->queue = NULL;
 }
 
@@ -142,7 +174,12 @@ reap_finished(PoolExecutor *executor, uint32 done)
 	for (; executor->reaped != done; executor->reaped++)
 	{
 		PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
+		RateBegin begin = read_begin(executor->slot, executor->reaped);
 
+		/* a run that has failed before its first statement is a start, too */
+		if (begin.begins == 0)
+			begin = (RateBegin){.begins = 1, .began = begin.ended, .ended = begin.ended};
+		note_begin(task, begin, clock_mono());
 		if (task->queue)
 			queue_learn(task->queue, executor->slot->ring[executor->reaped % SHARED_RING].elapsed);
 		stop_counting(task);
@@ -170,11 +207,15 @@ static void
 reap_dead(PoolExecutor *executor)
 {
 	SharedExecutor *slot = executor->slot;
+	MonoTime now = clock_mono();
 
 	for (; executor->reaped != executor->assigned; executor->reaped++)
 	{
 		PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
+		RateBegin begin = read_begin(slot, executor->reaped);
 
+		begin.ended = clock_min(begin.ended, now);
+		note_begin(task, begin, now);
 		if ((int32) (slot->taken - executor->reaped) <= 0)
 			orphan_task(task, ORPHAN_NOT_STARTED, NULL);
 		else if (slot->failure.sqlstate[0] == '\0')
@@ -204,6 +245,8 @@ typedef struct SlotReport
 	bool gone;	   /* it has exited with tasks in its ring */
 	bool attached; /* its process has attached */
 	uint32 done;
+	bool running; /* a task is running, and has begun: */
+	RateBegin begin;
 } SlotReport;
 
 /* Read the slot, and copy from it what is asked for during the iteration. */
@@ -225,6 +268,9 @@ read_slot(PoolExecutor *executor)
 		report.gone = slot->state == EXECUTOR_GONE;
 		report.attached = slot->proc != SHARED_NO_PROC;
 		report.done = slot->done;
+		report.running = slot->taken != slot->done;
+		if (report.running)
+			report.begin = read_begin(slot, slot->done);
 		executor->pid = slot->pid;
 		executor->leaving |= slot->state == EXECUTOR_LEAVING;
 		executor->taken = slot->taken;
@@ -239,6 +285,7 @@ static void
 reap_executor(PoolExecutor *executor)
 {
 	SlotReport report = read_slot(executor);
+	MonoTime now = clock_mono();
 
 	if (!executor->ready && executor->pid != 0)
 	{
@@ -249,11 +296,20 @@ reap_executor(PoolExecutor *executor)
 	{
 		/* it has exited with an empty ring, and the slot may be in use again */
 		for (; executor->reaped != executor->assigned; executor->reaped++)
-			stop_counting(&executor->ring[executor->reaped % SHARED_RING]);
+		{
+			PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
+
+			/* its tasks have begun by now */
+			if (task->pending)
+				note_begin(task, (RateBegin){1, now, now, false}, now);
+			stop_counting(task);
+		}
 		forget_executor(executor);
 		return;
 	}
 	reap_finished(executor, report.done);
+	if (report.running)
+		note_begin(&executor->ring[report.done % SHARED_RING], report.begin, now);
 	if (report.gone || (!report.attached && has_failed_to_start(executor)))
 		reap_dead(executor);
 }
@@ -405,8 +461,10 @@ pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated)
  * round ends.
  */
 void
-pool_release(QueueState *queue)
+pool_release(QueueState *queue, bool rated)
 {
+	if (rated)
+		rates_task_released(queue);
 	groups_task_ended(queue);
 }
 
@@ -419,7 +477,7 @@ void
 pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, const SharedTask *task)
 {
 	SharedExecutor *slot = executor->slot;
-	PoolTask mine = {task->relid, task->run, queue};
+	PoolTask mine = {task->relid, task->run, queue, task->rated, task->rated, 0};
 	bool late = task->isolated && !isolation_keep();
 	bool assigned = false;
 

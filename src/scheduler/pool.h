@@ -23,6 +23,9 @@ typedef struct PoolTask
 	Oid relid; /* the task table */
 	TaskRun run;
 	QueueState *queue; /* NULL: not known, so it does not count as running there */
+	bool rated;		   /* its executor records its beginning; see SharedTask */
+	bool pending;	   /* the rate of its queue counts it, and does not know that it has begun */
+	uint32 begins;	   /* how often it had begun when that was looked at last */
 } PoolTask;
 
 /* What the scheduler remembers of an executor. */
@@ -71,7 +74,7 @@ extern MonoTime pool_until(MonoTime now);
 
 extern void pool_begin_round(void);
 extern uint32 pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated);
-extern void pool_release(QueueState *queue);
+extern void pool_release(QueueState *queue, bool rated);
 extern void
 pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, const SharedTask *task);
 extern void pool_end_round(void);

@@ -58,6 +58,7 @@ static struct
 	RulePattern *patterns; /* the longest first */
 	uint32 generation;
 	double shortest_keep;
+	bool have_rate;
 } rules = {.shortest_keep = -1};
 
 /* What holds for a queue that has no rule. */
@@ -95,6 +96,7 @@ queue_rules_set(MemoryContext context, QueueRule *new_rules, int count)
 	ruletable_hash *names = ruletable_create(context, Max(count, 1), NULL);
 	RulePattern *patterns = palloc(Max(count, 1) * sizeof(RulePattern));
 	double shortest_keep = -1;
+	bool have_rate = false;
 	int npatterns = 0;
 	int i;
 
@@ -106,6 +108,7 @@ queue_rules_set(MemoryContext context, QueueRule *new_rules, int count)
 
 		if (keep >= 0 && (shortest_keep < 0 || keep < shortest_keep))
 			shortest_keep = keep;
+		have_rate |= rule->rate >= 0;
 		if (rule->pattern)
 			patterns[npatterns++] = make_pattern(rule);
 		ruletable_insert(names, rule->queue, &found)->rule = rule;
@@ -121,6 +124,7 @@ queue_rules_set(MemoryContext context, QueueRule *new_rules, int count)
 	rules.patterns = patterns;
 	rules.npatterns = npatterns;
 	rules.shortest_keep = shortest_keep;
+	rules.have_rate = have_rate;
 	rules.generation++;
 }
 
@@ -180,4 +184,11 @@ double
 queue_rules_shortest_keep(void)
 {
 	return rules.shortest_keep;
+}
+
+/* Has any rule a rate? */
+bool
+queue_rules_have_rate(void)
+{
+	return rules.have_rate;
 }

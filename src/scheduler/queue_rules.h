@@ -14,5 +14,6 @@ extern const QueueRule *queue_rules_find(const char *queue);
 extern const TaskDefaults *queue_rules_defaults(const char *queue);
 extern uint32 queue_rules_generation(void);
 extern double queue_rules_shortest_keep(void);
+extern bool queue_rules_have_rate(void);
 
 #endif /* PG_TASK_QUEUE_RULES_H */

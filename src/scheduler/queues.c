@@ -14,7 +14,9 @@
 #include "utils/memutils.h"
 
 #include "scheduler/hash_insert.h"
+#include "scheduler/queue_rules.h"
 #include "scheduler/queues.h"
+#include "scheduler/rates.h"
 
 /* Weight of the last run in the average duration. */
 #define AVERAGE_WEIGHT 0.2
@@ -78,7 +80,7 @@ queues_create(MemoryContext context)
 static void
 update_idle(QueueState *queue)
 {
-	bool idle = queue->groups == 0 && queue->running == 0;
+	bool idle = queue->groups == 0 && queue->running == 0 && queue->rate == NULL;
 
 	if (idle && !queue->idle)
 		dlist_push_tail(&queues.idle, &queue->idle_node);
@@ -143,6 +145,26 @@ queue_count_ended(QueueState *queue)
 	update_idle(queue);
 }
 
+/* The queue has a rate from now on, or none. */
+void
+queue_set_rate(QueueState *queue, QueueRate *rate)
+{
+	queue->rate = rate;
+	update_idle(queue);
+}
+
+/* The rule of the queue, or NULL: it is found again when the rules were read again. */
+static const QueueRule *
+find_rule(QueueState *queue)
+{
+	if (queue->rule_generation != queue_rules_generation())
+	{
+		queue->rule = queue_rules_find(queue->name);
+		queue->rule_generation = queue_rules_generation();
+	}
+	return queue->rule;
+}
+
 /* When does the pause end that a group with a negative limit makes after the last start? */
 static MonoTime
 end_of_pause(const QueueState *queue, const TaskGroup *group)
@@ -160,6 +182,15 @@ queue_note_start(QueueState *queue, const TaskGroup *group, MonoTime now)
 		queue->paused_until = clock_max(queue->paused_until, end_of_pause(queue, group));
 }
 
+/* How many more tasks may run in the queue, by the limit of this group? */
+static int
+places_by_max(const QueueState *queue, const TaskGroup *group)
+{
+	if (group->max == TASK_UNLIMITED)
+		return PG_INT32_MAX;
+	return (group->max < 0 ? 1 : group->max) - queue->running;
+}
+
 /*
  * Until when may no task of this group of the queue start?  CLOCK_LONG_AGO, or another moment that
  * has passed: one may start now.  CLOCK_NEVER: not before a task of the queue ends, or its rules
@@ -170,20 +201,21 @@ queue_note_start(QueueState *queue, const TaskGroup *group, MonoTime now)
  * no group behind it in the order may.  Therefore groups whose "max" is 0 are not in the order.
  */
 MonoTime
-queue_blocked_until(const QueueState *queue, const TaskGroup *group)
+queue_blocked_until(QueueState *queue, const TaskGroup *group, MonoTime now)
 {
-	if (queue_free_places(queue, group) <= 0)
+	MonoTime rated;
+
+	if (places_by_max(queue, group) <= 0)
 		return CLOCK_NEVER;
-	return group->max < 0 ? end_of_pause(queue, group) : CLOCK_LONG_AGO;
+	rated = rates_blocked_until(queue, find_rule(queue), now);
+	return group->max < 0 ? clock_max(rated, end_of_pause(queue, group)) : rated;
 }
 
-/* How many more tasks may run in the queue, by the limit of this group? */
+/* How many more tasks of this group may start now? */
 int
-queue_free_places(const QueueState *queue, const TaskGroup *group)
+queue_free_places(QueueState *queue, const TaskGroup *group, MonoTime now)
 {
-	if (group->max == TASK_UNLIMITED)
-		return PG_INT32_MAX;
-	return (group->max < 0 ? 1 : group->max) - queue->running;
+	return Min(places_by_max(queue, group), rates_room(queue, find_rule(queue), now));
 }
 
 static void

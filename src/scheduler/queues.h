@@ -12,6 +12,9 @@
 
 #include "shared/clock.h"
 #include "shared/task.h"
+#include "task/queue_table.h"
+
+struct QueueRate;
 
 /* A queue: how many of its tasks are running, and how long they take. */
 typedef struct QueueState
@@ -26,7 +29,11 @@ typedef struct QueueState
 	dlist_head lanes;	  /* all of its lanes: see order.h */
 	dlist_head parked;	  /* those that wait until one more task may start */
 	dlist_node idle_node; /* in the list of idle queues ... */
-	bool idle;			  /* ... if it has no groups and no running tasks */
+	bool idle;			  /* ... if it has no groups, no running tasks and no rate */
+
+	struct QueueRate *rate; /* NULL: no start of it has to be remembered; see rates.c */
+	const QueueRule *rule;	/* NULL: it has none */
+	uint32 rule_generation; /* "rule" was found among the rules of this generation */
 } QueueState;
 
 extern void queues_create(MemoryContext context);
@@ -36,8 +43,9 @@ extern void queue_remove_group(QueueState *queue);
 extern void queue_count_started(QueueState *queue);
 extern void queue_count_ended(QueueState *queue);
 extern void queue_note_start(QueueState *queue, const TaskGroup *group, MonoTime now);
-extern MonoTime queue_blocked_until(const QueueState *queue, const TaskGroup *group);
-extern int queue_free_places(const QueueState *queue, const TaskGroup *group);
+extern MonoTime queue_blocked_until(QueueState *queue, const TaskGroup *group, MonoTime now);
+extern int queue_free_places(QueueState *queue, const TaskGroup *group, MonoTime now);
+extern void queue_set_rate(QueueState *queue, struct QueueRate *rate);
 extern void queue_learn(QueueState *queue, uint32 elapsed);
 extern void queues_sweep_begin(void);
 extern bool queues_sweep(MonoTime now, int limit);

@@ -19,6 +19,7 @@
 #include "scheduler/binding.h"
 #include "scheduler/history.h"
 #include "scheduler/orphans.h"
+#include "scheduler/rate_store.h"
 #include "scheduler/reboot.h"
 #include "scheduler/refused.h"
 #include "scheduler/row_writes.h"
@@ -146,6 +147,7 @@ row_writes_run(ClockNow now)
 		reboot_run(now);
 	if (history_due(now.mono))
 		history_run(now);
+	rate_store_tidy(now.mono);
 }
 
 /* Return when a row is to be written next, if no write has waited for a lock in vain. */

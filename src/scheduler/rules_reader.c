@@ -18,6 +18,7 @@
 
 #include "scheduler/errors.h"
 #include "scheduler/history.h"
+#include "scheduler/order.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scheduler.h"
@@ -157,6 +158,8 @@ read_rules(RulesReader *reader)
 	work_end();
 	if (complete)
 		queue_rules_set(context, rules, count);
+	if (complete)
+		order_unpark_all();
 	return complete;
 }
 

@@ -37,6 +37,8 @@
 #include "scheduler/locked.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
+#include "scheduler/rate_store.h"
+#include "scheduler/rates.h"
 #include "scheduler/reconcile.h"
 #include "scheduler/recovery.h"
 #include "scheduler/refused.h"
@@ -266,8 +268,12 @@ run_iteration(DispatchRound *round)
 		prepare_table();
 	take_hints();
 	rules_reader_run(now.mono);
+	/* before the tasks of an earlier scheduler are counted */
+	if (rate_store_due(now.mono))
+		rate_store_prepare(now);
 	if (reconcile_due(now.mono))
 		reconcile_with_rows();
+	rates_settle(now.mono);
 	demand_yield();
 	pool_reclaim(now.mono);
 	scan_table(now.mono);
@@ -462,6 +468,7 @@ shut_down(void)
 
 	scheduler_slot_leave(MyScheduler->slot);
 	pool_dismiss();
+	rate_store_flush(now);
 	due = next_due(now);
 	MyScheduler->slot->due = MyScheduler->row_missed ? clock_min(due, scan_until()) : due;
 	/* of other orphans there may be very many: some are written, the next scheduler finds the rest

@@ -18,6 +18,7 @@
 #include "scheduler/locked.h"
 #include "scheduler/reboot.h"
 #include "scheduler/reconcile.h"
+#include "scheduler/rate_store.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
 #include "settings.h"
@@ -56,6 +57,7 @@ typedef struct SchedulerProcess
 	WorkerShortage no_worker;
 	ErrorLog errors;
 	HistoryWalk history;
+	RateStore rates;
 	RulesReader rules;
 	RebootSearch reboot;
 

@@ -129,8 +129,7 @@ static void
 check_supported(const QueueRow *row)
 {
 	static const QueueColumn columns[] = {
-		QUEUE_PAUSED, QUEUE_MAX,  QUEUE_RATE,	QUEUE_PER,	  QUEUE_BURST,
-		QUEUE_UNTIL,  QUEUE_FAIR, QUEUE_STRICT, QUEUE_ACTIVE,
+		QUEUE_PAUSED, QUEUE_MAX, QUEUE_UNTIL, QUEUE_FAIR, QUEUE_STRICT, QUEUE_ACTIVE,
 	};
 	int i;
 
@@ -147,6 +146,21 @@ check_supported(const QueueRow *row)
 	}
 }
 
+/* A token bucket holds a token at least, and is filled at some rate. */
+static void
+check_burst(const QueueRow *row)
+{
+	bool isnull;
+	bool no_rate;
+	int burst = DatumGetInt32(row_value(row, QUEUE_BURST, &isnull));
+
+	if (isnull)
+		return;
+	(void) row_value(row, QUEUE_RATE, &no_rate);
+	if (burst < 1 || no_rate)
+		reject_value(row, QUEUE_BURST, "one or more, beside a \"rate\"");
+}
+
 /* Check the values of a new or changed row. */
 static void
 check_row(const QueueRow *row)
@@ -156,6 +170,9 @@ check_row(const QueueRow *row)
 
 	check_queue(row);
 	check_count(row, QUEUE_MAX);
+	check_count(row, QUEUE_RATE);
+	check_interval(row, QUEUE_PER, false);
+	check_burst(row);
 	check_count(row, QUEUE_RETRY);
 	check_interval(row, QUEUE_DELAY, true);
 	if (!isnull && !(DatumGetFloat4(backoff) >= 0))

@@ -193,6 +193,16 @@ typedef struct SharedTask
 	 * the executor does not write it any more.
 	 */
 	uint32 elapsed;
+
+	/*
+	 * The queue has a rate: the executor records under its lock when the first statement of the
+	 * request begins and ends, and how often it has begun (a run is tried again after a conflict).
+	 * The scheduler reads them under the lock, or as "elapsed".
+	 */
+	bool rated; /* never changes while the task is in the ring */
+	uint32 begins;
+	MonoTime began;
+	MonoTime ended;			 /* CLOCK_NEVER: it has begun and not ended */
 	char queue[NAMEDATALEN]; /* truncated, for display */
 	int32 request_len;		 /* -1: too long, the executor reads it from the table */
 	char request[SHARED_REQUEST];

@@ -104,6 +104,26 @@ watch_relatives(const List *relatives)
 	watch.nrelatives = list_length(relatives);
 }
 
+/* Watch one more table: it belongs to the watched one. */
+void
+watch_also(Oid relid)
+{
+	Oid *relatives;
+
+	Assert(compat_relation_locked(relid));
+	if (is_relative(relid))
+		return;
+	relatives = MemoryContextAlloc(TopMemoryContext, (watch.nrelatives + 1) * sizeof(Oid));
+	if (watch.nrelatives > 0)
+	{
+		memcpy(relatives, watch.relatives, watch.nrelatives * sizeof(Oid));
+		pfree(watch.relatives);
+	}
+	relatives[watch.nrelatives++] = relid;
+	watch.relatives = relatives;
+	qsort(watch.relatives, watch.nrelatives, sizeof(Oid), oid_cmp);
+}
+
 /* May the watched table have changed, or one that belongs to it, since the watch began? */
 bool
 watch_changed(void)

@@ -11,6 +11,7 @@
 
 extern void watch_begin(Oid relid);
 extern void watch_relatives(const List *relatives);
+extern void watch_also(Oid relid);
 extern bool watch_changed(void);
 extern bool watch_changed_here(void);
 extern bool watch_covers(Oid relid);

@@ -38,6 +38,9 @@ allocate(void)
 #define pairingheap_add(heap, node) (moves++, pairingheap_add(heap, node))
 #define pairingheap_remove(heap, node) (moves++, pairingheap_remove(heap, node))
 
+#include "scheduler/queue_rules.c"
+#include "scheduler/rate.c"
+#include "scheduler/rates.c"
 #include "scheduler/queues.c"
 #include "scheduler/order.c"
 #include "scheduler/groups.c"

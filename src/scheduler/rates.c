@@ -1,0 +1,261 @@
+/*
+ * rates.c
+ *		The rates of all queues that have one.
+ *
+ * A queue has a rate from the moment when its rule is first asked for one, or when the scheduler
+ * reads that an earlier one has started tasks in it, until its starts have left the window.
+ *
+ * This file is plain memory: no SPI, no shared memory, and it reads no clock.  What is durable of
+ *it is written by rate_store.c.
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+
+#include "scheduler/rates.h"
+
+/* Static, because rates are remembered from iteration to iteration. */
+static struct
+{
+	MemoryContext context;
+	dlist_head all; /* of QueueRate; the one that was looked at last is at the end */
+	int count;
+	bool held;	   /* no task of a queue with a rate starts: see rates_hold */
+	bool doubtful; /* there may be tasks in doubt: see rates_settle */
+} rates;
+
+void
+rates_create(MemoryContext context)
+{
+	memset(&rates, 0, sizeof(rates));
+	rates.context = context;
+	rates.held = rates.doubtful = true;
+	dlist_init(&rates.all);
+}
+
+/* Give the queue a rate.  The queue is remembered at least as long as its rate. */
+static QueueRate *
+add_rate(QueueState *queue, RateRule rule)
+{
+	QueueRate *rate = MemoryContextAllocZero(rates.context, sizeof(QueueRate));
+
+	Assert(queue->rate == NULL);
+	rate_init(&rate->state, rates.context, rule);
+	rate->queue = queue;
+	dlist_push_tail(&rates.all, &rate->node);
+	queue_set_rate(queue, rate);
+	rates.count++;
+	return rate;
+}
+
+/* Forget the rate of a queue. */
+void
+rates_forget(QueueRate *rate)
+{
+	Assert(rate->state.pending == 0);
+	queue_set_rate(rate->queue, NULL);
+	dlist_delete(&rate->node);
+	rates.count--;
+	rate_free(&rate->state);
+	pfree(rate);
+}
+
+/*
+ * Give the queue the rate that an earlier scheduler has written down (rate_write).  False if it has
+ * written something else: then the queue has none.
+ */
+bool
+rates_restore(QueueState *queue, const char *image, int length, ClockNow now)
+{
+	QueueRate *rate = add_rate(queue, (RateRule){.per = 1});
+	bool valid = rate_read(&rate->state, rates.context, image, length, now);
+
+	rate->stored = true;
+	rate->stale = rate->state.doubt > 0;
+	if (!valid)
+		rates_forget(rate);
+	return valid;
+}
+
+/* Return the rate of a queue as its rule, which has one, says now. */
+static QueueRate *
+find_rate(QueueState *queue, const QueueRule *rule, MonoTime now)
+{
+	RateRule new = {
+		.rate = rule->rate,
+		.per = rule->per < 0 ? USECS_PER_SEC : Max(Min(rule->per, RATE_PER_MAX), 1),
+		.burst = Max(rule->burst, 0),
+	};
+
+	if (queue->rate == NULL)
+		(void) add_rate(queue, new);
+	queue->rate->limited = true;
+	rate_set_rule(&queue->rate->state, new, now);
+	return queue->rate;
+}
+
+/*
+ * Until when may no task of the queue start, by its rule?  NULL: it has none.  The result is as
+ * that of rate_next_start.
+ */
+MonoTime
+rates_blocked_until(QueueState *queue, const QueueRule *rule, MonoTime now)
+{
+	if (rule && rule->rate >= 0)
+	{
+		QueueRate *rate = find_rate(queue, rule, now);
+
+		return rates.held ? CLOCK_NEVER : rate_next_start(&rate->state, now);
+	}
+	if (queue->rate)
+		queue->rate->limited = false;
+	return CLOCK_LONG_AGO;
+}
+
+/* How many tasks of the queue may start now, by its rule? */
+int
+rates_room(QueueState *queue, const QueueRule *rule, MonoTime now)
+{
+	if (rule && rule->rate >= 0)
+		return rates.held ? 0 : rate_room(&find_rate(queue, rule, now)->state, now);
+	return PG_INT32_MAX;
+}
+
+/*
+ * A task of the queue was chosen.  True if its rate counts it: then the caller calls one of the
+ * next functions when it knows more.
+ */
+bool
+rates_task_chosen(QueueState *queue)
+{
+	if (queue->rate == NULL || !queue->rate->limited)
+		return false;
+	rate_chosen(&queue->rate->state);
+	return true;
+}
+
+/* A task that was counted will not begin. */
+void
+rates_task_released(QueueState *queue)
+{
+	rate_released(&queue->rate->state);
+	queue->rate->stale = true;
+}
+
+/*
+ * A task that was counted has begun, or has begun again after a conflict.  False: it counts as
+ * beginning now, and the caller calls again.
+ */
+bool
+rates_task_begun(QueueState *queue, bool again, const RateBegin *begin, MonoTime now)
+{
+	RateState *state;
+	MonoTime from;
+
+	if (queue->rate == NULL)
+		return true; /* it has begun again long after its start */
+	state = &queue->rate->state;
+	from = rate_counts_from(state, begin->began, begin->ended, begin->new_process);
+	if (clock_is_before(now, from))
+		return false;
+	if (again)
+		rate_begun_again(state, from);
+	else
+		rate_begun(state, from);
+	queue->rate->stale = true;
+	return true;
+}
+
+/*
+ * A task of the queue that an earlier scheduler has assigned, and that was counted, has not begun.
+ * True if its rate counts it.
+ */
+bool
+rates_task_adopted(QueueState *queue)
+{
+	if (queue->rate == NULL)
+		return false;
+	rate_adopt(&queue->rate->state);
+	return true;
+}
+
+/*
+ * Start no task of a queue with a rate: it is not known what an earlier scheduler has started, or
+ * there is no table to write down what this one starts.
+ */
+void
+rates_hold(void)
+{
+	rates.held = true;
+}
+
+/*
+ * Start tasks again.  The caller makes the order look again at the queues of all rates
+ * (groups_queue_changed).
+ */
+void
+rates_end_hold(void)
+{
+	rates.held = false;
+}
+
+bool
+rates_are_held(void)
+{
+	return rates.held;
+}
+
+int
+rates_count(void)
+{
+	return rates.count;
+}
+
+/*
+ * The running tasks of earlier schedulers are known by now: all others that were pending when they
+ * ended have begun, or will not.  A walk over all rates, once in the life of the process.
+ */
+void
+rates_settle(MonoTime now)
+{
+	dlist_iter iter;
+
+	if (!rates.doubtful || rates.held)
+		return;
+	dlist_foreach(iter, &rates.all)
+		rate_settle(&dlist_container(QueueRate, node, iter.cur)->state, now);
+	rates.doubtful = false;
+}
+
+/* Return the rate after this one, the first one after NULL; NULL after the last one. */
+QueueRate *
+rates_next(const QueueRate *previous)
+{
+	const dlist_node *node = previous ? &previous->node : &rates.all.head;
+
+	if (dlist_is_empty(&rates.all) || node->next == &rates.all.head)
+		return NULL;
+	return dlist_container(QueueRate, node, node->next);
+}
+
+/*
+ * Look at the next rates, each time at others, until *left of them were seen (at most rates_count),
+ * and return one with nothing left to remember; NULL if there is none.
+ */
+QueueRate *
+rates_next_idle(MonoTime now, int *left)
+{
+	for (; *left > 0 && !dlist_is_empty(&rates.all); (*left)--)
+	{
+		QueueRate *rate = dlist_head_element(QueueRate, node, &rates.all);
+
+		dlist_delete(&rate->node);
+		dlist_push_tail(&rates.all, &rate->node);
+		if (!clock_is_before(now, rate_idle_at(&rate->state)))
+		{
+			(*left)--;
+			return rate;
+		}
+	}
+	return NULL;
+}

@@ -1,0 +1,151 @@
+# Tasks are witnesses: each writes by its own clock when it began and ended, while a "monkey"
+# terminates executors and the scheduler, and stops the server and starts it again.  In the end no
+# window of any queue with a rate has seen too many starts, and no queue too many tasks at once.  A
+# TAP test because it kills processes.
+#
+# PG_TASK_CHAOS_SECONDS is how long the monkey runs.  PG_TASK_CHAOS_SEED is the seed of its choices.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $seconds = $ENV{PG_TASK_CHAOS_SECONDS} // 5;
+my $seed = $ENV{PG_TASK_CHAOS_SEED} // 1 + int(rand(1_000_000));
+my $scale = 1 + int($seconds / 10);
+
+note("PG_TASK_CHAOS_SECONDS=$seconds PG_TASK_CHAOS_SEED=$seed");
+srand($seed);
+
+END { diag("repeat it with: PG_TASK_CHAOS_SECONDS=$seconds PG_TASK_CHAOS_SEED=$seed") if $?; }
+
+my $node = new_node('main', conf => q{
+	pg_task.max_executors = 6
+	pg_task.period = 200ms
+	log_line_prefix = '%m [%p] %b '});
+
+sql(q{
+	CREATE TABLE witness (queue text, id bigint, attempt int, began timestamptz, ended timestamptz);
+	CREATE FUNCTION watch(name text) RETURNS void LANGUAGE plpgsql AS $$
+	DECLARE
+		mine bigint := current_setting('pg_task.id');
+	BEGIN
+		INSERT INTO witness VALUES (name, mine, 0, clock_timestamp());
+		PERFORM pg_sleep(random() * 0.003);
+		UPDATE witness SET ended = clock_timestamp() WHERE id = mine;
+	END $$;
+	CREATE INDEX ON witness (id);
+	INSERT INTO task_queue (queue, rate, per) VALUES
+		('rated.%', 20, '500 ms'), ('rated.slow.%', 3, '1 s'), ('rated.fast.%', 400, '1 s');
+	INSERT INTO task_queue (queue, rate, per, burst) VALUES ('burst.%', 50, '1 s', 7);
+	INSERT INTO task_queue (queue, rate, per) VALUES ('both.%', 30, '1 s')});
+
+my %queues = (
+	'rated.%d' => [ 10, 200 ],
+	'rated.slow.%d' => [ 10, 40 ],
+	'rated.fast.%d' => [ 1, 3000 ],
+	'burst.%d' => [ 5, 300 ],
+	'both.%d' => [ 5, 300 ],
+	'limited.%d' => [ 50, 20 ]);
+
+# Plans the tasks of all queues, in a random order.
+sub plan_tasks
+{
+	my @rows = map {
+		my ($count, $tasks) = @{ $queues{$_} };
+		"SELECT replace('$_', '%d', q::text) AS queue"
+		  . " FROM generate_series(1, $count) AS q, generate_series(1, $tasks * $scale)"
+	} sort keys %queues;
+
+	sql('INSERT INTO task (queue, max, request, retry, delay)'
+		  . q{ SELECT queue, CASE WHEN queue ~ '^(limited|both)' THEN 2 END,}
+		  . q{ format('SELECT watch(%L)', queue), 5, '100 ms' FROM (}
+		  . join(' UNION ALL ', @rows)
+		  . ') AS rows ORDER BY random()');
+	return;
+}
+
+# Runs a query that the monkey may have ended.
+sub try_sql
+{
+	my ($query) = @_;
+
+	return eval { sql($query) };
+}
+
+my @tricks = (
+	[ 6, sub {
+		try_sql(q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE backend_type = 'pg_task executor' ORDER BY random() LIMIT 1})
+	} ],
+	[ 3, sub {
+		try_sql(q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE backend_type = 'pg_task scheduler'})
+	} ],
+	[ 1, sub { $node->stop('immediate'); $node->start } ],
+	[ 1, sub { $node->restart } ],
+	# what a rule says changes nothing for the queues that another rule is for
+	[ 1, sub { try_sql(q{UPDATE task_queue SET comment = clock_timestamp()::text}) } ]);
+
+sub play_trick
+{
+	my $dice = int rand 12;
+
+	for my $trick (@tricks)
+	{
+		return $trick->[1]->() if ($dice -= $trick->[0]) < 0;
+	}
+	return;
+}
+
+plan_tasks();
+my $end = time + $seconds;
+while (time < $end)
+{
+	sleep rand 0.4;
+	play_trick();
+}
+sleep 1;
+
+my $seen = sql('SELECT count(*) FROM witness');
+cmp_ok($seen, '>', 300 * $seconds, "$seen tasks were witnesses");
+is(sql('SELECT count(*) FROM (SELECT id FROM witness GROUP BY id HAVING count(*) > 1) AS twice'),
+	0, 'each of them once');
+
+# Any rate + 1 starts in a row take at least the time of the window.
+is(sql(q{
+	SELECT queue, began, span FROM (
+		SELECT w.queue, began, r.per,
+			began - lag(began, r.rate) OVER (PARTITION BY w.queue ORDER BY began) AS span
+		FROM witness AS w, LATERAL (SELECT rate, per FROM task_queue AS r
+			WHERE w.queue LIKE r.queue ORDER BY length(r.queue) DESC LIMIT 1) AS r
+		WHERE w.queue ~ '^(rated|both)') AS starts
+	WHERE span < per LIMIT 10}),
+	'', 'no window has more starts than its rate');
+
+# In any time there are at most "burst" starts and those for which it brings tokens.
+is(sql(q{
+	SELECT count(*) FROM (
+		SELECT level - min(level) OVER (PARTITION BY queue ORDER BY began) + 1 AS taken FROM (
+			SELECT queue, began, row_number() OVER (PARTITION BY queue ORDER BY began)
+				- extract(epoch FROM began - timestamptz '2026-01-01') * 50 AS level
+			FROM witness WHERE queue LIKE 'burst.%') AS levels) AS starts
+	WHERE taken > 7.0001}),
+	0, 'no token bucket gave more than it had');
+
+is(sql(q{
+	SELECT count(*) FROM (
+		SELECT sum(step) OVER (PARTITION BY queue ORDER BY at, step) AS running FROM (
+			SELECT queue, began AS at, 1 AS step FROM witness WHERE queue ~ '^(limited|both)'
+			UNION ALL
+			SELECT queue, ended, -1 FROM witness WHERE queue ~ '^(limited|both)') AS steps) AS moments
+	WHERE running > 2}),
+	0, 'no queue had more tasks at once than its limit');
+
+# What the rates allow has been used for the most part: the monkey costs some of it.
+my $slow = sql(q{SELECT count(*) FROM witness WHERE queue LIKE 'rated.slow.%'});
+cmp_ok($slow, '>', 10 * 3 * $seconds * 0.3, "tasks of the slow queues have started: $slow");
+
+done_testing();

@@ -1,0 +1,167 @@
+# Queues with a rate: what starts, what a restart remembers, a rule that changes, the rate table.  A
+# TAP test because it stops the server.  rate_witnesses.pl checks the windows.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $node = new_node('main', conf => 'pg_task.period = 100ms');
+
+# Plans tasks of a queue.
+sub plan_tasks
+{
+	my ($queue, $count) = @_;
+
+	sql("INSERT INTO task (queue, request) SELECT '$queue', 'SELECT 1'"
+		  . " FROM generate_series(1, $count)");
+	return;
+}
+
+sub done_in { return sql("SELECT count(*) FROM task WHERE queue = '$_[0]' AND state = 'DONE'") }
+
+# Waits until this number of tasks of a queue are done, and until a task that was planned later is:
+# no more of the queue could start.
+sub wait_for_done
+{
+	my ($queue, $count) = @_;
+
+	wait_until($node, "SELECT count(*) >= $count FROM task"
+		  . " WHERE queue = '$queue' AND state = 'DONE'");
+	for (1 .. 2)
+	{
+		my $other = insert_task($node, queue => 'other', request => 'SELECT 1');
+		wait_for_state($node, $other, 'DONE');
+	}
+	return;
+}
+
+is(sql(q{SELECT to_regclass('task_rate')}), '', 'without a rate there is no rate table');
+
+subtest 'as many start as the rate says, and the others wait' => sub {
+	sql(q{INSERT INTO task_queue (queue, rate, per) VALUES
+		('hour.%', 3, '1 hour'), ('none', 0, '1 s'), ('quick', 5, '50 ms')});
+	plan_tasks('hour.a', 5);
+	plan_tasks('hour.b', 2);
+	plan_tasks('none', 1);
+	plan_tasks('quick', 40);
+	wait_for_done('hour.a', 3);
+	wait_for_done('hour.b', 2);
+	wait_for_done('quick', 40);
+	is(done_in('hour.a'), 3, 'three of five');
+	is(done_in('hour.b'), 2, 'another queue that matches has a window of its own');
+	is(done_in('none'), 0, 'a rate of 0 lets none start');
+	cmp_ok(sql(q{SELECT max(start) - min(start) >= interval '350 ms' FROM task
+		WHERE queue = 'quick'}), 'eq', 't', '40 tasks take at least seven windows');
+	is(sql(q{SELECT relacl IS NULL FROM pg_class WHERE relname = 'task_rate'}), 't',
+		'nobody but the owner has rights on the rate table');
+};
+
+subtest 'a scheduler remembers what another one has started' => sub {
+	for my $how (qw(terminate immediate fast))
+	{
+		my $queue = "hour.$how";
+
+		plan_tasks($queue, 5);
+		wait_for_done($queue, 3);
+		if ($how eq 'terminate')
+		{
+			my ($pid) = backends($node, 'scheduler');
+
+			terminate($node, $pid);
+			wait_for_exit($node, $pid);
+		}
+		else
+		{
+			$node->stop($how);
+			$node->start;
+		}
+		wait_for_done($queue, 3);
+		is(done_in($queue), 3, "after $how no more start");
+	}
+	is(done_in('hour.a'), 3, 'nor of the first queue');
+};
+
+subtest 'a rule that changes takes effect, and forgets no start' => sub {
+	sql(q{INSERT INTO task_queue (queue, rate, per) VALUES ('hour.a', 4, '1 hour')});
+	wait_for_done('hour.a', 4);
+	is(done_in('hour.a'), 4, 'a higher rate: one more');
+	sql(q{UPDATE task_queue SET rate = 100 WHERE queue = 'hour.%'});
+	wait_for_done('hour.immediate', 5);
+	is(done_in('hour.a'), 4, 'the name wins over the pattern');
+	sql(q{UPDATE task_queue SET rate = NULL WHERE queue = 'hour.a'});
+	wait_for_done('hour.a', 5);
+	pass('no rate: the last one starts');
+	sql(q{DELETE FROM task_queue WHERE queue = 'none'});
+	wait_for_done('none', 1);
+	pass('no row: the task starts');
+};
+
+subtest 'a token bucket' => sub {
+	sql(q{INSERT INTO task_queue (queue, rate, per, burst) VALUES ('bucket', 1, '1 hour', 4)});
+	plan_tasks('bucket', 6);
+	wait_for_done('bucket', 4);
+	is(done_in('bucket'), 4, 'it holds four tokens');
+	$node->restart;
+	wait_for_done('bucket', 4);
+	is(done_in('bucket'), 4, 'a restart does not fill it');
+};
+
+subtest 'together with a limit, and with retries' => sub {
+	sql(q{INSERT INTO task_queue (queue, rate, per) VALUES ('both', 3, '1 hour')});
+	sql(q{INSERT INTO task (queue, max, retry, delay, request)
+		VALUES ('both', 1, 9, '1 ms', 'SELECT 1/0')});
+	wait_until($node, q{SELECT attempt = 3 AND state = 'PLAN' FROM task WHERE queue = 'both'});
+	wait_for_done('both', 0);
+	is(sql(q{SELECT attempt FROM task WHERE queue = 'both'}), 3, 'a retry is a start');
+};
+
+subtest 'the rate table' => sub {
+	wait_until($node, q{SELECT count(*) = 0 FROM task_rate WHERE queue = 'quick'});
+	pass('a row is removed when its window is empty');
+
+	sql(q{DROP TABLE task_rate});
+	wait_until($node, q{SELECT to_regclass('task_rate') IS NOT NULL});
+	wait_until($node, q{SELECT count(*) = 1 FROM task_rate WHERE queue = 'bucket'});
+	pass('one that was dropped is written again');
+
+	my $from = log_position($node);
+	sql(q{BEGIN; DROP TABLE task_rate; CREATE VIEW task_rate AS SELECT 1 AS a; COMMIT});
+	wait_for_log_line($node, qr/tasks of queues with a rate do not start.*\n.*is not usable/, $from);
+	plan_tasks('quick', 1);
+	wait_for_done('quick', 40);
+	is(done_in('quick'), 40, 'another relation of this name: no task of a queue with a rate starts');
+	sql(q{DROP VIEW task_rate});
+	my ($pid) = backends($node, 'scheduler');
+	terminate($node, $pid);
+	wait_for_done('quick', 41);
+	is(done_in('quick'), 41, 'without it, it starts');
+
+	sql(q{BEGIN; ALTER TABLE task_rate RENAME TO old; CREATE TABLE task_rate AS TABLE old;
+		UPDATE task_rate SET image = '\xdeadbeef'; ALTER TABLE task_rate ADD PRIMARY KEY (queue);
+		ALTER TABLE task_rate ADD note text; COMMIT});
+	$node->restart;
+	plan_tasks('quick', 10);
+	wait_for_done('quick', 51);
+	is(sql(q{SELECT count(*) FROM task_rate WHERE image = '\xdeadbeef'}), 0,
+		'rows that pg_task has not written are removed');
+};
+
+subtest 'wrong values' => sub {
+	my %wrong = (
+		q{('w', -1, '1 s', NULL)} => '"rate" of a queue must be zero or more',
+		q{('w', 1, '0 s', NULL)} => '"per" of a queue must be greater than zero',
+		q{('w', 1, '-1 s', NULL)} => '"per" of a queue must be greater than zero',
+		q{('w', 1, '1 s', 0)} => '"burst" of a queue must be one or more, beside a "rate"',
+		q{('w', NULL, '1 s', 2)} => '"burst" of a queue must be one or more, beside a "rate"');
+
+	for my $values (sort keys %wrong)
+	{
+		like(error_of('postgres',
+			"INSERT INTO task_queue (queue, rate, per, burst) VALUES $values"),
+			qr/\Q$wrong{$values}\E/, $values);
+	}
+};
+
+done_testing();
