@@ -93,7 +93,7 @@ expire_tasks(ClockNow now)
 		written = rows_expire(table, now.wall, expired, count, &rows, &keep);
 	history_hint(keep, now.mono);
 	for (i = 0; i < written; i++)
-		outcome_plan_next(table, rows[i], now.wall, OUTCOME_EXPIRED_PAUSE_MS);
+		outcome_expired(table, rows[i], now.wall);
 	MyScheduler->next_expiry = rows_next_expiry(table);
 	work_end();
 	refused_batch_written(REFUSED_UNSTARTED);

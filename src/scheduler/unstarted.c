@@ -26,8 +26,8 @@ typedef struct Unstarted
 {
 	TaskPlace place;
 	NameData role;
-	int active; /* as in Candidate, for a task that may have expired */
-	bool repeats;
+	int active;		  /* as in Candidate, for a task that may have expired */
+	bool repeats;	  /* it may: see outcome_refused */
 	char sqlstate[6]; /* empty: the task may have expired */
 	char error[160];
 	char hint[320]; /* empty: none */
@@ -68,7 +68,8 @@ add_task(TaskPlace place, const char *role)
 }
 
 /*
- * Add a waiting task that is to be set to FAIL; the hint may be NULL.  False if there is no free
+ * Add a waiting task that is to be set to FAIL, or, if it "repeats", perhaps to wait; the hint may
+ * be NULL.  False if there is no free
  * entry.
  */
 bool
@@ -132,7 +133,7 @@ expire_unstarted(const TaskTable *table, TimestampTz now)
 	nrows = rows_expire(table, now, candidates, ncandidates, &rows, &keep);
 	history_hint(keep, clock_mono());
 	for (i = 0; i < nrows; i++)
-		outcome_plan_next(table, rows[i], now, OUTCOME_EXPIRED_PAUSE_MS);
+		outcome_expired(table, rows[i], now);
 }
 
 static void
@@ -143,15 +144,19 @@ fail_unstarted(const TaskTable *table, TimestampTz now)
 	for (i = 0; i < unstarted.writing; i++)
 	{
 		const Unstarted *task = &unstarted.tasks[i];
-		RowKey row = {task->place.id, NameStr(task->role)};
+		RowRefusal refusal = {.row = {task->place.id, NameStr(task->role)},
+							  .dt = task->place.dt,
+							  .error = task->error,
+							  .hint = task->hint[0] ? task->hint : NULL,
+							  .sqlstate = task->sqlstate};
 		double keep;
 
 		if (may_have_expired(task))
 			continue;
-		if (row_fail(table, row, task->error, task->hint[0] ? task->hint : NULL, task->sqlstate,
-					 &keep) &&
-			task->repeats)
-			outcome_plan_next(table, row, now, OUTCOME_REFUSED_PAUSE_MS);
+		if (task->repeats)
+			outcome_refused(table, &refusal, now, &keep);
+		else
+			row_fail(table, &refusal, &keep);
 		history_hint(keep, clock_mono());
 	}
 }

@@ -20,6 +20,13 @@
 #include "task/schedule.h"
 #include "zones.h"
 
+/* Minimum delay before the next run of a repeating task that has expired (ms). */
+#define EXPIRED_PAUSE_MS 1000
+
+/* How long a repeating task waits whose role may not run it, until it is tried again (ms). */
+#define REFUSED_PAUSE_MS (60 * 1000)
+#define REFUSED_PAUSE_MAX_MS (10 * 60 * 1000)
+
 /* When a task ran that is to repeat, or was found not to run. */
 typedef struct Ended
 {
@@ -75,49 +82,102 @@ find_next(const RowRepeat *repeat, SettingsMissed missed, const Ended *ended, pg
 		   schedule_in_range(next->dt);
 }
 
+/*
+ * Find the next run of the task in this row, which has ended or cannot be started.  Returns false,
+ * with a WARNING, if there is none.
+ */
+static bool
+find_next_of_row(RowKey row, const RowRepeat *repeat, const Ended *ended, RowNext *next)
+{
+	SettingsTask settings;
+	SettingsMissed missed;
+	pg_tz *zone;
+
+	/*
+	 * not the session's TimeZone: this may run in the scheduler, or in an executor whose task has
+	 * changed the setting
+	 */
+	settings = roles_settings(roles_bound(row.role, repeat->role_id));
+	zone = repeat->timezone ? zone_find(repeat->timezone) : settings_timezone(&settings);
+	missed = settings.missed;
+	if (repeat->missed)
+		missed = settings_missed(repeat->missed, missed);
+	if (zone == NULL)
+		ereport(WARNING, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						  errmsg("task " INT64_FORMAT " does not repeat", row.id),
+						  errdetail("The time zone \"%s\" is not recognized.", repeat->timezone)));
+	else if (find_next(repeat, missed, ended, zone, next))
+		return true;
+	else
+		ereport(WARNING, (errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
+						  errmsg("task " INT64_FORMAT " does not repeat", row.id),
+						  errdetail("There is no next time in range.")));
+	return false;
+}
+
 /* Plan the next run of the task in this row, if it repeats.  The row must still exist. */
 static void
 plan_next(const TaskTable *table, RowKey row, const Ended *ended)
 {
 	RowRepeat repeat;
 	RowNext next;
-	SettingsTask settings;
-	SettingsMissed missed;
-	pg_tz *zone;
 
-	if (!row_repeat(table, row, &repeat))
-		return;
-	/*
-	 * not the session's TimeZone: this may run in the scheduler, or in an executor whose task has
-	 * changed the setting
-	 */
-	settings = roles_settings(roles_bound(row.role, repeat.role_id));
-	zone = repeat.timezone ? zone_find(repeat.timezone) : settings_timezone(&settings);
-	missed = settings.missed;
-	if (repeat.missed)
-		missed = settings_missed(repeat.missed, missed);
-	if (zone == NULL)
-		ereport(WARNING, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						  errmsg("task " INT64_FORMAT " does not repeat", row.id),
-						  errdetail("The time zone \"%s\" is not recognized.", repeat.timezone)));
-	else if (find_next(&repeat, missed, ended, zone, &next))
+	if (row_repeat(table, row, &repeat) && find_next_of_row(row, &repeat, ended, &next))
 		row_insert_next(table, row, &next);
-	else
-		ereport(WARNING, (errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
-						  errmsg("task " INT64_FORMAT " does not repeat", row.id),
-						  errdetail("There is no next time in range.")));
 }
 
 /*
- * Plan the next run of a task that was not started, if it repeats: pause_ms after "now" at the
- * earliest, which prevents an endless fast series of rows.  The row must still exist.
+ * A task has expired, and its row says so: plan the next run, if it repeats.  The pause prevents an
+ * endless fast series of rows.
  */
 void
-outcome_plan_next(const TaskTable *table, RowKey row, TimestampTz now, int pause_ms)
+outcome_expired(const TaskTable *table, RowKey row, TimestampTz now)
 {
-	Ended ended = {.end = TimestampTzPlusMilliseconds(now, pause_ms)};
+	Ended ended = {.end = TimestampTzPlusMilliseconds(now, EXPIRED_PAUSE_MS)};
 
 	plan_next(table, row, &ended);
+}
+
+/*
+ * When a task that could not be started for its role is tried next: after as long as it has waited
+ * so far, but within bounds.  So it is written a few times and then seldom.
+ */
+static TimestampTz
+next_try(TimestampTz planned, TimestampTz now)
+{
+	int64 waited = REFUSED_PAUSE_MAX_MS;
+
+	if (!TIMESTAMP_NOT_FINITE(planned))
+		waited = (now - planned) / 1000;
+	waited = Min(Max(waited, REFUSED_PAUSE_MS), REFUSED_PAUSE_MAX_MS);
+	return TimestampTzPlusMilliseconds(now, waited);
+}
+
+/*
+ * A waiting task cannot be started, because its role may not run it: its state becomes FAIL.  But a
+ * task that repeats waits, with the error in its row, until the role may run it: it is tried again
+ * after a while, or, if it must not start so late, at its next time.  So it makes no rows that
+ * failed, and nobody has to plan it again.  Sets *keep to the "keep" of a row that is FAIL.
+ */
+void
+outcome_refused(const TaskTable *table, const RowRefusal *refusal, TimestampTz now, double *keep)
+{
+	Ended ended = {.end = TimestampTzPlusMilliseconds(now, REFUSED_PAUSE_MS)};
+	RowRepeat repeat;
+	RowNext next = {0};
+
+	*keep = -1;
+	if (!row_repeat_waiting(table, refusal, &repeat))
+		row_fail(table, refusal, keep);
+	else if (!repeat.expires)
+	{
+		next.dt = next_try(repeat.dt, now);
+		row_refuse(table, refusal, &next, true);
+	}
+	else if (find_next_of_row(refusal->row, &repeat, &ended, &next))
+		row_refuse(table, refusal, &next, false);
+	else
+		row_fail(table, refusal, keep);
 }
 
 /* Plan the next run of a task after a run, if it repeats. */

@@ -64,6 +64,16 @@ typedef struct RowKey
 	const char *role;
 } RowKey;
 
+/* A waiting row that cannot be started, and why. */
+typedef struct RowRefusal
+{
+	RowKey row;
+	TimestampTz dt;
+	const char *error;
+	const char *hint; /* NULL: none */
+	const char *sqlstate;
+} RowRefusal;
+
 /* A row in state WORK. */
 typedef struct WorkingRow
 {
@@ -82,6 +92,7 @@ typedef struct RowRepeat
 	char *missed;	/* NULL: as the role's setting says */
 	char *timezone; /* NULL: that of the role */
 	int64 role_id;
+	bool expires; /* by column "active" */
 } RowRepeat;
 
 /* The next run of a repeating task. */
@@ -139,8 +150,9 @@ extern int rows_claim(const TaskTable *table, const Candidate *candidates, int c
 /* rows_unstarted.c */
 extern int rows_expire(const TaskTable *table, TimestampTz now, const Candidate *candidates,
 					   int count, RowKey **rows, double *keep);
-extern bool row_fail(const TaskTable *table, RowKey row, const char *error, const char *hint,
-					 const char *sqlstate, double *keep);
+extern void row_fail(const TaskTable *table, const RowRefusal *refusal, double *keep);
+extern void
+row_refuse(const TaskTable *table, const RowRefusal *refusal, const RowNext *next, bool waits);
 extern int rows_fail_role_gone(const TaskTable *table, const TaskGroup *group, const int64 *ids,
 							   int count, const char *error, const char *sqlstate, double *keep);
 extern int rows_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
@@ -162,6 +174,8 @@ extern bool row_plan_again(const TaskTable *table, TaskRun run, const TaskResult
 extern bool row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry);
 extern bool row_delete(const TaskTable *table, TaskRun run, const char *state);
 extern bool row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat);
+extern bool
+row_repeat_waiting(const TaskTable *table, const RowRefusal *refusal, RowRepeat *repeat);
 extern void row_insert_next(const TaskTable *table, RowKey row, const RowNext *next);
 
 /* rows_history.c */

@@ -253,19 +253,48 @@ row_delete(const TaskTable *table, TaskRun run, const char *state)
 #define ENDED_CHAIN \
 	"t.id = $id AND t.role = $role::name AND t.state IN ('DONE', 'FAIL', 'GONE') AND " REPEATS
 
-static const Statement read_repeat = {STATEMENT_REPEAT,
-	"SELECT " PLANNED ", t.repeat, t.drift,"
-	"       substr(t.timezone, 1, " CppAsString2(TASK_ZONE_MAX) " + 1),"
-	"       coalesce(t.role_id, 0),"
-	"       substr(t.cron, 1, " CppAsString2(TASK_KEY_MAX) " + 1), coalesce(t.anchor, " PLANNED "),"
-	"       substr(t.missed, 1, 8)"
-	"  FROM {rows} AS t"
-	" WHERE " ENDED_CHAIN
-	" LIMIT 1"};
+#define READ_REPEAT(row) \
+	"SELECT " PLANNED ", t.repeat, t.drift," \
+	"       substr(t.timezone, 1, " CppAsString2(TASK_ZONE_MAX) " + 1)," \
+	"       coalesce(t.role_id, 0)," \
+	"       substr(t.cron, 1, " CppAsString2(TASK_KEY_MAX) " + 1), coalesce(t.anchor, " PLANNED ")," \
+	"       substr(t.missed, 1, 8), coalesce(t.active < interval '100 years', false)" \
+	"  FROM {rows} AS t" \
+	" WHERE " row \
+	" LIMIT 1"
+
+static const Statement read_repeat = {STATEMENT_REPEAT, READ_REPEAT(ENDED_CHAIN)};
+
+static const Statement read_repeat_waiting = {STATEMENT_REPEAT_WAITING,
+	READ_REPEAT("t.id = $id AND t.role = $role::name AND t.dt = $dt AND t.state = $state"
+				" AND " REPEATS)};
 
 /* clang-format on */
 
-/* Read how a task repeats.  Returns false if it does not, or if the row was deleted. */
+/* Read the result of one of these statements.  Returns false if there is no row. */
+static bool
+execute_repeat(const Statement *statement, const TaskTable *table, StatementArgs *args,
+			   MemoryContext where, RowRepeat *repeat)
+{
+	if (statement_execute(statement, table, args) == 0)
+		return false;
+	repeat->dt = DatumGetTimestampTz(statement_value(0, 1));
+	memset(&repeat->repeat, 0, sizeof(Interval));
+	if (!statement_is_null(0, 2))
+		repeat->repeat = *DatumGetIntervalP(statement_value(0, 2));
+	repeat->drift = DatumGetBool(statement_value(0, 3));
+	repeat->timezone = statement_text(where, 0, 4);
+	repeat->role_id = DatumGetInt64(statement_value(0, 5));
+	repeat->cron = statement_text(where, 0, 6);
+	repeat->anchor = DatumGetTimestampTz(statement_value(0, 7));
+	repeat->missed = statement_text(where, 0, 8);
+	repeat->expires = DatumGetBool(statement_value(0, 9));
+	return true;
+}
+
+/*
+ * Read how a task that has ended repeats.  Returns false if it does not, or if the row was deleted.
+ */
 bool
 row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat)
 {
@@ -276,20 +305,25 @@ row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat)
 	statement_begin(&args);
 	arg_int64(&args, "id", row.id);
 	arg_text(&args, "role", row.role);
-	repeats = statement_execute(&read_repeat, table, &args) > 0;
-	if (repeats)
-	{
-		repeat->dt = DatumGetTimestampTz(statement_value(0, 1));
-		memset(&repeat->repeat, 0, sizeof(Interval));
-		if (!statement_is_null(0, 2))
-			repeat->repeat = *DatumGetIntervalP(statement_value(0, 2));
-		repeat->drift = DatumGetBool(statement_value(0, 3));
-		repeat->timezone = statement_text(caller, 0, 4);
-		repeat->role_id = DatumGetInt64(statement_value(0, 5));
-		repeat->cron = statement_text(caller, 0, 6);
-		repeat->anchor = DatumGetTimestampTz(statement_value(0, 7));
-		repeat->missed = statement_text(caller, 0, 8);
-	}
+	repeats = execute_repeat(&read_repeat, table, &args, caller, repeat);
+	statement_end();
+	return repeats;
+}
+
+/* The same for a task that waits and cannot be started. */
+bool
+row_repeat_waiting(const TaskTable *table, const RowRefusal *refusal, RowRepeat *repeat)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	bool repeats;
+
+	statement_begin(&args);
+	arg_int64(&args, "id", refusal->row.id);
+	arg_text(&args, "role", refusal->row.role);
+	arg_timestamp(&args, "dt", refusal->dt);
+	arg_text(&args, "state", "PLAN");
+	repeats = execute_repeat(&read_repeat_waiting, table, &args, caller, repeat);
 	statement_end();
 	return repeats;
 }

@@ -86,21 +86,35 @@ rows_expire(const TaskTable *table, TimestampTz now, const Candidate *candidates
 }
 
 /* clang-format off */
-static const Statement fail_row = {STATEMENT_FAIL,
-	"WITH c AS MATERIALIZED ("
-	"SELECT t.tableoid AS oid, t.ctid AS tid"
-	"  FROM {rows} AS t"
-	" WHERE t.id = $id AND t.role = $role::name AND t.state = $state"
+
+/* Select and lock a waiting row that cannot be started, unless somebody has locked it. */
+#define REFUSED_ROW \
+	"SELECT t.tableoid AS oid, t.ctid AS tid" \
+	"  FROM {rows} AS t" \
+	" WHERE t.id = $id AND t.role = $role::name AND t.dt = $dt AND t.state = $state" \
 	"   FOR NO KEY UPDATE OF t SKIP LOCKED"
-	") UPDATE {rows} AS t"
-	"   SET state = 'FAIL', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
-	"       response = $response"
-	"  FROM c"
-	" WHERE " IS_LOCKED_ROW
+
+static const Statement fail_row = {STATEMENT_FAIL,
+	"WITH c AS MATERIALIZED (" REFUSED_ROW ")"
+	" UPDATE {rows} AS t"
+	"    SET state = 'FAIL', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
+	"        response = $response"
+	"   FROM c"
+	"  WHERE " IS_LOCKED_ROW
 	" RETURNING " KEEP};
+
+static const Statement refuse_row = {STATEMENT_REFUSE,
+	"WITH c AS MATERIALIZED (" REFUSED_ROW ")"
+	" UPDATE {rows} AS t"
+	"    SET dt = $next, planned = CASE WHEN $waits THEN " PLANNED " END,"
+	"        anchor = coalesce($anchor, t.anchor), error = $error, sqlstate = $sqlstate,"
+	"        response = $response"
+	"   FROM c"
+	"  WHERE " IS_LOCKED_ROW " AND " REPEATS};
+
 /* clang-format on */
 
-/* Add why a row fails.  The hint may be NULL. */
+/* Add why rows are not started.  The hint may be NULL. */
 static void
 arg_error(StatementArgs *args, const char *error, const char *hint, const char *sqlstate)
 {
@@ -110,26 +124,48 @@ arg_error(StatementArgs *args, const char *error, const char *hint, const char *
 			 psprintf("ERROR:  %s%s%s", error, hint ? "\nHINT:  " : "", hint ? hint : ""));
 }
 
-/*
- * Set a waiting task that cannot be started to FAIL.  Returns false if it no longer waits.  Sets
- * *keep to its "keep".
- */
-bool
-row_fail(const TaskTable *table, RowKey row, const char *error, const char *hint,
-		 const char *sqlstate, double *keep)
+/* Add what REFUSED_ROW needs, and the reason. */
+static void
+arg_refusal(StatementArgs *args, const RowRefusal *refusal)
+{
+	arg_int64(args, "id", refusal->row.id);
+	arg_text(args, "role", refusal->row.role);
+	arg_timestamp(args, "dt", refusal->dt);
+	arg_text(args, "state", "PLAN");
+	arg_error(args, refusal->error, refusal->hint, refusal->sqlstate);
+}
+
+/* Set a waiting task that cannot be started to FAIL.  Sets *keep to its "keep". */
+void
+row_fail(const TaskTable *table, const RowRefusal *refusal, double *keep)
 {
 	StatementArgs args;
-	bool failed;
 
 	statement_begin(&args);
-	arg_int64(&args, "id", row.id);
-	arg_text(&args, "role", row.role);
-	arg_text(&args, "state", "PLAN");
-	arg_error(&args, error, hint, sqlstate);
-	failed = statement_execute(&fail_row, table, &args) > 0;
-	*keep = shortest_keep(failed, 1);
+	arg_refusal(&args, refusal);
+	*keep = shortest_keep(statement_execute(&fail_row, table, &args), 1);
 	statement_end();
-	return failed;
+}
+
+/*
+ * Record in the row of a waiting task that repeats why it cannot be started, and plan it for
+ * another time.  If it "waits" to run for the time that it was planned for, that stays in the row.
+ */
+void
+row_refuse(const TaskTable *table, const RowRefusal *refusal, const RowNext *next, bool waits)
+{
+	StatementArgs args;
+
+	statement_begin(&args);
+	arg_refusal(&args, refusal);
+	arg_timestamp(&args, "next", next->dt);
+	arg_bool(&args, "waits", waits);
+	if (next->has_anchor)
+		arg_timestamp(&args, "anchor", next->anchor);
+	else
+		arg_null(&args, "anchor", TIMESTAMPTZOID);
+	statement_execute(&refuse_row, table, &args);
+	statement_end();
 }
 
 /* clang-format off */

@@ -40,6 +40,7 @@ typedef enum StatementNumber
 	STATEMENT_CLAIM_PARTITIONED,
 	STATEMENT_EXPIRE,
 	STATEMENT_FAIL,
+	STATEMENT_REFUSE,
 	STATEMENT_FAIL_ROLE_GONE,
 	STATEMENT_BIND,
 	STATEMENT_WORKING,
@@ -54,6 +55,7 @@ typedef enum StatementNumber
 	STATEMENT_RETRY_UNLOCKED,
 	STATEMENT_DELETE,
 	STATEMENT_REPEAT,
+	STATEMENT_REPEAT_WAITING,
 	STATEMENT_INSERT_NEXT,
 	STATEMENT_LINK_NEXT,
 	STATEMENT_HISTORY,
@@ -126,6 +128,12 @@ arg_add(StatementArgs *args, const char *name, Oid type, Datum value)
 	args->lengths[i] = -1;
 	args->values[i] = value;
 	args->nulls[i] = ' ';
+}
+
+static inline void
+arg_bool(StatementArgs *args, const char *name, bool value)
+{
+	arg_add(args, name, BOOLOID, BoolGetDatum(value));
 }
 
 static inline void
