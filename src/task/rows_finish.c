@@ -21,7 +21,7 @@
 #define IS_RUN "t.id = $id AND t.attempt = $attempt AND t.start = $claimed"
 
 /* No run after this one has been planned meanwhile: see PLANNED_AGAIN. */
-#define IS_LAST_RUN "(t.dt > $claimed) IS NOT TRUE"
+#define IS_LAST_RUN "t.dt <= $claimed"
 
 /* The fence of a run of which the owner of the table may have set the time of the claim to NULL. */
 #define IS_ANY_RUN "t.id = $id AND t.attempt = $attempt AND " CLAIMED("t") " = $claimed"
