@@ -406,12 +406,16 @@ static void
 wait_for_work(void)
 {
 	ClockNow now = clock_now();
+	long left;
 
 	Assert(!IsTransactionState());
 	show_idle(now);
 	(void) pgstat_report_stat(false);
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 clock_ms_until(now.mono, next_iteration(now)), MyScheduler->wait_event);
+	left = clock_ms_until(now.mono, next_iteration(now));
+	if (left > 0)
+		shared_scheduler_sleep(MyScheduler->slot, TimestampTzPlusMilliseconds(now.wall, left));
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, left,
+					 MyScheduler->wait_event);
 	ResetLatch(MyLatch);
 	QueryCancelPending = false; /* there is nothing to cancel */
 	CHECK_FOR_INTERRUPTS();

@@ -11,6 +11,7 @@
 #include "postgres.h"
 
 #include "storage/lwlock.h"
+#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "shared/shared.h"
@@ -171,33 +172,54 @@ leaves_room(const SharedScheduler *scheduler, const SharedHint *hint)
 }
 
 /*
- * Add hints and events for the scheduler of a database, and wake it.  Without a scheduler, the
- * supervisor is to start one.  "relid" is the task table; InvalidOid means that the caller does not
- * know it, and then only the events count.  Likewise while the scheduler prepares the table: it may
- * turn out to be this one.  Called after a commit, so this must not fail.
+ * Add hints and events to the slot of a scheduler.  Returns whether it must be woken.  It need not
+ * if all that waits is planned for after it looks anyway: sessions that plan tasks for later would
+ * otherwise keep it busy, one iteration for each commit.  The clock may have been set since it fell
+ * asleep, so what is due now counts, too.
+ */
+static bool
+add_hints(SharedScheduler *scheduler, Oid relid, const SharedHint *hints, int count, int events)
+{
+	bool wake = events != 0 || count == 0;
+	int i;
+
+	LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
+	if (scheduler->relid == relid || !OidIsValid(relid) || !OidIsValid(scheduler->relid))
+		scheduler->events |= events;
+	for (i = 0; i < count && scheduler->relid == relid; i++)
+	{
+		int size = scheduler->nhints + leaves_room(scheduler, &hints[i]);
+		TimestampTz dt = hints[i].place.dt;
+
+		wake = wake || dt < scheduler->looks || dt <= GetCurrentTimestamp();
+		if (!shared_hint_merge(scheduler->hints, &scheduler->nhints, size, &hints[i]))
+		{
+			scheduler->events |= SHARED_SCAN;
+			wake = true;
+		}
+	}
+	wake = wake || scheduler->relid != relid;
+	LWLockRelease(scheduler->lock);
+	return wake;
+}
+
+/*
+ * Add hints and events for the scheduler of a database, and wake it if it must be.  Without a
+ * scheduler, the supervisor is to start one.  "relid" is the task table; InvalidOid means that the
+ * caller does not know it, and then only the events count.  Likewise while the scheduler prepares
+ * the table: it may turn out to be this one.  Called after a commit, so this must not fail.
  */
 void
 shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int count, int events)
 {
 	SharedScheduler *scheduler;
-	int i;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	scheduler = scheduler_slot_find(database);
 	if (scheduler)
 	{
-		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
-		if (scheduler->relid == relid || !OidIsValid(relid) || !OidIsValid(scheduler->relid))
-			scheduler->events |= events;
-		for (i = 0; i < count && scheduler->relid == relid; i++)
-		{
-			int size = scheduler->nhints + leaves_room(scheduler, &hints[i]);
-
-			if (!shared_hint_merge(scheduler->hints, &scheduler->nhints, size, &hints[i]))
-				scheduler->events |= SHARED_SCAN;
-		}
-		LWLockRelease(scheduler->lock);
-		shared_wake(scheduler->proc);
+		if (add_hints(scheduler, relid, hints, count, events))
+			shared_wake(scheduler->proc);
 	}
 	LWLockRelease(Shared->directory);
 	if (scheduler == NULL)
@@ -217,6 +239,20 @@ shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, int *events)
 	*events = me->events;
 	me->nhints = 0;
 	me->events = 0;
+	me->looks = DT_NOEND;
 	LWLockRelease(me->lock);
 	return count;
+}
+
+/*
+ * The scheduler sleeps until this time (of the wall clock), unless it is woken.  What was added
+ * since it took the hints has set its latch.
+ */
+void
+shared_scheduler_sleep(SharedScheduler *me, TimestampTz until)
+{
+	Assert(me->proc == COMPAT_MY_PROC);
+	LWLockAcquire(me->lock, LW_EXCLUSIVE);
+	me->looks = until;
+	LWLockRelease(me->lock);
 }

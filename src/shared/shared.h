@@ -137,9 +137,10 @@ typedef struct SharedScheduler
 	 * terminate_late_scheduler (guess).
 	 */
 	LWLock *lock;
-	Oid relid;		 /* the task table; InvalidOid until there is one */
-	Oid queue_relid; /* the queue table; InvalidOid if there is none, or it is not known yet */
-	int events;		 /* mask of SharedEvents */
+	TimestampTz looks; /* it takes hints by then without being woken; DT_NOEND: unknown, wake it */
+	Oid relid;		   /* the task table; InvalidOid until there is one */
+	Oid queue_relid;   /* the queue table; InvalidOid if there is none, or it is not known yet */
+	int events;		   /* mask of SharedEvents */
 	int nhints;
 	SharedHint hints[SHARED_ALL_HINTS];
 } SharedScheduler;
@@ -382,6 +383,7 @@ extern bool shared_hint_merge(SharedHint *hints, int *count, int size, const Sha
 extern void
 shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int count, int events);
 extern int shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, int *events);
+extern void shared_scheduler_sleep(SharedScheduler *me, TimestampTz until);
 
 extern bool shared_task_of(int proc, int64 *id, TimestampTz *planned);
 

@@ -120,6 +120,7 @@ reset_scheduler(SharedScheduler *slot, Oid database, Oid user)
 	slot->relid = slot->queue_relid = InvalidOid;
 	slot->events = 0; /* it begins with a scan */
 	slot->nhints = 0;
+	slot->looks = DT_NOEND;
 	set_scheduler_state(slot, SCHEDULER_STARTING);
 }
 

@@ -5,6 +5,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use PgTask;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 # With a period of an hour only the wakeup at commit, and the sleep until the next planned time,
@@ -30,6 +31,26 @@ subtest 'planned times' => sub {
 	wait_for_state($node, $_, 'DONE') for @ids;
 	is(is_soon($_, 'dt'), 't', 'the task starts at its planned time') for @ids;
 	is(task($node, $far, 'state'), 'PLAN', 'a task planned for infinity does not start');
+};
+
+# Commits that plan tasks for after the scheduler looks anyway leave it alone; what they have planned
+# is not forgotten.
+subtest 'a commit that plans for later' => sub {
+	my ($scheduler) = backends($node, 'scheduler');
+	my $switches = sub {
+		slurp_file("/proc/$scheduler/status") =~ /^voluntary_ctxt_switches:\s+(\d+)/m;
+		return $1;
+	};
+	my $before = $switches->();
+
+	sql(q{INSERT INTO task (queue, dt, request)
+		VALUES ('later', now() + interval '1 day', 'SELECT 1');} x 200);
+	cmp_ok($switches->() - $before, '<', 100, 'the scheduler sleeps on');
+	my $id = sql(q{UPDATE task SET dt = now() + interval '200 ms' WHERE id =
+		(SELECT max(id) FROM task WHERE queue = 'later') RETURNING id});
+	wait_for_state($node, $id, 'DONE');
+	is(is_soon($id, 'dt'), 't', 'a task that is planned for earlier starts then');
+	sql(q{DELETE FROM task WHERE queue = 'later'});
 };
 
 # A commit wakes the scheduler: an insert, a re-plan, of one of many waiting tasks; not before the
