@@ -149,17 +149,18 @@ check_libraries(char **newval, void **extra pg_attribute_unused(),
 }
 
 /*
- * Check that it is not a session that sets such a parameter of a database for itself: nothing would
+ * Check that it is not a session that sets this parameter of the database for itself: nothing would
  * come of it.
  */
 static bool
-check_source(GucSource source)
+check_source(GucSource source, const char *name)
 {
 	if (source != PGC_S_SESSION)
 		return true;
 	GUC_check_errcode(ERRCODE_CANT_CHANGE_RUNTIME_PARAM);
-	GUC_check_errmsg("this parameter is one of the database: a session cannot set it for itself");
-	GUC_check_errhint("Use ALTER DATABASE ... SET.");
+	GUC_check_errmsg("parameter \"%s\" cannot be set in a session: it is one of the database",
+					 name);
+	GUC_check_errhint("Use ALTER DATABASE ... SET %s.", name);
 	return false;
 }
 
@@ -167,30 +168,36 @@ static bool
 check_period(int *newval pg_attribute_unused(), void **extra pg_attribute_unused(),
 			 GucSource source)
 {
-	return check_source(source);
+	return check_source(source, "pg_task.period");
 }
 
 static bool
 check_enabled(bool *newval pg_attribute_unused(), void **extra pg_attribute_unused(),
 			  GucSource source)
 {
-	return check_source(source);
+	return check_source(source, "pg_task.enabled");
 }
 
 static bool
-check_name(char **newval, void **extra pg_attribute_unused(), GucSource source)
+check_name_length(const char *name)
 {
-	if (strlen(*newval) < NAMEDATALEN)
-		return check_source(source);
+	if (strlen(name) < NAMEDATALEN)
+		return true;
 	GUC_check_errdetail("A name is at most %d bytes long.", NAMEDATALEN - 1);
 	return false;
 }
 
 static bool
-check_table_name(char **newval, void **extra, GucSource source)
+check_schema_name(char **newval, void **extra pg_attribute_unused(), GucSource source)
+{
+	return check_name_length(*newval) && check_source(source, "pg_task.schema");
+}
+
+static bool
+check_table_name(char **newval, void **extra pg_attribute_unused(), GucSource source)
 {
 	if (**newval != '\0')
-		return check_name(newval, extra, source);
+		return check_name_length(*newval) && check_source(source, "pg_task.table");
 	GUC_check_errdetail("The name of the task table must not be empty.");
 	return false;
 }
@@ -222,7 +229,8 @@ define_location(void)
 	DefineCustomStringVariable("pg_task.schema", "Sets the schema of the task table.",
 							   "Empty means the default creation schema of the role.  The schema is"
 							   " created if it does not exist.",
-							   &variables.schema, "", PGC_USERSET, 0, check_name, NULL, NULL);
+							   &variables.schema, "", PGC_USERSET, 0, check_schema_name, NULL,
+							   NULL);
 	DefineCustomStringVariable("pg_task.table", "Sets the name of the task table.",
 							   "The table is created if it does not exist.", &variables.table,
 							   "task", PGC_USERSET, 0, check_table_name, NULL, NULL);

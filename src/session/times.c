@@ -78,7 +78,8 @@ find_zone(const char *name)
 
 	if (zone == NULL)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						errmsg("time zone \"%s\" not recognized", name)));
+						errmsg("time zone \"%s\" not recognized", name),
+						errhint("The view pg_timezone_names has the names.")));
 	return zone;
 }
 

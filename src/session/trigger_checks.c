@@ -122,7 +122,10 @@ check_cron(const TriggerRow *row)
 	if (isnull)
 		return;
 	if (!trigger_is_null(row, COLUMN_REPEAT))
-		reject_value(row, COLUMN_CRON, "NULL if \"repeat\" is not");
+		ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
+						errmsg("a task has \"repeat\" or \"cron\", not both"),
+						errhint("Set one of them to NULL."),
+						errtablecol(row->rel, trigger_column(row->rel, COLUMN_CRON))));
 	(void) times_parse(TextDatumGetCString(value));
 }
 
@@ -157,11 +160,30 @@ reject_unsupported(const TriggerRow *row, TaskColumn which, const char *what)
 				 errhint("Leave the column \"%s\" empty.", task_columns[which].name)));
 }
 
+/* Check that the state is one. */
+static void
+check_state_exists(const TriggerRow *row)
+{
+	static const char *const states[] = {"PLAN", "WORK", "DONE", "FAIL", "STOP", "GONE"};
+	bool isnull;
+	Datum value = trigger_value(row, COLUMN_STATE, &isnull);
+	int i;
+
+	if (isnull)
+		return;
+	for (i = 0; i < (int) lengthof(states); i++)
+		if (trigger_is_word(value, states[i]))
+			return;
+	ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
+					errmsg("\"%s\" is not a state of a task", TextDatumGetCString(value)),
+					errhint("You may set PLAN, and the task runs when it is due, or STOP."),
+					errtablecol(row->rel, trigger_column(row->rel, COLUMN_STATE))));
+}
+
 /* Check the values of a new or changed row. */
 void
 trigger_check_values(const TriggerRow *row)
 {
-	static const char *const states[] = {"PLAN", "WORK", "DONE", "FAIL", "STOP", "GONE", NULL};
 	static const char *const formats[] = {"text", "csv", "json", NULL};
 	static const char *const missed[] = {"one", "none", "all", NULL};
 	bool isnull;
@@ -173,7 +195,7 @@ trigger_check_values(const TriggerRow *row)
 	check_time(row, COLUMN_DT);
 	check_time(row, COLUMN_PLANNED);
 	check_time(row, COLUMN_ANCHOR);
-	check_word(row, COLUMN_STATE, states, "PLAN, WORK, DONE, FAIL, STOP or GONE");
+	check_state_exists(row);
 	check_word(row, COLUMN_FORMAT, formats, "text, csv or json");
 	check_word(row, COLUMN_MISSED, missed, "one, none or all");
 	value = trigger_value(row, COLUMN_REQUEST, &isnull);
@@ -239,6 +261,27 @@ stop_is_written(const TriggerRow *old, const TriggerRow *new)
 }
 
 /*
+ * Raise an error unless the current user may plan tasks for the role of a row.  Called before the
+ * policy of the table is checked as well, whose error would not say what is wrong.
+ */
+void
+trigger_check_role(const TriggerRow *row, int64 role_id)
+{
+	bool isnull;
+	Datum value = trigger_value(row, COLUMN_ROLE, &isnull);
+	const char *role = isnull ? "" : NameStr(*DatumGetName(value));
+
+	if (!isnull && (roles_bound(role, role_id) == GetUserId() ||
+					has_privs_of_role(GetUserId(), trigger_table_owner(row->rel)) ||
+					roles_may_act(GetUserId(), role, role_id)))
+		return;
+	ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					errmsg("you may not plan tasks of role \"%s\"", role),
+					errdetail("You are not a member of that role, or it does not exist."),
+					errhint("Leave out \"role\", and the task is yours.")));
+}
+
+/*
  * Users other than the owner may plan tasks for roles that they may become, and may not change
  * what the server has written about a run.  "old" is NULL for an INSERT.
  */
@@ -249,20 +292,18 @@ trigger_check_rights(const TriggerRow *old, const TriggerRow *new)
 									   COLUMN_START, COLUMN_STOP,	 COLUMN_NEXT,
 									   COLUMN_ID,	 COLUMN_ROLE,	 COLUMN_ROLE_ID};
 	int nfixed = old ? (int) lengthof(fixed) : 6; /* new rows: the first six */
-	bool isnull;
-	Datum role = trigger_value(new, COLUMN_ROLE, &isnull);
-	int64 role_id = trigger_role_id(new);
 	int i;
 
 	if (has_privs_of_role(GetUserId(), trigger_table_owner(new->rel)))
 		return;
-	if (isnull || !roles_may_act(GetUserId(), NameStr(*DatumGetName(role)), role_id))
-		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-						errmsg("cannot plan a task for a role that you may not become")));
 	for (i = 0; i < nfixed; i++)
 		if (!trigger_same_value(old, new, fixed[i]) &&
 			!(fixed[i] == COLUMN_STOP && stop_is_written(old, new)))
-			trigger_forbid(fixed[i], NULL);
+			trigger_forbid(fixed[i], fixed[i] == COLUMN_ROLE
+										 ? "Stop this task, and insert another one."
+										 : "The server writes it.");
+	trigger_check_role(new, trigger_role_id(new));
+	check_state_exists(new);
 	if (!trigger_has_state(new, "PLAN") && !trigger_has_state(new, "STOP") &&
 		!(old && keeps_state(old, new)))
 		trigger_forbid(COLUMN_STATE, "You may set it to PLAN or STOP.");

@@ -77,7 +77,7 @@ pg_task_numbered(PG_FUNCTION_ARGS)
 	if (owner_acts() || has_privs_of_role(GetUserId(), trigger_table_owner(row.rel)))
 		return PointerGetDatum(row.tuple);
 	if (!inserts)
-		trigger_forbid(COLUMN_ID, NULL);
+		trigger_forbid(COLUMN_ID, "Insert another task.");
 	id = DatumGetInt64(trigger_value(&row, COLUMN_ID, &isnull));
 	if (!isnull && numbering_is_ahead(trigger_root_table(row.rel), id))
 		ereport(ERROR,
@@ -193,12 +193,13 @@ check_planned_time(const TriggerRow *old, const TriggerRow *new, Correction *cor
 	int64 role_id = correction->binds ? correction->role_id : trigger_role_id(new);
 	bool changed;
 
-	if (trigger_is_null(new, COLUMN_CRON) ||
-		SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
+	if (SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
+		return;
+	if (old == NULL || !trigger_same_value(old, new, COLUMN_TIMEZONE))
+		times_check_zone(new);
+	if (trigger_is_null(new, COLUMN_CRON))
 		return;
 	changed = old == NULL || changes_matches(old, new);
-	if (changed)
-		times_check_zone(new);
 	if (old == NULL || !(changed || waits_again(old, new)) || !trigger_has_state(new, "PLAN") ||
 		!trigger_same_value(old, new, COLUMN_DT) ||
 		!times_of_row(new, role_of(new, role_id), GetCurrentTimestamp(), &correction->dt) ||
@@ -343,6 +344,8 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	if (isnull || (owner_acts() && trigger_role_id(&row) != 0))
 		return PointerGetDatum(row.tuple);
 	role_id = roles_bind(NameStr(*DatumGetName(role)));
+	if (!owner_acts())
+		trigger_check_role(&row, role_id);
 	plans = !owner_acts() && plans_new_row(&row, role_id, &dt);
 	return PointerGetDatum(bind_tuple(&row, role_id, plans ? &dt : NULL));
 }
