@@ -89,7 +89,7 @@ subtest 'defaults for tasks: the row, then the queue, then the role' => sub {
 	sql('ALTER ROLE postgres RESET ALL');
 	sql(q{UPDATE task_queue SET timeout = '30 ms', retry = 0});
 	is_row($node, run_task($node, queue => 'plain', request => 'SELECT pg_sleep(60)'),
-		{ state => 'FAIL', sqlstate => '57014', attempt => 1 }, 'timeout of the queue');
+		{ state => 'FAIL', sqlstate => 'TK001', attempt => 1 }, 'timeout of the queue');
 	sql('BEGIN; UPDATE task_queue SET retry = 5; ROLLBACK');
 	is(runs('plain'), 1, 'a rollback changes nothing');
 	sql('TRUNCATE task_queue');
