@@ -12,6 +12,7 @@
 #include "scheduler/demand.h"
 #include "scheduler/isolation.h"
 #include "scheduler/locked.h"
+#include "scheduler/queue_rules.h"
 #include "scheduler/rates.h"
 #include "scheduler/refused.h"
 #include "scheduler/role_state.h"
@@ -159,14 +160,21 @@ find_idle_executor(Oid role)
 }
 
 /*
- * Has a task expired according to the setting of its role?  Its own column "active" may say
- * otherwise.
+ * How long may a task of this group wait (ms), by its queue or else by its role?  0: for ever.  Its
+ * own column "active" may say otherwise.
  */
-static bool
-has_expired(const Role *role, TaskPlace place, ClockNow now)
+static int64
+default_active(const QueueGroup *group, const Role *role)
 {
-	int active = role->settings.active;
+	int64 active = queue_rules_defaults(queue_rule(group->queue))->active;
 
+	return active >= 0 ? active : role->settings.active;
+}
+
+/* Has a task expired, if it may wait for this time (ms)? */
+static bool
+has_expired(int64 active, TaskPlace place, ClockNow now)
+{
 	return active > 0 && TimestampTzPlusMilliseconds(place.dt, active) < now.wall;
 }
 
@@ -186,12 +194,13 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	entry->group = group;
 	entry->executor = executor;
 	entry->role = role->oid;
+	entry->pause = queue_pause(group->queue);
 	candidate->place = groups_choose_first(group, round->now);
 	candidate->group = &group->key;
 	candidate->pid = executor->pid;
-	candidate->active = role->settings.active;
+	candidate->active = default_active(group, role);
 	candidate->isolated = isolated;
-	entry->expired = has_expired(role, candidate->place, round->now);
+	entry->expired = has_expired(candidate->active, candidate->place, round->now);
 	refused_batch_add(REFUSED_CLAIM, candidate->place);
 }
 

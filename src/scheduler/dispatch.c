@@ -39,11 +39,11 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 	task->relid = MyScheduler->table->relid;
 	strlcpy(task->role_name, entry->group->key.role, NAMEDATALEN);
 	task->planned = claim->planned;
-	task->defaults = *queue_rules_defaults(entry->group->queue->name);
+	task->defaults = *queue_rules_defaults(queue_rule(entry->group->queue));
 	task->timeout = claim->timeout >= 0 ? claim->timeout : task->defaults.timeout;
 	task->repeats = claim->repeats;
 	task->deletes = claim->deletes;
-	task->notify = entry->group->key.max != TASK_UNLIMITED;
+	task->notify = queue_is_limited(entry->group->queue, &entry->group->key);
 	task->elapsed = 0;
 	task->rated = entry->rated;
 	task->begins = 0;
@@ -153,6 +153,31 @@ dispatch_begin(DispatchRound *round)
 }
 
 /*
+ * Have rules of queues been changed since the rules were read?  Then a row may have been chosen
+ * that was inserted after a commit that keeps it from starting: put the chosen ones back.  Not in
+ * two rounds in a row, so that tasks start however often rules change.
+ */
+static void
+give_back_for_rules(DispatchRound *round)
+{
+	bool changed = !MyScheduler->gave_back && round->count > 0 &&
+				   shared_scheduler_has_events(MyScheduler->slot, SHARED_QUEUES);
+
+	MyScheduler->gave_back = changed;
+	if (!changed)
+		return;
+	while (round->count > 0)
+	{
+		const DispatchEntry *entry = &round->entries[--round->count];
+
+		pool_release(entry->group->queue, entry->rated);
+		queue_restore_pause(entry->group->queue, entry->pause);
+		groups_hint(&entry->group->key, entry->candidate.place);
+	}
+	round->dropped = true;
+}
+
+/*
  * Choose, claim and assign once.  True if more tasks may start now.  After an error the caller
  * calls dispatch_abandon.
  */
@@ -171,6 +196,7 @@ dispatch_round(DispatchRound *round, ClockNow now)
 		round->limit = 1;
 	work_begin("claiming tasks");
 	choice_make(round, MyScheduler->table);
+	give_back_for_rules(round);
 	if (round->count > 0)
 		count = claim_entries(round, &claims);
 	work_end();

@@ -25,8 +25,9 @@ typedef struct DispatchEntry
 	PoolExecutor *executor;
 	uint32 generation; /* of the executor's slot, when the executor was chosen */
 	Oid role;
-	bool rated;	  /* the rate of its queue counts it */
-	bool expired; /* the claim will most likely find it expired */
+	bool rated;		  /* the rate of its queue counts it */
+	QueuePause pause; /* of the queue, before it was chosen */
+	bool expired;	  /* the claim will most likely find it expired */
 } DispatchEntry;
 
 /* A group whose first task may be locked, because many tasks of its role were. */

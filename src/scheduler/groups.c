@@ -626,11 +626,23 @@ groups_task_ended(QueueState *queue)
 	order_unpark(queue);
 }
 
-/* The rules of the queue have changed: look again whether it may start a task. */
+/* The rule of the queue has changed: look again whether it may start a task. */
 void
 groups_queue_changed(QueueState *queue)
 {
 	order_unpark(queue);
+}
+
+/* The rule of the queue of this name has changed, or that of any queue (NULL). */
+void
+groups_rule_changed(const char *name)
+{
+	QueueState *queue = name ? queue_find(name) : NULL;
+
+	if (name == NULL)
+		order_unpark_all();
+	else if (queue)
+		groups_queue_changed(queue);
 }
 
 /*

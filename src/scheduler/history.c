@@ -204,7 +204,8 @@ static double
 keep_of(const HistoryRow *row)
 {
 	SettingsTask settings;
-	double keep = row->keep >= 0 ? row->keep : queue_rules_defaults(row->queue)->keep;
+	double keep =
+		row->keep >= 0 ? row->keep : queue_rules_defaults(queue_rules_find(row->queue))->keep;
 
 	if (keep >= 0)
 		return keep;

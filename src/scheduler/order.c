@@ -25,6 +25,9 @@
 #include "scheduler/hash_insert.h"
 #include "scheduler/order.h"
 
+/* The wall clock was set if it differs by this (us) from what the monotonic clock makes of it. */
+#define CLOCK_STEP_US 100000
+
 typedef struct RoleEntry
 {
 	char *name;
@@ -59,6 +62,7 @@ static struct
 	dlist_head skipped_groups; /* until the next round */
 	dlist_head skipped_roles;  /* until the next round */
 	ClockNow now;			   /* of the last round */
+	int64 offset;			   /* of the wall clock when lanes were brought back for it (us) */
 } order;
 
 DEFINE_HASH_INSERT(insert_role, roletable, RoleEntry, char *)
@@ -457,6 +461,21 @@ end_skipping(void)
 }
 
 /*
+ * Lanes may be parked until a time of the wall clock.  If that was set, or has drifted, bring all
+ * parked lanes back.
+ */
+static void
+follow_wall_clock(ClockNow now)
+{
+	int64 offset = now.wall - now.mono.us;
+
+	if (offset - order.offset <= CLOCK_STEP_US && order.offset - offset <= CLOCK_STEP_US)
+		return;
+	order.offset = offset;
+	order_unpark_all();
+}
+
+/*
  * A round begins: bring back what the last one has skipped, and all whose time has come.  Bounded
  * by what the last round has looked at, and by the groups that have become due since.
  */
@@ -468,6 +487,7 @@ order_begin_round(ClockNow now)
 
 	order.now = now;
 	end_skipping();
+	follow_wall_clock(now);
 	while (!pairingheap_is_empty(&order.future))
 	{
 		group = pairingheap_container(QueueGroup, order, pairingheap_first(&order.future));
@@ -503,7 +523,7 @@ try_first_of_role(GroupRole *role, ClockNow now)
 {
 	GroupLane *lane = first_lane(role);
 	QueueGroup *group = first_group(lane);
-	MonoTime until = queue_blocked_until(lane->queue, &group->key, now.mono);
+	MonoTime until = queue_blocked_until(lane->queue, &group->key, now);
 
 	Assert(group->state == GROUP_READY && lane->state == LANE_READY);
 	if (clock_is_before(now.mono, until))

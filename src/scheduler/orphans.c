@@ -401,7 +401,8 @@ write_failed_run(const TaskTable *table, const Orphan *orphan)
 			? psprintf("ERROR:  %s\nDETAIL:  The process of the task could not write this.",
 					   failure->error)
 			: psprintf("FATAL:  %s", failure->error);
-	return outcome_failed(table, orphan->run, &result, queue_rules_defaults(row->queue), false);
+	return outcome_failed(table, orphan->run, &result,
+						  queue_rules_defaults(queue_rules_find(row->queue)), false);
 }
 
 /* Write each failed or crashed run in the batch.  Returns true if one of them is a suspect now. */

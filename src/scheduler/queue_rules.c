@@ -85,12 +85,38 @@ make_pattern(const QueueRule *rule)
 						 .prefix = (int) strcspn(rule->queue, "%_\\")};
 }
 
+/* Do two rows of the queue table say the same?  Both were zeroed before they were filled in. */
+static bool
+same_rule(const QueueRule *a, const QueueRule *b)
+{
+	size_t start = offsetof(QueueRule, pattern);
+
+	return memcmp((const char *) a + start, (const char *) b + start, sizeof(*a) - start) == 0;
+}
+
+/* Tell about each rule in the first table that the second one does not have in the same way. */
+static void
+tell_differences(ruletable_hash *table, ruletable_hash *other, bool missing, RuleChanged changed)
+{
+	ruletable_iterator iterator;
+	RuleEntry *entry;
+
+	ruletable_start_iterate(table, &iterator);
+	while ((entry = ruletable_iterate(table, &iterator)) != NULL)
+	{
+		const RuleEntry *counterpart = ruletable_lookup(other, entry->queue);
+
+		if (counterpart == NULL || (!missing && !same_rule(entry->rule, counterpart->rule)))
+			changed(entry->rule->pattern ? NULL : entry->queue);
+	}
+}
+
 /*
  * Replace the rules by these, which are allocated in "context", as all that is made of them.  The
  * context belongs to this file from now on.  If memory runs out, the old rules stay.
  */
 void
-queue_rules_set(MemoryContext context, QueueRule *new_rules, int count)
+queue_rules_set(MemoryContext context, QueueRule *new_rules, int count, RuleChanged changed)
 {
 	MemoryContext caller = MemoryContextSwitchTo(context);
 	ruletable_hash *names = ruletable_create(context, Max(count, 1), NULL);
@@ -114,6 +140,13 @@ queue_rules_set(MemoryContext context, QueueRule *new_rules, int count)
 		ruletable_insert(names, rule->queue, &found)->rule = rule;
 	}
 	qsort(patterns, npatterns, sizeof(RulePattern), compare_patterns);
+	if (rules.names == NULL && count > 0)
+		changed(NULL);
+	else if (rules.names)
+	{
+		tell_differences(rules.names, names, true, changed);
+		tell_differences(names, rules.names, false, changed);
+	}
 	MemoryContextSwitchTo(caller);
 
 	MemoryContextSetParent(context, TopMemoryContext);
@@ -163,12 +196,10 @@ queue_rules_find(const char *queue)
 	return rule;
 }
 
-/* Return the defaults of a queue's tasks; all of them are negative if it has no rule. */
+/* Return the defaults of the tasks of a queue with this rule, or with none (NULL). */
 const TaskDefaults *
-queue_rules_defaults(const char *queue)
+queue_rules_defaults(const QueueRule *rule)
 {
-	const QueueRule *rule = queue_rules_find(queue);
-
 	return rule ? &rule->defaults : &no_defaults;
 }
 

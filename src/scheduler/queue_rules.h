@@ -9,9 +9,13 @@
 
 #include "task/queue_table.h"
 
-extern void queue_rules_set(MemoryContext context, QueueRule *rules, int count);
+/* Called for each queue whose rule has changed; NULL: that of any queue may have. */
+typedef void (*RuleChanged)(const char *queue);
+
+extern void
+queue_rules_set(MemoryContext context, QueueRule *rules, int count, RuleChanged changed);
 extern const QueueRule *queue_rules_find(const char *queue);
-extern const TaskDefaults *queue_rules_defaults(const char *queue);
+extern const TaskDefaults *queue_rules_defaults(const QueueRule *rule);
 extern uint32 queue_rules_generation(void);
 extern double queue_rules_shortest_keep(void);
 extern bool queue_rules_have_rate(void);

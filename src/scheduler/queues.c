@@ -90,14 +90,23 @@ update_idle(QueueState *queue)
 	queue->idle = idle;
 }
 
+/* Return the queue of this name; NULL if nothing is known of it. */
+QueueState *
+queue_find(const char *name)
+{
+	QueueEntry *entry = queuetable_lookup(queues.table, unconstify(char *, name));
+
+	return entry ? entry->queue : NULL;
+}
+
 QueueState *
 queue_find_or_add(const char *name)
 {
-	QueueEntry *entry = queuetable_lookup(queues.table, (char *) name);
-	QueueState *queue;
+	QueueEntry *entry;
+	QueueState *queue = queue_find(name);
 
-	if (entry)
-		return entry->queue;
+	if (queue)
+		return queue;
 	name = MemoryContextStrdup(queues.context, name);
 	queue = MemoryContextAllocZero(queues.states, sizeof(QueueState));
 	queue->name = (char *) name;
@@ -153,9 +162,39 @@ queue_set_rate(QueueState *queue, QueueRate *rate)
 	update_idle(queue);
 }
 
-/* The rule of the queue, or NULL: it is found again when the rules were read again. */
-static const QueueRule *
-find_rule(QueueState *queue)
+/* When does the pause end that a group with a negative limit makes after the last start? */
+static MonoTime
+end_of_pause(const QueueState *queue, const TaskGroup *group)
+{
+	return clock_plus_ms(queue->pause.last_start, -(int64) group->max);
+}
+
+/* Return the pause, to restore it if the task that is chosen now is not started. */
+QueuePause
+queue_pause(const QueueState *queue)
+{
+	return queue->pause;
+}
+
+void
+queue_restore_pause(QueueState *queue, QueuePause pause)
+{
+	queue->pause = pause;
+}
+
+/* A task of this group of the queue starts now. */
+void
+queue_note_start(QueueState *queue, const TaskGroup *group, MonoTime now)
+{
+	Assert(queue->running > 0);
+	queue->pause.last_start = now;
+	if (group->max < 0)
+		queue->pause.until = clock_max(queue->pause.until, end_of_pause(queue, group));
+}
+
+/* The rule of the queue; NULL if it has none.  Found again when the rules were read again. */
+const QueueRule *
+queue_rule(QueueState *queue)
 {
 	if (queue->rule_generation != queue_rules_generation())
 	{
@@ -165,57 +204,62 @@ find_rule(QueueState *queue)
 	return queue->rule;
 }
 
-/* When does the pause end that a group with a negative limit makes after the last start? */
-static MonoTime
-end_of_pause(const QueueState *queue, const TaskGroup *group)
+/* Are the ends of tasks of this group awaited, because they make room for others? */
+bool
+queue_is_limited(QueueState *queue, const TaskGroup *group)
 {
-	return clock_plus_ms(queue->last_start, -(int64) group->max);
+	const QueueRule *rule = queue_rule(queue);
+
+	return group->max != TASK_UNLIMITED || (rule && rule->max >= 0);
 }
 
-/* A task of this group of the queue starts now. */
-void
-queue_note_start(QueueState *queue, const TaskGroup *group, MonoTime now)
-{
-	Assert(queue->running > 0);
-	queue->last_start = now;
-	if (group->max < 0)
-		queue->paused_until = clock_max(queue->paused_until, end_of_pause(queue, group));
-}
-
-/* How many more tasks may run in the queue, by the limit of this group? */
+/* How many more tasks may run in the queue, by the limit of this group and the rule of the queue?
+ */
 static int
-places_by_max(const QueueState *queue, const TaskGroup *group)
+places_by_max(QueueState *queue, const TaskGroup *group)
 {
-	if (group->max == TASK_UNLIMITED)
-		return PG_INT32_MAX;
-	return (group->max < 0 ? 1 : group->max) - queue->running;
+	const QueueRule *rule = queue_rule(queue);
+	int places = PG_INT32_MAX;
+
+	if (rule && rule->paused)
+		return 0;
+	if (group->max != TASK_UNLIMITED)
+		places = (group->max < 0 ? 1 : group->max) - queue->running;
+	if (rule && rule->max >= 0)
+		places = Min(places, rule->max - queue->running);
+	return places;
 }
 
 /*
  * Until when may no task of this group of the queue start?  CLOCK_LONG_AGO, or another moment that
- * has passed: one may start now.  CLOCK_NEVER: not before a task of the queue ends, or its rules
- * change (groups_queue_changed).
+ * has passed: one may start now.  CLOCK_NEVER: not before a task of the queue ends, or its rule
+ * changes (groups_rule_changed).
  *
  * "max" counts all running tasks of the queue; a negative one lets one run at a time, and is the
  * pause between two starts (ms).  order.c relies on this: if a group of the queue may not start,
  * no group behind it in the order may.  Therefore groups whose "max" is 0 are not in the order.
  */
 MonoTime
-queue_blocked_until(QueueState *queue, const TaskGroup *group, MonoTime now)
+queue_blocked_until(QueueState *queue, const TaskGroup *group, ClockNow now)
 {
-	MonoTime rated;
+	const QueueRule *rule = queue_rule(queue);
+	MonoTime until;
 
 	if (places_by_max(queue, group) <= 0)
 		return CLOCK_NEVER;
-	rated = rates_blocked_until(queue, find_rule(queue), now);
-	return group->max < 0 ? clock_max(rated, end_of_pause(queue, group)) : rated;
+	until = rates_blocked_until(queue, rule, now.mono);
+	if (group->max < 0)
+		until = clock_max(until, end_of_pause(queue, group));
+	if (rule && rule->until > now.wall)
+		until = clock_max(until, clock_of_wall(now, rule->until));
+	return until;
 }
 
 /* How many more tasks of this group may start now? */
 int
 queue_free_places(QueueState *queue, const TaskGroup *group, MonoTime now)
 {
-	return Min(places_by_max(queue, group), rates_room(queue, find_rule(queue), now));
+	return Min(places_by_max(queue, group), rates_room(queue, queue_rule(queue), now));
 }
 
 static void
@@ -267,8 +311,8 @@ queues_sweep(MonoTime now, int limit)
 		QueueState *queue = dlist_head_element(QueueState, idle_node, &queues.idle);
 
 		queues.sweep_left--;
-		if (clock_is_before(now, queue->paused_until) ||
-			!clock_exceeds(queue->last_start, now, memory))
+		if (clock_is_before(now, queue->pause.until) ||
+			!clock_exceeds(queue->pause.last_start, now, memory))
 		{
 			dlist_delete(&queue->idle_node);
 			dlist_push_tail(&queues.idle, &queue->idle_node);

@@ -16,15 +16,21 @@
 
 struct QueueRate;
 
+/* What the last start of a queue leaves for the groups that pause after it. */
+typedef struct QueuePause
+{
+	MonoTime last_start;
+	MonoTime until; /* end of the longest pause that a group asked for */
+} QueuePause;
+
 /* A queue: how many of its tasks are running, and how long they take. */
 typedef struct QueueState
 {
 	char *name;
 	int running; /* changed by groups_task_started and groups_task_ended alone */
 	int groups;	 /* groups of this queue */
-	MonoTime last_start;
-	MonoTime paused_until; /* end of the longest pause that a group asked for */
-	double average;		   /* average duration (us); negative: not known yet */
+	QueuePause pause;
+	double average; /* average duration (us); negative: not known yet */
 
 	dlist_head lanes;	  /* all of its lanes: see order.h */
 	dlist_head parked;	  /* those that wait until one more task may start */
@@ -37,15 +43,20 @@ typedef struct QueueState
 } QueueState;
 
 extern void queues_create(MemoryContext context);
+extern QueueState *queue_find(const char *name);
 extern QueueState *queue_find_or_add(const char *name);
 extern void queue_add_group(QueueState *queue);
 extern void queue_remove_group(QueueState *queue);
 extern void queue_count_started(QueueState *queue);
 extern void queue_count_ended(QueueState *queue);
 extern void queue_note_start(QueueState *queue, const TaskGroup *group, MonoTime now);
-extern MonoTime queue_blocked_until(QueueState *queue, const TaskGroup *group, MonoTime now);
+extern QueuePause queue_pause(const QueueState *queue);
+extern void queue_restore_pause(QueueState *queue, QueuePause pause);
+extern MonoTime queue_blocked_until(QueueState *queue, const TaskGroup *group, ClockNow now);
 extern int queue_free_places(QueueState *queue, const TaskGroup *group, MonoTime now);
 extern void queue_set_rate(QueueState *queue, struct QueueRate *rate);
+extern bool queue_is_limited(QueueState *queue, const TaskGroup *group);
+extern const QueueRule *queue_rule(QueueState *queue);
 extern void queue_learn(QueueState *queue, uint32 elapsed);
 extern void queues_sweep_begin(void);
 extern bool queues_sweep(MonoTime now, int limit);

@@ -17,8 +17,8 @@
 #include "utils/resowner.h"
 
 #include "scheduler/errors.h"
+#include "scheduler/groups.h"
 #include "scheduler/history.h"
-#include "scheduler/order.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scheduler.h"
@@ -55,15 +55,32 @@ rules_reader_want(void)
 	MyScheduler->rules.wanted = true;
 }
 
-/* Return when the table is to be read or prepared next. */
+/* Is the table to be read because a commit has changed it, or because it was not read yet? */
+static bool
+is_asked_for(const RulesReader *reader)
+{
+	return OidIsValid(reader->relid) && (reader->wanted || !reader->known);
+}
+
+/*
+ * Return when the table is to be read because somebody has asked for it.  Otherwise it is read in
+ * iterations that there are anyway.
+ */
 MonoTime
 rules_reader_until(void)
 {
 	const RulesReader *reader = &MyScheduler->rules;
 
-	if (OidIsValid(reader->relid) && (reader->wanted || !reader->known))
-		return reader->pause;
-	return clock_max(reader->pause, reader->again);
+	return is_asked_for(reader) ? reader->pause : CLOCK_NEVER;
+}
+
+/* Is the table to be read now? */
+static bool
+must_read(const RulesReader *reader, MonoTime now)
+{
+	if (!OidIsValid(reader->relid) || clock_is_before(now, reader->pause))
+		return false;
+	return is_asked_for(reader) || !clock_is_before(now, reader->again);
 }
 
 /* Log once why there is no queue table. */
@@ -128,7 +145,7 @@ prepare(RulesReader *reader, MonoTime now)
 		queues.relid = InvalidOid;
 		queue_rules_set(AllocSetContextCreate(MyScheduler->context, "pg_task queue rules",
 											  ALLOCSET_SMALL_SIZES),
-						NULL, 0);
+						NULL, 0, groups_rule_changed);
 		reader->again = clock_plus_ms(now, PREPARE_AGAIN_MS);
 	}
 	else
@@ -157,9 +174,7 @@ read_rules(RulesReader *reader)
 	complete = queue_table_read(reader->relid, context, &rules, &count);
 	work_end();
 	if (complete)
-		queue_rules_set(context, rules, count);
-	if (complete)
-		order_unpark_all();
+		queue_rules_set(context, rules, count, groups_rule_changed);
 	return complete;
 }
 
@@ -205,7 +220,7 @@ rules_reader_run(MonoTime now)
 	{
 		if (must_prepare(reader, now))
 			prepare(reader, now);
-		if (!OidIsValid(reader->relid) || clock_is_before(now, rules_reader_until()))
+		if (!must_read(reader, now))
 			return;
 		asked = reader->wanted;
 		reader->wanted = false; /* before it is read: what comes later is another change */

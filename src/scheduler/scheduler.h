@@ -64,6 +64,7 @@ typedef struct SchedulerProcess
 	/* the loop */
 	TimestampTz next_expiry;   /* when the next waiting task expires */
 	ClockNow dispatched;	   /* start of the last dispatch round */
+	bool gave_back;			   /* the last round has put its tasks back */
 	bool row_missed;		   /* since the last scan began, a row could not be claimed */
 	bool iteration_failed;	   /* the last iteration ended with an error */
 	MonoTime no_writing_until; /* a write has waited for a row lock in vain */

@@ -26,7 +26,7 @@ typedef struct Unstarted
 {
 	TaskPlace place;
 	NameData role;
-	int active;		  /* as in Candidate, for a task that may have expired */
+	int64 active;	  /* as in Candidate, for a task that may have expired */
 	bool repeats;	  /* it may: see outcome_refused */
 	char sqlstate[6]; /* empty: the task may have expired */
 	char error[160];

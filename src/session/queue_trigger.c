@@ -129,7 +129,8 @@ static void
 check_supported(const QueueRow *row)
 {
 	static const QueueColumn columns[] = {
-		QUEUE_PAUSED, QUEUE_MAX, QUEUE_UNTIL, QUEUE_FAIR, QUEUE_STRICT, QUEUE_ACTIVE,
+		QUEUE_FAIR,
+		QUEUE_STRICT,
 	};
 	int i;
 

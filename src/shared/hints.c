@@ -256,3 +256,16 @@ shared_scheduler_sleep(SharedScheduler *me, TimestampTz until)
 	me->looks = until;
 	LWLockRelease(me->lock);
 }
+
+/* Have some of these events been added that were not taken yet? */
+bool
+shared_scheduler_has_events(SharedScheduler *me, int events)
+{
+	bool result;
+
+	Assert(me->proc == COMPAT_MY_PROC);
+	LWLockAcquire(me->lock, LW_SHARED);
+	result = (me->events & events) != 0;
+	LWLockRelease(me->lock);
+	return result;
+}

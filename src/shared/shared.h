@@ -384,6 +384,7 @@ extern void
 shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int count, int events);
 extern int shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, int *events);
 extern void shared_scheduler_sleep(SharedScheduler *me, TimestampTz until);
+extern bool shared_scheduler_has_events(SharedScheduler *me, int events);
 
 extern bool shared_task_of(int proc, int64 *id, TimestampTz *planned);
 

@@ -263,6 +263,25 @@ queue_table_fault(Relation rel, const TaskTable *table)
 }
 
 /*
+ * Lock the table for reading, if nobody else keeps it locked for longer than some milliseconds: a
+ * command that locks it (TRUNCATE) tells the scheduler a moment before it releases the lock.
+ */
+static bool
+lock_shortly(Oid relid)
+{
+	int i;
+
+	for (i = 0; !ConditionalLockRelationOid(relid, AccessShareLock); i++)
+	{
+		if (i == LOCK_WAITS)
+			return false;
+		CHECK_FOR_INTERRUPTS();
+		pg_usleep(LOCK_WAIT_US);
+	}
+	return true;
+}
+
+/*
  * Check an existing relation, and complete it if it is the queue table.  Without the rights of the
  * task table's owner it is not even locked: its own owner may keep it locked.
  */
@@ -282,7 +301,10 @@ complete_table(QueueTable *queues, const TaskTable *table)
 		queues->fault = "It has another owner than the task table.";
 		return;
 	}
-	rel = try_relation_open(queues->relid, AccessShareLock);
+	if (!lock_shortly(queues->relid))
+		ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+						errmsg("could not read the queue table, because it is locked")));
+	rel = try_relation_open(queues->relid, NoLock);
 	/* with the lock it keeps its name and its owner */
 	if (rel == NULL || rel->rd_rel->relowner != table->owner ||
 		get_relname_relid(RelationGetRelationName(rel), get_rel_namespace(table->relid)) !=
@@ -501,25 +523,6 @@ read_rows(Relation rel, RowReader *row, QueueRule **rules)
 	ExecDropSingleTupleTableSlot(row->slot);
 	table_endscan(scan);
 	return count;
-}
-
-/*
- * Lock the table for reading, if nobody else keeps it locked for longer than some milliseconds: a
- * command that locks it (TRUNCATE) tells the scheduler a moment before it releases the lock.
- */
-static bool
-lock_shortly(Oid relid)
-{
-	int i;
-
-	for (i = 0; !ConditionalLockRelationOid(relid, AccessShareLock); i++)
-	{
-		if (i == LOCK_WAITS)
-			return false;
-		CHECK_FOR_INTERRUPTS();
-		pg_usleep(LOCK_WAIT_US);
-	}
-	return true;
 }
 
 /*

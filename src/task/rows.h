@@ -38,7 +38,7 @@ typedef struct Candidate
 	TaskPlace place;
 	const TaskGroup *group;
 	int pid;
-	int active;	   /* default of column "active" (ms), if that is NULL; 0: no limit */
+	int64 active;  /* default of column "active" (ms), if that is NULL; 0: no limit */
 	bool isolated; /* it may be claimed even if it is a suspect */
 } Candidate;
 

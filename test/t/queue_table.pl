@@ -1,6 +1,6 @@
 # The queue table <table>_queue: it is made and completed beside the task table, whatever stands in
-# its place is left alone, its checks, its row security, and the defaults that it has for tasks.  A
-# TAP test because it needs roles, databases and the server's log.
+# its place is left alone, its checks, its row security.  A TAP test because it needs roles,
+# databases and the server's log.
 use strict;
 use warnings;
 use FindBin;
@@ -77,59 +77,48 @@ subtest 'values that are refused' => sub {
 	sql('TRUNCATE task_queue');
 };
 
-subtest 'defaults for tasks: the row, then the queue, then the role' => sub {
-	is(runs('plain'), 1, 'no rule: no retry');
-	rule('plain', retry => 2, delay => '0', comment => 'not retried for long');
-	is(runs('plain'), 3, 'retry of the queue');
-	is(runs('plain', retry => 1), 2, 'the column wins');
-	is(runs('other'), 1, 'another queue');
-	sql('ALTER ROLE postgres SET pg_task.retry = 1; ALTER ROLE postgres SET pg_task.delay = 0');
-	is(runs('plain'), 3, 'the queue wins over the role');
-	is(runs('other'), 2, 'the role decides where the queue says nothing');
-	sql('ALTER ROLE postgres RESET ALL');
-	sql(q{UPDATE task_queue SET timeout = '30 ms', retry = 0});
-	is_row($node, run_task($node, queue => 'plain', request => 'SELECT pg_sleep(60)'),
-		{ state => 'FAIL', sqlstate => 'TK001', attempt => 1 }, 'timeout of the queue');
-	sql('BEGIN; UPDATE task_queue SET retry = 5; ROLLBACK');
-	is(runs('plain'), 1, 'a rollback changes nothing');
-	sql('TRUNCATE task_queue');
-	is(runs('plain', retry => 0), 1, 'TRUNCATE');
-	is_row($node, run_task($node, queue => 'plain', request => 'SELECT pg_sleep(0.05)'),
-		{ state => 'DONE' }, 'TRUNCATE takes the timeout away');
+# Tenants see the rows of queues in which a task of theirs waits or runs, if they are granted that.
+subtest 'tenants' => sub {
+	sql(q{CREATE ROLE ann LOGIN; CREATE ROLE bob LOGIN; GRANT INSERT, SELECT ON task TO ann, bob;
+		INSERT INTO task_queue (queue, comment) VALUES ('ann', '1'), ('ann.%', '2'), ('bob', '3'),
+		('%', '4'), ('none', '5'), ('x%', '6')});
+	is(sqlstate_of('ann', 'TABLE task_queue'), '42501', 'no right to read without a grant');
+	sql('GRANT SELECT ON task_queue TO ann, bob');
+	is(sql_as('ann', 'SELECT count(*) FROM task_queue'), '0', 'no tasks, no rows');
+	sql_as('ann', q{INSERT INTO task (queue, dt, request) VALUES ('ann', 'infinity', 'SELECT 1'),
+		('ann.1', 'infinity', 'SELECT 1')});
+	sql_as('bob', q{INSERT INTO task (queue, dt, request) VALUES ('bob', 'infinity', 'SELECT 1')});
+	my $seen = q{SELECT string_agg(comment, '' ORDER BY comment) FROM task_queue};
+	is(sql_as('ann', $seen), '124', 'rows of her queues, by name and pattern');
+	is(sql_as('bob', $seen), '34', 'of his');
+	is(sql($seen), '123456', 'the owner sees all');
+	for ("INSERT INTO task_queue (queue) VALUES ('ann.2')", 'UPDATE task_queue SET paused = true',
+		'DELETE FROM task_queue', 'TRUNCATE task_queue', 'BEGIN; LOCK task_queue IN SHARE MODE')
+	{
+		is(sqlstate_of('ann', $_), '42501', "denied: $_");
+	}
+	sql('GRANT INSERT, UPDATE, DELETE ON task_queue TO ann');
+	is(sqlstate_of('ann', "INSERT INTO task_queue (queue) VALUES ('bob.1')"), '42501',
+		'with a grant: no row of a queue in which she has no task');
+	is(sql_as('ann', q{WITH u AS (UPDATE task_queue SET retry = 1 WHERE queue = 'bob' RETURNING 1)
+		SELECT count(*) FROM u}), '0', 'nor a change of one');
+	sql('REVOKE SELECT ON task FROM bob');
+	is(sql_as('bob', $seen), '', 'without a right to see tasks none is seen');
+	sql('REVOKE ALL ON task_queue FROM ann, bob; DELETE FROM task; DELETE FROM task_queue');
 };
 
-subtest 'patterns: the name wins, then the longest' => sub {
-	sql(q{INSERT INTO task_queue (queue, retry, delay) VALUES ('a%', 1, '0'), ('a.%.z', 2, '0'),
-		('a.%', 3, '0'), ('a.b', 0, '0'), ('under_score', 1, '0'), ('%\\_x', 4, '0')});
-	my %runs = ('a' => 2, 'a.q' => 4, 'a.q.z' => 3, 'a.b' => 1, 'b' => 1, 'under_score' => 2,
-		'underXscore' => 1, 'u_x' => 5, 'u-x' => 1);
-	is(runs($_), $runs{$_}, "queue $_") for sort keys %runs;
-	sql(q{DELETE FROM task_queue WHERE queue = 'a.b'});
-	is(runs('a.b'), 4, 'DELETE of a name: the pattern holds');
-	sql(q{UPDATE task_queue SET queue = 'c%' WHERE queue = 'a.%'});
-	is(runs('a.b') . runs('cc'), '24', 'UPDATE of a pattern');
+subtest 'what the owner puts on the table has no part in the reading' => sub {
+	sql(q{CREATE FUNCTION stop() RETURNS bool LANGUAGE plpgsql AS $$
+		BEGIN RAISE 'called as %', current_user; END $$;
+		INSERT INTO task_queue (queue, retry, delay) VALUES ('r', 1, '0');
+		CREATE POLICY stop ON task_queue AS RESTRICTIVE USING (stop());
+		ALTER TABLE task_queue FORCE ROW LEVEL SECURITY});
+	wait_for_queue_table('task_queue', 'postgres');
+	is(runs('r'), 2, 'a policy');
+	sql('DROP POLICY stop ON task_queue; ALTER TABLE task_queue NO FORCE ROW LEVEL SECURITY;
+		ALTER TABLE task_queue RENAME comment TO note; ALTER TABLE task_queue ADD more text');
+	is(runs('r'), 2, 'columns');
 	sql('DELETE FROM task_queue');
-};
-
-subtest 'keep of a queue' => sub {
-	rule('kept%', keep => '0');
-	my $id = run_task($node, queue => 'stays', request => 'SELECT 1');
-
-	insert_task($node, queue => 'kept.1', request => 'SELECT 1');
-	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'kept.1'});
-	is(task($node, $id, 'state'), 'DONE', 'other rows stay');
-	sql('DELETE FROM task_queue; DELETE FROM task');
-};
-
-subtest 'a prepared transaction, a disabled trigger' => sub {
-	rule('two', retry => 1, delay => '0');
-	is(runs('two'), 2, 'before');
-	sql('ALTER TABLE task_queue DISABLE TRIGGER ALL; UPDATE task_queue SET retry = 2');
-	wait_until($node, q{WITH n AS (INSERT INTO task (queue, request) VALUES ('two', 'SELECT 1/0'))
-		SELECT coalesce(max(attempt), 0) = 3 FROM task WHERE queue = 'two'});
-	sql('ALTER TABLE task_queue ENABLE ALWAYS TRIGGER pg_task_queue_changed;
-		ALTER TABLE task_queue ENABLE ALWAYS TRIGGER pg_task_queue_truncated; DELETE FROM task_queue');
-	pass('is found by itself');
 };
 
 subtest 'dropped, renamed, changed' => sub {
