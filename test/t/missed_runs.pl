@@ -7,7 +7,7 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $node = new_node('missed', conf => "TimeZone = 'UTC'");
+my $node = new_node('missed', conf => "TimeZone = 'UTC'\npg_task.max_executors = 6");
 
 sql('CREATE ROLE app LOGIN; GRANT INSERT, SELECT, UPDATE ON task TO app');
 
@@ -21,14 +21,18 @@ sub next_after
 }
 
 # A run of two and a half seconds that repeats each second misses the next two times.
-for my $rule ([ cron => '* * * * * *' ], [ repeat => '1 second' ])
+my %rules = (cron => '* * * * * *', repeat => '1 second');
+my %long;
+for my $rule (sort keys %rules)
 {
-	subtest "missed while it ran, by $rule->[0]" => sub {
-		my %id = map {
-			$_ => insert_task($node, request => 'SELECT pg_sleep(2.5)', queue => $rule->[0],
-				missed => $_,
-				@$rule)
-		} qw(one none all);
+	$long{$rule}{$_} = insert_task($node, request => 'SELECT pg_sleep(2.5)', queue => $rule,
+		missed => $_, $rule => $rules{$rule})
+	  for qw(one none all);
+}
+for my $rule (sort keys %rules)
+{
+	subtest "missed while it ran, by $rule" => sub {
+		my %id = %{ $long{$rule} };
 
 		wait_until($node, "SELECT NOT EXISTS (SELECT FROM task WHERE id = $_ AND state <> 'DONE')")
 		  for values %id;
@@ -38,7 +42,7 @@ for my $rule ([ cron => '* * * * * *' ], [ repeat => '1 second' ])
 		is(next_after($id{none}, q{t.dt > p.stop AND t.dt <= p.stop + interval '1 s'}), 't',
 			'none: the first time after its end');
 		is(next_after($id{all}, q{t.dt - p.dt}), '00:00:01', 'all: the very next');
-		sql("UPDATE task SET state = 'STOP' WHERE queue = '$rule->[0]' AND state IN ('PLAN',
+		sql("UPDATE task SET state = 'STOP' WHERE queue = '$rule' AND state IN ('PLAN',
 			'WORK')");
 	};
 }

@@ -56,7 +56,7 @@ sub flows
 	}
 }
 
-# For three seconds, the processes of pg_task use little CPU, and few transactions run in the
+# For a second and a half, the processes of pg_task use little CPU, and few transactions run in the
 # shop's database.
 sub calm
 {
@@ -75,11 +75,11 @@ sub calm
 	my ($cpu, $count, $begin) = ($ticks->(), $transactions->(),
 		$node->safe_psql('postgres', 'SELECT clock_timestamp()'));
 
-	wait_until($node, "SELECT clock_timestamp() > timestamptz '$begin' + '3 s'");
+	wait_until($node, "SELECT clock_timestamp() > timestamptz '$begin' + '1.5 s'");
 	$cpu = $ticks->() - $cpu;
 	$count = $transactions->() - $count;
-	cmp_ok($cpu, '<', 0.6, "$what: little CPU time is used");
-	cmp_ok($count, '<', 150, "$what: few transactions");
+	cmp_ok($cpu, '<', 0.3, "$what: little CPU time is used");
+	cmp_ok($count, '<', 75, "$what: few transactions");
 }
 
 # How many times the log has reported it since.

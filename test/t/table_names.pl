@@ -31,7 +31,7 @@ my $done = insert('request', q('SELECT 1'));
 wait_for_state($node, $done, 'DONE');
 is(task($node, $done, 'response'), 1, 'a task runs');
 
-my $failed = insert('request, retry', q('SELECT 1/0', 1));
+my $failed = insert('request, retry, delay', q('SELECT 1/0', 1, '0'));
 wait_for_state($node, $failed, 'FAIL');
 is(task($node, $failed, "attempt || ' ' || sqlstate"), '2 22012', 'a task is retried, and fails');
 

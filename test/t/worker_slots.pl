@@ -48,7 +48,7 @@ subtest 'a slot for a parallel query' => sub {
 # tasks may be stopped.
 subtest 'a planned time in a database without a scheduler' => sub {
 	my $id = $node->safe_psql('db1', q{INSERT INTO task (request, dt)
-		VALUES ('SELECT 1', clock_timestamp() + interval '5 s') RETURNING id});
+		VALUES ('SELECT 1', clock_timestamp() + interval '3 s') RETURNING id});
 	run_task($node, db => $_, request => 'SELECT 1') for @databases[1 .. 5];
 	wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = 'db1'
 		AND backend_type = 'pg_task scheduler'});
@@ -64,10 +64,10 @@ subtest 'a planned time in a database without a scheduler' => sub {
 subtest 'a locked row in a database without a scheduler' => sub {
 	my $session = $node->background_psql('db1');
 	my $id = $node->safe_psql('db1', q{INSERT INTO task (request, dt)
-		VALUES ('SELECT 1', clock_timestamp() + interval '2 s') RETURNING id});
+		VALUES ('SELECT 1', clock_timestamp() + interval '1 s') RETURNING id});
 	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR UPDATE");
 	$node->safe_psql($_,
-		q{INSERT INTO task (request, dt) VALUES ('SELECT 1', now() + interval '4 s')})
+		q{INSERT INTO task (request, dt) VALUES ('SELECT 1', now() + interval '2 s')})
 	  for qw(db2 db4 db5 db6);
 	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'}, db => $_)
 		for qw(db2 db4 db5 db6);
