@@ -17,6 +17,10 @@ CREATE TABLE bench.result (
 -- When each backend of a loop began and ended.
 CREATE TABLE bench.span (began timestamptz, ended timestamptz);
 
+-- One round of inserts: seconds per transaction, and processor time of the server.
+CREATE TABLE bench.insert_sample (
+    source text, shape text, at_once int, seconds float8, cpu float8);
+
 -- Times of the latency part. Unlogged: it must not count as WAL.
 CREATE UNLOGGED TABLE bench.latency (kind text, microseconds float8);
 
