@@ -159,6 +159,15 @@ prepare(RulesReader *reader, MonoTime now)
 	reader->prepared = true;
 }
 
+static void
+report_too_many(void)
+{
+	if (report_due(&MyScheduler->rules.faults, "too many rows", 0))
+		ereport(WARNING, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+						  errmsg("the queue table has more than %d rows", QUEUE_ROWS_MAX),
+						  errdetail("The other rows have no effect."), errhint("Use patterns.")));
+}
+
 /* Read the rules.  Returns false if the table has changed, or is locked. */
 static bool
 read_rules(RulesReader *reader)
@@ -173,6 +182,8 @@ read_rules(RulesReader *reader)
 	work_limit(WORK_SCAN_MS);
 	complete = queue_table_read(reader->relid, context, &rules, &count);
 	work_end();
+	if (complete && count == QUEUE_ROWS_MAX)
+		report_too_many();
 	if (complete)
 		queue_rules_set(context, rules, count, groups_rule_changed);
 	return complete;

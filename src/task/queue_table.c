@@ -500,7 +500,7 @@ find_columns(Relation rel, RowReader *row)
 	return true;
 }
 
-/* Read all rows of the table, which is open and locked. */
+/* Read the rows of the table, which is open and locked. */
 static int
 read_rows(Relation rel, RowReader *row, QueueRule **rules)
 {
@@ -510,7 +510,7 @@ read_rows(Relation rel, RowReader *row, QueueRule **rules)
 
 	*rules = palloc(size * sizeof(QueueRule));
 	row->slot = table_slot_create(rel, NULL);
-	while (table_scan_getnextslot(scan, ForwardScanDirection, row->slot))
+	while (count < QUEUE_ROWS_MAX && table_scan_getnextslot(scan, ForwardScanDirection, row->slot))
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (count == size)
@@ -527,8 +527,8 @@ read_rows(Relation rel, RowReader *row, QueueRule **rules)
 
 /*
  * Read all rows, in no order, into the memory context "where".  Returns false if the table has
- * changed, or is locked by somebody.  Its cost is that of reading the
- * table; the owner decides how many rows there are.  The caller is in a transaction with a
+ * changed, or is locked by somebody.  Bounded by QUEUE_ROWS_MAX and the size of
+ * the table.  The caller is in a transaction with a
  * snapshot, and acts as the owner of the task table.
  */
 bool

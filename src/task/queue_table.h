@@ -37,6 +37,9 @@ typedef enum QueueColumn
 
 extern const ColumnDefinition queue_columns[QUEUE_COLUMNS];
 
+/* At most this many rows are read: they take some 300 bytes of memory each, twice while reading. */
+#define QUEUE_ROWS_MAX 250000
+
 /* A row of the queue table.  A negative number says nothing, unless stated otherwise. */
 typedef struct QueueRule
 {

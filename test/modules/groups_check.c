@@ -13,6 +13,7 @@
 #include "utils/builtins.h"
 
 #include "groups_model.h"
+#include "groups_rules.h"
 #include "groups_table.h"
 
 PG_MODULE_MAGIC;
@@ -819,6 +820,8 @@ static const Check checks[] = {
 	{"scan", check_scan, NULL},
 	{"drop and skip", check_drop_and_skip, NULL},
 	{"locked rows", check_locked_rows, NULL},
+	{"rules", check_rules, NULL},
+	{"ruled queues", check_ruled_queues, NULL},
 	{"clocks", check_clocks, NULL},
 	{"averages", check_averages, NULL},
 	{"forgotten queues", check_forgotten_queues, NULL},

@@ -33,6 +33,8 @@ check('scan', 'a scan forgets empty groups, and no row that appears meanwhile');
 check('drop and skip', 'dropped rows, skipped groups');
 check('locked rows', 'a group with many locked rows');
 check('clocks', 'rows become due by the wall clock, also when it steps back or forward');
+check('rules', 'which rule is for a queue, and what is told when rules change');
+check('ruled queues', 'paused, max and until of a queue, also when the clock is set');
 check('averages', 'average duration of a queue, also of a new one');
 check('forgotten queues', 'queues are forgotten, except with running tasks or in a pause');
 check('many groups', 'a round moves no group of 300,000 that starts nothing');
