@@ -100,7 +100,8 @@ log_table(const TaskTable *table, const char *owner)
 	if (table->created || shared_database_relid(MyDatabaseId) != table->relid)
 		ereport(LOG, (errmsg("pg_task has %s the task table %s of role \"%s\" in database \"%s\"",
 							 table->created ? "created" : "found", table->name, owner,
-							 MyScheduler->database)));
+							 MyScheduler->database),
+					  errhidecontext(true)));
 }
 
 /* Prepare the task table.  Everything known about its rows is read again. */
@@ -210,7 +211,8 @@ leave_for_settings(uint32 settings, bool disabled)
 {
 	if (disabled)
 	{
-		ereport(LOG, (errmsg("pg_task is disabled in database \"%s\"", MyScheduler->database)));
+		ereport(LOG, (errmsg("pg_task is disabled in database \"%s\"", MyScheduler->database),
+					  errhidecontext(true)));
 		shared_database_disable(MyDatabaseId, settings);
 	}
 	/* this sets the latch as well */

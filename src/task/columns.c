@@ -119,16 +119,16 @@ column_ddl(const ColumnDefinition *column)
 }
 
 /* The statement that gives a column of a table its comment. */
-static char *
+char *
 column_comment(const char *table, const ColumnDefinition *column)
 {
 	return psprintf("COMMENT ON COLUMN %s.%s IS %s", table, quote_identifier(column->name),
 					quote_literal_cstr(column->comment));
 }
 
-/* The statements that create a table with these columns, of which the first is the primary key. */
+/* The statement that creates a table with these columns, of which the first is the primary key. */
 char *
-columns_create(const char *table, const char *comment, const ColumnDefinition *columns, int count)
+columns_create(const char *table, const ColumnDefinition *columns, int count)
 {
 	StringInfoData sql;
 	int i;
@@ -137,19 +137,15 @@ columns_create(const char *table, const char *comment, const ColumnDefinition *c
 	appendStringInfo(&sql, "CREATE TABLE %s (", table);
 	for (i = 0; i < count; i++)
 		appendStringInfo(&sql, "%s, ", column_ddl(&columns[i]));
-	appendStringInfo(&sql, "PRIMARY KEY (%s)); COMMENT ON TABLE %s IS %s",
-					 quote_identifier(columns[0].name), table, quote_literal_cstr(comment));
-	for (i = 0; i < count; i++)
-		appendStringInfo(&sql, "; %s", column_comment(table, &columns[i]));
+	appendStringInfo(&sql, "PRIMARY KEY (%s))", quote_identifier(columns[0].name));
 	return sql.data;
 }
 
-/* The statements that add a column to a table. */
+/* The statement that adds a column to a table. */
 char *
-columns_add(const char *table, const ColumnDefinition *column)
+column_add(const char *table, const ColumnDefinition *column)
 {
-	return psprintf("ALTER TABLE %s ADD COLUMN %s; %s", table, column_ddl(column),
-					column_comment(table, column));
+	return psprintf("ALTER TABLE %s ADD COLUMN %s", table, column_ddl(column));
 }
 
 bool

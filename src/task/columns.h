@@ -72,9 +72,9 @@ typedef struct ColumnDefinition
 
 extern const ColumnDefinition task_columns[TASK_COLUMNS];
 
-extern char *
-columns_create(const char *table, const char *comment, const ColumnDefinition *columns, int count);
-extern char *columns_add(const char *table, const ColumnDefinition *column);
+extern char *column_comment(const char *table, const ColumnDefinition *column);
+extern char *columns_create(const char *table, const ColumnDefinition *columns, int count);
+extern char *column_add(const char *table, const ColumnDefinition *column);
 extern bool column_exists(Oid relid, const ColumnDefinition *column);
 extern char *columns_fault(Relation rel, const ColumnDefinition *columns, int count);
 extern bool columns_complete(Relation rel);

@@ -148,13 +148,29 @@ has_entry(const char *sql, Oid relid)
 }
 
 static void
+create_table(const char *name)
+{
+	QueueColumn which;
+
+	run_ddl(columns_create(name, queue_columns, QUEUE_COLUMNS));
+	run_ddl(psprintf("COMMENT ON TABLE %s IS"
+					 " 'What pg_task keeps to in each queue of the task table'",
+					 name));
+	for (which = 0; which < QUEUE_COLUMNS; which++)
+		run_ddl(column_comment(name, &queue_columns[which]));
+}
+
+static void
 add_columns(Oid relid, const char *name)
 {
 	QueueColumn which;
 
 	for (which = 0; which < QUEUE_COLUMNS; which++)
 		if (!column_exists(relid, &queue_columns[which]))
-			run_ddl(columns_add(name, &queue_columns[which]));
+		{
+			run_ddl(column_add(name, &queue_columns[which]));
+			run_ddl(column_comment(name, &queue_columns[which]));
+		}
 }
 
 /*
@@ -346,8 +362,7 @@ queue_table_prepare(const TaskTable *table)
 		queues.fault = "The owner of the task table may not create it.";
 	else
 	{
-		run_ddl(columns_create(queues.name, "What pg_task keeps to in each queue of the task table",
-							   queue_columns, QUEUE_COLUMNS));
+		create_table(queues.name);
 		CommandCounterIncrement();
 		queues.relid = get_relname_relid(name, schema);
 		add_triggers(queues.relid, queues.name);

@@ -454,14 +454,16 @@ quoted_role(Oid role)
 }
 
 /*
- * What lets the owner of a table run tasks as this role.  NULL for a superuser's role: nobody
- * should grant that.
+ * What lets the owner of a table run tasks as this role.  Not a grant of a superuser's role: nobody
+ * should do that.
  */
 static char *
 hint_to_grant(Oid owner, Oid role)
 {
 	if (superuser_arg(role))
-		return NULL;
+		return psprintf("Plan it for a role that is no superuser, such as %s, by the column"
+						" \"role\"",
+						quoted_role(owner));
 	return psprintf("GRANT %s TO %s", quoted_role(role), quoted_role(owner));
 }
 

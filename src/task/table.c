@@ -158,7 +158,10 @@ add_columns(Oid relid, const char *name)
 
 	for (which = 0; which < TASK_COLUMNS; which++)
 		if (!column_exists(relid, &task_columns[which]))
-			run_ddl(columns_add(name, &task_columns[which]));
+		{
+			run_ddl(column_add(name, &task_columns[which]));
+			run_ddl(column_comment(name, &task_columns[which]));
+		}
 }
 
 /* Most writes of pg_task itself fire none of them: see pg_task_watched. */
@@ -328,6 +331,32 @@ complete_table(Oid relid)
 	owner_return(&scope);
 }
 
+/* Create the table, as the user for whom the scheduler works. */
+static void
+create_table(Oid schema, const char *table, Oid user)
+{
+	const char *schema_name = get_namespace_name(schema);
+	const char *name = quote_qualified_identifier(schema_name, table);
+	TaskColumn which;
+
+	/* the server's own error would come with the whole statement */
+	if (!compat_may_create_in(schema, user))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("role \"%s\" may not create the task table in schema \"%s\"",
+						GetUserNameFromId(user, false), schema_name),
+				 errhint("GRANT CREATE ON SCHEMA %s TO %s, or set \"pg_task.schema\" for this"
+						 " database.",
+						 quote_identifier(schema_name),
+						 quote_identifier(GetUserNameFromId(user, false)))));
+	run_ddl(columns_create(name, task_columns, TASK_COLUMNS));
+	run_ddl(psprintf("COMMENT ON TABLE %s IS"
+					 " 'Tasks: insert a row, and pg_task runs its request in the background'",
+					 name));
+	for (which = 0; which < TASK_COLUMNS; which++)
+		run_ddl(column_comment(name, &task_columns[which]));
+}
+
 /*
  * Make sure that the task table of this database exists and is complete, and describe it in a
  * child of the given memory context.  Runs in a transaction of the caller, as a superuser.
@@ -353,10 +382,7 @@ table_prepare(const SettingsTable *where, Oid user, MemoryContext context)
 	created = !OidIsValid(relid);
 	if (created)
 	{
-		run_ddl(
-			columns_create(quote_qualified_identifier(get_namespace_name(schema), where->table),
-						   "Tasks: insert a row, and pg_task runs its request in the background",
-						   task_columns, TASK_COLUMNS));
+		create_table(schema, where->table, user);
 		CommandCounterIncrement();
 		relid = get_relname_relid(where->table, schema);
 	}

@@ -91,7 +91,10 @@ sub in_shop
 
 subtest 'an owner plans for others' => sub {
 	in_shop($_, "DONE $_") for qw(owner app friend);
-	in_shop($_, refused($_)) for qw(postgres root);
+	in_shop($_,
+		refused($_,
+			'Plan it for a role that is no superuser, such as owner, by the column "role"'))
+	  for qw(postgres root);
 	in_shop('stranger', refused('stranger', 'GRANT stranger TO owner'));
 	in_shop('unwanted',
 		'FAIL 42501 role "unwanted" may not connect to this database ERROR:  role "unwanted" may '
