@@ -190,12 +190,15 @@ static void
 run_and_report(const SharedTask *task)
 {
 	ErrorContextCallback callback;
+	RunEnd end;
 	bool clean;
 
 	context_begin(&callback, task);
 	check_role(task);
-	switch (run_task(task))
+	end = run_task(task);
+	switch (end)
 	{
+		case RUN_DONE:
 		case RUN_OVER:
 			break;
 		case RUN_NOT_BEGUN:
@@ -210,7 +213,7 @@ run_and_report(const SharedTask *task)
 	}
 	clean = run_clean_up();
 	context_end(&callback);
-	slot_report(MyExecutor->taken_at);
+	slot_report(MyExecutor->taken_at, end == RUN_DONE);
 	(void) pgstat_report_stat(false);
 	if (!clean)
 		proc_exit(0); /* the scheduler assigns the rest of the ring to others */

@@ -529,7 +529,7 @@ run_task(const SharedTask *task)
 	if (run.row_lost || slot_is_cancelled())
 		shared_scheduler_hint(MyExecutor->database, InvalidOid, NULL, 0, SHARED_SCAN);
 	debug_query_string = NULL;
-	return RUN_OVER;
+	return error || run.row_lost || slot_is_cancelled() ? RUN_OVER : RUN_DONE;
 }
 
 /*

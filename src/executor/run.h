@@ -12,6 +12,7 @@
 /* How a run has ended, and what the process has to do. */
 typedef enum RunEnd
 {
+	RUN_DONE,	   /* the outcome DONE is written: continue */
 	RUN_OVER,	   /* the outcome is written, or the row is no longer this run: continue */
 	RUN_NOT_BEGUN, /* the request has not begun: return the task to the ring and exit */
 	RUN_RETURNED,  /* rolled back, but the task has not failed: exit, and it is run again */

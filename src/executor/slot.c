@@ -97,9 +97,10 @@ slot_begun(void)
 	LWLockRelease(MyExecutor->lock);
 }
 
-/* The running task has ended: report it.  Wake the scheduler if it waits for that. */
+/* The running task has ended, with the outcome DONE or another one: report it.  Wake the scheduler
+ * if it waits for that. */
 void
-slot_report(MonoTime started)
+slot_report(MonoTime started, bool done)
 {
 	MonoTime now = clock_mono();
 	SharedTask *task;
@@ -111,6 +112,7 @@ slot_report(MonoTime started)
 	task = &MyExecutor->ring[MyExecutor->done % SHARED_RING];
 	isolated = task->isolated;
 	task->elapsed = (uint32) Min(now.us - started.us, PG_UINT32_MAX);
+	task->done = done;
 	task->ended = clock_min(task->ended, now);
 	MyExecutor->done++;
 	MyExecutor->idle_since = now;

@@ -16,6 +16,7 @@
 #include "scheduler/rates.h"
 #include "scheduler/refused.h"
 #include "scheduler/role_state.h"
+#include "scheduler/strict.h"
 #include "scheduler/unstarted.h"
 #include "task/roles.h"
 
@@ -187,10 +188,13 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	Candidate *candidate = &entry->candidate;
 
 	Assert(round->count < DISPATCH_MAX);
+	entry->strict = queue_is_strict(group->queue);
+	entry->kept = entry->gone = false;
 	entry->rated = rates_task_chosen(group->queue);
 	/* nothing fails from here on */
 	entry->generation = pool_reserve(executor, group->queue, isolated);
 	round->count++;
+	group->queue->choosing = entry->strict;
 	entry->group = group;
 	entry->executor = executor;
 	entry->role = role->oid;
@@ -264,6 +268,8 @@ try_first_task(DispatchRound *round, QueueGroup *group, const Role *role)
 
 	if (executor == NULL)
 		block_role(round, group, role);
+	else if (isolated && !isolation_acquire() && queue_is_strict(group->queue))
+		strict_wait(group, round->now);
 	else if (isolated && !isolation_acquire())
 	{
 		skip_first_task(group, round->now);
@@ -305,10 +311,12 @@ check_locks(DispatchRound *round, QueueGroup *group, const Role *role)
 static void
 consider_group(DispatchRound *round, const TaskTable *table, QueueGroup *group)
 {
+	bool refused = refused_has(group->places[group->next], round->now.mono);
 	Role role;
 
-	if (refused_has(group->places[group->next], round->now.mono) ||
-		is_chosen(round, group->places[group->next].id))
+	if (strict_keeps(round, group, refused))
+		return;
+	if (refused || is_chosen(round, group->places[group->next].id))
 	{
 		skip_first_task(group, round->now);
 		round->dropped = true;
@@ -319,7 +327,7 @@ consider_group(DispatchRound *round, const TaskTable *table, QueueGroup *group)
 		leave_to_binding(group, round->now);
 	else if (role.error)
 		fail_group(round, group, &role);
-	else if (role_expects_locks(role.oid))
+	else if (role_expects_locks(role.oid) && !queue_is_strict(group->queue))
 		check_locks(round, group, &role);
 	else
 		try_first_task(round, group, &role);

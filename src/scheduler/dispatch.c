@@ -20,6 +20,7 @@
 #include "scheduler/refused.h"
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/strict.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
 #include "settings.h"
@@ -90,21 +91,27 @@ find_claim(Claim *claims, int count, const Candidate *candidate)
  * order of their ids.
  */
 static int
-claim_entries(const DispatchRound *round, Claim **claims)
+claim_entries(DispatchRound *round, Claim **claims)
 {
 	Candidate candidates[DISPATCH_MAX];
-	int count;
+	int ncandidates = 0;
+	int count = 0;
 	int i;
 
 	Assert(MyScheduler->in_transaction);
+	strict_check(round, MyScheduler->table);
 	for (i = 0; i < round->count; i++)
-		candidates[i] = round->entries[i].candidate;
-	count = rows_claim(MyScheduler->table, candidates, round->count, round->now.wall,
-					   crash_claim_time(round->now.wall), claims);
+		if (!round->entries[i].kept)
+			candidates[ncandidates++] = round->entries[i].candidate;
+	if (ncandidates > 0)
+		count = rows_claim(MyScheduler->table, candidates, ncandidates, round->now.wall,
+						   crash_claim_time(round->now.wall), claims);
 	if (count > 0)
+	{
 		rate_store_write_chosen(round);
-	qsort(*claims, count, sizeof(Claim), compare_claims);
-	if (count < round->count)
+		qsort(*claims, count, sizeof(Claim), compare_claims);
+	}
+	if (count < ncandidates)
 	{
 		/* no hint tells when the lock of a row is released that was not changed */
 		MyScheduler->row_missed = true;
@@ -121,10 +128,13 @@ assign_entries(DispatchRound *round, Claim *claims, int count)
 
 	while (round->done < round->count)
 	{
-		const DispatchEntry *entry = &round->entries[round->done];
-		Claim *claim = find_claim(claims, count, &entry->candidate);
+		DispatchEntry *entry = &round->entries[round->done];
+		Claim *claim = count > 0 ? find_claim(claims, count, &entry->candidate) : NULL;
 
-		locked_learn(entry, claim != NULL);
+		if (entry->strict)
+			strict_learn(entry, claim != NULL, round->now);
+		else
+			locked_learn(entry, claim != NULL);
 		if (claim)
 			make_shared_task(claim, entry, &task);
 		if (claim)
@@ -136,7 +146,8 @@ assign_entries(DispatchRound *round, Claim *claims, int count)
 		else
 		{
 			pool_release(entry->group->queue, entry->rated);
-			unstarted_expire(&entry->candidate);
+			if (!entry->kept)
+				unstarted_expire(&entry->candidate);
 		}
 	}
 	pool_end_round();
@@ -170,6 +181,8 @@ give_back_for_rules(DispatchRound *round)
 	{
 		const DispatchEntry *entry = &round->entries[--round->count];
 
+		if (entry->strict)
+			entry->group->queue->choosing = false;
 		pool_release(entry->group->queue, entry->rated);
 		queue_restore_pause(entry->group->queue, entry->pause);
 		groups_hint(&entry->group->key, entry->candidate.place);
@@ -211,8 +224,10 @@ dispatch_abandon(DispatchRound *round)
 {
 	while (round->done < round->count)
 	{
-		const DispatchEntry *entry = &round->entries[round->done++];
+		DispatchEntry *entry = &round->entries[round->done++];
 
+		if (entry->strict)
+			strict_learn(entry, false, round->now);
 		pool_release(entry->group->queue, entry->rated);
 	}
 	pool_end_round();

@@ -155,10 +155,22 @@ groups_create(void)
 	order_create(groups.context);
 }
 
+/* A strict queue is not held any more: look at its first task again. */
+static void
+end_hold(QueueState *queue)
+{
+	queue->held_group = NULL;
+	queue->held_until = CLOCK_LONG_AGO;
+	order_unpark(queue);
+}
+
 static void
 forget_group(QueueGroup *group)
 {
 	QueueState *queue = group->queue;
+
+	if (queue->held_group == group)
+		end_hold(queue);
 
 	dlist_delete(&group->node);
 	grouptable_delete(groups.table, &group->key);
@@ -269,6 +281,29 @@ rewind_group(QueueGroup *group, const TaskPlace *places, int count, bool complet
 	order_attach(group);
 }
 
+/* The first row of a group is this one; the rows behind it have to be read again. */
+void
+groups_rewind(QueueGroup *group, TaskPlace place)
+{
+	rewind_group(group, &place, 1, false);
+}
+
+/*
+ * A hint or a scan has named the first row of a group.  If its queue is held for another one, or
+ * that row was written, what holds the queue may be over.
+ */
+static void
+note_first_row(QueueGroup *group, TaskPlace place, bool scanned)
+{
+	int order;
+
+	if (group->queue->held_group != group)
+		return;
+	order = order_compare_places(&place, &group->queue->held_place);
+	if (order < 0 || (order == 0) != scanned)
+		end_hold(group->queue);
+}
+
 /*
  * A hint: new rows of a group wait, the first at this position.  If it is before the read position,
  * the rows that were read and not taken are read again.
@@ -278,6 +313,7 @@ groups_hint(const TaskGroup *key, TaskPlace place)
 {
 	QueueGroup *group = see_group(key);
 
+	note_first_row(group, place, false);
 	if (order_compare_places(&place, &group->read_position) > 0)
 	{
 		if (group_knows_row(group))
@@ -396,6 +432,7 @@ groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool
 	QueueGroup *group = see_group(key);
 
 	Assert(count > 0);
+	note_first_row(group, places[0], true);
 	if (group->locked)
 		set_head_of_locked(group, places[0]);
 	else if (!group_knows_row(group) ||

@@ -112,6 +112,7 @@ extern int groups_startable(const QueueGroup *group, ClockNow now);
 
 extern void groups_task_started(QueueState *queue);
 extern void groups_task_ended(QueueState *queue);
+extern void groups_rewind(QueueGroup *group, TaskPlace place);
 extern void groups_queue_changed(QueueState *queue);
 extern void groups_rule_changed(const char *name);
 extern MonoTime groups_due_at(ClockNow now);

@@ -420,10 +420,41 @@ order_detach(QueueGroup *group)
 	group->state = GROUP_AT_REST;
 }
 
+/*
+ * Is this group, the first of its lane, before all others of its queue that have a due row, also
+ * those that this round has skipped?  The loop is over the lanes of the queue, which are as many as
+ * the roles that have waiting rows in it.
+ */
+bool
+order_is_first_of_queue(const QueueGroup *group)
+{
+	QueueState *queue = group->queue;
+	dlist_iter iter;
+
+	if (queue->skipped_at.us == order.now.mono.us &&
+		compare_groups(queue->first_skipped, group) > 0)
+		return false;
+	dlist_foreach(iter, &queue->lanes)
+	{
+		GroupLane *lane = dlist_container(GroupLane, queue_node, iter.cur);
+
+		if (lane != group->lane && !pairingheap_is_empty(&lane->groups) &&
+			compare_groups(first_group(lane), group) > 0)
+			return false;
+	}
+	return true;
+}
+
 /* Skip a group until the next round. */
 void
 order_skip(QueueGroup *group)
 {
+	QueueState *queue = group->queue;
+
+	if (queue->skipped_at.us != order.now.mono.us ||
+		compare_groups(group, queue->first_skipped) > 0)
+		queue->first_skipped = group;
+	queue->skipped_at = order.now.mono;
 	order_detach(group);
 	group->state = GROUP_SKIPPED;
 	dlist_push_tail(&order.skipped_groups, &group->skipped);

@@ -55,6 +55,7 @@ extern void order_detach(QueueGroup *group);
 extern void order_begin_round(ClockNow now);
 extern QueueGroup *order_first(ClockNow now);
 extern QueueGroup *order_first_of_role(GroupRole *role, ClockNow now);
+extern bool order_is_first_of_queue(const QueueGroup *group);
 extern void order_skip(QueueGroup *group);
 extern void order_skip_role(GroupRole *role);
 extern void order_unpark(QueueState *queue);

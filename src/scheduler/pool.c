@@ -112,6 +112,21 @@ pool_create(void)
 	LWLockRelease(Shared->directory);
 }
 
+/* Is this run in a ring? */
+bool
+pool_has_run(TaskRun run)
+{
+	foreach_executor(executor)
+	{
+		uint32 i;
+
+		for (i = executor->reaped; i != executor->assigned; i++)
+			if (task_same_run(executor->ring[i % SHARED_RING].run, run))
+				return true;
+	}
+	return false;
+}
+
 /* Start counting a task whose queue was not known. */
 void
 pool_start_counting(PoolTask *task, const char *queue)
@@ -163,6 +178,8 @@ stop_counting(PoolTask *task)
 static void
 orphan_task(PoolTask *task, OrphanKind kind, const TaskFailure *failure)
 {
+	if (task->queue)
+		task->queue->sure = false;
 	stop_counting(task);
 	orphans_add(task->run, kind, failure);
 }
@@ -180,6 +197,9 @@ reap_finished(PoolExecutor *executor, uint32 done)
 		if (begin.begins == 0)
 			begin = (RateBegin){.begins = 1, .began = begin.ended, .ended = begin.ended};
 		note_begin(task, begin, clock_mono());
+		/* the first task of a strict queue may be this one again */
+		if (task->queue && !executor->slot->ring[executor->reaped % SHARED_RING].done)
+			task->queue->sure = false;
 		if (task->queue)
 			queue_learn(task->queue, executor->slot->ring[executor->reaped % SHARED_RING].elapsed);
 		stop_counting(task);
@@ -302,6 +322,8 @@ reap_executor(PoolExecutor *executor)
 			/* its tasks have begun by now */
 			if (task->pending)
 				note_begin(task, (RateBegin){1, now, now, false}, now);
+			if (task->queue)
+				task->queue->sure = false;
 			stop_counting(task);
 		}
 		forget_executor(executor);

@@ -65,6 +65,7 @@ extern PoolExecutor *pool_next(const PoolExecutor *previous);
 	for (PoolExecutor *executor = pool_next(NULL); (executor) != NULL; \
 		 (executor) = pool_next(executor))
 
+extern bool pool_has_run(TaskRun run);
 extern void pool_start_counting(PoolTask *task, const char *queue);
 extern void pool_reap(void);
 extern void pool_reclaim(MonoTime now);

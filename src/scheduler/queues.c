@@ -204,6 +204,15 @@ queue_rule(QueueState *queue)
 	return queue->rule;
 }
 
+/* May no task of the queue overtake the first one? */
+bool
+queue_is_strict(QueueState *queue)
+{
+	const QueueRule *rule = queue_rule(queue);
+
+	return rule && rule->strict;
+}
+
 /* Are the ends of tasks of this group awaited, because they make room for others? */
 bool
 queue_is_limited(QueueState *queue, const TaskGroup *group)
@@ -252,6 +261,8 @@ queue_blocked_until(QueueState *queue, const TaskGroup *group, ClockNow now)
 		until = clock_max(until, end_of_pause(queue, group));
 	if (rule && rule->until > now.wall)
 		until = clock_max(until, clock_of_wall(now, rule->until));
+	if (queue_is_strict(queue))
+		until = queue->choosing ? CLOCK_NEVER : clock_max(until, queue->held_until);
 	return until;
 }
 

@@ -39,6 +39,17 @@ typedef struct QueueState
 
 	struct QueueRate *rate; /* NULL: no start of it has to be remembered; see rates.c */
 	const QueueRule *rule;	/* NULL: it has none */
+
+	/* for a strict queue: see strict.c */
+	bool sure;				/* its first task is the first one that is known */
+	bool choosing;			/* a task was chosen, and is not claimed yet */
+	int held_ms;			/* for how long it was held last, if that was not known */
+	MonoTime held_until;	/* its first task may not start before */
+	const void *held_group; /* the group of that task, and its place; NULL: not held */
+	TaskPlace held_place;
+	MonoTime skipped_at;	   /* the round that has skipped a group of it ... */
+	const void *first_skipped; /* ... and the first of those groups */
+
 	uint32 rule_generation; /* "rule" was found among the rules of this generation */
 } QueueState;
 
@@ -54,6 +65,7 @@ extern QueuePause queue_pause(const QueueState *queue);
 extern void queue_restore_pause(QueueState *queue, QueuePause pause);
 extern MonoTime queue_blocked_until(QueueState *queue, const TaskGroup *group, ClockNow now);
 extern int queue_free_places(QueueState *queue, const TaskGroup *group, MonoTime now);
+extern bool queue_is_strict(QueueState *queue);
 extern void queue_set_rate(QueueState *queue, struct QueueRate *rate);
 extern bool queue_is_limited(QueueState *queue, const TaskGroup *group);
 extern const QueueRule *queue_rule(QueueState *queue);

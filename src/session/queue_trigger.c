@@ -130,7 +130,6 @@ check_supported(const QueueRow *row)
 {
 	static const QueueColumn columns[] = {
 		QUEUE_FAIR,
-		QUEUE_STRICT,
 	};
 	int i;
 

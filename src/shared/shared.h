@@ -200,6 +200,7 @@ typedef struct SharedTask
 	 * request begins and ends, and how often it has begun (a run is tried again after a conflict).
 	 * The scheduler reads them under the lock, or as "elapsed".
 	 */
+	bool done;	/* the same: the outcome is DONE */
 	bool rated; /* never changes while the task is in the ring */
 	uint32 begins;
 	MonoTime began;

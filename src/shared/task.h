@@ -100,6 +100,7 @@ typedef struct TaskDefaults
 	int64 timeout; /* us; 0: no limit */
 	int64 active;  /* ms; 0: no limit */
 	double keep;   /* s */
+	bool strict;   /* the queue is strict: a retry keeps its place */
 } TaskDefaults;
 
 /* The outcome of a run: the new state of its row. */

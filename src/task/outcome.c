@@ -216,6 +216,34 @@ outcome_done(const TaskTable *table, TaskRun run, const char *role, const TaskRe
 #define FIRST_OF(row, queue, role) ((row) >= 0 ? (row) : (queue) >= 0 ? (queue) : (role))
 
 /*
+ * How long does the n-th retry wait (us)?  What the row leaves open is taken from the defaults of
+ * its queue, then from the settings of its role.  "random" is between 0 and 1.
+ */
+static int64
+retry_wait(const RowRetry *retry, const TaskDefaults *queue, const SettingsTask *role, int n,
+		   double random)
+{
+	int64 delay = FIRST_OF(retry->delay, queue->delay, (int64) role->delay * 1000);
+	double backoff = FIRST_OF(retry->backoff, queue->backoff, role->backoff);
+
+	return schedule_retry(delay, backoff, n, random);
+}
+
+/*
+ * When may a task of a strict queue run that waits, has failed, and ended at "stop"?  Its dt does
+ * not say that.
+ */
+TimestampTz
+outcome_retry_at(const RowRetry *retry, TimestampTz stop, const TaskDefaults *queue)
+{
+	SettingsTask role = roles_settings(roles_bound(retry->role, retry->role_id));
+
+	if (TIMESTAMP_NOT_FINITE(stop))
+		return stop;
+	return stop + retry_wait(retry, queue, &role, retry->failed, 0.5);
+}
+
+/*
  * The task has failed at result->stop: decide whether it is retried, and when.  What the row leaves
  * open is taken from the defaults of its queue, then from the settings of its role.  "random" is
  * between 0 and 1.
@@ -225,8 +253,6 @@ decide_retry(TaskResult *result, const RowRetry *retry, const TaskDefaults *queu
 			 const SettingsTask *role, double random)
 {
 	int limit = FIRST_OF(retry->retry, queue->retry, role->retry);
-	int64 delay = FIRST_OF(retry->delay, queue->delay, (int64) role->delay * 1000);
-	double backoff = FIRST_OF(retry->backoff, queue->backoff, role->backoff);
 	int64 active = queue->active >= 0 ? queue->active : role->active;
 	TimestampTz expires = retry->expires;
 
@@ -235,10 +261,11 @@ decide_retry(TaskResult *result, const RowRetry *retry, const TaskDefaults *queu
 		return;
 	if (expires == DT_NOEND && active > 0)
 		expires = TimestampTzPlusMilliseconds(retry->planned, active);
-	result->again = result->stop + schedule_retry(delay, backoff, retry->failed + 1, random);
+	result->again = result->stop + retry_wait(retry, queue, role, retry->failed + 1, random);
 	if (result->again <= expires)
 		result->outcome = TASK_AGAIN;
-	else
+	/* in a strict queue it keeps its place, and the scheduler makes it wait (strict.c) */
+	if (result->outcome != TASK_AGAIN || queue->strict)
 		result->again = 0;
 }
 

@@ -497,6 +497,7 @@ read_row(const RowReader *row, QueueRule *rule)
 	rule->strict = read_flag(row, QUEUE_STRICT);
 	rule->fair = read_flag(row, QUEUE_FAIR);
 	read_defaults(row, &rule->defaults);
+	rule->defaults.strict = rule->strict;
 	return true;
 }
 

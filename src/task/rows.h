@@ -119,6 +119,14 @@ typedef struct RowRetry
 	bool planned_again; /* for one more run after this one */
 } RowRetry;
 
+/* A waiting row whose last run has failed. */
+typedef struct RowWait
+{
+	int64 id;
+	TimestampTz stop; /* when that run ended */
+	RowRetry retry;	  /* the number of failed runs, "delay", "backoff" and the role alone */
+} RowWait;
+
 /* A row, and how long it is kept when it is in a final state. */
 typedef struct HistoryRow
 {
@@ -138,6 +146,7 @@ extern int rows_peek(const TaskTable *table, const TaskGroup *group, TaskPlace a
 					 TaskPlace **places);
 extern void rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit);
 extern int rows_unlocked(const TaskTable *table, const TaskPlace *places, int count, int64 **ids);
+extern int rows_waits(const TaskTable *table, const int64 *ids, int count, RowWait **waits);
 extern int rows_isolated(const TaskTable *table, int64 **ids);
 extern int rows_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places);
 extern TimestampTz rows_next_expiry(const TaskTable *table);

@@ -174,9 +174,7 @@ row_plan_again(const TaskTable *table, TaskRun run, const TaskResult *result)
 /* What decides whether a run is retried. */
 #define RETRY \
 	"SELECT coalesce(t.failed, 0), coalesce(t.crashed, 0), coalesce(t.retry, -1)," \
-	"       coalesce(t.backoff, -1)::float8," \
-	"       (CASE WHEN t.delay IS NULL THEN -1" \
-	"             ELSE least(extract(epoch FROM t.delay), 3600) * 1000000 END)::int8," \
+	"       " BACKOFF ", " DELAY "," \
 	"       " PLANNED "," \
 	"       ((" PLANNED " AT TIME ZONE 'UTC')" \
 	"        + CASE WHEN t.active < interval '100 years' THEN t.active END) AT TIME ZONE 'UTC'," \

@@ -260,6 +260,46 @@ rows_compare_ids(const void *a, const void *b)
 	return left < right ? -1 : left > right;
 }
 
+/* clang-format off */
+static const Statement read_waits = {STATEMENT_WAITS,
+	"SELECT t.id, coalesce(t.stop, '-infinity'), t.failed, " DELAY ", " BACKOFF ","
+	"       coalesce(t.role::text, ''), coalesce(t.role_id, 0)"
+	"  FROM {rows} AS t"
+	" WHERE t.id = ANY ($ids) AND t.state = $state AND t.failed > 0"};
+/* clang-format on */
+
+/* Of the rows with these ids, read those that wait, and whose last run has failed. */
+int
+rows_waits(const TaskTable *table, const int64 *ids, int count, RowWait **waits)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	Datum *values;
+	int i;
+
+	statement_begin(&args);
+	values = arg_array(&args, "ids", INT8OID, count);
+	for (i = 0; i < count; i++)
+		values[i] = Int64GetDatum(ids[i]);
+	arg_text(&args, "state", "PLAN");
+	count = (int) statement_execute(&read_waits, table, &args);
+	*waits = MemoryContextAllocZero(caller, Max(count, 1) * sizeof(RowWait));
+	for (i = 0; i < count; i++)
+	{
+		RowWait *wait = &(*waits)[i];
+
+		wait->id = DatumGetInt64(statement_value(i, 1));
+		wait->stop = DatumGetTimestampTz(statement_value(i, 2));
+		wait->retry.failed = DatumGetInt32(statement_value(i, 3));
+		wait->retry.delay = DatumGetInt64(statement_value(i, 4));
+		wait->retry.backoff = DatumGetFloat8(statement_value(i, 5));
+		wait->retry.role = statement_text(caller, i, 6);
+		wait->retry.role_id = DatumGetInt64(statement_value(i, 7));
+	}
+	statement_end();
+	return count;
+}
+
 /* Read the ids that the last statement returned; allocated in the context "where". */
 static int
 returned_ids(MemoryContext where, uint64 count, int64 **ids)

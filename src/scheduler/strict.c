@@ -1,0 +1,207 @@
+/*
+ * strict.c
+ *		Strict queues: nothing overtakes the first task, whatever keeps it from starting.
+ *
+ * A task of a strict queue that is retried keeps its place in the order.  As long as all tasks of
+ * the queue end with DONE, the order in memory is that of the rows, and nothing is checked.  When a
+ * task has ended in another way, could not be claimed, or nothing is known of the queue, it is not
+ * "sure": before the next claim, the rows tell which task is the first (strict_check).  If that may
+ * not start yet, the queue is held, and no task of it is looked at until then.
+ *
+ * In each round one task of a strict queue is chosen at most, because its claim may fail.
+ */
+#include "postgres.h"
+
+#include "scheduler/order.h"
+#include "scheduler/pool.h"
+#include "scheduler/queue_rules.h"
+#include "scheduler/refused.h"
+#include "scheduler/strict.h"
+#include "task/outcome.h"
+#include "task/rows.h"
+
+/* While a first task cannot be claimed, the queue is held for this time (ms): doubled each time. */
+#define HOLD_FIRST_MS 10
+#define HOLD_MAX_MS 1000
+
+/* Rows in state WORK that are read to find orphans.  If there are more, all unsure queues wait. */
+#define WORKING_MAX 4000
+
+/* Before everything. */
+static const TaskPlace beginning = {PG_INT64_MIN, PG_INT64_MIN};
+
+/* Hold the queue of this group, whose first task is at this place, until then. */
+static void
+hold_queue(QueueGroup *group, TaskPlace place, MonoTime until)
+{
+	QueueState *queue = group->queue;
+
+	queue->sure = false;
+	queue->held_until = until;
+	queue->held_group = group;
+	queue->held_place = place;
+}
+
+/* Hold it for a while, longer each time: it is not known for how long. */
+static void
+hold_for_a_while(QueueGroup *group, TaskPlace place, MonoTime now)
+{
+	QueueState *queue = group->queue;
+
+	queue->held_ms = Min(Max(queue->held_ms * 2, HOLD_FIRST_MS), HOLD_MAX_MS);
+	hold_queue(group, place, clock_plus_ms(now, queue->held_ms));
+}
+
+/* The first task of this group of a strict queue cannot be chosen now: the others wait, too. */
+void
+strict_wait(QueueGroup *group, ClockNow now)
+{
+	hold_for_a_while(group, group->places[group->next], now.mono);
+	groups_skip(group);
+}
+
+/*
+ * The first task of this group is the next in order.  Does that of a strict queue wait
+ * nevertheless: because it is refused, or because a task of another role, which has no executor, is
+ * before it?
+ */
+bool
+strict_keeps(DispatchRound *round, QueueGroup *group, bool refused)
+{
+	if (!queue_is_strict(group->queue))
+		return false;
+	if (refused)
+		strict_wait(group, round->now);
+	else if (!order_is_first_of_queue(group))
+		groups_skip(group);
+	else
+		return false;
+	return true;
+}
+
+/* A chosen task of a strict queue that is not sure, and what its rows say. */
+typedef struct StrictCheck
+{
+	DispatchEntry *entry;
+	RowsPeek peek; /* the first row of its group */
+	bool orphan;   /* a row of its queue is in state WORK, but in no ring */
+} StrictCheck;
+
+/* Which of these queues have orphans?  A loop over the rows in state WORK, which are few. */
+static void
+find_orphans(const TaskTable *table, StrictCheck *checks, int count)
+{
+	WorkingRow *rows;
+	int nrows = rows_working(table, WORKING_MAX, &rows);
+	int i;
+	int j;
+
+	for (i = 0; i < nrows; i++)
+		if (nrows == WORKING_MAX || !pool_has_run(rows[i].run))
+			for (j = 0; j < count; j++)
+				checks[j].orphan |= nrows == WORKING_MAX ||
+									strcmp(rows[i].queue, checks[j].entry->group->queue->name) == 0;
+}
+
+/* Find the wait for a retry of this task; NULL if it waits for none. */
+static const RowWait *
+find_wait(const RowWait *waits, int count, int64 id)
+{
+	int i;
+
+	for (i = 0; i < count; i++)
+		if (waits[i].id == id)
+			return &waits[i];
+	return NULL;
+}
+
+/* Decide about one chosen task.  Its entry is kept back if it must not be claimed. */
+static void
+judge_first(StrictCheck *check, const RowWait *wait, ClockNow now)
+{
+	DispatchEntry *entry = check->entry;
+	TaskPlace mine = entry->candidate.place;
+	TaskPlace first = check->peek.count > 0 ? check->peek.places[0] : mine;
+	int order = order_compare_places(&first, &mine);
+	MonoTime until = CLOCK_LONG_AGO;
+
+	entry->kept = true;
+	if (check->peek.count == 0 || order > 0)
+		entry->gone = true; /* it is not there any more: the next one is the first */
+	else if (check->orphan)
+		hold_for_a_while(entry->group, first, now.mono);
+	else if (order < 0)
+		hold_queue(entry->group, first, CLOCK_LONG_AGO);
+	else
+	{
+		if (wait)
+			until = clock_of_wall(
+				now, outcome_retry_at(&wait->retry, wait->stop,
+									  queue_rules_defaults(queue_rule(entry->group->queue))));
+		entry->kept = clock_is_before(now.mono, until);
+		if (entry->kept)
+			hold_queue(entry->group, first, until);
+	}
+}
+
+/*
+ * Check the chosen tasks of strict queues that are not sure: those that are not the first of their
+ * queue, or that may not start yet, are kept back.  The caller is in the transaction of the claim.
+ */
+void
+strict_check(DispatchRound *round, const TaskTable *table)
+{
+	StrictCheck checks[DISPATCH_MAX];
+	RowsPeek peeks[DISPATCH_MAX];
+	int64 ids[DISPATCH_MAX];
+	RowWait *waits;
+	int nwaits;
+	int count = 0;
+	int i;
+
+	for (i = 0; i < round->count; i++)
+	{
+		DispatchEntry *entry = &round->entries[i];
+
+		if (!entry->strict || entry->group->queue->sure)
+			continue;
+		checks[count] = (StrictCheck){.entry = entry};
+		ids[count] = entry->candidate.place.id;
+		peeks[count++] = (RowsPeek){.group = &entry->group->key, .after = beginning};
+	}
+	if (count == 0)
+		return;
+	rows_peek_groups(table, peeks, count, 1);
+	nwaits = rows_waits(table, ids, count, &waits);
+	find_orphans(table, checks, count);
+	for (i = 0; i < count; i++)
+	{
+		checks[i].peek = peeks[i];
+		judge_first(&checks[i], find_wait(waits, nwaits, ids[i]), round->now);
+	}
+}
+
+/*
+ * A chosen task of a strict queue was claimed, or not: then it is still the first, unless it is
+ * gone, and the queue is held.
+ */
+void
+strict_learn(DispatchEntry *entry, bool claimed, ClockNow now)
+{
+	QueueGroup *group = entry->group;
+	QueueState *queue = group->queue;
+
+	queue->choosing = false;
+	if (claimed)
+	{
+		queue->sure = true;
+		queue->held_ms = 0;
+	}
+	else if (!entry->gone)
+	{
+		if (!entry->kept)
+			hold_for_a_while(group, entry->candidate.place, now.mono);
+		groups_rewind(group, queue->held_place);
+	}
+	groups_queue_changed(queue);
+}

@@ -1,0 +1,18 @@
+/*
+ * strict.h
+ *		Strict queues: nothing overtakes the first task.
+ */
+#ifndef PG_TASK_STRICT_H
+#define PG_TASK_STRICT_H
+
+#include "postgres.h"
+
+#include "scheduler/dispatch.h"
+#include "task/table.h"
+
+extern bool strict_keeps(DispatchRound *round, QueueGroup *group, bool refused);
+extern void strict_wait(QueueGroup *group, ClockNow now);
+extern void strict_check(DispatchRound *round, const TaskTable *table);
+extern void strict_learn(DispatchEntry *entry, bool claimed, ClockNow now);
+
+#endif /* PG_TASK_STRICT_H */

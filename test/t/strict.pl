@@ -1,0 +1,167 @@
+# Strict queues: nothing overtakes the first task, while it waits for a retry, is locked, is refused
+# or has no executor.  A TAP test because it terminates executors and holds locks in other sessions.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $node = new_node('main', conf => 'pg_task.period = 100ms');
+
+make_gates($node);
+sql(q{
+	CREATE TABLE ran (number bigserial, queue text, id bigint);
+	CREATE ROLE other LOGIN;
+	GRANT INSERT, SELECT, UPDATE ON task TO other;
+	GRANT INSERT ON ran TO PUBLIC;
+	GRANT USAGE ON SEQUENCE ran_number_seq TO PUBLIC;
+	INSERT INTO task_queue (queue, strict) VALUES ('customer.%', true)});
+
+# Plans a task that records that it ran, and then does what the request says.  Returns its id.
+sub plan_task
+{
+	my ($queue, $then, %columns) = @_;
+
+	return insert_task($node, queue => $queue, max => 1, %columns,
+		request => "INSERT INTO ran (queue, id) VALUES ('$queue',"
+		  . " current_setting('pg_task.id')::bigint)" . ($then ? "; $then" : ''));
+}
+
+sub ran { return sql("SELECT string_agg(id::text, ' ' ORDER BY number) FROM ran WHERE queue = '$_[0]'") }
+
+sub wait_for_ran
+{
+	my ($queue, @ids) = @_;
+
+	wait_until($node, "SELECT string_agg(id::text, ' ' ORDER BY number) FROM ran"
+		  . " WHERE queue = '$queue'", expected => "@ids");
+	return;
+}
+
+# Fails as often as the name of the sequence says.
+sql('CREATE SEQUENCE tries');
+my $fails_twice = q{DO $$ BEGIN IF nextval('tries') % 3 > 0 THEN RAISE 'not yet'; END IF; END $$};
+
+# Waits until all due tasks of other queues are done: what could start has started.
+sub settle
+{
+	for (1 .. 3)
+	{
+		my $other = insert_task($node, queue => 'elsewhere', request => 'SELECT 1');
+		wait_for_state($node, $other, 'DONE');
+	}
+	return;
+}
+
+subtest 'a retry keeps its place' => sub {
+	my @ids = map { plan_task('customer.1', $_ == 2 ? $fails_twice : '', retry => 5,
+			delay => '100 ms') } 1 .. 4;
+
+	wait_for_ran('customer.1', @ids);
+	is(ran('customer.1'), "@ids", 'in order');
+	is(sql("SELECT attempt FROM task WHERE id = $ids[1]"), 3, 'the second one was tried three times');
+	is(sql("SELECT count(*) FROM task AS a, task AS b WHERE a.id = $ids[1] AND b.id = $ids[2]"
+			  . ' AND b.start >= a.stop'),
+		1, 'the third one started after that');
+	cmp_ok(sql("SELECT extract(epoch FROM stop - dt) >= 0.25 FROM task WHERE id = $ids[1]"),
+		'eq', 't', 'it has waited for its retries');
+};
+
+subtest 'a task that has failed for good is out of the way' => sub {
+	my @ids = map { plan_task('customer.2', $_ == 1 ? 'SELECT 1/0' : '') } 1 .. 3;
+
+	wait_for_ran('customer.2', @ids[ 1, 2 ]);
+	is(task($node, $ids[0], 'state'), 'FAIL', 'it has failed');
+};
+
+subtest 'a task that waits for its retry is stopped, deleted or planned anew' => sub {
+	my %changes = (
+		stopped => q{UPDATE task SET state = 'STOP'},
+		deleted => 'DELETE FROM task',
+		'planned anew' => 'UPDATE task SET failed = 0, request = $$SELECT 2$$');
+
+	for my $name (sort keys %changes)
+	{
+		my $queue = "customer.$name";
+		my $first = plan_task($queue, 'SELECT 1/0', retry => 5, delay => '1 hour');
+
+		wait_until($node, "SELECT failed = 1 AND state = 'PLAN' FROM task WHERE id = $first");
+		my $second = plan_task($queue, '');
+		settle();
+		is(ran($queue), '', "nothing runs before it is $name");
+		sql("$changes{$name} WHERE id = $first");
+		wait_for_ran($queue, $second);
+		pass("then the next one does");
+	}
+};
+
+subtest 'a restart of the scheduler does not forget who waits' => sub {
+	my $first = plan_task('customer.3', 'SELECT 1/0', retry => 5, delay => '1 hour');
+	wait_until($node, "SELECT failed = 1 AND state = 'PLAN' FROM task WHERE id = $first");
+	my $second = plan_task('customer.3', '');
+	$node->restart;
+	settle();
+	is(ran('customer.3'), '', 'the second one waits');
+	sql("UPDATE task SET delay = '1 ms', request = 'SELECT 1' WHERE id = $first");
+	sql("UPDATE task SET state = 'STOP' WHERE id = $first");
+	wait_for_ran('customer.3', $second);
+};
+
+subtest 'a task that is locked while it waits' => sub {
+	my $session = $node->background_psql('postgres');
+	my $gate = plan_task('customer.5', q{SELECT hold('five')});
+	wait_until($node, "SELECT state = 'WORK' FROM task WHERE id = $gate");
+	my $first = plan_task('customer.5', '');
+	my $second = plan_task('customer.5', '');
+	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $first FOR UPDATE");
+	open_gate($node, 'five');
+	wait_for_state($node, $gate, 'DONE');
+	settle();
+	is(ran('customer.5'), $gate, 'the one behind it waits');
+	$session->query_safe('ROLLBACK');
+	wait_for_ran('customer.5', $gate, $first, $second);
+	$session->quit;
+	pass('then both run, in order');
+};
+
+subtest 'an executor is terminated' => sub {
+	my $first = plan_task('customer.6', q{SELECT hold('six')});
+	wait_until($node, "SELECT state = 'WORK' FROM task WHERE id = $first");
+	my @ids = map { plan_task('customer.6', '') } 1 .. 3;
+	my $pid = task($node, $first, 'pid');
+	terminate($node, $pid);
+	wait_until($node, "SELECT attempt = 2 AND state = 'WORK' FROM task WHERE id = $first");
+	is(ran('customer.6'), '', 'it runs again, before the others');
+	open_gate($node, 'six');
+	wait_for_ran('customer.6', $first, @ids);
+	pass('then they do');
+};
+
+subtest 'tasks of several roles, and without a limit' => sub {
+	sql(q{INSERT INTO task_queue (queue, strict) VALUES ('mixed', true)});
+	sql(q{INSERT INTO task (queue, role, max, request)
+		SELECT 'mixed', (ARRAY['other', 'postgres'])[1 + n % 2]::name, 1,
+			format('INSERT INTO ran (queue, id) VALUES (%L, %s)', 'mixed', n)
+		FROM generate_series(1, 20) AS n});
+	wait_until($node, q{SELECT count(*) = 20 FROM ran WHERE queue = 'mixed'});
+	is(ran('mixed'), join(' ', 1 .. 20), 'in order');
+};
+
+subtest 'a task that a trigger refuses' => sub {
+	sql(q{CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			IF NEW.state = 'WORK' AND NEW.request LIKE '%refused%' THEN RAISE 'refused'; END IF;
+			RETURN NEW;
+		END $$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON task FOR EACH ROW EXECUTE FUNCTION refuse()});
+	my $first = plan_task('customer.7', q{SELECT 'refused'});
+	my $second = plan_task('customer.7', '');
+	settle();
+	is(ran('customer.7'), '', 'the one behind it waits');
+	sql(q{DROP TRIGGER refuse ON task});
+	wait_for_ran('customer.7', $first, $second);
+	pass('then both run, in order');
+};
+
+done_testing();
