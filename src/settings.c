@@ -465,6 +465,7 @@ settings_task(void)
 		.keep = variables.keep,
 		.keep_failed = variables.keep_failed,
 		.missed = variables.missed,
+		.format = Settings.format,
 		.timezone = session_timezone,
 		.task_timezone = variables.timezone[0] ? pg_tzset(variables.timezone) : NULL,
 	};

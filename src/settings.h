@@ -67,6 +67,7 @@ typedef struct SettingsTask
 	int keep;		 /* seconds, of DONE and STOP; or SETTINGS_KEEP_FOR_EVER */
 	int keep_failed; /* the same, of FAIL and GONE */
 	SettingsMissed missed;
+	int format;			  /* a ResultFormat */
 	pg_tz *timezone;	  /* TimeZone of its sessions; never NULL */
 	pg_tz *task_timezone; /* pg_task.timezone; NULL: not set */
 } SettingsTask;

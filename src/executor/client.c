@@ -28,6 +28,7 @@
 
 #include "compat.h"
 #include "executor/client.h"
+#include "executor/document.h"
 #include "executor/message.h"
 
 /*
@@ -92,6 +93,16 @@ receive_error(const char *data, size_t length)
 				1);
 }
 
+/* In JSON, the data of COPY TO STDOUT are a string: request.c ends it. */
+static void
+put_json_line(const char *line, int length)
+{
+	char *text = psprintf("%s%.*s", client.response->any ? "\n" : "", length, line);
+
+	client.response->any = true;
+	document_put_text(client.response, text, (int) strlen(text));
+}
+
 /* Each row of COPY TO STDOUT ends in a newline; lines of a result are separated by one. */
 static void
 receive_copy_data(const char *data, size_t length)
@@ -102,8 +113,15 @@ receive_copy_data(const char *data, size_t length)
 	if (length > 0 && data[length - 1] == '\n')
 		length--;
 	text = pg_any_to_server(data, (int) length, encoding);
+	if (text != data)
+		length = strlen(text);
+	if (client.response->json)
+	{
+		put_json_line(text, (int) length);
+		return;
+	}
 	response_start_line(client.response);
-	response_put(client.response, text, text == data ? (int) length : (int) strlen(text));
+	response_put(client.response, text, (int) length);
 }
 
 static int
@@ -125,6 +143,11 @@ receive_message(char type, const char *data, size_t length)
 			break;
 		case 'H':
 			client.received = true;
+			if (client.response->json)
+			{
+				client.response->any = false;
+				document_begin_result(client.response, "{\"command\":\"COPY\",\"data\":\"");
+			}
 			break;
 		case 'd':
 			receive_copy_data(data, length);

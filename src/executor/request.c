@@ -36,6 +36,7 @@
 
 #include "compat.h"
 #include "executor/client.h"
+#include "executor/document.h"
 #include "executor/request.h"
 #include "executor/request_log.h"
 #include "executor/response.h"
@@ -90,6 +91,23 @@ plan_statement(RawStmt *raw, const char *request)
 	return plans;
 }
 
+/* In JSON: the command tag of a statement that returned no rows, and the end of a COPY. */
+static void
+put_command(ResponseText *response, const QueryCompletion *completion)
+{
+	CommandTag tag = completion->commandTag;
+	char *rows = "";
+
+	if (command_tag_display_rowcount(tag))
+		rows = psprintf(",\"rows\":" UINT64_FORMAT, completion->nprocessed);
+	if (!response->open && tag != CMDTAG_UNKNOWN)
+	{
+		document_begin_result(response, psprintf("{\"command\":\"%s\"", GetCommandTagName(tag)));
+		document_end_result(response, psprintf("%s}", rows));
+	}
+	document_end_result(response, psprintf("\"%s}", rows));
+}
+
 /* Show the command tag of a statement that returned no rows (text format only). */
 static void
 put_command_tag(ResponseText *response, const QueryCompletion *completion)
@@ -112,6 +130,7 @@ run_statement(RawStmt *raw, const Request *request, ResultReceiver *receiver, bo
 	QueryCompletion completion;
 	Portal portal;
 	bool received;
+	bool copied;
 
 	Assert(IsTransactionState());
 	check_client_copy(raw->stmt);
@@ -133,8 +152,10 @@ run_statement(RawStmt *raw, const Request *request, ResultReceiver *receiver, bo
 	if (get_timeout_active(STATEMENT_TIMEOUT))
 		disable_timeout(STATEMENT_TIMEOUT, false);
 	received = result_has_received(receiver);
-	received |= client_has_received();
-	if (!received && request->format == RESULT_TEXT)
+	copied = client_has_received();
+	if (request->format == RESULT_JSON && (copied || !received))
+		put_command(request->response, &completion);
+	else if (!received && !copied && request->format == RESULT_TEXT)
 		put_command_tag(request->response, &completion);
 }
 

@@ -18,6 +18,9 @@ response_init(ResponseText *response, int limit)
 	response->limit = limit;
 	response->dropped = 0;
 	response->any = false;
+	response->json = false;
+	response->results = 0;
+	response->open = false;
 }
 
 /* Append up to the limit, without splitting a character. */

@@ -16,6 +16,11 @@ typedef struct ResponseText
 	int limit;		/* bytes */
 	uint64 dropped; /* bytes */
 	bool any;		/* there is a line, perhaps an empty one */
+
+	/* of a response that is a JSON document */
+	bool json;
+	int results; /* that have begun, kept or not */
+	bool open;	 /* the last of them has been kept, and has not ended */
 } ResponseText;
 
 extern void response_init(ResponseText *response, int limit);

@@ -22,6 +22,7 @@
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
+#include "executor/document.h"
 #include "executor/result.h"
 
 /* How the values of a column are written. */
@@ -211,7 +212,7 @@ start_rows(DestReceiver *self, int operation pg_attribute_unused(), TupleDesc de
 	for (i = 0; i < desc->natts; i++)
 		describe_column(&receiver->columns[i], TupleDescAttr(desc, i), receiver->format);
 	if (receiver->format == RESULT_JSON)
-		response_put_line(receiver->response, "[");
+		document_begin_result(receiver->response, "[");
 	else if (desc->natts > 1 || receiver->format == RESULT_CSV)
 		put_header(receiver, desc);
 	MemoryContextSwitchTo(old);
@@ -277,7 +278,7 @@ put_json_row(ResultReceiver *receiver, TupleTableSlot *slot)
 			append_json_value(&row, &receiver->columns[i], slot->tts_values[i]);
 	}
 	appendStringInfoChar(&row, '}');
-	response_put(response, row.data, row.len);
+	document_put(response, row.data, row.len);
 }
 
 static bool
@@ -305,7 +306,7 @@ end_rows(DestReceiver *self)
 	ResultReceiver *receiver = (ResultReceiver *) self;
 
 	if (receiver->format == RESULT_JSON)
-		response_put(receiver->response, "]", 1);
+		document_end_result(receiver->response, "]");
 }
 
 static void

@@ -35,6 +35,7 @@
 #include "executor/client.h"
 #include "executor/context.h"
 #include "executor/deadline.h"
+#include "executor/document.h"
 #include "executor/message.h"
 #include "executor/request.h"
 #include "executor/request_log.h"
@@ -43,6 +44,7 @@
 #include "executor/slot.h"
 #include "executor/write_back.h"
 #include "settings.h"
+#include "task/failure.h"
 #include "task/owner.h"
 #include "task/roles.h"
 #include "task/table.h"
@@ -167,10 +169,12 @@ static const char stopped[] = "canceling task due to user request";
 static void
 write_stopped(Run *run)
 {
+	Failure failure = {"ERROR", stopped, NULL, NULL, TASK_ERROR_STOPPED};
 	TaskResult result = {.outcome = TASK_STOPPED,
 						 .start = run->started,
 						 .stop = GetCurrentTimestamp(),
-						 .response = psprintf("ERROR:  %s", stopped),
+						 .response =
+							 run->response.json ? failure_json(&failure) : failure_text(&failure),
 						 .error = stopped,
 						 .sqlstate = TASK_ERROR_STOPPED,
 						 .notice = notice_text(run)};
@@ -246,7 +250,8 @@ commit_success(Run *run)
 	TaskResult done = {.outcome = TASK_DONE,
 					   .start = run->started,
 					   .stop = GetCurrentTimestamp(),
-					   .response = response_text(&run->response),
+					   .response = run->response.json ? document_finish(&run->response)
+													  : response_text(&run->response),
 					   .notice = notice_text(run)};
 
 	if (write_back_outcome(run->task, &done, run->committed))
@@ -337,7 +342,10 @@ write_failure(Run *run, const ErrorData *error)
 	}
 	failed.start = run->started;
 	failed.stop = GetCurrentTimestamp();
-	failed.response = message_error(error, run->request.text, Settings.response_limit);
+	if (run->response.json)
+		failed.response = failure_error_json(error, Settings.response_limit);
+	else
+		failed.response = message_error(error, run->request.text, Settings.response_limit);
 	failed.error = response_cut(error->message ? error->message : "", Settings.response_limit);
 	failed.notice = notice_text(run);
 	/* a copy: if the write-back logs something, as a lock wait, the server overwrites its buffer */
@@ -374,6 +382,7 @@ start_try(Run *run)
 		.response = &run->response,
 		.wants_block = !run->no_block,
 	};
+	run->response.json = run->request.format == RESULT_JSON;
 	run->first_transaction = 0;
 	run->committed = run->block_ends = run->not_begun = false;
 }

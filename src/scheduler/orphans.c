@@ -25,6 +25,7 @@
 #include "scheduler/queue_rules.h"
 #include "scheduler/refused.h"
 #include "scheduler/scheduler.h"
+#include "task/failure.h"
 #include "task/outcome.h"
 
 /* Retry interval for a row that is locked (ms). */
@@ -388,19 +389,21 @@ static bool
 write_failed_run(const TaskTable *table, const Orphan *orphan)
 {
 	const TaskFailure *failure = orphan->failure;
+	Failure why = {"FATAL", failure->error, NULL, NULL, failure->sqlstate};
 	WorkingRow *row;
 	TaskResult result = {.start = orphan->run.claimed,
 						 .stop = GetCurrentTimestamp(),
+						 .failure = &why,
 						 .error = failure->error,
 						 .sqlstate = failure->sqlstate};
 
 	if (rows_of_runs(table, &orphan->run, 1, &row) == 0)
 		return false;
-	result.response =
-		failure->unwritten
-			? psprintf("ERROR:  %s\nDETAIL:  The process of the task could not write this.",
-					   failure->error)
-			: psprintf("FATAL:  %s", failure->error);
+	if (failure->unwritten)
+	{
+		why.severity = "ERROR";
+		why.detail = "The process of the task could not write this.";
+	}
 	return outcome_failed(table, orphan->run, &result,
 						  queue_rules_defaults(queue_rules_find(row->queue)), false);
 }

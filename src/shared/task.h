@@ -118,7 +118,8 @@ typedef struct TaskResult
 	TaskOutcome outcome;
 	TimestampTz start;
 	TimestampTz stop;
-	const char *response; /* never NULL */
+	const char *response; /* NULL: made from "failure", in the format of the row */
+	const struct Failure *failure;
 	const char *notice;	  /* NULL when there was none */
 	const char *error;	  /* NULL when DONE */
 	const char *sqlstate; /* NULL when DONE */
@@ -140,7 +141,7 @@ typedef enum ResultFormat
 {
 	RESULT_TEXT, /* columns separated by a tab, NULL as \N, values as they are */
 	RESULT_CSV,	 /* RFC 4180, quoted as COPY does */
-	RESULT_JSON	 /* one array of objects per statement */
+	RESULT_JSON	 /* one document */
 } ResultFormat;
 
 #endif /* PG_TASK_TASK_H */

@@ -14,6 +14,7 @@
 #include "utils/timestamp.h"
 
 #include "settings.h"
+#include "task/failure.h"
 #include "task/outcome.h"
 #include "task/roles.h"
 #include "task/rows.h"
@@ -269,6 +270,16 @@ decide_retry(TaskResult *result, const RowRetry *retry, const TaskDefaults *queu
 		result->again = 0;
 }
 
+/* Make the response of a run whose process could not. */
+static void
+set_response(TaskResult *result, const RowRetry *retry, const SettingsTask *role)
+{
+	bool json = retry->format ? strcmp(retry->format, "json") == 0 : role->format == RESULT_JSON;
+
+	if (result->response == NULL)
+		result->response = json ? failure_json(result->failure) : failure_text(result->failure);
+}
+
 /*
  * Write that the run has failed: the task is retried later, or its state becomes FAIL; or it is
  * planned again, if a user has done that meanwhile.  "queue" are the defaults of its queue.
@@ -286,6 +297,7 @@ outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, const Ta
 		return false;
 	result->failed = true;
 	role = roles_settings(roles_bound(retry.role, retry.role_id));
+	set_response(result, &retry, &role);
 	decide_retry(result, &retry, queue, &role, pg_prng_double(&pg_global_prng_state));
 	if (result->outcome == TASK_FAIL && retry.planned_again)
 		return row_plan_again(table, run, result);
@@ -309,7 +321,9 @@ bool
 outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure)
 {
 	TaskResult result = {.start = run.claimed, .crashed = true, .sqlstate = failure->sqlstate};
+	Failure why = {.severity = "FATAL", .sqlstate = failure->sqlstate};
 	RowRetry retry;
+	SettingsTask role;
 	int crashes;
 
 	if (!row_retry(table, run, false, &retry))
@@ -320,6 +334,9 @@ outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure)
 	result.error = failure->error;
 	if (result.outcome == TASK_FAIL)
 		result.error = psprintf("%s (%d times)", failure->error, crashes);
-	result.response = psprintf("FATAL:  %s", result.error);
+	role = roles_settings(roles_bound(retry.role, retry.role_id));
+	why.error = result.error;
+	result.failure = &why;
+	set_response(&result, &retry, &role);
 	return row_end(table, run, &result);
 }

@@ -128,6 +128,7 @@ take_settings(Datum config, SettingsTask *values)
 	static const char backoff[] = "pg_task.backoff=";
 	static const char zone[] = "TimeZone=";
 	static const char missed[] = "pg_task.missed=";
+	static const char format[] = "pg_task.format=";
 	static const char task_zone[] = "pg_task.timezone=";
 	Datum *elements;
 	int count = part_settings(config, &elements);
@@ -150,6 +151,8 @@ take_settings(Datum config, SettingsTask *values)
 			take_timezone(entry + strlen(zone), &values->timezone);
 		else if (strncmp(entry, missed, strlen(missed)) == 0)
 			values->missed = settings_missed(entry + strlen(missed), values->missed);
+		else if (strncmp(entry, format, strlen(format)) == 0)
+			values->format = settings_format(entry + strlen(format));
 		else if (strncmp(entry, task_zone, strlen(task_zone)) == 0)
 			values->task_timezone = zone_find(entry + strlen(task_zone));
 	}

@@ -113,6 +113,7 @@ typedef struct RowRetry
 	int64 delay;		 /* us, at most an hour; -1 for NULL */
 	TimestampTz planned; /* when the first run was planned for */
 	TimestampTz expires; /* by column "active"; DT_NOEND for NULL */
+	char *format;		 /* NULL for NULL */
 	bool repeats;
 	char *role;
 	int64 role_id;

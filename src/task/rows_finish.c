@@ -178,7 +178,8 @@ row_plan_again(const TaskTable *table, TaskRun run, const TaskResult *result)
 	"       " PLANNED "," \
 	"       ((" PLANNED " AT TIME ZONE 'UTC')" \
 	"        + CASE WHEN t.active < interval '100 years' THEN t.active END) AT TIME ZONE 'UTC'," \
-	"       " REPEATS ", coalesce(t.role::text, ''), coalesce(t.role_id, 0), " PLANNED_AGAIN \
+	"       " REPEATS ", coalesce(t.role::text, ''), coalesce(t.role_id, 0), " PLANNED_AGAIN "," \
+	"       substr(t.format, 1, 8)" \
 	"  FROM {rows} AS t" \
 	" WHERE " IS_ANY_RUN " AND t.state = 'WORK'" \
 	"   FOR NO KEY UPDATE OF t"
@@ -216,6 +217,7 @@ row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry)
 		retry->role = statement_text(caller, 0, 9);
 		retry->role_id = DatumGetInt64(statement_value(0, 10));
 		retry->planned_again = DatumGetBool(statement_value(0, 11));
+		retry->format = statement_text(caller, 0, 12);
 	}
 	statement_end();
 	return found;

@@ -11,6 +11,8 @@
 #include "postgres.h"
 
 #include "shared/task.h"
+#include "task/failure.h"
+#include "task/statement.h"
 
 /* clang-format off */
 
@@ -38,6 +40,9 @@
  * that runs for itself, and its chain goes on with the run after it.
  */
 #define REPEATS "((t.repeat IS NOT NULL OR t.cron IS NOT NULL) AND t.next IS NULL)"
+
+/* The response of a failed task, in the format of the row: see arg_failure. */
+#define FAILURE_RESPONSE "CASE WHEN coalesce(t.format, $format) = 'json' THEN $json ELSE $text END"
 
 /* The column "keep" in seconds; -1 for NULL. */
 #define KEEP \
@@ -68,5 +73,7 @@
 #define IS_LOCKED_ROW "t.tableoid = c.oid AND t.ctid = c.tid"
 
 /* clang-format on */
+
+extern void arg_failure(StatementArgs *args, const Failure *failure, Oid role);
 
 #endif /* PG_TASK_ROWS_SQL_H */

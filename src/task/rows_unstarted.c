@@ -9,9 +9,28 @@
 
 #include "utils/memutils.h"
 
+#include "settings.h"
+#include "task/roles.h"
 #include "task/rows.h"
 #include "task/rows_sql.h"
 #include "task/statement.h"
+
+/*
+ * Add why tasks have failed: for FAILURE_RESPONSE, and as $error and $sqlstate.  Their column
+ * "format" may be NULL; then the settings of the role count, or those of the database if there is
+ * none.
+ */
+void
+arg_failure(StatementArgs *args, const Failure *failure, Oid role)
+{
+	bool json = roles_settings(role).format == RESULT_JSON;
+
+	arg_text(args, "error", failure->error);
+	arg_text(args, "sqlstate", failure->sqlstate);
+	arg_text(args, "text", failure_text(failure));
+	arg_text(args, "json", failure_json(failure));
+	arg_text(args, "format", json ? "json" : "text");
+}
 
 /* The shortest "keep" of the rows of the last result (s); negative: none has one. */
 static double
@@ -42,12 +61,15 @@ static const Statement expire_rows = {STATEMENT_EXPIRE,
 	"          AND " EXPIRED("c.active", "$now") " IS TRUE"
 	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
 	") UPDATE {rows} AS t"
-	"    SET state = 'GONE', stop = clock_timestamp(), error = 'the task was not started in time',"
-	"        sqlstate = '" TASK_ERROR_EXPIRED "', response = 'ERROR:  the task was not started in time'"
+	"    SET state = 'GONE', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
+	"        response = " FAILURE_RESPONSE
 	"   FROM c"
 	"  WHERE " IS_LOCKED_ROW
 	" RETURNING t.id, t.role::text, " KEEP};
 /* clang-format on */
+
+static const Failure expired = {"ERROR", "the task was not started in time", NULL, NULL,
+								TASK_ERROR_EXPIRED};
 
 /* Set those of these candidates to GONE that have expired.  Sets *keep to their shortest "keep". */
 int
@@ -73,6 +95,7 @@ rows_expire(const TaskTable *table, TimestampTz now, const Candidate *candidates
 	}
 	arg_timestamp(&args, "now", now);
 	arg_text(&args, "state", "PLAN");
+	arg_failure(&args, &expired, InvalidOid);
 	count = (int) statement_execute(&expire_rows, table, &args);
 	*rows = MemoryContextAlloc(caller, Max(count, 1) * sizeof(RowKey));
 	for (i = 0; i < count; i++)
@@ -98,7 +121,7 @@ static const Statement fail_row = {STATEMENT_FAIL,
 	"WITH c AS MATERIALIZED (" REFUSED_ROW ")"
 	" UPDATE {rows} AS t"
 	"    SET state = 'FAIL', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
-	"        response = $response"
+	"        response = " FAILURE_RESPONSE
 	"   FROM c"
 	"  WHERE " IS_LOCKED_ROW
 	" RETURNING " KEEP};
@@ -108,31 +131,23 @@ static const Statement refuse_row = {STATEMENT_REFUSE,
 	" UPDATE {rows} AS t"
 	"    SET dt = $next, planned = CASE WHEN $waits THEN " PLANNED " END,"
 	"        anchor = coalesce($anchor, t.anchor), error = $error, sqlstate = $sqlstate,"
-	"        response = $response"
+	"        response = " FAILURE_RESPONSE
 	"   FROM c"
 	"  WHERE " IS_LOCKED_ROW " AND " REPEATS};
 
 /* clang-format on */
 
-/* Add why rows are not started.  The hint may be NULL. */
-static void
-arg_error(StatementArgs *args, const char *error, const char *hint, const char *sqlstate)
-{
-	arg_text(args, "error", error);
-	arg_text(args, "sqlstate", sqlstate);
-	arg_text(args, "response",
-			 psprintf("ERROR:  %s%s%s", error, hint ? "\nHINT:  " : "", hint ? hint : ""));
-}
-
 /* Add what REFUSED_ROW needs, and the reason. */
 static void
 arg_refusal(StatementArgs *args, const RowRefusal *refusal)
 {
+	Failure failure = {"ERROR", refusal->error, NULL, refusal->hint, refusal->sqlstate};
+
 	arg_int64(args, "id", refusal->row.id);
 	arg_text(args, "role", refusal->row.role);
 	arg_timestamp(args, "dt", refusal->dt);
 	arg_text(args, "state", "PLAN");
-	arg_error(args, refusal->error, refusal->hint, refusal->sqlstate);
+	arg_failure(args, &failure, roles_bound(refusal->row.role, 0));
 }
 
 /* Set a waiting task that cannot be started to FAIL.  Sets *keep to its "keep". */
@@ -188,7 +203,7 @@ static const Statement fail_rows_of_role = {STATEMENT_FAIL_ROLE_GONE,
 	"WITH c AS MATERIALIZED (" ROWS_OF_ROLE ")"
 	" UPDATE {rows} AS t"
 	"    SET state = 'FAIL', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
-	"        response = $response"
+	"        response = " FAILURE_RESPONSE
 	"   FROM c"
 	"  WHERE " IS_LOCKED_ROW
 	" RETURNING " KEEP};
@@ -225,11 +240,12 @@ int
 rows_fail_role_gone(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
 					const char *error, const char *sqlstate, double *keep)
 {
+	Failure failure = {"ERROR", error, NULL, NULL, sqlstate};
 	StatementArgs args;
 
 	statement_begin(&args);
 	arg_rows_of_group(&args, group, ids, count);
-	arg_error(&args, error, NULL, sqlstate);
+	arg_failure(&args, &failure, InvalidOid);
 	count = (int) statement_execute(&fail_rows_of_role, table, &args);
 	*keep = shortest_keep(count, 1);
 	statement_end();

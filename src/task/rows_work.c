@@ -199,7 +199,7 @@ static const Statement replan_runs = {STATEMENT_REPLAN,
 	"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
 	" UPDATE {rows} AS t"
 	"    SET state = 'PLAN', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
-	"        response = 'FATAL:  ' || $error, notice = NULL"
+	"        response = " FAILURE_RESPONSE ", notice = NULL"
 	"   FROM c"
 	"  WHERE " IS_LOCKED_ROW
 	" RETURNING c.id, c.attempt, c.claimed"};
@@ -214,12 +214,12 @@ rows_replan(const TaskTable *table, const TaskRun *runs, int count, const TaskFa
 			TaskRun **done)
 {
 	MemoryContext caller = CurrentMemoryContext;
+	Failure failure = {"FATAL", why->error, NULL, NULL, why->sqlstate};
 	StatementArgs args;
 
 	statement_begin(&args);
 	arg_runs(&args, runs, count);
-	arg_text(&args, "error", why->error);
-	arg_text(&args, "sqlstate", why->sqlstate);
+	arg_failure(&args, &failure, InvalidOid);
 	count = returned_runs(caller, statement_execute(&replan_runs, table, &args), done);
 	statement_end();
 	return count;

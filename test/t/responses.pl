@@ -187,7 +187,8 @@ subtest 'several statements' => sub {
 	is(outcome(request => $several, format => 'csv')->{response},
 		qq{a\n1\na,b\n1,"x,y"\n?column?\n1\tx,y\nDateStyle\n"ISO, MDY"}, 'several, csv');
 	is(outcome(request => $several, format => 'json')->{response},
-		qq([{"a":1}]\n[{"a":1,"b":"x,y"}]\n[]\n1\tx,y\n[{"DateStyle":"ISO, MDY"}]),
+		qq([[{"a":1}],\n{"command":"CREATE TABLE"},\n[{"a":1,"b":"x,y"}],\n[],\n)
+		. qq({"command":"COPY","data":"1\\tx,y","rows":1},\n[{"DateStyle":"ISO, MDY"}]]),
 		'several, json');
 	sql(q{CREATE PROCEDURE gives(INOUT a int, OUT b text) LANGUAGE plpgsql AS $$ BEGIN a := a + 1; }
 		. q{b := 'b'; END $$});
@@ -200,17 +201,109 @@ subtest 'several statements' => sub {
 		qq{a\n1\na,b\n2,b\ncolumn1,column2\n2,x\na\n1\nQUERY PLAN\nResult},
 		'statements that run other statements, csv');
 	is(outcome(request => $several, format => 'json')->{response},
-		qq([{"a":1}]\n[{"a":2,"b":"b"}]\n[{"column1":2,"column2":"x"}]\n[{"a":1}]\n[{"QUERY )
-		. qq(PLAN":"Result"}]), 'statements that run other statements, json');
-	is(outcome(request => 'CREATE TABLE t (a int); DROP TABLE t', format => $_)->{response}, '',
-		"no rows, $_") for qw(csv json);
+		qq([{"command":"PREPARE"},\n[{"a":1}],\n[{"a":2,"b":"b"}],\n)
+		. qq({"command":"DECLARE CURSOR"},\n{"command":"MOVE","rows":1},\n)
+		. qq([{"column1":2,"column2":"x"}],\n[{"a":1}],\n[{"QUERY PLAN":"Result"}],\n)
+		. qq({"command":"SELECT","rows":1}]), 'statements that run other statements, json');
+	is(outcome(request => 'CREATE TABLE t (a int); DROP TABLE t', format => 'csv')->{response}, '',
+		'no rows, csv');
 	is(outcome(request => 'EXPLAIN (COSTS OFF, FORMAT json) SELECT 1',
 		format => 'json')->{response},
 		'[{"QUERY PLAN":' . sql('EXPLAIN (COSTS OFF, FORMAT json) SELECT 1') . '}]',
 		'a plan is JSON in JSON');
-	is(outcome(request => 'SELECT 1/0', format => $_)->{response}, 'ERROR:  division by zero',
-		"an error is text, with $_") for qw(csv json);
+	is(outcome(request => 'SELECT 1/0', format => 'csv')->{response}, 'ERROR:  division by zero',
+		'an error is text, with csv');
+};
 
+# Each of these is one document.
+subtest 'JSON of one statement, of none, and of many' => sub {
+	sql(q{CREATE TABLE ruled (a int);
+		CREATE RULE r AS ON INSERT TO ruled DO ALSO SELECT NEW.a AS also});
+	my %document = (
+		'INSERT INTO made VALUES (3), (4)' => { command => 'INSERT', rows => 2 },
+		'UPDATE made SET a = a WHERE a > 100' => { command => 'UPDATE', rows => 0 },
+		'CREATE TABLE t (a int)' => { command => 'CREATE TABLE' },
+		'DROP TABLE t' => { command => 'DROP TABLE' },
+		'VACUUM made' => { command => 'VACUUM' },
+		q{DO 'BEGIN COMMIT; END'} => { command => 'DO' },
+		'SELECT 1 AS a WHERE false' => [],
+		'SELECT' => [ {} ],
+		'-- nothing' => [],
+		';;' => [],
+		q{COPY (VALUES (1, E'"\\\n\x01'), (2, NULL)) TO STDOUT} =>
+			{ command => 'COPY', rows => 2, data => qq(1\t"\\\\n\x01\n2\t\\N) },
+		q{COPY (SELECT 1 WHERE false) TO STDOUT} => { command => 'COPY', rows => 0, data => '' },
+		q{COPY (VALUES ('a,"b'), ('')) TO STDOUT (FORMAT csv, HEADER)} =>
+			{ command => 'COPY', rows => 2, data => qq(column1\n"a,""b"\n"") },
+		q{COPY (VALUES (1)) TO STDOUT; COPY (VALUES (2)) TO STDOUT} =>
+			[ map { { command => 'COPY', rows => 1, data => "$_" } } 1, 2 ],
+		'BEGIN; SELECT 1 AS a; COMMIT' =>
+			[ { command => 'BEGIN' }, [ { a => 1 } ], { command => 'COMMIT' } ],
+		'INSERT INTO ruled VALUES (7)' => [ { also => 7 } ]);
+
+	for my $request (sort keys %document)
+	{
+		my $found = eval { read_json($request) };
+
+		is_deeply($found, $document{$request}, $request) or diag explain $found;
+	}
+};
+
+# A failure is an object with these keys, whoever writes it.
+subtest 'failures in JSON' => sub {
+	my %none = map { $_ => undef } qw(detail hint query context position);
+	my %failure = (
+		'SELECT 1/0' => { error => 'division by zero', sqlstate => '22012' },
+		'SELECT 1; SELEC 2' =>
+			{ error => 'syntax error at or near "SELEC"', sqlstate => '42601', position => 11 },
+		q{DO $$ BEGIN RAISE E'"x"\n' USING DETAIL = 'd', HINT = E'\x02', ERRCODE = 'UU001'; END $$} =>
+			{ error => qq("x"\n), detail => 'd', hint => "\x02", sqlstate => 'UU001',
+			context => 'PL/pgSQL function inline_code_block line 1 at RAISE' },
+		q{DO 'BEGIN PERFORM nix; END'} => { error => 'column "nix" does not exist', sqlstate => '42703',
+			query => 'SELECT nix', position => 8,
+			context => 'PL/pgSQL function inline_code_block line 1 at PERFORM' },
+		'SET exit_on_error = on; SELECT 1/0' => { error => 'division by zero', sqlstate => '22012' });
+
+	for my $request (sort keys %failure)
+	{
+		is_deeply(read_json($request), { %none, %{ $failure{$request} } }, $request);
+	}
+	is_deeply(JSON::PP->new->decode(outcome(request => 'SELECT pg_sleep(60)', format => 'json',
+		timeout => '100 ms')->{response}),
+		{ %none, error => 'canceling task due to timeout', sqlstate => 'TK001' }, 'a timeout');
+
+	my $gone = insert_task($node, request => 'SELECT 1', format => 'json', dt => '2024-01-01',
+		active => '1 s');
+	wait_for_state($node, $gone, 'GONE');
+	is_deeply(JSON::PP->new->decode(task($node, $gone, 'response')),
+		{ %none, error => 'the task was not started in time', sqlstate => 'TK003' }, 'GONE');
+
+	my $stopped = insert_task($node, request => 'SELECT pg_sleep(60)', format => 'json');
+	wait_for_running($node, 1, id => $stopped);
+	sql("UPDATE task SET state = 'STOP' WHERE id = $stopped");
+	wait_until($node, "SELECT stop IS NOT NULL FROM task WHERE id = $stopped");
+	is_deeply(JSON::PP->new->decode(task($node, $stopped, 'response')),
+		{ %none, error => 'canceling task due to user request', sqlstate => 'TK002' }, 'STOP');
+
+	my $killed = insert_task($node, request => 'SELECT pg_sleep(60)', format => 'json');
+	wait_for_running($node, 1, id => $killed);
+	sql("UPDATE task SET dt = 'infinity' WHERE id = $killed");
+	terminate($node, task($node, $killed, 'pid'));
+	wait_for_state($node, $killed, 'PLAN');
+	is_deeply(JSON::PP->new->decode(task($node, $killed, 'response')),
+		{ %none, error => 'the process of the task was terminated', sqlstate => '57P01' },
+		'terminated');
+	sql("DELETE FROM task WHERE id = $killed");
+
+	sql(q{CREATE ROLE jason NOLOGIN; ALTER ROLE jason SET pg_task.format = json;
+		CREATE ROLE keeper; ALTER TABLE task OWNER TO keeper});
+	my $refused = insert_task($node, request => 'SELECT 1', role => 'jason');
+	wait_for_state($node, $refused, 'FAIL');
+	is_deeply(JSON::PP->new->decode(task($node, $refused, 'response')),
+		{ %none, sqlstate => '42501', hint => 'GRANT jason TO keeper',
+		error => 'the owner of the task table may not run tasks as role "jason"' },
+		'a role without rights, which has the format by a setting');
+	sql(q{ALTER TABLE task OWNER TO postgres; DROP ROLE keeper});
 };
 
 # Precedence: the column, then the settings of the role, the database, the server.
@@ -308,7 +401,7 @@ subtest 'response, notice and error are cut' => sub {
 
 # Wherever the limit falls: in a header, between rows, in quotes, in the second statement, in COPY.
 subtest 'each format is cut' => sub {
-	for my $format (qw(text csv json))
+	for my $format (qw(text csv))
 	{
 		my $request = q{SELECT '日本"' AS größer, n AS "a,b" FROM generate_series(1, 3) AS n; }
 			. q{COPY (VALUES ('日本')) TO STDOUT; SELECT '日本'};
@@ -332,6 +425,45 @@ subtest 'each format is cut' => sub {
 			$i++;
 		}
 	}
+};
+
+# At the limit the last rows are left out, and the document says so.
+subtest 'JSON is cut' => sub {
+	my $request = q{SELECT n FROM generate_series(1, 9) AS n; COPY (VALUES ('aa'), ('bb'), ('cc'),
+		('dd'), ('ee')) TO STDOUT; SELECT 1 AS last};
+	my $whole = outcome(request => $request, format => 'json')->{response};
+	my %kinds;
+
+	for my $limit ((map { 64 + 9 * $_ } 0 .. 9), length($whole) - 5 .. length($whole))
+	{
+		sql("ALTER ROLE cut SET pg_task.response_limit = $limit");
+		my $found = outcome(role => 'cut', request => $request, format => 'json');
+		my $read = eval { JSON::PP->new->decode($found->{response}) };
+		my $cut = ref $read eq 'HASH';
+
+		is(ref $read, $limit < length($whole) - 3 ? 'HASH' : 'ARRAY', "$limit: a document")
+		  or diag($found->{response});
+		next unless $cut;
+		my $rest = $read->{response};
+
+		cmp_ok($read->{cut}, '>', 0, "$limit: something was cut");
+		$kinds{ @$rest . '/' . @{ $rest->[0] } } = 1;
+		is_deeply($rest->[0], [ map { { n => $_ } } 1 .. @{ $rest->[0] } ], "$limit: whole rows");
+	}
+	cmp_ok(scalar(keys %kinds), '>', 3, 'at many places');
+	my $notes = "DO \$\$ BEGIN RAISE '%', repeat(E'\"\\x01é', 50)
+		USING DETAIL = repeat('d', 99); END \$\$";
+	for my $limit (64 .. 67, 300)
+	{
+		sql("ALTER ROLE cut SET pg_task.response_limit = $limit");
+		my $text = outcome(role => 'cut', request => $notes, format => 'json')->{response};
+		my $read = eval { JSON::PP->new->utf8->decode($text) };
+
+		is($read && $read->{sqlstate}, 'P0001', "$limit: an error") or diag($text);
+		like($read->{error}, qr/\(\d+ bytes cut\)$/, "$limit: is cut");
+		cmp_ok(length $text, '<', $limit + 300, "$limit: at about the limit");
+	}
+	sql("ALTER ROLE cut SET pg_task.response_limit = $small");
 };
 
 # All notices share one limit; a request may be larger than its response.
@@ -366,8 +498,6 @@ subtest 'memory of a large result' => sub {
 			bytes => 100 * $rows - 1 },
 		'rows, csv' => { request => "SELECT repeat('x', 99) AS a FROM generate_series(1, $rows)",
 		format => 'csv', bytes => 100 * $rows + 1 },
-		'rows, json' => { request => "SELECT repeat('x', 89) AS a FROM generate_series(1, $rows)",
-		format => 'json', bytes => 100 * $rows - 1 },
 		'rows of COPY' => {
 		request => "COPY (SELECT repeat('x', 99) FROM generate_series(1, $rows)) TO STDOUT",
 			bytes => 100 * $rows - 1 },
@@ -404,6 +534,13 @@ subtest 'memory of a large result' => sub {
 		cmp_ok($peak, '<', 100 * 1024, "$name: memory");
 		note("$name: $peak kB");
 	}
+	terminate($node, backends($node, 'executor'));
+	my $id = run_task($node, format => 'json',
+		request => "SELECT repeat('x', 89) AS a FROM generate_series(1, $rows)");
+	is(task($node, $id, q{(response::json ->> 'cut')::int + octet_length(response)
+		- length('{"cut":183222783,"response":}')}), 100 * $rows - 1, 'rows, json: all are counted');
+	is(task($node, $id, 'octet_length(response) / 1024 / 1024'), 16, 'rows, json: up to the limit');
+	cmp_ok(peak(task($node, $id, 'pid')), '<', 100 * 1024, 'rows, json: memory');
 };
 
 my $before;
