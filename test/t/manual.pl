@@ -14,6 +14,8 @@ use Test::More;
 my $node = new_node('main', conf => 'pg_task.max_executors = 4');
 my $db = 'postgres';
 
+wait_for_table($node, table => 'task_queue');
+
 # Waits until nothing of these rows waits or runs.
 sub wait_for_end
 {
