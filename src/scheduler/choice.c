@@ -10,6 +10,7 @@
 #include "scheduler/binding.h"
 #include "scheduler/choice.h"
 #include "scheduler/demand.h"
+#include "scheduler/group_demand.h"
 #include "scheduler/isolation.h"
 #include "scheduler/locked.h"
 #include "scheduler/queue_rules.h"
@@ -98,7 +99,7 @@ block_role(DispatchRound *round, QueueGroup *group, const Role *role)
 
 	entry->role = *role;
 	entry->name = group->key.role;
-	entry->demand = groups_block_role(group, round->now);
+	entry->demand = group_demand_block(group, round->now);
 	round->blocked = lappend(round->blocked, entry);
 }
 

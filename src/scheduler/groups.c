@@ -7,7 +7,8 @@
  * position, so the dead rows before it are not scanned again.  Rows that appear before the read
  * position are named by a hint, or found by the scan of every period.
  *
- * order.c keeps the groups in order, queues.c what runs in their queues.
+ * order.c keeps the groups in order, queues.c what runs in their queues, and surplus.c decides
+ *which groups are forgotten when there are too many.
  *
  * This file is plain memory: no SPI, no shared memory, and it reads no clock.
  */
@@ -20,12 +21,10 @@
 #include "scheduler/hash_insert.h"
 #include "scheduler/order.h"
 #include "scheduler/rates.h"
+#include "scheduler/surplus.h"
 
 /* A group counts as locked after this number of tasks in a row that could not be claimed. */
 #define LOCKED_MISSES 16
-
-/* Groups of a blocked role that are asked for the tasks that they could start. */
-#define DEMAND_GROUPS 32
 
 typedef struct GroupEntry
 {
@@ -65,6 +64,7 @@ static struct
 	grouptable_hash *table;
 	dlist_head all; /* all groups; those that were named last at the end */
 	uint32 scan_number;
+	int limit;	   /* groups that are remembered at most */
 	bool sweeping; /* the groups that the last scan did not find are forgotten */
 } groups;
 
@@ -141,9 +141,10 @@ append_places(QueueGroup *group, const TaskPlace *places, int count)
 }
 
 void
-groups_create(void)
+groups_create(int limit)
 {
 	memset(&groups, 0, sizeof(groups));
+	groups.limit = limit;
 	dlist_init(&groups.all);
 	groups.context =
 		AllocSetContextCreate(TopMemoryContext, "pg_task groups", ALLOCSET_DEFAULT_SIZES);
@@ -153,6 +154,7 @@ groups_create(void)
 	queues_create(groups.context);
 	rates_create(groups.context);
 	order_create(groups.context);
+	surplus_create();
 }
 
 /* A strict queue is not held any more: look at its first task again. */
@@ -164,17 +166,18 @@ end_hold(QueueState *queue)
 	order_unpark(queue);
 }
 
-static void
-forget_group(QueueGroup *group)
+/* Forget a group.  Those that wait are found again by a scan. */
+void
+groups_forget(QueueGroup *group)
 {
 	QueueState *queue = group->queue;
 
 	if (queue->held_group == group)
 		end_hold(queue);
-
 	dlist_delete(&group->node);
 	grouptable_delete(groups.table, &group->key);
 	order_detach(group);
+	group->lane->role->ngroups--;
 	group->lane->ngroups--;
 	order_release_lane(group->lane);
 	queue_remove_group(queue);
@@ -190,7 +193,7 @@ groups_clear(void)
 	dlist_mutable_iter iter;
 
 	dlist_foreach_modify(iter, &groups.all)
-		forget_group(dlist_container(QueueGroup, node, iter.cur));
+		groups_forget(dlist_container(QueueGroup, node, iter.cur));
 }
 
 /* Put a group into its lane and the hash table. */
@@ -213,6 +216,7 @@ insert_into_lane(QueueGroup *group, QueueState *queue, GroupLane *lane)
 	group->queue = queue;
 	group->lane = lane;
 	lane->ngroups++;
+	lane->role->ngroups++;
 	queue_add_group(queue);
 	dlist_push_tail(&groups.all, &group->node);
 }
@@ -246,13 +250,35 @@ add_group(const TaskGroup *key)
 	return group;
 }
 
-/* Return the group with this key, which a hint or a scan has named. */
+/*
+ * Must this group, which is not known, be remembered?  A group whose "max" is 0 never starts a
+ * task. If there are too many groups, others are forgotten for it, or it is not remembered.
+ */
+static bool
+is_wanted(const TaskGroup *key, TaskPlace place)
+{
+	if (key->max == 0)
+		return false;
+	if ((int) groups.table->members < groups.limit)
+		return true;
+	if (surplus_refuse(key, place))
+		return false;
+	surplus_forget(&groups.all, (int) groups.table->members, groups.limit - groups.limit / 5);
+	return !surplus_refuse(key, place);
+}
+
+/*
+ * Return the group with this key, of which a hint or a scan has named a row at this position.  NULL
+ * if it is not to be remembered.
+ */
 static QueueGroup *
-see_group(const TaskGroup *key)
+see_group(const TaskGroup *key, TaskPlace place)
 {
 	GroupEntry *entry = grouptable_lookup(groups.table, key);
 	QueueGroup *group;
 
+	if (entry == NULL && !is_wanted(key, place))
+		return NULL;
 	if (entry == NULL)
 		group = add_group(key);
 	else
@@ -311,8 +337,10 @@ note_first_row(QueueGroup *group, TaskPlace place, bool scanned)
 void
 groups_hint(const TaskGroup *key, TaskPlace place)
 {
-	QueueGroup *group = see_group(key);
+	QueueGroup *group = see_group(key, place);
 
+	if (group == NULL)
+		return;
 	note_first_row(group, place, false);
 	if (order_compare_places(&place, &group->read_position) > 0)
 	{
@@ -421,6 +449,7 @@ void
 groups_scan_begin(void)
 {
 	groups.scan_number++;
+	surplus_scan_begin();
 }
 
 /*
@@ -429,9 +458,11 @@ groups_scan_begin(void)
 void
 groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool complete)
 {
-	QueueGroup *group = see_group(key);
+	QueueGroup *group = see_group(key, places[0]);
 
 	Assert(count > 0);
+	if (group == NULL)
+		return;
 	note_first_row(group, places[0], true);
 	if (group->locked)
 		set_head_of_locked(group, places[0]);
@@ -447,6 +478,7 @@ void
 groups_scan_end(void)
 {
 	groups.sweeping = false;
+	surplus_scan_end();
 }
 
 /*
@@ -462,7 +494,7 @@ groups_forget_unseen(MonoTime now, int limit)
 
 		if (group->seen == groups.scan_number)
 			break;
-		forget_group(group);
+		groups_forget(group);
 	}
 	if (limit <= 0)
 		return false;
@@ -588,33 +620,6 @@ groups_skip_role(QueueGroup *group)
 	order_skip_role(group->lane->role);
 }
 
-/*
- * The role of this group, which groups_next returned, has no executor for it: skip the role until
- * the next round.  Returns what it needs; it looks at no more than DEMAND_GROUPS groups for that,
- * and counts one task for each other queue.
- */
-GroupDemand
-groups_block_role(QueueGroup *group, ClockNow now)
-{
-	GroupRole *role = group->lane->role;
-	GroupDemand demand = {0, 0};
-	int i;
-
-	for (i = 0; i < DEMAND_GROUPS && (group = order_first_of_role(role, now)) != NULL; i++)
-	{
-		demand.tasks += groups_startable(group, now);
-		if (group->queue->average < 0 || demand.average < 0)
-			demand.average = -1;
-		else
-			demand.average = Max(demand.average, group->queue->average);
-		order_skip(group);
-	}
-	if (i == DEMAND_GROUPS)
-		demand.tasks = Max(demand.tasks, role->nlanes);
-	order_skip_role(role);
-	return demand;
-}
-
 /* Is the first task of a group known, and due? */
 bool
 groups_due_now(const QueueGroup *group, ClockNow now)
@@ -630,19 +635,6 @@ groups_drop_first(QueueGroup *group, ClockNow now, TaskPlace *place)
 		return false;
 	*place = take_first(group);
 	return true;
-}
-
-/* Count the tasks of a group that could start now, as far as rows were read. */
-int
-groups_startable(const QueueGroup *group, ClockNow now)
-{
-	int count =
-		Min(group->count - group->next, queue_free_places(group->queue, &group->key, now.mono));
-	int i = group->next;
-
-	while (i - group->next < count && group->places[i].dt <= now.wall)
-		i++;
-	return i - group->next;
 }
 
 /*
@@ -661,6 +653,7 @@ groups_task_ended(QueueState *queue)
 {
 	queue_count_ended(queue);
 	order_unpark(queue);
+	surplus_queue_free(queue);
 }
 
 /* The rule of the queue has changed: look again whether it may start a task. */
@@ -668,6 +661,7 @@ void
 groups_queue_changed(QueueState *queue)
 {
 	order_unpark(queue);
+	surplus_queue_free(queue);
 }
 
 /* The rule of the queue of this name has changed, or that of any queue (NULL). */
@@ -680,6 +674,7 @@ groups_rule_changed(const char *name)
 		order_unpark_all();
 	else if (queue)
 		groups_queue_changed(queue);
+	surplus_rules_changed();
 }
 
 /*

@@ -14,12 +14,15 @@
 #include "shared/clock.h"
 #include "shared/task.h"
 
+/* As many groups are remembered at most.  One in a queue of its own takes about 550 bytes. */
+#define GROUPS_LIMIT 100000
+
 struct GroupLane;
 
 /* Where a group is remembered: see order.c. */
 typedef enum QueueGroupState
 {
-	GROUP_AT_REST, /* no row of it may start: none is known, or its "max" is 0 */
+	GROUP_AT_REST, /* no row of it waits, as far as is known */
 	GROUP_READY,   /* in its lane: its next row is due, or has to be read */
 	GROUP_FUTURE,  /* its next row is not due */
 	GROUP_PAUSED,  /* it is not checked for locks before its time */
@@ -59,13 +62,6 @@ typedef struct QueueGroup
 	MonoTime paused_until; /* no task of it starts before this */
 } QueueGroup;
 
-/* What a role needs that has no executor for its next task. */
-typedef struct GroupDemand
-{
-	int tasks;		/* tasks that could start, or fewer if they are in many groups */
-	double average; /* the longest average duration of their queues (us); negative: not known */
-} GroupDemand;
-
 /* Is the next row of the group known? */
 static inline bool
 group_knows_row(const QueueGroup *group)
@@ -80,8 +76,9 @@ group_next_place(const QueueGroup *group)
 	return group_knows_row(group) ? group->places[group->next] : group->read_position;
 }
 
-extern void groups_create(void);
+extern void groups_create(int limit);
 extern void groups_clear(void);
+extern void groups_forget(QueueGroup *group);
 
 extern void groups_hint(const TaskGroup *key, TaskPlace place);
 extern void groups_scan_begin(void);
@@ -105,10 +102,8 @@ extern QueueGroup *groups_next(ClockNow now);
 extern TaskPlace groups_choose_first(QueueGroup *group, ClockNow now);
 extern void groups_skip(QueueGroup *group);
 extern void groups_skip_role(QueueGroup *group);
-extern GroupDemand groups_block_role(QueueGroup *group, ClockNow now);
 extern bool groups_due_now(const QueueGroup *group, ClockNow now);
 extern bool groups_drop_first(QueueGroup *group, ClockNow now, TaskPlace *place);
-extern int groups_startable(const QueueGroup *group, ClockNow now);
 
 extern void groups_task_started(QueueState *queue);
 extern void groups_task_ended(QueueState *queue);

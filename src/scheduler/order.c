@@ -19,88 +19,36 @@
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
 #include "utils/memutils.h"
 
-#include "scheduler/hash_insert.h"
+#include "scheduler/group_roles.h"
 #include "scheduler/order.h"
 
 /* The wall clock was set if it differs by this (us) from what the monotonic clock makes of it. */
 #define CLOCK_STEP_US 100000
 
-typedef struct RoleEntry
-{
-	char *name;
-	uint32 hash;
-	char status;
-	GroupRole *role;
-} RoleEntry;
-
-#define SH_PREFIX roletable
-#define SH_ELEMENT_TYPE RoleEntry
-#define SH_KEY_TYPE char *
-#define SH_KEY name
-#define SH_HASH_KEY(tb, key) hash_bytes((const unsigned char *) (key), strlen(key))
-#define SH_EQUAL(tb, a, b) (strcmp(a, b) == 0)
-#define SH_STORE_HASH
-#define SH_GET_HASH(tb, entry) (entry)->hash
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
-
 /* Static, because the order is remembered from iteration to iteration. */
 static struct
 {
-	MemoryContext context;	   /* of roles, names and the hash table */
 	MemoryContext lanes;	   /* of GroupLane alone */
-	roletable_hash *table;	   /* roles by their names */
 	pairingheap roles;		   /* those that are ready */
 	pairingheap future;		   /* groups whose next row is not due, by its dt */
 	pairingheap paused;		   /* groups that are paused, by the end of the pause */
 	pairingheap parked;		   /* parked lanes, by the time at which they come back */
 	dlist_head skipped_groups; /* until the next round */
 	dlist_head skipped_roles;  /* until the next round */
-	ClockNow now;			   /* of the last round */
+	ClockNow now;			   /* of this iteration, or of its round */
 	int64 offset;			   /* of the wall clock when lanes were brought back for it (us) */
 } order;
-
-DEFINE_HASH_INSERT(insert_role, roletable, RoleEntry, char *)
-
-int
-order_compare_places(const TaskPlace *a, const TaskPlace *b)
-{
-	if (a->dt != b->dt)
-		return a->dt < b->dt ? -1 : 1;
-	if (a->id != b->id)
-		return a->id < b->id ? -1 : 1;
-	return 0;
-}
 
 /* Compare two groups: positive if the first task of "a" starts first. */
 static int
 compare_groups(const QueueGroup *a, const QueueGroup *b)
 {
-	TaskPlace left = group_next_place(a);
-	TaskPlace right = group_next_place(b);
+	OrderKey left = order_key(a);
+	OrderKey right = order_key(b);
 
-	if (a->key.max != b->key.max)
-		return a->key.max > b->key.max ? 1 : -1;
-	if (a->key.priority != b->key.priority)
-		return a->key.priority < b->key.priority ? 1 : -1;
-	return -order_compare_places(&left, &right);
-}
-
-static QueueGroup *
-first_group(const GroupLane *lane)
-{
-	return pairingheap_container(QueueGroup, order, lane->groups.ph_root);
-}
-
-static GroupLane *
-first_lane(const GroupRole *role)
-{
-	return pairingheap_container(GroupLane, order, role->lanes.ph_root);
+	return order_compare_keys(&left, &right);
 }
 
 static int
@@ -114,16 +62,16 @@ compare_in_lane(const pairingheap_node *a, const pairingheap_node *b,
 static int
 compare_lanes(const pairingheap_node *a, const pairingheap_node *b, void *arg pg_attribute_unused())
 {
-	return compare_groups(first_group(pairingheap_const_container(GroupLane, order, a)),
-						  first_group(pairingheap_const_container(GroupLane, order, b)));
+	return compare_groups(order_first_group(pairingheap_const_container(GroupLane, order, a)),
+						  order_first_group(pairingheap_const_container(GroupLane, order, b)));
 }
 
 static int
 compare_roles(const pairingheap_node *a, const pairingheap_node *b, void *arg pg_attribute_unused())
 {
 	return compare_groups(
-		first_group(first_lane(pairingheap_const_container(GroupRole, order, a))),
-		first_group(first_lane(pairingheap_const_container(GroupRole, order, b))));
+		order_first_group(order_first_lane(pairingheap_const_container(GroupRole, order, a))),
+		order_first_group(order_first_lane(pairingheap_const_container(GroupRole, order, b))));
 }
 
 /* For the heaps by time: positive if the time of "a" comes first. */
@@ -161,10 +109,9 @@ void
 order_create(MemoryContext context)
 {
 	memset(&order, 0, sizeof(order));
-	order.context = context;
 	order.lanes =
 		SlabContextCreate(context, "pg_task lanes", SLAB_DEFAULT_BLOCK_SIZE, sizeof(GroupLane));
-	order.table = roletable_create(context, 16, NULL);
+	group_roles_create(context, compare_lanes);
 	order.roles.ph_compare = compare_roles;
 	order.future.ph_compare = compare_future;
 	order.paused.ph_compare = compare_paused;
@@ -172,23 +119,6 @@ order_create(MemoryContext context)
 	dlist_init(&order.skipped_groups);
 	dlist_init(&order.skipped_roles);
 	order.now.wall = PG_INT64_MIN;
-}
-
-static GroupRole *
-find_or_add_role(const char *name)
-{
-	RoleEntry *entry = roletable_lookup(order.table, (char *) name);
-	GroupRole *role;
-
-	if (entry)
-		return entry->role;
-	name = MemoryContextStrdup(order.context, name);
-	role = MemoryContextAllocZero(order.context, sizeof(GroupRole));
-	role->name = (char *) name;
-	role->lanes.ph_compare = compare_lanes;
-	entry = insert_role(order.table, role->name);
-	entry->role = role;
-	return role;
 }
 
 /*
@@ -209,7 +139,7 @@ order_find_or_add_lane(QueueState *queue, const char *name)
 		if (strcmp(lane->role->name, name) == 0)
 			return lane;
 	}
-	role = find_or_add_role(name);
+	role = group_role_find_or_add(name);
 	lane = MemoryContextAllocZero(order.lanes, sizeof(GroupLane));
 	lane->queue = queue;
 	lane->role = role;
@@ -217,17 +147,6 @@ order_find_or_add_lane(QueueState *queue, const char *name)
 	role->nlanes++;
 	dlist_push_tail(&queue->lanes, &lane->queue_node);
 	return lane;
-}
-
-static void
-free_role(GroupRole *role)
-{
-	Assert(!role->ready);
-	if (role->skipped)
-		dlist_delete(&role->skipped_node);
-	roletable_delete(order.table, role->name);
-	pfree(role->name);
-	pfree(role);
 }
 
 /* Free a lane, and its role, if no group is left in it. */
@@ -242,7 +161,11 @@ order_release_lane(GroupLane *lane)
 	dlist_delete(&lane->queue_node);
 	pfree(lane);
 	if (--role->nlanes == 0)
-		free_role(role);
+	{
+		if (role->skipped)
+			dlist_delete(&role->skipped_node);
+		group_role_free(role);
+	}
 }
 
 /* Remove a role from the heap of roles: its lanes are about to change. */
@@ -272,7 +195,7 @@ unlink_lane(GroupLane *lane)
 
 	if (lane->state == LANE_READY)
 	{
-		bool first = first_lane(role) == lane;
+		bool first = order_first_lane(role) == lane;
 
 		if (first)
 			unlink_role(role);
@@ -300,7 +223,7 @@ link_lane(GroupLane *lane)
 		return;
 	lane->state = LANE_READY;
 	first = pairingheap_is_empty(&role->lanes) ||
-			compare_groups(first_group(lane), first_group(first_lane(role))) > 0;
+			compare_groups(order_first_group(lane), order_first_group(order_first_lane(role))) > 0;
 	if (first)
 		unlink_role(role);
 	pairingheap_add(&role->lanes, &lane->order);
@@ -350,7 +273,7 @@ add_to_lane(QueueGroup *group)
 {
 	GroupLane *lane = group->lane;
 	bool first =
-		pairingheap_is_empty(&lane->groups) || compare_groups(group, first_group(lane)) > 0;
+		pairingheap_is_empty(&lane->groups) || compare_groups(group, order_first_group(lane)) > 0;
 
 	if (first)
 		unlink_lane(lane);
@@ -363,7 +286,7 @@ static void
 remove_from_lane(QueueGroup *group)
 {
 	GroupLane *lane = group->lane;
-	bool first = first_group(lane) == group;
+	bool first = order_first_group(lane) == group;
 
 	if (first)
 		unlink_lane(lane);
@@ -377,7 +300,7 @@ void
 order_attach(QueueGroup *group)
 {
 	Assert(group->state == GROUP_AT_REST);
-	if ((!group_knows_row(group) && group->exhausted) || group->key.max == 0)
+	if (!group_knows_row(group) && group->exhausted)
 		return;
 	if (clock_is_before(order.now.mono, group->paused_until))
 	{
@@ -439,7 +362,7 @@ order_is_first_of_queue(const QueueGroup *group)
 		GroupLane *lane = dlist_container(GroupLane, queue_node, iter.cur);
 
 		if (lane != group->lane && !pairingheap_is_empty(&lane->groups) &&
-			compare_groups(first_group(lane), group) > 0)
+			compare_groups(order_first_group(lane), group) > 0)
 			return false;
 	}
 	return true;
@@ -464,8 +387,9 @@ order_skip(QueueGroup *group)
 void
 order_skip_role(GroupRole *role)
 {
-	Assert(!role->skipped);
 	unlink_role(role);
+	if (role->skipped)
+		return;
 	role->skipped = true;
 	dlist_push_tail(&order.skipped_roles, &role->skipped_node);
 }
@@ -545,21 +469,39 @@ order_begin_round(ClockNow now)
 	}
 }
 
+/* An iteration begins: groups are put where they belong by this time. */
+void
+order_set_now(ClockNow now)
+{
+	order.now = now;
+}
+
+/* Return that time. */
+ClockNow
+order_now(void)
+{
+	return order.now;
+}
+
 /*
  * Return the first group of a role, which has a lane that is ready, if it may start a task or has
- * to be read.  Otherwise move it, or its lane, to where it belongs, and return NULL.
+ * to be read.  Otherwise move it, or its lane, to where it belongs, or skip the role, and return
+ * NULL.
  */
 static QueueGroup *
 try_first_of_role(GroupRole *role, ClockNow now)
 {
-	GroupLane *lane = first_lane(role);
-	QueueGroup *group = first_group(lane);
+	GroupLane *lane = order_first_lane(role);
+	QueueGroup *group = order_first_group(lane);
+	OrderKey key = order_key(group);
 	MonoTime until = queue_blocked_until(lane->queue, &group->key, now);
 
 	Assert(group->state == GROUP_READY && lane->state == LANE_READY);
 	if (clock_is_before(now.mono, until))
 		park_lane(lane, until);
-	else if (group_next_place(group).dt <= now.wall)
+	else if (group_role_is_behind(role, &key))
+		order_skip_role(role);
+	else if (key.place.dt <= now.wall)
 		return group;
 	else
 	{
@@ -593,7 +535,7 @@ order_first_of_role(GroupRole *role, ClockNow now)
 	QueueGroup *group = NULL;
 
 	Assert(order.now.wall == now.wall);
-	while (group == NULL && !pairingheap_is_empty(&role->lanes))
+	while (group == NULL && !role->skipped && !pairingheap_is_empty(&role->lanes))
 		group = try_first_of_role(role, now);
 	return group;
 }

@@ -14,16 +14,31 @@
 #include "shared/clock.h"
 #include "shared/task.h"
 
+/* The position of a group in the order. */
+typedef struct OrderKey
+{
+	int32 max;
+	int32 priority;
+	TaskPlace place;
+} OrderKey;
+
 /* A role that has waiting rows. */
 typedef struct GroupRole
 {
 	char *name;
 	int nlanes;				/* all of its lanes */
+	int ngroups;			/* all of its groups */
 	pairingheap lanes;		/* those that are ready */
 	pairingheap_node order; /* in the heap of roles, if it is ready */
 	bool ready;
 	dlist_node skipped_node; /* in the list of skipped roles ... */
 	bool skipped;			 /* ... if it starts no more task in this round */
+
+	/* groups of it that are due may have been forgotten (surplus.c) */
+	bool bounded;		 /* no group at or behind this position starts a task ... */
+	OrderKey bound;		 /* ... because a forgotten one may come before it */
+	bool next_bounded;	 /* the same for the groups that were forgotten ... */
+	OrderKey next_bound; /* ... since the last scan began */
 } GroupRole;
 
 typedef enum LaneState
@@ -47,6 +62,49 @@ typedef struct GroupLane
 	MonoTime parked_until;
 } GroupLane;
 
+/* Compare two positions of rows: negative if "a" comes first. */
+static inline int
+order_compare_places(const TaskPlace *a, const TaskPlace *b)
+{
+	if (a->dt != b->dt)
+		return a->dt < b->dt ? -1 : 1;
+	if (a->id != b->id)
+		return a->id < b->id ? -1 : 1;
+	return 0;
+}
+
+/* Return the position of a group in the order. */
+static inline OrderKey
+order_key(const QueueGroup *group)
+{
+	return (OrderKey){group->key.max, group->key.priority, group_next_place(group)};
+}
+
+/* Compare two positions: positive if "a" comes first. */
+static inline int
+order_compare_keys(const OrderKey *a, const OrderKey *b)
+{
+	if (a->max != b->max)
+		return a->max > b->max ? 1 : -1;
+	if (a->priority != b->priority)
+		return a->priority < b->priority ? 1 : -1;
+	return -order_compare_places(&a->place, &b->place);
+}
+
+/* The first group of a lane that has one that is ready. */
+static inline QueueGroup *
+order_first_group(const GroupLane *lane)
+{
+	return pairingheap_container(QueueGroup, order, lane->groups.ph_root);
+}
+
+/* The first lane of a role that has one that is ready. */
+static inline GroupLane *
+order_first_lane(const GroupRole *role)
+{
+	return pairingheap_container(GroupLane, order, role->lanes.ph_root);
+}
+
 extern void order_create(MemoryContext context);
 extern GroupLane *order_find_or_add_lane(QueueState *queue, const char *name);
 extern void order_release_lane(GroupLane *lane);
@@ -61,6 +119,7 @@ extern void order_skip_role(GroupRole *role);
 extern void order_unpark(QueueState *queue);
 extern void order_unpark_all(void);
 extern MonoTime order_due_at(ClockNow now);
-extern int order_compare_places(const TaskPlace *a, const TaskPlace *b);
+extern void order_set_now(ClockNow now);
+extern ClockNow order_now(void);
 
 #endif /* PG_TASK_ORDER_H */

@@ -36,6 +36,7 @@ typedef struct QueueState
 	dlist_head parked;	  /* those that wait until one more task may start */
 	dlist_node idle_node; /* in the list of idle queues ... */
 	bool idle;			  /* ... if it has no groups, no running tasks and no rate */
+	bool forgotten;		  /* groups of it were forgotten while it could start no task */
 
 	struct QueueRate *rate; /* NULL: no start of it has to be remembered; see rates.c */
 	const QueueRule *rule;	/* NULL: it has none */

@@ -17,6 +17,7 @@
 #include "scheduler/groups.h"
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/surplus.h"
 #include "scheduler/unstarted.h"
 #include "task/rows.h"
 
@@ -47,6 +48,12 @@
 
 /* ... and a requested scan waits this many times that duration: at most 1/5 of the time. */
 #define WANTED_SHARE 4
+
+/*
+ * A scan for groups that were forgotten waits this many times that duration: there is no other way
+ * to go on.
+ */
+#define FORGOTTEN_SHARE 1
 
 /* Request a scan: rows wait that no hint has named. */
 void
@@ -93,7 +100,7 @@ scan_forget(void)
 
 	scan->going = false;
 	scan->wanted = true;
-	scan->not_before = CLOCK_LONG_AGO;
+	scan->not_before = scan->not_again = CLOCK_LONG_AGO;
 }
 
 /* Is a scan between two of its slices? */
@@ -109,9 +116,16 @@ scan_until(void)
 {
 	TableScan *scan = &MyScheduler->scan;
 
+	MonoTime due = scan->next;
+	MonoTime again;
+
 	if (scan->going)
 		return CLOCK_LONG_AGO;
-	return scan->wanted ? clock_min(scan->next, scan->not_before) : scan->next;
+	if (scan->wanted)
+		due = clock_min(due, scan->not_before);
+	again = surplus_scan_at(clock_now());
+	again.us -= scan->cost; /* it is to be complete by then */
+	return clock_min(due, clock_max(again, scan->not_again));
 }
 
 bool
@@ -195,6 +209,7 @@ end_scan(MonoTime now, int period_ms)
 	scan->going = scan->tidying = false;
 	scan->next.us = now.us + Max((int64) period_ms * 1000, scan->cost * SCAN_SHARE);
 	scan->not_before.us = now.us + scan->cost * WANTED_SHARE;
+	scan->not_again.us = now.us + scan->cost * FORGOTTEN_SHARE;
 }
 
 static void

@@ -22,7 +22,8 @@ typedef struct TableScan
 	TaskGroup after;	 /* position of the running scan; its strings are allocated */
 	int64 cost;			 /* duration of its slices so far (us) */
 	MonoTime next;		 /* the next periodic scan */
-	MonoTime not_before; /* no requested scan before this */
+	MonoTime not_before; /* no requested scan before this ... */
+	MonoTime not_again;	 /* ... and none for forgotten groups */
 } TableScan;
 
 extern void scan_want(void);

@@ -35,6 +35,7 @@
 #include "scheduler/history.h"
 #include "scheduler/isolation.h"
 #include "scheduler/locked.h"
+#include "scheduler/order.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
 #include "scheduler/rate_store.h"
@@ -258,6 +259,7 @@ run_iteration(DispatchRound *round)
 	ClockNow now = clock_now();
 
 	arbiter_renew(MyScheduler->slot);
+	order_set_now(now);
 	pool_reap();
 	if (check_settings())
 		return;
@@ -459,7 +461,7 @@ prepare_process(void)
 	work_define();
 	port_describe(); /* for triggers of the owner's */
 	statement_define();
-	groups_create();
+	groups_create(GROUPS_LIMIT);
 	role_state_create();
 	pool_create();
 }

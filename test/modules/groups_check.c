@@ -2,8 +2,8 @@
  * groups_check.c
  *		Unit tests of the scheduler's groups, run in an ordinary backend.
  *
- * src/scheduler/groups.c, order.c and queues.c are plain memory: they are compiled into this library
- * (groups_table.h), and the checks call their functions with times of their own.
+ * src/scheduler/groups.c, order.c, surplus.c and queues.c are plain memory: they are compiled into
+ * this library (groups_table.h), and the checks call their functions with times of their own.
  * groups_check(name, seed) runs one check.  It returns NULL if the check holds, otherwise what does
  * not hold.
  */
@@ -140,16 +140,16 @@ check_startable(void)
 	scan_groups(start);
 	CHECK(start_next(start, &queue) == 1);
 	begin_round(start);
-	CHECK(groups_startable(next_known(start), start) == 2);
+	CHECK(group_demand_tasks(next_known(start), start) == 2);
 	groups_task_ended(queue);
-	CHECK(groups_startable(next_known(start), start) == 3);
+	CHECK(group_demand_tasks(next_known(start), start) == 3);
 	CHECK(start_next(start, NULL) == 2);
 	groups_task_ended(queue);
 	begin_round(start);
-	CHECK(groups_startable(next_known(start), start) == 2); /* 3 and 4; 5 is not due */
-	CHECK(groups_startable(next_known(start), after(start, 1)) == 3);
+	CHECK(group_demand_tasks(next_known(start), start) == 2); /* 3 and 4; 5 is not due */
+	CHECK(group_demand_tasks(next_known(start), after(start, 1)) == 3);
 	groups_skip(next_known(start));
-	CHECK(groups_startable(next_known(start), start) == 1);
+	CHECK(group_demand_tasks(next_known(start), start) == 1);
 	return NULL;
 }
 
@@ -523,10 +523,7 @@ check_many_groups(void)
 		groups_hint(&key, place_of(start.wall + HOUR + i, i));
 		key.queue = psprintf("full %d", i);
 		key.max = 1;
-		if (i < count / 10)
-			groups_task_started(queue_find_or_add(key.queue));
-		else
-			key.max = 0;
+		groups_task_started(queue_find_or_add(key.queue));
 		groups_hint(&key, place_of(start.wall, i));
 		key.max = TASK_UNLIMITED;
 	}
@@ -585,7 +582,7 @@ check_blocked_roles(void)
 	group = groups_next(start);
 	CHECK(group->key.priority == 1 && strcmp(group->key.role, "busy") == 0);
 	moves = 0;
-	demand = groups_block_role(group, start);
+	demand = group_demand_block(group, start);
 	CHECK(demand.tasks >= 32 && demand.average < 0);
 	group = groups_next(start);
 	CHECK(strcmp(group->key.role, "free") == 0);
@@ -601,7 +598,7 @@ check_blocked_roles(void)
 	groups_hint(&key, place_of(start.wall, 10000));
 	CHECK(strcmp(groups_next(start)->key.role, "free") == 0);
 	groups_clear();
-	CHECK(order.table->members == 0);
+	CHECK(roles.table->members == 0);
 	CHECK(!groups_ready(start));
 	return NULL;
 }
@@ -697,6 +694,119 @@ check_listed_rows(void)
 	CHECK(start_next(start, NULL) == 23);
 	CHECK(start_next(start, NULL) == 0);
 	CHECK(table.reads == 1);
+	return NULL;
+}
+
+/* Is a scan due, to find groups that were forgotten? */
+static bool
+scan_wanted(ClockNow now)
+{
+	return !clock_is_before(now.mono, surplus_scan_at(now));
+}
+
+/* Insert a row into a queue of its own. */
+static void
+insert_alone(int32 max, const char *role, TimestampTz dt, int64 id)
+{
+	insert_with_hint(add_key(psprintf("%d.%s", (int) id, role), max, 0, role), dt, id);
+}
+
+/* Too many groups: which are forgotten, and when a scan finds them again. */
+static const char *
+check_forgotten_groups(void)
+{
+	TimestampTz last = PG_INT64_MIN;
+	QueueState *queue;
+	int i;
+
+	groups.limit = 10;
+
+	/* those that never start a task */
+	insert_with_hint(add_key("closed", 0, 0, "r"), start.wall, 999);
+	CHECK(groups.table->members == 0);
+
+	/* the latest of those that are not due */
+	for (i = 1; i <= 20; i++)
+		insert_alone(TASK_UNLIMITED, "r", start.wall + i * 7 % 20 + 1, i);
+	CHECK(groups.table->members <= 10);
+	CHECK(!groups_ready(start));
+	CHECK(groups_due_at(start).us == start.mono.us + 1);
+	CHECK(surplus_scan_at(start).us > start.mono.us + 5);
+	CHECK(surplus_scan_at(start).us <= start.mono.us + 10);
+	for (i = 1; i <= 20; i++)
+	{
+		ClockNow now = after(start, i);
+
+		if (scan_wanted(now))
+			scan_groups(now);
+		CHECK(start_next(now, NULL) != 0);
+		CHECK(start_next(now, NULL) == 0);
+	}
+
+	/* of due ones the last in the order; another role keeps its share */
+	scan_groups(after(start, HOUR));
+	for (i = 21; i <= 40; i++)
+		insert_alone(TASK_UNLIMITED, "r", start.wall - i * 7 % 20, i);
+	insert_alone(TASK_UNLIMITED, "s", start.wall, 41);
+	CHECK(groups.table->members <= 10);
+	for (i = 0; i <= 21; i++)
+	{
+		int64 id;
+
+		/* behind those that were forgotten */
+		if (i == 5)
+			insert_alone(TASK_UNLIMITED, "r", start.wall + SECOND, 42);
+		id = start_next(after(start, HOUR), NULL);
+
+		if (id == 41)
+			continue;
+		CHECK(id == 0 || table.rows[id].place.dt >= last);
+		last = id == 0 ? last : table.rows[id].place.dt;
+		if (id == 0)
+		{
+			CHECK(scan_wanted(after(start, HOUR)));
+			scan_groups(after(start, HOUR));
+			id = start_next(after(start, HOUR), NULL);
+			CHECK(id != 0 && table.rows[id].place.dt >= last);
+			last = table.rows[id].place.dt;
+		}
+	}
+	CHECK(start_next(after(start, HOUR), NULL) == 0);
+
+	/* those of a full queue, before any that is due */
+	scan_groups(after(start, HOUR));
+	scan_groups(after(start, HOUR));
+	CHECK(groups.table->members == 0);
+	for (i = 0; i < 5; i++)
+		add_key("full", 1, i, "r");
+	for (i = 0; i < 5; i++)
+		insert_with_hint(table.ngroups - 5 + i, start.wall, 50 + i);
+	CHECK(start_next(start, &queue) == 50);
+	CHECK(start_next(start, NULL) == 0);
+	for (i = 60; i < 68; i++)
+		insert_alone(1, "r", start.wall, i);
+	CHECK(queue->forgotten);
+	for (i = 60; i < 68; i++)
+		CHECK(start_next(start, NULL) == i);
+	CHECK(!scan_wanted(start));
+	groups_task_ended(queue);
+	CHECK(scan_wanted(start));
+	scan_groups(start);
+	CHECK(start_next(start, NULL) == 51);
+
+	/* those of a queue in its pause */
+	groups_clear();
+	groups_task_ended(queue);
+	table.nrows = 0;
+	insert_alone(-1000, "r", start.wall, 80);
+	CHECK(start_next(start, &queue) == 80);
+	groups_task_ended(queue);
+	insert_with_hint(table.ngroups - 1, start.wall, 81);
+	CHECK(start_next(start, NULL) == 0);
+	for (i = 82; i < 94; i++)
+		insert_alone(TASK_UNLIMITED, "r", start.wall, i);
+	CHECK(queue->groups == 0);
+	CHECK(surplus_scan_at(start).us == start.mono.us + SECOND);
 	return NULL;
 }
 
@@ -798,7 +908,7 @@ check_out_of_memory(void)
 
 	/* nothing is left when all groups were forgotten */
 	groups_clear();
-	CHECK(groups.table->members == 0 && order.table->members == 0);
+	CHECK(groups.table->members == 0 && roles.table->members == 0);
 	CHECK(groups_next(start) == NULL);
 	return NULL;
 }
@@ -829,9 +939,11 @@ static const Check checks[] = {
 	{"blocked roles", check_blocked_roles, NULL},
 	{"parked lanes", check_parked, NULL},
 	{"listed rows", check_listed_rows, NULL},
+	{"forgotten groups", check_forgotten_groups, NULL},
 	{"out of memory", check_out_of_memory, NULL},
 	{"random order", NULL, check_random_order},
 	{"random scans", NULL, check_random_scans},
+	{"random forgetting", NULL, check_random_forgetting},
 };
 
 PG_FUNCTION_INFO_V1(groups_check);
@@ -846,7 +958,7 @@ groups_check(PG_FUNCTION_ARGS)
 	table.read_limit = 3;
 	table.list_limit = 1;
 	failing_allocation = 0;
-	groups_create();
+	groups_create(PG_INT32_MAX);
 	for (i = 0; i < (int) lengthof(checks); i++)
 		if (strcmp(checks[i].name, name) == 0)
 			result = checks[i].run ? checks[i].run() : checks[i].run_random(PG_GETARG_INT32(1));

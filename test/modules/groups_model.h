@@ -245,4 +245,64 @@ check_random_scans(int seed)
 	return NULL;
 }
 
+/* Of the rows of a role that may start, is this the first? */
+static bool
+model_is_first(const Row *row, const ModelQueue *queues, ClockNow now)
+{
+	const char *role = table.keys[row->group].role;
+	int i;
+
+	for (i = 0; i < table.nrows; i++)
+		if (strcmp(table.keys[table.rows[i].group].role, role) == 0 &&
+			model_may_start(&table.rows[i], queues, now) &&
+			model_compare(&table.rows[i], row) < 0)
+			return false;
+	return true;
+}
+
+/*
+ * At most 15 of 40 groups are remembered: each row is started, in the order of its role, if a scan
+ * is done when one is wanted.
+ */
+static const char *
+check_random_forgetting(int seed)
+{
+	ModelQueue queues[QUEUES] = {{0}};
+	ClockNow now = start;
+	int waiting = 0;
+	int round;
+	int i;
+
+	random_state = (uint64) seed * UINT64CONST(2654435769) + 1;
+	add_random_keys();
+	groups.limit = 15;
+	for (round = 1; round <= 600; round++)
+	{
+		order_set_now(now);
+		for (i = random_below(8); i > 0 && round <= 300; i--)
+			insert_random_row(now, table.nrows + 1, true);
+		table.list_limit = 1 + random_below(4);
+		for (i = 0; i < 12; i++)
+		{
+			int64 id;
+
+			if (!clock_is_before(now.mono, surplus_scan_at(now)) || random_below(100) == 0)
+				scan_groups(now);
+			CHECK(groups.table->members <= 15);
+			id = start_next(now, NULL);
+			if (id == 0)
+				continue;
+			if (!model_is_first(&table.rows[id - 1], queues, now))
+				return psprintf("round %d: %d is not the first of its role", round, (int) id);
+			model_start(&table.rows[id - 1], queues, now);
+		}
+		end_random_tasks(queues);
+		now = after(now, SECOND);
+	}
+	for (i = 0; i < table.nrows; i++)
+		waiting += !table.rows[i].gone && table.keys[table.rows[i].group].max != 0;
+	CHECK(waiting == 0);
+	return NULL;
+}
+
 #endif /* GROUPS_MODEL_H */

@@ -42,7 +42,10 @@ allocate(void)
 #include "scheduler/rate.c"
 #include "scheduler/rates.c"
 #include "scheduler/queues.c"
+#include "scheduler/group_roles.c"
 #include "scheduler/order.c"
+#include "scheduler/surplus.c"
+#include "scheduler/group_demand.c"
 #include "scheduler/groups.c"
 #include "shared/clock.c"
 
@@ -68,7 +71,7 @@ typedef struct Row
 	bool gone; /* not in the table any more */
 } Row;
 
-#define GROUPS_MAX 64
+#define GROUPS_MAX 128
 #define ROWS_MAX 4096
 
 /* That table. */

@@ -1,6 +1,6 @@
 # The scheduler's groups as plain functions, with times of the test's own: the order of tasks, the
 # limits of queues, hints and scans, two clocks, memory that runs out.  A TAP test because it builds
-# a library: test/modules/groups_check.c contains the checks, and groups.c, order.c and queues.c.
+# a library: test/modules/groups_check.c contains the checks, and groups.c and its like.
 use strict;
 use warnings;
 use FindBin;
@@ -41,6 +41,7 @@ check('many groups', 'a round moves no group of 300,000 that starts nothing');
 check('blocked roles', 'a role with 1,000 groups is set aside at once');
 check('parked lanes', 'what brings the groups of a full queue back');
 check('listed rows', 'small groups that a scan has listed are not read again');
+check('forgotten groups', 'too many groups: which are forgotten, and when they are found again');
 check('out of memory', 'each allocation of an insertion may fail');
 
 # The same rounds each time; another seed finds other ones.
@@ -48,6 +49,7 @@ for my $seed (20261121 .. 20261123)
 {
 	check('random order', "300 random rounds choose what a model chooses (seed $seed)", $seed);
 	check('random scans', "each row is started once, with hints and scans (seed $seed)", $seed);
+	check('random forgetting', "15 groups of 40 are remembered, in order (seed $seed)", $seed);
 }
 
 done_testing();

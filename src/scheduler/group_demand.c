@@ -1,0 +1,54 @@
+/*
+ * group_demand.c
+ *		What a role needs that has no executor for its next task.
+ *
+ * This file is plain memory: no SPI, no shared memory, and it reads no clock.  demand.c starts the
+ * executors.
+ */
+#include "postgres.h"
+
+#include "scheduler/group_demand.h"
+#include "scheduler/order.h"
+
+/* Groups of a blocked role that are asked for the tasks that they could start. */
+#define DEMAND_GROUPS 32
+
+/* Count the tasks of a group that could start now, as far as rows were read. */
+int
+group_demand_tasks(const QueueGroup *group, ClockNow now)
+{
+	int count =
+		Min(group->count - group->next, queue_free_places(group->queue, &group->key, now.mono));
+	int i = group->next;
+
+	while (i - group->next < count && group->places[i].dt <= now.wall)
+		i++;
+	return i - group->next;
+}
+
+/*
+ * The role of this group, which groups_next returned, has no executor for it: skip the role until
+ * the next round.  Returns what it needs; it looks at no more than DEMAND_GROUPS groups for that,
+ * and counts one task for each other queue.
+ */
+GroupDemand
+group_demand_block(QueueGroup *group, ClockNow now)
+{
+	GroupRole *role = group->lane->role;
+	GroupDemand demand = {0, 0};
+	int i;
+
+	for (i = 0; i < DEMAND_GROUPS && (group = order_first_of_role(role, now)) != NULL; i++)
+	{
+		demand.tasks += group_demand_tasks(group, now);
+		if (group->queue->average < 0 || demand.average < 0)
+			demand.average = -1;
+		else
+			demand.average = Max(demand.average, group->queue->average);
+		order_skip(group);
+	}
+	if (i == DEMAND_GROUPS)
+		demand.tasks = Max(demand.tasks, role->nlanes);
+	order_skip_role(role);
+	return demand;
+}

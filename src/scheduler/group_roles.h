@@ -1,0 +1,25 @@
+/*
+ * group_roles.h
+ *		The roles that have waiting rows.
+ */
+#ifndef PG_TASK_GROUP_ROLES_H
+#define PG_TASK_GROUP_ROLES_H
+
+#include "postgres.h"
+
+#include "scheduler/order.h"
+
+extern void group_roles_create(MemoryContext context, pairingheap_comparator compare_lanes);
+extern GroupRole *group_role_find(const char *name);
+extern GroupRole *group_role_find_or_add(const char *name);
+extern void group_role_free(GroupRole *role);
+extern int group_roles_count(void);
+
+extern void group_role_bound(GroupRole *role, const OrderKey *key);
+extern bool group_role_is_behind(const GroupRole *role, const OrderKey *key);
+extern bool group_role_forgot(const GroupRole *role, const OrderKey *key);
+extern bool group_roles_lack(void);
+extern void group_roles_scan_begin(void);
+extern void group_roles_scan_end(void);
+
+#endif /* PG_TASK_GROUP_ROLES_H */
