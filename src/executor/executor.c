@@ -43,6 +43,9 @@ PGDLLEXPORT void pg_task_executor_main(Datum arg);
 /* How long a new executor waits for its first task (ms), even if pg_task.idle_timeout is less. */
 #define ARRIVAL_MS 1000
 
+/* A new executor that gets a task within this time (ms) runs it with the settings that it has. */
+#define FIRST_TASK_MS 200
+
 /* The executor's process, beside its slot (MyExecutor). */
 static struct
 {
@@ -221,15 +224,18 @@ run_and_report(const SharedTask *task)
 
 /*
  * Have settings changed since this executor connected?  It applies them only when it connects.  A
- * new executor runs one task in any case: a user who changes settings all the time must not keep
- * all tasks from running.
+ * new executor runs the task for which it was started in any case: a user who changes settings all
+ * the time must not keep all tasks from running.  One that was not given that task may wait for
+ * another one for long.
  */
 static bool
 has_old_settings(void)
 {
-	return MyExecutor->done > 0 &&
-		   (ConfigReloadPending ||
-			shared_settings(MyExecutor->database, MyExecutor->role) != process.settings_seen);
+	if (MyExecutor->done == 0 &&
+		!clock_exceeds(MyExecutor->idle_since, clock_mono(), FIRST_TASK_MS))
+		return false;
+	return ConfigReloadPending ||
+		   shared_settings(MyExecutor->database, MyExecutor->role) != process.settings_seen;
 }
 
 void

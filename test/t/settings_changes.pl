@@ -130,4 +130,23 @@ subtest 'prepared' => sub {
 	is_replaced('postgres', "COMMIT PREPARED 'p'", 'after as many as there can be');
 };
 
+# An executor was started for a task that was locked, and then deleted: its first task comes later.
+subtest 'an executor that has run no task yet' => sub {
+	my $session = $node->background_psql('postgres');
+	my $pid = q{FROM pg_stat_activity WHERE usename = 'late' AND backend_type = 'pg_task executor'};
+
+	sql('CREATE ROLE late LOGIN');
+	my $id = insert_task($node, role => 'late', dt => 'infinity', request => 'SELECT 1');
+	sql("UPDATE task SET dt = now() + '0.3 s' WHERE id = $id");
+	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR UPDATE");
+	wait_until($node,
+		"SELECT count(*) = 1 $pid AND backend_start < clock_timestamp() - interval '0.5 s'");
+	$session->query_safe("DELETE FROM task WHERE id = $id; COMMIT");
+	$session->quit;
+	my $before = sql("SELECT pid $pid");
+	sql(q{ALTER ROLE late SET pg_task.timeout = '50 ms'});
+	$id = run_task($node, role => 'late', request => 'SELECT pg_sleep(5)');
+	is_row($node, $id, { state => 'FAIL', "pid <> $before" => 'true' }, 'it is replaced as well');
+};
+
 done_testing();
