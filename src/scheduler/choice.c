@@ -269,15 +269,15 @@ try_first_task(DispatchRound *round, QueueGroup *group, const Role *role)
 
 	if (executor == NULL)
 		block_role(round, group, role);
-	else if (isolated && !isolation_acquire() && queue_is_strict(group->queue))
+	else if (!isolated || isolation_acquire())
+		choose_task(round, group, role, executor, isolated);
+	else if (queue_is_strict(group->queue))
 		strict_wait(group, round->now);
-	else if (isolated && !isolation_acquire())
+	else
 	{
 		skip_first_task(group, round->now);
 		round->dropped = true;
 	}
-	else
-		choose_task(round, group, role, executor, isolated);
 }
 
 /* The role of this group may not run its tasks: fail those that are due. */
