@@ -22,6 +22,9 @@
 /* Maximum number of entries; a later scan finds the other tasks again. */
 #define UNSTARTED_MAX 512
 
+/* Maximum number of rows in a transaction: each takes some statements, and other tasks wait. */
+#define BATCH_MAX 64
+
 typedef struct Unstarted
 {
 	TaskPlace place;
@@ -173,7 +176,7 @@ unstarted_write(const TaskTable *table, TimestampTz now)
 
 	Assert(MyScheduler->writing);
 	Assert(unstarted.writing == 0);
-	unstarted.writing = unstarted.count;
+	unstarted.writing = Min(unstarted.count, BATCH_MAX);
 	if (refused_singly(REFUSED_UNSTARTED))
 		unstarted.writing = Min(unstarted.count, 1);
 	for (i = 0; i < unstarted.writing; i++)

@@ -95,7 +95,8 @@ plan_rows(const Retry *retry, const Datum *ids, int count)
 
 /*
  * The same in a subtransaction.  Returns -1 if a row that the caller does not see, or that another
- * session has just written, has one of the keys: then nothing was written.
+ * session has just written, has one of the keys, or if lock_timeout has ended the wait for another
+ * transaction: then nothing was written.
  */
 static int
 try_plan_rows(const Retry *retry, const Datum *ids, int count)
@@ -113,7 +114,7 @@ try_plan_rows(const Retry *retry, const Datum *ids, int count)
 	}
 	PG_CATCH();
 	{
-		if (geterrcode() != ERRCODE_UNIQUE_VIOLATION)
+		if (geterrcode() != ERRCODE_UNIQUE_VIOLATION && geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
 			PG_RE_THROW();
 		MemoryContextSwitchTo(context);
 		FlushErrorState();

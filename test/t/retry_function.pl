@@ -97,6 +97,24 @@ subtest 'keys that are taken' => sub {
 	sql('TRUNCATE task');
 };
 
+# Whoever has locked a row, or written a key, keeps nobody from the other rows for long.
+subtest 'locks' => sub {
+	ended(40, key => q{'l' || i}, max => 0);
+	my $session = $node->background_psql('postgres');
+	my $locked = sql('SELECT min(id) FROM task');
+
+	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $locked FOR UPDATE;
+		INSERT INTO task (key, role, request, max) VALUES ('l7', 'other', 'SELECT 1', 0)");
+	is(sql_as('app', q{SET lock_timeout = '50 ms'; SELECT * FROM pg_task_retry('08006',
+		'-infinity')}), '38|2', 'those rows are skipped');
+	is(sqlstate_of('app', q{SET statement_timeout = '50 ms';
+		SELECT * FROM pg_task_retry('08006', '-infinity')}), '57014', 'else it waits');
+	$session->query_safe('COMMIT');
+	$session->quit;
+	is(retry_all('app', q{'-infinity'}), '1|1', 'and takes the one that is free then');
+	sql('TRUNCATE task');
+};
+
 # Another error is that of the caller, and nothing is planned.
 subtest 'an error' => sub {
 	ended(100, max => 0);
