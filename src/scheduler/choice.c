@@ -263,9 +263,9 @@ static void
 try_first_task(DispatchRound *round, QueueGroup *group, const Role *role)
 {
 	bool isolated = isolation_needed(group->places[group->next].id);
-	PoolExecutor *executor = isolated
-								 ? find_idle_executor(role->oid)
-								 : find_executor(role->oid, group->queue->average, round->now.mono);
+	PoolExecutor *executor =
+		isolated ? find_idle_executor(role->oid)
+				 : find_executor(role->oid, queue_average(group->queue), round->now.mono);
 
 	if (executor == NULL)
 		block_role(round, group, role);

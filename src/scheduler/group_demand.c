@@ -36,15 +36,14 @@ group_demand_block(QueueGroup *group, ClockNow now)
 {
 	GroupRole *role = group->lane->role;
 	GroupDemand demand = {0, 0};
+	double average;
 	int i;
 
 	for (i = 0; i < DEMAND_GROUPS && (group = order_first_of_role(role, now)) != NULL; i++)
 	{
 		demand.tasks += group_demand_tasks(group, now);
-		if (group->queue->average < 0 || demand.average < 0)
-			demand.average = -1;
-		else
-			demand.average = Max(demand.average, group->queue->average);
+		average = queue_average(group->queue);
+		demand.average = average < 0 || demand.average < 0 ? -1 : Max(demand.average, average);
 		order_skip(group);
 	}
 	if (i == DEMAND_GROUPS)

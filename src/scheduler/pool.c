@@ -431,6 +431,15 @@ pool_remove(PoolExecutor *executor)
 	executor_slot_forget(executor->slot, executor->generation);
 }
 
+/* How long will a task of this queue probably take (us)? */
+static double
+expected_duration(const QueueState *queue)
+{
+	double average = queue_average(queue);
+
+	return average >= 0 ? average : POOL_LOAD_MAX_US;
+}
+
 /* A round begins: compute the load of each executor. */
 void
 pool_begin_round(void)
@@ -444,7 +453,7 @@ pool_begin_round(void)
 		{
 			QueueState *queue = executor->ring[i % SHARED_RING].queue;
 
-			executor->load += queue && queue->average >= 0 ? queue->average : POOL_LOAD_MAX_US;
+			executor->load += queue ? expected_duration(queue) : POOL_LOAD_MAX_US;
 		}
 	}
 }
@@ -474,7 +483,7 @@ pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated)
 		set_slot_reserved(executor, true);
 	executor->reserved++;
 	executor->isolated = isolated;
-	executor->load += queue->average >= 0 ? queue->average : POOL_LOAD_MAX_US;
+	executor->load += expected_duration(queue);
 	return executor->generation;
 }
 

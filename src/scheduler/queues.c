@@ -59,7 +59,7 @@ static struct
 	dlist_head idle; /* queues without groups and running tasks */
 	int nidle;
 	int sweep_left; /* idle queues that the current sweep has not looked at */
-	double average; /* of all queues; the initial value for a new one */
+	double average; /* of all queues */
 } queues;
 
 DEFINE_HASH_INSERT(insert_queue, queuetable, QueueEntry, char *)
@@ -110,7 +110,7 @@ queue_find_or_add(const char *name)
 	name = MemoryContextStrdup(queues.context, name);
 	queue = MemoryContextAllocZero(queues.states, sizeof(QueueState));
 	queue->name = (char *) name;
-	queue->average = queues.average;
+	queue->average = -1;
 	dlist_init(&queue->lanes);
 	dlist_init(&queue->parked);
 	entry = insert_queue(queues.table, queue->name);
@@ -273,6 +273,16 @@ queue_free_places(QueueState *queue, const TaskGroup *group, MonoTime now)
 	return Min(places_by_max(queue, group), rates_room(queue, queue_rule(queue), now));
 }
 
+/*
+ * The average duration of the queue's tasks (us), or of all tasks as long as none of the queue has
+ * ended.  Negative if none has ended at all.
+ */
+double
+queue_average(const QueueState *queue)
+{
+	return queue->average >= 0 ? queue->average : queues.average;
+}
+
 static void
 update_average(double *average, uint32 elapsed)
 {
@@ -286,6 +296,7 @@ update_average(double *average, uint32 elapsed)
 void
 queue_learn(QueueState *queue, uint32 elapsed)
 {
+	queue->average = queue_average(queue);
 	update_average(&queue->average, elapsed);
 	update_average(&queues.average, elapsed);
 }

@@ -30,7 +30,7 @@ typedef struct QueueState
 	int running; /* changed by groups_task_started and groups_task_ended alone */
 	int groups;	 /* groups of this queue */
 	QueuePause pause;
-	double average; /* average duration (us); negative: not known yet */
+	double average; /* of the tasks that have ended (us); negative: none has; see queue_average */
 
 	dlist_head lanes;	  /* all of its lanes: see order.h */
 	dlist_head parked;	  /* those that wait until one more task may start */
@@ -70,6 +70,7 @@ extern bool queue_is_strict(QueueState *queue);
 extern void queue_set_rate(QueueState *queue, struct QueueRate *rate);
 extern bool queue_is_limited(QueueState *queue, const TaskGroup *group);
 extern const QueueRule *queue_rule(QueueState *queue);
+extern double queue_average(const QueueState *queue);
 extern void queue_learn(QueueState *queue, uint32 elapsed);
 extern void queues_sweep_begin(void);
 extern bool queues_sweep(MonoTime now, int limit);
