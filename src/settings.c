@@ -282,6 +282,16 @@ define_protection(void)
 }
 
 static void
+define_order(void)
+{
+	DefineCustomIntVariable("pg_task.aging",
+							"Sets how long a task waits until it counts as one of the next better"
+							" priority.",
+							"0 means that the priority stays.", &Settings.aging, 0, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+}
+
+static void
 define_history(void)
 {
 	DefineCustomIntVariable("pg_task.keep",
@@ -366,6 +376,7 @@ settings_define(void)
 	define_location();
 	define_limits();
 	define_protection();
+	define_order();
 	define_history();
 	define_run_defaults();
 	define_time_defaults();

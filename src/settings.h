@@ -33,6 +33,7 @@ typedef struct SettingsValues
 	int format;			/* a ResultFormat */
 	int timeout;		/* milliseconds, 0: no limit */
 	int max_crashes;
+	int aging; /* milliseconds; 0: off */
 
 	/*
 	 * What pg_task.id shows.  An executor writes the id of the task that it runs.  In a parallel

@@ -141,7 +141,7 @@ append_places(QueueGroup *group, const TaskPlace *places, int count)
 }
 
 void
-groups_create(int limit)
+groups_create(int limit, int64 aging)
 {
 	memset(&groups, 0, sizeof(groups));
 	groups.limit = limit;
@@ -153,7 +153,7 @@ groups_create(int limit)
 	groups.table = grouptable_create(groups.context, 64, NULL);
 	queues_create(groups.context);
 	rates_create(groups.context);
-	order_create(groups.context);
+	order_create(groups.context, aging);
 	surplus_create();
 }
 
@@ -603,6 +603,7 @@ groups_choose_first(QueueGroup *group, ClockNow now)
 
 	Assert(place.dt <= now.wall);
 	queue_note_start(group->queue, &group->key, now.mono);
+	order_set_turn(group->queue, queue_next_turn(group->queue, now.wall));
 	return place;
 }
 

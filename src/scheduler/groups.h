@@ -76,7 +76,7 @@ group_next_place(const QueueGroup *group)
 	return group_knows_row(group) ? group->places[group->next] : group->read_position;
 }
 
-extern void groups_create(int limit);
+extern void groups_create(int limit, int64 aging);
 extern void groups_clear(void);
 extern void groups_forget(QueueGroup *group);
 

@@ -2,7 +2,10 @@
  * order.c
  *		The order in which the groups start tasks.
  *
- * The order is: larger max first, lower priority, dt, id.  It outlives the turn of the scheduler.
+ * The order is: larger max first, lower priority, dt, id.  In place of dt stands the time of the
+ *last start of the queue, if that takes turns and the time is later: so the queue that was served
+ *least recently is the next.  With aging, priority and dt are one sum, which does not change while
+ *a task waits: that is why it can be kept in heaps.  The order outlives the turn of the scheduler.
  * The groups of one queue and one role that have a due row are a lane, a heap; the lanes of a role
  * are a heap, by their first groups, and so are the roles.  So a role without a free executor is
  *set aside at once, whatever it has waiting, and a queue that may not start a task parks its lanes:
@@ -19,6 +22,7 @@
  */
 #include "postgres.h"
 
+#include "common/int.h"
 #include "utils/memutils.h"
 
 #include "scheduler/group_roles.h"
@@ -38,8 +42,35 @@ static struct
 	dlist_head skipped_groups; /* until the next round */
 	dlist_head skipped_roles;  /* until the next round */
 	ClockNow now;			   /* of this iteration, or of its round */
+	int64 aging;			   /* time that is worth one priority (us); 0: none is */
 	int64 offset;			   /* of the wall clock when lanes were brought back for it (us) */
 } order;
+
+/*
+ * Return the position in the order of a task at this place of a group, whose queue had its last
+ * turn then (DT_NOBEGIN: it takes none).  With aging, a priority is worth so much time.
+ */
+OrderKey
+order_key_at(const TaskGroup *key, TimestampTz turn, TaskPlace place)
+{
+	OrderKey position = {key->max, key->priority, Max(place.dt, turn), place};
+	int64 worth;
+
+	if (order.aging == 0)
+		return position;
+	position.priority = 0;
+	if (pg_mul_s64_overflow(order.aging, key->priority, &worth) ||
+		pg_add_s64_overflow(position.time, worth, &position.time))
+		position.time = key->priority < 0 ? PG_INT64_MIN : PG_INT64_MAX;
+	return position;
+}
+
+/* Return the position of a group in the order. */
+OrderKey
+order_key(const QueueGroup *group)
+{
+	return order_key_at(&group->key, group->queue->turn, group_next_place(group));
+}
 
 /* Compare two groups: positive if the first task of "a" starts first. */
 static int
@@ -106,9 +137,10 @@ compare_parked(const pairingheap_node *a, const pairingheap_node *b,
 }
 
 void
-order_create(MemoryContext context)
+order_create(MemoryContext context, int64 aging)
 {
 	memset(&order, 0, sizeof(order));
+	order.aging = aging;
 	order.lanes =
 		SlabContextCreate(context, "pg_task lanes", SLAB_DEFAULT_BLOCK_SIZE, sizeof(GroupLane));
 	group_roles_create(context, compare_lanes);
@@ -265,6 +297,34 @@ order_unpark_all(void)
 
 		unlink_lane(lane);
 		link_lane(lane);
+	}
+}
+
+/*
+ * The queue has had its turn, at this time.  Within a lane that changes nothing, since all groups
+ * of a queue have the same turn, but the lanes move: as many as there are roles in the queue.
+ */
+void
+order_set_turn(QueueState *queue, TimestampTz turn)
+{
+	dlist_iter iter;
+
+	if (queue->turn == turn)
+		return;
+	dlist_foreach(iter, &queue->lanes)
+	{
+		GroupLane *lane = dlist_container(GroupLane, queue_node, iter.cur);
+
+		if (lane->state == LANE_READY)
+			unlink_lane(lane);
+	}
+	queue->turn = turn;
+	dlist_foreach(iter, &queue->lanes)
+	{
+		GroupLane *lane = dlist_container(GroupLane, queue_node, iter.cur);
+
+		if (lane->state == LANE_AT_REST)
+			link_lane(lane);
 	}
 }
 

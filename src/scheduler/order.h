@@ -18,7 +18,8 @@
 typedef struct OrderKey
 {
 	int32 max;
-	int32 priority;
+	int32 priority; /* 0 with aging: then it is in "time" */
+	int64 time;		/* dt, or the last turn of the queue if that is later; see order_key_at */
 	TaskPlace place;
 } OrderKey;
 
@@ -73,13 +74,6 @@ order_compare_places(const TaskPlace *a, const TaskPlace *b)
 	return 0;
 }
 
-/* Return the position of a group in the order. */
-static inline OrderKey
-order_key(const QueueGroup *group)
-{
-	return (OrderKey){group->key.max, group->key.priority, group_next_place(group)};
-}
-
 /* Compare two positions: positive if "a" comes first. */
 static inline int
 order_compare_keys(const OrderKey *a, const OrderKey *b)
@@ -88,6 +82,8 @@ order_compare_keys(const OrderKey *a, const OrderKey *b)
 		return a->max > b->max ? 1 : -1;
 	if (a->priority != b->priority)
 		return a->priority < b->priority ? 1 : -1;
+	if (a->time != b->time)
+		return a->time < b->time ? 1 : -1;
 	return -order_compare_places(&a->place, &b->place);
 }
 
@@ -105,7 +101,10 @@ order_first_lane(const GroupRole *role)
 	return pairingheap_container(GroupLane, order, role->lanes.ph_root);
 }
 
-extern void order_create(MemoryContext context);
+extern void order_create(MemoryContext context, int64 aging);
+extern void order_set_turn(QueueState *queue, TimestampTz turn);
+extern OrderKey order_key(const QueueGroup *group);
+extern OrderKey order_key_at(const TaskGroup *key, TimestampTz turn, TaskPlace place);
 extern GroupLane *order_find_or_add_lane(QueueState *queue, const char *name);
 extern void order_release_lane(GroupLane *lane);
 extern void order_attach(QueueGroup *group);

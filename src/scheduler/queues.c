@@ -58,8 +58,9 @@ static struct
 	queuetable_hash *table;
 	dlist_head idle; /* queues without groups and running tasks */
 	int nidle;
-	int sweep_left; /* idle queues that the current sweep has not looked at */
-	double average; /* of all queues */
+	TimestampTz turn; /* the last one of any queue */
+	int sweep_left;	  /* idle queues that the current sweep has not looked at */
+	double average;	  /* of all queues */
 } queues;
 
 DEFINE_HASH_INSERT(insert_queue, queuetable, QueueEntry, char *)
@@ -111,6 +112,7 @@ queue_find_or_add(const char *name)
 	queue = MemoryContextAllocZero(queues.states, sizeof(QueueState));
 	queue->name = (char *) name;
 	queue->average = -1;
+	queue->turn = DT_NOBEGIN;
 	dlist_init(&queue->lanes);
 	dlist_init(&queue->parked);
 	entry = insert_queue(queues.table, queue->name);
@@ -202,6 +204,21 @@ queue_rule(QueueState *queue)
 		queue->rule_generation = queue_rules_generation();
 	}
 	return queue->rule;
+}
+
+/*
+ * A task of the queue starts now: its turn, which is after all that there were, if its rule says
+ * that it takes turns.
+ */
+TimestampTz
+queue_next_turn(QueueState *queue, TimestampTz now)
+{
+	const QueueRule *rule = queue_rule(queue);
+
+	if (rule == NULL || !rule->fair)
+		return DT_NOBEGIN;
+	queues.turn = Max(queues.turn + 1, now);
+	return queues.turn;
 }
 
 /* May no task of the queue overtake the first one? */

@@ -41,6 +41,8 @@ typedef struct QueueState
 	struct QueueRate *rate; /* NULL: no start of it has to be remembered; see rates.c */
 	const QueueRule *rule;	/* NULL: it has none */
 
+	TimestampTz turn; /* DT_NOBEGIN, or the time of its last start: see order.c */
+
 	/* for a strict queue: see strict.c */
 	bool sure;				/* its first task is the first one that is known */
 	bool choosing;			/* a task was chosen, and is not claimed yet */
@@ -66,6 +68,7 @@ extern QueuePause queue_pause(const QueueState *queue);
 extern void queue_restore_pause(QueueState *queue, QueuePause pause);
 extern MonoTime queue_blocked_until(QueueState *queue, const TaskGroup *group, ClockNow now);
 extern int queue_free_places(QueueState *queue, const TaskGroup *group, MonoTime now);
+extern TimestampTz queue_next_turn(QueueState *queue, TimestampTz now);
 extern bool queue_is_strict(QueueState *queue);
 extern void queue_set_rate(QueueState *queue, struct QueueRate *rate);
 extern bool queue_is_limited(QueueState *queue, const TaskGroup *group);

@@ -461,7 +461,7 @@ prepare_process(void)
 	work_define();
 	port_describe(); /* for triggers of the owner's */
 	statement_define();
-	groups_create(GROUPS_LIMIT);
+	groups_create(GROUPS_LIMIT, (int64) Settings.aging * 1000);
 	role_state_create();
 	pool_create();
 }

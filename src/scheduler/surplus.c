@@ -69,7 +69,7 @@ surplus_refuse(const TaskGroup *key, TaskPlace place)
 {
 	const GroupRole *role = group_role_find(key->role);
 	QueueState *queue = queue_find(key->queue);
-	OrderKey position = {key->max, key->priority, place};
+	OrderKey position = order_key_at(key, queue ? queue->turn : DT_NOBEGIN, place);
 	ClockNow now = order_now();
 
 	if (place.dt > now.wall && place.dt < surplus.future_from)

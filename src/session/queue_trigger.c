@@ -124,28 +124,6 @@ check_queue(const QueueRow *row)
 		reject_value(row, QUEUE_QUEUE, "a pattern that does not end with an escape character");
 }
 
-/* Refuse columns that have no effect yet. */
-static void
-check_supported(const QueueRow *row)
-{
-	static const QueueColumn columns[] = {
-		QUEUE_FAIR,
-	};
-	int i;
-
-	for (i = 0; i < (int) lengthof(columns); i++)
-	{
-		bool isnull;
-
-		(void) row_value(row, columns[i], &isnull);
-		if (!isnull)
-			ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-							errmsg("\"%s\" of a queue is not supported yet",
-								   queue_columns[columns[i]].name),
-							errhint("Leave the column empty.")));
-	}
-}
-
 /* A token bucket holds a token at least, and is filled at some rate. */
 static void
 check_burst(const QueueRow *row)
@@ -180,7 +158,6 @@ check_row(const QueueRow *row)
 	check_interval(row, QUEUE_TIMEOUT, false);
 	check_interval(row, QUEUE_ACTIVE, false);
 	check_interval(row, QUEUE_KEEP, true);
-	check_supported(row);
 }
 
 /*

@@ -153,6 +153,60 @@ check_startable(void)
 	return NULL;
 }
 
+/* Is this row before the other one, which may be NULL, if the queues take turns? */
+static bool
+is_before(const Row *row, const Row *other, const TimestampTz *turns)
+{
+	const TaskGroup *a = &table.keys[row->group];
+	const TaskGroup *b = other ? &table.keys[other->group] : NULL;
+	TimestampTz left = Max(row->place.dt, turns[a->queue[0] - 'a']);
+	TimestampTz right = other ? Max(other->place.dt, turns[b->queue[0] - 'a']) : 0;
+
+	if (other == NULL)
+		return true;
+	if (a->priority != b->priority)
+		return a->priority < b->priority;
+	if (left != right)
+		return left < right;
+	return order_compare_places(&row->place, &other->place) < 0;
+}
+
+/* Queues that take turns: each start is that of the first row, by the times of the last starts. */
+static const char *
+check_turns(int seed)
+{
+	static const char *const names[] = {"a", "b", "c", "d"};
+	QueueRule rule = RULE("%", -1, .fair = true);
+	TimestampTz turns[] = {DT_NOBEGIN, DT_NOBEGIN, DT_NOBEGIN, DT_NOBEGIN};
+	TimestampTz turn = 0;
+	int keys[16];
+	int started = 0;
+	int i;
+
+	random_state = (uint64) seed * UINT64CONST(2654435769) + 1;
+	set_rules(&rule, 1);
+	for (i = 0; i < 16; i++)
+		keys[i] = add_key(names[i % 4], TASK_UNLIMITED, i / 8, i % 8 < 4 ? "r" : "s");
+	while (started < 1000)
+	{
+		Row *first = NULL;
+
+		for (i = random_below(4); i > 0 && table.nrows < ROWS_MAX; i--)
+			insert_with_hint(keys[random_below(16)], start.wall - random_below(1000),
+							 table.nrows + 1);
+		for (i = 0; i < table.nrows; i++)
+			if (!table.rows[i].gone && is_before(&table.rows[i], first, turns))
+				first = &table.rows[i];
+		if (first == NULL)
+			continue;
+		CHECK(start_next(start, NULL) == first->place.id);
+		turn = Max(turn + 1, start.wall);
+		turns[table.keys[first->group].queue[0] - 'a'] = turn;
+		started++;
+	}
+	return NULL;
+}
+
 static const char *
 check_pause(void)
 {
@@ -949,6 +1003,7 @@ static const Check checks[] = {
 	{"forgotten groups", check_forgotten_groups, NULL},
 	{"out of memory", check_out_of_memory, NULL},
 	{"random order", NULL, check_random_order},
+	{"turns", NULL, check_turns},
 	{"random scans", NULL, check_random_scans},
 	{"random forgetting", NULL, check_random_forgetting},
 };
@@ -965,7 +1020,7 @@ groups_check(PG_FUNCTION_ARGS)
 	table.read_limit = 3;
 	table.list_limit = 1;
 	failing_allocation = 0;
-	groups_create(PG_INT32_MAX);
+	groups_create(PG_INT32_MAX, 0);
 	for (i = 0; i < (int) lengthof(checks); i++)
 		if (strcmp(checks[i].name, name) == 0)
 			result = checks[i].run ? checks[i].run() : checks[i].run_random(PG_GETARG_INT32(1));

@@ -48,6 +48,7 @@ check('out of memory', 'each allocation of an insertion may fail');
 for my $seed (20261121 .. 20261123)
 {
 	check('random order', "300 random rounds choose what a model chooses (seed $seed)", $seed);
+	check('turns', "queues that take turns start the task that a model starts (seed $seed)", $seed);
 	check('random scans', "each row is started once, with hints and scans (seed $seed)", $seed);
 	check('random forgetting', "15 groups of 40 are remembered, in order (seed $seed)", $seed);
 }

@@ -52,7 +52,7 @@ my %queues = (
 	'burst.%d' => [ 5, 300 ],
 	'both.%d' => [ 5, 300 ],
 	'limited.%d' => [ 50, 20 ],
-	'strict.%d' => [ 30, 40 ]);
+	'strict.%d' => [ 200, 5 ]);
 
 # Plans the tasks of all queues, in a random order.
 sub plan_tasks
