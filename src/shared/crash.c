@@ -59,16 +59,20 @@ typedef struct CrashReport
 	BlamedRun blamed[BLAMED_MAX];
 } CrashReport;
 
+/* A clock that is this much behind a claim was set back (us); less is the age of what was read. */
+#define SET_BACK_US INT64CONST(1000000)
+
 /*
  * In shared memory.  The postmaster writes it before any process of pg_task starts.  Later only
- * "used" (set to true without a lock) and "last_claim" (atomic) change.
+ * "used" (set to true without a lock) and the times of claims (each a TimestampTz) change.
  */
 typedef struct Evidence
 {
-	TimestampTz started;		 /* when this shared memory was created */
-	bool used;					 /* a scheduler has used the report */
-	pg_atomic_uint64 last_claim; /* a TimestampTz */
-	CrashReport report;			 /* about the shared memory before this one */
+	bool used;					  /* a scheduler has used the report */
+	pg_atomic_uint64 claim;		  /* the one that was made last */
+	pg_atomic_uint64 first_claim; /* of all; the start of the server, unless it was set back */
+	pg_atomic_uint64 last_claim;  /* of all */
+	CrashReport report;			  /* about the shared memory before this one */
 } Evidence;
 
 static struct
@@ -194,6 +198,7 @@ request_evidence(void)
 static void
 attach_evidence(void)
 {
+	uint64 now = (uint64) GetCurrentTimestamp();
 	bool found;
 
 	if (crash.next_startup_hook)
@@ -209,8 +214,9 @@ attach_evidence(void)
 			crash.last_report.unknown = has_crashed();
 			crash.last_report.count = 0;
 		}
-		crash.evidence->started = GetCurrentTimestamp();
-		pg_atomic_init_u64(&crash.evidence->last_claim, (uint64) crash.evidence->started);
+		pg_atomic_init_u64(&crash.evidence->claim, now);
+		pg_atomic_init_u64(&crash.evidence->first_claim, now);
+		pg_atomic_init_u64(&crash.evidence->last_claim, now);
 		crash.evidence->used = false;
 		crash.evidence->report = crash.last_report;
 		crash.has_report = false;
@@ -231,19 +237,37 @@ crash_report_used(void)
 	crash.evidence->used = true;
 }
 
+/* Widen the time in which claims were made. */
+static void
+add_claim(TimestampTz claim)
+{
+	uint64 first = pg_atomic_read_u64(&crash.evidence->first_claim);
+	uint64 last = pg_atomic_read_u64(&crash.evidence->last_claim);
+
+	while (claim < (TimestampTz) first &&
+		   !pg_atomic_compare_exchange_u64(&crash.evidence->first_claim, &first, (uint64) claim))
+		;
+	while (claim > (TimestampTz) last &&
+		   !pg_atomic_compare_exchange_u64(&crash.evidence->last_claim, &last, (uint64) claim))
+		;
+}
+
 /*
  * Return the time of a claim that is written into its row, for this time of the wall clock.  No two
- * claims have the same time, even if the clock is set back.
+ * claims have the same time; when the clock is set back, claims follow it, and only an unlikely
+ * chance could repeat one.  They must not stay ahead of the clock: a time in the future that a user
+ * sets in a running task's row would look as if it were over (PLANNED_AGAIN in task/rows_sql.h).
  */
 TimestampTz
 crash_claim_time(TimestampTz now)
 {
-	uint64 last = pg_atomic_read_u64(&crash.evidence->last_claim);
+	uint64 latest = pg_atomic_read_u64(&crash.evidence->claim);
 	TimestampTz next;
 
 	do
-		next = Max(now, (TimestampTz) last + 1);
-	while (!pg_atomic_compare_exchange_u64(&crash.evidence->last_claim, &last, (uint64) next));
+		next = now < (TimestampTz) latest - SET_BACK_US ? now : Max(now, (TimestampTz) latest + 1);
+	while (!pg_atomic_compare_exchange_u64(&crash.evidence->claim, &latest, (uint64) next));
+	add_claim(next);
 	return next;
 }
 
@@ -253,7 +277,7 @@ crash_blames(Oid database, TaskRun run)
 {
 	uint32 i;
 
-	if (run.claimed > crash.evidence->started &&
+	if (run.claimed >= (TimestampTz) pg_atomic_read_u64(&crash.evidence->first_claim) &&
 		run.claimed <= (TimestampTz) pg_atomic_read_u64(&crash.evidence->last_claim))
 		return false;
 	if (crash.evidence->report.unknown)

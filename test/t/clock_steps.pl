@@ -97,6 +97,14 @@ prepare();
 set_clock(-3600);
 check('back');
 
+# The time that a task sets for its own next run is not over.
+my $own = insert_task($node, request => q{UPDATE task SET dt = clock_timestamp() + interval '10 min'
+	WHERE id = current_setting('pg_task.id')::bigint});
+is_soon("SELECT state = 'PLAN' AND attempt > 0 FROM task WHERE id = $own",
+	'back: a task plans its next run');
+run_task($node, request => 'SELECT 1');
+is(task($node, $own, 'attempt, dt > clock_timestamp()'), '1|t', 'back: it runs when that is due');
+
 # A timeout that was running when the clock was set back. Another timer ends in between.
 sql(q{DELETE FROM task WHERE state IN ('DONE', 'PLAN')});
 set_clock(0);
