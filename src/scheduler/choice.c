@@ -31,6 +31,12 @@
 #define PEEK_GROUPS DISPATCH_MAX
 
 /*
+ * Tasks that are failed in a round because their role may not run them.  The tasks of other roles
+ * get the rest of the round: however many rows of one role are refused, these do not wait for all.
+ */
+#define FAIL_MAX (DISPATCH_MAX / 2)
+
+/*
  * Fail the due tasks of a group, up to the limit, because their role cannot run them.  Returns
  * their number.
  */
@@ -284,7 +290,7 @@ try_first_task(DispatchRound *round, QueueGroup *group, const Role *role)
 static void
 fail_group(DispatchRound *round, QueueGroup *group, const Role *role)
 {
-	int limit = round->limit - round->count - round->failed;
+	int limit = Min(round->limit - round->count, FAIL_MAX) - round->failed;
 	int count = fail_tasks(group, role, limit, round->now);
 
 	round->failed += count;

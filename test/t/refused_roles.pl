@@ -99,4 +99,25 @@ subtest 'the role may run it' => sub {
 		WHERE t.queue = 'drift'}), '1 day', 'on its times');
 };
 
+# However many rows of a role are refused, and however old they are.
+subtest 'the tasks of other roles' => sub {
+	sql('TRUNCATE task; REVOKE CONNECT ON DATABASE postgres FROM app; CREATE ROLE other LOGIN;
+		GRANT CONNECT ON DATABASE postgres TO other');
+	set_conf($node, "pg_task.period = '1 h'");
+	run_task($node, request => 'SELECT 1');
+	sql(q{SET client_min_messages = error;
+		INSERT INTO task (role, dt, request, repeat)
+		SELECT 'app', now() - interval '1 hour', 'SELECT 1', '1 day'
+		  FROM generate_series(1, 20000)});
+	wait_until($node, q{SELECT EXISTS (SELECT FROM task WHERE sqlstate IS NOT NULL)});
+	insert_task($node, request => 'SELECT 1', role => 'other') for 1 .. 5;
+	wait_until($node, q{SELECT count(*) = 20000 FROM task WHERE role = 'app'
+		AND sqlstate IS NOT NULL});
+	wait_until($node, q{SELECT count(*) = 5 FROM task WHERE role = 'other' AND state = 'DONE'});
+	# those that are refused have a dt ten minutes after that
+	is(sql(q{SELECT max(o.start - o.dt) < (max(a.dt) - min(a.dt)) / 10
+		  FROM task AS o, task AS a WHERE o.role = 'other' AND a.role = 'app'}), 't',
+		'they do not wait until all are refused');
+};
+
 done_testing();
