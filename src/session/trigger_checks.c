@@ -53,6 +53,21 @@ check_interval(const TriggerRow *row, TaskColumn which, bool zero_allowed)
 		reject_value(row, which, zero_allowed ? "zero or more" : "greater than zero");
 }
 
+/*
+ * Check that no part of an interval is negative.  "1 year -364 days" is positive by the comparison
+ * of intervals, but added to a time such a one may lead out of the range of times on the way, and
+ * then the outcome of a run could not be written.
+ */
+static void
+check_parts(const TriggerRow *row, TaskColumn which)
+{
+	bool isnull;
+	Interval *value = DatumGetIntervalP(trigger_value(row, which, &isnull));
+
+	if (!isnull && (value->month < 0 || value->day < 0 || value->time < 0))
+		reject_value(row, which, "without a negative part");
+}
+
 /* Check that a number is NULL, or zero or more. */
 static void
 check_count(const TriggerRow *row, TaskColumn which)
@@ -143,6 +158,7 @@ check_bounds(const TriggerRow *row)
 	if (!isnull &&
 		DatumGetBool(DirectFunctionCall2(interval_lt, repeat, IntervalPGetDatum(&least))))
 		reject_value(row, COLUMN_REPEAT, "at least " CppAsString2(TASK_REPEAT_MIN_MS) " ms");
+	check_parts(row, COLUMN_ACTIVE);
 	check_length(row, COLUMN_QUEUE, TASK_QUEUE_MAX);
 	check_length(row, COLUMN_KEY, TASK_KEY_MAX);
 	check_length(row, COLUMN_TIMEZONE, TASK_ZONE_MAX);

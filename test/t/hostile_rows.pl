@@ -27,6 +27,7 @@ my $position = log_position($node);
 subtest 'times and numbers at the ends of their range' => sub {
 	for my $row ([ 'dt', q{'294276-12-31'}, '"dt" of a task must be before the year 294000' ],
 		[ 'planned', q{'294276-12-31'}, '"planned" of a task must be before the year 294000' ],
+		[ 'active', q{'1 month -1 day'}, '"active" of a task must be without a negative part' ],
 		[ 'failed', -1, '"failed" of a task must be zero or more' ],
 		[ 'crashed', 1, 'only the owner of the task table may set "crashed"' ],
 		[ 'retry', -1, '"retry" of a task must be zero or more' ])
