@@ -517,6 +517,17 @@ settings_missed(const char *name, SettingsMissed other)
 	return other;
 }
 
+/* The word for a value of "missed". */
+const char *
+settings_missed_word(SettingsMissed missed)
+{
+	const struct config_enum_entry *option = missed_options;
+
+	while (option->val != (int) missed)
+		option++;
+	return option->name;
+}
+
 /* Return the ResultFormat of this name; RESULT_TEXT if the name is unknown. */
 int
 settings_format(const char *name)

@@ -88,6 +88,7 @@ extern SettingsTask settings_task(void);
 extern const char *settings_commit(void);
 extern pg_tz *settings_timezone(const SettingsTask *settings);
 extern SettingsMissed settings_missed(const char *name, SettingsMissed other);
+extern const char *settings_missed_word(SettingsMissed missed);
 extern int settings_format(const char *name);
 extern bool settings_keeps_library(const char *file);
 

@@ -210,6 +210,7 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	candidate->group = &group->key;
 	candidate->pid = executor->pid;
 	candidate->active = default_active(group, role);
+	candidate->missed = role->settings.missed;
 	candidate->isolated = isolated;
 	entry->expired = has_expired(candidate->active, candidate->place, round->now);
 	refused_batch_add(REFUSED_CLAIM, candidate->place);

@@ -29,9 +29,10 @@ typedef struct Unstarted
 {
 	TaskPlace place;
 	NameData role;
-	int64 active;	  /* as in Candidate, for a task that may have expired */
-	bool repeats;	  /* it may: see outcome_refused */
-	char sqlstate[6]; /* empty: the task may have expired */
+	int64 active;		   /* as in Candidate, for a task that may have expired */
+	SettingsMissed missed; /* likewise */
+	bool repeats;		   /* it may: see outcome_refused */
+	char sqlstate[6];	   /* empty: the task may have expired */
 	char error[160];
 	char hint[320]; /* empty: none */
 } Unstarted;
@@ -97,7 +98,10 @@ unstarted_expire(const Candidate *candidate)
 	Unstarted *task = add_task(candidate->place, candidate->group->role);
 
 	if (task)
+	{
 		task->active = candidate->active;
+		task->missed = candidate->missed;
+	}
 }
 
 bool
@@ -110,6 +114,17 @@ static bool
 may_have_expired(const Unstarted *task)
 {
 	return task->sqlstate[0] == '\0';
+}
+
+/* These tasks are GONE: plan their next runs. */
+static void
+end_given_up(const TaskTable *table, TimestampTz now, const RowKey *rows, int count, double keep)
+{
+	int i;
+
+	history_hint(keep, clock_mono());
+	for (i = 0; i < count; i++)
+		outcome_expired(table, rows[i], now);
 }
 
 static void
@@ -129,14 +144,15 @@ expire_unstarted(const TaskTable *table, TimestampTz now)
 		if (!may_have_expired(task))
 			continue;
 		candidates[ncandidates].place = task->place;
+		candidates[ncandidates].missed = task->missed;
 		candidates[ncandidates++].active = task->active;
 	}
 	if (ncandidates == 0)
 		return;
 	nrows = rows_expire(table, now, candidates, ncandidates, &rows, &keep);
-	history_hint(keep, clock_mono());
-	for (i = 0; i < nrows; i++)
-		outcome_expired(table, rows[i], now);
+	end_given_up(table, now, rows, nrows, keep);
+	nrows = rows_miss(table, now, candidates, ncandidates, &rows, &keep);
+	end_given_up(table, now, rows, nrows, keep);
 }
 
 static void

@@ -38,8 +38,9 @@ typedef struct Candidate
 	TaskPlace place;
 	const TaskGroup *group;
 	int pid;
-	int64 active;  /* default of column "active" (ms), if that is NULL; 0: no limit */
-	bool isolated; /* it may be claimed even if it is a suspect */
+	int64 active;		   /* default of column "active" (ms), if that is NULL; 0: no limit */
+	SettingsMissed missed; /* default of column "missed" */
+	bool isolated;		   /* it may be claimed even if it is a suspect */
 } Candidate;
 
 /* A claimed task. */
@@ -160,6 +161,8 @@ extern int rows_claim(const TaskTable *table, const Candidate *candidates, int c
 /* rows_unstarted.c */
 extern int rows_expire(const TaskTable *table, TimestampTz now, const Candidate *candidates,
 					   int count, RowKey **rows, double *keep);
+extern int rows_miss(const TaskTable *table, TimestampTz now, const Candidate *candidates,
+					 int count, RowKey **rows, double *keep);
 extern void row_fail(const TaskTable *table, const RowRefusal *refusal, double *keep);
 extern void
 row_refuse(const TaskTable *table, const RowRefusal *refusal, const RowNext *next, bool waits);

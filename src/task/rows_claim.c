@@ -6,6 +6,7 @@
 
 #include "utils/builtins.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "shared/shared.h"
 #include "task/rows.h"
@@ -24,8 +25,8 @@
 	"SELECT n.id, n.oid, n.tid, c.pid" \
 	"  FROM ROWS FROM (unnest($ids), unnest($dts), unnest($queues), unnest($maxes)," \
 	"                  unnest($priorities), unnest($roles), unnest($role_ids), unnest($pids)," \
-	"                  unnest($actives), unnest($isolated))" \
-	"       AS c (id, dt, queue, max, priority, role, role_id, pid, active, isolated)" \
+	"                  unnest($actives), unnest($missed), unnest($isolated))" \
+	"       AS c (id, dt, queue, max, priority, role, role_id, pid, active, missed, isolated)" \
 	" CROSS JOIN LATERAL (" \
 	"       SELECT t.id, t.tableoid AS oid, t.ctid AS tid" \
 	"         FROM {rows} AS t" \
@@ -34,6 +35,7 @@
 	"          AND t.role = c.role::name AND t.role_id = c.role_id" \
 	"          AND (coalesce(t.crashed, 0) = 0 OR c.isolated)" \
 	"          AND " EXPIRED("c.active", "$now") " IS NOT TRUE" \
+	"          AND " MISSED("c.missed", "$started") " IS NOT TRUE" \
 	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n" \
 	") UPDATE {rows} AS t" \
 	"    SET state = 'WORK', attempt = t.attempt + 1, start = $claimed, stop = NULL, pid = c.pid" \
@@ -70,6 +72,7 @@ arg_candidates(StatementArgs *args, const Candidate *candidates, int count)
 	Datum *role_ids = arg_array(args, "role_ids", INT8OID, count);
 	Datum *pids = arg_array(args, "pids", INT4OID, count);
 	Datum *actives = arg_array(args, "actives", FLOAT8OID, count);
+	Datum *missed = arg_array(args, "missed", TEXTOID, count);
 	Datum *isolated = arg_array(args, "isolated", BOOLOID, count);
 	int i;
 
@@ -86,6 +89,7 @@ arg_candidates(StatementArgs *args, const Candidate *candidates, int count)
 		role_ids[i] = Int64GetDatum(group->role_id);
 		pids[i] = Int32GetDatum(candidates[i].pid);
 		actives[i] = Float8GetDatum(candidates[i].active / 1000.0);
+		missed[i] = CStringGetTextDatum(settings_missed_word(candidates[i].missed));
 		isolated[i] = BoolGetDatum(candidates[i].isolated);
 	}
 }
@@ -136,6 +140,7 @@ rows_claim(const TaskTable *table, const Candidate *candidates, int count, Times
 	arg_text(&args, "state", "PLAN");
 	arg_timestamp(&args, "now", now);
 	arg_timestamp(&args, "claimed", claimed);
+	arg_timestamp(&args, "started", PgStartTime);
 	found =
 		statement_execute(table->partitioned ? &claim_partitioned_rows : &claim_rows, table, &args);
 	returned_claims(caller, found, claimed, claims);

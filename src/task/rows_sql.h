@@ -67,6 +67,15 @@
 	" AND (" PLANNED " AT TIME ZONE 'UTC') + " ACTIVE(seconds) " < (" now " AT TIME ZONE 'UTC'))"
 
 /*
+ * Was this run of a repeating task missed before the server was started ("started"), and is it not
+ * to be made up for?  "missed" is the default of the column of that name.  What has begun before,
+ * or is tried again, was not missed.
+ */
+#define MISSED(missed, started) \
+	"(t.dt < " started " AND t.attempt = 0 AND t.planned IS NULL" \
+	" AND coalesce(t.missed, " missed ") = 'none' AND " REPEATS ")"
+
+/*
  * Identifies a row that the same statement has locked.  The id is not compared, so that the
  * planner does not start with all rows, through the index on the id.
  */

@@ -7,7 +7,9 @@
  */
 #include "postgres.h"
 
+#include "utils/builtins.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "settings.h"
 #include "task/roles.h"
@@ -50,62 +52,103 @@ shortest_keep(uint64 count, int column)
 }
 
 /* clang-format off */
-static const Statement expire_rows = {STATEMENT_EXPIRE,
-	"WITH c AS MATERIALIZED ("
-	"SELECT n.oid, n.tid"
-	"  FROM ROWS FROM (unnest($ids), unnest($dts), unnest($actives)) AS c (id, dt, active)"
-	" CROSS JOIN LATERAL ("
-	"       SELECT t.tableoid AS oid, t.ctid AS tid"
-	"         FROM {rows} AS t"
-	"        WHERE t.id = c.id AND t.dt = c.dt AND t.state = $state"
-	"          AND " EXPIRED("c.active", "$now") " IS TRUE"
-	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
-	") UPDATE {rows} AS t"
-	"    SET state = 'GONE', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
-	"        response = " FAILURE_RESPONSE
-	"   FROM c"
-	"  WHERE " IS_LOCKED_ROW
-	" RETURNING t.id, t.role::text, " KEEP};
+
+/* Set to GONE those candidates that meet a condition on the columns of "c". */
+#define GIVE_UP(condition) \
+	"WITH c AS MATERIALIZED (" \
+	"SELECT n.oid, n.tid" \
+	"  FROM ROWS FROM (unnest($ids), unnest($dts), unnest($actives), unnest($missed))" \
+	"       AS c (id, dt, active, missed)" \
+	" CROSS JOIN LATERAL (" \
+	"       SELECT t.tableoid AS oid, t.ctid AS tid" \
+	"         FROM {rows} AS t" \
+	"        WHERE t.id = c.id AND t.dt = c.dt AND t.state = $state" \
+	"          AND " condition " IS TRUE" \
+	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n" \
+	") UPDATE {rows} AS t" \
+	"    SET state = 'GONE', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate," \
+	"        response = " FAILURE_RESPONSE \
+	"   FROM c" \
+	"  WHERE " IS_LOCKED_ROW \
+	" RETURNING t.id, t.role::text, " KEEP
+
+static const Statement expire_rows = {STATEMENT_EXPIRE, GIVE_UP(EXPIRED("c.active", "$now"))};
+static const Statement miss_rows = {STATEMENT_MISS, GIVE_UP(MISSED("c.missed", "$started"))};
+
 /* clang-format on */
 
 static const Failure expired = {"ERROR", "the task was not started in time", NULL, NULL,
 								TASK_ERROR_EXPIRED};
+static const Failure missed = {"ERROR", "this run was missed before the server was started", NULL,
+							   NULL, TASK_ERROR_MISSED};
+
+/* Add the candidates: parallel arrays, one for each column. */
+static void
+arg_unstarted(StatementArgs *args, const Candidate *candidates, int count)
+{
+	Datum *ids = arg_array(args, "ids", INT8OID, count);
+	Datum *dts = arg_array(args, "dts", TIMESTAMPTZOID, count);
+	Datum *actives = arg_array(args, "actives", FLOAT8OID, count);
+	Datum *words = arg_array(args, "missed", TEXTOID, count);
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		ids[i] = Int64GetDatum(candidates[i].place.id);
+		dts[i] = TimestampTzGetDatum(candidates[i].place.dt);
+		actives[i] = Float8GetDatum(candidates[i].active / 1000.0);
+		words[i] = CStringGetTextDatum(settings_missed_word(candidates[i].missed));
+	}
+}
+
+/*
+ * Execute one of both statements, whose rows are returned as by rows_expire; allocated in the
+ * context "where".
+ */
+static int
+give_up(const Statement *statement, const TaskTable *table, const Failure *why, TimestampTz now,
+		const Candidate *candidates, int count, MemoryContext where, RowKey **rows, double *keep)
+{
+	StatementArgs args;
+	int i;
+
+	statement_begin(&args);
+	arg_unstarted(&args, candidates, count);
+	arg_timestamp(&args, "now", now);
+	arg_timestamp(&args, "started", PgStartTime);
+	arg_text(&args, "state", "PLAN");
+	arg_failure(&args, why, InvalidOid);
+	count = (int) statement_execute(statement, table, &args);
+	*rows = MemoryContextAlloc(where, Max(count, 1) * sizeof(RowKey));
+	for (i = 0; i < count; i++)
+	{
+		(*rows)[i].id = DatumGetInt64(statement_value(i, 1));
+		(*rows)[i].role = statement_text(where, i, 2);
+	}
+	*keep = shortest_keep(count, 3);
+	statement_end();
+	return count;
+}
 
 /* Set those of these candidates to GONE that have expired.  Sets *keep to their shortest "keep". */
 int
 rows_expire(const TaskTable *table, TimestampTz now, const Candidate *candidates, int count,
 			RowKey **rows, double *keep)
 {
-	MemoryContext caller = CurrentMemoryContext;
-	StatementArgs args;
-	Datum *ids;
-	Datum *dts;
-	Datum *actives;
-	int i;
+	return give_up(&expire_rows, table, &expired, now, candidates, count, CurrentMemoryContext,
+				   rows, keep);
+}
 
-	statement_begin(&args);
-	ids = arg_array(&args, "ids", INT8OID, count);
-	dts = arg_array(&args, "dts", TIMESTAMPTZOID, count);
-	actives = arg_array(&args, "actives", FLOAT8OID, count);
-	for (i = 0; i < count; i++)
-	{
-		ids[i] = Int64GetDatum(candidates[i].place.id);
-		dts[i] = TimestampTzGetDatum(candidates[i].place.dt);
-		actives[i] = Float8GetDatum(candidates[i].active / 1000.0);
-	}
-	arg_timestamp(&args, "now", now);
-	arg_text(&args, "state", "PLAN");
-	arg_failure(&args, &expired, InvalidOid);
-	count = (int) statement_execute(&expire_rows, table, &args);
-	*rows = MemoryContextAlloc(caller, Max(count, 1) * sizeof(RowKey));
-	for (i = 0; i < count; i++)
-	{
-		(*rows)[i].id = DatumGetInt64(statement_value(i, 1));
-		(*rows)[i].role = statement_text(caller, i, 2);
-	}
-	*keep = shortest_keep(count, 3);
-	statement_end();
-	return count;
+/*
+ * The same for runs of repeating tasks that were missed before the server was started, and are not
+ * to be made up for.
+ */
+int
+rows_miss(const TaskTable *table, TimestampTz now, const Candidate *candidates, int count,
+		  RowKey **rows, double *keep)
+{
+	return give_up(&miss_rows, table, &missed, now, candidates, count, CurrentMemoryContext, rows,
+				   keep);
 }
 
 /* clang-format off */

@@ -50,16 +50,44 @@ for my $rule (sort keys %rules)
 subtest 'missed while no server ran' => sub {
 	my %late = (request => 'SELECT 1', repeat => '1 minute', dt => '2024-01-01');
 	my $one = run_task($node, %late);
-	my $none = run_task($node, %late, missed => 'none');
+	my $none = insert_task($node, %late, missed => 'none');
 	my $all = run_task($node, %late, missed => 'all', queue => 'all', max => 1);
 
-	is(next_after($_, q{t.dt > p.start AND t.dt <= p.start + interval '1 minute'}), 't',
-		'one late run makes up for all') for $one, $none;
+	is(next_after($one, q{t.dt > p.start AND t.dt <= p.start + interval '1 minute'}), 't',
+		'one: one late run makes up for all');
+	wait_for_state($node, $none, 'GONE');
+	is_row($node, $none, { attempt => 0, sqlstate => 'TK004' }, 'none: it does not run');
+	is(next_after($none, q{t.dt > now() AND t.dt <= now() + interval '1 minute'}), 't',
+		'none: the next run is at the next time');
 	wait_until($node, q{SELECT count(*) >= 5 FROM task WHERE queue = 'all' AND state = 'DONE'});
-	sql(q{UPDATE task SET state = 'STOP' WHERE queue = 'all' AND state IN ('PLAN', 'WORK')});
+	# the chain goes on if its run ends during the UPDATE
+	poll_for(sub { sql(q{WITH u AS (UPDATE task SET state = 'STOP'
+		WHERE queue = 'all' AND state IN ('PLAN', 'WORK') RETURNING id) SELECT count(*) FROM u}) });
 	is(sql(q{SELECT string_agg(to_char(dt, 'HH24:MI'), ' ' ORDER BY id)
 			FROM (SELECT * FROM task WHERE queue = 'all' ORDER BY id LIMIT 5) AS t}),
 		'00:00 00:01 00:02 00:03 00:04', 'all: each, in order');
+};
+
+# The same over a stop of the server.  What does not repeat, or was begun before, is late, not missed.
+# The queues are paused, so that nothing of them starts before the server stops.
+subtest 'missed while the server was stopped' => sub {
+	sql(q{INSERT INTO task_queue (queue, paused) VALUES ('down.%', true)});
+	my %id = map { $_->[0] => sql("INSERT INTO task (queue, missed, request, $_->[1])
+		VALUES ('down.$_->[0]', 'none', 'SELECT 1', $_->[2]) RETURNING id") }
+	  (['repeat', 'repeat', q{'1 hour'}], ['cron', 'cron', q{'0 0 0 1 1 *'}], ['once', 'retry', 0]);
+	my $begun = insert_task($node, request => 'SELECT pg_sleep(60)', missed => 'none',
+		queue => 'begun', repeat => '1 hour');
+
+	sql(qq{UPDATE task SET dt = now() WHERE id = $id{cron}});
+	wait_until($node, qq{SELECT state = 'WORK' FROM task WHERE id = $begun});
+	sql(qq{UPDATE task SET request = 'SELECT 1' WHERE id = $begun});
+	$node->restart;
+	sql('DELETE FROM task_queue');
+	wait_for_state($node, $id{$_}, 'GONE') for qw(repeat cron);
+	wait_for_state($node, $_, 'DONE') for $id{once}, $begun;
+	is(task($node, $begun, 'attempt'), 2, 'the run that was interrupted runs again');
+	is(next_after($id{$_}, 't.dt > now()'), 't', "$_: the next run is in the future")
+	  for qw(repeat cron);
 };
 
 subtest 'what expired is over' => sub {
