@@ -4,6 +4,7 @@
 # task of a strict queue was overtaken.  A TAP test because it kills processes.
 #
 # PG_TASK_CHAOS_SECONDS is how long the monkey runs.  PG_TASK_CHAOS_SEED is the seed of its choices.
+# For longer: scripts/chaos witnesses SECONDS SEED.
 use strict;
 use warnings;
 use FindBin;
@@ -16,10 +17,10 @@ my $seconds = $ENV{PG_TASK_CHAOS_SECONDS} // 5;
 my $seed = $ENV{PG_TASK_CHAOS_SEED} // 1 + int(rand(1_000_000));
 my $scale = 1 + int($seconds / 10);
 
-note("PG_TASK_CHAOS_SECONDS=$seconds PG_TASK_CHAOS_SEED=$seed");
+note("scripts/chaos witnesses $seconds $seed");
 srand($seed);
 
-END { diag("repeat it with: PG_TASK_CHAOS_SECONDS=$seconds PG_TASK_CHAOS_SEED=$seed") if $?; }
+END { diag("repeat it with: scripts/chaos witnesses $seconds $seed") if $?; }
 
 my $node = new_node('main', conf => q{
 	pg_task.max_executors = 6
