@@ -12,7 +12,6 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
@@ -43,24 +42,6 @@ pg_task_own(PG_FUNCTION_ARGS)
 }
 
 /*
- * Raise an error unless the current user may stop tasks in this table.  The server's own would come
- * with the statement below as its context, and without what helps.
- */
-static void
-check_may_stop(Oid relid)
-{
-	AttrNumber state = get_attnum(relid, task_columns[COLUMN_STATE].name);
-
-	if (pg_class_aclcheck(relid, GetUserId(), ACL_UPDATE) == ACLCHECK_OK ||
-		pg_attribute_aclcheck(relid, state, GetUserId(), ACL_UPDATE) == ACLCHECK_OK)
-		return;
-	ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					errmsg("you may not stop tasks in table %s", get_rel_name(relid)),
-					errhint("GRANT UPDATE ON %s TO %s", served_name(relid),
-							quote_identifier(GetUserNameFromId(GetUserId(), false)))));
-}
-
-/*
  * pg_task_cancel(id): stop a waiting or running task of this database, with the rights of the
  * caller.  Returns false if there is no such task that the caller may see.
  */
@@ -78,7 +59,7 @@ pg_task_cancel(PG_FUNCTION_ARGS)
 				   "   AND t.state OPERATOR(pg_catalog.=)"
 				   "       ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'::pg_catalog.text])",
 				   served_rows(&relid));
-	check_may_stop(relid);
+	served_check_update(relid, COLUMN_STATE, "stop");
 	SPI_connect();
 	if (SPI_execute_with_args(sql, 1, types, values, NULL, false, 0) != SPI_OK_UPDATE)
 		elog(ERROR, "could not stop a task");

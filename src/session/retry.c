@@ -56,6 +56,8 @@ begin_retry(const char *states)
 	Oid relid;
 
 	retry.rows = served_rows(&relid);
+	served_check_update(relid, COLUMN_STATE, "retry");
+	served_check_update(relid, COLUMN_FAILED, "retry");
 	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "cache lookup failed for relation %u", relid);

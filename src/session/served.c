@@ -124,3 +124,21 @@ served_rows(Oid *relid)
 	return psprintf("%s%s", get_rel_relkind(*relid) == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ",
 					served_name(*relid));
 }
+
+/*
+ * Raise an error unless the current user may update this column of the table.  The server's own
+ * would come with a statement of ours as its context, and without what helps.
+ */
+void
+served_check_update(Oid relid, TaskColumn which, const char *purpose)
+{
+	AttrNumber column = get_attnum(relid, task_columns[which].name);
+
+	if (pg_class_aclcheck(relid, GetUserId(), ACL_UPDATE) == ACLCHECK_OK ||
+		pg_attribute_aclcheck(relid, column, GetUserId(), ACL_UPDATE) == ACLCHECK_OK)
+		return;
+	ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					errmsg("you may not %s tasks in table %s", purpose, get_rel_name(relid)),
+					errhint("GRANT UPDATE ON %s TO %s", served_name(relid),
+							quote_identifier(GetUserNameFromId(GetUserId(), false)))));
+}

@@ -7,7 +7,10 @@
 
 #include "postgres.h"
 
+#include "task/columns.h"
+
 extern char *served_name(Oid relid);
 extern char *served_rows(Oid *relid);
+extern void served_check_update(Oid relid, TaskColumn which, const char *purpose);
 
 #endif /* PG_TASK_SERVED_H */

@@ -124,8 +124,11 @@ subtest 'an error' => sub {
 	is(sqlstate_of('app', q{SELECT pg_task_retry('08006', '-infinity')}), 'P0001', 'is raised');
 	is(states(), 'FAIL100', 'and no row is written');
 	sql('DROP TRIGGER refuse ON task; REVOKE UPDATE ON task FROM app');
-	is(sqlstate_of('app', q{SELECT pg_task_retry('08006', '-infinity')}), '42501',
+	like(error_of('app', q{SELECT pg_task_retry('08006', '-infinity')}),
+		qr/ERROR:  you may not retry tasks in table task\nHINT:  GRANT UPDATE ON public\.task TO app$/,
 		'a right is missing');
+	sql('GRANT UPDATE (state) ON task TO app');
+	is(sqlstate_of('app', q{SELECT pg_task_retry(1)}), '42501', 'a right to one column');
 	sql('GRANT UPDATE (state, failed) ON task TO app');
 	is(retry_all('app', q{'-infinity'}), '100|0', 'the rights to two columns are enough');
 	sql('TRUNCATE task');
