@@ -39,8 +39,8 @@ const ColumnDefinition task_columns[TASK_COLUMNS] = {
 	[COLUMN_QUEUE] = {"queue", TEXTOID, "NOT NULL DEFAULT 'default'", COLUMN_INHERITED,
 		"Name of the queue"},
 	[COLUMN_MAX] = {"max", INT4OID, "", COLUMN_INHERITED,
-		"The task starts only while fewer tasks of its queue run; NULL: no limit; 0: never; "
-		"negative: one at a time, and this many milliseconds between two starts"},
+		"The task starts only while fewer than this many tasks of its queue run; NULL: no limit; "
+		"0: never; negative: one at a time, and this many milliseconds between two starts"},
 	[COLUMN_PRIORITY] = {"priority", INT4OID, "NOT NULL DEFAULT 0", COLUMN_INHERITED,
 		"Lower goes first, among tasks of the same max"},
 	[COLUMN_PID] = {"pid", INT4OID, "", 0,
@@ -77,8 +77,8 @@ const ColumnDefinition task_columns[TASK_COLUMNS] = {
 	[COLUMN_TIMEOUT] = {"timeout", INTERVALOID, "", COLUMN_INHERITED,
 		"Longest run, then it has failed; NULL: pg_task.timeout"},
 	[COLUMN_ACTIVE] = {"active", INTERVALOID, "", COLUMN_INHERITED,
-		"Not started later than this after its planned time, then it is GONE; NULL: "
-		"pg_task.active"},
+		"If the task has not started this long after its planned time, it never does: GONE; "
+		"NULL: pg_task.active"},
 	[COLUMN_REPEAT] = {"repeat", INTERVALOID, "", COLUMN_INHERITED,
 		"Run it again after this time"},
 	[COLUMN_DRIFT] = {"drift", BOOLOID, "NOT NULL DEFAULT true", COLUMN_INHERITED,
