@@ -10,6 +10,8 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_namespace_d.h"
+#include "catalog/pg_trigger.h"
 #include "executor/executor.h"
 #include "executor/spi.h"
 #include "lib/stringinfo.h"
@@ -23,6 +25,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/plancache.h"
+#include "utils/reltrigger.h"
 #include "utils/snapmgr.h"
 
 #include "compat.h"
@@ -261,17 +264,69 @@ check_planned_members(const PlannedStmt *plan)
 	}
 }
 
+/* Is this one of our triggers?  Nobody but a superuser creates functions in pg_catalog. */
+static bool
+is_timed_trigger(const Trigger *trigger)
+{
+	char *function;
+
+	if (get_func_namespace(trigger->tgfoid) != PG_CATALOG_NAMESPACE)
+		return false;
+	function = get_func_name(trigger->tgfoid);
+	return function && strcmp(function, "pg_task_timed") == 0;
+}
+
+/* Is the only trigger BEFORE UPDATE, FOR EACH ROW, our own? */
+static bool
+has_timed_trigger_alone(const TriggerDesc *triggers)
+{
+	int i;
+
+	for (i = 0; i < triggers->numtriggers; i++)
+	{
+		const Trigger *trigger = &triggers->triggers[i];
+
+		if (TRIGGER_TYPE_MATCHES(trigger->tgtype, TRIGGER_TYPE_ROW, TRIGGER_TYPE_BEFORE,
+								 TRIGGER_TYPE_UPDATE) &&
+			!is_timed_trigger(trigger))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * pg_task_timed does nothing for our statements.  But for a trigger BEFORE UPDATE the server locks
+ * each row first, and writes that to the log.  So they go without it, if there is no other one.
+ * The description of the triggers is a copy that belongs to this query.
+ */
+static void
+skip_timed_trigger(const EState *estate)
+{
+	ListCell *cell;
+
+	foreach(cell, estate->es_opened_result_relations)
+	{
+		TriggerDesc *triggers = ((ResultRelInfo *) lfirst(cell))->ri_TrigDesc;
+
+		if (triggers && triggers->trig_update_before_row && has_timed_trigger_alone(triggers))
+			triggers->trig_update_before_row = false;
+	}
+}
+
 /* ExecutorStart hook. */
 static void
-check_plan_at_start(QueryDesc *query, int flags)
+start_plan(QueryDesc *query, int flags)
 {
-	if (statements.text && statements.partitioned &&
-		strcmp(query->sourceText, statements.text) == 0)
+	bool ours = statements.text && strcmp(query->sourceText, statements.text) == 0;
+
+	if (ours && statements.partitioned)
 		check_planned_members(query->plannedstmt);
 	if (statements.next_start)
 		statements.next_start(query, flags);
 	else
 		standard_ExecutorStart(query, flags);
+	if (ours && owner_acts())
+		skip_timed_trigger(query->estate);
 }
 
 /* Called once per process that executes these statements. */
@@ -282,7 +337,7 @@ statement_define(void)
 	statements.next_analyze = post_parse_analyze_hook;
 	post_parse_analyze_hook = check_analyzed_statement;
 	statements.next_start = ExecutorStart_hook;
-	ExecutorStart_hook = check_plan_at_start;
+	ExecutorStart_hook = start_plan;
 }
 
 /* Put the elements of each array argument together, now that the caller has filled them. */

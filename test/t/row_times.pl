@@ -123,4 +123,32 @@ subtest 'a replicated row' => sub {
 	is(task($node, $id, 'stop IS NULL'), 't', 'and has none');
 };
 
+# The server locks a row for a trigger BEFORE UPDATE, and writes that to the log.  Our own statements
+# go without ours, but not without a user's.
+sub lock_records
+{
+	my ($count) = @_;
+	my $from = sql('SELECT pg_current_wal_insert_lsn()');
+
+	sql("INSERT INTO task (queue, request) SELECT 'locks', 'SELECT 1'
+		FROM generate_series(1, $count)");
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'locks' AND state <> 'DONE'});
+	return sql(qq{SELECT coalesce(sum(count), 0)
+		FROM pg_get_wal_stats('$from', pg_current_wal_flush_lsn(), true)
+		WHERE "resource_manager/record_type" = 'Heap/LOCK'}) / $count;
+}
+
+subtest 'what it costs a task' => sub {
+	sql(q{CREATE EXTENSION pg_walinspect});
+	# an UPDATE that finds no room in the page of the row locks it, too
+	sql(q{ALTER TABLE task SET (fillfactor = 20); TRUNCATE task});
+	cmp_ok(lock_records(200), '<', 1.5, 'one lock for each task: the claim');
+	sql(q{
+		CREATE FUNCTION count_up() RETURNS trigger LANGUAGE plpgsql AS
+			$$ BEGIN NEW.mine := coalesce(NEW.mine, 0) + 1; RETURN NEW; END $$;
+		CREATE TRIGGER mine BEFORE UPDATE ON task FOR EACH ROW EXECUTE FUNCTION count_up()});
+	my $id = run_task($node, request => 'SELECT 1');
+	is(task($node, $id, 'mine'), 2, 'a trigger of the owner is called for both updates');
+};
+
 done_testing();
