@@ -7,12 +7,6 @@ CREATE FUNCTION pg_catalog.pg_task_bound() RETURNS trigger
 COMMENT ON FUNCTION pg_catalog.pg_task_bound() IS
     'trigger on a task table: binds a new row to the role that has its name';
 
-CREATE FUNCTION pg_catalog.pg_task_timed() RETURNS trigger
-    LANGUAGE c AS 'MODULE_PATHNAME', 'pg_task_timed';
-
-COMMENT ON FUNCTION pg_catalog.pg_task_timed() IS
-    'trigger on a task table: writes the times of a row that is stopped or planned again';
-
 CREATE FUNCTION pg_catalog.pg_task_planned() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'pg_task_planned';
 
@@ -43,18 +37,6 @@ CREATE FUNCTION pg_catalog.pg_task_own(role name, role_id bigint DEFAULT 0) RETU
 COMMENT ON FUNCTION pg_catalog.pg_task_own(name, bigint) IS
     'row security of a task table: may the current user act as the role of this row';
 
-CREATE FUNCTION pg_catalog.pg_task_queue_changed() RETURNS trigger
-    LANGUAGE c AS 'MODULE_PATHNAME', 'pg_task_queue_changed';
-
-COMMENT ON FUNCTION pg_catalog.pg_task_queue_changed() IS
-    'trigger on a queue table: checks the row, and tells the scheduler when a commit has changed it';
-
-CREATE FUNCTION pg_catalog.pg_task_queue_own(queue text) RETURNS boolean
-    LANGUAGE c STABLE STRICT AS 'MODULE_PATHNAME', 'pg_task_queue_own';
-
-COMMENT ON FUNCTION pg_catalog.pg_task_queue_own(text) IS
-    'row security of a queue table: has the current user tasks in a queue that this row is for';
-
 CREATE FUNCTION pg_catalog.pg_task_next(planned timestamptz, repeat interval, drift boolean,
                                         ended timestamptz,
                                         timezone text DEFAULT current_setting('TimeZone'))
@@ -69,21 +51,6 @@ CREATE FUNCTION pg_catalog.pg_task_cancel(id bigint) RETURNS boolean
 
 COMMENT ON FUNCTION pg_catalog.pg_task_cancel(bigint) IS
     'stop a task, whether it waits or runs; false if there is none';
-
-CREATE FUNCTION pg_catalog.pg_task_retry(id bigint) RETURNS boolean
-    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
-    AS 'MODULE_PATHNAME', 'pg_task_retry';
-
-COMMENT ON FUNCTION pg_catalog.pg_task_retry(bigint) IS
-    'run a task again that has failed, was given up or was stopped; false if there is none';
-
-CREATE FUNCTION pg_catalog.pg_task_retry(sqlstate text, since timestamptz,
-                                         OUT retried bigint, OUT skipped bigint)
-    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
-    AS 'MODULE_PATHNAME', 'pg_task_retry_all';
-
-COMMENT ON FUNCTION pg_catalog.pg_task_retry(text, timestamptz) IS
-    'run all tasks again that have failed with this code since then';
 
 CREATE FUNCTION pg_catalog.pg_task_next(cron text, after timestamptz DEFAULT now(),
                                         timezone text DEFAULT current_setting('TimeZone'))

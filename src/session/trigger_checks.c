@@ -196,9 +196,20 @@ check_state_exists(const TriggerRow *row)
 					errtablecol(row->rel, trigger_column(row->rel, COLUMN_STATE))));
 }
 
-/* Check the values of a new or changed row. */
+/*
+ * Reject a value in a column that an older version took, without effect.  A row that has one from
+ * there can end, repeat and be stopped.
+ */
+static void
+reject_new_value(const TriggerRow *old, const TriggerRow *row, TaskColumn which, const char *what)
+{
+	if (old == NULL || !trigger_same_value(old, row, which))
+		reject_unsupported(row, which, what);
+}
+
+/* Check the values of a new or changed row.  "old" is NULL for an INSERT. */
 void
-trigger_check_values(const TriggerRow *row)
+trigger_check_values(const TriggerRow *old, const TriggerRow *row)
 {
 	static const char *const formats[] = {"text", "csv", "json", NULL};
 	static const char *const missed[] = {"one", "none", "all", NULL};
@@ -227,11 +238,12 @@ trigger_check_values(const TriggerRow *row)
 	check_interval(row, COLUMN_ACTIVE, false);
 	check_interval(row, COLUMN_REPEAT, false);
 	check_interval(row, COLUMN_KEEP, true);
-	if (!owner_acts())
-		check_bounds(row);
 	reject_unsupported(row, COLUMN_REMOTE, "tasks on other servers");
-	reject_unsupported(row, COLUMN_AFTER, "tasks that wait for others");
-	reject_unsupported(row, COLUMN_NOTIFY, "notifications at the end of tasks");
+	if (owner_acts())
+		return;
+	check_bounds(row);
+	reject_new_value(old, row, COLUMN_AFTER, "tasks that wait for others");
+	reject_new_value(old, row, COLUMN_NOTIFY, "notifications at the end of tasks");
 }
 
 /* Raise an error: the current user does not have the rights of the table's owner. */

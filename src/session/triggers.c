@@ -533,7 +533,7 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	slot_getallattrs(row.slot);
 	trigger_check_rights(before, &row);
 	trigger_check_state(before, &row);
-	trigger_check_values(&row);
+	trigger_check_values(before, &row);
 	if (!owner_acts())
 	{
 		check_binding(before, &row, &correction);

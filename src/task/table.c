@@ -2,8 +2,8 @@
  * table.c
  *		Finds, checks, creates and completes the task table.
  *
- * The extension is created by the superuser that the scheduler starts as; that is the only
- * statement of pg_task that needs a superuser.  All other statements run in a security-restricted
+ * The extension is created and updated by the superuser that the scheduler starts as; no other
+ * statement of pg_task needs a superuser.  All other statements run in a security-restricted
  * context as the table's owner, or as the user for whom the scheduler works.
  *
  * The scheduler does all of this; an executor only finds the table.  This file claims nothing and
@@ -36,6 +36,9 @@
 #include "task/table.h"
 #include "task/watch.h"
 
+/* The version of the extension that has the functions of this library. */
+#define EXTENSION_VERSION "1.1"
+
 /* Run one statement that changes a definition. */
 static void
 run_ddl(const char *sql)
@@ -57,6 +60,22 @@ row_exists(const char *sql, Oid parameter, const char *text)
 	if (code < 0)
 		elog(ERROR, "could not execute \"%s\": %s", sql, SPI_result_code_string(code));
 	return SPI_processed > 0;
+}
+
+/*
+ * Create the extension, or bring its functions up to date: the triggers that the table of an older
+ * version lacks call functions that its extension lacks, too.
+ */
+static void
+prepare_extension(void)
+{
+	Oid extension = get_extension_oid("pg_task", true);
+
+	if (!OidIsValid(extension))
+		run_ddl("CREATE EXTENSION pg_task VERSION '" EXTENSION_VERSION "'");
+	else if (!row_exists("SELECT FROM pg_catalog.pg_extension WHERE oid = $1 AND extversion = $2",
+						 extension, EXTENSION_VERSION))
+		run_ddl("ALTER EXTENSION pg_task UPDATE TO '" EXTENSION_VERSION "'");
 }
 
 /*
@@ -373,8 +392,7 @@ table_prepare(const SettingsTable *where, Oid user, MemoryContext context)
 	Assert(superuser() && !owner_acts());
 	SPI_connect();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	if (!OidIsValid(get_extension_oid("pg_task", true)))
-		run_ddl("CREATE EXTENSION pg_task");
+	prepare_extension();
 
 	owner_become(user, &scope);
 	schema = find_schema(where, user);
