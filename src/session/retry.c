@@ -116,11 +116,17 @@ try_plan_rows(const Retry *retry, const Datum *ids, int count)
 	}
 	PG_CATCH();
 	{
-		if (geterrcode() != ERRCODE_UNIQUE_VIOLATION && geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
-			PG_RE_THROW();
+		ErrorData *error;
+
 		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
 		FlushErrorState();
+		/* also before it is raised again: the session's own transaction is to end, not this one */
 		RollbackAndReleaseCurrentSubTransaction();
+		if (error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION &&
+			error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+			ReThrowError(error);
+		FreeErrorData(error);
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
@@ -161,7 +167,8 @@ row_exists(const Retry *retry, Datum id)
 	char *sql = psprintf("SELECT FROM %s AS t WHERE t.id = $1 AND t.state IN (%s)", retry->rows,
 						 retry->states);
 
-	if (SPI_execute_with_args(sql, 1, types, &id, NULL, true, 1) != SPI_OK_SELECT)
+	/* as it is now: the statement that calls this may have planned it before */
+	if (SPI_execute_with_args(sql, 1, types, &id, NULL, false, 1) != SPI_OK_SELECT)
 		elog(ERROR, "could not read a task");
 	return SPI_processed > 0;
 }
@@ -180,7 +187,8 @@ pg_task_retry(PG_FUNCTION_ARGS)
 	SPI_connect();
 	planned = plan_batches(&retry, &id, 1, 1) > 0;
 	if (!planned && row_exists(&retry, id))
-		ereport(NOTICE, (errmsg("task " INT64_FORMAT " is not run again: another task has its key",
+		ereport(NOTICE, (errmsg("task " INT64_FORMAT " is not run again: another task has its key,"
+								" or its row is locked",
 								DatumGetInt64(id))));
 	SPI_finish();
 	PG_RETURN_BOOL(planned);

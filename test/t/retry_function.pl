@@ -149,4 +149,20 @@ subtest 'the failed runs of a chain' => sub {
 		"$runs|" . ($runs - 1), 'without it each runs once, and there is no other chain');
 };
 
+subtest 'an error leaves the session as it was' => sub {
+	ended(10);
+	sql(q{CREATE FUNCTION refuse_update() RETURNS trigger LANGUAGE plpgsql
+			AS 'BEGIN RAISE EXCEPTION ''refused''; END';
+		CREATE TRIGGER refuse_update BEFORE UPDATE ON task FOR EACH ROW
+			EXECUTE FUNCTION refuse_update()});
+	for my $call (q{pg_task_retry('08006', '2000-01-01')}, q{pg_task_retry((SELECT max(id) FROM task))})
+	{
+		my ($rc, $out, $err) = $node->psql('postgres', "SELECT $call; SELECT 'alive'",
+			on_error_stop => 0);
+		like($err, qr/ERROR:  refused/, "$call: the error");
+		is($out, 'alive', 'and the next statement');
+	}
+	sql('DROP TRIGGER refuse_update ON task; TRUNCATE task');
+};
+
 done_testing();
