@@ -129,7 +129,10 @@ restore_rates(TaskTable *table, const RateRow *rows, int count, ClockNow now)
 		rate_rows_remove(table, over, nover);
 }
 
-/* Read what earlier schedulers have written.  There are as many rows as queues with late starts. */
+/*
+ * Read what earlier schedulers have written.  There are as many rows as queues with late starts.
+ * The last row of a batch is the first of the next, and is then known.
+ */
 static void
 read_all(TaskTable *table, ClockNow now)
 {

@@ -47,7 +47,7 @@ static const char *const definitions[] = {
 };
 
 static const Statement read_rows = {STATEMENT_RATES,
-	"SELECT r.queue, r.until, r.image FROM {rows} AS r WHERE r.queue > $after"
+	"SELECT r.queue, r.until, r.image FROM {rows} AS r WHERE r.queue >= $from"
 	" ORDER BY r.queue LIMIT $limit"};
 
 static const Statement write_rows = {STATEMENT_WRITE_RATES,
@@ -110,6 +110,37 @@ find_fault(Relation rel, Oid owner)
 	return NULL;
 }
 
+/* Run one statement that creates the table, or reads about it. */
+static void
+run_sql(const char *name, const char *sql)
+{
+	int code = SPI_execute(sql, false, 0);
+
+	if (code < 0)
+		elog(ERROR, "could not create %s: %s", name, SPI_result_code_string(code));
+}
+
+/*
+ * Take away what the owner's default privileges give: they are meant for tables that others use.
+ * The loop is bounded by the roles that they name.
+ */
+static void
+revoke_grants(const char *name)
+{
+	SPITupleTable *grants;
+	uint64 i;
+
+	run_sql(name, psprintf("SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC'"
+						   "                ELSE quote_ident(pg_get_userbyid(a.grantee)) END"
+						   "  FROM pg_class AS c, aclexplode(c.relacl) AS a"
+						   " WHERE c.oid = %s::regclass AND a.grantee <> c.relowner",
+						   quote_literal_cstr(name)));
+	grants = SPI_tuptable;
+	for (i = 0; i < grants->numvals; i++)
+		run_sql(name, psprintf("REVOKE ALL ON %s FROM %s", name,
+							   SPI_getvalue(grants->vals[i], grants->tupdesc, 1)));
+}
+
 /* Create it.  False if the owner may not. */
 static bool
 create_table(Oid schema, const char *name)
@@ -120,12 +151,8 @@ create_table(Oid schema, const char *name)
 		return false;
 	SPI_connect();
 	for (i = 0; i < (int) lengthof(definitions); i++)
-	{
-		int code = SPI_execute(psprintf(definitions[i], name), false, 0);
-
-		if (code < 0)
-			elog(ERROR, "could not create %s: %s", name, SPI_result_code_string(code));
-	}
+		run_sql(name, psprintf(definitions[i], name));
+	revoke_grants(name);
 	SPI_finish();
 	return true;
 }
@@ -194,11 +221,11 @@ copy_image(MemoryContext where, uint64 row, RateRow *copy)
 }
 
 /*
- * Read rows in the order of their queues, after this one ("": from the first).  Returns their
- * number; fewer than the limit mean that there are no more.
+ * Read rows in the order of their queues, from this one on ("": from the first, which may be that).
+ * Returns their number; fewer than the limit mean that there are no more.
  */
 int
-rate_rows_read(const TaskTable *rates, const char *after, int limit, RateRow **rows)
+rate_rows_read(const TaskTable *rates, const char *from, int limit, RateRow **rows)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
@@ -206,7 +233,7 @@ rate_rows_read(const TaskTable *rates, const char *after, int limit, RateRow **r
 	int i;
 
 	statement_begin(&args);
-	arg_text(&args, "after", after);
+	arg_text(&args, "from", from);
 	arg_int32(&args, "limit", limit);
 	count = (int) statement_execute(&read_rows, rates, &args);
 	*rows = MemoryContextAlloc(caller, Max(count, 1) * sizeof(RateRow));

@@ -22,7 +22,7 @@ typedef struct RateRow
 
 extern TaskTable *rate_table_prepare(const TaskTable *table, MemoryContext context, char **fault);
 
-extern int rate_rows_read(const TaskTable *rates, const char *after, int limit, RateRow **rows);
+extern int rate_rows_read(const TaskTable *rates, const char *from, int limit, RateRow **rows);
 extern void rate_rows_write(const TaskTable *rates, const RateRow *rows, int count);
 extern void rate_rows_remove(const TaskTable *rates, const RateRow *rows, int count);
 
