@@ -100,25 +100,45 @@ typedef struct Correction
 } Correction;
 
 /*
+ * The table through which a row is updated, in SQL: the root of a partition, where a new time moves
+ * the row, and on which a user has rights.  One who has them on the partition only updates that.
+ */
+static char *
+table_of_row(Relation rel)
+{
+	Oid root = trigger_root_table(rel);
+	bool through_root =
+		root != RelationGetRelid(rel) &&
+		(pg_class_aclcheck(root, GetUserId(), ACL_UPDATE) == ACLCHECK_OK ||
+		 pg_attribute_aclcheck_all(root, GetUserId(), ACL_UPDATE, ACLMASK_ANY) == ACLCHECK_OK);
+	Oid relid = through_root ? root : RelationGetRelid(rel);
+
+	return psprintf("%s%s", through_root ? "" : "ONLY ",
+					quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+											   get_rel_name(relid)));
+}
+
+/*
  * Correct a row after an INSERT or UPDATE.  Uses the rights of the current user; users other than
  * the owner cannot change what binds a row.
  */
 static void
 correct_row(const TriggerRow *row, const Correction *correction)
 {
-	Oid types[] = {TIDOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID};
+	Oid types[] = {TIDOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID, OIDOID};
 	Datum values[] = {PointerGetDatum(&row->tuple->t_self), Int64GetDatum(correction->role_id),
-					  TimestampTzGetDatum(correction->dt), TimestampTzGetDatum(PgStartTime)};
-	char *name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(row->rel)),
-											RelationGetRelationName(row->rel));
+					  TimestampTzGetDatum(correction->dt), TimestampTzGetDatum(PgStartTime),
+					  ObjectIdGetDatum(RelationGetRelid(row->rel))};
 	bool keeps_planned = trigger_is_null(row, COLUMN_PLANNED) || trigger_has_state(row, "WORK");
 	const char *anchor = TIMESTAMP_IS_NOEND(correction->dt) ? ", anchor = $4" : "";
 	const char *plan = psprintf("dt = $3%s%s", anchor, keeps_planned ? "" : ", planned = NULL");
 
 	SPI_connect();
-	if (SPI_execute_with_args(psprintf("UPDATE ONLY %s AS t SET %s%s%s"
-									   " WHERE t.ctid OPERATOR(pg_catalog.=) $1",
-									   name, correction->binds ? "role_id = $2" : "",
+	if (SPI_execute_with_args(psprintf("UPDATE %s AS t SET %s%s%s"
+									   " WHERE t.ctid OPERATOR(pg_catalog.=) $1"
+									   " AND t.tableoid OPERATOR(pg_catalog.=) $5",
+									   table_of_row(row->rel),
+									   correction->binds ? "role_id = $2" : "",
 									   correction->binds && correction->plans ? ", " : "",
 									   correction->plans ? plan : ""),
 							  lengthof(types), types, values, NULL, false, 0) != SPI_OK_UPDATE ||

@@ -254,6 +254,27 @@ subtest 'partitioned tables' => sub {
 			FROM (SELECT state, count(*) FROM task WHERE queue = 'q' GROUP BY 1) AS x}),
 			'DONE21,FAIL1,PLAN1', "$db: runs many");
 	}
+	# a user who has rights on the table, and not on its partitions, plans a running task again, and
+	# gives a waiting one another time, for which it moves
+	for my $db (qw(by_time by_state))
+	{
+		my @tenant = (extra_params => [ '-U', 'tenant' ]);
+		my $id = $node->safe_psql($db, 'GRANT INSERT, SELECT, UPDATE ON task TO tenant;
+			SET ROLE tenant;' . q{
+			INSERT INTO task (queue, dt, cron, request)
+				VALUES ('cron', pg_task_next('0 0 1 1 *'), '0 0 1 1 *', 'SELECT 1');
+			INSERT INTO task (queue, request) VALUES ('again', 'SELECT pg_sleep(600)')
+			RETURNING id});
+		wait_for_state($node, $id, 'WORK', db => $db);
+		$node->safe_psql($db, "UPDATE task SET dt = dt WHERE id = $id", @tenant);
+		is($node->safe_psql($db, "SELECT dt - start FROM task WHERE id = $id"), '00:00:00.000001',
+			"$db: a user plans a running task again");
+		$node->safe_psql($db, "UPDATE task SET cron = '\@reboot' WHERE queue = 'cron'", @tenant);
+		is($node->safe_psql($db, q{SELECT dt || ' ' || tableoid::regclass FROM task
+			WHERE queue = 'cron'}), 'infinity ' . ($db eq 'by_time' ? 'future' : 'active'),
+			"$db: a user gives a task another expression");
+		$node->safe_psql($db, "UPDATE task SET state = 'STOP' WHERE queue = 'cron' OR id = $id");
+	}
 	is($node->safe_psql('by_time', q{SELECT count(*) FROM past}), 22,
 		'by_time: the rows are in their partitions');
 	is($node->safe_psql('by_state', q{SELECT count(*) FROM active}), 1,
