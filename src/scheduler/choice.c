@@ -36,6 +36,9 @@
  */
 #define FAIL_MAX (DISPATCH_MAX / 2)
 
+/* Roles of which a round demands executors in vain, before it gives up. */
+#define REFUSED_DEMANDS 16
+
 /*
  * Fail the due tasks of a group, up to the limit, because their role cannot run them.  Returns
  * their number.
@@ -95,6 +98,8 @@ typedef struct BlockedRole
 	Role role;
 	const char *name;
 	GroupDemand demand;
+	DemandNeed need;
+	int number; /* in the order of their first tasks */
 } BlockedRole;
 
 /* The role of this group has no executor for its first task. */
@@ -106,20 +111,30 @@ block_role(DispatchRound *round, QueueGroup *group, const Role *role)
 	entry->role = *role;
 	entry->name = group->key.role;
 	entry->demand = group_demand_block(group, round->now);
+	entry->need = demand_need(role->oid);
+	entry->number = list_length(round->blocked);
 	round->blocked = lappend(round->blocked, entry);
 }
 
+/* The role with the greater need comes first; of two with the same, that of the earlier task. */
 static int
 compare_need(const ListCell *left, const ListCell *right)
 {
-	return demand_compare(((BlockedRole *) lfirst(left))->role.oid,
-						  ((BlockedRole *) lfirst(right))->role.oid);
+	const BlockedRole *a = lfirst(left);
+	const BlockedRole *b = lfirst(right);
+	int difference = demand_compare(&a->need, &b->need);
+
+	return difference != 0 ? difference : a->number - b->number;
 }
 
-/* Request executors for the blocked roles, in the order of their needs. */
+/*
+ * Request executors for the blocked roles, in the order of their needs.  When some have got none,
+ * those behind them get none either.
+ */
 static void
 demand_for_blocked_roles(DispatchRound *round)
 {
+	int refused = 0;
 	ListCell *cell;
 
 	list_sort(round->blocked, compare_need);
@@ -127,9 +142,12 @@ demand_for_blocked_roles(DispatchRound *round)
 	{
 		const BlockedRole *entry = lfirst(cell);
 
-		round->wants_executor |= demand_executors(&entry->role, entry->name, entry->demand.tasks,
-												  entry->demand.average, round->now.mono);
+		refused += demand_executors(&entry->role, entry->name, entry->demand.tasks,
+									entry->demand.average, round->now.mono);
+		if (refused == REFUSED_DEMANDS)
+			break;
 	}
+	round->wants_executor |= refused > 0;
 }
 
 /*

@@ -150,18 +150,24 @@ start_executor(Oid role, const char *name, MonoTime now)
 	return true;
 }
 
+DemandNeed
+demand_need(Oid role)
+{
+	return (DemandNeed){count_executors_of_role(role), role_last_granted(role)};
+}
+
 /*
  * Compare the needs of two roles for an executor.  Negative if the first role is the next to get
  * one: it has fewer, or it has as many and has not got one for a longer time.
  */
 int
-demand_compare(Oid left, Oid right)
+demand_compare(const DemandNeed *left, const DemandNeed *right)
 {
-	int difference = count_executors_of_role(left) - count_executors_of_role(right);
-
-	if (difference != 0)
-		return difference;
-	return role_granted_before(left, right) ? -1 : 1;
+	if (left->executors != right->executors)
+		return left->executors < right->executors ? -1 : 1;
+	if (left->granted.us != right->granted.us)
+		return left->granted.us < right->granted.us ? -1 : 1;
+	return 0;
 }
 
 /*

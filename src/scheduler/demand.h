@@ -18,7 +18,15 @@ typedef struct WorkerShortage
 	Reports reports;
 } WorkerShortage;
 
-extern int demand_compare(Oid left, Oid right);
+/* What decides which of two roles is the next to get an executor. */
+typedef struct DemandNeed
+{
+	int executors;	  /* that it has */
+	MonoTime granted; /* when it got the last one */
+} DemandNeed;
+
+extern DemandNeed demand_need(Oid role);
+extern int demand_compare(const DemandNeed *left, const DemandNeed *right);
 extern bool
 demand_executors(const Role *role, const char *name, int tasks, double average, MonoTime now);
 extern void demand_yield(void);

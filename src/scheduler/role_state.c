@@ -101,11 +101,11 @@ role_granted(Oid role, MonoTime now)
 	find_or_add_role(role)->granted = now;
 }
 
-/* Did the first role get its last executor before the second one? */
-bool
-role_granted_before(Oid left, Oid right)
+/* When did this role get its last executor?  Long ago if it has got none. */
+MonoTime
+role_last_granted(Oid role)
 {
-	return clock_is_before(find_or_add_role(left)->granted, find_or_add_role(right)->granted);
+	return find_or_add_role(role)->granted;
 }
 
 /* A task of this role was claimed. */

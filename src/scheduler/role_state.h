@@ -17,7 +17,7 @@ extern bool role_may_connect(Oid role, MonoTime now);
 extern MonoTime role_connections_until(MonoTime now);
 
 extern void role_granted(Oid role, MonoTime now);
-extern bool role_granted_before(Oid left, Oid right);
+extern MonoTime role_last_granted(Oid role);
 
 extern void role_claimed(Oid role);
 extern void role_missed(Oid role);

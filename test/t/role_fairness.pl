@@ -66,4 +66,20 @@ subtest 'a reset limit' => sub {
 	pass('the change takes effect without a restart');
 };
 
+# Many roles that have one task each: each executor is for one of them.  What a round of the
+# scheduler costs must not grow with the square of their number.
+subtest 'very many roles' => sub {
+	sql('TRUNCATE task');
+	sql(q{DO $$ BEGIN FOR i IN 1 .. 20000 LOOP EXECUTE 'CREATE ROLE role' || i || ' LOGIN';
+		END LOOP; END $$});
+	my $begun = time;
+	sql(q{INSERT INTO task (role, request) SELECT 'role' || i, 'SELECT 1'
+		FROM generate_series(1, 20000) AS i});
+	wait_until($node, q{SELECT count(*) >= 40 FROM task WHERE state = 'DONE'});
+	my $duration = time - $begun;
+	cmp_ok($duration, '<', 20, 'tasks start');
+	note("40 of 20,000 after $duration s");
+	sql('TRUNCATE task');
+};
+
 done_testing();
