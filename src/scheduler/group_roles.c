@@ -79,6 +79,7 @@ group_role_find_or_add(const char *name)
 	role = MemoryContextAllocZero(roles.context, sizeof(GroupRole));
 	role->name = (char *) name;
 	role->lanes.ph_compare = roles.compare_lanes;
+	dlist_init(&role->all_lanes);
 	entry = insert_role(roles.table, role->name);
 	entry->role = role;
 	return role;

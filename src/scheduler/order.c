@@ -154,30 +154,52 @@ order_create(MemoryContext context, int64 aging)
 }
 
 /*
- * Return the lane of this queue and role.  A search among the lanes of the queue, which are as many
- * as the roles that have waiting rows in it.  If memory runs out, a role without lanes may remain,
+ * Find the lane of this queue and role among those of the queue, or of the role, whichever has
+ * fewer: no more than the square root of the number of lanes.  NULL if there is none.
+ */
+static GroupLane *
+find_lane(QueueState *queue, GroupRole *role)
+{
+	GroupLane *lane;
+	dlist_iter iter;
+
+	if (role->nlanes < queue->nlanes)
+		dlist_foreach(iter, &role->all_lanes)
+		{
+			lane = dlist_container(GroupLane, role_node, iter.cur);
+			if (lane->queue == queue)
+				return lane;
+		}
+	else
+		dlist_foreach(iter, &queue->lanes)
+		{
+			lane = dlist_container(GroupLane, queue_node, iter.cur);
+			if (lane->role == role)
+				return lane;
+		}
+	return NULL;
+}
+
+/*
+ * Return the lane of this queue and role.  If memory runs out, a role without lanes may remain,
  * which its next lane uses.
  */
 GroupLane *
 order_find_or_add_lane(QueueState *queue, const char *name)
 {
-	dlist_iter iter;
-	GroupRole *role;
-	GroupLane *lane;
+	GroupRole *role = group_role_find_or_add(name);
+	GroupLane *lane = find_lane(queue, role);
 
-	dlist_foreach(iter, &queue->lanes)
-	{
-		lane = dlist_container(GroupLane, queue_node, iter.cur);
-		if (strcmp(lane->role->name, name) == 0)
-			return lane;
-	}
-	role = group_role_find_or_add(name);
+	if (lane)
+		return lane;
 	lane = MemoryContextAllocZero(order.lanes, sizeof(GroupLane));
 	lane->queue = queue;
 	lane->role = role;
 	lane->groups.ph_compare = compare_in_lane;
 	role->nlanes++;
+	queue->nlanes++;
 	dlist_push_tail(&queue->lanes, &lane->queue_node);
+	dlist_push_tail(&role->all_lanes, &lane->role_node);
 	return lane;
 }
 
@@ -190,7 +212,9 @@ order_release_lane(GroupLane *lane)
 	if (lane->ngroups > 0)
 		return;
 	Assert(lane->state == LANE_AT_REST);
+	lane->queue->nlanes--;
 	dlist_delete(&lane->queue_node);
+	dlist_delete(&lane->role_node);
 	pfree(lane);
 	if (--role->nlanes == 0)
 	{

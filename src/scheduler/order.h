@@ -27,7 +27,8 @@ typedef struct OrderKey
 typedef struct GroupRole
 {
 	char *name;
-	int nlanes;				/* all of its lanes */
+	int nlanes;				/* all of its lanes ... */
+	dlist_head all_lanes;	/* ... and their list */
 	int ngroups;			/* all of its groups */
 	pairingheap lanes;		/* those that are ready */
 	pairingheap_node order; /* in the heap of roles, if it is ready */
@@ -59,6 +60,7 @@ typedef struct GroupLane
 	pairingheap groups;		/* those that are ready */
 	pairingheap_node order; /* in the heap of its role, or of the parked lanes with a time */
 	dlist_node queue_node;	/* in the list of all lanes of the queue */
+	dlist_node role_node;	/* in the list of all lanes of the role */
 	dlist_node parked_node; /* in the list of its parked lanes */
 	MonoTime parked_until;
 } GroupLane;

@@ -32,7 +32,8 @@ typedef struct QueueState
 	QueuePause pause;
 	double average; /* of the tasks that have ended (us); negative: none has; see queue_average */
 
-	dlist_head lanes;	  /* all of its lanes: see order.h */
+	dlist_head lanes;	  /* all of its lanes: see order.h ... */
+	int nlanes;			  /* ... and their number */
 	dlist_head parked;	  /* those that wait until one more task may start */
 	dlist_node idle_node; /* in the list of idle queues ... */
 	bool idle;			  /* ... if it has no groups, no running tasks and no rate */
