@@ -62,18 +62,26 @@ rates_forget(QueueRate *rate)
 
 /*
  * Give the queue the rate that an earlier scheduler has written down (rate_write).  False if it has
- * written something else: then the queue has none.
+ * written something else: then the queue has none.  If memory runs out, it has none either.
  */
 bool
 rates_restore(QueueState *queue, const char *image, int length, ClockNow now)
 {
 	QueueRate *rate = add_rate(queue, (RateRule){.per = 1});
-	bool valid = rate_read(&rate->state, rates.context, image, length, now);
+	volatile bool valid = false;
 
-	rate->stored = true;
-	rate->stale = rate->state.doubt > 0;
-	if (!valid)
-		rates_forget(rate);
+	PG_TRY();
+	{
+		valid = rate_read(&rate->state, rates.context, image, length, now);
+	}
+	PG_FINALLY();
+	{
+		rate->stored = true;
+		rate->stale = rate->state.doubt > 0;
+		if (!valid)
+			rates_forget(rate);
+	}
+	PG_END_TRY();
 	return valid;
 }
 

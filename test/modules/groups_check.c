@@ -974,6 +974,58 @@ check_out_of_memory(void)
 	return NULL;
 }
 
+/* Restore a rate as try_hint reports a row. */
+static bool
+try_restore(QueueState *queue, StringInfo image)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile bool succeeded = false;
+
+	PG_TRY();
+	{
+		succeeded = rates_restore(queue, image->data, image->len, start);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	return succeeded;
+}
+
+/* What earlier schedulers have started is restored as a whole, or later. */
+static const char *
+check_restored_rates(void)
+{
+	QueueState *queue = queue_find_or_add("q");
+	RateState state;
+	StringInfoData image;
+	int allocation = 1;
+	int i;
+
+	rate_init(&state, CurrentMemoryContext, (RateRule){20, 10 * USECS_PER_SEC, 0});
+	for (i = 0; i < 20; i++)
+	{
+		rate_chosen(&state);
+		rate_begun(&state, start.mono);
+	}
+	initStringInfo(&image);
+	rate_write(&state, start, &image);
+	for (;; allocation++)
+	{
+		failing_allocation = allocation;
+		if (try_restore(queue, &image))
+			break;
+		CHECK(failing_allocation == 0);
+		CHECK(queue->rate == NULL && queue->idle && rates_count() == 0);
+	}
+	failing_allocation = 0;
+	CHECK(allocation > 2);
+	CHECK(queue->rate && queue->rate->state.total == 20);
+	return NULL;
+}
+
 typedef struct Check
 {
 	const char *name;
@@ -1002,6 +1054,7 @@ static const Check checks[] = {
 	{"listed rows", check_listed_rows, NULL},
 	{"forgotten groups", check_forgotten_groups, NULL},
 	{"out of memory", check_out_of_memory, NULL},
+	{"restored rates", check_restored_rates, NULL},
 	{"random order", NULL, check_random_order},
 	{"turns", NULL, check_turns},
 	{"random scans", NULL, check_random_scans},

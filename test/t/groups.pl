@@ -43,6 +43,7 @@ check('parked lanes', 'what brings the groups of a full queue back');
 check('listed rows', 'small groups that a scan has listed are not read again');
 check('forgotten groups', 'too many groups: which are forgotten, and when they are found again');
 check('out of memory', 'each allocation of an insertion may fail');
+check('restored rates', 'the starts of an earlier scheduler are restored as a whole');
 
 # The same rounds each time; another seed finds other ones.
 for my $seed (20261121 .. 20261123)
