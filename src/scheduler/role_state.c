@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include "lib/ilist.h"
 #include "utils/hsearch.h"
 
 #include "scheduler/role_state.h"
@@ -29,12 +30,15 @@ typedef struct RoleState
 	Oid role;		   /* key of the hash table */
 	MonoTime retry_at; /* no start before this, because an executor could not connect */
 	int retry_ms;	   /* the last delay; 0: the last executor could connect */
+	bool waits;		   /* it is in the list of roles with a "retry_at" ... */
+	dlist_node node;   /* ... that has not passed */
 	MonoTime granted;  /* when it last got an executor */
 	int misses;		   /* tasks of it in a row that could not be claimed */
 } RoleState;
 
 /* Static, because these facts outlive the executors and the rounds in which they were learnt. */
 static HTAB *roles = NULL;
+static dlist_head waiting = DLIST_STATIC_INIT(waiting);
 
 void
 role_state_create(void)
@@ -70,6 +74,9 @@ role_connection_failed(Oid role, MonoTime now)
 
 	state->retry_ms = Min(Max(state->retry_ms * 2, RETRY_MS), RETRY_MAX_MS);
 	state->retry_at = clock_plus_ms(now, state->retry_ms);
+	if (!state->waits)
+		dlist_push_tail(&waiting, &state->node);
+	state->waits = true;
 }
 
 /* May an executor of this role be started, or have the last ones failed to connect? */
@@ -79,18 +86,28 @@ role_may_connect(Oid role, MonoTime now)
 	return !clock_is_before(now, find_or_add_role(role)->retry_at);
 }
 
-/* Return when the next role may connect again; CLOCK_NEVER if all may. */
+/*
+ * Return when the next role may connect again; CLOCK_NEVER if all may.  A loop over the roles that
+ * could not connect.
+ */
 MonoTime
 role_connections_until(MonoTime now)
 {
 	MonoTime until = CLOCK_NEVER;
-	HASH_SEQ_STATUS scan;
-	RoleState *state;
+	dlist_mutable_iter iter;
 
-	hash_seq_init(&scan, roles);
-	while ((state = hash_seq_search(&scan)) != NULL)
+	dlist_foreach_modify(iter, &waiting)
+	{
+		RoleState *state = dlist_container(RoleState, node, iter.cur);
+
 		if (clock_is_before(now, state->retry_at))
 			until = clock_min(until, state->retry_at);
+		else
+		{
+			dlist_delete(&state->node);
+			state->waits = false;
+		}
+	}
 	return until;
 }
 
