@@ -215,6 +215,7 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	Assert(round->count < DISPATCH_MAX);
 	entry->strict = queue_is_strict(group->queue);
 	entry->kept = entry->gone = false;
+	entry->sure = true;
 	entry->rated = rates_task_chosen(group->queue);
 	/* nothing fails from here on */
 	entry->generation = pool_reserve(executor, group->queue, isolated);

@@ -160,7 +160,7 @@ dispatch_begin(DispatchRound *round)
 	round->done = round->count = round->nchecks = round->failed = 0;
 	round->limit = DISPATCH_MAX;
 	round->dropped = round->wants_executor = false;
-	round->blocked = NIL;
+	round->blocked = round->heads = NIL;
 }
 
 /*
@@ -215,6 +215,7 @@ dispatch_round(DispatchRound *round, ClockNow now)
 	work_end();
 	refused_batch_written(REFUSED_CLAIM);
 	assign_entries(round, claims, count);
+	strict_note_heads(round);
 	return round->dropped || round->count > 0;
 }
 

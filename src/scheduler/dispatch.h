@@ -28,6 +28,7 @@ typedef struct DispatchEntry
 	bool strict;	  /* its queue is strict ... */
 	bool kept;		  /* ... and it must not be claimed: see strict.c ... */
 	bool gone;		  /* ... because its row does not wait there any more */
+	bool sure;		  /* all groups of its strict queue are known */
 	bool rated;		  /* the rate of its queue counts it */
 	QueuePause pause; /* of the queue, before it was chosen */
 	bool expired;	  /* the claim will most likely find it expired */
@@ -49,6 +50,7 @@ typedef struct DispatchRound
 	bool dropped;		 /* tasks were dropped, so there may be more to choose from */
 	bool wants_executor; /* an executor should come from another database */
 	List *blocked;		 /* of BlockedRole: see choice.c */
+	List *heads;		 /* of GroupHead: groups of strict queues, to be noted: see strict.c */
 
 	/* the chosen tasks, in the order of their start; [done, count) count as running */
 	int done;

@@ -192,6 +192,7 @@ groups_clear(void)
 {
 	dlist_mutable_iter iter;
 
+	queues_lose_sight();
 	dlist_foreach_modify(iter, &groups.all)
 		groups_forget(dlist_container(QueueGroup, node, iter.cur));
 }
@@ -353,6 +354,17 @@ groups_hint(const TaskGroup *key, TaskPlace place)
 	if (group_knows_row(group) && order_compare_places(&group->places[group->next], &place) < 0)
 		place = group->places[group->next];
 	rewind_group(group, &place, 1, false);
+}
+
+/* Is it known that the first row of this group is the one at this position? */
+bool
+groups_know(const TaskGroup *key, TaskPlace place)
+{
+	const GroupEntry *entry = grouptable_lookup(groups.table, key);
+	const QueueGroup *group = entry ? (const QueueGroup *) entry->key : NULL;
+
+	return group && group_knows_row(group) &&
+		   order_compare_places(&group->places[group->next], &place) == 0;
 }
 
 /* Forget the rows behind this position. */

@@ -81,6 +81,7 @@ extern void groups_clear(void);
 extern void groups_forget(QueueGroup *group);
 
 extern void groups_hint(const TaskGroup *key, TaskPlace place);
+extern bool groups_know(const TaskGroup *key, TaskPlace place);
 extern void groups_scan_begin(void);
 extern void
 groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool complete);

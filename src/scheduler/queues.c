@@ -58,9 +58,10 @@ static struct
 	queuetable_hash *table;
 	dlist_head idle; /* queues without groups and running tasks */
 	int nidle;
-	TimestampTz turn; /* the last one of any queue */
-	int sweep_left;	  /* idle queues that the current sweep has not looked at */
-	double average;	  /* of all queues */
+	TimestampTz turn;		/* the last one of any queue */
+	int sweep_left;			/* idle queues that the current sweep has not looked at */
+	double average;			/* of all queues */
+	uint32 sure_generation; /* queues that were sure before it are not */
 } queues;
 
 DEFINE_HASH_INSERT(insert_queue, queuetable, QueueEntry, char *)
@@ -228,6 +229,27 @@ queue_is_strict(QueueState *queue)
 	const QueueRule *rule = queue_rule(queue);
 
 	return rule && rule->strict;
+}
+
+/* Is the first task of a strict queue the first one that is known? */
+bool
+queue_is_sure(const QueueState *queue)
+{
+	return queue->sure && queue->sure_generation == queues.sure_generation;
+}
+
+void
+queue_make_sure(QueueState *queue)
+{
+	queue->sure = true;
+	queue->sure_generation = queues.sure_generation;
+}
+
+/* Rows may wait of which nothing is known: no queue is sure any more. */
+void
+queues_lose_sight(void)
+{
+	queues.sure_generation++;
 }
 
 /* Are the ends of tasks of this group awaited, because they make room for others? */

@@ -45,7 +45,8 @@ typedef struct QueueState
 	TimestampTz turn; /* DT_NOBEGIN, or the time of its last start: see order.c */
 
 	/* for a strict queue: see strict.c */
-	bool sure;				/* its first task is the first one that is known */
+	bool sure;				/* its first task is the first one that is known ... */
+	uint32 sure_generation; /* ... unless rows were lost sight of: see queues_lose_sight */
 	bool choosing;			/* a task was chosen, and is not claimed yet */
 	int held_ms;			/* for how long it was held last, if that was not known */
 	MonoTime held_until;	/* its first task may not start before */
@@ -71,6 +72,9 @@ extern MonoTime queue_blocked_until(QueueState *queue, const TaskGroup *group, C
 extern int queue_free_places(QueueState *queue, const TaskGroup *group, MonoTime now);
 extern TimestampTz queue_next_turn(QueueState *queue, TimestampTz now);
 extern bool queue_is_strict(QueueState *queue);
+extern bool queue_is_sure(const QueueState *queue);
+extern void queue_make_sure(QueueState *queue);
+extern void queues_lose_sight(void);
 extern void queue_set_rate(QueueState *queue, struct QueueRate *rate);
 extern bool queue_is_limited(QueueState *queue, const TaskGroup *group);
 extern const QueueRule *queue_rule(QueueState *queue);

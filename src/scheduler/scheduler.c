@@ -163,7 +163,10 @@ take_hints(void)
 		groups_hint(&group, hints[i].place);
 	}
 	if (events & SHARED_SCAN)
+	{
 		scan_want();
+		queues_lose_sight();
+	}
 	if (events & SHARED_RECONCILE)
 		reconcile_want();
 	if (events & SHARED_EXPIRY)

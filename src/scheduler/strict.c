@@ -4,9 +4,9 @@
  *
  * A task of a strict queue that is retried keeps its place in the order.  As long as all tasks of
  * the queue end with DONE, the order in memory is that of the rows, and nothing is checked.  When a
- * task has ended in another way, could not be claimed, or nothing is known of the queue, it is not
- * "sure": before the next claim, the rows tell which task is the first (strict_check).  If that may
- * not start yet, the queue is held, and no task of it is looked at until then.
+ * task has ended in another way, could not be claimed, or rows may wait of which nothing is known,
+ *it is not "sure": before the next claim, the rows tell which task is the first (strict_check).  If
+ *that may not start yet, the queue is held, and no task of it is looked at until then.
  *
  * In each round one task of a strict queue is chosen at most, because its claim may fail.
  */
@@ -26,6 +26,12 @@
 
 /* Rows in state WORK that are read to find orphans.  If there are more, all unsure queues wait. */
 #define WORKING_MAX 4000
+
+/*
+ * Groups of an unsure queue that are read.  If there are more, it stays unsure: those that are not
+ * read are in order as far as they are known.
+ */
+#define HEADS_MAX 64
 
 /* Before everything. */
 static const TaskPlace beginning = {PG_INT64_MIN, PG_INT64_MIN};
@@ -85,6 +91,8 @@ typedef struct StrictCheck
 	DispatchEntry *entry;
 	RowsPeek peek; /* the first row of its group */
 	bool orphan;   /* a row of its queue is in state WORK, but in no ring */
+	bool behind;   /* a row of another group of its queue is before it */
+	int nheads;	   /* groups of its queue that were read */
 } StrictCheck;
 
 /* Which of these queues have orphans?  A loop over the rows in state WORK, which are few. */
@@ -101,6 +109,66 @@ find_orphans(const TaskTable *table, StrictCheck *checks, int count)
 			for (j = 0; j < count; j++)
 				checks[j].orphan |= nrows == WORKING_MAX ||
 									strcmp(rows[i].queue, checks[j].entry->group->queue->name) == 0;
+}
+
+/* Another group of the queue of a chosen task has this first row: compare, and note what is new. */
+static void
+compare_head(DispatchRound *round, StrictCheck *check, const GroupHead *head)
+{
+	DispatchEntry *entry = check->entry;
+	TimestampTz turn = entry->group->queue->turn;
+	OrderKey mine = order_key_at(&entry->group->key, turn, entry->candidate.place);
+	OrderKey other = order_key_at(&head->group, turn, head->place);
+
+	if (task_same_group(&head->group, &entry->group->key) || head->group.max == 0)
+		return;
+	check->behind |= head->place.dt <= round->now.wall && order_compare_keys(&other, &mine) > 0;
+	if (groups_know(&head->group, head->place))
+		return;
+	entry->sure = false;
+	round->heads = lappend(round->heads, unconstify(GroupHead *, head));
+}
+
+/*
+ * Compare the chosen tasks with the first rows of all groups of their queues: of some groups
+ * nothing may be known, because a scan has not found them yet.
+ */
+static void
+compare_with_heads(DispatchRound *round, const TaskTable *table, StrictCheck *checks, int count)
+{
+	const char *queues[DISPATCH_MAX];
+	QueueHead *heads;
+	int nheads;
+	int i;
+
+	for (i = 0; i < count; i++)
+		queues[i] = checks[i].entry->group->queue->name;
+	nheads = rows_queue_heads(table, queues, count, HEADS_MAX, &heads);
+	for (i = 0; i < nheads; i++)
+	{
+		StrictCheck *check = &checks[heads[i].number];
+
+		if (++check->nheads == HEADS_MAX)
+			check->entry->sure = false;
+		compare_head(round, check, &heads[i].head);
+	}
+}
+
+/*
+ * The round is over: note the groups that compare_with_heads has found.  Not before, because others
+ * may be forgotten for them.
+ */
+void
+strict_note_heads(const DispatchRound *round)
+{
+	ListCell *cell;
+
+	foreach(cell, round->heads)
+	{
+		const GroupHead *head = lfirst(cell);
+
+		groups_hint(&head->group, head->place);
+	}
 }
 
 /* Find the wait for a retry of this task; NULL if it waits for none. */
@@ -128,7 +196,7 @@ judge_first(StrictCheck *check, const RowWait *wait, ClockNow now)
 	entry->kept = true;
 	if (check->peek.count == 0 || order > 0)
 		entry->gone = true; /* it is not there any more: the next one is the first */
-	else if (check->orphan)
+	else if (check->orphan || check->behind)
 		hold_for_a_while(entry->group, first, now.mono);
 	else if (order < 0)
 		hold_queue(entry->group, first, CLOCK_LONG_AGO);
@@ -163,7 +231,7 @@ strict_check(DispatchRound *round, const TaskTable *table)
 	{
 		DispatchEntry *entry = &round->entries[i];
 
-		if (!entry->strict || entry->group->queue->sure)
+		if (!entry->strict || queue_is_sure(entry->group->queue))
 			continue;
 		checks[count] = (StrictCheck){.entry = entry};
 		ids[count] = entry->candidate.place.id;
@@ -174,6 +242,7 @@ strict_check(DispatchRound *round, const TaskTable *table)
 	rows_peek_groups(table, peeks, count, 1);
 	nwaits = rows_waits(table, ids, count, &waits);
 	find_orphans(table, checks, count);
+	compare_with_heads(round, table, checks, count);
 	for (i = 0; i < count; i++)
 	{
 		checks[i].peek = peeks[i];
@@ -194,7 +263,8 @@ strict_learn(DispatchEntry *entry, bool claimed, ClockNow now)
 	queue->choosing = false;
 	if (claimed)
 	{
-		queue->sure = true;
+		if (entry->sure)
+			queue_make_sure(queue);
 		queue->held_ms = 0;
 	}
 	else if (!entry->gone)

@@ -14,5 +14,6 @@ extern bool strict_keeps(DispatchRound *round, QueueGroup *group, bool refused);
 extern void strict_wait(QueueGroup *group, ClockNow now);
 extern void strict_check(DispatchRound *round, const TaskTable *table);
 extern void strict_learn(DispatchEntry *entry, bool claimed, ClockNow now);
+extern void strict_note_heads(const DispatchRound *round);
 
 #endif /* PG_TASK_STRICT_H */

@@ -32,6 +32,13 @@ typedef struct RowsPeek
 	int count;
 } RowsPeek;
 
+/* A group of one of several queues: its head, and the queue, counted from 0. */
+typedef struct QueueHead
+{
+	int number;
+	GroupHead head;
+} QueueHead;
+
 /* A task to claim, and the executor that is to run it. */
 typedef struct Candidate
 {
@@ -147,6 +154,8 @@ extern int rows_list(const TaskTable *table, const TaskGroup *after, int limit, 
 extern int rows_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int limit,
 					 TaskPlace **places);
 extern void rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit);
+extern int rows_queue_heads(const TaskTable *table, const char *const *queues, int count, int limit,
+							QueueHead **heads);
 extern int rows_unlocked(const TaskTable *table, const TaskPlace *places, int count, int64 **ids);
 extern int rows_waits(const TaskTable *table, const int64 *ids, int count, RowWait **waits);
 extern int rows_isolated(const TaskTable *table, int64 **ids);

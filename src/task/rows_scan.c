@@ -250,6 +250,71 @@ rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit)
 	statement_end();
 }
 
+/* clang-format off */
+
+/* The columns of the index after the queue. */
+#define G_REST MAX_OR_NONE ", t.priority, " G_ROLE ", t.role_id"
+
+/* A loose index scan from group to group, as scan_groups does, within each queue. */
+static const Statement read_queue_heads = {STATEMENT_QUEUE_HEADS,
+	"SELECT a.number::int4, g.max, g.priority, g.role, g.role_id, g.dt, g.id"
+	"  FROM unnest($queues) WITH ORDINALITY AS a (queue, number)"
+	" CROSS JOIN LATERAL ("
+	"       WITH RECURSIVE g (max, priority, role, role_id, dt, id) AS ("
+	"       (SELECT " G_REST ", t.dt, t.id"
+	"          FROM {rows} AS t"
+	"         WHERE t.state = 'PLAN' AND " COMPLETE " AND " G_QUEUE " = a.queue"
+	"         ORDER BY " G_REST ", t.dt, t.id"
+	"         LIMIT 1)"
+	"        UNION ALL"
+	"       SELECT n.*"
+	"         FROM g CROSS JOIN LATERAL ("
+	"              SELECT " G_REST ", t.dt, t.id"
+	"                FROM {rows} AS t"
+	"               WHERE t.state = 'PLAN' AND " COMPLETE " AND " G_QUEUE " = a.queue"
+	"                 AND (" G_REST ") > (g.max, g.priority, g.role, g.role_id)"
+	"               ORDER BY " G_REST ", t.dt, t.id"
+	"               LIMIT 1) AS n"
+	"       ) SELECT * FROM g LIMIT $limit) AS g"};
+/* clang-format on */
+
+/*
+ * Read the groups of these queues that have waiting rows, up to "limit" of each queue, with the
+ * first row of each group.
+ */
+int
+rows_queue_heads(const TaskTable *table, const char *const *queues, int count, int limit,
+				 QueueHead **heads)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	Datum *values;
+	int i;
+
+	statement_begin(&args);
+	values = arg_array(&args, "queues", TEXTOID, count);
+	for (i = 0; i < count; i++)
+		values[i] = CStringGetTextDatum(queues[i]);
+	arg_int64(&args, "limit", limit);
+	count = (int) statement_execute(&read_queue_heads, table, &args);
+	*heads = MemoryContextAllocZero(caller, Max(count, 1) * sizeof(QueueHead));
+	for (i = 0; i < count; i++)
+	{
+		QueueHead *head = &(*heads)[i];
+
+		head->number = DatumGetInt32(statement_value(i, 1)) - 1;
+		head->head.group.queue = queues[head->number];
+		head->head.group.max = DatumGetInt32(statement_value(i, 2));
+		head->head.group.priority = DatumGetInt32(statement_value(i, 3));
+		head->head.group.role = statement_text(caller, i, 4);
+		head->head.group.role_id = DatumGetInt64(statement_value(i, 5));
+		head->head.place.dt = DatumGetTimestampTz(statement_value(i, 6));
+		head->head.place.id = DatumGetInt64(statement_value(i, 7));
+	}
+	statement_end();
+	return count;
+}
+
 /* Comparator for qsort and bsearch: ids in ascending order. */
 int
 rows_compare_ids(const void *a, const void *b)

@@ -148,6 +148,30 @@ subtest 'tasks of several roles, and without a limit' => sub {
 	is(ran('mixed'), join(' ', 1 .. 20), 'in order');
 };
 
+# The commit names the groups of the second tasks; those of the first ones are found by a scan that
+# takes a while.
+subtest 'groups that a scan has not found yet' => sub {
+	sql(q{INSERT INTO task (queue, dt, request) SELECT 'backlog ' || n, now() + '1 day', 'SELECT 1'
+		FROM generate_series(1, 40000) AS n});
+	settle();
+	sql(q{BEGIN;
+		INSERT INTO task (queue, max, dt, request)
+		SELECT 'customer.scan ' || q, 1, now() - '1 s'::interval,
+			format('INSERT INTO ran (queue, id) VALUES (%L, 2)', 'customer.scan ' || q)
+		FROM generate_series(1, 16) AS q;
+		INSERT INTO task (queue, dt, priority, request)
+		SELECT 'backlog', now() + '1 day', n, 'SELECT 1' FROM generate_series(1, 40) AS n;
+		INSERT INTO task (queue, max, dt, role, request)
+		SELECT 'customer.scan ' || q, 1, now() - '2 s'::interval, 'other',
+			format('INSERT INTO ran (queue, id) VALUES (%L, 1)', 'customer.scan ' || q)
+		FROM generate_series(1, 16) AS q;
+		COMMIT});
+	wait_until($node, q{SELECT count(*) = 32 FROM ran WHERE queue LIKE 'customer.scan %'});
+	is(sql(q{SELECT count(*) FROM ran AS a, ran AS b WHERE a.queue LIKE 'customer.scan %'
+		AND a.queue = b.queue AND a.id = 1 AND b.id = 2 AND a.number > b.number}), 0, 'in order');
+	sql(q{DELETE FROM task WHERE queue LIKE 'backlog%'});
+};
+
 subtest 'a task that a trigger refuses' => sub {
 	sql(q{CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
