@@ -25,8 +25,11 @@ typedef struct TaskTable
 	Oid *members;
 } TaskTable;
 
-/* Raised when the task table has changed: the caller repeats its work, and reports no error. */
-#define ERRCODE_TABLE_CHANGED MAKE_SQLSTATE('P', 'T', '0', '0', '1')
+/*
+ * Raised when the task table has changed: the caller repeats its work, and reports no error.  No
+ * request and no trigger can raise this: RAISE takes upper-case letters only.
+ */
+#define ERRCODE_TABLE_CHANGED MAKE_SQLSTATE('p', 't', '0', '0', '1')
 
 extern TaskTable *table_prepare(const SettingsTable *where, Oid user, MemoryContext context);
 extern TaskTable *table_find(Oid relid, MemoryContext context);

@@ -111,4 +111,20 @@ subtest 'long texts' => sub {
 		'FAIL|t|t|t|t', 'an error that is too long');
 };
 
+# Codes like those with which pg_task tells itself something mean nothing when a user raises them.
+subtest 'codes of the class PT' => sub {
+	my $id = run_task($node,
+		request => q{DO $$ BEGIN RAISE 'mine' USING ERRCODE = 'PT001'; END $$});
+
+	is(task($node, $id, 'state, attempt, sqlstate'), 'FAIL|1|PT001', 'in a request');
+	sql(q{CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql
+			AS $$ BEGIN RAISE 'mine' USING ERRCODE = 'PT001'; END $$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON task FOR EACH ROW WHEN (NEW.queue = 'refused')
+			EXECUTE FUNCTION refuse()});
+	insert_task($node, queue => 'refused', request => 'SELECT 1', dt => '2020-01-01');
+	$id = run_task($node, request => 'SELECT 1');
+	is(task($node, $id, 'state'), 'DONE', 'in a trigger: another task runs');
+	sql('DROP FUNCTION refuse CASCADE; TRUNCATE task');
+};
+
 done_testing();
