@@ -199,11 +199,14 @@ pg_task_queue_own(PG_FUNCTION_ARGS)
 	char *name = OidIsValid(relid) ? get_rel_name(relid) : NULL;
 	Oid types[] = {TEXTOID};
 	Datum values[] = {PointerGetDatum(queue)};
-	const char *matches = queue_is_pattern(text_to_cstring(queue)) ? "~~" : "=";
+	const char *pattern = text_to_cstring(queue);
+	const char *matches = queue_is_pattern(pattern) ? "~~" : "=";
 	char *rows;
 	bool own;
 
-	if (name == NULL || pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK)
+	/* a pattern that LIKE would refuse, in one row, is no reason to show no row */
+	if (name == NULL || pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK ||
+		(queue_is_pattern(pattern) && !queue_pattern_is_valid(pattern)))
 		PG_RETURN_BOOL(false);
 	rows = psprintf("SELECT FROM %s%s AS t"
 					" WHERE t.queue OPERATOR(pg_catalog.%s) $1 COLLATE pg_catalog.\"C\" AND t.state"

@@ -102,6 +102,8 @@ subtest 'tenants' => sub {
 		'with a grant: no row of a queue in which she has no task');
 	is(sql_as('ann', q{WITH u AS (UPDATE task_queue SET retry = 1 WHERE queue = 'bob' RETURNING 1)
 		SELECT count(*) FROM u}), '0', 'nor a change of one');
+	is(sql_as('ann', q{SELECT pg_task_queue_own('%'), pg_task_queue_own('%\\')}), 't|f',
+		'a pattern that LIKE refuses is for no queue');
 	sql('REVOKE SELECT ON task FROM bob');
 	is(sql_as('bob', $seen), '', 'without a right to see tasks none is seen');
 	sql('REVOKE ALL ON task_queue FROM ann, bob; DELETE FROM task; DELETE FROM task_queue');
