@@ -14,6 +14,7 @@
 #include "catalog/pg_collation.h"
 #include "common/hashfn.h"
 #include "fmgr.h"
+#include "nodes/bitmapset.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
@@ -47,15 +48,47 @@ typedef struct RulePattern
 	text *pattern;
 	int length; /* of the pattern (bytes) */
 	int prefix; /* the pattern begins with this many ordinary bytes */
+	int next;	/* the next pattern with the same prefix; -1: none */
 } RulePattern;
+
+/* The patterns that begin with the same ordinary bytes, up to the first wildcard. */
+typedef struct RulePrefix
+{
+	char *prefix;
+	uint32 hash;
+	char status;
+	int first; /* the longest of these patterns */
+} RulePrefix;
+
+#define SH_PREFIX prefixtable
+#define SH_ELEMENT_TYPE RulePrefix
+#define SH_KEY_TYPE char *
+#define SH_KEY prefix
+#define SH_HASH_KEY(tb, key) hash_bytes((const unsigned char *) (key), strlen(key))
+#define SH_EQUAL(tb, a, b) (strcmp(a, b) == 0)
+#define SH_STORE_HASH
+#define SH_GET_HASH(tb, entry) (entry)->hash
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+/* All patterns. */
+typedef struct RulePatterns
+{
+	int count;
+	RulePattern *all; /* the longest first */
+	prefixtable_hash *prefixes;
+	int nlengths;
+	int *lengths; /* of the prefixes: each once, in ascending order */
+} RulePatterns;
 
 /* Static, because the rules hold from one iteration to the next. */
 static struct
 {
 	MemoryContext context; /* contains all of them; NULL: there are none */
 	ruletable_hash *names;
-	int npatterns;
-	RulePattern *patterns; /* the longest first */
+	RulePatterns patterns;
 	uint32 generation;
 	double shortest_keep;
 	bool have_rate;
@@ -85,6 +118,36 @@ make_pattern(const QueueRule *rule)
 						 .prefix = (int) strcspn(rule->queue, "%_\\")};
 }
 
+/*
+ * Index the patterns by their prefixes: there may be one for each customer, and a queue is compared
+ * with those alone that begin as it does.  Allocates in the current memory context.
+ */
+static void
+index_patterns(RulePatterns *patterns)
+{
+	Bitmapset *seen = NULL;
+	int length = -1;
+	int i;
+
+	qsort(patterns->all, patterns->count, sizeof(RulePattern), compare_patterns);
+	patterns->prefixes = prefixtable_create(CurrentMemoryContext, Max(patterns->count, 1), NULL);
+	/* backwards: the first of each list is the longest */
+	for (i = patterns->count - 1; i >= 0; i--)
+	{
+		RulePattern *pattern = &patterns->all[i];
+		char *prefix = pnstrdup(pattern->rule->queue, pattern->prefix);
+		bool found;
+		RulePrefix *entry = prefixtable_insert(patterns->prefixes, prefix, &found);
+
+		pattern->next = found ? entry->first : -1;
+		entry->first = i;
+		seen = bms_add_member(seen, pattern->prefix);
+	}
+	patterns->lengths = palloc(Max(bms_num_members(seen), 1) * sizeof(int));
+	while ((length = bms_next_member(seen, length)) >= 0)
+		patterns->lengths[patterns->nlengths++] = length;
+}
+
 /* Do two rows of the queue table say the same?  Both were zeroed before they were filled in. */
 static bool
 same_rule(const QueueRule *a, const QueueRule *b)
@@ -94,36 +157,60 @@ same_rule(const QueueRule *a, const QueueRule *b)
 	return memcmp((const char *) a + start, (const char *) b + start, sizeof(*a) - start) == 0;
 }
 
-/* Tell about each rule in the first table that the second one does not have in the same way. */
-static void
+/*
+ * Tell about each rule in the first table that the second one does not have in the same way.
+ * Returns true if there is one.
+ */
+static bool
 tell_differences(ruletable_hash *table, ruletable_hash *other, bool missing, RuleChanged changed)
 {
 	ruletable_iterator iterator;
 	RuleEntry *entry;
+	bool differ = false;
 
 	ruletable_start_iterate(table, &iterator);
 	while ((entry = ruletable_iterate(table, &iterator)) != NULL)
 	{
 		const RuleEntry *counterpart = ruletable_lookup(other, entry->queue);
 
-		if (counterpart == NULL || (!missing && !same_rule(entry->rule, counterpart->rule)))
-			changed(entry->rule->pattern ? NULL : entry->queue);
+		if (counterpart && (missing || same_rule(entry->rule, counterpart->rule)))
+			continue;
+		changed(entry->rule->pattern ? NULL : entry->queue);
+		differ = true;
 	}
+	return differ;
+}
+
+/* Tell what differs from the rules so far.  Returns true if anything does. */
+static bool
+tell_changes(ruletable_hash *names, int count, RuleChanged changed)
+{
+	bool differ;
+
+	if (rules.names == NULL)
+	{
+		if (count > 0)
+			changed(NULL);
+		return true;
+	}
+	differ = tell_differences(rules.names, names, true, changed);
+	differ |= tell_differences(names, rules.names, false, changed);
+	return differ;
 }
 
 /*
  * Replace the rules by these, which are allocated in "context", as all that is made of them.  The
- * context belongs to this file from now on.  If memory runs out, the old rules stay.
+ * context belongs to this file from now on.  If memory runs out, the old rules stay; also if they
+ * say the same, so that what was found among them stays valid.
  */
 void
 queue_rules_set(MemoryContext context, QueueRule *new_rules, int count, RuleChanged changed)
 {
 	MemoryContext caller = MemoryContextSwitchTo(context);
 	ruletable_hash *names = ruletable_create(context, Max(count, 1), NULL);
-	RulePattern *patterns = palloc(Max(count, 1) * sizeof(RulePattern));
+	RulePatterns patterns = {.all = palloc(Max(count, 1) * sizeof(RulePattern))};
 	double shortest_keep = -1;
 	bool have_rate = false;
-	int npatterns = 0;
 	int i;
 
 	for (i = 0; i < count; i++)
@@ -136,18 +223,16 @@ queue_rules_set(MemoryContext context, QueueRule *new_rules, int count, RuleChan
 			shortest_keep = keep;
 		have_rate |= rule->rate >= 0;
 		if (rule->pattern)
-			patterns[npatterns++] = make_pattern(rule);
+			patterns.all[patterns.count++] = make_pattern(rule);
 		ruletable_insert(names, rule->queue, &found)->rule = rule;
 	}
-	qsort(patterns, npatterns, sizeof(RulePattern), compare_patterns);
-	if (rules.names == NULL && count > 0)
-		changed(NULL);
-	else if (rules.names)
-	{
-		tell_differences(rules.names, names, true, changed);
-		tell_differences(names, rules.names, false, changed);
-	}
+	index_patterns(&patterns);
 	MemoryContextSwitchTo(caller);
+	if (!tell_changes(names, count, changed))
+	{
+		MemoryContextDelete(context);
+		return;
+	}
 
 	MemoryContextSetParent(context, TopMemoryContext);
 	if (rules.context)
@@ -155,30 +240,44 @@ queue_rules_set(MemoryContext context, QueueRule *new_rules, int count, RuleChan
 	rules.context = context;
 	rules.names = names;
 	rules.patterns = patterns;
-	rules.npatterns = npatterns;
 	rules.shortest_keep = shortest_keep;
 	rules.have_rate = have_rate;
 	rules.generation++;
 }
 
 static bool
-matches(const RulePattern *pattern, const char *queue, Datum name)
+matches(const RulePattern *pattern, Datum name)
 {
-	return strncmp(pattern->rule->queue, queue, pattern->prefix) == 0 &&
-		   DatumGetBool(DirectFunctionCall2Coll(textlike, C_COLLATION_OID, name,
+	return DatumGetBool(DirectFunctionCall2Coll(textlike, C_COLLATION_OID, name,
 												PointerGetDatum(pattern->pattern)));
+}
+
+/* Return the first pattern that matches, of those with this prefix and before "best"; or "best". */
+static int
+first_match(char *prefix, Datum name, int best)
+{
+	RulePrefix *entry = prefixtable_lookup(rules.patterns.prefixes, prefix);
+	int i;
+
+	for (i = entry ? entry->first : -1; i >= 0 && i < best; i = rules.patterns.all[i].next)
+		if (matches(&rules.patterns.all[i], name))
+			return i;
+	return best;
 }
 
 /*
  * Return the rule of a queue; NULL if it has none.  Valid until the rules are read again.  Compares
- * the name with each pattern that is longer than the one that matches; callers keep the result.
+ * the name with the patterns that begin as it does, up to their first wildcard; callers keep the
+ * result.
  */
 const QueueRule *
 queue_rules_find(const char *queue)
 {
-	const QueueRule *rule = NULL;
 	RuleEntry *entry;
 	text *name;
+	char *prefix;
+	int length = (int) strlen(queue);
+	int best = rules.patterns.count;
 	int i;
 
 	if (rules.context == NULL)
@@ -186,14 +285,20 @@ queue_rules_find(const char *queue)
 	entry = ruletable_lookup(rules.names, unconstify(char *, queue));
 	if (entry)
 		return entry->rule;
-	if (rules.npatterns == 0)
+	if (rules.patterns.count == 0)
 		return NULL;
 	name = cstring_to_text(queue);
-	for (i = 0; i < rules.npatterns && rule == NULL; i++)
-		if (matches(&rules.patterns[i], queue, PointerGetDatum(name)))
-			rule = rules.patterns[i].rule;
+	prefix = pstrdup(queue);
+	/* the longest prefix first */
+	for (i = rules.patterns.nlengths - 1; i >= 0; i--)
+		if (rules.patterns.lengths[i] <= length)
+		{
+			prefix[rules.patterns.lengths[i]] = '\0';
+			best = first_match(prefix, PointerGetDatum(name), best);
+		}
 	pfree(name);
-	return rule;
+	pfree(prefix);
+	return best < rules.patterns.count ? rules.patterns.all[best].rule : NULL;
 }
 
 /* Return the defaults of the tasks of a queue with this rule, or with none (NULL). */

@@ -1044,6 +1044,7 @@ static const Check checks[] = {
 	{"drop and skip", check_drop_and_skip, NULL},
 	{"locked rows", check_locked_rows, NULL},
 	{"rules", check_rules, NULL},
+	{"patterns", check_patterns, NULL},
 	{"ruled queues", check_ruled_queues, NULL},
 	{"clocks", check_clocks, NULL},
 	{"averages", check_averages, NULL},

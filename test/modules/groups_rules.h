@@ -53,6 +53,62 @@ limit_of(const char *queue)
 	return rule ? rule->max : -2;
 }
 
+static uint32
+next_random(uint32 *seed)
+{
+	*seed = *seed * 1103515245 + 12345;
+	return *seed >> 16;
+}
+
+/* A random text of up to 4 of these characters. */
+static char *
+random_text(uint32 *seed, const char *characters)
+{
+	char *result = palloc0(6);
+	int length = next_random(seed) & 3;
+	int i;
+
+	for (i = 0; i <= length; i++)
+		result[i] = characters[next_random(seed) % strlen(characters)];
+	return result;
+}
+
+/* Random patterns and queues: the rule that is found is that of the first pattern that matches. */
+static const char *
+check_patterns(void)
+{
+	uint32 seed = 1;
+	int round;
+	int i;
+	int j;
+
+	for (round = 0; round < 20; round++)
+	{
+		QueueRule rules[30];
+
+		for (i = 0; i < 30; i++)
+			rules[i] = RULE(psprintf("%s%%%s", random_text(&seed, "ab_"), random_text(&seed, "ab_%")), i);
+		set_rules(rules, 30);
+		for (i = 0; i < 200; i++)
+		{
+			char *queue = random_text(&seed, "ab");
+			int best = -1;
+
+			for (j = 0; j < 30; j++)
+				if (DatumGetBool(DirectFunctionCall2Coll(
+						textlike, C_COLLATION_OID, CStringGetTextDatum(queue),
+						CStringGetTextDatum(rules[j].queue))) &&
+					(best < 0 || strlen(rules[j].queue) > strlen(rules[best].queue) ||
+					 (strlen(rules[j].queue) == strlen(rules[best].queue) &&
+					  strcmp(rules[j].queue, rules[best].queue) < 0)))
+					best = j;
+			CHECK(best < 0 ? limit_of(queue) == -2
+						   : strcmp(queue_rules_find(queue)->queue, rules[best].queue) == 0);
+		}
+	}
+	return NULL;
+}
+
 /* Which rule is for a queue, and which queues are told when rules change. */
 static const char *
 check_rules(void)
@@ -61,6 +117,7 @@ check_rules(void)
 						 RULE("under_", 5), RULE("%x_", 6), RULE("%\\_y", 7), RULE("%\\%w", 8),
 						 RULE("b%", 9),	   RULE("%b", 10)};
 	int count = lengthof(rules);
+	uint32 generation;
 	int i;
 
 	CHECK(limit_of("a") == -2);
@@ -74,8 +131,10 @@ check_rules(void)
 	CHECK(limit_of("a.%") == 2); /* a name like a pattern */
 	CHECK(limit_of("bb") == 10); /* of two, the first as bytes */
 
+	generation = queue_rules_generation();
 	set_rules(rules, count);
 	CHECK(rules_told == 0);
+	CHECK(queue_rules_generation() == generation); /* what was found stays valid */
 	rules[3].max = 5;
 	set_rules(rules, count);
 	CHECK(rules_told == 1 && !all_told && limit_of("a.b") == 5);

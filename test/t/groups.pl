@@ -34,6 +34,7 @@ check('drop and skip', 'dropped rows, skipped groups');
 check('locked rows', 'a group with many locked rows');
 check('clocks', 'rows become due by the wall clock, also when it steps back or forward');
 check('rules', 'which rule is for a queue, and what is told when rules change');
+check('patterns', 'of random patterns the longest that matches is found');
 check('ruled queues', 'paused, max and until of a queue, also when the clock is set');
 check('averages', 'average duration of a queue, also of a new one');
 check('forgotten queues', 'queues are forgotten, except with running tasks or in a pause');
