@@ -6,6 +6,7 @@ use FindBin;
 use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
+use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
 
 my $node = new_node('main', conf => 'pg_task.max_executors = 4');
 
@@ -67,18 +68,27 @@ subtest 'a reset limit' => sub {
 };
 
 # Many roles that have one task each: each executor is for one of them.  What a round of the
-# scheduler costs must not grow with the square of their number.
-subtest 'very many roles' => sub {
+# scheduler costs must not grow with the square of their number: with the square, tasks start 40
+# times as slowly among 20,000 roles as among 300; without, about five times.
+sub seconds_for_40
+{
+	my ($roles) = @_;
+
 	sql('TRUNCATE task');
-	sql(q{DO $$ BEGIN FOR i IN 1 .. 20000 LOOP EXECUTE 'CREATE ROLE role' || i || ' LOGIN';
-		END LOOP; END $$});
-	my $begun = time;
-	sql(q{INSERT INTO task (role, request) SELECT 'role' || i, 'SELECT 1'
-		FROM generate_series(1, 20000) AS i});
+	my $begun = clock_gettime(CLOCK_MONOTONIC);
+	sql("INSERT INTO task (role, request) SELECT 'role' || i, 'SELECT 1'
+		FROM generate_series(1, $roles) AS i");
 	wait_until($node, q{SELECT count(*) >= 40 FROM task WHERE state = 'DONE'});
-	my $duration = time - $begun;
-	cmp_ok($duration, '<', 20, 'tasks start');
-	note("40 of 20,000 after $duration s");
+	return clock_gettime(CLOCK_MONOTONIC) - $begun;
+}
+
+subtest 'very many roles' => sub {
+	sql(q{DO $$ BEGIN FOR i IN 1 .. 20000 LOOP EXECUTE 'CREATE ROLE role' || i || ' LOGIN';
+		IF i % 500 = 0 THEN COMMIT; END IF; END LOOP; END $$});
+	my $few = seconds_for_40(300);
+	my $many = seconds_for_40(20000);
+	note("40 tasks of 300 roles: $few s; of 20,000: $many s");
+	cmp_ok($many, '<', 20 * ($few > 0.5 ? $few : 0.5), 'tasks start');
 	sql('TRUNCATE task');
 };
 
