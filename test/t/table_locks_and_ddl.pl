@@ -78,8 +78,10 @@ sub calm
 	wait_until($node, "SELECT clock_timestamp() > timestamptz '$begin' + '1.5 s'");
 	$cpu = $ticks->() - $cpu;
 	$count = $transactions->() - $count;
+	note("$what: $count transactions, $cpu s of CPU time");
 	cmp_ok($cpu, '<', 0.3, "$what: little CPU time is used");
-	cmp_ok($count, '<', 75, "$what: few transactions");
+	# some 40; what the processes report late may be of the second before
+	cmp_ok($count, '<', 150, "$what: few transactions");
 }
 
 # How many times the log has reported it since.
