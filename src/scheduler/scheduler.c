@@ -72,6 +72,9 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 /* After an error, a scheduler that shares its worker slot is needed again after this time (ms). */
 #define FAILED_RETRY_MS 30000
 
+/* What is due within this time ends the sleep by a timer (ms). */
+#define WAKE_TIMER_MS 2000
+
 SchedulerProcess *MyScheduler = NULL;
 
 /*
@@ -408,21 +411,44 @@ next_iteration(ClockNow now)
 	return clock_min(until, isolation_until(now.mono));
 }
 
+/* Handler of wake_timeout.  The server has set the latch. */
+static void
+wake_up(void)
+{
+}
+
+/*
+ * WaitLatch counts whole milliseconds, and may end a millisecond late.  For what is due soon a
+ * timer ends the sleep to the microsecond.  If the wall clock is set meanwhile, WaitLatch ends it.
+ */
+static void
+set_wake_timer(ClockNow now, MonoTime until)
+{
+	if (clock_is_before(until, clock_plus_ms(now.mono, WAKE_TIMER_MS)))
+		enable_timeout_at(MyScheduler->wake_timeout, now.wall + (until.us - now.mono.us));
+}
+
 /* Sleep until the next iteration is due, or until another process sets the latch. */
 static void
 wait_for_work(void)
 {
 	ClockNow now = clock_now();
+	MonoTime until;
 	long left;
 
 	Assert(!IsTransactionState());
 	show_idle(now);
 	(void) pgstat_report_stat(false);
-	left = clock_ms_until(now.mono, next_iteration(now));
+	until = next_iteration(now);
+	left = clock_ms_until(now.mono, until);
 	if (left > 0)
+	{
 		shared_scheduler_sleep(MyScheduler->slot, TimestampTzPlusMilliseconds(now.wall, left));
+		set_wake_timer(now, until);
+	}
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, left,
 					 MyScheduler->wait_event);
+	disable_timeout(MyScheduler->wake_timeout, false);
 	ResetLatch(MyLatch);
 	QueryCancelPending = false; /* there is nothing to cancel */
 	CHECK_FOR_INTERRUPTS();
@@ -461,6 +487,7 @@ prepare_process(void)
 {
 	MyScheduler->wait_event = COMPAT_WAIT_EVENT("PgTaskSchedulerMain");
 	MyScheduler->settings = settings_table(MyScheduler->database);
+	MyScheduler->wake_timeout = RegisterTimeout(USER_TIMEOUT, wake_up);
 	work_define();
 	port_describe(); /* for triggers of the owner's */
 	statement_define();

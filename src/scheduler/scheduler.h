@@ -39,6 +39,7 @@ typedef struct SchedulerProcess
 	uint32 settings_seen;	 /* change counter of the settings of the database */
 	char *database_settings; /* as database_settings returns them; NULL: not read yet */
 	uint32 wait_event;
+	TimeoutId wake_timeout; /* ends the sleep of the loop */
 
 	/* the task table, and the transaction on it: see work.c */
 	TaskTable *table;					  /* in TopMemoryContext; NULL: it has to be prepared */
