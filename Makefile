@@ -70,8 +70,10 @@ bench:
 	@scripts/bench $(major) $(BENCH)
 format:
 	clang-format -i $(wildcard src/*.[ch] src/*/*.[ch])
+# where it wraps a comment, clang-format leaves out a space
 format-check:
 	clang-format --dry-run -Werror $(wildcard src/*.[ch] src/*/*.[ch])
+	! grep -nE '^ \*[a-z]' $(wildcard src/*.[ch] src/*/*.[ch])
 help:
 	@echo 'demo      see tasks run on a throw-away server'
 	@echo 'test      all tests; TESTS="test/t/x.pl test/sql/y.sql" for some; MAJOR=17: that server'

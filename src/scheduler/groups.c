@@ -8,7 +8,7 @@
  * position are named by a hint, or found by the scan of every period.
  *
  * order.c keeps the groups in order, queues.c what runs in their queues, and surplus.c decides
- *which groups are forgotten when there are too many.
+ * which groups are forgotten when there are too many.
  *
  * This file is plain memory: no SPI, no shared memory, and it reads no clock.
  */

@@ -3,10 +3,10 @@
  *		Isolation of suspects: tasks that were running when the server crashed.
  *
  * A suspect runs isolated: one at a time on the whole server, and alone in an executor.  The
- *arbiter decides which scheduler may start one.  A scheduler acquires that right when it chooses a
- *suspect (isolation_acquire), checks after the claim that it still has it (isolation_keep), and
- *releases it when the round ends (isolation_release); from then on the task in the executor's ring
- *keeps other suspects waiting.
+ * arbiter decides which scheduler may start one.  A scheduler acquires that right when it chooses a
+ * suspect (isolation_acquire), checks after the claim that it still has it (isolation_keep), and
+ * releases it when the round ends (isolation_release); from then on the task in the executor's ring
+ * keeps other suspects waiting.
  *
  * This file chooses no task and no executor.
  */

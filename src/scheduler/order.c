@@ -3,14 +3,14 @@
  *		The order in which the groups start tasks.
  *
  * The order is: larger max first, lower priority, dt, id.  In place of dt stands the time of the
- *last start of the queue, if that takes turns and the time is later: so the queue that was served
- *least recently is the next.  With aging, priority and dt are one sum, which does not change while
- *a task waits: that is why it can be kept in heaps.  The order outlives the turn of the scheduler.
+ * last start of the queue, if that takes turns and the time is later: so the queue that was served
+ * least recently is the next.  With aging, priority and dt are one sum, which does not change while
+ * a task waits: that is why it can be kept in heaps.  The order outlives the turn of the scheduler.
  * The groups of one queue and one role that have a due row are a lane, a heap; the lanes of a role
  * are a heap, by their first groups, and so are the roles.  So a role without a free executor is
- *set aside at once, whatever it has waiting, and a queue that may not start a task parks its lanes:
- * they come back when a task of the queue ends, or at a time.  The other groups wait in heaps by
- * their times.
+ * set aside at once, whatever it has waiting, and a queue that may not start a task parks its
+ * lanes: they come back when a task of the queue ends, or at a time.  The other groups wait in
+ * heaps by their times.
  *
  * A group whose next row is not known has the position up to which it was read: it has to be read
  * when it is the first.

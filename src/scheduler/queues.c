@@ -1,7 +1,7 @@
 /*
  * queues.c
  *		What the scheduler knows of each queue: what runs in it, and whether one more task may
- *start.
+ * start.
  *
  * queue_blocked_until is the one place that decides whether a queue may start another task.
  *

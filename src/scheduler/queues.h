@@ -1,7 +1,7 @@
 /*
  * queues.h
  *		What the scheduler knows of each queue: what runs in it, and whether one more task may
- *start.
+ * start.
  */
 #ifndef PG_TASK_QUEUES_H
 #define PG_TASK_QUEUES_H

@@ -5,8 +5,8 @@
  * A task that was chosen may begin at any time until it is known to have begun: until then it is
  * pending, and counts as beginning now.  A task that has begun counts from a moment at which its
  * first statement had ended, or had been running for a while (rate_counts_from).  So when a task is
- *chosen, each one that was chosen before it counts from a moment that is not earlier than its real
- *start, and of the tasks in any window the one that was chosen last has seen all the others.
+ * chosen, each one that was chosen before it counts from a moment that is not earlier than its real
+ * start, and of the tasks in any window the one that was chosen last has seen all the others.
  *
  * Times are those of the monotonic clock: steps of the wall clock change nothing while the process
  * lives.  What is written down (rate_write) has times of the wall clock.

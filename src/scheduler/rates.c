@@ -6,7 +6,7 @@
  * reads that an earlier one has started tasks in it, until its starts have left the window.
  *
  * This file is plain memory: no SPI, no shared memory, and it reads no clock.  What is durable of
- *it is written by rate_store.c.
+ * it is written by rate_store.c.
  */
 #include "postgres.h"
 

@@ -5,7 +5,7 @@
  * It finds rows that no hint has named.  It runs every period, and when it is requested.  There may
  * be very many groups: a scan is done in slices, so that tasks are claimed and hints are taken in
  * between.  It reads all rows of groups that have a few, and jumps from group to group where they
- *have many.  It takes a small part of the time, even if it is requested all the time.
+ * have many.  It takes a small part of the time, even if it is requested all the time.
  *
  * The caller opens the transaction.  This file claims nothing.
  */

@@ -5,8 +5,8 @@
  * A task of a strict queue that is retried keeps its place in the order.  As long as all tasks of
  * the queue end with DONE, the order in memory is that of the rows, and nothing is checked.  When a
  * task has ended in another way, could not be claimed, or rows may wait of which nothing is known,
- *it is not "sure": before the next claim, the rows tell which task is the first (strict_check).  If
- *that may not start yet, the queue is held, and no task of it is looked at until then.
+ * it is not "sure": before the next claim, the rows tell which task is the first (strict_check).
+ * If that may not start yet, the queue is held, and no task of it is looked at until then.
  *
  * In each round one task of a strict queue is chosen at most, because its claim may fail.
  */

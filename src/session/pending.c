@@ -7,7 +7,7 @@
  * memory before, so a rollback costs nothing, and a commit waits for no other process.
  *
  * The callbacks also release a database that the transaction held.  This file knows neither
- *commands nor triggers.
+ * commands nor triggers.
  */
 #include "postgres.h"
 

@@ -3,8 +3,8 @@
  *		The triggers on the task table.
  *
  * BEFORE triggers guard the id of a row, bind the row to its role, and write the times of a row
- *that is stopped or planned again.  AFTER triggers check the row (trigger_checks.c), and record for
- *the scheduler what it must know once the transaction has committed.
+ * that is stopped or planned again.  AFTER triggers check the row (trigger_checks.c), and record
+ * for the scheduler what it must know once the transaction has committed.
  */
 #include "postgres.h"
 
