@@ -19,7 +19,6 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_index.h"
 #include "commands/defrem.h"
-#include "executor/spi.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/parsenodes.h"
 #include "parser/parse_utilcmd.h"
@@ -30,6 +29,7 @@
 #include "utils/syscache.h"
 
 #include "compat.h"
+#include "task/ddl.h"
 #include "task/indexes.h"
 #include "task/owner.h"
 
@@ -185,10 +185,8 @@ create_index(Oid relid, int which, const char *name)
 									 get_rel_namespace(relid), false);
 	char *sql = psprintf("CREATE %s INDEX %s ON %s %s", indexes[which].unique ? "UNIQUE" : "",
 						 quote_identifier(index), name, indexes[which].definition);
-	int code = SPI_execute(sql, false, 0);
 
-	if (code < 0)
-		elog(ERROR, "could not execute \"%s\": %s", sql, SPI_result_code_string(code));
+	ddl_run(sql);
 }
 
 /*

@@ -33,6 +33,7 @@
 #include "utils/syscache.h"
 
 #include "compat.h"
+#include "task/ddl.h"
 #include "task/owner.h"
 #include "task/queue_table.h"
 #include "task/relation.h"
@@ -124,40 +125,17 @@ queue_table_changed(void)
 	return watched.changed;
 }
 
-/* Run one statement that changes a definition. */
-static void
-run_ddl(const char *sql)
-{
-	int code = SPI_execute(sql, false, 0);
-
-	if (code < 0)
-		elog(ERROR, "could not execute \"%s\": %s", sql, SPI_result_code_string(code));
-}
-
-/* Does a catalog have an entry of this name for the table? */
-static bool
-has_entry(const char *sql, Oid relid)
-{
-	Oid types[] = {OIDOID};
-	Datum values[] = {ObjectIdGetDatum(relid)};
-	int code = SPI_execute_with_args(sql, 1, types, values, NULL, true, 1);
-
-	if (code < 0)
-		elog(ERROR, "could not execute \"%s\": %s", sql, SPI_result_code_string(code));
-	return SPI_processed > 0;
-}
-
 static void
 create_table(const char *name)
 {
 	QueueColumn which;
 
-	run_ddl(columns_create(name, queue_columns, QUEUE_COLUMNS));
-	run_ddl(psprintf("COMMENT ON TABLE %s IS"
+	ddl_run(columns_create(name, queue_columns, QUEUE_COLUMNS));
+	ddl_run(psprintf("COMMENT ON TABLE %s IS"
 					 " 'What pg_task keeps to in each queue of the task table'",
 					 name));
 	for (which = 0; which < QUEUE_COLUMNS; which++)
-		run_ddl(column_comment(name, &queue_columns[which]));
+		ddl_run(column_comment(name, &queue_columns[which]));
 }
 
 static void
@@ -168,55 +146,31 @@ add_columns(Oid relid, const char *name)
 	for (which = 0; which < QUEUE_COLUMNS; which++)
 		if (!column_exists(relid, &queue_columns[which]))
 		{
-			run_ddl(column_add(name, &queue_columns[which]));
-			run_ddl(column_comment(name, &queue_columns[which]));
+			ddl_run(column_add(name, &queue_columns[which]));
+			ddl_run(column_comment(name, &queue_columns[which]));
 		}
 }
 
 /*
- * Create the triggers that the table does not have.  They fire for replicated rows as well.  One
- * is for each row, because replication fires no other.
+ * Create the triggers that the table does not have.  One is for each row, because replication fires
+ * no other.
  */
 static void
 add_triggers(Oid relid, const char *name)
 {
-	static const char *const triggers[][2] = {
-		{"pg_task_queue_changed", "INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW"},
-		{"pg_task_queue_truncated", "TRUNCATE ON %s FOR EACH STATEMENT"},
-	};
-	int i;
-
-	for (i = 0; i < (int) lengthof(triggers); i++)
-	{
-		const char *trigger = triggers[i][0];
-
-		if (has_entry(psprintf("SELECT FROM pg_catalog.pg_trigger"
-							   " WHERE tgrelid = $1 AND tgname = '%s'",
-							   trigger),
-					  relid))
-			continue;
-		run_ddl(psprintf("CREATE TRIGGER %s AFTER %s"
-						 " EXECUTE FUNCTION pg_catalog.pg_task_queue_changed()",
-						 trigger, psprintf(triggers[i][1], name)));
-		run_ddl(psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s", name, trigger));
-	}
+	ddl_add_trigger(relid, name, "pg_task_queue_changed",
+					"AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW"
+					" EXECUTE FUNCTION pg_catalog.pg_task_queue_changed()");
+	ddl_add_trigger(relid, name, "pg_task_queue_truncated",
+					"AFTER TRUNCATE ON %s FOR EACH STATEMENT"
+					" EXECUTE FUNCTION pg_catalog.pg_task_queue_changed()");
 }
 
-/*
- * Row security: others than the owner see the rows of queues in which they have tasks.  The policy
- * is created once, so the owner may disable row security.
- */
+/* Row security: others than the owner see the rows of queues in which they have tasks. */
 static void
 add_policy(Oid relid, const char *name)
 {
-	if (has_entry("SELECT FROM pg_catalog.pg_policy"
-				  " WHERE polrelid = $1 AND polname = 'pg_task_queue_own'",
-				  relid))
-		return;
-	run_ddl(psprintf("CREATE POLICY pg_task_queue_own ON %s"
-					 " USING (pg_catalog.pg_task_queue_own(queue))",
-					 name));
-	run_ddl(psprintf("ALTER TABLE %s ENABLE ROW LEVEL SECURITY", name));
+	ddl_add_policy(relid, name, "pg_task_queue_own", "pg_catalog.pg_task_queue_own(queue)");
 }
 
 /* Is the primary key of this table the column "queue" alone? */

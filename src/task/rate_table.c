@@ -24,6 +24,7 @@
 #include "utils/rel.h"
 
 #include "compat.h"
+#include "task/ddl.h"
 #include "task/owner.h"
 #include "task/rate_table.h"
 #include "task/relation.h"
@@ -110,16 +111,6 @@ find_fault(Relation rel, Oid owner)
 	return NULL;
 }
 
-/* Run one statement that creates the table, or reads about it. */
-static void
-run_sql(const char *name, const char *sql)
-{
-	int code = SPI_execute(sql, false, 0);
-
-	if (code < 0)
-		elog(ERROR, "could not create %s: %s", name, SPI_result_code_string(code));
-}
-
 /*
  * Take away what the owner's default privileges give: they are meant for tables that others use.
  * The loop is bounded by the roles that they name.
@@ -130,15 +121,15 @@ revoke_grants(const char *name)
 	SPITupleTable *grants;
 	uint64 i;
 
-	run_sql(name, psprintf("SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC'"
-						   "                ELSE quote_ident(pg_get_userbyid(a.grantee)) END"
-						   "  FROM pg_class AS c, aclexplode(c.relacl) AS a"
-						   " WHERE c.oid = %s::regclass AND a.grantee <> c.relowner",
-						   quote_literal_cstr(name)));
+	ddl_run(psprintf("SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC'"
+					 "                ELSE quote_ident(pg_get_userbyid(a.grantee)) END"
+					 "  FROM pg_class AS c, aclexplode(c.relacl) AS a"
+					 " WHERE c.oid = %s::regclass AND a.grantee <> c.relowner",
+					 quote_literal_cstr(name)));
 	grants = SPI_tuptable;
 	for (i = 0; i < grants->numvals; i++)
-		run_sql(name, psprintf("REVOKE ALL ON %s FROM %s", name,
-							   SPI_getvalue(grants->vals[i], grants->tupdesc, 1)));
+		ddl_run(psprintf("REVOKE ALL ON %s FROM %s", name,
+						 SPI_getvalue(grants->vals[i], grants->tupdesc, 1)));
 }
 
 /* Create it.  False if the owner may not. */
@@ -151,7 +142,7 @@ create_table(Oid schema, const char *name)
 		return false;
 	SPI_connect();
 	for (i = 0; i < (int) lengthof(definitions); i++)
-		run_sql(name, psprintf(definitions[i], name));
+		ddl_run(psprintf(definitions[i], name));
 	revoke_grants(name);
 	SPI_finish();
 	return true;

@@ -30,6 +30,7 @@
 #include "compat.h"
 #include "settings.h"
 #include "task/columns.h"
+#include "task/ddl.h"
 #include "task/indexes.h"
 #include "task/owner.h"
 #include "task/relation.h"
@@ -38,29 +39,6 @@
 
 /* The version of the extension that has the functions of this library. */
 #define EXTENSION_VERSION "1.1"
-
-/* Run one statement that changes a definition. */
-static void
-run_ddl(const char *sql)
-{
-	int code = SPI_execute(sql, false, 0);
-
-	if (code < 0)
-		elog(ERROR, "could not execute \"%s\": %s", sql, SPI_result_code_string(code));
-}
-
-/* Does the query return a row?  Its parameters are an oid and a text. */
-static bool
-row_exists(const char *sql, Oid parameter, const char *text)
-{
-	Oid types[] = {OIDOID, TEXTOID};
-	Datum values[] = {ObjectIdGetDatum(parameter), CStringGetTextDatum(text)};
-	int code = SPI_execute_with_args(sql, 2, types, values, NULL, true, 1);
-
-	if (code < 0)
-		elog(ERROR, "could not execute \"%s\": %s", sql, SPI_result_code_string(code));
-	return SPI_processed > 0;
-}
 
 /*
  * Create the extension, or bring its functions up to date: the triggers that the table of an older
@@ -72,10 +50,11 @@ prepare_extension(void)
 	Oid extension = get_extension_oid("pg_task", true);
 
 	if (!OidIsValid(extension))
-		run_ddl("CREATE EXTENSION pg_task VERSION '" EXTENSION_VERSION "'");
-	else if (!row_exists("SELECT FROM pg_catalog.pg_extension WHERE oid = $1 AND extversion = $2",
-						 extension, EXTENSION_VERSION))
-		run_ddl("ALTER EXTENSION pg_task UPDATE TO '" EXTENSION_VERSION "'");
+		ddl_run("CREATE EXTENSION pg_task VERSION '" EXTENSION_VERSION "'");
+	else if (!ddl_row_exists(
+				 "SELECT FROM pg_catalog.pg_extension WHERE oid = $1 AND extversion = $2",
+				 extension, EXTENSION_VERSION))
+		ddl_run("ALTER EXTENSION pg_task UPDATE TO '" EXTENSION_VERSION "'");
 }
 
 /*
@@ -141,7 +120,7 @@ find_schema(const SettingsTable *where, Oid user)
 				 errhint("Set \"pg_task.schema\" for this database.")));
 	if (!OidIsValid(schema))
 	{
-		run_ddl(psprintf("CREATE SCHEMA %s", quote_identifier(where->schema)));
+		ddl_run(psprintf("CREATE SCHEMA %s", quote_identifier(where->schema)));
 		schema = get_namespace_oid(where->schema, false);
 	}
 	return schema;
@@ -178,8 +157,8 @@ add_columns(Oid relid, const char *name)
 	for (which = 0; which < TASK_COLUMNS; which++)
 		if (!column_exists(relid, &task_columns[which]))
 		{
-			run_ddl(column_add(name, &task_columns[which]));
-			run_ddl(column_comment(name, &task_columns[which]));
+			ddl_run(column_add(name, &task_columns[which]));
+			ddl_run(column_comment(name, &task_columns[which]));
 		}
 }
 
@@ -209,34 +188,16 @@ add_triggers(Oid relid, const char *name)
 	int i;
 
 	for (i = 0; i < (int) lengthof(triggers); i++)
-	{
-		if (row_exists("SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = $1 AND tgname = $2",
-					   relid, triggers[i].name))
-			continue;
-		run_ddl(psprintf("CREATE TRIGGER %s %s ON %s %s EXECUTE FUNCTION pg_catalog.%s()",
-						 triggers[i].name, triggers[i].event, name, triggers[i].level,
-						 triggers[i].function));
-		/*
-		 * also under session_replication_role = replica: replicated rows must wake the scheduler
-		 */
-		run_ddl(psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s", name, triggers[i].name));
-	}
+		ddl_add_trigger(relid, name, triggers[i].name,
+						psprintf("%s ON %%s %s EXECUTE FUNCTION pg_catalog.%s()", triggers[i].event,
+								 triggers[i].level, triggers[i].function));
 }
 
-/*
- * Row security: users other than the owner see only their own tasks.  The policy is created once,
- * so the owner may disable row security.
- */
+/* Row security: users other than the owner see only their own tasks. */
 static void
 add_policy(Oid relid, const char *name)
 {
-	if (row_exists("SELECT FROM pg_catalog.pg_policy WHERE polrelid = $1 AND polname = $2", relid,
-				   "pg_task_own"))
-		return;
-	run_ddl(psprintf("CREATE POLICY pg_task_own ON %s "
-					 "USING (pg_catalog.pg_task_own(role, role_id))",
-					 name));
-	run_ddl(psprintf("ALTER TABLE %s ENABLE ROW LEVEL SECURITY", name));
+	ddl_add_policy(relid, name, "pg_task_own", "pg_catalog.pg_task_own(role, role_id)");
 }
 
 /* The name of the table for SQL: quoted, with the schema. */
@@ -368,12 +329,12 @@ create_table(Oid schema, const char *table, Oid user)
 						 " database.",
 						 quote_identifier(schema_name),
 						 quote_identifier(GetUserNameFromId(user, false)))));
-	run_ddl(columns_create(name, task_columns, TASK_COLUMNS));
-	run_ddl(psprintf("COMMENT ON TABLE %s IS"
+	ddl_run(columns_create(name, task_columns, TASK_COLUMNS));
+	ddl_run(psprintf("COMMENT ON TABLE %s IS"
 					 " 'Tasks: insert a row, and pg_task runs its request in the background'",
 					 name));
 	for (which = 0; which < TASK_COLUMNS; which++)
-		run_ddl(column_comment(name, &task_columns[which]));
+		ddl_run(column_comment(name, &task_columns[which]));
 }
 
 /*

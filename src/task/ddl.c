@@ -1,0 +1,65 @@
+/*
+ * ddl.c
+ *		Statements that define the tables of pg_task: the task table and those beside it.
+ *
+ * This file knows none of these tables, their columns or triggers.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "utils/builtins.h"
+
+#include "task/ddl.h"
+
+/* Run one statement, which may also return rows. */
+void
+ddl_run(const char *sql)
+{
+	int code = SPI_execute(sql, false, 0);
+
+	if (code < 0)
+		elog(ERROR, "could not execute \"%s\": %s", sql, SPI_result_code_string(code));
+}
+
+/* Does the query return a row?  Its parameters are an oid and a text. */
+bool
+ddl_row_exists(const char *sql, Oid oid, const char *text)
+{
+	Oid types[] = {OIDOID, TEXTOID};
+	Datum values[] = {ObjectIdGetDatum(oid), CStringGetTextDatum(text)};
+	int code = SPI_execute_with_args(sql, 2, types, values, NULL, true, 1);
+
+	if (code < 0)
+		elog(ERROR, "could not execute \"%s\": %s", sql, SPI_result_code_string(code));
+	return SPI_processed > 0;
+}
+
+/*
+ * Create a trigger, unless the table has one of this name.  It also fires under
+ * session_replication_role = replica: replicated rows must reach the scheduler.  "table" is the
+ * name of the table for SQL; the definition has a %s for it.
+ */
+void
+ddl_add_trigger(Oid relid, const char *table, const char *trigger, const char *definition)
+{
+	if (ddl_row_exists("SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = $1 AND tgname = $2",
+					   relid, trigger))
+		return;
+	ddl_run(psprintf("CREATE TRIGGER %s %s", trigger, psprintf(definition, table)));
+	ddl_run(psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s", table, trigger));
+}
+
+/*
+ * Create a policy, and enable row security, unless the table has a policy of this name: this is
+ * done once, so the owner may disable row security.
+ */
+void
+ddl_add_policy(Oid relid, const char *table, const char *policy, const char *condition)
+{
+	if (ddl_row_exists("SELECT FROM pg_catalog.pg_policy WHERE polrelid = $1 AND polname = $2",
+					   relid, policy))
+		return;
+	ddl_run(psprintf("CREATE POLICY %s ON %s USING (%s)", policy, table, condition));
+	ddl_run(psprintf("ALTER TABLE %s ENABLE ROW LEVEL SECURITY", table));
+}
