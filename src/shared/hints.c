@@ -56,9 +56,9 @@ shared_scheduler_wake(Oid database)
 		mark_or_wake(database);
 }
 
-/* Return the task table of a database whose scheduler has found it, or InvalidOid. */
-Oid
-shared_scheduler_relid(Oid database)
+/* Read an oid in the slot of the scheduler of a database; InvalidOid if there is no scheduler. */
+static Oid
+read_relid(Oid database, size_t offset)
 {
 	SharedScheduler *scheduler;
 	Oid relid = InvalidOid;
@@ -68,50 +68,49 @@ shared_scheduler_relid(Oid database)
 	if (scheduler)
 	{
 		LWLockAcquire(scheduler->lock, LW_SHARED);
-		relid = scheduler->relid;
+		relid = *(Oid *) ((char *) scheduler + offset);
 		LWLockRelease(scheduler->lock);
 	}
 	LWLockRelease(Shared->directory);
 	return relid;
+}
+
+/* Return the task table of a database whose scheduler has found it, or InvalidOid. */
+Oid
+shared_scheduler_relid(Oid database)
+{
+	return read_relid(database, offsetof(SharedScheduler, relid));
 }
 
 /* Return the queue table of a database whose scheduler has found it, or InvalidOid. */
 Oid
 shared_scheduler_queue_relid(Oid database)
 {
-	SharedScheduler *scheduler;
-	Oid relid = InvalidOid;
+	return read_relid(database, offsetof(SharedScheduler, queue_relid));
+}
 
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	scheduler = scheduler_slot_find(database);
-	if (scheduler)
-	{
-		LWLockAcquire(scheduler->lock, LW_SHARED);
-		relid = scheduler->queue_relid;
-		LWLockRelease(scheduler->lock);
-	}
-	LWLockRelease(Shared->directory);
-	return relid;
+/* Write one of them into the slot of this scheduler. */
+static void
+write_relid(SharedScheduler *me, Oid *field, Oid relid)
+{
+	Assert(me->proc == COMPAT_MY_PROC);
+	LWLockAcquire(me->lock, LW_EXCLUSIVE);
+	*field = relid;
+	LWLockRelease(me->lock);
 }
 
 /* Publish the queue table: from now on the scheduler is not told of changes of another one. */
 void
 shared_scheduler_publish_queues(SharedScheduler *me, Oid relid)
 {
-	Assert(me->proc == COMPAT_MY_PROC);
-	LWLockAcquire(me->lock, LW_EXCLUSIVE);
-	me->queue_relid = relid;
-	LWLockRelease(me->lock);
+	write_relid(me, &me->queue_relid, relid);
 }
 
 /* Publish the task table: from now on the scheduler accepts hints about this table. */
 void
 shared_scheduler_publish(SharedScheduler *me, Oid relid)
 {
-	Assert(me->proc == COMPAT_MY_PROC);
-	LWLockAcquire(me->lock, LW_EXCLUSIVE);
-	me->relid = relid;
-	LWLockRelease(me->lock);
+	write_relid(me, &me->relid, relid);
 }
 
 static bool
