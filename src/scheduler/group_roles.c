@@ -26,16 +26,8 @@ typedef struct RoleEntry
 
 #define SH_PREFIX roletable
 #define SH_ELEMENT_TYPE RoleEntry
-#define SH_KEY_TYPE char *
 #define SH_KEY name
-#define SH_HASH_KEY(tb, key) hash_bytes((const unsigned char *) (key), strlen(key))
-#define SH_EQUAL(tb, a, b) (strcmp(a, b) == 0)
-#define SH_STORE_HASH
-#define SH_GET_HASH(tb, entry) (entry)->hash
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
+#include "scheduler/name_hash.h"
 
 /* Static, because roles are remembered from iteration to iteration. */
 static struct

@@ -30,16 +30,8 @@ typedef struct RuleEntry
 
 #define SH_PREFIX ruletable
 #define SH_ELEMENT_TYPE RuleEntry
-#define SH_KEY_TYPE char *
 #define SH_KEY queue
-#define SH_HASH_KEY(tb, key) hash_bytes((const unsigned char *) (key), strlen(key))
-#define SH_EQUAL(tb, a, b) (strcmp(a, b) == 0)
-#define SH_STORE_HASH
-#define SH_GET_HASH(tb, entry) (entry)->hash
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
+#include "scheduler/name_hash.h"
 
 /* A rule for the queues that match a pattern. */
 typedef struct RulePattern
@@ -62,16 +54,8 @@ typedef struct RulePrefix
 
 #define SH_PREFIX prefixtable
 #define SH_ELEMENT_TYPE RulePrefix
-#define SH_KEY_TYPE char *
 #define SH_KEY prefix
-#define SH_HASH_KEY(tb, key) hash_bytes((const unsigned char *) (key), strlen(key))
-#define SH_EQUAL(tb, a, b) (strcmp(a, b) == 0)
-#define SH_STORE_HASH
-#define SH_GET_HASH(tb, entry) (entry)->hash
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
+#include "scheduler/name_hash.h"
 
 /* All patterns. */
 typedef struct RulePatterns
