@@ -22,6 +22,7 @@
 #include "utils/timestamp.h"
 
 #include "session/pending.h"
+#include "session/trigger_checks.h"
 #include "shared/shared.h"
 #include "task/queue_table.h"
 
@@ -95,16 +96,12 @@ check_count(const QueueRow *row, QueueColumn which)
 static void
 check_interval(const QueueRow *row, QueueColumn which, bool zero_allowed)
 {
-	Interval zero = {0};
 	bool isnull;
 	Datum value = row_value(row, which, &isnull);
-	int comparison;
+	const char *rule = isnull ? NULL : trigger_interval_rule(value, zero_allowed);
 
-	if (isnull)
-		return;
-	comparison = DatumGetInt32(DirectFunctionCall2(interval_cmp, value, IntervalPGetDatum(&zero)));
-	if (comparison < 0 || (comparison == 0 && !zero_allowed))
-		reject_value(row, which, zero_allowed ? "zero or more" : "greater than zero");
+	if (rule)
+		reject_value(row, which, rule);
 }
 
 /* Check the name or pattern. */

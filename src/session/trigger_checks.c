@@ -37,20 +37,30 @@ reject_value(const TriggerRow *row, TaskColumn which, const char *rule)
 					errtablecol(row->rel, trigger_column(row->rel, which))));
 }
 
-/* Check that an interval is NULL, or greater than zero, or (if allowed) zero. */
+/* The rule that an interval breaks: it must be greater than zero, or (if allowed) zero.  NULL:
+ * none. */
+const char *
+trigger_interval_rule(Datum value, bool zero_allowed)
+{
+	Interval zero = {0};
+	int comparison =
+		DatumGetInt32(DirectFunctionCall2(interval_cmp, value, IntervalPGetDatum(&zero)));
+
+	if (comparison > 0 || (comparison == 0 && zero_allowed))
+		return NULL;
+	return zero_allowed ? "zero or more" : "greater than zero";
+}
+
+/* Check that an interval is NULL, or keeps to that rule. */
 static void
 check_interval(const TriggerRow *row, TaskColumn which, bool zero_allowed)
 {
-	Interval zero = {0};
 	bool isnull;
 	Datum value = trigger_value(row, which, &isnull);
-	int comparison;
+	const char *rule = isnull ? NULL : trigger_interval_rule(value, zero_allowed);
 
-	if (isnull)
-		return;
-	comparison = DatumGetInt32(DirectFunctionCall2(interval_cmp, value, IntervalPGetDatum(&zero)));
-	if (comparison < 0 || (comparison == 0 && !zero_allowed))
-		reject_value(row, which, zero_allowed ? "zero or more" : "greater than zero");
+	if (rule)
+		reject_value(row, which, rule);
 }
 
 /*

@@ -15,6 +15,7 @@ extern void trigger_check_role(const TriggerRow *row, int64 role_id);
 extern void trigger_check_rights(const TriggerRow *old, const TriggerRow *new);
 extern void trigger_check_state(const TriggerRow *old, const TriggerRow *new);
 extern void trigger_warn_of_role(const TriggerRow *row);
+extern const char *trigger_interval_rule(Datum value, bool zero_allowed);
 extern void trigger_forbid(TaskColumn which, const char *hint);
 
 #endif /* PG_TASK_TRIGGER_CHECKS_H */
