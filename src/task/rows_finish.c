@@ -42,6 +42,24 @@ arg_run(StatementArgs *args, TaskRun run)
 	arg_timestamp(args, "claimed", run.claimed);
 }
 
+/* Add what each run leaves in its row. */
+static void
+arg_result(StatementArgs *args, const TaskResult *result)
+{
+	arg_timestamp(args, "start", result->start);
+	arg_timestamp(args, "stop", result->stop);
+	arg_text(args, "response", result->response);
+	arg_text(args, "notice", result->notice);
+}
+
+/* Add why a run has failed, if it has. */
+static void
+arg_error(StatementArgs *args, const TaskResult *result)
+{
+	arg_text(args, "error", result->error);
+	arg_text(args, "sqlstate", result->sqlstate);
+}
+
 /* Read the request of a run; NULL if the row no longer belongs to that run. */
 char *
 row_request(const TaskTable *table, TaskRun run)
@@ -78,10 +96,7 @@ row_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
 
 	statement_begin(&args);
 	arg_run(&args, run);
-	arg_timestamp(&args, "start", result->start);
-	arg_timestamp(&args, "stop", result->stop);
-	arg_text(&args, "response", result->response);
-	arg_text(&args, "notice", result->notice);
+	arg_result(&args, result);
 	finished = statement_execute(&finish_run, table, &args) > 0;
 	statement_end();
 	return finished;
@@ -119,12 +134,8 @@ row_end(const TaskTable *table, TaskRun run, const TaskResult *result)
 	arg_run(&args, run);
 	arg_text(&args, "old_state", result->outcome == TASK_STOPPED ? "STOP" : "WORK");
 	arg_text(&args, "state", states[result->outcome]);
-	arg_timestamp(&args, "start", result->start);
-	arg_timestamp(&args, "stop", result->stop);
-	arg_text(&args, "response", result->response);
-	arg_text(&args, "error", result->error);
-	arg_text(&args, "sqlstate", result->sqlstate);
-	arg_text(&args, "notice", result->notice);
+	arg_result(&args, result);
+	arg_error(&args, result);
 	arg_int32(&args, "failed", result->failed ? 1 : 0);
 	arg_int32(&args, "crashed", result->crashed ? 1 : 0);
 	if (result->again != 0)
@@ -158,12 +169,8 @@ row_plan_again(const TaskTable *table, TaskRun run, const TaskResult *result)
 
 	statement_begin(&args);
 	arg_run(&args, run);
-	arg_timestamp(&args, "start", result->start);
-	arg_timestamp(&args, "stop", result->stop);
-	arg_text(&args, "response", result->response);
-	arg_text(&args, "error", result->error);
-	arg_text(&args, "sqlstate", result->sqlstate);
-	arg_text(&args, "notice", result->notice);
+	arg_result(&args, result);
+	arg_error(&args, result);
 	planned = statement_execute(&plan_again, table, &args) > 0;
 	statement_end();
 	return planned;
