@@ -12,6 +12,7 @@
 #include "postgres.h"
 
 #include "utils/builtins.h"
+#include "utils/timestamp.h"
 
 #include "scheduler/history.h"
 #include "scheduler/refused.h"
@@ -132,6 +133,7 @@ expire_unstarted(const TaskTable *table, TimestampTz now)
 {
 	Candidate *candidates = palloc0(unstarted.writing * sizeof(Candidate));
 	int ncandidates = 0;
+	bool maybe_missed = false;
 	RowKey *rows;
 	double keep;
 	int nrows;
@@ -146,11 +148,14 @@ expire_unstarted(const TaskTable *table, TimestampTz now)
 		candidates[ncandidates].place = task->place;
 		candidates[ncandidates].missed = task->missed;
 		candidates[ncandidates++].active = task->active;
+		maybe_missed |= task->place.dt < PgStartTime;
 	}
 	if (ncandidates == 0)
 		return;
 	nrows = rows_expire(table, now, candidates, ncandidates, &rows, &keep);
 	end_given_up(table, now, rows, nrows, keep);
+	if (!maybe_missed)
+		return;
 	nrows = rows_miss(table, now, candidates, ncandidates, &rows, &keep);
 	end_given_up(table, now, rows, nrows, keep);
 }
