@@ -34,7 +34,7 @@ use Time::HiRes qw(usleep clock_gettime CLOCK_MONOTONIC);
 our @EXPORT = qw(
 	new_node set_conf build_module crash
 	sql sql_as sql_in error_of sqlstate_of literal
-	insert_task run_task task is_row count_of start_delay
+	insert_task insert_rule run_task task is_row count_of start_delay
 	make_gates open_gate
 	backends terminate running
 	log_position log_since
@@ -190,7 +190,18 @@ sub insert_task
 		  . ') RETURNING id');
 }
 
-# The same, and waits until it is DONE or FAIL.  Not for a task that is deleted or does not end.
+# insert_rule('mail', max => 2, ...): inserts a row for a queue into the queue table.
+sub insert_rule
+{
+	my ($queue, %column) = @_;
+	my @names = sort keys %column;
+
+	sql('INSERT INTO task_queue (queue, ' . join(', ', @names) . ') VALUES (' . literal($queue)
+		. ', ' . join(', ', map { literal($column{$_}) } @names) . ')');
+}
+
+# As insert_task, and waits until it is DONE or FAIL.  Not for a task that is deleted or does not
+# end.
 sub run_task
 {
 	my ($node, %column) = @_;

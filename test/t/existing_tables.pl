@@ -109,7 +109,8 @@ subtest 'an older table is completed' => sub {
 		'the next run has the value of the column of the user');
 };
 
-# A database of version 1.0, with its extension, table, triggers and rows: all is brought up to date.
+# A database of version 1.0, with its extension, table, triggers and rows: all is brought up to
+# date.
 subtest 'a database of version 1.0' => sub {
 	$node->safe_psql('postgres', 'CREATE ROLE tenant LOGIN');
 	new_database('older', q{

@@ -21,15 +21,6 @@ sub runs
 	return task($node, run_task($node, queue => $queue, request => 'SELECT 1/0', %column), 'attempt');
 }
 
-sub rule
-{
-	my ($queue, %column) = @_;
-	my @names = sort keys %column;
-
-	sql('INSERT INTO task_queue (queue, ' . join(', ', @names) . ') VALUES (' . literal($queue)
-		. ', ' . join(', ', map { literal($column{$_}) } @names) . ')');
-}
-
 # Waits until this many tasks of the queue run, and rounds have passed over the others.
 sub settles_at
 {
@@ -44,7 +35,7 @@ sub settles_at
 sub clear { sql('DELETE FROM task_queue; DELETE FROM task') }
 
 subtest 'paused' => sub {
-	rule('p', paused => 't');
+	insert_rule('p', paused => 't');
 	my $id = insert_task($node, queue => 'p', request => q{SELECT hold('p')});
 	settles_at('p', 0, 'does not start');
 	sql(q{UPDATE task_queue SET paused = false});
@@ -78,7 +69,7 @@ subtest 'no task starts that was inserted after the commit that pauses' => sub {
 };
 
 subtest 'max' => sub {
-	rule('m.%', max => 2);
+	insert_rule('m.%', max => 2);
 	insert_task($node, queue => 'm.1', request => q{SELECT hold('m1')}) for 1 .. 4;
 	insert_task($node, queue => 'm.2', request => q{SELECT hold('m2')}) for 1 .. 3;
 	settles_at('m.1', 2, 'a queue');
@@ -93,11 +84,11 @@ subtest 'max' => sub {
 	open_gate($node, 'm1');
 	wait_until($node, q{SELECT count(*) = 3 FROM task WHERE queue = 'm.1' AND state = 'DONE'});
 	settles_at('m.1', 0, 'none');
-	rule('m.1', comment => 'the name wins');
+	insert_rule('m.1', comment => 'the name wins');
 	wait_until($node, q{SELECT count(*) = 4 FROM task WHERE queue = 'm.1' AND state = 'DONE'});
 	pass('a row for the name, which says nothing');
 	clear();
-	rule('low', max => 5);
+	insert_rule('low', max => 5);
 	insert_task($node, queue => 'low', max => 1, request => q{SELECT hold('low')}) for 1 .. 2;
 	settles_at('low', 1, 'the lower limit counts');
 	open_gate($node, 'low');
@@ -106,21 +97,21 @@ subtest 'max' => sub {
 };
 
 subtest 'until' => sub {
-	rule('u', until => 'infinity');
+	insert_rule('u', until => 'infinity');
 	my $id = insert_task($node, queue => 'u', request => 'SELECT 1');
 	settles_at('u', 0, 'does not start');
 	my $until = sql(q{UPDATE task_queue SET until = clock_timestamp() + '0.3 s' RETURNING until});
 	wait_for_state($node, $id, 'DONE');
 	is(task($node, $id, "start >= '$until'"), 't', 'not before');
 	is(task($node, $id, "start < '$until'::timestamptz + '5 s'"), 't', 'but then');
-	rule('e', until => '-infinity');
+	insert_rule('e', until => '-infinity');
 	is_row($node, run_task($node, queue => 'e', request => 'SELECT 1'), { state => 'DONE' },
 		'a time that has passed');
 	clear();
 };
 
 subtest 'active' => sub {
-	rule('a', active => '1 h');
+	insert_rule('a', active => '1 h');
 	my $id = insert_task($node, queue => 'a', dt => '2020-01-01', request => 'SELECT 1');
 	wait_for_state($node, $id, 'GONE');
 	is_row($node, run_task($node, queue => 'a', dt => '2020-01-01', active => '1000 years',
@@ -137,7 +128,7 @@ subtest 'active' => sub {
 
 # While the table cannot be read, the rules stay as they were; after a restart nothing starts.
 subtest 'a lock' => sub {
-	rule('l', retry => 1, delay => '0');
+	insert_rule('l', retry => 1, delay => '0');
 	is(runs('l'), 2, 'before');
 	my $session = $node->background_psql('postgres');
 	$session->query_safe('BEGIN; UPDATE task_queue SET retry = 3; LOCK task_queue');
@@ -156,7 +147,7 @@ subtest 'a lock' => sub {
 };
 
 subtest 'COMMIT PREPARED' => sub {
-	rule('c', retry => 1, delay => '0');
+	insert_rule('c', retry => 1, delay => '0');
 	sql(q{BEGIN; UPDATE task_queue SET retry = 2; PREPARE TRANSACTION 'p'});
 	is(runs('c'), 2, 'not before');
 	sql(q{COMMIT PREPARED 'p'});
@@ -166,7 +157,7 @@ subtest 'COMMIT PREPARED' => sub {
 
 subtest 'defaults for tasks: the row, then the queue, then the role' => sub {
 	is(runs('plain'), 1, 'no rule: no retry');
-	rule('plain', retry => 2, delay => '0', comment => 'not retried for long');
+	insert_rule('plain', retry => 2, delay => '0', comment => 'not retried for long');
 	is(runs('plain'), 3, 'retry of the queue');
 	is(runs('plain', retry => 1), 2, 'the column wins');
 	is(runs('other'), 1, 'another queue');
@@ -199,7 +190,7 @@ subtest 'patterns: the name wins, then the longest' => sub {
 };
 
 subtest 'keep of a queue' => sub {
-	rule('kept%', keep => '0');
+	insert_rule('kept%', keep => '0');
 	my $id = run_task($node, queue => 'stays', request => 'SELECT 1');
 
 	insert_task($node, queue => 'kept.1', request => 'SELECT 1');
@@ -209,7 +200,7 @@ subtest 'keep of a queue' => sub {
 };
 
 subtest 'a disabled trigger' => sub {
-	rule('two', retry => 1, delay => '0');
+	insert_rule('two', retry => 1, delay => '0');
 	is(runs('two'), 2, 'before');
 	sql('ALTER TABLE task_queue DISABLE TRIGGER ALL; UPDATE task_queue SET retry = 2');
 	wait_until($node, q{WITH n AS (INSERT INTO task (queue, request) VALUES ('two', 'SELECT 1/0'))

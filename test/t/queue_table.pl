@@ -29,15 +29,6 @@ sub runs
 	return task($node, run_task($node, queue => $queue, request => 'SELECT 1/0', %column), 'attempt');
 }
 
-sub rule
-{
-	my ($queue, %column) = @_;
-	my @names = sort keys %column;
-
-	sql('INSERT INTO task_queue (queue, ' . join(', ', @names) . ') VALUES (' . literal($queue)
-		. ', ' . join(', ', map { literal($column{$_}) } @names) . ')');
-}
-
 wait_for_queue_table('task_queue', 'postgres');
 
 subtest 'its columns' => sub {
@@ -126,7 +117,7 @@ subtest 'what the owner puts on the table has no part in the reading' => sub {
 subtest 'dropped, renamed, changed' => sub {
 	sql('DROP TABLE task_queue');
 	wait_for_queue_table('task_queue', 'postgres');
-	rule('r', retry => 1, delay => '0');
+	insert_rule('r', retry => 1, delay => '0');
 	is(runs('r'), 2, 'it is made again after DROP TABLE');
 	sql('ALTER TABLE task_queue RENAME TO mine');
 	wait_for_queue_table('task_queue', 'postgres');
@@ -181,7 +172,7 @@ subtest 'what cannot be a queue table' => sub {
 	sql('ALTER TABLE task OWNER TO other');
 	wait_for_queue_table('task_queue', 'other');
 	sql('GRANT postgres TO other');
-	rule('r', retry => 1, delay => '0');
+	insert_rule('r', retry => 1, delay => '0');
 	is(runs('r'), 2, 'both tables have another owner');
 	sql('ALTER TABLE task OWNER TO postgres; ALTER TABLE task_queue OWNER TO postgres');
 	wait_for_queue_table('task_queue', 'postgres');

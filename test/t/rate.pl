@@ -1,6 +1,6 @@
 # The rate of a queue as plain functions, with times of the test's own: windows, token buckets,
-# rules that change, tasks that are seen late, a scheduler that ends.  A TAP test because it builds a
-# library: test/modules/rate_check.c contains the checks, and src/scheduler/rate.c with them.
+# rules that change, tasks that are seen late, a scheduler that ends.  A TAP test because it builds
+# a library: test/modules/rate_check.c contains the checks, and src/scheduler/rate.c with them.
 use strict;
 use warnings;
 use FindBin;

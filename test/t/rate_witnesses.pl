@@ -111,7 +111,12 @@ while (time < $end)
 	sleep rand 0.4;
 	play_trick();
 }
-sleep 1;
+
+# when the last trick is over, tasks start again
+wait_until($node, 'SELECT true');
+my $over = sql('SELECT clock_timestamp()');
+wait_until($node, "SELECT EXISTS (SELECT FROM witness WHERE began > '$over')
+	OR NOT EXISTS (SELECT FROM task WHERE state = 'PLAN')");
 
 my $seen = sql('SELECT count(*) FROM witness');
 cmp_ok($seen, '>', 300 * $seconds, "$seen tasks were witnesses");

@@ -155,7 +155,8 @@ subtest 'an error leaves the session as it was' => sub {
 			AS 'BEGIN RAISE EXCEPTION ''refused''; END';
 		CREATE TRIGGER refuse_update BEFORE UPDATE ON task FOR EACH ROW
 			EXECUTE FUNCTION refuse_update()});
-	for my $call (q{pg_task_retry('08006', '2000-01-01')}, q{pg_task_retry((SELECT max(id) FROM task))})
+	for my $call (q{pg_task_retry('08006', '2000-01-01')},
+		q{pg_task_retry((SELECT max(id) FROM task))})
 	{
 		my ($rc, $out, $err) = $node->psql('postgres', "SELECT $call; SELECT 'alive'",
 			on_error_stop => 0);

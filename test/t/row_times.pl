@@ -123,8 +123,8 @@ subtest 'a replicated row' => sub {
 	is(task($node, $id, 'stop IS NULL'), 't', 'and has none');
 };
 
-# The server locks a row for a trigger BEFORE UPDATE, and writes that to the log.  Our own statements
-# go without ours, but not without a user's.
+# The server locks a row for a trigger BEFORE UPDATE, and writes that to the log.  Our own
+# statements go without ours, but not without a user's.
 sub lock_records
 {
 	my ($count) = @_;

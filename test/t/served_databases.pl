@@ -101,7 +101,8 @@ subtest 'pg_task.enabled of a database' => sub {
 my $position;
 
 subtest 'all databases but some, and none' => sub {
-	my @all = split /\n/, sql('SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate');
+	my @all = split /\n/,
+		sql('SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate');
 	$position = log_position($node);
 	set_conf($node, q(pg_task.database = '*, -postgres, - "Capital", -absent'));
 	wait_for_schedulers($node, grep { $_ ne 'postgres' && $_ ne 'Capital' } @all);
@@ -142,7 +143,9 @@ subtest 'pg_task.database' => sub {
 		$position);
 	sql('CREATE ROLE later; GRANT CREATE ON DATABASE late TO later');
 	wait_for_log_line($node,
-		qr/may not create the task table in schema "public".*GRANT CREATE ON SCHEMA public TO \w+.*pg_task scheduler of database "late"/s, $position);
+		qr{may\ not\ create\ the\ task\ table\ in\ schema\ "public"
+			.*GRANT\ CREATE\ ON\ SCHEMA\ public\ TO\ \w+
+			.*pg_task\ scheduler\ of\ database\ "late"}sx, $position);
 	is(answer('one', 'SELECT 1'), '1', 'other databases go on');
 	$node->safe_psql('late', 'GRANT CREATE ON SCHEMA public TO later');
 	wait_for_table($node, db => 'late');

@@ -28,7 +28,10 @@ sub plan_task
 		  . " current_setting('pg_task.id')::bigint)" . ($then ? "; $then" : ''));
 }
 
-sub ran { return sql("SELECT string_agg(id::text, ' ' ORDER BY number) FROM ran WHERE queue = '$_[0]'") }
+sub ran
+{
+	return sql("SELECT string_agg(id::text, ' ' ORDER BY number) FROM ran WHERE queue = '$_[0]'");
+}
 
 sub wait_for_ran
 {
