@@ -38,7 +38,7 @@
 #include "task/watch.h"
 
 /* The version of the extension that has the functions of this library. */
-#define EXTENSION_VERSION "1.1"
+#define EXTENSION_VERSION "1.2"
 
 /*
  * Create the extension, or bring its functions up to date: the triggers that the table of an older
