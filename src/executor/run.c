@@ -47,6 +47,7 @@
 #include "task/failure.h"
 #include "task/owner.h"
 #include "task/roles.h"
+#include "task/running.h"
 #include "task/table.h"
 
 /* Maximum number of retries in this process after conflicts. */
@@ -63,6 +64,9 @@ typedef struct Run
 	bool no_block;	 /* ... so it is tried without one */
 	bool row_lost;	 /* the write-back found that the row is no longer this run */
 
+	/* As the row was when it was first read: a change of it has no effect on this run. */
+	RowRequest given; /* "text" is NULL until it is read */
+
 	/* Set anew for each try. */
 	Request request; /* "text" is NULL until it is read, and if it must not run */
 	ResponseText response;
@@ -78,6 +82,7 @@ typedef struct Run
 static struct
 {
 	MemoryContext context;			   /* what a try allocates; reset before the next one */
+	MemoryContext given;			   /* Run.given; reset after the run */
 	uint32 conflict_wait_event;		   /* while waiting to retry after a conflict */
 	bool session_dirty;				   /* the session cannot be reset: exit after the task */
 	volatile sig_atomic_t cancellable; /* a request is running that SIGINT may cancel */
@@ -89,6 +94,7 @@ run_define(uint32 wait_event)
 {
 	runs.conflict_wait_event = wait_event;
 	runs.context = AllocSetContextCreate(TopMemoryContext, "pg_task task", ALLOCSET_DEFAULT_SIZES);
+	runs.given = AllocSetContextCreate(TopMemoryContext, "pg_task given", ALLOCSET_SMALL_SIZES);
 }
 
 /* For signal handlers: is a request running that may be cancelled? */
@@ -137,23 +143,42 @@ begin_write_transaction(void)
 	XactIsoLevel = XACT_READ_COMMITTED;
 }
 
+/* Copy the request and its input from the ring. */
+static RowRequest
+copy_request(const SharedTask *task)
+{
+	RowRequest request = {pnstrdup(task->request, task->request_len), NULL};
+
+	if (task->input_len > 0)
+		request.input =
+			memcpy(palloc(task->input_len), task->request + task->request_len, task->input_len);
+	return request;
+}
+
 /*
- * Return the request, from the ring or, if it is long, from the row.  NULL: the row is no longer
- * this run.
+ * Get the request and its input from the ring or, if they are long, from the row.  Returns false if
+ * the row is no longer this run.
  */
-static const char *
-read_request(const Run *run)
+static bool
+read_request(Run *run)
 {
 	const SharedTask *task = run->task;
-	const char *request;
+	bool found = true;
 
+	if (run->given.text)
+		return true;
+	MemoryContextSwitchTo(runs.given);
 	if (task->request_len >= 0)
-		return pnstrdup(task->request, task->request_len);
-	request = write_back_read_request(task, run->committed);
-	/* a request may set the isolation level, so no snapshot may have been taken before it */
-	CommitTransactionCommand();
-	begin_transaction();
-	return request;
+		run->given = copy_request(task);
+	else
+	{
+		found = write_back_read_request(task, run->committed, &run->given);
+		/* a request may set the isolation level, so no snapshot may have been taken before it */
+		CommitTransactionCommand();
+		begin_transaction();
+	}
+	MemoryContextSwitchTo(runs.context);
+	return found;
 }
 
 /* Return the notices so far, or NULL. */
@@ -189,8 +214,10 @@ write_stopped(Run *run)
 static void
 check_own_row(Run *run)
 {
+	RowRequest request;
+
 	begin_write_transaction();
-	if (write_back_read_request(run->task, run->committed))
+	if (write_back_read_request(run->task, run->committed, &request))
 		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
 						errmsg("the task has changed its own row"),
 						errdetail("All that it did was rolled back.")));
@@ -233,8 +260,10 @@ run_request(Run *run)
 	pgstat_report_activity(STATE_RUNNING, run->request.text);
 	run->first_transaction = COMPAT_LOCAL_XID;
 	client_begin(&run->response, &run->notices);
+	running_begin(run->given.input);
 	request_run(&run->request, runs.context);
 	finish_request();
+	running_end();
 	client_end();
 	note_commits(run);
 	deadline_stop();
@@ -301,6 +330,7 @@ catch_error(Run *run)
 
 	HOLD_INTERRUPTS();
 	runs.cancellable = false;
+	running_end();
 	client_end();
 	owner_abandon();
 	/* the server's report of the error would be converted for the client, and that may fail */
@@ -396,14 +426,14 @@ start_try(Run *run)
 static void
 execute_try(Run *run)
 {
-	const char *text;
+	bool found;
 
 	begin_transaction();
-	text = slot_is_cancelled() ? NULL : read_request(run);
-	run->not_begun = text && roles_session_changed();
-	if (text && !run->not_begun)
+	found = !slot_is_cancelled() && read_request(run);
+	run->not_begun = found && roles_session_changed();
+	if (found && !run->not_begun)
 	{
-		run->request.text = text;
+		run->request.text = run->given.text;
 		run_request(run);
 		commit_success(run);
 		return;
@@ -556,5 +586,6 @@ run_clean_up(void)
 	pgstat_report_activity(STATE_IDLE, NULL);
 	MemoryContextSwitchTo(TopMemoryContext);
 	MemoryContextReset(runs.context);
+	MemoryContextReset(runs.given);
 	return clean;
 }

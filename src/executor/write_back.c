@@ -1,7 +1,7 @@
 /*
  * write_back.c
  *		The row of the running task: an executor writes the outcome into it, and reads from it a
- *		request that is too long for the ring.
+ *		request that is, with its input, too long for the ring.
  *
  * Nothing else in an executor has other rights than those of the task's role.  Both are done as the
  * owner of the task table, in a security-restricted context, with a fixed search_path.  Both
@@ -82,23 +82,24 @@ lock_table(const SharedTask *task, bool committed)
 }
 
 /*
- * Return the request of the task from its row, in the current memory context; NULL if the row is no
- * longer this run.  A snapshot has been taken in the transaction when this returns.
+ * Read the request of the task, and its input, from its row, into the current memory context.
+ * Returns false if the row is no longer this run.  A snapshot has been taken in the transaction
+ * when this returns.
  */
-char *
-write_back_read_request(const SharedTask *task, bool committed)
+bool
+write_back_read_request(const SharedTask *task, bool committed, RowRequest *request)
 {
 	OwnerScope scope;
-	char *request;
+	bool found;
 
 	Assert(IsTransactionState() && !owner_acts());
 	lock_table(task, committed);
 	owner_become(table->owner, &scope);
 	PushActiveSnapshot(GetTransactionSnapshot());
-	request = row_request(table, task->run);
+	found = row_request(table, task->run, request);
 	PopActiveSnapshot();
 	owner_return(&scope);
-	return request;
+	return found;
 }
 
 /* The write-back waits for locks without a limit, and no timeout of the transaction ends it. */

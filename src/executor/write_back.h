@@ -8,8 +8,9 @@
 #include "postgres.h"
 
 #include "shared/shared.h"
+#include "task/rows.h"
 
-extern char *write_back_read_request(const SharedTask *task, bool committed);
+extern bool write_back_read_request(const SharedTask *task, bool committed, RowRequest *request);
 extern bool write_back_outcome(const SharedTask *task, TaskResult *result, bool committed);
 
 #endif /* PG_TASK_WRITE_BACK_H */

@@ -30,6 +30,24 @@
 /* When a row could not be claimed, the next scan begins after this time at the latest (ms). */
 #define MISSED_SCAN_MS 1000
 
+/* Put the request and its input into the ring, if there is room for both. */
+static void
+set_request(SharedTask *task, const Claim *claim)
+{
+	Size length = claim->request ? strlen(claim->request) : 0;
+	Size input = claim->input ? VARSIZE(claim->input) : 0;
+
+	task->request_len = -1;
+	task->input_len = 0;
+	if (claim->request == NULL || length + input > SHARED_REQUEST)
+		return;
+	task->request_len = (int32) length;
+	task->input_len = (int32) input;
+	memcpy(task->request, claim->request, length);
+	if (input > 0)
+		memcpy(task->request + length, claim->input, input);
+}
+
 /* Fill in the ring's entry for a claimed task. */
 static void
 make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *task)
@@ -55,12 +73,7 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 	if (claim->format)
 		task->format = settings_format(claim->format);
 	strlcpy(task->queue, entry->group->queue->name, NAMEDATALEN);
-	task->request_len = -1;
-	if (claim->request)
-	{
-		task->request_len = strlen(claim->request);
-		memcpy(task->request, claim->request, task->request_len);
-	}
+	set_request(task, claim);
 }
 
 static int

@@ -1,7 +1,8 @@
 /*
  * functions.c
  *		The functions that SQL calls and that are neither triggers nor in times.c: pg_task_cancel,
- *		pg_task_time, the function of the row security policy; and pg_task.id in a parallel worker.
+ *		pg_task_time, pg_task_input, the function of the row security policy; and pg_task.id in a
+ *		parallel worker.
  */
 #include "postgres.h"
 
@@ -13,6 +14,7 @@
 #include "miscadmin.h"
 #include "storage/proc.h"
 #include "utils/builtins.h"
+#include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
@@ -22,14 +24,17 @@
 #include "shared/shared.h"
 #include "task/columns.h"
 #include "task/roles.h"
+#include "task/running.h"
 
 PGDLLEXPORT Datum pg_task_own(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_cancel(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_time(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_input(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_own);
 PG_FUNCTION_INFO_V1(pg_task_cancel);
 PG_FUNCTION_INFO_V1(pg_task_time);
+PG_FUNCTION_INFO_V1(pg_task_input);
 
 /*
  * pg_task_own(role, role_id): may the current user act as the role of this row?  Used by the row
@@ -90,6 +95,20 @@ pg_task_time(PG_FUNCTION_ARGS)
 	if (!find_own_task(&id, &planned))
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(planned);
+}
+
+/*
+ * pg_task_input(): the arguments of the request that calls this.  NULL: it has none, or no task
+ * calls this.
+ */
+Datum
+pg_task_input(PG_FUNCTION_ARGS)
+{
+	const Jsonb *input = running_input();
+
+	if (input == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_JSONB_P(input);
 }
 
 /* The id that pg_task.id shows in a parallel worker: the one of the task that its leader runs. */

@@ -1,7 +1,7 @@
 /*
  * changes.c
- *		Change counters of the settings of databases and roles, and the configured time zones, in
- *		shared memory.
+ *		Change counters of the settings of databases and roles, and what the configuration says
+ *		of tasks, in shared memory.
  *
  * A process that connected before its role's or its database's settings were changed finds another
  * number than it saw then.  A change is counted when it is committed; the changes of a prepared
@@ -70,28 +70,27 @@ shared_settings_changed(Oid object)
 }
 
 /*
- * The supervisor publishes the time zones of the configuration.  A session does not know them if it
- * has set others.
+ * The supervisor publishes what the configuration says.  A session does not know that if it has set
+ * something else.
  */
 void
-shared_publish_zones(const char *sessions, const char *tasks)
+shared_publish_configured(const SharedConfigured *configured)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	strlcpy(Shared->zones.sessions, sessions, sizeof(Shared->zones.sessions));
-	strlcpy(Shared->zones.tasks, tasks, sizeof(Shared->zones.tasks));
+	Shared->configured = *configured;
 	LWLockRelease(Shared->directory);
 }
 
-/* Return the time zones of the configuration; empty before the supervisor has started. */
-SharedZones
-shared_zones(void)
+/* Return what the configuration says; zones are empty before the supervisor has started. */
+SharedConfigured
+shared_configured(void)
 {
-	SharedZones zones;
+	SharedConfigured configured;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	zones = Shared->zones;
+	configured = Shared->configured;
 	LWLockRelease(Shared->directory);
-	return zones;
+	return configured;
 }
 
 /*

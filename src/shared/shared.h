@@ -35,7 +35,7 @@
 #include "shared/task.h"
 
 #define SHARED_RING 16		  /* tasks in the ring of one executor */
-#define SHARED_REQUEST 1024	  /* bytes; a longer request is read from the table */
+#define SHARED_REQUEST 1024	  /* bytes of a request with its input; more is read from the table */
 #define SHARED_HINTS 32		  /* groups that one commit names one by one */
 #define SHARED_ALL_HINTS 128  /* hints not taken yet; one role cannot fill them all */
 #define SHARED_HOLDS 64		  /* holds besides the one of each process */
@@ -207,6 +207,7 @@ typedef struct SharedTask
 	MonoTime ended;			 /* CLOCK_NEVER: it has begun and not ended */
 	char queue[NAMEDATALEN]; /* truncated, for display */
 	int32 request_len;		 /* -1: too long, the executor reads it from the table */
+	int32 input_len;		 /* of the column "input", behind the request; 0: NULL */
 	char request[SHARED_REQUEST];
 } SharedTask;
 
@@ -308,12 +309,13 @@ typedef struct SharedHold
 	int proc;
 } SharedHold;
 
-/* The time zones of the configuration: names, or empty. */
-typedef struct SharedZones
+/* What the configuration says of tasks, and sessions may have set otherwise for themselves. */
+typedef struct SharedConfigured
 {
-	char sessions[TZ_STRLEN_MAX + 1]; /* TimeZone */
-	char tasks[TZ_STRLEN_MAX + 1];	  /* pg_task.timezone */
-} SharedZones;
+	char sessions[TZ_STRLEN_MAX + 1]; /* TimeZone: a name, or empty */
+	char tasks[TZ_STRLEN_MAX + 1];	  /* pg_task.timezone: the same */
+	int format;						  /* pg_task.format: a ResultFormat */
+} SharedConfigured;
 
 typedef struct SharedState
 {
@@ -333,8 +335,8 @@ typedef struct SharedState
 	int nholds;		   /* holds that are taken */
 	SharedHold *holds; /* one for each process, then SHARED_HOLDS others */
 
-	ConditionVariable vacated; /* broadcast when a process of pg_task has left a database */
-	SharedZones zones;		   /* guarded by the directory lock */
+	ConditionVariable vacated;	 /* broadcast when a process of pg_task has left a database */
+	SharedConfigured configured; /* guarded by the directory lock */
 	pg_atomic_uint32 settings[SHARED_SETTINGS]; /* change counters; see changes.c */
 	pg_atomic_uint32 settings_changes;			/* of any of them */
 	uint64 seed;								/* secret, never changes; see changes.c */
@@ -358,8 +360,8 @@ extern uint32 shared_settings(Oid database, Oid role);
 extern uint32 shared_settings_changes(void);
 extern uint32 shared_settings_of_database(Oid database);
 extern void shared_settings_changed(Oid object);
-extern void shared_publish_zones(const char *sessions, const char *tasks);
-extern SharedZones shared_zones(void);
+extern void shared_publish_configured(const SharedConfigured *configured);
+extern SharedConfigured shared_configured(void);
 extern void shared_prepared_add(const char *gid, const Oid *objects, int count);
 extern void shared_prepared_find(const char *gid, SharedPrepared *prepared);
 extern void shared_prepared_remove(const SharedPrepared *prepared, bool committed);

@@ -533,15 +533,19 @@ detach_supervisor(int code pg_attribute_unused(), Datum arg pg_attribute_unused(
 	LWLockRelease(Shared->directory);
 }
 
-/* Publish the time zones that tasks have if nothing but the configuration sets them. */
+/* Publish what tasks have if nothing but the configuration says it. */
 static void
-publish_zones(void)
+publish_configured(void)
 {
 	SettingsTask settings = settings_task();
+	SharedConfigured configured = {.format = settings.format};
 
-	shared_publish_zones(pg_get_timezone_name(settings.timezone),
-						 settings.task_timezone ? pg_get_timezone_name(settings.task_timezone)
-												: "");
+	strlcpy(configured.sessions, pg_get_timezone_name(settings.timezone),
+			sizeof(configured.sessions));
+	if (settings.task_timezone)
+		strlcpy(configured.tasks, pg_get_timezone_name(settings.task_timezone),
+				sizeof(configured.tasks));
+	shared_publish_configured(&configured);
 }
 
 /* Connect, and take over from a supervisor that has exited. */
@@ -558,7 +562,7 @@ attach_supervisor(void)
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	Shared->supervisor = COMPAT_MY_PROC;
 	LWLockRelease(Shared->directory);
-	publish_zones();
+	publish_configured();
 	stop_leftover_schedulers();
 	if (!arbiter_has_slots())
 		ereport(WARNING, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
@@ -582,7 +586,7 @@ pg_task_supervisor_main(Datum arg pg_attribute_unused())
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
-			publish_zones();
+			publish_configured();
 		}
 		supervise_databases();
 		pause_between_iterations(wait_event);

@@ -107,6 +107,8 @@ const ColumnDefinition task_columns[TASK_COLUMNS] = {
 		"Of the response: text, csv or json; NULL: pg_task.format"},
 	[COLUMN_REMOTE] = {"remote", TEXTOID, "", COLUMN_INHERITED,
 		"Not supported yet"},
+	[COLUMN_INPUT] = {"input", JSONBOID, "", COLUMN_INHERITED,
+		"Arguments of the request, which it reads by pg_task_input()"},
 };
 /* clang-format on */
 

@@ -52,6 +52,7 @@ typedef enum TaskColumn
 	COLUMN_NOTIFY,
 	COLUMN_FORMAT,
 	COLUMN_REMOTE,
+	COLUMN_INPUT,
 	TASK_COLUMNS
 } TaskColumn;
 

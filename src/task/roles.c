@@ -207,18 +207,33 @@ pg_tz *
 roles_timezone_in_session(Oid role)
 {
 	SettingsTask values = {.timezone = session_timezone};
-	SharedZones zones;
+	SharedConfigured configured;
 
 	if (Shared)
 	{
-		zones = shared_zones();
-		if (zones.sessions[0] != '\0' && pg_tzset(zones.sessions))
-			values.timezone = pg_tzset(zones.sessions);
-		if (zones.tasks[0] != '\0')
-			values.task_timezone = pg_tzset(zones.tasks);
+		configured = shared_configured();
+		if (configured.sessions[0] != '\0' && pg_tzset(configured.sessions))
+			values.timezone = pg_tzset(configured.sessions);
+		if (configured.tasks[0] != '\0')
+			values.task_timezone = pg_tzset(configured.tasks);
 	}
 	read_role_settings(role, &values);
 	return settings_timezone(&values);
+}
+
+/*
+ * The format of a role's tasks whose column is NULL, for a user's session: as the configuration,
+ * ALTER DATABASE and ALTER ROLE set it now.
+ */
+int
+roles_format_in_session(Oid role)
+{
+	SettingsTask values = {.timezone = session_timezone};
+
+	if (Shared)
+		values.format = shared_configured().format;
+	read_role_settings(role, &values);
+	return values.format;
 }
 
 /* Called once per process, before it connects. */

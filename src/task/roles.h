@@ -29,6 +29,7 @@ typedef struct Role
 extern SettingsTask roles_settings(Oid role);
 extern int roles_shortest_keep(void);
 extern pg_tz *roles_timezone_in_session(Oid role);
+extern int roles_format_in_session(Oid role);
 extern void roles_define(void);
 extern int64 roles_bind(const char *name);
 extern Oid roles_bound(const char *name, int64 id);

@@ -10,6 +10,7 @@
 
 #include "postgres.h"
 
+#include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
 #include "shared/task.h"
@@ -58,7 +59,8 @@ typedef struct Claim
 	bool repeats;
 	bool deletes;
 	char *format;  /* NULL for NULL */
-	char *request; /* NULL if longer than SHARED_REQUEST */
+	char *request; /* NULL if longer than SHARED_REQUEST, or together with "input" */
+	Jsonb *input;  /* NULL for NULL, and if longer than that */
 	char *role;
 	int64 role_id;
 	TimestampTz planned; /* when its first run was planned for */
@@ -71,6 +73,13 @@ typedef struct RowKey
 	int64 id;
 	const char *role;
 } RowKey;
+
+/* What a run is given. */
+typedef struct RowRequest
+{
+	char *text;
+	Jsonb *input; /* NULL for NULL */
+} RowRequest;
 
 /* A waiting row that cannot be started, and why. */
 typedef struct RowRefusal
@@ -189,7 +198,7 @@ extern int rows_replan(const TaskTable *table, const TaskRun *runs, int count,
 					   const TaskFailure *why, TaskRun **done);
 
 /* rows_finish.c */
-extern char *row_request(const TaskTable *table, TaskRun run);
+extern bool row_request(const TaskTable *table, TaskRun run, RowRequest *request);
 extern bool row_finish(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool row_end(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool row_plan_again(const TaskTable *table, TaskRun run, const TaskResult *result);

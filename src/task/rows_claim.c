@@ -45,9 +45,12 @@
 	"           CASE WHEN t.timeout < interval '100 years'" \
 	"                THEN (extract(epoch FROM t.timeout) * 1000000)::int8 END," \
 	"           " REPEATS ", t.delete, substr(t.format, 1, 8)," \
-	"           CASE WHEN octet_length(t.request) <= " CppAsString2(SHARED_REQUEST) \
+	"           CASE WHEN octet_length(t.request) + coalesce(pg_column_size(t.input), 0)" \
+	"                     <= " CppAsString2(SHARED_REQUEST) \
 	"                THEN t.request END, t.role::text, t.role_id," \
-	"           " PLANNED ", " KEEP
+	"           " PLANNED ", " KEEP "," \
+	"           CASE WHEN pg_column_size(t.input) <= " CppAsString2(SHARED_REQUEST) \
+	"                THEN t.input END"
 
 static const Statement claim_rows = {STATEMENT_CLAIM, CLAIM("c")};
 
@@ -117,6 +120,7 @@ returned_claims(MemoryContext where, uint64 count, TimestampTz claimed, Claim **
 		claim->role_id = DatumGetInt64(statement_value(i, 9));
 		claim->planned = DatumGetTimestampTz(statement_value(i, 10));
 		claim->keep = DatumGetFloat8(statement_value(i, 11));
+		claim->input = statement_json(where, i, 12);
 	}
 }
 

@@ -27,7 +27,7 @@
 #define IS_ANY_RUN "t.id = $id AND t.attempt = $attempt AND " CLAIMED("t") " = $claimed"
 
 static const Statement read_request = {STATEMENT_REQUEST,
-	"SELECT t.request"
+	"SELECT t.request, t.input"
 	"  FROM {rows} AS t"
 	" WHERE " IS_RUN " AND t.state = 'WORK'"};
 
@@ -60,20 +60,24 @@ arg_error(StatementArgs *args, const TaskResult *result)
 	arg_text(args, "sqlstate", result->sqlstate);
 }
 
-/* Read the request of a run; NULL if the row no longer belongs to that run. */
-char *
-row_request(const TaskTable *table, TaskRun run)
+/* Read the request of a run.  Returns false if the row no longer belongs to that run. */
+bool
+row_request(const TaskTable *table, TaskRun run, RowRequest *request)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
-	char *request = NULL;
+	bool found;
 
 	statement_begin(&args);
 	arg_run(&args, run);
-	if (statement_execute(&read_request, table, &args) > 0)
-		request = statement_text(caller, 0, 1);
+	found = statement_execute(&read_request, table, &args) > 0;
+	if (found)
+	{
+		request->text = statement_text(caller, 0, 1);
+		request->input = statement_json(caller, 0, 2);
+	}
 	statement_end();
-	return request;
+	return found;
 }
 
 /* clang-format off */

@@ -466,3 +466,18 @@ statement_text(MemoryContext where, uint64 row, int number)
 	MemoryContextSwitchTo(old);
 	return result;
 }
+
+/* A jsonb column of the last result, allocated in the context "where"; NULL for NULL. */
+Jsonb *
+statement_json(MemoryContext where, uint64 row, int number)
+{
+	MemoryContext old;
+	Jsonb *result;
+
+	if (statement_is_null(row, number))
+		return NULL;
+	old = MemoryContextSwitchTo(where);
+	result = DatumGetJsonbPCopy(statement_value(row, number));
+	MemoryContextSwitchTo(old);
+	return result;
+}

@@ -21,6 +21,7 @@
 
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
 #include "task/table.h"
@@ -104,6 +105,7 @@ statement_execute(const Statement *statement, const TaskTable *table, StatementA
 extern Datum statement_value(uint64 row, int number);
 extern bool statement_is_null(uint64 row, int number);
 extern char *statement_text(MemoryContext where, uint64 row, int number);
+extern Jsonb *statement_json(MemoryContext where, uint64 row, int number);
 
 static inline void
 statement_begin(StatementArgs *args)

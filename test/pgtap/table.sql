@@ -44,7 +44,8 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('after', 'bigint[]', false, NULL),
     ('notify', 'text', false, NULL),
     ('format', 'text', false, NULL),
-    ('remote', 'text', false, NULL);
+    ('remote', 'text', false, NULL),
+    ('input', 'jsonb', false, NULL);
 
 SELECT has_table('public'::name, 'task'::name);
 SELECT columns_are('public', 'task', (SELECT array_agg(name ORDER BY n) FROM wanted),

@@ -1,0 +1,114 @@
+# What a task is given, and what others see of it: its input, its result.  A TAP test because tasks
+# run, and roles ask for them.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $node = new_node('main', conf => "pg_task.max_executors = 4\n");
+
+make_gates($node);
+sql(q{
+	CREATE ROLE ann LOGIN;
+	CREATE ROLE bob LOGIN;
+	CREATE ROLE eve LOGIN;
+	GRANT SELECT, INSERT, UPDATE, DELETE ON task TO ann, bob;
+	CREATE TABLE log (n serial, entry text);
+	GRANT INSERT, SELECT ON log TO PUBLIC;
+	GRANT USAGE ON SEQUENCE log_n_seq TO PUBLIC});
+
+subtest 'input' => sub {
+	my $echo = 'SELECT pg_task_input()';
+
+	is(sql('SELECT pg_task_input() IS NULL'), 't', 'NULL outside of a task');
+	is(task($node, run_task($node, request => $echo), 'response'), '\N', 'NULL without input');
+	my $id = run_task($node, request => "SELECT pg_task_input() ->> 'a'", input => q({"a": "it's"}));
+	is(task($node, $id, 'response'), "it's", 'it is what the row has');
+	is(task($node, run_task($node, request => $echo), 'response'), '\N',
+		'the next task of the process does not see it');
+
+	# the ring holds some of these lengths together with the request, and others not
+	for my $length (0, 900, 980, 990, 1000, 1010, 1020, 1030, 5000, 2_000_000)
+	{
+		$id = run_task($node, request => 'SELECT length(pg_task_input() #>> ARRAY[0::text])',
+			input => '["' . 'x' x $length . '"]');
+		is(task($node, $id, 'response'), $length, "a text of $length bytes");
+	}
+	$id = run_task($node, request => "SELECT /*" . 'x' x 2000 . "*/ pg_task_input()",
+		input => 'null');
+	is(task($node, $id, 'response'), 'null', 'a long request; the JSON null is not NULL');
+
+	# a parallel plan
+	$id = run_task($node, request => q{
+		SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;
+		SELECT count(*) FROM pg_class WHERE pg_task_input() = '7'}, input => '7');
+	cmp_ok((split /\n/, task($node, $id, 'response'))[-1], '>', 0, 'in a parallel plan');
+};
+
+# The run goes on with what it began with, also when it is tried again after a conflict.
+subtest 'a change of the input during the run' => sub {
+	sql(q{
+		CREATE SEQUENCE try;
+		CREATE FUNCTION fail_once() RETURNS void LANGUAGE plpgsql AS $$
+		BEGIN
+			IF nextval('try') % 2 = 1 THEN
+				RAISE 'conflict' USING ERRCODE = '40001';
+			END IF;
+		END $$});
+	for my $padding ('', '/*' . 'x' x 2000 . '*/')
+	{
+		my $id = insert_task($node, input => '1', request => "SELECT hold('changed');"
+			. "SELECT fail_once() $padding; SELECT pg_task_input()");
+
+		wait_for_running($node, 1, id => $id, event => 'PgSleep');
+		sql("UPDATE task SET input = '2' WHERE id = $id");
+		open_gate($node, 'changed');
+		wait_for_state($node, $id, 'DONE');
+		like(task($node, $id, 'response'), qr/1$/, 'it has no effect on the run');
+		is(task($node, $id, 'input'), 2, 'and stays in the row');
+		sql("DELETE FROM gate");
+	}
+	is(sql('SELECT last_value FROM try'), 4, 'both runs were tried twice');
+};
+
+subtest 'the input of a repeating task' => sub {
+	my $id = run_task($node, request => 'SELECT 1', input => '{"b": [1, 2]}', repeat => '1 day');
+
+	is(sql("SELECT input FROM task WHERE parent = $id"), '{"b": [1, 2]}', 'the next run has it');
+};
+
+subtest 'results' => sub {
+	my $result = sub { return sql("SELECT pg_task_result($_[0])") };
+	my $id = run_task($node, request => 'SELECT 1 AS a', format => 'json');
+
+	is($result->($id), '[{"a": 1}]', 'a JSON document, as it is');
+	is($result->(run_task($node, request => q{SELECT E'a"b\n'})), '"a\"b\n"', 'another as a string');
+	is($result->(run_task($node, request => 'SELECT 1', format => 'csv')), '"?column?\n1"', 'CSV');
+	is($result->(run_task($node, request => 'SELECT 1/0', format => 'json')), '', 'none after FAIL');
+	is($result->(insert_task($node, request => 'SELECT 1', dt => 'infinity')), '', 'nor before');
+	is($result->(-5), '', 'nor without a row');
+	is($result->('NULL'), '', 'nor for NULL');
+
+	$id = run_task($node, request => 'SELECT 2 AS b', role => 'ann');
+	is($result->($id), '"2"', 'by the format of the role: text');
+	sql('ALTER ROLE ann SET pg_task.format = json');
+	$id = run_task($node, request => 'SELECT 2 AS b', role => 'ann');
+	is($result->($id), '[{"b": 2}]', 'by the format of the role: json');
+	is(sql_as('ann', "SELECT pg_task_result($id)"), '[{"b": 2}]', 'a role sees its own');
+	is(sql_as('bob', "SELECT pg_task_result($id)"), '', 'and not that of another');
+	is(sqlstate_of('eve', "SELECT pg_task_result($id)"), '42501', 'a privilege is needed');
+
+	# nothing in the caller's search_path takes the place of what the function means
+	is(sql_as('bob', qq{
+		CREATE TEMP TABLE task AS SELECT $id AS id, 'DONE' AS state, '7' AS response,
+			'json' AS format, 'bob'::name AS role, 0::bigint AS role_id;
+		SET search_path = pg_temp, public;
+		SELECT pg_task_result($id)}), '', 'it reads the task table');
+	sql("UPDATE task SET response = 'no JSON' WHERE id = $id");
+	is(sqlstate_of('postgres', "SELECT pg_task_result($id)"), '22P02', 'a response that is no JSON');
+	sql('ALTER ROLE ann RESET pg_task.format');
+};
+
+done_testing();
