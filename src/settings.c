@@ -54,7 +54,8 @@ static struct
 	char *timezone; /* empty: not set */
 	int missed;		/* a SettingsMissed */
 	int synchronous_commit;
-	char *id; /* never set: pg_task.id has a show hook */
+	char *flow; /* the default of the column reads it */
+	char *id;	/* never set: pg_task.id has a show hook */
 } variables = {
 	.period = 1000,
 	.delay = 10 * 1000,
@@ -202,6 +203,16 @@ check_table_name(char **newval, void **extra pg_attribute_unused(), GucSource so
 	return false;
 }
 
+static bool
+check_flow(char **newval, void **extra pg_attribute_unused(),
+		   GucSource source pg_attribute_unused())
+{
+	if (strlen(*newval) <= TASK_NAME_MAX)
+		return true;
+	GUC_check_errdetail("The label of a workflow is at most %d bytes long.", TASK_NAME_MAX);
+	return false;
+}
+
 /* Show hook of pg_task.id, whose variable is never set.  The server copies the text. */
 static const char *
 show_id(void)
@@ -329,6 +340,10 @@ define_run_defaults(void)
 		"pg_task.format",
 		"Sets the format of the response of a task whose column \"format\" is NULL.", NULL,
 		&Settings.format, RESULT_TEXT, format_options, PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomStringVariable("pg_task.flow",
+							   "Sets the workflow of the tasks that are inserted without one.",
+							   "Empty means none.  In a task it is the workflow of the task.",
+							   &variables.flow, "", PGC_USERSET, 0, check_flow, NULL, NULL);
 	DefineCustomStringVariable("pg_task.id", "Shows the id of the task that the session runs.",
 							   NULL, &variables.id, "", PGC_INTERNAL,
 							   GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE | GUC_NO_RESET_ALL, NULL,

@@ -384,7 +384,10 @@ write_failure(Run *run, const ErrorData *error)
 	CommitTransactionCommand();
 }
 
-/* Show the task in pg_task.id and application_name. */
+/*
+ * Show the task in pg_task.id and application_name, and its flow in pg_task.flow: the rows that the
+ * request inserts have it by their default.
+ */
 static void
 show_task(const SharedTask *task)
 {
@@ -394,6 +397,8 @@ show_task(const SharedTask *task)
 	snprintf(name, sizeof(name), "pg_task %.*s " INT64_FORMAT, NAMEDATALEN - 32, task->queue,
 			 task->run.id);
 	SetConfigOption("application_name", name, PGC_USERSET, PGC_S_SESSION);
+	if (task->flow[0] != '\0')
+		SetConfigOption("pg_task.flow", task->flow, PGC_USERSET, PGC_S_SESSION);
 }
 
 /* Prepare a try: the memory of the one before is freed, and what it left in the run is cleared. */

@@ -73,6 +73,7 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 	if (claim->format)
 		task->format = settings_format(claim->format);
 	strlcpy(task->queue, entry->group->queue->name, NAMEDATALEN);
+	strlcpy(task->flow, claim->flow ? claim->flow : "", sizeof(task->flow));
 	set_request(task, claim);
 }
 

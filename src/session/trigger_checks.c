@@ -137,6 +137,29 @@ check_length(const TriggerRow *row, TaskColumn which, int most)
 		reject_value(row, which, psprintf("at most %d bytes long", most));
 }
 
+/*
+ * Check the names of a workflow and of its step: processes keep the first in memory, and both are
+ * in an index.
+ */
+static void
+check_flow(const TriggerRow *row)
+{
+	static const TaskColumn names[] = {COLUMN_FLOW, COLUMN_STEP};
+	bool isnull;
+	Datum value;
+	int i;
+
+	for (i = 0; i < (int) lengthof(names); i++)
+	{
+		value = trigger_value(row, names[i], &isnull);
+		if (!isnull && toast_raw_datum_size(value) <= VARHDRSZ)
+			reject_value(row, names[i], "some name, not empty");
+		check_length(row, names[i], TASK_NAME_MAX);
+	}
+	if (!trigger_is_null(row, COLUMN_STEP) && trigger_is_null(row, COLUMN_FLOW))
+		reject_value(row, COLUMN_STEP, "NULL without a \"flow\"");
+}
+
 /* Check that the cron expression is NULL, or valid and the only thing that repeats the task. */
 static void
 check_cron(const TriggerRow *row)
@@ -173,6 +196,7 @@ check_bounds(const TriggerRow *row)
 	check_length(row, COLUMN_KEY, TASK_KEY_MAX);
 	check_length(row, COLUMN_TIMEZONE, TASK_ZONE_MAX);
 	check_length(row, COLUMN_CRON, TASK_KEY_MAX);
+	check_flow(row);
 	check_cron(row);
 }
 

@@ -204,10 +204,11 @@ typedef struct SharedTask
 	bool rated; /* never changes while the task is in the ring */
 	uint32 begins;
 	MonoTime began;
-	MonoTime ended;			 /* CLOCK_NEVER: it has begun and not ended */
-	char queue[NAMEDATALEN]; /* truncated, for display */
-	int32 request_len;		 /* -1: too long, the executor reads it from the table */
-	int32 input_len;		 /* of the column "input", behind the request; 0: NULL */
+	MonoTime ended;				  /* CLOCK_NEVER: it has begun and not ended */
+	char queue[NAMEDATALEN];	  /* truncated, for display */
+	char flow[TASK_NAME_MAX + 1]; /* empty: none */
+	int32 request_len;			  /* -1: too long, the executor reads it from the table */
+	int32 input_len;			  /* of the column "input", behind the request; 0: NULL */
 	char request[SHARED_REQUEST];
 } SharedTask;
 

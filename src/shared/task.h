@@ -22,6 +22,9 @@
 #define TASK_KEY_MAX 1000
 #define TASK_ZONE_MAX 255
 
+/* The same for the label of a workflow, and the name of a step in it. */
+#define TASK_NAME_MAX 255
+
 /* Minimum of "repeat" (ms). */
 #define TASK_REPEAT_MIN_MS 10
 

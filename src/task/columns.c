@@ -109,6 +109,11 @@ const ColumnDefinition task_columns[TASK_COLUMNS] = {
 		"Not supported yet"},
 	[COLUMN_INPUT] = {"input", JSONBOID, "", COLUMN_INHERITED,
 		"Arguments of the request, which it reads by pg_task_input()"},
+	[COLUMN_FLOW] = {"flow", TEXTOID, "DEFAULT nullif(current_setting('pg_task.flow', true), '')",
+		COLUMN_INHERITED,
+		"Label of the workflow that it is a part of; what a task inserts has that of the task"},
+	[COLUMN_STEP] = {"step", TEXTOID, "", 0,
+		"Name within the flow, in which it is unique"},
 };
 /* clang-format on */
 

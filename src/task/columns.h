@@ -53,6 +53,8 @@ typedef enum TaskColumn
 	COLUMN_FORMAT,
 	COLUMN_REMOTE,
 	COLUMN_INPUT,
+	COLUMN_FLOW,
+	COLUMN_STEP,
 	TASK_COLUMNS
 } TaskColumn;
 

@@ -50,6 +50,7 @@ static const struct
 	 "(((coalesce(planned, dt) AT TIME ZONE 'UTC') + active))"
 	 " WHERE state = 'PLAN' AND active < interval '100 years'"},
 	{"key", true, "(queue, key) WHERE key IS NOT NULL AND state IN ('PLAN', 'WORK')"},
+	{"flow", true, "(flow, step) WHERE flow IS NOT NULL"},
 };
 
 /*

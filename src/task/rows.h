@@ -61,6 +61,7 @@ typedef struct Claim
 	char *format;  /* NULL for NULL */
 	char *request; /* NULL if longer than SHARED_REQUEST, or together with "input" */
 	Jsonb *input;  /* NULL for NULL, and if longer than that */
+	char *flow;	   /* NULL for NULL, and if longer than TASK_NAME_MAX */
 	char *role;
 	int64 role_id;
 	TimestampTz planned; /* when its first run was planned for */

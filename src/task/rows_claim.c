@@ -50,7 +50,8 @@
 	"                THEN t.request END, t.role::text, t.role_id," \
 	"           " PLANNED ", " KEEP "," \
 	"           CASE WHEN pg_column_size(t.input) <= " CppAsString2(SHARED_REQUEST) \
-	"                THEN t.input END"
+	"                THEN t.input END," \
+	"           CASE WHEN octet_length(t.flow) <= " CppAsString2(TASK_NAME_MAX) " THEN t.flow END"
 
 static const Statement claim_rows = {STATEMENT_CLAIM, CLAIM("c")};
 
@@ -121,6 +122,7 @@ returned_claims(MemoryContext where, uint64 count, TimestampTz claimed, Claim **
 		claim->planned = DatumGetTimestampTz(statement_value(i, 10));
 		claim->keep = DatumGetFloat8(statement_value(i, 11));
 		claim->input = statement_json(where, i, 12);
+		claim->flow = statement_text(where, i, 13);
 	}
 }
 

@@ -16,6 +16,7 @@ SELECT is(current_setting(name), value, name) FROM (VALUES
     ('pg_task.timeout', '0'),
     ('pg_task.keep', '-1'),
     ('pg_task.keep_failed', '-1'),
+    ('pg_task.flow', ''),
     ('pg_task.id', '')) AS s (name, value);
 
 SELECT is(context, wanted, name || ' is changed at the right level') FROM (VALUES
@@ -28,6 +29,7 @@ SELECT is(context, wanted, name || ' is changed at the right level') FROM (VALUE
     ('pg_task.timeout', 'user'),
     ('pg_task.keep', 'user'),
     ('pg_task.keep_failed', 'user'),
+    ('pg_task.flow', 'user'),
     ('pg_task.id', 'internal')) AS s (name, wanted) JOIN pg_settings USING (name);
 
 -- TABLE is a reserved word: pg_task.table needs quotes in SQL, not in a file.

@@ -45,7 +45,10 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('notify', 'text', false, NULL),
     ('format', 'text', false, NULL),
     ('remote', 'text', false, NULL),
-    ('input', 'jsonb', false, NULL);
+    ('input', 'jsonb', false, NULL),
+    ('flow', 'text', false,
+        'NULLIF(current_setting(''pg_task.flow''::text, true), ''''::text)'),
+    ('step', 'text', false, NULL);
 
 SELECT has_table('public'::name, 'task'::name);
 SELECT columns_are('public', 'task', (SELECT array_agg(name ORDER BY n) FROM wanted),
@@ -86,9 +89,10 @@ SELECT set_eq($$SELECT regexp_replace(pg_get_indexdef(indexrelid), '^.* ON [^ ]+
           'USING btree ((((COALESCE(planned, dt) AT TIME ZONE ''UTC''::text) + active))) WHERE '
               '((state = ''PLAN''::text) AND (active < ''100 years''::interval))',
           'USING btree (queue, key) WHERE ((key IS NOT NULL) AND '
-              '(state = ANY (ARRAY[''PLAN''::text, ''WORK''::text])))'],
-    'four indexes beside the primary key');
-SELECT is(count(*), 1::bigint, 'one of them is unique') FROM pg_index
+              '(state = ANY (ARRAY[''PLAN''::text, ''WORK''::text])))',
+          'USING btree (flow, step) WHERE (flow IS NOT NULL)'],
+    'five indexes beside the primary key');
+SELECT is(count(*), 2::bigint, 'two of them are unique') FROM pg_index
  WHERE indrelid = 'task'::regclass AND indisunique AND NOT indisprimary;
 
 SELECT trigger_is('public', 'task', 'pg_task_planned', 'pg_catalog', 'pg_task_planned',

@@ -87,7 +87,7 @@ subtest 'an older table is completed' => sub {
 		"SELECT state = 'DONE' AND response = '42' AND role = 'postgres' AND customer = 'ACME' "
 		. "FROM task", db => 'old');
 	is($node->safe_psql('old',
-		q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0}), 42,
+		q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0}), 44,
 		'the missing columns are added');
 	is($node->safe_psql('old', q{SELECT count(*) FILTER (WHERE attname ~ '^(max|format)$'),
 		string_agg(description, ',') FILTER (WHERE attname !~ '^(max|format)$')
@@ -96,7 +96,7 @@ subtest 'an older table is completed' => sub {
 		'2|mine,my time',
 		'those that were added have a comment, and that of the user stays');
 	is($node->safe_psql('old', q{SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass}),
-		6,
+		7,
 		'the indexes are created');
 	is($node->safe_psql('old',
 		q{SELECT string_agg(tgname, ',' ORDER BY tgname) FROM pg_trigger
@@ -181,7 +181,7 @@ subtest 'dropped parts are created again' => sub {
 			(SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass AND tgenabled = 'A'),
 			(SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass
 			AND attname = 'notice')}),
-			'6|7|1', "all parts are there after $change");
+			'7|7|1', "all parts are there after $change");
 	}
 	is($node->safe_psql('old', "SELECT 'task'::regclass::oid"), $relfilenode,
 		'it is the same table');

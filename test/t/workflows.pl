@@ -1,5 +1,5 @@
-# What a task is given, and what others see of it: its input, its result.  A TAP test because tasks
-# run, and roles ask for them.
+# What a task is given, and what others see of it: its input, its result, its workflow.  A TAP test
+# because tasks run, and roles ask for them.
 use strict;
 use warnings;
 use FindBin;
@@ -109,6 +109,56 @@ subtest 'results' => sub {
 	sql("UPDATE task SET response = 'no JSON' WHERE id = $id");
 	is(sqlstate_of('postgres', "SELECT pg_task_result($id)"), '22P02', 'a response that is no JSON');
 	sql('ALTER ROLE ann RESET pg_task.format');
+};
+
+# What a task inserts is a part of its workflow, and nothing else is.
+subtest 'flow' => sub {
+	my $insert = "INSERT INTO task (request, dt) VALUES ('child', 'infinity')";
+	my $child = sub { return sql("SELECT coalesce(flow, '-') FROM task WHERE parent = $_[0]") };
+	my $id = run_task($node, flow => 'order 7', request => $insert);
+
+	is($child->($id), 'order 7', 'a task that it inserts has its flow');
+	$id = run_task($node, request => "SELECT pg_backend_pid(); $insert");
+	is($child->($id), '-', 'the next task of the process has none');
+	$id = run_task($node, flow => 'order 8', request => "SELECT fail_once(); $insert");
+	is($child->($id), 'order 8', 'also when the run is tried again');
+	$id = run_task($node, flow => 'a', request => "SET pg_task.flow = 'b'; $insert");
+	is($child->($id), 'b', 'it may set another one');
+	$id = run_task($node, flow => 'a', request => "RESET ALL; $insert");
+	is($child->($id), '-', 'or none');
+	$id = run_task($node, flow => 'a',
+		request => "INSERT INTO task (request, dt, flow) VALUES ('child', 'infinity', NULL)");
+	is($child->($id), '-', 'or none, in the row');
+	is(sql(qq{SET pg_task.flow = 'mine'; $insert RETURNING flow}), 'mine', 'a session may have one');
+	sql('ALTER ROLE ann SET pg_task.flow = annual');
+	$id = run_task($node, role => 'ann', request => $insert);
+	is($child->($id), 'annual', 'a role may have one');
+	$id = run_task($node, role => 'ann', flow => 'x', request => $insert);
+	is($child->($id), 'x', 'that of the task wins');
+	sql('ALTER ROLE ann RESET pg_task.flow');
+
+	$id = run_task($node, flow => 'night', step => 'a', request => 'SELECT 1', repeat => '1 day');
+	is(sql("SELECT flow, step IS NULL FROM task WHERE parent = $id"), 'night|t',
+		'the next run of a repeating task has its flow, and not its step');
+	is(sqlstate_of('postgres', "SET pg_task.flow = '" . 'x' x 256 . "'"), '22023', 'too long');
+	is(sqlstate_of('postgres', "INSERT INTO task (request, flow) VALUES ('', '" . 'x' x 256 . "')"),
+		'23514', 'too long in a row');
+	is(sqlstate_of('postgres', "INSERT INTO task (request, flow) VALUES ('SELECT 1', '')"), '23514',
+		'an empty one');
+};
+
+subtest 'step' => sub {
+	my $start = "INSERT INTO task (flow, step, request)
+		VALUES ('f', 'a', 'SELECT 1'), ('f', 'b', 'SELECT 1'), ('g', 'a', 'SELECT 1')";
+
+	sql($start);
+	is(sqlstate_of('postgres', $start), '23505', 'unique within the flow');
+	sql("$start ON CONFLICT DO NOTHING");
+	is(count_of($node, "flow IN ('f', 'g')"), 3, 'starting a workflow twice is no error');
+	is(sqlstate_of('postgres', "INSERT INTO task (request, step) VALUES ('SELECT 1', 'a')"), '23514',
+		'a step needs a flow');
+	sql("INSERT INTO task (request, flow) VALUES ('SELECT 1', 'f'), ('SELECT 1', 'f')");
+	is(count_of($node, "flow = 'f'"), 4, 'not every task of a flow is a step');
 };
 
 done_testing();
