@@ -108,8 +108,14 @@ subtest 'what becomes of the run' => sub {
 	is_row($node, $id, { failed => 1, planned => undef, q{dt = '2200-01-01'} => 'true' },
 		'a failure that is retried: it waits for the time that was asked for');
 
-	$id = start_task('timeout', timeout => '300 ms');
-	sql("UPDATE task SET dt = '2200-01-01' WHERE id = $id");
+	# on a busy machine, one that has not timed out when the UPDATE comes
+	for (my $limit = 300; ; $limit *= 2)
+	{
+		$id = insert_task($node, request => 'SELECT pg_sleep(3600)', timeout => "$limit ms");
+		wait_until($node, "SELECT state <> 'PLAN' FROM task WHERE id = $id");
+		last if sql("UPDATE task SET dt = '2200-01-01' WHERE id = $id AND state = 'WORK'
+			RETURNING id");
+	}
 	wait_for_state($node, $id, 'PLAN');
 	is(task($node, $id, 'sqlstate, failed'), 'TK001|0', 'a timeout is a failure');
 
