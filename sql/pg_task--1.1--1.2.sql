@@ -1,7 +1,6 @@
 -- complain if the script is sourced in psql
 \echo Use "ALTER EXTENSION pg_task UPDATE" to load this file. \quit
 
-
 CREATE OR REPLACE FUNCTION pg_catalog.pg_task_input() RETURNS jsonb
     LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'pg_task_input';
 
@@ -13,3 +12,20 @@ CREATE OR REPLACE FUNCTION pg_catalog.pg_task_result(id bigint) RETURNS jsonb
 
 COMMENT ON FUNCTION pg_catalog.pg_task_result(bigint) IS
     'the response of a task that is DONE: a JSON document, or another text as a JSON string';
+
+CREATE FUNCTION pg_catalog.pg_task_activity(OUT database name, OUT relid oid, OUT queue text,
+        OUT id bigint, OUT role name, OUT pid integer, OUT attempt integer, OUT start timestamptz,
+        OUT timeout interval, OUT done bigint, OUT total bigint, OUT message text)
+    RETURNS SETOF record
+    LANGUAGE c VOLATILE PARALLEL SAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_task_activity';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_activity() IS
+    'the tasks that run now on this server, and how far they have come';
+
+CREATE FUNCTION pg_catalog.pg_task_progress(done bigint, total bigint DEFAULT NULL,
+                                            message text DEFAULT NULL)
+    RETURNS void
+    LANGUAGE c VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'pg_task_progress';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_progress(bigint, bigint, text) IS
+    'tell others how far the task has come that calls this, seen at once in pg_task_activity';

@@ -95,6 +95,7 @@ release_executor_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unu
 		else if (!process.terminated && PostmasterIsAlive())
 			slot_set_failure(ERRCODE_INTERNAL_ERROR, "the process of the task has ended", false);
 	}
+	activity_end();
 	executor_slot_release(MyExecutor);
 }
 
@@ -163,6 +164,7 @@ attach_executor(Datum arg)
 	MyExecutor = executor_slot_attach(slot, generation);
 	if (MyExecutor == NULL)
 		proc_exit(0);
+	activity_attach(&MyExecutor->activity);
 	on_shmem_exit(release_executor_slot, 0);
 	BackgroundWorkerUnblockSignals(); /* the handlers need the slot */
 	process.settings_seen = shared_settings(MyExecutor->database, MyExecutor->role);

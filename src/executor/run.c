@@ -104,13 +104,32 @@ run_is_cancellable(void)
 	return runs.cancellable;
 }
 
-/* Set the timeout of the task, its own or the setting.  It covers all tries. */
-static void
-set_deadline(const SharedTask *task)
+/* Return the timeout of the task (us), its own or the setting; 0: none.  It covers all tries. */
+static int64
+timeout_of(const SharedTask *task)
 {
-	int64 limit = task->timeout >= 0 ? task->timeout : (int64) Settings.timeout * 1000;
+	return task->timeout >= 0 ? task->timeout : (int64) Settings.timeout * 1000;
+}
 
-	deadline_set(MyExecutor->taken_at, limit);
+/* Show in pg_task_activity what this process runs now. */
+static void
+publish_run(const Run *run)
+{
+	const SharedTask *task = run->task;
+	Activity activity = {
+		.database = MyExecutor->database,
+		.relid = task->relid,
+		.role = task->role,
+		.pid = MyProcPid,
+		.encoding = GetDatabaseEncoding(),
+		.run = task->run,
+		.start = run->started,
+		.timeout = timeout_of(task),
+		.progress = {.done = ACTIVITY_UNKNOWN, .total = ACTIVITY_UNKNOWN},
+	};
+
+	strlcpy(activity.queue, task->queue, sizeof(activity.queue));
+	activity_begin(&activity);
 }
 
 static void
@@ -505,6 +524,7 @@ prepare_retry(Run *run, const ErrorData *error)
 		return false;
 	runs.session_dirty |= !cleanup_session(MyExecutor->role);
 	show_task(run->task);
+	activity_restart_progress();
 	run->no_block |= run->block_ends;
 	if (!run->block_ends)
 		wait_after_conflict(run->conflicts++);
@@ -559,7 +579,8 @@ run_task(const SharedTask *task)
 
 	Assert(MyExecutor != NULL && task->role == MyExecutor->role);
 	show_task(task);
-	set_deadline(task);
+	deadline_set(MyExecutor->taken_at, timeout_of(task));
+	publish_run(&run);
 	do
 		error = try_run(&run);
 	while (error && prepare_retry(&run, error));

@@ -108,6 +108,7 @@ slot_report(MonoTime started, bool done)
 	bool isolated;
 
 	Assert(MyExecutor->taken == MyExecutor->done + 1);
+	activity_end();
 	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
 	task = &MyExecutor->ring[MyExecutor->done % SHARED_RING];
 	isolated = task->isolated;

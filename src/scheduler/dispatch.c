@@ -9,6 +9,8 @@
  */
 #include "postgres.h"
 
+#include "mb/pg_wchar.h"
+
 #include "scheduler/choice.h"
 #include "scheduler/dispatch.h"
 #include "scheduler/groups.h"
@@ -52,6 +54,8 @@ set_request(SharedTask *task, const Claim *claim)
 static void
 make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *task)
 {
+	const char *queue = entry->group->queue->name;
+
 	task->run = claim->run;
 	task->isolated = entry->candidate.isolated;
 	task->role = entry->role;
@@ -72,7 +76,7 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 	task->format = -1;
 	if (claim->format)
 		task->format = settings_format(claim->format);
-	strlcpy(task->queue, entry->group->queue->name, NAMEDATALEN);
+	strlcpy(task->queue, queue, pg_mbcliplen(queue, (int) strlen(queue), NAMEDATALEN - 1) + 1);
 	strlcpy(task->flow, claim->flow ? claim->flow : "", sizeof(task->flow));
 	set_request(task, claim);
 }

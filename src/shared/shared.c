@@ -122,6 +122,7 @@ initialize_memory(void)
 		Shared->executors[i].lock = &locks++->lock;
 		Shared->executors[i].proc = SHARED_NO_PROC;
 		pg_atomic_init_u32(&Shared->executors[i].workers, 0);
+		activity_init(&Shared->executors[i].activity);
 	}
 }
 

@@ -31,6 +31,7 @@
 #include "storage/condition_variable.h"
 #include "storage/lwlock.h"
 
+#include "shared/activity.h"
 #include "shared/clock.h"
 #include "shared/task.h"
 
@@ -285,6 +286,9 @@ typedef struct SharedExecutor
 	 */
 	bool quit;				  /* the process got SIGQUIT */
 	pg_atomic_uint32 workers; /* parallel workers that are running for it */
+
+	/* Written by the executor, read by anybody, both without a lock: see activity.c. */
+	SharedActivity activity;
 } SharedExecutor;
 
 /*

@@ -1,0 +1,64 @@
+/*
+ * activity.h
+ *		What an executor runs now, for everybody who wants to know.
+ */
+#ifndef PG_TASK_ACTIVITY_H
+#define PG_TASK_ACTIVITY_H
+
+#include "postgres.h"
+
+#include "datatype/timestamp.h"
+#include "port/atomics.h"
+
+#include "shared/task.h"
+
+/* Longest message of a task's progress (bytes). */
+#define ACTIVITY_MESSAGE 255
+
+/* A number of the progress that the task has not reported. */
+#define ACTIVITY_UNKNOWN PG_INT64_MIN
+
+/* How far a task says that it has come. */
+typedef struct Progress
+{
+	int64 done;							/* ACTIVITY_UNKNOWN: not said */
+	int64 total;						/* the same */
+	char message[ACTIVITY_MESSAGE + 1]; /* empty: not said */
+} Progress;
+
+/* The run of a task. */
+typedef struct Activity
+{
+	Oid database;
+	Oid relid; /* the task table */
+	Oid role;
+	int pid;
+	int encoding; /* of the database, and so of "queue" and "progress.message" */
+	TaskRun run;
+	TimestampTz start;		 /* what the outcome will write into "start" */
+	int64 timeout;			 /* us; 0: none */
+	char queue[NAMEDATALEN]; /* truncated, for display */
+	Progress progress;
+} Activity;
+
+/*
+ * The place of an executor for its activity.  Only the process of the executor writes it, and
+ * nobody locks it: see activity.c.
+ */
+typedef struct SharedActivity
+{
+	pg_atomic_uint32 changes; /* odd while the executor writes what follows */
+	bool running;
+	Activity activity;
+} SharedActivity;
+
+extern void activity_init(SharedActivity *place);
+extern void activity_attach(SharedActivity *place);
+extern void activity_begin(const Activity *activity);
+extern void activity_end(void);
+extern bool activity_is_mine(void);
+extern void activity_restart_progress(void);
+extern void activity_progress(int64 done, int64 total, const char *message, int length);
+extern bool activity_read(const SharedActivity *place, Activity *activity);
+
+#endif /* PG_TASK_ACTIVITY_H */

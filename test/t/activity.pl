@@ -1,0 +1,223 @@
+# What runs now, and how far it has come: pg_task_activity and pg_task_progress.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $node = new_node('main', conf => q{
+	pg_task.max_executors = 3
+	pg_task.idle_timeout = '1 h'
+});
+
+# psql sends and prints UTF-8, whatever the encoding of the database.
+$ENV{PGCLIENTENCODING} = 'UTF8';
+
+# Columns of the row of a task in pg_task_activity, as a role.
+sub activity
+{
+	my ($id, $columns, %opt) = @_;
+
+	return sql("SELECT $columns FROM pg_task_activity() WHERE id = $id", %opt);
+}
+
+# Waits until the task that runs has reported this message.
+sub wait_for_message
+{
+	my ($message) = @_;
+
+	wait_until($node, 'SELECT EXISTS (SELECT FROM pg_task_activity() WHERE message = '
+		. literal($message) . ')');
+	return;
+}
+
+sub end_task
+{
+	my ($id, $gate) = @_;
+
+	open_gate($node, $gate);
+	wait_for_state($node, $id, 'DONE');
+	return;
+}
+
+make_gates($node);
+sql(q{
+	CREATE ROLE ann LOGIN; CREATE ROLE bob LOGIN; CREATE ROLE eve LOGIN IN ROLE pg_read_all_stats;
+	GRANT ALL ON task TO ann, bob});
+
+subtest 'the row of a run' => sub {
+	my $id = insert_task($node, queue => 'q' x 70, timeout => '1 h', role => 'ann',
+		request => q{SELECT to_json(a) FROM pg_task_activity() AS a; SELECT hold('row')});
+
+	wait_for_running($node, 1, id => $id);
+	is(activity($id, 'database, relid::regclass, queue, role, attempt, timeout, done, total, message'),
+		'postgres|task|' . 'q' x 63 . '|ann|1|01:00:00|||', 'what it is');
+	is(activity($id, 'pid'), sql('SELECT pid ' . running(id => $id)),
+		'pid joins it with pg_stat_activity');
+	my $start = activity($id, 'extract(epoch FROM start)');
+	end_task($id, 'row');
+	is(task($node, $id, 'extract(epoch FROM start)'), $start, 'start is that of the row');
+	like(task($node, $id, 'response'), qr/"id":$id,"role":"ann"/, 'a task sees itself');
+	wait_until($node, 'SELECT NOT EXISTS (SELECT FROM pg_task_activity())');
+	$id = insert_task($node, queue => 'ä' x 40, request => q{SELECT hold('cut')});
+	wait_until($node, "SELECT EXISTS (SELECT FROM pg_task_activity() WHERE id = $id)");
+	is(activity($id, 'queue, timeout IS NULL'), 'ä' x 31 . '|t',
+		'a long name is cut at the end of a character; no timeout is NULL');
+	end_task($id, 'cut');
+};
+
+subtest 'rights' => sub {
+	my $id = insert_task($node, role => 'ann',
+		request => q{SELECT pg_task_progress(1, 2, 'secret'); SELECT hold('rights')});
+	my $all = 'SELECT database, role, id, queue, message FROM pg_task_activity()';
+
+	wait_for_message('secret');
+	is(sql_as('bob', $all), 'postgres|ann|||', 'of other roles: database, role, pid');
+	is(sql_as('bob', q{SELECT count(*) FROM pg_task_activity() WHERE coalesce(relid, attempt, done,
+			total) IS NOT NULL OR start IS NOT NULL OR timeout IS NOT NULL}), 0, 'and nothing else');
+	is(sql_as('ann', $all), "postgres|ann|$id|default|secret", 'its role sees it');
+	is(sql_as('eve', $all), "postgres|ann|$id|default|secret", 'and pg_read_all_stats');
+	end_task($id, 'rights');
+};
+
+subtest 'progress' => sub {
+	my $id = insert_task($node, request => q{
+		SELECT pg_task_progress(1, 10, 'one');
+		SELECT hold('one');
+		SELECT pg_task_progress(2);
+		SELECT pg_task_progress(NULL, NULL, 'two');
+		SELECT hold('two');
+		SELECT pg_task_progress(-3, 0, ''), pg_task_progress(3, 9, repeat('ä', 200) || 'end');
+		SELECT hold('three')});
+
+	wait_for_message('one');
+	is(activity($id, 'done, total, message'), '1|10|one', 'seen before the task ends');
+	open_gate($node, 'one');
+	wait_for_message('two');
+	is(activity($id, 'done, total, message'), '2|10|two', 'what is NULL stays as it was');
+	open_gate($node, 'two');
+	wait_for_message('ä' x 127);
+	is(activity($id, 'done, total, octet_length(message)'), '3|9|254',
+		'at most 255 bytes, whole characters');
+	end_task($id, 'three');
+	is(sql(q{SELECT pg_task_progress(1, 2, 'x') IS NULL}), 'f', 'outside of a task: void');
+	is(sql('SELECT count(*) FROM pg_task_activity()'), 0, 'and nothing happens');
+};
+
+# One executor runs all of these.
+subtest 'a run begins without progress' => sub {
+	my $seen = 'SELECT coalesce(done, total) IS NULL AND message IS NULL AS clean FROM pg_task_activity()';
+
+	sql('CREATE SEQUENCE tries');
+	my $id = run_task($node, retry => 1, delay => '1 ms', request => qq{$seen;
+		SELECT pg_task_progress(1, 2, 'x'), 1 / (nextval('tries') - 1)});
+	is(task($node, $id, q{state, attempt, substring(response FROM '^[^\n]')}), 'DONE|2|t',
+		'after a failure, and in the next task');
+	sql('ALTER SEQUENCE tries RESTART');
+	$id = run_task($node, request => qq{$seen; SELECT pg_task_progress(1, 2, 'x');
+		DO \$\$ BEGIN IF nextval('tries') = 1 THEN
+			RAISE EXCEPTION SQLSTATE '40001'; END IF; END \$\$});
+	is(task($node, $id, q{state, attempt, substring(response FROM '^[^\n]')}), 'DONE|1|t', 'after a conflict');
+};
+
+# The joins of docs/reference.md.
+subtest 'joins by pid' => sub {
+	my $id = insert_task($node, request => q{COPY (SELECT hold('copy')) TO '/dev/null'});
+
+	wait_until($node, 'SELECT EXISTS (SELECT FROM pg_stat_progress_copy)');
+	is(sql(q{SELECT a.id, s.query
+		FROM pg_task_activity() AS a JOIN pg_stat_activity AS s USING (pid)}),
+		"$id|COPY (SELECT hold('copy')) TO '/dev/null'", 'pg_stat_activity has the request');
+	is(sql(q{SELECT a.id, p.command, p.bytes_processed, p.bytes_total
+		FROM pg_task_activity() AS a JOIN pg_stat_progress_copy AS p USING (pid)}),
+		"$id|COPY TO|0|0", 'pg_stat_progress_copy has the progress of a COPY');
+	end_task($id, 'copy');
+};
+
+# A function that is wrongly marked as safe is called by a worker, which reports nothing.
+subtest 'a parallel worker' => sub {
+	my $setting = $node->pg_version >= 16 ? 'debug_parallel_query' : 'force_parallel_mode';
+
+	sql(q{
+		CREATE FUNCTION report(done bigint) RETURNS boolean LANGUAGE plpgsql PARALLEL SAFE AS
+		$$BEGIN PERFORM pg_task_progress(done); RETURN true; END$$;
+		CREATE TABLE many AS SELECT n FROM generate_series(1, 1000) AS n});
+	my $id = run_task($node, request => qq{SET $setting = on;
+		SELECT count(*) FROM many WHERE report(n);
+		SELECT done IS NULL FROM pg_task_activity()});
+
+	is(task($node, $id, 'response'), "SET\n1000\nt", 'its report is dropped');
+	$id = run_task($node, request => qq{SET $setting = on;
+		EXPLAIN (COSTS off) SELECT pg_task_progress(n) FROM many});
+	unlike(task($node, $id, 'response'), qr/Single Copy/, 'the function itself stays with the leader');
+};
+
+subtest 'another database, in another encoding' => sub {
+	sql(q{CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0});
+	sql(q{CREATE DATABASE ascii ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0});
+	wait_for_table($node, db => 'latin');
+	make_gates($node, db => 'latin');
+	my $id = insert_task($node, db => 'latin', queue => 'größe', request =>
+		q{SELECT pg_task_progress(5, message => 'für'); SELECT hold('latin')});
+
+	wait_for_message('für');
+	is(activity($id, 'database, queue, done, total, message'), 'latin|größe|5||für', 'converted');
+	is(activity($id, 'message', db => 'ascii'), 'f?r', 'not ASCII, in a database without encoding');
+	open_gate($node, 'latin', db => 'latin');
+	wait_for_state($node, $id, 'DONE', db => 'latin');
+	$id = insert_task($node, queue => 'щит', request =>
+		q{SELECT pg_task_progress(1, 1, 'é щ!'); SELECT hold('utf8')});
+	wait_for_message('é щ!');
+	is(activity($id, 'database, queue, message', db => 'latin'), 'postgres|??????|?? ??!',
+		'what has no place in the encoding of the reader is shown as question marks');
+	end_task($id, 'utf8');
+};
+
+# Each report is the same number three times.  A reader never sees two different ones.
+subtest 'no torn reads' => sub {
+	my $id = insert_task($node, request => q{
+		DO $$ BEGIN
+			FOR i IN 1 .. 100000000 LOOP
+				PERFORM pg_task_progress(i, i, repeat(i::text, 20));
+			END LOOP;
+		END $$});
+
+	wait_until($node, 'SELECT EXISTS (SELECT FROM pg_task_activity() WHERE done > 0)');
+	is(sql(q{
+		CREATE FUNCTION look(moments int) RETURNS int LANGUAGE plpgsql AS $$
+		DECLARE
+			a record;
+			last bigint;
+			torn int := 0;
+		BEGIN
+			WHILE moments > 0 LOOP
+				SELECT INTO a * FROM pg_task_activity() WHERE done > 0;
+				IF a.done <> a.total OR a.message <> repeat(a.done::text, 20) THEN
+					torn := torn + 1;
+				END IF;
+				IF a.done IS DISTINCT FROM last THEN
+					moments := moments - 1;
+				END IF;
+				last := a.done;
+			END LOOP;
+			RETURN torn;
+		END $$;
+		SELECT look(2000)}),
+		0, '2000 looks, each of which finds another report');
+	sql("SELECT pg_task_cancel($id)");
+	wait_until($node, 'SELECT NOT EXISTS (SELECT FROM pg_task_activity())');
+};
+
+subtest 'an executor that exits' => sub {
+	my $id = insert_task($node, request => q{SELECT pg_task_progress(1, 2, 'x'); SELECT hold('exit')});
+
+	wait_for_message('x');
+	my $pid = activity($id, 'pid');
+	terminate($node, $pid);
+	wait_for_exit($node, $pid);
+	is(sql("SELECT count(*) FROM pg_task_activity() WHERE pid = $pid"), 0, 'leaves no row');
+	end_task($id, 'exit');
+};
+
+done_testing();
