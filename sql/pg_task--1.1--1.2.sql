@@ -29,3 +29,14 @@ CREATE FUNCTION pg_catalog.pg_task_progress(done bigint, total bigint DEFAULT NU
 
 COMMENT ON FUNCTION pg_catalog.pg_task_progress(bigint, bigint, text) IS
     'tell others how far the task has come that calls this, seen at once in pg_task_activity';
+
+CREATE FUNCTION pg_catalog.pg_task_top(lines integer DEFAULT 10, OUT what text, OUT queue text,
+        OUT id bigint, OUT role name, OUT at timestamptz, OUT age interval, OUT tasks bigint,
+        OUT text text)
+    RETURNS SETOF record
+    LANGUAGE c VOLATILE STRICT ROWS 30 SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+    AS 'MODULE_PATHNAME', 'pg_task_top';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_top(integer) IS
+    'what runs, is late, failed and waits, for \watch';

@@ -122,3 +122,13 @@ numbering_is_ahead(Oid relid, int64 id)
 		return true;
 	return backwards ? id < last : id > last;
 }
+
+/* Return the last id that the sequence of the table has given; 0 if there is none. */
+int64
+numbering_last(Oid relid)
+{
+	Oid sequence = find_sequence_cached(relid);
+	int64 last;
+
+	return OidIsValid(sequence) && read_last_value(sequence, &last) ? last : 0;
+}

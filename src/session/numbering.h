@@ -8,5 +8,6 @@
 #include "postgres.h"
 
 extern bool numbering_is_ahead(Oid relid, int64 id);
+extern int64 numbering_last(Oid relid);
 
 #endif /* PG_TASK_NUMBERING_H */

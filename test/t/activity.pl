@@ -185,26 +185,29 @@ subtest 'no torn reads' => sub {
 
 	wait_until($node, 'SELECT EXISTS (SELECT FROM pg_task_activity() WHERE done > 0)');
 	is(sql(q{
-		CREATE FUNCTION look(moments int) RETURNS int LANGUAGE plpgsql AS $$
+		CREATE FUNCTION look() RETURNS int LANGUAGE plpgsql AS $$
 		DECLARE
 			a record;
 			last bigint;
+			looks int := 0;
+			moments int := 0;
 			torn int := 0;
 		BEGIN
-			WHILE moments > 0 LOOP
+			WHILE moments < 2000 AND (looks < 20000 OR moments < 20) LOOP
+				looks := looks + 1;
 				SELECT INTO a * FROM pg_task_activity() WHERE done > 0;
 				IF a.done <> a.total OR a.message <> repeat(a.done::text, 20) THEN
 					torn := torn + 1;
 				END IF;
 				IF a.done IS DISTINCT FROM last THEN
-					moments := moments - 1;
+					moments := moments + 1;
 				END IF;
 				last := a.done;
 			END LOOP;
 			RETURN torn;
 		END $$;
-		SELECT look(2000)}),
-		0, '2000 looks, each of which finds another report');
+		SELECT look()}),
+		0, 'up to 2000 reports, read while the task reports all the time');
 	sql("SELECT pg_task_cancel($id)");
 	wait_until($node, 'SELECT NOT EXISTS (SELECT FROM pg_task_activity())');
 };
@@ -218,6 +221,80 @@ subtest 'an executor that exits' => sub {
 	wait_for_exit($node, $pid);
 	is(sql("SELECT count(*) FROM pg_task_activity() WHERE pid = $pid"), 0, 'leaves no row');
 	end_task($id, 'exit');
+};
+
+# What pg_task_top shows of the tasks in queues that begin so.
+sub top
+{
+	my ($columns, %opt) = @_;
+
+	return sql("SELECT $columns FROM pg_task_top() WHERE queue LIKE 'top%'", %opt);
+}
+
+subtest 'pg_task_top' => sub {
+	insert_rule('top.late', paused => 't');
+	sql(q{INSERT INTO task (queue, dt, role, request) VALUES
+		('top.late', now() - interval '1 h', 'ann', 'SELECT 1'),
+		('top.late', now() - interval '2 h', 'ann', E'SELECT\n\n2'),
+		('top.late', now() + interval '1 h', 'ann', 'SELECT 3'),
+		('top.later', now() + interval '2 h', 'bob', 'SELECT 4'),
+		('top.never', 'infinity', 'bob', 'SELECT 5')});
+	my $failed = insert_task($node, queue => 'top.failed', role => 'ann', request => 'SELECT 1/0');
+	my $again = insert_task($node, queue => 'top.again', role => 'ann', request => 'SELECT 1/0',
+		retry => 1, delay => '1 h');
+	my $runs = insert_task($node, queue => 'top.runs', role => 'ann',
+		request => q{SELECT pg_task_progress(3, 7, 'top'); SELECT hold('top')});
+
+	wait_for_state($node, $failed, 'FAIL');
+	wait_until($node, "SELECT failed = 1 FROM task WHERE id = $again");
+	wait_for_message('top');
+	is(top('what, queue, role, tasks, text'), join("\n",
+		q{runs|top.runs|ann||3 of 7: top: SELECT pg_task_progress(3, 7, 'top'); SELECT hold('top')},
+		'late|top.late|ann|2|SELECT 2',
+		'failed|top.failed|ann||22012 division by zero',
+		'waits|top.again|ann|1|failed 1 times: division by zero',
+		'waits|top.later|bob|1|SELECT 4', 'waits|top.never|bob|1|SELECT 5'),
+		'what runs, is late, failed and waits');
+	is(sql(q{SELECT bool_and(t.at IS NOT DISTINCT FROM CASE t.what WHEN 'runs' THEN a.start
+			WHEN 'failed' THEN r.stop ELSE r.dt END), count(*)
+		FROM pg_task_top() AS t JOIN task AS r USING (id) LEFT JOIN pg_task_activity() AS a USING (id)
+		WHERE t.queue LIKE 'top%'}), 't|6', 'since when, and of which task');
+	is(top('count(age), min(age) < interval \'0\', max(age) > interval \'1 h\''), '5|t|t',
+		'how long ago: before 0 in the future, NULL for never');
+	is(top('what, queue', user => 'bob'), "waits|top.later\nwaits|top.never",
+		'row security holds');
+	is(sql(q{SELECT what, count(*) FROM pg_task_top(1) WHERE what <> 'note' GROUP BY what
+		ORDER BY what}), "failed|1\nlate|1\nruns|1\nwaits|1", 'fewer lines');
+	like(error_of('eve', 'SELECT pg_task_top()'), qr/^\S*\s*ERROR:  permission denied for table task\s*$/,
+		'without SELECT on the table');
+	sql(q{INSERT INTO task (queue, dt, request)
+		SELECT 'many' || n, now() + interval '1 day', 'SELECT 1' FROM generate_series(1, 200) AS n});
+	is(sql(q{SELECT text FROM pg_task_top() WHERE what = 'note'}),
+		'more than 200 groups wait: of others nothing is shown', 'it says what it leaves out');
+	end_task($runs, 'top');
+};
+
+# The rows that it reads are counted: a history of any length adds none.
+subtest 'pg_task_top beside a long history' => sub {
+	sql(q{
+		DELETE FROM task WHERE state = 'PLAN';
+		BEGIN;
+		ALTER TABLE task DISABLE TRIGGER ALL;
+		INSERT INTO task (state, stop, request) SELECT 'FAIL', now(), 'SELECT 1'
+			FROM generate_series(1, 30000);
+		ALTER TABLE task ENABLE TRIGGER ALL;
+		COMMIT});
+	for my $analyzed (0, 1)
+	{
+		sql('ANALYZE task') if $analyzed;
+		my ($lines, $scans, $rows) = split /[|\n]/, sql(q{
+			BEGIN;
+			SELECT count(*) FROM pg_task_top();
+			SELECT seq_scan, idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'task';
+			COMMIT});
+		is("$lines $scans", '10 0', 'no sequential scan');
+		cmp_ok($rows, '<', 10100, 'the last 10,000 ids are read, and little else');
+	}
 };
 
 done_testing();

@@ -1,0 +1,146 @@
+/*
+ * top.c
+ *		pg_task_top: what runs, is late, failed and waits in this database, on one screen.
+ *
+ * It reads shared memory, one row by id for each task that runs, the first rows of some groups in
+ * the index of waiting rows, and the rows with the last ids.  So it takes the same time however
+ * long the history is.  The statement is executed with the rights of the caller: row security
+ * applies.  In SQL the function has a fixed search_path and settings of the planner.
+ */
+#include "postgres.h"
+
+#include "catalog/objectaddress.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/lsyscache.h"
+#include "utils/tuplestore.h"
+
+#include "session/numbering.h"
+#include "session/served.h"
+
+PGDLLEXPORT Datum pg_task_top(PG_FUNCTION_ARGS);
+
+PG_FUNCTION_INFO_V1(pg_task_top);
+
+/* clang-format off */
+
+/* The columns of the index on waiting rows that make a group, as in task/rows_scan.c. */
+#define GROUP_COLUMNS \
+	"t.queue COLLATE \"C\", coalesce(t.max, 2147483647), t.priority, t.role::text, t.role_id"
+
+/* At most this many groups are read, and this many rows of a group are counted. */
+#define GROUPS_MAX "200"
+#define COUNT_MAX "1000"
+
+/* The start of a request, on one line. */
+#define SHORT(text) "left(regexp_replace(left(" text ", 200), '\\s+', ' ', 'g'), 60)"
+
+/*
+ * The first waiting row of each group: one descent of the index for each.  $1: lines of each kind,
+ * $2: the table, $3: the last id, $4: how many ids before (and, if they count down, after) it are
+ * read.
+ */
+static const char statement[] =
+	"WITH RECURSIVE g (queue, max, priority, role, role_id, dt, id, request, error, failed) AS ("
+	"(SELECT " GROUP_COLUMNS ", t.dt, t.id, t.request, t.error, t.failed"
+	"   FROM %1$s AS t"
+	"  WHERE t.state = 'PLAN'"
+	"  ORDER BY " GROUP_COLUMNS ", t.dt, t.id"
+	"  LIMIT 1)"
+	" UNION ALL"
+	" SELECT n.*"
+	"   FROM g CROSS JOIN LATERAL ("
+	"        SELECT " GROUP_COLUMNS ", t.dt, t.id, t.request, t.error, t.failed"
+	"          FROM %1$s AS t"
+	"         WHERE t.state = 'PLAN'"
+	"           AND (" GROUP_COLUMNS ") > (g.queue, g.max, g.priority, g.role, g.role_id)"
+	"         ORDER BY " GROUP_COLUMNS ", t.dt, t.id"
+	"         LIMIT 1) AS n"
+	"), groups AS MATERIALIZED (SELECT g.*, dt < statement_timestamp() - interval '1 s' AS late"
+	"                             FROM g LIMIT " GROUPS_MAX "),"
+	" runs AS ("
+	"SELECT 1 AS kind, 'runs', a.queue, a.id, a.role, a.start, NULL::bigint,"
+	"       concat_ws(': ', CASE WHEN a.total IS NULL THEN a.done::text"
+	"                            ELSE format('%%s of %%s', a.done, a.total) END, a.message,"
+	"                 " SHORT("t.request") ")"
+	"  FROM pg_task_activity() AS a"
+	"  LEFT JOIN %1$s AS t ON t.id = a.id AND t.state = 'WORK' AND t.attempt = a.attempt"
+	" WHERE a.relid = $2 AND a.database = current_database()"
+	" ORDER BY a.start LIMIT $1),"
+	" waiting AS ("
+	"SELECT * FROM (SELECT * FROM groups WHERE late ORDER BY dt LIMIT $1) AS late"
+	" UNION ALL"
+	" SELECT * FROM (SELECT * FROM groups WHERE NOT late ORDER BY dt LIMIT $1) AS later),"
+	" waits AS ("
+	"SELECT CASE WHEN late THEN 2 ELSE 4 END, CASE WHEN late THEN 'late' ELSE 'waits' END, queue,"
+	"       id, role::name, dt,"
+	"       (SELECT count(*)"
+	"          FROM (SELECT FROM %1$s AS t"
+	"                 WHERE t.state = 'PLAN'"
+	"                   AND t.queue COLLATE \"C\" = w.queue"
+	"                   AND coalesce(t.max, 2147483647) = w.max AND t.priority = w.priority"
+	"                   AND t.role::text = w.role AND t.role_id = w.role_id"
+	"                   AND (NOT w.late OR t.dt < statement_timestamp() - interval '1 s')"
+	"                 LIMIT " COUNT_MAX ") AS c),"
+	"       CASE WHEN failed > 0 THEN format('failed %%s times: %%s', failed, " SHORT("error") ")"
+	"            ELSE " SHORT("request") " END"
+	"  FROM waiting AS w),"
+	" failed AS ("
+	"SELECT 3, 'failed', t.queue, t.id, t.role, t.stop, NULL::bigint,"
+	"       concat_ws(' ', t.sqlstate, " SHORT("t.error") ")"
+	"  FROM %1$s AS t"
+	" WHERE t.id BETWEEN $3 - $4 AND $3 + $4 AND t.state = 'FAIL'"
+	" ORDER BY t.stop DESC NULLS LAST, t.id DESC LIMIT $1)"
+	" SELECT l.what, l.queue, l.id, l.role, l.at,"
+	"        CASE WHEN isfinite(l.at) THEN date_trunc('second', statement_timestamp() - l.at) END,"
+	"        l.tasks, l.text"
+	"   FROM (SELECT * FROM runs UNION ALL SELECT * FROM waits UNION ALL SELECT * FROM failed"
+	"          UNION ALL SELECT 5, 'note', NULL, NULL, NULL, NULL, NULL,"
+	"                'more than " GROUPS_MAX " groups wait: of others nothing is shown'"
+	"           WHERE (SELECT count(*) FROM groups) = " GROUPS_MAX ")"
+	"     AS l (kind, what, queue, id, role, at, tasks, text)"
+	"  ORDER BY kind, CASE WHEN kind = 3 THEN - extract(epoch FROM at) ELSE extract(epoch FROM at)"
+	"           END, id";
+
+/* clang-format on */
+
+/* How many of the last ids are searched for tasks that failed. */
+#define LAST_IDS 10000
+
+/* The server's own error would come with a statement of ours as its context. */
+static void
+check_select(Oid relid)
+{
+	if (pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLE, get_rel_name(relid));
+}
+
+/* pg_task_top(lines): with at most this many lines of each kind. */
+Datum
+pg_task_top(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *set = (ReturnSetInfo *) fcinfo->resultinfo;
+	Oid types[] = {INT4OID, OIDOID, INT8OID, INT8OID};
+	Datum values[4];
+	Oid relid;
+	char *sql = psprintf(statement, served_rows(&relid));
+	uint64 i;
+
+	check_select(relid);
+	InitMaterializedSRF(fcinfo, 0);
+	values[0] = PG_GETARG_DATUM(0);
+	values[1] = ObjectIdGetDatum(relid);
+	values[2] = Int64GetDatum(numbering_last(relid));
+	values[3] = Int64GetDatum(LAST_IDS);
+	SPI_connect();
+	if (SPI_execute_with_args(sql, lengthof(types), types, values, NULL, true, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not read the task table");
+	for (i = 0; i < SPI_processed; i++)
+		tuplestore_puttuple(set->setResult, SPI_tuptable->vals[i]);
+	SPI_finish();
+	return (Datum) 0;
+}
