@@ -79,6 +79,31 @@ subtest 'a chain that was stopped goes on' => sub {
 	is(chain_of('stop'), 'DONE> DONE> DONE> PLAN', 'so does one that ended without a next run');
 };
 
+# The witnesses are later tasks that run while it is due and does not.
+subtest 'a task is paused by its queue' => sub {
+	my $paused = q{queue = 'pulse' AND state IN ('PLAN', 'WORK')};
+	my $insert = q{INSERT INTO task (queue, key, repeat, request) VALUES ('pulse', 'k', '20 ms',
+		'SELECT 1') ON CONFLICT DO NOTHING};
+
+	sql($insert);
+	wait_until($node, q{SELECT count(*) >= 3 FROM task WHERE queue = 'pulse' AND state = 'DONE'});
+	insert_rule('pulse', paused => 't');
+	run_task($node, request => 'SELECT 1'); # its claim comes after the rule
+	wait_until($node, "SELECT state = 'PLAN' AND dt < now() - interval '1 s' FROM task WHERE $paused");
+	my $runs = count_of($node, q{queue = 'pulse' AND state = 'DONE'});
+	run_task($node, request => 'SELECT 1') for 1 .. 3;
+	is(count_of($node, q{queue = 'pulse' AND state = 'DONE'}), $runs, 'it does not run');
+	sql($insert);
+	is(count_of($node, $paused), 1, 'its key is taken');
+	my $late = sql("SELECT id FROM task WHERE $paused");
+	sql(q{DELETE FROM task_queue WHERE queue = 'pulse'});
+	wait_until($node, "SELECT count(*) >= $runs + 3 FROM task WHERE queue = 'pulse' AND state = 'DONE'");
+	is(sql("SELECT n.dt > t.start - interval '20 ms' FROM task AS t JOIN task AS n ON n.id = t.next
+		WHERE t.id = $late"), 't', 'it goes on with the row that waited, and misses what was missed');
+	is(count_of($node, q{queue = 'pulse' AND next IS NULL}), 1, 'in one chain');
+	sql("UPDATE task SET state = 'STOP' WHERE $paused");
+};
+
 # The next run is planned before the row is deleted; a row that runs again has none.
 subtest 'with "delete"' => sub {
 	my $id = insert_task($node, queue => 'delete', repeat => '1 day', delete => 'true',

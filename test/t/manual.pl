@@ -58,6 +58,12 @@ my %check = (
 		is_sql(q{SELECT max(start) - min(start) > '150 ms' FROM task WHERE queue = 'slow service'},
 			't', 'a pause between two starts');
 	},
+	'Pause one task' => sub {
+		wait_until($node, q{SELECT count(*) > 2 FROM task WHERE queue = 'pulse' AND state = 'DONE'});
+		is_sql(q{SELECT count(*) FROM task WHERE queue = 'pulse' AND next IS NULL}, 1,
+			'it goes on, in one chain');
+		sql(q{UPDATE task SET state = 'STOP' WHERE queue = 'pulse' AND state IN ('PLAN', 'WORK')});
+	},
 	'Order per customer' => sub { wait_for_end(q{queue LIKE 'customer.%'}) },
 	'Drop the duplicate' => sub { wait_for_end(q{key = 'refresh'}) },
 	'Plan the waiting one anew' => sub {
