@@ -371,15 +371,43 @@ trigger_check_rights(const TriggerRow *old, const TriggerRow *new)
 		trigger_forbid(COLUMN_STATE, "You may set it to PLAN or STOP.");
 }
 
+/* Most roles of which one statement warns. */
+#define WARNED_MAX 16
+
 /*
- * The statement in which a user was last warned, and the role: one warning is enough for all of its
- * rows.  Static, because each row is a call of the trigger.
+ * The statement in which a user was last warned, and of which roles: one warning is enough for all
+ * rows of a role.  Static, because each row is a call of the trigger.
  */
 static struct
 {
 	TimestampTz statement;
-	int64 role_id;
+	int count;
+	int64 role_ids[WARNED_MAX];
 } warned;
+
+/* Has this statement warned of the role, or of so many others that it warns no more? */
+static bool
+has_warned(int64 role_id)
+{
+	int i;
+
+	if (warned.statement != GetCurrentStatementStartTimestamp())
+		return false;
+	for (i = 0; i < warned.count; i++)
+		if (warned.role_ids[i] == role_id)
+			return true;
+	return warned.count == WARNED_MAX;
+}
+
+static void
+remember_warning(int64 role_id)
+{
+	if (warned.statement != GetCurrentStatementStartTimestamp())
+		warned.count = 0;
+	Assert(warned.count < WARNED_MAX);
+	warned.statement = GetCurrentStatementStartTimestamp();
+	warned.role_ids[warned.count++] = role_id;
+}
 
 /*
  * Warn whoever plans a task that its role cannot run now: the insert would succeed, and nothing
@@ -388,19 +416,17 @@ static struct
 void
 trigger_warn_of_role(const TriggerRow *row)
 {
-	TimestampTz statement = GetCurrentStatementStartTimestamp();
 	int64 role_id = trigger_role_id(row);
 	bool isnull;
 	Datum name = trigger_value(row, COLUMN_ROLE, &isnull);
 	Role role;
 
 	if (isnull || SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA ||
+		has_warned(role_id) ||
 		roles_startable(trigger_table_owner(row->rel), NameStr(*DatumGetName(name)), role_id,
-						&role) ||
-		(warned.statement == statement && warned.role_id == role_id))
+						&role))
 		return;
-	warned.statement = statement;
-	warned.role_id = role_id;
+	remember_warning(role_id);
 	ereport(WARNING, (errcode(role.sqlstate), errmsg("this task will not start: %s", role.error),
 					  role.hint ? errhint("%s.", role.hint) : 0));
 }

@@ -139,6 +139,16 @@ subtest 'a warning for who plans a task that cannot start' => sub {
 	like(warnings_of('owner', "$insert; $insert"), qr/WARNING.*WARNING/s, 'one for each statement');
 	is(warnings_of('owner', q{UPDATE task SET retry = 1 WHERE role = 'app'}), '',
 		'none for an UPDATE of something else');
+	sql(join ';', map { "CREATE ROLE many$_ LOGIN" } 1 .. 20);
+	for ([ 2, 2, 'one for each role, when the rows of two alternate' ], [ 20, 16, 'at most 16' ])
+	{
+		my ($roles, $count, $name) = @$_;
+
+		$warnings = warnings_of('postgres', "INSERT INTO task (role, request)
+			SELECT 'many' || 1 + n % $roles, 'SELECT 1' FROM generate_series(1, 200) AS n");
+		is(scalar(() = $warnings =~ /WARNING:/g), $count, $name);
+	}
+	$insert = "INSERT INTO task (role, request) VALUES ('app', 'SELECT 1')";
 	my $session = $node->background_psql('shop', extra_params => [ '-U', 'owner' ]);
 	$session->query($insert);
 	sql('GRANT app TO owner');
