@@ -237,7 +237,10 @@ dispatch_round(DispatchRound *round, ClockNow now)
 	return round->dropped || round->count > 0;
 }
 
-/* An error has ended the iteration: the tasks that were not assigned are not started. */
+/*
+ * An error has ended the iteration: the tasks that were not assigned are not started, and wait
+ * again.
+ */
 void
 dispatch_abandon(DispatchRound *round)
 {
@@ -248,6 +251,9 @@ dispatch_abandon(DispatchRound *round)
 		if (entry->strict)
 			strict_learn(entry, false, round->now);
 		pool_release(entry->group->queue, entry->rated);
+		/* the group is known, so this allocates nothing */
+		if (!entry->strict)
+			groups_hint(&entry->group->key, entry->candidate.place);
 	}
 	pool_end_round();
 }

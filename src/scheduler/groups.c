@@ -464,17 +464,29 @@ groups_scan_begin(void)
 	surplus_scan_begin();
 }
 
+/* Is the first row of a group, as a scan has found it, one that should have been known? */
+static bool
+is_news(const QueueGroup *group, TaskPlace place)
+{
+	if (group_knows_row(group))
+		return order_compare_places(&place, &group->places[group->next]) < 0;
+	return group->exhausted || order_compare_places(&place, &group->read_position) <= 0;
+}
+
 /*
- * The scan has found the first rows of a group, and whether they are all ("complete").
+ * The scan has found the first rows of a group, and whether they are all ("complete").  Returns
+ * true if no hint had named the first one.
  */
-void
+bool
 groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool complete)
 {
 	QueueGroup *group = see_group(key, places[0]);
+	bool news;
 
 	Assert(count > 0);
 	if (group == NULL)
-		return;
+		return false;
+	news = is_news(group, places[0]);
 	note_first_row(group, places[0], true);
 	if (group->locked)
 		set_head_of_locked(group, places[0]);
@@ -483,6 +495,7 @@ groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool
 		rewind_group(group, places, count, complete);
 	else if (complete && group->count - group->next == count)
 		group->exhausted = true;
+	return news;
 }
 
 /* The scan is complete: the groups that it did not find are empty, and are to be forgotten. */

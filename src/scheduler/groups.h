@@ -14,8 +14,11 @@
 #include "shared/clock.h"
 #include "shared/task.h"
 
-/* As many groups are remembered at most.  One in a queue of its own takes about 550 bytes. */
-#define GROUPS_LIMIT 100000
+/*
+ * As many groups are remembered at most: 100,000 queues and what runs beside them.  One in a queue
+ * of its own takes about 550 bytes.
+ */
+#define GROUPS_LIMIT 125000
 
 struct GroupLane;
 
@@ -83,7 +86,7 @@ extern void groups_forget(QueueGroup *group);
 extern void groups_hint(const TaskGroup *key, TaskPlace place);
 extern bool groups_know(const TaskGroup *key, TaskPlace place);
 extern void groups_scan_begin(void);
-extern void
+extern bool
 groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool complete);
 extern void groups_scan_end(void);
 extern bool groups_forget_unseen(MonoTime now, int limit);

@@ -17,6 +17,7 @@
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
 #include "scheduler/orphans.h"
+#include "scheduler/queues.h"
 #include "scheduler/reboot.h"
 #include "scheduler/reconcile.h"
 #include "scheduler/recovery.h"
@@ -42,11 +43,18 @@
 #define NO_MEMORY_MS 1000
 #define NO_MEMORY_MAX_MS 60000
 
-/* Forget what was read of rows: after an error it is not trusted.  What runs is kept. */
+/*
+ * Forget what was read of rows: after an error it is not trusted.  What runs is kept.  If the table
+ * may have changed, which autovacuum brings about as well, the groups are kept: a scan corrects
+ * what is wrong, and there may be very many.
+ */
 static void
-forget_rows(void)
+forget_rows(bool table_changed)
 {
-	groups_clear();
+	if (table_changed)
+		queues_lose_sight();
+	else
+		groups_clear();
 	binding_clear();
 	work_forget_table();
 	scan_forget();
@@ -99,7 +107,7 @@ report_error(const ErrorData *error, MonoTime now)
 
 /* The transaction of a batch has failed: decide how its rows are written next. */
 static void
-retry_batches(BatchFailure failure, bool writing)
+retry_batches(BatchFailure failure, bool writing, bool table_changed)
 {
 	bool at_once = refused_batches_failed(&failure);
 
@@ -109,7 +117,7 @@ retry_batches(BatchFailure failure, bool writing)
 	failure.row_at_fault &= writing;
 	unstarted_write_failed(&failure);
 	if (!failure.row_at_fault)
-		forget_rows();
+		forget_rows(table_changed);
 	if (at_once)
 		SetLatch(MyLatch);
 }
@@ -133,7 +141,7 @@ recovery_run(DispatchRound *round)
 	MyScheduler->iteration_failed = true;
 	work_abandon();
 	dispatch_abandon(round);
-	retry_batches(failure, writing);
+	retry_batches(failure, writing, error->sqlerrcode == ERRCODE_TABLE_CHANGED);
 	MemoryContextSwitchTo(MyScheduler->context);
 	RESUME_INTERRUPTS();
 }

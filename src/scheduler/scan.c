@@ -46,7 +46,17 @@
  */
 #define SCAN_SHARE 50
 
-/* ... and a requested scan waits this many times that duration: at most 1/5 of the time. */
+/*
+ * ... but 1/500 if the last one has found many groups and no news: nothing that hints had not told.
+ * That makes the next one wait for a minute at most (us).  A few rows are no sign that hints are
+ * missing: their commits may have been seen before their hints.
+ */
+#define QUIET_SHARE 500
+#define QUIET_MAX_US 60000000
+#define QUIET_GROUPS 1000
+#define NEWS_MIN 16
+
+/* A requested scan waits this many times that duration: at most 1/5 of the time. */
 #define WANTED_SHARE 4
 
 /*
@@ -155,7 +165,8 @@ remember_rows(const GroupHead *rows, int count, bool complete)
 	}
 	for (i = 0; i < Min(count, LIST_PLACES); i++)
 		places[i] = rows[i].place;
-	groups_scan_found(&rows->group, places, i, complete && i == count);
+	MyScheduler->scan.ngroups++;
+	MyScheduler->scan.news += groups_scan_found(&rows->group, places, i, complete && i == count);
 }
 
 /* Read the first rows of the next groups.  Returns the last group; NULL if there are no more. */
@@ -205,9 +216,12 @@ static void
 end_scan(MonoTime now, int period_ms)
 {
 	TableScan *scan = &MyScheduler->scan;
+	int64 pause = scan->cost * SCAN_SHARE;
 
+	if (scan->ngroups > QUIET_GROUPS && scan->news < NEWS_MIN)
+		pause = Max(pause, Min(scan->cost * QUIET_SHARE, QUIET_MAX_US));
 	scan->going = scan->tidying = false;
-	scan->next.us = now.us + Max((int64) period_ms * 1000, scan->cost * SCAN_SHARE);
+	scan->next.us = now.us + Max((int64) period_ms * 1000, pause);
 	scan->not_before.us = now.us + scan->cost * WANTED_SHARE;
 	scan->not_again.us = now.us + scan->cost * FORGOTTEN_SHARE;
 }
@@ -225,6 +239,7 @@ begin_scan(void)
 	groups_scan_begin();
 	set_position(&before_all);
 	scan->cost = 0;
+	scan->ngroups = scan->news = 0;
 	scan->wanted = scan->tidying = scan->jumping = false;
 	scan->jump = JUMP_MIN / 2;
 	scan->going = true;

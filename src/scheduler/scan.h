@@ -21,6 +21,8 @@ typedef struct TableScan
 	int jump;			 /* groups that the next statement reads, if "jumping" */
 	TaskGroup after;	 /* position of the running scan; its strings are allocated */
 	int64 cost;			 /* duration of its slices so far (us) */
+	int64 ngroups;		 /* groups that it has found so far ... */
+	int64 news;			 /* ... and of which it has found a row that no hint had named */
 	MonoTime next;		 /* the next periodic scan */
 	MonoTime not_before; /* no requested scan before this ... */
 	MonoTime not_again;	 /* ... and none for forgotten groups */

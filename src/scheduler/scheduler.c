@@ -180,35 +180,55 @@ take_hints(void)
 		history_hint(0, clock_mono());
 }
 
-/* Read with each scan what no hint reports. */
+/* Read every period, and before each scan, what else no hint reports: a few rows. */
 static void
-begin_scan(MonoTime now)
+look_at_rows(MonoTime now)
 {
 	const TaskTable *table = MyScheduler->table;
 	int64 *suspects;
 	int count;
 
-	MyScheduler->row_missed = false;
 	refused_tidy(now);
 	reconcile_rows(table);
 	count = rows_isolated(table, &suspects);
 	isolation_set_suspects(suspects, count);
 	MyScheduler->next_expiry = rows_next_expiry(table);
+	MyScheduler->next_look = clock_plus_ms(now, MyScheduler->settings.period);
 }
 
-/* Read the first row of every group, a slice at a time: finds rows that no hint reported. */
+/*
+ * Read the first row of every group, a slice at a time: finds rows that no hint reported.  When a
+ * scan ends, the next look is due when the next scan is, if that is the next period.
+ */
+static void
+scan_next_groups(void)
+{
+	if (!scan_going())
+		MyScheduler->row_missed = false;
+	scan_slice(MyScheduler->table, MyScheduler->settings.period);
+	if (!scan_going())
+		MyScheduler->next_look = clock_plus_ms(clock_mono(), MyScheduler->settings.period);
+}
+
+/* Look for what no hint reports, if that is due. */
 static void
 scan_table(MonoTime now)
 {
+	bool scans;
+	bool looks;
+
 	if (isolation_may_begin())
 		scan_want();
-	if (!scan_due(now))
+	scans = scan_due(now);
+	looks = (scans && !scan_going()) || !clock_is_before(now, MyScheduler->next_look);
+	if (!scans && !looks)
 		return;
 	work_begin("scanning the task table");
 	work_limit(WORK_SCAN_MS);
-	if (!scan_going())
-		begin_scan(now);
-	scan_slice(MyScheduler->table, MyScheduler->settings.period);
+	if (looks)
+		look_at_rows(now);
+	if (scans)
+		scan_next_groups();
 	work_end();
 }
 
@@ -402,7 +422,7 @@ next_iteration(ClockNow now)
 		return clock_min(clock_plus_ms(now.mono, MyScheduler->settings.period),
 						 isolation_until(now.mono));
 	/* what has become due since the last round is due now */
-	until = clock_min(scan_until(), groups_due_at(dispatched));
+	until = clock_min(clock_min(scan_until(), MyScheduler->next_look), groups_due_at(dispatched));
 	until = clock_min(until, clock_min(pool_until(dispatched.mono), demand_until(dispatched.mono)));
 	until = clock_min(until, locked_until());
 	until = clock_min(until, clock_max(clock_min(row_writes_until(now), history_until()),

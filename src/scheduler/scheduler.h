@@ -63,6 +63,7 @@ typedef struct SchedulerProcess
 	RebootSearch reboot;
 
 	/* the loop */
+	MonoTime next_look;		   /* at the rows that look_at_rows reads */
 	TimestampTz next_expiry;   /* when the next waiting task expires */
 	ClockNow dispatched;	   /* start of the last dispatch round */
 	bool gave_back;			   /* the last round has put its tasks back */

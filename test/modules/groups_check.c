@@ -294,11 +294,11 @@ check_hints(void)
 	return NULL;
 }
 
-/* A scan has found the first row of a group. */
-static void
+/* A scan has found the first row of a group.  Is it news? */
+static bool
 found(int group, TaskPlace place)
 {
-	groups_scan_found(&table.keys[group], &place, 1, false);
+	return groups_scan_found(&table.keys[group], &place, 1, false);
 }
 
 static const char *
@@ -316,10 +316,10 @@ check_scan(void)
 	CHECK(groups.table->members == 2);
 
 	groups_scan_begin();
-	found(kept, place_of(start.wall, 1));
+	CHECK(!found(kept, place_of(start.wall, 1)));
 	/* meanwhile a commit reports a group that the scan has passed */
 	insert_with_hint(new, start.wall, 3);
-	found(unknown, place_of(start.wall, 4));
+	CHECK(found(unknown, place_of(start.wall, 4)));
 	CHECK(groups.table->members == 4);
 	end_scan(start);
 	CHECK(groups.table->members == 3); /* the emptied one is forgotten */
@@ -352,6 +352,35 @@ check_scan(void)
 	end_scan(start);
 	CHECK(groups.table->members == 1);
 	CHECK(start_next(start, NULL) == 10);
+	return NULL;
+}
+
+/* Which of the rows that a scan finds are news: those that no hint has named. */
+static const char *
+check_news(void)
+{
+	int group = add_key("q", TASK_UNLIMITED, 0, "r");
+	TaskPlace second = place_of(start.wall, 2);
+	int i;
+
+	groups_scan_begin();
+	CHECK(found(group, second));
+	CHECK(!found(group, second));
+	CHECK(found(group, place_of(start.wall, 1)));
+	CHECK(!found(group, second)); /* the first one is gone */
+
+	/* rows behind the read position are to be read, as long as that is not the end */
+	for (i = 1; i <= 4; i++)
+		insert_with_hint(group, start.wall, i);
+	CHECK(start_next(start, NULL) == 1);
+	CHECK(!found(group, second));
+	while (start_next(start, NULL) != 0)
+		;
+	CHECK(found(group, place_of(start.wall, 5)));
+
+	/* a group that is not remembered is no news */
+	table.keys[group].max = 0;
+	CHECK(!found(group, second));
 	return NULL;
 }
 
@@ -1041,6 +1070,7 @@ static const Check checks[] = {
 	{"pause", check_pause, NULL},
 	{"hints", check_hints, NULL},
 	{"scan", check_scan, NULL},
+	{"news", check_news, NULL},
 	{"drop and skip", check_drop_and_skip, NULL},
 	{"locked rows", check_locked_rows, NULL},
 	{"rules", check_rules, NULL},

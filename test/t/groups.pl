@@ -30,6 +30,7 @@ check('startable', 'how many tasks of a group could start');
 check('pause', 'a negative max is a pause between two starts, one task at a time');
 check('hints', 'hints before and behind the read position');
 check('scan', 'a scan forgets empty groups, and no row that appears meanwhile');
+check('news', 'which of the rows that a scan finds no hint has named');
 check('drop and skip', 'dropped rows, skipped groups');
 check('locked rows', 'a group with many locked rows');
 check('clocks', 'rows become due by the wall clock, also when it steps back or forward');
