@@ -138,7 +138,9 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 	/* before the hints: a row that waits in a queue never is known before the rule of the queue */
 	if (event == XACT_EVENT_COMMIT && pending.queues)
 		shared_scheduler_hint(MyDatabaseId, InvalidOid, NULL, 0, SHARED_QUEUES);
-	if (event == XACT_EVENT_COMMIT && OidIsValid(pending.relid))
+	/* without an id nothing was written: ON CONFLICT has dropped the rows */
+	if (event == XACT_EVENT_COMMIT && OidIsValid(pending.relid) &&
+		TransactionIdIsValid(GetTopTransactionIdIfAny()))
 	{
 		if (pending.several)
 			pending.events |= SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY;

@@ -89,14 +89,14 @@ check_count(const TriggerRow *row, TaskColumn which)
 		reject_value(row, which, "zero or more");
 }
 
-/* Check that a column is not NULL, even if the table allows it. */
+/* Check that a column is not NULL, if the table allows it; else the server does. */
 static void
 check_present(const TriggerRow *row, TaskColumn which)
 {
-	bool isnull;
+	int number = trigger_column(row->rel, which);
 
-	(void) trigger_value(row, which, &isnull);
-	if (isnull)
+	if (trigger_is_null(row, which) &&
+		!TupleDescAttr(RelationGetDescr(row->rel), number - 1)->attnotnull)
 		reject_value(row, which, "something, not NULL");
 }
 
@@ -192,7 +192,6 @@ check_bounds(const TriggerRow *row)
 		DatumGetBool(DirectFunctionCall2(interval_lt, repeat, IntervalPGetDatum(&least))))
 		reject_value(row, COLUMN_REPEAT, "at least " CppAsString2(TASK_REPEAT_MIN_MS) " ms");
 	check_parts(row, COLUMN_ACTIVE);
-	check_length(row, COLUMN_QUEUE, TASK_QUEUE_MAX);
 	check_length(row, COLUMN_KEY, TASK_KEY_MAX);
 	check_length(row, COLUMN_TIMEZONE, TASK_ZONE_MAX);
 	check_length(row, COLUMN_CRON, TASK_KEY_MAX);
@@ -241,29 +240,42 @@ reject_new_value(const TriggerRow *old, const TriggerRow *row, TaskColumn which,
 		reject_unsupported(row, which, what);
 }
 
-/* Check the values of a new or changed row.  "old" is NULL for an INSERT. */
-void
-trigger_check_values(const TriggerRow *old, const TriggerRow *row)
+/*
+ * The columns that are NULL in nearly all rows, and whose values check_rare_values checks; what it
+ * checks is to be in this list.
+ */
+static const TaskColumn rare[] = {COLUMN_PLANNED, COLUMN_ANCHOR,  COLUMN_FORMAT,   COLUMN_MISSED,
+								  COLUMN_RETRY,	  COLUMN_BACKOFF, COLUMN_DELAY,	   COLUMN_TIMEOUT,
+								  COLUMN_ACTIVE,  COLUMN_REPEAT,  COLUMN_KEEP,	   COLUMN_REMOTE,
+								  COLUMN_KEY,	  COLUMN_CRON,	  COLUMN_TIMEZONE, COLUMN_AFTER,
+								  COLUMN_NOTIFY,  COLUMN_FLOW,	  COLUMN_STEP};
+
+/* Has the row a value in one of these columns? */
+static bool
+has_rare_values(const TriggerRow *row)
+{
+	int i;
+
+	for (i = 0; i < (int) lengthof(rare); i++)
+		if (!trigger_is_null(row, rare[i]))
+			return true;
+	return false;
+}
+
+/* Check the values of these columns. */
+static void
+check_rare_values(const TriggerRow *old, const TriggerRow *row)
 {
 	static const char *const formats[] = {"text", "csv", "json", NULL};
 	static const char *const missed[] = {"one", "none", "all", NULL};
 	bool isnull;
 	Datum value;
 
-	check_present(row, COLUMN_QUEUE);
-	check_present(row, COLUMN_PRIORITY);
-	check_present(row, COLUMN_DT);
-	check_time(row, COLUMN_DT);
 	check_time(row, COLUMN_PLANNED);
 	check_time(row, COLUMN_ANCHOR);
-	check_state_exists(row);
 	check_word(row, COLUMN_FORMAT, formats, "text, csv or json");
 	check_word(row, COLUMN_MISSED, missed, "one, none or all");
-	value = trigger_value(row, COLUMN_REQUEST, &isnull);
-	if (!isnull && toast_raw_datum_size(value) <= VARHDRSZ)
-		reject_value(row, COLUMN_REQUEST, "some SQL");
 	check_count(row, COLUMN_RETRY);
-	check_count(row, COLUMN_FAILED);
 	value = trigger_value(row, COLUMN_BACKOFF, &isnull);
 	if (!isnull && !(DatumGetFloat4(value) >= 0))
 		reject_value(row, COLUMN_BACKOFF, "zero or more");
@@ -278,6 +290,28 @@ trigger_check_values(const TriggerRow *old, const TriggerRow *row)
 	check_bounds(row);
 	reject_new_value(old, row, COLUMN_AFTER, "tasks that wait for others");
 	reject_new_value(old, row, COLUMN_NOTIFY, "notifications at the end of tasks");
+}
+
+/* Check the values of a new or changed row.  "old" is NULL for an INSERT. */
+void
+trigger_check_values(const TriggerRow *old, const TriggerRow *row)
+{
+	bool isnull;
+	Datum value;
+
+	check_present(row, COLUMN_QUEUE);
+	check_present(row, COLUMN_PRIORITY);
+	check_present(row, COLUMN_DT);
+	check_time(row, COLUMN_DT);
+	check_state_exists(row);
+	value = trigger_value(row, COLUMN_REQUEST, &isnull);
+	if (!isnull && toast_raw_datum_size(value) <= VARHDRSZ)
+		reject_value(row, COLUMN_REQUEST, "some SQL");
+	check_count(row, COLUMN_FAILED);
+	if (!owner_acts())
+		check_length(row, COLUMN_QUEUE, TASK_QUEUE_MAX);
+	if (has_rare_values(row))
+		check_rare_values(old, row);
 }
 
 /* Raise an error: the current user does not have the rights of the table's owner. */

@@ -30,17 +30,19 @@ forget_columns(Datum arg pg_attribute_unused(), Oid relid)
 		trigger_columns.relid = InvalidOid;
 }
 
-/* The columns of this table are looked up from now on. */
-static void
-begin_table(Oid relid)
+/* What is known is of this table from now on. */
+void
+trigger_know_table(Relation rel)
 {
 	static bool watching = false; /* the callback is registered, for the life of the process */
 
+	if (trigger_columns.relid == RelationGetRelid(rel))
+		return;
 	if (!watching)
 		CacheRegisterRelcacheCallback(forget_columns, (Datum) 0);
 	watching = true;
-	memset(trigger_columns.numbers, 0, sizeof(trigger_columns.numbers));
-	trigger_columns.relid = relid;
+	memset(&trigger_columns, 0, sizeof(trigger_columns));
+	trigger_columns.relid = RelationGetRelid(rel);
 }
 
 /*
@@ -65,19 +67,8 @@ trigger_find_column(Relation rel, TaskColumn which)
 						   format_type_be(task_columns[which].type)),
 				 errhint("If an older version of pg_task has made the table, the scheduler of"
 						 " this database completes it.")));
-	if (trigger_columns.relid != RelationGetRelid(rel))
-		begin_table(RelationGetRelid(rel));
+	trigger_know_table(rel);
 	return trigger_columns.numbers[which] = number;
-}
-
-/* Is a text, which is not NULL, this word? */
-bool
-trigger_is_word(Datum value, const char *word)
-{
-	text *found = DatumGetTextPP(value);
-
-	return VARSIZE_ANY_EXHDR(found) == strlen(word) &&
-		   memcmp(VARDATA_ANY(found), word, strlen(word)) == 0;
 }
 
 /* The role_id that the row is bound to; 0: none. */
@@ -85,19 +76,12 @@ int64
 trigger_role_id(const TriggerRow *row)
 {
 	bool isnull;
-	Datum value = trigger_value(row, COLUMN_ROLE_ID, &isnull);
+	Datum value;
 
+	if (row->binds)
+		return row->role_id;
+	value = trigger_value(row, COLUMN_ROLE_ID, &isnull);
 	return isnull ? 0 : DatumGetInt64(value);
-}
-
-/* Is the row in this state?  NULL is none. */
-bool
-trigger_has_state(const TriggerRow *row, const char *state)
-{
-	bool isnull;
-	Datum value = trigger_value(row, COLUMN_STATE, &isnull);
-
-	return !isnull && trigger_is_word(value, state);
 }
 
 /*

@@ -8,7 +8,9 @@
 #include "postgres.h"
 
 #include "access/htup.h"
+#include "commands/trigger.h"
 #include "executor/tuptable.h"
+#include "fmgr.h"
 #include "utils/rel.h"
 
 #include "task/columns.h"
@@ -22,6 +24,8 @@ typedef struct TriggerRow
 	Relation rel;
 	HeapTuple tuple;
 	TupleTableSlot *slot;
+	bool binds; /* pg_task_bound is about to write role_id, whatever the slot has */
+	int64 role_id;
 } TriggerRow;
 
 /*
@@ -32,15 +36,18 @@ typedef struct TriggerColumns
 {
 	Oid relid;				   /* InvalidOid: nothing is known */
 	int numbers[TASK_COLUMNS]; /* 0: not known */
+	bool order_known;		   /* see trigger_takes_over */
+	int planned_after;		   /* pg_task_planned comes so many places after pg_task_bound; 0: no */
+	Oid planned;
 } TriggerColumns;
 
 extern TriggerColumns trigger_columns;
 
+extern void trigger_know_table(Relation rel);
 extern int trigger_find_column(Relation rel, TaskColumn which);
-extern bool trigger_is_word(Datum value, const char *word);
 extern int64 trigger_role_id(const TriggerRow *row);
-extern bool trigger_has_state(const TriggerRow *row, const char *state);
 extern bool trigger_same_value(const TriggerRow *old, const TriggerRow *new, TaskColumn which);
+extern bool trigger_takes_over(const TriggerData *data);
 extern Oid trigger_root_table(Relation rel);
 extern Oid trigger_table_owner(Relation rel);
 
@@ -64,6 +71,26 @@ static inline bool
 trigger_is_null(const TriggerRow *row, TaskColumn which)
 {
 	return slot_attisnull(row->slot, trigger_column(row->rel, which));
+}
+
+/* Is a text, which is not NULL, this word?  Inline, so that the length of a literal is known. */
+static inline bool
+trigger_is_word(Datum value, const char *word)
+{
+	text *found = DatumGetTextPP(value);
+
+	return VARSIZE_ANY_EXHDR(found) == strlen(word) &&
+		   memcmp(VARDATA_ANY(found), word, strlen(word)) == 0;
+}
+
+/* Is the row in this state?  NULL is none. */
+static inline bool
+trigger_has_state(const TriggerRow *row, const char *state)
+{
+	bool isnull;
+	Datum value = trigger_value(row, COLUMN_STATE, &isnull);
+
+	return !isnull && trigger_is_word(value, state);
 }
 
 #endif /* PG_TASK_TRIGGER_ROW_H */

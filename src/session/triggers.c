@@ -4,7 +4,8 @@
  *
  * BEFORE triggers guard the id of a row, bind the row to its role, and write the times of a row
  * that is stopped or planned again.  AFTER triggers check the row (trigger_checks.c), and record
- * for the scheduler what it must know once the transaction has committed.
+ * for the scheduler what it must know once the transaction has committed.  For new rows the BEFORE
+ * trigger does that, too, if no other trigger changes them afterwards (trigger_order.c).
  */
 #include "postgres.h"
 
@@ -45,23 +46,47 @@ PG_FUNCTION_INFO_V1(pg_task_numbered);
 PG_FUNCTION_INFO_V1(pg_task_removed);
 PG_FUNCTION_INFO_V1(pg_task_watched);
 
+/* The row that a trigger finds in a tuple and its slot. */
+static TriggerRow
+row_of(const TriggerData *data, HeapTuple tuple, TupleTableSlot *slot)
+{
+	TriggerRow row = {.rel = data->tg_relation, .tuple = tuple, .slot = slot};
+
+	return row;
+}
+
 /* ---- ids ---- */
 
 /*
- * Trigger, BEFORE INSERT, FOR EACH ROW, and BEFORE UPDATE OF id, FOR EACH STATEMENT.
- *
  * Without the rights of the owner, a role may not insert an id that the sequence has not given
  * yet, and may not change an id.  Otherwise a session that is given the same id by the sequence
  * would wait for that role's transaction.  An AFTER trigger would be too late: the statement may
  * take any time.
  */
+static void
+check_new_id(const TriggerRow *row)
+{
+	bool isnull;
+	int64 id;
+
+	if (owner_acts() || has_privs_of_role(GetUserId(), trigger_table_owner(row->rel)))
+		return;
+	id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull));
+	if (!isnull && numbering_is_ahead(trigger_root_table(row->rel), id))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("only the owner of the task table may set \"id\" ahead of its sequence"),
+				 errhint("Leave out \"id\", and the row is given the next one.")));
+}
+
+/*
+ * Trigger, BEFORE UPDATE OF id, FOR EACH STATEMENT.  In a table of an older version also BEFORE
+ * INSERT, FOR EACH ROW, until the scheduler has brought the table up to date.
+ */
 Datum
 pg_task_numbered(PG_FUNCTION_ARGS)
 {
 	TriggerData *data = (TriggerData *) fcinfo->context;
-	bool inserts;
-	bool isnull;
-	int64 id;
 	TriggerRow row;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(data->tg_event) ||
@@ -70,21 +95,15 @@ pg_task_numbered(PG_FUNCTION_ARGS)
 		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 						errmsg("pg_task_numbered must be called BEFORE INSERT, FOR EACH ROW, or"
 							   " BEFORE UPDATE, FOR EACH STATEMENT")));
-	inserts = TRIGGER_FIRED_BY_INSERT(data->tg_event);
-	row.rel = data->tg_relation;
-	row.tuple = inserts ? data->tg_trigtuple : NULL;
-	row.slot = data->tg_trigslot;
-	if (owner_acts() || has_privs_of_role(GetUserId(), trigger_table_owner(row.rel)))
-		return PointerGetDatum(row.tuple);
-	if (!inserts)
+	row = row_of(data, NULL, data->tg_trigslot);
+	if (TRIGGER_FIRED_BY_INSERT(data->tg_event))
+	{
+		check_new_id(&row);
+		return PointerGetDatum(data->tg_trigtuple);
+	}
+	if (!owner_acts() && !has_privs_of_role(GetUserId(), trigger_table_owner(row.rel)))
 		trigger_forbid(COLUMN_ID, "Insert another task.");
-	id = DatumGetInt64(trigger_value(&row, COLUMN_ID, &isnull));
-	if (!isnull && numbering_is_ahead(trigger_root_table(row.rel), id))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("only the owner of the task table may set \"id\" ahead of its sequence"),
-				 errhint("Leave out \"id\", and the row is given the next one.")));
-	return PointerGetDatum(row.tuple);
+	return PointerGetDatum(NULL);
 }
 
 /* ---- the role that a row belongs to, and the time for which cron plans it ---- */
@@ -274,12 +293,10 @@ check_run_again(const TriggerRow *old, const TriggerRow *new, const Bitmapset *u
 static bool
 plans_new_row(const TriggerRow *row, int64 role_id, TimestampTz *next)
 {
-	int cron = trigger_column(row->rel, COLUMN_CRON);
 	bool isnull;
 	TimestampTz dt;
 
-	/* the slot would take the row apart up to that column, for nearly all rows in vain */
-	if (heap_attisnull(row->tuple, cron, RelationGetDescr(row->rel)))
+	if (trigger_is_null(row, COLUMN_CRON))
 		return false;
 	dt = DatumGetTimestampTz(trigger_value(row, COLUMN_DT, &isnull));
 	return !isnull && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
@@ -288,86 +305,78 @@ plans_new_row(const TriggerRow *row, int64 role_id, TimestampTz *next)
 }
 
 /*
- * Return a copy of the tuple with this role_id.  The column is of fixed length and not NULL, so the
- * value is written over the other; forming the tuple anew would take several times as long.
+ * May the tuple of a new row be changed in place?  If it belongs to the slot, what the server goes
+ * on with is that tuple.  Else the slot has other values, or it is a copy that nobody looks at.
  */
-static HeapTuple
-copy_with_role_id(const TriggerRow *row, int64 role_id)
+static bool
+belongs_to_slot(const TriggerRow *row)
 {
-	TupleDesc desc = RelationGetDescr(row->rel);
-	int number = trigger_column(row->rel, COLUMN_ROLE_ID);
-	HeapTuple tuple = heap_copytuple(row->tuple);
+	return TTS_SHOULDFREE(row->slot) &&
+		   (TTS_IS_HEAPTUPLE(row->slot) || TTS_IS_BUFFERTUPLE(row->slot)) &&
+		   ((HeapTupleTableSlot *) row->slot)->tuple == row->tuple;
+}
+
+/* Return where in the tuple the value of role_id is, which is not NULL. */
+static char *
+find_role_id(HeapTuple tuple, TupleDesc desc, int number)
+{
 	char *values = (char *) tuple->t_data + tuple->t_data->t_hoff;
-	Form_pg_attribute att;
 	uint32 offset = 0;
 	int i;
 
 	for (i = 0; i < number; i++)
 	{
-		att = TupleDescAttr(desc, i);
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
 		if (HeapTupleHasNulls(tuple) && att_isnull(i, tuple->t_data->t_bits))
 			continue;
 		offset = att_align_pointer(offset, att->attalign, att->attlen, values + offset);
 		if (i < number - 1)
 			offset = att_addlength_pointer(offset, att->attlen, values + offset);
 	}
-	memcpy(values + offset, &role_id, sizeof(role_id));
+	return values + offset;
+}
+
+/*
+ * Return the tuple with the row's new role_id.  The column is of fixed length and not NULL, so the
+ * value is written over the other, in place if possible: then the server need not take the row
+ * apart again, which costs more than all else that is done here.
+ */
+static HeapTuple
+write_role_id(const TriggerRow *row)
+{
+	bool in_place = belongs_to_slot(row);
+	HeapTuple tuple = in_place ? row->tuple : heap_copytuple(row->tuple);
+	int number = trigger_column(row->rel, COLUMN_ROLE_ID);
+	char *value = find_role_id(tuple, RelationGetDescr(row->rel), number);
+
+	memcpy(value, &row->role_id, sizeof(row->role_id));
+	if (in_place && row->slot->tts_nvalid >= number)
+		row->slot->tts_values[number - 1] =
+			fetchatt(TupleDescAttr(RelationGetDescr(row->rel), number - 1), value);
 	return tuple;
 }
 
 /*
- * Return the tuple with this role_id and, unless dt is NULL, this planned time.  One that is
- * infinite is the next start of the server: the anchor says that it is not this one.
+ * Return the tuple with the row's new role_id and, unless dt is NULL, this planned time.  One that
+ * is infinite is the next start of the server: the anchor says that it is not this one.
  */
 static HeapTuple
-bind_tuple(const TriggerRow *row, int64 role_id, const TimestampTz *dt)
+bind_tuple(const TriggerRow *row, const TimestampTz *dt)
 {
 	int numbers[] = {trigger_column(row->rel, COLUMN_ROLE_ID), trigger_column(row->rel, COLUMN_DT),
 					 trigger_column(row->rel, COLUMN_ANCHOR)};
-	Datum values[] = {Int64GetDatum(role_id), dt ? TimestampTzGetDatum(*dt) : (Datum) 0,
+	Datum values[] = {Int64GetDatum(row->role_id), dt ? TimestampTzGetDatum(*dt) : (Datum) 0,
 					  TimestampTzGetDatum(PgStartTime)};
 	bool isnull[] = {false, false, false};
 	int count = dt == NULL ? 1 : TIMESTAMP_IS_NOEND(*dt) ? 3 : 2;
+	bool unbound;
+	int64 found = DatumGetInt64(trigger_value(row, COLUMN_ROLE_ID, &unbound));
 
-	if (dt == NULL && trigger_role_id(row) == role_id)
-		return row->tuple;
-	if (dt == NULL && !trigger_is_null(row, COLUMN_ROLE_ID))
-		return copy_with_role_id(row, role_id);
+	if (dt == NULL && !unbound)
+		return found == row->role_id ? row->tuple : write_role_id(row);
 	return heap_modify_tuple_by_cols(row->tuple, RelationGetDescr(row->rel), count, numbers, values,
 									 isnull);
-}
-
-/*
- * Trigger, BEFORE INSERT, FOR EACH ROW.  Binds the row to the role that has its name now, whatever
- * the INSERT sets, and moves its planned time to the first match of its cron expression.  The next
- * row of a repeating task has both from pg_task, and keeps them.
- */
-Datum
-pg_task_bound(PG_FUNCTION_ARGS)
-{
-	TriggerData *data = (TriggerData *) fcinfo->context;
-	TriggerRow row;
-	Datum role;
-	bool isnull;
-	bool plans;
-	int64 role_id;
-	TimestampTz dt;
-
-	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(data->tg_event) ||
-		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || !TRIGGER_FIRED_BY_INSERT(data->tg_event))
-		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-						errmsg("pg_task_bound must be called BEFORE INSERT, FOR EACH ROW")));
-	row.rel = data->tg_relation;
-	row.tuple = data->tg_trigtuple;
-	row.slot = data->tg_trigslot;
-	role = trigger_value(&row, COLUMN_ROLE, &isnull);
-	if (isnull || (owner_acts() && trigger_role_id(&row) != 0))
-		return PointerGetDatum(row.tuple);
-	role_id = roles_bind(NameStr(*DatumGetName(role)));
-	if (!owner_acts())
-		trigger_check_role(&row, role_id);
-	plans = !owner_acts() && plans_new_row(&row, role_id, &dt);
-	return PointerGetDatum(bind_tuple(&row, role_id, plans ? &dt : NULL));
 }
 
 /* ---- the times of a row that is stopped, or planned again ---- */
@@ -455,11 +464,8 @@ pg_task_timed(PG_FUNCTION_ARGS)
 		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || !TRIGGER_FIRED_BY_UPDATE(data->tg_event))
 		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 						errmsg("pg_task_timed must be called BEFORE UPDATE, FOR EACH ROW")));
-	old.rel = new.rel = data->tg_relation;
-	old.tuple = data->tg_trigtuple;
-	old.slot = data->tg_trigslot;
-	new.tuple = data->tg_newtuple;
-	new.slot = data->tg_newslot;
+	old = row_of(data, data->tg_trigtuple, data->tg_trigslot);
+	new = row_of(data, data->tg_newtuple, data->tg_newslot);
 	if (!owner_acts() && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA)
 		set_times(&old, &new, &columns);
 	if (columns.count > 0)
@@ -524,6 +530,15 @@ was_planned(const TriggerRow *old, const TriggerRow *new)
 											  !trigger_same_value(old, new, COLUMN_ROLE_ID));
 }
 
+/* Check what the current user has written into a new or changed row. */
+static void
+check_row(const TriggerRow *old, const TriggerRow *new)
+{
+	trigger_check_rights(old, new);
+	trigger_check_state(old, new);
+	trigger_check_values(old, new);
+}
+
 /*
  * Trigger, AFTER INSERT OR UPDATE, FOR EACH ROW.  Checks the row.  If it waits, adds a hint, which
  * the scheduler gets when the transaction has committed.
@@ -542,18 +557,12 @@ pg_task_planned(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("pg_task_planned must be called AFTER INSERT OR UPDATE, FOR EACH ROW")));
-	row.rel = data->tg_relation;
-	row.tuple = TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newtuple : data->tg_trigtuple;
-	old.rel = data->tg_relation;
-	old.tuple = data->tg_trigtuple;
-	row.slot = TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newslot : data->tg_trigslot;
-	old.slot = data->tg_trigslot;
+	old = row_of(data, data->tg_trigtuple, data->tg_trigslot);
 	before = TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? &old : NULL;
+	row = before ? row_of(data, data->tg_newtuple, data->tg_newslot) : old;
 	/* nearly all columns are looked at: take the row apart at once */
 	slot_getallattrs(row.slot);
-	trigger_check_rights(before, &row);
-	trigger_check_state(before, &row);
-	trigger_check_values(before, &row);
+	check_row(before, &row);
 	if (!owner_acts())
 	{
 		check_binding(before, &row, &correction);
@@ -568,6 +577,97 @@ pg_task_planned(PG_FUNCTION_ARGS)
 		add_pending(before, &row);
 	return PointerGetDatum(NULL);
 }
+
+/* ---- a new row ---- */
+
+/* Do for a new row, which has its role_id and its time, what pg_task_planned does for others. */
+static void
+finish_new_row(const TriggerRow *row)
+{
+	if (owner_acts() && !trigger_has_state(row, "PLAN"))
+		return;
+	check_row(NULL, row);
+	if (!owner_acts())
+	{
+		if (!trigger_is_null(row, COLUMN_TIMEZONE) &&
+			SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA)
+			times_check_zone(row);
+		if (trigger_has_state(row, "PLAN"))
+			trigger_warn_of_role(row);
+	}
+	if (Shared)
+		add_pending(NULL, row);
+}
+
+/* The same for the row as pg_task_bound has changed it. */
+static void
+finish_changed_row(const TriggerData *data, HeapTuple tuple)
+{
+	TupleTableSlot *slot =
+		MakeSingleTupleTableSlot(RelationGetDescr(data->tg_relation), &TTSOpsHeapTuple);
+	TriggerRow row = row_of(data, tuple, slot);
+
+	ExecStoreHeapTuple(tuple, slot, false);
+	finish_new_row(&row);
+	ExecDropSingleTupleTableSlot(slot);
+}
+
+/*
+ * Bind a new row to the role that has its name now, whatever the INSERT sets.  Returns whether it
+ * is planned for another time, which is the first match of its cron expression.
+ */
+static bool
+bind_new_row(TriggerRow *row, TimestampTz *dt)
+{
+	bool isnull;
+	Datum role = trigger_value(row, COLUMN_ROLE, &isnull);
+
+	/* the next row of a repeating task has both from pg_task, and keeps them */
+	if (isnull || (owner_acts() && trigger_role_id(row) != 0))
+		return false;
+	row->role_id = roles_bind(NameStr(*DatumGetName(role)));
+	row->binds = true;
+	if (owner_acts())
+		return false;
+	trigger_check_role(row, row->role_id);
+	return plans_new_row(row, row->role_id, dt);
+}
+
+/*
+ * Trigger, BEFORE INSERT, FOR EACH ROW.  Writes role_id, and the time for which a cron expression
+ * plans the row.  Does what is left to do for the row, unless a later trigger may change it.
+ */
+Datum
+pg_task_bound(PG_FUNCTION_ARGS)
+{
+	TriggerData *data = (TriggerData *) fcinfo->context;
+	TriggerRow row;
+	HeapTuple tuple;
+	bool finishes;
+	bool plans;
+	TimestampTz dt;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(data->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || !TRIGGER_FIRED_BY_INSERT(data->tg_event))
+		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+						errmsg("pg_task_bound must be called BEFORE INSERT, FOR EACH ROW")));
+	finishes = trigger_takes_over(data);
+	row = row_of(data, data->tg_trigtuple, data->tg_trigslot);
+	/* most columns are looked at, here or for the indexes: take the row apart at once */
+	slot_getallattrs(row.slot);
+	check_new_id(&row);
+	plans = bind_new_row(&row, &dt);
+	tuple = row.tuple;
+	if (row.binds)
+		tuple = bind_tuple(&row, plans ? &dt : NULL);
+	if (finishes && plans)
+		finish_changed_row(data, tuple);
+	else if (finishes)
+		finish_new_row(&row);
+	return PointerGetDatum(tuple);
+}
+
+/* ---- rows that are gone ---- */
 
 /*
  * Trigger, AFTER DELETE, FOR EACH ROW, or AFTER TRUNCATE.  Running tasks may have lost their rows:

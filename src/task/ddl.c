@@ -35,6 +35,22 @@ ddl_row_exists(const char *sql, Oid oid, const char *text)
 	return SPI_processed > 0;
 }
 
+/* Does the table have a trigger of this name? */
+static bool
+has_trigger(Oid relid, const char *trigger)
+{
+	return ddl_row_exists("SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = $1 AND tgname = $2",
+						  relid, trigger);
+}
+
+/* Remove a trigger, if the table has one of this name. */
+void
+ddl_drop_trigger(Oid relid, const char *table, const char *trigger)
+{
+	if (has_trigger(relid, trigger))
+		ddl_run(psprintf("DROP TRIGGER %s ON %s", trigger, table));
+}
+
 /*
  * Create a trigger, unless the table has one of this name.  It also fires under
  * session_replication_role = replica: replicated rows must reach the scheduler.  "table" is the
@@ -43,8 +59,7 @@ ddl_row_exists(const char *sql, Oid oid, const char *text)
 void
 ddl_add_trigger(Oid relid, const char *table, const char *trigger, const char *definition)
 {
-	if (ddl_row_exists("SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = $1 AND tgname = $2",
-					   relid, trigger))
+	if (has_trigger(relid, trigger))
 		return;
 	ddl_run(psprintf("CREATE TRIGGER %s %s", trigger, psprintf(definition, table)));
 	ddl_run(psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s", table, trigger));

@@ -170,7 +170,6 @@ static const struct
 	const char *event;
 	const char *level;
 } triggers[] = {
-	{"pg_task_numbered", "pg_task_numbered", "BEFORE INSERT", "FOR EACH ROW"},
 	{"pg_task_renumbered", "pg_task_numbered", "BEFORE UPDATE OF id", "FOR EACH STATEMENT"},
 	{"pg_task_bound", "pg_task_bound", "BEFORE INSERT", "FOR EACH ROW"},
 	{"pg_task_timed", "pg_task_timed", "BEFORE UPDATE OF state", "FOR EACH ROW"},
@@ -181,12 +180,16 @@ static const struct
 	{"pg_task_truncated", "pg_task_removed", "AFTER TRUNCATE", "FOR EACH STATEMENT"},
 };
 
-/* Create the triggers that the table does not have. */
+/*
+ * Create the triggers that the table does not have, and remove the one that it no longer needs:
+ * pg_task_bound does its work.
+ */
 static void
 add_triggers(Oid relid, const char *name)
 {
 	int i;
 
+	ddl_drop_trigger(relid, name, "pg_task_numbered");
 	for (i = 0; i < (int) lengthof(triggers); i++)
 		ddl_add_trigger(relid, name, triggers[i].name,
 						psprintf("%s ON %%s %s EXECUTE FUNCTION pg_catalog.%s()", triggers[i].event,

@@ -107,6 +107,37 @@ subtest 'COPY wakes the scheduler' => sub {
 	pass('the task starts');
 };
 
+# A trigger of the owner's that fires after ours gives the row another time.  What it writes counts,
+# in the hint as in the checks.
+subtest 'a row that a later trigger changes' => sub {
+	sql(q{CREATE FUNCTION hasten() RETURNS trigger LANGUAGE plpgsql
+		AS $$ BEGIN NEW.dt := now(); NEW.retry := NEW.max; RETURN NEW; END $$;
+		CREATE TRIGGER zz BEFORE INSERT ON task FOR EACH ROW WHEN (NEW.queue = 'hastened')
+		EXECUTE FUNCTION hasten()});
+	my $id = insert_task($node, queue => 'hastened', dt => 'infinity', request => 'SELECT 1');
+	wait_for_state($node, $id, 'DONE');
+	is(is_soon($id, 'dt'), 't', 'the task starts when the trigger says');
+	like(error_of('postgres', q{INSERT INTO task (queue, max, request) VALUES ('hastened', -1, 'x')}),
+		qr/"retry" of a task must be zero or more/, 'and what it writes is checked');
+	sql('DROP TRIGGER zz ON task; DROP FUNCTION hasten');
+};
+
+# What ON CONFLICT drops wakes nobody.
+subtest 'rows that are dropped' => sub {
+	my ($scheduler) = backends($node, 'scheduler');
+	my $switches = sub {
+		slurp_file("/proc/$scheduler/status") =~ /^voluntary_ctxt_switches:\s+(\d+)/m;
+		return $1;
+	};
+	my $insert = "INSERT INTO task (queue, key, dt, request) VALUES ('once', 'k', %s, 'SELECT 1')";
+
+	sql(sprintf($insert, "'infinity'"));
+	my $before = $switches->();
+	sql(sprintf("$insert ON CONFLICT DO NOTHING;", 'now()') x 200);
+	cmp_ok($switches->() - $before, '<', 100, 'the scheduler sleeps on');
+	sql(q{DELETE FROM task WHERE queue = 'once'});
+};
+
 # Repeats: from the planned time, and from the end of the run.  The run takes longer than the
 # interval.
 subtest 'repeats' => sub {

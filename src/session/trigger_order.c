@@ -1,0 +1,120 @@
+/*
+ * trigger_order.c
+ *		Which trigger checks a new row: pg_task_bound before, or pg_task_planned after the INSERT.
+ *
+ * After the row is inserted, it is what it will be, but a trigger then costs three times as much:
+ * the server parses its condition for each statement, remembers an event for each row, and reads
+ * the row again.  pg_task_bound sees the same row if no trigger that may change it comes later.
+ * Then it takes the work over: it has pg_task_planned not fire for the INSERT of this statement.
+ *
+ * This file looks at no row.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_trigger.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#include "session/trigger_row.h"
+
+/* Is this a trigger FOR EACH ROW that fires on INSERT, at this time? */
+static bool
+fires_on_insert(const Trigger *trigger, int timing)
+{
+	return TRIGGER_TYPE_MATCHES(trigger->tgtype, TRIGGER_TYPE_ROW, timing, TRIGGER_TYPE_INSERT);
+}
+
+/* Is this our trigger?  Nobody but a superuser creates functions in pg_catalog. */
+static bool
+is_planned_trigger(const Trigger *trigger)
+{
+	char *function;
+
+	if (!fires_on_insert(trigger, TRIGGER_TYPE_AFTER) ||
+		trigger->tgenabled != TRIGGER_FIRES_ALWAYS ||
+		get_func_namespace(trigger->tgfoid) != PG_CATALOG_NAMESPACE)
+		return false;
+	function = get_func_name(trigger->tgfoid);
+	return function && strcmp(function, "pg_task_planned") == 0;
+}
+
+/* Does the server compute one of our columns after the last trigger? */
+static bool
+has_generated_column(Relation rel)
+{
+	TupleDesc desc = RelationGetDescr(rel);
+	TaskColumn which;
+
+	for (which = 0; which < TASK_COLUMNS; which++)
+		if (TupleDescAttr(desc, trigger_column(rel, which) - 1)->attgenerated)
+			return true;
+	return false;
+}
+
+/* Return the place of a trigger among those of the table. */
+static int
+place_of(const TriggerDesc *triggers, Oid trigger)
+{
+	int i;
+
+	for (i = 0; i < triggers->numtriggers; i++)
+		if (triggers->triggers[i].tgoid == trigger)
+			break;
+	return i;
+}
+
+/*
+ * Find out how many places after pg_task_bound ("mine") the trigger pg_task_planned comes, if the
+ * row stays as pg_task_bound leaves it; else 0.  The triggers are in the order in which they fire.
+ */
+static void
+find_order(Relation rel, const Trigger *mine)
+{
+	const TriggerDesc *triggers = rel->trigdesc;
+	int place = place_of(triggers, mine->tgoid);
+	int i;
+
+	trigger_columns.planned_after = 0;
+	trigger_columns.order_known = true;
+	if (mine->tgqual || has_generated_column(rel))
+		return;
+	for (i = place + 1; i < triggers->numtriggers; i++)
+		if (fires_on_insert(&triggers->triggers[i], TRIGGER_TYPE_BEFORE))
+			return;
+	for (i = place + 1; i < triggers->numtriggers; i++)
+		if (is_planned_trigger(&triggers->triggers[i]))
+		{
+			trigger_columns.planned_after = i - place;
+			trigger_columns.planned = triggers->triggers[i].tgoid;
+			return;
+		}
+}
+
+/*
+ * Called by pg_task_bound, for each row.  Does it do the work of pg_task_planned?  If so, that does
+ * not fire for this INSERT.  The triggers that the server has given to this statement are a copy
+ * which belongs to the statement, and all of its rows are given the same one: what is changed in it
+ * says for each of them who does the work.  A trigger that was created since the copy was made is
+ * not in it, so the place in the copy may be an earlier one; no trigger can have been dropped.
+ */
+bool
+trigger_takes_over(const TriggerData *data)
+{
+	const TriggerDesc *triggers = data->tg_relation->trigdesc;
+	Trigger *mine = data->tg_trigger;
+	int i;
+
+	if (mine >= triggers->triggers && mine < triggers->triggers + triggers->numtriggers)
+		return false;
+	trigger_know_table(data->tg_relation);
+	if (!trigger_columns.order_known)
+		find_order(data->tg_relation, mine);
+	for (i = 1; i <= trigger_columns.planned_after; i++)
+		if (mine[i].tgoid == trigger_columns.planned)
+		{
+			mine[i].tgtype &= ~TRIGGER_TYPE_INSERT;
+			return true;
+		}
+	return false;
+}
