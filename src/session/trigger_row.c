@@ -19,6 +19,7 @@
 #include "utils/syscache.h"
 
 #include "session/trigger_row.h"
+#include "task/roles.h"
 
 TriggerColumns trigger_columns;
 
@@ -82,6 +83,16 @@ trigger_role_id(const TriggerRow *row)
 		return row->role_id;
 	value = trigger_value(row, COLUMN_ROLE_ID, &isnull);
 	return isnull ? 0 : DatumGetInt64(value);
+}
+
+/* Return the role of a row that is bound, or is about to be, by this role_id. */
+Oid
+trigger_bound_role(const TriggerRow *row, int64 role_id)
+{
+	bool isnull;
+	Datum role = trigger_value(row, COLUMN_ROLE, &isnull);
+
+	return isnull ? InvalidOid : roles_bound(NameStr(*DatumGetName(role)), role_id);
 }
 
 /*

@@ -3,9 +3,9 @@
  *		The triggers on the task table.
  *
  * BEFORE triggers guard the id of a row, bind the row to its role, and write the times of a row
- * that is stopped or planned again.  AFTER triggers check the row (trigger_checks.c), and record
- * for the scheduler what it must know once the transaction has committed.  For new rows the BEFORE
- * trigger does that, too, if no other trigger changes them afterwards (trigger_order.c).
+ * that is stopped or planned again.  AFTER triggers check the row (trigger_checks.c), correct it
+ * (correction.c), and record what the scheduler must know once the transaction has committed.  For
+ * new rows the BEFORE trigger does that, too, if nothing changes them afterwards (trigger_order.c).
  */
 #include "postgres.h"
 
@@ -23,6 +23,7 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
+#include "session/correction.h"
 #include "session/numbering.h"
 #include "session/pending.h"
 #include "session/times.h"
@@ -106,184 +107,7 @@ pg_task_numbered(PG_FUNCTION_ARGS)
 	return PointerGetDatum(NULL);
 }
 
-/* ---- the role that a row belongs to, and the time for which cron plans it ---- */
-
-/* What the trigger writes into a row that is there already, and why, for an error message. */
-typedef struct Correction
-{
-	bool binds;
-	int64 role_id;
-	bool plans;
-	TimestampTz dt;
-	const char *purpose;
-} Correction;
-
-/*
- * The table through which a row is updated, in SQL: the root of a partition, where a new time moves
- * the row, and on which a user has rights.  One who has them on the partition only updates that.
- */
-static char *
-table_of_row(Relation rel)
-{
-	Oid root = trigger_root_table(rel);
-	bool through_root =
-		root != RelationGetRelid(rel) &&
-		(pg_class_aclcheck(root, GetUserId(), ACL_UPDATE) == ACLCHECK_OK ||
-		 pg_attribute_aclcheck_all(root, GetUserId(), ACL_UPDATE, ACLMASK_ANY) == ACLCHECK_OK);
-	Oid relid = through_root ? root : RelationGetRelid(rel);
-
-	return psprintf("%s%s", through_root ? "" : "ONLY ",
-					quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-											   get_rel_name(relid)));
-}
-
-/*
- * Correct a row after an INSERT or UPDATE.  Uses the rights of the current user; users other than
- * the owner cannot change what binds a row.
- */
-static void
-correct_row(const TriggerRow *row, const Correction *correction)
-{
-	Oid types[] = {TIDOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID, OIDOID};
-	Datum values[] = {PointerGetDatum(&row->tuple->t_self), Int64GetDatum(correction->role_id),
-					  TimestampTzGetDatum(correction->dt), TimestampTzGetDatum(PgStartTime),
-					  ObjectIdGetDatum(RelationGetRelid(row->rel))};
-	bool keeps_planned = trigger_is_null(row, COLUMN_PLANNED) || trigger_has_state(row, "WORK");
-	const char *anchor = TIMESTAMP_IS_NOEND(correction->dt) ? ", anchor = $4" : "";
-	const char *plan = psprintf("dt = $3%s%s", anchor, keeps_planned ? "" : ", planned = NULL");
-
-	SPI_connect();
-	if (SPI_execute_with_args(psprintf("UPDATE %s AS t SET %s%s%s"
-									   " WHERE t.ctid OPERATOR(pg_catalog.=) $1"
-									   " AND t.tableoid OPERATOR(pg_catalog.=) $5",
-									   table_of_row(row->rel),
-									   correction->binds ? "role_id = $2" : "",
-									   correction->binds && correction->plans ? ", " : "",
-									   correction->plans ? plan : ""),
-							  lengthof(types), types, values, NULL, false, 0) != SPI_OK_UPDATE ||
-		SPI_processed != 1)
-		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
-						errmsg("could not %s", correction->purpose),
-						errdetail("The row was changed again by a trigger, or is hidden by a"
-								  " policy.")));
-	SPI_finish();
-}
-
-/*
- * A new row, or one whose role was changed, must be bound to the role that has its name now.  It is
- * not if a trigger of the owner ran after ours, or the owner has changed the column.
- */
-static void
-check_binding(const TriggerRow *old, const TriggerRow *new, Correction *correction)
-{
-	bool isnull;
-	Datum role = trigger_value(new, COLUMN_ROLE, &isnull);
-
-	if (isnull || (old && trigger_same_value(old, new, COLUMN_ROLE) &&
-				   trigger_same_value(old, new, COLUMN_ROLE_ID)))
-		return;
-	correction->role_id = roles_bind(NameStr(*DatumGetName(role)));
-	correction->binds = correction->role_id != trigger_role_id(new);
-	if (correction->binds)
-		correction->purpose = "bind a task to its role";
-}
-
-/* Return the role of a row that is bound, or is about to be, by this role_id. */
-static Oid
-role_of(const TriggerRow *row, int64 role_id)
-{
-	bool isnull;
-	Datum role = trigger_value(row, COLUMN_ROLE, &isnull);
-
-	return isnull ? InvalidOid : roles_bound(NameStr(*DatumGetName(role)), role_id);
-}
-
-/* Does an UPDATE change when the cron expression of a row matches? */
-static bool
-changes_matches(const TriggerRow *old, const TriggerRow *new)
-{
-	return !trigger_same_value(old, new, COLUMN_CRON) ||
-		   !trigger_same_value(old, new, COLUMN_TIMEZONE) ||
-		   (trigger_is_null(new, COLUMN_TIMEZONE) && !trigger_same_value(old, new, COLUMN_ROLE));
-}
-
-/*
- * Does an UPDATE let a task that runs when the server starts wait again?  It waits for a start
- * after this one, not after the one under which it was planned before it was stopped.
- */
-static bool
-waits_again(const TriggerRow *old, const TriggerRow *new)
-{
-	bool isnull;
-	TimestampTz dt = DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull));
-
-	return !isnull && TIMESTAMP_IS_NOEND(dt) && !trigger_has_state(old, "PLAN");
-}
-
-/*
- * An UPDATE that changes the cron expression of a waiting row, or the zone in which it is read, and
- * not the planned time, plans the row anew: for the first match from now on.  So does one that
- * changes it and lets the row wait again.  A replicated row was planned elsewhere.  The zone of a
- * new row is checked as well.
- */
-static void
-check_planned_time(const TriggerRow *old, const TriggerRow *new, Correction *correction)
-{
-	int64 role_id = correction->binds ? correction->role_id : trigger_role_id(new);
-	bool changed;
-
-	if (SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
-		return;
-	if (old == NULL || !trigger_same_value(old, new, COLUMN_TIMEZONE))
-		times_check_zone(new);
-	if (trigger_is_null(new, COLUMN_CRON))
-		return;
-	changed = old == NULL || changes_matches(old, new);
-	if (old == NULL || !(changed || waits_again(old, new)) || !trigger_has_state(new, "PLAN") ||
-		!trigger_same_value(old, new, COLUMN_DT) ||
-		!times_of_row(new, role_of(new, role_id), GetCurrentTimestamp(), &correction->dt) ||
-		!(changed || TIMESTAMP_IS_NOEND(correction->dt)))
-		return;
-	correction->plans = true;
-	if (!correction->binds)
-		correction->purpose = "plan a task by its cron expression";
-}
-
-/* Does an UPDATE set the planned time of a running task, to whatever value? */
-static bool
-sets_time_of_run(const TriggerRow *old, const TriggerRow *new, const Bitmapset *updated)
-{
-	int number = trigger_column(new->rel, COLUMN_DT);
-
-	return trigger_has_state(old, "WORK") && trigger_has_state(new, "WORK") &&
-		   SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
-		   (bms_is_member(number - FirstLowInvalidHeapAttributeNumber, updated) ||
-			!trigger_same_value(old, new, COLUMN_DT));
-}
-
-/*
- * An UPDATE that sets the planned time of a running task asks for one more run after this one.  The
- * executor sees that by a time later than the claim, which is in "start"; so an earlier time
- * becomes the first moment after it.  The now() of a transaction that began before the claim is
- * earlier.
- */
-static void
-check_run_again(const TriggerRow *old, const TriggerRow *new, const Bitmapset *updated,
-				Correction *correction)
-{
-	bool isnull;
-	TimestampTz claimed;
-
-	if (old == NULL || !sets_time_of_run(old, new, updated))
-		return;
-	claimed = DatumGetTimestampTz(trigger_value(new, COLUMN_START, &isnull));
-	if (isnull || DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull)) > claimed)
-		return;
-	correction->plans = true;
-	correction->dt = claimed + 1;
-	if (!correction->binds)
-		correction->purpose = "plan a running task again";
-}
+/* ---- the role that a new row belongs to, and the time for which cron plans it ---- */
 
 /*
  * Is this a new row with a cron expression?  Then it is planned for the first match at or after
@@ -301,7 +125,8 @@ plans_new_row(const TriggerRow *row, int64 role_id, TimestampTz *next)
 	dt = DatumGetTimestampTz(trigger_value(row, COLUMN_DT, &isnull));
 	return !isnull && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
 		   trigger_has_state(row, "PLAN") && trigger_is_null(row, COLUMN_PLANNED) &&
-		   times_of_row(row, role_of(row, role_id), TIMESTAMP_NOT_FINITE(dt) ? dt : dt - 1, next);
+		   times_of_row(row, trigger_bound_role(row, role_id),
+						TIMESTAMP_NOT_FINITE(dt) ? dt : dt - 1, next);
 }
 
 /*
@@ -550,7 +375,6 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	TriggerRow row;
 	TriggerRow old;
 	TriggerRow *before;
-	Correction correction = {0};
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(data->tg_event) ||
 		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || TRIGGER_FIRED_BY_DELETE(data->tg_event))
@@ -563,16 +387,9 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	/* nearly all columns are looked at: take the row apart at once */
 	slot_getallattrs(row.slot);
 	check_row(before, &row);
-	if (!owner_acts())
-	{
-		check_binding(before, &row, &correction);
-		check_planned_time(before, &row, &correction);
-		check_run_again(before, &row, data->tg_updatedcols, &correction);
-		if (correction.binds || correction.plans)
-			correct_row(&row, &correction);
-		if (!correction.binds && was_planned(before, &row))
-			trigger_warn_of_role(&row);
-	}
+	if (!owner_acts() && !correction_apply(before, &row, data->tg_updatedcols) &&
+		was_planned(before, &row))
+		trigger_warn_of_role(&row);
 	if (Shared)
 		add_pending(before, &row);
 	return PointerGetDatum(NULL);

@@ -171,6 +171,28 @@ subtest 'a waiting row is changed' => sub {
 	is(task($node, $id, 'dt'), next_of($far, 'Europe/Berlin'), 'who plans it, too');
 };
 
+# The trigger keeps the plan of its statement: for all rows, and beyond changes of the table, its
+# name and the role.
+subtest 'many rows are changed in one session' => sub {
+	sql(q{INSERT INTO task (queue, role, request, cron, timezone)
+		SELECT 'many', 'berliner', 'SELECT 1', '0 0 1 1 *', 'UTC' FROM generate_series(1, 3)});
+	my @dates = split /\n/, sql(q{
+		CREATE FUNCTION dates() RETURNS text LANGUAGE sql
+			RETURN (SELECT string_agg(to_char(dt, 'DD'), ' ') FROM task WHERE queue = 'many');
+		SET TimeZone = 'UTC';
+		UPDATE task SET cron = '0 0 2 1 *' WHERE queue = 'many'; SELECT dates();
+		ALTER TABLE task ADD COLUMN more int;
+		UPDATE task SET cron = '0 0 3 1 *' WHERE queue = 'many'; SELECT dates();
+		SET ROLE berliner;
+		UPDATE task SET cron = '0 0 4 1 *' WHERE queue = 'many'; SELECT dates();
+		RESET ROLE; BEGIN; ALTER TABLE task RENAME TO other;
+		UPDATE other SET cron = '0 0 5 1 *' WHERE queue = 'many'; SELECT dates();
+		ROLLBACK; ALTER TABLE task DROP COLUMN more;
+		UPDATE task SET cron = '0 0 6 1 *' WHERE queue = 'many'; SELECT dates();
+		DROP FUNCTION dates});
+	is("@dates", '02 02 02 03 03 03 04 04 04 05 05 05 06 06 06', 'each is planned anew');
+};
+
 subtest 'a task that is planned again with another expression' => sub {
 	my $id = insert_task($node, request => 'SELECT 1', cron => '0 0 1 1 *', timezone => 'UTC');
 
