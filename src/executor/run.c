@@ -411,10 +411,15 @@ static void
 show_task(const SharedTask *task)
 {
 	char name[NAMEDATALEN];
+	char *byte;
 
 	Settings.task_id = task->run.id;
 	snprintf(name, sizeof(name), "pg_task %.*s " INT64_FORMAT, NAMEDATALEN - 32, task->queue,
 			 task->run.id);
+	/* from 16 on the server would write four characters for each of them, and cut off the id */
+	for (byte = name; *byte; byte++)
+		if (IS_HIGHBIT_SET(*byte))
+			*byte = '?';
 	SetConfigOption("application_name", name, PGC_USERSET, PGC_S_SESSION);
 	if (task->flow[0] != '\0')
 		SetConfigOption("pg_task.flow", task->flow, PGC_USERSET, PGC_S_SESSION);

@@ -131,6 +131,9 @@ pg_task_top(PG_FUNCTION_ARGS)
 	uint64 i;
 
 	check_select(relid);
+	if (PG_GETARG_INT32(0) < 0)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_ROW_COUNT_IN_LIMIT_CLAUSE),
+						errmsg("\"lines\" must not be negative")));
 	InitMaterializedSRF(fcinfo, 0);
 	values[0] = PG_GETARG_DATUM(0);
 	values[1] = ObjectIdGetDatum(relid);

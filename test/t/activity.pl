@@ -62,6 +62,8 @@ subtest 'the row of a run' => sub {
 	wait_until($node, 'SELECT NOT EXISTS (SELECT FROM pg_task_activity())');
 	$id = insert_task($node, queue => 'ä' x 40, request => q{SELECT hold('cut')});
 	wait_until($node, "SELECT EXISTS (SELECT FROM pg_task_activity() WHERE id = $id)");
+	is(sql('SELECT application_name ' . running()), 'pg_task ' . '?' x 32 . " $id",
+		'application_name has the id, whatever the name');
 	is(activity($id, 'queue, timeout IS NULL'), 'ä' x 31 . '|t',
 		'a long name is cut at the end of a character; no timeout is NULL');
 	end_task($id, 'cut');
@@ -265,6 +267,7 @@ subtest 'pg_task_top' => sub {
 		'row security holds');
 	is(sql(q{SELECT what, count(*) FROM pg_task_top(1) WHERE what <> 'note' GROUP BY what
 		ORDER BY what}), "failed|1\nlate|1\nruns|1\nwaits|1", 'fewer lines');
+	is(sqlstate_of('ann', 'SELECT pg_task_top(-1)'), '2201W', 'a negative number');
 	like(error_of('eve', 'SELECT pg_task_top()'), qr/^\S*\s*ERROR:  permission denied for table task\s*$/,
 		'without SELECT on the table');
 	sql(q{INSERT INTO task (queue, dt, request)
