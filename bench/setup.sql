@@ -78,7 +78,7 @@ BEGIN
     LOOP
         SELECT id, request INTO task_id, task_request
           FROM bench.loop
-         WHERE state = 'PLAN'
+         WHERE state = 'PLAN' AND waits IS NULL
          ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role::text, role_id, dt,
              id
          LIMIT 1
@@ -108,7 +108,7 @@ BEGIN
         WITH chosen AS MATERIALIZED (
             SELECT id
               FROM bench.loop
-             WHERE state = 'PLAN'
+             WHERE state = 'PLAN' AND waits IS NULL
              ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role::text, role_id,
                  dt, id
              LIMIT 64

@@ -16,6 +16,7 @@
 #include "utils/timestamp.h"
 
 #include "scheduler/binding.h"
+#include "scheduler/dependents.h"
 #include "scheduler/history.h"
 #include "scheduler/refused.h"
 #include "scheduler/scheduler.h"
@@ -146,6 +147,7 @@ write_first_group(const TaskTable *table, int limit, MonoTime now)
 	int64 *ids;
 	int count = role.settled ? -1 : read_next_ids(table, group, limit, now, &ids);
 	double keep = -1;
+	int i;
 
 	if (count > 0 && role.error)
 		(void) rows_fail_role_gone(table, &group->key, ids, count, role.error,
@@ -153,6 +155,8 @@ write_first_group(const TaskTable *table, int limit, MonoTime now)
 	else if (count > 0)
 		(void) rows_bind(table, &group->key, ids, count, role.name, role.id);
 	history_hint(keep, now);
+	for (i = 0; i < count && role.error; i++)
+		dependents_ended(ids[i]);
 	if (count < 0)
 		forget_first_group();
 	return Max(count, 0);

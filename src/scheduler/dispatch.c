@@ -12,6 +12,7 @@
 #include "mb/pg_wchar.h"
 
 #include "scheduler/choice.h"
+#include "scheduler/dependents.h"
 #include "scheduler/dispatch.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
@@ -66,7 +67,8 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 	task->timeout = claim->timeout >= 0 ? claim->timeout : task->defaults.timeout;
 	task->repeats = claim->repeats;
 	task->deletes = claim->deletes;
-	task->notify = queue_is_limited(entry->group->queue, &entry->group->key);
+	task->notify = queue_is_limited(entry->group->queue, &entry->group->key) ||
+				   dependents_is_watched(claim->run.id);
 	task->elapsed = 0;
 	task->rated = entry->rated;
 	task->begins = 0;

@@ -20,6 +20,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "scheduler/dependents.h"
 #include "scheduler/hash_insert.h"
 #include "scheduler/orphans.h"
 #include "scheduler/queue_rules.h"
@@ -484,6 +485,7 @@ orphans_written(MonoTime now)
 
 		if (orphan->written)
 		{
+			dependents_ended(orphan->run.id);
 			forget_orphan(orphan);
 			written++;
 			continue;

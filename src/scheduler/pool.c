@@ -18,6 +18,7 @@
 #include "storage/lwlock.h"
 #include "utils/memutils.h"
 
+#include "scheduler/dependents.h"
 #include "scheduler/isolation.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
@@ -203,6 +204,7 @@ reap_finished(PoolExecutor *executor, uint32 done)
 		if (task->queue)
 			queue_learn(task->queue, executor->slot->ring[executor->reaped % SHARED_RING].elapsed);
 		stop_counting(task);
+		dependents_ended(task->run.id);
 	}
 	executor->isolated &= executor->reaped != executor->assigned;
 }
@@ -325,6 +327,7 @@ reap_executor(PoolExecutor *executor)
 			if (task->queue)
 				task->queue->sure = false;
 			stop_counting(task);
+			dependents_ended(task->run.id);
 		}
 		forget_executor(executor);
 		return;

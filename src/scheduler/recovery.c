@@ -13,6 +13,7 @@
 #include "utils/memutils.h"
 
 #include "scheduler/binding.h"
+#include "scheduler/dependents.h"
 #include "scheduler/errors.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
@@ -114,6 +115,7 @@ retry_batches(BatchFailure failure, bool writing, bool table_changed)
 	at_once |= orphans_write_failed(&failure);
 	at_once |= history_write_failed(&failure);
 	at_once |= reboot_write_failed(&failure);
+	at_once |= dependents_write_failed(&failure);
 	failure.row_at_fault &= writing;
 	unstarted_write_failed(&failure);
 	if (!failure.row_at_fault)

@@ -17,6 +17,7 @@
 #include "utils/timestamp.h"
 
 #include "scheduler/binding.h"
+#include "scheduler/dependents.h"
 #include "scheduler/history.h"
 #include "scheduler/orphans.h"
 #include "scheduler/rate_store.h"
@@ -93,7 +94,10 @@ expire_tasks(ClockNow now)
 		written = rows_expire(table, now.wall, expired, count, &rows, &keep);
 	history_hint(keep, now.mono);
 	for (i = 0; i < written; i++)
+	{
 		outcome_expired(table, rows[i], now.wall);
+		dependents_ended(rows[i].id);
+	}
 	MyScheduler->next_expiry = rows_next_expiry(table);
 	work_end();
 	refused_batch_written(REFUSED_UNSTARTED);

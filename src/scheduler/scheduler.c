@@ -29,6 +29,7 @@
 
 #include "compat.h"
 #include "scheduler/demand.h"
+#include "scheduler/dependents.h"
 #include "scheduler/dispatch.h"
 #include "scheduler/errors.h"
 #include "scheduler/groups.h"
@@ -137,6 +138,7 @@ prepare_table(void)
 	history_table_prepared(prepared->relid != MyScheduler->last_relid);
 	rules_reader_forget();
 	reboot_table_prepared(prepared->relid != MyScheduler->last_relid);
+	dependents_table_prepared(prepared->relid != MyScheduler->last_relid);
 	MyScheduler->last_relid = prepared->relid;
 }
 
@@ -178,6 +180,7 @@ take_hints(void)
 		rules_reader_want();
 	if (events & SHARED_HISTORY)
 		history_hint(0, clock_mono());
+	dependents_take(events);
 }
 
 /* Read every period, and before each scan, what else no hint reports: a few rows. */
@@ -194,6 +197,7 @@ look_at_rows(MonoTime now)
 	isolation_set_suspects(suspects, count);
 	MyScheduler->next_expiry = rows_next_expiry(table);
 	MyScheduler->next_look = clock_plus_ms(now, MyScheduler->settings.period);
+	dependents_look();
 }
 
 /*
@@ -293,9 +297,13 @@ run_iteration(DispatchRound *round)
 	{
 		refused_forget();
 		orphans_retry_refused();
+		dependents_retry_refused();
 	}
 	if (MyScheduler->table == NULL || watch_changed())
 		prepare_table();
+	/* before the hints, which it leaves for the tasks that are free now */
+	if (dependents_due(now.mono))
+		dependents_run(now);
 	take_hints();
 	rules_reader_run(now.mono);
 	/* before the tasks of an earlier scheduler are counted */
@@ -315,7 +323,7 @@ run_iteration(DispatchRound *round)
 	row_writes_run(now);
 	MyScheduler->iteration_failed = false;
 	MyScheduler->no_memory_ms = 0;
-	if (!orphans_refused() && refused_count() == 0 && !history_refused())
+	if (!orphans_refused() && refused_count() == 0 && !history_refused() && !dependents_refused())
 		errors_forget();
 }
 
@@ -428,6 +436,7 @@ next_iteration(ClockNow now)
 	until = clock_min(until, clock_max(clock_min(row_writes_until(now), history_until()),
 									   MyScheduler->no_writing_until));
 	until = clock_min(until, clock_min(reconcile_until(), rules_reader_until()));
+	until = clock_min(until, dependents_until());
 	return clock_min(until, isolation_until(now.mono));
 }
 

@@ -12,6 +12,7 @@
 #include "utils/timeout.h"
 
 #include "scheduler/demand.h"
+#include "scheduler/dependents.h"
 #include "scheduler/errors.h"
 #include "scheduler/history.h"
 #include "scheduler/isolation.h"
@@ -61,6 +62,7 @@ typedef struct SchedulerProcess
 	RateStore rates;
 	RulesReader rules;
 	RebootSearch reboot;
+	Dependents dependents;
 
 	/* the loop */
 	MonoTime next_look;		   /* at the rows that look_at_rows reads */

@@ -14,6 +14,7 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "scheduler/dependents.h"
 #include "scheduler/history.h"
 #include "scheduler/refused.h"
 #include "scheduler/scheduler.h"
@@ -125,7 +126,10 @@ end_given_up(const TaskTable *table, TimestampTz now, const RowKey *rows, int co
 
 	history_hint(keep, clock_mono());
 	for (i = 0; i < count; i++)
+	{
 		outcome_expired(table, rows[i], now);
+		dependents_ended(rows[i].id);
+	}
 }
 
 static void
@@ -182,6 +186,7 @@ fail_unstarted(const TaskTable *table, TimestampTz now)
 		else
 			row_fail(table, &refusal, &keep);
 		history_hint(keep, clock_mono());
+		dependents_ended(task->place.id);
 	}
 }
 

@@ -216,7 +216,8 @@ finish_prepared(const SharedPrepared *prepared, bool committed)
 	/* it may have inserted tasks, too; its hints were not stored */
 	if (committed)
 		shared_scheduler_hint(MyDatabaseId, InvalidOid, NULL, 0,
-							  SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY | SHARED_QUEUES);
+							  SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY | SHARED_QUEUES |
+								  SHARED_DEPENDENTS | SHARED_ANY);
 }
 
 /* ProcessUtility hook. */

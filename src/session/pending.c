@@ -37,7 +37,8 @@ static struct
 	Oid ignored; /* a table with our triggers that is not the task table */
 	int count;
 	SharedHint hints[SHARED_HINTS];
-	int events;		 /* SharedEvents */
+	int events; /* SharedEvents */
+	SharedWatch watch;
 	bool queues;	 /* the queue table was changed */
 	bool several;	 /* more than one table that may be the task table was written */
 	bool supervisor; /* wake the supervisor: databases or roles have changed */
@@ -93,6 +94,23 @@ pending_add_hint(Oid relid, const SharedHint *hint)
 		pending.events |= SHARED_SCAN;
 }
 
+/* Record that a row of a table waits for this task, by which rule. */
+void
+pending_add_watched(Oid relid, int64 id, bool any)
+{
+	if (pending_add_events(relid, any ? SHARED_ANY : 0) &&
+		!shared_ids_add(&pending.watch.watched, id))
+		pending.events |= SHARED_DEPENDENTS;
+}
+
+/* Record that this task of a table, which had not ended, has: rows may wait for it. */
+void
+pending_add_ended(Oid relid, int64 id)
+{
+	if (pending_add_events(relid, 0) && !shared_ids_add(&pending.watch.ended, id))
+		pending.events |= SHARED_DEPENDENTS;
+}
+
 /*
  * Record a change of a table that may be the queue table; the scheduler reads it again after the
  * commit.  Any user may put our trigger on a table.
@@ -143,9 +161,13 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 		TransactionIdIsValid(GetTopTransactionIdIfAny()))
 	{
 		if (pending.several)
-			pending.events |= SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY;
-		shared_scheduler_hint(MyDatabaseId, pending.several ? InvalidOid : pending.relid,
-							  pending.hints, pending.count, pending.events);
+			pending.events |=
+				SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY | SHARED_DEPENDENTS | SHARED_ANY;
+		else if (pending.watch.watched.count > 0 || pending.watch.ended.count > 0)
+			shared_scheduler_watch(MyDatabaseId, pending.relid, &pending.watch);
+		if (pending.count > 0 || pending.events != 0)
+			shared_scheduler_hint(MyDatabaseId, pending.several ? InvalidOid : pending.relid,
+								  pending.hints, pending.count, pending.events);
 	}
 	if (pending.hold_level > 0)
 		hold_release();
@@ -154,6 +176,7 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 		shared_wake_supervisor();
 	pending.relid = pending.ignored = InvalidOid;
 	pending.count = pending.events = pending.hold_level = 0;
+	pending.watch.watched.count = pending.watch.ended.count = 0;
 	pending.queues = pending.several = pending.supervisor = false;
 	pending.gid[0] = '\0';
 }

@@ -213,7 +213,8 @@ pg_task_queue_own(PG_FUNCTION_ARGS)
 					matches);
 	SPI_connect();
 	/* each condition on the state is that of an index */
-	if (SPI_execute_with_args(psprintf("SELECT WHERE EXISTS (%s 'PLAN'::pg_catalog.text)"
+	if (SPI_execute_with_args(psprintf("SELECT WHERE EXISTS (%s 'PLAN'::pg_catalog.text"
+									   "                     AND t.waits IS NULL)"
 									   " OR EXISTS (%s 'WORK'::pg_catalog.text)",
 									   rows, rows),
 							  1, types, values, NULL, true, 1) != SPI_OK_SELECT)

@@ -248,7 +248,7 @@ static const TaskColumn rare[] = {COLUMN_PLANNED, COLUMN_ANCHOR,  COLUMN_FORMAT,
 								  COLUMN_RETRY,	  COLUMN_BACKOFF, COLUMN_DELAY,	   COLUMN_TIMEOUT,
 								  COLUMN_ACTIVE,  COLUMN_REPEAT,  COLUMN_KEEP,	   COLUMN_REMOTE,
 								  COLUMN_KEY,	  COLUMN_CRON,	  COLUMN_TIMEZONE, COLUMN_AFTER,
-								  COLUMN_NOTIFY,  COLUMN_FLOW,	  COLUMN_STEP};
+								  COLUMN_NOTIFY,  COLUMN_FLOW,	  COLUMN_STEP,	   COLUMN_RULE};
 
 /* Has the row a value in one of these columns? */
 static bool
@@ -268,6 +268,7 @@ check_rare_values(const TriggerRow *old, const TriggerRow *row)
 {
 	static const char *const formats[] = {"text", "csv", "json", NULL};
 	static const char *const missed[] = {"one", "none", "all", NULL};
+	static const char *const rules[] = {"done", "ended", "failed", "any", NULL};
 	bool isnull;
 	Datum value;
 
@@ -275,6 +276,7 @@ check_rare_values(const TriggerRow *old, const TriggerRow *row)
 	check_time(row, COLUMN_ANCHOR);
 	check_word(row, COLUMN_FORMAT, formats, "text, csv or json");
 	check_word(row, COLUMN_MISSED, missed, "one, none or all");
+	check_word(row, COLUMN_RULE, rules, "done, ended, failed or any");
 	check_count(row, COLUMN_RETRY);
 	value = trigger_value(row, COLUMN_BACKOFF, &isnull);
 	if (!isnull && !(DatumGetFloat4(value) >= 0))
@@ -288,7 +290,6 @@ check_rare_values(const TriggerRow *old, const TriggerRow *row)
 	if (owner_acts())
 		return;
 	check_bounds(row);
-	reject_new_value(old, row, COLUMN_AFTER, "tasks that wait for others");
 	reject_new_value(old, row, COLUMN_NOTIFY, "notifications at the end of tasks");
 }
 

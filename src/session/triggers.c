@@ -23,6 +23,7 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
+#include "session/after.h"
 #include "session/correction.h"
 #include "session/numbering.h"
 #include "session/pending.h"
@@ -204,15 +205,40 @@ bind_tuple(const TriggerRow *row, const TimestampTz *dt)
 									 isnull);
 }
 
+/*
+ * Return the tuple with the task that the row watches, whatever the INSERT sets; or the same tuple,
+ * if it waits for none.  One that is inserted as ended, from a dump, is not checked.  A replicated
+ * row has what it has.
+ */
+static HeapTuple
+watch_tuple(const TriggerRow *row, HeapTuple tuple)
+{
+	TupleDesc desc = RelationGetDescr(row->rel);
+	int number = trigger_column(row->rel, COLUMN_WAITS);
+	bool waits = trigger_has_state(row, "PLAN");
+	int64 watched;
+	Datum value;
+	bool isnull;
+
+	if ((heap_attisnull(tuple, trigger_column(row->rel, COLUMN_AFTER), desc) &&
+		 heap_attisnull(tuple, number, desc)) ||
+		SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
+		return tuple;
+	isnull = !(waits || trigger_has_state(row, "STOP")) || !after_watch(row, true, &watched);
+	isnull |= !waits;
+	value = isnull ? (Datum) 0 : Int64GetDatum(watched);
+	return heap_modify_tuple_by_cols(tuple, desc, 1, &number, &value, &isnull);
+}
+
 /* ---- the times of a row that is stopped, or planned again ---- */
 
 /* Columns that a BEFORE trigger writes. */
 typedef struct Columns
 {
 	int count;
-	int numbers[3];
-	Datum values[3];
-	bool isnull[3];
+	int numbers[4];
+	Datum values[4];
+	bool isnull[4];
 } Columns;
 
 static void
@@ -274,8 +300,32 @@ set_times(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 }
 
 /*
- * Trigger, BEFORE UPDATE OF state, FOR EACH ROW.  Writes the times of a row that a user stops or
- * plans again.  Replicated rows have the times that they have.
+ * Set the task that the row watches: anew if it is planned again, or waits for others from now on.
+ * Otherwise it stays, whatever the user has set.
+ */
+static void
+set_watch(const TriggerRow *old, const TriggerRow *new, Columns *columns)
+{
+	bool other = !trigger_same_value(old, new, COLUMN_AFTER);
+	bool planned = trigger_has_state(new, "PLAN");
+	bool isnull;
+	Datum value = trigger_value(old, COLUMN_WAITS, &isnull);
+	int64 watched;
+
+	if (other || (planned && !trigger_has_state(old, "PLAN")))
+	{
+		isnull = !after_watch(new, other, &watched);
+		value = isnull ? (Datum) 0 : Int64GetDatum(watched);
+	}
+	isnull |= !planned;
+	if (!isnull || !trigger_is_null(new, COLUMN_WAITS))
+		set_column(columns, new, COLUMN_WAITS, value, isnull);
+}
+
+/*
+ * Trigger, BEFORE UPDATE OF state and OF what a row waits for, FOR EACH ROW.  Writes the times of a
+ * row that a user stops or plans again, and the task that it watches.  Replicated rows have what
+ * they have.
  */
 Datum
 pg_task_timed(PG_FUNCTION_ARGS)
@@ -292,7 +342,10 @@ pg_task_timed(PG_FUNCTION_ARGS)
 	old = row_of(data, data->tg_trigtuple, data->tg_trigslot);
 	new = row_of(data, data->tg_newtuple, data->tg_newslot);
 	if (!owner_acts() && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA)
+	{
 		set_times(&old, &new, &columns);
+		set_watch(&old, &new, &columns);
+	}
 	if (columns.count > 0)
 		new.tuple = heap_modify_tuple_by_cols(new.tuple, RelationGetDescr(new.rel), columns.count,
 											  columns.numbers, columns.values, columns.isnull);
@@ -328,20 +381,55 @@ read_hint(const TriggerRow *row, SharedHint *hint)
 	return true;
 }
 
+/* Record for which task a row waits.  What the scheduler has written itself, it knows. */
+static void
+add_watched(Oid table, const TriggerRow *row)
+{
+	bool isnull;
+	int64 watched = DatumGetInt64(trigger_value(row, COLUMN_WAITS, &isnull));
+	Datum rule = trigger_value(row, COLUMN_RULE, &isnull);
+
+	if (!owner_acts())
+		pending_add_watched(table, watched, !isnull && trigger_is_word(rule, "any"));
+}
+
+/* Is the task one that has not ended? */
+static bool
+is_unended(const TriggerRow *row)
+{
+	return trigger_has_state(row, "PLAN") || trigger_has_state(row, "WORK");
+}
+
+/* Record that a user has ended or removed a task for which others may wait. */
+static void
+add_ended(Oid table, const TriggerRow *row)
+{
+	bool isnull;
+	int64 id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull));
+
+	if (!isnull)
+		pending_add_ended(table, id);
+}
+
 /* Record what the scheduler must know of a new or changed row when the transaction has committed.
  */
 static void
 add_pending(const TriggerRow *old, const TriggerRow *new)
 {
 	Oid table = trigger_root_table(new->rel);
-	bool waits = trigger_has_state(new, "PLAN");
+	bool planned = trigger_has_state(new, "PLAN");
+	bool waits = planned && trigger_is_null(new, COLUMN_WAITS);
 	SharedHint hint;
 
+	if (planned && !waits)
+		add_watched(table, new);
+	if (old && is_unended(old) && !is_unended(new))
+		add_ended(table, new);
 	if (waits)
 		pending_add_hint(table, read_hint(new, &hint) ? &hint : NULL);
 	if (waits && !trigger_is_null(new, COLUMN_ACTIVE))
 		pending_add_events(table, SHARED_EXPIRY);
-	if (!waits && !trigger_is_null(new, COLUMN_KEEP))
+	if (!planned && !trigger_is_null(new, COLUMN_KEEP))
 		pending_add_events(table, SHARED_HISTORY);
 	if (old && trigger_has_state(old, "WORK") && !owner_acts())
 		pending_add_events(table, SHARED_RECONCILE);
@@ -451,8 +539,9 @@ bind_new_row(TriggerRow *row, TimestampTz *dt)
 }
 
 /*
- * Trigger, BEFORE INSERT, FOR EACH ROW.  Writes role_id, and the time for which a cron expression
- * plans the row.  Does what is left to do for the row, unless a later trigger may change it.
+ * Trigger, BEFORE INSERT, FOR EACH ROW.  Writes role_id, the time for which a cron expression
+ * plans the row, and the task that it watches.  Does what is left to do for the row, unless a later
+ * trigger may change it.
  */
 Datum
 pg_task_bound(PG_FUNCTION_ARGS)
@@ -460,6 +549,7 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	TriggerData *data = (TriggerData *) fcinfo->context;
 	TriggerRow row;
 	HeapTuple tuple;
+	HeapTuple bound;
 	bool finishes;
 	bool plans;
 	TimestampTz dt;
@@ -474,10 +564,11 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	slot_getallattrs(row.slot);
 	check_new_id(&row);
 	plans = bind_new_row(&row, &dt);
-	tuple = row.tuple;
+	bound = row.tuple;
 	if (row.binds)
-		tuple = bind_tuple(&row, plans ? &dt : NULL);
-	if (finishes && plans)
+		bound = bind_tuple(&row, plans ? &dt : NULL);
+	tuple = owner_acts() ? bound : watch_tuple(&row, bound);
+	if (finishes && (plans || tuple != bound))
 		finish_changed_row(data, tuple);
 	else if (finishes)
 		finish_new_row(&row);
@@ -486,9 +577,27 @@ pg_task_bound(PG_FUNCTION_ARGS)
 
 /* ---- rows that are gone ---- */
 
+/* Record what the scheduler must know of a removed row, or of a truncated table. */
+static void
+add_removed(TriggerData *data)
+{
+	Oid table = trigger_root_table(data->tg_relation);
+	TriggerRow row = row_of(data, data->tg_trigtuple, data->tg_trigslot);
+
+	if (!TRIGGER_FIRED_FOR_ROW(data->tg_event))
+	{
+		pending_add_events(table, SHARED_RECONCILE | SHARED_DEPENDENTS);
+		return;
+	}
+	if (trigger_has_state(&row, "WORK"))
+		pending_add_events(table, SHARED_RECONCILE);
+	add_ended(table, &row);
+}
+
 /*
  * Trigger, AFTER DELETE, FOR EACH ROW, or AFTER TRUNCATE.  Running tasks may have lost their rows:
- * the scheduler must reconcile when the transaction has committed.
+ * the scheduler must reconcile when the transaction has committed.  Others may wait for a row that
+ * was removed.
  */
 Datum
 pg_task_removed(PG_FUNCTION_ARGS)
@@ -500,7 +609,7 @@ pg_task_removed(PG_FUNCTION_ARGS)
 		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 						errmsg("pg_task_removed must be called AFTER DELETE or AFTER TRUNCATE")));
 	if (Shared)
-		pending_add_events(trigger_root_table(data->tg_relation), SHARED_RECONCILE);
+		add_removed(data);
 	return PointerGetDatum(NULL);
 }
 

@@ -32,7 +32,8 @@ mark_or_wake(Oid database)
 	if (scheduler)
 	{
 		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
-		scheduler->events |= SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY;
+		scheduler->events |=
+			SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY | SHARED_DEPENDENTS | SHARED_ANY;
 		LWLockRelease(scheduler->lock);
 		shared_wake(scheduler->proc);
 	}
@@ -223,6 +224,87 @@ shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int coun
 	LWLockRelease(Shared->directory);
 	if (scheduler == NULL)
 		mark_or_wake(database);
+}
+
+/* Add an id, unless it is there.  Returns false if there is no room. */
+bool
+shared_ids_add(SharedIds *ids, int64 id)
+{
+	int i;
+
+	for (i = ids->count - 1; i >= 0; i--)
+		if (ids->ids[i] == id)
+			return true;
+	if (ids->count == SHARED_IDS)
+		return false;
+	ids->ids[ids->count++] = id;
+	return true;
+}
+
+/* Add ids to those of a scheduler.  The caller holds its lock. */
+static void
+merge_ids(SharedScheduler *scheduler, SharedIds *all, const SharedIds *ids)
+{
+	int i;
+
+	for (i = 0; i < ids->count; i++)
+		if (!shared_ids_add(all, ids->ids[i]))
+			scheduler->events |= SHARED_DEPENDENTS;
+}
+
+/*
+ * Report to the scheduler of a database, which serves this table, for which tasks rows wait, and
+ * which have ended.  Only if it knows of rows that wait, those that have ended matter: of others it
+ * learns later, and looks then.  Called after a commit, so this must not fail.
+ */
+void
+shared_scheduler_watch(Oid database, Oid relid, const SharedWatch *watch)
+{
+	SharedScheduler *scheduler;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	scheduler = scheduler_slot_find(database);
+	if (scheduler)
+	{
+		bool wake;
+
+		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
+		wake = scheduler->relid == relid && (scheduler->watches || watch->watched.count > 0);
+		if (wake)
+		{
+			merge_ids(scheduler, &scheduler->watch.watched, &watch->watched);
+			merge_ids(scheduler, &scheduler->watch.ended, &watch->ended);
+		}
+		else if (!OidIsValid(scheduler->relid))
+			scheduler->events |= SHARED_DEPENDENTS;
+		LWLockRelease(scheduler->lock);
+		if (wake)
+			shared_wake(scheduler->proc);
+	}
+	LWLockRelease(Shared->directory);
+	if (scheduler == NULL && watch->watched.count > 0)
+		mark_or_wake(database);
+}
+
+/* Take what was reported since the last call. */
+void
+shared_scheduler_take_watch(SharedScheduler *me, SharedWatch *watch)
+{
+	Assert(me->proc == COMPAT_MY_PROC);
+	LWLockAcquire(me->lock, LW_EXCLUSIVE);
+	*watch = me->watch;
+	me->watch.watched.count = me->watch.ended.count = 0;
+	LWLockRelease(me->lock);
+}
+
+/* From now on, report tasks that have ended, or do not. */
+void
+shared_scheduler_publish_watches(SharedScheduler *me, bool watches)
+{
+	Assert(me->proc == COMPAT_MY_PROC);
+	LWLockAcquire(me->lock, LW_EXCLUSIVE);
+	me->watches = watches;
+	LWLockRelease(me->lock);
 }
 
 /* Take the hints (at most SHARED_ALL_HINTS) and the events that were added since the last call. */

@@ -39,6 +39,7 @@
 #define SHARED_REQUEST 1024	  /* bytes of a request with its input; more is read from the table */
 #define SHARED_HINTS 32		  /* groups that one commit names one by one */
 #define SHARED_ALL_HINTS 128  /* hints not taken yet; one role cannot fill them all */
+#define SHARED_IDS 64		  /* tasks that commits name one by one, for rows that wait for them */
 #define SHARED_HOLDS 64		  /* holds besides the one of each process */
 #define SHARED_DATABASES 1024 /* databases that may share the places for schedulers */
 #define SHARED_SETTINGS 4096  /* counters of changed settings */
@@ -60,12 +61,28 @@ typedef struct SharedHint
 /* What else a commit may have done: a bit mask. */
 typedef enum SharedEvents
 {
-	SHARED_SCAN = 1,	  /* rows wait that no hint names: scan */
-	SHARED_RECONCILE = 2, /* a row in state WORK was changed */
-	SHARED_EXPIRY = 4,	  /* rows with a column "active" wait: they may expire */
-	SHARED_HISTORY = 8,	  /* rows with a column "keep" are in a final state */
-	SHARED_QUEUES = 16	  /* the queue table was changed */
+	SHARED_SCAN = 1,		/* rows wait that no hint names: scan */
+	SHARED_RECONCILE = 2,	/* a row in state WORK was changed */
+	SHARED_EXPIRY = 4,		/* rows with a column "active" wait: they may expire */
+	SHARED_HISTORY = 8,		/* rows with a column "keep" are in a final state */
+	SHARED_QUEUES = 16,		/* the queue table was changed */
+	SHARED_DEPENDENTS = 32, /* rows wait for other tasks, or such tasks have ended, unnamed */
+	SHARED_ANY = 64			/* rows with the rule "any" wait for other tasks */
 } SharedEvents;
+
+/* Ids of tasks, each once. */
+typedef struct SharedIds
+{
+	int count;
+	int64 ids[SHARED_IDS];
+} SharedIds;
+
+/* What commits report of dependent rows and of the tasks for which they wait. */
+typedef struct SharedWatch
+{
+	SharedIds watched; /* tasks that rows watch from now on */
+	SharedIds ended;   /* tasks that a user has ended or removed */
+} SharedWatch;
 
 /* The state of a scheduler's slot.  slots.c has the table of edges. */
 typedef enum SchedulerState
@@ -142,6 +159,8 @@ typedef struct SharedScheduler
 	Oid relid;		   /* the task table; InvalidOid until there is one */
 	Oid queue_relid;   /* the queue table; InvalidOid if there is none, or it is not known yet */
 	int events;		   /* mask of SharedEvents */
+	bool watches;	   /* rows wait for other tasks: report also those that have ended */
+	SharedWatch watch;
 	int nhints;
 	SharedHint hints[SHARED_ALL_HINTS];
 } SharedScheduler;
@@ -390,6 +409,10 @@ extern void shared_scheduler_publish_queues(SharedScheduler *me, Oid relid);
 extern bool shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hint);
 extern void
 shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int count, int events);
+extern bool shared_ids_add(SharedIds *ids, int64 id);
+extern void shared_scheduler_watch(Oid database, Oid relid, const SharedWatch *watch);
+extern void shared_scheduler_take_watch(SharedScheduler *me, SharedWatch *watch);
+extern void shared_scheduler_publish_watches(SharedScheduler *me, bool watches);
 extern int shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, int *events);
 extern void shared_scheduler_sleep(SharedScheduler *me, TimestampTz until);
 extern bool shared_scheduler_has_events(SharedScheduler *me, int events);

@@ -120,6 +120,8 @@ reset_scheduler(SharedScheduler *slot, Oid database, Oid user)
 	slot->relid = slot->queue_relid = InvalidOid;
 	slot->events = 0; /* it begins with a scan */
 	slot->nhints = 0;
+	slot->watches = false;
+	slot->watch.watched.count = slot->watch.ended.count = 0;
 	slot->looks = DT_NOEND;
 	set_scheduler_state(slot, SCHEDULER_STARTING);
 }
@@ -174,7 +176,7 @@ free_scheduler(SharedScheduler *slot)
 		if (OidIsValid(slot->relid))
 			entry->relid = slot->relid;
 		/* hints and events that the scheduler has not taken */
-		if (slot->events != 0 || slot->nhints > 0)
+		if (slot->events != 0 || slot->nhints > 0 || slot->watch.watched.count > 0)
 			shared_database_mark(slot->database);
 	}
 	executor_slots_forget(slot->database);

@@ -100,7 +100,12 @@ const ColumnDefinition task_columns[TASK_COLUMNS] = {
 	[COLUMN_KEY] = {"key", TEXTOID, "", COLUMN_INHERITED,
 		"At most one task of its queue with this key waits or runs"},
 	[COLUMN_AFTER] = {"after", INT8ARRAYOID, "", 0,
-		"Not supported yet"},
+		"Waits until these tasks have ended, as the rule says"},
+	[COLUMN_RULE] = {"rule", TEXTOID, "", 0,
+		"When it starts: done (also NULL) when all tasks in after are DONE, ended when all have "
+		"ended, failed when all have ended and one is not DONE, any when one is DONE"},
+	[COLUMN_WAITS] = {"waits", INT8OID, "", 0,
+		"The task in after that it waits for at present; NULL: for none; written by the server"},
 	[COLUMN_NOTIFY] = {"notify", TEXTOID, "", COLUMN_INHERITED,
 		"Not supported yet"},
 	[COLUMN_FORMAT] = {"format", TEXTOID, "", COLUMN_INHERITED,

@@ -44,13 +44,23 @@ static const struct
 } indexes[] = {
 	{"plan", false,
 	 "(queue COLLATE \"C\", coalesce(max, 2147483647), priority, (role::text), role_id, dt, id)"
-	 " WHERE state = 'PLAN'"},
+	 " WHERE state = 'PLAN' AND waits IS NULL"},
 	{"work", false, "(id) WHERE state = 'WORK' OR (state = 'PLAN' AND crashed > 0)"},
 	{"active", false,
 	 "(((coalesce(planned, dt) AT TIME ZONE 'UTC') + active))"
-	 " WHERE state = 'PLAN' AND active < interval '100 years'"},
+	 " WHERE state = 'PLAN' AND waits IS NULL AND active < interval '100 years'"},
+	{"waits", false, "(waits) WHERE state = 'PLAN' AND waits IS NOT NULL"},
+	{"any", false, "(id) WHERE state = 'PLAN' AND waits IS NOT NULL AND rule = 'any'"},
 	{"key", true, "(queue, key) WHERE key IS NOT NULL AND state IN ('PLAN', 'WORK')"},
 	{"flow", true, "(flow, step) WHERE flow IS NOT NULL"},
+};
+
+/* What earlier versions had in the place of one of them: it is dropped, whatever its name is. */
+static const char *const replaced[] = {
+	"(queue COLLATE \"C\", coalesce(max, 2147483647), priority, (role::text), role_id, dt, id)"
+	" WHERE state = 'PLAN'",
+	"(((coalesce(planned, dt) AT TIME ZONE 'UTC') + active))"
+	" WHERE state = 'PLAN' AND active < interval '100 years'",
 };
 
 /*
@@ -156,14 +166,15 @@ is_lookalike(Relation rel, Relation index, const IndexStmt *wanted)
 }
 
 /*
- * Does the table have the wanted index?  *lookalikes is the number of indexes on the same columns.
+ * Find the wanted index of the table, or InvalidOid.  *lookalikes is the number of indexes on the
+ * same columns.
  */
-static bool
-has_index(Oid relid, const IndexStmt *wanted, int *lookalikes)
+static Oid
+find_index(Oid relid, const IndexStmt *wanted, int *lookalikes)
 {
 	Relation rel = relation_open(relid, NoLock);
 	List *all = RelationGetIndexList(rel);
-	bool found = false;
+	Oid found = InvalidOid;
 	ListCell *cell;
 
 	*lookalikes = 0;
@@ -172,7 +183,8 @@ has_index(Oid relid, const IndexStmt *wanted, int *lookalikes)
 		Relation index = index_open(lfirst_oid(cell), AccessShareLock);
 
 		*lookalikes += is_lookalike(rel, index, wanted);
-		found = found || is_wanted(rel, index, wanted);
+		if (!OidIsValid(found) && is_wanted(rel, index, wanted))
+			found = RelationGetRelid(index);
 		index_close(index, AccessShareLock);
 	}
 	relation_close(rel, NoLock);
@@ -208,9 +220,28 @@ skip_index(Oid relid, int which, const char *name)
 			 errhint("Look for event triggers and for invalid indexes, remove them, and reload.")));
 }
 
+/* Drop the indexes of earlier versions. */
+static void
+drop_replaced(Oid relid, const char *name)
+{
+	int lookalikes;
+	int i;
+
+	for (i = 0; i < (int) lengthof(replaced); i++)
+	{
+		const char *sql = psprintf("CREATE INDEX ON %s %s", name, replaced[i]);
+		Oid index = find_index(relid, analyze_definition(relid, sql), &lookalikes);
+
+		if (OidIsValid(index))
+			ddl_run(psprintf("DROP INDEX %s", quote_qualified_identifier(
+												  get_namespace_name(get_rel_namespace(index)),
+												  get_rel_name(index))));
+	}
+}
+
 /*
- * Create the missing ones of the indexes that our statements need.  The caller has locked the
- * table.
+ * Create the missing ones of the indexes that our statements need, and drop those that they have
+ * replaced.  The caller has locked the table.
  */
 void
 indexes_complete(Oid relid, const char *name)
@@ -233,15 +264,16 @@ indexes_complete(Oid relid, const char *name)
 		wanted = analyze_definition(relid, psprintf("CREATE %s INDEX ON %s %s",
 													indexes[i].unique ? "UNIQUE" : "", name,
 													indexes[i].definition));
-		if (has_index(relid, wanted, &lookalikes))
+		if (OidIsValid(find_index(relid, wanted, &lookalikes)))
 			continue;
 		if (lookalikes < LOOKALIKES_MAX)
 		{
 			create_index(relid, i, name);
 			CommandCounterIncrement();
-			if (has_index(relid, wanted, &lookalikes))
+			if (OidIsValid(find_index(relid, wanted, &lookalikes)))
 				continue;
 		}
 		skip_index(relid, i, name);
 	}
+	drop_replaced(relid, name);
 }

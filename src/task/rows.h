@@ -10,6 +10,7 @@
 
 #include "postgres.h"
 
+#include "storage/itemptr.h"
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
@@ -146,6 +147,36 @@ typedef struct RowWait
 	RowRetry retry;	  /* the number of failed runs, "delay", "backoff" and the role alone */
 } RowWait;
 
+/* What is to become of a dependent row, by its rule and the states of the tasks in "after". */
+typedef enum DependentVerdict
+{
+	DEPENDENT_WAITS,	 /* as before: the task that it watches has not ended */
+	DEPENDENT_WATCHES,	 /* another task, which has not ended */
+	DEPENDENT_FREE,		 /* it may start */
+	DEPENDENT_GONE,		 /* a task has not ended as the rule wants */
+	DEPENDENT_NOT_NEEDED /* rule "failed", and no task has failed */
+} DependentVerdict;
+
+/* A dependent row, locked until the end of the transaction. */
+typedef struct DependentRow
+{
+	RowKey row;
+	Oid oid; /* of the table or partition ... */
+	ItemPointerData tid;
+	DependentVerdict verdict;
+	int64 watches; /* DEPENDENT_WATCHES: the task that it is to watch */
+	int64 culprit; /* DEPENDENT_GONE: a task that has not ended DONE, and its state */
+	char *culprit_state;
+	double keep;
+} DependentRow;
+
+/* A task that rows watch. */
+typedef struct WatchedTask
+{
+	int64 id;
+	bool ended; /* or it is not in the table */
+} WatchedTask;
+
 /* A row, and how long it is kept when it is in a final state. */
 typedef struct HistoryRow
 {
@@ -219,5 +250,15 @@ extern bool rows_history_likely(const TaskTable *table, bool unknown);
 /* rows_reboot.c */
 extern void rows_plan_reboot(const TaskTable *table, const TaskPlace *places, int count,
 							 TimestampTz now, TimestampTz started);
+
+/* rows_dependents.c */
+extern int rows_judge(const TaskTable *table, const int64 *ids, int count, const int64 *without,
+					  int nwithout, int limit, DependentRow **rows, bool *more);
+extern int rows_judge_any(const TaskTable *table, int64 from, const int64 *without, int nwithout,
+						  int limit, DependentRow **rows, bool *more);
+extern void rows_free(const TaskTable *table, const DependentRow *rows, int count, TimestampTz now);
+extern void rows_watch(const TaskTable *table, const DependentRow *rows, int count);
+extern void rows_give_up(const TaskTable *table, const DependentRow *rows, int count);
+extern int rows_watched(const TaskTable *table, int64 from, int limit, WatchedTask **tasks);
 
 #endif /* PG_TASK_ROWS_H */

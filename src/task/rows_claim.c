@@ -30,7 +30,7 @@
 	" CROSS JOIN LATERAL (" \
 	"       SELECT t.id, t.tableoid AS oid, t.ctid AS tid" \
 	"         FROM {rows} AS t" \
-	"        WHERE t.id = c.id AND t.state = $state AND t.dt = c.dt AND t.dt <= $now" \
+	"        WHERE t.id = c.id AND t.state = $state AND t.waits IS NULL AND t.dt = c.dt AND t.dt <= $now" \
 	"          AND t.queue = c.queue AND " MAX_OR_NONE " = c.max AND t.priority = c.priority" \
 	"          AND t.role = c.role::name AND t.role_id = c.role_id" \
 	"          AND (coalesce(t.crashed, 0) = 0 OR c.isolated)" \

@@ -16,7 +16,7 @@ static const Statement plan_reboot = {STATEMENT_REBOOT,
 	"UPDATE {rows} AS t"
 	"   SET dt = $now, anchor = $started"
 	"  FROM unnest($ids) AS a (id)"
-	" WHERE t.id = a.id AND t.state = $state AND t.dt = 'infinity'"
+	" WHERE t.id = a.id AND t.state = $state AND t.waits IS NULL AND t.dt = 'infinity'"
 	"   AND t.anchor IS DISTINCT FROM $started"
 	"   AND lower(btrim(t.cron, E' \\t\\n\\r') COLLATE \"C\") = '@reboot'"};
 /* clang-format on */

@@ -34,7 +34,7 @@ static const Statement scan_groups = {STATEMENT_SCAN,
 	"WITH RECURSIVE g (queue, max, priority, role, role_id, dt, id) AS ("
 	"(SELECT " G_ALL ", t.dt, t.id"
 	"   FROM {rows} AS t"
-	"  WHERE t.state = 'PLAN' AND " COMPLETE
+	"  WHERE " WAITING " AND " COMPLETE
 	"    AND (" G_ALL ") > ($queue, $max, $priority, $role, $role_id)"
 	"  ORDER BY " G_ALL ", t.dt, t.id"
 	"  LIMIT 1)"
@@ -43,7 +43,7 @@ static const Statement scan_groups = {STATEMENT_SCAN,
 	"   FROM g CROSS JOIN LATERAL ("
 	"        SELECT " G_ALL ", t.dt, t.id"
 	"          FROM {rows} AS t"
-	"         WHERE t.state = 'PLAN' AND " COMPLETE
+	"         WHERE " WAITING " AND " COMPLETE
 	"           AND (" G_ALL ") > (g.queue, g.max, g.priority, g.role, g.role_id)"
 	"         ORDER BY " G_ALL ", t.dt, t.id"
 	"         LIMIT 1) AS n"
@@ -57,7 +57,7 @@ static const Statement list_rows = {STATEMENT_LIST,
 	"       " G_ROLE ", t.dt, t.id, t.role_id,"
 	"       octet_length(t.queue) > " CppAsString2(TASK_QUEUE_MAX)
 	"  FROM {rows} AS t"
-	" WHERE t.state = 'PLAN' AND " COMPLETE
+	" WHERE " WAITING " AND " COMPLETE
 	"   AND (" G_ALL ") > ($queue, $max, $priority, $role, $role_id)"
 	" ORDER BY " G_ALL ", t.dt, t.id"
 	" LIMIT $limit"};
@@ -145,7 +145,7 @@ returned_places(MemoryContext where, uint64 count, TaskPlace **places)
 static const Statement read_group = {STATEMENT_PEEK,
 	"SELECT t.dt, t.id"
 	"  FROM {rows} AS t"
-	" WHERE t.state = 'PLAN'"
+	" WHERE " WAITING
 	"   AND " G_QUEUE " = $queue AND " MAX_OR_NONE " = $max AND t.priority = $priority"
 	"   AND " G_ROLE " = $role AND t.role_id = $role_id"
 	"   AND (t.dt, t.id) > ($dt, $id)"
@@ -181,7 +181,7 @@ static const Statement read_groups = {STATEMENT_PEEK_GROUPS,
 	" CROSS JOIN LATERAL ("
 	"       SELECT t.dt, t.id"
 	"         FROM {rows} AS t"
-	"        WHERE t.state = 'PLAN'"
+	"        WHERE " WAITING
 	"          AND " G_QUEUE " = a.queue AND " MAX_OR_NONE " = a.max AND t.priority = a.priority"
 	"          AND " G_ROLE " = a.role AND t.role_id = a.role_id"
 	"          AND (t.dt, t.id) > (a.dt, a.id)"
@@ -263,7 +263,7 @@ static const Statement read_queue_heads = {STATEMENT_QUEUE_HEADS,
 	"       WITH RECURSIVE g (max, priority, role, role_id, dt, id) AS ("
 	"       (SELECT " G_REST ", t.dt, t.id"
 	"          FROM {rows} AS t"
-	"         WHERE t.state = 'PLAN' AND " COMPLETE " AND " G_QUEUE " = a.queue"
+	"         WHERE " WAITING " AND " COMPLETE " AND " G_QUEUE " = a.queue"
 	"         ORDER BY " G_REST ", t.dt, t.id"
 	"         LIMIT 1)"
 	"        UNION ALL"
@@ -271,7 +271,7 @@ static const Statement read_queue_heads = {STATEMENT_QUEUE_HEADS,
 	"         FROM g CROSS JOIN LATERAL ("
 	"              SELECT " G_REST ", t.dt, t.id"
 	"                FROM {rows} AS t"
-	"               WHERE t.state = 'PLAN' AND " COMPLETE " AND " G_QUEUE " = a.queue"
+	"               WHERE " WAITING " AND " COMPLETE " AND " G_QUEUE " = a.queue"
 	"                 AND (" G_REST ") > (g.max, g.priority, g.role, g.role_id)"
 	"               ORDER BY " G_REST ", t.dt, t.id"
 	"               LIMIT 1) AS n"
@@ -330,7 +330,7 @@ static const Statement read_waits = {STATEMENT_WAITS,
 	"SELECT t.id, coalesce(t.stop, '-infinity'), t.failed, " DELAY ", " BACKOFF ","
 	"       coalesce(t.role::text, ''), coalesce(t.role_id, 0)"
 	"  FROM {rows} AS t"
-	" WHERE t.id = ANY ($ids) AND t.state = $state AND t.failed > 0"};
+	" WHERE t.id = ANY ($ids) AND t.state = $state AND t.waits IS NULL AND t.failed > 0"};
 /* clang-format on */
 
 /* Of the rows with these ids, read those that wait, and whose last run has failed. */
@@ -383,7 +383,7 @@ static const Statement lock_unlocked = {STATEMENT_UNLOCKED,
 	"  FROM unnest($ids) AS a (id) CROSS JOIN LATERAL ("
 	"       SELECT t.id"
 	"         FROM {rows} AS t"
-	"        WHERE t.id = a.id AND t.state = $state"
+	"        WHERE t.id = a.id AND t.state = $state AND t.waits IS NULL"
 	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"};
 /* clang-format on */
 
@@ -416,7 +416,7 @@ static const Statement find_isolated = {STATEMENT_ISOLATED,
 	"SELECT t.id"
 	"  FROM {rows} AS t"
 	" WHERE (t.state = 'WORK' OR (t.state = 'PLAN' AND t.crashed > 0))"
-	"   AND t.state = $state AND t.crashed > 0"};
+	"   AND t.state = $state AND t.crashed > 0 AND t.waits IS NULL"};
 /* clang-format on */
 
 /*
@@ -444,7 +444,7 @@ rows_isolated(const TaskTable *table, int64 **ids)
  * indexed.
  */
 #define EXPIRY "(" PLANNED " AT TIME ZONE 'UTC') + t.active"
-#define EXPIRES "t.state = 'PLAN' AND t.active < interval '100 years'"
+#define EXPIRES WAITING " AND t.active < interval '100 years'"
 
 static const Statement find_expired = {STATEMENT_EXPIRED,
 	"SELECT t.dt, t.id"

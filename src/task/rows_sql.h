@@ -19,6 +19,9 @@
 /* The limit of a row's group.  The expression must match that of the index on waiting rows. */
 #define MAX_OR_NONE "coalesce(t.max, 2147483647)"
 
+/* The row waits, and not for other tasks: the condition of the index on waiting rows. */
+#define WAITING "t.state = 'PLAN' AND t.waits IS NULL"
+
 /* The time that the task was first planned for: a retry changes dt, not this. */
 #define PLANNED "coalesce(t.planned, t.dt)"
 

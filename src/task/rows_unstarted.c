@@ -62,7 +62,7 @@ shortest_keep(uint64 count, int column)
 	" CROSS JOIN LATERAL (" \
 	"       SELECT t.tableoid AS oid, t.ctid AS tid" \
 	"         FROM {rows} AS t" \
-	"        WHERE t.id = c.id AND t.dt = c.dt AND t.state = $state" \
+	"        WHERE t.id = c.id AND t.dt = c.dt AND t.state = $state AND t.waits IS NULL" \
 	"          AND " condition " IS TRUE" \
 	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n" \
 	") UPDATE {rows} AS t" \
@@ -158,6 +158,7 @@ rows_miss(const TaskTable *table, TimestampTz now, const Candidate *candidates, 
 	"SELECT t.tableoid AS oid, t.ctid AS tid" \
 	"  FROM {rows} AS t" \
 	" WHERE t.id = $id AND t.role = $role::name AND t.dt = $dt AND t.state = $state" \
+	"   AND t.waits IS NULL" \
 	"   FOR NO KEY UPDATE OF t SKIP LOCKED"
 
 static const Statement fail_row = {STATEMENT_FAIL,

@@ -173,10 +173,13 @@ static const struct
 	{"pg_task_renumbered", "pg_task_numbered", "BEFORE UPDATE OF id", "FOR EACH STATEMENT"},
 	{"pg_task_bound", "pg_task_bound", "BEFORE INSERT", "FOR EACH ROW"},
 	{"pg_task_timed", "pg_task_timed", "BEFORE UPDATE OF state", "FOR EACH ROW"},
+	{"pg_task_waits", "pg_task_timed", "BEFORE UPDATE OF after, rule, waits", "FOR EACH ROW"},
 	{"pg_task_planned", "pg_task_planned", "AFTER INSERT OR UPDATE",
 	 "FOR EACH ROW WHEN (pg_catalog.pg_task_watched(NEW.state))"},
 	{"pg_task_removed", "pg_task_removed", "AFTER DELETE",
 	 "FOR EACH ROW WHEN (OLD.state = 'WORK' AND pg_catalog.pg_task_watched(OLD.state))"},
+	{"pg_task_unplanned", "pg_task_removed", "AFTER DELETE",
+	 "FOR EACH ROW WHEN (OLD.state = 'PLAN' AND pg_catalog.pg_task_watched('WORK'))"},
 	{"pg_task_truncated", "pg_task_removed", "AFTER TRUNCATE", "FOR EACH STATEMENT"},
 };
 

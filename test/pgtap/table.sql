@@ -42,6 +42,8 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('keep', 'interval', false, NULL),
     ('key', 'text', false, NULL),
     ('after', 'bigint[]', false, NULL),
+    ('rule', 'text', false, NULL),
+    ('waits', 'bigint', false, NULL),
     ('notify', 'text', false, NULL),
     ('format', 'text', false, NULL),
     ('remote', 'text', false, NULL),
@@ -83,15 +85,19 @@ SELECT set_eq($$SELECT regexp_replace(pg_get_indexdef(indexrelid), '^.* ON [^ ]+
     FROM pg_index
                  WHERE indrelid = 'task'::regclass AND NOT indisprimary$$,
     ARRAY['USING btree (queue COLLATE "C", COALESCE(max, 2147483647), priority, ((role)::text), '
-              'role_id, dt, id) WHERE (state = ''PLAN''::text)',
+              'role_id, dt, id) WHERE ((state = ''PLAN''::text) AND '
+              '(waits IS NULL))',
           'USING btree (id) WHERE ((state = ''WORK''::text) OR '
               '((state = ''PLAN''::text) AND (crashed > 0)))',
           'USING btree ((((COALESCE(planned, dt) AT TIME ZONE ''UTC''::text) + active))) WHERE '
-              '((state = ''PLAN''::text) AND (active < ''100 years''::interval))',
+              '((state = ''PLAN''::text) AND (waits IS NULL) AND (active < ''100 years''::interval))',
+          'USING btree (waits) WHERE ((state = ''PLAN''::text) AND (waits IS NOT NULL))',
+          'USING btree (id) WHERE ((state = ''PLAN''::text) AND (waits IS NOT NULL) AND '
+              '(rule = ''any''::text))',
           'USING btree (queue, key) WHERE ((key IS NOT NULL) AND '
               '(state = ANY (ARRAY[''PLAN''::text, ''WORK''::text])))',
           'USING btree (flow, step) WHERE (flow IS NOT NULL)'],
-    'five indexes beside the primary key');
+    'seven indexes beside the primary key');
 SELECT is(count(*), 2::bigint, 'two of them are unique') FROM pg_index
  WHERE indrelid = 'task'::regclass AND indisunique AND NOT indisprimary;
 

@@ -87,7 +87,7 @@ subtest 'an older table is completed' => sub {
 		"SELECT state = 'DONE' AND response = '42' AND role = 'postgres' AND customer = 'ACME' "
 		. "FROM task", db => 'old');
 	is($node->safe_psql('old',
-		q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0}), 44,
+		q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0}), 46,
 		'the missing columns are added');
 	is($node->safe_psql('old', q{SELECT count(*) FILTER (WHERE attname ~ '^(max|format)$'),
 		string_agg(description, ',') FILTER (WHERE attname !~ '^(max|format)$')
@@ -96,13 +96,14 @@ subtest 'an older table is completed' => sub {
 		'2|mine,my time',
 		'those that were added have a comment, and that of the user stays');
 	is($node->safe_psql('old', q{SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass}),
-		7,
+		9,
 		'the indexes are created');
 	is($node->safe_psql('old',
 		q{SELECT string_agg(tgname, ',' ORDER BY tgname) FROM pg_trigger
 		WHERE tgrelid = 'task'::regclass}),
-		'pg_task_bound,pg_task_planned,pg_task_removed,'
-			. 'pg_task_renumbered,pg_task_timed,pg_task_truncated,shout', 'the triggers are created');
+		'pg_task_bound,pg_task_planned,pg_task_removed,pg_task_renumbered,pg_task_timed,'
+			. 'pg_task_truncated,pg_task_unplanned,pg_task_waits,shout',
+		'the triggers are created');
 	my $id = run_task($node, db => 'old', request => 'SELECT 1', repeat => '1 day',
 		customer => 'b');
 	is($node->safe_psql('old', "SELECT customer, state FROM task WHERE parent = $id"), 'B|PLAN',
@@ -128,6 +129,11 @@ subtest 'a database of version 1.0' => sub {
 			timeout interval, active interval, repeat interval, drift bool NOT NULL DEFAULT true,
 			cron text, timezone text, missed text, delete bool NOT NULL DEFAULT false,
 			keep interval, key text, after bigint[], notify text, format text, remote text);
+		CREATE INDEX task_plan_idx ON task (queue COLLATE "C", coalesce(max, 2147483647), priority,
+			(role::text), role_id, dt, id) WHERE state = 'PLAN';
+		CREATE INDEX due ON task (((coalesce(planned, dt) AT TIME ZONE 'UTC') + active))
+			WHERE state = 'PLAN' AND active < interval '100 years';
+		CREATE INDEX mine ON task (queue, dt) WHERE state = 'PLAN';
 		INSERT INTO task (request, notify, repeat, key, state, attempt, retry, delay, start) VALUES
 			('SELECT 1', 'channel', '1 h', 'repeats', 'PLAN', 0, NULL, NULL, NULL),
 			('SELECT 2', NULL, NULL, 'ran', 'WORK', 1, NULL, NULL, now()),
@@ -156,8 +162,11 @@ subtest 'a database of version 1.0' => sub {
 	is($node->safe_psql('older', q{SELECT extversion = default_version, to_regclass('task_queue'),
 			(SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass)
 		FROM pg_extension JOIN pg_available_extensions ON name = extname
-		WHERE extname = 'pg_task'}), 't|task_queue|6',
+		WHERE extname = 'pg_task'}), 't|task_queue|8',
 		'the extension and the table are whole, without the trigger that they had too many');
+	is($node->safe_psql('older', q{SELECT count(*), to_regclass('due'), to_regclass('mine')
+		FROM pg_index WHERE indrelid = 'task'::regclass}), '9||mine',
+		'its indexes are replaced, and no other');
 	is($node->safe_psql('older', q{SELECT pg_task_cancel(id) FROM task WHERE key = 'waits'}), 't',
 		'a task with a value that is refused now can be stopped');
 	my $id = $node->safe_psql('older', q{INSERT INTO task (request) VALUES ('SELECT current_user')
@@ -182,7 +191,7 @@ subtest 'dropped parts are created again' => sub {
 			(SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass AND tgenabled = 'A'),
 			(SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass
 			AND attname = 'notice')}),
-			'7|6|1', "all parts are there after $change");
+			'9|8|1', "all parts are there after $change");
 	}
 	is($node->safe_psql('old', "SELECT 'task'::regclass::oid"), $relfilenode,
 		'it is the same table');
@@ -238,7 +247,7 @@ subtest 'partitioned tables' => sub {
 		CREATE TABLE finished PARTITION OF task DEFAULT});
 	for my $db (qw(by_time by_state))
 	{
-		wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = 'task'::regclass},
+		wait_until($node, q{SELECT count(*) = 8 FROM pg_trigger WHERE tgrelid = 'task'::regclass},
 			db => $db);
 		runs_in($db, "$db: runs");
 		runs_in($db, "$db: planned long ago", dt => '2019-07-01');

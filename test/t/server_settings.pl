@@ -197,10 +197,10 @@ subtest 'settings of databases and roles' => sub {
 			"$limits; $indexes");
 
 		is($got =~ s/\n\z//r, $expected, "database: $name = $value");
-		is($more =~ s/\A\n//r, "0\n6", 'the limit holds, and the indexes exist');
+		is($more =~ s/\A\n//r, "0\n8", 'the limit holds, and the indexes exist');
 		is($roles[$number] =~ s/\A\n|\n\z//gr, $expected, "role: $name = $value");
 	}
-	is(join(',', results('roles', "$limits; $indexes")), "0\n6", 'the limits of all roles hold');
+	is(join(',', results('roles', "$limits; $indexes")), "0\n8", 'the limits of all roles hold');
 	unlike(slurp($node->logfile), qr/FATAL(?!.*transaction timeout)(?!.*division by zero)/,
 		'no process has exited because of a setting');
 };
@@ -213,7 +213,7 @@ subtest 'postgresql.conf' => sub {
 	plan_tasks('without', 'file', 'postgres', '');
 	my ($got, $more) = results('without', named($outcome, 'file'), $indexes);
 	is($got =~ s/\n\z//r, $normal, 'postgresql.conf: ' . join(', ', sort keys %file));
-	is($more =~ s/\A\n//r, 6, 'and no index more');
+	is($more =~ s/\A\n//r, 8, 'and no index more');
 };
 
 # transaction_timeout applies to the task, not to writing its outcome, which waits for a lock.

@@ -1,0 +1,464 @@
+/*
+ * dependents.c
+ *		Rows that wait until other tasks have ended (column "after").
+ *
+ * Such a row watches one task at a time (column "waits"), so it costs nothing until that one ends,
+ * and nothing is counted in a row that many tasks would write.  When the watched task has ended,
+ * the row is judged in a transaction of the scheduler: it is free, watches another task, or is
+ * given up.  So no process that ends a task locks the row of another.
+ *
+ * The scheduler learns of ended tasks from the rings, from the rows that it writes itself, and from
+ * the commits of users.  Only those that may be watched count: a bit for the hash of each watched
+ * task says so.  What ended before its dependent was committed is found when the commit reports the
+ * dependent.  A walk through the index of watched tasks finds what no report has named: after a
+ * start, after many reports at once, and from time to time.
+ *
+ * This file decides no rule: rows_judge does.
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "scheduler/dependents.h"
+#include "scheduler/groups.h"
+#include "scheduler/history.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/work.h"
+#include "task/rows.h"
+
+/* Bits for watched tasks.  With many more such tasks each ended one is looked up: an index probe.
+ */
+#define WATCHED_BITS (1 << 20)
+
+/* Rows that are judged in one transaction: if tasks can be started meanwhile, and if not. */
+#define JUDGE_BUSY 256
+#define JUDGE_IDLE 1024
+
+/* Ended tasks whose dependents one statement judges. */
+#define JUDGE_TASKS 256
+
+/* Watched tasks that one slice of the walk reads, and rows with the rule "any". */
+#define WALK_TASKS 256
+#define WALK_ANY 64
+
+/*
+ * A walk waits this many times the duration of the last one, and at least a period; one through
+ * rows with the rule "any" waits less, because nothing else tells that one of their tasks is DONE.
+ */
+#define WALK_SHARE 100
+#define ANY_SHARE 10
+
+static uint32
+bit_of(int64 id)
+{
+	return murmurhash32((uint32) id ^ murmurhash32((uint32) (id >> 32))) % WATCHED_BITS;
+}
+
+static void
+set_bit(uint8 *bits, int64 id)
+{
+	if (bits)
+		bits[bit_of(id) / 8] |= 1 << (bit_of(id) % 8);
+}
+
+/*
+ * Rows may wait, or none does.  Sessions know it before any row is judged: a task whose end they
+ * have not reported had ended before.
+ */
+static void
+set_any(Dependents *dependents, bool any)
+{
+	if (dependents->any != any)
+		shared_scheduler_publish_watches(MyScheduler->slot, any);
+	dependents->any = any;
+}
+
+/* A row watches this task. */
+static void
+add_watched(Dependents *dependents, int64 id)
+{
+	set_any(dependents, true);
+	dependents->found = true;
+	set_bit(dependents->watched, id);
+	set_bit(dependents->walked, id);
+}
+
+/* May a row watch this task? */
+bool
+dependents_is_watched(int64 id)
+{
+	const Dependents *dependents = &MyScheduler->dependents;
+
+	if (!dependents->any)
+		return false;
+	return dependents->watched == NULL ||
+		   (dependents->watched[bit_of(id) / 8] & (1 << (bit_of(id) % 8))) != 0;
+}
+
+/* Forget what is known: a walk is due. */
+void
+dependents_forget(void)
+{
+	Dependents *dependents = &MyScheduler->dependents;
+	uint8 *bits[] = {dependents->watched, dependents->walked};
+	int i;
+
+	dependents->watched = dependents->walked = NULL;
+	dependents->walking = dependents->any_walking = false;
+	dependents->any_rule = dependents->wanted = dependents->any_wanted = true;
+	set_any(dependents, true);
+	for (i = 0; i < (int) lengthof(bits); i++)
+		if (bits[i])
+			pfree(bits[i]);
+}
+
+/* The table was prepared.  "other": nothing is known of its rows. */
+void
+dependents_table_prepared(bool other)
+{
+	if (!other)
+		return;
+	MyScheduler->dependents.count = MyScheduler->dependents.nrefused = 0;
+	MyScheduler->dependents.limit = JUDGE_IDLE;
+	dependents_forget();
+}
+
+/* Judge the rows that watch this task, if it has ended. */
+static void
+add_ended(Dependents *dependents, int64 id)
+{
+	if (dependents->count < DEPENDENTS_ENDED)
+		dependents->ended[dependents->count++] = id;
+	else
+		dependents->wanted = true;
+}
+
+/* A task has ended, or perhaps: its row, which is committed or will be, says so. */
+void
+dependents_ended(int64 id)
+{
+	Dependents *dependents = &MyScheduler->dependents;
+
+	dependents->any_wanted |= dependents->any_rule;
+	if (dependents_is_watched(id))
+		add_ended(dependents, id);
+}
+
+/* Take what commits have reported, besides these events. */
+void
+dependents_take(int events)
+{
+	Dependents *dependents = &MyScheduler->dependents;
+	SharedWatch watch;
+	int i;
+
+	shared_scheduler_take_watch(MyScheduler->slot, &watch);
+	if (events & SHARED_DEPENDENTS)
+	{
+		dependents->wanted = true;
+		set_any(dependents, true);
+	}
+	if (events & SHARED_ANY)
+		dependents->any_rule = dependents->any_found = dependents->any_wanted = true;
+	for (i = 0; i < watch.ended.count; i++)
+		dependents_ended(watch.ended.ids[i]);
+	/* it may have ended before */
+	for (i = 0; i < watch.watched.count; i++)
+	{
+		add_watched(dependents, watch.watched.ids[i]);
+		add_ended(dependents, watch.watched.ids[i]);
+	}
+}
+
+/* Rows may wait that no commit has reported: look, if none is known.  In a transaction. */
+void
+dependents_look(void)
+{
+	Dependents *dependents = &MyScheduler->dependents;
+	WatchedTask *tasks;
+
+	if (!dependents->any && rows_watched(MyScheduler->table, PG_INT64_MIN, 1, &tasks) > 0)
+		dependents_forget();
+}
+
+/* Return when there is something to do next. */
+MonoTime
+dependents_until(void)
+{
+	const Dependents *dependents = &MyScheduler->dependents;
+	MonoTime until = CLOCK_NEVER;
+
+	if (MyScheduler->table == NULL || !dependents->any)
+		return CLOCK_NEVER;
+	if (dependents->count > 0 || dependents->walking || dependents->wanted)
+		until = CLOCK_LONG_AGO;
+	until = clock_min(until, dependents->next);
+	if (dependents->any_walking || (dependents->any_rule && dependents->any_wanted))
+		until = clock_min(until, dependents->any_next);
+	return clock_max(until, clock_max(dependents->not_before, MyScheduler->no_writing_until));
+}
+
+bool
+dependents_due(MonoTime now)
+{
+	return !clock_is_before(now, dependents_until());
+}
+
+/* Comparator for qsort: rows with the same verdict and culprit are together. */
+static int
+compare_verdicts(const void *a, const void *b)
+{
+	const DependentRow *left = a;
+	const DependentRow *right = b;
+
+	if (left->verdict != right->verdict)
+		return left->verdict < right->verdict ? -1 : 1;
+	return left->culprit < right->culprit ? -1 : left->culprit > right->culprit;
+}
+
+/* Write rows with the same verdict and culprit. */
+static void
+write_rows(const DependentRow *rows, int count, ClockNow now)
+{
+	Dependents *dependents = &MyScheduler->dependents;
+	int i;
+
+	if (rows->verdict == DEPENDENT_FREE)
+		rows_free(MyScheduler->table, rows, count, now.wall);
+	else if (rows->verdict == DEPENDENT_WATCHES)
+	{
+		rows_watch(MyScheduler->table, rows, count);
+		for (i = 0; i < count; i++)
+			add_watched(dependents, rows[i].watches);
+	}
+	else if (rows->verdict != DEPENDENT_WAITS)
+	{
+		rows_give_up(MyScheduler->table, rows, count);
+		for (i = 0; i < count; i++)
+		{
+			history_hint(rows[i].keep, now.mono);
+			dependents_ended(rows[i].row.id);
+		}
+	}
+}
+
+/* Write all these rows, by their verdicts. */
+static void
+write_verdicts(DependentRow *rows, int count, ClockNow now)
+{
+	int first = 0;
+	int i;
+
+	qsort(rows, count, sizeof(DependentRow), compare_verdicts);
+	for (i = 1; i <= count; i++)
+	{
+		if (i < count && compare_verdicts(&rows[first], &rows[i]) == 0)
+			continue;
+		write_rows(&rows[first], i - first, now);
+		first = i;
+	}
+}
+
+/* What was refused may be accepted now: a walk finds the rows. */
+void
+dependents_retry_refused(void)
+{
+	Dependents *dependents = &MyScheduler->dependents;
+
+	if (dependents->nrefused > 0)
+		dependents->wanted = dependents->any_wanted = true;
+	dependents->nrefused = 0;
+	dependents->not_before = CLOCK_LONG_AGO;
+}
+
+/* These rows are being written. */
+static void
+note_rows(Dependents *dependents, const DependentRow *rows, int count)
+{
+	dependents->writing = count;
+	if (count > 0)
+		dependents->first = rows[0].row.id;
+}
+
+/* They are committed: judge more at once.  What was refused is tried again after its time. */
+static void
+rows_written(Dependents *dependents, MonoTime now)
+{
+	dependents->writing = 0;
+	dependents->limit = Min(dependents->limit * 2, JUDGE_IDLE);
+	if (!clock_is_before(now, dependents->refused_until))
+		dependents_retry_refused();
+}
+
+/*
+ * The transaction has failed, perhaps while rows were judged.  If a row is at fault, fewer are
+ * judged, and in the end the one that refuses is left out for its time.  Returns true if others
+ * should be tried at once.
+ */
+bool
+dependents_write_failed(const BatchFailure *failure)
+{
+	Dependents *dependents = &MyScheduler->dependents;
+	int writing = dependents->writing;
+
+	dependents->writing = dependents->judging = 0;
+	if (writing == 0 || !failure->row_at_fault)
+		return false;
+	dependents->limit = Max(writing / 4, 1);
+	if (writing > 1)
+		return true;
+	if (dependents->nrefused == DEPENDENTS_REFUSED)
+		dependents->not_before = failure->retry_at;
+	else
+		dependents->refused[dependents->nrefused++] = dependents->first;
+	dependents->refused_until = failure->retry_at;
+	return true;
+}
+
+/* Is there a row that could not be written? */
+bool
+dependents_refused(void)
+{
+	return MyScheduler->dependents.nrefused > 0;
+}
+
+/* Judge rows that watch ended tasks: one batch.  Those that somebody has locked, the walk finds. */
+static void
+judge_ended(Dependents *dependents, ClockNow now)
+{
+	int limit = Min(groups_ready(now) ? JUDGE_BUSY : JUDGE_IDLE, dependents->limit);
+	DependentRow *rows;
+	bool more;
+	int count;
+
+	work_begin_writing("judging tasks that wait for others");
+	dependents->judging = Min(dependents->count, JUDGE_TASKS);
+	count = rows_judge(MyScheduler->table, dependents->ended, dependents->judging,
+					   dependents->refused, dependents->nrefused, limit, &rows, &more);
+	note_rows(dependents, rows, count);
+	if (count > 0)
+		write_verdicts(rows, count, now);
+	work_end();
+	rows_written(dependents, now.mono);
+	if (!more)
+	{
+		dependents->count -= dependents->judging;
+		memmove(dependents->ended, dependents->ended + dependents->judging,
+				dependents->count * sizeof(int64));
+	}
+	dependents->judging = 0;
+}
+
+/* Begin a walk: it fills bits of its own. */
+static void
+begin_walk(Dependents *dependents)
+{
+	if (dependents->walked == NULL)
+		dependents->walked = MemoryContextAlloc(TopMemoryContext, WATCHED_BITS / 8);
+	memset(dependents->walked, 0, WATCHED_BITS / 8);
+	dependents->walking = true;
+	dependents->wanted = dependents->found = false;
+	dependents->position = PG_INT64_MIN;
+	dependents->cost = 0;
+}
+
+/* The walk has found all watched tasks. */
+static void
+end_walk(Dependents *dependents, MonoTime now)
+{
+	uint8 *bits = dependents->watched;
+	int64 pause = (int64) MyScheduler->settings.period * 1000;
+
+	dependents->watched = dependents->walked;
+	dependents->walked = bits;
+	dependents->walking = false;
+	dependents->next.us = now.us + Max(pause, dependents->cost * WALK_SHARE);
+	set_any(dependents, dependents->found || dependents->wanted);
+	dependents->any_rule = dependents->any_wanted = true;
+}
+
+/* Read the next watched tasks: those that have ended are judged later. */
+static void
+walk_slice(Dependents *dependents)
+{
+	MonoTime begun = clock_mono();
+	WatchedTask *tasks;
+	int count;
+	int i;
+
+	if (!dependents->walking)
+		begin_walk(dependents);
+	work_begin("looking for tasks that wait for others");
+	count = rows_watched(MyScheduler->table, dependents->position, WALK_TASKS, &tasks);
+	work_end();
+	for (i = 0; i < count; i++)
+	{
+		add_watched(dependents, tasks[i].id);
+		if (tasks[i].ended)
+			add_ended(dependents, tasks[i].id);
+	}
+	dependents->cost += clock_mono().us - begun.us;
+	if (count == WALK_TASKS && tasks[count - 1].id < PG_INT64_MAX)
+		dependents->position = tasks[count - 1].id + 1;
+	else
+		end_walk(dependents, clock_mono());
+}
+
+/* Judge the next rows with the rule "any". */
+static void
+walk_any_slice(Dependents *dependents, ClockNow now)
+{
+	MonoTime begun = clock_mono();
+	int64 last = PG_INT64_MAX;
+	DependentRow *rows;
+	bool more;
+	int count;
+
+	if (!dependents->any_walking)
+	{
+		dependents->any_walking = true;
+		dependents->any_found = dependents->any_wanted = false;
+		dependents->any_position = PG_INT64_MIN;
+		dependents->any_cost = 0;
+	}
+	work_begin_writing("judging tasks that wait for any of others");
+	count = rows_judge_any(MyScheduler->table, dependents->any_position, dependents->refused,
+						   dependents->nrefused, Min(WALK_ANY, dependents->limit), &rows, &more);
+	note_rows(dependents, rows, count);
+	if (count > 0)
+		last = rows[count - 1].row.id;
+	if (count > 0)
+		write_verdicts(rows, count, now);
+	work_end();
+	rows_written(dependents, now.mono);
+	dependents->any_found |= count > 0;
+	dependents->any_cost += clock_mono().us - begun.us;
+	dependents->any_next = clock_mono();
+	if (more && last < PG_INT64_MAX)
+	{
+		dependents->any_position = last + 1;
+		return;
+	}
+	dependents->any_walking = false;
+	dependents->any_rule = dependents->any_found || dependents->any_wanted;
+	dependents->any_next.us += dependents->any_cost * ANY_SHARE;
+}
+
+/* Judge rows, or walk on: one transaction of each kind. */
+void
+dependents_run(ClockNow now)
+{
+	Dependents *dependents = &MyScheduler->dependents;
+
+	if (dependents->any_walking || (dependents->any_rule && dependents->any_wanted))
+		if (!clock_is_before(now.mono, dependents->any_next))
+			walk_any_slice(dependents, now);
+	if (dependents->count > 0)
+		judge_ended(dependents, now);
+	/* the walk fills the list that is judged */
+	if (dependents->count < DEPENDENTS_ENDED / 2 &&
+		(dependents->walking || dependents->wanted || !clock_is_before(now.mono, dependents->next)))
+		walk_slice(dependents);
+}

@@ -1,0 +1,76 @@
+/*
+ * dependents.h
+ *		Rows that wait until other tasks have ended.
+ */
+#ifndef PG_TASK_DEPENDENTS_H
+#define PG_TASK_DEPENDENTS_H
+
+#include "postgres.h"
+
+#include "scheduler/refused.h"
+#include "shared/clock.h"
+
+/* Tasks that have ended, and whose dependents are not judged yet. */
+#define DEPENDENTS_ENDED 4096
+
+/* Rows that could not be written, and are left out for a while. */
+#define DEPENDENTS_REFUSED 64
+
+/* What the scheduler knows of the tasks for which rows wait, and its walk through their index. */
+typedef struct Dependents
+{
+	bool any;	   /* rows may wait for other tasks */
+	bool any_rule; /* some of them may have the rule "any" */
+
+	/*
+	 * A bit for the hash of each watched task; NULL: nothing is known, so each task may be watched.
+	 * The other one is filled by the walk.
+	 */
+	uint8 *watched;
+	uint8 *walked;
+
+	/* ended tasks of which a row may watch one */
+	int64 ended[DEPENDENTS_ENDED];
+	int count;
+	int judging; /* as many, from the first, are being judged: an error may interrupt it */
+
+	/* rows that are being written, and those that could not be */
+	int limit;	 /* as many are judged at once, at most */
+	int writing; /* number of rows */
+	int64 first; /* the first of them */
+	int64 refused[DEPENDENTS_REFUSED];
+	int nrefused;
+	MonoTime refused_until; /* then they are tried again */
+	MonoTime not_before;	/* nothing is judged before this: too many are refused */
+
+	/* the walk from watched task to watched task, in slices */
+	bool wanted;
+	bool walking;
+	bool found; /* the walk has found one */
+	int64 position;
+	int64 cost;	   /* of its slices (us) */
+	MonoTime next; /* the next walk */
+
+	/* the walk through the rows with the rule "any" */
+	bool any_wanted; /* a task has ended since the last one began */
+	bool any_walking;
+	bool any_found;
+	int64 any_position;
+	int64 any_cost;
+	MonoTime any_next;
+} Dependents;
+
+extern void dependents_table_prepared(bool other);
+extern void dependents_forget(void);
+extern void dependents_ended(int64 id);
+extern void dependents_take(int events);
+extern void dependents_look(void);
+extern bool dependents_due(MonoTime now);
+extern MonoTime dependents_until(void);
+extern void dependents_run(ClockNow now);
+extern bool dependents_is_watched(int64 id);
+extern bool dependents_refused(void);
+extern void dependents_retry_refused(void);
+extern bool dependents_write_failed(const BatchFailure *failure);
+
+#endif /* PG_TASK_DEPENDENTS_H */

@@ -1,0 +1,14 @@
+/*
+ * after.h
+ *		The tasks for which a row waits: the columns "after" and "waits".
+ */
+#ifndef PG_TASK_AFTER_H
+#define PG_TASK_AFTER_H
+
+#include "postgres.h"
+
+#include "session/trigger_row.h"
+
+extern bool after_watch(const TriggerRow *row, bool check, int64 *watched);
+
+#endif /* PG_TASK_AFTER_H */

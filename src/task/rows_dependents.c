@@ -1,0 +1,359 @@
+/*
+ * rows_dependents.c
+ *		Statements of the scheduler on dependent rows: they wait until other tasks have ended.
+ *
+ * A dependent row is in state PLAN, and its column "waits" has one of the tasks in "after": the one
+ * that it watches.  When that has ended, the row is judged: it is free, watches another one, or is
+ * given up.
+ *
+ * None of these waits for a row that somebody has locked.
+ */
+#include "postgres.h"
+
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+#include "task/failure.h"
+#include "task/rows.h"
+#include "task/rows_sql.h"
+#include "task/statement.h"
+
+/*
+ * Tasks in "after" of all rows that are judged at once; of these rows the first is judged however
+ * many it has.
+ */
+#define EDGES_MAX 16384
+
+/* clang-format off */
+
+/* The condition of the index on the watched tasks. */
+#define DEPENDENT "t.state = 'PLAN' AND t.waits IS NOT NULL"
+
+/* A task that has not ended. */
+#define UNENDED "coalesce(r.state IN ('PLAN', 'WORK'), false)"
+
+/*
+ * Judge the rows that a query locks, "w": in the snapshot of this statement.  A task that is not in
+ * the table counts as DONE.  The next task to watch is one of those that have not ended, by chance:
+ * in whatever order they end, a row then changes its watch about log(n) times.
+ */
+#define JUDGE(locked) \
+	"WITH w AS MATERIALIZED (" locked ")" \
+	" SELECT w.id, w.role::text, w.oid, w.tid, coalesce(w.rule, 'done'), " \
+	"        v.watched, v.unended, v.done, v.next, v.culprit, v.culprit_state, w.keep," \
+	"        (SELECT count(*) FROM w)" \
+	"  FROM (SELECT w.*, sum(cardinality(w.after)) OVER (ROWS UNBOUNDED PRECEDING)" \
+	"                    - cardinality(w.after) AS before" \
+	"          FROM w) AS w" \
+	" CROSS JOIN LATERAL (" \
+	"       SELECT coalesce(bool_or(p.id = w.waits AND " UNENDED "), false) AS watched," \
+	"              count(*) FILTER (WHERE " UNENDED ") AS unended," \
+	"              count(*) FILTER (WHERE coalesce(r.state, 'DONE') = 'DONE') AS done," \
+	"              (array_agg(p.id) FILTER (WHERE " UNENDED "))" \
+	"                  [1 + floor(random() * count(*) FILTER (WHERE " UNENDED "))::int4]" \
+	"                  AS next," \
+	"              (array_agg(p.id) FILTER (WHERE r.state IN ('FAIL', 'STOP', 'GONE')))[1]" \
+	"                  AS culprit," \
+	"              (array_agg(r.state) FILTER (WHERE r.state IN ('FAIL', 'STOP', 'GONE')))[1]" \
+	"                  AS culprit_state" \
+	"         FROM unnest(w.after) AS p (id)" \
+	"         LEFT JOIN LATERAL (SELECT r.state FROM {rows} AS r WHERE r.id = p.id OFFSET 0) AS r" \
+	"           ON true) AS v" \
+	" WHERE w.before < $edges OR w.before = 0"
+
+#define DEPENDENT_COLUMNS \
+	"t.id, t.role, t.tableoid AS oid, t.ctid AS tid, t.rule, t.after, t.waits, " KEEP " AS keep"
+
+/* Rows that watch one of these tasks, if it has ended. */
+static const Statement judge_rows = {STATEMENT_JUDGE,
+	JUDGE("SELECT n.*"
+		  "  FROM unnest($ids) AS a (id)"
+		  " CROSS JOIN LATERAL ("
+		  "       SELECT " DEPENDENT_COLUMNS
+		  "         FROM {rows} AS t"
+		  "        WHERE t.state = 'PLAN' AND t.waits = a.id AND t.id <> ALL ($without)"
+		  "        LIMIT $limit"
+		  "          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
+		  " WHERE NOT EXISTS (SELECT FROM {rows} AS r WHERE r.id = a.id AND " UNENDED ")"
+		  " LIMIT $limit")};
+
+/* Rows that wait for any of several tasks. */
+static const Statement judge_any = {STATEMENT_JUDGE_ANY,
+	JUDGE("SELECT " DEPENDENT_COLUMNS
+		  "  FROM {rows} AS t"
+		  " WHERE " DEPENDENT " AND t.rule = 'any' AND t.id >= $from"
+		  "   AND t.id <> ALL ($without)"
+		  " ORDER BY t.id"
+		  " LIMIT $limit"
+		  "   FOR NO KEY UPDATE OF t SKIP LOCKED")};
+
+/* clang-format on */
+
+/* The numbers of tasks in "after" that have ended in this way, or have not ended. */
+typedef struct Ends
+{
+	bool watched; /* the watched task has not ended */
+	int64 unended;
+	int64 done;
+	bool others; /* some have ended and are not DONE */
+} Ends;
+
+/* Judge a row by its rule.  One that the trigger has not checked counts as "done". */
+static DependentVerdict
+judge(const char *rule, const Ends *ends)
+{
+	DependentVerdict waits = ends->watched ? DEPENDENT_WAITS : DEPENDENT_WATCHES;
+
+	if (strcmp(rule, "any") == 0)
+	{
+		if (ends->done > 0)
+			return DEPENDENT_FREE;
+		return ends->unended > 0 ? waits : DEPENDENT_GONE;
+	}
+	if (strcmp(rule, "ended") == 0)
+		return ends->unended > 0 ? waits : DEPENDENT_FREE;
+	if (strcmp(rule, "failed") == 0)
+	{
+		if (ends->unended > 0)
+			return waits;
+		return ends->others ? DEPENDENT_FREE : DEPENDENT_NOT_NEEDED;
+	}
+	if (ends->others)
+		return DEPENDENT_GONE;
+	return ends->unended > 0 ? waits : DEPENDENT_FREE;
+}
+
+/*
+ * Read the rows that the last statement returned, and judge them.  Sets *more if it has not read
+ * all rows that it looked for.
+ */
+static int
+returned_dependents(MemoryContext where, uint64 count, int limit, DependentRow **rows, bool *more)
+{
+	int64 locked = count > 0 ? DatumGetInt64(statement_value(0, 13)) : 0;
+	uint64 i;
+
+	*more = locked == limit || locked > (int64) count;
+	*rows = MemoryContextAllocZero(where, Max(count, 1) * sizeof(DependentRow));
+	for (i = 0; i < count; i++)
+	{
+		DependentRow *row = &(*rows)[i];
+		Ends ends = {.watched = DatumGetBool(statement_value(i, 6)),
+					 .unended = DatumGetInt64(statement_value(i, 7)),
+					 .done = DatumGetInt64(statement_value(i, 8)),
+					 .others = !statement_is_null(i, 10)};
+
+		row->row.id = DatumGetInt64(statement_value(i, 1));
+		row->row.role = statement_text(where, i, 2);
+		row->oid = DatumGetObjectId(statement_value(i, 3));
+		row->tid = *(ItemPointer) DatumGetPointer(statement_value(i, 4));
+		row->verdict = judge(statement_text(CurrentMemoryContext, i, 5), &ends);
+		if (!statement_is_null(i, 9))
+			row->watches = DatumGetInt64(statement_value(i, 9));
+		if (ends.others)
+			row->culprit = DatumGetInt64(statement_value(i, 10));
+		row->culprit_state = statement_text(where, i, 11);
+		row->keep = DatumGetFloat8(statement_value(i, 12));
+	}
+	return (int) count;
+}
+
+/* Add an array of ids. */
+static void
+arg_ids(StatementArgs *args, const char *name, const int64 *ids, int count)
+{
+	Datum *values = arg_array(args, name, INT8OID, count);
+	int i;
+
+	for (i = 0; i < count; i++)
+		values[i] = Int64GetDatum(ids[i]);
+}
+
+/*
+ * Judge and lock up to "limit" rows that watch one of these tasks, if that has ended, but for the
+ * rows in "without".  Sets *more if there may be more of them.  A row that somebody has locked is
+ * left out.
+ */
+int
+rows_judge(const TaskTable *table, const int64 *ids, int count, const int64 *without, int nwithout,
+		   int limit, DependentRow **rows, bool *more)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+
+	statement_begin(&args);
+	arg_ids(&args, "ids", ids, count);
+	arg_ids(&args, "without", without, nwithout);
+	arg_int64(&args, "limit", limit);
+	arg_int64(&args, "edges", EDGES_MAX);
+	count = returned_dependents(caller, statement_execute(&judge_rows, table, &args), limit, rows,
+								more);
+	statement_end();
+	return count;
+}
+
+/* The same for rows with the rule "any", in the order of their ids, from this id on. */
+int
+rows_judge_any(const TaskTable *table, int64 from, const int64 *without, int nwithout, int limit,
+			   DependentRow **rows, bool *more)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	int count;
+
+	statement_begin(&args);
+	arg_ids(&args, "without", without, nwithout);
+	arg_int64(&args, "from", from);
+	arg_int64(&args, "limit", limit);
+	arg_int64(&args, "edges", EDGES_MAX);
+	count =
+		returned_dependents(caller, statement_execute(&judge_any, table, &args), limit, rows, more);
+	statement_end();
+	return count;
+}
+
+/* clang-format off */
+
+/*
+ * The task is planned for now, unless for later: "active" and repeats count from now on, and the
+ * row takes its place behind those that were due before.
+ */
+static const Statement free_rows = {STATEMENT_FREE,
+	"UPDATE {rows} AS t"
+	"   SET waits = NULL, dt = greatest(t.dt, $now), planned = NULL"
+	"  FROM ROWS FROM (unnest($oids), unnest($tids)) AS c (oid, tid)"
+	" WHERE " IS_LOCKED_ROW};
+
+static const Statement wait_on = {STATEMENT_WAIT_ON,
+	"UPDATE {rows} AS t"
+	"   SET waits = c.id"
+	"  FROM ROWS FROM (unnest($oids), unnest($tids), unnest($ids)) AS c (oid, tid, id)"
+	" WHERE " IS_LOCKED_ROW};
+
+static const Statement give_up = {STATEMENT_GIVE_UP,
+	"UPDATE {rows} AS t"
+	"   SET state = 'GONE', stop = clock_timestamp(), waits = NULL, error = $error,"
+	"       sqlstate = $sqlstate, response = " FAILURE_RESPONSE
+	"  FROM ROWS FROM (unnest($oids), unnest($tids)) AS c (oid, tid)"
+	" WHERE " IS_LOCKED_ROW};
+
+/* clang-format on */
+
+/* Add what identifies locked rows. */
+static void
+arg_locked(StatementArgs *args, const DependentRow *rows, int count)
+{
+	Datum *oids = arg_array(args, "oids", OIDOID, count);
+	Datum *tids = arg_array(args, "tids", TIDOID, count);
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		oids[i] = ObjectIdGetDatum(rows[i].oid);
+		tids[i] = PointerGetDatum(&rows[i].tid);
+	}
+}
+
+/* These locked rows wait for no other task any more.  Their trigger leaves hints. */
+void
+rows_free(const TaskTable *table, const DependentRow *rows, int count, TimestampTz now)
+{
+	StatementArgs args;
+
+	statement_begin(&args);
+	arg_locked(&args, rows, count);
+	arg_timestamp(&args, "now", now);
+	statement_execute(&free_rows, table, &args);
+	statement_end();
+}
+
+/* Each of these locked rows watches another task from now on. */
+void
+rows_watch(const TaskTable *table, const DependentRow *rows, int count)
+{
+	StatementArgs args;
+	Datum *ids;
+	int i;
+
+	statement_begin(&args);
+	arg_locked(&args, rows, count);
+	ids = arg_array(&args, "ids", INT8OID, count);
+	for (i = 0; i < count; i++)
+		ids[i] = Int64GetDatum(rows[i].watches);
+	statement_execute(&wait_on, table, &args);
+	statement_end();
+}
+
+/* Add why rows are given up that have the verdict and the culprit of this one. */
+static void
+arg_culprit(StatementArgs *args, const DependentRow *row)
+{
+	Failure failure = {"ERROR", NULL, NULL, NULL, TASK_ERROR_PREDECESSOR};
+
+	if (row->verdict == DEPENDENT_NOT_NEEDED)
+	{
+		arg_text(args, "error", NULL);
+		arg_text(args, "sqlstate", NULL);
+		arg_text(args, "text", NULL);
+		arg_text(args, "json", NULL);
+		arg_text(args, "format", "text");
+		return;
+	}
+	failure.error = psprintf("task " INT64_FORMAT ", for which this one waited, is %s",
+							 row->culprit, row->culprit_state);
+	arg_failure(args, &failure, InvalidOid);
+}
+
+/* Set these locked rows to GONE.  They have the same verdict, and the same culprit. */
+void
+rows_give_up(const TaskTable *table, const DependentRow *rows, int count)
+{
+	StatementArgs args;
+
+	statement_begin(&args);
+	arg_locked(&args, rows, count);
+	arg_culprit(&args, &rows[0]);
+	statement_execute(&give_up, table, &args);
+	statement_end();
+}
+
+/* clang-format off */
+
+/* A loose index scan from task to task: one descent of the index for each. */
+static const Statement read_watched = {STATEMENT_WATCHED,
+	"WITH RECURSIVE g (waits) AS ("
+	"(SELECT t.waits FROM {rows} AS t"
+	"  WHERE t.state = 'PLAN' AND t.waits >= $from ORDER BY t.waits LIMIT 1)"
+	" UNION ALL"
+	" SELECT n.waits"
+	"   FROM g CROSS JOIN LATERAL ("
+	"        SELECT t.waits FROM {rows} AS t"
+	"         WHERE t.state = 'PLAN' AND t.waits > g.waits ORDER BY t.waits LIMIT 1) AS n"
+	") SELECT g.waits,"
+	"         NOT EXISTS (SELECT FROM {rows} AS r WHERE r.id = g.waits AND " UNENDED ")"
+	"    FROM g LIMIT $limit"};
+
+/* clang-format on */
+
+/* Read the next tasks that rows watch, in the order of their ids, from this id on. */
+int
+rows_watched(const TaskTable *table, int64 from, int limit, WatchedTask **tasks)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	int count;
+	int i;
+
+	statement_begin(&args);
+	arg_int64(&args, "from", from);
+	arg_int64(&args, "limit", limit);
+	count = (int) statement_execute(&read_watched, table, &args);
+	*tasks = MemoryContextAlloc(caller, Max(count, 1) * sizeof(WatchedTask));
+	for (i = 0; i < count; i++)
+	{
+		(*tasks)[i].id = DatumGetInt64(statement_value(i, 1));
+		(*tasks)[i].ended = DatumGetBool(statement_value(i, 2));
+	}
+	statement_end();
+	return count;
+}

@@ -1,0 +1,352 @@
+# Tasks that wait until others have ended: each rule with each way to end, the moments in between,
+# and what else decides when a task starts.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('dependents', conf => "pg_task.period = '200 ms'");
+
+sql('CREATE ROLE app LOGIN; CREATE ROLE other LOGIN;
+	GRANT INSERT, SELECT, UPDATE, DELETE ON task TO app, other');
+make_gates($node);
+
+# A task that waits for others.
+sub insert_after
+{
+	my ($after, %column) = @_;
+
+	return insert_task($node, after => '{' . join(',', ref $after ? @$after : $after) . '}',
+		request => 'SELECT 1', %column);
+}
+
+# A task that ends in this state when the gate of that name is opened.
+my %request = (DONE => "SELECT hold('%s')", FAIL => "SELECT hold('%s'), 1 / 0");
+
+# One task for each rule, which waits for these.
+my @rules = qw(done ended failed any);
+
+# The states and codes of one task for each rule.
+sub outcomes
+{
+	my (@ids) = @_;
+	my $ids = join ', ', @ids;
+
+	wait_until($node, "SELECT count(*) = 0 FROM task WHERE id IN ($ids) AND state IN ('PLAN', 'WORK')");
+	return sql("SELECT string_agg(concat_ws(' ', rule, state, sqlstate), ', ' ORDER BY id)
+		FROM task WHERE id IN ($ids)");
+}
+
+subtest 'each rule, each way to end' => sub {
+	my %expected = (
+		DONE => 'done DONE, ended DONE, failed GONE, any DONE',
+		FAIL => 'done GONE TK005, ended DONE, failed DONE, any GONE TK005',
+		STOP => 'done GONE TK005, ended DONE, failed DONE, any GONE TK005',
+		GONE => 'done GONE TK005, ended DONE, failed DONE, any GONE TK005',
+		deleted => 'done DONE, ended DONE, failed GONE, any DONE');
+	for my $end (sort keys %expected)
+	{
+		for my $before (0, 1)
+		{
+			my $way = $end . ($before ? ', before the dependent is inserted' : '');
+			my $id = insert_task($node, dt => 'infinity', request => $end eq 'FAIL'
+				? 'SELECT 1/0' : 'SELECT 1', delete => $end eq 'deleted' ? 1 : 0);
+			my $session = $node->background_psql('postgres');
+			my @ids;
+
+			$session->query_safe('BEGIN');
+			for my $rule (@rules)
+			{
+				my $new = $session->query_safe("INSERT INTO task (after, rule, request)
+					VALUES ('{$id}', '$rule', 'SELECT 1') RETURNING id");
+				push @ids, $new;
+			}
+			$session->query_safe('COMMIT') unless $before;
+			sql("UPDATE task SET dt = now() WHERE id = $id") if $end =~ /DONE|FAIL|deleted/;
+			sql("UPDATE task SET state = 'STOP' WHERE id = $id") if $end eq 'STOP';
+			sql("UPDATE task SET active = '1 ms', dt = now() - interval '1 hour', max = 0
+				WHERE id = $id") if $end eq 'GONE';
+			wait_until($node, "SELECT NOT EXISTS (SELECT FROM task WHERE id = $id
+				AND state IN ('PLAN', 'WORK'))");
+			$session->query_safe('COMMIT') if $before;
+			$session->quit;
+			is(outcomes(@ids), $expected{$end}, $way);
+			next if $end !~ /FAIL|STOP|GONE/;
+			is(task($node, $ids[0], 'error'), "task $id, for which this one waited, is $end",
+				"$way: it names the culprit");
+			is(task($node, $ids[0], "stop IS NOT NULL AND waits IS NULL AND attempt = 0 AND response"
+				. " = 'ERROR:  ' || error"), 't', "$way: it has never run");
+		}
+	}
+};
+
+# The ids of new tasks that wait for their gates, by name.
+sub gated
+{
+	my (%end) = @_;
+	my %id;
+
+	$id{$_} = insert_task($node, request => sprintf($request{ $end{$_} }, $_)) for sort keys %end;
+	return %id;
+}
+
+subtest 'several tasks' => sub {
+	my %id = gated(a => 'DONE', b => 'FAIL', c => 'DONE');
+	my %after;
+
+	for my $rule (@rules)
+	{
+		$after{$rule} = insert_after([ @id{qw(a b c)} ], rule => $rule);
+		$after{"$rule done"} = insert_after([ @id{qw(c a)} ], rule => $rule);
+	}
+	is(count_of($node, 'after IS NOT NULL AND waits = ANY (after) AND state = \'PLAN\''), 8,
+		'all wait');
+	open_gate($node, 'a');
+	wait_for_state($node, $after{$_}, 'DONE') for 'any', 'any done';
+	open_gate($node, 'b');
+	wait_for_state($node, $id{b}, 'FAIL');
+	is(count_of($node, "after IS NOT NULL AND state = 'PLAN' AND rule IN ('ended', 'failed')"), 4,
+		'the others wait until all have ended');
+	open_gate($node, 'c');
+	is(outcomes(@after{ map { ($_, "$_ done") } @rules }),
+		'done GONE TK005, done DONE, ended DONE, ended DONE, failed DONE, failed GONE, any DONE, '
+			. 'any DONE', 'each by its rule');
+	is(sql(q{SELECT count(*) FROM task AS t WHERE after IS NOT NULL AND attempt > 0 AND t.start <=
+		(SELECT least(max(p.stop), CASE t.rule WHEN 'any' THEN min(p.stop) END) FROM task AS p
+		WHERE p.id = ANY (t.after))}), 0, 'none has started before');
+	sql('DELETE FROM gate; TRUNCATE task');
+};
+
+# Each is GONE because of the one before.
+subtest 'what follows from a failure' => sub {
+	my @ids = insert_task($node, request => q{SELECT hold('f'), 1 / 0}, retry => 1, delay => '1 ms');
+
+	push @ids, insert_after($ids[-1], rule => $_) for qw(done done ended done);
+	push @ids, insert_after($ids[1], rule => 'failed');
+	open_gate($node, 'f');
+	wait_for_state($node, $ids[4], 'DONE');
+	wait_for_state($node, $ids[5], 'DONE');
+	is(sql('SELECT string_agg(state, \' \' ORDER BY id) FROM task'), 'FAIL GONE GONE DONE DONE DONE',
+		'states');
+	is(sql('SELECT string_agg(error, \', \' ORDER BY id) FROM task WHERE state = \'GONE\''),
+		"task $ids[0], for which this one waited, is FAIL, "
+			. "task $ids[1], for which this one waited, is GONE", 'each names its culprit');
+	is(task($node, $ids[0], 'failed'), 2, 'the first one was retried before');
+
+	sql("UPDATE task SET request = 'SELECT 1' WHERE id = $ids[0]");
+	sql(q{UPDATE task SET state = 'PLAN', failed = 0 WHERE state IN ('FAIL', 'GONE')});
+	wait_until($node, q{SELECT bool_and(state = 'DONE') FROM task});
+	is(sql('SELECT count(*) FROM task AS t JOIN task AS p ON p.id = t.after[1]
+		WHERE t.start <= p.stop AND t.id IN (' . join(', ', @ids[1, 2]) . ')'), 0,
+		'they go on in order from where they failed');
+	sql('DELETE FROM gate; TRUNCATE task');
+};
+
+subtest 'who may wait for which task' => sub {
+	my $mine = insert_task($node, request => 'SELECT 1', dt => 'infinity');
+	my $insert = 'INSERT INTO task (id, after, request) VALUES (%s, %s, \'SELECT 1\')';
+	my %error = (
+		'DEFAULT, \'{0}\'' => '23503', "DEFAULT, '{$mine, 0}'" => '23503',
+		"$mine + 1, ARRAY[$mine + 1]" => '23514', "DEFAULT, '{$mine, NULL}'" => '23514',
+		"DEFAULT, '{{$mine}}'" => '', "DEFAULT, '{{$mine, $mine}, {1, 1}}'" => '23514',
+		"DEFAULT, array_fill($mine, ARRAY[16385])" => '23514');
+
+	for (sort keys %error)
+	{
+		my $values = $_;
+		$error{$_} = '23514' if $values =~ /\{\{\d+\}\}/;
+		is(sqlstate_of('postgres', "BEGIN; INSERT INTO task (id, after, request)
+			VALUES ($values, 'SELECT 1'); ROLLBACK"), $error{$_}, $values);
+	}
+	is(sqlstate_of('postgres', "INSERT INTO task (after, rule, request)
+		VALUES ('{$mine}', 'some', 'SELECT 1')"), '23514', 'an unknown rule');
+	is(sqlstate_of('app', "INSERT INTO task (after, request) VALUES ('{$mine}', 'SELECT 1')"),
+		'23503', 'a role does not wait for a row that it does not see');
+	is(sqlstate_of('app', "INSERT INTO task (after, request) VALUES ('{}', 'SELECT 1')"), '',
+		'nobody is waited for');
+	my $own = sql_as('app', q{INSERT INTO task (request, dt) VALUES ('SELECT 1', 'infinity')
+		RETURNING id});
+	my $id = sql_as('app', "INSERT INTO task (after, waits, request)
+		VALUES ('{$own}', 5, 'SELECT 1') RETURNING id");
+	is(task($node, $id, 'waits'), $own, 'the server chooses what a row watches');
+	is(sqlstate_of('app', "UPDATE task SET after = '{$mine}' WHERE id = $id"), '23503',
+		'nor by an UPDATE');
+	sql_as('app', "UPDATE task SET waits = NULL WHERE id = $id");
+	is(task($node, $id, 'waits'), $own, 'nobody else writes it');
+	is(sql_as('app', q{INSERT INTO task (waits, request) VALUES (5, 'SELECT 1')
+		RETURNING waits IS NULL}), 't', 'a row that names none waits for none');
+	sql_as('app', "UPDATE task SET after = NULL WHERE id = $id");
+	wait_for_state($node, $id, 'DONE');
+	sql('TRUNCATE task');
+};
+
+# A waiting row that was planned for long ago, or for later, or that expires.
+subtest 'what else decides when a task starts' => sub {
+	my %id = gated(t => 'DONE');
+	my $old = insert_after($id{t}, dt => '2001-01-01', active => '1 hour');
+	my $later = insert_after($id{t}, dt => '2200-01-01');
+	my $key = insert_after($id{t}, key => 'k', queue => 'q');
+	my $chain = insert_after($id{t}, repeat => '1 day', dt => '2001-01-01 12:34');
+	my $stopped = insert_after($id{t});
+	my $after = insert_after([ $stopped, $id{t} ], rule => 'failed');
+
+	is(sqlstate_of('postgres', q{INSERT INTO task (queue, key, request)
+		VALUES ('q', 'k', 'SELECT 1')}), '23505', 'it holds its key while it waits');
+	sql("UPDATE task SET state = 'STOP' WHERE id = $stopped");
+	is(task($node, $old, 'state'), 'PLAN', 'it does not expire while it waits');
+	open_gate($node, 't');
+	wait_for_state($node, $_, 'DONE') for $old, $key, $after, $chain;
+	is(sql("SELECT count(*) FROM task AS t JOIN task AS p ON p.id = $id{t}
+		WHERE t.id IN ($old, $key) AND t.dt >= p.stop AND t.start >= t.dt"), 2,
+		'it is planned for the moment when it was free');
+	is_row($node, $later, { state => 'PLAN', waits => undef, "dt = '2200-01-01'" => 'true' },
+		'a time to come stays');
+	is(sql("SELECT n.after, n.waits, n.dt = t.dt + interval '1 day' FROM task AS n
+		JOIN task AS t ON n.parent = t.id WHERE t.id = $chain"), '||t',
+		'the next run waits for nobody, and is counted from then');
+	is(task($node, $stopped, 'state'), 'STOP', 'a task that waits can be stopped');
+	sql('DELETE FROM gate; TRUNCATE task');
+};
+
+# More than commits name one by one; one row that refuses to be written, and one that is locked.
+subtest 'many tasks' => sub {
+	my $session = $node->background_psql('postgres');
+
+	sql(q{CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN RAISE 'refused'; END $$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON task FOR EACH ROW WHEN (NEW.queue = 'refused'
+			AND NEW.waits IS NULL) EXECUTE FUNCTION refuse();
+		BEGIN;
+		INSERT INTO task (id, request, dt) VALUES (0, 'SELECT 1', 'infinity');
+		INSERT INTO task (id, request, after) SELECT i, 'SELECT 1', ARRAY[i - 1]
+			FROM generate_series(1, 300) AS i;
+		INSERT INTO task (id, request, after) SELECT 1000 + i, 'SELECT 1', '{0}'
+			FROM generate_series(1, 2000) AS i;
+		INSERT INTO task (id, request, after) VALUES (4000, 'SELECT 1',
+			(SELECT array_agg(id) FROM task));
+		INSERT INTO task (id, queue, request, after) VALUES (4001, 'refused', 'SELECT 1', '{0}'),
+			(4002, 'locked', 'SELECT 1', '{0}');
+		COMMIT});
+	$session->query_safe('BEGIN; SELECT FROM task WHERE id = 4002 FOR UPDATE');
+	sql('UPDATE task SET dt = now() WHERE id = 0');
+	wait_for_state($node, 4000, 'DONE');
+	is(sql('SELECT count(*) FROM task AS t JOIN task AS p ON p.id = ANY (t.after)
+		WHERE t.start <= p.stop'), 0, 'each has started after those before it');
+	is(count_of($node, q{state <> 'DONE' OR attempt <> 1}), 2, 'all have run');
+	is(sql(q{SELECT string_agg(concat_ws(' ', queue, state, waits), ', ' ORDER BY id)
+		FROM task WHERE id > 4000}), 'refused PLAN 0, locked PLAN 0',
+		'a locked row waits, and so does one that cannot be written');
+	$session->query_safe('COMMIT');
+	$session->quit;
+	wait_for_state($node, 4002, 'DONE');
+	sql('DROP TRIGGER refuse ON task');
+	wait_for_state($node, 4001, 'DONE');
+	sql('TRUNCATE task; ALTER SEQUENCE task_id_seq RESTART 10000');
+};
+
+# The scheduler is not there, or the server crashes, when tasks end.
+subtest 'a crash, and no scheduler' => sub {
+	my %id = gated(x => 'DONE', y => 'DONE');
+	my @after = map { insert_after([ @id{qw(x y)} ], rule => $_) } @rules;
+
+	wait_for_running($node, 2);
+	open_gate($node, 'x');
+	wait_for_state($node, $id{x}, 'DONE');
+	wait_for_state($node, $after[3], 'DONE');
+	crash($node);
+	wait_for_running($node, 1);
+	is(count_of($node, q{state = 'PLAN' AND waits IS NOT NULL}), 3, 'the others wait');
+	sql('ALTER DATABASE postgres SET pg_task.enabled = off');
+	wait_for_backends($node, 'scheduler', 0);
+	open_gate($node, 'y');
+	wait_for_state($node, $id{y}, 'DONE');
+	sql('ALTER DATABASE postgres RESET pg_task.enabled');
+	is(outcomes(@after), 'done DONE, ended DONE, failed GONE, any DONE', 'a start finds them');
+	sql('DELETE FROM gate; TRUNCATE task');
+};
+
+# The examples of docs/workflows.md, one after the other.
+subtest 'the manual' => sub {
+	my @blocks = slurp_file("$FindBin::RealBin/../../docs/workflows.md") =~ /^```sql\n(.*?)^```/msg;
+	my @found;
+
+	for my $block (@blocks)
+	{
+		sql($block);
+		wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')
+			AND request <> 'CALL split()'});
+		# what a task has inserted waits for nobody any more, but may have been seen before it was
+		wait_until($node, q{SELECT NOT EXISTS (SELECT FROM task WHERE request = 'CALL split()')
+			OR EXISTS (SELECT FROM task WHERE response = 'joined')});
+		push @found, sql(q{SELECT string_agg(DISTINCT state, ',') || ' '
+			|| count(*) FILTER (WHERE after IS NOT NULL) FROM task});
+	}
+	is(join(', ', @found[ 0 .. 1, 3 .. $#found ]),
+		'DONE 1, DONE 2, DONE,FAIL,GONE 6, DONE,FAIL,GONE 6', 'they do what they promise');
+	is(count_of($node, q{response = 'joined' AND state = 'DONE'}), 1, 'found on the way');
+	is(sql('SELECT count(*) FROM task AS t JOIN task AS p ON p.id = ANY (t.after)
+		WHERE t.start <= p.stop AND t.rule IS NULL'), 0, 'in order');
+	sql('TRUNCATE task');
+};
+
+# Rows that come with what they watch: replicated, or from a dump.
+subtest 'rows from elsewhere' => sub {
+	my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump.sql';
+	my %id = gated(d => 'DONE');
+	my $done = insert_task($node, request => 'SELECT 1');
+	my $free = insert_after($done, dt => 'infinity');
+	my @after = map { insert_after([ $done, $id{d} ], rule => $_) } 'done', 'failed';
+
+	wait_for_running($node, 1, id => $id{d});
+	wait_for_state($node, $done, 'DONE');
+	wait_until($node, "SELECT waits IS NULL FROM task WHERE id = $free");
+	sql("DELETE FROM task WHERE id = $done");
+	PostgreSQL::Test::Utils::command_ok([ 'pg_dump', '-h', $node->host, '-p', $node->port, '-f',
+		$dump, 'postgres' ], 'dump');
+	sql('CREATE DATABASE copy IS_TEMPLATE true');
+	PostgreSQL::Test::Utils::command_ok([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-h',
+		$node->host, '-p', $node->port, '-f', $dump, 'copy' ], 'restore');
+	sql_in('postgres', 'ALTER DATABASE copy IS_TEMPLATE false');
+	sql_in('copy', q{INSERT INTO gate VALUES ('d')});
+	wait_for_state($node, $after[0], 'DONE', db => 'copy');
+	wait_for_state($node, $after[1], 'GONE', db => 'copy');
+	is(sql_in('copy', 'SELECT count(*) FROM task AS t JOIN task AS p ON p.id = ANY (t.after)
+		WHERE t.start <= p.stop'), 0, 'restored rows wait');
+	is(task($node, $after[0], 'state'), 'PLAN', 'those from which they come, too');
+
+	sql_in('copy', "SET session_replication_role = replica;
+		INSERT INTO task (id, after, waits, rule, request) VALUES
+			(50001, '{50000}', 50000, 'done', 'SELECT 1'), (50002, '{50000}', NULL, NULL, 'SELECT 1');
+		INSERT INTO task (id, dt, request) VALUES (50000, 'infinity', 'SELECT 1')")
+		for 1;
+	wait_for_state($node, 50002, 'DONE', db => 'copy');
+	open_gate($node, 'd');
+	wait_for_state($node, $after[0], 'DONE');
+	sql('DROP DATABASE copy WITH (FORCE)');
+	sql('DELETE FROM gate; TRUNCATE task');
+};
+
+subtest 'a partitioned table' => sub {
+	sql('CREATE DATABASE parts IS_TEMPLATE true');
+	sql_in('parts', q{CREATE TABLE task (id bigint GENERATED BY DEFAULT AS IDENTITY,
+			dt timestamptz NOT NULL DEFAULT now(), request text NOT NULL,
+			state text NOT NULL DEFAULT 'PLAN', attempt int NOT NULL DEFAULT 0,
+			PRIMARY KEY (id, dt)) PARTITION BY RANGE (dt);
+		CREATE TABLE past PARTITION OF task FOR VALUES FROM (MINVALUE) TO ('2020-01-01');
+		CREATE TABLE future PARTITION OF task DEFAULT});
+	sql('ALTER DATABASE parts IS_TEMPLATE false');
+	wait_until($node, q{SELECT count(*) = 8 FROM pg_trigger WHERE tgrelid = 'task'::regclass},
+		db => 'parts');
+	sql_in('parts', q{BEGIN; INSERT INTO task (id, request, dt) VALUES (0, 'SELECT 1', 'infinity');
+		INSERT INTO task (id, request, dt, after, rule) SELECT i, 'SELECT 1', '2019-01-01',
+			ARRAY[0, i - 1], CASE WHEN i % 2 = 0 THEN 'any' END FROM generate_series(1, 50) AS i;
+		COMMIT; UPDATE task SET dt = now() WHERE id = 0});
+	wait_until($node, q{SELECT bool_and(state = 'DONE') FROM task}, db => 'parts');
+	is(sql_in('parts', 'SELECT count(*) FROM task AS t JOIN task AS p ON p.id = ANY (t.after)
+		WHERE t.start <= p.stop AND t.rule IS NULL'), 0, 'in order');
+};
+
+done_testing();
