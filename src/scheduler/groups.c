@@ -70,23 +70,6 @@ static struct
 
 DEFINE_HASH_INSERT(insert_group, grouptable, GroupEntry, const TaskGroup *)
 
-#ifdef USE_ASSERT_CHECKING
-/*
- * Are these positions in ascending order, and behind the read position?  In a partitioned table two
- * rows may have the same position.
- */
-static bool
-are_ordered(TaskPlace read_position, const TaskPlace *places, int count)
-{
-	int i;
-
-	for (i = 1; i < count; i++)
-		if (order_compare_places(&places[i - 1], &places[i]) > 0)
-			return false;
-	return count == 0 || order_compare_places(&read_position, &places[0]) < 0;
-}
-#endif
-
 /* Free the memory of the positions, except for one. */
 static void
 free_places(QueueGroup *group)
@@ -437,7 +420,7 @@ groups_read_unlocked(QueueGroup *group, const TaskPlace *places, int count, Task
 					 bool exhausted)
 {
 	Assert(!group_knows_row(group));
-	Assert(are_ordered(group->read_position, places, count));
+	Assert(order_places_ascend(group->read_position, places, count));
 	reserve_places(group, count);
 	order_detach(group);
 	append_places(group, places, count);
@@ -575,7 +558,7 @@ groups_read_ahead(QueueGroup **batch, int limit, ClockNow now)
 void
 groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit)
 {
-	Assert(are_ordered(group->read_position, places, count));
+	Assert(order_places_ascend(group->read_position, places, count));
 	reserve_places(group, count);
 	order_detach(group);
 	append_places(group, places, count);

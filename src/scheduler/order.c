@@ -46,6 +46,23 @@ static struct
 	int64 offset;			   /* of the wall clock when lanes were brought back for it (us) */
 } order;
 
+#ifdef USE_ASSERT_CHECKING
+/*
+ * Are these positions in ascending order, and behind the read position?  In a partitioned table two
+ * rows may have the same position.
+ */
+bool
+order_places_ascend(TaskPlace read_position, const TaskPlace *places, int count)
+{
+	int i;
+
+	for (i = 1; i < count; i++)
+		if (order_compare_places(&places[i - 1], &places[i]) > 0)
+			return false;
+	return count == 0 || order_compare_places(&read_position, &places[0]) < 0;
+}
+#endif
+
 /*
  * Return the position in the order of a task at this place of a group, whose queue had its last
  * turn then (DT_NOBEGIN: it takes none).  With aging, a priority is worth so much time.
@@ -500,18 +517,22 @@ end_skipping(void)
 }
 
 /*
- * Lanes may be parked until a time of the wall clock.  If that was set, or has drifted, bring all
- * parked lanes back.
+ * Lanes may be parked until a time of the wall clock, and turns are such times.  If the clock was
+ * set, or has drifted, bring all parked lanes back.  If it was set back, the turns since it was
+ * ahead go back as well: otherwise the queues that were served would wait for the clock.
  */
 static void
 follow_wall_clock(ClockNow now)
 {
 	int64 offset = now.wall - now.mono.us;
+	int64 back = order.offset - offset;
 
-	if (offset - order.offset <= CLOCK_STEP_US && order.offset - offset <= CLOCK_STEP_US)
+	if (-back <= CLOCK_STEP_US && back <= CLOCK_STEP_US)
 		return;
 	order.offset = offset;
 	order_unpark_all();
+	if (back > 0)
+		queues_turn_back(now.wall, back, order_set_turn);
 }
 
 /*

@@ -104,6 +104,9 @@ order_first_lane(const GroupRole *role)
 }
 
 extern void order_create(MemoryContext context, int64 aging);
+#ifdef USE_ASSERT_CHECKING
+extern bool order_places_ascend(TaskPlace read_position, const TaskPlace *places, int count);
+#endif
 extern void order_set_turn(QueueState *queue, TimestampTz turn);
 extern OrderKey order_key(const QueueGroup *group);
 extern OrderKey order_key_at(const TaskGroup *key, TimestampTz turn, TaskPlace place);

@@ -214,6 +214,23 @@ queue_next_turn(QueueState *queue, TimestampTz now)
 	return queues.turn;
 }
 
+/*
+ * The wall clock was set back by "step" (us), and is "now".  Call "set_turn" for each queue whose
+ * turn is in the future, with the time of that turn by the new clock.  Looks at all queues.
+ */
+void
+queues_turn_back(TimestampTz now, int64 step, void (*set_turn)(QueueState *, TimestampTz))
+{
+	queuetable_iterator iter;
+	QueueEntry *entry;
+
+	queues.turn = Min(queues.turn, now);
+	queuetable_start_iterate(queues.table, &iter);
+	while ((entry = queuetable_iterate(queues.table, &iter)) != NULL)
+		if (entry->queue->turn > now)
+			set_turn(entry->queue, Min(entry->queue->turn - step, now));
+}
+
 /* May no task of the queue overtake the first one? */
 bool
 queue_is_strict(QueueState *queue)

@@ -207,6 +207,36 @@ check_turns(int seed)
 	return NULL;
 }
 
+/* The wall clock goes far ahead and back: queues that were served meanwhile keep their turns. */
+static const char *
+check_turned_back(void)
+{
+	QueueRule rule = RULE("fair%", -1, .fair = true);
+	int served = add_key("fair 1", TASK_UNLIMITED, 0, "r");
+	int other = add_key("fair 2", TASK_UNLIMITED, 0, "r");
+	int plain = add_key("plain", TASK_UNLIMITED, 0, "r");
+	ClockNow ahead = {{start.mono.us + SECOND}, start.wall + 24 * HOUR};
+	ClockNow back = after(start, 2 * SECOND);
+	int i;
+
+	set_rules(&rule, 1);
+	begin_round(start);
+	for (i = 1; i <= 4; i++)
+		insert_with_hint(served, start.wall, i);
+	CHECK(start_next(ahead, NULL) == 1);
+	insert_with_hint(other, start.wall, 5);
+	CHECK(start_next(ahead, NULL) == 5);
+	insert_with_hint(other, start.wall, 6);
+
+	/* the first was served before the second; both before what was planned later */
+	insert_with_hint(plain, back.wall + SECOND, 7);
+	CHECK(start_next(after(back, 3 * SECOND), NULL) == 2);
+	CHECK(start_next(after(back, 3 * SECOND), NULL) == 6);
+	CHECK(start_next(after(back, 3 * SECOND), NULL) == 7);
+	CHECK(start_next(after(back, 3 * SECOND), NULL) == 3);
+	return NULL;
+}
+
 static const char *
 check_pause(void)
 {
@@ -1068,6 +1098,7 @@ static const Check checks[] = {
 	{"limits", check_limits, NULL},
 	{"startable", check_startable, NULL},
 	{"pause", check_pause, NULL},
+	{"turned back", check_turned_back, NULL},
 	{"hints", check_hints, NULL},
 	{"scan", check_scan, NULL},
 	{"news", check_news, NULL},
