@@ -25,6 +25,14 @@
  */
 #define MISSES_MAX 16
 
+/*
+ * A role is forgotten if it has got no executor for this time (ms).  They are looked at when there
+ * are twice as many as were left the last time, and not before there are so many: roles may be
+ * created and dropped all the time.
+ */
+#define ROLE_MEMORY_MS (10 * 60 * 1000)
+#define ROLES_MANY 1000
+
 typedef struct RoleState
 {
 	Oid role;		   /* key of the hash table */
@@ -39,12 +47,14 @@ typedef struct RoleState
 /* Static, because these facts outlive the executors and the rounds in which they were learnt. */
 static HTAB *roles = NULL;
 static dlist_head waiting = DLIST_STATIC_INIT(waiting);
+static long tidy_at; /* number of roles at which those that are not needed are forgotten */
 
 void
 role_state_create(void)
 {
 	HASHCTL ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(RoleState)};
 
+	tidy_at = ROLES_MANY;
 	roles = hash_create("pg_task roles", 16, &ctl, HASH_ELEM | HASH_BLOBS);
 }
 
@@ -59,11 +69,37 @@ find_or_add_role(Oid role)
 	return state;
 }
 
+/* What is known of this role; NULL: nothing. */
+static RoleState *
+find_role(Oid role)
+{
+	return hash_search(roles, &role, HASH_FIND, NULL);
+}
+
+/* If there are very many roles, forget those that have not been served for long. */
+static void
+forget_roles(MonoTime now)
+{
+	HASH_SEQ_STATUS scan;
+	RoleState *state;
+
+	if (hash_get_num_entries(roles) < tidy_at)
+		return;
+	hash_seq_init(&scan, roles);
+	while ((state = hash_seq_search(&scan)) != NULL)
+		if (!state->waits && clock_exceeds(state->granted, now, ROLE_MEMORY_MS))
+			(void) hash_search(roles, &state->role, HASH_REMOVE, NULL);
+	tidy_at = Max(ROLES_MANY, 2 * hash_get_num_entries(roles));
+}
+
 /* An executor of this role has connected. */
 void
 role_connected(Oid role)
 {
-	find_or_add_role(role)->retry_ms = 0;
+	RoleState *state = find_role(role);
+
+	if (state)
+		state->retry_ms = 0;
 }
 
 /* An executor of this role has exited before it was connected. */
@@ -83,7 +119,9 @@ role_connection_failed(Oid role, MonoTime now)
 bool
 role_may_connect(Oid role, MonoTime now)
 {
-	return !clock_is_before(now, find_or_add_role(role)->retry_at);
+	const RoleState *state = find_role(role);
+
+	return state == NULL || !clock_is_before(now, state->retry_at);
 }
 
 /*
@@ -115,6 +153,7 @@ role_connections_until(MonoTime now)
 void
 role_granted(Oid role, MonoTime now)
 {
+	forget_roles(now);
 	find_or_add_role(role)->granted = now;
 }
 
@@ -122,14 +161,19 @@ role_granted(Oid role, MonoTime now)
 MonoTime
 role_last_granted(Oid role)
 {
-	return find_or_add_role(role)->granted;
+	const RoleState *state = find_role(role);
+
+	return state ? state->granted : (MonoTime){0};
 }
 
 /* A task of this role was claimed. */
 void
 role_claimed(Oid role)
 {
-	find_or_add_role(role)->misses = 0;
+	RoleState *state = find_role(role);
+
+	if (state)
+		state->misses = 0;
 }
 
 /* A task of this role could not be claimed, most likely because its row is locked. */
@@ -149,5 +193,7 @@ role_missed(Oid role)
 bool
 role_expects_locks(Oid role)
 {
-	return find_or_add_role(role)->misses >= MISSES_MAX;
+	const RoleState *state = find_role(role);
+
+	return state && state->misses >= MISSES_MAX;
 }

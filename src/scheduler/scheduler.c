@@ -327,6 +327,43 @@ run_iteration(DispatchRound *round)
 		errors_forget();
 }
 
+/* Return when something is due next, besides scans and what the executors report. */
+static MonoTime
+next_due(ClockNow now)
+{
+	MonoTime due;
+
+	if (MyScheduler->iteration_failed)
+		return clock_plus_ms(now.mono, FAILED_RETRY_MS);
+	due = clock_min(groups_due_at(now), row_writes_until(now));
+	if (MyScheduler->table == NULL || scan_going() || groups_ready(now))
+		return now.mono;
+	due = clock_min(due, isolation_until(now.mono));
+	return clock_min(due, locked_until());
+}
+
+/*
+ * Tell the supervisor whether this scheduler is idle, so that another database may have its worker
+ * slot.  Called within the guarded iteration, because memory may run out.
+ */
+static void
+show_idle(ClockNow now)
+{
+	SharedScheduler *slot = MyScheduler->slot;
+	bool idle;
+
+	/* read without a lock: the supervisor wakes this process when it changes */
+	if (!Shared->crowded)
+		return;
+	idle =
+		!pool_is_busy() && clock_is_before(clock_plus_ms(now.mono, IDLE_AHEAD_MS), next_due(now));
+	if (idle == (pg_atomic_read_u64(&slot->idle_since) != 0))
+		return;
+	pg_atomic_write_u64(&slot->idle_since, idle ? (uint64) now.mono.us : 0);
+	if (idle)
+		shared_wake_supervisor();
+}
+
 static void
 add_error_context(void *arg pg_attribute_unused())
 {
@@ -347,47 +384,15 @@ run_guarded_iteration(void)
 	PG_TRY();
 	{
 		run_iteration(&round);
+		show_idle(clock_now());
 	}
 	PG_CATCH();
 	{
 		recovery_run(&round);
+		show_idle(clock_now()); /* cannot fail: nothing is looked up now */
 	}
 	PG_END_TRY();
 	error_context_stack = callback.previous;
-}
-
-/* Return when something is due next, besides scans and what the executors report. */
-static MonoTime
-next_due(ClockNow now)
-{
-	MonoTime due = clock_min(groups_due_at(now), row_writes_until(now));
-
-	if (MyScheduler->iteration_failed)
-		return clock_plus_ms(now.mono, FAILED_RETRY_MS);
-	if (MyScheduler->table == NULL || scan_going() || groups_ready(now))
-		return now.mono;
-	due = clock_min(due, isolation_until(now.mono));
-	return clock_min(due, locked_until());
-}
-
-/* Tell the supervisor whether this scheduler is idle, so that another database may have its worker
- * slot. */
-static void
-show_idle(ClockNow now)
-{
-	SharedScheduler *slot = MyScheduler->slot;
-	bool idle;
-
-	/* read without a lock: the supervisor wakes this process when it changes */
-	if (!Shared->crowded)
-		return;
-	idle =
-		!pool_is_busy() && clock_is_before(clock_plus_ms(now.mono, IDLE_AHEAD_MS), next_due(now));
-	if (idle == (pg_atomic_read_u64(&slot->idle_since) != 0))
-		return;
-	pg_atomic_write_u64(&slot->idle_since, idle ? (uint64) now.mono.us : 0);
-	if (idle)
-		shared_wake_supervisor();
 }
 
 /* Must this process exit?  If its memory is full of zones, it is started again. */
@@ -466,7 +471,6 @@ wait_for_work(void)
 	long left;
 
 	Assert(!IsTransactionState());
-	show_idle(now);
 	(void) pgstat_report_stat(false);
 	until = next_iteration(now);
 	left = clock_ms_until(now.mono, until);

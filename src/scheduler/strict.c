@@ -58,12 +58,14 @@ hold_for_a_while(QueueGroup *group, TaskPlace place, MonoTime now)
 	hold_queue(group, place, clock_plus_ms(now, queue->held_ms));
 }
 
-/* The first task of this group of a strict queue cannot be chosen now: the others wait, too. */
+/*
+ * The first task of this group of a strict queue cannot be chosen now: the others wait, too.  The
+ * lanes of the queue are parked when they are looked at next, until the hold ends.
+ */
 void
 strict_wait(QueueGroup *group, ClockNow now)
 {
 	hold_for_a_while(group, group->places[group->next], now.mono);
-	groups_skip(group);
 }
 
 /*

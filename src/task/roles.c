@@ -36,6 +36,9 @@
 #include "task/roles.h"
 #include "zones.h"
 
+/* Roles whose settings are remembered; all are forgotten when there is one more. */
+#define ROLES_MAX 50000
+
 /* The settings of a role, as of a value of the change counter of settings (shared_settings). */
 typedef struct RoleEntry
 {
@@ -251,8 +254,15 @@ roles_settings(Oid role)
 	HASHCTL ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(RoleEntry)};
 	uint32 settings = shared_settings(MyDatabaseId, role);
 	RoleEntry *entry;
+	HTAB *old = known.settings;
 	bool found;
 
+	if (old && hash_get_num_entries(old) >= ROLES_MAX &&
+		hash_search(old, &role, HASH_FIND, NULL) == NULL)
+	{
+		known.settings = NULL;
+		hash_destroy(old);
+	}
 	if (known.settings == NULL)
 		known.settings = hash_create("pg_task role settings", 16, &ctl, HASH_ELEM | HASH_BLOBS);
 	entry = hash_search(known.settings, &role, HASH_ENTER, &found);

@@ -28,6 +28,7 @@ check('keys', 'a group is known by all of its columns');
 check('limits', 'the limit of a queue counts all of its running tasks, in whatever order they end');
 check('startable', 'how many tasks of a group could start');
 check('pause', 'a negative max is a pause between two starts, one task at a time');
+check('turned back', 'the clock is set ahead and back: no queue waits for its last turn');
 check('hints', 'hints before and behind the read position');
 check('scan', 'a scan forgets empty groups, and no row that appears meanwhile');
 check('news', 'which of the rows that a scan finds no hint has named');
@@ -55,5 +56,12 @@ for my $seed (20261121 .. 20261123)
 	check('random scans', "each row is started once, with hints and scans (seed $seed)", $seed);
 	check('random forgetting', "15 groups of 40 are remembered, in order (seed $seed)", $seed);
 }
+
+my $roles = build_module('role_check', "-I$FindBin::RealBin/../../src", '-DUSE_ASSERT_CHECKING');
+$node->safe_psql('postgres', "CREATE FUNCTION role_check(roles int) RETURNS int
+	LANGUAGE c STRICT AS '$roles'");
+my $most = sql('SELECT role_check(50000)');
+cmp_ok($most, '>', 900, 'the scheduler remembers the roles that it has served last ...');
+cmp_ok($most, '<', 2500, '... and not all of 50,000');
 
 done_testing();
