@@ -32,6 +32,9 @@ PG_FUNCTION_INFO_V1(pg_task_top);
 #define GROUP_COLUMNS \
 	"t.queue COLLATE \"C\", coalesce(t.max, 2147483647), t.priority, t.role::text, t.role_id"
 
+/* The condition of that index: a row that waits for another task is in one of its own. */
+#define WAITING "t.state = 'PLAN' AND t.waits IS NULL"
+
 /* At most this many groups are read, and this many rows of a group are counted. */
 #define GROUPS_MAX "200"
 #define COUNT_MAX "1000"
@@ -48,7 +51,7 @@ static const char statement[] =
 	"WITH RECURSIVE g (queue, max, priority, role, role_id, dt, id, request, error, failed) AS ("
 	"(SELECT " GROUP_COLUMNS ", t.dt, t.id, t.request, t.error, t.failed"
 	"   FROM %1$s AS t"
-	"  WHERE t.state = 'PLAN'"
+	"  WHERE " WAITING
 	"  ORDER BY " GROUP_COLUMNS ", t.dt, t.id"
 	"  LIMIT 1)"
 	" UNION ALL"
@@ -56,7 +59,7 @@ static const char statement[] =
 	"   FROM g CROSS JOIN LATERAL ("
 	"        SELECT " GROUP_COLUMNS ", t.dt, t.id, t.request, t.error, t.failed"
 	"          FROM %1$s AS t"
-	"         WHERE t.state = 'PLAN'"
+	"         WHERE " WAITING
 	"           AND (" GROUP_COLUMNS ") > (g.queue, g.max, g.priority, g.role, g.role_id)"
 	"         ORDER BY " GROUP_COLUMNS ", t.dt, t.id"
 	"         LIMIT 1) AS n"
@@ -80,7 +83,7 @@ static const char statement[] =
 	"       id, role::name, dt,"
 	"       (SELECT count(*)"
 	"          FROM (SELECT FROM %1$s AS t"
-	"                 WHERE t.state = 'PLAN'"
+	"                 WHERE " WAITING
 	"                   AND t.queue COLLATE \"C\" = w.queue"
 	"                   AND coalesce(t.max, 2147483647) = w.max AND t.priority = w.priority"
 	"                   AND t.role::text = w.role AND t.role_id = w.role_id"
@@ -94,12 +97,17 @@ static const char statement[] =
 	"       concat_ws(' ', t.sqlstate, " SHORT("t.error") ")"
 	"  FROM %1$s AS t"
 	" WHERE t.id BETWEEN $3 - $4 AND $3 + $4 AND t.state = 'FAIL'"
-	" ORDER BY t.stop DESC NULLS LAST, t.id DESC LIMIT $1)"
+	" ORDER BY t.stop DESC NULLS LAST, t.id DESC LIMIT $1),"
+	" after AS ("
+	"SELECT 4, 'after', NULL, NULL::bigint, NULL, NULL::timestamptz, count(*),"
+	"       'wait for other tasks'"
+	"  FROM (SELECT FROM %1$s AS t WHERE t.state = 'PLAN' AND t.waits IS NOT NULL"
+	"         LIMIT " COUNT_MAX ") AS c HAVING count(*) > 0)"
 	" SELECT l.what, l.queue, l.id, l.role, l.at,"
 	"        CASE WHEN isfinite(l.at) THEN date_trunc('second', statement_timestamp() - l.at) END,"
 	"        l.tasks, l.text"
 	"   FROM (SELECT * FROM runs UNION ALL SELECT * FROM waits UNION ALL SELECT * FROM failed"
-	"          UNION ALL SELECT 5, 'note', NULL, NULL, NULL, NULL, NULL,"
+	"          UNION ALL SELECT * FROM after UNION ALL SELECT 5, 'note', NULL, NULL, NULL, NULL, NULL,"
 	"                'more than " GROUPS_MAX " groups wait: of others nothing is shown'"
 	"           WHERE (SELECT count(*) FROM groups) = " GROUPS_MAX ")"
 	"     AS l (kind, what, queue, id, role, at, tasks, text)"

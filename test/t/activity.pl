@@ -267,6 +267,11 @@ subtest 'pg_task_top' => sub {
 		'row security holds');
 	is(sql(q{SELECT what, count(*) FROM pg_task_top(1) WHERE what <> 'note' GROUP BY what
 		ORDER BY what}), "failed|1\nlate|1\nruns|1\nwaits|1", 'fewer lines');
+	sql(q{INSERT INTO task (queue, after, request)
+		SELECT 'top.after', ARRAY[min(id)], 'SELECT 6' FROM task WHERE queue = 'top.later'});
+	is(sql(q{SELECT tasks, text FROM pg_task_top() WHERE what = 'after'}), '1|wait for other tasks',
+		'what waits for other tasks');
+	is(top('count(*)'), 6, 'is in no other line');
 	is(sqlstate_of('ann', 'SELECT pg_task_top(-1)'), '2201W', 'a negative number');
 	like(error_of('eve', 'SELECT pg_task_top()'), qr/^\S*\s*ERROR:  permission denied for table task\s*$/,
 		'without SELECT on the table');
