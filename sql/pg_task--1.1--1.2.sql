@@ -40,3 +40,9 @@ CREATE FUNCTION pg_catalog.pg_task_top(lines integer DEFAULT 10, OUT what text, 
 
 COMMENT ON FUNCTION pg_catalog.pg_task_top(integer) IS
     'what runs, is late, failed and waits, for \watch';
+CREATE OR REPLACE FUNCTION pg_catalog.pg_task_again(at timestamptz DEFAULT now(),
+                                         input jsonb DEFAULT NULL) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_task_again';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_again(timestamptz, jsonb) IS
+    'run the task that calls this again, when it is done: at this time, with this input';

@@ -72,6 +72,9 @@ typedef struct Run
 	ResponseText response;
 	ResponseText notices;
 	LocalTransactionId first_transaction; /* in which the request began; 0: not begun, or noted */
+	bool goes_on;						  /* it has asked to be run again ... */
+	TimestampTz next;					  /* ... at this time ... */
+	const Jsonb *next_input;			  /* ... with this input; NULL: with the same */
 	bool committed;						  /* the request has committed a part of itself */
 	bool not_begun;						  /* another process must run the task */
 } Run;
@@ -94,6 +97,7 @@ run_define(uint32 wait_event)
 {
 	runs.conflict_wait_event = wait_event;
 	runs.context = AllocSetContextCreate(TopMemoryContext, "pg_task task", ALLOCSET_DEFAULT_SIZES);
+	running_define();
 	runs.given = AllocSetContextCreate(TopMemoryContext, "pg_task given", ALLOCSET_SMALL_SIZES);
 }
 
@@ -279,10 +283,10 @@ run_request(Run *run)
 	pgstat_report_activity(STATE_RUNNING, run->request.text);
 	run->first_transaction = COMPAT_LOCAL_XID;
 	client_begin(&run->response, &run->notices);
-	running_begin(run->given.input);
+	running_begin(runs.context, run->given.input);
 	request_run(&run->request, runs.context);
 	finish_request();
-	running_end();
+	run->goes_on = running_end(&run->next, &run->next_input);
 	client_end();
 	note_commits(run);
 	deadline_stop();
@@ -300,7 +304,10 @@ commit_success(Run *run)
 					   .stop = GetCurrentTimestamp(),
 					   .response = run->response.json ? document_finish(&run->response)
 													  : response_text(&run->response),
-					   .notice = notice_text(run)};
+					   .notice = notice_text(run),
+					   .goes_on = run->goes_on,
+					   .next = run->next,
+					   .input = (const struct varlena *) run->next_input};
 
 	if (write_back_outcome(run->task, &done, run->committed))
 	{
@@ -349,7 +356,7 @@ catch_error(Run *run)
 
 	HOLD_INTERRUPTS();
 	runs.cancellable = false;
-	running_end();
+	(void) running_end(&run->next, &run->next_input);
 	client_end();
 	owner_abandon();
 	/* the server's report of the error would be converted for the client, and that may fail */
@@ -443,7 +450,7 @@ start_try(Run *run)
 	};
 	run->response.json = run->request.format == RESULT_JSON;
 	run->first_transaction = 0;
-	run->committed = run->block_ends = run->not_begun = false;
+	run->committed = run->block_ends = run->not_begun = run->goes_on = false;
 }
 
 /*
@@ -599,7 +606,7 @@ run_task(const SharedTask *task)
 	if (run.row_lost || slot_is_cancelled())
 		shared_scheduler_hint(MyExecutor->database, InvalidOid, NULL, 0, SHARED_SCAN);
 	debug_query_string = NULL;
-	return error || run.row_lost || slot_is_cancelled() ? RUN_OVER : RUN_DONE;
+	return error || run.row_lost || run.goes_on || slot_is_cancelled() ? RUN_OVER : RUN_DONE;
 }
 
 /*

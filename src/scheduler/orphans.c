@@ -43,8 +43,9 @@
 #define BATCH_SINGLE_MAX 50
 
 /*
- * A task whose process was terminated is retried, up to this number of attempts: the task itself
- * may be what terminates the process.
+ * A task whose process was terminated is retried.  From this number of attempts on, it has failed
+ * if that happens twice in a row: the task itself may be what terminates the process.  One that
+ * asks to be run again may have any number of attempts.
  */
 #define ATTEMPTS_MAX 100
 
@@ -64,7 +65,8 @@ typedef struct Orphan
 {
 	TaskRun run;
 	OrphanKind kind;
-	bool alone; /* a transaction that wrote it with others has failed */
+	bool interrupted; /* ORPHAN_FAILED: it has failed if the run before was interrupted, too */
+	bool alone;		  /* a transaction that wrote it with others has failed */
 	bool written;
 	MonoTime not_before;
 	TaskFailure *failure; /* NULL: none */
@@ -200,6 +202,7 @@ orphans_add(TaskRun run, OrphanKind kind, const TaskFailure *failure)
 	orphan = MemoryContextAllocZero(orphans.context, sizeof(Orphan));
 	orphan->run = run;
 	orphan->kind = kind;
+	orphan->interrupted = failure == &too_often;
 	if (failure)
 	{
 		orphan->failure = MemoryContextAlloc(orphans.context, sizeof(TaskFailure));
@@ -392,6 +395,7 @@ write_failed_run(const TaskTable *table, const Orphan *orphan)
 	const TaskFailure *failure = orphan->failure;
 	Failure why = {"FATAL", failure->error, NULL, NULL, failure->sqlstate};
 	WorkingRow *row;
+	TaskRun *done;
 	TaskResult result = {.start = orphan->run.claimed,
 						 .stop = GetCurrentTimestamp(),
 						 .failure = &why,
@@ -400,6 +404,8 @@ write_failed_run(const TaskTable *table, const Orphan *orphan)
 
 	if (rows_of_runs(table, &orphan->run, 1, &row) == 0)
 		return false;
+	if (orphan->interrupted && !row->interrupted)
+		return rows_replan(table, &orphan->run, 1, &interrupted, &done) > 0;
 	if (failure->unwritten)
 	{
 		why.severity = "ERROR";

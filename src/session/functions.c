@@ -1,8 +1,8 @@
 /*
  * functions.c
  *		The functions that SQL calls and that are neither triggers nor in times.c: pg_task_cancel,
- *		pg_task_time, pg_task_input, the function of the row security policy; and pg_task.id in a
- *		parallel worker.
+ *		those that a task calls about itself (pg_task_time, pg_task_input, pg_task_again), the
+ *		function of the row security policy; and pg_task.id in a parallel worker.
  */
 #include "postgres.h"
 
@@ -25,16 +25,19 @@
 #include "task/columns.h"
 #include "task/roles.h"
 #include "task/running.h"
+#include "task/schedule.h"
 
 PGDLLEXPORT Datum pg_task_own(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_cancel(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_time(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_input(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_again(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_own);
 PG_FUNCTION_INFO_V1(pg_task_cancel);
 PG_FUNCTION_INFO_V1(pg_task_time);
 PG_FUNCTION_INFO_V1(pg_task_input);
+PG_FUNCTION_INFO_V1(pg_task_again);
 
 /*
  * pg_task_own(role, role_id): may the current user act as the role of this row?  Used by the row
@@ -109,6 +112,30 @@ pg_task_input(PG_FUNCTION_ARGS)
 	if (input == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_JSONB_P(input);
+}
+
+/*
+ * pg_task_again(at, input): when the task that calls this is done, it waits to be run again at this
+ * time, with this input; NULL: with the one that it has.
+ */
+Datum
+pg_task_again(PG_FUNCTION_ARGS)
+{
+	TimestampTz at;
+
+	if (!running_is_task())
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("pg_task_again can only be called by a task")));
+	if (PG_ARGISNULL(0))
+		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+						errmsg("the time of pg_task_again must not be null")));
+	at = PG_GETARG_TIMESTAMPTZ(0);
+	if (!TIMESTAMP_NOT_FINITE(at) && !schedule_in_range(at))
+		ereport(ERROR, (errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
+						errmsg("the time of pg_task_again must be before the year " CppAsString2(
+							SCHEDULE_LAST_YEAR))));
+	running_ask_again(at, PG_ARGISNULL(1) ? NULL : PG_GETARG_JSONB_P(1));
+	PG_RETURN_VOID();
 }
 
 /* The id that pg_task.id shows in a parallel worker: the one of the task that its leader runs. */

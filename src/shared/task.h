@@ -125,12 +125,15 @@ typedef struct TaskResult
 	TimestampTz stop;
 	const char *response; /* NULL: made from "failure", in the format of the row */
 	const struct Failure *failure;
-	const char *notice;	  /* NULL when there was none */
-	const char *error;	  /* NULL when DONE */
-	const char *sqlstate; /* NULL when DONE */
-	bool failed;		  /* count the run as failed ... */
-	bool crashed;		  /* ... or as crashed */
-	TimestampTz again;	  /* TASK_AGAIN: time of the retry; 0: at once, "dt" is kept */
+	const char *notice;			 /* NULL when there was none */
+	const char *error;			 /* NULL when DONE */
+	const char *sqlstate;		 /* NULL when DONE */
+	bool failed;				 /* count the run as failed ... */
+	bool crashed;				 /* ... or as crashed */
+	TimestampTz again;			 /* TASK_AGAIN: time of the retry; 0: at once, "dt" is kept */
+	bool goes_on;				 /* TASK_DONE: the task has asked to be run again ... */
+	TimestampTz next;			 /* ... at this time ... */
+	const struct varlena *input; /* ... with this "input", a jsonb; NULL: as it is */
 } TaskResult;
 
 /* How a run ended whose process could not write its outcome. */

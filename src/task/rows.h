@@ -98,6 +98,7 @@ typedef struct WorkingRow
 {
 	TaskRun run;
 	char *queue;
+	bool interrupted; /* its process was terminated in the run before this one */
 } WorkingRow;
 
 /* What determines the next run of a repeating task. */
@@ -234,6 +235,7 @@ extern bool row_request(const TaskTable *table, TaskRun run, RowRequest *request
 extern bool row_finish(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool row_end(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool row_plan_again(const TaskTable *table, TaskRun run, const TaskResult *result);
+extern bool row_go_on(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry);
 extern bool row_delete(const TaskTable *table, TaskRun run, const char *state);
 extern bool row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat);

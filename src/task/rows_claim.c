@@ -38,7 +38,7 @@
 	"          AND " MISSED("c.missed", "$started") " IS NOT TRUE" \
 	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n" \
 	") UPDATE {rows} AS t" \
-	"    SET state = 'WORK', attempt = t.attempt + 1, start = $claimed, stop = NULL, pid = c.pid" \
+	"    SET state = 'WORK', attempt = least(t.attempt, 2147483646) + 1, start = $claimed, stop = NULL, pid = c.pid" \
 	"   FROM " claimable \
 	"  WHERE " IS_LOCKED_ROW \
 	" RETURNING t.id, t.attempt," \

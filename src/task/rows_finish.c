@@ -182,6 +182,43 @@ row_plan_again(const TaskTable *table, TaskRun run, const TaskResult *result)
 
 /* clang-format off */
 
+/*
+ * The next run is due after the end of this one, and goes behind what waits then.  If a user has
+ * planned the row again as well, the earlier time counts.  A task that repeats keeps the time from
+ * which its repeats are counted.
+ */
+static const Statement go_on = {STATEMENT_GO_ON,
+	"UPDATE {rows} AS t"
+	"   SET state = 'PLAN', start = $start, stop = $stop, response = $response, error = NULL,"
+	"       sqlstate = NULL, notice = $notice, failed = 0, crashed = 0,"
+	"       input = coalesce($input, t.input),"
+	"       planned = CASE WHEN " REPEATS " THEN " PLANNED " END,"
+	"       dt = greatest($stop, least($next, CASE WHEN " PLANNED_AGAIN " THEN t.dt END))"
+	" WHERE " IS_RUN " AND t.state = 'WORK'"};
+/* clang-format on */
+
+/*
+ * The run is done, and the task has asked to be run again: its row waits.  Returns false if the row
+ * no longer belongs to that run.
+ */
+bool
+row_go_on(const TaskTable *table, TaskRun run, const TaskResult *result)
+{
+	StatementArgs args;
+	bool planned;
+
+	statement_begin(&args);
+	arg_run(&args, run);
+	arg_result(&args, result);
+	arg_timestamp(&args, "next", result->next);
+	arg_json(&args, "input", result->input);
+	planned = statement_execute(&go_on, table, &args) > 0;
+	statement_end();
+	return planned;
+}
+
+/* clang-format off */
+
 /* What decides whether a run is retried. */
 #define RETRY \
 	"SELECT coalesce(t.failed, 0), coalesce(t.crashed, 0), coalesce(t.retry, -1)," \

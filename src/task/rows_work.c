@@ -22,7 +22,9 @@
 #define SHORT_QUEUE \
 	"CASE WHEN octet_length(t.queue) <= " CppAsString2(TASK_QUEUE_MAX) " THEN t.queue END"
 
-#define WORKING_ROW "t.id, t.attempt, " CLAIMED("t") ", coalesce(" SHORT_QUEUE ", '')"
+#define WORKING_ROW \
+	"t.id, t.attempt, " CLAIMED("t") ", coalesce(" SHORT_QUEUE ", '')," \
+	" coalesce(t.sqlstate = '57P01', false)"
 
 static const Statement find_working = {STATEMENT_WORKING,
 	"SELECT " WORKING_ROW
@@ -53,6 +55,7 @@ returned_working(MemoryContext where, uint64 count, WorkingRow **rows)
 		row->run.attempt = DatumGetInt32(statement_value(i, 2));
 		row->run.claimed = DatumGetTimestampTz(statement_value(i, 3));
 		row->queue = statement_text(where, i, 4);
+		row->interrupted = DatumGetBool(statement_value(i, 5));
 	}
 	qsort(*rows, count, sizeof(WorkingRow), compare_working);
 	return (int) count;

@@ -8,9 +8,13 @@
 #include "postgres.h"
 
 #include "utils/jsonb.h"
+#include "utils/timestamp.h"
 
-extern void running_begin(const Jsonb *input);
-extern void running_end(void);
+extern void running_define(void);
+extern void running_begin(MemoryContext context, const Jsonb *input);
+extern bool running_end(TimestampTz *at, const Jsonb **input);
+extern bool running_is_task(void);
 extern const Jsonb *running_input(void);
+extern void running_ask_again(TimestampTz at, const Jsonb *input);
 
 #endif /* PG_TASK_RUNNING_H */

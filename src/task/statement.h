@@ -55,6 +55,7 @@ typedef enum StatementNumber
 	STATEMENT_FINISH,
 	STATEMENT_END,
 	STATEMENT_PLAN_AGAIN,
+	STATEMENT_GO_ON,
 	STATEMENT_RETRY,
 	STATEMENT_RETRY_UNLOCKED,
 	STATEMENT_DELETE,
@@ -174,6 +175,16 @@ arg_timestamp(StatementArgs *args, const char *name, TimestampTz value)
 
 /* Add a text.  A NULL pointer is a NULL. */
 extern void arg_text(StatementArgs *args, const char *name, const char *value);
+
+/* Add a jsonb.  A NULL pointer is a NULL. */
+static inline void
+arg_json(StatementArgs *args, const char *name, const struct varlena *value)
+{
+	if (value)
+		arg_add(args, name, JSONBOID, PointerGetDatum(value));
+	else
+		arg_null(args, name, JSONBOID);
+}
 
 /* Add an array of "count" elements.  The caller fills the elements, which are returned. */
 extern Datum *arg_array(StatementArgs *args, const char *name, Oid element_type, int count);

@@ -161,4 +161,119 @@ subtest 'step' => sub {
 	is(count_of($node, "flow = 'f'"), 4, 'not every task of a flow is a step');
 };
 
+# A task that asks to be run again waits, and then goes on as the same row.
+subtest 'again' => sub {
+	sql(q{
+		CREATE FUNCTION step(goal int) RETURNS int LANGUAGE plpgsql AS $$
+		DECLARE
+			n int := coalesce((pg_task_input() ->> 'n')::int, 1);
+		BEGIN
+			INSERT INTO log (entry) VALUES (format('%s of %s', n, goal));
+			IF n < goal THEN
+				PERFORM pg_task_again(input => jsonb_build_object('n', n + 1));
+			END IF;
+			RETURN n;
+		END $$;
+		CREATE PROCEDURE committing() LANGUAGE plpgsql AS $$
+		BEGIN
+			PERFORM pg_task_again('2200-01-01', '1');
+			COMMIT;
+			PERFORM pg_task_again('2200-01-02', '2');
+			ROLLBACK;
+		END $$});
+	my $id = run_task($node, request => 'SELECT step(5)');
+
+	is_row($node, $id, { attempt => 5, failed => 0, response => 5, input => '{"n": 5}' },
+		'a loop whose state is in the input');
+	is(sql(q{SELECT string_agg(entry, ',' ORDER BY n) FROM log WHERE entry LIKE '%of 5'}),
+		'1 of 5,2 of 5,3 of 5,4 of 5,5 of 5', 'each turn has its effect');
+
+	my $sleeps = sub {
+		my ($name, $time, $input, %column) = @_;
+		my $id = insert_task($node, input => '7', %column);
+
+		wait_until($node, "SELECT stop IS NOT NULL AND state = 'PLAN' FROM task WHERE id = $id");
+		is_row($node, $id, { dt => "$time 00:00:00+00", input => $input, attempt => 1 }, $name);
+		return $id;
+	};
+	sql("ALTER DATABASE postgres SET TimeZone = 'UTC'");
+	$id = $sleeps->('it waits, and keeps its input', '2200-01-01', 7, key => 'sleeps',
+		request => "SELECT 5; SELECT pg_task_again('2200-01-01') IS NULL");
+	is(sqlstate_of('postgres', "INSERT INTO task (request, key) VALUES ('SELECT 1', 'sleeps')"),
+		'23505', 'its key is taken meanwhile');
+	$sleeps->('called twice, the last one counts', '2200-01-02', 3,
+		request => "SELECT pg_task_again('2200-01-01', '2'), pg_task_again('2200-01-02', '3')");
+	$sleeps->('what is rolled back has not been asked for', '2200-01-01', 2,
+		request => q{SELECT pg_task_again('2200-01-01', '2');
+		DO $$ BEGIN
+			PERFORM pg_task_again('2200-01-02', '3');
+			RAISE 'no';
+		EXCEPTION WHEN raise_exception THEN
+		END $$});
+	$sleeps->('a subtransaction that is committed has asked', '2200-01-02', 3,
+		request => q{SELECT pg_task_again('2200-01-01', '2');
+		DO $$ BEGIN
+			PERFORM pg_task_again('2200-01-02', '3');
+		EXCEPTION WHEN raise_exception THEN
+		END $$});
+	$sleeps->('a procedure that commits', '2200-01-01', 1, request => 'CALL committing()');
+	$sleeps->('also when the run is tried again', '2200-01-01', 7,
+		request => "SELECT fail_once(), pg_task_again('2200-01-01')");
+	$sleeps->('with a role that may only insert', '2200-01-01', 7, role => 'eve',
+		request => "SELECT pg_task_again('2200-01-01')");
+
+	$id = run_task($node, request => "SELECT pg_task_again('2200-01-01', '8'); SELECT 1/0",
+		input => '7');
+	is_row($node, $id, { state => 'FAIL', input => 7 }, 'a task that fails has not asked');
+	$id = insert_task($node, retry => 1, delay => '1 ms', input => '1', request =>
+		q{SELECT pg_task_again('2200-01-01', '2'); SELECT 1 / (pg_task_input() <> '1')::int});
+	wait_for_state($node, $id, 'FAIL');
+	is_row($node, $id, { failed => 2, attempt => 2, input => 1 }, 'nor for its retry');
+
+	# the time of a repeating task does not wander
+	$id = insert_task($node, request => 'SELECT step(3)', repeat => '1 day', delete => 1,
+		dt => '2020-01-01 02:30', missed => 'one', active => '100 years');
+	wait_until($node, "SELECT count(*) = 1 FROM task WHERE parent = $id");
+	is(count_of($node, "id = $id"), 0, 'it is deleted after its last run');
+	is(sql("SELECT to_char(dt, 'HH24:MI'), input FROM task WHERE parent = $id"), '02:30|{"n": 3}',
+		'the next run of the chain keeps its time of day');
+
+	# a user asks for another run as well: the earlier time counts
+	for my $dt ('2150-01-01', '2250-01-01')
+	{
+		$id = insert_task($node,
+			request => "SELECT hold('$dt'), pg_task_again('2200-01-01')");
+		wait_for_running($node, 1, id => $id, event => 'PgSleep');
+		sql("UPDATE task SET dt = '$dt' WHERE id = $id");
+		open_gate($node, $dt);
+		wait_for_state($node, $id, 'PLAN');
+		is(task($node, $id, 'dt::date'), $dt lt '2200' ? $dt : '2200-01-01',
+			'the earlier time counts');
+	}
+
+	# a stop is a stop
+	$id = insert_task($node, request => q{SELECT hold('stop'), pg_task_again('2200-01-01')});
+	wait_for_running($node, 1, id => $id, event => 'PgSleep');
+	sql("SELECT pg_task_cancel($id)");
+	wait_until($node, "SELECT stop IS NOT NULL FROM task WHERE id = $id");
+	is(task($node, $id, 'state'), 'STOP', 'a task that is stopped');
+
+	is(sqlstate_of('postgres', 'SELECT pg_task_again()'), '55000', 'not outside of a task');
+	$id = run_task($node, request => 'SELECT pg_task_again(NULL)');
+	is(task($node, $id, 'sqlstate'), '22004', 'not without a time');
+	$id = run_task($node, request => q{SELECT pg_task_again('294200-01-01')});
+	is(task($node, $id, 'sqlstate'), '22008', 'not out of range');
+};
+
+# A task may have any number of attempts, and is interrupted now and then.
+subtest 'interrupted after many attempts' => sub {
+	my $id = run_task($node, attempt => 99, request => 'SELECT pg_terminate_backend(pg_backend_pid())');
+
+	is_row($node, $id, { state => 'FAIL', attempt => 101, sqlstate => '57P01' }, 'twice in a row');
+	sql('CREATE SEQUENCE once');
+	$id = run_task($node, attempt => 200, request => q{SELECT nextval('once');
+		SELECT pg_terminate_backend(pg_backend_pid()) WHERE currval('once') = 1});
+	is_row($node, $id, { state => 'DONE', attempt => 202 }, 'once');
+};
+
 done_testing();
