@@ -133,6 +133,7 @@ write_back_outcome(const SharedTask *task, TaskResult *result, bool committed)
 	lock_table(task, committed);
 	owner_become(table->owner, &scope);
 	PushActiveSnapshot(GetTransactionSnapshot());
+	result->notifies = task->notifies;
 	if (result->outcome == TASK_DONE)
 		written =
 			outcome_done(table, task->run, task->role_name, result, task->repeats, task->deletes);

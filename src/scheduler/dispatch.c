@@ -67,6 +67,7 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 	task->timeout = claim->timeout >= 0 ? claim->timeout : task->defaults.timeout;
 	task->repeats = claim->repeats;
 	task->deletes = claim->deletes;
+	task->notifies = claim->notifies;
 	task->notify = queue_is_limited(entry->group->queue, &entry->group->key) ||
 				   dependents_is_watched(claim->run.id);
 	task->elapsed = 0;

@@ -137,6 +137,18 @@ check_length(const TriggerRow *row, TaskColumn which, int most)
 		reject_value(row, which, psprintf("at most %d bytes long", most));
 }
 
+/* Check that a text is NULL, or a name: not empty, and at most this many bytes long. */
+static void
+check_name(const TriggerRow *row, TaskColumn which, int most)
+{
+	bool isnull;
+	Datum value = trigger_value(row, which, &isnull);
+
+	if (!isnull && toast_raw_datum_size(value) <= VARHDRSZ)
+		reject_value(row, which, "some name, not empty");
+	check_length(row, which, most);
+}
+
 /*
  * Check the names of a workflow and of its step: processes keep the first in memory, and both are
  * in an index.
@@ -144,18 +156,8 @@ check_length(const TriggerRow *row, TaskColumn which, int most)
 static void
 check_flow(const TriggerRow *row)
 {
-	static const TaskColumn names[] = {COLUMN_FLOW, COLUMN_STEP};
-	bool isnull;
-	Datum value;
-	int i;
-
-	for (i = 0; i < (int) lengthof(names); i++)
-	{
-		value = trigger_value(row, names[i], &isnull);
-		if (!isnull && toast_raw_datum_size(value) <= VARHDRSZ)
-			reject_value(row, names[i], "some name, not empty");
-		check_length(row, names[i], TASK_NAME_MAX);
-	}
+	check_name(row, COLUMN_FLOW, TASK_NAME_MAX);
+	check_name(row, COLUMN_STEP, TASK_NAME_MAX);
 	if (!trigger_is_null(row, COLUMN_STEP) && trigger_is_null(row, COLUMN_FLOW))
 		reject_value(row, COLUMN_STEP, "NULL without a \"flow\"");
 }
@@ -230,17 +232,6 @@ check_state_exists(const TriggerRow *row)
 }
 
 /*
- * Reject a value in a column that an older version took, without effect.  A row that has one from
- * there can end, repeat and be stopped.
- */
-static void
-reject_new_value(const TriggerRow *old, const TriggerRow *row, TaskColumn which, const char *what)
-{
-	if (old == NULL || !trigger_same_value(old, row, which))
-		reject_unsupported(row, which, what);
-}
-
-/*
  * The columns that are NULL in nearly all rows, and whose values check_rare_values checks; what it
  * checks is to be in this list.
  */
@@ -290,7 +281,8 @@ check_rare_values(const TriggerRow *old, const TriggerRow *row)
 	if (owner_acts())
 		return;
 	check_bounds(row);
-	reject_new_value(old, row, COLUMN_NOTIFY, "notifications at the end of tasks");
+	if (old == NULL || !trigger_same_value(old, row, COLUMN_NOTIFY))
+		check_name(row, COLUMN_NOTIFY, TASK_CHANNEL_MAX);
 }
 
 /* Check the values of a new or changed row.  "old" is NULL for an INSERT. */

@@ -25,6 +25,7 @@
 
 #include "session/after.h"
 #include "session/correction.h"
+#include "session/notify.h"
 #include "session/numbering.h"
 #include "session/pending.h"
 #include "session/times.h"
@@ -478,6 +479,8 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	if (!owner_acts() && !correction_apply(before, &row, data->tg_updatedcols) &&
 		was_planned(before, &row))
 		trigger_warn_of_role(&row);
+	if (before && !owner_acts())
+		notify_end(before, &row);
 	if (Shared)
 		add_pending(before, &row);
 	return PointerGetDatum(NULL);

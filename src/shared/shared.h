@@ -198,6 +198,7 @@ typedef struct SharedTask
 	TaskDefaults defaults;		 /* of the queue */
 	bool repeats;
 	bool deletes;
+	bool notifies; /* the column "notify" is set */
 	int8 format;   /* a ResultFormat, -1: the column is NULL */
 	bool notify;   /* the executor wakes the scheduler when the task has ended */
 	bool isolated; /* the task may crash the server, so it runs isolated */

@@ -25,6 +25,12 @@
 /* The same for the label of a workflow, and the name of a step in it. */
 #define TASK_NAME_MAX 255
 
+/* The same for a channel of NOTIFY, as the server's. */
+#define TASK_CHANNEL_MAX 63
+
+/* Nobody is notified while the server's queue is filled to more than this share. */
+#define TASK_NOTIFY_USAGE 0.9
+
 /* Minimum of "repeat" (ms). */
 #define TASK_REPEAT_MIN_MS 10
 
@@ -133,6 +139,7 @@ typedef struct TaskResult
 	TimestampTz again;			 /* TASK_AGAIN: time of the retry; 0: at once, "dt" is kept */
 	bool goes_on;				 /* TASK_DONE: the task has asked to be run again ... */
 	TimestampTz next;			 /* ... at this time ... */
+	bool notifies;				 /* TASK_DONE: the column "notify" was set at the claim */
 	const struct varlena *input; /* ... with this "input", a jsonb; NULL: as it is */
 } TaskResult;
 

@@ -107,7 +107,7 @@ const ColumnDefinition task_columns[TASK_COLUMNS] = {
 	[COLUMN_WAITS] = {"waits", INT8OID, "", 0,
 		"The task in after that it waits for at present; NULL: for none; written by the server"},
 	[COLUMN_NOTIFY] = {"notify", TEXTOID, "", COLUMN_INHERITED,
-		"Not supported yet"},
+		"Channel of the NOTIFY that says that the task has ended"},
 	[COLUMN_FORMAT] = {"format", TEXTOID, "", COLUMN_INHERITED,
 		"Of the response: text, csv or json; NULL: pg_task.format"},
 	[COLUMN_REMOTE] = {"remote", TEXTOID, "", COLUMN_INHERITED,

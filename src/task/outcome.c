@@ -205,13 +205,14 @@ outcome_done(const TaskTable *table, TaskRun run, const char *role, const TaskRe
 	if (result->goes_on)
 		return row_go_on(table, run, result);
 	if (deletes && !repeats)
-		return row_delete(table, run, "WORK") || row_plan_again(table, run, result);
+		return row_delete(table, run, "WORK", result->notifies) ||
+			   row_plan_again(table, run, result);
 	if (!row_finish(table, run, result))
 		return row_plan_again(table, run, result);
 	if (repeats)
 		plan_after_run(table, row, result);
 	if (deletes)
-		row_delete(table, finished, "DONE");
+		row_delete(table, finished, "DONE", false);
 	return true;
 }
 

@@ -59,6 +59,7 @@ typedef struct Claim
 	int64 timeout; /* us; -1 for NULL */
 	bool repeats;
 	bool deletes;
+	bool notifies; /* the column "notify" is set */
 	char *format;  /* NULL for NULL */
 	char *request; /* NULL if longer than SHARED_REQUEST, or together with "input" */
 	Jsonb *input;  /* NULL for NULL, and if longer than that */
@@ -237,7 +238,7 @@ extern bool row_end(const TaskTable *table, TaskRun run, const TaskResult *resul
 extern bool row_plan_again(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool row_go_on(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry);
-extern bool row_delete(const TaskTable *table, TaskRun run, const char *state);
+extern bool row_delete(const TaskTable *table, TaskRun run, const char *state, bool notifies);
 extern bool row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat);
 extern bool
 row_repeat_waiting(const TaskTable *table, const RowRefusal *refusal, RowRepeat *repeat);

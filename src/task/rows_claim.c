@@ -51,7 +51,8 @@
 	"           " PLANNED ", " KEEP "," \
 	"           CASE WHEN pg_column_size(t.input) <= " CppAsString2(SHARED_REQUEST) \
 	"                THEN t.input END," \
-	"           CASE WHEN octet_length(t.flow) <= " CppAsString2(TASK_NAME_MAX) " THEN t.flow END"
+	"           CASE WHEN octet_length(t.flow) <= " CppAsString2(TASK_NAME_MAX) " THEN t.flow END," \
+	"           t.notify IS NOT NULL"
 
 static const Statement claim_rows = {STATEMENT_CLAIM, CLAIM("c")};
 
@@ -123,6 +124,7 @@ returned_claims(MemoryContext where, uint64 count, TimestampTz claimed, Claim **
 		claim->keep = DatumGetFloat8(statement_value(i, 11));
 		claim->input = statement_json(where, i, 12);
 		claim->flow = statement_text(where, i, 13);
+		claim->notifies = DatumGetBool(statement_value(i, 14));
 	}
 }
 

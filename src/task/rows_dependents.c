@@ -235,7 +235,8 @@ static const Statement give_up = {STATEMENT_GIVE_UP,
 	"   SET state = 'GONE', stop = clock_timestamp(), waits = NULL, error = $error,"
 	"       sqlstate = $sqlstate, response = " FAILURE_RESPONSE
 	"  FROM ROWS FROM (unnest($oids), unnest($tids)) AS c (oid, tid)"
-	" WHERE " IS_LOCKED_ROW};
+	" WHERE " IS_LOCKED_ROW
+	" RETURNING " NOTIFY_END("t.state")};
 
 /* clang-format on */
 

@@ -81,11 +81,17 @@ row_request(const TaskTable *table, TaskRun run, RowRequest *request)
 }
 
 /* clang-format off */
-static const Statement finish_run = {STATEMENT_FINISH,
-	"UPDATE {rows} AS t"
-	"   SET state = 'DONE', start = $start, stop = $stop, response = $response, notice = $notice,"
-	"       error = NULL, sqlstate = NULL"
-	" WHERE " IS_RUN " AND t.state = 'WORK' AND " IS_LAST_RUN};
+#define FINISH \
+	"UPDATE {rows} AS t" \
+	"   SET state = 'DONE', start = $start, stop = $stop, response = $response, notice = $notice," \
+	"       error = NULL, sqlstate = NULL" \
+	" WHERE " IS_RUN " AND t.state = 'WORK' AND " IS_LAST_RUN
+
+static const Statement finish_run = {STATEMENT_FINISH, FINISH};
+
+/* RETURNING has a cost, which only such tasks pay. */
+static const Statement finish_run_notify = {STATEMENT_FINISH_NOTIFY,
+	FINISH " RETURNING " NOTIFY_END("t.state")};
 /* clang-format on */
 
 /*
@@ -101,7 +107,8 @@ row_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
 	statement_begin(&args);
 	arg_run(&args, run);
 	arg_result(&args, result);
-	finished = statement_execute(&finish_run, table, &args) > 0;
+	finished =
+		statement_execute(result->notifies ? &finish_run_notify : &finish_run, table, &args) > 0;
 	statement_end();
 	return finished;
 }
@@ -118,7 +125,8 @@ static const Statement end_run = {STATEMENT_END,
 	"                      ELSE " PLANNED " END,"
 	"       dt = CASE WHEN NOT " PLANNED_AGAIN " THEN coalesce($again, t.dt)"
 	"                 ELSE " AGAIN_TIME " END"
-	" WHERE " IS_ANY_RUN " AND t.state = $old_state"};
+	" WHERE " IS_ANY_RUN " AND t.state = $old_state"
+	" RETURNING CASE WHEN t.state = 'FAIL' THEN " NOTIFY_END("t.state") " END"};
 /* clang-format on */
 
 /*
@@ -272,17 +280,22 @@ row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry)
 }
 
 /* clang-format off */
-static const Statement delete_row = {STATEMENT_DELETE,
-	"DELETE FROM {rows} AS t"
-	" WHERE " IS_RUN " AND t.state = $state AND (t.state <> 'WORK' OR " IS_LAST_RUN ")"};
+#define DELETE_ROW \
+	"DELETE FROM {rows} AS t" \
+	" WHERE " IS_RUN " AND t.state = $state AND (t.state <> 'WORK' OR " IS_LAST_RUN ")"
+
+static const Statement delete_row = {STATEMENT_DELETE, DELETE_ROW};
+static const Statement delete_row_notify = {STATEMENT_DELETE_NOTIFY,
+	DELETE_ROW " RETURNING " NOTIFY_END("'DONE'")};
 /* clang-format on */
 
 /*
- * Delete the row of a run that is in this state.  Returns false if the row no longer belongs to
- * that run, or if it is in state WORK and was planned again meanwhile.
+ * Delete the row of a run that is in this state, and is DONE by that if it "notifies".  Returns
+ * false if the row no longer belongs to that run, or if it is in state WORK and was planned again
+ * meanwhile.
  */
 bool
-row_delete(const TaskTable *table, TaskRun run, const char *state)
+row_delete(const TaskTable *table, TaskRun run, const char *state, bool notifies)
 {
 	StatementArgs args;
 	bool deleted;
@@ -290,7 +303,7 @@ row_delete(const TaskTable *table, TaskRun run, const char *state)
 	statement_begin(&args);
 	arg_run(&args, run);
 	arg_text(&args, "state", state);
-	deleted = statement_execute(&delete_row, table, &args) > 0;
+	deleted = statement_execute(notifies ? &delete_row_notify : &delete_row, table, &args) > 0;
 	statement_end();
 	return deleted;
 }

@@ -44,6 +44,18 @@
  */
 #define REPEATS "((t.repeat IS NOT NULL OR t.cron IS NOT NULL) AND t.next IS NULL)"
 
+/*
+ * Notify whoever listens that a task has ended, in this state, with the commit; NULL.  Nothing here
+ * may keep the commit from succeeding: a row may have bypassed the trigger, and a listener that
+ * reads nothing fills the server's queue.  The payload is shorter than the server's limit.
+ */
+#define NOTIFY_END(state) \
+	"CASE WHEN octet_length(t.notify) BETWEEN 1 AND " CppAsString2(TASK_CHANNEL_MAX) \
+	"      AND pg_notification_queue_usage() < " CppAsString2(TASK_NOTIFY_USAGE) \
+	" THEN pg_notify(t.notify, json_build_object('id', t.id, 'queue', left(t.queue, 255)," \
+	"                'flow', left(t.flow, 255), 'step', left(t.step, 255)," \
+	"                'state', " state ")::text) END"
+
 /* The response of a failed task, in the format of the row: see arg_failure. */
 #define FAILURE_RESPONSE "CASE WHEN coalesce(t.format, $format) = 'json' THEN $json ELSE $text END"
 

@@ -70,7 +70,7 @@ shortest_keep(uint64 count, int column)
 	"        response = " FAILURE_RESPONSE \
 	"   FROM c" \
 	"  WHERE " IS_LOCKED_ROW \
-	" RETURNING t.id, t.role::text, " KEEP
+	" RETURNING t.id, t.role::text, " KEEP ", " NOTIFY_END("t.state")
 
 static const Statement expire_rows = {STATEMENT_EXPIRE, GIVE_UP(EXPIRED("c.active", "$now"))};
 static const Statement miss_rows = {STATEMENT_MISS, GIVE_UP(MISSED("c.missed", "$started"))};
@@ -168,7 +168,7 @@ static const Statement fail_row = {STATEMENT_FAIL,
 	"        response = " FAILURE_RESPONSE
 	"   FROM c"
 	"  WHERE " IS_LOCKED_ROW
-	" RETURNING " KEEP};
+	" RETURNING " KEEP ", " NOTIFY_END("t.state")};
 
 static const Statement refuse_row = {STATEMENT_REFUSE,
 	"WITH c AS MATERIALIZED (" REFUSED_ROW ")"
@@ -250,7 +250,7 @@ static const Statement fail_rows_of_role = {STATEMENT_FAIL_ROLE_GONE,
 	"        response = " FAILURE_RESPONSE
 	"   FROM c"
 	"  WHERE " IS_LOCKED_ROW
-	" RETURNING " KEEP};
+	" RETURNING " KEEP ", " NOTIFY_END("t.state")};
 
 /* Waiting rows whose "role" is not the current name of their role, or that are not bound. */
 static const Statement bind_rows = {STATEMENT_BIND,

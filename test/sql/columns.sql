@@ -18,7 +18,8 @@ INSERT INTO task (request, format) VALUES ('SELECT 1', 'xml');
 \set VERBOSITY default
 INSERT INTO task (request, remote) VALUES ('SELECT 1', 'host=elsewhere');
 INSERT INTO task (request, after) VALUES ('SELECT 1', '{1}');
-INSERT INTO task (request, notify) VALUES ('SELECT 1', 'channel');
+INSERT INTO task (request, notify) VALUES ('SELECT 1', '');
+INSERT INTO task (request, notify) VALUES ('SELECT 1', repeat('x', 64));
 SELECT count(*) FROM task;
 
 -- A row that is not PLAN does not run.

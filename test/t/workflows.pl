@@ -265,6 +265,82 @@ subtest 'again' => sub {
 	is(task($node, $id, 'sqlstate'), '22008', 'not out of range');
 };
 
+# What a session that listens gets of these statements, after the last task has ended.  Its own
+# notification comes after all that were sent before.
+sub notifications
+{
+	my ($statements) = @_;
+	my $output = sql("LISTEN done; $statements; CALL wait_for_end(); NOTIFY done, 'last'");
+
+	return join "\n", sort map { s/"id" : \d+, //r }
+	  $output =~ /"done" with payload "(\{.*)" received/g;
+}
+
+subtest 'notify' => sub {
+	sql(q{
+		CREATE PROCEDURE wait_for_end() LANGUAGE plpgsql AS $$
+		BEGIN
+			WHILE EXISTS (SELECT FROM task WHERE notify = 'done' AND state IN ('PLAN', 'WORK')
+				AND dt < now() + interval '1 h') LOOP
+				COMMIT;
+				PERFORM pg_sleep(0.01);
+			END LOOP;
+		END $$});
+	my $insert = "INSERT INTO task (notify, request, queue, flow, step, dt, active, role, delete, "
+	  . 'repeat) VALUES';
+	my $payload = sub { return qq({"queue" : "$_[0]", "flow" : $_[1], "step" : $_[2], )
+		  . qq("state" : "$_[3]"}) };
+
+	is(notifications(qq{$insert ('done', 'SELECT 1', 'a"b', 'f', 'ä', now(), NULL, 'postgres',
+		false, NULL)}), $payload->('a\"b', '"f"', '"ä"', 'DONE'), 'DONE');
+	is(notifications(qq{$insert ('done', 'SELECT 1', 'q', NULL, NULL, now(), NULL, 'postgres',
+		true, NULL)}), $payload->('q', 'null', 'null', 'DONE'), 'DONE, of a row that is deleted');
+	is(notifications(qq{$insert ('done', 'SELECT 1', 'q', NULL, NULL, now(), NULL, 'postgres',
+		true, '100 years')}), $payload->('q', 'null', 'null', 'DONE'),
+		'DONE, of a row that is deleted and repeats');
+	sql("UPDATE task SET notify = NULL WHERE repeat = '100 years'");
+	is(notifications(qq{$insert ('done', 'SELECT 1/0', 'q', NULL, NULL, now(), NULL, 'postgres',
+		true, NULL)}), $payload->('q', 'null', 'null', 'FAIL'), 'FAIL');
+	is(notifications(q{INSERT INTO task (notify, request, retry, delay)
+		VALUES ('done', 'SELECT 1/0', 1, '1 ms')}), $payload->('default', 'null', 'null', 'FAIL'),
+		'a retry is no end');
+	is(notifications(qq{$insert ('done', 'SELECT 1', 'q', NULL, NULL, now() - interval '1 h',
+		'1 s', 'postgres', false, NULL)}), $payload->('q', 'null', 'null', 'GONE'), 'GONE');
+	sql('CREATE ROLE mute; REVOKE CONNECT ON DATABASE postgres FROM PUBLIC');
+	sql('GRANT CONNECT ON DATABASE postgres TO ann, bob, eve');
+	is(notifications(qq{$insert ('done', 'SELECT 1', 'q', NULL, NULL, now(), NULL, 'mute', false,
+		NULL)}), $payload->('q', 'null', 'null', 'FAIL'), 'FAIL, for its role');
+	is(notifications(q{INSERT INTO task (notify, request) VALUES
+		('done', 'SELECT pg_task_again(input => ''1'') WHERE pg_task_input() IS NULL')}),
+		$payload->('default', 'null', 'null', 'DONE'), 'a task that goes on ends once');
+	is(notifications(q{INSERT INTO task (notify, request, dt) VALUES ('done', '1', 'infinity');
+		UPDATE task SET state = 'STOP' WHERE notify = 'done' AND state = 'PLAN'}),
+		$payload->('default', 'null', 'null', 'STOP'), 'STOP');
+	my $id = insert_task($node, request => 'SELECT 1', dt => 'infinity');
+	is(notifications(qq{INSERT INTO task (notify, request, after) VALUES ('done', '1', '{$id}');
+		UPDATE task SET state = 'STOP' WHERE id = $id}),
+		$payload->('default', 'null', 'null', 'GONE'), 'GONE, because of another task');
+	$id = insert_task($node, notify => 'done', request => q{SELECT hold('never')});
+	wait_for_running($node, 1, id => $id, event => 'PgSleep');
+	is(notifications("SELECT pg_task_cancel($id)"), $payload->('default', 'null', 'null', 'STOP'),
+		'STOP of a task that runs');
+	wait_until($node, "SELECT stop IS NOT NULL FROM task WHERE id = $id");
+	is(notifications('SELECT 1'), '', 'its end is not told again');
+
+	# names of the greatest length, and of the worst characters
+	my $long = "repeat(E'\\x01', 255)";
+	like(notifications(qq{INSERT INTO task (notify, request, queue, flow, step)
+		VALUES ('done', 'SELECT 1', $long, $long, $long)}), qr/DONE/, 'the longest payload');
+	# a row that has bypassed the trigger ends nevertheless
+	sql('ALTER TABLE task DISABLE TRIGGER pg_task_planned');
+	sql(q{INSERT INTO task (notify, request, flow) VALUES ('', 'SELECT 1', 'bypassed'),
+		(repeat('x', 200), 'SELECT 1', 'bypassed'),
+		('done', 'SELECT 1', 'bypassed' || repeat(E'\x01', 8000))});
+	sql('ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned');
+	wait_until($node, "SELECT count(*) = 3 FROM task WHERE flow LIKE 'bypassed%' AND state = 'DONE'");
+	pass('rows that have bypassed the trigger');
+};
+
 # A task may have any number of attempts, and is interrupted now and then.
 subtest 'interrupted after many attempts' => sub {
 	my $id = run_task($node, attempt => 99, request => 'SELECT pg_terminate_backend(pg_backend_pid())');
