@@ -46,3 +46,76 @@ CREATE OR REPLACE FUNCTION pg_catalog.pg_task_again(at timestamptz DEFAULT now()
 
 COMMENT ON FUNCTION pg_catalog.pg_task_again(timestamptz, jsonb) IS
     'run the task that calls this again, when it is done: at this time, with this input';
+
+CREATE OR REPLACE FUNCTION pg_catalog.pg_task_why(id bigint) RETURNS text
+    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'pg_task_why';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_why(bigint) IS
+    'why does this task not run? NULL if there is none';
+
+CREATE OR REPLACE FUNCTION pg_catalog.pg_stat_task_scheduler(
+        OUT datid oid, OUT datname name, OUT relid oid, OUT pid integer, OUT state text,
+        OUT begun timestamptz, OUT iterations bigint, OUT claims bigint, OUT claimed bigint,
+        OUT missed bigint, OUT scans bigint, OUT errors bigint, OUT groups integer,
+        OUT parked integer, OUT refused integer, OUT suspects integer, OUT orphans integer,
+        OUT oldest_due timestamptz, OUT executors integer, OUT busy integer,
+        OUT wants_since timestamptz, OUT error text, OUT sqlstate text, OUT error_at timestamptz)
+    RETURNS SETOF record
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_stat_task_scheduler';
+
+COMMENT ON FUNCTION pg_catalog.pg_stat_task_scheduler() IS
+    'what the scheduler of each database does, and what it waits for';
+
+CREATE OR REPLACE FUNCTION pg_catalog.pg_task_queues(
+        OUT queue text, OUT waits bigint, OUT due bigint, OUT runs bigint, OUT failed bigint,
+        OUT oldest_due timestamptz)
+    RETURNS SETOF record
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'pg_task_queues';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_queues() IS
+    'what waits, is due, runs and has failed lately, per queue';
+
+CREATE OR REPLACE FUNCTION pg_catalog.pg_task_stats(since interval DEFAULT '1 hour',
+        OUT queue text, OUT ended bigint, OUT failed bigint, OUT gone bigint,
+        OUT wait_p50 interval, OUT wait_p95 interval, OUT run_p50 interval, OUT run_p95 interval,
+        OUT per_minute double precision)
+    RETURNS SETOF record
+    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'pg_task_stats';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_stats(interval) IS
+    'tasks that have ended within this time, per queue: how many, how long they waited and ran';
+
+CREATE OR REPLACE FUNCTION pg_catalog.pg_task_failures(since interval DEFAULT '1 day',
+        OUT queue text, OUT sqlstate text, OUT error text, OUT count bigint,
+        OUT first timestamptz, OUT last timestamptz, OUT ids bigint[])
+    RETURNS SETOF record
+    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'pg_task_failures';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_failures(interval) IS
+    'tasks that have failed or were given up within this time, grouped by their errors';
+
+CREATE OR REPLACE FUNCTION pg_catalog.pg_task_repeating(
+        OUT id bigint, OUT queue text, OUT key text, OUT role name, OUT rule text, OUT state text,
+        OUT dt timestamptz, OUT last_id bigint, OUT last_state text, OUT last_start timestamptz,
+        OUT last_run interval, OUT last_error text, OUT request text)
+    RETURNS SETOF record
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'pg_task_repeating';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_repeating() IS
+    'the tasks that repeat: when each runs next, and how it has ended last';
+
+CREATE OR REPLACE FUNCTION pg_catalog.pg_task_status(
+        OUT version text, OUT task_table text, OUT databases integer, OUT schedulers integer,
+        OUT executors integer, OUT busy integer, OUT max_executors integer, OUT state text,
+        OUT oldest_due timestamptz, OUT rows bigint, OUT size bigint, OUT oldest_end timestamptz)
+    RETURNS SETOF record ROWS 1
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'pg_task_status';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_status() IS
+    'pg_task on this server, and the task table of this database, in one row';

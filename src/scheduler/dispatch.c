@@ -9,11 +9,10 @@
  */
 #include "postgres.h"
 
-#include "mb/pg_wchar.h"
-
 #include "scheduler/choice.h"
 #include "scheduler/dependents.h"
 #include "scheduler/dispatch.h"
+#include "scheduler/figures.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
 #include "scheduler/locked.h"
@@ -79,7 +78,7 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 	task->format = -1;
 	if (claim->format)
 		task->format = settings_format(claim->format);
-	strlcpy(task->queue, queue, pg_mbcliplen(queue, (int) strlen(queue), NAMEDATALEN - 1) + 1);
+	strlcpy(task->queue, queue, sizeof(task->queue));
 	strlcpy(task->flow, claim->flow ? claim->flow : "", sizeof(task->flow));
 	set_request(task, claim);
 }
@@ -132,6 +131,9 @@ claim_entries(DispatchRound *round, Claim **claims)
 		rate_store_write_chosen(round);
 		qsort(*claims, count, sizeof(Claim), compare_claims);
 	}
+	figures_add(FIGURE_CLAIMS, ncandidates > 0);
+	figures_add(FIGURE_CLAIMED, count);
+	figures_add(FIGURE_MISSED, ncandidates - count);
 	if (count < ncandidates)
 	{
 		/* no hint tells when the lock of a row is released that was not changed */

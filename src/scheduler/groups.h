@@ -82,6 +82,7 @@ group_next_place(const QueueGroup *group)
 extern void groups_create(int limit, int64 aging);
 extern void groups_clear(void);
 extern void groups_forget(QueueGroup *group);
+extern int groups_count(void);
 
 extern void groups_hint(const TaskGroup *key, TaskPlace place);
 extern bool groups_know(const TaskGroup *key, TaskPlace place);

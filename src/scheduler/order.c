@@ -38,7 +38,8 @@ static struct
 	pairingheap roles;		   /* those that are ready */
 	pairingheap future;		   /* groups whose next row is not due, by its dt */
 	pairingheap paused;		   /* groups that are paused, by the end of the pause */
-	pairingheap parked;		   /* parked lanes, by the time at which they come back */
+	pairingheap parked;		   /* parked lanes, by the time at which they come back ... */
+	int nparked;			   /* ... and their number */
 	dlist_head skipped_groups; /* until the next round */
 	dlist_head skipped_roles;  /* until the next round */
 	ClockNow now;			   /* of this iteration, or of its round */
@@ -280,6 +281,7 @@ unlink_lane(GroupLane *lane)
 	{
 		dlist_delete(&lane->parked_node);
 		pairingheap_remove(&order.parked, &lane->order);
+		order.nparked--;
 	}
 	lane->state = LANE_AT_REST;
 }
@@ -313,6 +315,14 @@ park_lane(GroupLane *lane, MonoTime until)
 	lane->parked_until = until;
 	dlist_push_tail(&lane->queue->parked, &lane->parked_node);
 	pairingheap_add(&order.parked, &lane->order);
+	order.nparked++;
+}
+
+/* Count the lanes that are parked: those of queues that may start no task now. */
+int
+order_count_parked(void)
+{
+	return order.nparked;
 }
 
 /* One more task of the queue may be able to start: bring its parked lanes back, one for a role. */

@@ -121,6 +121,7 @@ extern bool order_is_first_of_queue(const QueueGroup *group);
 extern void order_skip(QueueGroup *group);
 extern void order_skip_role(GroupRole *role);
 extern void order_unpark(QueueState *queue);
+extern int order_count_parked(void);
 extern void order_unpark_all(void);
 extern MonoTime order_due_at(ClockNow now);
 extern void order_set_now(ClockNow now);

@@ -15,6 +15,7 @@
 #include "scheduler/binding.h"
 #include "scheduler/dependents.h"
 #include "scheduler/errors.h"
+#include "scheduler/figures.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
 #include "scheduler/orphans.h"
@@ -140,6 +141,8 @@ recovery_run(DispatchRound *round)
 	work_end_limit();
 	report_error(error, now);
 	AbortCurrentTransaction();
+	if (error->sqlerrcode != ERRCODE_TABLE_CHANGED)
+		figures_error(error);
 	MyScheduler->iteration_failed = true;
 	work_abandon();
 	dispatch_abandon(round);

@@ -14,6 +14,7 @@
 #include "utils/memutils.h"
 
 #include "scheduler/binding.h"
+#include "scheduler/figures.h"
 #include "scheduler/groups.h"
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
@@ -152,6 +153,7 @@ scan_due(MonoTime now)
 static void
 remember_rows(const GroupHead *rows, int count, bool complete)
 {
+	TableScan *scan = &MyScheduler->scan;
 	TaskPlace places[LIST_PLACES];
 	int i;
 
@@ -163,10 +165,13 @@ remember_rows(const GroupHead *rows, int count, bool complete)
 			ERRCODE_STRING_DATA_RIGHT_TRUNCATION, false);
 		return;
 	}
+	/* what never starts does not wait */
+	if (rows->group.max != 0)
+		scan->oldest = Min(scan->oldest, rows->place.dt);
 	for (i = 0; i < Min(count, LIST_PLACES); i++)
 		places[i] = rows[i].place;
-	MyScheduler->scan.ngroups++;
-	MyScheduler->scan.news += groups_scan_found(&rows->group, places, i, complete && i == count);
+	scan->ngroups++;
+	scan->news += groups_scan_found(&rows->group, places, i, complete && i == count);
 }
 
 /* Read the first rows of the next groups.  Returns the last group; NULL if there are no more. */
@@ -221,6 +226,8 @@ end_scan(MonoTime now, int period_ms)
 	if (scan->ngroups > QUIET_GROUPS && scan->news < NEWS_MIN)
 		pause = Max(pause, Min(scan->cost * QUIET_SHARE, QUIET_MAX_US));
 	scan->going = scan->tidying = false;
+	figures_add(FIGURE_SCANS, 1);
+	figures_set(FIGURE_OLDEST, scan->oldest);
 	scan->next.us = now.us + Max((int64) period_ms * 1000, pause);
 	scan->not_before.us = now.us + scan->cost * WANTED_SHARE;
 	scan->not_again.us = now.us + scan->cost * FORGOTTEN_SHARE;
@@ -240,6 +247,7 @@ begin_scan(void)
 	set_position(&before_all);
 	scan->cost = 0;
 	scan->ngroups = scan->news = 0;
+	scan->oldest = DT_NOEND;
 	scan->wanted = scan->tidying = scan->jumping = false;
 	scan->jump = JUMP_MIN / 2;
 	scan->going = true;

@@ -7,6 +7,8 @@
 
 #include "postgres.h"
 
+#include "utils/timestamp.h"
+
 #include "shared/clock.h"
 #include "shared/task.h"
 #include "task/table.h"
@@ -20,6 +22,7 @@ typedef struct TableScan
 	bool jumping;		 /* the last groups had many rows: read only the first row of each */
 	int jump;			 /* groups that the next statement reads, if "jumping" */
 	TaskGroup after;	 /* position of the running scan; its strings are allocated */
+	TimestampTz oldest;	 /* the first planned time of the rows that it has found */
 	int64 cost;			 /* duration of its slices so far (us) */
 	int64 ngroups;		 /* groups that it has found so far ... */
 	int64 news;			 /* ... and of which it has found a row that no hint had named */

@@ -32,6 +32,7 @@
 #include "scheduler/dependents.h"
 #include "scheduler/dispatch.h"
 #include "scheduler/errors.h"
+#include "scheduler/figures.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
 #include "scheduler/isolation.h"
@@ -393,6 +394,7 @@ run_guarded_iteration(void)
 	}
 	PG_END_TRY();
 	error_context_stack = callback.previous;
+	figures_publish();
 }
 
 /* Must this process exit?  If its memory is full of zones, it is started again. */
@@ -498,6 +500,7 @@ attach_to_slot(Datum arg)
 	if (MyScheduler->slot == NULL)
 		proc_exit(0);
 	on_shmem_exit(release_slot_at_exit, 0);
+	figures_begin();
 }
 
 static void

@@ -52,17 +52,12 @@ static Retry
 begin_retry(const char *states)
 {
 	Retry retry = {.states = states};
-	HeapTuple tuple;
 	Oid relid;
 
 	retry.rows = served_rows(&relid);
 	served_check_update(relid, COLUMN_STATE, "retry");
 	served_check_update(relid, COLUMN_FAILED, "retry");
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for relation %u", relid);
-	retry.is_owner = has_privs_of_role(GetUserId(), ((Form_pg_class) GETSTRUCT(tuple))->relowner);
-	ReleaseSysCache(tuple);
+	retry.is_owner = has_privs_of_role(GetUserId(), served_owner(relid));
 	return retry;
 }
 

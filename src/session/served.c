@@ -125,6 +125,20 @@ served_rows(Oid *relid)
 					served_name(*relid));
 }
 
+/* Return the owner of the table. */
+Oid
+served_owner(Oid relid)
+{
+	HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	Oid owner;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for relation %u", relid);
+	owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
+	ReleaseSysCache(tuple);
+	return owner;
+}
+
 /*
  * Raise an error unless the current user may update this column of the table.  The server's own
  * would come with a statement of ours as its context, and without what helps.

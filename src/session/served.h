@@ -11,6 +11,7 @@
 
 extern char *served_name(Oid relid);
 extern char *served_rows(Oid *relid);
+extern Oid served_owner(Oid relid);
 extern void served_check_update(Oid relid, TaskColumn which, const char *purpose);
 
 #endif /* PG_TASK_SERVED_H */

@@ -35,9 +35,9 @@ typedef struct Activity
 	int pid;
 	int encoding; /* of the database, and so of "queue" and "progress.message" */
 	TaskRun run;
-	TimestampTz start;		 /* what the outcome will write into "start" */
-	int64 timeout;			 /* us; 0: none */
-	char queue[NAMEDATALEN]; /* truncated, for display */
+	TimestampTz start; /* what the outcome will write into "start" */
+	int64 timeout;	   /* us; 0: none */
+	char queue[TASK_QUEUE_MAX + 1];
 	Progress progress;
 } Activity;
 

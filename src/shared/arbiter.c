@@ -173,6 +173,18 @@ has_slot(void)
 	return executors == 0 || executors + count_schedulers() < count_slots();
 }
 
+/* Is there a worker slot for one more executor, as far as pg_task uses them? */
+bool
+arbiter_slot_is_free(void)
+{
+	bool free;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	free = has_slot();
+	LWLockRelease(Shared->directory);
+	return free;
+}
+
 /* Return how many schedulers may run if no executor needs their worker slots. */
 int
 arbiter_places(void)

@@ -12,6 +12,7 @@
 
 extern SharedExecutor *arbiter_reserve(SharedScheduler *me, Oid role);
 extern bool arbiter_has_slots(void);
+extern bool arbiter_slot_is_free(void);
 extern int arbiter_places(void);
 extern int arbiter_free_places(void);
 extern void arbiter_evict_for_scheduler(void);

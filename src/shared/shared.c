@@ -87,6 +87,7 @@ initialize_memory(void)
 {
 	LWLockPadded *locks = GetNamedLWLockTranche("pg_task");
 	char *memory = (char *) Shared;
+	SchedulerFigure figure;
 	int i;
 
 	memset(Shared, 0, shared_size());
@@ -116,6 +117,8 @@ initialize_memory(void)
 		Shared->schedulers[i].proc = SHARED_NO_PROC;
 		pg_atomic_init_u64(&Shared->schedulers[i].renewed, 0);
 		pg_atomic_init_u64(&Shared->schedulers[i].idle_since, 0);
+		for (figure = 0; figure < SCHEDULER_FIGURES; figure++)
+			pg_atomic_init_u64(&Shared->schedulers[i].figures[figure], 0);
 	}
 	for (i = 0; i < Shared->nexecutors; i++)
 	{
@@ -256,6 +259,19 @@ shared_database_is_disabled(Oid database)
 	disabled = entry && entry->disabled && entry->settings == shared_settings_of_database(database);
 	LWLockRelease(Shared->directory);
 	return disabled;
+}
+
+/* Record the last error of the scheduler of this database. */
+void
+shared_database_set_error(Oid database, const SharedError *error)
+{
+	SharedDatabase *entry;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	entry = shared_database_find(database);
+	if (entry)
+		entry->error = *error;
+	LWLockRelease(Shared->directory);
 }
 
 /*

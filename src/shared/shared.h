@@ -103,6 +103,38 @@ typedef enum ExecutorState
 	EXECUTOR_GONE	   /* the process has exited with tasks in its ring: a scheduler reaps them */
 } ExecutorState;
 
+/*
+ * What a scheduler publishes of its work: counts since it has begun, then what is so now.  Times
+ * are of the wall clock.
+ */
+typedef enum SchedulerFigure
+{
+	FIGURE_BEGUN,	   /* when the process has attached */
+	FIGURE_ITERATIONS, /* of its loop: how often it woke up */
+	FIGURE_CLAIMS,	   /* transactions that claimed tasks */
+	FIGURE_CLAIMED,	   /* tasks that they claimed */
+	FIGURE_MISSED,	   /* rows that they could not claim: locked, or changed meanwhile */
+	FIGURE_SCANS,	   /* complete ones */
+	FIGURE_ERRORS,	   /* iterations that ended with one */
+	FIGURE_GROUPS,	   /* groups that are remembered */
+	FIGURE_PARKED,	   /* lanes that wait for their queues */
+	FIGURE_REFUSED,	   /* refused rows */
+	FIGURE_SUSPECTS,   /* waiting suspects */
+	FIGURE_ORPHANS,	   /* runs whose rows it has to write */
+	FIGURE_OLDEST,	   /* the first planned time of all waiting rows, as the last scan found it */
+	SCHEDULER_FIGURES
+} SchedulerFigure;
+
+#define SHARED_ERROR 256 /* bytes */
+
+/* The last error of the schedulers of a database. */
+typedef struct SharedError
+{
+	TimestampTz at; /* 0: there was none */
+	char sqlstate[6];
+	char message[SHARED_ERROR];
+} SharedError;
+
 /* The slot of a database's scheduler.  Only the supervisor reserves one. */
 typedef struct SharedScheduler
 {
@@ -146,6 +178,9 @@ typedef struct SharedScheduler
 	pg_atomic_uint64 renewed;	 /* start of its iteration; 0: not connected yet */
 	pg_atomic_uint64 idle_since; /* start of its idleness; 0: not idle, or not asked for */
 
+	/* The same: the scheduler writes them while it is attached, and sets all to 0 first. */
+	pg_atomic_uint64 figures[SCHEDULER_FIGURES];
+
 	/*
 	 * Guarded by "lock".  A backend adds hints and events while it holds the directory lock in
 	 * shared mode as well.  Therefore free_scheduler (slots.c), which holds that lock in exclusive
@@ -173,13 +208,14 @@ typedef struct SharedScheduler
  */
 typedef struct SharedDatabase
 {
-	Oid database;	 /* InvalidOid: free */
-	Oid relid;		 /* the task table */
-	Oid rebooted;	 /* the table of which the tasks of this start of the server are planned */
-	MonoTime due;	 /* when a task is due next, as far as is known */
-	MonoTime marked; /* since when something waits for a scheduler; 0: nothing does */
-	bool disabled;	 /* its scheduler has found pg_task.enabled off ... */
-	uint32 settings; /* ... in the settings of the database with this change counter */
+	Oid database;	   /* InvalidOid: free */
+	Oid relid;		   /* the task table */
+	Oid rebooted;	   /* the table of which the tasks of this start of the server are planned */
+	MonoTime due;	   /* when a task is due next, as far as is known */
+	MonoTime marked;   /* since when something waits for a scheduler; 0: nothing does */
+	bool disabled;	   /* its scheduler has found pg_task.enabled off ... */
+	uint32 settings;   /* ... in the settings of the database with this change counter */
+	SharedError error; /* written by its scheduler */
 } SharedDatabase;
 
 /*
@@ -225,8 +261,8 @@ typedef struct SharedTask
 	bool rated; /* never changes while the task is in the ring */
 	uint32 begins;
 	MonoTime began;
-	MonoTime ended;				  /* CLOCK_NEVER: it has begun and not ended */
-	char queue[NAMEDATALEN];	  /* truncated, for display */
+	MonoTime ended; /* CLOCK_NEVER: it has begun and not ended */
+	char queue[TASK_QUEUE_MAX + 1];
 	char flow[TASK_NAME_MAX + 1]; /* empty: none */
 	int32 request_len;			  /* -1: too long, the executor reads it from the table */
 	int32 input_len;			  /* of the column "input", behind the request; 0: NULL */
@@ -404,6 +440,7 @@ extern Oid shared_database_rebooted(Oid database);
 extern void shared_database_set_rebooted(Oid database, Oid relid);
 extern void shared_database_disable(Oid database, uint32 settings);
 extern bool shared_database_is_disabled(Oid database);
+extern void shared_database_set_error(Oid database, const SharedError *error);
 extern void shared_crowd(bool crowded);
 extern void shared_scheduler_publish(SharedScheduler *me, Oid relid);
 extern void shared_scheduler_publish_queues(SharedScheduler *me, Oid relid);

@@ -17,6 +17,7 @@
 #include "access/relation.h"
 #include "access/tableam.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_collation.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_type.h"
@@ -28,6 +29,7 @@
 #include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
@@ -523,4 +525,73 @@ queue_table_read(Oid relid, MemoryContext where, QueueRule **rules, int *count)
 	MemoryContextSwitchTo(caller);
 	relation_close(rel, NoLock);
 	return usable;
+}
+
+/* Is the rule for this queue, and does it win over the other one?  NULL: there is no other. */
+static bool
+is_better_rule(const QueueRule *rule, const QueueRule *other, const char *queue)
+{
+	int difference;
+
+	if (!rule->pattern)
+		return strcmp(rule->queue, queue) == 0;
+	if (!DatumGetBool(DirectFunctionCall2Coll(textlike, C_COLLATION_OID, CStringGetTextDatum(queue),
+											  CStringGetTextDatum(rule->queue))))
+		return false;
+	if (other == NULL || !other->pattern)
+		return other == NULL;
+	difference = (int) strlen(rule->queue) - (int) strlen(other->queue);
+	return difference > 0 || (difference == 0 && strcmp(rule->queue, other->queue) < 0);
+}
+
+/* Find the rule of a queue in a table that is open and locked. */
+static bool
+find_rule(Relation rel, RowReader *row, const char *queue, QueueRule *rule)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext context =
+		AllocSetContextCreate(caller, "pg_task rule of a queue", ALLOCSET_SMALL_SIZES);
+	TableScanDesc scan = COMPAT_BEGINSCAN(rel, GetActiveSnapshot());
+	bool found = false;
+	QueueRule next;
+
+	row->slot = table_slot_create(rel, NULL);
+	MemoryContextSwitchTo(context);
+	while (table_scan_getnextslot(scan, ForwardScanDirection, row->slot))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (read_row(row, &next) && is_better_rule(&next, found ? rule : NULL, queue))
+		{
+			*rule = next;
+			rule->queue = MemoryContextStrdup(caller, next.queue);
+			found = true;
+		}
+		MemoryContextReset(context);
+	}
+	MemoryContextSwitchTo(caller);
+	ExecDropSingleTupleTableSlot(row->slot);
+	table_endscan(scan);
+	MemoryContextDelete(context);
+	return found;
+}
+
+/*
+ * For a user's session: read the rule of a queue, as queue_rules_find has it in a scheduler.
+ * Returns false if there is none, or if the table is not that of this owner.  Executes no code of
+ * anybody, so the rights of the caller do not matter: the caller decides what he is told.  Bounded
+ * by the size of the table.
+ */
+bool
+queue_table_find(Oid relid, Oid owner, const char *queue, QueueRule *rule)
+{
+	Relation rel = OidIsValid(relid) ? try_relation_open(relid, AccessShareLock) : NULL;
+	RowReader row;
+	bool found;
+
+	if (rel == NULL)
+		return false;
+	found = rel->rd_rel->relowner == owner && rel->rd_rel->relkind == RELKIND_RELATION &&
+			find_columns(rel, &row) && find_rule(rel, &row, queue, rule);
+	relation_close(rel, AccessShareLock);
+	return found;
 }

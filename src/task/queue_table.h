@@ -68,6 +68,7 @@ extern QueueTable queue_table_prepare(const TaskTable *table);
 extern bool queue_table_changed(void);
 extern bool queue_is_pattern(const char *queue);
 extern bool queue_pattern_is_valid(const char *pattern);
+extern bool queue_table_find(Oid relid, Oid owner, const char *queue, QueueRule *rule);
 extern bool queue_table_read(Oid relid, MemoryContext where, QueueRule **rules, int *count);
 
 #endif /* PG_TASK_QUEUE_TABLE_H */

@@ -531,6 +531,16 @@ check_privileges(Oid owner, const char *name, int64 id)
 	return role;
 }
 
+/* Add the limit that the settings set to that of CONNECTION LIMIT. */
+static void
+apply_settings(Role *role, SettingsTask settings)
+{
+	role->settings = settings;
+	if (settings.max_executors > 0)
+		role->limit =
+			role->limit < 0 ? settings.max_executors : Min(role->limit, settings.max_executors);
+}
+
 /*
  * May the owner of a task table have tasks run as the role of a row, in this database, now?  If so,
  * with the settings of the role.
@@ -540,12 +550,29 @@ roles_check(Oid owner, const char *name, int64 id)
 {
 	Role role = check_privileges(owner, name, id);
 
-	if (!role.settled || role.error)
-		return role;
-	role.settings = roles_settings(role.oid);
-	if (role.settings.max_executors > 0)
-		role.limit = role.limit < 0 ? role.settings.max_executors
-									: Min(role.limit, role.settings.max_executors);
+	if (role.settled && !role.error)
+		apply_settings(&role, roles_settings(role.oid));
+	return role;
+}
+
+/* For a user's session: the settings for tasks of a role, where nothing else sets them its own. */
+SettingsTask
+roles_settings_in_session(Oid role)
+{
+	SettingsTask values = settings_task();
+
+	read_role_settings(role, &values);
+	return values;
+}
+
+/* As roles_check, for a user's session. */
+Role
+roles_check_in_session(Oid owner, const char *name, int64 id)
+{
+	Role role = check_privileges(owner, name, id);
+
+	if (role.settled && !role.error)
+		apply_settings(&role, roles_settings_in_session(role.oid));
 	return role;
 }
 

@@ -52,7 +52,7 @@ subtest 'the row of a run' => sub {
 
 	wait_for_running($node, 1, id => $id);
 	is(activity($id, 'database, relid::regclass, queue, role, attempt, timeout, done, total, message'),
-		'postgres|task|' . 'q' x 63 . '|ann|1|01:00:00|||', 'what it is');
+		'postgres|task|' . 'q' x 70 . '|ann|1|01:00:00|||', 'what it is');
 	is(activity($id, 'pid'), sql('SELECT pid ' . running(id => $id)),
 		'pid joins it with pg_stat_activity');
 	my $start = activity($id, 'extract(epoch FROM start)');
@@ -64,8 +64,8 @@ subtest 'the row of a run' => sub {
 	wait_until($node, "SELECT EXISTS (SELECT FROM pg_task_activity() WHERE id = $id)");
 	is(sql('SELECT application_name ' . running()), 'pg_task ' . '?' x 32 . " $id",
 		'application_name has the id, whatever the name');
-	is(activity($id, 'queue, timeout IS NULL'), 'ä' x 31 . '|t',
-		'a long name is cut at the end of a character; no timeout is NULL');
+	is(activity($id, 'queue, timeout IS NULL'), 'ä' x 40 . '|t',
+		'a long name is shown in full; no timeout is NULL');
 	end_task($id, 'cut');
 };
 

@@ -1,0 +1,74 @@
+/*
+ * figures.c
+ *		What the scheduler publishes of its work, for pg_stat_task_scheduler.
+ *
+ * This process alone writes its figures, each at once: nobody waits for a lock, and figures that
+ * are read together may be of different iterations.
+ *
+ * This file decides nothing.
+ */
+#include "postgres.h"
+
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/timestamp.h"
+
+#include "scheduler/figures.h"
+#include "scheduler/groups.h"
+#include "scheduler/order.h"
+#include "scheduler/orphans.h"
+#include "scheduler/refused.h"
+#include "scheduler/scheduler.h"
+
+void
+figures_set(SchedulerFigure which, int64 value)
+{
+	pg_atomic_write_u64(&MyScheduler->slot->figures[which], (uint64) value);
+}
+
+void
+figures_add(SchedulerFigure which, int64 value)
+{
+	pg_atomic_uint64 *figure = &MyScheduler->slot->figures[which];
+
+	/* no other process writes it */
+	pg_atomic_write_u64(figure, pg_atomic_read_u64(figure) + (uint64) value);
+}
+
+/* The process has attached to its slot, which another one has used before. */
+void
+figures_begin(void)
+{
+	SchedulerFigure which;
+
+	for (which = 0; which < SCHEDULER_FIGURES; which++)
+		figures_set(which, 0);
+	figures_set(FIGURE_OLDEST, DT_NOEND);
+	figures_set(FIGURE_BEGUN, GetCurrentTimestamp());
+}
+
+/* An iteration has ended: publish what is so now. */
+void
+figures_publish(void)
+{
+	figures_add(FIGURE_ITERATIONS, 1);
+	figures_set(FIGURE_GROUPS, groups_count());
+	figures_set(FIGURE_PARKED, order_count_parked());
+	figures_set(FIGURE_REFUSED, refused_count());
+	figures_set(FIGURE_SUSPECTS, MyScheduler->isolation.count);
+	figures_set(FIGURE_ORPHANS, orphans_count());
+}
+
+/* An error has ended an iteration. */
+void
+figures_error(const ErrorData *error)
+{
+	const char *message = error->message ? error->message : "";
+	SharedError shared = {.at = GetCurrentTimestamp()};
+	int length = pg_mbcliplen(message, (int) strlen(message), SHARED_ERROR - 1);
+
+	memcpy(shared.message, message, length);
+	strlcpy(shared.sqlstate, unpack_sql_state(error->sqlerrcode), sizeof(shared.sqlstate));
+	figures_add(FIGURE_ERRORS, 1);
+	shared_database_set_error(MyDatabaseId, &shared);
+}

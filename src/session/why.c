@@ -1,0 +1,600 @@
+/*
+ * why.c
+ *		pg_task_why: why does this task not run?
+ *
+ * The answer is the first reason that applies, in the order of the list "reasons".  It is derived
+ * from the row as the caller sees it, from the queue table, the catalogs of roles and the slots in
+ * shared memory.  What a scheduler alone remembers (a row that a trigger refuses, the last start of
+ * a queue) is not asked for.  Of tasks that the caller does not see, it tells numbers and pids.
+ *
+ * No SQL runs here with other rights than the caller's.  This file changes nothing.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/multixact.h"
+#include "access/subtrans.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_type.h"
+#include "commands/dbcommands.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/procarray.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "session/served.h"
+#include "settings.h"
+#include "shared/arbiter.h"
+#include "shared/hold.h"
+#include "shared/survey.h"
+#include "targets.h"
+#include "task/queue_table.h"
+#include "task/roles.h"
+#include "task/schedule.h"
+
+PGDLLEXPORT Datum pg_task_why(PG_FUNCTION_ARGS);
+
+PG_FUNCTION_INFO_V1(pg_task_why);
+
+/* The columns that are read, in this order. */
+typedef enum WhyColumn
+{
+	WHY_ID = 1,
+	WHY_STATE,
+	WHY_DT,
+	WHY_PLANNED,
+	WHY_START,
+	WHY_STOP,
+	WHY_QUEUE,
+	WHY_MAX,
+	WHY_PRIORITY,
+	WHY_ROLE,
+	WHY_ROLE_ID,
+	WHY_ATTEMPT,
+	WHY_FAILED,
+	WHY_CRASHED,
+	WHY_ERROR,
+	WHY_SQLSTATE,
+	WHY_DELAY,
+	WHY_BACKOFF,
+	WHY_CRON,
+	WHY_PID,
+	WHY_WAITS,
+	WHY_TABLE,
+	WHY_TID
+} WhyColumn;
+
+#define COLUMNS_SQL                                                                \
+	"t.id, t.state, t.dt, t.planned, t.start, t.stop, t.queue, t.max, t.priority," \
+	" t.role, t.role_id, t.attempt, t.failed, t.crashed, t.error, t.sqlstate,"     \
+	" CASE WHEN t.delay IS NULL THEN -1"                                           \
+	"      ELSE least(extract(epoch FROM t.delay), 3600) * 1000000 END::int8,"     \
+	" coalesce(t.backoff, -1)::float8, t.cron, t.pid, t.waits, t.tableoid, t.ctid"
+
+/* A task, and what is known that may keep it from running. */
+typedef struct WhyTask
+{
+	const char *rows; /* the task table, in SQL */
+	Oid relid;
+	Oid owner; /* of the table */
+	HeapTuple tuple;
+	TupleDesc desc;
+	TimestampTz now;
+	int64 id;
+	const char *state;
+	TimestampTz dt;
+	const char *queue;
+	int max; /* TASK_UNLIMITED: none */
+	Role role;
+	Survey survey;
+	bool has_rule;
+	QueueRule rule;
+} WhyTask;
+
+/* ---- the values of the row ---- */
+
+static bool
+is_null(const WhyTask *task, WhyColumn which)
+{
+	bool isnull;
+
+	(void) SPI_getbinval(task->tuple, task->desc, which, &isnull);
+	return isnull;
+}
+
+/* The value of a column, which is not NULL. */
+static Datum
+value_of(const WhyTask *task, WhyColumn which)
+{
+	bool isnull;
+
+	return SPI_getbinval(task->tuple, task->desc, which, &isnull);
+}
+
+/* The value of a column as text; "" for NULL. */
+static const char *
+text_of(const WhyTask *task, WhyColumn which)
+{
+	char *text = SPI_getvalue(task->tuple, task->desc, which);
+
+	return text ? text : "";
+}
+
+static int
+count_of(const WhyTask *task, WhyColumn which)
+{
+	return is_null(task, which) ? 0 : DatumGetInt32(value_of(task, which));
+}
+
+/* A time as the session shows it. */
+static const char *
+time_text(TimestampTz time)
+{
+	return DatumGetCString(DirectFunctionCall1(timestamptz_out, TimestampTzGetDatum(time)));
+}
+
+/* How the last run has ended, for the end of a sentence: "" if nothing is known. */
+static const char *
+last_error(const WhyTask *task)
+{
+	if (is_null(task, WHY_ERROR))
+		return "";
+	return psprintf(", after: %s (%s)", text_of(task, WHY_ERROR), text_of(task, WHY_SQLSTATE));
+}
+
+/* ---- the reasons: each function returns NULL if it does not apply ---- */
+
+/* A process, for a sentence. */
+static const char *
+process_text(int pid)
+{
+	return pid == 0 ? "a prepared transaction" : psprintf("pid %d", pid);
+}
+
+/* It is not PLAN. */
+static const char *
+explain_state(const WhyTask *task)
+{
+	const Survey *survey = &task->survey;
+
+	if (strcmp(task->state, "PLAN") == 0)
+		return NULL;
+	if (strcmp(task->state, "WORK") != 0)
+	{
+		if (survey->has_run)
+			return psprintf("%s, but its run in pid %d has not ended yet", task->state,
+							survey->executor_pid);
+		return psprintf("it has ended: %s at %s%s", task->state, text_of(task, WHY_STOP),
+						last_error(task));
+	}
+	if (!survey->has_run)
+		return "its run was interrupted; it is planned again at once";
+	if (!survey->has_begun)
+		return psprintf("it runs next in pid %d, which runs another task", survey->executor_pid);
+	return psprintf("it runs since %s in pid %d", text_of(task, WHY_START), survey->executor_pid);
+}
+
+/* Is the database one of those that pg_task.database names? */
+static bool
+is_named(void)
+{
+	const Target *target = targets_find(settings_targets(), get_database_name(MyDatabaseId));
+	HeapTuple tuple;
+	bool named;
+
+	if (target == NULL || target->excluded)
+		return false;
+	if (target->database)
+		return true;
+	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
+	named = HeapTupleIsValid(tuple) && !((Form_pg_database) GETSTRUCT(tuple))->datistemplate;
+	if (HeapTupleIsValid(tuple))
+		ReleaseSysCache(tuple);
+	return named;
+}
+
+/* Nothing runs in this database. */
+static const char *
+explain_service(const WhyTask *task pg_attribute_unused())
+{
+	if (RecoveryInProgress())
+		return "the server is a standby: tasks run on the primary";
+	if (!Settings.enabled || shared_database_is_disabled(MyDatabaseId))
+		return "pg_task.enabled is off";
+	if (!is_named())
+		return "no scheduler serves this database: pg_task.database does not name it";
+	return NULL;
+}
+
+/* It waits for another task, which the one who planned it has named. */
+static const char *
+explain_dependency(const WhyTask *task)
+{
+	if (is_null(task, WHY_WAITS))
+		return NULL;
+	return psprintf("it waits for task %s", text_of(task, WHY_WAITS));
+}
+
+/* It is not due. */
+static const char *
+explain_time(const WhyTask *task)
+{
+	if (task->dt <= task->now)
+		return NULL;
+	if (!TIMESTAMP_IS_NOEND(task->dt))
+		return psprintf("planned for %s%s", time_text(task->dt), last_error(task));
+	if (strcmp(text_of(task, WHY_CRON), "@reboot") == 0)
+		return "it waits for the next start of the server";
+	return "planned for infinity: not before it is planned anew";
+}
+
+/* Its role may not run it. */
+static const char *
+explain_role(const WhyTask *task)
+{
+	const Role *role = &task->role;
+
+	if (role->error == NULL)
+		return NULL;
+	return role->hint ? psprintf("%s: %s", role->error, role->hint) : role->error;
+}
+
+/* The database has no scheduler at the moment. */
+static const char *
+explain_scheduler(const WhyTask *task)
+{
+	const Survey *survey = &task->survey;
+
+	if (survey->state == SCHEDULER_RUNNING && survey->prepared)
+		return NULL;
+	if (hold_exists(MyDatabaseId))
+		return "a command needs this database for itself";
+	if (!survey->supervised)
+		return "the supervisor of pg_task does not run";
+	if (survey->state == SCHEDULER_FREE && survey->crowded)
+		return "no scheduler serves this database at the moment: databases take turns, see"
+			   " pg_task.max_schedulers";
+	if (survey->state == SCHEDULER_RUNNING)
+		return "the scheduler prepares the task table; if that lasts, the log says why";
+	return "no scheduler serves this database yet: one is about to start";
+}
+
+/*
+ * Which transaction that goes on keeps the scheduler from updating this tuple? InvalidTransactionId
+ * if there is none.  What a foreign key locks (FOR KEY SHARE) does not.
+ */
+static TransactionId
+find_locker(HeapTupleHeader tuple)
+{
+	TransactionId xmax = HeapTupleHeaderGetRawXmax(tuple);
+	uint16 infomask = tuple->t_infomask;
+	MultiXactMember *members;
+	int count;
+	int i;
+
+	if ((infomask & HEAP_XMAX_INVALID) || HEAP_XMAX_IS_KEYSHR_LOCKED(infomask))
+		return InvalidTransactionId;
+	if (!(infomask & HEAP_XMAX_IS_MULTI))
+		return TransactionIdIsInProgress(xmax) ? xmax : InvalidTransactionId;
+	count = GetMultiXactIdMembers(xmax, &members, false, HEAP_XMAX_IS_LOCKED_ONLY(infomask));
+	for (i = 0; i < count; i++)
+		if (members[i].status != MultiXactStatusForKeyShare &&
+			TransactionIdIsInProgress(members[i].xid))
+			return members[i].xid;
+	return InvalidTransactionId;
+}
+
+/* Why does a scheduler not claim this version of the row? */
+static const char *
+explain_tuple(const WhyTask *task, HeapTupleHeader tuple)
+{
+	TransactionId locker;
+	int pid;
+
+	if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple)))
+		return "this transaction has written it, and has not committed yet";
+	locker = find_locker(tuple);
+	if (!TransactionIdIsValid(locker))
+		return NULL;
+	pid = BackendXidGetPid(SubTransGetTopmostTransaction(locker));
+	if (pid == task->survey.scheduler_pid && pid != 0)
+		return NULL; /* it is being claimed */
+	return psprintf("the row is locked by %s", process_text(pid));
+}
+
+/* The row is locked, or not committed yet. */
+static const char *
+explain_row_lock(const WhyTask *task)
+{
+	Relation rel = table_open(DatumGetObjectId(value_of(task, WHY_TABLE)), AccessShareLock);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	ItemPointer tid = (ItemPointer) DatumGetPointer(value_of(task, WHY_TID));
+	const char *reason = NULL;
+
+	/* another kind of table says nothing about locks */
+	if (TTS_IS_BUFFERTUPLE(slot) &&
+		table_tuple_fetch_row_version(rel, tid, GetActiveSnapshot(), slot))
+		reason = explain_tuple(task, ExecFetchSlotHeapTuple(slot, false, NULL)->t_data);
+	ExecDropSingleTupleTableSlot(slot);
+	table_close(rel, AccessShareLock);
+	return reason;
+}
+
+/* The table is locked.  While it is locked exclusively, this function itself waits. */
+static const char *
+explain_table_lock(const WhyTask *task)
+{
+	Oid types[] = {OIDOID, OIDOID, INT4OID};
+	Datum values[] = {ObjectIdGetDatum(MyDatabaseId), value_of(task, WHY_TABLE),
+					  Int32GetDatum(task->survey.scheduler_pid)};
+	const char *pid;
+
+	if (SPI_execute_with_args(
+			"SELECT coalesce(l.pid, 0) FROM pg_locks AS l"
+			" WHERE l.locktype = 'relation' AND l.granted AND l.database = $1 AND l.relation = $2"
+			"   AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock')"
+			"   AND l.pid IS DISTINCT FROM $3",
+			3, types, values, NULL, false, 1) != SPI_OK_SELECT)
+		elog(ERROR, "could not read the locks");
+	if (SPI_processed == 0)
+		return NULL;
+	pid = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
+	return psprintf("the table is locked by %s", process_text(atoi(pid)));
+}
+
+/* The queue starts nothing now, whatever runs. */
+static const char *
+explain_pause(const WhyTask *task)
+{
+	const QueueRule *rule = &task->rule;
+
+	if (task->max == 0)
+		return "its max is 0";
+	if (!task->has_rule)
+		return NULL;
+	if (rule->paused)
+		return "its queue is paused";
+	if (rule->max == 0 || rule->rate == 0)
+		return psprintf("the %s of its queue is 0", rule->max == 0 ? "max" : "rate");
+	if (rule->until > task->now)
+		return psprintf("its queue starts no task until %s", time_text(rule->until));
+	return NULL;
+}
+
+/* As many tasks of its queue run as may. */
+static const char *
+explain_limit(const WhyTask *task)
+{
+	int limit = task->max < 0 ? 1 : task->max;
+
+	if (task->has_rule && task->rule.max >= 0)
+		limit = Min(limit, task->rule.max);
+	if (task->survey.of_queue < limit)
+		return NULL;
+	return psprintf("its queue is full: %d of %d run", task->survey.of_queue, limit);
+}
+
+/* When is a task of a strict queue tried again that has failed?  Its dt does not say that. */
+static TimestampTz
+retry_time(const WhyTask *task)
+{
+	const TaskDefaults *queue = &task->rule.defaults;
+	SettingsTask role = task->role.settings;
+	int64 delay = DatumGetInt64(value_of(task, WHY_DELAY));
+	double backoff = DatumGetFloat8(value_of(task, WHY_BACKOFF));
+
+	if (is_null(task, WHY_STOP) || count_of(task, WHY_FAILED) <= 0)
+		return DT_NOBEGIN;
+	if (delay < 0)
+		delay = queue->delay >= 0 ? queue->delay : (int64) role.delay * 1000;
+	if (backoff < 0)
+		backoff = queue->backoff >= 0 ? queue->backoff : role.backoff;
+	return DatumGetTimestampTz(value_of(task, WHY_STOP)) +
+		   schedule_retry(delay, backoff, count_of(task, WHY_FAILED), 0.5);
+}
+
+/* Find the first due task of the queue that the caller sees. */
+static int64
+first_of_queue(const WhyTask *task)
+{
+	Oid types[] = {TEXTOID};
+	Datum values[] = {CStringGetTextDatum(task->queue)};
+	bool isnull;
+
+	if (SPI_execute_with_args(
+			psprintf("SELECT t.id FROM %s AS t"
+					 " WHERE t.state = 'PLAN' AND t.waits IS NULL AND t.queue COLLATE \"C\" = $1"
+					 "   AND t.dt <= clock_timestamp() AND t.max IS DISTINCT FROM 0"
+					 " ORDER BY coalesce(t.max, 2147483647) DESC, t.priority, t.dt, t.id LIMIT 1",
+					 task->rows),
+			1, types, values, NULL, false, 1) != SPI_OK_SELECT)
+		elog(ERROR, "could not read the first task of a queue");
+	if (SPI_processed == 0)
+		return task->id;
+	return DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
+}
+
+/* Another task of its strict queue is before it, or it waits for a retry there. */
+static const char *
+explain_strict(const WhyTask *task)
+{
+	TimestampTz again;
+	int64 first;
+
+	if (!task->has_rule || !task->rule.strict)
+		return NULL;
+	first = first_of_queue(task);
+	if (first != task->id)
+		return psprintf("its queue is strict: task " INT64_FORMAT " is first", first);
+	again = retry_time(task);
+	if (again <= task->now)
+		return NULL;
+	return psprintf("its queue is strict: it is tried again at %s%s", time_text(again),
+					last_error(task));
+}
+
+/* It may have crashed the server, and another such task runs. */
+static const char *
+explain_isolation(const WhyTask *task)
+{
+	if (count_of(task, WHY_CRASHED) <= 0)
+		return NULL;
+	if (task->survey.isolated)
+		return "it may have crashed the server, and runs isolated: another such task runs now";
+	return task->survey.has_idle ? NULL
+								 : "it may have crashed the server, and waits for an executor of"
+								   " its own";
+}
+
+/* No executor can take it. */
+static const char *
+explain_executors(const WhyTask *task)
+{
+	const Survey *survey = &task->survey;
+	const Role *role = &task->role;
+
+	if (survey->has_idle)
+		return NULL;
+	if (role->limit >= 0 && survey->of_role >= role->limit)
+		return psprintf("role \"%s\" has %d of %d executors, all busy", role->name, survey->of_role,
+						role->limit);
+	if (role->database_limit >= 0 && survey->of_database >= role->database_limit)
+		return psprintf("this database has %d of %d executors, and none is free",
+						survey->of_database, role->database_limit);
+	if (survey->busy >= Shared->nexecutors)
+		return psprintf("no executor is free: %d of %d busy", survey->busy, Shared->nexecutors);
+	if (!arbiter_slot_is_free())
+		return "no executor can be started: no worker slot is free, see max_worker_processes";
+	return psprintf("an executor for role \"%s\" is about to start; if that lasts, the log says"
+					" why",
+					role->name);
+}
+
+/* An interval as the session shows it; negative: one second, the default of "per". */
+static const char *
+interval_text(int64 us)
+{
+	Interval interval = {.time = us < 0 ? USECS_PER_SEC : us};
+
+	return DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(&interval)));
+}
+
+/* Starts are spread in time.  The scheduler alone knows the last ones. */
+static const char *
+explain_spacing(const WhyTask *task)
+{
+	if (task->has_rule && task->rule.rate > 0)
+		return psprintf("the rate of its queue: at most %d starts in %s", task->rule.rate,
+						interval_text(task->rule.per));
+	if (task->max < 0)
+		return psprintf("the pause of its queue: %s between two starts",
+						interval_text(-(int64) task->max * 1000));
+	return NULL;
+}
+
+/* All reasons, in the order in which they are looked at. */
+static const char *(*const reasons[])(const WhyTask *) = {
+	explain_state,	   explain_service,	  explain_dependency, explain_time,	   explain_role,
+	explain_scheduler, explain_row_lock,  explain_table_lock, explain_pause,   explain_limit,
+	explain_strict,	   explain_isolation, explain_executors,  explain_spacing,
+};
+
+/* ---- the function ---- */
+
+/* Read the row, as far as the caller sees it. */
+static bool
+read_row(WhyTask *task, Datum id)
+{
+	Oid types[] = {INT8OID};
+
+	/* in a partitioned table others may have the same id */
+	if (SPI_execute_with_args(psprintf("SELECT " COLUMNS_SQL " FROM %s AS t WHERE t.id = $1"
+									   " ORDER BY t.state IN ('PLAN', 'WORK') DESC LIMIT 1",
+									   task->rows),
+							  1, types, &id, NULL, false, 1) != SPI_OK_SELECT)
+		elog(ERROR, "could not read a task");
+	if (SPI_processed == 0)
+		return false;
+	task->tuple = SPI_tuptable->vals[0];
+	task->desc = SPI_tuptable->tupdesc;
+	task->id = DatumGetInt64(id);
+	task->state = text_of(task, WHY_STATE);
+	task->dt = DatumGetTimestampTz(value_of(task, WHY_DT));
+	task->queue = text_of(task, WHY_QUEUE);
+	task->max = is_null(task, WHY_MAX) ? TASK_UNLIMITED : count_of(task, WHY_MAX);
+	return true;
+}
+
+/* Collect what the reasons look at, besides the row. */
+static void
+collect_facts(WhyTask *task)
+{
+	SurveySubject subject = {.database = MyDatabaseId, .queue = task->queue};
+
+	task->role = roles_check_in_session(task->owner, text_of(task, WHY_ROLE),
+										DatumGetInt64(value_of(task, WHY_ROLE_ID)));
+	subject.role = task->role.oid;
+	subject.run.id = task->id;
+	subject.run.attempt = count_of(task, WHY_ATTEMPT);
+	if (!is_null(task, WHY_START))
+		subject.run.claimed = DatumGetTimestampTz(value_of(task, WHY_START));
+	task->survey = survey_take(&subject);
+	task->has_rule = queue_table_find(shared_scheduler_queue_relid(MyDatabaseId), task->owner,
+									  task->queue, &task->rule);
+	task->now = GetCurrentTimestamp();
+}
+
+/* Find the first reason that applies. */
+static const char *
+find_reason(WhyTask *task)
+{
+	const char *reason = NULL;
+	int i;
+
+	/* rules and locks as they are now: the caller's snapshot may be old */
+	PushActiveSnapshot(GetLatestSnapshot());
+	collect_facts(task);
+	for (i = 0; i < (int) lengthof(reasons) && reason == NULL; i++)
+		reason = reasons[i](task);
+	PopActiveSnapshot();
+	return reason ? reason : "nothing keeps it: it is about to start";
+}
+
+/*
+ * pg_task_why(id): why does this task not run?  NULL if there is no such task that the caller may
+ * see.
+ */
+Datum
+pg_task_why(PG_FUNCTION_ARGS)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	WhyTask task = {0};
+	text *result = NULL;
+
+	task.rows = served_rows(&task.relid);
+	task.owner = served_owner(task.relid);
+	SPI_connect();
+	if (read_row(&task, PG_GETARG_DATUM(0)))
+	{
+		const char *reason = find_reason(&task);
+
+		MemoryContextSwitchTo(caller);
+		result = cstring_to_text(reason);
+	}
+	SPI_finish();
+	if (result == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(result);
+}

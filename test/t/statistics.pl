@@ -1,0 +1,179 @@
+# What pg_task tells about itself: the schedulers, the queues, the tasks that have ended, with the
+# rights of the caller.  A TAP test because it waits for schedulers and roles.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $node = new_node('main', conf => q{
+	pg_task.max_executors = 2
+	pg_task.period = '100 ms'});
+
+sql(q{CREATE ROLE app LOGIN; CREATE ROLE other LOGIN;
+	GRANT SELECT, INSERT, UPDATE, DELETE ON task TO app, other});
+make_gates($node);
+wait_for_table($node, table => 'task_queue');
+
+# Waits until an expression over the scheduler of this database is true.
+sub scheduler_is
+{
+	my ($condition, $name) = @_;
+
+	wait_until($node, qq{SELECT $condition FROM pg_stat_task_scheduler()
+		WHERE datname = 'postgres'});
+	return pass($name);
+}
+
+subtest 'a scheduler at work' => sub {
+	scheduler_is(q{state = 'running' AND relid = 'task'::regclass AND begun < clock_timestamp()
+		AND pid IN (SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler')},
+		'it runs');
+	scheduler_is('scans > 1 AND iterations > 1 AND error IS NULL', 'it looks at the table');
+	my $claimed = sql('SELECT sum(claimed) FROM pg_stat_task_scheduler()');
+	run_task($node, request => 'SELECT 1') for 1 .. 3;
+	scheduler_is("claimed >= $claimed + 3 AND claims <= claimed", 'tasks are counted');
+	insert_rule('shut', paused => 'true');
+	insert_task($node, request => 'SELECT 1', queue => 'shut', dt => '2020-01-01 00:00+00');
+	insert_task($node, request => 'SELECT 1', queue => 'never', max => 0, dt => '2019-01-01');
+	insert_task($node, request => 'SELECT 1', queue => 'later', dt => '2100-01-01');
+	scheduler_is(q{oldest_due = '2020-01-01 00:00+00' AND parked = 1 AND groups = 2},
+		'the oldest due task, and the queue that keeps it');
+	sql(q{DELETE FROM task WHERE queue = 'shut'});
+	scheduler_is('oldest_due IS NULL', 'nothing is due');
+};
+
+subtest 'executors' => sub {
+	my @ids = map { insert_task($node, request => q{SELECT hold('a')}) } 1 .. 3;
+
+	scheduler_is('executors = 2 AND busy = 2 AND wants_since IS NOT NULL', 'a task waits for one');
+	open_gate($node, 'a');
+	wait_for_state($node, $_, 'DONE') for @ids;
+	scheduler_is('executors >= 1 AND busy = 0 AND wants_since IS NULL', 'they are free');
+};
+
+subtest 'what is held back' => sub {
+	sql(q{CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this'; END $$;
+		CREATE TRIGGER no BEFORE UPDATE ON task FOR EACH ROW
+		WHEN (OLD.queue = 'no' AND NEW.state = 'WORK') EXECUTE FUNCTION no()});
+	insert_task($node, request => 'SELECT 1', queue => 'no');
+	scheduler_is(q{refused = 1 AND errors >= 1 AND error = 'not this' AND sqlstate = 'P0001'
+		AND error_at > begun}, 'a refused row, and the error');
+	is(sql_as('app', q{SELECT state, pid IS NULL, error, sqlstate, error_at
+		FROM pg_stat_task_scheduler() WHERE datname = 'postgres'}), 'running|f|||',
+		'others do not see the error');
+	sql('GRANT pg_read_all_stats TO app');
+	is(sql_as('app', q{SELECT error FROM pg_stat_task_scheduler() WHERE datname = 'postgres'}),
+		'not this', 'unless they may read all statistics');
+	sql('REVOKE pg_read_all_stats FROM app; DROP TRIGGER no ON task');
+	scheduler_is('refused = 0', 'the row is written when the trigger is gone');
+};
+
+# Rows that have ended, with these columns as SQL expressions over i.
+sub ended
+{
+	my ($count, %column) = @_;
+	my %all = (request => q{'SELECT 1'}, state => q{'DONE'}, start => q{now() - interval '10 min'},
+		%column);
+	my @names = sort keys %all;
+
+	sql('INSERT INTO task (' . join(', ', @names) . ') SELECT '
+		  . join(', ', map { $all{$_} } @names) . " FROM generate_series(1, $count) AS i");
+	return;
+}
+
+subtest 'queues' => sub {
+	sql('TRUNCATE task');
+	insert_rule('stopped', paused => 'true');
+	insert_task($node, request => 'SELECT 1', queue => 'stopped', dt => '2020-01-01 00:00+00');
+	insert_task($node, request => 'SELECT 1', queue => 'stopped', dt => '2021-01-01 00:00+00',
+		role => 'app');
+	insert_task($node, request => 'SELECT 1', queue => 'stopped', dt => '2100-01-01');
+	my $never = insert_task($node, request => 'SELECT 1', queue => 'never', max => 0);
+	insert_task($node, request => 'SELECT 1', queue => 'after', after => "{$never}");
+	run_task($node, request => 'SELECT 1/0', queue => 'bad') for 1, 2;
+	my $id = insert_task($node, request => q{SELECT hold('b')}, queue => 'busy');
+	wait_for_running($node, 1, id => $id, event => 'PgSleep');
+	my $queues = q{SET TimeZone = 'UTC'; SELECT string_agg(concat_ws(' ', queue, waits, due, runs,
+		failed, oldest_due), ', ' ORDER BY queue) FROM pg_task_queues()};
+	is(sql($queues), 'after 1 0 0 0, bad 0 0 0 2, busy 0 0 1 0, never 1 0 0 0,'
+		. ' stopped 3 2 0 0 2020-01-01 00:00:00+00', 'all queues');
+	is(sql('SELECT queue FROM pg_task_queues() LIMIT 1'), 'stopped', 'the one behind most is first');
+	is(sql_as('app', $queues), 'stopped 1 1 0 0 2021-01-01 00:00:00+00', 'a role sees its own');
+	is(sql_as('other', $queues), '', 'another one none');
+	open_gate($node, 'b');
+	wait_for_state($node, $id, 'DONE');
+};
+
+subtest 'statistics' => sub {
+	sql('TRUNCATE task');
+	ended(100, queue => q{'mail'}, dt => q{now() - interval '10 min' - i * interval '1 s'},
+		stop => q{now() - interval '10 min' + i * interval '2 s'}, role => q{'app'},
+		state => q{CASE WHEN i <= 3 THEN 'FAIL' ELSE 'DONE' END});
+	ended(2, queue => q{'mail'}, state => q{'GONE'}, start => 'NULL', stop => 'now()');
+	ended(5, queue => q{'old'}, stop => q{now() - interval '2 h'});
+	my $stats = q{SELECT queue, ended, failed, gone, wait_p50, wait_p95, run_p50, run_p95, per_minute
+		FROM pg_task_stats};
+	is(sql("$stats()"), 'mail|102|3|2|00:00:50.5|00:01:35.05|00:01:41|00:03:10.1|1.7',
+		'the last hour');
+	is(sql(q{SELECT queue, ended FROM pg_task_stats('1 day')}), "mail|102\nold|5", 'a day');
+	is(sql_as('app', q{SELECT ended, gone FROM pg_task_stats('1 day')}), '100|0', 'of a role');
+	is(sqlstate_of('app', q{SELECT * FROM pg_task_stats('0')}), '22023', 'no time');
+};
+
+subtest 'failures' => sub {
+	sql('TRUNCATE task');
+	ended(7, id => '100 + i', queue => q{'q'}, state => q{'FAIL'}, sqlstate => q{'22012'},
+		error => q{'division by zero'}, stop => q{now() - i * interval '1 min'}, role => q{'app'});
+	ended(1, id => '200', queue => q{'q'}, state => q{'GONE'}, sqlstate => q{'TK003'},
+		error => q{'the task was not started in time'}, stop => q{now() - interval '1 min'});
+	ended(1, state => q{'FAIL'}, sqlstate => q{'22012'}, error => q{'old'},
+		stop => q{now() - interval '2 days'});
+	my $failures = q{SELECT queue, sqlstate, error, count, last - first, ids FROM pg_task_failures};
+	my $mine = 'q|22012|division by zero|7|00:06:00|{101,102,103,104,105}';
+	is(sql("$failures()"), "$mine\nq|TK003|the task was not started in time|1|00:00:00|{200}",
+		'of a day, grouped');
+	is(sql_as('app', "$failures()"), $mine, 'of a role');
+	is(sql(q{SELECT count(*) FROM pg_task_failures('3 days')}), 3, 'of more days');
+};
+
+subtest 'repeating tasks' => sub {
+	sql('TRUNCATE task');
+	my $first = insert_task($node, request => 'SELECT 1/0', repeat => '1 day', key => 'daily',
+		role => 'app');
+	wait_for_state($node, $first, 'FAIL');
+	insert_task($node, request => 'SELECT 2', cron => '0 4 * * *', queue => 'night');
+	insert_task($node, request => 'SELECT 3', dt => '2100-01-01');
+	is(sql('SELECT queue, key, role, rule, state, last_state, last_error, last_run >= \'0\', request
+		FROM pg_task_repeating() ORDER BY queue'), join("\n",
+		'default|daily|app|1 day|PLAN|FAIL|division by zero|t|SELECT 1/0',
+		'night||postgres|0 4 * * *|PLAN||||SELECT 2'), 'each chain, with its last run');
+	is(sql_as('app', 'SELECT last_id, dt > now() FROM pg_task_repeating()'), "$first|t", 'of a role');
+};
+
+subtest 'status' => sub {
+	sql('TRUNCATE task');
+	ended(10, stop => q{timestamptz '2020-01-01 00:00+00' + i * interval '1 day'});
+	sql('ANALYZE task');
+	wait_until($node, q{SELECT busy = 0 FROM pg_task_status()});
+	is(sql(q{SET TimeZone = 'UTC'; SELECT version = extversion, task_table, databases, schedulers,
+		max_executors, state, rows, size > 8192, oldest_end
+		FROM pg_task_status(), pg_extension WHERE extname = 'pg_task'}),
+		't|public.task|1|1|2|running|10|t|2020-01-02 00:00:00+00', 'one row');
+	is(sql_as('other', 'SELECT count(*), min(oldest_end) FROM pg_task_status()'), '1|',
+		'a role sees no time of others');
+};
+
+subtest 'several databases' => sub {
+	sql('CREATE DATABASE other');
+	wait_for_table($node, db => 'other');
+	wait_until($node, q{SELECT string_agg(datname || ' ' || state, ',' ORDER BY datname)
+		FROM pg_stat_task_scheduler()}, expected => 'other running,postgres running');
+	sql('ALTER DATABASE other SET pg_task.enabled = off');
+	wait_until($node, q{SELECT state = 'disabled' AND pid IS NULL AND groups IS NULL
+		FROM pg_stat_task_scheduler() WHERE datname = 'other'});
+	pass('one is disabled');
+};
+
+done_testing();

@@ -1,0 +1,235 @@
+# pg_task_why: why does this task not run?  Each reason, and what a role is told of tasks that it
+# does not see.  A TAP test because the reasons are those of processes, locks and roles.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $node = new_node('main', conf => q{
+	pg_task.max_executors = 2
+	max_prepared_transactions = 2
+	max_worker_processes = 16});
+
+sql(q{CREATE ROLE app LOGIN; CREATE ROLE other LOGIN; CREATE ROLE keeper LOGIN;
+	GRANT SELECT, INSERT, UPDATE, DELETE ON task TO app, other});
+make_gates($node);
+wait_for_table($node, table => 'task_queue');
+
+# What pg_task_why says; it may take a moment until it does.
+sub like_why
+{
+	my ($id, $regexp, $name, %opt) = @_;
+	my $user = $opt{user} // 'postgres';
+	my $answer;
+
+	poll_for(sub { ($answer = sql_as($user, "SELECT pg_task_why($id)", %opt)) =~ $regexp });
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return like($answer, $regexp, $name);
+}
+
+# Tasks that run until the gate of this name is opened.
+sub hold_executors
+{
+	my ($gate, $count, %column) = @_;
+	my @ids = map { insert_task($node, request => "SELECT hold('$gate')", %column) } 1 .. $count;
+
+	wait_for_running($node, 1, id => $_, event => 'PgSleep') for @ids;
+	return @ids;
+}
+
+sub let_go
+{
+	my ($gate) = @_;
+
+	open_gate($node, $gate);
+	wait_until($node, q{SELECT NOT EXISTS (SELECT FROM task WHERE state = 'WORK')});
+	return;
+}
+
+subtest 'the row says it' => sub {
+	is(sql('SELECT pg_task_why(-1) IS NULL, pg_task_why(NULL) IS NULL'), 't|t', 'no such task');
+	my $done = run_task($node, request => 'SELECT 1');
+	like_why($done, qr/^it has ended: DONE at 20/, 'DONE');
+	my $failed = run_task($node, request => 'SELECT 1/0');
+	like_why($failed, qr/^it has ended: FAIL at 20.*, after: division by zero \(22012\)$/, 'FAIL');
+	my $later = insert_task($node, request => 'SELECT 1', dt => '2100-01-01 00:00+00');
+	is(sql("SET TimeZone = 'UTC'; SELECT pg_task_why($later)"), 'planned for 2100-01-01 00:00:00+00',
+		'planned');
+	sql("UPDATE task SET state = 'STOP' WHERE id = $later");
+	like_why($later, qr/^it has ended: STOP at 20/, 'stopped');
+	like_why(insert_task($node, request => 'SELECT 1', dt => 'infinity'),
+		qr/^planned for infinity/, 'infinity');
+	like_why(insert_task($node, request => 'SELECT 1', cron => '@reboot'),
+		qr/^it waits for the next start of the server$/, '@reboot');
+	like_why(insert_task($node, request => 'SELECT 1/0', retry => 1, delay => '1 h'),
+		qr/^planned for 20.*, after: division by zero \(22012\)$/, 'a retry');
+	my $before = insert_task($node, request => 'SELECT 1', max => 0);
+	like_why($before, qr/^its max is 0$/, 'max 0');
+	like_why(insert_task($node, request => 'SELECT 1', after => "{$before}"),
+		qr/^it waits for task $before$/, 'after');
+	my ($running) = hold_executors('row', 1);
+	my ($pid) = backends($node, 'executor');
+	like_why($running, qr/^it runs since 20.* in pid \d+$/, 'it runs');
+	is(sql("SELECT pg_task_why($running) LIKE '% in pid ' || pid FROM task WHERE id = $running"),
+		't', 'in the process that the row names');
+	let_go('row');
+};
+
+subtest 'roles' => sub {
+	sql('ALTER TABLE task OWNER TO keeper');
+	my $id = insert_task($node, request => 'SELECT 1', role => 'other', repeat => '1 day');
+	wait_until($node, "SELECT sqlstate = '42501' FROM task WHERE id = $id");
+	sql("UPDATE task SET dt = now(), queue = 'q' WHERE id = $id AND pg_task_why(id) IS NULL");
+	like_why($id, qr/^planned for 20.*may not run tasks as role "other" \(42501\)/,
+		'the owner may not become the role: it is tried again');
+	sql("UPDATE task SET max = 0, dt = now() - interval '1 s' WHERE id = $id");
+	like_why($id, qr/may not run tasks as role "other": GRANT other TO keeper$/, 'what helps');
+	sql("DELETE FROM task WHERE id = $id; ALTER TABLE task OWNER TO postgres");
+	my $limited = do {
+		sql('ALTER ROLE other CONNECTION LIMIT 1');
+		my ($first) = hold_executors('role', 1, role => 'other');
+		insert_task($node, request => 'SELECT 1', role => 'other');
+	};
+	like_why($limited, qr/^role "other" has 1 of 1 executors, all busy$/,
+		'a connection limit');
+	let_go('role');
+	sql('ALTER ROLE other CONNECTION LIMIT -1; ALTER ROLE other SET pg_task.role_executors = 1');
+	hold_executors('setting', 1, role => 'other');
+	like_why(insert_task($node, request => 'SELECT 1', role => 'other'),
+		qr/^role "other" has 1 of 1 executors/, 'pg_task.role_executors');
+	let_go('setting');
+	sql('ALTER ROLE other RESET pg_task.role_executors');
+};
+
+subtest 'executors' => sub {
+	my @ids = hold_executors('all', 2);
+	my $id = insert_task($node, request => 'SELECT 1');
+	like_why($id, qr/^no executor is free: 2 of 2 busy$/, 'all are busy');
+	let_go('all');
+};
+
+subtest 'queues' => sub {
+	insert_rule('full.%', max => 1);
+	hold_executors('full', 1, queue => 'full.1');
+	my $id = insert_task($node, request => 'SELECT 1', queue => 'full.1');
+	like_why($id, qr/^its queue is full: 1 of 1 run$/, 'the max of a pattern');
+	my $own = insert_task($node, request => 'SELECT 1', queue => 'full.1', role => 'app');
+	is(sql_as('app', "SELECT pg_task_why($own)"), 'its queue is full: 1 of 1 run',
+		'a role is told so of its own task ...');
+	is(sql_as('app', "SELECT pg_task_why($id) IS NULL"), 't', '... and nothing of others');
+	is(sqlstate_of('keeper', "SELECT pg_task_why($id)"), '42501', 'a role without SELECT');
+	my $name = 'x' x 100;
+	hold_executors('long', 1, queue => "${name}1", max => 1);
+	like_why(insert_task($node, request => 'SELECT 1', queue => "${name}2", max => 1),
+		qr/^no executor is free/, 'names that are long differ by their ends');
+	like_why(insert_task($node, request => 'SELECT 1', queue => "${name}1", max => 1),
+		qr/^its queue is full: 1 of 1 run$/, 'and are known in full');
+	open_gate($node, 'full');
+	let_go('long');
+
+	insert_rule('full.2', paused => 'true');
+	insert_rule('full.3_', max => 0);
+	insert_rule('until', until => '2100-01-01 00:00+00');
+	insert_rule('none', rate => 0);
+	sql(q{INSERT INTO task_queue (queue, max) VALUES ('%', 5)});
+	like_why(insert_task($node, request => 'SELECT 1', queue => 'full.2'),
+		qr/^its queue is paused$/, 'paused, by name rather than by pattern');
+	like_why(insert_task($node, request => 'SELECT 1', queue => 'until'),
+		qr/^its queue starts no task until 2100-01-01/, 'until');
+	like_why(insert_task($node, request => 'SELECT 1', queue => 'none'),
+		qr/^the rate of its queue is 0$/, 'a rate of 0');
+	sql(q{UPDATE task_queue SET max = 0 WHERE queue = '%'});
+	like_why(insert_task($node, request => 'SELECT 1', queue => 'any'),
+		qr/^the max of its queue is 0$/, 'a max of 0');
+	sql(q{TRUNCATE task_queue; UPDATE task SET state = 'STOP' WHERE state = 'PLAN'});
+
+	insert_rule('mail', rate => 1, per => '1 h');
+	run_task($node, request => 'SELECT 1', queue => 'mail');
+	like_why(insert_task($node, request => 'SELECT 1', queue => 'mail'),
+		qr/^the rate of its queue: at most 1 starts in 01:00:00$/, 'a rate');
+	run_task($node, request => 'SELECT 1', queue => 'slow', max => -3600000);
+	like_why(insert_task($node, request => 'SELECT 1', queue => 'slow', max => -3600000),
+		qr/^the pause of its queue: 01:00:00 between two starts$/, 'a pause');
+};
+
+subtest 'strict queues' => sub {
+	insert_rule('strict', max => 1, strict => 'true');
+	my $first = insert_task($node, request => 'SELECT 1/0', queue => 'strict', retry => 1,
+		delay => '1 h', role => 'app');
+	wait_until($node, "SELECT failed = 1 FROM task WHERE id = $first");
+	my $second = insert_task($node, request => 'SELECT 1', queue => 'strict');
+	my $theirs = insert_task($node, request => 'SELECT 1', queue => 'strict', role => 'other');
+	like_why($first, qr/^its queue is strict: it is tried again at 20.*, after: division by zero/,
+		'a retry that keeps its place');
+	like_why($second, qr/^its queue is strict: task $first is first$/, 'the one behind it');
+	unlike(sql_as('other', "SELECT pg_task_why($theirs)"), qr/$first|$second|division/,
+		'another role is not told of the first');
+	sql(q{UPDATE task SET state = 'STOP' WHERE queue = 'strict'});
+};
+
+# The queue is paused, so that the row stays.
+subtest 'locks' => sub {
+	insert_rule('held', paused => 'true');
+	my $id = insert_task($node, request => 'SELECT 1', queue => 'held');
+	my $session = $node->background_psql('postgres');
+	my $other = $node->background_psql('postgres');
+	my $pid = $session->query('SELECT pg_backend_pid()');
+
+	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR KEY SHARE");
+	like_why($id, qr/^its queue is paused$/, 'what a foreign key locks');
+	$session->query_safe("SAVEPOINT a; SELECT FROM task WHERE id = $id FOR NO KEY UPDATE");
+	like_why($id, qr/^the row is locked by pid $pid$/, 'a locked row, in a subtransaction');
+	$session->query_safe('ROLLBACK');
+	like_why($id, qr/^its queue is paused$/, 'it is locked no more');
+	$other->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR KEY SHARE");
+	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR SHARE");
+	like_why($id, qr/^the row is locked by pid $pid$/, 'a row that several have locked');
+	$_->query_safe('ROLLBACK') for $session, $other;
+
+	sql("BEGIN; UPDATE task SET priority = 1 WHERE id = $id; PREPARE TRANSACTION 'p'");
+	like_why($id, qr/^the row is locked by a prepared transaction$/, 'a prepared transaction');
+	sql("ROLLBACK PREPARED 'p'");
+
+	$session->query_safe('BEGIN; LOCK TABLE task IN SHARE MODE');
+	like_why($id, qr/^the table is locked by pid $pid$/, 'a locked table');
+	$session->query_safe('ROLLBACK');
+	is(sql(q{BEGIN; INSERT INTO task (request) VALUES ('SELECT 1');
+		SELECT pg_task_why(max(id)) FROM task}),
+		'this transaction has written it, and has not committed yet', 'not committed');
+	$_->quit for $session, $other;
+};
+
+# Suspects: no crash is needed, because the column says so.
+subtest 'isolated' => sub {
+	my ($first, $second) = map {
+		insert_task($node, request => q{SELECT hold('alone')}, crashed => 1, queue => $_)
+	} 'a', 'b';
+
+	wait_for_running($node, 1, event => 'PgSleep');
+	my $runs = sql(q{SELECT id FROM task WHERE state = 'WORK'});
+	like_why($runs == $first ? $second : $first,
+		qr/^it may have crashed the server, and runs isolated: another such task runs now$/,
+		'two suspects');
+	let_go('alone');
+};
+
+subtest 'no scheduler' => sub {
+	insert_rule('off', paused => 'true');
+	my $id = insert_task($node, request => 'SELECT 1', queue => 'off');
+
+	sql('CREATE DATABASE other');
+	wait_for_table($node, db => 'other');
+	my $theirs = insert_task($node, request => 'SELECT 1', max => 0, db => 'other');
+	set_conf($node, q{pg_task.database = '*, -other'});
+	like_why($theirs, qr/^no scheduler serves this database: pg_task.database does not name it$/,
+		'not named', db => 'other');
+	sql('ALTER DATABASE postgres SET pg_task.enabled = off');
+	like_why($id, qr/^pg_task.enabled is off$/, 'off in the database');
+	sql('ALTER DATABASE postgres RESET pg_task.enabled');
+	like_why($id, qr/^its queue is paused$/, 'on again');
+	set_conf($node, 'pg_task.enabled = off');
+	like_why($id, qr/^pg_task.enabled is off$/, 'off on the server');
+};
+done_testing();
