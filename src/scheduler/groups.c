@@ -307,16 +307,23 @@ groups_rewind(QueueGroup *group, TaskPlace place)
 
 /*
  * A hint or a scan has named the first row of a group.  If its queue is held for another one, or
- * that row was written, what holds the queue may be over.
+ * that row was written, what holds the queue may be over.  If the group for which it is held was
+ * forgotten, this may be that group.
  */
 static void
 note_first_row(QueueGroup *group, TaskPlace place, bool scanned)
 {
-	int order;
+	int order = order_compare_places(&place, &group->queue->held_place);
 
+	if (group->queue->held_group == NULL && group->queue->held_until.us != CLOCK_LONG_AGO.us)
+	{
+		if (!scanned)
+			end_hold(group->queue);
+		else if (order == 0)
+			group->queue->held_group = group;
+	}
 	if (group->queue->held_group != group)
 		return;
-	order = order_compare_places(&place, &group->queue->held_place);
 	if (order < 0 || (order == 0) != scanned)
 		end_hold(group->queue);
 }

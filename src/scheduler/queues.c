@@ -381,7 +381,7 @@ queues_sweep(MonoTime now, int limit)
 		QueueState *queue = dlist_head_element(QueueState, idle_node, &queues.idle);
 
 		queues.sweep_left--;
-		if (clock_is_before(now, queue->pause.until) ||
+		if (clock_is_before(now, queue->pause.until) || clock_is_before(now, queue->held_until) ||
 			!clock_exceeds(queue->pause.last_start, now, memory))
 		{
 			dlist_delete(&queue->idle_node);

@@ -133,6 +133,9 @@ note_forgotten(const SurplusGroup *entry)
 			break;
 		case SURPLUS_PARKED:
 			surplus.future_from = DT_NOBEGIN; /* all future ones are forgotten */
+			/* a strict queue stays held, or else its first task would have to be checked again */
+			if (group->queue->held_group == group)
+				group->queue->held_group = NULL;
 			note_parked(group->queue, group->lane->parked_until);
 			break;
 		case SURPLUS_DUE:

@@ -973,6 +973,56 @@ try_read(QueueGroup *group, TimestampTz dt)
 	return succeeded;
 }
 
+/* A strict queue that is held for its first task stays held when its group is forgotten. */
+static const char *
+check_forgotten_hold(void)
+{
+	static char names[8][8];
+	QueueRule rule = RULE("strict", -1, .strict = true);
+	int held = add_key("strict", TASK_UNLIMITED, 0, "r");
+	QueueState *queue = queue_find_or_add("strict");
+	ClockNow later = after(start, 60 * SECOND);
+	int i;
+
+	set_rules(&rule, 1);
+	groups.limit = 5;
+	insert_with_hint(held, start.wall, 1);
+	begin_round(start);
+	queue->held_group = groups_next(start);
+	queue->held_place = place_of(start.wall, 1);
+	queue->held_until = later.mono;
+	for (i = 0; i < 8; i++)
+	{
+		snprintf(names[i], sizeof(names[i]), "q%d", i);
+		insert_with_hint(add_key(names[i], TASK_UNLIMITED, 0, "r"), start.wall, 2 + i);
+		CHECK(start_next(start, NULL) == 2 + i);
+		add_row(table.ngroups - 1, start.wall, 10 + i);
+	}
+	CHECK(queue->held_group == NULL && queue->groups == 0);
+	CHECK(queue->held_until.us == later.mono.us);
+	CHECK(surplus_scan_at(start).us == later.mono.us);
+	while (!queues_sweep(after(start, 30 * SECOND).mono, 1))
+		;
+	CHECK(queue_find("strict") == queue);
+
+	/* scans find it, but it is not started before the hold ends */
+	for (i = 0; i < 8; i++)
+	{
+		scan_groups(start);
+		CHECK(start_next(start, NULL) >= 10);
+	}
+	scan_groups(start);
+	CHECK(start_next(start, NULL) == 0);
+	scan_groups(later);
+	CHECK(start_next(later, NULL) == 1);
+
+	/* a row of the queue that a hint names may be before the one that it is held for */
+	queue->held_until = after(later, SECOND).mono;
+	insert_with_hint(held, start.wall - 1, 100);
+	CHECK(start_next(later, NULL) == 100);
+	return NULL;
+}
+
 /* Each allocation of each insertion fails once; the hash tables grow several times. */
 static const char *
 check_out_of_memory(void)
@@ -1115,6 +1165,7 @@ static const Check checks[] = {
 	{"parked lanes", check_parked, NULL},
 	{"listed rows", check_listed_rows, NULL},
 	{"forgotten groups", check_forgotten_groups, NULL},
+	{"forgotten hold", check_forgotten_hold, NULL},
 	{"out of memory", check_out_of_memory, NULL},
 	{"restored rates", check_restored_rates, NULL},
 	{"random order", NULL, check_random_order},

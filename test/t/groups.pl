@@ -45,6 +45,7 @@ check('blocked roles', 'a role with 1,000 groups is set aside at once');
 check('parked lanes', 'what brings the groups of a full queue back');
 check('listed rows', 'small groups that a scan has listed are not read again');
 check('forgotten groups', 'too many groups: which are forgotten, and when they are found again');
+check('forgotten hold', 'a strict queue stays held when its group is forgotten');
 check('out of memory', 'each allocation of an insertion may fail');
 check('restored rates', 'the starts of an earlier scheduler are restored as a whole');
 
