@@ -53,6 +53,7 @@ static struct
 	const char *text; /* NULL: none */
 	Oid relid;
 	bool partitioned;
+	bool plans_nothing;
 
 	post_parse_analyze_hook_type next_analyze;
 	ExecutorStart_hook_type next_start;
@@ -65,6 +66,7 @@ expect_nothing(void)
 	statements.text = NULL;
 	statements.relid = InvalidOid;
 	statements.partitioned = false;
+	statements.plans_nothing = false;
 }
 
 /* Free all plans: the table has changed, or it is a different one. */
@@ -264,16 +266,23 @@ check_planned_members(const PlannedStmt *plan)
 	}
 }
 
-/* Is this one of our triggers?  Nobody but a superuser creates functions in pg_catalog. */
+/* Does a trigger call this function of ours?  Nobody but a superuser creates one in pg_catalog. */
 static bool
-is_timed_trigger(const Trigger *trigger)
+calls(const Trigger *trigger, const char *name)
 {
 	char *function;
 
 	if (get_func_namespace(trigger->tgfoid) != PG_CATALOG_NAMESPACE)
 		return false;
 	function = get_func_name(trigger->tgfoid);
-	return function && strcmp(function, "pg_task_timed") == 0;
+	return function && strcmp(function, name) == 0;
+}
+
+/* Does a trigger fire for this event, FOR EACH ROW? */
+static bool
+fires_for_row(const Trigger *trigger, int timing, int event)
+{
+	return TRIGGER_TYPE_MATCHES(trigger->tgtype, TRIGGER_TYPE_ROW, timing, event);
 }
 
 /* Is the only trigger BEFORE UPDATE, FOR EACH ROW, our own? */
@@ -283,24 +292,53 @@ has_timed_trigger_alone(const TriggerDesc *triggers)
 	int i;
 
 	for (i = 0; i < triggers->numtriggers; i++)
-	{
-		const Trigger *trigger = &triggers->triggers[i];
-
-		if (TRIGGER_TYPE_MATCHES(trigger->tgtype, TRIGGER_TYPE_ROW, TRIGGER_TYPE_BEFORE,
-								 TRIGGER_TYPE_UPDATE) &&
-			!is_timed_trigger(trigger))
+		if (fires_for_row(&triggers->triggers[i], TRIGGER_TYPE_BEFORE, TRIGGER_TYPE_UPDATE) &&
+			!calls(&triggers->triggers[i], "pg_task_timed"))
 			return false;
-	}
 	return true;
 }
 
 /*
- * pg_task_timed does nothing for our statements.  But for a trigger BEFORE UPDATE the server locks
- * each row first, and writes that to the log.  So they go without it, if there is no other one.
- * The description of the triggers is a copy that belongs to this query.
+ * Have a trigger of ours not fire after this event for a row.  Returns whether another one does.
+ */
+static bool
+skip_trigger_after(const TriggerDesc *triggers, int event, const char *function)
+{
+	bool others = false;
+	int i;
+
+	for (i = 0; i < triggers->numtriggers; i++)
+	{
+		Trigger *trigger = &triggers->triggers[i];
+
+		if (!fires_for_row(trigger, TRIGGER_TYPE_AFTER, event))
+			continue;
+		if (calls(trigger, function))
+			trigger->tgtype &= ~event;
+		else
+			others = true;
+	}
+	return others;
+}
+
+/* Does this statement leave its rows in states other than PLAN?  Those that run for each task do.
+ */
+static bool
+plans_nothing(StatementNumber number)
+{
+	return number == STATEMENT_CLAIM || number == STATEMENT_CLAIM_PARTITIONED ||
+		   number == STATEMENT_FINISH;
+}
+
+/*
+ * Our triggers do nothing for our statements, with one exception: pg_task_planned tells the
+ * scheduler of rows that wait again.  But for a trigger BEFORE UPDATE the server locks each row
+ * first, and writes that to the log; and it parses the condition of a trigger AFTER for each
+ * statement.  So the statements go without them, unless a trigger BEFORE UPDATE of the owner's may
+ * change what they write.  The description of the triggers is a copy that belongs to this query.
  */
 static void
-skip_timed_trigger(const EState *estate)
+skip_triggers(const EState *estate)
 {
 	ListCell *cell;
 
@@ -308,8 +346,17 @@ skip_timed_trigger(const EState *estate)
 	{
 		TriggerDesc *triggers = ((ResultRelInfo *) lfirst(cell))->ri_TrigDesc;
 
-		if (triggers && triggers->trig_update_before_row && has_timed_trigger_alone(triggers))
-			triggers->trig_update_before_row = false;
+		if (triggers == NULL)
+			continue;
+		if (triggers->trig_delete_after_row)
+			triggers->trig_delete_after_row =
+				skip_trigger_after(triggers, TRIGGER_TYPE_DELETE, "pg_task_removed");
+		if (!has_timed_trigger_alone(triggers))
+			continue;
+		triggers->trig_update_before_row = false;
+		if (statements.plans_nothing && triggers->trig_update_after_row)
+			triggers->trig_update_after_row =
+				skip_trigger_after(triggers, TRIGGER_TYPE_UPDATE, "pg_task_planned");
 	}
 }
 
@@ -326,7 +373,7 @@ start_plan(QueryDesc *query, int flags)
 	else
 		standard_ExecutorStart(query, flags);
 	if (ours && owner_acts())
-		skip_timed_trigger(query->estate);
+		skip_triggers(query->estate);
 }
 
 /* Called once per process that executes these statements. */
@@ -384,6 +431,7 @@ statement_execute(const Statement *statement, const TaskTable *table, StatementA
 	statements.text = saved->text;
 	statements.relid = table->relid;
 	statements.partitioned = table->partitioned;
+	statements.plans_nothing = plans_nothing(statement->number);
 	PG_TRY();
 	{
 		if (saved->plan == NULL || !SPI_plan_is_valid(saved->plan) ||
