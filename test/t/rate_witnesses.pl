@@ -4,7 +4,8 @@
 # task of a strict queue was overtaken.  A TAP test because it kills processes.
 #
 # PG_TASK_CHAOS_SECONDS is how long the monkey runs.  PG_TASK_CHAOS_SEED is the seed of its choices.
-# For longer: scripts/chaos witnesses SECONDS SEED.
+# PG_TASK_CHAOS_QUEUES is the number of limited queues; with 500 of them, 50 have a rate.  For
+# longer, or more: scripts/chaos witnesses SECONDS SEED QUEUES.
 use strict;
 use warnings;
 use FindBin;
@@ -15,12 +16,13 @@ use Time::HiRes qw(sleep time);
 
 my $seconds = $ENV{PG_TASK_CHAOS_SECONDS} // 5;
 my $seed = $ENV{PG_TASK_CHAOS_SEED} // 1 + int(rand(1_000_000));
+my $limited = $ENV{PG_TASK_CHAOS_QUEUES} // 50;
 my $scale = 1 + int($seconds / 10);
 
-note("scripts/chaos witnesses $seconds $seed");
+note("scripts/chaos witnesses $seconds $seed $limited");
 srand($seed);
 
-END { diag("repeat it with: scripts/chaos witnesses $seconds $seed") if $?; }
+END { diag("repeat it with: scripts/chaos witnesses $seconds $seed $limited") if $?; }
 
 my $node = new_node('main', conf => q{
 	pg_task.max_executors = 6
@@ -47,12 +49,12 @@ sql(q{
 	INSERT INTO task_queue (queue, max, strict) VALUES ('strict.%', 1, true)});
 
 my %queues = (
-	'rated.%d' => [ 10, 200 ],
+	'rated.%d' => [ 8 + int($limited / 25), 200 ],
 	'rated.slow.%d' => [ 10, 40 ],
-	'rated.fast.%d' => [ 1, 3000 ],
+	'rated.fast.%d' => [ 2, 1500 ],
 	'burst.%d' => [ 5, 300 ],
 	'both.%d' => [ 5, 300 ],
-	'limited.%d' => [ 50, 20 ],
+	'limited.%d' => [ $limited, 20 ],
 	'strict.%d' => [ 200, 5 ]);
 
 # Plans the tasks of all queues, in a random order.
@@ -120,6 +122,9 @@ wait_until($node, "SELECT EXISTS (SELECT FROM witness WHERE began > '$over')
 
 my $seen = sql('SELECT count(*) FROM witness');
 cmp_ok($seen, '>', 300 * $seconds, "$seen tasks were witnesses");
+note('their queues: ' . sql(q{SELECT string_agg(kind || ' ' || queues, ', ') FROM (
+	SELECT rtrim(queue, '0123456789.') AS kind, count(DISTINCT queue) AS queues
+	  FROM witness GROUP BY 1 ORDER BY 1) AS seen}));
 is(sql('SELECT count(*) FROM (SELECT id FROM witness GROUP BY id HAVING count(*) > 1) AS twice'),
 	0, 'each of them once');
 
