@@ -101,6 +101,17 @@ my %check = (
 			'all are DONE');
 	},
 	'By id' => \&check_partitions,
+	'By time' => sub {
+		is_sql(q{SELECT string_agg(relid::text, ', ' ORDER BY relid::text)
+			FROM pg_partition_tree('task') WHERE isleaf}, 'task_later, task_now',
+			'the old partition is gone');
+		like(error_of('postgres', q{INSERT INTO task (dt, request) VALUES ('2019-07-01', 'x')},
+				db => $db),
+			qr/no partition of relation "task"/, 'as the manual says');
+		wait_for_end(q{dt < 'infinity'});
+		is_sql(q{SELECT string_agg(state || ' ' || tableoid::regclass, ', ' ORDER BY state)
+			FROM task}, 'DONE task_now, DONE task_now, PLAN task_later', 'tasks run, or wait');
+	},
 	'Keys in a partitioned table' => sub {
 		wait_for_end(q{key = 'report'});
 		is_sql(q{SELECT plan_alone('other', 'SELECT pg_sleep(0.2)'),
@@ -114,6 +125,15 @@ my %after = (
 	by_id => sub {
 		wait_for_columns();
 		wait_for_end('true');
+	},
+	by_time => sub {
+		wait_for_columns();
+		sql_in($db, q{INSERT INTO task (dt, request) VALUES ('2019-07-01', 'SELECT 1'),
+			('infinity', 'SELECT 2')});
+		sql_in($db, q{UPDATE task SET dt = '2020-07-01' WHERE request = 'SELECT 1'});
+		wait_for_end(q{dt < 'infinity'});
+		sql_in($db, q{INSERT INTO task (dt, request) VALUES (now(), 'SELECT 3');
+			UPDATE task SET state = 'PLAN', dt = now() WHERE request = 'SELECT 1'});
 	},
 	by_queue => sub {
 		wait_for_columns();
