@@ -1,5 +1,5 @@
-# After a conflict the run is retried.  An error before the request has been read again is logged
-# without a statement: the text of the first try is gone.  A TAP test because it needs the log.
+# After a conflict the run is retried, and the log shows each try with the text of the request.  A
+# TAP test because it needs the log.
 use strict;
 use warnings;
 use FindBin;
@@ -8,27 +8,23 @@ use PgTask;
 use Test::More;
 
 my $node = new_node('main');
-make_gates($node);
-my $session = $node->background_psql('postgres');
-sql(q{CREATE ROLE hasty LOGIN; ALTER ROLE hasty SET lock_timeout = '20 ms'});
+my $conflict = q{DO 'BEGIN RAISE serialization_failure; END'};
 
-# Longer than the copy in shared memory, so each try reads it from the table, and waits for a lock.
-my $request = q{SELECT hold('conflict'); DO 'BEGIN RAISE serialization_failure; END'};
-my $id = insert_task($node, role => 'hasty', request => $request . ' ' x 2000);
-wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity
-	WHERE usename = 'hasty' AND query ~ 'hold'});
-$session->query_safe('BEGIN; LOCK TABLE task');
-my $position = log_position($node);
-open_gate($node, 'conflict');
-wait_for_log_line($node, qr/canceling statement due to lock timeout/, $position);
-$session->query_safe('COMMIT');
-wait_for_state($node, $id, 'FAIL');
-my $log = log_since($node, $position);
-like($log, qr/could not serialize|serialization_failure/, 'the first try fails with a conflict');
-like($log, qr/ERROR:  canceling statement due to lock timeout\n(?!.*STATEMENT)/,
-	'the error of the second try is logged without a statement');
-is(task($node, $id, 'sqlstate'), '55P03', 'the task fails with the error of the second try');
+# One that is in shared memory, and one that is longer than the copy there: each is read once.
+for my $length (0, 2000)
+{
+	my $position = log_position($node);
+	my $request = $conflict . ' ' x $length . '/* its end */';
+	my $id = insert_task($node, request => $request);
 
-$session->quit;
+	wait_for_state($node, $id, 'FAIL');
+	my $log = log_since($node, $position);
+	my $tries = () = $log =~ /ERROR:  serialization_failure/g;
+	my $shown = () = $log =~ /STATEMENT:  \Q$request\E\n/g;
+	is(task($node, $id, 'sqlstate, attempt, failed'), '40001|1|1', 'the last try fails, too');
+	cmp_ok($tries, '>', 1, 'the first was retried');
+	is($shown, $tries, 'the log shows the request with each');
+}
+
 $node->stop;
 done_testing();
