@@ -28,9 +28,12 @@
 #include "scheduler/work.h"
 #include "task/rows.h"
 
-/* Bits for watched tasks.  With many more such tasks each ended one is looked up: an index probe.
+/*
+ * Bits for watched tasks, of which each sets a few: of 100,000 watched tasks, one in 10,000 others
+ * is looked up in vain; of a million, one in six.  That is an index probe.
  */
-#define WATCHED_BITS (1 << 20)
+#define WATCHED_BITS (1 << 22)
+#define WATCHED_HASHES 4
 
 /* Rows that are judged in one transaction: if tasks can be started meanwhile, and if not. */
 #define JUDGE_BUSY 256
@@ -43,6 +46,10 @@
 #define WALK_TASKS 256
 #define WALK_ANY 64
 
+/* A slice beside tasks that may start waits this many times the duration of the last one. */
+#define SLICE_SHARE 40
+#define URGENT_SHARE 4
+
 /*
  * A walk waits this many times the duration of the last one, and at least a period; one through
  * rows with the rule "any" waits less, because nothing else tells that one of their tasks is DONE.
@@ -50,17 +57,50 @@
 #define WALK_SHARE 100
 #define ANY_SHARE 10
 
-static uint32
-bit_of(int64 id)
+/* The bits of a task: the first one, and from each to the next. */
+typedef struct TaskBits
 {
-	return murmurhash32((uint32) id ^ murmurhash32((uint32) (id >> 32))) % WATCHED_BITS;
+	uint32 first;
+	uint32 step;
+} TaskBits;
+
+static TaskBits
+bits_of(int64 id)
+{
+	uint32 high = murmurhash32((uint32) (id >> 32));
+	uint32 first = murmurhash32((uint32) id ^ high);
+
+	return (TaskBits){first, murmurhash32(first ^ high ^ 0x5bd1e995) | 1};
 }
 
 static void
-set_bit(uint8 *bits, int64 id)
+set_bits(uint8 *bits, int64 id)
 {
-	if (bits)
-		bits[bit_of(id) / 8] |= 1 << (bit_of(id) % 8);
+	TaskBits mine = bits_of(id);
+	int i;
+
+	for (i = 0; bits && i < WATCHED_HASHES; i++)
+	{
+		uint32 bit = (mine.first + i * mine.step) % WATCHED_BITS;
+
+		bits[bit / 8] |= 1 << (bit % 8);
+	}
+}
+
+static bool
+has_bits(const uint8 *bits, int64 id)
+{
+	TaskBits mine = bits_of(id);
+	int i;
+
+	for (i = 0; i < WATCHED_HASHES; i++)
+	{
+		uint32 bit = (mine.first + i * mine.step) % WATCHED_BITS;
+
+		if ((bits[bit / 8] & (1 << (bit % 8))) == 0)
+			return false;
+	}
+	return true;
 }
 
 /*
@@ -81,8 +121,8 @@ add_watched(Dependents *dependents, int64 id)
 {
 	set_any(dependents, true);
 	dependents->found = true;
-	set_bit(dependents->watched, id);
-	set_bit(dependents->walked, id);
+	set_bits(dependents->watched, id);
+	set_bits(dependents->walked, id);
 }
 
 /* May a row watch this task? */
@@ -93,8 +133,21 @@ dependents_is_watched(int64 id)
 
 	if (!dependents->any)
 		return false;
-	return dependents->watched == NULL ||
-		   (dependents->watched[bit_of(id) / 8] & (1 << (bit_of(id) % 8))) != 0;
+	return dependents->watched == NULL || dependents->incomplete ||
+		   has_bits(dependents->watched, id);
+}
+
+/* Free the bits. */
+static void
+free_bits(Dependents *dependents)
+{
+	uint8 *bits[] = {dependents->watched, dependents->walked};
+	int i;
+
+	dependents->watched = dependents->walked = NULL;
+	for (i = 0; i < (int) lengthof(bits); i++)
+		if (bits[i])
+			pfree(bits[i]);
 }
 
 /* Forget what is known: a walk is due. */
@@ -102,16 +155,14 @@ void
 dependents_forget(void)
 {
 	Dependents *dependents = &MyScheduler->dependents;
-	uint8 *bits[] = {dependents->watched, dependents->walked};
-	int i;
 
-	dependents->watched = dependents->walked = NULL;
+	free_bits(dependents);
 	dependents->walking = dependents->any_walking = false;
 	dependents->any_rule = dependents->wanted = dependents->any_wanted = true;
+	dependents->urgent = true;
+	dependents->incomplete = dependents->again = false;
+	dependents->slice = CLOCK_LONG_AGO;
 	set_any(dependents, true);
-	for (i = 0; i < (int) lengthof(bits); i++)
-		if (bits[i])
-			pfree(bits[i]);
 }
 
 /* The table was prepared.  "other": nothing is known of its rows. */
@@ -155,9 +206,10 @@ dependents_take(int events)
 	int i;
 
 	shared_scheduler_take_watch(MyScheduler->slot, &watch);
-	if (events & SHARED_DEPENDENTS)
+	if (events & (SHARED_DEPENDENTS | SHARED_WATCHED))
 	{
-		dependents->wanted = true;
+		dependents->wanted = dependents->incomplete = dependents->again = true;
+		dependents->urgent |= (events & SHARED_DEPENDENTS) != 0;
 		set_any(dependents, true);
 	}
 	if (events & SHARED_ANY)
@@ -183,6 +235,15 @@ dependents_look(void)
 		dependents_forget();
 }
 
+/* Return when the next slice of a walk is due. */
+static MonoTime
+walk_until(const Dependents *dependents)
+{
+	if (dependents->walking || dependents->wanted)
+		return dependents->slice;
+	return clock_max(dependents->next, dependents->slice);
+}
+
 /* Return when there is something to do next. */
 MonoTime
 dependents_until(void)
@@ -192,9 +253,9 @@ dependents_until(void)
 
 	if (MyScheduler->table == NULL || !dependents->any)
 		return CLOCK_NEVER;
-	if (dependents->count > 0 || dependents->walking || dependents->wanted)
+	if (dependents->count > 0)
 		until = CLOCK_LONG_AGO;
-	until = clock_min(until, dependents->next);
+	until = clock_min(until, walk_until(dependents));
 	if (dependents->any_walking || (dependents->any_rule && dependents->any_wanted))
 		until = clock_min(until, dependents->any_next);
 	return clock_max(until, clock_max(dependents->not_before, MyScheduler->no_writing_until));
@@ -355,11 +416,10 @@ judge_ended(Dependents *dependents, ClockNow now)
 static void
 begin_walk(Dependents *dependents)
 {
-	if (dependents->walked == NULL)
-		dependents->walked = MemoryContextAlloc(TopMemoryContext, WATCHED_BITS / 8);
-	memset(dependents->walked, 0, WATCHED_BITS / 8);
+	if (dependents->walked)
+		memset(dependents->walked, 0, WATCHED_BITS / 8);
 	dependents->walking = true;
-	dependents->wanted = dependents->found = false;
+	dependents->wanted = dependents->found = dependents->again = false;
 	dependents->position = PG_INT64_MIN;
 	dependents->cost = 0;
 }
@@ -374,14 +434,21 @@ end_walk(Dependents *dependents, MonoTime now)
 	dependents->watched = dependents->walked;
 	dependents->walked = bits;
 	dependents->walking = false;
+	dependents->incomplete = dependents->again;
+	dependents->urgent &= dependents->again;
 	dependents->next.us = now.us + Max(pause, dependents->cost * WALK_SHARE);
 	set_any(dependents, dependents->found || dependents->wanted);
+	if (!dependents->any)
+		free_bits(dependents);
 	dependents->any_rule = dependents->any_wanted = true;
 }
 
-/* Read the next watched tasks: those that have ended are judged later. */
+/*
+ * Read the next watched tasks: those that have ended are judged later.  "busy": tasks may start
+ * meanwhile.
+ */
 static void
-walk_slice(Dependents *dependents)
+walk_slice(Dependents *dependents, bool busy)
 {
 	MonoTime begun = clock_mono();
 	WatchedTask *tasks;
@@ -393,13 +460,19 @@ walk_slice(Dependents *dependents)
 	work_begin("looking for tasks that wait for others");
 	count = rows_watched(MyScheduler->table, dependents->position, WALK_TASKS, &tasks);
 	work_end();
+	if (count > 0 && dependents->walked == NULL)
+		dependents->walked = MemoryContextAllocZero(TopMemoryContext, WATCHED_BITS / 8);
 	for (i = 0; i < count; i++)
 	{
 		add_watched(dependents, tasks[i].id);
 		if (tasks[i].ended)
 			add_ended(dependents, tasks[i].id);
 	}
-	dependents->cost += clock_mono().us - begun.us;
+	dependents->slice = clock_mono();
+	dependents->cost += dependents->slice.us - begun.us;
+	if (busy)
+		dependents->slice.us +=
+			(dependents->slice.us - begun.us) * (dependents->urgent ? URGENT_SHARE : SLICE_SHARE);
 	if (count == WALK_TASKS && tasks[count - 1].id < PG_INT64_MAX)
 		dependents->position = tasks[count - 1].id + 1;
 	else
@@ -459,6 +532,6 @@ dependents_run(ClockNow now)
 		judge_ended(dependents, now);
 	/* the walk fills the list that is judged */
 	if (dependents->count < DEPENDENTS_ENDED / 2 &&
-		(dependents->walking || dependents->wanted || !clock_is_before(now.mono, dependents->next)))
-		walk_slice(dependents);
+		!clock_is_before(now.mono, walk_until(dependents)))
+		walk_slice(dependents, groups_ready(now));
 }

@@ -23,8 +23,8 @@ typedef struct Dependents
 	bool any_rule; /* some of them may have the rule "any" */
 
 	/*
-	 * A bit for the hash of each watched task; NULL: nothing is known, so each task may be watched.
-	 * The other one is filled by the walk.
+	 * Bits for the hashes of each watched task; NULL: nothing is known, so each task may be
+	 * watched. The other ones are filled by the walk.
 	 */
 	uint8 *watched;
 	uint8 *walked;
@@ -43,13 +43,20 @@ typedef struct Dependents
 	MonoTime refused_until; /* then they are tried again */
 	MonoTime not_before;	/* nothing is judged before this: too many are refused */
 
-	/* the walk from watched task to watched task, in slices */
+	/*
+	 * the walk from watched task to watched task, in slices; beside tasks that may start it takes a
+	 * small share of the time, unless there are rows whose tasks may have ended before
+	 */
 	bool wanted;
+	bool urgent;
+	bool incomplete; /* until a walk has ended, the bits do not say enough */
+	bool again;		 /* it has become so since the walk began */
 	bool walking;
 	bool found; /* the walk has found one */
 	int64 position;
-	int64 cost;	   /* of its slices (us) */
-	MonoTime next; /* the next walk */
+	int64 cost;		/* of its slices (us) */
+	MonoTime next;	/* the next walk ... */
+	MonoTime slice; /* ... and the next slice */
 
 	/* the walk through the rows with the rule "any" */
 	bool any_wanted; /* a task has ended since the last one began */

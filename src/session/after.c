@@ -11,14 +11,17 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "storage/proc.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "compat.h"
 #include "session/after.h"
 
 /* A row waits for this many tasks at most. */
@@ -40,6 +43,8 @@ static struct
 {
 	char *rows; /* the table, in SQL; NULL: there is no plan */
 	SPIPlanPtr plan;
+	int64 watched; /* what the last row watches, if this transaction has inserted it: */
+	LocalTransactionId inserted;
 } reader;
 
 static void
@@ -99,7 +104,7 @@ prepare_reader(Relation rel)
 		SPI_freeplan(reader.plan);
 	reader.plan = NULL;
 	plan = SPI_prepare(psprintf("SELECT t.id, t.state OPERATOR(pg_catalog.=)"
-								"       ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'])"
+								"       ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK']), t.xmin"
 								"  FROM %s AS t"
 								" WHERE t.id OPERATOR(pg_catalog.=) ANY ($1)",
 								rows),
@@ -119,6 +124,7 @@ typedef struct SeenTask
 {
 	int64 id;
 	bool unended;
+	bool inserted; /* by this transaction */
 } SeenTask;
 
 static int
@@ -151,6 +157,8 @@ read_tasks(Relation rel, const After *after, SeenTask **tasks)
 
 		(*tasks)[i].id = DatumGetInt64(SPI_getbinval(tuple, desc, 1, &isnull));
 		(*tasks)[i].unended = DatumGetBool(SPI_getbinval(tuple, desc, 2, &isnull)) && !isnull;
+		(*tasks)[i].inserted = TransactionIdIsCurrentTransactionId(
+			DatumGetTransactionId(SPI_getbinval(tuple, desc, 3, &isnull)));
 	}
 	if (count > 1)
 		qsort(*tasks, count, sizeof(SeenTask), compare_seen);
@@ -185,12 +193,26 @@ check_tasks(const TriggerRow *row, const After *after)
 								   after->ids[i]),
 							errdetail("It is not in the table, or you do not see it."),
 							errtablecol(row->rel, trigger_column(row->rel, COLUMN_AFTER))));
-		if (task->unended && !unended)
+		if (i == after->count - 1 || (task->unended && !unended))
+		{
 			watched = i;
+			reader.watched = task->id;
+			reader.inserted = task->inserted ? COMPAT_LOCAL_XID : InvalidLocalTransactionId;
+		}
 		unended |= task->unended;
 	}
 	SPI_finish();
 	return after->ids[watched];
+}
+
+/*
+ * Has this transaction inserted, or changed, this task, which the row before watches?  Then nobody
+ * else ends it before the commit.
+ */
+bool
+after_inserted_here(int64 id)
+{
+	return reader.watched == id && reader.inserted == COMPAT_LOCAL_XID;
 }
 
 /*
@@ -203,6 +225,7 @@ after_watch(const TriggerRow *row, bool check, int64 *watched)
 {
 	After after;
 
+	reader.inserted = InvalidLocalTransactionId;
 	if (!read_after(row, &after))
 		return false;
 	*watched = check ? check_tasks(row, &after) : after.ids[after.count - 1];

@@ -10,5 +10,6 @@
 #include "session/trigger_row.h"
 
 extern bool after_watch(const TriggerRow *row, bool check, int64 *watched);
+extern bool after_inserted_here(int64 id);
 
 #endif /* PG_TASK_AFTER_H */

@@ -94,13 +94,16 @@ pending_add_hint(Oid relid, const SharedHint *hint)
 		pending.events |= SHARED_SCAN;
 }
 
-/* Record that a row of a table waits for this task, by which rule. */
+/*
+ * Record that a row of a table waits for this task, by which rule.  "here": this transaction has
+ * inserted the task, so it has not ended yet.
+ */
 void
-pending_add_watched(Oid relid, int64 id, bool any)
+pending_add_watched(Oid relid, int64 id, bool here, bool any)
 {
 	if (pending_add_events(relid, any ? SHARED_ANY : 0) &&
 		!shared_ids_add(&pending.watch.watched, id))
-		pending.events |= SHARED_DEPENDENTS;
+		pending.events |= here ? SHARED_WATCHED : SHARED_DEPENDENTS;
 }
 
 /* Record that this task of a table, which had not ended, has: rows may wait for it. */

@@ -391,7 +391,8 @@ add_watched(Oid table, const TriggerRow *row)
 	Datum rule = trigger_value(row, COLUMN_RULE, &isnull);
 
 	if (!owner_acts())
-		pending_add_watched(table, watched, !isnull && trigger_is_word(rule, "any"));
+		pending_add_watched(table, watched, after_inserted_here(watched),
+							!isnull && trigger_is_word(rule, "any"));
 }
 
 /* Is the task one that has not ended? */

@@ -67,6 +67,7 @@ typedef enum SharedEvents
 	SHARED_HISTORY = 8,		/* rows with a column "keep" are in a final state */
 	SHARED_QUEUES = 16,		/* the queue table was changed */
 	SHARED_DEPENDENTS = 32, /* rows wait for other tasks, or such tasks have ended, unnamed */
+	SHARED_WATCHED = 128,	/* rows wait for other tasks, unnamed, that have not ended before */
 	SHARED_ANY = 64			/* rows with the rule "any" wait for other tasks */
 } SharedEvents;
 

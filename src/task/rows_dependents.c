@@ -64,7 +64,10 @@
 #define DEPENDENT_COLUMNS \
 	"t.id, t.role, t.tableoid AS oid, t.ctid AS tid, t.rule, t.after, t.waits, " KEEP " AS keep"
 
-/* Rows that watch one of these tasks, if it has ended. */
+/*
+ * Rows that watch one of these tasks, if it has ended.  The planner would make joins of EXISTS, and
+ * read all dependent rows.
+ */
 static const Statement judge_rows = {STATEMENT_JUDGE,
 	JUDGE("SELECT n.*"
 		  "  FROM unnest($ids) AS a (id)"
@@ -74,7 +77,9 @@ static const Statement judge_rows = {STATEMENT_JUDGE,
 		  "        WHERE t.state = 'PLAN' AND t.waits = a.id AND t.id <> ALL ($without)"
 		  "        LIMIT $limit"
 		  "          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
-		  " WHERE NOT EXISTS (SELECT FROM {rows} AS r WHERE r.id = a.id AND " UNENDED ")"
+		  " WHERE (SELECT true FROM {rows} AS t WHERE t.state = 'PLAN' AND t.waits = a.id LIMIT 1)"
+		  "   AND (SELECT true FROM {rows} AS r WHERE r.id = a.id AND " UNENDED " LIMIT 1)"
+		  "       IS NULL"
 		  " LIMIT $limit")};
 
 /* Rows that wait for any of several tasks. */

@@ -142,6 +142,14 @@ subtest 'what follows from a failure' => sub {
 	is(sql('SELECT count(*) FROM task AS t JOIN task AS p ON p.id = t.after[1]
 		WHERE t.start <= p.stop AND t.id IN (' . join(', ', @ids[1, 2]) . ')'), 0,
 		'they go on in order from where they failed');
+
+	my $runs = insert_after($ids[0], request => q{SELECT hold('r')});
+	wait_for_running($node, 1, id => $runs);
+	sql("UPDATE task SET state = 'PLAN' WHERE id = $runs");
+	wait_until($node, "SELECT attempt = 2 FROM task WHERE id = $runs");
+	open_gate($node, 'r');
+	wait_for_state($node, $runs, 'DONE');
+	is(task($node, $runs, 'attempt'), 2, 'one that runs is cancelled, and waits anew');
 	sql('DELETE FROM gate; TRUNCATE task');
 };
 
@@ -327,6 +335,75 @@ subtest 'rows from elsewhere' => sub {
 	wait_for_state($node, $after[0], 'DONE');
 	sql('DROP DATABASE copy WITH (FORCE)');
 	sql('DELETE FROM gate; TRUNCATE task');
+};
+
+# Rows whose state contradicts their rule and the states of the tasks for which they have waited;
+# these are final, and stopped tasks are what their users made them.
+my $contradictions = q{SELECT t.id, t.rule, t.state, t.error,
+		array(SELECT p.state FROM unnest(t.after) AS a (id) LEFT JOIN task AS p USING (id)) AS ends
+	FROM task AS t CROSS JOIN LATERAL (SELECT count(*) AS n, count(*) FILTER (WHERE state = 'DONE')
+		AS done FROM task WHERE id = ANY (t.after)) AS p
+	WHERE t.state NOT IN ('STOP') AND CASE coalesce(t.rule, 'done') WHEN 'done' THEN n = done
+		WHEN 'any' THEN n = 0 OR done > 0 WHEN 'failed' THEN n = 0 OR done < n ELSE true END
+		IS DISTINCT FROM (t.state IN ('DONE', 'FAIL'))};
+
+# A random graph: what its tasks have seen of the tasks for which they waited, and how all ended.
+# Faults and stops come meanwhile.  PG_TASK_GRAPH='seed tasks' is another graph.
+subtest 'a random graph' => sub {
+	my ($seed, $count) = split / /, $ENV{PG_TASK_GRAPH} // (int(rand(1e6)) . ' 400');
+	my $pick = 0;
+
+	diag("PG_TASK_GRAPH='$seed $count'") if $ENV{PG_TASK_GRAPH};
+	note("PG_TASK_GRAPH='$seed $count'");
+	srand($seed);
+	sql(q{CREATE TABLE broken (id bigint); CREATE TABLE ran (id bigint, seen text[]);
+		CREATE FUNCTION run() RETURNS void LANGUAGE plpgsql AS $$
+		DECLARE me bigint := current_setting('pg_task.id');
+		BEGIN
+			INSERT INTO ran SELECT me, array_agg(p.state) FROM task AS t
+				LEFT JOIN task AS p ON p.id = ANY (t.after) WHERE t.id = me;
+			IF me % 5 = 0 THEN PERFORM pg_sleep(0.002); END IF;
+			IF EXISTS (SELECT FROM broken WHERE id = me) THEN RAISE 'broken'; END IF;
+		END $$;
+		TRUNCATE task; ALTER SEQUENCE task_id_seq RESTART});
+	my @rows = map {
+		my $id = $_;
+		my %after = map { int(rand($id)) => 1 } 1 .. int(rand(4));
+		delete $after{0};
+		my $rule = (map { "'$_'" } @rules, 'done', 'done')[ rand 6 ];
+		"($id, " . (%after ? "'{" . join(',', sort keys %after) . "}'" : 'NULL')
+		  . ", $rule, " . int(rand(2)) . ", '1 ms', 'SELECT run()')"
+	} 1 .. $count;
+	sql('INSERT INTO broken SELECT i FROM generate_series(1, ' . $count . ') AS i WHERE '
+		. "hashint8extended(i, $seed) % 7 = 0");
+	while (my @part = splice @rows, 0, 50)
+	{
+		sql('INSERT INTO task (id, after, rule, retry, delay, request) VALUES '
+			. join(', ', @part));
+		sql("UPDATE task SET state = 'STOP' WHERE state IN ('PLAN', 'WORK') AND id = "
+			. (1 + int(rand($count)))) for 1 .. 2;
+		terminate($node, backends($node, 'executor')) if ++$pick % 3 == 1;
+		terminate($node, backends($node, 'scheduler')) if $pick % 4 == 2;
+		crash($node) if $pick == 4;
+	}
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
+	is(sql($contradictions), '', 'each has ended as its rule says');
+	is(sql(q{SELECT t.id, r.seen FROM ran AS r JOIN task AS t USING (id)
+		WHERE CASE coalesce(t.rule, 'done') WHEN 'any' THEN NOT 'DONE' = ANY (r.seen)
+			ELSE r.seen && '{PLAN,WORK}' END AND t.after IS NOT NULL}), '',
+		'none has started before its rule allowed');
+	is(sql(q{SELECT id, state, count(r) FROM task AS t LEFT JOIN ran AS r USING (id)
+		GROUP BY id, state HAVING count(r) <> (t.state = 'DONE')::int}), '', 'each effect is there once');
+	is(count_of($node, q{state = 'GONE' AND (coalesce(sqlstate, '') = 'TK005') <>
+		(coalesce(rule, 'done') <> 'failed') OR waits IS NOT NULL}), 0, 'what is GONE says why');
+
+	sql(q{DELETE FROM broken; UPDATE task SET state = 'PLAN', failed = 0
+		WHERE state IN ('FAIL', 'GONE', 'STOP')});
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
+	is(sql("$contradictions AND t.rule IS DISTINCT FROM 'failed'"), '',
+		'when the causes are gone, what has not run does');
+	is(sql(q{SELECT id FROM ran GROUP BY id HAVING count(*) > 1}), '', 'and nothing twice');
+	sql('TRUNCATE task; ALTER SEQUENCE task_id_seq RESTART 10000');
 };
 
 subtest 'a partitioned table' => sub {
