@@ -5,6 +5,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use PgTask;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = new_node('main', conf => q{
@@ -163,6 +164,25 @@ subtest 'status' => sub {
 		't|public.task|1|1|2|running|10|t|2020-01-02 00:00:00+00', 'one row');
 	is(sql_as('other', 'SELECT count(*), min(oldest_end) FROM pg_task_status()'), '1|',
 		'a role sees no time of others');
+};
+
+# Each block of SQL in docs/monitoring.md returns a row, while there is something of each kind.
+subtest 'docs/monitoring.md' => sub {
+	my @blocks = slurp_file("$FindBin::RealBin/../../docs/monitoring.md") =~ /^```sql\n(.*?)^```$/msg;
+
+	sql('TRUNCATE task');
+	run_task($node, request => 'SELECT 1/0', repeat => '1 day');
+	insert_task($node, request => 'SELECT 1', id => 42, queue => 'shut', dt => '2020-01-01');
+	my $id = insert_task($node, request => q{SELECT hold('c')});
+	wait_for_running($node, 1, id => $id, event => 'PgSleep');
+	cmp_ok(scalar @blocks, '>=', 8, 'there are queries');
+	for my $block (@blocks)
+	{
+		like(sql($block), qr/\w/, $block =~ s/\n.*//sr);
+	}
+	is(sql('SELECT pg_task_why(42)'), 'its queue is paused', 'as the manual asks');
+	open_gate($node, 'c');
+	wait_for_state($node, $id, 'DONE');
 };
 
 subtest 'several databases' => sub {
