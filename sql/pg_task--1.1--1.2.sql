@@ -119,3 +119,8 @@ CREATE OR REPLACE FUNCTION pg_catalog.pg_task_status(
 
 COMMENT ON FUNCTION pg_catalog.pg_task_status() IS
     'pg_task on this server, and the task table of this database, in one row';
+CREATE OR REPLACE FUNCTION pg_catalog.pg_task_results(by_step boolean DEFAULT false) RETURNS jsonb
+    LANGUAGE c STABLE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'pg_task_results';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_results(boolean) IS
+    'the responses of the tasks for which the task waited that calls this: a list, or by steps';

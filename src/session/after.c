@@ -1,7 +1,7 @@
 /*
  * after.c
- *		The tasks for which a row waits: checks the column "after", and chooses the first task
- *		that the row watches.
+ *		The tasks for which a row waits: checks the column "after", or finds the tasks of the
+ *		steps in "needs", and chooses the first task that the row watches.
  *
  * A user may wait for rows that he sees.  They are read with the rights of the current user, as by
  * a query of his.  No row is locked: what ends or is removed meanwhile, the scheduler finds when
@@ -36,16 +36,24 @@ typedef struct After
 } After;
 
 /*
- * The statement that reads the tasks.  Static, because it is kept from one row to the next: with
- * the plan an INSERT of many rows takes half of the time.
+ * The statements that read the tasks by their ids, and by their steps.  Static, because they are
+ * kept from one row to the next: with the plan an INSERT of many rows takes half of the time.
  */
-static struct
+typedef struct Reader
 {
 	char *rows; /* the table, in SQL; NULL: there is no plan */
 	SPIPlanPtr plan;
-	int64 watched; /* what the last row watches, if this transaction has inserted it: */
+} Reader;
+
+static Reader reader;
+static Reader step_reader;
+
+/* What the last row watches, if this transaction has inserted that.  Static, as the plans. */
+static struct
+{
+	int64 watched;
 	LocalTransactionId inserted;
-} reader;
+} last_row;
 
 static void
 reject_after(const TriggerRow *row, const char *rule)
@@ -87,36 +95,35 @@ read_after(const TriggerRow *row, After *after)
 	return true;
 }
 
-/* Prepare the statement for this table, unless that was done for the row before. */
+#define UNENDED "t.state OPERATOR(pg_catalog.=) ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'])"
+
+/*
+ * Prepare a statement for this table, unless that was done for the row before.  It has a %s for the
+ * name of the table.
+ */
 static void
-prepare_reader(Relation rel)
+prepare_reader(Reader *which, Relation rel, const char *sql, int count, Oid *types)
 {
-	Oid types[] = {INT8ARRAYOID};
 	Oid root = trigger_root_table(rel);
 	char *name =
 		quote_qualified_identifier(get_namespace_name(get_rel_namespace(root)), get_rel_name(root));
 	char *rows = psprintf("%s%s", get_rel_relkind(root) == RELKIND_RELATION ? "ONLY " : "", name);
 	SPIPlanPtr plan;
 
-	if (reader.rows && strcmp(reader.rows, rows) == 0)
+	if (which->rows && strcmp(which->rows, rows) == 0)
 		return;
-	if (reader.plan)
-		SPI_freeplan(reader.plan);
-	reader.plan = NULL;
-	plan = SPI_prepare(psprintf("SELECT t.id, t.state OPERATOR(pg_catalog.=)"
-								"       ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK']), t.xmin"
-								"  FROM %s AS t"
-								" WHERE t.id OPERATOR(pg_catalog.=) ANY ($1)",
-								rows),
-					   1, types);
+	if (which->plan)
+		SPI_freeplan(which->plan);
+	which->plan = NULL;
+	plan = SPI_prepare(psprintf(sql, rows), count, types);
 	if (plan == NULL)
 		elog(ERROR, "could not prepare a statement on %s", rows);
-	if (reader.rows)
-		pfree(reader.rows);
-	reader.rows = NULL;
-	reader.rows = MemoryContextStrdup(TopMemoryContext, rows);
+	if (which->rows)
+		pfree(which->rows);
+	which->rows = NULL;
+	which->rows = MemoryContextStrdup(TopMemoryContext, rows);
 	SPI_keepplan(plan);
-	reader.plan = plan;
+	which->plan = plan;
 }
 
 /* A task in "after" that the current user sees. */
@@ -140,12 +147,16 @@ compare_seen(const void *a, const void *b)
 static int
 read_tasks(Relation rel, const After *after, SeenTask **tasks)
 {
+	Oid types[] = {INT8ARRAYOID};
 	Datum value = PointerGetDatum(after->array);
 	bool isnull;
 	int count;
 	int i;
 
-	prepare_reader(rel);
+	prepare_reader(&reader, rel,
+				   "SELECT t.id, " UNENDED ", t.xmin FROM %s AS t"
+				   " WHERE t.id OPERATOR(pg_catalog.=) ANY ($1)",
+				   1, types);
 	if (SPI_execute_plan(reader.plan, &value, NULL, false, 0) != SPI_OK_SELECT)
 		elog(ERROR, "could not read tasks");
 	count = (int) SPI_processed;
@@ -196,8 +207,8 @@ check_tasks(const TriggerRow *row, const After *after)
 		if (i == after->count - 1 || (task->unended && !unended))
 		{
 			watched = i;
-			reader.watched = task->id;
-			reader.inserted = task->inserted ? COMPAT_LOCAL_XID : InvalidLocalTransactionId;
+			last_row.watched = task->id;
+			last_row.inserted = task->inserted ? COMPAT_LOCAL_XID : InvalidLocalTransactionId;
 		}
 		unended |= task->unended;
 	}
@@ -212,7 +223,7 @@ check_tasks(const TriggerRow *row, const After *after)
 bool
 after_inserted_here(int64 id)
 {
-	return reader.watched == id && reader.inserted == COMPAT_LOCAL_XID;
+	return last_row.watched == id && last_row.inserted == COMPAT_LOCAL_XID;
 }
 
 /*
@@ -225,9 +236,115 @@ after_watch(const TriggerRow *row, bool check, int64 *watched)
 {
 	After after;
 
-	reader.inserted = InvalidLocalTransactionId;
+	last_row.inserted = InvalidLocalTransactionId;
 	if (!read_after(row, &after))
 		return false;
 	*watched = check ? check_tasks(row, &after) : after.ids[after.count - 1];
+	return true;
+}
+
+static void
+reject_needs(const TriggerRow *row, const char *rule)
+{
+	ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION), errmsg("\"needs\" of a task must %s", rule),
+					errtablecol(row->rel, trigger_column(row->rel, COLUMN_NEEDS))));
+}
+
+/* Check the column, and return how many steps it names. */
+static int
+count_needs(const TriggerRow *row, ArrayType *needs)
+{
+	int count = ArrayGetNItems(ARR_NDIM(needs), ARR_DIMS(needs));
+
+	if (count == 0)
+		return 0;
+	if (ARR_NDIM(needs) != 1)
+		reject_needs(row, "have one dimension");
+	if (array_contains_nulls(needs))
+		reject_needs(row, "contain no NULL");
+	if (count > AFTER_MAX)
+		reject_needs(row, "name at most " CppAsString2(AFTER_MAX) " steps");
+	if (trigger_is_null(row, COLUMN_FLOW))
+		reject_needs(row, "be NULL without a \"flow\"");
+	return count;
+}
+
+/* Read the tasks of these steps of the flow of a row, in the order of the steps. */
+static int
+read_steps(const TriggerRow *row, ArrayType *needs)
+{
+	Oid types[] = {TEXTOID, TEXTARRAYOID};
+	bool isnull;
+	Datum values[] = {trigger_value(row, COLUMN_FLOW, &isnull), PointerGetDatum(needs)};
+
+	prepare_reader(&step_reader, row->rel,
+				   "SELECT n.step, t.id, " UNENDED
+				   "  FROM pg_catalog.unnest($2) WITH ORDINALITY AS n (step, n)"
+				   "  LEFT JOIN %s AS t ON t.flow OPERATOR(pg_catalog.=) $1"
+				   "   AND t.step OPERATOR(pg_catalog.=) n.step"
+				   " ORDER BY n.n",
+				   2, types);
+	if (SPI_execute_plan(step_reader.plan, values, NULL, false, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not read the steps of a workflow");
+	return (int) SPI_processed;
+}
+
+/*
+ * Return the id of the task in a row that read_steps has read; "unended" if the task has not ended.
+ */
+static Datum
+read_step(const TriggerRow *row, int i, bool *unended)
+{
+	HeapTuple tuple = SPI_tuptable->vals[i];
+	TupleDesc desc = SPI_tuptable->tupdesc;
+	bool isnull;
+	Datum id;
+
+	*unended = DatumGetBool(SPI_getbinval(tuple, desc, 3, &isnull)) && !isnull;
+	id = SPI_getbinval(tuple, desc, 2, &isnull);
+	if (isnull)
+		ereport(ERROR,
+				(errcode(ERRCODE_FOREIGN_KEY_VIOLATION),
+				 errmsg("there is no step \"%s\" of the same flow", SPI_getvalue(tuple, desc, 1)),
+				 errdetail("No row with this \"step\" was inserted before, or you do not see it."),
+				 errtablecol(row->rel, trigger_column(row->rel, COLUMN_NEEDS))));
+	return id;
+}
+
+/*
+ * Find the tasks of the steps that a new row needs: rows of its flow that the current user sees,
+ * inserted before.  Returns false if it needs none, or "after" says for which tasks it waits, as in
+ * a row from a dump.  Sets *after to the tasks, and *watched to the one that the row watches first.
+ */
+bool
+after_needs(const TriggerRow *row, Datum *after, int64 *watched)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	bool any = false;
+	bool isnull;
+	Datum value = trigger_value(row, COLUMN_NEEDS, &isnull);
+	Datum *ids;
+	int count;
+	int i;
+
+	if (isnull || !trigger_is_null(row, COLUMN_AFTER) ||
+		count_needs(row, DatumGetArrayTypeP(value)) == 0)
+		return false;
+	SPI_connect();
+	count = read_steps(row, DatumGetArrayTypeP(value));
+	ids = palloc(Max(count, 1) * sizeof(Datum));
+	for (i = 0; i < count; i++)
+	{
+		bool unended;
+
+		ids[i] = read_step(row, i, &unended);
+		if (unended || !any)
+			*watched = DatumGetInt64(ids[i]);
+		any |= unended;
+	}
+	MemoryContextSwitchTo(caller);
+	*after = PointerGetDatum(
+		construct_array(ids, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	SPI_finish();
 	return true;
 }

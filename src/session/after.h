@@ -9,6 +9,7 @@
 
 #include "session/trigger_row.h"
 
+extern bool after_needs(const TriggerRow *row, Datum *after, int64 *watched);
 extern bool after_watch(const TriggerRow *row, bool check, int64 *watched);
 extern bool after_inserted_here(int64 id);
 

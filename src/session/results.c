@@ -1,6 +1,6 @@
 /*
  * results.c
- *		pg_task_result: what a task has returned, as a value of SQL.
+ *		pg_task_result and pg_task_results: what tasks have returned, as values of SQL.
  *
  * Rows are read with the rights of the caller: privileges on the table, and row security.  This
  * file writes nothing.
@@ -19,10 +19,13 @@
 #include "settings.h"
 #include "shared/task.h"
 #include "task/roles.h"
+#include "task/running.h"
 
 PGDLLEXPORT Datum pg_task_result(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_results(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_result);
+PG_FUNCTION_INFO_V1(pg_task_results);
 
 /* A row that the last statement has read: response, format, role, role_id. */
 static char *
@@ -94,4 +97,44 @@ pg_task_result(PG_FUNCTION_ARGS)
 	if (response == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_DATUM(result);
+}
+
+/*
+ * pg_task_results(by_step): the responses of all tasks for which the task waited that calls this:
+ * a list in the order of "after", or an object by the names of steps.  NULL: no task calls this.
+ */
+Datum
+pg_task_results(PG_FUNCTION_ARGS)
+{
+	static const char list[] =
+		"SELECT pg_catalog.jsonb_agg(pg_catalog.pg_task_result(a.id) ORDER BY a.n) FROM %s AS t"
+		" CROSS JOIN pg_catalog.unnest(t.after) WITH ORDINALITY AS a (id, n)"
+		" WHERE t.id OPERATOR(pg_catalog.=) $1";
+	static const char object[] =
+		"SELECT pg_catalog.jsonb_object_agg(s.step, pg_catalog.pg_task_result(s.id)) FROM %s AS t"
+		" CROSS JOIN pg_catalog.unnest(t.after) AS a (id)"
+		"  JOIN %s AS s ON s.id OPERATOR(pg_catalog.=) a.id AND s.step IS NOT NULL"
+		" WHERE t.id OPERATOR(pg_catalog.=) $1";
+	MemoryContext caller = CurrentMemoryContext;
+	bool by_step = PG_GETARG_BOOL(0);
+	Oid types[] = {INT8OID};
+	Datum values[] = {Int64GetDatum(Settings.task_id)};
+	char *result;
+	Oid relid;
+	char *rows;
+
+	if (!running_is_task())
+		PG_RETURN_NULL();
+	rows = served_rows(&relid);
+	SPI_connect();
+	if (SPI_execute_with_args(by_step ? psprintf(object, rows, rows) : psprintf(list, rows), 1,
+							  types, values, NULL, true, 1) != SPI_OK_SELECT)
+		elog(ERROR, "could not read the results of tasks");
+	result = read_column(1);
+	if (result)
+		result = MemoryContextStrdup(caller, result);
+	SPI_finish();
+	if (result == NULL)
+		result = by_step ? "{}" : "[]";
+	PG_RETURN_DATUM(DirectFunctionCall1(jsonb_in, CStringGetDatum(result)));
 }

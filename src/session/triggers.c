@@ -206,6 +206,18 @@ bind_tuple(const TriggerRow *row, const TimestampTz *dt)
 									 isnull);
 }
 
+/* Return the tuple with the tasks whose steps the row needs, and the one that it watches. */
+static HeapTuple
+needs_tuple(const TriggerRow *row, HeapTuple tuple, Datum after, const int64 *watched)
+{
+	int numbers[] = {trigger_column(row->rel, COLUMN_AFTER),
+					 trigger_column(row->rel, COLUMN_WAITS)};
+	Datum values[] = {after, watched ? Int64GetDatum(*watched) : (Datum) 0};
+	bool isnull[] = {false, watched == NULL};
+
+	return heap_modify_tuple_by_cols(tuple, RelationGetDescr(row->rel), 2, numbers, values, isnull);
+}
+
 /*
  * Return the tuple with the task that the row watches, whatever the INSERT sets; or the same tuple,
  * if it waits for none.  One that is inserted as ended, from a dump, is not checked.  A replicated
@@ -221,6 +233,10 @@ watch_tuple(const TriggerRow *row, HeapTuple tuple)
 	Datum value;
 	bool isnull;
 
+	if (!heap_attisnull(tuple, trigger_column(row->rel, COLUMN_NEEDS), desc) &&
+		SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
+		(waits || trigger_has_state(row, "STOP")) && after_needs(row, &value, &watched))
+		return needs_tuple(row, tuple, value, waits ? &watched : NULL);
 	if ((heap_attisnull(tuple, trigger_column(row->rel, COLUMN_AFTER), desc) &&
 		 heap_attisnull(tuple, number, desc)) ||
 		SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)

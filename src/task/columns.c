@@ -119,6 +119,8 @@ const ColumnDefinition task_columns[TASK_COLUMNS] = {
 		"Label of the workflow that it is a part of; what a task inserts has that of the task"},
 	[COLUMN_STEP] = {"step", TEXTOID, "", 0,
 		"Name within the flow, in which it is unique"},
+	[COLUMN_NEEDS] = {"needs", TEXTARRAYOID, "", 0,
+		"Steps of the same flow, inserted before, that it waits for: they become after"},
 };
 /* clang-format on */
 

@@ -57,6 +57,7 @@ typedef enum TaskColumn
 	COLUMN_INPUT,
 	COLUMN_FLOW,
 	COLUMN_STEP,
+	COLUMN_NEEDS,
 	TASK_COLUMNS
 } TaskColumn;
 

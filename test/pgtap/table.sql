@@ -50,7 +50,8 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('input', 'jsonb', false, NULL),
     ('flow', 'text', false,
         'NULLIF(current_setting(''pg_task.flow''::text, true), ''''::text)'),
-    ('step', 'text', false, NULL);
+    ('step', 'text', false, NULL),
+    ('needs', 'text[]', false, NULL);
 
 SELECT has_table('public'::name, 'task'::name);
 SELECT columns_are('public', 'task', (SELECT array_agg(name ORDER BY n) FROM wanted),

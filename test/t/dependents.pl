@@ -293,8 +293,15 @@ subtest 'the manual' => sub {
 			|| count(*) FILTER (WHERE after IS NOT NULL) FROM task});
 	}
 	is(join(', ', @found[ 0 .. 1, 3 .. $#found ]),
-		'DONE 1, DONE 2, DONE,FAIL,GONE 6, DONE,FAIL,GONE 6', 'they do what they promise');
+		'DONE 1, DONE 2, DONE,FAIL,GONE 6, DONE,FAIL,GONE 6, DONE,FAIL,GONE 9, '
+		. 'DONE,FAIL,GONE 12, DONE,FAIL,GONE 12', 'they do what they promise');
 	is(count_of($node, q{response = 'joined' AND state = 'DONE'}), 1, 'found on the way');
+	is(sql(q{SELECT response FROM task WHERE step = 'load'}),
+		'{"check": "3", "clean": "2"}', 'what the steps have returned');
+	is(sql(q{SELECT string_agg(state, ',' ORDER BY id) FROM task WHERE flow = 'order 12'}),
+		'DONE,FAIL,GONE,DONE', 'what failed is undone');
+	is(sql(q{SELECT attempt, input FROM task WHERE request = 'CALL work_through()'}),
+		'3|{"next": 3}', 'in three turns');
 	is(sql('SELECT count(*) FROM task AS t JOIN task AS p ON p.id = ANY (t.after)
 		WHERE t.start <= p.stop AND t.rule IS NULL'), 0, 'in order');
 	sql('TRUNCATE task');

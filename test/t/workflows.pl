@@ -161,6 +161,55 @@ subtest 'step' => sub {
 	is(count_of($node, "flow = 'f'"), 4, 'not every task of a flow is a step');
 };
 
+# A graph is one statement.
+subtest 'needs' => sub {
+	my $start = sub { return qq{
+		INSERT INTO task (flow, step, needs, format, request) VALUES
+			('$_[0]', 'extract', NULL, 'json', 'SELECT 3 AS n'),
+			('$_[0]', 'left', '{extract}', NULL, 'SELECT pg_task_results() #> ''{0,0,n}'''),
+			('$_[0]', 'right', '{extract}', NULL, 'SELECT pg_task_results(true)'),
+			('$_[0]', 'load', '{left,right}', NULL, 'SELECT pg_task_results()'),
+			('$_[0]', 'idle', '{}', NULL, 'SELECT pg_task_results() || pg_task_results(true)')} };
+
+	sql($start->('etl'));
+	wait_until($node, "SELECT count(*) = 5 FROM task WHERE flow = 'etl' AND state = 'DONE'");
+	is(sql("SELECT string_agg(response, ' ' ORDER BY id) FROM task
+		WHERE flow = 'etl' AND step IN ('left', 'right', 'load')"),
+		'3 {"extract": [{"n": 3}]} ["3", "{\"extract\": [{\"n\": 3}]}"]', 'results go along');
+	is(sql("SELECT response FROM task WHERE flow = 'etl' AND step = 'idle'"), '[{}]',
+		'none is needed');
+	is(sql("SELECT count(*) FROM task AS t JOIN task AS e ON e.id = ANY (t.after)
+		WHERE t.flow = 'etl' AND t.start < e.stop"), 0, 'each has started after those it needs');
+	sql($start->('etl') . ' ON CONFLICT DO NOTHING');
+	is(count_of($node, "flow = 'etl'"), 5, 'starting it again does nothing');
+	is(sql('SELECT pg_task_results() IS NULL'), 't', 'no results outside of a task');
+
+	my $refused = sub { return sqlstate_of('ann', "INSERT INTO task (flow, step, needs, request)
+		VALUES ($_[0], 'SELECT 1')") };
+	is($refused->("'etl', 'later', '{extract}'"), '23503', 'a step that the user does not see');
+	is($refused->("'mine', 'a', '{a}'"), '23503', 'the step itself');
+	is($refused->("NULL, NULL, '{a}'"), '23514', 'no flow');
+	is($refused->("'mine', 'a', '{{a}}'"), '23514', 'two dimensions');
+	is($refused->("'mine', 'a', '{NULL}'"), '23514', 'NULL');
+	is(sqlstate_of('ann', "INSERT INTO task (flow, step, needs, request) VALUES
+		('mine', 'a', '{b}', 'SELECT 1'), ('mine', 'b', '{a}', 'SELECT 1')"), '23503', 'a cycle');
+
+	# what fails holds up what needs it, and goes on from there
+	sql(q{INSERT INTO task (flow, step, needs, request) VALUES
+		('fix', 'a', NULL, 'SELECT 1'),
+		('fix', 'b', '{a}', 'SELECT 1 / (SELECT count(*) FROM gate WHERE name = ''fixed'')'),
+		('fix', 'c', '{b}', 'SELECT 1')});
+	wait_until($node, q{SELECT string_agg(state, ',' ORDER BY id) FROM task WHERE flow = 'fix'},
+		expected => 'DONE,FAIL,GONE');
+	open_gate($node, 'fixed');
+	sql(q{UPDATE task SET state = 'PLAN', failed = 0
+		WHERE flow = 'fix' AND state IN ('FAIL', 'GONE')});
+	wait_until($node, q{SELECT string_agg(state, ',' ORDER BY id) FROM task WHERE flow = 'fix'},
+		expected => 'DONE,DONE,DONE');
+	is(sql("SELECT string_agg(attempt::text, ',' ORDER BY id) FROM task WHERE flow = 'fix'"),
+		'1,2,1', 'it has gone on from where it failed');
+};
+
 # A task that asks to be run again waits, and then goes on as the same row.
 subtest 'again' => sub {
 	sql(q{
