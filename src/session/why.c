@@ -26,6 +26,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "storage/procarray.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -314,6 +315,20 @@ explain_tuple(const WhyTask *task, HeapTupleHeader tuple)
 	return psprintf("the row is locked by %s", process_text(pid));
 }
 
+/* Copy the header of a tuple: while the page is not locked, others change it. */
+static HeapTupleHeaderData
+copy_header(TupleTableSlot *slot)
+{
+	HeapTuple tuple = ExecFetchSlotHeapTuple(slot, false, NULL);
+	Buffer buffer = ((BufferHeapTupleTableSlot *) slot)->buffer;
+	HeapTupleHeaderData header;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	memcpy(&header, tuple->t_data, SizeofHeapTupleHeader);
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+	return header;
+}
+
 /* The row is locked, or not committed yet. */
 static const char *
 explain_row_lock(const WhyTask *task)
@@ -326,7 +341,11 @@ explain_row_lock(const WhyTask *task)
 	/* another kind of table says nothing about locks */
 	if (TTS_IS_BUFFERTUPLE(slot) &&
 		table_tuple_fetch_row_version(rel, tid, GetActiveSnapshot(), slot))
-		reason = explain_tuple(task, ExecFetchSlotHeapTuple(slot, false, NULL)->t_data);
+	{
+		HeapTupleHeaderData header = copy_header(slot);
+
+		reason = explain_tuple(task, &header);
+	}
 	ExecDropSingleTupleTableSlot(slot);
 	table_close(rel, AccessShareLock);
 	return reason;
