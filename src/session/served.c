@@ -12,6 +12,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
@@ -113,14 +114,46 @@ served_name(Oid relid)
 									  get_rel_name(relid));
 }
 
+/* Why can our statements not read this relation?  NULL: they can. */
+static const char *
+find_fault(Relation rel)
+{
+	if (rel == NULL)
+		return "It was dropped.";
+	if (rel->rd_rel->relkind != RELKIND_RELATION &&
+		rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+		return "It is no table any more.";
+	return columns_fault(rel, task_columns, TASK_COLUMNS);
+}
+
+/*
+ * Lock the table until the end of the transaction, as SELECT does, and check that it is still one:
+ * its owner may have changed it, and no scheduler has looked since.  Our functions return columns
+ * without a conversion, so another type would be misread; and a type of the owner's own could
+ * convert itself by his functions, with the rights of the caller.
+ */
+static void
+lock_table(Oid relid)
+{
+	Relation rel = try_relation_open(relid, AccessShareLock);
+	const char *fault = find_fault(rel);
+
+	if (fault)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("the task table of this database cannot be used"),
+						errdetail_internal("%s", fault)));
+	relation_close(rel, NoLock);
+}
+
 /*
  * Return the task table of this database as UPDATE names it, in SQL, without the children by
- * INHERITS.  *relid is its oid.
+ * INHERITS.  It is locked, and has the types of a task table.  *relid is its oid.
  */
 char *
 served_rows(Oid *relid)
 {
 	*relid = served_table();
+	lock_table(*relid);
 	return psprintf("%s%s", get_rel_relkind(*relid) == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ",
 					served_name(*relid));
 }

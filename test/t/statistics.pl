@@ -185,6 +185,19 @@ subtest 'docs/monitoring.md' => sub {
 	wait_for_state($node, $id, 'DONE');
 };
 
+# The functions return columns as they are, so a value of another type would be misread.
+subtest 'types that the owner of the table has changed' => sub {
+	sql('TRUNCATE task');
+	my $id = insert_task($node, request => 'SELECT 1', dt => '2100-01-01');
+	my $change = 'BEGIN; ALTER TABLE task ALTER sqlstate TYPE bigint USING 4702111234474983681;';
+
+	ended(1, state => q{'FAIL'}, stop => 'now()', sqlstate => q{'22012'}, error => q{'no'});
+	is(sqlstate_of('postgres', "$change SELECT * FROM $_"), '55000', $_)
+		for 'pg_task_failures()', 'pg_task_top()', 'pg_task_queues()', 'pg_task_status()',
+			"pg_task_why($id)", "pg_task_cancel($id)";
+	is(sql("SELECT pg_task_why($id) LIKE 'planned%'"), 't', 'as it was, it can be used');
+};
+
 subtest 'several databases' => sub {
 	sql('CREATE DATABASE other');
 	wait_for_table($node, db => 'other');
