@@ -124,7 +124,10 @@ static const char queues_sql[] =
 	"         WHERE t.state IN ('FAIL', 'GONE') GROUP BY 1) AS q"
 	" GROUP BY q.queue ORDER BY min(q.oldest), q.queue";
 
-/* A task that was retried has waited since the time of its last retry. */
+/*
+ * A task that was retried has waited since the time of its last retry.  Who may UPDATE a row may
+ * write infinity into it, and no version before 17 subtracts that.
+ */
 static const char stats_sql[] =
 	"SELECT t.queue, count(*), count(*) FILTER (WHERE t.state = 'FAIL'),"
 	"       count(*) FILTER (WHERE t.state = 'GONE'),"
@@ -134,8 +137,10 @@ static const char stats_sql[] =
 	"       percentile_cont(0.95) WITHIN GROUP (ORDER BY t.ran),"
 	"       (count(*) / (extract(epoch FROM $1) / 60))::float8"
 	"  FROM (SELECT s.queue COLLATE \"C\" AS queue, s.state,"
-	"               CASE WHEN s.state <> 'GONE' THEN greatest(s.start - s.dt, '0') END AS waited,"
-	"               CASE WHEN s.state <> 'GONE' THEN s.stop - s.start END AS ran"
+	"               CASE WHEN s.state <> 'GONE' AND isfinite(s.start) AND isfinite(s.dt)"
+	"                    THEN greatest(s.start - s.dt, '0') END AS waited,"
+	"               CASE WHEN s.state <> 'GONE' AND isfinite(s.start) AND isfinite(s.stop)"
+	"                    THEN s.stop - s.start END AS ran"
 	"          FROM {rows} AS s"
 	"         WHERE s.state IN ('DONE', 'FAIL', 'GONE')"
 	"           AND s.stop >= clock_timestamp() - $1) AS t"
