@@ -14,6 +14,7 @@
 
 #include "catalog/pg_collation.h"
 #include "catalog/pg_type.h"
+#include "common/int.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -22,6 +23,7 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
+#include "session/numbering.h"
 #include "session/served.h"
 #include "settings.h"
 
@@ -50,13 +52,37 @@ replace_name(const char *sql, const char *name, const char *value)
 	return TextDatumGetCString(result);
 }
 
-/* Replace the names of the task table and of a setting in a statement. */
+/* So many of the last ids, and of the first rows, are looked at. */
+#define LAST_ROWS 1000
+
+/*
+ * A condition that few rows n fulfil, the last ones: a role to which row security shows few of many
+ * rows would pass over all others to find as many of its own.  The ids may count down.
+ */
+static char *
+recent_condition(Oid relid)
+{
+	int64 last = numbering_last(relid);
+	int64 low;
+	int64 high;
+
+	if (last == 0)
+		return "true"; /* the table has no sequence of its own */
+	if (pg_sub_s64_overflow(last, LAST_ROWS, &low))
+		low = PG_INT64_MIN;
+	if (pg_add_s64_overflow(last, LAST_ROWS, &high))
+		high = PG_INT64_MAX;
+	return psprintf("n.id BETWEEN '" INT64_FORMAT "' AND '" INT64_FORMAT "'", low, high);
+}
+
+/* Replace the names of the task table, of its last rows and of a setting in a statement. */
 static char *
 fill_names(const char *sql)
 {
 	Oid relid;
 	char *result = replace_name(sql, "{rows}", served_rows(&relid));
 
+	result = replace_name(result, "{recent}", recent_condition(relid));
 	result = replace_name(result, "{relid}", psprintf("%u", relid));
 	return replace_name(result, "{executors}", psprintf("%d", Settings.max_executors));
 }
@@ -100,9 +126,8 @@ return_rows(FunctionCallInfo fcinfo, const char *sql, Oid type)
 /*
  * What waits and runs is found by the indexes of waiting and running rows, so it takes as long as
  * there are such rows, however long the history.  No index has the failures: they are those among
- * the rows with the highest ids.
+ * the rows with the last ids.
  */
-#define LAST_ROWS "1000"
 
 static const char queues_sql[] =
 	"SELECT q.queue, sum(q.waits)::int8, sum(q.due)::int8, sum(q.runs)::int8,"
@@ -119,8 +144,8 @@ static const char queues_sql[] =
 	"          FROM {rows} AS t WHERE t.state = 'WORK' GROUP BY 1"
 	"         UNION ALL"
 	"        SELECT t.queue COLLATE \"C\", 0, 0, 0, count(*), NULL"
-	"          FROM (SELECT n.queue, n.state FROM {rows} AS n ORDER BY n.id DESC"
-	"                 LIMIT " LAST_ROWS ") AS t"
+	"          FROM (SELECT n.queue, n.state FROM {rows} AS n WHERE {recent}"
+	"                 ORDER BY n.id DESC LIMIT " CppAsString2(LAST_ROWS) ") AS t"
 	"         WHERE t.state IN ('FAIL', 'GONE') GROUP BY 1) AS q"
 	" GROUP BY q.queue ORDER BY min(q.oldest), q.queue";
 
@@ -167,13 +192,17 @@ static const char repeating_sql[] =
 	" WHERE t.repeat IS NOT NULL OR t.cron IS NOT NULL"
 	" ORDER BY t.dt, t.id";
 
-/* The age of the history is that of the first row of those with the lowest ids. */
+/*
+ * The age of the history is that of the first row of those with the lowest ids.  Row security would
+ * make a role pass over the rows of all others.
+ */
 static const char status_sql[] =
 	"SELECT (SELECT e.extversion FROM pg_extension AS e WHERE e.extname = 'pg_task'),"
 	"       '{relid}'::regclass::text, s.databases, s.schedulers, s.executors, s.busy,"
 	"       {executors}, s.state, s.oldest_due, h.rows, h.size,"
-	"       (SELECT min(f.stop) FROM (SELECT t.stop FROM {rows} AS t ORDER BY t.id"
-	"                                  LIMIT " LAST_ROWS ") AS f)"
+	"       CASE WHEN NOT row_security_active({relid}::oid) THEN"
+	"            (SELECT min(f.stop) FROM (SELECT t.stop FROM {rows} AS t ORDER BY t.id"
+	"                                       LIMIT " CppAsString2(LAST_ROWS) ") AS f) END"
 	"  FROM (SELECT count(*)::int4 AS databases, count(d.pid)::int4 AS schedulers,"
 	"               sum(d.executors)::int4 AS executors, sum(d.busy)::int4 AS busy,"
 	"               max(d.state) FILTER (WHERE d.datname = current_database()) AS state,"

@@ -105,6 +105,11 @@ subtest 'queues' => sub {
 	is(sql_as('other', $queues), '', 'another one none');
 	open_gate($node, 'b');
 	wait_for_state($node, $id, 'DONE');
+	sql(q{UPDATE task SET role = 'app' WHERE queue = 'bad'});
+	my $failed = q{SELECT sum(failed) FROM pg_task_queues() WHERE queue = 'bad'};
+	is(sql_as('app', $failed), 2, 'a role sees its own failures ...');
+	sql(q{SELECT setval(pg_get_serial_sequence('task', 'id'), 1000000)});
+	is(sql_as('app', $failed), '', '... of the last ids: it need not pass over the rows of others');
 };
 
 subtest 'statistics' => sub {
