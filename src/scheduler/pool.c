@@ -160,10 +160,15 @@ note_begin(PoolTask *task, RateBegin begin, MonoTime now)
 	task->begins = begin.begins;
 }
 
-/* The task does not count as running in its queue any more. */
+/*
+ * The task does not count as running in its queue any more.  Unless it is DONE, it may be the first
+ * one of a strict queue again.
+ */
 static void
-stop_counting(PoolTask *task)
+stop_counting(PoolTask *task, bool done)
 {
+	if (task->queue && !done)
+		task->queue->sure = false;
 	if (task->pending)
 		rates_task_released(task->queue);
 	if (task->queue)
@@ -179,9 +184,7 @@ stop_counting(PoolTask *task)
 static void
 orphan_task(PoolTask *task, OrphanKind kind, const TaskFailure *failure)
 {
-	if (task->queue)
-		task->queue->sure = false;
-	stop_counting(task);
+	stop_counting(task, false);
 	orphans_add(task->run, kind, failure);
 }
 
@@ -198,12 +201,9 @@ reap_finished(PoolExecutor *executor, uint32 done)
 		if (begin.begins == 0)
 			begin = (RateBegin){.begins = 1, .began = begin.ended, .ended = begin.ended};
 		note_begin(task, begin, clock_mono());
-		/* the first task of a strict queue may be this one again */
-		if (task->queue && !executor->slot->ring[executor->reaped % SHARED_RING].done)
-			task->queue->sure = false;
 		if (task->queue)
 			queue_learn(task->queue, executor->slot->ring[executor->reaped % SHARED_RING].elapsed);
-		stop_counting(task);
+		stop_counting(task, executor->slot->ring[executor->reaped % SHARED_RING].done);
 		dependents_ended(task->run.id);
 	}
 	executor->isolated &= executor->reaped != executor->assigned;
@@ -324,9 +324,7 @@ reap_executor(PoolExecutor *executor)
 			/* its tasks have begun by now */
 			if (task->pending)
 				note_begin(task, (RateBegin){1, now, now, false}, now);
-			if (task->queue)
-				task->queue->sure = false;
-			stop_counting(task);
+			stop_counting(task, false);
 			dependents_ended(task->run.id);
 		}
 		forget_executor(executor);
@@ -361,7 +359,7 @@ reclaim_tasks(PoolExecutor *executor)
 	LWLockRelease(slot->lock);
 	/* before anything can fail, because tasks behind "assigned" are never reaped */
 	for (i = executor->assigned; i != end; i++)
-		stop_counting(&executor->ring[i % SHARED_RING]);
+		stop_counting(&executor->ring[i % SHARED_RING], false);
 	while (end != executor->assigned)
 		orphan_task(&executor->ring[--end % SHARED_RING], ORPHAN_NOT_STARTED, NULL);
 }

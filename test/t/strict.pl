@@ -175,6 +175,31 @@ subtest 'groups that a scan has not found yet' => sub {
 	sql(q{DELETE FROM task WHERE queue LIKE 'backlog%'});
 };
 
+# The one executor of the role is given the first tasks behind a long one.  They are reclaimed, and
+# the second ones, for which there is an executor, wait for them.
+subtest 'tasks that are reclaimed' => sub {
+	sql('ALTER ROLE other SET pg_task.role_executors = 1');
+	run_task($node, role => $_, request => 'SELECT 1') for qw(other postgres);
+	for my $try (1 .. 3)
+	{
+		my $queue = "customer.$try behind";
+
+		sql(qq{INSERT INTO task (queue, max, dt, role, request)
+			SELECT x.* FROM (VALUES (2, 1, 'other'), (1, 2, 'postgres')) AS n (back, place, role),
+				generate_series(1, 10) AS q, LATERAL (SELECT '$queue ' || q, 1,
+				now() - back * interval '1 s', role, format('INSERT INTO ran (queue, id)
+				VALUES (%L, %s)', '$queue ' || q, place)) AS x
+			UNION ALL SELECT 'long', NULL, now() - interval '3 s', 'other',
+				'SELECT hold(''long $try'')'});
+		settle();
+		open_gate($node, "long $try");
+		wait_until($node, qq{SELECT count(*) = 20 FROM ran WHERE queue LIKE '$queue %'});
+		is(sql(qq{SELECT count(*) FROM ran AS a JOIN ran AS b USING (queue)
+			WHERE queue LIKE '$queue %' AND a.id < b.id AND a.number > b.number}), 0, 'in order');
+	}
+	sql('ALTER ROLE other RESET pg_task.role_executors');
+};
+
 subtest 'a task that a trigger refuses' => sub {
 	sql(q{CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
