@@ -10,7 +10,6 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "executor/spi.h"
 #include "utils/builtins.h"
@@ -19,6 +18,7 @@
 #include "utils/syscache.h"
 
 #include "session/trigger_row.h"
+#include "task/relation.h"
 #include "task/roles.h"
 
 TriggerColumns trigger_columns;
@@ -122,7 +122,7 @@ trigger_root_table(Relation rel)
 {
 	if (!rel->rd_rel->relispartition)
 		return RelationGetRelid(rel);
-	return llast_oid(get_partition_ancestors(RelationGetRelid(rel)));
+	return relation_root(RelationGetRelid(rel));
 }
 
 /* The owner of the task table: of the root, if this is a partition. */

@@ -14,6 +14,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_namespace.h"
@@ -23,6 +24,18 @@
 #include "utils/syscache.h"
 
 #include "task/relation.h"
+
+/*
+ * Return the root of the tables that this is a partition of; or itself, if it is none, or one whose
+ * DETACH CONCURRENTLY has not ended: that has no ancestors any more.
+ */
+Oid
+relation_root(Oid relid)
+{
+	List *ancestors = get_rel_relispartition(relid) ? get_partition_ancestors(relid) : NIL;
+
+	return ancestors == NIL ? relid : llast_oid(ancestors);
+}
 
 /* Find and lock the partitions of a table, in the server's lock order. */
 List *

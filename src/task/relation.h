@@ -10,6 +10,7 @@
 #include "nodes/pg_list.h"
 #include "utils/rel.h"
 
+extern Oid relation_root(Oid relid);
 extern List *relation_members(Relation rel);
 extern List *relation_parents(Oid relid);
 extern char *relation_fault(Relation rel, List *members, List *parents);

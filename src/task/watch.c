@@ -10,7 +10,6 @@
  */
 #include "postgres.h"
 
-#include "catalog/partition.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -153,7 +152,5 @@ watch_changed_here(void)
 bool
 watch_covers(Oid relid)
 {
-	if (relid == watch.relid || is_relative(relid) || !get_rel_relispartition(relid))
-		return true;
-	return llast_oid(get_partition_ancestors(relid)) != watch.relid;
+	return relid == watch.relid || is_relative(relid) || relation_root(relid) != watch.relid;
 }

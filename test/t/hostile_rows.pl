@@ -121,6 +121,32 @@ subtest 'the same id twice' => sub {
 		if insert_task($node, request => 'SELECT 1');
 };
 
+# Anybody may put our triggers on a table of his own.
+subtest 'a partition whose DETACH CONCURRENTLY has not ended' => sub {
+	sql(q{CREATE SCHEMA AUTHORIZATION mallory});
+	is(mallory(q{CREATE TABLE mallory.task (LIKE public.task INCLUDING DEFAULTS)
+			PARTITION BY RANGE (dt);
+		CREATE TABLE mallory.part PARTITION OF mallory.task FOR VALUES FROM ('2000-01-01')
+			TO ('2300-01-01');
+		CREATE TRIGGER b BEFORE INSERT ON mallory.part FOR EACH ROW
+			EXECUTE FUNCTION pg_task_bound();
+		CREATE TRIGGER p AFTER INSERT OR UPDATE ON mallory.part FOR EACH ROW
+			EXECUTE FUNCTION pg_task_planned();
+		CREATE TRIGGER r AFTER DELETE ON mallory.part FOR EACH ROW
+			EXECUTE FUNCTION pg_task_removed()}), '', 'a partitioned table with our triggers');
+	my $reader = $node->background_psql('postgres');
+	$reader->query_safe('BEGIN; SELECT FROM mallory.task');
+	like(mallory(q{SET lock_timeout = 100;
+		ALTER TABLE mallory.task DETACH PARTITION mallory.part CONCURRENTLY}),
+		qr/lock timeout/, 'a reader of the table lets the detach wait');
+	is(sql(q{SELECT inhdetachpending FROM pg_inherits WHERE inhrelid = 'mallory.part'::regclass}),
+		't', 'it has begun');
+	is(mallory(q{INSERT INTO mallory.part (id, request) VALUES (1, 'SELECT 1');
+		UPDATE mallory.part SET queue = 'q'; DELETE FROM mallory.part}), '', 'rows can be written');
+	$reader->quit;
+	is(mallory('DROP TABLE mallory.part, mallory.task'), '', 'and the tables dropped');
+};
+
 # A role changes its settings all the time: no other role is delayed, and nor is this one.
 subtest 'settings that change all the time' => sub {
 	my $bench = $node->basedir . '/settings.sql';
