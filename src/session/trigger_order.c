@@ -13,6 +13,7 @@
 
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_trigger.h"
+#include "storage/lmgr.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
@@ -77,7 +78,7 @@ find_order(Relation rel, const Trigger *mine)
 
 	trigger_columns.planned_after = 0;
 	trigger_columns.order_known = true;
-	if (mine->tgqual || has_generated_column(rel))
+	if (mine->tgqual || mine->tgenabled != TRIGGER_FIRES_ALWAYS || has_generated_column(rel))
 		return;
 	for (i = place + 1; i < triggers->numtriggers; i++)
 		if (fires_on_insert(&triggers->triggers[i], TRIGGER_TYPE_BEFORE))
@@ -92,29 +93,45 @@ find_order(Relation rel, const Trigger *mine)
 }
 
 /*
+ * Has this transaction perhaps created, dropped or renamed triggers of the table?  The server
+ * allows it while a statement inserts rows, and others cannot do it then.
+ */
+static bool
+may_have_changed(Relation rel)
+{
+	return CheckRelationLockedByMe(rel, ShareRowExclusiveLock, true);
+}
+
+/*
  * Called by pg_task_bound, for each row.  Does it do the work of pg_task_planned?  If so, that does
  * not fire for this INSERT.  The triggers that the server has given to this statement are a copy
  * which belongs to the statement, and all of its rows are given the same one: what is changed in it
- * says for each of them who does the work.  A trigger that was created since the copy was made is
- * not in it, so the place in the copy may be an earlier one; no trigger can have been dropped.
+ * says for each of them who does the work.  So what was found once stays, whatever becomes of the
+ * triggers of the table; it is noted in our own one, which cannot be deferred.  The place is known
+ * for the triggers that the table has now: it is that in the copy only if they are the same.
  */
 bool
 trigger_takes_over(const TriggerData *data)
 {
 	const TriggerDesc *triggers = data->tg_relation->trigdesc;
 	Trigger *mine = data->tg_trigger;
-	int i;
+	Trigger *planned;
 
-	if (mine >= triggers->triggers && mine < triggers->triggers + triggers->numtriggers)
+	if (triggers && mine >= triggers->triggers && mine < triggers->triggers + triggers->numtriggers)
 		return false;
+	if (mine->tginitdeferred)
+		return true;
 	trigger_know_table(data->tg_relation);
 	if (!trigger_columns.order_known)
+	{
+		if (triggers == NULL || may_have_changed(data->tg_relation))
+			return false;
 		find_order(data->tg_relation, mine);
-	for (i = 1; i <= trigger_columns.planned_after; i++)
-		if (mine[i].tgoid == trigger_columns.planned)
-		{
-			mine[i].tgtype &= ~TRIGGER_TYPE_INSERT;
-			return true;
-		}
-	return false;
+	}
+	planned = mine + trigger_columns.planned_after;
+	if (planned == mine || planned->tgoid != trigger_columns.planned)
+		return false;
+	planned->tgtype &= ~TRIGGER_TYPE_INSERT;
+	mine->tginitdeferred = true;
+	return true;
 }
