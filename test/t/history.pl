@@ -268,15 +268,16 @@ subtest 'a row is changed while its table is locked' => sub {
 
 subtest 'a stopped task that still runs' => sub {
 	my $id = insert_task($node, keep => '0', request => q{DO $$ BEGIN
-		WHILE clock_timestamp() < now() + interval '3 s' LOOP
+		WHILE NOT EXISTS (SELECT FROM gate WHERE name = 'stubborn') LOOP
 			BEGIN PERFORM pg_sleep(0.1); EXCEPTION WHEN query_canceled THEN NULL; END;
 		END LOOP; END $$});
 
 	wait_until($node, "SELECT state = 'WORK' FROM task WHERE id = $id");
 	pause(0.3);
 	sql("UPDATE task SET state = 'STOP' WHERE id = $id");
-	pause(1);
+	wait_for_walk();
 	is_there('stays', $id);
+	open_gate($node, 'stubborn');
 	wait_until_gone($id);
 	ok(1, 'and goes when the run has ended');
 };
