@@ -185,6 +185,9 @@ subtest 'dropped parts are created again' => sub {
 		'ALTER TABLE task ALTER COLUMN customer TYPE varchar(20)')
 	{
 		$node->safe_psql('old', $change);
+		# until the scheduler has added the column, the trigger refuses rows
+		wait_until($node, q{SELECT EXISTS (SELECT FROM pg_attribute
+			WHERE attrelid = 'task'::regclass AND attname = 'notice')}, db => 'old');
 		runs_in('old', "runs after $change");
 		is($node->safe_psql('old',
 			q{SELECT (SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass),
