@@ -40,15 +40,15 @@ is_planned_trigger(const Trigger *trigger)
 	return function && strcmp(function, "pg_task_planned") == 0;
 }
 
-/* Does the server compute one of our columns after the last trigger? */
+/* Does the server compute a column after the last trigger?  It may be one of ours. */
 static bool
 has_generated_column(Relation rel)
 {
 	TupleDesc desc = RelationGetDescr(rel);
-	TaskColumn which;
+	int i;
 
-	for (which = 0; which < TASK_COLUMNS; which++)
-		if (TupleDescAttr(desc, trigger_column(rel, which) - 1)->attgenerated)
+	for (i = 0; i < desc->natts; i++)
+		if (TupleDescAttr(desc, i)->attgenerated)
 			return true;
 	return false;
 }
