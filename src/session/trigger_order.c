@@ -40,7 +40,19 @@ is_planned_trigger(const Trigger *trigger)
 	return function && strcmp(function, "pg_task_planned") == 0;
 }
 
-/* Does the server compute a column after the last trigger?  It may be one of ours. */
+/* Is a column of this name one of ours? */
+static bool
+is_task_column(const char *name)
+{
+	TaskColumn which;
+
+	for (which = 0; which < TASK_COLUMNS; which++)
+		if (strcmp(task_columns[which].name, name) == 0)
+			return true;
+	return false;
+}
+
+/* Does the server compute one of our columns after the last trigger?  Some may be missing. */
 static bool
 has_generated_column(Relation rel)
 {
@@ -48,7 +60,8 @@ has_generated_column(Relation rel)
 	int i;
 
 	for (i = 0; i < desc->natts; i++)
-		if (TupleDescAttr(desc, i)->attgenerated)
+		if (TupleDescAttr(desc, i)->attgenerated &&
+			is_task_column(NameStr(TupleDescAttr(desc, i)->attname)))
 			return true;
 	return false;
 }
