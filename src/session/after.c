@@ -43,6 +43,7 @@ typedef struct Reader
 {
 	char *rows; /* the table, in SQL; NULL: there is no plan */
 	SPIPlanPtr plan;
+	bool busy; /* it is being executed: a row that a policy inserts meanwhile does not replace it */
 } Reader;
 
 static Reader reader;
@@ -97,21 +98,13 @@ read_after(const TriggerRow *row, After *after)
 
 #define UNENDED "t.state OPERATOR(pg_catalog.=) ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'])"
 
-/*
- * Prepare a statement for this table, unless that was done for the row before.  It has a %s for the
- * name of the table.
- */
+/* Keep a plan of this statement.  It has a %s for the name of the table, "rows". */
 static void
-prepare_reader(Reader *which, Relation rel, const char *sql, int count, Oid *types)
+keep_plan(Reader *which, const char *rows, const char *sql, int count, Oid *types)
 {
-	Oid root = trigger_root_table(rel);
-	char *name =
-		quote_qualified_identifier(get_namespace_name(get_rel_namespace(root)), get_rel_name(root));
-	char *rows = psprintf("%s%s", get_rel_relkind(root) == RELKIND_RELATION ? "ONLY " : "", name);
 	SPIPlanPtr plan;
 
-	if (which->rows && strcmp(which->rows, rows) == 0)
-		return;
+	Assert(!which->busy);
 	if (which->plan)
 		SPI_freeplan(which->plan);
 	which->plan = NULL;
@@ -124,6 +117,46 @@ prepare_reader(Reader *which, Relation rel, const char *sql, int count, Oid *typ
 	which->rows = MemoryContextStrdup(TopMemoryContext, rows);
 	SPI_keepplan(plan);
 	which->plan = plan;
+}
+
+/* Execute this statement by the plan that is kept, if it is one for this table. */
+static int
+execute_kept(Reader *which, const char *rows, const char *sql, int count, Oid *types, Datum *values)
+{
+	volatile int code = 0;
+
+	if (which->rows == NULL || strcmp(which->rows, rows) != 0)
+		keep_plan(which, rows, sql, count, types);
+	which->busy = true;
+	PG_TRY();
+	{
+		code = SPI_execute_plan(which->plan, values, NULL, false, 0);
+	}
+	PG_FINALLY();
+	{
+		which->busy = false;
+	}
+	PG_END_TRY();
+	return code;
+}
+
+/* Execute a statement on the table that a user names.  Returns the number of rows. */
+static int
+execute_reader(Reader *which, Relation rel, const char *sql, int count, Oid *types, Datum *values)
+{
+	Oid root = trigger_root_table(rel);
+	char *name =
+		quote_qualified_identifier(get_namespace_name(get_rel_namespace(root)), get_rel_name(root));
+	char *rows = psprintf("%s%s", get_rel_relkind(root) == RELKIND_RELATION ? "ONLY " : "", name);
+	int code;
+
+	if (which->busy)
+		code = SPI_execute_with_args(psprintf(sql, rows), count, types, values, NULL, false, 0);
+	else
+		code = execute_kept(which, rows, sql, count, types, values);
+	if (code != SPI_OK_SELECT)
+		elog(ERROR, "could not read %s", rows);
+	return (int) SPI_processed;
 }
 
 /* A task in "after" that the current user sees. */
@@ -153,13 +186,10 @@ read_tasks(Relation rel, const After *after, SeenTask **tasks)
 	int count;
 	int i;
 
-	prepare_reader(&reader, rel,
-				   "SELECT t.id, " UNENDED ", t.xmin FROM %s AS t"
-				   " WHERE t.id OPERATOR(pg_catalog.=) ANY ($1)",
-				   1, types);
-	if (SPI_execute_plan(reader.plan, &value, NULL, false, 0) != SPI_OK_SELECT)
-		elog(ERROR, "could not read tasks");
-	count = (int) SPI_processed;
+	count = execute_reader(&reader, rel,
+						   "SELECT t.id, " UNENDED ", t.xmin FROM %s AS t"
+						   " WHERE t.id OPERATOR(pg_catalog.=) ANY ($1)",
+						   1, types, &value);
 	*tasks = palloc((count + 1) * sizeof(SeenTask));
 	for (i = 0; i < count; i++)
 	{
@@ -277,16 +307,13 @@ read_steps(const TriggerRow *row, ArrayType *needs)
 	bool isnull;
 	Datum values[] = {trigger_value(row, COLUMN_FLOW, &isnull), PointerGetDatum(needs)};
 
-	prepare_reader(&step_reader, row->rel,
-				   "SELECT n.step, t.id, " UNENDED
-				   "  FROM pg_catalog.unnest($2) WITH ORDINALITY AS n (step, n)"
-				   "  LEFT JOIN %s AS t ON t.flow OPERATOR(pg_catalog.=) $1"
-				   "   AND t.step OPERATOR(pg_catalog.=) n.step"
-				   " ORDER BY n.n",
-				   2, types);
-	if (SPI_execute_plan(step_reader.plan, values, NULL, false, 0) != SPI_OK_SELECT)
-		elog(ERROR, "could not read the steps of a workflow");
-	return (int) SPI_processed;
+	return execute_reader(&step_reader, row->rel,
+						  "SELECT n.step, t.id, " UNENDED
+						  "  FROM pg_catalog.unnest($2) WITH ORDINALITY AS n (step, n)"
+						  "  LEFT JOIN %s AS t ON t.flow OPERATOR(pg_catalog.=) $1"
+						  "   AND t.step OPERATOR(pg_catalog.=) n.step"
+						  " ORDER BY n.n",
+						  2, types, values);
 }
 
 /*

@@ -191,6 +191,29 @@ subtest 'who may wait for which task' => sub {
 	sql('TRUNCATE task');
 };
 
+# The rows that a user waits for are read under his policies, which may insert other such rows.
+subtest 'a policy that inserts' => sub {
+	is(sql_as('app', q{
+		CREATE TEMP TABLE one (LIKE task INCLUDING ALL);
+		CREATE TEMP TABLE two (LIKE task INCLUDING ALL);
+		CREATE TRIGGER bound BEFORE INSERT ON one FOR EACH ROW EXECUTE FUNCTION pg_task_bound();
+		CREATE TRIGGER bound BEFORE INSERT ON two FOR EACH ROW EXECUTE FUNCTION pg_task_bound();
+		INSERT INTO two (flow, step, request) VALUES ('f', 's', 'SELECT 1');
+		INSERT INTO one (flow, step, request) VALUES ('f', 's', 'SELECT 1');
+		CREATE FUNCTION pg_temp.plan(bigint) RETURNS bool LANGUAGE plpgsql AS $$
+		BEGIN
+			INSERT INTO two (after, request) VALUES ('{1}', 'SELECT 1');
+			INSERT INTO two (flow, needs, request) VALUES ('f', '{s}', 'SELECT 1');
+			RETURN true;
+		END $$;
+		ALTER TABLE one ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+		CREATE POLICY plan ON one USING (pg_temp.plan(id)) WITH CHECK (true);
+		INSERT INTO one (after, request) VALUES ('{1}', 'SELECT 1'), ('{1}', 'SELECT 1');
+		INSERT INTO one (flow, needs, request) VALUES ('f', '{s}', 'SELECT 1');
+		SELECT count(*) > 1, bool_and(after = '{1}') FROM two WHERE waits = 1}), 't|t',
+		'both are read');
+};
+
 # A waiting row that was planned for long ago, or for later, or that expires.
 subtest 'what else decides when a task starts' => sub {
 	my %id = gated(t => 'DONE');
