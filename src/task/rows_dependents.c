@@ -33,9 +33,11 @@
 #define UNENDED "coalesce(r.state IN ('PLAN', 'WORK'), false)"
 
 /*
- * Judge the rows that a query locks, "w": in the snapshot of this statement.  A task that is not in
- * the table counts as DONE.  The next task to watch is one of those that have not ended, by chance:
- * in whatever order they end, a row then changes its watch about log(n) times.
+ * Judge the rows that a query locks, "w": in the snapshot of this statement.  A row that was changed
+ * after that snapshot is left out: the lock returns its new version, which may name tasks that the
+ * snapshot does not have.  A task that is not in the table counts as DONE.  The next task to watch
+ * is one of those that have not ended, by chance: in whatever order they end, a row then changes
+ * its watch about log(n) times.
  */
 #define JUDGE(locked) \
 	"WITH w AS MATERIALIZED (" locked ")" \
@@ -59,7 +61,8 @@
 	"         FROM unnest(w.after) AS p (id)" \
 	"         LEFT JOIN LATERAL (SELECT r.state FROM {rows} AS r WHERE r.id = p.id OFFSET 0) AS r" \
 	"           ON true) AS v" \
-	" WHERE w.before < $edges OR w.before = 0"
+	" WHERE (w.before < $edges OR w.before = 0)" \
+	"   AND (SELECT true FROM {rows} AS s WHERE s.tableoid = w.oid AND s.ctid = w.tid)"
 
 #define DEPENDENT_COLUMNS \
 	"t.id, t.role, t.tableoid AS oid, t.ctid AS tid, t.rule, t.after, t.waits, " KEEP " AS keep"
