@@ -204,7 +204,8 @@ static const char status_sql[] =
 	"            (SELECT min(f.stop) FROM (SELECT t.stop FROM {rows} AS t ORDER BY t.id"
 	"                                       LIMIT " CppAsString2(LAST_ROWS) ") AS f) END"
 	"  FROM (SELECT count(*)::int4 AS databases, count(d.pid)::int4 AS schedulers,"
-	"               sum(d.executors)::int4 AS executors, sum(d.busy)::int4 AS busy,"
+	"               coalesce(sum(d.executors), 0)::int4 AS executors,"
+	"               coalesce(sum(d.busy), 0)::int4 AS busy,"
 	"               max(d.state) FILTER (WHERE d.datname = current_database()) AS state,"
 	"               max(d.oldest_due) FILTER (WHERE d.datname = current_database()) AS oldest_due"
 	"          FROM pg_stat_task_scheduler() AS d) AS s,"
@@ -228,7 +229,10 @@ pg_task_queues(PG_FUNCTION_ARGS)
 static void
 check_since(const Interval *since)
 {
-	if (since->month <= 0 && since->day <= 0 && since->time <= 0)
+	const Interval zero = {0};
+
+	if (!DatumGetBool(
+			DirectFunctionCall2(interval_gt, IntervalPGetDatum(since), IntervalPGetDatum(&zero))))
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("the time that is looked at must be greater than zero")));
 }

@@ -145,7 +145,9 @@ pg_task_top(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	values[0] = PG_GETARG_DATUM(0);
 	values[1] = ObjectIdGetDatum(relid);
-	values[2] = Int64GetDatum(numbering_last(relid));
+	/* neither $3 - $4 nor $3 + $4 is to overflow */
+	values[2] = Int64GetDatum(
+		Max(Min(numbering_last(relid), PG_INT64_MAX - LAST_IDS), PG_INT64_MIN + LAST_IDS));
 	values[3] = Int64GetDatum(LAST_IDS);
 	SPI_connect();
 	if (SPI_execute_with_args(sql, lengthof(types), types, values, NULL, true, 0) != SPI_OK_SELECT)

@@ -259,6 +259,9 @@ read_element(Parser *parser)
 	}
 	if (c == '?')
 		return refuse_field(parser, parser->at, "Write \"*\" instead.", "\"?\" is not supported");
+	if (parser->field == CRON_DAY && c == '$')
+		return refuse_field(parser, parser->at, "The last day of the month is \"L\".",
+							"\"$\" is not supported");
 	if (parser->field == CRON_DAY && (c == 'L' || c == 'l'))
 	{
 		parser->at++;
@@ -312,7 +315,8 @@ read_fields(Parser *parser)
 		snprintf(parser->error->detail, sizeof(parser->error->detail),
 				 "The expression has %d fields instead of 5 or 6.", count);
 		parser->error->hint = "The fields are minute, hour, day of month, month and day of week; a"
-							  " field of seconds may stand before them.";
+							  " field of seconds may stand before them. For a time between two"
+							  " runs, such as 30 seconds, set \"repeat\" instead.";
 		return false;
 	}
 	parser->field = count == 6 ? CRON_SECOND : CRON_MINUTE;

@@ -202,6 +202,7 @@ SELECT refuses(cron, detail) FROM (VALUES
     ('** * * * *', 'At character 2, in the minute: this character was not expected.'),
     ('*-5 * * * *', 'At character 2, in the minute: this character was not expected.'),
     ('0 0 ? * *', 'At character 5, in the day of month: "?" is not supported.'),
+    ('0 0 $ * *', 'At character 5, in the day of month: "$" is not supported.'),
     ('0 0 LW * *', 'At character 6, in the day of month: this character was not expected.'),
     ('0 0 L-3 * *', 'At character 6, in the day of month: this character was not expected.'),
     ('0 0 1-5W * *', 'At character 8, in the day of month: this character was not expected.'),
