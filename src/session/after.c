@@ -17,6 +17,7 @@
 #include "storage/proc.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -43,6 +44,7 @@ typedef struct Reader
 {
 	char *rows; /* the table, in SQL; NULL: there is no plan */
 	SPIPlanPtr plan;
+	bool planned; /* it was executed */
 	bool busy; /* it is being executed: a row that a policy inserts meanwhile does not replace it */
 } Reader;
 
@@ -108,7 +110,7 @@ keep_plan(Reader *which, const char *rows, const char *sql, int count, Oid *type
 	if (which->plan)
 		SPI_freeplan(which->plan);
 	which->plan = NULL;
-	plan = SPI_prepare(psprintf(sql, rows), count, types);
+	plan = SPI_prepare_cursor(psprintf(sql, rows), count, types, CURSOR_OPT_GENERIC_PLAN);
 	if (plan == NULL)
 		elog(ERROR, "could not prepare a statement on %s", rows);
 	if (which->rows)
@@ -119,14 +121,42 @@ keep_plan(Reader *which, const char *rows, const char *sql, int count, Oid *type
 	which->plan = plan;
 }
 
-/* Execute this statement by the plan that is kept, if it is one for this table. */
+/*
+ * Make the planner use indexes only.  The table may be empty when the plan is made, and it grows
+ * while the plan is kept: an INSERT of many rows would read all of them for each.
+ */
+static void
+fix_planner(void)
+{
+	static const char *const off[] = {"enable_seqscan", "enable_hashjoin", "enable_mergejoin",
+									  "enable_material"};
+	int i;
+
+	for (i = 0; i < (int) lengthof(off); i++)
+		(void) set_config_option(off[i], "off", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true,
+								 0, false);
+}
+
+/*
+ * Execute this statement by the plan that is kept, if it is one for this table.  It is planned when
+ * it is first executed, and again after a change of the table or of its statistics.
+ */
 static int
 execute_kept(Reader *which, const char *rows, const char *sql, int count, Oid *types, Datum *values)
 {
 	volatile int code = 0;
+	volatile int nest_level = 0;
 
 	if (which->rows == NULL || strcmp(which->rows, rows) != 0)
+	{
 		keep_plan(which, rows, sql, count, types);
+		which->planned = false;
+	}
+	if (!which->planned || !SPI_plan_is_valid(which->plan))
+	{
+		nest_level = NewGUCNestLevel();
+		fix_planner();
+	}
 	which->busy = true;
 	PG_TRY();
 	{
@@ -137,6 +167,9 @@ execute_kept(Reader *which, const char *rows, const char *sql, int count, Oid *t
 		which->busy = false;
 	}
 	PG_END_TRY();
+	which->planned = true;
+	if (nest_level > 0)
+		AtEOXact_GUC(true, nest_level);
 	return code;
 }
 

@@ -214,6 +214,19 @@ subtest 'a policy that inserts' => sub {
 		'both are read');
 };
 
+# The table is empty when the statements are planned that read what the rows wait for.
+subtest 'many rows in a new table' => sub {
+	my $scans = q{pg_stat_xact_user_tables WHERE relid = 'task'::regclass};
+
+	is(sql(qq{BEGIN; TRUNCATE task; CREATE TEMP TABLE before AS SELECT seq_scan FROM $scans;
+		INSERT INTO task (id, dt, flow, step, request) VALUES (0, 'infinity', 'f', '0', 'SELECT 1');
+		INSERT INTO task (flow, step, needs, request)
+			SELECT 'f', i, ARRAY[(i - 1)::text], 'SELECT 1' FROM generate_series(1, 20) AS i;
+		INSERT INTO task (after, request) SELECT '{0}', 'SELECT 1' FROM generate_series(1, 20);
+		SELECT seq_scan - (SELECT seq_scan FROM before) FROM $scans;
+		ROLLBACK}), 0, 'none reads the whole table');
+};
+
 # A waiting row that was planned for long ago, or for later, or that expires.
 subtest 'what else decides when a task starts' => sub {
 	my %id = gated(t => 'DONE');
