@@ -7,6 +7,7 @@ use FindBin;
 use lib $FindBin::RealBin;
 use PgTask;
 use PostgreSQL::Test::Utils;
+use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
@@ -266,18 +267,17 @@ subtest 'a row is changed while its table is locked' => sub {
 	ok(1, 'it goes');
 };
 
+# Nothing interrupts the server while it waits for a program to end.
 subtest 'a stopped task that still runs' => sub {
-	my $id = insert_task($node, keep => '0', request => q{DO $$ BEGIN
-		WHILE NOT EXISTS (SELECT FROM gate WHERE name = 'stubborn') LOOP
-			BEGIN PERFORM pg_sleep(0.1); EXCEPTION WHEN query_canceled THEN NULL; END;
-		END LOOP; END $$});
+	my $file = $node->basedir . '/program';
+	my $id = insert_task($node, keep => '0', request => qq{COPY (SELECT 1) TO PROGRAM 'trap "" INT;
+		touch $file.begun; for i in \$(seq 3000); do test -e $file.ends && break; sleep 0.1; done'});
 
-	wait_until($node, "SELECT state = 'WORK' FROM task WHERE id = $id");
-	pause(0.3);
+	poll_for(sub { -e "$file.begun" });
 	sql("UPDATE task SET state = 'STOP' WHERE id = $id");
 	wait_for_walk();
 	is_there('stays', $id);
-	open_gate($node, 'stubborn');
+	append_to_file("$file.ends", 'now');
 	wait_until_gone($id);
 	ok(1, 'and goes when the run has ended');
 };
