@@ -17,13 +17,12 @@
 #include "storage/proc.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 
 #include "compat.h"
 #include "session/after.h"
+#include "session/kept_plan.h"
 
 /* A row waits for this many tasks at most. */
 #define AFTER_MAX 16384
@@ -40,16 +39,8 @@ typedef struct After
  * The statements that read the tasks by their ids, and by their steps.  Static, because they are
  * kept from one row to the next: with the plan an INSERT of many rows takes half of the time.
  */
-typedef struct Reader
-{
-	char *rows; /* the table, in SQL; NULL: there is no plan */
-	SPIPlanPtr plan;
-	bool planned; /* it was executed */
-	bool busy; /* it is being executed: a row that a policy inserts meanwhile does not replace it */
-} Reader;
-
-static Reader reader;
-static Reader step_reader;
+static KeptPlan reader;
+static KeptPlan step_reader;
 
 /* What the last row watches, if this transaction has inserted that.  Static, as the plans. */
 static struct
@@ -100,94 +91,19 @@ read_after(const TriggerRow *row, After *after)
 
 #define UNENDED "t.state OPERATOR(pg_catalog.=) ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'])"
 
-/* Keep a plan of this statement.  It has a %s for the name of the table, "rows". */
-static void
-keep_plan(Reader *which, const char *rows, const char *sql, int count, Oid *types)
-{
-	SPIPlanPtr plan;
-
-	Assert(!which->busy);
-	if (which->plan)
-		SPI_freeplan(which->plan);
-	which->plan = NULL;
-	plan = SPI_prepare_cursor(psprintf(sql, rows), count, types, CURSOR_OPT_GENERIC_PLAN);
-	if (plan == NULL)
-		elog(ERROR, "could not prepare a statement on %s", rows);
-	if (which->rows)
-		pfree(which->rows);
-	which->rows = NULL;
-	which->rows = MemoryContextStrdup(TopMemoryContext, rows);
-	SPI_keepplan(plan);
-	which->plan = plan;
-}
-
 /*
- * Make the planner use indexes only.  The table may be empty when the plan is made, and it grows
- * while the plan is kept: an INSERT of many rows would read all of them for each.
- */
-static void
-fix_planner(void)
-{
-	static const char *const off[] = {"enable_seqscan", "enable_hashjoin", "enable_mergejoin",
-									  "enable_material"};
-	int i;
-
-	for (i = 0; i < (int) lengthof(off); i++)
-		(void) set_config_option(off[i], "off", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true,
-								 0, false);
-}
-
-/*
- * Execute this statement by the plan that is kept, if it is one for this table.  It is planned when
- * it is first executed, and again after a change of the table or of its statistics.
+ * Execute a statement on the table that a user names; it has a %s for that.  Returns the number of
+ * rows.
  */
 static int
-execute_kept(Reader *which, const char *rows, const char *sql, int count, Oid *types, Datum *values)
-{
-	volatile int code = 0;
-	volatile int nest_level = 0;
-
-	if (which->rows == NULL || strcmp(which->rows, rows) != 0)
-	{
-		keep_plan(which, rows, sql, count, types);
-		which->planned = false;
-	}
-	if (!which->planned || !SPI_plan_is_valid(which->plan))
-	{
-		nest_level = NewGUCNestLevel();
-		fix_planner();
-	}
-	which->busy = true;
-	PG_TRY();
-	{
-		code = SPI_execute_plan(which->plan, values, NULL, false, 0);
-	}
-	PG_FINALLY();
-	{
-		which->busy = false;
-	}
-	PG_END_TRY();
-	which->planned = true;
-	if (nest_level > 0)
-		AtEOXact_GUC(true, nest_level);
-	return code;
-}
-
-/* Execute a statement on the table that a user names.  Returns the number of rows. */
-static int
-execute_reader(Reader *which, Relation rel, const char *sql, int count, Oid *types, Datum *values)
+execute_reader(KeptPlan *kept, Relation rel, const char *sql, int count, Oid *types, Datum *values)
 {
 	Oid root = trigger_root_table(rel);
 	char *name =
 		quote_qualified_identifier(get_namespace_name(get_rel_namespace(root)), get_rel_name(root));
 	char *rows = psprintf("%s%s", get_rel_relkind(root) == RELKIND_RELATION ? "ONLY " : "", name);
-	int code;
 
-	if (which->busy)
-		code = SPI_execute_with_args(psprintf(sql, rows), count, types, values, NULL, false, 0);
-	else
-		code = execute_kept(which, rows, sql, count, types, values);
-	if (code != SPI_OK_SELECT)
+	if (kept_plan_execute(kept, psprintf(sql, rows), true, count, types, values) != SPI_OK_SELECT)
 		elog(ERROR, "could not read %s", rows);
 	return (int) SPI_processed;
 }

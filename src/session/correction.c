@@ -19,11 +19,11 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
 #include "session/correction.h"
+#include "session/kept_plan.h"
 #include "session/times.h"
 #include "task/owner.h"
 #include "task/roles.h"
@@ -77,54 +77,7 @@ correcting_sql(const TriggerRow *row, const Correction *correction)
  * The plan of the last such statement.  Static, because each row is a call of the trigger, and the
  * statement is nearly always the same.
  */
-static struct
-{
-	char *sql; /* NULL: there is none */
-	SPIPlanPtr plan;
-	bool busy; /* it is being executed: a trigger that this fires does not replace it */
-} kept;
-
-/* Keep a plan of this statement. */
-static void
-keep_plan(const char *sql, int count, Oid *types)
-{
-	SPIPlanPtr plan = SPI_prepare_cursor(sql, count, types, CURSOR_OPT_GENERIC_PLAN);
-	char *copy;
-
-	if (plan == NULL)
-		elog(ERROR, "could not prepare \"%s\": %s", sql, SPI_result_code_string(SPI_result));
-	copy = MemoryContextStrdup(TopMemoryContext, sql);
-	if (kept.sql)
-	{
-		pfree(kept.sql);
-		kept.sql = NULL;
-		SPI_freeplan(kept.plan);
-	}
-	SPI_keepplan(plan);
-	kept.plan = plan;
-	kept.sql = copy;
-}
-
-/* Execute this statement by the plan that is kept. */
-static int
-execute_kept(const char *sql, int count, Oid *types, Datum *values)
-{
-	volatile int code = 0;
-
-	if (kept.sql == NULL || strcmp(kept.sql, sql) != 0)
-		keep_plan(sql, count, types);
-	kept.busy = true;
-	PG_TRY();
-	{
-		code = SPI_execute_plan(kept.plan, values, NULL, false, 0);
-	}
-	PG_FINALLY();
-	{
-		kept.busy = false;
-	}
-	PG_END_TRY();
-	return code;
-}
+static KeptPlan corrector;
 
 /*
  * Correct a row after an INSERT or UPDATE.  Uses the rights of the current user; users other than
@@ -138,14 +91,10 @@ correct_row(const TriggerRow *row, const Correction *correction)
 					  TimestampTzGetDatum(correction->dt), TimestampTzGetDatum(PgStartTime),
 					  ObjectIdGetDatum(RelationGetRelid(row->rel))};
 	const char *sql = correcting_sql(row, correction);
-	int count = lengthof(types);
 	int code;
 
 	SPI_connect();
-	if (kept.busy)
-		code = SPI_execute_with_args(sql, count, types, values, NULL, false, 0);
-	else
-		code = execute_kept(sql, count, types, values);
+	code = kept_plan_execute(&corrector, sql, false, lengthof(types), types, values);
 	if (code != SPI_OK_UPDATE || SPI_processed != 1)
 		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
 						errmsg("could not %s", correction->purpose),

@@ -214,6 +214,26 @@ subtest 'a policy that inserts' => sub {
 		'both are read');
 };
 
+# The error comes when the statement on the hidden table is prepared, the one on the other is kept.
+subtest 'a table whose schema is closed' => sub {
+	sql('CREATE SCHEMA closed AUTHORIZATION app');
+	is(sql_as('app', q{
+		CREATE TEMP TABLE one (LIKE task INCLUDING ALL);
+		CREATE TABLE closed.two (LIKE task INCLUDING ALL);
+		CREATE TRIGGER bound BEFORE INSERT ON one FOR EACH ROW EXECUTE FUNCTION pg_task_bound();
+		CREATE TRIGGER bound BEFORE INSERT ON closed.two FOR EACH ROW
+			EXECUTE FUNCTION pg_task_bound();
+		CREATE TEMP VIEW hidden AS SELECT * FROM closed.two;
+		INSERT INTO one (request) VALUES ('SELECT 1');
+		INSERT INTO one (after, request) VALUES ('{1}', 'SELECT 1');
+		REVOKE USAGE ON SCHEMA closed FROM app;
+		DO $$ BEGIN INSERT INTO hidden (after, request) VALUES ('{7}', 'SELECT 1');
+			EXCEPTION WHEN insufficient_privilege THEN END $$;
+		INSERT INTO one (after, request) VALUES ('{1}', 'SELECT 1');
+		SELECT count(*) FROM one WHERE waits = 1}), 2, 'the other is read as before');
+	sql('DROP SCHEMA closed CASCADE');
+};
+
 # The table is empty when the statements are planned that read what the rows wait for.
 subtest 'many rows in a new table' => sub {
 	my $scans = q{pg_stat_xact_user_tables WHERE relid = 'task'::regclass};

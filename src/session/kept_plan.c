@@ -1,0 +1,90 @@
+/*
+ * kept_plan.c
+ *		Executes a statement for each row of a trigger, by a plan that is kept while the statement
+ *		stays the same.
+ *
+ * Whatever an error interrupts, a plan that is kept belongs to the text beside it.  This file knows
+ * no table.
+ */
+#include "postgres.h"
+
+#include "utils/guc.h"
+#include "utils/memutils.h"
+
+#include "session/kept_plan.h"
+
+/* Keep a plan of this statement instead of the one that is kept. */
+static void
+keep(KeptPlan *kept, const char *sql, int count, Oid *types)
+{
+	SPIPlanPtr plan = SPI_prepare_cursor(sql, count, types, CURSOR_OPT_GENERIC_PLAN);
+	char *copy;
+
+	Assert(!kept->busy);
+	if (plan == NULL)
+		elog(ERROR, "could not prepare \"%s\": %s", sql, SPI_result_code_string(SPI_result));
+	copy = MemoryContextStrdup(TopMemoryContext, sql);
+	if (kept->sql)
+	{
+		pfree(kept->sql);
+		kept->sql = NULL;
+		SPI_freeplan(kept->plan);
+	}
+	SPI_keepplan(plan);
+	kept->plan = plan;
+	kept->planned = false;
+	kept->sql = copy;
+}
+
+/*
+ * Make the planner use indexes only.  The table may be empty when the plan is made, and it grows
+ * while the plan is kept: an INSERT of many rows would read all of them for each.
+ */
+static void
+fix_planner(void)
+{
+	static const char *const off[] = {"enable_seqscan", "enable_hashjoin", "enable_mergejoin",
+									  "enable_material"};
+	int i;
+
+	for (i = 0; i < (int) lengthof(off); i++)
+		(void) set_config_option(off[i], "off", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true,
+								 0, false);
+}
+
+/*
+ * Execute a statement, connected to SPI.  "by_index": by indexes only.  It is planned when it is
+ * first executed, and again after a change of the table or of its statistics.  Returns the code of
+ * SPI.
+ */
+int
+kept_plan_execute(KeptPlan *kept, const char *sql, bool by_index, int count, Oid *types,
+				  Datum *values)
+{
+	volatile int code = 0;
+	volatile int nest_level = 0;
+
+	if (kept->busy)
+		return SPI_execute_with_args(sql, count, types, values, NULL, false, 0);
+	if (kept->sql == NULL || strcmp(kept->sql, sql) != 0)
+		keep(kept, sql, count, types);
+	if (by_index && (!kept->planned || !SPI_plan_is_valid(kept->plan)))
+	{
+		nest_level = NewGUCNestLevel();
+		fix_planner();
+	}
+	kept->busy = true;
+	PG_TRY();
+	{
+		code = SPI_execute_plan(kept->plan, values, NULL, false, 0);
+	}
+	PG_FINALLY();
+	{
+		kept->busy = false;
+	}
+	PG_END_TRY();
+	kept->planned = true;
+	if (nest_level > 0)
+		AtEOXact_GUC(true, nest_level);
+	return code;
+}

@@ -1,0 +1,24 @@
+/*
+ * kept_plan.h
+ *		A plan of SPI that is kept from one call of a trigger to the next.
+ */
+#ifndef PG_TASK_KEPT_PLAN_H
+#define PG_TASK_KEPT_PLAN_H
+
+#include "postgres.h"
+
+#include "executor/spi.h"
+
+/* A statement and its plan.  All zero: none is kept.  The members are kept_plan.c's own. */
+typedef struct KeptPlan
+{
+	char *sql; /* in TopMemoryContext; NULL: there is no plan */
+	SPIPlanPtr plan;
+	bool planned; /* it was executed */
+	bool busy;	  /* it is being executed: what runs meanwhile does not replace it */
+} KeptPlan;
+
+extern int kept_plan_execute(KeptPlan *kept, const char *sql, bool by_index, int count, Oid *types,
+							 Datum *values);
+
+#endif /* PG_TASK_KEPT_PLAN_H */
