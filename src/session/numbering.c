@@ -12,6 +12,7 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_sequence.h"
 #include "commands/sequence.h"
+#include "common/int.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
@@ -123,12 +124,20 @@ numbering_is_ahead(Oid relid, int64 id)
 	return backwards ? id < last : id > last;
 }
 
-/* Return the last id that the sequence of the table has given; 0 if there is none. */
-int64
-numbering_last(Oid relid)
+/*
+ * Set *low and *high to the ids at most so far from the last one that the sequence of the table has
+ * given: before it and, because ids may count down, after it.  Returns false if there is none.
+ */
+bool
+numbering_recent(Oid relid, int64 count, int64 *low, int64 *high)
 {
 	Oid sequence = find_sequence_cached(relid);
-	int64 last;
+	int64 last = 0;
+	bool found = OidIsValid(sequence) && read_last_value(sequence, &last);
 
-	return OidIsValid(sequence) && read_last_value(sequence, &last) ? last : 0;
+	if (pg_sub_s64_overflow(last, count, low))
+		*low = PG_INT64_MIN;
+	if (pg_add_s64_overflow(last, count, high))
+		*high = PG_INT64_MAX;
+	return found;
 }

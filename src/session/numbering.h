@@ -8,6 +8,6 @@
 #include "postgres.h"
 
 extern bool numbering_is_ahead(Oid relid, int64 id);
-extern int64 numbering_last(Oid relid);
+extern bool numbering_recent(Oid relid, int64 count, int64 *low, int64 *high);
 
 #endif /* PG_TASK_NUMBERING_H */

@@ -14,7 +14,6 @@
 
 #include "catalog/pg_collation.h"
 #include "catalog/pg_type.h"
-#include "common/int.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -62,16 +61,11 @@ replace_name(const char *sql, const char *name, const char *value)
 static char *
 recent_condition(Oid relid)
 {
-	int64 last = numbering_last(relid);
 	int64 low;
 	int64 high;
 
-	if (last == 0)
+	if (!numbering_recent(relid, LAST_ROWS, &low, &high))
 		return "true"; /* the table has no sequence of its own */
-	if (pg_sub_s64_overflow(last, LAST_ROWS, &low))
-		low = PG_INT64_MIN;
-	if (pg_add_s64_overflow(last, LAST_ROWS, &high))
-		high = PG_INT64_MAX;
 	return psprintf("n.id BETWEEN '" INT64_FORMAT "' AND '" INT64_FORMAT "'", low, high);
 }
 

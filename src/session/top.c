@@ -44,8 +44,7 @@ PG_FUNCTION_INFO_V1(pg_task_top);
 
 /*
  * The first waiting row of each group: one descent of the index for each.  $1: lines of each kind,
- * $2: the table, $3: the last id, $4: how many ids before (and, if they count down, after) it are
- * read.
+ * $2: the table, $3 and $4: the ids that are searched for tasks that failed.
  */
 static const char statement[] =
 	"WITH RECURSIVE g (queue, max, priority, role, role_id, dt, id, request, error, failed) AS ("
@@ -96,7 +95,7 @@ static const char statement[] =
 	"SELECT 3, 'failed', t.queue, t.id, t.role, t.stop, NULL::bigint,"
 	"       concat_ws(' ', t.sqlstate, " SHORT("t.error") ")"
 	"  FROM %1$s AS t"
-	" WHERE t.id BETWEEN $3 - $4 AND $3 + $4 AND t.state = 'FAIL'"
+	" WHERE t.id BETWEEN $3 AND $4 AND t.state = 'FAIL'"
 	" ORDER BY t.stop DESC NULLS LAST, t.id DESC LIMIT $1),"
 	" after AS ("
 	"SELECT 4, 'after', NULL, NULL::bigint, NULL, NULL::timestamptz, count(*),"
@@ -134,6 +133,8 @@ pg_task_top(PG_FUNCTION_ARGS)
 	ReturnSetInfo *set = (ReturnSetInfo *) fcinfo->resultinfo;
 	Oid types[] = {INT4OID, OIDOID, INT8OID, INT8OID};
 	Datum values[4];
+	int64 low;
+	int64 high;
 	Oid relid;
 	char *sql = psprintf(statement, served_rows(&relid));
 	uint64 i;
@@ -145,10 +146,9 @@ pg_task_top(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	values[0] = PG_GETARG_DATUM(0);
 	values[1] = ObjectIdGetDatum(relid);
-	/* neither $3 - $4 nor $3 + $4 is to overflow */
-	values[2] = Int64GetDatum(
-		Max(Min(numbering_last(relid), PG_INT64_MAX - LAST_IDS), PG_INT64_MIN + LAST_IDS));
-	values[3] = Int64GetDatum(LAST_IDS);
+	(void) numbering_recent(relid, LAST_IDS, &low, &high);
+	values[2] = Int64GetDatum(low);
+	values[3] = Int64GetDatum(high);
 	SPI_connect();
 	if (SPI_execute_with_args(sql, lengthof(types), types, values, NULL, true, 0) != SPI_OK_SELECT)
 		elog(ERROR, "could not read the task table");

@@ -48,6 +48,13 @@ survey_task(const SurveySubject *subject, const SharedExecutor *slot, uint32 pos
 	survey->executor_pid = slot->pid;
 }
 
+/* Has an executor a task, or does it get one?  The caller holds the executor's lock. */
+static bool
+is_busy(const SharedExecutor *slot)
+{
+	return slot->reserved || slot->assigned != slot->done;
+}
+
 /* Look at an executor.  The caller holds the directory lock. */
 static void
 survey_executor(const SurveySubject *subject, SharedExecutor *slot, Survey *survey)
@@ -59,7 +66,7 @@ survey_executor(const SurveySubject *subject, SharedExecutor *slot, Survey *surv
 	if (slot->state == EXECUTOR_FREE)
 		return;
 	LWLockAcquire(slot->lock, LW_SHARED);
-	busy = slot->reserved || slot->assigned != slot->done;
+	busy = is_busy(slot);
 	for (i = slot->done; i != slot->assigned; i++)
 		survey_task(subject, slot, i, survey);
 	LWLockRelease(slot->lock);
@@ -88,7 +95,7 @@ survey_count_executors(Oid database, int *executors, int *busy)
 			continue;
 		LWLockAcquire(slot->lock, LW_SHARED);
 		*executors += 1;
-		*busy += slot->reserved || slot->assigned != slot->done;
+		*busy += is_busy(slot);
 		LWLockRelease(slot->lock);
 	}
 }
