@@ -109,7 +109,8 @@ subtest 'progress' => sub {
 
 # One executor runs all of these.
 subtest 'a run begins without progress' => sub {
-	my $seen = 'SELECT coalesce(done, total) IS NULL AND message IS NULL AS clean FROM pg_task_activity()';
+	my $seen = q{SELECT coalesce(done, total) IS NULL AND message IS NULL AS clean
+		FROM pg_task_activity()};
 
 	sql('CREATE SEQUENCE tries');
 	my $id = run_task($node, retry => 1, delay => '1 ms', request => qq{$seen;
@@ -120,7 +121,8 @@ subtest 'a run begins without progress' => sub {
 	$id = run_task($node, request => qq{$seen; SELECT pg_task_progress(1, 2, 'x');
 		DO \$\$ BEGIN IF nextval('tries') = 1 THEN
 			RAISE EXCEPTION SQLSTATE '40001'; END IF; END \$\$});
-	is(task($node, $id, q{state, attempt, substring(response FROM '^[^\n]')}), 'DONE|1|t', 'after a conflict');
+	is(task($node, $id, q{state, attempt, substring(response FROM '^[^\n]')}), 'DONE|1|t',
+		'after a conflict');
 };
 
 # The joins of docs/reference.md.
@@ -273,7 +275,8 @@ subtest 'pg_task_top' => sub {
 		'what waits for other tasks');
 	is(top('count(*)'), 6, 'is in no other line');
 	is(sqlstate_of('ann', 'SELECT pg_task_top(-1)'), '2201W', 'a negative number');
-	like(error_of('eve', 'SELECT pg_task_top()'), qr/^\S*\s*ERROR:  permission denied for table task\s*$/,
+	like(error_of('eve', 'SELECT pg_task_top()'),
+		qr/^\S*\s*ERROR:  permission denied for table task\s*$/,
 		'without SELECT on the table');
 	sql(q{INSERT INTO task (queue, dt, request)
 		SELECT 'many' || n, now() + interval '1 day', 'SELECT 1' FROM generate_series(1, 200) AS n});

@@ -97,7 +97,8 @@ subtest 'a task is paused by its queue' => sub {
 	is(count_of($node, $paused), 1, 'its key is taken');
 	my $late = sql("SELECT id FROM task WHERE $paused");
 	sql(q{DELETE FROM task_queue WHERE queue = 'pulse'});
-	wait_until($node, "SELECT count(*) >= $runs + 3 FROM task WHERE queue = 'pulse' AND state = 'DONE'");
+	wait_until($node,
+		"SELECT count(*) >= $runs + 3 FROM task WHERE queue = 'pulse' AND state = 'DONE'");
 	is(sql("SELECT n.dt > t.start - interval '20 ms' FROM task AS t JOIN task AS n ON n.id = t.next
 		WHERE t.id = $late"), 't', 'it goes on with the row that waited, and misses what was missed');
 	is(count_of($node, q{queue = 'pulse' AND next IS NULL}), 1, 'in one chain');

@@ -392,7 +392,8 @@ subtest 'notify' => sub {
 
 # A task may have any number of attempts, and is interrupted now and then.
 subtest 'interrupted after many attempts' => sub {
-	my $id = run_task($node, attempt => 99, request => 'SELECT pg_terminate_backend(pg_backend_pid())');
+	my $id = run_task($node, attempt => 99,
+		request => 'SELECT pg_terminate_backend(pg_backend_pid())');
 
 	is_row($node, $id, { state => 'FAIL', attempt => 101, sqlstate => '57P01' }, 'twice in a row');
 	sql('CREATE SEQUENCE once');
