@@ -66,7 +66,7 @@ has_generated_column(Relation rel)
 	return false;
 }
 
-/* Return the place of a trigger among those of the table. */
+/* Return the place of a trigger among these. */
 static int
 place_of(const TriggerDesc *triggers, Oid trigger)
 {
@@ -79,30 +79,50 @@ place_of(const TriggerDesc *triggers, Oid trigger)
 }
 
 /*
- * Find out how many places after pg_task_bound ("mine") the trigger pg_task_planned comes, if the
- * row stays as pg_task_bound leaves it; else 0.  The triggers are in the order in which they fire.
+ * Return the trigger pg_task_planned, if the row stays as pg_task_bound, which is at this place,
+ * leaves it; else NULL.  The triggers are in the order in which they fire.
+ */
+static const Trigger *
+find_planned(const TriggerDesc *triggers, int place)
+{
+	int i;
+
+	for (i = place + 1; i < triggers->numtriggers; i++)
+		if (fires_on_insert(&triggers->triggers[i], TRIGGER_TYPE_BEFORE))
+			return NULL;
+	for (i = place + 1; i < triggers->numtriggers; i++)
+		if (is_planned_trigger(&triggers->triggers[i]))
+			return &triggers->triggers[i];
+	return NULL;
+}
+
+/*
+ * Find out how many places after pg_task_bound ("mine") the trigger pg_task_planned comes.  This
+ * looks at a copy: looking up a function may tell that others have changed the table, and then the
+ * server frees the triggers that "rel" had.
  */
 static void
 find_order(Relation rel, const Trigger *mine)
 {
-	const TriggerDesc *triggers = rel->trigdesc;
-	int place = place_of(triggers, mine->tgoid);
-	int i;
+	TriggerDesc *triggers;
+	const Trigger *planned;
+	int place;
 
 	trigger_columns.planned_after = 0;
 	trigger_columns.order_known = true;
 	if (mine->tgqual || mine->tgenabled != TRIGGER_FIRES_ALWAYS || has_generated_column(rel))
 		return;
-	for (i = place + 1; i < triggers->numtriggers; i++)
-		if (fires_on_insert(&triggers->triggers[i], TRIGGER_TYPE_BEFORE))
-			return;
-	for (i = place + 1; i < triggers->numtriggers; i++)
-		if (is_planned_trigger(&triggers->triggers[i]))
-		{
-			trigger_columns.planned_after = i - place;
-			trigger_columns.planned = triggers->triggers[i].tgoid;
-			return;
-		}
+	triggers = CopyTriggerDesc(rel->trigdesc);
+	if (triggers == NULL)
+		return;
+	place = place_of(triggers, mine->tgoid);
+	planned = find_planned(triggers, place);
+	if (planned)
+	{
+		trigger_columns.planned_after = planned - &triggers->triggers[place];
+		trigger_columns.planned = planned->tgoid;
+	}
+	FreeTriggerDesc(triggers);
 }
 
 /*
