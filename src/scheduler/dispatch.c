@@ -20,6 +20,7 @@
 #include "scheduler/queue_rules.h"
 #include "scheduler/rate_store.h"
 #include "scheduler/refused.h"
+#include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/strict.h"
@@ -186,31 +187,83 @@ dispatch_begin(DispatchRound *round)
 	round->blocked = round->heads = NIL;
 }
 
+/* Put a chosen task back.  Of several tasks of a queue, the last one goes first. */
+static void
+give_back(const DispatchEntry *entry)
+{
+	QueueState *queue = entry->group->queue;
+
+	if (entry->strict)
+		queue->choosing = false;
+	pool_release(queue, entry->rated);
+	queue_restore_pause(queue, entry->pause);
+	groups_hint(&entry->group->key, entry->candidate.place);
+}
+
+/* Put those of the chosen tasks back that are marked; the others stay in their order. */
+static void
+give_back_marked(DispatchRound *round, const bool *marks)
+{
+	int kept = 0;
+	int i;
+
+	for (i = round->count - 1; i >= 0; i--)
+		if (marks[i])
+			give_back(&round->entries[i]);
+	for (i = 0; i < round->count; i++)
+		if (!marks[i])
+			round->entries[kept++] = round->entries[i];
+	round->dropped |= kept < round->count;
+	round->count = kept;
+}
+
 /*
- * Have rules of queues been changed since the rules were read?  Then a row may have been chosen
- * that was inserted after a commit that keeps it from starting: put the chosen ones back.  Not in
- * two rounds in a row, so that tasks start however often rules change.
+ * Read the rules again, and put back the tasks of queues whose rule is another one now: they are
+ * chosen by that.  If the rules cannot be read yet, all are put back, but not in two rounds in a
+ * row, so that tasks start however often rules change.
  */
 static void
-give_back_for_rules(DispatchRound *round)
+check_rules(DispatchRound *round)
 {
-	bool changed = !MyScheduler->gave_back && round->count > 0 &&
-				   shared_scheduler_has_events(MyScheduler->slot, SHARED_QUEUES);
+	QueueRule before[DISPATCH_MAX];
+	bool marks[DISPATCH_MAX];
+	bool unread;
+	int i;
 
-	MyScheduler->gave_back = changed;
-	if (!changed)
-		return;
-	while (round->count > 0)
+	for (i = 0; i < round->count; i++)
 	{
-		const DispatchEntry *entry = &round->entries[--round->count];
+		const QueueRule *rule = queue_rule(round->entries[i].group->queue);
 
-		if (entry->strict)
-			entry->group->queue->choosing = false;
-		pool_release(entry->group->queue, entry->rated);
-		queue_restore_pause(entry->group->queue, entry->pause);
-		groups_hint(&entry->group->key, entry->candidate.place);
+		marks[i] = rule != NULL;
+		if (rule)
+			before[i] = *rule;
 	}
-	round->dropped = true;
+	rules_reader_want();
+	rules_reader_run(clock_mono());
+	unread = rules_reader_wants() && !MyScheduler->gave_back;
+	MyScheduler->gave_back = unread;
+	for (i = 0; i < round->count; i++)
+	{
+		const QueueRule *rule = queue_rule(round->entries[i].group->queue);
+
+		marks[i] = unread || !queue_rules_same(marks[i] ? &before[i] : NULL, rule);
+	}
+	give_back_marked(round, marks);
+}
+
+/*
+ * Have rules of queues been changed since the rules were read?  Then a row may have been chosen
+ * that was inserted after a commit that keeps it from starting.  Called in the transaction that
+ * claims; the rules are read in another one.
+ */
+static void
+look_for_changed_rules(DispatchRound *round)
+{
+	if (round->count == 0 || !shared_scheduler_has_events(MyScheduler->slot, SHARED_QUEUES))
+		return;
+	work_end();
+	check_rules(round);
+	work_begin("claiming tasks");
 }
 
 /*
@@ -232,7 +285,7 @@ dispatch_round(DispatchRound *round, ClockNow now)
 		round->limit = 1;
 	work_begin("claiming tasks");
 	choice_make(round, MyScheduler->table);
-	give_back_for_rules(round);
+	look_for_changed_rules(round);
 	if (round->count > 0)
 		count = claim_entries(round, &claims);
 	work_end();

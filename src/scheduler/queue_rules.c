@@ -132,12 +132,17 @@ index_patterns(RulePatterns *patterns)
 		patterns->lengths[patterns->nlengths++] = length;
 }
 
-/* Do two rows of the queue table say the same?  Both were zeroed before they were filled in. */
-static bool
-same_rule(const QueueRule *a, const QueueRule *b)
+/*
+ * Do two rules (NULL: none) say the same, whatever the names of their rows?  Both were zeroed
+ * before they were filled in.
+ */
+bool
+queue_rules_same(const QueueRule *a, const QueueRule *b)
 {
 	size_t start = offsetof(QueueRule, pattern);
 
+	if (a == NULL || b == NULL)
+		return a == b;
 	return memcmp((const char *) a + start, (const char *) b + start, sizeof(*a) - start) == 0;
 }
 
@@ -157,7 +162,7 @@ tell_differences(ruletable_hash *table, ruletable_hash *other, bool missing, Rul
 	{
 		const RuleEntry *counterpart = ruletable_lookup(other, entry->queue);
 
-		if (counterpart && (missing || same_rule(entry->rule, counterpart->rule)))
+		if (counterpart && (missing || queue_rules_same(entry->rule, counterpart->rule)))
 			continue;
 		changed(entry->rule->pattern ? NULL : entry->queue);
 		differ = true;

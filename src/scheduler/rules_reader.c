@@ -27,9 +27,11 @@
 #include "task/queue_table.h"
 
 /*
- * Reading takes at most a fifth of the time if commits ask for it, unless it is fast (us), and a
- * hundredth otherwise: there may be very many rows.
+ * A table of so many pages at most is read whenever a commit asks for it.  Reading a larger one
+ * takes at most a fifth of the time if commits ask for it, unless it is fast (us).  Without that,
+ * reading takes a hundredth of the time at most.
  */
+#define SMALL_PAGES 128
 #define ASKED_SHARE 4
 #define UNASKED_SHARE 100
 #define FAST_US 5000
@@ -60,6 +62,13 @@ static bool
 is_asked_for(const RulesReader *reader)
 {
 	return OidIsValid(reader->relid) && (reader->wanted || !reader->known);
+}
+
+/* Do commits ask for the rules, which could not be read yet? */
+bool
+rules_reader_wants(void)
+{
+	return is_asked_for(&MyScheduler->rules);
 }
 
 /*
@@ -174,19 +183,20 @@ read_rules(RulesReader *reader)
 {
 	MemoryContext context =
 		AllocSetContextCreate(MyScheduler->context, "pg_task queue rules", ALLOCSET_DEFAULT_SIZES);
-	QueueRule *rules;
-	int count;
+	QueueRows rows;
 	bool complete;
 
 	work_begin("reading the queue table");
 	work_limit(WORK_SCAN_MS);
-	complete = queue_table_read(reader->relid, context, &rules, &count);
+	complete = queue_table_read(reader->relid, context, &rows);
 	work_end();
-	if (complete && count == QUEUE_ROWS_MAX)
+	if (!complete)
+		return false;
+	if (rows.count == QUEUE_ROWS_MAX)
 		report_too_many();
-	if (complete)
-		queue_rules_set(context, rules, count, groups_rule_changed);
-	return complete;
+	queue_rules_set(context, rows.rules, rows.count, groups_rule_changed);
+	reader->small = rows.pages <= SMALL_PAGES;
+	return true;
 }
 
 /* The rules were read: decide when they are read again. */
@@ -200,7 +210,7 @@ rules_read(RulesReader *reader, bool asked, MonoTime begun)
 		history_rules_changed();
 	reader->known = true;
 	reader->pause = now;
-	if (duration > FAST_US)
+	if (duration > FAST_US && !reader->small)
 		reader->pause.us += duration * ASKED_SHARE;
 	reader->again.us = now.us + duration * UNASKED_SHARE;
 	reader->again = clock_max(reader->again, clock_plus_ms(now, MyScheduler->settings.period));

@@ -17,6 +17,7 @@ typedef struct RulesReader
 	bool prepared;	/* and has not changed since, as far as is known */
 	bool known;		/* the rules of this table were read */
 	bool wanted;	/* a commit has changed it */
+	bool small;		/* it is read as often as commits ask for it */
 	MonoTime again; /* when it is read again, in case that no commit has told */
 	MonoTime pause; /* not before this */
 	Reports faults; /* that were logged */
@@ -24,6 +25,7 @@ typedef struct RulesReader
 
 extern void rules_reader_forget(void);
 extern void rules_reader_want(void);
+extern bool rules_reader_wants(void);
 extern MonoTime rules_reader_until(void);
 extern void rules_reader_run(MonoTime now);
 

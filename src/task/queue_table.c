@@ -25,6 +25,7 @@
 #include "executor/spi.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
@@ -499,12 +500,11 @@ read_rows(Relation rel, RowReader *row, QueueRule **rules)
 
 /*
  * Read all rows, in no order, into the memory context "where".  Returns false if the table has
- * changed, or is locked by somebody.  Bounded by QUEUE_ROWS_MAX and the size of
- * the table.  The caller is in a transaction with a
- * snapshot, and acts as the owner of the task table.
+ * changed, or is locked by somebody.  Bounded by QUEUE_ROWS_MAX and the size of the table.  The
+ * caller is in a transaction with a snapshot, and acts as the owner of the task table.
  */
 bool
-queue_table_read(Oid relid, MemoryContext where, QueueRule **rules, int *count)
+queue_table_read(Oid relid, MemoryContext where, QueueRows *rows)
 {
 	MemoryContext caller;
 	Relation rel;
@@ -521,7 +521,10 @@ queue_table_read(Oid relid, MemoryContext where, QueueRule **rules, int *count)
 	usable = rel->rd_rel->relowner == GetUserId() && find_columns(rel, &row);
 	caller = MemoryContextSwitchTo(where);
 	if (usable)
-		*count = read_rows(rel, &row, rules);
+	{
+		rows->pages = RelationGetNumberOfBlocks(rel);
+		rows->count = read_rows(rel, &row, &rows->rules);
+	}
 	MemoryContextSwitchTo(caller);
 	relation_close(rel, NoLock);
 	return usable;

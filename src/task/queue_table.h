@@ -56,6 +56,14 @@ typedef struct QueueRule
 	TaskDefaults defaults;
 } QueueRule;
 
+/* All rows of the queue table. */
+typedef struct QueueRows
+{
+	QueueRule *rules;
+	int count;
+	BlockNumber pages; /* of the table */
+} QueueRows;
+
 /* What was found under the name of the queue table. */
 typedef struct QueueTable
 {
@@ -69,6 +77,6 @@ extern bool queue_table_changed(void);
 extern bool queue_is_pattern(const char *queue);
 extern bool queue_pattern_is_valid(const char *pattern);
 extern bool queue_table_find(Oid relid, Oid owner, const char *queue, QueueRule *rule);
-extern bool queue_table_read(Oid relid, MemoryContext where, QueueRule **rules, int *count);
+extern bool queue_table_read(Oid relid, MemoryContext where, QueueRows *rows);
 
 #endif /* PG_TASK_QUEUE_TABLE_H */

@@ -56,7 +56,7 @@ subtest 'paused' => sub {
 subtest 'no task starts that was inserted after the commit that pauses' => sub {
 	sql(q{INSERT INTO task_queue (queue) VALUES ('race.%')});
 	sql(q{DO $$ BEGIN
-		FOR i IN 1..100 LOOP
+		FOR i IN 1..300 LOOP
 			UPDATE task_queue SET paused = false; COMMIT;
 			INSERT INTO task (queue, request) VALUES ('race.1', 'SELECT 1'); COMMIT;
 			UPDATE task_queue SET paused = true; COMMIT;
@@ -64,7 +64,7 @@ subtest 'no task starts that was inserted after the commit that pauses' => sub {
 			IF i % 10 = 0 THEN PERFORM pg_sleep(0.01); END IF;
 			UPDATE task SET state = 'STOP' WHERE request = 'SELECT 7' AND state = 'PLAN'; COMMIT;
 		END LOOP; END $$});
-	is(count_of($node, q{request = 'SELECT 7' AND attempt > 0}), 0, '100 times');
+	is(count_of($node, q{request = 'SELECT 7' AND attempt > 0}), 0, '300 times');
 	clear();
 };
 
