@@ -124,3 +124,10 @@ CREATE OR REPLACE FUNCTION pg_catalog.pg_task_results(by_step boolean DEFAULT fa
 
 COMMENT ON FUNCTION pg_catalog.pg_task_results(boolean) IS
     'the responses of the tasks for which the task waited that calls this: a list, or by steps';
+
+CREATE FUNCTION pg_catalog.pg_task_graph(flow text) RETURNS text
+    LANGUAGE c STABLE STRICT PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'pg_task_graph';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_graph(text) IS
+    'the tasks of a flow as a Mermaid flowchart: names, requests, states, times';

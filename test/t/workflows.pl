@@ -314,6 +314,83 @@ subtest 'again' => sub {
 	is(task($node, $id, 'sqlstate'), '22008', 'not out of range');
 };
 
+# The chart of a flow, with one line for each task and arrow.
+subtest 'graph' => sub {
+	my $graph = sub { return sql_as($_[1] // 'postgres', "SELECT pg_task_graph('$_[0]')") };
+	my $start = q{INSERT INTO task (flow, step, needs, rule, queue, request, state) VALUES
+		('dry', 'a', NULL, NULL, 'default', 'SELECT 1', 'STOP'),
+		('dry', 'b-2', '{a}', NULL, 'mail', 'SELECT 2', 'STOP'),
+		('dry', 'c', '{a,b-2}', 'failed', 'default', 'SELECT 3', 'STOP')};
+
+	# before anything is committed
+	my $dry = sql("BEGIN; $start; SELECT pg_task_graph('dry'); ROLLBACK");
+	my ($a, $b, $c) = $dry =~ /^    t(\d+)\[/mg;
+
+	is($dry, qq{flowchart TD
+    t$a\["a, task $a<br/>SELECT 1<br/>STOP"]:::STOP
+    t$b\["b-2, task $b<br/>mail: SELECT 2<br/>STOP"]:::STOP
+    t$c\["c, task $c<br/>SELECT 3<br/>STOP"]:::STOP
+    t$a --> t$b
+    t$a -->|"failed"| t$c
+    t$b -->|"failed"| t$c
+    classDef PLAN fill:#ffffff,stroke:#888888,color:#000000
+    classDef WORK fill:#cfe2ff,stroke:#0a58ca,color:#000000
+    classDef DONE fill:#d1e7dd,stroke:#146c43,color:#000000
+    classDef FAIL fill:#f8d7da,stroke:#b02a37,color:#000000
+    classDef STOP fill:#ffe5d0,stroke:#ca6510,color:#000000
+    classDef GONE fill:#e9ecef,stroke:#888888,color:#000000,stroke-dasharray:4}, 'a dry run');
+	is($graph->('dry'), '', 'no such flow');
+	is(sql('SELECT pg_task_graph(NULL) IS NULL'), 't', 'NULL');
+
+	# while it runs, and afterwards; one that a task has inserted, and one of another flow
+	my $other = insert_task($node, request => 'other', dt => 'infinity');
+	my $id = insert_task($node, flow => 'live', request => q{SELECT hold('live');
+		INSERT INTO task (dt, request) VALUES ('infinity', 'child'); SELECT 1 / 0}, retry => 0);
+	my $next = insert_task($node, flow => 'live', after => "{$id,$other}", request => 'next');
+	wait_for_running($node, 1, id => $id, event => 'PgSleep');
+	like($graph->('live'), qr/<br\/>WORK since [-0-9 :+]+"\]:::WORK$/m, 'it runs');
+	like($graph->('live'), qr/^    t$next.*<br\/>PLAN, waits"\]:::PLAN$/m, 'it waits');
+	like($graph->('live'), qr/^    t$other\["task $other"\] --> t$next$/m, 'one of another flow');
+	open_gate($node, 'live');
+	wait_for_state($node, $id, 'FAIL');
+	like($graph->('live'), qr/^    t$id.*<br\/>FAIL [-0-9 :+]+, [0-9:#;]+<br\/>division by zero"\]/m,
+		'a failure');
+	$id = insert_task($node, flow => 'parent', retry => 1, delay => '1 ms', request =>
+		q{SELECT fail_once(); INSERT INTO task (dt, request) VALUES ('infinity', 'child');
+		SELECT 1 / (SELECT attempt - 1 FROM task WHERE id = current_setting('pg_task.id')::bigint)});
+	wait_for_state($node, $id, 'DONE');
+	like($graph->('parent'), qr/^    t$id.*<br\/>DONE [^<]*, attempt 2"\]:::DONE$/m, 'a retry');
+	like($graph->('parent'), qr/<br\/>child<br\/>PLAN for infinity"\]:::PLAN$/m, 'the child');
+	like($graph->('parent'), qr/^    t$id -\.-> t\d+$/m, 'is linked to its parent');
+
+	# nothing that is in a row means anything to the chart
+	my $bad = q{end"] --> x;`<b>&#35;\\{|}%%'1. *ä€_};
+	sql("INSERT INTO task (id, flow, step, request, dt) VALUES
+		(-5, 'bad', E'a\\nb', " . literal("$bad\n\t$bad$bad") . ", 'infinity')");
+	like($graph->('bad'), qr/^    tm5\["a b, task -5<br\/>end#34;#93; #45;#45;#62; x#59;#96;#60;b#62;/m,
+		'what Mermaid would read is escaped');
+	like($graph->('bad'), qr/#38;#35;35#59;#92;#123;#124;#125;#37;#37;#39;1#46; #42;ä€#95;  end/,
+		'the rest, too');
+	like($graph->('bad'), qr/#46;#46;#46;<br\/>PLAN for infinity"\]:::PLAN$/m, 'and cut');
+
+	# a large flow
+	sql(q{WITH part AS (INSERT INTO task (flow, request, dt)
+			SELECT 'large', 'SELECT 1', 'infinity' FROM generate_series(1, 2000) RETURNING id)
+		INSERT INTO task (id, flow, request, after) SELECT -6, 'large', 'last', array_agg(id)
+			FROM part});
+	my $large = $graph->('large');
+	cmp_ok(length($large), '<', 50_000, 'it is bounded');
+	is(scalar(() = $large =~ / --> /g), 500, 'so are its arrows');
+	like($large, qr/^    more\["the first \d+ tasks: there is more than is shown"\]$/m, 'it says so');
+
+	# rights
+	sql_as('ann', "INSERT INTO task (flow, request, dt) VALUES ('anns', 'SELECT 1', 'infinity')");
+	like($graph->('anns', 'ann'), qr/SELECT 1/, 'a role sees its own');
+	is($graph->('anns', 'bob'), '', 'and not that of another');
+	is(sqlstate_of('eve', "SELECT pg_task_graph('anns')"), '42501', 'a privilege is needed');
+	sql("DELETE FROM task WHERE flow IN ('bad', 'large', 'anns')");
+};
+
 # What a session that listens gets of these statements, after the last task has ended.  Its own
 # notification comes after all that were sent before.
 sub notifications
