@@ -28,6 +28,8 @@ SettingsValues Settings = {
 	.response_limit = 16 * 1024 * 1024,
 	.timeout = 0,
 	.max_crashes = 2,
+	.log = LOG_TASKS_NONE,
+	.log_min_duration = -1,
 	.format = RESULT_TEXT,
 	.task_id = SETTINGS_NO_TASK,
 	.find_task_id = NULL,
@@ -81,6 +83,14 @@ static const struct config_enum_entry missed_options[] = {
 	{"one", MISSED_ONE, false},
 	{"none", MISSED_NONE, false},
 	{"all", MISSED_ALL, false},
+	{NULL, 0, false},
+};
+
+static const struct config_enum_entry log_options[] = {
+	{"none", LOG_TASKS_NONE, false},
+	{"failures", LOG_TASKS_FAILURES, false},
+	{"ends", LOG_TASKS_ENDS, false},
+	{"all", LOG_TASKS_ALL, false},
 	{NULL, 0, false},
 };
 
@@ -319,6 +329,21 @@ define_history(void)
 							NULL);
 }
 
+/* What is told about tasks.  A role must not be able to hide its own, so only superusers set it. */
+static void
+define_log(void)
+{
+	DefineCustomEnumVariable("pg_task.log", "Sets which events of tasks are logged.",
+							 "Each value includes those before it: none, failures, ends, all.",
+							 &Settings.log, LOG_TASKS_NONE, log_options, PGC_SUSET, 0, NULL, NULL,
+							 NULL);
+	DefineCustomIntVariable("pg_task.log_min_duration",
+							"Sets the duration from which on the end of a task's run is logged.",
+							"-1 turns this off, 0 logs all ends of runs.",
+							&Settings.log_min_duration, -1, -1, INT_MAX, PGC_SUSET, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+}
+
 /* Defaults for what one run does. */
 static void
 define_run_defaults(void)
@@ -393,6 +418,7 @@ settings_define(void)
 	define_protection();
 	define_order();
 	define_history();
+	define_log();
 	define_run_defaults();
 	define_time_defaults();
 	MarkGUCPrefixReserved("pg_task");

@@ -33,7 +33,9 @@ typedef struct SettingsValues
 	int format;			/* a ResultFormat */
 	int timeout;		/* milliseconds, 0: no limit */
 	int max_crashes;
-	int aging; /* milliseconds; 0: off */
+	int aging;			  /* milliseconds; 0: off */
+	int log;			  /* a SettingsLog */
+	int log_min_duration; /* milliseconds, of runs; -1: off */
 
 	/*
 	 * What pg_task.id shows.  An executor writes the id of the task that it runs.  In a parallel
@@ -56,6 +58,15 @@ typedef enum SettingsMissed
 	MISSED_NONE, /* no run: it waits for the next time */
 	MISSED_ALL	 /* each, in order */
 } SettingsMissed;
+
+/* What of tasks is logged: each value demands all that those before it do. */
+typedef enum SettingsLog
+{
+	LOG_TASKS_NONE,
+	LOG_TASKS_FAILURES, /* what has failed or was given up */
+	LOG_TASKS_ENDS,		/* what has ended, however */
+	LOG_TASKS_ALL		/* and what has started */
+} SettingsLog;
 
 /* Settings for the tasks of a role, where the columns of a task are NULL. */
 typedef struct SettingsTask

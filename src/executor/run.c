@@ -44,6 +44,7 @@
 #include "executor/slot.h"
 #include "executor/write_back.h"
 #include "settings.h"
+#include "task/events.h"
 #include "task/failure.h"
 #include "task/owner.h"
 #include "task/roles.h"
@@ -63,6 +64,7 @@ typedef struct Run
 	bool block_ends; /* the last try failed because the statement must not be in a block ... */
 	bool no_block;	 /* ... so it is tried without one */
 	bool row_lost;	 /* the write-back found that the row is no longer this run */
+	bool begun;		 /* the request was run, once or more often */
 
 	/* As the row was when it was first read: a change of it has no effect on this run. */
 	RowRequest given; /* "text" is NULL until it is read */
@@ -136,6 +138,40 @@ publish_run(const Run *run)
 	activity_begin(&activity);
 }
 
+/* The run has begun or ended.  What write_failure writes is noted in outcome.c. */
+static TaskEvent
+make_event(const Run *run, EventKind kind, int64 elapsed)
+{
+	const SharedTask *task = run->task;
+
+	return (TaskEvent){.kind = kind,
+					   .id = task->run.id,
+					   .attempt = task->run.attempt,
+					   .queue = task->queue,
+					   .role = task->role,
+					   .role_name = task->role_name,
+					   .elapsed = elapsed};
+}
+
+static void
+report_start(Run *run)
+{
+	TimestampTz due = run->task->due;
+	int64 waited = TIMESTAMP_NOT_FINITE(due) ? -1 : Max(run->started - due, 0);
+	TaskEvent event = make_event(run, EVENT_STARTED, waited);
+
+	run->begun = true;
+	event_report(&event);
+}
+
+static void
+report_done(const Run *run, TimestampTz stop)
+{
+	TaskEvent event = make_event(run, EVENT_DONE, Max(stop - run->started, 0));
+
+	event_report(&event);
+}
+
 static void
 set_commit_durability(void)
 {
@@ -153,6 +189,15 @@ begin_transaction(void)
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	MemoryContextSwitchTo(runs.context);
+	events_forget();
+}
+
+/* Commit a transaction that may have written how the run has ended. */
+static void
+commit_transaction(void)
+{
+	CommitTransactionCommand();
+	events_committed();
 }
 
 /*
@@ -227,7 +272,12 @@ write_stopped(Run *run)
 						 .sqlstate = TASK_ERROR_STOPPED,
 						 .notice = notice_text(run)};
 
-	(void) write_back_outcome(run->task, &result, run->committed);
+	if (write_back_outcome(run->task, &result, run->committed))
+	{
+		TaskEvent event = make_event(run, EVENT_STOPPED, Max(result.stop - result.start, 0));
+
+		event_note(&event);
+	}
 }
 
 /*
@@ -245,7 +295,7 @@ check_own_row(Run *run)
 						errmsg("the task has changed its own row"),
 						errdetail("All that it did was rolled back.")));
 	write_stopped(run);
-	CommitTransactionCommand();
+	commit_transaction();
 }
 
 /* If the request has committed a part of itself, note that once, and tell it in the notices. */
@@ -313,6 +363,7 @@ commit_success(Run *run)
 	{
 		set_commit_durability();
 		CommitTransactionCommand();
+		report_done(run, done.stop);
 		request_log_duration(run->request.text, run->request.logged);
 	}
 	else
@@ -393,7 +444,7 @@ write_failure(Run *run, const ErrorData *error)
 	if (slot_is_cancelled())
 	{
 		write_stopped(run);
-		CommitTransactionCommand();
+		commit_transaction();
 		return;
 	}
 	failed.start = run->started;
@@ -407,7 +458,7 @@ write_failure(Run *run, const ErrorData *error)
 	/* a copy: if the write-back logs something, as a lock wait, the server overwrites its buffer */
 	failed.sqlstate = pstrdup(unpack_sql_state(error->sqlerrcode));
 	run->row_lost = !write_back_outcome(run->task, &failed, run->committed);
-	CommitTransactionCommand();
+	commit_transaction();
 }
 
 /*
@@ -470,13 +521,15 @@ execute_try(Run *run)
 	if (found && !run->not_begun)
 	{
 		run->request.text = run->given.text;
+		if (!run->begun)
+			report_start(run);
 		run_request(run);
 		commit_success(run);
 		return;
 	}
 	if (!run->not_begun)
 		write_stopped(run);
-	CommitTransactionCommand();
+	commit_transaction();
 }
 
 /* Try the run once.  Returns the error that has ended it, or NULL if its outcome is written. */

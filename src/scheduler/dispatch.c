@@ -63,6 +63,7 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 	task->relid = MyScheduler->table->relid;
 	strlcpy(task->role_name, entry->group->key.role, NAMEDATALEN);
 	task->planned = claim->planned;
+	task->due = entry->candidate.place.dt;
 	task->defaults = *queue_rules_defaults(queue_rule(entry->group->queue));
 	task->timeout = claim->timeout >= 0 ? claim->timeout : task->defaults.timeout;
 	task->repeats = claim->repeats;

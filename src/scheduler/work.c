@@ -26,6 +26,7 @@
 
 #include "scheduler/scheduler.h"
 #include "scheduler/work.h"
+#include "task/events.h"
 #include "task/owner.h"
 #include "task/rows.h"
 #include "task/statement.h"
@@ -77,6 +78,7 @@ work_begin(const char *activity)
 	SetCurrentStatementStartTimestamp();
 	pgstat_report_activity(STATE_RUNNING, activity);
 	MyScheduler->in_transaction = true;
+	events_forget();
 	StartTransactionCommand();
 	if (MyScheduler->table)
 	{
@@ -109,6 +111,7 @@ work_end(void)
 	MyScheduler->in_transaction = false;
 	MyScheduler->writing = false;
 	MemoryContextSwitchTo(MyScheduler->context);
+	events_committed();
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 

@@ -117,6 +117,7 @@ void
 hold_wait(Oid database, int timeout)
 {
 	MonoTime end = clock_plus_ms(clock_mono(), timeout);
+	uint32 wait_event = COMPAT_WAIT_EVENT("PgTaskDatabaseRelease");
 
 	ConditionVariablePrepareToSleep(&Shared->vacated);
 	while (is_occupied(database))
@@ -129,7 +130,7 @@ hold_wait(Oid database, int timeout)
 		LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 		clear_database(database);
 		LWLockRelease(Shared->directory);
-		(void) ConditionVariableTimedSleep(&Shared->vacated, left, PG_WAIT_EXTENSION);
+		(void) ConditionVariableTimedSleep(&Shared->vacated, left, wait_event);
 	}
 	ConditionVariableCancelSleep();
 }

@@ -53,3 +53,10 @@ port_describe(void)
 	MyProcPort = port;
 	MemoryContextSwitchTo(old);
 }
+
+/* The name of the database, as it was when the process connected.  Needs no transaction. */
+const char *
+port_database(void)
+{
+	return MyProcPort->database_name;
+}

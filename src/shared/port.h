@@ -10,5 +10,6 @@
 #include "postgres.h"
 
 extern void port_describe(void);
+extern const char *port_database(void);
 
 #endif /* PG_TASK_PORT_H */

@@ -231,6 +231,7 @@ typedef struct SharedTask
 	Oid role;					 /* the executor rejects a task of another role */
 	char role_name[NAMEDATALEN]; /* the column "role" */
 	TimestampTz planned;		 /* the time that the task was first planned for */
+	TimestampTz due;			 /* the time that this run was planned for */
 	int64 timeout;				 /* microseconds, -1: neither the column nor the queue says */
 	TaskDefaults defaults;		 /* of the queue */
 	bool repeats;

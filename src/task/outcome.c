@@ -14,6 +14,7 @@
 #include "utils/timestamp.h"
 
 #include "settings.h"
+#include "task/events.h"
 #include "task/failure.h"
 #include "task/outcome.h"
 #include "task/roles.h"
@@ -283,6 +284,26 @@ set_response(TaskResult *result, const RowRetry *retry, const SettingsTask *role
 		result->response = json ? failure_json(result->failure) : failure_text(result->failure);
 }
 
+/* Note how a run has ended that has failed or crashed: the row has "result" from now on. */
+static void
+note_failure(TaskRun run, const TaskResult *result, const RowRetry *retry)
+{
+	TaskEvent event = {
+		.kind = result->outcome == TASK_AGAIN ? EVENT_RETRIED : EVENT_FAILED,
+		.id = run.id,
+		.attempt = run.attempt,
+		.queue = retry->queue,
+		.role = roles_bound(retry->role, retry->role_id),
+		.role_name = retry->role,
+		.elapsed = Max(result->stop - result->start, 0),
+		.sqlstate = result->sqlstate,
+		.error = result->error,
+		.crashed = result->crashed,
+	};
+
+	event_note(&event);
+}
+
 /*
  * Write that the run has failed: the task is retried later, or its state becomes FAIL; or it is
  * planned again, if a user has done that meanwhile.  "queue" are the defaults of its queue.
@@ -295,6 +316,7 @@ outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, const Ta
 {
 	RowRetry retry;
 	SettingsTask role;
+	bool plans_again;
 
 	if (!row_retry(table, run, wait, &retry))
 		return false;
@@ -302,11 +324,11 @@ outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, const Ta
 	role = roles_settings(roles_bound(retry.role, retry.role_id));
 	set_response(result, &retry, &role);
 	decide_retry(result, &retry, queue, &role, pg_prng_double(&pg_global_prng_state));
-	if (result->outcome == TASK_FAIL && retry.planned_again)
-		return row_plan_again(table, run, result);
-	if (!row_end(table, run, result))
+	plans_again = result->outcome == TASK_FAIL && retry.planned_again;
+	if (plans_again ? !row_plan_again(table, run, result) : !row_end(table, run, result))
 		return false;
-	if (result->outcome == TASK_FAIL && retry.repeats)
+	note_failure(run, result, &retry);
+	if (result->outcome == TASK_FAIL && retry.repeats && !plans_again)
 	{
 		RowKey row = {run.id, retry.role};
 
@@ -341,5 +363,8 @@ outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure)
 	why.error = result.error;
 	result.failure = &why;
 	set_response(&result, &retry, &role);
-	return row_end(table, run, &result);
+	if (!row_end(table, run, &result))
+		return false;
+	note_failure(run, &result, &retry);
+	return true;
 }

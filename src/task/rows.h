@@ -139,6 +139,7 @@ typedef struct RowRetry
 	char *role;
 	int64 role_id;
 	bool planned_again; /* for one more run after this one */
+	char *queue;
 } RowRetry;
 
 /* A waiting row whose last run has failed. */

@@ -244,7 +244,7 @@ static const Statement give_up = {STATEMENT_GIVE_UP,
 	"       sqlstate = $sqlstate, response = " FAILURE_RESPONSE
 	"  FROM ROWS FROM (unnest($oids), unnest($tids)) AS c (oid, tid)"
 	" WHERE " IS_LOCKED_ROW
-	" RETURNING " NOTIFY_END("t.state")};
+	" RETURNING " UNSTARTED ", " NOTIFY_END("t.state")};
 
 /* clang-format on */
 
@@ -293,9 +293,12 @@ rows_watch(const TaskTable *table, const DependentRow *rows, int count)
 	statement_end();
 }
 
-/* Add why rows are given up that have the verdict and the culprit of this one. */
-static void
-arg_culprit(StatementArgs *args, const DependentRow *row)
+/*
+ * Add why rows are given up that have the verdict and the culprit of this one.  Returns the message
+ * and sets *sqlstate; both are NULL if they are not needed.
+ */
+static const char *
+arg_culprit(StatementArgs *args, const DependentRow *row, const char **sqlstate)
 {
 	Failure failure = {"ERROR", NULL, NULL, NULL, TASK_ERROR_PREDECESSOR};
 
@@ -306,11 +309,14 @@ arg_culprit(StatementArgs *args, const DependentRow *row)
 		arg_text(args, "text", NULL);
 		arg_text(args, "json", NULL);
 		arg_text(args, "format", "text");
-		return;
+		*sqlstate = NULL;
+		return NULL;
 	}
 	failure.error = psprintf("task " INT64_FORMAT ", for which this one waited, is %s",
 							 row->culprit, row->culprit_state);
 	arg_failure(args, &failure, InvalidOid);
+	*sqlstate = failure.sqlstate;
+	return failure.error;
 }
 
 /* Set these locked rows to GONE.  They have the same verdict, and the same culprit. */
@@ -318,11 +324,13 @@ void
 rows_give_up(const TaskTable *table, const DependentRow *rows, int count)
 {
 	StatementArgs args;
+	const char *sqlstate;
+	const char *error;
 
 	statement_begin(&args);
 	arg_locked(&args, rows, count);
-	arg_culprit(&args, &rows[0]);
-	statement_execute(&give_up, table, &args);
+	error = arg_culprit(&args, &rows[0], &sqlstate);
+	note_unstarted(statement_execute(&give_up, table, &args), EVENT_GONE, error, sqlstate);
 	statement_end();
 }
 

@@ -235,7 +235,7 @@ row_go_on(const TaskTable *table, TaskRun run, const TaskResult *result)
 	"       ((" PLANNED " AT TIME ZONE 'UTC')" \
 	"        + CASE WHEN t.active < interval '100 years' THEN t.active END) AT TIME ZONE 'UTC'," \
 	"       " REPEATS ", coalesce(t.role::text, ''), coalesce(t.role_id, 0), " PLANNED_AGAIN "," \
-	"       substr(t.format, 1, 8)" \
+	"       substr(t.format, 1, 8), " QUEUE_NAME \
 	"  FROM {rows} AS t" \
 	" WHERE " IS_ANY_RUN " AND t.state = 'WORK'" \
 	"   FOR NO KEY UPDATE OF t"
@@ -274,6 +274,7 @@ row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry)
 		retry->role_id = DatumGetInt64(statement_value(0, 10));
 		retry->planned_again = DatumGetBool(statement_value(0, 11));
 		retry->format = statement_text(caller, 0, 12);
+		retry->queue = statement_text(caller, 0, 13);
 	}
 	statement_end();
 	return found;

@@ -11,6 +11,8 @@
 #include "postgres.h"
 
 #include "shared/task.h"
+#include "shared/task.h"
+#include "task/events.h"
 #include "task/failure.h"
 #include "task/statement.h"
 
@@ -59,6 +61,14 @@
 /* The response of a failed task, in the format of the row: see arg_failure. */
 #define FAILURE_RESPONSE "CASE WHEN coalesce(t.format, $format) = 'json' THEN $json ELSE $text END"
 
+/* The name of the queue: a row that has bypassed the trigger may have any. */
+#define QUEUE_NAME "coalesce(substr(t.queue, 1, " CppAsString2(TASK_QUEUE_MAX) "), '')"
+
+/* The first columns that a statement returns of tasks that have ended without a run. */
+#define UNSTARTED \
+	"t.id, t.role::text, coalesce(t.role_id, 0), " QUEUE_NAME ", coalesce(t.attempt, 0)"
+#define UNSTARTED_COLUMNS 5
+
 /* The column "keep" in seconds; -1 for NULL. */
 #define KEEP \
 	"CASE WHEN t.keep IS NULL THEN -1 ELSE greatest(extract(epoch FROM t.keep), 0) END::float8"
@@ -99,5 +109,6 @@
 /* clang-format on */
 
 extern void arg_failure(StatementArgs *args, const Failure *failure, Oid role);
+extern void note_unstarted(uint64 count, EventKind kind, const char *error, const char *sqlstate);
 
 #endif /* PG_TASK_ROWS_SQL_H */

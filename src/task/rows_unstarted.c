@@ -51,6 +51,34 @@ shortest_keep(uint64 count, int column)
 	return shortest;
 }
 
+/*
+ * Note for the rows of the last result, which begins with the columns UNSTARTED, that they have
+ * ended without a run.  "error" and "sqlstate" may be NULL.
+ */
+void
+note_unstarted(uint64 count, EventKind kind, const char *error, const char *sqlstate)
+{
+	uint64 i;
+
+	for (i = 0; i < count; i++)
+	{
+		char *role = statement_text(CurrentMemoryContext, i, 2);
+		TaskEvent event = {
+			.kind = kind,
+			.id = DatumGetInt64(statement_value(i, 1)),
+			.attempt = DatumGetInt32(statement_value(i, 5)),
+			.queue = statement_text(CurrentMemoryContext, i, 4),
+			.role = roles_bound(role, DatumGetInt64(statement_value(i, 3))),
+			.role_name = role,
+			.elapsed = -1,
+			.sqlstate = sqlstate,
+			.error = error,
+		};
+
+		event_note(&event);
+	}
+}
+
 /* clang-format off */
 
 /* Set to GONE those candidates that meet a condition on the columns of "c". */
@@ -70,7 +98,7 @@ shortest_keep(uint64 count, int column)
 	"        response = " FAILURE_RESPONSE \
 	"   FROM c" \
 	"  WHERE " IS_LOCKED_ROW \
-	" RETURNING t.id, t.role::text, " KEEP ", " NOTIFY_END("t.state")
+	" RETURNING " UNSTARTED ", " KEEP ", " NOTIFY_END("t.state")
 
 static const Statement expire_rows = {STATEMENT_EXPIRE, GIVE_UP(EXPIRED("c.active", "$now"))};
 static const Statement miss_rows = {STATEMENT_MISS, GIVE_UP(MISSED("c.missed", "$started"))};
@@ -125,7 +153,8 @@ give_up(const Statement *statement, const TaskTable *table, const Failure *why, 
 		(*rows)[i].id = DatumGetInt64(statement_value(i, 1));
 		(*rows)[i].role = statement_text(where, i, 2);
 	}
-	*keep = shortest_keep(count, 3);
+	*keep = shortest_keep(count, UNSTARTED_COLUMNS + 1);
+	note_unstarted(count, EVENT_GONE, why->error, why->sqlstate);
 	statement_end();
 	return count;
 }
@@ -168,7 +197,7 @@ static const Statement fail_row = {STATEMENT_FAIL,
 	"        response = " FAILURE_RESPONSE
 	"   FROM c"
 	"  WHERE " IS_LOCKED_ROW
-	" RETURNING " KEEP ", " NOTIFY_END("t.state")};
+	" RETURNING " UNSTARTED ", " KEEP ", " NOTIFY_END("t.state")};
 
 static const Statement refuse_row = {STATEMENT_REFUSE,
 	"WITH c AS MATERIALIZED (" REFUSED_ROW ")"
@@ -199,10 +228,13 @@ void
 row_fail(const TaskTable *table, const RowRefusal *refusal, double *keep)
 {
 	StatementArgs args;
+	uint64 count;
 
 	statement_begin(&args);
 	arg_refusal(&args, refusal);
-	*keep = shortest_keep(statement_execute(&fail_row, table, &args), 1);
+	count = statement_execute(&fail_row, table, &args);
+	*keep = shortest_keep(count, UNSTARTED_COLUMNS + 1);
+	note_unstarted(count, EVENT_FAILED, refusal->error, refusal->sqlstate);
 	statement_end();
 }
 
@@ -250,7 +282,7 @@ static const Statement fail_rows_of_role = {STATEMENT_FAIL_ROLE_GONE,
 	"        response = " FAILURE_RESPONSE
 	"   FROM c"
 	"  WHERE " IS_LOCKED_ROW
-	" RETURNING " KEEP ", " NOTIFY_END("t.state")};
+	" RETURNING " UNSTARTED ", " KEEP ", " NOTIFY_END("t.state")};
 
 /* Waiting rows whose "role" is not the current name of their role, or that are not bound. */
 static const Statement bind_rows = {STATEMENT_BIND,
@@ -291,7 +323,8 @@ rows_fail_role_gone(const TaskTable *table, const TaskGroup *group, const int64 
 	arg_rows_of_group(&args, group, ids, count);
 	arg_failure(&args, &failure, InvalidOid);
 	count = (int) statement_execute(&fail_rows_of_role, table, &args);
-	*keep = shortest_keep(count, 1);
+	*keep = shortest_keep(count, UNSTARTED_COLUMNS + 1);
+	note_unstarted(count, EVENT_FAILED, error, sqlstate);
 	statement_end();
 	return count;
 }

@@ -48,6 +48,18 @@ subtest 'pg_stat_activity' => sub {
 		GROUP BY 1}), 'Extension', 'the processes wait with wait_event_type Extension');
 };
 
+subtest 'wait events' => sub {
+	plan skip_all => 'they have no names before 17'
+		if sql('SHOW server_version_num') < 170000;
+	sql('CREATE DATABASE awaited');
+	wait_for_table($node, db => 'awaited');
+	sql('DROP DATABASE awaited');
+	is(sql(q{SELECT string_agg(name, ' ' ORDER BY name COLLATE "C") FROM pg_wait_events
+		WHERE type = 'Extension' AND name LIKE 'PgTask%'}),
+		'PgTaskDatabaseRelease PgTaskExecutorMain PgTaskSchedulerMain PgTaskSupervisorMain',
+		'those of the manual');
+};
+
 # pg_stat_database counts the transactions of the executor and the scheduler.
 subtest 'pg_stat_database' => sub {
 	cmp_ok(sql(q{SELECT xact_commit FROM pg_stat_database WHERE datname = 'postgres'}), '>', 0,
