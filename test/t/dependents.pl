@@ -332,37 +332,6 @@ subtest 'a crash, and no scheduler' => sub {
 	sql('DELETE FROM gate; TRUNCATE task');
 };
 
-# The examples of docs/workflows.md, one after the other.
-subtest 'the manual' => sub {
-	my @blocks = slurp_file("$FindBin::RealBin/../../docs/workflows.md") =~ /^```sql\n(.*?)^```/msg;
-	my @found;
-
-	for my $block (@blocks)
-	{
-		sql($block);
-		wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')
-			AND request <> 'CALL split()'});
-		# what a task has inserted waits for nobody any more, but may have been seen before it was
-		wait_until($node, q{SELECT NOT EXISTS (SELECT FROM task WHERE request = 'CALL split()')
-			OR EXISTS (SELECT FROM task WHERE response = 'joined')});
-		push @found, sql(q{SELECT string_agg(DISTINCT state, ',') || ' '
-			|| count(*) FILTER (WHERE after IS NOT NULL) FROM task});
-	}
-	is(join(', ', @found[ 0 .. 1, 3 .. $#found ]),
-		'DONE 1, DONE 2, DONE,FAIL,GONE 6, DONE,FAIL,GONE 6, DONE,FAIL,GONE 9, '
-		. 'DONE,FAIL,GONE 12, DONE,FAIL,GONE 12', 'they do what they promise');
-	is(count_of($node, q{response = 'joined' AND state = 'DONE'}), 1, 'found on the way');
-	is(sql(q{SELECT response FROM task WHERE step = 'load'}),
-		'{"check": "3", "clean": "2"}', 'what the steps have returned');
-	is(sql(q{SELECT string_agg(state, ',' ORDER BY id) FROM task WHERE flow = 'order 12'}),
-		'DONE,FAIL,GONE,DONE', 'what failed is undone');
-	is(sql(q{SELECT attempt, input FROM task WHERE request = 'CALL work_through()'}),
-		'3|{"next": 3}', 'in three turns');
-	is(sql('SELECT count(*) FROM task AS t JOIN task AS p ON p.id = ANY (t.after)
-		WHERE t.start <= p.stop AND t.rule IS NULL'), 0, 'in order');
-	sql('TRUNCATE task');
-};
-
 # Rows that come with what they watch: replicated, or from a dump.
 subtest 'rows from elsewhere' => sub {
 	my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump.sql';

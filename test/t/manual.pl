@@ -1,8 +1,10 @@
-# The examples of docs/queues.md: each block of SQL is run, in order, and what it promises is
-# checked.  A TAP test because tasks run, and because a table is partitioned while they do.
+# The examples of docs/queues.md and docs/workflows.md: each block of SQL is run, in order, and what
+# it promises is checked.  A TAP test because tasks run, and because a table is partitioned while
+# they do.
 #
-# Comments in the manual say where the following blocks run: <!-- database: name -->.  A block that
-# only inserts, with ON CONFLICT, is run twice.
+# Comments in a manual say where the following blocks run: <!-- database: name -->; without one they
+# run in a database of the manual's.  A block that only inserts, with ON CONFLICT, is
+# run twice.
 use strict;
 use warnings;
 use FindBin;
@@ -52,7 +54,7 @@ sub is_single
 }
 
 # What is checked after the last block under a heading.
-my %check = (
+my %check_queues = (
 	'Limits' => sub {
 		wait_for_end(q{queue IN ('mail', 'slow service')});
 		is_sql(q{SELECT max(start) - min(start) > '150 ms' FROM task WHERE queue = 'slow service'},
@@ -196,13 +198,159 @@ sub check_partitions
 	unlike(log_since($node, $position), qr/ERROR/, 'nothing has failed');
 }
 
-# The blocks of the manual: their heading, database and SQL.
+# Tasks of the workflows in docs/workflows.md, by their flow: the states in the order of the ids.
+sub is_flow
+{
+	my ($flow, $states) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	wait_for_end("flow = '$flow'");
+	is_sql("SELECT string_agg(coalesce(step, '') || ' ' || state, ', ' ORDER BY id) FROM task
+		WHERE flow = '$flow'", $states, $flow);
+}
+
+# Everything that waits for others has started after these have ended.
+sub is_in_order
+{
+	is_sql(q{SELECT count(*) FROM task AS t JOIN task AS p ON p.id = ANY (t.after)
+		WHERE t.start <= p.stop AND coalesce(t.rule, 'done') = 'done'}, 0, 'in order');
+}
+
+# Queues of customers: one at a time, in order, in no window more than the rate.
+sub check_pipeline
+{
+	wait_for_end(q{queue LIKE 'customer.%'});
+	is_sql(q{SELECT count(*), count(DISTINCT customer), bool_and(event_id = first_value) FROM (
+		SELECT customer, event_id, first_value(id) OVER (PARTITION BY d.customer, n)
+		FROM (SELECT *, row_number() OVER (PARTITION BY customer ORDER BY at) AS n FROM delivered) AS d
+		JOIN (SELECT id, customer, row_number() OVER (PARTITION BY customer ORDER BY id) AS n
+			FROM event) AS e USING (customer, n)) AS f},
+		'72|3|t', 'all are delivered, in order');
+	is_sql(q{SELECT count(*) FILTER (WHERE failed = 1), count(*) FROM task
+		WHERE queue LIKE 'customer.%' AND state = 'DONE'}, '18|72', 'although some fail at first');
+	is_sql(q{SELECT count(*) FROM task AS a JOIN task AS b USING (queue)
+		WHERE queue LIKE 'customer.%' AND a.id < b.id AND a.stop > b.start}, 0, 'one at a time');
+	is_sql(q{SELECT count(*) FROM (SELECT at - lag(at, 20) OVER (PARTITION BY customer ORDER BY at)
+		AS span FROM delivered) AS s WHERE span < '1 s'}, 0, 'not more often than the rate allows');
+}
+
+sub check_embeddings
+{
+	wait_for_end(q{queue = 'embed'});
+	is_sql(q{SELECT count(*) FROM letter WHERE embedding = ARRAY[length(body), 108]::real[]}, 95,
+		'each letter has its embedding');
+	is_sql(q{SELECT count(*), sum(attempt), sum(failed), bool_and(state = 'DONE') FROM task
+		WHERE queue = 'embed'}, '10|12|1|t', 'one was tried again, one went on later');
+	is_sql(q{SELECT bool_or(dt = until AND start >= until) FROM task JOIN task_queue USING (queue)
+		WHERE queue = 'embed'}, 't', 'it went on when the provider had said');
+}
+
+sub check_nights
+{
+	my $backfill = q{queue = 'backfill'};
+
+	wait_for_end($backfill);
+	is_sql(q{SELECT count(*), bool_and(checked), sum(amount) FROM daily
+		WHERE day BETWEEN '2026-08-01' AND '2026-10-29'}, '90|t|499500', 'each day is there');
+	is_single('nightly', 'PLAN');
+	is_sql(q{UPDATE task SET dt = now() WHERE key = 'nightly' RETURNING cron}, '30 2 * * *',
+		'it is planned for now');
+	wait_until($node, q{SELECT count(*) > 0 FROM task WHERE key = 'nightly' AND state = 'DONE'},
+		db => $db);
+	wait_for_end(q{flow LIKE 'night of %'});
+	is_sql(q{SELECT count(*) FROM task AS t JOIN task AS p ON p.key = 'nightly' AND p.state = 'DONE'
+		WHERE t.flow = 'night of ' || (p.dt AT TIME ZONE 'Europe/Berlin')::date - 1
+			AND t.state = 'DONE'}, 2, 'the night has run');
+	is_sql(q{SELECT count(*) FROM (SELECT start_night(day) FROM daily) AS s}, sql_in($db,
+		'SELECT count(*) FROM daily'), 'started again');
+	is_sql(q{SELECT count(*) = 2 * (SELECT count(*) FROM daily), max(attempt) FROM task
+		WHERE flow LIKE 'night of %'}, 't|1', 'nothing runs twice');
+}
+
+my %check_workflows = (
+	'One after the other' => sub {
+		wait_for_end('true');
+		is_sql(q{SELECT string_agg(state, ',') FROM task}, 'DONE,DONE', 'both are DONE');
+	},
+	'Side by side, and together again' => sub {
+		wait_for_end('true');
+		is_sql(q{SELECT cardinality(after), state FROM task WHERE response = 'all parts'},
+			'10|DONE', 'it has waited for all');
+	},
+	'What is found on the way' => sub {
+		wait_for_end('true');
+		is_sql(q{SELECT cardinality(after), state FROM task WHERE response = 'joined'}, '3|DONE',
+			'it has waited for all');
+	},
+	'A workflow within another' => sub {
+		wait_for_end('true');
+		is_sql(q{SELECT state, response FROM task WHERE flow = 'outer 1' AND step = 'end'},
+			'DONE|["CALL", "1", "2", "3"]', 'the last step has waited for all');
+		is_in_order();
+	},
+	'When something fails' => sub {
+		wait_for_end('true');
+		is_sql(q{SELECT string_agg(rule || ' ' || state, ', ' ORDER BY rule) FROM task},
+			'done GONE, ended DONE, failed DONE', 'by their rules');
+	},
+	'Going on from where it failed' => sub {
+		wait_for_end('true');
+		is_sql(q{SELECT string_agg(state || ' ' || attempt, ', ' ORDER BY id) FROM task
+			WHERE state <> 'DONE'}, 'FAIL 2, GONE 0', 'what has failed has run again');
+	},
+	'By names' => sub {
+		is_flow('orders of 2026-11-21', 'extract DONE, clean DONE, check DONE, load DONE');
+		is_sql(q{SELECT response FROM task WHERE step = 'load'}, '{"check": "3", "clean": "2"}',
+			'what the steps have returned');
+		is_sql(q{SELECT count(*) FROM regexp_matches(pg_task_graph('orders of 2026-11-21'),
+			' --> ', 'g')}, 4, 'the arrows of its picture');
+	},
+	'The first one counts' => sub {
+		is_flow('race 1', 'fast DONE, slow STOP, end DONE');
+	},
+	'Waiting for somebody' => sub {
+		is_flow('holiday 5', 'approval DONE, book DONE');
+		is_sql(q{SELECT response FROM task WHERE step = 'book'}, '["ann"]', 'what was said');
+	},
+	'A task that goes on later' => sub {
+		wait_for_end('true');
+		is_sql(q{SELECT attempt, input FROM task WHERE request = 'CALL work_through()'},
+			'3|{"next": 3}', 'in three turns');
+	},
+	'A load whose parts are found on the way' => sub {
+		is_flow('load of 2026-11-21', join(', ', 'list DONE', (' DONE') x 6));
+		is_sql(q{SELECT * FROM total}, '2026-11-21|5|75750', 'the sum is that of all files');
+		is_in_order();
+	},
+	'An order, and what undoes it' => sub {
+		is_flow('purchase 1', 'reserve DONE, pay DONE, ship DONE, refund GONE, release GONE');
+		is_flow('purchase 2', 'reserve DONE, pay DONE, ship FAIL, refund DONE, release DONE');
+		is_flow('purchase 3', 'reserve FAIL, pay GONE, ship GONE, refund DONE, release DONE');
+		is_sql(q{SELECT string_agg(concat_ws(' ', reserved, paid, shipped), ', ' ORDER BY id)
+			FROM purchase}, 't t t, f f f, f f f', 'what was done is undone');
+		is_sql(q{SELECT string_agg(item || ' ' || free, ', ' ORDER BY item) FROM stock},
+			'bike 1, boat 0', 'and the stock is right');
+		is_in_order();
+	},
+	'In order for each customer' => \&check_pipeline,
+	'Embeddings by batches, at the pace of a provider' => \&check_embeddings,
+	'Nightly runs, and ninety days made up for beside them' => \&check_nights,
+	'A long procedure as a state machine' => sub {
+		wait_for_end(q{key = 'move the log'});
+		is_sql(q{SELECT state, input ->> 'state' FROM task WHERE key = 'move the log'}, 'DONE|clean',
+			'it has come to its end');
+		is_sql(q{SELECT attempt FROM task WHERE key = 'move the log'}, 6, 'in six turns');
+		is_sql('SELECT count(*), max(id), (SELECT count(*) FROM old_log) FROM new_log', '250|250|0',
+			'all is moved');
+	});
+
+# The blocks of a manual: their heading, database and SQL.
 sub blocks_of
 {
-	my ($file) = @_;
-	my ($heading, $database, $sql, @blocks) = ('', 'postgres');
+	my ($file, $database) = @_;
+	my ($heading, $sql, @blocks) = ('');
 
-	for my $line (split /^/, slurp_file($file))
+	for my $line (split /^/, slurp_file("$FindBin::RealBin/../../docs/$file"))
 	{
 		if (defined $sql)
 		{
@@ -230,31 +378,40 @@ sub run_block
 		'-f', $file ], "$block->{heading}: " . $block->{sql} =~ s/\n.*//sr);
 }
 
-my @blocks = blocks_of("$FindBin::RealBin/../../docs/queues.md");
 my %made = (postgres => 1);
 
-for my $i (0 .. $#blocks)
+# Runs the blocks of a manual in this database, and the checks of its headings.
+sub run_manual
 {
-	my ($block, $next) = @blocks[ $i, $i + 1 ];
+	my ($file, $database, %check) = @_;
+	my @blocks = blocks_of($file, $database);
 
-	$db = $block->{database};
-	sql("CREATE DATABASE $db") unless $made{$db};
-	wait_for_table($node, db => $db);
-	run_block($block);
-	run_block($block) if $block->{sql} =~ /ON CONFLICT/ && $block->{sql} !~ /CREATE|ALTER/;
-	$after{$db}->() unless $made{$db}++ || !$after{$db};
-	next if $next && $next->{heading} eq $block->{heading};
-	if (my $check = delete $check{ $block->{heading} })
+	for my $i (0 .. $#blocks)
 	{
-		my $again = $check->() // '';
+		my ($block, $next) = @blocks[ $i, $i + 1 ];
 
-		if ($again eq 'again')
+		$db = $block->{database};
+		sql("CREATE DATABASE $db") unless $made{$db};
+		wait_for_table($node, db => $db, table => 'task_queue');
+		run_block($block);
+		run_block($block) if $block->{sql} =~ /ON CONFLICT/ && $block->{sql} !~ /CREATE|ALTER/;
+		$after{$db}->() unless $made{$db}++ || !$after{$db};
+		next if $next && $next->{heading} eq $block->{heading};
+		if (my $check = delete $check{ $block->{heading} })
 		{
-			run_block({ %$block, sql => $block->{sql} =~ s/^ALTER.*\n//r });
-			delete($check{"$block->{heading} again"})->();
+			my $again = $check->() // '';
+
+			if ($again eq 'again')
+			{
+				run_block({ %$block, sql => $block->{sql} =~ s/^ALTER.*\n//r });
+				delete($check{"$block->{heading} again"})->();
+			}
 		}
 	}
+	is_deeply([ keys %check ], [], "$file: each heading was there");
 }
-is_deeply([ keys %check ], [], 'each heading was there');
+
+run_manual('workflows.md', 'workflows', %check_workflows);
+run_manual('queues.md', 'postgres', %check_queues);
 
 done_testing();
