@@ -24,7 +24,8 @@ shop(q{CREATE TABLE effect (what text);
 	CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE '%', TG_ARGV[0]; END $$;
 	CREATE FUNCTION drop_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$});
 
-# When earlier work is counted: within three seconds, there are few transactions in the shop.
+# When earlier work is counted: within three seconds, there are few transactions in the shop.  A
+# process that spins makes a thousand each second; a busy machine may count earlier work late.
 sub nothing_spins
 {
 	my ($what) = @_;
@@ -39,7 +40,7 @@ sub nothing_spins
 	wait_until($node, "SELECT clock_timestamp() > timestamptz '$begin' + '1.5 s'");
 	$count = $node->safe_psql('postgres', $transactions);
 	wait_until($node, "SELECT clock_timestamp() > timestamptz '$begin' + '4.5 s'");
-	cmp_ok($node->safe_psql('postgres', $transactions) - $count, '<', 150,
+	cmp_ok($node->safe_psql('postgres', $transactions) - $count, '<', 600,
 		"$what: few transactions");
 }
 

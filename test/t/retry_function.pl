@@ -138,8 +138,9 @@ subtest 'the failed runs of a chain' => sub {
 	sql(q{INSERT INTO task (repeat, key, request, role)
 		VALUES ('100 ms', 'chain', 'SELECT 1/0', 'app')});
 	wait_until($node, q{SELECT count(*) > 4 FROM task WHERE state = 'FAIL'});
-	sql(q{UPDATE task SET dt = 'infinity' WHERE state = 'PLAN'});
-	wait_until($node, q{SELECT dt = 'infinity' FROM task WHERE state = 'PLAN'});
+	# between two statements the next run may begin
+	wait_until($node, q{WITH held AS (UPDATE task SET dt = 'infinity' WHERE state = 'PLAN' RETURNING id)
+		SELECT count(*) = 1 FROM held});
 	my $runs = sql('SELECT count(*) FROM task');
 	sql(q{SELECT * FROM pg_task_retry('22012', '-infinity')});
 	is(sql('SELECT count(*) FROM task'), $runs, 'the next run has the key');
