@@ -53,7 +53,7 @@ figures_publish(void)
 {
 	figures_add(FIGURE_ITERATIONS, 1);
 	figures_set(FIGURE_GROUPS, groups_count());
-	figures_set(FIGURE_PARKED, order_count_parked());
+	figures_set(FIGURE_PARKED, lanes_count_parked());
 	figures_set(FIGURE_REFUSED, refused_count());
 	figures_set(FIGURE_SUSPECTS, MyScheduler->isolation.count);
 	figures_set(FIGURE_ORPHANS, orphans_count());

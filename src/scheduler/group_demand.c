@@ -48,6 +48,6 @@ group_demand_block(QueueGroup *group, ClockNow now)
 	}
 	if (i == DEMAND_GROUPS)
 		demand.tasks = Max(demand.tasks, role->nlanes);
-	order_skip_role(role);
+	lanes_skip_role(role);
 	return demand;
 }

@@ -5,7 +5,7 @@
  * Each has a bound if groups of it that are due were forgotten (surplus.c): nothing at the bound or
  * behind it in the order starts a task, until a scan has found again what was forgotten.
  *
- * This file is plain memory: no SPI, no shared memory, and it reads no clock.  order.c keeps the
+ * This file is plain memory: no SPI, no shared memory, and it reads no clock.  lanes.c keeps the
  * roles in order.
  */
 #include "postgres.h"
@@ -72,6 +72,7 @@ group_role_find_or_add(const char *name)
 	role->name = (char *) name;
 	role->lanes.ph_compare = roles.compare_lanes;
 	dlist_init(&role->all_lanes);
+	dlist_init(&role->fronts);
 	entry = insert_role(roles.table, role->name);
 	entry->role = role;
 	return role;

@@ -17,6 +17,7 @@
 #include "common/hashfn.h"
 #include "utils/memutils.h"
 
+#include "scheduler/group_places.h"
 #include "scheduler/groups.h"
 #include "scheduler/hash_insert.h"
 #include "scheduler/order.h"
@@ -70,59 +71,6 @@ static struct
 
 DEFINE_HASH_INSERT(insert_group, grouptable, GroupEntry, const TaskGroup *)
 
-/* Free the memory of the positions, except for one. */
-static void
-free_places(QueueGroup *group)
-{
-	TaskPlace *old = group->places;
-
-	Assert(!group_knows_row(group));
-	group->places = &group->one;
-	group->size = 1;
-	group->next = group->count = 0;
-	if (old != &group->one)
-		pfree(old);
-}
-
-/* Make room for so many rows besides those that are known.  The order does not change. */
-static void
-reserve_places(QueueGroup *group, int more)
-{
-	int known = group->count - group->next;
-	TaskPlace *old = group->places;
-	TaskPlace *places;
-
-	if (known + more <= group->size)
-	{
-		memmove(old, old + group->next, known * sizeof(TaskPlace));
-		places = old;
-	}
-	else
-	{
-		places = MemoryContextAlloc(groups.context, (known + more) * sizeof(TaskPlace));
-		memcpy(places, old + group->next, known * sizeof(TaskPlace));
-		group->size = known + more;
-	}
-	group->places = places;
-	group->next = 0;
-	group->count = known;
-	if (places != old && old != &group->one)
-		pfree(old);
-}
-
-/* Add rows behind those that are known; there is room for them. */
-static void
-append_places(QueueGroup *group, const TaskPlace *places, int count)
-{
-	Assert(group->state == GROUP_AT_REST);
-	Assert(group->count + count <= group->size);
-	if (count == 0)
-		return;
-	memcpy(group->places + group->count, places, count * sizeof(TaskPlace));
-	group->count += count;
-	group->read_position = places[count - 1];
-}
-
 void
 groups_create(int limit, int64 aging)
 {
@@ -136,7 +84,8 @@ groups_create(int limit, int64 aging)
 	groups.table = grouptable_create(groups.context, 64, NULL);
 	queues_create(groups.context);
 	rates_create(groups.context);
-	order_create(groups.context, aging);
+	order_key_create(aging);
+	order_create(groups.context);
 	surplus_create();
 }
 
@@ -146,7 +95,7 @@ end_hold(QueueState *queue)
 {
 	queue->held_group = NULL;
 	queue->held_until = CLOCK_LONG_AGO;
-	order_unpark(queue);
+	lanes_open(queue);
 }
 
 /* Forget a group.  Those that wait are found again by a scan. */
@@ -162,10 +111,10 @@ groups_forget(QueueGroup *group)
 	order_detach(group);
 	group->lane->role->ngroups--;
 	group->lane->ngroups--;
-	order_release_lane(group->lane);
+	lane_release(group->lane);
 	queue_remove_group(queue);
-	if (group->places != &group->one)
-		pfree(group->places);
+	group->next = group->count = 0;
+	group_places_free(group);
 	pfree(group);
 }
 
@@ -199,7 +148,7 @@ insert_into_lane(QueueGroup *group, QueueState *queue, GroupLane *lane)
 	}
 	PG_CATCH();
 	{
-		order_release_lane(lane);
+		lane_release(lane);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -230,7 +179,7 @@ add_group(const TaskGroup *key)
 	group->exhausted = true;
 	PG_TRY();
 	{
-		insert_into_lane(group, queue, order_find_or_add_lane(queue, key->role));
+		insert_into_lane(group, queue, lane_find_or_add(queue, key->role));
 	}
 	PG_CATCH();
 	{
@@ -290,10 +239,10 @@ static void
 rewind_group(QueueGroup *group, const TaskPlace *places, int count, bool complete)
 {
 	if (group->size < count)
-		reserve_places(group, count);
+		group_places_reserve(groups.context, group, count);
 	order_detach(group);
 	group->next = group->count = 0;
-	append_places(group, places, count);
+	group_places_append(group, places, count);
 	group->exhausted = complete;
 	order_attach(group);
 }
@@ -435,9 +384,9 @@ groups_read_unlocked(QueueGroup *group, const TaskPlace *places, int count, Task
 {
 	Assert(!group_knows_row(group));
 	Assert(order_places_ascend(group->read_position, places, count));
-	reserve_places(group, count);
+	group_places_reserve(groups.context, group, count);
 	order_detach(group);
-	append_places(group, places, count);
+	group_places_append(group, places, count);
 	group->read_position = read_position;
 	group->exhausted = exhausted;
 	order_attach(group);
@@ -573,9 +522,9 @@ void
 groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit)
 {
 	Assert(order_places_ascend(group->read_position, places, count));
-	reserve_places(group, count);
+	group_places_reserve(groups.context, group, count);
 	order_detach(group);
-	append_places(group, places, count);
+	group_places_append(group, places, count);
 	group->exhausted = count < limit;
 	order_attach(group);
 }
@@ -609,7 +558,7 @@ take_first(QueueGroup *group)
 	order_detach(group);
 	place = group->places[group->next++];
 	if (!group_knows_row(group))
-		free_places(group);
+		group_places_free(group);
 	order_attach(group);
 	return place;
 }
@@ -625,7 +574,7 @@ groups_choose_first(QueueGroup *group, ClockNow now)
 
 	Assert(place.dt <= now.wall);
 	queue_note_start(group->queue, &group->key, now.mono);
-	order_set_turn(group->queue, queue_next_turn(group->queue, now.wall));
+	lanes_set_turn(group->queue, queue_next_turn(group->queue, now.wall));
 	return place;
 }
 
@@ -640,7 +589,7 @@ groups_skip(QueueGroup *group)
 void
 groups_skip_role(QueueGroup *group)
 {
-	order_skip_role(group->lane->role);
+	lanes_skip_role(group->lane->role);
 }
 
 /* Is the first task of a group known, and due? */
@@ -675,7 +624,7 @@ void
 groups_task_ended(QueueState *queue)
 {
 	queue_count_ended(queue);
-	order_unpark(queue);
+	lanes_open(queue);
 	surplus_queue_free(queue);
 }
 
@@ -683,7 +632,7 @@ groups_task_ended(QueueState *queue)
 void
 groups_queue_changed(QueueState *queue)
 {
-	order_unpark(queue);
+	lanes_open(queue);
 	surplus_queue_free(queue);
 }
 
@@ -694,7 +643,7 @@ groups_rule_changed(const char *name)
 	QueueState *queue = name ? queue_find(name) : NULL;
 
 	if (name == NULL)
-		order_unpark_all();
+		lanes_open_all();
 	else if (queue)
 		groups_queue_changed(queue);
 	surplus_rules_changed();

@@ -9,11 +9,13 @@
 #include "postgres.h"
 
 #include "lib/ilist.h"
+#include "lib/pairingheap.h"
 
 #include "shared/clock.h"
 #include "shared/task.h"
 #include "task/queue_table.h"
 
+struct GroupLane;
 struct QueueRate;
 
 /* What the last start of a queue leaves for the groups that pause after it. */
@@ -32,9 +34,15 @@ typedef struct QueueState
 	QueuePause pause;
 	double average; /* of the tasks that have ended (us); negative: none has; see queue_average */
 
-	dlist_head lanes;	  /* all of its lanes: see order.h ... */
-	int nlanes;			  /* ... and their number */
-	dlist_head parked;	  /* those that wait until one more task may start */
+	dlist_head lanes;		 /* all of its lanes: see lanes.c ... */
+	int nlanes;				 /* ... and their number */
+	dlist_head ready;		 /* those that are ready */
+	pairingheap parked;		 /* those that are parked ... */
+	int nparked;			 /* ... and their number */
+	struct GroupLane *front; /* one that is ready and before all parked ones; or NULL */
+	bool closed;			 /* they may not start a task ... */
+	MonoTime closed_until;	 /* ... before this */
+	pairingheap_node closed_node;
 	dlist_node idle_node; /* in the list of idle queues ... */
 	bool idle;			  /* ... if it has no groups, no running tasks and no rate */
 	bool forgotten;		  /* groups of it were forgotten while it could start no task */

@@ -118,9 +118,8 @@ static void
 compare_head(DispatchRound *round, StrictCheck *check, const GroupHead *head)
 {
 	DispatchEntry *entry = check->entry;
-	TimestampTz turn = entry->group->queue->turn;
-	OrderKey mine = order_key_at(&entry->group->key, turn, entry->candidate.place);
-	OrderKey other = order_key_at(&head->group, turn, head->place);
+	OrderKey mine = order_key_at(&entry->group->key, DT_NOBEGIN, entry->candidate.place);
+	OrderKey other = order_key_at(&head->group, DT_NOBEGIN, head->place);
 
 	if (task_same_group(&head->group, &entry->group->key) || head->group.max == 0)
 		return;

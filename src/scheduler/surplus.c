@@ -96,7 +96,7 @@ kind_of(const QueueGroup *group)
 		return SURPLUS_AT_REST;
 	if (group->state == GROUP_FUTURE)
 		return SURPLUS_FUTURE;
-	if (group->state == GROUP_READY && group->lane->state == LANE_PARKED)
+	if (group->state == GROUP_READY && group->lane->state == LANE_PARKED && group->queue->closed)
 		return SURPLUS_PARKED;
 	return SURPLUS_DUE;
 }
@@ -136,7 +136,7 @@ note_forgotten(const SurplusGroup *entry)
 			/* a strict queue stays held, or else its first task would have to be checked again */
 			if (group->queue->held_group == group)
 				group->queue->held_group = NULL;
-			note_parked(group->queue, group->lane->parked_until);
+			note_parked(group->queue, group->queue->closed_until);
 			break;
 		case SURPLUS_DUE:
 			surplus.future_from = DT_NOBEGIN;

@@ -2,8 +2,8 @@
  * groups_check.c
  *		Unit tests of the scheduler's groups, run in an ordinary backend.
  *
- * src/scheduler/groups.c, order.c, surplus.c and queues.c are plain memory: they are compiled into
- * this library (groups_table.h), and the checks call their functions with times of their own.
+ * src/scheduler/groups.c, order.c, lanes.c, surplus.c and queues.c are plain memory: they are compiled
+ * into this library (groups_table.h), and the checks call their functions with times of their own.
  * groups_check(name, seed) runs one check.  It returns NULL if the check holds, otherwise what does
  * not hold.
  */
@@ -153,27 +153,59 @@ check_startable(void)
 	return NULL;
 }
 
-/* Is this row before the other one, which may be NULL, if the queues take turns? */
+/*
+ * Is this row before the other one, which may be NULL, if the queues take turns?  With aging, a
+ * priority is worth so much time, and within a queue the turns do not count.
+ */
 static bool
-is_before(const Row *row, const Row *other, const TimestampTz *turns)
+is_before(const Row *row, const Row *other, const TimestampTz *turns, int64 aging)
 {
 	const TaskGroup *a = &table.keys[row->group];
 	const TaskGroup *b = other ? &table.keys[other->group] : NULL;
-	TimestampTz left = Max(row->place.dt, turns[a->queue[0] - 'a']);
-	TimestampTz right = other ? Max(other->place.dt, turns[b->queue[0] - 'a']) : 0;
+	bool between = other == NULL || aging == 0 || strcmp(a->queue, b->queue) != 0;
+	TimestampTz left = between ? Max(row->place.dt, turns[a->queue[0] - 'a']) : row->place.dt;
+	TimestampTz right;
 
 	if (other == NULL)
 		return true;
-	if (a->priority != b->priority)
+	right = between ? Max(other->place.dt, turns[b->queue[0] - 'a']) : other->place.dt;
+	if (aging == 0 && a->priority != b->priority)
 		return a->priority < b->priority;
+	left += aging * a->priority;
+	right += aging * b->priority;
 	if (left != right)
 		return left < right;
 	return order_compare_places(&row->place, &other->place) < 0;
 }
 
-/* Queues that take turns: each start is that of the first row, by the times of the last starts. */
+/* Return the first of all rows, if the queues take turns: that of the first of each queue. */
+static Row *
+first_by_turns(const TimestampTz *turns, int64 aging)
+{
+	Row *first_of_queue[4] = {NULL};
+	Row *first = NULL;
+	int i;
+
+	for (i = 0; i < table.nrows; i++)
+	{
+		Row *row = &table.rows[i];
+		Row **best = &first_of_queue[table.keys[row->group].queue[0] - 'a'];
+
+		if (!row->gone && is_before(row, *best, turns, aging))
+			*best = row;
+	}
+	for (i = 0; i < 4; i++)
+		if (first_of_queue[i] && is_before(first_of_queue[i], first, turns, aging))
+			first = first_of_queue[i];
+	return first;
+}
+
+/*
+ * Queues that take turns: each start is that of the first row, by the times of the last starts.
+ * With aging all tasks are of one role.
+ */
 static const char *
-check_turns(int seed)
+compare_turns(int seed, int64 aging)
 {
 	static const char *const names[] = {"a", "b", "c", "d"};
 	QueueRule rule = RULE("%", -1, .fair = true);
@@ -184,27 +216,41 @@ check_turns(int seed)
 	int i;
 
 	random_state = (uint64) seed * UINT64CONST(2654435769) + 1;
+	order_key_create(aging);
 	set_rules(&rule, 1);
 	for (i = 0; i < 16; i++)
-		keys[i] = add_key(names[i % 4], TASK_UNLIMITED, i / 8, i % 8 < 4 ? "r" : "s");
+		keys[i] = aging > 0 && i % 8 >= 4 ? keys[i - 4]
+										  : add_key(names[i % 4], TASK_UNLIMITED, i / 8,
+													role_names[i % 8 / 4]);
 	while (started < 1000)
 	{
-		Row *first = NULL;
+		Row *first;
 
 		for (i = random_below(4); i > 0 && table.nrows < ROWS_MAX; i--)
 			insert_with_hint(keys[random_below(16)], start.wall - random_below(1000),
 							 table.nrows + 1);
-		for (i = 0; i < table.nrows; i++)
-			if (!table.rows[i].gone && is_before(&table.rows[i], first, turns))
-				first = &table.rows[i];
+		first = first_by_turns(turns, aging);
 		if (first == NULL)
 			continue;
 		CHECK(start_next(start, NULL) == first->place.id);
+		CHECK(check_lanes() == NULL);
 		turn = Max(turn + 1, start.wall);
 		turns[table.keys[first->group].queue[0] - 'a'] = turn;
 		started++;
 	}
 	return NULL;
+}
+
+static const char *
+check_turns(int seed)
+{
+	return compare_turns(seed, 0);
+}
+
+static const char *
+check_aged_turns(int seed)
+{
+	return compare_turns(seed, 300);
 }
 
 /* The wall clock goes far ahead and back: queues that were served meanwhile keep their turns. */
@@ -739,7 +785,7 @@ check_parked(void)
 	insert_with_hint(other, start.wall, 3);
 	CHECK(start_next(start, NULL) == 1);
 	CHECK(start_next(start, NULL) == 0);
-	CHECK(!dlist_is_empty(&queue->parked));
+	CHECK(queue->nparked > 0);
 
 	/* a group with a larger limit comes to a parked lane */
 	insert_with_hint(larger, start.wall, 4);
@@ -754,7 +800,7 @@ check_parked(void)
 	groups_task_ended(queue);
 	CHECK(start_next(start, NULL) == 3);
 	groups_task_ended(queue);
-	CHECK(dlist_is_empty(&queue->parked));
+	CHECK(queue->nparked == 0);
 
 	/* parked until a time, which a change of the rules may shorten */
 	insert_with_hint(paused, start.wall, 5);
@@ -772,9 +818,88 @@ check_parked(void)
 	insert_with_hint(paused, start.wall, 7);
 	CHECK(start_next(start, NULL) == 0);
 	groups_clear();
-	CHECK(dlist_is_empty(&pausing->parked) && dlist_is_empty(&pausing->lanes));
+	CHECK(pausing->nparked == 0 && dlist_is_empty(&pausing->lanes));
 	CHECK(groups_due_at(start).us == CLOCK_NEVER.us);
 	groups_task_ended(pausing);
+	return NULL;
+}
+
+/* A later lane with a longer pause is looked at first: an earlier one does not wait for that. */
+static const char *
+check_two_pauses(void)
+{
+	int shorter = add_key("q", -1000, 0, "r");
+	int longer = add_key("q", -5000, 0, "s");
+	QueueState *queue;
+
+	insert_with_hint(shorter, start.wall, 1);
+	CHECK(start_next(start, &queue) == 1);
+	groups_task_ended(queue);
+	insert_with_hint(shorter, start.wall, 2);
+	insert_with_hint(longer, start.wall, 3);
+	order_begin_round(start);
+	lanes_skip_role(group_role_find("r"));
+	CHECK(groups_next(start) == NULL);
+	CHECK(groups_due_at(start).us == start.mono.us + 5 * SECOND);
+	CHECK(!groups_ready(after(start, 1)));
+	CHECK(groups_due_at(after(start, 1)).us == start.mono.us + SECOND);
+	CHECK(start_next(after(start, SECOND), NULL) == 2);
+	return NULL;
+}
+
+/*
+ * A full queue in which so many roles have waiting tasks: the end of a task costs what it starts,
+ * however many lanes the queue has.  With "fair", the start moves only the lanes that are ready;
+ * with "strict", a task is known to be the first one without a look at all lanes.
+ */
+static const char *
+check_many_lanes(int count)
+{
+	const QueueRule rules[] = {RULE("q", -1), RULE("q", -1, .fair = true),
+							   RULE("q", -1, .strict = true)};
+	TaskGroup key = {"q", 1, 0, NULL, 1};
+	QueueState *queue;
+	TaskPlace place;
+	int64 id = 1;
+	int kind;
+	int i;
+
+	for (i = 1; i <= count; i++)
+	{
+		key.role = psprintf("role %d", i);
+		place = place_of(start.wall - HOUR, i);
+		groups_scan_found(&key, &place, 1, true);
+	}
+	begin_round(start);
+	CHECK(choose_next(start, &place, &queue));
+	CHECK(place.id == 1 && queue->running == 1);
+	CHECK(groups_next(start) == NULL);
+	for (kind = 0; kind < (int) lengthof(rules); kind++)
+	{
+		/* the lanes are parked */
+		set_rules(&rules[kind], 1);
+		begin_round(start);
+		CHECK(groups_next(start) == NULL);
+		/* the first times that lanes come back, the heap of the parked ones is put in order */
+		for (i = -100; i < 100; i++)
+		{
+			if (i == 0)
+				comparisons = moves = 0;
+			/* the role of the task that ends has another one, behind all others */
+			key.role = psprintf("role %d", (int) (id - 1) % count + 1);
+			place = place_of(start.wall - HOUR, id + count);
+			groups_scan_found(&key, &place, 1, true);
+			groups_task_ended(queue);
+			begin_round(start);
+			CHECK(groups_next(start) != NULL && order_is_first_of_queue(groups_next(start)));
+			CHECK(choose_next(start, &place, &queue));
+			CHECK(place.id == ++id);
+			CHECK(groups_next(start) == NULL);
+		}
+		if (moves + comparisons > 100 * 100)
+			return psprintf("rule %d: %d moves, " INT64_FORMAT " comparisons", kind, moves,
+							comparisons);
+	}
 	return NULL;
 }
 
@@ -1163,13 +1288,16 @@ static const Check checks[] = {
 	{"many groups", check_many_groups, NULL},
 	{"blocked roles", check_blocked_roles, NULL},
 	{"parked lanes", check_parked, NULL},
+	{"two pauses", check_two_pauses, NULL},
 	{"listed rows", check_listed_rows, NULL},
 	{"forgotten groups", check_forgotten_groups, NULL},
 	{"forgotten hold", check_forgotten_hold, NULL},
 	{"out of memory", check_out_of_memory, NULL},
 	{"restored rates", check_restored_rates, NULL},
+	{"many lanes", NULL, check_many_lanes},
 	{"random order", NULL, check_random_order},
 	{"turns", NULL, check_turns},
+	{"aged turns", NULL, check_aged_turns},
 	{"random scans", NULL, check_random_scans},
 	{"random forgetting", NULL, check_random_forgetting},
 };

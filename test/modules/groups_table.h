@@ -1,7 +1,7 @@
 /*
  * groups_table.h
- *		For the unit tests of the scheduler's groups: src/scheduler/groups.c, order.c and queues.c
- *		themselves, and a table in memory from which the groups are read.
+ *		For the unit tests of the scheduler's groups: src/scheduler/groups.c, order.c, lanes.c,
+ *		queues.c and their like themselves, and a table in memory from which the groups are read.
  *
  * Macros replace what these files call to allocate memory and to move groups, so that allocations
  * can fail and moves are counted.
@@ -20,8 +20,9 @@
 /* Countdown to an allocation that fails; 0: none fails. */
 static int failing_allocation = 0;
 
-/* Insertions into heaps and removals from them. */
+/* Insertions into heaps and removals from them, and comparisons of positions. */
 static int moves = 0;
+static int64 comparisons = 0;
 
 static void
 allocate(void)
@@ -38,14 +39,20 @@ allocate(void)
 #define pairingheap_add(heap, node) (moves++, pairingheap_add(heap, node))
 #define pairingheap_remove(heap, node) (moves++, pairingheap_remove(heap, node))
 
+#include "scheduler/order.h"
+#define order_compare_keys(a, b) (comparisons++, order_compare_keys(a, b))
+
 #include "scheduler/queue_rules.c"
 #include "scheduler/rate.c"
 #include "scheduler/rates.c"
 #include "scheduler/queues.c"
 #include "scheduler/group_roles.c"
+#include "scheduler/order_key.c"
+#include "scheduler/lanes.c"
 #include "scheduler/order.c"
 #include "scheduler/surplus.c"
 #include "scheduler/group_demand.c"
+#include "scheduler/group_places.c"
 #include "scheduler/groups.c"
 #include "shared/clock.c"
 

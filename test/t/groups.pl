@@ -43,17 +43,21 @@ check('forgotten queues', 'queues are forgotten, except with running tasks or in
 check('many groups', 'a round moves no group of 300,000 that starts nothing');
 check('blocked roles', 'a role with 1,000 groups is set aside at once');
 check('parked lanes', 'what brings the groups of a full queue back');
+check('two pauses', 'the pause of a later lane does not count for an earlier one');
 check('listed rows', 'small groups that a scan has listed are not read again');
 check('forgotten groups', 'too many groups: which are forgotten, and when they are found again');
 check('forgotten hold', 'a strict queue stays held when its group is forgotten');
 check('out of memory', 'each allocation of an insertion may fail');
 check('restored rates', 'the starts of an earlier scheduler are restored as a whole');
 
+check('many lanes', "the end of a task in a full queue with $_ roles", $_) for 1, 1000, 100_000;
+
 # The same rounds each time; another seed finds other ones.
 for my $seed (20261121 .. 20261123)
 {
 	check('random order', "300 random rounds choose what a model chooses (seed $seed)", $seed);
 	check('turns', "queues that take turns start the task that a model starts (seed $seed)", $seed);
+	check('aged turns', "the same with aging (seed $seed)", $seed);
 	check('random scans', "each row is started once, with hints and scans (seed $seed)", $seed);
 	check('random forgetting', "15 groups of 40 are remembered, in order (seed $seed)", $seed);
 }

@@ -1,0 +1,499 @@
+/*
+ * lanes.c
+ *		The lanes of queues and roles, and which of them are ready.
+ *
+ * The groups of one queue and one role that have a due row are a lane, a heap.  The lanes of a role
+ * that are ready are a heap, by their first groups, and so are the roles: so a role without a free
+ * executor is set aside at once, whatever it has waiting.
+ *
+ * A queue that may not start a task is closed: a lane of it that comes to its turn is parked at the
+ * queue.  When the queue may start one more task, it is opened, and one lane is ready again: its
+ * front, which comes before all that are parked.  The next one becomes the front when that has
+ * changed, or its role is skipped.  So the end of a task costs the same, however many lanes the
+ * queue has.
+ *
+ * For a queue that has parked lanes this always holds: it is closed, and all of them come behind a
+ * group that it may not start; or it is open, and has a front, whose role is not skipped.
+ *
+ * This file is plain memory: no SPI, no shared memory, and it reads no clock.
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+
+#include "scheduler/group_roles.h"
+#include "scheduler/lanes.h"
+
+/* Static, because lanes are remembered from iteration to iteration. */
+static struct
+{
+	MemoryContext context;	  /* of GroupLane alone */
+	pairingheap roles;		  /* those that are ready */
+	dlist_head skipped_roles; /* until the next round */
+	pairingheap closed; /* closed queues with parked lanes, by the time when they are opened */
+	int nparked;		/* lanes that are parked at them */
+} lanes;
+
+static int
+compare_in_lane(const pairingheap_node *a, const pairingheap_node *b,
+				void *arg pg_attribute_unused())
+{
+	return order_compare_in_queue(pairingheap_const_container(QueueGroup, order, a),
+								  pairingheap_const_container(QueueGroup, order, b));
+}
+
+static int
+compare_lanes(const pairingheap_node *a, const pairingheap_node *b, void *arg pg_attribute_unused())
+{
+	return order_compare_groups(
+		order_first_group(pairingheap_const_container(GroupLane, order, a)),
+		order_first_group(pairingheap_const_container(GroupLane, order, b)));
+}
+
+/* For the parked lanes of one queue. */
+static int
+compare_parked(const pairingheap_node *a, const pairingheap_node *b,
+			   void *arg pg_attribute_unused())
+{
+	return order_compare_in_queue(
+		order_first_group(pairingheap_const_container(GroupLane, order, a)),
+		order_first_group(pairingheap_const_container(GroupLane, order, b)));
+}
+
+static int
+compare_roles(const pairingheap_node *a, const pairingheap_node *b, void *arg pg_attribute_unused())
+{
+	return order_compare_groups(
+		order_first_group(order_first_lane(pairingheap_const_container(GroupRole, order, a))),
+		order_first_group(order_first_lane(pairingheap_const_container(GroupRole, order, b))));
+}
+
+/* Positive if "a" is opened first. */
+static int
+compare_closed(const pairingheap_node *a, const pairingheap_node *b,
+			   void *arg pg_attribute_unused())
+{
+	const QueueState *left = pairingheap_const_container(QueueState, closed_node, a);
+	const QueueState *right = pairingheap_const_container(QueueState, closed_node, b);
+
+	return clock_is_before(left->closed_until, right->closed_until)	  ? 1
+		   : clock_is_before(right->closed_until, left->closed_until) ? -1
+																	  : 0;
+}
+
+void
+lanes_create(MemoryContext context)
+{
+	memset(&lanes, 0, sizeof(lanes));
+	lanes.context =
+		SlabContextCreate(context, "pg_task lanes", SLAB_DEFAULT_BLOCK_SIZE, sizeof(GroupLane));
+	group_roles_create(context, compare_lanes);
+	lanes.roles.ph_compare = compare_roles;
+	lanes.closed.ph_compare = compare_closed;
+	dlist_init(&lanes.skipped_roles);
+}
+
+/*
+ * Find the lane of this queue and role among those of the queue, or of the role, whichever has
+ * fewer: no more than the square root of the number of lanes.  NULL if there is none.
+ */
+static GroupLane *
+find_lane(QueueState *queue, GroupRole *role)
+{
+	GroupLane *lane;
+	dlist_iter iter;
+
+	if (role->nlanes < queue->nlanes)
+		dlist_foreach(iter, &role->all_lanes)
+		{
+			lane = dlist_container(GroupLane, role_node, iter.cur);
+			if (lane->queue == queue)
+				return lane;
+		}
+	else
+		dlist_foreach(iter, &queue->lanes)
+		{
+			lane = dlist_container(GroupLane, queue_node, iter.cur);
+			if (lane->role == role)
+				return lane;
+		}
+	return NULL;
+}
+
+/*
+ * Return the lane of this queue and role.  If memory runs out, a role without lanes may remain,
+ * which its next lane uses.
+ */
+GroupLane *
+lane_find_or_add(QueueState *queue, const char *name)
+{
+	GroupRole *role = group_role_find_or_add(name);
+	GroupLane *lane = find_lane(queue, role);
+
+	if (lane)
+		return lane;
+	lane = MemoryContextAllocZero(lanes.context, sizeof(GroupLane));
+	lane->queue = queue;
+	lane->role = role;
+	lane->groups.ph_compare = compare_in_lane;
+	queue->parked.ph_compare = compare_parked;
+	role->nlanes++;
+	queue->nlanes++;
+	dlist_push_tail(&queue->lanes, &lane->queue_node);
+	dlist_push_tail(&role->all_lanes, &lane->role_node);
+	return lane;
+}
+
+/* Free a lane, and its role, if no group is left in it. */
+void
+lane_release(GroupLane *lane)
+{
+	GroupRole *role = lane->role;
+
+	if (lane->ngroups > 0)
+		return;
+	Assert(lane->state == LANE_AT_REST && lane->queue->front != lane);
+	lane->queue->nlanes--;
+	dlist_delete(&lane->queue_node);
+	dlist_delete(&lane->role_node);
+	pfree(lane);
+	if (--role->nlanes == 0)
+	{
+		if (role->skipped)
+			dlist_delete(&role->skipped_node);
+		group_role_free(role);
+	}
+}
+
+/* Remove a role from the heap of roles: its lanes are about to change. */
+static void
+unlink_role(GroupRole *role)
+{
+	if (role->ready)
+		pairingheap_remove(&lanes.roles, &role->order);
+	role->ready = false;
+}
+
+/* Put a role into the heap of roles, if it has a lane that is ready. */
+static void
+link_role(GroupRole *role)
+{
+	Assert(!role->ready);
+	role->ready = !role->skipped && !pairingheap_is_empty(&role->lanes);
+	if (role->ready)
+		pairingheap_add(&lanes.roles, &role->order);
+}
+
+/* Put a lane, which has a group that is ready, into the heap of its role. */
+static void
+begin_ready(GroupLane *lane)
+{
+	GroupRole *role = lane->role;
+	bool first = pairingheap_is_empty(&role->lanes) ||
+				 order_compare_groups(order_first_group(lane),
+									  order_first_group(order_first_lane(role))) > 0;
+
+	Assert(lane->state == LANE_AT_REST);
+	lane->state = LANE_READY;
+	dlist_push_tail(&lane->queue->ready, &lane->ready_node);
+	if (first)
+		unlink_role(role);
+	pairingheap_add(&role->lanes, &lane->order);
+	if (first)
+		link_role(role);
+}
+
+/* Remove a lane from the heap of its role. */
+static void
+end_ready(GroupLane *lane)
+{
+	GroupRole *role = lane->role;
+	bool first = order_first_lane(role) == lane;
+
+	Assert(lane->state == LANE_READY);
+	lane->state = LANE_AT_REST;
+	dlist_delete(&lane->ready_node);
+	if (first)
+		unlink_role(role);
+	pairingheap_remove(&role->lanes, &lane->order);
+	if (first)
+		link_role(role);
+}
+
+/* Put a lane among the parked ones of its queue. */
+static void
+begin_parked(GroupLane *lane)
+{
+	Assert(lane->state == LANE_AT_REST);
+	lane->state = LANE_PARKED;
+	pairingheap_add(&lane->queue->parked, &lane->order);
+	lane->queue->nparked++;
+	lanes.nparked += lane->queue->closed;
+}
+
+/* Remove a lane from the parked ones of its queue. */
+static void
+end_parked(GroupLane *lane)
+{
+	Assert(lane->state == LANE_PARKED);
+	lane->state = LANE_AT_REST;
+	pairingheap_remove(&lane->queue->parked, &lane->order);
+	lane->queue->nparked--;
+	lanes.nparked -= lane->queue->closed;
+}
+
+/* The first of the parked lanes of a queue that has some. */
+static GroupLane *
+first_parked(const QueueState *queue)
+{
+	return pairingheap_container(GroupLane, order, queue->parked.ph_root);
+}
+
+/* The queue has no front any more. */
+static void
+clear_front(QueueState *queue)
+{
+	if (queue->front)
+		dlist_delete(&queue->front->front_node);
+	queue->front = NULL;
+}
+
+/*
+ * Give an open queue a front, if it has parked lanes.  Lanes whose roles are skipped become ready
+ * meanwhile; they stay so until they are looked at.
+ */
+static void
+choose_front(QueueState *queue)
+{
+	Assert(!queue->closed);
+	while (queue->front == NULL && queue->nparked > 0)
+	{
+		GroupLane *lane = first_parked(queue);
+
+		end_parked(lane);
+		begin_ready(lane);
+		if (lane->role->skipped)
+			continue;
+		queue->front = lane;
+		dlist_push_tail(&lane->role->fronts, &lane->front_node);
+	}
+}
+
+/* The parked lanes of the queue may not start a task before "until". */
+static void
+close_queue(QueueState *queue, MonoTime until)
+{
+	clear_front(queue);
+	if (queue->closed)
+	{
+		pairingheap_remove(&lanes.closed, &queue->closed_node);
+		until = clock_min(until, queue->closed_until);
+	}
+	else
+		lanes.nparked += queue->nparked;
+	queue->closed = true;
+	queue->closed_until = until;
+	pairingheap_add(&lanes.closed, &queue->closed_node);
+}
+
+/* One more task of the queue may be able to start: bring the first of its parked lanes back. */
+void
+lanes_open(QueueState *queue)
+{
+	if (!queue->closed)
+		return;
+	queue->closed = false;
+	pairingheap_remove(&lanes.closed, &queue->closed_node);
+	lanes.nparked -= queue->nparked;
+	choose_front(queue);
+}
+
+/* Open the queues whose time has come. */
+void
+lanes_open_due(MonoTime now)
+{
+	while (!clock_is_before(now, lanes_closed_until()))
+		lanes_open(pairingheap_container(QueueState, closed_node, lanes.closed.ph_root));
+}
+
+/* The rules of queues have changed: open all that are closed, as many as there are. */
+void
+lanes_open_all(void)
+{
+	while (!pairingheap_is_empty(&lanes.closed))
+		lanes_open(pairingheap_container(QueueState, closed_node, lanes.closed.ph_root));
+}
+
+/* Return the moment at which the next queue is to be opened; CLOCK_NEVER if none is known. */
+MonoTime
+lanes_closed_until(void)
+{
+	if (pairingheap_is_empty(&lanes.closed))
+		return CLOCK_NEVER;
+	return pairingheap_container(QueueState, closed_node, lanes.closed.ph_root)->closed_until;
+}
+
+/* Count the lanes that are parked at queues that may start no task now. */
+int
+lanes_count_parked(void)
+{
+	return lanes.nparked;
+}
+
+/* Remove a lane from where it is: its first group is about to change. */
+static void
+unlink_lane(GroupLane *lane)
+{
+	QueueState *queue = lane->queue;
+
+	if (lane->state == LANE_READY)
+	{
+		end_ready(lane);
+		if (queue->front == lane)
+		{
+			clear_front(queue);
+			choose_front(queue);
+		}
+	}
+	else if (lane->state == LANE_PARKED)
+	{
+		end_parked(lane);
+		if (queue->nparked == 0)
+			lanes_open(queue);
+	}
+}
+
+/* Put a lane into the heap of its role, if a group of it is ready. */
+static void
+link_lane(GroupLane *lane)
+{
+	if (!pairingheap_is_empty(&lane->groups))
+		begin_ready(lane);
+}
+
+/* A group is ready: put it into its lane. */
+void
+lane_add_group(QueueGroup *group)
+{
+	GroupLane *lane = group->lane;
+	bool first = pairingheap_is_empty(&lane->groups) ||
+				 order_compare_in_queue(group, order_first_group(lane)) > 0;
+
+	if (first)
+		unlink_lane(lane);
+	pairingheap_add(&lane->groups, &group->order);
+	if (first)
+		link_lane(lane);
+}
+
+void
+lane_remove_group(QueueGroup *group)
+{
+	GroupLane *lane = group->lane;
+	bool first = order_first_group(lane) == group;
+
+	if (first)
+		unlink_lane(lane);
+	pairingheap_remove(&lane->groups, &group->order);
+	if (first)
+		link_lane(lane);
+}
+
+/*
+ * The queue of this lane, which is ready, may not start its first task before "until": park the
+ * lane.  If no parked one is before it, none of them may start a task.
+ */
+void
+lane_park(GroupLane *lane, MonoTime until)
+{
+	QueueState *queue = lane->queue;
+
+	end_ready(lane);
+	if (queue->front == lane)
+		clear_front(queue);
+	begin_parked(lane);
+	if (first_parked(queue) == lane)
+		close_queue(queue, until);
+	Assert(queue->closed || queue->front);
+}
+
+/*
+ * The queue has had its turn, at this time.  That does not change the order of its groups, but that
+ * of its lanes among those of other queues: all are parked except for one.  Bounded by the lanes
+ * that have become ready since its last turn.
+ */
+void
+lanes_set_turn(QueueState *queue, TimestampTz turn)
+{
+	if (queue->turn == turn)
+		return;
+	clear_front(queue);
+	while (!dlist_is_empty(&queue->ready))
+	{
+		GroupLane *lane = dlist_head_element(GroupLane, ready_node, &queue->ready);
+
+		end_ready(lane);
+		begin_parked(lane);
+	}
+	queue->turn = turn;
+	lanes_open(queue);
+	choose_front(queue);
+}
+
+/*
+ * Has no lane of the queue a group that is before this one, which may start a task?  Those that are
+ * parked come behind the front, so the loop is over the lanes that are ready: those that have
+ * changed, or whose roles were skipped, since they were parked.
+ */
+bool
+lanes_have_first(const QueueGroup *group)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &group->queue->ready)
+		if (order_compare_in_queue(
+				order_first_group(dlist_container(GroupLane, ready_node, iter.cur)), group) > 0)
+			return false;
+	return true;
+}
+
+/* Return the role whose first lane is the first of all; NULL if no lane is ready. */
+GroupRole *
+lanes_first_role(void)
+{
+	if (pairingheap_is_empty(&lanes.roles))
+		return NULL;
+	return pairingheap_container(GroupRole, order, pairingheap_first(&lanes.roles));
+}
+
+/* Skip all groups of a role until the next round.  The queues of its fronts get other ones. */
+void
+lanes_skip_role(GroupRole *role)
+{
+	unlink_role(role);
+	if (role->skipped)
+		return;
+	role->skipped = true;
+	dlist_push_tail(&lanes.skipped_roles, &role->skipped_node);
+	while (!dlist_is_empty(&role->fronts))
+	{
+		QueueState *queue = dlist_head_element(GroupLane, front_node, &role->fronts)->queue;
+
+		clear_front(queue);
+		choose_front(queue);
+	}
+}
+
+/* A round begins: bring back the roles that the last one has skipped. */
+void
+lanes_end_skipping(void)
+{
+	while (!dlist_is_empty(&lanes.skipped_roles))
+	{
+		GroupRole *role = dlist_head_element(GroupRole, skipped_node, &lanes.skipped_roles);
+
+		dlist_delete(&role->skipped_node);
+		role->skipped = false;
+		link_role(role);
+	}
+}
