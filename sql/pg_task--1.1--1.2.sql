@@ -131,3 +131,17 @@ CREATE FUNCTION pg_catalog.pg_task_graph(flow text) RETURNS text
 
 COMMENT ON FUNCTION pg_catalog.pg_task_graph(text) IS
     'the tasks of a flow as a Mermaid flowchart: names, requests, states, times';
+
+CREATE FUNCTION pg_catalog.pg_task_wait(ids bigint[], timeout interval DEFAULT NULL,
+        OUT id bigint, OUT state text)
+    RETURNS SETOF record
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_task_wait';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_wait(bigint[], interval) IS
+    'wait until these tasks have ended, and return their states';
+
+CREATE PROCEDURE pg_catalog.pg_task_wait_for(ids bigint[], timeout interval DEFAULT NULL)
+    LANGUAGE c AS 'MODULE_PATHNAME', 'pg_task_wait_for';
+
+COMMENT ON PROCEDURE pg_catalog.pg_task_wait_for(bigint[], interval) IS
+    'wait until these tasks have ended, without a snapshot and outside of a transaction block';

@@ -14,6 +14,7 @@
 #include "settings.h"
 #include "shared/crash.h"
 #include "shared/shared.h"
+#include "shared/waiters.h"
 #include "supervisor/supervisor.h"
 
 PG_MODULE_MAGIC;
@@ -50,6 +51,7 @@ _PG_init(void)
 
 	shared_define();
 	crash_define();
+	waiters_define();
 	pending_define();
 	commands_define();
 	functions_define();

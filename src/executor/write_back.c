@@ -22,6 +22,7 @@
 #include "compat.h"
 #include "executor/cleanup.h"
 #include "executor/write_back.h"
+#include "shared/waiters.h"
 #include "task/outcome.h"
 #include "task/owner.h"
 #include "task/rows.h"
@@ -144,5 +145,7 @@ write_back_outcome(const SharedTask *task, TaskResult *result, bool committed)
 	PopActiveSnapshot();
 	owner_return(&scope);
 	XactReadOnly = read_only;
+	if (written)
+		waiters_end(task->run.id);
 	return written;
 }

@@ -26,6 +26,7 @@
 #include "scheduler/history.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/work.h"
+#include "shared/waiters.h"
 #include "task/rows.h"
 
 /*
@@ -192,6 +193,7 @@ dependents_ended(int64 id)
 {
 	Dependents *dependents = &MyScheduler->dependents;
 
+	waiters_end(id);
 	dependents->any_wanted |= dependents->any_rule;
 	if (dependents_is_watched(id))
 		add_ended(dependents, id);

@@ -28,6 +28,7 @@
 #include "session/pending.h"
 #include "shared/hold.h"
 #include "shared/shared.h"
+#include "shared/waiters.h"
 
 /* How long a command waits for the scheduler and the idle executors to exit (ms). */
 #define VACATE_MS 5000
@@ -213,11 +214,13 @@ static void
 finish_prepared(const SharedPrepared *prepared, bool committed)
 {
 	shared_prepared_remove(prepared, committed);
-	/* it may have inserted tasks, too; its hints were not stored */
-	if (committed)
-		shared_scheduler_hint(MyDatabaseId, InvalidOid, NULL, 0,
-							  SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY | SHARED_QUEUES |
-								  SHARED_DEPENDENTS | SHARED_ANY);
+	if (!committed)
+		return;
+	/* it may have inserted or ended tasks, too; what it would report was not stored */
+	shared_scheduler_hint(MyDatabaseId, InvalidOid, NULL, 0,
+						  SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY | SHARED_QUEUES |
+							  SHARED_DEPENDENTS | SHARED_ANY);
+	waiters_end_all();
 }
 
 /* ProcessUtility hook. */

@@ -19,6 +19,7 @@
 #include "session/pending.h"
 #include "shared/hold.h"
 #include "shared/shared.h"
+#include "shared/waiters.h"
 
 /* A database or role whose settings were changed; InvalidOid: all of them. */
 typedef struct ChangedSettings
@@ -110,7 +111,10 @@ pending_add_watched(Oid relid, int64 id, bool here, bool any)
 void
 pending_add_ended(Oid relid, int64 id)
 {
-	if (pending_add_events(relid, 0) && !shared_ids_add(&pending.watch.ended, id))
+	if (!pending_add_events(relid, 0))
+		return;
+	waiters_end(id);
+	if (!shared_ids_add(&pending.watch.ended, id))
 		pending.events |= SHARED_DEPENDENTS;
 }
 

@@ -32,6 +32,7 @@
 #include "session/trigger_checks.h"
 #include "session/trigger_row.h"
 #include "shared/shared.h"
+#include "shared/waiters.h"
 #include "task/owner.h"
 #include "task/roles.h"
 
@@ -607,6 +608,7 @@ add_removed(TriggerData *data)
 	if (!TRIGGER_FIRED_FOR_ROW(data->tg_event))
 	{
 		pending_add_events(table, SHARED_RECONCILE | SHARED_DEPENDENTS);
+		waiters_end_all();
 		return;
 	}
 	if (trigger_has_state(&row, "WORK"))

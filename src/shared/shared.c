@@ -18,6 +18,7 @@
 #include "settings.h"
 #include "shared/shared.h"
 #include "shared/slots.h"
+#include "shared/waiters.h"
 
 SharedState *Shared = NULL;
 
@@ -97,6 +98,7 @@ initialize_memory(void)
 		pg_atomic_init_u32(&Shared->settings[i], 0);
 	pg_atomic_init_u32(&Shared->settings_changes, 0);
 	ConditionVariableInit(&Shared->vacated);
+	waiters_init();
 	if (!pg_strong_random(&Shared->seed, sizeof(Shared->seed)))
 		Shared->seed = (uint64) GetCurrentTimestamp();
 	Shared->nprepared = count_prepared();

@@ -43,6 +43,7 @@
 #define SHARED_HOLDS 64		  /* holds besides the one of each process */
 #define SHARED_DATABASES 1024 /* databases that may share the places for schedulers */
 #define SHARED_SETTINGS 4096  /* counters of changed settings */
+#define SHARED_WAITERS 256	  /* condition variables of sessions that wait for tasks */
 
 /* A process is an index into ProcGlobal->allProcs, or this. */
 #define SHARED_NO_PROC (-1)
@@ -398,8 +399,9 @@ typedef struct SharedState
 	int nholds;		   /* holds that are taken */
 	SharedHold *holds; /* one for each process, then SHARED_HOLDS others */
 
-	ConditionVariable vacated;	 /* broadcast when a process of pg_task has left a database */
-	SharedConfigured configured; /* guarded by the directory lock */
+	ConditionVariable vacated; /* broadcast when a process of pg_task has left a database */
+	ConditionVariable waiters[SHARED_WAITERS];	/* broadcast when a task has ended; see waiters.c */
+	SharedConfigured configured;				/* guarded by the directory lock */
 	pg_atomic_uint32 settings[SHARED_SETTINGS]; /* change counters; see changes.c */
 	pg_atomic_uint32 settings_changes;			/* of any of them */
 	uint64 seed;								/* secret, never changes; see changes.c */

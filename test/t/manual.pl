@@ -268,6 +268,10 @@ sub check_nights
 }
 
 my %check_workflows = (
+	'Until all is done' => sub {
+		is_sql(q{SELECT count(*) >= 3, bool_and(state = 'DONE') FROM task
+			WHERE request IN ('SELECT 1', 'SELECT 2', 'SELECT 3')}, 't|t', 'all are, when it returns');
+	},
 	'One after the other' => sub {
 		wait_for_end('true');
 		is_sql(q{SELECT string_agg(state, ',') FROM task}, 'DONE,DONE', 'both are DONE');

@@ -1,0 +1,365 @@
+/*
+ * wait.c
+ *		pg_task_wait and pg_task_wait_for: wait until tasks have ended.
+ *
+ * The caller is woken by the commits that end tasks, one of its tasks after the other, and looks at
+ * the rows each time, with a snapshot of its own and the rights of the caller.  The procedure
+ * commits before it sleeps, so it holds no snapshot and no lock meanwhile.
+ *
+ * This file changes nothing.
+ */
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+
+#include "compat.h"
+#include "session/kept_plan.h"
+#include "session/served.h"
+#include "settings.h"
+#include "shared/clock.h"
+#include "shared/waiters.h"
+#include "task/running.h"
+
+PGDLLEXPORT Datum pg_task_wait(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_wait_for(PG_FUNCTION_ARGS);
+
+PG_FUNCTION_INFO_V1(pg_task_wait);
+PG_FUNCTION_INFO_V1(pg_task_wait_for);
+
+/* The most rows that one statement reads. */
+#define LOOK_ROWS 1000
+
+/*
+ * Look again after this time (ms), whatever happens: no commit tells of a table that was dropped,
+ * of its rows if its triggers are disabled, or of rows that the caller does not see any more.
+ */
+#define LOOK_MS 60000
+
+/* Tasks that are waited for, in their order. */
+typedef struct TaskWait
+{
+	int count;
+	int64 *ids;
+	const char **states; /* as they were last seen; NULL: there is no row */
+	int ended;			 /* so many of the first have ended */
+	bool mine;			 /* the next one was written by this transaction */
+	MonoTime until;		 /* CLOCK_NEVER: without end */
+	uint32 wait_event;
+	MemoryContext scratch; /* of one look */
+} TaskWait;
+
+/* The statement that looks at tasks.  Static, because it is kept from one call to the next. */
+static KeptPlan look_plan;
+
+/* Of a partitioned table several rows may have the id: then one that has not ended counts. */
+static const char look_sql[] =
+	"SELECT s.state, s.writer FROM pg_catalog.unnest($1) WITH ORDINALITY AS a (id, n)"
+	"  LEFT JOIN LATERAL (SELECT t.state, %s AS writer FROM %s AS t"
+	"                      WHERE t.id OPERATOR(pg_catalog.=) a.id"
+	"                      ORDER BY t.state OPERATOR(pg_catalog.=) ANY"
+	"                               (ARRAY['PLAN'::pg_catalog.text, 'WORK']) DESC"
+	"                      LIMIT 1) AS s ON true"
+	" ORDER BY a.n";
+
+/* A state whose text lives as long as it is needed, without a copy for each task. */
+static const char *
+keep_state(const char *state)
+{
+	static const char *const states[] = {"PLAN", "WORK", "DONE", "FAIL", "STOP", "GONE"};
+	int i;
+
+	for (i = 0; state && i < (int) lengthof(states); i++)
+		if (strcmp(states[i], state) == 0)
+			return states[i];
+	return state ? "?" : NULL; /* the owner has dropped the check of the column */
+}
+
+static bool
+is_unended(const char *state)
+{
+	return state && (strcmp(state, "PLAN") == 0 || strcmp(state, "WORK") == 0);
+}
+
+/* ---- a look ---- */
+
+/* Read the states of tasks; they are rows of SPI. */
+static void
+read_states(TaskWait *wait, int first, int count)
+{
+	/* a right to the system column is needed only where it can matter */
+	const char *writer =
+		TransactionIdIsValid(GetTopTransactionIdIfAny()) ? "t.xmin" : "NULL::pg_catalog.xid";
+	Oid relid;
+	Oid types[] = {INT8ARRAYOID};
+	Datum *ids = palloc(count * sizeof(Datum));
+	Datum values[1];
+	char *sql;
+	int i;
+
+	for (i = 0; i < count; i++)
+		ids[i] = Int64GetDatum(wait->ids[first + i]);
+	values[0] = PointerGetDatum(
+		construct_array(ids, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	sql = psprintf(look_sql, writer, served_rows(&relid));
+	if (kept_plan_execute(&look_plan, sql, true, 1, types, values) != SPI_OK_SELECT ||
+		SPI_processed != (uint64) count)
+		elog(ERROR, "could not read the states of tasks");
+}
+
+/* Record the states that were read.  Returns how many of the first have ended. */
+static int
+record_states(TaskWait *wait, int first, int count)
+{
+	TupleDesc desc = SPI_tuptable->tupdesc;
+	int front = -1;
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		HeapTuple tuple = SPI_tuptable->vals[i];
+		const char *state = keep_state(SPI_getvalue(tuple, desc, 1));
+		bool isnull;
+		Datum writer = SPI_getbinval(tuple, desc, 2, &isnull);
+
+		wait->states[first + i] = state;
+		if (front >= 0 || !is_unended(state))
+			continue;
+		front = i;
+		wait->mine = !isnull && TransactionIdIsCurrentTransactionId(DatumGetTransactionId(writer));
+	}
+	return front < 0 ? count : front;
+}
+
+/* Look at some tasks.  Returns how many of the first have ended. */
+static int
+look(TaskWait *wait, int first, int count)
+{
+	MemoryContext old = MemoryContextSwitchTo(wait->scratch);
+	int front;
+
+	PushActiveSnapshot(GetTransactionSnapshot());
+	read_states(wait, first, count);
+	PopActiveSnapshot();
+	front = record_states(wait, first, count);
+	SPI_freetuptable(SPI_tuptable);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(wait->scratch);
+	return front;
+}
+
+/*
+ * Look at the tasks from the first that had not ended.  Twice as many each time that all have, so
+ * each is looked at a few times, however many are waited for and in whichever order they end.
+ */
+static void
+look_on(TaskWait *wait)
+{
+	int chunk = 1;
+	int front;
+	int count;
+
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		count = Min(chunk, wait->count - wait->ended);
+		front = look(wait, wait->ended, count);
+		wait->ended += front;
+		chunk = Min(chunk * 2, LOOK_ROWS);
+	} while (front == count && wait->ended < wait->count);
+}
+
+/* ---- the wait ---- */
+
+/* Refuse what would never end: the next task has not ended, and the caller would sleep. */
+static void
+check_next(const TaskWait *wait)
+{
+	int64 id = wait->ids[wait->ended];
+
+	if (running_is_task() && id == Settings.task_id)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("task " INT64_FORMAT " cannot wait for itself", id)));
+	if (wait->mine)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("task " INT64_FORMAT " cannot end before this transaction", id),
+						errdetail("This transaction has inserted it or changed it."),
+						errhint("COMMIT before you wait for it.")));
+}
+
+/* Sleep until the next task may have ended, or the time is over.  Returns false if it is. */
+static bool
+sleep_for_next(TaskWait *wait)
+{
+	MonoTime now = clock_mono();
+	MonoTime again = clock_plus_ms(now, LOOK_MS);
+
+	if (!clock_is_before(now, wait->until))
+		return false;
+	waiters_sleep(wait->ids[wait->ended], clock_ms_until(now, clock_min(again, wait->until)),
+				  wait->wait_event);
+	return true;
+}
+
+/*
+ * Wait until all tasks have ended, or the time is over.  "commits": hold nothing while it sleeps.
+ * Each task is looked at after waiters_prepare, with a snapshot that is taken then; one that has
+ * ended earlier is not missed, and one that ends later wakes us.
+ */
+static void
+wait_for_end(TaskWait *wait, bool commits)
+{
+	bool goes_on = wait->count > 0;
+
+	while (goes_on)
+	{
+		int before = wait->ended;
+
+		waiters_prepare(wait->ids[before]);
+		look_on(wait);
+		if (commits)
+			SPI_commit();
+		if (wait->ended == wait->count)
+			break;
+		if (wait->ended > before)
+			continue; /* the next one belongs to another condition variable */
+		if (clock_is_before(clock_mono(), wait->until))
+			check_next(wait);
+		goes_on = sleep_for_next(wait);
+	}
+	waiters_leave();
+}
+
+/* ---- the arguments ---- */
+
+/* When a wait of this length is over. */
+static MonoTime
+end_of(const Interval *length)
+{
+	MonoTime now = clock_mono();
+	TimestampTz wall = GetCurrentTimestamp();
+	TimestampTz end = DatumGetTimestampTz(DirectFunctionCall2(
+		timestamptz_pl_interval, TimestampTzGetDatum(wall), IntervalPGetDatum(length)));
+
+	if (end < wall)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("the timeout must not be negative")));
+	return TIMESTAMP_IS_NOEND(end) ? CLOCK_NEVER : (MonoTime){now.us + (end - wall)};
+}
+
+/* Read the arguments into the current memory context. */
+static TaskWait
+read_arguments(FunctionCallInfo fcinfo)
+{
+	TaskWait wait = {.until = CLOCK_NEVER, .wait_event = COMPAT_WAIT_EVENT("PgTaskWait")};
+	ArrayType *array;
+
+	if (RecoveryInProgress())
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("a standby cannot wait for tasks"),
+						errhint("Wait on the primary, where they run.")));
+	if (!PG_ARGISNULL(1))
+		wait.until = end_of(PG_GETARG_INTERVAL_P(1));
+	wait.scratch =
+		AllocSetContextCreate(CurrentMemoryContext, "pg_task wait", ALLOCSET_DEFAULT_SIZES);
+	if (PG_ARGISNULL(0))
+		return wait;
+	array = DatumGetArrayTypePCopy(PG_GETARG_DATUM(0));
+	if (array_contains_nulls(array))
+		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+						errmsg("the ids of tasks must not be null")));
+	wait.count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+	wait.ids = (int64 *) ARR_DATA_PTR(array);
+	wait.states = palloc0(wait.count * sizeof(char *) + 1);
+	return wait;
+}
+
+/* Look at the tasks that have not ended when the time is over. */
+static void
+look_at_rest(TaskWait *wait)
+{
+	int i;
+
+	for (i = wait->ended; i < wait->count; i += LOOK_ROWS)
+		(void) look(wait, i, Min(LOOK_ROWS, wait->count - i));
+}
+
+/*
+ * pg_task_wait(ids, timeout): wait until all these tasks have ended.  Returns them with their
+ * states: at their ends, or now if the time is over.
+ */
+Datum
+pg_task_wait(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	TaskWait wait;
+	int i;
+
+	if (IsolationUsesXactSnapshot())
+		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						errmsg("pg_task_wait needs the isolation level READ COMMITTED"),
+						errdetail("This transaction sees nothing that ends after its first query."),
+						errhint("CALL pg_task_wait_for outside of a transaction block.")));
+	InitMaterializedSRF(fcinfo, 0);
+	SPI_connect();
+	wait = read_arguments(fcinfo);
+	wait_for_end(&wait, false);
+	look_at_rest(&wait);
+	for (i = 0; i < wait.count; i++)
+	{
+		Datum values[] = {Int64GetDatum(wait.ids[i]), (Datum) 0};
+		bool isnull[] = {false, wait.states[i] == NULL};
+
+		if (wait.states[i])
+			values[1] = CStringGetTextDatum(wait.states[i]);
+		tuplestore_putvalues(result->setResult, result->setDesc, values, isnull);
+	}
+	SPI_finish();
+	return (Datum) 0;
+}
+
+/* May this call end transactions? */
+static bool
+may_commit(FunctionCallInfo fcinfo)
+{
+	return fcinfo->context && IsA(fcinfo->context, CallContext) &&
+		   !((CallContext *) fcinfo->context)->atomic;
+}
+
+/*
+ * pg_task_wait_for(ids, timeout): a procedure that waits until all these tasks have ended, and
+ * holds no snapshot and no lock meanwhile.
+ */
+Datum
+pg_task_wait_for(PG_FUNCTION_ARGS)
+{
+	TaskWait wait;
+
+	if (!may_commit(fcinfo))
+		ereport(ERROR, (errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+						errmsg("pg_task_wait_for cannot run inside a transaction block"),
+						errhint("CALL it outside of one, or use the function pg_task_wait.")));
+	SPI_connect_ext(SPI_OPT_NONATOMIC);
+	wait = read_arguments(fcinfo);
+	SPI_commit();
+	wait_for_end(&wait, true);
+	if (wait.ended < wait.count)
+		ereport(NOTICE, (errmsg("the time is over: %d of %d tasks have not ended or come after"
+								" one that has not",
+								wait.count - wait.ended, wait.count)));
+	SPI_finish();
+	PG_RETURN_VOID();
+}

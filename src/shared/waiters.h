@@ -1,0 +1,22 @@
+/*
+ * waiters.h
+ *		Sessions that wait until tasks have ended.
+ */
+#ifndef PG_TASK_WAITERS_H
+#define PG_TASK_WAITERS_H
+
+#include "postgres.h"
+
+extern void waiters_define(void);
+extern void waiters_init(void);
+
+/* Who ends tasks. */
+extern void waiters_end(int64 id);
+extern void waiters_end_all(void);
+
+/* Who waits. */
+extern void waiters_prepare(int64 id);
+extern void waiters_sleep(int64 id, long ms, uint32 wait_event);
+extern void waiters_leave(void);
+
+#endif /* PG_TASK_WAITERS_H */
