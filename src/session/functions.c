@@ -19,6 +19,7 @@
 #include "utils/timestamp.h"
 
 #include "session/functions.h"
+#include "session/notices.h"
 #include "session/served.h"
 #include "settings.h"
 #include "shared/shared.h"
@@ -51,27 +52,30 @@ pg_task_own(PG_FUNCTION_ARGS)
 
 /*
  * pg_task_cancel(id): stop a waiting or running task of this database, with the rights of the
- * caller.  Returns false if there is no such task that the caller may see.
+ * caller.  Returns false, with a NOTICE, if there is no such task that the caller may see.
  */
 Datum
 pg_task_cancel(PG_FUNCTION_ARGS)
 {
 	Oid types[] = {INT8OID};
 	Datum values[] = {PG_GETARG_DATUM(0)};
+	Oid relid;
+	char *rows = served_rows(&relid);
 	char *sql;
 	bool stopped;
-	Oid relid;
 
 	sql = psprintf("UPDATE %s AS t SET state = 'STOP'"
 				   " WHERE t.id OPERATOR(pg_catalog.=) $1"
 				   "   AND t.state OPERATOR(pg_catalog.=)"
 				   "       ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'::pg_catalog.text])",
-				   served_rows(&relid));
+				   rows);
 	served_check_update(relid, COLUMN_STATE, "stop");
 	SPI_connect();
 	if (SPI_execute_with_args(sql, 1, types, values, NULL, false, 0) != SPI_OK_UPDATE)
 		elog(ERROR, "could not stop a task");
 	stopped = SPI_processed > 0;
+	if (!stopped)
+		notices_not_stopped(rows, DatumGetInt64(values[0]));
 	SPI_finish();
 	PG_RETURN_BOOL(stopped);
 }

@@ -28,6 +28,7 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
+#include "session/notices.h"
 #include "session/served.h"
 
 PGDLLEXPORT Datum pg_task_retry(PG_FUNCTION_ARGS);
@@ -46,6 +47,7 @@ typedef struct Retry
 	const char *rows;	/* the task table, in SQL */
 	const char *states; /* in which a row is planned again, in SQL */
 	bool is_owner;		/* the caller has the rights of the owner of the table */
+	int refused;		/* the SQLSTATE for which the last rows were not planned; 0: none */
 } Retry;
 
 static Retry
@@ -96,7 +98,7 @@ plan_rows(const Retry *retry, const Datum *ids, int count)
  * transaction: then nothing was written.
  */
 static int
-try_plan_rows(const Retry *retry, const Datum *ids, int count)
+try_plan_rows(Retry *retry, const Datum *ids, int count)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -121,6 +123,7 @@ try_plan_rows(const Retry *retry, const Datum *ids, int count)
 		if (error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION &&
 			error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
 			ReThrowError(error);
+		retry->refused = error->sqlerrcode;
 		FreeErrorData(error);
 	}
 	PG_END_TRY();
@@ -134,7 +137,7 @@ try_plan_rows(const Retry *retry, const Datum *ids, int count)
  * skipped. Each row is tried three times at most.
  */
 static int
-plan_batches(const Retry *retry, const Datum *ids, int count, int size)
+plan_batches(Retry *retry, const Datum *ids, int count, int size)
 {
 	int planned = 0;
 	int i;
@@ -154,23 +157,9 @@ plan_batches(const Retry *retry, const Datum *ids, int count, int size)
 	return planned;
 }
 
-/* Does the caller see a row with this id that could be planned again? */
-static bool
-row_exists(const Retry *retry, Datum id)
-{
-	Oid types[] = {INT8OID};
-	char *sql = psprintf("SELECT FROM %s AS t WHERE t.id = $1 AND t.state IN (%s)", retry->rows,
-						 retry->states);
-
-	/* as it is now: the statement that calls this may have planned it before */
-	if (SPI_execute_with_args(sql, 1, types, &id, NULL, false, 1) != SPI_OK_SELECT)
-		elog(ERROR, "could not read a task");
-	return SPI_processed > 0;
-}
-
 /*
- * pg_task_retry(id): run a task again that has failed, was given up, or was stopped.  Returns false
- * if the caller sees no such task, or if its key is taken.
+ * pg_task_retry(id): run a task again that has failed, was given up, or was stopped.  Returns
+ * false, with a NOTICE, if the caller sees no such task, or if its key is taken.
  */
 Datum
 pg_task_retry(PG_FUNCTION_ARGS)
@@ -181,10 +170,8 @@ pg_task_retry(PG_FUNCTION_ARGS)
 
 	SPI_connect();
 	planned = plan_batches(&retry, &id, 1, 1) > 0;
-	if (!planned && row_exists(&retry, id))
-		ereport(NOTICE, (errmsg("task " INT64_FORMAT " is not run again: another task has its key,"
-								" or its row is locked",
-								DatumGetInt64(id))));
+	if (!planned)
+		notices_not_retried(retry.rows, DatumGetInt64(id), retry.refused);
 	SPI_finish();
 	PG_RETURN_BOOL(planned);
 }
@@ -208,7 +195,7 @@ read_ids(int *count)
 
 /* Plan all rows again that the portal returns: in *planned, how many were. */
 static void
-plan_all(const Retry *retry, Portal portal, int64 *planned, int64 *skipped)
+plan_all(Retry *retry, Portal portal, int64 *planned, int64 *skipped)
 {
 	MemoryContext batch =
 		AllocSetContextCreate(CurrentMemoryContext, "pg_task retry", ALLOCSET_DEFAULT_SIZES);

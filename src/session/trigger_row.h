@@ -48,6 +48,7 @@ extern int trigger_find_column(Relation rel, TaskColumn which);
 extern int64 trigger_role_id(const TriggerRow *row);
 extern Oid trigger_bound_role(const TriggerRow *row, int64 role_id);
 extern bool trigger_same_value(const TriggerRow *old, const TriggerRow *new, TaskColumn which);
+extern bool trigger_repeats(const TriggerRow *row);
 extern bool trigger_takes_over(const TriggerData *data);
 extern Oid trigger_root_table(Relation rel);
 extern Oid trigger_table_owner(Relation rel);

@@ -25,6 +25,7 @@
 
 #include "session/after.h"
 #include "session/correction.h"
+#include "session/notices.h"
 #include "session/notify.h"
 #include "session/numbering.h"
 #include "session/pending.h"
@@ -270,14 +271,6 @@ set_column(Columns *columns, const TriggerRow *row, TaskColumn which, Datum valu
 	columns->isnull[i] = isnull;
 }
 
-/* Will a chain go on after this row?  The same as REPEATS in task/rows_sql.h. */
-static bool
-repeats(const TriggerRow *row)
-{
-	return (!trigger_is_null(row, COLUMN_REPEAT) || !trigger_is_null(row, COLUMN_CRON)) &&
-		   trigger_is_null(row, COLUMN_NEXT);
-}
-
 /*
  * A user plans a row again that has ended or runs.  If its time has passed and was not set, it is
  * now, and "active" counts from now on, or else the row might expire at once.  A chain goes on with
@@ -291,7 +284,7 @@ set_planned_time(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 	TimestampTz dt = DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull));
 	bool same = trigger_same_value(old, new, COLUMN_DT);
 
-	if (isnull || repeats(new) || (same && dt > now))
+	if (isnull || trigger_repeats(new) || (same && dt > now))
 		return;
 	if (same)
 		set_column(columns, new, COLUMN_DT, TimestampTzGetDatum(now), false);
@@ -363,6 +356,7 @@ pg_task_timed(PG_FUNCTION_ARGS)
 	{
 		set_times(&old, &new, &columns);
 		set_watch(&old, &new, &columns);
+		notices_count_stopped(&old, &new);
 	}
 	if (columns.count > 0)
 		new.tuple = heap_modify_tuple_by_cols(new.tuple, RelationGetDescr(new.rel), columns.count,
@@ -498,7 +492,10 @@ pg_task_planned(PG_FUNCTION_ARGS)
 		was_planned(before, &row))
 		trigger_warn_of_role(&row);
 	if (before && !owner_acts())
+	{
 		notify_end(before, &row);
+		notices_tell_stopped(before, &row);
+	}
 	if (Shared)
 		add_pending(before, &row);
 	return PointerGetDatum(NULL);

@@ -33,7 +33,7 @@ use Time::HiRes qw(usleep clock_gettime CLOCK_MONOTONIC);
 
 our @EXPORT = qw(
 	new_node set_conf build_module crash
-	sql sql_as sql_in error_of sqlstate_of literal
+	sql sql_as sql_in error_of sqlstate_of notices_of literal
 	insert_task insert_rule run_task task is_row count_of start_delay
 	make_gates open_gate
 	backends terminate running
@@ -162,6 +162,19 @@ sub sqlstate_of
 	my $error = error_of($user, $query, %opt, sqlstate => 1);
 
 	return $error =~ /(?:ERROR|FATAL):  (\w{5}):/ ? $1 : $error;
+}
+
+# notices_of('role', 'SELECT ...'): what psql prints besides the output of SQL that succeeds as this
+# role.  Options as for sql.
+sub notices_of
+{
+	my ($user, $query, %opt) = @_;
+	my $node = $opt{node} // $main_node;
+	my ($rc, $out, $err) = $node->psql($opt{db} // $default_db, $query,
+		extra_params => [ '-U', $user ]);
+
+	croak $err if $rc != 0;
+	return $err =~ s/^psql:<stdin>:\d+: //mgr;
 }
 
 # A value as an SQL literal.

@@ -90,10 +90,55 @@ subtest 'keys that are taken' => sub {
 	is(states(), 'FAIL5 PLAN2500', 'all others are planned');
 
 	my $id = sql(q{SELECT min(id) FROM task WHERE state = 'FAIL'});
-	my ($rc, $out, $err) = $node->psql('postgres', "SELECT pg_task_retry($id)",
-		extra_params => [ '-U', 'app' ]);
-	is($out, 'f', 'by id: it is not planned');
-	like($err, qr/NOTICE:  task $id is not run again: another task has its key/, 'and says why');
+	is(sql_as('app', "SELECT pg_task_retry($id)"), 'f', 'by id: it is not planned');
+	like(notices_of('app', "SELECT pg_task_retry($id)"),
+		qr/^NOTICE:  task $id is not run again: another task has its key$/, 'and says why');
+	sql('TRUNCATE task');
+};
+
+# Why a task is not run again.  Of a row that the caller does not see, it is not told that it is
+# there.
+subtest 'what is said when nothing is done' => sub {
+	my %reason = (PLAN => "it is planned already\nHINT:  SELECT pg_task_why\\(\\d+\\) says .*",
+		DONE => "it is DONE\nHINT:  UPDATE it, .*", WORK => 'it runs');
+
+	make_gates($node);
+	for my $state (sort keys %reason)
+	{
+		my $id = insert_task($node, role => 'app', dt => $state eq 'WORK' ? '2019-07-01' : 'infinity',
+			request => q{SELECT hold('runs')}, state => $state eq 'DONE' ? $state : 'PLAN');
+
+		wait_for_state($node, $id, $state);
+		like(notices_of('app', "SELECT pg_task_retry($id)"),
+			qr/^NOTICE:  task $id is not run again: $reason{$state}$/, $state);
+		is(notices_of('other', "SELECT pg_task_retry($id)"),
+			"NOTICE:  task $id is not run again: you see no such task", "$state: not to others");
+	}
+	open_gate($node, 'runs');
+	is(notices_of('other', 'SELECT pg_task_retry(-1)'),
+		'NOTICE:  task -1 is not run again: you see no such task', 'nor is there one');
+
+	my $id = insert_task($node, role => 'app', state => 'FAIL', request => 'SELECT 1');
+	my $session = $node->background_psql('postgres');
+
+	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR UPDATE");
+	is(notices_of('app', "SET lock_timeout = '50 ms'; SELECT pg_task_retry($id)"),
+		"NOTICE:  task $id is not run again: another transaction has locked its row, or uses its key",
+		'a lock');
+	$session->query_safe('COMMIT');
+	$session->quit;
+	sql(q{CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+		CREATE TRIGGER keep BEFORE UPDATE ON task FOR EACH ROW EXECUTE FUNCTION keep()});
+	is(notices_of('app', "SELECT pg_task_retry($id)"), "NOTICE:  task $id is not run again: "
+		. 'a policy or a trigger of the table keeps it as it is', 'a trigger');
+	sql('DROP TRIGGER keep ON task');
+	is(notices_of('app', "SELECT pg_task_retry($id)"), '', 'nothing when it is run again');
+
+	my $many = notices_of('app', 'SELECT pg_task_retry(-n) FROM generate_series(1, 100) AS n');
+
+	is(() = $many =~ /NOTICE/g, 16, 'many calls in a statement');
+	like($many, qr/task -16 .*\nDETAIL:  This statement raises no further notices/, 'it says so');
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'WORK'});
 	sql('TRUNCATE task');
 };
 

@@ -184,6 +184,64 @@ subtest 'who may stop whose tasks' => sub {
 		'stopped tasks have no effect');
 };
 
+# A STOP ends the schedule of a task that repeats, which its user may not have meant.
+subtest 'the end of a schedule' => sub {
+	my $text = 'does not repeat any more';
+	my $hint = qr/HINT:  To pause a task instead, set "paused" of its queue in the queue table\. /;
+	my $stop = q{UPDATE task SET state = 'STOP' WHERE key IS NOT NULL};
+	my $insert = sub {
+		sql('DELETE FROM task WHERE key IS NOT NULL');
+		return sql_as('ann', "INSERT INTO task (key, dt, repeat, cron, request) SELECT 'k' || n,
+			'infinity', $_[1], 'SELECT 1' FROM generate_series(1, $_[0]) AS n RETURNING id"
+		);
+	};
+	my $id = $insert->(1, q{interval '1 h', NULL});
+
+	like(notices_of('ann', $stop), qr/^NOTICE:  task $id $text\n${hint}SELECT pg_task_retry\($id\) /,
+		'repeat');
+	is(notices_of('ann', $stop), '', 'not once more');
+	is(notices_of('ann', "SELECT pg_task_retry($id)"), '', 'not for a plan');
+	like(notices_of('ann', "SELECT pg_task_cancel($id)"), qr/^NOTICE:  task $id $text\n$hint/,
+		'by pg_task_cancel');
+	$id = $insert->(1, q{NULL, '@hourly'});
+	is(notices_of('postgres', "BEGIN; SET LOCAL session_replication_role = replica; $stop; ROLLBACK"),
+		'', 'not for a replicated row');
+	like(notices_of('ann', "DELETE FROM task WHERE id = 0; $stop"), qr/^NOTICE:  task $id $text\n/,
+		'cron');
+	$id = $insert->(1, 'NULL, NULL');
+	is(notices_of('ann', $stop), '', 'not for a task that does not repeat');
+
+	# the row that runs, and one whose chain has gone on
+	my ($run, $gate) = row_in('WORK', repeat => '1 h');
+
+	like(notices_of('ann', "UPDATE task SET state = 'STOP' WHERE id = $run"),
+		qr/^NOTICE:  task $run $text\n/, 'of a running task');
+	end_run($run, $gate);
+	$id = $insert->(1, q{interval '1 h', NULL});
+	sql("UPDATE task SET next = 1 WHERE id = $id");
+	is(notices_of('ann', $stop), '', 'not for a row that has a next');
+
+	# many rows: one notice, with their number, each time
+	($id) = split /\n/, $insert->(1000, q{interval '1 h', NULL});
+	like(notices_of('ann', "BEGIN; UPDATE task SET state = 'STOP', after = NULL, rule = 'any'
+			WHERE key IS NOT NULL; ROLLBACK"), qr/^NOTICE:  task $id and 999 more/,
+		'each row counts once');
+	like(notices_of('ann', $stop), qr/^NOTICE:  task $id and 999 more do not repeat any more\n$hint/,
+		'many rows');
+	($id) = split /\n/, $insert->(1000, q{CASE WHEN n % 2 = 0 THEN interval '1 h' END, NULL});
+	my @notices = notices_of('ann', "DO \$\$ BEGIN
+			BEGIN $stop; RAISE 'x'; EXCEPTION WHEN raise_exception THEN NULL; END;
+			BEGIN $stop AND 1 / (id - $id - 998) < 2; EXCEPTION WHEN division_by_zero THEN NULL; END;
+			$stop;
+		END \$\$") =~ /and (\d+) more/g;
+	is("@notices", '499 499', 'what was rolled back does not count');
+	$insert->(100, q{interval '1 h', NULL});
+	my $many = notices_of('ann', q{SELECT pg_task_cancel(id) FROM task WHERE key IS NOT NULL});
+	is(() = $many =~ /NOTICE/g, 16, 'of many statements in a statement, some');
+	is(() = $many =~ /DETAIL:  This statement raises no further notices/g, 1, 'it says so');
+	sql('DELETE FROM task WHERE key IS NOT NULL');
+};
+
 my $id;
 
 # pg_task_cancel returns whether there was a task to stop; objects with the same names in other
@@ -198,6 +256,18 @@ subtest 'the result of pg_task_cancel' => sub {
 	is(sql("SELECT pg_task_cancel($_)"), 'f', "pg_task_cancel($_)")
 		for qw(-1 0 9223372036854775807);
 	is(sql('SELECT pg_task_cancel(NULL) IS NULL'), 't', 'pg_task_cancel(NULL)');
+	for my $state (grep { $_ ne 'PLAN' } sort keys %there)
+	{
+		my $reason = $state eq 'STOP' ? 'it was stopped before' : "it has ended, $state";
+
+		is(notices_of('ann', "SELECT pg_task_cancel($there{$state})"),
+			"NOTICE:  task $there{$state} is not stopped: $reason", "$state: it says why");
+		is(notices_of('bob', "SELECT pg_task_cancel($there{$state})"),
+			"NOTICE:  task $there{$state} is not stopped: you see no such task",
+			"$state: not to others");
+	}
+	is(notices_of('bob', 'SELECT pg_task_cancel(-1)'),
+		'NOTICE:  task -1 is not stopped: you see no such task', 'no task');
 	($id) = row_in('PLAN');
 	sql(qq{CREATE SCHEMA evil; CREATE TABLE evil.task (id bigint, state text, role name);
 		INSERT INTO evil.task VALUES ($id, 'PLAN', 'ann');
