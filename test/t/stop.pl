@@ -16,6 +16,8 @@ my $node = new_node('main',
 make_gates($node);
 sql('CREATE TABLE effect (what text)');
 my $session = $node->background_psql('postgres');
+# the time limit is that of each query, not of the session, which is there from the beginning
+$session->set_query_timer_restart;
 my $running = 'SELECT count(*) ' . running();
 
 sub effects { return sql(qq{SELECT count(*) FROM effect WHERE what = '$_[0]'}) }
@@ -175,6 +177,7 @@ subtest 'the run ends while the STOP is uncommitted' => sub {
 		is(task($node, $task, 'state') . effects("open $end"), $end eq 'COMMIT' ? 'STOP0' : 'DONE1',
 			"the run ends before $end");
 	}
+	$session->quit;
 };
 
 # Claimed, but not begun: the executor itself skips it.  The first task stops the scheduler, which
@@ -254,8 +257,6 @@ subtest 'STOP survives the end of the server' => sub {
 		my $waits = insert_task($node, queue => 'never', max => 0,
 			request => q{INSERT INTO effect VALUES ('deaf')});
 		sql("UPDATE task SET state = 'STOP', max = NULL WHERE id IN ($deaf, $waits)");
-		$session->quit if $session;
-		undef $session;
 		$node->stop($end);
 		$node->start;
 		wait_for_table($node);
