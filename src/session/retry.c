@@ -197,9 +197,8 @@ read_ids(int *count)
 static void
 plan_all(Retry *retry, Portal portal, int64 *planned, int64 *skipped)
 {
-	MemoryContext batch =
-		AllocSetContextCreate(CurrentMemoryContext, "pg_task retry", ALLOCSET_DEFAULT_SIZES);
-	MemoryContext old = MemoryContextSwitchTo(batch);
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext batch = AllocSetContextCreate(caller, "pg_task retry", ALLOCSET_DEFAULT_SIZES);
 	int count;
 
 	do
@@ -208,13 +207,14 @@ plan_all(Retry *retry, Portal portal, int64 *planned, int64 *skipped)
 		int done;
 
 		SPI_cursor_fetch(portal, true, BATCH_MAX);
+		MemoryContextSwitchTo(batch); /* SPI has switched to its own */
 		ids = read_ids(&count);
 		done = plan_batches(retry, ids, count, BATCH_MAX);
 		*planned += done;
 		*skipped += count - done;
 		MemoryContextReset(batch);
 	} while (count > 0);
-	MemoryContextSwitchTo(old);
+	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(batch);
 }
 

@@ -75,6 +75,22 @@ subtest 'all with an error' => sub {
 	sql('TRUNCATE task');
 };
 
+# What a batch has allocated is freed before the next one.
+subtest 'memory' => sub {
+	ended(5000, max => 0);
+	sql(q{CREATE TABLE used (bytes bigint);
+		CREATE FUNCTION measure() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			INSERT INTO public.used SELECT sum(used_bytes) FROM pg_backend_memory_contexts
+				WHERE name IN ('SPI Proc', 'pg_task retry');
+			RETURN NULL; END $$;
+		CREATE TRIGGER measure AFTER UPDATE ON task FOR EACH STATEMENT EXECUTE FUNCTION measure()});
+	is(retry_all('postgres', q{'-infinity'}), '5000|0', 'all are planned again');
+	is(sql('SELECT count(*) FROM used'), 5, 'in five batches');
+	cmp_ok(sql('SELECT max(bytes) - min(bytes) FROM used'), '<', 40000,
+		'the last of them needs no more memory than the first');
+	sql('DROP TRIGGER measure ON task; TRUNCATE task');
+};
+
 # A chain with a key has many failed runs, all with the key of the waiting one.
 subtest 'keys that are taken' => sub {
 	ended(200, key => q{'k' || i % 20}, max => 0);
