@@ -30,7 +30,8 @@
 static struct
 {
 	bool watching; /* forget_sequence is registered */
-	Oid relid;	   /* InvalidOid: "sequence" is not known */
+	Oid relid;	   /* InvalidOid: forget_sequence was called */
+	bool known;	   /* "sequence" is that of "relid" */
 	Oid sequence;
 } numbering;
 
@@ -63,18 +64,22 @@ find_sequence(Oid relid)
 	return InvalidOid;
 }
 
-/* The same, from the cache if it is there.  After an error nothing is cached. */
+/*
+ * The same, from the cache if it is there.  Nothing is cached after an error, or if the table has
+ * changed while the catalogs were read.
+ */
 static Oid
 find_sequence_cached(Oid relid)
 {
 	if (!numbering.watching)
 		CacheRegisterRelcacheCallback(forget_sequence, (Datum) 0);
 	numbering.watching = true;
-	if (numbering.relid != relid)
+	if (numbering.relid != relid || !numbering.known)
 	{
-		numbering.relid = InvalidOid;
-		numbering.sequence = find_sequence(relid);
+		numbering.known = false;
 		numbering.relid = relid;
+		numbering.sequence = find_sequence(relid);
+		numbering.known = numbering.relid == relid;
 	}
 	return numbering.sequence;
 }

@@ -58,6 +58,7 @@ static struct
 
 	/* callbacks clear what follows: consecutive rows often have the same role */
 	bool watched;
+	uint32 changes;	  /* how often they were called: what was read meanwhile is not kept */
 	bool bound_valid; /* the last result of roles_bind */
 	NameData bound_name;
 	int64 bound_id;
@@ -382,6 +383,7 @@ forget_last_role(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(
 				 uint32 hash pg_attribute_unused())
 {
 	known.bound_valid = known.startable = false;
+	known.changes++;
 }
 
 /* Have the last role forgotten when anything changes that its results depend on. */
@@ -400,15 +402,17 @@ watch_last_role(void)
 int64
 roles_bind(const char *name)
 {
+	uint32 changes;
 	int64 id;
 
 	if (known.bound_valid && strcmp(NameStr(known.bound_name), name) == 0)
 		return known.bound_id;
 	watch_last_role();
+	changes = known.changes;
 	id = bind_to(get_role_oid(name, true));
 	namestrcpy(&known.bound_name, name);
 	known.bound_id = id;
-	known.bound_valid = true;
+	known.bound_valid = changes == known.changes;
 	return id;
 }
 
@@ -583,15 +587,18 @@ roles_check_in_session(Oid owner, const char *name, int64 id)
 bool
 roles_startable(Oid owner, const char *name, int64 id, Role *role)
 {
+	uint32 changes;
+
 	if (known.startable && known.startable_owner == owner && known.startable_id == id)
 		return true;
 	watch_last_role();
+	changes = known.changes;
 	*role = check_privileges(owner, name, id);
 	if (role->error)
 		return false;
 	known.startable_owner = owner;
 	known.startable_id = id;
-	known.startable = role->settled;
+	known.startable = role->settled && changes == known.changes;
 	return true;
 }
 

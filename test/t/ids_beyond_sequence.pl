@@ -124,4 +124,36 @@ subtest 'a sequence without an identity column' => sub {
 		'backwards: a smaller one is ahead');
 };
 
+# The owner of a partitioned table gives it another sequence, while a session that inserts into a
+# partition looks for the one that it has.  The session is stopped in between by locks of the
+# catalog that it reads twice.
+subtest 'the sequence is replaced while it is looked up' => sub {
+	sql(q{CREATE TABLE flock (LIKE task INCLUDING DEFAULTS) PARTITION BY RANGE (id);
+		CREATE TABLE sheep PARTITION OF flock DEFAULT; GRANT INSERT ON sheep TO tenant;
+		CREATE SEQUENCE first OWNED BY flock.id;
+		CREATE TRIGGER bound BEFORE INSERT ON flock FOR EACH ROW EXECUTE FUNCTION pg_task_bound()});
+	my $insert = q{INSERT INTO sheep (id, request) VALUES (1, 'SELECT 1')};
+	my $waiting = q{SELECT count(*) FROM pg_locks
+		WHERE relation = 'pg_depend'::regclass AND NOT granted};
+	my @lockers = map { $node->background_psql('postgres') } 1 .. 2;
+	my $session = $node->background_psql('postgres', extra_params => [ '-U', 'tenant' ]);
+	my $lock = 'BEGIN; LOCK TABLE pg_depend IN ACCESS EXCLUSIVE MODE;';
+
+	$lockers[0]->query($lock);
+	$session->query_until(qr/sent/, "\\echo sent\n$insert;\n\\echo inserted\n");
+	wait_until($node, $waiting, expected => 1);
+	$lockers[1]->query_until(qr/sent/, "\\echo sent\n$lock\n\\echo locked\n");
+	wait_until($node, $waiting, expected => 2);
+	$lockers[0]->query('COMMIT');
+	$lockers[1]->query_until(qr/locked/, '');
+	wait_until($node, $waiting, expected => 1);
+	$lockers[1]->query(q{DROP SEQUENCE first; CREATE SEQUENCE second OWNED BY flock.id;
+		ALTER TABLE ONLY flock ALTER request SET STATISTICS 10; COMMIT});
+	$session->query_until(qr/inserted/, '');
+	$session->query_until(qr/done/, "DO \$\$ BEGIN $insert;
+		EXCEPTION WHEN insufficient_privilege THEN RAISE NOTICE 'refused'; END \$\$;\n\\echo done\n");
+	like($session->{stderr}, qr/refused/, 'an id ahead of the new one is refused');
+	$_->quit for @lockers, $session;
+};
+
 done_testing();
