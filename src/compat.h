@@ -24,6 +24,11 @@
 #error "pg_task needs PostgreSQL 15 or later"
 #endif
 
+/* What takes values of variable length apart was in postgres.h before 16. */
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#endif
+
 /* The number of this process in ProcGlobal->allProcs. */
 #if PG_VERSION_NUM >= 170000
 #define COMPAT_MY_PROC MyProcNumber

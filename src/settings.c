@@ -30,6 +30,7 @@ SettingsValues Settings = {
 	.max_crashes = 2,
 	.log = LOG_TASKS_NONE,
 	.log_min_duration = -1,
+	.stat_max = 1000,
 	.format = RESULT_TEXT,
 	.task_id = SETTINGS_NO_TASK,
 	.find_task_id = NULL,
@@ -331,8 +332,14 @@ define_history(void)
 
 /* What is told about tasks.  A role must not be able to hide its own, so only superusers set it. */
 static void
-define_log(void)
+define_reports(void)
 {
+	DefineCustomIntVariable("pg_task.stat_max",
+							"Sets the maximum number of queues that pg_stat_task counts, for each"
+							" role and database.",
+							"When there are more, those that were used least lately are dropped.",
+							&Settings.stat_max, 1000, 10, 100000, PGC_POSTMASTER, 0, NULL, NULL,
+							NULL);
 	DefineCustomEnumVariable("pg_task.log", "Sets which events of tasks are logged.",
 							 "Each value includes those before it: none, failures, ends, all.",
 							 &Settings.log, LOG_TASKS_NONE, log_options, PGC_SUSET, 0, NULL, NULL,
@@ -418,7 +425,7 @@ settings_define(void)
 	define_protection();
 	define_order();
 	define_history();
-	define_log();
+	define_reports();
 	define_run_defaults();
 	define_time_defaults();
 	MarkGUCPrefixReserved("pg_task");

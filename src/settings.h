@@ -33,6 +33,7 @@ typedef struct SettingsValues
 	int format;			/* a ResultFormat */
 	int timeout;		/* milliseconds, 0: no limit */
 	int max_crashes;
+	int stat_max;		  /* entries of pg_stat_task */
 	int aging;			  /* milliseconds; 0: off */
 	int log;			  /* a SettingsLog */
 	int log_min_duration; /* milliseconds, of runs; -1: off */

@@ -32,6 +32,7 @@
 #include "shared/crash.h"
 #include "shared/port.h"
 #include "shared/slots.h"
+#include "shared/statistics.h"
 #include "shared/worker.h"
 #include "task/compiled.h"
 #include "task/pinned.h"
@@ -39,6 +40,13 @@
 #include "task/statement.h"
 
 PGDLLEXPORT void pg_task_executor_main(Datum arg);
+
+/*
+ * What this process has counted is added to pg_stat_task when it is idle, and at least so often
+ * (ms) while it is not, unless others hold the lock at that moment.  Then it is tried again.
+ */
+#define FLUSH_MS 1000
+#define FLUSH_AGAIN_MS 100
 
 /* How long a new executor waits for its first task (ms), even if pg_task.idle_timeout is less. */
 #define ARRIVAL_MS 1000
@@ -52,6 +60,7 @@ static struct
 	volatile sig_atomic_t terminated; /* a run that ends with this process is interrupted */
 	uint32 wait_event;
 	uint32 settings_seen; /* change counter of the settings with which it has connected */
+	MonoTime flushed;	  /* when it has last added its figures to pg_stat_task */
 	SharedTask task;	  /* the task that it has taken; too large for the stack */
 } process;
 
@@ -96,6 +105,7 @@ release_executor_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unu
 			slot_set_failure(ERRCODE_INTERNAL_ERROR, "the process of the task has ended", false);
 	}
 	activity_end();
+	(void) statistics_flush(true);
 	executor_slot_release(MyExecutor);
 }
 
@@ -137,6 +147,8 @@ wait_for_task(void)
 		proc_exit(0);
 
 	pgstat_report_stat(true);
+	if (!statistics_flush(false))
+		delay = Min(delay, FLUSH_AGAIN_MS);
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, delay,
 					 process.wait_event);
 	ResetLatch(MyLatch);
@@ -190,6 +202,14 @@ attach_executor(Datum arg)
 	shared_scheduler_wake(MyExecutor->database);
 }
 
+/* Add what was counted to pg_stat_task, if it is time, and waits for nobody. */
+static void
+flush_statistics(MonoTime now)
+{
+	if (clock_exceeds(process.flushed, now, FLUSH_MS) && statistics_flush(false))
+		process.flushed = now;
+}
+
 /* Run the task that was taken.  Exit if this process cannot run another one. */
 static void
 run_and_report(const SharedTask *task)
@@ -220,6 +240,7 @@ run_and_report(const SharedTask *task)
 	context_end(&callback);
 	slot_report(MyExecutor->taken_at, end == RUN_DONE);
 	(void) pgstat_report_stat(false);
+	flush_statistics(MyExecutor->idle_since);
 	if (!clean)
 		proc_exit(0); /* the scheduler assigns the rest of the ring to others */
 }

@@ -26,6 +26,7 @@
 
 #include "scheduler/scheduler.h"
 #include "scheduler/work.h"
+#include "shared/statistics.h"
 #include "task/events.h"
 #include "task/owner.h"
 #include "task/rows.h"
@@ -112,6 +113,7 @@ work_end(void)
 	MyScheduler->writing = false;
 	MemoryContextSwitchTo(MyScheduler->context);
 	events_committed();
+	(void) statistics_flush(true);
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 

@@ -8,7 +8,6 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
 #include "commands/dbcommands.h"
 #include "fmgr.h"
@@ -21,6 +20,7 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
+#include "session/encoding.h"
 #include "shared/activity.h"
 #include "shared/shared.h"
 
@@ -69,56 +69,13 @@ set_number(ActivityRow *row, ActivityColumn column, int64 value)
 		set_column(row, column, Int64GetDatum(value));
 }
 
-/* Replace what is not ASCII by question marks. */
-static text *
-ascii_text(const char *string, int length)
-{
-	text *result = cstring_to_text_with_len(string, length);
-	int i;
-
-	for (i = 0; i < length; i++)
-		if (IS_HIGHBIT_SET(VARDATA(result)[i]))
-			VARDATA(result)[i] = '?';
-	return result;
-}
-
-/*
- * Return text of another database in the encoding of this one.  If it cannot be converted as a
- * whole, only what is ASCII in it is shown: one name must not make the function fail.
- */
-static text *
-convert_text(const char *string, int encoding)
-{
-	int length = (int) strlen(string);
-	int mine = GetDatabaseEncoding();
-	Size size = length * MAX_CONVERSION_GROWTH + 1;
-	char *converted;
-	Oid procedure;
-
-	if (encoding == mine)
-		return cstring_to_text_with_len(string, length);
-	if (encoding == PG_SQL_ASCII)
-		return pg_verify_mbstr(mine, string, length, true)
-				   ? cstring_to_text_with_len(string, length)
-				   : ascii_text(string, length);
-	/* a client of a database without an encoding may not be able to read what is not ASCII */
-	procedure = mine == PG_SQL_ASCII ? InvalidOid : FindDefaultConversionProc(encoding, mine);
-	if (!OidIsValid(procedure))
-		return ascii_text(string, length);
-	converted = palloc(size);
-	if (pg_do_encoding_conversion_buf(procedure, encoding, mine, (unsigned char *) string, length,
-									  (unsigned char *) converted, (int) size, true) < length)
-		return ascii_text(string, length);
-	return cstring_to_text(converted);
-}
-
 /* Columns that those may see who may see the request in pg_stat_activity. */
 static void
 set_private_columns(ActivityRow *row, const Activity *activity)
 {
 	set_column(row, ACTIVITY_RELID, ObjectIdGetDatum(activity->relid));
 	set_column(row, ACTIVITY_QUEUE,
-			   PointerGetDatum(convert_text(activity->queue, activity->encoding)));
+			   PointerGetDatum(encoding_text(activity->queue, activity->encoding)));
 	set_column(row, ACTIVITY_ID, Int64GetDatum(activity->run.id));
 	set_column(row, ACTIVITY_ATTEMPT, Int32GetDatum(activity->run.attempt));
 	set_column(row, ACTIVITY_START, TimestampTzGetDatum(activity->start));
@@ -133,7 +90,7 @@ set_private_columns(ActivityRow *row, const Activity *activity)
 	set_number(row, ACTIVITY_TOTAL, activity->progress.total);
 	if (activity->progress.message[0] != '\0')
 		set_column(row, ACTIVITY_TEXT,
-				   PointerGetDatum(convert_text(activity->progress.message, activity->encoding)));
+				   PointerGetDatum(encoding_text(activity->progress.message, activity->encoding)));
 }
 
 /* A name of a database or a role, which may be gone by now. */

@@ -17,6 +17,7 @@
 
 #include "compat.h"
 #include "session/pending.h"
+#include "session/planned.h"
 #include "shared/hold.h"
 #include "shared/shared.h"
 #include "shared/waiters.h"
@@ -176,6 +177,10 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 			shared_scheduler_hint(MyDatabaseId, pending.several ? InvalidOid : pending.relid,
 								  pending.hints, pending.count, pending.events);
 	}
+	if (event == XACT_EVENT_COMMIT && OidIsValid(pending.relid) && !pending.several &&
+		TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		planned_committed();
+	planned_forget();
 	if (pending.hold_level > 0)
 		hold_release();
 	publish_settings(event);

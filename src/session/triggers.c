@@ -29,6 +29,7 @@
 #include "session/notify.h"
 #include "session/numbering.h"
 #include "session/pending.h"
+#include "session/planned.h"
 #include "session/times.h"
 #include "session/trigger_checks.h"
 #include "session/trigger_row.h"
@@ -424,6 +425,34 @@ add_ended(Oid table, const TriggerRow *row)
 		pending_add_ended(table, id);
 }
 
+/* Does the row wait, and did it not before, or for another role? */
+static bool
+was_planned(const TriggerRow *old, const TriggerRow *new)
+{
+	return trigger_has_state(new, "PLAN") && (old == NULL || !trigger_has_state(old, "PLAN") ||
+											  !trigger_same_value(old, new, COLUMN_ROLE_ID));
+}
+
+/*
+ * Count for pg_stat_task a row that is planned, or that a user stops while it waits.  A retry is
+ * counted where it is written.
+ */
+static void
+count_row(Oid table, const TriggerRow *old, const TriggerRow *new)
+{
+	bool counts = was_planned(old, new);
+	bool stops = old && trigger_has_state(old, "PLAN") && trigger_has_state(new, "STOP");
+	bool isnull;
+	Datum queue;
+
+	if (!(counts || stops) || (old && owner_acts()) || !pending_add_events(table, 0))
+		return;
+	queue = trigger_value(new, COLUMN_QUEUE, &isnull);
+	if (!isnull)
+		planned_count(trigger_bound_role(new, trigger_role_id(new)), DatumGetTextPP(queue),
+					  counts ? STAT_PLANNED : STAT_STOPPED);
+}
+
 /* Record what the scheduler must know of a new or changed row when the transaction has committed.
  */
 static void
@@ -434,6 +463,7 @@ add_pending(const TriggerRow *old, const TriggerRow *new)
 	bool waits = planned && trigger_is_null(new, COLUMN_WAITS);
 	SharedHint hint;
 
+	count_row(table, old, new);
 	if (planned && !waits)
 		add_watched(table, new);
 	if (old && is_unended(old) && !is_unended(new))
@@ -446,14 +476,6 @@ add_pending(const TriggerRow *old, const TriggerRow *new)
 		pending_add_events(table, SHARED_HISTORY);
 	if (old && trigger_has_state(old, "WORK") && !owner_acts())
 		pending_add_events(table, SHARED_RECONCILE);
-}
-
-/* Does the row wait, and did it not before, or for another role? */
-static bool
-was_planned(const TriggerRow *old, const TriggerRow *new)
-{
-	return trigger_has_state(new, "PLAN") && (old == NULL || !trigger_has_state(old, "PLAN") ||
-											  !trigger_same_value(old, new, COLUMN_ROLE_ID));
 }
 
 /* Check what the current user has written into a new or changed row. */

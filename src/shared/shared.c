@@ -18,6 +18,7 @@
 #include "settings.h"
 #include "shared/shared.h"
 #include "shared/slots.h"
+#include "shared/statistics.h"
 #include "shared/waiters.h"
 
 SharedState *Shared = NULL;
@@ -71,7 +72,8 @@ shared_size(void)
 	size = add_size(size, MAXALIGN(schedulers_size()));
 	size = add_size(size, MAXALIGN(executors_size()));
 	size = add_size(size, MAXALIGN(prepared_size()));
-	return add_size(size, mul_size(count_procs() + SHARED_HOLDS, sizeof(SharedHold)));
+	size = add_size(size, MAXALIGN(mul_size(count_procs() + SHARED_HOLDS, sizeof(SharedHold))));
+	return add_size(size, statistics_size());
 }
 
 static void
@@ -80,7 +82,7 @@ request_memory(void)
 	if (next_hook.request)
 		next_hook.request();
 	RequestAddinShmemSpace(shared_size());
-	RequestNamedLWLockTranche("pg_task", 1 + max_worker_processes + Settings.max_executors);
+	RequestNamedLWLockTranche("pg_task", 2 + max_worker_processes + Settings.max_executors);
 }
 
 static void
@@ -113,6 +115,8 @@ initialize_memory(void)
 	Shared->prepared = (SharedPrepared *) memory;
 	memory += MAXALIGN(prepared_size());
 	Shared->holds = (SharedHold *) memory;
+	memory += MAXALIGN((count_procs() + SHARED_HOLDS) * sizeof(SharedHold));
+	statistics_create(memory, &locks++->lock);
 	for (i = 0; i < Shared->nschedulers; i++)
 	{
 		Shared->schedulers[i].lock = &locks++->lock;
@@ -131,6 +135,17 @@ initialize_memory(void)
 	}
 }
 
+/*
+ * The server is shut down in order if the supervisor has left its slot, which no process does that
+ * is killed.  The postmaster, or a server in single-user mode, calls this when it exits.
+ */
+static void
+save_statistics(int code, Datum arg pg_attribute_unused())
+{
+	if (code == 0 && Shared->supervisor == SHARED_NO_PROC)
+		statistics_save();
+}
+
 static void
 attach_memory(void)
 {
@@ -143,6 +158,10 @@ attach_memory(void)
 	if (!found)
 		initialize_memory();
 	LWLockRelease(AddinShmemInitLock);
+	if (IsUnderPostmaster)
+		return;
+	statistics_load();
+	on_shmem_exit(save_statistics, 0);
 }
 
 /* Install the hooks.  Only if the library is preloaded. */

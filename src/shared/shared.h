@@ -3,8 +3,9 @@
  *		Shared memory of pg_task: slots, rings and hints.
  *
  * Locks.  All are LWLocks of the tranche "pg_task": the directory lock, one lock for each scheduler
- * slot and one for each executor slot.  A process takes the directory lock first, then at most one
- * slot's lock.  While it holds one of them it allocates no memory and does not sleep.
+ * slot and one for each executor slot, and the lock of the statistics, which is taken alone.  A
+ * process takes the directory lock first, then at most one slot's lock.  While it holds one of them
+ * it allocates no memory and does not sleep.
  *
  * A slot is in use from its reservation (by the supervisor for a scheduler, by a scheduler for an
  * executor) until it is released: see slots.c for its states.  Each reservation increments its

@@ -1,6 +1,7 @@
 /*
  * events.c
- *		What happens to tasks: logged as pg_task.log and pg_task.log_min_duration demand.
+ *		What happens to tasks: counted in pg_stat_task, and logged as pg_task.log and
+ *		pg_task.log_min_duration demand.
  *
  * An executor reports the runs that it has begun and ended, a scheduler the tasks whose rows it has
  * written without a run.  What a transaction writes is noted (event_note), and reported when it has
@@ -12,12 +13,15 @@
 #include "postgres.h"
 
 #include "lib/stringinfo.h"
+#include "miscadmin.h"
 #include "nodes/pg_list.h"
 #include "utils/json.h"
 #include "utils/memutils.h"
 
 #include "settings.h"
 #include "shared/port.h"
+#include "shared/statistics.h"
+#include "shared/task.h"
 #include "task/events.h"
 
 /*
@@ -92,12 +96,34 @@ log_event(const TaskEvent *event)
 	pfree(line.data);
 }
 
+/* ---- the figures of pg_stat_task ---- */
+
+static void
+count_event(const TaskEvent *event)
+{
+	static const StatCounter counters[] = {
+		[EVENT_STARTED] = STAT_STARTED, [EVENT_DONE] = STAT_DONE,
+		[EVENT_RETRIED] = STAT_RETRIED, [EVENT_FAILED] = STAT_FAILED,
+		[EVENT_STOPPED] = STAT_STOPPED, [EVENT_GONE] = STAT_GONE,
+	};
+	StatCounts *counts = statistics_of(MyDatabaseId, event->role, event->queue);
+
+	counts->counters[counters[event->kind]]++;
+	counts->counters[STAT_CRASHED] += event->crashed;
+	if (event->sqlstate && strcmp(event->sqlstate, TASK_ERROR_TIMEOUT) == 0)
+		counts->counters[STAT_TIMED_OUT]++;
+	if (event->elapsed >= 0)
+		statistics_add_time(event->kind == EVENT_STARTED ? &counts->wait : &counts->run,
+							event->elapsed);
+}
+
 /* ---- reports ---- */
 
 /* This has happened, and is committed. */
 void
 event_report(const TaskEvent *event)
 {
+	count_event(event);
 	if (is_logged(event))
 		log_event(event);
 }

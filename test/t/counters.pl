@@ -1,0 +1,134 @@
+# pg_stat_task: what has become of tasks, per database, queue and role.  A TAP test because it stops
+# and kills the server.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('main', conf => q{
+	pg_task.max_executors = 2
+	pg_task.stat_max = 10});
+
+sql(q{CREATE ROLE app LOGIN; CREATE ROLE other LOGIN;
+	GRANT SELECT, INSERT, UPDATE ON task TO app, other});
+make_gates($node);
+
+my $counters = q{concat_ws(' ', planned, started, done, failed, retried, stopped, gone, timed_out,
+	crashed)};
+
+# Waits until the figures of a queue are these: processes report them a little later.
+sub counted
+{
+	my ($queue, $expected, $name) = @_;
+
+	wait_until($node, 'SELECT ' . $counters . ' FROM pg_stat_task() WHERE queue = '
+		  . PgTask::literal($queue), expected => $expected);
+	return pass($name);
+}
+
+subtest 'what happens to tasks' => sub {
+	run_task($node, queue => 'good', request => 'SELECT 1') for 1 .. 3;
+	counted('good', '3 3 3 0 0 0 0 0 0', 'done');
+	run_task($node, queue => 'bad', request => 'SELECT 1/0', retry => 1, delay => '0');
+	run_task($node, queue => 'bad', request => 'SELECT pg_sleep(60)', timeout => '10 ms');
+	counted('bad', '2 3 0 2 1 0 0 1 0', 'failed, tried again, and timed out');
+	my $id = insert_task($node, queue => 'stop', request => q{SELECT hold('a')});
+	wait_for_running($node, 1, id => $id, event => 'PgSleep');
+	sql("SELECT pg_task_cancel($id)");
+	$id = insert_task($node, queue => 'stop', request => 'SELECT 1', dt => '2100-01-01');
+	sql("UPDATE task SET state = 'STOP' WHERE id = $id");
+	counted('stop', '2 1 0 0 0 2 0 0 0', 'stopped while it runs, and while it waits');
+	$id = insert_task($node, queue => 'late', request => 'SELECT 1', dt => '2020-01-01',
+		active => '1 s');
+	wait_for_state($node, $id, 'GONE');
+	counted('late', '1 0 0 0 0 0 1 0 0', 'gone');
+	sql("UPDATE task SET state = 'PLAN', active = NULL WHERE id = $id");
+	counted('late', '2 1 1 0 0 0 1 0 0', 'planned again');
+	sql(q{BEGIN; INSERT INTO task (queue, request) VALUES ('never', 'SELECT 1'); ROLLBACK});
+	is(sql(q{SELECT count(*) FROM pg_stat_task() WHERE queue = 'never'}), 0, 'not rolled back');
+	sql(q{INSERT INTO task (queue, request, repeat) VALUES ('chain', 'SELECT 1', '1 day')});
+	counted('chain', '2 1 1 0 0 0 0 0 0', 'the next run of a chain is planned');
+};
+
+subtest 'times' => sub {
+	sql('SELECT pg_stat_task_reset()');
+	my $id = run_task($node, queue => 'slow', request => 'SELECT pg_sleep(0.2)', dt => '2020-01-01');
+	counted('slow', '1 1 1 0 0 0 0 0 0', 'a task');
+	my $figures = q{FROM pg_stat_task() WHERE queue = 'slow'};
+	is(sql("SELECT run_time >= 200 AND max_run_time = run_time AND wait_time > 1e10
+		AND max_wait_time = wait_time $figures"), 't', 'in milliseconds');
+	is(sql(qq{SELECT array_length(run_histogram, 1) = 28 AND n BETWEEN 12 AND 28
+		AND run_time < 0.125 * 2 ^ (n - 1) AND run_time >= 0.125 * 2 ^ (n - 2)
+		FROM (SELECT *, array_position(run_histogram, 1) AS n $figures) AS h}), 't',
+		'the bucket of the histogram');
+	is(sql("SELECT array_position(wait_histogram, 1) $figures"), 28, 'what is longer is in the last');
+	is(sql("SELECT (SELECT sum(i) FROM unnest(run_histogram) AS i) $figures"), 1, 'it is in one');
+};
+
+subtest 'rights' => sub {
+	sql('SELECT pg_stat_task_reset()');
+	run_task($node, queue => 'mine', request => 'SELECT 1', role => 'app');
+	run_task($node, queue => 'mine', request => 'SELECT 1');
+	wait_until($node, 'SELECT count(*) = 2 AND sum(done) = 2 FROM pg_stat_task()');
+	my $seen = q{SELECT string_agg(concat_ws(' ', datname, queue, role, done), ',' ORDER BY role)
+		FROM pg_stat_task()};
+	is(sql_as('app', $seen), 'postgres mine app 1', 'a role sees its own');
+	is(sql_as('other', $seen), '', 'and no others');
+	sql('GRANT pg_read_all_stats TO other');
+	is(sql_as('other', $seen), 'postgres mine app 1,postgres mine postgres 1', 'or all');
+	is(sqlstate_of('other', 'SELECT pg_stat_task_reset()'), '42501', 'reset is granted to nobody');
+	sql(q{SELECT pg_stat_task_reset(role => 'app')});
+	is(sql($seen), 'postgres mine postgres 1', 'the figures of a role are reset');
+	is(sql('SELECT dealloc FROM pg_stat_task_info()'), 0, 'nothing was dropped');
+};
+
+subtest 'over restarts' => sub {
+	sql('SELECT pg_stat_task_reset()');
+	run_task($node, queue => 'kept', request => 'SELECT 1') for 1 .. 2;
+	counted('kept', '2 2 2 0 0 0 0 0 0', 'before');
+	my $reset = sql('SELECT stats_reset FROM pg_stat_task_info()');
+	my $figures = sql(q{SELECT t FROM pg_stat_task() AS t WHERE queue = 'kept'});
+	$node->restart;
+	is(sql(q{SELECT t FROM pg_stat_task() AS t WHERE queue = 'kept'}), $figures, 'they are kept');
+	is(sql('SELECT stats_reset FROM pg_stat_task_info()'), $reset, 'and the time of the reset');
+	run_task($node, queue => 'kept', request => 'SELECT 1');
+	counted('kept', '3 3 3 0 0 0 0 0 0', 'and go on');
+	ok(!-e $node->data_dir . '/pg_stat/pg_task.stat', 'there is no file while the server runs');
+	$node->stop('immediate');
+	$node->start;
+	is(sql(q{SELECT count(*) FROM pg_stat_task() WHERE queue = 'kept'}), 0, 'not after a crash');
+	$node->stop;
+	my $file = $node->data_dir . '/pg_stat/pg_task.stat';
+	open my $handle, '>', $file or die $!;
+	print $handle 'x' x 5000;
+	close $handle or die $!;
+	$node->start;
+	is(sql('SELECT count(*) FROM pg_stat_task() WHERE done > 0'), 0, 'a broken file is ignored');
+	ok(!-e $file, 'and removed');
+};
+
+subtest 'a crash of a task' => sub {
+	wait_for_table($node);
+	my $id = insert_task($node, queue => 'crash',
+		request => q{SELECT CASE WHEN (SELECT crashed FROM task WHERE id =
+			current_setting('pg_task.id')::int8) = 0 THEN hold('b') END});
+	wait_for_running($node, 1, id => $id, event => 'PgSleep');
+	kill 'KILL', task($node, $id, 'pid');
+	wait_for_state($node, $id, 'DONE');
+	counted('crash', '0 1 1 0 1 0 0 0 1', 'the run has crashed, and the task is tried again');
+};
+
+subtest 'more queues than entries' => sub {
+	sql('SELECT pg_stat_task_reset()');
+	run_task($node, queue => 'often', request => 'SELECT 1') for 1 .. 3;
+	sql(q{INSERT INTO task (queue, request) SELECT 'q' || i, 'SELECT 1'
+		FROM generate_series(1, 40) AS i});
+	wait_until($node, q{SELECT count(*) = 40 FROM task WHERE queue LIKE 'q%' AND state = 'DONE'});
+	wait_until($node, 'SELECT dealloc >= 30 FROM pg_stat_task_info()');
+	is(sql('SELECT count(*) FROM pg_stat_task()'), 10, 'there are no more rows than entries');
+};
+
+done_testing();
