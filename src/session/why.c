@@ -228,14 +228,39 @@ explain_dependency(const WhyTask *task)
 	return psprintf("it waits for task %s", text_of(task, WHY_WAITS));
 }
 
-/* It is not due. */
+/* The queue starts nothing at this time, whatever runs, as far as its rule says so now. */
+static const char *
+explain_pause_at(const WhyTask *task, TimestampTz when)
+{
+	const QueueRule *rule = &task->rule;
+
+	if (task->max == 0)
+		return "its max is 0";
+	if (!task->has_rule)
+		return NULL;
+	if (rule->paused)
+		return "its queue is paused";
+	if (rule->max == 0 || rule->rate == 0)
+		return psprintf("the %s of its queue is 0", rule->max == 0 ? "max" : "rate");
+	if (rule->until > when)
+		return psprintf("its queue starts no task until %s", time_text(rule->until));
+	return NULL;
+}
+
+/* It is not due; and then its queue may still start nothing. */
 static const char *
 explain_time(const WhyTask *task)
 {
+	const char *pause;
+
 	if (task->dt <= task->now)
 		return NULL;
 	if (!TIMESTAMP_IS_NOEND(task->dt))
-		return psprintf("planned for %s%s", time_text(task->dt), last_error(task));
+	{
+		pause = explain_pause_at(task, task->dt);
+		return psprintf("planned for %s%s%s%s", time_text(task->dt), pause ? ", and " : "",
+						pause ? pause : "", last_error(task));
+	}
 	if (strcmp(text_of(task, WHY_CRON), "@reboot") == 0)
 		return "it waits for the next start of the server";
 	return "planned for infinity: not before it is planned anew";
@@ -373,23 +398,11 @@ explain_table_lock(const WhyTask *task)
 	return psprintf("the table is locked by %s", process_text(atoi(pid)));
 }
 
-/* The queue starts nothing now, whatever runs. */
+/* It is due, but the queue starts nothing now. */
 static const char *
 explain_pause(const WhyTask *task)
 {
-	const QueueRule *rule = &task->rule;
-
-	if (task->max == 0)
-		return "its max is 0";
-	if (!task->has_rule)
-		return NULL;
-	if (rule->paused)
-		return "its queue is paused";
-	if (rule->max == 0 || rule->rate == 0)
-		return psprintf("the %s of its queue is 0", rule->max == 0 ? "max" : "rate");
-	if (rule->until > task->now)
-		return psprintf("its queue starts no task until %s", time_text(rule->until));
-	return NULL;
+	return explain_pause_at(task, task->now);
 }
 
 /* As many tasks of its queue run as may. */

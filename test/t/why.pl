@@ -138,6 +138,13 @@ subtest 'queues' => sub {
 		qr/^its queue is paused$/, 'paused, by name rather than by pattern');
 	like_why(insert_task($node, request => 'SELECT 1', queue => 'until'),
 		qr/^its queue starts no task until 2100-01-01/, 'until');
+	like_why(insert_task($node, request => 'SELECT 1', queue => 'full.2', dt => '2099-01-01'),
+		qr/^planned for 2099-01-01.*, and its queue is paused$/, 'planned for later, and paused');
+	like_why(insert_task($node, request => 'SELECT 1', queue => 'until', dt => '2099-01-01'),
+		qr/^planned for 2099-01-01.*, and its queue starts no task until 2100-01-01/,
+		'planned for later, but not late enough');
+	like_why(insert_task($node, request => 'SELECT 1', queue => 'until', dt => '2100-01-02'),
+		qr/^planned for 2100-01-02[^,]*$/, 'planned for later than that');
 	like_why(insert_task($node, request => 'SELECT 1', queue => 'none'),
 		qr/^the rate of its queue is 0$/, 'a rate of 0');
 	sql(q{UPDATE task_queue SET max = 0 WHERE queue = '%'});
