@@ -232,6 +232,33 @@ subtest 'tasks that wait' => sub {
 	is(task($node, $ids[0], 'response'), 'DONE', 'but for another');
 };
 
+# A task that ends while a waiter looks at its row with an older snapshot: the waiter sees it waiting
+# still, and must look again at once.
+subtest 'an end during a look' => sub {
+	sql(q{CREATE FUNCTION held() RETURNS bool LANGUAGE sql AS $$
+			SELECT pg_advisory_lock_shared(7), pg_advisory_unlock_shared(7); SELECT true $$;
+		CREATE POLICY slow ON task AS RESTRICTIVE FOR SELECT TO ann USING (held())});
+	for my $wait (q{PERFORM pg_task_wait(ARRAY[i])}, q{CALL pg_task_wait_for(ARRAY[i])})
+	{
+		my $id = sql(q{INSERT INTO task (role, request, dt) VALUES ('ann', 'SELECT 1', 'infinity')
+			RETURNING id});
+		my $holder = $node->background_psql('postgres');
+
+		$holder->query_safe('SELECT pg_advisory_lock(7)');
+		my $session = start_session(qq{SET ROLE ann; DO \$\$ DECLARE i bigint := $id; BEGIN $wait;
+			END \$\$; RESET ROLE; INSERT INTO waited VALUES ('during')});
+		wait_until($node, q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory'
+			AND NOT granted});
+		sql("UPDATE task SET state = 'STOP' WHERE id = $id");
+		my $begun = time;
+		$holder->quit;
+		noted(1);
+		cmp_ok(time - $begun, '<', 50, $wait);
+		$session->quit;
+	}
+	sql('DROP POLICY slow ON task');
+};
+
 # The end comes at any moment of the wait's beginning.
 subtest 'races' => sub {
 	my $dir = PostgreSQL::Test::Utils::tempdir();
