@@ -175,3 +175,8 @@ REVOKE EXECUTE ON FUNCTION pg_catalog.pg_stat_task_reset(name, text, name) FROM 
 
 COMMENT ON FUNCTION pg_catalog.pg_stat_task_reset(name, text, name) IS
     'forget the figures of pg_stat_task, of a database, a queue and a role; NULL: of all';
+CREATE OR REPLACE FUNCTION pg_catalog.pg_task_awaited() RETURNS boolean
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_task_awaited';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_awaited() IS
+    'condition of a trigger on a task table: may tasks of this database wait for others?';

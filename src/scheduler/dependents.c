@@ -24,6 +24,7 @@
 #include "scheduler/dependents.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
+#include "scheduler/removed.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/work.h"
 #include "shared/waiters.h"
@@ -57,6 +58,9 @@
  */
 #define WALK_SHARE 100
 #define ANY_SHARE 10
+
+/* Pause after an error while the table of removed tasks was prepared (ms). */
+#define PREPARE_AGAIN_MS 1000
 
 /* The bits of a task: the first one, and from each to the next. */
 typedef struct TaskBits
@@ -105,14 +109,14 @@ has_bits(const uint8 *bits, int64 id)
 }
 
 /*
- * Rows may wait, or none does.  Sessions know it before any row is judged: a task whose end they
- * have not reported had ended before.
+ * Rows may wait, or none does, which removed_settle has said.  Sessions know it before any row is
+ * judged: a task whose end they have not reported had ended before.
  */
 static void
 set_any(Dependents *dependents, bool any)
 {
-	if (dependents->any != any)
-		shared_scheduler_publish_watches(MyScheduler->slot, any);
+	if (any && !dependents->any)
+		shared_scheduler_publish_watches(MyScheduler->slot, true);
 	dependents->any = any;
 }
 
@@ -207,7 +211,12 @@ dependents_take(int events)
 	SharedWatch watch;
 	int i;
 
-	shared_scheduler_take_watch(MyScheduler->slot, &watch);
+	/* a session may be about to insert a row that waits */
+	if (shared_scheduler_take_watch(MyScheduler->slot, &watch) && !dependents->any)
+	{
+		dependents->any = dependents->wanted = true;
+		dependents->slice = CLOCK_LONG_AGO;
+	}
 	if (events & (SHARED_DEPENDENTS | SHARED_WATCHED))
 	{
 		dependents->wanted = dependents->incomplete = dependents->again = true;
@@ -398,7 +407,7 @@ judge_ended(Dependents *dependents, ClockNow now)
 
 	work_begin_writing("judging tasks that wait for others");
 	dependents->judging = Min(dependents->count, JUDGE_TASKS);
-	count = rows_judge(MyScheduler->table, dependents->ended, dependents->judging,
+	count = rows_judge(MyScheduler->table, removed_lock(), dependents->ended, dependents->judging,
 					   dependents->refused, dependents->nrefused, limit, &rows, &more);
 	note_rows(dependents, rows, count);
 	if (count > 0)
@@ -420,6 +429,8 @@ begin_walk(Dependents *dependents)
 {
 	if (dependents->walked)
 		memset(dependents->walked, 0, WATCHED_BITS / 8);
+	else
+		dependents->walked = MemoryContextAllocZero(TopMemoryContext, WATCHED_BITS / 8);
 	dependents->walking = true;
 	dependents->wanted = dependents->found = dependents->again = false;
 	dependents->position = PG_INT64_MIN;
@@ -439,7 +450,7 @@ end_walk(Dependents *dependents, MonoTime now)
 	dependents->incomplete = dependents->again;
 	dependents->urgent &= dependents->again;
 	dependents->next.us = now.us + Max(pause, dependents->cost * WALK_SHARE);
-	set_any(dependents, dependents->found || dependents->wanted);
+	set_any(dependents, dependents->found || dependents->wanted || !removed_settle());
 	if (!dependents->any)
 		free_bits(dependents);
 	dependents->any_rule = dependents->any_wanted = true;
@@ -462,8 +473,6 @@ walk_slice(Dependents *dependents, bool busy)
 	work_begin("looking for tasks that wait for others");
 	count = rows_watched(MyScheduler->table, dependents->position, WALK_TASKS, &tasks);
 	work_end();
-	if (count > 0 && dependents->walked == NULL)
-		dependents->walked = MemoryContextAllocZero(TopMemoryContext, WATCHED_BITS / 8);
 	for (i = 0; i < count; i++)
 	{
 		add_watched(dependents, tasks[i].id);
@@ -499,8 +508,9 @@ walk_any_slice(Dependents *dependents, ClockNow now)
 		dependents->any_cost = 0;
 	}
 	work_begin_writing("judging tasks that wait for any of others");
-	count = rows_judge_any(MyScheduler->table, dependents->any_position, dependents->refused,
-						   dependents->nrefused, Min(WALK_ANY, dependents->limit), &rows, &more);
+	count = rows_judge_any(MyScheduler->table, removed_lock(), dependents->any_position,
+						   dependents->refused, dependents->nrefused,
+						   Min(WALK_ANY, dependents->limit), &rows, &more);
 	note_rows(dependents, rows, count);
 	if (count > 0)
 		last = rows[count - 1].row.id;
@@ -527,6 +537,13 @@ dependents_run(ClockNow now)
 {
 	Dependents *dependents = &MyScheduler->dependents;
 
+	if (removed_due(now.mono))
+	{
+		/* an error must keep nothing else waiting */
+		dependents->not_before = clock_plus_ms(now.mono, PREPARE_AGAIN_MS);
+		removed_prepare(now.mono);
+		dependents->not_before = CLOCK_LONG_AGO;
+	}
 	if (dependents->any_walking || (dependents->any_rule && dependents->any_wanted))
 		if (!clock_is_before(now.mono, dependents->any_next))
 			walk_any_slice(dependents, now);

@@ -19,6 +19,7 @@
 #include "scheduler/locked.h"
 #include "scheduler/reboot.h"
 #include "scheduler/reconcile.h"
+#include "scheduler/removed.h"
 #include "scheduler/rate_store.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
@@ -63,6 +64,7 @@ typedef struct SchedulerProcess
 	RulesReader rules;
 	RebootSearch reboot;
 	Dependents dependents;
+	RemovedTasks removed;
 
 	/* the loop */
 	MonoTime next_look;		   /* at the rows that look_at_rows reads */

@@ -4,8 +4,8 @@
  *		steps in "needs", and chooses the first task that the row watches.
  *
  * A user may wait for rows that he sees.  They are read with the rights of the current user, as by
- * a query of his.  No row is locked: what ends or is removed meanwhile, the scheduler finds when
- * the transaction has committed.
+ * a query of his.  No row is locked: what ends meanwhile, the scheduler finds when the transaction
+ * has committed.  For a transaction that is removing one, this one waits.
  *
  * This file changes nothing.
  */
@@ -23,6 +23,7 @@
 #include "compat.h"
 #include "session/after.h"
 #include "session/kept_plan.h"
+#include "session/removal.h"
 
 /* A row waits for this many tasks at most. */
 #define AFTER_MAX 16384
@@ -108,6 +109,44 @@ execute_reader(KeptPlan *kept, Relation rel, const char *sql, int count, Oid *ty
 	return (int) SPI_processed;
 }
 
+/*
+ * The columns of a task that tell whether somebody has changed, locked or removed it since; the
+ * first of them has this number.
+ */
+#define VERSION "t.tableoid, t.ctid, t.xmax"
+
+/*
+ * Wait until no other transaction is removing a task that was read.  Returns false if the tasks
+ * must be read again.  A row that nobody has changed since it was inserted is there, unless an old
+ * snapshot shows it.
+ */
+static bool
+await_removal(HeapTuple tuple, TupleDesc desc, int first)
+{
+	bool isnull;
+	Oid relid = DatumGetObjectId(SPI_getbinval(tuple, desc, first, &isnull));
+	ItemPointerData tid;
+
+	if (isnull || (!TransactionIdIsValid(
+					   DatumGetTransactionId(SPI_getbinval(tuple, desc, first + 2, &isnull))) &&
+				   !IsolationUsesXactSnapshot()))
+		return true;
+	tid = *(ItemPointer) DatumGetPointer(SPI_getbinval(tuple, desc, first + 1, &isnull));
+	return removal_wait(relid, &tid);
+}
+
+/* The same for all tasks that the last statement has read. */
+static bool
+await_removals(int first)
+{
+	uint64 i;
+
+	for (i = 0; i < SPI_processed; i++)
+		if (!await_removal(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, first))
+			return false;
+	return true;
+}
+
 /* A task in "after" that the current user sees. */
 typedef struct SeenTask
 {
@@ -135,10 +174,12 @@ read_tasks(Relation rel, const After *after, SeenTask **tasks)
 	int count;
 	int i;
 
-	count = execute_reader(&reader, rel,
-						   "SELECT t.id, " UNENDED ", t.xmin FROM %s AS t"
-						   " WHERE t.id OPERATOR(pg_catalog.=) ANY ($1)",
-						   1, types, &value);
+	do
+		count = execute_reader(&reader, rel,
+							   "SELECT t.id, " UNENDED ", t.xmin, " VERSION " FROM %s AS t"
+							   " WHERE t.id OPERATOR(pg_catalog.=) ANY ($1)",
+							   1, types, &value);
+	while (!await_removals(4));
 	*tasks = palloc((count + 1) * sizeof(SeenTask));
 	for (i = 0; i < count; i++)
 	{
@@ -218,6 +259,7 @@ after_watch(const TriggerRow *row, bool check, int64 *watched)
 	last_row.inserted = InvalidLocalTransactionId;
 	if (!read_after(row, &after))
 		return false;
+	removal_expect_waiting(trigger_root_table(row->rel));
 	*watched = check ? check_tasks(row, &after) : after.ids[after.count - 1];
 	return true;
 }
@@ -256,13 +298,19 @@ read_steps(const TriggerRow *row, ArrayType *needs)
 	bool isnull;
 	Datum values[] = {trigger_value(row, COLUMN_FLOW, &isnull), PointerGetDatum(needs)};
 
-	return execute_reader(&step_reader, row->rel,
-						  "SELECT n.step, t.id, " UNENDED
-						  "  FROM pg_catalog.unnest($2) WITH ORDINALITY AS n (step, n)"
-						  "  LEFT JOIN %s AS t ON t.flow OPERATOR(pg_catalog.=) $1"
-						  "   AND t.step OPERATOR(pg_catalog.=) n.step"
-						  " ORDER BY n.n",
-						  2, types, values);
+	int count;
+
+	removal_expect_waiting(trigger_root_table(row->rel));
+	do
+		count = execute_reader(&step_reader, row->rel,
+							   "SELECT n.step, t.id, " UNENDED ", " VERSION
+							   "  FROM pg_catalog.unnest($2) WITH ORDINALITY AS n (step, n)"
+							   "  LEFT JOIN %s AS t ON t.flow OPERATOR(pg_catalog.=) $1"
+							   "   AND t.step OPERATOR(pg_catalog.=) n.step"
+							   " ORDER BY n.n",
+							   2, types, values);
+	while (!await_removals(4));
+	return count;
 }
 
 /*

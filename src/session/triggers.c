@@ -30,6 +30,7 @@
 #include "session/numbering.h"
 #include "session/pending.h"
 #include "session/planned.h"
+#include "session/removal.h"
 #include "session/times.h"
 #include "session/trigger_checks.h"
 #include "session/trigger_row.h"
@@ -240,10 +241,14 @@ watch_tuple(const TriggerRow *row, HeapTuple tuple)
 		SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
 		(waits || trigger_has_state(row, "STOP")) && after_needs(row, &value, &watched))
 		return needs_tuple(row, tuple, value, waits ? &watched : NULL);
-	if ((heap_attisnull(tuple, trigger_column(row->rel, COLUMN_AFTER), desc) &&
-		 heap_attisnull(tuple, number, desc)) ||
-		SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
+	if (heap_attisnull(tuple, trigger_column(row->rel, COLUMN_AFTER), desc) &&
+		heap_attisnull(tuple, number, desc))
 		return tuple;
+	if (SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
+	{
+		removal_expect_waiting(trigger_root_table(row->rel));
+		return tuple;
+	}
 	isnull = !(waits || trigger_has_state(row, "STOP")) || !after_watch(row, true, &watched);
 	isnull |= !waits;
 	value = isnull ? (Datum) 0 : Int64GetDatum(watched);
@@ -635,10 +640,23 @@ add_removed(TriggerData *data)
 	add_ended(table, &row);
 }
 
+/* Write what a row that waits for others needs to know of a removed row, or of a truncated table.
+ */
+static void
+record_removed(TriggerData *data)
+{
+	TriggerRow row = row_of(data, data->tg_trigtuple, data->tg_trigslot);
+
+	if (TRIGGER_FIRED_FOR_ROW(data->tg_event))
+		removal_record(&row);
+	else
+		removal_forget_all(trigger_root_table(data->tg_relation));
+}
+
 /*
  * Trigger, AFTER DELETE, FOR EACH ROW, or AFTER TRUNCATE.  Running tasks may have lost their rows:
  * the scheduler must reconcile when the transaction has committed.  Others may wait for a row that
- * was removed.
+ * was removed: the table of removed tasks says that it was not DONE.
  */
 Datum
 pg_task_removed(PG_FUNCTION_ARGS)
@@ -649,6 +667,7 @@ pg_task_removed(PG_FUNCTION_ARGS)
 		(!TRIGGER_FIRED_BY_DELETE(data->tg_event) && !TRIGGER_FIRED_BY_TRUNCATE(data->tg_event)))
 		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 						errmsg("pg_task_removed must be called AFTER DELETE or AFTER TRUNCATE")));
+	record_removed(data);
 	if (Shared)
 		add_removed(data);
 	return PointerGetDatum(NULL);

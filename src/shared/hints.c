@@ -286,15 +286,58 @@ shared_scheduler_watch(Oid database, Oid relid, const SharedWatch *watch)
 		mark_or_wake(database);
 }
 
-/* Take what was reported since the last call. */
-void
+/* Take what was reported since the last call.  Returns whether rows may wait for other tasks. */
+bool
 shared_scheduler_take_watch(SharedScheduler *me, SharedWatch *watch)
 {
+	bool watches;
+
 	Assert(me->proc == COMPAT_MY_PROC);
 	LWLockAcquire(me->lock, LW_EXCLUSIVE);
 	*watch = me->watch;
 	me->watch.watched.count = me->watch.ended.count = 0;
+	watches = me->watches;
 	LWLockRelease(me->lock);
+	return watches;
+}
+
+/*
+ * A row of this table is about to wait for other tasks.  Without a scheduler, that counts as known.
+ * The locks are also what orders this before the caller's look at those tasks.
+ */
+void
+shared_scheduler_expect_watches(Oid database, Oid relid)
+{
+	SharedScheduler *scheduler;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	scheduler = scheduler_slot_find(database);
+	if (scheduler)
+	{
+		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
+		scheduler->watches |= scheduler->relid == relid || !OidIsValid(scheduler->relid);
+		LWLockRelease(scheduler->lock);
+	}
+	LWLockRelease(Shared->directory);
+}
+
+/* May rows of the task table of a database wait for other tasks, also some not yet committed? */
+bool
+shared_scheduler_watches(Oid database)
+{
+	SharedScheduler *scheduler;
+	bool watches = true;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	scheduler = scheduler_slot_find(database);
+	if (scheduler)
+	{
+		LWLockAcquire(scheduler->lock, LW_SHARED);
+		watches = scheduler->watches;
+		LWLockRelease(scheduler->lock);
+	}
+	LWLockRelease(Shared->directory);
+	return watches;
 }
 
 /* From now on, report tasks that have ended, or do not. */

@@ -197,7 +197,8 @@ typedef struct SharedScheduler
 	Oid relid;		   /* the task table; InvalidOid until there is one */
 	Oid queue_relid;   /* the queue table; InvalidOid if there is none, or it is not known yet */
 	int events;		   /* mask of SharedEvents */
-	bool watches;	   /* rows wait for other tasks: report also those that have ended */
+	bool watches; /* rows may wait for other tasks, or be about to: report tasks that have ended,
+				   * and record those that are removed; a session sets it, too */
 	SharedWatch watch;
 	int nhints;
 	SharedHint hints[SHARED_ALL_HINTS];
@@ -454,8 +455,10 @@ extern void
 shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int count, int events);
 extern bool shared_ids_add(SharedIds *ids, int64 id);
 extern void shared_scheduler_watch(Oid database, Oid relid, const SharedWatch *watch);
-extern void shared_scheduler_take_watch(SharedScheduler *me, SharedWatch *watch);
+extern bool shared_scheduler_take_watch(SharedScheduler *me, SharedWatch *watch);
 extern void shared_scheduler_publish_watches(SharedScheduler *me, bool watches);
+extern void shared_scheduler_expect_watches(Oid database, Oid relid);
+extern bool shared_scheduler_watches(Oid database);
 extern int shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, int *events);
 extern void shared_scheduler_sleep(SharedScheduler *me, TimestampTz until);
 extern bool shared_scheduler_has_events(SharedScheduler *me, int events);

@@ -120,7 +120,7 @@ reset_scheduler(SharedScheduler *slot, Oid database, Oid user)
 	slot->relid = slot->queue_relid = InvalidOid;
 	slot->events = 0; /* it begins with a scan */
 	slot->nhints = 0;
-	slot->watches = false;
+	slot->watches = true; /* for all that is known */
 	slot->watch.watched.count = slot->watch.ended.count = 0;
 	slot->looks = DT_NOEND;
 	set_scheduler_state(slot, SCHEDULER_STARTING);

@@ -167,9 +167,9 @@ typedef struct DependentRow
 	Oid oid; /* of the table or partition ... */
 	ItemPointerData tid;
 	DependentVerdict verdict;
-	int64 watches; /* DEPENDENT_WATCHES: the task that it is to watch */
-	int64 culprit; /* DEPENDENT_GONE: a task that has not ended DONE, and its state */
-	char *culprit_state;
+	int64 watches;		 /* DEPENDENT_WATCHES: the task that it is to watch */
+	int64 culprit;		 /* DEPENDENT_GONE: a task that has not ended DONE, and its state */
+	char *culprit_state; /* NULL: it was removed */
 	double keep;
 } DependentRow;
 
@@ -256,10 +256,12 @@ extern void rows_plan_reboot(const TaskTable *table, const TaskPlace *places, in
 							 TimestampTz now, TimestampTz started);
 
 /* rows_dependents.c */
-extern int rows_judge(const TaskTable *table, const int64 *ids, int count, const int64 *without,
-					  int nwithout, int limit, DependentRow **rows, bool *more);
-extern int rows_judge_any(const TaskTable *table, int64 from, const int64 *without, int nwithout,
-						  int limit, DependentRow **rows, bool *more);
+extern int
+rows_judge(const TaskTable *table, const TaskTable *removed, const int64 *ids, int count,
+		   const int64 *without, int nwithout, int limit, DependentRow **rows, bool *more);
+extern int
+rows_judge_any(const TaskTable *table, const TaskTable *removed, int64 from, const int64 *without,
+			   int nwithout, int limit, DependentRow **rows, bool *more);
 extern void rows_free(const TaskTable *table, const DependentRow *rows, int count, TimestampTz now);
 extern void rows_watch(const TaskTable *table, const DependentRow *rows, int count);
 extern void rows_give_up(const TaskTable *table, const DependentRow *rows, int count);

@@ -14,6 +14,7 @@
 #include "utils/memutils.h"
 
 #include "task/failure.h"
+#include "task/removed_table.h"
 #include "task/rows.h"
 #include "task/rows_sql.h"
 #include "task/statement.h"
@@ -35,7 +36,7 @@
 /*
  * Judge the rows that a query locks, "w": in the snapshot of this statement.  A row that was changed
  * after that snapshot is left out: the lock returns its new version, which may name tasks that the
- * snapshot does not have.  A task that is not in the table counts as DONE.  The next task to watch
+ * snapshot does not have.  Tasks that are not in the table are returned.  The next task to watch
  * is one of those that have not ended, by chance: in whatever order they end, a row then changes
  * its watch about log(n) times.
  */
@@ -43,14 +44,15 @@
 	"WITH w AS MATERIALIZED (" locked ")" \
 	" SELECT w.id, w.role::text, w.oid, w.tid, coalesce(w.rule, 'done'), " \
 	"        v.watched, v.unended, v.done, v.next, v.culprit, v.culprit_state, w.keep," \
-	"        (SELECT count(*) FROM w)" \
+	"        (SELECT count(*) FROM w), v.missing" \
 	"  FROM (SELECT w.*, sum(cardinality(w.after)) OVER (ROWS UNBOUNDED PRECEDING)" \
 	"                    - cardinality(w.after) AS before" \
 	"          FROM w) AS w" \
 	" CROSS JOIN LATERAL (" \
 	"       SELECT coalesce(bool_or(p.id = w.waits AND " UNENDED "), false) AS watched," \
 	"              count(*) FILTER (WHERE " UNENDED ") AS unended," \
-	"              count(*) FILTER (WHERE coalesce(r.state, 'DONE') = 'DONE') AS done," \
+	"              count(*) FILTER (WHERE r.state = 'DONE') AS done," \
+	"              array_agg(p.id) FILTER (WHERE r.state IS NULL) AS missing," \
 	"              (array_agg(p.id) FILTER (WHERE " UNENDED "))" \
 	"                  [1 + floor(random() * count(*) FILTER (WHERE " UNENDED "))::int4]" \
 	"                  AS next," \
@@ -106,6 +108,15 @@ typedef struct Ends
 	bool others; /* some have ended and are not DONE */
 } Ends;
 
+/* A row that was read, before it is judged. */
+typedef struct ReadRow
+{
+	char *rule;
+	Ends ends;
+	int nmissing;
+	int64 *missing; /* tasks that are not in the table */
+} ReadRow;
+
 /* Judge a row by its rule.  One that the trigger has not checked counts as "done". */
 static DependentVerdict
 judge(const char *rule, const Ends *ends)
@@ -131,39 +142,132 @@ judge(const char *rule, const Ends *ends)
 	return ends->unended > 0 ? waits : DEPENDENT_FREE;
 }
 
+/* Read an array of ids, which may be NULL. */
+static int
+returned_ids(MemoryContext where, uint64 i, int column, int64 **ids)
+{
+	ArrayType *array;
+	int count;
+
+	if (statement_is_null(i, column))
+		return 0;
+	array = DatumGetArrayTypeP(statement_value(i, column));
+	count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+	*ids = MemoryContextAlloc(where, Max(count, 1) * sizeof(int64));
+	memcpy(*ids, ARR_DATA_PTR(array), count * sizeof(int64));
+	return count;
+}
+
+/* Read a row that the last statement returned. */
+static void
+returned_dependent(MemoryContext where, uint64 i, DependentRow *row, ReadRow *read)
+{
+	read->ends = (Ends){.watched = DatumGetBool(statement_value(i, 6)),
+						.unended = DatumGetInt64(statement_value(i, 7)),
+						.done = DatumGetInt64(statement_value(i, 8)),
+						.others = !statement_is_null(i, 10)};
+	read->rule = statement_text(where, i, 5);
+	read->nmissing = returned_ids(where, i, 14, &read->missing);
+	row->row.id = DatumGetInt64(statement_value(i, 1));
+	row->row.role = statement_text(where, i, 2);
+	row->oid = DatumGetObjectId(statement_value(i, 3));
+	row->tid = *(ItemPointer) DatumGetPointer(statement_value(i, 4));
+	if (!statement_is_null(i, 9))
+		row->watches = DatumGetInt64(statement_value(i, 9));
+	if (read->ends.others)
+		row->culprit = DatumGetInt64(statement_value(i, 10));
+	row->culprit_state = statement_text(where, i, 11);
+	row->keep = DatumGetFloat8(statement_value(i, 12));
+}
+
+static int
+compare_ids(const void *a, const void *b)
+{
+	int64 left = *(const int64 *) a;
+	int64 right = *(const int64 *) b;
+
+	return left < right ? -1 : left > right;
+}
+
 /*
- * Read the rows that the last statement returned, and judge them.  Sets *more if it has not read
- * all rows that it looked for.
+ * A task that is missing was removed before it was DONE, if the table of removed tasks has it.
+ * Otherwise it counts as DONE.
+ */
+static void
+add_missing(DependentRow *row, ReadRow *read, const int64 *removed, int nremoved)
+{
+	int i;
+
+	for (i = 0; i < read->nmissing; i++)
+	{
+		if (nremoved == 0 ||
+			bsearch(&read->missing[i], removed, nremoved, sizeof(int64), compare_ids) == NULL)
+			read->ends.done++;
+		else if (!read->ends.others)
+		{
+			read->ends.others = true;
+			row->culprit = read->missing[i];
+			row->culprit_state = NULL;
+		}
+	}
+}
+
+/*
+ * Find out which of the tasks that are missing for these rows were removed before they were DONE.
+ * It is a statement of its own: what is missing in the snapshot of the other one is recorded by
+ * then.
  */
 static int
-returned_dependents(MemoryContext where, uint64 count, int limit, DependentRow **rows, bool *more)
+find_removed(const TaskTable *removed, const ReadRow *reads, int count, int64 **found)
 {
-	int64 locked = count > 0 ? DatumGetInt64(statement_value(0, 13)) : 0;
-	uint64 i;
+	int64 *ids;
+	int total = 0;
+	int i;
 
-	*more = locked == limit || locked > (int64) count;
-	*rows = MemoryContextAllocZero(where, Max(count, 1) * sizeof(DependentRow));
+	for (i = 0; i < count; i++)
+		total += reads[i].nmissing;
+	if (total == 0 || removed == NULL)
+		return 0;
+	ids = palloc(total * sizeof(int64));
+	total = 0;
 	for (i = 0; i < count; i++)
 	{
-		DependentRow *row = &(*rows)[i];
-		Ends ends = {.watched = DatumGetBool(statement_value(i, 6)),
-					 .unended = DatumGetInt64(statement_value(i, 7)),
-					 .done = DatumGetInt64(statement_value(i, 8)),
-					 .others = !statement_is_null(i, 10)};
-
-		row->row.id = DatumGetInt64(statement_value(i, 1));
-		row->row.role = statement_text(where, i, 2);
-		row->oid = DatumGetObjectId(statement_value(i, 3));
-		row->tid = *(ItemPointer) DatumGetPointer(statement_value(i, 4));
-		row->verdict = judge(statement_text(CurrentMemoryContext, i, 5), &ends);
-		if (!statement_is_null(i, 9))
-			row->watches = DatumGetInt64(statement_value(i, 9));
-		if (ends.others)
-			row->culprit = DatumGetInt64(statement_value(i, 10));
-		row->culprit_state = statement_text(where, i, 11);
-		row->keep = DatumGetFloat8(statement_value(i, 12));
+		memcpy(ids + total, reads[i].missing, reads[i].nmissing * sizeof(int64));
+		total += reads[i].nmissing;
 	}
-	return (int) count;
+	total = removed_rows_find(removed, ids, total, found);
+	qsort(*found, total, sizeof(int64), compare_ids);
+	return total;
+}
+
+/*
+ * Execute a statement that reads dependent rows, and end it; judge them.  Sets *more if it has not
+ * read all rows that it looked for.
+ */
+static int
+judge_read(MemoryContext where, const Statement *statement, const TaskTable *table,
+		   const TaskTable *removed, StatementArgs *args, int limit, DependentRow **rows,
+		   bool *more)
+{
+	int count = (int) statement_execute(statement, table, args);
+	int64 locked = count > 0 ? DatumGetInt64(statement_value(0, 13)) : 0;
+	ReadRow *reads = MemoryContextAllocZero(where, Max(count, 1) * sizeof(ReadRow));
+	int64 *found = NULL;
+	int nfound;
+	int i;
+
+	*more = locked == limit || locked > count;
+	*rows = MemoryContextAllocZero(where, Max(count, 1) * sizeof(DependentRow));
+	for (i = 0; i < count; i++)
+		returned_dependent(where, i, &(*rows)[i], &reads[i]);
+	statement_end();
+	nfound = find_removed(removed, reads, count, &found);
+	for (i = 0; i < count; i++)
+	{
+		add_missing(&(*rows)[i], &reads[i], found, nfound);
+		(*rows)[i].verdict = judge(reads[i].rule, &reads[i].ends);
+	}
+	return count;
 }
 
 /* Add an array of ids. */
@@ -180,11 +284,11 @@ arg_ids(StatementArgs *args, const char *name, const int64 *ids, int count)
 /*
  * Judge and lock up to "limit" rows that watch one of these tasks, if that has ended, but for the
  * rows in "without".  Sets *more if there may be more of them.  A row that somebody has locked is
- * left out.
+ * left out.  "removed" is the table of removed tasks, locked as the other one; NULL: there is none.
  */
 int
-rows_judge(const TaskTable *table, const int64 *ids, int count, const int64 *without, int nwithout,
-		   int limit, DependentRow **rows, bool *more)
+rows_judge(const TaskTable *table, const TaskTable *removed, const int64 *ids, int count,
+		   const int64 *without, int nwithout, int limit, DependentRow **rows, bool *more)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
@@ -194,30 +298,23 @@ rows_judge(const TaskTable *table, const int64 *ids, int count, const int64 *wit
 	arg_ids(&args, "without", without, nwithout);
 	arg_int64(&args, "limit", limit);
 	arg_int64(&args, "edges", EDGES_MAX);
-	count = returned_dependents(caller, statement_execute(&judge_rows, table, &args), limit, rows,
-								more);
-	statement_end();
-	return count;
+	return judge_read(caller, &judge_rows, table, removed, &args, limit, rows, more);
 }
 
 /* The same for rows with the rule "any", in the order of their ids, from this id on. */
 int
-rows_judge_any(const TaskTable *table, int64 from, const int64 *without, int nwithout, int limit,
-			   DependentRow **rows, bool *more)
+rows_judge_any(const TaskTable *table, const TaskTable *removed, int64 from, const int64 *without,
+			   int nwithout, int limit, DependentRow **rows, bool *more)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
-	int count;
 
 	statement_begin(&args);
 	arg_ids(&args, "without", without, nwithout);
 	arg_int64(&args, "from", from);
 	arg_int64(&args, "limit", limit);
 	arg_int64(&args, "edges", EDGES_MAX);
-	count =
-		returned_dependents(caller, statement_execute(&judge_any, table, &args), limit, rows, more);
-	statement_end();
-	return count;
+	return judge_read(caller, &judge_any, table, removed, &args, limit, rows, more);
 }
 
 /* clang-format off */
@@ -312,8 +409,9 @@ arg_culprit(StatementArgs *args, const DependentRow *row, const char **sqlstate)
 		*sqlstate = NULL;
 		return NULL;
 	}
-	failure.error = psprintf("task " INT64_FORMAT ", for which this one waited, is %s",
-							 row->culprit, row->culprit_state);
+	failure.error = psprintf("task " INT64_FORMAT ", for which this one waited, %s%s", row->culprit,
+							 row->culprit_state ? "is " : "was removed",
+							 row->culprit_state ? row->culprit_state : "");
 	arg_failure(args, &failure, InvalidOid);
 	*sqlstate = failure.sqlstate;
 	return failure.error;

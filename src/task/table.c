@@ -178,14 +178,15 @@ static const struct
 	 "FOR EACH ROW WHEN (pg_catalog.pg_task_watched(NEW.state))"},
 	{"pg_task_removed", "pg_task_removed", "AFTER DELETE",
 	 "FOR EACH ROW WHEN (OLD.state = 'WORK' AND pg_catalog.pg_task_watched(OLD.state))"},
-	{"pg_task_unplanned", "pg_task_removed", "AFTER DELETE",
-	 "FOR EACH ROW WHEN (OLD.state = 'PLAN' AND pg_catalog.pg_task_watched('WORK'))"},
+	{"pg_task_unfinished", "pg_task_removed", "AFTER DELETE",
+	 "FOR EACH ROW WHEN (OLD.state <> 'DONE' AND OLD.state <> 'WORK' AND"
+	 " pg_catalog.pg_task_awaited())"},
 	{"pg_task_truncated", "pg_task_removed", "AFTER TRUNCATE", "FOR EACH STATEMENT"},
 };
 
 /*
- * Create the triggers that the table does not have, and remove the one that it no longer needs:
- * pg_task_bound does its work.
+ * Create the triggers that the table does not have, and remove those that it no longer needs:
+ * others do their work.
  */
 static void
 add_triggers(Oid relid, const char *name)
@@ -193,6 +194,7 @@ add_triggers(Oid relid, const char *name)
 	int i;
 
 	ddl_drop_trigger(relid, name, "pg_task_numbered");
+	ddl_drop_trigger(relid, name, "pg_task_unplanned");
 	for (i = 0; i < (int) lengthof(triggers); i++)
 		ddl_add_trigger(relid, name, triggers[i].name,
 						psprintf("%s ON %%s %s EXECUTE FUNCTION pg_catalog.%s()", triggers[i].event,

@@ -153,6 +153,106 @@ subtest 'what follows from a failure' => sub {
 	sql('DELETE FROM gate; TRUNCATE task');
 };
 
+# A task that is removed before it was DONE, in each state, while the dependents watch another one.
+subtest 'removed tasks' => sub {
+	sql('SET session_replication_role = replica; UPDATE task SET state = \'STOP\'; TRUNCATE task');
+	for my $state (qw(PLAN WORK STOP FAIL GONE DONE))
+	{
+		my $id = insert_task($node, request => q{SELECT hold('never')}, dt => 'infinity');
+		my %other = gated("o$state" => 'DONE');
+		my ($other) = values %other;
+		my @ids = map { my $rule = $_;
+			map { insert_after($_, rule => $rule) } [ $id, $other ], [$id] } @rules;
+
+		sql("UPDATE task SET dt = now() WHERE id = $id") if $state eq 'WORK';
+		wait_for_running($node, 1, id => $id) if $state eq 'WORK';
+		is(count_of($node, "waits = $other"), 4, "$state: half of them watch the other task")
+			if $state ne 'DONE';
+		# ended and removed in one commit, by the owner of the table
+		sql('BEGIN;' . ($state =~ /PLAN|WORK/ ? '' : "UPDATE task SET state = '$state'
+			WHERE id = $id;") . "SET LOCAL session_replication_role = replica;
+			DELETE FROM task WHERE id = $id; COMMIT");
+		wait_until($node, "SELECT count(*) = 0 FROM task WHERE waits = $id") if $state ne 'DONE';
+		open_gate($node, "o$state");
+		is(outcomes(@ids), $state eq 'DONE'
+			? 'done DONE, done DONE, ended DONE, ended DONE, failed GONE, failed GONE, any DONE, any DONE'
+			: 'done GONE TK005, done GONE TK005, ended DONE, ended DONE, failed DONE, failed DONE, '
+				. 'any DONE, any GONE TK005', "$state: each by its rule");
+		is(sql("SELECT DISTINCT error FROM task WHERE state = 'GONE' AND error IS NOT NULL"),
+			$state eq 'DONE' ? '' : "task $id, for which this one waited, was removed",
+			"$state: they name it");
+		sql('DELETE FROM task WHERE state IN (\'DONE\', \'GONE\')');
+	}
+	wait_until($node, 'SELECT NOT pg_task_awaited() AND NOT EXISTS (SELECT FROM task_removed)');
+	my $id = insert_task($node, request => 'SELECT 1', dt => 'infinity');
+	sql("BEGIN; DELETE FROM task WHERE id = $id");
+	is(sql("BEGIN; DELETE FROM task WHERE id = $id; SELECT count(*) FROM task_removed"), 0,
+		'nothing is recorded when nothing waits');
+	sql('DELETE FROM gate; TRUNCATE task');
+};
+
+# The dependent is inserted while the task is being removed, and the other way round.
+subtest 'removed meanwhile' => sub {
+	my ($one, $two) = map { $node->background_psql('postgres', on_error_stop => 0) } 1 .. 2;
+	my $new = sub { return insert_task($node, request => 'SELECT 1', dt => 'infinity', @_) };
+	my $insert = "INSERT INTO task (after, request) VALUES ('{%s}', 'SELECT 1') RETURNING id";
+	my $pid = $two->query_safe('SELECT pg_backend_pid()');
+
+	my $id = $new->();
+	$one->query_safe('BEGIN');
+	my $after = $one->query_safe(sprintf $insert, $id);
+	sql("DELETE FROM task WHERE id = $id");
+	$one->query_safe('COMMIT');
+	wait_for_state($node, $after, 'GONE');
+	is(task($node, $after, 'error'), "task $id, for which this one waited, was removed",
+		'removed before the dependent is committed');
+
+	for my $end ('COMMIT', 'ROLLBACK')
+	{
+		$id = $new->();
+		# another version of the row, in the same transaction
+		$one->query_safe("BEGIN; UPDATE task SET priority = 1 WHERE id = $id;
+			DELETE FROM task WHERE id = $id");
+		$two->query_until(qr/begun/, "\\echo begun\n" . sprintf("$insert;\n", $id));
+		wait_until($node, "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $pid");
+		$one->query_safe($end);
+		$two->query('SELECT 1');
+		wait_until($node, "SELECT wait_event_type = 'Client' FROM pg_stat_activity WHERE pid = $pid");
+		is(count_of($node, "after = '{$id}'"), $end eq 'COMMIT' ? 0 : 1,
+			"it waits for the transaction that is removing the task: $end");
+	}
+
+	# an update of the task keeps nobody waiting
+	$id = $new->();
+	$one->query_safe("BEGIN; UPDATE task SET priority = 1 WHERE id = $id");
+	is(sql(sprintf $insert, $id) > 0, 1, 'nor does it wait for one that changes the task');
+	$one->query_safe('ROLLBACK');
+
+	$id = $new->();
+	$one->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM task');
+	sql("DELETE FROM task WHERE id = $id");
+	$one->query(sprintf $insert, $id);
+	$one->query('COMMIT');
+	is(count_of($node, "after = '{$id}'"), 0, 'an old snapshot does not show what is there');
+
+	# who removes the task has no right to what is written about it
+	$id = sql_as('app', q{INSERT INTO task (request, dt) VALUES ('SELECT 1', 'infinity')
+		RETURNING id});
+	my %other = gated(w => 'DONE');
+	$after = insert_after([ $id, $other{w} ]);
+	is(sqlstate_of('app', 'SELECT FROM task_removed'), '42501', 'a role without rights');
+	sql_as('app', "DELETE FROM task WHERE id = $id");
+	is(sql("SELECT string_agg(id::text, ' ') FROM task_removed WHERE id = $id"), $id,
+		'it is recorded nevertheless');
+	crash($node);
+	open_gate($node, 'w');
+	wait_for_state($node, $after, 'GONE');
+	is(task($node, $after, 'error'), "task $id, for which this one waited, was removed",
+		'also after a crash');
+	$_->quit for $one, $two;
+	sql('DELETE FROM gate; TRUNCATE task');
+};
+
 subtest 'who may wait for which task' => sub {
 	my $mine = insert_task($node, request => 'SELECT 1', dt => 'infinity');
 	my $insert = 'INSERT INTO task (id, after, request) VALUES (%s, %s, \'SELECT 1\')';
@@ -367,75 +467,6 @@ subtest 'rows from elsewhere' => sub {
 	wait_for_state($node, $after[0], 'DONE');
 	sql('DROP DATABASE copy WITH (FORCE)');
 	sql('DELETE FROM gate; TRUNCATE task');
-};
-
-# Rows whose state contradicts their rule and the states of the tasks for which they have waited;
-# these are final, and stopped tasks are what their users made them.
-my $contradictions = q{SELECT t.id, t.rule, t.state, t.error,
-		array(SELECT p.state FROM unnest(t.after) AS a (id) LEFT JOIN task AS p USING (id)) AS ends
-	FROM task AS t CROSS JOIN LATERAL (SELECT count(*) AS n, count(*) FILTER (WHERE state = 'DONE')
-		AS done FROM task WHERE id = ANY (t.after)) AS p
-	WHERE t.state NOT IN ('STOP') AND CASE coalesce(t.rule, 'done') WHEN 'done' THEN n = done
-		WHEN 'any' THEN n = 0 OR done > 0 WHEN 'failed' THEN n = 0 OR done < n ELSE true END
-		IS DISTINCT FROM (t.state IN ('DONE', 'FAIL'))};
-
-# A random graph: what its tasks have seen of the tasks for which they waited, and how all ended.
-# Faults and stops come meanwhile.  PG_TASK_GRAPH='seed tasks' is another graph.
-subtest 'a random graph' => sub {
-	my ($seed, $count) = split / /, $ENV{PG_TASK_GRAPH} // (int(rand(1e6)) . ' 400');
-	my $pick = 0;
-
-	diag("PG_TASK_GRAPH='$seed $count'") if $ENV{PG_TASK_GRAPH};
-	note("PG_TASK_GRAPH='$seed $count'");
-	srand($seed);
-	sql(q{CREATE TABLE broken (id bigint); CREATE TABLE ran (id bigint, seen text[]);
-		CREATE FUNCTION run() RETURNS void LANGUAGE plpgsql AS $$
-		DECLARE me bigint := current_setting('pg_task.id');
-		BEGIN
-			INSERT INTO ran SELECT me, array_agg(p.state) FROM task AS t
-				LEFT JOIN task AS p ON p.id = ANY (t.after) WHERE t.id = me;
-			IF me % 5 = 0 THEN PERFORM pg_sleep(0.002); END IF;
-			IF EXISTS (SELECT FROM broken WHERE id = me) THEN RAISE 'broken'; END IF;
-		END $$;
-		TRUNCATE task; ALTER SEQUENCE task_id_seq RESTART});
-	my @rows = map {
-		my $id = $_;
-		my %after = map { int(rand($id)) => 1 } 1 .. int(rand(4));
-		delete $after{0};
-		my $rule = (map { "'$_'" } @rules, 'done', 'done')[ rand 6 ];
-		"($id, " . (%after ? "'{" . join(',', sort keys %after) . "}'" : 'NULL')
-		  . ", $rule, " . int(rand(2)) . ", '1 ms', 'SELECT run()')"
-	} 1 .. $count;
-	sql('INSERT INTO broken SELECT i FROM generate_series(1, ' . $count . ') AS i WHERE '
-		. "hashint8extended(i, $seed) % 7 = 0");
-	while (my @part = splice @rows, 0, 50)
-	{
-		sql('INSERT INTO task (id, after, rule, retry, delay, request) VALUES '
-			. join(', ', @part));
-		sql("UPDATE task SET state = 'STOP' WHERE state IN ('PLAN', 'WORK') AND id = "
-			. (1 + int(rand($count)))) for 1 .. 2;
-		terminate($node, backends($node, 'executor')) if ++$pick % 3 == 1;
-		terminate($node, backends($node, 'scheduler')) if $pick % 4 == 2;
-		crash($node) if $pick == 4;
-	}
-	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
-	is(sql($contradictions), '', 'each has ended as its rule says');
-	is(sql(q{SELECT t.id, r.seen FROM ran AS r JOIN task AS t USING (id)
-		WHERE CASE coalesce(t.rule, 'done') WHEN 'any' THEN NOT 'DONE' = ANY (r.seen)
-			ELSE r.seen && '{PLAN,WORK}' END AND t.after IS NOT NULL}), '',
-		'none has started before its rule allowed');
-	is(sql(q{SELECT id, state, count(r) FROM task AS t LEFT JOIN ran AS r USING (id)
-		GROUP BY id, state HAVING count(r) <> (t.state = 'DONE')::int}), '', 'each effect is there once');
-	is(count_of($node, q{state = 'GONE' AND (coalesce(sqlstate, '') = 'TK005') <>
-		(coalesce(rule, 'done') <> 'failed') OR waits IS NOT NULL}), 0, 'what is GONE says why');
-
-	sql(q{DELETE FROM broken; UPDATE task SET state = 'PLAN', failed = 0
-		WHERE state IN ('FAIL', 'GONE', 'STOP')});
-	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
-	is(sql("$contradictions AND t.rule IS DISTINCT FROM 'failed'"), '',
-		'when the causes are gone, what has not run does');
-	is(sql(q{SELECT id FROM ran GROUP BY id HAVING count(*) > 1}), '', 'and nothing twice');
-	sql('TRUNCATE task; ALTER SEQUENCE task_id_seq RESTART 10000');
 };
 
 subtest 'a partitioned table' => sub {

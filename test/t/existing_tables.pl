@@ -102,7 +102,7 @@ subtest 'an older table is completed' => sub {
 		q{SELECT string_agg(tgname, ',' ORDER BY tgname) FROM pg_trigger
 		WHERE tgrelid = 'task'::regclass}),
 		'pg_task_bound,pg_task_planned,pg_task_removed,pg_task_renumbered,pg_task_timed,'
-			. 'pg_task_truncated,pg_task_unplanned,pg_task_waits,shout',
+			. 'pg_task_truncated,pg_task_unfinished,pg_task_waits,shout',
 		'the triggers are created');
 	my $id = run_task($node, db => 'old', request => 'SELECT 1', repeat => '1 day',
 		customer => 'b');

@@ -1,0 +1,173 @@
+/*
+ * side_table.c
+ *		The tables beside the task table that pg_task alone writes: found by name, checked, created.
+ *
+ * Each has the schema and the owner of the task table, and its name with a suffix.  Every function
+ * but side_table_name runs inside a transaction of the caller, as that owner.  This file knows no
+ * column of them.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/relation.h"
+#include "catalog/pg_class.h"
+#include "commands/defrem.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "compat.h"
+#include "task/ddl.h"
+#include "task/owner.h"
+#include "task/relation.h"
+#include "task/side_table.h"
+#include "task/watch.h"
+
+/* Return the name of the table with this suffix beside a task table, without its schema. */
+char *
+side_table_name(Oid relid, const char *suffix)
+{
+	return makeObjectName(get_rel_name(relid), suffix, NULL);
+}
+
+/* Is there a unique index on this column alone?  ON CONFLICT needs one. */
+static bool
+has_unique_index(Relation rel, AttrNumber column)
+{
+	ListCell *cell;
+	bool found = false;
+
+	foreach(cell, RelationGetIndexList(rel))
+	{
+		Relation index = index_open(lfirst_oid(cell), AccessShareLock);
+
+		found |= index->rd_index->indisunique && index->rd_index->indimmediate &&
+				 index->rd_index->indisvalid && index->rd_index->indnkeyatts == 1 &&
+				 index->rd_index->indkey.values[0] == column &&
+				 RelationGetIndexPredicate(index) == NIL;
+		index_close(index, NoLock);
+	}
+	return found;
+}
+
+/* Why can this relation not be the table?  NULL: it can. */
+static char *
+find_fault(const SideTable *side, Relation rel, Oid owner)
+{
+	char *fault = relation_fault(rel, NIL, relation_parents(RelationGetRelid(rel)));
+	int i;
+
+	if (fault)
+		return fault;
+	if (rel->rd_rel->relkind != RELKIND_RELATION ||
+		rel->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT)
+		return "It is not a plain table.";
+	if (rel->rd_rel->relowner != owner)
+		return "It has another owner than the task table.";
+	for (i = 0; i < side->ncolumns; i++)
+	{
+		AttrNumber number = get_attnum(RelationGetRelid(rel), side->columns[i].name);
+
+		if (number == InvalidAttrNumber)
+			return psprintf("It has no column \"%s\".", side->columns[i].name);
+		if (get_atttype(RelationGetRelid(rel), number) != side->columns[i].type)
+			return psprintf("The type of its column \"%s\" is another.", side->columns[i].name);
+	}
+	if (!has_unique_index(rel, get_attnum(RelationGetRelid(rel), side->columns[0].name)))
+		return psprintf("Its column \"%s\" is not unique.", side->columns[0].name);
+	return NULL;
+}
+
+/*
+ * Take away what the owner's default privileges give: they are meant for tables that others use.
+ * The loop is bounded by the roles that they name.
+ */
+static void
+revoke_grants(const char *name)
+{
+	SPITupleTable *grants;
+	uint64 i;
+
+	ddl_run(psprintf("SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC'"
+					 "                ELSE quote_ident(pg_get_userbyid(a.grantee)) END"
+					 "  FROM pg_class AS c, aclexplode(c.relacl) AS a"
+					 " WHERE c.oid = %s::regclass AND a.grantee <> c.relowner",
+					 quote_literal_cstr(name)));
+	grants = SPI_tuptable;
+	for (i = 0; i < grants->numvals; i++)
+		ddl_run(psprintf("REVOKE ALL ON %s FROM %s", name,
+						 SPI_getvalue(grants->vals[i], grants->tupdesc, 1)));
+}
+
+/* Create it.  False if the owner may not. */
+static bool
+create_table(const SideTable *side, Oid schema, const char *name)
+{
+	int i;
+
+	if (!compat_may_create_in(schema, GetUserId()))
+		return false;
+	SPI_connect();
+	for (i = 0; i < side->ndefinitions; i++)
+		ddl_run(psprintf(side->definitions[i], name));
+	revoke_grants(name);
+	SPI_finish();
+	return true;
+}
+
+/* Describe the table for statement_execute. */
+static TaskTable *
+describe_table(Relation rel, const char *name, MemoryContext parent)
+{
+	MemoryContext context = AllocSetContextCreate(parent, "pg_task table", ALLOCSET_SMALL_SIZES);
+	TaskTable *table = MemoryContextAllocZero(context, sizeof(TaskTable));
+
+	table->context = context;
+	table->relid = RelationGetRelid(rel);
+	table->owner = rel->rd_rel->relowner;
+	table->name = MemoryContextStrdup(context, name);
+	table->rows = MemoryContextStrdup(context, psprintf("ONLY %s", name));
+	table->inherited = "";
+	table->whole = true;
+	return table;
+}
+
+/*
+ * Find the table, or create it, and describe it in a child of the memory context.  From now on
+ * watch_changed reports its changes, too.  NULL if it cannot be used: *fault says why.
+ */
+TaskTable *
+side_table_prepare(const SideTable *side, const TaskTable *table, MemoryContext context,
+				   char **fault)
+{
+	Oid schema = get_rel_namespace(table->relid);
+	char *relname = side_table_name(table->relid, side->suffix);
+	char *name = quote_qualified_identifier(get_namespace_name(schema), relname);
+	TaskTable *result = NULL;
+	Relation rel;
+
+	Assert(owner_acts() && GetUserId() == table->owner);
+	*fault = NULL;
+	if (!OidIsValid(get_relname_relid(relname, schema)) && !create_table(side, schema, name))
+	{
+		*fault =
+			psprintf("%s does not exist, and the owner of the task table may not create it.", name);
+		return NULL;
+	}
+	CommandCounterIncrement();
+	rel = try_relation_open(get_relname_relid(relname, schema), AccessShareLock);
+	if (rel == NULL)
+		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("%s has changed", name)));
+	watch_also(RelationGetRelid(rel));
+	*fault = find_fault(side, rel, table->owner);
+	if (*fault)
+		*fault = psprintf("%s is not usable. %s", name, *fault);
+	else
+		result = describe_table(rel, name, context);
+	relation_close(rel, NoLock);
+	return result;
+}
