@@ -109,6 +109,24 @@ subtest 'harmless DDL' => sub {
 	}) for @sessions;
 	sql(q{INSERT INTO task (queue, request) SELECT 'calm', 'SELECT 1'
 		FROM generate_series(1, 200)}) for 1 .. 8;
+	# each kind of statement of a session, on rows that do not start
+	sql(q{BEGIN;
+		INSERT INTO task (queue, dt, request, flow, step)
+			VALUES ('late', 'infinity', 'SELECT 1', txid_current()::text, 'first');
+		INSERT INTO task (queue, dt, request, flow, needs)
+			VALUES ('late', 'infinity', 'SELECT 1', txid_current()::text, '{first}');
+		COMMIT;
+		INSERT INTO task (queue, dt, request, after)
+			SELECT 'late', 'infinity', 'SELECT 1', ARRAY[max(id)] FROM task WHERE queue = 'late';
+		INSERT INTO task (queue, request, cron) VALUES ('late', 'SELECT 1', '0 0 1 1 *');
+		INSERT INTO task_queue (queue, max) VALUES ('late', 2);
+		UPDATE task SET cron = '0 0 2 1 *' WHERE queue = 'late' AND cron IS NOT NULL;
+		UPDATE task SET state = 'STOP' WHERE queue = 'late';
+		UPDATE task SET state = 'PLAN' WHERE queue = 'late';
+		SELECT pg_task_why(id), pg_task_cancel(id), pg_task_retry(id) FROM task
+			WHERE queue = 'late';
+		SELECT count(*) FROM pg_task_top(), pg_task_status();
+		DELETE FROM task WHERE queue = 'late'; DELETE FROM task_queue}) for 1 .. 8;
 	wait_until($node,
 		q{SELECT count(*) = 0 FROM task WHERE queue = 'calm' AND state IN ('PLAN', 'WORK')});
 	open_gate($node, 'quiet');
