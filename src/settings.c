@@ -338,8 +338,8 @@ define_reports(void)
 							"Sets the maximum number of queues that pg_stat_task counts, for each"
 							" role and database.",
 							"When there are more, those that were used least lately are dropped.",
-							&Settings.stat_max, 1000, 10, 100000, PGC_POSTMASTER, 0, NULL, NULL,
-							NULL);
+							&Settings.stat_max, 1000, 10, SETTINGS_STAT_MAX, PGC_POSTMASTER, 0,
+							NULL, NULL, NULL);
 	DefineCustomEnumVariable("pg_task.log", "Sets which events of tasks are logged.",
 							 "Each value includes those before it: none, failures, ends, all.",
 							 &Settings.log, LOG_TASKS_NONE, log_options, PGC_SUSET, 0, NULL, NULL,

@@ -16,6 +16,9 @@
 /* Value of pg_task.keep and pg_task.keep_failed. */
 #define SETTINGS_KEEP_FOR_EVER (-1)
 
+/* Highest value of pg_task.stat_max. */
+#define SETTINGS_STAT_MAX 100000
+
 /* No task.  Any other number may be an id. */
 #define SETTINGS_NO_TASK PG_INT64_MIN
 

@@ -14,9 +14,9 @@
 #include "pgstat.h"
 #include "port/pg_crc32c.h"
 #include "storage/fd.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "settings.h"
 #include "shared/shared.h"
 #include "shared/statistics.h"
 
@@ -44,7 +44,7 @@ read_records(FILE *file, StatHeader *header)
 
 	if (fread(header, sizeof(StatHeader), 1, file) != 1 || header->magic != STAT_FILE_MAGIC ||
 		header->record_size != sizeof(StatRecord) || header->count < 0 ||
-		header->count > (int) (MaxAllocSize / sizeof(StatRecord)))
+		header->count > SETTINGS_STAT_MAX)
 		return NULL;
 	records = palloc_array(StatRecord, header->count + 1);
 	if (fread(records, sizeof(StatRecord), header->count, file) != (size_t) header->count)

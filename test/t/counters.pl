@@ -100,14 +100,22 @@ subtest 'over restarts' => sub {
 	$node->stop('immediate');
 	$node->start;
 	is(sql(q{SELECT count(*) FROM pg_stat_task() WHERE queue = 'kept'}), 0, 'not after a crash');
-	$node->stop;
 	my $file = $node->data_dir . '/pg_stat/pg_task.stat';
-	open my $handle, '>', $file or die $!;
-	print $handle 'x' x 5000;
-	close $handle or die $!;
+	$node->stop;
+	my $valid = slurp_file($file);
+	my ($magic, $size) = unpack 'LL', $valid;
+	for my $broken ('x' x 5000, substr($valid, 0, -1), map { pack('LLl', $magic, $size, $_)
+			. substr($valid, 12) } 100_000, int(0x3fffffff / $size))
+	{
+		open my $handle, '>:raw', $file or die $!;
+		print $handle $broken;
+		close $handle or die $!;
+		$node->start;
+		is(sql('SELECT count(*) FROM pg_stat_task() WHERE done > 0'), 0, 'a broken file is ignored');
+		ok(!-e $file, 'and removed');
+		$node->stop;
+	}
 	$node->start;
-	is(sql('SELECT count(*) FROM pg_stat_task() WHERE done > 0'), 0, 'a broken file is ignored');
-	ok(!-e $file, 'and removed');
 };
 
 subtest 'a crash of a task' => sub {
