@@ -79,7 +79,7 @@ is_last(Oid role, const char *queue, Size length)
 void
 planned_count(Oid role, const text *queue, StatCounter counter)
 {
-	Size length = Min(VARSIZE_ANY_EXHDR(queue), TASK_QUEUE_MAX);
+	Size length = statistics_clip(VARDATA_ANY(queue), VARSIZE_ANY_EXHDR(queue));
 
 	Assert(counter == STAT_PLANNED || counter == STAT_STOPPED);
 	if (!is_last(role, VARDATA_ANY(queue), length))

@@ -12,11 +12,14 @@
 #include "postgres.h"
 
 #include "common/hashfn.h"
+#include "common/int.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "utils/timestamp.h"
 
 #include "settings.h"
+#include "shared/shared.h"
 #include "shared/statistics.h"
 
 StatTable *Statistics = NULL;
@@ -88,15 +91,18 @@ statistics_create(void *memory, LWLock *lock)
 	clear_table();
 }
 
-/* Where the chain of a key begins. */
+/*
+ * Where the chain of a key begins.  Users choose the names of queues: without the seed, which
+ * nobody knows, one could choose many that have the same chain, and make it long for all.
+ */
 static int *
 chain_of(const StatKey *key)
 {
-	uint32 hash = hash_bytes((const unsigned char *) key->queue, (int) strlen(key->queue));
+	uint64 seed = Shared->seed ^ ((uint64) key->database << 32 | key->role);
+	uint64 hash =
+		hash_bytes_extended((const unsigned char *) key->queue, (int) strlen(key->queue), seed);
 
-	hash = hash_combine(hash, murmurhash32(key->role));
-	hash = hash_combine(hash, murmurhash32(key->database));
-	return &Statistics->chains[hash % (uint32) Statistics->size];
+	return &Statistics->chains[hash % (uint64) Statistics->size];
 }
 
 static bool
@@ -175,12 +181,21 @@ add_entry(const StatKey *key)
 	return entry;
 }
 
+/* Add two times (us).  What is too much stays at the maximum: users choose how long rows wait. */
+static int64
+sum_times(int64 a, int64 b)
+{
+	int64 sum;
+
+	return pg_add_s64_overflow(a, b, &sum) ? PG_INT64_MAX : sum;
+}
+
 static void
 add_times(StatTimes *sum, const StatTimes *more)
 {
 	int i;
 
-	sum->total += more->total;
+	sum->total = sum_times(sum->total, more->total);
 	sum->max = Max(sum->max, more->max);
 	for (i = 0; i < STAT_BUCKETS; i++)
 		sum->buckets[i] += more->buckets[i];
@@ -203,17 +218,28 @@ add_counts(StatEntry *entry, const StatCounts *more)
 
 /* ---- what this process counts ---- */
 
-/* Copy the name of a queue, without splitting a character. */
+/* How many bytes of the name of a queue are kept: no part of a character. */
+int
+statistics_clip(const char *queue, Size length)
+{
+	if (length <= TASK_QUEUE_MAX)
+		return (int) length;
+	return pg_mbcliplen(queue, TASK_QUEUE_MAX + 1, TASK_QUEUE_MAX);
+}
+
 static void
 set_key(StatKey *key, Oid database, Oid role, const char *queue)
 {
 	memset(key, 0, sizeof(StatKey));
 	key->database = database;
 	key->role = role;
-	strlcpy(key->queue, queue, sizeof(key->queue));
+	memcpy(key->queue, queue, statistics_clip(queue, strlen(queue)));
 }
 
-/* Return the counts of this process to add to.  They are flushed later. */
+/*
+ * Return the counts of this process to add to.  They are flushed later.  A name that is too long
+ * for a key gets a new entry of this process each time.
+ */
 StatCounts *
 statistics_of(Oid database, Oid role, const char *queue)
 {
@@ -246,7 +272,8 @@ statistics_add_time(StatTimes *times, int64 us)
 {
 	uint64 bucket = (uint64) us / STAT_BUCKET_US;
 
-	times->total += us;
+	Assert(us >= 0);
+	times->total = sum_times(times->total, us);
 	times->max = Max(times->max, us);
 	bucket = bucket == 0 ? 0 : (uint64) pg_leftmost_one_pos64(bucket) + 1;
 	times->buckets[Min(bucket, STAT_BUCKETS - 1)]++;

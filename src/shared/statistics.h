@@ -96,6 +96,7 @@ extern StatTable *Statistics;
 
 extern Size statistics_size(void);
 extern void statistics_create(void *memory, LWLock *lock);
+extern int statistics_clip(const char *queue, Size length);
 extern StatCounts *statistics_of(Oid database, Oid role, const char *queue);
 extern void statistics_add_time(StatTimes *times, int64 us);
 extern bool statistics_flush(bool wait);

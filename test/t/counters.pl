@@ -66,6 +66,21 @@ subtest 'times' => sub {
 		'the bucket of the histogram');
 	is(sql("SELECT array_position(wait_histogram, 1) $figures"), 28, 'what is longer is in the last');
 	is(sql("SELECT (SELECT sum(i) FROM unnest(run_histogram) AS i) $figures"), 1, 'it is in one');
+	sql(q{INSERT INTO task (queue, request, dt)
+		SELECT 'ages', 'SELECT 1', '4713-12-01 BC' FROM generate_series(1, 50)});
+	counted('ages', '50 50 50 0 0 0 0 0 0', 'rows that have waited for ages');
+	is(sql(q{SELECT wait_time >= 43 * max_wait_time FROM pg_stat_task() WHERE queue = 'ages'}), 't',
+		'the sum of their times does not become negative');
+};
+
+subtest 'a name that is too long' => sub {
+	sql('SELECT pg_stat_task_reset()');
+	sql(q{ALTER TABLE task DISABLE TRIGGER USER;
+		INSERT INTO task (queue, request) VALUES (repeat('x', 254) || repeat('é', 50), 'SELECT 1');
+		ALTER TABLE task ENABLE TRIGGER USER});
+	wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_task() WHERE failed = 1});
+	is(sql(q{SELECT queue = repeat('x', 254) FROM pg_stat_task() WHERE failed = 1}), 't',
+		'no character of it is split, which would break the query of whoever reads it');
 };
 
 subtest 'rights' => sub {
