@@ -7,6 +7,10 @@
  * Only a new entry takes the lock in exclusive mode.  When all are in use, the new one replaces an
  * entry that was used least lately.
  *
+ * Whoever reads all entries takes no lock but the spinlock of each.  Any user may do that in a
+ * loop, in many sessions: with the lock in shared mode they would keep others from adding entries,
+ * which happens at a commit and cannot be cancelled.
+ *
  * This file reads no setting but the number of entries, and no catalog.
  */
 #include "postgres.h"
@@ -14,7 +18,6 @@
 #include "common/hashfn.h"
 #include "common/int.h"
 #include "mb/pg_wchar.h"
-#include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "utils/timestamp.h"
 
@@ -55,6 +58,14 @@ statistics_size(void)
 	return add_size(size, mul_size(Settings.stat_max, sizeof(StatEntry)));
 }
 
+static void
+set_used(StatEntry *entry, bool used)
+{
+	SpinLockAcquire(&entry->mutex);
+	entry->used = used;
+	SpinLockRelease(&entry->mutex);
+}
+
 /* Remove all entries.  The caller holds the lock in exclusive mode, or is alone. */
 static void
 clear_table(void)
@@ -64,7 +75,7 @@ clear_table(void)
 	for (i = 0; i < Statistics->size; i++)
 	{
 		Statistics->chains[i] = -1;
-		Statistics->entries[i].used = false;
+		set_used(&Statistics->entries[i], false);
 		Statistics->entries[i].next = i + 1 < Statistics->size ? i + 1 : -1;
 	}
 	Statistics->vacant = 0;
@@ -134,7 +145,7 @@ remove_entry(StatEntry *entry)
 	while (*link != number)
 		link = &Statistics->entries[*link].next;
 	*link = entry->next;
-	entry->used = false;
+	set_used(entry, false);
 	entry->next = Statistics->vacant;
 	Statistics->vacant = number;
 }
@@ -173,11 +184,12 @@ add_entry(const StatKey *key)
 	Statistics->vacant = entry->next;
 	entry->next = *chain;
 	*chain = (int) (entry - Statistics->entries);
-	entry->used = true;
 	entry->usage = 1;
+	/* nobody reads the record before it is used */
 	memset(&entry->record, 0, sizeof(StatRecord));
 	entry->record.key = *key;
 	entry->record.since = GetCurrentTimestamp();
+	set_used(entry, true);
 	return entry;
 }
 
@@ -344,8 +356,9 @@ statistics_insert(const StatRecord *record)
 }
 
 /*
- * Return a copy of all entries, in the current memory context.  The postmaster calls this when no
- * other process is left; it cannot wait for a lock.
+ * Return a copy of all entries, in the current memory context.  One that is removed and made again
+ * meanwhile may be there twice, or not at all.  The postmaster calls this, too, when no other
+ * process is left; it could not wait for a lock.
  */
 StatRecord *
 statistics_read(int *count)
@@ -354,20 +367,15 @@ statistics_read(int *count)
 	int i;
 
 	*count = 0;
-	if (IsUnderPostmaster)
-		LWLockAcquire(Statistics->lock, LW_SHARED);
 	for (i = 0; i < Statistics->size; i++)
 	{
 		StatEntry *entry = &Statistics->entries[i];
 
-		if (!entry->used)
-			continue;
 		SpinLockAcquire(&entry->mutex);
-		records[(*count)++] = entry->record;
+		if (entry->used)
+			records[(*count)++] = entry->record;
 		SpinLockRelease(&entry->mutex);
 	}
-	if (IsUnderPostmaster)
-		LWLockRelease(Statistics->lock);
 	return records;
 }
 

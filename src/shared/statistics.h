@@ -66,8 +66,9 @@ typedef struct StatRecord
 } StatRecord;
 
 /*
- * An entry.  "used", "next" and "record.key" change under the lock in exclusive mode.  The rest
- * changes under it, or under the lock in shared mode and the spinlock.
+ * An entry.  "next" changes under the lock in exclusive mode, "used" under that and the spinlock.
+ * While it is used, "record.key" does not change, and the counts change under the lock in shared or
+ * exclusive mode and the spinlock; so the spinlock is enough to read the record.
  */
 typedef struct StatEntry
 {
