@@ -302,12 +302,20 @@ groups_hint(const TaskGroup *key, TaskPlace place)
 	rewind_group(group, &place, 1, false);
 }
 
+/* Return the group with this key; NULL if it is not remembered. */
+QueueGroup *
+groups_find(const TaskGroup *key)
+{
+	GroupEntry *entry = grouptable_lookup(groups.table, key);
+
+	return entry ? (QueueGroup *) entry->key : NULL;
+}
+
 /* Is it known that the first row of this group is the one at this position? */
 bool
 groups_know(const TaskGroup *key, TaskPlace place)
 {
-	const GroupEntry *entry = grouptable_lookup(groups.table, key);
-	const QueueGroup *group = entry ? (const QueueGroup *) entry->key : NULL;
+	const QueueGroup *group = groups_find(key);
 
 	return group && group_knows_row(group) &&
 		   order_compare_places(&group->places[group->next], &place) == 0;

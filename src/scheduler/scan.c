@@ -18,6 +18,7 @@
 #include "scheduler/groups.h"
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/strict.h"
 #include "scheduler/surplus.h"
 #include "scheduler/unstarted.h"
 #include "task/rows.h"
@@ -34,6 +35,9 @@
 #define LIST_SHARE 8
 #define JUMP_MIN 32
 #define JUMP_MAX 256
+
+StaticAssertDecl(JUMP_MAX <= STRICT_HEADS_MAX && LIST_ROWS <= STRICT_HEADS_MAX,
+				 "a statement of the scan reads too many groups at once");
 
 /* Rows of a group that are remembered when all were listed. */
 #define LIST_PLACES 8
@@ -174,6 +178,20 @@ remember_rows(const GroupHead *rows, int count, bool complete)
 	scan->news += groups_scan_found(&rows->group, places, i, complete && i == count);
 }
 
+/*
+ * Hold strict queues of these groups, which are in order.  If there are more, the last queue may
+ * have others, and is left to the check before the claim.
+ */
+static void
+note_waits(const TaskTable *table, const GroupHead *heads, int count, bool more)
+{
+	const char *last = more && count > 0 ? heads[count - 1].group.queue : NULL;
+
+	while (last && count > 0 && strcmp(heads[count - 1].group.queue, last) == 0)
+		count--;
+	strict_note_waits(table, heads, count, clock_now());
+}
+
 /* Read the first rows of the next groups.  Returns the last group; NULL if there are no more. */
 static const TaskGroup *
 jump_over_groups(const TaskTable *table)
@@ -186,6 +204,7 @@ jump_over_groups(const TaskTable *table)
 	for (i = 0; i < count; i++)
 		remember_rows(&heads[i], 1, false);
 	binding_add_unbound(heads, count);
+	note_waits(table, heads, count, count == scan->jump);
 	scan->jumping = false;
 	return count == scan->jump ? &heads[count - 1].group : NULL;
 }
@@ -211,6 +230,7 @@ list_groups(const TaskTable *table)
 		first = i;
 	}
 	binding_add_unbound(rows, ngroups);
+	note_waits(table, rows, ngroups, more);
 	scan->jumping = ngroups < LIST_ROWS / LIST_SHARE;
 	scan->jump = scan->jumping ? Min(scan->jump * 2, JUMP_MAX) : JUMP_MIN / 2;
 	return more ? &rows[count - 1].group : NULL;

@@ -184,6 +184,62 @@ find_wait(const RowWait *waits, int count, int64 id)
 	return NULL;
 }
 
+/* When may the last run of this waiting task, which has failed, be followed by the next? */
+static MonoTime
+retry_at(const RowWait *wait, QueueState *queue, ClockNow now)
+{
+	return clock_of_wall(
+		now, outcome_retry_at(&wait->retry, wait->stop, queue_rules_defaults(queue_rule(queue))));
+}
+
+/*
+ * Return the queue of this group, which a scan has found, if it is a strict one that would have to
+ * be checked before its first task, that of this group, is claimed; otherwise NULL.  With several
+ * groups in the queue another one may have the first task: strict_check looks at them.
+ */
+static QueueState *
+find_unchecked(const GroupHead *head, ClockNow now)
+{
+	QueueState *queue = queue_find(head->group.queue);
+
+	if (queue == NULL || queue->groups != 1 || !queue_is_strict(queue) || queue_is_sure(queue) ||
+		queue->choosing || clock_is_before(now.mono, queue->held_until) ||
+		head->place.dt > now.wall || !groups_know(&head->group, head->place))
+		return NULL;
+	return queue;
+}
+
+/*
+ * A scan has found these groups, at most STRICT_HEADS_MAX, and all others of their queues: hold the
+ * strict queues whose first tasks wait for a retry.  After a restart there may be very many, and
+ * each would have to be chosen before strict_check finds that it waits.
+ */
+void
+strict_note_waits(const TaskTable *table, const GroupHead *heads, int count, ClockNow now)
+{
+	int64 ids[STRICT_HEADS_MAX];
+	RowWait *waits;
+	int nids = 0;
+	int nwaits = 0;
+	int i;
+
+	Assert(count <= STRICT_HEADS_MAX);
+	for (i = 0; i < count; i++)
+		if (find_unchecked(&heads[i], now))
+			ids[nids++] = heads[i].place.id;
+	if (nids > 0)
+		nwaits = rows_waits(table, ids, nids, &waits);
+	for (i = 0; i < count && nwaits > 0; i++)
+	{
+		QueueState *queue = find_unchecked(&heads[i], now);
+		const RowWait *wait = queue ? find_wait(waits, nwaits, heads[i].place.id) : NULL;
+		MonoTime until = wait ? retry_at(wait, queue, now) : CLOCK_LONG_AGO;
+
+		if (clock_is_before(now.mono, until))
+			hold_queue(groups_find(&heads[i].group), heads[i].place, until);
+	}
+}
+
 /* Decide about one chosen task.  Its entry is kept back if it must not be claimed. */
 static void
 judge_first(StrictCheck *check, const RowWait *wait, ClockNow now)
@@ -204,9 +260,7 @@ judge_first(StrictCheck *check, const RowWait *wait, ClockNow now)
 	else
 	{
 		if (wait)
-			until = clock_of_wall(
-				now, outcome_retry_at(&wait->retry, wait->stop,
-									  queue_rules_defaults(queue_rule(entry->group->queue))));
+			until = retry_at(wait, entry->group->queue, now);
 		entry->kept = clock_is_before(now.mono, until);
 		if (entry->kept)
 			hold_queue(entry->group, first, until);
