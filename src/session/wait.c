@@ -200,24 +200,27 @@ check_next(const TaskWait *wait)
 						errhint("COMMIT before you wait for it.")));
 }
 
-/* Sleep until the next task may have ended, or the time is over.  Returns false if it is. */
+/*
+ * Sleep until the next task may have ended since "ends" were counted, or the time is over.  Returns
+ * false if it is.
+ */
 static bool
-sleep_for_next(TaskWait *wait)
+sleep_for_next(TaskWait *wait, uint32 ends)
 {
 	MonoTime now = clock_mono();
 	MonoTime again = clock_plus_ms(now, LOOK_MS);
 
 	if (!clock_is_before(now, wait->until))
 		return false;
-	waiters_sleep(wait->ids[wait->ended], clock_ms_until(now, clock_min(again, wait->until)),
+	waiters_sleep(wait->ids[wait->ended], ends, clock_ms_until(now, clock_min(again, wait->until)),
 				  wait->wait_event);
 	return true;
 }
 
 /*
  * Wait until all tasks have ended, or the time is over.  "commits": hold nothing while it sleeps.
- * Each task is looked at after waiters_prepare, with a snapshot that is taken then; one that has
- * ended earlier is not missed, and one that ends later wakes us.
+ * Each task is looked at after its ends were counted, with a snapshot that is taken then; one that
+ * has ended earlier is not missed, and one that ends later wakes us.
  */
 static void
 wait_for_end(TaskWait *wait, bool commits)
@@ -227,8 +230,8 @@ wait_for_end(TaskWait *wait, bool commits)
 	while (goes_on)
 	{
 		int before = wait->ended;
+		uint32 ends = waiters_count_ends(wait->ids[before]);
 
-		waiters_prepare(wait->ids[before]);
 		look_on(wait);
 		if (commits)
 			SPI_commit();
@@ -238,9 +241,8 @@ wait_for_end(TaskWait *wait, bool commits)
 			continue; /* the next one belongs to another condition variable */
 		if (clock_is_before(clock_mono(), wait->until))
 			check_next(wait);
-		goes_on = sleep_for_next(wait);
+		goes_on = sleep_for_next(wait, ends);
 	}
-	waiters_leave();
 }
 
 /* ---- the arguments ---- */

@@ -403,6 +403,7 @@ typedef struct SharedState
 
 	ConditionVariable vacated; /* broadcast when a process of pg_task has left a database */
 	ConditionVariable waiters[SHARED_WAITERS];	/* broadcast when a task has ended; see waiters.c */
+	pg_atomic_uint32 ends[SHARED_WAITERS];		/* how many have, by condition variable */
 	SharedConfigured configured;				/* guarded by the directory lock */
 	pg_atomic_uint32 settings[SHARED_SETTINGS]; /* change counters; see changes.c */
 	pg_atomic_uint32 settings_changes;			/* of any of them */

@@ -8,9 +8,12 @@
  * to one of a fixed number of condition variables, so a few are woken for another task, and look
  * once in vain.
  *
- * A waiter enters the list of the condition variable before it looks at the row, with a snapshot
- * taken afterwards.  Who ends the task looks whether the list is empty after its commit is visible.
- * So one of them sees the other.  Where nobody waits, an end costs a bit, and a read per commit.
+ * A waiter reads a count of ends before it looks at the row, with a snapshot taken afterwards. When
+ * it has entered the list of the condition variable, it reads the count again, and sleeps only if
+ * that is the same.  Who ends the task counts that after its commit is visible, and then looks
+ * whether the list is empty.  So one of them sees the other.  The look itself is not in the list,
+ * because an error that a policy of the table catches there would leave it.  Where nobody waits, an
+ * end costs a bit, and a count per commit.
  *
  * This file reads no rows.
  */
@@ -47,13 +50,14 @@ number_of(int64 id)
 	return murmurhash32((uint32) id ^ high) % SHARED_WAITERS;
 }
 
-/* Wake who waits by this condition variable. */
+/* Wake who waits by this condition variable, or is about to. */
 static void
 wake(uint32 number)
 {
 	ConditionVariable *variable = &Shared->waiters[number];
 
-	/* read without its spinlock: the caller has a barrier after the commit */
+	/* the count is a barrier: before it the commit, after it the list, without its spinlock */
+	(void) pg_atomic_fetch_add_u32(&Shared->ends[number], 1);
 	if (!proclist_is_empty(&variable->wakeup))
 		ConditionVariableBroadcast(variable);
 }
@@ -67,7 +71,6 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 	if (!ended.any ||
 		(event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE))
 		return;
-	pg_memory_barrier();
 	for (word = 0; word < ENDED_WORDS; word++)
 	{
 		uint64 bits = event == XACT_EVENT_COMMIT ? ended.bits[word] : 0;
@@ -93,7 +96,6 @@ waiters_end(int64 id)
 		ended.any = true;
 		return;
 	}
-	pg_memory_barrier();
 	wake(number);
 }
 
@@ -109,32 +111,34 @@ waiters_end_all(void)
 		ended.any = true;
 		return;
 	}
-	pg_memory_barrier();
 	for (number = 0; number < SHARED_WAITERS; number++)
 		wake(number);
 }
 
-/* From now on the end of this task wakes the process.  It waits for one task at a time. */
-void
-waiters_prepare(int64 id)
+/* Count the ends so far that would wake who waits for this task. */
+uint32
+waiters_count_ends(int64 id)
 {
-	ConditionVariablePrepareToSleep(&Shared->waiters[number_of(id)]);
+	uint32 ends = pg_atomic_read_u32(&Shared->ends[number_of(id)]);
+
+	pg_memory_barrier(); /* before the snapshot of the caller */
+	return ends;
 }
 
 /*
- * Sleep until the task may have ended since waiters_prepare or the last sleep, at most for so many
- * milliseconds.  It may return early, and stays prepared.
+ * Sleep until the task may have ended since "ends" were counted, at most for so many milliseconds.
+ * It may return early.  The process is in no list before and after it, whatever ends it.
  */
 void
-waiters_sleep(int64 id, long ms, uint32 wait_event)
+waiters_sleep(int64 id, uint32 ends, long ms, uint32 wait_event)
 {
-	(void) ConditionVariableTimedSleep(&Shared->waiters[number_of(id)], ms, wait_event);
-}
+	uint32 number = number_of(id);
+	ConditionVariable *variable = &Shared->waiters[number];
 
-/* Wait no more.  An error does the same, and the exit of the process. */
-void
-waiters_leave(void)
-{
+	ConditionVariablePrepareToSleep(variable);
+	pg_memory_barrier(); /* its spinlock is none */
+	if (pg_atomic_read_u32(&Shared->ends[number]) == ends)
+		(void) ConditionVariableTimedSleep(variable, ms, wait_event);
 	ConditionVariableCancelSleep();
 }
 
@@ -145,7 +149,10 @@ waiters_init(void)
 	int i;
 
 	for (i = 0; i < SHARED_WAITERS; i++)
+	{
 		ConditionVariableInit(&Shared->waiters[i]);
+		pg_atomic_init_u32(&Shared->ends[i], 0);
+	}
 }
 
 /* Install the callback.  Called only if the library was preloaded. */

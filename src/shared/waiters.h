@@ -15,8 +15,7 @@ extern void waiters_end(int64 id);
 extern void waiters_end_all(void);
 
 /* Who waits. */
-extern void waiters_prepare(int64 id);
-extern void waiters_sleep(int64 id, long ms, uint32 wait_event);
-extern void waiters_leave(void);
+extern uint32 waiters_count_ends(int64 id);
+extern void waiters_sleep(int64 id, uint32 ends, long ms, uint32 wait_event);
 
 #endif /* PG_TASK_WAITERS_H */

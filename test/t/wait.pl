@@ -259,6 +259,31 @@ subtest 'an end during a look' => sub {
 	sql('DROP POLICY slow ON task');
 };
 
+# An error that is caught takes a process out of all lists in which it waits.
+subtest 'a policy that catches an error' => sub {
+	my $id = sql(q{INSERT INTO task (role, request, dt) VALUES ('bob', 'SELECT 1', 'infinity')
+		RETURNING id});
+
+	sql(q{CREATE SEQUENCE looks;
+		GRANT USAGE ON SEQUENCE looks TO bob;
+		CREATE FUNCTION caught() RETURNS bool LANGUAGE plpgsql AS $$ BEGIN
+			PERFORM nextval('looks') / 0;
+			EXCEPTION WHEN division_by_zero THEN RETURN true; END $$;
+		CREATE POLICY caught ON task AS RESTRICTIVE FOR SELECT TO bob USING (caught())});
+	sql_as('bob', $_) for "SELECT pg_task_wait('{$id}', '300 ms')",
+	  "CALL pg_task_wait_for('{$id}', '300 ms')";
+	cmp_ok(sql('SELECT last_value FROM looks'), '<', 20, 'waiters sleep between their looks');
+	my $session = start_session(qq{SET ROLE bob; CALL pg_task_wait_for('{$id}'); RESET ROLE;
+		INSERT INTO waited VALUES ('caught')});
+	wait_for_sleepers(1);
+	my $begun = time;
+	sql("UPDATE task SET state = 'STOP' WHERE id = $id");
+	noted(1);
+	cmp_ok(time - $begun, '<', 50, 'and are woken');
+	$session->quit;
+	sql('DROP POLICY caught ON task');
+};
+
 # The end comes at any moment of the wait's beginning.
 subtest 'races' => sub {
 	my $dir = PostgreSQL::Test::Utils::tempdir();
