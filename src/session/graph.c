@@ -168,6 +168,9 @@ append_escaped(StringInfo chart, const char *text)
 
 	for (byte = text; *byte; byte++)
 	{
+		/* it would become the picture of an icon, also if it were escaped */
+		if (strncmp(byte, ":fa-", 4) == 0)
+			appendStringInfoChar(chart, ' ');
 		if (is_plain(text, byte))
 			appendStringInfoChar(chart, *byte);
 		else if ((unsigned char) *byte < ' ' || *byte == 0x7f)

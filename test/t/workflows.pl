@@ -372,6 +372,9 @@ subtest 'graph' => sub {
 	like($graph->('bad'), qr/#38;#35;35#59;#92;#123;#124;#125;#37;#37;#39;1#46; #42;ä€#95;  end/,
 		'the rest, too');
 	like($graph->('bad'), qr/#46;#46;#46;<br\/>PLAN for infinity"\]:::PLAN$/m, 'and cut');
+	insert_task($node, flow => 'bad', step => 'fa:fa-ban fab:fa-x a:b', request => 'SELECT 1',
+		dt => 'infinity');
+	like($graph->('bad'), qr/"fa :fa-ban fab :fa-x a:b, task/, 'no icons');
 
 	# a large flow
 	sql(q{WITH part AS (INSERT INTO task (flow, request, dt)
