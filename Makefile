@@ -1,5 +1,6 @@
 # pg_task is built by PGXS: make, make install, make installcheck.
 # make demo, test, test-all, chaos, fuzz and bench need nothing installed: see scripts/.
+# make report needs psql and a server.
 
 MODULE_big = pg_task
 EXTENSION = pg_task
@@ -41,7 +42,7 @@ EXTRA_CLEAN = results output_iso log regression.diffs regression.out \
 	tmp_check tmp_check_regress tmp_check_isolation
 
 # These targets do their own set-up, so they must not need pg_config to be there.
-frame = demo test test-all chaos fuzz bench format format-check help
+frame = demo test test-all chaos fuzz bench report report-check format format-check help
 ifneq ($(filter-out $(frame),$(or $(MAKECMDGOALS),all)),)
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -68,6 +69,11 @@ fuzz:
 	@scripts/fuzz $(FUZZ)
 bench:
 	@scripts/bench $(major) $(BENCH)
+# make report TO=page.html REPORT='--hours 6 -h host -d database'
+report:
+	@scripts/report --to '$(or $(TO),report.html)' $(REPORT)
+report-check:
+	@scripts/report-check '$(or $(TO),report.html)'
 format:
 	clang-format -i $(wildcard src/*.[ch] src/*/*.[ch])
 # Where it wraps a comment, clang-format leaves out a space.  Manuals have at most 100 columns, but
@@ -84,5 +90,7 @@ help:
 	@echo 'chaos     all kinds of tasks while processes are killed; CHAOS="600 42": seconds, seed'
 	@echo 'fuzz      cron expressions under libFuzzer; FUZZ=60: seconds'
 	@echo 'bench     measure'
+	@echo 'report    what pg_task does in a database, one page; REPORT="-h host -d app" TO=page.html'
+	@echo '          report-check shows that page in Chromium, and leaves pictures'
 	@echo 'format    format the C sources; format-check only looks'
 	@echo 'all, install, installcheck, clean: as any PGXS extension'
