@@ -16,6 +16,7 @@
 #include "utils/timestamp.h"
 
 #include "scheduler/history.h"
+#include "scheduler/history_flows.h"
 #include "scheduler/pool.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/scheduler.h"
@@ -197,6 +198,7 @@ begin_walk(HistoryWalk *walk)
 	walk->earliest = DT_NOEND;
 	walk->column_seen = -1;
 	walk->refused_seen = false;
+	history_flows_forget();
 }
 
 /* How long is this row kept (s)?  Negative: for ever. */
@@ -272,6 +274,7 @@ remove_expired_rows(HistoryWalk *walk, HistoryRow *rows, int count, TimestampTz 
 		else
 			walk->earliest = Min(walk->earliest, expiry);
 	}
+	expired = history_flows_filter(rows, expired);
 	walk->removing = expired;
 	if (expired > 0)
 	{

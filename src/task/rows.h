@@ -190,6 +190,7 @@ typedef struct HistoryRow
 	char *queue;
 	char *role;
 	int64 role_id;
+	char *flow; /* NULL: none */
 } HistoryRow;
 
 /* rows_scan.c */
@@ -249,6 +250,7 @@ extern void row_insert_next(const TaskTable *table, RowKey row, const RowNext *n
 extern int
 rows_history(const TaskTable *table, int64 after, int64 upto, int limit, HistoryRow **rows);
 extern int rows_remove(const TaskTable *table, const HistoryRow *rows, int count);
+extern bool rows_flow_open(const TaskTable *table, const char *flow);
 extern bool rows_history_likely(const TaskTable *table, bool unknown);
 
 /* rows_reboot.c */

@@ -25,6 +25,9 @@
 /* A table of at most this many pages is read to find out whether rows have the column "keep". */
 #define SMALL_PAGES 10000
 
+/* At most this many rows of a flow are read to find out whether it has ended. */
+#define FLOW_ROWS_MAX 100000
+
 /* clang-format off */
 
 /*
@@ -37,7 +40,8 @@ static const Statement read_history = {STATEMENT_HISTORY,
 	"SELECT t.id,"
 	"       CASE WHEN t.state IN ('DONE', 'STOP', 'FAIL', 'GONE') THEN t.state END,"
 	"       " ENDED ", " KEEP ", coalesce(t.role::text, ''), coalesce(t.role_id, 0),"
-	"       coalesce(substr(t.queue, 1, " CppAsString2(TASK_QUEUE_MAX) "), '')"
+	"       coalesce(substr(t.queue, 1, " CppAsString2(TASK_QUEUE_MAX) "), ''),"
+	"       t.flow"
 	"  FROM {rows} AS t"
 	" WHERE t.id > $after AND t.id <= $upto"
 	" ORDER BY t.id"
@@ -71,6 +75,7 @@ rows_history(const TaskTable *table, int64 after, int64 upto, int limit, History
 		row->role = statement_text(caller, i, 5);
 		row->role_id = DatumGetInt64(statement_value(i, 6));
 		row->queue = statement_text(caller, i, 7);
+		row->flow = statement_text(caller, i, 8);
 	}
 	statement_end();
 	return (int) count;
@@ -130,6 +135,34 @@ rows_remove(const TaskTable *table, const HistoryRow *rows, int count)
 	count = (int) statement_execute(&remove_rows, table, &args);
 	statement_end();
 	return count;
+}
+
+/* clang-format off */
+static const Statement flow_open = {STATEMENT_FLOW_OPEN,
+	"SELECT"
+	"  FROM (SELECT t.state, t.repeat, t.cron"
+	"          FROM {rows} AS t"
+	"         WHERE t.flow = $flow"
+	"         LIMIT " CppAsString2(FLOW_ROWS_MAX) ") AS f"
+	" WHERE f.state IN ('PLAN', 'WORK') AND f.repeat IS NULL AND f.cron IS NULL"
+	" LIMIT 1"};
+/* clang-format on */
+
+/*
+ * Has a task of this flow not ended yet?  The next run of a repeating task does not count: there is
+ * always one.
+ */
+bool
+rows_flow_open(const TaskTable *table, const char *flow)
+{
+	StatementArgs args;
+	bool open;
+
+	statement_begin(&args);
+	arg_text(&args, "flow", flow);
+	open = statement_execute(&flow_open, table, &args) > 0;
+	statement_end();
+	return open;
 }
 
 /*

@@ -121,6 +121,25 @@ subtest 'by the column' => sub {
 	sql('DELETE FROM task');
 };
 
+# A row that ends makes the walk come back, so the rows of the flow are looked at again.
+subtest 'until the whole flow has ended' => sub {
+	my $open = insert_task($node, request => 'SELECT 1', flow => 'open', dt => 'infinity');
+	my @old = map { old_row(keep => '0', flow => 'open') } 1 .. 3;
+	my @ended = map { old_row(keep => '0', flow => 'ended', state => $_) } qw(DONE STOP FAIL GONE);
+	my @chain = map { old_row(keep => '0', flow => 'chain', cron => '* * * * *') } 1 .. 2;
+	my $next = insert_task($node, request => 'SELECT 1', flow => 'chain', cron => '* * * * *',
+		dt => 'infinity');
+
+	wait_until_gone(@ended, @chain);
+	wait_for_walk();
+	is_there('a task waits: the others stay', @old);
+	sql("UPDATE task SET state = 'STOP' WHERE id = $open");
+	wait_for_walk();
+	wait_until_gone(@old);
+	is_there('a stopped task has ended, and has a time of its own', $open, $next);
+	sql('DELETE FROM task');
+};
+
 subtest 'by settings' => sub {
 	sql(q{ALTER ROLE app SET pg_task.keep = '1 min'; ALTER DATABASE postgres SET
 		pg_task.keep_failed = '10 min'; ALTER ROLE other SET pg_task.keep_failed = -1});
