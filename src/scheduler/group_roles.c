@@ -10,7 +10,6 @@
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
 #include "utils/memutils.h"
 
 #include "scheduler/group_roles.h"

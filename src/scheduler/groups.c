@@ -15,12 +15,12 @@
 #include "postgres.h"
 
 #include "common/hashfn.h"
-#include "common/pg_prng.h"
 #include "utils/memutils.h"
 
 #include "scheduler/group_places.h"
 #include "scheduler/groups.h"
 #include "scheduler/hash_insert.h"
+#include "scheduler/name_seed.h"
 #include "scheduler/order.h"
 #include "scheduler/rates.h"
 #include "scheduler/surplus.h"
@@ -35,18 +35,13 @@ typedef struct GroupEntry
 	char status;
 } GroupEntry;
 
-/*
- * Users choose all parts of a key.  Without a seed that they do not know, one could choose groups
- * that all have the same hash, and each search would look at all of them.  Static, because the
- * table is.
- */
-static uint64 hash_seed;
-
+/* Users choose all parts of a key: see name_seed.h. */
 static uint32
 hash_group(const TaskGroup *key)
 {
 	int64 numbers[] = {key->role_id, key->max, key->priority};
-	uint64 hash = hash_bytes_extended((const unsigned char *) numbers, sizeof(numbers), hash_seed);
+	uint64 hash =
+		hash_bytes_extended((const unsigned char *) numbers, sizeof(numbers), name_seed());
 
 	hash = hash_bytes_extended((const unsigned char *) key->role, strlen(key->role), hash);
 	hash = hash_bytes_extended((const unsigned char *) key->queue, strlen(key->queue), hash);
@@ -90,7 +85,6 @@ groups_create(int limit, int64 aging)
 		AllocSetContextCreate(TopMemoryContext, "pg_task groups", ALLOCSET_DEFAULT_SIZES);
 	groups.members = SlabContextCreate(groups.context, "pg_task group members",
 									   SLAB_DEFAULT_BLOCK_SIZE, sizeof(QueueGroup));
-	hash_seed = pg_prng_uint64(&pg_global_prng_state);
 	groups.table = grouptable_create(groups.context, 64, NULL);
 	queues_create(groups.context);
 	rates_create(groups.context);

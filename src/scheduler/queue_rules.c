@@ -12,7 +12,6 @@
 #include "postgres.h"
 
 #include "catalog/pg_collation.h"
-#include "common/hashfn.h"
 #include "fmgr.h"
 #include "nodes/bitmapset.h"
 #include "utils/builtins.h"

@@ -10,7 +10,6 @@
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
 #include "utils/memutils.h"
 
 #include "scheduler/hash_insert.h"

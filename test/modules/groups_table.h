@@ -42,6 +42,7 @@ allocate(void)
 #include "scheduler/order.h"
 #define order_compare_keys(a, b) (comparisons++, order_compare_keys(a, b))
 
+#include "scheduler/name_seed.c"
 #include "scheduler/queue_rules.c"
 #include "scheduler/rate.c"
 #include "scheduler/rates.c"
