@@ -14,6 +14,9 @@
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/lsyscache.h"
 
 #include "session/notices.h"
 #include "task/owner.h"
@@ -97,9 +100,20 @@ notices_count_stopped(const TriggerRow *old, const TriggerRow *new)
 	notices.place = old->tuple->t_self;
 }
 
+/* May the current user read the ids of this table's tasks? */
+static bool
+may_read_ids(Relation rel)
+{
+	Oid root = trigger_root_table(rel);
+	AttrNumber number = get_attnum(root, task_columns[COLUMN_ID].name);
+
+	return pg_class_aclcheck(root, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
+		   pg_attribute_aclcheck(root, number, GetUserId(), ACL_SELECT) == ACLCHECK_OK;
+}
+
 /*
  * After an UPDATE has changed all its rows, tell whoever has stopped tasks that repeat that this
- * was the end of their schedules.
+ * was the end of their schedules, unless he may not read which tasks they are.
  */
 void
 notices_tell_stopped(const TriggerRow *old, const TriggerRow *new)
@@ -113,7 +127,7 @@ notices_tell_stopped(const TriggerRow *old, const TriggerRow *new)
 	begin_statement();
 	others = notices.stopped - 1;
 	notices.stopped = 0;
-	if (others < 0 || !may_tell())
+	if (others < 0 || !may_read_ids(new->rel) || !may_tell())
 		return;
 	id = DatumGetInt64(trigger_value(new, COLUMN_ID, &isnull));
 	ereport(NOTICE,

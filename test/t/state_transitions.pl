@@ -239,6 +239,15 @@ subtest 'the end of a schedule' => sub {
 	my $many = notices_of('ann', q{SELECT pg_task_cancel(id) FROM task WHERE key IS NOT NULL});
 	is(() = $many =~ /NOTICE/g, 16, 'of many statements in a statement, some');
 	is(() = $many =~ /DETAIL:  This statement raises no further notices/g, 1, 'it says so');
+
+	# who may not read the ids is told of none
+	sql(q{CREATE ROLE blind LOGIN; GRANT UPDATE (state) ON task TO blind;
+		INSERT INTO task (role, key, dt, repeat, request)
+			VALUES ('blind', 'blind', 'infinity', '1 h', 'SELECT 1')});
+	is(notices_of('blind', q{UPDATE task SET state = 'STOP'}), '', 'nothing without SELECT');
+	is(sql(q{SELECT state FROM task WHERE key = 'blind'}), 'STOP', 'but it is stopped');
+	sql(q{UPDATE task SET state = 'PLAN' WHERE key = 'blind'; GRANT SELECT (id) ON task TO blind});
+	like(notices_of('blind', q{UPDATE task SET state = 'STOP'}), qr/$text/, 'with SELECT of the ids');
 	sql('DELETE FROM task WHERE key IS NOT NULL');
 };
 
