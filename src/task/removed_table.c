@@ -69,13 +69,10 @@ removed_rows_find(const TaskTable *removed, const int64 *ids, int count, int64 *
 {
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
-	Datum *values;
 	int i;
 
 	statement_begin(&args);
-	values = arg_array(&args, "ids", INT8OID, count);
-	for (i = 0; i < count; i++)
-		values[i] = Int64GetDatum(ids[i]);
+	arg_ids(&args, "ids", ids, count);
 	count = (int) statement_execute(&find_rows, removed, &args);
 	*found = MemoryContextAlloc(caller, Max(count, 1) * sizeof(int64));
 	for (i = 0; i < count; i++)

@@ -270,17 +270,6 @@ judge_read(MemoryContext where, const Statement *statement, const TaskTable *tab
 	return count;
 }
 
-/* Add an array of ids. */
-static void
-arg_ids(StatementArgs *args, const char *name, const int64 *ids, int count)
-{
-	Datum *values = arg_array(args, name, INT8OID, count);
-	int i;
-
-	for (i = 0; i < count; i++)
-		values[i] = Int64GetDatum(ids[i]);
-}
-
 /*
  * Judge and lock up to "limit" rows that watch one of these tasks, if that has ended, but for the
  * rows in "without".  Sets *more if there may be more of them.  A row that somebody has locked is

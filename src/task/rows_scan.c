@@ -339,13 +339,10 @@ rows_waits(const TaskTable *table, const int64 *ids, int count, RowWait **waits)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
-	Datum *values;
 	int i;
 
 	statement_begin(&args);
-	values = arg_array(&args, "ids", INT8OID, count);
-	for (i = 0; i < count; i++)
-		values[i] = Int64GetDatum(ids[i]);
+	arg_ids(&args, "ids", ids, count);
 	arg_text(&args, "state", "PLAN");
 	count = (int) statement_execute(&read_waits, table, &args);
 	*waits = MemoryContextAllocZero(caller, Max(count, 1) * sizeof(RowWait));

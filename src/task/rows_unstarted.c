@@ -298,11 +298,7 @@ static const Statement bind_rows = {STATEMENT_BIND,
 static void
 arg_rows_of_group(StatementArgs *args, const TaskGroup *group, const int64 *ids, int count)
 {
-	Datum *elements = arg_array(args, "ids", INT8OID, count);
-	int i;
-
-	for (i = 0; i < count; i++)
-		elements[i] = Int64GetDatum(ids[i]);
+	arg_ids(args, "ids", ids, count);
 	arg_text(args, "state", "PLAN");
 	arg_text(args, "role", group->role);
 	arg_int64(args, "role_id", group->role_id);

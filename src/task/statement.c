@@ -477,6 +477,17 @@ arg_array(StatementArgs *args, const char *name, Oid element_type, int count)
 	return elements;
 }
 
+/* Add an array of ids. */
+void
+arg_ids(StatementArgs *args, const char *name, const int64 *ids, int count)
+{
+	Datum *elements = arg_array(args, name, INT8OID, count);
+	int i;
+
+	for (i = 0; i < count; i++)
+		elements[i] = Int64GetDatum(ids[i]);
+}
+
 /* A column of a row of the last result.  Raises an error for NULL. */
 Datum
 statement_value(uint64 row, int number)

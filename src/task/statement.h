@@ -193,5 +193,6 @@ arg_json(StatementArgs *args, const char *name, const struct varlena *value)
 
 /* Add an array of "count" elements.  The caller fills the elements, which are returned. */
 extern Datum *arg_array(StatementArgs *args, const char *name, Oid element_type, int count);
+extern void arg_ids(StatementArgs *args, const char *name, const int64 *ids, int count);
 
 #endif /* PG_TASK_STATEMENT_H */
