@@ -292,20 +292,24 @@ statistics_add_time(StatTimes *times, int64 us)
 }
 
 /*
- * Add what this process has counted to the entries that exist, or, if it holds the lock in
- * exclusive mode, to all.
+ * Add what this process has counted to the entries that exist, or, in exclusive mode, to all.
+ * Returns false if others hold the lock, unless it may "wait" for it.
  */
-static void
-add_local(bool exclusive)
+static bool
+add_local(LWLockMode mode, bool wait)
 {
 	int left = 0;
 	int i;
 
+	if (wait)
+		LWLockAcquire(Statistics->lock, mode);
+	else if (!LWLockConditionalAcquire(Statistics->lock, mode))
+		return false;
 	for (i = 0; i < local.count; i++)
 	{
 		StatEntry *entry = find_entry(&local.entries[i].key);
 
-		if (entry == NULL && exclusive)
+		if (entry == NULL && mode == LW_EXCLUSIVE)
 			entry = add_entry(&local.entries[i].key);
 		if (entry)
 			add_counts(entry, &local.entries[i].counts);
@@ -314,6 +318,8 @@ add_local(bool exclusive)
 	}
 	local.count = left;
 	local.last = 0;
+	LWLockRelease(Statistics->lock);
+	return true;
 }
 
 /*
@@ -325,21 +331,9 @@ statistics_flush(bool wait)
 {
 	if (local.count == 0)
 		return true;
-	if (wait)
-		LWLockAcquire(Statistics->lock, LW_SHARED);
-	else if (!LWLockConditionalAcquire(Statistics->lock, LW_SHARED))
+	if (!add_local(LW_SHARED, wait))
 		return false;
-	add_local(false);
-	LWLockRelease(Statistics->lock);
-	if (local.count == 0)
-		return true;
-	if (wait)
-		LWLockAcquire(Statistics->lock, LW_EXCLUSIVE);
-	else if (!LWLockConditionalAcquire(Statistics->lock, LW_EXCLUSIVE))
-		return false;
-	add_local(true);
-	LWLockRelease(Statistics->lock);
-	return true;
+	return local.count == 0 || add_local(LW_EXCLUSIVE, wait);
 }
 
 /* ---- all entries ---- */
