@@ -42,8 +42,8 @@
 PGDLLEXPORT void pg_task_executor_main(Datum arg);
 
 /*
- * What this process has counted is added to pg_stat_task when it is idle, and at least so often
- * (ms) while it is not, unless others hold the lock at that moment.  Then it is tried again.
+ * What this process has counted is added to pg_stat_task when it is idle, and after FLUSH_MS while
+ * it is not.  If others hold the lock at that moment, it tries again after FLUSH_AGAIN_MS.
  */
 #define FLUSH_MS 1000
 #define FLUSH_AGAIN_MS 100

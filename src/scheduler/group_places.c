@@ -27,7 +27,7 @@ group_places_free(QueueGroup *group)
 		pfree(old);
 }
 
-/* Make room for so many rows besides those that are known.  The order does not change. */
+/* Make room for "more" rows besides those that are known.  The order does not change. */
 void
 group_places_reserve(MemoryContext context, QueueGroup *group, int more)
 {

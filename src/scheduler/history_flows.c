@@ -17,7 +17,7 @@
 #include "scheduler/scheduler.h"
 #include "shared/clock.h"
 
-/* When so many flows are known, they are forgotten: about 40 bytes each. */
+/* Maximum number of flows that are known at a time, about 40 bytes each: then all are forgotten. */
 #define FLOWS_MAX 10000
 
 /* After this time (us) no other flow is asked for in a slice: its rows stay until the next walk. */

@@ -4,7 +4,7 @@
  *
  * The groups of one queue and one role that have a due row are a lane, a heap.  The lanes of a role
  * that are ready are a heap, by their first groups, and so are the roles: so a role without a free
- * executor is set aside at once, whatever it has waiting.
+ * executor is set aside in one step, however many of its tasks wait.
  *
  * A queue that may not start a task is closed: a lane of it that comes to its turn is parked at the
  * queue.  When the queue may start one more task, it is opened, and one lane is ready again: its

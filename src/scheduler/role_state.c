@@ -27,8 +27,8 @@
 
 /*
  * A role is forgotten if it has got no executor for this time (ms).  They are looked at when there
- * are twice as many as were left the last time, and not before there are so many: roles may be
- * created and dropped all the time.
+ * are twice as many as were left the last time, and at least ROLES_MANY: roles may be created and
+ * dropped all the time.
  */
 #define ROLE_MEMORY_MS (10 * 60 * 1000)
 #define ROLES_MANY 1000
