@@ -236,8 +236,9 @@ check_rules(DispatchRound *round)
 		const QueueRule *rule = queue_rule(round->entries[i].group->queue);
 
 		marks[i] = rule != NULL;
+		/* with its padding, which is compared, too */
 		if (rule)
-			before[i] = *rule;
+			memcpy(&before[i], rule, sizeof(QueueRule));
 	}
 	rules_reader_want();
 	rules_reader_run(clock_mono());
