@@ -202,13 +202,10 @@ subtest 'the return to PLAN is refused' => sub {
 	@returns = map { insert_task($node, db => 'shop', queue => $_,
 		request => "INSERT INTO effect VALUES ('return of $_'); "
 		. "SELECT hold('return')") } 'return is refused', qw(good fine);
-	my $sleeping = q{FROM pg_stat_activity WHERE datname = 'shop'
-		AND backend_type = 'pg_task executor'
-		AND wait_event = 'PgSleep'};
-	wait_until($node, "SELECT count(*) = 3 $sleeping");
-	terminate($node, split /\n/, $node->safe_psql('postgres', "SELECT pid $sleeping"));
+	wait_for_running($node, 3, db => 'shop', event => 'PgSleep');
+	terminate($node, split /\n/, $node->safe_psql('postgres', 'SELECT pid ' . running(db => 'shop')));
 	wait_for_log_line($node, qr/ERROR:  [^\n]*return is refused/, $position);
-	wait_until($node, "SELECT count(*) = 2 $sleeping");
+	wait_for_running($node, 2, db => 'shop', event => 'PgSleep');
 	is(row($_, 'state, attempt'), 'WORK|2', 'return is refused: the others run again')
 		for @returns[ 1, 2 ];
 	is(row($returns[0], 'state, attempt'), 'WORK|1', 'return is refused: the task does not run');

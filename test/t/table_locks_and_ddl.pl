@@ -35,11 +35,10 @@ my $usual = start_delay($node, db => 'shop');
 sub start_task
 {
 	my ($gate, %column) = @_;
-	my $count = $node->safe_psql('postgres', "SELECT count(*) $busy AND wait_event = 'PgSleep'");
 	my $id = insert(request => "INSERT INTO effect VALUES ('$gate'); SELECT hold('$gate')",
 		%column);
 
-	wait_until($node, "SELECT count(*) > $count $busy AND wait_event = 'PgSleep'");
+	wait_for_running($node, 1, db => 'shop', id => $id, event => 'PgSleep');
 	return $id;
 }
 

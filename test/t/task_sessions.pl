@@ -127,11 +127,11 @@ subtest 'statistics' => sub {
 	my $id = insert_task($node, role => 'plain',
 		request => q{SELECT count(*) AS counted FROM mark; SELECT hold('statistics') AS held});
 	my $activity = q{FROM pg_stat_activity
-		WHERE backend_type = 'pg_task executor' AND query ~ ' AS held' AND wait_event = 'PgSleep'};
+		WHERE backend_type = 'pg_task executor' AND query ~ ' AS held'};
 	my $statements = q{FROM pg_stat_statements AS s JOIN pg_roles AS r ON r.oid = s.userid
 		WHERE query ~};
 
-	wait_until($node, "SELECT count(*) = 1 $activity");
+	wait_until($node, "SELECT count(*) = 1 $activity AND wait_event = 'PgSleep'");
 	is(sql("SELECT usename, datname, application_name $activity"),
 		"plain|postgres|pg_task default $id", 'pg_stat_activity');
 	my $query_id = sql("SELECT query_id $activity");
