@@ -36,6 +36,13 @@
 #define COMPAT_MY_PROC (MyProc->pgprocno)
 #endif
 
+/* Memory for the extra data of a check hook; NULL if there is none left. */
+#if PG_VERSION_NUM >= 160000
+#define compat_guc_malloc(size) guc_malloc(LOG, size)
+#else
+#define compat_guc_malloc(size) malloc(size)
+#endif
+
 /* What the third argument of post_parse_analyze_hook points to. */
 #if PG_VERSION_NUM >= 190000
 #define COMPAT_JUMBLE_STATE const JumbleState

@@ -1,6 +1,6 @@
 /*
  * settings.c
- *		All settings of pg_task, with their check hooks.
+ *		The settings of pg_task, with their check hooks; those of the table are in location.c.
  *
  * This file knows names, units and ranges, and checks them.  It uses neither shared memory nor SPI,
  * and it does not decide what a setting means for a running process.
@@ -15,6 +15,7 @@
 #include "utils/memutils.h"
 #include "utils/varlena.h"
 
+#include "location.h"
 #include "settings.h"
 #include "shared/task.h"
 #include "targets.h"
@@ -43,9 +44,6 @@ SettingsValues Settings = {
 static struct
 {
 	char *database;
-	char *schema;
-	char *table;
-	int period; /* milliseconds */
 	char *keep_libraries;
 	int role_executors;
 	int active; /* milliseconds */
@@ -60,7 +58,6 @@ static struct
 	char *flow; /* the default of the column reads it */
 	char *id;	/* never set: pg_task.id has a show hook */
 } variables = {
-	.period = 1000,
 	.delay = 10 * 1000,
 	.backoff = 2,
 	.keep = SETTINGS_KEEP_FOR_EVER,
@@ -68,8 +65,6 @@ static struct
 	.missed = MISSED_ONE,
 	.synchronous_commit = SETTINGS_COMMIT_AS_DATABASE,
 };
-
-#define PERIOD_MAX (24 * 60 * 60 * 1000)
 
 static const struct config_enum_entry commit_options[] = {
 	{"database", SETTINGS_COMMIT_AS_DATABASE, false},
@@ -164,8 +159,8 @@ check_libraries(char **newval, void **extra pg_attribute_unused(),
  * Check that it is not a session that sets this parameter of the database for itself: nothing would
  * come of it.
  */
-static bool
-check_source(GucSource source, const char *name)
+bool
+settings_check_source(GucSource source, const char *name)
 {
 	if (source != PGC_S_SESSION)
 		return true;
@@ -177,41 +172,10 @@ check_source(GucSource source, const char *name)
 }
 
 static bool
-check_period(int *newval pg_attribute_unused(), void **extra pg_attribute_unused(),
-			 GucSource source)
-{
-	return check_source(source, "pg_task.period");
-}
-
-static bool
 check_enabled(bool *newval pg_attribute_unused(), void **extra pg_attribute_unused(),
 			  GucSource source)
 {
-	return check_source(source, "pg_task.enabled");
-}
-
-static bool
-check_name_length(const char *name)
-{
-	if (strlen(name) < NAMEDATALEN)
-		return true;
-	GUC_check_errdetail("A name is at most %d bytes long.", NAMEDATALEN - 1);
-	return false;
-}
-
-static bool
-check_schema_name(char **newval, void **extra pg_attribute_unused(), GucSource source)
-{
-	return check_name_length(*newval) && check_source(source, "pg_task.schema");
-}
-
-static bool
-check_table_name(char **newval, void **extra pg_attribute_unused(), GucSource source)
-{
-	if (**newval != '\0')
-		return check_name_length(*newval) && check_source(source, "pg_task.table");
-	GUC_check_errdetail("The name of the task table must not be empty.");
-	return false;
+	return settings_check_source(source, "pg_task.enabled");
 }
 
 static bool
@@ -240,7 +204,7 @@ show_id(void)
 }
 
 static void
-define_location(void)
+define_databases(void)
 {
 	DefineCustomStringVariable(
 		"pg_task.database", "Sets the databases that have a task table, and the role of each.",
@@ -248,17 +212,6 @@ define_location(void)
 		" database.  Empty or \"*\" means every database that allows connections and"
 		" is not a template, \"*, -db3\" all of them but one, \"none\" no database.",
 		&variables.database, "", PGC_SIGHUP, 0, check_database_list, NULL, NULL);
-	DefineCustomStringVariable("pg_task.schema", "Sets the schema of the task table.",
-							   "Empty means the default creation schema of the role.  The schema is"
-							   " created if it does not exist.",
-							   &variables.schema, "", PGC_USERSET, 0, check_schema_name, NULL,
-							   NULL);
-	DefineCustomStringVariable("pg_task.table", "Sets the name of the task table.",
-							   "The table is created if it does not exist.", &variables.table,
-							   "task", PGC_USERSET, 0, check_table_name, NULL, NULL);
-	DefineCustomIntVariable(
-		"pg_task.period", "Sets the maximum time between two scans of the task table.", NULL,
-		&variables.period, 1000, 1, PERIOD_MAX, PGC_USERSET, GUC_UNIT_MS, check_period, NULL, NULL);
 }
 
 static void
@@ -420,7 +373,8 @@ define_time_defaults(void)
 void
 settings_define(void)
 {
-	define_location();
+	define_databases();
+	location_define();
 	define_limits();
 	define_protection();
 	define_order();
@@ -443,69 +397,6 @@ settings_targets(void)
 	if (!targets_parse(variables.database, &targets))
 		elog(ERROR, "pg_task.database was not checked");
 	return targets;
-}
-
-/* Return the value of prefix.database, or NULL if it is not set. */
-static const char *
-database_setting(const char *prefix, const char *database)
-{
-	return GetConfigOption(psprintf("%s.%s", prefix, database), true, false);
-}
-
-/* The same, but raise a WARNING and return NULL for a value that cannot be a name. */
-static const char *
-database_name_setting(const char *prefix, const char *database)
-{
-	const char *value = database_setting(prefix, database);
-
-	if (value == NULL || (value[0] != '\0' && strlen(value) < NAMEDATALEN))
-		return value;
-	ereport(WARNING,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("invalid value for parameter \"%s.%s\": \"%s\"", prefix, database, value),
-			 errdetail("A name has 1 to %d bytes.", NAMEDATALEN - 1)));
-	return NULL;
-}
-
-/* Return the period of a database, or raise a WARNING and return the general one. */
-static int
-database_period(const char *database)
-{
-	const char *value = database_setting("pg_task_period", database);
-	const char *hint = NULL;
-	int period;
-
-	if (value == NULL)
-		return variables.period;
-	if (parse_int(value, &period, GUC_UNIT_MS, &hint) && period >= 1 && period <= PERIOD_MAX)
-		return period;
-	ereport(
-		WARNING,
-		(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-		 errmsg("invalid value for parameter \"pg_task_period.%s\": \"%s\"", database, value),
-		 errdetail("It must be between 1 ms and 24 h; %d ms is used instead.", variables.period),
-		 hint ? errhint("%s", _(hint)) : 0));
-	return variables.period;
-}
-
-/*
- * Return where the task table of a database is, and how often it is scanned.  The setting for that
- * database overrides the general one.  An invalid value for a database causes a WARNING, and the
- * general one is used.  Strings are in the current memory context.
- */
-SettingsTable
-settings_table(const char *database)
-{
-	const char *schema = database_name_setting("pg_task_schema", database);
-	const char *table = database_name_setting("pg_task_table", database);
-	SettingsTable result;
-
-	if (schema == NULL)
-		schema = variables.schema;
-	result.schema = schema[0] == '\0' ? NULL : pstrdup(schema);
-	result.table = pstrdup(table ? table : variables.table);
-	result.period = database_period(database);
-	return result;
 }
 
 /*

@@ -9,6 +9,7 @@
 
 #include "nodes/pg_list.h"
 #include "pgtime.h"
+#include "utils/guc.h"
 
 /* Value of pg_task.synchronous_commit besides those of the server's own setting. */
 #define SETTINGS_COMMIT_AS_DATABASE (-1)
@@ -88,23 +89,15 @@ typedef struct SettingsTask
 	pg_tz *task_timezone; /* pg_task.timezone; NULL: not set */
 } SettingsTask;
 
-/* Where the task table of a database is, and how often it is scanned. */
-typedef struct SettingsTable
-{
-	char *schema; /* NULL: the user's default creation schema */
-	char *table;
-	int period; /* milliseconds */
-} SettingsTable;
-
 extern void settings_define(void);
 extern List *settings_targets(void);
-extern SettingsTable settings_table(const char *database);
 extern SettingsTask settings_task(void);
 extern const char *settings_commit(void);
 extern pg_tz *settings_timezone(const SettingsTask *settings);
 extern SettingsMissed settings_missed(const char *name, SettingsMissed other);
 extern const char *settings_missed_word(SettingsMissed missed);
 extern int settings_format(const char *name);
+extern bool settings_check_source(GucSource source, const char *name);
 extern bool settings_keeps_library(const char *file);
 
 #endif /* PG_TASK_SETTINGS_H */

@@ -522,7 +522,7 @@ static void
 prepare_process(void)
 {
 	MyScheduler->wait_event = COMPAT_WAIT_EVENT("PgTaskSchedulerMain");
-	MyScheduler->settings = settings_table(MyScheduler->database);
+	MyScheduler->settings = location_of(MyScheduler->database);
 	MyScheduler->wake_timeout = RegisterTimeout(USER_TIMEOUT, wake_up);
 	work_define();
 	port_describe(); /* for triggers of the owner's */

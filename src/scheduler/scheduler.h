@@ -23,6 +23,7 @@
 #include "scheduler/rate_store.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
+#include "location.h"
 #include "settings.h"
 #include "shared/clock.h"
 #include "shared/shared.h"
@@ -37,7 +38,7 @@ typedef struct SchedulerProcess
 {
 	SharedScheduler *slot;
 	const char *database;	 /* its name when this process started */
-	SettingsTable settings;	 /* of the task table */
+	Location settings;		 /* of the task table */
 	uint32 settings_seen;	 /* change counter of the settings of the database */
 	char *database_settings; /* as database_settings returns them; NULL: not read yet */
 	uint32 wait_event;

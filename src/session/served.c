@@ -26,6 +26,7 @@
 #include "utils/syscache.h"
 
 #include "session/served.h"
+#include "location.h"
 #include "settings.h"
 #include "shared/shared.h"
 #include "targets.h"
@@ -64,7 +65,7 @@ static Oid
 find_table(void)
 {
 	const char *database = get_database_name(MyDatabaseId);
-	SettingsTable where = settings_table(database);
+	Location where = location_of(database);
 	Oid user = find_user(database);
 	CatCList *relations = SearchSysCacheList1(RELNAMENSP, CStringGetDatum(where.table));
 	Oid found = InvalidOid;

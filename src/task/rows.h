@@ -15,6 +15,7 @@
 #include "utils/timestamp.h"
 
 #include "shared/task.h"
+#include "settings.h"
 #include "task/table.h"
 
 /* A group that has waiting rows, and the position of the first one. */

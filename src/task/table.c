@@ -28,7 +28,7 @@
 #include "utils/snapmgr.h"
 
 #include "compat.h"
-#include "settings.h"
+#include "location.h"
 #include "task/columns.h"
 #include "task/ddl.h"
 #include "task/indexes.h"
@@ -100,13 +100,13 @@ default_schema(Oid user)
 	if (schemas == NIL || isAnyTempNamespace(linitial_oid(schemas)))
 		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_SCHEMA),
 						errmsg("no schema has been selected to create the task table in"),
-						errhint("Set \"pg_task.schema\" for this database.")));
+						errhint("Set \"pg_task.schema_name\" for this database.")));
 	return linitial_oid(schemas);
 }
 
 /* Find the configured schema; create it if it is missing. */
 static Oid
-find_schema(const SettingsTable *where, Oid user)
+find_schema(const Location *where, Oid user)
 {
 	Oid schema;
 
@@ -117,7 +117,7 @@ find_schema(const SettingsTable *where, Oid user)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_SCHEMA_NAME),
 				 errmsg("the task table cannot be in the temporary schema \"%s\"", where->schema),
-				 errhint("Set \"pg_task.schema\" for this database.")));
+				 errhint("Set \"pg_task.schema_name\" for this database.")));
 	if (!OidIsValid(schema))
 	{
 		ddl_run(psprintf("CREATE SCHEMA %s", quote_identifier(where->schema)));
@@ -129,10 +129,11 @@ find_schema(const SettingsTable *where, Oid user)
 static void
 reject_table(const char *name, const char *why)
 {
-	ereport(ERROR,
-			(errcode(ERRCODE_WRONG_OBJECT_TYPE), errmsg("%s is not a task table", name),
-			 errdetail_internal("%s", why),
-			 errhint("Rename it, or give the task table another name with \"pg_task.table\".")));
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_WRONG_OBJECT_TYPE), errmsg("%s is not a task table", name),
+		 errdetail_internal("%s", why),
+		 errhint("Rename it, or give the task table another name with \"pg_task.table_name\".")));
 }
 
 /* Raise an error if the relation is not a task table; then it is not touched. */
@@ -334,7 +335,7 @@ create_table(Oid schema, const char *table, Oid user)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("role \"%s\" may not create the task table in schema \"%s\"",
 						GetUserNameFromId(user, false), schema_name),
-				 errhint("GRANT CREATE ON SCHEMA %s TO %s, or set \"pg_task.schema\" for this"
+				 errhint("GRANT CREATE ON SCHEMA %s TO %s, or set \"pg_task.schema_name\" for this"
 						 " database.",
 						 quote_identifier(schema_name),
 						 quote_identifier(GetUserNameFromId(user, false)))));
@@ -351,7 +352,7 @@ create_table(Oid schema, const char *table, Oid user)
  * child of the given memory context.  Runs in a transaction of the caller, as a superuser.
  */
 TaskTable *
-table_prepare(const SettingsTable *where, Oid user, MemoryContext context)
+table_prepare(const Location *where, Oid user, MemoryContext context)
 {
 	TaskTable *table;
 	OwnerScope scope;

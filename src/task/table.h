@@ -7,7 +7,7 @@
 
 #include "postgres.h"
 
-#include "settings.h"
+#include "location.h"
 
 /* The description of a task table. */
 typedef struct TaskTable
@@ -31,7 +31,7 @@ typedef struct TaskTable
  */
 #define ERRCODE_TABLE_CHANGED MAKE_SQLSTATE('p', 't', '0', '0', '1')
 
-extern TaskTable *table_prepare(const SettingsTable *where, Oid user, MemoryContext context);
+extern TaskTable *table_prepare(const Location *where, Oid user, MemoryContext context);
 extern TaskTable *table_find(Oid relid, MemoryContext context);
 extern void table_keep(TaskTable *table);
 extern void table_free(TaskTable *table);

@@ -4,6 +4,8 @@ SELECT no_plan();
 
 SELECT is(current_setting(name), value, name) FROM (VALUES
     ('pg_task.database', ''),
+    ('pg_task.schema_name', ''),
+    ('pg_task.table_name', 'task'),
     ('pg_task.schema', ''),
     ('pg_task.table', 'task'),
     ('pg_task.period', '1s'),
@@ -25,17 +27,22 @@ SELECT is(context, wanted, name || ' is changed at the right level') FROM (VALUE
     ('pg_task.idle_timeout', 'sighup'),
     ('pg_task.keep_libraries', 'sighup'),
     ('pg_task.max_executors', 'postmaster'),
-    ('pg_task.schema', 'user'),
+    ('pg_task.schema_name', 'user'),
+    ('pg_task.table_name', 'user'),
+    ('pg_task.table', 'user'),
     ('pg_task.timeout', 'user'),
     ('pg_task.keep', 'user'),
     ('pg_task.keep_failed', 'user'),
     ('pg_task.flow', 'user'),
     ('pg_task.id', 'internal')) AS s (name, wanted) JOIN pg_settings USING (name);
 
--- TABLE is a reserved word: pg_task.table needs quotes in SQL, not in a file.
+-- The older names schema and table go on: TABLE is a reserved word, so that one needs quotes.
 SELECT throws_ok(format('SET pg_task.%I = %L', name, value), code, NULL,
     format('pg_task.%s = %s is refused', name, left(value, 20)))
   FROM (VALUES
+    ('table_name', '', '22023'),
+    ('table_name', repeat('x', 64), '22023'),
+    ('schema_name', repeat('x', 64), '22023'),
     ('table', '', '22023'),
     ('table', repeat('x', 64), '22023'),
     ('schema', repeat('x', 64), '22023'),
@@ -53,6 +60,8 @@ SELECT throws_ok(format('SET pg_task.%I = %L', name, value), code, NULL,
     ('enabled', 'off', '55P02'),
     ('max_executors', '5', '55P02'),
     -- they are of the database: a session could set them in vain
+    ('table_name', 'jobs', '55P02'),
+    ('schema_name', 'public', '55P02'),
     ('table', 'jobs', '55P02'),
     ('schema', 'public', '55P02'),
     ('period', '500', '55P02'),
@@ -68,6 +77,9 @@ SELECT lives_ok(format('SET pg_task.%I = %L', name, value), format('pg_task.%s =
 
 SELECT lives_ok(format('ALTER DATABASE postgres SET pg_task.%I = %L', name, value),
     format('ALTER DATABASE SET pg_task.%s = %s', name, left(value, 20))) FROM (VALUES
+    ('table_name', repeat('x', 63)),
+    ('table_name', U&'Auftr\00e4ge "x"'),
+    ('schema_name', ''),
     ('table', repeat('x', 63)),
     ('table', U&'Auftr\00e4ge "x"'),
     ('schema', ''),
@@ -76,6 +88,8 @@ SELECT lives_ok(format('ALTER DATABASE postgres SET pg_task.%I = %L', name, valu
     ('period', '1 d')) AS s (name, value);
 
 -- A list of databases is checked when the file is read: served_databases.pl.
+SELECT lives_ok('ALTER DATABASE postgres SET pg_task.table_name = ''jobs''');
+SELECT throws_ok('ALTER DATABASE postgres SET pg_task.table_name = ''''', '22023');
 SELECT lives_ok('ALTER DATABASE postgres SET pg_task."table" = ''jobs''');
 SELECT throws_ok('ALTER DATABASE postgres SET pg_task."table" = ''''', '22023');
 SELECT lives_ok('ALTER ROLE postgres SET pg_task.timeout = ''1 s''');

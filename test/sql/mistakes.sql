@@ -55,7 +55,7 @@ INSERT INTO task (dt, key, request) VALUES ('infinity', 'once', 'SELECT 1')
 -- 15. a setting in a session, where it has no effect; one that does not exist
 SET pg_task.period = '100 ms';
 SET pg_task.enabled = off;
-SET pg_task."table" = 'jobs';
+SET pg_task.table_name = 'jobs';
 SET pg_task.retries = 3;
 SET pg_task.timezone = 'Mars';
 

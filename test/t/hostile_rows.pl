@@ -86,7 +86,7 @@ subtest 'the same id twice' => sub {
 		CREATE TABLE parts.rest PARTITION OF parts.task DEFAULT;
 		CREATE SEQUENCE parts.ids START 1000;
 		ALTER TABLE parts.task ALTER id SET DEFAULT nextval('parts.ids');
-		ALTER DATABASE postgres SET pg_task.schema = 'parts'});
+		ALTER DATABASE postgres SET pg_task.schema_name = 'parts'});
 	$node->reload;
 	wait_until($node,
 		q{SELECT count(*) = 8 FROM pg_trigger WHERE tgrelid = 'parts.task'::regclass});
@@ -115,7 +115,7 @@ subtest 'the same id twice' => sub {
 		"mallory|40\npostgres|20", 'each task repeats once');
 	is(sql(q{SELECT count(*) FROM parts.task WHERE state = 'DONE' AND (attempt <> 1
 		OR response <> 'INSERT 0 1')}), 0, 'each run has written its own row');
-	sql(q{ALTER DATABASE postgres RESET pg_task.schema});
+	sql(q{ALTER DATABASE postgres RESET pg_task.schema_name});
 	$node->reload;
 	wait_until($node, q{SELECT state = 'DONE' FROM task ORDER BY id DESC LIMIT 1})
 		if insert_task($node, request => 'SELECT 1');

@@ -183,7 +183,7 @@ subtest 'a task table with a long name' => sub {
 	my $cut = 'x' x 57 . '_queue';
 
 	sql('CREATE DATABASE long');
-	sql(qq{ALTER DATABASE long SET pg_task."table" = '$name'});
+	sql(qq{ALTER DATABASE long SET pg_task.table_name = '$name'});
 	$node->reload;
 	wait_for_queue_table($cut, 'postgres', db => 'long');
 	pass('the name is cut as that of an index');

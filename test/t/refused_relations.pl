@@ -103,10 +103,10 @@ subtest 'a temporary table' => sub {
 	is(task($node, run_task($node, request => 'SELECT 1'), 'response'), '1',
 		'a temporary table of a session has no effect');
 	sql_in('postgres',
-		"ALTER DATABASE postgres SET pg_task.schema = '$schema'; SELECT pg_reload_conf()");
+		"ALTER DATABASE postgres SET pg_task.schema_name = '$schema'; SELECT pg_reload_conf()");
 	wait_for_log_line($node,
 		qr/ERROR:  the task table cannot be in the temporary schema "$schema".*?HINT/s);
-	sql_in('postgres', "ALTER DATABASE postgres RESET pg_task.schema; SELECT pg_reload_conf()");
+	sql_in('postgres', "ALTER DATABASE postgres RESET pg_task.schema_name; SELECT pg_reload_conf()");
 	$session->quit;
 	run_task($node, request => 'SELECT 1');
 };

@@ -211,11 +211,10 @@ subtest 'the name of the table' => sub {
 
 # The same by ordinary settings, for names that cannot be written there; the other settings win.
 subtest 'settings of a database' => sub {
-	sql(q(ALTER DATABASE "with space" SET pg_task."table" = 'jobs';
-		  ALTER DATABASE "with space" SET pg_task.schema = 'Größe';
-		  ALTER DATABASE one SET pg_task."table" = 'loser')
+	sql(q(ALTER DATABASE "with space" SET pg_task.table_name = jobs;
+		  ALTER DATABASE "with space" SET pg_task.schema_name = 'Größe';
+		  ALTER DATABASE one SET pg_task.table_name = loser)
 	);
-	$node->reload;
 	wait_for_table($node, db => 'with space', table => '"Größe".jobs');
 	$node->safe_psql('one',
 		q(INSERT INTO "Some Schema"."a ""table""" (request) VALUES ('SELECT 1')));
@@ -224,6 +223,36 @@ subtest 'settings of a database' => sub {
 	is($node->safe_psql('one', q(SELECT to_regclass('loser'), to_regclass('"Some Schema".loser'))),
 		'|',
 		'the setting for the database wins');
+};
+
+# The same settings by their older names: as if there were one.
+subtest 'older names of settings' => sub {
+	my $shown = q(SELECT current_setting('pg_task.table_name'), current_setting('pg_task.table'));
+	my $serves = sub {
+		my ($table, $name) = @_;
+
+		wait_for_table($node, db => 'with space', table => qq("Größe".$table));
+		my $id = sql_in('with space',
+			qq(INSERT INTO "Größe".$table (request) VALUES ('SELECT 1') RETURNING id));
+		wait_until($node, qq(SELECT state FROM "Größe".$table WHERE id = $id), db => 'with space',
+			expected => 'DONE');
+		is(sql_in('with space', $shown), "$table|$table", $name);
+	};
+	sql(q(ALTER DATABASE "with space" SET pg_task."table" = older));
+	$serves->('jobs', 'both are set for a database: the newer name wins');
+	sql(q(ALTER DATABASE "with space" RESET pg_task.table_name;
+		ALTER DATABASE "with space" SET pg_task."schema" = 'Größe';
+		ALTER DATABASE "with space" RESET pg_task.schema_name));
+	$serves->('older', 'the older names alone');
+	set_conf($node, "pg_task.table_name = 'general'");
+	wait_for_table($node, table => 'general');
+	$serves->('older', 'what a database sets wins, whatever its name');
+	sql(q(ALTER DATABASE "with space" RESET pg_task."table"));
+	$serves->('general', 'what the server sets');
+	set_conf($node, "pg_task.table_name = 'task'");
+	wait_for_table($node);
+	sql(q(ALTER DATABASE "with space" SET pg_task.table_name = jobs));
+	$serves->('jobs', 'the newer name again');
 };
 
 # An invalid period is reported, and the default is used; nothing stops.

@@ -146,7 +146,7 @@ my $elsewhere = $node->basedir . '/elsewhere';
 mkdir $elsewhere;
 $node->safe_psql('postgres', "CREATE TABLESPACE elsewhere LOCATION '$elsewhere'");
 $node->safe_psql('postgres',
-	'CREATE DATABASE model IS_TEMPLATE true; ALTER DATABASE model SET pg_task.schema = public');
+	'CREATE DATABASE model IS_TEMPLATE true; ALTER DATABASE model SET pg_task.schema_name = public');
 $node->safe_psql('model',
 	'CREATE TABLE written (what text); GRANT ALL ON written TO PUBLIC;
 	GRANT ALL ON SCHEMA public TO PUBLIC');
@@ -158,7 +158,7 @@ $make .= join "\n", map { "ALTER DATABASE set$_ SET $settings[$_][0] = "
 $make .= join "\n", map { "CREATE ROLE role$_ LOGIN SUPERUSER; ALTER ROLE role$_
 	SET $settings[$_][0] = "
 	  . literal($settings[$_][1]) . ';' } 0 .. $#settings;
-$make .= "ALTER DATABASE $_ SET pg_task.schema = public;" for @databases;
+$make .= "ALTER DATABASE $_ SET pg_task.schema_name = public;" for @databases;
 $node->safe_psql('postgres', $make);
 $node->reload;
 for my $db (@databases)

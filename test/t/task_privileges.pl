@@ -303,7 +303,7 @@ subtest 'objects with well-known names' => sub {
 		AS 'BEGIN PERFORM evil.call(''unnest''); END';
 		CREATE FUNCTION evil.unnest(text[]) RETURNS SETOF text LANGUAGE plpgsql
 		AS 'BEGIN PERFORM evil.call(''unnest''); END';
-		ALTER DATABASE trap SET pg_task.schema = 'public';
+		ALTER DATABASE trap SET pg_task.schema_name = 'public';
 		ALTER DATABASE trap SET search_path = evil, pg_catalog, public});
 	sql(q{ALTER ROLE friend SET search_path = evil, pg_catalog, public});
 	cmp_ok($node->safe_psql('trap', q{SELECT pg_catalog.count(*) FROM pg_catalog.pg_operator
