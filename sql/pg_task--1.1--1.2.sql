@@ -180,3 +180,9 @@ CREATE OR REPLACE FUNCTION pg_catalog.pg_task_awaited() RETURNS boolean
 
 COMMENT ON FUNCTION pg_catalog.pg_task_awaited() IS
     'condition of a trigger on a task table: may tasks of this database wait for others?';
+
+CREATE FUNCTION pg_catalog.pg_task_release() RETURNS boolean
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_task_release';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_release() IS
+    'let the tasks run that are held back because the database was copied or restored';

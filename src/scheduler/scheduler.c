@@ -28,6 +28,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "scheduler/away.h"
 #include "scheduler/demand.h"
 #include "scheduler/dependents.h"
 #include "scheduler/dispatch.h"
@@ -130,6 +131,13 @@ prepare_table(void)
 	MyScheduler->table = prepared;
 	shared_scheduler_publish(slot, prepared->relid);
 	scan_forget();
+	away_table_prepared(prepared);
+	if (MyScheduler->away)
+	{
+		/* what is known of rows will not hold when it is released */
+		MyScheduler->last_relid = InvalidOid;
+		return;
+	}
 	if (prepared->relid != MyScheduler->last_relid)
 	{
 		/* another table: what was known of rows is not of its rows */
@@ -302,6 +310,12 @@ run_iteration(DispatchRound *round)
 	}
 	if (MyScheduler->table == NULL || watch_changed())
 		prepare_table();
+	if (MyScheduler->away)
+	{
+		away_look();
+		MyScheduler->iteration_failed = false;
+		return;
+	}
 	/* before the hints, which it leaves for the tasks that are free now */
 	if (dependents_due(now.mono))
 		dependents_run(now);
@@ -336,6 +350,8 @@ next_due(ClockNow now)
 
 	if (MyScheduler->iteration_failed)
 		return clock_plus_ms(now.mono, FAILED_RETRY_MS);
+	if (MyScheduler->away)
+		return CLOCK_NEVER;
 	due = clock_min(groups_due_at(now), row_writes_until(now));
 	if (MyScheduler->table == NULL || scan_going() || groups_ready(now))
 		return now.mono;
@@ -436,6 +452,8 @@ next_iteration(ClockNow now)
 	if (MyScheduler->iteration_failed)
 		return clock_min(clock_plus_ms(now.mono, MyScheduler->settings.period),
 						 isolation_until(now.mono));
+	if (MyScheduler->away)
+		return clock_plus_ms(now.mono, MyScheduler->settings.period);
 	/* what has become due since the last round is due now */
 	until = clock_min(clock_min(scan_until(), MyScheduler->next_look), groups_due_at(dispatched));
 	until = clock_min(until, clock_min(pool_until(dispatched.mono), demand_until(dispatched.mono)));
@@ -547,7 +565,9 @@ shut_down(void)
 	MyScheduler->slot->due = MyScheduler->row_missed ? clock_min(due, scan_until()) : due;
 	/* of other orphans there may be very many: some are written, the next scheduler finds the rest
 	 */
-	for (i = 0; MyScheduler->table && (i < EXIT_BATCHES || orphans_must_write()); i++)
+	for (i = 0;
+		 MyScheduler->table && !MyScheduler->away && (i < EXIT_BATCHES || orphans_must_write());
+		 i++)
 		row_writes_orphans();
 }
 

@@ -47,6 +47,7 @@ typedef struct SchedulerProcess
 	/* the task table, and the transaction on it: see work.c */
 	TaskTable *table;					  /* in TopMemoryContext; NULL: it has to be prepared */
 	Oid last_relid;						  /* the table that was prepared last */
+	bool away;							  /* the table is: its tasks are held back */
 	MemoryContext context;				  /* reset in every iteration */
 	volatile sig_atomic_t in_transaction; /* or connecting: read by the handler of SIGTERM */
 	bool writing;						  /* between work_begin_writing and work_end */

@@ -13,14 +13,17 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
 #include "commands/dbcommands.h"
 #include "commands/defrem.h"
 #include "miscadmin.h"
+#include "nodes/makefuncs.h"
 #include "nodes/parsenodes.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
+#include "utils/inval.h"
 #include "utils/syscache.h"
 
 #include "compat.h"
@@ -29,6 +32,7 @@
 #include "shared/hold.h"
 #include "shared/shared.h"
 #include "shared/waiters.h"
+#include "task/home.h"
 
 /* How long a command waits for the scheduler and the idle executors to exit (ms). */
 #define VACATE_MS 5000
@@ -182,12 +186,35 @@ settings_object(const AlterRoleSetStmt *statement)
 	return statement->database ? get_database_oid(statement->database, true) : InvalidOid;
 }
 
+/*
+ * Does the command say where a task table is at home?  A restore does, and the scheduler must know
+ * before it sees the rows.
+ */
+static bool
+names_home(Node *statement)
+{
+	return IsA(statement, CommentStmt) && ((CommentStmt *) statement)->objtype == OBJECT_COLUMN &&
+		   home_is_named(((CommentStmt *) statement)->comment);
+}
+
+/* The comment on a column was set: for others, its table has changed. */
+static void
+invalidate_commented(const CommentStmt *statement)
+{
+	List *names = list_truncate(list_copy((List *) statement->object),
+								list_length((List *) statement->object) - 1);
+	Oid relid = RangeVarGetRelid(makeRangeVarFromNameList(names), NoLock, true);
+
+	if (OidIsValid(relid))
+		CacheInvalidateRelcacheByRelid(relid);
+}
+
 /* Must record_command be called when the command has succeeded? */
 static bool
 is_recorded(Node *statement)
 {
-	return concerns_supervisor(statement) || IsA(statement, AlterRoleSetStmt) ||
-		   IsA(statement, AlterDatabaseSetStmt) ||
+	return concerns_supervisor(statement) || names_home(statement) ||
+		   IsA(statement, AlterRoleSetStmt) || IsA(statement, AlterDatabaseSetStmt) ||
 		   is_transaction_statement(statement, TRANS_STMT_PREPARE);
 }
 
@@ -197,7 +224,9 @@ record_command(Node *statement)
 {
 	if (concerns_supervisor(statement))
 		pending_wake_supervisor();
-	if (IsA(statement, AlterRoleSetStmt))
+	if (IsA(statement, CommentStmt))
+		invalidate_commented((CommentStmt *) statement);
+	else if (IsA(statement, AlterRoleSetStmt))
 		pending_add_settings(settings_object((AlterRoleSetStmt *) statement));
 	else if (IsA(statement, AlterDatabaseSetStmt))
 		pending_add_settings(get_database_oid(((AlterDatabaseSetStmt *) statement)->dbname, true));

@@ -153,13 +153,15 @@ set_int32(ResultRow *row, ResultColumn which, int64 value)
 static const char *
 state_text(const DatabaseFigures *figures)
 {
+	if (!figures->has_slot && figures->database.disabled)
+		return "disabled";
 	if (!figures->has_slot)
-		return figures->database.disabled ? "disabled" : "waiting";
+		return figures->database.away ? "held back" : "waiting";
 	if (figures->state == SCHEDULER_LEAVING)
 		return "leaving";
 	if (figures->state == SCHEDULER_STARTING || !OidIsValid(figures->relid))
 		return "starting";
-	return "running";
+	return figures->database.away ? "held back" : "running";
 }
 
 /* What the process has published. */

@@ -41,6 +41,7 @@
 #include "shared/hold.h"
 #include "shared/survey.h"
 #include "targets.h"
+#include "task/home.h"
 #include "task/queue_table.h"
 #include "task/roles.h"
 #include "task/schedule.h"
@@ -162,6 +163,18 @@ static const char *
 process_text(int pid)
 {
 	return pid == 0 ? "a prepared transaction" : psprintf("pid %d", pid);
+}
+
+/* The database is a copy of another one, or was restored. */
+static const char *
+explain_home(const WhyTask *task)
+{
+	if (strcmp(task->state, "PLAN") != 0 && strcmp(task->state, "WORK") != 0)
+		return NULL;
+	if (task->survey.has_run || home_find(task->relid) != HOME_AWAY)
+		return NULL;
+	return "it is held back, because its table comes from another database or server: see"
+		   " pg_task_release";
 }
 
 /* It is not PLAN. */
@@ -538,9 +551,9 @@ explain_spacing(const WhyTask *task)
 
 /* All reasons, in the order in which they are looked at. */
 static const char *(*const reasons[])(const WhyTask *) = {
-	explain_state,	   explain_service,	  explain_dependency, explain_time,	   explain_role,
-	explain_scheduler, explain_row_lock,  explain_table_lock, explain_pause,   explain_limit,
-	explain_strict,	   explain_isolation, explain_executors,  explain_spacing,
+	explain_home,  explain_state,	  explain_service,	 explain_dependency, explain_time,
+	explain_role,  explain_scheduler, explain_row_lock,	 explain_table_lock, explain_pause,
+	explain_limit, explain_strict,	  explain_isolation, explain_executors,	 explain_spacing,
 };
 
 /* ---- the function ---- */

@@ -282,6 +282,26 @@ shared_database_is_disabled(Oid database)
 	return disabled;
 }
 
+/*
+ * Record whether the tasks of this database are held back.  Returns what was recorded before.
+ */
+bool
+shared_database_set_away(Oid database, bool away)
+{
+	SharedDatabase *entry;
+	bool before = false;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	entry = shared_database_find(database);
+	if (entry)
+	{
+		before = entry->away;
+		entry->away = away;
+	}
+	LWLockRelease(Shared->directory);
+	return before;
+}
+
 /* Record the last error of the scheduler of this database. */
 void
 shared_database_set_error(Oid database, const SharedError *error)

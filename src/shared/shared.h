@@ -219,6 +219,7 @@ typedef struct SharedDatabase
 	MonoTime marked;   /* since when something waits for a scheduler; 0: nothing does */
 	bool disabled;	   /* its scheduler has found pg_task.enabled off ... */
 	uint32 settings;   /* ... in the settings of the database with this change counter */
+	bool away;		   /* its scheduler has held back the tasks, because the table is away */
 	SharedError error; /* written by its scheduler */
 } SharedDatabase;
 
@@ -447,6 +448,7 @@ extern Oid shared_database_rebooted(Oid database);
 extern void shared_database_set_rebooted(Oid database, Oid relid);
 extern void shared_database_disable(Oid database, uint32 settings);
 extern bool shared_database_is_disabled(Oid database);
+extern bool shared_database_set_away(Oid database, bool away);
 extern void shared_database_set_error(Oid database, const SharedError *error);
 extern void shared_crowd(bool crowded);
 extern void shared_scheduler_publish(SharedScheduler *me, Oid relid);

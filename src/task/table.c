@@ -31,6 +31,7 @@
 #include "location.h"
 #include "task/columns.h"
 #include "task/ddl.h"
+#include "task/home.h"
 #include "task/indexes.h"
 #include "task/owner.h"
 #include "task/relation.h"
@@ -266,7 +267,7 @@ table_find(Oid relid, MemoryContext parent)
 	table->members = copy_oids(members, context);
 	table->nmembers = list_length(members);
 	table->whole = relation_fault(rel, members, parents) == NULL && columns_complete(rel);
-	table->created = false;
+	table->created = table->away = false;
 	relation_close(rel, AccessShareLock);
 	MemoryContextSetParent(context, parent);
 	return table;
@@ -303,15 +304,27 @@ table_lock(const TaskTable *table)
 		LockRelationOid(table->members[i], AccessShareLock);
 }
 
-/* Complete an existing table, as its owner. */
-static void
+/*
+ * Complete an existing table, as its owner.  Returns false if it is away from home: it is left as
+ * it is, because a restore that goes on will create what is missing.
+ */
+static bool
 complete_table(Oid relid)
 {
 	Relation rel = relation_open(relid, AccessShareLock);
 	char *name = qualified_name(relid);
+	HomeState home;
 	OwnerScope scope;
 
 	check_table(rel, name);
+	home = home_find(relid);
+	if (home == HOME_UNMARKED)
+		home = home_claim(relid);
+	if (home == HOME_AWAY)
+	{
+		relation_close(rel, NoLock);
+		return false;
+	}
 	owner_become(rel->rd_rel->relowner, &scope);
 	relation_close(rel, NoLock);
 	add_columns(relid, name);
@@ -319,6 +332,7 @@ complete_table(Oid relid)
 	add_triggers(relid, name);
 	add_policy(relid, name);
 	owner_return(&scope);
+	return true;
 }
 
 /* Create the table, as the user for whom the scheduler works. */
@@ -359,6 +373,7 @@ table_prepare(const Location *where, Oid user, MemoryContext context)
 	Oid schema;
 	Oid relid;
 	bool created;
+	bool away;
 
 	Assert(superuser() && !owner_acts());
 	SPI_connect();
@@ -377,7 +392,7 @@ table_prepare(const Location *where, Oid user, MemoryContext context)
 	}
 	owner_return(&scope);
 
-	complete_table(relid);
+	away = !complete_table(relid);
 	PopActiveSnapshot();
 	CommandCounterIncrement();
 	/* it may have been renamed or moved before it was locked; from here on it cannot be */
@@ -385,6 +400,7 @@ table_prepare(const Location *where, Oid user, MemoryContext context)
 		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
 	table = table_find(relid, context);
 	table->created = created;
+	table->away = away;
 	SPI_finish();
 	return table;
 }

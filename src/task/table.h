@@ -20,6 +20,7 @@ typedef struct TaskTable
 	char *inherited; /* quoted columns that are copied to the next row of a repeating task */
 	bool whole;		 /* usable: has all columns, with their types, and a single owner */
 	bool partitioned;
+	bool away;	  /* from home: it has not been completed, and its tasks are held back */
 	bool created; /* by the table_prepare that has returned this */
 	int nmembers; /* partitions, in lock order */
 	Oid *members;

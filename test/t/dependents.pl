@@ -450,7 +450,7 @@ subtest 'rows from elsewhere' => sub {
 	PostgreSQL::Test::Utils::command_ok([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-h',
 		$node->host, '-p', $node->port, '-f', $dump, 'copy' ], 'restore');
 	sql_in('postgres', 'ALTER DATABASE copy IS_TEMPLATE false');
-	sql_in('copy', q{INSERT INTO gate VALUES ('d')});
+	sql_in('copy', q{SELECT pg_task_release(); INSERT INTO gate VALUES ('d')});
 	wait_for_state($node, $after[0], 'DONE', db => 'copy');
 	wait_for_state($node, $after[1], 'GONE', db => 'copy');
 	is(sql_in('copy', 'SELECT count(*) FROM task AS t JOIN task AS p ON p.id = ANY (t.after)

@@ -48,6 +48,7 @@ subtest 'rename, copy, tablespace, drop' => sub {
 	is($node->safe_psql('two', 'SELECT count(*) FROM task'), 4,
 		'after a rename tasks run, and the rows are there');
 	succeeds('CREATE DATABASE copy TEMPLATE two');
+	sql_in('copy', 'SELECT pg_task_release()');
 	busy_database($_) for qw(two copy);
 	is($node->safe_psql('copy', 'SELECT count(*) FROM task'), 6,
 		'the copy has the rows of the original');
@@ -109,7 +110,7 @@ subtest 'CREATE DATABASE with a template' => sub {
 };
 
 # A dump and its restore while no new tasks start: the rows are restored, and waiting tasks run in
-# the new database.
+# the new database when they are released.
 subtest 'dump and restore' => sub {
 	$node->safe_psql('big', q{TRUNCATE task;
 		INSERT INTO task (request, state) VALUES ('SELECT ''old''', 'DONE');
@@ -122,6 +123,7 @@ subtest 'dump and restore' => sub {
 	$node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, 'big' ], 'pg_dump');
 	$node->command_ok([ 'pg_restore', '--create', '--clean', '--exit-on-error', '-d', 'postgres',
 		$dump ], 'pg_restore');
+	sql_in('big', 'SELECT pg_task_release()');
 	set_conf($node, 'pg_task.enabled = on');
 	wait_until($node,
 		q{SELECT count(*) = 3 AND bool_or(response = 'now') FROM task WHERE mine = 'here'},

@@ -1,0 +1,22 @@
+/*
+ * home.h
+ *		The database in which a task table is at home.
+ */
+#ifndef PG_TASK_HOME_H
+#define PG_TASK_HOME_H
+
+#include "postgres.h"
+
+typedef enum HomeState
+{
+	HOME_UNMARKED, /* nothing says where it is at home */
+	HOME_HERE,	   /* in this database */
+	HOME_AWAY	   /* in another database, or in this one on another server */
+} HomeState;
+
+extern HomeState home_find(Oid relid);
+extern void home_set(Oid relid);
+extern HomeState home_claim(Oid relid);
+extern bool home_is_named(const char *comment);
+
+#endif /* PG_TASK_HOME_H */

@@ -1,0 +1,202 @@
+# A copy of a database, and one that was restored from a dump, does not run what waits in it until
+# somebody says so; a database that was only renamed, moved or promoted does. A TAP test because it
+# needs several databases and servers, pg_dump and pg_restore.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('main', conf => 'max_worker_processes = 20', init => { allows_streaming => 1 });
+my $held = qr/LOG:  pg_task holds back the tasks of public\.task in database "(\w+)"/;
+my $other;
+
+# What waits in a database, by the task that it would run.
+sub waiting
+{
+	my ($db, %opt) = @_;
+
+	return sql("SELECT string_agg(request || ' ' || state, ', ' ORDER BY id) FROM task
+		WHERE request <> 'SELECT 0'", db => $db, %opt);
+}
+
+# Waits until the tasks of a database are held back.
+sub wait_for_hold
+{
+	my ($db, %opt) = @_;
+
+	wait_until($opt{node} // $node,
+		"SELECT state = 'held back' FROM pg_stat_task_scheduler() WHERE datname = '$db'");
+}
+
+sub release
+{
+	my ($db, %opt) = @_;
+
+	return sql('SELECT pg_task_release()', db => $db, %opt);
+}
+
+# A database in which a task has run and one waits that is due, but may not start.
+sub make_origin
+{
+	my ($db) = @_;
+
+	sql("CREATE DATABASE $db");
+	wait_for_table($node, db => $db);
+	run_task($node, db => $db, request => 'SELECT 0');
+	sql_in($db, q{INSERT INTO task_queue (queue, paused) VALUES ('waits', true);
+		INSERT INTO task (queue, request) VALUES ('waits', 'SELECT 1'), ('waits', 'SELECT 2')});
+}
+
+# Let what waits run, as far as the scheduler lets it.
+sub unpause
+{
+	my ($db, %opt) = @_;
+
+	sql(q{UPDATE task_queue SET paused = false}, db => $db, %opt);
+}
+
+# Runs a client program; returns what it says of errors.
+sub client
+{
+	my (@command) = @_;
+	my ($out, $err) = ('', '');
+
+	local $ENV{PGHOST} = $node->host;
+	local $ENV{PGPORT} = $node->port;
+	IPC::Run::run(\@command, '>', \$out, '2>', \$err);
+	return $err;
+}
+
+make_origin('origin');
+sql('CREATE ROLE tenant LOGIN; CREATE ROLE chief LOGIN');
+
+subtest 'CREATE DATABASE with a template' => sub {
+	my $position = log_position($node);
+	sql('CREATE DATABASE clone TEMPLATE origin');
+	unpause('clone');
+	wait_for_hold('clone');
+	wait_for_log_line($node, qr/$held/, $position);
+	like(log_since($node, $position), qr/database "clone"\n.*DETAIL:.*\n.*HINT:.*pg_task_release/,
+		'the log says how to release it');
+	my $id = sql_in('clone', q{SELECT min(id) FROM task WHERE state = 'PLAN'});
+	like(sql_in('clone', "SELECT pg_task_why($id)"), qr/held back.*pg_task_release/, 'and why');
+	like(sqlstate_of('tenant', 'SELECT pg_task_release()', db => 'clone'), qr/42501/,
+		'another role must not release it');
+	sql_in('clone', "UPDATE task SET state = 'STOP' WHERE id = $id;
+		INSERT INTO task (request) VALUES ('SELECT 3')");
+	is(release('clone'), 't', 'it is released');
+	wait_until($node, q{SELECT bool_and(state <> 'PLAN') FROM task}, db => 'clone');
+	is(waiting('clone'), 'SELECT 1 STOP, SELECT 2 DONE, SELECT 3 DONE', 'what was left has run');
+	is(release('clone'), 'f', 'it was not held back any more');
+	is(waiting('origin'), 'SELECT 1 PLAN, SELECT 2 PLAN', 'the original waits');
+	is(() = log_since($node, $position) =~ /$held/g, 1, 'said once');
+};
+
+# The clone is at home now, so a copy of it is not.
+subtest 'a copy of a copy, and a restart' => sub {
+	sql('CREATE DATABASE again TEMPLATE clone');
+	sql_in('again', q{INSERT INTO task (request) VALUES ('SELECT 4')});
+	wait_for_hold('again');
+	my $position = log_position($node);
+	$node->restart;
+	wait_for_log_line($node, qr/$held/, $position);
+	wait_for_hold('again');
+	is(() = log_since($node, $position) =~ /$held/g, 1, 'said once again, of this one alone');
+	is(run_task($node, db => 'clone', request => 'SELECT 5') ? 1 : 0, 1, 'the clone runs tasks');
+	like(waiting('again'), qr/SELECT 4 PLAN/, 'the copy does not');
+	sql('ALTER DATABASE again OWNER TO chief');
+	sql_in('again', 'ALTER TABLE task OWNER TO chief; ALTER TABLE task_queue OWNER TO chief');
+	is(sql_as('chief', 'SELECT pg_task_release()', db => 'again'), 't', 'by the owner');
+	wait_until($node, q{SELECT state = 'FAIL' FROM task WHERE request = 'SELECT 4'},
+		db => 'again');
+	sql('DROP DATABASE again');
+};
+
+subtest 'rename and tablespace' => sub {
+	my $position = log_position($node);
+	my $folder = $node->basedir . '/elsewhere';
+
+	mkdir $folder;
+	sql("CREATE TABLESPACE elsewhere LOCATION '$folder'");
+	sql('ALTER DATABASE clone RENAME TO renamed');
+	run_task($node, db => 'renamed', request => 'SELECT 0');
+	sql('ALTER DATABASE renamed SET TABLESPACE elsewhere');
+	run_task($node, db => 'renamed', request => 'SELECT 0');
+	unlike(log_since($node, $position), $held, 'nothing is held back');
+	sql('DROP DATABASE renamed');
+	sql('DROP TABLESPACE elsewhere');
+};
+
+# Into a database that is empty, in which the scheduler has made its table: what the restore
+# creates exists already, and the rows arrive in the table of the scheduler.
+subtest 'a dump' => sub {
+	my $dump = $node->basedir . '/dump';
+	is(client('pg_dump', '-Fc', '-f', $dump, 'origin'), '', 'pg_dump');
+	is(client('pg_dump', '-f', "$dump.sql", 'origin'), '', 'pg_dump, as a script');
+	my @ways = (
+		[ 'clean', 'pg_restore', '--clean', '--if-exists', '-j2', '-d' ],
+		[ 'script', 'psql', '-Xq', '-f', "$dump.sql", '-d' ]);
+	for my $way (@ways)
+	{
+		my ($db, @command) = @$way;
+		sql("CREATE DATABASE $db");
+		wait_for_table($node, db => $db);
+		client(@command, $db, $command[0] eq 'psql' ? () : $dump);
+		unpause($db);
+		wait_for_hold($db);
+		is(waiting($db), 'SELECT 1 PLAN, SELECT 2 PLAN', "$db: the rows are there, and wait");
+		is(release($db), 't', 'released');
+		wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'DONE'
+			AND request <> 'SELECT 0'}, db => $db);
+		sql("DROP DATABASE $db");
+	}
+	sql('CREATE DATABASE fresh IS_TEMPLATE true');
+	is(client('pg_restore', '-j2', '--exit-on-error', '-d', 'fresh', $dump), '', 'a whole restore');
+	unpause('fresh');
+	sql('ALTER DATABASE fresh IS_TEMPLATE false');
+	wait_for_hold('fresh');
+	is(waiting('fresh'), 'SELECT 1 PLAN, SELECT 2 PLAN', 'and its rows wait');
+};
+
+# The comment may say more, and need not be there.
+subtest 'the comment that says where the table is at home' => sub {
+	my $comment = q{SELECT col_description('task'::regclass, attnum) FROM pg_attribute
+		WHERE attrelid = 'task'::regclass AND attname = 'attempt'};
+	like(sql_in('origin', $comment), qr{^How many times it was started \[pg_task home \d+/\d+\]$},
+		'it is at the end of the comment');
+	sql_in('origin', q{COMMENT ON COLUMN task.attempt IS 'mine'; ALTER TABLE task ADD extra int});
+	wait_until($node, qq{SELECT ($comment) LIKE 'mine [pg_task home %]'}, db => 'origin');
+	pass('it is added to another comment');
+	my $foreign = q{COMMENT ON COLUMN task.attempt IS 'mine [pg_task home 1/2] and more'};
+	like(sqlstate_of('tenant', $foreign, db => 'origin'), qr/42501/, 'not by a tenant');
+	sql_in('origin', $foreign);
+	my $id = insert_task($node, db => 'origin', request => 'SELECT 6');
+	wait_for_hold('origin');
+	is(task($node, $id, 'state', db => 'origin'), 'PLAN', 'the owner may hold the tasks back');
+	is(release('origin'), 't', 'and release them');
+	wait_for_state($node, $id, 'DONE', db => 'origin');
+};
+
+# A standby is the same system: after its promotion tasks run.
+subtest 'a promoted standby' => sub {
+	$node->backup('copy');
+	$other = PostgreSQL::Test::Cluster->new('other');
+	$other->init_from_backup($node, 'copy', has_streaming => 1);
+	$other->start;
+	my $id = insert_task($node, db => 'origin', request => 'SELECT 7', dt => 'infinity');
+	$node->wait_for_catchup($other, 'replay', $node->lsn('insert'));
+	like(sqlstate_of('postgres', 'SELECT pg_task_release()', db => 'origin', node => $other),
+		qr/25006/, 'not on a standby');
+	$node->stop('immediate');
+	$other->promote;
+	sql("UPDATE task SET dt = now() WHERE id = $id", db => 'origin', node => $other);
+	wait_for_state($other, $id, 'DONE', db => 'origin');
+	unlike(slurp_file($other->logfile), qr/holds back.*"origin"/, 'nothing is held back');
+	like(slurp_file($other->logfile), qr/holds back.*"fresh"/, 'but for what was before');
+};
+
+done_testing();
