@@ -307,6 +307,7 @@ write_rows(const DependentRow *rows, int count, ClockNow now)
 	}
 	else if (rows->verdict != DEPENDENT_WAITS)
 	{
+		work_set_lazy(false);
 		rows_give_up(MyScheduler->table, rows, count);
 		for (i = 0; i < count; i++)
 		{
@@ -345,11 +346,11 @@ dependents_retry_refused(void)
 	dependents->not_before = CLOCK_LONG_AGO;
 }
 
-/* These rows are being written. */
+/* These rows are being written, besides those that wait for one task alone. */
 static void
 note_rows(Dependents *dependents, const DependentRow *rows, int count)
 {
-	dependents->writing = count;
+	dependents->writing += count;
 	if (count > 0)
 		dependents->first = rows[0].row.id;
 }
@@ -396,22 +397,52 @@ dependents_refused(void)
 	return MyScheduler->dependents.nrefused > 0;
 }
 
-/* Judge rows that watch ended tasks: one batch.  Those that somebody has locked, the walk finds. */
-static void
-judge_ended(Dependents *dependents, ClockNow now)
+/*
+ * Free rows that wait for one of the ended tasks alone.  If one of them cannot be written, all are
+ * judged, fewer and fewer at once, until it is found.
+ */
+static int
+free_single_rows(Dependents *dependents, int limit, ClockNow now)
 {
-	int limit = Min(groups_ready(now) ? JUDGE_BUSY : JUDGE_IDLE, dependents->limit);
+	int count;
+
+	if (dependents->limit < JUDGE_IDLE)
+		return 0;
+	dependents->writing = limit;
+	count = rows_free_single(MyScheduler->table, dependents->ended, dependents->judging,
+							 dependents->refused, dependents->nrefused, limit, now.wall);
+	if (count == 0)
+		dependents->writing = 0;
+	return count;
+}
+
+/* Judge the other rows that watch the ended tasks.  Returns true if there may be more of them. */
+static bool
+judge_rows(Dependents *dependents, int limit, ClockNow now)
+{
 	DependentRow *rows;
 	bool more;
 	int count;
 
-	work_begin_writing("judging tasks that wait for others");
-	dependents->judging = Min(dependents->count, JUDGE_TASKS);
 	count = rows_judge(MyScheduler->table, removed_lock(), dependents->ended, dependents->judging,
 					   dependents->refused, dependents->nrefused, limit, &rows, &more);
 	note_rows(dependents, rows, count);
 	if (count > 0)
 		write_verdicts(rows, count, now);
+	return more;
+}
+
+/* Judge rows that watch ended tasks: one batch.  Those that somebody has locked, the walk finds. */
+static void
+judge_ended(Dependents *dependents, ClockNow now)
+{
+	int limit = Min(groups_ready(now) ? JUDGE_BUSY : JUDGE_IDLE, dependents->limit);
+	bool more;
+
+	work_begin_writing("judging tasks that wait for others");
+	dependents->judging = Min(dependents->count, JUDGE_TASKS);
+	work_set_lazy(true);
+	more = free_single_rows(dependents, limit, now) == limit || judge_rows(dependents, limit, now);
 	work_end();
 	rows_written(dependents, now.mono);
 	if (!more)
@@ -508,6 +539,7 @@ walk_any_slice(Dependents *dependents, ClockNow now)
 		dependents->any_cost = 0;
 	}
 	work_begin_writing("judging tasks that wait for any of others");
+	work_set_lazy(true);
 	count = rows_judge_any(MyScheduler->table, removed_lock(), dependents->any_position,
 						   dependents->refused, dependents->nrefused,
 						   Min(WALK_ANY, dependents->limit), &rows, &more);

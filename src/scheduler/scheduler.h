@@ -51,6 +51,7 @@ typedef struct SchedulerProcess
 	MemoryContext context;				  /* reset in every iteration */
 	volatile sig_atomic_t in_transaction; /* or connecting: read by the handler of SIGTERM */
 	bool writing;						  /* between work_begin_writing and work_end */
+	bool lazy;							  /* the commit need not be durable */
 	OwnerScope scope;					  /* while the process acts as the table's owner */
 	TimeoutId end_timeout;				  /* of a transaction that cannot be cancelled */
 

@@ -79,6 +79,7 @@ work_begin(const char *activity)
 	SetCurrentStatementStartTimestamp();
 	pgstat_report_activity(STATE_RUNNING, activity);
 	MyScheduler->in_transaction = true;
+	MyScheduler->lazy = false;
 	events_forget();
 	StartTransactionCommand();
 	if (MyScheduler->table)
@@ -95,6 +96,17 @@ work_begin(const char *activity)
 }
 
 /*
+ * Need the commit of this transaction be durable ("lazy": no)?  Not if after a crash the scheduler
+ * does the same again.  A later commit that is durable, such as a claim, makes this one durable.
+ */
+void
+work_set_lazy(bool lazy)
+{
+	Assert(MyScheduler->in_transaction);
+	MyScheduler->lazy = lazy;
+}
+
+/*
  * Commit, still as the owner.  Reset the settings before: what a trigger of the owner's has set
  * would stay after the commit.
  */
@@ -105,6 +117,9 @@ work_end(void)
 	PopActiveSnapshot();
 	if (MyScheduler->table)
 		AtEOXact_GUC(false, MyScheduler->scope.nest_level);
+	if (MyScheduler->lazy)
+		(void) set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_LOCAL, true, 0, false);
 	CommitTransactionCommand();
 	work_end_limit();
 	if (MyScheduler->table)

@@ -16,6 +16,7 @@ extern void work_begin_writing(const char *activity);
 extern bool work_begin_writing_now(const char *activity);
 extern void work_limit(int limit_ms);
 extern void work_end_limit(void);
+extern void work_set_lazy(bool lazy);
 extern void work_end(void);
 extern void work_abandon(void);
 extern void work_forget_table(void);

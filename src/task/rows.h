@@ -266,6 +266,8 @@ extern int
 rows_judge_any(const TaskTable *table, const TaskTable *removed, int64 from, const int64 *without,
 			   int nwithout, int limit, DependentRow **rows, bool *more);
 extern void rows_free(const TaskTable *table, const DependentRow *rows, int count, TimestampTz now);
+extern int rows_free_single(const TaskTable *table, const int64 *ids, int count,
+							const int64 *without, int nwithout, int limit, TimestampTz now);
 extern void rows_watch(const TaskTable *table, const DependentRow *rows, int count);
 extern void rows_give_up(const TaskTable *table, const DependentRow *rows, int count);
 extern int rows_watched(const TaskTable *table, int64 from, int limit, WatchedTask **tasks);

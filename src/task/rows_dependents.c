@@ -318,6 +318,31 @@ static const Statement free_rows = {STATEMENT_FREE,
 	"  FROM ROWS FROM (unnest($oids), unnest($tids)) AS c (oid, tid)"
 	" WHERE " IS_LOCKED_ROW};
 
+/*
+ * The rows that wait for one of these tasks alone, which is DONE: nothing is to be judged.  A row
+ * that was changed after the snapshot of the statement is left out, as by judge_rows: the lock
+ * returns the place of its new version, where the snapshot finds no row.
+ */
+static const Statement free_single = {STATEMENT_FREE_SINGLE,
+	"WITH c AS MATERIALIZED ("
+	"SELECT n.oid, n.tid"
+	"  FROM unnest($ids) AS a (id)"
+	" CROSS JOIN LATERAL ("
+	"       SELECT t.tableoid AS oid, t.ctid AS tid"
+	"         FROM {rows} AS t"
+	"        WHERE t.state = 'PLAN' AND t.waits = a.id AND t.after = ARRAY[a.id]"
+	"          AND coalesce(t.rule, 'done') IN ('done', 'ended', 'any')"
+	"          AND t.id <> ALL ($without)"
+	"        LIMIT $limit"
+	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
+	" WHERE (SELECT true FROM {rows} AS t WHERE t.state = 'PLAN' AND t.waits = a.id LIMIT 1)"
+	"   AND (SELECT bool_and(r.state = 'DONE') FROM {rows} AS r WHERE r.id = a.id)"
+	" LIMIT $limit"
+	") UPDATE {rows} AS t"
+	"   SET waits = NULL, dt = greatest(t.dt, $now), planned = NULL"
+	"  FROM c"
+	" WHERE " IS_LOCKED_ROW};
+
 static const Statement wait_on = {STATEMENT_WAIT_ON,
 	"UPDATE {rows} AS t"
 	"   SET waits = c.id"
@@ -360,6 +385,28 @@ rows_free(const TaskTable *table, const DependentRow *rows, int count, Timestamp
 	arg_timestamp(&args, "now", now);
 	statement_execute(&free_rows, table, &args);
 	statement_end();
+}
+
+/*
+ * Free up to "limit" rows, but for those in "without", that wait for one of these tasks alone, if
+ * it is DONE.  This is what rows_judge and rows_free would do, in a third of the time.  Returns the
+ * number of rows; one that somebody has locked is left out.
+ */
+int
+rows_free_single(const TaskTable *table, const int64 *ids, int count, const int64 *without,
+				 int nwithout, int limit, TimestampTz now)
+{
+	StatementArgs args;
+	int freed;
+
+	statement_begin(&args);
+	arg_ids(&args, "ids", ids, count);
+	arg_ids(&args, "without", without, nwithout);
+	arg_int64(&args, "limit", limit);
+	arg_timestamp(&args, "now", now);
+	freed = (int) statement_execute(&free_single, table, &args);
+	statement_end();
+	return freed;
 }
 
 /* Each of these locked rows watches another task from now on. */
