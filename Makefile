@@ -42,7 +42,7 @@ EXTRA_CLEAN = results output_iso log regression.diffs regression.out \
 	tmp_check tmp_check_regress tmp_check_isolation
 
 # These targets do their own set-up, so they must not need pg_config to be there.
-frame = demo test test-all chaos fuzz bench report report-check format format-check help
+frame = demo test test-all chaos fuzz bench report report-check monitoring-check format format-check help
 ifneq ($(filter-out $(frame),$(or $(MAKECMDGOALS),all)),)
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -74,6 +74,8 @@ report:
 	@scripts/report --to '$(or $(TO),report.html)' $(REPORT)
 report-check:
 	@scripts/report-check '$(or $(TO),report.html)'
+monitoring-check:
+	@scripts/monitoring-check $(major)
 format:
 	clang-format -i $(wildcard src/*.[ch] src/*/*.[ch])
 # Where it wraps a comment, clang-format leaves out a space.  Manuals have at most 100 columns, but
@@ -92,5 +94,6 @@ help:
 	@echo 'bench     measure'
 	@echo 'report    what pg_task does in a database, one page; REPORT="-h host -d app" TO=page.html'
 	@echo '          report-check shows that page in Chromium, and leaves pictures'
+	@echo 'monitoring-check  runs monitoring/ with the exporters and the Prometheus of Debian'
 	@echo 'format    format the C sources; format-check only looks'
 	@echo 'all, install, installcheck, clean: as any PGXS extension'
