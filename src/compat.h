@@ -50,6 +50,35 @@
 #define COMPAT_JUMBLE_STATE JumbleState
 #endif
 
+/* What table_tuple_update says of indexes; 0: they need no new entry. */
+#if PG_VERSION_NUM >= 160000
+#define COMPAT_UPDATE_INDEXES TU_UpdateIndexes
+#else
+#define COMPAT_UPDATE_INDEXES bool
+#endif
+
+/* table_tuple_update, which waits for locks. */
+#if PG_VERSION_NUM >= 190000
+#define COMPAT_TUPLE_UPDATE(rel, tid, slot, cid, snapshot, failure, mode, indexes)             \
+	table_tuple_update(rel, tid, slot, cid, 0, snapshot, InvalidSnapshot, true, failure, mode, \
+					   indexes)
+#else
+#define COMPAT_TUPLE_UPDATE(rel, tid, slot, cid, snapshot, failure, mode, indexes) \
+	table_tuple_update(rel, tid, slot, cid, snapshot, InvalidSnapshot, true, failure, mode, indexes)
+#endif
+
+/* index_beginscan, without ORDER BY. */
+#if PG_VERSION_NUM >= 190000
+#define COMPAT_INDEX_BEGINSCAN(rel, index, snapshot, nkeys) \
+	index_beginscan(rel, index, snapshot, NULL, nkeys, 0, SO_NONE)
+#elif PG_VERSION_NUM >= 180000
+#define COMPAT_INDEX_BEGINSCAN(rel, index, snapshot, nkeys) \
+	index_beginscan(rel, index, snapshot, NULL, nkeys, 0)
+#else
+#define COMPAT_INDEX_BEGINSCAN(rel, index, snapshot, nkeys) \
+	index_beginscan(rel, index, snapshot, nkeys, 0)
+#endif
+
 /* Arguments of a signal handler, to pass them to another one. */
 #if PG_VERSION_NUM >= 190000
 #define COMPAT_SIGNAL_PASS postgres_signal_arg, pg_siginfo

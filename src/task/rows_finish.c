@@ -11,6 +11,7 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
+#include "task/direct.h"
 #include "task/rows.h"
 #include "task/rows_sql.h"
 #include "task/statement.h"
@@ -104,6 +105,8 @@ row_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
 	StatementArgs args;
 	bool finished;
 
+	if (!result->notifies && direct_finish(table, run, result))
+		return true;
 	statement_begin(&args);
 	arg_run(&args, run);
 	arg_result(&args, result);

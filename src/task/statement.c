@@ -267,8 +267,8 @@ check_planned_members(const PlannedStmt *plan)
 }
 
 /* Does a trigger call this function of ours?  Nobody but a superuser creates one in pg_catalog. */
-static bool
-calls(const Trigger *trigger, const char *name)
+bool
+statement_trigger_calls(const Trigger *trigger, const char *name)
 {
 	char *function;
 
@@ -293,7 +293,7 @@ has_timed_trigger_alone(const TriggerDesc *triggers)
 
 	for (i = 0; i < triggers->numtriggers; i++)
 		if (fires_for_row(&triggers->triggers[i], TRIGGER_TYPE_BEFORE, TRIGGER_TYPE_UPDATE) &&
-			!calls(&triggers->triggers[i], "pg_task_timed"))
+			!statement_trigger_calls(&triggers->triggers[i], "pg_task_timed"))
 			return false;
 	return true;
 }
@@ -313,7 +313,7 @@ skip_trigger_after(const TriggerDesc *triggers, int event, const char *function)
 
 		if (!fires_for_row(trigger, TRIGGER_TYPE_AFTER, event))
 			continue;
-		if (calls(trigger, function))
+		if (statement_trigger_calls(trigger, function))
 			trigger->tgtype &= ~event;
 		else
 			others = true;

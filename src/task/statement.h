@@ -22,6 +22,7 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "utils/jsonb.h"
+#include "utils/reltrigger.h"
 #include "utils/timestamp.h"
 
 #include "task/table.h"
@@ -110,6 +111,7 @@ typedef struct StatementArgs
 
 extern void statement_define(void);
 extern void statement_forget_plans(void);
+extern bool statement_trigger_calls(const Trigger *trigger, const char *name);
 
 extern uint64
 statement_execute(const Statement *statement, const TaskTable *table, StatementArgs *args);

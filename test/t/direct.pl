@@ -1,0 +1,156 @@
+# DONE is written into the row of a task without a statement if the table is as pg_task has made it,
+# and by a statement if it has anything that a statement must see to.  In both cases all indexes
+# have an entry for the row.  A TAP test because it counts statements in the process of a task, and
+# needs sessions that conflict with it.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $library = build_module('update_count');
+my $node = new_node('main', conf => qq{
+	shared_preload_libraries = 'pg_task, $library'
+	pg_task.max_executors = 1});
+
+sql(qq{
+	CREATE EXTENSION amcheck;
+	CREATE FUNCTION update_count() RETURNS int LANGUAGE c AS '$library';
+	CREATE FUNCTION label(text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN \$1; END';
+	CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+	CREATE TABLE effect (what text)});
+
+# Runs a task that counts, one with this request, and one that counts.  Returns the state of the
+# second one, and how many UPDATE statements have written it and the first.
+sub updates
+{
+	my ($request) = @_;
+	my ($first, $id, $last) = split /\n/, sql(q{INSERT INTO task (request) VALUES
+		('SELECT update_count()'), (} . literal($request // 'SELECT 1') . q{),
+		('SELECT update_count()') RETURNING id});
+
+	wait_for_state($node, $last, 'DONE');
+	return task($node, $id, 'state') . ' '
+	  . (task($node, $last, 'response') - task($node, $first, 'response'));
+}
+
+# How the row of a task is written, and that no B-tree index of the table lacks an entry.
+sub written
+{
+	my ($expected, $name) = @_;
+
+	is(updates(), $expected, $name);
+	sql(q{SELECT bt_index_check(c.oid, true) FROM pg_index JOIN pg_class AS c ON c.oid = indexrelid
+		WHERE indrelid = 'task'::regclass AND relam = 403 AND indisvalid});
+	return;
+}
+
+sub direct { written('DONE 0', "$_[0]: without a statement") }
+sub indirect { written('DONE 2', "$_[0]: by a statement") }
+
+subtest 'the table as it is made' => sub {
+	direct('a new table');
+	my $id = run_task($node, request => "DO 'BEGIN RAISE NOTICE ''noted''; END'; SELECT 'a'");
+	is_row($node, $id,
+		{
+			state => 'DONE', attempt => 1, response => "DO\na", 'error IS NULL' => 'true',
+			"notice LIKE '%noted%'" => 'true', 'start >= dt' => 'true', 'stop >= start' => 'true'
+		},
+		'all columns');
+	$id = run_task($node, request => q{SELECT repeat('x', 100000)});
+	is(task($node, $id, 'length(response)'), 100000, 'a long response');
+	is(updates('SELECT 1/0'), 'FAIL 1', 'a failure is written by a statement');
+	$id = insert_task($node, request => 'SELECT 1', notify => 'ends');
+	wait_for_state($node, $id, 'DONE');
+	is(task($node,
+			run_task($node, request => q{UPDATE task SET priority = 7
+				WHERE id = current_setting('pg_task.id')::bigint}),
+			'state, priority'),
+		'DONE|7', 'what a task has written into its own row stays');
+};
+
+# Each of these needs a statement; without it, none is needed again.
+subtest 'what needs a statement' => sub {
+	my @cases = (
+		[ 'a trigger', 'CREATE TRIGGER mine AFTER UPDATE ON task EXECUTE FUNCTION nothing()',
+			'DROP TRIGGER mine ON task' ],
+		[ 'a constraint', 'ALTER TABLE task ADD CONSTRAINT mine CHECK (id > 0)',
+			'ALTER TABLE task DROP CONSTRAINT mine' ],
+		[ 'a generated column', 'ALTER TABLE task ADD mine text GENERATED ALWAYS AS (state) STORED',
+			'ALTER TABLE task DROP mine' ],
+		[ 'a foreign key', 'CREATE TABLE mine (id bigint REFERENCES task)', 'DROP TABLE mine' ],
+		[ 'a rule', 'CREATE RULE mine AS ON UPDATE TO task WHERE false DO ALSO NOTHING',
+			'DROP RULE mine ON task' ],
+		[ 'a function in an index', 'CREATE INDEX mine ON task (label(state))', 'DROP INDEX mine' ],
+		[ 'a condition with a function', q{CREATE INDEX mine ON task (id) WHERE label(state) = 'x'},
+			'DROP INDEX mine' ],
+		[ 'an index of another kind', 'CREATE INDEX mine ON task USING hash (queue)',
+			'DROP INDEX mine' ],
+		[ 'no unique index on the id', 'ALTER TABLE task DROP CONSTRAINT task_pkey;
+			CREATE INDEX mine ON task (id)',
+			'DROP INDEX mine; ALTER TABLE task ADD PRIMARY KEY (id)' ]);
+
+	for my $case (@cases)
+	{
+		my ($name, $create, $drop) = @$case;
+
+		sql($create);
+		indirect($name);
+		sql($drop);
+		direct("$name is gone");
+	}
+};
+
+# Indexes that are created while the executor lives get entries, too.
+subtest 'indexes' => sub {
+	sql(q{CREATE INDEX done ON task (stop) WHERE state = 'DONE'});
+	sql('CREATE INDEX CONCURRENTLY words ON task (state, lower(response))');
+	direct('more indexes');
+	sql('REINDEX TABLE CONCURRENTLY task');
+	direct('indexes made anew');
+	my $id = run_task($node, request => 'SELECT 42');
+	is(sql("SET enable_seqscan = off; SET enable_bitmapscan = off;
+			SELECT count(*) FROM task WHERE state = 'DONE' AND lower(response) = '42' AND id = $id"),
+		1, 'it is found by an index');
+	sql('DROP INDEX done; DROP INDEX CONCURRENTLY words');
+	direct('fewer indexes');
+	sql('TRUNCATE task');
+	direct('an empty table');
+	sql('ALTER TABLE task DROP notice');
+	wait_until($node, q{SELECT EXISTS (SELECT FROM pg_attribute
+		WHERE attrelid = 'task'::regclass AND attname = 'notice')});
+	direct('a column that was dropped');
+};
+
+# Somebody else has written the row, or locked it, when the task is done: its outcome waits, and what
+# was written stays.
+subtest 'conflicts' => sub {
+	my $session = $node->background_psql('postgres');
+	my $number = 0;
+
+	for my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
+	{
+		for my $end ('COMMIT', 'ROLLBACK')
+		{
+			$number++;
+			$session->query_safe("SELECT pg_advisory_lock($number)");
+			my $id = insert_task($node, request => "SET TRANSACTION ISOLATION LEVEL $level;
+				INSERT INTO effect VALUES ('$number'); SELECT pg_advisory_xact_lock($number)");
+
+			wait_for_running($node, 1, id => $id, event => 'advisory');
+			$session->query_safe("BEGIN; UPDATE task SET priority = $number WHERE id = $id;
+				SELECT pg_advisory_unlock($number)");
+			wait_for_running($node, 1, id => $id, event => 'transactionid');
+			$session->query_safe($end);
+			wait_for_state($node, $id, 'DONE');
+			is(task($node, $id, 'priority, attempt'), ($end eq 'COMMIT' ? $number : 0) . '|1',
+				"$level, $end: what was written stays");
+			is(sql("SELECT count(*) FROM effect WHERE what = '$number'"), 1,
+				"$level, $end: one effect");
+		}
+	}
+	$session->quit;
+};
+
+done_testing();
