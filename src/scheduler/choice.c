@@ -12,10 +12,12 @@
 #include "scheduler/demand.h"
 #include "scheduler/group_demand.h"
 #include "scheduler/isolation.h"
+#include "scheduler/lanes.h"
 #include "scheduler/locked.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/rates.h"
 #include "scheduler/refused.h"
+#include "scheduler/role_line.h"
 #include "scheduler/role_state.h"
 #include "scheduler/strict.h"
 #include "scheduler/unstarted.h"
@@ -36,7 +38,10 @@
  */
 #define FAIL_MAX (DISPATCH_MAX / 2)
 
-/* Roles of which a round demands executors in vain, before it gives up. */
+/*
+ * Roles of which a round demands executors in vain, before it gives up; and roles that have none
+ * and are looked at for that, at once.
+ */
 #define REFUSED_DEMANDS 16
 
 /*
@@ -99,6 +104,7 @@ typedef struct BlockedRole
 	const char *name;
 	GroupDemand demand;
 	DemandNeed need;
+	GroupRole *group_role;
 	int number; /* in the order of their first tasks */
 } BlockedRole;
 
@@ -110,6 +116,7 @@ block_role(DispatchRound *round, QueueGroup *group, const Role *role)
 
 	entry->role = *role;
 	entry->name = group->key.role;
+	entry->group_role = group->lane->role;
 	entry->demand = group_demand_block(group, round->now);
 	entry->need = demand_need(role->oid);
 	entry->number = list_length(round->blocked);
@@ -128,26 +135,40 @@ compare_need(const ListCell *left, const ListCell *right)
 }
 
 /*
- * Request executors for the blocked roles, in the order of their needs.  When some have got none,
- * those behind them get none either.
+ * A role has got no executor: if it has none, set it aside, so that the next rounds cost nothing
+ * for it.  One that was refused keeps its place; one that may not have any now makes way for others
+ * ("last").
  */
 static void
+set_aside(const DispatchRound *round, const BlockedRole *entry, bool last)
+{
+	if (demand_need(entry->role.oid).executors == 0)
+		role_line_add(entry->group_role, last ? round->now.mono : entry->need.granted);
+}
+
+/*
+ * Request executors for the blocked roles, in the order of their needs.  When some have got none,
+ * those behind them get none either.  Returns true if others may get some.
+ */
+static bool
 demand_for_blocked_roles(DispatchRound *round)
 {
-	int refused = 0;
 	ListCell *cell;
 
 	list_sort(round->blocked, compare_need);
 	foreach(cell, round->blocked)
 	{
 		const BlockedRole *entry = lfirst(cell);
+		bool asked = round->refused < REFUSED_DEMANDS;
+		bool refused = asked && demand_executors(&entry->role, entry->name, entry->demand.tasks,
+												 entry->demand.average, round->now.mono);
 
-		refused += demand_executors(&entry->role, entry->name, entry->demand.tasks,
-									entry->demand.average, round->now.mono);
-		if (refused == REFUSED_DEMANDS)
-			break;
+		round->refused += refused;
+		set_aside(round, entry, asked && !refused);
 	}
-	round->wants_executor |= refused > 0;
+	round->wants_executor |= round->refused > 0;
+	round->blocked = NIL;
+	return round->refused == 0;
 }
 
 /*
@@ -360,23 +381,40 @@ consider_group(DispatchRound *round, const TaskTable *table, QueueGroup *group)
 		try_first_task(round, group, &role);
 }
 
+/* Choose, in order, the tasks of the roles that are not skipped. */
+static void
+choose_in_order(DispatchRound *round, const TaskTable *table)
+{
+	QueueGroup *group;
+
+	while (round->count + round->failed < round->limit && (group = groups_next(round->now)) != NULL)
+	{
+		if (!group_knows_row(group))
+			read_groups(table, group, round->now);
+		else
+		{
+			role_line_look(group->lane->role);
+			consider_group(round, table, group);
+		}
+	}
+}
+
 /*
  * Choose, in order, the tasks that may start now and the executors for them, and read the rows that
  * this needs.  The caller is in a transaction and acts as the owner of the table.
+ *
+ * Roles without an executor take part when they are called.  The loop is bounded by the executors
+ * that are started, and by the roles that may not have any.
  */
 void
 choice_make(DispatchRound *round, const TaskTable *table)
 {
-	QueueGroup *group;
-
 	pool_begin_round();
-	while (round->count + round->failed < round->limit && (group = groups_next(round->now)) != NULL)
-	{
-		if (group_knows_row(group))
-			consider_group(round, table, group);
-		else
-			read_groups(table, group, round->now);
-	}
-	demand_for_blocked_roles(round);
+	(void) role_line_call(round->now.mono, REFUSED_DEMANDS);
+	do
+		choose_in_order(round, table);
+	while (demand_for_blocked_roles(round) && round->count + round->failed < round->limit &&
+		   role_line_call(round->now.mono, REFUSED_DEMANDS) > 0);
+	role_line_end_round();
 	round->dropped |= locked_check(round, table);
 }

@@ -182,7 +182,7 @@ assign_entries(DispatchRound *round, Claim *claims, int count)
 void
 dispatch_begin(DispatchRound *round)
 {
-	round->done = round->count = round->nchecks = round->failed = 0;
+	round->done = round->count = round->nchecks = round->failed = round->refused = 0;
 	round->limit = DISPATCH_MAX;
 	round->dropped = round->wants_executor = false;
 	round->blocked = round->heads = NIL;

@@ -50,6 +50,7 @@ typedef struct DispatchRound
 	bool dropped;		 /* tasks were dropped, so there may be more to choose from */
 	bool wants_executor; /* an executor should come from another database */
 	List *blocked;		 /* of BlockedRole: see choice.c */
+	int refused;		 /* roles that have got no executor */
 	List *heads;		 /* of GroupHead: groups of strict queues, to be noted: see strict.c */
 
 	/* the chosen tasks, in the order of their start; [done, count) count as running */

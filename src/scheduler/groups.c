@@ -23,6 +23,7 @@
 #include "scheduler/name_seed.h"
 #include "scheduler/order.h"
 #include "scheduler/rates.h"
+#include "scheduler/role_line.h"
 #include "scheduler/surplus.h"
 
 /* A group counts as locked after this number of tasks in a row that could not be claimed. */
@@ -548,7 +549,7 @@ bool
 groups_ready(ClockNow now)
 {
 	order_begin_round(now);
-	return order_first(now) != NULL;
+	return order_first(now) != NULL || role_line_waits();
 }
 
 /*

@@ -23,6 +23,7 @@
 
 #include "scheduler/group_roles.h"
 #include "scheduler/lanes.h"
+#include "scheduler/role_line.h"
 
 /* Static, because lanes are remembered from iteration to iteration. */
 static struct
@@ -90,6 +91,7 @@ lanes_create(MemoryContext context)
 	group_roles_create(context, compare_lanes);
 	lanes.roles.ph_compare = compare_roles;
 	lanes.closed.ph_compare = compare_closed;
+	role_line_create();
 	dlist_init(&lanes.skipped_roles);
 }
 
@@ -159,8 +161,9 @@ lane_release(GroupLane *lane)
 	pfree(lane);
 	if (--role->nlanes == 0)
 	{
-		if (role->skipped)
+		if (role->skipped && !role->aside)
 			dlist_delete(&role->skipped_node);
+		role_line_forget(role);
 		group_role_free(role);
 	}
 }
@@ -496,4 +499,22 @@ lanes_end_skipping(void)
 		role->skipped = false;
 		link_role(role);
 	}
+}
+
+/* A role that is skipped stays so when the next round begins. */
+void
+lanes_set_aside(GroupRole *role)
+{
+	Assert(role->skipped && !role->aside);
+	dlist_delete(&role->skipped_node);
+	role->aside = true;
+}
+
+/* Bring a role back that was set aside. */
+void
+lanes_bring_back(GroupRole *role)
+{
+	Assert(role->skipped && role->aside);
+	role->skipped = role->aside = false;
+	link_role(role);
 }

@@ -28,6 +28,14 @@ typedef struct GroupRole
 	dlist_node skipped_node; /* in the list of skipped roles ... */
 	bool skipped;			 /* ... if it starts no more task in this round */
 
+	/* see role_line.c */
+	bool aside;				/* it is skipped until it is called, and is not in that list */
+	pairingheap_node line;	/* in the line of the roles that are set aside */
+	MonoTime since;			/* its place in the line ... */
+	uint64 number;			/* ... among those with the same time */
+	bool called;			/* it was called, and not looked at yet */
+	dlist_node called_node; /* in the list of those */
+
 	/* groups of it that are due may have been forgotten (surplus.c) */
 	bool bounded;		 /* no group at or behind this position starts a task ... */
 	OrderKey bound;		 /* ... because a forgotten one may come before it */
@@ -87,5 +95,7 @@ extern bool lanes_have_first(const QueueGroup *group);
 extern GroupRole *lanes_first_role(void);
 extern void lanes_skip_role(GroupRole *role);
 extern void lanes_end_skipping(void);
+extern void lanes_set_aside(GroupRole *role);
+extern void lanes_bring_back(GroupRole *role);
 
 #endif /* PG_TASK_LANES_H */

@@ -13,6 +13,7 @@
 #include "utils/builtins.h"
 
 #include "groups_model.h"
+#include "groups_roles.h"
 #include "groups_rules.h"
 #include "groups_table.h"
 
@@ -1287,6 +1288,8 @@ static const Check checks[] = {
 	{"forgotten queues", check_forgotten_queues, NULL},
 	{"many groups", check_many_groups, NULL},
 	{"blocked roles", check_blocked_roles, NULL},
+	{"left line", check_left_line, NULL},
+	{"role line", NULL, check_role_line},
 	{"parked lanes", check_parked, NULL},
 	{"two pauses", check_two_pauses, NULL},
 	{"listed rows", check_listed_rows, NULL},

@@ -50,6 +50,7 @@ allocate(void)
 #include "scheduler/group_roles.c"
 #include "scheduler/order_key.c"
 #include "scheduler/lanes.c"
+#include "scheduler/role_line.c"
 #include "scheduler/order.c"
 #include "scheduler/surplus.c"
 #include "scheduler/group_demand.c"

@@ -1,0 +1,134 @@
+/*
+ * role_line.c
+ *		The roles that have due tasks and no executor, in the order of their needs.
+ *
+ * A role that has none, and for which none can be started, is set aside: it stays skipped in round
+ * after round, and waits in line until it is called.  Each round calls the first few, and more as
+ * long as executors are started for them.  So a round costs what it starts, however many roles
+ * wait.  A role gets an executor only when it is called, so one that is set aside has none.
+ *
+ * This file is plain memory: no SPI, no shared memory, and it reads no clock.  It knows nothing of
+ * executors: choice.c says since when a role needs one.
+ */
+#include "postgres.h"
+
+#include "scheduler/lanes.h"
+#include "scheduler/role_line.h"
+
+/* Static, because the line is remembered from iteration to iteration. */
+static struct
+{
+	pairingheap roles; /* those that are set aside */
+	dlist_head called; /* those that the round has called, and has not looked at */
+	uint64 number;	   /* of the last role that came into the line */
+} line;
+
+/* Positive if "a" is called first: it waits for a longer time, or came first. */
+static int
+compare_waiting(const pairingheap_node *a, const pairingheap_node *b,
+				void *arg pg_attribute_unused())
+{
+	const GroupRole *left = pairingheap_const_container(GroupRole, line, a);
+	const GroupRole *right = pairingheap_const_container(GroupRole, line, b);
+
+	if (left->since.us != right->since.us)
+		return left->since.us < right->since.us ? 1 : -1;
+	return left->number < right->number ? 1 : -1;
+}
+
+void
+role_line_create(void)
+{
+	memset(&line, 0, sizeof(line));
+	line.roles.ph_compare = compare_waiting;
+	dlist_init(&line.called);
+}
+
+/* A role that was called is looked at, or forgotten. */
+static void
+end_call(GroupRole *role)
+{
+	if (role->called)
+		dlist_delete(&role->called_node);
+	role->called = false;
+}
+
+/* Set a role aside that needs an executor since this time.  It is skipped in this round. */
+void
+role_line_add(GroupRole *role, MonoTime since)
+{
+	Assert(role->skipped && !role->aside);
+	end_call(role);
+	if (role->number == 0 || role->since.us != since.us)
+		role->number = ++line.number;
+	role->since = since;
+	lanes_set_aside(role);
+	pairingheap_add(&line.roles, &role->line);
+}
+
+/* The role is forgotten. */
+void
+role_line_forget(GroupRole *role)
+{
+	end_call(role);
+	if (role->aside)
+		pairingheap_remove(&line.roles, &role->line);
+	role->aside = false;
+}
+
+/* The first group of the role is looked at: if it has no executor, it comes into the line again. */
+void
+role_line_look(GroupRole *role)
+{
+	end_call(role);
+}
+
+/*
+ * Call the first roles in line that wait since before "before", up to this number: their tasks take
+ * part in this round.  Returns how many.
+ */
+int
+role_line_call(MonoTime before, int limit)
+{
+	int count = 0;
+
+	while (count < limit && !pairingheap_is_empty(&line.roles))
+	{
+		GroupRole *role = pairingheap_container(GroupRole, line, pairingheap_first(&line.roles));
+
+		if (!clock_is_before(role->since, before))
+			break;
+		(void) pairingheap_remove_first(&line.roles);
+		role->called = true;
+		dlist_push_tail(&line.called, &role->called_node);
+		lanes_bring_back(role);
+		count++;
+	}
+	return count;
+}
+
+/*
+ * The round has ended, perhaps before it has looked at all roles that it has called: these keep
+ * their places in the line.  Those with no task that may start leave it.
+ */
+void
+role_line_end_round(void)
+{
+	while (!dlist_is_empty(&line.called))
+	{
+		GroupRole *role = dlist_head_element(GroupRole, called_node, &line.called);
+
+		end_call(role);
+		if (pairingheap_is_empty(&role->lanes))
+			continue;
+		lanes_skip_role(role);
+		role_line_add(role, role->since);
+	}
+}
+
+/* Is a role set aside? */
+bool
+role_line_waits(void)
+{
+	return !pairingheap_is_empty(&line.roles);
+}
