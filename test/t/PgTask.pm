@@ -33,7 +33,7 @@ use Time::HiRes qw(usleep clock_gettime CLOCK_MONOTONIC);
 
 our @EXPORT = qw(
 	new_node set_conf build_module crash
-	sql sql_as sql_in error_of sqlstate_of notices_of literal
+	sql sql_as sql_in error_of sqlstate_of notices_of literal open_session
 	insert_task insert_rule run_task task is_row count_of start_delay
 	make_gates open_gate
 	backends terminate running
@@ -124,6 +124,18 @@ sub sql
 
 	return $node->safe_psql($opt{db} // $default_db, $query,
 		extra_params => [ $opt{user} ? ('-U', $opt{user}) : () ]);
+}
+
+# A psql that stays, with the options of PostgreSQL::Test's background_psql.  Its limit of time is
+# that of each query, and of the pause before the next one; by default it would be that of the
+# session.
+sub open_session
+{
+	my ($node, $db, %opt) = @_;
+	my $session = $node->background_psql($db, timeout => 300, %opt);
+
+	$session->set_query_timer_restart;
+	return $session;
 }
 
 # sql_as('role', 'SELECT ...'): the same, as a role.

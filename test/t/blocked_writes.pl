@@ -27,7 +27,7 @@ sql(q{
 		SELECT 'late', 1, '1 h', 'late', 'infinity', 'SELECT 1' FROM generate_series(1, 10);
 	INSERT INTO task (queue, customer, repeat, active, max, dt, request)
 		SELECT 'harmless', 2, '1 h', '1 s', 0, 'infinity', 'SELECT 1' FROM generate_series(1, 10)});
-my $session = $node->background_psql('postgres');
+my $session = open_session($node, 'postgres');
 $session->query_safe('BEGIN; SELECT FROM customer WHERE id = 1 FOR UPDATE');
 my $position = log_position($node);
 sql(q{UPDATE task SET dt = now() - interval '1 h' WHERE dt = 'infinity'});

@@ -167,7 +167,7 @@ set_clock(0);
 }
 wait_for_table($repeats);
 # pg_sleep would follow the clock
-my $gate = $repeats->background_psql('postgres');
+my $gate = open_session($repeats, 'postgres');
 
 # The states of the runs of a queue, one letter each: D D P.
 sub states_of

@@ -21,7 +21,7 @@ sql(q{
 		IF nextval('turn') < n THEN RAISE EXCEPTION 'not yet' USING ERRCODE = code; END IF;
 		RETURN 'at last';
 	END $$});
-my $session = $node->background_psql('postgres');
+my $session = open_session($node, 'postgres');
 my $executors = q{FROM pg_stat_activity WHERE backend_type = 'pg_task executor'};
 
 sub turns { return sql('SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM turn') }

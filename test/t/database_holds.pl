@@ -55,7 +55,7 @@ subtest 'a command in a transaction block' => sub {
 # While the transaction of a session with many failed commands is open, others get the holds they
 # need.
 subtest 'many failed commands in subtransactions' => sub {
-	my $session = $node->background_psql('postgres', on_error_stop => 0);
+	my $session = open_session($node, 'postgres', on_error_stop => 0);
 	$session->query("BEGIN; @{[ fail_often('DROP DATABASE one') ]}");
 	$session->query(fail_often('ALTER DATABASE one RENAME TO two'));
 	is(command('DROP DATABASE two'), '', 'another database can be dropped');
@@ -68,7 +68,7 @@ subtest 'many failed commands in subtransactions' => sub {
 # One session renames many databases in one transaction; another drops one.
 subtest 'many databases in one transaction' => sub {
 	sql("CREATE DATABASE many$_") for 1 .. 3;
-	my $session = $node->background_psql('postgres');
+	my $session = open_session($node, 'postgres');
 	$session->query('BEGIN');
 	for my $round (1 .. 6)
 	{
@@ -85,7 +85,7 @@ subtest 'many databases in one transaction' => sub {
 
 # A rename in a subtransaction that is rolled back.
 subtest 'a savepoint is rolled back' => sub {
-	my $session = $node->background_psql('postgres');
+	my $session = open_session($node, 'postgres');
 	$session->query('BEGIN; SAVEPOINT a; ALTER DATABASE many1 RENAME TO other; ROLLBACK TO a');
 	wait_for_schedulers($node, qw(postgres many1 many2 many3));
 	pass('what was rolled back to a savepoint holds nothing');

@@ -86,7 +86,7 @@ subtest 'DDL of another session' => sub {
 	my $executors = q{SELECT count(*) = 1 FROM pg_stat_activity
 		WHERE backend_type = 'pg_task executor' AND};
 	wait_until($node, "$executors wait_event = 'PgSleep'");
-	my $session = $node->background_psql('postgres');
+	my $session = open_session($node, 'postgres');
 	$session->query_safe('BEGIN; ALTER TABLE task DROP COLUMN notice');
 	open_gate($node, 'gate');
 	wait_until($node, "$executors wait_event_type = 'Lock'");
@@ -100,7 +100,7 @@ subtest 'DDL of another session' => sub {
 # them (the server rebuilds what it knows of the table in the middle of an INSERT), and no task is
 # run again because of them.
 subtest 'harmless DDL' => sub {
-	my @sessions = map { $node->background_psql('postgres') } 1 .. 2;
+	my @sessions = map { open_session($node, 'postgres') } 1 .. 2;
 	$_->query_until(qr/begun/, q{\echo begun
 		DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM gate WHERE name = 'quiet') LOOP
 			EXECUTE format('ALTER TABLE task SET (autovacuum_vacuum_threshold = %s)',

@@ -54,7 +54,7 @@ subtest 'each rule, each way to end' => sub {
 			my $way = $end . ($before ? ', before the dependent is inserted' : '');
 			my $id = insert_task($node, dt => 'infinity', request => $end eq 'FAIL'
 				? 'SELECT 1/0' : 'SELECT 1', delete => $end eq 'deleted' ? 1 : 0);
-			my $session = $node->background_psql('postgres');
+			my $session = open_session($node, 'postgres');
 			my @ids;
 
 			$session->query_safe('BEGIN');
@@ -193,7 +193,7 @@ subtest 'removed tasks' => sub {
 
 # The dependent is inserted while the task is being removed, and the other way round.
 subtest 'removed meanwhile' => sub {
-	my ($one, $two) = map { $node->background_psql('postgres', on_error_stop => 0) } 1 .. 2;
+	my ($one, $two) = map { open_session($node, 'postgres', on_error_stop => 0) } 1 .. 2;
 	my $new = sub { return insert_task($node, request => 'SELECT 1', dt => 'infinity', @_) };
 	my $insert = "INSERT INTO task (after, request) VALUES ('{%s}', 'SELECT 1') RETURNING id";
 	my $pid = $two->query_safe('SELECT pg_backend_pid()');
@@ -377,7 +377,7 @@ subtest 'what else decides when a task starts' => sub {
 
 # More than commits name one by one; one row that refuses to be written, and one that is locked.
 subtest 'many tasks' => sub {
-	my $session = $node->background_psql('postgres');
+	my $session = open_session($node, 'postgres');
 
 	sql(q{CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN RAISE 'refused'; END $$;

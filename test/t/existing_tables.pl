@@ -213,7 +213,7 @@ subtest 'a dropped table, a renamed table' => sub {
 	runs_in('old', 'a new table for one that was moved to another schema');
 
 	# when the scheduler has waited for the lock in vain, it looks for the table, and waits again
-	my $session = $node->background_psql('old');
+	my $session = open_session($node, 'old');
 	$session->query_safe('BEGIN; ALTER TABLE task RENAME TO moved');
 	wait_until($node, q{SELECT EXISTS (SELECT FROM pg_locks JOIN pg_stat_activity USING (pid)
 		WHERE NOT granted AND query = 'preparing the task table')}, db => 'old');

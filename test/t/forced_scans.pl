@@ -30,7 +30,7 @@ sql(q{
 	END $$});
 run_task($node, request => 'SELECT 1');
 my $usual = start_delay($node);
-my $session = $node->background_psql('postgres');
+my $session = open_session($node, 'postgres');
 $session->query_until(qr//, "CALL force();\n");
 wait_until($node, q{SELECT count(*) > 400 FROM task WHERE queue LIKE 'forced%'});
 

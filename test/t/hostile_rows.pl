@@ -134,7 +134,7 @@ subtest 'a partition whose DETACH CONCURRENTLY has not ended' => sub {
 			EXECUTE FUNCTION pg_task_planned();
 		CREATE TRIGGER r AFTER DELETE ON mallory.part FOR EACH ROW
 			EXECUTE FUNCTION pg_task_removed()}), '', 'a partitioned table with our triggers');
-	my $reader = $node->background_psql('postgres');
+	my $reader = open_session($node, 'postgres');
 	$reader->query_safe('BEGIN; SELECT FROM mallory.task');
 	like(mallory(q{SET lock_timeout = 100;
 		ALTER TABLE mallory.task DETACH PARTITION mallory.part CONCURRENTLY}),

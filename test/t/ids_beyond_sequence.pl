@@ -82,12 +82,12 @@ subtest 'open transactions and statements' => sub {
 	my @as_tenant = (on_error_stop => 0, extra_params => [ '-U', 'tenant' ]);
 	my $many = q{INSERT INTO task (id, dt, request) SELECT n, 'infinity', 'SELECT 1'
 		FROM generate_series(} . next_id() . ', 5000) AS n';
-	my $hostile = $node->background_psql('postgres', @as_tenant);
+	my $hostile = open_session($node, 'postgres', @as_tenant);
 	$hostile->query('BEGIN; SAVEPOINT s');
 	$hostile->query($many);
 	$hostile->query('ROLLBACK TO s');
 	# the same in a statement that does not end, which keeps what it has inserted so far
-	my $endless = $node->background_psql('postgres', @as_tenant);
+	my $endless = open_session($node, 'postgres', @as_tenant);
 	$endless->query_until(qr/sent/,
 		"\\echo sent\n$many WHERE n < 5000 OR pg_sleep(600) IS NOT NULL;\n");
 	wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity
@@ -135,8 +135,8 @@ subtest 'the sequence is replaced while it is looked up' => sub {
 	my $insert = q{INSERT INTO sheep (id, request) VALUES (1, 'SELECT 1')};
 	my $waiting = q{SELECT count(*) FROM pg_locks
 		WHERE relation = 'pg_depend'::regclass AND NOT granted};
-	my @lockers = map { $node->background_psql('postgres') } 1 .. 2;
-	my $session = $node->background_psql('postgres', extra_params => [ '-U', 'tenant' ]);
+	my @lockers = map { open_session($node, 'postgres') } 1 .. 2;
+	my $session = open_session($node, 'postgres', extra_params => [ '-U', 'tenant' ]);
 	my $lock = 'BEGIN; LOCK TABLE pg_depend IN ACCESS EXCLUSIVE MODE;';
 
 	$lockers[0]->query($lock);

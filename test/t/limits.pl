@@ -153,7 +153,7 @@ subtest 'no free worker slot' => sub {
 	terminate($small, backends($small, 'executor'));
 	wait_for_backends($small, 'executor', 0);
 	$small->safe_psql('postgres', 'ALTER TABLE large SET (parallel_workers = 2)');
-	my $parallel = $small->background_psql('postgres', on_error_stop => 0);
+	my $parallel = open_session($small, 'postgres', on_error_stop => 0);
 	$parallel->query_until(qr/begun/, q{SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
 		SET min_parallel_table_scan_size = 0; SET max_parallel_workers_per_gather = 2;
 		\echo begun

@@ -45,7 +45,7 @@ my @session;
 # Executors of a database that is being renamed free their slots.
 subtest 'executors leave a database that is renamed' => sub {
 	@session = ('postgres', on_error_stop => 1, extra_params => [ '-U', 'owner' ]);
-	my $owner = $node->background_psql(@session);
+	my $owner = open_session($node, @session);
 	my $sleeps = q{INSERT INTO task (request) VALUES ('SELECT pg_sleep(1000)') RETURNING id};
 	my @ids = map { as_owner('theirs1', $sleeps) } 1 .. 2;
 	wait_for_state($node, $_, 'WORK', db => 'theirs1') for @ids;
@@ -84,7 +84,7 @@ subtest 'schedulers that wait for a locked database' => sub {
 # A hold outlives a subtransaction that has renamed another database and is rolled back.
 subtest 'a hold outlives a savepoint' => sub {
 	as_owner('theirs1', sprintf($later, 5));
-	my $owner = $node->background_psql(@session);
+	my $owner = open_session($node, @session);
 	$owner->query_safe('BEGIN');
 	$owner->query_safe('ALTER DATABASE theirs1 RENAME TO other1');
 	$owner->query_safe('SAVEPOINT a');

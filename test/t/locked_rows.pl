@@ -20,7 +20,7 @@ make_gates($node);
 sub lock_rows
 {
 	my ($count, $queue, $gate) = @_;
-	my $session = $node->background_psql('postgres');
+	my $session = open_session($node, 'postgres');
 
 	sql(qq{SET ROLE tenant;
 		INSERT INTO task (queue, request)

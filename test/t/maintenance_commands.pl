@@ -67,7 +67,7 @@ subtest 'a running task blocks DROP DATABASE' => sub {
 	make_gates($node, db => 'one');
 	my $running = insert_task($node, db => 'one', request => "SELECT hold('drop')");
 	wait_for_state($node, $running, 'WORK', db => 'one');
-	my $session = $node->background_psql('one');
+	my $session = open_session($node, 'one');
 	($ret, $out, $err) = $node->psql('postgres', 'DROP DATABASE one');
 	like($err, qr/database "one" is being accessed by other users.*2 other sessions/s,
 		'a running task blocks a DROP, an idle executor does not');

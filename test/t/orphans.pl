@@ -53,7 +53,7 @@ subtest 'a fast shutdown' => sub {
 # Many orphans whose rows are locked delay no other task, and are written when they are unlocked.
 subtest 'locked rows' => sub {
 	sql('TRUNCATE task');
-	my $session = $node->background_psql('postgres');
+	my $session = open_session($node, 'postgres');
 	restore('locked', 5000);
 	$session->query_safe(q{BEGIN; UPDATE task SET priority = 1 WHERE queue = 'locked'
 		AND id % 2 = 0});

@@ -130,7 +130,7 @@ subtest 'active' => sub {
 subtest 'a lock' => sub {
 	insert_rule('l', retry => 1, delay => '0');
 	is(runs('l'), 2, 'before');
-	my $session = $node->background_psql('postgres');
+	my $session = open_session($node, 'postgres');
 	$session->query_safe('BEGIN; UPDATE task_queue SET retry = 3; LOCK task_queue');
 	is(runs('l'), 2, 'while it is locked');
 	my ($scheduler) = backends($node, 'scheduler');

@@ -155,7 +155,7 @@ subtest 'rows that cannot be written' => sub {
 	plan_reboot('unaffected');
 	$node->append_conf('postgresql.conf', 'pg_task.enabled = off');
 	$node->restart;
-	my $session = $node->background_psql('postgres');
+	my $session = open_session($node, 'postgres');
 	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $locked FOR UPDATE");
 	set_conf($node, 'pg_task.enabled = on');
 	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE queue = 'unaffected'});

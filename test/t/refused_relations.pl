@@ -96,7 +96,7 @@ subtest 'another engine takes the table over' => sub {
 
 # A temporary table of a session does no harm, and the table is not created in its schema.
 subtest 'a temporary table' => sub {
-	my $session = $node->background_psql('postgres', on_error_stop => 1);
+	my $session = open_session($node, 'postgres', on_error_stop => 1);
 	$session->query_safe("CREATE TEMP TABLE task ($columns)");
 	my $schema = sql_in('postgres', "SELECT nspname FROM pg_namespace WHERE oid =
 		(SELECT relnamespace FROM pg_class WHERE relname = 'task' AND relpersistence = 't')");

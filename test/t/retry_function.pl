@@ -135,7 +135,7 @@ subtest 'what is said when nothing is done' => sub {
 		'NOTICE:  task -1 is not run again: you see no such task', 'nor is there one');
 
 	my $id = insert_task($node, role => 'app', state => 'FAIL', request => 'SELECT 1');
-	my $session = $node->background_psql('postgres');
+	my $session = open_session($node, 'postgres');
 
 	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR UPDATE");
 	is(notices_of('app', "SET lock_timeout = '50 ms'; SELECT pg_task_retry($id)"),
@@ -161,7 +161,7 @@ subtest 'what is said when nothing is done' => sub {
 # Whoever has locked a row, or written a key, keeps nobody from the other rows for long.
 subtest 'locks' => sub {
 	ended(40, key => q{'l' || i}, max => 0);
-	my $session = $node->background_psql('postgres');
+	my $session = open_session($node, 'postgres');
 	my $locked = sql('SELECT min(id) FROM task');
 
 	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $locked FOR UPDATE;

@@ -176,7 +176,7 @@ subtest 'many rows of a dropped role' => sub {
 		AS n});
 	my $crowd = q{FROM task WHERE queue LIKE 'crowd %'};
 	my $locked = sql("SELECT max(id) $crowd");
-	my $locker = $node->background_psql('postgres');
+	my $locker = open_session($node, 'postgres');
 	$locker->query_safe("BEGIN; SELECT FROM task WHERE id = $locked FOR UPDATE");
 	drop_role('anna');
 	my $other = sql(q{DO $$ BEGIN
@@ -208,6 +208,7 @@ subtest 'a restored row' => sub {
 	  'CREATE DATABASE restored';
 	$node->command_ok([ 'psql', '-X', '-q', @server, '-f', $dump, 'restored' ],
 		'the row is restored');
+	sql('SELECT pg_task_release()', db => 'restored');
 	sql($_) for q{ALTER SYSTEM RESET pg_task.database}, 'SELECT pg_reload_conf()';
 	wait_until($node, q{SELECT string_agg(role || ' ' || state, ',' ORDER BY role) FROM task},
 		db => 'restored', expected => 'gone FAIL,stayed PLAN');

@@ -152,7 +152,7 @@ subtest 'an update that is not committed when the run ends' => sub {
 	{
 		my $gate = lc($end) =~ s{\W}{}gr;
 		my $id = start_task($gate);
-		my $session = $node->background_psql('postgres');
+		my $session = open_session($node, 'postgres');
 
 		$session->query_safe("BEGIN; UPDATE task SET dt = now() WHERE id = $id");
 		$session->query_safe("PREPARE TRANSACTION 'x'") if $end =~ /PREPARED/;

@@ -219,7 +219,7 @@ subtest 'postgresql.conf' => sub {
 # transaction_timeout applies to the task, not to writing its outcome, which waits for a lock.
 if ($version >= 170000)
 {
-	my $session = $node->background_psql('without', on_error_stop => 1);
+	my $session = open_session($node, 'without', on_error_stop => 1);
 
 	make_gates($node, db => 'without');
 	$node->safe_psql('postgres', q{CREATE ROLE patient LOGIN SUPERUSER;

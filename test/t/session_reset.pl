@@ -404,7 +404,7 @@ subtest 'lock_timeout and the outcome' => sub {
 	my $id = insert_task($node, role => 'hasty', request => q{SELECT hold('hasty')});
 	wait_until($node,
 		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE usename = 'hasty' AND query ~ 'hold'});
-	my $session = $node->background_psql('postgres');
+	my $session = open_session($node, 'postgres');
 	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR UPDATE");
 	open_gate($node, 'hasty');
 	wait_until($node,

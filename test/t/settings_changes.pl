@@ -132,7 +132,7 @@ subtest 'prepared' => sub {
 
 # An executor was started for a task that was locked, and then deleted: its first task comes later.
 subtest 'an executor that has run no task yet' => sub {
-	my $session = $node->background_psql('postgres');
+	my $session = open_session($node, 'postgres');
 	my $pid = q{FROM pg_stat_activity WHERE usename = 'late' AND backend_type = 'pg_task executor'};
 
 	sql('CREATE ROLE late LOGIN');

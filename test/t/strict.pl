@@ -156,7 +156,7 @@ subtest 'a new scheduler scans strict queues whose first tasks wait for a retry'
 };
 
 subtest 'a task that is locked while it waits' => sub {
-	my $session = $node->background_psql('postgres');
+	my $session = open_session($node, 'postgres');
 	my $gate = plan_task('customer.5', q{SELECT hold('five')});
 	wait_until($node, "SELECT state = 'WORK' FROM task WHERE id = $gate");
 	my $first = plan_task('customer.5', '');

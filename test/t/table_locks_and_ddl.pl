@@ -25,8 +25,8 @@ $node->safe_psql('postgres', 'CREATE DATABASE shop');
 wait_for_table($node, db => 'shop');
 make_gates($node, db => 'shop');
 shop('CREATE TABLE effect (what text)');
-my $locker = $node->background_psql('shop');
-my $other = $node->background_psql('shop');
+my $locker = open_session($node, 'shop');
+my $other = open_session($node, 'shop');
 my $busy = q{FROM pg_stat_activity WHERE datname = 'shop' AND backend_type = 'pg_task executor'};
 
 my $usual = start_delay($node, db => 'shop');

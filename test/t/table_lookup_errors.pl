@@ -9,7 +9,7 @@ use PgTask;
 use Test::More;
 
 my $node = new_node('main', conf => "pg_task.max_executors = 1\npg_task.period = '1 h'");
-my $session = $node->background_psql('postgres');
+my $session = open_session($node, 'postgres');
 my $executor = q{FROM pg_stat_activity WHERE backend_type = 'pg_task executor'};
 
 # The table is changed while a task runs.  When the task has ended, its executor looks the table up

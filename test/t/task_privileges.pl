@@ -149,7 +149,7 @@ subtest 'a warning for who plans a task that cannot start' => sub {
 		is(scalar(() = $warnings =~ /WARNING:/g), $count, $name);
 	}
 	$insert = "INSERT INTO task (role, request) VALUES ('app', 'SELECT 1')";
-	my $session = $node->background_psql('shop', extra_params => [ '-U', 'owner' ]);
+	my $session = open_session($node, 'shop', extra_params => [ '-U', 'owner' ]);
 	$session->query($insert);
 	sql('GRANT app TO owner');
 	$session->{stderr} = '';

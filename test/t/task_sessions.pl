@@ -188,7 +188,7 @@ subtest 'a database that is served no more' => sub {
 	run_task($node, db => 'closing', role => 'plain', request => 'SELECT 1');
 	my $id = insert_task($node, db => 'closing', request => q{SELECT hold('closing')});
 	wait_for_state($node, $id, 'WORK', db => 'closing');
-	my $session = $node->background_psql('closing');
+	my $session = open_session($node, 'closing');
 	sql('ALTER DATABASE closing ALLOW_CONNECTIONS false');
 	wait_until($node, "$executors AND backend_type <> 'client backend'", expected => 1);
 	pass('its idle executors leave');

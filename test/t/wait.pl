@@ -47,7 +47,7 @@ sub wait_for_sleepers
 sub start_session
 {
 	my ($sql) = @_;
-	my $session = $node->background_psql('postgres', on_error_stop => 0);
+	my $session = open_session($node, 'postgres', on_error_stop => 0);
 
 	start($session, $sql);
 	return $session;
@@ -242,7 +242,7 @@ subtest 'an end during a look' => sub {
 	{
 		my $id = sql(q{INSERT INTO task (role, request, dt) VALUES ('ann', 'SELECT 1', 'infinity')
 			RETURNING id});
-		my $holder = $node->background_psql('postgres');
+		my $holder = open_session($node, 'postgres');
 
 		$holder->query_safe('SELECT pg_advisory_lock(7)');
 		my $session = start_session(qq{SET ROLE ann; DO \$\$ DECLARE i bigint := $id; BEGIN $wait;

@@ -76,7 +76,7 @@ subtest 'a commit wakes the scheduler' => sub {
 	wait_for_state($node, $id =~ s/\n.*//sr, 'DONE');
 	pass('one of many waiting tasks is planned again');
 	sql(q{DELETE FROM task WHERE queue = 'many'});
-	my $session = $node->background_psql('postgres');
+	my $session = open_session($node, 'postgres');
 	$session->query_safe(q{BEGIN; INSERT INTO task (queue, request) VALUES ('open', 'SELECT 1')});
 	$session->query_safe(q{SAVEPOINT s; INSERT INTO task (queue, request)
 		VALUES ('open', 'SELECT 2');

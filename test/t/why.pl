@@ -180,8 +180,8 @@ subtest 'strict queues' => sub {
 subtest 'locks' => sub {
 	insert_rule('held', paused => 'true');
 	my $id = insert_task($node, request => 'SELECT 1', queue => 'held');
-	my $session = $node->background_psql('postgres');
-	my $other = $node->background_psql('postgres');
+	my $session = open_session($node, 'postgres');
+	my $other = open_session($node, 'postgres');
 	my $pid = $session->query('SELECT pg_backend_pid()');
 
 	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR KEY SHARE");

@@ -62,7 +62,7 @@ subtest 'a planned time in a database without a scheduler' => sub {
 
 # A row that is locked when it is due starts soon after.
 subtest 'a locked row in a database without a scheduler' => sub {
-	my $session = $node->background_psql('db1');
+	my $session = open_session($node, 'db1');
 	my $id = $node->safe_psql('db1', q{INSERT INTO task (request, dt)
 		VALUES ('SELECT 1', clock_timestamp() + interval '1 s') RETURNING id});
 	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR UPDATE");
