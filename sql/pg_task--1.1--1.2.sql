@@ -175,10 +175,10 @@ REVOKE EXECUTE ON FUNCTION pg_catalog.pg_stat_task_reset(name, text, name) FROM 
 
 COMMENT ON FUNCTION pg_catalog.pg_stat_task_reset(name, text, name) IS
     'forget the figures of pg_stat_task, of a database, a queue and a role; NULL: of all';
-CREATE OR REPLACE FUNCTION pg_catalog.pg_task_awaited() RETURNS boolean
-    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_task_awaited';
+CREATE OR REPLACE FUNCTION pg_catalog.pg_task_awaited(id bigint) RETURNS boolean
+    LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'pg_task_awaited';
 
-COMMENT ON FUNCTION pg_catalog.pg_task_awaited() IS
+COMMENT ON FUNCTION pg_catalog.pg_task_awaited(bigint) IS
     'condition of a trigger on a task table: may tasks of this database wait for others?';
 
 CREATE FUNCTION pg_catalog.pg_task_release() RETURNS boolean

@@ -33,6 +33,7 @@
 #include "session/kept_plan.h"
 #include "session/removal.h"
 #include "shared/shared.h"
+#include "shared/waiters.h"
 #include "task/owner.h"
 #include "task/removed_table.h"
 #include "task/side_table.h"
@@ -42,13 +43,20 @@ PGDLLEXPORT Datum pg_task_awaited(PG_FUNCTION_ARGS);
 PG_FUNCTION_INFO_V1(pg_task_awaited);
 
 /*
- * pg_task_awaited(): the WHEN condition of the trigger for removed tasks.  Returns whether rows may
- * wait for others, and the statement is not one of pg_task itself.
+ * pg_task_awaited(id): the WHEN condition of the trigger for removed tasks.  Returns whether rows
+ * may wait for others, and the statement is not one of pg_task itself.  Sessions that wait for this
+ * task are woken at the commit, so for them alone no trigger need fire.  Others who call it wake
+ * them in vain.
  */
 Datum
 pg_task_awaited(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_BOOL(!owner_acts() && (Shared == NULL || shared_scheduler_watches(MyDatabaseId)));
+	if (owner_acts())
+		PG_RETURN_BOOL(false);
+	if (Shared == NULL)
+		PG_RETURN_BOOL(true);
+	waiters_end(PG_GETARG_INT64(0));
+	PG_RETURN_BOOL(shared_scheduler_watches(MyDatabaseId));
 }
 
 /* The statement that records a task.  Static, because each row is a call of the trigger. */

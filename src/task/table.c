@@ -182,8 +182,7 @@ static const struct
 	 "FOR EACH ROW WHEN (OLD.state = 'WORK' AND pg_catalog.pg_task_watched(OLD.state))"},
 	{"pg_task_unfinished", "pg_task_removed", "AFTER DELETE",
 	 "FOR EACH ROW WHEN (OLD.state <> 'DONE' AND OLD.state <> 'WORK' AND"
-	 " (pg_catalog.pg_task_awaited() OR"
-	 "  OLD.state = 'PLAN' AND pg_catalog.pg_task_watched('WORK')))"},
+	 " pg_catalog.pg_task_awaited(OLD.id))"},
 	{"pg_task_truncated", "pg_task_removed", "AFTER TRUNCATE", "FOR EACH STATEMENT"},
 };
 

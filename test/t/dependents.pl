@@ -183,11 +183,13 @@ subtest 'removed tasks' => sub {
 			"$state: they name it");
 		sql('DELETE FROM task WHERE state IN (\'DONE\', \'GONE\')');
 	}
-	wait_until($node, 'SELECT NOT pg_task_awaited() AND NOT EXISTS (SELECT FROM task_removed)');
+	wait_until($node, 'SELECT NOT pg_task_awaited(0) AND NOT EXISTS (SELECT FROM task_removed)');
 	my $id = insert_task($node, request => 'SELECT 1', dt => 'infinity');
 	sql("BEGIN; DELETE FROM task WHERE id = $id");
 	is(sql("BEGIN; DELETE FROM task WHERE id = $id; SELECT count(*) FROM task_removed"), 0,
 		'nothing is recorded when nothing waits');
+	unlike(sql("BEGIN; EXPLAIN ANALYZE DELETE FROM task WHERE id = $id; ROLLBACK"),
+		qr/Trigger pg_task_unfinished/, 'no trigger fires then');
 	sql('DELETE FROM gate; TRUNCATE task');
 };
 
