@@ -243,9 +243,11 @@ subtest 'removed meanwhile' => sub {
 	my %other = gated(w => 'DONE');
 	$after = insert_after([ $id, $other{w} ]);
 	is(sqlstate_of('app', 'SELECT FROM task_removed'), '42501', 'a role without rights');
-	sql_as('app', "DELETE FROM task WHERE id = $id");
-	is(sql("SELECT string_agg(id::text, ' ') FROM task_removed WHERE id = $id"), $id,
-		'it is recorded nevertheless');
+	sql(q{ALTER TABLE task_removed ADD path text DEFAULT current_setting('search_path')});
+	sql_as('app', "SET search_path = public; DELETE FROM task WHERE id = $id");
+	is(sql("SELECT path FROM task_removed WHERE id = $id"), 'pg_catalog, pg_temp',
+		'it is recorded nevertheless, where no other objects are found');
+	sql('ALTER TABLE task_removed DROP path');
 	crash($node);
 	open_gate($node, 'w');
 	wait_for_state($node, $after, 'GONE');
