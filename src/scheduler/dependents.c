@@ -255,6 +255,14 @@ walk_until(const Dependents *dependents)
 	return clock_max(dependents->next, dependents->slice);
 }
 
+/* Is it to be looked at whether any row waits?  Not while some are known. */
+static bool
+settles(const Dependents *dependents)
+{
+	return dependents->any && dependents->thinned && dependents->count == 0 &&
+		   !dependents->walking && !dependents->wanted;
+}
+
 /* Return when there is something to do next. */
 MonoTime
 dependents_until(void)
@@ -269,6 +277,8 @@ dependents_until(void)
 	until = clock_min(until, walk_until(dependents));
 	if (dependents->any_walking || (dependents->any_rule && dependents->any_wanted))
 		until = clock_min(until, dependents->any_next);
+	if (settles(dependents))
+		until = clock_min(until, dependents->settle_at);
 	return clock_max(until, clock_max(dependents->not_before, MyScheduler->no_writing_until));
 }
 
@@ -297,6 +307,7 @@ write_rows(const DependentRow *rows, int count, ClockNow now)
 	Dependents *dependents = &MyScheduler->dependents;
 	int i;
 
+	dependents->thinned |= rows->verdict != DEPENDENT_WATCHES && rows->verdict != DEPENDENT_WAITS;
 	if (rows->verdict == DEPENDENT_FREE)
 		rows_free(MyScheduler->table, rows, count, now.wall);
 	else if (rows->verdict == DEPENDENT_WATCHES)
@@ -411,6 +422,7 @@ free_single_rows(Dependents *dependents, int limit, ClockNow now)
 	dependents->writing = limit;
 	count = rows_free_single(MyScheduler->table, dependents->ended, dependents->judging,
 							 dependents->refused, dependents->nrefused, limit, now.wall);
+	dependents->thinned |= count > 0;
 	if (count == 0)
 		dependents->writing = 0;
 	return count;
@@ -481,9 +493,11 @@ end_walk(Dependents *dependents, MonoTime now)
 	dependents->incomplete = dependents->again;
 	dependents->urgent &= dependents->again;
 	dependents->next.us = now.us + Max(pause, dependents->cost * WALK_SHARE);
-	set_any(dependents, dependents->found || dependents->wanted || !removed_settle());
-	if (!dependents->any)
-		free_bits(dependents);
+	if (!dependents->found)
+	{
+		dependents->thinned = true;
+		dependents->settle_at = now;
+	}
 	dependents->any_rule = dependents->any_wanted = true;
 }
 
@@ -563,6 +577,26 @@ walk_any_slice(Dependents *dependents, ClockNow now)
 	dependents->any_next.us += dependents->any_cost * ANY_SHARE;
 }
 
+/*
+ * Look whether any row waits.  If none does, all is forgotten.  A walk would find that as well, but
+ * the next one is due long after one through very many rows.
+ */
+static void
+settle(Dependents *dependents)
+{
+	MonoTime begun = clock_mono();
+	RemovedState state = removed_settle();
+	MonoTime now = clock_mono();
+
+	dependents->thinned = state == REMOVED_AGAIN;
+	dependents->settle_at.us =
+		now.us + Max((int64) MyScheduler->settings.period * 1000, (now.us - begun.us) * WALK_SHARE);
+	if (state != REMOVED_SETTLED)
+		return;
+	set_any(dependents, false);
+	free_bits(dependents);
+}
+
 /* Judge rows, or walk on: one transaction of each kind. */
 void
 dependents_run(ClockNow now)
@@ -585,4 +619,6 @@ dependents_run(ClockNow now)
 	if (dependents->count < DEPENDENTS_ENDED / 2 &&
 		!clock_is_before(now.mono, walk_until(dependents)))
 		walk_slice(dependents, groups_ready(now));
+	if (settles(dependents) && !clock_is_before(now.mono, dependents->settle_at))
+		settle(dependents);
 }

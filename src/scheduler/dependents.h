@@ -58,6 +58,11 @@ typedef struct Dependents
 	MonoTime next;	/* the next walk ... */
 	MonoTime slice; /* ... and the next slice */
 
+	/* whether none waits any more, so that all is forgotten: looked at when rows have ceased to
+	 * wait */
+	bool thinned;
+	MonoTime settle_at;
+
 	/* the walk through the rows with the rule "any" */
 	bool any_wanted; /* a task has ended since the last one began */
 	bool any_walking;

@@ -98,27 +98,30 @@ removed_lock(void)
 }
 
 /*
- * No row seems to wait for others.  If that is so, and none is being inserted, DELETEs record
- * nothing from now on, and what was recorded is removed.  Returns whether all is done.
+ * No row seems to wait for others.  If that is so, and none is being inserted, what was recorded is
+ * removed, in slices, and then DELETEs record nothing any more.
  */
-bool
+RemovedState
 removed_settle(void)
 {
+	RemovedState state = REMOVED_AGAIN;
 	const TaskTable *removed;
 	WatchedTask *tasks;
-	bool done = false;
 	LOCKTAG tag;
 
 	work_begin_writing("looking for tasks that wait for others");
 	removed = removed_lock();
 	removed_lock_tag(&tag, MyScheduler->table->relid);
-	if (LockAcquire(&tag, ShareLock, false, true) != LOCKACQUIRE_NOT_AVAIL &&
-		rows_watched(MyScheduler->table, PG_INT64_MIN, 1, &tasks) == 0)
+	if (LockAcquire(&tag, ShareLock, false, true) != LOCKACQUIRE_NOT_AVAIL)
 	{
-		done = removed == NULL || removed_rows_forget(removed, FORGET_MAX) < FORGET_MAX;
-		if (done)
+		if (rows_watched(MyScheduler->table, PG_INT64_MIN, 1, &tasks) > 0)
+			state = REMOVED_NEEDED;
+		else if (removed == NULL || removed_rows_forget(removed, FORGET_MAX) < FORGET_MAX)
+		{
 			shared_scheduler_publish_watches(MyScheduler->slot, false);
+			state = REMOVED_SETTLED;
+		}
 	}
 	work_end();
-	return done;
+	return state;
 }

@@ -19,10 +19,18 @@ typedef struct RemovedTasks
 	Reports faults;	   /* that were logged */
 } RemovedTasks;
 
+/* What removed_settle has found. */
+typedef enum RemovedState
+{
+	REMOVED_SETTLED, /* no row waits, and nothing is recorded */
+	REMOVED_NEEDED,	 /* rows wait */
+	REMOVED_AGAIN	 /* look again: a row may be being inserted, or there is more to delete */
+} RemovedState;
+
 extern bool removed_due(MonoTime now);
 extern void removed_prepare(MonoTime now);
 extern void removed_forget_table(void);
 extern const TaskTable *removed_lock(void);
-extern bool removed_settle(void);
+extern RemovedState removed_settle(void);
 
 #endif /* PG_TASK_REMOVED_H */

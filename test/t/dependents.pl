@@ -190,6 +190,15 @@ subtest 'removed tasks' => sub {
 		'nothing is recorded when nothing waits');
 	unlike(sql("BEGIN; EXPLAIN ANALYZE DELETE FROM task WHERE id = $id; ROLLBACK"),
 		qr/Trigger pg_task_unfinished/, 'no trigger fires then');
+
+	# more than are taken out of the table at once
+	insert_after($id);
+	is(sql(q{BEGIN;
+		INSERT INTO task (request, dt) SELECT 'SELECT 1', 'infinity' FROM generate_series(1, 5000);
+		DELETE FROM task WHERE after IS NULL;
+		SELECT count(*) > 5000 FROM task_removed;
+		COMMIT}), 't', 'many are removed at once');
+	wait_until($node, 'SELECT NOT pg_task_awaited(0) AND NOT EXISTS (SELECT FROM task_removed)');
 	sql('DELETE FROM gate; TRUNCATE task');
 };
 
