@@ -7,7 +7,7 @@
  * the end of the transaction.
  *
  * A command that changes databases, roles or their settings is recorded after it has succeeded.
- * pending.c notifies other processes at the commit.
+ * pending.c notifies other processes at the commit.  DROP DATABASE forgets what was counted there.
  */
 #include "postgres.h"
 
@@ -31,6 +31,7 @@
 #include "session/pending.h"
 #include "shared/hold.h"
 #include "shared/shared.h"
+#include "shared/statistics.h"
 #include "shared/waiters.h"
 #include "task/home.h"
 
@@ -262,6 +263,7 @@ process_command(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	bool commits = is_transaction_statement(statement, TRANS_STMT_COMMIT_PREPARED);
 	bool finishes = commits || is_transaction_statement(statement, TRANS_STMT_ROLLBACK_PREPARED);
 	bool records = is_recorded(statement);
+	bool drops = IsA(statement, DropdbStmt);
 	SharedPrepared prepared;
 	Oid database = InvalidOid;
 
@@ -287,6 +289,9 @@ process_command(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		finish_prepared(&prepared, commits);
 	else if (records)
 		record_command(statement);
+	/* its files are gone, and no process is left that counts in it */
+	if (drops && OidIsValid(database))
+		statistics_reset(&database, NULL, NULL);
 }
 
 /* Install the hook.  Called only if the library was preloaded. */

@@ -133,6 +133,41 @@ subtest 'over restarts' => sub {
 	$node->start;
 };
 
+subtest 'a file that cannot be written' => sub {
+	my $file = $node->data_dir . '/pg_stat/pg_task.stat';
+
+	wait_for_table($node);
+	run_task($node, queue => 'lost', request => 'SELECT 1');
+	counted('lost', '1 1 1 0 0 0 0 0 0', 'before');
+	symlink '/dev/full', "$file.tmp" or die $!;
+	$node->restart;
+	like(slurp_file($node->logfile), qr/could not write file .*pg_task\.stat\.tmp.*No space left/,
+		'the log says so');
+	is(sql(q{SELECT count(*) FROM pg_stat_task() WHERE queue = 'lost'}), 0, 'they are lost');
+	ok(!-l "$file.tmp", 'nothing is left of the file');
+	wait_for_table($node);
+	run_task($node, queue => 'found', request => 'SELECT 1');
+	counted('found', '1 1 1 0 0 0 0 0 0', 'others are counted');
+	# as a postmaster leaves it that is killed while it writes
+	PostgreSQL::Test::Utils::append_to_file("$file.tmp", 'half');
+	$node->restart;
+	counted('found', '1 1 1 0 0 0 0 0 0', 'they are kept beside half a file');
+	ok(!-e "$file.tmp", 'which is gone');
+};
+
+subtest 'a database that is dropped' => sub {
+	my $left = q{SELECT count(*) FROM pg_stat_task() WHERE datname IS NULL OR datname = 'short'};
+
+	sql(q{CREATE DATABASE short});
+	wait_until($node, q{SELECT to_regclass('task') IS NOT NULL}, db => 'short');
+	sql(q{INSERT INTO task (queue, request) VALUES ('found', 'SELECT 1'), ('brief', 'SELECT 1')},
+		db => 'short');
+	wait_until($node, q{SELECT sum(done) = 2 FROM pg_stat_task() WHERE datname = 'short'});
+	sql('DROP DATABASE short');
+	is(sql($left), 0, 'its figures are gone');
+	counted('found', '1 1 1 0 0 0 0 0 0', 'those of others are not');
+};
+
 subtest 'a crash of a task' => sub {
 	wait_for_table($node);
 	my $id = insert_task($node, queue => 'crash',
