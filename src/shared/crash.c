@@ -9,7 +9,8 @@
  * The result is the crash report.  The postmaster copies it into the new shared memory; or, if it
  * exits itself, it writes it to a file for the next postmaster.  Without such a file nothing is
  * known: the postmaster itself was killed, or the machine lost power.  Then every task that was
- * running is a suspect.
+ * running is a suspect.  If the server then starts as a standby, these are the suspects when it is
+ * promoted, and not those that other servers have started since.
  *
  * The code that runs in the postmaster reads plain memory only, takes no lock, and validates what
  * it reads.
@@ -43,7 +44,7 @@
 
 /* The crash report file, from one postmaster to the next. */
 #define CRASH_REPORT_FILE PGSTAT_STAT_PERMANENT_DIRECTORY "/pg_task.end"
-#define CRASH_REPORT_MAGIC 0x50475431
+#define CRASH_REPORT_MAGIC 0x50475432
 
 typedef struct BlamedRun
 {
@@ -54,8 +55,8 @@ typedef struct BlamedRun
 typedef struct CrashReport
 {
 	uint32 magic;
-	bool unknown; /* nothing is known: all running tasks are suspects */
 	uint32 count;
+	TimestampTz unknown_before; /* nothing is known of runs claimed before: they are suspects */
 	BlamedRun blamed[BLAMED_MAX];
 } CrashReport;
 
@@ -146,7 +147,7 @@ collect_report(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 	/* if no scheduler has used the old report, it is still valid */
 	if (crash.evidence->used)
 	{
-		report->unknown = false;
+		report->unknown_before = DT_NOBEGIN;
 		report->count = 0;
 	}
 	else
@@ -187,6 +188,16 @@ has_crashed(void)
 	return crashed;
 }
 
+/*
+ * Does this server start as a standby, or from an archive?  What was claimed when it last ended may
+ * run elsewhere now, and what is claimed from now on, until it is promoted, runs on another server.
+ */
+static bool
+starts_in_recovery(void)
+{
+	return access(STANDBY_SIGNAL_FILE, F_OK) == 0 || access(RECOVERY_SIGNAL_FILE, F_OK) == 0;
+}
+
 static void
 request_evidence(void)
 {
@@ -211,9 +222,12 @@ attach_evidence(void)
 			read_report();
 		if (!crash.has_report)
 		{
-			crash.last_report.unknown = has_crashed();
+			crash.last_report.unknown_before = has_crashed() ? DT_NOEND : DT_NOBEGIN;
 			crash.last_report.count = 0;
 		}
+		if (starts_in_recovery())
+			crash.last_report.unknown_before =
+				Min(crash.last_report.unknown_before, (TimestampTz) now);
 		pg_atomic_init_u64(&crash.evidence->claim, now);
 		pg_atomic_init_u64(&crash.evidence->first_claim, now);
 		pg_atomic_init_u64(&crash.evidence->last_claim, now);
@@ -280,7 +294,7 @@ crash_blames(Oid database, TaskRun run)
 	if (run.claimed >= (TimestampTz) pg_atomic_read_u64(&crash.evidence->first_claim) &&
 		run.claimed <= (TimestampTz) pg_atomic_read_u64(&crash.evidence->last_claim))
 		return false;
-	if (crash.evidence->report.unknown)
+	if (run.claimed < crash.evidence->report.unknown_before)
 		return true;
 	for (i = 0; i < crash.evidence->report.count; i++)
 		if (crash.evidence->report.blamed[i].database == database &&

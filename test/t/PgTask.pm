@@ -32,7 +32,7 @@ use Test::More;
 use Time::HiRes qw(usleep clock_gettime CLOCK_MONOTONIC);
 
 our @EXPORT = qw(
-	new_node set_conf build_module crash
+	new_node set_conf build_module crash kill_server
 	sql sql_as sql_in error_of sqlstate_of notices_of literal open_session
 	insert_task insert_rule run_task task is_row count_of start_delay
 	make_gates open_gate
@@ -97,6 +97,28 @@ sub crash
 
 	$node->stop('immediate');
 	$node->start;
+}
+
+# Power failure: all processes of the server die at once, by SIGKILL.  The postmaster is stopped
+# meanwhile, so that it does not notice.  The server can be started again.
+sub kill_server
+{
+	my ($node) = @_;
+	my ($pid) = split /\n/, slurp_file($node->data_dir . '/postmaster.pid');
+	my @children = split ' ', slurp_file("/proc/$pid/task/$pid/children");
+
+	kill 'STOP', $pid;
+	kill 'KILL', @children, $pid;
+	for my $process (@children, $pid)
+	{
+		poll_for(sub {
+			my $stat = eval { slurp_file("/proc/$process/stat") } // '';
+			return $stat !~ /\) [^Z]/;
+		}) or croak "process $process does not end";
+	}
+	$node->{_pid} = undef;
+	# an orphaned process may stay a zombie forever, and so may its file locks
+	unlink $node->data_dir . '/postmaster.pid', $node->host . '/.s.PGSQL.' . $node->port . '.lock';
 }
 
 # Compiles test/modules/<name>.c for the server under test; returns the path of the library.

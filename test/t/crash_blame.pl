@@ -22,27 +22,11 @@ sub is_counted
 		{ state => $state, attempt => $attempt, failed => $failed, crashed => $crashed }, $name);
 }
 
-# Power failure: all processes of the server die at once, by SIGKILL.  The postmaster is stopped
-# meanwhile, so that it does not notice.
 sub power_loss
 {
 	my (@databases) = @_;
-	my ($pid) = split /\n/,
-		PostgreSQL::Test::Utils::slurp_file($node->data_dir . '/postmaster.pid');
-	my @children = split ' ', PostgreSQL::Test::Utils::slurp_file("/proc/$pid/task/$pid/children");
 
-	kill 'STOP', $pid;
-	kill 'KILL', @children, $pid;
-	for my $process (@children, $pid)
-	{
-		poll_for(sub {
-			my $stat = eval { PostgreSQL::Test::Utils::slurp_file("/proc/$process/stat") } // '';
-			return $stat !~ /\) [^Z]/;
-		}) or die "process $process does not end";
-	}
-	$node->{_pid} = undef;
-	# an orphaned process may stay a zombie forever, and so may its file locks
-	unlink $node->data_dir . '/postmaster.pid', $node->host . '/.s.PGSQL.' . $node->port . '.lock';
+	kill_server($node);
 	$node->start;
 	wait_for_schedulers($node, 'postgres', @databases);
 }

@@ -1,5 +1,5 @@
-# A standby runs no tasks.  After promotion it continues the work of the old primary.  A TAP test
-# because it needs two servers.
+# A standby runs no tasks, nor does one that follows it.  After promotion it continues the work of
+# the old primary.  A TAP test because it needs several servers.
 use strict;
 use warnings;
 use FindBin;
@@ -9,7 +9,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $primary = new_node('primary', init => { allows_streaming => 1 },
-	conf => "pg_task.period = '1 h'\nwal_log_hints = on\nwal_keep_size = '200MB'");
+	conf => "pg_task.period = '1 h'\nwal_log_hints = on\nwal_keep_size = '200MB'\n"
+	. "wal_retrieve_retry_interval = '100ms'");
 my $ours = q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'};
 
 make_gates($primary);
@@ -18,6 +19,31 @@ $primary->backup('copy');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($primary, 'copy', has_streaming => 1);
 $standby->start;
+my $cascade = PostgreSQL::Test::Cluster->new('cascade');
+$cascade->init_from_backup($primary, 'copy', has_streaming => 1);
+$cascade->enable_streaming($standby);
+$cascade->start;
+
+# A standby that has all that its primary has done.
+sub is_quiet
+{
+	my ($from, $node, $name) = @_;
+
+	$from->wait_for_catchup($node, 'replay', $from->safe_psql('postgres',
+		'SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() '
+		. 'ELSE pg_current_wal_lsn() END'));
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return is($node->safe_psql('postgres', $ours), 0, "$name has no process of pg_task");
+}
+
+# A server that was stopped or killed starts as a standby of another.
+sub follow
+{
+	my ($node, $from) = @_;
+
+	$node->enable_streaming($from);
+	$node->start;
+}
 
 subtest 'promotion' => sub {
 	my $done = run_task($primary, request => 'SELECT 1');
@@ -31,6 +57,7 @@ subtest 'promotion' => sub {
 	is(task($standby, $_, 'state'), 'WORK', 'the standby shows the task as WORK') for @running;
 	is($standby->safe_psql('postgres', $ours), 0, 'there is no process of pg_task');
 	is($standby->safe_psql('postgres', 'SHOW pg_task.enabled'), 'on', 'pg_task.enabled is on');
+	is_quiet($standby, $cascade, 'a standby of the standby');
 	$standby->restart;
 	is($standby->safe_psql('postgres', $ours), 0, 'there is none after a restart either');
 
@@ -52,6 +79,7 @@ subtest 'promotion' => sub {
 	is(task($standby, run_task($standby, request => 'SELECT 42'), 'response'), '42',
 		'new tasks run');
 	is(count_of($standby, "parent = $reboot AND state = 'PLAN'"), 1, 'but once');
+	is_quiet($standby, $cascade, 'a standby that follows the promoted one');
 };
 
 # The old primary becomes a standby of the new one: it runs nothing, not even the tasks it was
@@ -67,15 +95,54 @@ subtest 'the old primary follows the new one' => sub {
 	open my $file, '>', $primary->data_dir . '/postgresql.conf' or die;
 	print $file $conf;
 	close $file;
-	$primary->enable_streaming($standby);
-	$primary->set_standby_mode;
-	$primary->start;
-	$standby->wait_for_catchup($primary);
-	is(task($primary, $long, 'state'), 'WORK', 'the old primary shows what runs on the new one');
-	is($primary->safe_psql('postgres', $ours), 0, 'there is no process of pg_task');
+	follow($primary, $standby);
+	is_quiet($standby, $primary, 'the old primary');
+	is(task($primary, $long, 'state'), 'WORK', 'it shows what runs on the new one');
 	open_gate($standby, 'long');
 	wait_for_state($standby, $long, 'DONE');
 	is(task($standby, $long, 'attempt'), 1, 'the task on the new primary goes on');
+};
+
+# A primary that was killed starts as a standby.  Promoted at once, it knows that any of its tasks
+# may have ended it.
+subtest 'killed, and promoted where it was' => sub {
+	my $long = insert_task($standby, request => q{SELECT hold('killed')});
+	wait_for_state($standby, $long, 'WORK');
+	kill_server($standby);
+	$standby->set_standby_mode;
+	$standby->start;
+	is($standby->safe_psql('postgres', 'SELECT pg_promote()'), 't', 'pg_promote() succeeds');
+	wait_until($standby, "SELECT state = 'WORK' AND attempt = 2 FROM task WHERE id = $long");
+	is(task($standby, $long, 'crashed'), 1, 'the task is a suspect');
+	open_gate($standby, 'killed');
+	wait_for_state($standby, $long, 'DONE');
+	is_quiet($standby, $cascade, 'its standby');
+};
+
+# Promoted later, it does not blame tasks that have run elsewhere meanwhile.
+subtest 'killed, and promoted later' => sub {
+	kill_server($standby);
+	$cascade->stop;
+	# all that the killed one has written, so that it can follow without pg_rewind
+	for my $file (glob $standby->data_dir . '/pg_wal/0*')
+	{
+		PostgreSQL::Test::Utils::system_or_bail('cp', $file, $cascade->data_dir . '/pg_wal/');
+	}
+	$cascade->start;
+	is($cascade->safe_psql('postgres', 'SELECT pg_promote()'), 't',
+		'pg_promote() succeeds on the standby of a standby');
+	wait_for_table($cascade);
+	follow($standby, $cascade);
+	is_quiet($cascade, $standby, 'the one that was killed');
+	my $long = insert_task($cascade, request => q{SELECT hold('later')});
+	wait_for_state($cascade, $long, 'WORK');
+	$cascade->wait_for_catchup($standby);
+	$cascade->stop('immediate');
+	$standby->promote;
+	wait_until($standby, "SELECT state = 'WORK' AND attempt = 2 FROM task WHERE id = $long");
+	is(task($standby, $long, 'crashed'), 0, 'the task is no suspect');
+	open_gate($standby, 'later');
+	wait_for_state($standby, $long, 'DONE');
 };
 
 done_testing();
