@@ -1,5 +1,5 @@
 # pg_task is built by PGXS: make, make install, make installcheck.
-# make demo, test, test-all, chaos, fuzz and bench need nothing installed: see scripts/.
+# make demo, test, test-all, chaos, ha, fuzz and bench need nothing installed: see scripts/.
 # make report needs psql and a server.
 
 MODULE_big = pg_task
@@ -42,7 +42,8 @@ EXTRA_CLEAN = results output_iso log regression.diffs regression.out \
 	tmp_check tmp_check_regress tmp_check_isolation
 
 # These targets do their own set-up, so they must not need pg_config to be there.
-frame = demo test test-all chaos fuzz bench report report-check monitoring-check format format-check help
+frame = demo test test-all chaos ha fuzz bench report report-check monitoring-check format \
+	format-check help
 ifneq ($(filter-out $(frame),$(or $(MAKECMDGOALS),all)),)
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -65,6 +66,8 @@ test-all:
 	@scripts/test-all $(if $(ASSERT),--assert) $(MAJORS)
 chaos:
 	@scripts/chaos $(major) $(CHAOS)
+ha:
+	@scripts/ha $(major) $(HA)
 fuzz:
 	@scripts/fuzz $(FUZZ)
 bench:
@@ -90,6 +93,7 @@ help:
 	@echo '          ASSERT=yes for a library with assertions; also with test-all and chaos'
 	@echo 'test-all  the tests on every major version that can be had; MAJORS="17 18" for some'
 	@echo 'chaos     all kinds of tasks while processes are killed; CHAOS="600 42": seconds, seed'
+	@echo 'ha        switchovers and kills under Patroni; HA="10 10 42": of each so many, seed'
 	@echo 'fuzz      cron expressions under libFuzzer; FUZZ=60: seconds'
 	@echo 'bench     measure'
 	@echo 'report    what pg_task does in a database, one page; REPORT="-h host -d app" TO=page.html'

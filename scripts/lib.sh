@@ -103,6 +103,26 @@ echo "create_main_cluster = false" >>$conf
 apt-get -qy install --no-install-recommends "$@"
 '
 
+# Installs what is missing of some packages. Their services are neither started nor enabled.
+# shellcheck disable=SC2016  # run by another shell
+install_services='
+set -e
+export DEBIAN_FRONTEND=noninteractive
+missing=
+for package; do dpkg -s "$package" >/dev/null 2>&1 || missing="$missing $package"; done
+[ "$missing" ] || exit 0
+echo "installing$missing" >&3
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $policy ]; then
+    trap "rm -f $policy" EXIT
+    printf "#!/bin/sh\nexit 101\n" >$policy
+    chmod 755 $policy
+fi
+install() { apt-get -qy install --no-install-recommends $missing; }
+install || { apt-get -q update && install; }
+for package in $missing; do systemctl disable "${package%-server}" || true; done
+'
+
 # Runs a command in another root. The name spaces see to it that nothing stays mounted and nothing
 # stays running, however it ends.
 in_chroot() {
@@ -115,7 +135,11 @@ in_chroot() {
         "$dir" env PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 "$@"
 }
 
-# Every script begins with: enter "$@"
+as_root_in() {
+    if [ -n "$1" ]; then in_chroot "$@"; else as_root "${@:2}"; fi
+}
+
+# Every script begins with: enter "$@". One that needs more packages defines more_packages first.
 #
 # Outside, it continues in the copy and does not return. Inside, it leaves the script's own
 # arguments in `args`. --major N names the server; without, the machine's own. --assert builds the
@@ -147,6 +171,11 @@ enter() {
         "$top/scripts/chroot" "$suite" || die "PostgreSQL $major is not available"
         root=$(suite_folder "$suite")
         reach=(in_chroot "$root")
+    fi
+    if [ "$(type -t more_packages)" = function ]; then
+        # shellcheck disable=SC2046  # a list
+        quietly as_root_in "$root" sh -c "$install_services" install $(more_packages) 3>&2 ||
+            die "these packages are needed, and could not be installed: $(more_packages)"
     fi
     if [ "$(id -u)" = 0 ]; then
         user=$("${reach[@]}" sh -c 'id -u postgres 2>/dev/null || id -u nobody')
