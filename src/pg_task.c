@@ -11,6 +11,7 @@
 #include "session/commands.h"
 #include "session/functions.h"
 #include "session/pending.h"
+#include "session/upgrade.h"
 #include "settings.h"
 #include "shared/crash.h"
 #include "shared/shared.h"
@@ -47,7 +48,10 @@ _PG_init(void)
 
 	/* during pg_upgrade no task may run */
 	if (IsBinaryUpgrade)
+	{
+		upgrade_define();
 		return;
+	}
 
 	shared_define();
 	crash_define();

@@ -126,7 +126,7 @@ prepare_table(void)
 	owner = GetUserNameFromId(prepared->owner, true);
 	work_end();
 	table_keep(prepared);
-	if (prepared->relid != MyScheduler->last_relid)
+	if (prepared->relid != MyScheduler->last_relid && !prepared->away)
 		log_table(prepared, owner ? owner : "");
 	MyScheduler->table = prepared;
 	shared_scheduler_publish(slot, prepared->relid);

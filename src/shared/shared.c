@@ -16,6 +16,7 @@
 
 #include "compat.h"
 #include "settings.h"
+#include "shared/restore.h"
 #include "shared/shared.h"
 #include "shared/slots.h"
 #include "shared/statistics.h"
@@ -103,6 +104,7 @@ initialize_memory(void)
 	waiters_init();
 	if (!pg_strong_random(&Shared->seed, sizeof(Shared->seed)))
 		Shared->seed = (uint64) GetCurrentTimestamp();
+	Shared->restore = restore_number();
 	Shared->nprepared = count_prepared();
 	Shared->nprocs = count_procs();
 	Shared->nschedulers = max_worker_processes;

@@ -409,6 +409,7 @@ typedef struct SharedState
 	pg_atomic_uint32 settings[SHARED_SETTINGS]; /* change counters; see changes.c */
 	pg_atomic_uint32 settings_changes;			/* of any of them */
 	uint64 seed;								/* secret, never changes; see changes.c */
+	uint64 restore;								/* never changes; see restore.c */
 	bool prepared_lost;		  /* guarded by the directory lock; see shared_prepared_add */
 	int nprepared;			  /* never changes, as the next three */
 	SharedPrepared *prepared; /* the entries are guarded by the directory lock */

@@ -15,8 +15,9 @@ typedef enum HomeState
 } HomeState;
 
 extern HomeState home_find(Oid relid);
-extern void home_set(Oid relid);
 extern HomeState home_claim(Oid relid);
+extern void home_set(Oid relid);
 extern bool home_is_named(const char *comment);
+extern char *home_upgraded(const char *comment);
 
 #endif /* PG_TASK_HOME_H */

@@ -312,14 +312,10 @@ complete_table(Oid relid)
 {
 	Relation rel = relation_open(relid, AccessShareLock);
 	char *name = qualified_name(relid);
-	HomeState home;
 	OwnerScope scope;
 
 	check_table(rel, name);
-	home = home_find(relid);
-	if (home == HOME_UNMARKED)
-		home = home_claim(relid);
-	if (home == HOME_AWAY)
+	if (home_claim(relid) == HOME_AWAY)
 	{
 		relation_close(rel, NoLock);
 		return false;

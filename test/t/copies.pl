@@ -12,7 +12,6 @@ use Test::More;
 
 my $node = new_node('main', conf => 'max_worker_processes = 20', init => { allows_streaming => 1 });
 my $held = qr/LOG:  pg_task holds back the tasks of public\.task in database "(\w+)"/;
-my $other;
 
 # What waits in a database, by the task that it would run.
 sub waiting
@@ -166,7 +165,7 @@ subtest 'a dump' => sub {
 subtest 'the comment that says where the table is at home' => sub {
 	my $comment = q{SELECT col_description('task'::regclass, attnum) FROM pg_attribute
 		WHERE attrelid = 'task'::regclass AND attname = 'attempt'};
-	like(sql_in('origin', $comment), qr{^How many times it was started \[pg_task home \d+/\d+\]$},
+	like(sql_in('origin', $comment), qr{^How many times it was started \[pg_task home \d+/\d+/0\]$},
 		'it is at the end of the comment');
 	sql_in('origin', q{COMMENT ON COLUMN task.attempt IS 'mine'; ALTER TABLE task ADD extra int});
 	wait_until($node, qq{SELECT ($comment) LIKE 'mine [pg_task home %]'}, db => 'origin');
@@ -184,19 +183,22 @@ subtest 'the comment that says where the table is at home' => sub {
 # A standby is the same system: after its promotion tasks run.
 subtest 'a promoted standby' => sub {
 	$node->backup('copy');
-	$other = PostgreSQL::Test::Cluster->new('other');
-	$other->init_from_backup($node, 'copy', has_streaming => 1);
-	$other->start;
-	my $id = insert_task($node, db => 'origin', request => 'SELECT 7', dt => 'infinity');
-	$node->wait_for_catchup($other, 'replay', $node->lsn('insert'));
-	like(sqlstate_of('postgres', 'SELECT pg_task_release()', db => 'origin', node => $other),
+	my $standby = PostgreSQL::Test::Cluster->new('standby');
+	$standby->init_from_backup($node, 'copy', has_streaming => 1);
+	$standby->start;
+	sql_in('origin', q{INSERT INTO task (request, dt) VALUES ('SELECT 7', 'infinity')});
+	$node->wait_for_catchup($standby, 'replay', $node->lsn('insert'));
+	like(sqlstate_of('postgres', 'SELECT pg_task_release()', db => 'origin', node => $standby),
 		qr/25006/, 'not on a standby');
 	$node->stop('immediate');
-	$other->promote;
-	sql("UPDATE task SET dt = now() WHERE id = $id", db => 'origin', node => $other);
-	wait_for_state($other, $id, 'DONE', db => 'origin');
-	unlike(slurp_file($other->logfile), qr/holds back.*"origin"/, 'nothing is held back');
-	like(slurp_file($other->logfile), qr/holds back.*"fresh"/, 'but for what was before');
+	$standby->promote;
+	sql(q{UPDATE task SET dt = now() WHERE request = 'SELECT 7'}, db => 'origin',
+		node => $standby);
+	wait_until($standby, q{SELECT state = 'DONE' FROM task WHERE request = 'SELECT 7'},
+		db => 'origin');
+	my $log = slurp_file($standby->logfile);
+	unlike($log, qr/holds back.*"origin"/, 'after a promotion nothing is held back');
+	like($log, qr/holds back.*"fresh"/, 'but for what was before');
 };
 
 done_testing();

@@ -142,12 +142,19 @@ subtest 'dump and restore' => sub {
 		'all triggers are there, always enabled');
 };
 
-# A base backup works.
+# A base backup works.  The server that is started from it holds the tasks back, also when it is
+# started again, until they are released.
 subtest 'base backup' => sub {
 	$node->backup('copy');
 	my $copy = PostgreSQL::Test::Cluster->new('copy');
 	$copy->init_from_backup($node, 'copy');
 	$copy->start;
+	my $held = q{SELECT state = 'held back' FROM pg_stat_task_scheduler()
+		WHERE datname = 'postgres'};
+	wait_until($copy, $held);
+	$copy->restart;
+	wait_until($copy, $held);
+	is(sql('SELECT pg_task_release()', node => $copy), 't', 'a copy holds the tasks back');
 	is(task($copy, run_task($copy, request => 'SELECT 42'), 'response'), '42',
 		'the copy of a backup works');
 	$copy->stop;
@@ -172,6 +179,11 @@ subtest 'single-user mode and binary upgrade' => sub {
 	is(sql(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'}), 0,
 		'there is no process of pg_task');
 	sql(q{INSERT INTO task (request) VALUES ('SELECT 2')});
+	my $comment = q{SELECT col_description('task'::regclass, attnum) FROM pg_attribute
+		WHERE attrelid = 'task'::regclass AND attname = 'attempt'};
+	my $before = sql($comment);
+	sql("COMMENT ON COLUMN task.attempt IS '" . $before =~ s{/\d+/0}{/1/0}r . "'");
+	is(sql($comment), $before, 'a table that pg_upgrade brings along is at home');
 	is(sql(q{SHOW pg_task.max_executors}), 4, 'the settings are known');
 	is(system('pg_ctl', '-s', '-w', '-D', $node->data_dir, 'stop'), 0, 'the server stops');
 };

@@ -1,0 +1,78 @@
+/*
+ * restore.c
+ *		Which restore of a backup this server is: the time at which it was first started from it.
+ *
+ * The postmaster sees that before it recovers: a backup has a file "backup_label" and, for recovery
+ * to a point in time, "recovery.signal".  A standby is no restore: it goes on as the same server.
+ * A file keeps the number, because both files are gone when recovery has ended.
+ *
+ * A copy of a data directory that was made without the server's knowledge (a snapshot) is not seen.
+ */
+#include "postgres.h"
+
+#include <unistd.h>
+
+#include "access/xlog.h"
+#include "pgstat.h"
+#include "storage/fd.h"
+#include "utils/timestamp.h"
+
+#include "shared/restore.h"
+
+#define RESTORE_FILE PGSTAT_STAT_PERMANENT_DIRECTORY "/pg_task.restored"
+
+/* Is the server being started from a backup, and not as a standby? */
+static bool
+is_restored(void)
+{
+	return access(STANDBY_SIGNAL_FILE, F_OK) != 0 &&
+		   (access(BACKUP_LABEL_FILE, F_OK) == 0 || access(RECOVERY_SIGNAL_FILE, F_OK) == 0);
+}
+
+/* Read the number of the last restore; 0: there was none. */
+static uint64
+read_number(void)
+{
+	FILE *file = AllocateFile(RESTORE_FILE, "r");
+	uint64 number = 0;
+
+	if (file == NULL)
+		return 0;
+	if (fscanf(file, UINT64_FORMAT, &number) != 1)
+		number = 0;
+	FreeFile(file);
+	return number;
+}
+
+static bool
+write_number(const char *name, uint64 number)
+{
+	FILE *file = AllocateFile(name, "w");
+	bool written;
+
+	if (file == NULL)
+		return false;
+	written = fprintf(file, UINT64_FORMAT "\n", number) > 0;
+	return FreeFile(file) == 0 && written;
+}
+
+/*
+ * Return the number of this restore; 0 for a server that never was restored.  Called once, by the
+ * postmaster (or a server in single-user mode) before recovery.
+ */
+uint64
+restore_number(void)
+{
+	static const char temporary[] = RESTORE_FILE ".tmp";
+	uint64 number;
+
+	if (!is_restored())
+		return read_number();
+	number = (uint64) GetCurrentTimestamp();
+	if (write_number(temporary, number))
+		(void) durable_rename(temporary, RESTORE_FILE, LOG);
+	else
+		ereport(LOG,
+				(errcode_for_file_access(), errmsg("could not write file \"%s\": %m", temporary)));
+	return number;
+}

@@ -1,0 +1,12 @@
+/*
+ * restore.h
+ *		Which restore of a backup this server is.
+ */
+#ifndef PG_TASK_RESTORE_H
+#define PG_TASK_RESTORE_H
+
+#include "postgres.h"
+
+extern uint64 restore_number(void);
+
+#endif /* PG_TASK_RESTORE_H */
