@@ -162,14 +162,15 @@ is_users(Oid function, void *context pg_attribute_unused())
 
 /*
  * Does an expression call a function that a user has created?  What is compiled of it must not be
- * kept: see compiled.c.
+ * kept: see compiled.c.  Neither must the constraints of a domain, which may call one: when they
+ * change, no relation does.
  */
 static bool
 calls_users(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
-	return check_functions_in_node(node, is_users, context) ||
+	return IsA(node, CoerceToDomain) || check_functions_in_node(node, is_users, context) ||
 		   expression_tree_walker(node, calls_users, context);
 }
 

@@ -85,6 +85,9 @@ subtest 'what needs a statement' => sub {
 		[ 'a function in an index', 'CREATE INDEX mine ON task (label(state))', 'DROP INDEX mine' ],
 		[ 'a condition with a function', q{CREATE INDEX mine ON task (id) WHERE label(state) = 'x'},
 			'DROP INDEX mine' ],
+		[ 'a domain in an index', q{CREATE DOMAIN word AS text CHECK (value <> 'x');
+			CREATE INDEX mine ON task ((state::word))},
+			'DROP INDEX mine; DROP DOMAIN word' ],
 		[ 'an index of another kind', 'CREATE INDEX mine ON task USING hash (queue)',
 			'DROP INDEX mine' ],
 		[ 'no unique index on the id', 'ALTER TABLE task DROP CONSTRAINT task_pkey;
