@@ -47,10 +47,9 @@
 #include "task/owner.h"
 #include "task/statement.h"
 
-/* The columns that are written; those after "state" may be set to NULL. */
+/* The columns that are written. */
 static const TaskColumn written[] = {COLUMN_START,	COLUMN_STOP,  COLUMN_STATE,	  COLUMN_RESPONSE,
 									 COLUMN_NOTICE, COLUMN_ERROR, COLUMN_SQLSTATE};
-#define FIRST_NULLABLE 3
 
 /* An index of the table. */
 typedef struct DirectIndex
@@ -119,18 +118,6 @@ has_triggers(const TriggerDesc *triggers)
 	return false;
 }
 
-/* May one of the written columns not be NULL that may be set to NULL? */
-static bool
-forbids_null(Relation rel)
-{
-	int i;
-
-	for (i = FIRST_NULLABLE; i < (int) lengthof(written); i++)
-		if (TupleDescAttr(RelationGetDescr(rel), direct.numbers[written[i]] - 1)->attnotnull)
-			return true;
-	return false;
-}
-
 /* Must an UPDATE check a row, or compute a column of it? */
 static bool
 has_constraints(const TupleConstr *constraints)
@@ -146,7 +133,7 @@ static bool
 is_plain(Relation rel)
 {
 	if (rel->rd_rel->relkind != RELKIND_RELATION || rel->rd_rel->relispartition || rel->rd_rules ||
-		has_constraints(RelationGetDescr(rel)->constr) || forbids_null(rel) ||
+		has_constraints(RelationGetDescr(rel)->constr) ||
 		has_triggers(CopyTriggerDesc(rel->trigdesc)))
 		return false;
 	return pg_class_aclmask(RelationGetRelid(rel), GetUserId(), ACL_SELECT | ACL_UPDATE,
@@ -336,6 +323,22 @@ set_text(TupleTableSlot *slot, TaskColumn column, const char *value)
 		slot->tts_isnull[direct.numbers[column] - 1] = true;
 }
 
+/*
+ * Is a column NULL that must not be?  The statement says so; or it computes the column, which is
+ * generated and not stored.
+ */
+static bool
+lacks_value(const TupleTableSlot *slot)
+{
+	TupleDesc desc = slot->tts_tupleDescriptor;
+	int i;
+
+	for (i = 0; i < desc->natts; i++)
+		if (slot->tts_isnull[i] && TupleDescAttr(desc, i)->attnotnull)
+			return true;
+	return false;
+}
+
 /* Make the row as it is to be, from the row as it is. */
 static void
 make_row(TupleTableSlot *old, TupleTableSlot *new, const TaskResult *result)
@@ -429,7 +432,7 @@ write_run(Relation rel, TaskRun run, const TaskResult *result)
 	if (find_run(rel, run, old))
 	{
 		make_row(old, new, result);
-		done = update_row(rel, old, new);
+		done = !lacks_value(new) && update_row(rel, old, new);
 	}
 	direct.writing = false;
 	PopActiveSnapshot();

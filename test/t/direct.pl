@@ -105,6 +105,29 @@ subtest 'what needs a statement' => sub {
 	}
 };
 
+# DONE is refused if it would leave a NULL where none may be, also in a column that is computed when
+# it is read.
+subtest 'a column that must not be NULL' => sub {
+	my @cases = ([ q{ALTER TABLE task ALTER error SET DEFAULT '', ALTER error SET NOT NULL},
+			'ALTER TABLE task ALTER error DROP DEFAULT, ALTER error DROP NOT NULL' ]);
+
+	push @cases, [ q{ALTER TABLE task
+			ADD mine text GENERATED ALWAYS AS (nullif(state, 'DONE')) VIRTUAL NOT NULL},
+		'ALTER TABLE task DROP mine' ]
+	  if $node->pg_version >= 18;
+	for my $case (@cases)
+	{
+		my ($create, $drop) = @$case;
+
+		sql("TRUNCATE task; $create");
+		my $id = run_task($node, request => 'SELECT 1');
+		is_row($node, $id, { state => 'FAIL', "error LIKE 'null value in column%'" => 'true' },
+			$create);
+		sql($drop);
+		direct("$drop");
+	}
+};
+
 # Indexes that are created while the executor lives get entries, too.
 subtest 'indexes' => sub {
 	sql(q{CREATE INDEX done ON task (stop) WHERE state = 'DONE'});
