@@ -425,8 +425,6 @@ write_run(Relation rel, TaskRun run, const TaskResult *result)
 	TupleTableSlot *new = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsVirtual);
 	bool done = false;
 
-	/* what the request has written must be seen, as by any statement */
-	CommandCounterIncrement();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	direct.writing = true;
 	if (find_run(rel, run, old))
@@ -454,6 +452,8 @@ direct_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
 	Assert(owner_acts());
 	if (table->partitioned)
 		return false;
+	/* what the request has written must be seen, and what it has defined, as by any statement */
+	CommandCounterIncrement();
 	rel = table_open(table->relid, RowExclusiveLock);
 	if (!direct.complete || direct.writing || direct.relid != table->relid)
 		describe_table(rel);
