@@ -3,8 +3,12 @@
  *		Which restore of a backup this server is: the time at which it was first started from it.
  *
  * The postmaster sees that before it recovers: a backup has a file "backup_label" and, for recovery
- * to a point in time, "recovery.signal".  A standby is no restore: it goes on as the same server.
- * A file keeps the number, because both files are gone when recovery has ended.
+ * to a point in time, "recovery.signal".  A file keeps the number, because both files are gone when
+ * recovery has ended.
+ *
+ * A standby is no restore: it goes on as the same server.  It forgets the number that it may have,
+ * from the backup that it was made of or from its own time as a primary: its primary is another
+ * server, and sets marks with another number.
  *
  * A copy of a data directory that was made without the server's knowledge (a snapshot) is not seen.
  */
@@ -21,12 +25,10 @@
 
 #define RESTORE_FILE PGSTAT_STAT_PERMANENT_DIRECTORY "/pg_task.restored"
 
-/* Is the server being started from a backup, and not as a standby? */
 static bool
-is_restored(void)
+file_exists(const char *name)
 {
-	return access(STANDBY_SIGNAL_FILE, F_OK) != 0 &&
-		   (access(BACKUP_LABEL_FILE, F_OK) == 0 || access(RECOVERY_SIGNAL_FILE, F_OK) == 0);
+	return access(name, F_OK) == 0;
 }
 
 /* Read the number of the last restore; 0: there was none. */
@@ -57,8 +59,9 @@ write_number(const char *name, uint64 number)
 }
 
 /*
- * Return the number of this restore; 0 for a server that never was restored.  Called once, by the
- * postmaster (or a server in single-user mode) before recovery.
+ * Return the number of this restore; 0 for a server that never was restored, or was a standby
+ * since. Called at the start and after each crash, by the postmaster (or a server in single-user
+ * mode) before recovery.
  */
 uint64
 restore_number(void)
@@ -66,7 +69,13 @@ restore_number(void)
 	static const char temporary[] = RESTORE_FILE ".tmp";
 	uint64 number;
 
-	if (!is_restored())
+	if (file_exists(STANDBY_SIGNAL_FILE))
+	{
+		if (file_exists(RESTORE_FILE))
+			(void) durable_unlink(RESTORE_FILE, LOG);
+		return 0;
+	}
+	if (!file_exists(BACKUP_LABEL_FILE) && !file_exists(RECOVERY_SIGNAL_FILE))
 		return read_number();
 	number = (uint64) GetCurrentTimestamp();
 	if (write_number(temporary, number))

@@ -24,10 +24,11 @@
 #include "task/columns.h"
 #include "task/home.h"
 
-/* A mark begins with this and one of two words.  Then come the numbers, and a bracket. */
-#define MARK_BEGIN "[pg_task "
-#define MARK_HOME MARK_BEGIN "home "
-#define MARK_AWAY MARK_BEGIN "away " /* was found away from home: it stays so */
+/* A mark begins with one of these.  Then come the numbers, and a bracket. */
+#define MARK_HOME "[pg_task home "
+#define MARK_AWAY "[pg_task away " /* was found away from home: it stays so */
+
+StaticAssertDecl(sizeof(MARK_HOME) == sizeof(MARK_AWAY), "the numbers stand at the same place");
 
 /* What a mark says. */
 typedef struct HomeMark
@@ -61,15 +62,25 @@ mark_here(void)
 	return mark;
 }
 
-/* Read the mark in a comment.  What cannot be read is a home that is not here. */
+/* Where the mark begins in a comment; NULL if there is none. */
+static const char *
+find_mark(const char *comment)
+{
+	const char *home = strstr(comment, MARK_HOME);
+	const char *away = strstr(comment, MARK_AWAY);
+
+	return home == NULL || (away != NULL && away < home) ? away : home;
+}
+
+/* Read the mark in a comment that has one.  What cannot be read is a home that is not here. */
 static HomeMark
 parse_mark(const char *comment)
 {
-	const char *text = strstr(comment, MARK_BEGIN);
+	const char *text = find_mark(comment);
 	HomeMark mark = {0};
 	char *end;
 
-	mark.away = strncmp(text, MARK_HOME, strlen(MARK_HOME)) != 0;
+	mark.away = strncmp(text, MARK_AWAY, strlen(MARK_AWAY)) == 0;
 	mark.database = strtoul(text + strlen(MARK_HOME), &end, 10);
 	if (*end == '/')
 		mark.system = strtoull(end + 1, &end, 10);
@@ -82,7 +93,7 @@ parse_mark(const char *comment)
 static char *
 mark_comment(const char *comment, HomeMark mark)
 {
-	const char *old = comment ? strstr(comment, MARK_BEGIN) : NULL;
+	const char *old = comment ? find_mark(comment) : NULL;
 	int length = old ? (int) (old - comment) : comment ? (int) strlen(comment) : 0;
 
 	return psprintf("%.*s%s%s%u/" UINT64_FORMAT "/" UINT64_FORMAT "]", length,
@@ -103,7 +114,7 @@ write_mark(Oid relid, HomeMark mark)
 bool
 home_is_named(const char *comment)
 {
-	return comment && strstr(comment, MARK_BEGIN) != NULL;
+	return comment && find_mark(comment) != NULL;
 }
 
 /* Where is this task table at home?  The caller holds a lock on it. */
@@ -117,7 +128,7 @@ home_find(Oid relid)
 	if (!home_is_named(comment))
 		return HOME_UNMARKED;
 	mark = parse_mark(comment);
-	/* a standby of a server that was restored need not know that */
+	/* a server that was a standby does not know of the restore of its primary */
 	if (mark.away || mark.database != here.database || mark.system != here.system ||
 		(here.restore != 0 && mark.restore != here.restore))
 		return HOME_AWAY;
@@ -135,29 +146,41 @@ home_set(Oid relid)
 	write_mark(relid, mark_here());
 }
 
+/* Write down what home_find has found, if the mark does not say it yet. */
+static void
+complete_mark(Oid relid, HomeState state)
+{
+	HomeMark mark = mark_here();
+
+	if (state == HOME_AWAY)
+	{
+		mark = parse_mark(read_comment(relid));
+		if (mark.away)
+			return;
+		mark.away = true;
+	}
+	if (state != HOME_HERE)
+		write_mark(relid, mark);
+}
+
 /*
- * The scheduler has come to the table: if it is not marked, it is at home here, unless a restore
- * marks it at this moment.  If it is away, it stays so, wherever it is taken.  Returns what is so.
+ * The scheduler has come to the table: if it is not marked, it is at home here.  If it is away, it
+ * stays so, wherever it is taken.  Returns what is so.
+ *
+ * It does not wait for a VACUUM or a CREATE INDEX CONCURRENTLY, which may take hours: the mark is
+ * written when the table is prepared the next time.  If it is a restore that holds the lock, to set
+ * its own mark, the table changes before there are rows of it.
  */
 HomeState
 home_claim(Oid relid)
 {
 	HomeState state = home_find(relid);
-	HomeMark mark = mark_here();
 
-	if (state == HOME_HERE)
-		return state;
-	if (state == HOME_AWAY && parse_mark(read_comment(relid)).away)
-		return state;
-	LockRelationOid(relid, ShareUpdateExclusiveLock);
-	state = home_find(relid);
-	if (state == HOME_AWAY)
+	if (state != HOME_HERE && ConditionalLockRelationOid(relid, ShareUpdateExclusiveLock))
 	{
-		mark = parse_mark(read_comment(relid));
-		mark.away = true;
+		state = home_find(relid);
+		complete_mark(relid, state);
 	}
-	if (state != HOME_HERE)
-		write_mark(relid, mark);
 	return state == HOME_AWAY ? HOME_AWAY : HOME_HERE;
 }
 

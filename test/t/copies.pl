@@ -167,8 +167,9 @@ subtest 'the comment that says where the table is at home' => sub {
 		WHERE attrelid = 'task'::regclass AND attname = 'attempt'};
 	like(sql_in('origin', $comment), qr{^How many times it was started \[pg_task home \d+/\d+/0\]$},
 		'it is at the end of the comment');
-	sql_in('origin', q{COMMENT ON COLUMN task.attempt IS 'mine'; ALTER TABLE task ADD extra int});
-	wait_until($node, qq{SELECT ($comment) LIKE 'mine [pg_task home %]'}, db => 'origin');
+	sql_in('origin', q{COMMENT ON COLUMN task.attempt IS 'mine [pg_task ';
+		ALTER TABLE task ADD extra int});
+	wait_until($node, qq{SELECT ($comment) LIKE 'mine [pg_task  [pg_task home %]'}, db => 'origin');
 	pass('it is added to another comment');
 	my $foreign = q{COMMENT ON COLUMN task.attempt IS 'mine [pg_task home 1/2] and more'};
 	like(sqlstate_of('tenant', $foreign, db => 'origin'), qr/42501/, 'not by a tenant');
@@ -180,11 +181,28 @@ subtest 'the comment that says where the table is at home' => sub {
 	wait_for_state($node, $id, 'DONE', db => 'origin');
 };
 
-# A standby is the same system: after its promotion tasks run.
+# What VACUUM or CREATE INDEX CONCURRENTLY lock for hours does not keep tasks waiting.
+subtest 'a table without a mark that is locked against COMMENT' => sub {
+	my $session = open_session($node, 'origin');
+	my $marks = q{FROM pg_description WHERE objoid = 'task'::regclass
+		AND description LIKE '%[pg_task home %'};
+	$session->query_safe('BEGIN; LOCK TABLE task IN SHARE UPDATE EXCLUSIVE MODE');
+	sql_in('origin', "DELETE $marks; GRANT SELECT ON task TO tenant");
+	run_task($node, db => 'origin', request => 'SELECT 0');
+	is(sql_in('origin', "SELECT count(*) $marks"), 0, 'tasks run, and there is no mark');
+	$session->quit;
+	sql_in('origin', 'REVOKE SELECT ON task FROM tenant');
+	wait_until($node, "SELECT count(*) = 1 $marks", db => 'origin');
+	pass('it is written when the lock is free');
+};
+
+# A standby is the same system: after its promotion tasks run.  It was made of a backup that knows
+# of another restore than the primary, as after a recovery of the primary to a point in time.
 subtest 'a promoted standby' => sub {
 	$node->backup('copy');
 	my $standby = PostgreSQL::Test::Cluster->new('standby');
 	$standby->init_from_backup($node, 'copy', has_streaming => 1);
+	append_to_file($standby->data_dir . '/pg_stat/pg_task.restored', "50\n");
 	$standby->start;
 	sql_in('origin', q{INSERT INTO task (request, dt) VALUES ('SELECT 7', 'infinity')});
 	$node->wait_for_catchup($standby, 'replay', $node->lsn('insert'));
