@@ -186,19 +186,20 @@ subtest 'timeouts' => sub {
 	ended('timeout in a handler for all', '0.1 s', 'task due to timeout', timeout => '100 ms',
 		request => 'DO $$ BEGIN PERFORM pg_sleep(30); EXCEPTION WHEN OTHERS THEN NULL; END $$');
 	sql(q{CREATE ROLE strict LOGIN; ALTER ROLE strict SET statement_timeout = '0.2 s';
+		CREATE ROLE patient LOGIN; ALTER ROLE patient SET statement_timeout = '3 s';
 		CREATE ROLE limited LOGIN; ALTER ROLE limited SET pg_task.timeout = '0.2 s'});
 	ended('statement_timeout of the role', '0.2 s', 'statement due to statement timeout',
 		role => 'strict',
 		timeout => '20 s', request => 'SELECT pg_sleep(30)');
-	ended('timeout before statement_timeout', '0.1 s', 'task due to timeout', role => 'strict',
+	ended('timeout before statement_timeout', '0.1 s', 'task due to timeout', role => 'patient',
 		timeout => '0.1 s', request => 'SELECT pg_sleep(30)');
 	ended('pg_task.timeout of the role', '0.2 s', 'task due to timeout', role => 'limited',
 		request => 'SELECT pg_sleep(30)');
 	my $id = run_task($node, role => 'limited', timeout => '20 s',
 		request => 'SELECT pg_sleep(0.4)');
 	is(task($node, $id, 'state'), 'DONE', 'the column wins over the setting');
-	$id = run_task($node, role => 'strict',
-		request => 'SELECT pg_sleep(0.15); SELECT pg_sleep(0.15)');
+	$id = run_task($node, role => 'patient',
+		request => 'SELECT pg_sleep(1.6); SELECT pg_sleep(1.6)');
 	is(task($node, $id, 'state'), 'DONE', 'statement_timeout counts for each statement');
 	for my $set ('SET', 'SET LOCAL')
 	{
