@@ -188,17 +188,9 @@ settings_object(const AlterRoleSetStmt *statement)
 }
 
 /*
- * Does the command say where a task table is at home?  A restore does, and the scheduler must know
- * before it sees the rows.
+ * The comment on a column was set that says where its table is at home: for others, the table has
+ * changed.  A restore sets it, and the scheduler must know before it sees the rows.
  */
-static bool
-names_home(Node *statement)
-{
-	return IsA(statement, CommentStmt) && ((CommentStmt *) statement)->objtype == OBJECT_COLUMN &&
-		   home_is_named(((CommentStmt *) statement)->comment);
-}
-
-/* The comment on a column was set: for others, its table has changed. */
 static void
 invalidate_commented(const CommentStmt *statement)
 {
@@ -214,7 +206,7 @@ invalidate_commented(const CommentStmt *statement)
 static bool
 is_recorded(Node *statement)
 {
-	return concerns_supervisor(statement) || names_home(statement) ||
+	return concerns_supervisor(statement) || home_is_set_by(statement) ||
 		   IsA(statement, AlterRoleSetStmt) || IsA(statement, AlterDatabaseSetStmt) ||
 		   is_transaction_statement(statement, TRANS_STMT_PREPARE);
 }

@@ -22,14 +22,12 @@ static ProcessUtility_hook_type next_utility_hook = NULL;
 static PlannedStmt *
 replace_comment(PlannedStmt *pstmt)
 {
-	const CommentStmt *statement = (const CommentStmt *) pstmt->utilityStmt;
 	PlannedStmt *copy;
 	char *comment;
 
-	if (!IsA(statement, CommentStmt) || statement->objtype != OBJECT_COLUMN ||
-		!home_is_named(statement->comment))
+	if (!home_is_set_by(pstmt->utilityStmt))
 		return pstmt;
-	comment = home_upgraded(statement->comment);
+	comment = home_upgraded(((CommentStmt *) pstmt->utilityStmt)->comment);
 	if (comment == NULL)
 		return pstmt;
 	copy = copyObject(pstmt);

@@ -16,6 +16,7 @@
 #include "catalog/pg_class.h"
 #include "commands/comment.h"
 #include "miscadmin.h"
+#include "nodes/parsenodes.h"
 #include "storage/lmgr.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -111,10 +112,19 @@ write_mark(Oid relid, HomeMark mark)
 }
 
 /* Does this comment name a home? */
-bool
-home_is_named(const char *comment)
+static bool
+names_home(const char *comment)
 {
 	return comment && find_mark(comment) != NULL;
+}
+
+/* Does this command set a comment that says where a task table is at home? */
+bool
+home_is_set_by(const Node *statement)
+{
+	return IsA(statement, CommentStmt) &&
+		   ((const CommentStmt *) statement)->objtype == OBJECT_COLUMN &&
+		   names_home(((const CommentStmt *) statement)->comment);
 }
 
 /* Where is this task table at home?  The caller holds a lock on it. */
@@ -125,7 +135,7 @@ home_find(Oid relid)
 	HomeMark here = mark_here();
 	HomeMark mark;
 
-	if (!home_is_named(comment))
+	if (!names_home(comment))
 		return HOME_UNMARKED;
 	mark = parse_mark(comment);
 	/* a server that was a standby does not know of the restore of its primary */

@@ -7,6 +7,8 @@
 
 #include "postgres.h"
 
+#include "nodes/nodes.h"
+
 typedef enum HomeState
 {
 	HOME_UNMARKED, /* nothing says where it is at home */
@@ -17,7 +19,7 @@ typedef enum HomeState
 extern HomeState home_find(Oid relid);
 extern HomeState home_claim(Oid relid);
 extern void home_set(Oid relid);
-extern bool home_is_named(const char *comment);
+extern bool home_is_set_by(const Node *statement);
 extern char *home_upgraded(const char *comment);
 
 #endif /* PG_TASK_HOME_H */
