@@ -122,8 +122,8 @@ find_table(Oid root, Oid *owner)
 }
 
 /*
- * Execute a statement, which has a %s for the table of removed tasks, as the owner of that, with a
- * search_path that nobody else can put objects into: the owner may have triggers on it.
+ * Execute a statement, which has a %s for the table of removed tasks, as the owner of that, who may
+ * have triggers on it.
  */
 static void
 execute_as_owner(Oid root, KeptPlan *kept, const char *sql, int count, Datum *values)
@@ -131,24 +131,17 @@ execute_as_owner(Oid root, KeptPlan *kept, const char *sql, int count, Datum *va
 	Oid types[] = {INT8OID};
 	Oid owner;
 	char *table = find_table(root, &owner);
-	Oid user;
-	int context;
-	int nest_level;
+	OwnerScope scope;
 
 	if (table == NULL)
 		return;
-	GetUserIdAndSecContext(&user, &context);
-	SetUserIdAndSecContext(owner, context | SECURITY_LOCAL_USERID_CHANGE |
-									  SECURITY_RESTRICTED_OPERATION | SECURITY_NOFORCE_RLS);
-	nest_level = NewGUCNestLevel();
-	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
+	owner_restrict(owner, &scope);
 	SPI_connect();
 	if (kept_plan_execute(kept, psprintf(sql, table), false, count, types, values) < 0)
 		elog(ERROR, "could not write %s", table);
 	SPI_finish();
-	AtEOXact_GUC(true, nest_level);
-	SetUserIdAndSecContext(user, context);
+	AtEOXact_GUC(true, scope.nest_level);
+	SetUserIdAndSecContext(scope.user, scope.context);
 }
 
 /*

@@ -42,10 +42,25 @@ owner_fire_deferred(void)
 }
 
 /*
- * Act as "user" in a security-restricted context, until owner_return, with a search_path that
- * nobody else can put objects into.  Row security does not apply to the user's own tables, even
- * with FORCE ROW LEVEL SECURITY.  After an error, the end of the transaction restores the user and
- * the settings, and the caller calls owner_abandon.
+ * Act as "user" in a security-restricted context, at a new level of settings, with a search_path
+ * that nobody else can put objects into.  Row security does not apply to the user's own tables,
+ * even with FORCE ROW LEVEL SECURITY.  The caller ends the level, and restores the user; after an
+ * error, the end of the transaction does.
+ */
+void
+owner_restrict(Oid user, OwnerScope *scope)
+{
+	GetUserIdAndSecContext(&scope->user, &scope->context);
+	SetUserIdAndSecContext(user, scope->context | SECURITY_LOCAL_USERID_CHANGE |
+									 SECURITY_RESTRICTED_OPERATION | SECURITY_NOFORCE_RLS);
+	scope->nest_level = NewGUCNestLevel();
+	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+}
+
+/*
+ * Act as the owner, as owner_restrict says and with all settings that matter, until owner_return.
+ * After an error, the caller calls owner_abandon.
  */
 void
 owner_become(Oid user, OwnerScope *scope)
@@ -60,17 +75,12 @@ owner_become(Oid user, OwnerScope *scope)
 	 * owner's
 	 */
 	owner_fire_deferred();
-	GetUserIdAndSecContext(&scope->user, &scope->context);
 	acting = true;
-	SetUserIdAndSecContext(user, scope->context | SECURITY_LOCAL_USERID_CHANGE |
-									 SECURITY_RESTRICTED_OPERATION | SECURITY_NOFORCE_RLS);
-	scope->nest_level = NewGUCNestLevel();
+	owner_restrict(user, scope);
 	/* "off" raises an error for each policy that would hide a row */
 	if (!row_security)
 		(void) set_config_option("row_security", "on", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
 								 true, 0, false);
-	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
 	pinned_set();
 	compiled_begin();
 }

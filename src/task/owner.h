@@ -7,7 +7,7 @@
 
 #include "postgres.h"
 
-/* What owner_return has to restore. */
+/* What is to be restored afterwards. */
 typedef struct OwnerScope
 {
 	Oid user;
@@ -15,6 +15,7 @@ typedef struct OwnerScope
 	int nest_level;
 } OwnerScope;
 
+extern void owner_restrict(Oid user, OwnerScope *scope);
 extern void owner_become(Oid user, OwnerScope *scope);
 extern void owner_return(const OwnerScope *scope);
 extern void owner_committed(const OwnerScope *scope);
