@@ -1289,6 +1289,7 @@ static const Check checks[] = {
 	{"many groups", check_many_groups, NULL},
 	{"blocked roles", check_blocked_roles, NULL},
 	{"left line", check_left_line, NULL},
+	{"called once", check_called_once, NULL},
 	{"role line", NULL, check_role_line},
 	{"parked lanes", check_parked, NULL},
 	{"two pauses", check_two_pauses, NULL},

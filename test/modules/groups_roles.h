@@ -216,4 +216,25 @@ check_left_line(void)
 	return NULL;
 }
 
+/* A role that comes into the line in a round is not called again in it: the round would not end. */
+static const char *
+check_called_once(void)
+{
+	ClockNow now = start;
+
+	line_number = 0;
+	memset(line_roles, 0, sizeof(line_roles));
+	hint_of_role(0, 1);
+	begin_round(now);
+	groups_read(find_group_of_role(0), NULL, 0, 1);
+	refuse_role(groups_next(now), now.mono.us, now);
+	CHECK(role_line_call(now.mono, 16) == 0);
+	role_line_end_round();
+	now.mono.us += 1000;
+	begin_round(now);
+	CHECK(role_line_call(now.mono, 16) == 1);
+	role_line_end_round();
+	return NULL;
+}
+
 #endif /* GROUPS_ROLES_H */
