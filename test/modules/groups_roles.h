@@ -237,4 +237,49 @@ check_called_once(void)
 	return NULL;
 }
 
+/* A role and a queue with many groups are set aside at once. */
+static const char *
+check_blocked_roles(void)
+{
+	TaskGroup key = {"q", TASK_UNLIMITED, 0, "busy", 1};
+	QueueGroup *group;
+	GroupDemand demand;
+	int i;
+
+	for (i = 1; i <= 1000; i++)
+	{
+		key.priority = i;
+		groups_hint(&key, place_of(start.wall, i));
+		key.queue = psprintf("queue %d", i % 100);
+		groups_hint(&key, place_of(start.wall, i + 1000));
+	}
+	key = (TaskGroup){"q", TASK_UNLIMITED, 9999, "free", 1};
+	groups_hint(&key, place_of(start.wall, 9999));
+	end_all_groups();
+	queue_learn(queue_find_or_add("q"), 100);
+	begin_round(start);
+	group = groups_next(start);
+	CHECK(group->key.priority == 1 && strcmp(group->key.role, "busy") == 0);
+	moves = 0;
+	demand = group_demand_block(group, start);
+	CHECK(demand.tasks >= 32 && demand.average == 100);
+	group = groups_next(start);
+	CHECK(strcmp(group->key.role, "free") == 0);
+	groups_skip_role(group);
+	CHECK(groups_next(start) == NULL);
+	begin_round(start);
+	CHECK(groups_next(start)->key.priority == 1);
+	CHECK(moves <= 32 * 14);
+
+	/* a hint and a forgotten group do not bring a role back */
+	groups_skip_role(groups_next(start));
+	key = (TaskGroup){"q", TASK_UNLIMITED, 0, "busy", 1};
+	groups_hint(&key, place_of(start.wall, 10000));
+	CHECK(strcmp(groups_next(start)->key.role, "free") == 0);
+	groups_clear();
+	CHECK(roles.table->members == 0);
+	CHECK(!groups_ready(start));
+	return NULL;
+}
+
 #endif /* GROUPS_ROLES_H */

@@ -59,11 +59,11 @@ allocate(void)
 #include "shared/clock.c"
 
 /* Fail the check unless this holds. */
-#define CHECK(condition)                                              \
-	do                                                                \
-	{                                                                 \
-		if (!(condition))                                             \
-			return psprintf("line %d: not %s", __LINE__, #condition); \
+#define CHECK(condition)                                                      \
+	do                                                                        \
+	{                                                                         \
+		if (!(condition))                                                     \
+			return psprintf("%s:%d: not %s", __FILE__, __LINE__, #condition); \
 	} while (0)
 
 #define SECOND INT64CONST(1000000)
@@ -260,6 +260,16 @@ start_next(ClockNow now, QueueState **queue)
 		if (table.rows[i].place.id == place.id)
 			table.rows[i].gone = true;
 	return place.id;
+}
+
+/* Nobody has inserted other rows: no group has to be read after its known rows. */
+static void
+end_all_groups(void)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &groups.all)
+		dlist_container(QueueGroup, node, iter.cur)->exhausted = true;
 }
 
 #endif /* GROUPS_TABLE_H */

@@ -1,0 +1,365 @@
+/*
+ * groups_memory.h
+ *		The checks of what is forgotten, and of memory that runs out, for groups_check.c:
+ *		src/scheduler/surplus.c and queues.c.
+ */
+#ifndef GROUPS_MEMORY_H
+#define GROUPS_MEMORY_H
+
+#include "groups_rules.h"
+#include "groups_table.h"
+
+static const char *
+check_forgotten_queues(void)
+{
+	int group = add_key("paused", -3600 * 1000, 0, "r");
+	QueueState *busy = queue_find_or_add("busy");
+	ClockNow now = start;
+
+	(void) queue_find_or_add("unused");
+	groups_task_started(busy);
+	insert_with_hint(group, start.wall, 1);
+	CHECK(start_next(start, NULL) == 1);
+	groups_task_ended(queue_find_or_add("paused"));
+	CHECK(queues.table->members == 3);
+
+	/* the one that runs a task and the one in its pause are kept */
+	now = after(start, HOUR - 1);
+	scan_groups(now);
+	CHECK(groups.table->members == 0);
+	CHECK(queues.table->members == 2);
+	CHECK(queue_find_or_add("busy") == busy);
+	groups_task_ended(busy);
+	scan_groups(after(now, 1));
+	CHECK(queues.table->members == 0);
+
+	/* one that was used a short time ago is kept */
+	insert_with_hint(add_key("recent", TASK_UNLIMITED, 0, "r"), start.wall, 2);
+	CHECK(start_next(now, &busy) == 2);
+	groups_task_ended(busy);
+	scan_groups(after(now, QUEUE_MEMORY_MS * INT64CONST(1000) - 1));
+	CHECK(queues.table->members == 1);
+	scan_groups(after(now, QUEUE_MEMORY_MS * INT64CONST(1000)));
+	CHECK(queues.table->members == 0);
+	return NULL;
+}
+
+/* Is a scan due, to find groups that were forgotten? */
+static bool
+scan_wanted(ClockNow now)
+{
+	return !clock_is_before(now.mono, surplus_scan_at(now));
+}
+
+/* Insert a row into a queue of its own. */
+static void
+insert_alone(int32 max, const char *role, TimestampTz dt, int64 id)
+{
+	insert_with_hint(add_key(psprintf("%d.%s", (int) id, role), max, 0, role), dt, id);
+}
+
+/* Too many groups: which are forgotten, and when a scan finds them again. */
+static const char *
+check_forgotten_groups(void)
+{
+	TimestampTz last = PG_INT64_MIN;
+	QueueState *queue;
+	int i;
+
+	groups.limit = 10;
+
+	/* those that never start a task */
+	insert_with_hint(add_key("closed", 0, 0, "r"), start.wall, 999);
+	CHECK(groups.table->members == 0);
+
+	/* the latest of those that are not due */
+	for (i = 1; i <= 20; i++)
+		insert_alone(TASK_UNLIMITED, "r", start.wall + i * 7 % 20 + 1, i);
+	CHECK(groups.table->members <= 10);
+	CHECK(!groups_ready(start));
+	CHECK(groups_due_at(start).us == start.mono.us + 1);
+	CHECK(surplus_scan_at(start).us > start.mono.us + 5);
+	CHECK(surplus_scan_at(start).us <= start.mono.us + 10);
+	for (i = 1; i <= 20; i++)
+	{
+		ClockNow now = after(start, i);
+
+		if (scan_wanted(now))
+			scan_groups(now);
+		CHECK(start_next(now, NULL) != 0);
+		CHECK(start_next(now, NULL) == 0);
+	}
+
+	/* of due ones the last in the order; another role keeps its share */
+	scan_groups(after(start, HOUR));
+	for (i = 21; i <= 40; i++)
+		insert_alone(TASK_UNLIMITED, "r", start.wall - i * 7 % 20, i);
+	insert_alone(TASK_UNLIMITED, "s", start.wall, 41);
+	CHECK(groups.table->members <= 10);
+	for (i = 0; i <= 21; i++)
+	{
+		int64 id;
+
+		/* behind those that were forgotten */
+		if (i == 5)
+			insert_alone(TASK_UNLIMITED, "r", start.wall + SECOND, 42);
+		id = start_next(after(start, HOUR), NULL);
+
+		if (id == 41)
+			continue;
+		CHECK(id == 0 || table.rows[id].place.dt >= last);
+		last = id == 0 ? last : table.rows[id].place.dt;
+		if (id == 0)
+		{
+			CHECK(scan_wanted(after(start, HOUR)));
+			scan_groups(after(start, HOUR));
+			id = start_next(after(start, HOUR), NULL);
+			CHECK(id != 0 && table.rows[id].place.dt >= last);
+			last = table.rows[id].place.dt;
+		}
+	}
+	CHECK(start_next(after(start, HOUR), NULL) == 0);
+
+	/* those of a full queue, before any that is due */
+	scan_groups(after(start, HOUR));
+	scan_groups(after(start, HOUR));
+	CHECK(groups.table->members == 0);
+	for (i = 0; i < 5; i++)
+		add_key("full", 1, i, "r");
+	for (i = 0; i < 5; i++)
+		insert_with_hint(table.ngroups - 5 + i, start.wall, 50 + i);
+	CHECK(start_next(start, &queue) == 50);
+	CHECK(start_next(start, NULL) == 0);
+	for (i = 60; i < 68; i++)
+		insert_alone(1, "r", start.wall, i);
+	CHECK(queue->forgotten);
+	for (i = 60; i < 68; i++)
+		CHECK(start_next(start, NULL) == i);
+	CHECK(!scan_wanted(start));
+	groups_task_ended(queue);
+	CHECK(scan_wanted(start));
+	scan_groups(start);
+	CHECK(start_next(start, NULL) == 51);
+
+	/* those of a queue in its pause */
+	groups_clear();
+	groups_task_ended(queue);
+	table.nrows = 0;
+	insert_alone(-1000, "r", start.wall, 80);
+	CHECK(start_next(start, &queue) == 80);
+	groups_task_ended(queue);
+	insert_with_hint(table.ngroups - 1, start.wall, 81);
+	CHECK(start_next(start, NULL) == 0);
+	for (i = 82; i < 94; i++)
+		insert_alone(TASK_UNLIMITED, "r", start.wall, i);
+	CHECK(queue->groups == 0);
+	CHECK(surplus_scan_at(start).us == start.mono.us + SECOND);
+	return NULL;
+}
+
+/* A strict queue that is held for its first task stays held when its group is forgotten. */
+static const char *
+check_forgotten_hold(void)
+{
+	static char names[8][8];
+	QueueRule rule = RULE("strict", -1, .strict = true);
+	int held = add_key("strict", TASK_UNLIMITED, 0, "r");
+	QueueState *queue = queue_find_or_add("strict");
+	ClockNow later = after(start, 60 * SECOND);
+	int i;
+
+	set_rules(&rule, 1);
+	groups.limit = 5;
+	insert_with_hint(held, start.wall, 1);
+	begin_round(start);
+	queue->held_group = groups_next(start);
+	queue->held_place = place_of(start.wall, 1);
+	queue->held_until = later.mono;
+	for (i = 0; i < 8; i++)
+	{
+		snprintf(names[i], sizeof(names[i]), "q%d", i);
+		insert_with_hint(add_key(names[i], TASK_UNLIMITED, 0, "r"), start.wall, 2 + i);
+		CHECK(start_next(start, NULL) == 2 + i);
+		add_row(table.ngroups - 1, start.wall, 10 + i);
+	}
+	CHECK(queue->held_group == NULL && queue->groups == 0);
+	CHECK(queue->held_until.us == later.mono.us);
+	CHECK(surplus_scan_at(start).us == later.mono.us);
+	while (!queues_sweep(after(start, 30 * SECOND).mono, 1))
+		;
+	CHECK(queue_find("strict") == queue);
+
+	/* scans find it, but it is not started before the hold ends */
+	for (i = 0; i < 8; i++)
+	{
+		scan_groups(start);
+		CHECK(start_next(start, NULL) >= 10);
+	}
+	scan_groups(start);
+	CHECK(start_next(start, NULL) == 0);
+	scan_groups(later);
+	CHECK(start_next(later, NULL) == 1);
+
+	/* a row of the queue that a hint names may be before the one that it is held for */
+	queue->held_until = after(later, SECOND).mono;
+	insert_with_hint(held, start.wall - 1, 100);
+	CHECK(start_next(later, NULL) == 100);
+	return NULL;
+}
+
+/* Report a row as a commit does; false if memory runs out. */
+static bool
+try_hint(const TaskGroup *key, TaskPlace place)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile bool succeeded = false;
+
+	PG_TRY();
+	{
+		groups_hint(key, place);
+		succeeded = true;
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	return succeeded;
+}
+
+/* Read two rows of a group; false if memory runs out. */
+static bool
+try_read(QueueGroup *group, TimestampTz dt)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile bool succeeded = false;
+	TaskPlace places[] = {{dt, 1}, {dt, 2}};
+
+	PG_TRY();
+	{
+		groups_read(group, places, 2, 2);
+		succeeded = true;
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	return succeeded;
+}
+
+/* Each allocation of each insertion fails once; the hash tables grow several times. */
+static const char *
+check_out_of_memory(void)
+{
+	int count = 1000;
+	int failures = 0;
+	TaskGroup key = {NULL, TASK_UNLIMITED, 0, "r", 1};
+	TaskPlace place;
+	QueueState *queue;
+	QueueGroup *group;
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		int allocation = 1;
+
+		key.queue = psprintf("queue %d", i);
+		for (;; allocation++, failures++)
+		{
+			failing_allocation = allocation;
+			if (try_hint(&key, place_of(start.wall, i)))
+				break;
+			CHECK(failing_allocation == 0);
+			CHECK(groups.table->members == (uint32) i || groups.table->members == (uint32) i + 1);
+		}
+		failing_allocation = 0;
+		CHECK(allocation > 1);
+		CHECK(groups.table->members == (uint32) i + 1);
+	}
+	CHECK(failures > 3 * count);
+	CHECK(queues.table->members == (uint32) count);
+
+	/* the order is whole */
+	end_all_groups();
+	begin_round(start);
+	for (i = 0; i < count; i++)
+	{
+		CHECK(choose_next(start, &place, &queue));
+		CHECK(place.id == i);
+		groups_task_ended(queue);
+	}
+	CHECK(!choose_next(start, &place, &queue));
+
+	/* the array of rows cannot grow: the group is as before */
+	groups_hint(&key, place_of(start.wall, count));
+	begin_round(start);
+	group = groups_next(start);
+	failing_allocation = 1;
+	CHECK(!try_read(group, start.wall + 1));
+	CHECK(groups_next(start) == group);
+	CHECK(try_read(group, start.wall + 1));
+	CHECK(group->count - group->next == 3);
+
+	/* nothing is left when all groups were forgotten */
+	groups_clear();
+	CHECK(groups.table->members == 0 && roles.table->members == 0);
+	CHECK(groups_next(start) == NULL);
+	return NULL;
+}
+
+/* Restore a rate as try_hint reports a row. */
+static bool
+try_restore(QueueState *queue, StringInfo image)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile bool succeeded = false;
+
+	PG_TRY();
+	{
+		succeeded = rates_restore(queue, image->data, image->len, start);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	return succeeded;
+}
+
+/* What earlier schedulers have started is restored as a whole, or later. */
+static const char *
+check_restored_rates(void)
+{
+	QueueState *queue = queue_find_or_add("q");
+	RateState state;
+	StringInfoData image;
+	int allocation = 1;
+	int i;
+
+	rate_init(&state, CurrentMemoryContext, (RateRule){20, 10 * USECS_PER_SEC, 0});
+	for (i = 0; i < 20; i++)
+	{
+		rate_chosen(&state);
+		rate_begun(&state, start.mono);
+	}
+	initStringInfo(&image);
+	rate_write(&state, start, &image);
+	for (;; allocation++)
+	{
+		failing_allocation = allocation;
+		if (try_restore(queue, &image))
+			break;
+		CHECK(failing_allocation == 0);
+		CHECK(queue->rate == NULL && queue->idle && rates_count() == 0);
+	}
+	failing_allocation = 0;
+	CHECK(allocation > 2);
+	CHECK(queue->rate && queue->rate->state.total == 20);
+	return NULL;
+}
+
+#endif /* GROUPS_MEMORY_H */

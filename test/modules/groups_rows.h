@@ -1,0 +1,301 @@
+/*
+ * groups_rows.h
+ *		The checks of how rows become known, for groups_check.c: hints, scans, rows that are
+ *		locked.
+ */
+#ifndef GROUPS_ROWS_H
+#define GROUPS_ROWS_H
+
+#include "groups_table.h"
+
+static const char *
+check_hints(void)
+{
+	int group = add_key("q", TASK_UNLIMITED, 0, "r");
+	int i;
+
+	/* rows 1 to 10; the group is read in stretches of 3 */
+	for (i = 1; i <= 10; i++)
+		add_row(group, start.wall - 100 + i, i);
+	groups_hint(&table.keys[group], place_of(start.wall - 99, 1));
+	CHECK(start_next(start, NULL) == 1);
+	CHECK(table.reads == 0); /* the hint named it */
+	CHECK(start_next(start, NULL) == 2);
+	CHECK(table.reads == 1); /* 2 to 4 */
+
+	/* before the read position: it is next, and nothing is skipped or repeated after it */
+	insert_with_hint(group, start.wall - 200, 11);
+	CHECK(start_next(start, NULL) == 11);
+	CHECK(start_next(start, NULL) == 3);
+
+	/* at the read position: a task that was chosen waits again, in its old place */
+	CHECK(start_next(start, NULL) == 4);
+	table.rows[3].gone = false;
+	groups_hint(&table.keys[group], table.rows[3].place);
+	CHECK(start_next(start, NULL) == 4);
+	table.rows[3].gone = false;
+	groups_hint(&table.keys[group], table.rows[3].place);
+
+	/* before the read position, but behind the next row */
+	add_row(group, start.wall - 100 + 4, 12);
+	groups_hint(&table.keys[group], place_of(start.wall - 100 + 4, 12));
+	CHECK(start_next(start, NULL) == 4);
+	CHECK(start_next(start, NULL) == 12);
+
+	/* behind the read position: it is read in its turn */
+	table.reads = 0;
+	insert_with_hint(group, start.wall, 13);
+	for (i = 5; i <= 10; i++)
+		CHECK(start_next(start, NULL) == i);
+	CHECK(start_next(start, NULL) == 13);
+	CHECK(start_next(start, NULL) == 0);
+	CHECK(table.reads <= 4);
+
+	/* the group was read to its end: a row behind it, and one before it */
+	insert_with_hint(group, start.wall, 15);
+	CHECK(start_next(start, NULL) == 15);
+	CHECK(start_next(start, NULL) == 0);
+	insert_with_hint(group, start.wall, 14);
+	CHECK(start_next(start, NULL) == 14);
+	CHECK(start_next(start, NULL) == 0);
+	return NULL;
+}
+
+/* A scan has found the first row of a group.  Is it news? */
+static bool
+found(int group, TaskPlace place)
+{
+	return groups_scan_found(&table.keys[group], &place, 1, false);
+}
+
+static const char *
+check_scan(void)
+{
+	int kept = add_key("kept", TASK_UNLIMITED, 0, "r");
+	int emptied = add_key("emptied", TASK_UNLIMITED, 0, "r");
+	int new = add_key("new", TASK_UNLIMITED, 0, "r");
+	int unknown = add_key("unknown", TASK_UNLIMITED, 0, "r");
+
+	insert_with_hint(kept, start.wall, 1);
+	insert_with_hint(emptied, start.wall, 2);
+	add_row(unknown, start.wall, 4); /* no hint reports it */
+	table.rows[1].gone = true;
+	CHECK(groups.table->members == 2);
+
+	groups_scan_begin();
+	CHECK(!found(kept, place_of(start.wall, 1)));
+	/* meanwhile a commit reports a group that the scan has passed */
+	insert_with_hint(new, start.wall, 3);
+	CHECK(found(unknown, place_of(start.wall, 4)));
+	CHECK(groups.table->members == 4);
+	end_scan(start);
+	CHECK(groups.table->members == 3); /* the emptied one is forgotten */
+
+	CHECK(start_next(start, NULL) == 1);
+	CHECK(start_next(start, NULL) == 3);
+	CHECK(start_next(start, NULL) == 4);
+	CHECK(start_next(start, NULL) == 0);
+
+	/* a first row before the one that is known, which no hint reported */
+	insert_with_hint(kept, start.wall, 6);
+	add_row(kept, start.wall, 5);
+	scan_groups(start);
+	CHECK(start_next(start, NULL) == 5);
+	CHECK(start_next(start, NULL) == 6);
+
+	/* the first row is gone without a report, and another is the first now */
+	insert_with_hint(kept, start.wall, 7);
+	insert_with_hint(kept, start.wall, 8);
+	table.rows[table.nrows - 2].gone = true;
+	scan_groups(start);
+	CHECK(start_next(start, NULL) == 8);
+	CHECK(start_next(start, NULL) == 0);
+
+	/* a group that the scan does not find is kept if a hint reports it meanwhile */
+	insert_with_hint(emptied, start.wall, 9);
+	CHECK(start_next(start, NULL) == 9);
+	groups_scan_begin();
+	insert_with_hint(emptied, start.wall, 10);
+	end_scan(start);
+	CHECK(groups.table->members == 1);
+	CHECK(start_next(start, NULL) == 10);
+	return NULL;
+}
+
+/* Which of the rows that a scan finds are news: those that no hint has named. */
+static const char *
+check_news(void)
+{
+	int group = add_key("q", TASK_UNLIMITED, 0, "r");
+	TaskPlace second = place_of(start.wall, 2);
+	int i;
+
+	groups_scan_begin();
+	CHECK(found(group, second));
+	CHECK(!found(group, second));
+	CHECK(found(group, place_of(start.wall, 1)));
+	CHECK(!found(group, second)); /* the first one is gone */
+
+	/* rows behind the read position are to be read, as long as that is not the end */
+	for (i = 1; i <= 4; i++)
+		insert_with_hint(group, start.wall, i);
+	CHECK(start_next(start, NULL) == 1);
+	CHECK(!found(group, second));
+	while (start_next(start, NULL) != 0)
+		;
+	CHECK(found(group, place_of(start.wall, 5)));
+
+	/* a group that is not remembered is no news */
+	table.keys[group].max = 0;
+	CHECK(!found(group, second));
+	return NULL;
+}
+
+static const char *
+check_drop_and_skip(void)
+{
+	int first = add_key("first", TASK_UNLIMITED, 0, "r");
+	int second = add_key("second", TASK_UNLIMITED, 1, "r");
+	QueueGroup *group;
+	TaskPlace place;
+
+	insert_with_hint(first, start.wall - 1, 1);
+	insert_with_hint(first, start.wall + 1, 2);
+	insert_with_hint(second, start.wall, 3);
+	begin_round(start);
+
+	/* a skipped group comes again in the next round */
+	group = next_known(start);
+	CHECK(group->key.priority == 0);
+	groups_skip(next_known(start));
+	CHECK(next_known(start)->key.priority == 1);
+	begin_round(start);
+	CHECK(next_known(start) == group);
+
+	/* a dropped row does not come again, and does not count; a row that is not due is kept */
+	CHECK(groups_drop_first(group, start, &place));
+	CHECK(place.id == 1);
+	table.rows[0].gone = true;
+	CHECK(group->queue->running == 0);
+	begin_round(start);
+	CHECK(next_known(start)->key.priority == 1);
+	CHECK(!groups_due_now(group, start));
+	CHECK(!groups_drop_first(group, start, &place));
+	CHECK(start_next(after(start, 1), NULL) == 2);
+	return NULL;
+}
+
+/* Must the group be read to know its next row? */
+static bool
+unread(const QueueGroup *group)
+{
+	return !group_knows_row(group) && !group->exhausted;
+}
+
+static const char *
+check_locked_rows(void)
+{
+	int key = add_key("q", TASK_UNLIMITED, 0, "r");
+	QueueGroup *group;
+	TaskPlace places[2];
+	MonoTime later = {start.mono.us + SECOND};
+	int i;
+
+	for (i = 1; i <= 30; i++)
+		add_row(key, start.wall, i);
+	groups_hint(&table.keys[key], place_of(start.wall, 1));
+	begin_round(start);
+	group = next_known(start);
+
+	/* after 16 misses in a row the group is locked, and is read from its next row on */
+	for (i = 1; i <= 15; i++)
+		groups_missed(group);
+	groups_claimed(group);
+	for (i = 1; i <= 15; i++)
+		groups_missed(group);
+	CHECK(!group->locked);
+	CHECK(start_next(start, NULL) == 1);
+	CHECK(start_next(start, NULL) == 2);
+	CHECK(group->read_position.id == 4);
+	groups_missed(group);
+	CHECK(group->locked);
+	CHECK(group->read_position.id == 2);
+	begin_round(start);
+	CHECK(groups_next(start) == group && unread(group));
+
+	/* it pauses, and other groups are read */
+	groups_pause(group, later);
+	begin_round(start);
+	CHECK(groups_next(start) == NULL);
+	CHECK(groups_due_at(start).us == later.us);
+	begin_round(after(start, SECOND));
+	CHECK(groups_next(after(start, SECOND)) == group);
+
+	/* only the rows that are not locked are known; rows 3 to 9 were read */
+	places[0] = place_of(start.wall, 5);
+	places[1] = place_of(start.wall, 8);
+	groups_read_unlocked(group, places, 2, place_of(start.wall, 9), false);
+	CHECK(start_next(after(start, SECOND), NULL) == 5);
+	CHECK(start_next(after(start, SECOND), NULL) == 8);
+	CHECK(unread(group));
+	CHECK(group->read_position.id == 9);
+
+	/* a scan finds its first row; it is read to its end before it is read again from there */
+	found(key, place_of(start.wall, 2));
+	CHECK(group->head.id == 2);
+	CHECK(group->read_position.id == 9);
+	groups_read_unlocked(group, NULL, 0, place_of(start.wall, 30), true);
+	CHECK(!unread(group));
+	found(key, place_of(start.wall, 2));
+	CHECK(unread(group));
+	CHECK(group->read_position.id == 1);
+
+	/* its first row is not locked any more: it is an ordinary group again, from there */
+	groups_unlocked(group);
+	CHECK(!group->locked);
+	table.rows[1].gone = false;
+	CHECK(start_next(after(start, SECOND), NULL) == 2);
+	CHECK(start_next(after(start, SECOND), NULL) == 3);
+	return NULL;
+}
+
+/* A scan lists all rows of small groups, which are not read again. */
+static const char *
+check_listed_rows(void)
+{
+	int small = add_key("small", TASK_UNLIMITED, 0, "r");
+	int large = add_key("large", TASK_UNLIMITED, 1, "r");
+	int i;
+
+	table.list_limit = 3;
+	for (i = 1; i <= 3; i++)
+		add_row(small, start.wall, i);
+	for (i = 4; i <= 10; i++)
+		add_row(large, start.wall, i);
+	scan_groups(start);
+	for (i = 1; i <= 3; i++)
+		CHECK(start_next(start, NULL) == i);
+	CHECK(table.reads == 0);
+	for (i = 4; i <= 10; i++)
+		CHECK(start_next(start, NULL) == i);
+	CHECK(start_next(start, NULL) == 0);
+	CHECK(table.reads > 0);
+
+	/* a hint says that there are more; a scan that lists them all says that there are not */
+	table.reads = 0;
+	insert_with_hint(small, start.wall, 21);
+	insert_with_hint(small, start.wall, 22);
+	scan_groups(start);
+	CHECK(start_next(start, NULL) == 21);
+	CHECK(start_next(start, NULL) == 22);
+	CHECK(start_next(start, NULL) == 0);
+	CHECK(table.reads == 1);
+	insert_with_hint(small, start.wall, 23);
+	scan_groups(start);
+	CHECK(start_next(start, NULL) == 23);
+	CHECK(start_next(start, NULL) == 0);
+	CHECK(table.reads == 1);
+	return NULL;
+}
+
+#endif /* GROUPS_ROWS_H */
