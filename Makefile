@@ -92,7 +92,7 @@ help:
 	@echo 'test      all tests; TESTS="test/t/x.pl test/sql/y.sql" for some; MAJOR=17: that server'
 	@echo '          ASSERT=yes for a library with assertions; also with test-all and chaos'
 	@echo 'test-all  the tests on every major version that can be had; MAJORS="17 18" for some'
-	@echo 'chaos     all kinds of tasks while processes are killed; CHAOS="600 42": seconds, seed'
+	@echo 'chaos     all kinds of tasks while processes are killed; CHAOS="60 42 64": seconds, seed, batch'
 	@echo 'ha        switchovers and kills under Patroni; HA="10 10 42": of each so many, seed'
 	@echo 'fuzz      cron expressions under libFuzzer; FUZZ=60: seconds'
 	@echo 'bench     measure'

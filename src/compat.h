@@ -231,6 +231,46 @@ compat_relation_locked(Oid relid)
 #endif
 }
 
+/*
+ * The locks that a process holds in a partition of the shared table.  The caller of the function
+ * holds the lock of the partition.
+ */
+#if PG_VERSION_NUM >= 160000
+#define COMPAT_HAS_NO_LOCKS(proc, partition) dlist_is_empty(&(proc)->myProcLocks[partition])
+#else
+#define COMPAT_HAS_NO_LOCKS(proc, partition) SHMQueueEmpty(&(proc)->myProcLocks[partition])
+#endif
+
+static inline bool
+compat_holds_lock_of(PGPROC *proc, int partition, LOCKMETHODID method)
+{
+#if PG_VERSION_NUM >= 160000
+	dlist_iter next;
+
+	dlist_foreach(next, &proc->myProcLocks[partition])
+		if (dlist_container(PROCLOCK, procLink, next.cur)->tag.myLock->tag.locktag_lockmethodid ==
+			method)
+			return true;
+#else
+	SHM_QUEUE *locks = &proc->myProcLocks[partition];
+	size_t link = offsetof(PROCLOCK, procLink);
+	PROCLOCK *next;
+
+	for (next = (PROCLOCK *) SHMQueueNext(locks, locks, link); next;
+		 next = (PROCLOCK *) SHMQueueNext(locks, &next->procLink, link))
+		if (next->tag.myLock->tag.locktag_lockmethodid == method)
+			return true;
+#endif
+	return false;
+}
+
+/* Is there a limit of time for transactions?  transaction_timeout exists from 17 on. */
+#if PG_VERSION_NUM >= 170000
+#define COMPAT_LIMITS_TRANSACTIONS (TransactionTimeout > 0)
+#else
+#define COMPAT_LIMITS_TRANSACTIONS false
+#endif
+
 /* Disable the timeout of the current transaction.  transaction_timeout exists from 17 on. */
 static inline void
 compat_stop_transaction_timeout(void)

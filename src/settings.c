@@ -28,6 +28,7 @@ SettingsValues Settings = {
 	.idle_timeout = 60 * 1000,
 	.response_limit = 16 * 1024 * 1024,
 	.timeout = 0,
+	.batch = 1,
 	.max_crashes = 2,
 	.log = LOG_TASKS_NONE,
 	.log_min_duration = -1,
@@ -321,6 +322,11 @@ define_run_defaults(void)
 							"Sets the maximum duration of a task whose column \"timeout\" is NULL.",
 							"Zero means no limit.", &Settings.timeout, 0, 0, INT_MAX, PGC_USERSET,
 							GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("pg_task.batch",
+							"Sets the maximum number of short tasks that are run and committed"
+							" together.",
+							"One means that each task has its own transaction.", &Settings.batch, 1,
+							1, SETTINGS_BATCH_MAX, PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable(
 		"pg_task.format",
 		"Sets the format of the response of a task whose column \"format\" is NULL.", NULL,

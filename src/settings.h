@@ -20,6 +20,9 @@
 /* Highest value of pg_task.stat_max. */
 #define SETTINGS_STAT_MAX 100000
 
+/* Maximum of pg_task.batch: of more subtransactions the server keeps no account in memory. */
+#define SETTINGS_BATCH_MAX 64
+
 /* No task.  Any other number may be an id. */
 #define SETTINGS_NO_TASK PG_INT64_MIN
 
@@ -36,6 +39,7 @@ typedef struct SettingsValues
 	int response_limit; /* bytes */
 	int format;			/* a ResultFormat */
 	int timeout;		/* milliseconds, 0: no limit */
+	int batch;			/* tasks in a transaction */
 	int max_crashes;
 	int stat_max;		  /* entries of pg_stat_task */
 	int aging;			  /* milliseconds; 0: off */

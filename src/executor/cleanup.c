@@ -24,11 +24,14 @@
 #include "commands/prepare.h"
 #include "commands/sequence.h"
 #include "common/pg_prng.h"
+#include "libpq/be-fsstubs.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "replication/origin.h"
 #include "replication/slot.h"
 #include "storage/lock.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
 #include "tcop/utility.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
@@ -74,6 +77,7 @@ static struct
 	unsigned long long libraries; /* loaded into this process, as of the last cleanup */
 	bool temporary;				  /* temporary objects may exist, from a committed transaction */
 	bool load;					  /* a task has used LOAD */
+	bool leaves;				  /* a task has used a command that may leave something behind */
 	unsigned int tasks;			  /* that this process has run */
 	ProcessUtility_hook_type next_utility_hook;
 } session;
@@ -168,6 +172,27 @@ has_session_state(void)
 	return COMPAT_SESSION_ORIGIN != 0 || get_backup_status() != SESSION_BACKUP_NONE;
 }
 
+/*
+ * Does this process hold an advisory lock, of the session or of the transaction?  The server does
+ * not tell which of the two it is.  Bounded by the locks of this process in the shared table.
+ */
+static bool
+holds_advisory_lock(void)
+{
+	bool found = false;
+	int i;
+
+	for (i = 0; i < NUM_LOCK_PARTITIONS && !found; i++)
+	{
+		if (COMPAT_HAS_NO_LOCKS(MyProc, i))
+			continue; /* others may add locks of this process, but no advisory ones */
+		LWLockAcquire(LockHashPartitionLockByIndex(i), LW_SHARED);
+		found = compat_holds_lock_of(MyProc, i, USER_LOCKMETHOD);
+		LWLockRelease(LockHashPartitionLockByIndex(i));
+	}
+	return found;
+}
+
 /* Has the process allocated too much memory?  Measured once every MEASURE_EVERY tasks. */
 static bool
 has_grown_large(void)
@@ -177,9 +202,18 @@ has_grown_large(void)
 	return MemoryContextMemAllocated(TopMemoryContext, true) > MEMORY_MAX;
 }
 
+/* Can cleanup_member reset all that this command does to the session? */
+static bool
+leaves_nothing(const Node *command)
+{
+	return IsA(command, CopyStmt) || IsA(command, VariableSetStmt) ||
+		   IsA(command, VariableShowStmt);
+}
+
 /*
- * ProcessUtility hook.  Record a LOAD: it may change the session, whatever it loads.  The next hook
- * is there: session/commands.c installed one in the postmaster.
+ * ProcessUtility hook.  Record a LOAD: it may change the session, whatever it loads; and commands
+ * that may leave something in the session.  The next hook is there: session/commands.c installed
+ * one in the postmaster.
  */
 static void
 record_load(PlannedStmt *pstmt, const char *query, bool read_only_tree,
@@ -187,6 +221,7 @@ record_load(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 			DestReceiver *destination, QueryCompletion *completion)
 {
 	session.load |= IsA(pstmt->utilityStmt, LoadStmt);
+	session.leaves |= !leaves_nothing(pstmt->utilityStmt);
 	session.next_utility_hook(pstmt, query, read_only_tree, context, params, environment,
 							  destination, completion);
 }
@@ -291,6 +326,33 @@ cleanup_replication_slots(void)
 			COMPAT_DROP_TEMPORARY_SLOTS();
 			break;
 		}
+}
+
+/* May tasks run one after the other in one transaction of this session? */
+bool
+cleanup_allows_members(void)
+{
+	session.leaves = false;
+	return !session.temporary && !connections_may_be_kept();
+}
+
+/*
+ * After a task that is a member of a batch, in its subtransaction, when its settings were undone:
+ * reset what it has left, except for the effects that it may have on others after its commit.
+ * Returns false if that is not possible before the transaction has ended: the batch must end.  So
+ * it is with advisory locks: who gets one next must see what the task has done under it.
+ */
+bool
+cleanup_member(Oid role)
+{
+	Assert(IsTransactionState());
+	PortalHashTableDeleteAll();
+	ResetSequenceCaches();
+	AtEOXact_LargeObject(true);
+	cleanup_replication_slots();
+	(void) DirectFunctionCall1(setseed, Float8GetDatum(pg_prng_double(&pg_global_prng_state)));
+	return !session.leaves && !session.load && !has_session_state() && !holds_advisory_lock() &&
+		   count_loads() == session.libraries && GetUserId() == role && GetSessionUserId() == role;
 }
 
 /*

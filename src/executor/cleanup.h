@@ -11,5 +11,7 @@ extern void cleanup_define(void);
 extern void cleanup_temporary(void);
 extern void cleanup_replication_slots(void);
 extern bool cleanup_session(Oid role);
+extern bool cleanup_allows_members(void);
+extern bool cleanup_member(Oid role);
 
 #endif /* PG_TASK_CLEANUP_H */

@@ -93,6 +93,13 @@ close_connections(void)
 	(void) call_library(DBLINK, "dblink_disconnect", NULL);
 }
 
+/* May a task have left connections open that connections_close would close? */
+bool
+connections_may_be_kept(void)
+{
+	return loaded[POSTGRES_FDW] || loaded[DBLINK];
+}
+
 /*
  * Between tasks: close the connections that the last task left open.  Returns false if that is not
  * possible: the process must exit.
@@ -104,7 +111,7 @@ connections_close(void)
 	volatile bool closed = true;
 
 	Assert(!IsTransactionState());
-	if (!loaded[POSTGRES_FDW] && !loaded[DBLINK])
+	if (!connections_may_be_kept())
 		return true;
 	StartTransactionCommand();
 	PG_TRY();

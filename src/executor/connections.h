@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 extern void connections_add_library(const char *file);
+extern bool connections_may_be_kept(void);
 extern bool connections_close(void);
 
 #endif /* PG_TASK_CONNECTIONS_H */

@@ -19,12 +19,14 @@
 #include "storage/latch.h"
 #include "storage/pmsignal.h"
 #include "tcop/tcopprot.h"
+#include "utils/timeout.h"
 
 #include "compat.h"
 #include "executor/cleanup.h"
 #include "executor/client.h"
 #include "executor/context.h"
 #include "executor/deadline.h"
+#include "executor/batch.h"
 #include "executor/run.h"
 #include "executor/slot.h"
 #include "settings.h"
@@ -75,7 +77,7 @@ terminate_executor(SIGNAL_ARGS)
 /*
  * SIGINT: a user cancels the running request, or the scheduler cancels a task.  The scheduler's
  * signal is for a task with "cancelled": if that one has ended in the meantime, the next one
- * continues.
+ * continues.  The server's statement_timeout and lock_timeout come as SIGINT, too.
  */
 static void
 handle_cancel(SIGNAL_ARGS)
@@ -83,8 +85,12 @@ handle_cancel(SIGNAL_ARGS)
 	bool sent = MyExecutor->cancel_sent;
 
 	MyExecutor->cancel_sent = false;
-	if (run_is_cancellable() && (!sent || slot_is_cancelled()))
-		StatementCancelHandler(COMPAT_SIGNAL_PASS);
+	if (!run_is_cancellable() || (sent && !slot_is_cancelled()))
+		return;
+	if (!sent && !get_timeout_indicator(STATEMENT_TIMEOUT, false) &&
+		!get_timeout_indicator(LOCK_TIMEOUT, false))
+		run_note_cancel();
+	StatementCancelHandler(COMPAT_SIGNAL_PASS);
 }
 
 /*
@@ -227,7 +233,7 @@ run_and_report(const SharedTask *task)
 		case RUN_OVER:
 			break;
 		case RUN_NOT_BEGUN:
-			slot_untake();
+			slot_untake(1);
 			proc_exit(0);
 		case RUN_RETURNED:
 			/* as if this process had been terminated: the task is planned again */
@@ -243,6 +249,26 @@ run_and_report(const SharedTask *task)
 	flush_statistics(MyExecutor->idle_since);
 	if (!clean)
 		proc_exit(0); /* the scheduler assigns the rest of the ring to others */
+}
+
+/*
+ * Run tasks that wait together as a batch, if pg_task.batch allows that.  Returns false if the next
+ * one is to be run alone.  Exits if this process cannot run another one.
+ */
+static bool
+run_and_report_batch(void)
+{
+	bool clean;
+
+	if (!batch_run())
+		return false;
+	clean = run_clean_up();
+	batch_report();
+	(void) pgstat_report_stat(false);
+	flush_statistics(MyExecutor->idle_since);
+	if (!clean)
+		proc_exit(0); /* the scheduler assigns the rest of the ring to others */
+	return true;
 }
 
 /*
@@ -273,6 +299,8 @@ pg_task_executor_main(Datum arg)
 		CHECK_FOR_INTERRUPTS();
 		if (has_old_settings())
 			proc_exit(0);
+		if (run_and_report_batch())
+			continue;
 		if (slot_take(&process.task))
 			run_and_report(&process.task);
 		else

@@ -183,6 +183,29 @@ may_be_in_block(Node *statement)
 	}
 }
 
+/*
+ * May all these statements run in a subtransaction?  Not those that commit or must be at top level;
+ * nor those, a CALL above all, that would find only at some point that they may not, and could
+ * treat that as an error of theirs.
+ */
+static bool
+may_be_batched(List *statements)
+{
+	ListCell *cell;
+
+	foreach(cell, statements)
+	{
+		Node *statement = lfirst_node(RawStmt, cell)->stmt;
+
+		/* a SET LOCAL alone is told that it has no effect */
+		bool sets = IsA(statement, VariableSetStmt) && list_length(statements) > 1;
+
+		if (!may_be_in_block(statement) && !sets && !IsA(statement, VariableShowStmt))
+			return false;
+	}
+	return true;
+}
+
 /* Must this statement be committed at once, because its effects cannot be rolled back? */
 static bool
 commits_now(Node *statement)
@@ -195,7 +218,7 @@ commits_now(Node *statement)
 static bool
 needs_block(const Request *request, List *statements)
 {
-	return request->wants_block && list_length(statements) == 1 &&
+	return request->wants_block && !request->batched && list_length(statements) == 1 &&
 		   may_be_in_block(linitial_node(RawStmt, statements)->stmt);
 }
 
@@ -205,7 +228,8 @@ needs_block(const Request *request, List *statements)
  * The caller has started a transaction.  One is open when this returns, but not the same one if
  * the request has committed or rolled back itself: then only what came after that can still be
  * rolled back.  After an error, "in_block" says whether a statement in an implicit block was
- * running.
+ * running.  If the request is batched, the caller has begun a subtransaction, which is open when
+ * this returns.
  */
 void
 request_run(Request *request, MemoryContext context)
@@ -217,7 +241,10 @@ request_run(Request *request, MemoryContext context)
 	bool open = true;
 	ListCell *cell;
 
-	Assert(IsTransactionState() && !IsTransactionBlock());
+	Assert(IsTransactionState() && IsTransactionBlock() == request->batched);
+	request->refused = request->batched && !may_be_batched(statements);
+	if (request->refused)
+		return;
 	request->logged = request_log_statement(request->text, statements);
 	request->in_block = needs_block(request, statements);
 	foreach(cell, statements)
@@ -227,7 +254,7 @@ request_run(Request *request, MemoryContext context)
 		if (!open)
 			StartTransactionCommand();
 		open = true;
-		if (list_length(statements) > 1 || request->in_block)
+		if ((list_length(statements) > 1 && !request->batched) || request->in_block)
 			BeginImplicitTransactionBlock();
 		MemoryContextSwitchTo(statement_context);
 		CHECK_FOR_INTERRUPTS();
@@ -235,7 +262,7 @@ request_run(Request *request, MemoryContext context)
 		run_statement(raw, request, receiver, foreach_current_index(cell) == 0);
 		MemoryContextSwitchTo(context);
 		MemoryContextReset(statement_context);
-		if (lnext(statements, cell) == NULL)
+		if (lnext(statements, cell) == NULL && !request->batched)
 			EndImplicitTransactionBlock();
 		if (commits_now(raw->stmt))
 		{
@@ -248,7 +275,7 @@ request_run(Request *request, MemoryContext context)
 	if (!open)
 		StartTransactionCommand();
 	MemoryContextSwitchTo(context);
-	if (IsTransactionBlock())
+	if (IsTransactionBlock() && !request->batched)
 		ereport(ERROR, (errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 						errmsg("the request left a transaction open"),
 						errdetail("It was rolled back."), errhint("Add COMMIT or ROLLBACK.")));

@@ -18,6 +18,8 @@ typedef struct Request
 	ResponseText *response; /* what the statements return is appended */
 	bool wants_block;		/* run a single statement in an implicit block, if it may be in one */
 	bool in_block;			/* such a statement is running; stays set when it raises an error */
+	bool batched;			/* run it in a subtransaction of the caller's ... */
+	bool refused;			/* ... which is not possible: nothing was run */
 	bool logged;			/* the text is in the server's log */
 } Request;
 

@@ -41,6 +41,7 @@
 #include "executor/request_log.h"
 #include "executor/response.h"
 #include "executor/run.h"
+#include "executor/show.h"
 #include "executor/slot.h"
 #include "executor/write_back.h"
 #include "settings.h"
@@ -91,6 +92,8 @@ static struct
 	uint32 conflict_wait_event;		   /* while waiting to retry after a conflict */
 	bool session_dirty;				   /* the session cannot be reset: exit after the task */
 	volatile sig_atomic_t cancellable; /* a request is running that SIGINT may cancel */
+	volatile sig_atomic_t cancelled;   /* a user has cancelled it */
+	TaskRun cancel_again;			   /* of this run a user has cancelled an earlier try */
 } runs;
 
 /* Called once per executor. */
@@ -110,55 +113,40 @@ run_is_cancellable(void)
 	return runs.cancellable;
 }
 
-/* Return the timeout of the task (us), its own or the setting; 0: none.  It covers all tries. */
-static int64
-timeout_of(const SharedTask *task)
+/* Allow SIGINT to cancel what runs now, or not. */
+void
+run_allow_cancel(bool allow)
 {
-	return task->timeout >= 0 ? task->timeout : (int64) Settings.timeout * 1000;
+	if (allow)
+		runs.cancelled = false;
+	runs.cancellable = allow;
 }
 
-/* Show in pg_task_activity what this process runs now. */
-static void
-publish_run(const Run *run)
+/* For signal handlers: a user cancels what runs now. */
+void
+run_note_cancel(void)
 {
-	const SharedTask *task = run->task;
-	Activity activity = {
-		.database = MyExecutor->database,
-		.relid = task->relid,
-		.role = task->role,
-		.pid = MyProcPid,
-		.encoding = GetDatabaseEncoding(),
-		.run = task->run,
-		.start = run->started,
-		.timeout = timeout_of(task),
-		.progress = {.done = ACTIVITY_UNKNOWN, .total = ACTIVITY_UNKNOWN},
-	};
-
-	strlcpy(activity.queue, task->queue, sizeof(activity.queue));
-	activity_begin(&activity);
+	runs.cancelled = true;
 }
 
-/* The run has begun or ended.  What write_failure writes is noted in outcome.c. */
-static TaskEvent
-make_event(const Run *run, EventKind kind, int64 elapsed)
+/*
+ * What SIGINT was allowed to cancel was rolled back, and this task is run again.  If a user has
+ * cancelled it, that run is cancelled, too.
+ */
+void
+run_keep_cancel(TaskRun run)
 {
-	const SharedTask *task = run->task;
-
-	return (TaskEvent){.kind = kind,
-					   .id = task->run.id,
-					   .attempt = task->run.attempt,
-					   .queue = task->queue,
-					   .role = task->role,
-					   .role_name = task->role_name,
-					   .elapsed = elapsed};
+	if (runs.cancelled)
+		runs.cancel_again = run;
 }
 
+/* The run has begun.  What write_failure writes is noted in outcome.c. */
 static void
 report_start(Run *run)
 {
 	TimestampTz due = run->task->due;
 	int64 waited = TIMESTAMP_NOT_FINITE(due) ? -1 : Max(run->started - due, 0);
-	TaskEvent event = make_event(run, EVENT_STARTED, waited);
+	TaskEvent event = show_event(run->task, EVENT_STARTED, waited);
 
 	run->begun = true;
 	event_report(&event);
@@ -167,19 +155,9 @@ report_start(Run *run)
 static void
 report_done(const Run *run, TimestampTz stop)
 {
-	TaskEvent event = make_event(run, EVENT_DONE, Max(stop - run->started, 0));
+	TaskEvent event = show_event(run->task, EVENT_DONE, Max(stop - run->started, 0));
 
 	event_report(&event);
-}
-
-static void
-set_commit_durability(void)
-{
-	const char *value = settings_commit();
-
-	if (value)
-		(void) set_config_option("synchronous_commit", value, PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_LOCAL, true, 0, false);
 }
 
 static void
@@ -274,7 +252,7 @@ write_stopped(Run *run)
 
 	if (write_back_outcome(run->task, &result, run->committed))
 	{
-		TaskEvent event = make_event(run, EVENT_STOPPED, Max(result.stop - result.start, 0));
+		TaskEvent event = show_event(run->task, EVENT_STOPPED, Max(result.stop - result.start, 0));
 
 		event_note(&event);
 	}
@@ -361,7 +339,7 @@ commit_success(Run *run)
 
 	if (write_back_outcome(run->task, &done, run->committed))
 	{
-		set_commit_durability();
+		write_back_set_durability();
 		CommitTransactionCommand();
 		report_done(run, done.stop);
 		request_log_duration(run->request.text, run->request.logged);
@@ -394,6 +372,25 @@ name_cancel(ErrorData *error)
 	}
 }
 
+/* An error has ended what ran: reset what that has changed in the process. */
+void
+run_reset_process(void)
+{
+	TimestampTz next;
+	const Jsonb *input;
+
+	Assert(InterruptHoldoffCount > 0);
+	runs.cancellable = false;
+	(void) running_end(&next, &input);
+	client_end();
+	owner_abandon();
+	/* the server's report of the error would be converted for the client, and that may fail */
+	(void) SetClientEncoding(GetDatabaseEncoding());
+	disable_all_timeouts(false);
+	deadline_stop();
+	QueryCancelPending = false;
+}
+
 /*
  * Reset the process after an error, and return the error, in the context of the task.
  *
@@ -406,15 +403,7 @@ catch_error(Run *run)
 	ErrorData *error;
 
 	HOLD_INTERRUPTS();
-	runs.cancellable = false;
-	(void) running_end(&run->next, &run->next_input);
-	client_end();
-	owner_abandon();
-	/* the server's report of the error would be converted for the client, and that may fail */
-	(void) SetClientEncoding(GetDatabaseEncoding());
-	disable_all_timeouts(false);
-	deadline_stop();
-	QueryCancelPending = false;
+	run_reset_process();
 	MemoryContextSwitchTo(runs.context);
 	note_commits(run);
 	run->block_ends = run->request.in_block && geterrcode() == ERRCODE_ACTIVE_SQL_TRANSACTION;
@@ -459,28 +448,6 @@ write_failure(Run *run, const ErrorData *error)
 	failed.sqlstate = pstrdup(unpack_sql_state(error->sqlerrcode));
 	run->row_lost = !write_back_outcome(run->task, &failed, run->committed);
 	commit_transaction();
-}
-
-/*
- * Show the task in pg_task.id and application_name, and its flow in pg_task.flow: the rows that the
- * request inserts have it by their default.
- */
-static void
-show_task(const SharedTask *task)
-{
-	char name[NAMEDATALEN];
-	char *byte;
-
-	Settings.task_id = task->run.id;
-	snprintf(name, sizeof(name), "pg_task %.*s " INT64_FORMAT, NAMEDATALEN - 32, task->queue,
-			 task->run.id);
-	/* from 16 on the server would write four characters for each of them, and cut off the id */
-	for (byte = name; *byte; byte++)
-		if (IS_HIGHBIT_SET(*byte))
-			*byte = '?';
-	SetConfigOption("application_name", name, PGC_USERSET, PGC_S_SESSION);
-	if (task->flow[0] != '\0')
-		SetConfigOption("pg_task.flow", task->flow, PGC_USERSET, PGC_S_SESSION);
 }
 
 /* Prepare a try: the memory of the one before is freed, and what it left in the run is cleared. */
@@ -540,7 +507,12 @@ try_run(Run *run)
 
 	start_try(run);
 	deadline_start();
-	runs.cancellable = true;
+	run_allow_cancel(true);
+	if (task_same_run(runs.cancel_again, run->task->run))
+	{
+		runs.cancel_again = (TaskRun){0};
+		InterruptPending = QueryCancelPending = true;
+	}
 	PG_TRY();
 	{
 		execute_try(run);
@@ -588,7 +560,7 @@ prepare_retry(Run *run, const ErrorData *error)
 	if (run->committed || deadline_passed() || slot_is_cancelled())
 		return false;
 	runs.session_dirty |= !cleanup_session(MyExecutor->role);
-	show_task(run->task);
+	show_settings(run->task);
 	activity_restart_progress();
 	run->no_block |= run->block_ends;
 	if (!run->block_ends)
@@ -643,9 +615,9 @@ run_task(const SharedTask *task)
 	ErrorData *error;
 
 	Assert(MyExecutor != NULL && task->role == MyExecutor->role);
-	show_task(task);
-	deadline_set(MyExecutor->taken_at, timeout_of(task));
-	publish_run(&run);
+	show_settings(task);
+	deadline_set(MyExecutor->taken_at, show_timeout(task));
+	show_activity(task, run.started);
 	do
 		error = try_run(&run);
 	while (error && prepare_retry(&run, error));

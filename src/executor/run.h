@@ -23,5 +23,9 @@ extern void run_define(uint32 wait_event);
 extern RunEnd run_task(const SharedTask *task);
 extern bool run_clean_up(void);
 extern bool run_is_cancellable(void);
+extern void run_allow_cancel(bool allow);
+extern void run_note_cancel(void);
+extern void run_keep_cancel(TaskRun run);
+extern void run_reset_process(void);
 
 #endif /* PG_TASK_RUN_H */

@@ -19,6 +19,13 @@
 
 SharedExecutor *MyExecutor = NULL;
 
+/* The running task: the last one that was taken. */
+static SharedTask *
+running_task(void)
+{
+	return &MyExecutor->ring[(MyExecutor->taken - 1) % SHARED_RING];
+}
+
 /*
  * Record how the running task has failed, because this process exits: the scheduler writes that
  * into the row.  "unwritten" means that this process has tried to write the failure and could not.
@@ -43,7 +50,7 @@ slot_set_failure(int sqlstate, const char *error, bool unwritten)
 bool
 slot_is_cancelled(void)
 {
-	return MyExecutor->ring[MyExecutor->done % SHARED_RING].cancelled;
+	return running_task()->cancelled;
 }
 
 /* Take the next task from the ring.  False if there is none. */
@@ -65,6 +72,42 @@ slot_take(SharedTask *task)
 	return taken;
 }
 
+/* How many tasks wait in the ring?  The scheduler may add some, and reclaim them. */
+int
+slot_count_waiting(void)
+{
+	int count;
+
+	LWLockAcquire(MyExecutor->lock, LW_SHARED);
+	count = (int) (MyExecutor->assigned - MyExecutor->taken);
+	LWLockRelease(MyExecutor->lock);
+	return count;
+}
+
+/*
+ * Take the next task from the ring if it is "wanted", beside those that were taken and have not
+ * been reported.  NULL: there is none, or it is not wanted.  The entry in the ring is not copied:
+ * until it is reported nobody changes it, but for "cancelled".
+ */
+const SharedTask *
+slot_take_member(bool (*wanted)(const SharedTask *task))
+{
+	SharedTask *task = NULL;
+
+	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
+	if (MyExecutor->taken != MyExecutor->assigned)
+		task = &MyExecutor->ring[MyExecutor->taken % SHARED_RING];
+	if (task && !wanted(task))
+		task = NULL;
+	if (task)
+	{
+		MyExecutor->taken++;
+		MyExecutor->taken_at = clock_mono();
+	}
+	LWLockRelease(MyExecutor->lock);
+	return task;
+}
+
 /*
  * The first statement of the running task begins now: record that if the rate of its queue counts
  * it.  The clock is read as late as possible, because the statement may read it, too.
@@ -72,9 +115,9 @@ slot_take(SharedTask *task)
 void
 slot_begin(void)
 {
-	SharedTask *task = &MyExecutor->ring[MyExecutor->done % SHARED_RING];
+	SharedTask *task = running_task();
 
-	Assert(MyExecutor->taken == MyExecutor->done + 1);
+	Assert(MyExecutor->taken != MyExecutor->done);
 	if (!task->rated)
 		return;
 	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
@@ -88,7 +131,7 @@ slot_begin(void)
 void
 slot_begun(void)
 {
-	SharedTask *task = &MyExecutor->ring[MyExecutor->done % SHARED_RING];
+	SharedTask *task = running_task();
 
 	if (!task->rated)
 		return;
@@ -97,28 +140,60 @@ slot_begun(void)
 	LWLockRelease(MyExecutor->lock);
 }
 
+/*
+ * The first task that was taken and not reported has ended.  The caller holds the lock.  Returns
+ * whether the scheduler waits for that.
+ */
+static bool
+report_end(MonoTime now, int64 elapsed, bool done)
+{
+	SharedTask *task = &MyExecutor->ring[MyExecutor->done % SHARED_RING];
+
+	task->elapsed = (uint32) Min(elapsed, PG_UINT32_MAX);
+	task->done = done;
+	task->ended = clock_min(task->ended, now);
+	MyExecutor->done++;
+	return task->notify || MyExecutor->done == MyExecutor->notify_at ||
+		   MyExecutor->done == MyExecutor->assigned;
+}
+
+/*
+ * All tasks of a batch have ended, with the outcome DONE, each after so many microseconds: report
+ * them.  Wake the scheduler if it waits for one.
+ */
+void
+slot_report_batch(const int64 *elapsed, int count)
+{
+	MonoTime now = clock_mono();
+	bool notify = false;
+	int i;
+
+	Assert(MyExecutor->taken == MyExecutor->done + count);
+	activity_end();
+	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
+	for (i = 0; i < count; i++)
+		notify |= report_end(now, elapsed[i], true);
+	MyExecutor->idle_since = now;
+	LWLockRelease(MyExecutor->lock);
+	if (notify)
+		shared_scheduler_wake(MyExecutor->database);
+}
+
 /* The running task has ended, with the outcome DONE or another one: report it.  Wake the scheduler
  * if it waits for that. */
 void
 slot_report(MonoTime started, bool done)
 {
 	MonoTime now = clock_mono();
-	SharedTask *task;
 	bool notify;
 	bool isolated;
 
 	Assert(MyExecutor->taken == MyExecutor->done + 1);
 	activity_end();
 	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
-	task = &MyExecutor->ring[MyExecutor->done % SHARED_RING];
-	isolated = task->isolated;
-	task->elapsed = (uint32) Min(now.us - started.us, PG_UINT32_MAX);
-	task->done = done;
-	task->ended = clock_min(task->ended, now);
-	MyExecutor->done++;
+	isolated = running_task()->isolated;
+	notify = report_end(now, now.us - started.us, done);
 	MyExecutor->idle_since = now;
-	notify = task->notify || MyExecutor->done == MyExecutor->notify_at ||
-			 MyExecutor->done == MyExecutor->assigned;
 	LWLockRelease(MyExecutor->lock);
 	if (notify)
 		shared_scheduler_wake(MyExecutor->database);
@@ -126,13 +201,13 @@ slot_report(MonoTime started, bool done)
 		arbiter_isolated_ended();
 }
 
-/* Return the task that was taken to the ring: its request has not begun. */
+/* Return the last tasks that were taken to the ring: of their requests nothing is left. */
 void
-slot_untake(void)
+slot_untake(int count)
 {
-	Assert(MyExecutor->taken == MyExecutor->done + 1);
+	Assert(MyExecutor->taken - MyExecutor->done >= (uint32) count);
 	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
-	MyExecutor->taken--;
+	MyExecutor->taken -= count;
 	LWLockRelease(MyExecutor->lock);
 }
 

@@ -21,7 +21,9 @@
 
 #include "compat.h"
 #include "executor/cleanup.h"
+#include "executor/show.h"
 #include "executor/write_back.h"
+#include "settings.h"
 #include "shared/waiters.h"
 #include "task/outcome.h"
 #include "task/owner.h"
@@ -113,6 +115,88 @@ remove_time_limits(void)
 	compat_stop_transaction_timeout();
 }
 
+/* Acting as the owner, to write outcomes in a transaction that may be read-only. */
+typedef struct Writing
+{
+	bool read_only;
+	OwnerScope scope;
+} Writing;
+
+/* Begin to write, into the table that was locked by this task. */
+static void
+begin_writing(const SharedTask *task, bool committed, Writing *writing)
+{
+	Assert(IsTransactionState() && !owner_acts());
+	writing->read_only = XactReadOnly;
+	XactReadOnly = false;
+	cleanup_temporary();
+	remove_time_limits();
+	lock_table(task, committed);
+	owner_become(table->owner, &writing->scope);
+	PushActiveSnapshot(GetTransactionSnapshot());
+}
+
+static void
+end_writing(const Writing *writing)
+{
+	PopActiveSnapshot();
+	owner_return(&writing->scope);
+	XactReadOnly = writing->read_only;
+}
+
+/*
+ * Write that a task of a batch is DONE, with the id and the flow that triggers of the owner's see
+ * when it runs alone.
+ */
+static bool
+write_member(const SharedTask *task, const TaskResult *result)
+{
+	int nest_level = task->flow[0] != '\0' ? NewGUCNestLevel() : 0;
+	bool written;
+
+	show_id_and_flow(task);
+	written = outcome_done(table, task->run, task->role_name, result, task->repeats, task->deletes);
+	if (nest_level > 0)
+		AtEOXact_GUC(false, nest_level);
+	return written;
+}
+
+/*
+ * Write that the tasks of a batch, all of one table, are DONE, in the transaction in which they
+ * ran.  Returns false if that must not commit, because a row is no longer that run.
+ *
+ * As in write_back_outcome, nothing of the tasks runs any more.
+ */
+bool
+write_back_batch(const SharedTask *const *tasks, TaskResult *results, int count)
+{
+	Writing writing;
+	bool written = true;
+	int i;
+
+	begin_writing(tasks[0], false, &writing);
+	for (i = 0; written && i < count; i++)
+	{
+		results[i].notifies = tasks[i]->notifies;
+		written = write_member(tasks[i], &results[i]);
+	}
+	end_writing(&writing);
+	for (i = 0; written && i < count; i++)
+		waiters_end(tasks[i]->run.id);
+	return written;
+}
+
+/* The transaction that is open, which has written outcomes, is as durable as pg_task's setting. */
+void
+write_back_set_durability(void)
+{
+	const char *value = settings_commit();
+
+	if (value)
+		(void) set_config_option("synchronous_commit", value, PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_LOCAL, true, 0, false);
+}
+
 /*
  * Write the outcome, in the transaction that is open, which may be read-only.  Returns false if the
  * row is no longer this run.
@@ -123,17 +207,10 @@ remove_time_limits(void)
 bool
 write_back_outcome(const SharedTask *task, TaskResult *result, bool committed)
 {
-	bool read_only = XactReadOnly;
-	OwnerScope scope;
+	Writing writing;
 	bool written;
 
-	Assert(IsTransactionState() && !owner_acts());
-	XactReadOnly = false;
-	cleanup_temporary();
-	remove_time_limits();
-	lock_table(task, committed);
-	owner_become(table->owner, &scope);
-	PushActiveSnapshot(GetTransactionSnapshot());
+	begin_writing(task, committed, &writing);
 	result->notifies = task->notifies;
 	if (result->outcome == TASK_DONE)
 		written =
@@ -142,9 +219,7 @@ write_back_outcome(const SharedTask *task, TaskResult *result, bool committed)
 		written = row_end(table, task->run, result);
 	else
 		written = outcome_failed(table, task->run, result, &task->defaults, true);
-	PopActiveSnapshot();
-	owner_return(&scope);
-	XactReadOnly = read_only;
+	end_writing(&writing);
 	if (written)
 		waiters_end(task->run.id);
 	return written;

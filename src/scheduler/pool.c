@@ -240,8 +240,8 @@ reap_dead(PoolExecutor *executor)
 		note_begin(task, begin, now);
 		if ((int32) (slot->taken - executor->reaped) <= 0)
 			orphan_task(task, ORPHAN_NOT_STARTED, NULL);
-		else if (slot->failure.sqlstate[0] == '\0')
-			orphan_task(task, ORPHAN_INTERRUPTED, NULL);
+		else if (slot->failure.sqlstate[0] == '\0' || executor->reaped + 1 != slot->taken)
+			orphan_task(task, ORPHAN_INTERRUPTED, NULL); /* or it ran before, in the same batch */
 		else
 			orphan_task(task, ORPHAN_FAILED, &slot->failure);
 	}

@@ -95,7 +95,7 @@ cancel_run(PoolExecutor *executor, TaskRun run)
 		if (!task_same_run(task->run, run))
 			continue;
 		task->cancelled = true;
-		if (i == slot->done && slot->taken != slot->done && slot->proc != SHARED_NO_PROC)
+		if (i + 1 == slot->taken && slot->proc != SHARED_NO_PROC)
 		{
 			slot->cancel_sent = true;
 			(void) kill(slot->pid, SIGINT);

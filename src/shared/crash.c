@@ -40,7 +40,11 @@
 #include "shared/crash.h"
 #include "shared/slots.h"
 
-#define BLAMED_MAX 1024 /* the maximum of pg_task.max_executors */
+/*
+ * The maximum of pg_task.max_executors, each with the task that it was running.  Of batches that do
+ * not fit in, what had run before that task is not blamed.
+ */
+#define BLAMED_MAX 1024
 
 /* The crash report file, from one postmaster to the next. */
 #define CRASH_REPORT_FILE PGSTAT_STAT_PERMANENT_DIRECTORY "/pg_task.end"
@@ -133,6 +137,47 @@ read_report(void)
 	(void) durable_unlink(CRASH_REPORT_FILE, LOG);
 }
 
+/* Add tasks of an executor to the report: from one position in its ring up to another one. */
+static void
+blame_tasks(CrashReport *report, const SharedExecutor *slot, uint32 from, uint32 to)
+{
+	uint32 i;
+
+	for (i = from; i != to && report->count < BLAMED_MAX; i++)
+	{
+		BlamedRun *blamed = &report->blamed[report->count++];
+
+		blamed->database = slot->database;
+		blamed->run = slot->ring[i % SHARED_RING].run;
+	}
+}
+
+/* Did this executor run tasks when the server went down? */
+static bool
+has_run_tasks(SharedExecutor *slot)
+{
+	return executor_slot_has_process(slot) && slot->taken != slot->done &&
+		   !(slot->quit && pg_atomic_read_u32(&slot->workers) == 0);
+}
+
+/*
+ * Add what the executors had begun when they exited, to the report: first what they were running.
+ * Of tasks that ran as a batch each is a suspect: the commit that they had in common may have done
+ * it.
+ */
+static void
+blame_executors(CrashReport *report)
+{
+	int i;
+
+	for (i = 0; i < Settings.max_executors; i++)
+		if (has_run_tasks(&crash.slots[i]))
+			blame_tasks(report, &crash.slots[i], crash.slots[i].taken - 1, crash.slots[i].taken);
+	for (i = 0; i < Settings.max_executors; i++)
+		if (has_run_tasks(&crash.slots[i]))
+			blame_tasks(report, &crash.slots[i], crash.slots[i].done, crash.slots[i].taken - 1);
+}
+
 /*
  * Collect the crash report.  Runs in the postmaster when it is about to release shared memory and
  * all other processes have exited.
@@ -141,7 +186,6 @@ static void
 collect_report(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
 	CrashReport *report = &crash.last_report;
-	int i;
 
 	Assert(!IsUnderPostmaster);
 	/* if no scheduler has used the old report, it is still valid */
@@ -154,18 +198,7 @@ collect_report(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 		*report = crash.evidence->report;
 	report->magic = CRASH_REPORT_MAGIC;
 	report->count = Min(report->count, BLAMED_MAX);
-	for (i = 0; i < Settings.max_executors && report->count < BLAMED_MAX; i++)
-	{
-		SharedExecutor *slot = &crash.slots[i];
-		BlamedRun *blamed = &report->blamed[report->count];
-
-		if (!executor_slot_has_process(slot) || slot->taken == slot->done ||
-			(slot->quit && pg_atomic_read_u32(&slot->workers) == 0))
-			continue;
-		blamed->database = slot->database;
-		blamed->run = slot->ring[slot->done % SHARED_RING].run;
-		report->count++;
-	}
+	blame_executors(report);
 	crash.has_report = true;
 	if (proc_exit_inprogress)
 		write_report();

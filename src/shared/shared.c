@@ -422,7 +422,7 @@ shared_task_of(int proc, int64 *id, TimestampTz *planned)
 	found = executor->taken != executor->done;
 	if (found)
 	{
-		const SharedTask *task = &executor->ring[executor->done % SHARED_RING];
+		const SharedTask *task = &executor->ring[(executor->taken - 1) % SHARED_RING];
 
 		*id = task->run.id;
 		*planned = task->planned;

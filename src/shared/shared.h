@@ -279,7 +279,8 @@ typedef struct SharedTask
  * The slot of an executor, with its ring of tasks.  Positions in the ring only grow, with one
  * exception each: done <= taken <= assigned <= done + SHARED_RING.  The scheduler moves "assigned";
  * it moves it back to "taken" when it reclaims tasks.  The executor moves "taken" and "done"; it
- * moves "taken" back by one when it returns a task that it has not begun.
+ * moves "taken" back when it returns tasks of which nothing is left.  The running task is the last
+ * one that was taken; those between "done" and it have run in the same batch.
  */
 typedef struct SharedExecutor
 {

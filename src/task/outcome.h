@@ -14,7 +14,6 @@
 #include "task/rows.h"
 #include "task/table.h"
 
-
 extern bool outcome_done(const TaskTable *table, TaskRun run, const char *role,
 						 const TaskResult *result, bool repeats, bool deletes);
 extern bool outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result,

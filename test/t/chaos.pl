@@ -4,7 +4,7 @@
 #
 # PG_TASK_CHAOS_SECONDS is how long the monkey runs.  PG_TASK_CHAOS_SEED is the seed of its random
 # choices and of those of the writers.  The same seed gives the same choices, but not the same
-# timing of the processes.
+# timing of the processes.  PG_TASK_CHAOS_BATCH is pg_task.batch.
 use strict;
 use warnings;
 use File::Path qw(rmtree);
@@ -55,11 +55,14 @@ sub shuffled { return 'md5(id::text || ' . int(rand(1_000_000)) . ')' }
 
 my $period = among(qw(100ms 1s 3s));
 my $idle = among(qw(0 100ms 60s));
+my $batch = among(1, 64);
+$batch = $ENV{PG_TASK_CHAOS_BATCH} // $batch;
 my $nodes = 1;
 my $node = new_node('chaos1', init => { allows_streaming => 1 }, conf => qq{
 	pg_task.max_executors = 6
 	pg_task.period = $period
 	pg_task.idle_timeout = $idle
+	pg_task.batch = $batch
 	max_connections = 60
 	shared_buffers = 32MB
 	wal_keep_size = 256MB
@@ -110,7 +113,8 @@ query_in($_, q{
 	GRANT SELECT, INSERT, UPDATE, DELETE ON task TO chaos_a, chaos_b;
 
 	-- what the tasks did
-	CREATE TABLE effect (number bigint, id bigint, attempt int, kind text);
+	CREATE TABLE effect (number bigint, id bigint, attempt int, kind text,
+	transaction timestamptz DEFAULT now());
 	CREATE TABLE counter (name int PRIMARY KEY, n int);
 	INSERT INTO counter SELECT n, 0 FROM generate_series(1, 4) AS n;
 	GRANT INSERT ON effect TO PUBLIC;
@@ -171,7 +175,7 @@ query_in($_, q{
 # How often a kind of task comes, and its columns, given its number. 'key' may meet another of the
 # same key.
 my %kinds = (
-	quick => [ 10, sub { (request => "SELECT act($_[0])") } ],
+	quick => [ 10, sub { (request => "SELECT act($_[0])", queue => 'quick') } ],
 	slow => [ 3, sub { (request => "SELECT act($_[0], " . 0.05 * 40**rand() . ')') } ],
 	later => [ 3,
 	sub { (request => "SELECT act($_[0])",
@@ -183,7 +187,7 @@ my %kinds = (
 	sub { (request => "SELECT act($_[0], " . rand(0.05) . ')', queue => 'pause', max => -30) } ],
 	fail => [ 2,
 	sub { (request => "SELECT act($_[0], 0, 1000000)", retry => among(undef, 0, 2),
-	delay => '30 ms') } ],
+	delay => '30 ms', queue => among('default', 'quick')) } ],
 	flaky => [ 4,
 	sub { (request => "SELECT act($_[0], 0.01, " . among(1, 2, 3) . ')', retry => 20,
 	delay => '30 ms',
@@ -200,7 +204,7 @@ my %kinds = (
 	repeat => [ 1,
 	sub { (request => "SELECT act($_[0])", repeat => among('50 ms', '300 ms'),
 	drift => among('t', 'f')) } ],
-	gone => [ 5, sub { (request => "SELECT act($_[0])", delete => 't') } ],
+	gone => [ 5, sub { (request => "SELECT act($_[0])", delete => 't', queue => 'quick') } ],
 	key => [ 3,
 	sub { (request => "SELECT act($_[0], 0.1)", queue => 'keys', key => 'key ' . int(rand(5))) } ],
 	large => [ 1,
@@ -775,8 +779,10 @@ cmp_ok($complaints, '<', 20 + $seconds, 'the log has few lines of the processes 
 
 note('');
 note(sprintf 'seed %d: %d s of chaos, %d s until all was done, %d s altogether; pg_task.period %s, '
-	. 'pg_task.idle_timeout %s',
-	$seed, $seconds, $calm, time - $began, $period, $idle);
+	. 'pg_task.idle_timeout %s, pg_task.batch %s',
+	$seed, $seconds, $calm, time - $began, $period, $idle, $batch);
+note(sprintf '%s: %s', $_, query_in($_, q{SELECT format('%s effects in %s transactions', count(*),
+	count(DISTINCT transaction)) FROM effect})) for @databases;
 note(sprintf 'written: %s', join ', ', map { "$fates{$_} $_" } sort keys %fates);
 note(sprintf '%-9s %-9s %7s %7s %7s %7s %7s %7s %7s %8s',
 	qw(database kind DONE FAIL STOP GONE effects failed crashed attempts));

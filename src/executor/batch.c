@@ -1,0 +1,495 @@
+/*
+ * batch.c
+ *		Short tasks that wait together run one after the other in one transaction, at the end of
+ *		which their outcomes are written (pg_task.batch).
+ *
+ * Each member of a batch has a subtransaction.  Only the outcome DONE is written here.  A member
+ * that fails, takes too long or cannot run in a batch is rolled back to the beginning of its
+ * subtransaction and ends the batch: run.c runs it again, alone, for its true outcome.  If the
+ * common commit is not possible, all is rolled back, and all members run alone.  So nothing of a
+ * member is to be seen that a run alone would not show, but for what no transaction rolls back.
+ *
+ * No member sees what another one has left in the session: cleanup_member resets it or ends the
+ * batch.  What must last until a task has committed, as an advisory lock, ends the batch, too.
+ *
+ * This file touches no row (write_back.c does), and ends no process.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "commands/trigger.h"
+#include "jit/jit.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "tcop/tcopprot.h"
+#include "utils/backend_status.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
+#include "utils/resowner.h"
+#include "utils/timeout.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "executor/cleanup.h"
+#include "executor/client.h"
+#include "executor/context.h"
+#include "executor/deadline.h"
+#include "executor/document.h"
+#include "executor/batch.h"
+#include "executor/request.h"
+#include "executor/request_log.h"
+#include "executor/run.h"
+#include "executor/show.h"
+#include "executor/slot.h"
+#include "executor/write_back.h"
+#include "settings.h"
+#include "task/events.h"
+#include "task/owner.h"
+#include "task/roles.h"
+#include "task/running.h"
+
+/*
+ * After so many microseconds a batch takes no other member; after MEMBERS_MAX_US the running member
+ * is cancelled, so that the others need not wait for it.  The outcomes must be written within
+ * WRITING_MAX_US: a row may be locked, or a trigger of the owner's slow.
+ */
+#define BATCH_US 5000
+#define MEMBERS_MAX_US 20000
+#define WRITING_MAX_US 50000
+
+/* A batch whose members return more than this ends (bytes). */
+#define TEXT_MAX (1024 * 1024)
+
+/* After batches of less than two members so many tasks run alone, at most. */
+#define PENALTY_MAX 63
+
+/* A task that is run in the batch. */
+typedef struct Member
+{
+	const SharedTask *task;
+	MonoTime taken_at;
+	ResponseText response;
+	ResponseText notices;
+} Member;
+
+/* A batch.  In batches.context. */
+typedef struct Batch
+{
+	MonoTime begun;
+	int most;	   /* members that there may be: no more than waited when the batch began */
+	int count;	   /* members that have run */
+	int failed;	   /* 1: another one was begun, and rolled back */
+	bool must_end; /* the last one may have left something in the session */
+	bool committed;
+	size_t text; /* bytes that they have returned */
+
+	/* of each member */
+	Member *members;
+	const SharedTask **tasks; /* in the ring */
+	TaskResult *results;
+	int64 *elapsed; /* us */
+} Batch;
+
+/* What outlives a batch.  Static, as "runs" in run.c. */
+static struct
+{
+	MemoryContext context; /* what the members of a batch return; reset before the next one */
+	MemoryContext request; /* what a member allocates; reset before the next one */
+	Batch *batch;		   /* in "context"; until it is reported */
+	Oid relid;			   /* the table of its members; InvalidOid: it has none yet */
+	int alone;			   /* so many tasks run alone, before there is another batch */
+	int penalty;		   /* and so many, if the next batch has less than two members */
+} batches;
+
+/*
+ * May this task be a member?  Not if it must be alone in its process, if a rate counts its
+ * beginning, or if the batch's time limit is not less than its own.  Called under the slot's lock.
+ */
+static bool
+may_be_member(const SharedTask *task)
+{
+	int64 timeout = show_timeout(task);
+
+	return task->role == MyExecutor->role && !task->isolated && !task->rated && !task->cancelled &&
+		   task->request_len >= 0 && (timeout == 0 || timeout > MEMBERS_MAX_US) &&
+		   (!OidIsValid(batches.relid) || task->relid == batches.relid);
+}
+
+/* Is the next task in the ring to be run in a batch, if it may? */
+static bool
+may_begin_batch(void)
+{
+	int waiting;
+
+	if (Settings.batch <= 1)
+		return false;
+	waiting = slot_count_waiting();
+	if (batches.alone > 0)
+	{
+		batches.alone -= waiting > 0;
+		return false;
+	}
+	return waiting > 1 && DefaultXactIsoLevel == XACT_READ_COMMITTED &&
+		   !COMPAT_LIMITS_TRANSACTIONS && cleanup_allows_members();
+}
+
+/* Only a process that runs batches has the memory for them. */
+static void
+prepare_memory(void)
+{
+	if (batches.context == NULL)
+		batches.context =
+			AllocSetContextCreate(TopMemoryContext, "pg_task batch", ALLOCSET_DEFAULT_SIZES);
+	if (batches.request == NULL)
+		batches.request =
+			AllocSetContextCreate(TopMemoryContext, "pg_task member", ALLOCSET_DEFAULT_SIZES);
+	MemoryContextReset(batches.context);
+}
+
+/*
+ * What comes into the ring later is no member: its now(), the beginning of the transaction, would
+ * be before the commit that has inserted it.
+ */
+static Batch *
+make_batch(void)
+{
+	Batch *batch;
+	int most = Min(Settings.batch, slot_count_waiting());
+
+	prepare_memory();
+	batches.relid = InvalidOid;
+	batch = MemoryContextAllocZero(batches.context, sizeof(Batch));
+	batch->members = MemoryContextAllocZero(batches.context, most * sizeof(Member));
+	batch->tasks = MemoryContextAllocZero(batches.context, most * sizeof(SharedTask *));
+	batch->results = MemoryContextAllocZero(batches.context, most * sizeof(TaskResult));
+	batch->elapsed = MemoryContextAlloc(batches.context, most * sizeof(int64));
+	batch->most = most;
+	batch->begun = clock_mono();
+	batches.batch = batch;
+	return batch;
+}
+
+/* Take the next member out of the ring.  Returns false if there is none. */
+static bool
+take_member(Batch *batch)
+{
+	const SharedTask *task;
+
+	if (batch->count >= batch->most)
+		return false;
+	if (batch->count > 0 && (batch->must_end || batch->text > TEXT_MAX || deadline_passed() ||
+							 clock_mono().us - batch->begun.us > BATCH_US))
+		return false;
+	task = slot_take_member(may_be_member);
+	if (task == NULL)
+		return false;
+	batch->tasks[batch->count] = task;
+	batch->members[batch->count] = (Member){.task = task, .taken_at = MyExecutor->taken_at};
+	batches.relid = task->relid;
+	return true;
+}
+
+/* Prepare the request of a member, and where it puts what it returns. */
+static Request
+prepare_request(Member *member)
+{
+	const SharedTask *task = member->task;
+	MemoryContext old = MemoryContextSwitchTo(batches.context);
+	Request request = {
+		.format = task->format >= 0 ? (ResultFormat) task->format : (ResultFormat) Settings.format,
+		.response = &member->response,
+		.batched = true,
+	};
+
+	response_init(&member->response, Settings.response_limit);
+	response_init(&member->notices, Settings.response_limit);
+	member->response.json = request.format == RESULT_JSON;
+	request.text = pnstrdup(task->request, task->request_len);
+	MemoryContextSwitchTo(old);
+	return request;
+}
+
+/* The "input" of a task, which is behind its request in the ring; NULL for NULL. */
+static const Jsonb *
+copy_input(const SharedTask *task)
+{
+	if (task->input_len <= 0)
+		return NULL;
+	return memcpy(MemoryContextAlloc(batches.context, task->input_len),
+				  task->request + task->request_len, task->input_len);
+}
+
+/*
+ * Run the request, and what it has left for its commit.  Unlike run.c, this leaves constraints
+ * deferred: those of the next member are its own matter.
+ */
+static void
+run_request(Member *member, Request *request, TaskResult *result)
+{
+	int durability = synchronous_commit;
+	const Jsonb *input;
+
+	debug_query_string = request->text;
+	pgstat_report_activity(STATE_RUNNING, request->text);
+	client_begin(&member->response, &member->notices);
+	running_begin(batches.context, copy_input(member->task));
+	if (roles_session_changed())
+		elog(ERROR, "the session user has changed");
+	request_run(request, batches.request);
+	if (request->refused)
+		elog(ERROR, "a statement cannot run in a batch");
+	do
+		AfterTriggerFireDeferred();
+	while (PreCommit_Portals(false));
+	result->goes_on = running_end(&result->next, &input);
+	result->input = (const struct varlena *) input;
+	client_end();
+	if (synchronous_commit != durability)
+		elog(ERROR, "the commit is to be as durable as the task has set");
+	CHECK_FOR_INTERRUPTS();
+	/* the request may have caught the error of either as an ordinary one */
+	if (deadline_passed() || slot_is_cancelled())
+		elog(ERROR, "canceling member");
+}
+
+/* The member has run: what is to be written into its row. */
+static void
+note_done(Batch *batch, Member *member, TaskResult *result, const Request *request)
+{
+	MemoryContext old = MemoryContextSwitchTo(batches.context);
+
+	result->outcome = TASK_DONE;
+	result->stop = GetCurrentTimestamp();
+	result->response = member->response.json ? document_finish(&member->response)
+											 : response_text(&member->response);
+	if (member->notices.any)
+		result->notice = response_text(&member->notices);
+	batch->text += member->response.text.len + member->notices.text.len;
+	MemoryContextSwitchTo(old);
+	request_log_duration(request->text, request->logged);
+}
+
+/* Run a member in the subtransaction that was begun for it. */
+static void
+run_member(Batch *batch, Member *member)
+{
+	TaskResult *result = &batch->results[batch->count];
+	int nest_level = NewGUCNestLevel();
+	Request request;
+
+	Assert(!owner_acts());
+	SetCurrentStatementStartTimestamp();
+	result->start = GetCurrentStatementStartTimestamp();
+	show_settings(member->task);
+	show_activity(member->task, result->start);
+	request = prepare_request(member);
+	run_request(member, &request, result);
+	note_done(batch, member, result, &request);
+	AtEOXact_GUC(false, nest_level); /* it keeps nothing that the member has set */
+	batch->must_end = !cleanup_member(MyExecutor->role);
+}
+
+/*
+ * A member has failed: reset what it has changed in the process, and roll it back.  The error is
+ * not reported: it is again if the task fails alone.
+ */
+static void
+roll_back_member(Member *member, int level)
+{
+	HOLD_INTERRUPTS();
+	run_reset_process();
+	run_keep_cancel(member->task->run);
+	MemoryContextSwitchTo(batches.context);
+	FlushErrorState();
+	while (GetCurrentTransactionNestLevel() > level)
+		RollbackAndReleaseCurrentSubTransaction();
+	cleanup_replication_slots();
+	jit_reset_after_error();
+	RESUME_INTERRUPTS();
+}
+
+/* Run the member that was taken last, in a subtransaction.  Returns false if it was rolled back. */
+static bool
+try_member(Batch *batch)
+{
+	Member *member = &batch->members[batch->count];
+	ResourceOwner owner = CurrentResourceOwner;
+	int level = GetCurrentTransactionNestLevel();
+	ErrorContextCallback callback;
+	volatile bool done = false;
+
+	debug_query_string = NULL;
+	MemoryContextReset(batches.request);
+	context_begin(&callback, member->task);
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(batches.request);
+	run_allow_cancel(true);
+	PG_TRY();
+	{
+		run_member(batch, member);
+		run_allow_cancel(false);
+		ReleaseCurrentSubTransaction();
+		done = true;
+	}
+	PG_CATCH();
+	{
+		roll_back_member(member, level);
+	}
+	PG_END_TRY();
+	context_end(&callback);
+	CurrentResourceOwner = owner;
+	MemoryContextSwitchTo(batches.request);
+	batch->elapsed[batch->count] = clock_mono().us - member->taken_at.us;
+	return done;
+}
+
+/* Run members until the batch ends. */
+static void
+run_members(Batch *batch)
+{
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	events_forget();
+	do
+	{
+		if (!try_member(batch))
+		{
+			batch->failed = 1;
+			return;
+		}
+		batch->count++;
+	} while (take_member(batch));
+}
+
+/* Write the outcomes of all members, and commit. */
+static void
+commit_batch(Batch *batch)
+{
+	deadline_stop();
+	QueryCancelPending = false;
+	MemoryContextSwitchTo(batches.request);
+	deadline_set(clock_mono(), WRITING_MAX_US);
+	deadline_start();
+	run_allow_cancel(true);
+	if (!write_back_batch(batch->tasks, batch->results, batch->count))
+		elog(ERROR, "a member of the batch cannot be written");
+	run_allow_cancel(false);
+	deadline_stop();
+	CHECK_FOR_INTERRUPTS();
+	write_back_set_durability();
+	CommitTransactionCommand();
+	batch->committed = true;
+}
+
+/* The batch has committed: report what has happened. */
+static void
+report_events(const Batch *batch)
+{
+	int i;
+
+	for (i = 0; i < batch->count; i++)
+	{
+		const SharedTask *task = batch->tasks[i];
+		const TaskResult *result = &batch->results[i];
+		int64 waited = TIMESTAMP_NOT_FINITE(task->due) ? -1 : Max(result->start - task->due, 0);
+		TaskEvent started = show_event(task, EVENT_STARTED, waited);
+		TaskEvent done = show_event(task, EVENT_DONE, Max(result->stop - result->start, 0));
+
+		event_report(&started);
+		event_report(&done);
+	}
+	events_committed();
+}
+
+/* The batch cannot be committed: reset the process, and roll everything back. */
+static void
+roll_back_batch(void)
+{
+	HOLD_INTERRUPTS();
+	run_reset_process();
+	MemoryContextSwitchTo(batches.context);
+	FlushErrorState();
+	AbortOutOfAnyTransaction();
+	PortalErrorCleanup();
+	cleanup_replication_slots();
+	jit_reset_after_error();
+	RESUME_INTERRUPTS();
+}
+
+/* Run the batch, and commit it or roll it back. */
+static void
+execute_batch(Batch *batch)
+{
+	deadline_set(batch->begun, MEMBERS_MAX_US);
+	deadline_start();
+	PG_TRY();
+	{
+		run_members(batch);
+		if (batch->count > 0)
+			commit_batch(batch);
+		else
+			AbortCurrentTransaction();
+	}
+	PG_CATCH();
+	{
+		roll_back_batch();
+	}
+	PG_END_TRY();
+	deadline_stop();
+	QueryCancelPending = false;
+	debug_query_string = NULL;
+	MemoryContextSwitchTo(TopMemoryContext);
+	MemoryContextReset(batches.request);
+}
+
+/*
+ * Return what has not been committed to the ring, to be run alone.  If batches are of no use, the
+ * next one comes after more tasks that run alone.
+ */
+static void
+return_members(Batch *batch)
+{
+	int rolled_back = batch->committed ? 0 : batch->count;
+
+	batches.alone = rolled_back + batch->failed;
+	slot_untake(batches.alone);
+	batch->count -= rolled_back;
+	if (batch->count > 1)
+		batches.penalty = 0;
+	else if (batches.alone > 0)
+		batches.penalty = Min(2 * batches.penalty + 1, PENALTY_MAX);
+	if (batch->count <= 1)
+		batches.alone = Max(batches.alone, batches.penalty);
+}
+
+/*
+ * Run tasks that wait in the ring as a batch.  Returns false, and has done nothing, if the next
+ * task is to be run alone.  The caller resets the session, and then calls batch_report.
+ */
+bool
+batch_run(void)
+{
+	Batch *batch;
+
+	if (!may_begin_batch())
+		return false;
+	batch = make_batch();
+	if (!take_member(batch))
+		return false;
+	execute_batch(batch);
+	if (batch->committed)
+		report_events(batch);
+	return_members(batch);
+	return true;
+}
+
+/* Report the members that have committed: their places in the ring are free. */
+void
+batch_report(void)
+{
+	slot_report_batch(batches.batch->elapsed, batches.batch->count);
+	batches.batch = NULL;
+	MemoryContextReset(batches.context);
+}
