@@ -414,6 +414,7 @@ settings_task(void)
 {
 	SettingsTask result = {
 		.max_executors = variables.role_executors,
+		.batch = Settings.batch,
 		.active = variables.active,
 		.retry = variables.retry,
 		.delay = variables.delay,

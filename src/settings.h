@@ -81,6 +81,7 @@ typedef enum SettingsLog
 typedef struct SettingsTask
 {
 	int max_executors; /* running at once on this server; 0: no limit */
+	int batch;		   /* tasks in a transaction */
 	int active;		   /* milliseconds, 0: no limit */
 	int retry;
 	int delay; /* milliseconds */

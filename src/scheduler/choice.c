@@ -38,6 +38,9 @@
  */
 #define FAIL_MAX (DISPATCH_MAX / 2)
 
+/* Tasks that an executor may hold, if they are short and no batch is larger. */
+#define RING_MIN 16
+
 /*
  * Roles of which a round demands executors in vain, before it gives up; and roles that have none
  * and are looked at for that, at once.
@@ -172,22 +175,34 @@ demand_for_blocked_roles(DispatchRound *round)
 }
 
 /*
+ * How many tasks may an executor of this role hold?  Those that it runs as a batch, and as many
+ * that wait meanwhile.
+ */
+static int
+ring_limit(const Role *role)
+{
+	return Max(Min(2 * role->settings.batch, SHARED_RING), RING_MIN);
+}
+
+/*
  * Find an executor of this role for a task of this average duration (us): an idle one, or the one
  * with the least load if the task still fits.  NULL if there is none.
  */
 static PoolExecutor *
-find_executor(Oid role, double average, MonoTime now)
+find_executor(const Role *role, double average, MonoTime now)
 {
 	PoolExecutor *best = NULL;
+	int limit = ring_limit(role);
 
 	pool_foreach(executor)
 	{
-		if (executor->role != role || !executor->ready || executor->leaving || executor->isolated)
+		if (executor->role != role->oid || !executor->ready || executor->leaving ||
+			executor->isolated)
 			continue;
 		if (pool_count_tasks(executor) == 0)
 			return executor;
 		if (average < 0 || executor->load + average > POOL_LOAD_MAX_US ||
-			pool_count_tasks(executor) >= SHARED_RING || pool_runs_long_task(executor, now))
+			pool_count_tasks(executor) >= limit || pool_runs_long_task(executor, now))
 			continue;
 		if (best == NULL || executor->load < best->load)
 			best = executor;
@@ -312,7 +327,7 @@ try_first_task(DispatchRound *round, QueueGroup *group, const Role *role)
 	bool isolated = isolation_needed(group->places[group->next].id);
 	PoolExecutor *executor =
 		isolated ? find_idle_executor(role->oid)
-				 : find_executor(role->oid, queue_average(group->queue), round->now.mono);
+				 : find_executor(role, queue_average(group->queue), round->now.mono);
 
 	if (executor == NULL)
 		block_role(round, group, role);

@@ -36,7 +36,7 @@
 #include "shared/clock.h"
 #include "shared/task.h"
 
-#define SHARED_RING 16		  /* tasks in the ring of one executor */
+#define SHARED_RING 64		  /* tasks in the ring of one executor */
 #define SHARED_REQUEST 1024	  /* bytes of a request with its input; more is read from the table */
 #define SHARED_HINTS 32		  /* groups that one commit names one by one */
 #define SHARED_ALL_HINTS 128  /* hints not taken yet; one role cannot fill them all */

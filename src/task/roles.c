@@ -144,6 +144,7 @@ take_settings(Datum config, SettingsTask *values)
 		double value;
 
 		take_int(entry, "pg_task.role_executors", 0, 0, &values->max_executors);
+		take_int(entry, "pg_task.batch", 0, 1, &values->batch);
 		take_int(entry, "pg_task.active", GUC_UNIT_MS, 0, &values->active);
 		take_int(entry, "pg_task.retry", 0, 0, &values->retry);
 		take_int(entry, "pg_task.delay", GUC_UNIT_MS, 0, &values->delay);

@@ -213,8 +213,12 @@ my %kinds = (
 	long => [ 1, sub { (request => '/* ' . 'x' x (1000 + rand(9000)) . " */ SELECT act($_[0])") } ],
 	deaf => [ 2, sub { (request => "SELECT doze(" . rand(0.5) . "), act($_[0])") } ],
 	parent => [ 2,
-	sub { (request => "SELECT act($_[0]); INSERT INTO task (number, kind, priority, request) "
+	sub { (queue => 'quick',
+		request => "SELECT act($_[0]); INSERT INTO task (number, kind, priority, request) "
 		. "VALUES (-$_[0], 'child', 1, 'SELECT act(-$_[0])')") } ]);
+
+# What comes in bursts, for batches.
+my %short = map { $_ => $kinds{$_} } qw(quick gone parent fail);
 
 sub insertion
 {
@@ -251,7 +255,9 @@ sub write_batch
 {
 	my ($role, $db, $log, $first) = @_;
 	my $rolled = chance(0.1);
-	my %kind = map { $first + $_ => weighed(\%kinds) } 0 .. among(0, 1, 4, 12);
+	my $burst = $batch > 1 && chance(0.3);
+	my %kind = map { $first + $_ => weighed($burst ? \%short : \%kinds) }
+	  0 .. ($burst ? 60 : among(0, 1, 4, 12));
 	my @numbers = sort { $a <=> $b } keys %kind;
 	my @lines = ('BEGIN;', map { insertion($_, $kind{$_}) } @numbers);
 	my %seen;
