@@ -78,7 +78,7 @@ typedef struct Member
 typedef struct Batch
 {
 	MonoTime begun;
-	int most;	   /* members that there may be: no more than waited when the batch began */
+	int most;	   /* members that there may be, and no more than waited when the batch began */
 	int count;	   /* members that have run */
 	int failed;	   /* 1: another one was begun, and rolled back */
 	bool must_end; /* the last one may have left something in the session */
@@ -103,17 +103,26 @@ static struct
 	int penalty;		   /* and so many, if the next batch has less than two members */
 } batches;
 
+/* How many members may a batch with this task have?  As its queue says, or else the setting. */
+static int
+members_max(const SharedTask *task)
+{
+	return task->defaults.batch >= 0 ? task->defaults.batch : Settings.batch;
+}
+
 /*
- * May this task be a member?  Not if it must be alone in its process, if a rate counts its
- * beginning, or if the batch's time limit is not less than its own.  Called under the slot's lock.
+ * May this task be a member, of a batch with those that there are?  Not if it must be alone in its
+ * process, if a rate counts its beginning, or if the batch's time limit is not less than its own.
+ * Called under the slot's lock.
  */
 static bool
 may_be_member(const SharedTask *task)
 {
 	int64 timeout = show_timeout(task);
 
-	return task->role == MyExecutor->role && !task->isolated && !task->rated && !task->cancelled &&
-		   task->request_len >= 0 && (timeout == 0 || timeout > MEMBERS_MAX_US) &&
+	return members_max(task) > Max(batches.batch->count, 1) && task->role == MyExecutor->role &&
+		   !task->isolated && !task->rated && !task->cancelled && task->request_len >= 0 &&
+		   (timeout == 0 || timeout > MEMBERS_MAX_US) &&
 		   (!OidIsValid(batches.relid) || task->relid == batches.relid);
 }
 
@@ -123,7 +132,7 @@ may_begin_batch(void)
 {
 	int waiting;
 
-	if (Settings.batch <= 1)
+	if (Settings.batch <= 1 && !MyExecutor->batches)
 		return false;
 	waiting = slot_count_waiting();
 	if (batches.alone > 0)
@@ -156,7 +165,7 @@ static Batch *
 make_batch(void)
 {
 	Batch *batch;
-	int most = Min(Settings.batch, slot_count_waiting());
+	int most = slot_count_waiting();
 
 	prepare_memory();
 	batches.relid = InvalidOid;
@@ -185,6 +194,7 @@ take_member(Batch *batch)
 	task = slot_take_member(may_be_member);
 	if (task == NULL)
 		return false;
+	batch->most = Min(batch->most, members_max(task));
 	batch->tasks[batch->count] = task;
 	batch->members[batch->count] = (Member){.task = task, .taken_at = MyExecutor->taken_at};
 	batches.relid = task->relid;

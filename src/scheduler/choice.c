@@ -175,29 +175,32 @@ demand_for_blocked_roles(DispatchRound *round)
 }
 
 /*
- * How many tasks may an executor of this role hold?  Those that it runs as a batch, and as many
- * that wait meanwhile.
+ * How many tasks may an executor hold, if one of this group is added?  Those that it runs as a
+ * batch, by the queue or else by the role, and as many that wait meanwhile.
  */
 static int
-ring_limit(const Role *role)
+ring_limit(const QueueGroup *group, const Role *role)
 {
-	return Max(Min(2 * role->settings.batch, SHARED_RING), RING_MIN);
+	int batch = queue_rules_defaults(queue_rule(group->queue))->batch;
+
+	if (batch < 0)
+		batch = role->settings.batch;
+	return Max(Min(2 * batch, SHARED_RING), RING_MIN);
 }
 
 /*
  * Find an executor of this role for a task of this average duration (us): an idle one, or the one
- * with the least load if the task still fits.  NULL if there is none.
+ * with the least load if the task still fits, and it holds less than "limit".  NULL if there is
+ * none.
  */
 static PoolExecutor *
-find_executor(const Role *role, double average, MonoTime now)
+find_executor(Oid role, double average, int limit, MonoTime now)
 {
 	PoolExecutor *best = NULL;
-	int limit = ring_limit(role);
 
 	pool_foreach(executor)
 	{
-		if (executor->role != role->oid || !executor->ready || executor->leaving ||
-			executor->isolated)
+		if (executor->role != role || !executor->ready || executor->leaving || executor->isolated)
 			continue;
 		if (pool_count_tasks(executor) == 0)
 			return executor;
@@ -325,9 +328,9 @@ static void
 try_first_task(DispatchRound *round, QueueGroup *group, const Role *role)
 {
 	bool isolated = isolation_needed(group->places[group->next].id);
-	PoolExecutor *executor =
-		isolated ? find_idle_executor(role->oid)
-				 : find_executor(role, queue_average(group->queue), round->now.mono);
+	PoolExecutor *executor = isolated ? find_idle_executor(role->oid)
+									  : find_executor(role->oid, queue_average(group->queue),
+													  ring_limit(group, role), round->now.mono);
 
 	if (executor == NULL)
 		block_role(round, group, role);

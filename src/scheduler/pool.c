@@ -520,6 +520,7 @@ pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, const 
 		Assert(slot->assigned == executor->assigned);
 		Assert(slot->assigned - slot->done < SHARED_RING);
 		slot->ring[slot->assigned++ % SHARED_RING] = *task;
+		slot->batches |= task->defaults.batch > 1;
 		slot->notify_at = slot->done + (slot->assigned - slot->done + 1) / 2;
 		assigned = true;
 	}

@@ -78,7 +78,7 @@ static struct
 } rules = {.shortest_keep = -1};
 
 /* What holds for a queue that has no rule. */
-static const TaskDefaults no_defaults = {-1, -1, -1, -1, -1, -1, false};
+static const TaskDefaults no_defaults = {-1, -1, -1, -1, -1, -1, -1, false};
 
 /* The longest pattern comes first; of two of the same length, the one that sorts first as bytes. */
 static int

@@ -23,6 +23,7 @@
 
 #include "session/pending.h"
 #include "session/trigger_checks.h"
+#include "settings.h"
 #include "shared/shared.h"
 #include "task/queue_table.h"
 
@@ -136,6 +137,16 @@ check_burst(const QueueRow *row)
 		reject_value(row, QUEUE_BURST, "one or more, beside a \"rate\"");
 }
 
+static void
+check_batch(const QueueRow *row)
+{
+	bool isnull;
+	int batch = DatumGetInt32(row_value(row, QUEUE_BATCH, &isnull));
+
+	if (!isnull && (batch < 1 || batch > SETTINGS_BATCH_MAX))
+		reject_value(row, QUEUE_BATCH, psprintf("1 to %d", SETTINGS_BATCH_MAX));
+}
+
 /* Check the values of a new or changed row. */
 static void
 check_row(const QueueRow *row)
@@ -155,6 +166,7 @@ check_row(const QueueRow *row)
 	check_interval(row, QUEUE_TIMEOUT, false);
 	check_interval(row, QUEUE_ACTIVE, false);
 	check_interval(row, QUEUE_KEEP, true);
+	check_batch(row);
 }
 
 /*

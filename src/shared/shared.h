@@ -307,6 +307,8 @@ typedef struct SharedExecutor
 	 *
 	 * "taken", "done", "taken_at" and "idle_since": by the executor (own).
 	 *
+	 * "batches": by the executor (guess: that it is set counts for later tasks, too).
+	 *
 	 * "started": by the scheduler that reserved the slot (constant).
 	 *
 	 * "reserved", "started", "idle_since", "taken_at", "assigned", "taken" and "done": with the
@@ -327,6 +329,7 @@ typedef struct SharedExecutor
 	uint32 taken;
 	uint32 done;
 	uint32 notify_at; /* the executor wakes the scheduler when "done" is this */
+	bool batches;	  /* tasks were assigned whose queue has batches; it remains so */
 
 	/*
 	 * The scheduler has sent SIGINT for a task with "cancelled".  Written under the lock, but the

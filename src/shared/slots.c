@@ -307,6 +307,7 @@ reset_executor(SharedExecutor *slot, Oid database, Oid role, MonoTime now)
 	slot->quit = false;
 	pg_atomic_write_u32(&slot->workers, 0);
 	slot->assigned = slot->taken = slot->done = slot->notify_at = 0;
+	slot->batches = false;
 	set_executor_state(slot, EXECUTOR_STARTING);
 	LWLockRelease(slot->lock);
 }

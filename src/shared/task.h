@@ -106,6 +106,7 @@ task_compare_runs(TaskRun a, TaskRun b)
 typedef struct TaskDefaults
 {
 	int retry;
+	int batch;	 /* tasks in a transaction */
 	int64 delay; /* us */
 	double backoff;
 	int64 timeout; /* us; 0: no limit */

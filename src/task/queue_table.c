@@ -36,6 +36,7 @@
 #include "utils/syscache.h"
 
 #include "compat.h"
+#include "settings.h"
 #include "task/ddl.h"
 #include "task/owner.h"
 #include "task/queue_table.h"
@@ -87,6 +88,8 @@ const ColumnDefinition queue_columns[QUEUE_COLUMNS] = {
 		"For tasks of the queue whose column active is NULL"},
 	[QUEUE_KEEP] = {"keep", INTERVALOID, "", 0,
 		"For tasks of the queue whose column keep is NULL"},
+	[QUEUE_BATCH] = {"batch", INT4OID, "", 0,
+		"At most this many short tasks of the queue share a transaction; NULL: pg_task.batch"},
 	[QUEUE_COMMENT] = {"comment", TEXTOID, "", 0,
 		"Yours"},
 };
@@ -421,6 +424,7 @@ read_defaults(const RowReader *row, TaskDefaults *defaults)
 	double keep = read_interval(row, QUEUE_KEEP);
 
 	defaults->retry = read_count(row, QUEUE_RETRY);
+	defaults->batch = Min(read_count(row, QUEUE_BATCH), SETTINGS_BATCH_MAX);
 	defaults->delay = (int64) Min(read_interval(row, QUEUE_DELAY), DELAY_MAX_US);
 	defaults->backoff = !isnull && backoff >= 0 ? backoff : -1;
 	defaults->timeout = (int64) read_limit(row, QUEUE_TIMEOUT);

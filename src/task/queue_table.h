@@ -31,6 +31,7 @@ typedef enum QueueColumn
 	QUEUE_TIMEOUT,
 	QUEUE_ACTIVE,
 	QUEUE_KEEP,
+	QUEUE_BATCH,
 	QUEUE_COMMENT,
 	QUEUE_COLUMNS
 } QueueColumn;

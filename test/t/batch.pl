@@ -180,6 +180,31 @@ subtest 'the same outcome as alone' => sub {
 	}
 };
 
+subtest 'the batch of a queue' => sub {
+	# Runs tasks of a role in a queue; returns with how many others one has shared its transaction.
+	my $shares = sub {
+		my ($role, $queue) = @_;
+		my @ids = run_tasks($role, ({ %$marker, queue => $queue }) x 20);
+
+		return sql('SELECT max(n) - 1 FROM (SELECT count(*) AS n FROM task WHERE id IN ('
+			. join(',', @ids) . ') GROUP BY response) AS x');
+	};
+	insert_rule('together', batch => 16);
+	insert_rule('pairs', batch => 2);
+	insert_rule('apart', batch => 1);
+	my ($together, $pairs, $most) = (0, 0, 0);
+	for (1 .. 500)
+	{
+		$together ||= $shares->('single', 'together');
+		$pairs = $shares->('postgres', 'pairs') if !$pairs;
+		$most = $pairs if $pairs > $most;
+		last if $together && $pairs;
+	}
+	ok($together, 'a queue may have one where the role has none');
+	is($most, 1, '... and a smaller one');
+	is($shares->('postgres', 'apart'), 0, '... and none');
+};
+
 subtest 'a timeout of the server' => sub {
 	my $session = open_session($node, 'postgres');
 	$session->query_safe('BEGIN; LOCK TABLE parent');

@@ -37,14 +37,15 @@ subtest 'its columns' => sub {
 		'queue text, paused boolean, max integer, rate integer, per interval, burst integer, '
 		  . 'until timestamp with time zone, strict boolean, fair boolean, retry integer, '
 		  . 'delay interval, backoff real, timeout interval, active interval, keep interval, '
-		  . 'comment text', 'all are there');
+		  . 'batch integer, comment text', 'all are there');
 	is(sql(q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task_queue'::regclass
 		AND attnum > 1 AND (attnotnull OR atthasdef)}), '0', 'NULL, unless something is said');
 };
 
 subtest 'values that are refused' => sub {
 	my @wrong = ([max => -1], [retry => -1], [delay => '-1 s'], [backoff => -1],
-		[backoff => 'NaN'], [timeout => '0'], [keep => '-1 s'], [active => '0']);
+		[backoff => 'NaN'], [timeout => '0'], [keep => '-1 s'], [active => '0'], [batch => 0],
+		[batch => 65]);
 	for (@wrong)
 	{
 		my ($column, $value) = @$_;
