@@ -263,7 +263,7 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	entry->group = group;
 	entry->executor = executor;
 	entry->role = role->oid;
-	entry->pause = queue_pause(group->queue);
+	entry->pause = group->queue->pause;
 	candidate->place = groups_choose_first(group, round->now);
 	candidate->group = &group->key;
 	candidate->pid = executor->pid;

@@ -168,14 +168,17 @@ insert_into_lane(QueueGroup *group, QueueState *queue, GroupLane *lane)
 
 /*
  * Add a group, with its read position at infinity.  If memory runs out, only a queue without groups
- * may remain, which is forgotten like any other.
+ * and its rate may remain, which are forgotten like any other.
  */
 static QueueGroup *
 add_group(const TaskGroup *key)
 {
 	QueueState *queue = queue_find_or_add(key->queue);
-	QueueGroup *group = MemoryContextAllocZero(groups.members, sizeof(QueueGroup));
+	QueueGroup *group;
 
+	if (key->max < 0)
+		rates_want_pause(queue, -(int64) key->max);
+	group = MemoryContextAllocZero(groups.members, sizeof(QueueGroup));
 	group->key = *key;
 	group->places = &group->one;
 	group->size = 1;
@@ -586,7 +589,7 @@ groups_choose_first(QueueGroup *group, ClockNow now)
 	TaskPlace place = take_first(group);
 
 	Assert(place.dt <= now.wall);
-	queue_note_start(group->queue, &group->key, now.mono);
+	queue_note_start(group->queue, now.mono);
 	lanes_set_turn(group->queue, queue_next_turn(group->queue, now.wall));
 	return place;
 }

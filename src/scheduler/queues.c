@@ -163,27 +163,19 @@ end_of_pause(const QueueState *queue, const TaskGroup *group)
 	return clock_plus_ms(queue->pause.last_start, -(int64) group->max);
 }
 
-/* Return the pause, to restore it if the task that is chosen now is not started. */
-QueuePause
-queue_pause(const QueueState *queue)
+/* A task that was chosen is not started: restore what it was before. */
+void
+queue_restore_pause(QueueState *queue, RatePause pause)
 {
-	return queue->pause;
+	queue->pause.last_start = pause.last_start;
 }
 
+/* A task of the queue starts now. */
 void
-queue_restore_pause(QueueState *queue, QueuePause pause)
-{
-	queue->pause = pause;
-}
-
-/* A task of this group of the queue starts now. */
-void
-queue_note_start(QueueState *queue, const TaskGroup *group, MonoTime now)
+queue_note_start(QueueState *queue, MonoTime now)
 {
 	Assert(queue->running > 0);
 	queue->pause.last_start = now;
-	if (group->max < 0)
-		queue->pause.until = clock_max(queue->pause.until, end_of_pause(queue, group));
 }
 
 /* The rule of the queue; NULL if it has none.  Found again when the rules were read again. */
@@ -305,7 +297,7 @@ queue_blocked_until(QueueState *queue, const TaskGroup *group, ClockNow now)
 		return CLOCK_NEVER;
 	until = rates_blocked_until(queue, rule, now.mono);
 	if (group->max < 0)
-		until = clock_max(until, end_of_pause(queue, group));
+		until = clock_max(until, rates_know_pauses() ? end_of_pause(queue, group) : CLOCK_NEVER);
 	if (rule && rule->until > now.wall)
 		until = clock_max(until, clock_of_wall(now, rule->until));
 	if (queue_is_strict(queue))
@@ -380,7 +372,7 @@ queues_sweep(MonoTime now, int limit)
 		QueueState *queue = dlist_head_element(QueueState, idle_node, &queues.idle);
 
 		queues.sweep_left--;
-		if (clock_is_before(now, queue->pause.until) || clock_is_before(now, queue->held_until) ||
+		if (clock_is_before(now, queue->held_until) ||
 			!clock_exceeds(queue->pause.last_start, now, memory))
 		{
 			dlist_delete(&queue->idle_node);

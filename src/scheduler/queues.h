@@ -11,6 +11,7 @@
 #include "lib/ilist.h"
 #include "lib/pairingheap.h"
 
+#include "scheduler/rate.h"
 #include "shared/clock.h"
 #include "shared/task.h"
 #include "task/queue_table.h"
@@ -18,20 +19,13 @@
 struct GroupLane;
 struct QueueRate;
 
-/* What the last start of a queue leaves for the groups that pause after it. */
-typedef struct QueuePause
-{
-	MonoTime last_start;
-	MonoTime until; /* end of the longest pause that a group asked for */
-} QueuePause;
-
 /* A queue: how many of its tasks are running, and how long they take. */
 typedef struct QueueState
 {
 	char *name;
 	int running; /* changed by groups_task_started and groups_task_ended alone */
 	int groups;	 /* groups of this queue */
-	QueuePause pause;
+	RatePause pause;
 	double average; /* of the tasks that have ended (us); negative: none has; see queue_average */
 
 	dlist_head lanes;		 /* all of its lanes: see lanes.c ... */
@@ -47,7 +41,7 @@ typedef struct QueueState
 	bool idle;			  /* ... if it has no groups, no running tasks and no rate */
 	bool forgotten;		  /* groups of it were forgotten while it could start no task */
 
-	struct QueueRate *rate; /* NULL: no start of it has to be remembered; see rates.c */
+	struct QueueRate *rate; /* NULL: no start of it has to be durable; see rates.c */
 	const QueueRule *rule;	/* NULL: it has none */
 
 	TimestampTz turn; /* DT_NOBEGIN, or the time of its last start: see order.c */
@@ -73,9 +67,8 @@ extern void queue_add_group(QueueState *queue);
 extern void queue_remove_group(QueueState *queue);
 extern void queue_count_started(QueueState *queue);
 extern void queue_count_ended(QueueState *queue);
-extern void queue_note_start(QueueState *queue, const TaskGroup *group, MonoTime now);
-extern QueuePause queue_pause(const QueueState *queue);
-extern void queue_restore_pause(QueueState *queue, QueuePause pause);
+extern void queue_note_start(QueueState *queue, MonoTime now);
+extern void queue_restore_pause(QueueState *queue, RatePause pause);
 extern MonoTime queue_blocked_until(QueueState *queue, const TaskGroup *group, ClockNow now);
 extern int queue_free_places(QueueState *queue, const TaskGroup *group, MonoTime now);
 extern TimestampTz queue_next_turn(QueueState *queue, TimestampTz now);

@@ -31,10 +31,11 @@
 #define GRACE_MAX_US USECS_PER_SEC
 
 /*
- * What rate_write writes begins with this number.  rate_read takes no more pending tasks and
- * entries than these.
+ * What rate_write writes begins with this number.  rate_read also takes the format before it, which
+ * has no pause; and no more pending tasks and entries than these.
  */
-#define RATE_FORMAT 1
+#define RATE_FORMAT 2
+#define RATE_FORMAT_1 1
 #define PENDING_MAX 1000000
 #define ENTRIES_MAX 10000
 
@@ -383,6 +384,13 @@ rate_idle_at(const RateState *state)
 	return (MonoTime){state->starts[state->end - 1].at.us + state->rule.per};
 }
 
+/* When is the longest pause over, and nothing left to remember of it? */
+MonoTime
+rate_pause_end(const RatePause *pause)
+{
+	return pause->longest > 0 ? clock_plus_ms(pause->last_start, pause->longest) : CLOCK_LONG_AGO;
+}
+
 static void
 put_int32(StringInfo out, uint32 value)
 {
@@ -419,9 +427,9 @@ mono_of(ClockNow now, TimestampTz at, int64 ahead)
 	return (MonoTime){Max(now.mono.us - Min(age, RATE_PER_MAX), 0)};
 }
 
-/* Append what is to be durable: the rule, the starts and the number of pending tasks. */
+/* Append what is to be durable: the rule, the starts, the number of pending tasks, the pause. */
 void
-rate_write(const RateState *state, ClockNow now, StringInfo out)
+rate_write(const RateState *state, const RatePause *pause, ClockNow now, StringInfo out)
 {
 	MonoTime full = {(state->full_at + NS_PER_US - 1) / NS_PER_US};
 	int i;
@@ -438,6 +446,8 @@ rate_write(const RateState *state, ClockNow now, StringInfo out)
 		put_int64(out, wall_of(now, state->starts[i].at));
 		put_int32(out, state->starts[i].count);
 	}
+	put_int64(out, wall_of(now, pause->last_start));
+	put_int64(out, pause->longest);
 }
 
 /* What rate_read has not read yet. */
@@ -472,24 +482,39 @@ get_int64(RateInput *in)
 
 /* Read the header.  False if there is something wrong with it. */
 static bool
-read_header(RateInput *in, RateState *state, TimestampTz *full, int *entries)
+read_header(RateInput *in, RateState *state, uint32 *format, TimestampTz *full, int *entries)
 {
-	uint32 format = get_int32(in);
 	RateRule rule = {0};
 	uint32 pending;
 
+	*format = get_int32(in);
 	rule.rate = (int) get_int32(in);
 	rule.per = get_int64(in);
 	rule.burst = (int) get_int32(in);
 	pending = get_int32(in);
 	*full = get_int64(in);
 	*entries = (int) get_int32(in);
-	if (in->short_of || format != RATE_FORMAT || pending > PENDING_MAX || rule.rate < 0 ||
-		rule.burst < 0 || rule.per <= 0 || rule.per > RATE_PER_MAX || !IS_VALID_TIMESTAMP(*full) ||
-		*entries < 0 || *entries > ENTRIES_MAX)
+	if (in->short_of || (*format != RATE_FORMAT && *format != RATE_FORMAT_1) ||
+		pending > PENDING_MAX || rule.rate < 0 || rule.burst < 0 || rule.per <= 0 ||
+		rule.per > RATE_PER_MAX || !IS_VALID_TIMESTAMP(*full) || *entries < 0 ||
+		*entries > ENTRIES_MAX)
 		return false;
 	state->rule = rule;
 	state->doubt = (int) pending;
+	return true;
+}
+
+/* Read the pause.  False if there is something wrong with it. */
+static bool
+read_pause(RateInput *in, RatePause *pause, ClockNow now)
+{
+	TimestampTz last_start = get_int64(in);
+
+	pause->longest = get_int64(in);
+	if (in->short_of || !IS_VALID_TIMESTAMP(last_start) || pause->longest < 0 ||
+		pause->longest > -(int64) PG_INT32_MIN)
+		return false;
+	pause->last_start = mono_of(now, last_start, 0);
 	return true;
 }
 
@@ -498,15 +523,18 @@ read_header(RateInput *in, RateState *state, TimestampTz *full, int *entries)
  * begun, or not.  False if it is nothing that rate_write writes: then the caller frees the state.
  */
 bool
-rate_read(RateState *state, MemoryContext context, const char *data, int length, ClockNow now)
+rate_read(RateState *state, RatePause *pause, MemoryContext context, const char *data, int length,
+		  ClockNow now)
 {
 	RateInput in = {data, length, false};
+	uint32 format;
 	TimestampTz full;
 	int entries;
 	int i;
 
 	rate_init(state, context, (RateRule){.per = 1});
-	if (!read_header(&in, state, &full, &entries))
+	*pause = (RatePause){CLOCK_LONG_AGO, 0};
+	if (!read_header(&in, state, &format, &full, &entries))
 		return false;
 	if (has_bucket(state) && state->rule.rate > 0)
 		state->full_at =
@@ -522,5 +550,7 @@ rate_read(RateState *state, MemoryContext context, const char *data, int length,
 			break;
 		add_to_window(state, mono_of(now, at, state->rule.per), count);
 	}
+	if (format == RATE_FORMAT && !read_pause(&in, pause, now))
+		return false;
 	return i == entries && !in.short_of && in.left == 0;
 }

@@ -54,6 +54,13 @@ typedef struct RateState
 	int64 full_at; /* a token bucket: when it is full again (ns of the monotonic clock) */
 } RateState;
 
+/* The last start of a queue in which tasks with a negative "max" wait, or have waited. */
+typedef struct RatePause
+{
+	MonoTime last_start;
+	int64 longest; /* the longest pause after it that a task has asked for (ms); 0: none has */
+} RatePause;
+
 extern void rate_init(RateState *state, MemoryContext context, RateRule rule);
 extern void rate_free(RateState *state);
 extern void rate_set_rule(RateState *state, RateRule rule, MonoTime now);
@@ -72,8 +79,11 @@ extern void rate_settle(RateState *state, MonoTime now);
 
 extern MonoTime rate_idle_at(const RateState *state);
 
-extern void rate_write(const RateState *state, ClockNow now, StringInfo out);
-extern bool
-rate_read(RateState *state, MemoryContext context, const char *data, int length, ClockNow now);
+extern MonoTime rate_pause_end(const RatePause *pause);
+
+extern void
+rate_write(const RateState *state, const RatePause *pause, ClockNow now, StringInfo out);
+extern bool rate_read(RateState *state, RatePause *pause, MemoryContext context, const char *data,
+					  int length, ClockNow now);
 
 #endif /* PG_TASK_RATE_H */

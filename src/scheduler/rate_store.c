@@ -2,9 +2,10 @@
  * rate_store.c
  *		What is durable of the rates of queues: the rate table.
  *
- * The starts that a claim adds are written in its transaction.  A scheduler reads all rows when the
- * first queue has a rate.  Until then, and while the table cannot be used, no task of a queue with
- * a rate starts.
+ * The starts that a claim adds are written in its transaction, in queues that have a rate or in
+ * which tasks with a negative "max" wait.  A scheduler reads all rows when it learns of the first
+ * such queue.  Until then no task of it starts.  While the table cannot be used, no task of a queue
+ * with a rate starts; pauses hold as long as the scheduler lives.
  *
  * This file decides nothing about starts: rate.c does.
  */
@@ -47,11 +48,11 @@ lock_table(void)
 static RateRow
 make_row(const QueueRate *rate, ClockNow now)
 {
-	MonoTime idle_at = rate_idle_at(&rate->state);
+	MonoTime idle_at = rates_idle_at(rate);
 	StringInfoData image;
 
 	initStringInfo(&image);
-	rate_write(&rate->state, now, &image);
+	rates_write(rate, now, &image);
 	return (RateRow){.queue = rate->queue->name,
 					 .image = image.data,
 					 .length = image.len,
@@ -76,6 +77,15 @@ write_rates(QueueRate *const *chosen, int count, ClockNow now)
 	rate_rows_write(MyScheduler->rates.table, rows, count);
 }
 
+/* Return the rate of an entry's queue, if its start has to be durable; NULL otherwise. */
+static QueueRate *
+rate_of_entry(const DispatchEntry *entry)
+{
+	const QueueState *queue = entry->group->queue;
+
+	return entry->rated || queue->pause.longest > 0 ? queue->rate : NULL;
+}
+
 /*
  * Write the rates of the queues of which tasks were chosen.  The caller is in the transaction of
  * the claim.
@@ -89,16 +99,17 @@ rate_store_write_chosen(const DispatchRound *round)
 
 	for (i = 0; i < round->count; i++)
 	{
-		QueueRate *rate = round->entries[i].rated ? round->entries[i].group->queue->rate : NULL;
+		QueueRate *rate = rate_of_entry(&round->entries[i]);
 
 		if (rate == NULL || rate->listed)
 			continue;
-		rate->listed = true;
+		rate->listed = rate->stale = true;
 		chosen[count++] = rate;
 	}
 	for (i = 0; i < count; i++)
 		chosen[i]->listed = false;
-	if (count == 0)
+	/* without the table, all of them only have pauses */
+	if (count == 0 || MyScheduler->rates.table == NULL)
 		return;
 	lock_table();
 	write_rates(chosen, count, round->now);
@@ -120,7 +131,8 @@ restore_rates(TaskTable *table, const RateRow *rows, int count, ClockNow now)
 		{
 			QueueState *queue = queue_find_or_add(rows[i].queue);
 
-			valid = queue->rate || rates_restore(queue, rows[i].image, rows[i].length, now);
+			valid = (queue->rate && queue->rate->stored) ||
+					rates_restore(queue, rows[i].image, rows[i].length, now);
 		}
 		if (!valid)
 			over[nover++] = rows[i];
@@ -156,23 +168,53 @@ read_all(TaskTable *table, ClockNow now)
 	MemoryContextDelete(batch);
 }
 
-/* Has the queue table a rule with a rate, and is the rate table not prepared? */
+/* When is the rate table to be prepared?  CLOCK_NEVER: it is, or no queue has a rate or pauses. */
+MonoTime
+rate_store_until(void)
+{
+	bool needed = queue_rules_have_rate() || rates_count() > 0;
+
+	return needed && MyScheduler->rates.table == NULL ? MyScheduler->rates.retry_at : CLOCK_NEVER;
+}
+
 bool
 rate_store_due(MonoTime now)
 {
-	return MyScheduler->rates.table == NULL && queue_rules_have_rate() &&
-		   !clock_is_before(now, MyScheduler->rates.retry_at);
+	return !clock_is_before(now, rate_store_until());
 }
 
-/* The table cannot be used: the rates stay held. */
+/*
+ * What has held the queues is over: look again at those that have a rate, and at those with pauses
+ * unless these were known.
+ */
+static void
+look_at_queues(bool pauses_known)
+{
+	QueueRate *rate = NULL;
+
+	while ((rate = rates_next(rate)) != NULL)
+		if (rate->limited || !pauses_known)
+			groups_queue_changed(rate->queue);
+}
+
+/* The table cannot be used: the rates stay held, and pauses do not. */
 static void
 report_fault(const char *fault, MonoTime now)
 {
+	bool pauses_known = rates_know_pauses();
+
 	MyScheduler->rates.retry_at = clock_plus_ms(now, RETRY_MS);
+	rates_end_pause_hold();
+	if (!pauses_known)
+		look_at_queues(false);
 	if (report_due(&MyScheduler->rates.faults, fault, 0))
 		ereport(WARNING,
-				(errmsg("tasks of queues with a rate do not start in database \"%s\"",
-						MyScheduler->database),
+				(queue_rules_have_rate()
+					 ? errmsg("tasks of queues with a rate do not start in database \"%s\"",
+							  MyScheduler->database)
+					 : errmsg("a restart will forget the pauses of a negative \"max\" in database"
+							  " \"%s\"",
+							  MyScheduler->database),
 				 errdetail_internal("%s", fault),
 				 errhint("Drop or rename that relation, or let the owner of the task table create "
 						 "tables in its schema.")));
@@ -209,7 +251,7 @@ void
 rate_store_prepare(ClockNow now)
 {
 	RateStore *store = &MyScheduler->rates;
-	QueueRate *rate = NULL;
+	bool pauses_known = rates_know_pauses();
 	TaskTable *table;
 	char *fault;
 
@@ -236,8 +278,7 @@ rate_store_prepare(ClockNow now)
 	store->read = true;
 	store->last_relid = table->relid;
 	rates_end_hold();
-	while ((rate = rates_next(rate)) != NULL)
-		groups_queue_changed(rate->queue);
+	look_at_queues(pauses_known);
 }
 
 /* The task table is prepared again, and so is this one. */
@@ -254,21 +295,24 @@ void
 rate_store_tidy(MonoTime now)
 {
 	RateStore *store = &MyScheduler->rates;
-	QueueRate *idle[BATCH_MAX + 1];
+	QueueRate *idle[BATCH_MAX];
 	RateRow rows[BATCH_MAX];
+	QueueRate *rate;
 	int left = Min(BATCH_MAX, rates_count());
 	int count = 0;
 	int nrows = 0;
 	int i;
 
-	if (store->table == NULL || clock_is_before(now, store->tidy_at))
+	if (clock_is_before(now, store->tidy_at))
 		return;
 	store->tidy_at = clock_plus_ms(now, TIDY_MS);
-	while ((idle[count] = rates_next_idle(now, &left)) != NULL)
+	while ((rate = rates_next_idle(now, &left)) != NULL)
 	{
-		if (idle[count]->stored)
-			rows[nrows++].queue = idle[count]->queue->name;
-		count++;
+		if (rate->stored && store->table == NULL)
+			continue;
+		if (rate->stored)
+			rows[nrows++].queue = rate->queue->name;
+		idle[count++] = rate;
 	}
 	if (nrows > 0)
 	{

@@ -23,6 +23,7 @@ typedef struct RateStore
 	MonoTime tidy_at;  /* look for rates with nothing left to remember */
 } RateStore;
 
+extern MonoTime rate_store_until(void);
 extern bool rate_store_due(MonoTime now);
 extern void rate_store_prepare(ClockNow now);
 extern void rate_store_forget_table(void);

@@ -2,8 +2,9 @@
  * rates.c
  *		The rates of all queues that have one.
  *
- * A queue has a rate from the moment when its rule is first asked for one, or when the scheduler
- * reads that an earlier one has started tasks in it, until its starts have left the window.
+ * A queue has a rate from the moment when its rule is first asked for one, a group of it with a
+ * negative "max" waits, or the scheduler reads that an earlier one has started tasks in it; until
+ * its starts have left the window, and the longest pause after the last one is over.
  *
  * This file is plain memory: no SPI, no shared memory, and it reads no clock.  What is durable of
  * it is written by rate_store.c.
@@ -21,6 +22,7 @@ static struct
 	dlist_head all; /* of QueueRate; the one that was looked at last is at the end */
 	int count;
 	bool held;	   /* no task of a queue with a rate starts: see rates_hold */
+	bool pauses;   /* the pauses that earlier schedulers have begun are known */
 	bool doubtful; /* there may be tasks in doubt: see rates_settle */
 } rates;
 
@@ -60,29 +62,83 @@ rates_forget(QueueRate *rate)
 	pfree(rate);
 }
 
+/* Is nothing known of starts by a rule? */
+static bool
+is_unused(const RateState *state)
+{
+	return state->pending == 0 && state->doubt == 0 && state->first == state->end &&
+		   state->full_at == 0;
+}
+
+/* The queue has this rate and pause from an earlier scheduler. */
+static void
+take_over(QueueRate *rate, RateState *state, const RatePause *pause)
+{
+	RatePause *own = &rate->queue->pause;
+
+	/* otherwise this one has started tasks already */
+	if (is_unused(&rate->state))
+	{
+		rate_free(&rate->state);
+		rate->state = *state;
+	}
+	else
+		rate_free(state);
+	own->last_start = clock_max(own->last_start, pause->last_start);
+	own->longest = Max(own->longest, pause->longest);
+	rate->stored = true;
+	rate->stale |= rate->state.doubt > 0;
+}
+
 /*
- * Give the queue the rate that an earlier scheduler has written down (rate_write).  False if it has
- * written something else: then the queue has none.  If memory runs out, it has none either.
+ * Give the queue the rate that an earlier scheduler has written down (rates_write).  False if it
+ * has written something else: then the queue is as before.  If memory runs out, it may have a rate
+ * of which nothing is known.
  */
 bool
 rates_restore(QueueState *queue, const char *image, int length, ClockNow now)
 {
-	QueueRate *rate = add_rate(queue, (RateRule){.per = 1});
-	volatile bool valid = false;
+	bool known = queue->rate != NULL;
+	QueueRate *rate = known ? queue->rate : add_rate(queue, (RateRule){.per = 1});
+	RateState state;
+	RatePause pause;
 
-	PG_TRY();
+	if (rate_read(&state, &pause, rates.context, image, length, now))
 	{
-		valid = rate_read(&rate->state, rates.context, image, length, now);
+		take_over(rate, &state, &pause);
+		return true;
 	}
-	PG_FINALLY();
-	{
-		rate->stored = true;
-		rate->stale = rate->state.doubt > 0;
-		if (!valid)
-			rates_forget(rate);
-	}
-	PG_END_TRY();
-	return valid;
+	rate_free(&state);
+	if (!known)
+		rates_forget(rate);
+	return false;
+}
+
+/*
+ * Tasks of the queue wait that ask for this pause (ms) after each start: its starts have to be
+ * durable from now on.
+ */
+void
+rates_want_pause(QueueState *queue, int64 pause)
+{
+	if (queue->rate == NULL)
+		(void) add_rate(queue, (RateRule){.per = 1});
+	queue->pause.longest = Max(queue->pause.longest, pause);
+}
+
+/* Append what is to be durable. */
+void
+rates_write(const QueueRate *rate, ClockNow now, StringInfo out)
+{
+	rate_write(&rate->state, &rate->queue->pause, now, out);
+}
+
+/* When is nothing left to remember, if no task begins until then?  CLOCK_NEVER with pending ones.
+ */
+MonoTime
+rates_idle_at(const QueueRate *rate)
+{
+	return clock_max(rate_idle_at(&rate->state), rate_pause_end(&rate->queue->pause));
 }
 
 /* Return the rate of a queue as its rule, which has one, says now. */
@@ -205,6 +261,24 @@ void
 rates_end_hold(void)
 {
 	rates.held = false;
+	rates.pauses = true;
+}
+
+/*
+ * There is nothing to read of pauses: tasks with a negative "max" may start.  The caller does the
+ * same.
+ */
+void
+rates_end_pause_hold(void)
+{
+	rates.pauses = true;
+}
+
+/* Are the pauses known that earlier schedulers have begun? */
+bool
+rates_know_pauses(void)
+{
+	return rates.pauses;
 }
 
 bool
@@ -259,7 +333,7 @@ rates_next_idle(MonoTime now, int *left)
 
 		dlist_delete(&rate->node);
 		dlist_push_tail(&rates.all, &rate->node);
-		if (!clock_is_before(now, rate_idle_at(&rate->state)))
+		if (!clock_is_before(now, rates_idle_at(rate)))
 		{
 			(*left)--;
 			return rate;

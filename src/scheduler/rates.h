@@ -13,7 +13,7 @@
 #include "scheduler/rate.h"
 #include "task/queue_table.h"
 
-/* The rate of a queue. */
+/* The rate of a queue; or only its pauses, if it has no rate. */
 typedef struct QueueRate
 {
 	RateState state;
@@ -21,7 +21,7 @@ typedef struct QueueRate
 	dlist_node node; /* in the list of all rates */
 	bool limited;	 /* the rule of the queue says so */
 	bool stored;	 /* the rate table has a row for it ... */
-	bool stale;		 /* ... in which tasks are pending that are known to have begun by now */
+	bool stale;		 /* ... or should have; it says less than is known by now */
 	bool listed;	 /* while rate_store.c lists those of a round */
 } QueueRate;
 
@@ -39,6 +39,7 @@ extern bool rates_restore(QueueState *queue, const char *image, int length, Cloc
 extern MonoTime rates_blocked_until(QueueState *queue, const QueueRule *rule, MonoTime now);
 extern int rates_room(QueueState *queue, const QueueRule *rule, MonoTime now);
 
+extern void rates_want_pause(QueueState *queue, int64 pause);
 extern bool rates_task_chosen(QueueState *queue);
 extern void rates_task_released(QueueState *queue);
 extern bool rates_task_begun(QueueState *queue, bool again, const RateBegin *begin, MonoTime now);
@@ -46,10 +47,14 @@ extern bool rates_task_adopted(QueueState *queue);
 
 extern void rates_hold(void);
 extern void rates_end_hold(void);
+extern void rates_end_pause_hold(void);
+extern bool rates_know_pauses(void);
 extern int rates_count(void);
 extern bool rates_are_held(void);
 extern void rates_settle(MonoTime now);
 
+extern void rates_write(const QueueRate *rate, ClockNow now, StringInfo out);
+extern MonoTime rates_idle_at(const QueueRate *rate);
 extern QueueRate *rates_next(const QueueRate *previous);
 extern QueueRate *rates_next_idle(MonoTime now, int *left);
 extern void rates_forget(QueueRate *rate);

@@ -461,7 +461,7 @@ next_iteration(ClockNow now)
 	until = clock_min(until, clock_max(clock_min(row_writes_until(now), history_until()),
 									   MyScheduler->no_writing_until));
 	until = clock_min(until, clock_min(reconcile_until(), rules_reader_until()));
-	until = clock_min(until, dependents_until());
+	until = clock_min(until, clock_min(dependents_until(), rate_store_until()));
 	return clock_min(until, isolation_until(now.mono));
 }
 

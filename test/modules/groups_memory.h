@@ -15,6 +15,7 @@ check_forgotten_queues(void)
 	int group = add_key("paused", -3600 * 1000, 0, "r");
 	QueueState *busy = queue_find_or_add("busy");
 	ClockNow now = start;
+	int left = 1;
 
 	(void) queue_find_or_add("unused");
 	groups_task_started(busy);
@@ -30,6 +31,9 @@ check_forgotten_queues(void)
 	CHECK(queues.table->members == 2);
 	CHECK(queue_find_or_add("busy") == busy);
 	groups_task_ended(busy);
+	CHECK(rates_next_idle(now.mono, &left) == NULL && left == 0);
+	left = 1;
+	rates_forget(rates_next_idle(after(now, 1).mono, &left));
 	scan_groups(after(now, 1));
 	CHECK(queues.table->members == 0);
 
@@ -335,6 +339,7 @@ static const char *
 check_restored_rates(void)
 {
 	QueueState *queue = queue_find_or_add("q");
+	RatePause pause = {CLOCK_LONG_AGO, 0};
 	RateState state;
 	StringInfoData image;
 	int allocation = 1;
@@ -347,18 +352,59 @@ check_restored_rates(void)
 		rate_begun(&state, start.mono);
 	}
 	initStringInfo(&image);
-	rate_write(&state, start, &image);
+	rate_write(&state, &pause, start, &image);
 	for (;; allocation++)
 	{
 		failing_allocation = allocation;
 		if (try_restore(queue, &image))
 			break;
 		CHECK(failing_allocation == 0);
-		CHECK(queue->rate == NULL && queue->idle && rates_count() == 0);
+		CHECK(queue->rate == NULL || queue->rate->state.total == 0);
 	}
 	failing_allocation = 0;
 	CHECK(allocation > 2);
 	CHECK(queue->rate && queue->rate->state.total == 20);
+	return NULL;
+}
+
+/* The pause that an earlier scheduler has begun, which is read after the first row is known. */
+static const char *
+check_restored_pauses(void)
+{
+	int group = add_key("q", -5000, 0, "r");
+	int other = add_key("q", TASK_UNLIMITED, 0, "r");
+	ClockNow now = after(start, 2 * SECOND);
+	QueueState *queue;
+	StringInfoData image;
+
+	insert_with_hint(group, start.wall, 1);
+	CHECK(start_next(start, &queue) == 1);
+	groups_task_ended(queue);
+	initStringInfo(&image);
+	rates_write(queue->rate, start, &image);
+	CHECK(rates_idle_at(queue->rate).us == after(start, 5 * SECOND).mono.us);
+
+	/* the next scheduler */
+	MemoryContextDelete(groups.context);
+	groups_create(PG_INT32_MAX, 0);
+	insert_with_hint(group, start.wall, 2);
+	insert_with_hint(other, start.wall, 3);
+	CHECK(start_next(now, &queue) == 3);
+	groups_task_ended(queue);
+	queue->pause.last_start = CLOCK_LONG_AGO;
+	CHECK(start_next(now, NULL) == 0);
+	CHECK(groups_due_at(now).us == CLOCK_NEVER.us);
+	CHECK(rates_restore(queue, image.data, image.len, now));
+	CHECK(rates_count() == 1);
+	rates_end_hold();
+	groups_queue_changed(queue);
+	CHECK(start_next(now, NULL) == 0);
+	CHECK(groups_due_at(now).us == after(start, 5 * SECOND).mono.us);
+	CHECK(start_next(after(start, 5 * SECOND), NULL) == 2);
+
+	/* what it has started itself is later */
+	CHECK(rates_restore(queue, image.data, image.len, now));
+	CHECK(queue->pause.last_start.us == after(start, 5 * SECOND).mono.us);
 	return NULL;
 }
 

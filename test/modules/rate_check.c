@@ -45,6 +45,9 @@ static const ClockNow start = {{INT64CONST(3200000000) * SECOND}, INT64CONST(800
 
 static uint64 random_state;
 
+/* No pause, as it is written with what is checked of rates. */
+static RatePause pause;
+
 static int64
 random_below(int64 limit)
 {
@@ -252,7 +255,7 @@ restart(RateState *state, StringInfo image, int *first, int count, int64 now)
 	int i;
 
 	rate_free(state);
-	CHECK(rate_read(state, CurrentMemoryContext, image->data, image->len, clock_at(now)));
+	CHECK(rate_read(state, &pause, CurrentMemoryContext, image->data, image->len, clock_at(now)));
 	for (i = *first; i < count; i++)
 	{
 		if (tasks[i].counted)
@@ -302,7 +305,7 @@ simulate(RateRule rule, int64 delay, bool restarts, int64 *elapsed, int *started
 		tasks[count].seen = tasks[count].begins + random_below(delay);
 		tasks[count++].counted = false;
 		resetStringInfo(&image);
-		rate_write(&state, clock_at(now), &image);
+		rate_write(&state, &pause, clock_at(now), &image);
 		if (restarts && random_below(50) == 0)
 		{
 			const char *result = restart(&state, &image, &first, count, now += random_below(delay));
@@ -420,10 +423,10 @@ check_images(void)
 	for (i = 0; i < 4; i++)
 		begin_one(&state, i * SECOND);
 	rate_chosen(&state);
-	rate_write(&state, clock_at(4 * SECOND), &image);
+	rate_write(&state, &pause, clock_at(4 * SECOND), &image);
 
 	/* read five seconds later, by a machine with another clock */
-	CHECK(rate_read(&copy, CurrentMemoryContext, image.data, image.len,
+	CHECK(rate_read(&copy, &pause, CurrentMemoryContext, image.data, image.len,
 					(ClockNow){{70 * SECOND}, start.wall + 9 * SECOND}));
 	CHECK(copy.rule.rate == 5 && copy.rule.per == 10 * SECOND && copy.rule.burst == 0);
 	CHECK(copy.total == 4 && copy.doubt == 1 && copy.pending == 0);
@@ -435,24 +438,24 @@ check_images(void)
 	/* one that has not begun, of two in doubt, and one more end of the scheduler */
 	rate_chosen(&state);
 	resetStringInfo(&image);
-	rate_write(&state, clock_at(4 * SECOND), &image);
-	CHECK(rate_read(&copy, CurrentMemoryContext, image.data, image.len, clock_at(5 * SECOND)));
+	rate_write(&state, &pause, clock_at(4 * SECOND), &image);
+	CHECK(rate_read(&copy, &pause, CurrentMemoryContext, image.data, image.len, clock_at(5 * SECOND)));
 	CHECK(copy.doubt == 2);
 	rate_adopt(&copy);
 	CHECK(copy.doubt == 1 && copy.pending == 1);
 	resetStringInfo(&image);
-	rate_write(&copy, clock_at(5 * SECOND), &image);
-	CHECK(rate_read(&copy, CurrentMemoryContext, image.data, image.len, clock_at(6 * SECOND)));
+	rate_write(&copy, &pause, clock_at(5 * SECOND), &image);
+	CHECK(rate_read(&copy, &pause, CurrentMemoryContext, image.data, image.len, clock_at(6 * SECOND)));
 	CHECK(copy.doubt == 2 && copy.pending == 0);
 
 	/* the clock was set back by a year: nothing waits longer than the window */
-	CHECK(rate_read(&copy, CurrentMemoryContext, image.data, image.len,
+	CHECK(rate_read(&copy, &pause, CurrentMemoryContext, image.data, image.len,
 					(ClockNow){at(0), start.wall - 365 * USECS_PER_DAY}));
 	CHECK(rate_next_start(&copy, at(0)).us <= at(20 * SECOND).us);
 
 	/* anything else is refused */
 	for (i = 0; i < image.len; i++)
-		CHECK(!rate_read(&copy, CurrentMemoryContext, image.data, i, clock_at(0)));
+		CHECK(!rate_read(&copy, &pause, CurrentMemoryContext, image.data, i, clock_at(0)));
 	for (i = 0; i < 200000; i++)
 	{
 		char *data = pnstrdup(image.data, image.len);
@@ -460,7 +463,7 @@ check_images(void)
 
 		while (changes-- > 0)
 			data[random_below(image.len)] = (char) random_below(256);
-		if (rate_read(&copy, CurrentMemoryContext, data, image.len, clock_at(5 * SECOND)))
+		if (rate_read(&copy, &pause, CurrentMemoryContext, data, image.len, clock_at(5 * SECOND)))
 		{
 			rate_settle(&copy, at(5 * SECOND));
 			(void) rate_next_start(&copy, at(5 * SECOND));
@@ -468,6 +471,46 @@ check_images(void)
 		rate_free(&copy);
 		pfree(data);
 	}
+	return NULL;
+}
+
+/* The pause after the last start is as durable as the rate. */
+static const char *
+check_pauses(void)
+{
+	RatePause written = {at(SECOND), 5000};
+	RatePause copy;
+	RateState state;
+	RateState other;
+	StringInfoData image;
+
+	CHECK(rate_pause_end(&pause).us == CLOCK_LONG_AGO.us);
+	CHECK(rate_pause_end(&written).us == at(6 * SECOND).us);
+	rate_init(&state, CurrentMemoryContext, (RateRule){.per = 1});
+	initStringInfo(&image);
+	rate_write(&state, &written, clock_at(2 * SECOND), &image);
+
+	/* read by a machine with another clock, three seconds after the start */
+	CHECK(rate_read(&other, &copy, CurrentMemoryContext, image.data, image.len,
+					(ClockNow){{70 * SECOND}, start.wall + 4 * SECOND}));
+	CHECK(copy.last_start.us == 67 * SECOND && copy.longest == 5000);
+
+	/* the clock was set back: as if the start were now */
+	CHECK(rate_read(&other, &copy, CurrentMemoryContext, image.data, image.len,
+					(ClockNow){{70 * SECOND}, start.wall - SECOND}));
+	CHECK(copy.last_start.us == 70 * SECOND);
+
+	/* the format before had no pause */
+	image.data[3] = 1;
+	CHECK(!rate_read(&other, &copy, CurrentMemoryContext, image.data, image.len, start));
+	CHECK(rate_read(&other, &copy, CurrentMemoryContext, image.data, image.len - 16, start));
+	CHECK(copy.longest == 0);
+
+	/* longer than any "max" can ask for */
+	resetStringInfo(&image);
+	written.longest = INT64CONST(2147483649);
+	rate_write(&state, &written, clock_at(2 * SECOND), &image);
+	CHECK(!rate_read(&other, &copy, CurrentMemoryContext, image.data, image.len, start));
 	return NULL;
 }
 
@@ -521,7 +564,7 @@ rate_check(PG_FUNCTION_ARGS)
 	} checks[] = {
 		{"window", check_window}, {"bucket", check_bucket},	  {"rules", check_rules},
 		{"random", check_random}, {"reached", check_reached}, {"naive", check_naive},
-		{"images", check_images}, {"memory", check_memory},
+		{"images", check_images}, {"pauses", check_pauses},   {"memory", check_memory},
 	};
 	char *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	const char *result = "no such check";

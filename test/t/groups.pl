@@ -51,6 +51,7 @@ check('forgotten groups', 'too many groups: which are forgotten, and when they a
 check('forgotten hold', 'a strict queue stays held when its group is forgotten');
 check('out of memory', 'each allocation of an insertion may fail');
 check('restored rates', 'the starts of an earlier scheduler are restored as a whole');
+check('restored pauses', 'and the pauses that it has begun');
 
 check('many lanes', "the end of a task in a full queue with $_ roles", $_) for 1, 1000, 100_000;
 

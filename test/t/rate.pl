@@ -26,6 +26,7 @@ check('window', 'a window, tasks that have not begun, and running ones');
 check('bucket', 'a token bucket');
 check('rules', 'a rule that changes keeps what it knows of starts');
 check('images', 'what was written is read by another scheduler; anything else is refused');
+check('pauses', 'the last start of a queue with pauses is read by another scheduler');
 check('memory', 'each allocation may fail');
 check('reached', 'the rate is reached within 1 %');
 

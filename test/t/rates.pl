@@ -38,7 +38,69 @@ sub wait_for_done
 }
 
 sql(q{CREATE ROLE "Tenant"; ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC, "Tenant"});
+run_task($node, queue => 'one', max => 1, request => 'SELECT 1');
 is(sql(q{SELECT to_regclass('task_rate')}), '', 'without a rate there is no rate table');
+
+# Ends the scheduler, or the server.
+sub end_scheduler
+{
+	my ($how) = @_;
+	my ($pid) = backends($node, 'scheduler');
+
+	if ($how eq 'terminate')
+	{
+		terminate($node, $pid);
+		wait_for_exit($node, $pid);
+	}
+	elsif ($how eq 'kill')
+	{
+		# the server starts its processes again
+		kill 'KILL', $pid;
+		wait_until($node, "SELECT pid <> $pid FROM pg_stat_activity
+			WHERE backend_type = 'pg_task scheduler'");
+	}
+	else
+	{
+		$node->stop($how);
+		$node->start;
+	}
+	return;
+}
+
+subtest 'a pause between two starts outlives the scheduler' => sub {
+	for my $how (qw(terminate kill immediate fast))
+	{
+		my $queue = "pause.$how";
+
+		sql("INSERT INTO task (queue, max, request)
+			SELECT '$queue', -3600000, 'SELECT 1' FROM generate_series(1, 2)");
+		wait_for_done($queue, 1);
+		end_scheduler($how);
+		wait_for_done($queue, 1);
+		is(done_in($queue), 1, "after $how the next one waits");
+	}
+
+	# a task without a limit counts as a start, and goes before the one that waits
+	plan_tasks('pause.other', 1);
+	wait_for_done('pause.other', 1);
+	sql(q{INSERT INTO task (queue, max, request) VALUES ('pause.other', -3600000, 'SELECT 1')});
+	plan_tasks('pause.other', 1);
+	wait_for_done('pause.other', 2);
+	end_scheduler('immediate');
+	wait_for_done('pause.other', 2);
+	is(done_in('pause.other'), 2, 'one of the same queue without a pause is a start, too');
+
+	sql(q{UPDATE task SET max = -100 WHERE state = 'PLAN'});
+	wait_for_done("pause.$_", 2) for qw(terminate kill immediate fast);
+	wait_for_done('pause.other', 3);
+	pass('they start when the pause is over');
+	wait_until($node, q{SELECT count(*) = 5 FROM task_rate WHERE queue LIKE 'pause.%'});
+	sql(q{INSERT INTO task (queue, max, request)
+		SELECT 'short', -10, 'SELECT 1' FROM generate_series(1, 5)});
+	wait_for_done('short', 5);
+	wait_until($node, q{SELECT count(*) = 0 FROM task_rate WHERE queue = 'short'});
+	pass('a row is removed when the pause is over');
+};
 
 subtest 'as many start as the rate says, and the others wait' => sub {
 	sql(q{INSERT INTO task_queue (queue, rate, per) VALUES
@@ -69,18 +131,7 @@ subtest 'a scheduler remembers what another one has started' => sub {
 
 		plan_tasks($queue, 5);
 		wait_for_done($queue, 3);
-		if ($how eq 'terminate')
-		{
-			my ($pid) = backends($node, 'scheduler');
-
-			terminate($node, $pid);
-			wait_for_exit($node, $pid);
-		}
-		else
-		{
-			$node->stop($how);
-			$node->start;
-		}
+		end_scheduler($how);
 		wait_for_done($queue, 3);
 		is(done_in($queue), 3, "after $how no more start");
 	}
@@ -136,6 +187,9 @@ subtest 'the rate table' => sub {
 	plan_tasks('quick', 1);
 	wait_for_done('quick', 40);
 	is(done_in('quick'), 40, 'another relation of this name: no task of a queue with a rate starts');
+	end_scheduler('terminate');
+	my $paced = run_task($node, queue => 'paced', max => -50, request => 'SELECT 1');
+	is(task($node, $paced, 'state'), 'DONE', 'one with a pause starts');
 	sql(q{DROP VIEW task_rate});
 	my ($pid) = backends($node, 'scheduler');
 	terminate($node, $pid);
