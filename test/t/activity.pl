@@ -160,7 +160,7 @@ subtest 'a parallel worker' => sub {
 subtest 'another database, in another encoding' => sub {
 	sql(q{CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0});
 	sql(q{CREATE DATABASE ascii ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0});
-	wait_for_table($node, db => 'latin');
+	wait_for_table($node, db => $_) for qw(latin ascii);
 	make_gates($node, db => 'latin');
 	my $id = insert_task($node, db => 'latin', queue => 'größe', request =>
 		q{SELECT pg_task_progress(5, message => 'für'); SELECT hold('latin')});

@@ -4,6 +4,7 @@
 use strict;
 use warnings;
 use FindBin;
+use IPC::Run ();
 use lib $FindBin::RealBin;
 use PgTask;
 use PostgreSQL::Test::Utils;
@@ -45,13 +46,19 @@ subtest 'tasks are stopped while executors run them' => sub {
 		'SELECT pg_sleep(0.002 * random()); SELECT count(*) FROM generate_series(1, 1000)')
 	{
 		sql(q{TRUNCATE task RESTART IDENTITY; TRUNCATE effect, stopped, again});
-		# behind a gate, so that the sessions are active before the first task has run
+		# the first four are behind a gate, until one of them has been stopped while it ran
 		sql(qq{INSERT INTO task (queue, request)
 			SELECT 'q' || n % 3,
-			'INSERT INTO effect VALUES (current_setting(''pg_task.id'')::bigint); $work'
+			'INSERT INTO effect VALUES (current_setting(''pg_task.id'')::bigint); ' ||
+			CASE WHEN n <= 4 THEN 'SELECT hold(\$\$$work\$\$)' ELSE '$work' END
 			FROM generate_series(1, $tasks) AS n});
-		$node->command_ok([ 'pgbench', '-n', '-c', '4', '-t', '250', @scripts, 'postgres' ],
-			"$work: pgbench stops tasks");
+		wait_for_running($node, 4);
+		my $bench = IPC::Run::start([ 'pgbench', '-n', '-c', '4', '-t', '250', @scripts, '-h',
+			$node->host, '-p', $node->port, 'postgres' ], '>', \my $out, '2>', \my $err);
+		wait_until($node, q{SELECT EXISTS (SELECT FROM task WHERE id <= 4 AND state = 'STOP'
+			AND attempt > 0)});
+		open_gate($node, $work);
+		ok($bench->finish, "$work: pgbench stops tasks") or diag $err;
 		wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
 		wait_for_running($node, 0);
 		is(sql(q{SELECT string_agg(DISTINCT state, ' ' ORDER BY state) FROM task}), 'DONE STOP',
