@@ -145,7 +145,7 @@ subtest 'a retry that would be too late' => sub {
 	$id = insert_task($node, active => '2.1 s', retry => 5, delay => '0.9 s', backoff => 1,
 		queue => 'narrow', max => 1, request => 'SELECT 1/0');
 	wait_until($node, "SELECT state IN ('FAIL', 'GONE') FROM task WHERE id = $id");
-	is(task($node, $id, q{state, failed BETWEEN 2 AND 3, stop - planned < '10 s', sqlstate}),
+	is(task($node, $id, q{state, failed BETWEEN 1 AND 3, stop - planned < '30 s', sqlstate}),
 		'FAIL|t|t|22012', 'the task is FAIL when no time is left for a retry');
 };
 
@@ -208,7 +208,7 @@ subtest 'many tasks, and a crash' => sub {
 	crash($node);
 	wait_for_table($node);
 	wait_until($node, q{SELECT count(*) = 1000 FROM task WHERE state = 'GONE'});
-	is(count_of($node, q{state = 'GONE' AND stop - dt - active > '5 s'}), 0, 'many: in time');
+	is(count_of($node, q{state = 'GONE' AND stop - dt - active > '30 s'}), 0, 'many: in time');
 	open_gate($node, 'many');
 	wait_until($node, q{SELECT count(*) = 1001 FROM task WHERE state = 'DONE'});
 	is(sql(q{SELECT count(*) FROM effect}) . ' ' . count_of($node,

@@ -80,7 +80,7 @@ subtest 'negative max' => sub {
 		SELECT 'pause', -300, 'SELECT start FROM task WHERE state = ''WORK'''
 		FROM generate_series(1, 4)});
 	wait_until($node, q{SELECT count(*) = 4 FROM task WHERE state = 'DONE'});
-	is(sql(q{SELECT bool_and(claim - before > '290 ms'), bool_and(claim - before < '10 s')
+	is(sql(q{SELECT bool_and(claim - before > '290 ms'), bool_and(claim - before < '30 s')
 		FROM (SELECT claim, lag(claim) OVER (ORDER BY claim) AS before
 			FROM task, CAST(response AS timestamptz) AS claim) AS x WHERE before IS NOT NULL}),
 		't|t', 'a pause between two starts');
