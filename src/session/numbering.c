@@ -1,6 +1,6 @@
 /*
  * numbering.c
- *		Which ids the sequence of the task table has given.
+ *		Which ids the sequence of the task table has given, and who may choose one.
  *
  * The value of the sequence is read each time, because nothing reports a restart of a sequence.
  * Only the oid of the sequence is cached.
@@ -16,6 +16,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
+#include "utils/acl.h"
 #include "utils/fmgrprotos.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -85,11 +86,11 @@ find_sequence_cached(Oid relid)
 }
 
 /*
- * The last value of a sequence, whatever the rights of the current user.  Returns false if it has
- * given none yet.  After an error, the end of the transaction restores the user.
+ * Call a function of a sequence, whatever the rights of the current user.  Returns false if it
+ * returns NULL.  After an error, the end of the transaction restores the user.
  */
 static bool
-read_last_value(Oid sequence, int64 *value)
+read_sequence(PGFunction function, Oid sequence, int64 *value)
 {
 	LOCAL_FCINFO(call, 1);
 	Oid user;
@@ -100,26 +101,26 @@ read_last_value(Oid sequence, int64 *value)
 	call->args[0].isnull = false;
 	GetUserIdAndSecContext(&user, &context);
 	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, context | SECURITY_LOCAL_USERID_CHANGE);
-	*value = DatumGetInt64(pg_sequence_last_value(call));
+	*value = DatumGetInt64(function(call));
 	SetUserIdAndSecContext(user, context);
 	return !call->isnull;
 }
 
-/*
- * Is this an id that the sequence of the table has not given yet?  False for a table without a
- * sequence of its own.
- */
-bool
-numbering_is_ahead(Oid relid, int64 id)
+/* The last value of a sequence.  Returns false if it has given none yet. */
+static bool
+read_last_value(Oid sequence, int64 *value)
 {
-	Oid sequence = find_sequence_cached(relid);
-	HeapTuple tuple;
+	return read_sequence(pg_sequence_last_value, sequence, value);
+}
+
+/* Is this an id that the sequence has not given yet? */
+static bool
+is_ahead(Oid sequence, int64 id)
+{
+	HeapTuple tuple = SearchSysCache1(SEQRELID, ObjectIdGetDatum(sequence));
 	bool backwards;
 	int64 last;
 
-	if (!OidIsValid(sequence))
-		return false;
-	tuple = SearchSysCache1(SEQRELID, ObjectIdGetDatum(sequence));
 	if (!HeapTupleIsValid(tuple))
 		return false;
 	backwards = ((Form_pg_sequence) GETSTRUCT(tuple))->seqincrement < 0;
@@ -127,6 +128,67 @@ numbering_is_ahead(Oid relid, int64 id)
 	if (!read_last_value(sequence, &last))
 		return true;
 	return backwards ? id < last : id > last;
+}
+
+/*
+ * Is this the id that the sequence has given to this session last?  If it has given none, the
+ * server raises an error.  That is dropped, because the caller raises one.
+ */
+static bool
+is_own(Oid sequence, int64 id)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	volatile bool own = false;
+	int64 last;
+
+	PG_TRY();
+	{
+		own = read_sequence(currval_oid, sequence, &last) && last == id;
+	}
+	PG_CATCH();
+	{
+		if (geterrcode() != ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(caller);
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	return own;
+}
+
+/* May the current user draw from the sequence, and so choose among the ids that it has given? */
+static bool
+may_draw(Oid sequence)
+{
+	return pg_class_aclcheck(sequence, GetUserId(), ACL_USAGE | ACL_UPDATE) == ACLCHECK_OK;
+}
+
+/*
+ * May the current user, who has not the rights of the table's owner, insert a row with this id?  If
+ * not, an error.
+ *
+ * One that the sequence has not given yet: a session to which it gives that would wait for this
+ * transaction.  One that was given to others: the task that had it may be gone, and tasks that
+ * waited for it would wait for this one.  "moves": the row may come from another partition, and
+ * then keeps its id.
+ */
+void
+numbering_check(Oid relid, int64 id, bool moves)
+{
+	Oid sequence = find_sequence_cached(relid);
+
+	if (!OidIsValid(sequence))
+		return;
+	if (is_ahead(sequence, id))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("only the owner of the task table may set \"id\" ahead of its sequence"),
+				 errhint("Leave out \"id\", and the row is given the next one.")));
+	if (!moves && !may_draw(sequence) && !is_own(sequence, id))
+		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+						errmsg("you may not choose the \"id\" of a task"),
+						errhint("Leave out \"id\", and the row is given the next one.  A role that"
+								" may use the sequence may choose an id that this has given.")));
 }
 
 /*

@@ -1,13 +1,13 @@
 /*
  * numbering.h
- *		Which ids the sequence of a table has given.
+ *		Which ids the sequence of a table has given, and who may choose one.
  */
 #ifndef PG_TASK_NUMBERING_H
 #define PG_TASK_NUMBERING_H
 
 #include "postgres.h"
 
-extern bool numbering_is_ahead(Oid relid, int64 id);
+extern void numbering_check(Oid relid, int64 id, bool moves);
 extern bool numbering_recent(Oid relid, int64 count, int64 *low, int64 *high);
 
 #endif /* PG_TASK_NUMBERING_H */

@@ -65,25 +65,21 @@ row_of(const TriggerData *data, HeapTuple tuple, TupleTableSlot *slot)
 /* ---- ids ---- */
 
 /*
- * Without the rights of the owner, a role may not insert an id that the sequence has not given
- * yet, and may not change an id.  Otherwise a session that is given the same id by the sequence
- * would wait for that role's transaction.  An AFTER trigger would be too late: the statement may
- * take any time.
+ * Without the rights of the owner, a role may not choose ids, see numbering_check, and may not
+ * change one.  An AFTER trigger would be too late: the statement may take any time.
  */
 static void
 check_new_id(const TriggerRow *row)
 {
+	Oid root = trigger_root_table(row->rel);
 	bool isnull;
 	int64 id;
 
 	if (owner_acts() || has_privs_of_role(GetUserId(), trigger_table_owner(row->rel)))
 		return;
 	id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull));
-	if (!isnull && numbering_is_ahead(trigger_root_table(row->rel), id))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("only the owner of the task table may set \"id\" ahead of its sequence"),
-				 errhint("Leave out \"id\", and the row is given the next one.")));
+	if (!isnull)
+		numbering_check(root, id, root != RelationGetRelid(row->rel));
 }
 
 /*

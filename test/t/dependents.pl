@@ -202,6 +202,28 @@ subtest 'removed tasks' => sub {
 	sql('DELETE FROM gate; TRUNCATE task');
 };
 
+# Another role inserts a task with the id of one that is gone, while others wait for that one: it
+# would be waited for, and its end would count.
+subtest 'the id of a task that is gone' => sub {
+	my @as_app = map { sql_as('app', "INSERT INTO task (request, dt, delete)
+		VALUES ('SELECT 1', 'infinity', true) RETURNING id") } 0 .. 2;
+	my ($done, $removed, $last) = @as_app;
+	my @waiting = map { sql_as('app', "INSERT INTO task (after, request)
+		VALUES ('{$_, $last}', 'SELECT 1') RETURNING id") } $done, $removed;
+
+	sql_as('app', "UPDATE task SET dt = now() WHERE id = $done");
+	wait_until($node, "SELECT count(*) = 0 FROM task WHERE id = $done");
+	sql_as('app', "DELETE FROM task WHERE id = $removed");
+	is(sqlstate_of('other', "INSERT INTO task (id, request, dt)
+		VALUES ($_, 'SELECT 1', 'infinity')"), '42501', 'it is not given to a task of another role')
+		for $done, $removed;
+	sql_as('app', "UPDATE task SET dt = now() WHERE id = $last");
+	wait_until($node, "SELECT count(*) = 0 FROM task WHERE waits IS NOT NULL");
+	wait_for_state($node, $waiting[0], 'DONE');
+	is(task($node, $waiting[1], 'state, sqlstate'), 'GONE|TK005', 'a removed task stays removed');
+	sql('TRUNCATE task');
+};
+
 # The dependent is inserted while the task is being removed, and the other way round.
 subtest 'removed meanwhile' => sub {
 	my ($one, $two) = map { open_session($node, 'postgres', on_error_stop => 0) } 1 .. 2;

@@ -1,7 +1,7 @@
 # A role that has only INSERT cannot use ids that the sequence has not given yet, neither in a
 # transaction that it leaves open nor in a statement that does not end.  So no INSERT of another
-# role, no next run of a repeating task and no start of a task waits for it.  A TAP test because it
-# needs sessions that stay open.
+# role, no next run of a repeating task and no start of a task waits for it.  Nor can it use ids that
+# the sequence has given to others.  A TAP test because it needs sessions that stay open.
 use strict;
 use warnings;
 use FindBin;
@@ -55,11 +55,20 @@ subtest 'ids ahead of the sequence are refused' => sub {
 
 my $default;
 
-# Harmless ids are accepted: the default, an id behind the sequence, and any id from the owner.
+# Harmless ids are accepted: the default, the last id of the session, one behind the sequence from
+# those who may draw from it, and any id from the owner.
 subtest 'other ids are accepted' => sub {
 	$default = q{INSERT INTO task (dt, request) VALUES ('infinity', 'SELECT 1')};
 	is(error_as('tenant', $default), '', 'the default');
-	is(error_as('tenant', sprintf($ways{INSERT}, -5)), '', 'an id behind the sequence');
+	is(error_as('tenant', sprintf($ways{$_}, -5)), '42501', "an id behind the sequence: $_")
+		for 'INSERT', 'a view', 'ON CONFLICT';
+	is(error_as('tenant', "$default;" . sprintf($ways{INSERT}, next_id() - 1)), '42501',
+		'nor after the default');
+	is(error_as('tenant', "$default;" . sprintf($ways{'ON CONFLICT'}, next_id())), '',
+		'the id that it was given last');
+	sql('GRANT USAGE ON SEQUENCE task_id_seq TO tenant');
+	is(error_as('tenant', sprintf($ways{INSERT}, -5)), '', 'with a right to draw ids, one behind');
+	is(error_as('tenant', sprintf($ways{INSERT}, next_id())), '42501', 'but not one ahead');
 	is(error_as('deputy', sprintf($ways{INSERT}, next_id() + 1000)), '',
 		'a member of the owner, an id ahead');
 	sql('COPY task (id, dt, request) FROM STDIN;'

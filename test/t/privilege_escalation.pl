@@ -214,6 +214,7 @@ subtest 'a row is replaced before the run begins' => sub {
 		q{INSERT INTO task (request) VALUES ('SELECT 1 -- ' || repeat('x', 2000)) RETURNING id});
 	wait_for_state($node, $id, 'WORK');
 	sql_as('ben', "DELETE FROM task WHERE id = $id");
+	sql('GRANT USAGE ON SEQUENCE task_id_seq TO amy');
 	sql_as('amy', qq{INSERT INTO task (id, request)
 		VALUES ($id, 'INSERT INTO ran VALUES (''slow'', current_user); SELECT hold(''slow'') -- ' ||
 		repeat('x', 2000))});

@@ -112,6 +112,7 @@ subtest 'a role is renamed' => sub {
 	}
 	is(sql_as('ann', "SELECT pg_task_cancel($later)"), 'f',
 		'the new role cannot cancel one of them');
+	sql('GRANT USAGE ON SEQUENCE task_id_seq TO ann');
 	like(error_of('ann', qq{INSERT INTO task (id, request) VALUES ($done, 'SELECT 1')
 		ON CONFLICT (id) DO UPDATE SET request = 'SELECT 2'}), qr/row-level security/,
 		'the new role cannot overwrite one of them');

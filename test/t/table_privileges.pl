@@ -51,6 +51,7 @@ subtest 'rows that a role does not see' => sub {
 		'an UPDATE finds no row of another role');
 	is(sql_as('bob', "DELETE FROM task WHERE role = 'ann' RETURNING id"), '',
 		'a DELETE finds no row of another role');
+	sql('GRANT USAGE ON SEQUENCE task_id_seq TO ann, bob');
 	refused('bob',
 		"INSERT INTO task (id, request) VALUES ($waits{ann}, 'SELECT 2') ON CONFLICT (id) DO "
 		. "UPDATE SET request = 'SELECT 2'", '.*row-level security');
