@@ -11,10 +11,10 @@
 #include "lib/ilist.h"
 #include "lib/pairingheap.h"
 
-#include "scheduler/rate.h"
 #include "shared/clock.h"
 #include "shared/task.h"
 #include "task/queue_table.h"
+#include "task/rate.h"
 
 struct GroupLane;
 struct QueueRate;

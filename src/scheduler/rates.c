@@ -145,11 +145,7 @@ rates_idle_at(const QueueRate *rate)
 static QueueRate *
 find_rate(QueueState *queue, const QueueRule *rule, MonoTime now)
 {
-	RateRule new = {
-		.rate = rule->rate,
-		.per = rule->per < 0 ? USECS_PER_SEC : Max(Min(rule->per, RATE_PER_MAX), 1),
-		.burst = Max(rule->burst, 0),
-	};
+	RateRule new = rate_rule(rule->rate, rule->per, rule->burst);
 
 	if (queue->rate == NULL)
 		(void) add_rate(queue, new);

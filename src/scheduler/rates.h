@@ -10,7 +10,7 @@
 #include "lib/ilist.h"
 
 #include "scheduler/queues.h"
-#include "scheduler/rate.h"
+#include "task/rate.h"
 #include "task/queue_table.h"
 
 /* The rate of a queue; or only its pauses, if it has no rate. */

@@ -3,9 +3,10 @@
  *		pg_task_why: why does this task not run?
  *
  * The answer is the first reason that applies, in the order of the list "reasons".  It is derived
- * from the row as the caller sees it, from the queue table, the catalogs of roles and the slots in
- * shared memory.  What a scheduler alone remembers (a row that a trigger refuses, the last start of
- * a queue) is not asked for.  Of tasks that the caller does not see, it tells numbers and pids.
+ * from the row as the caller sees it, from the queue table and the rate table, the catalogs of
+ * roles and the slots in shared memory.  What a scheduler alone remembers (a row that a trigger
+ * refuses) is not asked for, nor when the pause of a negative max ends.  Of tasks
+ * that the caller does not see, it tells numbers and pids.
  *
  * No SQL runs here with other rights than the caller's.  This file changes nothing.
  */
@@ -38,11 +39,14 @@
 #include "session/served.h"
 #include "settings.h"
 #include "shared/arbiter.h"
+#include "shared/clock.h"
 #include "shared/hold.h"
 #include "shared/survey.h"
 #include "targets.h"
 #include "task/home.h"
 #include "task/queue_table.h"
+#include "task/rate.h"
+#include "task/rate_table.h"
 #include "task/roles.h"
 #include "task/schedule.h"
 
@@ -490,6 +494,41 @@ explain_strict(const WhyTask *task)
 					last_error(task));
 }
 
+/* An interval as the session shows it; negative: one second, the default of "per". */
+static const char *
+interval_text(int64 us)
+{
+	Interval interval = {.time = us < 0 ? USECS_PER_SEC : us};
+
+	return DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(&interval)));
+}
+
+static const char *
+rate_text(const QueueRule *rule)
+{
+	return psprintf("the rate of its queue: at most %d starts in %s", rule->rate,
+					interval_text(rule->per));
+}
+
+/* As many tasks of its queue have started as may, by what the scheduler has written down. */
+static const char *
+explain_rate(const WhyTask *task)
+{
+	const QueueRule *rule = &task->rule;
+	TimestampTz next;
+	RateRow row;
+
+	if (!task->has_rule || rule->rate <= 0 ||
+		!rate_row_find(task->relid, task->owner, task->queue, &row))
+		return NULL;
+	next = rate_foresee(row.image, row.length, rate_rule(rule->rate, rule->per, rule->burst),
+						clock_now());
+	if (next == DT_NOBEGIN)
+		return NULL;
+	return psprintf("%s; its queue may start its next task at %s", rate_text(rule),
+					time_text(next));
+}
+
 /* It may have crashed the server, and another such task runs. */
 static const char *
 explain_isolation(const WhyTask *task)
@@ -527,22 +566,12 @@ explain_executors(const WhyTask *task)
 					role->name);
 }
 
-/* An interval as the session shows it; negative: one second, the default of "per". */
-static const char *
-interval_text(int64 us)
-{
-	Interval interval = {.time = us < 0 ? USECS_PER_SEC : us};
-
-	return DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(&interval)));
-}
-
-/* Starts are spread in time.  The scheduler alone knows the last ones. */
+/* Starts are spread in time.  If it is known when the next one may be, that was said before. */
 static const char *
 explain_spacing(const WhyTask *task)
 {
 	if (task->has_rule && task->rule.rate > 0)
-		return psprintf("the rate of its queue: at most %d starts in %s", task->rule.rate,
-						interval_text(task->rule.per));
+		return rate_text(&task->rule);
 	if (task->max < 0)
 		return psprintf("the pause of its queue: %s between two starts",
 						interval_text(-(int64) task->max * 1000));
@@ -551,9 +580,10 @@ explain_spacing(const WhyTask *task)
 
 /* All reasons, in the order in which they are looked at. */
 static const char *(*const reasons[])(const WhyTask *) = {
-	explain_home,  explain_state,	  explain_service,	 explain_dependency, explain_time,
-	explain_role,  explain_scheduler, explain_row_lock,	 explain_table_lock, explain_pause,
-	explain_limit, explain_strict,	  explain_isolation, explain_executors,	 explain_spacing,
+	explain_home,		explain_state,	   explain_service,	  explain_dependency,
+	explain_time,		explain_role,	   explain_scheduler, explain_row_lock,
+	explain_table_lock, explain_pause,	   explain_limit,	  explain_strict,
+	explain_rate,		explain_isolation, explain_executors, explain_spacing,
 };
 
 /* ---- the function ---- */

@@ -5,14 +5,20 @@
  * The scheduler writes it with its claims, so that a rate holds across restarts and crashes.  It is
  * beside the task table, has the same owner, and is created when the first queue gets a rate.
  *
- * Every function runs inside a transaction of the caller, as the owner of the task table.  This
- * file does not know what is remembered, and decides nothing.
+ * Every function but rate_row_find runs inside a transaction of the caller, as the owner of the
+ * task table.  This file does not know what is remembered, and decides nothing.
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/relation.h"
+#include "catalog/pg_opfamily.h"
 #include "catalog/pg_type.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 
 #include "task/rate_table.h"
 #include "task/side_table.h"
@@ -60,11 +66,11 @@ rate_table_prepare(const TaskTable *table, MemoryContext context, char **fault)
 	return side_table_prepare(&rate_table, table, context, fault);
 }
 
-/* Copy the image of a row of the last result into the context "where". */
+/* Copy an image into the context "where". */
 static void
-copy_image(MemoryContext where, uint64 row, RateRow *copy)
+copy_image(MemoryContext where, Datum value, RateRow *copy)
 {
-	bytea *image = DatumGetByteaPP(statement_value(row, 3));
+	bytea *image = DatumGetByteaPP(value);
 
 	copy->length = (int) VARSIZE_ANY_EXHDR(image);
 	copy->image =
@@ -92,7 +98,7 @@ rate_rows_read(const TaskTable *rates, const char *from, int limit, RateRow **ro
 	{
 		(*rows)[i].queue = statement_text(caller, i, 1);
 		(*rows)[i].until = DatumGetTimestampTz(statement_value(i, 2));
-		copy_image(caller, i, &(*rows)[i]);
+		copy_image(caller, statement_value(i, 3), &(*rows)[i]);
 	}
 	statement_end();
 	return count;
@@ -146,4 +152,74 @@ rate_rows_remove(const TaskTable *rates, const RateRow *rows, int count)
 		queues[i] = CStringGetTextDatum(rows[i].queue);
 	(void) statement_execute(&remove_rows, rates, &args);
 	statement_end();
+}
+
+/*
+ * Return the index of the primary key, if it is one by this column of text as the server makes it.
+ * InvalidOid: there is none, and the whole table has to be read.
+ */
+static Oid
+find_index(Relation rel, AttrNumber column)
+{
+	Relation index;
+	bool usable;
+	Oid relid;
+
+	list_free(RelationGetIndexList(rel)); /* finds rd_pkindex, too */
+	relid = rel->rd_pkindex;
+	if (!OidIsValid(relid))
+		return InvalidOid;
+	index = index_open(relid, AccessShareLock);
+	usable = index->rd_index->indisvalid && index->rd_index->indkey.values[0] == column &&
+			 index->rd_opfamily[0] == TEXT_BTREE_FAM_OID;
+	index_close(index, AccessShareLock);
+	return usable ? relid : InvalidOid;
+}
+
+/* Find the row of a queue in a table that is open and locked. */
+static bool
+find_row(Relation rel, const char *queue, RateRow *row)
+{
+	AttrNumber queue_number = get_attnum(RelationGetRelid(rel), "queue");
+	AttrNumber image_number = get_attnum(RelationGetRelid(rel), "image");
+	Oid collation = TupleDescAttr(RelationGetDescr(rel), queue_number - 1)->attcollation;
+	Oid index = find_index(rel, queue_number);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple tuple;
+	bool isnull = true;
+
+	ScanKeyEntryInitialize(&key, 0, queue_number, BTEqualStrategyNumber, InvalidOid, collation,
+						   F_TEXTEQ, CStringGetTextDatum(queue));
+	scan = systable_beginscan(rel, index, OidIsValid(index), GetActiveSnapshot(), 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		Datum image = heap_getattr(tuple, image_number, RelationGetDescr(rel), &isnull);
+
+		if (!isnull)
+			copy_image(CurrentMemoryContext, image, row);
+	}
+	systable_endscan(scan);
+	return !isnull;
+}
+
+/*
+ * For a user's session: read the image of a queue from the table beside this task table.  False if
+ * there is none.  Reads the table itself, so no policy, rule or function of anybody runs, and the
+ * rights of the caller do not matter: the caller decides what he is told.
+ */
+bool
+rate_row_find(Oid relid, Oid owner, const char *queue, RateRow *row)
+{
+	Relation rel = side_table_open(&rate_table, relid, owner);
+	bool found;
+
+	if (rel == NULL)
+		return false;
+	memset(row, 0, sizeof(RateRow));
+	row->queue = queue;
+	found = find_row(rel, queue, row);
+	relation_close(rel, AccessShareLock);
+	return found;
 }

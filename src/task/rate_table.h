@@ -25,5 +25,6 @@ extern TaskTable *rate_table_prepare(const TaskTable *table, MemoryContext conte
 extern int rate_rows_read(const TaskTable *rates, const char *from, int limit, RateRow **rows);
 extern void rate_rows_write(const TaskTable *rates, const RateRow *rows, int count);
 extern void rate_rows_remove(const TaskTable *rates, const RateRow *rows, int count);
+extern bool rate_row_find(Oid relid, Oid owner, const char *queue, RateRow *row);
 
 #endif /* PG_TASK_RATE_TABLE_H */

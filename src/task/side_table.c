@@ -3,8 +3,8 @@
  *		The tables beside the task table that pg_task alone writes: found by name, checked, created.
  *
  * Each has the schema and the owner of the task table, and its name with a suffix.  Every function
- * but side_table_name runs inside a transaction of the caller, as that owner.  This file knows no
- * column of them.
+ * but side_table_name and side_table_open runs inside a transaction of the caller, as that owner.
+ *This file knows no column of them.
  */
 #include "postgres.h"
 
@@ -170,4 +170,21 @@ side_table_prepare(const SideTable *side, const TaskTable *table, MemoryContext 
 		result = describe_table(rel, name, context);
 	relation_close(rel, NoLock);
 	return result;
+}
+
+/*
+ * For a user's session: open the table beside a task table of this owner, for reading.  NULL if
+ * there is none that side_table_prepare takes.  The caller executes no code of anybody, and decides
+ * what the user is told.
+ */
+Relation
+side_table_open(const SideTable *side, Oid relid, Oid owner)
+{
+	Oid found = get_relname_relid(side_table_name(relid, side->suffix), get_rel_namespace(relid));
+	Relation rel = OidIsValid(found) ? try_relation_open(found, AccessShareLock) : NULL;
+
+	if (rel == NULL || find_fault(side, rel, owner) == NULL)
+		return rel;
+	relation_close(rel, AccessShareLock);
+	return NULL;
 }

@@ -7,6 +7,8 @@
 
 #include "postgres.h"
 
+#include "utils/rel.h"
+
 #include "task/table.h"
 
 typedef struct SideColumn
@@ -28,5 +30,6 @@ typedef struct SideTable
 extern char *side_table_name(Oid relid, const char *suffix);
 extern TaskTable *side_table_prepare(const SideTable *side, const TaskTable *table,
 									 MemoryContext context, char **fault);
+extern Relation side_table_open(const SideTable *side, Oid relid, Oid owner);
 
 #endif /* PG_TASK_SIDE_TABLE_H */

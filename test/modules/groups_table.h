@@ -44,7 +44,7 @@ allocate(void)
 
 #include "scheduler/name_seed.c"
 #include "scheduler/queue_rules.c"
-#include "scheduler/rate.c"
+#include "task/rate.c"
 #include "scheduler/rates.c"
 #include "scheduler/queues.c"
 #include "scheduler/group_roles.c"

@@ -2,7 +2,7 @@
  * rate_check.c
  *		Unit tests of the rates of queues, run in an ordinary backend.
  *
- * src/scheduler/rate.c is plain memory: it is compiled into this library, and the checks call its
+ * src/task/rate.c is plain memory: it is compiled into this library, and the checks call its
  * functions with times of their own.  rate_check(name, seed) runs one check.  It returns NULL if
  * the check holds, otherwise what does not hold.
  */
@@ -25,7 +25,7 @@ allocate(void)
 
 #define MemoryContextAlloc(context, size) (allocate(), MemoryContextAlloc(context, size))
 
-#include "scheduler/rate.c"
+#include "task/rate.c"
 
 PG_MODULE_MAGIC;
 
@@ -514,6 +514,59 @@ check_pauses(void)
 	return NULL;
 }
 
+/* What an image, read at this time, says of the next start by this rule (us); -1: nothing. */
+static int64
+foresee(const StringInfoData *image, int64 now, RateRule rule)
+{
+	TimestampTz next = rate_foresee(image->data, image->len, rule, clock_at(now));
+
+	return next == DT_NOBEGIN ? -1 : next - start.wall;
+}
+
+/* A session foresees the next start. */
+static const char *
+check_foresight(void)
+{
+	RateState state;
+	StringInfoData image;
+	int i;
+
+	initStringInfo(&image);
+	rate_init(&state, CurrentMemoryContext, (RateRule){5, 10 * SECOND, 0});
+	for (i = 0; i < 4; i++)
+		begin_one(&state, i * SECOND);
+	rate_chosen(&state);
+	rate_write(&state, &pause, clock_at(4 * SECOND), &image);
+	/* the pending one counts from when that was written, whenever that is read */
+	CHECK(foresee(&image, 5 * SECOND, (RateRule){5, 10 * SECOND, 0}) == 10 * SECOND);
+	CHECK(foresee(&image, 9 * SECOND, (RateRule){5, 10 * SECOND, 0}) == 10 * SECOND);
+	CHECK(foresee(&image, 9 * SECOND, (RateRule){1, 10 * SECOND, 0}) == 14 * SECOND);
+	CHECK(foresee(&image, 9 * SECOND, (RateRule){4, 20 * SECOND, 0}) == 21 * SECOND);
+	CHECK(foresee(&image, 9 * SECOND, (RateRule){6, 10 * SECOND, 0}) == -1);
+	CHECK(foresee(&image, 9 * SECOND, (RateRule){0, 10 * SECOND, 0}) == -1);
+	CHECK(foresee(&image, 10 * SECOND, (RateRule){5, 10 * SECOND, 0}) == -1);
+	image.len--;
+	CHECK(foresee(&image, 5 * SECOND, (RateRule){5, 10 * SECOND, 0}) == -1);
+
+	/* a bucket that is empty: one of its tokens was missing, and one task is pending */
+	rate_init(&state, CurrentMemoryContext, (RateRule){1, 10 * SECOND, 2});
+	begin_one(&state, 0);
+	rate_chosen(&state);
+	resetStringInfo(&image);
+	rate_write(&state, &pause, clock_at(4 * SECOND), &image);
+	CHECK(foresee(&image, 5 * SECOND, (RateRule){1, 10 * SECOND, 2}) == 10 * SECOND);
+	CHECK(foresee(&image, 9 * SECOND, (RateRule){1, 10 * SECOND, 2}) == 10 * SECOND);
+	CHECK(foresee(&image, 9 * SECOND, (RateRule){1, 10 * SECOND, 3}) == -1);
+
+	/* one that was full for long when that was written */
+	rate_init(&state, CurrentMemoryContext, (RateRule){1, 10 * SECOND, 1});
+	rate_chosen(&state);
+	resetStringInfo(&image);
+	rate_write(&state, &pause, clock_at(40 * SECOND), &image);
+	CHECK(foresee(&image, 45 * SECOND, (RateRule){1, 10 * SECOND, 1}) == 50 * SECOND);
+	return NULL;
+}
+
 /* Each allocation may fail: the state is as before. */
 static const char *
 check_memory(void)
@@ -565,6 +618,7 @@ rate_check(PG_FUNCTION_ARGS)
 		{"window", check_window}, {"bucket", check_bucket},	  {"rules", check_rules},
 		{"random", check_random}, {"reached", check_reached}, {"naive", check_naive},
 		{"images", check_images}, {"pauses", check_pauses},   {"memory", check_memory},
+		{"foresight", check_foresight},
 	};
 	char *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	const char *result = "no such check";

@@ -1,6 +1,6 @@
 # The rate of a queue as plain functions, with times of the test's own: windows, token buckets,
 # rules that change, tasks that are seen late, a scheduler that ends.  A TAP test because it builds
-# a library: test/modules/rate_check.c contains the checks, and src/scheduler/rate.c with them.
+# a library: test/modules/rate_check.c contains the checks, and src/task/rate.c with them.
 use strict;
 use warnings;
 use FindBin;
@@ -27,6 +27,7 @@ check('bucket', 'a token bucket');
 check('rules', 'a rule that changes keeps what it knows of starts');
 check('images', 'what was written is read by another scheduler; anything else is refused');
 check('pauses', 'the last start of a queue with pauses is read by another scheduler');
+check('foresight', 'a session foresees the next start by what was written');
 check('memory', 'each allocation may fail');
 check('reached', 'the rate is reached within 1 %');
 

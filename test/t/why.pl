@@ -48,6 +48,16 @@ sub let_go
 	return;
 }
 
+# Is the moment that is named for a task about an hour after the first start in its queue?
+sub next_start
+{
+	my ($queue, $id, $user) = @_;
+	my $start = sql("SELECT min(start) FROM task WHERE queue = '$queue'");
+
+	return sql_as($user, qq{SELECT substring(pg_task_why($id) FROM ' at (20.*)')::timestamptz
+		BETWEEN timestamptz '$start' + '50 min' AND timestamptz '$start' + '70 min'});
+}
+
 subtest 'the row says it' => sub {
 	is(sql('SELECT pg_task_why(-1) IS NULL, pg_task_why(NULL) IS NULL'), 't|t', 'no such task');
 	my $done = run_task($node, request => 'SELECT 1');
@@ -153,12 +163,22 @@ subtest 'queues' => sub {
 	sql(q{TRUNCATE task_queue; UPDATE task SET state = 'STOP' WHERE state = 'PLAN'});
 
 	insert_rule('mail', rate => 1, per => '1 h');
-	run_task($node, request => 'SELECT 1', queue => 'mail');
-	like_why(insert_task($node, request => 'SELECT 1', queue => 'mail'),
-		qr/^the rate of its queue: at most 1 starts in 01:00:00$/, 'a rate');
+	run_task($node, request => 'SELECT 1', queue => 'mail', role => 'other');
+	my $mail = insert_task($node, request => 'SELECT 1', queue => 'mail', role => 'app');
+	like_why($mail, qr/^the rate of its queue: at most 1 starts in 01:00:00; its queue may start /,
+		'a rate');
+	is(next_start('mail', $mail, 'app'), 't', 'and when a start leaves the window');
+	insert_rule('bucket', rate => 1, per => '1 h', burst => 2);
+	run_task($node, request => 'SELECT 1', queue => 'bucket') for 1 .. 2;
+	my $third = insert_task($node, request => 'SELECT 1', queue => 'bucket');
+	like_why($third, qr/^the rate of its queue: .*; its queue may start its next task at 20/, 'a bucket');
+	is(next_start('bucket', $third, 'postgres'), 't', 'and when it has a token');
 	run_task($node, request => 'SELECT 1', queue => 'slow', max => -3600000);
 	like_why(insert_task($node, request => 'SELECT 1', queue => 'slow', max => -3600000),
 		qr/^the pause of its queue: 01:00:00 between two starts$/, 'a pause');
+	sql('ALTER TABLE task_rate OWNER TO other');
+	unlike(sql("SELECT pg_task_why($third)"), qr/next task at/,
+		'nothing is read from the table of somebody else');
 };
 
 subtest 'strict queues' => sub {

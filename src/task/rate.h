@@ -61,6 +61,7 @@ typedef struct RatePause
 	int64 longest; /* the longest pause after it that a task has asked for (ms); 0: none has */
 } RatePause;
 
+extern RateRule rate_rule(int rate, int64 per, int burst);
 extern void rate_init(RateState *state, MemoryContext context, RateRule rule);
 extern void rate_free(RateState *state);
 extern void rate_set_rule(RateState *state, RateRule rule, MonoTime now);
@@ -85,5 +86,6 @@ extern void
 rate_write(const RateState *state, const RatePause *pause, ClockNow now, StringInfo out);
 extern bool rate_read(RateState *state, RatePause *pause, MemoryContext context, const char *data,
 					  int length, ClockNow now);
+extern TimestampTz rate_foresee(const char *data, int length, RateRule rule, ClockNow now);
 
 #endif /* PG_TASK_RATE_H */

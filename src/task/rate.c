@@ -11,6 +11,8 @@
  * Times are those of the monotonic clock: steps of the wall clock change nothing while the process
  * lives.  What is written down (rate_write) has times of the wall clock.
  *
+ * The scheduler decides by it; a session only foresees (rate_foresee).
+ *
  * This file is plain memory: no SPI, no shared memory, and it reads no clock.
  */
 #include "postgres.h"
@@ -18,7 +20,7 @@
 #include "port/pg_bswap.h"
 #include "utils/memutils.h"
 
-#include "scheduler/rate.h"
+#include "task/rate.h"
 
 /*
  * While its first statement runs, a task may read the clock: it counts as beginning now.  After
@@ -81,6 +83,20 @@ round_up(const RateRule *rule, MonoTime at)
 		return at;
 	step = (rule->per + RATE_STEPS - 1) / RATE_STEPS;
 	return (MonoTime){(at.us + step - 1) / step * step};
+}
+
+/*
+ * Return the rule that a row of the queue table means, which has a rate.  A "per" or a "burst" that
+ * is negative was not given.
+ */
+RateRule
+rate_rule(int rate, int64 per, int burst)
+{
+	return (RateRule){
+		.rate = rate,
+		.per = per < 0 ? USECS_PER_SEC : Max(Min(per, RATE_PER_MAX), 1),
+		.burst = Max(burst, 0),
+	};
 }
 
 void
@@ -210,6 +226,12 @@ missing_tokens(const RateState *state, MonoTime now)
 	return (int) Min((debt + each - 1) / each, PG_INT32_MAX / 2);
 }
 
+static bool
+rules_are_equal(const RateRule *a, const RateRule *b)
+{
+	return a->rate == b->rate && a->per == b->per && a->burst == b->burst;
+}
+
 /*
  * The rule has changed.  What is remembered of the starts stays: the starts in the window of the
  * old rule, or the tokens that miss in its bucket, as starts of now.  After an error the state is
@@ -221,8 +243,7 @@ rate_set_rule(RateState *state, RateRule rule, MonoTime now)
 	RateState new;
 	int i;
 
-	if (rule.rate == state->rule.rate && rule.per == state->rule.per &&
-		rule.burst == state->rule.burst)
+	if (rules_are_equal(&rule, &state->rule))
 		return;
 	if (!has_bucket(state))
 		leave_window(state, now);
@@ -434,6 +455,8 @@ rate_write(const RateState *state, const RatePause *pause, ClockNow now, StringI
 	MonoTime full = {(state->full_at + NS_PER_US - 1) / NS_PER_US};
 	int i;
 
+	/* not before now: for a bucket that is full that is the same, and a reader learns the time */
+	full = clock_max(full, now.mono);
 	put_int32(out, RATE_FORMAT);
 	put_int32(out, state->rule.rate);
 	put_int64(out, state->rule.per);
@@ -519,27 +542,28 @@ read_pause(RateInput *in, RatePause *pause, ClockNow now)
 }
 
 /*
- * Read what rate_write has written.  The pending tasks are in doubt from now on: they may have
- * begun, or not.  False if it is nothing that rate_write writes: then the caller frees the state.
+ * Read an image: see rate_read.  *full is when the bucket is full; of a window it is when the image
+ * was written.
  */
-bool
-rate_read(RateState *state, RatePause *pause, MemoryContext context, const char *data, int length,
-		  ClockNow now)
+static bool
+read_image(RateState *state, RatePause *pause, MemoryContext context, RateInput in, ClockNow now,
+		   MonoTime *full)
 {
-	RateInput in = {data, length, false};
+	TimestampTz full_wall;
 	uint32 format;
-	TimestampTz full;
+	int64 ahead = 0;
 	int entries;
 	int i;
 
 	rate_init(state, context, (RateRule){.per = 1});
 	*pause = (RatePause){CLOCK_LONG_AGO, 0};
-	if (!read_header(&in, state, &format, &full, &entries))
+	if (!read_header(&in, state, &format, &full_wall, &entries))
 		return false;
 	if (has_bucket(state) && state->rule.rate > 0)
-		state->full_at =
-			mono_of(now, full, tokens_ns(&state->rule, state->rule.burst) / NS_PER_US).us *
-			NS_PER_US;
+		ahead = tokens_ns(&state->rule, state->rule.burst) / NS_PER_US;
+	*full = mono_of(now, full_wall, ahead);
+	if (has_bucket(state) && state->rule.rate > 0)
+		state->full_at = full->us * NS_PER_US;
 	reserve_entries(state, entries + 1);
 	for (i = 0; i < entries && !in.short_of; i++)
 	{
@@ -553,4 +577,44 @@ rate_read(RateState *state, RatePause *pause, MemoryContext context, const char 
 	if (format == RATE_FORMAT && !read_pause(&in, pause, now))
 		return false;
 	return i == entries && !in.short_of && in.left == 0;
+}
+
+/*
+ * Read what rate_write has written.  The pending tasks are in doubt from now on: they may have
+ * begun, or not.  False if it is nothing that rate_write writes: then the caller frees the state.
+ */
+bool
+rate_read(RateState *state, RatePause *pause, MemoryContext context, const char *data, int length,
+		  ClockNow now)
+{
+	MonoTime full;
+
+	return read_image(state, pause, context, (RateInput){data, length, false}, now, &full);
+}
+
+/*
+ * When may one more task be chosen, by what rate_write has written last?  The tasks that were
+ * pending then count as begun then, so it may be a little later.  DT_NOBEGIN if that does not say
+ * it: the moment has passed, nothing starts by this rule, or the bucket was that of another rule.
+ */
+TimestampTz
+rate_foresee(const char *data, int length, RateRule rule, ClockNow now)
+{
+	MonoTime next = CLOCK_NEVER;
+	RateState state;
+	RatePause pause;
+	MonoTime full;
+
+	if (read_image(&state, &pause, CurrentMemoryContext, (RateInput){data, length, false}, now,
+				   &full) &&
+		(!has_bucket(&state) || rules_are_equal(&state.rule, &rule)))
+	{
+		rate_settle(&state, full);
+		rate_set_rule(&state, rule, now.mono);
+		next = rate_next_start(&state, now.mono);
+	}
+	rate_free(&state);
+	if (next.us == CLOCK_NEVER.us || !clock_is_before(now.mono, next))
+		return DT_NOBEGIN;
+	return wall_of(now, next);
 }
