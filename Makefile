@@ -85,7 +85,7 @@ format:
 # for rows of tables and addresses.
 format-check:
 	clang-format --dry-run -Werror $(wildcard src/*.[ch] src/*/*.[ch])
-	! grep -nE '^ \*[a-z]' $(wildcard src/*.[ch] src/*/*.[ch])
+	! grep -nE '^ \*[A-Za-z]' $(wildcard src/*.[ch] src/*/*.[ch])
 	! LC_ALL=C.UTF-8 grep -nE '^[^|].{100}' README.md docs/*.md | grep -v '://'
 help:
 	@echo 'demo      see tasks run on a throw-away server'

@@ -1,7 +1,7 @@
 /*
  * failure.h
  *		The response of a task that has failed, if no executor has formatted it; and failures as
- *JSON.
+ *		JSON.
  */
 #ifndef PG_TASK_FAILURE_H
 #define PG_TASK_FAILURE_H
