@@ -83,8 +83,9 @@ relation_parents(Oid relid)
 	return parents;
 }
 
-static bool
-is_owned_by(Oid relid, Oid owner)
+/* Is there such a relation, of this owner?  Takes no lock. */
+bool
+relation_is_owned_by(Oid relid, Oid owner)
 {
 	HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
 	bool owned = false;
@@ -174,11 +175,11 @@ relation_fault(Relation rel, List *members, List *parents)
 
 		if (get_rel_relkind(member) == RELKIND_FOREIGN_TABLE)
 			return psprintf("Its partition \"%s\" is a foreign table.", get_rel_name(member));
-		if (!is_owned_by(member, owner))
+		if (!relation_is_owned_by(member, owner))
 			return psprintf("Its partition \"%s\" has another owner.", get_rel_name(member));
 	}
 	foreach(cell, parents)
-		if (!is_owned_by(lfirst_oid(cell), owner))
+		if (!relation_is_owned_by(lfirst_oid(cell), owner))
 			return psprintf("The table \"%s\", which it inherits from, has another owner.",
 							get_rel_name(lfirst_oid(cell)));
 	managed = find_managed(lcons_oid(RelationGetRelid(rel), list_copy(members)));

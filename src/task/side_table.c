@@ -4,7 +4,7 @@
  *
  * Each has the schema and the owner of the task table, and its name with a suffix.  Every function
  * but side_table_name and side_table_open runs inside a transaction of the caller, as that owner.
- *This file knows no column of them.
+ * This file knows no column of them.
  */
 #include "postgres.h"
 
@@ -26,6 +26,8 @@
 #include "task/relation.h"
 #include "task/side_table.h"
 #include "task/watch.h"
+
+static char other_owner[] = "It has another owner than the task table.";
 
 /* Return the name of the table with this suffix beside a task table, without its schema. */
 char *
@@ -67,7 +69,7 @@ find_fault(const SideTable *side, Relation rel, Oid owner)
 		rel->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT)
 		return "It is not a plain table.";
 	if (rel->rd_rel->relowner != owner)
-		return "It has another owner than the task table.";
+		return other_owner;
 	for (i = 0; i < side->ncolumns; i++)
 	{
 		AttrNumber number = get_attnum(RelationGetRelid(rel), side->columns[i].name);
@@ -138,7 +140,8 @@ describe_table(Relation rel, const char *name, MemoryContext parent)
 
 /*
  * Find the table, or create it, and describe it in a child of the memory context.  From now on
- * watch_changed reports its changes, too.  NULL if it cannot be used: *fault says why.
+ * watch_changed reports its changes, too.  NULL if it cannot be used: *fault says why.  A relation
+ * of another owner is not even locked: he may keep it locked.  So its changes are not reported.
  */
 TaskTable *
 side_table_prepare(const SideTable *side, const TaskTable *table, MemoryContext context,
@@ -149,6 +152,7 @@ side_table_prepare(const SideTable *side, const TaskTable *table, MemoryContext 
 	char *name = quote_qualified_identifier(get_namespace_name(schema), relname);
 	TaskTable *result = NULL;
 	Relation rel;
+	Oid relid;
 
 	Assert(owner_acts() && GetUserId() == table->owner);
 	*fault = NULL;
@@ -159,7 +163,13 @@ side_table_prepare(const SideTable *side, const TaskTable *table, MemoryContext 
 		return NULL;
 	}
 	CommandCounterIncrement();
-	rel = try_relation_open(get_relname_relid(relname, schema), AccessShareLock);
+	relid = get_relname_relid(relname, schema);
+	if (get_rel_relkind(relid) != '\0' && !relation_is_owned_by(relid, table->owner))
+	{
+		*fault = psprintf("%s is not usable. %s", name, other_owner);
+		return NULL;
+	}
+	rel = try_relation_open(relid, AccessShareLock);
 	if (rel == NULL)
 		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("%s has changed", name)));
 	watch_also(RelationGetRelid(rel));
@@ -181,8 +191,10 @@ Relation
 side_table_open(const SideTable *side, Oid relid, Oid owner)
 {
 	Oid found = get_relname_relid(side_table_name(relid, side->suffix), get_rel_namespace(relid));
-	Relation rel = OidIsValid(found) ? try_relation_open(found, AccessShareLock) : NULL;
+	Relation rel = NULL;
 
+	if (OidIsValid(found) && relation_is_owned_by(found, owner))
+		rel = try_relation_open(found, AccessShareLock);
 	if (rel == NULL || find_fault(side, rel, owner) == NULL)
 		return rel;
 	relation_close(rel, AccessShareLock);

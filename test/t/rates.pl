@@ -196,6 +196,21 @@ subtest 'the rate table' => sub {
 	wait_for_done('quick', 41);
 	is(done_in('quick'), 41, 'without it, it starts');
 
+	wait_until($node, q{SELECT to_regclass('task_rate') IS NOT NULL});
+	$from = log_position($node);
+	my $holder = open_session($node, 'postgres');
+	$holder->query_safe(q{ALTER TABLE task_rate OWNER TO "Tenant"});
+	$holder->query_safe('BEGIN; LOCK TABLE task_rate');
+	terminate($node, backends($node, 'scheduler'));
+	wait_for_log_line($node, qr/do not start.*\n.*another owner/, $from);
+	wait_for_done('quick', 41);
+	my $waiting = insert_task($node, queue => 'bucket', request => 'SELECT 1');
+	isnt(sql("SET statement_timeout = '60 s'; SELECT pg_task_why($waiting)"), '',
+		'one that a stranger owns and has locked stops neither the scheduler nor a session');
+	$holder->quit;
+	sql(q{DROP TABLE task_rate});
+	terminate($node, backends($node, 'scheduler'));
+
 	sql(q{BEGIN; ALTER TABLE task_rate RENAME TO old; CREATE TABLE task_rate AS TABLE old;
 		UPDATE task_rate SET image = '\xdeadbeef'; ALTER TABLE task_rate ADD PRIMARY KEY (queue);
 		ALTER TABLE task_rate ADD note text; COMMIT});
