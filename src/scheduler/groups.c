@@ -68,7 +68,8 @@ static struct
 	MemoryContext context; /* of all that follows, of order.c and queues.c */
 	MemoryContext members; /* of QueueGroup alone */
 	grouptable_hash *table;
-	dlist_head all; /* all groups; those that were named last at the end */
+	dlist_head all;		  /* all groups; those that were named last at the end */
+	dlist_node *expected; /* the one that the scan will probably find next, in that list; or NULL */
 	uint32 scan_number;
 	int limit;	   /* groups that are remembered at most */
 	bool sweeping; /* the groups that the last scan did not find are forgotten */
@@ -94,6 +95,17 @@ groups_create(int limit, int64 aging)
 	surplus_create();
 }
 
+/* Remove a group from the list of all. */
+static void
+unlist_group(QueueGroup *group)
+{
+	if (groups.expected == &group->node)
+		groups.expected = dlist_has_next(&groups.all, &group->node)
+							  ? dlist_next_node(&groups.all, &group->node)
+							  : NULL;
+	dlist_delete(&group->node);
+}
+
 /* A strict queue is not held any more: look at its first task again. */
 static void
 end_hold(QueueState *queue)
@@ -111,7 +123,7 @@ groups_forget(QueueGroup *group)
 
 	if (queue->held_group == group)
 		end_hold(queue);
-	dlist_delete(&group->node);
+	unlist_group(group);
 	grouptable_delete(groups.table, &group->key);
 	order_detach(group);
 	group->lane->role->ngroups--;
@@ -215,24 +227,47 @@ is_wanted(const TaskGroup *key, TaskPlace place)
 	return !surplus_refuse(key, place);
 }
 
-/*
- * Return the group with this key, of which a hint or a scan has named a row at this position.  NULL
- * if it is not to be remembered.
- */
-static QueueGroup *
-see_group(const TaskGroup *key, TaskPlace place)
+/* Return the group with this key; NULL if it is not remembered. */
+QueueGroup *
+groups_find(const TaskGroup *key)
 {
 	GroupEntry *entry = grouptable_lookup(groups.table, key);
-	QueueGroup *group;
 
-	if (entry == NULL && !is_wanted(key, place))
+	return entry ? (QueueGroup *) entry->key : NULL;
+}
+
+/*
+ * The same for the next group that a scan has found.  Each scan finds them in the same order, so it
+ * mostly is the one that the last scan has found next: that saves a look into the table.
+ */
+static QueueGroup *
+find_expected(const TaskGroup *key)
+{
+	QueueGroup *group = NULL;
+
+	if (groups.expected)
+		group = dlist_container(QueueGroup, node, groups.expected);
+	if (group == NULL || !task_same_group(&group->key, key))
+		group = groups_find(key);
+	if (group)
+		groups.expected = &group->node;
+	return group;
+}
+
+/*
+ * A hint or a scan has named a row of this group at this position.  Return it, or add it if it is
+ * NULL; NULL if it is not to be remembered.
+ */
+static QueueGroup *
+see_group(QueueGroup *group, const TaskGroup *key, TaskPlace place)
+{
+	if (group == NULL && !is_wanted(key, place))
 		return NULL;
-	if (entry == NULL)
+	if (group == NULL)
 		group = add_group(key);
 	else
 	{
-		group = (QueueGroup *) entry->key;
-		dlist_delete(&group->node);
+		unlist_group(group);
 		dlist_push_tail(&groups.all, &group->node);
 	}
 	group->seen = groups.scan_number;
@@ -292,7 +327,7 @@ note_first_row(QueueGroup *group, TaskPlace place, bool scanned)
 void
 groups_hint(const TaskGroup *key, TaskPlace place)
 {
-	QueueGroup *group = see_group(key, place);
+	QueueGroup *group = see_group(groups_find(key), key, place);
 
 	if (group == NULL)
 		return;
@@ -308,15 +343,6 @@ groups_hint(const TaskGroup *key, TaskPlace place)
 	if (group_knows_row(group) && order_compare_places(&group->places[group->next], &place) < 0)
 		place = group->places[group->next];
 	rewind_group(group, &place, 1, false);
-}
-
-/* Return the group with this key; NULL if it is not remembered. */
-QueueGroup *
-groups_find(const TaskGroup *key)
-{
-	GroupEntry *entry = grouptable_lookup(groups.table, key);
-
-	return entry ? (QueueGroup *) entry->key : NULL;
 }
 
 /* Is it known that the first row of this group is the one at this position? */
@@ -442,7 +468,7 @@ is_news(const QueueGroup *group, TaskPlace place)
 bool
 groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool complete)
 {
-	QueueGroup *group = see_group(key, places[0]);
+	QueueGroup *group = see_group(find_expected(key), key, places[0]);
 	bool news;
 
 	Assert(count > 0);

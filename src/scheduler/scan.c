@@ -31,8 +31,8 @@
  * next statement jumps from group to group: first over JUMP_MIN groups, then over twice as many
  * each time that rows were tried again, up to JUMP_MAX.
  */
-#define LIST_ROWS 128
-#define LIST_SHARE 8
+#define LIST_ROWS 256
+#define LIST_SHARE 16
 #define JUMP_MIN 32
 #define JUMP_MAX 256
 

@@ -67,13 +67,14 @@ note_parked(QueueState *queue, MonoTime until)
 bool
 surplus_refuse(const TaskGroup *key, TaskPlace place)
 {
-	const GroupRole *role = group_role_find(key->role);
-	QueueState *queue = queue_find(key->queue);
-	OrderKey position = order_key_at(key, queue ? queue->turn : DT_NOBEGIN, place);
 	ClockNow now = order_now();
+	const GroupRole *role;
+	QueueState *queue;
+	OrderKey position;
 
 	if (place.dt > now.wall && place.dt < surplus.future_from)
 		return false;
+	queue = queue_find(key->queue);
 	if (queue)
 		queue->sure = false; /* the first task of a strict queue may not be known */
 	if (place.dt > now.wall)
@@ -86,6 +87,8 @@ surplus_refuse(const TaskGroup *key, TaskPlace place)
 		note_parked(queue, queue_blocked_until(queue, key, now));
 		return true;
 	}
+	role = group_role_find(key->role);
+	position = order_key_at(key, queue ? queue->turn : DT_NOBEGIN, place);
 	return role && group_role_forgot(role, &position);
 }
 
