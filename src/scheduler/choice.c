@@ -139,14 +139,33 @@ compare_need(const ListCell *left, const ListCell *right)
 
 /*
  * A role has got no executor: if it has none, set it aside, so that the next rounds cost nothing
- * for it.  One that was refused keeps its place; one that may not have any now makes way for others
- * ("last").
+ * for it.  One that was refused keeps its place; one that may not have any itself makes way for
+ * others.
  */
 static void
-set_aside(const DispatchRound *round, const BlockedRole *entry, bool last)
+set_aside(const DispatchRound *round, const BlockedRole *entry, DemandAnswer answer)
 {
 	if (demand_need(entry->role.oid).executors == 0)
-		role_line_add(entry->group_role, last ? round->now.mono : entry->need.granted);
+		role_line_add(entry->group_role,
+					  answer == DEMAND_MET ? round->now.mono : entry->need.granted,
+					  answer == DEMAND_FULL);
+}
+
+/* Request executors for a blocked role.  When some have got none, others are not asked for. */
+static DemandAnswer
+demand_for_role(DispatchRound *round, const BlockedRole *entry)
+{
+	DemandAnswer answer;
+
+	if (round->full && entry->role.database_limit >= 0)
+		return DEMAND_FULL;
+	if (round->refused >= REFUSED_DEMANDS)
+		return DEMAND_REFUSED;
+	answer = demand_executors(&entry->role, entry->name, entry->demand.tasks, entry->demand.average,
+							  round->now.mono);
+	round->refused += answer == DEMAND_REFUSED;
+	round->full |= answer == DEMAND_FULL;
+	return answer;
 }
 
 /*
@@ -162,12 +181,8 @@ demand_for_blocked_roles(DispatchRound *round)
 	foreach(cell, round->blocked)
 	{
 		const BlockedRole *entry = lfirst(cell);
-		bool asked = round->refused < REFUSED_DEMANDS;
-		bool refused = asked && demand_executors(&entry->role, entry->name, entry->demand.tasks,
-												 entry->demand.average, round->now.mono);
 
-		round->refused += refused;
-		set_aside(round, entry, asked && !refused);
+		set_aside(round, entry, demand_for_role(round, entry));
 	}
 	round->wants_executor |= round->refused > 0;
 	round->blocked = NIL;
@@ -428,11 +443,11 @@ void
 choice_make(DispatchRound *round, const TaskTable *table)
 {
 	pool_begin_round();
-	(void) role_line_call(round->now.mono, REFUSED_DEMANDS);
+	(void) role_line_call(round->now.mono, REFUSED_DEMANDS, false);
 	do
 		choose_in_order(round, table);
 	while (demand_for_blocked_roles(round) && round->count + round->failed < round->limit &&
-		   role_line_call(round->now.mono, REFUSED_DEMANDS) > 0);
+		   role_line_call(round->now.mono, REFUSED_DEMANDS, round->full) > 0);
 	role_line_end_round();
 	round->dropped |= locked_check(round, table);
 }

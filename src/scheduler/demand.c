@@ -193,10 +193,9 @@ retire_for_role(const Role *role, int has, bool full, MonoTime now)
 }
 
 /*
- * "tasks" tasks of a role find no executor: start some, or retire one of another role.  Returns
- * true if an executor should come from another database.
+ * "tasks" tasks of a role find no executor: start some, or retire one of another role.
  */
-bool
+DemandAnswer
 demand_executors(const Role *role, const char *name, int tasks, double average, MonoTime now)
 {
 	int wanted = average < 0 ? tasks : (int) Min(tasks * average / POOL_LOAD_MAX_US + 1, tasks);
@@ -210,16 +209,16 @@ demand_executors(const Role *role, const char *name, int tasks, double average, 
 
 		if (!role_may_connect(role->oid, now) ||
 			(role->limit >= 0 && arbiter_count_role(role->oid) >= role->limit))
-			return false;
+			return DEMAND_MET;
 		if (clock_is_before(now, MyScheduler->no_worker.until))
-			return true;
+			return DEMAND_REFUSED;
 		if (full || !start_executor(role->oid, name, now))
 		{
 			retire_for_role(role, has, full, now);
-			return !full;
+			return full ? DEMAND_FULL : DEMAND_REFUSED;
 		}
 	}
-	return false;
+	return DEMAND_MET;
 }
 
 /* Return the next moment after "now" at which a demand that was not met is to be tried again. */
@@ -231,7 +230,7 @@ demand_until(MonoTime now)
 
 	if (clock_is_before(now, shortage->until))
 		until = clock_min(until, shortage->until);
-	if (MyScheduler->slot->wants)
+	if (MyScheduler->slot->wants || MyScheduler->full)
 		until = clock_min(until, clock_plus_ms(now, SLICE_MS));
 	return clock_max(until, clock_plus_ms(now, 1));
 }

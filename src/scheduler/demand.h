@@ -25,9 +25,18 @@ typedef struct DemandNeed
 	MonoTime granted; /* when it got the last one */
 } DemandNeed;
 
+/* What becomes of a demand for executors. */
+typedef enum DemandAnswer
+{
+	DEMAND_MET,		/* the role gets as many as it needs, or may not have more itself */
+	DEMAND_REFUSED, /* no role gets one now, unless it comes from another database */
+	DEMAND_FULL		/* the connection limit of this database is reached: the same for all roles that
+					 * it concerns, and executors of other databases are of no use */
+} DemandAnswer;
+
 extern DemandNeed demand_need(Oid role);
 extern int demand_compare(const DemandNeed *left, const DemandNeed *right);
-extern bool
+extern DemandAnswer
 demand_executors(const Role *role, const char *name, int tasks, double average, MonoTime now);
 extern void demand_yield(void);
 extern MonoTime demand_until(MonoTime now);

@@ -184,7 +184,7 @@ dispatch_begin(DispatchRound *round)
 {
 	round->done = round->count = round->nchecks = round->failed = round->refused = 0;
 	round->limit = DISPATCH_MAX;
-	round->dropped = round->wants_executor = false;
+	round->dropped = round->wants_executor = round->full = false;
 	round->blocked = round->heads = NIL;
 }
 

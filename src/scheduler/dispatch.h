@@ -51,6 +51,7 @@ typedef struct DispatchRound
 	bool wants_executor; /* an executor should come from another database */
 	List *blocked;		 /* of BlockedRole: see choice.c */
 	int refused;		 /* roles that have got no executor */
+	bool full;			 /* the connection limit of the database keeps roles from getting any */
 	List *heads;		 /* of GroupHead: groups of strict queues, to be noted: see strict.c */
 
 	/* the chosen tasks, in the order of their start; [done, count) count as running */

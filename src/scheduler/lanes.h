@@ -33,6 +33,7 @@ typedef struct GroupRole
 	pairingheap_node line;	/* in the line of the roles that are set aside */
 	MonoTime since;			/* its place in the line ... */
 	uint64 number;			/* ... among those with the same time */
+	bool full;				/* the connection limit of the database keeps it from starting */
 	bool called;			/* it was called, and not looked at yet */
 	dlist_node called_node; /* in the list of those */
 

@@ -7,6 +7,9 @@
  * long as executors are started for them.  So a round costs what it starts, however many roles
  * wait.  A role gets an executor only when it is called, so one that is set aside has none.
  *
+ * The roles that are refused by the connection limit of the database have a line of their own: they
+ * are called until one of them is refused again, and do not stand before those that have no limit.
+ *
  * This file is plain memory: no SPI, no shared memory, and it reads no clock.  It knows nothing of
  * executors: choice.c says since when a role needs one.
  */
@@ -18,7 +21,8 @@
 /* Static, because the line is remembered from iteration to iteration. */
 static struct
 {
-	pairingheap roles; /* those that are set aside */
+	pairingheap roles; /* those that are set aside, except for ... */
+	pairingheap full;  /* ... those that the connection limit of the database keeps from starting */
 	dlist_head called; /* those that the round has called, and has not looked at */
 	uint64 number;	   /* of the last role that came into the line */
 } line;
@@ -40,7 +44,7 @@ void
 role_line_create(void)
 {
 	memset(&line, 0, sizeof(line));
-	line.roles.ph_compare = compare_waiting;
+	line.roles.ph_compare = line.full.ph_compare = compare_waiting;
 	dlist_init(&line.called);
 }
 
@@ -53,17 +57,28 @@ end_call(GroupRole *role)
 	role->called = false;
 }
 
-/* Set a role aside that needs an executor since this time.  It is skipped in this round. */
+/* The line in which this role waits. */
+static pairingheap *
+line_of(const GroupRole *role)
+{
+	return role->full ? &line.full : &line.roles;
+}
+
+/*
+ * Set a role aside that needs an executor since this time; "full": because of the connection limit
+ * of the database.  It is skipped in this round.
+ */
 void
-role_line_add(GroupRole *role, MonoTime since)
+role_line_add(GroupRole *role, MonoTime since, bool full)
 {
 	Assert(role->skipped && !role->aside);
 	end_call(role);
 	if (role->number == 0 || role->since.us != since.us)
 		role->number = ++line.number;
 	role->since = since;
+	role->full = full;
 	lanes_set_aside(role);
-	pairingheap_add(&line.roles, &role->line);
+	pairingheap_add(line_of(role), &role->line);
 }
 
 /* The role is forgotten. */
@@ -72,7 +87,7 @@ role_line_forget(GroupRole *role)
 {
 	end_call(role);
 	if (role->aside)
-		pairingheap_remove(&line.roles, &role->line);
+		pairingheap_remove(line_of(role), &role->line);
 	role->aside = false;
 }
 
@@ -83,28 +98,38 @@ role_line_look(GroupRole *role)
 	end_call(role);
 }
 
-/*
- * Call the first roles in line that wait since before "before", up to this number: their tasks take
- * part in this round.  Returns how many.
- */
-int
-role_line_call(MonoTime before, int limit)
+/* Call the first roles of one line. */
+static int
+call_from(pairingheap *roles, MonoTime before, int limit)
 {
 	int count = 0;
 
-	while (count < limit && !pairingheap_is_empty(&line.roles))
+	while (count < limit && !pairingheap_is_empty(roles))
 	{
-		GroupRole *role = pairingheap_container(GroupRole, line, pairingheap_first(&line.roles));
+		GroupRole *role = pairingheap_container(GroupRole, line, pairingheap_first(roles));
 
 		if (!clock_is_before(role->since, before))
 			break;
-		(void) pairingheap_remove_first(&line.roles);
+		(void) pairingheap_remove_first(roles);
 		role->called = true;
 		dlist_push_tail(&line.called, &role->called_node);
 		lanes_bring_back(role);
 		count++;
 	}
 	return count;
+}
+
+/*
+ * Call the first roles in line that wait since before "before", up to this number: their tasks take
+ * part in this round.  "full": the connection limit of the database is reached, so those that it
+ * concerns are not called; otherwise as many of them.  Returns how many.
+ */
+int
+role_line_call(MonoTime before, int limit, bool full)
+{
+	int count = call_from(&line.roles, before, limit);
+
+	return full ? count : count + call_from(&line.full, before, limit);
 }
 
 /*
@@ -122,7 +147,7 @@ role_line_end_round(void)
 		if (pairingheap_is_empty(&role->lanes))
 			continue;
 		lanes_skip_role(role);
-		role_line_add(role, role->since);
+		role_line_add(role, role->since, role->full);
 	}
 }
 
@@ -130,5 +155,5 @@ role_line_end_round(void)
 bool
 role_line_waits(void)
 {
-	return !pairingheap_is_empty(&line.roles);
+	return !pairingheap_is_empty(&line.roles) || !pairingheap_is_empty(&line.full);
 }

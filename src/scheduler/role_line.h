@@ -11,10 +11,10 @@
 #include "shared/clock.h"
 
 extern void role_line_create(void);
-extern void role_line_add(GroupRole *role, MonoTime since);
+extern void role_line_add(GroupRole *role, MonoTime since, bool full);
 extern void role_line_forget(GroupRole *role);
 extern void role_line_look(GroupRole *role);
-extern int role_line_call(MonoTime before, int limit);
+extern int role_line_call(MonoTime before, int limit, bool full);
 extern void role_line_end_round(void);
 extern bool role_line_waits(void);
 

@@ -335,6 +335,7 @@ run_iteration(DispatchRound *round)
 	if (dispatch_round(round, MyScheduler->dispatched))
 		SetLatch(MyLatch);
 	arbiter_want(MyScheduler->slot, round->wants_executor);
+	MyScheduler->full = round->full;
 	row_writes_run(now);
 	MyScheduler->iteration_failed = false;
 	MyScheduler->no_memory_ms = 0;

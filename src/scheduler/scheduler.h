@@ -61,6 +61,7 @@ typedef struct SchedulerProcess
 	Isolation isolation;
 	LockChecks lock_checks;
 	WorkerShortage no_worker;
+	bool full; /* the last round had roles that the connection limit of the database has refused */
 	ErrorLog errors;
 	HistoryWalk history;
 	RateStore rates;

@@ -213,6 +213,7 @@ static const Check checks[] = {
 	{"blocked roles", check_blocked_roles, NULL},
 	{"left line", check_left_line, NULL},
 	{"called once", check_called_once, NULL},
+	{"full line", check_full_line, NULL},
 	{"role line", NULL, check_role_line},
 	{"parked lanes", check_parked, NULL},
 	{"two pauses", check_two_pauses, NULL},

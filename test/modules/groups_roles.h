@@ -59,7 +59,7 @@ refuse_role(QueueGroup *group, int64 since, ClockNow now)
 
 	role_line_look(role);
 	(void) group_demand_block(group, now);
-	role_line_add(role, (MonoTime){since});
+	role_line_add(role, (MonoTime){since}, false);
 	if (model->number == 0 || model->since != since)
 		model->number = ++line_number;
 	model->since = since;
@@ -132,7 +132,7 @@ run_line_round(ClockNow now)
 		called++;
 	}
 	moves = 0;
-	CHECK(role_line_call(now.mono, wanted) == called);
+	CHECK(role_line_call(now.mono, wanted, false) == called);
 	for (i = random_below(called + 1); i > 0 && (group = groups_next(now)) != NULL; i--)
 	{
 		int role = line_role_of(group);
@@ -206,7 +206,7 @@ check_left_line(void)
 	now.mono.us += 1000;
 	begin_round(now);
 	CHECK(groups_next(now) == NULL && role_line_waits());
-	CHECK(role_line_call(now.mono, 16) == 1);
+	CHECK(role_line_call(now.mono, 16, false) == 1);
 	CHECK((group = groups_next(now)) != NULL);
 	CHECK(groups_drop_first(group, now, &place));
 	role_line_end_round();
@@ -228,12 +228,48 @@ check_called_once(void)
 	begin_round(now);
 	groups_read(find_group_of_role(0), NULL, 0, 1);
 	refuse_role(groups_next(now), now.mono.us, now);
-	CHECK(role_line_call(now.mono, 16) == 0);
+	CHECK(role_line_call(now.mono, 16, false) == 0);
 	role_line_end_round();
 	now.mono.us += 1000;
 	begin_round(now);
-	CHECK(role_line_call(now.mono, 16) == 1);
+	CHECK(role_line_call(now.mono, 16, false) == 1);
 	role_line_end_round();
+	return NULL;
+}
+
+/* Roles that the connection limit of the database keeps from starting do not stand before others. */
+static const char *
+check_full_line(void)
+{
+	ClockNow now = start;
+	int i;
+
+	for (i = 0; i < 100; i++)
+		hint_of_role(i, i + 1);
+	begin_round(now);
+	for (i = 0; i < 100; i++)
+	{
+		GroupRole *role = groups_next(now)->lane->role;
+
+		lanes_skip_role(role);
+		role_line_add(role, CLOCK_LONG_AGO, i != 99);
+	}
+	CHECK(!groups_ready(now) || groups_next(now) == NULL);
+	now.mono.us += 1000;
+	begin_round(now);
+	CHECK(role_line_call(now.mono, 16, true) == 1);
+	CHECK(role_line_call(now.mono, 16, true) == 0);
+	CHECK(role_line_call(now.mono, 16, false) == 16);
+	role_line_end_round();
+
+	/* they keep their lines, and leave them when they are forgotten */
+	now.mono.us += 1000;
+	begin_round(now);
+	CHECK(role_line_call(now.mono, 200, true) == 1);
+	CHECK(role_line_call(now.mono, 200, false) == 99);
+	role_line_end_round();
+	groups_clear();
+	CHECK(!role_line_waits());
 	return NULL;
 }
 

@@ -44,6 +44,7 @@ check('many groups', 'a round moves no group of 300,000 that starts nothing');
 check('blocked roles', 'a role with 1,000 groups is set aside at once');
 check('left line', 'a role with no due task leaves the line of those that need an executor');
 check('called once', 'a role that comes into the line in a round is not called again in it');
+check('full line', 'roles that a full database keeps from starting let others pass');
 check('parked lanes', 'what brings the groups of a full queue back');
 check('two pauses', 'the pause of a later lane does not count for an earlier one');
 check('listed rows', 'small groups that a scan has listed are not read again');

@@ -163,6 +163,12 @@ subtest 'connection limits' => sub {
 	run_task($node, db => 'small', request => 'SELECT 1') for 1 .. 3;
 	is(count_of($node, q{state = 'WORK'}, db => 'small'), 1,
 		'of a database: one task at a time, but for a superuser');
+	sql(join ';', map { "CREATE ROLE many_$_ LOGIN" } 1 .. 20);
+	push @small,
+	  map { insert_task($node, db => 'small', role => "many_$_", request => 'SELECT 1') } 1 .. 20;
+	run_task($node, db => 'small', request => 'SELECT 1') for 1 .. 3;
+	is(count_of($node, q{state = 'WORK'}, db => 'small'), 1,
+		'and roles that wait for it do not keep a superuser waiting');
 	open_gate($node, 'small', db => 'small');
 	wait_for_state($node, $_, 'DONE', db => 'small') for @small;
 
