@@ -45,6 +45,7 @@
 #include "storage/proc.h"
 
 #include "compat.h"
+#include "shared/hold.h"
 #include "shared/slots.h"
 
 /*
@@ -127,8 +128,8 @@ reset_scheduler(SharedScheduler *slot, Oid database, Oid user)
 }
 
 /*
- * Reserve a slot for the scheduler of a database.  NULL if the database has one already, or if no
- * slot is free.  Only the supervisor calls this.
+ * Reserve a slot for the scheduler of a database.  NULL if the database has one already or is held,
+ * or if no slot is free.  Only the supervisor calls this.
  */
 SharedScheduler *
 scheduler_slot_reserve(Oid database, Oid user)
@@ -138,7 +139,7 @@ scheduler_slot_reserve(Oid database, Oid user)
 
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	Assert(Shared->supervisor == COMPAT_MY_PROC);
-	if (scheduler_slot_find(database) == NULL)
+	if (scheduler_slot_find(database) == NULL && !hold_exists_locked(database))
 		slot = find_free_scheduler();
 	if (slot)
 	{
