@@ -42,8 +42,8 @@ EXTRA_CLEAN = results output_iso log regression.diffs regression.out \
 	tmp_check tmp_check_regress tmp_check_isolation
 
 # These targets do their own set-up, so they must not need pg_config to be there.
-frame = demo test test-all chaos ha fuzz bench report report-check monitoring-check format \
-	format-check help
+frame = demo test test-all matrix chaos ha fuzz bench report report-check monitoring-check \
+	format format-check help
 ifneq ($(filter-out $(frame),$(or $(MAKECMDGOALS),all)),)
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -64,6 +64,8 @@ test:
 	@scripts/test $(major) $(TESTS)
 test-all:
 	@scripts/test-all $(if $(ASSERT),--assert) $(MAJORS)
+matrix:
+	@scripts/matrix $(major) $(if $(OLDER),--older $(OLDER))
 chaos:
 	@scripts/chaos $(major) $(CHAOS)
 ha:
@@ -92,6 +94,8 @@ help:
 	@echo 'test      all tests; TESTS="test/t/x.pl test/sql/y.sql" for some; MAJOR=17: that server'
 	@echo '          ASSERT=yes for a library with assertions; also with test-all and chaos'
 	@echo 'test-all  the tests on every major version that can be had; MAJORS="17 18" for some'
+	@echo 'matrix    what commands such as DROP DATABASE and pg_upgrade print, and leave of tasks;'
+	@echo '          MAJOR=18 OLDER=15: on version 15, and pg_upgrade from there'
 	@echo 'chaos     all kinds of tasks while processes are killed; CHAOS="60 42 64": seconds, seed, batch'
 	@echo 'ha        switchovers and kills under Patroni; HA="10 10 42": of each so many, seed'
 	@echo 'fuzz      cron expressions under libFuzzer; FUZZ=60: seconds'

@@ -70,9 +70,11 @@ suite_folder() { echo "${XDG_CACHE_HOME:-$HOME/.cache}/pg_task/$1"; }
 packages_of() {
     local pgtap=$1
     [ "$1" -le 18 ] || pgtap=18    # no newer package exists; its SQL files run on 19 as they are
-    echo gcc make libc6-dev perl "postgresql-$1" "postgresql-server-dev-$1" \
-        "postgresql-$pgtap-pgtap" libipc-run-perl libtap-parser-sourcehandler-pgtap-perl
+    echo gcc make libc6-dev perl "$(server_packages_of "$1")" "postgresql-$pgtap-pgtap" \
+        libipc-run-perl libtap-parser-sourcehandler-pgtap-perl
 }
+
+server_packages_of() { echo "postgresql-$1 postgresql-server-dev-$1"; }
 
 need_packages() {
     local package missing=()
@@ -142,8 +144,9 @@ as_root_in() {
 # Every script begins with: enter "$@". One that needs more packages defines more_packages first.
 #
 # Outside, it continues in the copy and does not return. Inside, it leaves the script's own
-# arguments in `args`. --major N names the server; without, the machine's own. --assert builds the
-# library with assertions, in a work folder of its own.
+# arguments in `args`. --major N names the server; without, the machine's own. --older N wants an
+# older one beside it, to upgrade from: PG_TASK_OLDER. --assert builds the library with assertions,
+# in a work folder of its own.
 enter() {
     if [ -n "${PG_TASK_RUN:-}" ]; then
         begin_run
@@ -151,10 +154,11 @@ enter() {
         return
     fi
 
-    local major='' root='' assert='' native suite script=${0##*/} user work run child=
+    local major='' older='' root='' assert='' native suite script=${0##*/} user work run child=
     while :; do
         case ${1:-} in
             --major) major=${2:?--major needs a number}; shift 2 ;;
+            --older) older=${2:?--older needs a number}; shift 2 ;;
             --assert) assert=yes; shift ;;
             *) break ;;
         esac
@@ -165,10 +169,10 @@ enter() {
     local -a reach=(env)    # how to run a command where the server is
     if [ "$major" = "$native" ] || [ -e "/usr/lib/postgresql/$major/lib/pgxs" ]; then
         # shellcheck disable=SC2046  # a list
-        need_packages $(packages_of "$major")
+        need_packages $(packages_of "$major") ${older:+$(server_packages_of "$older")}
     else
         suite=$(suite_of "$major")
-        "$top/scripts/chroot" "$suite" || die "PostgreSQL $major is not available"
+        "$top/scripts/chroot" "$suite" ${older:+"$older"} || die "PostgreSQL $major is not available"
         root=$(suite_folder "$suite")
         reach=(in_chroot "$root")
     fi
@@ -207,7 +211,7 @@ enter() {
     set -m
     "${reach[@]}" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME="$run" TMPDIR="$run" LANG=C.UTF-8 \
         TERM="${TERM:-dumb}" PG_TASK_RUN="$run" PG_TASK_MAJOR="$major" PG_TASK_ROOT="$root" \
-        PG_TASK_ASSERT="$assert" \
+        PG_TASK_OLDER="$older" PG_TASK_ASSERT="$assert" \
         bash "$run/tree/scripts/$script" "$@" </dev/null &
     child=$!
     set +m
@@ -228,11 +232,7 @@ enter() {
 
 begin_run() {
     run=$PG_TASK_RUN
-    major=$PG_TASK_MAJOR
-    work=${run%/*}
-    prefix=$work/prefix
-    bindir=$prefix/lib/postgresql/$major/bin
-    pg_config=$bindir/pg_config
+    choose_server "$PG_TASK_MAJOR" "${run%/*}"
     PATH=$bindir:$PATH
     job=
     keep=
@@ -241,6 +241,15 @@ begin_run() {
     trap 'exit 130' INT TERM HUP
     sweep
     cd "$run/tree"
+}
+
+# Sets which server `build` builds for, and in which folder.
+choose_server() {
+    major=$1
+    work=$2
+    prefix=$work/prefix
+    bindir=$prefix/lib/postgresql/$major/bin
+    pg_config=$bindir/pg_config
 }
 
 end_run() {
