@@ -29,6 +29,16 @@
 #include "varatt.h"
 #endif
 
+/*
+ * A function that walks over a tree of nodes.  Before 16 it was declared without a list of
+ * arguments, which C23, the default of newer compilers, reads as one without arguments.
+ */
+#if PG_VERSION_NUM >= 160000
+#define COMPAT_WALKER(function) (function)
+#else
+#define COMPAT_WALKER(function) ((bool (*)())(void (*)(void))(function))
+#endif
+
 /* The number of this process in ProcGlobal->allProcs. */
 #if PG_VERSION_NUM >= 170000
 #define COMPAT_MY_PROC MyProcNumber

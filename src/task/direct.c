@@ -158,7 +158,7 @@ calls_users(Node *node, void *context)
 	if (node == NULL)
 		return false;
 	return IsA(node, CoerceToDomain) || check_functions_in_node(node, is_users, context) ||
-		   expression_tree_walker(node, calls_users, context);
+		   expression_tree_walker(node, COMPAT_WALKER(calls_users), context);
 }
 
 /* Is it unchanged by what is written, so that the index already has an entry with the same key? */

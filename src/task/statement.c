@@ -230,8 +230,9 @@ check_tables(Node *node, void *context)
 		return false;
 	}
 	if (IsA(node, Query))
-		return query_tree_walker((Query *) node, check_tables, context, QTW_EXAMINE_RTES_BEFORE);
-	return expression_tree_walker(node, check_tables, context);
+		return query_tree_walker((Query *) node, COMPAT_WALKER(check_tables), context,
+								 QTW_EXAMINE_RTES_BEFORE);
+	return expression_tree_walker(node, COMPAT_WALKER(check_tables), context);
 }
 
 /*
