@@ -1,5 +1,5 @@
 # Tasks that run when the server starts (cron '@reboot'): once per start, and not when only a
-# process starts again.  A TAP test because it restarts the server.
+# process starts again, or pg_task is switched off and on.  A TAP test because it restarts the server.
 use strict;
 use warnings;
 use FindBin;
@@ -92,6 +92,22 @@ subtest 'only a process starts again' => sub {
 	set_conf($node, 'pg_task.idle_timeout = 1000');
 	new_schedulers();
 	is(runs('plain'), 'DONE PLAN', 'after a reload');
+	for my $switch (['ALTER SYSTEM SET pg_task.enabled = off; SELECT pg_reload_conf()',
+			'ALTER SYSTEM RESET pg_task.enabled; SELECT pg_reload_conf()'],
+		['ALTER DATABASE postgres SET pg_task.enabled = off',
+			'ALTER DATABASE postgres RESET pg_task.enabled'])
+	{
+		my ($off, $on) = @$switch;
+
+		sql($_) for split /; /, $off;
+		wait_for_backends($node, 'scheduler', 0);
+		plan_reboot('off');
+		sql($_) for split /; /, $on;
+		wait_for_backends($node, 'scheduler', 1);
+		settle();
+		is(runs('plain'), 'DONE PLAN', "on again after $off");
+	}
+	is(runs('off'), 'PLAN PLAN', 'nor does what was planned while it was off run');
 	my $position = log_position($node);
 	my $killed = insert_task($node, request => 'SELECT pg_sleep(600)', queue => 'killed');
 	wait_for_running($node, 1, id => $killed);
@@ -121,6 +137,8 @@ subtest 'the server stops at once, while they run' => sub {
 	is(runs('plain'), 'DONE DONE DONE PLAN', 'once for each start');
 	is(runs('new'), 'DONE DONE PLAN', 'from the next start on');
 	is(runs('stopped'), 'DONE DONE PLAN', 'also when it was stopped meanwhile');
+	wait_until($node, q{SELECT count(*) = 4 FROM task WHERE queue = 'off' AND state = 'DONE'});
+	pass('and when it was planned while pg_task was off');
 };
 
 subtest 'many tasks, and a scheduler that is terminated' => sub {
