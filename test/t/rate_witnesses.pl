@@ -121,7 +121,7 @@ wait_until($node, "SELECT EXISTS (SELECT FROM witness WHERE began > '$over')
 	OR NOT EXISTS (SELECT FROM task WHERE state = 'PLAN')");
 
 my $seen = sql('SELECT count(*) FROM witness');
-cmp_ok($seen, '>', 50 * $seconds, "$seen tasks were witnesses");
+cmp_ok($seen, '>', 10 * $seconds, "$seen tasks were witnesses");
 note('their queues: ' . sql(q{SELECT string_agg(kind || ' ' || queues, ', ') FROM (
 	SELECT rtrim(queue, '0123456789.') AS kind, count(DISTINCT queue) AS queues
 	  FROM witness GROUP BY 1 ORDER BY 1) AS seen}));
