@@ -5,8 +5,8 @@
  * The answer is the first reason that applies, in the order of the list "reasons".  It is derived
  * from the row as the caller sees it, from the queue table and the rate table, the catalogs of
  * roles and the slots in shared memory.  What a scheduler alone remembers (a row that a trigger
- * refuses) is not asked for, nor when the pause of a negative max ends.  Of tasks
- * that the caller does not see, it tells numbers and pids.
+ * refuses) is not asked for, nor when the pause of a negative max ends.  Of tasks that the caller
+ * does not see, it tells numbers and pids.
  *
  * No SQL runs here with other rights than the caller's.  This file changes nothing.
  */
@@ -197,6 +197,8 @@ explain_state(const WhyTask *task)
 		return psprintf("it has ended: %s at %s%s", task->state, text_of(task, WHY_STOP),
 						last_error(task));
 	}
+	if (!survey->has_run && RecoveryInProgress())
+		return psprintf("it runs since %s on the primary", text_of(task, WHY_START));
 	if (!survey->has_run)
 		return "its run was interrupted; it is planned again at once";
 	if (!survey->has_begun)

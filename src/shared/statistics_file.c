@@ -72,9 +72,8 @@ statistics_load(void)
 		return;
 	records = read_records(file, &header);
 	FreeFile(file);
-	if (unlink(STAT_FILE) != 0)
-		ereport(LOG,
-				(errcode_for_file_access(), errmsg("could not remove file \"%s\": %m", STAT_FILE)));
+	/* durably, or the figures would be there again after a power failure */
+	(void) durable_unlink(STAT_FILE, LOG);
 	if (records == NULL)
 	{
 		ereport(LOG, (errcode(ERRCODE_DATA_CORRUPTED),

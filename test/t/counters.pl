@@ -4,6 +4,9 @@ use strict;
 use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
+use Fcntl;
+use IO::Select;
+use POSIX qw(mkfifo);
 use PgTask;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -153,6 +156,32 @@ subtest 'a file that cannot be written' => sub {
 	$node->restart;
 	counted('found', '1 1 1 0 0 0 0 0 0', 'they are kept beside half a file');
 	ok(!-e "$file.tmp", 'which is gone');
+};
+
+# The file is a pipe that is full before all is written.
+subtest 'a server that is killed while it writes the file' => sub {
+	my $file = $node->data_dir . '/pg_stat/pg_task.stat';
+	my ($pid) = split /\n/, slurp_file($node->data_dir . '/postmaster.pid');
+
+	wait_for_table($node);
+	sql(q{INSERT INTO task (queue, request) SELECT 'cut' || i, 'SELECT 1'
+		FROM generate_series(1, 20) AS i});
+	wait_until($node, 'SELECT count(*) = 10 FROM pg_stat_task() WHERE done > 0');
+	mkfifo("$file.tmp", 0600) or die $!;
+	sysopen my $pipe, "$file.tmp", O_RDONLY | O_NONBLOCK or die $!;
+	fcntl $pipe, 1031, 4096 or die $!;    # F_SETPIPE_SZ
+	kill 'INT', $pid;
+	ok(IO::Select->new($pipe)->can_read(180), 'it writes');
+	kill_server($node);
+	sysread $pipe, my $half, 4096;
+	cmp_ok(length $half, '>', 1000, 'a part is written');
+	unlink "$file.tmp" or die $!;
+	PostgreSQL::Test::Utils::append_to_file("$file.tmp", $half);
+	$node->start;
+	is(sql('SELECT count(*) FROM pg_stat_task() WHERE done > 0'), 0, 'the figures begin anew');
+	wait_for_table($node);
+	run_task($node, queue => 'found', request => 'SELECT 1');
+	counted('found', '1 1 1 0 0 0 0 0 0', 'others are counted');
 };
 
 subtest 'a database that is dropped' => sub {

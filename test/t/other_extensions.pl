@@ -170,4 +170,18 @@ subtest 'postgres_fdw commits first' => sub {
 		'1|2', 'one effect on this server, two on the other');
 };
 
+subtest 'pg_stat_statements and auto_explain' => sub {
+	my $other = new_node('statements', conf => q{
+		shared_preload_libraries = 'pg_task, pg_stat_statements, auto_explain'
+		auto_explain.log_min_duration = 0});
+
+	sql('CREATE EXTENSION pg_stat_statements; CREATE ROLE app LOGIN', node => $other);
+	run_task($other, request => 'SELECT 1 AS counted; SELECT 2 AS counted', role => 'app');
+	is(sql(q{SELECT rolname, toplevel, calls FROM pg_stat_statements JOIN pg_roles AS r
+			ON r.oid = userid WHERE query = 'SELECT $1 AS counted'}, node => $other), 'app|t|2',
+		'statements of a request are counted for its role');
+	wait_for_log_line($other, qr/duration: .* plan:\n.*Query Text: .*SELECT 2 AS counted/);
+	pass('and explained');
+};
+
 done_testing();

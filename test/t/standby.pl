@@ -58,6 +58,17 @@ subtest 'promotion' => sub {
 	is($standby->safe_psql('postgres', $ours), 0, 'there is no process of pg_task');
 	is($standby->safe_psql('postgres', 'SHOW pg_task.enabled'), 'on', 'pg_task.enabled is on');
 	is_quiet($standby, $cascade, 'a standby of the standby');
+	is($standby->safe_psql('postgres', 'SELECT (SELECT count(*) FROM pg_stat_task()),
+		(SELECT count(*) FROM pg_task_activity()), (SELECT count(*) FROM pg_stat_task_scheduler())'),
+		'0|0|0', 'it counts nothing of what its primary does');
+	is($standby->safe_psql('postgres', q{SELECT (SELECT concat_ws(' ', waits, due, runs)
+			FROM pg_task_queues()), (SELECT sum(ended) FROM pg_task_stats()),
+			(SELECT concat_ws(' ', schedulers, executors) FROM pg_task_status())}),
+		'2 0 2|1|0 0', 'but it reads the table');
+	is($standby->safe_psql('postgres', "SELECT pg_task_why($later)"),
+		'the server is a standby: tasks run on the primary', 'why a task waits');
+	like($standby->safe_psql('postgres', "SELECT pg_task_why($running[0])"),
+		qr/^it runs since 20.* on the primary$/, 'where one runs');
 	$standby->restart;
 	is($standby->safe_psql('postgres', $ours), 0, 'there is none after a restart either');
 
