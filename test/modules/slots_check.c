@@ -32,6 +32,7 @@ extern PGDLLEXPORT Datum slot_edge(PG_FUNCTION_ARGS);
 PG_FUNCTION_INFO_V1(slot_edge);
 
 #define DATABASE 5
+#define DATABASE_HELD 6
 
 /* What slots.c calls in other files. */
 SharedState *Shared;
@@ -51,6 +52,12 @@ shared_database_find(Oid database)
 void
 shared_database_mark(Oid database pg_attribute_unused())
 {
+}
+
+bool
+hold_exists_locked(Oid database)
+{
+	return database == DATABASE_HELD;
 }
 
 MonoTime
@@ -108,7 +115,9 @@ static void
 try_scheduler_edge(SharedScheduler *slot, const char *edge)
 {
 	if (strcmp(edge, "reserve") == 0)
-		(void) scheduler_slot_reserve(slot->state == SCHEDULER_FREE ? DATABASE : DATABASE + 1, 10);
+		(void) scheduler_slot_reserve(slot->state == SCHEDULER_FREE ? DATABASE : DATABASE + 2, 10);
+	else if (strcmp(edge, "reserve held") == 0)
+		(void) scheduler_slot_reserve(DATABASE_HELD, 10);
 	else if (strcmp(edge, "attach") == 0)
 		(void) scheduler_slot_attach(0, 7);
 	else if (strcmp(edge, "attach late") == 0)

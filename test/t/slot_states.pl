@@ -44,6 +44,7 @@ sub check_edges
 check_edges('scheduler',
 	'edge           FREE      STARTING  LEAVING  RUNNING+  LEAVING+',
 	'reserve        STARTING  =         =        =         =',
+	'reserve_held   =         =         =        =         =',
 	'attach         =         RUNNING   FREE     =         =',
 	'attach_late    =         =         =        =         =',
 	'leave          =         LEAVING   =        LEAVING   =',
