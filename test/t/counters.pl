@@ -166,6 +166,8 @@ subtest 'a server that is killed while it writes the file' => sub {
 	wait_for_table($node);
 	sql(q{INSERT INTO task (queue, request) SELECT 'cut' || i, 'SELECT 1'
 		FROM generate_series(1, 20) AS i});
+	# what is left would be counted after the restart
+	wait_until($node, q{SELECT count(*) = 20 FROM task WHERE queue LIKE 'cut%' AND state = 'DONE'});
 	wait_until($node, 'SELECT count(*) = 10 FROM pg_stat_task() WHERE done > 0');
 	mkfifo("$file.tmp", 0600) or die $!;
 	sysopen my $pipe, "$file.tmp", O_RDONLY | O_NONBLOCK or die $!;
