@@ -126,13 +126,16 @@ may_be_member(const SharedTask *task)
 		   (!OidIsValid(batches.relid) || task->relid == batches.relid);
 }
 
-/* Is the next task in the ring to be run in a batch, if it may? */
+/*
+ * Is the next task in the ring to be run in a batch, if it may?  The first one of a process is not:
+ * a member that is to be run alone may have cost the process before, so this may be that one.
+ */
 static bool
 may_begin_batch(void)
 {
 	int waiting;
 
-	if (Settings.batch <= 1 && !MyExecutor->batches)
+	if ((Settings.batch <= 1 && !MyExecutor->batches) || MyExecutor->done == 0)
 		return false;
 	waiting = slot_count_waiting();
 	if (batches.alone > 0)

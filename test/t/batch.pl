@@ -235,6 +235,13 @@ subtest 'what must not outlive the commit, or be without it' => sub {
 	}
 };
 
+# Each of these ends its process when it has run, and cannot be DONE in a batch.
+subtest 'tasks that cost the process' => sub {
+	my @ids = run_batch('postgres', ({ request => q{SELECT dblink_is_busy('none')} }) x 10);
+	is(sql('SELECT count(*) FROM task WHERE id IN (' . join(',', @ids) . ") AND state = 'FAIL' "
+		. 'AND attempt = 1'), 10, 'each ends nevertheless');
+};
+
 subtest 'a limit of time for transactions' => sub {
 	plan skip_all => 'transaction_timeout exists from 17 on' if $node->pg_version < 17;
 	sql(q{CREATE ROLE limited LOGIN SUPERUSER; ALTER ROLE limited SET transaction_timeout = '1 d'});
