@@ -380,6 +380,8 @@ run_members(Batch *batch)
 static void
 commit_batch(Batch *batch)
 {
+	if (!cleanup_allows_commit())
+		elog(ERROR, "the commit would be of the replication origin that a member has set");
 	deadline_stop();
 	QueryCancelPending = false;
 	MemoryContextSwitchTo(batches.request);

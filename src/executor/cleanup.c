@@ -356,6 +356,16 @@ cleanup_member(Oid role)
 }
 
 /*
+ * May what members have done in this transaction be committed?  Not if one has set a replication
+ * origin, also if it was rolled back: the commit of all would be marked with it.
+ */
+bool
+cleanup_allows_commit(void)
+{
+	return !has_session_state();
+}
+
+/*
  * Reset the session, whose user is "role", to its state before the task.  Returns false if that is
  * not possible: the process must exit.
  */

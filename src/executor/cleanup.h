@@ -13,5 +13,6 @@ extern void cleanup_replication_slots(void);
 extern bool cleanup_session(Oid role);
 extern bool cleanup_allows_members(void);
 extern bool cleanup_member(Oid role);
+extern bool cleanup_allows_commit(void);
 
 #endif /* PG_TASK_CLEANUP_H */

@@ -186,7 +186,8 @@ may_be_in_block(Node *statement)
 /*
  * May all these statements run in a subtransaction?  Not those that commit or must be at top level;
  * nor those, a CALL above all, that would find only at some point that they may not, and could
- * treat that as an error of theirs.
+ * treat that as an error of theirs; nor those that wait for a program: no cancel ends that, and the
+ * program may wait for locks of the transaction.
  */
 static bool
 may_be_batched(List *statements)
@@ -201,6 +202,8 @@ may_be_batched(List *statements)
 		bool sets = IsA(statement, VariableSetStmt) && list_length(statements) > 1;
 
 		if (!may_be_in_block(statement) && !sets && !IsA(statement, VariableShowStmt))
+			return false;
+		if (IsA(statement, CopyStmt) && ((CopyStmt *) statement)->is_program)
 			return false;
 	}
 	return true;

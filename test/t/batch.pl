@@ -10,7 +10,8 @@ use Test::More;
 
 # One executor for each role, so that what it has waits for one process.
 my $node = new_node('main',
-	conf => "pg_task.max_executors = 2\npg_task.role_executors = 1\npg_task.batch = 16");
+	conf => "pg_task.max_executors = 2\npg_task.role_executors = 1\npg_task.batch = 16\n"
+		. 'track_commit_timestamp = on');
 
 sql(q{
 	CREATE ROLE single LOGIN SUPERUSER;
@@ -235,6 +236,22 @@ subtest 'what must not outlive the commit, or be without it' => sub {
 	}
 };
 
+subtest 'what must not be of the tasks before it' => sub {
+	my $xid = q{; SELECT 'own ' || pg_current_xact_id()};
+	my $origin = q{SELECT pg_replication_origin_session_setup('far')};
+
+	sql(q{SELECT pg_replication_origin_create('far')});
+	for my $second (q{COPY (SELECT 1) TO PROGRAM 'cat >/dev/null'} . $xid, $origin . $xid,
+		"$origin; SELECT 1/0")
+	{
+		my ($one, $two) = run_batch('postgres', $marker, { request => $second });
+		is(sql("SELECT count(*) FROM task AS a, task AS b WHERE a.id = $one AND b.id = $two AND "
+			. "b.response LIKE '%own ' || a.response || '%'"), 0, $second);
+		is(sql("SELECT roident FROM task, pg_xact_commit_timestamp_origin(response::xid) "
+			. "WHERE id = $one"), 0, '... has no effect on their commit');
+	}
+};
+
 # Each of these ends its process when it has run, and cannot be DONE in a batch.
 subtest 'tasks that cost the process' => sub {
 	my @ids = run_batch('postgres', ({ request => q{SELECT dblink_is_busy('none')} }) x 10);
@@ -394,8 +411,8 @@ for my $way ('terminated', 'killed')
 		{
 			# PPID is the executor; a program that does not read would be an error of COPY
 			my $file = $node->basedir . '/ended';
-			$request = qq{SELECT nextval('ends'); COPY (SELECT 1) TO PROGRAM
-				'cat >/dev/null; test -e $file || { touch $file; kill -9 \$PPID; }'};
+			$request = qq{SELECT nextval('ends'); SELECT do_sql(\$\$COPY (SELECT 1) TO PROGRAM
+				'cat >/dev/null; test -e $file || { touch $file; kill -9 \$PPID; }'\$\$)};
 		}
 		run_tasks('postgres', ($marker) x 8);
 		my $log = log_position($node);
