@@ -34,7 +34,7 @@ subtest 'a scheduler at work' => sub {
 	scheduler_is('scans > 1 AND iterations > 1 AND error IS NULL', 'it looks at the table');
 	my $claimed = sql('SELECT sum(claimed) FROM pg_stat_task_scheduler()');
 	run_task($node, request => 'SELECT 1') for 1 .. 3;
-	scheduler_is("claimed >= $claimed + 3 AND claims <= claimed", 'tasks are counted');
+	scheduler_is("claimed >= $claimed + 3 AND claims > 0", 'tasks are counted');
 	insert_rule('shut', paused => 'true');
 	insert_task($node, request => 'SELECT 1', queue => 'shut', dt => '2020-01-01 00:00+00');
 	insert_task($node, request => 'SELECT 1', queue => 'never', max => 0, dt => '2019-01-01');
