@@ -395,7 +395,8 @@ table_prepare(const Location *where, Oid user, MemoryContext context)
 		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
 	table = table_find(relid, context);
 	table->created = created;
-	table->away = away;
+	/* again: of a mark that was set before the watch began, watch_changed does not tell */
+	table->away = away || home_find(relid) == HOME_AWAY;
 	SPI_finish();
 	return table;
 }
