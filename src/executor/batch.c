@@ -51,9 +51,9 @@
 #include "task/running.h"
 
 /*
- * After so many microseconds a batch takes no other member; after MEMBERS_MAX_US the running member
- * is cancelled, so that the others need not wait for it.  The outcomes must be written within
- * WRITING_MAX_US: a row may be locked, or a trigger of the owner's slow.
+ * After BATCH_US (microseconds) a batch takes no other member; after MEMBERS_MAX_US the running
+ * member is cancelled, so that the others need not wait for it.  The outcomes must be written
+ * within WRITING_MAX_US: a row may be locked, or a trigger of the owner's slow.
  */
 #define BATCH_US 5000
 #define MEMBERS_MAX_US 20000
@@ -62,7 +62,7 @@
 /* A batch whose members return more than this ends (bytes). */
 #define TEXT_MAX (1024 * 1024)
 
-/* After batches of less than two members so many tasks run alone, at most. */
+/* The most tasks that run alone after batches of less than two members. */
 #define PENALTY_MAX 63
 
 /* A task that is run in the batch. */
@@ -99,8 +99,8 @@ static struct
 	MemoryContext request; /* what a member allocates; reset before the next one */
 	Batch *batch;		   /* in "context"; until it is reported */
 	Oid relid;			   /* the table of its members; InvalidOid: it has none yet */
-	int alone;			   /* so many tasks run alone, before there is another batch */
-	int penalty;		   /* and so many, if the next batch has less than two members */
+	int alone;			   /* number of tasks that run alone before the next batch */
+	int penalty;		   /* the least "alone" may be after a batch of less than two members */
 } batches;
 
 /* How many members may a batch with this task have?  As its queue says, or else the setting. */

@@ -216,6 +216,16 @@ flush_statistics(MonoTime now)
 		process.flushed = now;
 }
 
+/* What ran was reported.  Exit if the session was not made "clean" for another task. */
+static void
+end_work(bool clean)
+{
+	(void) pgstat_report_stat(false);
+	flush_statistics(MyExecutor->idle_since);
+	if (!clean)
+		proc_exit(0); /* the scheduler assigns the rest of the ring to others */
+}
+
 /* Run the task that was taken.  Exit if this process cannot run another one. */
 static void
 run_and_report(const SharedTask *task)
@@ -245,10 +255,7 @@ run_and_report(const SharedTask *task)
 	clean = run_clean_up();
 	context_end(&callback);
 	slot_report(MyExecutor->taken_at, end == RUN_DONE);
-	(void) pgstat_report_stat(false);
-	flush_statistics(MyExecutor->idle_since);
-	if (!clean)
-		proc_exit(0); /* the scheduler assigns the rest of the ring to others */
+	end_work(clean);
 }
 
 /*
@@ -264,10 +271,7 @@ run_and_report_batch(void)
 		return false;
 	clean = run_clean_up();
 	batch_report();
-	(void) pgstat_report_stat(false);
-	flush_statistics(MyExecutor->idle_since);
-	if (!clean)
-		proc_exit(0); /* the scheduler assigns the rest of the ring to others */
+	end_work(clean);
 	return true;
 }
 

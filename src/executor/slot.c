@@ -158,8 +158,8 @@ report_end(MonoTime now, int64 elapsed, bool done)
 }
 
 /*
- * All tasks of a batch have ended, with the outcome DONE, each after so many microseconds: report
- * them.  Wake the scheduler if it waits for one.
+ * All tasks of a batch have ended, with the outcome DONE: report them.  "elapsed" is how long each
+ * of them took (us).  Wake the scheduler if it waits for one.
  */
 void
 slot_report_batch(const int64 *elapsed, int count)
@@ -179,8 +179,10 @@ slot_report_batch(const int64 *elapsed, int count)
 		shared_scheduler_wake(MyExecutor->database);
 }
 
-/* The running task has ended, with the outcome DONE or another one: report it.  Wake the scheduler
- * if it waits for that. */
+/*
+ * The running task has ended, with the outcome DONE or another one: report it.  Wake the scheduler
+ * if it waits for that.
+ */
 void
 slot_report(MonoTime started, bool done)
 {

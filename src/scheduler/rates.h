@@ -10,8 +10,8 @@
 #include "lib/ilist.h"
 
 #include "scheduler/queues.h"
-#include "task/rate.h"
 #include "task/queue_table.h"
+#include "task/rate.h"
 
 /* The rate of a queue; or only its pauses, if it has no rate. */
 typedef struct QueueRate

@@ -211,47 +211,40 @@ check_forgotten_hold(void)
 	return NULL;
 }
 
+/* Return the value of an expression, or false if memory runs out. */
+#define RETURN_ATTEMPT(expression)                     \
+	do                                                 \
+	{                                                  \
+		MemoryContext context = CurrentMemoryContext;  \
+		volatile bool succeeded = false;               \
+                                                       \
+		PG_TRY();                                      \
+		{                                              \
+			succeeded = (expression);                  \
+		}                                              \
+		PG_CATCH();                                    \
+		{                                              \
+			MemoryContextSwitchTo(context);            \
+			FlushErrorState();                         \
+		}                                              \
+		PG_END_TRY();                                  \
+		return succeeded;                              \
+	} while (0)
+
 /* Report a row as a commit does; false if memory runs out. */
 static bool
 try_hint(const TaskGroup *key, TaskPlace place)
 {
-	MemoryContext context = CurrentMemoryContext;
-	volatile bool succeeded = false;
-
-	PG_TRY();
-	{
-		groups_hint(key, place);
-		succeeded = true;
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
-	}
-	PG_END_TRY();
-	return succeeded;
+	RETURN_ATTEMPT((groups_hint(key, place), true));
 }
 
 /* Read two rows of a group; false if memory runs out. */
 static bool
 try_read(QueueGroup *group, TimestampTz dt)
 {
-	MemoryContext context = CurrentMemoryContext;
-	volatile bool succeeded = false;
 	TaskPlace places[] = {{dt, 1}, {dt, 2}};
 
-	PG_TRY();
-	{
-		groups_read(group, places, 2, 2);
-		succeeded = true;
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
-	}
-	PG_END_TRY();
-	return succeeded;
+	RETURN_ATTEMPT((groups_read(group, places, 2, 2), true));
 }
 
 /* Each allocation of each insertion fails once; the hash tables grow several times. */
@@ -318,20 +311,7 @@ check_out_of_memory(void)
 static bool
 try_restore(QueueState *queue, StringInfo image)
 {
-	MemoryContext context = CurrentMemoryContext;
-	volatile bool succeeded = false;
-
-	PG_TRY();
-	{
-		succeeded = rates_restore(queue, image->data, image->len, start);
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
-	}
-	PG_END_TRY();
-	return succeeded;
+	RETURN_ATTEMPT(rates_restore(queue, image->data, image->len, start));
 }
 
 /* What earlier schedulers have started is restored as a whole, or later. */

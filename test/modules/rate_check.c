@@ -410,6 +410,20 @@ check_naive(void)
 	return NULL;
 }
 
+/* A rate of five in ten seconds, with four starts and a task that has not begun, and its image. */
+static void
+write_sample(RateState *state, StringInfo image)
+{
+	int i;
+
+	initStringInfo(image);
+	rate_init(state, CurrentMemoryContext, (RateRule){5, 10 * SECOND, 0});
+	for (i = 0; i < 4; i++)
+		begin_one(state, i * SECOND);
+	rate_chosen(state);
+	rate_write(state, &pause, clock_at(4 * SECOND), image);
+}
+
 static const char *
 check_images(void)
 {
@@ -418,12 +432,7 @@ check_images(void)
 	StringInfoData image;
 	int i;
 
-	initStringInfo(&image);
-	rate_init(&state, CurrentMemoryContext, (RateRule){5, 10 * SECOND, 0});
-	for (i = 0; i < 4; i++)
-		begin_one(&state, i * SECOND);
-	rate_chosen(&state);
-	rate_write(&state, &pause, clock_at(4 * SECOND), &image);
+	write_sample(&state, &image);
 
 	/* read five seconds later, by a machine with another clock */
 	CHECK(rate_read(&copy, &pause, CurrentMemoryContext, image.data, image.len,
@@ -529,14 +538,8 @@ check_foresight(void)
 {
 	RateState state;
 	StringInfoData image;
-	int i;
 
-	initStringInfo(&image);
-	rate_init(&state, CurrentMemoryContext, (RateRule){5, 10 * SECOND, 0});
-	for (i = 0; i < 4; i++)
-		begin_one(&state, i * SECOND);
-	rate_chosen(&state);
-	rate_write(&state, &pause, clock_at(4 * SECOND), &image);
+	write_sample(&state, &image);
 	/* the pending one counts from when that was written, whenever that is read */
 	CHECK(foresee(&image, 5 * SECOND, (RateRule){5, 10 * SECOND, 0}) == 10 * SECOND);
 	CHECK(foresee(&image, 9 * SECOND, (RateRule){5, 10 * SECOND, 0}) == 10 * SECOND);
