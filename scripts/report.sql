@@ -180,7 +180,7 @@ SELECT id, queue, key, role, rule, dt::timestamptz(0)::text AS next, last_state,
 
 \echo schedulers
 COPY (
-SELECT datname, state, executors, busy, parked, refused, suspects, orphans,
+SELECT datname, state, executors, busy, wanted, parked, locked, refused, suspects, orphans,
        CASE WHEN isfinite(oldest_due) THEN extract(epoch FROM now() - oldest_due) END AS behind,
        extract(epoch FROM now() - wants_since) AS wants, sqlstate, error,
        error_at::timestamptz(0)::text AS error_at, count(*) OVER () AS all

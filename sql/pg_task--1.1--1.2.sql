@@ -59,8 +59,9 @@ CREATE OR REPLACE FUNCTION pg_catalog.pg_stat_task_scheduler(
         OUT begun timestamptz, OUT iterations bigint, OUT claims bigint, OUT claimed bigint,
         OUT missed bigint, OUT scans bigint, OUT errors bigint, OUT groups integer,
         OUT parked integer, OUT refused integer, OUT suspects integer, OUT orphans integer,
-        OUT oldest_due timestamptz, OUT executors integer, OUT busy integer,
-        OUT wants_since timestamptz, OUT error text, OUT sqlstate text, OUT error_at timestamptz)
+        OUT locked integer, OUT oldest_due timestamptz, OUT executors integer, OUT busy integer,
+        OUT wanted integer, OUT wants_since timestamptz, OUT error text, OUT sqlstate text,
+        OUT error_at timestamptz)
     RETURNS SETOF record
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_stat_task_scheduler';
 

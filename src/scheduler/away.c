@@ -12,6 +12,7 @@
 #include "storage/latch.h"
 
 #include "scheduler/away.h"
+#include "scheduler/figures.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/work.h"
 #include "shared/arbiter.h"
@@ -45,7 +46,10 @@ away_table_prepared(const TaskTable *table)
 					  errhidecontext(true)));
 	MyScheduler->away = table->away;
 	if (table->away)
+	{
 		arbiter_want(MyScheduler->slot, false);
+		figures_set(FIGURE_WANTED, 0);
+	}
 }
 
 /*

@@ -143,9 +143,12 @@ compare_need(const ListCell *left, const ListCell *right)
  * others.
  */
 static void
-set_aside(const DispatchRound *round, const BlockedRole *entry, DemandAnswer answer)
+set_aside(DispatchRound *round, const BlockedRole *entry, DemandAnswer answer)
 {
-	if (demand_need(entry->role.oid).executors == 0)
+	if (demand_need(entry->role.oid).executors > 0)
+		round->wanted +=
+			demand_lacking(entry->role.oid, entry->demand.tasks, entry->demand.average);
+	else
 		role_line_add(entry->group_role,
 					  answer == DEMAND_MET ? round->now.mono : entry->need.granted,
 					  answer == DEMAND_FULL);

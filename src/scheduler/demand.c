@@ -192,13 +192,27 @@ retire_for_role(const Role *role, int has, bool full, MonoTime now)
 		victim->retire_then = true;
 }
 
+/* How many executors are to be started for tasks of this average duration (us) that find none? */
+static int
+count_wanted(int tasks, double average)
+{
+	return average < 0 ? tasks : (int) Min(tasks * average / POOL_LOAD_MAX_US + 1, tasks);
+}
+
+/* Return how many of the executors that "tasks" tasks of a role need do not even start. */
+int
+demand_lacking(Oid role, int tasks, double average)
+{
+	return Max(count_wanted(tasks, average) - count_starting_executors(role), 0);
+}
+
 /*
  * "tasks" tasks of a role find no executor: start some, or retire one of another role.
  */
 DemandAnswer
 demand_executors(const Role *role, const char *name, int tasks, double average, MonoTime now)
 {
-	int wanted = average < 0 ? tasks : (int) Min(tasks * average / POOL_LOAD_MAX_US + 1, tasks);
+	int wanted = count_wanted(tasks, average);
 	int has = count_executors_of_role(role->oid);
 	int starting = count_starting_executors(role->oid);
 

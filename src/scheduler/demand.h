@@ -36,6 +36,7 @@ typedef enum DemandAnswer
 
 extern DemandNeed demand_need(Oid role);
 extern int demand_compare(const DemandNeed *left, const DemandNeed *right);
+extern int demand_lacking(Oid role, int tasks, double average);
 extern DemandAnswer
 demand_executors(const Role *role, const char *name, int tasks, double average, MonoTime now);
 extern void demand_yield(void);

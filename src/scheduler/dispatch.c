@@ -182,7 +182,8 @@ assign_entries(DispatchRound *round, Claim *claims, int count)
 void
 dispatch_begin(DispatchRound *round)
 {
-	round->done = round->count = round->nchecks = round->failed = round->refused = 0;
+	round->done = round->count = round->nchecks = round->failed = round->refused = round->wanted =
+		0;
 	round->limit = DISPATCH_MAX;
 	round->dropped = round->wants_executor = round->full = false;
 	round->blocked = round->heads = NIL;

@@ -49,6 +49,7 @@ typedef struct DispatchRound
 	int failed;			 /* tasks whose role may not run them */
 	bool dropped;		 /* tasks were dropped, so there may be more to choose from */
 	bool wants_executor; /* an executor should come from another database */
+	int wanted;			 /* executors that roles lack which have one */
 	List *blocked;		 /* of BlockedRole: see choice.c */
 	int refused;		 /* roles that have got no executor */
 	bool full;			 /* the connection limit of the database keeps roles from getting any */

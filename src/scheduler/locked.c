@@ -33,6 +33,16 @@ pause_checks(MonoTime begun, MonoTime now)
 	MyScheduler->lock_checks.not_before = clock_max(until, clock_plus_ms(now, PAUSE_MIN_MS));
 }
 
+/* More rows were found locked. */
+static void
+count_locked(int rows)
+{
+	LockChecks *checks = &MyScheduler->lock_checks;
+
+	if (checks->found <= PG_INT32_MAX - rows)
+		checks->found += rows;
+}
+
 /* Is this id one of those that rows_unlocked returned? */
 static bool
 is_unlocked(const int64 *ids, int count, int64 id)
@@ -62,6 +72,7 @@ read_unlocked_rows(const TaskTable *table, QueueGroup *group, ClockNow now)
 	if (group->head.dt <= now.wall)
 		tried[ntried++] = group->head;
 	nids = rows_unlocked(table, tried, ntried, &ids);
+	count_locked(ntried - nids);
 	if (group->head.dt <= now.wall && is_unlocked(ids, nids, group->head.id))
 	{
 		groups_unlocked(group);
@@ -135,6 +146,7 @@ locked_check(DispatchRound *round, const TaskTable *table)
 	for (i = 0; i < round->nchecks; i++)
 		places[i] = round->checks[i].group->places[round->checks[i].group->next];
 	count = rows_unlocked(table, places, round->nchecks, &ids);
+	count_locked(round->nchecks - count);
 	for (i = 0; i < round->nchecks; i++)
 	{
 		if (is_unlocked(ids, count, places[i].id))
@@ -160,6 +172,7 @@ locked_learn(const DispatchEntry *entry, bool claimed)
 	}
 	else
 	{
+		count_locked(1);
 		groups_missed(entry->group);
 		role_missed(entry->role);
 	}
@@ -172,4 +185,26 @@ locked_until(void)
 	LockChecks *checks = &MyScheduler->lock_checks;
 
 	return checks->wanted ? checks->not_before : CLOCK_NEVER;
+}
+
+/* A scan begins: it finds the locked rows again. */
+void
+locked_scan_begin(void)
+{
+	LockChecks *checks = &MyScheduler->lock_checks;
+
+	checks->found_before = checks->found;
+	checks->found = 0;
+}
+
+/*
+ * Return how many due rows were found locked lately: between two scans, so that the number does not
+ * fall while they are found again.  A row that is tried twice in that time counts twice.
+ */
+int
+locked_count(void)
+{
+	LockChecks *checks = &MyScheduler->lock_checks;
+
+	return Max(checks->found, checks->found_before);
 }

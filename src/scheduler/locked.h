@@ -12,11 +12,13 @@
 #include "shared/clock.h"
 #include "task/table.h"
 
-/* The pause after a check, which lasts longer than the round that made it. */
+/* What lasts longer than a round: the pause after a check, and how much was found. */
 typedef struct LockChecks
 {
 	MonoTime not_before; /* no check before this */
 	bool wanted;		 /* the last round had a group to check */
+	int found;			 /* locked rows, since the last scan began */
+	int found_before;	 /* and in the same time before that */
 } LockChecks;
 
 extern void locked_read_group(const TaskTable *table, QueueGroup *group, ClockNow now);
@@ -25,5 +27,7 @@ extern bool locked_add(DispatchRound *round, QueueGroup *group, Oid role);
 extern bool locked_check(DispatchRound *round, const TaskTable *table);
 extern void locked_learn(const DispatchEntry *entry, bool claimed);
 extern MonoTime locked_until(void);
+extern void locked_scan_begin(void);
+extern int locked_count(void);
 
 #endif /* PG_TASK_LOCKED_H */

@@ -25,6 +25,7 @@ static struct
 	pairingheap full;  /* ... those that the connection limit of the database keeps from starting */
 	dlist_head called; /* those that the round has called, and has not looked at */
 	uint64 number;	   /* of the last role that came into the line */
+	int count;		   /* of roles that are set aside */
 } line;
 
 /* Positive if "a" is called first: it waits for a longer time, or came first. */
@@ -79,6 +80,7 @@ role_line_add(GroupRole *role, MonoTime since, bool full)
 	role->full = full;
 	lanes_set_aside(role);
 	pairingheap_add(line_of(role), &role->line);
+	line.count++;
 }
 
 /* The role is forgotten. */
@@ -87,7 +89,10 @@ role_line_forget(GroupRole *role)
 {
 	end_call(role);
 	if (role->aside)
+	{
 		pairingheap_remove(line_of(role), &role->line);
+		line.count--;
+	}
 	role->aside = false;
 }
 
@@ -111,6 +116,7 @@ call_from(pairingheap *roles, MonoTime before, int limit)
 		if (!clock_is_before(role->since, before))
 			break;
 		(void) pairingheap_remove_first(roles);
+		line.count--;
 		role->called = true;
 		dlist_push_tail(&line.called, &role->called_node);
 		lanes_bring_back(role);
@@ -156,4 +162,11 @@ bool
 role_line_waits(void)
 {
 	return !pairingheap_is_empty(&line.roles) || !pairingheap_is_empty(&line.full);
+}
+
+/* Return how many roles are set aside. */
+int
+role_line_count(void)
+{
+	return line.count;
 }

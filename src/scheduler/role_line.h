@@ -17,5 +17,6 @@ extern void role_line_look(GroupRole *role);
 extern int role_line_call(MonoTime before, int limit, bool full);
 extern void role_line_end_round(void);
 extern bool role_line_waits(void);
+extern int role_line_count(void);
 
 #endif /* PG_TASK_ROLE_LINE_H */

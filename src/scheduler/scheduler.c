@@ -46,6 +46,7 @@
 #include "scheduler/reconcile.h"
 #include "scheduler/recovery.h"
 #include "scheduler/refused.h"
+#include "scheduler/role_line.h"
 #include "scheduler/role_state.h"
 #include "scheduler/row_writes.h"
 #include "scheduler/rules_reader.h"
@@ -217,7 +218,10 @@ static void
 scan_next_groups(void)
 {
 	if (!scan_going())
+	{
 		MyScheduler->row_missed = false;
+		locked_scan_begin();
+	}
 	scan_slice(MyScheduler->table, MyScheduler->settings.period);
 	if (!scan_going())
 		MyScheduler->next_look = clock_plus_ms(clock_mono(), MyScheduler->settings.period);
@@ -335,6 +339,7 @@ run_iteration(DispatchRound *round)
 	if (dispatch_round(round, MyScheduler->dispatched))
 		SetLatch(MyLatch);
 	arbiter_want(MyScheduler->slot, round->wants_executor);
+	figures_set(FIGURE_WANTED, round->wanted + role_line_count());
 	MyScheduler->full = round->full;
 	row_writes_run(now);
 	MyScheduler->iteration_failed = false;

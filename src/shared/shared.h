@@ -123,6 +123,8 @@ typedef enum SchedulerFigure
 	FIGURE_PARKED,	   /* lanes that wait for their queues */
 	FIGURE_REFUSED,	   /* refused rows */
 	FIGURE_SUSPECTS,   /* waiting suspects */
+	FIGURE_LOCKED,	   /* due rows that were found locked lately */
+	FIGURE_WANTED,	   /* executors that due tasks lack */
 	FIGURE_ORPHANS,	   /* runs whose rows it has to write */
 	FIGURE_OLDEST,	   /* the first planned time of all waiting rows, as the last scan found it */
 	SCHEDULER_FIGURES

@@ -48,10 +48,12 @@ subtest 'a scheduler at work' => sub {
 subtest 'executors' => sub {
 	my @ids = map { insert_task($node, request => q{SELECT hold('a')}) } 1 .. 3;
 
-	scheduler_is('executors = 2 AND busy = 2 AND wants_since IS NOT NULL', 'a task waits for one');
+	scheduler_is('executors = 2 AND busy = 2 AND wants_since IS NOT NULL AND wanted = 1',
+		'a task waits for one');
 	open_gate($node, 'a');
 	wait_for_state($node, $_, 'DONE') for @ids;
-	scheduler_is('executors >= 1 AND busy = 0 AND wants_since IS NULL', 'they are free');
+	scheduler_is('executors >= 1 AND busy = 0 AND wants_since IS NULL AND wanted = 0',
+		'they are free');
 };
 
 subtest 'what is held back' => sub {
@@ -69,6 +71,18 @@ subtest 'what is held back' => sub {
 		'not this', 'unless they may read all statistics');
 	sql('REVOKE pg_read_all_stats FROM app; DROP TRIGGER no ON task');
 	scheduler_is('refused = 0', 'the row is written when the trigger is gone');
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'no' AND state <> 'DONE'});
+	scheduler_is('locked = 0', 'no row is locked');
+	insert_rule('locked', paused => 'true');
+	insert_task($node, request => 'SELECT 1', queue => 'locked') for 1 .. 3;
+	my $session = open_session($node);
+	$session->query_safe(q{BEGIN; SELECT FROM task WHERE queue = 'locked' FOR UPDATE});
+	sql(q{UPDATE task_queue SET paused = false WHERE queue = 'locked'});
+	scheduler_is('locked > 0', 'locked rows');
+	$session->query_safe('COMMIT');
+	$session->quit;
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'locked' AND state <> 'DONE'});
+	scheduler_is('locked = 0', 'they are not locked any more');
 };
 
 # Rows that have ended, with these columns as SQL expressions over i.

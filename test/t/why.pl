@@ -111,6 +111,13 @@ subtest 'roles' => sub {
 		qr/^role "other" has 1 of 1 executors/, 'pg_task.role_executors');
 	let_go('setting');
 	sql('ALTER ROLE other RESET pg_task.role_executors');
+	sql(q{CREATE ROLE barred LOGIN; REVOKE CONNECT ON DATABASE postgres FROM PUBLIC});
+	my $barred = insert_task($node, request => 'SELECT 1', role => 'barred', max => 0);
+	like_why($barred, qr/^role "barred" may not connect to this database: GRANT CONNECT ON DATABASE/,
+		'it may not connect');
+	sql(q{GRANT CONNECT ON DATABASE postgres TO PUBLIC; ALTER ROLE barred NOLOGIN});
+	like_why($barred, $node->pg_version < 17 ? qr/^role "barred" is not permitted to log in: ALTER/
+		: qr/^its max is 0$/, 'it may not log in, which matters before PostgreSQL 17');
 };
 
 subtest 'executors' => sub {
