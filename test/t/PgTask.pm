@@ -55,7 +55,8 @@ my $main_node;
 
 # Servers ------------------------------------------------------------------------------------------
 
-# Creates a server with test/pg_task.conf, and starts it; its task table exists.  Options:
+# Creates a server with test/pg_task.conf, and starts it; its task table exists, and so does the
+# queue table, which the scheduler makes a moment later.  Options:
 #   conf   lines for postgresql.conf
 #   init   a hash for PostgreSQL::Test::Cluster's init, such as { allows_streaming => 1 }
 #   start  0: do not start it
@@ -76,7 +77,7 @@ sub new_node
 	if ($opt{start} // 1)
 	{
 		$node->start;
-		wait_for_table($node);
+		wait_for_table($node, table => $_) for qw(task task_queue);
 	}
 	return $node;
 }
