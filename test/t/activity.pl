@@ -32,12 +32,20 @@ sub wait_for_message
 	return;
 }
 
+# Waits until no executor has anything to show.  A task is DONE a moment before that.
+sub wait_for_rest
+{
+	wait_until($node, 'SELECT NOT EXISTS (SELECT FROM pg_task_activity())');
+	return;
+}
+
 sub end_task
 {
 	my ($id, $gate) = @_;
 
 	open_gate($node, $gate);
 	wait_for_state($node, $id, 'DONE');
+	wait_for_rest();
 	return;
 }
 
@@ -50,7 +58,7 @@ subtest 'the row of a run' => sub {
 	my $id = insert_task($node, queue => 'q' x 70, timeout => '1 h', role => 'ann',
 		request => q{SELECT to_json(a) FROM pg_task_activity() AS a; SELECT hold('row')});
 
-	wait_for_running($node, 1, id => $id);
+	wait_for_running($node, 1, id => $id, event => 'PgSleep');
 	is(activity($id, 'database, relid::regclass, queue, role, attempt, timeout, done, total, message'),
 		'postgres|task|' . 'q' x 70 . '|ann|1|01:00:00|||', 'what it is');
 	is(activity($id, 'pid'), sql('SELECT pid ' . running(id => $id)),
@@ -59,7 +67,6 @@ subtest 'the row of a run' => sub {
 	end_task($id, 'row');
 	is(task($node, $id, 'extract(epoch FROM start)'), $start, 'start is that of the row');
 	like(task($node, $id, 'response'), qr/"id":$id,"role":"ann"/, 'a task sees itself');
-	wait_until($node, 'SELECT NOT EXISTS (SELECT FROM pg_task_activity())');
 	$id = insert_task($node, queue => 'ä' x 40, request => q{SELECT hold('cut')});
 	wait_until($node, "SELECT EXISTS (SELECT FROM pg_task_activity() WHERE id = $id)");
 	is(sql('SELECT application_name ' . running()), 'pg_task ' . '?' x 32 . " $id",
@@ -117,12 +124,14 @@ subtest 'a run begins without progress' => sub {
 		SELECT pg_task_progress(1, 2, 'x'), 1 / (nextval('tries') - 1)});
 	is(task($node, $id, q{state, attempt, substring(response FROM '^[^\n]')}), 'DONE|2|t',
 		'after a failure, and in the next task');
+	wait_for_rest();
 	sql('ALTER SEQUENCE tries RESTART');
 	$id = run_task($node, request => qq{$seen; SELECT pg_task_progress(1, 2, 'x');
 		DO \$\$ BEGIN IF nextval('tries') = 1 THEN
 			RAISE EXCEPTION SQLSTATE '40001'; END IF; END \$\$});
 	is(task($node, $id, q{state, attempt, substring(response FROM '^[^\n]')}), 'DONE|1|t',
 		'after a conflict');
+	wait_for_rest();
 };
 
 # The joins of docs/reference.md.
@@ -152,6 +161,7 @@ subtest 'a parallel worker' => sub {
 		SELECT done IS NULL FROM pg_task_activity()});
 
 	is(task($node, $id, 'response'), "SET\n1000\nt", 'its report is dropped');
+	wait_for_rest();
 	$id = run_task($node, request => qq{SET $setting = on;
 		EXPLAIN (COSTS off) SELECT pg_task_progress(n) FROM many});
 	unlike(task($node, $id, 'response'), qr/Single Copy/, 'the function itself stays with the leader');
@@ -170,6 +180,7 @@ subtest 'another database, in another encoding' => sub {
 	is(activity($id, 'message', db => 'ascii'), 'f?r', 'not ASCII, in a database without encoding');
 	open_gate($node, 'latin', db => 'latin');
 	wait_for_state($node, $id, 'DONE', db => 'latin');
+	wait_for_rest();
 	$id = insert_task($node, queue => 'щит', request =>
 		q{SELECT pg_task_progress(1, 1, 'é щ!'); SELECT hold('utf8')});
 	wait_for_message('é щ!');
@@ -213,7 +224,7 @@ subtest 'no torn reads' => sub {
 		SELECT look()}),
 		0, 'up to 2000 reports, read while the task reports all the time');
 	sql("SELECT pg_task_cancel($id)");
-	wait_until($node, 'SELECT NOT EXISTS (SELECT FROM pg_task_activity())');
+	wait_for_rest();
 };
 
 subtest 'an executor that exits' => sub {
@@ -222,8 +233,8 @@ subtest 'an executor that exits' => sub {
 	wait_for_message('x');
 	my $pid = activity($id, 'pid');
 	terminate($node, $pid);
-	wait_for_exit($node, $pid);
-	is(sql("SELECT count(*) FROM pg_task_activity() WHERE pid = $pid"), 0, 'leaves no row');
+	wait_until($node, "SELECT NOT EXISTS (SELECT FROM pg_task_activity() WHERE pid = $pid)");
+	pass('leaves no row');
 	end_task($id, 'exit');
 };
 

@@ -44,7 +44,7 @@ sub make_origin
 	my ($db) = @_;
 
 	sql("CREATE DATABASE $db");
-	wait_for_table($node, db => $db);
+	wait_for_table($node, db => $db, table => 'task_queue');
 	run_task($node, db => $db, request => 'SELECT 0');
 	sql_in($db, q{INSERT INTO task_queue (queue, paused) VALUES ('waits', true);
 		INSERT INTO task (queue, request) VALUES ('waits', 'SELECT 1'), ('waits', 'SELECT 2')});
@@ -88,7 +88,7 @@ subtest 'CREATE DATABASE with a template' => sub {
 	sql_in('clone', "UPDATE task SET state = 'STOP' WHERE id = $id;
 		INSERT INTO task (request) VALUES ('SELECT 3')");
 	is(release('clone'), 't', 'it is released');
-	wait_until($node, q{SELECT bool_and(state <> 'PLAN') FROM task}, db => 'clone');
+	wait_until($node, q{SELECT bool_and(state NOT IN ('PLAN', 'WORK')) FROM task}, db => 'clone');
 	is(waiting('clone'), 'SELECT 1 STOP, SELECT 2 DONE, SELECT 3 DONE', 'what was left has run');
 	is(release('clone'), 'f', 'it was not held back any more');
 	is(waiting('origin'), 'SELECT 1 PLAN, SELECT 2 PLAN', 'the original waits');

@@ -82,7 +82,7 @@ subtest 'missed while the server was stopped' => sub {
 		queue => 'begun', repeat => '1 hour');
 
 	sql(qq{UPDATE task SET dt = now() WHERE id = $id{cron}});
-	wait_until($node, qq{SELECT state = 'WORK' FROM task WHERE id = $begun});
+	wait_for_running($node, 1, id => $begun, event => 'PgSleep');
 	sql(qq{UPDATE task SET request = 'SELECT 1' WHERE id = $begun});
 	$node->restart;
 	sql('DELETE FROM task_queue');

@@ -82,17 +82,21 @@ insert_task($node, queue => "q $evil",
 	  . literal($evil) . '; END $$') for 1 .. 3;
 insert_task($node, queue => 'expired', dt => '2020-01-01', active => '1 s', request => 'SELECT 1');
 sql_as(q{<b>&'role}, q{INSERT INTO task (queue, request) VALUES ('of a role', 'SELECT 1/0')});
-my $stopped = insert_task($node, queue => 'stopped', dt => 'tomorrow', request => 'SELECT 1');
+my $stopped = insert_task($node, queue => 'stopped', dt => '2100-01-01', request => 'SELECT 1');
 sql("UPDATE task SET state = 'STOP' WHERE id = $stopped");
 my $running = insert_task($node, queue => "runs $evil", request => 'SELECT pg_task_progress(3, 7, '
 	  . literal("m $evil") . "), hold('end')");
 insert_task($node, queue => 'after', after => "{$running}", request => 'SELECT 1');
-insert_task($node, queue => 'repeats', key => "k $evil", repeat => '1 day', dt => 'tomorrow',
+insert_task($node, queue => 'repeats', key => "k $evil", repeat => '1 day', dt => '2100-01-01',
 	request => 'SELECT 1');
 insert_task($node, queue => "paused $evil", dt => '2020-01-01', request => 'SELECT 1') for 1 .. 2;
 wait_until($node, "SELECT count(*) = 26 FROM task WHERE state IN ('DONE', 'FAIL', 'GONE')");
 wait_until($node, 'SELECT count(*) = 1 FROM pg_task_activity() WHERE done = 3');
 wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_task_scheduler() WHERE datname = '<i>&amp;'});
+
+# an executor counts what has happened when it is idle
+wait_until($node, q{SELECT sum(done + failed + gone) = 26 FROM pg_stat_task()
+	WHERE datname = 'postgres'});
 
 my $page = report_page(connection());
 

@@ -174,7 +174,7 @@ subtest 'a task that is locked while it waits' => sub {
 
 subtest 'an executor is terminated' => sub {
 	my $first = plan_task('customer.6', q{SELECT hold('six')});
-	wait_until($node, "SELECT state = 'WORK' FROM task WHERE id = $first");
+	wait_for_running($node, 1, id => $first, event => 'PgSleep');
 	my @ids = map { plan_task('customer.6', '') } 1 .. 3;
 	my $pid = task($node, $first, 'pid');
 	terminate($node, $pid);

@@ -52,9 +52,13 @@ subtest 'a task that fails' => sub {
 	my $id = run_task($node, request => "SELECT 1/0 AS hidden", retry => 1, delay => '0');
 	my @lines = logged($id, $begin, 'failed, SQLSTATE');
 
+	# of two processes, perhaps: the second run may start before the first one has logged its end
+	wait_for_log_line($node, qr/LOG:  pg_task $id of .*: failed, is tried again/, $begin);
+	@lines = lines_of($id, $begin);
 	is(@lines, 4, 'two lines for each run');
-	like($lines[1], qr/attempt 1: failed, is tried again, SQLSTATE 22012, duration: $ms$/, 'a retry');
-	like($lines[3], qr/attempt 2: failed, SQLSTATE 22012, duration: $ms$/, 'the failure');
+	my @ends = sort grep { /failed/ } @lines;
+	like($ends[0], qr/attempt 1: failed, is tried again, SQLSTATE 22012, duration: $ms$/, 'a retry');
+	like($ends[1], qr/attempt 2: failed, SQLSTATE 22012, duration: $ms$/, 'the failure');
 	like(log_since($node, $begin), qr/attempt 2: failed.*\n.*DETAIL:  division by zero\n/,
 		'the error is the detail');
 };
