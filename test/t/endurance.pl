@@ -36,15 +36,16 @@ sub memory
 sub wait_for_tasks { wait_until($node,
 	q{SELECT NOT EXISTS (SELECT FROM task WHERE state IN ('PLAN', 'WORK'))}) }
 
-# Runs many tasks: a query inserts those with the numbers from one to another.  Some thousands at a
+# Runs many tasks: a query inserts those with the numbers from one to another.  A part of them at a
 # time, because waiting for a condition has a timeout.
 sub run_many
 {
-	my ($insert, $from, $to) = @_;
+	my ($insert, $from, $to, $part) = @_;
 
-	for (my $first = $from; $first <= $to; $first += 5_000)
+	$part //= 1_000;
+	for (my $first = $from; $first <= $to; $first += $part)
 	{
-		my $last = $first + 4_999 < $to ? $first + 4_999 : $to;
+		my $last = $first + $part - 1 < $to ? $first + $part - 1 : $to;
 
 		sql($insert =~ s/FIRST/$first/gr =~ s/LAST/$last/gr);
 		wait_for_tasks();
@@ -229,7 +230,7 @@ subtest 'caches of names and functions' => sub {
 		terminate($node, backends($node, 'executor'));
 		run_many("INSERT INTO task (id, request) SELECT n, format(r, n) "
 			. "FROM generate_series(FIRST, LAST) AS n, (VALUES (\$r\$$request\$r\$)) AS v (r)", 1,
-			$count);
+			$count, 50);
 		is(sql(q{SELECT count(*) FROM task WHERE state = 'DONE' AND response ~ '^DO\n\d+$'}),
 			$count,
 			"$name: all are done");

@@ -8,9 +8,10 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-# three slots for schedulers, and two for executors
+# Three slots for schedulers, and two for executors.  No worker of autovacuum waits for a database.
 my $node = new_node('main',
-	conf => "max_worker_processes = 8\npg_task.max_executors = 2\nmax_prepared_transactions = 3\n");
+	conf => "max_worker_processes = 8\npg_task.max_executors = 2\nmax_prepared_transactions = 3\n"
+	  . 'autovacuum = off');
 my @theirs = map { "theirs$_" } 1 .. 4;
 
 sub as_owner
@@ -18,14 +19,6 @@ sub as_owner
 	my ($db, $sql) = @_;
 
 	return $node->safe_psql($db, $sql, extra_params => [ '-U', 'owner' ]);
-}
-
-sub has_no_scheduler
-{
-	my ($db) = @_;
-
-	wait_until($node, qq{SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = '$db'
-		AND backend_type = 'pg_task scheduler'});
 }
 
 # This many processes wait for the lock on a database: all are schedulers, no other process tries
@@ -48,12 +41,22 @@ subtest 'executors leave a database that is renamed' => sub {
 	my $owner = open_session($node, @session);
 	my $sleeps = q{INSERT INTO task (request) VALUES ('SELECT pg_sleep(1000)') RETURNING id};
 	my @ids = map { as_owner('theirs1', $sleeps) } 1 .. 2;
-	wait_for_state($node, $_, 'WORK', db => 'theirs1') for @ids;
-	$owner->query_until(qr/begun/,
-		"BEGIN;\n\\echo begun\nALTER DATABASE theirs1 RENAME TO other1;\n\\echo renamed\n");
-	has_no_scheduler('theirs1');
-	terminate($node, backends($node, 'executor'));
-	$owner->query_until(qr/renamed/, '');
+	wait_for_running($node, 1, id => $_, event => 'PgSleep') for @ids;
+	# when the scheduler is gone; RENAME waits for five seconds only
+	my $other = open_session($node, 'postgres');
+	$other->query_until(qr/ready/, "\\echo ready\n" . q{DO $$ BEGIN
+			WHILE (SELECT count(*) FILTER (WHERE query LIKE 'ALTER DATABASE theirs1 %') = 0
+					OR count(*) FILTER (WHERE backend_type = 'pg_task scheduler'
+						AND datname = 'theirs1') > 0 FROM pg_stat_activity) LOOP
+				PERFORM pg_sleep(0.01);
+				PERFORM pg_stat_clear_snapshot();
+			END LOOP;
+			PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
+				WHERE backend_type = 'pg_task executor';
+		END $$;} . "\n");
+	$owner->query_safe('BEGIN');
+	$owner->query_safe('ALTER DATABASE theirs1 RENAME TO other1');
+	$other->quit;
 	my $id = run_task($node, request => 'SELECT 1');
 	is(task($node, $id, 'state'), 'DONE', 'executors that cannot connect free their slots');
 	$owner->query_safe('ROLLBACK');
@@ -61,41 +64,61 @@ subtest 'executors leave a database that is renamed' => sub {
 	wait_until($node, 'SELECT bool_and(attempt = 2) FROM task', db => 'theirs1');
 	pass('and their tasks run again');
 	$node->safe_psql('theirs1', 'DELETE FROM task');
+	wait_for_running($node, 0);
 };
 
-my $later;
+# Tasks that are due again and again from now on, at this interval in seconds: whenever a database
+# is locked, one of them will be due soon.
+sub plan_series
+{
+	my ($db, $interval) = @_;
+
+	as_owner($db, "INSERT INTO task (request, dt) SELECT 'SELECT 1', now() + n * interval '1 s'
+		FROM generate_series($interval, 120, $interval) AS n");
+}
+
+# Waits until a task of a series has run after a moment; then the others are of no use.
+sub wait_for_run_since
+{
+	my ($db, $moment) = @_;
+
+	wait_until($node, "SELECT EXISTS (SELECT FROM task WHERE state = 'DONE' AND start > '$moment')",
+		db => $db);
+	sql_in($db, 'DELETE FROM task');
+}
 
 # Without a hold, a scheduler that is started in a database that is locked waits for it.
 subtest 'schedulers that wait for a locked database' => sub {
-	$later = q{INSERT INTO task (request, dt) VALUES ('SELECT 1', now() + interval '%d s')};
-	# long enough ahead that nothing of it is due before all are renamed, for which schedulers leave
-	as_owner($_, sprintf($later, 6)) for @theirs;
+	plan_series($_, 5) for @theirs;
 	as_owner('postgres',
 		"BEGIN; ALTER DATABASE theirs$_ RENAME TO other$_; PREPARE TRANSACTION '$_'")
 	  for 1 .. 3;
 	wait_until($node, connecting(3));
 	my $id = run_task($node, request => 'SELECT 1');
 	is(task($node, $id, 'state'), 'DONE', 'schedulers that cannot connect free their slots');
+	my $moment = sql('SELECT clock_timestamp()');
 	sql("ROLLBACK PREPARED '$_'") for 1 .. 3;
-	wait_until($node, q{SELECT state = 'DONE' FROM task}, db => $_) for @theirs;
+	wait_for_run_since($_, $moment) for @theirs;
 	pass('and come back when they can');
 };
 
 # A hold outlives a subtransaction that has renamed another database and is rolled back.
 subtest 'a hold outlives a savepoint' => sub {
-	as_owner('theirs1', sprintf($later, 5));
+	plan_series('theirs1', 1);
 	my $owner = open_session($node, @session);
 	$owner->query_safe('BEGIN');
 	$owner->query_safe('ALTER DATABASE theirs1 RENAME TO other1');
 	$owner->query_safe('SAVEPOINT a');
 	$owner->query_safe('ALTER DATABASE theirs2 RENAME TO other2');
 	$owner->query_safe('ROLLBACK TO a');
-	as_owner('theirs3', sprintf($later, 3));
-	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'DONE'}, db => 'theirs3');
+	as_owner('theirs3',
+		q{INSERT INTO task (request, dt) VALUES ('SELECT 1', now() + interval '3 s')});
+	wait_until($node, q{SELECT count(*) = 1 FROM task WHERE state = 'DONE'}, db => 'theirs3');
 	is(sql(connecting(0)), 't', 'a hold outlives the abort of another hold');
+	my $moment = sql('SELECT clock_timestamp()');
 	$owner->query_safe('ROLLBACK');
 	$owner->quit;
-	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'DONE'}, db => 'theirs1');
+	wait_for_run_since('theirs1', $moment);
 };
 
 done_testing();

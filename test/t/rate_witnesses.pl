@@ -120,8 +120,14 @@ my $over = sql('SELECT clock_timestamp()');
 wait_until($node, "SELECT EXISTS (SELECT FROM witness WHERE began > '$over')
 	OR NOT EXISTS (SELECT FROM task WHERE state = 'PLAN')");
 
-my $seen = sql('SELECT count(*) FROM witness');
-cmp_ok($seen, '>', 10 * $seconds, "$seen tasks were witnesses");
+# the monkey, and a slow machine, may have left few of them until now
+for (['.', 10], ['^strict', 2], ['^rated.slow', 1])
+{
+	my ($kind, $least) = ($_->[0], $_->[1] * $seconds);
+
+	wait_until($node, "SELECT count(*) > $least FROM witness WHERE queue ~ '$kind'");
+	pass("more than $least witnesses, of queues that match $kind");
+}
 note('their queues: ' . sql(q{SELECT string_agg(kind || ' ' || queues, ', ') FROM (
 	SELECT rtrim(queue, '0123456789.') AS kind, count(DISTINCT queue) AS queues
 	  FROM witness GROUP BY 1 ORDER BY 1) AS seen}));
@@ -165,11 +171,5 @@ is(sql(q{
 		FROM witness WHERE queue LIKE 'strict.%') AS starts
 	WHERE id < before LIMIT 10}),
 	'', 'no task of a strict queue was overtaken');
-cmp_ok(sql(q{SELECT count(*) FROM witness WHERE queue LIKE 'strict.%'}), '>', 2 * $seconds,
-	'and there were some');
-
-# The monkey, and a slow machine, cost much of what the rates allow.
-my $slow = sql(q{SELECT count(*) FROM witness WHERE queue LIKE 'rated.slow.%'});
-cmp_ok($slow, '>', $seconds, "tasks of the slow queues have started: $slow");
 
 done_testing();

@@ -702,8 +702,10 @@ sub run_as_tasks
 			$n, $known{role} ? "'$known{role}'" : 'current_user', PgTask::literal($request));
 		next if $n < @requests && ($known{role} // '') eq ($next{role} // '');
 		$by_task->safe_psql('postgres', "BEGIN; $sql COMMIT");
+		# some at a time: waiting has a timeout
 		wait_until($by_task,
-			q{SELECT NOT EXISTS (SELECT FROM task WHERE state IN ('PLAN', 'WORK'))});
+			qq{SELECT count(*) <= $_ * 50 FROM task WHERE state IN ('PLAN', 'WORK')})
+		  for reverse 0 .. @requests / 50;
 		$sql = '';
 	}
 }

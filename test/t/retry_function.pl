@@ -57,12 +57,14 @@ subtest 'by id' => sub {
 };
 
 subtest 'all with an error' => sub {
+	my $now = literal(sql('SELECT now()')) . '::timestamptz';
+
 	ended(3000, sqlstate => q{CASE i % 3 WHEN 0 THEN '08006' WHEN 1 THEN '22012' END},
-		stop => q{now() - i * interval '1 min'}, max => 0,
+		stop => qq{$now - i * interval '1 min'}, max => 0,
 		state => q{(ARRAY['FAIL', 'GONE', 'STOP', 'DONE'])[1 + i % 4]});
 	ended(10, role => q{'other'});
-	is(retry_all('app', q{now() - interval '1000.5 min'}), '166|0', 'those since a time');
-	is(sql(q{SELECT count(*) FROM task WHERE state = 'PLAN' AND dt > now() - interval '1 min'
+	is(retry_all('app', qq{$now - interval '1000.5 min'}), '166|0', 'those since a time');
+	is(sql(qq{SELECT count(*) FROM task WHERE state = 'PLAN' AND dt BETWEEN $now AND now()
 		AND failed = 0 AND role = 'app' AND sqlstate = '08006'}), 166, 'they are planned for now');
 	is(retry_all('app', q{'-infinity'}), '334|0', 'then the others');
 	is(retry_all('app', q{'-infinity'}), '0|0', 'and no more');
