@@ -32,7 +32,7 @@ use Test::More;
 use Time::HiRes qw(usleep clock_gettime CLOCK_MONOTONIC);
 
 our @EXPORT = qw(
-	new_node set_conf build_module crash kill_server
+	new_node set_conf apply_conf build_module crash kill_server
 	sql sql_as sql_in error_of sqlstate_of notices_of literal open_session
 	insert_task insert_rule run_task task is_row count_of start_delay
 	make_gates open_gate
@@ -91,6 +91,21 @@ sub set_conf
 	$node->reload;
 }
 
+# As set_conf, and waits until each scheduler is one that was started with the new settings.
+sub apply_conf
+{
+	my ($node, @lines) = @_;
+	my ($loaded, $count) = split /\|/, $node->safe_psql($default_db, q{
+		SELECT pg_conf_load_time(), count(*) FROM pg_stat_activity
+		WHERE backend_type = 'pg_task scheduler'});
+
+	set_conf($node, @lines);
+	wait_until($node, qq{
+		SELECT pg_conf_load_time() > '$loaded' AND count(*) >= $count AND count(*) > 0
+		AND bool_and(backend_start > pg_conf_load_time())
+		FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'});
+}
+
 # Simulates a power failure and restarts the server.
 sub crash
 {
@@ -100,23 +115,35 @@ sub crash
 	$node->start;
 }
 
+# The state of a process, as a letter; empty if it is gone.
+sub process_state
+{
+	my ($pid) = @_;
+	my $stat = eval { slurp_file("/proc/$pid/stat") } // '';
+
+	return $stat =~ /\) (\w)/ ? $1 : '';
+}
+
 # Power failure: all processes of the server die at once, by SIGKILL.  The postmaster is stopped
 # meanwhile, so that it does not notice.  The server can be started again.
 sub kill_server
 {
 	my ($node) = @_;
 	my ($pid) = split /\n/, slurp_file($node->data_dir . '/postmaster.pid');
-	my @children = split ' ', slurp_file("/proc/$pid/task/$pid/children");
 
+	# when it has stopped it starts no process any more
 	kill 'STOP', $pid;
-	kill 'KILL', @children, $pid;
-	for my $process (@children, $pid)
-	{
-		poll_for(sub {
-			my $stat = eval { slurp_file("/proc/$process/stat") } // '';
-			return $stat !~ /\) [^Z]/;
-		}) or croak "process $process does not end";
-	}
+	poll_for(sub { process_state($pid) eq 'T' }) or croak "process $pid does not stop";
+	# the list may lack some while others end
+	poll_for(sub {
+		my @children = grep { process_state($_) !~ /^Z?$/ }
+		  split ' ', slurp_file("/proc/$pid/task/$pid/children");
+
+		kill 'KILL', @children;
+		return !@children;
+	}) or croak "processes of $pid do not end";
+	kill 'KILL', $pid;
+	poll_for(sub { process_state($pid) =~ /^Z?$/ }) or croak "process $pid does not end";
 	$node->{_pid} = undef;
 	# an orphaned process may stay a zombie forever, and so may its file locks
 	unlink $node->data_dir . '/postmaster.pid', $node->host . '/.s.PGSQL.' . $node->port . '.lock';
