@@ -19,10 +19,22 @@ sub runs
 	return sql("SELECT string_agg(state, ' ' ORDER BY id) FROM task WHERE queue = '$queue'");
 }
 
-# Whatever is to run has run: a search for such tasks that began before is over.
+# Whatever is to run has begun: a search for such tasks that began before is over.
 sub settle
 {
 	run_task($node, request => 'SELECT 1', queue => 'settle') for 1 .. 3;
+	return;
+}
+
+# Waits until what is due has ended, apart from the tasks of a queue.
+sub wait_for_ends
+{
+	my ($queue) = @_;
+
+	settle();
+	wait_until($node, "SELECT count(*) = 0 FROM task WHERE queue NOT IN ('back', '" . ($queue // '')
+		. "') AND (state = 'WORK' OR state = 'PLAN' AND dt <> 'infinity')");
+	return;
 }
 
 sub plan_reboot
@@ -33,16 +45,18 @@ sub plan_reboot
 		queue => $queue, %column);
 }
 
-sub new_schedulers
+sub new_scheduler
 {
-	my @old = backends($node, 'scheduler');
+	my $old = poll_for(sub { return (backends($node, 'scheduler'))[0] });
 
-	terminate($node, @old);
+	terminate($node, $old);
 	wait_until($node, qq{SELECT count(*) = 1 FROM pg_stat_activity WHERE
-		backend_type = 'pg_task scheduler' AND pid <> $old[0]});
+		backend_type = 'pg_task scheduler' AND pid <> $old});
 	settle();
+	return;
 }
 
+my $deleted;
 my $waits = { dt => 'infinity', state => 'PLAN', 'anchor = pg_postmaster_start_time()' => 'true' };
 
 subtest 'it waits for the next start' => sub {
@@ -61,7 +75,7 @@ subtest 'it waits for the next start' => sub {
 	plan_reboot('stopped');
 	sql(q{UPDATE task SET state = 'STOP' WHERE queue = 'stopped'});
 	plan_reboot('retried', request => 'SELECT 1/0', retry => 1, delay => '1 ms');
-	plan_reboot('deleted', delete => 'true');
+	$deleted = plan_reboot('deleted', delete => 'true');
 	settle();
 	is(runs('plain'), 'PLAN', 'it does not run before');
 };
@@ -70,7 +84,7 @@ subtest 'the server is restarted' => sub {
 	$node->restart;
 	wait_until($node, qq{SELECT count(*) = 2 FROM task WHERE queue = '$_'})
 	  for qw(plain later changed retried);
-	wait_until($node, q{SELECT bool_and(id > 4) FROM task WHERE queue = 'deleted'});
+	wait_until($node, "SELECT bool_and(id > $deleted) FROM task WHERE queue = 'deleted'");
 	settle();
 	is(runs($_), 'DONE PLAN', "$_: it has run, and waits again") for qw(plain later changed);
 	is(runs('retried'), 'FAIL PLAN', 'one that fails, too');
@@ -87,10 +101,10 @@ subtest 'the server is restarted' => sub {
 subtest 'only a process starts again' => sub {
 	plan_reboot('new');
 	sql(q{UPDATE task SET state = 'PLAN' WHERE queue = 'stopped'});
-	new_schedulers();
+	new_scheduler();
 	is(runs('plain'), 'DONE PLAN', 'a scheduler');
-	set_conf($node, 'pg_task.idle_timeout = 1000');
-	new_schedulers();
+	apply_conf($node, 'pg_task.idle_timeout = 1000');
+	new_scheduler();
 	is(runs('plain'), 'DONE PLAN', 'after a reload');
 	for my $switch (['ALTER SYSTEM SET pg_task.enabled = off; SELECT pg_reload_conf()',
 			'ALTER SYSTEM RESET pg_task.enabled; SELECT pg_reload_conf()'],
@@ -126,19 +140,19 @@ subtest 'the server stops at once, while they run' => sub {
 	plan_reboot('held', request => q{SELECT hold('held')});
 	crash($node);
 	wait_until($node, q{SELECT state = 'WORK' FROM task WHERE queue = 'held'});
-	is(sql(q{SELECT count(*) FROM task WHERE queue = 'new' AND state = 'PLAN' AND dt < now()}), 0,
-		'others have run') if settle();
+	wait_for_ends('held');
+	is(runs('new'), 'DONE PLAN', 'others have run');
 	crash($node);
 	wait_until($node, q{SELECT attempt = 2 AND state = 'WORK' FROM task WHERE queue = 'held'});
 	open_gate($node, 'held');
 	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE queue = 'held'});
-	settle();
+	wait_for_ends();
 	is(runs('held'), 'DONE PLAN', 'the run that was interrupted counts for this start');
 	is(runs('plain'), 'DONE DONE DONE PLAN', 'once for each start');
 	is(runs('new'), 'DONE DONE PLAN', 'from the next start on');
 	is(runs('stopped'), 'DONE DONE PLAN', 'also when it was stopped meanwhile');
-	wait_until($node, q{SELECT count(*) = 4 FROM task WHERE queue = 'off' AND state = 'DONE'});
-	pass('and when it was planned while pg_task was off');
+	is(count_of($node, q{queue = 'off' AND state = 'DONE'}), 4,
+		'and when it was planned while pg_task was off');
 };
 
 subtest 'many tasks, and a scheduler that is terminated' => sub {
