@@ -33,8 +33,13 @@ sub power_loss
 
 make_gates($node);
 sql(q{
-	CREATE FUNCTION die() RETURNS void LANGUAGE plpgsql AS $$
+	-- when this number of tasks of the queue innocent run
+	CREATE FUNCTION die(beside int DEFAULT 0) RETURNS void LANGUAGE plpgsql AS $$
 	BEGIN
+		WHILE (SELECT count(*) FROM pg_stat_activity
+			WHERE application_name LIKE 'pg_task innocent %') < beside LOOP
+			PERFORM pg_sleep(0.01), pg_stat_clear_snapshot();
+		END LOOP;
 		COPY (SELECT 1) TO PROGRAM 'kill -9 $PPID';
 		PERFORM pg_sleep(60);
 	END $$;
@@ -49,7 +54,7 @@ subtest 'a task that crashes the server fails' => sub {
 	wait_for_held(2);
 	my @waiting = map { insert_task($node, queue => 'narrow', max => 1, dt => 'infinity',
 		request => 'SELECT 1') } 1 .. 3;
-	my $poison = insert_task($node, queue => 'poison', request => 'SELECT die()', repeat => '1 s',
+	my $poison = insert_task($node, queue => 'poison', request => 'SELECT die(2)', repeat => '1 s',
 		retry => 5);
 	wait_until($node, "SELECT state = 'FAIL' FROM task WHERE id = $poison");
 	is_counted($poison, 'FAIL', 2, 0, 2, 'a task that crashes the server is FAIL');
@@ -75,8 +80,10 @@ subtest 'other processes and shutdowns blame no task' => sub {
 	wait_for_held(1);
 	for my $n (2 .. 4)
 	{
-		my ($pid) = $n == 4 ? backends($node, 'scheduler')
-			: sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'});
+		my $type = $n == 4 ? 'pg_task scheduler' : 'walwriter';
+		my $pid = poll_for(sub {
+			return sql("SELECT pid FROM pg_stat_activity WHERE backend_type = '$type'");
+		});
 		kill 'KILL', $pid;
 		wait_until($node, "SELECT attempt = $n AND state = 'WORK' FROM task WHERE id = $long");
 	}
@@ -138,6 +145,8 @@ subtest 'suspects of all databases run one at a time' => sub {
 		request => q{SELECT hold('fourth')}) } 1 .. 2;
 	wait_for_held(4);
 	power_loss('other');
+	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE request LIKE '%fourth%' AND crashed = 1},
+		db => $_) for qw(postgres other);
 	wait_for_held(1);
 	my $at_work = sub { return sql(q{SELECT count(*) FROM task
 		WHERE state = 'WORK'}) + $node->safe_psql('other',
