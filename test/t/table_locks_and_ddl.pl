@@ -11,6 +11,7 @@ use PgTask;
 use PostgreSQL::Test::Utils;
 use POSIX;
 use Test::More;
+use Time::HiRes qw(sleep time);
 
 my $node = new_node('main',
 	conf => "pg_task.period = '200 ms'\npg_task.max_executors = 6\nmax_worker_processes = 24");
@@ -42,21 +43,25 @@ sub start_task
 	return $id;
 }
 
-# In the other database, and here if possible, tasks start as usual.
+# In the other database, and here if possible, tasks start as usual.  On a busy machine a single one
+# may not.
 sub flows
 {
 	my ($what, @databases) = @_;
 
 	for my $db (@databases)
 	{
-		my $id = run_task($node, db => $db, queue => 'witness', request => 'SELECT 1');
-		is(task($node, $id, "state, start - dt < interval '1.5 s' + 5 * interval '$usual s'",
-			db => $db), 'DONE|t', "$what: other tasks start in $db");
+		ok(poll_for(sub {
+			my $id = run_task($node, db => $db, queue => 'witness', request => 'SELECT 1');
+
+			return task($node, $id, "start - dt < interval '1.5 s' + 5 * interval '$usual s'",
+				db => $db) eq 't';
+		}), "$what: other tasks start in $db");
 	}
 }
 
-# For a second and a half, the processes of pg_task use little CPU, and few transactions run in the
-# shop's database.
+# For a second and a half or more, the processes of pg_task use little CPU, and few transactions run
+# in the shop's database.
 sub calm
 {
 	my ($what) = @_;
@@ -64,23 +69,25 @@ sub calm
 		my $sum = 0;
 		for my $pid (backends($node, 'scheduler'), backends($node, 'executor'))
 		{
-			my @stat = split / /, (slurp_file("/proc/$pid/stat") =~ s/.*\) //sr);
+			my $stat = eval { slurp_file("/proc/$pid/stat") } // next;
+			my @stat = split / /, ($stat =~ s/.*\) //sr);
 			$sum += ($stat[11] + $stat[12]) / POSIX::sysconf(&POSIX::_SC_CLK_TCK);
 		}
 		return $sum;
 	};
 	my $transactions = sub { $node->safe_psql('postgres',
 		q{SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'shop'}) };
-	my ($cpu, $count, $begin) = ($ticks->(), $transactions->(),
-		$node->safe_psql('postgres', 'SELECT clock_timestamp()'));
+	my ($begin, $cpu, $count) = (time, $ticks->(), $transactions->());
 
-	wait_until($node, "SELECT clock_timestamp() > timestamptz '$begin' + '1.5 s'");
+	sleep(1.5);
 	$cpu = $ticks->() - $cpu;
 	$count = $transactions->() - $count;
-	note("$what: $count transactions, $cpu s of CPU time");
-	cmp_ok($cpu, '<', 0.3, "$what: little CPU time is used");
+	my $times = (time - $begin) / 1.5;    # the machine may be busy
+	note(sprintf '%s: %d transactions, %.2f s of CPU time, in %.1f s', $what, $count, $cpu,
+		1.5 * $times);
+	cmp_ok($cpu, '<', 0.3 * $times, "$what: little CPU time is used");
 	# some 40; what the processes report late may be of the second before
-	cmp_ok($count, '<', 150, "$what: few transactions");
+	cmp_ok($count, '<', 150 * $times, "$what: few transactions");
 }
 
 # How many times the log has reported it since.
@@ -135,7 +142,9 @@ subtest 'the table is locked' => sub {
 	open_gate($node, 'table', db => 'shop');
 	$other->query_until(qr/sent/,
 		"\\echo sent\nINSERT INTO task (queue, request) VALUES ('behind', 'SELECT 1');\n");
-	wait_until($node, "SELECT count(*) = 2 $busy AND wait_event_type = 'Lock'");
+	# some of the queue "soon" may run already
+	wait_until($node, "SELECT count(*) = 2 $busy AND wait_event_type = 'Lock'
+		AND substring(application_name FROM '\\d+\$')::bigint IN (@{[ join ', ', @ids ]})");
 	wait_for_log_line($node, qr/ERROR:  canceling statement due to lock timeout/, $position);
 	flows('a locked table', 'postgres');
 	calm('a locked table');
