@@ -7,12 +7,14 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $node = new_node('main', conf => 'pg_task.max_executors = 1');
+# statistics of the table would take memory when a statement is planned
+my $node = new_node('main', conf => "pg_task.max_executors = 1\nautovacuum = off");
 
-# Bytes in use in the executor, as it reports in the log.
+# Bytes in use in the idle executor, as it reports in the log.
 sub memory
 {
 	my ($pid) = backends($node, 'executor');
+	wait_until($node, "SELECT state = 'idle' FROM pg_stat_activity WHERE pid = $pid");
 	my $position = log_position($node);
 
 	sql("SELECT pg_log_backend_memory_contexts($pid)");
