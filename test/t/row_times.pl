@@ -124,13 +124,14 @@ subtest 'a replicated row' => sub {
 };
 
 # The server locks a row for a trigger BEFORE UPDATE, and writes that to the log.  Our own
-# statements go without ours, but not without a user's.
+# statements go without ours, but not without a user's.  One by one: a task that waits behind
+# another may be taken back, which locks it, too.
 sub lock_records
 {
 	my ($count) = @_;
 	my $from = sql('SELECT pg_current_wal_insert_lsn()');
 
-	sql("INSERT INTO task (queue, request) SELECT 'locks', 'SELECT 1'
+	sql("INSERT INTO task (queue, max, request) SELECT 'locks', 1, 'SELECT 1'
 		FROM generate_series(1, $count)");
 	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'locks' AND state <> 'DONE'});
 	return sql(qq{SELECT coalesce(sum(count), 0)
