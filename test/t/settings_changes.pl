@@ -131,6 +131,8 @@ subtest 'prepared' => sub {
 };
 
 # An executor was started for a task that was locked, and then deleted: its first task comes later.
+# It has been connected for longer than FIRST_TASK_MS when its settings change: a task that comes
+# earlier would run under the old ones.
 subtest 'an executor that has run no task yet' => sub {
 	my $session = open_session($node, 'postgres');
 	my $pid = q{FROM pg_stat_activity WHERE usename = 'late' AND backend_type = 'pg_task executor'};
@@ -139,8 +141,8 @@ subtest 'an executor that has run no task yet' => sub {
 	my $id = insert_task($node, role => 'late', dt => 'infinity', request => 'SELECT 1');
 	sql("UPDATE task SET dt = now() + '0.3 s' WHERE id = $id");
 	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR UPDATE");
-	wait_until($node,
-		"SELECT count(*) = 1 $pid AND backend_start < clock_timestamp() - interval '0.5 s'");
+	wait_until($node, "SELECT count(*) = 1 $pid AND wait_event_type = 'Extension'");
+	sql('SELECT pg_sleep(0.5)');
 	$session->query_safe("DELETE FROM task WHERE id = $id; COMMIT");
 	$session->quit;
 	my $before = sql("SELECT pid $pid");
