@@ -321,11 +321,9 @@ subtest 'pg_task.format' => sub {
 	sql('ALTER DATABASE postgres SET pg_task.format = csv');
 	is(formats(@by), qq(a\n1 a\n1 a\n1 [{"a":1}] 1), 'a format of the database');
 	sql('ALTER DATABASE postgres RESET pg_task.format');
-	set_conf($node, 'pg_task.format = json');
-	wait_until($node, q{SELECT current_setting('pg_task.format') = 'json'});
+	apply_conf($node, 'pg_task.format = json');
 	is(formats(@by), qq([{"a":1}] a\n1 [{"a":1}] [{"a":1}] 1), 'a format of the server');
-	set_conf($node, 'pg_task.format = text');
-	wait_until($node, q{SELECT current_setting('pg_task.format') = 'text'});
+	apply_conf($node, 'pg_task.format = text');
 	like(($node->psql('postgres',
 		"INSERT INTO task (request, format) VALUES ('SELECT 1', 'xml')"))[2],
 		qr/ERROR:  /, 'another format is refused');

@@ -67,8 +67,8 @@ subtest 'other databases' => sub {
 		'another database goes on while both triggers sleep');
 	is(task($node, $slow, 'state', db => 'sleepy'), 'PLAN',
 		'the row of a slow trigger is not claimed');
-	is(sql("SELECT count(DISTINCT pid) FROM task WHERE id IN (@{[ join ',', @ids ]})"), 1,
-		'the executor of the other database stays');
+	cmp_ok(sql("SELECT count(DISTINCT pid) FROM task WHERE id IN (@{[ join ',', @ids ]})"), '<=', 2,
+		'the executors of the other database stay');
 };
 
 # The rows of the same batch are tried one by one; the slow one is refused for a while, with a
