@@ -29,6 +29,15 @@ sub runs
 	return task($node, run_task($node, queue => $queue, request => 'SELECT 1/0', %column), 'attempt');
 }
 
+# They come to run so often.  After a command that has locked the queue table the rules that were read
+# before may hold for a moment.
+sub runs_become
+{
+	my ($queue, $count, $name) = @_;
+
+	return ok(poll_for(sub { return runs($queue) == $count }), $name);
+}
+
 wait_for_queue_table('task_queue', 'postgres');
 
 subtest 'its columns' => sub {
@@ -108,10 +117,10 @@ subtest 'what the owner puts on the table has no part in the reading' => sub {
 		CREATE POLICY stop ON task_queue AS RESTRICTIVE USING (stop());
 		ALTER TABLE task_queue FORCE ROW LEVEL SECURITY});
 	wait_for_queue_table('task_queue', 'postgres');
-	is(runs('r'), 2, 'a policy');
+	runs_become('r', 2, 'a policy');
 	sql('DROP POLICY stop ON task_queue; ALTER TABLE task_queue NO FORCE ROW LEVEL SECURITY;
 		ALTER TABLE task_queue RENAME comment TO note; ALTER TABLE task_queue ADD more text');
-	is(runs('r'), 2, 'columns');
+	runs_become('r', 2, 'columns');
 	sql('DELETE FROM task_queue');
 };
 
@@ -119,25 +128,23 @@ subtest 'dropped, renamed, changed' => sub {
 	sql('DROP TABLE task_queue');
 	wait_for_queue_table('task_queue', 'postgres');
 	insert_rule('r', retry => 1, delay => '0');
-	is(runs('r'), 2, 'it is made again after DROP TABLE');
+	runs_become('r', 2, 'it is made again after DROP TABLE');
 	sql('ALTER TABLE task_queue RENAME TO mine');
 	wait_for_queue_table('task_queue', 'postgres');
-	is(runs('r'), 1, 'the renamed one does not count');
+	runs_become('r', 1, 'the renamed one does not count');
 	sql('BEGIN; DROP TABLE task_queue; ALTER TABLE mine RENAME TO task_queue; COMMIT');
 	wait_for_queue_table('task_queue', 'postgres');
-	wait_until($node, q{WITH n AS (INSERT INTO task (queue, request) VALUES ('r', 'SELECT 1/0'))
-		SELECT coalesce(max(attempt), 0) = 2 FROM task WHERE queue = 'r' AND id > }
-		  . sql('SELECT max(id) FROM task'));
+	runs_become('r', 2, 'unless its name is given back');
 	sql('ALTER TABLE task_queue DROP COLUMN comment, DROP COLUMN keep, ADD COLUMN mine text');
 	wait_until($node, q{SELECT count(*) = 2 FROM pg_attribute
 		WHERE attrelid = 'task_queue'::regclass AND attname IN ('comment', 'keep')});
-	is(runs('r'), 2, 'columns are added again, others stay');
+	runs_become('r', 2, 'columns are added again, others stay');
 	sql('DROP TRIGGER pg_task_queue_truncated ON task_queue');
 	wait_for_queue_table('task_queue', 'postgres');
 	pass('so is a trigger');
 	sql('DROP TABLE task');
 	wait_for_table($node);
-	is(runs('r'), 2, 'a new task table has it as well');
+	runs_become('r', 2, 'a new task table has it as well');
 };
 
 # Each of these has the name of the queue table.  Tasks run without one, and the log says why.
@@ -174,7 +181,7 @@ subtest 'what cannot be a queue table' => sub {
 	wait_for_queue_table('task_queue', 'other');
 	sql('GRANT postgres TO other');
 	insert_rule('r', retry => 1, delay => '0');
-	is(runs('r'), 2, 'both tables have another owner');
+	runs_become('r', 2, 'both tables have another owner');
 	sql('ALTER TABLE task OWNER TO postgres; ALTER TABLE task_queue OWNER TO postgres');
 	wait_for_queue_table('task_queue', 'postgres');
 };
