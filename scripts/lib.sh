@@ -31,6 +31,16 @@ quietly() {
     return "$rc"
 }
 
+# Runs a command that needs a mirror, or a lock of apt: either may be missing for a moment.
+persistently() {
+    local try
+    for try in 1 2 3; do
+        "$@" && return
+        [ "$try" = 3 ] || sleep 10
+    done
+    return 1
+}
+
 # Outside: the machine -----------------------------------------------------------------------------
 
 as_root() {
@@ -45,7 +55,8 @@ native_major() {
         [ ! -e "$dir/lib/pgxs" ] || [ "${dir##*/}" -lt 15 ] || found=${dir##*/}
     done
     [ -n "$found" ] || found=$(offered_major)
-    [ -n "$found" ] || { quietly as_root apt-get update || true; found=$(offered_major); }
+    [ -n "$found" ] ||
+        { quietly persistently as_root apt-get update || true; found=$(offered_major); }
     [ -n "$found" ] || die "no PostgreSQL is known to apt (apt-get update?): name one with --major"
     echo "$found"
 }
@@ -86,8 +97,9 @@ need_packages() {
     as_root true 2>/dev/null || die "these packages are missing; as root:
     apt-get install --no-install-recommends ${missing[*]}"
     note "installing ${missing[*]}"
-    quietly as_root apt-get -q update || note "apt-get update failed; trying with what is known"
-    quietly as_root bash -c "$install_packages" install "${missing[@]}" ||
+    quietly persistently as_root apt-get -q update ||
+        note "apt-get update failed; trying with what is known"
+    quietly persistently as_root bash -c "$install_packages" install "${missing[@]}" ||
         die "the packages could not be installed"
 }
 
@@ -97,12 +109,12 @@ install_packages='
 set -e
 export DEBIAN_FRONTEND=noninteractive
 conf=/etc/postgresql-common/createcluster.conf
-apt-get -qy install --no-install-recommends postgresql-common
+apt-get -qy -o DPkg::Lock::Timeout=120 install --no-install-recommends postgresql-common
 cp -p $conf $conf.pg_task
 trap "mv $conf.pg_task $conf" EXIT
 sed -i "/^ *create_main_cluster/d" $conf
 echo "create_main_cluster = false" >>$conf
-apt-get -qy install --no-install-recommends "$@"
+apt-get -qy -o DPkg::Lock::Timeout=120 install --no-install-recommends "$@"
 '
 
 # Installs what is missing of some packages. Their services are neither started nor enabled.
@@ -120,7 +132,7 @@ if [ ! -e $policy ]; then
     printf "#!/bin/sh\nexit 101\n" >$policy
     chmod 755 $policy
 fi
-install() { apt-get -qy install --no-install-recommends $missing; }
+install() { apt-get -qy -o DPkg::Lock::Timeout=120 install --no-install-recommends $missing; }
 install || { apt-get -q update && install; }
 for package in $missing; do systemctl disable "${package%-server}" || true; done
 '
@@ -397,7 +409,7 @@ server_control() {
 # Waits until a query says t.
 wait_until() {
     local step
-    for ((step = 0; step < 300; step++)); do
+    for ((step = 0; step < 600; step++)); do
         [ "$(psql -XAtqc "$1" 2>&1)" != t ] || return 0
         sleep 0.1
     done
