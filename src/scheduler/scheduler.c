@@ -112,6 +112,20 @@ log_table(const TaskTable *table, const char *owner)
 					  errhidecontext(true)));
 }
 
+/* If the table has changed since the last call, refused rows may be accepted now. */
+static void
+retry_refused(void)
+{
+	uint32 changes = watch_changes();
+
+	if (changes == MyScheduler->changes_seen)
+		return;
+	MyScheduler->changes_seen = changes;
+	refused_forget();
+	orphans_retry_refused();
+	dependents_retry_refused();
+}
+
 /* Prepare the task table.  Everything known about its rows is read again. */
 static void
 prepare_table(void)
@@ -127,6 +141,8 @@ prepare_table(void)
 	owner = GetUserNameFromId(prepared->owner, true);
 	work_end();
 	table_keep(prepared);
+	/* after an error, a change may have been learnt of only now */
+	retry_refused();
 	if (prepared->relid != MyScheduler->last_relid && !prepared->away)
 		log_table(prepared, owner ? owner : "");
 	MyScheduler->table = prepared;
@@ -306,12 +322,7 @@ run_iteration(DispatchRound *round)
 	pool_reap();
 	if (check_settings())
 		return;
-	if (watch_changed())
-	{
-		refused_forget();
-		orphans_retry_refused();
-		dependents_retry_refused();
-	}
+	retry_refused();
 	if (MyScheduler->table == NULL || watch_changed())
 		prepare_table();
 	if (MyScheduler->away)

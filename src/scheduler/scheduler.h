@@ -40,6 +40,7 @@ typedef struct SchedulerProcess
 	const char *database;	 /* its name when this process started */
 	Location settings;		 /* of the task table */
 	uint32 settings_seen;	 /* change counter of the settings of the database */
+	uint32 changes_seen;	 /* of watch_changes: refused rows were retried after these */
 	char *database_settings; /* as database_settings returns them; NULL: not read yet */
 	uint32 wait_event;
 	TimeoutId wake_timeout; /* ends the sleep of the loop */

@@ -30,7 +30,8 @@ static struct
 	Oid relid;
 	Oid *relatives; /* partitions, and tables that it inherits from; sorted, in TopMemoryContext */
 	int nrelatives;
-	bool changed; /* any of them may have changed since the watch began */
+	bool changed;	/* any of them may have changed since the watch began */
+	uint32 changes; /* how often that was reported, since this process began */
 } watch;
 
 /* Does this table belong to the watched one? */
@@ -41,12 +42,19 @@ is_relative(Oid relid)
 		   bsearch(&relid, watch.relatives, watch.nrelatives, sizeof(Oid), oid_cmp);
 }
 
+static void
+note_change(void)
+{
+	watch.changed = true;
+	watch.changes++;
+}
+
 /* Relcache callback.  InvalidOid stands for all relations. */
 static void
 watch_relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
 {
 	if (relid == watch.relid || relid == InvalidOid || is_relative(relid))
-		watch.changed = true;
+		note_change();
 }
 
 /* A schema may have been renamed; that does not invalidate the relations in it. */
@@ -54,7 +62,7 @@ static void
 watch_schema_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
 						 uint32 hash pg_attribute_unused())
 {
-	watch.changed = true;
+	note_change();
 }
 
 /* Watch the table alone. */
@@ -128,6 +136,16 @@ bool
 watch_changed(void)
 {
 	return watch.changed;
+}
+
+/*
+ * A counter of the changes that were reported to this process.  It also tells of those between the
+ * last call of watch_changed and the next watch_begin.
+ */
+uint32
+watch_changes(void)
+{
+	return watch.changes;
 }
 
 /*

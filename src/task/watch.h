@@ -13,6 +13,7 @@ extern void watch_begin(Oid relid);
 extern void watch_relatives(const List *relatives);
 extern void watch_also(Oid relid);
 extern bool watch_changed(void);
+extern uint32 watch_changes(void);
 extern bool watch_changed_here(void);
 extern bool watch_covers(Oid relid);
 
