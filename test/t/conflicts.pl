@@ -53,18 +53,21 @@ subtest 'serialization failure' => sub {
 
 my $id;
 
-# A deadlock with another session, whose deadlock_timeout is longer.  The session sleeps first, so
-# that the second run does not deadlock again.
+# A deadlock with another session, whose deadlock_timeout is longer.  The second run waits until that
+# session has ended its transaction: otherwise it could be in its way again.
 subtest 'deadlock' => sub {
 	fresh();
 	$id = insert_task($node,
-		request => q{SET deadlock_timeout = '10 ms'; SELECT nextval('turn'), pg_sleep(0.2);
+		request => q{SET deadlock_timeout = '10 ms'; SELECT hold('run ' || nextval('turn'));
 		INSERT INTO effect VALUES ('deadlock');
 		UPDATE account SET n = 100 WHERE id = 1; SELECT hold('deadlock'); UPDATE account SET n = 200
 		WHERE id = 2});
+	open_gate($node, 'run 1');
+	# it has updated the first row when it holds again
 	wait_until($node,
-		q{SELECT count(*) = 1 FROM pg_locks WHERE relation = 'account'::regclass
-		AND mode = 'RowExclusiveLock'});
+		q{SELECT count(*) = 1 FROM pg_locks JOIN pg_stat_activity USING (pid)
+		WHERE relation = 'account'::regclass AND mode = 'RowExclusiveLock'
+		AND wait_event = 'PgSleep'});
 	$session->query_safe(q{BEGIN; SET deadlock_timeout = '1 h'; UPDATE account SET n = 2
 		WHERE id = 2});
 	$session->query_until(qr/sent/, "\\echo sent\nUPDATE account SET n = 1 WHERE id = 1;\n");
@@ -76,6 +79,7 @@ subtest 'deadlock' => sub {
 		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE 'UPDATE account%'
 		AND state LIKE 'idle in%'});
 	$session->query_safe('COMMIT');
+	open_gate($node, 'run 2');
 	wait_for_state($node, $id, 'DONE');
 	is(turns(), 2, 'a deadlock: it ran twice');
 	is_row($node, $id,
@@ -165,9 +169,10 @@ subtest 'the retry has a reset session' => sub {
 			join('|', 'DONE', 1, 0, 't', join("\t", 'postgres', '4MB', 0, 0, $id), 'NOTICE:  once'),
 			"the retry does not see $what");
 	}
-	is(sql(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid IN (SELECT pid
-		FROM pg_stat_activity WHERE backend_type = 'pg_task executor')}), 0,
-		'no advisory lock is left');
+	# the session is reset after the commit
+	wait_until($node, q{SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory' AND pid IN
+		(SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task executor')});
+	pass('no advisory lock is left');
 };
 
 # The timeout covers all runs in the process.  A task that is deleted or stopped meanwhile is not
@@ -198,15 +203,15 @@ sub repeats
 }
 
 subtest 'the next run of a retried task' => sub {
+	# years ago, and half an hour away from the next run
+	my $planned = sql(q{SELECT now() - 30 * '1 min'::interval - 50000 * '1 hour'::interval});
 	my $next = 'FROM task AS new JOIN task AS old ON old.id = new.parent WHERE old.id =';
 	for my $case ([ 'used up', 'FAIL|3', 100 ], [ 'DONE at last', 'DONE|2', 3 ])
 	{
 		my ($name, $wanted, $n) = @$case;
-		my $task = repeats("drift, $name", $wanted, retry => 2, dt => '2019-07-01 12:34:56.789+00',
+		my $task = repeats("drift, $name", $wanted, retry => 2, dt => $planned,
 			request => "SELECT fail_until($n, 'UU001')");
-		is(sql("SELECT old.planned = '2019-07-01 12:34:56.789+00', date_part('minute', new.dt) * "
-			. "60 + "
-			. "date_part('second', new.dt) = 34 * 60 + 56.789,
+		is(sql("SELECT old.planned = '$planned', extract(epoch FROM new.dt - old.planned) % 3600 = 0,
 			new.dt - old.stop BETWEEN '0' AND '1 h' $next $task"), 't|t|t',
 			"drift, $name: from the first planned time");
 		$task = repeats("no drift, $name", $wanted, retry => 2, drift => 'false',
