@@ -114,12 +114,9 @@ subtest 'the owner of the schema replaces the table' => sub {
 			VALUES (current_setting('pg_task.id')::bigint, 'SELECT 1', 'WORK', 1,
 			pg_backend_pid())})
 		. '$r$) RETURNING id');
-	wait_until($node,
-		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'pg_task executor' "
-		. "AND datname = 'sublet' AND state = 'idle'
-		AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'pg_task executor' "
-		. "AND datname = 'sublet' AND state = 'active')", db => 'postgres');
 	wait_for_log_line($node, qr/LOG:  the trap of landlord runs as/, $position);
+	wait_until($node, q{SELECT count(*) FILTER (WHERE state <> 'idle') = 0 AND count(*) > 0
+		FROM pg_stat_activity WHERE backend_type = 'pg_task executor' AND datname = 'sublet'});
 	is(caught('landlord', $position), 'landlord',
 		'they do not run as that owner when the outcome is written');
 	is(is_superuser('landlord'), 'f', 'the owner of the database has still gained no rights');
@@ -153,6 +150,8 @@ subtest 'objects that the task creates' => sub {
 		is(sql("SELECT count(*) FROM audit WHERE id = $id"), 1,
 			"the owner's trigger finds the owner's table: $end");
 		is(is_superuser('app'), 'f', "and calls no trigger of the task's: $end");
+		# the executor drops its table, with the trigger, after the commit
+		wait_until($node, q{SELECT count(*) = 0 FROM pg_class WHERE relpersistence = 't'});
 		sql('DROP FUNCTION IF EXISTS app.trap CASCADE; ALTER ROLE app NOSUPERUSER');
 	}
 	is(caught('app', $position), '', 'the trap has never run as superuser');
@@ -208,7 +207,9 @@ subtest 'a row is replaced before the run begins' => sub {
 	$pid = task($node, $id, 'pid');
 	is(sql("SELECT usename FROM pg_stat_activity WHERE pid = $pid"), 'ben',
 		'the executor is connected as ben');
-	wait_until($node, "SELECT state = 'idle' FROM pg_stat_activity WHERE pid = $pid");
+	# it waits for a task: it has reported the last one, and holds no lock
+	wait_until($node, "SELECT state = 'idle' AND wait_event_type = 'Extension'
+		FROM pg_stat_activity WHERE pid = $pid");
 	kill 'STOP', $pid;
 	$id = sql_as('ben',
 		q{INSERT INTO task (request) VALUES ('SELECT 1 -- ' || repeat('x', 2000)) RETURNING id});

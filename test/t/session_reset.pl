@@ -83,7 +83,8 @@ my @pairs = (
 	['SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY',
 	'SHOW transaction_isolation; SHOW transaction_read_only'],
 	["SET statement_timeout = '50ms'", 'SELECT pg_sleep(0.1)'],
-	["SET transaction_timeout = '50ms'", 'SELECT pg_sleep(0.1)', from => 17],
+	# it counts until the outcome is written
+	["SET transaction_timeout = '500ms'", 'SELECT pg_sleep(0.6)', from => 17],
 	['SELECT 1', 'SELECT pg_sleep(0.1)', columns => { timeout => '50 ms' }, unseen => 1],
 	["SET row_security = off", 'SHOW row_security'],
 	["SET lc_numeric = 'C'; SET lc_monetary = 'C'; SET default_tablespace = 'pg_default'",
