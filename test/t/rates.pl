@@ -211,8 +211,10 @@ subtest 'the rate table' => sub {
 	sql(q{DROP TABLE task_rate});
 	terminate($node, backends($node, 'scheduler'));
 
+	wait_for_table($node, table => 'task_rate');
 	sql(q{BEGIN; ALTER TABLE task_rate RENAME TO old; CREATE TABLE task_rate AS TABLE old;
 		UPDATE task_rate SET image = '\xdeadbeef'; ALTER TABLE task_rate ADD PRIMARY KEY (queue);
+		INSERT INTO task_rate (queue, image, until) VALUES ('forged', '\xdeadbeef', 'infinity');
 		ALTER TABLE task_rate ADD note text; COMMIT});
 	$node->restart;
 	plan_tasks('quick', 10);
