@@ -152,7 +152,7 @@ subtest 'indexes' => sub {
 # Somebody else has written the row, or locked it, when the task is done: its outcome waits, and what
 # was written stays.
 subtest 'conflicts' => sub {
-	my $session = $node->background_psql('postgres');
+	my $session = open_session($node, 'postgres');
 	my $number = 0;
 
 	for my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')

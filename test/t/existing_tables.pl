@@ -255,8 +255,10 @@ subtest 'partitioned tables' => sub {
 		runs_in($db, "$db: runs");
 		runs_in($db, "$db: planned long ago", dt => '2019-07-01');
 		$node->safe_psql($db, q{
+			-- its next run is half an hour away
 			INSERT INTO task (request, queue, max, key, repeat, dt) VALUES ('SELECT 1', 'q', 1, 'k',
-			'1 hour', '2019-07-01');
+			'1 hour', '2019-07-01'::timestamptz + (now() - date_trunc('hour', now()))
+			- interval '30 min');
 			INSERT INTO task (request, queue, max, dt) SELECT 'SELECT 2', 'q', 1, '2019-07-01'
 			FROM generate_series(1, 20);
 			INSERT INTO task (request, queue, max) VALUES ('SELECT 1/0', 'q', 1);

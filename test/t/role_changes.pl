@@ -9,7 +9,9 @@ use PgTask;
 use Test::More;
 
 my $node = new_node('main',
-	conf => "pg_task.max_executors = 2\nmax_prepared_transactions = 2");
+	# with one executor: what has ended may not have been reported yet when the next task comes, and
+	# a second executor would run that
+	conf => "pg_task.max_executors = 1\nmax_prepared_transactions = 2");
 
 # The state and the outcome of a task of a role, and the process that ran it.
 sub run_as

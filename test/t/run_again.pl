@@ -193,25 +193,34 @@ subtest 'writers of documents' => sub {
 			began timestamptz := clock_timestamp();
 			found int := (SELECT version FROM document AS d WHERE d.id = $1);
 		BEGIN
-			PERFORM pg_sleep(random() * 0.02);
+			PERFORM pg_sleep(random() * 0.02), hold('copy');
 			INSERT INTO copied VALUES ($1, found, began, clock_timestamp());
-		END $$});
+		END $$;
+		CREATE FUNCTION change_document(document int) RETURNS void LANGUAGE sql AS $$
+			UPDATE document SET version = version + 1 WHERE id = $1;
+			INSERT INTO task (queue, key, request)
+			VALUES ('copy', $1, format('SELECT copy_document(%s)', $1))
+			ON CONFLICT (queue, key) WHERE key IS NOT NULL AND state IN ('PLAN', 'WORK')
+			DO UPDATE SET dt = excluded.dt;
+		$$});
 	append_to_file($writer, q{
 		\set document random(1, 3)
 		\set before random(0, 10)
 		\set after random(0, 10)
 		BEGIN;
 		SELECT pg_sleep(:before / 1000.0);
-		UPDATE document SET version = version + 1 WHERE id = :document;
-		INSERT INTO task (queue, key, request)
-		VALUES ('copy', :document, format('SELECT copy_document(%s)', :document))
-		ON CONFLICT (queue, key) WHERE key IS NOT NULL AND state IN ('PLAN', 'WORK')
-		DO UPDATE SET dt = excluded.dt;
+		SELECT change_document(:document);
 		SELECT pg_sleep(:after / 1000.0);
 		COMMIT;});
+
+	# the first run holds until it has been overtaken
+	sql('SELECT change_document(1)');
+	wait_for_running($node, 1, event => 'PgSleep');
 	my $pgbench = IPC::Run::start([ 'pgbench', '-n', '-c', 8, '-t', 60, '-f', $writer, '-h',
 		$node->host, '-p', $node->port, 'postgres' ], '>', \my $out, '2>', \my $err);
 
+	wait_until($node, q{SELECT dt > start FROM task WHERE queue = 'copy' AND key = '1'});
+	open_gate($node, 'copy');
 	for (1 .. 5)
 	{
 		wait_until($node, "SELECT sum(version) > $changes FROM document");
@@ -221,7 +230,7 @@ subtest 'writers of documents' => sub {
 	ok($pgbench->finish, 'the writers have committed all');
 	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'copy'
 		AND state IN ('PLAN', 'WORK')});
-	is(sql('SELECT sum(version) FROM document'), 480, 'each change is there');
+	is(sql('SELECT sum(version) FROM document'), 481, 'each change is there');
 	is(sql(q{SELECT count(*) FROM document AS d WHERE version IS DISTINCT FROM
 		(SELECT version FROM copied WHERE document = d.id ORDER BY ended DESC LIMIT 1)}), 0,
 		'the last run of each document has seen its last change');
