@@ -60,7 +60,8 @@ my $main_node;
 #   conf   lines for postgresql.conf
 #   init   a hash for PostgreSQL::Test::Cluster's init, such as { allows_streaming => 1 }
 #   start  0: do not start it
-# PostgreSQL::Test sets restart_after_crash to off; here it is on, which is the default.
+# PostgreSQL::Test sets restart_after_crash to off; here it is on, which is the default.  It allows
+# ten connections, but the process of a session that has ended may count for a while.
 sub new_node
 {
 	my ($name, %opt) = @_;
@@ -72,7 +73,7 @@ sub new_node
 	$node->init(%init,
 		extra => [ '--encoding=UTF8', '--locale=C.UTF-8', @{ $init{extra} || [] } ]);
 	$node->append_conf('postgresql.conf', slurp_file("$FindBin::RealBin/../pg_task.conf"));
-	$node->append_conf('postgresql.conf', 'restart_after_crash = on');
+	$node->append_conf('postgresql.conf', "restart_after_crash = on\nmax_connections = 50");
 	$node->append_conf('postgresql.conf', $opt{conf}) if defined $opt{conf};
 	if ($opt{start} // 1)
 	{
@@ -166,14 +167,50 @@ sub build_module
 
 # SQL ----------------------------------------------------------------------------------------------
 
+# What psql says, or IPC::Run, if the server does not let a session in, because it starts, stops or
+# recovers from a crash.
+my $not_let_in = qr/^ack Broken\ pipe
+	|psql:\ error:\ connection\ to\ server\ [^\n]*failed:\ (?:FATAL:\ \ the\ database\ system\ is\b
+		|server\ closed\ the\ connection)/x;
+
+# Runs psql with a query, in a database, and returns its exit code and what it prints.  It is run
+# again as long as the server does not let it in: nothing of the query has run then.  Extra
+# parameters of psql may follow.
+sub run_psql
+{
+	my ($node, $db, $query, @extra) = @_;
+	my @result;
+
+	poll_for(sub {
+		@result = eval { $node->psql($db, $query, extra_params => \@extra) };
+		my $problem = @result ? $result[2] : $@;
+
+		return 1 if (@result && $result[0] != 2) || $problem !~ $not_let_in;
+		# of a long query psql may have read a part
+		return !@result && length($query) > 4096;
+	});
+	croak $@ if !@result;
+	return @result;
+}
+
+# The same, if it must succeed: returns the output.
+sub query
+{
+	my ($node, $db, $query, @extra) = @_;
+	my ($rc, $out, $err) = run_psql($node, $db // $default_db, $query, @extra);
+
+	note($err) if $err ne '';
+	croak "psql has failed ($rc): $err\nwhile running: " . substr($query, 0, 2000) if $rc != 0;
+	return $out;
+}
+
 # Runs SQL, and returns its output; dies if it fails.  Options: db, user, node.
 sub sql
 {
 	my ($query, %opt) = @_;
-	my $node = $opt{node} // $main_node;
 
-	return $node->safe_psql($opt{db} // $default_db, $query,
-		extra_params => [ $opt{user} ? ('-U', $opt{user}) : () ]);
+	return query($opt{node} // $main_node, $opt{db}, $query,
+		$opt{user} ? ('-U', $opt{user}) : ());
 }
 
 # A psql that stays, with the options of PostgreSQL::Test's background_psql.  Its limit of time is
@@ -211,8 +248,8 @@ sub error_of
 	my ($user, $query, %opt) = @_;
 	my $node = $opt{node} // $main_node;
 	my $format = $opt{sqlstate} ? 'verbose' : 'default';
-	my ($rc, $out, $err) = $node->psql($opt{db} // $default_db, $query,
-		extra_params => [ '-U', $user, '-v', "VERBOSITY=$format" ]);
+	my ($rc, $out, $err) = run_psql($node, $opt{db} // $default_db, $query,
+		'-U', $user, '-v', "VERBOSITY=$format");
 
 	return $rc == 0 ? '' : $err;
 }
@@ -232,8 +269,7 @@ sub notices_of
 {
 	my ($user, $query, %opt) = @_;
 	my $node = $opt{node} // $main_node;
-	my ($rc, $out, $err) = $node->psql($opt{db} // $default_db, $query,
-		extra_params => [ '-U', $user ]);
+	my ($rc, $out, $err) = run_psql($node, $opt{db} // $default_db, $query, '-U', $user);
 
 	croak $err if $rc != 0;
 	return $err =~ s/^psql:<stdin>:\d+: //mgr;
@@ -259,7 +295,7 @@ sub insert_task
 	my $db = delete $column{db} // $default_db;
 	my @names = sort keys %column;
 
-	return $node->safe_psql($db,
+	return query($node, $db,
 			'INSERT INTO task (' . join(', ', map { qq("$_") } @names) . ') VALUES ('
 		  . join(', ', map { literal($column{$_}) } @names)
 		  . ') RETURNING id');
@@ -292,7 +328,7 @@ sub task
 {
 	my ($node, $id, $column, %opt) = @_;
 
-	return $node->safe_psql($opt{db} // $default_db, "SELECT $column FROM task WHERE id = $id");
+	return query($node, $opt{db}, "SELECT $column FROM task WHERE id = $id");
 }
 
 # is_row($node, $id, { state => 'FAIL', attempt => 2 }, $name): one check, that the columns of a
@@ -316,7 +352,7 @@ sub count_of
 {
 	my ($node, $condition, %opt) = @_;
 
-	return $node->safe_psql($opt{db} // $default_db, "SELECT count(*) FROM task WHERE $condition");
+	return query($node, $opt{db}, "SELECT count(*) FROM task WHERE $condition");
 }
 
 # How long a task waits now until it starts, in seconds: the longest of five.  Tests add a multiple
@@ -326,7 +362,7 @@ sub start_delay
 	my ($node, %opt) = @_;
 	my @ids = map { run_task($node, request => 'SELECT 1', %opt) } 1 .. 5;
 
-	return $node->safe_psql($opt{db} // $default_db,
+	return query($node, $opt{db},
 		'SELECT max(extract(epoch FROM start - dt)) FROM task WHERE id IN ('
 		  . join(', ', @ids) . ')');
 }
@@ -336,7 +372,7 @@ sub make_gates
 {
 	my ($node, %opt) = @_;
 
-	$node->safe_psql($opt{db} // $default_db, q{
+	query($node, $opt{db}, q{
 		CREATE TABLE gate (name text);
 		GRANT SELECT ON gate TO PUBLIC;
 		CREATE FUNCTION hold(gate_name text) RETURNS void LANGUAGE plpgsql AS $$
@@ -351,7 +387,7 @@ sub open_gate
 {
 	my ($node, $name, %opt) = @_;
 
-	$node->safe_psql($opt{db} // $default_db, 'INSERT INTO gate VALUES (' . literal($name) . ')');
+	query($node, $opt{db}, 'INSERT INTO gate VALUES (' . literal($name) . ')');
 }
 
 # Processes ----------------------------------------------------------------------------------------
@@ -361,7 +397,7 @@ sub backends
 {
 	my ($node, $kind) = @_;
 
-	return split /\n/, $node->safe_psql($default_db,
+	return split /\n/, query($node, $default_db,
 		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task $kind' ORDER BY pid");
 }
 
@@ -369,7 +405,7 @@ sub terminate
 {
 	my ($node, @pids) = @_;
 
-	$node->safe_psql($default_db, "SELECT pg_terminate_backend($_)") for @pids;
+	query($node, $default_db, "SELECT pg_terminate_backend($_)") for @pids;
 }
 
 # The FROM and WHERE of a query on pg_stat_activity: the executors that are running a task.
@@ -407,23 +443,50 @@ sub log_since
 #
 # Each of these but poll_for dies when it has waited for PG_TEST_TIMEOUT_DEFAULT seconds.
 
-# Waits until a query returns the expected text (default 't').  Dies if it never does, with the end
-# of the server's log, because all later tests would fail, too.  Options: db, expected.
-sub wait_until
+# Prints what may say why a test waits in vain: the tasks, those that have not ended first, the
+# processes of pg_task, and the end of the server's log.
+sub describe
 {
-	my ($node, $query, %opt) = @_;
+	my ($node, $db) = @_;
 
-	# while the server restarts, psql may exit before it gets the query
-	for (1 .. 1000)
+	for my $query (
+		q{SELECT now(), id, queue, state, attempt, dt, start, stop, pid, role, sqlstate, left(error, 60),
+			left(request, 60) FROM task
+			ORDER BY state NOT IN ('WORK', 'PLAN'), dt > now(), id DESC LIMIT 20},
+		q{SELECT backend_type, pid, datname, usename, application_name, state, wait_event, backend_start
+			FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%' ORDER BY 1, 2},
+		q{SELECT datname, pid, state, executors, busy, wants_since, groups, parked, refused, orphans,
+			error, error_at FROM pg_stat_task_scheduler()})
 	{
-		my $found = eval { $node->poll_query_until($opt{db} // $default_db, $query,
-			$opt{expected} // 't') };
-		return if $found;
-		last unless $@ =~ /Broken pipe/;
+		my $late;
+		my ($rc, $out, $err) = eval { $node->psql($db, $query, timeout => 10, timed_out => \$late,
+			extra_params => [ '-P', 'tuples_only=off', '-P', 'null=-' ]) };
+
+		diag($_) for grep { defined && $_ ne '' } $out, $err, $late ? "no answer to $query" : undef;
 	}
 	my @log = grep { !/LOG:  statement:/ } split /\n/, slurp_file($node->logfile);
 	splice @log, 0, -40 if @log > 40;
 	diag($_) for @log;
+	return;
+}
+
+# Waits until a query returns the expected text (default 't').  If it never does, the test is over,
+# because all later checks would fail, too: prints the state of the tasks, and dies.  Options: db,
+# expected.
+sub wait_until
+{
+	my ($node, $query, %opt) = @_;
+	my $db = $opt{db} // $default_db;
+
+	# while the server restarts, psql may exit before it gets the query
+	for (1 .. 1000)
+	{
+		my $found = eval { $node->poll_query_until($db, $query, $opt{expected} // 't') };
+		return if $found;
+		last unless $@ =~ /Broken pipe/;
+	}
+	diag($@) if $@;
+	describe($node, $db);
 	croak "waited in vain for: $query";
 }
 
@@ -471,21 +534,24 @@ sub wait_for_schedulers
 		ORDER BY 1) FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'});
 }
 
-# Waits until no process has this pid.
+# Waits until no process has this pid.  The server has taken note of its end then, so its worker
+# slot is free.
 sub wait_for_exit
 {
 	my ($node, $pid) = @_;
 
 	wait_until($node, "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $pid)");
+	poll_for(sub { !kill 0, $pid }) or croak "process $pid does not end";
+	return;
 }
 
 sub wait_for_log_line
 {
 	my ($node, $regexp, $position) = @_;
 
-	poll_for(sub { log_since($node, $position // 0) =~ $regexp })
-	  or croak "waited in vain for $regexp in the log";
-	return 1;
+	return 1 if poll_for(sub { log_since($node, $position // 0) =~ $regexp });
+	describe($node, $default_db);
+	croak "waited in vain for $regexp in the log";
 }
 
 # Calls a function until it returns something true, and returns that; after this many seconds
