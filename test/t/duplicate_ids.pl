@@ -50,8 +50,7 @@ sub start_both
 		\$\$SELECT hold('200')\$\$);
 		INSERT INTO task (id, part, role, request) VALUES (200, 2, '$role',
 			\$\$SELECT hold('200')\$\$)});
-	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE id = 200 AND state = 'WORK'},
-		db => 'twins');
+	wait_for_running($node, 2, db => 'twins', id => 200, event => 'PgSleep');
 }
 
 # Two run at the same time: reconciling rows with processes finds both, in any order.
@@ -89,8 +88,7 @@ subtest 'two runs at the same time' => sub {
 subtest 'the executors of both end' => sub {
 	sql_in('twins', q{INSERT INTO task (id, part, request) SELECT 300, part, $$SELECT hold('300')$$
 		FROM generate_series(1, 2) AS part});
-	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE id = 300 AND state = 'WORK'},
-		db => 'twins');
+	wait_for_running($node, 2, db => 'twins', id => 300, event => 'PgSleep');
 	sql_in('twins', q{SELECT pg_terminate_backend(pid) FROM task WHERE id = 300});
 	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE id = 300 AND state = 'WORK'
 		AND attempt = 2}, db => 'twins');

@@ -54,7 +54,7 @@ subtest 'names of databases' => sub {
 subtest 'pg_task.enabled' => sub {
 	make_gates($node);
 	my $running = insert_task($node, request => "SELECT hold('enabled')");
-	wait_for_state($node, $running, 'WORK');
+	wait_for_running($node, 1, id => $running, event => 'PgSleep');
 	set_conf($node, 'pg_task.enabled = off');
 	wait_for_schedulers($node);
 	my $waiting = insert_task($node, request => 'SELECT 1');
@@ -69,7 +69,7 @@ subtest 'pg_task.enabled' => sub {
 subtest 'pg_task.enabled of a database' => sub {
 	make_gates($node, db => 'one');
 	my $running = insert_task($node, db => 'one', request => "SELECT hold('enabled')");
-	wait_for_state($node, $running, 'WORK', db => 'one');
+	wait_for_running($node, 1, db => 'one', id => $running, event => 'PgSleep');
 	my $position = log_position($node);
 	sql('ALTER DATABASE one SET pg_task.enabled = off');
 	wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity

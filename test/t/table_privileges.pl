@@ -128,7 +128,7 @@ subtest 'what a role may do to its own tasks' => sub {
 	my $runs = sql_as('ann',
 		q{INSERT INTO task (request)
 		VALUES ('INSERT INTO effect VALUES (current_user); SELECT hold(''run'')') RETURNING id});
-	wait_for_state($node, $runs, 'WORK');
+	wait_for_running($node, 1, id => $runs, event => 'PgSleep');
 	allowed('ann', "UPDATE task SET priority = 2 WHERE id = $runs");
 	allowed('ann', "UPDATE task SET state = 'STOP' WHERE id = $runs");
 	open_gate($node, 'run');
