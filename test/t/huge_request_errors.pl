@@ -8,7 +8,10 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $node = new_node('main', conf => "pg_task.max_executors = 1\npg_task.response_limit = '1 MB'");
+my $node = new_node('main', conf => q{
+	pg_task.max_executors = 1
+	pg_task.idle_timeout = '1 h'
+	pg_task.response_limit = '1 MB'});
 my $size = 68_000_000;    # 16 bytes for each would exceed MaxAllocSize
 my $less = 2_000_000;
 

@@ -18,6 +18,8 @@ for my $name (qw(postgres_fdw dblink hstore))
 
 my $node = new_node('main', conf => q{
 	pg_task.period = '200 ms'
+	pg_task.role_executors = 1
+	pg_task.idle_timeout = '1 h'
 	pg_task.keep_libraries = 'postgres_fdw, dblink'});
 
 my $here = sprintf 'host=%s port=%d dbname=postgres', $node->host, $node->port;
