@@ -31,9 +31,13 @@ subtest 'month ends' => sub {
 		't', 'the anchor is passed on');
 };
 
+# The local time of the anchor, on the day of the next run; on one that does not have it, the time
+# that the server takes instead.
+my $local_time = q{(dt::date + time '02:30') AT TIME ZONE 'Europe/Berlin'};
+
 subtest 'local times' => sub {
-	is(next_of('dt::time', repeat => '1 day', dt => '2024-03-31 03:30+02',
-		anchor => '2024-03-30 02:30+01'), '02:30:00', 'back to it after a gap');
+	is(next_of("dt = $local_time", repeat => '1 day', dt => '2024-03-31 03:30+02',
+		anchor => '2024-03-30 02:30+01'), 't', 'back to it after a gap');
 	is(next_of(q{extract(epoch FROM dt - '2024-03-30 02:30+01') % 86400}, repeat => '24 hours',
 		dt => '2024-03-31 02:30+01', anchor => '2024-03-30 02:30+01'), '0.000000',
 		'hours are counted as they elapse');
@@ -75,8 +79,8 @@ subtest 'a retry keeps the anchor' => sub {
 		timezone => 'Europe/Berlin', dt => '2024-03-31 03:30+02', anchor => '2024-03-30 02:30+01');
 
 	wait_for_state($node, $id, 'FAIL');
-	is(sql("SET TimeZone = 'Europe/Berlin'; SELECT dt::time, anchor FROM task WHERE parent = $id"),
-		'02:30:00|2024-03-30 02:30:00+01', 'as the run did');
+	is(sql("SET TimeZone = 'Europe/Berlin'; SELECT dt = $local_time, anchor FROM task
+		WHERE parent = $id"), 't|2024-03-30 02:30:00+01', 'as the run did');
 };
 
 done_testing();
