@@ -18,6 +18,7 @@ my $node = new_node('main', start => 0, conf => q{
 	pg_task.period = '50 ms'
 	pg_task.retry = 100
 	pg_task.delay = '10 ms'
+	pg_task.backoff = 1
 });
 {
 	local $ENV{LD_PRELOAD} = $library;

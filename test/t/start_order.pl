@@ -98,7 +98,7 @@ subtest 'each task runs as its own role' => sub {
 	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'WORK'});
 	sql(q{TRUNCATE task; INSERT INTO task (queue, max, role, request)
 		SELECT 'shared', 1, (ARRAY['ada', 'bob', 'cyd'])[1 + n % 3],
-		'SELECT session_user FROM pg_sleep(0.003)' FROM generate_series(1, 1000) AS n});
+		'SELECT session_user FROM pg_sleep(0.003)' FROM generate_series(1, 200) AS n});
 	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'});
 	is(sql(q{SELECT DISTINCT role, response FROM task ORDER BY 1}), "ada|ada\nbob|bob\ncyd|cyd",
 		'each task ran as its own role');

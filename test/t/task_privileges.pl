@@ -8,7 +8,7 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $node = new_node('main', conf => 'max_worker_processes = 40');
+my $node = new_node('main', conf => "max_worker_processes = 40\npg_task.idle_timeout = '1 h'");
 my $sixteen = $node->safe_psql('postgres', 'SHOW server_version_num') >= 160000;
 my $seventeen = $node->safe_psql('postgres', 'SHOW server_version_num') >= 170000;
 
@@ -196,6 +196,9 @@ subtest 'deferred triggers of the role' => sub {
 # Triggers and defaults on the task table run as its owner, in the scheduler, in the executor, and
 # when they are deferred; they gain no other rights.
 subtest 'triggers and defaults of the owner' => sub {
+	# the tasks of the subtests before would be noted, too
+	wait_until($node, q{SELECT NOT EXISTS (SELECT FROM task WHERE state IN ('PLAN', 'WORK'))},
+		db => 'shop');
 	sql_as_in('owner', 'shop', q{
 		CREATE TABLE seen (place text, who text, superuser text, escape text);
 		CREATE FUNCTION note(place text) RETURNS text LANGUAGE plpgsql AS $$

@@ -34,7 +34,7 @@ sub records_since
 
 	# what is not flushed cannot be read
 	sql('CREATE TABLE flushed (); DROP TABLE flushed');
-	$node->poll_query_until('postgres', "SELECT pg_current_wal_flush_lsn() >= '$to'") or die;
+	wait_until($node, "SELECT pg_current_wal_flush_lsn() >= '$to'");
 	for my $line (split /\n/, sql(qq{SELECT "resource_manager/record_type", count, record_size
 		FROM pg_get_wal_stats('$from', '$to', true) WHERE count > 0}))
 	{
