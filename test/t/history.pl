@@ -105,7 +105,8 @@ subtest 'by the column' => sub {
 		state => 'STOP');
 	my $later = insert_task($node, request => 'SELECT 1', dt => '2124-01-01', keep => '0',
 		state => 'STOP');
-	my $replanned = old_row(keep => '1 minute', state => 'PLAN', dt => '2124-01-01');
+	# it ends when it is stopped
+	my $replanned = old_row(keep => '30 minutes', state => 'PLAN', dt => '2124-01-01');
 	sql("UPDATE task SET state = 'STOP' WHERE id = $replanned");
 
 	wait_until_gone(values %old, $done, $failed, $stopped);
