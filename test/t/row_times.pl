@@ -69,7 +69,7 @@ subtest 'stopped while it ran' => sub {
 
 # Without a new time a row with "active" would expire at once.
 subtest 'planned again' => sub {
-	my $id = insert_task($node, request => 'SELECT 1', active => '1 min', dt => '2024-01-01');
+	my $id = insert_task($node, request => 'SELECT 1', active => '1 hour', dt => '2024-01-01');
 
 	wait_for_state($node, $id, 'GONE');
 	is(set($id, q{state = 'PLAN'}, 'dt = now()'), 't', 'GONE: planned for now');
