@@ -109,6 +109,25 @@ find_claim(Claim *claims, int count, const Candidate *candidate)
 }
 
 /*
+ * The pauses of a negative "max" begin with the claims, not with the choice: a row that was locked,
+ * or has changed, starts none.  No task of the queue starts in between, because one counts as
+ * running.
+ */
+static void
+note_starts(DispatchRound *round, Claim *claims, int count)
+{
+	int i;
+
+	for (i = 0; i < round->count; i++)
+	{
+		DispatchEntry *entry = &round->entries[i];
+
+		if (find_claim(claims, count, &entry->candidate))
+			entry->start = queue_note_start(entry->group->queue, round->now.mono);
+	}
+}
+
+/*
  * Within a transaction: claim the chosen tasks.  Returns the number of claims, which are in the
  * order of their ids.
  */
@@ -130,8 +149,9 @@ claim_entries(DispatchRound *round, Claim **claims)
 						   crash_claim_time(round->now.wall), claims);
 	if (count > 0)
 	{
-		rate_store_write_chosen(round);
 		qsort(*claims, count, sizeof(Claim), compare_claims);
+		note_starts(round, *claims, count);
+		rate_store_write_chosen(round);
 	}
 	figures_add(FIGURE_CLAIMS, ncandidates > 0);
 	figures_add(FIGURE_CLAIMED, count);
@@ -167,7 +187,8 @@ assign_entries(DispatchRound *round, Claim *claims, int count)
 		/* before anything can fail: from here on the pool counts it, or it does not count */
 		round->done++;
 		if (claim)
-			pool_assign(entry->executor, entry->generation, entry->group->queue, &task);
+			pool_assign(entry->executor, entry->generation, entry->group->queue, entry->start,
+						&task);
 		else
 		{
 			pool_release(entry->group->queue, entry->rated);
@@ -198,7 +219,6 @@ give_back(const DispatchEntry *entry)
 	if (entry->strict)
 		queue->choosing = false;
 	pool_release(queue, entry->rated);
-	queue_restore_pause(queue, entry->pause);
 	groups_hint(&entry->group->key, entry->candidate.place);
 }
 
@@ -298,6 +318,16 @@ dispatch_round(DispatchRound *round, ClockNow now)
 	return round->dropped || round->count > 0;
 }
 
+/* The tasks that were not assigned do not begin. */
+static void
+undo_starts(DispatchRound *round)
+{
+	int i;
+
+	for (i = round->count - 1; i >= round->done; i--)
+		queue_undo_start(round->entries[i].group->queue, &round->entries[i].start);
+}
+
 /*
  * An error has ended the iteration: the tasks that were not assigned are not started, and wait
  * again.
@@ -305,6 +335,7 @@ dispatch_round(DispatchRound *round, ClockNow now)
 void
 dispatch_abandon(DispatchRound *round)
 {
+	undo_starts(round);
 	while (round->done < round->count)
 	{
 		DispatchEntry *entry = &round->entries[round->done++];

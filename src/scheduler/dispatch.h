@@ -25,13 +25,13 @@ typedef struct DispatchEntry
 	PoolExecutor *executor;
 	uint32 generation; /* of the executor's slot, when the executor was chosen */
 	Oid role;
-	bool strict;	 /* its queue is strict ... */
-	bool kept;		 /* ... and it must not be claimed: see strict.c ... */
-	bool gone;		 /* ... because its row does not wait there any more */
-	bool sure;		 /* all groups of its strict queue are known */
-	bool rated;		 /* the rate of its queue counts it */
-	RatePause pause; /* of the queue, before it was chosen */
-	bool expired;	 /* the claim will most likely find it expired */
+	bool strict;	  /* its queue is strict ... */
+	bool kept;		  /* ... and it must not be claimed: see strict.c ... */
+	bool gone;		  /* ... because its row does not wait there any more */
+	bool sure;		  /* all groups of its strict queue are known */
+	bool rated;		  /* the rate of its queue counts it */
+	QueueStart start; /* that the claim has begun */
+	bool expired;	  /* the claim will most likely find it expired */
 } DispatchEntry;
 
 /* A group whose first task may be locked, because many tasks of its role were. */

@@ -615,7 +615,6 @@ groups_choose_first(QueueGroup *group, ClockNow now)
 	TaskPlace place = take_first(group);
 
 	Assert(place.dt <= now.wall);
-	queue_note_start(group->queue, now.mono);
 	lanes_set_turn(group->queue, queue_next_turn(group->queue, now.wall));
 	return place;
 }

@@ -221,6 +221,19 @@ forget_executor(PoolExecutor *executor)
 	executor->used = false;
 }
 
+/* The tasks in these places have not begun: they are no starts of their queues. */
+static void
+undo_starts(PoolExecutor *executor, uint32 from, uint32 end)
+{
+	while (end != from)
+	{
+		PoolTask *task = &executor->ring[--end % SHARED_RING];
+
+		if (task->queue)
+			queue_undo_start(task->queue, &task->start);
+	}
+}
+
 /*
  * Reap an executor that has exited with tasks in its ring, or whose process never attached.  No
  * process writes the slot any more, so it is read without its lock.
@@ -230,7 +243,9 @@ reap_dead(PoolExecutor *executor)
 {
 	SharedExecutor *slot = executor->slot;
 	MonoTime now = clock_mono();
+	int32 taken = (int32) (slot->taken - executor->reaped);
 
+	undo_starts(executor, executor->reaped + Max(taken, 0), executor->assigned);
 	for (; executor->reaped != executor->assigned; executor->reaped++)
 	{
 		PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
@@ -358,6 +373,7 @@ reclaim_tasks(PoolExecutor *executor)
 		executor->assigned = slot->assigned = slot->taken;
 	LWLockRelease(slot->lock);
 	/* before anything can fail, because tasks behind "assigned" are never reaped */
+	undo_starts(executor, executor->assigned, end);
 	for (i = executor->assigned; i != end; i++)
 		stop_counting(&executor->ring[i % SHARED_RING], false);
 	while (end != executor->assigned)
@@ -506,10 +522,11 @@ pool_release(QueueState *queue, bool rated)
  * started.
  */
 void
-pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, const SharedTask *task)
+pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, QueueStart start,
+			const SharedTask *task)
 {
 	SharedExecutor *slot = executor->slot;
-	PoolTask mine = {task->relid, task->run, queue, task->rated, task->rated, 0};
+	PoolTask mine = {task->relid, task->run, queue, task->rated, task->rated, 0, start};
 	bool late = task->isolated && !isolation_keep();
 	bool assigned = false;
 
@@ -527,6 +544,7 @@ pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, const 
 	LWLockRelease(slot->lock);
 	if (!assigned)
 	{
+		queue_undo_start(queue, &mine.start);
 		orphan_task(&mine, ORPHAN_NOT_STARTED, NULL);
 		return;
 	}

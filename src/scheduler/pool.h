@@ -26,6 +26,7 @@ typedef struct PoolTask
 	bool rated;		   /* its executor records its beginning; see SharedTask */
 	bool pending;	   /* the rate of its queue counts it, and does not know that it has begun */
 	uint32 begins;	   /* how often it had begun when that was looked at last */
+	QueueStart start;  /* of its queue, by its claim; undone if it does not begin */
 } PoolTask;
 
 /* What the scheduler remembers of an executor. */
@@ -76,8 +77,8 @@ extern MonoTime pool_until(MonoTime now);
 extern void pool_begin_round(void);
 extern uint32 pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated);
 extern void pool_release(QueueState *queue, bool rated);
-extern void
-pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, const SharedTask *task);
+extern void pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue,
+						QueueStart start, const SharedTask *task);
 extern void pool_end_round(void);
 
 extern PoolExecutor *pool_add(SharedExecutor *slot);

@@ -163,19 +163,33 @@ end_of_pause(const QueueState *queue, const TaskGroup *group)
 	return clock_plus_ms(queue->pause.last_start, -(int64) group->max);
 }
 
-/* A task that was chosen is not started: restore what it was before. */
-void
-queue_restore_pause(QueueState *queue, RatePause pause)
-{
-	queue->pause.last_start = pause.last_start;
-}
-
-/* A task of the queue starts now. */
-void
+/* A task of the queue, which counts as running, was claimed now: its pause begins. */
+QueueStart
 queue_note_start(QueueState *queue, MonoTime now)
 {
+	QueueStart start = {queue->pause.last_start, ++queue->starts};
+
 	Assert(queue->running > 0);
 	queue->pause.last_start = now;
+	return start;
+}
+
+/*
+ * A task that was claimed, and still counts as running, has not begun: it is no start, unless
+ * another one has followed it.
+ */
+void
+queue_undo_start(QueueState *queue, QueueStart *start)
+{
+	if (start->number > 0 && start->number == queue->starts)
+	{
+		queue->starts--;
+		queue->pause.last_start = start->before;
+		/* the row in the rate table says more */
+		if (queue->rate)
+			queue->rate->stale = true;
+	}
+	start->number = 0;
 }
 
 /* The rule of the queue; NULL if it has none.  Found again when the rules were read again. */

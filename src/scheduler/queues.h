@@ -19,6 +19,13 @@
 struct GroupLane;
 struct QueueRate;
 
+/* A start of a queue, until it is known that the task begins; see queue_undo_start. */
+typedef struct QueueStart
+{
+	MonoTime before; /* the start before it */
+	uint64 number;	 /* 0: none */
+} QueueStart;
+
 /* A queue: how many of its tasks are running, and how long they take. */
 typedef struct QueueState
 {
@@ -26,6 +33,7 @@ typedef struct QueueState
 	int running; /* changed by groups_task_started and groups_task_ended alone */
 	int groups;	 /* groups of this queue */
 	RatePause pause;
+	uint64 starts;	/* of claimed tasks; those that were undone do not count */
 	double average; /* of the tasks that have ended (us); negative: none has; see queue_average */
 
 	dlist_head lanes;		 /* all of its lanes: see lanes.c ... */
@@ -67,8 +75,8 @@ extern void queue_add_group(QueueState *queue);
 extern void queue_remove_group(QueueState *queue);
 extern void queue_count_started(QueueState *queue);
 extern void queue_count_ended(QueueState *queue);
-extern void queue_note_start(QueueState *queue, MonoTime now);
-extern void queue_restore_pause(QueueState *queue, RatePause pause);
+extern QueueStart queue_note_start(QueueState *queue, MonoTime now);
+extern void queue_undo_start(QueueState *queue, QueueStart *start);
 extern MonoTime queue_blocked_until(QueueState *queue, const TaskGroup *group, ClockNow now);
 extern int queue_free_places(QueueState *queue, const TaskGroup *group, MonoTime now);
 extern TimestampTz queue_next_turn(QueueState *queue, TimestampTz now);

@@ -356,6 +356,9 @@ check_restored_pauses(void)
 	ClockNow now = after(start, 2 * SECOND);
 	QueueState *queue;
 	StringInfoData image;
+	QueueStart one;
+	QueueStart two;
+	QueueStart again;
 
 	insert_with_hint(group, start.wall, 1);
 	CHECK(start_next(start, &queue) == 1);
@@ -381,6 +384,19 @@ check_restored_pauses(void)
 	CHECK(start_next(now, NULL) == 0);
 	CHECK(groups_due_at(now).us == after(start, 5 * SECOND).mono.us);
 	CHECK(start_next(after(start, 5 * SECOND), NULL) == 2);
+
+	/* a claim that has not begun is no start; nor is one that others have followed, when they go */
+	one = queue_note_start(queue, after(start, 6 * SECOND).mono);
+	two = queue_note_start(queue, after(start, 7 * SECOND).mono);
+	queue->rate->stale = false;
+	again = one;
+	queue_undo_start(queue, &again);
+	CHECK(queue->pause.last_start.us == after(start, 7 * SECOND).mono.us && !queue->rate->stale);
+	queue_undo_start(queue, &two);
+	CHECK(queue->pause.last_start.us == after(start, 6 * SECOND).mono.us && queue->rate->stale);
+	queue_undo_start(queue, &two);
+	queue_undo_start(queue, &one);
+	CHECK(queue->pause.last_start.us == after(start, 5 * SECOND).mono.us);
 
 	/* what it has started itself is later */
 	CHECK(rates_restore(queue, image.data, image.len, now));

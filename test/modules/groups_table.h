@@ -242,6 +242,7 @@ choose_next(ClockNow now, TaskPlace *place, QueueState **queue)
 	*queue = group->queue;
 	groups_task_started(group->queue);
 	*place = groups_choose_first(group, now);
+	(void) queue_note_start(*queue, now.mono);
 	return true;
 }
 

@@ -102,6 +102,61 @@ subtest 'a pause between two starts outlives the scheduler' => sub {
 	pass('a row is removed when the pause is over');
 };
 
+# Until this number of rows more could not be claimed.
+sub wait_for_missed
+{
+	my ($before) = @_;
+
+	wait_until($node, "SELECT missed > $before FROM pg_stat_task_scheduler()"
+		  . " WHERE datname = 'postgres'");
+	return;
+}
+
+subtest 'what is chosen, and not claimed, begins no pause' => sub {
+	my $missed = sql(q{SELECT missed FROM pg_stat_task_scheduler() WHERE datname = 'postgres'});
+	my $holder = open_session($node, 'postgres');
+	my $id;
+
+	# beside one of the same round that is claimed
+	insert_rule($_, paused => 't') for qw(pause.locked pause.free);
+	$id = insert_task($node, queue => 'pause.locked', max => -3600000, request => 'SELECT 1');
+	insert_task($node, queue => 'pause.free', max => -3600000, request => 'SELECT 1');
+	$holder->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR UPDATE");
+	sql(q{DELETE FROM task_queue WHERE queue LIKE 'pause.%'});
+	wait_for_missed($missed);
+	wait_for_done('pause.free', 1);
+	$holder->quit;
+	wait_for_done('pause.locked', 1);
+	pass('a row that was locked');
+
+	# claimed together with a long one, for the same process, and returned when that is long
+	make_gates($node);
+	sql('CREATE ROLE single LOGIN CONNECTION LIMIT 1');
+	# tasks that have been quick are claimed together
+	sql(q{INSERT INTO task (queue, role, request) SELECT 'quick ones', 'single', 'SELECT 1'
+		FROM generate_series(1, 100)});
+	wait_for_done('quick ones', 100);
+	sql(q{INSERT INTO task (queue, role, max, request) SELECT 'pause.behind ' || n, 'single',
+			-3600000, 'SELECT 1' FROM generate_series(1, 20) AS n
+		UNION ALL SELECT 'long', 'single', NULL, $$SELECT hold('long')$$});
+	wait_for_running($node, 1, user => 'single');
+	wait_until($node, q{SELECT count(*) = 1 FROM task WHERE role = 'single' AND state = 'WORK'});
+	open_gate($node, 'long');
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE role = 'single' AND state <> 'DONE'});
+	pass('tasks that were returned before they have begun');
+
+	sql(q{CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+			$$ BEGIN RAISE 'the start is refused'; END $$;
+		CREATE TRIGGER refuse BEFORE INSERT ON task_rate FOR EACH ROW
+			WHEN (NEW.queue = 'pause.refused') EXECUTE FUNCTION refuse()});
+	my $from = log_position($node);
+	insert_task($node, queue => 'pause.refused', max => -3600000, request => 'SELECT 1');
+	wait_for_log_line($node, qr/the start is refused/, $from);
+	sql(q{DROP TRIGGER refuse ON task_rate});
+	wait_for_done('pause.refused', 1);
+	pass('a claim that was rolled back');
+};
+
 subtest 'as many start as the rate says, and the others wait' => sub {
 	sql(q{INSERT INTO task_queue (queue, rate, per) VALUES
 		('hour.%', 3, '1 hour'), ('', 3, '1 hour'), ('none', 0, '1 s'), ('quick', 5, '50 ms')});
@@ -210,6 +265,7 @@ subtest 'the rate table' => sub {
 	$holder->quit;
 	sql(q{DROP TABLE task_rate});
 	terminate($node, backends($node, 'scheduler'));
+	wait_until($node, q{SELECT to_regclass('task_rate') IS NOT NULL});
 
 	wait_for_table($node, table => 'task_rate');
 	sql(q{BEGIN; ALTER TABLE task_rate RENAME TO old; CREATE TABLE task_rate AS TABLE old;
