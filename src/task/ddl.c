@@ -6,11 +6,64 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
 
 #include "task/ddl.h"
+
+/*
+ * May others than the owner be the cause of an error in CREATE TABLE?  Something of theirs has the
+ * name already, or an open transaction of theirs is about to create it; or an event trigger refuses
+ * the command.
+ */
+static bool
+is_caused_by_others(int sqlstate)
+{
+	int category = ERRCODE_TO_CATEGORY(sqlstate);
+
+	return category != ERRCODE_INSUFFICIENT_RESOURCES && category != ERRCODE_SYSTEM_ERROR &&
+		   category != ERRCODE_OPERATOR_INTERVENTION;
+}
+
+/*
+ * Call "create", which creates a table, in a subtransaction.  Returns NULL; or what has gone wrong,
+ * if others may be the cause: they are not to stop the caller, who goes on without the table.
+ */
+char *
+ddl_try(void (*create)(const void *arg), const void *arg)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner resources = CurrentResourceOwner;
+	char *volatile fault = NULL;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		create(arg);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		if (!is_caused_by_others(error->sqlerrcode))
+			ReThrowError(error);
+		fault = psprintf("It could not be created: %s", error->message);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = resources;
+	return fault;
+}
 
 /* Run one statement, which may also return rows. */
 void

@@ -132,8 +132,9 @@ queue_table_changed(void)
 }
 
 static void
-create_table(const char *name)
+create_table(const void *arg)
 {
+	const char *name = arg;
 	QueueColumn which;
 
 	ddl_run(columns_create(name, queue_columns, QUEUE_COLUMNS));
@@ -320,9 +321,8 @@ queue_table_prepare(const TaskTable *table)
 		complete_table(&queues, table);
 	else if (!compat_may_create_in(schema, table->owner))
 		queues.fault = "The owner of the task table may not create it.";
-	else
+	else if ((queues.fault = ddl_try(create_table, queues.name)) == NULL)
 	{
-		create_table(queues.name);
 		CommandCounterIncrement();
 		queues.relid = get_relname_relid(name, schema);
 		add_triggers(queues.relid, queues.name);

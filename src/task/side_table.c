@@ -105,20 +105,38 @@ revoke_grants(const char *name)
 						 SPI_getvalue(grants->vals[i], grants->tupdesc, 1)));
 }
 
-/* Create it.  False if the owner may not. */
-static bool
-create_table(const SideTable *side, Oid schema, const char *name)
+/* A table that is to be created. */
+typedef struct Creation
 {
+	const SideTable *side;
+	const char *name;
+} Creation;
+
+static void
+create_table(const void *arg)
+{
+	const Creation *creation = arg;
 	int i;
 
-	if (!compat_may_create_in(schema, GetUserId()))
-		return false;
 	SPI_connect();
-	for (i = 0; i < side->ndefinitions; i++)
-		ddl_run(psprintf(side->definitions[i], name));
-	revoke_grants(name);
+	for (i = 0; i < creation->side->ndefinitions; i++)
+		ddl_run(psprintf(creation->side->definitions[i], creation->name));
+	revoke_grants(creation->name);
 	SPI_finish();
-	return true;
+}
+
+/* Create it, if the owner may.  Returns NULL, or why it does not exist. */
+static char *
+try_to_create(const SideTable *side, Oid schema, const char *name)
+{
+	Creation creation = {side, name};
+	char *fault;
+
+	if (!compat_may_create_in(schema, GetUserId()))
+		return psprintf("%s does not exist, and the owner of the task table may not create it.",
+						name);
+	fault = ddl_try(create_table, &creation);
+	return fault ? psprintf("%s does not exist. %s", name, fault) : NULL;
 }
 
 /* Describe the table for statement_execute. */
@@ -156,12 +174,10 @@ side_table_prepare(const SideTable *side, const TaskTable *table, MemoryContext 
 
 	Assert(owner_acts() && GetUserId() == table->owner);
 	*fault = NULL;
-	if (!OidIsValid(get_relname_relid(relname, schema)) && !create_table(side, schema, name))
-	{
-		*fault =
-			psprintf("%s does not exist, and the owner of the task table may not create it.", name);
+	if (!OidIsValid(get_relname_relid(relname, schema)))
+		*fault = try_to_create(side, schema, name);
+	if (*fault)
 		return NULL;
-	}
 	CommandCounterIncrement();
 	relid = get_relname_relid(relname, schema);
 	if (get_rel_relkind(relid) != '\0' && !relation_is_owned_by(relid, table->owner))

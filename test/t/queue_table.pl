@@ -186,6 +186,36 @@ subtest 'what cannot be a queue table' => sub {
 	wait_for_queue_table('task_queue', 'postgres');
 };
 
+# Who may create in the schema has these names first: by transactions that are open, and by a type.
+# Tasks run without the tables, and the log says why.
+subtest 'what cannot be created' => sub {
+	my ($holder, $position, $id);
+
+	sql('CREATE DATABASE held');
+	wait_for_table($node, db => 'held');
+	sql('ALTER DATABASE held SET pg_task.enabled = off');
+	wait_for_schedulers($node, 'postgres');
+	sql('CREATE ROLE stranger LOGIN');
+	sql_in('held', 'GRANT CREATE ON SCHEMA public TO stranger;
+		DROP TABLE task_queue; DROP TABLE IF EXISTS task_removed, task_rate');
+	sql_as('stranger', 'CREATE DOMAIN public.task_removed AS int', db => 'held');
+	$holder = open_session($node, 'held', extra_params => ['-U', 'stranger']);
+	$holder->query_safe('BEGIN; CREATE TABLE public.task_queue (); CREATE TABLE public.task_rate ()');
+	$position = log_position($node);
+	sql('ALTER DATABASE held RESET pg_task.enabled');
+	wait_for_log_line($node,
+		qr/task_queue is not the queue table.*?DETAIL:  It could not be created: .*lock timeout/s,
+		$position);
+	$id = insert_task($node, db => 'held', queue => 'q', max => -1, request => 'SELECT 1');
+	wait_for_log_line($node, qr/will forget the pauses.*?DETAIL:  .*lock timeout/s, $position);
+	wait_for_state($node, $id, 'DONE', db => 'held');
+	$id = insert_task($node, db => 'held', after => "{$id}", request => 'SELECT 1');
+	wait_for_log_line($node, qr/count as DONE for those.*?DETAIL:  .*already exists/s, $position);
+	wait_for_state($node, $id, 'DONE', db => 'held');
+	pass('tasks run');
+	$holder->quit;
+};
+
 subtest 'a task table with a long name' => sub {
 	my $name = 'x' x 63;
 	my $cut = 'x' x 57 . '_queue';
