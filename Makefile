@@ -1,5 +1,6 @@
 # pg_task is built by PGXS: make, make install, make installcheck.
-# make demo, test, test-all, chaos, ha, fuzz and bench need nothing installed: see scripts/.
+# make demo, test, test-all, chaos, ha, fuzz, databases and bench need nothing installed: see
+# scripts/.
 # make report needs psql and a server.
 
 MODULE_big = pg_task
@@ -42,8 +43,8 @@ EXTRA_CLEAN = results output_iso log regression.diffs regression.out \
 	tmp_check tmp_check_regress tmp_check_isolation
 
 # These targets do their own set-up, so they must not need pg_config to be there.
-frame = demo test test-all matrix chaos ha fuzz bench report report-check monitoring-check \
-	format format-check help
+frame = demo test test-all matrix chaos ha fuzz bench databases report report-check \
+	monitoring-check format format-check help
 ifneq ($(filter-out $(frame),$(or $(MAKECMDGOALS),all)),)
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -74,6 +75,8 @@ fuzz:
 	@scripts/fuzz $(FUZZ)
 bench:
 	@scripts/bench $(major) $(BENCH)
+databases:
+	@scripts/databases $(major) $(DATABASES)
 # make report TO=page.html REPORT='--hours 6 -h host -d database'
 report:
 	@scripts/report --to '$(or $(TO),report.html)' $(REPORT)
@@ -100,6 +103,8 @@ help:
 	@echo 'ha        switchovers and kills under Patroni; HA="10 10 42": of each so many, seed'
 	@echo 'fuzz      cron expressions under libFuzzer; FUZZ=60: seconds'
 	@echo 'bench     measure'
+	@echo 'databases many databases on few worker slots; DATABASES="200 8 60": how many databases,'
+	@echo '          max_worker_processes, seconds in which nothing happens'
 	@echo 'report    what pg_task does in a database, one page; REPORT="-h host -d app" TO=page.html'
 	@echo '          report-check shows that page in Chromium, and leaves pictures'
 	@echo 'monitoring-check  runs monitoring/ with the exporters and the Prometheus of Debian'

@@ -16,8 +16,8 @@
 #define PERIOD_MAX (24 * 60 * 60 * 1000)
 
 /*
- * The settings of the place of the task table, each by two names: the older name is a reserved word
- * of SQL.  Behind each name is the older one.
+ * The settings that have two names: the older, shorter one is a reserved word of SQL.  Behind each
+ * name is the older one.
  */
 typedef enum LocationSetting
 {
@@ -25,16 +25,21 @@ typedef enum LocationSetting
 	SCHEMA_OLDER,
 	TABLE_NAME,
 	TABLE_OLDER,
+	LOCATION_NAMES,
+	CREATE_TABLE = LOCATION_NAMES,
+	CREATE_OLDER,
 	LOCATION_SETTINGS
 } LocationSetting;
 
 /* The server writes them, and the hooks of this file the sources. */
 static struct
 {
-	char *names[LOCATION_SETTINGS];
+	char *names[LOCATION_NAMES];
 	GucSource sources[LOCATION_SETTINGS]; /* where each of them was set */
+	bool create[2];						  /* by both names */
 	int period;							  /* milliseconds */
 } variables = {
+	.create = {true, true},
 	.period = 1000,
 };
 
@@ -45,17 +50,12 @@ check_period(int *newval pg_attribute_unused(), void **extra pg_attribute_unused
 	return settings_check_source(source, "pg_task.period");
 }
 
-/* Check a name of the place of the table, and keep with it where it was set. */
+/* Check where a setting is set, and keep that with its value. */
 static bool
-check_location(const char *value, void **extra, GucSource source, const char *setting)
+keep_source(void **extra, GucSource source, const char *setting)
 {
 	GucSource *kept;
 
-	if (strlen(value) >= NAMEDATALEN)
-	{
-		GUC_check_errdetail("A name is at most %d bytes long.", NAMEDATALEN - 1);
-		return false;
-	}
 	if (!settings_check_source(source, setting))
 		return false;
 	kept = compat_guc_malloc(sizeof(GucSource));
@@ -64,6 +64,34 @@ check_location(const char *value, void **extra, GucSource source, const char *se
 	*kept = source;
 	*extra = kept;
 	return true;
+}
+
+static bool
+check_create(bool *newval pg_attribute_unused(), void **extra, GucSource source)
+{
+	return keep_source(extra, source, "pg_task.create_table");
+}
+
+static void
+assign_create(bool newval pg_attribute_unused(), void *extra)
+{
+	variables.sources[CREATE_TABLE] = *(GucSource *) extra;
+}
+
+static void
+assign_other_create(bool newval pg_attribute_unused(), void *extra)
+{
+	variables.sources[CREATE_OLDER] = *(GucSource *) extra;
+}
+
+/* Check a name of the place of the table, and keep with it where it was set. */
+static bool
+check_location(const char *value, void **extra, GucSource source, const char *setting)
+{
+	if (strlen(value) < NAMEDATALEN)
+		return keep_source(extra, source, setting);
+	GUC_check_errdetail("A name is at most %d bytes long.", NAMEDATALEN - 1);
+	return false;
 }
 
 static bool
@@ -106,15 +134,31 @@ assign_older_table_name(const char *newval pg_attribute_unused(), void *extra)
 }
 
 /*
- * Return the value that is in force of a setting with two names: the one that was set at the more
- * specific place, as if it were one setting; at the same place the newer name wins.
+ * Is the value in force that was set by the older name?  The one that was set at the more specific
+ * place is, as if it were one setting; at the same place that of the newer name.
  */
+static bool
+older_wins(LocationSetting setting)
+{
+	return variables.sources[setting + 1] > variables.sources[setting];
+}
+
 static const char *
 location(LocationSetting setting)
 {
-	bool older = variables.sources[setting + 1] > variables.sources[setting];
+	return variables.names[setting + older_wins(setting)];
+}
 
-	return variables.names[setting + older];
+static bool
+creates(void)
+{
+	return variables.create[older_wins(CREATE_TABLE)];
+}
+
+static const char *
+show_create(void)
+{
+	return creates() ? "on" : "off";
 }
 
 static const char *
@@ -147,6 +191,14 @@ location_define(void)
 	DefineCustomStringVariable("pg_task.table", "Older name of \"pg_task.table_name\".", NULL,
 							   &variables.names[TABLE_OLDER], "task", PGC_USERSET, 0,
 							   check_table_name, assign_older_table_name, show_table_name);
+	DefineCustomBoolVariable("pg_task.create_table", "Creates the task table if it does not exist.",
+							 "If it is off, a task table that exists is served, and where there is"
+							 " none nothing is created.",
+							 &variables.create[0], true, PGC_USERSET, 0, check_create,
+							 assign_create, show_create);
+	DefineCustomBoolVariable("pg_task.create", "Other name of \"pg_task.create_table\".", NULL,
+							 &variables.create[1], true, PGC_USERSET, 0, check_create,
+							 assign_other_create, show_create);
 	DefineCustomIntVariable(
 		"pg_task.period", "Sets the maximum time between two scans of the task table.", NULL,
 		&variables.period, 1000, 1, PERIOD_MAX, PGC_USERSET, GUC_UNIT_MS, check_period, NULL, NULL);
@@ -211,6 +263,7 @@ location_of(const char *database)
 		schema = location(SCHEMA_NAME);
 	result.schema = schema[0] == '\0' ? NULL : pstrdup(schema);
 	result.table = pstrdup(table ? table : location(TABLE_NAME));
+	result.create = creates();
 	result.period = database_period(database);
 	return result;
 }

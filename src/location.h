@@ -12,7 +12,8 @@ typedef struct Location
 {
 	char *schema; /* NULL: the user's default creation schema */
 	char *table;
-	int period; /* milliseconds */
+	bool create; /* when it is missing */
+	int period;	 /* milliseconds */
 } Location;
 
 extern void location_define(void);

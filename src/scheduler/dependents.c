@@ -191,6 +191,14 @@ add_ended(Dependents *dependents, int64 id)
 		dependents->wanted = true;
 }
 
+/* A walk through the rows with the rule "any" is due, because something has happened. */
+static void
+want_any(Dependents *dependents)
+{
+	dependents->any_wanted = true;
+	dependents->routine = false;
+}
+
 /* A task has ended, or perhaps: its row, which is committed or will be, says so. */
 void
 dependents_ended(int64 id)
@@ -198,7 +206,8 @@ dependents_ended(int64 id)
 	Dependents *dependents = &MyScheduler->dependents;
 
 	waiters_end(id);
-	dependents->any_wanted |= dependents->any_rule;
+	if (dependents->any_rule)
+		want_any(dependents);
 	if (dependents_is_watched(id))
 		add_ended(dependents, id);
 }
@@ -224,7 +233,10 @@ dependents_take(int events)
 		set_any(dependents, true);
 	}
 	if (events & SHARED_ANY)
-		dependents->any_rule = dependents->any_found = dependents->any_wanted = true;
+	{
+		dependents->any_rule = dependents->any_found = true;
+		want_any(dependents);
+	}
 	for (i = 0; i < watch.ended.count; i++)
 		dependents_ended(watch.ended.ids[i]);
 	/* it may have ended before */
@@ -280,6 +292,28 @@ dependents_until(void)
 	if (settles(dependents))
 		until = clock_min(until, dependents->settle_at);
 	return clock_max(until, clock_max(dependents->not_before, MyScheduler->no_writing_until));
+}
+
+/* Is a walk going on or due, but for one that begins only because it is time? */
+static bool
+walks(const Dependents *dependents)
+{
+	return dependents->walking || dependents->any_walking ||
+		   (dependents->any_rule && dependents->any_wanted);
+}
+
+/*
+ * Return when there is something to do next but for the periodic walks: a successor begins with
+ * them as well.
+ */
+MonoTime
+dependents_work_until(void)
+{
+	const Dependents *dependents = &MyScheduler->dependents;
+	bool works =
+		dependents->count > 0 || dependents->wanted || (!dependents->routine && walks(dependents));
+
+	return works ? dependents_until() : CLOCK_NEVER;
 }
 
 bool
@@ -474,6 +508,7 @@ begin_walk(Dependents *dependents)
 		memset(dependents->walked, 0, WATCHED_BITS / 8);
 	else
 		dependents->walked = MemoryContextAllocZero(TopMemoryContext, WATCHED_BITS / 8);
+	dependents->routine = !dependents->wanted && (dependents->routine || !walks(dependents));
 	dependents->walking = true;
 	dependents->wanted = dependents->found = dependents->again = false;
 	dependents->position = PG_INT64_MIN;

@@ -70,6 +70,8 @@ typedef struct Dependents
 	int64 any_position;
 	int64 any_cost;
 	MonoTime any_next;
+
+	bool routine; /* walks of both kinds that go on or are due: only because it was time */
 } Dependents;
 
 extern void dependents_table_prepared(bool other);
@@ -79,6 +81,7 @@ extern void dependents_take(int events);
 extern void dependents_look(void);
 extern bool dependents_due(MonoTime now);
 extern MonoTime dependents_until(void);
+extern MonoTime dependents_work_until(void);
 extern void dependents_run(ClockNow now);
 extern bool dependents_is_watched(int64 id);
 extern bool dependents_refused(void);

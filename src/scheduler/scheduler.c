@@ -23,6 +23,7 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
+#include "utils/builtins.h"
 #include "utils/lsyscache.h" /* get_database_name, from 19 on */
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -52,6 +53,7 @@
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/surplus.h"
 #include "scheduler/work.h"
 #include "shared/arbiter.h"
 #include "shared/clock.h"
@@ -73,7 +75,13 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 /* The scheduler is idle if nothing is due within this time (ms). */
 #define IDLE_AHEAD_MS 1000
 
-/* After an error, a scheduler that shares its worker slot is needed again after this time (ms). */
+/* Then it exits after this time, if there are not places for all databases (ms). */
+#define REST_MS 5000
+
+/*
+ * After an error, or if rows or the rate table were refused, a scheduler that shares its worker
+ * slot is needed again after this time (ms).
+ */
 #define FAILED_RETRY_MS 30000
 
 /* What is due within this time ends the sleep by a timer (ms). */
@@ -126,8 +134,30 @@ retry_refused(void)
 	dependents_retry_refused();
 }
 
-/* Prepare the task table.  Everything known about its rows is read again. */
+/*
+ * There is no task table, and pg_task.create_table is off: this process exits, and the database has
+ * no scheduler until somebody asks for a table.
+ */
 static void
+leave_without_table(void)
+{
+	if (shared_database_set_absent(MyDatabaseId, MyScheduler->settings_seen))
+		ereport(LOG,
+				(errmsg("pg_task creates no task table in database \"%s\"", MyScheduler->database),
+				 errdetail("The setting \"pg_task.create_table\" is off."),
+				 errhint("ALTER DATABASE %s SET pg_task.create_table = on",
+						 quote_identifier(MyScheduler->database)),
+				 errhidecontext(true)));
+	MyScheduler->absent = true;
+	/* this sets the latch as well */
+	scheduler_slot_leave(MyScheduler->slot);
+}
+
+/*
+ * Prepare the task table.  Everything known about its rows is read again.  Returns false if there
+ * is none.
+ */
+static bool
 prepare_table(void)
 {
 	SharedScheduler *slot = MyScheduler->slot;
@@ -138,6 +168,12 @@ prepare_table(void)
 	work_forget_table();
 	work_begin("preparing the task table");
 	prepared = table_prepare(&MyScheduler->settings, slot->user, MyScheduler->context);
+	if (prepared == NULL)
+	{
+		work_end();
+		leave_without_table();
+		return false;
+	}
 	owner = GetUserNameFromId(prepared->owner, true);
 	work_end();
 	table_keep(prepared);
@@ -147,13 +183,15 @@ prepare_table(void)
 		log_table(prepared, owner ? owner : "");
 	MyScheduler->table = prepared;
 	shared_scheduler_publish(slot, prepared->relid);
+	if (!OidIsValid(MyScheduler->last_relid))
+		shared_wake_supervisor(); /* another scheduler may be started */
 	scan_forget();
 	away_table_prepared(prepared);
 	if (MyScheduler->away)
 	{
 		/* what is known of rows will not hold when it is released */
 		MyScheduler->last_relid = InvalidOid;
-		return;
+		return true;
 	}
 	if (prepared->relid != MyScheduler->last_relid)
 	{
@@ -166,6 +204,7 @@ prepare_table(void)
 	reboot_table_prepared(prepared->relid != MyScheduler->last_relid);
 	dependents_table_prepared(prepared->relid != MyScheduler->last_relid);
 	MyScheduler->last_relid = prepared->relid;
+	return true;
 }
 
 static void
@@ -323,8 +362,8 @@ run_iteration(DispatchRound *round)
 	if (check_settings())
 		return;
 	retry_refused();
-	if (MyScheduler->table == NULL || watch_changed())
-		prepare_table();
+	if ((MyScheduler->table == NULL || watch_changed()) && !prepare_table())
+		return;
 	if (MyScheduler->away)
 	{
 		away_look();
@@ -372,8 +411,56 @@ next_due(ClockNow now)
 	due = clock_min(groups_due_at(now), row_writes_until(now));
 	if (MyScheduler->table == NULL || scan_going() || groups_ready(now))
 		return now.mono;
-	due = clock_min(due, isolation_until(now.mono));
+	due = clock_min(due, clock_min(isolation_until(now.mono), rules_reader_until()));
+	due = clock_min(due, clock_min(reconcile_until(), surplus_scan_at(now)));
+	if (refused_count() > 0 || dependents_refused() || rate_store_until().us != CLOCK_NEVER.us)
+		due = clock_min(due, clock_plus_ms(now.mono, FAILED_RETRY_MS));
 	return clock_min(due, locked_until());
+}
+
+/* Return when a walk through the table goes on, or begins because something is known to be found.
+ */
+static MonoTime
+next_walk(void)
+{
+	if (MyScheduler->iteration_failed || MyScheduler->away)
+		return CLOCK_NEVER;
+	return clock_max(clock_min(history_until(), dependents_work_until()),
+					 MyScheduler->no_writing_until);
+}
+
+/*
+ * Return when the database needs a scheduler again.  A walk that is given up begins anew with the
+ * next visit: one that came back for it would be asked to exit again, where many have walks to do.
+ */
+static MonoTime
+next_need(ClockNow now)
+{
+	MonoTime due = next_due(now);
+	MonoTime walk = next_walk();
+
+	if (MyScheduler->absent)
+		return CLOCK_NEVER;
+	if (MyScheduler->row_missed)
+		due = clock_min(due, scan_until());
+	if (MyScheduler->history.walking)
+		walk = CLOCK_NEVER;
+	return clock_min(due, walk);
+}
+
+/*
+ * If there are not places for all databases, exit after a rest, so that a database that needs a
+ * place finds one.
+ */
+static void
+rest(bool idle, MonoTime now)
+{
+	if (!idle || !clock_is_before(clock_plus_ms(now, IDLE_AHEAD_MS), next_walk()))
+		MyScheduler->rests_since = CLOCK_NEVER;
+	else if (clock_is_before(now, MyScheduler->rests_since))
+		MyScheduler->rests_since = now;
+	else if (clock_exceeds(MyScheduler->rests_since, now, REST_MS))
+		scheduler_slot_leave(MyScheduler->slot); /* this sets the latch as well */
 }
 
 /*
@@ -388,9 +475,13 @@ show_idle(ClockNow now)
 
 	/* read without a lock: the supervisor wakes this process when it changes */
 	if (!Shared->crowded)
+	{
+		MyScheduler->rests_since = CLOCK_NEVER;
 		return;
+	}
 	idle =
 		!pool_is_busy() && clock_is_before(clock_plus_ms(now.mono, IDLE_AHEAD_MS), next_due(now));
+	rest(idle, now.mono);
 	if (idle == (pg_atomic_read_u64(&slot->idle_since) != 0))
 		return;
 	pg_atomic_write_u64(&slot->idle_since, idle ? (uint64) now.mono.us : 0);
@@ -479,6 +570,8 @@ next_iteration(ClockNow now)
 									   MyScheduler->no_writing_until));
 	until = clock_min(until, clock_min(reconcile_until(), rules_reader_until()));
 	until = clock_min(until, clock_min(dependents_until(), rate_store_until()));
+	if (MyScheduler->rests_since.us != CLOCK_NEVER.us)
+		until = clock_min(until, clock_plus_ms(MyScheduler->rests_since, REST_MS));
 	return clock_min(until, isolation_until(now.mono));
 }
 
@@ -557,6 +650,7 @@ static void
 prepare_process(void)
 {
 	MyScheduler->wait_event = COMPAT_WAIT_EVENT("PgTaskSchedulerMain");
+	MyScheduler->rests_since = CLOCK_NEVER;
 	MyScheduler->settings = location_of(MyScheduler->database);
 	MyScheduler->wake_timeout = RegisterTimeout(USER_TIMEOUT, wake_up);
 	work_define();
@@ -572,14 +666,12 @@ static void
 shut_down(void)
 {
 	ClockNow now = clock_now();
-	MonoTime due;
 	int i;
 
 	scheduler_slot_leave(MyScheduler->slot);
 	pool_dismiss();
 	rate_store_flush(now);
-	due = next_due(now);
-	MyScheduler->slot->due = MyScheduler->row_missed ? clock_min(due, scan_until()) : due;
+	MyScheduler->slot->due = next_need(now);
 	/* of other orphans there may be very many: some are written, the next scheduler finds the rest
 	 */
 	for (i = 0;

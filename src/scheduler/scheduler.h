@@ -77,6 +77,8 @@ typedef struct SchedulerProcess
 	ClockNow dispatched;	   /* start of the last dispatch round */
 	bool gave_back;			   /* the last round has put its tasks back */
 	bool row_missed;		   /* since the last scan began, a row could not be claimed */
+	MonoTime rests_since;	   /* CLOCK_NEVER: it has work, or keeps its place anyway */
+	bool absent;			   /* there is no table, and none is to be created */
 	bool iteration_failed;	   /* the last iteration ended with an error */
 	MonoTime no_writing_until; /* a write has waited for a row lock in vain */
 	int no_memory_ms;		   /* pause after a lack of memory; 0: there was none */

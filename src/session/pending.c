@@ -185,7 +185,7 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 		hold_release();
 	publish_settings(event);
 	if (pending.supervisor && event == XACT_EVENT_COMMIT)
-		shared_wake_supervisor();
+		shared_databases_changed();
 	pending.relid = pending.ignored = InvalidOid;
 	pending.count = pending.events = pending.hold_level = 0;
 	pending.watch.watched.count = pending.watch.ended.count = 0;

@@ -151,14 +151,27 @@ set_int32(ResultRow *row, ResultColumn which, int64 value)
 	set_value(row, which, Int32GetDatum((int32) value));
 }
 
+/* The state of a database without a scheduler, as users see it. */
+static const char *
+state_without_scheduler(const SharedDatabase *database, MonoTime now)
+{
+	if (database->disabled)
+		return "disabled";
+	if (database->absent)
+		return "no table";
+	if (database->away)
+		return "held back";
+	if (database->marked.us == 0 && clock_is_before(now, database->due))
+		return "asleep";
+	return "waiting";
+}
+
 /* The state of a database's scheduler, as users see it. */
 static const char *
-state_text(const DatabaseFigures *figures)
+state_text(const DatabaseFigures *figures, MonoTime now)
 {
-	if (!figures->has_slot && figures->database.disabled)
-		return "disabled";
 	if (!figures->has_slot)
-		return figures->database.away ? "held back" : "waiting";
+		return state_without_scheduler(&figures->database, now);
 	if (figures->state == SCHEDULER_LEAVING)
 		return "leaving";
 	if (figures->state == SCHEDULER_STARTING || !OidIsValid(figures->relid))
@@ -255,7 +268,7 @@ fill_row(ResultRow *row, const DatabaseFigures *figures, ClockNow now)
 	ReleaseSysCache(tuple);
 	if (OidIsValid(figures->relid))
 		set_value(row, RESULT_RELID, ObjectIdGetDatum(figures->relid));
-	set_value(row, RESULT_STATE, CStringGetTextDatum(state_text(figures)));
+	set_value(row, RESULT_STATE, CStringGetTextDatum(state_text(figures, now.mono)));
 	if (figures->has_slot && figures->proc != SHARED_NO_PROC)
 	{
 		set_int32(row, RESULT_PID, GetPGProcByNumber(figures->proc)->pid);

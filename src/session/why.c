@@ -231,7 +231,7 @@ explain_service(const WhyTask *task pg_attribute_unused())
 {
 	if (RecoveryInProgress())
 		return "the server is a standby: tasks run on the primary";
-	if (!Settings.enabled || shared_database_is_disabled(MyDatabaseId))
+	if (!Settings.enabled || shared_database_needs(MyDatabaseId).disabled)
 		return "pg_task.enabled is off";
 	if (!is_named())
 		return "no scheduler serves this database: pg_task.database does not name it";

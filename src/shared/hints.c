@@ -184,6 +184,9 @@ add_hints(SharedScheduler *scheduler, Oid relid, const SharedHint *hints, int co
 	int i;
 
 	LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
+	/* if it exits without having found a table, this one may be new: its successor looks */
+	if (count > 0 && !OidIsValid(scheduler->relid))
+		scheduler->events |= SHARED_SCAN;
 	if (scheduler->relid == relid || !OidIsValid(relid) || !OidIsValid(scheduler->relid))
 		scheduler->events |= events;
 	for (i = 0; i < count && scheduler->relid == relid; i++)
@@ -255,7 +258,8 @@ merge_ids(SharedScheduler *scheduler, SharedIds *all, const SharedIds *ids)
 /*
  * Report to the scheduler of a database, which serves this table, for which tasks rows wait, and
  * which have ended.  Only if it knows of rows that wait, those that have ended matter: of others it
- * learns later, and looks then.  Called after a commit, so this must not fail.
+ * learns later, and looks then.  Without a scheduler nobody knows whether rows wait: one is
+ * started, and looks.  Called after a commit, so this must not fail.
  */
 void
 shared_scheduler_watch(Oid database, Oid relid, const SharedWatch *watch)
@@ -282,7 +286,7 @@ shared_scheduler_watch(Oid database, Oid relid, const SharedWatch *watch)
 			shared_wake(scheduler->proc);
 	}
 	LWLockRelease(Shared->directory);
-	if (scheduler == NULL && watch->watched.count > 0)
+	if (scheduler == NULL)
 		mark_or_wake(database);
 }
 

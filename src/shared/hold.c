@@ -163,5 +163,5 @@ hold_release(void)
 		Shared->nholds--;
 	}
 	LWLockRelease(Shared->directory);
-	shared_wake_supervisor();
+	shared_databases_changed();
 }

@@ -1,9 +1,9 @@
 /*
  * shared.c
- *		Shared memory of pg_task: its layout, and the databases that are to have a scheduler.
+ *		Shared memory of pg_task: its layout.
  *
- * Slots are in slots.c, hints in hints.c.  None of these files reads a catalog or a task row, or
- * starts or terminates a process.  They only wake processes.
+ * Slots are in slots.c, hints in hints.c, the databases in databases.c.  None of these files reads
+ * a catalog or a task row, or starts or terminates a process.  They only wake processes.
  */
 #include "postgres.h"
 
@@ -100,6 +100,7 @@ initialize_memory(void)
 	for (i = 0; i < SHARED_SETTINGS; i++)
 		pg_atomic_init_u32(&Shared->settings[i], 0);
 	pg_atomic_init_u32(&Shared->settings_changes, 0);
+	pg_atomic_init_u32(&Shared->databases_changes, 0);
 	ConditionVariableInit(&Shared->vacated);
 	waiters_init();
 	if (!pg_strong_random(&Shared->seed, sizeof(Shared->seed)))
@@ -187,6 +188,24 @@ shared_wake(int proc)
 		SetLatch(&GetPGProcByNumber(proc)->procLatch);
 }
 
+/*
+ * Databases, roles or holds have changed: the supervisor is to read again which databases there
+ * are.  The caller must not hold the directory lock.
+ */
+void
+shared_databases_changed(void)
+{
+	pg_atomic_fetch_add_u32(&Shared->databases_changes, 1);
+	shared_wake_supervisor();
+}
+
+/* Return the counter of such changes. */
+uint32
+shared_databases_changes(void)
+{
+	return pg_atomic_read_u32(&Shared->databases_changes);
+}
+
 /* Wake the supervisor.  The caller must not hold the directory lock. */
 void
 shared_wake_supervisor(void)
@@ -198,123 +217,6 @@ shared_wake_supervisor(void)
 	proc = Shared->supervisor;
 	LWLockRelease(Shared->directory);
 	shared_wake(proc);
-}
-
-/*
- * Return the entry of a database, or NULL.  InvalidOid finds a free entry.  The caller holds the
- * directory lock.
- */
-SharedDatabase *
-shared_database_find(Oid database)
-{
-	int i;
-
-	Assert(LWLockHeldByMe(Shared->directory));
-	for (i = 0; i < SHARED_DATABASES; i++)
-		if (Shared->databases[i].database == database)
-			return &Shared->databases[i];
-	return NULL;
-}
-
-/*
- * Add a database that is to have a scheduler, unless it is there already or no entry is free.  Only
- * the supervisor calls this.
- */
-void
-shared_database_add(Oid database)
-{
-	SharedDatabase *entry;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	Assert(Shared->supervisor == COMPAT_MY_PROC);
-	entry = shared_database_find(database);
-	if (entry == NULL && (entry = shared_database_find(InvalidOid)) != NULL)
-	{
-		memset(entry, 0, sizeof(SharedDatabase));
-		entry->database = database;
-	}
-	LWLockRelease(Shared->directory);
-}
-
-/* Remove a database that is to have no scheduler.  Only the supervisor calls this. */
-void
-shared_database_remove(Oid database)
-{
-	SharedDatabase *entry;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	Assert(Shared->supervisor == COMPAT_MY_PROC);
-	entry = shared_database_find(database);
-	if (entry)
-		entry->database = InvalidOid;
-	executor_slots_forget(database);
-	LWLockRelease(Shared->directory);
-}
-
-/*
- * The scheduler of this database has found that pg_task.enabled is off there: it gets none until
- * its settings change again.
- */
-void
-shared_database_disable(Oid database, uint32 settings)
-{
-	SharedDatabase *entry;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	entry = shared_database_find(database);
-	if (entry)
-	{
-		entry->disabled = true;
-		entry->settings = settings;
-	}
-	LWLockRelease(Shared->directory);
-}
-
-/* Is pg_task.enabled off in this database, as far as is known? */
-bool
-shared_database_is_disabled(Oid database)
-{
-	SharedDatabase *entry;
-	bool disabled;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	entry = shared_database_find(database);
-	disabled = entry && entry->disabled && entry->settings == shared_settings_of_database(database);
-	LWLockRelease(Shared->directory);
-	return disabled;
-}
-
-/*
- * Record whether the tasks of this database are held back.  Returns what was recorded before.
- */
-bool
-shared_database_set_away(Oid database, bool away)
-{
-	SharedDatabase *entry;
-	bool before = false;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	entry = shared_database_find(database);
-	if (entry)
-	{
-		before = entry->away;
-		entry->away = away;
-	}
-	LWLockRelease(Shared->directory);
-	return before;
-}
-
-/* Record the last error of the scheduler of this database. */
-void
-shared_database_set_error(Oid database, const SharedError *error)
-{
-	SharedDatabase *entry;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	entry = shared_database_find(database);
-	if (entry)
-		entry->error = *error;
-	LWLockRelease(Shared->directory);
 }
 
 /*
@@ -340,70 +242,6 @@ shared_crowd(bool crowded)
 			shared_wake(scheduler->proc);
 	}
 	LWLockRelease(Shared->directory);
-}
-
-/*
- * Record that something waits in a database that has no scheduler, and wake the supervisor, which
- * is to start one.  The caller holds the directory lock in exclusive mode.
- */
-void
-shared_database_mark(Oid database)
-{
-	SharedDatabase *entry = shared_database_find(database);
-
-	Assert(LWLockHeldByMeInMode(Shared->directory, LW_EXCLUSIVE));
-	if (entry == NULL || entry->marked.us != 0)
-		return;
-	entry->marked = clock_mono();
-	shared_wake(Shared->supervisor);
-}
-
-/*
- * Return the table of a database of which the tasks that run at this start of the server are
- * planned; InvalidOid: none is known.
- */
-Oid
-shared_database_rebooted(Oid database)
-{
-	SharedDatabase *entry;
-	Oid relid = InvalidOid;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	entry = shared_database_find(database);
-	if (entry)
-		relid = entry->rebooted;
-	LWLockRelease(Shared->directory);
-	return relid;
-}
-
-/* Record that they are. */
-void
-shared_database_set_rebooted(Oid database, Oid relid)
-{
-	SharedDatabase *entry;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	entry = shared_database_find(database);
-	if (entry)
-		entry->rebooted = relid;
-	LWLockRelease(Shared->directory);
-}
-
-/* Return the task table of a database, even while it waits for a place for its scheduler. */
-Oid
-shared_database_relid(Oid database)
-{
-	Oid relid = shared_scheduler_relid(database);
-	SharedDatabase *entry;
-
-	if (OidIsValid(relid))
-		return relid;
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	entry = shared_database_find(database);
-	if (entry)
-		relid = entry->relid;
-	LWLockRelease(Shared->directory);
-	return relid;
 }
 
 /*

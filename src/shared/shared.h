@@ -43,6 +43,7 @@
 #define SHARED_IDS 64		  /* tasks that commits name one by one, for rows that wait for them */
 #define SHARED_HOLDS 64		  /* holds besides the one of each process */
 #define SHARED_DATABASES 1024 /* databases that may share the places for schedulers */
+#define SHARED_INDEX 2048	  /* twice as many: see find_place */
 #define SHARED_SETTINGS 4096  /* counters of changed settings */
 #define SHARED_WAITERS 256	  /* condition variables of sessions that wait for tasks */
 
@@ -220,10 +221,21 @@ typedef struct SharedDatabase
 	MonoTime due;	   /* when a task is due next, as far as is known */
 	MonoTime marked;   /* since when something waits for a scheduler; 0: nothing does */
 	bool disabled;	   /* its scheduler has found pg_task.enabled off ... */
+	bool absent;	   /* ... or no task table and pg_task.create_table off ... */
 	uint32 settings;   /* ... in the settings of the database with this change counter */
 	bool away;		   /* its scheduler has held back the tasks, because the table is away */
 	SharedError error; /* written by its scheduler */
 } SharedDatabase;
+
+/* What makes a database need a scheduler: see SharedDatabase. */
+typedef struct SharedNeeds
+{
+	bool known; /* the database has an entry */
+	bool disabled;
+	bool absent;
+	MonoTime due;
+	MonoTime marked;
+} SharedNeeds;
 
 /*
  * A claimed task in an executor's ring.  The scheduler fills in an entry under the executor's lock,
@@ -397,14 +409,18 @@ typedef struct SharedState
 	/*
 	 * Guarded by the directory lock.  Reads without it:
 	 *
-	 * "crowded": by the supervisor in shared_crowd (own), and by a scheduler in show_idle (guess:
-	 * the schedulers are woken when it changes).
+	 * "crowded": by the supervisor (own), and by a scheduler in show_idle (guess: the schedulers
+	 * are woken when it changes).
 	 *
 	 * "supervisor": by the supervisor in an assertion of shared_crowd (own).
 	 */
 	int supervisor; /* the supervisor's process */
 	bool crowded;	/* more databases need a scheduler than there are places */
 	SharedDatabase databases[SHARED_DATABASES];
+	uint16 index[SHARED_INDEX]; /* a hash table of them: their numbers from 1 on; 0: empty */
+	int nmarks;					/* databases that were marked since the supervisor looked ... */
+	bool marks_lost;			/* ... and there were more */
+	Oid marks[SHARED_DATABASES];
 	int nholds;		   /* holds that are taken */
 	SharedHold *holds; /* one for each process, then SHARED_HOLDS others */
 
@@ -414,6 +430,7 @@ typedef struct SharedState
 	SharedConfigured configured;				/* guarded by the directory lock */
 	pg_atomic_uint32 settings[SHARED_SETTINGS]; /* change counters; see changes.c */
 	pg_atomic_uint32 settings_changes;			/* of any of them */
+	pg_atomic_uint32 databases_changes;			/* of databases, roles and holds */
 	uint64 seed;								/* secret, never changes; see changes.c */
 	uint64 restore;								/* never changes; see restore.c */
 	bool prepared_lost;		  /* guarded by the directory lock; see shared_prepared_add */
@@ -432,6 +449,8 @@ extern SharedState *Shared;
 extern void shared_define(void);
 extern void shared_wake(int proc);
 extern void shared_wake_supervisor(void);
+extern void shared_databases_changed(void);
+extern uint32 shared_databases_changes(void);
 extern uint32 shared_settings(Oid database, Oid role);
 extern uint32 shared_settings_changes(void);
 extern uint32 shared_settings_of_database(Oid database);
@@ -454,8 +473,10 @@ extern void shared_database_mark(Oid database);
 extern Oid shared_database_rebooted(Oid database);
 extern void shared_database_set_rebooted(Oid database, Oid relid);
 extern void shared_database_disable(Oid database, uint32 settings);
-extern bool shared_database_is_disabled(Oid database);
 extern bool shared_database_set_away(Oid database, bool away);
+extern bool shared_database_set_absent(Oid database, uint32 settings);
+extern SharedNeeds shared_database_needs(Oid database);
+extern int shared_databases_take_marks(Oid *databases, bool *lost);
 extern void shared_database_set_error(Oid database, const SharedError *error);
 extern void shared_crowd(bool crowded);
 extern void shared_scheduler_publish(SharedScheduler *me, Oid relid);

@@ -175,9 +175,13 @@ free_scheduler(SharedScheduler *slot)
 	{
 		entry->due = slot->due;
 		if (OidIsValid(slot->relid))
+		{
 			entry->relid = slot->relid;
+			entry->absent = false;
+		}
 		/* hints and events that the scheduler has not taken */
-		if (slot->events != 0 || slot->nhints > 0 || slot->watch.watched.count > 0)
+		if (slot->events != 0 || slot->nhints > 0 || slot->watch.watched.count > 0 ||
+			slot->watch.ended.count > 0)
 			shared_database_mark(slot->database);
 	}
 	executor_slots_forget(slot->database);

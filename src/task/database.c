@@ -37,9 +37,9 @@ value_of(const char *element, const char *name)
 static void
 take_element(const char *element, StringInfo text, bool *disabled)
 {
-	static const char *const names[] = {"pg_task.enabled",	  "pg_task.schema_name",
-										"pg_task.table_name", "pg_task.schema",
-										"pg_task.table",	  "pg_task.period"};
+	static const char *const names[] = {
+		"pg_task.enabled", "pg_task.schema_name",  "pg_task.table_name", "pg_task.schema",
+		"pg_task.table",   "pg_task.create_table", "pg_task.create",	 "pg_task.period"};
 	const char *value;
 	bool enabled;
 	int i;

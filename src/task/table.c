@@ -84,9 +84,10 @@ user_search_path(Oid user)
 	return SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
 }
 
-/* The schema in which CREATE TABLE by this user would put a table. */
+/* The schema in which CREATE TABLE by this user would put a table.  InvalidOid: none, if allowed.
+ */
 static Oid
-default_schema(Oid user)
+default_schema(Oid user, bool missing_ok)
 {
 	const char *path = user_search_path(user);
 	int nest_level = NewGUCNestLevel();
@@ -98,11 +99,28 @@ default_schema(Oid user)
 							 0, false);
 	schemas = fetch_search_path(false);
 	AtEOXact_GUC(false, nest_level);
-	if (schemas == NIL || isAnyTempNamespace(linitial_oid(schemas)))
-		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_SCHEMA),
-						errmsg("no schema has been selected to create the task table in"),
-						errhint("Set \"pg_task.schema_name\" for this database.")));
-	return linitial_oid(schemas);
+	if (schemas != NIL && !isAnyTempNamespace(linitial_oid(schemas)))
+		return linitial_oid(schemas);
+	if (missing_ok)
+		return InvalidOid;
+	ereport(ERROR, (errcode(ERRCODE_UNDEFINED_SCHEMA),
+					errmsg("no schema has been selected to create the task table in"),
+					errhint("Set \"pg_task.schema_name\" for this database.")));
+}
+
+/* Is there a relation where the task table should be? */
+static bool
+has_table(const Location *where, Oid user)
+{
+	OwnerScope scope;
+	Oid schema;
+	bool found;
+
+	owner_become(user, &scope);
+	schema = where->schema ? get_namespace_oid(where->schema, true) : default_schema(user, true);
+	found = OidIsValid(schema) && OidIsValid(get_relname_relid(where->table, schema));
+	owner_return(&scope);
+	return found;
 }
 
 /* Find the configured schema; create it if it is missing. */
@@ -112,7 +130,7 @@ find_schema(const Location *where, Oid user)
 	Oid schema;
 
 	if (where->schema == NULL)
-		return default_schema(user);
+		return default_schema(user, false);
 	schema = get_namespace_oid(where->schema, true);
 	if (OidIsValid(schema) && isAnyTempNamespace(schema))
 		ereport(ERROR,
@@ -358,7 +376,8 @@ create_table(Oid schema, const char *table, Oid user)
 
 /*
  * Make sure that the task table of this database exists and is complete, and describe it in a
- * child of the given memory context.  Runs in a transaction of the caller, as a superuser.
+ * child of the given memory context.  Returns NULL if there is none, and none is to be created;
+ * then nothing is changed.  Runs in a transaction of the caller, as a superuser.
  */
 TaskTable *
 table_prepare(const Location *where, Oid user, MemoryContext context)
@@ -373,6 +392,12 @@ table_prepare(const Location *where, Oid user, MemoryContext context)
 	Assert(superuser() && !owner_acts());
 	SPI_connect();
 	PushActiveSnapshot(GetTransactionSnapshot());
+	if (!where->create && !has_table(where, user))
+	{
+		PopActiveSnapshot();
+		SPI_finish();
+		return NULL;
+	}
 	prepare_extension();
 
 	owner_become(user, &scope);

@@ -6,6 +6,8 @@ SELECT is(current_setting(name), value, name) FROM (VALUES
     ('pg_task.database', ''),
     ('pg_task.schema_name', ''),
     ('pg_task.table_name', 'task'),
+    ('pg_task.create_table', 'on'),
+    ('pg_task.create', 'on'),
     ('pg_task.schema', ''),
     ('pg_task.table', 'task'),
     ('pg_task.period', '1s'),
@@ -60,6 +62,8 @@ SELECT throws_ok(format('SET pg_task.%I = %L', name, value), code, NULL,
     ('id', '1', '55P02'),
     ('database', 'postgres', '55P02'),
     ('enabled', 'off', '55P02'),
+    ('create_table', 'off', '55P02'),
+    ('create', 'off', '55P02'),
     ('max_executors', '5', '55P02'),
     -- they are of the database: a session could set them in vain
     ('table_name', 'jobs', '55P02'),
@@ -86,6 +90,8 @@ SELECT lives_ok(format('ALTER DATABASE postgres SET pg_task.%I = %L', name, valu
     ('table', U&'Auftr\00e4ge "x"'),
     ('schema', ''),
     ('enabled', 'off'),
+    ('create_table', 'off'),
+    ('create', 'off'),
     ('period', '1'),
     ('period', '1 d')) AS s (name, value);
 
