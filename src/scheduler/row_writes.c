@@ -101,9 +101,11 @@ expire_tasks(ClockNow now)
 	MyScheduler->next_expiry = rows_next_expiry(table);
 	work_end();
 	refused_batch_written(REFUSED_UNSTARTED);
+	if (MyScheduler->next_expiry > now.wall || written == limit)
+		return;
 	/* the others are locked or refused: the next scan sets the time again */
-	if (MyScheduler->next_expiry <= now.wall && written < limit)
-		MyScheduler->next_expiry = DT_NOEND;
+	MyScheduler->next_expiry = DT_NOEND;
+	MyScheduler->row_missed |= refused_count() == 0;
 }
 
 /* Write the rows of tasks that will not be started. */

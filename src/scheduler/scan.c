@@ -125,6 +125,13 @@ scan_going(void)
 	return MyScheduler->scan.going;
 }
 
+/* Was a scan requested that has not begun? */
+bool
+scan_is_wanted(void)
+{
+	return MyScheduler->scan.wanted;
+}
+
 /* Return when the next slice is due. */
 MonoTime
 scan_until(void)

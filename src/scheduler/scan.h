@@ -36,6 +36,7 @@ extern void scan_no_later(MonoTime moment);
 extern void scan_forget(void);
 extern bool scan_due(MonoTime now);
 extern bool scan_going(void);
+extern bool scan_is_wanted(void);
 extern void scan_slice(const TaskTable *table, int period_ms);
 extern MonoTime scan_until(void);
 

@@ -413,6 +413,8 @@ next_due(ClockNow now)
 		return now.mono;
 	due = clock_min(due, clock_min(isolation_until(now.mono), rules_reader_until()));
 	due = clock_min(due, clock_min(reconcile_until(), surplus_scan_at(now)));
+	if (scan_is_wanted())
+		due = clock_min(due, scan_until());
 	if (refused_count() > 0 || dependents_refused() || rate_store_until().us != CLOCK_NEVER.us)
 		due = clock_min(due, clock_plus_ms(now.mono, FAILED_RETRY_MS));
 	return clock_min(due, locked_until());

@@ -76,7 +76,7 @@ typedef struct SchedulerProcess
 	TimestampTz next_expiry;   /* when the next waiting task expires */
 	ClockNow dispatched;	   /* start of the last dispatch round */
 	bool gave_back;			   /* the last round has put its tasks back */
-	bool row_missed;		   /* since the last scan began, a row could not be claimed */
+	bool row_missed;		   /* since the last scan began, a row was locked */
 	MonoTime rests_since;	   /* CLOCK_NEVER: it has work, or keeps its place anyway */
 	bool absent;			   /* there is no table, and none is to be created */
 	bool iteration_failed;	   /* the last iteration ended with an error */

@@ -102,7 +102,7 @@ shared_database_remove(Oid database)
 		entry->database = InvalidOid;
 		rebuild_index();
 	}
-	executor_slots_forget(database);
+	(void) executor_slots_forget(database);
 	LWLockRelease(Shared->directory);
 }
 

@@ -42,6 +42,23 @@ mark_or_wake(Oid database)
 	LWLockRelease(Shared->directory);
 }
 
+/*
+ * Wake a scheduler.  One that exits may have looked for the last time: an event that it does not
+ * take any more calls its successor.  The caller holds the directory lock.
+ */
+static void
+wake_scheduler(SharedScheduler *scheduler)
+{
+	Assert(LWLockHeldByMe(Shared->directory));
+	if (scheduler->state == SCHEDULER_LEAVING)
+	{
+		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
+		scheduler->events |= SHARED_SCAN;
+		LWLockRelease(scheduler->lock);
+	}
+	shared_wake(scheduler->proc);
+}
+
 /* Wake the scheduler of a database.  If there is none, the supervisor is to start one. */
 void
 shared_scheduler_wake(Oid database)
@@ -51,7 +68,7 @@ shared_scheduler_wake(Oid database)
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	scheduler = scheduler_slot_find(database);
 	if (scheduler)
-		shared_wake(scheduler->proc);
+		wake_scheduler(scheduler);
 	LWLockRelease(Shared->directory);
 	if (scheduler == NULL)
 		mark_or_wake(database);
@@ -222,7 +239,7 @@ shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int coun
 	if (scheduler)
 	{
 		if (add_hints(scheduler, relid, hints, count, events))
-			shared_wake(scheduler->proc);
+			wake_scheduler(scheduler);
 	}
 	LWLockRelease(Shared->directory);
 	if (scheduler == NULL)

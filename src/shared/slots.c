@@ -164,6 +164,7 @@ scheduler_slot_reserve(Oid database, Oid user)
 static void
 free_scheduler(SharedScheduler *slot)
 {
+	bool forgotten = executor_slots_forget(slot->database);
 	SharedDatabase *entry;
 
 	Assert(slot->state != SCHEDULER_FREE);
@@ -179,12 +180,11 @@ free_scheduler(SharedScheduler *slot)
 			entry->relid = slot->relid;
 			entry->absent = false;
 		}
-		/* hints and events that the scheduler has not taken */
-		if (slot->events != 0 || slot->nhints > 0 || slot->watch.watched.count > 0 ||
+		/* what the scheduler has not taken */
+		if (forgotten || slot->events != 0 || slot->nhints > 0 || slot->watch.watched.count > 0 ||
 			slot->watch.ended.count > 0)
 			shared_database_mark(slot->database);
 	}
-	executor_slots_forget(slot->database);
 	executor_slots_leave(slot->database);
 	notify_vacated();
 	shared_wake(Shared->supervisor);
@@ -515,11 +515,13 @@ executor_slot_forget(SharedExecutor *slot, uint32 generation)
 
 /*
  * Free the slots of executors that have exited with tasks in their rings: no scheduler of this
- * database will reap them.  The caller holds the directory lock in exclusive mode.
+ * database will reap them.  Returns whether there were any.  The caller holds the directory lock in
+ * exclusive mode.
  */
-void
+bool
 executor_slots_forget(Oid database)
 {
+	bool forgotten = false;
 	int i;
 
 	for (i = 0; i < Shared->nexecutors; i++)
@@ -531,7 +533,9 @@ executor_slots_forget(Oid database)
 		LWLockAcquire(slot->lock, LW_EXCLUSIVE);
 		set_executor_state(slot, EXECUTOR_FREE);
 		LWLockRelease(slot->lock);
+		forgotten = true;
 	}
+	return forgotten;
 }
 
 /* Return the slot of the executor that runs in a process, or NULL. */

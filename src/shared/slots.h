@@ -39,7 +39,7 @@ extern void executor_slots_leave(Oid database);
 extern bool executor_slot_retire(SharedExecutor *me);
 extern void executor_slot_release(SharedExecutor *me);
 extern void executor_slot_forget(SharedExecutor *slot, uint32 generation);
-extern void executor_slots_forget(Oid database);
+extern bool executor_slots_forget(Oid database);
 extern SharedExecutor *executor_slot_of(int proc);
 
 #endif /* PG_TASK_SLOTS_H */

@@ -158,7 +158,7 @@ static void
 forget_executors(void)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	executor_slots_forget(DATABASE);
+	(void) executor_slots_forget(DATABASE);
 	LWLockRelease(Shared->directory);
 }
 
