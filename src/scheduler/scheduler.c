@@ -141,7 +141,7 @@ retry_refused(void)
 static void
 leave_without_table(void)
 {
-	if (shared_database_set_absent(MyDatabaseId, MyScheduler->settings_seen))
+	if (shared_database_set_absent(MyDatabaseId))
 		ereport(LOG,
 				(errmsg("pg_task creates no task table in database \"%s\"", MyScheduler->database),
 				 errdetail("The setting \"pg_task.create_table\" is off."),

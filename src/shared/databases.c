@@ -69,23 +69,25 @@ rebuild_index(void)
 }
 
 /*
- * Add a database that is to have a scheduler, unless it is there already or no entry is free.  Only
- * the supervisor calls this.
+ * Add a database that is to have a scheduler, unless it is there already.  Returns false if no
+ * entry is free.  Only the supervisor calls this.
  */
-void
+bool
 shared_database_add(Oid database)
 {
 	SharedDatabase *entry;
 
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	Assert(Shared->supervisor == COMPAT_MY_PROC);
-	if (shared_database_find(database) == NULL && (entry = find_free_entry()) != NULL)
+	entry = shared_database_find(database);
+	if (entry == NULL && (entry = find_free_entry()) != NULL)
 	{
 		memset(entry, 0, sizeof(SharedDatabase));
 		entry->database = database;
 		Shared->index[find_place(database)] = entry - Shared->databases + 1;
 	}
 	LWLockRelease(Shared->directory);
+	return entry != NULL;
 }
 
 /* Remove a database that is to have no scheduler.  Only the supervisor calls this. */
@@ -130,7 +132,7 @@ shared_database_disable(Oid database, uint32 settings)
  * if that is news.
  */
 bool
-shared_database_set_absent(Oid database, uint32 settings)
+shared_database_set_absent(Oid database)
 {
 	SharedDatabase *entry;
 	bool news = false;
@@ -142,7 +144,6 @@ shared_database_set_absent(Oid database, uint32 settings)
 		news = !entry->absent;
 		entry->absent = true;
 		entry->relid = InvalidOid;
-		entry->settings = settings;
 	}
 	LWLockRelease(Shared->directory);
 	return news;
@@ -159,13 +160,12 @@ shared_database_needs(Oid database)
 	entry = shared_database_find(database);
 	if (entry)
 	{
-		bool same = entry->settings == shared_settings_of_database(database);
-
 		needs.known = true;
 		needs.due = entry->due;
 		needs.marked = entry->marked;
-		needs.disabled = entry->disabled && same;
-		needs.absent = entry->absent && same;
+		needs.disabled =
+			entry->disabled && entry->settings == shared_settings_of_database(database);
+		needs.absent = entry->absent;
 	}
 	LWLockRelease(Shared->directory);
 	return needs;

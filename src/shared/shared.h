@@ -221,8 +221,8 @@ typedef struct SharedDatabase
 	MonoTime due;	   /* when a task is due next, as far as is known */
 	MonoTime marked;   /* since when something waits for a scheduler; 0: nothing does */
 	bool disabled;	   /* its scheduler has found pg_task.enabled off ... */
-	bool absent;	   /* ... or no task table and pg_task.create_table off ... */
 	uint32 settings;   /* ... in the settings of the database with this change counter */
+	bool absent;	   /* it has found no task table, and pg_task.create_table off */
 	bool away;		   /* its scheduler has held back the tasks, because the table is away */
 	SharedError error; /* written by its scheduler */
 } SharedDatabase;
@@ -467,14 +467,14 @@ extern Oid shared_scheduler_relid(Oid database);
 extern Oid shared_scheduler_queue_relid(Oid database);
 extern Oid shared_database_relid(Oid database);
 extern SharedDatabase *shared_database_find(Oid database);
-extern void shared_database_add(Oid database);
+extern bool shared_database_add(Oid database);
 extern void shared_database_remove(Oid database);
 extern void shared_database_mark(Oid database);
 extern Oid shared_database_rebooted(Oid database);
 extern void shared_database_set_rebooted(Oid database, Oid relid);
 extern void shared_database_disable(Oid database, uint32 settings);
 extern bool shared_database_set_away(Oid database, bool away);
-extern bool shared_database_set_absent(Oid database, uint32 settings);
+extern bool shared_database_set_absent(Oid database);
 extern SharedNeeds shared_database_needs(Oid database);
 extern int shared_databases_take_marks(Oid *databases, bool *lost);
 extern void shared_database_set_error(Oid database, const SharedError *error);

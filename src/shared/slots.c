@@ -146,7 +146,10 @@ scheduler_slot_reserve(Oid database, Oid user)
 		reset_scheduler(slot, database, user);
 		entry = shared_database_find(database);
 		if (entry)
+		{
 			entry->marked = CLOCK_LONG_AGO; /* the scheduler begins with a scan */
+			entry->disabled = false;		/* it looks again */
+		}
 	}
 	LWLockRelease(Shared->directory);
 	return slot;

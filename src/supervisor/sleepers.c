@@ -83,9 +83,6 @@ compute_need(const Sleepers *sleepers, const DatabaseEntry *entry, const SharedN
 		need = clock_min(need, clock_max(clock_plus_ms(needs->due, -AHEAD_MS), entry->left));
 	if (needs->marked.us != 0)
 		need = clock_min(need, clock_plus_ms(needs->marked, -MARKED_FIRST_MS));
-	/* somebody may ask for a table now */
-	if (entry->absent && !needs->absent)
-		need = clock_min(need, entry->left);
 	if (entry->look)
 		need = clock_min(need, entry->left);
 	if (clock_is_before(entry->started, sleepers->look))
@@ -100,7 +97,6 @@ sleepers_sleep(Sleepers *sleepers, DatabaseEntry *entry, MonoTime now)
 	SharedNeeds needs = shared_database_needs(entry->database);
 
 	Assert(entry->slot == NULL);
-	needs.absent &= !entry->look && !clock_is_before(entry->started, sleepers->look);
 	sleepers_move(sleepers, entry, ENTRY_NOWHERE);
 	entry->need = compute_need(sleepers, entry, &needs);
 	if (clock_is_before(now, entry->not_before))

@@ -1,14 +1,19 @@
 /*
  * slots_check.c
- *		Unit test of the edges of slots, run in an ordinary backend.
+ *		Unit test of the edges of slots, and of what remains of a scheduler, run in an ordinary
+ *		backend.
  *
- * src/shared/slots.c is compiled into this library and works on a slot in plain memory.  An
- * assertion that fails is an error here, not a crash: slot_edge(kind, state, attached, edge) tries
- * one edge from one state, and returns the new state, or "refused" if an assertion forbids it.
- * "attached" says whether a process is attached, this one.
+ * Files of src/shared are compiled into this library and work on plain memory.  An assertion that
+ * fails is an error here, not a crash: slot_edge(kind, state, attached, edge) tries one edge from
+ * one state, and returns the new state, or "refused" if an assertion forbids it.  "attached" says
+ * whether a process is attached, this one.  slot_needs(steps) goes through the life of a scheduler,
+ * and returns what its database needs then.  slot_databases(databases, steps, seed) adds, removes
+ * and marks databases at random, and returns how many have an entry at most; negative: the line of
+ * what does not hold.
  */
 #include "postgres.h"
 
+#include "common/pg_prng.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -23,35 +28,38 @@
 			elog(ERROR, REFUSED); \
 	} while (0)
 
+#include "shared/databases.c"
+#include "shared/hints.c"
 #include "shared/slots.c"
 
 PG_MODULE_MAGIC;
 
 extern PGDLLEXPORT Datum slot_edge(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum slot_needs(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum slot_databases(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(slot_edge);
+PG_FUNCTION_INFO_V1(slot_needs);
+PG_FUNCTION_INFO_V1(slot_databases);
 
 #define DATABASE 5
 #define DATABASE_HELD 6
+#define FIRST 10 /* of many databases */
+#define TABLE 20
 
-/* What slots.c calls in other files. */
+/* What these files call in others. */
 SharedState *Shared;
-static SharedDatabase entry = {.database = DATABASE};
+static uint32 settings;
 
 void
 shared_wake(int proc pg_attribute_unused())
 {
 }
 
-SharedDatabase *
-shared_database_find(Oid database)
+uint32
+shared_settings_of_database(Oid database pg_attribute_unused())
 {
-	return database == DATABASE ? &entry : NULL;
-}
-
-void
-shared_database_mark(Oid database pg_attribute_unused())
-{
+	return settings;
 }
 
 bool
@@ -95,6 +103,7 @@ make_memory(void)
 	Shared->executors[0].proc = SHARED_NO_PROC;
 	Shared->executors[0].generation = 7;
 	pg_atomic_init_u32(&Shared->executors[0].workers, 0);
+	(void) shared_database_add(DATABASE);
 }
 
 static const char *const scheduler_states[] = {"FREE", "STARTING", "RUNNING", "LEAVING"};
@@ -260,4 +269,184 @@ slot_edge(PG_FUNCTION_ARGS)
 	}
 	PG_END_TRY();
 	PG_RETURN_TEXT_P(cstring_to_text(result));
+}
+
+/* One step of a scheduler of the database, or of what happens beside it. */
+static void
+take_step(const char *step)
+{
+	SharedScheduler *slot = &Shared->schedulers[0];
+
+	if (strcmp(step, "start") == 0)
+	{
+		(void) scheduler_slot_reserve(DATABASE, 10);
+		(void) scheduler_slot_attach(0, slot->generation);
+	}
+	else if (strcmp(step, "publish") == 0)
+		shared_scheduler_publish(slot, TABLE);
+	else if (strcmp(step, "disable") == 0)
+		shared_database_disable(DATABASE, settings);
+	else if (strcmp(step, "absent") == 0)
+		(void) shared_database_set_absent(DATABASE);
+	else if (strcmp(step, "settings") == 0)
+		settings++;
+	else if (strcmp(step, "wake") == 0)
+		shared_scheduler_wake(DATABASE);
+	else if (strcmp(step, "hint") == 0)
+		shared_scheduler_hint(DATABASE, TABLE + 1, NULL, 0, SHARED_SCAN);
+	else if (strcmp(step, "crash") == 0)
+	{
+		Shared->executors[0].state = EXECUTOR_GONE;
+		Shared->executors[0].database = DATABASE;
+	}
+	else
+		try_scheduler_edge(slot, step);
+}
+
+Datum
+slot_needs(PG_FUNCTION_ARGS)
+{
+	char *steps = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	StringInfoData result;
+	SharedNeeds needs;
+	char *step;
+
+	make_memory();
+	for (step = strtok(steps, " "); step; step = strtok(NULL, " "))
+		take_step(step);
+	needs = shared_database_needs(DATABASE);
+	initStringInfo(&result);
+	if (needs.disabled)
+		appendStringInfoString(&result, "disabled ");
+	if (needs.absent)
+		appendStringInfoString(&result, "absent ");
+	if (needs.marked.us != 0)
+		appendStringInfoString(&result, "marked ");
+	PG_RETURN_TEXT_P(cstring_to_text(result.data));
+}
+
+/* A database, and what is to be known of it. */
+typedef struct Database
+{
+	bool added;
+	bool marked; /* since the marks were taken */
+} Database;
+
+/* Return from the check unless this holds. */
+#define CHECK(condition)      \
+	do                        \
+	{                         \
+		if (!(condition))     \
+			return -__LINE__; \
+	} while (0)
+
+static void
+mark_database(Oid database)
+{
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	shared_database_mark(database);
+	LWLockRelease(Shared->directory);
+}
+
+/* The supervisor takes the marks, and starts a scheduler in each of these databases. */
+static int
+check_marks(Database *all, int count)
+{
+	Oid marks[SHARED_DATABASES];
+	bool lost;
+	int nmarks = shared_databases_take_marks(marks, &lost);
+	int i;
+
+	for (i = 0; i < nmarks; i++)
+		all[marks[i]].marked = false;
+	for (i = FIRST; i < FIRST + count; i++)
+	{
+		CHECK(lost || !all[i].marked);
+		all[i].marked = false;
+		if (all[i].added)
+			CHECK(scheduler_slot_reserve(i, 10) == &Shared->schedulers[0]);
+		scheduler_slot_withdraw(&Shared->schedulers[0], Shared->schedulers[0].generation);
+	}
+	return 0;
+}
+
+/* Is each database found that has an entry, and no other? */
+static int
+check_databases(const Database *all, int count)
+{
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	for (i = FIRST; i < FIRST + count; i++)
+	{
+		SharedDatabase *entry = shared_database_find(i);
+
+		CHECK((entry != NULL) == all[i].added);
+		CHECK(entry == NULL || entry->database == (Oid) i);
+		CHECK(entry == NULL || entry->marked.us != 0 || !all[i].marked);
+	}
+	LWLockRelease(Shared->directory);
+	return 0;
+}
+
+static int
+change_database(Database *all, int which, int action, int *count)
+{
+	if (action == 0)
+	{
+		shared_database_remove(which);
+		*count -= all[which].added;
+		all[which].added = all[which].marked = false;
+	}
+	else if (action < 8)
+	{
+		bool added = shared_database_add(which);
+
+		CHECK(added == (all[which].added || *count < SHARED_DATABASES));
+		*count += added && !all[which].added;
+		all[which].added = added;
+	}
+	else
+	{
+		mark_database(which);
+		all[which].marked = all[which].added;
+	}
+	return 0;
+}
+
+static int
+check_random(int databases, int steps, pg_prng_state *prng)
+{
+	Database *all = palloc0((FIRST + databases) * sizeof(Database));
+	int count = 0;
+	int most = 0;
+	int i;
+
+	for (i = 0; i < databases + steps; i++)
+	{
+		/* first all of them are added */
+		int which = FIRST + (i < databases ? i : (int) (pg_prng_uint64(prng) % databases));
+		int action = i < databases ? 1 : (int) (pg_prng_uint64(prng) % 10);
+		int fault = change_database(all, which, action, &count);
+
+		most = Max(most, count);
+		if (fault == 0 && i % 400 == 0)
+			fault = check_databases(all, databases);
+		if (fault == 0 && i % 3000 == 0)
+			fault = check_marks(all, databases);
+		if (fault != 0)
+			return fault;
+	}
+	return most;
+}
+
+Datum
+slot_databases(PG_FUNCTION_ARGS)
+{
+	pg_prng_state prng;
+
+	pg_prng_seed(&prng, PG_GETARG_INT64(2));
+	make_memory();
+	shared_database_remove(DATABASE);
+	PG_RETURN_INT32(check_random(PG_GETARG_INT32(0), PG_GETARG_INT32(1), &prng));
 }

@@ -1,5 +1,6 @@
 # The states of slots (src/shared/slots.c): every edge from every state.  What the table in the
-# header of that file does not list is refused by an assertion, or changes nothing.
+# header of that file does not list is refused by an assertion, or changes nothing.  Then what
+# remains of a scheduler when it has exited.
 use strict;
 use warnings;
 use FindBin;
@@ -12,6 +13,9 @@ my $node = new_node('main', conf => 'pg_task.enabled = off', start => 0);
 $node->start;
 $node->safe_psql('postgres', qq{
 	CREATE FUNCTION slot_edge(kind text, state text, attached bool, edge text) RETURNS text
+		LANGUAGE c STRICT AS '$library';
+	CREATE FUNCTION slot_needs(steps text) RETURNS text LANGUAGE c STRICT AS '$library';
+	CREATE FUNCTION slot_databases(databases int, steps int, seed bigint) RETURNS int
 		LANGUAGE c STRICT AS '$library'});
 
 # Compares the results of all edges of a kind of slot with a table.  The first word of a line is the
@@ -76,5 +80,37 @@ check_edges('executor with tasks',
 	'retire           -         =        =',
 	'release          -         GONE     GONE',
 	'forget           FREE      =        =');
+
+# What a scheduler leaves that has exited: its successor finds what it did not look at any more.
+my @lives = (
+	[ 'publish leave release', '' ],
+	[ 'publish wake leave release', '' ],
+	[ 'publish leave wake release', 'marked ' ],
+	[ 'publish leave hint release', 'marked ' ],
+	[ 'publish crash leave release', 'marked ' ],
+	[ 'publish leave release wake', 'marked ' ],
+	[ 'disable leave release', 'disabled ' ],
+	[ 'disable leave release wake', 'disabled marked ' ],
+	[ 'disable leave release settings', '' ],
+	[ 'disable leave release settings start publish leave release', '' ],
+	[ 'disable leave release settings start absent leave release', 'absent ' ],
+	[ 'absent leave release settings', 'absent ' ],
+	[ 'absent leave release start publish leave release', '' ]);
+foreach my $life (@lives)
+{
+	my ($steps, $needs) = @$life;
+
+	is(sql("SELECT slot_needs('start $steps')"), $needs,
+		"scheduler: $steps: " . ($needs || 'nothing'));
+}
+
+# Shared memory remembers so many databases.
+foreach my $databases (1, 40, 1500)
+{
+	my $seed = int(rand(2**31));
+
+	is(sql("SELECT slot_databases($databases, 20000, $seed)"), $databases > 1024 ? 1024 : $databases,
+		"of $databases databases at most 1024 are remembered (seed $seed)");
+}
 
 done_testing();
