@@ -50,7 +50,8 @@ typedef struct DatabaseEntry
 	bool wanted;
 	char name[NAMEDATALEN];
 	Oid user;
-	uint32 settings; /* change counter of its settings, of which its scheduler was told */
+	TransactionId version; /* of its row in pg_database */
+	uint32 settings;	   /* change counter of its settings, of which its scheduler was told */
 } DatabaseEntry;
 
 /* The entries of a List, by place. */

@@ -158,18 +158,21 @@ check_schedulers(MonoTime now)
 }
 
 /*
- * A database has another owner or other settings, perhaps: its scheduler looks whether they concern
- * it.  One that exits for them has a successor, and a database without a scheduler gets one.
+ * A database has another owner, name or other settings, perhaps, or is another one with the same
+ * oid: its scheduler looks whether that concerns it.  One that exits for it has a successor, and a
+ * database without a scheduler gets one.
  */
 static void
-note_changes(DatabaseEntry *entry, Oid user, MonoTime now)
+note_changes(DatabaseEntry *entry, const Wanted *wanted, MonoTime now)
 {
 	uint32 settings = shared_settings_of_database(entry->database);
+	Oid user = wanted->user;
 
-	if (entry->settings == settings && entry->user == user)
+	if (entry->settings == settings && entry->user == user && entry->version == wanted->version)
 		return;
 	entry->settings = settings;
 	entry->user = user;
+	entry->version = wanted->version;
 	entry->look = true;
 	if (entry->slot && entry->slot->user != user)
 		scheduler_slot_leave(entry->slot);
@@ -194,13 +197,14 @@ check_database(const Wanted *wanted, MonoTime now)
 		entry->left = now;
 		entry->settings = shared_settings_of_database(wanted->database);
 		entry->user = wanted->user;
+		entry->version = wanted->version;
 		MySupervisor.sleepers.counts[ENTRY_NOWHERE]++;
 		shared_database_add(wanted->database);
 		sleepers_sleep(&MySupervisor.sleepers, entry, now);
 	}
 	entry->wanted = true;
 	strlcpy(entry->name, wanted->name, NAMEDATALEN);
-	note_changes(entry, wanted->user, now);
+	note_changes(entry, wanted, now);
 }
 
 /*

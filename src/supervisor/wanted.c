@@ -32,14 +32,21 @@ warn_once(Reports *unusable, const char *message, const char *detail)
 						  errdetail("%s", detail)));
 }
 
+static Form_pg_database
+form_of(HeapTuple tuple)
+{
+	return (Form_pg_database) GETSTRUCT(tuple);
+}
+
 static Wanted *
-make_wanted(Form_pg_database database, Oid user)
+make_wanted(HeapTuple tuple, Oid user)
 {
 	Wanted *wanted = palloc(sizeof(Wanted));
 
-	wanted->database = database->oid;
+	wanted->database = form_of(tuple)->oid;
 	wanted->user = user;
-	wanted->name = pstrdup(NameStr(database->datname));
+	wanted->name = pstrdup(NameStr(form_of(tuple)->datname));
+	wanted->version = HeapTupleHeaderGetRawXmin(tuple->t_data);
 	return wanted;
 }
 
@@ -57,8 +64,9 @@ is_usable(Form_pg_database database)
  * used.
  */
 static List *
-want_target(List *wanted, const Target *target, Form_pg_database database, Reports *unusable)
+want_target(List *wanted, const Target *target, HeapTuple tuple, Reports *unusable)
 {
+	Form_pg_database database = form_of(tuple);
 	Oid user = database->datdba;
 
 	if (!is_usable(database))
@@ -72,7 +80,7 @@ want_target(List *wanted, const Target *target, Form_pg_database database, Repor
 	if (target->role)
 		user = get_role_oid(target->role, true);
 	if (OidIsValid(user))
-		return lappend(wanted, make_wanted(database, user));
+		return lappend(wanted, make_wanted(tuple, user));
 	warn_once(
 		unusable, psprintf("role \"%s\" in \"pg_task.database\" does not exist", target->role),
 		psprintf("Database \"%s\" has no task table until it does.", NameStr(database->datname)));
@@ -112,7 +120,7 @@ find_wanted(Reports *unusable)
 
 	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
 	{
-		Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
+		Form_pg_database database = form_of(tuple);
 		const Target *target = targets_find(targets, NameStr(database->datname));
 		bool named = target && target->database;
 
@@ -121,7 +129,7 @@ find_wanted(Reports *unusable)
 			found = lappend(found, unconstify(Target *, target));
 		if (target && !target->excluded &&
 			(named || (is_usable(database) && !database->datistemplate)))
-			wanted = want_target(wanted, target, database, unusable);
+			wanted = want_target(wanted, target, tuple, unusable);
 	}
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);

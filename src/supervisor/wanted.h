@@ -17,6 +17,7 @@ typedef struct Wanted
 	Oid database;
 	Oid user;
 	char *name;
+	TransactionId version; /* another one after any change of its row in pg_database */
 } Wanted;
 
 extern List *wanted_read(MemoryContext context, Reports *unusable);
