@@ -253,7 +253,7 @@ look_again(MonoTime now)
 	MySupervisor.read_again = now;
 }
 
-/* Was the wall clock set since the last call? */
+/* Was the wall clock set since this was true the last time, at once or in small steps? */
 static bool
 clock_was_set(void)
 {
@@ -265,8 +265,10 @@ clock_was_set(void)
 	/* this process may have been stopped between the two clocks: look again next time */
 	if (clock_mono().us - before.us > CLOCK_STEP_US / 2)
 		return false;
+	if (step <= CLOCK_STEP_US && step >= -CLOCK_STEP_US)
+		return false;
 	MySupervisor.wall_ahead = ahead;
-	return step > CLOCK_STEP_US || step < -CLOCK_STEP_US;
+	return true;
 }
 
 /* May the catalogs say anything else than when they were read? */
