@@ -97,7 +97,7 @@ start_scheduler(DatabaseEntry *entry, MonoTime now)
 	entry->generation = slot->generation;
 	entry->started = now;
 	sleepers_move(&MySupervisor.sleepers, entry, ENTRY_SERVED);
-	entry->absent = entry->look = false;
+	entry->look = false;
 	return true;
 }
 
@@ -142,6 +142,26 @@ is_exiting(const DatabaseEntry *entry)
 		   entry->slot->generation != entry->generation;
 }
 
+/* Does this scheduler still prepare its table?  One that takes long does not count. */
+static bool
+is_preparing(const DatabaseEntry *entry, MonoTime now)
+{
+	MonoTime end = clock_plus_ms(entry->started, START_MS);
+
+	/* read without the scheduler's lock: a wrong guess only delays the next start */
+	if (OidIsValid(entry->slot->relid) || !clock_is_before(now, end))
+		return false;
+	supervisor_wake_at(end);
+	return true;
+}
+
+/* Had the database no table, and has none so far?  Then this scheduler leaves soon. */
+static bool
+is_visit(const DatabaseEntry *entry)
+{
+	return entry->absent && !OidIsValid(entry->slot->relid);
+}
+
 /*
  * This many databases need a place: ask as many schedulers to exit, those first whose time slices
  * end first.  The slice of an idle one is short.  Bounded by the squared number of schedulers.
@@ -165,6 +185,8 @@ ask_schedulers_to_exit(int needed, MonoTime now)
 				if (entry->asked.us != 0)
 					terminate_late_scheduler(entry, now);
 			}
+			else if (is_visit(entry) && is_preparing(entry, now))
+				leaving++;
 			else if (victim == NULL || clock_is_before(end_of_slice(entry), end_of_slice(victim)))
 				victim = entry;
 		}
@@ -191,16 +213,7 @@ count_starts(MonoTime now)
 	dlist_iter iter;
 
 	dlist_foreach(iter, &MySupervisor.sleepers.served)
-	{
-		DatabaseEntry *entry = dlist_container(DatabaseEntry, list, iter.cur);
-
-		/* read without the scheduler's lock: a wrong guess only delays the next start */
-		if (!OidIsValid(entry->slot->relid) && !clock_exceeds(entry->started, now, START_MS))
-		{
-			starts--;
-			supervisor_wake_at(clock_plus_ms(entry->started, START_MS));
-		}
-	}
+		starts -= is_preparing(dlist_container(DatabaseEntry, list, iter.cur), now);
 	return Max(starts, 0);
 }
 
@@ -217,6 +230,18 @@ report_crowd(int databases, int places)
 					  errhint("Increase \"max_worker_processes\", or set \"pg_task.database\".")));
 }
 
+/* Count the schedulers that are visits.  Bounded by the number of schedulers. */
+static int
+count_visits(void)
+{
+	int count = 0;
+	dlist_iter iter;
+
+	dlist_foreach(iter, &MySupervisor.sleepers.served)
+		count += is_visit(dlist_container(DatabaseEntry, list, iter.cur));
+	return count;
+}
+
 /*
  * Are there fewer places than databases that could use one?  If that changes, all databases without
  * a scheduler need one at another time.
@@ -226,8 +251,9 @@ note_crowd(int places, MonoTime now)
 {
 	Sleepers *sleepers = &MySupervisor.sleepers;
 	int needing = sleepers_count_needing(sleepers);
-	int others = sleepers->counts[ENTRY_SERVED] + sleepers->counts[ENTRY_HELD];
-	bool crowded = needing > Max(places, 0);
+	int visits = count_visits();
+	int others = sleepers->counts[ENTRY_SERVED] + sleepers->counts[ENTRY_HELD] - visits;
+	bool crowded = needing > Max(places + visits, 0);
 
 	shared_crowd(crowded);
 	report_crowd(needing + others, arbiter_places());

@@ -7,10 +7,14 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $node = new_node('main', conf => "max_worker_processes = 8\nmax_prepared_transactions = 1");
+my $node = new_node('main', conf => q{
+max_worker_processes = 8
+max_prepared_transactions = 1
+pg_task_table.moved = 'jobs'
+});
 
 # There are places for three schedulers.
-my @databases = map { "db$_" } 1 .. 7;
+my @databases = map { "db$_" } 1 .. 8;
 
 sub wait_until_asleep
 {
@@ -49,6 +53,21 @@ subtest 'pg_task.create_table' => sub {
 	is(sql_in('placed', q{SELECT to_regnamespace('jobs') IS NULL}), 't', 'and no schema');
 	wait_until_state_is('placed', 'no table');
 	pass('which can be seen');
+
+	# there are places for all databases with a table, even while somebody looks at another one
+	sql("CREATE DATABASE $_"), sql("ALTER DATABASE $_ SET pg_task.create_table = on")
+	  for qw(one two);
+	wait_for_schedulers($node, qw(one postgres two));
+	wait_until_state_is('plain', 'no table');
+	my $full = log_position($node);
+	sql('ALTER DATABASE placed SET pg_task.enabled = off');
+	wait_until_state_is('placed', 'disabled');
+	sql('ALTER DATABASE placed RESET pg_task.enabled');
+	wait_until_state_is('placed', 'no table');
+	wait_for_schedulers($node, qw(one postgres two));
+	unlike(log_since($node, $full), qr/take turns/, 'a look at it is no reason for taking turns');
+	sql("DROP DATABASE $_") for qw(one two);
+
 	run_task($node, request => 'SELECT 1');
 	pass('a table that exists is served');
 
@@ -59,6 +78,12 @@ subtest 'pg_task.create_table' => sub {
 	sql('ALTER DATABASE plain RESET pg_task.create_table');
 	run_task($node, db => 'plain', request => 'SELECT 1');
 	pass('it is served from then on');
+	sql_in('plain', 'ALTER TABLE task RENAME TO other');
+	wait_until_state_is('plain', 'no table');
+	sql_in('plain', 'ALTER TABLE other RENAME TO task');
+	my $id = run_task($node, db => 'plain', request => 'SELECT 1');
+	is_row($node, $id, { q{start < dt + interval '50 s'} => 'true' },
+		'a table that has come otherwise is found by the first commit', db => 'plain');
 	sql_in('plain', 'DROP TABLE task');
 	wait_for_schedulers($node, 'postgres');
 	is(sql_in('plain', q{SELECT to_regclass('task') IS NULL}), 't',
@@ -92,10 +117,19 @@ subtest 'what brings a scheduler back' => sub {
 		rule => 'ended');
 	sql_in('db7', q{BEGIN; INSERT INTO task (request) VALUES ('SELECT 1');
 		PREPARE TRANSACTION 'task'});
+	my $session = open_session($node, 'db8');
+	sql_in('db8', q{INSERT INTO task_queue (queue, paused) VALUES ('closed', true)});
+	my $expiring = sql_in('db8', q{INSERT INTO task (request, queue, active, dt)
+		VALUES ('SELECT 1', 'closed', '1 s', clock_timestamp() + interval '2 s') RETURNING id});
+	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $expiring FOR UPDATE");
 	wait_until($node, "SELECT attempt >= 1 FROM task WHERE id = $failing", db => 'db2');
 	wait_for_state($node, $repeating, 'DONE', db => 'db3');
 	wait_until($node, q{SELECT count(*) > 0 FROM task WHERE queue = 'slow' AND state = 'DONE'},
 		db => 'db5');
+	wait_until($node, "SELECT dt + active < clock_timestamp() FROM task WHERE id = $expiring",
+		db => 'db8');
+	my $looking = sql(q{SELECT pid FROM pg_stat_activity
+		WHERE backend_type = 'pg_task scheduler' AND datname = 'db8'});
 	wait_until_asleep($_) for qw(db1 db2 db4 db5 db6 db7 plain placed postgres);
 	wait_until_state_is($_, 'asleep') for qw(db6 postgres);
 	pass('no scheduler stays where nothing happens');
@@ -103,6 +137,12 @@ subtest 'what brings a scheduler back' => sub {
 	sql(q{ALTER DATABASE db1 RENAME TO renamed; CREATE ROLE owner;
 		ALTER DATABASE plain SET pg_task.table_name = 'jobs'; ALTER DATABASE placed OWNER TO owner;
 		ALTER DATABASE placed SET pg_task.schema_name = 'theirs'});
+	wait_for_exit($node, $looking) if $looking ne '';
+	$session->query_safe('COMMIT');
+	$session->quit;
+	ok(poll_for(sub { task($node, $expiring, 'state', db => 'db8') eq 'GONE' }, 50),
+		'the end of the lock of a row that has expired');
+	sql('ALTER DATABASE db8 RENAME TO moved');
 	my $id = run_task($node, request => 'SELECT 1');
 	is_row($node, $id, { q{start < dt + interval '50 s'} => 'true' }, 'a commit');
 	my $committed = sql_in('db7', q{COMMIT PREPARED 'task'; SELECT clock_timestamp()});
@@ -115,12 +155,12 @@ subtest 'what brings a scheduler back' => sub {
 	is_row($node, $waiting, { qq{start < '$ended'::timestamptz + interval '50 s'} => 'true' },
 		'the end of a task that others wait for', db => 'db6');
 
-	for my $place ([ 'plain', 'jobs' ], [ 'placed', 'theirs.task' ])
+	for my $place ([ 'plain', 'jobs' ], [ 'placed', 'theirs.task' ], [ 'moved', 'jobs' ])
 	{
 		my ($db, $table) = @$place;
 		my $query = "SELECT to_regclass('$table') IS NOT NULL";
 
-		ok(poll_for(sub { sql_in($db, $query) eq 't' }, 50), "settings that change in $db");
+		ok(poll_for(sub { sql_in($db, $query) eq 't' }, 50), "settings that change for $db");
 	}
 	is(sql_in('placed', q{SELECT relowner::regrole FROM pg_class
 		WHERE oid = 'theirs.task'::regclass}), 'owner', 'and the owner');
