@@ -32,6 +32,7 @@ typedef struct DatabaseEntry
 	dlist_node list;		/* of ENTRY_SERVED or ENTRY_HELD */
 	pairingheap_node sleep; /* of ENTRY_SLEEPING */
 	MonoTime need;			/* when it is to get a scheduler: the order of the heap */
+	bool shared;			/* it has an entry in shared memory */
 	bool absent;			/* it had no task table before its scheduler began */
 	bool look;				/* it has changed: what its last scheduler has found need not hold */
 	int visit;				/* after this time somebody looks, if nothing else calls (ms) */

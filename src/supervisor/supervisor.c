@@ -108,9 +108,10 @@ scheduler_ended(DatabaseEntry *entry, MonoTime now)
 
 	/*
 	 * An exit on request is not an early end, unless the scheduler could not connect: then its
-	 * successor cannot either.
+	 * successor cannot either.  Of one that had nothing to do in its database, nobody may remember
+	 * that.
 	 */
-	if ((asked || !young) && !shut)
+	if (((asked && entry->shared) || !young) && !shut)
 		entry->throttle = 0;
 	else
 		entry->throttle = Min(Max(entry->throttle * 2, THROTTLE_MS), THROTTLE_MAX_MS);
@@ -199,8 +200,15 @@ check_database(const Wanted *wanted, MonoTime now)
 		entry->user = wanted->user;
 		entry->version = wanted->version;
 		MySupervisor.sleepers.counts[ENTRY_NOWHERE]++;
-		shared_database_add(wanted->database);
+		entry->shared = shared_database_add(wanted->database);
 		sleepers_sleep(&MySupervisor.sleepers, entry, now);
+	}
+	else if (!entry->shared && shared_database_add(wanted->database))
+	{
+		/* others were removed; from now on commits can mark it */
+		entry->shared = true;
+		if (entry->place == ENTRY_SLEEPING)
+			sleepers_sleep(&MySupervisor.sleepers, entry, now);
 	}
 	entry->wanted = true;
 	strlcpy(entry->name, wanted->name, NAMEDATALEN);
