@@ -17,6 +17,10 @@
 /* Longest time between two visits (ms). */
 #define VISIT_MAX_MS (60 * 60 * 1000)
 
+/* A table that could not be prepared is tried again after this time, then after twice the time
+ * (ms). */
+#define RETRY_MS 30000
+
 /* A database in which something waits precedes those that have waited for less than this (ms). */
 #define MARKED_FIRST_MS 10000
 
@@ -80,7 +84,8 @@ compute_need(const Sleepers *sleepers, const DatabaseEntry *entry, const SharedN
 	if (!sleepers->crowded && !needs->absent)
 		return entry->left;
 	if (needs->due.us != CLOCK_NEVER.us)
-		need = clock_min(need, clock_max(clock_plus_ms(needs->due, -AHEAD_MS), entry->left));
+		need = clock_min(need, clock_max(clock_plus_ms(needs->due, -AHEAD_MS),
+										 clock_plus_ms(entry->left, entry->retry)));
 	if (needs->marked.us != 0)
 		need = clock_min(need, clock_plus_ms(needs->marked, -MARKED_FIRST_MS));
 	if (entry->look)
@@ -131,15 +136,19 @@ sleepers_return_held(Sleepers *sleepers, MonoTime now)
 
 /*
  * The scheduler of this database has ended.  If it has found no work, the next visit comes after
- * twice the time.
+ * twice the time; likewise the next try if it could not prepare the table.
  */
 void
-sleepers_stayed(const Sleepers *sleepers, DatabaseEntry *entry, bool worked)
+sleepers_stayed(const Sleepers *sleepers, DatabaseEntry *entry, bool worked, bool failed)
 {
 	if (worked)
 		entry->visit = sleepers->visit;
 	else
 		entry->visit = Max(Min(entry->visit * 2, VISIT_MAX_MS), sleepers->visit);
+	if (failed)
+		entry->retry = Min(Max(entry->retry * 2, RETRY_MS), VISIT_MAX_MS);
+	else
+		entry->retry = 0;
 }
 
 /* Return how many databases without a scheduler would get one if there were places for all. */

@@ -36,6 +36,7 @@ typedef struct DatabaseEntry
 	bool absent;			/* it had no task table before its scheduler began */
 	bool look;				/* it has changed: what its last scheduler has found need not hold */
 	int visit;				/* after this time somebody looks, if nothing else calls (ms) */
+	int retry;				/* pause after the table could not be prepared (ms); 0: it could */
 	MonoTime left;			/* when its last scheduler ended, or when it was first seen */
 	MonoTime not_before;	/* earliest time of the next start */
 	int throttle;			/* delay of the next start after an early end (ms) */
@@ -73,7 +74,8 @@ extern void sleepers_move(Sleepers *sleepers, DatabaseEntry *entry, EntryPlace p
 extern void sleepers_sleep(Sleepers *sleepers, DatabaseEntry *entry, MonoTime now);
 extern DatabaseEntry *sleepers_first(const Sleepers *sleepers);
 extern void sleepers_return_held(Sleepers *sleepers, MonoTime now);
-extern void sleepers_stayed(const Sleepers *sleepers, DatabaseEntry *entry, bool worked);
+extern void
+sleepers_stayed(const Sleepers *sleepers, DatabaseEntry *entry, bool worked, bool failed);
 extern int sleepers_count_needing(const Sleepers *sleepers);
 
 #endif /* PG_TASK_SLEEPERS_H */

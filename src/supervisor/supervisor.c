@@ -105,6 +105,8 @@ scheduler_ended(DatabaseEntry *entry, MonoTime now)
 	bool shut =
 		entry->asked.us != 0 && !connected && clock_exceeds(entry->asked, now, LEAVE_CONNECTING_MS);
 	bool worked = connected && pg_atomic_read_u64(&entry->slot->figures[FIGURE_CLAIMED]) > 0;
+	bool failed = connected && pg_atomic_read_u64(&entry->slot->figures[FIGURE_ERRORS]) > 0 &&
+				  !OidIsValid(entry->slot->relid);
 
 	/*
 	 * An exit on request is not an early end, unless the scheduler could not connect: then its
@@ -122,7 +124,7 @@ scheduler_ended(DatabaseEntry *entry, MonoTime now)
 	if (entry->handle)
 		pfree(entry->handle);
 	entry->handle = NULL;
-	sleepers_stayed(&MySupervisor.sleepers, entry, worked);
+	sleepers_stayed(&MySupervisor.sleepers, entry, worked, failed);
 	if (entry->wanted)
 		sleepers_sleep(&MySupervisor.sleepers, entry, now);
 	else
