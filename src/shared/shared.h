@@ -192,8 +192,8 @@ typedef struct SharedScheduler
 	 * shared mode as well.  Therefore free_scheduler (slots.c), which holds that lock in exclusive
 	 * mode, reads these fields without "lock": only the scheduler itself calls
 	 * shared_scheduler_publish and shared_scheduler_take_hints.  For the same reason
-	 * reset_scheduler writes them without it.  The supervisor reads "relid" without any lock in
-	 * terminate_late_scheduler (guess).
+	 * reset_scheduler writes them without it.  The supervisor reads "relid" without any lock
+	 * (guess, and own when the slot is free).
 	 */
 	LWLock *lock;
 	TimestampTz looks; /* it takes hints by then without being woken; DT_NOEND: unknown, wake it */

@@ -99,14 +99,16 @@ forget_database(DatabaseEntry *entry)
 static void
 scheduler_ended(DatabaseEntry *entry, MonoTime now)
 {
+	SharedScheduler *slot = entry->slot;
+	bool mine = slot->generation == entry->generation; /* otherwise it is in use again */
 	bool young = !clock_exceeds(entry->started, now, YOUNG_MS);
-	bool asked = entry->slot->asked || entry->slot->generation != entry->generation;
-	bool connected = places_connected(entry);
+	bool asked = slot->asked || !mine;
+	bool connected = !mine || places_connected(entry);
 	bool shut =
 		entry->asked.us != 0 && !connected && clock_exceeds(entry->asked, now, LEAVE_CONNECTING_MS);
-	bool worked = connected && pg_atomic_read_u64(&entry->slot->figures[FIGURE_CLAIMED]) > 0;
-	bool failed = connected && pg_atomic_read_u64(&entry->slot->figures[FIGURE_ERRORS]) > 0 &&
-				  !OidIsValid(entry->slot->relid);
+	bool worked = mine && connected && pg_atomic_read_u64(&slot->figures[FIGURE_CLAIMED]) > 0;
+	bool failed = mine && connected && !OidIsValid(slot->relid) &&
+				  pg_atomic_read_u64(&slot->figures[FIGURE_ERRORS]) > 0;
 
 	/*
 	 * An exit on request is not an early end, unless the scheduler could not connect: then its
