@@ -413,6 +413,8 @@ next_due(ClockNow now)
 		return now.mono;
 	due = clock_min(due, clock_min(isolation_until(now.mono), rules_reader_until()));
 	due = clock_min(due, clock_min(reconcile_until(), surplus_scan_at(now)));
+	/* rows may be free by now, and what is known of them is lost when this process exits */
+	due = clock_min(due, dependents_work_until());
 	if (scan_is_wanted())
 		due = clock_min(due, scan_until());
 	if (refused_count() > 0 || dependents_refused() || rate_store_until().us != CLOCK_NEVER.us)
@@ -420,15 +422,13 @@ next_due(ClockNow now)
 	return clock_min(due, locked_until());
 }
 
-/* Return when a walk through the table goes on, or begins because something is known to be found.
- */
+/* Return when the walk that removes rows goes on, or begins because something is to be found. */
 static MonoTime
 next_walk(void)
 {
 	if (MyScheduler->iteration_failed || MyScheduler->away)
 		return CLOCK_NEVER;
-	return clock_max(clock_min(history_until(), dependents_work_until()),
-					 MyScheduler->no_writing_until);
+	return clock_max(history_until(), MyScheduler->no_writing_until);
 }
 
 /*
