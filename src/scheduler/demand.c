@@ -221,9 +221,11 @@ demand_executors(const Role *role, const char *name, int tasks, double average, 
 		bool full = role->database_limit >= 0 &&
 					arbiter_count_database(MyScheduler->slot->database) >= role->database_limit;
 
-		if (!role_may_connect(role->oid, now) ||
-			(role->limit >= 0 && arbiter_count_role(role->oid) >= role->limit))
+		if (!role_may_connect(role->oid, now))
 			return DEMAND_MET;
+		if (role->limit >= 0 && arbiter_count_role(role->oid) >= role->limit)
+			return arbiter_evict_of_role(MyScheduler->slot->database, role->oid) ? DEMAND_REFUSED
+																				 : DEMAND_MET;
 		if (clock_is_before(now, MyScheduler->no_worker.until))
 			return DEMAND_REFUSED;
 		if (full || !start_executor(role->oid, name, now))

@@ -239,16 +239,18 @@ is_needed(const SharedExecutor *executor, MonoTime now)
 
 /*
  * Ask the executor that has been idle for the longest time to exit, unless one is exiting already.
- * The executors of this role in this database are exempt.  The caller holds the directory lock.
+ * The executors of this role in this database are exempt; "of_role": only those of this role count.
+ * Returns false if there is none to exit.  The caller holds the directory lock.
  *
  * The victim is chosen without its lock.  Under that lock the need is checked again, because the
  * victim's scheduler may have reserved it or assigned a task to it in the meantime.
  */
-static void
-evict_idle(Oid database, Oid role)
+static bool
+evict_idle(Oid database, Oid role, bool of_role)
 {
 	MonoTime now = clock_mono();
 	SharedExecutor *victim = NULL;
+	bool asked;
 	int i;
 
 	Assert(LWLockHeldByMeInMode(Shared->directory, LW_EXCLUSIVE));
@@ -256,8 +258,10 @@ evict_idle(Oid database, Oid role)
 	{
 		SharedExecutor *executor = &Shared->executors[i];
 
+		if (of_role && executor->role != role)
+			continue;
 		if (is_leaving(executor))
-			return;
+			return true;
 		if (executor->state != EXECUTOR_READY)
 			continue;
 		if (executor->database == database && executor->role == role)
@@ -268,11 +272,13 @@ evict_idle(Oid database, Oid role)
 			victim = executor;
 	}
 	if (victim == NULL)
-		return;
+		return false;
 	LWLockAcquire(victim->lock, LW_EXCLUSIVE);
-	if (!is_needed(victim, now))
+	asked = !is_needed(victim, now);
+	if (asked)
 		executor_slot_leave_locked(victim);
 	LWLockRelease(victim->lock);
+	return asked;
 }
 
 /* No worker slot is free: ask an idle executor of another database or role to exit. */
@@ -280,8 +286,23 @@ void
 arbiter_evict(Oid database, Oid role)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	evict_idle(database, role);
+	(void) evict_idle(database, role, false);
 	LWLockRelease(Shared->directory);
+}
+
+/*
+ * A role has as many executors as it may on the whole server: ask an idle one in another database
+ * to exit.  Returns whether one exits.
+ */
+bool
+arbiter_evict_of_role(Oid database, Oid role)
+{
+	bool exits;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	exits = evict_idle(database, role, true);
+	LWLockRelease(Shared->directory);
+	return exits;
 }
 
 /*
@@ -293,7 +314,7 @@ arbiter_evict_for_scheduler(void)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	if (count_slots() - count_processes() < arbiter_places())
-		evict_idle(InvalidOid, InvalidOid);
+		(void) evict_idle(InvalidOid, InvalidOid, false);
 	LWLockRelease(Shared->directory);
 }
 
@@ -317,7 +338,7 @@ arbiter_reserve(SharedScheduler *me, Oid role)
 		if (result)
 			me->granted = now;
 		else
-			evict_idle(me->database, role);
+			(void) evict_idle(me->database, role, false);
 	}
 	LWLockRelease(Shared->directory);
 	return result;

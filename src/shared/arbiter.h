@@ -17,6 +17,7 @@ extern int arbiter_places(void);
 extern int arbiter_free_places(void);
 extern void arbiter_evict_for_scheduler(void);
 extern void arbiter_evict(Oid database, Oid role);
+extern bool arbiter_evict_of_role(Oid database, Oid role);
 extern void arbiter_want(SharedScheduler *me, bool wants);
 extern bool arbiter_yield(SharedScheduler *me);
 extern int arbiter_count_role(Oid role);

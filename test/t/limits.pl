@@ -115,6 +115,18 @@ subtest 'a full queue' => sub {
 	open_gate($node, 'long');
 };
 
+# A role with as many executors as it may have: one that is idle in another database makes way.
+subtest 'a role with tasks in two databases' => sub {
+	sql('CREATE DATABASE other; CREATE ROLE app LOGIN; ALTER ROLE app SET pg_task.role_executors = 1');
+	wait_for_table($node, db => 'other');
+	apply_conf($node, "pg_task.idle_timeout = '1 h'");
+	for my $db (qw(postgres other postgres))
+	{
+		my $id = run_task($node, db => $db, request => 'SELECT 1', role => 'app');
+		is(task($node, $id, 'state', db => $db), 'DONE', "it runs in database $db");
+	}
+};
+
 # Idle executors stay for a while, then exit.
 subtest 'idle executors' => sub {
 	run_task($node, request => 'SELECT 1');
