@@ -11,7 +11,6 @@
 #include "catalog/pg_authid.h"
 #include "commands/dbcommands.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
@@ -21,6 +20,7 @@
 #include "utils/tuplestore.h"
 
 #include "session/encoding.h"
+#include "session/result_set.h"
 #include "shared/activity.h"
 #include "shared/shared.h"
 
@@ -121,11 +121,10 @@ make_row(const Activity *activity)
 Datum
 pg_task_activity(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *set = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReturnSetInfo *set = result_set_begin(fcinfo);
 	int i;
 
-	InitMaterializedSRF(fcinfo, 0);
-	Assert(set->setDesc->natts == ACTIVITY_COLUMNS);
+	result_set_check(set, ACTIVITY_COLUMNS);
 	for (i = 0; Shared && i < Shared->nexecutors; i++)
 	{
 		Activity activity;

@@ -16,13 +16,13 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
 #include "session/numbering.h"
+#include "session/result_set.h"
 #include "session/served.h"
 #include "settings.h"
 
@@ -88,19 +88,19 @@ fill_names(const char *sql)
 static Datum
 return_rows(FunctionCallInfo fcinfo, const char *sql, Oid type)
 {
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReturnSetInfo *result = result_set_begin(fcinfo);
 	Datum value = type != InvalidOid ? PG_GETARG_DATUM(0) : (Datum) 0;
 	char *filled = fill_names(sql);
 	Portal portal;
 	uint64 i;
 
-	InitMaterializedSRF(fcinfo, 0);
 	SPI_connect();
 	portal = SPI_cursor_open_with_args(NULL, filled, type != InvalidOid ? 1 : 0, &type, &value,
 									   NULL, false, 0);
 	do
 	{
 		SPI_cursor_fetch(portal, true, FETCH_ROWS);
+		result_set_check(result, SPI_tuptable->tupdesc->natts);
 		for (i = 0; i < SPI_processed; i++)
 			tuplestore_puttuple(result->setResult, SPI_tuptable->vals[i]);
 		SPI_freetuptable(SPI_tuptable);

@@ -13,7 +13,6 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/lwlock.h"
@@ -24,6 +23,7 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
+#include "session/result_set.h"
 #include "shared/clock.h"
 #include "shared/shared.h"
 #include "shared/slots.h"
@@ -288,13 +288,13 @@ fill_row(ResultRow *row, const DatabaseFigures *figures, ClockNow now)
 Datum
 pg_stat_task_scheduler(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReturnSetInfo *result = result_set_begin(fcinfo);
 	DatabaseFigures *all;
 	ResultRow row;
 	int count;
 	int i;
 
-	InitMaterializedSRF(fcinfo, 0);
+	result_set_check(result, RESULT_COLUMNS);
 	if (Shared == NULL)
 		return (Datum) 0;
 	all = palloc_array(DatabaseFigures, SHARED_DATABASES);

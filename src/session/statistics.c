@@ -25,6 +25,7 @@
 #include "utils/tuplestore.h"
 
 #include "session/encoding.h"
+#include "session/result_set.h"
 #include "shared/statistics.h"
 
 PGDLLEXPORT Datum pg_stat_task(PG_FUNCTION_ARGS);
@@ -126,14 +127,13 @@ make_row(const StatRecord *record)
 Datum
 pg_stat_task(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReturnSetInfo *result = result_set_begin(fcinfo);
 	bool all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 	StatRecord *records;
 	int count;
 	int i;
 
-	InitMaterializedSRF(fcinfo, 0);
-	Assert(result->setDesc->natts == RESULT_COLUMNS);
+	result_set_check(result, RESULT_COLUMNS);
 	if (Statistics == NULL)
 		return (Datum) 0;
 	records = statistics_read(&count);

@@ -13,13 +13,13 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/lsyscache.h"
 #include "utils/tuplestore.h"
 
 #include "session/numbering.h"
+#include "session/result_set.h"
 #include "session/served.h"
 
 PGDLLEXPORT Datum pg_task_top(PG_FUNCTION_ARGS);
@@ -130,7 +130,7 @@ check_select(Oid relid)
 Datum
 pg_task_top(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *set = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReturnSetInfo *set;
 	Oid types[] = {INT4OID, OIDOID, INT8OID, INT8OID};
 	Datum values[4];
 	int64 low;
@@ -143,7 +143,7 @@ pg_task_top(PG_FUNCTION_ARGS)
 	if (PG_GETARG_INT32(0) < 0)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_ROW_COUNT_IN_LIMIT_CLAUSE),
 						errmsg("\"lines\" must not be negative")));
-	InitMaterializedSRF(fcinfo, 0);
+	set = result_set_begin(fcinfo);
 	values[0] = PG_GETARG_DATUM(0);
 	values[1] = ObjectIdGetDatum(relid);
 	(void) numbering_recent(relid, LAST_IDS, &low, &high);
@@ -152,6 +152,7 @@ pg_task_top(PG_FUNCTION_ARGS)
 	SPI_connect();
 	if (SPI_execute_with_args(sql, lengthof(types), types, values, NULL, true, 0) != SPI_OK_SELECT)
 		elog(ERROR, "could not read the task table");
+	result_set_check(set, SPI_tuptable->tupdesc->natts);
 	for (i = 0; i < SPI_processed; i++)
 		tuplestore_puttuple(set->setResult, SPI_tuptable->vals[i]);
 	SPI_finish();

@@ -16,7 +16,6 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "utils/array.h"
@@ -28,6 +27,7 @@
 
 #include "compat.h"
 #include "session/kept_plan.h"
+#include "session/result_set.h"
 #include "session/served.h"
 #include "settings.h"
 #include "shared/clock.h"
@@ -306,7 +306,7 @@ look_at_rest(TaskWait *wait)
 Datum
 pg_task_wait(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReturnSetInfo *result;
 	TaskWait wait;
 	int i;
 
@@ -315,7 +315,8 @@ pg_task_wait(PG_FUNCTION_ARGS)
 						errmsg("pg_task_wait needs the isolation level READ COMMITTED"),
 						errdetail("This transaction sees nothing that ends after its first query."),
 						errhint("CALL pg_task_wait_for outside of a transaction block.")));
-	InitMaterializedSRF(fcinfo, 0);
+	result = result_set_begin(fcinfo);
+	result_set_check(result, 2);
 	SPI_connect();
 	wait = read_arguments(fcinfo);
 	wait_for_end(&wait, false);

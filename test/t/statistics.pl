@@ -221,6 +221,23 @@ subtest 'types that the owner of the table has changed' => sub {
 	is(sql("SELECT pg_task_why($id) LIKE 'planned%'"), 't', 'as it was, it can be used');
 };
 
+# The library may be newer than the declarations of its functions, until the extension is updated.
+subtest 'functions that are declared with other columns' => sub {
+	my $columns = join ', ', map { "c$_ int" } 1 .. 50;
+	my %call = (pg_task_activity => ['', ''], pg_stat_task => ['', ''],
+		pg_stat_task_scheduler => ['', ''], pg_task_queues => ['', ''],
+		pg_task_top => ['int', '5'], pg_task_wait => ['bigint[], interval', q{'{}', '1 s'}]);
+
+	for my $name (sort keys %call)
+	{
+		my ($types, $arguments) = @{ $call{$name} };
+
+		sql("CREATE FUNCTION older_$name($types) RETURNS TABLE ($columns) LANGUAGE c
+			SET search_path = pg_catalog, pg_temp AS '\$libdir/pg_task', '$name'");
+		is(sqlstate_of('postgres', "SELECT * FROM older_$name($arguments)"), '55000', $name);
+	}
+};
+
 subtest 'several databases' => sub {
 	sql('CREATE DATABASE other');
 	wait_for_table($node, db => 'other');

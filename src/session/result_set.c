@@ -1,0 +1,32 @@
+/*
+ * result_set.c
+ *		The rows that a function returns to SQL.
+ *
+ * The columns of a function are declared by the extension's script, and the library knows them,
+ * too.  Between an update of the library and ALTER EXTENSION ... UPDATE, which the scheduler
+ * executes, the two may differ.
+ */
+#include "postgres.h"
+
+#include "funcapi.h"
+
+#include "session/result_set.h"
+
+/* The caller returns a set of rows, in a tuplestore that lives as long as the query. */
+ReturnSetInfo *
+result_set_begin(FunctionCallInfo fcinfo)
+{
+	InitMaterializedSRF(fcinfo, 0);
+	return (ReturnSetInfo *) fcinfo->resultinfo;
+}
+
+/* Fail unless the function is declared with as many columns as its rows have. */
+void
+result_set_check(const ReturnSetInfo *result, int columns)
+{
+	if (result->setDesc->natts == columns)
+		return;
+	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					errmsg("the function was declared by another version of pg_task"),
+					errhint("ALTER EXTENSION pg_task UPDATE")));
+}
