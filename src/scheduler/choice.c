@@ -168,6 +168,7 @@ demand_for_role(DispatchRound *round, const BlockedRole *entry)
 							  round->now.mono);
 	round->refused += answer == DEMAND_REFUSED;
 	round->full |= answer == DEMAND_FULL;
+	round->soon |= answer == DEMAND_SOON;
 	return answer;
 }
 

@@ -224,7 +224,7 @@ demand_executors(const Role *role, const char *name, int tasks, double average, 
 		if (!role_may_connect(role->oid, now))
 			return DEMAND_MET;
 		if (role->limit >= 0 && arbiter_count_role(role->oid) >= role->limit)
-			return arbiter_evict_of_role(MyScheduler->slot->database, role->oid) ? DEMAND_REFUSED
+			return arbiter_evict_of_role(MyScheduler->slot->database, role->oid) ? DEMAND_SOON
 																				 : DEMAND_MET;
 		if (clock_is_before(now, MyScheduler->no_worker.until))
 			return DEMAND_REFUSED;
@@ -246,7 +246,7 @@ demand_until(MonoTime now)
 
 	if (clock_is_before(now, shortage->until))
 		until = clock_min(until, shortage->until);
-	if (MyScheduler->slot->wants || MyScheduler->full)
+	if (MyScheduler->slot->wants || MyScheduler->full || MyScheduler->soon)
 		until = clock_min(until, clock_plus_ms(now, SLICE_MS));
 	return clock_max(until, clock_plus_ms(now, 1));
 }

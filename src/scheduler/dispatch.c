@@ -206,7 +206,7 @@ dispatch_begin(DispatchRound *round)
 	round->done = round->count = round->nchecks = round->failed = round->refused = round->wanted =
 		0;
 	round->limit = DISPATCH_MAX;
-	round->dropped = round->wants_executor = round->full = false;
+	round->dropped = round->wants_executor = round->full = round->soon = false;
 	round->blocked = round->heads = NIL;
 }
 

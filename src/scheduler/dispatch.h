@@ -53,6 +53,7 @@ typedef struct DispatchRound
 	List *blocked;		 /* of BlockedRole: see choice.c */
 	int refused;		 /* roles that have got no executor */
 	bool full;			 /* the connection limit of the database keeps roles from getting any */
+	bool soon;			 /* a role gets one when its executor in another database has exited */
 	List *heads;		 /* of GroupHead: groups of strict queues, to be noted: see strict.c */
 
 	/* the chosen tasks, in the order of their start; [done, count) count as running */

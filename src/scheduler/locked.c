@@ -72,7 +72,7 @@ read_unlocked_rows(const TaskTable *table, QueueGroup *group, ClockNow now)
 	if (group->head.dt <= now.wall)
 		tried[ntried++] = group->head;
 	nids = rows_unlocked(table, tried, ntried, &ids);
-	count_locked(ntried - nids);
+	count_locked(Max(ntried - nids, 0)); /* of equal ids in partitions there may be more */
 	if (group->head.dt <= now.wall && is_unlocked(ids, nids, group->head.id))
 	{
 		groups_unlocked(group);
@@ -146,7 +146,7 @@ locked_check(DispatchRound *round, const TaskTable *table)
 	for (i = 0; i < round->nchecks; i++)
 		places[i] = round->checks[i].group->places[round->checks[i].group->next];
 	count = rows_unlocked(table, places, round->nchecks, &ids);
-	count_locked(round->nchecks - count);
+	count_locked(Max(round->nchecks - count, 0));
 	for (i = 0; i < round->nchecks; i++)
 	{
 		if (is_unlocked(ids, count, places[i].id))

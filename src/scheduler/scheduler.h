@@ -63,6 +63,7 @@ typedef struct SchedulerProcess
 	LockChecks lock_checks;
 	WorkerShortage no_worker;
 	bool full; /* the last round had roles that the connection limit of the database has refused */
+	bool soon; /* ... and roles whose executor exits in another database */
 	ErrorLog errors;
 	HistoryWalk history;
 	RateStore rates;
