@@ -10,11 +10,9 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/memutils.h"
-#include "utils/resowner.h"
 
 #include "scheduler/errors.h"
 #include "scheduler/groups.h"
@@ -25,6 +23,7 @@
 #include "scheduler/work.h"
 #include "shared/shared.h"
 #include "task/queue_table.h"
+#include "task/subtransaction.h"
 
 /*
  * A table of so many pages at most is read whenever a commit asks for it.  Reading a larger one
@@ -104,6 +103,12 @@ report_fault(const QueueTable *queues)
 					  errhint("Tasks run without queue table until this is changed.")));
 }
 
+static void
+prepare_queue_table(void *arg)
+{
+	*(QueueTable *) arg = queue_table_prepare(MyScheduler->table);
+}
+
 /*
  * Prepare the queue table in a subtransaction.  An error in it that a trigger or a constraint of
  * somebody's may have raised is a fault; others end the iteration.
@@ -111,32 +116,14 @@ report_fault(const QueueTable *queues)
 static void
 try_to_prepare(QueueTable *queues)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner resources = CurrentResourceOwner;
+	ErrorData *error = subtransaction_try(prepare_queue_table, queues);
 
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		*queues = queue_table_prepare(MyScheduler->table);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		if (!errors_of_row(error->sqlerrcode))
-			ReThrowError(error);
-		queues->name = "it";
-		queues->fault = psprintf("It could not be prepared: %s", error->message);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = resources;
+	if (error == NULL)
+		return;
+	if (!errors_of_row(error->sqlerrcode))
+		ReThrowError(error);
+	queues->name = "it";
+	queues->fault = psprintf("It could not be prepared: %s", error->message);
 }
 
 /* Find or create the queue table. */

@@ -12,7 +12,6 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
@@ -24,12 +23,12 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/resowner.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "session/notices.h"
 #include "session/served.h"
+#include "task/subtransaction.h"
 
 PGDLLEXPORT Datum pg_task_retry(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_retry_all(PG_FUNCTION_ARGS);
@@ -92,6 +91,23 @@ plan_rows(const Retry *retry, const Datum *ids, int count)
 	return (int) SPI_processed;
 }
 
+/* What plan_rows is called with, and returns. */
+typedef struct Attempt
+{
+	const Retry *retry;
+	const Datum *ids;
+	int count;
+	int planned;
+} Attempt;
+
+static void
+plan_attempt(void *arg)
+{
+	Attempt *attempt = arg;
+
+	attempt->planned = plan_rows(attempt->retry, attempt->ids, attempt->count);
+}
+
 /*
  * The same in a subtransaction.  Returns -1 if a row that the caller does not see, or that another
  * session has just written, has one of the keys, or if lock_timeout has ended the wait for another
@@ -100,36 +116,17 @@ plan_rows(const Retry *retry, const Datum *ids, int count)
 static int
 try_plan_rows(Retry *retry, const Datum *ids, int count)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	volatile int planned = -1;
+	Attempt attempt = {retry, ids, count, -1};
+	ErrorData *error = subtransaction_try(plan_attempt, &attempt);
 
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		planned = plan_rows(retry, ids, count);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		/* also before it is raised again: the session's own transaction is to end, not this one */
-		RollbackAndReleaseCurrentSubTransaction();
-		if (error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION &&
-			error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-			ReThrowError(error);
-		retry->refused = error->sqlerrcode;
-		FreeErrorData(error);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	return planned;
+	if (error == NULL)
+		return attempt.planned;
+	if (error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION &&
+		error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		ReThrowError(error);
+	retry->refused = error->sqlerrcode;
+	FreeErrorData(error);
+	return -1;
 }
 
 /*

@@ -6,14 +6,12 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "utils/builtins.h"
-#include "utils/memutils.h"
-#include "utils/resowner.h"
 
 #include "task/ddl.h"
+#include "task/subtransaction.h"
 
 /*
  * May others than the owner be the cause of an error in CREATE TABLE?  Something of theirs has the
@@ -34,35 +32,15 @@ is_caused_by_others(int sqlstate)
  * if others may be the cause: they are not to stop the caller, who goes on without the table.
  */
 char *
-ddl_try(void (*create)(const void *arg), const void *arg)
+ddl_try(void (*create)(void *arg), void *arg)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner resources = CurrentResourceOwner;
-	char *volatile fault = NULL;
+	ErrorData *error = subtransaction_try(create, arg);
 
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		create(arg);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		if (!is_caused_by_others(error->sqlerrcode))
-			ReThrowError(error);
-		fault = psprintf("It could not be created: %s", error->message);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = resources;
-	return fault;
+	if (error == NULL)
+		return NULL;
+	if (!is_caused_by_others(error->sqlerrcode))
+		ReThrowError(error);
+	return psprintf("It could not be created: %s", error->message);
 }
 
 /* Run one statement, which may also return rows. */

@@ -9,7 +9,7 @@
 
 #include "postgres.h"
 
-extern char *ddl_try(void (*create)(const void *arg), const void *arg);
+extern char *ddl_try(void (*create)(void *arg), void *arg);
 extern void ddl_run(const char *sql);
 extern bool ddl_row_exists(const char *sql, Oid oid, const char *text);
 extern void ddl_drop_trigger(Oid relid, const char *table, const char *trigger);

@@ -132,7 +132,7 @@ queue_table_changed(void)
 }
 
 static void
-create_table(const void *arg)
+create_table(void *arg)
 {
 	const char *name = arg;
 	QueueColumn which;
@@ -321,7 +321,7 @@ queue_table_prepare(const TaskTable *table)
 		complete_table(&queues, table);
 	else if (!compat_may_create_in(schema, table->owner))
 		queues.fault = "The owner of the task table may not create it.";
-	else if ((queues.fault = ddl_try(create_table, queues.name)) == NULL)
+	else if ((queues.fault = ddl_try(create_table, unconstify(char *, queues.name))) == NULL)
 	{
 		CommandCounterIncrement();
 		queues.relid = get_relname_relid(name, schema);

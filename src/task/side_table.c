@@ -113,7 +113,7 @@ typedef struct Creation
 } Creation;
 
 static void
-create_table(const void *arg)
+create_table(void *arg)
 {
 	const Creation *creation = arg;
 	int i;
