@@ -282,6 +282,7 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	entry->group = group;
 	entry->executor = executor;
 	entry->role = role->oid;
+	entry->claim = NULL;
 	entry->start = (QueueStart){0};
 	candidate->place = groups_choose_first(group, round->now);
 	candidate->group = &group->key;

@@ -246,7 +246,7 @@ demand_until(MonoTime now)
 
 	if (clock_is_before(now, shortage->until))
 		until = clock_min(until, shortage->until);
-	if (MyScheduler->slot->wants || MyScheduler->full || MyScheduler->soon)
+	if (MyScheduler->slot->wants || MyScheduler->demands)
 		until = clock_min(until, clock_plus_ms(now, SLICE_MS));
 	return clock_max(until, clock_plus_ms(now, 1));
 }

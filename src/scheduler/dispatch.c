@@ -109,12 +109,12 @@ find_claim(Claim *claims, int count, const Candidate *candidate)
 }
 
 /*
- * The pauses of a negative "max" begin with the claims, not with the choice: a row that was locked,
- * or has changed, starts none.  No task of the queue starts in between, because one counts as
- * running.
+ * Note which of the chosen tasks were claimed.  The pauses of a negative "max" begin with that, not
+ * with the choice: a row that was locked, or has changed, starts none.  No task of the queue starts
+ * in between, because one counts as running.
  */
 static void
-note_starts(DispatchRound *round, Claim *claims, int count)
+note_claims(DispatchRound *round, Claim *claims, int count)
 {
 	int i;
 
@@ -122,18 +122,17 @@ note_starts(DispatchRound *round, Claim *claims, int count)
 	{
 		DispatchEntry *entry = &round->entries[i];
 
-		if (find_claim(claims, count, &entry->candidate))
+		entry->claim = find_claim(claims, count, &entry->candidate);
+		if (entry->claim)
 			entry->start = queue_note_start(entry->group->queue, round->now.mono);
 	}
 }
 
-/*
- * Within a transaction: claim the chosen tasks.  Returns the number of claims, which are in the
- * order of their ids.
- */
-static int
-claim_entries(DispatchRound *round, Claim **claims)
+/* Within a transaction: claim the chosen tasks. */
+static void
+claim_entries(DispatchRound *round)
 {
+	Claim *claims = NULL;
 	Candidate candidates[DISPATCH_MAX];
 	int ncandidates = 0;
 	int count = 0;
@@ -146,11 +145,11 @@ claim_entries(DispatchRound *round, Claim **claims)
 			candidates[ncandidates++] = round->entries[i].candidate;
 	if (ncandidates > 0)
 		count = rows_claim(MyScheduler->table, candidates, ncandidates, round->now.wall,
-						   crash_claim_time(round->now.wall), claims);
+						   crash_claim_time(round->now.wall), &claims);
 	if (count > 0)
 	{
-		qsort(*claims, count, sizeof(Claim), compare_claims);
-		note_starts(round, *claims, count);
+		qsort(claims, count, sizeof(Claim), compare_claims);
+		note_claims(round, claims, count);
 		rate_store_write_chosen(round);
 	}
 	figures_add(FIGURE_CLAIMS, ncandidates > 0);
@@ -162,19 +161,18 @@ claim_entries(DispatchRound *round, Claim **claims)
 		MyScheduler->row_missed = true;
 		scan_no_later(clock_plus_ms(round->now.mono, MISSED_SCAN_MS));
 	}
-	return count;
 }
 
 /* Assign the tasks that were claimed, in order; the others do not count as running any more. */
 static void
-assign_entries(DispatchRound *round, Claim *claims, int count)
+assign_entries(DispatchRound *round)
 {
 	SharedTask task;
 
 	while (round->done < round->count)
 	{
 		DispatchEntry *entry = &round->entries[round->done];
-		Claim *claim = count > 0 ? find_claim(claims, count, &entry->candidate) : NULL;
+		const Claim *claim = entry->claim;
 
 		if (entry->strict)
 			strict_learn(entry, claim != NULL, round->now);
@@ -296,9 +294,6 @@ look_for_changed_rules(DispatchRound *round)
 bool
 dispatch_round(DispatchRound *round, ClockNow now)
 {
-	Claim *claims = NULL;
-	int count = 0;
-
 	Assert(round->count == 0);
 	round->now = now;
 	locked_begin_round(round);
@@ -310,10 +305,10 @@ dispatch_round(DispatchRound *round, ClockNow now)
 	choice_make(round, MyScheduler->table);
 	look_for_changed_rules(round);
 	if (round->count > 0)
-		count = claim_entries(round, &claims);
+		claim_entries(round);
 	work_end();
 	refused_batch_written(REFUSED_CLAIM);
-	assign_entries(round, claims, count);
+	assign_entries(round);
 	strict_note_heads(round);
 	return round->dropped || round->count > 0;
 }

@@ -30,6 +30,7 @@ typedef struct DispatchEntry
 	bool gone;		  /* ... because its row does not wait there any more */
 	bool sure;		  /* all groups of its strict queue are known */
 	bool rated;		  /* the rate of its queue counts it */
+	Claim *claim;	  /* NULL: it was not claimed */
 	QueueStart start; /* that the claim has begun */
 	bool expired;	  /* the claim will most likely find it expired */
 } DispatchEntry;

@@ -390,8 +390,7 @@ run_iteration(DispatchRound *round)
 		SetLatch(MyLatch);
 	arbiter_want(MyScheduler->slot, round->wants_executor);
 	figures_set(FIGURE_WANTED, round->wanted + role_line_count());
-	MyScheduler->full = round->full;
-	MyScheduler->soon = round->soon;
+	MyScheduler->demands = round->full || round->soon;
 	row_writes_run(now);
 	MyScheduler->iteration_failed = false;
 	MyScheduler->no_memory_ms = 0;

@@ -62,8 +62,7 @@ typedef struct SchedulerProcess
 	Isolation isolation;
 	LockChecks lock_checks;
 	WorkerShortage no_worker;
-	bool full; /* the last round had roles that the connection limit of the database has refused */
-	bool soon; /* ... and roles whose executor exits in another database */
+	bool demands; /* the last round had roles that are to ask again soon: see DemandAnswer */
 	ErrorLog errors;
 	HistoryWalk history;
 	RateStore rates;
