@@ -14,6 +14,18 @@ CREATE TABLE bench.result (
     seq int GENERATED ALWAYS AS IDENTITY, name text, value float8, unit text, least float8,
         most float8);
 
+-- The rows of the table at the end: a value, what it is compared with, and what is asked of the
+-- ratio, or of the value where there is nothing to compare it with.
+CREATE TABLE bench.target (
+    seq int GENERATED ALWAYS AS IDENTITY, part text, what text, value float8, unit text,
+    compared float8, of text, least float8, most float8);
+
+-- The machine and the versions.
+CREATE TABLE bench.about (seq int GENERATED ALWAYS AS IDENTITY, what text, value text);
+
+-- How long each part took.
+CREATE TABLE bench.part (seq int GENERATED ALWAYS AS IDENTITY, name text, seconds int);
+
 -- When each backend of a loop began and ended.
 CREATE TABLE bench.span (began timestamptz, ended timestamptz);
 
@@ -24,9 +36,11 @@ CREATE TABLE bench.insert_sample (
 -- Times of the latency part. Unlogged: it must not count as WAL.
 CREATE UNLOGGED TABLE bench.latency (kind text, microseconds float8);
 
--- The loops work on a copy of the task table: the same columns, constraints and indexes. It has no
--- trigger: nobody has to be woken.
+-- The loops work on a copy of the task table: the same columns, constraints, indexes and
+-- fillfactor. It has no trigger: nobody has to be woken.
 CREATE TABLE bench.loop (LIKE task INCLUDING ALL);
+SELECT format('ALTER TABLE bench.loop SET (%s)', array_to_string(reloptions, ', '))
+FROM pg_class WHERE oid = 'task'::regclass AND reloptions IS NOT NULL \gexec
 
 -- ... and one of them on the least table that can do.
 CREATE TABLE bench.plain (id bigint PRIMARY KEY, state text, request text, response text);
@@ -214,3 +228,11 @@ BEGIN
         COMMIT;
     END LOOP;
 END $$;
+
+-- A number as a person would write it.
+CREATE FUNCTION bench.short(value float8) RETURNS text LANGUAGE sql IMMUTABLE RETURN CASE
+    WHEN value IS NULL THEN ''
+    WHEN abs(value) >= 100 THEN to_char(value, 'FM999,999,999,990')
+    WHEN abs(value) >= 10 THEN to_char(value, 'FM990.0')
+    WHEN value = 0 THEN '0'
+    ELSE to_char(value, 'FM990.000') END;

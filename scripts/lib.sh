@@ -41,6 +41,15 @@ persistently() {
     return 1
 }
 
+# Downloads packages into the current folder, with lists of our own where the machine has none, or
+# old ones. That takes no special rights.
+download() {
+    local -a own=(-o "Dir::State::lists=$PWD/lists" -o "Dir::Cache=$PWD/cache")
+    apt-get -q download "$@" && return
+    mkdir -p lists/partial cache/archives/partial
+    apt-get -q "${own[@]}" update && apt-get -q "${own[@]}" download "$@"
+}
+
 # Outside: the machine -----------------------------------------------------------------------------
 
 as_root() {

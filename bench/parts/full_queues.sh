@@ -1,0 +1,43 @@
+# shellcheck shell=bash
+# full_queues: the rate of one queue beside 100,000 that are full, and without them; the scheduler's
+# memory for each.
+
+# The memory of the scheduler for each group that it knows, without what it has at first.
+full_queues_memory() {
+    local groups
+    groups=$(sql 'SELECT groups FROM pg_stat_task_scheduler() WHERE datname = current_database()')
+    record full_queues.groups "$groups" groups
+    record full_queues.bytes_per_group \
+        "($(private "$(pid_of 'pg_task scheduler')") - $1) * 1024.0 / greatest($groups, 1)" bytes
+}
+
+full_queues() {
+    local count=$((tasks / 2)) at_first contestant batch=$((tasks / 10))
+    [ $batch -ge 1000 ] || batch=1000
+    title "full_queues: $batch tasks in one queue, beside $count queues that are full, asynchronous"
+    restart 'pg_task.max_executors = 4'
+    set_commits asynchronous
+    warm_up 4
+    full_queues_rounds alone "$batch"
+    at_first=$(private "$(pid_of 'pg_task scheduler')")
+    add_queues full "$count"
+    full_queues_rounds beside "$batch"
+    full_queues_memory "$at_first"
+    warm_up 4
+    full_queues_rounds alone "$batch"
+    sql 'TRUNCATE task'
+    set_commits durable
+    judge "one queue beside $count full ones" "$(median full_queues.beside)" tasks/s \
+        "$(median full_queues.alone)" alone 0.95
+    judge "the scheduler's memory for each known group" "$(recorded full_queues.bytes_per_group)" \
+        bytes '' '' '' 200
+    show_results full_queues
+}
+
+full_queues_rounds() {
+    local round
+    for ((round = 0; round < rounds; round++)); do
+        run_tasks default "$2"
+        record "full_queues.$1" "$rate" tasks/s
+    done
+}
