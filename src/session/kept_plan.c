@@ -8,8 +8,10 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/rls.h"
 
 #include "session/kept_plan.h"
 
@@ -32,7 +34,7 @@ keep(KeptPlan *kept, const char *sql, int count, Oid *types)
 	}
 	SPI_keepplan(plan);
 	kept->plan = plan;
-	kept->planned = false;
+	kept->planned_for = InvalidOid;
 	kept->sql = copy;
 }
 
@@ -53,9 +55,18 @@ fix_planner(void)
 }
 
 /*
- * Execute a statement, connected to SPI.  "by_index": by indexes only.  It is planned when it is
- * first executed, and again after a change of the table or of its statistics.  Returns the code of
- * SPI.
+ * Will the server plan the statement again when it is executed?  It does so after a change of the
+ * table or of its statistics, and for another user, who has other policies.
+ */
+static bool
+is_planned_anew(const KeptPlan *kept)
+{
+	return kept->planned_for != GetUserId() || kept->row_security != row_security ||
+		   !SPI_plan_is_valid(kept->plan);
+}
+
+/*
+ * Execute a statement, connected to SPI.  "by_index": by indexes only.  Returns the code of SPI.
  */
 int
 kept_plan_execute(KeptPlan *kept, const char *sql, bool by_index, int count, Oid *types,
@@ -68,7 +79,7 @@ kept_plan_execute(KeptPlan *kept, const char *sql, bool by_index, int count, Oid
 		return SPI_execute_with_args(sql, count, types, values, NULL, false, 0);
 	if (kept->sql == NULL || strcmp(kept->sql, sql) != 0)
 		keep(kept, sql, count, types);
-	if (by_index && (!kept->planned || !SPI_plan_is_valid(kept->plan)))
+	if (by_index && is_planned_anew(kept))
 	{
 		nest_level = NewGUCNestLevel();
 		fix_planner();
@@ -83,7 +94,8 @@ kept_plan_execute(KeptPlan *kept, const char *sql, bool by_index, int count, Oid
 		kept->busy = false;
 	}
 	PG_END_TRY();
-	kept->planned = true;
+	kept->planned_for = GetUserId();
+	kept->row_security = row_security;
 	if (nest_level > 0)
 		AtEOXact_GUC(true, nest_level);
 	return code;

@@ -14,8 +14,9 @@ typedef struct KeptPlan
 {
 	char *sql; /* in TopMemoryContext; NULL: there is no plan */
 	SPIPlanPtr plan;
-	bool planned; /* it was executed */
-	bool busy;	  /* it is being executed: what runs meanwhile does not replace it */
+	Oid planned_for;   /* who executed it last; InvalidOid: nobody has */
+	bool row_security; /* the setting at that time */
+	bool busy;		   /* it is being executed: what runs meanwhile does not replace it */
 } KeptPlan;
 
 extern int kept_plan_execute(KeptPlan *kept, const char *sql, bool by_index, int count, Oid *types,

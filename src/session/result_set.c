@@ -21,12 +21,31 @@ result_set_begin(FunctionCallInfo fcinfo)
 }
 
 /* Fail unless the function is declared with as many columns as its rows have. */
-void
-result_set_check(const ReturnSetInfo *result, int columns)
+static void
+check_columns(TupleDesc desc, int columns)
 {
-	if (result->setDesc->natts == columns)
+	if (desc->natts == columns)
 		return;
 	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					errmsg("the function was declared by another version of pg_task"),
 					errhint("ALTER EXTENSION pg_task UPDATE")));
+}
+
+/* The same for a set of rows, which result_set_begin has returned. */
+void
+result_set_check(const ReturnSetInfo *result, int columns)
+{
+	check_columns(result->setDesc, columns);
+}
+
+/* The caller returns one row: return the description of it. */
+TupleDesc
+result_row_desc(FunctionCallInfo fcinfo, int columns)
+{
+	TupleDesc desc;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	check_columns(desc, columns);
+	return BlessTupleDesc(desc);
 }

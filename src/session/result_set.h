@@ -11,6 +11,7 @@
 #include "nodes/execnodes.h"
 
 extern ReturnSetInfo *result_set_begin(FunctionCallInfo fcinfo);
+extern TupleDesc result_row_desc(FunctionCallInfo fcinfo, int columns);
 extern void result_set_check(const ReturnSetInfo *result, int columns);
 
 #endif /* PG_TASK_RESULT_SET_H */

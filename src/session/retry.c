@@ -27,6 +27,7 @@
 #include "utils/timestamp.h"
 
 #include "session/notices.h"
+#include "session/result_set.h"
 #include "session/served.h"
 #include "task/subtransaction.h"
 
@@ -240,12 +241,10 @@ pg_task_retry_all(PG_FUNCTION_ARGS)
 	int64 planned = 0;
 	int64 skipped = 0;
 	Datum values[2];
-	TupleDesc desc;
+	TupleDesc desc = result_row_desc(fcinfo, lengthof(values));
 	Portal portal;
 
 	check_sqlstate(text_to_cstring(PG_GETARG_TEXT_PP(0)));
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
 	SPI_connect();
 	portal = SPI_cursor_open_with_args(
 		NULL,
@@ -259,5 +258,5 @@ pg_task_retry_all(PG_FUNCTION_ARGS)
 	SPI_finish();
 	values[0] = Int64GetDatum(planned);
 	values[1] = Int64GetDatum(skipped);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, isnull)));
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, isnull)));
 }

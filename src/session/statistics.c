@@ -155,10 +155,8 @@ pg_stat_task_info(PG_FUNCTION_ARGS)
 {
 	Datum values[2] = {0};
 	bool nulls[2] = {true, true};
-	TupleDesc desc;
+	TupleDesc desc = result_row_desc(fcinfo, lengthof(values));
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
 	if (Statistics)
 	{
 		TimestampTz reset;
@@ -169,7 +167,7 @@ pg_stat_task_info(PG_FUNCTION_ARGS)
 		values[1] = TimestampTzGetDatum(reset);
 		nulls[0] = nulls[1] = false;
 	}
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
 }
 
 /*

@@ -40,7 +40,7 @@ PG_FUNCTION_INFO_V1(pg_task_top);
 #define COUNT_MAX "1000"
 
 /* The start of a request, on one line. */
-#define SHORT(text) "left(regexp_replace(left(" text ", 200), '\\s+', ' ', 'g'), 60)"
+#define SHORT(text) "left(regexp_replace(left(" text ", 200), '[[:space:]]+', ' ', 'g'), 60)"
 
 /*
  * The first waiting row of each group: one descent of the index for each.  $1: lines of each kind,
