@@ -7,6 +7,18 @@ CREATE OR REPLACE FUNCTION pg_catalog.pg_task_input() RETURNS jsonb
 COMMENT ON FUNCTION pg_catalog.pg_task_input() IS
     'the column "input" of the task that calls this: the arguments of its request';
 
+CREATE FUNCTION pg_catalog.pg_task_id() RETURNS bigint
+    LANGUAGE c STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'pg_task_id';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_id() IS
+    'the id of the task that calls this; NULL in a session';
+
+CREATE FUNCTION pg_catalog.pg_task_flow() RETURNS text
+    LANGUAGE c STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'pg_task_flow';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_flow() IS
+    'the workflow of the task that calls this: the setting pg_task.flow; NULL: none';
+
 CREATE OR REPLACE FUNCTION pg_catalog.pg_task_result(id bigint) RETURNS jsonb
     LANGUAGE c STABLE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'pg_task_result';
 
@@ -187,3 +199,9 @@ CREATE FUNCTION pg_catalog.pg_task_release() RETURNS boolean
 
 COMMENT ON FUNCTION pg_catalog.pg_task_release() IS
     'let the tasks run that are held back because the database was copied or restored';
+
+-- A statement on a task table calls these, as defaults, in the conditions of triggers and in the
+-- policies: by the rights of whoever executes it, whatever ALTER DEFAULT PRIVILEGES has revoked.
+GRANT EXECUTE ON FUNCTION pg_catalog.pg_task_id(), pg_catalog.pg_task_flow(),
+    pg_catalog.pg_task_watched(text), pg_catalog.pg_task_awaited(bigint),
+    pg_catalog.pg_task_own(name, bigint), pg_catalog.pg_task_queue_own(text) TO PUBLIC;

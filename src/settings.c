@@ -189,15 +189,36 @@ check_flow(char **newval, void **extra pg_attribute_unused(),
 	return false;
 }
 
+/* The task that this process runs, or the leader of this parallel worker; or SETTINGS_NO_TASK. */
+int64
+settings_task_id(void)
+{
+	if (Settings.task_id == SETTINGS_NO_TASK && Settings.find_task_id)
+		return Settings.find_task_id();
+	return Settings.task_id;
+}
+
+/*
+ * The label of the tasks that are inserted without one; empty: none.  Without preloading the
+ * setting is not defined, and a session may have set it all the same.
+ */
+const char *
+settings_flow(void)
+{
+	const char *flow = variables.flow;
+
+	if (flow == NULL)
+		flow = GetConfigOption("pg_task.flow", true, false);
+	return flow ? flow : "";
+}
+
 /* Show hook of pg_task.id, whose variable is never set.  The server copies the text. */
 static const char *
 show_id(void)
 {
 	static char text[24];
-	int64 id = Settings.task_id;
+	int64 id = settings_task_id();
 
-	if (id == SETTINGS_NO_TASK && Settings.find_task_id)
-		id = Settings.find_task_id();
 	text[0] = '\0';
 	if (id != SETTINGS_NO_TASK)
 		pg_lltoa(id, text);

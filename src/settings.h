@@ -47,9 +47,9 @@ typedef struct SettingsValues
 	int log_min_duration; /* milliseconds, of runs; -1: off */
 
 	/*
-	 * What pg_task.id shows.  An executor writes the id of the task that it runs.  In a parallel
-	 * worker, "find_task_id" returns the id of the task that its leader runs.  It is NULL if the
-	 * library was not preloaded.
+	 * What pg_task.id shows, see settings_task_id.  An executor writes the id of the task that it
+	 * runs.  In a parallel worker, "find_task_id" returns the id of the task that its leader runs.
+	 * It is NULL if the library was not preloaded.
 	 */
 	int64 task_id; /* or SETTINGS_NO_TASK */
 	int64 (*find_task_id)(void);
@@ -98,6 +98,8 @@ extern void settings_define(void);
 extern List *settings_targets(void);
 extern SettingsTask settings_task(void);
 extern const char *settings_commit(void);
+extern int64 settings_task_id(void);
+extern const char *settings_flow(void);
 extern pg_tz *settings_timezone(const SettingsTask *settings);
 extern SettingsMissed settings_missed(const char *name, SettingsMissed other);
 extern const char *settings_missed_word(SettingsMissed missed);

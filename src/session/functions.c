@@ -2,7 +2,8 @@
  * functions.c
  *		The functions that SQL calls and that are neither triggers nor in times.c: pg_task_cancel,
  *		those that a task calls about itself (pg_task_time, pg_task_input, pg_task_again), the
- *		function of the row security policy; and pg_task.id in a parallel worker.
+ *		defaults of columns (pg_task_id, pg_task_flow), the function of the row security policy;
+ *		and pg_task.id in a parallel worker.
  */
 #include "postgres.h"
 
@@ -31,12 +32,16 @@
 PGDLLEXPORT Datum pg_task_own(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_cancel(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_time(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_id(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_flow(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_input(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_again(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_own);
 PG_FUNCTION_INFO_V1(pg_task_cancel);
 PG_FUNCTION_INFO_V1(pg_task_time);
+PG_FUNCTION_INFO_V1(pg_task_id);
+PG_FUNCTION_INFO_V1(pg_task_flow);
 PG_FUNCTION_INFO_V1(pg_task_input);
 PG_FUNCTION_INFO_V1(pg_task_again);
 
@@ -102,6 +107,34 @@ pg_task_time(PG_FUNCTION_ARGS)
 	if (!find_own_task(&id, &planned))
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(planned);
+}
+
+/*
+ * pg_task_id(): what pg_task.id shows: the task that calls this, also from its parallel workers.
+ * NULL: no task calls this.  The default of "parent".
+ */
+Datum
+pg_task_id(PG_FUNCTION_ARGS)
+{
+	int64 id = settings_task_id();
+
+	if (id == SETTINGS_NO_TASK)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(id);
+}
+
+/*
+ * pg_task_flow(): the setting pg_task.flow: the label of the workflow that the task belongs to that
+ * calls this, unless it was set otherwise.  NULL: none.  The default of "flow".
+ */
+Datum
+pg_task_flow(PG_FUNCTION_ARGS)
+{
+	const char *flow = settings_flow();
+
+	if (flow[0] == '\0')
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(cstring_to_text(flow));
 }
 
 /*
