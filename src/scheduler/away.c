@@ -12,10 +12,10 @@
 #include "storage/latch.h"
 
 #include "scheduler/away.h"
-#include "scheduler/figures.h"
+#include "scheduler/dispatch.h"
+#include "scheduler/locked_rows.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/work.h"
-#include "shared/arbiter.h"
 #include "shared/shared.h"
 #include "task/home.h"
 
@@ -47,8 +47,8 @@ away_table_prepared(const TaskTable *table)
 	MyScheduler->away = table->away;
 	if (table->away)
 	{
-		arbiter_want(MyScheduler->slot, false);
-		figures_set(FIGURE_WANTED, 0);
+		dispatch_publish_none();
+		locked_rows_forget();
 	}
 }
 

@@ -148,10 +148,12 @@ set_aside(DispatchRound *round, const BlockedRole *entry, DemandAnswer answer)
 	if (demand_need(entry->role.oid).executors > 0)
 		round->wanted +=
 			demand_lacking(entry->role.oid, entry->demand.tasks, entry->demand.average);
+	else if (answer == DEMAND_REFUSED || answer == DEMAND_FULL)
+		role_line_add(entry->group_role, entry->need.granted,
+					  answer == DEMAND_FULL ? ROLE_LINE_FULL : ROLE_LINE_OPEN);
 	else
-		role_line_add(entry->group_role,
-					  answer == DEMAND_MET ? round->now.mono : entry->need.granted,
-					  answer == DEMAND_FULL);
+		role_line_add(entry->group_role, round->now.mono,
+					  answer == DEMAND_BARRED ? ROLE_LINE_BARRED : ROLE_LINE_OPEN);
 }
 
 /* Request executors for a blocked role.  When some have got none, others are not asked for. */
@@ -160,7 +162,7 @@ demand_for_role(DispatchRound *round, const BlockedRole *entry)
 {
 	DemandAnswer answer;
 
-	if (round->full && entry->role.database_limit >= 0)
+	if (round->full && entry->role.database_limit > 0)
 		return DEMAND_FULL;
 	if (round->refused >= REFUSED_DEMANDS)
 		return DEMAND_REFUSED;
@@ -168,7 +170,8 @@ demand_for_role(DispatchRound *round, const BlockedRole *entry)
 							  round->now.mono);
 	round->refused += answer == DEMAND_REFUSED;
 	round->full |= answer == DEMAND_FULL;
-	round->soon |= answer == DEMAND_SOON;
+	if (answer == DEMAND_AWAITED && round->nawaits < SHARED_AWAITS)
+		round->awaits[round->nawaits++] = entry->role.oid;
 	return answer;
 }
 
@@ -255,13 +258,6 @@ default_active(const QueueGroup *group, const Role *role)
 	return active >= 0 ? active : role->settings.active;
 }
 
-/* Has a task expired, if it may wait for this time (ms)? */
-static bool
-has_expired(int64 active, TaskPlace place, ClockNow now)
-{
-	return active > 0 && TimestampTzPlusMilliseconds(place.dt, active) < now.wall;
-}
-
 /* Choose the first task of the group that groups_next returned, for this executor. */
 static void
 choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecutor *executor,
@@ -272,7 +268,7 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 
 	Assert(round->count < DISPATCH_MAX);
 	entry->strict = queue_is_strict(group->queue);
-	entry->kept = entry->gone = false;
+	entry->kept = entry->gone = entry->locked = false;
 	entry->sure = true;
 	entry->rated = rates_task_chosen(group->queue);
 	/* nothing fails from here on */
@@ -283,14 +279,14 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	entry->executor = executor;
 	entry->role = role->oid;
 	entry->claim = NULL;
-	entry->start = (QueueStart){0};
+	entry->start = (QueueStart){.turn_before = group->queue->turn};
 	candidate->place = groups_choose_first(group, round->now);
+	entry->start.turn = group->queue->turn;
 	candidate->group = &group->key;
 	candidate->pid = executor->pid;
 	candidate->active = default_active(group, role);
 	candidate->missed = role->settings.missed;
 	candidate->isolated = isolated;
-	entry->expired = has_expired(candidate->active, candidate->place, round->now);
 	refused_batch_add(REFUSED_CLAIM, candidate->place);
 }
 

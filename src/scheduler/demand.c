@@ -124,10 +124,10 @@ report_no_worker(void)
 
 /* Start one more executor.  False if that is not possible now. */
 static bool
-start_executor(Oid role, const char *name, MonoTime now)
+start_executor(const Role *role, const char *name, MonoTime now)
 {
 	WorkerShortage *shortage = &MyScheduler->no_worker;
-	SharedExecutor *slot = arbiter_reserve(MyScheduler->slot, role);
+	SharedExecutor *slot = arbiter_reserve(MyScheduler->slot, role->oid, role->limit);
 	MemoryContext old;
 	PoolExecutor *executor;
 
@@ -140,13 +140,13 @@ start_executor(Oid role, const char *name, MonoTime now)
 	if (executor->handle == NULL)
 	{
 		pool_remove(executor);
-		arbiter_evict(MyScheduler->slot->database, role);
+		arbiter_evict(MyScheduler->slot->database, role->oid);
 		shortage->until = clock_plus_ms(now, WORKER_RETRY_MS);
 		report_no_worker();
 		return false;
 	}
 	report_end(&shortage->reports, NO_WORKER);
-	role_granted(role, now);
+	role_granted(role->oid, now);
 	return true;
 }
 
@@ -171,18 +171,13 @@ demand_compare(const DemandNeed *left, const DemandNeed *right)
 }
 
 /*
- * No executor can be started for a role that has "has": retire one of another role.  "full" says
- * that the connection limit of this database is reached; then executors of other databases are of
- * no use, and if it is 0, none at all.
+ * No executor can be started for a role that has "has": retire one of another role.
  */
 static void
-retire_for_role(const Role *role, int has, bool full, MonoTime now)
+retire_for_role(const Role *role, int has, MonoTime now)
 {
-	PoolExecutor *victim;
+	PoolExecutor *victim = pick_victim(role->oid, has, now);
 
-	if (full && role->database_limit == 0)
-		return;
-	victim = pick_victim(role->oid, has, now);
 	if (victim == NULL)
 		return;
 	/* a role with many short tasks has some chosen for each of its executors in every round */
@@ -215,7 +210,10 @@ demand_executors(const Role *role, const char *name, int tasks, double average, 
 	int wanted = count_wanted(tasks, average);
 	int has = count_executors_of_role(role->oid);
 	int starting = count_starting_executors(role->oid);
+	RoleLimit limit = ROLE_MAY_START;
 
+	if (role->limit == 0 || role->database_limit == 0)
+		return DEMAND_BARRED;
 	for (; starting < wanted; starting++, has++)
 	{
 		bool full = role->database_limit >= 0 &&
@@ -223,14 +221,15 @@ demand_executors(const Role *role, const char *name, int tasks, double average, 
 
 		if (!role_may_connect(role->oid, now))
 			return DEMAND_MET;
-		if (role->limit >= 0 && arbiter_count_role(role->oid) >= role->limit)
-			return arbiter_evict_of_role(MyScheduler->slot->database, role->oid) ? DEMAND_SOON
-																				 : DEMAND_MET;
+		if (role->limit >= 0)
+			limit = arbiter_role_limit(MyScheduler->slot, role->oid, role->limit);
+		if (limit != ROLE_MAY_START)
+			return limit == ROLE_AWAITS ? DEMAND_AWAITED : DEMAND_MET;
 		if (clock_is_before(now, MyScheduler->no_worker.until))
 			return DEMAND_REFUSED;
-		if (full || !start_executor(role->oid, name, now))
+		if (full || !start_executor(role, name, now))
 		{
-			retire_for_role(role, has, full, now);
+			retire_for_role(role, has, now);
 			return full ? DEMAND_FULL : DEMAND_REFUSED;
 		}
 	}

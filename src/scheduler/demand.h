@@ -30,9 +30,11 @@ typedef enum DemandAnswer
 {
 	DEMAND_MET,		/* the role gets as many as it needs, or may not have more itself */
 	DEMAND_REFUSED, /* no role gets one now, unless it comes from another database */
-	DEMAND_SOON, /* an idle executor of the role exits in another database; others are of no use */
-	DEMAND_FULL	 /* the connection limit of this database is reached: the same for all roles that
-				  * it concerns, and executors of other databases are of no use */
+	DEMAND_AWAITED, /* the role has as many as it may on the server, some in other databases: one of
+					 * them may exit for it, and others are of no use */
+	DEMAND_BARRED,	/* a connection limit of 0 keeps the role from having any */
+	DEMAND_FULL		/* the connection limit of this database is reached: the same for all roles that
+					 * it concerns, and executors of other databases are of no use */
 } DemandAnswer;
 
 extern DemandNeed demand_need(Oid role);

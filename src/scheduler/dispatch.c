@@ -15,11 +15,13 @@
 #include "scheduler/figures.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
+#include "scheduler/lanes.h"
 #include "scheduler/locked.h"
 #include "scheduler/pool.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/rate_store.h"
 #include "scheduler/refused.h"
+#include "scheduler/role_line.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
@@ -27,6 +29,7 @@
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
 #include "settings.h"
+#include "shared/arbiter.h"
 #include "shared/crash.h"
 #include "task/rows.h"
 
@@ -124,7 +127,7 @@ note_claims(DispatchRound *round, Claim *claims, int count)
 
 		entry->claim = find_claim(claims, count, &entry->candidate);
 		if (entry->claim)
-			entry->start = queue_note_start(entry->group->queue, round->now.mono);
+			queue_note_start(entry->group->queue, &entry->start, round->now.mono);
 	}
 }
 
@@ -157,6 +160,7 @@ claim_entries(DispatchRound *round)
 	figures_add(FIGURE_MISSED, ncandidates - count);
 	if (count < ncandidates)
 	{
+		locked_mark(round, MyScheduler->table);
 		/* no hint tells when the lock of a row is released that was not changed */
 		MyScheduler->row_missed = true;
 		scan_no_later(clock_plus_ms(round->now.mono, MISSED_SCAN_MS));
@@ -176,8 +180,7 @@ assign_entries(DispatchRound *round)
 
 		if (entry->strict)
 			strict_learn(entry, claim != NULL, round->now);
-		else
-			locked_learn(entry, claim != NULL);
+		locked_learn(entry);
 		if (claim)
 			make_shared_task(claim, entry, &task);
 		if (claim)
@@ -202,9 +205,9 @@ void
 dispatch_begin(DispatchRound *round)
 {
 	round->done = round->count = round->nchecks = round->failed = round->refused = round->wanted =
-		0;
+		round->nawaits = 0;
 	round->limit = DISPATCH_MAX;
-	round->dropped = round->wants_executor = round->full = round->soon = false;
+	round->dropped = round->wants_executor = round->full = false;
 	round->blocked = round->heads = NIL;
 }
 
@@ -297,6 +300,7 @@ dispatch_round(DispatchRound *round, ClockNow now)
 	Assert(round->count == 0);
 	round->now = now;
 	locked_begin_round(round);
+	role_line_recall(shared_databases_changes(), now.mono);
 	if (!groups_ready(now))
 		return false;
 	if (refused_singly(REFUSED_CLAIM))
@@ -313,6 +317,26 @@ dispatch_round(DispatchRound *round, ClockNow now)
 	return round->dropped || round->count > 0;
 }
 
+/* The round has ended: tell other databases, and the figures, which executors this one lacks. */
+void
+dispatch_publish(const DispatchRound *round)
+{
+	arbiter_want(MyScheduler->slot, round->wants_executor);
+	arbiter_await(MyScheduler->slot, round->awaits, round->nawaits);
+	figures_set(FIGURE_WANTED, round->wanted + role_line_count());
+	MyScheduler->demands = round->full || round->nawaits > 0;
+}
+
+/* There are no rounds at present, so no executor is of use. */
+void
+dispatch_publish_none(void)
+{
+	arbiter_want(MyScheduler->slot, false);
+	arbiter_await(MyScheduler->slot, NULL, 0);
+	figures_set(FIGURE_WANTED, 0);
+	MyScheduler->demands = false;
+}
+
 /* The tasks that were not assigned do not begin. */
 static void
 undo_starts(DispatchRound *round)
@@ -320,7 +344,7 @@ undo_starts(DispatchRound *round)
 	int i;
 
 	for (i = round->count - 1; i >= round->done; i--)
-		queue_undo_start(round->entries[i].group->queue, &round->entries[i].start);
+		lanes_undo_start(round->entries[i].group->queue, &round->entries[i].start);
 }
 
 /*

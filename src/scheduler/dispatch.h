@@ -12,6 +12,7 @@
 #include "scheduler/groups.h"
 #include "scheduler/pool.h"
 #include "shared/clock.h"
+#include "shared/shared.h"
 #include "task/rows.h"
 
 #define DISPATCH_MAX 128	   /* maximum number of tasks that one statement claims */
@@ -32,7 +33,7 @@ typedef struct DispatchEntry
 	bool rated;		  /* the rate of its queue counts it */
 	Claim *claim;	  /* NULL: it was not claimed */
 	QueueStart start; /* that the claim has begun */
-	bool expired;	  /* the claim will most likely find it expired */
+	bool locked;	  /* it was not claimed, because another session has locked its row */
 } DispatchEntry;
 
 /* A group whose first task may be locked, because many tasks of its role were. */
@@ -54,8 +55,9 @@ typedef struct DispatchRound
 	List *blocked;		 /* of BlockedRole: see choice.c */
 	int refused;		 /* roles that have got no executor */
 	bool full;			 /* the connection limit of the database keeps roles from getting any */
-	bool soon;			 /* a role gets one when its executor in another database has exited */
-	List *heads;		 /* of GroupHead: groups of strict queues, to be noted: see strict.c */
+	int nawaits;		 /* roles that await an executor of another database: see arbiter_await */
+	Oid awaits[SHARED_AWAITS];
+	List *heads; /* of GroupHead: groups of strict queues, to be noted: see strict.c */
 
 	/* the chosen tasks, in the order of their start; [done, count) count as running */
 	int done;
@@ -68,6 +70,8 @@ typedef struct DispatchRound
 
 extern void dispatch_begin(DispatchRound *round);
 extern bool dispatch_round(DispatchRound *round, ClockNow now);
+extern void dispatch_publish(const DispatchRound *round);
+extern void dispatch_publish_none(void);
 extern void dispatch_abandon(DispatchRound *round);
 
 #endif /* PG_TASK_DISPATCH_H */

@@ -15,7 +15,7 @@
 
 #include "scheduler/figures.h"
 #include "scheduler/groups.h"
-#include "scheduler/locked.h"
+#include "scheduler/locked_rows.h"
 #include "scheduler/order.h"
 #include "scheduler/orphans.h"
 #include "scheduler/refused.h"
@@ -58,7 +58,7 @@ figures_publish(void)
 	figures_set(FIGURE_REFUSED, refused_count());
 	figures_set(FIGURE_SUSPECTS, MyScheduler->isolation.count);
 	figures_set(FIGURE_ORPHANS, orphans_count());
-	figures_set(FIGURE_LOCKED, locked_count());
+	figures_set(FIGURE_LOCKED, locked_rows_count());
 }
 
 /* An error has ended an iteration. */

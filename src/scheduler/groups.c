@@ -17,6 +17,7 @@
 #include "common/hashfn.h"
 #include "utils/memutils.h"
 
+#include "scheduler/group_locks.h"
 #include "scheduler/group_places.h"
 #include "scheduler/groups.h"
 #include "scheduler/hash_insert.h"
@@ -26,8 +27,6 @@
 #include "scheduler/role_line.h"
 #include "scheduler/surplus.h"
 
-/* A group counts as locked after this number of tasks in a row that could not be claimed. */
-#define LOCKED_MISSES 16
 
 typedef struct GroupEntry
 {
@@ -355,67 +354,6 @@ groups_know(const TaskGroup *key, TaskPlace place)
 		   order_compare_places(&group->places[group->next], &place) == 0;
 }
 
-/* Forget the rows behind this position. */
-static void
-read_again_from(QueueGroup *group, TaskPlace read_position)
-{
-	order_detach(group);
-	group->next = group->count = 0;
-	group->read_position = read_position;
-	group->exhausted = false;
-	order_attach(group);
-}
-
-/*
- * A scan has found the first row of a locked group.  If no row that was read is left, and the group
- * was read to its end or this row is behind the read position, the group is read again from this
- * row.  Otherwise the rest of the group is read first.
- */
-static void
-set_head_of_locked(QueueGroup *group, TaskPlace place)
-{
-	TaskPlace before = {place.dt, place.id - (place.id > PG_INT64_MIN)};
-
-	group->head = place;
-	if (!group_knows_row(group) &&
-		(group->exhausted || order_compare_places(&place, &group->read_position) > 0))
-		read_again_from(group, before);
-}
-
-/* A task of the group was claimed: it does not count as locked. */
-void
-groups_claimed(QueueGroup *group)
-{
-	group->misses = 0;
-	group->locked = false;
-}
-
-/*
- * A task of the group could not be claimed.  After too many in a row, only rows that are not locked
- * are chosen: a locked row needs no executor.
- */
-void
-groups_missed(QueueGroup *group)
-{
-	if (group->locked || ++group->misses < LOCKED_MISSES)
-		return;
-	group->locked = true;
-	group->head.dt = DT_NOEND;
-	if (group->next > 0)
-		read_again_from(group, group->places[group->next - 1]);
-	else if (group->count == 0)
-		read_again_from(group, group->read_position);
-}
-
-/* Do not start tasks of a group before "until", and read the other groups first. */
-void
-groups_pause(QueueGroup *group, MonoTime until)
-{
-	order_detach(group);
-	group->paused_until = until;
-	order_attach(group);
-}
-
 /*
  * Set the next rows of a locked group: those that are not locked, of all up to the new read
  * position.
@@ -432,16 +370,6 @@ groups_read_unlocked(QueueGroup *group, const TaskPlace *places, int count, Task
 	group->read_position = read_position;
 	group->exhausted = exhausted;
 	order_attach(group);
-}
-
-/* The first row of a locked group is not locked any more: read the group from there. */
-void
-groups_unlocked(QueueGroup *group)
-{
-	TaskPlace head = group->head;
-
-	groups_claimed(group);
-	rewind_group(group, &head, 1, false);
 }
 
 /* A scan begins. */
@@ -477,7 +405,7 @@ groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool
 	news = is_news(group, places[0]);
 	note_first_row(group, places[0], true);
 	if (group->locked)
-		set_head_of_locked(group, places[0]);
+		group_locks_set_head(group, places[0]);
 	else if (!group_knows_row(group) ||
 			 order_compare_places(&group->places[group->next], &places[0]) != 0)
 		rewind_group(group, places, count, complete);

@@ -96,12 +96,8 @@ extern bool groups_forget_unseen(MonoTime now, int limit);
 extern int groups_read_ahead(QueueGroup **batch, int limit, ClockNow now);
 extern void groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit);
 
-extern void groups_claimed(QueueGroup *group);
-extern void groups_missed(QueueGroup *group);
-extern void groups_pause(QueueGroup *group, MonoTime until);
 extern void groups_read_unlocked(QueueGroup *group, const TaskPlace *places, int count,
 								 TaskPlace read_position, bool exhausted);
-extern void groups_unlocked(QueueGroup *group);
 
 extern bool groups_ready(ClockNow now);
 extern QueueGroup *groups_next(ClockNow now);

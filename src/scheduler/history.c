@@ -48,6 +48,9 @@
 #define REMOVE_SHARE 20
 #define READ_SHARE 100
 
+/* But not for longer (ms): what held up one slice, need not hold up the next. */
+#define PAUSE_MAX_MS 10000
+
 /* After a walk there is none for this many periods of scans, but at most for a minute (ms). */
 #define REST_PERIODS 60
 #define REST_MIN_MS 60000
@@ -316,6 +319,13 @@ adapt_slice(HistoryWalk *walk, int count, uint64 width, int64 duration)
 		walk->range = Min(walk->range, gap * ROWS_MAX * 16);
 }
 
+/* A slice has taken this time (us): pause for so many times of it. */
+static void
+pause_walk(HistoryWalk *walk, MonoTime now, int64 duration, int share)
+{
+	walk->next.us = now.us + Min(duration * share, (int64) PAUSE_MAX_MS * 1000);
+}
+
 /* The walk has read all rows: rest. */
 static void
 end_walk(HistoryWalk *walk, ClockNow now)
@@ -339,12 +349,11 @@ end_slice(HistoryWalk *walk, int64 upto, bool complete, int count)
 {
 	ClockNow now = clock_now();
 	int64 duration = now.mono.us - walk->begun.us;
-	int share = walk->removing > 0 ? REMOVE_SHARE : READ_SHARE;
 	uint64 width = (uint64) upto - (uint64) walk->position;
 
 	walk->writing = false;
 	walk->position = upto;
-	walk->next.us = now.mono.us + duration * share;
+	pause_walk(walk, now.mono, duration, walk->removing > 0 ? REMOVE_SHARE : READ_SHARE);
 	adapt_slice(walk, count, width, duration);
 	if (!complete)
 		return;
@@ -448,6 +457,6 @@ history_write_failed(const BatchFailure *failure)
 		walk->limit = Min(walk->limit, walk->removing);
 	walk->limit = Max(walk->limit / 4, 1);
 	walk->range = walk->limit;
-	walk->next.us = now.us + (now.us - walk->begun.us) * REMOVE_SHARE;
+	pause_walk(walk, now, now.us - walk->begun.us, REMOVE_SHARE);
 	return true;
 }

@@ -444,6 +444,19 @@ lanes_set_turn(QueueState *queue, TimestampTz turn)
 }
 
 /*
+ * A task that was chosen, and still counts as running, has not begun: it is no start of its queue,
+ * and no turn, unless another one has followed it.
+ */
+void
+lanes_undo_start(QueueState *queue, QueueStart *start)
+{
+	if (start->turn != start->turn_before && start->turn == queue->turn)
+		lanes_set_turn(queue, start->turn_before);
+	start->turn = start->turn_before;
+	queue_undo_start(queue, start);
+}
+
+/*
  * Has no lane of the queue a group that is before this one, which may start a task?  Those that are
  * parked come behind the front, so the loop is over the lanes that are ready: those that have
  * changed, or whose roles were skipped, since they were parked.

@@ -14,6 +14,15 @@
 #include "scheduler/order_key.h"
 #include "shared/clock.h"
 
+/* Why a role is set aside that has due tasks and no executor; see role_line.c. */
+typedef enum RoleLine
+{
+	ROLE_LINE_OPEN,	  /* no executor can be started at present */
+	ROLE_LINE_FULL,	  /* the connection limit of the database is reached */
+	ROLE_LINE_BARRED, /* its connection limit, or that of the database, is 0 */
+	ROLE_LINES
+} RoleLine;
+
 /* A role that has waiting rows. */
 typedef struct GroupRole
 {
@@ -30,10 +39,10 @@ typedef struct GroupRole
 
 	/* see role_line.c */
 	bool aside;				/* it is skipped until it is called, and is not in that list */
-	pairingheap_node line;	/* in the line of the roles that are set aside */
+	RoleLine which;			/* the line in which it is then, or was last ... */
+	pairingheap_node line;	/* ... and its node there */
 	MonoTime since;			/* its place in the line ... */
 	uint64 number;			/* ... among those with the same time */
-	bool full;				/* the connection limit of the database keeps it from starting */
 	bool called;			/* it was called, and not looked at yet */
 	dlist_node called_node; /* in the list of those */
 
@@ -92,6 +101,7 @@ extern void lanes_open_all(void);
 extern MonoTime lanes_closed_until(void);
 extern int lanes_count_parked(void);
 extern void lanes_set_turn(QueueState *queue, TimestampTz turn);
+extern void lanes_undo_start(QueueState *queue, QueueStart *start);
 extern bool lanes_have_first(const QueueGroup *group);
 extern GroupRole *lanes_first_role(void);
 extern void lanes_skip_role(GroupRole *role);

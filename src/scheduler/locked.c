@@ -11,43 +11,52 @@
  */
 #include "postgres.h"
 
+#include "scheduler/group_locks.h"
 #include "scheduler/locked.h"
+#include "scheduler/locked_rows.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/role_state.h"
 #include "task/rows.h"
 
 /*
- * The checks take at most 1/5 of the time: after one statement, which checks up to
- * DISPATCH_LOCK_MAX rows, there is a pause of PAUSE_SHARE times its duration, and at least
- * PAUSE_MIN_MS.
+ * The checks of groups and those of roles take at most 1/10 of the time each: after one statement,
+ * which checks up to DISPATCH_LOCK_MAX rows, there is a pause of PAUSE_SHARE times its duration,
+ * and at least PAUSE_MIN_MS.
  */
-#define PAUSE_SHARE 4
+#define PAUSE_SHARE 9
 #define PAUSE_MIN_MS 10
 
-/* A check for locks has begun then, and ended now: pause. */
-static void
-pause_checks(MonoTime begun, MonoTime now)
+/* A check for locks has begun then, and ended now: when may there be another one of its kind? */
+static MonoTime
+pause_until(MonoTime begun, MonoTime now)
 {
 	MonoTime until = {now.us + (now.us - begun.us) * PAUSE_SHARE};
 
-	MyScheduler->lock_checks.not_before = clock_max(until, clock_plus_ms(now, PAUSE_MIN_MS));
+	return clock_max(until, clock_plus_ms(now, PAUSE_MIN_MS));
 }
 
-/* More rows were found locked. */
-static void
-count_locked(int rows)
-{
-	LockChecks *checks = &MyScheduler->lock_checks;
-
-	if (checks->found <= PG_INT32_MAX - rows)
-		checks->found += rows;
-}
-
-/* Is this id one of those that rows_unlocked returned? */
+/* Is this id one of those that rows_locked returned? */
 static bool
-is_unlocked(const int64 *ids, int count, int64 id)
+is_locked(const int64 *ids, int count, int64 id)
 {
 	return bsearch(&id, ids, count, sizeof(int64), rows_compare_ids) != NULL;
+}
+
+/* Find out which of these rows are locked, as rows_locked does, and remember that. */
+static int
+find_locked(const TaskTable *table, const TaskPlace *places, int count, int64 **ids)
+{
+	int found = rows_locked(table, places, count, ids);
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		if (is_locked(*ids, found, places[i].id))
+			locked_rows_add(places[i]);
+		else
+			locked_rows_remove(places[i]);
+	}
+	return found;
 }
 
 /*
@@ -71,15 +80,14 @@ read_unlocked_rows(const TaskTable *table, QueueGroup *group, ClockNow now)
 		tried[ntried++] = places[i];
 	if (group->head.dt <= now.wall)
 		tried[ntried++] = group->head;
-	nids = rows_unlocked(table, tried, ntried, &ids);
-	count_locked(Max(ntried - nids, 0)); /* of equal ids in partitions there may be more */
-	if (group->head.dt <= now.wall && is_unlocked(ids, nids, group->head.id))
+	nids = find_locked(table, tried, ntried, &ids);
+	if (group->head.dt <= now.wall && !is_locked(ids, nids, group->head.id))
 	{
-		groups_unlocked(group);
+		group_locks_end(group);
 		return;
 	}
 	for (i = 0; i < count; i++)
-		if (places[i].dt > now.wall || is_unlocked(ids, nids, places[i].id))
+		if (places[i].dt > now.wall || !is_locked(ids, nids, places[i].id))
 			places[kept++] = places[i];
 	groups_read_unlocked(group, places, kept, end, count < DISPATCH_LOCK_MAX);
 }
@@ -92,14 +100,14 @@ locked_read_group(const TaskTable *table, QueueGroup *group, ClockNow now)
 	MonoTime begun;
 
 	Assert(group->locked);
-	if (clock_is_before(now.mono, checks->not_before))
+	if (clock_is_before(now.mono, checks->groups_not_before))
 	{
-		groups_pause(group, checks->not_before);
+		group_locks_pause(group, checks->groups_not_before);
 		return;
 	}
 	begun = clock_mono();
 	read_unlocked_rows(table, group, now);
-	pause_checks(begun, clock_mono());
+	checks->groups_not_before = pause_until(begun, clock_mono());
 }
 
 /* A round begins: it has no group to check yet. */
@@ -120,7 +128,8 @@ locked_add(DispatchRound *round, QueueGroup *group, Oid role)
 	LockChecks *checks = &MyScheduler->lock_checks;
 
 	checks->wanted = true;
-	if (round->nchecks == DISPATCH_LOCK_MAX || clock_is_before(round->now.mono, checks->not_before))
+	if (round->nchecks == DISPATCH_LOCK_MAX ||
+		clock_is_before(round->now.mono, checks->roles_not_before))
 		return false;
 	round->checks[round->nchecks].group = group;
 	round->checks[round->nchecks++].role = role;
@@ -145,66 +154,69 @@ locked_check(DispatchRound *round, const TaskTable *table)
 	places = palloc(round->nchecks * sizeof(TaskPlace));
 	for (i = 0; i < round->nchecks; i++)
 		places[i] = round->checks[i].group->places[round->checks[i].group->next];
-	count = rows_unlocked(table, places, round->nchecks, &ids);
-	count_locked(Max(round->nchecks - count, 0));
+	count = find_locked(table, places, round->nchecks, &ids);
 	for (i = 0; i < round->nchecks; i++)
 	{
-		if (is_unlocked(ids, count, places[i].id))
-			role_claimed(round->checks[i].role);
-		else
+		if (is_locked(ids, count, places[i].id))
 			(void) groups_drop_first(round->checks[i].group, round->now, &places[i]);
+		else
+			role_claimed(round->checks[i].role);
 	}
-	pause_checks(begun, clock_mono());
-	return count > 0;
+	MyScheduler->lock_checks.roles_not_before = pause_until(begun, clock_mono());
+	return count < round->nchecks;
 }
 
 /*
- * Learn whether a chosen task was claimed.  If it was not, and has not expired, its row is most
- * likely locked.
+ * Some of the chosen tasks could not be claimed: mark those whose rows are locked.  The others were
+ * changed, have expired, or are missed runs.
  */
 void
-locked_learn(const DispatchEntry *entry, bool claimed)
+locked_mark(DispatchRound *round, const TaskTable *table)
 {
-	if (claimed || entry->expired)
+	TaskPlace places[DISPATCH_MAX];
+	int64 *ids;
+	int nids;
+	int count = 0;
+	int i;
+
+	for (i = 0; i < round->count; i++)
+		if (round->entries[i].claim == NULL && !round->entries[i].kept)
+			places[count++] = round->entries[i].candidate.place;
+	nids = find_locked(table, places, count, &ids);
+	for (i = 0; i < round->count; i++)
 	{
-		groups_claimed(entry->group);
-		role_claimed(entry->role);
-	}
-	else
-	{
-		count_locked(1);
-		groups_missed(entry->group);
-		role_missed(entry->role);
+		DispatchEntry *entry = &round->entries[i];
+
+		entry->locked =
+			entry->claim == NULL && !entry->kept && is_locked(ids, nids, entry->candidate.place.id);
 	}
 }
 
-/* Return when the next check is due; CLOCK_NEVER if the last round had no group to check. */
+/* Learn whether the row of a chosen task was locked. */
+void
+locked_learn(const DispatchEntry *entry)
+{
+	if (entry->claim)
+		locked_rows_remove(entry->candidate.place);
+	if (entry->strict)
+		return;
+	if (entry->locked)
+	{
+		group_locks_missed(entry->group);
+		role_missed(entry->role);
+	}
+	else
+	{
+		group_locks_claimed(entry->group);
+		role_claimed(entry->role);
+	}
+}
+
+/* Return when the next check is due; CLOCK_NEVER if the last round had no role to check. */
 MonoTime
 locked_until(void)
 {
 	LockChecks *checks = &MyScheduler->lock_checks;
 
-	return checks->wanted ? checks->not_before : CLOCK_NEVER;
-}
-
-/* A scan begins: it finds the locked rows again. */
-void
-locked_scan_begin(void)
-{
-	LockChecks *checks = &MyScheduler->lock_checks;
-
-	checks->found_before = checks->found;
-	checks->found = 0;
-}
-
-/*
- * Return how many due rows were found locked lately: between two scans, so that the number does not
- * fall while they are found again.  A row that is tried twice in that time counts twice.
- */
-int
-locked_count(void)
-{
-	LockChecks *checks = &MyScheduler->lock_checks;
-
-	return Max(checks->found, checks->found_before);
+	return checks->wanted ? checks->roles_not_before : CLOCK_NEVER;
 }

@@ -12,22 +12,23 @@
 #include "shared/clock.h"
 #include "task/table.h"
 
-/* What lasts longer than a round: the pause after a check, and how much was found. */
+/*
+ * What lasts longer than a round: the pauses after checks.  Each kind has its own: however many
+ * groups are locked, roles are checked as well.
+ */
 typedef struct LockChecks
 {
-	MonoTime not_before; /* no check before this */
-	bool wanted;		 /* the last round had a group to check */
-	int found;			 /* locked rows, since the last scan began */
-	int found_before;	 /* and in the same time before that */
+	MonoTime groups_not_before; /* no locked group is read before this */
+	MonoTime roles_not_before;	/* nor is the first task of a role checked before this */
+	bool wanted;				/* the last round had a role to check */
 } LockChecks;
 
 extern void locked_read_group(const TaskTable *table, QueueGroup *group, ClockNow now);
 extern void locked_begin_round(DispatchRound *round);
 extern bool locked_add(DispatchRound *round, QueueGroup *group, Oid role);
 extern bool locked_check(DispatchRound *round, const TaskTable *table);
-extern void locked_learn(const DispatchEntry *entry, bool claimed);
+extern void locked_mark(DispatchRound *round, const TaskTable *table);
+extern void locked_learn(const DispatchEntry *entry);
 extern MonoTime locked_until(void);
-extern void locked_scan_begin(void);
-extern int locked_count(void);
 
 #endif /* PG_TASK_LOCKED_H */

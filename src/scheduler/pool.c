@@ -20,6 +20,7 @@
 
 #include "scheduler/dependents.h"
 #include "scheduler/isolation.h"
+#include "scheduler/lanes.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
 #include "scheduler/rates.h"
@@ -230,7 +231,7 @@ undo_starts(PoolExecutor *executor, uint32 from, uint32 end)
 		PoolTask *task = &executor->ring[--end % SHARED_RING];
 
 		if (task->queue)
-			queue_undo_start(task->queue, &task->start);
+			lanes_undo_start(task->queue, &task->start);
 	}
 }
 
@@ -281,10 +282,26 @@ typedef struct SlotReport
 	bool mine;	   /* the slot is still this executor's */
 	bool gone;	   /* it has exited with tasks in its ring */
 	bool attached; /* its process has attached */
+	bool ready;	   /* it has connected */
 	uint32 done;
 	bool running; /* a task is running, and has begun: */
 	RateBegin begin;
 } SlotReport;
+
+/*
+ * Has the process of this executor connected?  It may have exited since, and another one may use
+ * the slot; after two of them nobody knows, and the answer is yes.  The caller holds the directory
+ * lock.
+ */
+static bool
+has_connected(const PoolExecutor *executor)
+{
+	const SharedExecutor *slot = executor->slot;
+
+	if (slot->generation == executor->generation)
+		return slot->pid != 0;
+	return slot->generation != executor->generation + 1 || slot->had_pid;
+}
 
 /* Read the slot, and copy from it what is asked for during the iteration. */
 static SlotReport
@@ -295,6 +312,7 @@ read_slot(PoolExecutor *executor)
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	report.mine = slot->state != EXECUTOR_FREE && slot->generation == executor->generation;
+	report.ready = has_connected(executor);
 	if (report.mine)
 	{
 		LWLockAcquire(slot->lock, LW_SHARED);
@@ -324,7 +342,7 @@ reap_executor(PoolExecutor *executor)
 	SlotReport report = read_slot(executor);
 	MonoTime now = clock_mono();
 
-	if (!executor->ready && executor->pid != 0)
+	if (!executor->ready && report.ready)
 	{
 		executor->ready = true;
 		role_connected(executor->role);
@@ -544,7 +562,7 @@ pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, QueueS
 	LWLockRelease(slot->lock);
 	if (!assigned)
 	{
-		queue_undo_start(queue, &mine.start);
+		lanes_undo_start(queue, &mine.start);
 		orphan_task(&mine, ORPHAN_NOT_STARTED, NULL);
 		return;
 	}

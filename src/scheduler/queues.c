@@ -164,14 +164,13 @@ end_of_pause(const QueueState *queue, const TaskGroup *group)
 }
 
 /* A task of the queue, which counts as running, was claimed now: its pause begins. */
-QueueStart
-queue_note_start(QueueState *queue, MonoTime now)
+void
+queue_note_start(QueueState *queue, QueueStart *start, MonoTime now)
 {
-	QueueStart start = {queue->pause.last_start, ++queue->starts};
-
 	Assert(queue->running > 0);
+	start->before = queue->pause.last_start;
+	start->number = ++queue->starts;
 	queue->pause.last_start = now;
-	return start;
 }
 
 /*

@@ -19,11 +19,13 @@
 struct GroupLane;
 struct QueueRate;
 
-/* A start of a queue, until it is known that the task begins; see queue_undo_start. */
+/* A start of a queue, until it is known that the task begins; see lanes_undo_start. */
 typedef struct QueueStart
 {
 	MonoTime before; /* the start before it */
 	uint64 number;	 /* 0: none */
+	TimestampTz turn;
+	TimestampTz turn_before; /* the turn before it */
 } QueueStart;
 
 /* A queue: how many of its tasks are running, and how long they take. */
@@ -75,7 +77,7 @@ extern void queue_add_group(QueueState *queue);
 extern void queue_remove_group(QueueState *queue);
 extern void queue_count_started(QueueState *queue);
 extern void queue_count_ended(QueueState *queue);
-extern QueueStart queue_note_start(QueueState *queue, MonoTime now);
+extern void queue_note_start(QueueState *queue, QueueStart *start, MonoTime now);
 extern void queue_undo_start(QueueState *queue, QueueStart *start);
 extern MonoTime queue_blocked_until(QueueState *queue, const TaskGroup *group, ClockNow now);
 extern int queue_free_places(QueueState *queue, const TaskGroup *group, MonoTime now);

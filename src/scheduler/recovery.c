@@ -14,10 +14,12 @@
 
 #include "scheduler/binding.h"
 #include "scheduler/dependents.h"
+#include "scheduler/dispatch.h"
 #include "scheduler/errors.h"
 #include "scheduler/figures.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
+#include "scheduler/locked_rows.h"
 #include "scheduler/orphans.h"
 #include "scheduler/queues.h"
 #include "scheduler/reboot.h"
@@ -56,7 +58,10 @@ forget_rows(bool table_changed)
 	if (table_changed)
 		queues_lose_sight();
 	else
+	{
 		groups_clear();
+		locked_rows_forget();
+	}
 	binding_clear();
 	work_forget_table();
 	scan_forget();
@@ -142,7 +147,10 @@ recovery_run(DispatchRound *round)
 	report_error(error, now);
 	AbortCurrentTransaction();
 	if (error->sqlerrcode != ERRCODE_TABLE_CHANGED)
+	{
 		figures_error(error);
+		dispatch_publish_none();
+	}
 	MyScheduler->iteration_failed = true;
 	work_abandon();
 	dispatch_abandon(round);

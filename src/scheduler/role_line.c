@@ -9,6 +9,7 @@
  *
  * The roles that are refused by the connection limit of the database have a line of their own: they
  * are called until one of them is refused again, and do not stand before those that have no limit.
+ * Those that may have no executor at all are not called until databases or roles have changed.
  *
  * This file is plain memory: no SPI, no shared memory, and it reads no clock.  It knows nothing of
  * executors: choice.c says since when a role needs one.
@@ -18,14 +19,18 @@
 #include "scheduler/lanes.h"
 #include "scheduler/role_line.h"
 
+/* Not each change of a limit is reported: roles are looked at again after this time (ms). */
+#define RECALL_MS 10000
+
 /* Static, because the line is remembered from iteration to iteration. */
 static struct
 {
-	pairingheap roles; /* those that are set aside, except for ... */
-	pairingheap full;  /* ... those that the connection limit of the database keeps from starting */
-	dlist_head called; /* those that the round has called, and has not looked at */
-	uint64 number;	   /* of the last role that came into the line */
-	int count;		   /* of roles that are set aside */
+	pairingheap lines[ROLE_LINES]; /* those that are set aside */
+	dlist_head called;			   /* those that the round has called, and has not looked at */
+	uint64 number;				   /* of the last role that came into a line */
+	int count;					   /* of roles that are set aside */
+	uint32 changes;				   /* counter of changes when barred ones were called back ... */
+	MonoTime recalled;			   /* ... and when that was */
 } line;
 
 /* Positive if "a" is called first: it waits for a longer time, or came first. */
@@ -44,8 +49,11 @@ compare_waiting(const pairingheap_node *a, const pairingheap_node *b,
 void
 role_line_create(void)
 {
+	RoleLine which;
+
 	memset(&line, 0, sizeof(line));
-	line.roles.ph_compare = line.full.ph_compare = compare_waiting;
+	for (which = 0; which < ROLE_LINES; which++)
+		line.lines[which].ph_compare = compare_waiting;
 	dlist_init(&line.called);
 }
 
@@ -58,28 +66,18 @@ end_call(GroupRole *role)
 	role->called = false;
 }
 
-/* The line in which this role waits. */
-static pairingheap *
-line_of(const GroupRole *role)
-{
-	return role->full ? &line.full : &line.roles;
-}
-
-/*
- * Set a role aside that needs an executor since this time; "full": because of the connection limit
- * of the database.  It is skipped in this round.
- */
+/* Set a role aside that needs an executor since this time.  It is skipped in this round. */
 void
-role_line_add(GroupRole *role, MonoTime since, bool full)
+role_line_add(GroupRole *role, MonoTime since, RoleLine which)
 {
 	Assert(role->skipped && !role->aside);
 	end_call(role);
 	if (role->number == 0 || role->since.us != since.us)
 		role->number = ++line.number;
 	role->since = since;
-	role->full = full;
+	role->which = which;
 	lanes_set_aside(role);
-	pairingheap_add(line_of(role), &role->line);
+	pairingheap_add(&line.lines[which], &role->line);
 	line.count++;
 }
 
@@ -90,7 +88,7 @@ role_line_forget(GroupRole *role)
 	end_call(role);
 	if (role->aside)
 	{
-		pairingheap_remove(line_of(role), &role->line);
+		pairingheap_remove(&line.lines[role->which], &role->line);
 		line.count--;
 	}
 	role->aside = false;
@@ -101,6 +99,28 @@ void
 role_line_look(GroupRole *role)
 {
 	end_call(role);
+}
+
+/*
+ * A round begins.  If databases or roles have changed since barred ones were called back last, by
+ * this counter of changes, or that was long ago, these wait in line as others do.
+ */
+void
+role_line_recall(uint32 changes, MonoTime now)
+{
+	pairingheap *barred = &line.lines[ROLE_LINE_BARRED];
+
+	if (changes == line.changes && !clock_exceeds(line.recalled, now, RECALL_MS))
+		return;
+	line.changes = changes;
+	line.recalled = now;
+	while (!pairingheap_is_empty(barred))
+	{
+		GroupRole *role = pairingheap_container(GroupRole, line, pairingheap_remove_first(barred));
+
+		role->which = ROLE_LINE_OPEN;
+		pairingheap_add(&line.lines[ROLE_LINE_OPEN], &role->line);
+	}
 }
 
 /* Call the first roles of one line. */
@@ -133,9 +153,9 @@ call_from(pairingheap *roles, MonoTime before, int limit)
 int
 role_line_call(MonoTime before, int limit, bool full)
 {
-	int count = call_from(&line.roles, before, limit);
+	int count = call_from(&line.lines[ROLE_LINE_OPEN], before, limit);
 
-	return full ? count : count + call_from(&line.full, before, limit);
+	return full ? count : count + call_from(&line.lines[ROLE_LINE_FULL], before, limit);
 }
 
 /*
@@ -153,15 +173,24 @@ role_line_end_round(void)
 		if (pairingheap_is_empty(&role->lanes))
 			continue;
 		lanes_skip_role(role);
-		role_line_add(role, role->since, role->full);
+		role_line_add(role, role->since, role->which);
 	}
 }
 
-/* Is a role set aside? */
+/* Is a role set aside that may be called? */
 bool
 role_line_waits(void)
 {
-	return !pairingheap_is_empty(&line.roles) || !pairingheap_is_empty(&line.full);
+	return !pairingheap_is_empty(&line.lines[ROLE_LINE_OPEN]) ||
+		   !pairingheap_is_empty(&line.lines[ROLE_LINE_FULL]);
+}
+
+/* Are roles barred?  *changes is the counter of changes as it was before that was found out. */
+bool
+role_line_has_barred(uint32 *changes)
+{
+	*changes = line.changes;
+	return !pairingheap_is_empty(&line.lines[ROLE_LINE_BARRED]);
 }
 
 /* Return how many roles are set aside. */

@@ -37,8 +37,10 @@
 #include "scheduler/figures.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
+#include "scheduler/idle.h"
 #include "scheduler/isolation.h"
 #include "scheduler/locked.h"
+#include "scheduler/locked_rows.h"
 #include "scheduler/order.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
@@ -53,7 +55,6 @@
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
-#include "scheduler/surplus.h"
 #include "scheduler/work.h"
 #include "shared/arbiter.h"
 #include "shared/clock.h"
@@ -71,18 +72,6 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 
 /* Maximum number of batches of orphans that are written before the scheduler exits. */
 #define EXIT_BATCHES 8
-
-/* The scheduler is idle if nothing is due within this time (ms). */
-#define IDLE_AHEAD_MS 1000
-
-/* Then it exits after this time, if there are not places for all databases (ms). */
-#define REST_MS 5000
-
-/*
- * After an error, or if rows or the rate table were refused, a scheduler that shares its worker
- * slot is needed again after this time (ms).
- */
-#define FAILED_RETRY_MS 30000
 
 /* What is due within this time ends the sleep by a timer (ms). */
 #define WAKE_TIMER_MS 2000
@@ -197,6 +186,7 @@ prepare_table(void)
 	{
 		/* another table: what was known of rows is not of its rows */
 		groups_clear();
+		locked_rows_forget();
 		reconcile_want();
 	}
 	history_table_prepared(prepared->relid != MyScheduler->last_relid);
@@ -275,7 +265,7 @@ scan_next_groups(void)
 	if (!scan_going())
 	{
 		MyScheduler->row_missed = false;
-		locked_scan_begin();
+		locked_rows_scan_begins();
 	}
 	scan_slice(MyScheduler->table, MyScheduler->settings.period);
 	if (!scan_going())
@@ -388,107 +378,12 @@ run_iteration(DispatchRound *round)
 	MyScheduler->dispatched = clock_now();
 	if (dispatch_round(round, MyScheduler->dispatched))
 		SetLatch(MyLatch);
-	arbiter_want(MyScheduler->slot, round->wants_executor);
-	figures_set(FIGURE_WANTED, round->wanted + role_line_count());
-	MyScheduler->demands = round->full || round->soon;
+	dispatch_publish(round);
 	row_writes_run(now);
 	MyScheduler->iteration_failed = false;
 	MyScheduler->no_memory_ms = 0;
 	if (!orphans_refused() && refused_count() == 0 && !history_refused() && !dependents_refused())
 		errors_forget();
-}
-
-/* Return when something is due next, besides scans and what the executors report. */
-static MonoTime
-next_due(ClockNow now)
-{
-	MonoTime due;
-
-	if (MyScheduler->iteration_failed)
-		return clock_plus_ms(now.mono, FAILED_RETRY_MS);
-	if (MyScheduler->away)
-		return CLOCK_NEVER;
-	due = clock_min(groups_due_at(now), row_writes_until(now));
-	if (MyScheduler->table == NULL || scan_going() || groups_ready(now))
-		return now.mono;
-	due = clock_min(due, clock_min(isolation_until(now.mono), rules_reader_until()));
-	due = clock_min(due, clock_min(reconcile_until(), surplus_scan_at(now)));
-	/* rows may be free by now, and what is known of them is lost when this process exits */
-	due = clock_min(due, dependents_work_until());
-	if (scan_is_wanted())
-		due = clock_min(due, scan_until());
-	if (refused_count() > 0 || dependents_refused() || rate_store_until().us != CLOCK_NEVER.us)
-		due = clock_min(due, clock_plus_ms(now.mono, FAILED_RETRY_MS));
-	return clock_min(due, locked_until());
-}
-
-/* Return when the walk that removes rows goes on, or begins because something is to be found. */
-static MonoTime
-next_walk(void)
-{
-	if (MyScheduler->iteration_failed || MyScheduler->away)
-		return CLOCK_NEVER;
-	return clock_max(history_until(), MyScheduler->no_writing_until);
-}
-
-/*
- * Return when the database needs a scheduler again.  A walk that is given up begins anew with the
- * next visit: one that came back for it would be asked to exit again, where many have walks to do.
- */
-static MonoTime
-next_need(ClockNow now)
-{
-	MonoTime due = next_due(now);
-	MonoTime walk = next_walk();
-
-	if (MyScheduler->absent)
-		return CLOCK_NEVER;
-	if (MyScheduler->row_missed)
-		due = clock_min(due, scan_until());
-	if (MyScheduler->history.walking)
-		walk = CLOCK_NEVER;
-	return clock_min(due, walk);
-}
-
-/*
- * If there are not places for all databases, exit after a rest, so that a database that needs a
- * place finds one.
- */
-static void
-rest(bool idle, MonoTime now)
-{
-	if (!idle || !clock_is_before(clock_plus_ms(now, IDLE_AHEAD_MS), next_walk()))
-		MyScheduler->rests_since = CLOCK_NEVER;
-	else if (clock_is_before(now, MyScheduler->rests_since))
-		MyScheduler->rests_since = now;
-	else if (clock_exceeds(MyScheduler->rests_since, now, REST_MS))
-		scheduler_slot_leave(MyScheduler->slot); /* this sets the latch as well */
-}
-
-/*
- * Tell the supervisor whether this scheduler is idle, so that another database may have its worker
- * slot.  Called within the guarded iteration, because memory may run out.
- */
-static void
-show_idle(ClockNow now)
-{
-	SharedScheduler *slot = MyScheduler->slot;
-	bool idle;
-
-	/* read without a lock: the supervisor wakes this process when it changes */
-	if (!Shared->crowded)
-	{
-		MyScheduler->rests_since = CLOCK_NEVER;
-		return;
-	}
-	idle =
-		!pool_is_busy() && clock_is_before(clock_plus_ms(now.mono, IDLE_AHEAD_MS), next_due(now));
-	rest(idle, now.mono);
-	if (idle == (pg_atomic_read_u64(&slot->idle_since) != 0))
-		return;
-	pg_atomic_write_u64(&slot->idle_since, idle ? (uint64) now.mono.us : 0);
-	if (idle)
-		shared_wake_supervisor();
 }
 
 static void
@@ -511,12 +406,12 @@ run_guarded_iteration(void)
 	PG_TRY();
 	{
 		run_iteration(&round);
-		show_idle(clock_now());
+		idle_show(clock_now());
 	}
 	PG_CATCH();
 	{
 		recovery_run(&round);
-		show_idle(clock_now()); /* cannot fail: nothing is looked up now */
+		idle_show(clock_now()); /* cannot fail: nothing is looked up now */
 	}
 	PG_END_TRY();
 	error_context_stack = callback.previous;
@@ -541,7 +436,6 @@ wait_for_memory(void)
 	MonoTime until = clock_plus_ms(clock_mono(), MyScheduler->no_memory_ms);
 	long left;
 
-	arbiter_want(MyScheduler->slot, false);
 	while (!must_exit() && (left = clock_ms_until(clock_mono(), until)) > 0)
 	{
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, left,
@@ -572,8 +466,7 @@ next_iteration(ClockNow now)
 									   MyScheduler->no_writing_until));
 	until = clock_min(until, clock_min(reconcile_until(), rules_reader_until()));
 	until = clock_min(until, clock_min(dependents_until(), rate_store_until()));
-	if (MyScheduler->rests_since.us != CLOCK_NEVER.us)
-		until = clock_min(until, clock_plus_ms(MyScheduler->rests_since, REST_MS));
+	until = clock_min(until, idle_until());
 	return clock_min(until, isolation_until(now.mono));
 }
 
@@ -673,7 +566,8 @@ shut_down(void)
 	scheduler_slot_leave(MyScheduler->slot);
 	pool_dismiss();
 	rate_store_flush(now);
-	MyScheduler->slot->due = next_need(now);
+	MyScheduler->slot->due = idle_next_need(now);
+	MyScheduler->slot->barred = role_line_has_barred(&MyScheduler->slot->barred_changes);
 	/* of other orphans there may be very many: some are written, the next scheduler finds the rest
 	 */
 	for (i = 0;

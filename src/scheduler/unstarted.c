@@ -19,6 +19,7 @@
 #include "scheduler/refused.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/unstarted.h"
+#include "shared/serving.h"
 #include "task/outcome.h"
 
 /* Maximum number of entries; a later scan finds the other tasks again. */
@@ -152,7 +153,7 @@ expire_unstarted(const TaskTable *table, TimestampTz now)
 		candidates[ncandidates].place = task->place;
 		candidates[ncandidates].missed = task->missed;
 		candidates[ncandidates++].active = task->active;
-		maybe_missed |= task->place.dt < PgStartTime;
+		maybe_missed |= task->place.dt < serving_since();
 	}
 	if (ncandidates == 0)
 		return;

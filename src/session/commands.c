@@ -236,6 +236,7 @@ static void
 finish_prepared(const SharedPrepared *prepared, bool committed)
 {
 	shared_prepared_remove(prepared, committed);
+	shared_prepared_check();
 	if (!committed)
 		return;
 	/* it may have inserted or ended tasks, too; what it would report was not stored */

@@ -5,8 +5,7 @@
  * The answer is the first reason that applies, in the order of the list "reasons".  It is derived
  * from the row as the caller sees it, from the queue table and the rate table, the catalogs of
  * roles and the slots in shared memory.  What a scheduler alone remembers (a row that a trigger
- * refuses) is not asked for, nor when the pause of a negative max ends.  Of tasks that the caller
- * does not see, it tells numbers and pids.
+ * refuses) is not asked for.  Of tasks that the caller does not see, it tells numbers and pids.
  *
  * No SQL runs here with other rights than the caller's.  This file changes nothing.
  */
@@ -531,6 +530,28 @@ explain_rate(const WhyTask *task)
 					time_text(next));
 }
 
+static const char *
+pause_text(const WhyTask *task)
+{
+	return psprintf("the pause of its queue: %s between two starts",
+					interval_text(-(int64) task->max * 1000));
+}
+
+/* The last start of its queue is too near, likewise. */
+static const char *
+explain_start(const WhyTask *task)
+{
+	TimestampTz next;
+	RateRow row;
+
+	if (task->max >= 0 || !rate_row_find(task->relid, task->owner, task->queue, &row))
+		return NULL;
+	next = rate_foresee_pause(row.image, row.length, -(int64) task->max, clock_now());
+	if (next == DT_NOBEGIN)
+		return NULL;
+	return psprintf("%s; it may start at %s", pause_text(task), time_text(next));
+}
+
 /* It may have crashed the server, and another such task runs. */
 static const char *
 explain_isolation(const WhyTask *task)
@@ -575,17 +596,16 @@ explain_spacing(const WhyTask *task)
 	if (task->has_rule && task->rule.rate > 0)
 		return rate_text(&task->rule);
 	if (task->max < 0)
-		return psprintf("the pause of its queue: %s between two starts",
-						interval_text(-(int64) task->max * 1000));
+		return pause_text(task);
 	return NULL;
 }
 
 /* All reasons, in the order in which they are looked at. */
 static const char *(*const reasons[])(const WhyTask *) = {
-	explain_home,		explain_state,	   explain_service,	  explain_dependency,
-	explain_time,		explain_role,	   explain_scheduler, explain_row_lock,
-	explain_table_lock, explain_pause,	   explain_limit,	  explain_strict,
-	explain_rate,		explain_isolation, explain_executors, explain_spacing,
+	explain_home,	   explain_state,	  explain_service,	explain_dependency, explain_time,
+	explain_role,	   explain_scheduler, explain_row_lock, explain_table_lock, explain_pause,
+	explain_limit,	   explain_strict,	  explain_rate,		explain_start,		explain_isolation,
+	explain_executors, explain_spacing,
 };
 
 /* ---- the function ---- */

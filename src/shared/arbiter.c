@@ -59,11 +59,11 @@ is_fresh(const SharedScheduler *scheduler, MonoTime now)
 }
 
 /*
- * Count the executors of a database that were not asked to exit.  The caller holds the directory
- * lock.
+ * Count the executors of a database that were not asked to exit; of one role, or InvalidOid.  The
+ * caller holds the directory lock.
  */
 static int
-count_executors(Oid database)
+count_executors(Oid database, Oid role)
 {
 	int count = 0;
 	int i;
@@ -74,7 +74,8 @@ count_executors(Oid database)
 		SharedExecutor *executor = &Shared->executors[i];
 
 		count += executor->database == database && executor->state != EXECUTOR_FREE &&
-				 executor->state != EXECUTOR_LEAVING;
+				 executor->state != EXECUTOR_LEAVING &&
+				 (!OidIsValid(role) || executor->role == role);
 	}
 	return count;
 }
@@ -112,7 +113,7 @@ others_first(SharedScheduler *me, int mine, MonoTime now)
 		SharedScheduler *other = &Shared->schedulers[i];
 
 		if (other != me && other->wants && is_fresh(other, now) &&
-			count_executors(other->database) < mine)
+			count_executors(other->database, InvalidOid) < mine)
 			return true;
 	}
 	return false;
@@ -239,18 +240,16 @@ is_needed(const SharedExecutor *executor, MonoTime now)
 
 /*
  * Ask the executor that has been idle for the longest time to exit, unless one is exiting already.
- * The executors of this role in this database are exempt; "of_role": only those of this role count.
- * Returns false if there is none to exit.  The caller holds the directory lock.
+ * The executors of this role in this database are exempt.  The caller holds the directory lock.
  *
  * The victim is chosen without its lock.  Under that lock the need is checked again, because the
  * victim's scheduler may have reserved it or assigned a task to it in the meantime.
  */
-static bool
-evict_idle(Oid database, Oid role, bool of_role)
+static void
+evict_idle(Oid database, Oid role)
 {
 	MonoTime now = clock_mono();
 	SharedExecutor *victim = NULL;
-	bool asked;
 	int i;
 
 	Assert(LWLockHeldByMeInMode(Shared->directory, LW_EXCLUSIVE));
@@ -258,10 +257,8 @@ evict_idle(Oid database, Oid role, bool of_role)
 	{
 		SharedExecutor *executor = &Shared->executors[i];
 
-		if (of_role && executor->role != role)
-			continue;
 		if (is_leaving(executor))
-			return true;
+			return;
 		if (executor->state != EXECUTOR_READY)
 			continue;
 		if (executor->database == database && executor->role == role)
@@ -272,13 +269,11 @@ evict_idle(Oid database, Oid role, bool of_role)
 			victim = executor;
 	}
 	if (victim == NULL)
-		return false;
+		return;
 	LWLockAcquire(victim->lock, LW_EXCLUSIVE);
-	asked = !is_needed(victim, now);
-	if (asked)
+	if (!is_needed(victim, now))
 		executor_slot_leave_locked(victim);
 	LWLockRelease(victim->lock);
-	return asked;
 }
 
 /* No worker slot is free: ask an idle executor of another database or role to exit. */
@@ -286,23 +281,8 @@ void
 arbiter_evict(Oid database, Oid role)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	(void) evict_idle(database, role, false);
+	evict_idle(database, role);
 	LWLockRelease(Shared->directory);
-}
-
-/*
- * A role has as many executors as it may on the whole server: ask an idle one in another database
- * to exit.  Returns whether one exits.
- */
-bool
-arbiter_evict_of_role(Oid database, Oid role)
-{
-	bool exits;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	exits = evict_idle(database, role, true);
-	LWLockRelease(Shared->directory);
-	return exits;
 }
 
 /*
@@ -314,31 +294,49 @@ arbiter_evict_for_scheduler(void)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	if (count_slots() - count_processes() < arbiter_places())
-		(void) evict_idle(InvalidOid, InvalidOid, false);
+		evict_idle(InvalidOid, InvalidOid);
 	LWLockRelease(Shared->directory);
 }
 
 /*
- * Reserve an executor slot for this role in the scheduler's database.  NULL if none is free, and
- * then an idle executor is asked to exit; also NULL if another database that wants an executor has
- * fewer.
+ * Count the executors of a role in all databases, as its limit does.  The caller holds the
+ * directory lock.
+ */
+static int
+count_role(Oid role)
+{
+	int count = 0;
+	int i;
+
+	Assert(LWLockHeldByMe(Shared->directory));
+	for (i = 0; i < Shared->nexecutors; i++)
+		count += Shared->executors[i].state != EXECUTOR_FREE && Shared->executors[i].role == role;
+	return count;
+}
+
+/*
+ * Reserve an executor slot for this role, which may have "limit" on the server (negative: no
+ * limit), in the scheduler's database.  NULL if none is free, and then an idle executor is asked to
+ * exit; also NULL if another database that wants an executor has fewer, or if the role has got its
+ * last one there since arbiter_role_limit.
  */
 SharedExecutor *
-arbiter_reserve(SharedScheduler *me, Oid role)
+arbiter_reserve(SharedScheduler *me, Oid role, int limit)
 {
 	MonoTime now = clock_mono();
 	SharedExecutor *result = NULL;
 
 	Assert(me->proc == COMPAT_MY_PROC);
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	if (!others_first(me, count_executors(me->database), now))
+	if ((limit < 0 || count_role(role) < limit) &&
+		!others_first(me, count_executors(me->database, InvalidOid), now))
 	{
 		if (has_slot())
 			result = executor_slot_reserve(me->database, role, now);
 		if (result)
 			me->granted = now;
 		else
-			(void) evict_idle(me->database, role, false);
+			evict_idle(me->database, role);
 	}
 	LWLockRelease(Shared->directory);
 	return result;
@@ -360,7 +358,7 @@ arbiter_yield(SharedScheduler *me)
 
 	Assert(me->proc == COMPAT_MY_PROC);
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	mine = count_executors(me->database);
+	mine = count_executors(me->database, InvalidOid);
 	for (i = 0; i < Shared->nschedulers && mine > 0; i++)
 	{
 		SharedScheduler *other = &Shared->schedulers[i];
@@ -368,7 +366,7 @@ arbiter_yield(SharedScheduler *me)
 
 		if (other == me || !other->wants || !is_fresh(other, now))
 			continue;
-		theirs = count_executors(other->database);
+		theirs = count_executors(other->database, InvalidOid);
 		if (mine > theirs + 1 || (theirs == 0 && clock_exceeds(other->wants_since, now, SLICE_MS) &&
 								  clock_exceeds(me->granted, now, SLICE_MS)))
 			yields = true;
@@ -380,18 +378,172 @@ arbiter_yield(SharedScheduler *me)
 	return yields;
 }
 
-/* Count the executors of a role in all databases. */
-int
-arbiter_count_role(Oid role)
+/*
+ * Since when does this database await an executor of a role?  CLOCK_NEVER if it does not.  The
+ * caller holds the directory lock, or is the scheduler.
+ */
+static MonoTime
+awaits_since(const SharedScheduler *scheduler, Oid role)
 {
-	int count = 0;
 	int i;
 
-	LWLockAcquire(Shared->directory, LW_SHARED);
+	for (i = 0; i < scheduler->nawaits; i++)
+		if (scheduler->awaits[i].role == role)
+			return scheduler->awaits[i].since;
+	return CLOCK_NEVER;
+}
+
+/*
+ * Does another database await an executor of this role, and come first: it has fewer, or as many
+ * and waits for a longer time?  The caller holds the directory lock.
+ */
+static bool
+others_await(SharedScheduler *me, Oid role, int mine, MonoTime now)
+{
+	int i;
+
+	for (i = 0; i < Shared->nschedulers; i++)
+	{
+		SharedScheduler *other = &Shared->schedulers[i];
+		MonoTime since = awaits_since(other, role);
+		int theirs;
+
+		if (other == me || since.us == CLOCK_NEVER.us || !is_fresh(other, now))
+			continue;
+		theirs = count_executors(other->database, role);
+		if (theirs < mine || (theirs == mine && clock_is_before(since, awaits_since(me, role))))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Is this executor to exit for a database that has "mine" of its role?  If it has been idle for a
+ * time slice; or after a slice, but not before its first task, by the rule of arbiter_yield.
+ */
+static bool
+may_be_taken(const SharedExecutor *executor, int mine, MonoTime now)
+{
+	if (!is_needed(executor, now) && clock_exceeds(executor->idle_since, now, SLICE_MS))
+		return true;
+	return executor->taken > 0 && clock_exceeds(executor->started, now, SLICE_MS) &&
+		   (mine == 0 || count_executors(executor->database, executor->role) > mine + 1);
+}
+
+/*
+ * Pick the executor of this role that is to exit for this database: the one with the fewest tasks.
+ * NULL if there is none, or one exits already.  The caller holds the directory lock.
+ */
+static SharedExecutor *
+pick_of_role(SharedScheduler *me, Oid role, MonoTime now)
+{
+	int mine = count_executors(me->database, role);
+	SharedExecutor *victim = NULL;
+	int i;
+
 	for (i = 0; i < Shared->nexecutors; i++)
-		count += Shared->executors[i].state != EXECUTOR_FREE && Shared->executors[i].role == role;
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+
+		if (executor->role != role)
+			continue;
+		if (is_leaving(executor))
+			return NULL;
+		if (executor->state == EXECUTOR_READY && executor->database != me->database &&
+			may_be_taken(executor, mine, now) &&
+			(victim == NULL ||
+			 executor->assigned - executor->done < victim->assigned - victim->done))
+			victim = executor;
+	}
+	return victim;
+}
+
+/*
+ * Ask an executor of this role in another database to exit after its task, and wake its scheduler,
+ * which reclaims the tasks behind that one.
+ */
+static void
+take_of_role(SharedScheduler *me, Oid role)
+{
+	SharedExecutor *victim;
+	SharedScheduler *other;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	victim = pick_of_role(me, role, clock_mono());
+	other = victim ? scheduler_slot_find(victim->database) : NULL;
+	if (victim)
+	{
+		LWLockAcquire(victim->lock, LW_EXCLUSIVE);
+		executor_slot_leave_locked(victim);
+		LWLockRelease(victim->lock);
+	}
+	if (other)
+		shared_wake(other->proc);
 	LWLockRelease(Shared->directory);
-	return count;
+}
+
+/* Does this role have an executor in another database?  The caller holds the directory lock. */
+static bool
+is_elsewhere(SharedScheduler *me, Oid role)
+{
+	int i;
+
+	for (i = 0; i < Shared->nexecutors; i++)
+		if (Shared->executors[i].state != EXECUTOR_FREE && Shared->executors[i].role == role &&
+			Shared->executors[i].database != me->database)
+			return true;
+	return false;
+}
+
+/*
+ * May this role, which may have "limit" executors on the server, get one more in this database?
+ * Databases share those of a role as they share all: one that has fewer gets the next one, and one
+ * that has none gets one of another database.  If so, that is asked to exit.
+ */
+RoleLimit
+arbiter_role_limit(SharedScheduler *me, Oid role, int limit)
+{
+	MonoTime now = clock_mono();
+	RoleLimit result = ROLE_MAY_START;
+	bool takes;
+
+	Assert(me->proc == COMPAT_MY_PROC && limit > 0);
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	if (count_role(role) >= limit)
+		result = is_elsewhere(me, role) ? ROLE_AWAITS : ROLE_IS_FULL;
+	else if (others_await(me, role, count_executors(me->database, role), now))
+		result = ROLE_AWAITS;
+	takes = result == ROLE_AWAITS && pick_of_role(me, role, now) != NULL;
+	LWLockRelease(Shared->directory);
+	if (takes)
+		take_of_role(me, role);
+	return result;
+}
+
+/*
+ * Record for which roles this database awaits an executor: see ROLE_AWAITS.  Of more than
+ * SHARED_AWAITS, the others do not count.
+ */
+void
+arbiter_await(SharedScheduler *me, const Oid *roles, int count)
+{
+	SharedAwait awaits[SHARED_AWAITS];
+	MonoTime now = clock_mono();
+	bool changed = count != me->nawaits; /* read without the lock: only this process writes them */
+	int i;
+
+	Assert(me->proc == COMPAT_MY_PROC && count <= SHARED_AWAITS);
+	for (i = 0; i < count; i++)
+	{
+		awaits[i] = (SharedAwait){roles[i], clock_min(awaits_since(me, roles[i]), now)};
+		changed |= i < me->nawaits && me->awaits[i].role != roles[i];
+	}
+	if (!changed)
+		return;
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	memcpy(me->awaits, awaits, count * sizeof(SharedAwait));
+	me->nawaits = count;
+	LWLockRelease(Shared->directory);
 }
 
 /* Count the executors of a database. */

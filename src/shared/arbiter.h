@@ -10,17 +10,25 @@
 
 #include "shared/shared.h"
 
-extern SharedExecutor *arbiter_reserve(SharedScheduler *me, Oid role);
+/* May a role get one more executor, by its limit for the whole server? */
+typedef enum RoleLimit
+{
+	ROLE_MAY_START,
+	ROLE_IS_FULL, /* no, and all that it has are in this database */
+	ROLE_AWAITS	  /* not before one of another database has exited, or has been started there */
+} RoleLimit;
+
+extern SharedExecutor *arbiter_reserve(SharedScheduler *me, Oid role, int limit);
 extern bool arbiter_has_slots(void);
 extern bool arbiter_slot_is_free(void);
 extern int arbiter_places(void);
 extern int arbiter_free_places(void);
 extern void arbiter_evict_for_scheduler(void);
 extern void arbiter_evict(Oid database, Oid role);
-extern bool arbiter_evict_of_role(Oid database, Oid role);
 extern void arbiter_want(SharedScheduler *me, bool wants);
 extern bool arbiter_yield(SharedScheduler *me);
-extern int arbiter_count_role(Oid role);
+extern RoleLimit arbiter_role_limit(SharedScheduler *me, Oid role, int limit);
+extern void arbiter_await(SharedScheduler *me, const Oid *roles, int count);
 extern int arbiter_count_database(Oid database);
 
 extern void arbiter_renew(SharedScheduler *me);

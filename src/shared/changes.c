@@ -5,11 +5,16 @@
  *
  * A process that connected before its role's or its database's settings were changed finds another
  * number than it saw then.  A change is counted when it is committed; the changes of a prepared
- * transaction are kept until COMMIT PREPARED.  This file reads no catalog.
+ * transaction are kept until COMMIT PREPARED.  What a transaction has changed that was prepared
+ * before the server was started or promoted is not known: its end counts as a change of all
+ * settings.  This file reads no catalog.
  */
 #include "postgres.h"
 
+#include "access/twophase.h"
 #include "common/hashfn.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
 
 #include "shared/shared.h"
 
@@ -159,8 +164,25 @@ shared_prepared_find(const char *gid, SharedPrepared *prepared)
 	if (entry)
 		*prepared = *entry;
 	else if (Shared->prepared_lost)
-		prepared->counters[0] = 1;
+		memset(prepared->counters, 0xff, sizeof(prepared->counters));
 	LWLockRelease(Shared->directory);
+}
+
+/* Count changes: those of the counters in "counters". */
+static void
+increment_counters(const uint8 *counters)
+{
+	bool any = false;
+	int i;
+
+	for (i = 0; i < SHARED_SETTINGS; i++)
+		if (counters[i / 8] & (1 << (i % 8)))
+		{
+			increment_counter(i);
+			any = true;
+		}
+	if (any)
+		shared_wake_supervisor();
 }
 
 /*
@@ -171,11 +193,9 @@ void
 shared_prepared_remove(const SharedPrepared *prepared, bool committed)
 {
 	SharedPrepared *entry;
-	int i;
 
-	for (i = 0; i < SHARED_SETTINGS && committed; i++)
-		if (prepared->counters[i / 8] & (1 << (i % 8)))
-			increment_counter(i);
+	if (committed)
+		increment_counters(prepared->counters);
 	if (prepared->gid[0] == '\0')
 		return;
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
@@ -183,4 +203,57 @@ shared_prepared_remove(const SharedPrepared *prepared, bool committed)
 	if (entry && entry->generation == prepared->generation)
 		entry->gid[0] = '\0';
 	LWLockRelease(Shared->directory);
+}
+
+/*
+ * Remember which transactions are prepared: those from before the start or the promotion have no
+ * entry.  The first supervisor calls this after recovery, before processes are started that read
+ * settings.
+ */
+void
+shared_prepared_recovered(void)
+{
+	int count = 0;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	for (i = 0; i < max_prepared_xacts && Shared->nrecovered < 0; i++)
+		if (TransactionIdIsValid(PreparedXactProcs[i].xid))
+			Shared->recovered[count++] = PreparedXactProcs[i].xid;
+	if (Shared->nrecovered < 0)
+		Shared->nrecovered = count;
+	LWLockRelease(Shared->directory);
+}
+
+/* Remove those from the list that have ended.  Returns whether there are any. */
+static bool
+remove_recovered(void)
+{
+	int left = 0;
+	bool any;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	for (i = 0; i < Shared->nrecovered; i++)
+		if (TransactionIdIsInProgress(Shared->recovered[i]))
+			Shared->recovered[left++] = Shared->recovered[i];
+	any = left < Shared->nrecovered;
+	Shared->nrecovered = Min(Shared->nrecovered, left);
+	LWLockRelease(Shared->directory);
+	return any;
+}
+
+/*
+ * A prepared transaction was committed or rolled back.  The end of one that has no entry, because
+ * it was prepared before the start or the promotion, counts as a change of all settings.
+ */
+void
+shared_prepared_check(void)
+{
+	uint8 all[SHARED_SETTINGS / 8];
+
+	if (Shared->nrecovered <= 0 || !remove_recovered())
+		return;
+	memset(all, 0xff, sizeof(all));
+	increment_counters(all);
 }

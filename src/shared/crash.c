@@ -10,7 +10,7 @@
  * exits itself, it writes it to a file for the next postmaster.  Without such a file nothing is
  * known: the postmaster itself was killed, or the machine lost power.  Then every task that was
  * running is a suspect.  If the server then starts as a standby, these are the suspects when it is
- * promoted, and not those that other servers have started since.
+ * promoted, and not those that other servers have started since it ended.
  *
  * The code that runs in the postmaster reads plain memory only, takes no lock, and validates what
  * it reads.
@@ -18,10 +18,12 @@
 #include "postgres.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "access/parallel.h"
 #include "access/xlog.h"
+#include "access/xlog_internal.h"
 #include "catalog/pg_control.h"
 #include "common/controldata_utils.h"
 #include "executor/executor.h"
@@ -38,6 +40,7 @@
 #include "compat.h"
 #include "settings.h"
 #include "shared/crash.h"
+#include "shared/restore.h"
 #include "shared/slots.h"
 
 /*
@@ -63,6 +66,12 @@ typedef struct CrashReport
 	TimestampTz unknown_before; /* nothing is known of runs claimed before: they are suspects */
 	BlamedRun blamed[BLAMED_MAX];
 } CrashReport;
+
+/*
+ * After a power failure, the time of the last change of a file may be this much too early (s): the
+ * data was flushed to disk, and the time later, as the file system does it.
+ */
+#define FILE_TIME_LAG_S 30
 
 /* A clock that is this much behind a claim was set back (us); less is the age of what was read. */
 #define SET_BACK_US INT64CONST(1000000)
@@ -222,13 +231,31 @@ has_crashed(void)
 }
 
 /*
- * Does this server start as a standby, or from an archive?  What was claimed when it last ended may
- * run elsewhere now, and what is claimed from now on, until it is promoted, runs on another server.
+ * What was claimed before this time, a server that starts in recovery may have been running when it
+ * ended.  A claim is written to the WAL before the task runs, so none was made long after the last
+ * change of a segment.
+ *
+ * What was claimed later ran on another server, which is also so from now on until it is promoted.
  */
-static bool
-starts_in_recovery(void)
+static TimestampTz
+latest_own_claim(void)
 {
-	return access(STANDBY_SIGNAL_FILE, F_OK) == 0 || access(RECOVERY_SIGNAL_FILE, F_OK) == 0;
+	TimestampTz now = GetCurrentTimestamp();
+	DIR *dir = AllocateDir(XLOGDIR);
+	struct dirent *entry;
+	pg_time_t newest = 0;
+
+	while ((entry = ReadDirExtended(dir, XLOGDIR, LOG)) != NULL)
+	{
+		char path[MAXPGPATH];
+		struct stat status;
+
+		snprintf(path, sizeof(path), "%s/%s", XLOGDIR, entry->d_name);
+		if (IsXLogFileName(entry->d_name) && stat(path, &status) == 0)
+			newest = Max(newest, (pg_time_t) status.st_mtime);
+	}
+	FreeDir(dir);
+	return newest == 0 ? now : Min(now, time_t_to_timestamptz(newest + FILE_TIME_LAG_S));
 }
 
 static void
@@ -258,9 +285,9 @@ attach_evidence(void)
 			crash.last_report.unknown_before = has_crashed() ? DT_NOEND : DT_NOBEGIN;
 			crash.last_report.count = 0;
 		}
-		if (starts_in_recovery())
+		if (restore_is_recovery())
 			crash.last_report.unknown_before =
-				Min(crash.last_report.unknown_before, (TimestampTz) now);
+				Min(crash.last_report.unknown_before, latest_own_claim());
 		pg_atomic_init_u64(&crash.evidence->claim, now);
 		pg_atomic_init_u64(&crash.evidence->first_claim, now);
 		pg_atomic_init_u64(&crash.evidence->last_claim, now);

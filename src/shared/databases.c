@@ -166,6 +166,7 @@ shared_database_needs(Oid database)
 		needs.disabled =
 			entry->disabled && entry->settings == shared_settings_of_database(database);
 		needs.absent = entry->absent;
+		needs.released = entry->barred && entry->barred_changes != shared_databases_changes();
 	}
 	LWLockRelease(Shared->directory);
 	return needs;

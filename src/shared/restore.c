@@ -8,7 +8,9 @@
  *
  * A standby is no restore: it goes on as the same server.  It forgets the number that it may have,
  * from the backup that it was made of or from its own time as a primary: its primary is another
- * server, and sets marks with another number.
+ * server, and sets marks with another number.  But one with a recovery target is a restore: it is
+ * not to take over from its primary, but to leave it at that point.  pg_createsubscriber starts
+ * one, which is then a primary beside its own for some seconds.
  *
  * A copy of a data directory that was made without the server's knowledge (a snapshot) is not seen.
  */
@@ -17,6 +19,7 @@
 #include <unistd.h>
 
 #include "access/xlog.h"
+#include "access/xlogrecovery.h"
 #include "pgstat.h"
 #include "storage/fd.h"
 #include "utils/timestamp.h"
@@ -29,6 +32,30 @@ static bool
 file_exists(const char *name)
 {
 	return access(name, F_OK) == 0;
+}
+
+/*
+ * Does this server start as a standby, or to recover from an archive?  Only the postmaster can
+ * tell, before it recovers.
+ */
+bool
+restore_is_recovery(void)
+{
+	return file_exists(STANDBY_SIGNAL_FILE) || file_exists(RECOVERY_SIGNAL_FILE);
+}
+
+/* Does it start as a standby that may take over from its primary? */
+static bool
+is_successor(void)
+{
+	return file_exists(STANDBY_SIGNAL_FILE) && recoveryTarget == RECOVERY_TARGET_UNSET;
+}
+
+/* Is this the first start from a backup, or one to recover to some point? */
+static bool
+is_restore(void)
+{
+	return file_exists(BACKUP_LABEL_FILE) || restore_is_recovery();
 }
 
 /* Read the number of the last restore; 0: there was none. */
@@ -60,8 +87,8 @@ write_number(const char *name, uint64 number)
 
 /*
  * Return the number of this restore; 0 for a server that never was restored, or was a standby
- * since. Called at the start and after each crash, by the postmaster (or a server in single-user
- * mode) before recovery.
+ * without a recovery target since. Called at the start and after each crash, by the postmaster (or
+ * a server in single-user mode) before recovery.
  */
 uint64
 restore_number(void)
@@ -69,13 +96,13 @@ restore_number(void)
 	static const char temporary[] = RESTORE_FILE ".tmp";
 	uint64 number;
 
-	if (file_exists(STANDBY_SIGNAL_FILE))
+	if (is_successor())
 	{
 		if (file_exists(RESTORE_FILE))
 			(void) durable_unlink(RESTORE_FILE, LOG);
 		return 0;
 	}
-	if (!file_exists(BACKUP_LABEL_FILE) && !file_exists(RECOVERY_SIGNAL_FILE))
+	if (!is_restore())
 		return read_number();
 	number = (uint64) GetCurrentTimestamp();
 	if (write_number(temporary, number))

@@ -7,6 +7,7 @@
 
 #include "postgres.h"
 
+extern bool restore_is_recovery(void);
 extern uint64 restore_number(void);
 
 #endif /* PG_TASK_RESTORE_H */

@@ -17,6 +17,7 @@
 #include "compat.h"
 #include "settings.h"
 #include "shared/restore.h"
+#include "shared/serving.h"
 #include "shared/shared.h"
 #include "shared/slots.h"
 #include "shared/statistics.h"
@@ -59,6 +60,12 @@ prepared_size(void)
 	return mul_size(count_prepared(), sizeof(SharedPrepared));
 }
 
+static Size
+recovered_size(void)
+{
+	return mul_size(max_prepared_xacts, sizeof(TransactionId));
+}
+
 static int
 count_procs(void)
 {
@@ -73,6 +80,7 @@ shared_size(void)
 	size = add_size(size, MAXALIGN(schedulers_size()));
 	size = add_size(size, MAXALIGN(executors_size()));
 	size = add_size(size, MAXALIGN(prepared_size()));
+	size = add_size(size, MAXALIGN(recovered_size()));
 	size = add_size(size, MAXALIGN(mul_size(count_procs() + SHARED_HOLDS, sizeof(SharedHold))));
 	return add_size(size, statistics_size());
 }
@@ -106,7 +114,9 @@ initialize_memory(void)
 	if (!pg_strong_random(&Shared->seed, sizeof(Shared->seed)))
 		Shared->seed = (uint64) GetCurrentTimestamp();
 	Shared->restore = restore_number();
+	serving_init();
 	Shared->nprepared = count_prepared();
+	Shared->nrecovered = -1;
 	Shared->nprocs = count_procs();
 	Shared->nschedulers = max_worker_processes;
 	Shared->nexecutors = Settings.max_executors;
@@ -117,6 +127,8 @@ initialize_memory(void)
 	memory += MAXALIGN(executors_size());
 	Shared->prepared = (SharedPrepared *) memory;
 	memory += MAXALIGN(prepared_size());
+	Shared->recovered = (TransactionId *) memory;
+	memory += MAXALIGN(recovered_size());
 	Shared->holds = (SharedHold *) memory;
 	memory += MAXALIGN((count_procs() + SHARED_HOLDS) * sizeof(SharedHold));
 	statistics_create(memory, &locks++->lock);
@@ -140,11 +152,13 @@ initialize_memory(void)
 
 /*
  * The server is shut down in order if the supervisor has left its slot, which no process does that
- * is killed.  The postmaster, or a server in single-user mode, calls this when it exits.
+ * is killed.  The postmaster, or a server in single-user mode, calls this when it exits, and the
+ * postmaster when it is about to start all processes again.
  */
 static void
-save_statistics(int code, Datum arg pg_attribute_unused())
+leave_memory(int code, Datum arg pg_attribute_unused())
 {
+	serving_keep();
 	if (code == 0 && Shared->supervisor == SHARED_NO_PROC)
 		statistics_save();
 }
@@ -164,7 +178,7 @@ attach_memory(void)
 	if (IsUnderPostmaster)
 		return;
 	statistics_load();
-	on_shmem_exit(save_statistics, 0);
+	on_shmem_exit(leave_memory, 0);
 }
 
 /* Install the hooks.  Only if the library is preloaded. */

@@ -46,6 +46,7 @@
 #define SHARED_INDEX 2048	  /* twice as many: see find_place */
 #define SHARED_SETTINGS 4096  /* counters of changed settings */
 #define SHARED_WAITERS 256	  /* condition variables of sessions that wait for tasks */
+#define SHARED_AWAITS 16 /* roles for which a scheduler awaits an executor of another database */
 
 /* A process is an index into ProcGlobal->allProcs, or this. */
 #define SHARED_NO_PROC (-1)
@@ -124,7 +125,7 @@ typedef enum SchedulerFigure
 	FIGURE_PARKED,	   /* lanes that wait for their queues */
 	FIGURE_REFUSED,	   /* refused rows */
 	FIGURE_SUSPECTS,   /* waiting suspects */
-	FIGURE_LOCKED,	   /* due rows that were found locked lately */
+	FIGURE_LOCKED,	   /* due rows that were found locked */
 	FIGURE_WANTED,	   /* executors that due tasks lack */
 	FIGURE_ORPHANS,	   /* runs whose rows it has to write */
 	FIGURE_OLDEST,	   /* the first planned time of all waiting rows, as the last scan found it */
@@ -140,6 +141,13 @@ typedef struct SharedError
 	char sqlstate[6];
 	char message[SHARED_ERROR];
 } SharedError;
+
+/* A role that has as many executors as it may on the server, and due tasks without one here. */
+typedef struct SharedAwait
+{
+	Oid role;
+	MonoTime since;
+} SharedAwait;
 
 /* The slot of a database's scheduler.  Only the supervisor reserves one. */
 typedef struct SharedScheduler
@@ -157,7 +165,7 @@ typedef struct SharedScheduler
 	 * "asked": by the supervisor in scheduler_ended (own: it does not change while the slot is
 	 * free, and only the supervisor reserves it).
 	 *
-	 * "wants" and "isolated": by the scheduler (own).
+	 * "wants", "isolated" and "awaits": by the scheduler (own).
 	 */
 	SchedulerState state;
 	uint32 generation;
@@ -170,12 +178,17 @@ typedef struct SharedScheduler
 	MonoTime granted;	 /* when the database last got an executor */
 	bool isolated;		 /* it has chosen an isolated task and not yet assigned it */
 	bool wants_isolated; /* it has one to start, but another database's is running */
+	int nawaits;		 /* the first roles that wait for an executor of another database */
+	SharedAwait awaits[SHARED_AWAITS];
 
 	/*
 	 * Copied into SharedDatabase when the slot is released.  The scheduler writes it without a lock
 	 * when it shuts down; afterwards only scheduler_slot_release reads it.
 	 */
 	MonoTime due;
+	bool barred; /* roles with due tasks have a connection limit of 0 ... */
+	uint32
+		barred_changes; /* ... or had, when this was the counter of changed databases and roles */
 
 	/*
 	 * Atomics, written by the scheduler without a lock.  scheduler_slot_reserve resets both, and
@@ -215,10 +228,12 @@ typedef struct SharedScheduler
  */
 typedef struct SharedDatabase
 {
-	Oid database;	   /* InvalidOid: free */
-	Oid relid;		   /* the task table */
-	Oid rebooted;	   /* the table of which the tasks of this start of the server are planned */
-	MonoTime due;	   /* when a task is due next, as far as is known */
+	Oid database; /* InvalidOid: free */
+	Oid relid;	  /* the task table */
+	Oid rebooted; /* the table of which the tasks of this start of the server are planned */
+	MonoTime due; /* when a task is due next, as far as is known */
+	bool barred;  /* see SharedScheduler */
+	uint32 barred_changes;
 	MonoTime marked;   /* since when something waits for a scheduler; 0: nothing does */
 	bool disabled;	   /* its scheduler has found pg_task.enabled off ... */
 	uint32 settings;   /* ... in the settings of the database with this change counter */
@@ -233,6 +248,7 @@ typedef struct SharedNeeds
 	bool known; /* the database has an entry */
 	bool disabled;
 	bool absent;
+	bool released; /* roles were barred there, and databases or roles have changed since */
 	MonoTime due;
 	MonoTime marked;
 } SharedNeeds;
@@ -329,6 +345,9 @@ typedef struct SharedExecutor
 	 * directory lock alone in arbiter.c and hold.c (guess; evict_idle checks again under "lock"
 	 * whether the executor is needed before it asks it to exit).
 	 *
+	 * "pid" and "had_pid": by the scheduler, with the directory lock alone (they are written under
+	 * both).
+	 *
 	 * "taken": by the scheduler in reap_dead, when the process is gone.
 	 *
 	 * "reserved" is beside the state: a READY executor is idle only if it is not set.
@@ -336,6 +355,7 @@ typedef struct SharedExecutor
 	LWLock *lock;
 	bool reserved;	  /* a task is being claimed for it: not idle, even if the ring is empty */
 	int pid;		  /* 0 until the process has connected */
+	bool had_pid;	  /* the process of the last reservation, which has exited, had connected */
 	MonoTime started; /* when it was reserved */
 	MonoTime idle_since;
 	MonoTime taken_at;
@@ -373,9 +393,8 @@ typedef struct SharedExecutor
 
 /*
  * A prepared transaction that changed settings, and the counters that its COMMIT PREPARED
- * increments.  Guarded by the directory lock.  The table is empty after a restart, and need not be
- * kept: all executors are new then, and those that start after the commit see the new settings
- * anyway.
+ * increments.  Guarded by the directory lock.  The table is empty after a start or a promotion: see
+ * shared_prepared_recovered.
  */
 typedef struct SharedPrepared
 {
@@ -409,7 +428,7 @@ typedef struct SharedState
 	/*
 	 * Guarded by the directory lock.  Reads without it:
 	 *
-	 * "crowded": by the supervisor (own), and by a scheduler in show_idle (guess: the schedulers
+	 * "crowded": by the supervisor (own), and by a scheduler in idle_show (guess: the schedulers
 	 * are woken when it changes).
 	 *
 	 * "supervisor": by the supervisor in an assertion of shared_crowd (own).
@@ -433,9 +452,18 @@ typedef struct SharedState
 	pg_atomic_uint32 databases_changes;			/* of databases, roles and holds */
 	uint64 seed;								/* secret, never changes; see changes.c */
 	uint64 restore;								/* never changes; see restore.c */
+	bool recovers;								/* never changes; see serving.c */
+	pg_atomic_uint64 serving_since;				/* a TimestampTz */
 	bool prepared_lost;		  /* guarded by the directory lock; see shared_prepared_add */
-	int nprepared;			  /* never changes, as the next three */
+	int nprepared;			  /* never changes, as "nprocs" and what follows it */
 	SharedPrepared *prepared; /* the entries are guarded by the directory lock */
+	/*
+	 * Prepared transactions that have no entry; -1: not known yet.  Guarded by the directory lock.
+	 * Read without it in shared_prepared_check (own: it is above zero as long as there is the one
+	 * that the reader has ended).
+	 */
+	int nrecovered;
+	TransactionId *recovered;
 	int nprocs;
 	int nschedulers;
 	int nexecutors;
@@ -460,6 +488,8 @@ extern SharedConfigured shared_configured(void);
 extern void shared_prepared_add(const char *gid, const Oid *objects, int count);
 extern void shared_prepared_find(const char *gid, SharedPrepared *prepared);
 extern void shared_prepared_remove(const SharedPrepared *prepared, bool committed);
+extern void shared_prepared_recovered(void);
+extern void shared_prepared_check(void);
 
 /* Databases and their schedulers. */
 extern void shared_scheduler_wake(Oid database);

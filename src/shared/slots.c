@@ -63,7 +63,8 @@ notify_vacated(void)
 	{
 		SharedScheduler *scheduler = &Shared->schedulers[i];
 
-		if (scheduler->state != SCHEDULER_FREE && (scheduler->wants || scheduler->wants_isolated))
+		if (scheduler->state != SCHEDULER_FREE &&
+			(scheduler->wants || scheduler->wants_isolated || scheduler->nawaits > 0))
 			shared_wake(scheduler->proc);
 	}
 }
@@ -114,8 +115,10 @@ reset_scheduler(SharedScheduler *slot, Oid database, Oid user)
 	slot->asked = false;
 	slot->wants = false;
 	slot->isolated = slot->wants_isolated = false;
+	slot->nawaits = 0;
 	slot->granted = CLOCK_LONG_AGO;
 	slot->due = CLOCK_LONG_AGO;
+	slot->barred = false;
 	pg_atomic_write_u64(&slot->renewed, 0);
 	pg_atomic_write_u64(&slot->idle_since, 0);
 	slot->relid = slot->queue_relid = InvalidOid;
@@ -178,6 +181,8 @@ free_scheduler(SharedScheduler *slot)
 	if (entry)
 	{
 		entry->due = slot->due;
+		entry->barred = slot->barred;
+		entry->barred_changes = slot->barred_changes;
 		if (OidIsValid(slot->relid))
 		{
 			entry->relid = slot->relid;
@@ -306,6 +311,7 @@ reset_executor(SharedExecutor *slot, Oid database, Oid role, MonoTime now)
 	slot->generation++;
 	slot->database = database;
 	slot->role = role;
+	slot->had_pid = slot->pid != 0;
 	slot->pid = 0;
 	slot->reserved = false;
 	slot->started = slot->idle_since = now;

@@ -88,7 +88,7 @@ compute_need(const Sleepers *sleepers, const DatabaseEntry *entry, const SharedN
 										 clock_plus_ms(entry->left, entry->retry)));
 	if (needs->marked.us != 0)
 		need = clock_min(need, clock_plus_ms(needs->marked, -MARKED_FIRST_MS));
-	if (entry->look)
+	if (entry->look || needs->released)
 		need = clock_min(need, entry->left);
 	if (clock_is_before(entry->started, sleepers->look))
 		need = clock_min(need, clock_max(sleepers->look, entry->left));

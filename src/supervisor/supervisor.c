@@ -28,6 +28,7 @@
 #include "settings.h"
 #include "shared/arbiter.h"
 #include "shared/clock.h"
+#include "shared/serving.h"
 #include "shared/shared.h"
 #include "shared/slots.h"
 #include "shared/worker.h"
@@ -173,6 +174,8 @@ note_changes(DatabaseEntry *entry, const Wanted *wanted, MonoTime now)
 	uint32 settings = shared_settings_of_database(entry->database);
 	Oid user = wanted->user;
 
+	if (entry->place == ENTRY_SLEEPING && shared_database_needs(entry->database).released)
+		sleepers_sleep(&MySupervisor.sleepers, entry, now);
 	if (entry->settings == settings && entry->user == user && entry->version == wanted->version)
 		return;
 	entry->settings = settings;
@@ -421,6 +424,8 @@ attach_supervisor(void)
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	Shared->supervisor = COMPAT_MY_PROC;
 	LWLockRelease(Shared->directory);
+	serving_begin();
+	shared_prepared_recovered();
 	publish_configured();
 	stop_leftover_schedulers();
 	if (!arbiter_has_slots())

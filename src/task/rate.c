@@ -618,3 +618,23 @@ rate_foresee(const char *data, int length, RateRule rule, ClockNow now)
 		return DT_NOBEGIN;
 	return wall_of(now, next);
 }
+
+/*
+ * When is a pause of this length (ms) over, by what rate_write has written last?  DT_NOBEGIN if
+ * that does not say it, or the moment has passed.
+ */
+TimestampTz
+rate_foresee_pause(const char *data, int length, int64 pause, ClockNow now)
+{
+	MonoTime end = CLOCK_LONG_AGO;
+	RateState state;
+	RatePause read;
+	MonoTime full;
+
+	if (read_image(&state, &read, CurrentMemoryContext, (RateInput){data, length, false}, now,
+				   &full) &&
+		read.longest > 0)
+		end = clock_plus_ms(read.last_start, pause);
+	rate_free(&state);
+	return clock_is_before(now.mono, end) ? wall_of(now, end) : DT_NOBEGIN;
+}

@@ -87,5 +87,6 @@ rate_write(const RateState *state, const RatePause *pause, ClockNow now, StringI
 extern bool rate_read(RateState *state, RatePause *pause, MemoryContext context, const char *data,
 					  int length, ClockNow now);
 extern TimestampTz rate_foresee(const char *data, int length, RateRule rule, ClockNow now);
+extern TimestampTz rate_foresee_pause(const char *data, int length, int64 pause, ClockNow now);
 
 #endif /* PG_TASK_RATE_H */

@@ -37,8 +37,10 @@ static const char *const definitions[] = {
 	" 'written by pg_task: the last starts in the queues that have a rate'",
 };
 
+/* The owner may allow NULLs and write some: such a row is one that remembers nothing. */
 static const Statement read_rows = {STATEMENT_RATES,
-	"SELECT r.queue, r.until, r.image FROM {rows} AS r WHERE r.queue >= $from"
+	"SELECT r.queue, coalesce(r.until, '-infinity'), coalesce(r.image, '')"
+	"  FROM {rows} AS r WHERE r.queue >= $from"
 	" ORDER BY r.queue LIMIT $limit"};
 
 static const Statement write_rows = {STATEMENT_WRITE_RATES,

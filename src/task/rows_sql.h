@@ -92,12 +92,12 @@
 	" AND (" PLANNED " AT TIME ZONE 'UTC') + " ACTIVE(seconds) " < (" now " AT TIME ZONE 'UTC'))"
 
 /*
- * Was this run of a repeating task missed before the server was started ("started"), and is it not
+ * Was this run of a repeating task missed before this server ran tasks ("serving"), and is it not
  * to be made up for?  "missed" is the default of the column of that name.  What has begun before,
  * or is tried again, was not missed.
  */
-#define MISSED(missed, started) \
-	"(t.dt < " started " AND t.attempt = 0 AND t.planned IS NULL" \
+#define MISSED(missed, serving) \
+	"(t.dt < " serving " AND t.attempt = 0 AND t.planned IS NULL" \
 	" AND coalesce(t.missed, " missed ") = 'none' AND " REPEATS ")"
 
 /*

@@ -12,6 +12,7 @@
 #include "utils/timestamp.h"
 
 #include "settings.h"
+#include "shared/serving.h"
 #include "task/roles.h"
 #include "task/rows.h"
 #include "task/rows_sql.h"
@@ -101,14 +102,15 @@ note_unstarted(uint64 count, EventKind kind, const char *error, const char *sqls
 	" RETURNING " UNSTARTED ", " KEEP ", " NOTIFY_END("t.state")
 
 static const Statement expire_rows = {STATEMENT_EXPIRE, GIVE_UP(EXPIRED("c.active", "$now"))};
-static const Statement miss_rows = {STATEMENT_MISS, GIVE_UP(MISSED("c.missed", "$started"))};
+static const Statement miss_rows = {STATEMENT_MISS, GIVE_UP(MISSED("c.missed", "$serving"))};
 
 /* clang-format on */
 
 static const Failure expired = {"ERROR", "the task was not started in time", NULL, NULL,
 								TASK_ERROR_EXPIRED};
-static const Failure missed = {"ERROR", "this run was missed before the server was started", NULL,
-							   NULL, TASK_ERROR_MISSED};
+static const Failure missed = {"ERROR",
+							   "this run was missed before the server was started or promoted",
+							   NULL, NULL, TASK_ERROR_MISSED};
 
 /* Add the candidates: parallel arrays, one for each column. */
 static void
@@ -143,7 +145,7 @@ give_up(const Statement *statement, const TaskTable *table, const Failure *why, 
 	statement_begin(&args);
 	arg_unstarted(&args, candidates, count);
 	arg_timestamp(&args, "now", now);
-	arg_timestamp(&args, "started", PgStartTime);
+	arg_timestamp(&args, "serving", serving_since());
 	arg_text(&args, "state", "PLAN");
 	arg_failure(&args, why, InvalidOid);
 	count = (int) statement_execute(statement, table, &args);
@@ -169,7 +171,7 @@ rows_expire(const TaskTable *table, TimestampTz now, const Candidate *candidates
 }
 
 /*
- * The same for runs of repeating tasks that were missed before the server was started, and are not
+ * The same for runs of repeating tasks that were missed before this server ran tasks, and are not
  * to be made up for.
  */
 int

@@ -386,8 +386,8 @@ check_restored_pauses(void)
 	CHECK(start_next(after(start, 5 * SECOND), NULL) == 2);
 
 	/* a claim that has not begun is no start; nor is one that others have followed, when they go */
-	one = queue_note_start(queue, after(start, 6 * SECOND).mono);
-	two = queue_note_start(queue, after(start, 7 * SECOND).mono);
+	queue_note_start(queue, &one, after(start, 6 * SECOND).mono);
+	queue_note_start(queue, &two, after(start, 7 * SECOND).mono);
 	queue->rate->stale = false;
 	again = one;
 	queue_undo_start(queue, &again);

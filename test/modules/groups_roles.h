@@ -59,7 +59,7 @@ refuse_role(QueueGroup *group, int64 since, ClockNow now)
 
 	role_line_look(role);
 	(void) group_demand_block(group, now);
-	role_line_add(role, (MonoTime){since}, false);
+	role_line_add(role, (MonoTime){since}, ROLE_LINE_OPEN);
 	if (model->number == 0 || model->since != since)
 		model->number = ++line_number;
 	model->since = since;

@@ -209,22 +209,22 @@ check_locked_rows(void)
 
 	/* after 16 misses in a row the group is locked, and is read from its next row on */
 	for (i = 1; i <= 15; i++)
-		groups_missed(group);
-	groups_claimed(group);
+		group_locks_missed(group);
+	group_locks_claimed(group);
 	for (i = 1; i <= 15; i++)
-		groups_missed(group);
+		group_locks_missed(group);
 	CHECK(!group->locked);
 	CHECK(start_next(start, NULL) == 1);
 	CHECK(start_next(start, NULL) == 2);
 	CHECK(group->read_position.id == 4);
-	groups_missed(group);
+	group_locks_missed(group);
 	CHECK(group->locked);
 	CHECK(group->read_position.id == 2);
 	begin_round(start);
 	CHECK(groups_next(start) == group && unread(group));
 
 	/* it pauses, and other groups are read */
-	groups_pause(group, later);
+	group_locks_pause(group, later);
 	begin_round(start);
 	CHECK(groups_next(start) == NULL);
 	CHECK(groups_due_at(start).us == later.us);
@@ -251,7 +251,7 @@ check_locked_rows(void)
 	CHECK(group->read_position.id == 1);
 
 	/* its first row is not locked any more: it is an ordinary group again, from there */
-	groups_unlocked(group);
+	group_locks_end(group);
 	CHECK(!group->locked);
 	table.rows[1].gone = false;
 	CHECK(start_next(after(start, SECOND), NULL) == 2);

@@ -54,6 +54,7 @@ allocate(void)
 #include "scheduler/order.c"
 #include "scheduler/surplus.c"
 #include "scheduler/group_demand.c"
+#include "scheduler/group_locks.c"
 #include "scheduler/group_places.c"
 #include "scheduler/groups.c"
 #include "shared/clock.c"
@@ -236,13 +237,14 @@ static bool
 choose_next(ClockNow now, TaskPlace *place, QueueState **queue)
 {
 	QueueGroup *group = next_known(now);
+	QueueStart ignored;
 
 	if (group == NULL)
 		return false;
 	*queue = group->queue;
 	groups_task_started(group->queue);
 	*place = groups_choose_first(group, now);
-	(void) queue_note_start(*queue, now.mono);
+	queue_note_start(*queue, &ignored, now.mono);
 	return true;
 }
 

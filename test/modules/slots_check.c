@@ -62,6 +62,12 @@ shared_settings_of_database(Oid database pg_attribute_unused())
 	return settings;
 }
 
+uint32
+shared_databases_changes(void)
+{
+	return 0;
+}
+
 bool
 hold_exists_locked(Oid database)
 {
