@@ -219,12 +219,24 @@ needs_tuple(const TriggerRow *row, HeapTuple tuple, Datum after, const int64 *wa
 }
 
 /*
+ * Does the owner insert a row that comes from a task table, with a dump above all?  It is bound to
+ * a role.  The tasks for which it waits may come after it, or be gone.  Called before the row is
+ * bound here.
+ */
+static bool
+comes_from_table(const TriggerRow *row)
+{
+	return trigger_role_id(row) != 0 &&
+		   has_privs_of_role(GetUserId(), trigger_table_owner(row->rel));
+}
+
+/*
  * Return the tuple with the task that the row watches, whatever the INSERT sets; or the same tuple,
- * if it waits for none.  One that is inserted as ended, from a dump, is not checked.  A replicated
- * row has what it has.
+ * if it waits for none.  "check": the tasks must be there.  One that is inserted as ended, from a
+ * dump, is not checked.  A replicated row has what it has.
  */
 static HeapTuple
-watch_tuple(const TriggerRow *row, HeapTuple tuple)
+watch_tuple(const TriggerRow *row, HeapTuple tuple, bool check)
 {
 	TupleDesc desc = RelationGetDescr(row->rel);
 	int number = trigger_column(row->rel, COLUMN_WAITS);
@@ -245,7 +257,7 @@ watch_tuple(const TriggerRow *row, HeapTuple tuple)
 		removal_expect_waiting(trigger_root_table(row->rel));
 		return tuple;
 	}
-	isnull = !(waits || trigger_has_state(row, "STOP")) || !after_watch(row, true, &watched);
+	isnull = !(waits || trigger_has_state(row, "STOP")) || !after_watch(row, check, &watched);
 	isnull |= !waits;
 	value = isnull ? (Datum) 0 : Int64GetDatum(watched);
 	return heap_modify_tuple_by_cols(tuple, desc, 1, &number, &value, &isnull);
@@ -593,6 +605,7 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	HeapTuple bound;
 	bool finishes;
 	bool plans;
+	bool known;
 	TimestampTz dt;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(data->tg_event) ||
@@ -604,11 +617,12 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	/* most columns are looked at, here or for the indexes: take the row apart at once */
 	slot_getallattrs(row.slot);
 	check_new_id(&row);
+	known = comes_from_table(&row);
 	plans = bind_new_row(&row, &dt);
 	bound = row.tuple;
 	if (row.binds)
 		bound = bind_tuple(&row, plans ? &dt : NULL);
-	tuple = owner_acts() ? bound : watch_tuple(&row, bound);
+	tuple = owner_acts() ? bound : watch_tuple(&row, bound, !known);
 	if (finishes && (plans || tuple != bound))
 		finish_changed_row(data, tuple);
 	else if (finishes)

@@ -9,7 +9,11 @@
 
 #include "utils/rel.h"
 
-/* In the order in which CREATE TABLE lists them. */
+/*
+ * In the order in which CREATE TABLE lists them.  What each run writes is at the end: then the WAL
+ * of a new version on the same page has only that end of the row, because the beginning is the
+ * same.
+ */
 typedef enum TaskColumn
 {
 	COLUMN_ID,
@@ -18,21 +22,12 @@ typedef enum TaskColumn
 	COLUMN_DT,
 	COLUMN_PLANNED,
 	COLUMN_ANCHOR,
-	COLUMN_START,
-	COLUMN_STOP,
 	COLUMN_QUEUE,
 	COLUMN_MAX,
 	COLUMN_PRIORITY,
-	COLUMN_PID,
 	COLUMN_ROLE,
 	COLUMN_ROLE_ID,
 	COLUMN_REQUEST,
-	COLUMN_RESPONSE,
-	COLUMN_ERROR,
-	COLUMN_SQLSTATE,
-	COLUMN_NOTICE,
-	COLUMN_STATE,
-	COLUMN_ATTEMPT,
 	COLUMN_FAILED,
 	COLUMN_CRASHED,
 	COLUMN_RETRY,
@@ -58,6 +53,15 @@ typedef enum TaskColumn
 	COLUMN_FLOW,
 	COLUMN_STEP,
 	COLUMN_NEEDS,
+	COLUMN_START,
+	COLUMN_STOP,
+	COLUMN_PID,
+	COLUMN_ATTEMPT,
+	COLUMN_STATE,
+	COLUMN_RESPONSE,
+	COLUMN_ERROR,
+	COLUMN_SQLSTATE,
+	COLUMN_NOTICE,
 	TASK_COLUMNS
 } TaskColumn;
 

@@ -1,16 +1,16 @@
 /*
  * direct.c
- *		Writes DONE into the row of a run without a statement.
+ *		Writes rows of the task table without a statement: DONE here, the claim in direct_claim.c.
  *
- * That UPDATE runs for every task.  Three quarters of its processor time went into what is the same
- * each time: the plan is started, all indexes are opened, their conditions are copied, planned and
- * compiled.  Here the conditions are compiled once, and an index is opened only if the row gets an
- * entry in it.
+ * These UPDATEs run for every task.  Three quarters of their processor time went into what is the
+ * same each time: the plan is started, all indexes are opened, their conditions are copied, planned
+ * and compiled.  Here the conditions are compiled once, and an index is opened only if the row gets
+ * an entry in it.
  *
- * It is an addition to the statement (row_finish), never its replacement: it writes only rows of
- * tables that need nothing but heap_update and entries in B-tree indexes, and only if nobody has
- * changed the row meanwhile.  Otherwise it writes nothing, and the caller executes the statement,
- * which fires triggers, checks constraints, waits, and reports conflicts.
+ * It is an addition to the statements (row_finish, rows_claim), never their replacement: it writes
+ * only rows of tables that need nothing but heap_update and entries in B-tree indexes, and only if
+ * nobody has changed the row meanwhile.  Otherwise it writes nothing, and the caller executes the
+ * statement, which fires triggers, checks constraints, waits, and reports conflicts.
  *
  * Nothing that belongs to a transaction is kept: no relation, no buffer, no snapshot.
  */
@@ -47,9 +47,10 @@
 #include "task/owner.h"
 #include "task/statement.h"
 
-/* The columns that are written. */
-static const TaskColumn written[] = {COLUMN_START,	COLUMN_STOP,  COLUMN_STATE,	  COLUMN_RESPONSE,
-									 COLUMN_NOTICE, COLUMN_ERROR, COLUMN_SQLSTATE};
+/* The columns that are written, at a claim or at the end. */
+static const TaskColumn written[] = {COLUMN_START,	 COLUMN_STOP,	  COLUMN_PID,
+									 COLUMN_ATTEMPT, COLUMN_STATE,	  COLUMN_RESPONSE,
+									 COLUMN_ERROR,	 COLUMN_SQLSTATE, COLUMN_NOTICE};
 
 /* An index of the table. */
 typedef struct DirectIndex
@@ -261,66 +262,61 @@ describe_table(Relation rel)
 	MemoryContextSwitchTo(old);
 }
 
-static Datum
-value_of(TupleTableSlot *slot, TaskColumn column, bool *isnull)
+/* A column of a row. */
+Datum
+direct_value(TupleTableSlot *slot, TaskColumn column, bool *isnull)
 {
 	return slot_getattr(slot, direct.numbers[column], isnull);
 }
 
-static bool
-is_word(Datum value, const char *word)
+bool
+direct_is_null(TupleTableSlot *slot, TaskColumn column)
 {
-	const text *string = DatumGetTextPP(value);
-
-	return VARSIZE_ANY_EXHDR(string) == strlen(word) &&
-		   memcmp(VARDATA_ANY(string), word, strlen(word)) == 0;
+	return slot_attisnull(slot, direct.numbers[column]);
 }
 
-/* Is this row that run, and was it not planned again meanwhile?  The fence of row_finish. */
-static bool
-is_run(TupleTableSlot *slot, TaskRun run)
+/* Is a column of type text exactly this? */
+bool
+direct_is_text(TupleTableSlot *slot, TaskColumn column, const char *wanted)
 {
-	bool isnull[4];
-	int32 attempt = DatumGetInt32(value_of(slot, COLUMN_ATTEMPT, &isnull[0]));
-	TimestampTz claimed = DatumGetTimestampTz(value_of(slot, COLUMN_START, &isnull[1]));
-	TimestampTz dt = DatumGetTimestampTz(value_of(slot, COLUMN_DT, &isnull[2]));
-	Datum state = value_of(slot, COLUMN_STATE, &isnull[3]);
+	bool isnull;
+	Datum value = direct_value(slot, column, &isnull);
+	const text *string;
 
-	return !isnull[0] && attempt == run.attempt && !isnull[1] && claimed == run.claimed &&
-		   !isnull[2] && dt <= run.claimed && !isnull[3] && is_word(state, "WORK");
+	if (isnull)
+		return false;
+	string = DatumGetTextPP(value);
+	return VARSIZE_ANY_EXHDR(string) == strlen(wanted) &&
+		   memcmp(VARDATA_ANY(string), wanted, strlen(wanted)) == 0;
 }
 
-/* Find the row of a run.  The slot keeps its buffer pinned. */
-static bool
-find_run(Relation rel, TaskRun run, TupleTableSlot *slot)
+/* Find the row with this id, as the snapshot sees it: rows->old, which keeps its buffer pinned. */
+bool
+direct_find(DirectRows *rows, int64 id)
 {
-	Relation index = index_open(direct.id_index, RowExclusiveLock);
-	IndexScanDesc scan = COMPAT_INDEX_BEGINSCAN(rel, index, GetActiveSnapshot(), 1);
 	ScanKeyData key;
-	bool found;
 
-	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(run.id));
-	index_rescan(scan, &key, 1, NULL, 0);
-	found = index_getnext_slot(scan, ForwardScanDirection, slot) && is_run(slot, run);
-	index_endscan(scan);
-	index_close(index, NoLock);
-	return found;
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
+	index_rescan(rows->scan, &key, 1, NULL, 0);
+	return index_getnext_slot(rows->scan, ForwardScanDirection, rows->old);
 }
 
-static void
-set_value(TupleTableSlot *slot, TaskColumn column, Datum value)
+/* Set a column of the new row. */
+void
+direct_set(DirectRows *rows, TaskColumn column, Datum value)
 {
-	slot->tts_values[direct.numbers[column] - 1] = value;
-	slot->tts_isnull[direct.numbers[column] - 1] = false;
+	rows->new->tts_values[direct.numbers[column] - 1] = value;
+	rows->new->tts_isnull[direct.numbers[column] - 1] = false;
 }
 
-static void
-set_text(TupleTableSlot *slot, TaskColumn column, const char *value)
+/* Set a text; NULL for NULL. */
+void
+direct_set_text(DirectRows *rows, TaskColumn column, const char *value)
 {
 	if (value)
-		set_value(slot, column, CStringGetTextDatum(value));
+		direct_set(rows, column, CStringGetTextDatum(value));
 	else
-		slot->tts_isnull[direct.numbers[column] - 1] = true;
+		rows->new->tts_isnull[direct.numbers[column] - 1] = true;
 }
 
 /*
@@ -339,28 +335,21 @@ lacks_value(const TupleTableSlot *slot)
 	return false;
 }
 
-/* Make the row as it is to be, from the row as it is. */
-static void
-make_row(TupleTableSlot *old, TupleTableSlot *new, const TaskResult *result)
+/* Begin a new row, with the values of the old one. */
+void
+direct_copy(DirectRows *rows)
 {
-	TupleDesc desc = old->tts_tupleDescriptor;
+	TupleDesc desc = rows->old->tts_tupleDescriptor;
 	int i;
 
-	slot_getallattrs(old);
-	ExecClearTuple(new);
+	slot_getallattrs(rows->old);
+	ExecClearTuple(rows->new);
 	for (i = 0; i < desc->natts; i++)
 	{
-		new->tts_values[i] = old->tts_values[i];
-		new->tts_isnull[i] = old->tts_isnull[i] || TupleDescAttr(desc, i)->attisdropped;
+		rows->new->tts_values[i] = rows->old->tts_values[i];
+		rows->new->tts_isnull[i] = rows->old->tts_isnull[i] || TupleDescAttr(desc, i)->attisdropped;
 	}
-	set_text(new, COLUMN_STATE, "DONE");
-	set_value(new, COLUMN_START, TimestampTzGetDatum(result->start));
-	set_value(new, COLUMN_STOP, TimestampTzGetDatum(result->stop));
-	set_text(new, COLUMN_RESPONSE, result->response);
-	set_text(new, COLUMN_NOTICE, result->notice);
-	set_text(new, COLUMN_ERROR, NULL);
-	set_text(new, COLUMN_SQLSTATE, NULL);
-	ExecStoreVirtualTuple(new);
+	ExecStoreVirtualTuple(rows->new);
 }
 
 /* Insert the new row into an index. */
@@ -398,55 +387,47 @@ insert_entries(Relation rel, TupleTableSlot *slot)
 }
 
 /*
- * Write the new row.  Returns false if somebody has changed the old one since the snapshot: nothing
- * is written then.  Whoever has only locked it is waited for.
+ * Is the row that was found as free of locks and changes as a new one?  What has ended since may
+ * say no, too.
  */
-static bool
-update_row(Relation rel, TupleTableSlot *old, TupleTableSlot *new)
+bool
+direct_is_free(const DirectRows *rows)
+{
+	const BufferHeapTupleTableSlot *slot = (const BufferHeapTupleTableSlot *) rows->old;
+
+	Assert(TTS_IS_BUFFERTUPLE(rows->old));
+	return (slot->base.tuple->t_data->t_infomask & HEAP_XMAX_INVALID) != 0;
+}
+
+/*
+ * Write the new row.  Returns false if nothing was written: somebody has changed the old one since
+ * the snapshot, or it would have a NULL that is not allowed.  Whoever has only locked it is waited
+ * for: heap_update must not be called for a locked row otherwise, and asserts that.
+ */
+bool
+direct_write(DirectRows *rows)
 {
 	COMPAT_UPDATE_INDEXES indexes;
 	TM_FailureData failure;
 	LockTupleMode mode;
 
-	CheckCmdReplicaIdentity(rel, CMD_UPDATE);
-	if (COMPAT_TUPLE_UPDATE(rel, &old->tts_tid, new, GetCurrentCommandId(true), GetActiveSnapshot(),
-							&failure, &mode, &indexes) != TM_Ok)
+	CheckCmdReplicaIdentity(rows->rel, CMD_UPDATE);
+	if (lacks_value(rows->new) ||
+		COMPAT_TUPLE_UPDATE(rows->rel, &rows->old->tts_tid, rows->new, GetCurrentCommandId(true),
+							GetActiveSnapshot(), &failure, &mode, &indexes) != TM_Ok)
 		return false;
 	if (indexes)
-		insert_entries(rel, new);
+		insert_entries(rows->rel, rows->new);
 	return true;
 }
 
-/* Find the row of the run, and write the outcome into it. */
-static bool
-write_run(Relation rel, TaskRun run, const TaskResult *result)
-{
-	TupleTableSlot *old = table_slot_create(rel, NULL);
-	TupleTableSlot *new = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsVirtual);
-	bool done = false;
-
-	PushActiveSnapshot(GetTransactionSnapshot());
-	direct.writing = true;
-	if (find_run(rel, run, old))
-	{
-		make_row(old, new, result);
-		done = !lacks_value(new) && update_row(rel, old, new);
-	}
-	direct.writing = false;
-	PopActiveSnapshot();
-	ExecDropSingleTupleTableSlot(old);
-	ExecDropSingleTupleTableSlot(new);
-	return done;
-}
-
 /*
- * Set a run to DONE, as row_finish does, which see.  Returns false if nothing was written.  The
- * caller acts as the owner of the table, and has locked it.
+ * Begin to find and write rows of a table, until direct_end.  Returns false if the table needs
+ * statements.  The caller acts as its owner, and has locked it.
  */
 bool
-direct_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
+direct_begin(DirectRows *rows, const TaskTable *table)
 {
-	bool done = false;
 	Relation rel;
 
 	Assert(owner_acts());
@@ -457,8 +438,77 @@ direct_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
 	rel = table_open(table->relid, RowExclusiveLock);
 	if (!direct.complete || direct.writing || direct.relid != table->relid)
 		describe_table(rel);
-	if (direct.complete && direct.plain)
-		done = write_run(rel, run, result);
-	table_close(rel, NoLock);
+	if (!direct.complete || !direct.plain)
+	{
+		table_close(rel, NoLock);
+		return false;
+	}
+	PushActiveSnapshot(GetTransactionSnapshot());
+	direct.writing = true;
+	rows->rel = rel;
+	rows->old = table_slot_create(rel, NULL);
+	rows->new = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsVirtual);
+	rows->index = index_open(direct.id_index, RowExclusiveLock);
+	rows->scan = COMPAT_INDEX_BEGINSCAN(rel, rows->index, GetActiveSnapshot(), 1);
+	return true;
+}
+
+void
+direct_end(DirectRows *rows)
+{
+	index_endscan(rows->scan);
+	index_close(rows->index, NoLock);
+	ExecDropSingleTupleTableSlot(rows->old);
+	ExecDropSingleTupleTableSlot(rows->new);
+	direct.writing = false;
+	PopActiveSnapshot();
+	table_close(rows->rel, NoLock);
+}
+
+/* Is this row that run, and was it not planned again meanwhile?  The fence of row_finish. */
+static bool
+is_run(TupleTableSlot *slot, TaskRun run)
+{
+	bool isnull[3];
+	int32 attempt = DatumGetInt32(direct_value(slot, COLUMN_ATTEMPT, &isnull[0]));
+	TimestampTz claimed = DatumGetTimestampTz(direct_value(slot, COLUMN_START, &isnull[1]));
+	TimestampTz dt = DatumGetTimestampTz(direct_value(slot, COLUMN_DT, &isnull[2]));
+
+	return !isnull[0] && attempt == run.attempt && !isnull[1] && claimed == run.claimed &&
+		   !isnull[2] && dt <= run.claimed && direct_is_text(slot, COLUMN_STATE, "WORK");
+}
+
+/* Make the row as it is to be when the run is DONE. */
+static void
+make_done(DirectRows *rows, const TaskResult *result)
+{
+	direct_copy(rows);
+	direct_set_text(rows, COLUMN_STATE, "DONE");
+	direct_set(rows, COLUMN_START, TimestampTzGetDatum(result->start));
+	direct_set(rows, COLUMN_STOP, TimestampTzGetDatum(result->stop));
+	direct_set_text(rows, COLUMN_RESPONSE, result->response);
+	direct_set_text(rows, COLUMN_NOTICE, result->notice);
+	direct_set_text(rows, COLUMN_ERROR, NULL);
+	direct_set_text(rows, COLUMN_SQLSTATE, NULL);
+}
+
+/*
+ * Set a run to DONE, as row_finish does, which see.  Returns false if nothing was written.  The
+ * caller acts as the owner of the table, and has locked it.
+ */
+bool
+direct_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
+{
+	DirectRows rows;
+	bool done = false;
+
+	if (!direct_begin(&rows, table))
+		return false;
+	if (direct_find(&rows, run.id) && is_run(rows.old, run))
+	{
+		make_done(&rows, result);
+		done = direct_write(&rows);
+	}
+	direct_end(&rows);
 	return done;
 }

@@ -5,10 +5,11 @@
 #include "postgres.h"
 
 #include "utils/builtins.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "shared/serving.h"
 #include "shared/shared.h"
+#include "task/direct.h"
 #include "task/rows.h"
 #include "task/rows_sql.h"
 #include "task/statement.h"
@@ -35,7 +36,7 @@
 	"          AND t.role = c.role::name AND t.role_id = c.role_id" \
 	"          AND (coalesce(t.crashed, 0) = 0 OR c.isolated)" \
 	"          AND " EXPIRED("c.active", "$now") " IS NOT TRUE" \
-	"          AND " MISSED("c.missed", "$started") " IS NOT TRUE" \
+	"          AND " MISSED("c.missed", "$serving") " IS NOT TRUE" \
 	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n" \
 	") UPDATE {rows} AS t" \
 	"    SET state = 'WORK', attempt = least(t.attempt, 2147483646) + 1, start = $claimed, stop = NULL, pid = c.pid" \
@@ -99,16 +100,15 @@ arg_candidates(StatementArgs *args, const Candidate *candidates, int count)
 	}
 }
 
-/* Read the claims that the last statement returned; allocated in the context "where". */
+/* Read the claims that the last statement returned; what they have is allocated in "where". */
 static void
-returned_claims(MemoryContext where, uint64 count, TimestampTz claimed, Claim **claims)
+returned_claims(MemoryContext where, uint64 count, TimestampTz claimed, Claim *claims)
 {
 	uint64 i;
 
-	*claims = MemoryContextAlloc(where, Max(count, 1) * sizeof(Claim));
 	for (i = 0; i < count; i++)
 	{
-		Claim *claim = &(*claims)[i];
+		Claim *claim = &claims[i];
 
 		claim->run.id = DatumGetInt64(statement_value(i, 1));
 		claim->run.attempt = DatumGetInt32(statement_value(i, 2));
@@ -129,6 +129,32 @@ returned_claims(MemoryContext where, uint64 count, TimestampTz claimed, Claim **
 }
 
 /*
+ * Claim by the statement.  The claims are put behind those that there are: there may be more of
+ * them than candidates, in a table in which ids are not unique.
+ */
+static int
+claim_by_statement(const TaskTable *table, const Candidate *candidates, int count, TimestampTz now,
+				   TimestampTz claimed, Claim **claims, int nclaims)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	uint64 found;
+
+	statement_begin(&args);
+	arg_candidates(&args, candidates, count);
+	arg_text(&args, "state", "PLAN");
+	arg_timestamp(&args, "now", now);
+	arg_timestamp(&args, "claimed", claimed);
+	arg_timestamp(&args, "serving", serving_since());
+	found =
+		statement_execute(table->partitioned ? &claim_partitioned_rows : &claim_rows, table, &args);
+	*claims = repalloc(*claims, (nclaims + Max(found, 1)) * sizeof(Claim));
+	returned_claims(caller, found, claimed, *claims + nclaims);
+	statement_end();
+	return (int) found;
+}
+
+/*
  * Claim those candidates that still wait at the position where they were read: once the caller
  * commits, they are in state WORK, with a new attempt.  "now" decides what is due.  "claimed" is
  * the time of the claim, which identifies these runs together with id and attempt.  The claims are
@@ -138,20 +164,15 @@ int
 rows_claim(const TaskTable *table, const Candidate *candidates, int count, TimestampTz now,
 		   TimestampTz claimed, Claim **claims)
 {
-	MemoryContext caller = CurrentMemoryContext;
-	StatementArgs args;
-	uint64 found;
+	Candidate *left = palloc(count * sizeof(Candidate));
+	int nleft;
+	int found;
 
 	Assert(now <= claimed); /* PLANNED_AGAIN compares with the time of the claim */
-	statement_begin(&args);
-	arg_candidates(&args, candidates, count);
-	arg_text(&args, "state", "PLAN");
-	arg_timestamp(&args, "now", now);
-	arg_timestamp(&args, "claimed", claimed);
-	arg_timestamp(&args, "started", PgStartTime);
-	found =
-		statement_execute(table->partitioned ? &claim_partitioned_rows : &claim_rows, table, &args);
-	returned_claims(caller, found, claimed, claims);
-	statement_end();
-	return (int) found;
+	*claims = palloc(count * sizeof(Claim));
+	found = direct_claim(table, candidates, count, now, claimed, *claims, left, &nleft);
+	if (nleft > 0)
+		found += claim_by_statement(table, left, nleft, now, claimed, claims, found);
+	pfree(left);
+	return found;
 }

@@ -38,7 +38,7 @@
  * after that snapshot is left out: the lock returns its new version, which may name tasks that the
  * snapshot does not have.  Tasks that are not in the table are returned.  The next task to watch
  * is one of those that have not ended, by chance: in whatever order they end, a row then changes
- * its watch about log(n) times.
+ * its watch about log(n) times.  A NULL, which the trigger refuses, is no task.
  */
 #define JUDGE(locked) \
 	"WITH w AS MATERIALIZED (" locked ")" \
@@ -62,7 +62,8 @@
 	"                  AS culprit_state" \
 	"         FROM unnest(w.after) AS p (id)" \
 	"         LEFT JOIN LATERAL (SELECT r.state FROM {rows} AS r WHERE r.id = p.id OFFSET 0) AS r" \
-	"           ON true) AS v" \
+	"           ON true" \
+	"        WHERE p.id IS NOT NULL) AS v" \
 	" WHERE (w.before < $edges OR w.before = 0)" \
 	"   AND (SELECT true FROM {rows} AS s WHERE s.tableoid = w.oid AND s.ctid = w.tid)"
 
@@ -142,7 +143,7 @@ judge(const char *rule, const Ends *ends)
 	return ends->unended > 0 ? waits : DEPENDENT_FREE;
 }
 
-/* Read an array of ids, which may be NULL. */
+/* Read an array of ids, which may be NULL; none of the ids is. */
 static int
 returned_ids(MemoryContext where, uint64 i, int column, int64 **ids)
 {
@@ -152,6 +153,7 @@ returned_ids(MemoryContext where, uint64 i, int column, int64 **ids)
 	if (statement_is_null(i, column))
 		return 0;
 	array = DatumGetArrayTypeP(statement_value(i, column));
+	Assert(!ARR_HASNULL(array));
 	count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
 	*ids = MemoryContextAlloc(where, Max(count, 1) * sizeof(int64));
 	memcpy(*ids, ARR_DATA_PTR(array), count * sizeof(int64));

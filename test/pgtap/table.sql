@@ -5,27 +5,17 @@ SELECT no_plan();
 CREATE TEMP TABLE wanted (n serial, name name, type text, required boolean, def text);
 INSERT INTO wanted (name, type, required, def) VALUES
     ('id', 'bigint', true, NULL),
-    ('parent', 'bigint', false,
-        '(NULLIF(current_setting(''pg_task.id''::text, true), ''''::text))::bigint'),
+    ('parent', 'bigint', false, 'pg_task_id()'),
     ('next', 'bigint', false, NULL),
     ('dt', 'timestamp with time zone', true, 'now()'),
     ('planned', 'timestamp with time zone', false, NULL),
     ('anchor', 'timestamp with time zone', false, NULL),
-    ('start', 'timestamp with time zone', false, NULL),
-    ('stop', 'timestamp with time zone', false, NULL),
     ('queue', 'text', true, '''default''::text'),
     ('max', 'integer', false, NULL),
     ('priority', 'integer', true, '0'),
-    ('pid', 'integer', false, NULL),
     ('role', 'name', true, 'CURRENT_USER'),
     ('role_id', 'bigint', true, '0'),
     ('request', 'text', true, NULL),
-    ('response', 'text', false, NULL),
-    ('error', 'text', false, NULL),
-    ('sqlstate', 'text', false, NULL),
-    ('notice', 'text', false, NULL),
-    ('state', 'text', true, '''PLAN''::text'),
-    ('attempt', 'integer', true, '0'),
     ('failed', 'integer', true, '0'),
     ('crashed', 'integer', true, '0'),
     ('retry', 'integer', false, NULL),
@@ -48,10 +38,18 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('format', 'text', false, NULL),
     ('remote', 'text', false, NULL),
     ('input', 'jsonb', false, NULL),
-    ('flow', 'text', false,
-        'NULLIF(current_setting(''pg_task.flow''::text, true), ''''::text)'),
+    ('flow', 'text', false, 'pg_task_flow()'),
     ('step', 'text', false, NULL),
-    ('needs', 'text[]', false, NULL);
+    ('needs', 'text[]', false, NULL),
+    ('start', 'timestamp with time zone', false, NULL),
+    ('stop', 'timestamp with time zone', false, NULL),
+    ('pid', 'integer', false, NULL),
+    ('attempt', 'integer', true, '0'),
+    ('state', 'text', true, '''PLAN''::text'),
+    ('response', 'text', false, NULL),
+    ('error', 'text', false, NULL),
+    ('sqlstate', 'text', false, NULL),
+    ('notice', 'text', false, NULL);
 
 SELECT has_table('public'::name, 'task'::name);
 SELECT columns_are('public', 'task', (SELECT array_agg(name ORDER BY n) FROM wanted),
@@ -163,6 +161,11 @@ SELECT throws_ok('SELECT FROM task', '42501');
 SELECT throws_ok('UPDATE task SET state = ''PLAN''', '42501');
 SELECT throws_ok('DELETE FROM task', '42501');
 RESET ROLE;
+SELECT results_eq('SELECT p.proname FROM pg_proc AS p, aclexplode(p.proacl) AS a
+                   WHERE p.proname ~ ''^pg_task_'' AND a.grantee = 0 ORDER BY 1',
+    ARRAY['pg_task_awaited', 'pg_task_flow', 'pg_task_id', 'pg_task_own', 'pg_task_queue_own',
+          'pg_task_watched']::name[],
+    'what statements on the table call is granted to PUBLIC, whatever the default privileges are');
 SELECT results_eq('SELECT role, state, parent IS NULL FROM task WHERE queue = ''q''',
     'VALUES (''inserter''::name, ''PLAN'', true)', 'it is a task of the role that inserted it');
 

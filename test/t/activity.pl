@@ -276,6 +276,12 @@ subtest 'pg_task_top' => sub {
 		WHERE t.queue LIKE 'top%'}), 't|6', 'since when, and of which task');
 	is(top('count(age), min(age) < interval \'0\', max(age) > interval \'1 h\''), '5|t|t',
 		'how long ago: before 0 in the future, NULL for never');
+	# from 19 on it is always on
+	my $off =
+	  sql('SHOW server_version_num') < 190000 ? 'SET standard_conforming_strings = off;' : '';
+	is(sql(qq{$off
+		SELECT text FROM pg_task_top() WHERE queue = 'top.failed'}), '22012 division by zero',
+		'a setting does not change its texts');
 	is(top('what, queue', user => 'bob'), "waits|top.later\nwaits|top.never",
 		'row security holds');
 	is(sql(q{SELECT what, count(*) FROM pg_task_top(1) WHERE what <> 'note' GROUP BY what

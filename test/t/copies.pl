@@ -220,4 +220,107 @@ subtest 'a promoted standby' => sub {
 	unlike(slurp_file($standby->logfile), qr/holds back.*"origin"/, 'and nothing else');
 };
 
+# A restored server whose tasks were released, its standby, and back: each goes on as the other did.
+subtest 'a standby of a restored server' => sub {
+	$node->start;
+	my ($restored, $standby) = map { PostgreSQL::Test::Cluster->new($_) } qw(restored its_standby);
+
+	$restored->init_from_backup($node, 'copy');
+	$restored->start;
+	wait_for_hold('origin', node => $restored);
+	release('origin', node => $restored);
+	$restored->backup('restored');
+	$standby->init_from_backup($restored, 'restored', has_streaming => 1);
+	$standby->start;
+	$restored->wait_for_catchup($standby);
+	$restored->stop;
+	$standby->promote;
+	run_task($standby, db => 'origin', request => 'SELECT 10');
+	pass('tasks run on the standby when it is promoted');
+	sql('CREATE DATABASE since', node => $standby);
+	wait_for_table($standby, db => 'since');
+	run_task($standby, db => 'since', request => 'SELECT 11');
+	$restored->enable_streaming($standby);
+	$restored->start;
+	$standby->wait_for_catchup($restored, 'replay', $standby->lsn('insert'));
+	$standby->stop;
+	$restored->promote;
+	run_task($restored, db => $_, request => 'SELECT 12') for qw(origin since);
+	pass('and on the restored server when that is promoted again');
+	wait_for_hold('fresh', node => $restored);
+	is(waiting('fresh', node => $restored), waiting('fresh', node => $node),
+		'what nobody has released is held back');
+	$restored->stop;
+};
+
+# A standby that is to end its recovery at some point is no successor of its primary, which goes on.
+subtest 'a standby with a recovery target' => sub {
+	$node->backup('targeted');
+	my $copy = PostgreSQL::Test::Cluster->new('targeted');
+	$copy->init_from_backup($node, 'targeted', has_streaming => 1);
+	$copy->append_conf('postgresql.conf',
+		"recovery_target_name = 'here'\nrecovery_target_action = promote");
+	sql_in('origin', q{INSERT INTO task (request, dt) VALUES ('SELECT 8', 'infinity');
+		SELECT pg_create_restore_point('here')});
+	$copy->start;
+	wait_until($copy, 'SELECT NOT pg_is_in_recovery()');
+	wait_for_hold('origin', node => $copy);
+	$copy->restart;
+	wait_for_hold('origin', node => $copy);
+	sql(q{UPDATE task SET dt = now() WHERE request = 'SELECT 8'}, db => 'origin', node => $copy);
+	is(release('origin', node => $copy), 't', 'it is held back, also after a restart');
+	wait_until($copy, q{SELECT state = 'DONE' FROM task WHERE request = 'SELECT 8'},
+		db => 'origin');
+	$copy->restart;
+	is(task($copy, run_task($copy, db => 'origin', request => 'SELECT 9'), 'state',
+			db => 'origin'),
+		'DONE', 'it was released for good');
+	$copy->stop;
+};
+
+# The very database of the original gets back what the copy has held back.
+subtest 'a dump of a restored server' => sub {
+	my $dump = $node->basedir . '/restored';
+	my $restored = PostgreSQL::Test::Cluster->new('dumped');
+
+	$restored->init_from_backup($node, 'targeted');
+	$restored->start;
+	wait_for_hold('origin', node => $restored);
+	is(client('pg_dump', '-h', $restored->host, '-p', $restored->port, '-Fc', '-f', $dump, 'origin'),
+		'', 'pg_dump');
+	$restored->stop;
+	client('pg_restore', '--clean', '--if-exists', '-1', '-d', 'origin', $dump);
+	wait_for_hold('origin');
+	is(release('origin'), 't', 'it is held back there');
+};
+
+# It makes a subscriber of a standby, which is a primary with the same identifier for a while.
+subtest 'pg_createsubscriber' => sub {
+	plan skip_all => 'from 17 on' if $node->pg_version < 17;
+	my $publisher = new_node('publisher', init => { allows_streaming => 'logical' },
+		conf => "pg_task.period = '20 ms'");
+	$publisher->backup('standby');
+	my $subscriber = PostgreSQL::Test::Cluster->new('subscriber');
+	$subscriber->init_from_backup($publisher, 'standby', has_streaming => 1);
+	$subscriber->set_standby_mode;
+	my $port = $subscriber->port;
+	sql(q{CREATE TABLE ran (port text, no serial PRIMARY KEY);
+		INSERT INTO task (request, repeat)
+		SELECT 'INSERT INTO ran VALUES (current_setting(''port''))', '10 ms'
+		FROM generate_series(1, 3)}, node => $publisher);
+	$subscriber->start;
+	$publisher->wait_for_catchup($subscriber);
+	$subscriber->stop;
+	command_ok([ 'pg_createsubscriber', '--recovery-timeout', 60,
+			'--pgdata', $subscriber->data_dir, '--publisher-server',
+			$publisher->connstr('postgres'), '--socketdir', $subscriber->host,
+			'--subscriber-port', $port, '--database', 'postgres' ], 'it ends well');
+	my $position = log_position($subscriber);
+	$subscriber->start;
+	wait_for_hold('postgres', node => $subscriber);
+	is(sql("SELECT count(*) FROM ran WHERE port = '$port'", node => $subscriber), 0,
+		'no task has run meanwhile');
+	is(sql('SELECT count(*) > 0 FROM ran', node => $subscriber), 't', 'it has what others ran');
+};
+
 done_testing();

@@ -380,6 +380,14 @@ subtest 'many rows in a new table' => sub {
 		INSERT INTO task (after, request) SELECT '{0}', 'SELECT 1' FROM generate_series(1, 20);
 		SELECT seq_scan - (SELECT seq_scan FROM before) FROM $scans;
 		ROLLBACK}), 0, 'none reads the whole table');
+	my @insert = map { qq{SET LOCAL ROLE $_; WITH first AS (INSERT INTO task (dt, request)
+			VALUES ('infinity', 'SELECT 1') RETURNING id)
+		INSERT INTO task (after, request) SELECT ARRAY[id], 'SELECT 1'
+			FROM first, generate_series(1, 20); RESET ROLE} } qw(app other);
+	is(sql(qq{TRUNCATE task; ANALYZE task; BEGIN; $insert[0];
+		CREATE TEMP TABLE before AS SELECT seq_scan FROM $scans; $insert[1];
+		SELECT seq_scan - (SELECT seq_scan FROM before) FROM $scans;
+		ROLLBACK}), 0, '... nor for another user');
 };
 
 # A waiting row that was planned for long ago, or for later, or that expires.
@@ -502,6 +510,32 @@ subtest 'rows from elsewhere' => sub {
 	wait_for_state($node, $after[0], 'DONE');
 	sql('DROP DATABASE copy WITH (FORCE)');
 	sql('DELETE FROM gate; TRUNCATE task');
+};
+
+# Rows of a dump come in the order in which they lie in the table, and without those that are gone.
+subtest 'rows of a dump into a table that is there' => sub {
+	my $rows = PostgreSQL::Test::Utils::tempdir() . '/rows';
+	my $first = insert_task($node, request => 'SELECT 1', dt => 'infinity');
+	my $gone = insert_task($node, request => 'SELECT 1', delete => 't', dt => 'infinity');
+	my @after = map { insert_after([ $gone, $first ], rule => $_) } 'done', 'any', 'failed';
+	my $none = 'SELECT NOT EXISTS (SELECT FROM task WHERE';
+
+	sql("UPDATE task SET dt = now() WHERE id = $gone");
+	wait_until($node, "$none id = $gone OR id = $after[1] AND state <> 'DONE')");
+	sql("COPY (SELECT * FROM task ORDER BY id DESC) TO '$rows'; TRUNCATE task");
+	is(sqlstate_of('app',
+			q{INSERT INTO task (role_id, after, request) VALUES (1, '{0}', 'SELECT 1')}), '23503',
+		'nobody else brings them');
+	sql("COPY task FROM '$rows'");
+	is(sql("SELECT string_agg(concat_ws(' ', state, waits), ', ' ORDER BY id) FROM task"),
+		"PLAN, PLAN $first, DONE, PLAN $first", 'they come as they were');
+	sql("UPDATE task SET dt = now() WHERE id = $first");
+	wait_until($node, "$none state = 'PLAN')");
+	is(outcomes(@after), 'done DONE, any DONE, failed GONE', 'and wait');
+	is(sql("SELECT p.stop < t.start FROM task AS p, task AS t
+			WHERE p.id = $first AND t.id = $after[0]"), 't',
+		'... for what was there');
+	sql('TRUNCATE task');
 };
 
 subtest 'a partitioned table' => sub {

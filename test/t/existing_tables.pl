@@ -9,6 +9,10 @@ use Test::More;
 
 my $node = new_node('main', conf => "max_worker_processes = 40\npg_task.period = '100 ms'");
 
+# The defaults that call functions of the extension.
+my $defaults = q{SELECT string_agg(pg_get_expr(adbin, adrelid), ', ' ORDER BY adnum DESC)
+	FROM pg_attrdef WHERE adrelid = 'task'::regclass AND pg_get_expr(adbin, adrelid) ~ 'pg_task'};
+
 # A database in which something is created before the scheduler starts.
 sub new_database
 {
@@ -167,6 +171,7 @@ subtest 'a database of version 1.0' => sub {
 	is($node->safe_psql('older', q{SELECT count(*), to_regclass('due'), to_regclass('mine')
 		FROM pg_index WHERE indrelid = 'task'::regclass}), '9||mine',
 		'its indexes are replaced, and no other');
+	is($node->safe_psql('older', $defaults), 'pg_task_flow(), pg_task_id()', 'so is a default');
 	is($node->safe_psql('older', q{SELECT pg_task_cancel(id) FROM task WHERE key = 'waits'}), 't',
 		'a task with a value that is refused now can be stopped');
 	my $id = $node->safe_psql('older', q{INSERT INTO task (request) VALUES ('SELECT current_user')
@@ -195,6 +200,7 @@ subtest 'dropped parts are created again' => sub {
 			(SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass
 			AND attname = 'notice')}),
 			'9|8|1', "all parts are there after $change");
+		is($node->safe_psql('old', $defaults), 'pg_task_flow(), pg_task_id()', 'and the defaults');
 	}
 	is($node->safe_psql('old', "SELECT 'task'::regclass::oid"), $relfilenode,
 		'it is the same table');

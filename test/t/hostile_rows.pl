@@ -75,6 +75,18 @@ subtest 'NULL columns' => sub {
 	sql('DELETE FROM task');
 };
 
+# No trigger has checked these.  So many, because the process could read what lies behind them.
+subtest 'NULL among the tasks for which a row waits' => sub {
+	sql(q{SET session_replication_role = replica; INSERT INTO task (id, after, waits, rule, request)
+		SELECT n, array_fill(NULL::bigint, ARRAY[3000000]) || 0::bigint, 0, rule, 'SELECT 1'
+		FROM unnest(ARRAY['done', 'any', 'failed']) WITH ORDINALITY AS r (rule, n)});
+	wait_until($node, q{SELECT NOT EXISTS (SELECT FROM task WHERE state IN ('PLAN', 'WORK'))});
+	is(sql(q{SELECT string_agg(concat_ws(' ', rule, state), ', ' ORDER BY id) FROM task}),
+		'done DONE, any DONE, failed GONE', 'they are no tasks');
+	unlike(log_since($node, $position), qr/terminated by signal|PANIC/, 'no process has crashed');
+	sql('DELETE FROM task');
+};
+
 # The same id twice, in a table whose primary key has more columns: neither row runs or ends as the
 # other's role.
 subtest 'the same id twice' => sub {

@@ -127,6 +127,59 @@ subtest 'a role with tasks in two databases' => sub {
 	}
 };
 
+# Two databases have work for the only executor that a role may have: each gets it for a time slice
+# of 100 ms, however short the tasks are.
+subtest 'two databases share the executor of a role' => sub {
+	my @dbs = qw(postgres other);
+
+	make_gates($node, db => 'other');
+	for my $db (@dbs)
+	{
+		sql_in($db, q{TRUNCATE task; GRANT SELECT, INSERT ON task TO app;
+			CREATE FUNCTION go_on() RETURNS void LANGUAGE plpgsql AS $$
+			BEGIN
+				INSERT INTO public.task (request) SELECT 'SELECT go_on()'
+				WHERE NOT EXISTS (SELECT FROM public.gate WHERE name = 'enough');
+			END $$});
+		sql_in($db, q{INSERT INTO task (role, request) SELECT 'app', 'SELECT go_on()'
+			FROM generate_series(1, 100)});
+	}
+	for my $db ((@dbs) x 3)
+	{
+		my $done = count_of($node, q{state = 'DONE'}, db => $db);
+		wait_until($node, "SELECT count(*) > $done + 100 FROM task WHERE state = 'DONE'", db => $db);
+	}
+	pass('both go on in turns');
+	open_gate($node, 'enough', db => $_) for @dbs;
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'}, db => $_) for @dbs;
+	my ($executors, $tasks, $ms) = (0, 0, 0);
+	for my $db (@dbs)
+	{
+		my @of_db = split /\|/, sql_in($db, q{SELECT count(DISTINCT pid), count(*),
+			extract(epoch FROM max(stop) - min(start)) * 1000 FROM task});
+		$executors += $of_db[0];
+		$tasks += $of_db[1];
+		$ms = $of_db[2] if $of_db[2] > $ms;
+	}
+	note("$tasks tasks, $executors executors, $ms ms");
+	cmp_ok($executors, '<=', 3 + $ms / 100, 'not after each task');
+};
+
+# The only executor that a role may have is busy in another database.  The scheduler looks at its
+# table once an hour, so something has to tell it that there is one for it.
+subtest 'a role whose executor is busy in another database' => sub {
+	apply_conf($node, "pg_task.period = '1 h'");
+	insert_task($node, request => q{SELECT hold('busy')}, role => 'app');
+	wait_until($node, 'SELECT count(*) = 1 ' . running(user => 'app', db => 'postgres'));
+	my $id = insert_task($node, db => 'other', request => 'SELECT 1', role => 'app');
+	wait_until($node, q{SELECT wanted > 0 FROM pg_stat_task_scheduler() WHERE datname = 'other'});
+	is(task($node, $id, 'state', db => 'other'), 'PLAN', 'its task waits');
+	open_gate($node, 'busy');
+	wait_for_state($node, $id, 'DONE', db => 'other');
+	pass('it gets the executor after the task');
+	apply_conf($node, 'pg_task.period = 1s');
+};
+
 # Idle executors stay for a while, then exit.
 subtest 'idle executors' => sub {
 	run_task($node, request => 'SELECT 1');

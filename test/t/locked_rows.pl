@@ -75,6 +75,34 @@ subtest 'locked rows that are due' => sub {
 	}
 };
 
+# The checks of locked groups, which each scan begins anew, leave time for those of roles.
+subtest 'locked rows of many roles' => sub {
+	my $count = 100;
+
+	apply_conf($node, "pg_task.period = '50 ms'", 'pg_task.max_executors = 2');
+	sql(join ';', map { "CREATE ROLE many$_ LOGIN" } 1 .. $count);
+	insert_rule('shut', paused => 'true');
+	sql(qq{INSERT INTO task (queue, role, request)
+		SELECT 'shut', 'many' || 1 + n % $count, 'SELECT 1'
+		FROM generate_series(0, 50 * $count - 1) AS n});
+	my $session = open_session($node, 'postgres');
+	$session->query_safe(q{BEGIN;
+		SELECT count(*) FROM (SELECT FROM task WHERE queue = 'shut' FOR UPDATE) AS x});
+	sql(q{UPDATE task_queue SET paused = false WHERE queue = 'shut'});
+	# all are known to be locked
+	wait_until($node, qq{SELECT missed >= 16 * $count FROM pg_stat_task_scheduler()});
+	sql(qq{INSERT INTO task (queue, role, request)
+		SELECT 'open', 'many' || n, 'SELECT 1' FROM generate_series(1, $count) AS n});
+	wait_until($node,
+		qq{SELECT count(*) = $count FROM task WHERE queue = 'open' AND state = 'DONE'});
+	is(count_of($node, q{queue = 'shut' AND state = 'PLAN'}), 50 * $count,
+		'other tasks of all roles start');
+	$session->query_safe('COMMIT');
+	$session->quit;
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
+	pass('the rows run when they are unlocked');
+};
+
 is(count_of($node, q{state <> 'DONE' OR attempt <> 1}), 0, 'each task ran once');
 
 $node->stop;

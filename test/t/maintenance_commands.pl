@@ -204,6 +204,9 @@ subtest 'a server without the library' => sub {
 		't', 'pg_task_next works');
 	is(sql("SELECT coalesce(parent::text, 'none') FROM task WHERE id = $waiting"), 'none',
 		'the task has no parent');
+	is(sql("SET pg_task.flow = 'nightly';
+		INSERT INTO task (request, state) VALUES ('SELECT 1', 'STOP') RETURNING flow"), 'nightly',
+		'a task has the workflow that the session sets');
 	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'pg_task'");
 	$node->restart;
 	wait_for_state($node, $waiting, 'DONE');

@@ -189,6 +189,25 @@ subtest 'what brings a scheduler back' => sub {
 		FROM task WHERE queue = 'slow'}), 't', 'a rate');
 };
 
+# Tasks that cannot start until somebody changes a limit keep no scheduler, and then they start.
+subtest 'a connection limit of 0' => sub {
+	sql(q{CREATE ROLE barred LOGIN CONNECTION LIMIT 0; CREATE ROLE app LOGIN;
+		ALTER DATABASE db7 CONNECTION LIMIT 0});
+	my %id = (db6 => insert_task($node, db => 'db6', request => 'SELECT 1', role => 'barred'),
+		db7 => insert_task($node, db => 'db7', request => 'SELECT 1', role => 'app'));
+	my %change = (db6 => 'ALTER ROLE barred CONNECTION LIMIT 1',
+		db7 => 'ALTER DATABASE db7 CONNECTION LIMIT 1');
+	wait_until_state_is($_, 'asleep') for qw(db6 db7);
+	for my $db (qw(db6 db7))
+	{
+		is(task($node, $id{$db}, 'state', db => $db), 'PLAN', "$db sleeps with a due task");
+		my $changed = sql("$change{$db}; SELECT clock_timestamp()");
+		wait_for_state($node, $id{$db}, 'DONE', db => $db);
+		is_row($node, $id{$db}, { qq{start < '$changed'::timestamptz + interval '50 s'} => 'true' },
+			$change{$db}, db => $db);
+	}
+};
+
 # What the sleeping databases wait for is in their tables.
 subtest 'another supervisor' => sub {
 	my $id = sql_in('renamed', q{INSERT INTO task (request, dt)

@@ -130,6 +130,29 @@ subtest 'prepared' => sub {
 	is_replaced('postgres', "COMMIT PREPARED 'p'", 'after as many as there can be');
 };
 
+# The server starts, or all its processes do, while a transaction is prepared.
+subtest 'prepared before a start' => sub {
+	sql(q{BEGIN; ALTER ROLE tenant SET work_mem = 76; PREPARE TRANSACTION 'p'});
+	sql(q{BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'none'});
+	sql(q{BEGIN; ALTER DATABASE elsewhere SET pg_task.enabled = off; PREPARE TRANSACTION 'd'});
+	$node->restart;
+	wait_for_schedulers($node, qw(elsewhere postgres));
+	$kept = process();
+	stays('postgres',
+		q{BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'q'; COMMIT PREPARED 'q'},
+		'one that was prepared later, and changed no settings');
+	is_replaced('postgres', "COMMIT PREPARED 'p'", 'one that changed settings of the role');
+	is_replaced('postgres', "ROLLBACK PREPARED 'none'", 'and one of which nothing is known');
+	terminate($node, backends($node, 'supervisor'));
+	wait_for_schedulers($node, qw(elsewhere postgres));
+	$kept = process();
+	sql(q{COMMIT PREPARED 'd'});
+	wait_for_schedulers($node, 'postgres');
+	pass('one that changed settings of a database');
+	sql(q{ALTER DATABASE elsewhere RESET pg_task.enabled});
+	wait_for_schedulers($node, qw(elsewhere postgres));
+};
+
 # An executor was started for a task that was locked, and then deleted: its first task comes later.
 # It has been connected for longer than FIRST_TASK_MS when its settings change: a task that comes
 # earlier would run under the old ones.

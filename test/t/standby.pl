@@ -10,7 +10,7 @@ use Test::More;
 
 my $primary = new_node('primary', init => { allows_streaming => 1 },
 	conf => "pg_task.period = '1 h'\nwal_log_hints = on\nwal_keep_size = '200MB'\n"
-	. "wal_retrieve_retry_interval = '100ms'");
+	. "wal_retrieve_retry_interval = '100ms'\nmax_prepared_transactions = 2");
 my $ours = q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'};
 
 make_gates($primary);
@@ -45,6 +45,28 @@ sub follow
 	$node->start;
 }
 
+# All processes of a server start again, because one has crashed.
+sub crash_processes
+{
+	my ($node) = @_;
+	my $position = log_position($node);
+	my $id = insert_task($node, request => 'SELECT pg_sleep(600)', queue => 'crash_processes');
+
+	wait_for_running($node, 1, id => $id);
+	kill 'KILL', task($node, $id, 'pid');
+	wait_for_log_line($node, qr/all server processes terminated; reinitializing/, $position);
+	sql("UPDATE task SET state = 'STOP' WHERE id = $id", node => $node);
+	return;
+}
+
+sub unpause
+{
+	my ($node, $queue) = @_;
+
+	sql("UPDATE task_queue SET paused = false WHERE queue = '$queue'", node => $node);
+	return;
+}
+
 subtest 'promotion' => sub {
 	my $done = run_task($primary, request => 'SELECT 1');
 	my @running = map { insert_task($primary,
@@ -71,9 +93,18 @@ subtest 'promotion' => sub {
 		qr/^it runs since 20.* on the primary$/, 'where one runs');
 	$standby->restart;
 	is($standby->safe_psql('postgres', $ours), 0, 'there is none after a restart either');
-
+	# due after the start of the standby, and before its promotion, which is known to the second
+	sql(q{INSERT INTO task_queue (queue, paused) VALUES ('missed', true), ('crash', true)});
+	my ($missed, $crash) = map { insert_task($primary, request => 'SELECT 4', queue => $_,
+		repeat => '1 hour', missed => 'none') } qw(missed crash);
+	wait_until($primary, "SELECT clock_timestamp() > dt + interval '2 s' FROM task
+		WHERE id = $crash");
+	sql(q{CREATE ROLE tenant LOGIN; BEGIN; ALTER ROLE tenant SET work_mem = 64;
+		PREPARE TRANSACTION 'settings'});
+	$primary->wait_for_catchup($standby);
 	$primary->stop('immediate');
 	$standby->promote;
+	my $new = insert_task($standby, request => 'SELECT 5', repeat => '1 hour', missed => 'none');
 	wait_until($standby,
 		"SELECT count(*) = 2 FROM task WHERE id IN ($running[0], $running[1]) AND state = 'WORK' "
 		. "AND attempt = 2");
@@ -86,10 +117,23 @@ subtest 'promotion' => sub {
 	is(task($standby, $later, 'state'), 'PLAN', 'a waiting task still waits');
 	wait_until($standby, "SELECT count(*) = 1 FROM task WHERE parent = $reboot");
 	is(task($standby, $reboot, 'state'), 'DONE', 'a promotion counts as a start of the server');
+	my @tenant = (role => 'tenant', request => 'SHOW work_mem');
+	is(task($standby, run_task($standby, @tenant), 'response'), '4MB', 'an executor stays');
+	sql(q{COMMIT PREPARED 'settings'}, node => $standby);
+	is(task($standby, run_task($standby, @tenant), 'response'), '64kB',
+		'until settings of its role have changed, as prepared on the old primary');
 	terminate($standby, backends($standby, 'scheduler'));
 	is(task($standby, run_task($standby, request => 'SELECT 42'), 'response'), '42',
 		'new tasks run');
 	is(count_of($standby, "parent = $reboot AND state = 'PLAN'"), 1, 'but once');
+	wait_for_state($standby, $new, 'DONE');
+	unpause($standby, 'missed');
+	wait_for_state($standby, $missed, 'GONE');
+	is(task($standby, $missed, 'sqlstate'), 'TK004', 'a run that was due before is missed');
+	crash_processes($standby);
+	unpause($standby, 'crash');
+	wait_for_state($standby, $crash, 'GONE');
+	is(task($standby, $crash, 'sqlstate'), 'TK004', 'also after all processes have started again');
 	is_quiet($standby, $cascade, 'a standby that follows the promoted one');
 };
 
@@ -130,7 +174,8 @@ subtest 'killed, and promoted where it was' => sub {
 	is_quiet($standby, $cascade, 'its standby');
 };
 
-# Promoted later, it does not blame tasks that have run elsewhere meanwhile.
+# Promoted later, it does not blame tasks that have run elsewhere meanwhile: since it follows, and
+# before, while it was down.
 subtest 'killed, and promoted later' => sub {
 	kill_server($standby);
 	$cascade->stop;
@@ -143,17 +188,22 @@ subtest 'killed, and promoted later' => sub {
 	is($cascade->safe_psql('postgres', 'SELECT pg_promote()'), 't',
 		'pg_promote() succeeds on the standby of a standby');
 	wait_for_table($cascade);
+	my $killed_at = time - 600;
+	utime $killed_at, $killed_at, glob $standby->data_dir . '/pg_wal/0*';
+	my @long = insert_task($cascade, request => q{SELECT hold('later')});
+	wait_for_state($cascade, $long[0], 'WORK');
 	follow($standby, $cascade);
 	is_quiet($cascade, $standby, 'the one that was killed');
-	my $long = insert_task($cascade, request => q{SELECT hold('later')});
-	wait_for_state($cascade, $long, 'WORK');
+	push @long, insert_task($cascade, request => q{SELECT hold('later')});
+	wait_for_state($cascade, $long[1], 'WORK');
 	$cascade->wait_for_catchup($standby);
 	$cascade->stop('immediate');
 	$standby->promote;
-	wait_until($standby, "SELECT state = 'WORK' AND attempt = 2 FROM task WHERE id = $long");
-	is(task($standby, $long, 'crashed'), 0, 'the task is no suspect');
+	wait_until($standby, "SELECT state = 'WORK' AND attempt = 2 FROM task WHERE id = $_")
+	  for @long;
+	is(task($standby, $_, 'crashed'), 0, 'the task is no suspect') for @long;
 	open_gate($standby, 'later');
-	wait_for_state($standby, $long, 'DONE');
+	wait_for_state($standby, $_, 'DONE') for @long;
 };
 
 done_testing();

@@ -78,7 +78,17 @@ subtest 'what is held back' => sub {
 	my $session = open_session($node);
 	$session->query_safe(q{BEGIN; SELECT FROM task WHERE queue = 'locked' FOR UPDATE});
 	sql(q{UPDATE task_queue SET paused = false WHERE queue = 'locked'});
-	scheduler_is('locked > 0', 'locked rows');
+	scheduler_is('locked = 3', 'locked rows');
+	my @locked;
+	for my $i (1 .. 10)
+	{
+		# it starts before the others, which are tried again then; the second one has expired
+		run_task($node, request => 'SELECT 1', queue => 'locked', dt => '2019-07-01');
+		wait_for_state($node, insert_task($node, request => 'SELECT 1', queue => 'gone',
+			dt => '2019-07-01', active => '1 s'), 'GONE');
+		push @locked, sql(q{SELECT locked FROM pg_stat_task_scheduler() WHERE datname = 'postgres'});
+	}
+	is((sort { $b <=> $a } @locked)[0], 3, "each counts once, and no others (@locked)");
 	$session->query_safe('COMMIT');
 	$session->quit;
 	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE queue = 'locked' AND state <> 'DONE'});
@@ -226,7 +236,9 @@ subtest 'functions that are declared with other columns' => sub {
 	my $columns = join ', ', map { "c$_ int" } 1 .. 50;
 	my %call = (pg_task_activity => ['', ''], pg_stat_task => ['', ''],
 		pg_stat_task_scheduler => ['', ''], pg_task_queues => ['', ''],
-		pg_task_top => ['int', '5'], pg_task_wait => ['bigint[], interval', q{'{}', '1 s'}]);
+		pg_task_top => ['int', '5'], pg_task_wait => ['bigint[], interval', q{'{}', '1 s'}],
+		pg_stat_task_info => ['', ''],
+		pg_task_retry_all => ['text, timestamptz', q{'22012', '-infinity'}]);
 
 	for my $name (sort keys %call)
 	{

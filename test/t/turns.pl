@@ -17,8 +17,7 @@ sql(q{
 	INSERT INTO task_queue (queue, fair) VALUES ('customer.%', true)});
 
 # Plans tasks in one transaction, after another one has occupied the executor; returns the names in
-# the order in which they ran.  They are not so short that one is claimed while another one runs: on
-# a busy machine it may be reclaimed, and its queue has had its turn.
+# the order in which they ran.
 my $rounds = 0;
 
 sub order_of
@@ -31,7 +30,7 @@ sub order_of
 	wait_for_running($node, 1, id => $id);
 	sql("INSERT INTO task (queue, priority, dt, request)
 		SELECT queue, priority, dt,
-			format('SELECT pg_sleep(0.01); INSERT INTO ran (name) VALUES (%L)', name)
+			format('INSERT INTO ran (name) VALUES (%L)', name)
 		FROM ($rows) AS r (queue, priority, dt, name)");
 	open_gate($node, $gate);
 	wait_until($node, "SELECT count(*) = $count FROM ran");
@@ -53,6 +52,23 @@ is(order_of(q{
 	SELECT 'another', 0, now() - interval '1 hour', 'before' UNION ALL
 	SELECT 'customer.d', -1, now(), 'urgent d'}, 9),
 	'urgent urgent d before e d e d d d', 'priority comes before turns');
+
+# Short tasks that were claimed together with a long one wait behind it, and are reclaimed: that was
+# no turn of their queues.
+subtest 'tasks that are reclaimed' => sub {
+	sql('TRUNCATE ran');
+	run_task($node, request => 'SELECT 1') for 1 .. 20;
+	sql(q{INSERT INTO task (queue, priority, request)
+		SELECT 'default', -1000, 'SELECT hold(''reclaimed'')' UNION ALL
+		SELECT 'customer.r' || i, 0, format('INSERT INTO ran (name) VALUES (%s)', i)
+		FROM generate_series(1, 20) AS i});
+	wait_until($node, q{SELECT count(*) = 1 FROM task WHERE state = 'WORK'});
+	wait_until($node, q{SELECT count(*) = 20 FROM task WHERE state = 'PLAN'});
+	open_gate($node, 'reclaimed');
+	wait_until($node, 'SELECT count(*) = 20 FROM ran');
+	is(sql(q{SELECT string_agg(name, ' ' ORDER BY number) FROM ran}), join(' ', 1 .. 20),
+		'they come before queues that have had no turn either');
+};
 
 sql(q{UPDATE task_queue SET fair = NULL});
 is(order_of(q{

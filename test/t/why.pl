@@ -179,9 +179,15 @@ subtest 'queues' => sub {
 	my $third = insert_task($node, request => 'SELECT 1', queue => 'bucket');
 	like_why($third, qr/^the rate of its queue: .*; its queue may start its next task at 20/, 'a bucket');
 	is(next_start('bucket', $third, 'postgres'), 't', 'and when it has a token');
-	run_task($node, request => 'SELECT 1', queue => 'slow', max => -3600000);
-	like_why(insert_task($node, request => 'SELECT 1', queue => 'slow', max => -3600000),
-		qr/^the pause of its queue: 01:00:00 between two starts$/, 'a pause');
+	sql('CREATE ROLE idle LOGIN; GRANT CONNECT ON DATABASE postgres TO idle');
+	my $started = run_task($node, request => 'SELECT 1', queue => 'slow', max => -3600000);
+	my $paused = insert_task($node, request => 'SELECT 1', queue => 'slow', max => -3600000,
+		role => 'idle');
+	like_why($paused, qr/^the pause of its queue: 01:00:00 between two starts; it may start at 20/,
+		'a pause, of a role that has no executor');
+	is(sql(qq{SELECT pause > dt + interval '1 h' AND pause <= start + interval '1 h'
+		FROM task, CAST(substring(pg_task_why($paused) FROM ' at (.*)') AS timestamptz) AS pause
+		WHERE id = $started}), 't', 'and when it is over');
 	sql('ALTER TABLE task_rate OWNER TO other');
 	unlike(sql("SELECT pg_task_why($third)"), qr/next task at/,
 		'nothing is read from the table of somebody else');

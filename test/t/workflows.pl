@@ -130,6 +130,8 @@ subtest 'flow' => sub {
 		request => "INSERT INTO task (request, dt, flow) VALUES ('child', 'infinity', NULL)");
 	is($child->($id), '-', 'or none, in the row');
 	is(sql(qq{SET pg_task.flow = 'mine'; $insert RETURNING flow}), 'mine', 'a session may have one');
+	is(sql('SELECT pg_task_id() IS NULL, pg_task_flow() IS NULL'), 't|t',
+		'it is no task, and has none');
 	sql('ALTER ROLE ann SET pg_task.flow = annual');
 	$id = run_task($node, role => 'ann', request => $insert);
 	is($child->($id), 'annual', 'a role may have one');
@@ -140,6 +142,15 @@ subtest 'flow' => sub {
 	$id = run_task($node, flow => 'night', step => 'a', request => 'SELECT 1', repeat => '1 day');
 	is(sql("SELECT flow, step IS NULL FROM task WHERE parent = $id"), 'night|t',
 		'the next run of a repeating task has its flow, and not its step');
+	$id = run_task($node, flow => 'a', request => q{
+		SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
+		SET min_parallel_table_scan_size = 0; SET parallel_leader_participation = off;
+		SELECT DISTINCT pg_task_id(), pg_task_flow() FROM pg_class WHERE length(relname) > 0});
+	like(task($node, $id, 'response'), qr/^$id\ta$/m, 'parallel workers see both');
+	is(sql(qq{SET ROLE ann; $insert RETURNING parent IS NULL}), 't', 'any role may insert');
+	is(task($node, run_task($node, flow => 'a', request => "INSERT INTO task (request, parent, flow)
+		VALUES ('SELECT 1', NULL, NULL) RETURNING concat(parent, flow) = ''"), 'response'), 't',
+		'NULL is neither');
 	is(sqlstate_of('postgres', "SET pg_task.flow = '" . 'x' x 256 . "'"), '22023', 'too long');
 	is(sqlstate_of('postgres', "INSERT INTO task (request, flow) VALUES ('', '" . 'x' x 256 . "')"),
 		'23514', 'too long in a row');
