@@ -359,17 +359,15 @@ explain_tuple(const WhyTask *task, HeapTupleHeader tuple)
 }
 
 /* Copy the header of a tuple: while the page is not locked, others change it. */
-static HeapTupleHeaderData
-copy_header(TupleTableSlot *slot)
+static void
+copy_header(TupleTableSlot *slot, HeapTupleHeaderData *header)
 {
 	HeapTuple tuple = ExecFetchSlotHeapTuple(slot, false, NULL);
 	Buffer buffer = ((BufferHeapTupleTableSlot *) slot)->buffer;
-	HeapTupleHeaderData header;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	memcpy(&header, tuple->t_data, SizeofHeapTupleHeader);
+	memcpy(header, tuple->t_data, SizeofHeapTupleHeader);
 	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
-	return header;
 }
 
 /* The row is locked, or not committed yet. */
@@ -385,8 +383,9 @@ explain_row_lock(const WhyTask *task)
 	if (TTS_IS_BUFFERTUPLE(slot) &&
 		table_tuple_fetch_row_version(rel, tid, GetActiveSnapshot(), slot))
 	{
-		HeapTupleHeaderData header = copy_header(slot);
+		HeapTupleHeaderData header;
 
+		copy_header(slot, &header);
 		reason = explain_tuple(task, &header);
 	}
 	ExecDropSingleTupleTableSlot(slot);
