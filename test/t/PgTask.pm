@@ -169,7 +169,7 @@ sub build_module
 
 # What psql says, or IPC::Run, if the server does not let a session in, because it starts, stops or
 # recovers from a crash.
-my $not_let_in = qr/^ack Broken\ pipe
+my $not_let_in = qr/^ack\ Broken\ pipe
 	|psql:\ error:\ connection\ to\ server\ [^\n]*failed:\ (?:FATAL:\ \ the\ database\ system\ is\b
 		|server\ closed\ the\ connection)/x;
 
