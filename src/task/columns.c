@@ -15,6 +15,7 @@
 #include "lib/stringinfo.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
+#include "utils/timestamp.h"
 
 #include "task/columns.h"
 
@@ -102,7 +103,7 @@ const ColumnDefinition task_columns[TASK_COLUMNS] = {
 		"Name within the flow, in which it is unique"},
 	[COLUMN_NEEDS] = {"needs", TEXTARRAYOID, "", 0,
 		"Steps of the same flow, inserted before, that it waits for: they become after"},
-	[COLUMN_START] = {"start", TIMESTAMPTZOID, "", 0,
+	[COLUMN_START] = {"start", TIMESTAMPTZOID, "", COLUMN_EXACT,
 		"When the run began"},
 	[COLUMN_STOP] = {"stop", TIMESTAMPTZOID, "", 0,
 		"When the run ended, or the task was given up or stopped"},
@@ -168,14 +169,26 @@ column_exists(Oid relid, const ColumnDefinition *column)
 	return get_attnum(relid, column->name) != InvalidAttrNumber;
 }
 
+/* Does a column that has one of these types round the times that are written into it? */
+bool
+column_rounds(Form_pg_attribute attribute)
+{
+	return attribute->atttypmod >= 0 && attribute->atttypmod < MAX_TIMESTAMP_PRECISION;
+}
+
 /* Does the relation have this column, with its type?  If not, *exists tells which is missing. */
 static bool
 column_fits(Relation rel, const ColumnDefinition *column, bool *exists)
 {
 	AttrNumber number = get_attnum(RelationGetRelid(rel), column->name);
+	Form_pg_attribute att;
 
 	*exists = number != InvalidAttrNumber;
-	return *exists && TupleDescAttr(RelationGetDescr(rel), number - 1)->atttypid == column->type;
+	if (!*exists)
+		return false;
+	att = TupleDescAttr(RelationGetDescr(rel), number - 1);
+	return att->atttypid == column->type &&
+		   ((column->flags & COLUMN_EXACT) == 0 || !column_rounds(att));
 }
 
 /*

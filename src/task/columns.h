@@ -70,7 +70,7 @@ typedef struct ColumnDefinition
 	const char *name;
 	Oid type;
 	const char *rest; /* default, and NOT NULL */
-	int flags;		  /* COLUMN_REQUIRED, COLUMN_INHERITED */
+	int flags;		  /* COLUMN_REQUIRED and the like */
 	const char *comment;
 } ColumnDefinition;
 
@@ -80,12 +80,16 @@ typedef struct ColumnDefinition
 /* The next row of a repeating task inherits the value, as it does of columns of the user's own. */
 #define COLUMN_INHERITED 2
 
+/* It must not round what is written, which is compared later. */
+#define COLUMN_EXACT 4
+
 extern const ColumnDefinition task_columns[TASK_COLUMNS];
 
 extern char *column_comment(const char *table, const ColumnDefinition *column);
 extern char *columns_create(const char *table, const ColumnDefinition *columns, int count);
 extern char *column_add(const char *table, const ColumnDefinition *column);
 extern bool column_exists(Oid relid, const ColumnDefinition *column);
+extern bool column_rounds(Form_pg_attribute attribute);
 extern char *columns_fault(Relation rel, const ColumnDefinition *columns, int count);
 extern bool columns_complete(Relation rel);
 extern char *columns_inherited(Relation rel);

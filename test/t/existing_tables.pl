@@ -48,7 +48,10 @@ subtest 'a relation that is no task table' => sub {
 			'ALTER TABLE task RENAME TO mine', 'type of its column "id"'],
 		later => ['CREATE TABLE task (id bigint PRIMARY KEY, dt timestamptz, request text, state '
 		. 'text, attempt int, max text)',
-			'ALTER TABLE task RENAME TO mine', 'type of its column "max"']);
+			'ALTER TABLE task RENAME TO mine', 'type of its column "max"'],
+		rounded => ['CREATE TABLE task (id bigint PRIMARY KEY, dt timestamptz, request text, '
+		. 'state text, attempt int, start timestamptz(0))',
+			'ALTER TABLE task RENAME TO mine', 'type of its column "start"']);
 	for my $db (sort keys %wrong)
 	{
 		my ($make, $rename, $why) = @{ $wrong{$db} };
