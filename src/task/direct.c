@@ -126,14 +126,28 @@ has_constraints(const TupleConstr *constraints)
 	return constraints && (constraints->num_check > 0 || constraints->has_generated_stored);
 }
 
+/* Would the server round what is written? */
+static bool
+has_rounding(TupleDesc desc)
+{
+	int i;
+
+	for (i = 0; i < (int) lengthof(written); i++)
+		if (column_rounds(TupleDescAttr(desc, direct.numbers[written[i]] - 1)))
+			return true;
+	return false;
+}
+
 /*
- * Is all that an UPDATE of the table does to write a tuple, and to insert it into indexes?  And may
- * its owner, who acts, write it?  The triggers are copied, because the functions are looked up.
+ * Is all that an UPDATE of the table does to write a tuple into a heap, and to insert it into
+ * indexes?  And may its owner, who acts, write it?  Tuples of other access methods look otherwise.
+ * The triggers are copied, because the functions are looked up.
  */
 static bool
 is_plain(Relation rel)
 {
 	if (rel->rd_rel->relkind != RELKIND_RELATION || rel->rd_rel->relispartition || rel->rd_rules ||
+		rel->rd_tableam != GetHeapamTableAmRoutine() || has_rounding(RelationGetDescr(rel)) ||
 		has_constraints(RelationGetDescr(rel)->constr) ||
 		has_triggers(CopyTriggerDesc(rel->trigdesc)))
 		return false;

@@ -10,13 +10,15 @@ use PgTask;
 use Test::More;
 
 my $library = build_module('update_count');
+my $other_heap = build_module('other_heap');
 my $node = new_node('main', conf => qq{
-	shared_preload_libraries = 'pg_task, $library'
+	shared_preload_libraries = 'pg_task, $library, $other_heap'
 	pg_task.max_executors = 1});
 
 sql(qq{
 	CREATE EXTENSION amcheck;
 	CREATE FUNCTION update_count() RETURNS int LANGUAGE c AS '$library';
+	CREATE FUNCTION other_heap(internal) RETURNS table_am_handler LANGUAGE c AS '$other_heap';
 	CREATE FUNCTION label(text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN \$1; END';
 	CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 	CREATE TABLE effect (what text)});
@@ -90,6 +92,11 @@ subtest 'what needs a statement' => sub {
 			'DROP INDEX mine; DROP DOMAIN word' ],
 		[ 'an index of another kind', 'CREATE INDEX mine ON task USING hash (queue)',
 			'DROP INDEX mine' ],
+		[ 'a precision', 'ALTER TABLE task ALTER stop TYPE timestamptz(0)',
+			'ALTER TABLE task ALTER stop TYPE timestamptz' ],
+		[ 'another access method', 'CREATE ACCESS METHOD mine TYPE TABLE HANDLER other_heap;
+			ALTER TABLE task SET ACCESS METHOD mine',
+			'ALTER TABLE task SET ACCESS METHOD heap; DROP ACCESS METHOD mine' ],
 		[ 'no unique index on the id', 'ALTER TABLE task DROP CONSTRAINT task_pkey;
 			CREATE INDEX mine ON task (id)',
 			'DROP INDEX mine; ALTER TABLE task ADD PRIMARY KEY (id)' ]);
