@@ -126,15 +126,20 @@ has_constraints(const TupleConstr *constraints)
 	return constraints && (constraints->num_check > 0 || constraints->has_generated_stored);
 }
 
-/* Would the server round what is written? */
+/* Would the server change what is written, or refuse it because of the definition of a column? */
 static bool
-has_rounding(TupleDesc desc)
+changes_values(TupleDesc desc)
 {
 	int i;
 
 	for (i = 0; i < (int) lengthof(written); i++)
-		if (column_rounds(TupleDescAttr(desc, direct.numbers[written[i]] - 1)))
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, direct.numbers[written[i]] - 1);
+
+		if (column_rounds(att) || att->attgenerated != '\0' ||
+			att->attidentity == ATTRIBUTE_IDENTITY_ALWAYS)
 			return true;
+	}
 	return false;
 }
 
@@ -147,7 +152,7 @@ static bool
 is_plain(Relation rel)
 {
 	if (rel->rd_rel->relkind != RELKIND_RELATION || rel->rd_rel->relispartition || rel->rd_rules ||
-		rel->rd_tableam != GetHeapamTableAmRoutine() || has_rounding(RelationGetDescr(rel)) ||
+		rel->rd_tableam != GetHeapamTableAmRoutine() || changes_values(RelationGetDescr(rel)) ||
 		has_constraints(RelationGetDescr(rel)->constr) ||
 		has_triggers(CopyTriggerDesc(rel->trigdesc)))
 		return false;

@@ -130,4 +130,18 @@ subtest 'a row that refuses its claim' => sub {
 	check_indexes();
 };
 
+# The server refuses to write a column that is always an identity, so nothing else writes it, either.
+subtest 'a column that is refused' => sub {
+	my $position = log_position($node);
+
+	sql('TRUNCATE task; ALTER TABLE task ALTER pid SET NOT NULL,
+		ALTER pid ADD GENERATED ALWAYS AS IDENTITY');
+	my $id = insert_task($node, request => $own);
+	wait_for_log_line($node, qr/column "pid" can only be updated to DEFAULT/, $position);
+	is(task($node, $id, 'state, attempt'), 'PLAN|0', 'the row waits');
+	sql('ALTER TABLE task ALTER pid DROP IDENTITY, ALTER pid DROP NOT NULL');
+	wait_for_state($node, $id, 'DONE');
+	is(task($node, $id, 'response'), $seen, 'then it runs');
+};
+
 done_testing();
