@@ -67,7 +67,7 @@ typedef struct DirectIndex
  */
 static struct
 {
-	bool registered; /* the callback */
+	bool registered; /* the callbacks */
 	bool complete;	 /* the rest describes the table as it is ... */
 	bool writing;	 /* ... and nobody was interrupted while using it */
 	Oid relid;
@@ -96,6 +96,30 @@ direct_relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
 	for (i = 0; direct.complete && i < direct.nindexes; i++)
 		if (relid == direct.indexes[i].oid)
 			direct.complete = false;
+}
+
+/* Forget the table. */
+static void
+forget_table(void)
+{
+	direct.complete = direct.writing = false;
+	direct.nindexes = 0;
+	direct.indexes = NULL;
+	direct.id_index = InvalidOid;
+	if (direct.context)
+		MemoryContextDelete(direct.context);
+	direct.context = NULL;
+}
+
+/*
+ * Transaction callback.  After an error in the middle, free what it has left: the owner's index
+ * expressions may have taken much memory.
+ */
+static void
+direct_transaction_ended(XactEvent event, void *arg pg_attribute_unused())
+{
+	if (event == XACT_EVENT_ABORT && direct.writing)
+		forget_table();
 }
 
 /* Does a trigger other than ours fire for an UPDATE?  Ours do nothing for this one. */
@@ -242,19 +266,6 @@ keep_indexes(Relation rel)
 	return OidIsValid(direct.id_index);
 }
 
-/* Forget the table. */
-static void
-forget_table(void)
-{
-	direct.complete = direct.writing = false;
-	direct.nindexes = 0;
-	direct.indexes = NULL;
-	direct.id_index = InvalidOid;
-	if (direct.context)
-		MemoryContextDelete(direct.context);
-	direct.context = NULL;
-}
-
 /*
  * Describe the table.  A change that is reported meanwhile leaves "relid" invalid, so that the
  * next run describes it again.
@@ -266,7 +277,10 @@ describe_table(Relation rel)
 	int i;
 
 	if (!direct.registered)
+	{
+		RegisterXactCallback(direct_transaction_ended, NULL);
 		CacheRegisterRelcacheCallback(direct_relation_invalidated, (Datum) 0);
+	}
 	direct.registered = true;
 	forget_table();
 	direct.context =

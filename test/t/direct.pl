@@ -135,6 +135,18 @@ subtest 'a column that must not be NULL' => sub {
 	}
 };
 
+# The memory of an index expression that fails is freed, although compiled expressions are kept.
+subtest 'an index expression that fails' => sub {
+	sql(q{CREATE INDEX mine ON task ((CASE WHEN priority = 1 AND state = 'DONE'
+		THEN 1 / (length(repeat(state, 10000000)) * 0) ELSE 1 END))});
+	direct('an index whose expression may fail');
+	my $id = run_task($node, priority => 1, request => 'SELECT 1');
+	is(task($node, $id, 'state, error'), 'FAIL|division by zero', 'it has failed');
+	is(task($node, run_task($node, request => q{SELECT sum(total_bytes) < 20000000
+			FROM pg_backend_memory_contexts}), 'response'), 't', 'its memory is free');
+	sql('DROP INDEX mine');
+};
+
 # Indexes that are created while the executor lives get entries, too.
 subtest 'indexes' => sub {
 	sql(q{CREATE INDEX done ON task (stop) WHERE state = 'DONE'});
