@@ -15,12 +15,28 @@
 #include "utils/memutils.h"
 
 #include "scheduler/isolation.h"
+#include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
 #include "shared/arbiter.h"
 #include "task/rows.h"
 
 /* While a suspect waits, the scheduler checks at this interval whether it may start (ms). */
 #define RETRY_MS 1000
+
+/* There are new suspects, or one that was skipped may start: a scan finds them. */
+void
+isolation_want(void)
+{
+	MyScheduler->isolation.wanted = true;
+	scan_want();
+}
+
+/* Are the waiting suspects to be read, whatever that costs? */
+bool
+isolation_is_wanted(void)
+{
+	return MyScheduler->isolation.wanted;
+}
 
 /* Set the ids of all waiting suspects. */
 void
@@ -31,7 +47,7 @@ isolation_set_suspects(const int64 *ids, int count)
 
 	isolation->suspects = NULL;
 	isolation->count = 0;
-	isolation->waiting = false;
+	isolation->waiting = isolation->wanted = false;
 	if (old)
 		pfree(old);
 	if (count == 0)

@@ -15,8 +15,11 @@ typedef struct Isolation
 	int64 *suspects; /* ids of waiting suspects, in ascending order; NULL: none */
 	int count;
 	bool waiting; /* one was skipped since, because another suspect runs */
+	bool wanted;  /* look for them again: see isolation_want */
 } Isolation;
 
+extern void isolation_want(void);
+extern bool isolation_is_wanted(void);
 extern void isolation_set_suspects(const int64 *ids, int count);
 extern bool isolation_needed(int64 id);
 extern bool isolation_acquire(void);

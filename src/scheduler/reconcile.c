@@ -24,8 +24,12 @@
 /* Maximum number of rows in state WORK that are read at a time to find orphans. */
 #define ORPHANS_MAX 4000
 
-/* If none is found, that takes at most 1/10 of the time. */
-#define ORPHANS_SHARE 10
+/*
+ * That takes at most 1/100 of the time, unless there may be more; for that, the next search waits
+ * for a minute at most (us).
+ */
+#define ORPHANS_SHARE 100
+#define ORPHANS_MAX_US 60000000
 
 /* A row in state WORK was changed, or nothing is known of them: compare. */
 void
@@ -155,6 +159,7 @@ search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
 {
 	ReconcileState *state = &MyScheduler->reconcile;
 	MonoTime begun = clock_mono();
+	MonoTime ended;
 	int limit = nheld + orphans_count() + ORPHANS_MAX;
 	WorkingRow *rows;
 	int count = rows_working(table, limit, &rows);
@@ -166,10 +171,12 @@ search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
 		if (!rows_contain(held, nheld, rows[i].run) && !orphans_has(rows[i].run))
 			add_orphan(rows[i].run);
 	}
+	ended = clock_mono();
 	state->orphans_wanted = count == limit;
 	state->orphans_after = CLOCK_LONG_AGO;
 	if (!state->orphans_wanted)
-		state->orphans_after.us = begun.us + (clock_mono().us - begun.us) * ORPHANS_SHARE;
+		state->orphans_after.us =
+			ended.us + Min((ended.us - begun.us) * ORPHANS_SHARE, ORPHANS_MAX_US);
 }
 
 /*

@@ -24,7 +24,6 @@
 #include "scheduler/reboot.h"
 #include "scheduler/refused.h"
 #include "scheduler/row_writes.h"
-#include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
@@ -46,9 +45,8 @@ row_writes_orphans(void)
 	if (!PostmasterIsAlive())
 		proc_exit(1);
 	work_begin_writing("writing the outcomes of interrupted tasks");
-	/* a scan finds the new suspects */
 	if (orphans_write(MyScheduler->table, now))
-		scan_want();
+		isolation_want();
 	work_end();
 	orphans_written(clock_mono());
 	if (orphans_ready(now))

@@ -76,6 +76,13 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 /* What is due within this time ends the sleep by a timer (ms). */
 #define WAKE_TIMER_MS 2000
 
+/*
+ * What look_at_indexes reads without being asked takes at most 1/100 of the time; for that, it
+ * waits for a minute at most (us).
+ */
+#define INDEX_LOOK_SHARE 100
+#define INDEX_LOOK_MAX_US 60000000
+
 SchedulerProcess *MyScheduler = NULL;
 
 /*
@@ -175,6 +182,7 @@ prepare_table(void)
 	if (!OidIsValid(MyScheduler->last_relid))
 		shared_wake_supervisor(); /* another scheduler may be started */
 	scan_forget();
+	isolation_want();
 	away_table_prepared(prepared);
 	if (MyScheduler->away)
 	{
@@ -238,21 +246,38 @@ take_hints(void)
 	dependents_take(events);
 }
 
+/*
+ * Look for suspects, the next expiry, and rows that wait for other tasks.  There are few of them,
+ * if any, but their indexes are read from the beginning, where an old snapshot keeps an entry for
+ * each task that was claimed under it.
+ */
+static void
+look_at_indexes(const TaskTable *table)
+{
+	MonoTime begun = clock_mono();
+	MonoTime ended;
+	int64 *suspects;
+	int count;
+
+	if (!isolation_is_wanted() && clock_is_before(begun, MyScheduler->next_index_look))
+		return;
+	count = rows_isolated(table, &suspects);
+	isolation_set_suspects(suspects, count);
+	MyScheduler->next_expiry = rows_next_expiry(table);
+	dependents_look();
+	ended = clock_mono();
+	MyScheduler->next_index_look.us =
+		ended.us + Min((ended.us - begun.us) * INDEX_LOOK_SHARE, INDEX_LOOK_MAX_US);
+}
+
 /* Read every period, and before each scan, what else no hint reports: a few rows. */
 static void
 look_at_rows(MonoTime now)
 {
-	const TaskTable *table = MyScheduler->table;
-	int64 *suspects;
-	int count;
-
 	refused_tidy(now);
-	reconcile_rows(table);
-	count = rows_isolated(table, &suspects);
-	isolation_set_suspects(suspects, count);
-	MyScheduler->next_expiry = rows_next_expiry(table);
+	reconcile_rows(MyScheduler->table);
+	look_at_indexes(MyScheduler->table);
 	MyScheduler->next_look = clock_plus_ms(now, MyScheduler->settings.period);
-	dependents_look();
 }
 
 /*
@@ -280,7 +305,7 @@ scan_table(MonoTime now)
 	bool looks;
 
 	if (isolation_may_begin())
-		scan_want();
+		isolation_want();
 	scans = scan_due(now);
 	looks = (scans && !scan_going()) || !clock_is_before(now, MyScheduler->next_look);
 	if (!scans && !looks)

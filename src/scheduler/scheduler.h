@@ -72,7 +72,8 @@ typedef struct SchedulerProcess
 	RemovedTasks removed;
 
 	/* the loop */
-	MonoTime next_look;		   /* at the rows that look_at_rows reads */
+	MonoTime next_look;		   /* at the rows that look_at_rows reads ... */
+	MonoTime next_index_look;  /* ... and at those that look_at_indexes reads for it */
 	TimestampTz next_expiry;   /* when the next waiting task expires */
 	ClockNow dispatched;	   /* start of the last dispatch round */
 	bool gave_back;			   /* the last round has put its tasks back */
