@@ -16,7 +16,7 @@
 
 /*
  * As many groups are remembered at most: 100,000 queues and what runs beside them.  One in a queue
- * of its own takes about 640 bytes.
+ * of its own takes about 750 bytes.
  */
 #define GROUPS_LIMIT 125000
 
@@ -60,7 +60,7 @@ typedef struct QueueGroup
 
 	/* for groups of which rows could not be claimed because they were locked */
 	bool locked;		   /* too many failed: read only rows that are not locked */
-	int misses;			   /* claims in a row that failed */
+	uint16 misses;		   /* claims in a row that failed, while it is not */
 	TaskPlace head;		   /* if locked: its first row, as the last scan found it */
 	MonoTime paused_until; /* no task of it starts before this */
 } QueueGroup;

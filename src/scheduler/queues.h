@@ -38,23 +38,14 @@ typedef struct QueueState
 	uint64 starts;	/* of claimed tasks; those that were undone do not count */
 	double average; /* of the tasks that have ended (us); negative: none has; see queue_average */
 
-	dlist_head lanes;		 /* all of its lanes: see lanes.c ... */
-	int nlanes;				 /* ... and their number */
-	dlist_head ready;		 /* those that are ready */
-	pairingheap parked;		 /* those that are parked ... */
-	int nparked;			 /* ... and their number */
-	struct GroupLane *front; /* one that is ready and before all parked ones; or NULL */
-	bool closed;			 /* they may not start a task ... */
-	MonoTime closed_until;	 /* ... before this */
-	pairingheap_node closed_node;
-	dlist_node idle_node; /* in the list of idle queues ... */
-	bool idle;			  /* ... if it has no groups, no running tasks and no rate */
-	bool forgotten;		  /* groups of it were forgotten while it could start no task */
-
-	struct QueueRate *rate; /* NULL: no start of it has to be durable; see rates.c */
-	const QueueRule *rule;	/* NULL: it has none */
-
-	TimestampTz turn; /* DT_NOBEGIN, or the time of its last start: see order.c */
+	dlist_head lanes;	/* all of its lanes: see lanes.c */
+	dlist_head ready;	/* those that are ready */
+	pairingheap parked; /* those that are parked */
+	int nlanes;			/* the number of all ... */
+	int nparked;		/* ... and of those that are parked */
+	bool closed;		/* the parked ones may not start a task before "closed_until" */
+	bool idle;			/* it has no groups, no running tasks and no rate */
+	bool forgotten;		/* groups of it were forgotten while it could start no task */
 
 	/* for a strict queue: see strict.c */
 	bool sure;				/* its first task is the first one that is known ... */
@@ -67,7 +58,14 @@ typedef struct QueueState
 	MonoTime skipped_at;	   /* the round that has skipped a group of it ... */
 	const void *first_skipped; /* ... and the first of those groups */
 
-	uint32 rule_generation; /* "rule" was found among the rules of this generation */
+	struct GroupLane *front; /* one that is ready and before all parked ones; or NULL */
+	MonoTime closed_until;
+	pairingheap_node closed_node;
+	dlist_node idle_node;	/* in the list of idle queues, if it is idle */
+	struct QueueRate *rate; /* NULL: no start of it has to be durable; see rates.c */
+	TimestampTz turn;		/* DT_NOBEGIN, or the time of its last start: see order.c */
+	const QueueRule *rule;	/* NULL: it has none ... */
+	uint32 rule_generation; /* ... among the rules of this generation */
 } QueueState;
 
 extern void queues_create(MemoryContext context);

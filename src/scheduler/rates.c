@@ -18,8 +18,9 @@
 /* Static, because rates are remembered from iteration to iteration. */
 static struct
 {
-	MemoryContext context;
-	dlist_head all; /* of QueueRate; the one that was looked at last is at the end */
+	MemoryContext context; /* of the starts that are remembered */
+	MemoryContext members; /* of QueueRate alone */
+	dlist_head all;		   /* of QueueRate; the one that was looked at last is at the end */
 	int count;
 	bool held;	   /* no task of a queue with a rate starts: see rates_hold */
 	bool pauses;   /* the pauses that earlier schedulers have begun are known */
@@ -31,6 +32,8 @@ rates_create(MemoryContext context)
 {
 	memset(&rates, 0, sizeof(rates));
 	rates.context = context;
+	rates.members =
+		SlabContextCreate(context, "pg_task rates", SLAB_DEFAULT_BLOCK_SIZE, sizeof(QueueRate));
 	rates.held = rates.doubtful = true;
 	dlist_init(&rates.all);
 }
@@ -39,7 +42,7 @@ rates_create(MemoryContext context)
 static QueueRate *
 add_rate(QueueState *queue, RateRule rule)
 {
-	QueueRate *rate = MemoryContextAllocZero(rates.context, sizeof(QueueRate));
+	QueueRate *rate = MemoryContextAllocZero(rates.members, sizeof(QueueRate));
 
 	Assert(queue->rate == NULL);
 	rate_init(&rate->state, rates.context, rule);

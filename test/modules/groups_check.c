@@ -221,6 +221,7 @@ static const Check checks[] = {
 	{"forgotten groups", check_forgotten_groups, NULL},
 	{"forgotten hold", check_forgotten_hold, NULL},
 	{"out of memory", check_out_of_memory, NULL},
+	{"queue memory", check_queue_memory, NULL},
 	{"restored rates", check_restored_rates, NULL},
 	{"restored pauses", check_restored_pauses, NULL},
 	{"many lanes", NULL, check_many_lanes},

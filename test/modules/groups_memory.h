@@ -9,6 +9,9 @@
 #include "groups_rules.h"
 #include "groups_table.h"
 
+/* As much memory a queue in its pause may take; with the headers of chunks of PostgreSQL 15. */
+#define QUEUE_MEMORY_BYTES 900
+
 static const char *
 check_forgotten_queues(void)
 {
@@ -304,6 +307,27 @@ check_out_of_memory(void)
 	groups_clear();
 	CHECK(groups.table->members == 0 && roles.table->members == 0);
 	CHECK(groups_next(start) == NULL);
+	return NULL;
+}
+
+/* What is remembered of a queue in its pause, with one waiting row: queue, rate, lane, group. */
+static const char *
+check_queue_memory(void)
+{
+	int count = 10000;
+	TaskGroup key = {NULL, -3600 * 1000, 0, "r", 1};
+	Size before = MemoryContextMemAllocated(groups.context, true);
+	Size each;
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		key.queue = psprintf("queue %d", i);
+		groups_hint(&key, place_of(start.wall, i));
+	}
+	each = (MemoryContextMemAllocated(groups.context, true) - before) / count;
+	if (each > QUEUE_MEMORY_BYTES)
+		return psprintf("a queue takes %zu bytes", each);
 	return NULL;
 }
 

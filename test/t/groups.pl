@@ -51,6 +51,7 @@ check('listed rows', 'small groups that a scan has listed are not read again');
 check('forgotten groups', 'too many groups: which are forgotten, and when they are found again');
 check('forgotten hold', 'a strict queue stays held when its group is forgotten');
 check('out of memory', 'each allocation of an insertion may fail');
+check('queue memory', 'a queue in its pause takes no more memory than it did');
 check('restored rates', 'the starts of an earlier scheduler are restored as a whole');
 check('restored pauses', 'and the pauses that it has begun');
 
