@@ -113,11 +113,14 @@ warm_up() {
 # second from the first start to the last stop, and `wall`, seconds from the commit to the last
 # stop.
 run_tasks() {
-    local mark loose
+    local mark loose last
     mark=$(sql 'SELECT coalesce(max(id), 0) FROM task')
-    loose=$(psql -XAtq -v ON_ERROR_STOP=1 \
+    IFS='|' read -r loose last < <(psql -XAtq -v ON_ERROR_STOP=1 \
         -c "INSERT INTO task (queue, request) SELECT '$1', 'SELECT 1' FROM generate_series(1, $2)" \
-        -c 'SELECT clock_timestamp()')
+        -c 'SELECT clock_timestamp(), lastval()')
+    # First look at the last one: where the entries of dead rows stay in the indexes, to see that no
+    # row waits is much work, and fills the cache.
+    wait_for "SELECT state NOT IN ('PLAN', 'WORK') FROM task WHERE id = $last"
     wait_drained "$1"
     IFS='|' read -r done_tasks rate wall < <(sql "
         SELECT count(*) FILTER (WHERE state = 'DONE' AND attempt = 1 AND response = '1'),

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # snapshot: 1,000,000 tasks under an old snapshot, beside tasks without one; pgbench beside that
-# snapshot, with and without those tasks.
+# snapshot, with and without those tasks, and with their rows but without pg_task.
 
 # snapshot_batches CONTESTANT BATCHES
 snapshot_batches() {
@@ -26,6 +26,14 @@ bystander() {
     done
 }
 
+# Starts or stops the scheduler: set_schedulers '*'|none.
+set_schedulers() {
+    sql "ALTER SYSTEM SET pg_task.database = '$1'"
+    sql 'SELECT pg_reload_conf()' >/dev/null
+    wait_for "SELECT (count(*) > 0) = ('$1' <> 'none') FROM pg_stat_activity
+              WHERE backend_type = 'pg_task scheduler'"
+}
+
 # The last batches under the snapshot count: as many rows as there are to be are dead by then.
 snapshot() {
     local size=$((tasks / 2)) seconds=$((tasks / 50000)) batch
@@ -40,6 +48,9 @@ snapshot() {
     bystander without
     snapshot_batches under 10
     bystander beside
+    set_schedulers none
+    bystander rows
+    set_schedulers '*'
     release_snapshot
     warm_up 4
     snapshot_batches alone "$rounds"
