@@ -26,12 +26,14 @@ typedef struct PlannedEntry
 } PlannedEntry;
 
 /*
- * Static, because it collects from all statements of a transaction.  Both are in
- * TopTransactionContext.
+ * Static, because it collects from all statements of a transaction.  Most transactions write rows
+ * of one queue and role: these need no hash table.
  */
 static struct
 {
-	HTAB *entries;		/* NULL: nothing was counted */
+	bool counted;		/* something was counted */
+	PlannedEntry first; /* for the queue and role of the first row */
+	HTAB *others;		/* for all others, in TopTransactionContext; NULL: none */
 	PlannedEntry *last; /* the entry of the last row; NULL: none */
 } planned;
 
@@ -55,11 +57,19 @@ find_entry(const StatKey *key)
 	PlannedEntry *entry;
 	bool found;
 
-	if (planned.entries == NULL)
-		planned.entries = create_entries();
-	if (hash_get_num_entries(planned.entries) >= Statistics->size)
-		return hash_search(planned.entries, key, HASH_FIND, NULL);
-	entry = hash_search(planned.entries, key, HASH_ENTER, &found);
+	if (!planned.counted)
+	{
+		planned.counted = true;
+		planned.first.key = *key;
+		planned.first.planned = planned.first.stopped = 0;
+	}
+	if (memcmp(&planned.first.key, key, sizeof(StatKey)) == 0)
+		return &planned.first;
+	if (planned.others == NULL)
+		planned.others = create_entries();
+	if (hash_get_num_entries(planned.others) + 1 >= Statistics->size)
+		return hash_search(planned.others, key, HASH_FIND, NULL);
+	entry = hash_search(planned.others, key, HASH_ENTER, &found);
 	if (!found)
 		entry->planned = entry->stopped = 0;
 	return entry;
@@ -97,22 +107,30 @@ planned_count(Oid role, const text *queue, StatCounter counter)
 		planned.last->stopped++;
 }
 
+static void
+add_entry(const PlannedEntry *entry)
+{
+	StatCounts *counts = statistics_of(entry->key.database, entry->key.role, entry->key.queue);
+
+	counts->counters[STAT_PLANNED] += entry->planned;
+	counts->counters[STAT_STOPPED] += entry->stopped;
+}
+
 /* The transaction has committed.  Raises no error. */
 void
 planned_committed(void)
 {
-	HASH_SEQ_STATUS all;
+	HASH_SEQ_STATUS others;
 	PlannedEntry *entry;
 
-	if (planned.entries == NULL)
+	if (!planned.counted)
 		return;
-	hash_seq_init(&all, planned.entries);
-	while ((entry = hash_seq_search(&all)) != NULL)
+	add_entry(&planned.first);
+	if (planned.others)
 	{
-		StatCounts *counts = statistics_of(entry->key.database, entry->key.role, entry->key.queue);
-
-		counts->counters[STAT_PLANNED] += entry->planned;
-		counts->counters[STAT_STOPPED] += entry->stopped;
+		hash_seq_init(&others, planned.others);
+		while ((entry = hash_seq_search(&others)) != NULL)
+			add_entry(entry);
 	}
 	(void) statistics_flush(true);
 	planned_forget();
@@ -122,6 +140,7 @@ planned_committed(void)
 void
 planned_forget(void)
 {
-	planned.entries = NULL;
+	planned.counted = false;
+	planned.others = NULL;
 	planned.last = NULL;
 }
