@@ -84,6 +84,15 @@ pending_add_events(Oid relid, int events)
 	return true;
 }
 
+/* Return the hint of a table that was added last, or NULL. */
+SharedHint *
+pending_last_hint(Oid relid)
+{
+	if (pending.relid != relid || pending.count == 0)
+		return NULL;
+	return &pending.hints[pending.count - 1];
+}
+
 /*
  * Record that rows wait in a group of a table; its scheduler gets the hint after the commit.
  * NULL: the group is unknown, and the scheduler must scan.

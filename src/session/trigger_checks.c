@@ -93,10 +93,8 @@ check_count(const TriggerRow *row, TaskColumn which)
 static void
 check_present(const TriggerRow *row, TaskColumn which)
 {
-	int number = trigger_column(row->rel, which);
-
 	if (trigger_is_null(row, which) &&
-		!TupleDescAttr(RelationGetDescr(row->rel), number - 1)->attnotnull)
+		!TupleDescAttr(RelationGetDescr(row->rel), trigger_column(row->rel, which) - 1)->attnotnull)
 		reject_value(row, which, "something, not NULL");
 }
 
@@ -220,7 +218,7 @@ check_state_exists(const TriggerRow *row)
 	Datum value = trigger_value(row, COLUMN_STATE, &isnull);
 	int i;
 
-	if (isnull)
+	if (isnull || trigger_is_word(value, "PLAN"))
 		return;
 	for (i = 0; i < (int) lengthof(states); i++)
 		if (trigger_is_word(value, states[i]))
@@ -245,10 +243,12 @@ static const TaskColumn rare[] = {COLUMN_PLANNED, COLUMN_ANCHOR,  COLUMN_FORMAT,
 static bool
 has_rare_values(const TriggerRow *row)
 {
+	const bool *isnull = row->slot->tts_isnull;
 	int i;
 
+	slot_getallattrs(row->slot);
 	for (i = 0; i < (int) lengthof(rare); i++)
-		if (!trigger_is_null(row, rare[i]))
+		if (!isnull[trigger_column(row->rel, rare[i]) - 1])
 			return true;
 	return false;
 }

@@ -95,4 +95,12 @@ trigger_has_state(const TriggerRow *row, const char *state)
 	return !isnull && trigger_is_word(value, state);
 }
 
+/* Did a row that waits not wait before, or for another role?  "old" is NULL for an INSERT. */
+static inline bool
+trigger_newly_planned(const TriggerRow *old, const TriggerRow *new)
+{
+	return old == NULL || !trigger_has_state(old, "PLAN") ||
+		   !trigger_same_value(old, new, COLUMN_ROLE_ID);
+}
+
 #endif /* PG_TASK_TRIGGER_ROW_H */

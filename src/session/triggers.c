@@ -9,7 +9,6 @@
  */
 #include "postgres.h"
 
-#include "access/detoast.h"
 #include "access/htup_details.h"
 #include "access/sysattr.h"
 #include "catalog/pg_type.h"
@@ -33,6 +32,7 @@
 #include "session/removal.h"
 #include "session/times.h"
 #include "session/trigger_checks.h"
+#include "session/trigger_hints.h"
 #include "session/trigger_row.h"
 #include "shared/shared.h"
 #include "shared/waiters.h"
@@ -143,15 +143,26 @@ belongs_to_slot(const TriggerRow *row)
 		   ((HeapTupleTableSlot *) row->slot)->tuple == row->tuple;
 }
 
-/* Return where in the tuple the value of role_id is, which is not NULL. */
+/*
+ * Return where in the tuple the value of role_id is, which is not NULL.  If the tuple belongs to
+ * the slot, that knows where "role" is, and role_id comes next in a table that pg_task has made.
+ */
 static char *
-find_role_id(HeapTuple tuple, TupleDesc desc, int number)
+find_role_id(const TriggerRow *row, HeapTuple tuple, int number)
 {
+	TupleDesc desc = RelationGetDescr(row->rel);
 	char *values = (char *) tuple->t_data + tuple->t_data->t_hoff;
+	int role = trigger_column(row->rel, COLUMN_ROLE);
 	uint32 offset = 0;
-	int i;
+	int i = 0;
+	bool isnull;
 
-	for (i = 0; i < number; i++)
+	if (tuple == row->tuple && role < number)
+	{
+		offset = DatumGetPointer(trigger_value(row, COLUMN_ROLE, &isnull)) - values;
+		i = role - 1;
+	}
+	for (; i < number; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
 
@@ -175,7 +186,7 @@ write_role_id(const TriggerRow *row)
 	bool in_place = belongs_to_slot(row);
 	HeapTuple tuple = in_place ? row->tuple : heap_copytuple(row->tuple);
 	int number = trigger_column(row->rel, COLUMN_ROLE_ID);
-	char *value = find_role_id(tuple, RelationGetDescr(row->rel), number);
+	char *value = find_role_id(row, tuple, number);
 
 	memcpy(value, &row->role_id, sizeof(row->role_id));
 	if (in_place && row->slot->tts_nvalid >= number)
@@ -230,6 +241,13 @@ comes_from_table(const TriggerRow *row)
 		   has_privs_of_role(GetUserId(), trigger_table_owner(row->rel));
 }
 
+/* Does the INSERT itself say for which tasks the row waits, or which it watches? */
+static bool
+names_others(const TriggerRow *row)
+{
+	return !trigger_is_null(row, COLUMN_AFTER) || !trigger_is_null(row, COLUMN_WAITS);
+}
+
 /*
  * Return the tuple with the task that the row watches, whatever the INSERT sets; or the same tuple,
  * if it waits for none.  "check": the tasks must be there.  One that is inserted as ended, from a
@@ -240,17 +258,19 @@ watch_tuple(const TriggerRow *row, HeapTuple tuple, bool check)
 {
 	TupleDesc desc = RelationGetDescr(row->rel);
 	int number = trigger_column(row->rel, COLUMN_WAITS);
-	bool waits = trigger_has_state(row, "PLAN");
 	int64 watched;
 	Datum value;
 	bool isnull;
+	bool waits;
 
-	if (!heap_attisnull(tuple, trigger_column(row->rel, COLUMN_NEEDS), desc) &&
+	if (!names_others(row) && trigger_is_null(row, COLUMN_NEEDS))
+		return tuple;
+	waits = trigger_has_state(row, "PLAN");
+	if (!trigger_is_null(row, COLUMN_NEEDS) &&
 		SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
 		(waits || trigger_has_state(row, "STOP")) && after_needs(row, &value, &watched))
 		return needs_tuple(row, tuple, value, waits ? &watched : NULL);
-	if (heap_attisnull(tuple, trigger_column(row->rel, COLUMN_AFTER), desc) &&
-		heap_attisnull(tuple, number, desc))
+	if (!names_others(row))
 		return tuple;
 	if (SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
 	{
@@ -378,119 +398,6 @@ pg_task_timed(PG_FUNCTION_ARGS)
 	return PointerGetDatum(new.tuple);
 }
 
-/* ---- the hint for a waiting row ---- */
-
-/* Read the group and the position of a row.  Returns false if they do not fit into a hint. */
-static bool
-read_hint(const TriggerRow *row, SharedHint *hint)
-{
-	bool isnull[5];
-	bool max_isnull;
-	Datum max;
-	Datum role;
-	Datum queue;
-
-	memset(hint, 0, sizeof(SharedHint));
-	hint->place.id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull[0]));
-	hint->place.dt = DatumGetTimestampTz(trigger_value(row, COLUMN_DT, &isnull[1]));
-	hint->priority = DatumGetInt32(trigger_value(row, COLUMN_PRIORITY, &isnull[2]));
-	max = trigger_value(row, COLUMN_MAX, &max_isnull);
-	hint->max = max_isnull ? TASK_UNLIMITED : DatumGetInt32(max);
-	role = trigger_value(row, COLUMN_ROLE, &isnull[3]);
-	queue = trigger_value(row, COLUMN_QUEUE, &isnull[4]);
-	if (isnull[0] || isnull[1] || isnull[2] || isnull[3] || isnull[4] ||
-		toast_raw_datum_size(queue) - VARHDRSZ >= NAMEDATALEN)
-		return false;
-	hint->role = *DatumGetName(role);
-	hint->role_id = trigger_role_id(row);
-	text_to_cstring_buffer(DatumGetTextPP(queue), hint->queue, NAMEDATALEN);
-	return true;
-}
-
-/* Record for which task a row waits.  What the scheduler has written itself, it knows. */
-static void
-add_watched(Oid table, const TriggerRow *row)
-{
-	bool isnull;
-	int64 watched = DatumGetInt64(trigger_value(row, COLUMN_WAITS, &isnull));
-	Datum rule = trigger_value(row, COLUMN_RULE, &isnull);
-
-	if (!owner_acts())
-		pending_add_watched(table, watched, after_inserted_here(watched),
-							!isnull && trigger_is_word(rule, "any"));
-}
-
-/* Is the task one that has not ended? */
-static bool
-is_unended(const TriggerRow *row)
-{
-	return trigger_has_state(row, "PLAN") || trigger_has_state(row, "WORK");
-}
-
-/* Record that a user has ended or removed a task for which others may wait. */
-static void
-add_ended(Oid table, const TriggerRow *row)
-{
-	bool isnull;
-	int64 id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull));
-
-	if (!isnull)
-		pending_add_ended(table, id);
-}
-
-/* Does the row wait, and did it not before, or for another role? */
-static bool
-was_planned(const TriggerRow *old, const TriggerRow *new)
-{
-	return trigger_has_state(new, "PLAN") && (old == NULL || !trigger_has_state(old, "PLAN") ||
-											  !trigger_same_value(old, new, COLUMN_ROLE_ID));
-}
-
-/*
- * Count for pg_stat_task a row that is planned, or that a user stops while it waits.  A retry is
- * counted where it is written.
- */
-static void
-count_row(Oid table, const TriggerRow *old, const TriggerRow *new)
-{
-	bool counts = was_planned(old, new);
-	bool stops = old && trigger_has_state(old, "PLAN") && trigger_has_state(new, "STOP");
-	bool isnull;
-	Datum queue;
-
-	if (!(counts || stops) || (old && owner_acts()) || !pending_add_events(table, 0))
-		return;
-	queue = trigger_value(new, COLUMN_QUEUE, &isnull);
-	if (!isnull)
-		planned_count(trigger_bound_role(new, trigger_role_id(new)), DatumGetTextPP(queue),
-					  counts ? STAT_PLANNED : STAT_STOPPED);
-}
-
-/* Record what the scheduler must know of a new or changed row when the transaction has committed.
- */
-static void
-add_pending(const TriggerRow *old, const TriggerRow *new)
-{
-	Oid table = trigger_root_table(new->rel);
-	bool planned = trigger_has_state(new, "PLAN");
-	bool waits = planned && trigger_is_null(new, COLUMN_WAITS);
-	SharedHint hint;
-
-	count_row(table, old, new);
-	if (planned && !waits)
-		add_watched(table, new);
-	if (old && is_unended(old) && !is_unended(new))
-		add_ended(table, new);
-	if (waits)
-		pending_add_hint(table, read_hint(new, &hint) ? &hint : NULL);
-	if (waits && !trigger_is_null(new, COLUMN_ACTIVE))
-		pending_add_events(table, SHARED_EXPIRY);
-	if (!planned && !trigger_is_null(new, COLUMN_KEEP))
-		pending_add_events(table, SHARED_HISTORY);
-	if (old && trigger_has_state(old, "WORK") && !owner_acts())
-		pending_add_events(table, SHARED_RECONCILE);
-}
-
 /* Check what the current user has written into a new or changed row. */
 static void
 check_row(const TriggerRow *old, const TriggerRow *new)
@@ -524,7 +431,7 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	slot_getallattrs(row.slot);
 	check_row(before, &row);
 	if (!owner_acts() && !correction_apply(before, &row, data->tg_updatedcols) &&
-		was_planned(before, &row))
+		trigger_has_state(&row, "PLAN") && trigger_newly_planned(before, &row))
 		trigger_warn_of_role(&row);
 	if (before && !owner_acts())
 	{
@@ -532,7 +439,7 @@ pg_task_planned(PG_FUNCTION_ARGS)
 		notices_tell_stopped(before, &row);
 	}
 	if (Shared)
-		add_pending(before, &row);
+		trigger_add_pending(before, &row);
 	return PointerGetDatum(NULL);
 }
 
@@ -554,7 +461,7 @@ finish_new_row(const TriggerRow *row)
 			trigger_warn_of_role(row);
 	}
 	if (Shared)
-		add_pending(NULL, row);
+		trigger_add_pending(NULL, row);
 }
 
 /* The same for the row as pg_task_bound has changed it. */
@@ -647,7 +554,7 @@ add_removed(TriggerData *data)
 	}
 	if (trigger_has_state(&row, "WORK"))
 		pending_add_events(table, SHARED_RECONCILE);
-	add_ended(table, &row);
+	trigger_add_ended(table, &row);
 }
 
 /* Write what a row that waits for others needs to know of a removed row, or of a truncated table.

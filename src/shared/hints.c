@@ -144,6 +144,14 @@ is_before(const TaskPlace *a, const TaskPlace *b)
 	return a->dt < b->dt || (a->dt == b->dt && a->id < b->id);
 }
 
+/* A row of the group of a hint waits at this position, too.  The first one is kept. */
+void
+shared_hint_add_place(SharedHint *hint, const TaskPlace *place)
+{
+	if (is_before(place, &hint->place))
+		hint->place = *place;
+}
+
 /*
  * Merge a hint into an array of "size" entries, of which *count are used.  For one group, the first
  * position is kept.  False if the array is full.
@@ -157,8 +165,7 @@ shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hin
 	{
 		if (!is_same_group(&hints[i], hint))
 			continue;
-		if (is_before(&hint->place, &hints[i].place))
-			hints[i].place = hint->place;
+		shared_hint_add_place(&hints[i], &hint->place);
 		return true;
 	}
 	if (*count == size)

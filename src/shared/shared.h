@@ -511,6 +511,7 @@ extern void shared_database_set_error(Oid database, const SharedError *error);
 extern void shared_crowd(bool crowded);
 extern void shared_scheduler_publish(SharedScheduler *me, Oid relid);
 extern void shared_scheduler_publish_queues(SharedScheduler *me, Oid relid);
+extern void shared_hint_add_place(SharedHint *hint, const TaskPlace *place);
 extern bool shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hint);
 extern void
 shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int count, int events);

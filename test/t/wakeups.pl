@@ -110,6 +110,25 @@ subtest 'COPY wakes the scheduler' => sub {
 	pass('the task starts');
 };
 
+# One statement inserts rows of several groups, one group after another or in turns.  The second of
+# each is due, the first is not.  No hint but that of its own group finds a row.
+subtest 'several groups in one statement' => sub {
+	for my $order ('number, days DESC', 'days DESC, number')
+	{
+		sql(qq{INSERT INTO task (queue, max, priority, dt, request)
+			SELECT queue, max, priority, now() + days * interval '1 day', 'SELECT 1'
+			FROM (VALUES (1, 'several', NULL, 0), (2, 'several', NULL, 1), (3, 'several', 5, 0),
+				(4, 'severa', NULL, 0)) AS groups (number, queue, max, priority),
+				generate_series(0, 1) AS days ORDER BY $order});
+		wait_until($node, q{SELECT count(*) = 4 FROM task
+			WHERE queue LIKE 'severa%' AND state = 'DONE'});
+		is(sql(q{SELECT bool_and(start - dt BETWEEN '0' AND '30 s') FROM task
+			WHERE queue LIKE 'severa%' AND state = 'DONE'}),
+			't', "those that are due start at once, ordered by $order");
+		sql(q{DELETE FROM task WHERE queue LIKE 'severa%'});
+	}
+};
+
 # A trigger of the owner's that fires after ours gives the row another time.  What it writes counts,
 # in the hint as in the checks.
 subtest 'a row that a later trigger changes' => sub {
