@@ -10,10 +10,11 @@ server_cpu() {
 }
 
 # One round: so many clients insert into a table, each in so many transactions. Nothing is due, so
-# no task runs meanwhile.
+# no task runs meanwhile, and no commit wakes the scheduler: it looks once a second, whichever table
+# is written.
 insert_rows() {
     local table=$1 shape=$2 clients=$3 transactions=$4 cpu rate
-    sql "TRUNCATE $table"
+    sql 'TRUNCATE task, bench.loop'
     sql 'CHECKPOINT'
     # the scheduler looks at the table after the TRUNCATE, and not during the round
     sql "INSERT INTO task (queue, request) VALUES ('warm', 'SELECT 1')"
@@ -28,8 +29,8 @@ insert_rows() {
 }
 
 inserts() {
-    local round clients shape transactions one=$((tasks / 60)) many=$((tasks / 200))
-    local rows=$((tasks / 20))
+    local round clients shape transactions table one=$((tasks / 120)) many=$((tasks / 400))
+    local rows=$((tasks / 40)) tables=(task bench.loop)
     [ $rows -ge 1000 ] || one=400 many=100 rows=1000
     title 'inserts: into the task table, and into the same table without our triggers, in turns'
     sql "COPY (SELECT 'infinity', 'SELECT 1' FROM generate_series(1, $rows))
@@ -39,15 +40,23 @@ inserts() {
     echo "INSERT INTO TABLE (dt, request)" \
         "SELECT 'infinity', 'SELECT 1' FROM generate_series(1, $rows);" >"$BENCH_DIR/select.sql"
     echo "COPY TABLE (dt, request) FROM '$BENCH_DIR/rows';" >"$BENCH_DIR/copy.sql"
-    for ((round = 0; round < 2 * rounds; round++)); do
+    # autovacuum would work on the rows of one round during another
+    for table in "${tables[@]}"; do
+        sql "ALTER TABLE $table SET (autovacuum_enabled = off)"
+    done
+    # short rounds, and many: each table is the first one as often as the other
+    for ((round = 0; round < 4 * rounds; round++)); do
         for clients in 1 16; do
             for shape in single select copy; do
                 transactions=$((clients == 1 ? 10 : 1))
                 [ $shape != single ] || transactions=$((clients == 1 ? one : many))
-                insert_rows task $shape $clients $transactions
-                insert_rows bench.loop $shape $clients $transactions
+                insert_rows "${tables[round % 2]}" $shape $clients $transactions
+                insert_rows "${tables[1 - round % 2]}" $shape $clients $transactions
             done
         done
+    done
+    for table in "${tables[@]}"; do
+        sql "ALTER TABLE $table RESET (autovacuum_enabled)"
     done
     sql "INSERT INTO bench.result (name, value, unit)
          SELECT format('inserts.%s.%s.%s%s', shape, at_once,
