@@ -132,7 +132,7 @@ begin_writing(const SharedTask *task, bool committed, Writing *writing)
 	cleanup_temporary();
 	remove_time_limits();
 	lock_table(task, committed);
-	owner_become(table->owner, &writing->scope);
+	owner_begin_lean(table->owner, &writing->scope);
 	PushActiveSnapshot(GetTransactionSnapshot());
 }
 
@@ -142,6 +142,14 @@ end_writing(const Writing *writing)
 	PopActiveSnapshot();
 	owner_return(&writing->scope);
 	XactReadOnly = writing->read_only;
+}
+
+/* What the claim has found out about the row. */
+static void
+take_claim(const SharedTask *task, TaskResult *result)
+{
+	result->notifies = task->notifies;
+	result->tid = task->tid;
 }
 
 /*
@@ -161,6 +169,40 @@ write_member(const SharedTask *task, const TaskResult *result)
 	return written;
 }
 
+/* Does nothing follow from the end of this task but that its row says DONE? */
+static bool
+only_ends(const SharedTask *task, const TaskResult *result)
+{
+	return !result->goes_on && !result->notifies && !task->deletes && !task->repeats;
+}
+
+/* Write what can be written without a statement first, and then each of the others. */
+static bool
+write_members(const SharedTask *const *tasks, TaskResult *results, int count)
+{
+	RowFinish *finishes = palloc(count * sizeof(RowFinish));
+	const RowFinish *next = finishes;
+	int plain = 0;
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		take_claim(tasks[i], &results[i]);
+		if (only_ends(tasks[i], &results[i]))
+			finishes[plain++] = (RowFinish){.run = tasks[i]->run, .result = &results[i]};
+	}
+	rows_finish(table, finishes, plain);
+	for (i = 0; i < count; i++)
+	{
+		bool tried = next < finishes + plain && next->result == &results[i];
+
+		if (!(tried && next->finished) && !write_member(tasks[i], &results[i]))
+			return false;
+		next += tried;
+	}
+	return true;
+}
+
 /*
  * Write that the tasks of a batch, all of one table, are DONE, in the transaction in which they
  * ran.  Returns false if that must not commit, because a row is no longer that run.
@@ -171,15 +213,12 @@ bool
 write_back_batch(const SharedTask *const *tasks, TaskResult *results, int count)
 {
 	Writing writing;
-	bool written = true;
+	bool written;
 	int i;
 
 	begin_writing(tasks[0], false, &writing);
-	for (i = 0; written && i < count; i++)
-	{
-		results[i].notifies = tasks[i]->notifies;
-		written = write_member(tasks[i], &results[i]);
-	}
+	owner_pin_path();
+	written = write_members(tasks, results, count);
 	end_writing(&writing);
 	for (i = 0; written && i < count; i++)
 		waiters_end(tasks[i]->run.id);
@@ -211,7 +250,7 @@ write_back_outcome(const SharedTask *task, TaskResult *result, bool committed)
 	bool written;
 
 	begin_writing(task, committed, &writing);
-	result->notifies = task->notifies;
+	take_claim(task, result);
 	if (result->outcome == TASK_DONE)
 		written =
 			outcome_done(table, task->run, task->role_name, result, task->repeats, task->deletes);

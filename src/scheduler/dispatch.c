@@ -61,6 +61,7 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 	const char *queue = entry->group->queue->name;
 
 	task->run = claim->run;
+	task->tid = claim->tid;
 	task->isolated = entry->candidate.isolated;
 	task->role = entry->role;
 	task->relid = MyScheduler->table->relid;

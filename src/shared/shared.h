@@ -30,6 +30,7 @@
 #include "pgtime.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
+#include "storage/itemptr.h"
 #include "storage/lwlock.h"
 
 #include "shared/activity.h"
@@ -261,6 +262,7 @@ typedef struct SharedNeeds
 typedef struct SharedTask
 {
 	TaskRun run;
+	ItemPointerData tid;		 /* of the row as the claim has written it; invalid: not known */
 	Oid relid;					 /* the task table */
 	Oid role;					 /* the executor rejects a task of another role */
 	char role_name[NAMEDATALEN]; /* the column "role" */

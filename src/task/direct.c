@@ -32,6 +32,7 @@
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/optimizer.h"
+#include "storage/bufmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -276,6 +277,7 @@ describe_table(Relation rel)
 	MemoryContext old;
 	int i;
 
+	owner_pin_path();
 	if (!direct.registered)
 	{
 		RegisterXactCallback(direct_transaction_ended, NULL);
@@ -329,9 +331,50 @@ direct_find(DirectRows *rows, int64 id)
 {
 	ScanKeyData key;
 
+	if (rows->scan == NULL)
+	{
+		/* what is told of the table when the index is locked may have it read conditions again */
+		owner_pin_path();
+		rows->index = index_open(direct.id_index, RowExclusiveLock);
+		rows->scan = COMPAT_INDEX_BEGINSCAN(rows->rel, rows->index, GetActiveSnapshot(), 1);
+	}
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
 	index_rescan(rows->scan, &key, 1, NULL, 0);
 	return index_getnext_slot(rows->scan, ForwardScanDirection, rows->old);
+}
+
+/*
+ * Has the page of the row room for a new version?  A look without a lock, as the server takes it
+ * before it prunes a page.
+ */
+static bool
+has_room(const TupleTableSlot *slot)
+{
+	const BufferHeapTupleTableSlot *old = (const BufferHeapTupleTableSlot *) slot;
+
+	Assert(TTS_IS_BUFFERTUPLE(slot));
+	return PageGetHeapFreeSpace(BufferGetPage(old->buffer)) >= 2 * old->base.tuple->t_len;
+}
+
+/*
+ * Find a row where a claim has written it, as direct_find does; the caller sees whether it is that
+ * row.  This saves the way through the index.  A page that is full is not for this: on that way the
+ * server prunes it, so that the new version need not be written to another page.
+ */
+static bool
+find_at(DirectRows *rows, ItemPointerData tid)
+{
+	if (!ItemPointerIsValid(&tid))
+		return false;
+	/* VACUUM may have cut it off before this transaction has locked the table */
+	if (rows->blocks == 0)
+		rows->blocks = RelationGetNumberOfBlocks(rows->rel);
+	if (ItemPointerGetBlockNumber(&tid) < rows->blocks &&
+		table_tuple_fetch_row_version(rows->rel, &tid, GetActiveSnapshot(), rows->old) &&
+		has_room(rows->old))
+		return true;
+	ExecClearTuple(rows->old); /* a page that is pinned is not pruned */
+	return false;
 }
 
 /* Set a column of the new row. */
@@ -478,19 +521,20 @@ direct_begin(DirectRows *rows, const TaskTable *table)
 	}
 	PushActiveSnapshot(GetTransactionSnapshot());
 	direct.writing = true;
-	rows->rel = rel;
+	*rows = (DirectRows){.rel = rel};
 	rows->old = table_slot_create(rel, NULL);
 	rows->new = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsVirtual);
-	rows->index = index_open(direct.id_index, RowExclusiveLock);
-	rows->scan = COMPAT_INDEX_BEGINSCAN(rel, rows->index, GetActiveSnapshot(), 1);
 	return true;
 }
 
 void
 direct_end(DirectRows *rows)
 {
-	index_endscan(rows->scan);
-	index_close(rows->index, NoLock);
+	if (rows->scan)
+	{
+		index_endscan(rows->scan);
+		index_close(rows->index, NoLock);
+	}
 	ExecDropSingleTupleTableSlot(rows->old);
 	ExecDropSingleTupleTableSlot(rows->new);
 	direct.writing = false;
@@ -502,13 +546,15 @@ direct_end(DirectRows *rows)
 static bool
 is_run(TupleTableSlot *slot, TaskRun run)
 {
-	bool isnull[3];
+	bool isnull[4];
+	int64 id = DatumGetInt64(direct_value(slot, COLUMN_ID, &isnull[3]));
 	int32 attempt = DatumGetInt32(direct_value(slot, COLUMN_ATTEMPT, &isnull[0]));
 	TimestampTz claimed = DatumGetTimestampTz(direct_value(slot, COLUMN_START, &isnull[1]));
 	TimestampTz dt = DatumGetTimestampTz(direct_value(slot, COLUMN_DT, &isnull[2]));
 
-	return !isnull[0] && attempt == run.attempt && !isnull[1] && claimed == run.claimed &&
-		   !isnull[2] && dt <= run.claimed && direct_is_text(slot, COLUMN_STATE, "WORK");
+	return !isnull[3] && id == run.id && !isnull[0] && attempt == run.attempt && !isnull[1] &&
+		   claimed == run.claimed && !isnull[2] && dt <= run.claimed &&
+		   direct_is_text(slot, COLUMN_STATE, "WORK");
 }
 
 /* Make the row as it is to be when the run is DONE. */
@@ -525,23 +571,30 @@ make_done(DirectRows *rows, const TaskResult *result)
 	direct_set_text(rows, COLUMN_SQLSTATE, NULL);
 }
 
+/* Find the row of a run, and set it to DONE. */
+static bool
+finish_row(DirectRows *rows, const RowFinish *finish)
+{
+	if (!(find_at(rows, finish->result->tid) && is_run(rows->old, finish->run)) &&
+		!(direct_find(rows, finish->run.id) && is_run(rows->old, finish->run)))
+		return false;
+	make_done(rows, finish->result);
+	return direct_write(rows);
+}
+
 /*
- * Set a run to DONE, as row_finish does, which see.  Returns false if nothing was written.  The
- * caller acts as the owner of the table, and has locked it.
+ * Set runs to DONE, as row_finish does, which see; "finished" says which of them.  The caller acts
+ * as the owner of the table, and has locked it.
  */
-bool
-direct_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
+void
+direct_finish(const TaskTable *table, RowFinish *finishes, int count)
 {
 	DirectRows rows;
-	bool done = false;
+	int i;
 
 	if (!direct_begin(&rows, table))
-		return false;
-	if (direct_find(&rows, run.id) && is_run(rows.old, run))
-	{
-		make_done(&rows, result);
-		done = direct_write(&rows);
-	}
+		return;
+	for (i = 0; i < count; i++)
+		finishes[i].finished = finish_row(&rows, &finishes[i]);
 	direct_end(&rows);
-	return done;
 }

@@ -21,8 +21,9 @@
 typedef struct DirectRows
 {
 	Relation rel;
-	Relation index; /* on the id */
-	IndexScanDesc scan;
+	BlockNumber blocks;	 /* of the table; 0: not known yet */
+	Relation index;		 /* on the id; with the scan when a row is first looked for by it */
+	IndexScanDesc scan;	 /* NULL: none yet */
 	TupleTableSlot *old; /* the row that was found */
 	TupleTableSlot *new;
 } DirectRows;
@@ -39,7 +40,7 @@ extern void direct_set_text(DirectRows *rows, TaskColumn column, const char *val
 extern bool direct_is_free(const DirectRows *rows);
 extern bool direct_write(DirectRows *rows);
 
-extern bool direct_finish(const TaskTable *table, TaskRun run, const TaskResult *result);
+extern void direct_finish(const TaskTable *table, RowFinish *finishes, int count);
 
 /* direct_claim.c */
 extern int

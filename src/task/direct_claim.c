@@ -148,6 +148,7 @@ claim_row(DirectRows *rows, const Candidate *candidate, TimestampTz now, Timesta
 	if (!write_claim(rows, candidate, run))
 		return false;
 	fill_claim(rows->old, candidate, run, claim);
+	claim->tid = rows->new->tts_tid;
 	return true;
 }
 

@@ -10,6 +10,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/namespace.h"
 #include "commands/trigger.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
@@ -42,28 +43,59 @@ owner_fire_deferred(void)
 }
 
 /*
- * Act as "user" in a security-restricted context, at a new level of settings, with a search_path
- * that nobody else can put objects into.  Row security does not apply to the user's own tables,
- * even with FORCE ROW LEVEL SECURITY.  The caller ends the level, and restores the user; after an
- * error, the end of the transaction does.
+ * Have names mean what they mean to us, until the end of the current level of settings: by a
+ * search_path that nobody else can put objects into.
  */
 void
-owner_restrict(Oid user, OwnerScope *scope)
+owner_pin_path(void)
+{
+	static const char path[] = "pg_catalog, pg_temp";
+
+	if (strcmp(namespace_search_path, path) != 0)
+		(void) set_config_option("search_path", path, PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
+								 true, 0, false);
+}
+
+/* Act as "user" in a security-restricted context, at a new level of settings. */
+static void
+restrict_user(Oid user, OwnerScope *scope)
 {
 	GetUserIdAndSecContext(&scope->user, &scope->context);
 	SetUserIdAndSecContext(user, scope->context | SECURITY_LOCAL_USERID_CHANGE |
 									 SECURITY_RESTRICTED_OPERATION | SECURITY_NOFORCE_RLS);
 	scope->nest_level = NewGUCNestLevel();
-	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
 }
 
 /*
- * Act as the owner, as owner_restrict says and with all settings that matter, until owner_return.
- * After an error, the caller calls owner_abandon.
+ * Act as "user" in a security-restricted context, at a new level of settings, with our search_path.
+ * Row security does not apply to the user's own tables, even with FORCE ROW LEVEL SECURITY.  The
+ * caller ends the level, and restores the user; after an error, the end of the transaction does.
  */
 void
+owner_restrict(Oid user, OwnerScope *scope)
+{
+	restrict_user(user, scope);
+	owner_pin_path();
+}
+
+/* Act as the owner, as owner_begin_lean says, and with our search_path. */
+void
 owner_become(Oid user, OwnerScope *scope)
+{
+	owner_begin_lean(user, scope);
+	owner_pin_path();
+}
+
+/*
+ * Act as the owner, as owner_restrict says and with all settings that matter but search_path, until
+ * owner_return.  After an error, the caller calls owner_abandon.
+ *
+ * What looks for names, or runs code that may, calls owner_pin_path first: every statement does.  A
+ * row that is written without one is written for every task, and search_path would be the most
+ * expensive part of the change of the user.
+ */
+void
+owner_begin_lean(Oid user, OwnerScope *scope)
 {
 	Assert(IsTransactionState());
 	Assert(MyBackendType == B_BG_WORKER);
@@ -76,7 +108,7 @@ owner_become(Oid user, OwnerScope *scope)
 	 */
 	owner_fire_deferred();
 	acting = true;
-	owner_restrict(user, scope);
+	restrict_user(user, scope);
 	/* "off" raises an error for each policy that would hide a row */
 	if (!row_security)
 		(void) set_config_option("row_security", "on", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,

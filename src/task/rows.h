@@ -57,7 +57,8 @@ typedef struct Candidate
 typedef struct Claim
 {
 	TaskRun run;
-	int64 timeout; /* us; -1 for NULL */
+	ItemPointerData tid; /* of the row as the claim has written it; invalid: not known */
+	int64 timeout;		 /* us; -1 for NULL */
 	bool repeats;
 	bool deletes;
 	bool notifies; /* the column "notify" is set */
@@ -77,6 +78,14 @@ typedef struct RowKey
 	int64 id;
 	const char *role;
 } RowKey;
+
+/* A run that is to be set to DONE. */
+typedef struct RowFinish
+{
+	TaskRun run;
+	const TaskResult *result;
+	bool finished;
+} RowFinish;
 
 /* What a run is given. */
 typedef struct RowRequest
@@ -237,6 +246,7 @@ extern int rows_replan(const TaskTable *table, const TaskRun *runs, int count,
 /* rows_finish.c */
 extern bool row_request(const TaskTable *table, TaskRun run, RowRequest *request);
 extern bool row_finish(const TaskTable *table, TaskRun run, const TaskResult *result);
+extern void rows_finish(const TaskTable *table, RowFinish *finishes, int count);
 extern bool row_end(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool row_plan_again(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool row_go_on(const TaskTable *table, TaskRun run, const TaskResult *result);

@@ -113,6 +113,7 @@ returned_claims(MemoryContext where, uint64 count, TimestampTz claimed, Claim *c
 		claim->run.id = DatumGetInt64(statement_value(i, 1));
 		claim->run.attempt = DatumGetInt32(statement_value(i, 2));
 		claim->run.claimed = claimed;
+		ItemPointerSetInvalid(&claim->tid);
 		claim->timeout = statement_is_null(i, 3) ? -1 : DatumGetInt64(statement_value(i, 3));
 		claim->repeats = DatumGetBool(statement_value(i, 4));
 		claim->deletes = DatumGetBool(statement_value(i, 5));

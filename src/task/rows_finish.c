@@ -102,10 +102,13 @@ static const Statement finish_run_notify = {STATEMENT_FINISH_NOTIFY,
 bool
 row_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
 {
+	RowFinish finish = {.run = run, .result = result};
 	StatementArgs args;
 	bool finished;
 
-	if (!result->notifies && direct_finish(table, run, result))
+	if (!result->notifies)
+		direct_finish(table, &finish, 1);
+	if (finish.finished)
 		return true;
 	statement_begin(&args);
 	arg_run(&args, run);
@@ -114,6 +117,16 @@ row_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
 		statement_execute(result->notifies ? &finish_run_notify : &finish_run, table, &args) > 0;
 	statement_end();
 	return finished;
+}
+
+/*
+ * Set runs to DONE that notify nobody, as far as that needs no statement.  What is left is to be
+ * finished one by one.
+ */
+void
+rows_finish(const TaskTable *table, RowFinish *finishes, int count)
+{
+	direct_finish(table, finishes, count);
 }
 
 /* clang-format off */

@@ -423,6 +423,7 @@ statement_execute(const Statement *statement, const TaskTable *table, StatementA
 	Assert(owner_acts() && GetUserId() == table->owner);
 	Assert(compat_relation_locked(table->relid));
 	Assert(ActiveSnapshotSet());
+	owner_pin_path();
 	if (args->has_arrays)
 		build_arrays(args);
 	if (saved->text == NULL)
