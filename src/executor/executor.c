@@ -26,6 +26,7 @@
 #include "executor/client.h"
 #include "executor/context.h"
 #include "executor/deadline.h"
+#include "executor/kept_request.h"
 #include "executor/batch.h"
 #include "executor/run.h"
 #include "executor/slot.h"
@@ -199,6 +200,7 @@ attach_executor(Datum arg)
 	pinned_define(true);
 	client_define();
 	cleanup_define();
+	kept_request_define();
 	statement_define();
 	process.wait_event = COMPAT_WAIT_EVENT("PgTaskExecutorMain");
 	deadline_define();

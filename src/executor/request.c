@@ -22,7 +22,6 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
-#include "parser/analyze.h"
 #include "pgstat.h"
 #include "storage/proc.h"
 #include "tcop/cmdtag.h"
@@ -37,6 +36,7 @@
 #include "compat.h"
 #include "executor/client.h"
 #include "executor/document.h"
+#include "executor/kept_request.h"
 #include "executor/request.h"
 #include "executor/request_log.h"
 #include "executor/response.h"
@@ -76,21 +76,6 @@ check_client_copy(Node *statement)
 		check_copy_options((CopyStmt *) statement);
 }
 
-static List *
-plan_statement(RawStmt *raw, const char *request)
-{
-	bool needs_snapshot = analyze_requires_snapshot(raw);
-	List *plans;
-
-	if (needs_snapshot)
-		PushActiveSnapshot(GetTransactionSnapshot());
-	plans = pg_plan_queries(pg_analyze_and_rewrite_fixedparams(raw, request, NULL, 0, NULL),
-							request, CURSOR_OPT_PARALLEL_OK, NULL);
-	if (needs_snapshot)
-		PopActiveSnapshot();
-	return plans;
-}
-
 /* In JSON: the command tag of a statement that returned no rows, and the end of a COPY. */
 static void
 put_command(ResponseText *response, const QueryCompletion *completion)
@@ -122,6 +107,15 @@ put_command_tag(ResponseText *response, const QueryCompletion *completion)
 		response_put_line(response, GetCommandTagName(tag));
 }
 
+/* The plan of a statement, which may have been kept. */
+static List *
+plan_statement(RawStmt *raw, const Request *request)
+{
+	if (request->kept)
+		return request->kept->plans;
+	return kept_request_plan(raw, request->text, request->single);
+}
+
 /* Run one statement, "first" of the request or not.  statement_timeout applies to each. */
 static void
 run_statement(RawStmt *raw, const Request *request, ResultReceiver *receiver, bool first)
@@ -139,7 +133,7 @@ run_statement(RawStmt *raw, const Request *request, ResultReceiver *receiver, bo
 	portal = CreatePortal("", true, true);
 	portal->visible = false;
 	PortalDefineQuery(portal, NULL, request->text, CreateCommandTag(raw->stmt),
-					  plan_statement(raw, request->text), NULL);
+					  plan_statement(raw, request), NULL);
 	PortalStart(portal, NULL, 0, InvalidSnapshot);
 	InitializeQueryCompletion(&completion);
 	if (first)
@@ -221,8 +215,20 @@ commits_now(Node *statement)
 static bool
 needs_block(const Request *request, List *statements)
 {
-	return request->wants_block && !request->batched && list_length(statements) == 1 &&
+	return request->wants_block && !request->batched && request->single &&
 		   may_be_in_block(linitial_node(RawStmt, statements)->stmt);
+}
+
+/* The statements of a request. */
+static List *
+parse_request(Request *request)
+{
+	List *statements;
+
+	request->kept = kept_request_find(request->text);
+	statements = request->kept ? request->kept->statements : pg_parse_query(request->text);
+	request->single = list_length(statements) == 1;
+	return statements;
 }
 
 /*
@@ -238,7 +244,7 @@ void
 request_run(Request *request, MemoryContext context)
 {
 	ResultReceiver *receiver = result_create_receiver(request->response, request->format);
-	List *statements = pg_parse_query(request->text);
+	List *statements = parse_request(request);
 	MemoryContext statement_context =
 		AllocSetContextCreate(context, "pg_task statement", ALLOCSET_DEFAULT_SIZES);
 	bool open = true;

@@ -21,6 +21,8 @@ typedef struct Request
 	bool batched;			/* run it in a subtransaction of the caller's ... */
 	bool refused;			/* ... which is not possible: nothing was run */
 	bool logged;			/* the text is in the server's log */
+	bool single;			/* it is one statement */
+	const struct KeptRequest *kept; /* the plan of that; NULL: none is kept */
 } Request;
 
 extern void request_run(Request *request, MemoryContext context);
