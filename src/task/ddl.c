@@ -83,6 +83,24 @@ ddl_drop_trigger(Oid relid, const char *table, const char *trigger)
 }
 
 /*
+ * Has the table a trigger of this name that it, or a partition, does not fire for replicated rows?
+ * ENABLE TRIGGER leaves one so, also that of pg_restore --disable-triggers.  One that the owner of
+ * the table has disabled stays disabled.
+ */
+static bool
+misses_replicated_rows(Oid relid, const char *trigger)
+{
+	return ddl_row_exists("SELECT FROM pg_catalog.pg_trigger AS t"
+						  " CROSS JOIN (SELECT $1 AS relid"
+						  "              UNION"
+						  "             SELECT relid FROM pg_catalog.pg_partition_tree($1)) AS m"
+						  "  JOIN pg_catalog.pg_trigger AS p ON p.tgrelid = m.relid"
+						  " WHERE t.tgrelid = $1 AND t.tgname = $2 AND t.tgenabled IN ('O', 'A')"
+						  "   AND p.tgname = $2 AND p.tgenabled = 'O'",
+						  relid, trigger);
+}
+
+/*
  * Create a trigger, unless the table has one of this name.  It also fires under
  * session_replication_role = replica: replicated rows must reach the scheduler.  "table" is the
  * name of the table for SQL; the definition has a %s for it.
@@ -90,9 +108,10 @@ ddl_drop_trigger(Oid relid, const char *table, const char *trigger)
 void
 ddl_add_trigger(Oid relid, const char *table, const char *trigger, const char *definition)
 {
-	if (has_trigger(relid, trigger))
+	if (!has_trigger(relid, trigger))
+		ddl_run(psprintf("CREATE TRIGGER %s %s", trigger, psprintf(definition, table)));
+	else if (!misses_replicated_rows(relid, trigger))
 		return;
-	ddl_run(psprintf("CREATE TRIGGER %s %s", trigger, psprintf(definition, table)));
 	ddl_run(psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s", table, trigger));
 }
 

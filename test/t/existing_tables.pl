@@ -190,7 +190,8 @@ subtest 'dropped parts are created again' => sub {
 		'DROP EXTENSION pg_task CASCADE', 'ALTER TABLE task ADD COLUMN more int',
 		'ALTER TABLE task DROP COLUMN more',
 		'TRUNCATE task', 'CLUSTER task USING task_pkey',
-		'ALTER TABLE task ALTER COLUMN customer TYPE varchar(20)')
+		'ALTER TABLE task ALTER COLUMN customer TYPE varchar(20)',
+		'ALTER TABLE task DISABLE TRIGGER ALL, ENABLE TRIGGER ALL')
 	{
 		$node->safe_psql('old', $change);
 		# until the scheduler has added the column, the trigger refuses rows
@@ -307,6 +308,23 @@ subtest 'partitioned tables' => sub {
 	$node->safe_psql('by_time',
 		q{INSERT INTO past (id, request, dt) VALUES (1000, 'SELECT 42', '2019-01-01')});
 	wait_for_state($node, 1000, 'DONE', db => 'by_time');
+
+	# an UPDATE that moves a row is an INSERT: only the owner may write what the server writes
+	my $again = $node->safe_psql('by_time', q{SELECT id FROM task WHERE queue = 'again'});
+	my ($ret, $out, $err) = $node->psql('by_time',
+		"UPDATE task SET state = 'PLAN', dt = 'infinity' WHERE id = $again",
+		extra_params => [ '-U', 'tenant' ]);
+	like($err, qr/only the owner of the task table may set/, 'a user moves no row that has run');
+	is($node->safe_psql('by_time', "UPDATE task SET state = 'PLAN', dt = 'infinity'
+		WHERE id = $again RETURNING tableoid::regclass"), 'future', 'the owner does');
+
+	# what the restore of its data does with a partition
+	$node->safe_psql('by_time', 'ALTER TABLE task DISABLE TRIGGER pg_task_unfinished;
+		ALTER TABLE past DISABLE TRIGGER ALL; ALTER TABLE past ENABLE TRIGGER ALL');
+	wait_until($node, q{SELECT string_agg(format('%s %s %s', tgname, tgrelid::regclass, tgenabled),
+			', ' ORDER BY tgenabled) = 'pg_task_unfinished task D, pg_task_unfinished past O'
+		FROM pg_trigger WHERE tgrelid IN ('task'::regclass, 'past'::regclass)
+			AND tgname ~ 'pg_task' AND tgenabled <> 'A'}, db => 'by_time');
 };
 
 # Two tables swap names: each task runs in the table that has the name when it is inserted.
