@@ -229,4 +229,5 @@ check_log() {
 }
 expected_in_log='terminating autovacuum process due to administrator command\|'\
 'terminating background worker "pg_\(task\|cron\) .* due to administrator command\|'\
+'canceling autovacuum task\|canceling statement due to lock timeout\|'\
 'canceling statement due to user request\|relation "graphile_worker.migrations" does not exist'

@@ -217,7 +217,7 @@ BEGIN
         COMMIT;
         before := clock_timestamp();
         LOOP
-            SELECT stop INTO after FROM task WHERE id = task_id AND sqlstate = '57014'
+            SELECT stop INTO after FROM task WHERE id = task_id AND state = 'STOP'
                 AND stop > start;
             EXIT WHEN found;
             PERFORM pg_sleep(0.01);

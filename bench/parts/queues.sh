@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# queues: tasks in as many queues, beside planned and full ones; a turn with a million queues.
+# queues: tasks in as many queues, beside planned and full ones; a turn with many more queues.
 
 # Inserts tasks, each in a queue of its own, and waits for them. The last one is at the far end of
 # the index, so that waiting is little work.
@@ -61,10 +61,10 @@ queues_median() {
         FROM bench.sample WHERE commits = 'queues' AND contestant = '$1')" tasks/s
 }
 
-# A restart beside 200,000 queues: how soon a task starts that is at the end of the scan.
+# A restart beside so many queues: how soon a task starts that is at the end of the scan.
 queues_restart() {
     warm_up 4
-    add_queues later 200000
+    add_queues later "$1"
     sql "INSERT INTO task (queue, dt, request)
          VALUES ('zzz', clock_timestamp() + interval '1 s', 'SELECT 1')"
     restart
@@ -98,23 +98,23 @@ queues_turn() {
 }
 
 queues() {
-    local count tasks=$((tasks / 10))
+    local count many=$tasks tasks=$((tasks / 10))
     title 'queues: no-op tasks, each in a queue of its own, asynchronous commits'
     restart 'pg_task.max_executors = 4'
     set_commits asynchronous
     warm_up 4
     queues_rate one
-    run_queues 10000 10000
-    run_queues 40000 40000
+    run_queues few $((many / 20))
+    run_queues more $((many / 5))
     warm_up 4
-    add_queues later 150000
-    run_queues beside_planned 50000
+    add_queues later $((many * 3 / 4))
+    run_queues beside_planned $((many / 4))
     warm_up 4
     queues_rate one
-    run_queues 200000 200000
+    run_queues many "$many"
     warm_up 4
     queues_rate alone
-    add_queues full 100000
+    add_queues full $((many / 2))
     hold_snapshot
     queues_rate beside_full_snapshot
     release_snapshot
@@ -123,13 +123,13 @@ queues() {
     for count in one alone beside_full_snapshot; do
         queues_median $count
     done
-    queues_ratio 10000 one 0.7
-    queues_ratio 40000 one 0.7
+    queues_ratio few one 0.7
+    queues_ratio more one 0.7
     queues_ratio beside_planned one 0.7
     queues_ratio beside_full_snapshot alone 0.9
-    queues_restart
-    for count in 0 1000 100000 1000000; do
-        queues_turn $count
+    queues_restart "$many"
+    for count in 0 $((many / 200)) $((many / 2)) $((5 * many)); do
+        queues_turn "$count"
     done
     sql 'TRUNCATE task'
     set_commits durable

@@ -2,12 +2,13 @@
 # rescue: how soon a task runs again whose executor or server ended; how soon one is cancelled.
 
 rescue() {
-    local mode
-    title 'rescue: milliseconds, 100 times each; a restart with a million rows in the table'
+    local mode times=$((tasks / 2000)) rows=$((5 * tasks))
+    [ $times -ge 10 ] || times=10
+    title "rescue: milliseconds, $times times each; a restart with $rows rows in the table"
     restart 'pg_task.max_executors = 4'
     warm_up 4
     sql 'TRUNCATE task'
-    sql 'CALL bench.end_singly(100)'
+    sql "CALL bench.end_singly($times)"
     sql "INSERT INTO bench.result (name, value, unit, most)
          SELECT 'rescue.' || kind || '.' || label, p / 1000, 'ms', CASE label WHEN 'p99'
              THEN 100 END
@@ -20,7 +21,7 @@ rescue() {
     sql "INSERT INTO task (state, dt, request)
          SELECT CASE WHEN n % 2 = 0 THEN 'DONE'
              ELSE 'PLAN' END, now() + interval '1 year', 'SELECT 1'
-         FROM generate_series(1, 1000000) AS n"
+         FROM generate_series(1, $rows) AS n"
     sql 'VACUUM ANALYZE task'
     sql 'CHECKPOINT'
     sql "INSERT INTO task (queue, request) SELECT 'long', 'SELECT pg_sleep(1000)'
