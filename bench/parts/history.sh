@@ -28,7 +28,7 @@ old_rows_left() { sql "SELECT count(*) FROM task WHERE queue = 'old' AND id >= $
 
 history() {
     local first left begun rows=$((5 * tasks))
-    [ $rows -ge 200000 ] || rows=200000    # some must be left in each round
+    [ $rows -ge 50000 ] || rows=50000    # some must be left in each round
     title "history: rounds of $((tasks * 3 / 20)) no-op tasks (asynchronous) while $rows expired rows go"
     restart 'pg_task.max_executors = 4' "pg_task.period = '100 ms'"
     set_commits asynchronous

@@ -44,8 +44,8 @@
 /* Ended tasks whose dependents one statement judges. */
 #define JUDGE_TASKS 256
 
-/* Watched tasks that one slice of the walk reads, and rows with the rule "any". */
-#define WALK_TASKS 256
+/* Rows whose watched tasks one slice of the walk reads, and rows with the rule "any". */
+#define WALK_ROWS 256
 #define WALK_ANY 64
 
 /* A slice beside tasks that may start waits this many times the duration of the last one. */
@@ -253,8 +253,9 @@ dependents_look(void)
 {
 	Dependents *dependents = &MyScheduler->dependents;
 	WatchedTask *tasks;
+	bool more;
 
-	if (!dependents->any && rows_watched(MyScheduler->table, PG_INT64_MIN, 1, &tasks) > 0)
+	if (!dependents->any && rows_watched(MyScheduler->table, PG_INT64_MIN, 1, &tasks, &more) > 0)
 		dependents_forget();
 }
 
@@ -545,13 +546,14 @@ walk_slice(Dependents *dependents, bool busy)
 {
 	MonoTime begun = clock_mono();
 	WatchedTask *tasks;
+	bool more;
 	int count;
 	int i;
 
 	if (!dependents->walking)
 		begin_walk(dependents);
 	work_begin("looking for tasks that wait for others");
-	count = rows_watched(MyScheduler->table, dependents->position, WALK_TASKS, &tasks);
+	count = rows_watched(MyScheduler->table, dependents->position, WALK_ROWS, &tasks, &more);
 	work_end();
 	for (i = 0; i < count; i++)
 	{
@@ -564,7 +566,7 @@ walk_slice(Dependents *dependents, bool busy)
 	if (busy)
 		dependents->slice.us +=
 			(dependents->slice.us - begun.us) * (dependents->urgent ? URGENT_SHARE : SLICE_SHARE);
-	if (count == WALK_TASKS && tasks[count - 1].id < PG_INT64_MAX)
+	if (more && tasks[count - 1].id < PG_INT64_MAX)
 		dependents->position = tasks[count - 1].id + 1;
 	else
 		end_walk(dependents, clock_mono());

@@ -107,6 +107,7 @@ removed_settle(void)
 	RemovedState state = REMOVED_AGAIN;
 	const TaskTable *removed;
 	WatchedTask *tasks;
+	bool more;
 	LOCKTAG tag;
 
 	work_begin_writing("looking for tasks that wait for others");
@@ -114,7 +115,7 @@ removed_settle(void)
 	removed_lock_tag(&tag, MyScheduler->table->relid);
 	if (LockAcquire(&tag, ShareLock, false, true) != LOCKACQUIRE_NOT_AVAIL)
 	{
-		if (rows_watched(MyScheduler->table, PG_INT64_MIN, 1, &tasks) > 0)
+		if (rows_watched(MyScheduler->table, PG_INT64_MIN, 1, &tasks, &more) > 0)
 			state = REMOVED_NEEDED;
 		else if (removed == NULL || removed_rows_forget(removed, FORGET_MAX) < FORGET_MAX)
 		{

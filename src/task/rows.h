@@ -280,6 +280,7 @@ extern int rows_free_single(const TaskTable *table, const int64 *ids, int count,
 							const int64 *without, int nwithout, int limit, TimestampTz now);
 extern void rows_watch(const TaskTable *table, const DependentRow *rows, int count);
 extern void rows_give_up(const TaskTable *table, const DependentRow *rows, int count);
-extern int rows_watched(const TaskTable *table, int64 from, int limit, WatchedTask **tasks);
+extern int
+rows_watched(const TaskTable *table, int64 from, int limit, WatchedTask **tasks, bool *more);
 
 #endif /* PG_TASK_ROWS_H */

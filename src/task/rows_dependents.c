@@ -472,28 +472,33 @@ rows_give_up(const TaskTable *table, const DependentRow *rows, int count)
 
 /* clang-format off */
 
-/* A loose index scan from task to task: one descent of the index for each. */
+/*
+ * The tasks that the next rows watch, in the order of the index.  To descend it for each task would
+ * cost more, unless very many rows watch each: to find one entry, the server reads a page of them.
+ */
 static const Statement read_watched = {STATEMENT_WATCHED,
-	"WITH RECURSIVE g (waits) AS ("
-	"(SELECT t.waits FROM {rows} AS t"
-	"  WHERE t.state = 'PLAN' AND t.waits >= $from ORDER BY t.waits LIMIT 1)"
-	" UNION ALL"
-	" SELECT n.waits"
-	"   FROM g CROSS JOIN LATERAL ("
-	"        SELECT t.waits FROM {rows} AS t"
-	"         WHERE t.state = 'PLAN' AND t.waits > g.waits ORDER BY t.waits LIMIT 1) AS n"
-	") SELECT g.waits,"
-	"         NOT EXISTS (SELECT FROM {rows} AS r WHERE r.id = g.waits AND " UNENDED ")"
-	"    FROM g LIMIT $limit"};
+	"SELECT w.waits, w.nrows,"
+	"       (SELECT true FROM {rows} AS r WHERE r.id = w.waits AND " UNENDED " LIMIT 1) IS NULL"
+	"  FROM (SELECT n.waits, count(*) AS nrows"
+	"          FROM (SELECT t.waits"
+	"                  FROM {rows} AS t"
+	"                 WHERE t.state = 'PLAN' AND t.waits >= $from"
+	"                 ORDER BY t.waits LIMIT $limit) AS n"
+	"         GROUP BY n.waits) AS w"
+	" ORDER BY w.waits"};
 
 /* clang-format on */
 
-/* Read the next tasks that rows watch, in the order of their ids, from this id on. */
+/*
+ * Read the next tasks that rows watch, in the order of their ids, from this id on: those of up to
+ * "limit" rows.  Sets *more if there may be others.
+ */
 int
-rows_watched(const TaskTable *table, int64 from, int limit, WatchedTask **tasks)
+rows_watched(const TaskTable *table, int64 from, int limit, WatchedTask **tasks, bool *more)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
+	int64 nrows = 0;
 	int count;
 	int i;
 
@@ -505,8 +510,10 @@ rows_watched(const TaskTable *table, int64 from, int limit, WatchedTask **tasks)
 	for (i = 0; i < count; i++)
 	{
 		(*tasks)[i].id = DatumGetInt64(statement_value(i, 1));
-		(*tasks)[i].ended = DatumGetBool(statement_value(i, 2));
+		nrows += DatumGetInt64(statement_value(i, 2));
+		(*tasks)[i].ended = DatumGetBool(statement_value(i, 3));
 	}
 	statement_end();
+	*more = nrows == limit;
 	return count;
 }
