@@ -29,7 +29,7 @@ insert_rows() {
 }
 
 inserts() {
-    local round clients shape transactions table one=$((tasks / 120)) many=$((tasks / 400))
+    local round clients shape transactions table one=$((tasks / 120)) many=$((tasks / 200))
     local rows=$((tasks / 40)) tables=(task bench.loop)
     [ $rows -ge 1000 ] || one=400 many=100 rows=1000
     title 'inserts: into the task table, and into the same table without our triggers, in turns'
