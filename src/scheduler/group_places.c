@@ -12,6 +12,7 @@
 #include "utils/memutils.h"
 
 #include "scheduler/group_places.h"
+#include "scheduler/order_key.h"
 
 /* Free the memory of the positions, except for one. */
 void
@@ -64,4 +65,22 @@ group_places_append(QueueGroup *group, const TaskPlace *places, int count)
 	memcpy(group->places + group->count, places, count * sizeof(TaskPlace));
 	group->count += count;
 	group->read_position = places[count - 1];
+}
+
+/* Add a row in its place among those that are known, unless it is; there is room for it. */
+void
+group_places_insert(QueueGroup *group, TaskPlace place)
+{
+	int i = group->count;
+
+	Assert(group->state == GROUP_AT_REST);
+	Assert(group->count < group->size);
+	while (i > group->next && order_compare_places(&place, &group->places[i - 1]) < 0)
+		i--;
+	if (i > group->next && order_compare_places(&place, &group->places[i - 1]) == 0)
+		return;
+	memmove(&group->places[i + 1], &group->places[i], (group->count - i) * sizeof(TaskPlace));
+	group->places[i] = place;
+	group->count++;
+	group->read_position = group->places[group->count - 1];
 }

@@ -12,5 +12,6 @@
 extern void group_places_free(QueueGroup *group);
 extern void group_places_reserve(MemoryContext context, QueueGroup *group, int more);
 extern void group_places_append(QueueGroup *group, const TaskPlace *places, int count);
+extern void group_places_insert(QueueGroup *group, TaskPlace place);
 
 #endif /* PG_TASK_GROUP_PLACES_H */

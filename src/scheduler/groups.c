@@ -27,6 +27,8 @@
 #include "scheduler/role_line.h"
 #include "scheduler/surplus.h"
 
+/* Rows of a group that are remembered because hints named each of them. */
+#define HINTED_ROWS 16
 
 typedef struct GroupEntry
 {
@@ -320,17 +322,12 @@ note_first_row(QueueGroup *group, TaskPlace place, bool scanned)
 }
 
 /*
- * A hint: new rows of a group wait, the first at this position.  If it is before the read position,
- * the rows that were read and not taken are read again.
+ * New rows of a group wait, the first at this position.  If it is before the read position, the
+ * rows that were read and not taken are read again.
  */
-void
-groups_hint(const TaskGroup *key, TaskPlace place)
+static void
+add_rows(QueueGroup *group, TaskPlace place)
 {
-	QueueGroup *group = see_group(groups_find(key), key, place);
-
-	if (group == NULL)
-		return;
-	note_first_row(group, place, false);
 	if (order_compare_places(&place, &group->read_position) > 0)
 	{
 		if (group_knows_row(group))
@@ -342,6 +339,41 @@ groups_hint(const TaskGroup *key, TaskPlace place)
 	if (group_knows_row(group) && order_compare_places(&group->places[group->next], &place) < 0)
 		place = group->places[group->next];
 	rewind_group(group, &place, 1, false);
+}
+
+/* A hint: new rows of a group wait, the first at this position. */
+void
+groups_hint(const TaskGroup *key, TaskPlace place)
+{
+	QueueGroup *group = see_group(groups_find(key), key, place);
+
+	if (group == NULL)
+		return;
+	note_first_row(group, place, false);
+	add_rows(group, place);
+}
+
+/*
+ * A hint: one new row of a group waits, at this position.  If all other rows of the group are
+ * known, nothing has to be read to know this one.
+ */
+void
+groups_hint_row(const TaskGroup *key, TaskPlace place)
+{
+	QueueGroup *group = see_group(groups_find(key), key, place);
+
+	if (group == NULL)
+		return;
+	note_first_row(group, place, false);
+	if (!group->exhausted || group->locked || group->count - group->next >= HINTED_ROWS)
+	{
+		add_rows(group, place);
+		return;
+	}
+	group_places_reserve(groups.context, group, 1);
+	order_detach(group);
+	group_places_insert(group, place);
+	order_attach(group);
 }
 
 /* Is it known that the first row of this group is the one at this position? */
@@ -409,7 +441,9 @@ groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool
 	else if (!group_knows_row(group) ||
 			 order_compare_places(&group->places[group->next], &places[0]) != 0)
 		rewind_group(group, places, count, complete);
-	else if (complete && group->count - group->next == count)
+	else if (!complete || group->count - group->next < count)
+		group->exhausted = false;
+	else if (group->count - group->next == count)
 		group->exhausted = true;
 	return news;
 }

@@ -85,6 +85,7 @@ extern void groups_forget(QueueGroup *group);
 extern int groups_count(void);
 
 extern void groups_hint(const TaskGroup *key, TaskPlace place);
+extern void groups_hint_row(const TaskGroup *key, TaskPlace place);
 extern QueueGroup *groups_find(const TaskGroup *key);
 extern bool groups_know(const TaskGroup *key, TaskPlace place);
 extern void groups_scan_begin(void);

@@ -228,7 +228,10 @@ take_hints(void)
 		TaskGroup group = {hints[i].queue, hints[i].max, hints[i].priority, NameStr(hints[i].role),
 						   hints[i].role_id};
 
-		groups_hint(&group, hints[i].place);
+		if (hints[i].several)
+			groups_hint(&group, hints[i].place);
+		else
+			groups_hint_row(&group, hints[i].place);
 	}
 	if (events & SHARED_SCAN)
 	{

@@ -144,17 +144,18 @@ is_before(const TaskPlace *a, const TaskPlace *b)
 	return a->dt < b->dt || (a->dt == b->dt && a->id < b->id);
 }
 
-/* A row of the group of a hint waits at this position, too.  The first one is kept. */
+/* A row of the group of a hint waits at this position.  The first one is kept. */
 void
 shared_hint_add_place(SharedHint *hint, const TaskPlace *place)
 {
+	hint->several |= place->dt != hint->place.dt || place->id != hint->place.id;
 	if (is_before(place, &hint->place))
 		hint->place = *place;
 }
 
 /*
  * Merge a hint into an array of "size" entries, of which *count are used.  For one group, the first
- * position is kept.  False if the array is full.
+ * position is kept, and whether others were named.  False if the array is full.
  */
 bool
 shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hint)
@@ -165,6 +166,7 @@ shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hin
 	{
 		if (!is_same_group(&hints[i], hint))
 			continue;
+		hints[i].several |= hint->several;
 		shared_hint_add_place(&hints[i], &hint->place);
 		return true;
 	}

@@ -52,7 +52,10 @@
 /* A process is an index into ProcGlobal->allProcs, or this. */
 #define SHARED_NO_PROC (-1)
 
-/* A hint: a group in which rows now wait, and the first position of these rows. */
+/*
+ * A hint: a group in which rows now wait, and the first position of these rows.  If there are
+ * "several", more may wait behind it.
+ */
 typedef struct SharedHint
 {
 	char queue[NAMEDATALEN];
@@ -61,6 +64,7 @@ typedef struct SharedHint
 	int32 max;
 	int32 priority;
 	TaskPlace place;
+	bool several;
 } SharedHint;
 
 /* What else a commit may have done: a bit mask. */

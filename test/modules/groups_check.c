@@ -199,6 +199,7 @@ static const Check checks[] = {
 	{"pause", check_pause, NULL},
 	{"turned back", check_turned_back, NULL},
 	{"hints", check_hints, NULL},
+	{"hinted rows", check_hinted_rows, NULL},
 	{"scan", check_scan, NULL},
 	{"news", check_news, NULL},
 	{"drop and skip", check_drop_and_skip, NULL},

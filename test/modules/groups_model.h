@@ -64,8 +64,10 @@ insert_random_row(ClockNow now, int64 id, bool with_hint)
 	int group = random_below(table.ngroups);
 	TimestampTz dt = now.wall + (random_below(2000) - 1500) * (SECOND / 100);
 
-	if (with_hint)
+	if (with_hint && id % 2 == 0)
 		insert_with_hint(group, dt, id);
+	else if (with_hint)
+		insert_singly(group, dt, id);
 	else
 		add_row(group, dt, id);
 }

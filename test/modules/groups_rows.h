@@ -61,6 +61,53 @@ check_hints(void)
 	return NULL;
 }
 
+/* Rows that are named one by one are not read, as long as there are few. */
+static const char *
+check_hinted_rows(void)
+{
+	int group = add_key("q", TASK_UNLIMITED, 0, "r");
+	int i;
+
+	insert_singly(group, start.wall - 50, 1);
+	CHECK(start_next(start, NULL) == 1);
+	CHECK(start_next(start, NULL) == 0);
+
+	/* the commits were not in the order of their rows; one row is named twice */
+	insert_singly(group, start.wall - 40, 3);
+	insert_singly(group, start.wall - 30, 4);
+	insert_singly(group, start.wall - 60, 2);
+	groups_hint_row(&table.keys[group], place_of(start.wall - 40, 3));
+	for (i = 2; i <= 4; i++)
+		CHECK(start_next(start, NULL) == i);
+	CHECK(start_next(start, NULL) == 0);
+	CHECK(table.reads == 0);
+
+	/* a row whose commit has inserted others as well */
+	insert_singly(group, start.wall - 20, 5);
+	add_row(group, start.wall - 10, 7);
+	insert_with_hint(group, start.wall - 15, 6);
+	for (i = 5; i <= 7; i++)
+		CHECK(start_next(start, NULL) == i);
+	CHECK(start_next(start, NULL) == 0);
+	CHECK(table.reads == 2);
+
+	/* many, in the opposite order */
+	for (i = 100; i > 0; i--)
+		insert_singly(group, start.wall - 100 + i, 100 + i);
+	for (i = 1; i <= 100; i++)
+		CHECK(start_next(start, NULL) == 100 + i);
+	CHECK(start_next(start, NULL) == 0);
+
+	/* one that was not named, behind one that was: the scan finds it */
+	insert_singly(group, start.wall, 300);
+	add_row(group, start.wall, 301);
+	scan_groups(start);
+	CHECK(start_next(start, NULL) == 300);
+	CHECK(start_next(start, NULL) == 301);
+	CHECK(start_next(start, NULL) == 0);
+	return NULL;
+}
+
 /* A scan has found the first row of a group.  Is it news? */
 static bool
 found(int group, TaskPlace place)

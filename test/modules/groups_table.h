@@ -121,7 +121,15 @@ add_row(int group, TimestampTz dt, int64 id)
 	table.rows[table.nrows++] = (Row){group, {dt, id}, false};
 }
 
-/* As a commit does that inserts a row. */
+/* As a commit does that inserts this row alone. */
+static void
+insert_singly(int group, TimestampTz dt, int64 id)
+{
+	add_row(group, dt, id);
+	groups_hint_row(&table.keys[group], place_of(dt, id));
+}
+
+/* As a commit does that inserts a row, and perhaps others behind it. */
 static void
 insert_with_hint(int group, TimestampTz dt, int64 id)
 {
