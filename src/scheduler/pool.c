@@ -593,14 +593,22 @@ pool_end_round(void)
 	}
 }
 
-/* Return the next moment after "now" at which tasks may have to be reclaimed. */
+/*
+ * Return the next moment after "now" at which tasks may have to be reclaimed.  Before it runs a
+ * task, an executor has to take one, which it does at once.
+ */
 MonoTime
 pool_until(MonoTime now)
 {
 	MonoTime until = CLOCK_NEVER;
 
 	foreach_executor(executor)
-		if (executor->taken != executor->assigned)
-			until = clock_min(until, clock_plus_ms(executor->taken_at, RECLAIM_AFTER_MS + 1));
+	{
+		bool runs = executor->taken != executor->reaped;
+
+		if (executor->assigned - executor->reaped > 1 && executor->taken != executor->assigned)
+			until = clock_min(until,
+							  clock_plus_ms(runs ? executor->taken_at : now, RECLAIM_AFTER_MS + 1));
+	}
 	return clock_max(until, clock_plus_ms(now, 1));
 }
