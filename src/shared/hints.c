@@ -17,6 +17,9 @@
 #include "shared/shared.h"
 #include "shared/slots.h"
 
+/* Entries of a scheduler that hints of single rows may fill, also of the same group. */
+#define SINGLE_HINTS 16
+
 /*
  * Record that something waits in a database, for a caller that found no scheduler there and has
  * released the directory lock since.  If the supervisor has reserved a slot in the meantime,
@@ -198,6 +201,22 @@ leaves_room(const SharedScheduler *scheduler, const SharedHint *hint)
 }
 
 /*
+ * Add a hint to the slot of a scheduler.  While few entries are used, a single row gets one of its
+ * own: the scheduler need not read the group to know it.  False if there is no room.  The caller
+ * holds the scheduler's lock.
+ */
+static bool
+add_hint(SharedScheduler *scheduler, const SharedHint *hint)
+{
+	int size = scheduler->nhints + leaves_room(scheduler, hint);
+
+	if (hint->several || scheduler->nhints >= SINGLE_HINTS)
+		return shared_hint_merge(scheduler->hints, &scheduler->nhints, size, hint);
+	scheduler->hints[scheduler->nhints++] = *hint;
+	return true;
+}
+
+/*
  * Add hints and events to the slot of a scheduler.  Returns whether it must be woken.  It need not
  * if all that waits is planned for after it looks anyway: sessions that plan tasks for later would
  * otherwise keep it busy, one iteration for each commit.  The clock may have been set since it fell
@@ -217,11 +236,10 @@ add_hints(SharedScheduler *scheduler, Oid relid, const SharedHint *hints, int co
 		scheduler->events |= events;
 	for (i = 0; i < count && scheduler->relid == relid; i++)
 	{
-		int size = scheduler->nhints + leaves_room(scheduler, &hints[i]);
 		TimestampTz dt = hints[i].place.dt;
 
 		wake = wake || dt < scheduler->looks || dt <= GetCurrentTimestamp();
-		if (!shared_hint_merge(scheduler->hints, &scheduler->nhints, size, &hints[i]))
+		if (!add_hint(scheduler, &hints[i]))
 		{
 			scheduler->events |= SHARED_SCAN;
 			wake = true;
