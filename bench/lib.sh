@@ -138,13 +138,14 @@ run_pg_task() {
     [ "$1" = pg_task ] || set_batch 1
 }
 
-# The same, by N backends in a hand-written loop: CONTESTANT COMMITS N [TASKS]. Nothing is known of
-# a table so new, and the planner would rather sort it for each claim than read the index that is in
-# the right order.
+# Nothing is known of a table so new as bench.loop, and the planner would rather sort it for each
+# claim than read the index that is in the right order.
+loop_options='-c enable_seqscan=off -c enable_bitmapscan=off -c enable_sort=off'
+loop_options+=' -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off'
+
+# The same, by N backends in a hand-written loop: CONTESTANT COMMITS N [TASKS].
 run_loop() {
-    local contestant=$1 commits=$2 n=$3 tasks=${4:-$tasks} options target=loop
-    options='-c enable_seqscan=off -c enable_bitmapscan=off -c enable_sort=off'
-    options+=' -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off'
+    local contestant=$1 commits=$2 n=$3 tasks=${4:-$tasks} options=$loop_options target=loop
     [ "$commits" = durable ] || options+=' -c synchronous_commit=off'
     [ "$contestant" != plain ] || target=plain
     sql "TRUNCATE bench.span, bench.$target RESTART IDENTITY"

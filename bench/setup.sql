@@ -35,6 +35,7 @@ CREATE TABLE bench.insert_sample (
 
 -- Times of the latency part. Unlogged: it must not count as WAL.
 CREATE UNLOGGED TABLE bench.latency (kind text, microseconds float8);
+CREATE UNLOGGED TABLE bench.baton (number int, begun timestamptz);
 
 -- The loops work on a copy of the task table: the same columns, constraints, indexes and
 -- fillfactor. It has no trigger: nobody has to be woken.
@@ -180,6 +181,71 @@ BEGIN
             (label || '.commit_to_seen', extract(epoch FROM clock_timestamp() - after) * 1e6),
             (label || '.commit_to_start', extract(epoch FROM begun - after) * 1e6),
             (label || '.commit_begun_to_start', extract(epoch FROM begun - before) * 1e6);
+    END LOOP;
+END $$;
+
+-- The same by hand, on bench.loop, with the least that can do: one session inserts, one claims the
+-- row and commits that, and one begins. Each wakes the next by the end of its transaction, which
+-- releases an advisory lock: (1, i) that of the i-th insert, (2, i) that of its claim. Before, it
+-- has taken the lock for which the next one waits after that.
+CREATE PROCEDURE bench.baton_insert(inserts int, nap float8) LANGUAGE plpgsql AS $$
+DECLARE
+    before timestamptz;
+    after timestamptz;
+BEGIN
+    PERFORM pg_advisory_lock(1, 0);
+    LOOP
+        EXIT WHEN (SELECT count(*) = 2 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted);
+        PERFORM pg_sleep(0.01);
+        COMMIT;
+    END LOOP;
+    FOR i IN 0 .. inserts - 1 LOOP
+        PERFORM pg_advisory_xact_lock(1, i), pg_advisory_lock(1, i + 1),
+            pg_advisory_unlock(1, i);
+        INSERT INTO bench.loop (request) VALUES ('SELECT 1');
+        before := clock_timestamp();
+        COMMIT;
+        after := clock_timestamp();
+        PERFORM pg_sleep(nap);
+        INSERT INTO bench.latency
+        SELECT v.kind, extract(epoch FROM s.begun - v.since) * 1e6
+        FROM bench.baton AS s,
+            (VALUES ('hand.commit_to_start', after), ('hand.commit_begun_to_start', before))
+                AS v (kind, since)
+        WHERE s.number = i;
+    END LOOP;
+    PERFORM pg_advisory_unlock_all();
+END $$;
+
+CREATE PROCEDURE bench.baton_claim(inserts int) LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_lock(2, 0);
+    FOR i IN 0 .. inserts - 1 LOOP
+        PERFORM pg_advisory_xact_lock(2, i), pg_advisory_lock(2, i + 1),
+            pg_advisory_unlock(2, i);
+        PERFORM pg_advisory_xact_lock(1, i);
+        UPDATE bench.loop
+           SET state = 'WORK', attempt = attempt + 1, start = clock_timestamp(),
+               pid = pg_backend_pid()
+         WHERE id = (SELECT id FROM bench.loop WHERE state = 'PLAN' AND waits IS NULL
+                     ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role::text,
+                         role_id, dt, id
+                     LIMIT 1 FOR UPDATE SKIP LOCKED);
+        COMMIT;
+    END LOOP;
+    PERFORM pg_advisory_unlock_all();
+END $$;
+
+CREATE PROCEDURE bench.baton_start(inserts int) LANGUAGE plpgsql AS $$
+DECLARE
+    begun timestamptz;
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', false);
+    FOR i IN 0 .. inserts - 1 LOOP
+        PERFORM pg_advisory_xact_lock(2, i);
+        begun := clock_timestamp();
+        INSERT INTO bench.baton VALUES (i, begun);
+        COMMIT;
     END LOOP;
 END $$;
 

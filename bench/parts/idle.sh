@@ -2,15 +2,32 @@
 # idle: WAL, transactions and processor time of a server with nothing to do, with one database and
 # with 100.
 
-# What is asked for here is asked in another database, so as not to be counted.
-elsewhere() { psql -XAtq -d template1 -c "$1"; }
+# What is asked for here is asked in another database, so as not to be counted, and in one session:
+# the processor time of one that ends would be taken for that of a process of pg_task that has gone.
+elsewhere_begin() {
+    coproc psql -XAtq -d template1
+    elsewhere_pid=$!
+    exec {to_elsewhere}>&"${COPROC[1]}" {from_elsewhere}<&"${COPROC[0]}"
+}
+elsewhere() {
+    local answer
+    echo "${1//$'\n'/ };" >&"$to_elsewhere"
+    IFS= read -r answer <&"$from_elsewhere"
+    echo "$answer"
+}
+elsewhere_end() {
+    echo '\q' >&"$to_elsewhere"
+    wait "$elsewhere_pid" 2>/dev/null || true
+    exec {to_elsewhere}>&- {from_elsewhere}<&-
+}
 
 # Nanoseconds that pg_task's processes have had: those that are there, and those that have come and
 # gone. Of the latter only the postmaster knows, with others that it has started; there are none
 # while autovacuum is off.
 idle_cpu() {
     local sum=0 pid ticks pids
-    pids=$(elsewhere "SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'pg\_task %'")
+    pids=$(elsewhere "SELECT string_agg(pid::text, ' ') FROM pg_stat_activity
+        WHERE backend_type LIKE 'pg\_task %'")
     for pid in $pids; do
         sum=$((sum + $(cpu "$pid" 2>/dev/null || echo 0)))
     done
@@ -26,6 +43,11 @@ idle_round() {
         WHERE datname <> 'template1'"
     sql 'CHECKPOINT'
     hang_up
+    elsewhere_begin
+    # whoever reads dead rows of the catalogs would prune them later
+    idle_cpu >/dev/null
+    elsewhere "$xacts_sql" >/dev/null
+    elsewhere "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn" >/dev/null
     sleep 20    # the server itself writes WAL up to 15 s after others have
     lsn=$(elsewhere 'SELECT pg_current_wal_insert_lsn()')
     xacts=$(elsewhere "$xacts_sql")
@@ -34,6 +56,7 @@ idle_round() {
     spent=$(($(idle_cpu) - spent))
     xacts=$(($(elsewhere "$xacts_sql") - xacts))
     bytes=$(elsewhere "SELECT pg_current_wal_insert_lsn() - '$lsn'::pg_lsn")
+    elsewhere_end
     [ "$bytes" = 0 ] || pg_waldump -p "$PGDATA/pg_wal" -s "$lsn" 2>/dev/null | head -n 20 || true
     record "idle.$name.wal" "$bytes" bytes
     record "idle.$name.transactions" "$xacts / $seconds.0" 1/s
