@@ -44,10 +44,9 @@
 /*
  * Each row is written three times.  On a page with space for its next version that needs a third
  * less WAL: no lock of the version that stays behind, and only the bytes that differ, which are the
- * last ones (see columns.h).  With 50 it would be a tenth less again, in a table that is half empty
- * after all.
+ * last ones (see columns.h).  docs/architecture.md has the numbers for this and other values.
  */
-#define TABLE_FILLFACTOR 70
+#define TABLE_FILLFACTOR 60
 
 /*
  * Create the extension, or bring its functions up to date: the triggers that the table of an older
