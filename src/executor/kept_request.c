@@ -9,9 +9,10 @@
  *
  * A run by a plan that is kept must not differ from one that is planned anew.  So a request is not
  * kept if it has a constant that is read by the clock or by settings, as 'today'::date, or calls a
- * function of a user's that the planner may call itself or replace by its text.  And all plans are
- * forgotten when anything changes that names are looked up in.  Settings are always those with
- * which the executor has connected: the session is reset after each task.
+ * function of a user's that the planner may call itself, replace by its text or give arguments to;
+ * or if it has a value of a row type, the columns of which may change.  And all plans are forgotten
+ * when anything changes that names are looked up in.  Settings are always those with which the
+ * executor has connected: the session is reset after each task.
  *
  * This file runs nothing.
  */
@@ -21,6 +22,7 @@
 #include "access/transam.h"
 #include "catalog/pg_language_d.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_type_d.h"
 #include "common/hashfn.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/parsenodes.h"
@@ -35,9 +37,10 @@
 #include "compat.h"
 #include "executor/kept_request.h"
 
-/* So many requests can be kept, of at most so many bytes. */
+/* So many requests can be kept, of at most so many bytes, and planned with so much memory. */
 #define KEPT_REQUESTS 8
 #define LENGTH_MAX 1024
+#define PLAN_MAX (256 * 1024)
 
 /* Static, because what is kept is for all tasks of this process; and a callback takes no argument.
  */
@@ -103,7 +106,9 @@ kept_request_find(const char *text)
 	return request->context && strcmp(request->text, text) == 0 ? request : NULL;
 }
 
-/* Can the planner call this function, or replace it by its text?  Those of the server do not count.
+/*
+ * Can the planner call this function, replace it by its text, or add arguments, which may be calls
+ * of such functions?  Those of the server do not count.
  */
 static bool
 is_planned_away(Oid function, void *context pg_attribute_unused())
@@ -118,7 +123,8 @@ is_planned_away(Oid function, void *context pg_attribute_unused())
 	{
 		Form_pg_proc form = (Form_pg_proc) GETSTRUCT(tuple);
 
-		away = form->provolatile == PROVOLATILE_IMMUTABLE || form->prolang == SQLlanguageId;
+		away = form->provolatile == PROVOLATILE_IMMUTABLE || form->prolang == SQLlanguageId ||
+			   form->pronargdefaults > 0;
 		ReleaseSysCache(tuple);
 	}
 	return away;
@@ -137,12 +143,40 @@ may_differ(const Const *constant)
 	return input >= FirstNormalObjectId || func_volatile(input) != PROVOLATILE_IMMUTABLE;
 }
 
+/*
+ * Is this a value of a row type with a name, or a column of a row?  A plan that was made for other
+ * columns would read such a value wrongly.  Expressions that pass on a value are not listed.
+ */
+static bool
+has_columns(Node *node)
+{
+	Oid type;
+
+	switch (nodeTag(node))
+	{
+		case T_FieldSelect:
+			return true;
+		case T_Const:
+		case T_FuncExpr:
+		case T_OpExpr:
+		case T_RowExpr:
+		case T_CoerceViaIO:
+		case T_SubscriptingRef:
+			type = exprType(node);
+			return type != RECORDOID && type_is_rowtype(type);
+		default:
+			return false;
+	}
+}
+
 /* Does this have a part that must be planned anew each time? */
 static bool
 must_plan(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
+	if (has_columns(node))
+		return true;
 	if (IsA(node, Const))
 		return may_differ((Const *) node);
 	return IsA(node, CoerceToDomain) || check_functions_in_node(node, is_planned_away, context) ||
@@ -188,6 +222,8 @@ keep_plan(KeptRequest *request, const char *text, RawStmt *raw, List *plans)
 	made.statements = list_make1(copyObject(raw));
 	made.plans = copyObject(plans);
 	MemoryContextSwitchTo(old);
+	/* another text may have the same hash */
+	forget_request(request);
 	MemoryContextSetParent(context, TopMemoryContext);
 	*request = made;
 }
@@ -204,6 +240,7 @@ kept_request_plan(RawStmt *raw, const char *text, bool alone)
 	KeptRequest *request = place_of(hash);
 	RawStmt *copy = NULL;
 	List *plans;
+	Size memory;
 	bool may;
 
 	if (!alone || length > LENGTH_MAX || !IsA(raw->stmt, SelectStmt))
@@ -216,7 +253,10 @@ kept_request_plan(RawStmt *raw, const char *text, bool alone)
 	}
 	if (!request->refused)
 		copy = copyObject(raw);
+	/* the planner may have computed a value of any size */
+	memory = MemoryContextMemAllocated(CurrentMemoryContext, true);
 	plans = plan_statement(raw, text, &may);
+	may = may && MemoryContextMemAllocated(CurrentMemoryContext, true) <= memory + PLAN_MAX;
 	if (may && copy)
 		keep_plan(request, text, copy, plans);
 	request->refused = !may;

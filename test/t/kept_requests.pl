@@ -26,6 +26,10 @@ sql(q{
 	CREATE FUNCTION late.inlined() RETURNS text STABLE LANGUAGE sql AS 'SELECT ''first''::text';
 	CREATE FUNCTION late.counted() RETURNS bigint IMMUTABLE LANGUAGE plpgsql
 		AS 'BEGIN RETURN nextval(''public.calls''); END';
+	CREATE TYPE late.pair AS (a int, b int);
+	CREATE FUNCTION late.pair() RETURNS late.pair LANGUAGE plpgsql AS 'BEGIN RETURN (1, 2); END';
+	CREATE FUNCTION late.defaulted(bigint DEFAULT late.counted()) RETURNS bigint LANGUAGE plpgsql
+		AS 'BEGIN RETURN $1; END';
 	CREATE FUNCTION late.hidden() RETURNS bigint STABLE LANGUAGE sql AS 'SELECT late.counted()';
 	GRANT USAGE ON SEQUENCE calls TO app});
 
@@ -42,15 +46,15 @@ sub outcome
 # Runs it so often that its plan is kept, if it may be.
 sub outcomes { return join ', ', map { outcome($_[0]) } 1 .. 3 }
 
-# Runs a request six times: is it planned each time?
+# Runs a request six times: is it planned each time?  Constants are shown as parameters.
 sub planned
 {
-	my ($request) = @_;
+	my ($request, $shown) = @_;
 
 	sql('SELECT pg_stat_statements_reset()');
 	outcome($request) for 1 .. 6;
 	return sql("SELECT calls, CASE WHEN plans = calls THEN 'each time' WHEN plans < calls
-		THEN 'less often' END FROM pg_stat_statements WHERE query = " . literal($request));
+		THEN 'less often' END FROM pg_stat_statements WHERE query = " . literal($shown));
 }
 
 subtest 'what is kept, and what is not' => sub {
@@ -60,13 +64,19 @@ subtest 'what is kept, and what is not' => sub {
 		[ 'SELECT count(*) FROM pg_class', 'each time', 'what reads tables' ],
 		[ 'SELECT (SELECT max(oid) FROM pg_class) IS NULL', 'each time', 'a table in a subquery' ],
 		[ 'SELECT late.counted()', 'each time', 'what the planner may call' ],
+		[ 'SELECT late.defaulted()', 'each time', 'what the planner may give arguments to' ],
+		[ 'SELECT late.pair()', 'each time', 'a row type' ],
+		[ 'SELECT (NULL::effect).*', 'each time', 'the row type of a table',
+			'SELECT ($1::effect).*' ],
+		[ q{SELECT left(repeat('x', 1000000), 3)}, 'each time', 'a large plan',
+			'SELECT left(repeat($1, $2), $3)' ],
 		[ 'SELECT late.inlined()', 'each time', 'what the planner may replace by its text' ]);
 
 	for my $case (@cases)
 	{
-		my ($request, $expected, $name) = @$case;
+		my ($request, $expected, $name, $shown) = @$case;
 
-		is(planned($request), "6|$expected", $name);
+		is(planned($request, $shown // $request), "6|$expected", $name);
 	}
 };
 
@@ -83,7 +93,7 @@ subtest 'what is read by the clock' => sub {
 };
 
 subtest 'functions that the planner may call' => sub {
-	for my $function ('counted', 'hidden')
+	for my $function ('counted', 'hidden', 'defaulted')
 	{
 		my @seen = map { outcome("SELECT late.$function()") } 1 .. 4;
 
@@ -115,6 +125,8 @@ subtest 'changes between two runs' => sub {
 			'rows' ],
 		[ 'SELECT inlined() * 2', 'DONE 2', 'DROP FUNCTION late.inlined()', 'FAIL 42883',
 			'a function that is gone' ],
+		[ 'SELECT ROW(1, 2)::late.pair', 'DONE (1,2)',
+			'ALTER TYPE late.pair ALTER ATTRIBUTE b TYPE text', 'DONE (1,2)', 'the type of a column' ],
 		[ q{SELECT current_setting('TimeZone')}, undef, q{ALTER ROLE app SET TimeZone = 'Asia/Tokyo'},
 			'DONE Asia/Tokyo', 'a setting' ],
 		[ q{SELECT length('a\\b')}, 'DONE 3', 'ALTER ROLE app SET standard_conforming_strings = off',
@@ -140,6 +152,23 @@ subtest 'changes by the task itself' => sub {
 	is(outcome('SELECT job()'), 'DONE mine', 'a function that a task has made');
 	outcome('SET search_path = late');
 	is(outcome('SELECT job()'), 'DONE mine', 'a setting of the task before');
+};
+
+# Each text takes the place of the other.
+subtest 'two texts with the same hash' => sub {
+	my ($one, $other) = split /\|/, sql(q{SELECT min(text), max(text)
+		FROM (SELECT 'SELECT ' || i AS text FROM generate_series(1, 300000) AS i) AS texts
+		GROUP BY hashtext(text) HAVING count(*) > 1 ORDER BY 1 LIMIT 1});
+
+	isnt($other, undef, 'there are two');
+	sql('GRANT EXECUTE ON FUNCTION pg_get_backend_memory_contexts() TO app;
+		GRANT SELECT ON pg_backend_memory_contexts TO app');
+	for (1 .. 20)
+	{
+		is(outcome($_), 'DONE ' . (split)[1], $_) for $one, $other;
+	}
+	like(outcome(q{SELECT count(*) FROM pg_backend_memory_contexts
+		WHERE name = 'pg_task kept request'}), qr/^DONE [1-8]$/, 'one of them is kept');
 };
 
 # More requests than can be kept, in a batch and alone.
