@@ -18,6 +18,7 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/nbtree.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/transam.h"
@@ -60,6 +61,7 @@ typedef struct DirectIndex
 	IndexInfo *info;
 	ExprState *condition; /* of a partial index; NULL: none */
 	bool unchanged;		  /* what is written changes no key of it */
+	bool runs_users;	  /* a comparison may call functions of users */
 } DirectIndex;
 
 /*
@@ -224,6 +226,38 @@ is_unchanged(const IndexInfo *info)
 	return true;
 }
 
+/*
+ * Has an expression values of a type that a user has created?  The server's functions for arrays
+ * and rows call those of the operator classes of their elements.
+ */
+static bool
+has_users_type(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if ((IsA(node, Var) || IsA(node, Const) || IsA(node, RelabelType)) &&
+		exprType(node) >= FirstNormalObjectId)
+		return true;
+	return expression_tree_walker(node, COMPAT_WALKER(has_users_type), context);
+}
+
+/*
+ * May a function that a user has created be called when a row gets an entry?  That is for the
+ * comparison of keys, above all, and it runs as the owner.
+ */
+static bool
+runs_users(Relation index, const IndexInfo *info)
+{
+	int i;
+
+	for (i = 0; i < info->ii_NumIndexKeyAttrs; i++)
+		if (TupleDescAttr(RelationGetDescr(index), i)->atttypid >= FirstNormalObjectId ||
+			index_getprocid(index, i + 1, BTORDER_PROC) >= FirstNormalObjectId)
+			return true;
+	return has_users_type((Node *) info->ii_Expressions, NULL) ||
+		   has_users_type((Node *) info->ii_Predicate, NULL);
+}
+
 /* Keep what is needed of an index.  Returns false if it is of a kind that is not served here. */
 static bool
 keep_index(Relation index, DirectIndex *kept)
@@ -242,6 +276,7 @@ keep_index(Relation index, DirectIndex *kept)
 	if (kept->info->ii_Predicate)
 		kept->condition = ExecPrepareQual(kept->info->ii_Predicate, direct.estate);
 	kept->unchanged = is_unchanged(kept->info);
+	kept->runs_users = runs_users(index, kept->info);
 	if (is_id && kept->condition == NULL)
 		direct.id_index = kept->oid;
 	return true;
@@ -455,6 +490,8 @@ insert_entries(Relation rel, TupleTableSlot *slot)
 	{
 		const DirectIndex *kept = &direct.indexes[i];
 
+		if (kept->runs_users)
+			owner_pin_path();
 		if (kept->info->ii_ReadyForInserts && ExecQual(kept->condition, context))
 			insert_entry(rel, kept, slot);
 	}

@@ -165,6 +165,19 @@ subtest 'index expressions, domains, casts' => sub {
 	is(caught("$path; SELECT evil.feel()"),
 		'mallory', 'a cast with a function in SQL');
 	sql('DROP TRIGGER audit ON task');
+	# without the trigger, a row is written without a statement; here the trap must catch no error
+	sql(q{
+		SET ROLE mallory;
+		CREATE FUNCTION evil.upper(t pg_catalog.text) RETURNS pg_catalog.text LANGUAGE plpgsql AS
+			$$BEGIN RAISE LOG 'the trap runs as %', current_user; RETURN pg_catalog.upper(t); END$$;
+		RESET ROLE;
+		CREATE FUNCTION own.compare(a text, b text) RETURNS int IMMUTABLE LANGUAGE plpgsql AS
+			'BEGIN RETURN bttextcmp(upper(a), upper(b)); END';
+		CREATE OPERATOR CLASS own.words FOR TYPE text USING btree AS OPERATOR 1 <, OPERATOR 2 <=,
+			OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 own.compare(text, text);
+		CREATE INDEX compared ON task (state own.words)});
+	is(caught("$path; $insert", "$path; $insert"), 'mallory', 'an operator class');
+	sql('DROP INDEX compared');
 };
 
 # A temporary type that hides another, in a transaction that has not used the name pg_temp.
