@@ -96,14 +96,15 @@ expire_tasks(ClockNow now)
 		outcome_expired(table, rows[i], now.wall);
 		dependents_ended(rows[i].id);
 	}
-	MyScheduler->next_expiry = rows_next_expiry(table);
+	MyScheduler->next_expiry = rows_next_expiry(table, DT_NOBEGIN);
+	if (MyScheduler->next_expiry <= now.wall && written < limit)
+	{
+		/* the others are locked or refused: the next look finds them again */
+		MyScheduler->next_expiry = rows_next_expiry(table, now.wall);
+		MyScheduler->row_missed |= refused_count() == 0;
+	}
 	work_end();
 	refused_batch_written(REFUSED_UNSTARTED);
-	if (MyScheduler->next_expiry > now.wall || written == limit)
-		return;
-	/* the others are locked or refused: the next scan sets the time again */
-	MyScheduler->next_expiry = DT_NOEND;
-	MyScheduler->row_missed |= refused_count() == 0;
 }
 
 /* Write the rows of tasks that will not be started. */

@@ -266,7 +266,7 @@ look_at_indexes(const TaskTable *table)
 		return;
 	count = rows_isolated(table, &suspects);
 	isolation_set_suspects(suspects, count);
-	MyScheduler->next_expiry = rows_next_expiry(table);
+	MyScheduler->next_expiry = rows_next_expiry(table, DT_NOBEGIN);
 	dependents_look();
 	ended = clock_mono();
 	MyScheduler->next_index_look.us =

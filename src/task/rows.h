@@ -215,7 +215,7 @@ extern int rows_locked(const TaskTable *table, const TaskPlace *places, int coun
 extern int rows_waits(const TaskTable *table, const int64 *ids, int count, RowWait **waits);
 extern int rows_isolated(const TaskTable *table, int64 **ids);
 extern int rows_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places);
-extern TimestampTz rows_next_expiry(const TaskTable *table);
+extern TimestampTz rows_next_expiry(const TaskTable *table, TimestampTz from);
 extern int rows_compare_ids(const void *a, const void *b);
 
 /* rows_claim.c */

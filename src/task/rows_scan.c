@@ -479,19 +479,20 @@ rows_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **pla
 static const Statement find_next_expiry = {STATEMENT_NEXT_EXPIRY,
 	"SELECT (" EXPIRY ") AT TIME ZONE 'UTC'"
 	"  FROM {rows} AS t"
-	" WHERE " EXPIRES
+	" WHERE " EXPIRES " AND " EXPIRY " >= ($from AT TIME ZONE 'UTC')"
 	" ORDER BY " EXPIRY
 	" LIMIT 1"};
 /* clang-format on */
 
-/* When the next waiting task expires; DT_NOEND if none does. */
+/* When, from this time on, the next waiting task expires; DT_NOEND if none does. */
 TimestampTz
-rows_next_expiry(const TaskTable *table)
+rows_next_expiry(const TaskTable *table, TimestampTz from)
 {
 	TimestampTz expiry = DT_NOEND;
 	StatementArgs args;
 
 	statement_begin(&args);
+	arg_timestamp(&args, "from", from);
 	if (statement_execute(&find_next_expiry, table, &args) > 0)
 		expiry = DatumGetTimestampTz(statement_value(0, 1));
 	statement_end();

@@ -230,4 +230,25 @@ subtest 'many tasks, and a crash' => sub {
 		'many: half of the tasks ran, the others did not');
 };
 
+# A row that somebody has locked when it expires keeps no other one waiting for the next period.
+subtest 'a locked task' => sub {
+	my $session = open_session($node, 'postgres');
+	my ($locked, $state);
+
+	apply_conf($node, "pg_task.period = '1 h'");
+	$session->query_safe('BEGIN');
+	do
+	{
+		$locked = insert_task($node, queue => 'none', max => 0, active => '2 s',
+			request => 'SELECT 1');
+		$state = $session->query_safe("SELECT state FROM task WHERE id = $locked FOR UPDATE");
+	} until $state =~ /PLAN/;
+	wait_until($node, "SELECT clock_timestamp() > dt + active FROM task WHERE id = $locked");
+	my $other = insert_task($node, queue => 'none', max => 0, active => '0.5 s',
+		request => 'SELECT 1');
+	wait_for_state($node, $other, 'GONE');
+	is(task($node, $locked, 'state'), 'PLAN', 'another one expires');
+	$session->quit;
+};
+
 done_testing();
