@@ -156,10 +156,11 @@ find_role_id(const TriggerRow *row, HeapTuple tuple, int number)
 	uint32 offset = 0;
 	int i = 0;
 	bool isnull;
+	Datum name = trigger_value(row, COLUMN_ROLE, &isnull);
 
-	if (tuple == row->tuple && role < number)
+	if (tuple == row->tuple && role < number && !isnull)
 	{
-		offset = DatumGetPointer(trigger_value(row, COLUMN_ROLE, &isnull)) - values;
+		offset = (char *) DatumGetPointer(name) - values;
 		i = role - 1;
 	}
 	for (; i < number; i++)
