@@ -35,8 +35,8 @@ subtest 'a task ticks by the second' => sub {
 			WHERE queue = 'tick') AS t WHERE step < '1 s'}), 0, 'no second twice');
 	is(count_of($node, q{queue = 'tick' AND state = 'DONE' AND start < dt}), 0, 'none early');
 	is(sql(q{SELECT count(*) FROM task AS t JOIN task AS p ON p.id = t.parent
-			WHERE t.queue = 'tick' AND t.dt <> pg_task_next(t.cron, greatest(p.stop, p.dt))}),
-		0, 'the next run is the first match after the end');
+			WHERE t.queue = 'tick' AND t.dt <> pg_task_next(t.cron, greatest(p.start, p.dt))}),
+		0, 'the next run is the first match after the start');
 	is(count_of($node, "queue = 'tick' AND parent IS NULL AND id = $first"), 1, 'one chain');
 };
 
