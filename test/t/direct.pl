@@ -13,7 +13,8 @@ my $library = build_module('update_count');
 my $other_heap = build_module('other_heap');
 my $node = new_node('main', conf => qq{
 	shared_preload_libraries = 'pg_task, $library, $other_heap'
-	pg_task.max_executors = 1});
+	pg_task.max_executors = 1
+	autovacuum = off});
 
 sql(qq{
 	CREATE EXTENSION amcheck;
@@ -171,23 +172,26 @@ subtest 'indexes' => sub {
 # An executor looks for a row where the claim has written it.  VACUUM FULL moves it while the task
 # runs: the table ends before that place, or another task that was claimed with it is there.
 subtest 'rows that have moved' => sub {
-	my $two = new_node('two', conf => 'pg_task.max_executors = 2');
+	my $two = new_node('two', conf => "pg_task.max_executors = 2\nautovacuum = off");
 	my $session = open_session($two, 'postgres');
 	my $filler = q{INSERT INTO task (queue, dt, request)
 		SELECT 'filler', 'infinity', repeat('x', 200) FROM generate_series(1, %s)};
 	my @cases = (
 		[ 'the table ends before', sprintf($filler, 1000) . '; DELETE FROM task' ],
 		[ 'another one is there', sprintf($filler, 2),
-			'VACUUM (INDEX_CLEANUP on) task', sprintf($filler, 1) ]);
+			'VACUUM (FREEZE, INDEX_CLEANUP on) task', sprintf($filler, 1) ]);
 
-	# executors that have not run a task do not begin together
-	sql(q{INSERT INTO task (request) SELECT 'SELECT pg_sleep(0.1)' FROM generate_series(1, 8)},
+	# executors that are there, and have run a task, begin together
+	make_gates($two);
+	sql(q{INSERT INTO task (request) SELECT 'SELECT hold(''both'')' FROM generate_series(1, 2)},
 		node => $two);
-	wait_until($two, q{SELECT count(*) = 8 FROM task WHERE state = 'DONE'});
+	wait_for_running($two, 2, event => 'PgSleep');
+	open_gate($two, 'both');
 	for my $case (@cases)
 	{
 		my ($name, $before, @changes) = @$case;
 
+		wait_until($two, 'SELECT executors = 2 AND busy = 0 FROM pg_stat_task_scheduler()');
 		sql('TRUNCATE task', node => $two);
 		sql($before, node => $two);
 		$session->query_safe('SELECT pg_advisory_lock(1), pg_advisory_lock(2)');
