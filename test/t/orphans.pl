@@ -32,20 +32,26 @@ my $restored = 0;
 # While these orphans are written, other tasks start.  If this test was too slow to see that, there
 # are more of them.
 subtest 'other tasks start meanwhile' => sub {
+	my $session = open_session($node, 'postgres');
 	my $between = sub {
 		my $first = sql('SELECT max(id) FROM task');
 
 		restore('many', 30000);
 		$restored += 30000;
-		wait_until($node, "SELECT EXISTS (SELECT FROM task WHERE id > $first AND queue = 'many'
-			AND state = 'PLAN')");
-		my $id = run_task($node, request => 'SELECT 2');
+		$session->query_safe("DO \$\$ BEGIN
+			WHILE NOT EXISTS (SELECT FROM task
+				WHERE id > $first AND queue = 'many' AND state = 'PLAN') LOOP
+				PERFORM pg_sleep(0.001);
+			END LOOP; END \$\$");
+		my $id = $session->query_safe(q{INSERT INTO task (request) VALUES ('SELECT 2') RETURNING id});
+		wait_for_state($node, $id, 'DONE');
 		wait_until($node, "SELECT NOT EXISTS (SELECT FROM task WHERE queue = 'many'
 			AND state = 'WORK')");
 		note('waited ' . task($node, $id, 'start - dt'));
 		return task($node, $id, "start < (SELECT max(stop) FROM task WHERE queue = 'many')") eq 't';
 	};
-	ok(poll_for($between), 'another task does not wait for that');
+	ok(poll_for($between, 180), 'another task does not wait for that');
+	$session->quit;
 };
 
 # A fast shutdown of the server is fast.
