@@ -47,7 +47,8 @@ subtest 'other tasks start meanwhile' => sub {
 	%end = (expired => 'GONE', late => 'GONE');
 	is(count_of($node, "queue = '$_' AND state <> 'PLAN'"), 0, "$_: they wait") for sort keys %end;
 	my $lines = () = log_since($node, $position) =~ /ERROR:  /g;
-	cmp_ok($lines, '<', 4, 'the log has few lines');
+	# each of the rows is tried again every minute, and when autovacuum has changed the table
+	cmp_ok($lines, '<', 10, 'the log has few lines');
 };
 
 # When the customer is unlocked, these tasks end: within a minute, or when the table changes.
