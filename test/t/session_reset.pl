@@ -45,7 +45,8 @@ sql("CREATE SERVER far FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '" . $nod
 my $seeded = (split /\n/, sql('SELECT setseed(0.5); SELECT random()'))[-1];
 
 my $temporary = q{SELECT count(*) FROM pg_class WHERE relnamespace = pg_my_temp_schema()};
-my $advisory = q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'};
+my $advisory = q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'
+	AND pid = pg_backend_pid()};
 my $roles = q{SELECT current_user, session_user, current_setting('is_superuser')};
 
 # Each pair: the request that changes the session, and the one that inspects it.  Options:
@@ -84,7 +85,7 @@ my @pairs = (
 	'SHOW transaction_isolation; SHOW transaction_read_only'],
 	["SET statement_timeout = '50ms'", 'SELECT pg_sleep(0.1)'],
 	# it counts until the outcome is written
-	["SET transaction_timeout = '500ms'", 'SELECT pg_sleep(0.6)', from => 17],
+	["SET transaction_timeout = '2s'", 'SELECT pg_sleep(2.1)', from => 17],
 	['SELECT 1', 'SELECT pg_sleep(0.1)', columns => { timeout => '50 ms' }, unseen => 1],
 	["SET row_security = off", 'SHOW row_security'],
 	["SET lc_numeric = 'C'; SET lc_monetary = 'C'; SET default_tablespace = 'pg_default'",
