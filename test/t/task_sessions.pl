@@ -144,7 +144,8 @@ subtest 'connection limits' => sub {
 	my @single =
 	  map { insert_task($node, role => 'single', request => q{SELECT hold('single')}) } 1 .. 3;
 	my $locked = insert_task($node, role => 'locked', request => 'SELECT 1');
-	wait_for_state($node, $single[0], 'WORK');
+	# the others may have been claimed as well, until the first one has run for some milliseconds
+	wait_for_running($node, 1, id => $single[0], event => 'PgSleep');
 	run_task($node, role => 'plain', request => 'SELECT 1') for 1 .. 3;
 	is(count_of($node, q{role = 'single' AND state = 'WORK'}), 1,
 		'the limit of a role: one task at a time');
