@@ -198,6 +198,7 @@ subtest 'many rows of a dropped role' => sub {
 	my $locked = sql("SELECT max(id) $crowd");
 	my $locker = open_session($node, 'postgres');
 	$locker->query_safe("BEGIN; SELECT FROM task WHERE id = $locked FOR UPDATE");
+	wait_until($node, 'SELECT busy = 0 FROM pg_stat_task_scheduler()');
 	drop_role('anna');
 	wait_until($node, "SELECT count(*) = 9999 $crowd AND state = 'FAIL'");
 	wait_until($node, q{SELECT state = 'DONE' FROM task WHERE queue = 'other'});
