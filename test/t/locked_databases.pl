@@ -74,7 +74,7 @@ sub plan_series
 	my ($db, $interval) = @_;
 
 	as_owner($db, "INSERT INTO task (request, dt) SELECT 'SELECT 1', now() + n * interval '1 s'
-		FROM generate_series($interval, 120, $interval) AS n");
+		FROM generate_series($interval, 600, $interval) AS n");
 }
 
 # Waits until a task of a series has run after a moment; then the others are of no use.

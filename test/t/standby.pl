@@ -33,7 +33,7 @@ sub is_quiet
 		'SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() '
 		. 'ELSE pg_current_wal_lsn() END'));
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return is($node->safe_psql('postgres', $ours), 0, "$name has no process of pg_task");
+	return is(sql($ours, node => $node), 0, "$name has no process of pg_task");
 }
 
 # A server that was stopped or killed starts as a standby of another.

@@ -197,6 +197,7 @@ sub freeze
 			AND state = 'idle' AND wait_event_type = 'Extension'");
 	});
 
+	die "no $kind is idle\n" if !$pid;
 	kill 'STOP', $pid;
 	poll_for(sub { PgTask::process_state($pid) eq 'T' }) or die "process $pid does not stop\n";
 	return $pid;
