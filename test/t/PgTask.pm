@@ -171,7 +171,7 @@ sub build_module
 # recovers from a crash.
 my $not_let_in = qr/^ack\ Broken\ pipe
 	|psql:\ error:\ connection\ to\ server\ [^\n]*failed:\ (?:FATAL:\ \ the\ database\ system\ is\b
-		|server\ closed\ the\ connection)/x;
+		|server\ closed\ the\ connection|could\ not\ (?:send|receive)\ )/x;
 
 # Runs psql with a query, in a database, and returns its exit code and what it prints.  It is run
 # again as long as the server does not let it in: nothing of the query has run then.  Extra
@@ -378,7 +378,7 @@ sub make_gates
 		CREATE FUNCTION hold(gate_name text) RETURNS void LANGUAGE plpgsql AS $$
 		BEGIN
 			WHILE NOT EXISTS (SELECT FROM public.gate WHERE name = gate_name) LOOP
-				PERFORM pg_sleep(0.01);
+				PERFORM pg_sleep(0.05);
 			END LOOP;
 		END $$});
 }
