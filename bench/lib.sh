@@ -26,19 +26,30 @@ record() {
 }
 recorded() { sql "SELECT value FROM bench.result WHERE name = '$1' ORDER BY seq DESC LIMIT 1"; }
 
-# judge WHAT VALUE UNIT COMPARED OF LEAST [MOST]: a row of the last table. LEAST and MOST are asked
-# of VALUE / COMPARED, or of VALUE if there is nothing to compare it with.
+# judge WHAT VALUE UNIT COMPARED OF LEAST [MOST [RATIO]]: a row of the last table. LEAST and MOST
+# are asked of RATIO, which is VALUE / COMPARED if it is not given, or of VALUE if there is nothing
+# to compare it with.
 judge() {
     local quote="'"
-    sql "INSERT INTO bench.target (part, what, value, unit, compared, of, least, most)
+    sql "INSERT INTO bench.target (part, what, value, unit, compared, of, least, most, ratio)
          VALUES ('$part', '${1//$quote/$quote$quote}', $2, '$3', nullif('$4', '')::float8,
-                 nullif('$5', ''), nullif('$6', '')::float8, nullif('${7:-}', '')::float8)"
+                 nullif('$5', ''), nullif('$6', '')::float8, nullif('${7:-}', '')::float8,
+                 coalesce(nullif('${8:-}', '')::float8, $2 / nullif('$4', '')::float8))"
 }
 
 # The median of what has been recorded under a name.
 median() {
     sql "SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY value) FROM bench.result
          WHERE name = '$1'"
+}
+
+# The median of the ratios of rounds that have recorded something under each of two names: while the
+# machine becomes slower, the medians of both may be those of other rounds.
+median_ratio() {
+    local numbered='SELECT value, row_number() OVER (ORDER BY seq) AS round FROM bench.result'
+    sql "SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY a.value / b.value)
+         FROM ($numbered WHERE name = '$1') AS a JOIN ($numbered WHERE name = '$2') AS b
+             USING (round)"
 }
 
 # The median rate of each contestant of a part, as PART.CONTESTANT.

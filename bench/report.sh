@@ -34,9 +34,9 @@ describe_machine() {
 }
 
 # The rows of bench.target, and of bench.result that have one.
-judged="SELECT seq, what, value, unit, compared, of, value / compared AS ratio, least, most,
-        coalesce(value / compared, value) >= coalesce(least, '-infinity')
-        AND coalesce(value / compared, value) <= coalesce(most, 'infinity') AS met
+judged="SELECT seq, what, value, unit, compared, of, ratio, least, most,
+        coalesce(ratio, value) >= coalesce(least, '-infinity')
+        AND coalesce(ratio, value) <= coalesce(most, 'infinity') AS met
     FROM bench.target
     UNION ALL
     SELECT 1000000 + seq, name, value, unit, NULL, NULL, NULL, least, most,

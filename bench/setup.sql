@@ -18,7 +18,8 @@ CREATE TABLE bench.result (
 -- ratio, or of the value where there is nothing to compare it with.
 CREATE TABLE bench.target (
     seq int GENERATED ALWAYS AS IDENTITY, part text, what text, value float8, unit text,
-    compared float8, of text, least float8, most float8);
+    compared float8, of text, least float8, most float8,
+    ratio float8);
 
 -- The machine and the versions.
 CREATE TABLE bench.about (seq int GENERATED ALWAYS AS IDENTITY, what text, value text);

@@ -140,11 +140,13 @@ workflows() {
     judge "from the last of $((tasks / 20)) to the one that waits for all" \
         "$(median workflows.many_to_one)" ms '' '' '' 50
     judge "$((tasks / 2)) that wait for one" "$(median workflows.drain.wide)" tasks/s \
-        "$(median workflows.drain.plain)" 'as many that do not' 0.8
+        "$(median workflows.drain.plain)" 'as many that do not' 0.8 '' \
+        "$(median_ratio workflows.drain.wide workflows.drain.plain)"
     judge "a row of an INSERT with after, and without" \
         "$(median workflows.insert.wide) - $(median workflows.insert.plain)" 'us more' '' '' '' 20
     judge "tasks beside $((tasks / 2)) that wait" "$(median workflows.beside.waiting)" tasks/s \
-        "$(median workflows.beside.ended)" 'beside as many that have ended' 0.97
+        "$(median workflows.beside.ended)" 'beside as many that have ended' 0.97 '' \
+        "$(median_ratio workflows.beside.waiting workflows.beside.ended)"
     table "SELECT substr(name, length('workflows.') + 1) AS what, count(*) AS times, unit,
                   round((percentile_cont(0.5) WITHIN GROUP (ORDER BY value))::numeric, 2) AS median,
                   round(min(value)::numeric, 2) AS least, round(max(value)::numeric, 2) AS most
