@@ -34,7 +34,7 @@ use Time::HiRes qw(usleep clock_gettime CLOCK_MONOTONIC);
 our @EXPORT = qw(
 	new_node set_conf apply_conf build_module crash kill_server
 	sql sql_as sql_in error_of sqlstate_of notices_of literal open_session
-	insert_task insert_rule run_task task is_row count_of start_delay
+	insert_task insert_rule run_task start_crash task is_row count_of start_delay
 	make_gates open_gate
 	backends terminate running
 	log_position log_since
@@ -321,6 +321,16 @@ sub run_task
 	wait_until($node, "SELECT state IN ('DONE', 'FAIL') FROM task WHERE id = $id",
 		db => $column{db});
 	return $id;
+}
+
+# Plans tasks for now that crash the server: that may end psql before it has the answer.
+sub start_crash
+{
+	my ($node, @ids) = @_;
+
+	run_psql($node, $default_db,
+		'UPDATE task SET dt = now() WHERE id IN (' . join(', ', @ids) . ')');
+	return;
 }
 
 # The text of a column of a task, or of any expression over its columns.  NULL is an empty string.

@@ -423,11 +423,11 @@ for my $way ('terminated', 'killed')
 				'cat >/dev/null; test -e $file || { touch $file; kill -9 \$PPID; }'\$\$)};
 		}
 		run_tasks('postgres', ($marker) x 8);
-		my $log = log_position($node);
-		@ids = split /\n/, sql('INSERT INTO task (request) VALUES '
-			. join(', ', map { '(' . literal($_) . ')' } (q{SELECT note('x')}) x 3, $request,
-				(q{SELECT note('y')}) x 3) . ' RETURNING id');
+		@ids = split /\n/, sql(q{INSERT INTO task (dt, request) VALUES }
+			. join(', ', map { q{('infinity', } . literal($_) . ')' } (q{SELECT note('x')}) x 3,
+				$request, (q{SELECT note('y')}) x 3) . ' RETURNING id');
 		my $list = join ',', @ids;
+		start_crash($node, @ids);
 		wait_until($node, "SELECT count(*) = 7 FROM task WHERE id IN ($list) AND state = 'DONE'");
 		is(sql("SELECT count(*) || ' ' || count(DISTINCT id) FROM effect WHERE id IN ($list)"), '6 6',
 			'each task has its effect once');

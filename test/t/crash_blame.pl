@@ -55,7 +55,8 @@ subtest 'a task that crashes the server fails' => sub {
 	my @waiting = map { insert_task($node, queue => 'narrow', max => 1, dt => 'infinity',
 		request => 'SELECT 1') } 1 .. 3;
 	my $poison = insert_task($node, queue => 'poison', request => 'SELECT die(2)', repeat => '1 s',
-		retry => 5);
+		retry => 5, dt => 'infinity');
+	start_crash($node, $poison);
 	wait_until($node, "SELECT state = 'FAIL' FROM task WHERE id = $poison");
 	is_counted($poison, 'FAIL', 2, 0, 2, 'a task that crashes the server is FAIL');
 	is(task($node, $poison, 'error, sqlstate, response'),
@@ -226,7 +227,8 @@ subtest 'pg_task.max_crashes' => sub {
 	set_conf($node, 'pg_task.max_crashes = 1');
 	wait_until($node, 'SHOW pg_task.max_crashes', expected => 1);
 	wait_for_schedulers($node, 'other', 'postgres');
-	my $poison = insert_task($node, request => 'SELECT die()');
+	my $poison = insert_task($node, request => 'SELECT die()', dt => 'infinity');
+	start_crash($node, $poison);
 	wait_until($node, "SELECT state = 'FAIL' FROM task WHERE id = $poison");
 	is_counted($poison, 'FAIL', 1, 0, 1, 'pg_task.max_crashes');
 };
