@@ -169,8 +169,8 @@ subtest 'two databases share the executor of a role' => sub {
 # table once an hour, so something has to tell it that there is one for it.
 subtest 'a role whose executor is busy in another database' => sub {
 	apply_conf($node, "pg_task.period = '1 h'");
-	insert_task($node, request => q{SELECT hold('busy')}, role => 'app');
-	wait_until($node, 'SELECT count(*) = 1 ' . running(user => 'app', db => 'postgres'));
+	my $busy = insert_task($node, request => q{SELECT hold('busy')}, role => 'app');
+	wait_for_running($node, 1, id => $busy, user => 'app', db => 'postgres');
 	my $id = insert_task($node, db => 'other', request => 'SELECT 1', role => 'app');
 	wait_until($node, q{SELECT wanted > 0 FROM pg_stat_task_scheduler() WHERE datname = 'other'});
 	is(task($node, $id, 'state', db => 'other'), 'PLAN', 'its task waits');

@@ -70,6 +70,7 @@ subtest 'a running task blocks DROP DATABASE' => sub {
 	make_gates($node, db => 'one');
 	my $running = insert_task($node, db => 'one', request => "SELECT hold('drop')");
 	wait_for_running($node, 1, db => 'one', id => $running, event => 'PgSleep');
+	my $executor = task($node, $running, 'pid', db => 'one');
 	my $session = open_session($node, 'one');
 	($ret, $out, $err) = $node->psql('postgres', 'DROP DATABASE one');
 	like($err, qr/database "one" is being accessed by other users.*2 other sessions/s,
@@ -78,6 +79,8 @@ subtest 'a running task blocks DROP DATABASE' => sub {
 	open_gate($node, 'drop', db => 'one');
 	wait_for_state($node, $running, 'DONE', db => 'one');
 	is(task($node, $running, 'attempt', db => 'one'), 1, 'the running task goes on');
+	# it was asked to exit after that task
+	wait_for_exit($node, $executor);
 	busy_database('one');
 	pass('and the processes come back');
 };

@@ -172,7 +172,7 @@ subtest 'a run whose row was deleted' => sub {
 		my $next = sql_as('amy',
 			"INSERT INTO task (request$column) VALUES ('SELECT hold(\$\$$gate\$\$)'$value) "
 			. "RETURNING id");
-		wait_for_state($node, $next, 'WORK');
+		wait_for_running($node, 1, id => $next, user => 'amy', event => 'PgSleep');
 		sql_as('amy', "DELETE FROM task WHERE id = $next");
 		sql("SELECT setval('task_id_seq', $next, false)");
 		is(sql_as('ben',
@@ -180,7 +180,7 @@ subtest 'a run whose row was deleted' => sub {
 			. "VALUES (\$\$$gate\$\$, current_user); "
 			. "SELECT hold(\$\$$gate ben\$\$)') RETURNING id"),
 			$next, "$gate: the next task has the id of a run without a row");
-		wait_for_state($node, $next, 'WORK');
+		wait_for_running($node, 1, id => $next, user => 'ben', event => 'PgSleep');
 		open_gate($node, $gate);
 		wait_until($node,
 			q{SELECT NOT EXISTS (SELECT FROM pg_stat_activity
