@@ -101,11 +101,11 @@ subtest 'open transactions and statements' => sub {
 		"\\echo sent\n$many WHERE n < 5000 OR pg_sleep(600) IS NOT NULL;\n");
 	wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity
 		WHERE usename = 'tenant' AND state = 'active' AND wait_event IS NULL});
-	my $gone = sql(q{SET lock_timeout = '2 s'; INSERT INTO task (queue, repeat, active, max,
+	my $gone = sql(q{SET lock_timeout = '30 s'; INSERT INTO task (queue, repeat, active, max,
 		request)
 		VALUES ('gone', '1 s', '1 ms', 0, 'SELECT 1') RETURNING id});
 	like($gone, qr/^\d+$/, 'an INSERT of another role does not wait');
-	sql(q{SET lock_timeout = '2 s'; INSERT INTO task (queue, repeat, request)
+	sql(q{SET lock_timeout = '30 s'; INSERT INTO task (queue, repeat, request)
 		VALUES ('chain', '20 ms', 'SELECT 1')});
 	wait_until($node, q{SELECT count(*) >= 3 FROM task WHERE queue = 'chain' AND state = 'DONE'});
 	pass('a task repeats');

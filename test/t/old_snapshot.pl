@@ -26,7 +26,8 @@ subtest 'dead entries in the index of running tasks' => sub {
 
 	$session->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM task');
 	sql("INSERT INTO task (request) SELECT 'SELECT 1' FROM generate_series(1, $tasks)");
-	wait_until($node, "SELECT count(*) = $tasks FROM task WHERE state = 'DONE'");
+	wait_until($node, "SELECT count(*) >= $_ * $tasks / 5 FROM task WHERE state = 'DONE'")
+	  for 1 .. 5;
 
 	my ($looks, $iterations) = (looks(), iterations());
 	wait_until($node, "SELECT iterations > $iterations + $rounds FROM pg_stat_task_scheduler()");

@@ -240,17 +240,20 @@ if ($version >= 170000)
 		my ($request, $end) = @$case;
 
 		# the session locks the row at once while the request waits for a lock of the session's
-		$session->query_safe('SELECT pg_advisory_lock(1)');
-		my $id = insert_task($node, db => 'without', role => 'patient',
+		my $id = insert_task($node, db => 'without', role => 'patient', dt => 'infinity',
 			request => "SELECT pg_advisory_xact_lock(1); $request");
-		$session->query_safe(qq{BEGIN;
+		$session->query_until(qr/begun/, qq{SELECT pg_advisory_lock(1);
+			\\echo begun
+			BEGIN;
 			DO \$\$ BEGIN
 				WHILE NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted) LOOP
 					PERFORM pg_sleep(0.01);
 				END LOOP;
 			END \$\$;
 			SELECT FROM task WHERE id = $id FOR UPDATE;
-			SELECT pg_advisory_unlock(1)});
+			SELECT pg_advisory_unlock(1);
+		});
+		sql_in('without', "UPDATE task SET dt = now() WHERE id = $id");
 		wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity
 			WHERE backend_type = 'pg_task executor'
 			AND usename = 'patient' AND wait_event_type = 'Lock'

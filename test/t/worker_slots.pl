@@ -35,7 +35,7 @@ subtest 'a slot for a parallel query' => sub {
 	# the slot of a process that has just exited is free a moment later
 	ok(poll_for(sub {
 		return sql(q{SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
-			SET min_parallel_table_scan_size = 0;
+			SET min_parallel_table_scan_size = 0; SET max_parallel_workers_per_gather = 1;
 			EXPLAIN (ANALYZE, COSTS off, TIMING off) SELECT count(*) FROM large})
 		  =~ /Workers Launched: [1-9]/;
 	}), 'a parallel query has a worker');
