@@ -179,6 +179,8 @@ prepare_table(void)
 		log_table(prepared, owner ? owner : "");
 	MyScheduler->table = prepared;
 	shared_scheduler_publish(slot, prepared->relid);
+	if (prepared->relid != MyScheduler->last_relid)
+		shared_database_set_relid(MyDatabaseId, prepared->relid);
 	if (!OidIsValid(MyScheduler->last_relid))
 		shared_wake_supervisor(); /* another scheduler may be started */
 	scan_forget();

@@ -274,7 +274,23 @@ shared_database_set_rebooted(Oid database, Oid relid)
 	LWLockRelease(Shared->directory);
 }
 
-/* Return the task table of a database, even while it waits for a place for its scheduler. */
+/* The scheduler of a database has found this task table: it is known from now on. */
+void
+shared_database_set_relid(Oid database, Oid relid)
+{
+	SharedDatabase *entry;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	entry = shared_database_find(database);
+	if (entry)
+		entry->relid = relid;
+	LWLockRelease(Shared->directory);
+}
+
+/*
+ * Return the task table of a database, even while it waits for a place for its scheduler, or that
+ * prepares the table again.
+ */
 Oid
 shared_database_relid(Oid database)
 {

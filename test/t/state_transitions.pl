@@ -286,6 +286,21 @@ subtest 'the result of pg_task_cancel' => sub {
 		'pg_task_cancel uses the table of the scheduler');
 };
 
+# The scheduler cannot complete the table, because its owner may not create the index that is missing.
+# The table is known meanwhile.
+subtest 'while the scheduler prepares the table' => sub {
+	sql(q{GRANT SELECT ON task_queue TO ann; INSERT INTO task_queue (queue) VALUES ('known')});
+	($id) = row_in('PLAN', queue => 'known');
+	sql('DROP INDEX task_plan_idx');
+	insert_task($node, role => 'ann', request => 'SELECT 1');    # it looks
+	wait_until($node, q{SELECT state = 'starting' FROM pg_stat_task_scheduler()});
+	is(sql_as('ann', 'SELECT queue FROM task_queue'), 'known', 'a role sees the row of its queue');
+	is(sql("SELECT pg_task_cancel($id)"), 't', 'a task is stopped');
+	sql('GRANT CREATE ON SCHEMA public TO keeper');
+	run_task($node, role => 'ann', request => 'SELECT 1');
+	sql('DELETE FROM task_queue');
+};
+
 # Tasks are stopped where nothing starts: that is when one cleans up.  Not without the library.
 subtest 'pg_task_cancel without a scheduler' => sub {
 	my $dump = $node->basedir . '/dump.sql';
@@ -298,6 +313,8 @@ subtest 'pg_task_cancel without a scheduler' => sub {
 	set_conf($node, 'pg_task.enabled = off');
 	wait_for_schedulers($node);
 	($id) = row_in('PLAN');
+	# the supervisor forgets the database a moment later
+	poll_for(sub { error_of('postgres', 'SELECT pg_task_cancel(-1)') ne '' });
 	like(error_of('postgres', "SELECT pg_task_cancel($id)", sqlstate => 1),
 		qr/ERROR:  55000: .*HINT:  .*UPDATE/s, 'never in a table of another owner');
 	sql('ALTER TABLE task OWNER TO postgres');
