@@ -291,7 +291,7 @@ subtest 'partitioned tables' => sub {
 				VALUES ('cron', pg_task_next('0 0 1 1 *'), '0 0 1 1 *', 'SELECT 1');
 			INSERT INTO task (queue, request) VALUES ('again', 'SELECT pg_sleep(600)')
 			RETURNING id});
-		wait_for_state($node, $id, 'WORK', db => $db);
+		wait_for_running($node, 1, db => $db, id => $id, event => 'PgSleep');
 		$node->safe_psql($db, "UPDATE task SET dt = dt WHERE id = $id", @tenant);
 		is($node->safe_psql($db, "SELECT dt - start FROM task WHERE id = $id"), '00:00:00.000001',
 			"$db: a user plans a running task again");

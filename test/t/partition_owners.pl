@@ -102,7 +102,7 @@ subtest 'the owner changes while the scheduler waits for a lock' => sub {
 subtest 'the owner changes while a task runs' => sub {
 	my $position = log_position($node);
 	my $id = insert_task($node, db => 'gift', priority => 7, request => q{SELECT hold('given')});
-	wait_for_state($node, $id, 'WORK', db => 'gift');
+	wait_for_running($node, 1, db => 'gift', id => $id, event => 'PgSleep');
 	sql_in('gift', q{BEGIN; ALTER TABLE gift OWNER TO eve; SET LOCAL ROLE eve;
 		CREATE TRIGGER spy BEFORE UPDATE ON gift FOR EACH ROW EXECUTE FUNCTION spy(); COMMIT});
 	open_gate($node, 'given', db => 'gift');

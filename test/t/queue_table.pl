@@ -192,7 +192,7 @@ subtest 'what cannot be created' => sub {
 	my ($holder, $position, $id);
 
 	sql('CREATE DATABASE held');
-	wait_for_table($node, db => 'held');
+	wait_for_table($node, db => 'held', table => $_) for qw(task task_queue);
 	sql('ALTER DATABASE held SET pg_task.enabled = off');
 	wait_for_schedulers($node, 'postgres');
 	sql('CREATE ROLE stranger LOGIN');

@@ -25,7 +25,8 @@ shop(q{CREATE TABLE effect (what text);
 	CREATE FUNCTION drop_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$});
 
 # When earlier work is counted: within three seconds or more, there are few transactions in the shop.
-# A process that spins makes a thousand each second; a busy machine may count earlier work late.
+# A process that spins makes a thousand each second.  A busy machine may count earlier work late, but
+# only once.
 sub nothing_spins
 {
 	my ($what) = @_;
@@ -37,10 +38,16 @@ sub nothing_spins
 		q{SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = 'shop'
 		AND backend_type = 'pg_task executor' AND state = 'idle'});
 	wait_until($node, "SELECT clock_timestamp() > timestamptz '$begin' + '1.5 s'");
-	my ($count, $from) = split /\|/, $node->safe_psql('postgres', $transactions);
-	wait_until($node, "SELECT clock_timestamp() > to_timestamp($from) + '3 s'");
-	my ($more, $to) = split /\|/, $node->safe_psql('postgres', $transactions);
-	cmp_ok($more - $count, '<', 200 * ($to - $from), "$what: few transactions");
+	my ($rate, $count, $from, $more, $to);
+	for (1 .. 3)
+	{
+		($count, $from) = split /\|/, $node->safe_psql('postgres', $transactions);
+		wait_until($node, "SELECT clock_timestamp() > to_timestamp($from) + '3 s'");
+		($more, $to) = split /\|/, $node->safe_psql('postgres', $transactions);
+		$rate = ($more - $count) / ($to - $from);
+		last if $rate < 200;
+	}
+	cmp_ok($rate, '<', 200, "$what: few transactions");
 }
 
 # Many other tasks run in both databases, while few attempts are made for the refused one; and the
@@ -224,6 +231,9 @@ subtest 'the return to PLAN is refused' => sub {
 	wait_for_running($node, 3, db => 'shop', event => 'PgSleep');
 	terminate($node, split /\n/, $node->safe_psql('postgres', 'SELECT pid ' . running(db => 'shop')));
 	wait_for_log_line($node, qr/ERROR:  [^\n]*return is refused/, $position);
+	# one of the three may still be about to end
+	wait_until($node, "SELECT bool_and(attempt = 2) FROM task WHERE id IN ($returns[1], $returns[2])",
+		db => 'shop');
 	wait_for_running($node, 2, db => 'shop', event => 'PgSleep');
 	is(row($_, 'state, attempt'), 'WORK|2', 'return is refused: the others run again')
 		for @returns[ 1, 2 ];

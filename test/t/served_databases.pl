@@ -82,6 +82,7 @@ subtest 'pg_task.enabled of a database' => sub {
 	$node->reload;
 	is(answer('postgres', 'SELECT 1'), '1', 'tasks run in other databases');
 	is(task($node, $waiting, 'state', db => 'one'), 'PLAN', 'no task starts there');
+	wait_for_log_line($node, qr/LOG:  pg_task is disabled in database "one"/, $position);
 	is(() = log_since($node, $position) =~ /LOG:  pg_task is disabled in database "one"/g, 1,
 		'the log says so once');
 	sql('ALTER DATABASE one RESET pg_task.enabled');
