@@ -99,12 +99,10 @@ subtest 'which events' => sub {
 
 	logged($id, $position, 'done');
 	is(join('', lines_of($quiet, $position)), '', 'a superuser sets it for a role');
-	set_conf($node, 'pg_task.log = ends');
-	wait_until($node, q{SELECT current_setting('pg_task.log') = 'ends'});
+	apply_conf($node, 'pg_task.log = ends');
 	$id = run_task($node, request => 'SELECT 1', role => 'app', queue => 'ends');
 	is(join(' ', map { /1: (\w+)/ } logged($id, $position, 'done')), 'done', 'ends');
-	set_conf($node, 'pg_task.log = failures');
-	wait_until($node, q{SELECT current_setting('pg_task.log') = 'failures'});
+	apply_conf($node, 'pg_task.log = failures');
 	my $done = run_task($node, request => 'SELECT 1', role => 'app');
 	$id = run_task($node, request => 'SELECT 1/0', role => 'app');
 	is(join(' ', map { /1: (\w+)/ } logged($id, $position, 'failed')), 'failed', 'failures');
@@ -117,11 +115,9 @@ subtest 'which events' => sub {
 subtest 'by duration' => sub {
 	my $position = log_position($node);
 
-	set_conf($node, "pg_task.log = none\npg_task.log_min_duration = '1d'");
-	wait_until($node, q{SELECT current_setting('pg_task.log_min_duration') = '1d'});
+	apply_conf($node, "pg_task.log = none\npg_task.log_min_duration = '1d'");
 	my $short = run_task($node, request => 'SELECT 1', role => 'app');
-	set_conf($node, 'pg_task.log_min_duration = 20');
-	wait_until($node, q{SELECT current_setting('pg_task.log_min_duration') = '20ms'});
+	apply_conf($node, 'pg_task.log_min_duration = 20');
 	my $long = run_task($node, request => 'SELECT pg_sleep(0.03)', role => 'app');
 	is(join(' ', map { /1: (\w+)/ } logged($long, $position, 'done')), 'done', 'one that took long');
 	is(join('', lines_of($short, $position)), '', 'not one that did not');
