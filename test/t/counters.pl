@@ -164,8 +164,11 @@ subtest 'a server that is killed while it writes the file' => sub {
 	my ($pid) = split /\n/, slurp_file($node->data_dir . '/postmaster.pid');
 
 	wait_for_table($node);
+	# the rows are counted before a task runs: an entry that is made again has what comes after
+	insert_rule('cut%', paused => 't');
 	sql(q{INSERT INTO task (queue, request) SELECT 'cut' || i, 'SELECT 1'
 		FROM generate_series(1, 20) AS i});
+	sql('DELETE FROM task_queue');
 	# what is left would be counted after the restart
 	wait_until($node, q{SELECT count(*) = 20 FROM task WHERE queue LIKE 'cut%' AND state = 'DONE'});
 	wait_until($node, 'SELECT count(*) = 10 FROM pg_stat_task() WHERE done > 0');
@@ -217,7 +220,9 @@ subtest 'more queues than entries' => sub {
 		FROM generate_series(1, 40) AS i});
 	wait_until($node, q{SELECT count(*) = 40 FROM task WHERE queue LIKE 'q%' AND state = 'DONE'});
 	wait_until($node, 'SELECT dealloc >= 30 FROM pg_stat_task_info()');
-	is(sql('SELECT count(*) FROM pg_stat_task()'), 10, 'there are no more rows than entries');
+	# while an entry makes way for another one, there is a row less
+	wait_until($node, 'SELECT count(*) = 10 FROM pg_stat_task()');
+	pass('there are no more rows than entries');
 };
 
 done_testing();

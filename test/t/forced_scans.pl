@@ -36,7 +36,8 @@ wait_until($node, q{SELECT count(*) > 400 FROM task WHERE queue LIKE 'forced%'})
 sub figure { return sql("SELECT $_[0] FROM pg_stat_task_scheduler() WHERE datname = 'postgres'") }
 
 # Tasks with a hint start meanwhile: each of these inserts the next one.  If they waited for scans,
-# there would be one scan, or more, for each.
+# there would be one scan, or more, for each.  On a busy machine there may be as many in the same
+# time, but not each time.
 subtest 'tasks with a hint start' => sub {
 	my $tasks = 50;
 
@@ -45,13 +46,19 @@ subtest 'tasks with a hint start' => sub {
 			SELECT 'known', format('SELECT step(%s)', n - 1) WHERE n > 1 $$});
 	my $before = figure('scans');
 	wait_until($node, "SELECT scans > $before FROM pg_stat_task_scheduler()");
-	$before = figure('scans');
-	insert_task($node, queue => 'known', request => "SELECT step($tasks)");
-	wait_until($node, qq{SELECT count(*) = $tasks FROM task
-		WHERE queue = 'known' AND state = 'DONE'});
-	my $scans = figure('scans') - $before;
-	cmp_ok($scans, '<', $tasks / 2, 'a task does not wait for scans of others');
-	note("$scans scans");
+	my $rounds = 0;
+	my $few = poll_for(sub {
+		my $done = $tasks * ++$rounds;
+
+		$before = figure('scans');
+		insert_task($node, queue => 'known', request => "SELECT step($tasks)");
+		wait_until($node, qq{SELECT count(*) = $done FROM task
+			WHERE queue = 'known' AND state = 'DONE'});
+		my $scans = figure('scans') - $before;
+		note("$scans scans");
+		return $scans < $tasks / 2;
+	});
+	ok($few, 'a task does not wait for scans of others');
 };
 
 # A session whose groups do not fit into the slot while the scheduler is busy loses only its own

@@ -61,7 +61,7 @@ sub flows
 }
 
 # For a second and a half or more, the processes of pg_task use little CPU, and few transactions run
-# in the shop's database.
+# in the shop's database.  What the processes report late may be of the second before, but only once.
 sub calm
 {
 	my ($what) = @_;
@@ -77,17 +77,22 @@ sub calm
 	};
 	my $transactions = sub { $node->safe_psql('postgres',
 		q{SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'shop'}) };
-	my ($begin, $cpu, $count) = (time, $ticks->(), $transactions->());
+	my ($cpu, $count, $times);
 
-	sleep(1.5);
-	$cpu = $ticks->() - $cpu;
-	$count = $transactions->() - $count;
-	my $times = (time - $begin) / 1.5;    # the machine may be busy
-	note(sprintf '%s: %d transactions, %.2f s of CPU time, in %.1f s', $what, $count, $cpu,
-		1.5 * $times);
+	for (1 .. 3)
+	{
+		my ($begin, $cpu_before, $count_before) = (time, $ticks->(), $transactions->());
+
+		sleep(1.5);
+		$cpu = $ticks->() - $cpu_before;
+		$count = $transactions->() - $count_before;
+		$times = (time - $begin) / 1.5;    # the machine may be busy
+		note(sprintf '%s: %d transactions, %.2f s of CPU time, in %.1f s', $what, $count, $cpu,
+			1.5 * $times);
+		last if $cpu < 0.3 * $times && $count < 150 * $times;
+	}
 	cmp_ok($cpu, '<', 0.3 * $times, "$what: little CPU time is used");
-	# some 40; what the processes report late may be of the second before
-	cmp_ok($count, '<', 150 * $times, "$what: few transactions");
+	cmp_ok($count, '<', 150 * $times, "$what: few transactions");    # some 40
 }
 
 # How many times the log has reported it since.
