@@ -70,6 +70,15 @@ sub client
 	return $err;
 }
 
+# Restores a dump in place of what is there.
+sub restore_clean
+{
+	my ($db, $dump) = @_;
+
+	is(client('pg_restore', '--clean', '--if-exists', '-1', '-d', $db, $dump), '', "$db: restored");
+	return;
+}
+
 make_origin('origin');
 sql('CREATE ROLE tenant LOGIN; CREATE ROLE chief LOGIN');
 
@@ -137,15 +146,14 @@ subtest 'a dump' => sub {
 	my $dump = $node->basedir . '/dump';
 	is(client('pg_dump', '-Fc', '-f', $dump, 'origin'), '', 'pg_dump');
 	is(client('pg_dump', '-f', "$dump.sql", 'origin'), '', 'pg_dump, as a script');
-	my @ways = (
-		[ 'clean', 'pg_restore', '--clean', '--if-exists', '-1', '-d' ],
-		[ 'script', 'psql', '-Xq', '-f', "$dump.sql", '-d' ]);
-	for my $way (@ways)
+	my %ways = (
+		clean => sub { restore_clean('clean', $dump) },
+		script => sub { client('psql', '-Xq', '-f', "$dump.sql", '-d', 'script') });
+	for my $db (sort keys %ways)
 	{
-		my ($db, @command) = @$way;
 		sql("CREATE DATABASE $db");
-		wait_for_table($node, db => $db);
-		client(@command, $db, $command[0] eq 'psql' ? () : $dump);
+		wait_for_table($node, db => $db, table => 'task_queue');
+		$ways{$db}->();
 		unpause($db);
 		wait_for_hold($db);
 		is(waiting($db), 'SELECT 1 PLAN, SELECT 2 PLAN', "$db: the rows are there, and wait");
@@ -191,6 +199,7 @@ subtest 'a table without a mark that is locked against COMMENT' => sub {
 	sql_in('origin', "DELETE $marks; GRANT SELECT ON task TO tenant");
 	run_task($node, db => 'origin', request => 'SELECT 0');
 	is(sql_in('origin', "SELECT count(*) $marks"), 0, 'tasks run, and there is no mark');
+	$session->query_safe('COMMIT');
 	$session->quit;
 	sql_in('origin', 'REVOKE SELECT ON task FROM tenant');
 	wait_until($node, "SELECT count(*) = 1 $marks", db => 'origin');
@@ -289,7 +298,7 @@ subtest 'a dump of a restored server' => sub {
 	is(client('pg_dump', '-h', $restored->host, '-p', $restored->port, '-Fc', '-f', $dump, 'origin'),
 		'', 'pg_dump');
 	$restored->stop;
-	client('pg_restore', '--clean', '--if-exists', '-1', '-d', 'origin', $dump);
+	restore_clean('origin', $dump);
 	wait_for_hold('origin');
 	is(release('origin'), 't', 'it is held back there');
 };
@@ -311,7 +320,8 @@ subtest 'pg_createsubscriber' => sub {
 	$subscriber->start;
 	$publisher->wait_for_catchup($subscriber);
 	$subscriber->stop;
-	command_ok([ 'pg_createsubscriber', '--recovery-timeout', 60,
+	command_ok([ 'pg_createsubscriber',
+			'--recovery-timeout', $PostgreSQL::Test::Utils::timeout_default,
 			'--pgdata', $subscriber->data_dir, '--publisher-server',
 			$publisher->connstr('postgres'), '--socketdir', $subscriber->host,
 			'--subscriber-port', $port, '--database', 'postgres' ], 'it ends well');
