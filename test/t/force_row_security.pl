@@ -53,7 +53,7 @@ for my $db (sort keys %forced)
 			dt => '2020-01-01', active => '1 s');
 		wait_for_state($node, $id, 'GONE', db => $db);
 		$id = insert_task($node, db => $db, role => $role, request => 'SELECT pg_sleep(600)');
-		wait_for_state($node, $id, 'WORK', db => $db);
+		wait_for_running($node, 1, id => $id, db => $db, event => 'PgSleep');
 		sql_in($db, "UPDATE task SET state = 'STOP' WHERE id = $id");
 		wait_until($node, "SELECT error LIKE 'canceling%' FROM task WHERE id = $id", db => $db);
 	}
