@@ -160,10 +160,12 @@ subtest 'an executor that has run no task yet' => sub {
 	my $session = open_session($node, 'postgres');
 	my $pid = q{FROM pg_stat_activity WHERE usename = 'late' AND backend_type = 'pg_task executor'};
 
-	sql('CREATE ROLE late LOGIN');
-	my $id = insert_task($node, role => 'late', dt => 'infinity', request => 'SELECT 1');
-	sql("UPDATE task SET dt = now() + '0.3 s' WHERE id = $id");
+	sql('CREATE ROLE late LOGIN; ALTER DATABASE postgres SET pg_task.enabled = off');
+	wait_until($node, q{SELECT state FROM pg_stat_task_scheduler() WHERE datname = 'postgres'},
+		expected => 'disabled');
+	my $id = insert_task($node, role => 'late', request => 'SELECT 1');
 	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR UPDATE");
+	sql('ALTER DATABASE postgres RESET pg_task.enabled');
 	wait_until($node, "SELECT count(*) = 1 $pid AND wait_event_type = 'Extension'");
 	sql('SELECT pg_sleep(0.5)');
 	$session->query_safe("DELETE FROM task WHERE id = $id; COMMIT");
