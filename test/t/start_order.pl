@@ -27,7 +27,7 @@ sub order_of
 
 	sql("TRUNCATE task; TRUNCATE ran");
 	my $first = insert_task($node, queue => 'first', request => "SELECT hold('$gate')");
-	wait_for_state($node, $first, 'WORK');
+	wait_for_running($node, 1, id => $first, event => 'PgSleep');
 	sql($insert);
 	open_gate($node, $gate);
 	wait_until($node,
