@@ -117,6 +117,8 @@ sub without_scheduler
 	my ($action) = @_;
 
 	set_conf($node, 'pg_task.enabled = off');
+	# the supervisor has forgotten the databases: it starts none that was under way
+	wait_until($node, 'SELECT count(*) = 0 FROM pg_stat_task_scheduler()');
 	wait_for_schedulers($node);
 	$action->();
 	set_conf($node, 'pg_task.enabled = on');
@@ -133,7 +135,7 @@ subtest 'a new scheduler scans strict queues whose first tasks wait for a retry'
 	my $attempts = "SELECT sum(attempt) FROM task WHERE queue LIKE 'many.%'";
 	my ($before, $last);
 
-	set_conf($node, 'pg_task.period = 1h'); # one scan
+	apply_conf($node, 'pg_task.period = 1h'); # one scan
 	without_scheduler(sub {
 		sql(q{INSERT INTO task_queue (queue, strict) VALUES ('many.%', true)});
 		sql(qq{INSERT INTO task (queue, request, retry, delay)
