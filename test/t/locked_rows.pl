@@ -99,8 +99,10 @@ subtest 'locked rows of many roles' => sub {
 		'other tasks of all roles start');
 	$session->query_safe('COMMIT');
 	$session->quit;
-	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
+	wait_until($node, q{SELECT count(*) >= 200 FROM task WHERE queue = 'shut' AND state = 'DONE'});
 	pass('the rows run when they are unlocked');
+	sql(q{DELETE FROM task WHERE state = 'PLAN'});
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
 };
 
 is(count_of($node, q{state <> 'DONE' OR attempt <> 1}), 0, 'each task ran once');
