@@ -223,12 +223,13 @@ my @returns;
 # The return to PLAN is refused, for a task whose process was ended; others that were ended with it
 # are planned again.
 subtest 'the return to PLAN is refused' => sub {
-	my $position = refuse('return is refused', 'UPDATE',
-		q{NEW.state = 'PLAN' AND OLD.state = 'WORK'});
 	@returns = map { insert_task($node, db => 'shop', queue => $_,
 		request => "INSERT INTO effect VALUES ('return of $_'); "
 		. "SELECT hold('return')") } 'return is refused', qw(good fine);
 	wait_for_running($node, 3, db => 'shop', event => 'PgSleep');
+	# not before: the claim is undone of a task that is given to an executor that exits
+	my $position = refuse('return is refused', 'UPDATE',
+		q{NEW.state = 'PLAN' AND OLD.state = 'WORK'});
 	terminate($node, split /\n/, $node->safe_psql('postgres', 'SELECT pid ' . running(db => 'shop')));
 	wait_for_log_line($node, qr/ERROR:  [^\n]*return is refused/, $position);
 	# one of the three may still be about to end
