@@ -109,7 +109,9 @@ release_slot_at_exit(int code pg_attribute_unused(), Datum arg pg_attribute_unus
 static void
 log_table(const TaskTable *table, const char *owner)
 {
-	if (table->created || shared_database_relid(MyDatabaseId) != table->relid)
+	Oid known_owner;
+
+	if (table->created || shared_database_relid(MyDatabaseId, &known_owner) != table->relid)
 		ereport(LOG, (errmsg("pg_task has %s the task table %s of role \"%s\" in database \"%s\"",
 							 table->created ? "created" : "found", table->name, owner,
 							 MyScheduler->database),
@@ -179,8 +181,7 @@ prepare_table(void)
 		log_table(prepared, owner ? owner : "");
 	MyScheduler->table = prepared;
 	shared_scheduler_publish(slot, prepared->relid);
-	if (prepared->relid != MyScheduler->last_relid)
-		shared_database_set_relid(MyDatabaseId, prepared->relid);
+	shared_database_set_relid(MyDatabaseId, prepared->relid, prepared->owner);
 	if (!OidIsValid(MyScheduler->last_relid))
 		shared_wake_supervisor(); /* another scheduler may be started */
 	scan_forget();

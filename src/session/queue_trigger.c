@@ -22,6 +22,7 @@
 #include "utils/timestamp.h"
 
 #include "session/pending.h"
+#include "session/served.h"
 #include "session/trigger_checks.h"
 #include "settings.h"
 #include "shared/shared.h"
@@ -204,7 +205,7 @@ Datum
 pg_task_queue_own(PG_FUNCTION_ARGS)
 {
 	text *queue = PG_GETARG_TEXT_PP(0);
-	Oid relid = Shared ? shared_database_relid(MyDatabaseId) : InvalidOid;
+	Oid relid = served_known();
 	char *name = OidIsValid(relid) ? get_rel_name(relid) : NULL;
 	Oid types[] = {TEXTOID};
 	Datum values[] = {PointerGetDatum(queue)};

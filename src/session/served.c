@@ -29,6 +29,7 @@
 #include "location.h"
 #include "settings.h"
 #include "shared/shared.h"
+#include "task/relation.h"
 #include "targets.h"
 
 /* Return the role for which a scheduler of this database would work; InvalidOid: there is none. */
@@ -86,13 +87,32 @@ find_table(void)
 }
 
 /*
+ * Return the task table that the scheduler serves.  While it prepares the table, or sleeps, that is
+ * the one that it has served, unless somebody else owns it by now, whose triggers would run with
+ * the rights of the caller.  InvalidOid if none is known.
+ */
+Oid
+served_known(void)
+{
+	Oid owner;
+	Oid relid;
+
+	if (Shared == NULL)
+		return InvalidOid;
+	relid = shared_database_relid(MyDatabaseId, &owner);
+	if (OidIsValid(owner) && !relation_is_owned_by(relid, owner))
+		return InvalidOid;
+	return relid;
+}
+
+/*
  * Return the task table of this database.  Raises an error if the library is not preloaded, or it
  * is not clear which table is meant.
  */
 static Oid
 served_table(void)
 {
-	Oid relid = Shared ? shared_database_relid(MyDatabaseId) : InvalidOid;
+	Oid relid = served_known();
 
 	if (Shared && (!OidIsValid(relid) || get_rel_name(relid) == NULL))
 		relid = find_table();

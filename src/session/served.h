@@ -9,6 +9,7 @@
 
 #include "task/columns.h"
 
+extern Oid served_known(void);
 extern char *served_name(Oid relid);
 extern char *served_rows(Oid *relid);
 extern Oid served_owner(Oid relid);

@@ -276,33 +276,41 @@ shared_database_set_rebooted(Oid database, Oid relid)
 
 /* The scheduler of a database has found this task table: it is known from now on. */
 void
-shared_database_set_relid(Oid database, Oid relid)
+shared_database_set_relid(Oid database, Oid relid, Oid owner)
 {
 	SharedDatabase *entry;
 
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	entry = shared_database_find(database);
 	if (entry)
+	{
 		entry->relid = relid;
+		entry->owner = owner;
+	}
 	LWLockRelease(Shared->directory);
 }
 
 /*
  * Return the task table of a database, even while it waits for a place for its scheduler, or that
- * prepares the table again.
+ * prepares the table again.  Then "owner" is set to the owner that the table had when it was found,
+ * for the caller to compare; else to InvalidOid.
  */
 Oid
-shared_database_relid(Oid database)
+shared_database_relid(Oid database, Oid *owner)
 {
 	Oid relid = shared_scheduler_relid(database);
 	SharedDatabase *entry;
 
+	*owner = InvalidOid;
 	if (OidIsValid(relid))
 		return relid;
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	entry = shared_database_find(database);
 	if (entry)
+	{
 		relid = entry->relid;
+		*owner = entry->owner;
+	}
 	LWLockRelease(Shared->directory);
 	return relid;
 }

@@ -235,6 +235,7 @@ typedef struct SharedDatabase
 {
 	Oid database; /* InvalidOid: free */
 	Oid relid;	  /* the task table that was found last */
+	Oid owner;	  /* its owner then */
 	Oid rebooted; /* the table of which the tasks of this start of the server are planned */
 	MonoTime due; /* when a task is due next, as far as is known */
 	bool barred;  /* see SharedScheduler */
@@ -501,8 +502,8 @@ extern void shared_prepared_check(void);
 extern void shared_scheduler_wake(Oid database);
 extern Oid shared_scheduler_relid(Oid database);
 extern Oid shared_scheduler_queue_relid(Oid database);
-extern void shared_database_set_relid(Oid database, Oid relid);
-extern Oid shared_database_relid(Oid database);
+extern void shared_database_set_relid(Oid database, Oid relid, Oid owner);
+extern Oid shared_database_relid(Oid database, Oid *owner);
 extern SharedDatabase *shared_database_find(Oid database);
 extern bool shared_database_add(Oid database);
 extern void shared_database_remove(Oid database);

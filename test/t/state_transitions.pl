@@ -296,6 +296,10 @@ subtest 'while the scheduler prepares the table' => sub {
 	wait_until($node, q{SELECT state = 'starting' FROM pg_stat_task_scheduler()});
 	is(sql_as('ann', 'SELECT queue FROM task_queue'), 'known', 'a role sees the row of its queue');
 	is(sql("SELECT pg_task_cancel($id)"), 't', 'a task is stopped');
+	# its triggers are those of somebody else then
+	sql('CREATE ROLE thief; ALTER TABLE task OWNER TO thief');
+	is(sqlstate_of('postgres', "SELECT pg_task_cancel($id)"), '55000', 'not with another owner');
+	sql('ALTER TABLE task OWNER TO keeper; DROP ROLE thief');
 	sql('GRANT CREATE ON SCHEMA public TO keeper');
 	run_task($node, role => 'ann', request => 'SELECT 1');
 	sql('DELETE FROM task_queue');
