@@ -39,7 +39,7 @@ our @EXPORT = qw(
 	backends terminate running
 	log_position log_since
 	wait_until wait_for_table wait_for_state wait_for_running wait_for_backends wait_for_schedulers
-	wait_for_exit wait_for_log_line poll_for);
+	wait_for_exit wait_for_log_line poll_for becomes_true);
 
 # PostgreSQL::Test stops its servers in an END block, which a signal would skip.
 $SIG{TERM} = $SIG{INT} = sub {
@@ -451,7 +451,8 @@ sub log_since
 
 # Waiting ------------------------------------------------------------------------------------------
 #
-# Each of these but poll_for dies when it has waited for PG_TEST_TIMEOUT_DEFAULT seconds.
+# Each of these but poll_for and becomes_true dies when it has waited for PG_TEST_TIMEOUT_DEFAULT
+# seconds.
 
 # Prints what may say why a test waits in vain: the tasks, those that have not ended first, the
 # processes of pg_task, and the end of the server's log.
@@ -579,6 +580,16 @@ sub poll_for
 		usleep(10_000);
 	}
 	return $result;
+}
+
+# A check: this query comes to return true.  Not on the first look, perhaps: the scheduler may
+# prepare the table again meanwhile, as after an ANALYZE of autovacuum.  Options as for sql.
+sub becomes_true
+{
+	my ($query, $name, %opt) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return ok(poll_for(sub { sql($query, %opt) eq 't' }), $name);
 }
 
 1;

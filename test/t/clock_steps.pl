@@ -40,21 +40,13 @@ $node->safe_psql('postgres', 'CREATE DATABASE other');
 wait_for_table($node);
 wait_for_table($node, db => 'other');
 
-# Whether a query returns t soon by the true clock, and not an hour later.
-sub is_soon
-{
-	my ($query, $name, %opt) = @_;
-	my $soon = sub { return sql($query, %opt) eq 't' };
-
-	return ok(poll_for($soon), $name);
-}
-
+# Soon by the true clock, and not an hour later.
 sub runs_soon
 {
 	my ($name, %column) = @_;
 	my $id = insert_task($node, request => 'SELECT 1', %column);
 
-	return is_soon("SELECT state = 'DONE' FROM task WHERE id = $id", $name, db => $column{db});
+	return becomes_true("SELECT state = 'DONE' FROM task WHERE id = $id", $name, db => $column{db});
 }
 
 make_gates($node);
@@ -77,7 +69,7 @@ sub check
 	my ($step) = @_;
 
 	sql($tenant);
-	is_soon(q{SELECT bool_and(state = 'DONE') FROM task WHERE queue = 'tenant'},
+	becomes_true(q{SELECT bool_and(state = 'DONE') FROM task WHERE queue = 'tenant'},
 		"$step: another role gets an executor");
 	runs_soon("$step: another database gets one", db => 'other');
 	sql(q{DELETE FROM task WHERE queue = 'line' AND state = 'PLAN'});
@@ -85,7 +77,7 @@ sub check
 	runs_soon("$step: a queue with a pause between starts goes on", queue => 'pause', max => -300);
 	sql(q{SET session_replication_role = 'replica';
 		INSERT INTO task (queue, request) VALUES ('unseen', 'SELECT 1')});
-	is_soon(q{SELECT bool_and(state = 'DONE') FROM task WHERE queue = 'unseen'},
+	becomes_true(q{SELECT bool_and(state = 'DONE') FROM task WHERE queue = 'unseen'},
 		"$step: a row without a hint is found");
 	is(count_of($node, q{state IN ('GONE', 'FAIL')}), 0, "$step: no task was GONE or FAIL");
 }
@@ -100,7 +92,7 @@ check('back');
 # The time that a task sets for its own next run is not over.
 my $own = insert_task($node, request => q{UPDATE task SET dt = clock_timestamp() + interval '10 min'
 	WHERE id = current_setting('pg_task.id')::bigint});
-is_soon("SELECT state = 'PLAN' AND attempt > 0 FROM task WHERE id = $own",
+becomes_true("SELECT state = 'PLAN' AND attempt > 0 FROM task WHERE id = $own",
 	'back: a task plans its next run');
 run_task($node, request => 'SELECT 1');
 is(task($node, $own, 'attempt, dt > clock_timestamp()'), '1|t', 'back: it runs when that is due');
@@ -112,7 +104,7 @@ my $id = insert_task($node, timeout => '1500 ms', request => q{SET statement_tim
 	SELECT pg_sleep(3600)});
 wait_until($node, "SELECT state <> 'PLAN' FROM task WHERE id = $id");
 set_clock(-3600);
-is_soon("SELECT state = 'FAIL' AND error ~ 'due to timeout' FROM task WHERE id = $id",
+becomes_true("SELECT state = 'FAIL' AND error ~ 'due to timeout' FROM task WHERE id = $id",
 	'back: a running task is cancelled at its timeout');
 sql(q{DELETE FROM task});
 
@@ -123,7 +115,7 @@ for (1 .. 2)
 	my @old = sort { $a <=> $b } backends($node, 'scheduler');
 	terminate($node, @old);
 	set_clock(-3600) if $_ == 2;
-	is_soon(qq{SELECT count(*) = 2 FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
+	becomes_true(qq{SELECT count(*) = 2 FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
 		AND pid <> ALL (ARRAY[@{[join ', ', @old]}])}, 'back: a throttled scheduler starts');
 }
 
@@ -135,10 +127,10 @@ wait_for_running($node, 1, id => $id, event => 'PgSleep');
 my $later = sql(q{INSERT INTO task (dt, request) VALUES (now() + interval '50 min', 'SELECT 1')
 	RETURNING id});
 set_clock(3600);
-is_soon("SELECT state = 'DONE' FROM task WHERE id = $later",
+becomes_true("SELECT state = 'DONE' FROM task WHERE id = $later",
 	'ahead: a task of the hour that was skipped is due');
 open_gate($node, 'ahead');
-is_soon("SELECT state = 'DONE' FROM task WHERE id = $id",
+becomes_true("SELECT state = 'DONE' FROM task WHERE id = $id",
 	'ahead: a running task keeps its timeout');
 set_clock(0);
 sql(q{DELETE FROM task});

@@ -29,16 +29,6 @@ sub like_why
 	return like($answer, $regexp, $name);
 }
 
-# A query comes to return true: the scheduler may prepare the table again meanwhile, as after an
-# ANALYZE of autovacuum.
-sub becomes_true
-{
-	my ($query, $name, %opt) = @_;
-
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return ok(poll_for(sub { return sql($query, %opt) eq 't' }), $name);
-}
-
 # Tasks that run until the gate of this name is opened.
 sub hold_executors
 {
