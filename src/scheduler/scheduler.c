@@ -105,17 +105,18 @@ release_slot_at_exit(int code pg_attribute_unused(), Datum arg pg_attribute_unus
 	scheduler_slot_release(MyScheduler->slot);
 }
 
-/* Log which table this scheduler works for: not again for each scheduler of a database. */
+/* Publish the task table of this database, and log it: not again for each of its schedulers. */
 static void
-log_table(const TaskTable *table, const char *owner)
+publish_table(TaskTable *table, const char *owner)
 {
-	Oid known_owner;
-
-	if (table->created || shared_database_relid(MyDatabaseId, &known_owner) != table->relid)
+	if (shared_database_set_relid(MyDatabaseId, table->relid, table->owner) &&
+		table->relid != MyScheduler->last_relid)
 		ereport(LOG, (errmsg("pg_task has %s the task table %s of role \"%s\" in database \"%s\"",
 							 table->created ? "created" : "found", table->name, owner,
 							 MyScheduler->database),
 					  errhidecontext(true)));
+	MyScheduler->table = table;
+	shared_scheduler_publish(MyScheduler->slot, table->relid);
 }
 
 /* If the table has changed since the last call, refused rows may be accepted now. */
@@ -177,11 +178,7 @@ prepare_table(void)
 	table_keep(prepared);
 	/* after an error, a change may have been learnt of only now */
 	retry_refused();
-	if (prepared->relid != MyScheduler->last_relid && !prepared->away)
-		log_table(prepared, owner ? owner : "");
-	MyScheduler->table = prepared;
-	shared_scheduler_publish(slot, prepared->relid);
-	shared_database_set_relid(MyDatabaseId, prepared->relid, prepared->owner);
+	publish_table(prepared, owner ? owner : "");
 	if (!OidIsValid(MyScheduler->last_relid))
 		shared_wake_supervisor(); /* another scheduler may be started */
 	scan_forget();

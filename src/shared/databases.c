@@ -274,20 +274,26 @@ shared_database_set_rebooted(Oid database, Oid relid)
 	LWLockRelease(Shared->directory);
 }
 
-/* The scheduler of a database has found this task table: it is known from now on. */
-void
+/*
+ * The scheduler of a database has found this task table: it is known from now on.  Returns true if
+ * that is news, or would be of a database that has no entry.
+ */
+bool
 shared_database_set_relid(Oid database, Oid relid, Oid owner)
 {
 	SharedDatabase *entry;
+	bool news = true;
 
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	entry = shared_database_find(database);
 	if (entry)
 	{
+		news = entry->relid != relid;
 		entry->relid = relid;
 		entry->owner = owner;
 	}
 	LWLockRelease(Shared->directory);
+	return news;
 }
 
 /*

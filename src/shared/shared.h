@@ -502,7 +502,7 @@ extern void shared_prepared_check(void);
 extern void shared_scheduler_wake(Oid database);
 extern Oid shared_scheduler_relid(Oid database);
 extern Oid shared_scheduler_queue_relid(Oid database);
-extern void shared_database_set_relid(Oid database, Oid relid, Oid owner);
+extern bool shared_database_set_relid(Oid database, Oid relid, Oid owner);
 extern Oid shared_database_relid(Oid database, Oid *owner);
 extern SharedDatabase *shared_database_find(Oid database);
 extern bool shared_database_add(Oid database);

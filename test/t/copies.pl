@@ -12,6 +12,7 @@ use Test::More;
 
 my $node = new_node('main', conf => 'max_worker_processes = 20', init => { allows_streaming => 1 });
 my $held = qr/LOG:  pg_task holds back the tasks of public\.task in database "(\w+)"/;
+my $found = qr/LOG:  pg_task has found the task table public\.task of role "\w+" in database/;
 
 # What waits in a database, by the task that it would run.
 sub waiting
@@ -102,6 +103,7 @@ subtest 'CREATE DATABASE with a template' => sub {
 	is(release('clone'), 'f', 'it was not held back any more');
 	is(waiting('origin'), 'SELECT 1 PLAN, SELECT 2 PLAN', 'the original waits');
 	is(() = log_since($node, $position) =~ /$held/g, 1, 'said once');
+	is(() = log_since($node, $position) =~ /$found "clone"/g, 1, 'and so is which table it is');
 };
 
 # The clone is at home now, so a copy of it is not.
@@ -114,6 +116,7 @@ subtest 'a copy of a copy, and a restart' => sub {
 	wait_for_log_line($node, qr/$held/, $position);
 	wait_for_hold('again');
 	is(() = log_since($node, $position) =~ /$held/g, 1, 'said once again, of this one alone');
+	is(() = log_since($node, $position) =~ /$found "again"/g, 1, 'and which table it is');
 	is(run_task($node, db => 'clone', request => 'SELECT 5') ? 1 : 0, 1, 'the clone runs tasks');
 	like(waiting('again'), qr/SELECT 4 PLAN/, 'the copy does not');
 	sql('ALTER DATABASE again OWNER TO chief');
@@ -121,6 +124,7 @@ subtest 'a copy of a copy, and a restart' => sub {
 	is(sql_as('chief', 'SELECT pg_task_release()', db => 'again'), 't', 'by the owner');
 	wait_until($node, q{SELECT state = 'FAIL' FROM task WHERE request = 'SELECT 4'},
 		db => 'again');
+	is(() = log_since($node, $position) =~ /$found "again"/g, 1, 'not again at its release');
 	sql('DROP DATABASE again');
 };
 
