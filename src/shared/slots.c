@@ -184,10 +184,7 @@ free_scheduler(SharedScheduler *slot)
 		entry->barred = slot->barred;
 		entry->barred_changes = slot->barred_changes;
 		if (OidIsValid(slot->relid))
-		{
-			entry->relid = slot->relid;
 			entry->absent = false;
-		}
 		/* what the scheduler has not taken */
 		if (forgotten || slot->events != 0 || slot->nhints > 0 || slot->watch.watched.count > 0 ||
 			slot->watch.ended.count > 0)
