@@ -14,8 +14,8 @@
 #include "scheduler/group_locks.h"
 #include "scheduler/locked.h"
 #include "scheduler/locked_rows.h"
-#include "scheduler/scheduler.h"
 #include "scheduler/role_state.h"
+#include "scheduler/scheduler.h"
 #include "task/rows.h"
 
 /*

@@ -25,12 +25,12 @@
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
-#include "session/served.h"
 #include "location.h"
+#include "session/served.h"
 #include "settings.h"
 #include "shared/shared.h"
-#include "task/relation.h"
 #include "targets.h"
+#include "task/relation.h"
 
 /* Return the role for which a scheduler of this database would work; InvalidOid: there is none. */
 static Oid

@@ -14,8 +14,8 @@
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
-#include "shared/task.h"
 #include "settings.h"
+#include "shared/task.h"
 #include "task/table.h"
 
 /* A group that has waiting rows, and the position of the first one. */
