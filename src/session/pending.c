@@ -141,24 +141,26 @@ pending_add_queues(Oid relid)
 }
 
 /*
- * Publish the changed settings of this transaction at its commit.  At PREPARE, store them for
- * COMMIT PREPARED.
+ * Publish at the commit that this transaction has changed settings, databases or roles.  At
+ * PREPARE, store that for COMMIT PREPARED.
  */
 static void
-publish_settings(XactEvent event)
+publish_changes(XactEvent event)
 {
 	Oid *objects = NULL;
 	int i;
 
 	for (i = 0; i < pending.nsettings && event == XACT_EVENT_COMMIT; i++)
 		shared_settings_changed(pending.settings[i].object);
-	if (event == XACT_EVENT_PREPARE && pending.nsettings > 0)
+	if (event == XACT_EVENT_COMMIT && pending.supervisor)
+		shared_databases_changed();
+	if (event == XACT_EVENT_PREPARE && (pending.nsettings > 0 || pending.supervisor))
 	{
 		/* convert in place: no oid is written beyond the entry that was read last */
 		objects = (Oid *) pending.settings;
 		for (i = 0; i < pending.nsettings; i++)
 			objects[i] = pending.settings[i].object;
-		shared_prepared_add(pending.gid, objects, pending.nsettings);
+		shared_prepared_add(pending.gid, objects, pending.nsettings, pending.supervisor);
 	}
 	pending.settings = NULL;
 	pending.nsettings = pending.settings_size = 0;
@@ -192,9 +194,7 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 	planned_forget();
 	if (pending.hold_level > 0)
 		hold_release();
-	publish_settings(event);
-	if (pending.supervisor && event == XACT_EVENT_COMMIT)
-		shared_databases_changed();
+	publish_changes(event);
 	pending.relid = pending.ignored = InvalidOid;
 	pending.count = pending.events = pending.hold_level = 0;
 	pending.watch.watched.count = pending.watch.ended.count = 0;

@@ -5,9 +5,9 @@
  *
  * A process that connected before its role's or its database's settings were changed finds another
  * number than it saw then.  A change is counted when it is committed; the changes of a prepared
- * transaction are kept until COMMIT PREPARED.  What a transaction has changed that was prepared
- * before the server was started or promoted is not known: its end counts as a change of all
- * settings.  This file reads no catalog.
+ * transaction, also of databases and roles, are kept until COMMIT PREPARED.  What a transaction has
+ * changed that was prepared before the server was started or promoted is not known: its end counts
+ * as a change of everything.  This file reads no catalog.
  */
 #include "postgres.h"
 
@@ -122,12 +122,12 @@ find_prepared(const char *gid, bool or_free)
 }
 
 /*
- * Add a prepared transaction that changed the settings of these objects.  If no entry is free,
- * prepared_lost is set: from then on COMMIT PREPARED of a transaction without an entry counts as a
- * change of all settings.
+ * Add a prepared transaction that changed the settings of these objects; "databases": it changed
+ * databases or roles.  If no entry is free, prepared_lost is set: from then on COMMIT PREPARED of a
+ * transaction without an entry counts as a change of all settings, databases and roles.
  */
 void
-shared_prepared_add(const char *gid, const Oid *objects, int count)
+shared_prepared_add(const char *gid, const Oid *objects, int count, bool databases)
 {
 	SharedPrepared *entry;
 	int i;
@@ -140,11 +140,20 @@ shared_prepared_add(const char *gid, const Oid *objects, int count)
 	{
 		entry->generation++;
 		strlcpy(entry->gid, gid, GIDSIZE);
+		entry->databases = databases;
 		memset(entry->counters, 0, sizeof(entry->counters));
 		for (i = 0; i < count; i++)
 			entry->counters[counter_of(objects[i]) / 8] |= 1 << (counter_of(objects[i]) % 8);
 	}
 	LWLockRelease(Shared->directory);
+}
+
+/* It counts as a change of all settings, databases and roles. */
+static void
+set_all(SharedPrepared *prepared)
+{
+	prepared->databases = true;
+	memset(prepared->counters, 0xff, sizeof(prepared->counters));
 }
 
 /*
@@ -164,24 +173,26 @@ shared_prepared_find(const char *gid, SharedPrepared *prepared)
 	if (entry)
 		*prepared = *entry;
 	else if (Shared->prepared_lost)
-		memset(prepared->counters, 0xff, sizeof(prepared->counters));
+		set_all(prepared);
 	LWLockRelease(Shared->directory);
 }
 
-/* Count changes: those of the counters in "counters". */
+/* Count the changes of a prepared transaction. */
 static void
-increment_counters(const uint8 *counters)
+increment_counters(const SharedPrepared *prepared)
 {
 	bool any = false;
 	int i;
 
 	for (i = 0; i < SHARED_SETTINGS; i++)
-		if (counters[i / 8] & (1 << (i % 8)))
+		if (prepared->counters[i / 8] & (1 << (i % 8)))
 		{
 			increment_counter(i);
 			any = true;
 		}
-	if (any)
+	if (prepared->databases)
+		shared_databases_changed();
+	else if (any)
 		shared_wake_supervisor();
 }
 
@@ -195,7 +206,7 @@ shared_prepared_remove(const SharedPrepared *prepared, bool committed)
 	SharedPrepared *entry;
 
 	if (committed)
-		increment_counters(prepared->counters);
+		increment_counters(prepared);
 	if (prepared->gid[0] == '\0')
 		return;
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
@@ -245,15 +256,16 @@ remove_recovered(void)
 
 /*
  * A prepared transaction was committed or rolled back.  The end of one that has no entry, because
- * it was prepared before the start or the promotion, counts as a change of all settings.
+ * it was prepared before the start or the promotion, counts as a change of all settings, databases
+ * and roles.
  */
 void
 shared_prepared_check(void)
 {
-	uint8 all[SHARED_SETTINGS / 8];
+	SharedPrepared all;
 
 	if (Shared->nrecovered <= 0 || !remove_recovered())
 		return;
-	memset(all, 0xff, sizeof(all));
-	increment_counters(all);
+	set_all(&all);
+	increment_counters(&all);
 }

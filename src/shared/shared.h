@@ -399,14 +399,15 @@ typedef struct SharedExecutor
 } SharedExecutor;
 
 /*
- * A prepared transaction that changed settings, and the counters that its COMMIT PREPARED
- * increments.  Guarded by the directory lock.  The table is empty after a start or a promotion: see
- * shared_prepared_recovered.
+ * A prepared transaction that changed settings, databases or roles, and the counters that its
+ * COMMIT PREPARED increments.  Guarded by the directory lock.  The table is empty after a start or
+ * a promotion: see shared_prepared_recovered.
  */
 typedef struct SharedPrepared
 {
 	uint32 generation;
 	char gid[GIDSIZE]; /* empty: free */
+	bool databases;	   /* databases or roles: it increments databases_changes */
 	uint8 counters[SHARED_SETTINGS / 8];
 } SharedPrepared;
 
@@ -492,7 +493,7 @@ extern uint32 shared_settings_of_database(Oid database);
 extern void shared_settings_changed(Oid object);
 extern void shared_publish_configured(const SharedConfigured *configured);
 extern SharedConfigured shared_configured(void);
-extern void shared_prepared_add(const char *gid, const Oid *objects, int count);
+extern void shared_prepared_add(const char *gid, const Oid *objects, int count, bool databases);
 extern void shared_prepared_find(const char *gid, SharedPrepared *prepared);
 extern void shared_prepared_remove(const SharedPrepared *prepared, bool committed);
 extern void shared_prepared_recovered(void);

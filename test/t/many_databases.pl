@@ -192,14 +192,17 @@ subtest 'what brings a scheduler back' => sub {
 # Tasks that cannot start until somebody changes a limit keep no scheduler, and then they start.
 subtest 'a connection limit of 0' => sub {
 	sql(q{CREATE ROLE barred LOGIN CONNECTION LIMIT 0; CREATE ROLE app LOGIN;
-		ALTER DATABASE db7 CONNECTION LIMIT 0});
-	my %id = (db6 => insert_task($node, db => 'db6', request => 'SELECT 1', role => 'barred'),
-		db7 => insert_task($node, db => 'db7', request => 'SELECT 1', role => 'app'));
-	my %change = (db6 => 'ALTER ROLE barred CONNECTION LIMIT 1',
+		CREATE ROLE waiting LOGIN CONNECTION LIMIT 0; ALTER DATABASE db7 CONNECTION LIMIT 0});
+	my %role = (db4 => 'waiting', db6 => 'barred', db7 => 'app');
+	my %id = map { $_ => insert_task($node, db => $_, request => 'SELECT 1', role => $role{$_}) }
+	  keys %role;
+	my %change = (db4 => q{COMMIT PREPARED 'limit'},
+		db6 => 'ALTER ROLE barred CONNECTION LIMIT 1',
 		db7 => 'ALTER DATABASE db7 CONNECTION LIMIT 1');
-	wait_until_state_is($_, 'asleep') for qw(db6 db7);
-	for my $db (qw(db6 db7))
+	sql(q{BEGIN; ALTER ROLE waiting CONNECTION LIMIT 1; PREPARE TRANSACTION 'limit'});
+	for my $db (sort keys %change)
 	{
+		wait_until_state_is($db, 'asleep');
 		is(task($node, $id{$db}, 'state', db => $db), 'PLAN', "$db sleeps with a due task");
 		my $changed = sql("$change{$db}; SELECT clock_timestamp()");
 		wait_for_state($node, $id{$db}, 'DONE', db => $db);
