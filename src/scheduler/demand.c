@@ -218,13 +218,17 @@ demand_executors(const Role *role, const char *name, int tasks, double average, 
 	{
 		bool full = role->database_limit >= 0 &&
 					arbiter_count_database(MyScheduler->slot->database) >= role->database_limit;
+		/* otherwise one of the role that exits in another database is of no use here */
+		bool room = !full || pick_victim(role->oid, has, now) != NULL;
 
 		if (!role_may_connect(role->oid, now))
 			return DEMAND_MET;
 		if (role->limit >= 0)
-			limit = arbiter_role_limit(MyScheduler->slot, role->oid, role->limit);
-		if (limit != ROLE_MAY_START)
-			return limit == ROLE_AWAITS ? DEMAND_AWAITED : DEMAND_MET;
+			limit = arbiter_role_limit(MyScheduler->slot, role->oid, role->limit, room);
+		if (limit == ROLE_IS_FULL)
+			return DEMAND_MET;
+		if (limit == ROLE_AWAITS)
+			return room ? DEMAND_AWAITED : DEMAND_FULL;
 		if (clock_is_before(now, MyScheduler->no_worker.until))
 			return DEMAND_REFUSED;
 		if (full || !start_executor(role, name, now))

@@ -498,14 +498,13 @@ is_elsewhere(SharedScheduler *me, Oid role)
 /*
  * May this role, which may have "limit" executors on the server, get one more in this database?
  * Databases share those of a role as they share all: one that has fewer gets the next one, and one
- * that has none gets one of another database.  If so, that is asked to exit.
+ * that has none gets one of another database.  If so, and "take", that is asked to exit.
  */
 RoleLimit
-arbiter_role_limit(SharedScheduler *me, Oid role, int limit)
+arbiter_role_limit(SharedScheduler *me, Oid role, int limit, bool take)
 {
 	MonoTime now = clock_mono();
 	RoleLimit result = ROLE_MAY_START;
-	bool takes;
 
 	Assert(me->proc == COMPAT_MY_PROC && limit > 0);
 	LWLockAcquire(Shared->directory, LW_SHARED);
@@ -513,9 +512,9 @@ arbiter_role_limit(SharedScheduler *me, Oid role, int limit)
 		result = is_elsewhere(me, role) ? ROLE_AWAITS : ROLE_IS_FULL;
 	else if (others_await(me, role, count_executors(me->database, role), now))
 		result = ROLE_AWAITS;
-	takes = result == ROLE_AWAITS && pick_of_role(me, role, now) != NULL;
+	take = take && result == ROLE_AWAITS && pick_of_role(me, role, now) != NULL;
 	LWLockRelease(Shared->directory);
-	if (takes)
+	if (take)
 		take_of_role(me, role);
 	return result;
 }

@@ -27,7 +27,7 @@ extern void arbiter_evict_for_scheduler(void);
 extern void arbiter_evict(Oid database, Oid role);
 extern void arbiter_want(SharedScheduler *me, bool wants);
 extern bool arbiter_yield(SharedScheduler *me);
-extern RoleLimit arbiter_role_limit(SharedScheduler *me, Oid role, int limit);
+extern RoleLimit arbiter_role_limit(SharedScheduler *me, Oid role, int limit, bool take);
 extern void arbiter_await(SharedScheduler *me, const Oid *roles, int count);
 extern int arbiter_count_database(Oid database);
 

@@ -183,6 +183,26 @@ subtest 'connection limits' => sub {
 	wait_for_state($node, $late, 'DONE', db => 'small');
 };
 
+# A role at its limit gets its executor of another database, but not while its own is full.
+subtest 'connection limits of a role and a database' => sub {
+	my $pids = q{SELECT count(DISTINCT pid) FROM task WHERE id IN };
+
+	sql('ALTER DATABASE small CONNECTION LIMIT 1');
+	sql_in('small', 'TRUNCATE gate');
+	my $busy = insert_task($node, db => 'small', role => 'plain', request => q{SELECT hold('full')});
+	wait_for_running($node, 1, id => $busy, db => 'small', event => 'PgSleep');
+	run_task($node, role => 'single', request => 'SELECT 1');
+	my $waiting = insert_task($node, db => 'small', role => 'single', request => 'SELECT 1');
+	ok(poll_for(sub {
+		my @ids = map { run_task($node, role => 'single', request => 'SELECT pg_sleep(0.5)') } 1 .. 4;
+
+		return sql($pids . '(' . join(', ', @ids) . ')') == 1;
+	}), 'tasks of the role keep their executor elsewhere');
+	is(task($node, $waiting, 'state', db => 'small'), 'PLAN', 'which would be of no use');
+	open_gate($node, 'full', db => 'small');
+	wait_for_state($node, $waiting, 'DONE', db => 'small');
+};
+
 subtest 'a database that is served no more' => sub {
 	my $executors = q{SELECT count(*) FROM pg_stat_activity WHERE datname = 'closing'};
 
