@@ -36,6 +36,11 @@
 /* If there are this many indexes on the same columns, do not create another one. */
 #define LOOKALIKES_MAX 3
 
+/*
+ * Each INSERT pays for every comparison in a condition here, whatever it is: the server prepares
+ * all of them for each statement.  A row that waits for others is in state PLAN, so the conditions
+ * on "waits" need not say it; the statements do, for rows that have bypassed the triggers.
+ */
 static const struct
 {
 	const char *label;
@@ -49,8 +54,8 @@ static const struct
 	{"active", false,
 	 "(((coalesce(planned, dt) AT TIME ZONE 'UTC') + active))"
 	 " WHERE state = 'PLAN' AND waits IS NULL AND active < interval '100 years'"},
-	{"waits", false, "(waits) WHERE state = 'PLAN' AND waits IS NOT NULL"},
-	{"any", false, "(id) WHERE state = 'PLAN' AND waits IS NOT NULL AND rule = 'any'"},
+	{"waits", false, "(waits) WHERE waits IS NOT NULL"},
+	{"any", false, "(id) WHERE waits IS NOT NULL AND rule = 'any'"},
 	{"key", true, "(queue, key) WHERE key IS NOT NULL AND state IN ('PLAN', 'WORK')"},
 	{"flow", true, "(flow, step) WHERE flow IS NOT NULL"},
 };
@@ -61,6 +66,8 @@ static const char *const replaced[] = {
 	" WHERE state = 'PLAN'",
 	"(((coalesce(planned, dt) AT TIME ZONE 'UTC') + active))"
 	" WHERE state = 'PLAN' AND active < interval '100 years'",
+	"(waits) WHERE state = 'PLAN' AND waits IS NOT NULL",
+	"(id) WHERE state = 'PLAN' AND waits IS NOT NULL AND rule = 'any'",
 };
 
 /*
@@ -220,7 +227,10 @@ skip_index(Oid relid, int which, const char *name)
 			 errhint("Look for event triggers and for invalid indexes, remove them, and reload.")));
 }
 
-/* Drop the indexes of earlier versions. */
+/*
+ * Drop the indexes of earlier versions, before others are created: they may be on the same columns,
+ * and so too many.
+ */
 static void
 drop_replaced(Oid relid, const char *name)
 {
@@ -237,6 +247,7 @@ drop_replaced(Oid relid, const char *name)
 												  get_namespace_name(get_rel_namespace(index)),
 												  get_rel_name(index))));
 	}
+	CommandCounterIncrement();
 }
 
 /*
@@ -252,6 +263,7 @@ indexes_complete(Oid relid, const char *name)
 
 	Assert(owner_acts());
 	Assert(compat_relation_locked(relid));
+	drop_replaced(relid, name);
 	for (i = 0; i < (int) lengthof(indexes); i++)
 	{
 		IndexStmt *wanted;
@@ -275,5 +287,4 @@ indexes_complete(Oid relid, const char *name)
 		}
 		skip_index(relid, i, name);
 	}
-	drop_replaced(relid, name);
 }

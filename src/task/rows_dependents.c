@@ -27,7 +27,7 @@
 
 /* clang-format off */
 
-/* The condition of the index on the watched tasks. */
+/* The index on the watched tasks has the second condition alone. */
 #define DEPENDENT "t.state = 'PLAN' AND t.waits IS NOT NULL"
 
 /* A task that has not ended. */

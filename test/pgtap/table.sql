@@ -90,9 +90,8 @@ SELECT set_eq($$SELECT regexp_replace(pg_get_indexdef(indexrelid), '^.* ON [^ ]+
               '((state = ''PLAN''::text) AND (crashed > 0)))',
           'USING btree ((((COALESCE(planned, dt) AT TIME ZONE ''UTC''::text) + active))) WHERE '
               '((state = ''PLAN''::text) AND (waits IS NULL) AND (active < ''100 years''::interval))',
-          'USING btree (waits) WHERE ((state = ''PLAN''::text) AND (waits IS NOT NULL))',
-          'USING btree (id) WHERE ((state = ''PLAN''::text) AND (waits IS NOT NULL) AND '
-              '(rule = ''any''::text))',
+          'USING btree (waits) WHERE (waits IS NOT NULL)',
+          'USING btree (id) WHERE ((waits IS NOT NULL) AND (rule = ''any''::text))',
           'USING btree (queue, key) WHERE ((key IS NOT NULL) AND '
               '(state = ANY (ARRAY[''PLAN''::text, ''WORK''::text])))',
           'USING btree (flow, step) WHERE (flow IS NOT NULL)'],

@@ -513,6 +513,26 @@ subtest 'rows from elsewhere' => sub {
 };
 
 # Rows of a dump come in the order in which they lie in the table, and without those that are gone.
+# The index on what rows watch has rows in any state: these have not been told that they wait for
+# nothing any more.
+subtest 'ended rows that watch a task' => sub {
+	my ($first, $gone) = map { insert_task($node, request => 'SELECT 1', dt => 'infinity') } 1 .. 2;
+	my $ended = join ', ', map { insert_after($first, rule => $_) } @rules;
+	my @after;
+
+	sql("SET session_replication_role = replica; UPDATE task SET state = 'STOP' WHERE id IN ($ended)");
+	is(count_of($node, "id IN ($ended) AND waits = $first"), 4, 'they watch it');
+	@after = map { insert_after($first, rule => $_) } 'done', 'any';
+	sql("DELETE FROM task WHERE id = $gone");
+	is(sql("SELECT count(*) FROM task_removed WHERE id = $gone"), 1, 'a removed task is recorded');
+	sql("UPDATE task SET dt = now() WHERE id = $first");
+	wait_for_state($node, $_, 'DONE') for @after;
+	wait_until($node, 'SELECT count(*) = 0 FROM task_removed');
+	is(count_of($node, "id IN ($ended) AND state = 'STOP' AND attempt = 0"), 4,
+		'they stay as they are, and count for no one');
+	sql('TRUNCATE task');
+};
+
 subtest 'rows of a dump into a table that is there' => sub {
 	my $rows = PostgreSQL::Test::Utils::tempdir() . '/rows';
 	my $first = insert_task($node, request => 'SELECT 1', dt => 'infinity');

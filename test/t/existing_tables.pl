@@ -182,6 +182,35 @@ subtest 'a database of version 1.0' => sub {
 	wait_for_state($node, $id, 'DONE', db => 'older');
 };
 
+# Conditions of indexes have become shorter.  The old index on "id" goes before the new one comes:
+# with it, there would be too many on that column.
+subtest 'indexes with conditions of an earlier version' => sub {
+	my $position = log_position($node);
+
+	$node->safe_psql('older', q{BEGIN; DROP INDEX task_waits_idx, task_any_idx;
+		CREATE INDEX watched ON task (waits) WHERE state = 'PLAN' AND waits IS NOT NULL;
+		CREATE INDEX or_any ON task (id)
+			WHERE state = 'PLAN' AND waits IS NOT NULL AND rule = 'any';
+		COMMIT});
+	wait_until($node, q{SELECT count(*) = 0 FROM pg_class WHERE relname IN ('watched', 'or_any')},
+		db => 'older');
+	is($node->safe_psql('older', q{SELECT string_agg(indexrelid::regclass || ' '
+			|| pg_get_expr(indpred, indrelid), ', ' ORDER BY indexrelid::regclass::text)
+		FROM pg_index WHERE indrelid = 'task'::regclass
+			AND pg_get_expr(indpred, indrelid) LIKE '%waits IS NOT NULL%'}),
+		q{task_any_idx ((waits IS NOT NULL) AND (rule = 'any'::text)), }
+			. 'task_waits_idx (waits IS NOT NULL)', 'they are replaced');
+	unlike(log_since($node, $position), qr/is not what it was made to be/, 'each is made');
+	my $id = $node->safe_psql('older', q{INSERT INTO task (request, dt) VALUES ('SELECT 1',
+		'infinity') RETURNING id});
+	my $next = $node->safe_psql('older', qq{INSERT INTO task (request, after) VALUES ('SELECT 1',
+		'{$id}') RETURNING id});
+	my $any = $node->safe_psql('older', qq{INSERT INTO task (request, after, rule)
+		VALUES ('SELECT 1', '{$next, $id}', 'any') RETURNING id});
+	$node->safe_psql('older', "UPDATE task SET dt = now() WHERE id = $id");
+	wait_for_state($node, $_, 'DONE', db => 'older') for $next, $any;
+};
+
 # Dropped parts of the table are created again while the scheduler runs; its rows stay.
 subtest 'dropped parts are created again' => sub {
 	my $relfilenode = $node->safe_psql('old', "SELECT 'task'::regclass::oid");
