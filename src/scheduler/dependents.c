@@ -17,8 +17,6 @@
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "scheduler/dependents.h"
@@ -26,16 +24,10 @@
 #include "scheduler/history.h"
 #include "scheduler/removed.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/task_bits.h"
 #include "scheduler/work.h"
 #include "shared/waiters.h"
 #include "task/rows.h"
-
-/*
- * Bits for watched tasks, of which each sets a few: of 100,000 watched tasks, one in 10,000 others
- * is looked up in vain; of a million, one in six.  That is an index probe.
- */
-#define WATCHED_BITS (1 << 22)
-#define WATCHED_HASHES 4
 
 /* Rows that are judged in one transaction: if tasks can be started meanwhile, and if not. */
 #define JUDGE_BUSY 256
@@ -62,52 +54,6 @@
 /* Pause after an error while the table of removed tasks was prepared (ms). */
 #define PREPARE_AGAIN_MS 1000
 
-/* The bits of a task: the first one, and from each to the next. */
-typedef struct TaskBits
-{
-	uint32 first;
-	uint32 step;
-} TaskBits;
-
-static TaskBits
-bits_of(int64 id)
-{
-	uint32 high = murmurhash32((uint32) (id >> 32));
-	uint32 first = murmurhash32((uint32) id ^ high);
-
-	return (TaskBits){first, murmurhash32(first ^ high ^ 0x5bd1e995) | 1};
-}
-
-static void
-set_bits(uint8 *bits, int64 id)
-{
-	TaskBits mine = bits_of(id);
-	int i;
-
-	for (i = 0; bits && i < WATCHED_HASHES; i++)
-	{
-		uint32 bit = (mine.first + i * mine.step) % WATCHED_BITS;
-
-		bits[bit / 8] |= 1 << (bit % 8);
-	}
-}
-
-static bool
-has_bits(const uint8 *bits, int64 id)
-{
-	TaskBits mine = bits_of(id);
-	int i;
-
-	for (i = 0; i < WATCHED_HASHES; i++)
-	{
-		uint32 bit = (mine.first + i * mine.step) % WATCHED_BITS;
-
-		if ((bits[bit / 8] & (1 << (bit % 8))) == 0)
-			return false;
-	}
-	return true;
-}
-
 /*
  * Rows may wait, or none does, which removed_settle has said.  Sessions know it before any row is
  * judged: a task whose end they have not reported had ended before.
@@ -126,8 +72,8 @@ add_watched(Dependents *dependents, int64 id)
 {
 	set_any(dependents, true);
 	dependents->found = true;
-	set_bits(dependents->watched, id);
-	set_bits(dependents->walked, id);
+	task_bits_add(dependents->watched, id);
+	task_bits_add(dependents->walked, id);
 }
 
 /* May a row watch this task? */
@@ -139,7 +85,7 @@ dependents_is_watched(int64 id)
 	if (!dependents->any)
 		return false;
 	return dependents->watched == NULL || dependents->incomplete ||
-		   has_bits(dependents->watched, id);
+		   task_bits_have(dependents->watched, id);
 }
 
 /* Free the bits. */
@@ -506,9 +452,9 @@ static void
 begin_walk(Dependents *dependents)
 {
 	if (dependents->walked)
-		memset(dependents->walked, 0, WATCHED_BITS / 8);
+		task_bits_clear(dependents->walked);
 	else
-		dependents->walked = MemoryContextAllocZero(TopMemoryContext, WATCHED_BITS / 8);
+		dependents->walked = task_bits_create();
 	dependents->routine = !dependents->wanted && (dependents->routine || !walks(dependents));
 	dependents->walking = true;
 	dependents->wanted = dependents->found = dependents->again = false;
