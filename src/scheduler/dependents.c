@@ -20,6 +20,7 @@
 #include "utils/timestamp.h"
 
 #include "scheduler/dependents.h"
+#include "scheduler/dependents_claim.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
 #include "scheduler/removed.h"
@@ -32,6 +33,9 @@
 /* Rows that are judged in one transaction: if tasks can be started meanwhile, and if not. */
 #define JUDGE_BUSY 256
 #define JUDGE_IDLE 1024
+
+/* Rows that are judged in one transaction while very many tasks are claimed. */
+#define JUDGE_BESIDE 64
 
 /* Ended tasks whose dependents one statement judges. */
 #define JUDGE_TASKS 256
@@ -111,6 +115,7 @@ dependents_forget(void)
 	dependents->walking = dependents->any_walking = false;
 	dependents->any_rule = dependents->wanted = dependents->any_wanted = true;
 	dependents->urgent = true;
+	dependents_claim_reset();
 	dependents->incomplete = dependents->again = false;
 	dependents->slice = CLOCK_LONG_AGO;
 	set_any(dependents, true);
@@ -132,9 +137,36 @@ static void
 add_ended(Dependents *dependents, int64 id)
 {
 	if (dependents->count < DEPENDENTS_ENDED)
+	{
 		dependents->ended[dependents->count++] = id;
+		dependents->claim.fresh = true;
+	}
 	else
 		dependents->wanted = true;
+}
+
+/* Nothing is left to do for the first of these tasks. */
+void
+dependents_drop_ended(int count)
+{
+	Dependents *dependents = &MyScheduler->dependents;
+
+	Assert(count <= dependents->count);
+	dependents->count -= count;
+	memmove(dependents->ended, dependents->ended + count, dependents->count * sizeof(int64));
+}
+
+/* The first of these tasks has many rows: it makes way for the others. */
+void
+dependents_turn_ended(void)
+{
+	Dependents *dependents = &MyScheduler->dependents;
+	int64 first = dependents->ended[0];
+
+	if (dependents->count == 0)
+		return;
+	dependents_drop_ended(1);
+	dependents->ended[dependents->count++] = first;
 }
 
 /* A walk through the rows with the rule "any" is due, because something has happened. */
@@ -232,7 +264,7 @@ dependents_until(void)
 	if (MyScheduler->table == NULL || !dependents->any)
 		return CLOCK_NEVER;
 	if (dependents->count > 0)
-		until = CLOCK_LONG_AGO;
+		until = dependents_claim_judge_until(dependents);
 	until = clock_min(until, walk_until(dependents));
 	if (dependents->any_walking || (dependents->any_rule && dependents->any_wanted))
 		until = clock_min(until, dependents->any_next);
@@ -290,7 +322,10 @@ write_rows(const DependentRow *rows, int count, ClockNow now)
 
 	dependents->thinned |= rows->verdict != DEPENDENT_WATCHES && rows->verdict != DEPENDENT_WAITS;
 	if (rows->verdict == DEPENDENT_FREE)
+	{
 		rows_free(MyScheduler->table, rows, count, now.wall);
+		dependents->claim.ahead += count;
+	}
 	else if (rows->verdict == DEPENDENT_WATCHES)
 	{
 		rows_watch(MyScheduler->table, rows, count);
@@ -404,6 +439,7 @@ free_single_rows(Dependents *dependents, int limit, ClockNow now)
 	count = rows_free_single(MyScheduler->table, dependents->ended, dependents->judging,
 							 dependents->refused, dependents->nrefused, limit, now.wall);
 	dependents->thinned |= count > 0;
+	dependents->claim.ahead += count;
 	if (count == 0)
 		dependents->writing = 0;
 	return count;
@@ -425,26 +461,43 @@ judge_rows(Dependents *dependents, int limit, ClockNow now)
 	return more;
 }
 
+/* How many rows are judged in one transaction? */
+static int
+judge_limit(const Dependents *dependents, ClockNow now)
+{
+	int limit = groups_ready(now) ? JUDGE_BUSY : JUDGE_IDLE;
+
+	if (dependents_claim_flows(now.mono))
+		limit = JUDGE_BESIDE;
+	return Min(limit, dependents->limit);
+}
+
 /* Judge rows that watch ended tasks: one batch.  Those that somebody has locked, the walk finds. */
 static void
 judge_ended(Dependents *dependents, ClockNow now)
 {
-	int limit = Min(groups_ready(now) ? JUDGE_BUSY : JUDGE_IDLE, dependents->limit);
+	int limit = judge_limit(dependents, now);
+	MonoTime begun = clock_mono();
 	bool more;
 
+	dependents_claim_forget();
+	if (dependents->count == 0)
+		return;
 	work_begin_writing("judging tasks that wait for others");
 	dependents->judging = Min(dependents->count, JUDGE_TASKS);
 	work_set_lazy(true);
-	more = free_single_rows(dependents, limit, now) == limit || judge_rows(dependents, limit, now);
+	more = free_single_rows(dependents, limit, now) == limit;
+	/* rows that wait for several tasks do not wait for all of the others */
+	if (!more || dependents->count > 1)
+		more |= judge_rows(dependents, more ? Min(limit, JUDGE_BESIDE) : limit, now);
 	work_end();
 	rows_written(dependents, now.mono);
-	if (!more)
-	{
-		dependents->count -= dependents->judging;
-		memmove(dependents->ended, dependents->ended + dependents->judging,
-				dependents->count * sizeof(int64));
-	}
+	if (more)
+		dependents_turn_ended();
+	else
+		dependents_drop_ended(dependents->judging);
 	dependents->judging = 0;
+	dependents_claim_judged(begun, clock_mono());
 }
 
 /* Begin a walk: it fills bits of its own. */
@@ -596,7 +649,7 @@ dependents_run(ClockNow now)
 	if (dependents->any_walking || (dependents->any_rule && dependents->any_wanted))
 		if (!clock_is_before(now.mono, dependents->any_next))
 			walk_any_slice(dependents, now);
-	if (dependents->count > 0)
+	if (dependents->count > 0 && dependents_claim_may_judge(now.mono))
 		judge_ended(dependents, now);
 	/* the walk fills the list that is judged */
 	if (dependents->count < DEPENDENTS_ENDED / 2 &&

@@ -11,6 +11,7 @@
 
 #include "scheduler/choice.h"
 #include "scheduler/dependents.h"
+#include "scheduler/dependents_claim.h"
 #include "scheduler/dispatch.h"
 #include "scheduler/figures.h"
 #include "scheduler/groups.h"
@@ -132,6 +133,29 @@ note_claims(DispatchRound *round, Claim *claims, int count)
 	}
 }
 
+/* Is it a dependent row, which its claim frees? */
+static bool
+is_dependent(const DispatchEntry *entry)
+{
+	return ItemPointerIsValid(&entry->candidate.tid);
+}
+
+/* Count the chosen tasks that wait for no task, and could not be claimed. */
+static int
+count_missed(const DispatchRound *round)
+{
+	int count = 0;
+	int i;
+
+	for (i = 0; i < round->count; i++)
+	{
+		const DispatchEntry *entry = &round->entries[i];
+
+		count += entry->claim == NULL && !entry->kept && !is_dependent(entry);
+	}
+	return count;
+}
+
 /* Within a transaction: claim the chosen tasks. */
 static void
 claim_entries(DispatchRound *round)
@@ -140,6 +164,7 @@ claim_entries(DispatchRound *round)
 	Candidate candidates[DISPATCH_MAX];
 	int ncandidates = 0;
 	int count = 0;
+	int missed;
 	int i;
 
 	Assert(MyScheduler->in_transaction);
@@ -158,8 +183,9 @@ claim_entries(DispatchRound *round)
 	}
 	figures_add(FIGURE_CLAIMS, ncandidates > 0);
 	figures_add(FIGURE_CLAIMED, count);
-	figures_add(FIGURE_MISSED, ncandidates - count);
-	if (count < ncandidates)
+	missed = count_missed(round);
+	figures_add(FIGURE_MISSED, missed);
+	if (missed > 0)
 	{
 		locked_mark(round, MyScheduler->table);
 		/* no hint tells when the lock of a row is released that was not changed */
@@ -194,7 +220,7 @@ assign_entries(DispatchRound *round)
 		else
 		{
 			pool_release(entry->group->queue, entry->rated);
-			if (!entry->kept)
+			if (!entry->kept && !is_dependent(entry))
 				unstarted_expire(&entry->candidate);
 		}
 	}
@@ -212,7 +238,10 @@ dispatch_begin(DispatchRound *round)
 	round->blocked = round->heads = NIL;
 }
 
-/* Put a chosen task back.  Of several tasks of a queue, the last one goes first. */
+/*
+ * Put a chosen task back.  Of several tasks of a queue, the last one goes first.  A dependent row
+ * is judged later.
+ */
 static void
 give_back(const DispatchEntry *entry)
 {
@@ -221,7 +250,8 @@ give_back(const DispatchEntry *entry)
 	if (entry->strict)
 		queue->choosing = false;
 	pool_release(queue, entry->rated);
-	groups_hint(&entry->group->key, entry->candidate.place);
+	if (!is_dependent(entry))
+		groups_hint(&entry->group->key, entry->candidate.place);
 }
 
 /* Put those of the chosen tasks back that are marked; the others stay in their order. */
@@ -302,17 +332,19 @@ dispatch_round(DispatchRound *round, ClockNow now)
 	round->now = now;
 	locked_begin_round(round);
 	role_line_recall(shared_databases_changes(), now.mono);
-	if (!groups_ready(now))
+	if (!groups_ready(now) && !dependents_claim_due(now.mono))
 		return false;
 	if (refused_singly(REFUSED_CLAIM))
 		round->limit = 1;
 	work_begin("claiming tasks");
 	choice_make(round, MyScheduler->table);
+	dependents_claim_choose(round, MyScheduler->table);
 	look_for_changed_rules(round);
 	if (round->count > 0)
 		claim_entries(round);
 	work_end();
 	refused_batch_written(REFUSED_CLAIM);
+	dependents_claim_end(round);
 	assign_entries(round);
 	strict_note_heads(round);
 	return round->dropped || round->count > 0;
@@ -363,8 +395,10 @@ dispatch_abandon(DispatchRound *round)
 		if (entry->strict)
 			strict_learn(entry, false, round->now);
 		pool_release(entry->group->queue, entry->rated);
+		if (is_dependent(entry))
+			dependents_claim_failed(round->now.mono);
 		/* the group is known, so this allocates nothing */
-		if (!entry->strict)
+		else if (!entry->strict)
 			groups_hint(&entry->group->key, entry->candidate.place);
 	}
 	pool_end_round();

@@ -54,6 +54,9 @@ static const TaskColumn written[] = {COLUMN_START,	 COLUMN_STOP,	  COLUMN_PID,
 									 COLUMN_ATTEMPT, COLUMN_STATE,	  COLUMN_RESPONSE,
 									 COLUMN_ERROR,	 COLUMN_SQLSTATE, COLUMN_NOTICE};
 
+/* Besides, by a claim that frees a dependent row. */
+static const TaskColumn freed[] = {COLUMN_DT, COLUMN_PLANNED, COLUMN_WAITS};
+
 /* An index of the table. */
 typedef struct DirectIndex
 {
@@ -75,6 +78,7 @@ static struct
 	bool writing;	 /* ... and nobody was interrupted while using it */
 	Oid relid;
 	bool plain; /* rows can be written; otherwise the rest is not set */
+	bool frees; /* dependent rows, too */
 	MemoryContext context;
 	EState *estate;
 	Oid id_index; /* unique, on the id alone */
@@ -153,15 +157,18 @@ has_constraints(const TupleConstr *constraints)
 	return constraints && (constraints->num_check > 0 || constraints->has_generated_stored);
 }
 
-/* Would the server change what is written, or refuse it because of the definition of a column? */
+/*
+ * Would the server change what is written into one of these columns, or refuse it because of the
+ * definition of the column?
+ */
 static bool
-changes_values(TupleDesc desc)
+changes_values(TupleDesc desc, const TaskColumn *columns, int count)
 {
 	int i;
 
-	for (i = 0; i < (int) lengthof(written); i++)
+	for (i = 0; i < count; i++)
 	{
-		Form_pg_attribute att = TupleDescAttr(desc, direct.numbers[written[i]] - 1);
+		Form_pg_attribute att = TupleDescAttr(desc, direct.numbers[columns[i]] - 1);
 
 		if (column_rounds(att) || att->attgenerated != '\0' ||
 			att->attidentity == ATTRIBUTE_IDENTITY_ALWAYS)
@@ -179,7 +186,8 @@ static bool
 is_plain(Relation rel)
 {
 	if (rel->rd_rel->relkind != RELKIND_RELATION || rel->rd_rel->relispartition || rel->rd_rules ||
-		rel->rd_tableam != GetHeapamTableAmRoutine() || changes_values(RelationGetDescr(rel)) ||
+		rel->rd_tableam != GetHeapamTableAmRoutine() ||
+		changes_values(RelationGetDescr(rel), written, lengthof(written)) ||
 		has_constraints(RelationGetDescr(rel)->constr) ||
 		has_triggers(CopyTriggerDesc(rel->trigdesc)))
 		return false;
@@ -328,6 +336,7 @@ describe_table(Relation rel)
 		direct.numbers[i] = get_attnum(RelationGetRelid(rel), task_columns[i].name);
 	direct.estate = CreateExecutorState();
 	direct.plain = is_plain(rel) && keep_indexes(rel);
+	direct.frees = !changes_values(RelationGetDescr(rel), freed, lengthof(freed));
 	direct.complete = OidIsValid(direct.relid);
 	MemoryContextSwitchTo(old);
 }
@@ -379,6 +388,28 @@ direct_find(DirectRows *rows, int64 id)
 }
 
 /*
+ * Can dependent rows of this table be claimed?  False if nothing is known of it, because nothing
+ * was written since it has changed.
+ */
+bool
+direct_frees(const TaskTable *table)
+{
+	return direct.complete && !direct.writing && direct.relid == table->relid && direct.plain &&
+		   direct.frees;
+}
+
+/* Find a row where it was read or written; the caller sees whether it is that row. */
+bool
+direct_find_at(DirectRows *rows, ItemPointerData tid)
+{
+	/* VACUUM may have cut it off before this transaction has locked the table */
+	if (rows->blocks == 0)
+		rows->blocks = RelationGetNumberOfBlocks(rows->rel);
+	return ItemPointerGetBlockNumber(&tid) < rows->blocks &&
+		   table_tuple_fetch_row_version(rows->rel, &tid, GetActiveSnapshot(), rows->old);
+}
+
+/*
  * Has the page of the row room for a new version?  A look without a lock, as the server takes it
  * before it prunes a page.
  */
@@ -392,21 +423,16 @@ has_room(const TupleTableSlot *slot)
 }
 
 /*
- * Find a row where a claim has written it, as direct_find does; the caller sees whether it is that
- * row.  This saves the way through the index.  A page that is full is not for this: on that way the
- * server prunes it, so that the new version need not be written to another page.
+ * Find a row where a claim has written it.  This saves the way through the index.  A page that is
+ * full is not for this: on that way the server prunes it, so that the new version need not be
+ * written to another page.
  */
 static bool
-find_at(DirectRows *rows, ItemPointerData tid)
+find_claimed(DirectRows *rows, ItemPointerData tid)
 {
 	if (!ItemPointerIsValid(&tid))
 		return false;
-	/* VACUUM may have cut it off before this transaction has locked the table */
-	if (rows->blocks == 0)
-		rows->blocks = RelationGetNumberOfBlocks(rows->rel);
-	if (ItemPointerGetBlockNumber(&tid) < rows->blocks &&
-		table_tuple_fetch_row_version(rows->rel, &tid, GetActiveSnapshot(), rows->old) &&
-		has_room(rows->old))
+	if (direct_find_at(rows, tid) && has_room(rows->old))
 		return true;
 	ExecClearTuple(rows->old); /* a page that is pinned is not pruned */
 	return false;
@@ -420,6 +446,12 @@ direct_set(DirectRows *rows, TaskColumn column, Datum value)
 	rows->new->tts_isnull[direct.numbers[column] - 1] = false;
 }
 
+void
+direct_set_null(DirectRows *rows, TaskColumn column)
+{
+	rows->new->tts_isnull[direct.numbers[column] - 1] = true;
+}
+
 /* Set a text; NULL for NULL. */
 void
 direct_set_text(DirectRows *rows, TaskColumn column, const char *value)
@@ -427,7 +459,7 @@ direct_set_text(DirectRows *rows, TaskColumn column, const char *value)
 	if (value)
 		direct_set(rows, column, CStringGetTextDatum(value));
 	else
-		rows->new->tts_isnull[direct.numbers[column] - 1] = true;
+		direct_set_null(rows, column);
 }
 
 /*
@@ -604,15 +636,15 @@ make_done(DirectRows *rows, const TaskResult *result)
 	direct_set(rows, COLUMN_STOP, TimestampTzGetDatum(result->stop));
 	direct_set_text(rows, COLUMN_RESPONSE, result->response);
 	direct_set_text(rows, COLUMN_NOTICE, result->notice);
-	direct_set_text(rows, COLUMN_ERROR, NULL);
-	direct_set_text(rows, COLUMN_SQLSTATE, NULL);
+	direct_set_null(rows, COLUMN_ERROR);
+	direct_set_null(rows, COLUMN_SQLSTATE);
 }
 
 /* Find the row of a run, and set it to DONE. */
 static bool
 finish_row(DirectRows *rows, const RowFinish *finish)
 {
-	if (!(find_at(rows, finish->result->tid) && is_run(rows->old, finish->run)) &&
+	if (!(find_claimed(rows, finish->result->tid) && is_run(rows->old, finish->run)) &&
 		!(direct_find(rows, finish->run.id) && is_run(rows->old, finish->run)))
 		return false;
 	make_done(rows, finish->result);

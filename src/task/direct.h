@@ -30,12 +30,15 @@ typedef struct DirectRows
 
 extern bool direct_begin(DirectRows *rows, const TaskTable *table);
 extern void direct_end(DirectRows *rows);
+extern bool direct_frees(const TaskTable *table);
 extern bool direct_find(DirectRows *rows, int64 id);
+extern bool direct_find_at(DirectRows *rows, ItemPointerData tid);
 extern Datum direct_value(TupleTableSlot *slot, TaskColumn column, bool *isnull);
 extern bool direct_is_null(TupleTableSlot *slot, TaskColumn column);
 extern bool direct_is_text(TupleTableSlot *slot, TaskColumn column, const char *wanted);
 extern void direct_copy(DirectRows *rows);
 extern void direct_set(DirectRows *rows, TaskColumn column, Datum value);
+extern void direct_set_null(DirectRows *rows, TaskColumn column);
 extern void direct_set_text(DirectRows *rows, TaskColumn column, const char *value);
 extern bool direct_is_free(const DirectRows *rows);
 extern bool direct_write(DirectRows *rows);
