@@ -28,6 +28,7 @@ typedef struct DependentsClaim
 	int next;			 /* rows before this one were chosen ... */
 	int chosen;			 /* ... and as many of them in this round */
 	bool more;			 /* there may be more rows than were read */
+	bool waits;			 /* there are rows that wait for an executor with room */
 	int limit;			 /* rows that are read at once */
 	int ring;			 /* tasks that an executor may hold */
 	int ahead;			 /* rows that were freed, less tasks that were claimed since */

@@ -31,11 +31,12 @@
 #define CLAIM_MAX 512
 
 /*
- * Claims are worth it while tasks are short: if this many were claimed in about as long (ms), 5,000
- * in a second.  Otherwise rows are judged as fast as possible.
+ * Claims are worth it while tasks are short: if this many were claimed in about as long (ms), 2,500
+ * in a second, not longer ago than that.  Otherwise rows are judged as fast as possible.
  */
-#define CLAIM_FLOW 100
+#define CLAIM_FLOW 50
 #define CLAIM_FLOW_MS 20
+#define CLAIM_RECENT_MS 100
 
 /*
  * Meanwhile a batch of rows is judged after so many times the duration of the last one, but at
@@ -80,12 +81,13 @@ dependents_claim_flows(MonoTime now)
 {
 	const DependentsClaim *claim = &MyScheduler->dependents.claim;
 
-	return claim->flows && !clock_exceeds(claim->since, now, 2 * CLAIM_FLOW_MS);
+	return claim->flows && !clock_exceeds(claim->since, now, CLAIM_RECENT_MS);
 }
 
 /*
- * Return when rows of ended tasks are to be judged, or looked at by a round.  There is a pause
- * while very many tasks are claimed, longer while some of those that were freed are not among them.
+ * Return when rows of ended tasks are to be judged, or looked at by a round.  While very many tasks
+ * are claimed, there is a pause if claims may free some of these rows later, and a longer one if
+ * some of those that were freed are not claimed.
  */
 MonoTime
 dependents_claim_judge_until(const Dependents *dependents)
@@ -93,12 +95,12 @@ dependents_claim_judge_until(const Dependents *dependents)
 	const DependentsClaim *claim = &dependents->claim;
 	MonoTime until;
 
-	if (claim->fresh || claim->left || !claim->flows)
+	if (claim->fresh || claim->left || !claim->flows || !(claim->waits || claim->ahead > 0))
 		return CLOCK_LONG_AGO;
 	until = clock_plus_ms(claim->judged_at, JUDGE_AGAIN_MS);
 	if (claim->ahead == 0)
 		until.us = Min(until.us, claim->judged_at.us + claim->judging_us * JUDGE_SHARE);
-	return clock_min(until, clock_plus_ms(claim->since, 2 * CLAIM_FLOW_MS));
+	return clock_min(until, clock_plus_ms(claim->since, CLAIM_RECENT_MS));
 }
 
 /*
@@ -164,6 +166,7 @@ forget_rows(Dependents *dependents)
 	else if (claim->more)
 		complete = tasks_before(dependents, claim->rows[claim->count - 1].watches);
 	dependents_drop_ended(complete);
+	claim->waits = complete < claim->tasks && !claim->left;
 	if (complete < claim->tasks)
 		dependents_turn_ended();
 	claim->tasks = claim->count = claim->next = claim->chosen = 0;
@@ -183,7 +186,7 @@ dependents_claim_reset(void)
 	DependentsClaim *claim = &MyScheduler->dependents.claim;
 
 	claim->tasks = claim->count = claim->next = claim->chosen = 0;
-	claim->left = false;
+	claim->left = claim->waits = false;
 }
 
 /*
@@ -248,6 +251,7 @@ dependents_claim_choose(DispatchRound *round, const TaskTable *table)
 		claim->limit += 2;
 	}
 	claim->left |= answer == CHOICE_LEFT;
+	claim->waits = !claim->left && (claim->next < claim->count || claim->more);
 }
 
 /* Count claimed tasks. */
@@ -257,7 +261,7 @@ count_claims(DependentsClaim *claim, int count, MonoTime now)
 	if (clock_exceeds(claim->since, now, CLAIM_FLOW_MS))
 	{
 		claim->flows =
-			claim->claims >= CLAIM_FLOW && !clock_exceeds(claim->since, now, 2 * CLAIM_FLOW_MS);
+			claim->claims >= CLAIM_FLOW && !clock_exceeds(claim->since, now, CLAIM_RECENT_MS);
 		claim->since = now;
 		claim->claims = 0;
 	}
