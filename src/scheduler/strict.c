@@ -18,6 +18,7 @@
 #include "scheduler/refused.h"
 #include "scheduler/strict.h"
 #include "task/outcome.h"
+#include "task/roles.h"
 #include "task/rows.h"
 
 /* While a first task cannot be claimed, the queue is held for this time (ms): doubled each time. */
@@ -188,8 +189,10 @@ find_wait(const RowWait *waits, int count, int64 id)
 static MonoTime
 retry_at(const RowWait *wait, QueueState *queue, ClockNow now)
 {
-	return clock_of_wall(
-		now, outcome_retry_at(&wait->retry, wait->stop, queue_rules_defaults(queue_rule(queue))));
+	const TaskDefaults *defaults = queue_rules_defaults(queue_rule(queue));
+	SettingsTask role = roles_settings(roles_bound(wait->retry.role, wait->retry.role_id));
+
+	return clock_of_wall(now, outcome_retry_at(&wait->retry, wait->stop, defaults, &role));
 }
 
 /*

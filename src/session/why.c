@@ -43,11 +43,11 @@
 #include "shared/survey.h"
 #include "targets.h"
 #include "task/home.h"
+#include "task/outcome.h"
 #include "task/queue_table.h"
 #include "task/rate.h"
 #include "task/rate_table.h"
 #include "task/roles.h"
-#include "task/schedule.h"
 
 PGDLLEXPORT Datum pg_task_why(PG_FUNCTION_ARGS);
 
@@ -85,8 +85,10 @@ typedef enum WhyColumn
 	"t.id, t.state, t.dt, t.planned, t.start, t.stop, t.queue, t.max, t.priority," \
 	" t.role, t.role_id, t.attempt, t.failed, t.crashed, t.error, t.sqlstate,"     \
 	" CASE WHEN t.delay IS NULL THEN -1"                                           \
-	"      ELSE least(extract(epoch FROM t.delay), 3600) * 1000000 END::int8,"     \
-	" coalesce(t.backoff, -1)::float8, t.cron, t.pid, t.waits, t.tableoid, t.ctid"
+	"      ELSE least(extract(epoch FROM t.delay), " CppAsString2(                 \
+		TASK_DELAY_MAX) ")"                                                        \
+						"           * 1000000 END::int8,"                          \
+						" coalesce(t.backoff, -1)::float8, t.cron, t.pid, t.waits, t.tableoid, t.ctid"
 
 /* A task, and what is known that may keep it from running. */
 typedef struct WhyTask
@@ -439,19 +441,14 @@ explain_limit(const WhyTask *task)
 static TimestampTz
 retry_time(const WhyTask *task)
 {
-	const TaskDefaults *queue = &task->rule.defaults;
-	SettingsTask role = task->role.settings;
-	int64 delay = DatumGetInt64(value_of(task, WHY_DELAY));
-	double backoff = DatumGetFloat8(value_of(task, WHY_BACKOFF));
+	RowRetry retry = {.failed = count_of(task, WHY_FAILED),
+					  .delay = DatumGetInt64(value_of(task, WHY_DELAY)),
+					  .backoff = DatumGetFloat8(value_of(task, WHY_BACKOFF))};
 
-	if (is_null(task, WHY_STOP) || count_of(task, WHY_FAILED) <= 0)
+	if (is_null(task, WHY_STOP) || retry.failed <= 0)
 		return DT_NOBEGIN;
-	if (delay < 0)
-		delay = queue->delay >= 0 ? queue->delay : (int64) role.delay * 1000;
-	if (backoff < 0)
-		backoff = queue->backoff >= 0 ? queue->backoff : role.backoff;
-	return DatumGetTimestampTz(value_of(task, WHY_STOP)) +
-		   schedule_retry(delay, backoff, count_of(task, WHY_FAILED), 0.5);
+	return outcome_retry_at(&retry, DatumGetTimestampTz(value_of(task, WHY_STOP)),
+							&task->rule.defaults, &task->role.settings);
 }
 
 /* Find the first due task of the queue that the caller sees. */

@@ -32,6 +32,9 @@
 /* Nobody is notified while the server's queue is filled to more than this share. */
 #define TASK_NOTIFY_USAGE 0.9
 
+/* What is more in "delay" does not count (s): some 100 years.  Statements contain it. */
+#define TASK_DELAY_MAX 3155760000
+
 /* Minimum of "repeat" (ms). */
 #define TASK_REPEAT_MIN_MS 10
 

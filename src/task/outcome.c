@@ -236,16 +236,15 @@ retry_wait(const RowRetry *retry, const TaskDefaults *queue, const SettingsTask 
 
 /*
  * When may a task of a strict queue run that waits, has failed, and ended at "stop"?  Its dt does
- * not say that.
+ * not say that.  Of "retry" the number of failed runs, "delay" and "backoff" count.
  */
 TimestampTz
-outcome_retry_at(const RowRetry *retry, TimestampTz stop, const TaskDefaults *queue)
+outcome_retry_at(const RowRetry *retry, TimestampTz stop, const TaskDefaults *queue,
+				 const SettingsTask *role)
 {
-	SettingsTask role = roles_settings(roles_bound(retry->role, retry->role_id));
-
 	if (TIMESTAMP_NOT_FINITE(stop))
 		return stop;
-	return stop + retry_wait(retry, queue, &role, retry->failed, 0.5);
+	return stop + retry_wait(retry, queue, role, retry->failed, 0);
 }
 
 /*

@@ -18,8 +18,8 @@ extern bool outcome_done(const TaskTable *table, TaskRun run, const char *role,
 						 const TaskResult *result, bool repeats, bool deletes);
 extern bool outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result,
 						   const TaskDefaults *queue, bool wait);
-extern TimestampTz
-outcome_retry_at(const RowRetry *retry, TimestampTz stop, const TaskDefaults *queue);
+extern TimestampTz outcome_retry_at(const RowRetry *retry, TimestampTz stop,
+									const TaskDefaults *queue, const SettingsTask *role);
 extern bool outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure);
 extern void outcome_expired(const TaskTable *table, RowKey row, TimestampTz now);
 extern void

@@ -45,9 +45,6 @@
 /* The longest time that is counted (us): what is longer means for ever. */
 #define FOR_EVER_US (100 * 365.25 * USECS_PER_DAY)
 
-/* The longest wait for a retry (us). */
-#define DELAY_MAX_US ((double) USECS_PER_HOUR)
-
 /* The lock of the table is waited for this often, for this time (us). */
 #define LOCK_WAITS 10
 #define LOCK_WAIT_US 1000
@@ -425,7 +422,7 @@ read_defaults(const RowReader *row, TaskDefaults *defaults)
 
 	defaults->retry = read_count(row, QUEUE_RETRY);
 	defaults->batch = Min(read_count(row, QUEUE_BATCH), SETTINGS_BATCH_MAX);
-	defaults->delay = (int64) Min(read_interval(row, QUEUE_DELAY), DELAY_MAX_US);
+	defaults->delay = (int64) Min(read_interval(row, QUEUE_DELAY), FOR_EVER_US);
 	defaults->backoff = !isnull && backoff >= 0 ? backoff : -1;
 	defaults->timeout = (int64) read_limit(row, QUEUE_TIMEOUT);
 	defaults->active = active < 0 ? -1 : (int64) ceil(active / 1000);

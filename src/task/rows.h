@@ -146,7 +146,7 @@ typedef struct RowRetry
 	int crashed;
 	int retry;			 /* -1 for NULL */
 	double backoff;		 /* -1 for NULL */
-	int64 delay;		 /* us, at most an hour; -1 for NULL */
+	int64 delay;		 /* us; -1 for NULL */
 	TimestampTz planned; /* when the first run was planned for */
 	TimestampTz expires; /* by column "active"; DT_NOEND for NULL */
 	char *format;		 /* NULL for NULL */

@@ -73,10 +73,10 @@
 #define KEEP \
 	"CASE WHEN t.keep IS NULL THEN -1 ELSE greatest(extract(epoch FROM t.keep), 0) END::float8"
 
-/* The columns "delay" (us, at most an hour) and "backoff"; -1 for NULL. */
+/* The columns "delay" (us) and "backoff"; -1 for NULL. */
 #define DELAY \
 	"(CASE WHEN t.delay IS NULL THEN -1" \
-	" ELSE least(extract(epoch FROM t.delay), 3600) * 1000000 END)::int8"
+	" ELSE least(extract(epoch FROM t.delay), " CppAsString2(TASK_DELAY_MAX) ") * 1000000 END)::int8"
 #define BACKOFF "coalesce(t.backoff, -1)::float8"
 
 /* The time of the claim.  The owner of the table may have set the column to NULL. */

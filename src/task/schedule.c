@@ -18,11 +18,12 @@
 /* The epoch of timestamps, in seconds since 1970. */
 #define EPOCH_SECONDS ((int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * SECS_PER_DAY)
 
-/* Longest delay of a retry (us). */
+/* Longest wait for a retry (us), unless "delay" itself is longer. */
 #define RETRY_MAX ((double) USECS_PER_HOUR)
 
-/* Retries of tasks that failed together are spread over this fraction of the delay. */
-#define RETRY_JITTER 0.1
+/* Retries of tasks that failed together are spread by this part of the wait, up to so much (us). */
+#define JITTER 0.1
+#define JITTER_MAX (JITTER * USECS_PER_HOUR)
 
 /* Add months to a broken-down time; the day is clipped to the length of the month. */
 static bool
@@ -250,18 +251,18 @@ schedule_in_range(TimestampTz moment)
 }
 
 /*
- * The delay of a retry (us), where the first retry is number 1: delay * backoff^(retry - 1), plus
- * up to a tenth of that, at most one hour.  "random" is between 0 and 1.  If the delay would
- * exceed an hour, it is spread over the last tenth of the hour.
+ * How long a retry waits (us), where the first retry is number 1: delay * backoff^(retry - 1), at
+ * most the greater of one hour and "delay", and then a little longer.  "random" is between 0 and 1.
  */
 int64
 schedule_retry(int64 delay, double backoff, int retry, double random)
 {
+	double longest = Max((double) delay, RETRY_MAX);
 	double wait = (double) delay * pow(backoff, retry - 1);
 
 	if (delay == 0)
 		return 0;
-	if (!(wait < RETRY_MAX)) /* also true for infinity and NaN */
-		return (int64) (RETRY_MAX * (1 - RETRY_JITTER * random));
-	return (int64) Min(wait * (1 + RETRY_JITTER * random), RETRY_MAX);
+	if (!(wait < longest)) /* also true for infinity and NaN */
+		wait = longest;
+	return (int64) (wait + Min(JITTER * wait, JITTER_MAX) * random);
 }

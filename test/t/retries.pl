@@ -84,8 +84,8 @@ subtest 'the row of a waiting retry' => sub {
 	is(task($node, $id, 'attempt, failed'), '2|1', 'planned by hand for now, it is tried at once');
 };
 
-# When: delay * backoff^(failed - 1) after the end, plus up to a tenth, at most an hour.  Planned
-# by hand each time, it fails again.
+# When: delay * backoff^(failed - 1) after the end, plus up to a tenth and six minutes.  Planned by
+# hand each time, it fails again.
 sub delays
 {
 	my ($name, $delay, $backoff, @wanted) = @_;
@@ -100,7 +100,8 @@ sub delays
 		# exact to milliseconds: dt is that long after stop
 		is(task($node, $task,
 			qq{dt - stop BETWEEN interval '$wanted' - interval '1 ms'
-			AND least(interval '$wanted' * 1.1 + interval '1 ms', interval '1 h')}), 't',
+			AND interval '$wanted' + interval '1 ms'
+				+ least(interval '$wanted' * 0.1, interval '6 min')}), 't',
 			"$name: $wanted after failure $failed") or diag(task($node, $task, 'dt - stop'));
 		sql("UPDATE task SET dt = now() WHERE id = $task");
 	}
@@ -112,8 +113,13 @@ subtest 'the delay' => sub {
 	delays('doubled', '10 min', 2, '10 min', '20 min', '40 min');
 	delays('constant', '5 min', 1, ('5 min') x 3);
 	delays('halved', '8 min', 0.5, '8 min', '4 min', '2 min');
-	# at the cap the jitter goes down: between 54 minutes and an hour
-	for my $huge ([ '100 days', 2 ], [ '1 min', 1e30 ], [ '2000000 years', 3e38 ], [ '59 min', 2 ])
+	delays('an hour', '1 h', 2, ('1 h') x 3);
+	delays('nearly an hour', '59 min', 2, '59 min', '1 h', '1 h');
+	delays('more than an hour', '25 h', 2, ('25 h') x 3);
+	delays('decreasing', '4 h', 0.5, '4 h', '2 h', '1 h', '30 min');
+	delays('days', '100 days', 3e38, ('100 days') x 3);
+	# "delay" is at most some 100 years, and the rest at most an hour, whatever the backoff
+	for my $huge ([ '2000000 years', 3e38, '36525 days' ], [ '1 min', 1e30, '1 h' ])
 	{
 		my $task = insert_task($node, retry => 2147483647, delay => $huge->[0],
 			backoff => $huge->[1],
@@ -122,8 +128,9 @@ subtest 'the delay' => sub {
 		{
 			wait_until($node,
 				"SELECT state = 'PLAN' AND failed = $failed FROM task WHERE id = $task");
-			is(task($node, $task, q{dt - stop BETWEEN '53 min' AND '1 h'}), 't',
-				"delay $huge->[0], backoff $huge->[1]: an hour at most, failure $failed")
+			is(task($node, $task, qq{dt - stop BETWEEN '$huge->[2]'
+				AND interval '$huge->[2]' + interval '7 min'}), 't',
+				"delay $huge->[0], backoff $huge->[1]: at most $huge->[2], failure $failed")
 			  unless $failed == 1 && $huge->[0] =~ /^1 min/;
 			sql("UPDATE task SET dt = now() WHERE id = $task");
 		}
@@ -163,7 +170,7 @@ subtest 'settings' => sub {
 		"SELECT failed = 1 AND dt - stop BETWEEN '20 min' AND '22 min' FROM task WHERE id = $id");
 	sql("UPDATE task SET dt = now() WHERE id = $id");
 	wait_until($node,
-		"SELECT failed = 2 AND dt - stop BETWEEN '54 min' AND '1 h' FROM task WHERE id = $id");
+		"SELECT failed = 2 AND dt - stop BETWEEN '1 h' AND '66 min' FROM task WHERE id = $id");
 	pass('the column wins: delay, backoff');
 	sql(q{ALTER DATABASE postgres SET pg_task.retry = 1; ALTER DATABASE postgres
 		SET pg_task.delay = '20 ms'});

@@ -197,8 +197,10 @@ subtest 'queues' => sub {
 subtest 'strict queues' => sub {
 	insert_rule('strict', max => 1, strict => 'true');
 	my $first = insert_task($node, request => 'SELECT 1/0', queue => 'strict', retry => 1,
-		delay => '1 h', role => 'app');
+		delay => '25 h', role => 'app');
 	wait_until($node, "SELECT failed = 1 FROM task WHERE id = $first");
+	like_why($first, qr/^its queue is strict: it is tried again at \Q${\task($node, $first,
+		q{to_char(stop + '25 h', 'YYYY-MM-DD HH24:MI:SS')})}\E/, 'when a retry is tried again');
 	my $second = insert_task($node, request => 'SELECT 1', queue => 'strict');
 	my $theirs = insert_task($node, request => 'SELECT 1', queue => 'strict', role => 'other');
 	like_why($first, qr/^its queue is strict: it is tried again at 20.*, after: division by zero/,
