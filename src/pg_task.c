@@ -8,14 +8,12 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 
+#include "callbacks.h"
 #include "session/commands.h"
 #include "session/functions.h"
-#include "session/pending.h"
 #include "session/upgrade.h"
 #include "settings.h"
 #include "shared/crash.h"
-#include "shared/shared.h"
-#include "shared/waiters.h"
 #include "supervisor/supervisor.h"
 
 PG_MODULE_MAGIC;
@@ -37,6 +35,8 @@ warn_not_preloaded(void)
 void
 _PG_init(void)
 {
+	callbacks_define();
+
 	/* loaded by a call of a function: those that need no shared memory work */
 	if (!process_shared_preload_libraries_in_progress)
 	{
@@ -53,10 +53,8 @@ _PG_init(void)
 		return;
 	}
 
-	shared_define();
+	callbacks_define_shared();
 	crash_define();
-	waiters_define();
-	pending_define();
 	commands_define();
 	functions_define();
 	supervisor_register();

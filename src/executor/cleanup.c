@@ -83,8 +83,8 @@ static struct
 } session;
 
 /* Record that a committing transaction accessed temporary objects: they outlive it. */
-static void
-record_temporary_objects(XactEvent event, void *arg pg_attribute_unused())
+void
+cleanup_transaction_ended(XactEvent event)
 {
 	if (event == XACT_EVENT_PRE_COMMIT && (MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE))
 		session.temporary = true;
@@ -231,7 +231,6 @@ void
 cleanup_define(void)
 {
 	session.libraries = count_loads();
-	RegisterXactCallback(record_temporary_objects, NULL);
 	session.next_utility_hook = ProcessUtility_hook;
 	Assert(session.next_utility_hook != NULL);
 	ProcessUtility_hook = record_load;

@@ -7,7 +7,10 @@
 
 #include "postgres.h"
 
+#include "access/xact.h"
+
 extern void cleanup_define(void);
+extern void cleanup_transaction_ended(XactEvent event); /* for callbacks.c */
 extern void cleanup_temporary(void);
 extern void cleanup_replication_slots(void);
 extern bool cleanup_session(Oid role);

@@ -200,7 +200,6 @@ attach_executor(Datum arg)
 	pinned_define(true);
 	client_define();
 	cleanup_define();
-	kept_request_define();
 	statement_define();
 	process.wait_event = COMPAT_WAIT_EVENT("PgTaskExecutorMain");
 	deadline_define();

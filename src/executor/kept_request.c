@@ -28,7 +28,6 @@
 #include "nodes/parsenodes.h"
 #include "parser/analyze.h"
 #include "tcop/tcopprot.h"
-#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -42,31 +41,18 @@
 #define LENGTH_MAX 1024
 #define PLAN_MAX (256 * 1024)
 
-/* Static, because what is kept is for all tasks of this process; and a callback takes no argument.
- */
+/* Static, because what is kept is for all tasks of this process, and a callback writes it. */
 static struct
 {
 	KeptRequest requests[KEPT_REQUESTS]; /* each text has one place, by its hash */
 	bool stale;							 /* catalogs have changed */
 } kept;
 
-static void
-kept_catalog_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
-						 uint32 hash pg_attribute_unused())
+/* A catalog has changed that names are looked up in. */
+void
+kept_request_invalidated(void)
 {
 	kept.stale = true;
-}
-
-/* Called once per executor. */
-void
-kept_request_define(void)
-{
-	static const int caches[] = {PROCOID,	   OPEROID,		   TYPEOID, CASTSOURCETARGET,
-								 NAMESPACEOID, AUTHMEMROLEMEM, AUTHOID, COLLOID};
-	int i;
-
-	for (i = 0; i < (int) lengthof(caches); i++)
-		CacheRegisterSyscacheCallback(caches[i], kept_catalog_invalidated, (Datum) 0);
 }
 
 /* Forget what is kept here, and what was seen. */

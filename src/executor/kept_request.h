@@ -20,7 +20,7 @@ typedef struct KeptRequest
 	List *plans;	  /* one PlannedStmt */
 } KeptRequest;
 
-extern void kept_request_define(void);
+extern void kept_request_invalidated(void); /* for callbacks.c */
 extern const KeptRequest *kept_request_find(const char *text);
 extern List *kept_request_plan(RawStmt *raw, const char *text, bool alone);
 

@@ -102,7 +102,6 @@ run_define(uint32 wait_event)
 {
 	runs.conflict_wait_event = wait_event;
 	runs.context = AllocSetContextCreate(TopMemoryContext, "pg_task task", ALLOCSET_DEFAULT_SIZES);
-	running_define();
 	runs.given = AllocSetContextCreate(TopMemoryContext, "pg_task given", ALLOCSET_SMALL_SIZES);
 }
 

@@ -18,7 +18,6 @@
 #include "nodes/pg_list.h"
 #include "utils/acl.h"
 #include "utils/fmgrprotos.h"
-#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
@@ -30,15 +29,14 @@
  */
 static struct
 {
-	bool watching; /* forget_sequence is registered */
-	Oid relid;	   /* InvalidOid: forget_sequence was called */
-	bool known;	   /* "sequence" is that of "relid" */
+	Oid relid;	/* InvalidOid: the table has changed */
+	bool known; /* "sequence" is that of "relid" */
 	Oid sequence;
 } numbering;
 
-/* Relcache callback: the table may have another sequence now. */
-static void
-forget_sequence(Datum arg pg_attribute_unused(), Oid relid)
+/* A relation has changed, or all of them: the table may have another sequence now. */
+void
+numbering_relation_invalidated(Oid relid)
 {
 	if (relid == numbering.relid || relid == InvalidOid)
 		numbering.relid = InvalidOid;
@@ -72,9 +70,6 @@ find_sequence(Oid relid)
 static Oid
 find_sequence_cached(Oid relid)
 {
-	if (!numbering.watching)
-		CacheRegisterRelcacheCallback(forget_sequence, (Datum) 0);
-	numbering.watching = true;
 	if (numbering.relid != relid || !numbering.known)
 	{
 		numbering.known = false;

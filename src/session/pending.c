@@ -30,8 +30,8 @@ typedef struct ChangedSettings
 } ChangedSettings;
 
 /*
- * Static, because it collects from all commands and triggers of a transaction.  transaction_ended
- * clears it, after a commit as after an error.
+ * Static, because it collects from all commands and triggers of a transaction.  Its end clears it,
+ * after a commit as after an error.
  */
 static struct
 {
@@ -167,8 +167,8 @@ publish_changes(XactEvent event)
 }
 
 /* Nothing here may raise an error: after a commit, the server would panic. */
-static void
-transaction_ended(XactEvent event, void *arg pg_attribute_unused())
+void
+pending_transaction_ended(XactEvent event)
 {
 	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
 		return;
@@ -206,9 +206,8 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
  * End of a subtransaction: what it did now depends on its parent, or is discarded.  Hints of an
  * aborted subtransaction are kept: the scheduler then finds no such rows.
  */
-static void
-subtransaction_ended(SubXactEvent event, SubTransactionId mine pg_attribute_unused(),
-					 SubTransactionId parent pg_attribute_unused(), void *arg pg_attribute_unused())
+void
+pending_subtransaction_ended(SubXactEvent event)
 {
 	int level = GetCurrentTransactionNestLevel();
 	bool aborted = event == SUBXACT_EVENT_ABORT_SUB;
@@ -280,12 +279,4 @@ pending_add_hold(void)
 {
 	if (pending.hold_level == 0)
 		pending.hold_level = GetCurrentTransactionNestLevel();
-}
-
-/* Install the callbacks.  Called only if the library was preloaded. */
-void
-pending_define(void)
-{
-	RegisterXactCallback(transaction_ended, NULL);
-	RegisterSubXactCallback(subtransaction_ended, NULL);
 }

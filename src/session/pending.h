@@ -9,7 +9,6 @@
 
 #include "shared/shared.h"
 
-extern void pending_define(void);
 extern bool pending_add_events(Oid relid, int events);
 extern void pending_add_queues(Oid relid);
 extern SharedHint *pending_last_hint(Oid relid);
@@ -20,5 +19,9 @@ extern void pending_add_settings(Oid object);
 extern void pending_wake_supervisor(void);
 extern void pending_set_gid(const char *gid);
 extern void pending_add_hold(void);
+
+/* For callbacks.c. */
+extern void pending_transaction_ended(XactEvent event);
+extern void pending_subtransaction_ended(SubXactEvent event);
 
 #endif /* PG_TASK_PENDING_H */

@@ -14,7 +14,6 @@
 #include "executor/spi.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
-#include "utils/inval.h"
 #include "utils/syscache.h"
 
 #include "session/trigger_row.h"
@@ -23,9 +22,9 @@
 
 TriggerColumns trigger_columns;
 
-/* Relcache callback: the table may have other columns now. */
-static void
-forget_columns(Datum arg pg_attribute_unused(), Oid relid)
+/* A relation has changed, or all of them: the table may have other columns now. */
+void
+trigger_row_relation_invalidated(Oid relid)
 {
 	if (relid == trigger_columns.relid || relid == InvalidOid)
 		trigger_columns.relid = InvalidOid;
@@ -35,13 +34,8 @@ forget_columns(Datum arg pg_attribute_unused(), Oid relid)
 void
 trigger_know_table(Relation rel)
 {
-	static bool watching = false; /* the callback is registered, for the life of the process */
-
 	if (trigger_columns.relid == RelationGetRelid(rel))
 		return;
-	if (!watching)
-		CacheRegisterRelcacheCallback(forget_columns, (Datum) 0);
-	watching = true;
 	memset(&trigger_columns, 0, sizeof(trigger_columns));
 	trigger_columns.relid = RelationGetRelid(rel);
 }

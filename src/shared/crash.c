@@ -109,8 +109,6 @@ static struct
 	bool leader_known; /* a parallel worker has looked for the slot of its leader */
 
 	/* The hooks of other libraries, which ours call. */
-	shmem_request_hook_type next_request_hook;
-	shmem_startup_hook_type next_startup_hook;
 	ExecutorStart_hook_type next_executor_hook;
 } crash;
 
@@ -258,22 +256,18 @@ latest_own_claim(void)
 	return newest == 0 ? now : Min(now, time_t_to_timestamptz(newest + FILE_TIME_LAG_S));
 }
 
-static void
-request_evidence(void)
+void
+crash_request_memory(void)
 {
-	if (crash.next_request_hook)
-		crash.next_request_hook();
 	RequestAddinShmemSpace(sizeof(Evidence));
 }
 
-static void
-attach_evidence(void)
+void
+crash_attach_memory(void)
 {
 	uint64 now = (uint64) GetCurrentTimestamp();
 	bool found;
 
-	if (crash.next_startup_hook)
-		crash.next_startup_hook();
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	crash.evidence = ShmemInitStruct("pg_task crash", sizeof(Evidence), &found);
 	if (!found)
@@ -428,14 +422,10 @@ count_parallel_worker(QueryDesc *query, int flags)
 		standard_ExecutorStart(query, flags);
 }
 
-/* Install the hooks.  Only if the library is preloaded; after shared_define. */
+/* Install the hook.  Only if the library is preloaded. */
 void
 crash_define(void)
 {
-	crash.next_request_hook = shmem_request_hook;
-	shmem_request_hook = request_evidence;
-	crash.next_startup_hook = shmem_startup_hook;
-	shmem_startup_hook = attach_evidence;
 	crash.next_executor_hook = ExecutorStart_hook;
 	ExecutorStart_hook = count_parallel_worker;
 }

@@ -11,6 +11,8 @@
 #include "shared/task.h"
 
 extern void crash_define(void);
+extern void crash_request_memory(void);
+extern void crash_attach_memory(void); /* after shared_attach_memory */
 extern void crash_watch(SharedExecutor *slot);
 extern void crash_report_used(void);
 extern TimestampTz crash_claim_time(TimestampTz now);

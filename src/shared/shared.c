@@ -25,13 +25,6 @@
 
 SharedState *Shared = NULL;
 
-/* The hooks of other libraries, which ours call. */
-static struct
-{
-	shmem_request_hook_type request;
-	shmem_startup_hook_type startup;
-} next_hook;
-
 static Size
 schedulers_size(void)
 {
@@ -85,11 +78,9 @@ shared_size(void)
 	return add_size(size, statistics_size());
 }
 
-static void
-request_memory(void)
+void
+shared_request_memory(void)
 {
-	if (next_hook.request)
-		next_hook.request();
 	RequestAddinShmemSpace(shared_size());
 	RequestNamedLWLockTranche("pg_task", 2 + max_worker_processes + Settings.max_executors);
 }
@@ -163,13 +154,11 @@ leave_memory(int code, Datum arg pg_attribute_unused())
 		statistics_save();
 }
 
-static void
-attach_memory(void)
+void
+shared_attach_memory(void)
 {
 	bool found;
 
-	if (next_hook.startup)
-		next_hook.startup();
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	Shared = ShmemInitStruct("pg_task", shared_size(), &found);
 	if (!found)
@@ -179,16 +168,6 @@ attach_memory(void)
 		return;
 	statistics_load();
 	on_shmem_exit(leave_memory, 0);
-}
-
-/* Install the hooks.  Only if the library is preloaded. */
-void
-shared_define(void)
-{
-	next_hook.request = shmem_request_hook;
-	shmem_request_hook = request_memory;
-	next_hook.startup = shmem_startup_hook;
-	shmem_startup_hook = attach_memory;
 }
 
 /*

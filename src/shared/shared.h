@@ -482,7 +482,8 @@ typedef struct SharedState
 /* NULL if the library was not preloaded. */
 extern SharedState *Shared;
 
-extern void shared_define(void);
+extern void shared_request_memory(void);
+extern void shared_attach_memory(void);
 extern void shared_wake(int proc);
 extern void shared_wake_supervisor(void);
 extern void shared_databases_changed(void);

@@ -33,7 +33,7 @@
 
 /*
  * The condition variables, as bits, of the tasks that this transaction ends.  Static, because it
- * collects from all statements of a transaction.  transaction_ended clears it.
+ * collects from all statements of a transaction.  Its end clears it.
  */
 static struct
 {
@@ -63,8 +63,8 @@ wake(uint32 number)
 }
 
 /* Nothing here may raise an error: after a commit, the server would panic. */
-static void
-transaction_ended(XactEvent event, void *arg pg_attribute_unused())
+void
+waiters_transaction_ended(XactEvent event)
 {
 	int word;
 
@@ -148,17 +148,10 @@ waiters_init(void)
 {
 	int i;
 
+	StaticAssertStmt(SHARED_WAITERS % 64 == 0, "condition variables fill words");
 	for (i = 0; i < SHARED_WAITERS; i++)
 	{
 		ConditionVariableInit(&Shared->waiters[i]);
 		pg_atomic_init_u32(&Shared->ends[i], 0);
 	}
-}
-
-/* Install the callback.  Called only if the library was preloaded. */
-void
-waiters_define(void)
-{
-	StaticAssertStmt(SHARED_WAITERS % 64 == 0, "condition variables fill words");
-	RegisterXactCallback(transaction_ended, NULL);
 }

@@ -7,8 +7,10 @@
 
 #include "postgres.h"
 
-extern void waiters_define(void);
+#include "access/xact.h"
+
 extern void waiters_init(void);
+extern void waiters_transaction_ended(XactEvent event); /* for callbacks.c */
 
 /* Who ends tasks. */
 extern void waiters_end(int64 id);

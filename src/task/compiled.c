@@ -40,7 +40,6 @@
 #include "pgstat.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
-#include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
@@ -357,17 +356,9 @@ compiled_abandon(void)
 	compiled.era++;
 }
 
-/* A row of one of the catalogs has changed that keeps_functions depends on. */
-static void
-compiled_catalog_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
-							 uint32 hash pg_attribute_unused())
-{
-	compiled.stale = true;
-}
-
-/* An index or a table has changed. */
-static void
-compiled_relation_invalidated(Datum arg pg_attribute_unused(), Oid relid pg_attribute_unused())
+/* A relation has changed, or a row of one of the catalogs that keeps_functions depends on. */
+void
+compiled_invalidated(void)
 {
 	compiled.stale = true;
 }
@@ -382,11 +373,4 @@ compiled_define(void)
 	needs_fmgr_hook = function_needs_hook;
 	compiled.next_fmgr = fmgr_hook;
 	fmgr_hook = compiled.next_fmgr ? prepare_call_and_forward : prepare_call;
-	CacheRegisterRelcacheCallback(compiled_relation_invalidated, (Datum) 0);
-	CacheRegisterSyscacheCallback(PROCOID, compiled_catalog_invalidated, (Datum) 0);
-	CacheRegisterSyscacheCallback(CONSTROID, compiled_catalog_invalidated, (Datum) 0);
-	CacheRegisterSyscacheCallback(OPEROID, compiled_catalog_invalidated, (Datum) 0);
-	CacheRegisterSyscacheCallback(AMPROCNUM, compiled_catalog_invalidated, (Datum) 0);
-	CacheRegisterSyscacheCallback(CASTSOURCETARGET, compiled_catalog_invalidated, (Datum) 0);
-	CacheRegisterSyscacheCallback(TYPEOID, compiled_catalog_invalidated, (Datum) 0);
 }

@@ -11,5 +11,6 @@ extern void compiled_define(void);
 extern void compiled_begin(void);
 extern void compiled_end(void);
 extern void compiled_abandon(void);
+extern void compiled_invalidated(void); /* for callbacks.c */
 
 #endif /* PG_TASK_COMPILED_H */

@@ -37,7 +37,6 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -68,14 +67,13 @@ typedef struct DirectIndex
 } DirectIndex;
 
 /*
- * What is kept of one table, as long as the process lives or until the table changes.  A callback
- * for invalidation messages takes no argument that could change.
+ * What is kept of one table, as long as the process lives or until the table changes.  Static,
+ * because callbacks (callbacks.c) write it.
  */
 static struct
 {
-	bool registered; /* the callbacks */
-	bool complete;	 /* the rest describes the table as it is ... */
-	bool writing;	 /* ... and nobody was interrupted while using it */
+	bool complete; /* the rest describes the table as it is ... */
+	bool writing;  /* ... and nobody was interrupted while using it */
 	Oid relid;
 	bool plain; /* rows can be written; otherwise the rest is not set */
 	bool frees; /* dependent rows, too */
@@ -88,11 +86,11 @@ static struct
 } direct;
 
 /*
- * Relcache callback.  InvalidOid stands for all relations.  While the description is made, not all
- * indexes are known, so everything counts.
+ * A relation has changed.  InvalidOid stands for all relations.  While the description is made, not
+ * all indexes are known, so everything counts.
  */
-static void
-direct_relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
+void
+direct_relation_invalidated(Oid relid)
 {
 	int i;
 
@@ -119,11 +117,11 @@ forget_table(void)
 }
 
 /*
- * Transaction callback.  After an error in the middle, free what it has left: the owner's index
- * expressions may have taken much memory.
+ * After an error in the middle, free what it has left: the owner's index expressions may have taken
+ * much memory.
  */
-static void
-direct_transaction_ended(XactEvent event, void *arg pg_attribute_unused())
+void
+direct_transaction_ended(XactEvent event)
 {
 	if (event == XACT_EVENT_ABORT && direct.writing)
 		forget_table();
@@ -321,12 +319,6 @@ describe_table(Relation rel)
 	int i;
 
 	owner_pin_path();
-	if (!direct.registered)
-	{
-		RegisterXactCallback(direct_transaction_ended, NULL);
-		CacheRegisterRelcacheCallback(direct_relation_invalidated, (Datum) 0);
-	}
-	direct.registered = true;
 	forget_table();
 	direct.context =
 		AllocSetContextCreate(TopMemoryContext, "pg_task direct", ALLOCSET_DEFAULT_SIZES);

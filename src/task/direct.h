@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/xact.h"
 #include "executor/tuptable.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
@@ -44,6 +45,10 @@ extern bool direct_is_free(const DirectRows *rows);
 extern bool direct_write(DirectRows *rows);
 
 extern void direct_finish(const TaskTable *table, RowFinish *finishes, int count);
+
+/* For callbacks.c. */
+extern void direct_relation_invalidated(Oid relid);
+extern void direct_transaction_ended(XactEvent event);
 
 /* direct_claim.c */
 extern int

@@ -92,20 +92,16 @@ const ColumnDefinition queue_columns[QUEUE_COLUMNS] = {
 };
 /* clang-format on */
 
-/*
- * The relation with the name of the queue table.  It is watched for the life of the process,
- * because a callback for invalidation messages cannot be unregistered.
- */
+/* The relation with the name of the queue table.  Static, because a callback writes it. */
 static struct
 {
-	bool registered;
 	Oid relid;
 	bool changed; /* it may have, since queue_table_prepare was called last */
 } watched;
 
-/* Relcache callback.  InvalidOid stands for all relations. */
-static void
-relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
+/* A relation has changed.  InvalidOid stands for all relations. */
+void
+queue_table_relation_invalidated(Oid relid)
 {
 	if (relid == InvalidOid || (relid == watched.relid && OidIsValid(relid)))
 		watched.changed = true;
@@ -114,9 +110,6 @@ relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
 static void
 watch_relation(Oid relid)
 {
-	if (!watched.registered)
-		CacheRegisterRelcacheCallback(relation_invalidated, (Datum) 0);
-	watched.registered = true;
 	watched.relid = relid;
 	watched.changed = false;
 }

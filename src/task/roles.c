@@ -24,7 +24,6 @@
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/hsearch.h"
-#include "utils/inval.h"
 #include "utils/lsyscache.h" /* get_database_name, from 19 on */
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -57,7 +56,6 @@ static struct
 	HTAB *settings;			 /* of RoleEntry, by the oid of the role; NULL: none yet */
 
 	/* callbacks clear what follows: consecutive rows often have the same role */
-	bool watched;
 	uint32 changes;	  /* how often they were called: what was read meanwhile is not kept */
 	bool bound_valid; /* the last result of roles_bind */
 	NameData bound_name;
@@ -378,25 +376,12 @@ bind_to(Oid role)
 	return OidIsValid(role) ? (int64) (((uint64) cluster_tag() << 32) | role) : 0;
 }
 
-/* A row of pg_authid, pg_auth_members or pg_database has changed. */
-static void
-forget_last_role(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
-				 uint32 hash pg_attribute_unused())
+/* A row of pg_authid, pg_auth_members or pg_database has changed: forget the last role. */
+void
+roles_invalidated(void)
 {
 	known.bound_valid = known.startable = false;
 	known.changes++;
-}
-
-/* Have the last role forgotten when anything changes that its results depend on. */
-static void
-watch_last_role(void)
-{
-	if (known.watched)
-		return;
-	CacheRegisterSyscacheCallback(AUTHOID, forget_last_role, (Datum) 0);
-	CacheRegisterSyscacheCallback(AUTHMEMROLEMEM, forget_last_role, (Datum) 0);
-	CacheRegisterSyscacheCallback(DATABASEOID, forget_last_role, (Datum) 0);
-	known.watched = true;
 }
 
 /* The value of "role_id" that binds a row to the role that has this name now; 0: no such role. */
@@ -408,7 +393,6 @@ roles_bind(const char *name)
 
 	if (known.bound_valid && strcmp(NameStr(known.bound_name), name) == 0)
 		return known.bound_id;
-	watch_last_role();
 	changes = known.changes;
 	id = bind_to(get_role_oid(name, true));
 	namestrcpy(&known.bound_name, name);
@@ -592,7 +576,6 @@ roles_startable(Oid owner, const char *name, int64 id, Role *role)
 
 	if (known.startable && known.startable_owner == owner && known.startable_id == id)
 		return true;
-	watch_last_role();
 	changes = known.changes;
 	*role = check_privileges(owner, name, id);
 	if (role->error)
@@ -620,8 +603,8 @@ read_session_role(FormData_pg_authid *role)
  * A row of pg_authid has changed: count it if it may be the session user's.  Also called outside
  * transactions, where the hash cannot be computed.
  */
-static void
-count_role_change(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(), uint32 hash)
+void
+roles_session_invalidated(uint32 hash)
 {
 	if (hash == 0 || hash == session.hash)
 		session.changes++;
@@ -641,7 +624,6 @@ roles_watch_session(Oid role)
 	session.role = role;
 	StartTransactionCommand();
 	session.hash = GetSysCacheHashValue1(AUTHOID, ObjectIdGetDatum(role));
-	CacheRegisterSyscacheCallback(AUTHOID, count_role_change, (Datum) 0);
 	same = read_session_role(&session.row) && session.row.rolsuper == GetSessionUserIsSuperuser();
 	CommitTransactionCommand();
 	return same;

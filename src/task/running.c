@@ -49,8 +49,8 @@ forget_asked(int level)
 		running.again = running.again->outer;
 }
 
-static void
-transaction_ended(XactEvent event, void *arg pg_attribute_unused())
+void
+running_transaction_ended(XactEvent event)
 {
 	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_PREPARE)
 		keep_asked(1);
@@ -58,22 +58,13 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 		forget_asked(1);
 }
 
-static void
-subtransaction_ended(SubXactEvent event, SubTransactionId mine pg_attribute_unused(),
-					 SubTransactionId parent pg_attribute_unused(), void *arg pg_attribute_unused())
+void
+running_subtransaction_ended(SubXactEvent event)
 {
 	if (event == SUBXACT_EVENT_COMMIT_SUB)
 		keep_asked(GetCurrentTransactionNestLevel());
 	else if (event == SUBXACT_EVENT_ABORT_SUB)
 		forget_asked(GetCurrentTransactionNestLevel());
-}
-
-/* Called once per executor. */
-void
-running_define(void)
-{
-	RegisterXactCallback(transaction_ended, NULL);
-	RegisterSubXactCallback(subtransaction_ended, NULL);
 }
 
 /*

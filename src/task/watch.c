@@ -11,22 +11,18 @@
 #include "postgres.h"
 
 #include "utils/builtins.h"
-#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/syscache.h"
 
 #include "compat.h"
 #include "task/relation.h"
 #include "task/watch.h"
 
 /*
- * What this process watches: one table.  It lives as long as the process, because a callback for
- * invalidation messages cannot be unregistered, and takes no argument that could change.
+ * What this process watches: one table.  Static, because callbacks (callbacks.c) write it.
  */
 static struct
 {
-	bool registered; /* the callbacks */
 	Oid relid;
 	Oid *relatives; /* partitions, and tables that it inherits from; sorted, in TopMemoryContext */
 	int nrelatives;
@@ -49,18 +45,17 @@ note_change(void)
 	watch.changes++;
 }
 
-/* Relcache callback.  InvalidOid stands for all relations. */
-static void
-watch_relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
+/* A relation has changed.  InvalidOid stands for all relations. */
+void
+watch_relation_invalidated(Oid relid)
 {
 	if (relid == watch.relid || relid == InvalidOid || is_relative(relid))
 		note_change();
 }
 
 /* A schema may have been renamed; that does not invalidate the relations in it. */
-static void
-watch_schema_invalidated(Datum arg pg_attribute_unused(), int cache pg_attribute_unused(),
-						 uint32 hash pg_attribute_unused())
+void
+watch_schema_invalidated(void)
 {
 	note_change();
 }
@@ -84,12 +79,6 @@ void
 watch_begin(Oid relid)
 {
 	Assert(compat_relation_locked(relid));
-	if (!watch.registered)
-	{
-		CacheRegisterRelcacheCallback(watch_relation_invalidated, (Datum) 0);
-		CacheRegisterSyscacheCallback(NAMESPACEOID, watch_schema_invalidated, (Datum) 0);
-	}
-	watch.registered = true;
 	watch.relid = relid;
 	forget_relatives();
 	watch.changed = false;

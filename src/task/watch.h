@@ -17,4 +17,8 @@ extern uint32 watch_changes(void);
 extern bool watch_changed_here(void);
 extern bool watch_covers(Oid relid);
 
+/* For callbacks.c. */
+extern void watch_relation_invalidated(Oid relid);
+extern void watch_schema_invalidated(void);
+
 #endif /* PG_TASK_WATCH_H */

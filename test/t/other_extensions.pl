@@ -1,7 +1,8 @@
 # How tasks and other extensions interact: a statement that an engine may send to other servers is
 # in a transaction block, and one that must be alone is not; an extension may rewrite an error
 # before it is logged; what is committed on another server before our commit stays there even if
-# our commit fails.  A TAP test because it loads a library of its own.
+# our commit fails; another library may take most callbacks.  A TAP test because it loads libraries
+# of its own.
 use strict;
 use warnings;
 use FindBin;
@@ -182,6 +183,32 @@ subtest 'pg_stat_statements and auto_explain' => sub {
 		'statements of a request are counted for its role');
 	wait_for_log_line($other, qr/duration: .* plan:\n.*Query Text: .*SELECT 2 AS counted/);
 	pass('and explained');
+};
+
+# The server has ten relcache callbacks for each process, and uses two.  The library leaves one.
+subtest 'a library that takes seven relcache callbacks' => sub {
+	my $taker = build_module('callback_slots');
+	my $other = new_node('slots', conf => qq{
+		shared_preload_libraries = '$taker, pg_task'
+		pg_task.idle_timeout = 1s});
+	my %in = (node => $other);
+
+	sql(q{
+		CREATE ROLE app LOGIN;
+		GRANT INSERT, SELECT, UPDATE, DELETE ON task TO app;
+		INSERT INTO task_queue (queue, max, rate, per) VALUES ('narrow%', 1, 100, '1 s')}, %in);
+	run_task($other, request => q{INSERT INTO task (queue, request)
+			SELECT 'narrow', 'SELECT 1' FROM generate_series(1, 5)}, role => $_)
+	  for 'app', sql('SELECT current_user');
+	wait_until($other, q{SELECT count(*) = 12 AND bool_and(state = 'DONE') FROM task});
+	sql_as('app', q{INSERT INTO task (request) SELECT 'SELECT 2' FROM generate_series(1, 50)}, %in);
+	sql_as('app', q{WITH one AS (INSERT INTO task (request) VALUES ('SELECT 3') RETURNING id)
+		SELECT pg_task_why(id) FROM one}, %in);
+	wait_until($other, q{SELECT count(*) = 63 AND bool_and(state = 'DONE') FROM task});
+	wait_for_backends($other, 'executor', 0);
+	is(task($other, run_task($other, request => 'SELECT 4'), 'state'), 'DONE', 'all tasks run');
+	unlike(log_since($other, 0), qr/out of \w+_callback_list slots/,
+		'no process lacks a callback');
 };
 
 done_testing();
