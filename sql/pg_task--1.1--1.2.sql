@@ -151,7 +151,7 @@ CREATE FUNCTION pg_catalog.pg_task_wait(ids bigint[], timeout interval DEFAULT N
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_task_wait';
 
 COMMENT ON FUNCTION pg_catalog.pg_task_wait(bigint[], interval) IS
-    'wait until these tasks have ended, and return their states';
+    'wait ten seconds at most until these tasks have ended, and return their states';
 
 CREATE PROCEDURE pg_catalog.pg_task_wait_for(ids bigint[], timeout interval DEFAULT NULL)
     LANGUAGE c AS 'MODULE_PATHNAME', 'pg_task_wait_for';

@@ -3,8 +3,10 @@
  *		pg_task_wait and pg_task_wait_for: wait until tasks have ended.
  *
  * The caller is woken by the commits that end tasks, one of its tasks after the other, and looks at
- * the rows each time, with a snapshot of its own and the rights of the caller.  The procedure
- * commits before it sleeps, so it holds no snapshot and no lock meanwhile.
+ * the rows each time, with a snapshot of its own and the rights of the caller.  A lock that a look
+ * takes is released before the caller sleeps: the procedure commits, the function rolls back the
+ * subtransaction in which it has looked.  The function runs in a statement, which keeps its
+ * snapshot, so it waits for a short time only.
  *
  * This file changes nothing.
  */
@@ -33,6 +35,7 @@
 #include "shared/clock.h"
 #include "shared/waiters.h"
 #include "task/running.h"
+#include "task/subtransaction.h"
 
 PGDLLEXPORT Datum pg_task_wait(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_wait_for(PG_FUNCTION_ARGS);
@@ -42,6 +45,12 @@ PG_FUNCTION_INFO_V1(pg_task_wait_for);
 
 /* The most rows that one statement reads. */
 #define LOOK_ROWS 1000
+
+/*
+ * The longest wait of the function, in seconds, and its default.  So long its statement keeps a
+ * snapshot, and VACUUM from removing rows.
+ */
+#define FUNCTION_SECONDS 10
 
 /*
  * Look again after this time (ms), whatever happens: no commit tells of a table that was dropped,
@@ -162,12 +171,14 @@ look(TaskWait *wait, int first, int count)
 }
 
 /*
- * Look at the tasks from the first that had not ended.  Twice as many each time that all have, so
- * each is looked at a few times, however many are waited for and in whichever order they end.
+ * Look at the tasks of a TaskWait from the first that had not ended.  Twice as many each time that
+ * all have, so each is looked at a few times, however many are waited for and in whichever order
+ * they end.
  */
 static void
-look_on(TaskWait *wait)
+look_on(void *arg)
 {
+	TaskWait *wait = arg;
 	int chunk = 1;
 	int front;
 	int count;
@@ -180,6 +191,17 @@ look_on(TaskWait *wait)
 		wait->ended += front;
 		chunk = Min(chunk * 2, LOOK_ROWS);
 	} while (front == count && wait->ended < wait->count);
+}
+
+/* Look at the tasks of a TaskWait that have not ended when the time is over. */
+static void
+look_at_rest(void *arg)
+{
+	TaskWait *wait = arg;
+	int i;
+
+	for (i = wait->ended; i < wait->count; i += LOOK_ROWS)
+		(void) look(wait, i, Min(LOOK_ROWS, wait->count - i));
 }
 
 /* ---- the wait ---- */
@@ -218,7 +240,7 @@ sleep_for_next(TaskWait *wait, uint32 ends)
 }
 
 /*
- * Wait until all tasks have ended, or the time is over.  "commits": hold nothing while it sleeps.
+ * Wait until all tasks have ended, or the time is over.  "commits": the transaction is ours to end.
  * Each task is looked at after its ends were counted, with a snapshot that is taken then; one that
  * has ended earlier is not missed, and one that ends later wakes us.
  */
@@ -232,9 +254,13 @@ wait_for_end(TaskWait *wait, bool commits)
 		int before = wait->ended;
 		uint32 ends = waiters_count_ends(wait->ids[before]);
 
-		look_on(wait);
 		if (commits)
+		{
+			look_on(wait);
 			SPI_commit();
+		}
+		else
+			subtransaction_undo(look_on, wait);
 		if (wait->ended == wait->count)
 			break;
 		if (wait->ended > before)
@@ -247,26 +273,29 @@ wait_for_end(TaskWait *wait, bool commits)
 
 /* ---- the arguments ---- */
 
-/* When a wait of this length is over. */
-static MonoTime
-end_of(const Interval *length)
+/* How long a timeout is from now, in microseconds; PG_INT64_MAX: without end. */
+static int64
+length_of(const Interval *timeout)
 {
-	MonoTime now = clock_mono();
-	TimestampTz wall = GetCurrentTimestamp();
+	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz end = DatumGetTimestampTz(DirectFunctionCall2(
-		timestamptz_pl_interval, TimestampTzGetDatum(wall), IntervalPGetDatum(length)));
+		timestamptz_pl_interval, TimestampTzGetDatum(now), IntervalPGetDatum(timeout)));
 
-	if (end < wall)
+	if (end < now)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("the timeout must not be negative")));
-	return TIMESTAMP_IS_NOEND(end) ? CLOCK_NEVER : (MonoTime){now.us + (end - wall)};
+	return TIMESTAMP_IS_NOEND(end) ? PG_INT64_MAX : end - now;
 }
 
-/* Read the arguments into the current memory context. */
+/*
+ * Read the arguments into the current memory context.  "longest": the longest timeout, which is the
+ * default, in microseconds.
+ */
 static TaskWait
-read_arguments(FunctionCallInfo fcinfo)
+read_arguments(FunctionCallInfo fcinfo, int64 longest)
 {
 	TaskWait wait = {.until = CLOCK_NEVER, .wait_event = COMPAT_WAIT_EVENT("PgTaskWait")};
+	int64 length = longest;
 	ArrayType *array;
 
 	if (RecoveryInProgress())
@@ -274,7 +303,14 @@ read_arguments(FunctionCallInfo fcinfo)
 						errmsg("a standby cannot wait for tasks"),
 						errhint("Wait on the primary, where they run.")));
 	if (!PG_ARGISNULL(1))
-		wait.until = end_of(PG_GETARG_INTERVAL_P(1));
+		length = length_of(PG_GETARG_INTERVAL_P(1));
+	if (length > longest)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("pg_task_wait waits for %d seconds at most", FUNCTION_SECONDS),
+						errhint("Call it again while tasks have not ended, or CALL"
+								" pg_task_wait_for outside of a transaction block.")));
+	if (length < PG_INT64_MAX)
+		wait.until.us = clock_mono().us + length;
 	wait.scratch =
 		AllocSetContextCreate(CurrentMemoryContext, "pg_task wait", ALLOCSET_DEFAULT_SIZES);
 	if (PG_ARGISNULL(0))
@@ -289,19 +325,9 @@ read_arguments(FunctionCallInfo fcinfo)
 	return wait;
 }
 
-/* Look at the tasks that have not ended when the time is over. */
-static void
-look_at_rest(TaskWait *wait)
-{
-	int i;
-
-	for (i = wait->ended; i < wait->count; i += LOOK_ROWS)
-		(void) look(wait, i, Min(LOOK_ROWS, wait->count - i));
-}
-
 /*
- * pg_task_wait(ids, timeout): wait until all these tasks have ended.  Returns them with their
- * states: at their ends, or now if the time is over.
+ * pg_task_wait(ids, timeout): wait until all these tasks have ended, or the time is over.  Returns
+ * them with their states: at their ends, or now of those that have not ended.
  */
 Datum
 pg_task_wait(PG_FUNCTION_ARGS)
@@ -318,9 +344,9 @@ pg_task_wait(PG_FUNCTION_ARGS)
 	result = result_set_begin(fcinfo);
 	result_set_check(result, 2);
 	SPI_connect();
-	wait = read_arguments(fcinfo);
+	wait = read_arguments(fcinfo, FUNCTION_SECONDS * USECS_PER_SEC);
 	wait_for_end(&wait, false);
-	look_at_rest(&wait);
+	subtransaction_undo(look_at_rest, &wait);
 	for (i = 0; i < wait.count; i++)
 	{
 		Datum values[] = {Int64GetDatum(wait.ids[i]), (Datum) 0};
@@ -356,7 +382,7 @@ pg_task_wait_for(PG_FUNCTION_ARGS)
 						errmsg("pg_task_wait_for cannot run inside a transaction block"),
 						errhint("CALL it outside of one, or use the function pg_task_wait.")));
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
-	wait = read_arguments(fcinfo);
+	wait = read_arguments(fcinfo, PG_INT64_MAX);
 	SPI_commit();
 	wait_for_end(&wait, true);
 	if (wait.ended < wait.count)

@@ -14,11 +14,10 @@
 
 /*
  * Call "call" in a subtransaction.  Returns NULL; or the error, allocated in the current memory
- * context, when the subtransaction was rolled back.  The caller raises again (ReThrowError) what it
- * does not expect: then the transaction ends that is its own.
+ * context.  The subtransaction is rolled back after an error, or unless "keep".
  */
-ErrorData *
-subtransaction_try(void (*call)(void *arg), void *arg)
+static ErrorData *
+execute(void (*call)(void *arg), void *arg, bool keep)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner resources = CurrentResourceOwner;
@@ -29,17 +28,43 @@ subtransaction_try(void (*call)(void *arg), void *arg)
 	PG_TRY();
 	{
 		call(arg);
-		ReleaseCurrentSubTransaction();
+		if (keep)
+			ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
 	{
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
 	}
 	PG_END_TRY();
+	if (error || !keep)
+		RollbackAndReleaseCurrentSubTransaction();
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = resources;
 	return error;
+}
+
+/*
+ * Call "call" in a subtransaction.  Returns NULL; or the error, allocated in the current memory
+ * context, when the subtransaction was rolled back.  The caller raises again (ReThrowError) what it
+ * does not expect: then the transaction ends that is its own.
+ */
+ErrorData *
+subtransaction_try(void (*call)(void *arg), void *arg)
+{
+	return execute(call, arg, true);
+}
+
+/*
+ * Call "call" in a subtransaction that is rolled back, so it leaves no lock.  Locks that the
+ * transaction had before stay.  An error goes on outside of the subtransaction.
+ */
+void
+subtransaction_undo(void (*call)(void *arg), void *arg)
+{
+	ErrorData *error = execute(call, arg, false);
+
+	if (error)
+		ReThrowError(error);
 }

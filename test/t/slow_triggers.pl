@@ -65,7 +65,9 @@ subtest 'other databases' => sub {
 	# in one session, because the triggers are cancelled after 10 s
 	my @ids = split /\n/, sql(join "\n", map { q{
 		INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id \gset
-		SELECT id FROM pg_task_wait(ARRAY[:id], '60 s');} } 1 .. 10);
+		CALL pg_task_wait_for(ARRAY[:id], '60 s');
+		\echo :id
+		} } 1 .. 10);
 	is(count_of($node, "id IN (@{[ join ',', @ids ]}) AND state = 'DONE'"), 10,
 		'another database goes on while both triggers sleep');
 	is(task($node, $slow, 'state', db => 'sleepy'), 'PLAN',

@@ -1,7 +1,8 @@
 # Waiting for the end of tasks: pg_task_wait and pg_task_wait_for.  A TAP test because sessions wait
 # while others end the tasks.
 #
-# A waiter whose wake-up is lost looks again after a minute, so every wait here must take less.
+# A waiter whose wake-up is lost looks again after a minute, so every wait here must take less.  The
+# function is over in ten seconds: where tasks may need longer, it is asked again.
 use strict;
 use warnings;
 use FindBin;
@@ -32,6 +33,16 @@ sql(q{
 		CALL pg_task_wait_for(ids);
 		INSERT INTO waited SELECT wait_and_note.name, i.id, t.state
 			FROM unnest(ids) AS i (id) LEFT JOIN task AS t ON t.id = i;
+	END $$;
+	CREATE PROCEDURE wait_again(name text, waited_for bigint) LANGUAGE plpgsql AS $$
+	DECLARE
+		state text;
+	BEGIN
+		LOOP
+			SELECT w.state INTO state FROM pg_task_wait(ARRAY[waited_for]) AS w;
+			EXIT WHEN (state IN ('PLAN', 'WORK')) IS NOT TRUE;
+		END LOOP;
+		INSERT INTO waited VALUES (name, waited_for, state);
 	END $$});
 
 # The waiting sessions that sleep.
@@ -107,8 +118,7 @@ subtest 'ends' => sub {
 		my $id = insert_task($node, %$row);
 
 		wait_for_running($node, 1, id => $id, event => 'PgSleep') if $row->{request} =~ /hold/;
-		start($session[0],
-			"INSERT INTO waited SELECT 'function', w.* FROM pg_task_wait('{$id}') AS w");
+		start($session[0], "CALL wait_again('function', $id)");
 		start($session[1], "CALL wait_and_note('procedure', '{$id}')");
 		wait_for_sleepers(2);
 		my $begun = time;
@@ -150,6 +160,9 @@ subtest 'what it returns' => sub {
 
 	is(sqlstate_of('postgres', "SELECT pg_task_wait('{1, NULL}')"), '22004', 'NULL');
 	is(sqlstate_of('postgres', "SELECT pg_task_wait('{1}', '-1 s')"), '22023', 'a negative time');
+	is(sqlstate_of('postgres', "SELECT pg_task_wait('{$done}', '10.001 s')"), '22023',
+		'more than ten seconds');
+	is($states->("ARRAY[$done], '10 s'"), "$done DONE", 'ten seconds');
 	is(sqlstate_of('postgres', "SET statement_timeout = '100 ms'; SELECT pg_task_wait('{$waits}')"),
 		'57014', 'statement_timeout');
 	is(sqlstate_of('postgres', "BEGIN ISOLATION LEVEL REPEATABLE READ;
@@ -189,6 +202,45 @@ subtest 'rights' => sub {
 	is(sql_as('bob', qq{CREATE TEMP TABLE task AS SELECT ${id}::bigint AS id, 'DONE' AS state;
 		SET search_path = pg_temp, public; SELECT state IS NULL FROM pg_task_wait('{$id}')}), 't',
 		'it reads the task table');
+	sql("DELETE FROM task WHERE id = $id");
+};
+
+# The table is not locked while the function waits, so DDL goes through, and tasks start after it.
+subtest 'DDL while a function waits' => sub {
+	my $id = insert_task($node, request => 'SELECT 1', dt => 'infinity');
+	my $session = start_session("CALL wait_again('ddl', $id)");
+	my $locks = q{FROM pg_locks WHERE relation = 'task'::regclass};
+
+	wait_for_sleepers(1);
+	is(sql("SELECT count(*) $locks AND pid IN (SELECT pid $sleeping)"), 0, 'it holds no lock');
+	sql(q{SET lock_timeout = '30 s'; ALTER TABLE task ADD COLUMN color text});
+	is(task($node, run_task($node, request => 'SELECT 1', color => 'red'), 'state'), 'DONE',
+		'ALTER TABLE, and a task after it');
+	wait_for_sleepers(1);
+	sql("UPDATE task SET state = 'STOP' WHERE id = $id");
+	is(noted(1), 'STOP', 'it was still waiting');
+	$session->quit;
+	sql('ALTER TABLE task DROP COLUMN color');
+	is(sql("BEGIN; SELECT FROM task LIMIT 0; SELECT FROM pg_task_wait('{$id}');
+		SELECT mode $locks AND pid = pg_backend_pid()"), 'AccessShareLock',
+		'the lock of the transaction itself stays');
+};
+
+# It returns the state after ten seconds; and an error that is caught leaves the transaction whole.
+subtest 'the function is over' => sub {
+	my $id = insert_task($node, request => 'SELECT 1', dt => 'infinity');
+
+	is(sql("SELECT state, clock_timestamp() - now() BETWEEN '9.9 s' AND '50 s'
+		FROM pg_task_wait('{$id}')"), 'PLAN|t', 'after ten seconds');
+	is(sql_as('eve', q{BEGIN; CREATE TEMP TABLE mark (n int); INSERT INTO mark VALUES (1);
+		DO $$ BEGIN
+			INSERT INTO mark VALUES (2);
+			PERFORM pg_task_wait('{1}');
+		EXCEPTION WHEN insufficient_privilege THEN
+			INSERT INTO mark VALUES (3);
+		END $$;
+		SELECT string_agg(n::text, ' ' ORDER BY n) FROM mark; COMMIT}), '1 3',
+		'an error is caught');
 	sql("DELETE FROM task WHERE id = $id");
 };
 
@@ -290,8 +342,9 @@ subtest 'races' => sub {
 	my $name = "$dir/function.sql";
 
 	append_to_file($name, q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id \gset
-		SELECT 1 / (clock_timestamp() - now() < '50 s' AND min(state) = 'DONE')::int
-		FROM pg_task_wait(ARRAY[:id]);
+		CALL wait_again('race', :id);
+		SELECT 1 / (clock_timestamp() - stop < '5 s' AND state = 'DONE')::int
+		FROM task WHERE id = :id;
 	});
 	append_to_file("$dir/procedure.sql", 'CALL race()');
 	sql(q{CREATE PROCEDURE race() LANGUAGE plpgsql AS $$
@@ -315,17 +368,22 @@ subtest 'races' => sub {
 		END $$});
 	$node->command_ok([ 'pgbench', '-n', '-c', '5', '-t', '400', '-f', "$name\@2", '-f',
 		"$dir/procedure.sql", 'postgres' ], '2,000 inserts with a wait');
+	sql('DELETE FROM waited');
 };
 
 # All wait for all.
 subtest 'many waiters' => sub {
 	my $dir = PostgreSQL::Test::Utils::tempdir();
 
-	append_to_file("$dir/all.sql", q{INSERT INTO waited
-		SELECT 'all', count(*), min(w.state), clock_timestamp() - max(t.stop)
-		FROM pg_task_wait(ARRAY(SELECT id FROM task WHERE queue = 'many' ORDER BY random())) AS w
-		JOIN task AS t USING (id);
-	});
+	append_to_file("$dir/all.sql", 'CALL wait_for_all()');
+	sql(q{CREATE PROCEDURE wait_for_all() LANGUAGE plpgsql AS $$
+		DECLARE
+			ids bigint[] := ARRAY(SELECT id FROM task WHERE queue = 'many' ORDER BY random());
+		BEGIN
+			CALL pg_task_wait_for(ids);
+			INSERT INTO waited SELECT 'all', count(*), min(state), clock_timestamp() - max(stop)
+			FROM task WHERE id = ANY (ids) AND state = 'DONE';
+		END $$});
 	insert_rule('many', paused => 1);
 	sql(q{INSERT INTO task (queue, request) SELECT 'many', 'SELECT 1' FROM generate_series(1, 1000)});
 	my $bench = IPC::Run::start(
