@@ -112,18 +112,19 @@ served_known(void)
 static Oid
 served_table(void)
 {
-	Oid relid = served_known();
+	Oid relid;
 
-	if (Shared && (!OidIsValid(relid) || get_rel_name(relid) == NULL))
+	shared_require();
+	relid = served_known();
+	if (!OidIsValid(relid) || get_rel_name(relid) == NULL)
 		relid = find_table();
 	if (!OidIsValid(relid))
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("no task table of this database is known"),
-			 errhint("Check that \"shared_preload_libraries\" contains pg_task, and check the"
-					 " settings \"pg_task.enabled\" and \"pg_task.database\"; or UPDATE the table"
-					 " yourself.")));
+			 errhint("Check the settings \"pg_task.enabled\" and \"pg_task.database\"; or UPDATE"
+					 " the table yourself.")));
 	return relid;
 }
 

@@ -33,6 +33,7 @@
 #include "session/served.h"
 #include "settings.h"
 #include "shared/clock.h"
+#include "shared/shared.h"
 #include "shared/waiters.h"
 #include "task/running.h"
 #include "task/subtransaction.h"
@@ -298,6 +299,7 @@ read_arguments(FunctionCallInfo fcinfo, int64 longest)
 	int64 length = longest;
 	ArrayType *array;
 
+	shared_require();
 	if (RecoveryInProgress())
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						errmsg("a standby cannot wait for tasks"),

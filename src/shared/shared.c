@@ -170,6 +170,17 @@ shared_attach_memory(void)
 	on_shmem_exit(leave_memory, 0);
 }
 
+/* For functions that SQL calls and that need shared memory: raise an error if there is none. */
+void
+shared_require(void)
+{
+	if (Shared == NULL)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("pg_task is not running on this server"),
+						errhint("Add pg_task to \"shared_preload_libraries\" in postgresql.conf,"
+								" and restart the server.")));
+}
+
 /*
  * Wake a process.  The number may be stale: then an unrelated process finds its latch set without a
  * reason, which every process must tolerate.

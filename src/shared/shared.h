@@ -484,6 +484,7 @@ extern SharedState *Shared;
 
 extern void shared_request_memory(void);
 extern void shared_attach_memory(void);
+extern void shared_require(void);
 extern void shared_wake(int proc);
 extern void shared_wake_supervisor(void);
 extern void shared_databases_changed(void);
