@@ -39,6 +39,17 @@
 #define COMPAT_WALKER(function) ((bool (*)())(void (*)(void))(function))
 #endif
 
+/*
+ * Has no row a NULL in this column?  From 18 on a constraint may be NOT VALID: it holds for rows
+ * that are written from now on.
+ */
+#if PG_VERSION_NUM >= 180000
+#define COMPAT_NOT_NULL(desc, i) \
+	(TupleDescCompactAttr(desc, i)->attnullability == ATTNULLABLE_VALID)
+#else
+#define COMPAT_NOT_NULL(desc, i) (TupleDescAttr(desc, i)->attnotnull)
+#endif
+
 /* The number of this process in ProcGlobal->allProcs. */
 #if PG_VERSION_NUM >= 170000
 #define COMPAT_MY_PROC MyProcNumber

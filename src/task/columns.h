@@ -69,7 +69,7 @@ typedef struct ColumnDefinition
 {
 	const char *name;
 	Oid type;
-	const char *rest; /* default, and NOT NULL */
+	const char *rest; /* default */
 	int flags;		  /* COLUMN_REQUIRED and the like */
 	const char *comment;
 } ColumnDefinition;
@@ -83,6 +83,9 @@ typedef struct ColumnDefinition
 /* It must not round what is written, which is compared later. */
 #define COLUMN_EXACT 4
 
+/* It has no NULL: what reads it knows none. */
+#define COLUMN_NOT_NULL 8
+
 extern const ColumnDefinition task_columns[TASK_COLUMNS];
 
 extern char *column_comment(const char *table, const ColumnDefinition *column);
@@ -91,7 +94,7 @@ extern char *column_add(const char *table, const ColumnDefinition *column);
 extern bool column_exists(Oid relid, const ColumnDefinition *column);
 extern bool column_rounds(Form_pg_attribute attribute);
 extern char *columns_fault(Relation rel, const ColumnDefinition *columns, int count);
-extern bool columns_complete(Relation rel);
+extern bool columns_complete(Relation rel, const ColumnDefinition *columns, int count);
 extern char *columns_inherited(Relation rel);
 
 #endif /* PG_TASK_COLUMNS_H */

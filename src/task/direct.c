@@ -327,7 +327,8 @@ describe_table(Relation rel)
 	for (i = 0; i < TASK_COLUMNS; i++)
 		direct.numbers[i] = get_attnum(RelationGetRelid(rel), task_columns[i].name);
 	direct.estate = CreateExecutorState();
-	direct.plain = is_plain(rel) && keep_indexes(rel);
+	direct.plain =
+		columns_complete(rel, task_columns, TASK_COLUMNS) && is_plain(rel) && keep_indexes(rel);
 	direct.frees = !changes_values(RelationGetDescr(rel), freed, lengthof(freed));
 	direct.complete = OidIsValid(direct.relid);
 	MemoryContextSwitchTo(old);

@@ -18,7 +18,6 @@
 #include "access/tableam.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
-#include "catalog/pg_index.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_type.h"
 #include "commands/defrem.h"
@@ -40,7 +39,7 @@
 #include "task/ddl.h"
 #include "task/owner.h"
 #include "task/queue_table.h"
-#include "task/relation.h"
+#include "task/side_table.h"
 
 /* The longest time that is counted (us): what is longer means for ever. */
 #define FOR_EVER_US (100 * 365.25 * USECS_PER_DAY)
@@ -54,7 +53,7 @@
 
 /* clang-format off */
 const ColumnDefinition queue_columns[QUEUE_COLUMNS] = {
-	[QUEUE_QUEUE] = {"queue", TEXTOID, "NOT NULL", COLUMN_REQUIRED,
+	[QUEUE_QUEUE] = {"queue", TEXTOID, "", COLUMN_REQUIRED | COLUMN_NOT_NULL,
 		"Name of a queue, or a pattern of LIKE; the exact name counts, or else the longest "
 		"pattern"},
 	[QUEUE_PAUSED] = {"paused", BOOLOID, "", COLUMN_REQUIRED,
@@ -170,63 +169,11 @@ add_policy(Oid relid, const char *name)
 	ddl_add_policy(relid, name, "pg_task_queue_own", "pg_catalog.pg_task_queue_own(queue)");
 }
 
-/* Is the primary key of this table the column "queue" alone? */
-static bool
-has_primary_key(Relation rel)
-{
-	AttrNumber column = get_attnum(RelationGetRelid(rel), queue_columns[QUEUE_QUEUE].name);
-	bool result = false;
-	ListCell *cell;
-
-	foreach(cell, RelationGetIndexList(rel))
-	{
-		HeapTuple tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(lfirst_oid(cell)));
-		Form_pg_index form;
-
-		if (!HeapTupleIsValid(tuple))
-			continue;
-		form = (Form_pg_index) GETSTRUCT(tuple);
-		result |= form->indisprimary && form->indisvalid && form->indimmediate &&
-				  form->indnkeyatts == 1 && form->indkey.values[0] == column;
-		ReleaseSysCache(tuple);
-	}
-	return result;
-}
-
-/* The name of a column of ours that is generated; NULL: none is. */
+/* Why can this relation not be the queue table of a task table of this owner?  NULL: it can. */
 static char *
-generated_column(Relation rel)
+queue_table_fault(Relation rel, Oid owner)
 {
-	QueueColumn which;
-
-	for (which = 0; which < QUEUE_COLUMNS; which++)
-	{
-		AttrNumber number = get_attnum(RelationGetRelid(rel), queue_columns[which].name);
-
-		if (number > 0 && TupleDescAttr(RelationGetDescr(rel), number - 1)->attgenerated)
-			return pstrdup(queue_columns[which].name);
-	}
-	return NULL;
-}
-
-/* Why can this relation of the task table's owner not be the queue table?  NULL: it can. */
-static const char *
-queue_table_fault(Relation rel, const TaskTable *table)
-{
-	char *fault;
-
-	if (RelationGetRelid(rel) == table->relid)
-		return "It is the task table: its name is too long.";
-	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
-		return "It is a partitioned table.";
-	fault = relation_fault(rel, NIL, relation_parents(RelationGetRelid(rel)));
-	if (fault == NULL)
-		fault = columns_fault(rel, queue_columns, QUEUE_COLUMNS);
-	if (fault == NULL && !has_primary_key(rel))
-		fault = "Its primary key is not (queue).";
-	if (fault == NULL && generated_column(rel))
-		fault = psprintf("Its column \"%s\" is generated.", generated_column(rel));
-	return fault;
+	return side_table_fault(rel, owner, queue_columns, QUEUE_COLUMNS);
 }
 
 /*
@@ -277,7 +224,8 @@ complete_table(QueueTable *queues, const TaskTable *table)
 		get_relname_relid(RelationGetRelationName(rel), get_rel_namespace(table->relid)) !=
 			queues->relid)
 		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the queue table has changed")));
-	queues->fault = queue_table_fault(rel, table);
+	queues->fault = queues->relid == table->relid ? "It is the task table: its name is too long."
+												  : queue_table_fault(rel, table->owner);
 	relation_close(rel, NoLock);
 	if (queues->fault)
 		return;
@@ -512,7 +460,7 @@ queue_table_read(Oid relid, MemoryContext where, QueueRows *rows)
 	rel = queue_table_changed() ? NULL : try_relation_open(relid, NoLock);
 	if (rel == NULL)
 		return false;
-	usable = rel->rd_rel->relowner == GetUserId() && find_columns(rel, &row);
+	usable = queue_table_fault(rel, GetUserId()) == NULL && find_columns(rel, &row);
 	caller = MemoryContextSwitchTo(where);
 	if (usable)
 	{
@@ -587,8 +535,8 @@ queue_table_find(Oid relid, Oid owner, const char *queue, QueueRule *rule)
 
 	if (rel == NULL)
 		return false;
-	found = rel->rd_rel->relowner == owner && rel->rd_rel->relkind == RELKIND_RELATION &&
-			find_columns(rel, &row) && find_rule(rel, &row, queue, rule);
+	found = queue_table_fault(rel, owner) == NULL && find_columns(rel, &row) &&
+			find_rule(rel, &row, queue, rule);
 	relation_close(rel, AccessShareLock);
 	return found;
 }

@@ -24,8 +24,10 @@
 #include "task/side_table.h"
 #include "task/statement.h"
 
-static const SideColumn columns[] = {
-	{"queue", TEXTOID}, {"until", TIMESTAMPTZOID}, {"image", BYTEAOID}};
+static const ColumnDefinition columns[] = {
+	{"queue", TEXTOID, "", COLUMN_REQUIRED | COLUMN_NOT_NULL, NULL},
+	{"until", TIMESTAMPTZOID, "", COLUMN_REQUIRED | COLUMN_NOT_NULL, NULL},
+	{"image", BYTEAOID, "", COLUMN_REQUIRED | COLUMN_NOT_NULL, NULL}};
 
 /* clang-format off */
 
@@ -37,10 +39,8 @@ static const char *const definitions[] = {
 	" 'written by pg_task: the last starts in the queues that have a rate'",
 };
 
-/* The owner may allow NULLs and write some: such a row is one that remembers nothing. */
 static const Statement read_rows = {STATEMENT_RATES,
-	"SELECT r.queue, coalesce(r.until, '-infinity'), coalesce(r.image, '')"
-	"  FROM {rows} AS r WHERE r.queue >= $from"
+	"SELECT r.queue, r.until, r.image FROM {rows} AS r WHERE r.queue >= $from"
 	" ORDER BY r.queue LIMIT $limit"};
 
 static const Statement write_rows = {STATEMENT_WRITE_RATES,
@@ -99,8 +99,8 @@ rate_rows_read(const TaskTable *rates, const char *from, int limit, RateRow **ro
 	for (i = 0; i < count; i++)
 	{
 		(*rows)[i].queue = statement_text(caller, i, 1);
-		(*rows)[i].until = DatumGetTimestampTz(statement_value(i, 2));
-		copy_image(caller, statement_value(i, 3), &(*rows)[i]);
+		(*rows)[i].until = statement_time(i, 2);
+		copy_image(caller, statement_value(i, 3, BYTEAOID), &(*rows)[i]);
 	}
 	statement_end();
 	return count;

@@ -24,7 +24,8 @@
 #include "task/side_table.h"
 #include "task/statement.h"
 
-static const SideColumn columns[] = {{"id", INT8OID}};
+static const ColumnDefinition columns[] = {
+	{"id", INT8OID, "", COLUMN_REQUIRED | COLUMN_NOT_NULL, NULL}};
 
 /* clang-format off */
 
@@ -76,7 +77,7 @@ removed_rows_find(const TaskTable *removed, const int64 *ids, int count, int64 *
 	count = (int) statement_execute(&find_rows, removed, &args);
 	*found = MemoryContextAlloc(caller, Max(count, 1) * sizeof(int64));
 	for (i = 0; i < count; i++)
-		(*found)[i] = DatumGetInt64(statement_value(i, 1));
+		(*found)[i] = statement_int64(i, 1);
 	statement_end();
 	return count;
 }

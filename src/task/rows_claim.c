@@ -110,22 +110,22 @@ returned_claims(MemoryContext where, uint64 count, TimestampTz claimed, Claim *c
 	{
 		Claim *claim = &claims[i];
 
-		claim->run.id = DatumGetInt64(statement_value(i, 1));
-		claim->run.attempt = DatumGetInt32(statement_value(i, 2));
+		claim->run.id = statement_int64(i, 1);
+		claim->run.attempt = statement_int32(i, 2);
 		claim->run.claimed = claimed;
 		ItemPointerSetInvalid(&claim->tid);
-		claim->timeout = statement_is_null(i, 3) ? -1 : DatumGetInt64(statement_value(i, 3));
-		claim->repeats = DatumGetBool(statement_value(i, 4));
-		claim->deletes = DatumGetBool(statement_value(i, 5));
-		claim->format = statement_text(where, i, 6);
-		claim->request = statement_text(where, i, 7);
+		claim->timeout = statement_is_null(i, 3) ? -1 : statement_int64(i, 3);
+		claim->repeats = statement_bool(i, 4);
+		claim->deletes = statement_bool(i, 5);
+		claim->format = statement_text_or_null(where, i, 6);
+		claim->request = statement_text_or_null(where, i, 7);
 		claim->role = statement_text(where, i, 8);
-		claim->role_id = DatumGetInt64(statement_value(i, 9));
-		claim->planned = DatumGetTimestampTz(statement_value(i, 10));
-		claim->keep = DatumGetFloat8(statement_value(i, 11));
-		claim->input = statement_json(where, i, 12);
-		claim->flow = statement_text(where, i, 13);
-		claim->notifies = DatumGetBool(statement_value(i, 14));
+		claim->role_id = statement_int64(i, 9);
+		claim->planned = statement_time(i, 10);
+		claim->keep = statement_float8(i, 11);
+		claim->input = statement_json_or_null(where, i, 12);
+		claim->flow = statement_text_or_null(where, i, 13);
+		claim->notifies = statement_bool(i, 14);
 	}
 }
 

@@ -152,7 +152,7 @@ returned_ids(MemoryContext where, uint64 i, int column, int64 **ids)
 
 	if (statement_is_null(i, column))
 		return 0;
-	array = DatumGetArrayTypeP(statement_value(i, column));
+	array = DatumGetArrayTypeP(statement_value(i, column, INT8ARRAYOID));
 	Assert(!ARR_HASNULL(array));
 	count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
 	*ids = MemoryContextAlloc(where, Max(count, 1) * sizeof(int64));
@@ -164,22 +164,22 @@ returned_ids(MemoryContext where, uint64 i, int column, int64 **ids)
 static void
 returned_dependent(MemoryContext where, uint64 i, DependentRow *row, ReadRow *read)
 {
-	read->ends = (Ends){.watched = DatumGetBool(statement_value(i, 6)),
-						.unended = DatumGetInt64(statement_value(i, 7)),
-						.done = DatumGetInt64(statement_value(i, 8)),
+	read->ends = (Ends){.watched = statement_bool(i, 6),
+						.unended = statement_int64(i, 7),
+						.done = statement_int64(i, 8),
 						.others = !statement_is_null(i, 10)};
 	read->rule = statement_text(where, i, 5);
 	read->nmissing = returned_ids(where, i, 14, &read->missing);
-	row->row.id = DatumGetInt64(statement_value(i, 1));
+	row->row.id = statement_int64(i, 1);
 	row->row.role = statement_text(where, i, 2);
-	row->oid = DatumGetObjectId(statement_value(i, 3));
-	row->tid = *(ItemPointer) DatumGetPointer(statement_value(i, 4));
+	row->oid = statement_oid(i, 3);
+	row->tid = statement_tid(i, 4);
 	if (!statement_is_null(i, 9))
-		row->watches = DatumGetInt64(statement_value(i, 9));
+		row->watches = statement_int64(i, 9);
 	if (read->ends.others)
-		row->culprit = DatumGetInt64(statement_value(i, 10));
-	row->culprit_state = statement_text(where, i, 11);
-	row->keep = DatumGetFloat8(statement_value(i, 12));
+		row->culprit = statement_int64(i, 10);
+	row->culprit_state = statement_text_or_null(where, i, 11);
+	row->keep = statement_float8(i, 12);
 }
 
 static int
@@ -252,7 +252,7 @@ judge_read(MemoryContext where, const Statement *statement, const TaskTable *tab
 		   bool *more)
 {
 	int count = (int) statement_execute(statement, table, args);
-	int64 locked = count > 0 ? DatumGetInt64(statement_value(0, 13)) : 0;
+	int64 locked = count > 0 ? statement_int64(0, 13) : 0;
 	ReadRow *reads = MemoryContextAllocZero(where, Max(count, 1) * sizeof(ReadRow));
 	int64 *found = NULL;
 	int nfound;
@@ -458,17 +458,17 @@ rows_released(const TaskTable *table, const int64 *ids, int count, int limit, Ti
 	{
 		ReleasedRow *row = &(*rows)[i];
 
-		row->id = DatumGetInt64(statement_value(i, 1));
-		row->tid = *(ItemPointer) DatumGetPointer(statement_value(i, 2));
-		row->watches = DatumGetInt64(statement_value(i, 3));
-		row->claimable = DatumGetBool(statement_value(i, 4));
+		row->id = statement_int64(i, 1);
+		row->tid = statement_tid(i, 2);
+		row->watches = statement_int64(i, 3);
+		row->claimable = statement_bool(i, 4);
 		if (!row->claimable)
 			continue;
 		row->group.queue = statement_text(caller, i, 5);
-		row->group.max = DatumGetInt32(statement_value(i, 6));
-		row->group.priority = DatumGetInt32(statement_value(i, 7));
+		row->group.max = statement_int32(i, 6);
+		row->group.priority = statement_int32(i, 7);
 		row->group.role = statement_text(caller, i, 8);
-		row->group.role_id = DatumGetInt64(statement_value(i, 9));
+		row->group.role_id = statement_int64(i, 9);
 	}
 	statement_end();
 	return count;
@@ -572,9 +572,9 @@ rows_watched(const TaskTable *table, int64 from, int limit, WatchedTask **tasks,
 	*tasks = MemoryContextAlloc(caller, Max(count, 1) * sizeof(WatchedTask));
 	for (i = 0; i < count; i++)
 	{
-		(*tasks)[i].id = DatumGetInt64(statement_value(i, 1));
-		nrows += DatumGetInt64(statement_value(i, 2));
-		(*tasks)[i].ended = DatumGetBool(statement_value(i, 3));
+		(*tasks)[i].id = statement_int64(i, 1);
+		nrows += statement_int64(i, 2);
+		(*tasks)[i].ended = statement_bool(i, 3);
 	}
 	statement_end();
 	*more = nrows == limit;

@@ -75,7 +75,7 @@ row_request(const TaskTable *table, TaskRun run, RowRequest *request)
 	if (found)
 	{
 		request->text = statement_text(caller, 0, 1);
-		request->input = statement_json(caller, 0, 2);
+		request->input = statement_json_or_null(caller, 0, 2);
 	}
 	statement_end();
 	return found;
@@ -277,19 +277,18 @@ row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry)
 	found = statement_execute(wait ? &read_retry : &read_retry_unlocked, table, &args) > 0;
 	if (found)
 	{
-		retry->failed = DatumGetInt32(statement_value(0, 1));
-		retry->crashed = DatumGetInt32(statement_value(0, 2));
-		retry->retry = DatumGetInt32(statement_value(0, 3));
-		retry->backoff = DatumGetFloat8(statement_value(0, 4));
-		retry->delay = DatumGetInt64(statement_value(0, 5));
-		retry->planned = DatumGetTimestampTz(statement_value(0, 6));
-		retry->expires =
-			statement_is_null(0, 7) ? DT_NOEND : DatumGetTimestampTz(statement_value(0, 7));
-		retry->repeats = DatumGetBool(statement_value(0, 8));
+		retry->failed = statement_int32(0, 1);
+		retry->crashed = statement_int32(0, 2);
+		retry->retry = statement_int32(0, 3);
+		retry->backoff = statement_float8(0, 4);
+		retry->delay = statement_int64(0, 5);
+		retry->planned = statement_time(0, 6);
+		retry->expires = statement_is_null(0, 7) ? DT_NOEND : statement_time(0, 7);
+		retry->repeats = statement_bool(0, 8);
 		retry->role = statement_text(caller, 0, 9);
-		retry->role_id = DatumGetInt64(statement_value(0, 10));
-		retry->planned_again = DatumGetBool(statement_value(0, 11));
-		retry->format = statement_text(caller, 0, 12);
+		retry->role_id = statement_int64(0, 10);
+		retry->planned_again = statement_bool(0, 11);
+		retry->format = statement_text_or_null(caller, 0, 12);
 		retry->queue = statement_text(caller, 0, 13);
 	}
 	statement_end();
@@ -356,17 +355,17 @@ execute_repeat(const Statement *statement, const TaskTable *table, StatementArgs
 {
 	if (statement_execute(statement, table, args) == 0)
 		return false;
-	repeat->dt = DatumGetTimestampTz(statement_value(0, 1));
+	repeat->dt = statement_time(0, 1);
 	memset(&repeat->repeat, 0, sizeof(Interval));
 	if (!statement_is_null(0, 2))
-		repeat->repeat = *DatumGetIntervalP(statement_value(0, 2));
-	repeat->drift = DatumGetBool(statement_value(0, 3));
-	repeat->timezone = statement_text(where, 0, 4);
-	repeat->role_id = DatumGetInt64(statement_value(0, 5));
-	repeat->cron = statement_text(where, 0, 6);
-	repeat->anchor = DatumGetTimestampTz(statement_value(0, 7));
-	repeat->missed = statement_text(where, 0, 8);
-	repeat->expires = DatumGetBool(statement_value(0, 9));
+		repeat->repeat = *DatumGetIntervalP(statement_value(0, 2, INTERVALOID));
+	repeat->drift = statement_bool(0, 3);
+	repeat->timezone = statement_text_or_null(where, 0, 4);
+	repeat->role_id = statement_int64(0, 5);
+	repeat->cron = statement_text_or_null(where, 0, 6);
+	repeat->anchor = statement_time(0, 7);
+	repeat->missed = statement_text_or_null(where, 0, 8);
+	repeat->expires = statement_bool(0, 9);
 	return true;
 }
 
@@ -437,7 +436,7 @@ insert_row(const TaskTable *table, RowKey row, const RowNext *next, int64 *id)
 		arg_null(&args, "anchor", TIMESTAMPTZOID);
 	inserted = statement_execute(&insert_next, table, &args) > 0;
 	if (inserted)
-		*id = DatumGetInt64(statement_value(0, 1));
+		*id = statement_int64(0, 1);
 	statement_end();
 	return inserted;
 }

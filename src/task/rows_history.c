@@ -68,14 +68,14 @@ rows_history(const TaskTable *table, int64 after, int64 upto, int limit, History
 	{
 		HistoryRow *row = &(*rows)[i];
 
-		row->id = DatumGetInt64(statement_value(i, 1));
-		row->state = statement_text(caller, i, 2);
-		row->ended = DatumGetTimestampTz(statement_value(i, 3));
-		row->keep = DatumGetFloat8(statement_value(i, 4));
+		row->id = statement_int64(i, 1);
+		row->state = statement_text_or_null(caller, i, 2);
+		row->ended = statement_time(i, 3);
+		row->keep = statement_float8(i, 4);
 		row->role = statement_text(caller, i, 5);
-		row->role_id = DatumGetInt64(statement_value(i, 6));
+		row->role_id = statement_int64(i, 6);
 		row->queue = statement_text(caller, i, 7);
-		row->flow = statement_text(caller, i, 8);
+		row->flow = statement_text_or_null(caller, i, 8);
 	}
 	statement_end();
 	return (int) count;

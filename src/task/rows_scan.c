@@ -95,13 +95,13 @@ read_heads(const Statement *statement, const TaskTable *table, const TaskGroup *
 		GroupHead *head = &(*heads)[i];
 
 		head->group.queue = statement_text(caller, i, 1);
-		head->group.max = DatumGetInt32(statement_value(i, 2));
-		head->group.priority = DatumGetInt32(statement_value(i, 3));
+		head->group.max = statement_int32(i, 2);
+		head->group.priority = statement_int32(i, 3);
 		head->group.role = statement_text(caller, i, 4);
-		head->place.dt = DatumGetTimestampTz(statement_value(i, 5));
-		head->place.id = DatumGetInt64(statement_value(i, 6));
-		head->group.role_id = DatumGetInt64(statement_value(i, 7));
-		head->too_long = DatumGetBool(statement_value(i, 8));
+		head->place.dt = statement_time(i, 5);
+		head->place.id = statement_int64(i, 6);
+		head->group.role_id = statement_int64(i, 7);
+		head->too_long = statement_bool(i, 8);
 	}
 	statement_end();
 	return (int) count;
@@ -135,8 +135,8 @@ returned_places(MemoryContext where, uint64 count, TaskPlace **places)
 	*places = MemoryContextAlloc(where, Max(count, 1) * sizeof(TaskPlace));
 	for (i = 0; i < count; i++)
 	{
-		(*places)[i].dt = DatumGetTimestampTz(statement_value(i, 1));
-		(*places)[i].id = DatumGetInt64(statement_value(i, 2));
+		(*places)[i].dt = statement_time(i, 1);
+		(*places)[i].id = statement_int64(i, 2);
 	}
 	return (int) count;
 }
@@ -240,7 +240,7 @@ rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit)
 		peeks[i].count = 0;
 	for (i = 0; i < nrows; i++)
 	{
-		RowsPeek *peek = &peeks[DatumGetInt32(statement_value(i, 3)) - 1];
+		RowsPeek *peek = &peeks[statement_int32(i, 3) - 1];
 
 		/* the rows of each group are together, in order */
 		if (peek->count++ == 0)
@@ -302,14 +302,14 @@ rows_queue_heads(const TaskTable *table, const char *const *queues, int count, i
 	{
 		QueueHead *head = &(*heads)[i];
 
-		head->number = DatumGetInt32(statement_value(i, 1)) - 1;
+		head->number = statement_int32(i, 1) - 1;
 		head->head.group.queue = queues[head->number];
-		head->head.group.max = DatumGetInt32(statement_value(i, 2));
-		head->head.group.priority = DatumGetInt32(statement_value(i, 3));
+		head->head.group.max = statement_int32(i, 2);
+		head->head.group.priority = statement_int32(i, 3);
 		head->head.group.role = statement_text(caller, i, 4);
-		head->head.group.role_id = DatumGetInt64(statement_value(i, 5));
-		head->head.place.dt = DatumGetTimestampTz(statement_value(i, 6));
-		head->head.place.id = DatumGetInt64(statement_value(i, 7));
+		head->head.group.role_id = statement_int64(i, 5);
+		head->head.place.dt = statement_time(i, 6);
+		head->head.place.id = statement_int64(i, 7);
 	}
 	statement_end();
 	return count;
@@ -350,13 +350,13 @@ rows_waits(const TaskTable *table, const int64 *ids, int count, RowWait **waits)
 	{
 		RowWait *wait = &(*waits)[i];
 
-		wait->id = DatumGetInt64(statement_value(i, 1));
-		wait->stop = DatumGetTimestampTz(statement_value(i, 2));
-		wait->retry.failed = DatumGetInt32(statement_value(i, 3));
-		wait->retry.delay = DatumGetInt64(statement_value(i, 4));
-		wait->retry.backoff = DatumGetFloat8(statement_value(i, 5));
+		wait->id = statement_int64(i, 1);
+		wait->stop = statement_time(i, 2);
+		wait->retry.failed = statement_int32(i, 3);
+		wait->retry.delay = statement_int64(i, 4);
+		wait->retry.backoff = statement_float8(i, 5);
 		wait->retry.role = statement_text(caller, i, 6);
-		wait->retry.role_id = DatumGetInt64(statement_value(i, 7));
+		wait->retry.role_id = statement_int64(i, 7);
 	}
 	statement_end();
 	return count;
@@ -370,7 +370,7 @@ returned_ids(MemoryContext where, uint64 count, int64 **ids)
 
 	*ids = MemoryContextAllocHuge(where, Max(count, 1) * sizeof(int64));
 	for (i = 0; i < count; i++)
-		(*ids)[i] = DatumGetInt64(statement_value(i, 1));
+		(*ids)[i] = statement_int64(i, 1);
 	return (int) count;
 }
 
@@ -494,7 +494,7 @@ rows_next_expiry(const TaskTable *table, TimestampTz from)
 	statement_begin(&args);
 	arg_timestamp(&args, "from", from);
 	if (statement_execute(&find_next_expiry, table, &args) > 0)
-		expiry = DatumGetTimestampTz(statement_value(0, 1));
+		expiry = statement_time(0, 1);
 	statement_end();
 	return expiry;
 }

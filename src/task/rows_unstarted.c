@@ -44,7 +44,7 @@ shortest_keep(uint64 count, int column)
 
 	for (i = 0; i < count; i++)
 	{
-		double keep = DatumGetFloat8(statement_value(i, column));
+		double keep = statement_float8(i, column);
 
 		if (keep >= 0 && (shortest < 0 || keep < shortest))
 			shortest = keep;
@@ -66,10 +66,10 @@ note_unstarted(uint64 count, EventKind kind, const char *error, const char *sqls
 		char *role = statement_text(CurrentMemoryContext, i, 2);
 		TaskEvent event = {
 			.kind = kind,
-			.id = DatumGetInt64(statement_value(i, 1)),
-			.attempt = DatumGetInt32(statement_value(i, 5)),
+			.id = statement_int64(i, 1),
+			.attempt = statement_int32(i, 5),
 			.queue = statement_text(CurrentMemoryContext, i, 4),
-			.role = roles_bound(role, DatumGetInt64(statement_value(i, 3))),
+			.role = roles_bound(role, statement_int64(i, 3)),
 			.role_name = role,
 			.elapsed = -1,
 			.sqlstate = sqlstate,
@@ -152,7 +152,7 @@ give_up(const Statement *statement, const TaskTable *table, const Failure *why, 
 	*rows = MemoryContextAlloc(where, Max(count, 1) * sizeof(RowKey));
 	for (i = 0; i < count; i++)
 	{
-		(*rows)[i].id = DatumGetInt64(statement_value(i, 1));
+		(*rows)[i].id = statement_int64(i, 1);
 		(*rows)[i].role = statement_text(where, i, 2);
 	}
 	*keep = shortest_keep(count, UNSTARTED_COLUMNS + 1);

@@ -51,11 +51,11 @@ returned_working(MemoryContext where, uint64 count, WorkingRow **rows)
 	{
 		WorkingRow *row = &(*rows)[i];
 
-		row->run.id = DatumGetInt64(statement_value(i, 1));
-		row->run.attempt = DatumGetInt32(statement_value(i, 2));
-		row->run.claimed = DatumGetTimestampTz(statement_value(i, 3));
+		row->run.id = statement_int64(i, 1);
+		row->run.attempt = statement_int32(i, 2);
+		row->run.claimed = statement_time(i, 3);
 		row->queue = statement_text(where, i, 4);
-		row->interrupted = DatumGetBool(statement_value(i, 5));
+		row->interrupted = statement_bool(i, 5);
 	}
 	qsort(*rows, count, sizeof(WorkingRow), compare_working);
 	return (int) count;
@@ -173,9 +173,9 @@ returned_runs(MemoryContext where, uint64 count, TaskRun **runs)
 	*runs = MemoryContextAllocHuge(where, Max(count, 1) * sizeof(TaskRun));
 	for (i = 0; i < count; i++)
 	{
-		(*runs)[i].id = DatumGetInt64(statement_value(i, 1));
-		(*runs)[i].attempt = DatumGetInt32(statement_value(i, 2));
-		(*runs)[i].claimed = DatumGetTimestampTz(statement_value(i, 3));
+		(*runs)[i].id = statement_int64(i, 1);
+		(*runs)[i].attempt = statement_int32(i, 2);
+		(*runs)[i].claimed = statement_time(i, 3);
 	}
 	return (int) count;
 }

@@ -1,9 +1,11 @@
 /*
  * side_table.c
- *		The tables beside the task table that pg_task alone writes: found by name, checked, created.
+ *		The tables beside the task table: the check of all of them; and those that pg_task alone
+ *		writes, found by name and created.
  *
  * Each has the schema and the owner of the task table, and its name with a suffix.  Every function
- * but side_table_name and side_table_open runs inside a transaction of the caller, as that owner.
+ * but side_table_fault, side_table_name and side_table_open runs inside a transaction of the
+ * caller, as that owner.
  * This file knows no column of them.
  */
 #include "postgres.h"
@@ -56,12 +58,14 @@ has_unique_index(Relation rel, AttrNumber column)
 	return found;
 }
 
-/* Why can this relation not be the table?  NULL: it can. */
-static char *
-find_fault(const SideTable *side, Relation rel, Oid owner)
+/*
+ * Why can this relation not be a table with these columns beside a task table of this owner?  The
+ * first column is to be unique.  NULL: it can, once it has those that are not required.
+ */
+char *
+side_table_fault(Relation rel, Oid owner, const ColumnDefinition *columns, int count)
 {
 	char *fault = relation_fault(rel, NIL, relation_parents(RelationGetRelid(rel)));
-	int i;
 
 	if (fault)
 		return fault;
@@ -70,18 +74,10 @@ find_fault(const SideTable *side, Relation rel, Oid owner)
 		return "It is not a plain table.";
 	if (rel->rd_rel->relowner != owner)
 		return other_owner;
-	for (i = 0; i < side->ncolumns; i++)
-	{
-		AttrNumber number = get_attnum(RelationGetRelid(rel), side->columns[i].name);
-
-		if (number == InvalidAttrNumber)
-			return psprintf("It has no column \"%s\".", side->columns[i].name);
-		if (get_atttype(RelationGetRelid(rel), number) != side->columns[i].type)
-			return psprintf("The type of its column \"%s\" is another.", side->columns[i].name);
-	}
-	if (!has_unique_index(rel, get_attnum(RelationGetRelid(rel), side->columns[0].name)))
-		return psprintf("Its column \"%s\" is not unique.", side->columns[0].name);
-	return NULL;
+	fault = columns_fault(rel, columns, count);
+	if (fault == NULL && !has_unique_index(rel, get_attnum(RelationGetRelid(rel), columns[0].name)))
+		fault = psprintf("Its column \"%s\" is not unique.", columns[0].name);
+	return fault;
 }
 
 /*
@@ -189,7 +185,7 @@ side_table_prepare(const SideTable *side, const TaskTable *table, MemoryContext 
 	if (rel == NULL)
 		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("%s has changed", name)));
 	watch_also(RelationGetRelid(rel));
-	*fault = find_fault(side, rel, table->owner);
+	*fault = side_table_fault(rel, table->owner, side->columns, side->ncolumns);
 	if (*fault)
 		*fault = psprintf("%s is not usable. %s", name, *fault);
 	else
@@ -211,7 +207,7 @@ side_table_open(const SideTable *side, Oid relid, Oid owner)
 
 	if (OidIsValid(found) && relation_is_owned_by(found, owner))
 		rel = try_relation_open(found, AccessShareLock);
-	if (rel == NULL || find_fault(side, rel, owner) == NULL)
+	if (rel == NULL || side_table_fault(rel, owner, side->columns, side->ncolumns) == NULL)
 		return rel;
 	relation_close(rel, AccessShareLock);
 	return NULL;

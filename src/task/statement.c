@@ -490,17 +490,24 @@ arg_ids(StatementArgs *args, const char *name, const int64 *ids, int count)
 		elements[i] = Int64GetDatum(ids[i]);
 }
 
-/* A column of a row of the last result.  Raises an error for NULL. */
+/*
+ * A column of a row of the last result, which has this type.  Raises an error for NULL, and for
+ * another type: a trigger of the owner's may have changed the table since it was checked.
+ */
 Datum
-statement_value(uint64 row, int number)
+statement_value(uint64 row, int number, Oid type)
 {
+	TupleDesc desc = SPI_tuptable->tupdesc;
 	bool isnull;
-	Datum value = SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, number, &isnull);
+	Datum value = SPI_getbinval(SPI_tuptable->vals[row], desc, number, &isnull);
 
+	if (SPI_gettypeid(desc, number) != type)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("column \"%s\" of a task has another type", SPI_fname(desc, number))));
 	if (isnull)
 		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-						errmsg("column \"%s\" of a task is null",
-							   SPI_fname(SPI_tuptable->tupdesc, number))));
+						errmsg("column \"%s\" of a task is null", SPI_fname(desc, number))));
 	return value;
 }
 
@@ -513,24 +520,28 @@ statement_is_null(uint64 row, int number)
 	return isnull;
 }
 
-/* A text column of the last result, allocated in the context "where"; NULL for NULL. */
+/* A text column of the last result, allocated in the context "where". */
 char *
 statement_text(MemoryContext where, uint64 row, int number)
 {
-	MemoryContext old;
-	char *result;
+	Datum value = statement_value(row, number, TEXTOID);
+	MemoryContext old = MemoryContextSwitchTo(where);
+	char *result = TextDatumGetCString(value);
 
-	if (statement_is_null(row, number))
-		return NULL;
-	old = MemoryContextSwitchTo(where);
-	result = TextDatumGetCString(statement_value(row, number));
 	MemoryContextSwitchTo(old);
 	return result;
 }
 
+/* The same for a column that may be NULL: NULL for NULL. */
+char *
+statement_text_or_null(MemoryContext where, uint64 row, int number)
+{
+	return statement_is_null(row, number) ? NULL : statement_text(where, row, number);
+}
+
 /* A jsonb column of the last result, allocated in the context "where"; NULL for NULL. */
 Jsonb *
-statement_json(MemoryContext where, uint64 row, int number)
+statement_json_or_null(MemoryContext where, uint64 row, int number)
 {
 	MemoryContext old;
 	Jsonb *result;
@@ -538,7 +549,7 @@ statement_json(MemoryContext where, uint64 row, int number)
 	if (statement_is_null(row, number))
 		return NULL;
 	old = MemoryContextSwitchTo(where);
-	result = DatumGetJsonbPCopy(statement_value(row, number));
+	result = DatumGetJsonbPCopy(statement_value(row, number, JSONBOID));
 	MemoryContextSwitchTo(old);
 	return result;
 }

@@ -9,7 +9,7 @@
  *		statement_begin(&args);
  *		arg_int64(&args, "id", id);
  *		count = statement_execute(&find_row, table, &args);
- *		... statement_value(0, 1) ...
+ *		... statement_int64(0, 1) ...
  *		statement_end();
  *
  * What is allocated in between is freed by statement_end.
@@ -117,11 +117,58 @@ extern bool statement_trigger_calls(const Trigger *trigger, const char *name);
 extern uint64
 statement_execute(const Statement *statement, const TaskTable *table, StatementArgs *args);
 
-/* The last result: "row" counts from 0, "number" of a column from 1. */
-extern Datum statement_value(uint64 row, int number);
+/*
+ * The last result: "row" counts from 0, "number" of a column from 1.  What comes from a table is
+ * read by these alone: they raise an error for another type, and for a NULL unless the name says
+ * that there may be one.
+ */
+extern Datum statement_value(uint64 row, int number, Oid type);
 extern bool statement_is_null(uint64 row, int number);
 extern char *statement_text(MemoryContext where, uint64 row, int number);
-extern Jsonb *statement_json(MemoryContext where, uint64 row, int number);
+extern char *statement_text_or_null(MemoryContext where, uint64 row, int number);
+extern Jsonb *statement_json_or_null(MemoryContext where, uint64 row, int number);
+
+static inline bool
+statement_bool(uint64 row, int number)
+{
+	return DatumGetBool(statement_value(row, number, BOOLOID));
+}
+
+static inline int32
+statement_int32(uint64 row, int number)
+{
+	return DatumGetInt32(statement_value(row, number, INT4OID));
+}
+
+static inline int64
+statement_int64(uint64 row, int number)
+{
+	return DatumGetInt64(statement_value(row, number, INT8OID));
+}
+
+static inline double
+statement_float8(uint64 row, int number)
+{
+	return DatumGetFloat8(statement_value(row, number, FLOAT8OID));
+}
+
+static inline TimestampTz
+statement_time(uint64 row, int number)
+{
+	return DatumGetTimestampTz(statement_value(row, number, TIMESTAMPTZOID));
+}
+
+static inline Oid
+statement_oid(uint64 row, int number)
+{
+	return DatumGetObjectId(statement_value(row, number, OIDOID));
+}
+
+static inline ItemPointerData
+statement_tid(uint64 row, int number)
+{
+	return *(ItemPointer) DatumGetPointer(statement_value(row, number, TIDOID));
+}
 
 static inline void
 statement_begin(StatementArgs *args)

@@ -155,11 +155,10 @@ find_schema(const Location *where, Oid user)
 static void
 reject_table(const char *name, const char *why)
 {
-	ereport(
-		ERROR,
-		(errcode(ERRCODE_WRONG_OBJECT_TYPE), errmsg("%s is not a task table", name),
-		 errdetail_internal("%s", why),
-		 errhint("Rename it, or give the task table another name with \"pg_task.table_name\".")));
+	ereport(ERROR, (errcode(ERRCODE_WRONG_OBJECT_TYPE), errmsg("%s is not a task table", name),
+					errdetail_internal("%s", why),
+					errhint("Mend or rename it, or give the task table another name with"
+							" \"pg_task.table_name\".")));
 }
 
 /* Raise an error if the relation is not a task table; then it is not touched. */
@@ -319,7 +318,8 @@ table_find(Oid relid, MemoryContext parent)
 	table->inherited = MemoryContextStrdup(context, columns_inherited(rel));
 	table->members = copy_oids(members, context);
 	table->nmembers = list_length(members);
-	table->whole = relation_fault(rel, members, parents) == NULL && columns_complete(rel);
+	table->whole = relation_fault(rel, members, parents) == NULL &&
+				   columns_complete(rel, task_columns, TASK_COLUMNS);
 	table->created = table->away = false;
 	relation_close(rel, AccessShareLock);
 	MemoryContextSetParent(context, parent);

@@ -34,6 +34,8 @@ sub runs_in
 # A relation that is no task table is rejected and left unchanged; other databases are served; when
 # it is renamed, this one is, too.
 subtest 'a relation that is no task table' => sub {
+	my $required = 'id bigint PRIMARY KEY, dt timestamptz NOT NULL, request text NOT NULL, '
+	  . 'state text NOT NULL, attempt int NOT NULL';
 	my %wrong = (
 		view => ['CREATE VIEW task AS SELECT 1 AS id', 'ALTER VIEW task RENAME TO mine',
 			'It is not a table'],
@@ -46,12 +48,19 @@ subtest 'a relation that is no task table' => sub {
 		typed => ['CREATE TABLE task (id int PRIMARY KEY, dt timestamptz, request text, state '
 		. 'text, attempt int)',
 			'ALTER TABLE task RENAME TO mine', 'type of its column "id"'],
-		later => ['CREATE TABLE task (id bigint PRIMARY KEY, dt timestamptz, request text, state '
-		. 'text, attempt int, max text)',
+		later => ["CREATE TABLE task ($required, max text)",
 			'ALTER TABLE task RENAME TO mine', 'type of its column "max"'],
-		rounded => ['CREATE TABLE task (id bigint PRIMARY KEY, dt timestamptz, request text, '
-		. 'state text, attempt int, start timestamptz(0))',
-			'ALTER TABLE task RENAME TO mine', 'type of its column "start"']);
+		rounded => ["CREATE TABLE task ($required, start timestamptz(0))",
+			'ALTER TABLE task RENAME TO mine', 'type of its column "start"'],
+		nullable => ['CREATE TABLE task (id bigint PRIMARY KEY, dt timestamptz NOT NULL, request '
+		. 'text NOT NULL, state text, attempt int NOT NULL)',
+			'ALTER TABLE task RENAME TO mine', 'column "state" may be NULL'],
+		generated => ["CREATE TABLE task ($required, max int GENERATED ALWAYS AS (1) STORED)",
+			'ALTER TABLE task RENAME TO mine', 'column "max" is generated'],
+		folded => [q{CREATE COLLATION folded (provider = icu, locale = 'und',
+			deterministic = false);} . "CREATE TABLE task ($required, key text COLLATE folded)",
+			'ALTER TABLE task RENAME TO mine',
+			'collation of its column "key" is not deterministic']);
 	for my $db (sort keys %wrong)
 	{
 		my ($make, $rename, $why) = @{ $wrong{$db} };

@@ -58,14 +58,15 @@ sub make_trap
 		END \$\$;};
 }
 
-my $columns = sql(q{SELECT string_agg(format('%I %s', attname, format_type(atttypid, atttypmod)),
-	', ' ORDER BY attnum)
+my $columns = sql(q{SELECT string_agg(format('%I %s %s', attname, format_type(atttypid, atttypmod),
+	CASE WHEN attnotnull THEN 'NOT NULL' END), ', ' ORDER BY attnum)
 	FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0});
 my $defaults = join ' ', map { "ALTER TABLE public.task ALTER COLUMN $_;" } 'dt SET DEFAULT now()',
 	q(queue SET DEFAULT 'default'),
   'priority SET DEFAULT 0', 'role SET DEFAULT current_user', q(state SET DEFAULT 'PLAN'),
 	'attempt SET DEFAULT 0',
-  'role_id SET DEFAULT 0', 'drift SET DEFAULT true', '"delete" SET DEFAULT false';
+  'role_id SET DEFAULT 0', 'drift SET DEFAULT true', '"delete" SET DEFAULT false',
+  'failed SET DEFAULT 0', 'crashed SET DEFAULT 0';
 
 # The owner of the database owns the schema of the task table, but not the table, and replaces the
 # table.

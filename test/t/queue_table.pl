@@ -154,11 +154,13 @@ subtest 'what cannot be a queue table' => sub {
 		['CREATE TABLE task_queue (queue text PRIMARY KEY)', 'DROP TABLE task_queue',
 			'no column "paused"'],
 		['CREATE TABLE task_queue (queue text, paused bool)', 'DROP TABLE task_queue',
-			'primary key is not \(queue\)'],
+			'column "queue" may be NULL'],
+		['CREATE TABLE task_queue (queue text NOT NULL, paused bool)', 'DROP TABLE task_queue',
+			'column "queue" is not unique'],
 		['CREATE TABLE task_queue (queue text PRIMARY KEY, paused bool, max int GENERATED ALWAYS AS
 			(1) STORED)', 'DROP TABLE task_queue', 'column "max" is generated'],
 		['CREATE TABLE task_queue (queue text PRIMARY KEY, paused bool) PARTITION BY LIST (queue)',
-			'DROP TABLE task_queue', 'partitioned'],
+			'DROP TABLE task_queue', 'not a plain table'],
 		['CREATE ROLE other; CREATE TABLE task_queue (queue text PRIMARY KEY, paused bool);
 			ALTER TABLE task_queue OWNER TO other', 'DROP TABLE task_queue', 'another owner'],
 	);

@@ -268,15 +268,15 @@ subtest 'the rate table' => sub {
 	wait_until($node, q{SELECT to_regclass('task_rate') IS NOT NULL});
 
 	wait_for_table($node, table => 'task_rate');
-	sql(q{BEGIN; ALTER TABLE task_rate RENAME TO old; CREATE TABLE task_rate AS TABLE old;
+	sql(q{BEGIN; ALTER TABLE task_rate RENAME TO old;
+		CREATE TABLE task_rate (LIKE old); INSERT INTO task_rate TABLE old;
 		UPDATE task_rate SET image = '\xdeadbeef'; ALTER TABLE task_rate ADD PRIMARY KEY (queue);
-		INSERT INTO task_rate (queue, image, until) VALUES ('forged', '\xdeadbeef', 'infinity'),
-			('untimed', '\xdeadbeef', NULL), ('empty', NULL, 'infinity');
+		INSERT INTO task_rate (queue, image, until) VALUES ('forged', '\xdeadbeef', 'infinity');
 		ALTER TABLE task_rate ADD note text; COMMIT});
 	$node->restart;
 	plan_tasks('quick', 10);
 	wait_for_done('quick', 51);
-	is(sql(q{SELECT count(*) FROM task_rate WHERE image = '\xdeadbeef' OR image IS NULL}), 0,
+	is(sql(q{SELECT count(*) FROM task_rate WHERE image = '\xdeadbeef'}), 0,
 		'rows that pg_task has not written are removed');
 };
 
