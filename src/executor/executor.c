@@ -107,9 +107,10 @@ release_executor_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unu
 	if (MyExecutor->taken != MyExecutor->done && MyExecutor->failure.sqlstate[0] == '\0')
 	{
 		if (fatal && fatal->sqlstate != ERRCODE_ADMIN_SHUTDOWN)
-			slot_set_failure(fatal->sqlstate, fatal->message, false);
+			slot_set_failure(fatal->sqlstate, fatal->message, TASK_LEFT_ERROR);
 		else if (!process.terminated && PostmasterIsAlive())
-			slot_set_failure(ERRCODE_INTERNAL_ERROR, "the process of the task has ended", false);
+			slot_set_failure(ERRCODE_INTERNAL_ERROR, "the process of the task has ended",
+							 TASK_LEFT_ERROR);
 	}
 	activity_end();
 	(void) statistics_flush(true);

@@ -44,6 +44,7 @@
 #include "executor/show.h"
 #include "executor/slot.h"
 #include "executor/write_back.h"
+#include "executor/yield.h"
 #include "settings.h"
 #include "task/events.h"
 #include "task/failure.h"
@@ -79,6 +80,8 @@ typedef struct Run
 	TimestampTz next;					  /* ... at this time ... */
 	const Jsonb *next_input;			  /* ... with this input; NULL: with the same */
 	bool committed;						  /* the request has committed a part of itself */
+	const char *done;					  /* it has committed all, and returned this; or NULL */
+	bool yields;						  /* the process has to exit, not to wait for a lock */
 	bool not_begun;						  /* another process must run the task */
 } Run;
 
@@ -103,6 +106,7 @@ run_define(uint32 wait_event)
 	runs.conflict_wait_event = wait_event;
 	runs.context = AllocSetContextCreate(TopMemoryContext, "pg_task task", ALLOCSET_DEFAULT_SIZES);
 	runs.given = AllocSetContextCreate(TopMemoryContext, "pg_task given", ALLOCSET_SMALL_SIZES);
+	yield_define();
 }
 
 /* For signal handlers: is a request running that may be cancelled? */
@@ -174,6 +178,7 @@ static void
 commit_transaction(void)
 {
 	CommitTransactionCommand();
+	yield_end();
 	events_committed();
 }
 
@@ -185,6 +190,7 @@ static void
 begin_write_transaction(void)
 {
 	begin_transaction();
+	yield_begin();
 	XactIsoLevel = XACT_READ_COMMITTED;
 }
 
@@ -217,7 +223,9 @@ read_request(Run *run)
 		run->given = copy_request(task);
 	else
 	{
+		yield_begin();
 		found = write_back_read_request(task, run->committed, &run->given);
+		yield_end();
 		/* a request may set the isolation level, so no snapshot may have been taken before it */
 		CommitTransactionCommand();
 		begin_transaction();
@@ -322,6 +330,17 @@ run_request(Run *run)
 		ereport(ERROR, (errcode(ERRCODE_QUERY_CANCELED), errmsg("canceling task")));
 }
 
+/*
+ * Has the request committed all that it has done?  Then the outcome DONE may be written later.  Not
+ * if the open transaction has done more, or if there is more to write than the slot holds.
+ */
+static bool
+has_committed_all(const Run *run, const TaskResult *done)
+{
+	return run->committed && !run->goes_on && !TransactionIdIsValid(GetTopTransactionIdIfAny()) &&
+		   strlen(done->response) < sizeof(MyExecutor->failure.error);
+}
+
 /* The request has succeeded: write that and commit both. */
 static void
 commit_success(Run *run)
@@ -336,16 +355,20 @@ commit_success(Run *run)
 					   .next = run->next,
 					   .input = (const struct varlena *) run->next_input};
 
+	run->done = has_committed_all(run, &done) ? done.response : NULL;
+	yield_begin();
 	if (write_back_outcome(run->task, &done, run->committed))
 	{
 		write_back_set_durability();
 		CommitTransactionCommand();
+		yield_end();
 		report_done(run, done.stop);
 		request_log_duration(run->request.text, run->request.logged);
 	}
 	else
 	{
 		run->row_lost = true;
+		run->done = NULL;
 		AbortOutOfAnyTransaction();
 		/* the request is over: nothing of it is left to cancel */
 		runs.cancellable = false;
@@ -406,7 +429,8 @@ catch_error(Run *run)
 	MemoryContextSwitchTo(runs.context);
 	note_commits(run);
 	run->block_ends = run->request.in_block && geterrcode() == ERRCODE_ACTIVE_SQL_TRANSACTION;
-	if (geterrcode() != ERRCODE_TABLE_CHANGED && !run->block_ends)
+	run->yields = yield_is_cause(geterrcode());
+	if (geterrcode() != ERRCODE_TABLE_CHANGED && !run->block_ends && !run->yields)
 		EmitErrorReport();
 	error = CopyErrorData();
 	FlushErrorState();
@@ -467,7 +491,8 @@ start_try(Run *run)
 	};
 	run->response.json = run->request.format == RESULT_JSON;
 	run->first_transaction = 0;
-	run->committed = run->block_ends = run->not_begun = run->goes_on = false;
+	run->committed = run->block_ends = run->not_begun = run->goes_on = run->yields = false;
+	run->done = NULL;
 }
 
 /*
@@ -493,6 +518,7 @@ execute_try(Run *run)
 		commit_success(run);
 		return;
 	}
+	yield_begin();
 	if (!run->not_begun)
 		write_stopped(run);
 	commit_transaction();
@@ -522,6 +548,7 @@ try_run(Run *run)
 	}
 	PG_END_TRY();
 	runs.cancellable = false;
+	yield_end();
 	deadline_stop();
 	return error;
 }
@@ -556,7 +583,7 @@ prepare_retry(Run *run, const ErrorData *error)
 {
 	if (!run->block_ends && (!is_conflict(error) || run->conflicts >= MAX_CONFLICT_RETRIES))
 		return false;
-	if (run->committed || deadline_passed() || slot_is_cancelled())
+	if (run->committed || run->yields || deadline_passed() || slot_is_cancelled())
 		return false;
 	runs.session_dirty |= !cleanup_session(MyExecutor->role);
 	show_settings(run->task);
@@ -567,6 +594,15 @@ prepare_retry(Run *run, const ErrorData *error)
 	return true;
 }
 
+/* The executor was asked to exit, and does not wait for a lock until it has written the outcome. */
+static void
+log_yield(const char *follows)
+{
+	ereport(LOG, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				  errmsg("the outcome of the task waits for a lock, and others need its executor"),
+				  errdetail_internal("%s", follows)));
+}
+
 /*
  * The failure could not be written: the scheduler must write it.  It gets the error with which the
  * task failed; the one of the write-back is only logged.
@@ -574,11 +610,37 @@ prepare_retry(Run *run, const ErrorData *error)
 static RunEnd
 leave_failure_to_scheduler(const ErrorData *error)
 {
+	bool yields = yield_is_cause(geterrcode());
+
 	if (geterrcode() == ERRCODE_TABLE_CHANGED)
 		return RUN_RETURNED;
-	EmitErrorReport();
+	if (!yields)
+		EmitErrorReport();
 	FlushErrorState();
-	slot_set_failure(error->sqlerrcode, error->message ? error->message : "", true);
+	if (yields)
+		log_yield("It has failed, and that is written when the lock is released.");
+	slot_set_failure(error->sqlerrcode, error->message ? error->message : "", TASK_LEFT_FAILED);
+	return RUN_UNWRITTEN;
+}
+
+/*
+ * The outcome DONE waits for a lock, and others need this process.  What has run in the transaction
+ * is rolled back, and the task runs again.  Only if the request has committed all by itself, the
+ * scheduler writes DONE.
+ */
+static RunEnd
+yield_run(const Run *run)
+{
+	if (run->done)
+	{
+		log_yield("It is done, and that is written when the lock is released.");
+		slot_set_failure(ERRCODE_SUCCESSFUL_COMPLETION, run->done, TASK_LEFT_DONE);
+	}
+	else
+	{
+		log_yield("It was rolled back, and runs again.");
+		slot_set_failure(ERRCODE_LOCK_NOT_AVAILABLE, "", TASK_LEFT_YIELDED);
+	}
 	return RUN_UNWRITTEN;
 }
 
@@ -591,6 +653,8 @@ fail_run(Run *run, const ErrorData *error)
 {
 	volatile RunEnd end = RUN_OVER;
 
+	if (run->yields)
+		return yield_run(run);
 	if (error->sqlerrcode == ERRCODE_TABLE_CHANGED)
 		return RUN_RETURNED;
 	PG_TRY();

@@ -16,7 +16,7 @@ typedef enum RunEnd
 	RUN_OVER,	   /* the outcome is written, or the row is no longer this run: continue */
 	RUN_NOT_BEGUN, /* the request has not begun: return the task to the ring and exit */
 	RUN_RETURNED,  /* rolled back, but the task has not failed: exit, and it is run again */
-	RUN_UNWRITTEN  /* failed, and the scheduler must write that: it is in the slot; exit */
+	RUN_UNWRITTEN  /* the scheduler must write how it has ended: it is in the slot; exit */
 } RunEnd;
 
 extern void run_define(uint32 wait_event);

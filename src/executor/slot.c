@@ -27,11 +27,11 @@ running_task(void)
 }
 
 /*
- * Record how the running task has failed, because this process exits: the scheduler writes that
- * into the row.  "unwritten" means that this process has tried to write the failure and could not.
+ * Record how the running task has ended, because this process exits: the scheduler writes that
+ * into the row.
  */
 void
-slot_set_failure(int sqlstate, const char *error, bool unwritten)
+slot_set_failure(int sqlstate, const char *error, TaskLeft left)
 {
 	Assert(MyExecutor->taken != MyExecutor->done);
 	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
@@ -39,7 +39,7 @@ slot_set_failure(int sqlstate, const char *error, bool unwritten)
 			sizeof(MyExecutor->failure.sqlstate));
 	strlcpy(MyExecutor->failure.error, error,
 			pg_mbcliplen(error, (int) strlen(error), sizeof(MyExecutor->failure.error) - 1) + 1);
-	MyExecutor->failure.unwritten = unwritten;
+	MyExecutor->failure.left = left;
 	LWLockRelease(MyExecutor->lock);
 }
 

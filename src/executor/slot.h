@@ -22,6 +22,6 @@ extern void slot_begun(void);
 extern void slot_report(MonoTime started, bool done);
 extern void slot_report_batch(const int64 *elapsed, int count);
 extern bool slot_is_cancelled(void);
-extern void slot_set_failure(int sqlstate, const char *error, bool unwritten);
+extern void slot_set_failure(int sqlstate, const char *error, TaskLeft left);
 
 #endif /* PG_TASK_SLOT_H */

@@ -43,6 +43,13 @@
 #define BATCH_SINGLE_MAX 50
 
 /*
+ * A run that was rolled back, so as not to wait for a lock, is retried after as long as it has
+ * lasted, within these bounds (ms): whether the lock is still held, only the next run finds out.
+ */
+#define YIELDED_RETRY_MS 1000
+#define YIELDED_RETRY_MAX_MS 60000
+
+/*
  * A task whose process was terminated is retried.  From this number of attempts on, it has failed
  * if that happens twice in a row: the task itself may be what terminates the process.  One that
  * asks to be run again may have any number of attempts.
@@ -56,6 +63,7 @@ typedef enum OrphanList
 	LIST_INTERRUPTED, /* written by one statement */
 	LIST_SINGLE,	  /* written by a statement each, in one transaction */
 	LIST_ALONE,		  /* each written in a transaction of its own */
+	LIST_YIELDED,	  /* written by one statement, not before "not_before", ordered by it */
 	LIST_LOCKED,	  /* not before "not_before", ordered by it */
 	LIST_REFUSED,	  /* not before "not_before", in the order of their refusals */
 	LISTS
@@ -125,8 +133,11 @@ static struct
 	OrphanBatch batch;
 } orphans = {.last_list = LISTS - 1};
 
-static const TaskFailure interrupted = {.sqlstate = "57P01",
-										.error = "the process of the task was terminated"};
+static const Failure interrupted = {"FATAL", "the process of the task was terminated", NULL, NULL,
+									"57P01"};
+static const Failure yielded = {
+	"ERROR", "the outcome of the task waited for a lock",
+	"All that it did was rolled back, because others needed its executor.", NULL, "55P03"};
 static const TaskFailure too_often = {.sqlstate = "57P01",
 									  .error = "the process of the task was terminated too often"};
 
@@ -152,6 +163,23 @@ push_orphan(Orphan *orphan, OrphanList list)
 	orphans.counts[list]++;
 }
 
+/* Put an orphan into the list of those that are written after a pause. */
+static void
+push_yielded_orphan(Orphan *orphan)
+{
+	dlist_head *list = &orphans.lists[LIST_YIELDED];
+	dlist_node *before = list->head.prev;
+	int64 lasted = (GetCurrentTimestamp() - orphan->run.claimed) / 1000;
+
+	lasted = Min(Max(lasted, YIELDED_RETRY_MS), YIELDED_RETRY_MAX_MS);
+	orphan->not_before = clock_plus_ms(clock_mono(), (int) lasted);
+	while (before != &list->head &&
+		   clock_is_before(orphan->not_before, dlist_container(Orphan, node, before)->not_before))
+		before = before->prev;
+	dlist_insert_after(before, &orphan->node);
+	orphans.counts[LIST_YIELDED]++;
+}
+
 /* Put an orphan into the list for its kind, to be written as soon as possible. */
 static void
 push_ready_orphan(Orphan *orphan)
@@ -162,6 +190,8 @@ push_ready_orphan(Orphan *orphan)
 		push_orphan(orphan, LIST_NOT_STARTED);
 	else if (orphan->kind == ORPHAN_INTERRUPTED)
 		push_orphan(orphan, LIST_INTERRUPTED);
+	else if (orphan->kind == ORPHAN_YIELDED)
+		push_yielded_orphan(orphan);
 	else
 		push_orphan(orphan, LIST_SINGLE);
 }
@@ -190,7 +220,7 @@ orphans_add(TaskRun run, OrphanKind kind, const TaskFailure *failure)
 	OrphanEntry *entry;
 	Orphan *orphan;
 
-	Assert(failure != NULL || kind == ORPHAN_NOT_STARTED || kind == ORPHAN_INTERRUPTED);
+	Assert((failure != NULL) == (kind == ORPHAN_FAILED || kind == ORPHAN_CRASHED));
 	prepare_lists();
 	if (kind == ORPHAN_INTERRUPTED && run.attempt >= ATTEMPTS_MAX)
 	{
@@ -360,9 +390,9 @@ compare_runs(const void *a, const void *b)
 	return task_compare_runs(*(const TaskRun *) a, *(const TaskRun *) b);
 }
 
-/* Write all runs of one kind in the batch by one statement. */
+/* Write all runs of one kind in the batch by one statement.  "why": NULL if they have not begun. */
 static void
-write_runs_of_kind(const TaskTable *table, OrphanBatch *batch, OrphanKind kind)
+write_runs_of_kind(const TaskTable *table, OrphanBatch *batch, OrphanKind kind, const Failure *why)
 {
 	TaskRun *runs = palloc((batch->count + 1) * sizeof(TaskRun));
 	TaskRun *done;
@@ -374,10 +404,10 @@ write_runs_of_kind(const TaskTable *table, OrphanBatch *batch, OrphanKind kind)
 			runs[count++] = batch->orphans[i]->run;
 	if (count == 0)
 		return;
-	if (kind == ORPHAN_NOT_STARTED)
-		count = rows_release(table, runs, count, &done);
+	if (why)
+		count = rows_replan(table, runs, count, why, &done);
 	else
-		count = rows_replan(table, runs, count, &interrupted, &done);
+		count = rows_release(table, runs, count, &done);
 	qsort(done, count, sizeof(TaskRun), compare_runs);
 	for (i = 0; i < batch->count; i++)
 	{
@@ -406,7 +436,9 @@ write_failed_run(const TaskTable *table, const Orphan *orphan)
 		return false;
 	if (orphan->interrupted && !row->interrupted)
 		return rows_replan(table, &orphan->run, 1, &interrupted, &done) > 0;
-	if (failure->unwritten)
+	if (failure->left == TASK_LEFT_DONE)
+		return outcome_done_later(table, orphan->run, failure->error);
+	if (failure->left == TASK_LEFT_FAILED)
 	{
 		why.severity = "ERROR";
 		why.detail = "The process of the task could not write this.";
@@ -469,8 +501,9 @@ orphans_write(const TaskTable *table, MonoTime now)
 	bool planned = orphans.suspect_planned;
 
 	Assert(MyScheduler->writing);
-	write_runs_of_kind(table, batch, ORPHAN_NOT_STARTED);
-	write_runs_of_kind(table, batch, ORPHAN_INTERRUPTED);
+	write_runs_of_kind(table, batch, ORPHAN_NOT_STARTED, NULL);
+	write_runs_of_kind(table, batch, ORPHAN_INTERRUPTED, &interrupted);
+	write_runs_of_kind(table, batch, ORPHAN_YIELDED, &yielded);
 	planned |= write_single_runs(table, batch);
 	find_ended_runs(table, batch);
 	orphans.suspect_planned = planned && orphans.counts[LIST_SINGLE] > 0;

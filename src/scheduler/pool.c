@@ -258,6 +258,8 @@ reap_dead(PoolExecutor *executor)
 			orphan_task(task, ORPHAN_NOT_STARTED, NULL);
 		else if (slot->failure.sqlstate[0] == '\0' || executor->reaped + 1 != slot->taken)
 			orphan_task(task, ORPHAN_INTERRUPTED, NULL); /* or it ran before, in the same batch */
+		else if (slot->failure.left == TASK_LEFT_YIELDED)
+			orphan_task(task, ORPHAN_YIELDED, NULL);
 		else
 			orphan_task(task, ORPHAN_FAILED, &slot->failure);
 	}

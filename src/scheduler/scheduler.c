@@ -377,6 +377,9 @@ run_iteration(DispatchRound *round)
 	arbiter_renew(MyScheduler->slot);
 	order_set_now(now);
 	pool_reap();
+	/* before anything that may wait for a lock: others need not wait for that */
+	demand_yield();
+	pool_reclaim(now.mono);
 	if (check_settings())
 		return;
 	retry_refused();
@@ -399,8 +402,6 @@ run_iteration(DispatchRound *round)
 	if (reconcile_due(now.mono))
 		reconcile_with_rows();
 	rates_settle(now.mono);
-	demand_yield();
-	pool_reclaim(now.mono);
 	scan_table(now.mono);
 	/* one claim per iteration: hints and finished tasks are handled in between */
 	MyScheduler->dispatched = clock_now();

@@ -331,6 +331,8 @@ typedef struct SharedExecutor
 	 *
 	 * "proc": by other processes only to wake that process (guess).
 	 *
+	 * "state": by the executor in a signal handler (guess); see yield.c.
+	 *
 	 * "state", "database": by the postmaster when all processes are gone; see crash.c.
 	 */
 	ExecutorState state;

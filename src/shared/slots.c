@@ -313,7 +313,7 @@ reset_executor(SharedExecutor *slot, Oid database, Oid role, MonoTime now)
 	slot->reserved = false;
 	slot->started = slot->idle_since = now;
 	slot->failure.sqlstate[0] = '\0';
-	slot->failure.unwritten = false;
+	slot->failure.left = TASK_LEFT_ERROR;
 	slot->cancel_sent = false;
 	slot->quit = false;
 	pg_atomic_write_u32(&slot->workers, 0);

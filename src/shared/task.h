@@ -149,12 +149,21 @@ typedef struct TaskResult
 	const struct varlena *input; /* ... with this "input", a jsonb; NULL: as it is */
 } TaskResult;
 
-/* How a run ended whose process could not write its outcome. */
+/* What has become of a run whose process could not write its outcome. */
+typedef enum TaskLeft
+{
+	TASK_LEFT_ERROR,  /* its process has exited with an error */
+	TASK_LEFT_FAILED, /* it has failed, and that could not be written */
+	TASK_LEFT_DONE,	  /* it is done and has committed by itself, and that could not be written */
+	TASK_LEFT_YIELDED /* it was rolled back, because its process had to exit and not to wait */
+} TaskLeft;
+
+/* How such a run ended. */
 typedef struct TaskFailure
 {
 	char sqlstate[6]; /* empty: the run was interrupted */
-	char error[256];
-	bool unwritten; /* the task failed, and its process could not write the failure */
+	char error[256];  /* TASK_LEFT_DONE: its response */
+	TaskLeft left;
 } TaskFailure;
 
 /* How the rows of a response are written. */

@@ -283,12 +283,14 @@ set_response(TaskResult *result, const RowRetry *retry, const SettingsTask *role
 		result->response = json ? failure_json(result->failure) : failure_text(result->failure);
 }
 
-/* Note how a run has ended that has failed or crashed: the row has "result" from now on. */
+/* Note how a run has ended: the row has "result" from now on. */
 static void
-note_failure(TaskRun run, const TaskResult *result, const RowRetry *retry)
+note_end(TaskRun run, const TaskResult *result, const RowRetry *retry)
 {
+	static const EventKind kinds[] = {
+		[TASK_DONE] = EVENT_DONE, [TASK_FAIL] = EVENT_FAILED, [TASK_AGAIN] = EVENT_RETRIED};
 	TaskEvent event = {
-		.kind = result->outcome == TASK_AGAIN ? EVENT_RETRIED : EVENT_FAILED,
+		.kind = kinds[result->outcome],
 		.id = run.id,
 		.attempt = run.attempt,
 		.queue = retry->queue,
@@ -326,13 +328,36 @@ outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, const Ta
 	plans_again = result->outcome == TASK_FAIL && retry.planned_again;
 	if (plans_again ? !row_plan_again(table, run, result) : !row_end(table, run, result))
 		return false;
-	note_failure(run, result, &retry);
+	note_end(run, result, &retry);
 	if (result->outcome == TASK_FAIL && retry.repeats && !plans_again)
 	{
 		RowKey row = {run.id, retry.role};
 
 		plan_after_run(table, row, result);
 	}
+	return true;
+}
+
+/*
+ * Write that the run is DONE: it has committed all by itself, and its process could not write that.
+ * Returns false if the row no longer belongs to that run, or if somebody has locked it.
+ */
+bool
+outcome_done_later(const TaskTable *table, TaskRun run, const char *response)
+{
+	TaskResult result = {.outcome = TASK_DONE,
+						 .start = run.claimed,
+						 .stop = GetCurrentTimestamp(),
+						 .response = response,
+						 .notice = "INFO:  the request has committed by itself, and the scheduler"
+								   " has written this: other notices are lost",
+						 .notifies = true};
+	RowRetry row;
+
+	if (!row_retry(table, run, false, &row) ||
+		!outcome_done(table, run, row.role, &result, row.repeats, row.deletes))
+		return false;
+	note_end(run, &result, &row);
 	return true;
 }
 
@@ -364,6 +389,6 @@ outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure)
 	set_response(&result, &retry, &role);
 	if (!row_end(table, run, &result))
 		return false;
-	note_failure(run, &result, &retry);
+	note_end(run, &result, &retry);
 	return true;
 }

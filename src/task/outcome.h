@@ -18,6 +18,7 @@ extern bool outcome_done(const TaskTable *table, TaskRun run, const char *role,
 						 const TaskResult *result, bool repeats, bool deletes);
 extern bool outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result,
 						   const TaskDefaults *queue, bool wait);
+extern bool outcome_done_later(const TaskTable *table, TaskRun run, const char *response);
 extern TimestampTz outcome_retry_at(const RowRetry *retry, TimestampTz stop,
 									const TaskDefaults *queue, const SettingsTask *role);
 extern bool outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure);

@@ -16,6 +16,7 @@
 
 #include "settings.h"
 #include "shared/task.h"
+#include "task/failure.h"
 #include "task/table.h"
 
 /* A group that has waiting rows, and the position of the first one. */
@@ -151,6 +152,7 @@ typedef struct RowRetry
 	TimestampTz expires; /* by column "active"; DT_NOEND for NULL */
 	char *format;		 /* NULL for NULL */
 	bool repeats;
+	bool deletes;
 	char *role;
 	int64 role_id;
 	bool planned_again; /* for one more run after this one */
@@ -255,8 +257,8 @@ extern int rows_working(const TaskTable *table, int limit, WorkingRow **rows);
 extern int rows_of_runs(const TaskTable *table, const TaskRun *runs, int count, WorkingRow **rows);
 extern const WorkingRow *rows_contain(const WorkingRow *rows, int count, TaskRun run);
 extern int rows_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done);
-extern int rows_replan(const TaskTable *table, const TaskRun *runs, int count,
-					   const TaskFailure *why, TaskRun **done);
+extern int rows_replan(const TaskTable *table, const TaskRun *runs, int count, const Failure *why,
+					   TaskRun **done);
 
 /* rows_finish.c */
 extern bool row_request(const TaskTable *table, TaskRun run, RowRequest *request);

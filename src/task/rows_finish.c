@@ -251,7 +251,7 @@ row_go_on(const TaskTable *table, TaskRun run, const TaskResult *result)
 	"       ((" PLANNED " AT TIME ZONE 'UTC')" \
 	"        + CASE WHEN t.active < interval '100 years' THEN t.active END) AT TIME ZONE 'UTC'," \
 	"       " REPEATS ", coalesce(t.role::text, ''), coalesce(t.role_id, 0), " PLANNED_AGAIN "," \
-	"       substr(t.format, 1, 8), " QUEUE_NAME \
+	"       substr(t.format, 1, 8), " QUEUE_NAME ", coalesce(t.delete, false)" \
 	"  FROM {rows} AS t" \
 	" WHERE " IS_ANY_RUN " AND t.state = 'WORK'" \
 	"   FOR NO KEY UPDATE OF t"
@@ -290,6 +290,7 @@ row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry)
 		retry->planned_again = statement_bool(0, 11);
 		retry->format = statement_text_or_null(caller, 0, 12);
 		retry->queue = statement_text(caller, 0, 13);
+		retry->deletes = statement_bool(0, 14);
 	}
 	statement_end();
 	return found;

@@ -213,16 +213,15 @@ static const Statement replan_runs = {STATEMENT_REPLAN,
  * the runs for which that was done, as rows_release does.
  */
 int
-rows_replan(const TaskTable *table, const TaskRun *runs, int count, const TaskFailure *why,
+rows_replan(const TaskTable *table, const TaskRun *runs, int count, const Failure *why,
 			TaskRun **done)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	Failure failure = {"FATAL", why->error, NULL, NULL, why->sqlstate};
 	StatementArgs args;
 
 	statement_begin(&args);
 	arg_runs(&args, runs, count);
-	arg_failure(&args, &failure, InvalidOid);
+	arg_failure(&args, why, InvalidOid);
 	count = returned_runs(caller, statement_execute(&replan_runs, table, &args), done);
 	statement_end();
 	return count;
