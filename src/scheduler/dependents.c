@@ -634,11 +634,9 @@ settle(Dependents *dependents)
 }
 
 /* Judge rows, or walk on: one transaction of each kind. */
-void
-dependents_run(ClockNow now)
+static void
+run_steps(Dependents *dependents, ClockNow now)
 {
-	Dependents *dependents = &MyScheduler->dependents;
-
 	if (removed_due(now.mono))
 	{
 		/* an error must keep nothing else waiting */
@@ -657,4 +655,17 @@ dependents_run(ClockNow now)
 		walk_slice(dependents, groups_ready(now));
 	if (settles(dependents) && !clock_is_before(now.mono, dependents->settle_at))
 		settle(dependents);
+}
+
+/* The same.  Beside tasks that may start, a pause follows that is as long, so that they do. */
+void
+dependents_run(ClockNow now)
+{
+	Dependents *dependents = &MyScheduler->dependents;
+	MonoTime ended;
+
+	run_steps(dependents, now);
+	ended = clock_mono();
+	if (groups_ready(now))
+		dependents->not_before.us = ended.us + (ended.us - now.mono.us);
 }

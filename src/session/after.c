@@ -25,8 +25,11 @@
 #include "session/kept_plan.h"
 #include "session/removal.h"
 
-/* A row waits for this many tasks at most. */
-#define AFTER_MAX 16384
+/*
+ * A row waits for this many tasks at most: to judge it, the scheduler may have to read all of them,
+ * and nothing starts meanwhile.
+ */
+#define AFTER_MAX 10000
 
 /* The ids in the column "after". */
 typedef struct After

@@ -19,11 +19,8 @@
 #include "task/rows_sql.h"
 #include "task/statement.h"
 
-/*
- * Tasks in "after" of all rows that are judged at once; of these rows the first is judged however
- * many it has.
- */
-#define EDGES_MAX 16384
+/* Rows are judged for this long at once (us), and the first of them in any case. */
+#define JUDGE_US (10 * INT64CONST(1000))
 
 /* clang-format off */
 
@@ -31,40 +28,56 @@
 #define DEPENDENT "t.state = 'PLAN' AND t.waits IS NOT NULL"
 
 /* A task that has not ended. */
-#define UNENDED "coalesce(r.state IN ('PLAN', 'WORK'), false)"
+#define UNENDED "coalesce(r.state <> 'DONE' AND r.state IN ('PLAN', 'WORK'), false)"
+
+/* The state of a task in "after", or NULL: it is not in the table. */
+#define JOIN_STATE \
+	" LEFT JOIN LATERAL (SELECT r.state FROM {rows} AS r WHERE r.id = p.id OFFSET 0) AS r ON true"
 
 /*
  * Judge the rows that a query locks, "w": in the snapshot of this statement.  A row that was changed
  * after that snapshot is left out: the lock returns its new version, which may name tasks that the
- * snapshot does not have.  Tasks that are not in the table are returned.  The next task to watch
- * is one of those that have not ended, by chance: in whatever order they end, a row then changes
- * its watch about log(n) times.  A NULL, which the trigger refuses, is no task.
+ * snapshot does not have.  Tasks that are not in the table are returned.
+ *
+ * If the watched task has not ended, or another of an eighth of them, "f", only that is known of the
+ * row: it watches that one next.  To step by a prime number through the array soon finds one while
+ * many are left, in whatever order they end.  Otherwise, and if that is asked for ("whole"), all
+ * tasks are read, and one that has not ended is chosen by chance.  So a row changes its watch about
+ * log(n) times, and all that reads about 4 n tasks.  A NULL, which the trigger refuses, is no task.
  */
-#define JUDGE(locked) \
+#define JUDGE(locked, whole) \
 	"WITH w AS MATERIALIZED (" locked ")" \
 	" SELECT w.id, w.role::text, w.oid, w.tid, coalesce(w.rule, 'done'), " \
-	"        v.watched, v.unended, v.done, v.next, v.culprit, v.culprit_state, w.keep," \
+	"        coalesce(f.next = w.waits, false), f.next IS NOT NULL OR v.next IS NOT NULL, v.done," \
+	"        coalesce(f.next, v.next), v.culprit," \
+	"        (SELECT r.state FROM {rows} AS r WHERE r.id = v.culprit LIMIT 1), w.keep," \
 	"        (SELECT count(*) FROM w), v.missing" \
-	"  FROM (SELECT w.*, sum(cardinality(w.after)) OVER (ROWS UNBOUNDED PRECEDING)" \
-	"                    - cardinality(w.after) AS before" \
-	"          FROM w) AS w" \
+	"  FROM (SELECT w.*, row_number() OVER () AS number FROM w) AS w" \
 	" CROSS JOIN LATERAL (" \
-	"       SELECT coalesce(bool_or(p.id = w.waits AND " UNENDED "), false) AS watched," \
-	"              count(*) FILTER (WHERE " UNENDED ") AS unended," \
-	"              count(*) FILTER (WHERE r.state = 'DONE') AS done," \
-	"              array_agg(p.id) FILTER (WHERE r.state IS NULL) AS missing," \
-	"              (array_agg(p.id) FILTER (WHERE " UNENDED "))" \
+	"       SELECT w.after || ARRAY[]::int8[] AS ids, cardinality(w.after) AS n," \
+	"              array_lower(w.after, 1) AS lower, floor(random() * 1000000)::int8 AS start" \
+	"       OFFSET 0) AS a" \
+	" CROSS JOIN LATERAL (" \
+	"       SELECT (SELECT p.id" \
+	"                 FROM (SELECT w.waits AS id" \
+	"                        UNION ALL" \
+	"                       SELECT a.ids[a.lower + (a.start + i.i * 2147483647) % a.n]" \
+	"                         FROM (SELECT generate_series(1::int8, a.n / 8) AS i) AS i) AS p" \
+	                JOIN_STATE \
+	"                WHERE " UNENDED " LIMIT 1) AS next" \
+	"       OFFSET 0) AS f" \
+	" CROSS JOIN LATERAL (" \
+	"       SELECT (array_agg(p.id) FILTER (WHERE " UNENDED "))" \
 	"                  [1 + floor(random() * count(*) FILTER (WHERE " UNENDED "))::int4]" \
 	"                  AS next," \
-	"              (array_agg(p.id) FILTER (WHERE r.state IN ('FAIL', 'STOP', 'GONE')))[1]" \
-	"                  AS culprit," \
-	"              (array_agg(r.state) FILTER (WHERE r.state IN ('FAIL', 'STOP', 'GONE')))[1]" \
-	"                  AS culprit_state" \
-	"         FROM unnest(w.after) AS p (id)" \
-	"         LEFT JOIN LATERAL (SELECT r.state FROM {rows} AS r WHERE r.id = p.id OFFSET 0) AS r" \
-	"           ON true" \
+	"              count(*) FILTER (WHERE r.state = 'DONE') AS done," \
+	"              array_agg(p.id) FILTER (WHERE r.state IS NULL) AS missing," \
+	"              min(p.id) FILTER (WHERE r.state <> 'DONE' AND NOT " UNENDED ") AS culprit" \
+	"         FROM (SELECT unnest(CASE WHEN f.next IS NULL OR " whole " THEN a.ids" \
+	"                                  ELSE ARRAY[w.waits] END) AS id) AS p" \
+	        JOIN_STATE \
 	"        WHERE p.id IS NOT NULL) AS v" \
-	" WHERE (w.before < $edges OR w.before = 0)" \
+	" WHERE (w.number = 1 OR clock_timestamp() < $until)" \
 	"   AND (SELECT true FROM {rows} AS s WHERE s.tableoid = w.oid AND s.ctid = w.tid)"
 
 #define DEPENDENT_COLUMNS \
@@ -86,7 +99,7 @@ static const Statement judge_rows = {STATEMENT_JUDGE,
 		  " WHERE (SELECT true FROM {rows} AS t WHERE t.state = 'PLAN' AND t.waits = a.id LIMIT 1)"
 		  "   AND (SELECT true FROM {rows} AS r WHERE r.id = a.id AND " UNENDED " LIMIT 1)"
 		  "       IS NULL"
-		  " LIMIT $limit")};
+		  " LIMIT $limit", "false")};
 
 /* Rows that wait for any of several tasks. */
 static const Statement judge_any = {STATEMENT_JUDGE_ANY,
@@ -96,15 +109,15 @@ static const Statement judge_any = {STATEMENT_JUDGE_ANY,
 		  "   AND t.id <> ALL ($without)"
 		  " ORDER BY t.id"
 		  " LIMIT $limit"
-		  "   FOR NO KEY UPDATE OF t SKIP LOCKED")};
+		  "   FOR NO KEY UPDATE OF t SKIP LOCKED", "true")};
 
 /* clang-format on */
 
-/* The numbers of tasks in "after" that have ended in this way, or have not ended. */
+/* How the tasks in "after" that were read have ended. */
 typedef struct Ends
 {
 	bool watched; /* the watched task has not ended */
-	int64 unended;
+	bool unended; /* at least one has not ended */
 	int64 done;
 	bool others; /* some have ended and are not DONE */
 } Ends;
@@ -128,19 +141,19 @@ judge(const char *rule, const Ends *ends)
 	{
 		if (ends->done > 0)
 			return DEPENDENT_FREE;
-		return ends->unended > 0 ? waits : DEPENDENT_GONE;
+		return ends->unended ? waits : DEPENDENT_GONE;
 	}
 	if (strcmp(rule, "ended") == 0)
-		return ends->unended > 0 ? waits : DEPENDENT_FREE;
+		return ends->unended ? waits : DEPENDENT_FREE;
 	if (strcmp(rule, "failed") == 0)
 	{
-		if (ends->unended > 0)
+		if (ends->unended)
 			return waits;
 		return ends->others ? DEPENDENT_FREE : DEPENDENT_NOT_NEEDED;
 	}
 	if (ends->others)
 		return DEPENDENT_GONE;
-	return ends->unended > 0 ? waits : DEPENDENT_FREE;
+	return ends->unended ? waits : DEPENDENT_FREE;
 }
 
 /* Read an array of ids, which may be NULL; none of the ids is. */
@@ -165,7 +178,7 @@ static void
 returned_dependent(MemoryContext where, uint64 i, DependentRow *row, ReadRow *read)
 {
 	read->ends = (Ends){.watched = statement_bool(i, 6),
-						.unended = statement_int64(i, 7),
+						.unended = statement_bool(i, 7),
 						.done = statement_int64(i, 8),
 						.others = !statement_is_null(i, 10)};
 	read->rule = statement_text(where, i, 5);
@@ -288,7 +301,7 @@ rows_judge(const TaskTable *table, const TaskTable *removed, const int64 *ids, i
 	arg_ids(&args, "ids", ids, count);
 	arg_ids(&args, "without", without, nwithout);
 	arg_int64(&args, "limit", limit);
-	arg_int64(&args, "edges", EDGES_MAX);
+	arg_timestamp(&args, "until", GetCurrentTimestamp() + JUDGE_US);
 	return judge_read(caller, &judge_rows, table, removed, &args, limit, rows, more);
 }
 
@@ -304,7 +317,7 @@ rows_judge_any(const TaskTable *table, const TaskTable *removed, int64 from, con
 	arg_ids(&args, "without", without, nwithout);
 	arg_int64(&args, "from", from);
 	arg_int64(&args, "limit", limit);
-	arg_int64(&args, "edges", EDGES_MAX);
+	arg_timestamp(&args, "until", GetCurrentTimestamp() + JUDGE_US);
 	return judge_read(caller, &judge_any, table, removed, &args, limit, rows, more);
 }
 
@@ -320,6 +333,9 @@ static const Statement free_rows = {STATEMENT_FREE,
 	"  FROM ROWS FROM (unnest($oids), unnest($tids)) AS c (oid, tid)"
 	" WHERE " IS_LOCKED_ROW};
 
+/* It waits for one task alone.  The size is known without reading a long array. */
+#define IS_SINGLE(row) "pg_column_size(" row ".after) < 64 AND " row ".after = ARRAY[a.id]"
+
 /*
  * The rows that wait for one of these tasks alone, which is DONE: nothing is to be judged.  A row
  * that was changed after the snapshot of the statement is left out, as by judge_rows: the lock
@@ -332,7 +348,7 @@ static const Statement free_single = {STATEMENT_FREE_SINGLE,
 	" CROSS JOIN LATERAL ("
 	"       SELECT t.tableoid AS oid, t.ctid AS tid"
 	"         FROM {rows} AS t"
-	"        WHERE t.state = 'PLAN' AND t.waits = a.id AND t.after = ARRAY[a.id]"
+	"        WHERE t.state = 'PLAN' AND t.waits = a.id AND " IS_SINGLE("t")
 	"          AND coalesce(t.rule, 'done') IN ('done', 'ended', 'any')"
 	"          AND t.id <> ALL ($without)"
 	"        LIMIT $limit"
@@ -351,7 +367,7 @@ static const Statement free_single = {STATEMENT_FREE_SINGLE,
  */
 static const Statement read_released = {STATEMENT_RELEASED,
 	"SELECT n.id, n.tid, a.id,"
-	"       coalesce(w.done AND n.after = ARRAY[a.id] AND n.claimable, false),"
+	"       coalesce(w.done AND " IS_SINGLE("n") " AND n.claimable, false),"
 	"       n.queue, n.max, n.priority, n.role, n.role_id"
 	"  FROM unnest($ids) AS a (id)"
 	" CROSS JOIN LATERAL ("

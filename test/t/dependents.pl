@@ -455,6 +455,46 @@ subtest 'many tasks' => sub {
 };
 
 # The scheduler is not there, or the server crashes, when tasks end.
+subtest 'rows that wait for very many tasks' => sub {
+	my ($before, $probe);
+	# the scheduler reports what it has read when it exits
+	my $reads = sub {
+		my ($pid) = backends($node, 'scheduler');
+
+		terminate($node, $pid);
+		wait_for_exit($node, $pid);
+		return sql(q{SELECT sum(idx_scan) FROM pg_stat_user_indexes WHERE relname = 'task'});
+	};
+
+	sql("INSERT INTO task (queue, dt, request)
+		SELECT 'many', 'infinity', 'SELECT 1' FROM generate_series(1, 10000)");
+	for my $ids ('(SELECT array_agg(id) || 0 FROM task)', 'array_fill(1, ARRAY[10001])')
+	{
+		like(error_of('postgres', "INSERT INTO task (after, request) VALUES ($ids, 'SELECT 1')"),
+			qr/"after" of a task must name at most 10000 tasks/, 'there is a limit');
+	}
+	like(error_of('postgres', "INSERT INTO task (flow, needs, request)
+			VALUES ('wide', array_fill('s'::text, ARRAY[10001]), 'SELECT 1')"),
+		qr/"needs" of a task must name at most 10000 steps/, '... also for steps');
+	sql("INSERT INTO task (queue, after, rule, request)
+		SELECT 'one', (SELECT array_agg(id ORDER BY id) FROM task WHERE queue = 'many'), 'ended',
+			'SELECT 1' FROM generate_series(1, 20)");
+	$before = $reads->();
+	sql("UPDATE task SET state = 'STOP' WHERE queue = 'many' AND id % 2 = (SELECT max(id) % 2
+		FROM task WHERE queue = 'many')");
+	wait_until($node, "SELECT NOT EXISTS (SELECT FROM task AS t JOIN task AS p ON p.id = t.waits
+		WHERE p.state = 'STOP')");
+	cmp_ok($reads->() - $before, '<', 50000,
+		'while others have not ended, few of 20 times 10,000 are read');
+	$probe = sql("WITH u AS (UPDATE task SET state = 'STOP' WHERE queue = 'many' AND state = 'PLAN')
+		INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id");
+	wait_until($node, "SELECT bool_and(state = 'DONE') FROM task WHERE queue = 'one'");
+	is(sql("SELECT count(*) > 0 FROM task WHERE queue = 'one'
+			AND dt > (SELECT stop FROM task WHERE id = $probe)"), 't',
+		'another task is done while they are judged');
+	sql('TRUNCATE task');
+};
+
 subtest 'a crash, and no scheduler' => sub {
 	my %id = gated(x => 'DONE', y => 'DONE');
 	my @after = map { insert_after([ @id{qw(x y)} ], rule => $_) } @rules;
