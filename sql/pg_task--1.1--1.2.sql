@@ -198,7 +198,8 @@ CREATE FUNCTION pg_catalog.pg_task_release() RETURNS boolean
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_task_release';
 
 COMMENT ON FUNCTION pg_catalog.pg_task_release() IS
-    'let the tasks run that are held back because the database was copied or restored';
+    'let the tasks run that are held back: the database was copied or restored, or its scheduler has'
+    ' crashed the server';
 
 -- A statement on a task table calls these, as defaults, in the conditions of triggers and in the
 -- policies: by the rights of whoever executes it, whatever ALTER DEFAULT PRIVILEGES has revoked.

@@ -58,6 +58,7 @@
 #include "scheduler/work.h"
 #include "shared/arbiter.h"
 #include "shared/clock.h"
+#include "shared/crash.h"
 #include "shared/port.h"
 #include "shared/slots.h"
 #include "shared/worker.h"
@@ -533,8 +534,10 @@ wait_for_work(void)
 		shared_scheduler_sleep(MyScheduler->slot, TimestampTzPlusMilliseconds(now.wall, left));
 		set_wake_timer(now, until);
 	}
+	MyScheduler->slot->innocent = true;
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, left,
 					 MyScheduler->wait_event);
+	MyScheduler->slot->innocent = false;
 	disable_timeout(MyScheduler->wake_timeout, false);
 	ResetLatch(MyLatch);
 	QueryCancelPending = false; /* there is nothing to cancel */
@@ -552,6 +555,7 @@ attach_to_slot(Datum arg)
 	if (MyScheduler->slot == NULL)
 		proc_exit(0);
 	on_shmem_exit(release_slot_at_exit, 0);
+	crash_watch_scheduler(MyScheduler->slot);
 	figures_begin();
 }
 

@@ -25,6 +25,7 @@
 
 #include "session/result_set.h"
 #include "shared/clock.h"
+#include "shared/crash.h"
 #include "shared/shared.h"
 #include "shared/slots.h"
 #include "shared/survey.h"
@@ -155,6 +156,8 @@ set_int32(ResultRow *row, ResultColumn which, int64 value)
 static const char *
 state_without_scheduler(const SharedDatabase *database, MonoTime now)
 {
+	if (crash_holds(database->database))
+		return "held back";
 	if (database->disabled)
 		return "disabled";
 	if (database->absent)

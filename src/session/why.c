@@ -39,6 +39,7 @@
 #include "settings.h"
 #include "shared/arbiter.h"
 #include "shared/clock.h"
+#include "shared/crash.h"
 #include "shared/hold.h"
 #include "shared/survey.h"
 #include "targets.h"
@@ -232,6 +233,9 @@ explain_service(const WhyTask *task pg_attribute_unused())
 {
 	if (RecoveryInProgress())
 		return "the server is a standby: tasks run on the primary";
+	if (crash_holds(MyDatabaseId))
+		return "it is held back, because the scheduler of this database has crashed the server:"
+			   " see pg_task_release";
 	if (!Settings.enabled || shared_database_needs(MyDatabaseId).disabled)
 		return "pg_task.enabled is off";
 	if (!is_named())

@@ -1,6 +1,6 @@
 /*
  * crash.c
- *		Which tasks may have caused a crash of the server?
+ *		Which tasks, and which schedulers, may have caused a crash of the server?
  *
  * When a process crashes, the postmaster ends all others with SIGQUIT and restarts the server.
  * SIGQUIT means that another process has crashed: the handler of an executor sets slot->quit.
@@ -11,6 +11,10 @@
  * known: the postmaster itself was killed, or the machine lost power.  Then every task that was
  * running is a suspect.  If the server then starts as a standby, these are the suspects when it is
  * promoted, and not those that other servers have started since it ended.
+ *
+ * The report also counts the crashes in a row that the scheduler of a database has caused: it got
+ * no SIGQUIT, and was not asleep.  If they are pg_task.max_crashes, the database is held back: it
+ * gets no scheduler until it is released, or the server is stopped in order.
  *
  * The code that runs in the postmaster reads plain memory only, takes no lock, and validates what
  * it reads.
@@ -51,7 +55,14 @@
 
 /* The crash report file, from one postmaster to the next. */
 #define CRASH_REPORT_FILE PGSTAT_STAT_PERMANENT_DIRECTORY "/pg_task.end"
-#define CRASH_REPORT_MAGIC 0x50475432
+#define CRASH_REPORT_MAGIC 0x50475433
+
+/* Databases of which crashes are counted; those of more at the same time are not. */
+#define CRASHED_MAX 64
+
+/* When a server has run tasks for so long, the next crash is not in a row with earlier ones (us).
+ */
+#define HEALTHY_US (10 * USECS_PER_MINUTE)
 
 typedef struct BlamedRun
 {
@@ -59,11 +70,20 @@ typedef struct BlamedRun
 	TaskRun run;
 } BlamedRun;
 
+/* A database, and how often in a row its scheduler has crashed the server. */
+typedef struct CrashedDatabase
+{
+	Oid database;
+	int32 crashes;
+} CrashedDatabase;
+
 typedef struct CrashReport
 {
 	uint32 magic;
 	uint32 count;
 	TimestampTz unknown_before; /* nothing is known of runs claimed before: they are suspects */
+	uint32 ndatabases;
+	CrashedDatabase databases[CRASHED_MAX];
 	BlamedRun blamed[BLAMED_MAX];
 } CrashReport;
 
@@ -78,11 +98,13 @@ typedef struct CrashReport
 
 /*
  * In shared memory.  The postmaster writes it before any process of pg_task starts.  Later only
- * "used" (set to true without a lock) and the times of claims (each a TimestampTz) change.
+ * "used" (set to true without a lock), the times (each a TimestampTz), and without a lock the
+ * numbers of crashes of databases (set to 0) change.
  */
 typedef struct Evidence
 {
 	bool used;					  /* a scheduler has used the report */
+	pg_atomic_uint64 began;		  /* when the first supervisor attached; 0: none has */
 	pg_atomic_uint64 claim;		  /* the one that was made last */
 	pg_atomic_uint64 first_claim; /* of all; the start of the server, unless it was set back */
 	pg_atomic_uint64 last_claim;  /* of all */
@@ -94,19 +116,21 @@ static struct
 	Evidence *evidence; /* in shared memory */
 
 	/*
-	 * The postmaster's: it outlives the shared memory that it is about.  "slots" is a copy of
-	 * Shared->executors, which the process that crashed may have overwritten.
+	 * The postmaster's: it outlives the shared memory that it is about.  "slots" and "schedulers"
+	 * are copies of pointers in Shared, which the process that crashed may have overwritten.
 	 */
 	CrashReport last_report;
 	bool has_report; /* last_report was collected or read, and is not in shared memory yet */
 	SharedExecutor *slots;
+	SharedScheduler *schedulers;
 
 	/*
 	 * The slot whose SIGQUIT this process records: its own in an executor, the leader's in a
 	 * parallel worker.  For the signal handlers.
 	 */
 	SharedExecutor *watched;
-	bool leader_known; /* a parallel worker has looked for the slot of its leader */
+	SharedScheduler *scheduler; /* the same in a scheduler */
+	bool leader_known;			/* a parallel worker has looked for the slot of its leader */
 
 	/* The hooks of other libraries, which ours call. */
 	ExecutorStart_hook_type next_executor_hook;
@@ -138,7 +162,7 @@ read_report(void)
 		return;
 	crash.has_report =
 		fread(report, head, 1, file) == 1 && report->magic == CRASH_REPORT_MAGIC &&
-		report->count <= BLAMED_MAX &&
+		report->count <= BLAMED_MAX && report->ndatabases <= CRASHED_MAX &&
 		fread(report->blamed, sizeof(BlamedRun), report->count, file) == report->count;
 	FreeFile(file);
 	(void) durable_unlink(CRASH_REPORT_FILE, LOG);
@@ -185,12 +209,57 @@ blame_executors(CrashReport *report)
 			blame_tasks(report, &crash.slots[i], crash.slots[i].done, crash.slots[i].taken - 1);
 }
 
+/* The scheduler of this database has crashed the server. */
+static void
+count_crash(CrashReport *report, Oid database)
+{
+	uint32 i;
+
+	for (i = 0; i < report->ndatabases; i++)
+		if (report->databases[i].database == database)
+			break;
+	if (i == CRASHED_MAX)
+		return;
+	if (i == report->ndatabases)
+		report->databases[report->ndatabases++] = (CrashedDatabase){database, 0};
+	report->databases[i].crashes++;
+}
+
+/* Did this scheduler do anything when the server went down, and get no SIGQUIT? */
+static bool
+has_crashed_itself(const SharedScheduler *slot)
+{
+	return slot->state != SCHEDULER_FREE && slot->proc != SHARED_NO_PROC && !slot->innocent;
+}
+
+/*
+ * Count the crashes of schedulers.  Those before the server was healthy count no more, but what is
+ * held back stays so, unless somebody has stopped the server.
+ */
+static void
+blame_schedulers(CrashReport *report, bool stopped)
+{
+	TimestampTz began = (TimestampTz) pg_atomic_read_u64(&crash.evidence->began);
+	bool healthy = began != 0 && GetCurrentTimestamp() - began > HEALTHY_US;
+	CrashReport *old = &crash.evidence->report;
+	uint32 known = stopped ? 0 : Min(old->ndatabases, CRASHED_MAX);
+	uint32 i;
+
+	report->ndatabases = 0;
+	for (i = 0; i < known; i++)
+		if (old->databases[i].crashes >= (healthy ? Settings.max_crashes : 1))
+			report->databases[report->ndatabases++] = old->databases[i];
+	for (i = 0; i < (uint32) max_worker_processes; i++)
+		if (has_crashed_itself(&crash.schedulers[i]))
+			count_crash(report, crash.schedulers[i].database);
+}
+
 /*
  * Collect the crash report.  Runs in the postmaster when it is about to release shared memory and
  * all other processes have exited.
  */
 static void
-collect_report(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
+collect_report(int code, Datum arg pg_attribute_unused())
 {
 	CrashReport *report = &crash.last_report;
 
@@ -206,6 +275,7 @@ collect_report(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 	report->magic = CRASH_REPORT_MAGIC;
 	report->count = Min(report->count, BLAMED_MAX);
 	blame_executors(report);
+	blame_schedulers(report, code == 0);
 	crash.has_report = true;
 	if (proc_exit_inprogress)
 		write_report();
@@ -277,7 +347,7 @@ crash_attach_memory(void)
 		if (!crash.has_report)
 		{
 			crash.last_report.unknown_before = has_crashed() ? DT_NOEND : DT_NOBEGIN;
-			crash.last_report.count = 0;
+			crash.last_report.count = crash.last_report.ndatabases = 0;
 		}
 		if (restore_is_recovery())
 			crash.last_report.unknown_before =
@@ -285,12 +355,14 @@ crash_attach_memory(void)
 		pg_atomic_init_u64(&crash.evidence->claim, now);
 		pg_atomic_init_u64(&crash.evidence->first_claim, now);
 		pg_atomic_init_u64(&crash.evidence->last_claim, now);
+		pg_atomic_init_u64(&crash.evidence->began, 0);
 		crash.evidence->used = false;
 		crash.evidence->report = crash.last_report;
 		crash.has_report = false;
 	}
 	LWLockRelease(AddinShmemInitLock);
 	crash.slots = Shared->executors;
+	crash.schedulers = Shared->schedulers;
 	if (!IsUnderPostmaster && IsPostmasterEnvironment)
 		on_shmem_exit(collect_report, 0);
 }
@@ -357,11 +429,54 @@ crash_blames(Oid database, TaskRun run)
 	return false;
 }
 
-/* SIGQUIT in an executor: another process has crashed, not this one. */
+/* The number of crashes in a row of this database's scheduler; NULL: none is known. */
+static int32 *
+find_crashes(Oid database)
+{
+	CrashReport *report = &crash.evidence->report;
+	uint32 i;
+
+	for (i = 0; i < report->ndatabases; i++)
+		if (report->databases[i].database == database)
+			return &report->databases[i].crashes;
+	return NULL;
+}
+
+/* How often has the scheduler of this database crashed the server?  0 unless it is held back. */
+int
+crash_holds(Oid database)
+{
+	const int32 *crashes = find_crashes(database);
+
+	return crashes && *crashes >= Settings.max_crashes ? *crashes : 0;
+}
+
+/* Forget the crashes of this database's scheduler. */
+void
+crash_release(Oid database)
+{
+	int32 *crashes = find_crashes(database);
+
+	if (crashes)
+		*crashes = 0;
+}
+
+/* The supervisor has attached: from now on tasks run. */
+void
+crash_server_runs(void)
+{
+	if (pg_atomic_read_u64(&crash.evidence->began) == 0)
+		pg_atomic_write_u64(&crash.evidence->began, (uint64) GetCurrentTimestamp());
+}
+
+/* SIGQUIT in an executor or a scheduler: another process has crashed, not this one. */
 static void
 handle_quit(SIGNAL_ARGS)
 {
-	crash.watched->quit = true;
+	if (crash.scheduler)
+		crash.scheduler->innocent = true;
+	else
+		crash.watched->quit = true;
 	SignalHandlerForCrashExit(COMPAT_SIGNAL_PASS);
 }
 
@@ -370,6 +485,14 @@ void
 crash_watch(SharedExecutor *slot)
 {
 	crash.watched = slot;
+	pqsignal(SIGQUIT, handle_quit);
+}
+
+/* Watch this process, the scheduler of a slot, for SIGQUIT. */
+void
+crash_watch_scheduler(SharedScheduler *slot)
+{
+	crash.scheduler = slot;
 	pqsignal(SIGQUIT, handle_quit);
 }
 

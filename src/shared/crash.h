@@ -1,6 +1,6 @@
 /*
  * crash.h
- *		Which tasks may have caused a crash of the server?
+ *		Which tasks, and which schedulers, may have caused a crash of the server?
  */
 #ifndef PG_TASK_CRASH_H
 #define PG_TASK_CRASH_H
@@ -14,6 +14,10 @@ extern void crash_define(void);
 extern void crash_request_memory(void);
 extern void crash_attach_memory(void); /* after shared_attach_memory */
 extern void crash_watch(SharedExecutor *slot);
+extern void crash_watch_scheduler(SharedScheduler *slot);
+extern void crash_server_runs(void);
+extern int crash_holds(Oid database);
+extern void crash_release(Oid database);
 extern void crash_report_used(void);
 extern TimestampTz crash_claim_time(TimestampTz now);
 extern bool crash_blames(Oid database, TaskRun run);

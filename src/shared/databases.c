@@ -13,6 +13,7 @@
 #include "storage/lwlock.h"
 
 #include "compat.h"
+#include "shared/crash.h"
 #include "shared/shared.h"
 #include "shared/slots.h"
 
@@ -169,6 +170,7 @@ shared_database_needs(Oid database)
 		needs.released = entry->barred && entry->barred_changes != shared_databases_changes();
 	}
 	LWLockRelease(Shared->directory);
+	needs.disabled |= crash_holds(database) > 0;
 	return needs;
 }
 

@@ -171,6 +171,8 @@ typedef struct SharedScheduler
 	 * free, and only the supervisor reserves it).
 	 *
 	 * "wants", "isolated" and "awaits": by the scheduler (own).
+	 *
+	 * "state", "proc" and "database": by the postmaster when all processes are gone; see crash.c.
 	 */
 	SchedulerState state;
 	uint32 generation;
@@ -204,6 +206,12 @@ typedef struct SharedScheduler
 
 	/* The same: the scheduler writes them while it is attached, and sets all to 0 first. */
 	pg_atomic_uint64 figures[SCHEDULER_FIGURES];
+
+	/*
+	 * Written without a lock by the scheduler and its SIGQUIT handler.  The postmaster reads it
+	 * when all processes are gone: see crash.c.
+	 */
+	bool innocent; /* the process sleeps, or got SIGQUIT: if the server crashes, it is not by it */
 
 	/*
 	 * Guarded by "lock".  A backend adds hints and events while it holds the directory lock in
@@ -251,8 +259,8 @@ typedef struct SharedDatabase
 /* What makes a database need a scheduler: see SharedDatabase. */
 typedef struct SharedNeeds
 {
-	bool known; /* the database has an entry */
-	bool disabled;
+	bool known;	   /* the database has an entry */
+	bool disabled; /* or held back: it gets none */
 	bool absent;
 	bool released; /* roles were barred there, and databases or roles have changed since */
 	MonoTime due;

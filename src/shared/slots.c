@@ -119,6 +119,7 @@ reset_scheduler(SharedScheduler *slot, Oid database, Oid user)
 	slot->granted = CLOCK_LONG_AGO;
 	slot->due = CLOCK_LONG_AGO;
 	slot->barred = false;
+	slot->innocent = false;
 	pg_atomic_write_u64(&slot->renewed, 0);
 	pg_atomic_write_u64(&slot->idle_since, 0);
 	slot->relid = slot->queue_relid = InvalidOid;

@@ -21,7 +21,7 @@ typedef enum EntryPlace
 	ENTRY_SERVED,	/* it has a scheduler, or one is being started */
 	ENTRY_SLEEPING, /* it gets one at its time */
 	ENTRY_HELD,		/* its time has come, but a command needs the database */
-	ENTRY_DISABLED	/* it gets one when its settings have changed */
+	ENTRY_DISABLED	/* it gets one when its settings have changed, or it is released */
 } EntryPlace;
 
 /* What the supervisor remembers of a database. */

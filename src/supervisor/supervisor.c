@@ -23,11 +23,13 @@
 #include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "settings.h"
 #include "shared/arbiter.h"
 #include "shared/clock.h"
+#include "shared/crash.h"
 #include "shared/serving.h"
 #include "shared/shared.h"
 #include "shared/slots.h"
@@ -172,9 +174,11 @@ static void
 note_changes(DatabaseEntry *entry, const Wanted *wanted, MonoTime now)
 {
 	uint32 settings = shared_settings_of_database(entry->database);
+	SharedNeeds needs = shared_database_needs(entry->database);
 	Oid user = wanted->user;
 
-	if (entry->place == ENTRY_SLEEPING && shared_database_needs(entry->database).released)
+	if ((entry->place == ENTRY_SLEEPING && needs.released) ||
+		(entry->place == ENTRY_DISABLED && !needs.disabled))
 		sleepers_sleep(&MySupervisor.sleepers, entry, now);
 	if (entry->settings == settings && entry->user == user && entry->version == wanted->version)
 		return;
@@ -188,6 +192,25 @@ note_changes(DatabaseEntry *entry, const Wanted *wanted, MonoTime now)
 		shared_scheduler_wake(entry->database);
 	if (entry->place == ENTRY_SLEEPING || entry->place == ENTRY_DISABLED)
 		sleepers_sleep(&MySupervisor.sleepers, entry, now);
+}
+
+/* A database is held back, because its scheduler has crashed the server: say so. */
+static void
+report_held(const Wanted *wanted, int crashes)
+{
+	SharedError error = {.at = GetCurrentTimestamp()};
+
+	strlcpy(error.sqlstate, unpack_sql_state(ERRCODE_CRASH_SHUTDOWN), sizeof(error.sqlstate));
+	snprintf(error.message, sizeof(error.message),
+			 "the scheduler has crashed the server %d times in a row: see pg_task_release",
+			 crashes);
+	shared_database_set_error(wanted->database, &error);
+	ereport(WARNING,
+			(errcode(ERRCODE_CRASH_SHUTDOWN),
+			 errmsg("pg_task holds back the tasks of database \"%s\"", wanted->name),
+			 errdetail("Its scheduler has crashed the server %d times in a row.", crashes),
+			 errhint("Find out why; then \"SELECT pg_task_release()\" in this database, as a"
+					 " superuser, or restart the server.")));
 }
 
 /* Note what the catalogs say of a wanted database. */
@@ -208,6 +231,8 @@ check_database(const Wanted *wanted, MonoTime now)
 		entry->version = wanted->version;
 		MySupervisor.sleepers.counts[ENTRY_NOWHERE]++;
 		entry->shared = shared_database_add(wanted->database);
+		if (crash_holds(wanted->database))
+			report_held(wanted, crash_holds(wanted->database));
 		sleepers_sleep(&MySupervisor.sleepers, entry, now);
 	}
 	else if (!entry->shared && shared_database_add(wanted->database))
@@ -425,6 +450,7 @@ attach_supervisor(void)
 	Shared->supervisor = COMPAT_MY_PROC;
 	LWLockRelease(Shared->directory);
 	serving_begin();
+	crash_server_runs();
 	shared_prepared_recovered();
 	publish_configured();
 	stop_leftover_schedulers();

@@ -516,9 +516,12 @@ my %blows = (
 	sub { return nothing_is('false') && kill_executor(among(@databases)) } ],
 	'scheduler killed' => [ 0.5, sub {
 		my $db = among(@databases);
+		my $killed = kill_one('postgres', "SELECT pid INTO victim FROM pg_stat_activity
+			WHERE backend_type = 'pg_task scheduler' AND datname = '$db'");
 
-		return kill_one('postgres', "SELECT pid INTO victim FROM pg_stat_activity
-			WHERE backend_type = 'pg_task scheduler' AND datname = '$db'"); } ],
+		# it is held back if that has happened twice in a row
+		$node->psql($db, 'SELECT pg_task_release()');
+		return $killed; } ],
 	'a session killed' => [ 0.5, sub {
 		return crash_by(sub {
 				$node->psql('postgres', q{COPY (SELECT) TO PROGRAM 'kill -9 $PPID'},
