@@ -121,7 +121,7 @@ slot_begin(void)
 	if (!task->rated)
 		return;
 	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
-	task->begins++;
+	task->begun = true;
 	task->ended = CLOCK_NEVER;
 	task->began = clock_mono();
 	LWLockRelease(MyExecutor->lock);

@@ -78,7 +78,7 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 				   dependents_is_watched(claim->run.id);
 	task->elapsed = 0;
 	task->rated = entry->rated;
-	task->begins = 0;
+	task->begun = false;
 	task->began = CLOCK_LONG_AGO;
 	task->ended = CLOCK_NEVER;
 	task->cancelled = false;

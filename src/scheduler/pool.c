@@ -90,7 +90,7 @@ adopt_executor(PoolExecutor *executor, SharedExecutor *slot)
 		executor->ring[i % SHARED_RING].relid = slot->ring[i % SHARED_RING].relid;
 		executor->ring[i % SHARED_RING].run = slot->ring[i % SHARED_RING].run;
 		executor->ring[i % SHARED_RING].rated = slot->ring[i % SHARED_RING].rated;
-		executor->ring[i % SHARED_RING].begins = slot->ring[i % SHARED_RING].begins;
+		executor->ring[i % SHARED_RING].begun = slot->ring[i % SHARED_RING].begun;
 		executor->isolated |= slot->ring[i % SHARED_RING].isolated;
 	}
 	LWLockRelease(slot->lock);
@@ -136,7 +136,7 @@ pool_start_counting(PoolTask *task, const char *queue)
 	Assert(task->queue == NULL);
 	task->queue = queue_find_or_add(queue);
 	groups_task_started(task->queue);
-	if (task->rated && task->begins == 0)
+	if (task->rated && !task->begun)
 		task->pending = rates_task_adopted(task->queue);
 }
 
@@ -146,19 +146,18 @@ read_begin(const SharedExecutor *slot, uint32 position)
 {
 	const SharedTask *entry = &slot->ring[position % SHARED_RING];
 
-	return (RateBegin){entry->begins, entry->began, entry->ended, position < NEW_PROCESS_TASKS};
+	return (RateBegin){entry->begun, entry->began, entry->ended, position < NEW_PROCESS_TASKS};
 }
 
-/* If the queue of a task has a rate, and the task has begun, the rate counts that. */
+/*
+ * If the rate of its queue counts a task that has begun, it counts from now on.  Tries after a
+ * conflict are part of the same claim: they count no more.
+ */
 static void
 note_begin(PoolTask *task, RateBegin begin, MonoTime now)
 {
-	if (task->queue == NULL || !task->rated || begin.begins == task->begins)
-		return;
-	if (!rates_task_begun(task->queue, !task->pending, &begin, now))
-		return;
-	task->pending = false;
-	task->begins = begin.begins;
+	if (task->pending && begin.begun)
+		task->pending = !rates_task_begun(task->queue, &begin, now);
 }
 
 /*
@@ -199,8 +198,8 @@ reap_finished(PoolExecutor *executor, uint32 done)
 		RateBegin begin = read_begin(executor->slot, executor->reaped);
 
 		/* a run that has failed before its first statement is a start, too */
-		if (begin.begins == 0)
-			begin = (RateBegin){.begins = 1, .began = begin.ended, .ended = begin.ended};
+		if (!begin.begun)
+			begin = (RateBegin){.begun = true, .began = begin.ended, .ended = begin.ended};
 		note_begin(task, begin, clock_mono());
 		if (task->queue)
 			queue_learn(task->queue, executor->slot->ring[executor->reaped % SHARED_RING].elapsed);
@@ -253,6 +252,9 @@ reap_dead(PoolExecutor *executor)
 		RateBegin begin = read_begin(slot, executor->reaped);
 
 		begin.ended = clock_min(begin.ended, now);
+		/* what an executor has taken is a start, also before its first statement */
+		if (!begin.begun && (int32) (slot->taken - executor->reaped) > 0)
+			begin = (RateBegin){true, now, now, false};
 		note_begin(task, begin, now);
 		if ((int32) (slot->taken - executor->reaped) <= 0)
 			orphan_task(task, ORPHAN_NOT_STARTED, NULL);
@@ -357,8 +359,7 @@ reap_executor(PoolExecutor *executor)
 			PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
 
 			/* its tasks have begun by now */
-			if (task->pending)
-				note_begin(task, (RateBegin){1, now, now, false}, now);
+			note_begin(task, (RateBegin){true, now, now, false}, now);
 			stop_counting(task, false);
 			dependents_ended(task->run.id);
 		}
@@ -559,7 +560,7 @@ pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, QueueS
 			const SharedTask *task)
 {
 	SharedExecutor *slot = executor->slot;
-	PoolTask mine = {task->relid, task->run, queue, task->rated, task->rated, 0, start};
+	PoolTask mine = {task->relid, task->run, queue, task->rated, task->rated, false, start};
 	bool late = task->isolated && !isolation_keep();
 	bool assigned = false;
 

@@ -25,7 +25,7 @@ typedef struct PoolTask
 	QueueState *queue; /* NULL: not known, so it does not count as running there */
 	bool rated;		   /* its executor records its beginning; see SharedTask */
 	bool pending;	   /* the rate of its queue counts it, and does not know that it has begun */
-	uint32 begins;	   /* how often it had begun when that was looked at last */
+	bool begun;		   /* it had begun when this scheduler adopted its executor */
 	QueueStart start;  /* of its queue, by its claim; undone if it does not begin */
 } PoolTask;
 

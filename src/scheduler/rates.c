@@ -206,25 +206,19 @@ rates_task_released(QueueState *queue)
 }
 
 /*
- * A task that was counted has begun, or has begun again after a conflict.  False: it counts as
- * beginning now, and the caller calls again.
+ * A task that was counted has begun.  False: it counts as beginning now, and the caller calls
+ * again.
  */
 bool
-rates_task_begun(QueueState *queue, bool again, const RateBegin *begin, MonoTime now)
+rates_task_begun(QueueState *queue, const RateBegin *begin, MonoTime now)
 {
-	RateState *state;
+	RateState *state = &queue->rate->state;
 	MonoTime from;
 
-	if (queue->rate == NULL)
-		return true; /* it has begun again long after its start */
-	state = &queue->rate->state;
 	from = rate_counts_from(state, begin->began, begin->ended, begin->new_process);
 	if (clock_is_before(now, from))
 		return false;
-	if (again)
-		rate_begun_again(state, from);
-	else
-		rate_begun(state, from);
+	rate_begun(state, from);
 	queue->rate->stale = true;
 	return true;
 }

@@ -28,7 +28,7 @@ typedef struct QueueRate
 /* The beginning of a task, as its executor has recorded it. */
 typedef struct RateBegin
 {
-	uint32 begins; /* these three: see SharedTask */
+	bool begun; /* these three: see SharedTask */
 	MonoTime began;
 	MonoTime ended;
 	bool new_process; /* the first tasks of the process */
@@ -42,7 +42,7 @@ extern int rates_room(QueueState *queue, const QueueRule *rule, MonoTime now);
 extern void rates_want_pause(QueueState *queue, int64 pause);
 extern bool rates_task_chosen(QueueState *queue);
 extern void rates_task_released(QueueState *queue);
-extern bool rates_task_begun(QueueState *queue, bool again, const RateBegin *begin, MonoTime now);
+extern bool rates_task_begun(QueueState *queue, const RateBegin *begin, MonoTime now);
 extern bool rates_task_adopted(QueueState *queue);
 
 extern void rates_hold(void);

@@ -305,12 +305,12 @@ typedef struct SharedTask
 
 	/*
 	 * The queue has a rate: the executor records under its lock when the first statement of the
-	 * request begins and ends, and how often it has begun (a run is tried again after a conflict).
-	 * The scheduler reads them under the lock, or as "elapsed".
+	 * request begins and ends, after a conflict that of the last try.  The scheduler reads them
+	 * under the lock, or as "elapsed".
 	 */
 	bool done;	/* the same: the outcome is DONE */
 	bool rated; /* never changes while the task is in the ring */
-	uint32 begins;
+	bool begun;
 	MonoTime began;
 	MonoTime ended; /* CLOCK_NEVER: it has begun and not ended */
 	char queue[TASK_QUEUE_MAX + 1];

@@ -361,15 +361,6 @@ rate_begun(RateState *state, MonoTime from)
 	add_starts(state, from, 1);
 }
 
-/* A task that has begun has begun again, after a conflict: that counts as one more start. */
-void
-rate_begun_again(RateState *state, MonoTime from)
-{
-	if (!has_bucket(state))
-		reserve_entries(state, state->end - state->first + state->pending + 2 + (state->doubt > 0));
-	add_starts(state, from, 1);
-}
-
 /* A task that an earlier scheduler has chosen has not begun: it is one of those in doubt. */
 void
 rate_adopt(RateState *state)

@@ -74,7 +74,6 @@ extern void rate_released(RateState *state);
 extern MonoTime
 rate_counts_from(const RateState *state, MonoTime began, MonoTime ended, bool new_process);
 extern void rate_begun(RateState *state, MonoTime from);
-extern void rate_begun_again(RateState *state, MonoTime from);
 extern void rate_adopt(RateState *state);
 extern void rate_settle(RateState *state, MonoTime now);
 

@@ -227,6 +227,28 @@ subtest 'together with a limit, and with retries' => sub {
 	is(sql(q{SELECT attempt FROM task WHERE queue = 'both'}), 3, 'a retry is a start');
 };
 
+# The scheduler sees each try begin: it has started another task since.
+subtest 'tries after a conflict are part of one claim' => sub {
+	my $id;
+
+	sql(q{CREATE SEQUENCE tries;
+		INSERT INTO task_queue (queue, rate, per) VALUES ('tries', 2, '1 hour')});
+	$id = insert_task($node, queue => 'tries', request => q{SELECT nextval('tries');
+		SELECT hold('try ' || currval('tries'));
+		DO $$ BEGIN IF currval('tries') < 4 THEN RAISE SQLSTATE '40001'; END IF; END $$});
+	for my $try (1 .. 4)
+	{
+		wait_until($node, "SELECT last_value = $try AND is_called FROM tries");
+		wait_for_done('tries', 0);
+		open_gate($node, "try $try");
+	}
+	wait_for_state($node, $id, 'DONE');
+	is(task($node, $id, 'attempt'), 1, 'four tries, one claim');
+	plan_tasks('tries', 2);
+	wait_for_done('tries', 2);
+	is(done_in('tries'), 2, '... which counts once');
+};
+
 subtest 'the rate table' => sub {
 	wait_until($node, q{SELECT count(*) = 0 FROM task_rate WHERE queue = 'quick'});
 	pass('a row is removed when its window is empty');
