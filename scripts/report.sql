@@ -2,8 +2,9 @@
 -- a tab; then comes what COPY prints, with names of columns. So each has at least two columns.
 --
 -- Variables: hours, and rows: of the history no statement reads more than the rows with so many of
--- the highest ids, in the order of the primary key. What waits and runs is read by the functions
--- of the extension, which use small indexes. All is of one snapshot, and nothing is written.
+-- the highest ids, in the order of the primary key. The task table is read by functions of the
+-- extension alone: they run no code of its owner with the rights of whoever makes a report, and
+-- what waits and runs they find by small indexes. All is of one snapshot, and nothing is written.
 
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SET LOCAL search_path = pg_catalog, pg_temp;
@@ -13,9 +14,7 @@ SET LOCAL extra_float_digits = 1;
 SET LOCAL statement_timeout = '1min';
 SET LOCAL jit = off;
 
--- The name is quoted as far as it has to be, with its schema.
-SELECT task_table FROM pg_task_status() \gset
-\set recent '(SELECT * FROM ' :task_table ' ORDER BY id DESC LIMIT ' :rows ') AS t'
+\set recent 'pg_task_recent(' :rows ') AS t'
 \set begin '(now() - make_interval(hours => ' :hours '))'
 \set buckets 48
 

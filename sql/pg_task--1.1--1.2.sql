@@ -111,6 +111,17 @@ CREATE OR REPLACE FUNCTION pg_catalog.pg_task_failures(since interval DEFAULT '1
 COMMENT ON FUNCTION pg_catalog.pg_task_failures(interval) IS
     'tasks that have failed or were given up within this time, grouped by their errors';
 
+CREATE OR REPLACE FUNCTION pg_catalog.pg_task_recent(rows integer,
+        OUT id bigint, OUT queue text, OUT role name, OUT state text, OUT pid integer,
+        OUT dt timestamptz, OUT start timestamptz, OUT stop timestamptz, OUT sqlstate text,
+        OUT error text)
+    RETURNS SETOF record
+    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'pg_task_recent';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_recent(integer) IS
+    'the outcomes of the tasks with so many of the highest ids';
+
 CREATE OR REPLACE FUNCTION pg_catalog.pg_task_repeating(
         OUT id bigint, OUT queue text, OUT key text, OUT role name, OUT rule text, OUT state text,
         OUT dt timestamptz, OUT last_id bigint, OUT last_state text, OUT last_start timestamptz,
@@ -206,3 +217,12 @@ COMMENT ON FUNCTION pg_catalog.pg_task_release() IS
 GRANT EXECUTE ON FUNCTION pg_catalog.pg_task_id(), pg_catalog.pg_task_flow(),
     pg_catalog.pg_task_watched(text), pg_catalog.pg_task_awaited(bigint),
     pg_catalog.pg_task_own(name, bigint), pg_catalog.pg_task_queue_own(text) TO PUBLIC;
+
+CREATE OR REPLACE FUNCTION pg_catalog.pg_task_own(role name, role_id bigint, who oid)
+    RETURNS boolean
+    LANGUAGE c STABLE STRICT LEAKPROOF PARALLEL SAFE COST 10 AS 'MODULE_PATHNAME', 'pg_task_own';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_own(name, bigint, oid) IS
+    'may this user act as the role of this row';
+
+GRANT EXECUTE ON FUNCTION pg_catalog.pg_task_own(name, bigint, oid) TO PUBLIC;

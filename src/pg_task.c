@@ -15,6 +15,7 @@
 #include "settings.h"
 #include "shared/crash.h"
 #include "supervisor/supervisor.h"
+#include "task/named_table.h"
 
 PG_MODULE_MAGIC;
 
@@ -57,5 +58,6 @@ _PG_init(void)
 	crash_define();
 	commands_define();
 	functions_define();
+	named_table_define();
 	supervisor_register();
 }

@@ -107,7 +107,8 @@ execute_reader(KeptPlan *kept, Relation rel, const char *sql, int count, Oid *ty
 		quote_qualified_identifier(get_namespace_name(get_rel_namespace(root)), get_rel_name(root));
 	char *rows = psprintf("%s%s", get_rel_relkind(root) == RELKIND_RELATION ? "ONLY " : "", name);
 
-	if (kept_plan_execute(kept, psprintf(sql, rows), true, count, types, values) != SPI_OK_SELECT)
+	if (kept_plan_execute(kept, psprintf(sql, rows), root, true, count, types, values) !=
+		SPI_OK_SELECT)
 		elog(ERROR, "could not read %s", rows);
 	return (int) SPI_processed;
 }

@@ -43,23 +43,23 @@ typedef struct Correction
  * the row, and on which a user has rights.  One who has them on the partition only updates that.
  */
 static char *
-table_of_row(Relation rel)
+table_of_row(Relation rel, Oid *relid)
 {
 	Oid root = trigger_root_table(rel);
 	bool through_root =
 		root != RelationGetRelid(rel) &&
 		(pg_class_aclcheck(root, GetUserId(), ACL_UPDATE) == ACLCHECK_OK ||
 		 pg_attribute_aclcheck_all(root, GetUserId(), ACL_UPDATE, ACLMASK_ANY) == ACLCHECK_OK);
-	Oid relid = through_root ? root : RelationGetRelid(rel);
 
+	*relid = through_root ? root : RelationGetRelid(rel);
 	return psprintf("%s%s", through_root ? "" : "ONLY ",
-					quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-											   get_rel_name(relid)));
+					quote_qualified_identifier(get_namespace_name(get_rel_namespace(*relid)),
+											   get_rel_name(*relid)));
 }
 
-/* The UPDATE that corrects a row, in SQL. */
+/* The UPDATE that corrects a row, in SQL.  Sets *relid to the table that it names. */
 static char *
-correcting_sql(const TriggerRow *row, const Correction *correction)
+correcting_sql(const TriggerRow *row, const Correction *correction, Oid *relid)
 {
 	bool keeps_planned = trigger_is_null(row, COLUMN_PLANNED) || trigger_has_state(row, "WORK");
 	const char *anchor = TIMESTAMP_IS_NOEND(correction->dt) ? ", anchor = $4" : "";
@@ -68,7 +68,7 @@ correcting_sql(const TriggerRow *row, const Correction *correction)
 	return psprintf("UPDATE %s AS t SET %s%s%s"
 					" WHERE t.ctid OPERATOR(pg_catalog.=) $1"
 					" AND t.tableoid OPERATOR(pg_catalog.=) $5",
-					table_of_row(row->rel), correction->binds ? "role_id = $2" : "",
+					table_of_row(row->rel, relid), correction->binds ? "role_id = $2" : "",
 					correction->binds && correction->plans ? ", " : "",
 					correction->plans ? plan : "");
 }
@@ -90,11 +90,12 @@ correct_row(const TriggerRow *row, const Correction *correction)
 	Datum values[] = {PointerGetDatum(&row->tuple->t_self), Int64GetDatum(correction->role_id),
 					  TimestampTzGetDatum(correction->dt), TimestampTzGetDatum(PgStartTime),
 					  ObjectIdGetDatum(RelationGetRelid(row->rel))};
-	const char *sql = correcting_sql(row, correction);
+	Oid relid;
+	const char *sql = correcting_sql(row, correction, &relid);
 	int code;
 
 	SPI_connect();
-	code = kept_plan_execute(&corrector, sql, false, lengthof(types), types, values);
+	code = kept_plan_execute(&corrector, sql, relid, false, lengthof(types), types, values);
 	if (code != SPI_OK_UPDATE || SPI_processed != 1)
 		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
 						errmsg("could not %s", correction->purpose),

@@ -22,6 +22,7 @@
 #include "session/functions.h"
 #include "session/notices.h"
 #include "session/served.h"
+#include "session/table_access.h"
 #include "settings.h"
 #include "shared/shared.h"
 #include "task/columns.h"
@@ -46,41 +47,39 @@ PG_FUNCTION_INFO_V1(pg_task_input);
 PG_FUNCTION_INFO_V1(pg_task_again);
 
 /*
- * pg_task_own(role, role_id): may the current user act as the role of this row?  Used by the row
- * security policy of the task table.
+ * pg_task_own(role, role_id, who): may the current user, or this one, act as the role of this row?
+ * Used by the row security policy of the task table.
  */
 Datum
 pg_task_own(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_BOOL(roles_may_act(GetUserId(), NameStr(*PG_GETARG_NAME(0)), PG_GETARG_INT64(1)));
+	Oid who = PG_NARGS() > 2 ? PG_GETARG_OID(2) : GetUserId();
+
+	PG_RETURN_BOOL(roles_may_act(who, NameStr(*PG_GETARG_NAME(0)), PG_GETARG_INT64(1)));
 }
 
 /*
- * pg_task_cancel(id): stop a waiting or running task of this database, with the rights of the
- * caller.  Returns false, with a NOTICE, if there is no such task that the caller may see.
+ * pg_task_cancel(id): stop a waiting or running task of this database that the caller may UPDATE.
+ * Returns false, with a NOTICE, if there is no such task that the caller may see.
  */
 Datum
 pg_task_cancel(PG_FUNCTION_ARGS)
 {
-	Oid types[] = {INT8OID};
-	Datum values[] = {PG_GETARG_DATUM(0)};
-	Oid relid;
-	char *rows = served_rows(&relid);
-	char *sql;
+	TableAccess access = table_access_open(ACCESS_ROWS);
+	AccessStatement stop = {
+		.count = 1, .types = (const Oid[]){INT8OID}, .values = (const Datum[]){PG_GETARG_DATUM(0)}};
 	bool stopped;
 
-	sql = psprintf("UPDATE %s AS t SET state = 'STOP'"
-				   " WHERE t.id OPERATOR(pg_catalog.=) $1"
-				   "   AND t.state OPERATOR(pg_catalog.=)"
-				   "       ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'::pg_catalog.text])",
-				   rows);
-	served_check_update(relid, COLUMN_STATE, "stop");
+	served_check_update(access.relid, COLUMN_STATE, "stop");
+	stop.sql = psprintf("UPDATE %s AS t SET state = 'STOP'"
+						" WHERE t.id OPERATOR(pg_catalog.=) $1"
+						"   AND t.state OPERATOR(pg_catalog.=)"
+						"       ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'::pg_catalog.text])%s",
+						access.table, access.condition);
 	SPI_connect();
-	if (SPI_execute_with_args(sql, 1, types, values, NULL, false, 0) != SPI_OK_UPDATE)
-		elog(ERROR, "could not stop a task");
-	stopped = SPI_processed > 0;
+	stopped = table_access_write(&access, &stop) > 0;
 	if (!stopped)
-		notices_not_stopped(rows, DatumGetInt64(values[0]));
+		notices_not_stopped(&access, PG_GETARG_INT64(0));
 	SPI_finish();
 	PG_RETURN_BOOL(stopped);
 }

@@ -2,8 +2,8 @@
  * graph.c
  *		pg_task_graph: the tasks of a flow as the text of a Mermaid flowchart.
  *
- * Rows are read with the rights of the caller: privileges on the table, and row security.  What
- * comes from a row is escaped, so that it is text to whatever draws the chart.
+ * It shows the rows that the caller could SELECT.  What comes from a row is escaped, so that it is
+ * text to whatever draws the chart.
  *
  * This file changes nothing.
  */
@@ -18,7 +18,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 
-#include "session/served.h"
+#include "session/table_access.h"
 
 PGDLLEXPORT Datum pg_task_graph(PG_FUNCTION_ARGS);
 
@@ -338,18 +338,20 @@ write_graph(Graph *graph)
 Datum
 pg_task_graph(PG_FUNCTION_ARGS)
 {
-	Oid types[] = {TEXTOID};
-	Datum values[] = {PG_GETARG_DATUM(0)};
+	static const Oid columns[] = {INT8OID, INT8OID, TEXTOID, TEXTOID,	   TEXTOID,	  TEXTOID,
+								  TEXTOID, TEXTOID, TEXTOID, INT8ARRAYOID, InvalidOid};
+	TableAccess access = table_access_open(ACCESS_ROWS);
+	AccessStatement read = {.sql = psprintf(graph_sql, access.rows),
+							.read_only = true,
+							.count = 1,
+							.types = (const Oid[]){TEXTOID},
+							.values = (const Datum[]){PG_GETARG_DATUM(0)}};
 	Graph graph = {0};
 	bool found;
-	Oid relid;
-	char *sql = psprintf(graph_sql, served_rows(&relid));
 
 	initStringInfo(&graph.text); /* in the memory of the caller */
 	SPI_connect();
-	if (SPI_execute_with_args(sql, 1, types, values, NULL, true, GRAPH_TASKS + 1) != SPI_OK_SELECT)
-		elog(ERROR, "could not read the tasks of a flow");
-	found = SPI_processed > 0;
+	found = table_access_read(&access, &read, columns) > 0;
 	if (found)
 		write_graph(&graph);
 	SPI_finish();

@@ -14,10 +14,11 @@
 #include "utils/rls.h"
 
 #include "session/kept_plan.h"
+#include "task/named_table.h"
 
 /* Keep a plan of this statement instead of the one that is kept. */
 static void
-keep(KeptPlan *kept, const char *sql, int count, Oid *types)
+keep(KeptPlan *kept, const char *sql, Oid relid, int count, Oid *types)
 {
 	SPIPlanPtr plan = SPI_prepare_cursor(sql, count, types, CURSOR_OPT_GENERIC_PLAN);
 	char *copy;
@@ -35,6 +36,7 @@ keep(KeptPlan *kept, const char *sql, int count, Oid *types)
 	SPI_keepplan(plan);
 	kept->plan = plan;
 	kept->planned_for = InvalidOid;
+	kept->relid = relid;
 	kept->sql = copy;
 }
 
@@ -65,38 +67,52 @@ is_planned_anew(const KeptPlan *kept)
 		   !SPI_plan_is_valid(kept->plan);
 }
 
-/*
- * Execute a statement, connected to SPI.  "by_index": by indexes only.  Returns the code of SPI.
- */
-int
-kept_plan_execute(KeptPlan *kept, const char *sql, bool by_index, int count, Oid *types,
-				  Datum *values)
+/* Execute the statement by the plan that is kept. */
+static int
+execute(KeptPlan *kept, const char *sql, Oid relid, bool by_index, int count, Oid *types,
+		Datum *values)
 {
-	volatile int code = 0;
-	volatile int nest_level = 0;
+	int nest_level = 0;
+	int code;
 
-	if (kept->busy)
-		return SPI_execute_with_args(sql, count, types, values, NULL, false, 0);
-	if (kept->sql == NULL || strcmp(kept->sql, sql) != 0)
-		keep(kept, sql, count, types);
+	if (kept->sql == NULL || kept->relid != relid || strcmp(kept->sql, sql) != 0)
+		keep(kept, sql, relid, count, types);
 	if (by_index && is_planned_anew(kept))
 	{
 		nest_level = NewGUCNestLevel();
 		fix_planner();
 	}
 	kept->busy = true;
-	PG_TRY();
-	{
-		code = SPI_execute_plan(kept->plan, values, NULL, false, 0);
-	}
-	PG_FINALLY();
-	{
-		kept->busy = false;
-	}
-	PG_END_TRY();
+	code = SPI_execute_plan(kept->plan, values, NULL, false, 0);
 	kept->planned_for = GetUserId();
 	kept->row_security = row_security;
 	if (nest_level > 0)
 		AtEOXact_GUC(true, nest_level);
+	return code;
+}
+
+/*
+ * Execute a statement that names no table but this one, connected to SPI.  "by_index": by indexes
+ * only.  Returns the code of SPI.
+ */
+int
+kept_plan_execute(KeptPlan *kept, const char *sql, Oid relid, bool by_index, int count, Oid *types,
+				  Datum *values)
+{
+	bool busy = kept->busy;
+	NamedTable outer = named_table_expect(sql, relid);
+	volatile int code = 0;
+
+	PG_TRY();
+	{
+		code = busy ? SPI_execute_with_args(sql, count, types, values, NULL, false, 0)
+					: execute(kept, sql, relid, by_index, count, types, values);
+	}
+	PG_FINALLY();
+	{
+		named_table_restore(outer);
+		kept->busy = busy;
+	}
+	PG_END_TRY();
 	return code;
 }

@@ -13,13 +13,14 @@
 typedef struct KeptPlan
 {
 	char *sql; /* in TopMemoryContext; NULL: there is no plan */
+	Oid relid; /* the only table that it names */
 	SPIPlanPtr plan;
 	Oid planned_for;   /* who executed it last; InvalidOid: nobody has */
 	bool row_security; /* the setting at that time */
 	bool busy;		   /* it is being executed: what runs meanwhile does not replace it */
 } KeptPlan;
 
-extern int kept_plan_execute(KeptPlan *kept, const char *sql, bool by_index, int count, Oid *types,
-							 Datum *values);
+extern int kept_plan_execute(KeptPlan *kept, const char *sql, Oid relid, bool by_index, int count,
+							 Oid *types, Datum *values);
 
 #endif /* PG_TASK_KEPT_PLAN_H */

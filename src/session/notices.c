@@ -156,17 +156,18 @@ notices_tell_stopped(const TriggerRow *old, const TriggerRow *new)
  * more rights.  Returns NULL if he sees no such task.
  */
 static char *
-read_state(const char *rows, int64 id, bool *key_taken)
+read_state(const TableAccess *access, int64 id, bool *key_taken)
 {
-	Oid types[] = {INT8OID};
-	Datum values[] = {Int64GetDatum(id)};
-	char *sql = psprintf("SELECT t.state, %s FROM %s AS t WHERE t.id OPERATOR(pg_catalog.=) $1",
-						 key_taken ? psprintf(KEY_IS_TAKEN, rows) : "false", rows);
+	static const Oid columns[] = {TEXTOID, BOOLOID, InvalidOid};
+	const char *sql = "SELECT t.state, %s FROM %s AS t WHERE t.id OPERATOR(pg_catalog.=) $1";
+	const char *key = key_taken ? psprintf(KEY_IS_TAKEN, access->rows) : "false";
+	AccessStatement statement = {.sql = psprintf(sql, key, access->rows),
+								 .count = 1,
+								 .types = (const Oid[]){INT8OID},
+								 .values = (const Datum[]){Int64GetDatum(id)}};
 	bool isnull;
 
-	if (SPI_execute_with_args(sql, 1, types, values, NULL, false, 1) != SPI_OK_SELECT)
-		elog(ERROR, "could not read a task");
-	if (SPI_processed == 0)
+	if (table_access_read(access, &statement, columns) == 0)
 		return NULL;
 	if (key_taken)
 		*key_taken =
@@ -182,19 +183,16 @@ tell_unchanged(int64 id, const char *what, const char *reason, const char *hint)
 					 hint ? errhint("%s", hint) : 0));
 }
 
-/*
- * Tell why pg_task_cancel has not stopped this task.  "rows" is the task table, in SQL.  Called
- * within SPI.
- */
+/* Tell why pg_task_cancel has not stopped this task.  Called within SPI. */
 void
-notices_not_stopped(const char *rows, int64 id)
+notices_not_stopped(const TableAccess *access, int64 id)
 {
 	const char *reason = "a policy or a trigger of the table keeps it as it is";
 	char *state;
 
 	if (!may_tell())
 		return;
-	state = read_state(rows, id, NULL);
+	state = read_state(access, id, NULL);
 	if (state == NULL)
 		reason = "you see no such task";
 	else if (strcmp(state, "STOP") == 0)
@@ -209,7 +207,7 @@ notices_not_stopped(const char *rows, int64 id)
  * from that, or 0.  Called within SPI.
  */
 void
-notices_not_retried(const char *rows, int64 id, int sqlerrcode)
+notices_not_retried(const TableAccess *access, int64 id, int sqlerrcode)
 {
 	const char *reason = "a policy or a trigger of the table keeps it as it is";
 	const char *hint = NULL;
@@ -218,7 +216,7 @@ notices_not_retried(const char *rows, int64 id, int sqlerrcode)
 
 	if (!may_tell())
 		return;
-	state = read_state(rows, id, &key_taken);
+	state = read_state(access, id, &key_taken);
 	if (state == NULL)
 		reason = "you see no such task";
 	else if (strcmp(state, "PLAN") == 0)

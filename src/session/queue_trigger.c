@@ -23,6 +23,7 @@
 
 #include "session/pending.h"
 #include "session/served.h"
+#include "session/table_access.h"
 #include "session/trigger_checks.h"
 #include "settings.h"
 #include "shared/shared.h"
@@ -204,35 +205,34 @@ pg_task_queue_changed(PG_FUNCTION_ARGS)
 Datum
 pg_task_queue_own(PG_FUNCTION_ARGS)
 {
-	text *queue = PG_GETARG_TEXT_PP(0);
-	Oid relid = served_known();
-	char *name = OidIsValid(relid) ? get_rel_name(relid) : NULL;
-	Oid types[] = {TEXTOID};
-	Datum values[] = {PointerGetDatum(queue)};
-	const char *pattern = text_to_cstring(queue);
+	const char *pattern = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	const char *matches = queue_is_pattern(pattern) ? "~~" : "=";
+	Oid relid = served_known();
+	AccessStatement find = {.read_only = true,
+							.count = 1,
+							.types = (const Oid[]){TEXTOID},
+							.values = (const Datum[]){PG_GETARG_DATUM(0)}};
+	TableAccess access;
 	char *rows;
 	bool own;
 
 	/* a pattern that LIKE would refuse, in one row, is no reason to show no row */
-	if (name == NULL || pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK ||
+	if (!OidIsValid(relid) || get_rel_name(relid) == NULL ||
+		pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK ||
 		(queue_is_pattern(pattern) && !queue_pattern_is_valid(pattern)))
 		PG_RETURN_BOOL(false);
-	rows = psprintf("SELECT FROM %s%s AS t"
+	access = table_access_open(ACCESS_ROWS);
+	rows = psprintf("SELECT FROM %s AS t"
 					" WHERE t.queue OPERATOR(pg_catalog.%s) $1 COLLATE pg_catalog.\"C\" AND t.state"
 					" OPERATOR(pg_catalog.=)",
-					get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ",
-					quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)), name),
-					matches);
-	SPI_connect();
+					access.rows, matches);
 	/* each condition on the state is that of an index */
-	if (SPI_execute_with_args(psprintf("SELECT WHERE EXISTS (%s 'PLAN'::pg_catalog.text"
-									   "                     AND t.waits IS NULL)"
-									   " OR EXISTS (%s 'WORK'::pg_catalog.text)",
-									   rows, rows),
-							  1, types, values, NULL, true, 1) != SPI_OK_SELECT)
-		elog(ERROR, "could not look for the tasks of a queue");
-	own = SPI_processed > 0;
+	find.sql = psprintf("SELECT WHERE EXISTS (%s 'PLAN'::pg_catalog.text"
+						"                     AND t.waits IS NULL)"
+						" OR EXISTS (%s 'WORK'::pg_catalog.text)",
+						rows, rows);
+	SPI_connect();
+	own = table_access_read(&access, &find, (const Oid[]){InvalidOid}) > 0;
 	SPI_finish();
 	PG_RETURN_BOOL(own);
 }

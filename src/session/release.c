@@ -14,7 +14,7 @@
 #include "utils/lsyscache.h"
 
 #include "session/pending.h"
-#include "session/served.h"
+#include "session/table_access.h"
 #include "shared/crash.h"
 #include "task/home.h"
 
@@ -46,17 +46,17 @@ release_scheduler(void)
 Datum
 pg_task_release(PG_FUNCTION_ARGS)
 {
-	Oid relid;
+	TableAccess access;
 
 	PreventCommandIfReadOnly("pg_task_release()");
 	if (release_scheduler())
 		PG_RETURN_BOOL(true);
-	(void) served_rows(&relid);
-	if (!has_privs_of_role(GetUserId(), served_owner(relid)))
-		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_TABLE, get_rel_name(relid));
-	if (home_find(relid) != HOME_AWAY)
+	access = table_access_open(ACCESS_FIGURES);
+	if (!has_privs_of_role(GetUserId(), access.owner))
+		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_TABLE, get_rel_name(access.relid));
+	if (home_find(access.relid) != HOME_AWAY)
 		PG_RETURN_BOOL(false);
-	home_set(relid);
-	(void) pending_add_events(relid, SHARED_SCAN);
+	home_set(access.relid);
+	(void) pending_add_events(access.relid, SHARED_SCAN);
 	PG_RETURN_BOOL(true);
 }

@@ -103,7 +103,7 @@ lock_relation(const char *name, Oid schema, Oid owner)
  * NULL if the scheduler has not made one, or it belongs to somebody else.
  */
 static char *
-find_table(Oid root, Oid *owner)
+find_table(Oid root, Oid *owner, Oid *found)
 {
 	char *name = side_table_name(root, REMOVED_SUFFIX);
 	Oid schema = get_rel_namespace(root);
@@ -118,6 +118,7 @@ find_table(Oid root, Oid *owner)
 		get_rel_relkind(relid) != RELKIND_RELATION || number == InvalidAttrNumber ||
 		get_atttype(relid, number) != INT8OID)
 		return NULL;
+	*found = relid;
 	return quote_qualified_identifier(get_namespace_name(schema), name);
 }
 
@@ -130,14 +131,15 @@ execute_as_owner(Oid root, KeptPlan *kept, const char *sql, int count, Datum *va
 {
 	Oid types[] = {INT8OID};
 	Oid owner;
-	char *table = find_table(root, &owner);
+	Oid relid;
+	char *table = find_table(root, &owner, &relid);
 	OwnerScope scope;
 
 	if (table == NULL)
 		return;
 	owner_restrict(owner, &scope);
 	SPI_connect();
-	if (kept_plan_execute(kept, psprintf(sql, table), false, count, types, values) < 0)
+	if (kept_plan_execute(kept, psprintf(sql, table), relid, false, count, types, values) < 0)
 		elog(ERROR, "could not write %s", table);
 	SPI_finish();
 	AtEOXact_GUC(true, scope.nest_level);

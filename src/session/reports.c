@@ -1,12 +1,11 @@
 /*
  * reports.c
  *		Functions that answer a user's questions on tasks by one query each: pg_task_queues,
- *		pg_task_stats, pg_task_failures, pg_task_repeating, pg_task_status.
+ *		pg_task_stats, pg_task_failures, pg_task_recent, pg_task_repeating, pg_task_status.
  *
  * Each is a statement on the task table of this database, which is found as for pg_task_cancel,
- * because its name may be set.  It is executed with the rights of the caller, and row security
- * applies.  In SQL the functions have a fixed search_path, so the statements need no schema for
- * operators.
+ * because its name may be set.  In SQL the functions have a fixed search_path, so the statements
+ * need no schema for operators.
  *
  * This file changes nothing.
  */
@@ -23,23 +22,22 @@
 
 #include "session/numbering.h"
 #include "session/result_set.h"
-#include "session/served.h"
+#include "session/table_access.h"
 #include "settings.h"
 
 PGDLLEXPORT Datum pg_task_queues(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_stats(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_failures(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_recent(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_repeating(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_status(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_queues);
 PG_FUNCTION_INFO_V1(pg_task_stats);
 PG_FUNCTION_INFO_V1(pg_task_failures);
+PG_FUNCTION_INFO_V1(pg_task_recent);
 PG_FUNCTION_INFO_V1(pg_task_repeating);
 PG_FUNCTION_INFO_V1(pg_task_status);
-
-/* Rows that are fetched at once. */
-#define FETCH_ROWS 100
 
 /* Return the text with each "name" replaced. */
 static char *
@@ -69,15 +67,15 @@ recent_condition(Oid relid)
 	return psprintf("n.id BETWEEN '" INT64_FORMAT "' AND '" INT64_FORMAT "'", low, high);
 }
 
-/* Replace the names of the task table, of its last rows and of a setting in a statement. */
+/* Replace the names of the task table, of its last rows and the like in a statement. */
 static char *
-fill_names(const char *sql)
+fill_names(const TableAccess *access, const char *sql)
 {
-	Oid relid;
-	char *result = replace_name(sql, "{rows}", served_rows(&relid));
+	char *result = replace_name(sql, "{rows}", access->rows);
 
-	result = replace_name(result, "{recent}", recent_condition(relid));
-	result = replace_name(result, "{relid}", psprintf("%u", relid));
+	result = replace_name(result, "{recent}", recent_condition(access->relid));
+	result = replace_name(result, "{relid}", psprintf("%u", access->relid));
+	result = replace_name(result, "{sees_all}", access->sees_all ? "true" : "false");
 	return replace_name(result, "{executors}", psprintf("%d", Settings.max_executors));
 }
 
@@ -86,26 +84,17 @@ fill_names(const char *sql)
  * is the first argument of the function, if it has one.
  */
 static Datum
-return_rows(FunctionCallInfo fcinfo, const char *sql, Oid type)
+return_rows(FunctionCallInfo fcinfo, AccessKind kind, const char *sql, Oid type)
 {
 	ReturnSetInfo *result = result_set_begin(fcinfo);
-	Datum value = type != InvalidOid ? PG_GETARG_DATUM(0) : (Datum) 0;
-	char *filled = fill_names(sql);
-	Portal portal;
-	uint64 i;
+	TableAccess access = table_access_open(kind);
+	AccessStatement read = {.sql = fill_names(&access, sql),
+							.count = OidIsValid(type) ? 1 : 0,
+							.types = &type,
+							.values = &fcinfo->args[0].value};
 
 	SPI_connect();
-	portal = SPI_cursor_open_with_args(NULL, filled, type != InvalidOid ? 1 : 0, &type, &value,
-									   NULL, false, 0);
-	do
-	{
-		SPI_cursor_fetch(portal, true, FETCH_ROWS);
-		result_set_check(result, SPI_tuptable->tupdesc->natts);
-		for (i = 0; i < SPI_processed; i++)
-			tuplestore_puttuple(result->setResult, SPI_tuptable->vals[i]);
-		SPI_freetuptable(SPI_tuptable);
-	} while (i > 0);
-	SPI_cursor_close(portal);
+	table_access_fill(&access, &read, result->setResult, result->setDesc);
 	SPI_finish();
 	return (Datum) 0;
 }
@@ -172,6 +161,10 @@ static const char failures_sql[] =
 	" WHERE t.state IN ('FAIL', 'GONE') AND t.stop >= clock_timestamp() - $1"
 	" GROUP BY 1, 2, 3 ORDER BY 4 DESC, 6 DESC";
 
+static const char recent_sql[] =
+	"SELECT t.id, t.queue, t.role, t.state, t.pid, t.dt, t.start, t.stop, t.sqlstate, t.error"
+	"  FROM {rows} AS t ORDER BY t.id DESC LIMIT $1";
+
 /* Of each chain one row waits or runs.  Its "parent" is the run before, if that names it. */
 static const char repeating_sql[] =
 	"SELECT t.id, t.queue, t.key, t.role, coalesce(t.cron, t.repeat::text), t.state,"
@@ -194,7 +187,7 @@ static const char status_sql[] =
 	"SELECT (SELECT e.extversion FROM pg_extension AS e WHERE e.extname = 'pg_task'),"
 	"       '{relid}'::regclass::text, s.databases, s.schedulers, s.executors, s.busy,"
 	"       {executors}, s.state, s.oldest_due, h.rows, h.size,"
-	"       CASE WHEN NOT row_security_active({relid}::oid) THEN"
+	"       CASE WHEN {sees_all} THEN"
 	"            (SELECT min(f.stop) FROM (SELECT t.stop FROM {rows} AS t ORDER BY t.id"
 	"                                       LIMIT " CppAsString2(LAST_ROWS) ") AS f) END"
 	"  FROM (SELECT count(*)::int4 AS databases, count(d.pid)::int4 AS schedulers,"
@@ -216,7 +209,7 @@ static const char status_sql[] =
 Datum
 pg_task_queues(PG_FUNCTION_ARGS)
 {
-	return return_rows(fcinfo, queues_sql, InvalidOid);
+	return return_rows(fcinfo, ACCESS_FIGURES, queues_sql, InvalidOid);
 }
 
 /* Check the length of the time that is looked at. */
@@ -236,7 +229,7 @@ Datum
 pg_task_stats(PG_FUNCTION_ARGS)
 {
 	check_since(PG_GETARG_INTERVAL_P(0));
-	return return_rows(fcinfo, stats_sql, INTERVALOID);
+	return return_rows(fcinfo, ACCESS_FIGURES, stats_sql, INTERVALOID);
 }
 
 /* pg_task_failures(since): the failures within this time, grouped by their errors. */
@@ -244,19 +237,26 @@ Datum
 pg_task_failures(PG_FUNCTION_ARGS)
 {
 	check_since(PG_GETARG_INTERVAL_P(0));
-	return return_rows(fcinfo, failures_sql, INTERVALOID);
+	return return_rows(fcinfo, ACCESS_ROWS, failures_sql, INTERVALOID);
+}
+
+/* pg_task_recent(rows): the outcomes of the tasks with so many of the highest ids. */
+Datum
+pg_task_recent(PG_FUNCTION_ARGS)
+{
+	return return_rows(fcinfo, ACCESS_ROWS, recent_sql, INT4OID);
 }
 
 /* pg_task_repeating(): each chain, when it runs next, and how it ended last. */
 Datum
 pg_task_repeating(PG_FUNCTION_ARGS)
 {
-	return return_rows(fcinfo, repeating_sql, InvalidOid);
+	return return_rows(fcinfo, ACCESS_ROWS, repeating_sql, InvalidOid);
 }
 
 /* pg_task_status(): one row on pg_task in this database and on this server. */
 Datum
 pg_task_status(PG_FUNCTION_ARGS)
 {
-	return return_rows(fcinfo, status_sql, InvalidOid);
+	return return_rows(fcinfo, ACCESS_FIGURES, status_sql, InvalidOid);
 }

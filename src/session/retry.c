@@ -1,6 +1,6 @@
 /*
  * retry.c
- *		pg_task_retry: runs tasks again that have failed, with the rights of the caller.
+ *		pg_task_retry: runs tasks again that have failed, if the caller may UPDATE them.
  *
  * Rows are planned again in batches, each in a subtransaction: a key may be taken by a row that the
  * caller cannot see, so only the unique index knows.  A batch that it refuses is tried again in
@@ -12,8 +12,10 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/tupdesc.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "executor/tuptable.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -25,10 +27,12 @@
 #include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
 #include "session/notices.h"
 #include "session/result_set.h"
 #include "session/served.h"
+#include "session/table_access.h"
 #include "task/subtransaction.h"
 
 PGDLLEXPORT Datum pg_task_retry(PG_FUNCTION_ARGS);
@@ -44,7 +48,7 @@ PG_FUNCTION_INFO_V1(pg_task_retry_all);
 /* A call of one of the functions. */
 typedef struct Retry
 {
-	const char *rows;	/* the task table, in SQL */
+	TableAccess access;
 	const char *states; /* in which a row is planned again, in SQL */
 	bool is_owner;		/* the caller has the rights of the owner of the table */
 	int refused;		/* the SQLSTATE for which the last rows were not planned; 0: none */
@@ -53,13 +57,11 @@ typedef struct Retry
 static Retry
 begin_retry(const char *states)
 {
-	Retry retry = {.states = states};
-	Oid relid;
+	Retry retry = {.access = table_access_open(ACCESS_ROWS), .states = states};
 
-	retry.rows = served_rows(&relid);
-	served_check_update(relid, COLUMN_STATE, "retry");
-	served_check_update(relid, COLUMN_FAILED, "retry");
-	retry.is_owner = has_privs_of_role(GetUserId(), served_owner(relid));
+	served_check_update(retry.access.relid, COLUMN_STATE, "retry");
+	served_check_update(retry.access.relid, COLUMN_FAILED, "retry");
+	retry.is_owner = has_privs_of_role(GetUserId(), retry.access.owner);
 	return retry;
 }
 
@@ -70,10 +72,12 @@ begin_retry(const char *states)
 static int
 plan_rows(const Retry *retry, const Datum *ids, int count)
 {
-	Oid types[] = {INT8ARRAYOID};
-	Datum values[] = {PointerGetDatum(
-		construct_array((Datum *) ids, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, 'd'))};
-	char *sql = psprintf(
+	const char *rows = retry->access.rows;
+	Datum value = PointerGetDatum(
+		construct_array((Datum *) ids, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, 'd'));
+	AccessStatement plan = {.count = 1, .types = (const Oid[]){INT8ARRAYOID}, .values = &value};
+
+	plan.sql = psprintf(
 		"UPDATE %s AS t SET state = 'PLAN', failed = 0%s"
 		"  FROM (SELECT DISTINCT ON (c.queue, c.key, CASE WHEN c.key IS NULL THEN c.id END) c.id"
 		"          FROM %s AS c"
@@ -83,13 +87,10 @@ plan_rows(const Retry *retry, const Datum *ids, int count)
 		"                                WHERE k.queue = c.queue AND k.key = c.key"
 		"                                  AND k.state IN ('PLAN', 'WORK')))"
 		"         ORDER BY c.queue, c.key, CASE WHEN c.key IS NULL THEN c.id END, c.id DESC) AS n"
-		" WHERE t.id = n.id AND t.state IN (%s)",
-		retry->rows, retry->is_owner ? ", crashed = 0" : "", retry->rows, retry->states,
-		retry->rows, retry->states);
-
-	if (SPI_execute_with_args(sql, 1, types, values, NULL, false, 0) != SPI_OK_UPDATE)
-		elog(ERROR, "could not plan tasks again");
-	return (int) SPI_processed;
+		" WHERE t.id = n.id AND t.state IN (%s)%s",
+		retry->access.table, retry->is_owner ? ", crashed = 0" : "", rows, retry->states, rows,
+		retry->states, retry->access.condition);
+	return (int) table_access_write(&retry->access, &plan);
 }
 
 /* What plan_rows is called with, and returns. */
@@ -169,51 +170,55 @@ pg_task_retry(PG_FUNCTION_ARGS)
 	SPI_connect();
 	planned = plan_batches(&retry, &id, 1, 1) > 0;
 	if (!planned)
-		notices_not_retried(retry.rows, DatumGetInt64(id), retry.refused);
+		notices_not_retried(&retry.access, DatumGetInt64(id), retry.refused);
 	SPI_finish();
 	PG_RETURN_BOOL(planned);
 }
 
-/* Return the ids of the rows that the last statement has read, in the current memory context. */
-static Datum *
-read_ids(int *count)
-{
-	Datum *ids;
-	bool isnull;
-	int i;
-
-	*count = (int) SPI_processed;
-	ids = palloc(Max(*count, 1) * sizeof(Datum));
-	for (i = 0; i < *count; i++)
-		ids[i] = Int64GetDatum(
-			DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &isnull)));
-	SPI_freetuptable(SPI_tuptable);
-	return ids;
-}
-
-/* Plan all rows again that the portal returns: in *planned, how many were. */
+/*
+ * Plan all rows again whose ids are in the store, of this description: in *planned, how many were.
+ */
 static void
-plan_all(Retry *retry, Portal portal, int64 *planned, int64 *skipped)
+plan_all(Retry *retry, Tuplestorestate *store, TupleDesc desc, int64 *planned, int64 *skipped)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext batch = AllocSetContextCreate(caller, "pg_task retry", ALLOCSET_DEFAULT_SIZES);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+	Datum ids[BATCH_MAX];
+	bool isnull;
 	int count;
 
 	do
 	{
-		Datum *ids;
 		int done;
 
-		SPI_cursor_fetch(portal, true, BATCH_MAX);
-		MemoryContextSwitchTo(batch); /* SPI has switched to its own */
-		ids = read_ids(&count);
+		for (count = 0; count < BATCH_MAX && tuplestore_gettupleslot(store, true, false, slot);
+			 count++)
+			ids[count] = slot_getattr(slot, 1, &isnull);
+		MemoryContextSwitchTo(batch);
 		done = plan_batches(retry, ids, count, BATCH_MAX);
 		*planned += done;
 		*skipped += count - done;
+		MemoryContextSwitchTo(caller);
 		MemoryContextReset(batch);
 	} while (count > 0);
-	MemoryContextSwitchTo(caller);
+	ExecDropSingleTupleTableSlot(slot);
 	MemoryContextDelete(batch);
+}
+
+/* Read the ids of the failures with this code and not before this time. */
+static void
+read_ids(const Retry *retry, const Datum *arguments, Tuplestorestate *store, TupleDesc desc)
+{
+	AccessStatement read = {
+		.count = 2, .types = (const Oid[]){TEXTOID, TIMESTAMPTZOID}, .values = arguments};
+
+	read.sql = psprintf("SELECT t.id FROM %s AS t"
+						" WHERE t.state IN (%s) AND t.sqlstate = $1"
+						"   AND coalesce(t.stop, t.dt) >= $2"
+						" ORDER BY t.id DESC",
+						retry->access.rows, retry->states);
+	table_access_fill(&retry->access, &read, store, desc);
 }
 
 /* Check that this is the code of an error, so that a slip is not taken for "no such task". */
@@ -235,27 +240,22 @@ Datum
 pg_task_retry_all(PG_FUNCTION_ARGS)
 {
 	Retry retry = begin_retry("'FAIL', 'GONE'");
-	Oid types[] = {TEXTOID, TIMESTAMPTZOID};
 	Datum arguments[] = {PG_GETARG_DATUM(0), PG_GETARG_DATUM(1)};
 	bool isnull[2] = {false, false};
 	int64 planned = 0;
 	int64 skipped = 0;
 	Datum values[2];
 	TupleDesc desc = result_row_desc(fcinfo, lengthof(values));
-	Portal portal;
+	TupleDesc id = CreateTemplateTupleDesc(1);
+	Tuplestorestate *store = tuplestore_begin_heap(false, false, work_mem);
 
 	check_sqlstate(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	TupleDescInitEntry(id, 1, "id", INT8OID, -1, 0);
 	SPI_connect();
-	portal = SPI_cursor_open_with_args(
-		NULL,
-		psprintf("SELECT t.id FROM %s AS t"
-				 " WHERE t.state IN (%s) AND t.sqlstate = $1 AND coalesce(t.stop, t.dt) >= $2"
-				 " ORDER BY t.id DESC",
-				 retry.rows, retry.states),
-		2, types, arguments, NULL, false, 0);
-	plan_all(&retry, portal, &planned, &skipped);
-	SPI_cursor_close(portal);
+	read_ids(&retry, arguments, store, id);
+	plan_all(&retry, store, id, &planned, &skipped);
 	SPI_finish();
+	tuplestore_end(store);
 	values[0] = Int64GetDatum(planned);
 	values[1] = Int64GetDatum(skipped);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, isnull)));

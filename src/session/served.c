@@ -4,15 +4,13 @@
  *
  * It is the table of the scheduler.  Where there is none, because pg_task.enabled is off or the
  * database is not named in pg_task.database, it is the one that a scheduler would find.  Never a
- * table that just anybody has made: the functions write into it with the rights of the caller, so
- * its triggers run with them.
+ * table that just anybody has made.
  *
- * This file writes nothing.
+ * This file reads catalogs and changes nothing.
  */
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/relation.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
@@ -109,7 +107,7 @@ served_known(void)
  * Return the task table of this database.  Raises an error if the library is not preloaded, or it
  * is not clear which table is meant.
  */
-static Oid
+Oid
 served_table(void)
 {
 	Oid relid;
@@ -134,64 +132,6 @@ served_name(Oid relid)
 {
 	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
 									  get_rel_name(relid));
-}
-
-/* Why can our statements not read this relation?  NULL: they can. */
-static const char *
-find_fault(Relation rel)
-{
-	if (rel == NULL)
-		return "It was dropped.";
-	if (rel->rd_rel->relkind != RELKIND_RELATION &&
-		rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
-		return "It is no table any more.";
-	return columns_fault(rel, task_columns, TASK_COLUMNS);
-}
-
-/*
- * Lock the table until the end of the transaction, as SELECT does, and check that it is still one:
- * its owner may have changed it, and no scheduler has looked since.  Our functions return columns
- * without a conversion, so another type would be misread; and a type of the owner's own could
- * convert itself by his functions, with the rights of the caller.
- */
-static void
-lock_table(Oid relid)
-{
-	Relation rel = try_relation_open(relid, AccessShareLock);
-	const char *fault = find_fault(rel);
-
-	if (fault)
-		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-						errmsg("the task table of this database cannot be used"),
-						errdetail_internal("%s", fault)));
-	relation_close(rel, NoLock);
-}
-
-/*
- * Return the task table of this database as UPDATE names it, in SQL, without the children by
- * INHERITS.  It is locked, and has the types of a task table.  *relid is its oid.
- */
-char *
-served_rows(Oid *relid)
-{
-	*relid = served_table();
-	lock_table(*relid);
-	return psprintf("%s%s", get_rel_relkind(*relid) == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ",
-					served_name(*relid));
-}
-
-/* Return the owner of the table. */
-Oid
-served_owner(Oid relid)
-{
-	HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	Oid owner;
-
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for relation %u", relid);
-	owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
-	ReleaseSysCache(tuple);
-	return owner;
 }
 
 /*

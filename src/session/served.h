@@ -10,9 +10,8 @@
 #include "task/columns.h"
 
 extern Oid served_known(void);
+extern Oid served_table(void);
 extern char *served_name(Oid relid);
-extern char *served_rows(Oid *relid);
-extern Oid served_owner(Oid relid);
 extern void served_check_update(Oid relid, TaskColumn which, const char *purpose);
 
 #endif /* PG_TASK_SERVED_H */

@@ -4,8 +4,7 @@
  *
  * It reads shared memory, one row by id for each task that runs, the first rows of some groups in
  * the index of waiting rows, and the rows with the last ids.  So it takes the same time however
- * long the history is.  The statement is executed with the rights of the caller: row security
- * applies.  In SQL the function has a fixed search_path and settings of the planner.
+ * long the history is.  In SQL the function has a fixed search_path and settings of the planner.
  */
 #include "postgres.h"
 
@@ -20,7 +19,7 @@
 
 #include "session/numbering.h"
 #include "session/result_set.h"
-#include "session/served.h"
+#include "session/table_access.h"
 
 PGDLLEXPORT Datum pg_task_top(PG_FUNCTION_ARGS);
 
@@ -44,7 +43,7 @@ PG_FUNCTION_INFO_V1(pg_task_top);
 
 /*
  * The first waiting row of each group: one descent of the index for each.  $1: lines of each kind,
- * $2: the table, $3 and $4: the ids that are searched for tasks that failed.
+ * $2: what runs, $3 and $4: the ids that are searched for tasks that failed.
  */
 static const char statement[] =
 	"WITH RECURSIVE g (queue, max, priority, role, role_id, dt, id, request, error, failed) AS ("
@@ -69,9 +68,9 @@ static const char statement[] =
 	"       concat_ws(': ', CASE WHEN a.total IS NULL THEN a.done::text"
 	"                            ELSE format('%%s of %%s', a.done, a.total) END, a.message,"
 	"                 " SHORT("t.request") ")"
-	"  FROM pg_task_activity() AS a"
+	"  FROM jsonb_to_recordset($2) AS a (queue text, id bigint, role name, start timestamptz,"
+	"                                    attempt int, done bigint, total bigint, message text)"
 	"  LEFT JOIN %1$s AS t ON t.id = a.id AND t.state = 'WORK' AND t.attempt = a.attempt"
-	" WHERE a.relid = $2 AND a.database = current_database()"
 	" ORDER BY a.start LIMIT $1),"
 	" waiting AS ("
 	"SELECT * FROM (SELECT * FROM groups WHERE late ORDER BY dt LIMIT $1) AS late"
@@ -118,43 +117,61 @@ static const char statement[] =
 /* How many of the last ids are searched for tasks that failed. */
 #define LAST_IDS 10000
 
+/*
+ * What runs of this table, as the caller may see it: read before the statement, which may be
+ * executed with other rights.
+ */
+static Datum
+read_activity(Oid relid)
+{
+	Oid types[] = {OIDOID};
+	Datum values[] = {ObjectIdGetDatum(relid)};
+	bool isnull;
+
+	if (SPI_execute_with_args("SELECT coalesce(jsonb_agg(to_jsonb(a)), '[]')"
+							  "  FROM pg_task_activity() AS a"
+							  " WHERE a.relid = $1 AND a.database = current_database()",
+							  1, types, values, NULL, true, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not read what runs");
+	return SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
+}
+
 /* The server's own error would come with a statement of ours as its context. */
 static void
-check_select(Oid relid)
+check_select(const TableAccess *access)
 {
-	if (pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK)
-		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLE, get_rel_name(relid));
+	if (!access->as_owner &&
+		pg_class_aclcheck(access->relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLE, get_rel_name(access->relid));
 }
 
 /* pg_task_top(lines): with at most this many lines of each kind. */
 Datum
 pg_task_top(PG_FUNCTION_ARGS)
 {
+	TableAccess access = table_access_open(ACCESS_ROWS);
+	AccessStatement read = {.sql = psprintf(statement, access.rows),
+							.read_only = true,
+							.count = 4,
+							.types = (const Oid[]){INT4OID, JSONBOID, INT8OID, INT8OID}};
 	ReturnSetInfo *set;
-	Oid types[] = {INT4OID, OIDOID, INT8OID, INT8OID};
 	Datum values[4];
 	int64 low;
 	int64 high;
-	Oid relid;
-	char *sql = psprintf(statement, served_rows(&relid));
-	uint64 i;
 
-	check_select(relid);
+	check_select(&access);
 	if (PG_GETARG_INT32(0) < 0)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_ROW_COUNT_IN_LIMIT_CLAUSE),
 						errmsg("\"lines\" must not be negative")));
 	set = result_set_begin(fcinfo);
+	(void) numbering_recent(access.relid, LAST_IDS, &low, &high);
+	SPI_connect();
 	values[0] = PG_GETARG_DATUM(0);
-	values[1] = ObjectIdGetDatum(relid);
-	(void) numbering_recent(relid, LAST_IDS, &low, &high);
+	values[1] = read_activity(access.relid);
 	values[2] = Int64GetDatum(low);
 	values[3] = Int64GetDatum(high);
-	SPI_connect();
-	if (SPI_execute_with_args(sql, lengthof(types), types, values, NULL, true, 0) != SPI_OK_SELECT)
-		elog(ERROR, "could not read the task table");
-	result_set_check(set, SPI_tuptable->tupdesc->natts);
-	for (i = 0; i < SPI_processed; i++)
-		tuplestore_puttuple(set->setResult, SPI_tuptable->vals[i]);
+	read.values = values;
+	table_access_fill(&access, &read, set->setResult, set->setDesc);
 	SPI_finish();
 	return (Datum) 0;
 }

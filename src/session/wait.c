@@ -28,9 +28,8 @@
 #include "utils/tuplestore.h"
 
 #include "compat.h"
-#include "session/kept_plan.h"
 #include "session/result_set.h"
-#include "session/served.h"
+#include "session/table_access.h"
 #include "settings.h"
 #include "shared/clock.h"
 #include "shared/shared.h"
@@ -72,9 +71,6 @@ typedef struct TaskWait
 	MemoryContext scratch; /* of one look */
 } TaskWait;
 
-/* The statement that looks at tasks.  Static, because it is kept from one call to the next. */
-static KeptPlan look_plan;
-
 /* Of a partitioned table several rows may have the id: then one that has not ended counts. */
 static const char look_sql[] =
 	"SELECT s.state, s.writer FROM pg_catalog.unnest($1) WITH ORDINALITY AS a (id, n)"
@@ -113,20 +109,20 @@ read_states(TaskWait *wait, int first, int count)
 	/* a right to the system column is needed only where it can matter */
 	const char *writer =
 		TransactionIdIsValid(GetTopTransactionIdIfAny()) ? "t.xmin" : "NULL::pg_catalog.xid";
-	Oid relid;
-	Oid types[] = {INT8ARRAYOID};
+	static const Oid columns[] = {TEXTOID, XIDOID, InvalidOid};
+	TableAccess access = table_access_open(ACCESS_ROWS);
+	AccessStatement read = {.count = 1, .types = (const Oid[]){INT8ARRAYOID}};
 	Datum *ids = palloc(count * sizeof(Datum));
-	Datum values[1];
-	char *sql;
+	Datum value;
 	int i;
 
 	for (i = 0; i < count; i++)
 		ids[i] = Int64GetDatum(wait->ids[first + i]);
-	values[0] = PointerGetDatum(
+	value = PointerGetDatum(
 		construct_array(ids, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	sql = psprintf(look_sql, writer, served_rows(&relid));
-	if (kept_plan_execute(&look_plan, sql, true, 1, types, values) != SPI_OK_SELECT ||
-		SPI_processed != (uint64) count)
+	read.values = &value;
+	read.sql = psprintf(look_sql, writer, access.rows);
+	if (table_access_read(&access, &read, columns) != (uint64) count)
 		elog(ERROR, "could not read the states of tasks");
 }
 

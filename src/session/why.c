@@ -7,7 +7,7 @@
  * roles and the slots in shared memory.  What a scheduler alone remembers (a row that a trigger
  * refuses) is not asked for.  Of tasks that the caller does not see, it tells numbers and pids.
  *
- * No SQL runs here with other rights than the caller's.  This file changes nothing.
+ * This file changes nothing.
  */
 #include "postgres.h"
 
@@ -35,7 +35,7 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
-#include "session/served.h"
+#include "session/table_access.h"
 #include "settings.h"
 #include "shared/arbiter.h"
 #include "shared/clock.h"
@@ -94,9 +94,7 @@ typedef enum WhyColumn
 /* A task, and what is known that may keep it from running. */
 typedef struct WhyTask
 {
-	const char *rows; /* the task table, in SQL */
-	Oid relid;
-	Oid owner; /* of the table */
+	TableAccess access;
 	HeapTuple tuple;
 	TupleDesc desc;
 	TimestampTz now;
@@ -177,7 +175,7 @@ explain_home(const WhyTask *task)
 {
 	if (strcmp(task->state, "PLAN") != 0 && strcmp(task->state, "WORK") != 0)
 		return NULL;
-	if (task->survey.has_run || home_find(task->relid) != HOME_AWAY)
+	if (task->survey.has_run || home_find(task->access.relid) != HOME_AWAY)
 		return NULL;
 	return "it is held back, because its table comes from another database or server: see"
 		   " pg_task_release";
@@ -459,19 +457,19 @@ retry_time(const WhyTask *task)
 static int64
 first_of_queue(const WhyTask *task)
 {
-	Oid types[] = {TEXTOID};
-	Datum values[] = {CStringGetTextDatum(task->queue)};
+	static const Oid columns[] = {INT8OID, InvalidOid};
+	AccessStatement read = {.count = 1,
+							.types = (const Oid[]){TEXTOID},
+							.values = (const Datum[]){CStringGetTextDatum(task->queue)}};
 	bool isnull;
 
-	if (SPI_execute_with_args(
-			psprintf("SELECT t.id FROM %s AS t"
-					 " WHERE t.state = 'PLAN' AND t.waits IS NULL AND t.queue COLLATE \"C\" = $1"
-					 "   AND t.dt <= clock_timestamp() AND t.max IS DISTINCT FROM 0"
-					 " ORDER BY coalesce(t.max, 2147483647) DESC, t.priority, t.dt, t.id LIMIT 1",
-					 task->rows),
-			1, types, values, NULL, false, 1) != SPI_OK_SELECT)
-		elog(ERROR, "could not read the first task of a queue");
-	if (SPI_processed == 0)
+	read.sql =
+		psprintf("SELECT t.id FROM %s AS t"
+				 " WHERE t.state = 'PLAN' AND t.waits IS NULL AND t.queue COLLATE \"C\" = $1"
+				 "   AND t.dt <= clock_timestamp() AND t.max IS DISTINCT FROM 0"
+				 " ORDER BY coalesce(t.max, 2147483647) DESC, t.priority, t.dt, t.id LIMIT 1",
+				 task->access.rows);
+	if (table_access_read(&task->access, &read, columns) == 0)
 		return task->id;
 	return DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
 }
@@ -520,7 +518,7 @@ explain_rate(const WhyTask *task)
 	RateRow row;
 
 	if (!task->has_rule || rule->rate <= 0 ||
-		!rate_row_find(task->relid, task->owner, task->queue, &row))
+		!rate_row_find(task->access.relid, task->access.owner, task->queue, &row))
 		return NULL;
 	next = rate_foresee(row.image, row.length, rate_rule(rule->rate, rule->per, rule->burst),
 						clock_now());
@@ -544,7 +542,7 @@ explain_start(const WhyTask *task)
 	TimestampTz next;
 	RateRow row;
 
-	if (task->max >= 0 || !rate_row_find(task->relid, task->owner, task->queue, &row))
+	if (task->max >= 0 || !rate_row_find(task->access.relid, task->access.owner, task->queue, &row))
 		return NULL;
 	next = rate_foresee_pause(row.image, row.length, -(int64) task->max, clock_now());
 	if (next == DT_NOBEGIN)
@@ -614,15 +612,18 @@ static const char *(*const reasons[])(const WhyTask *) = {
 static bool
 read_row(WhyTask *task, Datum id)
 {
-	Oid types[] = {INT8OID};
+	static const Oid columns[] = {
+		INT8OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID,
+		TEXTOID, INT4OID, INT4OID,		  NAMEOID,		  INT8OID,		  INT4OID,
+		INT4OID, INT4OID, TEXTOID,		  TEXTOID,		  INT8OID,		  FLOAT8OID,
+		TEXTOID, INT4OID, INT8OID,		  OIDOID,		  TIDOID,		  InvalidOid};
+	AccessStatement read = {.count = 1, .types = (const Oid[]){INT8OID}, .values = &id};
 
 	/* in a partitioned table others may have the same id */
-	if (SPI_execute_with_args(psprintf("SELECT " COLUMNS_SQL " FROM %s AS t WHERE t.id = $1"
-									   " ORDER BY t.state IN ('PLAN', 'WORK') DESC LIMIT 1",
-									   task->rows),
-							  1, types, &id, NULL, false, 1) != SPI_OK_SELECT)
-		elog(ERROR, "could not read a task");
-	if (SPI_processed == 0)
+	read.sql = psprintf("SELECT " COLUMNS_SQL " FROM %s AS t WHERE t.id = $1"
+						" ORDER BY t.state IN ('PLAN', 'WORK') DESC LIMIT 1",
+						task->access.rows);
+	if (table_access_read(&task->access, &read, columns) == 0)
 		return false;
 	task->tuple = SPI_tuptable->vals[0];
 	task->desc = SPI_tuptable->tupdesc;
@@ -640,7 +641,7 @@ collect_facts(WhyTask *task)
 {
 	SurveySubject subject = {.database = MyDatabaseId, .queue = task->queue};
 
-	task->role = roles_check_in_session(task->owner, text_of(task, WHY_ROLE),
+	task->role = roles_check_in_session(task->access.owner, text_of(task, WHY_ROLE),
 										DatumGetInt64(value_of(task, WHY_ROLE_ID)));
 	subject.role = task->role.oid;
 	subject.run.id = task->id;
@@ -648,8 +649,8 @@ collect_facts(WhyTask *task)
 	if (!is_null(task, WHY_START))
 		subject.run.claimed = DatumGetTimestampTz(value_of(task, WHY_START));
 	task->survey = survey_take(&subject);
-	task->has_rule = queue_table_find(shared_scheduler_queue_relid(MyDatabaseId), task->owner,
-									  task->queue, &task->rule);
+	task->has_rule = queue_table_find(shared_scheduler_queue_relid(MyDatabaseId),
+									  task->access.owner, task->queue, &task->rule);
 	task->now = GetCurrentTimestamp();
 }
 
@@ -680,8 +681,7 @@ pg_task_why(PG_FUNCTION_ARGS)
 	WhyTask task = {0};
 	text *result = NULL;
 
-	task.rows = served_rows(&task.relid);
-	task.owner = served_owner(task.relid);
+	task.access = table_access_open(ACCESS_ROWS);
 	SPI_connect();
 	if (read_row(&task, PG_GETARG_DATUM(0)))
 	{

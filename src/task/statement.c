@@ -16,9 +16,7 @@
 #include "executor/spi.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
-#include "nodes/nodeFuncs.h"
 #include "nodes/parsenodes.h"
-#include "parser/analyze.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -29,6 +27,7 @@
 #include "utils/snapmgr.h"
 
 #include "compat.h"
+#include "task/named_table.h"
 #include "task/owner.h"
 #include "task/statement.h"
 #include "task/watch.h"
@@ -49,13 +48,11 @@ static struct
 {
 	SavedPlan saved[STATEMENTS];
 
-	/* the statement that is being executed, and the only table that it may use */
+	/* the statement that is being executed */
 	const char *text; /* NULL: none */
-	Oid relid;
 	bool partitioned;
 	bool plans_nothing;
 
-	post_parse_analyze_hook_type next_analyze;
 	ExecutorStart_hook_type next_start;
 } statements;
 
@@ -64,7 +61,6 @@ static void
 expect_nothing(void)
 {
 	statements.text = NULL;
-	statements.relid = InvalidOid;
 	statements.partitioned = false;
 	statements.plans_nothing = false;
 }
@@ -215,40 +211,6 @@ fix_planner(void)
 	return nest_level;
 }
 
-/* Raise an error if a query of ours uses another table. */
-static bool
-check_tables(Node *node, void *context)
-{
-	if (node == NULL)
-		return false;
-	if (IsA(node, RangeTblEntry))
-	{
-		RangeTblEntry *entry = (RangeTblEntry *) node;
-
-		if (entry->rtekind == RTE_RELATION && entry->relid != statements.relid)
-			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
-		return false;
-	}
-	if (IsA(node, Query))
-		return query_tree_walker((Query *) node, COMPAT_WALKER(check_tables), context,
-								 QTW_EXAMINE_RTES_BEFORE);
-	return expression_tree_walker(node, COMPAT_WALKER(check_tables), context);
-}
-
-/*
- * post_parse_analyze hook.  Our statements contain the name of the task table, and the server may
- * resolve the name again at any time.  If another table has the name by then, the statement must
- * not run: it would do so with the rights of the owner of the task table.
- */
-static void
-check_analyzed_statement(ParseState *pstate, Query *query, COMPAT_JUMBLE_STATE *jumble)
-{
-	if (statements.text && strcmp(pstate->p_sourcetext, statements.text) == 0)
-		(void) check_tables((Node *) query, NULL);
-	if (statements.next_analyze)
-		statements.next_analyze(pstate, query, jumble);
-}
-
 /*
  * The partitions were checked together with the table.  If the plan contains a partition that was
  * attached later, the statement must not touch it: it would fire the triggers of that partition.
@@ -381,9 +343,7 @@ start_plan(QueryDesc *query, int flags)
 void
 statement_define(void)
 {
-	Assert(post_parse_analyze_hook != check_analyzed_statement);
-	statements.next_analyze = post_parse_analyze_hook;
-	post_parse_analyze_hook = check_analyzed_statement;
+	Assert(ExecutorStart_hook != start_plan);
 	statements.next_start = ExecutorStart_hook;
 	ExecutorStart_hook = start_plan;
 }
@@ -419,6 +379,7 @@ statement_execute(const Statement *statement, const TaskTable *table, StatementA
 	SavedPlan *saved = &statements.saved[statement->number];
 	volatile int nest_level = 0;
 	volatile int code = 0;
+	NamedTable outer;
 
 	Assert(owner_acts() && GetUserId() == table->owner);
 	Assert(compat_relation_locked(table->relid));
@@ -431,9 +392,9 @@ statement_execute(const Statement *statement, const TaskTable *table, StatementA
 	Assert(saved->statement == NULL || saved->statement == statement);
 	saved->statement = statement;
 	statements.text = saved->text;
-	statements.relid = table->relid;
 	statements.partitioned = table->partitioned;
 	statements.plans_nothing = plans_nothing(statement->number);
+	outer = named_table_expect(saved->text, table->relid);
 	PG_TRY();
 	{
 		if (saved->plan == NULL || !SPI_plan_is_valid(saved->plan) ||
@@ -446,6 +407,7 @@ statement_execute(const Statement *statement, const TaskTable *table, StatementA
 	}
 	PG_FINALLY();
 	{
+		named_table_restore(outer);
 		expect_nothing();
 	}
 	PG_END_TRY();

@@ -1,0 +1,274 @@
+/*
+ * table_access.c
+ *		The task table of this database, for a function that SQL calls, on behalf of its caller.
+ *
+ * The owner of the table decides what its statements execute: policies, triggers, expressions of
+ * indexes, constraints and columns.  With a plain SELECT that runs with the rights of whoever
+ * reads.  By a function of ours nobody runs it with rights that its owner could want:
+ *
+ * - the owner, and a role that has privileges in its database alone, use their own rights, and row
+ *   security applies;
+ * - whoever has the rights of the owner, as a superuser does, uses the table as the owner, in a
+ *   security-restricted operation, and sees all rows;
+ * - any other role with a right beyond its database (an attribute, a predefined role) does the
+ *   same, and sees the rows of roles that it may act as, by the rule of our own policy.
+ *
+ * What was checked is what is used: the table is locked first, its names must mean it when a
+ * statement is parsed, and results are compared by type.
+ *
+ * This file knows no statement.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/transam.h"
+#include "catalog/pg_auth_members.h"
+#include "catalog/pg_authid.h"
+#include "executor/spi.h"
+#include "executor/tstoreReceiver.h"
+#include "miscadmin.h"
+#include "nodes/params.h"
+#include "rewrite/rowsecurity.h"
+#include "utils/acl.h"
+#include "utils/catcache.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/rls.h"
+#include "utils/syscache.h"
+
+#include "session/served.h"
+#include "session/table_access.h"
+#include "task/named_table.h"
+#include "task/owner.h"
+#include "task/relation.h"
+#include "task/table.h"
+
+/* ---- whose rights ---- */
+
+/* Has this role, by an attribute or as a predefined role, rights beyond its database? */
+static bool
+role_is_mighty(Oid role)
+{
+	HeapTuple tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
+	Form_pg_authid form;
+	bool mighty;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_authid) GETSTRUCT(tuple);
+	mighty = form->rolsuper || form->rolcreaterole || form->rolcreatedb || form->rolreplication ||
+			 form->rolbypassrls || role < FirstNormalObjectId;
+	ReleaseSysCache(tuple);
+	return mighty;
+}
+
+/* Has the role, or one that it may become, rights beyond its database? */
+static bool
+has_might(Oid role)
+{
+	List *roles = list_make1_oid(role);
+	int next;
+	int i;
+
+	for (next = 0; next < list_length(roles); next++)
+	{
+		Oid member = list_nth_oid(roles, next);
+		CatCList *memberships;
+
+		if (role_is_mighty(member))
+			return true;
+		memberships = SearchSysCacheList1(AUTHMEMMEMROLE, ObjectIdGetDatum(member));
+		for (i = 0; i < memberships->n_members; i++)
+			roles = list_append_unique_oid(
+				roles, ((Form_pg_auth_members) GETSTRUCT(&memberships->members[i]->tuple))->roleid);
+		ReleaseCatCacheList(memberships);
+	}
+	return false;
+}
+
+/* A policy that hides rows is not asked: then the rows are not shown at all. */
+static void
+check_policies(Relation rel)
+{
+	ListCell *cell;
+
+	foreach(cell, rel->rd_rsdesc ? rel->rd_rsdesc->policies : NIL)
+		if (!((RowSecurityPolicy *) lfirst(cell))->permissive)
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("table \"%s\" has a restrictive policy", RelationGetRelationName(rel)),
+					 errdetail("The policies of others are not executed for a role with rights"
+							   " beyond its database.")));
+}
+
+/* Have statements executed as the owner, for a caller who sees some rows. */
+static void
+limit_rows(TableAccess *access, Relation rel, Oid caller)
+{
+	if (pg_class_aclcheck(access->relid, caller, ACL_SELECT) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLE, RelationGetRelationName(rel));
+	access->as_owner = true;
+	if (check_enable_rls(access->relid, caller, false) != RLS_ENABLED)
+		return;
+	check_policies(rel);
+	access->condition =
+		psprintf(" AND pg_catalog.pg_task_own(t.role, t.role_id, '%u'::pg_catalog.oid)", caller);
+	access->rows = psprintf("(SELECT t.*, t.tableoid, t.ctid, t.xmin FROM %s AS t WHERE true%s)",
+							access->table, access->condition);
+}
+
+/* Decide with whose rights the table is used, and what the caller sees. */
+static void
+decide_rights(TableAccess *access, Relation rel, AccessKind kind)
+{
+	Oid caller = GetUserId();
+
+	access->sees_all = check_enable_rls(access->relid, caller, true) != RLS_ENABLED;
+	if (caller == access->owner)
+		return;
+	if ((access->sees_all && has_privs_of_role(caller, access->owner)) ||
+		(kind == ACCESS_FIGURES && has_privs_of_role(caller, ROLE_PG_READ_ALL_STATS)))
+		access->as_owner = access->sees_all = true;
+	else if (has_might(caller))
+		limit_rows(access, rel, caller);
+}
+
+/* ---- the table ---- */
+
+/* Why can our statements not use this relation?  NULL: they can. */
+static const char *
+find_fault(Relation rel)
+{
+	char *fault;
+
+	if (rel == NULL)
+		return "It was dropped.";
+	fault = relation_fault(rel, relation_members(rel), NIL);
+	return fault ? fault : columns_fault(rel, task_columns, TASK_COLUMNS);
+}
+
+/*
+ * Find the task table of this database and lock it until the end of the transaction, as SELECT
+ * does.  Check that it is still one: its owner may have changed it, and no scheduler has looked
+ * since.  Raises an error if the caller may see nothing of it; privileges of a caller who uses his
+ * own rights are checked by the server.
+ */
+TableAccess
+table_access_open(AccessKind kind)
+{
+	TableAccess access = {.relid = served_table(), .condition = ""};
+	Relation rel = try_relation_open(access.relid, AccessShareLock);
+	const char *fault = find_fault(rel);
+
+	if (fault)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("the task table of this database cannot be used"),
+						errdetail_internal("%s", fault)));
+	access.owner = rel->rd_rel->relowner;
+	access.table =
+		psprintf("%s%s", rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ",
+				 served_name(access.relid));
+	access.rows = access.table;
+	decide_rights(&access, rel, kind);
+	relation_close(rel, NoLock);
+	return access;
+}
+
+/* ---- statements ---- */
+
+static ParamListInfo
+make_params(const AccessStatement *statement)
+{
+	ParamListInfo params = makeParamList(statement->count);
+	int i;
+
+	for (i = 0; i < statement->count; i++)
+	{
+		params->params[i].ptype = statement->types[i];
+		params->params[i].value = statement->values[i];
+		params->params[i].isnull = false;
+		params->params[i].pflags = PARAM_FLAG_CONST;
+	}
+	return params;
+}
+
+/*
+ * Execute a statement, connected to SPI, and return the code of that.  After an error, the end of
+ * the transaction restores the user and the settings.
+ */
+static int
+execute(const TableAccess *access, const AccessStatement *statement, DestReceiver *dest)
+{
+	SPIExecuteOptions options = {
+		.params = make_params(statement), .read_only = statement->read_only, .dest = dest};
+	NamedTable outer = named_table_expect(statement->sql, access->relid);
+	volatile int code = 0;
+	OwnerScope scope;
+
+	PG_TRY();
+	{
+		if (access->as_owner)
+			owner_restrict(access->owner, &scope);
+		code = SPI_execute_extended(statement->sql, &options);
+		if (access->as_owner)
+		{
+			AtEOXact_GUC(false, scope.nest_level);
+			SetUserIdAndSecContext(scope.user, scope.context);
+		}
+	}
+	PG_FINALLY();
+	{
+		named_table_restore(outer);
+	}
+	PG_END_TRY();
+	return code;
+}
+
+static void
+expect_code(int code, int expected)
+{
+	if (code != expected)
+		elog(ERROR, "could not use the task table: %s", SPI_result_code_string(code));
+}
+
+/*
+ * Read rows, which are those of SPI.  They must have columns of these types; InvalidOid is the end.
+ * Returns their number.
+ */
+uint64
+table_access_read(const TableAccess *access, const AccessStatement *statement, const Oid *columns)
+{
+	TupleDesc desc;
+	int i;
+
+	expect_code(execute(access, statement, NULL), SPI_OK_SELECT);
+	desc = SPI_tuptable->tupdesc;
+	for (i = 0; OidIsValid(columns[i]); i++)
+		if (i >= desc->natts || TupleDescAttr(desc, i)->atttypid != columns[i])
+			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
+	return SPI_processed;
+}
+
+/* Read rows of this description into a tuplestore. */
+void
+table_access_fill(const TableAccess *access, const AccessStatement *statement,
+				  Tuplestorestate *store, TupleDesc desc)
+{
+	DestReceiver *dest = CreateDestReceiver(DestTuplestore);
+
+	SetTuplestoreDestReceiverParams(
+		dest, store, CurrentMemoryContext, false, desc,
+		"the function was declared by another version of pg_task: ALTER EXTENSION pg_task UPDATE");
+	expect_code(execute(access, statement, dest), SPI_OK_SELECT);
+	dest->rDestroy(dest);
+}
+
+/* UPDATE rows.  Returns their number. */
+uint64
+table_access_write(const TableAccess *access, const AccessStatement *statement)
+{
+	expect_code(execute(access, statement, NULL), SPI_OK_UPDATE);
+	return SPI_processed;
+}

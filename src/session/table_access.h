@@ -1,0 +1,54 @@
+/*
+ * table_access.h
+ *		The task table of this database, for a function that SQL calls, on behalf of its caller.
+ *
+ * A function executes each of its statements on the table so, connected to SPI:
+ *
+ *		TableAccess access = table_access_open(ACCESS_ROWS);
+ *
+ *		table_access_read(&access, psprintf("SELECT t.id FROM %s AS t", access.rows), ...);
+ */
+#ifndef PG_TASK_TABLE_ACCESS_H
+#define PG_TASK_TABLE_ACCESS_H
+
+#include "postgres.h"
+
+#include "access/tupdesc.h"
+#include "utils/tuplestore.h"
+
+/* What a function tells. */
+typedef enum AccessKind
+{
+	ACCESS_ROWS,   /* what is in rows that the caller may see */
+	ACCESS_FIGURES /* numbers and times of queues, also to members of pg_read_all_stats */
+} AccessKind;
+
+typedef struct TableAccess
+{
+	Oid relid;
+	Oid owner;			   /* of the table */
+	bool as_owner;		   /* statements are executed with the rights of the owner */
+	bool sees_all;		   /* no row is hidden from the caller */
+	const char *rows;	   /* what the caller sees, for FROM */
+	const char *table;	   /* for UPDATE */
+	const char *condition; /* ends the WHERE of that, in which the table is t; may be "" */
+} TableAccess;
+
+/* A statement; its arguments are not NULL. */
+typedef struct AccessStatement
+{
+	const char *sql;
+	bool read_only; /* with the snapshot of the caller's statement */
+	int count;		/* of arguments */
+	const Oid *types;
+	const Datum *values;
+} AccessStatement;
+
+extern TableAccess table_access_open(AccessKind kind);
+extern uint64
+table_access_read(const TableAccess *access, const AccessStatement *statement, const Oid *columns);
+extern void table_access_fill(const TableAccess *access, const AccessStatement *statement,
+							  Tuplestorestate *store, TupleDesc desc);
+extern uint64 table_access_write(const TableAccess *access, const AccessStatement *statement);
+
+#endif /* PG_TASK_TABLE_ACCESS_H */

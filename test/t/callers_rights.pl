@@ -1,0 +1,216 @@
+# No function of pg_task runs code of a task table's owner with rights that the owner has not: what
+# a superuser, a monitoring system or another role with rights beyond the database calls, runs as
+# the owner.  The functions are those of the catalog, so a new one is tested, too.  A TAP test
+# because a session of the owner goes on meanwhile, and because it reads the log.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use PostgreSQL::Test::Utils qw(slurp_file);
+use Test::More;
+
+my $node = new_node('main', conf => q{log_line_prefix = '%m [%p] %q<%u@%d> '});
+
+sub in_tenant { return sql($_[0], db => 'tenant', user => $_[1] // 'postgres') }
+
+# Calls, as psql does; errors are welcome.
+sub call_all
+{
+	my ($user, @calls) = @_;
+
+	$node->psql('tenant', join(";\n", @calls) . ';',
+		extra_params => [ '-U', $user ], on_error_stop => 0, on_error_die => 0);
+	return;
+}
+
+# Who has executed what since this place in the log: "<what> as <who>".
+sub ran_since
+{
+	my %ran = map { $_ => 1 } log_since($node, $_[0]) =~ /LOG:  ran (\w+ as \w+)/g;
+
+	return join ', ', sort keys %ran;
+}
+
+# The owner of a database, whoever reads his table, and what he puts into it.
+sql(q{
+	CREATE ROLE owner LOGIN;
+	CREATE ROLE deputy LOGIN IN ROLE owner;
+	CREATE ROLE app LOGIN;
+	CREATE ROLE monitor LOGIN IN ROLE pg_monitor;
+	CREATE ROLE watcher LOGIN NOINHERIT IN ROLE monitor;
+	CREATE ROLE reader LOGIN IN ROLE pg_read_all_data;
+	CREATE ROLE creator LOGIN CREATEDB;
+	CREATE ROLE bypass LOGIN BYPASSRLS});
+sql('CREATE DATABASE tenant OWNER owner');
+wait_for_table($node, table => $_, db => 'tenant') for qw(task task_queue);
+sql('ALTER DATABASE tenant SET pg_task.enabled = off');
+wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity
+	WHERE datname = 'tenant' AND backend_type = 'pg_task scheduler'});
+
+in_tenant(q{
+	GRANT ALL ON task TO app, monitor, watcher, reader, creator, bypass;
+	GRANT SELECT ON task_queue TO app, monitor, watcher, reader, creator, bypass;
+	INSERT INTO task_queue (queue, max) VALUES ('q', 1);
+	INSERT INTO task (queue, flow, step, key, request) VALUES ('q', 'q', 'a', 'k', 'SELECT 1');
+	INSERT INTO task (queue, flow, state, start, stop, sqlstate, error, request)
+		SELECT 'q', 'q', s, now(), now(), 'XX000', 'error', 'SELECT 1'
+		  FROM unnest('{DONE,FAIL,GONE,STOP}'::text[]) AS s;
+	CREATE FUNCTION ran(what text) RETURNS boolean LANGUAGE plpgsql AS $$
+	BEGIN
+		RAISE LOG 'ran % as %', what, current_user;
+		RETURN true;
+	END $$;
+	CREATE FUNCTION lie(what text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$
+	BEGIN
+		RETURN public.ran(what);
+	END $$;
+	CREATE FUNCTION trap() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		PERFORM public.ran(TG_ARGV[0]);
+		RETURN NEW;
+	END $$;
+	CREATE DOMAIN strange AS int CHECK (public.ran('domain'))}, 'owner');
+# rows that each of these may see
+in_tenant("INSERT INTO task (queue, flow, role, request) VALUES ('q', 'q', '$_', 'SELECT 1')")
+  for qw(app monitor reader creator bypass);
+in_tenant(q{
+	CREATE INDEX ON task ((lie('expression')));
+	CREATE INDEX ON task (id) WHERE lie('predicate');
+	CREATE STATISTICS s ON (lie('statistics' || id)), (queue || 'x') FROM task;
+	CREATE POLICY p ON task USING (ran('policy'));
+	CREATE POLICY p ON task_queue USING (ran('queue_policy'));
+	ALTER TABLE task ADD CHECK (lie('check'));
+	ALTER TABLE task ADD strange strange DEFAULT ran('default')::int,
+		ADD made boolean GENERATED ALWAYS AS (lie('generated' || id)) STORED;
+	CREATE TRIGGER a BEFORE UPDATE ON task FOR EACH ROW EXECUTE FUNCTION trap('before');
+	CREATE TRIGGER z AFTER UPDATE ON task FOR EACH ROW EXECUTE FUNCTION trap('after');
+	CREATE TRIGGER zz AFTER UPDATE ON task FOR EACH STATEMENT EXECUTE FUNCTION trap('statement')},
+	'owner');
+
+# A call of each function of the extension that is no trigger.
+my %value = (
+	'bigint' => 1, 'bigint[]' => q{'{1,2}'}, 'text' => q{'q'}, 'interval' => q{interval '1 ms'},
+	'timestamp with time zone' => q{now() - interval '1 h'}, 'integer' => 5, 'boolean' => 'true',
+	'name' => 'current_user', 'jsonb' => q{'{}'}, 'oid' => 10, 'double precision' => 1);
+my @calls;
+
+for (split /\n/, sql(q{
+	SELECT format('%s|%s|%s', p.oid::regproc, p.prokind, (
+			SELECT string_agg(format_type(t, NULL), ',' ORDER BY n)
+			FROM unnest(p.proargtypes) WITH ORDINALITY AS a (t, n)))
+	FROM pg_depend AS d JOIN pg_proc AS p ON p.oid = d.objid AND d.classid = 'pg_proc'::regclass
+	WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+	AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'pg_task')
+	AND p.prorettype <> 'trigger'::regtype AND p.proname <> 'pg_stat_task_reset'
+	ORDER BY p.oid::regproc::text}))
+{
+	my ($name, $kind, $types) = split /\|/, $_, -1;
+	my @values = map { $value{$_} // die "no value of type $_ for $name" } split /,/, $types;
+
+	push @calls, ($kind eq 'p' ? "CALL $name(" : "SELECT * FROM $name(") . join(', ', @values) . ')';
+}
+cmp_ok(scalar(@calls), '>', 20, 'the functions of the extension');
+push @calls, q{SELECT pg_task_retry(1)}, q{SELECT pg_task_retry('XX000', '-infinity')},
+  q{SELECT pg_task_cancel(id) FROM generate_series(1, 10) AS id},
+  q{SELECT pg_task_why(id), pg_task_result(id) FROM generate_series(1, 10) AS id};
+unshift @calls, 'SET constraint_exclusion = on';
+
+subtest 'whose rights' => sub {
+	for my $user (qw(postgres deputy monitor watcher reader creator bypass owner))
+	{
+		my $place = log_position($node);
+
+		call_all($user, @calls);
+		my $ran = ran_since($place);
+
+		unlike($ran, qr/ as (?!owner\b)/, "$user: nothing with other rights than the owner's");
+		# so the test can fail
+		like($ran, qr/predicate as owner/, "$user: an index as the owner");
+	}
+	for my $user (qw(postgres deputy))
+	{
+		in_tenant(q{UPDATE task SET state = 'PLAN'}, 'owner');
+		my $place = log_position($node);
+
+		call_all($user, @calls);
+		like(ran_since($place), qr/after as owner.*before as owner/s, "$user: triggers, likewise");
+	}
+	my $place = log_position($node);
+
+	call_all('app', @calls);
+	unlike(ran_since($place), qr/ as (?!app\b|owner\b)/, 'an ordinary grantee: as himself');
+};
+
+# Who sees what: the rows of other roles are hidden from them, as by the policy of pg_task.
+subtest 'what is seen' => sub {
+	in_tenant(q{DROP POLICY p ON task; UPDATE task SET state = 'PLAN'}, 'owner');
+	my $all = in_tenant('SELECT sum(waits) FROM pg_task_queues()');
+
+	is($all, in_tenant('SELECT count(*) FROM task'), 'a superuser sees all');
+	for my $user (qw(deputy bypass))
+	{
+		is(in_tenant('SELECT sum(waits) FROM pg_task_queues()', $user), $all, "$user, too");
+	}
+	for my $user (qw(app reader creator))
+	{
+		is(in_tenant('SELECT sum(waits) FROM pg_task_queues()', $user),
+			in_tenant('SELECT count(*) FROM task', $user), "$user sees what he may");
+	}
+	is(in_tenant('SELECT sum(waits) FROM pg_task_queues()', 'monitor'), $all,
+		'the numbers are for pg_read_all_stats');
+	for my $user (qw(monitor app reader creator))
+	{
+		is(in_tenant(q{SELECT count(*) FROM generate_series(1, 10) AS id
+				WHERE pg_task_why(id) IS NOT NULL}, $user),
+			in_tenant('SELECT count(*) FROM task', $user), "$user: his rows");
+	}
+	in_tenant('REVOKE SELECT ON task FROM monitor', 'owner');
+	like(error_of('monitor', 'SELECT pg_task_why(1)', db => 'tenant'), qr/permission denied/,
+		'no row without a grant');
+	is(in_tenant('SELECT sum(waits) FROM pg_task_queues()', 'monitor'), $all, 'but the numbers');
+	in_tenant(q{GRANT SELECT ON task TO monitor;
+		CREATE POLICY r ON task AS RESTRICTIVE USING (false)}, 'owner');
+	is(sqlstate_of('monitor', 'SELECT pg_task_why(7)', db => 'tenant'), '42501',
+		'a restrictive policy: not at all');
+	in_tenant('DROP POLICY r ON task', 'owner');
+};
+
+# The name of a schema is not locked: a view takes the place of the table while functions are
+# called.
+subtest 'schemas change their names' => sub {
+	in_tenant(q{
+		CREATE SCHEMA a; CREATE SCHEMA b;
+		ALTER TABLE task SET SCHEMA a;
+		CREATE VIEW b.task AS SELECT * FROM a.task WHERE public.ran('view');
+		GRANT ALL ON b.task TO PUBLIC;
+		CREATE TABLE stop ();
+		CREATE PROCEDURE swap() LANGUAGE plpgsql AS $$
+		BEGIN
+			WHILE to_regclass('public.stop') IS NOT NULL LOOP
+				ALTER SCHEMA a RENAME TO c;
+				ALTER SCHEMA b RENAME TO a;
+				ALTER SCHEMA c RENAME TO b;
+				COMMIT;
+			END LOOP;
+		END $$}, 'owner');
+	my $server = sql('SELECT pg_postmaster_start_time()');
+	my $session = open_session($node, 'tenant', extra_params => [ '-U', 'owner' ]);
+	my $place = log_position($node);
+
+	$session->query_until(qr/begun/, "\\echo begun\nCALL swap();\n");
+	for my $user (qw(postgres monitor app))
+	{
+		call_all($user, (grep { !/wait|FROM generate_series/ } @calls) x 20);
+	}
+	in_tenant('DROP TABLE stop', 'owner');
+	ok($session->quit, 'the schemas have changed their names');
+	unlike(ran_since($place), qr/view as/, 'the view is never read');
+	like(log_since($node, $place), qr/ERROR:  the task table has changed/,
+		'it had the name of the table, and that was noticed');
+	is(sql('SELECT pg_postmaster_start_time()'), $server, 'the server goes on');
+	is(sql('SELECT count(*) FROM pg_stat_activity WHERE backend_start < pg_postmaster_start_time()'),
+		0, 'no crash');
+};
+
+done_testing();
