@@ -32,7 +32,7 @@ use Test::More;
 use Time::HiRes qw(usleep clock_gettime CLOCK_MONOTONIC);
 
 our @EXPORT = qw(
-	new_node set_conf apply_conf build_module crash kill_server
+	new_node set_conf apply_conf build_module crash kill_server make_clock set_clock
 	sql sql_as sql_in error_of sqlstate_of notices_of literal open_session
 	insert_task insert_rule run_task start_crash task is_row count_of start_delay
 	make_gates open_gate
@@ -163,6 +163,31 @@ sub build_module
 		"$FindBin::RealBin/../modules/$name.c", '-ldl') == 0
 	  or croak "$name could not be compiled";
 	return $library;
+}
+
+# A clock for servers: set_clock sets it so many seconds ahead of the true one.  make_clock returns
+# the environment in which a server must be started to go by it.
+my $clock;
+
+sub make_clock
+{
+	my $shim = "$PostgreSQL::Test::Utils::tmp_check/clock_shim.so";
+
+	$clock = "$PostgreSQL::Test::Utils::tmp_check/clock_offset";
+	system_or_bail('cc', '-shared', '-fPIC', '-o', $shim, "$FindBin::RealBin/clock_shim.c");
+	set_clock(0);
+	return (LD_PRELOAD => $shim, CLOCK_SHIM_FILE => $clock);
+}
+
+sub set_clock
+{
+	my ($seconds) = @_;
+
+	# servers have mapped the file: keep it, and change its content
+	open my $handle, -e $clock ? '+<' : '+>', $clock or die $!;
+	syswrite $handle, pack('q', int($seconds * 1_000_000)) or die $!;
+	close $handle;
+	return;
 }
 
 # SQL ----------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
-# Sessions plan tasks of all kinds while a "monkey" kills the server and its processes, and changes
-# rows.  In the end each task has had its effect exactly once, or never, as its row says.  A TAP
-# test because it kills processes.
+# Sessions plan tasks of all kinds while a "monkey" kills the server and its processes, promotes
+# standbys, changes rows, and another process sets the clock.  In the end each task has had its
+# effect exactly once, or never, as its row says; limits, rates and the order by aging have held; and
+# rows were removed when their time was over, and not before.  A TAP test because it kills processes.
 #
 # PG_TASK_CHAOS_SECONDS is how long the monkey runs.  PG_TASK_CHAOS_SEED is the seed of its random
 # choices and of those of the writers.  The same seed gives the same choices, but not the same
@@ -14,7 +15,7 @@ use PgTask;
 use POSIX ();
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(sleep time);
+use Time::HiRes qw(sleep time clock_gettime CLOCK_MONOTONIC);
 
 my $seconds = $ENV{PG_TASK_CHAOS_SECONDS} // 15;
 my $seed = $ENV{PG_TASK_CHAOS_SEED} // 1 + int(rand(1_000_000));
@@ -51,18 +52,79 @@ sub weighed
 # A random order of rows.
 sub shuffled { return 'md5(id::text || ' . int(rand(1_000_000)) . ')' }
 
+# The clock ----------------------------------------------------------------------------------------
+
+# A child process sets the clock forward by minutes, or back for some seconds.  Timers of the server
+# that end in these, as that for a deadlock, do so when as much time has passed: minutes at most.
+my $furthest_back = 120;
+my %clock = make_clock();
+my $clock_log = "$PostgreSQL::Test::Utils::tmp_check/clock_log";    # of each step: when, how far ahead
+my $clock_pid;
+
+@ENV{ keys %clock } = values %clock;
+step_clock($furthest_back);
+
+# The clock that nobody sets: the same in SQL.
+sub uptime { return clock_gettime(CLOCK_MONOTONIC) }
+
+# The steps, as [uptime, how far ahead the clock was set].
+sub clock_steps { return map { [split] } split /\n/, slurp_file($clock_log) }
+
+# The latest time that the clock has shown.
+sub latest_time
+{
+	my ($ahead) = sort { $b <=> $a } map { $_->[1] } clock_steps();
+
+	return time + $ahead;
+}
+
+sub step_clock
+{
+	my ($ahead) = @_;
+
+	append_to_file($clock_log, uptime() . " $ahead\n");
+	set_clock($ahead);
+}
+
+sub start_clock
+{
+	my $parent = $$;
+	my $pid = fork // die "fork: $!";
+
+	return $pid if $pid;
+
+	my ($stop, $ahead) = (0, $furthest_back);
+	$SIG{TERM} = $SIG{INT} = sub { $stop = 1 };
+	srand($seed);
+	while (!$stop && getppid() == $parent)
+	{
+		sleep(rand(10));
+		$ahead += rand(300) if chance(0.5);
+		step_clock($ahead - rand($furthest_back));
+		sleep(rand(3));
+		step_clock($ahead);
+	}
+	POSIX::_exit(0);
+}
+
 # The server ---------------------------------------------------------------------------------------
 
 my $period = among(qw(100ms 1s 3s));
 my $idle = among(qw(0 100ms 60s));
+my $aging = among(1, 10);    # seconds
 my $batch = among(1, 64);
 $batch = $ENV{PG_TASK_CHAOS_BATCH} // $batch;
 my $nodes = 1;
+my $module = build_module('monotonic');
 my $node = new_node('chaos1', init => { allows_streaming => 1 }, conf => qq{
+	shared_preload_libraries = 'pg_task, $module'
 	pg_task.max_executors = 6
 	pg_task.period = $period
 	pg_task.idle_timeout = $idle
 	pg_task.batch = $batch
+	pg_task.aging = '$aging s'
+	wal_sender_timeout = 0
+	wal_receiver_timeout = 0
 	max_connections = 60
 	shared_buffers = 32MB
 	wal_keep_size = 256MB
@@ -98,23 +160,33 @@ sub tell_writers
 
 # act() is what a task does.  It records its effect.  In a limited queue it takes one of as many
 # places as tasks may run there, and frees it when its transaction ends; if no place is free, too
-# many tasks are running.  It fails until the attempt after "failures".
+# many tasks are running.  It fails until the attempt after "failures".  In a queue with a rate it
+# writes into the log when it began: no crash and no conflict takes that back.
 query_in('postgres', q{
 	CREATE ROLE keeper LOGIN;
 	CREATE ROLE chaos_a LOGIN;
 	CREATE ROLE chaos_b LOGIN;
-	GRANT chaos_b TO keeper});
+	CREATE ROLE chaos_c LOGIN;
+	ALTER ROLE chaos_c SET pg_task.keep_failed = '20 s';
+	GRANT chaos_b, chaos_c TO keeper;
+	GRANT chaos_c TO chaos_a, chaos_b});
 query_in('postgres', 'CREATE DATABASE other OWNER keeper');
 wait_for_table($node, db => 'other');
+wait_until($node, q{SELECT to_regclass('task_queue') IS NOT NULL}, db => $_) for @databases;
 query_in($_, q{
+	INSERT INTO task_queue (queue, max) VALUES ('aged', 1);
+	INSERT INTO task_queue (queue, rate, per) VALUES ('rated', 8, '2 s');
 	ALTER TABLE task ADD COLUMN number bigint, ADD COLUMN kind text;
 	CREATE INDEX ON task (number);
 	CREATE INDEX ON task (parent);
-	GRANT SELECT, INSERT, UPDATE, DELETE ON task TO chaos_a, chaos_b;
+	GRANT SELECT, INSERT, UPDATE, DELETE ON task TO chaos_a, chaos_b, chaos_c;
+
+	CREATE FUNCTION uptime() RETURNS float8 LANGUAGE c AS '} . $module . q{';
+	CREATE FUNCTION nap(seconds float8) RETURNS void LANGUAGE c STRICT AS '} . $module . q{';
 
 	-- what the tasks did
 	CREATE TABLE effect (number bigint, id bigint, attempt int, kind text,
-	transaction timestamptz DEFAULT now());
+	transaction timestamptz DEFAULT now(), began float8 DEFAULT uptime());
 	CREATE TABLE counter (name int PRIMARY KEY, n int);
 	INSERT INTO counter SELECT n, 0 FROM generate_series(1, 4) AS n;
 	GRANT INSERT ON effect TO PUBLIC;
@@ -123,6 +195,10 @@ query_in($_, q{
 	-- what the monkey did: the rows it changed, as they were before, and those it deleted
 	CREATE TABLE touched (id bigint, attempt int, state text);
 	CREATE TABLE deleted (number bigint);
+	GRANT SELECT ON deleted TO PUBLIC;
+
+	-- until when the monkey has seen that a row will be kept
+	CREATE TABLE kept (id bigint PRIMARY KEY, number bigint, until timestamptz);
 
 	CREATE FUNCTION act(number bigint, seconds float8 DEFAULT 0,
 	failures int DEFAULT 0) RETURNS text LANGUAGE plpgsql AS $$
@@ -130,8 +206,15 @@ query_in($_, q{
 		me record;
 		place int := 0;
 	BEGIN
-		SELECT t.id, t.attempt, t.queue, t.max, t.kind INTO me FROM public.task AS t
+		SELECT t.id, t.attempt, t.queue, t.max, t.kind, t.dt, t.start INTO me FROM public.task AS t
 		 WHERE t.id = current_setting('pg_task.id')::bigint;
+		IF me.queue = 'rated' THEN
+			RAISE LOG 'began % % % %', current_database(), me.id, me.attempt, public.uptime();
+		END IF;
+		IF me.start < me.dt THEN
+			RAISE EXCEPTION 'started at %, before its time, %', me.start, me.dt
+				USING ERRCODE = 'UU998';
+		END IF;
 		WHILE me.max IS NOT NULL LOOP
 			place := place + 1;
 			IF place > greatest(me.max, 1) THEN
@@ -141,21 +224,31 @@ query_in($_, q{
 			EXIT WHEN pg_try_advisory_xact_lock(hashtext(me.queue), place);
 		END LOOP;
 		INSERT INTO public.effect VALUES (number, me.id, me.attempt, me.kind);
-		PERFORM pg_sleep(seconds);
+		PERFORM public.nap(seconds);
 		IF me.attempt <= failures THEN
 			RAISE EXCEPTION 'attempt % of %', me.attempt, failures USING ERRCODE = 'UU001';
 		END IF;
 		RETURN number;
 	END $$;
 
+	-- a task of a flow, whose rows stay until all have ended
+	CREATE FUNCTION inherit(which bigint) RETURNS text LANGUAGE plpgsql AS $$
+	BEGIN
+		IF NOT EXISTS (SELECT FROM public.task WHERE number = -which
+			UNION ALL SELECT FROM public.deleted WHERE number = -which) THEN
+			RAISE EXCEPTION 'the first task of the flow was removed' USING ERRCODE = 'UU997';
+		END IF;
+		RETURN public.act(which);
+	END $$;
+
 	-- a cancel does not wake it
 	CREATE FUNCTION doze(seconds float8) RETURNS void LANGUAGE plpgsql AS $$
 	DECLARE
-		until timestamptz := clock_timestamp() + seconds * interval '1 s';
+		until float8 := public.uptime() + seconds;
 	BEGIN
-		WHILE clock_timestamp() < until LOOP
+		WHILE public.uptime() < until LOOP
 			BEGIN
-				PERFORM pg_sleep(extract(epoch FROM until - clock_timestamp()));
+				PERFORM public.nap(until - public.uptime());
 			EXCEPTION WHEN query_canceled THEN
 				NULL;
 			END;
@@ -166,7 +259,7 @@ query_in($_, q{
 	CREATE FUNCTION count_up(which int) RETURNS void LANGUAGE plpgsql AS $$
 	BEGIN
 		PERFORM sum(n) FROM public.counter;
-		PERFORM pg_sleep(0.01);
+		PERFORM public.nap(0.01);
 		UPDATE public.counter SET n = n + 1 WHERE name = which;
 	END $$}) for @databases;
 
@@ -198,9 +291,9 @@ my %kinds = (
 	active => [ 3, sub { (request => "SELECT act($_[0], 0.1)", queue => 'crowded', max => 1,
 		active => among('200 ms', '5 s')) } ],
 	serial => [ 4,
-	sub { (request => 'SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; SELECT count_up('
-	. among(1 .. 4) . ');'
-		. "SELECT act($_[0])", retry => 20, delay => '10 ms', backoff => 1) } ],
+	sub { (request => "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; SELECT act($_[0]);"
+		. 'SELECT count_up(' . among(1 .. 4) . ')', queue => among('default', 'rated'),
+		retry => 20, delay => '10 ms', backoff => 1) } ],
 	repeat => [ 1,
 	sub { (request => "SELECT act($_[0])", repeat => among('50 ms', '300 ms'),
 	drift => among('t', 'f')) } ],
@@ -211,6 +304,17 @@ my %kinds = (
 	sub { (request => "SELECT act($_[0]), repeat('x', 100000)",
 	format => among(qw(text csv json))) } ],
 	long => [ 1, sub { (request => '/* ' . 'x' x (1000 + rand(9000)) . " */ SELECT act($_[0])") } ],
+	kept => [ 3, sub { (request => "SELECT act($_[0])", queue => 'quick',
+		keep => among('0', '1 s', '20 s', '2 min', '10 min', '1 hour')) } ],
+	# keep_failed of its role; the row stays if it is DONE
+	failing => [ 2, sub { (request => "SELECT act($_[0], 0, " . among(0, 1000000) . ')',
+		role => 'chaos_c') } ],
+	flow => [ 2, sub { (flow => "flow $_[0]", keep => '0',
+		request => "SELECT act($_[0]); INSERT INTO task (number, kind, dt, request) VALUES "
+		. "(-$_[0], 'heir', now() + random() * interval '3 s', 'SELECT inherit(-$_[0])')") } ],
+	aged => [ 4, sub { (request => "SELECT act($_[0], " . rand(0.1) . ')', queue => 'aged',
+		dt => 'now() - ' . rand(60) . " * interval '1 s'", priority => int(rand(9)) - 4) } ],
+	rated => [ 3, sub { (request => "SELECT act($_[0])", queue => 'rated') } ],
 	deaf => [ 2, sub { (request => "SELECT doze(" . rand(0.5) . "), act($_[0])") } ],
 	parent => [ 2,
 	sub { (queue => 'quick',
@@ -223,8 +327,8 @@ my %short = map { $_ => $kinds{$_} } qw(quick gone parent fail);
 sub insertion
 {
 	my ($number, $kind) = @_;
-	my %column = ($kinds{$kind}[1]->($number), number => $number, kind => $kind,
-		priority => int(rand(3)));
+	my %column = (priority => int(rand(3)), $kinds{$kind}[1]->($number), number => $number,
+		kind => $kind);
 	my @names = sort keys %column;
 
 	return 'INSERT INTO task (' . join(', ', map { qq("$_") } @names) . ') VALUES ('
@@ -249,8 +353,9 @@ sub write_script
 	return @out;
 }
 
-# One transaction with some tasks.  The outcome of each is recorded as "number kind fate", where
-# fate is ok, rolled (back), dropped (because of its key), or unknown if the connection was lost.
+# One transaction with some tasks.  The outcome of each is recorded as "number kind fate uptime",
+# where fate is ok, rolled (back), dropped (because of its key), or unknown if the connection was
+# lost.
 sub write_batch
 {
 	my ($role, $db, $log, $first) = @_;
@@ -274,7 +379,7 @@ sub write_batch
 	{
 		my $fate = $rolled ? 'rolled' : !@out ? 'unknown' : $seen{$n} ? 'ok' : 'dropped';
 
-		append_to_file($log, "$n $kind{$n} $fate\n");
+		append_to_file($log, "$n $kind{$n} $fate " . uptime() . "\n");
 	}
 	return ($first + @numbers, @out ? $out[-1] =~ s/load\|//r : 0);
 }
@@ -316,7 +421,8 @@ sub start_writer
 my @held;       # sessions that hold locks for a moment
 my %count;      # actions by name
 my $cancels = 0;
-my $up_since = query_in('postgres', 'SELECT clock_timestamp()');
+my @restarts;   # of schedulers: [uptime before, uptime after]
+my @strange;    # what the monkey has seen and may not be
 
 sub start_session
 {
@@ -336,9 +442,9 @@ sub start_session
 # Not with wait_until: it dies if psql has exited before it gets the query.
 sub server_is_up
 {
-	$up_since = poll_for(sub {
+	poll_for(sub {
 		return (run_command([ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-c',
-			'SELECT clock_timestamp()' ]))[0];
+			'SELECT true' ]))[0];
 	}) or die "the server does not come back\n";
 }
 
@@ -380,8 +486,8 @@ sub lose_power
 }
 
 # A task that was running in two crashes is set to FAIL, by design: no task may get that far.  So
-# before a crash no task may run, in any database, that is a suspect, or that ran before the last
-# crash and may still become one.
+# before a crash no task may run, in any database, that is a suspect, or whose process is gone, which
+# may still become one.
 sub nothing_is
 {
 	my ($blamed) = @_;
@@ -390,7 +496,8 @@ sub nothing_is
 	{
 		return 0
 			if query_in($db,
-			"SELECT count(*) FROM task WHERE $blamed OR state = 'WORK' AND start < '$up_since'");
+			"SELECT count(*) FROM task WHERE $blamed OR state = 'WORK' AND pid <> ALL (ARRAY("
+			  . backend_of('executor') . '))');
 	}
 	return 1;
 }
@@ -413,7 +520,7 @@ sub kill_one
 				IF victim IS NOT NULL THEN
 					EXECUTE format('COPY (SELECT) TO PROGRAM ''kill -9 %s || true''', victim);
 					WHILE EXISTS (SELECT FROM pg_stat_activity WHERE pid = victim) LOOP
-						PERFORM pg_sleep(0.01), pg_stat_clear_snapshot();
+						PERFORM public.nap(0.01), pg_stat_clear_snapshot();
 					END LOOP;
 				END IF;
 			END \$\$}, stdout => \my $out, stderr => \my $err) != 0; });
@@ -455,6 +562,9 @@ sub promote_standby
 		q{SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'
 		AND state = 'streaming'});
 	$node->wait_for_catchup($standby, 'flush');
+	push @strange, 'a process on a standby: ' . $_
+	  for split /\n/, $standby->safe_psql('postgres',
+		q{SELECT pid, backend_type FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'});
 	among(sub { $node->stop('fast') }, sub { $node->stop('immediate') }, \&lose_power)->();
 	$standby->promote;
 	rmtree($node->data_dir);
@@ -493,9 +603,29 @@ sub change_tasks
 		$seeing COMMIT});
 }
 
+# Notes until when rows that have ended are kept, and whether one of those noted was removed earlier.
+sub look_at_kept
+{
+	my $db = among(@databases);
+	my $missing = query_in($db, q{
+		WITH seen AS (
+			INSERT INTO kept SELECT id, number, stop + coalesce(keep, '20 s') FROM task
+			 WHERE state IN ('DONE', 'FAIL', 'STOP', 'GONE') AND stop IS NOT NULL
+			   AND (keep IS NOT NULL OR role = 'chaos_c' AND state IN ('FAIL', 'GONE'))
+			ON CONFLICT (id) DO UPDATE SET until = excluded.until)
+		SELECT id, until, extract(epoch FROM until) FROM kept
+		 WHERE id NOT IN (SELECT id FROM task) AND number NOT IN (SELECT number FROM deleted)
+		 ORDER BY until DESC LIMIT 1});
+
+	push @strange, "row removed too early: $missing"
+	  if $missing =~ /([\d.]+)$/ && $1 > latest_time();
+	return 1;
+}
+
 sub backend_of { return "SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task $_[0]'" }
 
 my $open = q{state IN ('PLAN', 'WORK')};
+my $stays = q{kind NOT IN ('kept', 'flow')};    # or else its effect says that it was there
 
 # The actions of the monkey, and their weights.  Each returns whether it did something.
 my %blows = (
@@ -539,16 +669,16 @@ my %blows = (
 		start_session(among(@databases),
 			q{SET lock_timeout = '5s'; BEGIN; LOCK TABLE task IN } . among('ACCESS EXCLUSIVE',
 			'SHARE')
-			  . ' MODE; SELECT pg_sleep(' . rand(0.5) . '); COMMIT');
+			  . ' MODE; SELECT nap(' . rand(0.5) . '); COMMIT');
 		return 1; } ],
 	'rows locked' => [ 3, sub {
 		start_session(among(@databases),
-			q{BEGIN; SELECT id FROM task WHERE } . $open . ' ORDER BY ' . shuffled()
+			qq{BEGIN; SELECT id FROM task WHERE $open AND kind <> 'aged' ORDER BY } . shuffled()
 			  . ' LIMIT ' . among(1, 10) . ' FOR ' . among('UPDATE', 'SHARE', 'KEY SHARE')
-			  . '; SELECT pg_sleep(' . rand(1) . '); COMMIT');
+			  . '; SELECT nap(' . rand(1) . '); COMMIT');
 		return 1; } ],
 	'tasks stopped' => [ 4, sub {
-		return change_tasks($open,
+		return change_tasks("$open AND $stays",
 			q{UPDATE task SET state = 'STOP' FROM old WHERE task.id = old.id}) } ],
 	'tasks cancelled' => [ 2, sub {
 		my $db = among(@databases);
@@ -556,7 +686,7 @@ my %blows = (
 
 		my $code = $node->psql($db,
 			"SET ROLE $user; SELECT count(pg_task_cancel(id)) FROM (SELECT id FROM task WHERE $open"
-			  . ' ORDER BY ' . shuffled() . ' LIMIT 3) AS x', stdout => \my $hit,
+			  . " AND $stays ORDER BY " . shuffled() . ' LIMIT 3) AS x', stdout => \my $hit,
 			stderr => \my $error);
 
 		# tasks of a batch write the same rows in another order
@@ -583,14 +713,16 @@ my %blows = (
 
 		return query_in(among(@databases),
 			"WITH m AS (UPDATE task SET $what WHERE state = 'PLAN' AND id IN (SELECT id FROM task "
-			. "WHERE kind <> 'key' AND"
+			. "WHERE kind NOT IN ('key', 'aged', 'rated') AND"
 			  . " state = 'PLAN' ORDER BY " . shuffled()
 			. ' LIMIT 20) RETURNING id) SELECT count(*) FROM m'); } ],
 	'a statement cancelled' => [ 3, sub {
-		my $hit = query_in('postgres',
-			'SELECT count(pg_cancel_backend(pid)) FROM (' . backend_of('executor')
-			. q{ AND state = 'active'}
-			  . ' ORDER BY md5(pid::text || ' . int(rand(1000)) . ') LIMIT 1) AS x');
+		my $order = 'md5(pid::text || ' . int(rand(1000)) . ')';
+		my $hit = query_in(among(@databases), qq{SELECT count(pg_cancel_backend(pid)) FROM (
+			SELECT pid FROM pg_stat_activity AS p WHERE backend_type = 'pg_task executor'
+			   AND state = 'active' AND datname = current_database() AND NOT EXISTS (
+				SELECT FROM task WHERE pid = p.pid AND state = 'WORK' AND NOT $stays)
+			 ORDER BY $order LIMIT 1) AS x});
 
 		$cancels += $hit;
 		return $hit; } ],
@@ -606,6 +738,11 @@ my %blows = (
 			"CREATE INDEX IF NOT EXISTS task_$name ON task (dt, number)",
 			"DROP INDEX IF EXISTS task_$name"));
 			1; } || ($@ =~ /lock timeout/ ? 0 : die $@); } ],
+	'a queue held' => [ 1, sub {
+		return query_in(among(@databases), q{WITH held AS (UPDATE task_queue
+			SET until = clock_timestamp() + random() * interval '8 s' WHERE queue = 'aged'
+			RETURNING 1) SELECT count(*) FROM held}) } ],
+	'kept rows looked at' => [ 5, \&look_at_kept ],
 	'reloaded' => [ 2, sub { $node->reload; return 1 } ],
 	'switched off' => [ 1, sub {
 		query_in('postgres', 'ALTER SYSTEM SET pg_task.enabled = off; SELECT pg_reload_conf()');
@@ -618,7 +755,9 @@ my @who = ([qw(postgres postgres)], [qw(chaos_a postgres)], [qw(chaos_b postgres
 	[qw(keeper other)], [qw(chaos_b other)]);
 my @writers = map { start_writer($_, @{ $who[$_] }) } 0 .. $#who;
 
-END { kill 'TERM', @writers if @writers; }
+$clock_pid = start_clock();
+
+END { kill 'TERM', grep { $_ } @writers, $clock_pid; }
 
 # Standbys are created and promoted on a schedule of their own, because that takes long.
 my @promotions;
@@ -630,6 +769,7 @@ my $start = time;
 while (time < $start + $seconds)
 {
 	my $name = weighed(\%blows);
+	my $before = uptime();
 
 	if (@promotions && time > $start + $promotions[0])
 	{
@@ -643,6 +783,8 @@ while (time < $start + $seconds)
 	{
 		$count{$name}++ if $blows{$name}[1]->();
 	}
+	push @restarts, [ $before, uptime() ]
+	  if ($name // '') =~ /scheduler|supervisor|killed|stopped at once|restarted|power|promoted|switched/;
 	@held = grep { waitpid($_, POSIX::WNOHANG) == 0 } @held;
 	sleep(rand() < 0.3 ? 0 : rand(0.4));
 }
@@ -650,8 +792,9 @@ while (time < $start + $seconds)
 # The end ------------------------------------------------------------------------------------------
 
 waitpid($_, 0) for @held;
-kill 'TERM', @writers;
-waitpid($_, 0) for splice @writers;
+kill 'TERM', @writers, $clock_pid;
+waitpid($_, 0) for splice(@writers), $clock_pid;
+$clock_pid = undef;
 
 # The remaining work decreases until there is none.
 my $calm = time;
@@ -687,19 +830,66 @@ for my $index (0 .. $#who)
 	my @lines = -e "$writer_log.$index" ? split /\n/, slurp_file("$writer_log.$index") : ();
 	my $db = $who[$index][1];
 
+	wait_for_removals($db);
 	query_in($db,
-		'CREATE TABLE IF NOT EXISTS wrote (number bigint PRIMARY KEY, kind text, fate text)');
+		q{CREATE TABLE IF NOT EXISTS wrote (number bigint PRIMARY KEY, kind text, fate text,
+			known float8)});
 	$fates{ (split)[2] }++ for @lines;
 	while (my @some = splice @lines, 0, 1000)
 	{
 		query_in($db,
 			'INSERT INTO wrote VALUES ' . join(', ',
-			map { sprintf "(%d, '%s', '%s')", split } @some));
+			map { sprintf "(%d, '%s', '%s', %s)", split } @some));
 	}
 	my $complaints = -e "$writer_log.$index.err" ? slurp_file("$writer_log.$index.err") : '';
 
 	is(join("\n", $complaints =~ /^(writer: .*|.*ERROR:  (?!deadlock).*)$/mg), '',
 		"writer $index has no unexpected error");
+}
+
+# The rows whose time was over at this moment go.
+sub wait_for_removals
+{
+	my ($db) = @_;
+	my $moment = query_in($db, 'SELECT now()');
+
+	$node->reload;
+	wait_until($node, qq{SELECT NOT EXISTS (SELECT FROM task WHERE stop + coalesce(keep, '20 s')
+		< '$moment' AND (keep IS NOT NULL OR role = 'chaos_c' AND state IN ('FAIL', 'GONE')))},
+		db => $db);
+}
+
+# The windows in which too many tasks of queue "rated" have begun; a little shorter than in the rule,
+# because a task begins a moment after its claim.  A scheduler goes by the clock when it starts: a
+# window is left out if one was started in it, and the clock was set.
+sub windows_above_rate
+{
+	my (%first, %began, @windows);
+	my @steps = clock_steps();
+
+	for my $line (map { slurp_file($_->logfile) =~ /LOG:  began (\S+ \d+ \d+ \S+)$/mg } @all_nodes)
+	{
+		my ($db, $id, $attempt, $at) = split ' ', $line;
+
+		$first{"$db $id $attempt"} //= $at;    # others are tries after a conflict
+	}
+	push @{ $began{ (split)[0] } }, $first{$_} for keys %first;
+	for my $db (sort keys %began)
+	{
+		my @at = sort { $a <=> $b } @{ $began{$db} };
+
+		for my $i (8 .. $#at)
+		{
+			my ($from, $to) = ($at[ $i - 8 ] - 0.5, $at[$i] + 0.5);
+
+			next if $to - $from > 1 + 1.4;
+			next if grep({ $_->[0] > $from && $_->[0] < $to } @steps)
+				&& grep({ $_->[1] + 3 > $from && $_->[0] < $to } @restarts);
+			push @windows, "$db: 9 from $at[$i - 8] to $at[$i]";
+		}
+	}
+	note("tasks with a rate: $_ " . @{ $began{$_} }) for sort keys %began;
+	return @windows;
 }
 
 # The query returns no row in any database.
@@ -719,7 +909,8 @@ none("SELECT id, state FROM task WHERE state NOT IN ('DONE', 'FAIL', 'STOP', 'GO
 none('SELECT id, attempt, count(*) FROM effect GROUP BY 1, 2 HAVING count(*) > 1',
 	'no run has its effect twice');
 none("($done) EXCEPT SELECT id, attempt FROM effect", 'every run that is DONE has its effect');
-none("SELECT id, attempt FROM effect WHERE kind <> 'gone' EXCEPT ($done)",
+none("SELECT id, attempt FROM effect WHERE kind NOT IN ('gone', 'kept', 'flow')
+	OR kind <> 'gone' AND id IN (SELECT id FROM task) EXCEPT ($done)",
 	'no other run has an effect');
 none(q{SELECT id, attempt FROM effect INTERSECT SELECT id, attempt FROM touched
 	WHERE state = 'WORK'},
@@ -730,18 +921,21 @@ none(q{SELECT number FROM effect WHERE kind = 'gone' GROUP BY 1 HAVING count(*) 
 	'nor one that is to be deleted, unless it is');
 none(q{SELECT number, kind FROM wrote WHERE fate = 'ok' AND number NOT IN (SELECT number FROM task)
 	AND number NOT IN (SELECT number FROM deleted)
-	AND NOT (kind = 'gone' AND number IN (SELECT number FROM effect))}, 'no task is lost');
+	AND NOT (kind IN ('gone', 'kept', 'flow') AND number IN (SELECT number FROM effect))
+	AND NOT (kind = 'failing' AND number NOT IN (SELECT number FROM effect))}, 'no task is lost');
 none(q{SELECT number, fate FROM wrote JOIN task USING (number) WHERE fate IN ('rolled', 'dropped')
 	UNION ALL SELECT number, fate FROM wrote JOIN effect USING (number) WHERE fate IN ('rolled',
 	'dropped')},
 	'no task of a transaction that was rolled back exists');
 none("SELECT $row FROM task WHERE sqlstate = 'UU999'", 'no limit is exceeded');
+none("SELECT $row FROM task WHERE sqlstate IN ('UU997', 'UU998')",
+	'none has started too early, nor lost the rows of its flow');
 none("SELECT $row FROM task WHERE state = 'FAIL' AND sqlstate = '57P02' OR crashed > 1",
 	'none has failed for a crash');
 none("SELECT $row FROM task WHERE CASE state
 	WHEN 'DONE' THEN kind IN ('fail', 'timeout') OR sqlstate IS NOT NULL OR error IS NOT NULL
 	WHEN 'GONE' THEN kind <> 'active' OR sqlstate IS DISTINCT FROM 'TK003'
-	WHEN 'FAIL' THEN NOT (kind = 'fail' AND sqlstate = 'UU001' OR kind = 'timeout' "
+	WHEN 'FAIL' THEN NOT (kind IN ('fail', 'failing') AND sqlstate = 'UU001' OR kind = 'timeout' "
 	. "AND error = 'canceling task due to timeout'
 		OR kind = 'serial' AND sqlstate = '40001' "
 		. "OR error = 'canceling statement due to user request') END",
@@ -765,6 +959,18 @@ none(q{SELECT * FROM (SELECT id, count(*) AS effects,
 none(q{SELECT sum(n), (SELECT count(*) FROM effect WHERE kind = 'serial') FROM counter
 	HAVING sum(n) <> (SELECT count(*) FROM effect WHERE kind = 'serial')},
 	'serializable transactions have counted right');
+
+# One that is older by more than the aging of its priority starts first, if it was there for so long
+# that the other one cannot have been claimed before.
+none(qq{WITH aged AS (SELECT t.id, t.dt, t.dt + t.priority * interval '$aging s' AS due, e.began, w.known
+		FROM task AS t JOIN effect AS e USING (id, attempt) JOIN wrote AS w ON w.number = t.number
+		WHERE t.kind = 'aged' AND t.state = 'DONE' AND t.attempt = 1 AND w.fate = 'ok'
+		AND t.id NOT IN (SELECT id FROM touched))
+	SELECT a.id, b.id, a.began - b.began AS late FROM aged AS a JOIN aged AS b
+	ON a.began > b.began AND a.due < b.due AND a.dt <= b.dt AND a.known + 5 < b.began},
+	'no task is overtaken by one that has waited less');
+is(join("\n", @strange), '', 'nothing ran on a standby, no row was removed too early');
+is(join("\n", windows_above_rate()), '', 'no rate is exceeded');
 my $cancelled = 0;
 $cancelled += count_of($node,
 	q{state = 'FAIL' AND error = 'canceling statement due to user request'}, db => $_)

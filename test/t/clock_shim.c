@@ -2,11 +2,16 @@
  * clock_shim.c
  *		Preloaded into a server, shifts its wall clock by the number of microseconds that is
  *		in the file CLOCK_SHIM_FILE at that moment. CLOCK_MONOTONIC is not touched.
+ *
+ * pg_ctl, which starts the server, keeps the true clock: it waits for a server that says that it was
+ * started later.  So a clock that is not behind may be set meanwhile.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -19,7 +24,8 @@ __attribute__((constructor)) static void
 attach(void)
 {
 	const char *name = getenv("CLOCK_SHIM_FILE");
-	int file = name ? open(name, O_RDONLY) : -1;
+	int is_server = strcmp(program_invocation_short_name, "pg_ctl") != 0;
+	int file = name && is_server ? open(name, O_RDONLY) : -1;
 	void *memory = MAP_FAILED;
 
 	if (file >= 0)

@@ -9,22 +9,7 @@ use PgTask;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $shim = "$PostgreSQL::Test::Utils::tmp_check/clock_shim.so";
-my $file = "$PostgreSQL::Test::Utils::tmp_check/clock_offset";
-system_or_bail('cc', '-shared', '-fPIC', '-o', $shim, "$FindBin::RealBin/clock_shim.c");
-
-# Set the server's clock this many seconds ahead of the true one.
-sub set_clock
-{
-	my ($seconds) = @_;
-
-	# the server has mapped the file: keep it, and change its content
-	open my $handle, -e $file ? '+<' : '+>', $file or die $!;
-	syswrite $handle, pack('q', $seconds * 1_000_000) or die $!;
-	close $handle;
-}
-
-set_clock(0);
+my %clock = make_clock();
 my $node = new_node('main', start => 0, conf => q{
 pg_task.database = 'postgres, other'
 pg_task.period = '300 ms'
@@ -32,8 +17,7 @@ pg_task.max_executors = 2
 max_worker_processes = 8
 });
 {
-	local $ENV{LD_PRELOAD} = $shim;
-	local $ENV{CLOCK_SHIM_FILE} = $file;
+	local @ENV{ keys %clock } = values %clock;
 	$node->start;
 }
 $node->safe_psql('postgres', 'CREATE DATABASE other');
@@ -153,8 +137,7 @@ pg_task.max_executors = 4
 });
 set_clock(0);
 {
-	local $ENV{LD_PRELOAD} = $shim;
-	local $ENV{CLOCK_SHIM_FILE} = $file;
+	local @ENV{ keys %clock } = values %clock;
 	$repeats->start;
 }
 wait_for_table($repeats);
