@@ -241,7 +241,7 @@ notice_text(Run *run)
 	return run->notices.any ? response_text(&run->notices) : NULL;
 }
 
-static const char stopped[] = "canceling task due to user request";
+static const char stopped[] = TASK_MESSAGE_STOPPED;
 
 /* If a user has stopped the task, write when and how its run ended; else the row is not touched. */
 static void
@@ -470,6 +470,9 @@ write_failure(Run *run, const ErrorData *error)
 	/* a copy: if the write-back logs something, as a lock wait, the server overwrites its buffer */
 	failed.sqlstate = pstrdup(unpack_sql_state(error->sqlerrcode));
 	run->row_lost = !write_back_outcome(run->task, &failed, run->committed);
+	/* the STOP has committed just now */
+	if (run->row_lost)
+		write_stopped(run);
 	commit_transaction();
 }
 

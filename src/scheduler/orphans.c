@@ -188,7 +188,7 @@ push_ready_orphan(Orphan *orphan)
 		push_orphan(orphan, LIST_ALONE);
 	else if (orphan->kind == ORPHAN_NOT_STARTED)
 		push_orphan(orphan, LIST_NOT_STARTED);
-	else if (orphan->kind == ORPHAN_INTERRUPTED)
+	else if (orphan->kind == ORPHAN_INTERRUPTED || orphan->kind == ORPHAN_STOPPED)
 		push_orphan(orphan, LIST_INTERRUPTED);
 	else if (orphan->kind == ORPHAN_YIELDED)
 		push_yielded_orphan(orphan);
@@ -390,7 +390,8 @@ compare_runs(const void *a, const void *b)
 	return task_compare_runs(*(const TaskRun *) a, *(const TaskRun *) b);
 }
 
-/* Write all runs of one kind in the batch by one statement.  "why": NULL if they have not begun. */
+/* Write all runs of one kind in the batch by one statement.  "why" they are planned again, or NULL.
+ */
 static void
 write_runs_of_kind(const TaskTable *table, OrphanBatch *batch, OrphanKind kind, const Failure *why)
 {
@@ -404,7 +405,9 @@ write_runs_of_kind(const TaskTable *table, OrphanBatch *batch, OrphanKind kind, 
 			runs[count++] = batch->orphans[i]->run;
 	if (count == 0)
 		return;
-	if (why)
+	if (kind == ORPHAN_STOPPED)
+		count = rows_stop(table, runs, count, &done);
+	else if (why)
 		count = rows_replan(table, runs, count, why, &done);
 	else
 		count = rows_release(table, runs, count, &done);
@@ -469,7 +472,7 @@ write_single_runs(const TaskTable *table, OrphanBatch *batch)
 
 /*
  * Find out which rows that could not be written are not in that run any more: those orphans count
- * as written.  The other rows are locked.
+ * as written.  Of others that a user has stopped the end is written next.  The rest is locked.
  */
 static void
 find_ended_runs(const TaskTable *table, OrphanBatch *batch)
@@ -486,7 +489,14 @@ find_ended_runs(const TaskTable *table, OrphanBatch *batch)
 		return;
 	count = rows_of_runs(table, runs, count, &rows);
 	for (i = 0; i < batch->count; i++)
-		batch->orphans[i]->written |= !rows_contain(rows, count, batch->orphans[i]->run);
+	{
+		Orphan *orphan = batch->orphans[i];
+		const WorkingRow *row = rows_contain(rows, count, orphan->run);
+
+		orphan->written |= row == NULL;
+		if (row && row->stopped)
+			orphan->kind = ORPHAN_STOPPED;
+	}
 }
 
 /*
@@ -504,6 +514,7 @@ orphans_write(const TaskTable *table, MonoTime now)
 	write_runs_of_kind(table, batch, ORPHAN_NOT_STARTED, NULL);
 	write_runs_of_kind(table, batch, ORPHAN_INTERRUPTED, &interrupted);
 	write_runs_of_kind(table, batch, ORPHAN_YIELDED, &yielded);
+	write_runs_of_kind(table, batch, ORPHAN_STOPPED, NULL);
 	planned |= write_single_runs(table, batch);
 	find_ended_runs(table, batch);
 	orphans.suspect_planned = planned && orphans.counts[LIST_SINGLE] > 0;

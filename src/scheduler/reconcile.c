@@ -2,8 +2,9 @@
  * reconcile.c
  *		The rows in state WORK, compared with the runs of the executors.
  *
- * A row that is in no executor's ring is an orphan.  A run whose row is not that run any more is
- * cancelled: only committed rows decide, so it does not matter who changed the row.
+ * A row that is in no executor's ring is an orphan; so is one that was stopped and has no end.  A
+ *run whose row is not that run any more is cancelled: only committed rows decide, so it does not
+ *matter who changed the row.
  *
  * The caller opens the transaction.  This file writes no row.
  */
@@ -128,7 +129,7 @@ reconcile_rings(Oid relid, const WorkingRow *rows, int count)
 			if (task->relid != relid)
 				continue;
 			row = rows_contain(rows, count, task->run);
-			if (row == NULL)
+			if (row == NULL || row->stopped)
 				cancel_run(executor, task->run);
 			else if (task->queue == NULL)
 				pool_start_counting(task, row->queue);
@@ -136,23 +137,26 @@ reconcile_rings(Oid relid, const WorkingRow *rows, int count)
 	}
 }
 
-/* No executor has this run: add it to the orphans. */
+/* No executor has the run of this row: add it to the orphans. */
 static void
-add_orphan(TaskRun run)
+add_orphan(const WorkingRow *row)
 {
+	TaskRun run = row->run;
 	static const TaskFailure crashed = {.sqlstate = "57P02",
 										.error = "the server crashed while the task ran"};
 
-	if (crash_blames(MyScheduler->slot->database, run))
+	if (row->stopped)
+		orphans_add(run, ORPHAN_STOPPED, NULL);
+	else if (crash_blames(MyScheduler->slot->database, run))
 		orphans_add(run, ORPHAN_CRASHED, &crashed);
 	else
 		orphans_add(run, ORPHAN_INTERRUPTED, NULL);
 }
 
 /*
- * Search for rows in state WORK that are in no ring.  "held" are the rows of the runs in rings, in
- * the order of rows_of_runs.  After a restore there may be many orphans: they are read in parts, as
- * fast as they are written.
+ * Search for rows in state WORK, or stopped and without an end, that are in no ring.  "held" are
+ * the rows of the runs in rings, in the order of rows_of_runs.  After a restore there may be many
+ * orphans: they are read in parts, as fast as they are written.
  */
 static void
 search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
@@ -169,7 +173,7 @@ search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (!rows_contain(held, nheld, rows[i].run) && !orphans_has(rows[i].run))
-			add_orphan(rows[i].run);
+			add_orphan(&rows[i]);
 	}
 	ended = clock_mono();
 	state->orphans_wanted = count == limit;

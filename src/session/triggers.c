@@ -327,9 +327,21 @@ set_planned_time(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 		set_column(columns, new, COLUMN_PLANNED, (Datum) 0, true);
 }
 
+/* Does the owner end a task by hand, and does not say when it has ended? */
+static bool
+ends_by_hand(const TriggerRow *old, const TriggerRow *new)
+{
+	if (!trigger_has_state(new, "DONE") && !trigger_has_state(new, "FAIL") &&
+		!trigger_has_state(new, "GONE"))
+		return false;
+	return trigger_is_null(new, COLUMN_STOP) ||
+		   (trigger_has_state(old, "PLAN") && trigger_same_value(old, new, COLUMN_STOP));
+}
+
 /*
- * Set what a change of the state changes.  "stop" of a task that is stopped while it waits is now;
- * it has none, or that of its last run, when it waits again.
+ * Set what a change of the state changes.  "stop" of a task that is stopped while it waits, or
+ * ended by hand, is now; it has none, or that of its last run, when it waits again.  A run that is
+ * stopped has none until it has ended.
  */
 static void
 set_times(const TriggerRow *old, const TriggerRow *new, Columns *columns)
@@ -337,7 +349,8 @@ set_times(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 	bool isnull;
 	Datum stop = trigger_value(old, COLUMN_STOP, &isnull);
 
-	if (trigger_has_state(old, "PLAN") && trigger_has_state(new, "STOP"))
+	if ((trigger_has_state(old, "PLAN") && trigger_has_state(new, "STOP")) ||
+		ends_by_hand(old, new))
 		set_column(columns, new, COLUMN_STOP, TimestampTzGetDatum(GetCurrentTimestamp()), false);
 	else if (trigger_has_state(old, "STOP") && trigger_has_state(new, "PLAN"))
 		set_column(columns, new, COLUMN_STOP, stop, isnull || trigger_is_null(new, COLUMN_START));

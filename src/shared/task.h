@@ -45,6 +45,7 @@
  */
 #define TASK_ERROR_TIMEOUT "TK001"
 #define TASK_ERROR_STOPPED "TK002"
+#define TASK_MESSAGE_STOPPED "canceling task due to user request"
 #define TASK_ERROR_EXPIRED "TK003"
 #define TASK_ERROR_MISSED "TK004"
 #define TASK_ERROR_PREDECESSOR "TK005"

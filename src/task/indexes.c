@@ -50,7 +50,9 @@ static const struct
 	{"plan", false,
 	 "(queue COLLATE \"C\", coalesce(max, 2147483647), priority, (role::text), role_id, dt, id)"
 	 " WHERE state = 'PLAN' AND waits IS NULL"},
-	{"work", false, "(id) WHERE state = 'WORK' OR (state = 'PLAN' AND crashed > 0)"},
+	{"work", false,
+	 "(id) WHERE state = 'WORK' OR (state = 'PLAN' AND crashed > 0)"
+	 " OR (state = 'STOP' AND stop IS NULL)"},
 	{"active", false,
 	 "(((coalesce(planned, dt) AT TIME ZONE 'UTC') + active))"
 	 " WHERE state = 'PLAN' AND waits IS NULL AND active < interval '100 years'"},
@@ -68,6 +70,7 @@ static const char *const replaced[] = {
 	" WHERE state = 'PLAN' AND active < interval '100 years'",
 	"(waits) WHERE state = 'PLAN' AND waits IS NOT NULL",
 	"(id) WHERE state = 'PLAN' AND waits IS NOT NULL AND rule = 'any'",
+	"(id) WHERE state = 'WORK' OR (state = 'PLAN' AND crashed > 0)",
 };
 
 /*

@@ -110,11 +110,12 @@ typedef struct RowRefusal
 	const char *sqlstate;
 } RowRefusal;
 
-/* A row in state WORK. */
+/* A row in state WORK, or one in state STOP that does not say when it has ended. */
 typedef struct WorkingRow
 {
 	TaskRun run;
 	char *queue;
+	bool stopped;
 	bool interrupted; /* its process was terminated in the run before this one */
 } WorkingRow;
 
@@ -259,6 +260,7 @@ extern const WorkingRow *rows_contain(const WorkingRow *rows, int count, TaskRun
 extern int rows_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done);
 extern int rows_replan(const TaskTable *table, const TaskRun *runs, int count, const Failure *why,
 					   TaskRun **done);
+extern int rows_stop(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done);
 
 /* rows_finish.c */
 extern bool row_request(const TaskTable *table, TaskRun run, RowRequest *request);

@@ -1,7 +1,8 @@
 /*
  * rows_work.c
- *		Statements of the scheduler on rows in state WORK: it compares them with the runs that its
- *		executors hold, and plans orphans again.
+ *		Statements of the scheduler on rows in state WORK, or in state STOP without a "stop": it
+ *		compares them with the runs that its executors hold, plans orphans again, and writes the
+ *		end of those that were stopped.
  *
  * None of these waits for a row that somebody has locked.
  */
@@ -10,6 +11,7 @@
 #include "utils/memutils.h"
 
 #include "task/rows.h"
+#include "task/roles.h"
 #include "task/rows_sql.h"
 #include "task/statement.h"
 
@@ -24,12 +26,13 @@
 
 #define WORKING_ROW \
 	"t.id, t.attempt, " CLAIMED("t") ", coalesce(" SHORT_QUEUE ", '')," \
-	" coalesce(t.sqlstate = '57P01', false)"
+	" coalesce(t.sqlstate = '57P01', false), t.state = 'STOP'"
 
 static const Statement find_working = {STATEMENT_WORKING,
 	"SELECT " WORKING_ROW
 	"  FROM {rows} AS t"
-	" WHERE t.state = 'WORK' AND t.id IS NOT NULL AND t.attempt IS NOT NULL"
+	" WHERE (t.state = 'WORK' OR (t.state = 'STOP' AND t.stop IS NULL))"
+	"   AND t.id IS NOT NULL AND t.attempt IS NOT NULL"
 	" LIMIT $limit"};
 
 /* clang-format on */
@@ -56,12 +59,13 @@ returned_working(MemoryContext where, uint64 count, WorkingRow **rows)
 		row->run.claimed = statement_time(i, 3);
 		row->queue = statement_text(where, i, 4);
 		row->interrupted = statement_bool(i, 5);
+		row->stopped = statement_bool(i, 6);
 	}
 	qsort(*rows, count, sizeof(WorkingRow), compare_working);
 	return (int) count;
 }
 
-/* Read up to "limit" rows in state WORK, in no particular order. */
+/* Read up to "limit" such rows, in no particular order. */
 int
 rows_working(const TaskTable *table, int limit, WorkingRow **rows)
 {
@@ -86,13 +90,14 @@ static const Statement find_runs = {STATEMENT_OF_RUNS,
 	"       SELECT " WORKING_ROW
 	"         FROM {rows} AS t"
 	"        WHERE t.id = a.id AND t.attempt = a.attempt"
-	"          AND " CLAIMED("t") " = a.claimed AND t.state = $state"
+	"          AND " CLAIMED("t") " = a.claimed"
+	"          AND (t.state = $state OR (t.state = $stopped AND t.stop IS NULL))"
 	"       OFFSET 0) AS n"};
 /* clang-format on */
 
-/* Add runs that must be in state WORK: parallel arrays of their ids, attempts and claim times. */
+/* Add runs that must be in this state: parallel arrays of their ids, attempts and claim times. */
 static void
-arg_runs(StatementArgs *args, const TaskRun *runs, int count)
+arg_runs(StatementArgs *args, const TaskRun *runs, int count, const char *state)
 {
 	Datum *ids = arg_array(args, "ids", INT8OID, count);
 	Datum *attempts = arg_array(args, "attempts", INT4OID, count);
@@ -105,10 +110,13 @@ arg_runs(StatementArgs *args, const TaskRun *runs, int count)
 		attempts[i] = Int32GetDatum(runs[i].attempt);
 		claims[i] = TimestampTzGetDatum(runs[i].claimed);
 	}
-	arg_text(args, "state", "WORK");
+	arg_text(args, "state", state);
 }
 
-/* Find those of these runs that still have their row in state WORK, sorted by run. */
+/*
+ * Find those of these runs that still have their row in state WORK, or in state STOP without an
+ * end, sorted by run.
+ */
 int
 rows_of_runs(const TaskTable *table, const TaskRun *runs, int count, WorkingRow **rows)
 {
@@ -116,7 +124,8 @@ rows_of_runs(const TaskTable *table, const TaskRun *runs, int count, WorkingRow 
 	StatementArgs args;
 
 	statement_begin(&args);
-	arg_runs(&args, runs, count);
+	arg_runs(&args, runs, count, "WORK");
+	arg_text(&args, "stopped", "STOP");
 	count = returned_working(caller, statement_execute(&find_runs, table, &args), rows);
 	statement_end();
 	return count;
@@ -191,7 +200,7 @@ rows_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **d
 	StatementArgs args;
 
 	statement_begin(&args);
-	arg_runs(&args, runs, count);
+	arg_runs(&args, runs, count, "WORK");
 	count = returned_runs(caller, statement_execute(&release_runs, table, &args), done);
 	statement_end();
 	return count;
@@ -220,9 +229,68 @@ rows_replan(const TaskTable *table, const TaskRun *runs, int count, const Failur
 	StatementArgs args;
 
 	statement_begin(&args);
-	arg_runs(&args, runs, count);
+	arg_runs(&args, runs, count, "WORK");
 	arg_failure(&args, why, InvalidOid);
 	count = returned_runs(caller, statement_execute(&replan_runs, table, &args), done);
+	statement_end();
+	return count;
+}
+
+/* clang-format off */
+/* A row that was not claimed when a user stopped it keeps what its last run has left. */
+#define OF_RUN(new, old) "CASE WHEN t.start IS NULL THEN " old " ELSE " new " END"
+
+static const Statement stop_runs = {STATEMENT_STOP,
+	"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
+	" UPDATE {rows} AS t"
+	"    SET stop = clock_timestamp(), error = " OF_RUN("$error", "t.error") ","
+	"        sqlstate = " OF_RUN("$sqlstate", "t.sqlstate") ","
+	"        response = " OF_RUN(FAILURE_RESPONSE, "t.response") ","
+	"        notice = " OF_RUN("NULL", "t.notice")
+	"   FROM c"
+	"  WHERE " IS_LOCKED_ROW " AND t.stop IS NULL"
+	" RETURNING c.id, c.attempt, c.claimed, t.start IS NOT NULL, coalesce(t.stop, c.claimed),"
+	"           " QUEUE_NAME ", coalesce(t.role::text, ''), coalesce(t.role_id, 0)"};
+/* clang-format on */
+
+/* Note, for the rows of the last result, that their runs were stopped. */
+static void
+note_stopped(uint64 count)
+{
+	uint64 i;
+
+	for (i = 0; i < count; i++)
+	{
+		TaskEvent event = {.kind = EVENT_STOPPED,
+						   .id = statement_int64(i, 1),
+						   .attempt = statement_int32(i, 2),
+						   .queue = statement_text(CurrentMemoryContext, i, 6),
+						   .role_name = statement_text(CurrentMemoryContext, i, 7)};
+
+		if (!statement_bool(i, 4))
+			continue;
+		event.role = roles_bound(event.role_name, statement_int64(i, 8));
+		event.elapsed = Max(statement_time(i, 5) - statement_time(i, 3), 0);
+		event_note(&event);
+	}
+}
+
+/*
+ * Write how runs have ended that a user has stopped, and whose process could not.  Returns the runs
+ * for which that was done, as rows_release does.
+ */
+int
+rows_stop(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done)
+{
+	static const Failure stopped = {"ERROR", TASK_MESSAGE_STOPPED, NULL, NULL, TASK_ERROR_STOPPED};
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+
+	statement_begin(&args);
+	arg_runs(&args, runs, count, "STOP");
+	arg_failure(&args, &stopped, InvalidOid);
+	count = returned_runs(caller, statement_execute(&stop_runs, table, &args), done);
+	note_stopped(count);
 	statement_end();
 	return count;
 }
