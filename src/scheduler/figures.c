@@ -18,6 +18,7 @@
 #include "scheduler/locked_rows.h"
 #include "scheduler/order.h"
 #include "scheduler/orphans.h"
+#include "scheduler/rates.h"
 #include "scheduler/refused.h"
 #include "scheduler/scheduler.h"
 
@@ -59,6 +60,7 @@ figures_publish(void)
 	figures_set(FIGURE_SUSPECTS, MyScheduler->isolation.count);
 	figures_set(FIGURE_ORPHANS, orphans_count());
 	figures_set(FIGURE_LOCKED, locked_rows_count());
+	figures_set(FIGURE_RATES, rates_count());
 }
 
 /* An error has ended an iteration. */

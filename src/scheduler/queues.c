@@ -310,7 +310,10 @@ queue_blocked_until(QueueState *queue, const TaskGroup *group, ClockNow now)
 		return CLOCK_NEVER;
 	until = rates_blocked_until(queue, rule, now.mono);
 	if (group->max < 0)
+	{
 		until = clock_max(until, rates_know_pauses() ? end_of_pause(queue, group) : CLOCK_NEVER);
+		until = clock_max(until, rates_no_place_until(queue, now.mono));
+	}
 	if (rule && rule->until > now.wall)
 		until = clock_max(until, clock_of_wall(now, rule->until));
 	if (queue_is_strict(queue))

@@ -127,6 +127,9 @@ restore_rates(TaskTable *table, const RateRow *rows, int count, ClockNow now)
 	{
 		bool valid = strlen(rows[i].queue) <= TASK_QUEUE_MAX && rows[i].until > now.wall;
 
+		/* only the owner of the table may have added more */
+		if (valid && rates_are_full())
+			continue;
 		if (valid)
 		{
 			QueueState *queue = queue_find_or_add(rows[i].queue);
@@ -290,15 +293,37 @@ rate_store_forget_table(void)
 	rates_hold();
 }
 
-/* Forget rates with nothing left to remember, and remove their rows. */
+#define FULL "the starts of very many queues are remembered"
+
+/* Log once that there is no place for the starts of more queues. */
+static void
+report_full(RateStore *store)
+{
+	if (!rates_are_full())
+		report_end(&store->faults, FULL);
+	else if (report_due(&store->faults, FULL, 0))
+		ereport(WARNING,
+				(errmsg("tasks of more queues with a rate or a pause do not start in database"
+						" \"%s\"",
+						MyScheduler->database),
+				 errdetail("The starts of %d queues are remembered, which is the limit.",
+						   RATE_QUEUES_MAX),
+				 errhint("Use fewer queues, a shorter \"per\", or a shorter pause.")));
+}
+
+/*
+ * Forget rates with nothing left to remember, and remove their rows.  If there is no place for
+ * more, look at all; a queue that has tasks is given another one when it asks.
+ */
 void
 rate_store_tidy(MonoTime now)
 {
 	RateStore *store = &MyScheduler->rates;
+	bool full = rates_are_full();
 	QueueRate *idle[BATCH_MAX];
 	RateRow rows[BATCH_MAX];
 	QueueRate *rate;
-	int left = Min(BATCH_MAX, rates_count());
+	int left = full ? rates_count() : Min(BATCH_MAX, rates_count());
 	int count = 0;
 	int nrows = 0;
 	int i;
@@ -306,7 +331,8 @@ rate_store_tidy(MonoTime now)
 	if (clock_is_before(now, store->tidy_at))
 		return;
 	store->tidy_at = clock_plus_ms(now, TIDY_MS);
-	while ((rate = rates_next_idle(now, &left)) != NULL)
+	report_full(store);
+	while (count < BATCH_MAX && (rate = rates_next_idle(now, &left)) != NULL)
 	{
 		if (rate->stored && store->table == NULL)
 			continue;
@@ -324,7 +350,7 @@ rate_store_tidy(MonoTime now)
 	for (i = 0; i < count; i++)
 	{
 		idle[i]->stored = idle[i]->stale = false;
-		if (idle[i]->queue->groups == 0 && idle[i]->queue->running == 0)
+		if (full || (idle[i]->queue->groups == 0 && idle[i]->queue->running == 0))
 			rates_forget(idle[i]);
 	}
 }

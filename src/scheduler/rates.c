@@ -4,7 +4,8 @@
  *
  * A queue has a rate from the moment when its rule is first asked for one, a group of it with a
  * negative "max" waits, or the scheduler reads that an earlier one has started tasks in it; until
- * its starts have left the window, and the longest pause after the last one is over.
+ * its starts have left the window, and the longest pause after the last one is over.  Beyond
+ * RATE_QUEUES_MAX of them, queues wait until others are forgotten.
  *
  * This file is plain memory: no SPI, no shared memory, and it reads no clock.  What is durable of
  * it is written by rate_store.c.
@@ -14,6 +15,9 @@
 #include "utils/memutils.h"
 
 #include "scheduler/rates.h"
+
+/* A queue for which there is no place asks again after this time (us). */
+#define FULL_AGAIN_US (5 * USECS_PER_SEC)
 
 /* Static, because rates are remembered from iteration to iteration. */
 static struct
@@ -124,9 +128,23 @@ rates_restore(QueueState *queue, const char *image, int length, ClockNow now)
 void
 rates_want_pause(QueueState *queue, int64 pause)
 {
+	queue->pause.longest = Max(queue->pause.longest, pause);
+	if (queue->rate == NULL && !rates_are_full())
+		(void) add_rate(queue, (RateRule){.per = 1});
+}
+
+/*
+ * Until when may no task with a negative "max" start, because there is no place to remember its
+ * start?
+ */
+MonoTime
+rates_no_place_until(QueueState *queue, MonoTime now)
+{
+	if (queue->rate == NULL && rates_are_full())
+		return (MonoTime){now.us + FULL_AGAIN_US};
 	if (queue->rate == NULL)
 		(void) add_rate(queue, (RateRule){.per = 1});
-	queue->pause.longest = Max(queue->pause.longest, pause);
+	return CLOCK_LONG_AGO;
 }
 
 /* Append what is to be durable. */
@@ -144,12 +162,15 @@ rates_idle_at(const QueueRate *rate)
 	return clock_max(rate_idle_at(&rate->state), rate_pause_end(&rate->queue->pause));
 }
 
-/* Return the rate of a queue as its rule, which has one, says now. */
+/* Return the rate of a queue as its rule, which has one, says now.  NULL: there is no place for it.
+ */
 static QueueRate *
 find_rate(QueueState *queue, const QueueRule *rule, MonoTime now)
 {
 	RateRule new = rate_rule(rule->rate, rule->per, rule->burst);
 
+	if (queue->rate == NULL && rates_are_full())
+		return NULL;
 	if (queue->rate == NULL)
 		(void) add_rate(queue, new);
 	queue->rate->limited = true;
@@ -168,6 +189,8 @@ rates_blocked_until(QueueState *queue, const QueueRule *rule, MonoTime now)
 	{
 		QueueRate *rate = find_rate(queue, rule, now);
 
+		if (rate == NULL)
+			return (MonoTime){now.us + FULL_AGAIN_US};
 		return rates.held ? CLOCK_NEVER : rate_next_start(&rate->state, now);
 	}
 	if (queue->rate)
@@ -179,9 +202,12 @@ rates_blocked_until(QueueState *queue, const QueueRule *rule, MonoTime now)
 int
 rates_room(QueueState *queue, const QueueRule *rule, MonoTime now)
 {
-	if (rule && rule->rate >= 0)
-		return rates.held ? 0 : rate_room(&find_rate(queue, rule, now)->state, now);
-	return PG_INT32_MAX;
+	QueueRate *rate;
+
+	if (rule == NULL || rule->rate < 0)
+		return PG_INT32_MAX;
+	rate = find_rate(queue, rule, now);
+	return rates.held || rate == NULL ? 0 : rate_room(&rate->state, now);
 }
 
 /*
@@ -274,16 +300,16 @@ rates_know_pauses(void)
 	return rates.pauses;
 }
 
-bool
-rates_are_held(void)
-{
-	return rates.held;
-}
-
 int
 rates_count(void)
 {
 	return rates.count;
+}
+
+bool
+rates_are_full(void)
+{
+	return rates.count >= RATE_QUEUES_MAX;
 }
 
 /*

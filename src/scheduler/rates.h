@@ -40,6 +40,7 @@ extern MonoTime rates_blocked_until(QueueState *queue, const QueueRule *rule, Mo
 extern int rates_room(QueueState *queue, const QueueRule *rule, MonoTime now);
 
 extern void rates_want_pause(QueueState *queue, int64 pause);
+extern MonoTime rates_no_place_until(QueueState *queue, MonoTime now);
 extern bool rates_task_chosen(QueueState *queue);
 extern void rates_task_released(QueueState *queue);
 extern bool rates_task_begun(QueueState *queue, const RateBegin *begin, MonoTime now);
@@ -50,7 +51,7 @@ extern void rates_end_hold(void);
 extern void rates_end_pause_hold(void);
 extern bool rates_know_pauses(void);
 extern int rates_count(void);
-extern bool rates_are_held(void);
+extern bool rates_are_full(void);
 extern void rates_settle(MonoTime now);
 
 extern void rates_write(const QueueRate *rate, ClockNow now, StringInfo out);

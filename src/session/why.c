@@ -509,6 +509,21 @@ rate_text(const QueueRule *rule)
 					interval_text(rule->per));
 }
 
+/* Nothing is remembered of its queue, and there is no place for it. */
+static const char *
+explain_no_place(const WhyTask *task)
+{
+	RateRow row;
+
+	if ((task->max >= 0 && !(task->has_rule && task->rule.rate > 0)) ||
+		task->survey.rates < RATE_QUEUES_MAX ||
+		rate_row_find(task->access.relid, task->access.owner, task->queue, &row))
+		return NULL;
+	return psprintf("the starts of %d queues with a rate or a pause are remembered, which is the"
+					" limit: its queue waits until another one is forgotten",
+					RATE_QUEUES_MAX);
+}
+
 /* As many tasks of its queue have started as may, by what the scheduler has written down. */
 static const char *
 explain_rate(const WhyTask *task)
@@ -602,8 +617,8 @@ explain_spacing(const WhyTask *task)
 static const char *(*const reasons[])(const WhyTask *) = {
 	explain_home,	   explain_state,	  explain_service,	explain_dependency, explain_time,
 	explain_role,	   explain_scheduler, explain_row_lock, explain_table_lock, explain_pause,
-	explain_limit,	   explain_strict,	  explain_rate,		explain_start,		explain_isolation,
-	explain_executors, explain_spacing,
+	explain_limit,	   explain_strict,	  explain_no_place, explain_rate,		explain_start,
+	explain_isolation, explain_executors, explain_spacing,
 };
 
 /* ---- the function ---- */

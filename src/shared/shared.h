@@ -133,6 +133,7 @@ typedef enum SchedulerFigure
 	FIGURE_LOCKED,	   /* due rows that were found locked */
 	FIGURE_WANTED,	   /* executors that due tasks lack */
 	FIGURE_ORPHANS,	   /* runs whose rows it has to write */
+	FIGURE_RATES,	   /* queues of which starts are remembered */
 	FIGURE_OLDEST,	   /* the first planned time of all waiting rows, as the last scan found it */
 	SCHEDULER_FIGURES
 } SchedulerFigure;

@@ -21,6 +21,10 @@
  */
 #define RATE_STEPS 256
 
+/* In a database, what is remembered of the starts of this many queues; of another one none starts.
+ */
+#define RATE_QUEUES_MAX 100000
+
 /* A rule: at most "rate" starts in any window of "per". */
 typedef struct RateRule
 {

@@ -302,6 +302,38 @@ subtest 'the rate table' => sub {
 		'rows that pg_task has not written are removed');
 };
 
+subtest 'beyond the limit, new queues wait for a place' => sub {
+	my $waits = 'the starts of 100000 queues with a rate or a pause are remembered, which is the limit: '
+	  . 'its queue waits until another one is forgotten';
+	my $position = log_position($node);
+	my (@new, $known);
+
+	sql(q{INSERT INTO task_queue (queue, rate, per) VALUES ('customer.%', 1, '1 hour'),
+		('customer.0', 1, '1 hour')});
+	run_task($node, queue => 'customer.0', request => 'SELECT 1');
+	# more than 100,000 queues have started a task
+	sql(q{INSERT INTO task_rate SELECT 'customer.' || i, "until", image
+		FROM task_rate, generate_series(1, 100000) AS i WHERE queue = 'customer.0'});
+	end_scheduler('terminate');
+	$known = insert_task($node, queue => 'customer.0', request => 'SELECT 1');
+	@new = (insert_task($node, queue => 'customer.new', request => 'SELECT 1'),
+		insert_task($node, queue => 'pause', max => -1, request => 'SELECT 1'));
+	wait_for_done('customer.0', 1);
+	wait_for_log_line($node, qr/tasks of more queues with a rate or a pause do not start/, $position);
+	is(sql("SELECT string_agg(state, ' ') FROM task WHERE id IN ($known, $new[0], $new[1])"),
+		'PLAN PLAN PLAN', 'no new queue starts, and the others keep their rates');
+	is(sql("SELECT pg_task_why($_)"), $waits, 'pg_task_why says so') for @new;
+	# a queue of which nothing is left to remember makes a place for one other
+	sql(q{UPDATE task_queue SET per = '1 ms' WHERE queue = 'customer.0'});
+	wait_for_state($node, $known, 'DONE');
+	wait_until($node, "SELECT count(*) > 0 FROM task WHERE id IN ($new[0], $new[1])
+		AND state = 'DONE'");
+	pass('one that is forgotten makes a place');
+	sql(q{DELETE FROM task_queue WHERE queue LIKE 'customer%'; DELETE FROM task_rate});
+	end_scheduler('terminate');
+	wait_for_state($node, $_, 'DONE') for @new;
+};
+
 subtest 'wrong values' => sub {
 	my %wrong = (
 		q{('w', -1, '1 s', NULL)} => '"rate" of a queue must be zero or more',
