@@ -274,7 +274,8 @@ define_protection(void)
 	DefineCustomIntVariable("pg_task.max_crashes",
 							"Sets the number of server crashes after which a task fails.",
 							"It counts the crashes while the task was running and may have been"
-							" their cause.",
+							" their cause.  A database whose scheduler has crashed the server as"
+							" often in a row is held back.",
 							&Settings.max_crashes, 2, 1, INT_MAX, PGC_SIGHUP, 0, NULL, NULL, NULL);
 }
 

@@ -650,7 +650,7 @@ my %blows = (
 			WHERE backend_type = 'pg_task scheduler' AND datname = '$db'");
 
 		# it is held back if that has happened twice in a row
-		$node->psql($db, 'SELECT pg_task_release()');
+		$node->psql($db, 'SELECT pg_task_release()', stdout => \my $out, stderr => \my $err);
 		return $killed; } ],
 	'a session killed' => [ 0.5, sub {
 		return crash_by(sub {
