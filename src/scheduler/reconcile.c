@@ -3,8 +3,8 @@
  *		The rows in state WORK, compared with the runs of the executors.
  *
  * A row that is in no executor's ring is an orphan; so is one that was stopped and has no end.  A
- *run whose row is not that run any more is cancelled: only committed rows decide, so it does not
- *matter who changed the row.
+ * run whose row is not that run any more is cancelled: only committed rows decide, so it does not
+ * matter who changed the row.
  *
  * The caller opens the transaction.  This file writes no row.
  */

@@ -15,6 +15,7 @@ my $node = new_node('main', init => { allows_streaming => 1 });
 
 # Two plausible values for arguments of each type.
 my %values = (
+	oid => [ '10', '0' ],
 	int4 => [ '1', '-5' ],
 	int8 => [ '1', '4000000000' ],
 	bool => [ 'true', 'false' ],
