@@ -82,7 +82,7 @@ find_sequence_cached(Oid relid)
 
 /*
  * Call a function of a sequence, whatever the rights of the current user.  Returns false if it
- * returns NULL.  After an error, the end of the transaction restores the user.
+ * returns NULL.  The user is the same again afterwards, also if the function raises an error.
  */
 static bool
 read_sequence(PGFunction function, Oid sequence, int64 *value)
@@ -96,8 +96,15 @@ read_sequence(PGFunction function, Oid sequence, int64 *value)
 	call->args[0].isnull = false;
 	GetUserIdAndSecContext(&user, &context);
 	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, context | SECURITY_LOCAL_USERID_CHANGE);
-	*value = DatumGetInt64(function(call));
-	SetUserIdAndSecContext(user, context);
+	PG_TRY();
+	{
+		*value = DatumGetInt64(function(call));
+	}
+	PG_FINALLY();
+	{
+		SetUserIdAndSecContext(user, context);
+	}
+	PG_END_TRY();
 	return !call->isnull;
 }
 
@@ -125,9 +132,18 @@ is_ahead(Oid sequence, int64 id)
 	return backwards ? id < last : id > last;
 }
 
+static void
+reject_choice(void)
+{
+	ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					errmsg("you may not choose the \"id\" of a task"),
+					errhint("Leave out \"id\", and the row is given the next one.  A role that"
+							" may use the sequence may choose an id that this has given.")));
+}
+
 /*
  * Is this the id that the sequence has given to this session last?  If it has given none, the
- * server raises an error.  That is dropped, because the caller raises one.
+ * server raises an error; this function raises another one in its place.
  */
 static bool
 is_own(Oid sequence, int64 id)
@@ -146,6 +162,7 @@ is_own(Oid sequence, int64 id)
 			PG_RE_THROW();
 		MemoryContextSwitchTo(caller);
 		FlushErrorState();
+		reject_choice();
 	}
 	PG_END_TRY();
 	return own;
@@ -180,10 +197,7 @@ numbering_check(Oid relid, int64 id, bool moves)
 				 errmsg("only the owner of the task table may set \"id\" ahead of its sequence"),
 				 errhint("Leave out \"id\", and the row is given the next one.")));
 	if (!moves && !may_draw(sequence) && !is_own(sequence, id))
-		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-						errmsg("you may not choose the \"id\" of a task"),
-						errhint("Leave out \"id\", and the row is given the next one.  A role that"
-								" may use the sequence may choose an id that this has given.")));
+		reject_choice();
 }
 
 /*

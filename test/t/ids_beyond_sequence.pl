@@ -53,6 +53,20 @@ subtest 'ids ahead of the sequence are refused' => sub {
 	like($err, qr/HINT:  Leave out "id"/, 'the hint names what to do');
 };
 
+# The session is the tenant's again when the error is reported: hooks and callbacks run then.
+subtest 'an error leaves no other role behind' => sub {
+	my $library = build_module('error_user');
+	my $tenant = sql(q{SELECT 'tenant'::regrole::oid});
+	my $position = log_position($node);
+
+	sql("ALTER ROLE tenant SET session_preload_libraries = '$library'");
+	is(error_as('tenant', "INSERT INTO task (id, request) VALUES ($first, 'SELECT 1')"), '42501',
+		'a session that has drawn no id may not choose one');
+	wait_for_log_line($node, qr/error_user: $tenant of $tenant: you may not choose/, $position);
+	unlike(log_since($node, $position), qr/error_user: 10 of/, 'no error of a superuser');
+	sql('ALTER ROLE tenant RESET ALL');
+};
+
 my $default;
 
 # Harmless ids are accepted: the default, the last id of the session, one behind the sequence from
