@@ -17,6 +17,7 @@
 #include "pgstat.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "utils/backend_status.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -107,6 +108,18 @@ work_set_lazy(bool lazy)
 }
 
 /*
+ * Release the locks that code of the owner's has taken for the session: advisory ones.  In the
+ * context in which it runs, such code cannot leave anything else in the session but settings, which
+ * have a level of their own.
+ */
+static void
+release_session_locks(void)
+{
+	Assert(!IsTransactionState());
+	LockReleaseAll(USER_LOCKMETHOD, true);
+}
+
+/*
  * Commit, still as the owner.  Reset the settings before: what a trigger of the owner's has set
  * would stay after the commit.
  */
@@ -121,6 +134,7 @@ work_end(void)
 		(void) set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_LOCAL, true, 0, false);
 	CommitTransactionCommand();
+	release_session_locks();
 	work_end_limit();
 	if (MyScheduler->table)
 		owner_committed(&MyScheduler->scope);
@@ -228,10 +242,11 @@ work_define(void)
 		AllocSetContextCreate(TopMemoryContext, "pg_task iteration", ALLOCSET_DEFAULT_SIZES);
 }
 
-/* An error has ended the transaction; the caller aborts it. */
+/* An error has ended the transaction, and the caller has aborted it. */
 void
 work_abandon(void)
 {
 	MyScheduler->in_transaction = MyScheduler->writing = false;
+	release_session_locks();
 	owner_abandon();
 }
