@@ -7,7 +7,8 @@
  * reads.  By a function of ours nobody runs it with rights that its owner could want:
  *
  * - the owner, and a role that has privileges in its database alone, use their own rights, and row
- *   security applies;
+ *   security applies; after SET ROLE in a security-restricted operation, which keeps the session
+ *   user out of reach;
  * - whoever has the rights of the owner, as a superuser does, uses the table as the owner, in a
  *   security-restricted operation, and sees all rows;
  * - any other role with a right beyond its database (an attribute, a predefined role) does the
@@ -109,7 +110,7 @@ limit_rows(TableAccess *access, Relation rel, Oid caller)
 {
 	if (pg_class_aclcheck(access->relid, caller, ACL_SELECT) != ACLCHECK_OK)
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLE, RelationGetRelationName(rel));
-	access->as_owner = true;
+	access->user = access->owner;
 	if (check_enable_rls(access->relid, caller, false) != RLS_ENABLED)
 		return;
 	check_policies(rel);
@@ -124,15 +125,21 @@ static void
 decide_rights(TableAccess *access, Relation rel, AccessKind kind)
 {
 	Oid caller = GetUserId();
+	Oid session = GetSessionUserId(); /* the owner's code could RESET ROLE */
 
 	access->sees_all = check_enable_rls(access->relid, caller, true) != RLS_ENABLED;
-	if (caller == access->owner)
+	if (caller == access->owner && session == access->owner)
 		return;
 	if ((access->sees_all && has_privs_of_role(caller, access->owner)) ||
 		(kind == ACCESS_FIGURES && has_privs_of_role(caller, ROLE_PG_READ_ALL_STATS)))
-		access->as_owner = access->sees_all = true;
+	{
+		access->user = access->owner;
+		access->sees_all = true;
+	}
 	else if (has_might(caller))
 		limit_rows(access, rel, caller);
+	else if (caller != session)
+		access->user = caller;
 }
 
 /* ---- the table ---- */
@@ -194,6 +201,22 @@ make_params(const AccessStatement *statement)
 	return params;
 }
 
+/* Take the rights of a statement. */
+static void
+become_user(const TableAccess *access, OwnerScope *scope)
+{
+	if (access->user == access->owner)
+	{
+		owner_restrict(access->user, scope);
+		return;
+	}
+	/* names mean what they mean to the caller */
+	GetUserIdAndSecContext(&scope->user, &scope->context);
+	SetUserIdAndSecContext(access->user, scope->context | SECURITY_LOCAL_USERID_CHANGE |
+											 SECURITY_RESTRICTED_OPERATION);
+	scope->nest_level = NewGUCNestLevel();
+}
+
 /*
  * Execute a statement, connected to SPI, and return the code of that.  After an error, the end of
  * the transaction restores the user and the settings.
@@ -209,10 +232,10 @@ execute(const TableAccess *access, const AccessStatement *statement, DestReceive
 
 	PG_TRY();
 	{
-		if (access->as_owner)
-			owner_restrict(access->owner, &scope);
+		if (OidIsValid(access->user))
+			become_user(access, &scope);
 		code = SPI_execute_extended(statement->sql, &options);
-		if (access->as_owner)
+		if (OidIsValid(access->user))
 		{
 			AtEOXact_GUC(false, scope.nest_level);
 			SetUserIdAndSecContext(scope.user, scope.context);

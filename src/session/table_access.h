@@ -27,7 +27,7 @@ typedef struct TableAccess
 {
 	Oid relid;
 	Oid owner;			   /* of the table */
-	bool as_owner;		   /* statements are executed with the rights of the owner */
+	Oid user;			   /* whose rights statements have, restricted; InvalidOid: the caller's */
 	bool sees_all;		   /* no row is hidden from the caller */
 	const char *rows;	   /* what the caller sees, for FROM */
 	const char *table;	   /* for UPDATE */

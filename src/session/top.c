@@ -140,7 +140,7 @@ read_activity(Oid relid)
 static void
 check_select(const TableAccess *access)
 {
-	if (!access->as_owner &&
+	if (access->user != access->owner &&
 		pg_class_aclcheck(access->relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK)
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLE, get_rel_name(access->relid));
 }

@@ -58,6 +58,10 @@ in_tenant(q{
 		  FROM unnest('{DONE,FAIL,GONE,STOP}'::text[]) AS s;
 	CREATE FUNCTION ran(what text) RETURNS boolean LANGUAGE plpgsql AS $$
 	BEGIN
+		BEGIN
+			RESET ROLE;
+		EXCEPTION WHEN OTHERS THEN
+		END;
 		RAISE LOG 'ran % as %', what, current_user;
 		RETURN true;
 	END $$;
@@ -75,12 +79,12 @@ in_tenant(q{
 in_tenant("INSERT INTO task (queue, flow, role, request) VALUES ('q', 'q', '$_', 'SELECT 1')")
   for qw(app monitor reader creator bypass);
 in_tenant(q{
-	CREATE INDEX ON task ((lie('expression')));
-	CREATE INDEX ON task (id) WHERE lie('predicate');
+	CREATE INDEX expression ON task ((lie('expression')));
+	CREATE INDEX predicate ON task (id) WHERE lie('predicate');
 	CREATE STATISTICS s ON (lie('statistics' || id)), (queue || 'x') FROM task;
 	CREATE POLICY p ON task USING (ran('policy'));
 	CREATE POLICY p ON task_queue USING (ran('queue_policy'));
-	ALTER TABLE task ADD CHECK (lie('check'));
+	ALTER TABLE task ADD CONSTRAINT liar CHECK (lie('check'));
 	ALTER TABLE task ADD strange strange DEFAULT ran('default')::int,
 		ADD made boolean GENERATED ALWAYS AS (lie('generated' || id)) STORED;
 	CREATE TRIGGER a BEFORE UPDATE ON task FOR EACH ROW EXECUTE FUNCTION trap('before');
@@ -136,6 +140,13 @@ subtest 'whose rights' => sub {
 		call_all($user, @calls);
 		like(ran_since($place), qr/after as owner.*before as owner/s, "$user: triggers, likewise");
 	}
+	for my $role (qw(owner app))
+	{
+		my $place = log_position($node);
+
+		call_all('postgres', "SET ROLE $role", @calls);
+		unlike(ran_since($place), qr/ as (?!owner\b|app\b)/, "a superuser who is $role now");
+	}
 	my $place = log_position($node);
 
 	call_all('app', @calls);
@@ -165,6 +176,10 @@ subtest 'what is seen' => sub {
 				WHERE pg_task_why(id) IS NOT NULL}, $user),
 			in_tenant('SELECT count(*) FROM task', $user), "$user: his rows");
 	}
+	# in a transaction that has written, the last statement also reads who has written a row
+	is(in_tenant(q{BEGIN; INSERT INTO task (queue, request) VALUES ('q', 'SELECT 1');
+			SELECT count(state) FROM pg_task_wait(ARRAY(SELECT generate_series(1, 10)), '0');
+			ROLLBACK}, 'monitor'), 1, 'and in a transaction');
 	in_tenant('REVOKE SELECT ON task FROM monitor', 'owner');
 	like(error_of('monitor', 'SELECT pg_task_why(1)', db => 'tenant'), qr/permission denied/,
 		'no row without a grant');
