@@ -180,6 +180,13 @@ check_enabled(bool *newval pg_attribute_unused(), void **extra pg_attribute_unus
 }
 
 static bool
+check_owner_code(bool *newval pg_attribute_unused(), void **extra pg_attribute_unused(),
+				 GucSource source)
+{
+	return settings_check_source(source, "pg_task.owner_code");
+}
+
+static bool
 check_flow(char **newval, void **extra pg_attribute_unused(),
 		   GucSource source pg_attribute_unused())
 {
@@ -271,6 +278,13 @@ define_protection(void)
 		"They must not keep any state of a task.  Preloaded libraries, and a"
 		" few of the server's own, are always kept.",
 		&variables.keep_libraries, "", PGC_SIGHUP, GUC_LIST_INPUT, check_libraries, NULL, NULL);
+	DefineCustomBoolVariable("pg_task.owner_code",
+							 "Lets code of the task table's owner run when tasks of other roles are"
+							 " written.",
+							 "If it is off, tasks of other roles wait while a write to the table or"
+							 " its companions could run code that is neither C nor built in.",
+							 &Settings.owner_code, false, PGC_USERSET, 0, check_owner_code, NULL,
+							 NULL);
 	DefineCustomIntVariable("pg_task.max_crashes",
 							"Sets the number of server crashes after which a task fails.",
 							"It counts the crashes while the task was running and may have been"

@@ -42,6 +42,7 @@ typedef struct SettingsValues
 	int batch;			/* tasks in a transaction */
 	int max_crashes;
 	int stat_max;		  /* entries of pg_stat_task */
+	bool owner_code;	  /* of the table: it may run for all tasks; only a scheduler reads it */
 	int aging;			  /* milliseconds; 0: off */
 	int log;			  /* a SettingsLog */
 	int log_min_duration; /* milliseconds, of runs; -1: off */

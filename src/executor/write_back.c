@@ -54,25 +54,26 @@ read_table(Oid relid)
  * Lock the table, so that its definition cannot change until the end of the transaction.  If it may
  * have changed before that, read its description and lock it again.
  *
- * If the table has become unusable, an error ends the run.  The run has failed if it made that
+ * If the table has become unusable, or has code of its owner's that must not run in this process,
+ * an error ends the run.  The run has failed if it made that
  * change itself, or if the request has "committed" a part of itself: another run would repeat that.
- * Otherwise the scheduler adds the missing column, and the task is run again.
+ * Otherwise the scheduler adds the missing column, or has the row wait, and the task is run again.
  */
 static void
-lock_table(const SharedTask *task, bool committed)
+lock_table(const SharedTask *task, bool committed, LOCKMODE mode)
 {
 	for (;;)
 	{
 		if (table && table->relid == task->relid)
 		{
-			table_lock(table);
+			table_lock(table, mode);
 			if (!watch_changed())
 				break;
 		}
 		CHECK_FOR_INTERRUPTS();
 		read_table(task->relid);
 	}
-	if (table->whole)
+	if (table->whole && (table->code == NULL || task->trusted))
 		return;
 	if (watch_changed_here())
 		ereport(ERROR, (errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
@@ -96,7 +97,7 @@ write_back_read_request(const SharedTask *task, bool committed, RowRequest *requ
 	bool found;
 
 	Assert(IsTransactionState() && !owner_acts());
-	lock_table(task, committed);
+	lock_table(task, committed, AccessShareLock);
 	owner_become(table->owner, &scope);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	found = row_request(table, task->run, request);
@@ -131,7 +132,8 @@ begin_writing(const SharedTask *task, bool committed, Writing *writing)
 	XactReadOnly = false;
 	cleanup_temporary();
 	remove_time_limits();
-	lock_table(task, committed);
+	/* from here on nobody adds a trigger that the write would fire */
+	lock_table(task, committed, RowExclusiveLock);
 	owner_begin_lean(table->owner, &writing->scope);
 	PushActiveSnapshot(GetTransactionSnapshot());
 }

@@ -7,6 +7,9 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
+#include "utils/builtins.h"
+
 #include "scheduler/binding.h"
 #include "scheduler/choice.h"
 #include "scheduler/demand.h"
@@ -19,8 +22,10 @@
 #include "scheduler/refused.h"
 #include "scheduler/role_line.h"
 #include "scheduler/role_state.h"
+#include "scheduler/scheduler.h"
 #include "scheduler/strict.h"
 #include "scheduler/unstarted.h"
+#include "settings.h"
 #include "task/roles.h"
 
 /*
@@ -145,7 +150,7 @@ compare_need(const ListCell *left, const ListCell *right)
 static void
 set_aside(DispatchRound *round, const BlockedRole *entry, DemandAnswer answer)
 {
-	if (demand_need(entry->role.oid).executors > 0)
+	if (answer != DEMAND_BARRED && demand_need(entry->role.oid).executors > 0)
 		round->wanted +=
 			demand_lacking(entry->role.oid, entry->demand.tasks, entry->demand.average);
 	else if (answer == DEMAND_REFUSED || answer == DEMAND_FULL)
@@ -259,6 +264,17 @@ default_active(const QueueGroup *group, const Role *role)
 }
 
 /*
+ * May code of the table's owner run when a task of this role is written back?  Its executor has run
+ * code of the role before.  The owner and superusers have nothing to gain; for others, the owner of
+ * the database may allow it.
+ */
+static bool
+is_trusted(const TaskTable *table, Oid role)
+{
+	return Settings.owner_code || role == table->owner || superuser_arg(role);
+}
+
+/*
  * Choose a task of the group for this executor: a dependent row, or the first task of the group,
  * which groups_next returned.
  */
@@ -273,6 +289,7 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	entry->strict = queue_is_strict(group->queue);
 	entry->kept = entry->gone = entry->locked = false;
 	entry->sure = true;
+	entry->trusted = is_trusted(MyScheduler->table, role->oid);
 	entry->rated = rates_task_chosen(group->queue);
 	/* nothing fails from here on */
 	entry->generation = pool_reserve(executor, group->queue, isolated);
@@ -348,18 +365,41 @@ leave_to_binding(QueueGroup *group, ClockNow now)
 	groups_skip(group);
 }
 
+/* Must tasks of this role wait while the table has code of its owner's? */
+static bool
+must_wait(const TaskTable *table, const Role *role)
+{
+	if (table->code == NULL || is_trusted(table, role->oid))
+		return false;
+	if (report_due(&MyScheduler->owner_code, table->code, 0))
+		ereport(WARNING,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("tasks of roles other than the owner of %s wait in database \"%s\"",
+						table->name, MyScheduler->database),
+				 errdetail("Code of the owner's may run with every write: %s.", table->code),
+				 errhint("Drop it, or, if it may run after code of these roles in the same process,"
+						 " \"ALTER DATABASE %s SET pg_task.owner_code = on\".",
+						 quote_identifier(MyScheduler->database)),
+				 errhidecontext(true)));
+	return true;
+}
+
 /*
  * The first task of this group is next, and its role may run it: choose it if there is an executor.
  * Otherwise the role is blocked.
  */
 static void
-try_first_task(DispatchRound *round, QueueGroup *group, const Role *role)
+try_first_task(DispatchRound *round, const TaskTable *table, QueueGroup *group, Role *role)
 {
 	bool isolated = isolation_needed(group->places[group->next].id);
-	PoolExecutor *executor = isolated ? find_idle_executor(role->oid)
-									  : find_executor(role->oid, queue_average(group->queue),
-													  ring_limit(group, role), round->now.mono);
+	PoolExecutor *executor = NULL;
 
+	if (must_wait(table, role))
+		role->limit = 0;
+	else
+		executor = isolated ? find_idle_executor(role->oid)
+							: find_executor(role->oid, queue_average(group->queue),
+											ring_limit(group, role), round->now.mono);
 	if (executor == NULL)
 		block_role(round, group, role);
 	else if (!isolated || isolation_acquire())
@@ -393,7 +433,7 @@ choice_add_dependent(DispatchRound *round, const TaskTable *table, const Release
 	if (group == NULL)
 		return CHOICE_LEFT;
 	role = roles_check(table->owner, group->key.role, group->key.role_id);
-	if (!role.settled || role.error || role_expects_locks(role.oid) ||
+	if (!role.settled || role.error || role_expects_locks(role.oid) || must_wait(table, &role) ||
 		demand_need(role.oid).executors == 0)
 		return CHOICE_LEFT;
 	/* other tasks of the role have found no executor */
@@ -460,7 +500,7 @@ consider_group(DispatchRound *round, const TaskTable *table, QueueGroup *group)
 	else if (role_expects_locks(role.oid) && !queue_is_strict(group->queue))
 		check_locks(round, group, &role);
 	else
-		try_first_task(round, group, &role);
+		try_first_task(round, table, group, &role);
 }
 
 /* Choose, in order, the tasks of the roles that are not skipped. */

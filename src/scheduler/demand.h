@@ -32,7 +32,8 @@ typedef enum DemandAnswer
 	DEMAND_REFUSED, /* no role gets one now, unless it comes from another database */
 	DEMAND_AWAITED, /* the role has as many as it may on the server, some in other databases: one of
 					 * them may exit for it, and others are of no use */
-	DEMAND_BARRED,	/* a connection limit of 0 keeps the role from having any */
+	DEMAND_BARRED,	/* a connection limit of 0, or code of the table's owner, keeps the role from
+					 * having any */
 	DEMAND_FULL		/* the connection limit of this database is reached: the same for all roles that
 					 * it concerns, and executors of other databases are of no use */
 } DemandAnswer;

@@ -77,6 +77,7 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 	task->notify = queue_is_limited(entry->group->queue, &entry->group->key) ||
 				   dependents_is_watched(claim->run.id);
 	task->elapsed = 0;
+	task->trusted = entry->trusted;
 	task->rated = entry->rated;
 	task->begun = false;
 	task->began = CLOCK_LONG_AGO;

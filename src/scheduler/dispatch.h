@@ -30,6 +30,7 @@ typedef struct DispatchEntry
 	bool kept;		  /* ... and it must not be claimed: see strict.c ... */
 	bool gone;		  /* ... because its row does not wait there any more */
 	bool sure;		  /* all groups of its strict queue are known */
+	bool trusted;	  /* see SharedTask */
 	bool rated;		  /* the rate of its queue counts it */
 	Claim *claim;	  /* NULL: it was not claimed */
 	QueueStart start; /* that the claim has begun */

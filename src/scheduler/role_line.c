@@ -101,6 +101,13 @@ role_line_look(GroupRole *role)
 	end_call(role);
 }
 
+/* Have the next round call barred roles back: what bars them may have changed. */
+void
+role_line_recall_all(void)
+{
+	line.recalled = CLOCK_LONG_AGO;
+}
+
 /*
  * A round begins.  If databases or roles have changed since barred ones were called back last, by
  * this counter of changes, or that was long ago, these wait in line as others do.

@@ -14,6 +14,7 @@ extern void role_line_create(void);
 extern void role_line_add(GroupRole *role, MonoTime since, RoleLine which);
 extern void role_line_forget(GroupRole *role);
 extern void role_line_look(GroupRole *role);
+extern void role_line_recall_all(void);
 extern void role_line_recall(uint32 changes, MonoTime now);
 extern int role_line_call(MonoTime before, int limit, bool full);
 extern void role_line_end_round(void);

@@ -56,6 +56,7 @@
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/work.h"
+#include "settings.h"
 #include "shared/arbiter.h"
 #include "shared/clock.h"
 #include "shared/crash.h"
@@ -184,6 +185,10 @@ prepare_table(void)
 		shared_wake_supervisor(); /* another scheduler may be started */
 	scan_forget();
 	isolation_want();
+	shared_database_set_owner_code(MyDatabaseId, Settings.owner_code);
+	if (prepared->code == NULL)
+		report_end_all(&MyScheduler->owner_code);
+	role_line_recall_all();
 	away_table_prepared(prepared);
 	if (MyScheduler->away)
 	{

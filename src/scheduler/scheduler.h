@@ -49,6 +49,7 @@ typedef struct SchedulerProcess
 	TaskTable *table;					  /* in TopMemoryContext; NULL: it has to be prepared */
 	Oid last_relid;						  /* the table that was prepared last */
 	bool away;							  /* the table is: its tasks are held back */
+	Reports owner_code;					  /* objects for which tasks wait, that were logged */
 	MemoryContext context;				  /* reset in every iteration */
 	volatile sig_atomic_t in_transaction; /* or connecting: read by the handler of SIGTERM */
 	bool writing;						  /* between work_begin_writing and work_end */

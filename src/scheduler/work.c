@@ -87,7 +87,7 @@ work_begin(const char *activity)
 	{
 		work_limit(WRITE_MS);
 		/* with the lock the name stays; without, another table may have taken it */
-		table_lock(MyScheduler->table);
+		table_lock(MyScheduler->table, AccessShareLock);
 		if (watch_changed())
 			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
 		owner_become(MyScheduler->table->owner, &MyScheduler->scope);

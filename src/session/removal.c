@@ -36,6 +36,7 @@
 #include "shared/shared.h"
 #include "shared/waiters.h"
 #include "task/owner.h"
+#include "task/owner_code.h"
 #include "task/removed_table.h"
 #include "task/side_table.h"
 
@@ -99,6 +100,26 @@ lock_relation(const char *name, Oid schema, Oid owner)
 }
 
 /*
+ * Raise an error if a write to the table, which is locked for that, could run code of its owner's
+ * in this session, and the session has perhaps run code of somebody else: what that has compiled
+ * would run as the owner.
+ */
+static void
+check_code(Oid relid, Oid owner)
+{
+	char *code = owner_code_is_barred(owner) ? owner_code_find(relid, true) : NULL;
+
+	if (code)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("only the owner of the task table may remove tasks at present"),
+				 errdetail("Tasks wait for others, so removed ones are recorded, and code of the"
+						   " owner's would run: %s.",
+						   code),
+				 errhint("The owner can drop it.")));
+}
+
+/*
  * Return the name, for SQL, of the table of removed tasks beside this task table, and its owner.
  * NULL if the scheduler has not made one, or it belongs to somebody else.
  */
@@ -119,12 +140,12 @@ find_table(Oid root, Oid *owner, Oid *found)
 		get_atttype(relid, number) != INT8OID)
 		return NULL;
 	*found = relid;
+	check_code(relid, *owner);
 	return quote_qualified_identifier(get_namespace_name(schema), name);
 }
 
 /*
- * Execute a statement, which has a %s for the table of removed tasks, as the owner of that, who may
- * have triggers on it.
+ * Execute a statement, which has a %s for the table of removed tasks, as the owner of that.
  */
 static void
 execute_as_owner(Oid root, KeptPlan *kept, const char *sql, int count, Datum *values)

@@ -43,6 +43,7 @@
 #include "session/table_access.h"
 #include "task/named_table.h"
 #include "task/owner.h"
+#include "task/owner_code.h"
 #include "task/relation.h"
 #include "task/table.h"
 
@@ -218,18 +219,50 @@ become_user(const TableAccess *access, OwnerScope *scope)
 }
 
 /*
+ * A statement is executed as the owner for a caller with other rights: raise an error if it could
+ * run code of the owner's, which this session may have compiled for the caller.
+ */
+static void
+check_code(const TableAccess *access, bool writes)
+{
+	Relation rel;
+	ListCell *cell;
+
+	if (!owner_code_is_barred(access->owner))
+		return;
+	rel = relation_open(access->relid, NoLock);
+	foreach(cell, lcons_oid(access->relid, relation_members(rel)))
+	{
+		char *code = owner_code_find(lfirst_oid(cell), writes);
+
+		if (code)
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("code of the owner of the task table must not run in this session"),
+					 errdetail("The code belongs to %s.", code),
+					 errhint("The owner can drop it, or the owner of the database can set"
+							 " \"pg_task.owner_code\".")));
+	}
+	relation_close(rel, NoLock);
+}
+
+/*
  * Execute a statement, connected to SPI, and return the code of that.  After an error, the end of
  * the transaction restores the user and the settings.
  */
 static int
-execute(const TableAccess *access, const AccessStatement *statement, DestReceiver *dest)
+execute(const TableAccess *access, const AccessStatement *statement, bool writes,
+		DestReceiver *dest)
 {
 	SPIExecuteOptions options = {
 		.params = make_params(statement), .read_only = statement->read_only, .dest = dest};
-	NamedTable outer = named_table_expect(statement->sql, access->relid);
+	NamedTable outer;
 	volatile int code = 0;
 	OwnerScope scope;
 
+	if (access->as_owner)
+		check_code(access, writes);
+	outer = named_table_expect(statement->sql, access->relid);
 	PG_TRY();
 	{
 		if (OidIsValid(access->user))
@@ -266,7 +299,7 @@ table_access_read(const TableAccess *access, const AccessStatement *statement, c
 	TupleDesc desc;
 	int i;
 
-	expect_code(execute(access, statement, NULL), SPI_OK_SELECT);
+	expect_code(execute(access, statement, false, NULL), SPI_OK_SELECT);
 	desc = SPI_tuptable->tupdesc;
 	for (i = 0; OidIsValid(columns[i]); i++)
 		if (i >= desc->natts || TupleDescAttr(desc, i)->atttypid != columns[i])
@@ -284,7 +317,7 @@ table_access_fill(const TableAccess *access, const AccessStatement *statement,
 	SetTuplestoreDestReceiverParams(
 		dest, store, CurrentMemoryContext, false, desc,
 		"the function was declared by another version of pg_task: ALTER EXTENSION pg_task UPDATE");
-	expect_code(execute(access, statement, dest), SPI_OK_SELECT);
+	expect_code(execute(access, statement, false, dest), SPI_OK_SELECT);
 	dest->rDestroy(dest);
 }
 
@@ -292,6 +325,6 @@ table_access_fill(const TableAccess *access, const AccessStatement *statement,
 uint64
 table_access_write(const TableAccess *access, const AccessStatement *statement)
 {
-	expect_code(execute(access, statement, NULL), SPI_OK_UPDATE);
+	expect_code(execute(access, statement, true, NULL), SPI_OK_UPDATE);
 	return SPI_processed;
 }

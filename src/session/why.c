@@ -49,6 +49,7 @@
 #include "task/rate.h"
 #include "task/rate_table.h"
 #include "task/roles.h"
+#include "task/table.h"
 
 PGDLLEXPORT Datum pg_task_why(PG_FUNCTION_ARGS);
 
@@ -317,6 +318,24 @@ explain_scheduler(const WhyTask *task)
 	if (survey->state == SCHEDULER_RUNNING)
 		return "the scheduler prepares the task table; if that lasts, the log says why";
 	return "no scheduler serves this database yet: one is about to start";
+}
+
+/* A write-back could run code of the table's owner. */
+static const char *
+explain_code(const WhyTask *task)
+{
+	Oid role = task->role.oid;
+	Oid owner = task->access.owner;
+	char *code;
+
+	if (role == owner || superuser_arg(role) || shared_database_owner_code(MyDatabaseId))
+		return NULL;
+	code = table_find_code(task->access.relid, owner);
+	if (code == NULL)
+		return NULL;
+	return psprintf("code of the owner of the table may run with every write: %s; drop it, or set"
+					" pg_task.owner_code for the database",
+					code);
 }
 
 /*
@@ -615,10 +634,10 @@ explain_spacing(const WhyTask *task)
 
 /* All reasons, in the order in which they are looked at. */
 static const char *(*const reasons[])(const WhyTask *) = {
-	explain_home,	   explain_state,	  explain_service,	explain_dependency, explain_time,
-	explain_role,	   explain_scheduler, explain_row_lock, explain_table_lock, explain_pause,
-	explain_limit,	   explain_strict,	  explain_no_place, explain_rate,		explain_start,
-	explain_isolation, explain_executors, explain_spacing,
+	explain_home,  explain_state,	  explain_service,	 explain_dependency, explain_time,
+	explain_role,  explain_scheduler, explain_code,		 explain_row_lock,	 explain_table_lock,
+	explain_pause, explain_limit,	  explain_strict,	 explain_no_place,	 explain_rate,
+	explain_start, explain_isolation, explain_executors, explain_spacing,
 };
 
 /* ---- the function ---- */

@@ -192,6 +192,33 @@ shared_database_set_away(Oid database, bool away)
 	return before;
 }
 
+/* Record the setting pg_task.owner_code of this database, as its scheduler has it. */
+void
+shared_database_set_owner_code(Oid database, bool allowed)
+{
+	SharedDatabase *entry;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	entry = shared_database_find(database);
+	if (entry)
+		entry->owner_code = allowed;
+	LWLockRelease(Shared->directory);
+}
+
+/* Return what was recorded; false if nothing was. */
+bool
+shared_database_owner_code(Oid database)
+{
+	SharedDatabase *entry;
+	bool allowed;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	entry = shared_database_find(database);
+	allowed = entry && entry->owner_code;
+	LWLockRelease(Shared->directory);
+	return allowed;
+}
+
 /* Record the last error of the scheduler of this database. */
 void
 shared_database_set_error(Oid database, const SharedError *error)

@@ -254,6 +254,7 @@ typedef struct SharedDatabase
 	uint32 settings;   /* ... in the settings of the database with this change counter */
 	bool absent;	   /* it has found no task table, and pg_task.create_table off */
 	bool away;		   /* its scheduler has held back the tasks, because the table is away */
+	bool owner_code;   /* its scheduler has found pg_task.owner_code on */
 	SharedError error; /* written by its scheduler */
 } SharedDatabase;
 
@@ -288,6 +289,7 @@ typedef struct SharedTask
 	bool deletes;
 	bool notifies; /* the column "notify" is set */
 	int8 format;   /* a ResultFormat, -1: the column is NULL */
+	bool trusted;  /* code of the table's owner may run when its row is written */
 	bool notify;   /* the executor wakes the scheduler when the task has ended */
 	bool isolated; /* the task may crash the server, so it runs isolated */
 
@@ -525,6 +527,8 @@ extern void shared_database_mark(Oid database);
 extern Oid shared_database_rebooted(Oid database);
 extern void shared_database_set_rebooted(Oid database, Oid relid);
 extern void shared_database_disable(Oid database, uint32 settings);
+extern void shared_database_set_owner_code(Oid database, bool allowed);
+extern bool shared_database_owner_code(Oid database);
 extern bool shared_database_set_away(Oid database, bool away);
 extern bool shared_database_set_absent(Oid database);
 extern SharedNeeds shared_database_needs(Oid database);

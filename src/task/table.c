@@ -16,6 +16,7 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
+#include "commands/defrem.h"
 #include "commands/extension.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
@@ -34,6 +35,7 @@
 #include "task/home.h"
 #include "task/indexes.h"
 #include "task/owner.h"
+#include "task/owner_code.h"
 #include "task/relation.h"
 #include "task/table.h"
 #include "task/watch.h"
@@ -283,6 +285,67 @@ copy_oids(const List *list, MemoryContext context)
 	return oids;
 }
 
+/* Find an object of a table or of its partitions, which are locked, with code of the owner's. */
+static char *
+find_code(Oid relid, const List *members)
+{
+	char *code = owner_code_find(relid, true);
+	ListCell *cell;
+
+	foreach(cell, members)
+		if (code == NULL)
+			code = owner_code_find(lfirst_oid(cell), true);
+	return code;
+}
+
+/*
+ * The same for the tables beside the task table of this owner, as far as they exist.  "watch": the
+ * task table is watched, and they are from now on.  One that is locked is left out: the scheduler,
+ * which runs no code of tenants, writes it, or a session that looks for itself (removal.c).
+ */
+static char *
+find_side_code(Oid relid, Oid owner, bool watch)
+{
+	static const char *const suffixes[] = {"queue", "rate", "removed"};
+	char *code = NULL;
+	int i;
+
+	for (i = 0; i < (int) lengthof(suffixes) && code == NULL; i++)
+	{
+		char *name = makeObjectName(get_rel_name(relid), NULL, suffixes[i]);
+		Oid side = get_relname_relid(name, get_rel_namespace(relid));
+		Relation rel = NULL;
+
+		if (OidIsValid(side) && relation_is_owned_by(side, owner) &&
+			ConditionalLockRelationOid(side, AccessShareLock))
+			rel = try_relation_open(side, NoLock);
+		if (rel == NULL)
+			continue;
+		if (watch)
+			watch_also(side);
+		code = owner_code_find(side, true);
+		relation_close(rel, NoLock);
+	}
+	return code;
+}
+
+/*
+ * For a user's session: find an object of a task table, or of a table beside it, with code of the
+ * owner's.  Executes none of it.
+ */
+char *
+table_find_code(Oid relid, Oid owner)
+{
+	Relation rel = try_relation_open(relid, AccessShareLock);
+	char *code;
+
+	if (rel == NULL)
+		return NULL;
+	code = find_code(relid, relation_members(rel));
+	relation_close(rel, NoLock);
+	return code ? code : find_side_code(relid, owner, false);
+}
+
 /*
  * Describe the task table "relid", in a memory context of its own below "parent".  Returns NULL if
  * there is no such relation.  Must be called in a transaction.
@@ -320,6 +383,9 @@ table_find(Oid relid, MemoryContext parent)
 	table->nmembers = list_length(members);
 	table->whole = relation_fault(rel, members, parents) == NULL &&
 				   columns_complete(rel, task_columns, TASK_COLUMNS);
+	table->code = find_code(relid, members);
+	if (table->code)
+		table->code = MemoryContextStrdup(context, table->code);
 	table->created = table->away = false;
 	relation_close(rel, AccessShareLock);
 	MemoryContextSetParent(context, parent);
@@ -342,19 +408,19 @@ table_free(TaskTable *table)
 }
 
 /*
- * Take AccessShareLock on a table and its partitions until the end of the transaction: the table
- * keeps its name, and nobody can change the owner of a partition.  Call watch_changed after this,
- * to find out whether the table changed before.
+ * Lock a table and its partitions until the end of the transaction.  With AccessShareLock the table
+ * keeps its name, and nobody can change the owner of a partition; with RowExclusiveLock nobody adds
+ * a trigger, either.  Call watch_changed after this, to find out whether the table changed before.
  */
 void
-table_lock(const TaskTable *table)
+table_lock(const TaskTable *table, LOCKMODE mode)
 {
 	int i;
 
 	Assert(IsTransactionState());
-	LockRelationOid(table->relid, AccessShareLock);
+	LockRelationOid(table->relid, mode);
 	for (i = 0; i < table->nmembers; i++)
-		LockRelationOid(table->members[i], AccessShareLock);
+		LockRelationOid(table->members[i], mode);
 }
 
 /*
@@ -424,6 +490,7 @@ table_prepare(const Location *where, Oid user, MemoryContext context)
 	OwnerScope scope;
 	Oid schema;
 	Oid relid;
+	char *code;
 	bool created;
 	bool away;
 
@@ -458,6 +525,8 @@ table_prepare(const Location *where, Oid user, MemoryContext context)
 		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
 	table = table_find(relid, context);
 	table->created = created;
+	if (table->code == NULL && (code = find_side_code(relid, table->owner, true)) != NULL)
+		table->code = MemoryContextStrdup(table->context, code);
 	/* again: of a mark that was set before the watch began, watch_changed does not tell */
 	table->away = away || home_find(relid) == HOME_AWAY;
 	SPI_finish();

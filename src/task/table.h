@@ -7,6 +7,8 @@
 
 #include "postgres.h"
 
+#include "storage/lockdefs.h"
+
 #include "location.h"
 
 /* The description of a task table. */
@@ -20,6 +22,7 @@ typedef struct TaskTable
 	char *inherited; /* quoted columns that are copied to the next row of a repeating task */
 	bool whole;		 /* usable: has all columns, with their types, and a single owner */
 	bool partitioned;
+	char *code;	  /* an object with code of the owner's (owner_code.c); NULL: there is none */
 	bool away;	  /* from home: it has not been completed, and its tasks are held back */
 	bool created; /* by the table_prepare that has returned this */
 	int nmembers; /* partitions, in lock order */
@@ -36,6 +39,7 @@ extern TaskTable *table_prepare(const Location *where, Oid user, MemoryContext c
 extern TaskTable *table_find(Oid relid, MemoryContext context);
 extern void table_keep(TaskTable *table);
 extern void table_free(TaskTable *table);
-extern void table_lock(const TaskTable *table);
+extern void table_lock(const TaskTable *table, LOCKMODE mode);
+extern char *table_find_code(Oid relid, Oid owner);
 
 #endif /* PG_TASK_TABLE_H */

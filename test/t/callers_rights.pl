@@ -10,7 +10,9 @@ use PgTask;
 use PostgreSQL::Test::Utils qw(slurp_file);
 use Test::More;
 
-my $node = new_node('main', conf => q{log_line_prefix = '%m [%p] %q<%u@%d> '});
+# Without pg_task.owner_code, nothing would run as the owner: see owner_code.pl.
+my $node = new_node('main', conf => q{log_line_prefix = '%m [%p] %q<%u@%d> '
+	pg_task.owner_code = on});
 
 sub in_tenant { return sql($_[0], db => 'tenant', user => $_[1] // 'postgres') }
 

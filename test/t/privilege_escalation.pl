@@ -8,7 +8,8 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $node = new_node('main', conf => "max_worker_processes = 40\npg_task.max_executors = 8");
+my $node = new_node('main', conf =>
+	  "max_worker_processes = 40\npg_task.max_executors = 8\npg_task.owner_code = on");
 make_gates($node);
 
 # Runs SQL as a role, in a database.

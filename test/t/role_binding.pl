@@ -8,7 +8,8 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $node = new_node('main', conf => "pg_task.period = '100 ms'\npg_task.idle_timeout = '1 h'");
+my $node = new_node('main', conf =>
+	  "pg_task.period = '100 ms'\npg_task.idle_timeout = '1 h'\npg_task.owner_code = on");
 make_gates($node);
 
 sub as_role { return insert_task($node, role => shift, @_) }

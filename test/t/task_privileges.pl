@@ -8,7 +8,8 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $node = new_node('main', conf => "max_worker_processes = 40\npg_task.idle_timeout = '1 h'");
+my $node = new_node('main', conf =>
+	  "max_worker_processes = 40\npg_task.idle_timeout = '1 h'\npg_task.owner_code = on");
 my $sixteen = $node->safe_psql('postgres', 'SHOW server_version_num') >= 160000;
 my $seventeen = $node->safe_psql('postgres', 'SHOW server_version_num') >= 170000;
 

@@ -9,7 +9,8 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $node = new_node('main', conf => "pg_task.max_executors = 1\npg_task.idle_timeout = 600000");
+my $node = new_node('main', conf =>
+	  "pg_task.max_executors = 1\npg_task.idle_timeout = 600000\npg_task.owner_code = on");
 
 # Runs requests of mallory one after the other, in the same process; returns the last task.
 sub run_as_mallory

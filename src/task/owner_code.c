@@ -1,0 +1,420 @@
+/*
+ * owner_code.c
+ *		Finds code of a table's owner that the use of the table could run: code that is neither
+ *		written in C nor built into the server.
+ *
+ * Such code runs with the owner's rights in the process that acts as the owner.  If that process
+ * has run code of a tenant before, a function may have been compiled under the tenant's settings,
+ * so that its names mean what the tenant wants.  The callers decide what follows.
+ *
+ * This file reads catalogs.  It evaluates no expression, and simplifies none: that would run code.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/transam.h"
+#include "catalog/objectaddress.h"
+#include "catalog/pg_amop.h"
+#include "catalog/pg_amproc.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_constraint.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_language.h"
+#include "catalog/pg_partitioned_table.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_rewrite.h"
+#include "catalog/pg_statistic_ext.h"
+#include "catalog/pg_trigger.h"
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "miscadmin.h"
+#include "nodes/nodeFuncs.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/catcache.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+#include "utils/typcache.h"
+
+#include "compat.h"
+#include "shared/shared.h"
+#include "task/owner_code.h"
+
+/* Built-in functions that execute a query, or read a table, whose name is an argument. */
+static const Oid executing[] = {
+	F_QUERY_TO_XML,
+	F_QUERY_TO_XMLSCHEMA,
+	F_QUERY_TO_XML_AND_XMLSCHEMA,
+	F_CURSOR_TO_XML,
+	F_CURSOR_TO_XMLSCHEMA,
+	F_TABLE_TO_XML,
+	F_TABLE_TO_XMLSCHEMA,
+	F_TABLE_TO_XML_AND_XMLSCHEMA,
+	F_SCHEMA_TO_XML,
+	F_SCHEMA_TO_XMLSCHEMA,
+	F_SCHEMA_TO_XML_AND_XMLSCHEMA,
+	F_DATABASE_TO_XML,
+	F_DATABASE_TO_XMLSCHEMA,
+	F_DATABASE_TO_XML_AND_XMLSCHEMA,
+	F_TS_REWRITE_TSQUERY_TEXT,
+	F_TS_STAT_TEXT,
+	F_TS_STAT_TEXT_TEXT,
+};
+
+/* Could a call of this function run such code?  InvalidOid: there is no function. */
+static bool
+function_runs_code(Oid function)
+{
+	HeapTuple tuple;
+	Oid language = InvalidOid;
+	int i;
+
+	if (function < FirstNormalObjectId)
+	{
+		for (i = 0; i < (int) lengthof(executing); i++)
+			if (function == executing[i])
+				return true;
+		return false;
+	}
+	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	if (HeapTupleIsValid(tuple))
+	{
+		language = ((Form_pg_proc) GETSTRUCT(tuple))->prolang;
+		ReleaseSysCache(tuple);
+	}
+	return language != ClanguageId && language != INTERNALlanguageId;
+}
+
+/* Could the input, the output or a comparison of a value of this base type run such code? */
+static bool
+base_type_runs_code(Oid type)
+{
+	const TypeCacheEntry *entry =
+		lookup_type_cache(type, TYPECACHE_EQ_OPR | TYPECACHE_LT_OPR | TYPECACHE_GT_OPR |
+									TYPECACHE_CMP_PROC | TYPECACHE_HASH_PROC);
+	bool varlena;
+	Oid element;
+	Oid input;
+	Oid output;
+
+	getTypeInputInfo(type, &input, &element);
+	getTypeOutputInfo(type, &output, &varlena);
+	return function_runs_code(input) || function_runs_code(output) ||
+		   function_runs_code(get_opcode(entry->eq_opr)) ||
+		   function_runs_code(get_opcode(entry->lt_opr)) ||
+		   function_runs_code(get_opcode(entry->gt_opr)) || function_runs_code(entry->cmp_proc) ||
+		   function_runs_code(entry->hash_proc);
+}
+
+/*
+ * Could a value of this type run such code?  A domain could: nothing tells of a change of its
+ * constraints.  A composite or a range type of a user may contain one.
+ */
+static bool
+type_runs_code(Oid type)
+{
+	Oid element;
+
+	if (type < FirstNormalObjectId)
+		return false;
+	element = get_element_type(type);
+	if (OidIsValid(element))
+		return type_runs_code(element);
+	switch (get_typtype(type))
+	{
+		case TYPTYPE_ENUM:
+			return false;
+		case TYPTYPE_BASE:
+			return base_type_runs_code(type);
+		default:
+			return true;
+	}
+}
+
+static bool
+is_function_with_code(Oid function, void *context pg_attribute_unused())
+{
+	return function_runs_code(function);
+}
+
+/* Could the evaluation of an expression run such code? */
+static bool
+expression_runs_code(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	switch (nodeTag(node))
+	{
+		case T_CoerceToDomain:
+		case T_SubLink:
+			return true;
+		case T_Var:
+		case T_Const:
+		case T_FuncExpr:
+		case T_OpExpr:
+		case T_RelabelType:
+		case T_CoerceViaIO:
+		case T_ArrayCoerceExpr:
+		case T_RowExpr:
+			if (type_runs_code(exprType(node)))
+				return true;
+			break;
+		default:
+			break;
+	}
+	return check_functions_in_node(node, is_function_with_code, context) ||
+		   expression_tree_walker(node, COMPAT_WALKER(expression_runs_code), context);
+}
+
+/* The same for an expression as a catalog has it; NULL: there is none. */
+static bool
+text_runs_code(const char *text)
+{
+	return text && expression_runs_code(stringToNode(text), NULL);
+}
+
+/* The same for a column of a catalog. */
+static bool
+attribute_runs_code(int cache, HeapTuple tuple, AttrNumber number)
+{
+	bool isnull;
+	Datum value = SysCacheGetAttr(cache, tuple, number, &isnull);
+
+	return !isnull && text_runs_code(TextDatumGetCString(value));
+}
+
+/* Could a function of this family of operators run such code? */
+static bool
+family_runs_code(Oid family)
+{
+	CatCList *procedures = SearchSysCacheList1(AMPROCNUM, ObjectIdGetDatum(family));
+	CatCList *operators = SearchSysCacheList1(AMOPSTRATEGY, ObjectIdGetDatum(family));
+	bool found = false;
+	int i;
+
+	for (i = 0; i < procedures->n_members && !found; i++)
+	{
+		HeapTuple tuple = &procedures->members[i]->tuple;
+
+		found = function_runs_code(((Form_pg_amproc) GETSTRUCT(tuple))->amproc);
+	}
+	for (i = 0; i < operators->n_members && !found; i++)
+	{
+		HeapTuple tuple = &operators->members[i]->tuple;
+
+		found = function_runs_code(get_opcode(((Form_pg_amop) GETSTRUCT(tuple))->amopopr));
+	}
+	ReleaseSysCacheList(operators);
+	ReleaseSysCacheList(procedures);
+	return found;
+}
+
+/* Could one of the operator classes in this column of a catalog run such code? */
+static bool
+classes_run_code(int cache, HeapTuple tuple, AttrNumber number)
+{
+	bool isnull;
+	Datum value = SysCacheGetAttr(cache, tuple, number, &isnull);
+	const oidvector *classes = (const oidvector *) DatumGetPointer(value);
+	int i;
+
+	for (i = 0; !isnull && i < classes->dim1; i++)
+		if (family_runs_code(get_opclass_family(classes->values[i])))
+			return true;
+	return false;
+}
+
+/* Could an index run such code: its expressions, its condition, its operator classes? */
+static bool
+index_runs_code(Oid index)
+{
+	HeapTuple tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	bool found;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	found = attribute_runs_code(INDEXRELID, tuple, Anum_pg_index_indexprs) ||
+			attribute_runs_code(INDEXRELID, tuple, Anum_pg_index_indpred) ||
+			classes_run_code(INDEXRELID, tuple, Anum_pg_index_indclass);
+	ReleaseSysCache(tuple);
+	return found;
+}
+
+/* Could the choice of a partition of this table run such code? */
+static bool
+partition_key_runs_code(Oid relid)
+{
+	HeapTuple tuple = SearchSysCache1(PARTRELID, ObjectIdGetDatum(relid));
+	bool found;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	found = attribute_runs_code(PARTRELID, tuple, Anum_pg_partitioned_table_partexprs) ||
+			classes_run_code(PARTRELID, tuple, Anum_pg_partitioned_table_partclass);
+	ReleaseSysCache(tuple);
+	return found;
+}
+
+/*
+ * Could a trigger run such code?  One of a foreign key could: its query on the other table, which
+ * may write there, runs what belongs to that.
+ */
+static bool
+trigger_runs_code(const Trigger *trigger)
+{
+	if (trigger->tgenabled == TRIGGER_DISABLED ||
+		!(trigger->tgtype & (TRIGGER_TYPE_INSERT | TRIGGER_TYPE_UPDATE | TRIGGER_TYPE_DELETE)))
+		return false;
+	return RI_FKey_trigger_type(trigger->tgfoid) != RI_TRIGGER_NONE ||
+		   function_runs_code(trigger->tgfoid) || text_runs_code(trigger->tgqual);
+}
+
+/* Find a trigger that could. */
+static bool
+find_trigger(const TriggerDesc *triggers, ObjectAddress *object)
+{
+	int i;
+
+	for (i = 0; triggers && i < triggers->numtriggers; i++)
+	{
+		const Trigger *trigger = &triggers->triggers[i];
+
+		if (!trigger_runs_code(trigger))
+			continue;
+		if (trigger->tgisinternal && OidIsValid(trigger->tgconstraint))
+			ObjectAddressSet(*object, ConstraintRelationId, trigger->tgconstraint);
+		else
+			ObjectAddressSet(*object, TriggerRelationId, trigger->tgoid);
+		return true;
+	}
+	return false;
+}
+
+/* Find a rule: it may be replaced by one that could. */
+static bool
+find_rule(const RuleLock *rules, ObjectAddress *object)
+{
+	if (rules == NULL || rules->numLocks == 0)
+		return false;
+	ObjectAddressSet(*object, RewriteRelationId, rules->rules[0]->ruleId);
+	return true;
+}
+
+/* Find a column that could: its type, its default, or the expression that generates it. */
+static bool
+find_column(Relation rel, ObjectAddress *object)
+{
+	TupleDesc desc = RelationGetDescr(rel);
+	int i;
+
+	for (i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute attribute = TupleDescAttr(desc, i);
+
+		ObjectAddressSubSet(*object, RelationRelationId, RelationGetRelid(rel), attribute->attnum);
+		if (!attribute->attisdropped && type_runs_code(attribute->atttypid))
+			return true;
+	}
+	for (i = 0; desc->constr && i < desc->constr->num_defval; i++)
+	{
+		object->objectSubId = desc->constr->defval[i].adnum;
+		if (text_runs_code(desc->constr->defval[i].adbin))
+			return true;
+	}
+	return false;
+}
+
+/* Find a check constraint that could. */
+static bool
+find_check(Relation rel, ObjectAddress *object)
+{
+	const TupleConstr *constraints = RelationGetDescr(rel)->constr;
+	int i;
+
+	for (i = 0; constraints && i < constraints->num_check; i++)
+		if (text_runs_code(constraints->check[i].ccbin))
+		{
+			ObjectAddressSet(*object, ConstraintRelationId,
+							 get_relation_constraint_oid(RelationGetRelid(rel),
+														 constraints->check[i].ccname, false));
+			return true;
+		}
+	return false;
+}
+
+/* Find an index that could. */
+static bool
+find_index(Relation rel, ObjectAddress *object)
+{
+	ListCell *cell;
+
+	foreach(cell, RelationGetIndexList(rel))
+		if (index_runs_code(lfirst_oid(cell)))
+		{
+			ObjectAddressSet(*object, RelationRelationId, lfirst_oid(cell));
+			return true;
+		}
+	return false;
+}
+
+/* Find extended statistics that could: the planner simplifies their expressions. */
+static bool
+find_statistics(Relation rel, ObjectAddress *object)
+{
+	ListCell *cell;
+
+	foreach(cell, RelationGetStatExtList(rel))
+	{
+		HeapTuple tuple = SearchSysCache1(STATEXTOID, ObjectIdGetDatum(lfirst_oid(cell)));
+		bool found;
+
+		if (!HeapTupleIsValid(tuple))
+			continue;
+		found = attribute_runs_code(STATEXTOID, tuple, Anum_pg_statistic_ext_stxexprs);
+		ReleaseSysCache(tuple);
+		ObjectAddressSet(*object, StatisticExtRelationId, lfirst_oid(cell));
+		if (found)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Find the first object of a table, not of its partitions, with which its owner could run such code
+ * when he reads or, if "writes", writes it.  Returns its description, or NULL: there is none.  The
+ * caller has locked the table; what it finds stays true only if that lock keeps others from adding
+ * objects (RowExclusiveLock does, but for extended statistics).
+ */
+char *
+owner_code_find(Oid relid, bool writes)
+{
+	Relation rel = relation_open(relid, NoLock);
+	ObjectAddress object;
+	bool found = true;
+
+	Assert(compat_relation_locked(relid));
+	if (partition_key_runs_code(relid))
+		ObjectAddressSet(object, RelationRelationId, relid);
+	else
+		found = (writes &&
+				 (find_trigger(rel->trigdesc, &object) || find_rule(rel->rd_rules, &object))) ||
+				find_check(rel, &object) || find_index(rel, &object) ||
+				find_statistics(rel, &object) || find_column(rel, &object);
+	relation_close(rel, NoLock);
+	return found ? getObjectDescription(&object, false) : NULL;
+}
+
+/*
+ * Must such code not run as this owner in this session?  So it is if it serves somebody who has not
+ * the rights of the owner anyway, unless the owner of the database has allowed it.
+ */
+bool
+owner_code_is_barred(Oid owner)
+{
+	if (Shared && shared_database_owner_code(MyDatabaseId))
+		return false;
+	return !has_privs_of_role(GetUserId(), owner) || !has_privs_of_role(GetSessionUserId(), owner);
+}

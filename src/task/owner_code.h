@@ -1,0 +1,13 @@
+/*
+ * owner_code.h
+ *		Finds code of a table's owner that a write to the table could run.
+ */
+#ifndef PG_TASK_OWNER_CODE_H
+#define PG_TASK_OWNER_CODE_H
+
+#include "postgres.h"
+
+extern char *owner_code_find(Oid relid, bool writes);
+extern bool owner_code_is_barred(Oid owner);
+
+#endif /* PG_TASK_OWNER_CODE_H */
