@@ -260,7 +260,7 @@ execute(const TableAccess *access, const AccessStatement *statement, bool writes
 	volatile int code = 0;
 	OwnerScope scope;
 
-	if (access->as_owner)
+	if (access->user == access->owner)
 		check_code(access, writes);
 	outer = named_table_expect(statement->sql, access->relid);
 	PG_TRY();
