@@ -43,7 +43,7 @@
 	"   FROM " claimable \
 	"  WHERE " IS_LOCKED_ROW \
 	" RETURNING t.id, t.attempt," \
-	"           CASE WHEN t.timeout < interval '100 years'" \
+	"           CASE WHEN t.timeout >= interval '0' AND t.timeout < interval '100 years'" \
 	"                THEN (extract(epoch FROM t.timeout) * 1000000)::int8 END," \
 	"           " REPEATS ", t.delete, substr(t.format, 1, 8)," \
 	"           CASE WHEN octet_length(t.request) + coalesce(pg_column_size(t.input), 0)" \

@@ -76,7 +76,8 @@
 /* The columns "delay" (us) and "backoff"; -1 for NULL. */
 #define DELAY \
 	"(CASE WHEN t.delay IS NULL THEN -1" \
-	" ELSE least(extract(epoch FROM t.delay), " CppAsString2(TASK_DELAY_MAX) ") * 1000000 END)::int8"
+	" ELSE greatest(least(extract(epoch FROM t.delay), " CppAsString2(TASK_DELAY_MAX) "), 0)" \
+	"      * 1000000 END)::int8"
 #define BACKOFF "coalesce(t.backoff, -1)::float8"
 
 /* The time of the claim.  The owner of the table may have set the column to NULL. */

@@ -106,6 +106,47 @@ subtest 'a trigger that sets NULL' => sub {
 	unlike(log_since($node, $position), qr/terminated by signal|PANIC|TRAP/, 'no process has crashed');
 };
 
+# The owner writes past the triggers what they refuse: it costs that row only.
+subtest 'values that the triggers refuse' => sub {
+	my @rows = map { [ split /=/ ] } (q(delay='-178000000 years'), q(timeout='-178000000 years'),
+		q(keep='-178000000 years'), q(active='-178000000 years'), q(repeat='-178000000 years'),
+		q(rule='bogus'), q(missed='bogus'), q(format='bogus'), q(state='bogus'), q(failed=-7),
+		q(failed=2147483647), q(crashed=-2147483648), q(attempt=-2147483648),
+		q(attempt=2147483647), q(retry=-2147483648), q(backoff='NaN'), q(backoff='-Infinity'),
+		q(max=-2147483648), q(cron='bogus'), q(timezone='bogus'), q(waits=-7),
+		q(after='{{1,2},{3,NULL}}'), q(after='[5:6]={1,2}'), q(needs='[0:1]={a,NULL}'),
+		q(anchor='infinity'), q(planned='-infinity'), q(id=-9223372036854775808));
+
+	my $from = log_position($node);
+	my @inserts;
+	for (@rows)
+	{
+		my ($column, $value) = @$_;
+
+		for (["odd $column", 'SELECT 1'], ["odd $column", 'SELECT 1/0'], [ 'odd strict', 'SELECT 1/0' ])
+		{
+			push @inserts, "INSERT INTO task ($column, queue, request)
+				VALUES ($value, '$_->[0]', '$_->[1]')";
+			last if $column eq 'id';
+		}
+	}
+	sql(q{ALTER TABLE task ALTER retry SET DEFAULT 1, DISABLE TRIGGER USER;
+		INSERT INTO task_queue (queue, strict) VALUES ('odd strict', true)});
+	# an index refuses some
+	$node->psql('postgres', join("\n", map { "$_;" } @inserts), on_error_stop => 0);
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')
+		AND queue IN ('odd delay', 'odd timeout', 'odd rule', 'odd format', 'odd missed')});
+	for (1 .. 3)
+	{
+		is(task($node, run_task($node, request => 'SELECT 42'), 'response'), 42, 'others run');
+		is(task($node, run_task($node, request => 'SELECT 1/0', retry => 1, delay => '0'), 'state'),
+			'FAIL', 'others are retried');
+	}
+	unlike(log_since($node, $from), qr/scheduler.*out of range/, 'no value is out of range');
+	sql(q{ALTER TABLE task ALTER retry DROP DEFAULT, ENABLE TRIGGER USER; DELETE FROM task;
+		DELETE FROM task_queue});
+};
+
 # The session that alters a table beside the task table asks for the reason of a task: what is read
 # has the type that was checked.
 subtest 'companion tables of other types' => sub {
