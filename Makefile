@@ -72,7 +72,7 @@ chaos:
 ha:
 	@scripts/ha $(major) $(HA)
 fuzz:
-	@scripts/fuzz $(FUZZ)
+	@scripts/fuzz $(major) $(FUZZ)
 bench:
 	@scripts/bench $(major) $(BENCH)
 databases:
@@ -101,7 +101,8 @@ help:
 	@echo '          MAJOR=18 OLDER=15: on version 15, and pg_upgrade from there'
 	@echo 'chaos     all kinds of tasks while processes are killed; CHAOS="60 42 64": seconds, seed, batch'
 	@echo 'ha        switchovers and kills under Patroni; HA="10 10 42": of each so many, seed'
-	@echo 'fuzz      cron expressions under libFuzzer; FUZZ=60: seconds'
+	@echo 'fuzz      cron expressions under libFuzzer; FUZZ=60: seconds; FUZZ="owner 900 42": the owner of'
+	@echo '          a database changes the tables at random, seconds and seed'
 	@echo 'bench     measure, in less than 30 minutes; BENCH="tasks=2000 rounds=1": see that it works;'
 	@echo '          BENCH="report=docs/benchmarks.md": write that page; bench/run has the arguments'
 	@echo 'databases many databases on few worker slots; DATABASES="200 8 60": how many databases,'
