@@ -46,6 +46,9 @@ sql(q{
 	CREATE ROLE bypass LOGIN BYPASSRLS});
 sql('CREATE DATABASE tenant OWNER owner');
 wait_for_table($node, table => $_, db => 'tenant') for qw(task task_queue);
+# its scheduler has said what pg_task.owner_code is there
+run_task($node, db => 'tenant', request => 'SELECT 1');
+sql('TRUNCATE task RESTART IDENTITY', db => 'tenant');
 sql('ALTER DATABASE tenant SET pg_task.enabled = off');
 wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity
 	WHERE datname = 'tenant' AND backend_type = 'pg_task scheduler'});
