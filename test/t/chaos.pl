@@ -697,8 +697,9 @@ my %blows = (
 		return change_tasks(q{state = 'WORK'},
 			q{UPDATE task SET state = 'PLAN' FROM old WHERE task.id = old.id}) } ],
 	'ended tasks planned again' => [ 3, sub {
+		# the rows of the flow of an heir that has ended may be removed before it runs again
 		return change_tasks(q{state IN ('DONE', 'FAIL', 'STOP', 'GONE') AND kind NOT IN ('repeat',
-			'key')},
+			'key', 'heir')},
 			q{UPDATE task SET state = 'PLAN'} . among('', ', failed = 0')
 			. ' FROM old WHERE task.id = old.id') } ],
 	'tasks deleted' => [ 3, sub {
