@@ -281,6 +281,7 @@ request_run(Request *request, MemoryContext context)
 		else
 			CommandCounterIncrement();
 	}
+	request->all_committed = !open;
 	if (!open)
 		StartTransactionCommand();
 	MemoryContextSwitchTo(context);

@@ -22,6 +22,7 @@ typedef struct Request
 	bool refused;			/* ... which is not possible: nothing was run */
 	bool logged;			/* the text is in the server's log */
 	bool single;			/* it is one statement */
+	bool all_committed;		/* it has ended with a commit: nothing of it can be rolled back */
 	const struct KeptRequest *kept; /* the plan of that; NULL: none is kept */
 } Request;
 

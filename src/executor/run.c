@@ -331,13 +331,14 @@ run_request(Run *run)
 }
 
 /*
- * Has the request committed all that it has done?  Then the outcome DONE may be written later.  Not
- * if the open transaction has done more, or if there is more to write than the slot holds.
+ * May the outcome DONE be written later?  Only if the last statement has committed.  After one that
+ * goes on after its commit, such as CALL, the open transaction may hold what has no transaction id,
+ * a NOTIFY or a write to another server.  Not if there is more to write than the slot holds.
  */
 static bool
-has_committed_all(const Run *run, const TaskResult *done)
+may_end_later(const Run *run, const TaskResult *done)
 {
-	return run->committed && !run->goes_on && !TransactionIdIsValid(GetTopTransactionIdIfAny()) &&
+	return run->request.all_committed && !run->goes_on &&
 		   strlen(done->response) < sizeof(MyExecutor->failure.error);
 }
 
@@ -355,7 +356,7 @@ commit_success(Run *run)
 					   .next = run->next,
 					   .input = (const struct varlena *) run->next_input};
 
-	run->done = has_committed_all(run, &done) ? done.response : NULL;
+	run->done = may_end_later(run, &done) ? done.response : NULL;
 	yield_begin();
 	if (write_back_outcome(run->task, &done, run->committed))
 	{

@@ -27,8 +27,16 @@ shop(q{
 		COMMIT;
 		PERFORM hold(gate);
 		IF tail THEN INSERT INTO effect VALUES (gate || ' tail'); END IF;
+	END $$;
+	CREATE PROCEDURE commit_and_notify(gate text) LANGUAGE plpgsql AS $$
+	BEGIN
+		INSERT INTO effect VALUES (gate);
+		COMMIT;
+		PERFORM hold(gate);
+		NOTIFY tail;
 	END $$});
 my $locker = open_session($node, 'shop');
+my $listener = open_session($node, 'shop');
 
 sub effects { return shop(qq{SELECT count(*) FROM effect WHERE what = '$_[0]'}) }
 
@@ -123,18 +131,25 @@ subtest 'a request that commits by itself' => sub {
 	for my $name (sort keys %lock)
 	{
 		my $gate = "commits, $name";
-		my @ids = lock_ends($gate, $lock{$name}, q{CALL commit_and_hold('%s', false)});
+		my @ids = lock_ends($gate, $lock{$name}, q{BEGIN; INSERT INTO effect VALUES ('%s');
+			DO $$BEGIN PERFORM hold('%s'); END$$; COMMIT});
 		others_run($name);
 		is(release(\@ids, 'DONE'), '0||', "$name: how the tasks end");
 		is(effects($gate), 2, "$name: their effects");
-		is(shop('SELECT DISTINCT attempt, response FROM task WHERE id IN ('
-			. join(', ', @ids) . ')'), '1|CALL', "$name: they have run once");
+		is(shop('SELECT DISTINCT attempt FROM task WHERE id IN (' . join(', ', @ids) . ')'), 1,
+			"$name: they have run once");
 	}
 	# the end is not written without what was to be committed with it
+	$listener->query_safe('LISTEN tail');
 	my @ids = lock_ends('tail', $lock{'the rows'}, q{CALL commit_and_hold('%s', true)});
 	others_run('with a tail');
 	release(\@ids, 'DONE');
 	is(effects('tail tail'), 2, 'what comes after its COMMIT is there once');
+	@ids = lock_ends('notify', $lock{'the rows'}, q{CALL commit_and_notify('%s')});
+	others_run('with a NOTIFY');
+	release(\@ids, 'DONE');
+	is(scalar(() = $listener->query_safe('SELECT') =~ /notification "tail"/g), 2,
+		'its NOTIFY is sent, which has no transaction id');
 };
 
 subtest 'another role of the same database' => sub {
@@ -171,5 +186,5 @@ subtest 'nobody needs the executors' => sub {
 		. join(', ', @ids) . ')'), '0||1', 'the tasks have run once');
 };
 
-$locker->quit;
+$_->quit for $locker, $listener;
 done_testing();
