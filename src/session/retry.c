@@ -19,6 +19,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "nodes/value.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -246,11 +247,11 @@ pg_task_retry_all(PG_FUNCTION_ARGS)
 	int64 skipped = 0;
 	Datum values[2];
 	TupleDesc desc = result_row_desc(fcinfo, lengthof(values));
-	TupleDesc id = CreateTemplateTupleDesc(1);
+	TupleDesc id = BuildDescFromLists(list_make1(makeString("id")), list_make1_oid(INT8OID),
+									  list_make1_int(-1), list_make1_oid(InvalidOid));
 	Tuplestorestate *store = tuplestore_begin_heap(false, false, work_mem);
 
 	check_sqlstate(text_to_cstring(PG_GETARG_TEXT_PP(0)));
-	TupleDescInitEntry(id, 1, "id", INT8OID, -1, 0);
 	SPI_connect();
 	read_ids(&retry, arguments, store, id);
 	plan_all(&retry, store, id, &planned, &skipped);
