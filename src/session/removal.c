@@ -191,7 +191,7 @@ removal_forget_all(Oid root)
 {
 	static KeptPlan forgetter; /* as the other one */
 
-	execute_as_owner(root, &forgetter, "DELETE FROM %s", 0, NULL);
+	execute_as_owner(root, &forgetter, "DELETE FROM ONLY %s", 0, NULL);
 }
 
 /*

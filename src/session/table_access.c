@@ -126,10 +126,12 @@ static void
 decide_rights(TableAccess *access, Relation rel, AccessKind kind)
 {
 	Oid caller = GetUserId();
-	Oid session = GetSessionUserId(); /* the owner's code could RESET ROLE */
+
+	/* else the owner's code could return to another user */
+	bool alone = caller == GetSessionUserId() && caller == GetAuthenticatedUserId();
 
 	access->sees_all = check_enable_rls(access->relid, caller, true) != RLS_ENABLED;
-	if (caller == access->owner && session == access->owner)
+	if (caller == access->owner && alone)
 		return;
 	if ((access->sees_all && has_privs_of_role(caller, access->owner)) ||
 		(kind == ACCESS_FIGURES && has_privs_of_role(caller, ROLE_PG_READ_ALL_STATS)))
@@ -139,7 +141,7 @@ decide_rights(TableAccess *access, Relation rel, AccessKind kind)
 	}
 	else if (has_might(caller))
 		limit_rows(access, rel, caller);
-	else if (caller != session)
+	else if (!alone)
 		access->user = caller;
 }
 

@@ -21,6 +21,7 @@
 #include "catalog/pg_constraint.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_language.h"
+#include "catalog/pg_namespace.h"
 #include "catalog/pg_partitioned_table.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_rewrite.h"
@@ -30,6 +31,7 @@
 #include "commands/trigger.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
+#include "parser/parse_coerce.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/catcache.h"
@@ -43,42 +45,18 @@
 #include "shared/shared.h"
 #include "task/owner_code.h"
 
-/* Built-in functions that execute a query, or read a table, whose name is an argument. */
-static const Oid executing[] = {
-	F_QUERY_TO_XML,
-	F_QUERY_TO_XMLSCHEMA,
-	F_QUERY_TO_XML_AND_XMLSCHEMA,
-	F_CURSOR_TO_XML,
-	F_CURSOR_TO_XMLSCHEMA,
-	F_TABLE_TO_XML,
-	F_TABLE_TO_XMLSCHEMA,
-	F_TABLE_TO_XML_AND_XMLSCHEMA,
-	F_SCHEMA_TO_XML,
-	F_SCHEMA_TO_XMLSCHEMA,
-	F_SCHEMA_TO_XML_AND_XMLSCHEMA,
-	F_DATABASE_TO_XML,
-	F_DATABASE_TO_XMLSCHEMA,
-	F_DATABASE_TO_XML_AND_XMLSCHEMA,
-	F_TS_REWRITE_TSQUERY_TEXT,
-	F_TS_STAT_TEXT,
-	F_TS_STAT_TEXT_TEXT,
-};
-
-/* Could a call of this function run such code?  InvalidOid: there is no function. */
+/*
+ * Could this function run such code, if the server itself calls it: a trigger, or a function of a
+ * type or of an operator class?  InvalidOid: there is no function.
+ */
 static bool
 function_runs_code(Oid function)
 {
 	HeapTuple tuple;
 	Oid language = InvalidOid;
-	int i;
 
 	if (function < FirstNormalObjectId)
-	{
-		for (i = 0; i < (int) lengthof(executing); i++)
-			if (function == executing[i])
-				return true;
 		return false;
-	}
 	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
 	if (HeapTupleIsValid(tuple))
 	{
@@ -86,6 +64,45 @@ function_runs_code(Oid function)
 		ReleaseSysCache(tuple);
 	}
 	return language != ClanguageId && language != INTERNALlanguageId;
+}
+
+/* Has one of the arguments a type of dates and times? */
+static bool
+takes_time(Form_pg_proc function)
+{
+	int i;
+
+	for (i = 0; i < function->pronargs; i++)
+		if (TypeCategory(function->proargtypes.values[i]) == TYPCATEGORY_DATETIME ||
+			function->proargtypes.values[i] == INTERVALOID)
+			return true;
+	return false;
+}
+
+/*
+ * Could a call of this built-in function in an expression run such code?  Many could, by an
+ * argument that names a type, a relation or a query, or that has any type, whose casts they look
+ * up.  Not those that are immutable, nor those without an argument, nor those that depend on the
+ * time zone alone, nor the few that are listed here.
+ */
+static bool
+built_in_runs_code(Oid function)
+{
+	HeapTuple tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	Form_pg_proc form;
+	bool harmless;
+
+	if (!HeapTupleIsValid(tuple))
+		return true;
+	form = (Form_pg_proc) GETSTRUCT(tuple);
+	harmless =
+		form->pronamespace == PG_CATALOG_NAMESPACE && form->prokind == PROKIND_FUNCTION &&
+		function != F_SATISFIES_HASH_PARTITION &&
+		(form->provolatile == PROVOLATILE_IMMUTABLE || form->pronargs == 0 ||
+		 (form->provolatile == PROVOLATILE_STABLE && takes_time(form)) || function == F_NEXTVAL ||
+		 function == F_CURRENT_SETTING_TEXT || function == F_CURRENT_SETTING_TEXT_BOOL);
+	ReleaseSysCache(tuple);
+	return !harmless;
 }
 
 /* Could the input, the output or a comparison of a value of this base type run such code? */
@@ -134,13 +151,15 @@ type_runs_code(Oid type)
 	}
 }
 
+/* For check_functions_in_node. */
 static bool
-is_function_with_code(Oid function, void *context pg_attribute_unused())
+call_runs_code(Oid function, void *context pg_attribute_unused())
 {
-	return function_runs_code(function);
+	return function < FirstNormalObjectId ? built_in_runs_code(function)
+										  : function_runs_code(function);
 }
 
-/* Could the evaluation of an expression run such code? */
+/* Could the evaluation of an expression run such code?  One that is not known here could. */
 static bool
 expression_runs_code(Node *node, void *context)
 {
@@ -148,24 +167,38 @@ expression_runs_code(Node *node, void *context)
 		return false;
 	switch (nodeTag(node))
 	{
-		case T_CoerceToDomain:
-		case T_SubLink:
-			return true;
+		case T_List:
+		case T_CaseWhen:
+			break;
 		case T_Var:
 		case T_Const:
 		case T_FuncExpr:
 		case T_OpExpr:
+		case T_DistinctExpr:
+		case T_NullIfExpr:
+		case T_ScalarArrayOpExpr:
+		case T_BoolExpr:
 		case T_RelabelType:
 		case T_CoerceViaIO:
 		case T_ArrayCoerceExpr:
-		case T_RowExpr:
+		case T_ArrayExpr:
+		case T_SubscriptingRef:
+		case T_CaseExpr:
+		case T_CaseTestExpr:
+		case T_CoalesceExpr:
+		case T_MinMaxExpr:
+		case T_SQLValueFunction:
+		case T_NextValueExpr:
+		case T_NullTest:
+		case T_BooleanTest:
+		case T_CollateExpr:
 			if (type_runs_code(exprType(node)))
 				return true;
 			break;
 		default:
-			break;
+			return true;
 	}
-	return check_functions_in_node(node, is_function_with_code, context) ||
+	return check_functions_in_node(node, call_runs_code, context) ||
 		   expression_tree_walker(node, COMPAT_WALKER(expression_runs_code), context);
 }
 
@@ -416,5 +449,7 @@ owner_code_is_barred(Oid owner)
 {
 	if (Shared && shared_database_owner_code(MyDatabaseId))
 		return false;
-	return !has_privs_of_role(GetUserId(), owner) || !has_privs_of_role(GetSessionUserId(), owner);
+	return !has_privs_of_role(GetUserId(), owner) ||
+		   !has_privs_of_role(GetSessionUserId(), owner) ||
+		   !has_privs_of_role(GetAuthenticatedUserId(), owner);
 }

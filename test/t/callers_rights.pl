@@ -67,6 +67,10 @@ in_tenant(q{
 			RESET ROLE;
 		EXCEPTION WHEN OTHERS THEN
 		END;
+		BEGIN
+			SET SESSION AUTHORIZATION postgres;
+		EXCEPTION WHEN OTHERS THEN
+		END;
 		RAISE LOG 'ran % as %', what, current_user;
 		RETURN true;
 	END $$;
@@ -149,7 +153,7 @@ subtest 'whose rights' => sub {
 	{
 		my $place = log_position($node);
 
-		call_all('postgres', "SET ROLE $role", @calls);
+		call_all('postgres', "SET $_ $role", @calls) for 'ROLE', 'SESSION AUTHORIZATION';
 		unlike(ran_since($place), qr/ as (?!owner\b|app\b)/, "a superuser who is $role now");
 	}
 	my $place = log_position($node);

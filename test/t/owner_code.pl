@@ -42,12 +42,25 @@ sql(q{
 	CREATE DOMAIN own.word AS text CHECK (own.touch());
 	CREATE OPERATOR CLASS own.numbers FOR TYPE bigint USING btree AS OPERATOR 1 <, OPERATOR 2 <=,
 		OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 own.compare(bigint, bigint);
+	CREATE DOMAIN own.checked AS text CHECK (own.touched(length(VALUE)) IS NOT NULL);
+	CREATE TYPE own.color AS ENUM ('red');
+	CREATE FUNCTION own.color_json(own.color) RETURNS json IMMUTABLE LANGUAGE plpgsql AS
+		$$BEGIN PERFORM own.touch(); RETURN '1'::json; END$$;
+	CREATE CAST (own.color AS json) WITH FUNCTION own.color_json(own.color);
 	CREATE TABLE own.log (id bigint);
 	CREATE TRIGGER see BEFORE DELETE ON own.log FOR EACH ROW EXECUTE FUNCTION own.see()});
 sql(q{SET ROLE mallory; CREATE DOMAIN evil.text AS pg_catalog.text CHECK (evil.trap())});
 
 my $compile = 'SET search_path = evil, pg_catalog; '
   . "SELECT own.touch(), own.touched(1), own.compare(1, 2), 'x'::own.word";
+# CHECK constraints and defaults as people write them are none of it.
+sql(q{ALTER TABLE task ADD ordered_by text DEFAULT current_setting('app.user', true),
+	ADD created timestamptz DEFAULT now(), ADD uuid uuid DEFAULT gen_random_uuid(),
+	ADD CHECK (length(request) < 100000 AND lower(queue) = queue AND created > '2000-01-01'),
+	ADD CHECK (dt < created + interval '1 year' OR dt = 'infinity' OR state IN ('DONE', 'FAIL')),
+	ADD CHECK (coalesce(input ->> 'kind', '') ~ '^[a-z]*$' AND priority BETWEEN -9 AND 9),
+	ADD CHECK (ordered_by <> ALL ('{a,b}') AND (CASE WHEN priority > 0 THEN attempt ELSE 1 END) >= 0)});
+sql(q{CREATE INDEX ON task (lower(queue), (input -> 'kind'), (dt AT TIME ZONE 'UTC'))});
 
 # The kinds of objects whose code a write to a table runs: how to add and to remove one, and what
 # names it.  %s is the table, and id one of its columns.
@@ -81,6 +94,11 @@ my @kinds = (
 	['query in a default', 'ALTER TABLE %1$s ADD bait xml;'
 		. q{ ALTER TABLE %1$s ALTER bait SET DEFAULT query_to_xml('SELECT own.touch()', true, true, '')},
 		'ALTER TABLE %s DROP bait', qr/column bait/],
+	map { ["a built-in function: $_", "ALTER TABLE %s ADD CONSTRAINT bait CHECK ($_ IS NOT NULL) NOT VALID",
+		'ALTER TABLE %s DROP CONSTRAINT bait', qr/constraint bait/] }
+		q{to_json('red'::own.color)}, q{domain_in('x'::cstring, 'own.checked'::regtype::oid, -1)},
+		q{array_in('{x}'::cstring, 'own.checked'::regtype::oid, -1)},
+		q{pg_relation_size('own.log'::regclass)}, q{format('%%s', 'red'::own.color)},
 );
 
 # The roles as which the trap has run since a position of the log, and whether it has succeeded.
@@ -187,7 +205,15 @@ subtest 'a DELETE by a tenant' => sub {
 	my $id = insert_task($node, request => 'SELECT 1', role => 'mallory', dt => 'infinity');
 	sql_as('mallory', "$compile; DELETE FROM public.task WHERE id = $id");
 	is(sql("SELECT count(*) FROM task_removed WHERE id = $id"), 1, 'without such code it is recorded');
-	sql('DELETE FROM task');
+	# the table of removed tasks may have children, which hold other rows
+	my $position = log_position($node);
+	sql('GRANT TRUNCATE ON task TO mallory; CREATE TABLE own.child () INHERITS (task_removed);
+		INSERT INTO own.child VALUES (5);
+		CREATE TRIGGER bait BEFORE DELETE ON own.child FOR EACH ROW EXECUTE FUNCTION own.see()');
+	insert_task($node, request => 'SELECT 1', role => 'mallory', dt => 'infinity');
+	sql_as('mallory', "$compile; TRUNCATE public.task");
+	is(trapped($position), 'mallory', 'TRUNCATE runs no trigger of a child');
+	sql('DROP TABLE own.child; REVOKE TRUNCATE ON task FROM mallory; DELETE FROM task');
 };
 
 # A role with rights beyond its database uses the table as the owner.
