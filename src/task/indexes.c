@@ -52,7 +52,7 @@ static const struct
 	 " WHERE state = 'PLAN' AND waits IS NULL"},
 	{"work", false,
 	 "(id) WHERE state = 'WORK' OR (state = 'PLAN' AND crashed > 0)"
-	 " OR (state = 'STOP' AND stop IS NULL)"},
+	 " OR (state = 'STOP' AND stop IS NULL AND start IS NOT NULL)"},
 	{"active", false,
 	 "(((coalesce(planned, dt) AT TIME ZONE 'UTC') + active))"
 	 " WHERE state = 'PLAN' AND waits IS NULL AND active < interval '100 years'"},

@@ -1,8 +1,10 @@
 /*
  * rows_work.c
- *		Statements of the scheduler on rows in state WORK, or in state STOP without a "stop": it
- *		compares them with the runs that its executors hold, plans orphans again, and writes the
- *		end of those that were stopped.
+ *		Statements of the scheduler on rows in state WORK, or in state STOP with a "start" and no
+ *		"stop": it compares them with the runs that its executors hold, plans orphans again, and
+ *		writes the end of those that were stopped.
+ *
+ * A row in state STOP without a "start" had no run that could end, as one that was inserted so.
  *
  * None of these waits for a row that somebody has locked.
  */
@@ -31,7 +33,7 @@
 static const Statement find_working = {STATEMENT_WORKING,
 	"SELECT " WORKING_ROW
 	"  FROM {rows} AS t"
-	" WHERE (t.state = 'WORK' OR (t.state = 'STOP' AND t.stop IS NULL))"
+	" WHERE (t.state = 'WORK' OR (t.state = 'STOP' AND t.stop IS NULL AND t.start IS NOT NULL))"
 	"   AND t.id IS NOT NULL AND t.attempt IS NOT NULL"
 	" LIMIT $limit"};
 
@@ -237,16 +239,11 @@ rows_replan(const TaskTable *table, const TaskRun *runs, int count, const Failur
 }
 
 /* clang-format off */
-/* A row that was not claimed when a user stopped it keeps what its last run has left. */
-#define OF_RUN(new, old) "CASE WHEN t.start IS NULL THEN " old " ELSE " new " END"
-
 static const Statement stop_runs = {STATEMENT_STOP,
 	"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
 	" UPDATE {rows} AS t"
-	"    SET stop = clock_timestamp(), error = " OF_RUN("$error", "t.error") ","
-	"        sqlstate = " OF_RUN("$sqlstate", "t.sqlstate") ","
-	"        response = " OF_RUN(FAILURE_RESPONSE, "t.response") ","
-	"        notice = " OF_RUN("NULL", "t.notice")
+	"    SET stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
+	"        response = " FAILURE_RESPONSE ", notice = NULL"
 	"   FROM c"
 	"  WHERE " IS_LOCKED_ROW " AND t.stop IS NULL"
 	" RETURNING c.id, c.attempt, c.claimed, t.start IS NOT NULL, coalesce(t.stop, c.claimed),"
