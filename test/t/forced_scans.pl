@@ -9,7 +9,8 @@ use PgTask;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = new_node('main', conf => "max_prepared_transactions = 2");
+# A trigger of the owner's is added later: without the setting, tasks of other roles would wait.
+my $node = new_node('main', conf => "max_prepared_transactions = 2\npg_task.owner_code = on");
 
 # Groups whose tasks are planned for later, and a procedure that commits more groups at a time than
 # fit into hints, until it is asked to stop.
