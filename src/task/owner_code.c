@@ -305,10 +305,14 @@ trigger_runs_code(const Trigger *trigger)
 		   function_runs_code(trigger->tgfoid) || text_runs_code(trigger->tgqual);
 }
 
-/* Find a trigger that could. */
+/*
+ * Find a trigger that could.  This looks at a copy: while it looks up a function, the server may
+ * free the triggers that "rel" had.
+ */
 static bool
-find_trigger(const TriggerDesc *triggers, ObjectAddress *object)
+find_trigger(Relation rel, ObjectAddress *object)
 {
+	const TriggerDesc *triggers = CopyTriggerDesc(rel->trigdesc);
 	int i;
 
 	for (i = 0; triggers && i < triggers->numtriggers; i++)
@@ -432,8 +436,7 @@ owner_code_find(Oid relid, bool writes)
 	if (partition_key_runs_code(relid))
 		ObjectAddressSet(object, RelationRelationId, relid);
 	else
-		found = (writes &&
-				 (find_trigger(rel->trigdesc, &object) || find_rule(rel->rd_rules, &object))) ||
+		found = (writes && (find_trigger(rel, &object) || find_rule(rel->rd_rules, &object))) ||
 				find_check(rel, &object) || find_index(rel, &object) ||
 				find_statistics(rel, &object) || find_column(rel, &object);
 	relation_close(rel, NoLock);

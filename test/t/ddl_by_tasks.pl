@@ -149,6 +149,34 @@ subtest 'harmless DDL' => sub {
 		'the table changes all the time: each task runs once');
 };
 
+# While an executor looks up what the triggers of the table call, the table changes, so the server
+# frees what it knew of them.  The lock makes the executor wait at the first function; the others
+# are loaded into the memory that is free.
+subtest 'DDL while the triggers are looked at' => sub {
+	my $session = open_session($node, 'postgres');
+
+	run_task($node, request => 'SELECT 1');
+	$session->query_safe('SELECT pg_advisory_lock(7)');
+	my $id = insert_task($node, request => 'SELECT pg_advisory_xact_lock(7)');
+	wait_for_running($node, 1, id => $id, event => 'advisory');
+	my ($executor) = backends($node, 'executor');
+	sql(join ';', map { (
+		"CREATE FUNCTION before_$_() RETURNS trigger LANGUAGE internal
+			AS 'suppress_redundant_updates_trigger'",
+		"CREATE TRIGGER before_$_ BEFORE UPDATE ON task
+			FOR EACH ROW EXECUTE FUNCTION before_$_()") } 1 .. 40);
+	$session->query_safe('BEGIN; LOCK TABLE pg_proc; SELECT pg_advisory_unlock(7)');
+	# no other session can ask: it would wait, too
+	poll_for(sub { $session->query_safe("SELECT count(*) FROM pg_locks
+		WHERE pid = $executor AND relation = 'pg_proc'::regclass AND NOT granted") eq '1' })
+	  or die 'the executor looks up no function';
+	$session->query_safe('ALTER TABLE task SET (autovacuum_vacuum_threshold = 51); COMMIT');
+	$session->quit;
+	wait_until($node, "SELECT state IN ('DONE', 'FAIL') FROM task WHERE id = $id");
+	is_row($node, $id, { state => 'DONE', attempt => 1, error => undef }, 'the task is done');
+	sql(join ';', map { "DROP TRIGGER before_$_ ON task" } 1 .. 40);
+};
+
 # The ids 0 and -1, in the executor and in a parallel worker of it.
 subtest 'ids 0 and -1' => sub {
 	my $parallel = q{SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
