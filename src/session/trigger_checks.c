@@ -385,6 +385,11 @@ trigger_check_rights(const TriggerRow *old, const TriggerRow *new)
 
 	if (has_privs_of_role(GetUserId(), trigger_table_owner(new->rel)))
 		return;
+	/* first: what pg_task_timed writes because of the state is no mistake of the user's */
+	check_state_exists(new);
+	if (!trigger_has_state(new, "PLAN") && !trigger_has_state(new, "STOP") &&
+		!(old && keeps_state(old, new)))
+		trigger_forbid(COLUMN_STATE, "You may set it to PLAN or STOP.");
 	for (i = 0; i < nfixed; i++)
 		if (!trigger_same_value(old, new, fixed[i]) &&
 			!(fixed[i] == COLUMN_STOP && stop_is_written(old, new)))
@@ -392,10 +397,6 @@ trigger_check_rights(const TriggerRow *old, const TriggerRow *new)
 										 ? "Stop this task, and insert another one."
 										 : "The server writes it.");
 	trigger_check_role(new, trigger_role_id(new));
-	check_state_exists(new);
-	if (!trigger_has_state(new, "PLAN") && !trigger_has_state(new, "STOP") &&
-		!(old && keeps_state(old, new)))
-		trigger_forbid(COLUMN_STATE, "You may set it to PLAN or STOP.");
 }
 
 /* Most roles of which one statement warns. */

@@ -331,8 +331,9 @@ set_planned_time(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 static bool
 ends_by_hand(const TriggerRow *old, const TriggerRow *new)
 {
-	if (!trigger_has_state(new, "DONE") && !trigger_has_state(new, "FAIL") &&
-		!trigger_has_state(new, "GONE"))
+	if (trigger_same_value(old, new, COLUMN_STATE) ||
+		(!trigger_has_state(new, "DONE") && !trigger_has_state(new, "FAIL") &&
+		 !trigger_has_state(new, "GONE")))
 		return false;
 	return trigger_is_null(new, COLUMN_STOP) ||
 		   (trigger_has_state(old, "PLAN") && trigger_same_value(old, new, COLUMN_STOP));

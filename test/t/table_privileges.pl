@@ -111,6 +111,9 @@ subtest 'columns that the server writes' => sub {
 		refused('ann', "UPDATE task SET state = '$state' WHERE id = $waits{ann}",
 			'only the owner of the task table may set "state"');
 	}
+	my $restored = sql(q{INSERT INTO task (request, role, state) VALUES ('SELECT 1', 'ann', 'DONE')
+		RETURNING id});
+	allowed('ann', "UPDATE task SET state = state, priority = 1 WHERE id = $restored");
 };
 
 # What a role may do to its own tasks: waiting, finished, running.
