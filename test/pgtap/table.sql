@@ -87,7 +87,8 @@ SELECT set_eq($$SELECT regexp_replace(pg_get_indexdef(indexrelid), '^.* ON [^ ]+
               'role_id, dt, id) WHERE ((state = ''PLAN''::text) AND '
               '(waits IS NULL))',
           'USING btree (id) WHERE ((state = ''WORK''::text) OR '
-              '((state = ''PLAN''::text) AND (crashed > 0)))',
+              '((state = ''PLAN''::text) AND (crashed > 0)) OR '
+              '((state = ''STOP''::text) AND (stop IS NULL) AND (start IS NOT NULL)))',
           'USING btree ((((COALESCE(planned, dt) AT TIME ZONE ''UTC''::text) + active))) WHERE '
               '((state = ''PLAN''::text) AND (waits IS NULL) AND (active < ''100 years''::interval))',
           'USING btree (waits) WHERE (waits IS NOT NULL)',
@@ -162,8 +163,8 @@ SELECT throws_ok('DELETE FROM task', '42501');
 RESET ROLE;
 SELECT results_eq('SELECT p.proname FROM pg_proc AS p, aclexplode(p.proacl) AS a
                    WHERE p.proname ~ ''^pg_task_'' AND a.grantee = 0 ORDER BY 1',
-    ARRAY['pg_task_awaited', 'pg_task_flow', 'pg_task_id', 'pg_task_own', 'pg_task_queue_own',
-          'pg_task_watched']::name[],
+    ARRAY['pg_task_awaited', 'pg_task_flow', 'pg_task_id', 'pg_task_own', 'pg_task_own',
+          'pg_task_queue_own', 'pg_task_watched']::name[],
     'what statements on the table call is granted to PUBLIC, whatever the default privileges are');
 SELECT results_eq('SELECT role, state, parent IS NULL FROM task WHERE queue = ''q''',
     'VALUES (''inserter''::name, ''PLAN'', true)', 'it is a task of the role that inserted it');
