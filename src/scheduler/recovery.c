@@ -30,6 +30,7 @@
 #include "scheduler/scheduler.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
+#include "task/watch.h"
 
 /* A refused row is skipped for this time (ms) ... */
 #define REFUSED_RETRY_MS 60000
@@ -127,7 +128,14 @@ retry_batches(BatchFailure failure, bool writing, bool table_changed)
 	if (!failure.row_at_fault)
 		forget_rows(table_changed);
 	if (at_once)
+	{
+		/*
+		 * What code of the owner's did to catalogs is undone, but was reported to this process: it
+		 * does not have the refused rows tried again.
+		 */
+		MyScheduler->changes_seen = watch_changes();
 		SetLatch(MyLatch);
+	}
 }
 
 /* An error has ended the iteration: abort the transaction and make everything whole again. */

@@ -51,6 +51,8 @@ subtest 'what the code of the owner leaves in the session' => sub {
 	my $position = log_position($node);
 	sql_in('kept', q{SET ROLE keeper; INSERT INTO task (request, queue) VALUES ('SELECT 1', 'refused')});
 	wait_for_log_line($node, qr/ERROR:  refused/, $position);
+	run_task($node, request => 'SELECT 1', role => 'keeper', db => 'kept');
+	pass('others start beside a refused row');
 	sql_in('kept', q{DELETE FROM task WHERE queue = 'refused'});
 	wait_until($node, q{SELECT NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory')});
 	pass('nor after an error');
