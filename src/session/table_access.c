@@ -221,18 +221,16 @@ become_user(const TableAccess *access, OwnerScope *scope)
 }
 
 /*
- * A statement is executed as the owner for a caller with other rights: raise an error if it could
- * run code of the owner's, which this session may have compiled for the caller.
+ * A statement is executed as the owner for somebody else: raise an error if it could run code of
+ * the owner's, whatever pg_task.owner_code says.  Functions that either has compiled in this
+ * session under his settings would run for the other.
  */
 static void
 check_code(const TableAccess *access, bool writes)
 {
-	Relation rel;
+	Relation rel = relation_open(access->relid, NoLock);
 	ListCell *cell;
 
-	if (!owner_code_is_barred(access->owner))
-		return;
-	rel = relation_open(access->relid, NoLock);
 	foreach(cell, lcons_oid(access->relid, relation_members(rel)))
 	{
 		char *code = owner_code_find(lfirst_oid(cell), writes);
@@ -242,8 +240,8 @@ check_code(const TableAccess *access, bool writes)
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("code of the owner of the task table must not run in this session"),
 					 errdetail("The code belongs to %s.", code),
-					 errhint("The owner can drop it, or the owner of the database can set"
-							 " \"pg_task.owner_code\".")));
+					 errhint("Connect as the owner; or read or UPDATE the table yourself, which"
+							 " runs that code with your rights.")));
 	}
 	relation_close(rel, NoLock);
 }

@@ -15,6 +15,7 @@
 #include "access/relation.h"
 #include "access/transam.h"
 #include "catalog/objectaddress.h"
+#include "catalog/partition.h"
 #include "catalog/pg_amop.h"
 #include "catalog/pg_amproc.h"
 #include "catalog/pg_class.h"
@@ -159,6 +160,24 @@ call_runs_code(Oid function, void *context pg_attribute_unused())
 										  : function_runs_code(function);
 }
 
+/*
+ * Could the server replace this operator by one that runs such code: by its negator, below NOT, or
+ * by its commutator?
+ */
+static bool
+operator_runs_code(Node *node)
+{
+	Oid operator= IsA(node, ScalarArrayOpExpr) ? ((ScalarArrayOpExpr *) node)->opno
+											   : ((OpExpr *) node)->opno;
+	Oid others[] = {get_negator(operator), get_commutator(operator)};
+	int i;
+
+	for (i = 0; i < (int) lengthof(others); i++)
+		if (OidIsValid(others[i]) && call_runs_code(get_opcode(others[i]), NULL))
+			return true;
+	return false;
+}
+
 /* Could the evaluation of an expression run such code?  One that is not known here could. */
 static bool
 expression_runs_code(Node *node, void *context)
@@ -170,13 +189,16 @@ expression_runs_code(Node *node, void *context)
 		case T_List:
 		case T_CaseWhen:
 			break;
-		case T_Var:
-		case T_Const:
-		case T_FuncExpr:
 		case T_OpExpr:
 		case T_DistinctExpr:
 		case T_NullIfExpr:
 		case T_ScalarArrayOpExpr:
+			if (operator_runs_code(node) || type_runs_code(exprType(node)))
+				return true;
+			break;
+		case T_Var:
+		case T_Const:
+		case T_FuncExpr:
 		case T_BoolExpr:
 		case T_RelabelType:
 		case T_CoerceViaIO:
@@ -278,7 +300,7 @@ index_runs_code(Oid index)
 
 /* Could the choice of a partition of this table run such code? */
 static bool
-partition_key_runs_code(Oid relid)
+key_runs_code(Oid relid)
 {
 	HeapTuple tuple = SearchSysCache1(PARTRELID, ObjectIdGetDatum(relid));
 	bool found;
@@ -289,6 +311,19 @@ partition_key_runs_code(Oid relid)
 			classes_run_code(PARTRELID, tuple, Anum_pg_partitioned_table_partclass);
 	ReleaseSysCache(tuple);
 	return found;
+}
+
+/* Could a key by which rows come into this table, or into its partitions, run such code? */
+static bool
+partitioning_runs_code(Oid relid)
+{
+	List *ancestors = get_rel_relispartition(relid) ? get_partition_ancestors(relid) : NIL;
+	ListCell *cell;
+
+	foreach(cell, lcons_oid(relid, ancestors))
+		if (key_runs_code(lfirst_oid(cell)))
+			return true;
+	return false;
 }
 
 /*
@@ -423,7 +458,8 @@ find_statistics(Relation rel, ObjectAddress *object)
  * Find the first object of a table, not of its partitions, with which its owner could run such code
  * when he reads or, if "writes", writes it.  Returns its description, or NULL: there is none.  The
  * caller has locked the table; what it finds stays true only if that lock keeps others from adding
- * objects (RowExclusiveLock does, but for extended statistics).
+ * objects.  RowExclusiveLock does, but for extended statistics, a partition that is attached, and an
+ * index that is created concurrently.
  */
 char *
 owner_code_find(Oid relid, bool writes)
@@ -433,7 +469,7 @@ owner_code_find(Oid relid, bool writes)
 	bool found = true;
 
 	Assert(compat_relation_locked(relid));
-	if (partition_key_runs_code(relid))
+	if (partitioning_runs_code(relid))
 		ObjectAddressSet(object, RelationRelationId, relid);
 	else
 		found = (writes && (find_trigger(rel, &object) || find_rule(rel->rd_rules, &object))) ||
@@ -444,15 +480,13 @@ owner_code_find(Oid relid, bool writes)
 }
 
 /*
- * Must such code not run as this owner in this session?  So it is if it serves somebody who has not
- * the rights of the owner anyway, unless the owner of the database has allowed it.
+ * Must such code not run as this owner when somebody changes rows in this session?  So it is if he
+ * has not the rights of the owner anyway, unless the owner of the database has allowed it.
  */
 bool
 owner_code_is_barred(Oid owner)
 {
 	if (Shared && shared_database_owner_code(MyDatabaseId))
 		return false;
-	return !has_privs_of_role(GetUserId(), owner) ||
-		   !has_privs_of_role(GetSessionUserId(), owner) ||
-		   !has_privs_of_role(GetAuthenticatedUserId(), owner);
+	return !has_privs_of_role(GetUserId(), owner) || !has_privs_of_role(GetSessionUserId(), owner);
 }

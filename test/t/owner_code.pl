@@ -47,6 +47,12 @@ sql(q{
 	CREATE FUNCTION own.color_json(own.color) RETURNS json IMMUTABLE LANGUAGE plpgsql AS
 		$$BEGIN PERFORM own.touch(); RETURN '1'::json; END$$;
 	CREATE CAST (own.color AS json) WITH FUNCTION own.color_json(own.color);
+	CREATE FUNCTION own.differs(bigint, bigint) RETURNS boolean IMMUTABLE LANGUAGE plpgsql AS
+		'BEGIN PERFORM own.touch(); RETURN $1 <> $2; END';
+	CREATE OPERATOR own.=== (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = int8eq,
+		NEGATOR = OPERATOR(own.!==));
+	CREATE OPERATOR own.!== (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = own.differs,
+		NEGATOR = OPERATOR(own.===));
 	CREATE TABLE own.log (id bigint);
 	CREATE TRIGGER see BEFORE DELETE ON own.log FOR EACH ROW EXECUTE FUNCTION own.see()});
 sql(q{SET ROLE mallory; CREATE DOMAIN evil.text AS pg_catalog.text CHECK (evil.trap())});
@@ -86,6 +92,8 @@ my @kinds = (
 		qr/index public.bait/],
 	['statistics', 'CREATE STATISTICS public.bait ON (own.touched(id)), id FROM %s',
 		'DROP STATISTICS public.bait', qr/statistics object public.bait/],
+	['negator', 'ALTER TABLE %s ADD CONSTRAINT bait CHECK (NOT id OPERATOR(own.===) 5) NOT VALID',
+		'ALTER TABLE %s DROP CONSTRAINT bait', qr/constraint bait/],
 	['rule', 'CREATE RULE bait AS ON DELETE TO %s DO ALSO SELECT own.touch()',
 		'DROP RULE bait ON %s', qr/rule bait/],
 	['foreign-key action', 'ALTER TABLE own.log ADD CONSTRAINT bait FOREIGN KEY (id)'
@@ -205,8 +213,17 @@ subtest 'a DELETE by a tenant' => sub {
 	my $id = insert_task($node, request => 'SELECT 1', role => 'mallory', dt => 'infinity');
 	sql_as('mallory', "$compile; DELETE FROM public.task WHERE id = $id");
 	is(sql("SELECT count(*) FROM task_removed WHERE id = $id"), 1, 'without such code it is recorded');
-	# the table of removed tasks may have children, which hold other rows
+	# ... or be a partition itself: its constraint has the expressions of the key
 	my $position = log_position($node);
+	sql('CREATE TABLE own.parent (LIKE task_removed) PARTITION BY RANGE (own.touched(id));
+		ALTER TABLE own.parent ATTACH PARTITION task_removed FOR VALUES FROM (MINVALUE) TO (99999)');
+	$id = insert_task($node, request => 'SELECT 1', role => 'mallory', dt => 'infinity');
+	like(error_of('mallory', "$compile; DELETE FROM public.task WHERE id = $id"),
+		qr/table public.task_removed/, 'the key of a partitioned table: the DELETE is refused');
+	is(trapped($position), 'mallory', '... and the trap has run as the tenant alone');
+	sql('ALTER TABLE own.parent DETACH PARTITION task_removed; DROP TABLE own.parent');
+	# the table of removed tasks may have children, which hold other rows
+	$position = log_position($node);
 	sql('GRANT TRUNCATE ON task TO mallory; CREATE TABLE own.child () INHERITS (task_removed);
 		INSERT INTO own.child VALUES (5);
 		CREATE TRIGGER bait BEFORE DELETE ON own.child FOR EACH ROW EXECUTE FUNCTION own.see()');
