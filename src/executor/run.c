@@ -225,6 +225,7 @@ read_request(Run *run)
 	{
 		yield_begin();
 		found = write_back_read_request(task, run->committed, &run->given);
+		CHECK_FOR_INTERRUPTS();
 		yield_end();
 		/* a request may set the isolation level, so no snapshot may have been taken before it */
 		CommitTransactionCommand();

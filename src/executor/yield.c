@@ -55,12 +55,18 @@ yield_begin(void)
 						 LOOK_MS);
 }
 
-/* That has ended.  An error may have ended it, and the timer, too. */
+/*
+ * That has ended.  An error may have ended it, and the timer, too.  The timer may have cancelled a
+ * wait just when it was over: that cancels nothing that comes.
+ */
 void
 yield_end(void)
 {
 	if (get_timeout_active(yield.timer))
 		disable_timeout(yield.timer, false);
+	if (yield.cancelled)
+		QueryCancelPending = false;
+	yield.cancelled = false;
 }
 
 /* An error with this code has ended what was begun last: because the executor was asked to exit? */
