@@ -458,7 +458,7 @@ find_statistics(Relation rel, ObjectAddress *object)
  * Find the first object of a table, not of its partitions, with which its owner could run such code
  * when he reads or, if "writes", writes it.  Returns its description, or NULL: there is none.  The
  * caller has locked the table; what it finds stays true only if that lock keeps others from adding
- * objects.  RowExclusiveLock does, but for extended statistics, a partition that is attached, and an
+ * objects.  RowExclusiveLock does, but for extended statistics, a partition that is attached and an
  * index that is created concurrently.
  */
 char *
