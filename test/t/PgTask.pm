@@ -171,9 +171,10 @@ my $clock;
 
 sub make_clock
 {
-	my $shim = "$PostgreSQL::Test::Utils::tmp_check/clock_shim.so";
+	# the folder is that of all tests, which run beside each other
+	my $shim = "$PostgreSQL::Test::Utils::tmp_check/clock_shim_$$.so";
 
-	$clock = "$PostgreSQL::Test::Utils::tmp_check/clock_offset";
+	$clock = "$PostgreSQL::Test::Utils::tmp_check/clock_offset_$$";
 	system_or_bail('cc', '-shared', '-fPIC', '-o', $shim, "$FindBin::RealBin/clock_shim.c");
 	set_clock(0);
 	return (LD_PRELOAD => $shim, CLOCK_SHIM_FILE => $clock);
