@@ -16,6 +16,7 @@
 #include "shared/crash.h"
 #include "supervisor/supervisor.h"
 #include "task/named_table.h"
+#include "task/owner_code.h"
 
 PG_MODULE_MAGIC;
 
@@ -59,5 +60,6 @@ _PG_init(void)
 	commands_define();
 	functions_define();
 	named_table_define();
+	owner_code_define();
 	supervisor_register();
 }

@@ -257,12 +257,15 @@ execute(const TableAccess *access, const AccessStatement *statement, bool writes
 	SPIExecuteOptions options = {
 		.params = make_params(statement), .read_only = statement->read_only, .dest = dest};
 	NamedTable outer;
+	bool as_owner = access->user == access->owner;
+	bool barred;
 	volatile int code = 0;
 	OwnerScope scope;
 
-	if (access->user == access->owner)
+	if (as_owner)
 		check_code(access, writes);
 	outer = named_table_expect(statement->sql, access->relid);
+	barred = owner_code_bar(as_owner);
 	PG_TRY();
 	{
 		if (OidIsValid(access->user))
@@ -276,6 +279,7 @@ execute(const TableAccess *access, const AccessStatement *statement, bool writes
 	}
 	PG_FINALLY();
 	{
+		(void) owner_code_bar(barred);
 		named_table_restore(outer);
 	}
 	PG_END_TRY();

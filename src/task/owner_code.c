@@ -30,6 +30,7 @@
 #include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
+#include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
 #include "parser/parse_coerce.h"
@@ -38,6 +39,7 @@
 #include "utils/catcache.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
+#include "utils/regproc.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/typcache.h"
@@ -104,6 +106,48 @@ built_in_runs_code(Oid function)
 		 function == F_CURRENT_SETTING_TEXT || function == F_CURRENT_SETTING_TEXT_BOOL);
 	ReleaseSysCache(tuple);
 	return !harmless;
+}
+
+/* What is asked for each function, while "barred".  Static, because a hook has no argument. */
+static struct
+{
+	bool barred;
+	needs_fmgr_hook_type next;
+} calls;
+
+/*
+ * The server asks this before it calls or inlines a function, unless that is built in: raise an
+ * error for code that must not run.
+ */
+static bool
+refuse_function(Oid function)
+{
+	if (calls.barred && function_runs_code(function))
+		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+						errmsg("code of the owner of the task table must not run in this session"),
+						errdetail("It is function %s.", format_procedure(function))));
+	return calls.next && calls.next(function);
+}
+
+/* Called once per process. */
+void
+owner_code_define(void)
+{
+	calls.next = needs_fmgr_hook;
+	needs_fmgr_hook = refuse_function;
+}
+
+/*
+ * Have every call of such code raise an error, or no longer, and return what was so before: objects
+ * may be added after owner_code_find.  The caller restores that after an error.
+ */
+bool
+owner_code_bar(bool bar)
+{
+	bool before = calls.barred;
+
+	calls.barred = bar;
+	return before;
 }
 
 /* Could the input, the output or a comparison of a value of this base type run such code? */

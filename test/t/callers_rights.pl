@@ -198,6 +198,41 @@ subtest 'what is seen' => sub {
 	in_tenant('DROP POLICY r ON task', 'owner');
 };
 
+# The lock of a function that reads or stops tasks does not keep the owner from adding code.
+subtest 'code that is added while a function waits' => sub {
+	in_tenant('DROP TRIGGER a ON task; DROP TRIGGER z ON task; DROP TRIGGER zz ON task', 'owner');
+	my $id = in_tenant(q{INSERT INTO task (queue, dt, request) VALUES ('late', 'infinity', 'SELECT 1')
+		RETURNING id});
+	my @late = (
+		[ "pg_task_cancel($id)", 'SELECT',
+			q{CREATE TRIGGER late BEFORE UPDATE ON task FOR EACH ROW EXECUTE FUNCTION trap('late')},
+			'DROP TRIGGER late ON task' ],
+		[ 'pg_task_queues()', 'REINDEX INDEX task_waits_idx',
+			q{CREATE INDEX late ON task ((lie('late')))}, 'DROP INDEX late' ]);
+
+	for my $try (@late)
+	{
+		my ($call, $lock, $add, $drop) = @$try;
+		my $place = log_position($node);
+		my $owner = open_session($node, 'tenant', extra_params => [ '-U', 'owner' ]);
+		my $caller = open_session($node, 'tenant', on_error_stop => 0);
+
+		$owner->query_safe("BEGIN; $lock");
+		$owner->query_safe($add) if $call =~ /cancel/;
+		$caller->query_until(qr/asked/, "\\echo asked\nSELECT $call;\n");
+		wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = 'tenant'
+			AND usename = 'postgres' AND wait_event_type = 'Lock'});
+		$owner->query_safe($add) unless $call =~ /cancel/;
+		my $mark = log_position($node);
+		$owner->query_safe('COMMIT');
+		$_->quit for $caller, $owner;
+		unlike(ran_since($mark), qr/late as/, "$call: the code does not run");
+		like(log_since($node, $place), qr/ERROR:  code of the owner of the task table must not run/,
+			"$call is refused");
+		in_tenant($drop, 'owner');
+	}
+};
+
 # The name of a schema is not locked: a view takes the place of the table while functions are
 # called.
 subtest 'schemas change their names' => sub {
