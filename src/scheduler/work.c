@@ -12,6 +12,8 @@
 
 #include <signal.h>
 
+#include <signal.h>
+
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -107,16 +109,28 @@ work_set_lazy(bool lazy)
 	MyScheduler->lazy = lazy;
 }
 
+/* The signals whose handlers are restored after code of the owner's. */
+static const int signals[] = {SIGHUP,  SIGINT,	SIGQUIT, SIGTERM, SIGALRM,
+							  SIGPIPE, SIGUSR1, SIGUSR2, SIGURG,  SIGCHLD};
+
+/* Their handlers in this process.  Static, because they are those of the process. */
+static struct sigaction handlers[lengthof(signals)];
+
 /*
- * Release the locks that code of the owner's has taken for the session: advisory ones.  In the
- * context in which it runs, such code cannot leave anything else in the session but settings, which
- * have a level of their own.
+ * Undo what code of the owner's has done to the process: release the locks that it has taken for
+ * the session, advisory ones; and restore the handlers of signals, which some languages, such as
+ * plperl, let it change.  In the context in which it runs, it cannot leave anything else in the
+ * session but settings, which have a level of their own.
  */
 static void
-release_session_locks(void)
+clean_session(void)
 {
+	int i;
+
 	Assert(!IsTransactionState());
 	LockReleaseAll(USER_LOCKMETHOD, true);
+	for (i = 0; i < (int) lengthof(signals); i++)
+		sigaction(signals[i], &handlers[i], NULL);
 }
 
 /*
@@ -134,7 +148,7 @@ work_end(void)
 		(void) set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_LOCAL, true, 0, false);
 	CommitTransactionCommand();
-	release_session_locks();
+	clean_session();
 	work_end_limit();
 	if (MyScheduler->table)
 		owner_committed(&MyScheduler->scope);
@@ -236,6 +250,10 @@ fix_settings(void)
 void
 work_define(void)
 {
+	int i;
+
+	for (i = 0; i < (int) lengthof(signals); i++)
+		sigaction(signals[i], NULL, &handlers[i]);
 	MyScheduler->end_timeout = RegisterTimeout(USER_TIMEOUT, end_process);
 	fix_settings();
 	MyScheduler->context =
@@ -247,6 +265,6 @@ void
 work_abandon(void)
 {
 	MyScheduler->in_transaction = MyScheduler->writing = false;
-	release_session_locks();
+	clean_session();
 	owner_abandon();
 }

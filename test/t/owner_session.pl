@@ -13,10 +13,12 @@ my $node = new_node('main',
 
 # Locks of the session, which no transaction ends: the lock table has room for some hundred.
 subtest 'what the code of the owner leaves in the session' => sub {
+	my $library = build_module('ignore_signals');
 	sql(q{
 		CREATE ROLE keeper LOGIN;
 		CREATE DATABASE kept OWNER keeper});
 	wait_for_table($node, table => 'task', db => 'kept');
+	sql_in('kept', "CREATE FUNCTION ignore_signals() RETURNS void LANGUAGE c AS '$library'");
 	sql(q{
 		SET ROLE keeper;
 		CREATE SEQUENCE locks;
@@ -25,6 +27,7 @@ subtest 'what the code of the owner leaves in the session' => sub {
 		DECLARE
 			command text;
 		BEGIN
+			PERFORM public.ignore_signals();
 			PERFORM pg_advisory_lock(nextval('public.locks')) FROM generate_series(1, 100);
 			PERFORM set_config('work_mem', '66kB', false);
 			FOREACH command IN ARRAY ARRAY['CREATE TEMP TABLE t (a int)', 'LISTEN c',
@@ -58,6 +61,15 @@ subtest 'what the code of the owner leaves in the session' => sub {
 	pass('nor after an error');
 	is(sql_in('kept', 'SELECT count(*) FROM tried'), 0, 'nothing else can stay in the session');
 	is(sql('SELECT 1'), 1, 'sessions connect');
+	sql('CREATE DATABASE other'); # all processes must answer a signal before it can be dropped
+	sql('ALTER DATABASE other SET pg_task.enabled = off');
+	sql('DROP DATABASE other WITH (FORCE)');
+	pass('the scheduler answers signals');
+	my $pid = sql(q{SELECT pid FROM pg_stat_activity WHERE datname = 'kept'
+		AND backend_type = 'pg_task scheduler'});
+	terminate($node, $pid);
+	wait_for_exit($node, $pid);
+	pass('and can be terminated');
 	sql('ALTER DATABASE kept SET pg_task.enabled = off');
 };
 
