@@ -80,9 +80,9 @@ typedef struct Run
 	TimestampTz next;					  /* ... at this time ... */
 	const Jsonb *next_input;			  /* ... with this input; NULL: with the same */
 	bool committed;						  /* the request has committed a part of itself */
-	const char *done;					  /* it has committed all, and returned this; or NULL */
-	bool yields;						  /* the process has to exit, not to wait for a lock */
-	bool not_begun;						  /* another process must run the task */
+	const char *done; /* it has ended with a commit, and returned this; or NULL */
+	bool yields;	  /* the process has to exit, not to wait for a lock */
+	bool not_begun;	  /* another process must run the task */
 } Run;
 
 /*
@@ -630,8 +630,8 @@ leave_failure_to_scheduler(const ErrorData *error)
 
 /*
  * The outcome DONE waits for a lock, and others need this process.  What has run in the transaction
- * is rolled back, and the task runs again.  Only if the request has committed all by itself, the
- * scheduler writes DONE.
+ * is rolled back, and the task runs again.  Only if the request has ended with a commit, the
+ * scheduler writes DONE: see may_end_later.
  */
 static RunEnd
 yield_run(const Run *run)

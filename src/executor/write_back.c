@@ -55,9 +55,9 @@ read_table(Oid relid)
  * have changed before that, read its description and lock it again.
  *
  * If the table has become unusable, or has code of its owner's that must not run in this process,
- * an error ends the run.  The run has failed if it made that
- * change itself, or if the request has "committed" a part of itself: another run would repeat that.
- * Otherwise the scheduler adds the missing column, or has the row wait, and the task is run again.
+ * an error ends the run.  The run has failed if it made that change itself, or if the request has
+ * "committed" a part of itself: another run would repeat that.  Otherwise the scheduler adds the
+ * missing column, or has the row wait, and the task is run again.
  */
 static void
 lock_table(const SharedTask *task, bool committed, LOCKMODE mode)
