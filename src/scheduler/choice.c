@@ -274,13 +274,10 @@ is_trusted(const TaskTable *table, Oid role)
 	return Settings.owner_code || role == table->owner || superuser_arg(role);
 }
 
-/*
- * Choose a task of the group for this executor: a dependent row, or the first task of the group,
- * which groups_next returned.
- */
+/* Choose the first task of the group, which groups_next returned, for this executor. */
 static void
 choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecutor *executor,
-			bool isolated, const ReleasedRow *dependent)
+			bool isolated)
 {
 	DispatchEntry *entry = &round->entries[round->count];
 	Candidate *candidate = &entry->candidate;
@@ -300,16 +297,7 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	entry->role = role->oid;
 	entry->claim = NULL;
 	entry->start = (QueueStart){.turn_before = group->queue->turn};
-	ItemPointerSetInvalid(&candidate->tid);
-	if (dependent)
-	{
-		candidate->place = (TaskPlace){.dt = round->now.wall, .id = dependent->id};
-		candidate->tid = dependent->tid;
-		candidate->watches = dependent->watches;
-		groups_note_choice(group, round->now);
-	}
-	else
-		candidate->place = groups_choose_first(group, round->now);
+	candidate->place = groups_choose_first(group, round->now);
 	entry->start.turn = group->queue->turn;
 	candidate->group = &group->key;
 	candidate->pid = executor->pid;
@@ -403,7 +391,7 @@ try_first_task(DispatchRound *round, const TaskTable *table, QueueGroup *group, 
 	if (executor == NULL)
 		block_role(round, group, role);
 	else if (!isolated || isolation_acquire())
-		choose_task(round, group, role, executor, isolated, NULL);
+		choose_task(round, group, role, executor, isolated);
 	else if (queue_is_strict(group->queue))
 		strict_wait(group, round->now);
 	else
@@ -411,42 +399,6 @@ try_first_task(DispatchRound *round, const TaskTable *table, QueueGroup *group, 
 		skip_first_task(group, round->now);
 		round->dropped = true;
 	}
-}
-
-/*
- * Choose a dependent row that a claim may free, after choice_make.  It is behind all rows that wait
- * for no task.  *limit is set to the number of tasks that an executor may hold, if it is the
- * executors that have no room.
- */
-ChoiceAnswer
-choice_add_dependent(DispatchRound *round, const TaskTable *table, const ReleasedRow *row,
-					 int *limit)
-{
-	TaskPlace place = {.dt = round->now.wall, .id = row->id};
-	QueueGroup *group;
-	PoolExecutor *executor;
-	Role role;
-
-	if (!row->claimable || is_chosen(round, row->id) || isolation_needed(row->id))
-		return CHOICE_LEFT;
-	group = groups_see(&row->group, place);
-	if (group == NULL)
-		return CHOICE_LEFT;
-	role = roles_check(table->owner, group->key.role, group->key.role_id);
-	if (!role.settled || role.error || role_expects_locks(role.oid) || must_wait(table, &role) ||
-		demand_need(role.oid).executors == 0)
-		return CHOICE_LEFT;
-	/* other tasks of the role have found no executor */
-	if (group->lane->role->skipped)
-		return CHOICE_NO_ROOM;
-	if (!groups_is_open(group, round->now))
-		return CHOICE_LEFT;
-	*limit = ring_limit(group, &role);
-	executor = find_executor(role.oid, queue_average(group->queue), *limit, round->now.mono);
-	if (executor == NULL)
-		return CHOICE_NO_ROOM;
-	choose_task(round, group, &role, executor, false, row);
-	return CHOICE_MADE;
 }
 
 /* The role of this group may not run its tasks: fail those that are due. */

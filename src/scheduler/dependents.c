@@ -20,7 +20,6 @@
 #include "utils/timestamp.h"
 
 #include "scheduler/dependents.h"
-#include "scheduler/dependents_claim.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
 #include "scheduler/removed.h"
@@ -33,9 +32,6 @@
 /* Rows that are judged in one transaction: if tasks can be started meanwhile, and if not. */
 #define JUDGE_BUSY 256
 #define JUDGE_IDLE 1024
-
-/* Rows that are judged in one transaction while very many tasks are claimed. */
-#define JUDGE_BESIDE 64
 
 /* Ended tasks whose dependents one statement judges. */
 #define JUDGE_TASKS 256
@@ -115,7 +111,6 @@ dependents_forget(void)
 	dependents->walking = dependents->any_walking = false;
 	dependents->any_rule = dependents->wanted = dependents->any_wanted = true;
 	dependents->urgent = true;
-	dependents_claim_reset();
 	dependents->incomplete = dependents->again = false;
 	dependents->slice = CLOCK_LONG_AGO;
 	set_any(dependents, true);
@@ -137,35 +132,29 @@ static void
 add_ended(Dependents *dependents, int64 id)
 {
 	if (dependents->count < DEPENDENTS_ENDED)
-	{
 		dependents->ended[dependents->count++] = id;
-		dependents->claim.fresh = true;
-	}
 	else
 		dependents->wanted = true;
 }
 
 /* Nothing is left to do for the first of these tasks. */
-void
-dependents_drop_ended(int count)
+static void
+drop_ended(Dependents *dependents, int count)
 {
-	Dependents *dependents = &MyScheduler->dependents;
-
 	Assert(count <= dependents->count);
 	dependents->count -= count;
 	memmove(dependents->ended, dependents->ended + count, dependents->count * sizeof(int64));
 }
 
 /* The first of these tasks has many rows: it makes way for the others. */
-void
-dependents_turn_ended(void)
+static void
+turn_ended(Dependents *dependents)
 {
-	Dependents *dependents = &MyScheduler->dependents;
 	int64 first = dependents->ended[0];
 
 	if (dependents->count == 0)
 		return;
-	dependents_drop_ended(1);
+	drop_ended(dependents, 1);
 	dependents->ended[dependents->count++] = first;
 }
 
@@ -264,7 +253,7 @@ dependents_until(void)
 	if (MyScheduler->table == NULL || !dependents->any)
 		return CLOCK_NEVER;
 	if (dependents->count > 0)
-		until = dependents_claim_judge_until(dependents);
+		until = CLOCK_LONG_AGO;
 	until = clock_min(until, walk_until(dependents));
 	if (dependents->any_walking || (dependents->any_rule && dependents->any_wanted))
 		until = clock_min(until, dependents->any_next);
@@ -322,10 +311,7 @@ write_rows(const DependentRow *rows, int count, ClockNow now)
 
 	dependents->thinned |= rows->verdict != DEPENDENT_WATCHES && rows->verdict != DEPENDENT_WAITS;
 	if (rows->verdict == DEPENDENT_FREE)
-	{
 		rows_free(MyScheduler->table, rows, count, now.wall);
-		dependents->claim.ahead += count;
-	}
 	else if (rows->verdict == DEPENDENT_WATCHES)
 	{
 		rows_watch(MyScheduler->table, rows, count);
@@ -439,7 +425,6 @@ free_single_rows(Dependents *dependents, int limit, ClockNow now)
 	count = rows_free_single(MyScheduler->table, dependents->ended, dependents->judging,
 							 dependents->refused, dependents->nrefused, limit, now.wall);
 	dependents->thinned |= count > 0;
-	dependents->claim.ahead += count;
 	if (count == 0)
 		dependents->writing = 0;
 	return count;
@@ -465,11 +450,7 @@ judge_rows(Dependents *dependents, int limit, ClockNow now)
 static int
 judge_limit(const Dependents *dependents, ClockNow now)
 {
-	int limit = groups_ready(now) ? JUDGE_BUSY : JUDGE_IDLE;
-
-	if (dependents_claim_flows(now.mono))
-		limit = JUDGE_BESIDE;
-	return Min(limit, dependents->limit);
+	return Min(groups_ready(now) ? JUDGE_BUSY : JUDGE_IDLE, dependents->limit);
 }
 
 /* Judge rows that watch ended tasks: one batch.  Those that somebody has locked, the walk finds. */
@@ -477,27 +458,22 @@ static void
 judge_ended(Dependents *dependents, ClockNow now)
 {
 	int limit = judge_limit(dependents, now);
-	MonoTime begun = clock_mono();
 	bool more;
 
-	dependents_claim_forget();
-	if (dependents->count == 0)
-		return;
 	work_begin_writing("judging tasks that wait for others");
 	dependents->judging = Min(dependents->count, JUDGE_TASKS);
 	work_set_lazy(true);
 	more = free_single_rows(dependents, limit, now) == limit;
 	/* rows that wait for several tasks do not wait for all of the others */
 	if (!more || dependents->count > 1)
-		more |= judge_rows(dependents, more ? Min(limit, JUDGE_BESIDE) : limit, now);
+		more |= judge_rows(dependents, more ? Min(limit, 64) : limit, now);
 	work_end();
 	rows_written(dependents, now.mono);
 	if (more)
-		dependents_turn_ended();
+		turn_ended(dependents);
 	else
-		dependents_drop_ended(dependents->judging);
+		drop_ended(dependents, dependents->judging);
 	dependents->judging = 0;
-	dependents_claim_judged(begun, clock_mono());
 }
 
 /* Begin a walk: it fills bits of its own. */
@@ -647,7 +623,7 @@ run_steps(Dependents *dependents, ClockNow now)
 	if (dependents->any_walking || (dependents->any_rule && dependents->any_wanted))
 		if (!clock_is_before(now.mono, dependents->any_next))
 			walk_any_slice(dependents, now);
-	if (dependents->count > 0 && dependents_claim_may_judge(now.mono))
+	if (dependents->count > 0)
 		judge_ended(dependents, now);
 	/* the walk fills the list that is judged */
 	if (dependents->count < DEPENDENTS_ENDED / 2 &&

@@ -16,30 +16,6 @@
 /* Rows that could not be written, and are left out for a while. */
 #define DEPENDENTS_REFUSED 64
 
-/* Dependent rows that are freed by their claim: see dependents_claim.c. */
-typedef struct DependentsClaim
-{
-	bool fresh; /* tasks have ended whose rows were not looked at */
-	bool left;	/* a row has to be judged first */
-	int tasks;	/* the rows are of as many ended tasks, the first ones; 0: none is read */
-	struct ReleasedRow *rows; /* in the order of these tasks; in "memory" */
-	MemoryContext memory;
-	int count;
-	int next;			 /* rows before this one were chosen ... */
-	int chosen;			 /* ... and as many of them in this round */
-	bool more;			 /* there may be more rows than were read */
-	bool waits;			 /* there are rows that wait for an executor with room */
-	int limit;			 /* rows that are read at once */
-	int ring;			 /* tasks that an executor may hold */
-	int ahead;			 /* rows that were freed, less tasks that were claimed since */
-	int claims;			 /* tasks that were claimed since ... */
-	MonoTime since;		 /* ... then */
-	bool flows;			 /* before that, many were claimed */
-	MonoTime judged_at;	 /* rows were judged last ... */
-	int64 judging_us;	 /* ... which has taken this long */
-	MonoTime not_before; /* none is chosen before this */
-} DependentsClaim;
-
 /* What the scheduler knows of the tasks for which rows wait, and its walk through their index. */
 typedef struct Dependents
 {
@@ -66,8 +42,6 @@ typedef struct Dependents
 	int nrefused;
 	MonoTime refused_until; /* then they are tried again */
 	MonoTime not_before;	/* nothing is judged before this: too many are refused */
-
-	DependentsClaim claim;
 
 	/*
 	 * the walk from watched task to watched task, in slices; beside tasks that may start it takes a
@@ -112,8 +86,6 @@ extern void dependents_run(ClockNow now);
 extern bool dependents_is_watched(int64 id);
 extern bool dependents_refused(void);
 extern void dependents_retry_refused(void);
-extern void dependents_drop_ended(int count);
-extern void dependents_turn_ended(void);
 extern bool dependents_write_failed(const BatchFailure *failure);
 
 #endif /* PG_TASK_DEPENDENTS_H */

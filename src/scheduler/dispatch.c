@@ -11,7 +11,6 @@
 
 #include "scheduler/choice.h"
 #include "scheduler/dependents.h"
-#include "scheduler/dependents_claim.h"
 #include "scheduler/dispatch.h"
 #include "scheduler/figures.h"
 #include "scheduler/groups.h"
@@ -134,14 +133,7 @@ note_claims(DispatchRound *round, Claim *claims, int count)
 	}
 }
 
-/* Is it a dependent row, which its claim frees? */
-static bool
-is_dependent(const DispatchEntry *entry)
-{
-	return ItemPointerIsValid(&entry->candidate.tid);
-}
-
-/* Count the chosen tasks that wait for no task, and could not be claimed. */
+/* Count the chosen tasks that could not be claimed. */
 static int
 count_missed(const DispatchRound *round)
 {
@@ -152,7 +144,7 @@ count_missed(const DispatchRound *round)
 	{
 		const DispatchEntry *entry = &round->entries[i];
 
-		count += entry->claim == NULL && !entry->kept && !is_dependent(entry);
+		count += entry->claim == NULL && !entry->kept;
 	}
 	return count;
 }
@@ -221,7 +213,7 @@ assign_entries(DispatchRound *round)
 		else
 		{
 			pool_release(entry->group->queue, entry->rated);
-			if (!entry->kept && !is_dependent(entry))
+			if (!entry->kept)
 				unstarted_expire(&entry->candidate);
 		}
 	}
@@ -239,10 +231,7 @@ dispatch_begin(DispatchRound *round)
 	round->blocked = round->heads = NIL;
 }
 
-/*
- * Put a chosen task back.  Of several tasks of a queue, the last one goes first.  A dependent row
- * is judged later.
- */
+/* Put a chosen task back.  Of several tasks of a queue, the last one goes first. */
 static void
 give_back(const DispatchEntry *entry)
 {
@@ -251,8 +240,7 @@ give_back(const DispatchEntry *entry)
 	if (entry->strict)
 		queue->choosing = false;
 	pool_release(queue, entry->rated);
-	if (!is_dependent(entry))
-		groups_hint(&entry->group->key, entry->candidate.place);
+	groups_hint(&entry->group->key, entry->candidate.place);
 }
 
 /* Put those of the chosen tasks back that are marked; the others stay in their order. */
@@ -333,19 +321,17 @@ dispatch_round(DispatchRound *round, ClockNow now)
 	round->now = now;
 	locked_begin_round(round);
 	role_line_recall(shared_databases_changes(), now.mono);
-	if (!groups_ready(now) && !dependents_claim_due(now.mono))
+	if (!groups_ready(now))
 		return false;
 	if (refused_singly(REFUSED_CLAIM))
 		round->limit = 1;
 	work_begin("claiming tasks");
 	choice_make(round, MyScheduler->table);
-	dependents_claim_choose(round, MyScheduler->table);
 	look_for_changed_rules(round);
 	if (round->count > 0)
 		claim_entries(round);
 	work_end();
 	refused_batch_written(REFUSED_CLAIM);
-	dependents_claim_end(round);
 	assign_entries(round);
 	strict_note_heads(round);
 	return round->dropped || round->count > 0;
@@ -396,10 +382,8 @@ dispatch_abandon(DispatchRound *round)
 		if (entry->strict)
 			strict_learn(entry, false, round->now);
 		pool_release(entry->group->queue, entry->rated);
-		if (is_dependent(entry))
-			dependents_claim_failed(round->now.mono);
 		/* the group is known, so this allocates nothing */
-		else if (!entry->strict)
+		if (!entry->strict)
 			groups_hint(&entry->group->key, entry->candidate.place);
 	}
 	pool_end_round();

@@ -567,44 +567,14 @@ take_first(QueueGroup *group)
 	return place;
 }
 
-/*
- * Return the group of a row that is not to be remembered; NULL if there is no place for the group.
- * None is forgotten for it: tasks of those may have been chosen in this round.
- */
-QueueGroup *
-groups_see(const TaskGroup *key, TaskPlace place)
-{
-	QueueGroup *group = groups_find(key);
-
-	if (group == NULL && (int) groups.table->members >= groups.limit)
-		return NULL;
-	return see_group(group, key, place);
-}
-
-/* Could a due row of the group that is not remembered start now, and does no other due row wait? */
-bool
-groups_is_open(QueueGroup *group, ClockNow now)
-{
-	return (group->state == GROUP_AT_REST || group->state == GROUP_FUTURE) && !group->locked &&
-		   !queue_is_strict(group->queue) &&
-		   !clock_is_before(now.mono, queue_blocked_until(group->queue, &group->key, now));
-}
-
-/* A task of the group is chosen, which the caller has counted as running (groups_task_started). */
-void
-groups_note_choice(QueueGroup *group, ClockNow now)
-{
-	lanes_set_turn(group->queue, queue_next_turn(group->queue, now.wall));
-}
-
-/* Choose the first task of the group that groups_next returned, as groups_note_choice does. */
+/* Choose the first task of the group that groups_next returned, which counts as running. */
 TaskPlace
 groups_choose_first(QueueGroup *group, ClockNow now)
 {
 	TaskPlace place = take_first(group);
 
 	Assert(place.dt <= now.wall);
-	groups_note_choice(group, now);
+	lanes_set_turn(group->queue, queue_next_turn(group->queue, now.wall));
 	return place;
 }
 

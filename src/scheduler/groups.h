@@ -102,9 +102,6 @@ extern void groups_read_unlocked(QueueGroup *group, const TaskPlace *places, int
 
 extern bool groups_ready(ClockNow now);
 extern QueueGroup *groups_next(ClockNow now);
-extern QueueGroup *groups_see(const TaskGroup *key, TaskPlace place);
-extern bool groups_is_open(QueueGroup *group, ClockNow now);
-extern void groups_note_choice(QueueGroup *group, ClockNow now);
 extern TaskPlace groups_choose_first(QueueGroup *group, ClockNow now);
 extern void groups_skip(QueueGroup *group);
 extern void groups_skip_role(QueueGroup *group);

@@ -53,9 +53,6 @@ static const TaskColumn written[] = {COLUMN_START,	 COLUMN_STOP,	  COLUMN_PID,
 									 COLUMN_ATTEMPT, COLUMN_STATE,	  COLUMN_RESPONSE,
 									 COLUMN_ERROR,	 COLUMN_SQLSTATE, COLUMN_NOTICE};
 
-/* Besides, by a claim that frees a dependent row. */
-static const TaskColumn freed[] = {COLUMN_DT, COLUMN_PLANNED, COLUMN_WAITS};
-
 /* An index of the table. */
 typedef struct DirectIndex
 {
@@ -76,7 +73,6 @@ static struct
 	bool writing;  /* ... and nobody was interrupted while using it */
 	Oid relid;
 	bool plain; /* rows can be written; otherwise the rest is not set */
-	bool frees; /* dependent rows, too */
 	MemoryContext context;
 	EState *estate;
 	Oid id_index; /* unique, on the id alone */
@@ -329,7 +325,6 @@ describe_table(Relation rel)
 	direct.estate = CreateExecutorState();
 	direct.plain =
 		columns_complete(rel, task_columns, TASK_COLUMNS) && is_plain(rel) && keep_indexes(rel);
-	direct.frees = !changes_values(RelationGetDescr(rel), freed, lengthof(freed));
 	direct.complete = OidIsValid(direct.relid);
 	MemoryContextSwitchTo(old);
 }
@@ -378,17 +373,6 @@ direct_find(DirectRows *rows, int64 id)
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
 	index_rescan(rows->scan, &key, 1, NULL, 0);
 	return index_getnext_slot(rows->scan, ForwardScanDirection, rows->old);
-}
-
-/*
- * Can dependent rows of this table be claimed?  False if nothing is known of it, because nothing
- * was written since it has changed.
- */
-bool
-direct_frees(const TaskTable *table)
-{
-	return direct.complete && !direct.writing && direct.relid == table->relid && direct.plain &&
-		   direct.frees;
 }
 
 /* Find a row where it was read or written; the caller sees whether it is that row. */

@@ -31,7 +31,6 @@ typedef struct DirectRows
 
 extern bool direct_begin(DirectRows *rows, const TaskTable *table);
 extern void direct_end(DirectRows *rows);
-extern bool direct_frees(const TaskTable *table);
 extern bool direct_find(DirectRows *rows, int64 id);
 extern bool direct_find_at(DirectRows *rows, ItemPointerData tid);
 extern Datum direct_value(TupleTableSlot *slot, TaskColumn column, bool *isnull);

@@ -10,14 +10,10 @@
  * which all that the statement asks can be told by comparing values.  All other candidates are left
  * to the statement: rows that have changed, are locked or are not found, suspects, and tasks that
  * repeat or have an interval.  A condition that is added to the statement must be added here, too.
- *
- * A dependent row that was read as one that may be claimed (rows_released) is freed and claimed in
- * one write.  There is no statement for that: if it is not written, it is judged as before.
  */
 #include "postgres.h"
 
 #include "access/detoast.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 
@@ -86,58 +82,13 @@ is_due(TupleTableSlot *slot, const Candidate *candidate, TimestampTz now)
 		   is_int64(slot, COLUMN_DT, candidate->place.dt) && direct_is_null(slot, COLUMN_WAITS);
 }
 
-/* Does it wait for this task alone? */
-static bool
-waits_alone(TupleTableSlot *slot, int64 task)
-{
-	bool isnull;
-	Datum after = direct_value(slot, COLUMN_AFTER, &isnull);
-	ArrayType *array;
-
-	if (isnull || !is_int64(slot, COLUMN_WAITS, task))
-		return false;
-	array = DatumGetArrayTypeP(after);
-	return ARR_NDIM(array) == 1 && ARR_DIMS(array)[0] == 1 && !ARR_HASNULL(array) &&
-		   *(int64 *) ARR_DATA_PTR(array) == task;
-}
-
-/* Does it wait for nothing but the task that it watches, which is DONE? */
-static bool
-is_released(TupleTableSlot *slot, const Candidate *candidate)
-{
-	bool isnull;
-	TimestampTz dt = DatumGetTimestampTz(direct_value(slot, COLUMN_DT, &isnull));
-
-	return is_int64(slot, COLUMN_ID, candidate->place.id) && !isnull && dt <= candidate->place.dt &&
-		   waits_alone(slot, candidate->watches) &&
-		   (direct_is_null(slot, COLUMN_RULE) || direct_is_text(slot, COLUMN_RULE, "done") ||
-			direct_is_text(slot, COLUMN_RULE, "ended") || direct_is_text(slot, COLUMN_RULE, "any"));
-}
-
-/*
- * Find the dependent row of a candidate, if the task that it watches is DONE: it was when the row
- * was read.  The last of these tasks is remembered in "done".  "active" counts from now on.
- */
-static bool
-find_dependent(DirectRows *rows, const Candidate *candidate, WatchedTask *done)
-{
-	if (!done->ended || done->id != candidate->watches)
-		*done =
-			(WatchedTask){candidate->watches, direct_find(rows, candidate->watches) &&
-												  direct_is_text(rows->old, COLUMN_STATE, "DONE")};
-	return done->ended && direct_find_at(rows, candidate->tid) && direct_is_free(rows) &&
-		   may_claim(rows->old, candidate) && is_released(rows->old, candidate);
-}
-
 /* Find the row of a candidate.  Returns false if it is left to the statement. */
 static bool
-find_row(DirectRows *rows, const Candidate *candidate, TimestampTz now, WatchedTask *done)
+find_row(DirectRows *rows, const Candidate *candidate, TimestampTz now)
 {
 	if (candidate->isolated)
 		return false;
 	/* a lock that is taken after this look is waited for, as long as lock_timeout allows */
-	if (ItemPointerIsValid(&candidate->tid))
-		return find_dependent(rows, candidate, done);
 	return direct_find(rows, candidate->place.id) && direct_is_free(rows) &&
 		   may_claim(rows->old, candidate) && is_due(rows->old, candidate, now);
 }
@@ -152,12 +103,6 @@ write_claim(DirectRows *rows, const Candidate *candidate, TaskRun run)
 	direct_set(rows, COLUMN_START, TimestampTzGetDatum(run.claimed));
 	direct_set_null(rows, COLUMN_STOP);
 	direct_set(rows, COLUMN_PID, Int32GetDatum(candidate->pid));
-	if (ItemPointerIsValid(&candidate->tid))
-	{
-		direct_set(rows, COLUMN_DT, TimestampTzGetDatum(candidate->place.dt));
-		direct_set_null(rows, COLUMN_PLANNED);
-		direct_set_null(rows, COLUMN_WAITS);
-	}
 	return direct_write(rows);
 }
 
@@ -193,7 +138,7 @@ fill_claim(TupleTableSlot *slot, const Candidate *candidate, TaskRun run, Claim 
 	claim->deletes = DatumGetBool(direct_value(slot, COLUMN_DELETE, &isnull));
 	claim->notifies = !direct_is_null(slot, COLUMN_NOTIFY);
 	claim->planned = DatumGetTimestampTz(direct_value(slot, COLUMN_PLANNED, &isnull));
-	if (isnull || ItemPointerIsValid(&candidate->tid))
+	if (isnull)
 		claim->planned = candidate->place.dt;
 	claim->role = pstrdup(candidate->group->role);
 	claim->role_id = candidate->group->role_id;
@@ -203,13 +148,13 @@ fill_claim(TupleTableSlot *slot, const Candidate *candidate, TaskRun run, Claim 
 /* Claim the row of a candidate.  Returns false if it is left to the statement. */
 static bool
 claim_row(DirectRows *rows, const Candidate *candidate, TimestampTz now, TimestampTz claimed,
-		  WatchedTask *done, Claim *claim)
+		  Claim *claim)
 {
 	TaskRun run = {.id = candidate->place.id, .claimed = claimed};
 	bool isnull;
 	int32 attempt;
 
-	if (!find_row(rows, candidate, now, done))
+	if (!find_row(rows, candidate, now))
 		return false;
 	attempt = DatumGetInt32(direct_value(rows->old, COLUMN_ATTEMPT, &isnull));
 	run.attempt = Min(attempt, PG_INT32_MAX - 1) + 1;
@@ -229,7 +174,6 @@ direct_claim(const TaskTable *table, const Candidate *candidates, int count, Tim
 			 TimestampTz claimed, Claim *claims, Candidate *left, int *nleft)
 {
 	DirectRows rows;
-	WatchedTask done = {.ended = false};
 	bool begun = direct_begin(&rows, table);
 	int found = 0;
 	int i;
@@ -237,9 +181,9 @@ direct_claim(const TaskTable *table, const Candidate *candidates, int count, Tim
 	*nleft = 0;
 	for (i = 0; i < count; i++)
 	{
-		if (begun && claim_row(&rows, &candidates[i], now, claimed, &done, &claims[found]))
+		if (begun && claim_row(&rows, &candidates[i], now, claimed, &claims[found]))
 			found++;
-		else if (!ItemPointerIsValid(&candidates[i].tid))
+		else
 			left[(*nleft)++] = candidates[i];
 	}
 	if (begun)

@@ -43,15 +43,10 @@ typedef struct QueueHead
 	GroupHead head;
 } QueueHead;
 
-/*
- * A task to claim, and the executor that is to run it.  A dependent row is freed by its claim,
- * which then writes the time of "place".
- */
+/* A task to claim, and the executor that is to run it. */
 typedef struct Candidate
 {
 	TaskPlace place;
-	ItemPointerData tid; /* where a dependent row was read; invalid: the row waits for no task */
-	int64 watches;		 /* the task that it watches, which is DONE */
 	const TaskGroup *group;
 	int pid;
 	int64 active;		   /* default of column "active" (ms), if that is NULL; 0: no limit */
@@ -191,16 +186,6 @@ typedef struct DependentRow
 	double keep;
 } DependentRow;
 
-/* A dependent row of a task that has ended. */
-typedef struct ReleasedRow
-{
-	int64 id;
-	ItemPointerData tid;
-	int64 watches;
-	bool claimable; /* a claim may free it: see rows_released */
-	TaskGroup group;
-} ReleasedRow;
-
 /* A task that rows watch. */
 typedef struct WatchedTask
 {
@@ -297,8 +282,6 @@ rows_judge_any(const TaskTable *table, const TaskTable *removed, int64 from, con
 extern void rows_free(const TaskTable *table, const DependentRow *rows, int count, TimestampTz now);
 extern int rows_free_single(const TaskTable *table, const int64 *ids, int count,
 							const int64 *without, int nwithout, int limit, TimestampTz now);
-extern int rows_released(const TaskTable *table, const int64 *ids, int count, int limit,
-						 TimestampTz now, ReleasedRow **rows);
 extern void rows_watch(const TaskTable *table, const DependentRow *rows, int count);
 extern void rows_give_up(const TaskTable *table, const DependentRow *rows, int count);
 extern int

@@ -361,31 +361,6 @@ static const Statement free_single = {STATEMENT_FREE_SINGLE,
 	"  FROM c"
 	" WHERE " IS_LOCKED_ROW};
 
-/*
- * The rows that watch one of these tasks.  A claim may free those that free_single would, if
- * direct_claim.c can write them.
- */
-static const Statement read_released = {STATEMENT_RELEASED,
-	"SELECT n.id, n.tid, a.id,"
-	"       coalesce(w.done AND " IS_SINGLE("n") " AND n.claimable, false),"
-	"       n.queue, n.max, n.priority, n.role, n.role_id"
-	"  FROM unnest($ids) AS a (id)"
-	" CROSS JOIN LATERAL ("
-	"       SELECT bool_and(r.state = 'DONE') AS done FROM {rows} AS r WHERE r.id = a.id) AS w"
-	" CROSS JOIN LATERAL ("
-	"       SELECT t.id, t.ctid AS tid, t.after,"
-	"              coalesce(t.rule, 'done') IN ('done', 'ended', 'any') AND t.dt <= $now"
-	"              AND coalesce(t.crashed, 0) = 0 AND t.timeout IS NULL AND t.active IS NULL"
-	"              AND t.repeat IS NULL AND t.cron IS NULL AND t.keep IS NULL"
-	"              AND t.format IS NULL AND t.priority IS NOT NULL AND t.role IS NOT NULL"
-	"              AND t.role_id IS NOT NULL AND octet_length(t.queue) <= " CppAsString2(TASK_QUEUE_MAX) " AS claimable,"
-	"              substr(t.queue, 1, " CppAsString2(TASK_QUEUE_MAX) ") AS queue,"
-	"              " MAX_OR_NONE " AS max, t.priority, t.role::text AS role, t.role_id"
-	"         FROM {rows} AS t"
-	"        WHERE t.state = 'PLAN' AND t.waits = a.id"
-	"        LIMIT $limit) AS n"
-	" LIMIT $limit"};
-
 static const Statement wait_on = {STATEMENT_WAIT_ON,
 	"UPDATE {rows} AS t"
 	"   SET waits = c.id"
@@ -450,44 +425,6 @@ rows_free_single(const TaskTable *table, const int64 *ids, int count, const int6
 	freed = (int) statement_execute(&free_single, table, &args);
 	statement_end();
 	return freed;
-}
-
-/*
- * Read up to "limit" rows that watch one of these tasks, and say which of them a claim may free:
- * those that wait for one task alone, which is DONE, and that are due.
- */
-int
-rows_released(const TaskTable *table, const int64 *ids, int count, int limit, TimestampTz now,
-			  ReleasedRow **rows)
-{
-	MemoryContext caller = CurrentMemoryContext;
-	StatementArgs args;
-	int i;
-
-	statement_begin(&args);
-	arg_ids(&args, "ids", ids, count);
-	arg_int64(&args, "limit", limit);
-	arg_timestamp(&args, "now", now);
-	count = (int) statement_execute(&read_released, table, &args);
-	*rows = MemoryContextAllocZero(caller, Max(count, 1) * sizeof(ReleasedRow));
-	for (i = 0; i < count; i++)
-	{
-		ReleasedRow *row = &(*rows)[i];
-
-		row->id = statement_int64(i, 1);
-		row->tid = statement_tid(i, 2);
-		row->watches = statement_int64(i, 3);
-		row->claimable = statement_bool(i, 4);
-		if (!row->claimable)
-			continue;
-		row->group.queue = statement_text(caller, i, 5);
-		row->group.max = statement_int32(i, 6);
-		row->group.priority = statement_int32(i, 7);
-		row->group.role = statement_text(caller, i, 8);
-		row->group.role_id = statement_int64(i, 9);
-	}
-	statement_end();
-	return count;
 }
 
 /* Each of these locked rows watches another task from now on. */

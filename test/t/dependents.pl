@@ -618,4 +618,133 @@ subtest 'a partitioned table' => sub {
 		WHERE t.start <= p.stop AND t.rule IS NULL'), 0, 'in order');
 };
 
+sql('DROP TABLE IF EXISTS effect;
+	CREATE TABLE effect (id bigint, at timestamptz DEFAULT clock_timestamp()); TRUNCATE task');
+
+# Inserts a task that waits for its gate, and, in one INSERT, this number that wait for it.
+sub insert_fan
+{
+	my ($gate, $count, %column) = @_;
+	my $request = delete $column{request} // 'INSERT INTO effect SELECT pg_task_id()';
+	my $id = insert_task($node, queue => 'first', request => "SELECT hold('$gate')");
+	my @names = sort keys %column;
+
+	sql('INSERT INTO task (after, request' . join('', map { ", $_" } @names) . ") SELECT '{$id}', "
+		. literal($request)
+		. join('', map { ', ' . literal($column{$_}) } @names)
+		. " FROM generate_series(1, $count)");
+	return $id;
+}
+
+# All tasks have ended, and each has had its effect once.
+sub check_effects
+{
+	my ($count, $name) = @_;
+
+	wait_until($node, "SELECT NOT EXISTS (SELECT FROM task WHERE state IN ('PLAN', 'WORK'))");
+	is(sql(q{SELECT count(*), count(DISTINCT e.id), count(*) FILTER (WHERE state = 'DONE'
+		AND attempt = 1 AND waits IS NULL AND planned IS NULL AND start >= dt)
+		FROM effect AS e JOIN task USING (id)}), "$count|$count|$count", "$name: each has run once");
+	sql('TRUNCATE task, effect; DELETE FROM gate');
+	return;
+}
+
+# The largest number of tasks of a queue that ran at the same time.
+sub most_at_once
+{
+	my ($queue) = @_;
+
+	return sql("SELECT max(n) FROM (SELECT count(*) AS n FROM task AS a JOIN task AS b
+		ON b.start <= a.start AND b.stop > a.start
+		WHERE a.queue = '$queue' AND b.queue = '$queue' GROUP BY a.id) AS s");
+}
+
+subtest 'limits' => sub {
+	my $id = insert_fan('limits', 40, queue => 'two', max => 2);
+	my $strict;
+
+	insert_rule('rule', max => 1);
+	insert_rule('paused', paused => 't');
+	insert_rule('strict', strict => 't', max => 1);
+	sql(qq{INSERT INTO task (after, queue, request) SELECT '{$id}', queue,
+		'INSERT INTO effect SELECT pg_task_id(); SELECT pg_sleep(0.002)'
+		FROM unnest('{rule, paused, strict}'::text[]) AS queue, generate_series(1, 20)});
+	sql(qq{UPDATE task SET request = request || '; SELECT pg_sleep(0.002)' WHERE queue = 'two'});
+	open_gate($node, 'limits');
+	wait_until($node, "SELECT count(*) = 80 FROM effect");
+	cmp_ok(most_at_once('two'), '<=', 2, 'the column "max"');
+	is(most_at_once('rule'), 1, 'the rule of a queue');
+	is(most_at_once('strict'), 1, 'a strict queue');
+	is(sql(q{SELECT count(*) FROM task WHERE queue = 'paused' AND state = 'PLAN'}), 20,
+		'a queue that is paused');
+	sql('DELETE FROM task_queue');
+	check_effects(100, 'limits');
+};
+
+# Rows that wait for no task and are due start before those that are freed.
+subtest 'order' => sub {
+	sql('ALTER SYSTEM SET pg_task.max_executors = 1');
+	apply_conf($node);
+	my $id = insert_fan('order', 20, priority => 0);
+
+	wait_for_running($node, 1);
+	insert_task($node, queue => 'plain', request => 'INSERT INTO effect SELECT pg_task_id()')
+		for 1 .. 5;
+	open_gate($node, 'order');
+	wait_until($node, 'SELECT count(*) = 25 FROM effect');
+	is(sql(q{SELECT bool_and(queue = 'plain') FROM (SELECT queue FROM effect JOIN task USING (id)
+		ORDER BY at LIMIT 5) AS s}), 't', 'tasks that were due before go first');
+	check_effects(25, 'order');
+	sql('ALTER SYSTEM RESET pg_task.max_executors');
+	apply_conf($node);
+};
+
+# What happens between the end of a task and the start of one that waits for it.
+subtest 'rows that are changed or locked' => sub {
+	my $id = insert_fan('locked', 10);
+	my $other = insert_task($node, queue => 'first', dt => 'infinity', request => 'SELECT 1');
+	my @rows = split /\n/, sql("SELECT id FROM task WHERE after = '{$id}' ORDER BY id");
+	my $session = open_session($node, 'postgres');
+
+	$session->query_safe("BEGIN; SELECT FROM task WHERE id IN ($rows[0], $rows[1]) FOR UPDATE;
+		UPDATE task SET after = '{$other}' WHERE id = $rows[2]; DELETE FROM task WHERE id = $rows[3]");
+	open_gate($node, 'locked');
+	wait_until($node, 'SELECT count(*) = 6 FROM effect');
+	is(sql("SELECT string_agg(state, ' ' ORDER BY id) FROM task WHERE id IN
+		($rows[0], $rows[1], $rows[2], $rows[3])"), 'PLAN PLAN PLAN PLAN', 'locked rows wait');
+	$session->query_safe('COMMIT');
+	$session->quit;
+	wait_until($node, 'SELECT count(*) = 8 FROM effect');
+	is_row($node, $rows[2], { state => 'PLAN', waits => $other }, 'one waits for another task now');
+	sql("UPDATE task SET dt = now() WHERE id = $other");
+	check_effects(9, 'rows that are changed or locked');
+};
+
+# One of them plans the task again for which all wait: none is freed from then on.
+subtest 'a task that runs again' => sub {
+	my $id = insert_fan('again', 20000);
+
+	sql(qq{UPDATE task SET request = 'UPDATE task SET state = ''PLAN'', dt = ''infinity'' WHERE id = $id;
+		INSERT INTO effect SELECT pg_task_id()' WHERE id = $id + 1000});
+	open_gate($node, 'again');
+	wait_until($node, "SELECT dt = 'infinity' FROM task WHERE id = $id");
+	my $since = sql('SELECT clock_timestamp()');
+	wait_until($node, q{SELECT NOT EXISTS (SELECT FROM task WHERE state = 'WORK'
+		OR (state = 'PLAN' AND waits IS NULL AND dt < 'infinity'))});
+	is(sql("SELECT count(*) FROM task WHERE dt > '$since' AND waits IS NULL AND id <> $id"), 0,
+		'none has started after that');
+	cmp_ok(sql('SELECT count(*) FROM task WHERE waits IS NOT NULL'), '>', 0, 'the others wait');
+	sql("UPDATE task SET dt = now() WHERE id = $id");
+	check_effects(20000, 'a task that runs again');
+};
+
+subtest 'a crash amid many' => sub {
+	insert_fan('crash', 1500);
+	open_gate($node, 'crash');
+	wait_until($node, 'SELECT count(*) > 200 FROM effect');
+	crash($node);
+	wait_until($node, "SELECT NOT EXISTS (SELECT FROM task WHERE state IN ('PLAN', 'WORK'))");
+	is(sql(q{SELECT count(*), count(DISTINCT id) FROM effect}), '1500|1500', 'each effect once');
+};
+
 done_testing();
