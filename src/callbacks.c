@@ -27,7 +27,6 @@
 #include "shared/crash.h"
 #include "shared/shared.h"
 #include "shared/waiters.h"
-#include "task/compiled.h"
 #include "task/direct.h"
 #include "task/queue_table.h"
 #include "task/roles.h"
@@ -35,9 +34,8 @@
 #include "task/watch.h"
 
 /* The caches that are watched. */
-static const int caches[] = {AUTHOID,		   AUTHMEMROLEMEM, DATABASEOID, NAMESPACEOID,
-							 PROCOID,		   OPEROID,		   TYPEOID,		COLLOID,
-							 CASTSOURCETARGET, CONSTROID,	   AMPROCNUM};
+static const int caches[] = {AUTHOID, AUTHMEMROLEMEM, DATABASEOID, NAMESPACEOID,	PROCOID,
+							 OPEROID, TYPEOID,		  COLLOID,	   CASTSOURCETARGET};
 
 /* Static, because hooks take no argument of ours. */
 static struct
@@ -53,7 +51,6 @@ relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
 	watch_relation_invalidated(relid);
 	queue_table_relation_invalidated(relid);
 	direct_relation_invalidated(relid);
-	compiled_invalidated();
 	trigger_row_relation_invalidated(relid);
 	numbering_relation_invalidated(relid);
 }
@@ -83,15 +80,7 @@ catalog_invalidated(Datum arg pg_attribute_unused(), int cache, uint32 hash)
 			watch_schema_invalidated();
 			kept_request_invalidated();
 			break;
-		case COLLOID:
-			kept_request_invalidated();
-			break;
-		case CONSTROID:
-		case AMPROCNUM:
-			compiled_invalidated();
-			break;
 		default:
-			compiled_invalidated();
 			kept_request_invalidated();
 			break;
 	}

@@ -130,21 +130,6 @@
 	PortalRun(portal, count, top, true, dest, alt, qc)
 #endif
 
-/* From 18 on a function in language SQL is cached for the process, as one in PL/pgSQL is. */
-#if PG_VERSION_NUM >= 180000
-#define COMPAT_SQL_IS_KEPT true
-#else
-#define COMPAT_SQL_IS_KEPT false
-#endif
-
-/* From 19 on standard_conforming_strings is always on; before, it is a setting (see pinned.c). */
-#if PG_VERSION_NUM >= 190000
-#define COMPAT_PIN_STRINGS(pin)
-#else
-#define COMPAT_PIN_STRINGS(pin) \
-	pin("standard_conforming_strings", false, PIN_BOOL, &standard_conforming_strings),
-#endif
-
 /* The replication origin of the session; 0: none. */
 #if PG_VERSION_NUM >= 190000
 #define COMPAT_SESSION_ORIGIN (replorigin_xact_state.origin)

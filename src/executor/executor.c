@@ -37,8 +37,6 @@
 #include "shared/slots.h"
 #include "shared/statistics.h"
 #include "shared/worker.h"
-#include "task/compiled.h"
-#include "task/pinned.h"
 #include "task/roles.h"
 #include "task/statement.h"
 
@@ -190,15 +188,12 @@ attach_executor(Datum arg)
 	process.settings_seen = shared_settings(MyExecutor->database, MyExecutor->role);
 	crash_watch(MyExecutor);
 	roles_define();
-	compiled_define();
-	pinned_define(false);
 	BackgroundWorkerInitializeConnectionByOid(MyExecutor->database, MyExecutor->role,
 											  COMPAT_WORKER_FLAGS);
 	if (!roles_watch_session(MyExecutor->role))
 		proc_exit(0);
 	port_describe();
 	preload_libraries();
-	pinned_define(true);
 	client_define();
 	cleanup_define();
 	statement_define();

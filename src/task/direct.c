@@ -198,8 +198,8 @@ is_users(Oid function, void *context pg_attribute_unused())
 
 /*
  * Does an expression call a function that a user has created?  What is compiled of it must not be
- * kept: see compiled.c.  Neither must the constraints of a domain, which may call one: when they
- * change, no relation does.
+ * kept.  Neither must the constraints of a domain, which may call one: when they change, no
+ * relation does.
  */
 static bool
 calls_users(Node *node, void *context)

@@ -17,9 +17,7 @@
 #include "utils/guc.h"
 #include "utils/rls.h"
 
-#include "task/compiled.h"
 #include "task/owner.h"
-#include "task/pinned.h"
 
 /*
  * Does this process act as the owner now?  The triggers on the table ask, at any depth below the
@@ -87,8 +85,8 @@ owner_become(Oid user, OwnerScope *scope)
 }
 
 /*
- * Act as the owner, as owner_restrict says and with all settings that matter but search_path, until
- * owner_return.  After an error, the caller calls owner_abandon.
+ * Act as the owner, as owner_restrict says but for search_path, until owner_return.  After an
+ * error, the caller calls owner_abandon.
  *
  * What looks for names, or runs code that may, calls owner_pin_path first: every statement does.  A
  * row that is written without one is written for every task, and search_path would be the most
@@ -113,13 +111,13 @@ owner_begin_lean(Oid user, OwnerScope *scope)
 	if (!row_security)
 		(void) set_config_option("row_security", "on", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
 								 true, 0, false);
-	pinned_set();
-	compiled_begin();
 }
 
-/* Act as before owner_become, with the settings that are in force. */
-static void
-restore_user(const OwnerScope *scope)
+/*
+ * As owner_return, for a caller that has restored the settings and has committed as the owner.
+ */
+void
+owner_committed(const OwnerScope *scope)
 {
 	Assert(acting);
 	SetUserIdAndSecContext(scope->user, scope->context);
@@ -130,19 +128,8 @@ restore_user(const OwnerScope *scope)
 void
 owner_return(const OwnerScope *scope)
 {
-	compiled_end();
 	AtEOXact_GUC(false, scope->nest_level);
-	restore_user(scope);
-}
-
-/*
- * As owner_return, for a caller that has restored the settings and has committed as the owner.
- */
-void
-owner_committed(const OwnerScope *scope)
-{
-	compiled_abandon();
-	restore_user(scope);
+	owner_committed(scope);
 }
 
 /*
@@ -153,7 +140,6 @@ void
 owner_abandon(void)
 {
 	acting = false;
-	compiled_abandon();
 }
 
 /* Does this process act as the owner now, and write rows on behalf of pg_task? */

@@ -302,7 +302,8 @@ subtest 'the places that act as somebody else' => sub {
 		'scheduler/work.c work_begin', 'session/numbering.c read_sequence',
 		'session/removal.c execute_as_owner', 'session/table_access.c become_user',
 		'session/table_access.c execute',
-		'task/owner.c owner_become', 'task/owner.c restore_user', 'task/owner.c restrict_user', 'task/table.c complete_table',
+		'task/owner.c owner_become', 'task/owner.c owner_committed', 'task/owner.c restrict_user',
+		'task/table.c complete_table',
 		'task/table.c has_table', 'task/table.c table_prepare'), 'no place but these');
 };
 
