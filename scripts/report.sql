@@ -179,9 +179,9 @@ SELECT id, queue, key, role, rule, dt::timestamptz(0)::text AS next, last_state,
 
 \echo schedulers
 COPY (
-SELECT datname, state, executors, busy, wanted, parked, locked, refused, suspects, orphans,
+SELECT datname, state, executors, busy, wanted, held,
        CASE WHEN isfinite(oldest_due) THEN extract(epoch FROM now() - oldest_due) END AS behind,
-       extract(epoch FROM now() - wants_since) AS wants, sqlstate, error,
+       extract(epoch FROM now() - wants_since) AS wants, error,
        error_at::timestamptz(0)::text AS error_at, count(*) OVER () AS all
   FROM pg_stat_task_scheduler() ORDER BY datname LIMIT 50
 ) TO STDOUT WITH (HEADER);

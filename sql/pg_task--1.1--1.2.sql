@@ -67,13 +67,10 @@ COMMENT ON FUNCTION pg_catalog.pg_task_why(bigint) IS
     'why does this task not run? NULL if there is none';
 
 CREATE OR REPLACE FUNCTION pg_catalog.pg_stat_task_scheduler(
-        OUT datid oid, OUT datname name, OUT relid oid, OUT pid integer, OUT state text,
-        OUT begun timestamptz, OUT iterations bigint, OUT claims bigint, OUT claimed bigint,
-        OUT missed bigint, OUT scans bigint, OUT errors bigint, OUT groups integer,
-        OUT parked integer, OUT refused integer, OUT suspects integer, OUT orphans integer,
-        OUT locked integer, OUT oldest_due timestamptz, OUT executors integer, OUT busy integer,
-        OUT wanted integer, OUT wants_since timestamptz, OUT error text, OUT sqlstate text,
-        OUT error_at timestamptz)
+        OUT datname name, OUT relid oid, OUT pid integer, OUT state text, OUT begun timestamptz,
+        OUT iterations bigint, OUT claimed bigint, OUT missed bigint, OUT errors bigint,
+        OUT held integer, OUT oldest_due timestamptz, OUT executors integer, OUT busy integer,
+        OUT wanted integer, OUT wants_since timestamptz, OUT error text, OUT error_at timestamptz)
     RETURNS SETOF record
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_stat_task_scheduler';
 

@@ -2,13 +2,11 @@
 # full_queues: the rate of one queue beside 100,000 that are full, and without them; the scheduler's
 # memory for each.
 
-# The memory of the scheduler for each group that it knows, without what it has at first.
+# full_queues_memory AT_FIRST GROUPS: the memory of the scheduler for each group, without what it
+# has at first.
 full_queues_memory() {
-    local groups
-    groups=$(sql 'SELECT groups FROM pg_stat_task_scheduler() WHERE datname = current_database()')
-    record full_queues.groups "$groups" groups
     record full_queues.bytes_per_group \
-        "($(private "$(pid_of 'pg_task scheduler')") - $1) * 1024.0 / greatest($groups, 1)" bytes
+        "($(private "$(pid_of 'pg_task scheduler')") - $1) * 1024.0 / $2" bytes
 }
 
 full_queues() {
@@ -22,7 +20,7 @@ full_queues() {
     at_first=$(private "$(pid_of 'pg_task scheduler')")
     add_queues full "$count"
     full_queues_rounds beside "$batch"
-    full_queues_memory "$at_first"
+    full_queues_memory "$at_first" "$count"
     warm_up 4
     full_queues_rounds alone "$batch"
     sql 'TRUNCATE task'

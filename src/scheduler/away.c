@@ -13,7 +13,6 @@
 
 #include "scheduler/away.h"
 #include "scheduler/dispatch.h"
-#include "scheduler/locked_rows.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/work.h"
 #include "shared/shared.h"
@@ -46,10 +45,7 @@ away_table_prepared(const TaskTable *table)
 					  errhidecontext(true)));
 	MyScheduler->away = table->away;
 	if (table->away)
-	{
 		dispatch_publish_none();
-		locked_rows_forget();
-	}
 }
 
 /*

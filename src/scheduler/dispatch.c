@@ -174,7 +174,6 @@ claim_entries(DispatchRound *round)
 		note_claims(round, claims, count);
 		rate_store_write_chosen(round);
 	}
-	figures_add(FIGURE_CLAIMS, ncandidates > 0);
 	figures_add(FIGURE_CLAIMED, count);
 	missed = count_missed(round);
 	figures_add(FIGURE_MISSED, missed);

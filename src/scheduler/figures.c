@@ -14,9 +14,6 @@
 #include "utils/timestamp.h"
 
 #include "scheduler/figures.h"
-#include "scheduler/groups.h"
-#include "scheduler/locked_rows.h"
-#include "scheduler/order.h"
 #include "scheduler/orphans.h"
 #include "scheduler/rates.h"
 #include "scheduler/refused.h"
@@ -54,12 +51,7 @@ void
 figures_publish(void)
 {
 	figures_add(FIGURE_ITERATIONS, 1);
-	figures_set(FIGURE_GROUPS, groups_count());
-	figures_set(FIGURE_PARKED, lanes_count_parked());
-	figures_set(FIGURE_REFUSED, refused_count());
-	figures_set(FIGURE_SUSPECTS, MyScheduler->isolation.count);
-	figures_set(FIGURE_ORPHANS, orphans_count());
-	figures_set(FIGURE_LOCKED, locked_rows_count());
+	figures_set(FIGURE_HELD, refused_count() + MyScheduler->isolation.count + orphans_count());
 	figures_set(FIGURE_RATES, rates_count());
 }
 
@@ -72,7 +64,6 @@ figures_error(const ErrorData *error)
 	int length = pg_mbcliplen(message, (int) strlen(message), SHARED_ERROR - 1);
 
 	memcpy(shared.message, message, length);
-	strlcpy(shared.sqlstate, unpack_sql_state(error->sqlerrcode), sizeof(shared.sqlstate));
 	figures_add(FIGURE_ERRORS, 1);
 	shared_database_set_error(MyDatabaseId, &shared);
 }

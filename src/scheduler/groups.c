@@ -136,13 +136,6 @@ groups_forget(QueueGroup *group)
 	pfree(group);
 }
 
-/* Count the groups that are remembered. */
-int
-groups_count(void)
-{
-	return (int) groups.table->members;
-}
-
 /* Forget the waiting rows, but not what runs: after an error they are not trusted. */
 void
 groups_clear(void)

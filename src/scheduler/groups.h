@@ -82,7 +82,6 @@ group_next_place(const QueueGroup *group)
 extern void groups_create(int limit, int64 aging);
 extern void groups_clear(void);
 extern void groups_forget(QueueGroup *group);
-extern int groups_count(void);
 
 extern void groups_hint(const TaskGroup *key, TaskPlace place);
 extern void groups_hint_row(const TaskGroup *key, TaskPlace place);

@@ -32,7 +32,6 @@ static struct
 	pairingheap roles;		  /* those that are ready */
 	dlist_head skipped_roles; /* until the next round */
 	pairingheap closed; /* closed queues with parked lanes, by the time when they are opened */
-	int nparked;		/* lanes that are parked at them */
 } lanes;
 
 static int
@@ -231,7 +230,6 @@ begin_parked(GroupLane *lane)
 	lane->state = LANE_PARKED;
 	pairingheap_add(&lane->queue->parked, &lane->order);
 	lane->queue->nparked++;
-	lanes.nparked += lane->queue->closed;
 }
 
 /* Remove a lane from the parked ones of its queue. */
@@ -242,7 +240,6 @@ end_parked(GroupLane *lane)
 	lane->state = LANE_AT_REST;
 	pairingheap_remove(&lane->queue->parked, &lane->order);
 	lane->queue->nparked--;
-	lanes.nparked -= lane->queue->closed;
 }
 
 /* The first of the parked lanes of a queue that has some. */
@@ -292,8 +289,6 @@ close_queue(QueueState *queue, MonoTime until)
 		pairingheap_remove(&lanes.closed, &queue->closed_node);
 		until = clock_min(until, queue->closed_until);
 	}
-	else
-		lanes.nparked += queue->nparked;
 	queue->closed = true;
 	queue->closed_until = until;
 	pairingheap_add(&lanes.closed, &queue->closed_node);
@@ -307,7 +302,6 @@ lanes_open(QueueState *queue)
 		return;
 	queue->closed = false;
 	pairingheap_remove(&lanes.closed, &queue->closed_node);
-	lanes.nparked -= queue->nparked;
 	choose_front(queue);
 }
 
@@ -334,13 +328,6 @@ lanes_closed_until(void)
 	if (pairingheap_is_empty(&lanes.closed))
 		return CLOCK_NEVER;
 	return pairingheap_container(QueueState, closed_node, lanes.closed.ph_root)->closed_until;
-}
-
-/* Count the lanes that are parked at queues that may start no task now. */
-int
-lanes_count_parked(void)
-{
-	return lanes.nparked;
 }
 
 /* Remove a lane from where it is: its first group is about to change. */

@@ -99,7 +99,6 @@ extern void lanes_open(QueueState *queue);
 extern void lanes_open_due(MonoTime now);
 extern void lanes_open_all(void);
 extern MonoTime lanes_closed_until(void);
-extern int lanes_count_parked(void);
 extern void lanes_set_turn(QueueState *queue, TimestampTz turn);
 extern void lanes_undo_start(QueueState *queue, QueueStart *start);
 extern bool lanes_have_first(const QueueGroup *group);

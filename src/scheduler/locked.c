@@ -13,7 +13,6 @@
 
 #include "scheduler/group_locks.h"
 #include "scheduler/locked.h"
-#include "scheduler/locked_rows.h"
 #include "scheduler/role_state.h"
 #include "scheduler/scheduler.h"
 #include "task/rows.h"
@@ -42,23 +41,6 @@ is_locked(const int64 *ids, int count, int64 id)
 	return bsearch(&id, ids, count, sizeof(int64), rows_compare_ids) != NULL;
 }
 
-/* Find out which of these rows are locked, as rows_locked does, and remember that. */
-static int
-find_locked(const TaskTable *table, const TaskPlace *places, int count, int64 **ids)
-{
-	int found = rows_locked(table, places, count, ids);
-	int i;
-
-	for (i = 0; i < count; i++)
-	{
-		if (is_locked(*ids, found, places[i].id))
-			locked_rows_add(places[i]);
-		else
-			locked_rows_remove(places[i]);
-	}
-	return found;
-}
-
 /*
  * Read the next rows of a group of which many rows are locked.  Only rows that are not locked, or
  * not due, are remembered.
@@ -80,7 +62,7 @@ read_unlocked_rows(const TaskTable *table, QueueGroup *group, ClockNow now)
 		tried[ntried++] = places[i];
 	if (group->head.dt <= now.wall)
 		tried[ntried++] = group->head;
-	nids = find_locked(table, tried, ntried, &ids);
+	nids = rows_locked(table, tried, ntried, &ids);
 	if (group->head.dt <= now.wall && !is_locked(ids, nids, group->head.id))
 	{
 		group_locks_end(group);
@@ -154,7 +136,7 @@ locked_check(DispatchRound *round, const TaskTable *table)
 	places = palloc(round->nchecks * sizeof(TaskPlace));
 	for (i = 0; i < round->nchecks; i++)
 		places[i] = round->checks[i].group->places[round->checks[i].group->next];
-	count = find_locked(table, places, round->nchecks, &ids);
+	count = rows_locked(table, places, round->nchecks, &ids);
 	for (i = 0; i < round->nchecks; i++)
 	{
 		if (is_locked(ids, count, places[i].id))
@@ -182,7 +164,7 @@ locked_mark(DispatchRound *round, const TaskTable *table)
 	for (i = 0; i < round->count; i++)
 		if (round->entries[i].claim == NULL && !round->entries[i].kept)
 			places[count++] = round->entries[i].candidate.place;
-	nids = find_locked(table, places, count, &ids);
+	nids = rows_locked(table, places, count, &ids);
 	for (i = 0; i < round->count; i++)
 	{
 		DispatchEntry *entry = &round->entries[i];
@@ -196,8 +178,6 @@ locked_mark(DispatchRound *round, const TaskTable *table)
 void
 locked_learn(const DispatchEntry *entry)
 {
-	if (entry->claim)
-		locked_rows_remove(entry->candidate.place);
 	if (entry->strict)
 		return;
 	if (entry->locked)

@@ -19,7 +19,6 @@
 #include "scheduler/figures.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
-#include "scheduler/locked_rows.h"
 #include "scheduler/orphans.h"
 #include "scheduler/queues.h"
 #include "scheduler/reboot.h"
@@ -59,10 +58,7 @@ forget_rows(bool table_changed)
 	if (table_changed)
 		queues_lose_sight();
 	else
-	{
 		groups_clear();
-		locked_rows_forget();
-	}
 	binding_clear();
 	work_forget_table();
 	scan_forget();

@@ -253,7 +253,6 @@ end_scan(MonoTime now, int period_ms)
 	if (scan->ngroups > QUIET_GROUPS && scan->news < NEWS_MIN)
 		pause = Max(pause, Min(scan->cost * QUIET_SHARE, QUIET_MAX_US));
 	scan->going = scan->tidying = false;
-	figures_add(FIGURE_SCANS, 1);
 	figures_set(FIGURE_OLDEST, scan->oldest);
 	scan->next.us = now.us + Max((int64) period_ms * 1000, pause);
 	scan->not_before.us = now.us + scan->cost * WANTED_SHARE;

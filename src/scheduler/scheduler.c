@@ -40,7 +40,6 @@
 #include "scheduler/idle.h"
 #include "scheduler/isolation.h"
 #include "scheduler/locked.h"
-#include "scheduler/locked_rows.h"
 #include "scheduler/order.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
@@ -200,7 +199,6 @@ prepare_table(void)
 	{
 		/* another table: what was known of rows is not of its rows */
 		groups_clear();
-		locked_rows_forget();
 		reconcile_want();
 	}
 	history_table_prepared(prepared->relid != MyScheduler->last_relid);
@@ -297,10 +295,7 @@ static void
 scan_next_groups(void)
 {
 	if (!scan_going())
-	{
 		MyScheduler->row_missed = false;
-		locked_rows_scan_begins();
-	}
 	scan_slice(MyScheduler->table, MyScheduler->settings.period);
 	if (!scan_going())
 		MyScheduler->next_look = clock_plus_ms(clock_mono(), MyScheduler->settings.period);

@@ -7,7 +7,6 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "catalog/pg_authid.h"
 #include "commands/dbcommands.h"
 #include "fmgr.h"
@@ -17,7 +16,6 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
-#include "utils/tuplestore.h"
 
 #include "session/encoding.h"
 #include "session/result_set.h"
@@ -48,92 +46,61 @@ typedef enum ActivityColumn
 	ACTIVITY_COLUMNS
 } ActivityColumn;
 
-/* A row of pg_task_activity. */
-typedef struct ActivityRow
-{
-	Datum values[ACTIVITY_COLUMNS];
-	bool nulls[ACTIVITY_COLUMNS];
-} ActivityRow;
-
 static void
-set_column(ActivityRow *row, ActivityColumn column, Datum value)
-{
-	row->values[column] = value;
-	row->nulls[column] = false;
-}
-
-static void
-set_number(ActivityRow *row, ActivityColumn column, int64 value)
+set_number(ResultRow *row, ActivityColumn column, int64 value)
 {
 	if (value != ACTIVITY_UNKNOWN)
-		set_column(row, column, Int64GetDatum(value));
+		result_row_set(row, column, Int64GetDatum(value));
 }
 
 /* Columns that those may see who may see the request in pg_stat_activity. */
 static void
-set_private_columns(ActivityRow *row, const Activity *activity)
+set_private_columns(ResultRow *row, const Activity *activity)
 {
-	set_column(row, ACTIVITY_RELID, ObjectIdGetDatum(activity->relid));
-	set_column(row, ACTIVITY_QUEUE,
-			   PointerGetDatum(encoding_text(activity->queue, activity->encoding)));
-	set_column(row, ACTIVITY_ID, Int64GetDatum(activity->run.id));
-	set_column(row, ACTIVITY_ATTEMPT, Int32GetDatum(activity->run.attempt));
-	set_column(row, ACTIVITY_START, TimestampTzGetDatum(activity->start));
+	result_row_set(row, ACTIVITY_RELID, ObjectIdGetDatum(activity->relid));
+	result_row_set(row, ACTIVITY_QUEUE,
+				   PointerGetDatum(encoding_text(activity->queue, activity->encoding)));
+	result_row_set(row, ACTIVITY_ID, Int64GetDatum(activity->run.id));
+	result_row_set(row, ACTIVITY_ATTEMPT, Int32GetDatum(activity->run.attempt));
+	result_row_set(row, ACTIVITY_START, TimestampTzGetDatum(activity->start));
 	if (activity->timeout > 0)
 	{
 		Interval *timeout = palloc0(sizeof(Interval));
 
 		timeout->time = activity->timeout;
-		set_column(row, ACTIVITY_TIMEOUT, IntervalPGetDatum(timeout));
+		result_row_set(row, ACTIVITY_TIMEOUT, IntervalPGetDatum(timeout));
 	}
 	set_number(row, ACTIVITY_DONE, activity->progress.done);
 	set_number(row, ACTIVITY_TOTAL, activity->progress.total);
 	if (activity->progress.message[0] != '\0')
-		set_column(row, ACTIVITY_TEXT,
-				   PointerGetDatum(encoding_text(activity->progress.message, activity->encoding)));
+		result_row_set(
+			row, ACTIVITY_TEXT,
+			PointerGetDatum(encoding_text(activity->progress.message, activity->encoding)));
 }
 
-/* A name of a database or a role, which may be gone by now. */
-static void
-set_name(ActivityRow *row, ActivityColumn column, const char *name)
-{
-	if (name)
-		set_column(row, column, DirectFunctionCall1(namein, CStringGetDatum(name)));
-}
-
-/* The rights are those of pg_stat_activity. */
-static ActivityRow
-make_row(const Activity *activity)
-{
-	ActivityRow row;
-
-	memset(row.nulls, true, sizeof(row.nulls));
-	set_name(&row, ACTIVITY_DATABASE, get_database_name(activity->database));
-	set_name(&row, ACTIVITY_ROLE, GetUserNameFromId(activity->role, true));
-	set_column(&row, ACTIVITY_PID, Int32GetDatum(activity->pid));
-	if (has_privs_of_role(GetUserId(), activity->role) ||
-		has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS))
-		set_private_columns(&row, activity);
-	return row;
-}
-
-/* pg_task_activity(): the tasks that run now, in all databases. */
+/* pg_task_activity(): the tasks that run now, in all databases; rights as in pg_stat_activity. */
 Datum
 pg_task_activity(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *set = result_set_begin(fcinfo);
+	ReturnSetInfo *result = result_set_begin(fcinfo);
+	bool sees_all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 	int i;
 
-	result_set_check(set, ACTIVITY_COLUMNS);
+	result_set_check(result, ACTIVITY_COLUMNS);
 	for (i = 0; Shared && i < Shared->nexecutors; i++)
 	{
 		Activity activity;
-		ActivityRow row;
+		ResultRow row;
 
 		if (!activity_read(&Shared->executors[i].activity, &activity))
 			continue;
-		row = make_row(&activity);
-		tuplestore_putvalues(set->setResult, set->setDesc, row.values, row.nulls);
+		result_row_begin(&row);
+		result_row_set_name(&row, ACTIVITY_DATABASE, get_database_name(activity.database));
+		result_row_set_name(&row, ACTIVITY_ROLE, GetUserNameFromId(activity.role, true));
+		result_row_set(&row, ACTIVITY_PID, Int32GetDatum(activity.pid));
+		if (sees_all || has_privs_of_role(GetUserId(), activity.role))
+			set_private_columns(&row, &activity);
+		result_row_end(&row, result);
 	}
 	return (Datum) 0;
 }

@@ -8,7 +8,15 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_database.h"
 #include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/syscache.h"
+#include "utils/tuplestore.h"
 
 #include "session/result_set.h"
 
@@ -48,4 +56,52 @@ result_row_desc(FunctionCallInfo fcinfo, int columns)
 		elog(ERROR, "return type must be a row type");
 	check_columns(desc, columns);
 	return BlessTupleDesc(desc);
+}
+
+/* All columns of the row are NULL. */
+void
+result_row_begin(ResultRow *row)
+{
+	memset(row->nulls, true, sizeof(row->nulls));
+}
+
+void
+result_row_set(ResultRow *row, int column, Datum value)
+{
+	row->values[column] = value;
+	row->nulls[column] = false;
+}
+
+/* A name of a database or a role; NULL: it is gone by now. */
+void
+result_row_set_name(ResultRow *row, int column, const char *name)
+{
+	if (name)
+		result_row_set(row, column, DirectFunctionCall1(namein, CStringGetDatum(name)));
+}
+
+/* The row is complete. */
+void
+result_row_end(ResultRow *row, const ReturnSetInfo *result)
+{
+	Assert(result->setDesc->natts <= RESULT_ROW_MAX);
+	tuplestore_putvalues(result->setResult, result->setDesc, row->values, row->nulls);
+}
+
+/* False: it was dropped. */
+bool
+result_database_find(Oid oid, ResultDatabase *database)
+{
+	HeapTuple tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(oid));
+	Form_pg_database form;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_database) GETSTRUCT(tuple);
+	database->name = form->datname;
+	database->encoding = form->encoding;
+	database->is_open = has_privs_of_role(GetUserId(), form->datdba) ||
+						has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
+	ReleaseSysCache(tuple);
+	return true;
 }

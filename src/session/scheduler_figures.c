@@ -9,26 +9,18 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "catalog/pg_authid.h"
-#include "catalog/pg_database.h"
 #include "fmgr.h"
-#include "mb/pg_wchar.h"
-#include "miscadmin.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/syscache.h"
 #include "utils/timestamp.h"
-#include "utils/tuplestore.h"
 
+#include "session/encoding.h"
 #include "session/result_set.h"
 #include "shared/clock.h"
 #include "shared/crash.h"
 #include "shared/shared.h"
 #include "shared/slots.h"
-#include "shared/survey.h"
 
 PGDLLEXPORT Datum pg_stat_task_scheduler(PG_FUNCTION_ARGS);
 
@@ -37,41 +29,25 @@ PG_FUNCTION_INFO_V1(pg_stat_task_scheduler);
 /* The columns of the result, in order. */
 typedef enum ResultColumn
 {
-	RESULT_DATID,
 	RESULT_DATNAME,
 	RESULT_RELID,
 	RESULT_PID,
 	RESULT_STATE,
 	RESULT_BEGUN,
 	RESULT_ITERATIONS,
-	RESULT_CLAIMS,
 	RESULT_CLAIMED,
 	RESULT_MISSED,
-	RESULT_SCANS,
 	RESULT_ERRORS,
-	RESULT_GROUPS,
-	RESULT_PARKED,
-	RESULT_REFUSED,
-	RESULT_SUSPECTS,
-	RESULT_ORPHANS,
-	RESULT_LOCKED,
+	RESULT_HELD,
 	RESULT_OLDEST,
 	RESULT_EXECUTORS,
 	RESULT_BUSY,
 	RESULT_WANTED,
 	RESULT_WANTS_SINCE,
 	RESULT_ERROR,
-	RESULT_SQLSTATE,
 	RESULT_ERROR_AT,
 	RESULT_COLUMNS
 } ResultColumn;
-
-/* A row of the result. */
-typedef struct ResultRow
-{
-	Datum values[RESULT_COLUMNS];
-	bool nulls[RESULT_COLUMNS];
-} ResultRow;
 
 /* A database and its scheduler, as they were at one moment. */
 typedef struct DatabaseFigures
@@ -107,6 +83,25 @@ copy_slot(SharedScheduler *slot, DatabaseFigures *figures)
 		figures->figures[which] = (int64) pg_atomic_read_u64(&slot->figures[which]);
 }
 
+/* Count the executors of a database.  The caller holds the directory lock. */
+static void
+count_executors(DatabaseFigures *figures)
+{
+	int i;
+
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *slot = &Shared->executors[i];
+
+		if (slot->state == EXECUTOR_FREE || slot->database != figures->database.database)
+			continue;
+		LWLockAcquire(slot->lock, LW_SHARED);
+		figures->executors++;
+		figures->busy += slot->reserved || slot->assigned != slot->done;
+		LWLockRelease(slot->lock);
+	}
+}
+
 /*
  * Copy what is known of all databases that are served.  Returns their number.  Bounded by
  * SHARED_DATABASES and the number of slots.
@@ -132,24 +127,11 @@ copy_databases(DatabaseFigures *all)
 		slot = scheduler_slot_find(entry->database);
 		if (slot)
 			copy_slot(slot, figures);
-		survey_count_executors(entry->database, &figures->executors, &figures->busy);
+		count_executors(figures);
 		count++;
 	}
 	LWLockRelease(Shared->directory);
 	return count;
-}
-
-static void
-set_value(ResultRow *row, ResultColumn which, Datum value)
-{
-	row->values[which] = value;
-	row->nulls[which] = false;
-}
-
-static void
-set_int32(ResultRow *row, ResultColumn which, int64 value)
-{
-	set_value(row, which, Int32GetDatum((int32) value));
 }
 
 /* The state of a database without a scheduler, as users see it. */
@@ -186,104 +168,51 @@ state_text(const DatabaseFigures *figures, MonoTime now)
 static void
 fill_figures(ResultRow *row, const int64 *figures)
 {
-	static const struct
-	{
-		ResultColumn column;
-		SchedulerFigure figure;
-		bool counter;
-	} map[] = {
-		{RESULT_ITERATIONS, FIGURE_ITERATIONS, true}, {RESULT_CLAIMS, FIGURE_CLAIMS, true},
-		{RESULT_CLAIMED, FIGURE_CLAIMED, true},		  {RESULT_MISSED, FIGURE_MISSED, true},
-		{RESULT_SCANS, FIGURE_SCANS, true},			  {RESULT_ERRORS, FIGURE_ERRORS, true},
-		{RESULT_GROUPS, FIGURE_GROUPS, false},		  {RESULT_PARKED, FIGURE_PARKED, false},
-		{RESULT_REFUSED, FIGURE_REFUSED, false},	  {RESULT_SUSPECTS, FIGURE_SUSPECTS, false},
-		{RESULT_ORPHANS, FIGURE_ORPHANS, false},	  {RESULT_LOCKED, FIGURE_LOCKED, false},
-		{RESULT_WANTED, FIGURE_WANTED, false},
-	};
 	TimestampTz oldest = figures[FIGURE_OLDEST];
-	int i;
 
-	set_value(row, RESULT_BEGUN, TimestampTzGetDatum(figures[FIGURE_BEGUN]));
-	for (i = 0; i < (int) lengthof(map); i++)
-		if (map[i].counter)
-			set_value(row, map[i].column, Int64GetDatum(figures[map[i].figure]));
-		else
-			set_int32(row, map[i].column, figures[map[i].figure]);
+	result_row_set(row, RESULT_BEGUN, TimestampTzGetDatum(figures[FIGURE_BEGUN]));
+	result_row_set(row, RESULT_ITERATIONS, Int64GetDatum(figures[FIGURE_ITERATIONS]));
+	result_row_set(row, RESULT_CLAIMED, Int64GetDatum(figures[FIGURE_CLAIMED]));
+	result_row_set(row, RESULT_MISSED, Int64GetDatum(figures[FIGURE_MISSED]));
+	result_row_set(row, RESULT_ERRORS, Int64GetDatum(figures[FIGURE_ERRORS]));
+	result_row_set(row, RESULT_HELD, Int32GetDatum((int32) figures[FIGURE_HELD]));
+	result_row_set(row, RESULT_WANTED, Int32GetDatum((int32) figures[FIGURE_WANTED]));
 	/* what is planned for later is not due */
-	if (figures[FIGURE_SCANS] > 0 && oldest <= GetCurrentTimestamp())
-		set_value(row, RESULT_OLDEST, TimestampTzGetDatum(oldest));
-}
-
-/* May the caller see the error of this database?  It may quote what is in rows. */
-static bool
-may_see_error(Oid database)
-{
-	HeapTuple tuple;
-	Oid owner;
-
-	if (has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS))
-		return true;
-	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
-	owner = HeapTupleIsValid(tuple) ? ((Form_pg_database) GETSTRUCT(tuple))->datdba : InvalidOid;
-	if (HeapTupleIsValid(tuple))
-		ReleaseSysCache(tuple);
-	return OidIsValid(owner) && has_privs_of_role(GetUserId(), owner);
-}
-
-/* A text of a database with this encoding: what cannot be converted is a question mark. */
-static char *
-text_from(const char *text, int encoding)
-{
-	char *copy = pstrdup(text);
-	char *next;
-
-	if (encoding != GetDatabaseEncoding())
-		for (next = copy; *next; next++)
-			if (IS_HIGHBIT_SET(*next))
-				*next = '?';
-	return copy;
-}
-
-static void
-fill_error(ResultRow *row, const SharedError *error, int encoding)
-{
-	set_value(row, RESULT_ERROR, CStringGetTextDatum(text_from(error->message, encoding)));
-	set_value(row, RESULT_SQLSTATE, CStringGetTextDatum(error->sqlstate));
-	set_value(row, RESULT_ERROR_AT, TimestampTzGetDatum(error->at));
+	if (oldest <= GetCurrentTimestamp())
+		result_row_set(row, RESULT_OLDEST, TimestampTzGetDatum(oldest));
 }
 
 /* Fill the row of a database.  False if it was dropped meanwhile. */
 static bool
 fill_row(ResultRow *row, const DatabaseFigures *figures, ClockNow now)
 {
-	const SharedDatabase *database = &figures->database;
-	HeapTuple tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database->database));
-	int encoding;
+	const SharedError *error = &figures->database.error;
+	ResultDatabase database;
 
-	if (!HeapTupleIsValid(tuple))
+	if (!result_database_find(figures->database.database, &database))
 		return false;
-	memset(row->nulls, true, sizeof(row->nulls));
-	set_value(row, RESULT_DATID, ObjectIdGetDatum(database->database));
-	set_value(row, RESULT_DATNAME,
-			  DirectFunctionCall1(namein, CStringGetDatum(NameStr(
-											  ((Form_pg_database) GETSTRUCT(tuple))->datname))));
-	encoding = ((Form_pg_database) GETSTRUCT(tuple))->encoding;
-	ReleaseSysCache(tuple);
+	result_row_begin(row);
+	result_row_set_name(row, RESULT_DATNAME, NameStr(database.name));
 	if (OidIsValid(figures->relid))
-		set_value(row, RESULT_RELID, ObjectIdGetDatum(figures->relid));
-	set_value(row, RESULT_STATE, CStringGetTextDatum(state_text(figures, now.mono)));
+		result_row_set(row, RESULT_RELID, ObjectIdGetDatum(figures->relid));
+	result_row_set(row, RESULT_STATE, CStringGetTextDatum(state_text(figures, now.mono)));
 	if (figures->has_slot && figures->proc != SHARED_NO_PROC)
 	{
-		set_int32(row, RESULT_PID, GetPGProcByNumber(figures->proc)->pid);
+		result_row_set(row, RESULT_PID, Int32GetDatum(GetPGProcByNumber(figures->proc)->pid));
 		fill_figures(row, figures->figures);
 	}
-	set_int32(row, RESULT_EXECUTORS, figures->executors);
-	set_int32(row, RESULT_BUSY, figures->busy);
+	result_row_set(row, RESULT_EXECUTORS, Int32GetDatum(figures->executors));
+	result_row_set(row, RESULT_BUSY, Int32GetDatum(figures->busy));
 	if (figures->has_slot && figures->wants)
-		set_value(row, RESULT_WANTS_SINCE,
-				  TimestampTzGetDatum(now.wall - (now.mono.us - figures->wants_since.us)));
-	if (database->error.at != 0 && may_see_error(database->database))
-		fill_error(row, &database->error, encoding);
+		result_row_set(row, RESULT_WANTS_SINCE,
+					   TimestampTzGetDatum(now.wall - (now.mono.us - figures->wants_since.us)));
+	/* it may quote what is in rows */
+	if (error->at != 0 && database.is_open)
+	{
+		result_row_set(row, RESULT_ERROR,
+					   PointerGetDatum(encoding_text(error->message, database.encoding)));
+		result_row_set(row, RESULT_ERROR_AT, TimestampTzGetDatum(error->at));
+	}
 	return true;
 }
 
@@ -304,6 +233,6 @@ pg_stat_task_scheduler(PG_FUNCTION_ARGS)
 	count = copy_databases(all);
 	for (i = 0; i < count; i++)
 		if (fill_row(&row, &all[i], clock_now()))
-			tuplestore_putvalues(result->setResult, result->setDesc, row.values, row.nulls);
+			result_row_end(&row, result);
 	return (Datum) 0;
 }

@@ -50,20 +50,6 @@ typedef enum ResultColumn
 	RESULT_COLUMNS
 } ResultColumn;
 
-/* A row of the result. */
-typedef struct ResultRow
-{
-	Datum values[RESULT_COLUMNS];
-	bool nulls[RESULT_COLUMNS];
-} ResultRow;
-
-static void
-set_value(ResultRow *row, int which, Datum value)
-{
-	row->values[which] = value;
-	row->nulls[which] = false;
-}
-
 /* Three columns: total and maximum in milliseconds, and the histogram. */
 static void
 set_times(ResultRow *row, int first, const StatTimes *times)
@@ -73,11 +59,11 @@ set_times(ResultRow *row, int first, const StatTimes *times)
 
 	for (i = 0; i < STAT_BUCKETS; i++)
 		buckets[i] = Int64GetDatum(times->buckets[i]);
-	set_value(row, first, Float8GetDatum((double) times->total / 1000));
-	set_value(row, first + 1, Float8GetDatum((double) times->max / 1000));
-	set_value(row, first + 2,
-			  PointerGetDatum(construct_array(buckets, STAT_BUCKETS, INT8OID, sizeof(int64),
-											  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE)));
+	result_row_set(row, first, Float8GetDatum((double) times->total / 1000));
+	result_row_set(row, first + 1, Float8GetDatum((double) times->max / 1000));
+	result_row_set(row, first + 2,
+				   PointerGetDatum(construct_array(buckets, STAT_BUCKETS, INT8OID, sizeof(int64),
+												   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE)));
 }
 
 /*
@@ -90,7 +76,7 @@ set_queue(ResultRow *row, const StatKey *key)
 	HeapTuple tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(key->database));
 	int encoding = PG_SQL_ASCII;
 
-	set_value(row, RESULT_DATID, ObjectIdGetDatum(key->database));
+	result_row_set(row, RESULT_DATID, ObjectIdGetDatum(key->database));
 	if (HeapTupleIsValid(tuple))
 	{
 		Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
@@ -98,10 +84,10 @@ set_queue(ResultRow *row, const StatKey *key)
 
 		*name = database->datname;
 		encoding = database->encoding;
-		set_value(row, RESULT_DATNAME, NameGetDatum(name));
+		result_row_set(row, RESULT_DATNAME, NameGetDatum(name));
 		ReleaseSysCache(tuple);
 	}
-	set_value(row, RESULT_QUEUE, PointerGetDatum(encoding_text(key->queue, encoding)));
+	result_row_set(row, RESULT_QUEUE, PointerGetDatum(encoding_text(key->queue, encoding)));
 }
 
 static ResultRow
@@ -111,15 +97,15 @@ make_row(const StatRecord *record)
 	ResultRow row;
 	int i;
 
-	memset(row.nulls, true, sizeof(row.nulls));
+	result_row_begin(&row);
 	set_queue(&row, &record->key);
 	if (role)
-		set_value(&row, RESULT_ROLE, DirectFunctionCall1(namein, CStringGetDatum(role)));
+		result_row_set(&row, RESULT_ROLE, DirectFunctionCall1(namein, CStringGetDatum(role)));
 	for (i = 0; i < STAT_COUNTERS; i++)
-		set_value(&row, RESULT_COUNTERS + i, Int64GetDatum(record->counts.counters[i]));
+		result_row_set(&row, RESULT_COUNTERS + i, Int64GetDatum(record->counts.counters[i]));
 	set_times(&row, RESULT_WAIT, &record->counts.wait);
 	set_times(&row, RESULT_RUN, &record->counts.run);
-	set_value(&row, RESULT_SINCE, TimestampTzGetDatum(record->since));
+	result_row_set(&row, RESULT_SINCE, TimestampTzGetDatum(record->since));
 	return row;
 }
 
@@ -144,7 +130,7 @@ pg_stat_task(PG_FUNCTION_ARGS)
 		if (!all && !has_privs_of_role(GetUserId(), records[i].key.role))
 			continue;
 		row = make_row(&records[i]);
-		tuplestore_putvalues(result->setResult, result->setDesc, row.values, row.nulls);
+		result_row_end(&row, result);
 	}
 	return (Datum) 0;
 }

@@ -121,20 +121,13 @@ typedef enum SchedulerFigure
 {
 	FIGURE_BEGUN,	   /* when the process has attached */
 	FIGURE_ITERATIONS, /* of its loop: how often it woke up */
-	FIGURE_CLAIMS,	   /* transactions that claimed tasks */
-	FIGURE_CLAIMED,	   /* tasks that they claimed */
-	FIGURE_MISSED,	   /* rows that they could not claim: locked, or changed meanwhile */
-	FIGURE_SCANS,	   /* complete ones */
+	FIGURE_CLAIMED,	   /* tasks */
+	FIGURE_MISSED,	   /* rows that it could not claim: locked, or changed meanwhile */
 	FIGURE_ERRORS,	   /* iterations that ended with one */
-	FIGURE_GROUPS,	   /* groups that are remembered */
-	FIGURE_PARKED,	   /* lanes that wait for their queues */
-	FIGURE_REFUSED,	   /* refused rows */
-	FIGURE_SUSPECTS,   /* waiting suspects */
-	FIGURE_LOCKED,	   /* due rows that were found locked */
+	FIGURE_HELD,	   /* refused rows, waiting suspects, orphans */
 	FIGURE_WANTED,	   /* executors that due tasks lack */
-	FIGURE_ORPHANS,	   /* runs whose rows it has to write */
 	FIGURE_RATES,	   /* queues of which starts are remembered */
-	FIGURE_OLDEST,	   /* the first planned time of all waiting rows, as the last scan found it */
+	FIGURE_OLDEST,	   /* first planned time of all waiting rows, as the last scan found it */
 	SCHEDULER_FIGURES
 } SchedulerFigure;
 
@@ -144,7 +137,6 @@ typedef enum SchedulerFigure
 typedef struct SharedError
 {
 	TimestampTz at; /* 0: there was none */
-	char sqlstate[6];
 	char message[SHARED_ERROR];
 } SharedError;
 

@@ -49,13 +49,6 @@ survey_task(const SurveySubject *subject, const SharedExecutor *slot, uint32 pos
 	survey->executor_pid = slot->pid;
 }
 
-/* Has an executor a task, or does it get one?  The caller holds the executor's lock. */
-static bool
-is_busy(const SharedExecutor *slot)
-{
-	return slot->reserved || slot->assigned != slot->done;
-}
-
 /* Look at an executor.  The caller holds the directory lock. */
 static void
 survey_executor(const SurveySubject *subject, SharedExecutor *slot, Survey *survey)
@@ -67,7 +60,7 @@ survey_executor(const SurveySubject *subject, SharedExecutor *slot, Survey *surv
 	if (slot->state == EXECUTOR_FREE)
 		return;
 	LWLockAcquire(slot->lock, LW_SHARED);
-	busy = is_busy(slot);
+	busy = slot->reserved || slot->assigned != slot->done;
 	for (i = slot->done; i != slot->assigned; i++)
 		survey_task(subject, slot, i, survey);
 	LWLockRelease(slot->lock);
@@ -75,30 +68,6 @@ survey_executor(const SurveySubject *subject, SharedExecutor *slot, Survey *surv
 	survey->of_role += slot->role == subject->role;
 	survey->of_database += slot->database == subject->database;
 	survey->has_idle |= is_mine && !busy && slot->state == EXECUTOR_READY;
-}
-
-/*
- * Count the executors of a database, and those that have a task or get one.  The caller holds the
- * directory lock.
- */
-void
-survey_count_executors(Oid database, int *executors, int *busy)
-{
-	int i;
-
-	Assert(LWLockHeldByMe(Shared->directory));
-	*executors = *busy = 0;
-	for (i = 0; i < Shared->nexecutors; i++)
-	{
-		SharedExecutor *slot = &Shared->executors[i];
-
-		if (slot->state == EXECUTOR_FREE || slot->database != database)
-			continue;
-		LWLockAcquire(slot->lock, LW_SHARED);
-		*executors += 1;
-		*busy += is_busy(slot);
-		LWLockRelease(slot->lock);
-	}
 }
 
 /* Look at all slots.  The loop is bounded by pg_task.max_executors and the size of the rings. */

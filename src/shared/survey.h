@@ -41,7 +41,6 @@ typedef struct Survey
 	int executor_pid; /* ... in this process */
 } Survey;
 
-extern void survey_count_executors(Oid database, int *executors, int *busy);
 extern Survey survey_take(const SurveySubject *subject);
 
 #endif /* PG_TASK_SURVEY_H */

@@ -200,7 +200,6 @@ report_held(const Wanted *wanted, int crashes)
 {
 	SharedError error = {.at = GetCurrentTimestamp()};
 
-	strlcpy(error.sqlstate, unpack_sql_state(ERRCODE_CRASH_SHUTDOWN), sizeof(error.sqlstate));
 	snprintf(error.message, sizeof(error.message),
 			 "the scheduler has crashed the server %d times in a row: see pg_task_release",
 			 crashes);

@@ -219,7 +219,6 @@ static const Check checks[] = {
 	{"parked lanes", check_parked, NULL},
 	{"two pauses", check_two_pauses, NULL},
 	{"listed rows", check_listed_rows, NULL},
-	{"seen groups", check_seen_groups, NULL},
 	{"forgotten groups", check_forgotten_groups, NULL},
 	{"forgotten hold", check_forgotten_hold, NULL},
 	{"out of memory", check_out_of_memory, NULL},

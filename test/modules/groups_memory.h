@@ -65,37 +65,6 @@ insert_alone(int32 max, const char *role, TimestampTz dt, int64 id)
 	insert_with_hint(add_key(psprintf("%d.%s", (int) id, role), max, 0, role), dt, id);
 }
 
-/* The group of a row that is not remembered: whether the row may start, and where there is no place. */
-static const char *
-check_seen_groups(void)
-{
-	int group = add_key("a", TASK_UNLIMITED, 0, "r");
-	TaskGroup other = {"b", TASK_UNLIMITED, 0, "r", 1};
-	TaskPlace place = place_of(start.wall, 99);
-	QueueGroup *seen = groups_see(&table.keys[group], place);
-	int i;
-
-	CHECK(groups_see(&table.keys[group], place) == seen);
-	CHECK(!groups_ready(start) && groups_is_open(seen, start));
-	insert_with_hint(group, start.wall + HOUR, 1);
-	CHECK(!groups_ready(start) && groups_is_open(seen, start));
-	insert_with_hint(group, start.wall, 2);
-	CHECK(groups_ready(start) && !groups_is_open(seen, start));
-	CHECK(start_next(start, NULL) == 2 && start_next(start, NULL) == 0);
-	CHECK(!groups_ready(start) && groups_is_open(seen, start));
-
-	/* none is forgotten */
-	groups.limit = 4;
-	for (i = 0; i < 3; i++)
-		insert_with_hint(add_key(psprintf("q%d", i), TASK_UNLIMITED, 0, "r"), start.wall + HOUR, 10 + i);
-	CHECK(groups.table->members == 4);
-	CHECK(groups_see(&other, place) == NULL && groups.table->members == 4);
-	CHECK(groups_see(&table.keys[group], place) == seen);
-	groups.limit = 5;
-	CHECK(groups_see(&other, place) != NULL && groups.table->members == 5);
-	return NULL;
-}
-
 /* Too many groups: which are forgotten, and when a scan finds them again. */
 static const char *
 check_forgotten_groups(void)

@@ -492,8 +492,8 @@ sub describe
 			ORDER BY state NOT IN ('WORK', 'PLAN'), dt > now(), id DESC LIMIT 20},
 		q{SELECT backend_type, pid, datname, usename, application_name, state, wait_event, backend_start
 			FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%' ORDER BY 1, 2},
-		q{SELECT datname, pid, state, executors, busy, wants_since, groups, parked, refused, orphans,
-			error, error_at FROM pg_stat_task_scheduler()})
+		q{SELECT datname, pid, state, executors, busy, wanted, wants_since, missed, held, error,
+			error_at FROM pg_stat_task_scheduler()})
 	{
 		my $late;
 		my ($rc, $out, $err) = eval { $node->psql($db, $query, timeout => 10, timed_out => \$late,

@@ -48,7 +48,6 @@ check('full line', 'roles that a full database keeps from starting let others pa
 check('parked lanes', 'what brings the groups of a full queue back');
 check('two pauses', 'the pause of a later lane does not count for an earlier one');
 check('listed rows', 'small groups that a scan has listed are not read again');
-check('seen groups', 'a row that is not remembered may start if no due row of its group waits');
 check('forgotten groups', 'too many groups: which are forgotten, and when they are found again');
 check('forgotten hold', 'a strict queue stays held when its group is forgotten');
 check('out of memory', 'each allocation of an insertion may fail');

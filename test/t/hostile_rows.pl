@@ -96,7 +96,7 @@ subtest 'a trigger that sets NULL' => sub {
 	my $expired = insert_task($node, queue => 'erased', request => 'SELECT 1', active => '1 s',
 		dt => '2020-01-01');
 	my $erased = insert_task($node, queue => 'erased', request => 'SELECT 1');
-	wait_until($node, q{SELECT refused = 2 FROM pg_stat_task_scheduler()
+	wait_until($node, q{SELECT held = 2 FROM pg_stat_task_scheduler()
 		WHERE datname = 'postgres'});
 	wait_for_log_line($node, qr/null value in column "role"/, $position);
 	is(task($node, run_task($node, request => 'SELECT 42'), 'response'), 42, 'other tasks run');
