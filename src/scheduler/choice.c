@@ -16,7 +16,6 @@
 #include "scheduler/group_demand.h"
 #include "scheduler/isolation.h"
 #include "scheduler/lanes.h"
-#include "scheduler/locked.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/rates.h"
 #include "scheduler/refused.h"
@@ -74,12 +73,9 @@ fail_tasks(QueueGroup *group, const Role *role, int limit, ClockNow now)
 	return count;
 }
 
-/*
- * Read the next rows of this group, which groups_next returned, and with them those of the groups
- * that are soon to be read.
- */
+/* Read the next rows of the first group in the order, and of those that are soon to be read. */
 static void
-read_groups(const TaskTable *table, QueueGroup *group, ClockNow now)
+read_groups(const TaskTable *table, ClockNow now)
 {
 	QueueGroup *batch[PEEK_GROUPS];
 	RowsPeek peeks[PEEK_GROUPS];
@@ -87,13 +83,8 @@ read_groups(const TaskTable *table, QueueGroup *group, ClockNow now)
 	int limit;
 	int i;
 
-	if (group->locked)
-	{
-		locked_read_group(table, group, now);
-		return;
-	}
 	count = groups_read_ahead(batch, PEEK_GROUPS, now);
-	Assert(count > 0 && batch[0] == group);
+	Assert(count > 0);
 	limit = Max(PEEK_MAX / count, PEEK_MIN);
 	for (i = 0; i < count; i++)
 		peeks[i] = (RowsPeek){.group = &batch[i]->key, .after = batch[i]->read_position};
@@ -284,7 +275,7 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 
 	Assert(round->count < DISPATCH_MAX);
 	entry->strict = queue_is_strict(group->queue);
-	entry->kept = entry->gone = entry->locked = false;
+	entry->kept = entry->gone = false;
 	entry->sure = true;
 	entry->trusted = is_trusted(MyScheduler->table, role->oid);
 	entry->rated = rates_task_chosen(group->queue);
@@ -416,19 +407,6 @@ fail_group(DispatchRound *round, QueueGroup *group, const Role *role)
 		groups_skip_role(group);
 }
 
-/*
- * The tasks of this role are probably locked: check the first one of the group, and start none of
- * the role in this round.
- */
-static void
-check_locks(DispatchRound *round, QueueGroup *group, const Role *role)
-{
-	if (locked_add(round, group, role->oid))
-		groups_skip(group);
-	else
-		groups_skip_role(group);
-}
-
 /* The first task of this group is the next in order. */
 static void
 consider_group(DispatchRound *round, const TaskTable *table, QueueGroup *group)
@@ -449,8 +427,6 @@ consider_group(DispatchRound *round, const TaskTable *table, QueueGroup *group)
 		leave_to_binding(group, round->now);
 	else if (role.error)
 		fail_group(round, group, &role);
-	else if (role_expects_locks(role.oid) && !queue_is_strict(group->queue))
-		check_locks(round, group, &role);
 	else
 		try_first_task(round, table, group, &role);
 }
@@ -464,7 +440,7 @@ choose_in_order(DispatchRound *round, const TaskTable *table)
 	while (round->count + round->failed < round->limit && (group = groups_next(round->now)) != NULL)
 	{
 		if (!group_knows_row(group))
-			read_groups(table, group, round->now);
+			read_groups(table, round->now);
 		else
 		{
 			role_line_look(group->lane->role);
@@ -490,5 +466,4 @@ choice_make(DispatchRound *round, const TaskTable *table)
 	while (demand_for_blocked_roles(round) && round->count + round->failed < round->limit &&
 		   role_line_call(round->now.mono, REFUSED_DEMANDS, round->full) > 0);
 	role_line_end_round();
-	round->dropped |= locked_check(round, table);
 }

@@ -16,7 +16,6 @@
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
 #include "scheduler/lanes.h"
-#include "scheduler/locked.h"
 #include "scheduler/pool.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/rate_store.h"
@@ -179,7 +178,6 @@ claim_entries(DispatchRound *round)
 	figures_add(FIGURE_MISSED, missed);
 	if (missed > 0)
 	{
-		locked_mark(round, MyScheduler->table);
 		/* no hint tells when the lock of a row is released that was not changed */
 		MyScheduler->row_missed = true;
 		scan_no_later(clock_plus_ms(round->now.mono, MISSED_SCAN_MS));
@@ -199,7 +197,8 @@ assign_entries(DispatchRound *round)
 
 		if (entry->strict)
 			strict_learn(entry, claim != NULL, round->now);
-		locked_learn(entry);
+		else
+			groups_claimed(entry->group, entry->candidate.place, claim != NULL);
 		if (claim)
 			make_shared_task(claim, entry, &task);
 		if (claim)
@@ -223,8 +222,8 @@ assign_entries(DispatchRound *round)
 void
 dispatch_begin(DispatchRound *round)
 {
-	round->done = round->count = round->nchecks = round->failed = round->refused = round->wanted =
-		round->nawaits = 0;
+	round->done = round->count = round->failed = round->refused = round->wanted = round->nawaits =
+		0;
 	round->limit = DISPATCH_MAX;
 	round->dropped = round->wants_executor = round->full = false;
 	round->blocked = round->heads = NIL;
@@ -318,7 +317,6 @@ dispatch_round(DispatchRound *round, ClockNow now)
 {
 	Assert(round->count == 0);
 	round->now = now;
-	locked_begin_round(round);
 	role_line_recall(shared_databases_changes(), now.mono);
 	if (!groups_ready(now))
 		return false;

@@ -15,8 +15,7 @@
 #include "shared/shared.h"
 #include "task/rows.h"
 
-#define DISPATCH_MAX 128	   /* maximum number of tasks that one statement claims */
-#define DISPATCH_LOCK_MAX 1024 /* maximum number of groups in a check for locks */
+#define DISPATCH_MAX 128 /* maximum number of tasks that one statement claims */
 
 /* A task that was chosen. */
 typedef struct DispatchEntry
@@ -34,15 +33,7 @@ typedef struct DispatchEntry
 	bool rated;		  /* the rate of its queue counts it */
 	Claim *claim;	  /* NULL: it was not claimed */
 	QueueStart start; /* that the claim has begun */
-	bool locked;	  /* it was not claimed, because another session has locked its row */
 } DispatchEntry;
-
-/* A group whose first task may be locked, because many tasks of its role were. */
-typedef struct DispatchLockCheck
-{
-	QueueGroup *group;
-	Oid role;
-} DispatchLockCheck;
 
 /* One round. */
 typedef struct DispatchRound
@@ -64,9 +55,6 @@ typedef struct DispatchRound
 	int done;
 	int count;
 	DispatchEntry entries[DISPATCH_MAX];
-
-	int nchecks;
-	DispatchLockCheck checks[DISPATCH_LOCK_MAX];
 } DispatchRound;
 
 extern void dispatch_begin(DispatchRound *round);

@@ -82,5 +82,6 @@ group_places_insert(QueueGroup *group, TaskPlace place)
 	memmove(&group->places[i + 1], &group->places[i], (group->count - i) * sizeof(TaskPlace));
 	group->places[i] = place;
 	group->count++;
-	group->read_position = group->places[group->count - 1];
+	if (order_compare_places(&group->read_position, &group->places[group->count - 1]) < 0)
+		group->read_position = group->places[group->count - 1];
 }

@@ -17,7 +17,6 @@
 #include "common/hashfn.h"
 #include "utils/memutils.h"
 
-#include "scheduler/group_locks.h"
 #include "scheduler/group_places.h"
 #include "scheduler/groups.h"
 #include "scheduler/hash_insert.h"
@@ -29,6 +28,12 @@
 
 /* Rows of a group that are remembered because hints named each of them. */
 #define HINTED_ROWS 16
+
+/*
+ * A group of which rows could not be claimed is read again from the first of them after one ms for
+ * each, or after this many as long as it was not read to its end.
+ */
+#define MISSED_READING 16
 
 typedef struct GroupEntry
 {
@@ -173,8 +178,8 @@ insert_into_lane(QueueGroup *group, QueueState *queue, GroupLane *lane)
 }
 
 /*
- * Add a group, with its read position at infinity.  If memory runs out, only a queue without groups
- * and its rate may remain, which are forgotten like any other.
+ * Add a group, with its read position before all rows.  If memory runs out, only a queue without
+ * groups and its rate may remain, which are forgotten like any other.
  */
 static QueueGroup *
 add_group(const TaskGroup *key)
@@ -188,8 +193,8 @@ add_group(const TaskGroup *key)
 	group->key = *key;
 	group->places = &group->one;
 	group->size = 1;
-	group->read_position.dt = PG_INT64_MAX;
-	group->read_position.id = PG_INT64_MAX;
+	group->read_position.dt = PG_INT64_MIN;
+	group->read_position.id = PG_INT64_MIN;
 	group->exhausted = true;
 	PG_TRY();
 	{
@@ -334,6 +339,16 @@ add_rows(QueueGroup *group, TaskPlace place)
 	rewind_group(group, &place, 1, false);
 }
 
+/* Add one row to those that are known; the others stay as they are. */
+static void
+insert_row(QueueGroup *group, TaskPlace place)
+{
+	group_places_reserve(groups.context, group, 1);
+	order_detach(group);
+	group_places_insert(group, place);
+	order_attach(group);
+}
+
 /* A hint: new rows of a group wait, the first at this position. */
 void
 groups_hint(const TaskGroup *key, TaskPlace place)
@@ -358,15 +373,12 @@ groups_hint_row(const TaskGroup *key, TaskPlace place)
 	if (group == NULL)
 		return;
 	note_first_row(group, place, false);
-	if (!group->exhausted || group->locked || group->count - group->next >= HINTED_ROWS)
+	if (!group->exhausted || group->count - group->next >= HINTED_ROWS)
 	{
 		add_rows(group, place);
 		return;
 	}
-	group_places_reserve(groups.context, group, 1);
-	order_detach(group);
-	group_places_insert(group, place);
-	order_attach(group);
+	insert_row(group, place);
 }
 
 /* Is it known that the first row of this group is the one at this position? */
@@ -377,24 +389,6 @@ groups_know(const TaskGroup *key, TaskPlace place)
 
 	return group && group_knows_row(group) &&
 		   order_compare_places(&group->places[group->next], &place) == 0;
-}
-
-/*
- * Set the next rows of a locked group: those that are not locked, of all up to the new read
- * position.
- */
-void
-groups_read_unlocked(QueueGroup *group, const TaskPlace *places, int count, TaskPlace read_position,
-					 bool exhausted)
-{
-	Assert(!group_knows_row(group));
-	Assert(order_places_ascend(group->read_position, places, count));
-	group_places_reserve(groups.context, group, count);
-	order_detach(group);
-	group_places_append(group, places, count);
-	group->read_position = read_position;
-	group->exhausted = exhausted;
-	order_attach(group);
 }
 
 /* A scan begins. */
@@ -415,6 +409,46 @@ is_news(const QueueGroup *group, TaskPlace place)
 }
 
 /*
+ * The scan has found again the first row of a group that could not be claimed: may the group be
+ * read again from there, because others like it may be free by now?  The rows that were missed take
+ * a small part of the time however many they are, and a group that is not at its end gets there.
+ */
+static bool
+may_read_again(const QueueGroup *group)
+{
+	int64 pause = (int64) group->nmissed * (group->exhausted ? 1 : MISSED_READING);
+
+	return !clock_is_before(order_now().mono, clock_plus_ms(group->missed_from, pause));
+}
+
+/*
+ * A row of the group that was chosen was claimed, or was not: most likely it is locked.  It is
+ * passed over until a scan finds it as the first one.  When that row is claimed, those behind it
+ * may be free as well.
+ */
+void
+groups_claimed(QueueGroup *group, TaskPlace place, bool claimed)
+{
+	int order = group->nmissed > 0 ? order_compare_places(&place, &group->missed) : -1;
+
+	if (claimed && group->nmissed > 0 && order == 0)
+	{
+		order_detach(group);
+		group->next = group->count = group->nmissed = 0;
+		group->read_position = place;
+		group->exhausted = false;
+		order_attach(group);
+	}
+	else if (!claimed && order != 0)
+	{
+		if (group->nmissed++ == 0)
+			group->missed_from = order_now().mono;
+		if (order < 0)
+			group->missed = place;
+	}
+}
+
+/*
  * The scan has found the first rows of a group, and whether they are all ("complete").  Returns
  * true if no hint had named the first one.
  */
@@ -423,17 +457,28 @@ groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool
 {
 	QueueGroup *group = see_group(find_expected(key), key, places[0]);
 	bool news;
+	bool known;
 
 	Assert(count > 0);
 	if (group == NULL)
 		return false;
 	news = is_news(group, places[0]);
 	note_first_row(group, places[0], true);
-	if (group->locked)
-		group_locks_set_head(group, places[0]);
-	else if (!group_knows_row(group) ||
-			 order_compare_places(&group->places[group->next], &places[0]) != 0)
+	known = group_knows_row(group) &&
+			order_compare_places(&group->places[group->next], &places[0]) == 0;
+	if (group->nmissed > 0 && !complete && !may_read_again(group) &&
+		order_compare_places(&group->missed, &places[0]) == 0)
+	{
+		/* try it once more, and go on behind what was read */
+		if (!known)
+			insert_row(group, places[0]);
+	}
+	else if (!known)
+	{
 		rewind_group(group, places, count, complete);
+		group->nmissed = 0;
+		group->missed_from = order_now().mono;
+	}
 	else if (!complete || group->count - group->next < count)
 		group->exhausted = false;
 	else if (group->count - group->next == count)
@@ -472,14 +517,11 @@ groups_forget_unseen(MonoTime now, int limit)
 	return queues_sweep(now, limit);
 }
 
-/*
- * Can the group be read ahead?  At most one of its rows is known, and there may be more.  Of a
- * locked group nothing is read ahead: locked.c reads it.
- */
+/* Can the group be read ahead?  At most one of its rows is known, and there may be more. */
 static bool
 wants_reading(const QueueGroup *group)
 {
-	return !group->exhausted && !group->locked && group->count - group->next <= 1;
+	return !group->exhausted && group->count - group->next <= 1;
 }
 
 /*

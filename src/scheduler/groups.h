@@ -28,7 +28,6 @@ typedef enum QueueGroupState
 	GROUP_AT_REST, /* no row of it waits, as far as is known */
 	GROUP_READY,   /* in its lane: its next row is due, or has to be read */
 	GROUP_FUTURE,  /* its next row is not due */
-	GROUP_PAUSED,  /* it is not checked for locks before its time */
 	GROUP_SKIPPED  /* until the next round */
 } QueueGroupState;
 
@@ -36,8 +35,8 @@ typedef enum QueueGroupState
  * A group: its next rows, as far as they were read.  Every waiting row of the group that is not in
  * "places" is behind the read position, or a hint or a scan will name it.
  *
- * What determines its position in the order (the next row, the read position, "exhausted" and
- * "paused_until") changes only between order_detach and order_attach.
+ * What determines its position in the order (the next row, the read position and "exhausted")
+ * changes only between order_detach and order_attach.
  */
 typedef struct QueueGroup
 {
@@ -58,11 +57,10 @@ typedef struct QueueGroup
 	uint32 seen;			 /* number of the last scan that found it */
 	bool exhausted;			 /* there were no rows behind the read position */
 
-	/* for groups of which rows could not be claimed because they were locked */
-	bool locked;		   /* too many failed: read only rows that are not locked */
-	uint16 misses;		   /* claims in a row that failed, while it is not */
-	TaskPlace head;		   /* if locked: its first row, as the last scan found it */
-	MonoTime paused_until; /* no task of it starts before this */
+	/* rows that could not be claimed, since the group was read from its first row */
+	int nmissed;
+	TaskPlace missed;	  /* the first of them */
+	MonoTime missed_from; /* when it was read from there */
 } QueueGroup;
 
 /* Is the next row of the group known? */
@@ -96,9 +94,6 @@ extern bool groups_forget_unseen(MonoTime now, int limit);
 extern int groups_read_ahead(QueueGroup **batch, int limit, ClockNow now);
 extern void groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit);
 
-extern void groups_read_unlocked(QueueGroup *group, const TaskPlace *places, int count,
-								 TaskPlace read_position, bool exhausted);
-
 extern bool groups_ready(ClockNow now);
 extern QueueGroup *groups_next(ClockNow now);
 extern TaskPlace groups_choose_first(QueueGroup *group, ClockNow now);
@@ -110,6 +105,7 @@ extern bool groups_drop_first(QueueGroup *group, ClockNow now, TaskPlace *place)
 extern void groups_task_started(QueueState *queue);
 extern void groups_task_ended(QueueState *queue);
 extern void groups_rewind(QueueGroup *group, TaskPlace place);
+extern void groups_claimed(QueueGroup *group, TaskPlace place, bool claimed);
 extern void groups_queue_changed(QueueState *queue);
 extern void groups_rule_changed(const char *name);
 extern MonoTime groups_due_at(ClockNow now);

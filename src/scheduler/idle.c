@@ -15,7 +15,6 @@
 #include "scheduler/history.h"
 #include "scheduler/idle.h"
 #include "scheduler/isolation.h"
-#include "scheduler/locked.h"
 #include "scheduler/pool.h"
 #include "scheduler/rate_store.h"
 #include "scheduler/reconcile.h"
@@ -61,7 +60,7 @@ next_due(ClockNow now)
 		due = clock_min(due, scan_until());
 	if (refused_count() > 0 || dependents_refused() || rate_store_until().us != CLOCK_NEVER.us)
 		due = clock_min(due, clock_plus_ms(now.mono, FAILED_RETRY_MS));
-	return clock_min(due, locked_until());
+	return due;
 }
 
 /* Return when the walk that removes rows goes on, or begins because something is to be found. */

@@ -25,33 +25,20 @@
 static struct
 {
 	pairingheap future;		   /* groups whose next row is not due, by its dt */
-	pairingheap paused;		   /* groups that are paused, by the end of the pause */
 	dlist_head skipped_groups; /* until the next round */
 	ClockNow now;			   /* of this iteration, or of its round */
 	int64 offset;			   /* of the wall clock when queues were opened for it (us) */
 } order;
 
-/* For the heaps by time: positive if the time of "a" comes first. */
-static int
-compare_times(int64 a, int64 b)
-{
-	return a < b ? 1 : (a > b ? -1 : 0);
-}
-
+/* Positive if the next row of "a" is due first. */
 static int
 compare_future(const pairingheap_node *a, const pairingheap_node *b,
 			   void *arg pg_attribute_unused())
 {
-	return compare_times(group_next_place(pairingheap_const_container(QueueGroup, order, a)).dt,
-						 group_next_place(pairingheap_const_container(QueueGroup, order, b)).dt);
-}
+	TimestampTz left = group_next_place(pairingheap_const_container(QueueGroup, order, a)).dt;
+	TimestampTz right = group_next_place(pairingheap_const_container(QueueGroup, order, b)).dt;
 
-static int
-compare_paused(const pairingheap_node *a, const pairingheap_node *b,
-			   void *arg pg_attribute_unused())
-{
-	return compare_times(pairingheap_const_container(QueueGroup, order, a)->paused_until.us,
-						 pairingheap_const_container(QueueGroup, order, b)->paused_until.us);
+	return left < right ? 1 : (left > right ? -1 : 0);
 }
 
 void
@@ -60,7 +47,6 @@ order_create(MemoryContext context)
 	memset(&order, 0, sizeof(order));
 	lanes_create(context);
 	order.future.ph_compare = compare_future;
-	order.paused.ph_compare = compare_paused;
 	dlist_init(&order.skipped_groups);
 	order.now.wall = PG_INT64_MIN;
 }
@@ -72,12 +58,7 @@ order_attach(QueueGroup *group)
 	Assert(group->state == GROUP_AT_REST);
 	if (!group_knows_row(group) && group->exhausted)
 		return;
-	if (clock_is_before(order.now.mono, group->paused_until))
-	{
-		group->state = GROUP_PAUSED;
-		pairingheap_add(&order.paused, &group->order);
-	}
-	else if (group_next_place(group).dt > order.now.wall)
+	if (group_next_place(group).dt > order.now.wall)
 	{
 		group->state = GROUP_FUTURE;
 		pairingheap_add(&order.future, &group->order);
@@ -100,9 +81,6 @@ order_detach(QueueGroup *group)
 			break;
 		case GROUP_FUTURE:
 			pairingheap_remove(&order.future, &group->order);
-			break;
-		case GROUP_PAUSED:
-			pairingheap_remove(&order.paused, &group->order);
 			break;
 		case GROUP_SKIPPED:
 			dlist_delete(&group->skipped);
@@ -196,14 +174,6 @@ order_begin_round(ClockNow now)
 		order_detach(group);
 		order_attach(group);
 	}
-	while (!pairingheap_is_empty(&order.paused))
-	{
-		group = pairingheap_container(QueueGroup, order, pairingheap_first(&order.paused));
-		if (clock_is_before(now.mono, group->paused_until))
-			break;
-		order_detach(group);
-		order_attach(group);
-	}
 	lanes_open_due(now.mono);
 }
 
@@ -293,9 +263,5 @@ order_due_at(ClockNow now)
 										  pairingheap_container(QueueGroup, order,
 																pairingheap_first(&order.future)))
 										  .dt));
-	if (!pairingheap_is_empty(&order.paused))
-		until = clock_min(until,
-						  pairingheap_container(QueueGroup, order, pairingheap_first(&order.paused))
-							  ->paused_until);
 	return until;
 }

@@ -1,7 +1,7 @@
 /*
  * role_state.c
- *		What the scheduler remembers of each role: whether its executors can connect, when it
- *		last got one, and whether its rows are locked.
+ *		What the scheduler remembers of each role: whether its executors can connect, and when
+ *		it last got one.
  *
  * This file is plain memory of the scheduler, and reads no clock.
  */
@@ -20,12 +20,6 @@
 #define RETRY_MAX_MS 30000
 
 /*
- * The tasks of a role are checked for locks before they are claimed, after this number of tasks in
- * a row that could not be claimed.
- */
-#define MISSES_MAX 16
-
-/*
  * A role is forgotten if it has got no executor for this time (ms).  They are looked at when there
  * are twice as many as were left the last time, and at least ROLES_MANY: roles may be created and
  * dropped all the time.
@@ -41,7 +35,6 @@ typedef struct RoleState
 	bool waits;		   /* it is in the list of roles with a "retry_at" ... */
 	dlist_node node;   /* ... that has not passed */
 	MonoTime granted;  /* when it last got an executor */
-	int misses;		   /* tasks of it in a row that could not be claimed */
 } RoleState;
 
 /* Static, because these facts outlive the executors and the rounds in which they were learnt. */
@@ -164,36 +157,4 @@ role_last_granted(Oid role)
 	const RoleState *state = find_role(role);
 
 	return state ? state->granted : (MonoTime){0};
-}
-
-/* A task of this role was claimed. */
-void
-role_claimed(Oid role)
-{
-	RoleState *state = find_role(role);
-
-	if (state)
-		state->misses = 0;
-}
-
-/* A task of this role could not be claimed, most likely because its row is locked. */
-void
-role_missed(Oid role)
-{
-	RoleState *state = find_or_add_role(role);
-
-	state->misses = Min(state->misses + 1, MISSES_MAX);
-}
-
-/*
- * Are the next tasks of this role most likely locked, because the last MISSES_MAX of them could not
- * be claimed?  Then its tasks are checked first, other roles get the executors that it would use
- * for nothing, and no executor is started for it.
- */
-bool
-role_expects_locks(Oid role)
-{
-	const RoleState *state = find_role(role);
-
-	return state && state->misses >= MISSES_MAX;
 }

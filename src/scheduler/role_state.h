@@ -19,8 +19,4 @@ extern MonoTime role_connections_until(MonoTime now);
 extern void role_granted(Oid role, MonoTime now);
 extern MonoTime role_last_granted(Oid role);
 
-extern void role_claimed(Oid role);
-extern void role_missed(Oid role);
-extern bool role_expects_locks(Oid role);
-
 #endif /* PG_TASK_ROLE_STATE_H */

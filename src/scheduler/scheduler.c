@@ -39,7 +39,6 @@
 #include "scheduler/history.h"
 #include "scheduler/idle.h"
 #include "scheduler/isolation.h"
-#include "scheduler/locked.h"
 #include "scheduler/order.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
@@ -491,7 +490,6 @@ next_iteration(ClockNow now)
 	/* what has become due since the last round is due now */
 	until = clock_min(clock_min(scan_until(), MyScheduler->next_look), groups_due_at(dispatched));
 	until = clock_min(until, clock_min(pool_until(dispatched.mono), demand_until(dispatched.mono)));
-	until = clock_min(until, locked_until());
 	until = clock_min(until, clock_max(clock_min(row_writes_until(now), history_until()),
 									   MyScheduler->no_writing_until));
 	until = clock_min(until, clock_min(reconcile_until(), rules_reader_until()));

@@ -17,7 +17,6 @@
 #include "scheduler/errors.h"
 #include "scheduler/history.h"
 #include "scheduler/isolation.h"
-#include "scheduler/locked.h"
 #include "scheduler/rate_store.h"
 #include "scheduler/reboot.h"
 #include "scheduler/reconcile.h"
@@ -61,7 +60,6 @@ typedef struct SchedulerProcess
 	TableScan scan;
 	ReconcileState reconcile;
 	Isolation isolation;
-	LockChecks lock_checks;
 	WorkerShortage no_worker;
 	bool demands; /* the last round had roles that are to ask again soon: see DemandAnswer */
 	ErrorLog errors;

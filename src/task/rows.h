@@ -214,7 +214,6 @@ extern int rows_peek(const TaskTable *table, const TaskGroup *group, TaskPlace a
 extern void rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit);
 extern int rows_queue_heads(const TaskTable *table, const char *const *queues, int count, int limit,
 							QueueHead **heads);
-extern int rows_locked(const TaskTable *table, const TaskPlace *places, int count, int64 **ids);
 extern int rows_waits(const TaskTable *table, const int64 *ids, int count, RowWait **waits);
 extern int rows_isolated(const TaskTable *table, int64 **ids);
 extern int rows_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places);

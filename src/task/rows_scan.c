@@ -2,7 +2,7 @@
  * rows_scan.c
  *		Statements that find waiting rows.
  *
- * Only rows_locked and rows_expired lock rows, and none of these changes any.
+ * Only rows_expired locks rows, and none of these changes any.
  */
 #include "postgres.h"
 
@@ -372,42 +372,6 @@ returned_ids(MemoryContext where, uint64 count, int64 **ids)
 	for (i = 0; i < count; i++)
 		(*ids)[i] = statement_int64(i, 1);
 	return (int) count;
-}
-
-/* clang-format off */
-static const Statement find_locked = {STATEMENT_LOCKED,
-	"SELECT a.id"
-	"  FROM unnest($ids) AS a (id) LEFT JOIN LATERAL ("
-	"       SELECT t.id"
-	"         FROM {rows} AS t"
-	"        WHERE t.id = a.id AND t.state = $state AND t.waits IS NULL"
-	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n ON true"
-	" WHERE n.id IS NULL"
-	"   AND EXISTS (SELECT FROM {rows} AS t"
-	"                WHERE t.id = a.id AND t.state = $state AND t.waits IS NULL)"};
-/* clang-format on */
-
-/*
- * Find those of these rows that wait and that somebody else has locked; the others are locked until
- * the end of the transaction.  Returns their ids, in ascending order.
- */
-int
-rows_locked(const TaskTable *table, const TaskPlace *places, int count, int64 **ids)
-{
-	MemoryContext caller = CurrentMemoryContext;
-	StatementArgs args;
-	Datum *id;
-	int i;
-
-	statement_begin(&args);
-	id = arg_array(&args, "ids", INT8OID, count);
-	for (i = 0; i < count; i++)
-		id[i] = Int64GetDatum(places[i].id);
-	arg_text(&args, "state", "PLAN");
-	count = returned_ids(caller, statement_execute(&find_locked, table, &args), ids);
-	statement_end();
-	qsort(*ids, count, sizeof(int64), rows_compare_ids);
-	return count;
 }
 
 /* clang-format off */

@@ -232,77 +232,75 @@ check_drop_and_skip(void)
 	return NULL;
 }
 
-/* Must the group be read to know its next row? */
-static bool
-unread(const QueueGroup *group)
+/* Start the next task, unless its row is before "locked": then it is not claimed. */
+static int64
+try_next(ClockNow now, int64 locked)
 {
-	return !group_knows_row(group) && !group->exhausted;
+	QueueGroup *group;
+	QueueState *queue;
+	TaskPlace place;
+
+	begin_round(now);
+	group = next_known(now);
+	if (group == NULL || !choose_next(now, &place, &queue))
+		return 0;
+	groups_task_ended(queue);
+	table.rows[place.id - 1].gone = place.id >= locked;
+	groups_claimed(group, place, place.id >= locked);
+	return place.id;
 }
 
+/* Start all tasks that may start but those before "locked".  Returns how many rows were tried. */
+static int
+try_all(ClockNow now, int64 locked)
+{
+	int tries = 0;
+
+	while (try_next(now, locked) != 0)
+		tries++;
+	return tries;
+}
+
+/* Rows that are locked are passed over, and tried again after a time that grows with them. */
 static const char *
 check_locked_rows(void)
 {
 	int key = add_key("q", TASK_UNLIMITED, 0, "r");
-	QueueGroup *group;
-	TaskPlace places[2];
-	MonoTime later = {start.mono.us + SECOND};
+	ClockNow now = start;
 	int i;
 
-	for (i = 1; i <= 30; i++)
+	for (i = 1; i <= 1000; i++)
 		add_row(key, start.wall, i);
-	groups_hint(&table.keys[key], place_of(start.wall, 1));
-	begin_round(start);
-	group = next_known(start);
+	scan_groups(now);
+	CHECK(try_all(now, 501) == 1000);
 
-	/* after 16 misses in a row the group is locked, and is read from its next row on */
-	for (i = 1; i <= 15; i++)
-		group_locks_missed(group);
-	group_locks_claimed(group);
-	for (i = 1; i <= 15; i++)
-		group_locks_missed(group);
-	CHECK(!group->locked);
-	CHECK(start_next(start, NULL) == 1);
-	CHECK(start_next(start, NULL) == 2);
-	CHECK(group->read_position.id == 4);
-	group_locks_missed(group);
-	CHECK(group->locked);
-	CHECK(group->read_position.id == 2);
-	begin_round(start);
-	CHECK(groups_next(start) == group && unread(group));
+	/* the first of them at each scan, all of them when the time has come */
+	now = after(now, 400 * SECOND / 1000);
+	scan_groups(now);
+	CHECK(try_all(now, 501) == 1);
+	now = after(now, 100 * SECOND / 1000);
+	scan_groups(now);
+	CHECK(try_all(now, 501) == 500);
 
-	/* it pauses, and other groups are read */
-	group_locks_pause(group, later);
-	begin_round(start);
-	CHECK(groups_next(start) == NULL);
-	CHECK(groups_due_at(start).us == later.us);
-	begin_round(after(start, SECOND));
-	CHECK(groups_next(after(start, SECOND)) == group);
+	/* while a row behind them is not tried yet, the others do not come before it again */
+	insert_with_hint(key, start.wall, 1001);
+	scan_groups(now);
+	CHECK(try_next(now, 501) == 1);
+	CHECK(try_next(now, 501) == 1001);
+	CHECK(try_all(now, 501) == 0);
 
-	/* only the rows that are not locked are known; rows 3 to 9 were read */
-	places[0] = place_of(start.wall, 5);
-	places[1] = place_of(start.wall, 8);
-	groups_read_unlocked(group, places, 2, place_of(start.wall, 9), false);
-	CHECK(start_next(after(start, SECOND), NULL) == 5);
-	CHECK(start_next(after(start, SECOND), NULL) == 8);
-	CHECK(unread(group));
-	CHECK(group->read_position.id == 9);
+	/* the first one is free: so the others may be */
+	scan_groups(now);
+	CHECK(try_all(now, 1) == 500);
+	CHECK(try_all(now, 1) == 0);
 
-	/* a scan finds its first row; it is read to its end before it is read again from there */
-	found(key, place_of(start.wall, 2));
-	CHECK(group->head.id == 2);
-	CHECK(group->read_position.id == 9);
-	groups_read_unlocked(group, NULL, 0, place_of(start.wall, 30), true);
-	CHECK(!unread(group));
-	found(key, place_of(start.wall, 2));
-	CHECK(unread(group));
-	CHECK(group->read_position.id == 1);
-
-	/* its first row is not locked any more: it is an ordinary group again, from there */
-	group_locks_end(group);
-	CHECK(!group->locked);
-	table.rows[1].gone = false;
-	CHECK(start_next(after(start, SECOND), NULL) == 2);
-	CHECK(start_next(after(start, SECOND), NULL) == 3);
+	/* the first one has gone */
+	for (i = 1; i <= 3; i++)
+		insert_with_hint(key, start.wall, 1001 + i);
+	CHECK(try_all(now, 1100) == 3);
+	table.rows[1001].gone = true;
+	scan_groups(now);
+	CHECK(try_all(now, 1) == 2);
 	return NULL;
 }
 

@@ -54,7 +54,6 @@ allocate(void)
 #include "scheduler/order.c"
 #include "scheduler/surplus.c"
 #include "scheduler/group_demand.c"
-#include "scheduler/group_locks.c"
 #include "scheduler/group_places.c"
 #include "scheduler/groups.c"
 #include "shared/clock.c"
@@ -210,6 +209,7 @@ scan_groups(ClockNow now)
 {
 	int i;
 
+	order_set_now(now);
 	groups_scan_begin();
 	for (i = 0; i < table.ngroups; i++)
 	{

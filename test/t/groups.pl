@@ -33,7 +33,7 @@ check('hints', 'hints before and behind the read position');
 check('scan', 'a scan forgets empty groups, and no row that appears meanwhile');
 check('news', 'which of the rows that a scan finds no hint has named');
 check('drop and skip', 'dropped rows, skipped groups');
-check('locked rows', 'a group with many locked rows');
+check('locked rows', 'locked rows are passed over, and tried again after a while');
 check('clocks', 'rows become due by the wall clock, also when it steps back or forward');
 check('rules', 'which rule is for a queue, and what is told when rules change');
 check('patterns', 'of random patterns the longest that matches is found');

@@ -1,6 +1,5 @@
-# A session has locked very many rows that are due: no executor is kept for them, and other tasks
-# start, including those behind the locked rows in the same group.  A TAP test because sessions
-# must hold locks.
+# A session has locked very many rows that are due: other tasks start, including those behind the
+# locked rows in the same group.  A TAP test because sessions must hold locks.
 use strict;
 use warnings;
 use FindBin;
@@ -75,7 +74,7 @@ subtest 'locked rows that are due' => sub {
 	}
 };
 
-# The checks of locked groups, which each scan begins anew, leave time for those of roles.
+# The locked rows of each role are tried again by each scan, and leave time for its other tasks.
 subtest 'locked rows of many roles' => sub {
 	my $count = 100;
 
@@ -89,7 +88,6 @@ subtest 'locked rows of many roles' => sub {
 	$session->query_safe(q{BEGIN;
 		SELECT count(*) FROM (SELECT FROM task WHERE queue = 'shut' FOR UPDATE) AS x});
 	sql(q{UPDATE task_queue SET paused = false WHERE queue = 'shut'});
-	# all are known to be locked
 	wait_until($node, qq{SELECT missed >= 16 * $count FROM pg_stat_task_scheduler()});
 	sql(qq{INSERT INTO task (queue, role, request)
 		SELECT 'open', 'many' || n, 'SELECT 1' FROM generate_series(1, $count) AS n});
