@@ -15,6 +15,10 @@
  * For a queue that has parked lanes this always holds: it is closed, and all of them come behind a
  * group that it may not start; or it is open, and has a front, whose role is not skipped.
  *
+ * The order among the lanes of a queue may differ from that among all lanes, because "max" counts
+ * within a queue only, and turns between queues only.  A lane that comes to its turn before the
+ * first one of its queue is parked behind that (lane_first_of_queue).
+ *
  * This file is plain memory: no SPI, no shared memory, and it reads no clock.
  */
 #include "postgres.h"
@@ -50,14 +54,19 @@ compare_lanes(const pairingheap_node *a, const pairingheap_node *b, void *arg pg
 		order_first_group(pairingheap_const_container(GroupLane, order, b)));
 }
 
-/* For the parked lanes of one queue. */
+/* Compare two lanes of one queue: positive if "a" comes first. */
+static int
+compare_in_queue(const GroupLane *a, const GroupLane *b)
+{
+	return order_compare_in_queue(order_first_group(a), order_first_group(b));
+}
+
 static int
 compare_parked(const pairingheap_node *a, const pairingheap_node *b,
 			   void *arg pg_attribute_unused())
 {
-	return order_compare_in_queue(
-		order_first_group(pairingheap_const_container(GroupLane, order, a)),
-		order_first_group(pairingheap_const_container(GroupLane, order, b)));
+	return compare_in_queue(pairingheap_const_container(GroupLane, order, a),
+							pairingheap_const_container(GroupLane, order, b));
 }
 
 static int
@@ -259,8 +268,28 @@ clear_front(QueueState *queue)
 }
 
 /*
- * Give an open queue a front, if it has parked lanes.  Lanes whose roles are skipped become ready
- * meanwhile; they stay so until they are looked at.
+ * The first of the ready lanes of a queue whose roles are not skipped; NULL if there is none.  The
+ * loop is over the lanes that have changed, or whose roles were skipped, since they were parked.
+ */
+static GroupLane *
+first_ready(QueueState *queue)
+{
+	GroupLane *first = NULL;
+	dlist_iter iter;
+
+	dlist_foreach(iter, &queue->ready)
+	{
+		GroupLane *lane = dlist_container(GroupLane, ready_node, iter.cur);
+
+		if (!lane->role->skipped && (first == NULL || compare_in_queue(lane, first) > 0))
+			first = lane;
+	}
+	return first;
+}
+
+/*
+ * Give an open queue a front, if it has parked lanes: the first of its lanes.  Those of skipped
+ * roles become ready meanwhile; they stay so until they are looked at.
  */
 static void
 choose_front(QueueState *queue)
@@ -268,12 +297,16 @@ choose_front(QueueState *queue)
 	Assert(!queue->closed);
 	while (queue->front == NULL && queue->nparked > 0)
 	{
-		GroupLane *lane = first_parked(queue);
+		GroupLane *lane = first_ready(queue);
 
-		end_parked(lane);
-		begin_ready(lane);
-		if (lane->role->skipped)
-			continue;
+		if (lane == NULL || compare_in_queue(first_parked(queue), lane) > 0)
+		{
+			lane = first_parked(queue);
+			end_parked(lane);
+			begin_ready(lane);
+			if (lane->role->skipped)
+				continue;
+		}
 		queue->front = lane;
 		dlist_push_tail(&lane->role->fronts, &lane->front_node);
 	}
@@ -405,6 +438,27 @@ lane_park(GroupLane *lane, MonoTime until)
 	if (first_parked(queue) == lane)
 		close_queue(queue, until);
 	Assert(queue->closed || queue->front);
+}
+
+/*
+ * Return the first lane of the queue of this one, which is ready and may start a task: this one, or
+ * one before it, behind which it is parked then.
+ */
+GroupLane *
+lane_first_of_queue(GroupLane *lane)
+{
+	QueueState *queue = lane->queue;
+	GroupLane *first = first_ready(queue);
+
+	Assert(!lane->role->skipped);
+	if (first == lane)
+		return lane;
+	end_ready(lane);
+	clear_front(queue);
+	begin_parked(lane);
+	lanes_open(queue);
+	choose_front(queue);
+	return queue->front;
 }
 
 /*

@@ -95,6 +95,7 @@ extern void lane_release(GroupLane *lane);
 extern void lane_add_group(QueueGroup *group);
 extern void lane_remove_group(QueueGroup *group);
 extern void lane_park(GroupLane *lane, MonoTime until);
+extern GroupLane *lane_first_of_queue(GroupLane *lane);
 extern void lanes_open(QueueState *queue);
 extern void lanes_open_due(MonoTime now);
 extern void lanes_open_all(void);

@@ -135,10 +135,31 @@ end_skipping(void)
 	}
 }
 
+/* The wall clock has gone back: set the turn of a queue, and move its groups that are not due. */
+static void
+follow_back(QueueState *queue, TimestampTz turn)
+{
+	dlist_iter iter;
+
+	lanes_set_turn(queue, turn);
+	dlist_foreach(iter, &queue->lanes)
+	{
+		GroupLane *lane = dlist_container(GroupLane, queue_node, iter.cur);
+		QueueGroup *group;
+
+		while (!pairingheap_is_empty(&lane->groups) &&
+			   group_next_place(group = order_first_group(lane)).dt > order.now.wall)
+		{
+			order_detach(group);
+			order_attach(group);
+		}
+	}
+}
+
 /*
  * Queues may be closed until a time of the wall clock, and turns are such times.  If the clock was
- * set, or has drifted, open all of them.  If it was set back, the turns since it was
- * ahead go back as well: otherwise the queues that were served would wait for the clock.
+ * set, or has drifted, open all of them.  If it was set back, the turns since it was ahead go back
+ * as well: otherwise the queues that were served would wait for the clock.
  */
 static void
 follow_wall_clock(ClockNow now)
@@ -151,7 +172,7 @@ follow_wall_clock(ClockNow now)
 	order.offset = offset;
 	lanes_open_all();
 	if (back > 0)
-		queues_turn_back(now.wall, back, lanes_set_turn);
+		queues_turn_back(now.wall, back, follow_back);
 }
 
 /*
@@ -192,9 +213,9 @@ order_now(void)
 }
 
 /*
- * Return the first group of a role, which has a lane that is ready, if it may start a task or has
- * to be read.  Otherwise move it, or its lane, to where it belongs, or skip the role, and return
- * NULL.
+ * Return the first group of a role, which has a lane that is ready, if it may start a task; or a
+ * group that has to be read before that is known.  Otherwise move it, or its lane, to where it
+ * belongs, or skip the role, and return NULL.
  */
 static QueueGroup *
 try_first_of_role(GroupRole *role, ClockNow now)
@@ -203,21 +224,29 @@ try_first_of_role(GroupRole *role, ClockNow now)
 	QueueGroup *group = order_first_group(lane);
 	OrderKey key = order_key(group);
 	MonoTime until = queue_blocked_until(lane->queue, &group->key, now);
+	GroupLane *first;
 
 	Assert(group->state == GROUP_READY && lane->state == LANE_READY);
 	if (clock_is_before(now.mono, until))
+	{
 		lane_park(lane, until);
-	else if (group_role_is_behind(role, &key))
+		return NULL;
+	}
+	if (group_role_is_behind(role, &key))
+	{
 		lanes_skip_role(role);
-	else if (key.place.dt <= now.wall)
-		return group;
-	else
+		return NULL;
+	}
+	first = lane_first_of_queue(lane);
+	group = order_first_group(first);
+	if (group_next_place(group).dt > now.wall)
 	{
 		/* the wall clock has gone back since the group was put there */
 		order_detach(group);
 		order_attach(group);
+		return NULL;
 	}
-	return NULL;
+	return first == lane ? group : NULL;
 }
 
 /*

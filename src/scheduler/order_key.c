@@ -2,10 +2,11 @@
  * order_key.c
  *		The position of a group in the order.
  *
- * The order is: larger max first, lower priority, dt, id.  In place of dt stands the time of the
- * last start of the queue, if that takes turns and the time is later: so the queue that was served
- * least recently is the next.  With aging, priority and dt are one sum, which does not change while
- * a task waits: that is why it can be kept in heaps.
+ * Within a queue the order is: larger max first, lower priority, dt, id.  The queues are in the
+ * order of their first tasks: lower priority, dt, id.  In place of dt stands the time of the last
+ * start of the queue, if that takes turns and the time is later: so the queue that was served least
+ * recently is the next.  With aging, priority and dt are one sum, which does not change while a
+ *task waits: that is why it can be kept in heaps.
  *
  * This file is plain memory: no SPI, no shared memory, and it reads no clock.
  */
@@ -61,17 +62,17 @@ order_key_at(const TaskGroup *key, TimestampTz turn, TaskPlace place)
 }
 
 /*
- * Return the position of a group in the order.  With aging, the turn of the queue does not count
- * for a group that has to be read: what is behind it in its lane may have a better priority, and is
- * the first if it turns out that this one is later.
+ * Return the position of a group among those of other queues.  One that has to be read comes first:
+ * if it turns out to be empty, the group behind it in its queue may have any priority.
  */
 OrderKey
 order_key(const QueueGroup *group)
 {
-	bool turns = aging_of_priority == 0 || group_knows_row(group);
+	TaskPlace place = group_next_place(group);
 
-	return order_key_at(&group->key, turns ? group->queue->turn : DT_NOBEGIN,
-						group_next_place(group));
+	if (!group_knows_row(group))
+		return (OrderKey){group->key.max, PG_INT32_MIN, PG_INT64_MIN, place};
+	return order_key_at(&group->key, group->queue->turn, place);
 }
 
 /* Compare two groups: positive if the first task of "a" starts first. */
@@ -84,10 +85,16 @@ order_compare_groups(const QueueGroup *a, const QueueGroup *b)
 	return order_compare_keys(&left, &right);
 }
 
-/*
- * The same for two groups of one queue: its turns do not count, so this order stays as it is when
- * the queue has had one.  Only with aging is it another one than the above.
- */
+/* Compare two positions in one queue: positive if "a" comes first. */
+int
+order_compare_keys_in_queue(const OrderKey *a, const OrderKey *b)
+{
+	if (a->max != b->max)
+		return a->max > b->max ? 1 : -1;
+	return order_compare_keys(a, b);
+}
+
+/* The same for two groups; turns of the queue do not count. */
 int
 order_compare_in_queue(const QueueGroup *a, const QueueGroup *b)
 {
@@ -95,5 +102,5 @@ order_compare_in_queue(const QueueGroup *a, const QueueGroup *b)
 	OrderKey right = order_key_at(&b->key, DT_NOBEGIN, group_next_place(b));
 
 	Assert(a->queue == b->queue);
-	return order_compare_keys(&left, &right);
+	return order_compare_keys_in_queue(&left, &right);
 }

@@ -13,7 +13,7 @@
 /* The position of a group in the order. */
 typedef struct OrderKey
 {
-	int32 max;
+	int32 max;		/* it counts within a queue only */
 	int32 priority; /* 0 with aging: then it is in "time" */
 	int64 time;		/* dt, or the last turn of the queue if that is later; see order_key_at */
 	TaskPlace place;
@@ -30,12 +30,10 @@ order_compare_places(const TaskPlace *a, const TaskPlace *b)
 	return 0;
 }
 
-/* Compare two positions: positive if "a" comes first. */
+/* Compare two positions, whatever their "max": positive if "a" comes first. */
 static inline int
 order_compare_keys(const OrderKey *a, const OrderKey *b)
 {
-	if (a->max != b->max)
-		return a->max > b->max ? 1 : -1;
 	if (a->priority != b->priority)
 		return a->priority < b->priority ? 1 : -1;
 	if (a->time != b->time)
@@ -50,6 +48,7 @@ extern bool order_places_ascend(TaskPlace read_position, const TaskPlace *places
 extern OrderKey order_key(const QueueGroup *group);
 extern OrderKey order_key_at(const TaskGroup *key, TimestampTz turn, TaskPlace place);
 extern int order_compare_groups(const QueueGroup *a, const QueueGroup *b);
+extern int order_compare_keys_in_queue(const OrderKey *a, const OrderKey *b);
 extern int order_compare_in_queue(const QueueGroup *a, const QueueGroup *b);
 
 #endif /* PG_TASK_ORDER_KEY_H */

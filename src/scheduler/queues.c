@@ -219,11 +219,11 @@ queue_next_turn(QueueState *queue, TimestampTz now)
 }
 
 /*
- * The wall clock was set back by "step" (us), and is "now".  Call "set_turn" for each queue whose
- * turn is in the future, with the time of that turn by the new clock.  Looks at all queues.
+ * The wall clock was set back by "step" (us), and is "now".  Call "follow" for each queue, with the
+ * time of its turn by the new clock.
  */
 void
-queues_turn_back(TimestampTz now, int64 step, void (*set_turn)(QueueState *, TimestampTz))
+queues_turn_back(TimestampTz now, int64 step, void (*follow)(QueueState *, TimestampTz))
 {
 	queuetable_iterator iter;
 	QueueEntry *entry;
@@ -231,8 +231,11 @@ queues_turn_back(TimestampTz now, int64 step, void (*set_turn)(QueueState *, Tim
 	queues.turn = Min(queues.turn, now);
 	queuetable_start_iterate(queues.table, &iter);
 	while ((entry = queuetable_iterate(queues.table, &iter)) != NULL)
-		if (entry->queue->turn > now)
-			set_turn(entry->queue, Min(entry->queue->turn - step, now));
+	{
+		TimestampTz turn = entry->queue->turn;
+
+		follow(entry->queue, turn > now ? Min(turn - step, now) : turn);
+	}
 }
 
 /* May no task of the queue overtake the first one? */

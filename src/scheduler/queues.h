@@ -81,7 +81,7 @@ extern MonoTime queue_blocked_until(QueueState *queue, const TaskGroup *group, C
 extern int queue_free_places(QueueState *queue, const TaskGroup *group, MonoTime now);
 extern TimestampTz queue_next_turn(QueueState *queue, TimestampTz now);
 extern void
-queues_turn_back(TimestampTz now, int64 step, void (*set_turn)(QueueState *, TimestampTz));
+queues_turn_back(TimestampTz now, int64 step, void (*follow)(QueueState *, TimestampTz));
 extern bool queue_is_strict(QueueState *queue);
 extern bool queue_is_sure(const QueueState *queue);
 extern void queue_make_sure(QueueState *queue);

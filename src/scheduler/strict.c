@@ -124,7 +124,8 @@ compare_head(DispatchRound *round, StrictCheck *check, const GroupHead *head)
 
 	if (task_same_group(&head->group, &entry->group->key) || head->group.max == 0)
 		return;
-	check->behind |= head->place.dt <= round->now.wall && order_compare_keys(&other, &mine) > 0;
+	check->behind |=
+		head->place.dt <= round->now.wall && order_compare_keys_in_queue(&other, &mine) > 0;
 	if (groups_know(&head->group, head->place))
 		return;
 	entry->sure = false;

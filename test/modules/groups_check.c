@@ -29,9 +29,9 @@ check_order(void)
 {
 	int plain = add_key("q", TASK_UNLIMITED, 0, "r");
 	int urgent = add_key("q", TASK_UNLIMITED, -1, "r");
-	int limited = add_key("other", 9, -9, "r");
-	int more_limited = add_key("third", 2, -9, "r");
-	int paused = add_key("paused", -1, -9, "r");
+	int limited = add_key("q", 9, -9, "r");
+	int more_limited = add_key("q", 8, -9, "r2");
+	int paused = add_key("paused", -1, 1, "r");
 	int elsewhere = add_key("elsewhere", TASK_UNLIMITED, 0, "r2");
 
 	insert_with_hint(paused, start.wall - 9, 1);
@@ -43,11 +43,11 @@ check_order(void)
 	insert_with_hint(urgent, start.wall, 7);
 	insert_with_hint(plain, start.wall + 1, 8);
 
-	CHECK(start_next(start, NULL) == 7); /* lower priority first */
-	CHECK(start_next(start, NULL) == 6); /* then the earlier dt, also of another group */
+	CHECK(start_next(start, NULL) == 7); /* NULL is the largest max, and then lower priority */
+	CHECK(start_next(start, NULL) == 6); /* then the earlier dt, also of another queue */
 	CHECK(start_next(start, NULL) == 4); /* then the smaller id */
 	CHECK(start_next(start, NULL) == 5);
-	CHECK(start_next(start, NULL) == 3); /* NULL is the largest max; then the larger one */
+	CHECK(start_next(start, NULL) == 3); /* the larger max */
 	CHECK(start_next(start, NULL) == 2);
 	CHECK(start_next(start, NULL) == 1);
 	CHECK(start_next(start, NULL) == 0); /* one is left, not due */

@@ -38,9 +38,16 @@ sub order_of
 
 subtest 'max, priority, dt, id' => sub {
 	is(order_of('max', q{INSERT INTO task (queue, max, request)
-		SELECT 'q' || coalesce(m, 99), m, format('SELECT run(%L)', coalesce(m::text, 'any'))
-		  FROM unnest(ARRAY[1, -5, 3, NULL, 0, 100, -1000]) AS m}),
-		'any 100 3 1 -5 -1000', 'the larger max first, none before all, a pause after all');
+		SELECT 'q', m, format('SELECT run(%L)', coalesce(m::text, 'any'))
+		  FROM unnest(ARRAY[1, -5, 3, NULL, 0, 100, -10]) AS m}),
+		'any 100 3 1 -5 -10', 'the larger max first, none before all, a pause after all');
+	is(order_of('between', q{INSERT INTO task (queue, max, priority, request, dt) VALUES
+		('one', 1, 0, 'SELECT run(''b'')', '2020-01-02'),
+		('two', NULL, 0, 'SELECT run(''c'')', '2020-01-03'),
+		('three', 3, 0, 'SELECT run(''a'')', '2020-01-01'),
+		('four', 7, 5, 'SELECT run(''d'')', '2019-01-01'),
+		('four', 2, -5, 'SELECT run(''e'')', '2019-01-01')}),
+		'a b c d e', 'between queues max says nothing: their first tasks are in order');
 	is(order_of('priority', q{INSERT INTO task (max, priority, request, dt) VALUES
 		(1, 0, 'SELECT run(''b'')', now()), (1, -1, 'SELECT run(''a'')', now()),
 		(1, 5, 'SELECT run(''c'')', '2019-07-01'),
