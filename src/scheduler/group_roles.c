@@ -72,6 +72,7 @@ group_role_find_or_add(const char *name)
 	role->lanes.ph_compare = roles.compare_lanes;
 	dlist_init(&role->all_lanes);
 	dlist_init(&role->fronts);
+	dlist_init(&role->away);
 	entry = insert_role(roles.table, role->name);
 	entry->role = role;
 	return role;

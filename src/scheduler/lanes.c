@@ -13,7 +13,8 @@
  * queue has.
  *
  * For a queue that has parked lanes this always holds: it is closed, and all of them come behind a
- * group that it may not start; or it is open, and has a front, whose role is not skipped.
+ * group that it may not start; or it is open, and has a front, whose role is not skipped.  A lane
+ * that would be the front, but whose role is skipped, is put away until that ends.
  *
  * The order among the lanes of a queue may differ from that among all lanes, because "max" counts
  * within a queue only, and turns between queues only.  A lane that comes to its turn before the
@@ -267,30 +268,40 @@ clear_front(QueueState *queue)
 	queue->front = NULL;
 }
 
+/* Put a lane, which is at rest, away until its role is not skipped any more. */
+static void
+put_away(GroupLane *lane)
+{
+	lane->state = LANE_AWAY;
+	dlist_push_tail(&lane->role->away, &lane->ready_node);
+}
+
 /*
- * The first of the ready lanes of a queue whose roles are not skipped; NULL if there is none.  The
- * loop is over the lanes that have changed, or whose roles were skipped, since they were parked.
+ * The first of the ready lanes of a queue; NULL if there is none.  Those of skipped roles are put
+ * away.  The loop is over the lanes that have changed since they were parked.
  */
 static GroupLane *
 first_ready(QueueState *queue)
 {
 	GroupLane *first = NULL;
-	dlist_iter iter;
+	dlist_mutable_iter iter;
 
-	dlist_foreach(iter, &queue->ready)
+	dlist_foreach_modify(iter, &queue->ready)
 	{
 		GroupLane *lane = dlist_container(GroupLane, ready_node, iter.cur);
 
-		if (!lane->role->skipped && (first == NULL || compare_in_queue(lane, first) > 0))
+		if (lane->role->skipped)
+		{
+			end_ready(lane);
+			put_away(lane);
+		}
+		else if (first == NULL || compare_in_queue(lane, first) > 0)
 			first = lane;
 	}
 	return first;
 }
 
-/*
- * Give an open queue a front, if it has parked lanes: the first of its lanes.  Those of skipped
- * roles become ready meanwhile; they stay so until they are looked at.
- */
+/* Give an open queue a front, if it has parked lanes: the first of those that are not put away. */
 static void
 choose_front(QueueState *queue)
 {
@@ -303,9 +314,12 @@ choose_front(QueueState *queue)
 		{
 			lane = first_parked(queue);
 			end_parked(lane);
-			begin_ready(lane);
 			if (lane->role->skipped)
+			{
+				put_away(lane);
 				continue;
+			}
+			begin_ready(lane);
 		}
 		queue->front = lane;
 		dlist_push_tail(&lane->role->fronts, &lane->front_node);
@@ -383,6 +397,11 @@ unlink_lane(GroupLane *lane)
 		end_parked(lane);
 		if (queue->nparked == 0)
 			lanes_open(queue);
+	}
+	else if (lane->state == LANE_AWAY)
+	{
+		lane->state = LANE_AT_REST;
+		dlist_delete(&lane->ready_node);
 	}
 }
 
@@ -498,19 +517,22 @@ lanes_undo_start(QueueState *queue, QueueStart *start)
 }
 
 /*
- * Has no lane of the queue a group that is before this one, which may start a task?  Those that are
- * parked come behind the front, so the loop is over the lanes that are ready: those that have
- * changed, or whose roles were skipped, since they were parked.
+ * Has no lane of the queue, also of a skipped role, a group before this one, which may start a
+ * task? A loop over all lanes of the queue.
  */
 bool
 lanes_have_first(const QueueGroup *group)
 {
 	dlist_iter iter;
 
-	dlist_foreach(iter, &group->queue->ready)
-		if (order_compare_in_queue(
-				order_first_group(dlist_container(GroupLane, ready_node, iter.cur)), group) > 0)
+	dlist_foreach(iter, &group->queue->lanes)
+	{
+		GroupLane *lane = dlist_container(GroupLane, queue_node, iter.cur);
+
+		if (lane->state != LANE_AT_REST &&
+			order_compare_in_queue(order_first_group(lane), group) > 0)
 			return false;
+	}
 	return true;
 }
 
@@ -541,6 +563,22 @@ lanes_skip_role(GroupRole *role)
 	}
 }
 
+/* A role is not skipped any more: bring it back, with its lanes that were put away. */
+static void
+end_skip(GroupRole *role)
+{
+	role->skipped = role->aside = false;
+	while (!dlist_is_empty(&role->away))
+	{
+		GroupLane *lane = dlist_head_element(GroupLane, ready_node, &role->away);
+
+		unlink_lane(lane);
+		link_lane(lane);
+	}
+	if (!role->ready)
+		link_role(role);
+}
+
 /* A round begins: bring back the roles that the last one has skipped. */
 void
 lanes_end_skipping(void)
@@ -550,8 +588,7 @@ lanes_end_skipping(void)
 		GroupRole *role = dlist_head_element(GroupRole, skipped_node, &lanes.skipped_roles);
 
 		dlist_delete(&role->skipped_node);
-		role->skipped = false;
-		link_role(role);
+		end_skip(role);
 	}
 }
 
@@ -569,6 +606,5 @@ void
 lanes_bring_back(GroupRole *role)
 {
 	Assert(role->skipped && role->aside);
-	role->skipped = role->aside = false;
-	link_role(role);
+	end_skip(role);
 }

@@ -32,6 +32,7 @@ typedef struct GroupRole
 	int ngroups;			/* all of its groups */
 	pairingheap lanes;		/* those that are ready */
 	dlist_head fronts;		/* those that are the front of their queue */
+	dlist_head away;		/* those that are put away while it is skipped */
 	pairingheap_node order; /* in the heap of roles, if it is ready */
 	bool ready;
 	dlist_node skipped_node; /* in the list of skipped roles ... */
@@ -57,7 +58,8 @@ typedef enum LaneState
 {
 	LANE_AT_REST, /* no group of it is ready */
 	LANE_READY,	  /* in the heap of its role */
-	LANE_PARKED	  /* at its queue: behind the front, or the queue is closed */
+	LANE_PARKED,  /* at its queue: behind the front, or the queue is closed */
+	LANE_AWAY	  /* in a list of its role, which is skipped */
 } LaneState;
 
 /* A lane: the groups of one queue and one role. */
@@ -71,7 +73,7 @@ typedef struct GroupLane
 	pairingheap_node order; /* in the heap of its role, or of the parked lanes of its queue */
 	dlist_node queue_node;	/* in the list of all lanes of the queue */
 	dlist_node role_node;	/* in the list of all lanes of the role */
-	dlist_node ready_node;	/* in the list of the ready lanes of the queue */
+	dlist_node ready_node;	/* in the list of the ready lanes of the queue, or those put away */
 	dlist_node front_node;	/* in the list of the fronts of the role, if it is one */
 } GroupLane;
 

@@ -6,7 +6,7 @@
  * order of their first tasks: lower priority, dt, id.  In place of dt stands the time of the last
  * start of the queue, if that takes turns and the time is later: so the queue that was served least
  * recently is the next.  With aging, priority and dt are one sum, which does not change while a
- *task waits: that is why it can be kept in heaps.
+ * task waits: that is why it can be kept in heaps.
  *
  * This file is plain memory: no SPI, no shared memory, and it reads no clock.
  */
