@@ -207,8 +207,7 @@ static bool
 is_recorded(Node *statement)
 {
 	return concerns_supervisor(statement) || home_is_set_by(statement) ||
-		   IsA(statement, AlterRoleSetStmt) || IsA(statement, AlterDatabaseSetStmt) ||
-		   is_transaction_statement(statement, TRANS_STMT_PREPARE);
+		   IsA(statement, AlterRoleSetStmt) || IsA(statement, AlterDatabaseSetStmt);
 }
 
 /* A command has succeeded: record what other processes must be notified of at its commit. */
@@ -227,16 +226,13 @@ record_command(Node *statement)
 		pending_add_settings(get_database_oid(((AlterDatabaseStmt *) statement)->dbname, true));
 	else if (IsA(statement, DropRoleStmt)) /* its settings are gone, its rows are not */
 		pending_add_settings(InvalidOid);
-	else if (is_transaction_statement(statement, TRANS_STMT_PREPARE))
-		pending_set_gid(((TransactionStmt *) statement)->gid);
 }
 
 /* COMMIT PREPARED or ROLLBACK PREPARED has succeeded.  No transaction is active any more. */
 static void
-finish_prepared(const SharedPrepared *prepared, bool committed)
+finish_prepared(bool committed)
 {
-	shared_prepared_remove(prepared, committed);
-	shared_prepared_check();
+	shared_prepared_ended();
 	if (!committed)
 		return;
 	/* it may have inserted or ended tasks, too; what it would report was not stored */
@@ -257,13 +253,9 @@ process_command(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	bool finishes = commits || is_transaction_statement(statement, TRANS_STMT_ROLLBACK_PREPARED);
 	bool records = is_recorded(statement);
 	bool drops = IsA(statement, DropdbStmt);
-	SharedPrepared prepared;
 	Oid database = InvalidOid;
 
-	/* before the command: afterwards another prepared transaction may have the same gid */
-	if (finishes)
-		shared_prepared_find(((TransactionStmt *) statement)->gid, &prepared);
-	else
+	if (!finishes)
 		database = database_needed(statement, context);
 	if (OidIsValid(database))
 	{
@@ -279,7 +271,7 @@ process_command(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 								destination, completion);
 	/* a procedure may have ended the transaction, and the statement of the CALL may be freed */
 	if (finishes)
-		finish_prepared(&prepared, commits);
+		finish_prepared(commits);
 	else if (records)
 		record_command(statement);
 	/* its files are gone, and no process is left that counts in it */

@@ -47,7 +47,6 @@ static struct
 	int nsettings;
 	int settings_size;
 	ChangedSettings *settings; /* in TopTransactionContext */
-	char gid[GIDSIZE];		   /* of PREPARE TRANSACTION; empty: none */
 	int hold_level; /* nesting level of the outermost transaction that holds a database; 0: none */
 } pending;
 
@@ -140,14 +139,10 @@ pending_add_queues(Oid relid)
 	pending.queues |= !OidIsValid(known) || known == relid;
 }
 
-/*
- * Publish at the commit that this transaction has changed settings, databases or roles.  At
- * PREPARE, store that for COMMIT PREPARED.
- */
+/* Publish that this transaction has changed settings, databases or roles, or is prepared to. */
 static void
 publish_changes(XactEvent event)
 {
-	Oid *objects = NULL;
 	int i;
 
 	for (i = 0; i < pending.nsettings && event == XACT_EVENT_COMMIT; i++)
@@ -155,13 +150,7 @@ publish_changes(XactEvent event)
 	if (event == XACT_EVENT_COMMIT && pending.supervisor)
 		shared_databases_changed();
 	if (event == XACT_EVENT_PREPARE && (pending.nsettings > 0 || pending.supervisor))
-	{
-		/* convert in place: no oid is written beyond the entry that was read last */
-		objects = (Oid *) pending.settings;
-		for (i = 0; i < pending.nsettings; i++)
-			objects[i] = pending.settings[i].object;
-		shared_prepared_add(pending.gid, objects, pending.nsettings, pending.supervisor);
-	}
+		shared_prepared_add();
 	pending.settings = NULL;
 	pending.nsettings = pending.settings_size = 0;
 }
@@ -199,7 +188,6 @@ pending_transaction_ended(XactEvent event)
 	pending.count = pending.events = pending.hold_level = 0;
 	pending.watch.watched.count = pending.watch.ended.count = 0;
 	pending.queues = pending.several = pending.supervisor = false;
-	pending.gid[0] = '\0';
 }
 
 /*
@@ -261,13 +249,6 @@ void
 pending_wake_supervisor(void)
 {
 	pending.supervisor = true;
-}
-
-/* This transaction will be prepared with this identifier. */
-void
-pending_set_gid(const char *gid)
-{
-	strlcpy(pending.gid, gid, GIDSIZE);
 }
 
 /*

@@ -17,7 +17,6 @@ extern void pending_add_watched(Oid relid, int64 id, bool here, bool any);
 extern void pending_add_ended(Oid relid, int64 id);
 extern void pending_add_settings(Oid object);
 extern void pending_wake_supervisor(void);
-extern void pending_set_gid(const char *gid);
 extern void pending_add_hold(void);
 
 /* For callbacks.c. */

@@ -4,14 +4,15 @@
  *		of tasks, in shared memory.
  *
  * A process that connected before its role's or its database's settings were changed finds another
- * number than it saw then.  A change is counted when it is committed; the changes of a prepared
- * transaction, also of databases and roles, are kept until COMMIT PREPARED.  What a transaction has
- * changed that was prepared before the server was started or promoted is not known: its end counts
- * as a change of everything.  This file reads no catalog.
+ * number than it saw then.  A change is counted when it is committed.  The end of a prepared
+ * transaction that has changed settings, databases or roles counts as a change of everything; so
+ * does that of one that was prepared before the server was started or promoted.  This file reads no
+ * catalog.
  */
 #include "postgres.h"
 
 #include "access/twophase.h"
+#include "access/xact.h"
 #include "common/hashfn.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
@@ -98,174 +99,87 @@ shared_configured(void)
 	return configured;
 }
 
-/*
- * Find the entry of a prepared transaction; with "or_free", otherwise a free one; otherwise NULL.
- * The caller holds the directory lock.
- */
-static SharedPrepared *
-find_prepared(const char *gid, bool or_free)
-{
-	SharedPrepared *result = NULL;
-	int i;
-
-	Assert(LWLockHeldByMe(Shared->directory));
-	for (i = 0; i < Shared->nprepared; i++)
-	{
-		SharedPrepared *entry = &Shared->prepared[i];
-
-		if (strcmp(entry->gid, gid) == 0)
-			return entry;
-		if (or_free && result == NULL && entry->gid[0] == '\0')
-			result = entry;
-	}
-	return result;
-}
-
-/*
- * Add a prepared transaction that changed the settings of these objects; "databases": it changed
- * databases or roles.  If no entry is free, prepared_lost is set: from then on COMMIT PREPARED of a
- * transaction without an entry counts as a change of all settings, databases and roles.
- */
-void
-shared_prepared_add(const char *gid, const Oid *objects, int count, bool databases)
-{
-	SharedPrepared *entry;
-	int i;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	entry = find_prepared(gid, true);
-	if (entry == NULL || gid[0] == '\0')
-		Shared->prepared_lost = true;
-	else
-	{
-		entry->generation++;
-		strlcpy(entry->gid, gid, GIDSIZE);
-		entry->databases = databases;
-		memset(entry->counters, 0, sizeof(entry->counters));
-		for (i = 0; i < count; i++)
-			entry->counters[counter_of(objects[i]) / 8] |= 1 << (counter_of(objects[i]) % 8);
-	}
-	LWLockRelease(Shared->directory);
-}
-
-/* It counts as a change of all settings, databases and roles. */
+/* Count a change of all settings, databases and roles. */
 static void
-set_all(SharedPrepared *prepared)
+count_all(void)
 {
-	prepared->databases = true;
-	memset(prepared->counters, 0xff, sizeof(prepared->counters));
-}
-
-/*
- * Copy the entry of a prepared transaction: the counters that its commit is to increment.  An empty
- * gid means that there is no entry.
- */
-void
-shared_prepared_find(const char *gid, SharedPrepared *prepared)
-{
-	SharedPrepared *entry;
-
-	memset(prepared, 0, sizeof(*prepared));
-	if (gid[0] == '\0')
-		return;
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	entry = find_prepared(gid, false);
-	if (entry)
-		*prepared = *entry;
-	else if (Shared->prepared_lost)
-		set_all(prepared);
-	LWLockRelease(Shared->directory);
-}
-
-/* Count the changes of a prepared transaction. */
-static void
-increment_counters(const SharedPrepared *prepared)
-{
-	bool any = false;
 	int i;
 
 	for (i = 0; i < SHARED_SETTINGS; i++)
-		if (prepared->counters[i / 8] & (1 << (i % 8)))
-		{
-			increment_counter(i);
-			any = true;
-		}
-	if (prepared->databases)
-		shared_databases_changed();
-	else if (any)
-		shared_wake_supervisor();
+		increment_counter(i);
+	shared_databases_changed();
 }
 
-/*
- * The prepared transaction was committed or rolled back: increment its counters if it was
- * committed, and remove its entry.
- */
-void
-shared_prepared_remove(const SharedPrepared *prepared, bool committed)
-{
-	SharedPrepared *entry;
-
-	if (committed)
-		increment_counters(prepared);
-	if (prepared->gid[0] == '\0')
-		return;
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	entry = find_prepared(prepared->gid, false);
-	if (entry && entry->generation == prepared->generation)
-		entry->gid[0] = '\0';
-	LWLockRelease(Shared->directory);
-}
-
-/*
- * Remember which transactions are prepared: those from before the start or the promotion have no
- * entry.  The first supervisor calls this after recovery, before processes are started that read
- * settings.
- */
-void
-shared_prepared_recovered(void)
-{
-	int count = 0;
-	int i;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	for (i = 0; i < max_prepared_xacts && Shared->nrecovered < 0; i++)
-		if (TransactionIdIsValid(PreparedXactProcs[i].xid))
-			Shared->recovered[count++] = PreparedXactProcs[i].xid;
-	if (Shared->nrecovered < 0)
-		Shared->nrecovered = count;
-	LWLockRelease(Shared->directory);
-}
-
-/* Remove those from the list that have ended.  Returns whether there are any. */
+/* Remove the transactions that have ended from the list.  Returns whether there were any. */
 static bool
-remove_recovered(void)
+remove_ended(void)
 {
 	int left = 0;
 	bool any;
 	int i;
 
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	for (i = 0; i < Shared->nrecovered; i++)
-		if (TransactionIdIsInProgress(Shared->recovered[i]))
-			Shared->recovered[left++] = Shared->recovered[i];
-	any = left < Shared->nrecovered;
-	Shared->nrecovered = Min(Shared->nrecovered, left);
-	LWLockRelease(Shared->directory);
+	Assert(LWLockHeldByMeInMode(Shared->directory, LW_EXCLUSIVE));
+	for (i = 0; i < Shared->nprepared; i++)
+		if (TransactionIdIsInProgress(Shared->prepared[i]))
+			Shared->prepared[left++] = Shared->prepared[i];
+	any = left < Shared->nprepared;
+	Shared->nprepared = left;
 	return any;
 }
 
+/* The caller holds the directory lock.  The list has room for all that can be prepared. */
+static void
+add_prepared(TransactionId xid)
+{
+	if (Shared->nprepared < max_prepared_xacts)
+		Shared->prepared[Shared->nprepared++] = xid;
+}
+
+/* This transaction has changed settings, databases or roles, and is prepared. */
+void
+shared_prepared_add(void)
+{
+	bool ended;
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	ended = remove_ended();
+	add_prepared(GetTopTransactionIdIfAny());
+	LWLockRelease(Shared->directory);
+	if (ended)
+		count_all();
+}
+
 /*
- * A prepared transaction was committed or rolled back.  The end of one that has no entry, because
- * it was prepared before the start or the promotion, counts as a change of all settings, databases
- * and roles.
+ * Take those for such transactions that were prepared before the start or the promotion.  The
+ * supervisor calls this when it starts, before processes are started that read settings.
  */
 void
-shared_prepared_check(void)
+shared_prepared_recovered(void)
 {
-	SharedPrepared all;
+	int i;
 
-	if (Shared->nrecovered <= 0 || !remove_recovered())
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	for (i = 0; i < max_prepared_xacts && !Shared->prepared_known; i++)
+		if (TransactionIdIsValid(PreparedXactProcs[i].xid))
+			add_prepared(PreparedXactProcs[i].xid);
+	Shared->prepared_known = true;
+	LWLockRelease(Shared->directory);
+}
+
+/*
+ * A prepared transaction was committed or rolled back.  If the list was empty at its end, it was
+ * not one of these.
+ */
+void
+shared_prepared_ended(void)
+{
+	bool ended;
+
+	if (Shared->nprepared == 0)
 		return;
-	set_all(&all);
-	increment_counters(&all);
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	ended = remove_ended();
+	LWLockRelease(Shared->directory);
+	if (ended)
+		count_all();
 }

@@ -37,24 +37,8 @@ executors_size(void)
 	return mul_size(Settings.max_executors, sizeof(SharedExecutor));
 }
 
-/*
- * Twice the possible number: a transaction may be prepared before the entry of one that has just
- * ended is removed.
- */
-static int
-count_prepared(void)
-{
-	return 2 * max_prepared_xacts;
-}
-
 static Size
 prepared_size(void)
-{
-	return mul_size(count_prepared(), sizeof(SharedPrepared));
-}
-
-static Size
-recovered_size(void)
 {
 	return mul_size(max_prepared_xacts, sizeof(TransactionId));
 }
@@ -73,7 +57,6 @@ shared_size(void)
 	size = add_size(size, MAXALIGN(schedulers_size()));
 	size = add_size(size, MAXALIGN(executors_size()));
 	size = add_size(size, MAXALIGN(prepared_size()));
-	size = add_size(size, MAXALIGN(recovered_size()));
 	size = add_size(size, MAXALIGN(mul_size(count_procs() + SHARED_HOLDS, sizeof(SharedHold))));
 	return add_size(size, statistics_size());
 }
@@ -106,8 +89,6 @@ initialize_memory(void)
 		Shared->seed = (uint64) GetCurrentTimestamp();
 	Shared->restore = restore_number();
 	serving_init();
-	Shared->nprepared = count_prepared();
-	Shared->nrecovered = -1;
 	Shared->nprocs = count_procs();
 	Shared->nschedulers = max_worker_processes;
 	Shared->nexecutors = Settings.max_executors;
@@ -116,10 +97,8 @@ initialize_memory(void)
 	memory += MAXALIGN(schedulers_size());
 	Shared->executors = (SharedExecutor *) memory;
 	memory += MAXALIGN(executors_size());
-	Shared->prepared = (SharedPrepared *) memory;
+	Shared->prepared = (TransactionId *) memory;
 	memory += MAXALIGN(prepared_size());
-	Shared->recovered = (TransactionId *) memory;
-	memory += MAXALIGN(recovered_size());
 	Shared->holds = (SharedHold *) memory;
 	memory += MAXALIGN((count_procs() + SHARED_HOLDS) * sizeof(SharedHold));
 	statistics_create(memory, &locks++->lock);

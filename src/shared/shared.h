@@ -404,19 +404,6 @@ typedef struct SharedExecutor
 } SharedExecutor;
 
 /*
- * A prepared transaction that changed settings, databases or roles, and the counters that its
- * COMMIT PREPARED increments.  Guarded by the directory lock.  The table is empty after a start or
- * a promotion: see shared_prepared_recovered.
- */
-typedef struct SharedPrepared
-{
-	uint32 generation;
-	char gid[GIDSIZE]; /* empty: free */
-	bool databases;	   /* databases or roles: it increments databases_changes */
-	uint8 counters[SHARED_SETTINGS / 8];
-} SharedPrepared;
-
-/*
  * A database that a command needs for itself: no process of pg_task connects to it.  Guarded by the
  * directory lock.
  */
@@ -467,16 +454,9 @@ typedef struct SharedState
 	uint64 restore;								/* never changes; see restore.c */
 	bool recovers;								/* never changes; see serving.c */
 	pg_atomic_uint64 serving_since;				/* a TimestampTz */
-	bool prepared_lost;		  /* guarded by the directory lock; see shared_prepared_add */
-	int nprepared;			  /* never changes, as "nprocs" and what follows it */
-	SharedPrepared *prepared; /* the entries are guarded by the directory lock */
-	/*
-	 * Prepared transactions that have no entry; -1: not known yet.  Guarded by the directory lock.
-	 * Read without it in shared_prepared_check (own: it is above zero as long as there is the one
-	 * that the reader has ended).
-	 */
-	int nrecovered;
-	TransactionId *recovered;
+	bool prepared_known;						/* shared_prepared_recovered was called */
+	int nprepared;			 /* both guarded by the directory lock, as "prepared": see changes.c */
+	TransactionId *prepared; /* never changes, as "nprocs" and what follows it */
 	int nprocs;
 	int nschedulers;
 	int nexecutors;
@@ -500,11 +480,9 @@ extern uint32 shared_settings_of_database(Oid database);
 extern void shared_settings_changed(Oid object);
 extern void shared_publish_configured(const SharedConfigured *configured);
 extern SharedConfigured shared_configured(void);
-extern void shared_prepared_add(const char *gid, const Oid *objects, int count, bool databases);
-extern void shared_prepared_find(const char *gid, SharedPrepared *prepared);
-extern void shared_prepared_remove(const SharedPrepared *prepared, bool committed);
+extern void shared_prepared_add(void);
 extern void shared_prepared_recovered(void);
-extern void shared_prepared_check(void);
+extern void shared_prepared_ended(void);
 
 /* Databases and their schedulers. */
 extern void shared_scheduler_wake(Oid database);

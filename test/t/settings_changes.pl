@@ -101,14 +101,14 @@ subtest 'committed' => sub {
 		  . 'ALTER ROLE tenant SET work_mem = 69; COMMIT', 'the last of many');
 };
 
-# With two-phase commit: at COMMIT PREPARED, from any session.
+# With two-phase commit: at COMMIT PREPARED and ROLLBACK PREPARED, from any session.
 subtest 'prepared' => sub {
 	my $prepared = 'BEGIN; ALTER ROLE %s SET work_mem = %d; PREPARE TRANSACTION \'p\'';
 	stays('other',
 		q{BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'},
 		'a prepared transaction that changed no settings');
 	stays('postgres', sprintf($prepared, 'tenant', 70), 'one that did, before it is committed');
-	stays('postgres', "ROLLBACK PREPARED 'p'", 'or when it is rolled back');
+	is_replaced('postgres', "ROLLBACK PREPARED 'p'", 'its end counts, whatever it is');
 	stays('postgres',
 		q{BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'},
 		'another one of that name');
@@ -117,7 +117,7 @@ subtest 'prepared' => sub {
 	is_replaced('postgres', "COMMIT PREPARED 'p'", 'one that changed settings of the role');
 	is(sql(q{SELECT rolconfig FROM pg_roles WHERE rolname = 'tenant'}), '{work_mem=71}', 'it has');
 	attempt('postgres', sprintf($prepared, 'other', 72));
-	stays('postgres', "COMMIT PREPARED 'p'", 'one that changed settings of another');
+	is_replaced('postgres', "COMMIT PREPARED 'p'", 'and whatever settings it changed');
 	attempt('postgres', sprintf($prepared, 'ALL', 73));
 	is_replaced('postgres', "COMMIT PREPARED 'p'", 'one that changed settings of all');
 	for my $n (1 .. 4)
