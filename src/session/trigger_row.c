@@ -30,16 +30,6 @@ trigger_row_relation_invalidated(Oid relid)
 		trigger_columns.relid = InvalidOid;
 }
 
-/* What is known is of this table from now on. */
-void
-trigger_know_table(Relation rel)
-{
-	if (trigger_columns.relid == RelationGetRelid(rel))
-		return;
-	memset(&trigger_columns, 0, sizeof(trigger_columns));
-	trigger_columns.relid = RelationGetRelid(rel);
-}
-
 /*
  * Look a column up.  Its place in the list of columns is tried first: that is where a table has it
  * that pg_task has made.
@@ -62,7 +52,9 @@ trigger_find_column(Relation rel, TaskColumn which)
 						   format_type_be(task_columns[which].type)),
 				 errhint("If an older version of pg_task has made the table, the scheduler of"
 						 " this database completes it.")));
-	trigger_know_table(rel);
+	if (trigger_columns.relid != RelationGetRelid(rel))
+		memset(&trigger_columns, 0, sizeof(trigger_columns));
+	trigger_columns.relid = RelationGetRelid(rel);
 	return trigger_columns.numbers[which] = number;
 }
 
@@ -90,7 +82,7 @@ trigger_bound_role(const TriggerRow *row, int64 role_id)
 }
 
 /*
- * Does a column (of a fixed-length type) have the same value in two rows?  "old" may be NULL
+ * Does a column have the same value in two rows?  "old" may be NULL
  * (INSERT): then compare with the column's default, which is 0 for attempt and crashed, else NULL.
  */
 bool
@@ -107,7 +99,7 @@ trigger_same_value(const TriggerRow *old, const TriggerRow *new, TaskColumn whic
 		return DatumGetInt32(new_value) == 0;
 	if (old_isnull || new_isnull)
 		return old_isnull == new_isnull;
-	return datumIsEqual(old_value, new_value, att->attbyval, att->attlen);
+	return datum_image_eq(old_value, new_value, att->attbyval, att->attlen);
 }
 
 /* Will a chain go on after this row?  The same as REPEATS in task/rows_sql.h. */

@@ -24,7 +24,7 @@ typedef struct TriggerRow
 	Relation rel;
 	HeapTuple tuple;
 	TupleTableSlot *slot;
-	bool binds; /* pg_task_bound is about to write role_id, whatever the slot has */
+	bool binds; /* the trigger is about to write role_id, whatever the slot has */
 	int64 role_id;
 } TriggerRow;
 
@@ -36,21 +36,16 @@ typedef struct TriggerColumns
 {
 	Oid relid;				   /* InvalidOid: nothing is known */
 	int numbers[TASK_COLUMNS]; /* 0: not known */
-	bool order_known;		   /* see trigger_takes_over */
-	int planned_after;		   /* pg_task_planned comes so many places after pg_task_bound; 0: no */
-	Oid planned;
 } TriggerColumns;
 
 extern TriggerColumns trigger_columns;
 
-extern void trigger_know_table(Relation rel);
 extern void trigger_row_relation_invalidated(Oid relid); /* for callbacks.c */
 extern int trigger_find_column(Relation rel, TaskColumn which);
 extern int64 trigger_role_id(const TriggerRow *row);
 extern Oid trigger_bound_role(const TriggerRow *row, int64 role_id);
 extern bool trigger_same_value(const TriggerRow *old, const TriggerRow *new, TaskColumn which);
 extern bool trigger_repeats(const TriggerRow *row);
-extern bool trigger_takes_over(const TriggerData *data);
 extern Oid trigger_root_table(Relation rel);
 extern Oid trigger_table_owner(Relation rel);
 

@@ -3,9 +3,8 @@
  *		The triggers on the task table.
  *
  * BEFORE triggers guard the id of a row, bind the row to its role, and write the times of a row
- * that is stopped or planned again.  AFTER triggers check the row (trigger_checks.c), correct it
- * (correction.c), and record what the scheduler must know once the transaction has committed.  For
- * new rows the BEFORE trigger does that, too, if nothing changes them afterwards (trigger_order.c).
+ * that is stopped or planned again; that of a new row checks it, too (trigger_checks.c).  A changed
+ * row is checked by an AFTER trigger.  Both record what the scheduler must know after the commit.
  */
 #include "postgres.h"
 
@@ -23,7 +22,6 @@
 #include "utils/timestamp.h"
 
 #include "session/after.h"
-#include "session/correction.h"
 #include "session/notices.h"
 #include "session/notify.h"
 #include "session/numbering.h"
@@ -62,6 +60,43 @@ row_of(const TriggerData *data, HeapTuple tuple, TupleTableSlot *slot)
 	return row;
 }
 
+/* ---- what BEFORE triggers write ---- */
+
+/* Columns that a BEFORE trigger writes. */
+typedef struct Columns
+{
+	int count;
+	int numbers[6];
+	Datum values[6];
+	bool isnull[6];
+} Columns;
+
+/* Have a column written, in place of what was to be written into it before. */
+static void
+set_column(Columns *columns, const TriggerRow *row, TaskColumn which, Datum value, bool isnull)
+{
+	int number = trigger_column(row->rel, which);
+	int i;
+
+	for (i = 0; i < columns->count && columns->numbers[i] != number; i++)
+		continue;
+	Assert(i < (int) lengthof(columns->numbers));
+	columns->count = Max(columns->count, i + 1);
+	columns->numbers[i] = number;
+	columns->values[i] = value;
+	columns->isnull[i] = isnull;
+}
+
+/* Return the tuple of a row with these columns. */
+static HeapTuple
+write_columns(const TriggerRow *row, Columns *columns)
+{
+	if (columns->count == 0)
+		return row->tuple;
+	return heap_modify_tuple_by_cols(row->tuple, RelationGetDescr(row->rel), columns->count,
+									 columns->numbers, columns->values, columns->isnull);
+}
+
 /* ---- ids ---- */
 
 /*
@@ -82,29 +117,18 @@ check_new_id(const TriggerRow *row)
 		numbering_check(root, id, root != RelationGetRelid(row->rel));
 }
 
-/*
- * Trigger, BEFORE UPDATE OF id, FOR EACH STATEMENT.  In a table of an older version also BEFORE
- * INSERT, FOR EACH ROW, until the scheduler has brought the table up to date.
- */
+/* Trigger, BEFORE UPDATE OF id, FOR EACH STATEMENT. */
 Datum
 pg_task_numbered(PG_FUNCTION_ARGS)
 {
 	TriggerData *data = (TriggerData *) fcinfo->context;
-	TriggerRow row;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(data->tg_event) ||
-		TRIGGER_FIRED_BY_DELETE(data->tg_event) || TRIGGER_FIRED_BY_TRUNCATE(data->tg_event) ||
-		TRIGGER_FIRED_BY_INSERT(data->tg_event) != (TRIGGER_FIRED_FOR_ROW(data->tg_event) != 0))
+		!TRIGGER_FIRED_BY_UPDATE(data->tg_event) || TRIGGER_FIRED_FOR_ROW(data->tg_event))
 		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-						errmsg("pg_task_numbered must be called BEFORE INSERT, FOR EACH ROW, or"
-							   " BEFORE UPDATE, FOR EACH STATEMENT")));
-	row = row_of(data, NULL, data->tg_trigslot);
-	if (TRIGGER_FIRED_BY_INSERT(data->tg_event))
-	{
-		check_new_id(&row);
-		return PointerGetDatum(data->tg_trigtuple);
-	}
-	if (!owner_acts() && !has_privs_of_role(GetUserId(), trigger_table_owner(row.rel)))
+						errmsg("pg_task_numbered must be called BEFORE UPDATE, FOR EACH"
+							   " STATEMENT")));
+	if (!owner_acts() && !has_privs_of_role(GetUserId(), trigger_table_owner(data->tg_relation)))
 		trigger_forbid(COLUMN_ID, "Insert another task.");
 	return PointerGetDatum(NULL);
 }
@@ -132,105 +156,6 @@ plans_new_row(const TriggerRow *row, int64 role_id, TimestampTz *next)
 }
 
 /*
- * May the tuple of a new row be changed in place?  If it belongs to the slot, what the server goes
- * on with is that tuple.  Else the slot has other values, or it is a copy that nobody looks at.
- */
-static bool
-belongs_to_slot(const TriggerRow *row)
-{
-	return TTS_SHOULDFREE(row->slot) &&
-		   (TTS_IS_HEAPTUPLE(row->slot) || TTS_IS_BUFFERTUPLE(row->slot)) &&
-		   ((HeapTupleTableSlot *) row->slot)->tuple == row->tuple;
-}
-
-/*
- * Return where in the tuple the value of role_id is, which is not NULL.  If the tuple belongs to
- * the slot, that knows where "role" is, and role_id comes next in a table that pg_task has made.
- */
-static char *
-find_role_id(const TriggerRow *row, HeapTuple tuple, int number)
-{
-	TupleDesc desc = RelationGetDescr(row->rel);
-	char *values = (char *) tuple->t_data + tuple->t_data->t_hoff;
-	int role = trigger_column(row->rel, COLUMN_ROLE);
-	uint32 offset = 0;
-	int i = 0;
-	bool isnull;
-	Datum name = trigger_value(row, COLUMN_ROLE, &isnull);
-
-	if (tuple == row->tuple && role < number && !isnull)
-	{
-		offset = (char *) DatumGetPointer(name) - values;
-		i = role - 1;
-	}
-	for (; i < number; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(desc, i);
-
-		if (HeapTupleHasNulls(tuple) && att_isnull(i, tuple->t_data->t_bits))
-			continue;
-		offset = att_align_pointer(offset, att->attalign, att->attlen, values + offset);
-		if (i < number - 1)
-			offset = att_addlength_pointer(offset, att->attlen, values + offset);
-	}
-	return values + offset;
-}
-
-/*
- * Return the tuple with the row's new role_id.  The column is of fixed length and not NULL, so the
- * value is written over the other, in place if possible: then the server need not take the row
- * apart again, which costs more than all else that is done here.
- */
-static HeapTuple
-write_role_id(const TriggerRow *row)
-{
-	bool in_place = belongs_to_slot(row);
-	HeapTuple tuple = in_place ? row->tuple : heap_copytuple(row->tuple);
-	int number = trigger_column(row->rel, COLUMN_ROLE_ID);
-	char *value = find_role_id(row, tuple, number);
-
-	memcpy(value, &row->role_id, sizeof(row->role_id));
-	if (in_place && row->slot->tts_nvalid >= number)
-		row->slot->tts_values[number - 1] =
-			fetchatt(TupleDescAttr(RelationGetDescr(row->rel), number - 1), value);
-	return tuple;
-}
-
-/*
- * Return the tuple with the row's new role_id and, unless dt is NULL, this planned time.  One that
- * is infinite is the next start of the server: the anchor says that it is not this one.
- */
-static HeapTuple
-bind_tuple(const TriggerRow *row, const TimestampTz *dt)
-{
-	int numbers[] = {trigger_column(row->rel, COLUMN_ROLE_ID), trigger_column(row->rel, COLUMN_DT),
-					 trigger_column(row->rel, COLUMN_ANCHOR)};
-	Datum values[] = {Int64GetDatum(row->role_id), dt ? TimestampTzGetDatum(*dt) : (Datum) 0,
-					  TimestampTzGetDatum(PgStartTime)};
-	bool isnull[] = {false, false, false};
-	int count = dt == NULL ? 1 : TIMESTAMP_IS_NOEND(*dt) ? 3 : 2;
-	bool unbound;
-	int64 found = DatumGetInt64(trigger_value(row, COLUMN_ROLE_ID, &unbound));
-
-	if (dt == NULL && !unbound)
-		return found == row->role_id ? row->tuple : write_role_id(row);
-	return heap_modify_tuple_by_cols(row->tuple, RelationGetDescr(row->rel), count, numbers, values,
-									 isnull);
-}
-
-/* Return the tuple with the tasks whose steps the row needs, and the one that it watches. */
-static HeapTuple
-needs_tuple(const TriggerRow *row, HeapTuple tuple, Datum after, const int64 *watched)
-{
-	int numbers[] = {trigger_column(row->rel, COLUMN_AFTER),
-					 trigger_column(row->rel, COLUMN_WAITS)};
-	Datum values[] = {after, watched ? Int64GetDatum(*watched) : (Datum) 0};
-	bool isnull[] = {false, watched == NULL};
-
-	return heap_modify_tuple_by_cols(tuple, RelationGetDescr(row->rel), 2, numbers, values, isnull);
-}
-
-/*
  * Does the owner insert a row that comes from a task table, with a dump above all?  It is bound to
  * a role.  The tasks for which it waits may come after it, or be gone.  Called before the row is
  * bound here.
@@ -250,61 +175,39 @@ names_others(const TriggerRow *row)
 }
 
 /*
- * Return the tuple with the task that the row watches, whatever the INSERT sets; or the same tuple,
- * if it waits for none.  "check": the tasks must be there.  One that is inserted as ended, from a
- * dump, is not checked.  A replicated row has what it has.
+ * Set the task that a new row watches, whatever the INSERT sets, and the tasks whose steps it
+ * needs. "check": the tasks must be there.  One that is inserted as ended, from a dump, is not
+ * checked.  A replicated row has what it has.
  */
-static HeapTuple
-watch_tuple(const TriggerRow *row, HeapTuple tuple, bool check)
+static void
+watch_new_row(const TriggerRow *row, Columns *columns, bool check)
 {
-	TupleDesc desc = RelationGetDescr(row->rel);
-	int number = trigger_column(row->rel, COLUMN_WAITS);
-	int64 watched;
-	Datum value;
-	bool isnull;
+	bool replica = SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA;
+	bool needs = !trigger_is_null(row, COLUMN_NEEDS);
 	bool waits;
+	bool unended;
+	int64 watched;
+	Datum after;
 
-	if (!names_others(row) && trigger_is_null(row, COLUMN_NEEDS))
-		return tuple;
+	if (!names_others(row) && !needs)
+		return;
 	waits = trigger_has_state(row, "PLAN");
-	if (!trigger_is_null(row, COLUMN_NEEDS) &&
-		SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
-		(waits || trigger_has_state(row, "STOP")) && after_needs(row, &value, &watched))
-		return needs_tuple(row, tuple, value, waits ? &watched : NULL);
-	if (!names_others(row))
-		return tuple;
-	if (SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
+	unended = waits || trigger_has_state(row, "STOP");
+	if (needs && !replica && unended && after_needs(row, &after, &watched))
+		set_column(columns, row, COLUMN_AFTER, after, false);
+	else if (!names_others(row))
+		return;
+	else if (replica)
 	{
 		removal_expect_waiting(trigger_root_table(row->rel));
-		return tuple;
+		return;
 	}
-	isnull = !(waits || trigger_has_state(row, "STOP")) || !after_watch(row, check, &watched);
-	isnull |= !waits;
-	value = isnull ? (Datum) 0 : Int64GetDatum(watched);
-	return heap_modify_tuple_by_cols(tuple, desc, 1, &number, &value, &isnull);
+	else if (unended && !after_watch(row, check, &watched))
+		waits = false;
+	set_column(columns, row, COLUMN_WAITS, waits ? Int64GetDatum(watched) : (Datum) 0, !waits);
 }
 
 /* ---- the times of a row that is stopped, or planned again ---- */
-
-/* Columns that a BEFORE trigger writes. */
-typedef struct Columns
-{
-	int count;
-	int numbers[4];
-	Datum values[4];
-	bool isnull[4];
-} Columns;
-
-static void
-set_column(Columns *columns, const TriggerRow *row, TaskColumn which, Datum value, bool isnull)
-{
-	int i = columns->count++;
-
-	Assert(i < (int) lengthof(columns->numbers));
-	columns->numbers[i] = trigger_column(row->rel, which);
-	columns->values[i] = value;
-	columns->isnull[i] = isnull;
-}
 
 /*
  * A user plans a row again that has ended or runs.  If its time has passed and was not set, it is
@@ -383,9 +286,90 @@ set_watch(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 }
 
 /*
- * Trigger, BEFORE UPDATE OF state and OF what a row waits for, FOR EACH ROW.  Writes the times of a
- * row that a user stops or plans again, and the task that it watches.  Replicated rows have what
- * they have.
+ * A row whose role the owner has changed is bound to the role that has its name now.  Users other
+ * than the owner may not change what binds a row.
+ */
+static void
+set_binding(const TriggerRow *old, TriggerRow *new, Columns *columns)
+{
+	bool isnull;
+	Datum role = trigger_value(new, COLUMN_ROLE, &isnull);
+
+	if (isnull ||
+		(trigger_same_value(old, new, COLUMN_ROLE) &&
+		 trigger_same_value(old, new, COLUMN_ROLE_ID)) ||
+		!has_privs_of_role(GetUserId(), trigger_table_owner(new->rel)))
+		return;
+	new->role_id = roles_bind(NameStr(*DatumGetName(role)));
+	new->binds = true;
+	set_column(columns, new, COLUMN_ROLE_ID, Int64GetDatum(new->role_id), false);
+}
+
+/* Does an UPDATE change when the cron expression of a row matches? */
+static bool
+changes_matches(const TriggerRow *old, const TriggerRow *new)
+{
+	return !trigger_same_value(old, new, COLUMN_CRON) ||
+		   !trigger_same_value(old, new, COLUMN_TIMEZONE) ||
+		   (trigger_is_null(new, COLUMN_TIMEZONE) && !trigger_same_value(old, new, COLUMN_ROLE));
+}
+
+/*
+ * An UPDATE that changes the cron expression of a waiting row, or the zone in which it is read, and
+ * not the planned time, plans the row anew: for the first match from now on.  So does one that
+ * changes it and lets the row wait again.  A task that runs when the server starts, and waits
+ * again, waits for a start after this one, not after the one under which it was planned before.
+ */
+static void
+set_cron_time(const TriggerRow *old, const TriggerRow *new, Columns *columns)
+{
+	bool isnull;
+	bool changes;
+	TimestampTz dt = DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull));
+
+	if (!trigger_same_value(old, new, COLUMN_TIMEZONE))
+		times_check_zone(new);
+	if (isnull || trigger_is_null(new, COLUMN_CRON) || !trigger_has_state(new, "PLAN") ||
+		!trigger_same_value(old, new, COLUMN_DT))
+		return;
+	changes = changes_matches(old, new);
+	if (!changes && !(TIMESTAMP_IS_NOEND(dt) && !trigger_has_state(old, "PLAN")))
+		return;
+	if (!times_of_row(new, trigger_bound_role(new, trigger_role_id(new)), GetCurrentTimestamp(),
+					  &dt) ||
+		!(changes || TIMESTAMP_IS_NOEND(dt)))
+		return;
+	set_column(columns, new, COLUMN_DT, TimestampTzGetDatum(dt), false);
+	set_column(columns, new, COLUMN_PLANNED, (Datum) 0, true);
+	if (TIMESTAMP_IS_NOEND(dt))
+		set_column(columns, new, COLUMN_ANCHOR, TimestampTzGetDatum(PgStartTime), false);
+}
+
+/*
+ * An UPDATE that sets the planned time of a running task, to whatever value, asks for one more run
+ * after this one.  The executor sees that by a time later than the claim, which is in "start"; so
+ * an earlier time becomes the first moment after it.  The now() of a transaction that began before
+ * the claim is earlier.
+ */
+static void
+set_time_of_run(const TriggerRow *old, const TriggerRow *new, const Bitmapset *updated,
+				Columns *columns)
+{
+	int number = trigger_column(new->rel, COLUMN_DT) - FirstLowInvalidHeapAttributeNumber;
+	bool isnull[2];
+	TimestampTz claimed = DatumGetTimestampTz(trigger_value(new, COLUMN_START, &isnull[0]));
+	TimestampTz dt = DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull[1]));
+
+	if (trigger_has_state(old, "WORK") && trigger_has_state(new, "WORK") &&
+		(bms_is_member(number, updated) || !trigger_same_value(old, new, COLUMN_DT)) &&
+		!isnull[0] && !isnull[1] && dt <= claimed)
+		set_column(columns, new, COLUMN_DT, TimestampTzGetDatum(claimed + 1), false);
+}
+
+/*
+ * Trigger, BEFORE UPDATE of the columns that it looks at, FOR EACH ROW.  Binds a row to its role,
+ * writes the times of one that a user stops, plans again or changes, and the task that it watches.
+ * Replicated rows have what they have, but for the role.
  */
 Datum
 pg_task_timed(PG_FUNCTION_ARGS)
@@ -399,18 +383,20 @@ pg_task_timed(PG_FUNCTION_ARGS)
 		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || !TRIGGER_FIRED_BY_UPDATE(data->tg_event))
 		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 						errmsg("pg_task_timed must be called BEFORE UPDATE, FOR EACH ROW")));
+	if (owner_acts())
+		return PointerGetDatum(data->tg_newtuple);
 	old = row_of(data, data->tg_trigtuple, data->tg_trigslot);
 	new = row_of(data, data->tg_newtuple, data->tg_newslot);
-	if (!owner_acts() && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA)
+	set_binding(&old, &new, &columns);
+	if (SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA)
 	{
 		set_times(&old, &new, &columns);
+		set_cron_time(&old, &new, &columns);
+		set_time_of_run(&old, &new, data->tg_updatedcols, &columns);
 		set_watch(&old, &new, &columns);
 		notices_count_stopped(&old, &new);
 	}
-	if (columns.count > 0)
-		new.tuple = heap_modify_tuple_by_cols(new.tuple, RelationGetDescr(new.rel), columns.count,
-											  columns.numbers, columns.values, columns.isnull);
-	return PointerGetDatum(new.tuple);
+	return PointerGetDatum(write_columns(&new, &columns));
 }
 
 /* Check what the current user has written into a new or changed row. */
@@ -423,44 +409,40 @@ check_row(const TriggerRow *old, const TriggerRow *new)
 }
 
 /*
- * Trigger, AFTER INSERT OR UPDATE, FOR EACH ROW.  Checks the row.  If it waits, adds a hint, which
- * the scheduler gets when the transaction has committed.
+ * Trigger, AFTER UPDATE, FOR EACH ROW.  Checks the row.  If it waits, adds a hint, which the
+ * scheduler gets when the transaction has committed.
  */
 Datum
 pg_task_planned(PG_FUNCTION_ARGS)
 {
 	TriggerData *data = (TriggerData *) fcinfo->context;
-	TriggerRow row;
 	TriggerRow old;
-	TriggerRow *before;
+	TriggerRow new;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(data->tg_event) ||
-		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || TRIGGER_FIRED_BY_DELETE(data->tg_event))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("pg_task_planned must be called AFTER INSERT OR UPDATE, FOR EACH ROW")));
+		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || !TRIGGER_FIRED_BY_UPDATE(data->tg_event))
+		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+						errmsg("pg_task_planned must be called AFTER UPDATE, FOR EACH ROW")));
 	old = row_of(data, data->tg_trigtuple, data->tg_trigslot);
-	before = TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? &old : NULL;
-	row = before ? row_of(data, data->tg_newtuple, data->tg_newslot) : old;
+	new = row_of(data, data->tg_newtuple, data->tg_newslot);
 	/* nearly all columns are looked at: take the row apart at once */
-	slot_getallattrs(row.slot);
-	check_row(before, &row);
-	if (!owner_acts() && !correction_apply(before, &row, data->tg_updatedcols) &&
-		trigger_has_state(&row, "PLAN") && trigger_newly_planned(before, &row))
-		trigger_warn_of_role(&row);
-	if (before && !owner_acts())
+	slot_getallattrs(new.slot);
+	check_row(&old, &new);
+	if (!owner_acts())
 	{
-		notify_end(before, &row);
-		notices_tell_stopped(before, &row);
+		if (trigger_has_state(&new, "PLAN") && trigger_newly_planned(&old, &new))
+			trigger_warn_of_role(&new);
+		notify_end(&old, &new);
+		notices_tell_stopped(&old, &new);
 	}
 	if (Shared)
-		trigger_add_pending(before, &row);
+		trigger_add_pending(&old, &new);
 	return PointerGetDatum(NULL);
 }
 
 /* ---- a new row ---- */
 
-/* Do for a new row, which has its role_id and its time, what pg_task_planned does for others. */
+/* Check a new row, and record what the scheduler must know of it. */
 static void
 finish_new_row(const TriggerRow *row)
 {
@@ -493,61 +475,68 @@ finish_changed_row(const TriggerData *data, HeapTuple tuple)
 }
 
 /*
- * Bind a new row to the role that has its name now, whatever the INSERT sets.  Returns whether it
- * is planned for another time, which is the first match of its cron expression.
+ * Bind a new row to the role that has its name now, whatever the INSERT sets, and plan it for the
+ * first match of its cron expression.  One that is infinite is the next start of the server: the
+ * anchor says that it is not this one.
  */
-static bool
-bind_new_row(TriggerRow *row, TimestampTz *dt)
+static void
+bind_new_row(TriggerRow *row, Columns *columns)
 {
 	bool isnull;
 	Datum role = trigger_value(row, COLUMN_ROLE, &isnull);
+	TimestampTz dt;
 
 	/* the next row of a repeating task has both from pg_task, and keeps them */
 	if (isnull || (owner_acts() && trigger_role_id(row) != 0))
-		return false;
+		return;
 	row->role_id = roles_bind(NameStr(*DatumGetName(role)));
+	if (!owner_acts())
+	{
+		trigger_check_role(row, row->role_id);
+		if (plans_new_row(row, row->role_id, &dt))
+		{
+			set_column(columns, row, COLUMN_DT, TimestampTzGetDatum(dt), false);
+			if (TIMESTAMP_IS_NOEND(dt))
+				set_column(columns, row, COLUMN_ANCHOR, TimestampTzGetDatum(PgStartTime), false);
+		}
+	}
+	if (trigger_role_id(row) == row->role_id)
+		return;
 	row->binds = true;
-	if (owner_acts())
-		return false;
-	trigger_check_role(row, row->role_id);
-	return plans_new_row(row, row->role_id, dt);
+	set_column(columns, row, COLUMN_ROLE_ID, Int64GetDatum(row->role_id), false);
 }
 
 /*
  * Trigger, BEFORE INSERT, FOR EACH ROW.  Writes role_id, the time for which a cron expression
- * plans the row, and the task that it watches.  Does what is left to do for the row, unless a later
- * trigger may change it.
+ * plans the row, and the task that it watches.  Checks the row, and adds a hint if it waits.  The
+ * name of the trigger has those of users fire before it.
  */
 Datum
 pg_task_bound(PG_FUNCTION_ARGS)
 {
 	TriggerData *data = (TriggerData *) fcinfo->context;
+	Columns columns = {0};
 	TriggerRow row;
 	HeapTuple tuple;
-	HeapTuple bound;
-	bool finishes;
-	bool plans;
 	bool known;
-	TimestampTz dt;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(data->tg_event) ||
 		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || !TRIGGER_FIRED_BY_INSERT(data->tg_event))
 		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 						errmsg("pg_task_bound must be called BEFORE INSERT, FOR EACH ROW")));
-	finishes = trigger_takes_over(data);
 	row = row_of(data, data->tg_trigtuple, data->tg_trigslot);
 	/* most columns are looked at, here or for the indexes: take the row apart at once */
 	slot_getallattrs(row.slot);
 	check_new_id(&row);
 	known = comes_from_table(&row);
-	plans = bind_new_row(&row, &dt);
-	bound = row.tuple;
-	if (row.binds)
-		bound = bind_tuple(&row, plans ? &dt : NULL);
-	tuple = owner_acts() ? bound : watch_tuple(&row, bound, !known);
-	if (finishes && (plans || tuple != bound))
+	bind_new_row(&row, &columns);
+	if (!owner_acts())
+		watch_new_row(&row, &columns, !known);
+	tuple = write_columns(&row, &columns);
+	/* of what is written, "row" knows role_id */
+	if (columns.count > row.binds)
 		finish_changed_row(data, tuple);
-	else if (finishes)
+	else
 		finish_new_row(&row);
 	return PointerGetDatum(tuple);
 }

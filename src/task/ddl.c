@@ -74,14 +74,6 @@ has_trigger(Oid relid, const char *trigger)
 						  relid, trigger);
 }
 
-/* Remove a trigger, if the table has one of this name. */
-void
-ddl_drop_trigger(Oid relid, const char *table, const char *trigger)
-{
-	if (has_trigger(relid, trigger))
-		ddl_run(psprintf("DROP TRIGGER %s ON %s", trigger, table));
-}
-
 /*
  * Has the table a trigger of this name that it, or a partition, does not fire for replicated rows?
  * ENABLE TRIGGER leaves one so, also that of pg_restore --disable-triggers.  One that the owner of

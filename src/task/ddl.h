@@ -12,7 +12,6 @@
 extern char *ddl_try(void (*create)(void *arg), void *arg);
 extern void ddl_run(const char *sql);
 extern bool ddl_row_exists(const char *sql, Oid oid, const char *text);
-extern void ddl_drop_trigger(Oid relid, const char *table, const char *trigger);
 extern void
 ddl_add_trigger(Oid relid, const char *table, const char *trigger, const char *definition);
 extern void ddl_add_policy(Oid relid, const char *table, const char *policy, const char *condition);

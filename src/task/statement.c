@@ -51,7 +51,6 @@ static struct
 	/* the statement that is being executed */
 	const char *text; /* NULL: none */
 	bool partitioned;
-	bool plans_nothing;
 
 	ExecutorStart_hook_type next_start;
 } statements;
@@ -62,7 +61,6 @@ expect_nothing(void)
 {
 	statements.text = NULL;
 	statements.partitioned = false;
-	statements.plans_nothing = false;
 }
 
 /* Free all plans: the table has changed, or it is a different one. */
@@ -241,88 +239,6 @@ statement_trigger_calls(const Trigger *trigger, const char *name)
 	return function && strcmp(function, name) == 0;
 }
 
-/* Does a trigger fire for this event, FOR EACH ROW? */
-static bool
-fires_for_row(const Trigger *trigger, int timing, int event)
-{
-	return TRIGGER_TYPE_MATCHES(trigger->tgtype, TRIGGER_TYPE_ROW, timing, event);
-}
-
-/* Is the only trigger BEFORE UPDATE, FOR EACH ROW, our own? */
-static bool
-has_timed_trigger_alone(const TriggerDesc *triggers)
-{
-	int i;
-
-	for (i = 0; i < triggers->numtriggers; i++)
-		if (fires_for_row(&triggers->triggers[i], TRIGGER_TYPE_BEFORE, TRIGGER_TYPE_UPDATE) &&
-			!statement_trigger_calls(&triggers->triggers[i], "pg_task_timed"))
-			return false;
-	return true;
-}
-
-/*
- * Have a trigger of ours not fire after this event for a row.  Returns whether another one does.
- */
-static bool
-skip_trigger_after(const TriggerDesc *triggers, int event, const char *function)
-{
-	bool others = false;
-	int i;
-
-	for (i = 0; i < triggers->numtriggers; i++)
-	{
-		Trigger *trigger = &triggers->triggers[i];
-
-		if (!fires_for_row(trigger, TRIGGER_TYPE_AFTER, event))
-			continue;
-		if (statement_trigger_calls(trigger, function))
-			trigger->tgtype &= ~event;
-		else
-			others = true;
-	}
-	return others;
-}
-
-/* Does this statement leave its rows in states other than PLAN?  Those that run for each task do.
- */
-static bool
-plans_nothing(StatementNumber number)
-{
-	return number == STATEMENT_CLAIM || number == STATEMENT_CLAIM_PARTITIONED ||
-		   number == STATEMENT_FINISH;
-}
-
-/*
- * Our triggers do nothing for our statements, with one exception: pg_task_planned tells the
- * scheduler of rows that wait again.  But for a trigger BEFORE UPDATE the server locks each row
- * first, and writes that to the log; and it parses the condition of a trigger AFTER for each
- * statement.  So the statements go without them, unless a trigger BEFORE UPDATE of the owner's may
- * change what they write.  The description of the triggers is a copy that belongs to this query.
- */
-static void
-skip_triggers(const EState *estate)
-{
-	ListCell *cell;
-
-	foreach(cell, estate->es_opened_result_relations)
-	{
-		TriggerDesc *triggers = ((ResultRelInfo *) lfirst(cell))->ri_TrigDesc;
-
-		if (triggers == NULL)
-			continue;
-		if (triggers->trig_delete_after_row)
-			triggers->trig_delete_after_row =
-				skip_trigger_after(triggers, TRIGGER_TYPE_DELETE, "pg_task_removed");
-		if (!has_timed_trigger_alone(triggers))
-			continue;
-		triggers->trig_update_before_row = false;
-		if (statements.plans_nothing && triggers->trig_update_after_row)
-			triggers->trig_update_after_row =
-				skip_trigger_after(triggers, TRIGGER_TYPE_UPDATE, "pg_task_planned");
-	}
-}
-
 /* ExecutorStart hook. */
 static void
 start_plan(QueryDesc *query, int flags)
@@ -335,8 +251,6 @@ start_plan(QueryDesc *query, int flags)
 		statements.next_start(query, flags);
 	else
 		standard_ExecutorStart(query, flags);
-	if (ours && owner_acts())
-		skip_triggers(query->estate);
 }
 
 /* Called once per process that executes these statements. */
@@ -393,7 +307,6 @@ statement_execute(const Statement *statement, const TaskTable *table, StatementA
 	saved->statement = statement;
 	statements.text = saved->text;
 	statements.partitioned = table->partitioned;
-	statements.plans_nothing = plans_nothing(statement->number);
 	outer = named_table_expect(saved->text, table->relid);
 	PG_TRY();
 	{

@@ -228,10 +228,11 @@ static const struct
 	const char *level;
 } triggers[] = {
 	{"pg_task_renumbered", "pg_task_numbered", "BEFORE UPDATE OF id", "FOR EACH STATEMENT"},
-	{"pg_task_bound", "pg_task_bound", "BEFORE INSERT", "FOR EACH ROW"},
-	{"pg_task_timed", "pg_task_timed", "BEFORE UPDATE OF state", "FOR EACH ROW"},
-	{"pg_task_waits", "pg_task_timed", "BEFORE UPDATE OF after, rule, waits", "FOR EACH ROW"},
-	{"pg_task_planned", "pg_task_planned", "AFTER INSERT OR UPDATE",
+	{"zz_pg_task_bound", "pg_task_bound", "BEFORE INSERT", "FOR EACH ROW"},
+	{"pg_task_timed", "pg_task_timed",
+	 "BEFORE UPDATE OF state, dt, role, role_id, cron, timezone, after, rule, waits",
+	 "FOR EACH ROW"},
+	{"pg_task_planned", "pg_task_planned", "AFTER UPDATE",
 	 "FOR EACH ROW WHEN (pg_catalog.pg_task_watched(NEW.state))"},
 	{"pg_task_removed", "pg_task_removed", "AFTER DELETE",
 	 "FOR EACH ROW WHEN (OLD.state = 'WORK' AND pg_catalog.pg_task_watched(OLD.state))"},
@@ -241,17 +242,12 @@ static const struct
 	{"pg_task_truncated", "pg_task_removed", "AFTER TRUNCATE", "FOR EACH STATEMENT"},
 };
 
-/*
- * Create the triggers that the table does not have, and remove those that it no longer needs:
- * others do their work.
- */
+/* Create the triggers that the table does not have. */
 static void
 add_triggers(Oid relid, const char *name)
 {
 	int i;
 
-	ddl_drop_trigger(relid, name, "pg_task_numbered");
-	ddl_drop_trigger(relid, name, "pg_task_unplanned");
 	for (i = 0; i < (int) lengthof(triggers); i++)
 		ddl_add_trigger(relid, name, triggers[i].name,
 						psprintf("%s ON %%s %s EXECUTE FUNCTION pg_catalog.%s()", triggers[i].event,

@@ -80,9 +80,9 @@ ALTER TABLE task DROP COLUMN customer, DROP COLUMN "My Note", DROP COLUMN double
 TRUNCATE task;
 
 -- A repeating task goes on after a failure; one with an unknown time zone does not, with a warning.
-ALTER TABLE task DISABLE TRIGGER pg_task_planned;
+ALTER TABLE task DISABLE TRIGGER zz_pg_task_bound;
 INSERT INTO task (request, repeat, timezone) VALUES ('SELECT 1', '1 day', 'Nowhere/Land');
-ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned;
+ALTER TABLE task ENABLE ALWAYS TRIGGER zz_pg_task_bound;
 CALL wait_for_tasks();
 SELECT state, response FROM task;
 TRUNCATE task;

@@ -67,7 +67,7 @@ sub check
 }
 
 # A row inserted as by replication is found only by the periodic scan.
-sql('ALTER TABLE task ENABLE TRIGGER pg_task_planned');
+sql('ALTER TABLE task ENABLE TRIGGER zz_pg_task_bound');
 
 prepare();
 set_clock(-3600);

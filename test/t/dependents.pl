@@ -607,7 +607,7 @@ subtest 'a partitioned table' => sub {
 		CREATE TABLE past PARTITION OF task FOR VALUES FROM (MINVALUE) TO ('2020-01-01');
 		CREATE TABLE future PARTITION OF task DEFAULT});
 	sql('ALTER DATABASE parts IS_TEMPLATE false');
-	wait_until($node, q{SELECT count(*) = 8 FROM pg_trigger WHERE tgrelid = 'task'::regclass},
+	wait_until($node, q{SELECT count(*) = 7 FROM pg_trigger WHERE tgrelid = 'task'::regclass},
 		db => 'parts');
 	sql_in('parts', q{BEGIN; INSERT INTO task (id, request, dt) VALUES (0, 'SELECT 1', 'infinity');
 		INSERT INTO task (id, request, dt, after, rule) SELECT i, 'SELECT 1', '2019-01-01',

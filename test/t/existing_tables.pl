@@ -117,8 +117,8 @@ subtest 'an older table is completed' => sub {
 	is($node->safe_psql('old',
 		q{SELECT string_agg(tgname, ',' ORDER BY tgname) FROM pg_trigger
 		WHERE tgrelid = 'task'::regclass}),
-		'pg_task_bound,pg_task_planned,pg_task_removed,pg_task_renumbered,pg_task_timed,'
-			. 'pg_task_truncated,pg_task_unfinished,pg_task_waits,shout',
+		'pg_task_planned,pg_task_removed,pg_task_renumbered,pg_task_timed,'
+			. 'pg_task_truncated,pg_task_unfinished,shout,zz_pg_task_bound',
 		'the triggers are created');
 	my $id = run_task($node, db => 'old', request => 'SELECT 1', repeat => '1 day',
 		customer => 'b');
@@ -156,14 +156,9 @@ subtest 'a database of version 1.0' => sub {
 			('SELECT 3', NULL, NULL, 'ended', 'DONE', 1, NULL, NULL, now()),
 			('SELECT 1/0', 'channel', NULL, 'fails', 'PLAN', 0, 1, '10 ms', NULL);
 		INSERT INTO task (request, dt, notify, key) VALUES ('SELECT 5', 'infinity', 'c', 'waits');
-		CREATE TRIGGER pg_task_numbered BEFORE INSERT ON task FOR EACH ROW
-			EXECUTE FUNCTION pg_task_numbered();
-		CREATE TRIGGER pg_task_bound BEFORE INSERT ON task FOR EACH ROW
-			EXECUTE FUNCTION pg_task_bound();
-		CREATE TRIGGER pg_task_planned AFTER INSERT OR UPDATE ON task FOR EACH ROW
+		CREATE TRIGGER pg_task_planned AFTER UPDATE ON task FOR EACH ROW
 			WHEN (pg_task_watched(NEW.state)) EXECUTE FUNCTION pg_task_planned();
-		ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_numbered,
-			ENABLE ALWAYS TRIGGER pg_task_bound, ENABLE ALWAYS TRIGGER pg_task_planned;
+		ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned;
 		CREATE POLICY pg_task_own ON task USING (pg_task_own(role, role_id));
 		ALTER TABLE task ENABLE ROW LEVEL SECURITY;
 		GRANT INSERT, SELECT, UPDATE ON task TO tenant});
@@ -178,8 +173,8 @@ subtest 'a database of version 1.0' => sub {
 	is($node->safe_psql('older', q{SELECT extversion = default_version, to_regclass('task_queue'),
 			(SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass)
 		FROM pg_extension JOIN pg_available_extensions ON name = extname
-		WHERE extname = 'pg_task'}), 't|task_queue|8',
-		'the extension and the table are whole, without the trigger that they had too many');
+		WHERE extname = 'pg_task'}), 't|task_queue|7',
+		'the extension and the table are whole');
 	is($node->safe_psql('older', q{SELECT count(*), to_regclass('due'), to_regclass('mine')
 		FROM pg_index WHERE indrelid = 'task'::regclass}), '9||mine',
 		'its indexes are replaced, and no other');
@@ -241,7 +236,7 @@ subtest 'dropped parts are created again' => sub {
 			(SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass AND tgenabled = 'A'),
 			(SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass
 			AND attname = 'notice')}),
-			'9|8|1', "all parts are there after $change");
+			'9|7|1', "all parts are there after $change");
 		is($node->safe_psql('old', $defaults), 'pg_task_flow(), pg_task_id()', 'and the defaults');
 	}
 	is($node->safe_psql('old', "SELECT 'task'::regclass::oid"), $relfilenode,
@@ -298,7 +293,7 @@ subtest 'partitioned tables' => sub {
 		CREATE TABLE finished PARTITION OF task DEFAULT});
 	for my $db (qw(by_time by_state))
 	{
-		wait_until($node, q{SELECT count(*) = 8 FROM pg_trigger WHERE tgrelid = 'task'::regclass},
+		wait_until($node, q{SELECT count(*) = 7 FROM pg_trigger WHERE tgrelid = 'task'::regclass},
 			db => $db);
 		runs_in($db, "$db: runs");
 		runs_in($db, "$db: planned long ago", dt => '2019-07-01');

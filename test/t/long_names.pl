@@ -57,7 +57,7 @@ subtest 'rows that bypass the trigger' => sub {
 	my $position = log_position($node);
 	sql(q{
 		ALTER TABLE task ALTER queue SET COMPRESSION pglz;
-		ALTER TABLE task DISABLE TRIGGER pg_task_planned;
+		ALTER TABLE task DISABLE TRIGGER zz_pg_task_bound;
 		INSERT INTO task (queue, timezone, dt, repeat, request)
 			SELECT n || repeat('x', 100000), repeat('z', 1000000), '2020-01-01', '1 h', 'SELECT 1'
 			  FROM generate_series(1, 200) AS n;
@@ -67,7 +67,7 @@ subtest 'rows that bypass the trigger' => sub {
 		INSERT INTO task (queue, timezone, active, dt, repeat, request)
 			SELECT 'gone', repeat('z', 50000000), '1 s', '2020-01-01', '1 h', 'SELECT 1'
 			  FROM generate_series(1, 3) AS n;
-		ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned});
+		ALTER TABLE task ENABLE ALWAYS TRIGGER zz_pg_task_bound});
 	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
 	is(sql(q{SELECT DISTINCT state, sqlstate, error FROM task WHERE length(queue) > 255}),
 		'FAIL|22001|the name of the queue is longer than 255 bytes',

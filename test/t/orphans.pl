@@ -18,11 +18,11 @@ sub restore
 	my ($queue, $count) = @_;
 
 	sql(qq{BEGIN;
-		ALTER TABLE task DISABLE TRIGGER pg_task_planned;
+		ALTER TABLE task DISABLE TRIGGER zz_pg_task_bound;
 		INSERT INTO task (queue, max, request, state, attempt, start, pid)
 		SELECT '$queue', 0, 'SELECT 1', 'WORK', 1 + n % 2, now(), 1 FROM generate_series(1, $count)
 		AS n;
-		ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned;
+		ALTER TABLE task ENABLE ALWAYS TRIGGER zz_pg_task_bound;
 		COMMIT});
 }
 

@@ -341,7 +341,7 @@ subtest 'arguments of the C functions' => sub {
 		[ q{SELECT pg_task_next(now(), '1 day', true, now(), repeat('x', 100000))}, 'time zone' ],
 		[ q{SELECT pg_task_next(now(), '1 day', true, now(), '../../../etc/passwd')}, 'time zone' ],
 		[ q{SELECT pg_task_next(now(), '1 day', true, now(), '')}, 'time zone' ],
-		map { [ $_, 'pg_task_planned must be called AFTER INSERT OR UPDATE, FOR EACH ROW' ] } (
+		map { [ $_, 'pg_task_planned must be called AFTER UPDATE, FOR EACH ROW' ] } (
 			'CREATE TRIGGER t BEFORE INSERT ON odd FOR EACH ROW '
 				. 'EXECUTE FUNCTION pg_task_planned(); '
 				. 'INSERT INTO odd VALUES (1)',
@@ -373,8 +373,8 @@ subtest 'arguments of the C functions' => sub {
 			qq{BEGIN; CREATE TABLE app.odd AS SELECT * FROM task WITH NO DATA; ALTER TABLE app.odd
 			ALTER COLUMN state SET DEFAULT 'PLAN', ALTER COLUMN queue SET DEFAULT 'q',
 				ALTER COLUMN priority SET DEFAULT 0, ALTER COLUMN dt SET DEFAULT now();
-			CREATE TRIGGER t AFTER INSERT ON app.odd FOR EACH ROW
-			EXECUTE FUNCTION pg_task_planned();
+			CREATE TRIGGER t BEFORE INSERT ON app.odd FOR EACH ROW
+			EXECUTE FUNCTION pg_task_bound();
 			INSERT INTO app.odd DEFAULT VALUES; ALTER TABLE app.odd $change;
 			INSERT INTO app.odd DEFAULT
 			VALUES},

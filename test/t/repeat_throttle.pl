@@ -36,14 +36,14 @@ subtest 'rows that never run' => sub {
 	sql(q{
 		REVOKE CONNECT ON DATABASE postgres FROM PUBLIC;
 		CREATE ROLE strange LOGIN;
-		ALTER TABLE task DISABLE TRIGGER pg_task_planned;
+		ALTER TABLE task DISABLE TRIGGER zz_pg_task_bound;
 		INSERT INTO task (queue, repeat, role, drift, request)
 			SELECT 'refused ' || d || i, i, 'strange', d, 'SELECT 1'
 			  FROM unnest('{t,f}'::bool[]) AS d, unnest('{1 us,10 ms}'::interval[]) AS i;
 		INSERT INTO task (queue, repeat, active, drift, max, request)
 			SELECT 'gone ' || d || i, i, '1 us', d, 0, 'SELECT 1'
 			  FROM unnest('{t,f}'::bool[]) AS d, unnest('{1 us,10 ms}'::interval[]) AS i;
-		ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned});
+		ALTER TABLE task ENABLE ALWAYS TRIGGER zz_pg_task_bound});
 	# expired by a setting of the role: the claim finds that it is too late
 	sql(q{
 		CREATE ROLE late LOGIN; GRANT CONNECT ON DATABASE postgres TO late;

@@ -152,21 +152,4 @@ subtest 'what it costs a task' => sub {
 	is(task($node, $id, 'mine'), 2, 'a trigger of the owner is called for both updates');
 };
 
-# The statements of pg_task evaluate no condition of its triggers.  In a database in which nobody else
-# changes rows, and one by one: a task that waits behind another may be taken back, which plans it.
-# An executor reports what it has called all at once.
-subtest 'what the triggers cost a task' => sub {
-	sql('CREATE DATABASE counted');
-	wait_for_table($node, db => 'counted');
-	sql_in('counted', q{
-		CREATE FUNCTION counted() RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN 1; END';
-		INSERT INTO task (max, request, delete) SELECT 1, 'SELECT counted()', n % 2 = 0
-		  FROM generate_series(1, 100) AS n});
-	wait_until($node, q{SELECT sum(calls) = 100 FROM pg_stat_user_functions
-		WHERE funcname = 'counted'}, db => 'counted');
-	is(sql_in('counted', q{SELECT count(*) FROM task WHERE state = 'DONE'}), 50, 'tasks have run');
-	is(sql_in('counted', q{SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions
-		WHERE funcname = 'pg_task_watched'}), 0, 'no condition was evaluated');
-};
-
 done_testing();

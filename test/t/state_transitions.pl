@@ -309,7 +309,7 @@ subtest 'while the scheduler prepares the table' => sub {
 subtest 'pg_task_cancel without a scheduler' => sub {
 	my $dump = $node->basedir . '/dump.sql';
 	my $trap = 'CREATE TABLE trap.task (LIKE public.task INCLUDING ALL); CREATE TRIGGER '
-	  . 'pg_task_planned AFTER INSERT OR UPDATE ON trap.task FOR EACH ROW EXECUTE FUNCTION '
+	  . 'pg_task_planned AFTER UPDATE ON trap.task FOR EACH ROW EXECUTE FUNCTION '
 	  . "pg_task_planned(); INSERT INTO trap.task (id, request) VALUES (-7, 'SELECT 1')";
 
 	$node->command_ok([ 'pg_dumpall', '-h', $node->host, '-p', $node->port, '-f', $dump ],

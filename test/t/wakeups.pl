@@ -242,9 +242,9 @@ subtest 'timeouts' => sub {
 subtest 'the periodic scan' => sub {
 	set_conf($node, "pg_task.period = '200 ms'");
 	wait_until($node, 'SHOW pg_task.period', expected => '200ms');
-	sql(q{BEGIN; ALTER TABLE task DISABLE TRIGGER pg_task_planned; INSERT INTO task (queue, request)
+	sql(q{BEGIN; ALTER TABLE task DISABLE TRIGGER zz_pg_task_bound; INSERT INTO task (queue, request)
 		VALUES ('untold', 'SELECT 1');
-		ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned; COMMIT});
+		ALTER TABLE task ENABLE ALWAYS TRIGGER zz_pg_task_bound; COMMIT});
 	wait_until($node, q{SELECT state = 'DONE' FROM task WHERE queue = 'untold'});
 	sql(q{SET session_replication_role = replica; INSERT INTO task (queue, request)
 		VALUES ('replica', 'SELECT 1')});

@@ -472,11 +472,11 @@ subtest 'notify' => sub {
 	like(notifications(qq{INSERT INTO task (notify, request, queue, flow, step)
 		VALUES ('done', 'SELECT 1', $long, $long, $long)}), qr/DONE/, 'the longest payload');
 	# a row that has bypassed the trigger ends nevertheless
-	sql('ALTER TABLE task DISABLE TRIGGER pg_task_planned');
+	sql('ALTER TABLE task DISABLE TRIGGER zz_pg_task_bound');
 	sql(q{INSERT INTO task (notify, request, flow) VALUES ('', 'SELECT 1', 'bypassed'),
 		(repeat('x', 200), 'SELECT 1', 'bypassed'),
 		('done', 'SELECT 1', 'bypassed' || repeat(E'\x01', 8000))});
-	sql('ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_planned');
+	sql('ALTER TABLE task ENABLE ALWAYS TRIGGER zz_pg_task_bound');
 	wait_until($node, "SELECT count(*) = 3 FROM task WHERE flow LIKE 'bypassed%' AND state = 'DONE'");
 	pass('rows that have bypassed the trigger');
 };
