@@ -238,7 +238,7 @@ give_back(const DispatchEntry *entry)
 	if (entry->strict)
 		queue->choosing = false;
 	pool_release(queue, entry->rated);
-	groups_hint(&entry->group->key, entry->candidate.place);
+	groups_hint(&entry->group->key, entry->candidate.place, true);
 }
 
 /* Put those of the chosen tasks back that are marked; the others stay in their order. */
@@ -381,7 +381,7 @@ dispatch_abandon(DispatchRound *round)
 		pool_release(entry->group->queue, entry->rated);
 		/* the group is known, so this allocates nothing */
 		if (!entry->strict)
-			groups_hint(&entry->group->key, entry->candidate.place);
+			groups_hint(&entry->group->key, entry->candidate.place, true);
 	}
 	pool_end_round();
 }

@@ -13,13 +13,5 @@ extern void group_roles_create(MemoryContext context, pairingheap_comparator com
 extern GroupRole *group_role_find(const char *name);
 extern GroupRole *group_role_find_or_add(const char *name);
 extern void group_role_free(GroupRole *role);
-extern int group_roles_count(void);
-
-extern void group_role_bound(GroupRole *role, const OrderKey *key);
-extern bool group_role_is_behind(const GroupRole *role, const OrderKey *key);
-extern bool group_role_forgot(const GroupRole *role, const OrderKey *key);
-extern bool group_roles_lack(void);
-extern void group_roles_scan_begin(void);
-extern void group_roles_scan_end(void);
 
 #endif /* PG_TASK_GROUP_ROLES_H */

@@ -7,24 +7,23 @@
  * position, so the dead rows before it are not scanned again.  Rows that appear before the read
  * position are named by a hint, or found by the scan of every period.
  *
- * order.c keeps the groups in order, queues.c what runs in their queues, and surplus.c decides
- * which groups are forgotten when there are too many.
+ * A limited number of groups is remembered.  They are in a list in the order in which hints and
+ * scans have named them, or tasks of them were chosen; to remember one more, the first one is
+ * forgotten.
+ *
+ * order.c keeps the groups in order, and queues.c what runs in their queues.
  *
  * This file is plain memory: no SPI, no shared memory, and it reads no clock.
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
 #include "utils/memutils.h"
 
-#include "scheduler/group_places.h"
 #include "scheduler/groups.h"
-#include "scheduler/hash_insert.h"
-#include "scheduler/name_seed.h"
+#include "scheduler/name_hash.h"
 #include "scheduler/order.h"
 #include "scheduler/rates.h"
 #include "scheduler/role_line.h"
-#include "scheduler/surplus.h"
 
 /* Rows of a group that are remembered because hints named each of them. */
 #define HINTED_ROWS 16
@@ -42,7 +41,7 @@ typedef struct GroupEntry
 	char status;
 } GroupEntry;
 
-/* Users choose all parts of a key: see name_seed.h. */
+/* Users choose all parts of a key: see name_hash.h. */
 static uint32
 hash_group(const TaskGroup *key)
 {
@@ -74,11 +73,12 @@ static struct
 	MemoryContext context; /* of all that follows, of order.c and queues.c */
 	MemoryContext members; /* of QueueGroup alone */
 	grouptable_hash *table;
-	dlist_head all;		  /* all groups; those that were named last at the end */
-	dlist_node *expected; /* the one that the scan will probably find next, in that list; or NULL */
+	dlist_head all; /* all groups; those that were named last at the end */
 	uint32 scan_number;
-	int limit;	   /* groups that are remembered at most */
-	bool sweeping; /* the groups that the last scan did not find are forgotten */
+	int limit;		  /* groups that are remembered at most */
+	bool lacking;	  /* since the last scan began, one was not remembered, because of that */
+	uint64 displaced; /* groups that were forgotten for others */
+	bool sweeping;	  /* the groups that the last scan did not find are forgotten */
 } groups;
 
 DEFINE_HASH_INSERT(insert_group, grouptable, GroupEntry, const TaskGroup *)
@@ -98,18 +98,102 @@ groups_create(int limit, int64 aging)
 	rates_create(groups.context);
 	order_key_create(aging);
 	order_create(groups.context);
-	surplus_create();
 }
 
-/* Remove a group from the list of all. */
+/* A hint or a scan has named the group, or a task of it was chosen. */
 static void
-unlist_group(QueueGroup *group)
+move_to_end(QueueGroup *group)
 {
-	if (groups.expected == &group->node)
-		groups.expected = dlist_has_next(&groups.all, &group->node)
-							  ? dlist_next_node(&groups.all, &group->node)
-							  : NULL;
 	dlist_delete(&group->node);
+	dlist_push_tail(&groups.all, &group->node);
+	group->seen = groups.scan_number;
+}
+
+/* Free the memory of a group's rows, except for one. */
+static void
+free_places(QueueGroup *group)
+{
+	TaskPlace *old = group->places;
+
+	Assert(!group_knows_row(group));
+	group->places = &group->one;
+	group->size = 1;
+	group->next = group->count = 0;
+	if (old != &group->one)
+		pfree(old);
+}
+
+/* Make room for "more" rows besides those that are known.  The order does not change. */
+static void
+reserve_places(QueueGroup *group, int more)
+{
+	int known = group->count - group->next;
+	TaskPlace *old = group->places;
+
+	if (known + more <= group->size)
+		memmove(old, old + group->next, known * sizeof(TaskPlace));
+	else
+	{
+		group->places = MemoryContextAlloc(groups.context, (known + more) * sizeof(TaskPlace));
+		group->size = known + more;
+		memcpy(group->places, old + group->next, known * sizeof(TaskPlace));
+		if (old != &group->one)
+			pfree(old);
+	}
+	group->next = 0;
+	group->count = known;
+}
+
+/* Add rows behind those that are known. */
+static void
+append_places(QueueGroup *group, const TaskPlace *places, int count, bool exhausted)
+{
+	reserve_places(group, count);
+	order_detach(group);
+	memcpy(group->places + group->count, places, count * sizeof(TaskPlace));
+	group->count += count;
+	if (count > 0)
+		group->read_position = places[count - 1];
+	group->exhausted = exhausted;
+	order_attach(group);
+}
+
+/* Add a row in its place among those that are known, unless it is known. */
+static void
+insert_place(QueueGroup *group, TaskPlace place)
+{
+	int i;
+
+	reserve_places(group, 1);
+	for (i = group->count; i > 0 && order_compare_places(&place, &group->places[i - 1]) < 0; i--)
+		;
+	if (i > 0 && order_compare_places(&place, &group->places[i - 1]) == 0)
+		return;
+	order_detach(group);
+	memmove(&group->places[i + 1], &group->places[i], (group->count - i) * sizeof(TaskPlace));
+	group->places[i] = place;
+	group->count++;
+	if (order_compare_places(&group->read_position, &place) < 0)
+		group->read_position = place;
+	order_attach(group);
+}
+
+/*
+ * Set the group's next rows to these.  Unless there are no more behind them ("complete"), those are
+ * to be read.  One row needs no memory.
+ */
+static void
+set_places(QueueGroup *group, const TaskPlace *places, int count, bool complete)
+{
+	if (group->size < count)
+		reserve_places(group, count);
+	order_detach(group);
+	memcpy(group->places, places, count * sizeof(TaskPlace));
+	group->next = 0;
+	group->count = count;
+	group->read_position = places[count - 1];
+	group->exhausted = complete;
+	order_attach(group);
 }
 
 /* A strict queue is not held any more: look at its first task again. */
@@ -121,23 +205,25 @@ end_hold(QueueState *queue)
 	lanes_open(queue);
 }
 
-/* Forget a group.  Those that wait are found again by a scan. */
-void
-groups_forget(QueueGroup *group)
+/* Forget a group.  If rows of it wait, a scan finds it again. */
+static void
+forget_group(QueueGroup *group)
 {
 	QueueState *queue = group->queue;
 
+	/* the first task of a strict queue may not be known */
+	if (group->state != GROUP_AT_REST)
+		queue->sure = false;
 	if (queue->held_group == group)
 		end_hold(queue);
-	unlist_group(group);
+	dlist_delete(&group->node);
 	grouptable_delete(groups.table, &group->key);
 	order_detach(group);
-	group->lane->role->ngroups--;
 	group->lane->ngroups--;
 	lane_release(group->lane);
 	queue_remove_group(queue);
 	group->next = group->count = 0;
-	group_places_free(group);
+	free_places(group);
 	pfree(group);
 }
 
@@ -149,7 +235,7 @@ groups_clear(void)
 
 	queues_lose_sight();
 	dlist_foreach_modify(iter, &groups.all)
-		groups_forget(dlist_container(QueueGroup, node, iter.cur));
+		forget_group(dlist_container(QueueGroup, node, iter.cur));
 }
 
 /* Put a group into its lane and the hash table. */
@@ -172,7 +258,6 @@ insert_into_lane(QueueGroup *group, QueueState *queue, GroupLane *lane)
 	group->queue = queue;
 	group->lane = lane;
 	lane->ngroups++;
-	lane->role->ngroups++;
 	queue_add_group(queue);
 	dlist_push_tail(&groups.all, &group->node);
 }
@@ -210,20 +295,45 @@ add_group(const TaskGroup *key)
 }
 
 /*
- * Must this group, which is not known, be remembered?  A group whose "max" is 0 never starts a
- * task. If there are too many groups, others are forgotten for it, or it is not remembered.
+ * May this group, which is not known, be remembered?  A group whose "max" is 0 never starts a task.
+ * If there are too many, one that could start a task now takes the place of the one that was named
+ * longest ago, and others wait for a scan after that.  No round may be under way: its tasks belong
+ * to groups.
  */
 static bool
-is_wanted(const TaskGroup *key, TaskPlace place)
+find_place(const TaskGroup *key, TaskPlace place)
 {
+	ClockNow now = order_now();
+	QueueState *queue;
+
 	if (key->max == 0)
 		return false;
 	if ((int) groups.table->members < groups.limit)
 		return true;
-	if (surplus_refuse(key, place))
+	groups.lacking = true;
+	queue = queue_find(key->queue);
+	if (queue)
+		queue->sure = false; /* if it is not remembered */
+	if (place.dt > now.wall ||
+		(queue && clock_is_before(now.mono, queue_blocked_until(queue, key, now))))
 		return false;
-	surplus_forget(&groups.all, (int) groups.table->members, groups.limit - groups.limit / 5);
-	return !surplus_refuse(key, place);
+	forget_group(dlist_head_element(QueueGroup, node, &groups.all));
+	groups.displaced++;
+	return true;
+}
+
+/* Return how many groups were forgotten for others. */
+uint64
+groups_displaced(void)
+{
+	return groups.displaced;
+}
+
+/* Were groups forgotten, or not remembered, because there are too many? */
+bool
+groups_lack(void)
+{
+	return groups.lacking;
 }
 
 /* Return the group with this key; NULL if it is not remembered. */
@@ -236,149 +346,67 @@ groups_find(const TaskGroup *key)
 }
 
 /*
- * The same for the next group that a scan has found.  Each scan finds them in the same order, so it
- * mostly is the one that the last scan has found next: that saves a look into the table.
+ * A hint or a scan has named a row of this group at this position.  Return it, and add it if it is
+ * not known; NULL if it is not to be remembered.
  */
 static QueueGroup *
-find_expected(const TaskGroup *key)
+name_group(const TaskGroup *key, TaskPlace place)
 {
-	QueueGroup *group = NULL;
+	QueueGroup *group = groups_find(key);
 
-	if (groups.expected)
-		group = dlist_container(QueueGroup, node, groups.expected);
-	if (group == NULL || !task_same_group(&group->key, key))
-		group = groups_find(key);
-	if (group)
-		groups.expected = &group->node;
-	return group;
-}
-
-/*
- * A hint or a scan has named a row of this group at this position.  Return it, or add it if it is
- * NULL; NULL if it is not to be remembered.
- */
-static QueueGroup *
-see_group(QueueGroup *group, const TaskGroup *key, TaskPlace place)
-{
-	if (group == NULL && !is_wanted(key, place))
-		return NULL;
-	if (group == NULL)
+	if (group == NULL && find_place(key, place))
 		group = add_group(key);
-	else
-	{
-		unlist_group(group);
-		dlist_push_tail(&groups.all, &group->node);
-	}
-	group->seen = groups.scan_number;
+	if (group)
+		move_to_end(group);
 	return group;
-}
-
-/*
- * Set the group's next rows to these.  Unless there are no more behind them ("complete"), those are
- * to be read.
- */
-static void
-rewind_group(QueueGroup *group, const TaskPlace *places, int count, bool complete)
-{
-	if (group->size < count)
-		group_places_reserve(groups.context, group, count);
-	order_detach(group);
-	group->next = group->count = 0;
-	group_places_append(group, places, count);
-	group->exhausted = complete;
-	order_attach(group);
 }
 
 /* The first row of a group is this one; the rows behind it have to be read again. */
 void
 groups_rewind(QueueGroup *group, TaskPlace place)
 {
-	rewind_group(group, &place, 1, false);
+	set_places(group, &place, 1, false);
 }
 
 /*
  * A hint or a scan has named the first row of a group.  If its queue is held for another one, or
- * that row was written, what holds the queue may be over.  If the group for which it is held was
- * forgotten, this may be that group.
+ * that row was written, what holds the queue may be over.
  */
 static void
 note_first_row(QueueGroup *group, TaskPlace place, bool scanned)
 {
 	int order = order_compare_places(&place, &group->queue->held_place);
 
-	if (group->queue->held_group == NULL && group->queue->held_until.us != CLOCK_LONG_AGO.us)
-	{
-		if (!scanned)
-			end_hold(group->queue);
-		else if (order == 0)
-			group->queue->held_group = group;
-	}
-	if (group->queue->held_group != group)
-		return;
-	if (order < 0 || (order == 0) != scanned)
+	if (group->queue->held_group == group && (order < 0 || (order == 0) != scanned))
 		end_hold(group->queue);
 }
 
 /*
- * New rows of a group wait, the first at this position.  If it is before the read position, the
- * rows that were read and not taken are read again.
+ * A hint: a new row of a group waits at this position; "several": and others behind it.  A single
+ * one is remembered without reading any.  Otherwise, if it is before the read position, the rows
+ * that were read and not taken are read again; that allocates no memory.
  */
-static void
-add_rows(QueueGroup *group, TaskPlace place)
-{
-	if (order_compare_places(&place, &group->read_position) > 0)
-	{
-		if (group_knows_row(group))
-			group->exhausted = false;
-		else if (group->exhausted)
-			rewind_group(group, &place, 1, false);
-		return;
-	}
-	if (group_knows_row(group) && order_compare_places(&group->places[group->next], &place) < 0)
-		place = group->places[group->next];
-	rewind_group(group, &place, 1, false);
-}
-
-/* Add one row to those that are known; the others stay as they are. */
-static void
-insert_row(QueueGroup *group, TaskPlace place)
-{
-	group_places_reserve(groups.context, group, 1);
-	order_detach(group);
-	group_places_insert(group, place);
-	order_attach(group);
-}
-
-/* A hint: new rows of a group wait, the first at this position. */
 void
-groups_hint(const TaskGroup *key, TaskPlace place)
+groups_hint(const TaskGroup *key, TaskPlace place, bool several)
 {
-	QueueGroup *group = see_group(groups_find(key), key, place);
+	QueueGroup *group = name_group(key, place);
+	bool behind;
 
 	if (group == NULL)
 		return;
 	note_first_row(group, place, false);
-	add_rows(group, place);
-}
-
-/*
- * A hint: one new row of a group waits, at this position.  If all other rows of the group are
- * known, nothing has to be read to know this one.
- */
-void
-groups_hint_row(const TaskGroup *key, TaskPlace place)
-{
-	QueueGroup *group = see_group(groups_find(key), key, place);
-
-	if (group == NULL)
+	behind = order_compare_places(&place, &group->read_position) > 0;
+	if (behind && !group->exhausted)
 		return;
-	note_first_row(group, place, false);
-	if (!group->exhausted || group->count - group->next >= HINTED_ROWS)
-	{
-		add_rows(group, place);
-		return;
-	}
-	insert_row(group, place);
+	if (!several && group->count - group->next < HINTED_ROWS)
+		insert_place(group, place);
+	else if (behind && group_knows_row(group))
+		group->exhausted = false;
+	else if (group_knows_row(group) &&
+			 order_compare_places(&group->places[group->next], &place) < 0)
+		groups_rewind(group, group->places[group->next]);
+	else
+		groups_rewind(group, place);
 }
 
 /* Is it known that the first row of this group is the one at this position? */
@@ -396,16 +424,7 @@ void
 groups_scan_begin(void)
 {
 	groups.scan_number++;
-	surplus_scan_begin();
-}
-
-/* Is the first row of a group, as a scan has found it, one that should have been known? */
-static bool
-is_news(const QueueGroup *group, TaskPlace place)
-{
-	if (group_knows_row(group))
-		return order_compare_places(&place, &group->places[group->next]) < 0;
-	return group->exhausted || order_compare_places(&place, &group->read_position) <= 0;
+	groups.lacking = false;
 }
 
 /*
@@ -448,42 +467,33 @@ groups_claimed(QueueGroup *group, TaskPlace place, bool claimed)
 	}
 }
 
-/*
- * The scan has found the first rows of a group, and whether they are all ("complete").  Returns
- * true if no hint had named the first one.
- */
-bool
+/* The scan has found the first rows of a group, and whether they are all ("complete"). */
+void
 groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool complete)
 {
-	QueueGroup *group = see_group(find_expected(key), key, places[0]);
-	bool news;
-	bool known;
+	QueueGroup *group = name_group(key, places[0]);
+	bool first;
 
 	Assert(count > 0);
 	if (group == NULL)
-		return false;
-	news = is_news(group, places[0]);
+		return;
 	note_first_row(group, places[0], true);
-	known = group_knows_row(group) &&
+	first = group_knows_row(group) &&
 			order_compare_places(&group->places[group->next], &places[0]) == 0;
 	if (group->nmissed > 0 && !complete && !may_read_again(group) &&
 		order_compare_places(&group->missed, &places[0]) == 0)
+		insert_place(group, places[0]); /* try it once more, and go on behind what was read */
+	else if (first && !complete)
+		group->exhausted = false;
+	else if (first && group->count - group->next == count &&
+			 memcmp(&group->places[group->next], places, count * sizeof(TaskPlace)) == 0)
+		group->exhausted = true;
+	else
 	{
-		/* try it once more, and go on behind what was read */
-		if (!known)
-			insert_row(group, places[0]);
-	}
-	else if (!known)
-	{
-		rewind_group(group, places, count, complete);
+		set_places(group, places, count, complete);
 		group->nmissed = 0;
 		group->missed_from = order_now().mono;
 	}
-	else if (!complete || group->count - group->next < count)
-		group->exhausted = false;
-	else if (group->count - group->next == count)
-		group->exhausted = true;
-	return news;
 }
 
 /* The scan is complete: the groups that it did not find are empty, and are to be forgotten. */
@@ -491,7 +501,6 @@ void
 groups_scan_end(void)
 {
 	groups.sweeping = false;
-	surplus_scan_end();
 }
 
 /*
@@ -507,7 +516,7 @@ groups_forget_unseen(MonoTime now, int limit)
 
 		if (group->seen == groups.scan_number)
 			break;
-		groups_forget(group);
+		forget_group(group);
 	}
 	if (limit <= 0)
 		return false;
@@ -561,11 +570,7 @@ void
 groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit)
 {
 	Assert(order_places_ascend(group->read_position, places, count));
-	group_places_reserve(groups.context, group, count);
-	order_detach(group);
-	group_places_append(group, places, count);
-	group->exhausted = count < limit;
-	order_attach(group);
+	append_places(group, places, count, count < limit);
 }
 
 /*
@@ -597,7 +602,7 @@ take_first(QueueGroup *group)
 	order_detach(group);
 	place = group->places[group->next++];
 	if (!group_knows_row(group))
-		group_places_free(group);
+		free_places(group);
 	order_attach(group);
 	return place;
 }
@@ -609,6 +614,7 @@ groups_choose_first(QueueGroup *group, ClockNow now)
 	TaskPlace place = take_first(group);
 
 	Assert(place.dt <= now.wall);
+	move_to_end(group);
 	lanes_set_turn(group->queue, queue_next_turn(group->queue, now.wall));
 	return place;
 }
@@ -660,7 +666,6 @@ groups_task_ended(QueueState *queue)
 {
 	queue_count_ended(queue);
 	lanes_open(queue);
-	surplus_queue_free(queue);
 }
 
 /* The rule of the queue has changed: look again whether it may start a task. */
@@ -668,7 +673,6 @@ void
 groups_queue_changed(QueueState *queue)
 {
 	lanes_open(queue);
-	surplus_queue_free(queue);
 }
 
 /* The rule of the queue of this name has changed, or that of any queue (NULL). */
@@ -681,7 +685,6 @@ groups_rule_changed(const char *name)
 		lanes_open_all();
 	else if (queue)
 		groups_queue_changed(queue);
-	surplus_rules_changed();
 }
 
 /*

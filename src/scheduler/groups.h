@@ -43,7 +43,7 @@ typedef struct QueueGroup
 	TaskGroup key; /* the strings belong to the queue and the role; first: groups.c relies on it */
 	QueueState *queue;
 	struct GroupLane *lane;
-	dlist_node node;		/* in the order in which hints and scans have named the groups */
+	dlist_node node;		/* in the list of all: see groups.c */
 	pairingheap_node order; /* in the heap of its state */
 	dlist_node skipped;		/* in the list of skipped groups */
 	QueueGroupState state;
@@ -79,17 +79,17 @@ group_next_place(const QueueGroup *group)
 
 extern void groups_create(int limit, int64 aging);
 extern void groups_clear(void);
-extern void groups_forget(QueueGroup *group);
 
-extern void groups_hint(const TaskGroup *key, TaskPlace place);
-extern void groups_hint_row(const TaskGroup *key, TaskPlace place);
+extern void groups_hint(const TaskGroup *key, TaskPlace place, bool several);
 extern QueueGroup *groups_find(const TaskGroup *key);
 extern bool groups_know(const TaskGroup *key, TaskPlace place);
 extern void groups_scan_begin(void);
-extern bool
+extern void
 groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool complete);
 extern void groups_scan_end(void);
 extern bool groups_forget_unseen(MonoTime now, int limit);
+extern bool groups_lack(void);
+extern uint64 groups_displaced(void);
 
 extern int groups_read_ahead(QueueGroup **batch, int limit, ClockNow now);
 extern void groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit);

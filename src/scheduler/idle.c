@@ -23,7 +23,6 @@
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
-#include "scheduler/surplus.h"
 #include "shared/shared.h"
 #include "shared/slots.h"
 
@@ -53,10 +52,10 @@ next_due(ClockNow now)
 	if (MyScheduler->table == NULL || scan_going() || groups_ready(now))
 		return now.mono;
 	due = clock_min(due, clock_min(isolation_until(now.mono), rules_reader_until()));
-	due = clock_min(due, clock_min(reconcile_until(), surplus_scan_at(now)));
+	due = clock_min(due, reconcile_until());
 	/* rows may be free by now, and what is known of them is lost when this process exits */
 	due = clock_min(due, dependents_work_until());
-	if (scan_is_wanted())
+	if (scan_is_wanted() || groups_lack())
 		due = clock_min(due, scan_until());
 	if (refused_count() > 0 || dependents_refused() || rate_store_until().us != CLOCK_NEVER.us)
 		due = clock_min(due, clock_plus_ms(now.mono, FAILED_RETRY_MS));

@@ -29,7 +29,6 @@ typedef struct GroupRole
 	char *name;
 	int nlanes;				/* all of its lanes ... */
 	dlist_head all_lanes;	/* ... and their list */
-	int ngroups;			/* all of its groups */
 	pairingheap lanes;		/* those that are ready */
 	dlist_head fronts;		/* those that are the front of their queue */
 	dlist_head away;		/* those that are put away while it is skipped */
@@ -46,12 +45,6 @@ typedef struct GroupRole
 	uint64 number;			/* ... among those with the same time */
 	bool called;			/* it was called, and not looked at yet */
 	dlist_node called_node; /* in the list of those */
-
-	/* groups of it that are due may have been forgotten (surplus.c) */
-	bool bounded;		 /* no group at or behind this position starts a task ... */
-	OrderKey bound;		 /* ... because a forgotten one may come before it */
-	bool next_bounded;	 /* the same for the groups that were forgotten ... */
-	OrderKey next_bound; /* ... since the last scan began */
 } GroupRole;
 
 typedef enum LaneState

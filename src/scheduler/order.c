@@ -215,14 +215,13 @@ order_now(void)
 /*
  * Return the first group of a role, which has a lane that is ready, if it may start a task; or a
  * group that has to be read before that is known.  Otherwise move it, or its lane, to where it
- * belongs, or skip the role, and return NULL.
+ * belongs, and return NULL.
  */
 static QueueGroup *
 try_first_of_role(GroupRole *role, ClockNow now)
 {
 	GroupLane *lane = order_first_lane(role);
 	QueueGroup *group = order_first_group(lane);
-	OrderKey key = order_key(group);
 	MonoTime until = queue_blocked_until(lane->queue, &group->key, now);
 	GroupLane *first;
 
@@ -230,11 +229,6 @@ try_first_of_role(GroupRole *role, ClockNow now)
 	if (clock_is_before(now.mono, until))
 	{
 		lane_park(lane, until);
-		return NULL;
-	}
-	if (group_role_is_behind(role, &key))
-	{
-		lanes_skip_role(role);
 		return NULL;
 	}
 	first = lane_first_of_queue(lane);

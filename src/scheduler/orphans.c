@@ -21,7 +21,7 @@
 #include "utils/timestamp.h"
 
 #include "scheduler/dependents.h"
-#include "scheduler/hash_insert.h"
+#include "scheduler/name_hash.h"
 #include "scheduler/orphans.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/refused.h"

@@ -12,7 +12,6 @@
 
 #include "utils/memutils.h"
 
-#include "scheduler/hash_insert.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/queues.h"
 #include "scheduler/rates.h"

@@ -45,7 +45,6 @@ typedef struct QueueState
 	int nparked;		/* ... and of those that are parked */
 	bool closed;		/* the parked ones may not start a task before "closed_until" */
 	bool idle;			/* it has no groups, no running tasks and no rate */
-	bool forgotten;		/* groups of it were forgotten while it could start no task */
 
 	/* for a strict queue: see strict.c */
 	bool sure;				/* its first task is the first one that is known ... */

@@ -7,6 +7,9 @@
  * between.  It reads all rows of groups that have a few, and jumps from group to group where they
  * have many.  It takes a small part of the time, even if it is requested all the time.
  *
+ * If there are more groups than are remembered, it pauses when it has replaced half of them, and
+ * then goes on from there: each gets its turn.
+ *
  * The caller opens the transaction.  This file claims nothing.
  */
 #include "postgres.h"
@@ -19,7 +22,6 @@
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/strict.h"
-#include "scheduler/surplus.h"
 #include "scheduler/unstarted.h"
 #include "task/rows.h"
 
@@ -28,15 +30,13 @@
 
 /*
  * Rows that one statement reads.  If they belong to fewer groups than a LIST_SHARE of them, the
- * next statement jumps from group to group: first over JUMP_MIN groups, then over twice as many
- * each time that rows were tried again, up to JUMP_MAX.
+ * next statement jumps from group to group.
  */
 #define LIST_ROWS 256
 #define LIST_SHARE 16
-#define JUMP_MIN 32
-#define JUMP_MAX 256
+#define JUMP_GROUPS 64
 
-StaticAssertDecl(JUMP_MAX <= STRICT_HEADS_MAX && LIST_ROWS <= STRICT_HEADS_MAX,
+StaticAssertDecl(JUMP_GROUPS <= STRICT_HEADS_MAX && LIST_ROWS <= STRICT_HEADS_MAX,
 				 "a statement of the scan reads too many groups at once");
 
 /* Rows of a group that are remembered when all were listed. */
@@ -45,30 +45,15 @@ StaticAssertDecl(JUMP_MAX <= STRICT_HEADS_MAX && LIST_ROWS <= STRICT_HEADS_MAX,
 /* Groups and queues that are forgotten at once. */
 #define FORGET_MAX 1000
 
+/* Groups that were forgotten for others when the scan pauses. */
+#define WINDOW_GROUPS (GROUPS_LIMIT / 2)
+
 /*
- * The next periodic scan waits at least this many times the duration of the last one: scans take at
- * most 1/50 of the time ...
+ * The next scan waits for this many times the duration of the last one: scans take at most 1/50 of
+ * the time; at most 1/5 if they are requested, or if groups were forgotten for others.
  */
 #define SCAN_SHARE 50
-
-/*
- * ... but 1/500 if the last one has found many groups and no news: nothing that hints had not told.
- * That makes the next one wait for a minute at most (us).  A few rows are no sign that hints are
- * missing: their commits may have been seen before their hints.
- */
-#define QUIET_SHARE 500
-#define QUIET_MAX_US 60000000
-#define QUIET_GROUPS 1000
-#define NEWS_MIN 16
-
-/* A requested scan waits this many times that duration: at most 1/5 of the time. */
 #define WANTED_SHARE 4
-
-/*
- * A scan for groups that were forgotten waits this many times that duration: there is no other way
- * to go on.
- */
-#define FORGOTTEN_SHARE 1
 
 /* Request a scan: rows wait that no hint has named. */
 void
@@ -113,9 +98,10 @@ scan_forget(void)
 {
 	TableScan *scan = &MyScheduler->scan;
 
+	set_position(NULL);
 	scan->going = false;
 	scan->wanted = true;
-	scan->not_before = scan->not_again = CLOCK_LONG_AGO;
+	scan->not_before = CLOCK_LONG_AGO;
 }
 
 /* Is a scan between two of its slices? */
@@ -138,16 +124,9 @@ scan_until(void)
 {
 	TableScan *scan = &MyScheduler->scan;
 
-	MonoTime due = scan->next;
-	MonoTime again;
-
 	if (scan->going)
 		return CLOCK_LONG_AGO;
-	if (scan->wanted)
-		due = clock_min(due, scan->not_before);
-	again = surplus_scan_at(clock_now());
-	again.us -= scan->cost; /* it is to be complete by then */
-	return clock_min(due, clock_max(again, scan->not_again));
+	return scan->wanted ? clock_min(scan->next, scan->not_before) : scan->next;
 }
 
 bool
@@ -181,8 +160,7 @@ remember_rows(const GroupHead *rows, int count, bool complete)
 		scan->oldest = Min(scan->oldest, rows->place.dt);
 	for (i = 0; i < Min(count, LIST_PLACES); i++)
 		places[i] = rows[i].place;
-	scan->ngroups++;
-	scan->news += groups_scan_found(&rows->group, places, i, complete && i == count);
+	groups_scan_found(&rows->group, places, i, complete && i == count);
 }
 
 /*
@@ -205,15 +183,15 @@ jump_over_groups(const TaskTable *table)
 {
 	TableScan *scan = &MyScheduler->scan;
 	GroupHead *heads;
-	int count = rows_scan(table, &scan->after, scan->jump, &heads);
+	int count = rows_scan(table, &scan->after, JUMP_GROUPS, &heads);
 	int i;
 
 	for (i = 0; i < count; i++)
 		remember_rows(&heads[i], 1, false);
 	binding_add_unbound(heads, count);
-	note_waits(table, heads, count, count == scan->jump);
+	note_waits(table, heads, count, count == JUMP_GROUPS);
 	scan->jumping = false;
-	return count == scan->jump ? &heads[count - 1].group : NULL;
+	return count == JUMP_GROUPS ? &heads[count - 1].group : NULL;
 }
 
 /* Read all rows of the next groups.  Returns the last group; NULL if there are no more. */
@@ -239,26 +217,31 @@ list_groups(const TaskTable *table)
 	binding_add_unbound(rows, ngroups);
 	note_waits(table, rows, ngroups, more);
 	scan->jumping = ngroups < LIST_ROWS / LIST_SHARE;
-	scan->jump = scan->jumping ? Min(scan->jump * 2, JUMP_MAX) : JUMP_MIN / 2;
 	return more ? &rows[count - 1].group : NULL;
 }
 
-/* The scan is complete. */
-static void
-end_scan(MonoTime now, int period_ms)
+/* Count the groups that were forgotten for others since the scan began, or went on. */
+static uint64
+count_displaced(void)
 {
-	TableScan *scan = &MyScheduler->scan;
-	int64 pause = scan->cost * SCAN_SHARE;
-
-	if (scan->ngroups > QUIET_GROUPS && scan->news < NEWS_MIN)
-		pause = Max(pause, Min(scan->cost * QUIET_SHARE, QUIET_MAX_US));
-	scan->going = scan->tidying = false;
-	figures_set(FIGURE_OLDEST, scan->oldest);
-	scan->next.us = now.us + Max((int64) period_ms * 1000, pause);
-	scan->not_before.us = now.us + scan->cost * WANTED_SHARE;
-	scan->not_again.us = now.us + scan->cost * FORGOTTEN_SHARE;
+	return groups_displaced() - MyScheduler->scan.displaced;
 }
 
+/* The scan is complete, or pauses. */
+static void
+pause_scan(MonoTime now, int period_ms)
+{
+	TableScan *scan = &MyScheduler->scan;
+	int64 pause = Max(scan->cost * SCAN_SHARE, (int64) period_ms * 1000);
+
+	scan->not_before.us = now.us + scan->cost * WANTED_SHARE;
+	scan->next.us = now.us + pause;
+	if (count_displaced() > 0)
+		scan->next = scan->not_before;
+	scan->going = scan->tidying = false;
+}
+
+/* A scan begins, or goes on after a pause. */
 static void
 begin_scan(void)
 {
@@ -269,19 +252,20 @@ begin_scan(void)
 										 .role = "",
 										 .role_id = PG_INT64_MIN};
 
+	scan->cost = 0;
+	scan->displaced = groups_displaced();
+	scan->going = true;
+	if (scan->after.queue)
+		return;
 	groups_scan_begin();
 	set_position(&before_all);
-	scan->cost = 0;
-	scan->ngroups = scan->news = 0;
 	scan->oldest = DT_NOEND;
-	scan->wanted = scan->tidying = scan->jumping = false;
-	scan->jump = JUMP_MIN / 2;
-	scan->going = true;
+	scan->wanted = scan->jumping = false;
 }
 
 /*
  * Read the next groups, or forget some of those that were not found.  Returns true when the scan is
- * complete.
+ * complete, or is to pause.
  */
 static bool
 advance_scan(const TaskTable *table)
@@ -293,11 +277,11 @@ advance_scan(const TaskTable *table)
 		return groups_forget_unseen(clock_mono(), FORGET_MAX);
 	last = scan->jumping ? jump_over_groups(table) : list_groups(table);
 	set_position(last);
-	if (last == NULL)
-	{
-		groups_scan_end();
-		scan->tidying = true;
-	}
+	if (last)
+		return count_displaced() >= WINDOW_GROUPS;
+	groups_scan_end();
+	figures_set(FIGURE_OLDEST, scan->oldest);
+	scan->tidying = true;
 	return false;
 }
 
@@ -310,14 +294,14 @@ scan_slice(const TaskTable *table, int period_ms)
 {
 	TableScan *scan = &MyScheduler->scan;
 	MonoTime begun = clock_mono();
-	bool complete;
+	bool pauses;
 
 	if (!scan->going)
 		begin_scan();
 	do
-		complete = advance_scan(table);
-	while (!complete && clock_mono().us - begun.us < SLICE_US);
+		pauses = advance_scan(table);
+	while (!pauses && clock_mono().us - begun.us < SLICE_US);
 	scan->cost += clock_mono().us - begun.us;
-	if (complete)
-		end_scan(clock_mono(), period_ms);
+	if (pauses)
+		pause_scan(clock_mono(), period_ms);
 }

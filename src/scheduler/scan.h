@@ -20,15 +20,12 @@ typedef struct TableScan
 	bool going;			 /* a scan is between two of its slices */
 	bool tidying;		 /* it has read all groups, and forgets what it has not found */
 	bool jumping;		 /* the last groups had many rows: read only the first row of each */
-	int jump;			 /* groups that the next statement reads, if "jumping" */
-	TaskGroup after;	 /* position of the running scan; its strings are allocated */
+	TaskGroup after;	 /* position of the scan; its strings are allocated; NULL: none */
 	TimestampTz oldest;	 /* the first planned time of the rows that it has found */
 	int64 cost;			 /* duration of its slices so far (us) */
-	int64 ngroups;		 /* groups that it has found so far ... */
-	int64 news;			 /* ... and of which it has found a row that no hint had named */
+	uint64 displaced;	 /* groups that had been forgotten for others before */
 	MonoTime next;		 /* the next periodic scan */
-	MonoTime not_before; /* no requested scan before this ... */
-	MonoTime not_again;	 /* ... and none for forgotten groups */
+	MonoTime not_before; /* no requested scan before this */
 } TableScan;
 
 extern void scan_want(void);

@@ -231,10 +231,7 @@ take_hints(void)
 		TaskGroup group = {hints[i].queue, hints[i].max, hints[i].priority, NameStr(hints[i].role),
 						   hints[i].role_id};
 
-		if (hints[i].several)
-			groups_hint(&group, hints[i].place);
-		else
-			groups_hint_row(&group, hints[i].place);
+		groups_hint(&group, hints[i].place, hints[i].several);
 	}
 	if (events & SHARED_SCAN)
 	{

@@ -170,7 +170,7 @@ strict_note_heads(const DispatchRound *round)
 	{
 		const GroupHead *head = lfirst(cell);
 
-		groups_hint(&head->group, head->place);
+		groups_hint(&head->group, head->place, true);
 	}
 }
 

@@ -66,7 +66,7 @@ check_keys(void)
 
 	for (round = 0; round < 2; round++)
 		for (i = 0; i < (int) lengthof(keys); i++)
-			groups_hint(&keys[i], place_of(start.wall, i));
+			groups_hint(&keys[i], place_of(start.wall, i), true);
 	CHECK(groups.table->members == lengthof(keys));
 	CHECK(queues.table->members == 2);
 	CHECK(queue_find_or_add("q")->groups == 5);
@@ -144,13 +144,13 @@ check_many_groups(void)
 	for (i = 0; i < count; i++)
 	{
 		key.queue = psprintf("queue %d", i);
-		groups_hint(&key, place_of(start.wall - (int64) i * 7919 % count, i));
+		groups_hint(&key, place_of(start.wall - (int64) i * 7919 % count, i), true);
 		key.queue = psprintf("later %d", i);
-		groups_hint(&key, place_of(start.wall + HOUR + i, i));
+		groups_hint(&key, place_of(start.wall + HOUR + i, i), true);
 		key.queue = psprintf("full %d", i);
 		key.max = 1;
 		groups_task_started(queue_find_or_add(key.queue));
-		groups_hint(&key, place_of(start.wall, i));
+		groups_hint(&key, place_of(start.wall, i), true);
 		key.max = TASK_UNLIMITED;
 	}
 	CHECK(groups.table->members == 3 * (uint32) count);
@@ -201,7 +201,6 @@ static const Check checks[] = {
 	{"hints", check_hints, NULL},
 	{"hinted rows", check_hinted_rows, NULL},
 	{"scan", check_scan, NULL},
-	{"news", check_news, NULL},
 	{"drop and skip", check_drop_and_skip, NULL},
 	{"locked rows", check_locked_rows, NULL},
 	{"rules", check_rules, NULL},
@@ -220,7 +219,6 @@ static const Check checks[] = {
 	{"two pauses", check_two_pauses, NULL},
 	{"listed rows", check_listed_rows, NULL},
 	{"forgotten groups", check_forgotten_groups, NULL},
-	{"forgotten hold", check_forgotten_hold, NULL},
 	{"out of memory", check_out_of_memory, NULL},
 	{"queue memory", check_queue_memory, NULL},
 	{"restored rates", check_restored_rates, NULL},

@@ -1,7 +1,7 @@
 /*
  * groups_memory.h
  *		The checks of what is forgotten, and of memory that runs out, for groups_check.c:
- *		src/scheduler/surplus.c and queues.c.
+ *		src/scheduler/groups.c and queues.c.
  */
 #ifndef GROUPS_MEMORY_H
 #define GROUPS_MEMORY_H
@@ -51,13 +51,6 @@ check_forgotten_queues(void)
 	return NULL;
 }
 
-/* Is a scan due, to find groups that were forgotten? */
-static bool
-scan_wanted(ClockNow now)
-{
-	return !clock_is_before(now.mono, surplus_scan_at(now));
-}
-
 /* Insert a row into a queue of its own. */
 static void
 insert_alone(int32 max, const char *role, TimestampTz dt, int64 id)
@@ -65,152 +58,54 @@ insert_alone(int32 max, const char *role, TimestampTz dt, int64 id)
 	insert_with_hint(add_key(psprintf("%d.%s", (int) id, role), max, 0, role), dt, id);
 }
 
-/* Too many groups: which are forgotten, and when a scan finds them again. */
+/* Too many groups: which are remembered. */
 static const char *
 check_forgotten_groups(void)
 {
-	TimestampTz last = PG_INT64_MIN;
+	int full = add_key("full", 1, 0, "r");
 	QueueState *queue;
 	int i;
 
 	groups.limit = 10;
 
-	/* those that never start a task */
+	/* one that never starts a task */
 	insert_with_hint(add_key("closed", 0, 0, "r"), start.wall, 999);
 	CHECK(groups.table->members == 0);
 
-	/* the latest of those that are not due */
+	/* what could not start a task now, when there are enough */
+	insert_with_hint(full, start.wall, 100);
+	CHECK(start_next(start, &queue) == 100);
+	scan_groups(start);
+	CHECK(groups.table->members == 0 && !groups_lack());
 	for (i = 1; i <= 20; i++)
-		insert_alone(TASK_UNLIMITED, "r", start.wall + i * 7 % 20 + 1, i);
-	CHECK(groups.table->members <= 10);
+		insert_alone(TASK_UNLIMITED, "r", start.wall + i, i);
+	insert_with_hint(full, start.wall, 101);
+	CHECK(groups.table->members == 10 && groups_lack() && groups_displaced() == 0);
 	CHECK(!groups_ready(start));
-	CHECK(groups_due_at(start).us == start.mono.us + 1);
-	CHECK(surplus_scan_at(start).us > start.mono.us + 5);
-	CHECK(surplus_scan_at(start).us <= start.mono.us + 10);
-	for (i = 1; i <= 20; i++)
-	{
-		ClockNow now = after(start, i);
 
-		if (scan_wanted(now))
-			scan_groups(now);
-		CHECK(start_next(now, NULL) != 0);
-		CHECK(start_next(now, NULL) == 0);
-	}
-
-	/* of due ones the last in the order; another role keeps its share */
-	scan_groups(after(start, HOUR));
-	for (i = 21; i <= 40; i++)
-		insert_alone(TASK_UNLIMITED, "r", start.wall - i * 7 % 20, i);
-	insert_alone(TASK_UNLIMITED, "s", start.wall, 41);
-	CHECK(groups.table->members <= 10);
-	for (i = 0; i <= 21; i++)
-	{
-		int64 id;
-
-		/* behind those that were forgotten */
-		if (i == 5)
-			insert_alone(TASK_UNLIMITED, "r", start.wall + SECOND, 42);
-		id = start_next(after(start, HOUR), NULL);
-
-		if (id == 41)
-			continue;
-		CHECK(id == 0 || table.rows[id].place.dt >= last);
-		last = id == 0 ? last : table.rows[id].place.dt;
-		if (id == 0)
-		{
-			CHECK(scan_wanted(after(start, HOUR)));
-			scan_groups(after(start, HOUR));
-			id = start_next(after(start, HOUR), NULL);
-			CHECK(id != 0 && table.rows[id].place.dt >= last);
-			last = table.rows[id].place.dt;
-		}
-	}
-	CHECK(start_next(after(start, HOUR), NULL) == 0);
-
-	/* those of a full queue, before any that is due */
-	scan_groups(after(start, HOUR));
-	scan_groups(after(start, HOUR));
-	CHECK(groups.table->members == 0);
-	for (i = 0; i < 5; i++)
-		add_key("full", 1, i, "r");
-	for (i = 0; i < 5; i++)
-		insert_with_hint(table.ngroups - 5 + i, start.wall, 50 + i);
-	CHECK(start_next(start, &queue) == 50);
-	CHECK(start_next(start, NULL) == 0);
-	for (i = 60; i < 68; i++)
-		insert_alone(1, "r", start.wall, i);
-	CHECK(queue->forgotten);
-	for (i = 60; i < 68; i++)
-		CHECK(start_next(start, NULL) == i);
-	CHECK(!scan_wanted(start));
-	groups_task_ended(queue);
-	CHECK(scan_wanted(start));
-	scan_groups(start);
-	CHECK(start_next(start, NULL) == 51);
-
-	/* those of a queue in its pause */
-	groups_clear();
-	groups_task_ended(queue);
-	table.nrows = 0;
-	insert_alone(-1000, "r", start.wall, 80);
-	CHECK(start_next(start, &queue) == 80);
-	groups_task_ended(queue);
-	insert_with_hint(table.ngroups - 1, start.wall, 81);
-	CHECK(start_next(start, NULL) == 0);
-	for (i = 82; i < 94; i++)
+	/* one that could takes the place of another: that which was named longest ago */
+	for (i = 21; i <= 25; i++)
 		insert_alone(TASK_UNLIMITED, "r", start.wall, i);
-	CHECK(queue->groups == 0);
-	CHECK(surplus_scan_at(start).us == start.mono.us + SECOND);
-	return NULL;
-}
-
-/* A strict queue that is held for its first task stays held when its group is forgotten. */
-static const char *
-check_forgotten_hold(void)
-{
-	static char names[8][8];
-	QueueRule rule = RULE("strict", -1, .strict = true);
-	int held = add_key("strict", TASK_UNLIMITED, 0, "r");
-	QueueState *queue = queue_find_or_add("strict");
-	ClockNow later = after(start, 60 * SECOND);
-	int i;
-
-	set_rules(&rule, 1);
-	groups.limit = 5;
-	insert_with_hint(held, start.wall, 1);
-	begin_round(start);
-	queue->held_group = groups_next(start);
-	queue->held_place = place_of(start.wall, 1);
-	queue->held_until = later.mono;
-	for (i = 0; i < 8; i++)
-	{
-		snprintf(names[i], sizeof(names[i]), "q%d", i);
-		insert_with_hint(add_key(names[i], TASK_UNLIMITED, 0, "r"), start.wall, 2 + i);
-		CHECK(start_next(start, NULL) == 2 + i);
-		add_row(table.ngroups - 1, start.wall, 10 + i);
-	}
-	CHECK(queue->held_group == NULL && queue->groups == 0);
-	CHECK(queue->held_until.us == later.mono.us);
-	CHECK(surplus_scan_at(start).us == later.mono.us);
-	while (!queues_sweep(after(start, 30 * SECOND).mono, 1))
-		;
-	CHECK(queue_find("strict") == queue);
-
-	/* scans find it, but it is not started before the hold ends */
-	for (i = 0; i < 8; i++)
-	{
-		scan_groups(start);
-		CHECK(start_next(start, NULL) >= 10);
-	}
-	scan_groups(start);
+	CHECK(groups.table->members == 10 && groups_displaced() == 5);
+	for (i = 21; i <= 25; i++)
+		CHECK(start_next(start, NULL) == i);
 	CHECK(start_next(start, NULL) == 0);
-	scan_groups(later);
-	CHECK(start_next(later, NULL) == 1);
+	CHECK(groups_due_at(start).us == start.mono.us + 6);
 
-	/* a row of the queue that a hint names may be before the one that it is held for */
-	queue->held_until = after(later, SECOND).mono;
-	insert_with_hint(held, start.wall - 1, 100);
-	CHECK(start_next(later, NULL) == 100);
+	/* scans find the others when there is room; tasks that start keep their groups */
+	groups_task_ended(queue);
+	scan_groups(start);
+	CHECK(start_next(start, NULL) == 101);
+	for (i = 0; i < 3; i++)
+	{
+		scan_groups(after(start, HOUR));
+		while (start_next(after(start, HOUR), NULL) != 0)
+			;
+	}
+	scan_groups(after(start, HOUR));
+	CHECK(groups.table->members == 0 && !groups_lack());
+	for (i = 0; i < table.nrows; i++)
+		CHECK(table.rows[i].gone || table.rows[i].place.id == 999);
 	return NULL;
 }
 
@@ -238,7 +133,7 @@ check_forgotten_hold(void)
 static bool
 try_hint(const TaskGroup *key, TaskPlace place)
 {
-	RETURN_ATTEMPT((groups_hint(key, place), true));
+	RETURN_ATTEMPT((groups_hint(key, place, true), true));
 }
 
 /* Read two rows of a group; false if memory runs out. */
@@ -294,7 +189,7 @@ check_out_of_memory(void)
 	CHECK(!choose_next(start, &place, &queue));
 
 	/* the array of rows cannot grow: the group is as before */
-	groups_hint(&key, place_of(start.wall, count));
+	groups_hint(&key, place_of(start.wall, count), true);
 	begin_round(start);
 	group = groups_next(start);
 	failing_allocation = 1;
@@ -323,7 +218,7 @@ check_queue_memory(void)
 	for (i = 0; i < count; i++)
 	{
 		key.queue = psprintf("queue %d", i);
-		groups_hint(&key, place_of(start.wall, i));
+		groups_hint(&key, place_of(start.wall, i), true);
 	}
 	each = (MemoryContextMemAllocated(groups.context, true) - before) / count;
 	if (each > QUEUE_MEMORY_BYTES)

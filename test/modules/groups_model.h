@@ -387,9 +387,7 @@ check_random_scans(int seed)
 	return NULL;
 }
 
-/*
- * At most 15 of 40 groups are remembered: each row is started, if a scan is done when one is wanted.
- */
+/* At most 15 of 40 groups are remembered: with scans, each row is started. */
 static const char *
 check_random_forgetting(int seed)
 {
@@ -403,22 +401,21 @@ check_random_forgetting(int seed)
 	begin_model_round(start);
 	add_random_keys();
 	groups.limit = 15;
-	for (round = 1; round <= 600; round++)
+	for (round = 1; round <= 900; round++)
 	{
 		order_set_now(now);
 		for (i = random_below(8); i > 0 && round <= 300; i--)
 			insert_random_row(now, table.nrows + 1, true);
 		table.list_limit = 1 + random_below(4);
+		if (random_below(2) == 0)
+			scan_groups(now);
 		for (i = 0; i < 12; i++)
 		{
-			int64 id;
+			int64 id = start_next(now, NULL);
 
-			if (!clock_is_before(now.mono, surplus_scan_at(now)) || random_below(100) == 0)
-				scan_groups(now);
 			CHECK(groups.table->members <= 15);
-			id = start_next(now, NULL);
 			if (id == 0)
-				continue;
+				break;
 			model_start(&table.rows[id - 1], queues, now);
 		}
 		end_random_tasks(queues);

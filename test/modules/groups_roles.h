@@ -39,7 +39,7 @@ hint_of_role(int i, int64 id)
 {
 	TaskGroup key = key_of_role(i);
 
-	groups_hint(&key, place_of(start.wall - SECOND, id));
+	groups_hint(&key, place_of(start.wall - SECOND, id), true);
 }
 
 static QueueGroup *
@@ -144,7 +144,7 @@ run_line_round(ClockNow now)
 		{
 			/* it gets an executor, and its task starts */
 			role_line_look(group->lane->role);
-			groups_forget(group);
+			forget_group(group);
 			line_roles[role] = (LineRole){0};
 			hint_of_role(role, random_below(1000));
 			CHECK((group = find_group_of_role(role)) != NULL);
@@ -283,12 +283,12 @@ check_blocked_roles(void)
 	for (i = 1; i <= 1000; i++)
 	{
 		key.priority = i;
-		groups_hint(&key, place_of(start.wall, i));
+		groups_hint(&key, place_of(start.wall, i), true);
 		key.queue = psprintf("queue %d", i % 100);
-		groups_hint(&key, place_of(start.wall, i + 1000));
+		groups_hint(&key, place_of(start.wall, i + 1000), true);
 	}
 	key = (TaskGroup){"q", TASK_UNLIMITED, 9999, "free", 1};
-	groups_hint(&key, place_of(start.wall, 9999));
+	groups_hint(&key, place_of(start.wall, 9999), true);
 	end_all_groups();
 	queue_learn(queue_find_or_add("q"), 100);
 	begin_round(start);
@@ -308,7 +308,7 @@ check_blocked_roles(void)
 	/* a hint and a forgotten group do not bring a role back */
 	groups_skip_role(groups_next(start));
 	key = (TaskGroup){"q", TASK_UNLIMITED, 0, "busy", 1};
-	groups_hint(&key, place_of(start.wall, 10000));
+	groups_hint(&key, place_of(start.wall, 10000), true);
 	CHECK(strcmp(groups_next(start)->key.role, "free") == 0);
 	groups_clear();
 	CHECK(roles.table->members == 0);

@@ -42,7 +42,6 @@ allocate(void)
 #include "scheduler/order.h"
 #define order_compare_keys(a, b) (comparisons++, order_compare_keys(a, b))
 
-#include "scheduler/name_seed.c"
 #include "scheduler/queue_rules.c"
 #include "task/rate.c"
 #include "scheduler/rates.c"
@@ -52,9 +51,7 @@ allocate(void)
 #include "scheduler/lanes.c"
 #include "scheduler/role_line.c"
 #include "scheduler/order.c"
-#include "scheduler/surplus.c"
 #include "scheduler/group_demand.c"
-#include "scheduler/group_places.c"
 #include "scheduler/groups.c"
 #include "shared/clock.c"
 
@@ -125,7 +122,7 @@ static void
 insert_singly(int group, TimestampTz dt, int64 id)
 {
 	add_row(group, dt, id);
-	groups_hint_row(&table.keys[group], place_of(dt, id));
+	groups_hint(&table.keys[group], place_of(dt, id), false);
 }
 
 /* As a commit does that inserts a row, and perhaps others behind it. */
@@ -133,7 +130,7 @@ static void
 insert_with_hint(int group, TimestampTz dt, int64 id)
 {
 	add_row(group, dt, id);
-	groups_hint(&table.keys[group], place_of(dt, id));
+	groups_hint(&table.keys[group], place_of(dt, id), true);
 }
 
 /* Return the first row of a group behind a position; NULL if there is none. */

@@ -31,7 +31,6 @@ check('pause', 'a negative max is a pause between two starts, one task at a time
 check('turned back', 'the clock is set ahead and back: no queue waits for its last turn');
 check('hints', 'hints before and behind the read position');
 check('scan', 'a scan forgets empty groups, and no row that appears meanwhile');
-check('news', 'which of the rows that a scan finds no hint has named');
 check('drop and skip', 'dropped rows, skipped groups');
 check('locked rows', 'locked rows are passed over, and tried again after a while');
 check('clocks', 'rows become due by the wall clock, also when it steps back or forward');
@@ -48,8 +47,7 @@ check('full line', 'roles that a full database keeps from starting let others pa
 check('parked lanes', 'what brings the groups of a full queue back');
 check('two pauses', 'the pause of a later lane does not count for an earlier one');
 check('listed rows', 'small groups that a scan has listed are not read again');
-check('forgotten groups', 'too many groups: which are forgotten, and when they are found again');
-check('forgotten hold', 'a strict queue stays held when its group is forgotten');
+check('forgotten groups', 'too many groups: which are forgotten');
 check('out of memory', 'each allocation of an insertion may fail');
 check('queue memory', 'a queue in its pause takes no more memory than it did');
 check('restored rates', 'the starts of an earlier scheduler are restored as a whole');
