@@ -4,7 +4,7 @@
  *
  * Tasks that differ only in "input" have the same request, a call of a function, and to parse and
  * plan that is more work than to begin and end its execution.  So the plan of a request is kept
- * when it is seen for the second time, if it is a single SELECT that reads no table: its plan
+ * when it comes twice in a row, if it is a single SELECT that reads no table: its plan
  * depends on no statistics, no policy and no size of a table.
  *
  * A run by a plan that is kept must not differ from one that is planned anew.  So a request is not
@@ -23,7 +23,6 @@
 #include "catalog/pg_language_d.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type_d.h"
-#include "common/hashfn.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/parsenodes.h"
 #include "parser/analyze.h"
@@ -36,16 +35,18 @@
 #include "compat.h"
 #include "executor/kept_request.h"
 
-/* So many requests can be kept, of at most so many bytes, and planned with so much memory. */
-#define KEPT_REQUESTS 8
+/* A request is kept if it is at most so long, and was planned with so much memory (bytes). */
 #define LENGTH_MAX 1024
 #define PLAN_MAX (256 * 1024)
 
-/* Static, because what is kept is for all tasks of this process, and a callback writes it. */
+/*
+ * The last request that was planned, and its plan if that may be kept.  Static, because it is for
+ * all tasks of this process, and a callback writes it.
+ */
 static struct
 {
-	KeptRequest requests[KEPT_REQUESTS]; /* each text has one place, by its hash */
-	bool stale;							 /* catalogs have changed */
+	KeptRequest last;
+	bool stale; /* catalogs have changed */
 } kept;
 
 /* A catalog has changed that names are looked up in. */
@@ -55,41 +56,28 @@ kept_request_invalidated(void)
 	kept.stale = true;
 }
 
-/* Forget what is kept here, and what was seen. */
+/* Begin anew with this text, or none. */
 static void
-forget_request(KeptRequest *request)
+begin_request(const char *text)
 {
-	MemoryContext context = request->context;
-
-	*request = (KeptRequest){0};
-	if (context)
-		MemoryContextDelete(context);
+	if (kept.last.context)
+		MemoryContextDelete(kept.last.context);
+	kept.last = (KeptRequest){0};
+	kept.stale = false;
+	if (text == NULL)
+		return;
+	kept.last.context =
+		AllocSetContextCreate(TopMemoryContext, "pg_task kept request", ALLOCSET_SMALL_SIZES);
+	kept.last.text = MemoryContextStrdup(kept.last.context, text);
 }
 
-static uint32
-hash_request(const char *text, size_t length)
-{
-	return hash_bytes((const unsigned char *) text, (int) length);
-}
-
-static KeptRequest *
-place_of(uint32 hash)
-{
-	return &kept.requests[hash % KEPT_REQUESTS];
-}
-
-/* Return what is kept of the request, until the next call; NULL: it is not kept. */
+/* Return the request with its plan, until the next call; NULL: that is not kept. */
 const KeptRequest *
 kept_request_find(const char *text)
 {
-	const KeptRequest *request = place_of(hash_request(text, strlen(text)));
-	int i;
-
 	if (kept.stale)
-		for (i = 0; i < KEPT_REQUESTS; i++)
-			forget_request(&kept.requests[i]);
-	kept.stale = false;
-	return request->context && strcmp(request->text, text) == 0 ? request : NULL;
+		begin_request(NULL);
+	return kept.last.plans && strcmp(kept.last.text, text) == 0 ? &kept.last : NULL;
 }
 
 /*
@@ -195,56 +183,42 @@ plan_statement(RawStmt *raw, const char *text, bool *may)
 	return plans;
 }
 
-/* Keep a plan; what it belongs to must not have been changed by the analysis. */
+/* Keep a plan of the last request. */
 static void
-keep_plan(KeptRequest *request, const char *text, RawStmt *raw, List *plans)
+keep_plan(RawStmt *raw, List *plans)
 {
-	MemoryContext context =
-		AllocSetContextCreate(CurrentMemoryContext, "pg_task kept request", ALLOCSET_SMALL_SIZES);
-	MemoryContext old = MemoryContextSwitchTo(context);
-	KeptRequest made = {.hash = request->hash, .context = context};
+	MemoryContext old = MemoryContextSwitchTo(kept.last.context);
 
-	made.text = pstrdup(text);
-	made.statements = list_make1(copyObject(raw));
-	made.plans = copyObject(plans);
+	kept.last.statements = list_make1(copyObject(raw));
+	kept.last.plans = copyObject(plans);
 	MemoryContextSwitchTo(old);
-	/* another text may have the same hash */
-	forget_request(request);
-	MemoryContextSetParent(context, TopMemoryContext);
-	*request = made;
 }
 
 /*
- * Plan a statement of a request, and perhaps keep the plan.  "alone": the request has no other
- * statement.
+ * Plan a statement of a request, and keep the plan if it may be kept and the last request was the
+ * same.  "alone": the request has no other statement.
  */
 List *
 kept_request_plan(RawStmt *raw, const char *text, bool alone)
 {
-	size_t length = strlen(text);
-	uint32 hash = hash_request(text, length);
-	KeptRequest *request = place_of(hash);
-	RawStmt *copy = NULL;
+	bool again = kept.last.text && strcmp(kept.last.text, text) == 0;
+	RawStmt *copy;
 	List *plans;
 	Size memory;
 	bool may;
 
-	if (!alone || length > LENGTH_MAX || !IsA(raw->stmt, SelectStmt))
+	if (!alone || strlen(text) > LENGTH_MAX || !IsA(raw->stmt, SelectStmt))
 		return plan_statement(raw, text, &may);
-	if (request->hash != hash)
-	{
-		forget_request(request);
-		request->hash = hash;
-		return plan_statement(raw, text, &may);
-	}
-	if (!request->refused)
-		copy = copyObject(raw);
+	/* the analysis changes it */
+	copy = again && !kept.last.refused ? copyObject(raw) : NULL;
 	/* the planner may have computed a value of any size */
 	memory = MemoryContextMemAllocated(CurrentMemoryContext, true);
 	plans = plan_statement(raw, text, &may);
 	may = may && MemoryContextMemAllocated(CurrentMemoryContext, true) <= memory + PLAN_MAX;
-	if (may && copy)
-		keep_plan(request, text, copy, plans);
-	request->refused = !may;
+	if (!again)
+		begin_request(text);
+	else if (may && copy && !kept.stale)
+		keep_plan(copy, plans);
+	kept.last.refused = !may;
 	return plans;
 }

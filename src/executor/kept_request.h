@@ -12,12 +12,11 @@
 /* A request of one statement, and its plan.  They must not be changed. */
 typedef struct KeptRequest
 {
-	uint32 hash;		   /* of a text that was seen last ... */
-	bool refused;		   /* ... and cannot be kept */
-	MemoryContext context; /* of the rest; NULL: nothing is kept yet */
+	MemoryContext context; /* of all of it; NULL: there is none */
 	char *text;
+	bool refused;	  /* its plan may not be kept */
 	List *statements; /* one RawStmt */
-	List *plans;	  /* one PlannedStmt */
+	List *plans;	  /* one PlannedStmt; NIL: not kept */
 } KeptRequest;
 
 extern void kept_request_invalidated(void); /* for callbacks.c */

@@ -117,8 +117,9 @@ limit_rows(TableAccess *access, Relation rel, Oid caller)
 	check_policies(rel);
 	access->condition =
 		psprintf(" AND pg_catalog.pg_task_own(t.role, t.role_id, '%u'::pg_catalog.oid)", caller);
-	access->rows = psprintf("(SELECT t.*, t.tableoid, t.ctid, t.xmin FROM %s AS t WHERE true%s)",
-							access->table, access->condition);
+	access->rows =
+		psprintf("(SELECT t.*, t.tableoid, t.ctid, t.xmin, t.xmax FROM %s AS t WHERE true%s)",
+				 access->table, access->condition);
 }
 
 /* Decide with whose rights the table is used, and what the caller sees. */

@@ -12,11 +12,6 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/multixact.h"
-#include "access/subtrans.h"
-#include "access/table.h"
-#include "access/tableam.h"
-#include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_database.h"
@@ -26,11 +21,8 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "storage/bufmgr.h"
-#include "storage/procarray.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
@@ -80,7 +72,8 @@ typedef enum WhyColumn
 	WHY_PID,
 	WHY_WAITS,
 	WHY_TABLE,
-	WHY_TID
+	WHY_XMIN,
+	WHY_XMAX
 } WhyColumn;
 
 #define COLUMNS_SQL                                                                \
@@ -90,7 +83,7 @@ typedef enum WhyColumn
 	"      ELSE least(extract(epoch FROM t.delay), " CppAsString2(                 \
 		TASK_DELAY_MAX) ")"                                                        \
 						"           * 1000000 END::int8,"                          \
-						" coalesce(t.backoff, -1)::float8, t.cron, t.pid, t.waits, t.tableoid, t.ctid"
+						" coalesce(t.backoff, -1)::float8, t.cron, t.pid, t.waits, t.tableoid, t.xmin, t.xmax"
 
 /* A task, and what is known that may keep it from running. */
 typedef struct WhyTask
@@ -338,82 +331,33 @@ explain_code(const WhyTask *task)
 					code);
 }
 
-/*
- * Which transaction that goes on keeps the scheduler from updating this tuple? InvalidTransactionId
- * if there is none.  What a foreign key locks (FOR KEY SHARE) does not.
- */
-static TransactionId
-find_locker(HeapTupleHeader tuple)
-{
-	TransactionId xmax = HeapTupleHeaderGetRawXmax(tuple);
-	uint16 infomask = tuple->t_infomask;
-	MultiXactMember *members;
-	int count;
-	int i;
-
-	if ((infomask & HEAP_XMAX_INVALID) || HEAP_XMAX_IS_KEYSHR_LOCKED(infomask))
-		return InvalidTransactionId;
-	if (!(infomask & HEAP_XMAX_IS_MULTI))
-		return TransactionIdIsInProgress(xmax) ? xmax : InvalidTransactionId;
-	count = GetMultiXactIdMembers(xmax, &members, false, HEAP_XMAX_IS_LOCKED_ONLY(infomask));
-	for (i = 0; i < count; i++)
-		if (members[i].status != MultiXactStatusForKeyShare &&
-			TransactionIdIsInProgress(members[i].xid))
-			return members[i].xid;
-	return InvalidTransactionId;
-}
-
-/* Why does a scheduler not claim this version of the row? */
+/* Find a process that holds a lock, for a sentence, by this statement on pg_locks. */
 static const char *
-explain_tuple(const WhyTask *task, HeapTupleHeader tuple)
+find_holder(const char *sql, int count, Oid *types, Datum *values)
 {
-	TransactionId locker;
-	int pid;
-
-	if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple)))
-		return "this transaction has written it, and has not committed yet";
-	locker = find_locker(tuple);
-	if (!TransactionIdIsValid(locker))
+	if (SPI_execute_with_args(sql, count, types, values, NULL, false, 1) != SPI_OK_SELECT)
+		elog(ERROR, "could not read the locks");
+	if (SPI_processed == 0)
 		return NULL;
-	pid = BackendXidGetPid(SubTransGetTopmostTransaction(locker));
-	if (pid == task->survey.scheduler_pid && pid != 0)
-		return NULL; /* it is being claimed */
-	return psprintf("the row is locked by %s", process_text(pid));
+	return process_text(atoi(SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1)));
 }
 
-/* Copy the header of a tuple: while the page is not locked, others change it. */
-static void
-copy_header(TupleTableSlot *slot, HeapTupleHeaderData *header)
-{
-	HeapTuple tuple = ExecFetchSlotHeapTuple(slot, false, NULL);
-	Buffer buffer = ((BufferHeapTupleTableSlot *) slot)->buffer;
-
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	memcpy(header, tuple->t_data, SizeofHeapTupleHeader);
-	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
-}
-
-/* The row is locked, or not committed yet. */
+/* The row is locked, or not committed yet.  If several have locked it, nothing is known. */
 static const char *
 explain_row_lock(const WhyTask *task)
 {
-	Relation rel = table_open(DatumGetObjectId(value_of(task, WHY_TABLE)), AccessShareLock);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	ItemPointer tid = (ItemPointer) DatumGetPointer(value_of(task, WHY_TID));
-	const char *reason = NULL;
+	Oid types[] = {XIDOID, INT4OID};
+	Datum values[] = {value_of(task, WHY_XMAX), Int32GetDatum(task->survey.scheduler_pid)};
+	const char *holder;
 
-	/* another kind of table says nothing about locks */
-	if (TTS_IS_BUFFERTUPLE(slot) &&
-		table_tuple_fetch_row_version(rel, tid, GetActiveSnapshot(), slot))
-	{
-		HeapTupleHeaderData header;
-
-		copy_header(slot, &header);
-		reason = explain_tuple(task, &header);
-	}
-	ExecDropSingleTupleTableSlot(slot);
-	table_close(rel, AccessShareLock);
-	return reason;
+	if (TransactionIdIsCurrentTransactionId(DatumGetTransactionId(value_of(task, WHY_XMIN))))
+		return "this transaction has written it, and has not committed yet";
+	holder = find_holder("SELECT coalesce(l.pid, 0) FROM pg_locks AS l"
+						 " WHERE l.locktype = 'transactionid' AND l.granted"
+						 "   AND l.mode = 'ExclusiveLock' AND l.transactionid = $1"
+						 "   AND l.pid IS DISTINCT FROM $2",
+						 lengthof(types), types, values);
+	return holder ? psprintf("the row is locked by %s", holder) : NULL;
 }
 
 /* The table is locked.  While it is locked exclusively, this function itself waits. */
@@ -423,19 +367,14 @@ explain_table_lock(const WhyTask *task)
 	Oid types[] = {OIDOID, OIDOID, INT4OID};
 	Datum values[] = {ObjectIdGetDatum(MyDatabaseId), value_of(task, WHY_TABLE),
 					  Int32GetDatum(task->survey.scheduler_pid)};
-	const char *pid;
+	const char *holder = find_holder(
+		"SELECT coalesce(l.pid, 0) FROM pg_locks AS l"
+		" WHERE l.locktype = 'relation' AND l.granted AND l.database = $1 AND l.relation = $2"
+		"   AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock')"
+		"   AND l.pid IS DISTINCT FROM $3",
+		lengthof(types), types, values);
 
-	if (SPI_execute_with_args(
-			"SELECT coalesce(l.pid, 0) FROM pg_locks AS l"
-			" WHERE l.locktype = 'relation' AND l.granted AND l.database = $1 AND l.relation = $2"
-			"   AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock')"
-			"   AND l.pid IS DISTINCT FROM $3",
-			3, types, values, NULL, false, 1) != SPI_OK_SELECT)
-		elog(ERROR, "could not read the locks");
-	if (SPI_processed == 0)
-		return NULL;
-	pid = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
-	return psprintf("the table is locked by %s", process_text(atoi(pid)));
+	return holder ? psprintf("the table is locked by %s", holder) : NULL;
 }
 
 /* It is due, but the queue starts nothing now. */
@@ -647,10 +586,10 @@ static bool
 read_row(WhyTask *task, Datum id)
 {
 	static const Oid columns[] = {
-		INT8OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID,
-		TEXTOID, INT4OID, INT4OID,		  NAMEOID,		  INT8OID,		  INT4OID,
-		INT4OID, INT4OID, TEXTOID,		  TEXTOID,		  INT8OID,		  FLOAT8OID,
-		TEXTOID, INT4OID, INT8OID,		  OIDOID,		  TIDOID,		  InvalidOid};
+		INT8OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID,
+		INT4OID, INT4OID, NAMEOID,		  INT8OID,		  INT4OID,		  INT4OID,		  INT4OID,
+		TEXTOID, TEXTOID, INT8OID,		  FLOAT8OID,	  TEXTOID,		  INT4OID,		  INT8OID,
+		OIDOID,	 XIDOID,  XIDOID,		  InvalidOid};
 	AccessStatement read = {.count = 1, .types = (const Oid[]){INT8OID}, .values = &id};
 
 	/* in a partitioned table others may have the same id */

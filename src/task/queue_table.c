@@ -44,10 +44,6 @@
 /* The longest time that is counted (us): what is longer means for ever. */
 #define FOR_EVER_US (100 * 365.25 * USECS_PER_DAY)
 
-/* The lock of the table is waited for this often, for this time (us). */
-#define LOCK_WAITS 10
-#define LOCK_WAIT_US 1000
-
 /* Rows are allocated in arrays of this size, which are doubled. */
 #define ROWS_FIRST 64
 
@@ -177,25 +173,6 @@ queue_table_fault(Relation rel, Oid owner)
 }
 
 /*
- * Lock the table for reading, if nobody else keeps it locked for longer than some milliseconds: a
- * command that locks it (TRUNCATE) tells the scheduler a moment before it releases the lock.
- */
-static bool
-lock_shortly(Oid relid)
-{
-	int i;
-
-	for (i = 0; !ConditionalLockRelationOid(relid, AccessShareLock); i++)
-	{
-		if (i == LOCK_WAITS)
-			return false;
-		CHECK_FOR_INTERRUPTS();
-		pg_usleep(LOCK_WAIT_US);
-	}
-	return true;
-}
-
-/*
  * Check an existing relation, and complete it if it is the queue table.  Without the rights of the
  * task table's owner it is not even locked: its own owner may keep it locked.
  */
@@ -215,7 +192,7 @@ complete_table(QueueTable *queues, const TaskTable *table)
 		queues->fault = "It has another owner than the task table.";
 		return;
 	}
-	if (!lock_shortly(queues->relid))
+	if (!ConditionalLockRelationOid(queues->relid, AccessShareLock))
 		ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 						errmsg("could not read the queue table, because it is locked")));
 	rel = try_relation_open(queues->relid, NoLock);
@@ -454,7 +431,7 @@ queue_table_read(Oid relid, MemoryContext where, QueueRows *rows)
 	bool usable;
 
 	Assert(owner_acts());
-	if (!lock_shortly(relid))
+	if (!ConditionalLockRelationOid(relid, AccessShareLock))
 		return false;
 	/* the lock has brought the messages about changes */
 	rel = queue_table_changed() ? NULL : try_relation_open(relid, NoLock);

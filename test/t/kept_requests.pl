@@ -154,23 +154,6 @@ subtest 'changes by the task itself' => sub {
 	is(outcome('SELECT job()'), 'DONE mine', 'a setting of the task before');
 };
 
-# Each text takes the place of the other.
-subtest 'two texts with the same hash' => sub {
-	my ($one, $other) = split /\|/, sql(q{SELECT min(text), max(text)
-		FROM (SELECT 'SELECT ' || i AS text FROM generate_series(1, 300000) AS i) AS texts
-		GROUP BY hashtext(text) HAVING count(*) > 1 ORDER BY 1 LIMIT 1});
-
-	isnt($other, undef, 'there are two');
-	sql('GRANT EXECUTE ON FUNCTION pg_get_backend_memory_contexts() TO app;
-		GRANT SELECT ON pg_backend_memory_contexts TO app');
-	for (1 .. 20)
-	{
-		is(outcome($_), 'DONE ' . (split)[1], $_) for $one, $other;
-	}
-	like(outcome(q{SELECT count(*) FROM pg_backend_memory_contexts
-		WHERE name = 'pg_task kept request'}), qr/^DONE [1-8]$/, 'one of them is kept');
-};
-
 # More requests than can be kept, in a batch and alone.
 subtest 'many requests' => sub {
 	for my $batch (1, 64)
