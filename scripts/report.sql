@@ -188,11 +188,11 @@ SELECT datname, state, executors, busy, wanted, held,
 
 \echo counters
 COPY (
-SELECT datname, queue, role, planned, started, done, failed, retried, stopped, gone, timed_out,
+SELECT datname, queue, planned, started, done, failed, retried, stopped, gone, timed_out,
        crashed, wait_time / nullif(started, 0) / 1000 AS wait,
        run_time / nullif(done + failed + retried + stopped, 0) / 1000 AS run,
        count(*) OVER () AS all
-  FROM pg_stat_task() ORDER BY started DESC, datname, queue, role LIMIT 50
+  FROM pg_stat_task() ORDER BY started DESC, datname, queue LIMIT 50
 ) TO STDOUT WITH (HEADER);
 
 COMMIT;

@@ -167,35 +167,26 @@ CREATE PROCEDURE pg_catalog.pg_task_wait_for(ids bigint[], timeout interval DEFA
 COMMENT ON PROCEDURE pg_catalog.pg_task_wait_for(bigint[], interval) IS
     'wait until these tasks have ended, without a snapshot and outside of a transaction block';
 CREATE OR REPLACE FUNCTION pg_catalog.pg_stat_task(
-        OUT datid oid, OUT datname name, OUT queue text, OUT role name, OUT planned bigint,
-        OUT started bigint, OUT done bigint, OUT failed bigint, OUT retried bigint,
-        OUT stopped bigint, OUT gone bigint, OUT timed_out bigint, OUT crashed bigint,
-        OUT wait_time double precision, OUT max_wait_time double precision,
-        OUT wait_histogram bigint[], OUT run_time double precision,
-        OUT max_run_time double precision, OUT run_histogram bigint[],
+        OUT datname name, OUT queue text, OUT planned bigint, OUT started bigint, OUT done bigint,
+        OUT failed bigint, OUT retried bigint, OUT stopped bigint, OUT gone bigint,
+        OUT timed_out bigint, OUT crashed bigint, OUT wait_time double precision,
+        OUT wait_histogram bigint[], OUT run_time double precision, OUT run_histogram bigint[],
         OUT stats_since timestamptz)
     RETURNS SETOF record
     LANGUAGE c VOLATILE ROWS 100 AS 'MODULE_PATHNAME', 'pg_stat_task';
 
 COMMENT ON FUNCTION pg_catalog.pg_stat_task() IS
-    'what has become of tasks, and how long they waited and ran, per database, queue and role';
-
-CREATE OR REPLACE FUNCTION pg_catalog.pg_stat_task_info(
-        OUT dealloc bigint, OUT stats_reset timestamptz)
-    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_stat_task_info';
-
-COMMENT ON FUNCTION pg_catalog.pg_stat_task_info() IS
-    'how many rows of pg_stat_task made way for others, and when it was reset';
+    'what has become of tasks, and how long they waited and ran, per database and queue';
 
 CREATE OR REPLACE FUNCTION pg_catalog.pg_stat_task_reset(
-        database name DEFAULT NULL, queue text DEFAULT NULL, role name DEFAULT NULL)
+        database name DEFAULT NULL, queue text DEFAULT NULL)
     RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_stat_task_reset';
 
-REVOKE EXECUTE ON FUNCTION pg_catalog.pg_stat_task_reset(name, text, name) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pg_catalog.pg_stat_task_reset(name, text) FROM PUBLIC;
 
-COMMENT ON FUNCTION pg_catalog.pg_stat_task_reset(name, text, name) IS
-    'forget the figures of pg_stat_task, of a database, a queue and a role; NULL: of all';
+COMMENT ON FUNCTION pg_catalog.pg_stat_task_reset(name, text) IS
+    'forget the figures of pg_stat_task, of a database and a queue; NULL: of all';
 CREATE OR REPLACE FUNCTION pg_catalog.pg_task_awaited(id bigint) RETURNS boolean
     LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'pg_task_awaited';
 

@@ -325,9 +325,9 @@ static void
 define_reports(void)
 {
 	DefineCustomIntVariable("pg_task.stat_max",
-							"Sets the maximum number of queues that pg_stat_task counts, for each"
-							" role and database.",
-							"When there are more, those that were used least lately are dropped.",
+							"Sets the maximum number of queues that pg_stat_task counts, of all"
+							" databases.",
+							"When there are more, the others are counted together.",
 							&Settings.stat_max, 1000, 10, SETTINGS_STAT_MAX, PGC_POSTMASTER, 0,
 							NULL, NULL, NULL);
 	DefineCustomEnumVariable("pg_task.log", "Sets which events of tasks are logged.",

@@ -18,7 +18,7 @@
 #define SETTINGS_KEEP_FOR_EVER (-1)
 
 /* Highest value of pg_task.stat_max. */
-#define SETTINGS_STAT_MAX 100000
+#define SETTINGS_STAT_MAX 10000
 
 /* Maximum of pg_task.batch: of more subtransactions the server keeps no account in memory. */
 #define SETTINGS_BATCH_MAX 64

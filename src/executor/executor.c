@@ -44,10 +44,9 @@ PGDLLEXPORT void pg_task_executor_main(Datum arg);
 
 /*
  * What this process has counted is added to pg_stat_task when it is idle, and after FLUSH_MS while
- * it is not.  If others hold the lock at that moment, it tries again after FLUSH_AGAIN_MS.
+ * it is not.
  */
 #define FLUSH_MS 1000
-#define FLUSH_AGAIN_MS 100
 
 /* How long a new executor waits for its first task (ms), even if pg_task.idle_timeout is less. */
 #define ARRIVAL_MS 1000
@@ -111,7 +110,7 @@ release_executor_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unu
 							 TASK_LEFT_ERROR);
 	}
 	activity_end();
-	(void) statistics_flush(true);
+	statistics_flush();
 	executor_slot_release(MyExecutor);
 }
 
@@ -153,8 +152,7 @@ wait_for_task(void)
 		proc_exit(0);
 
 	pgstat_report_stat(true);
-	if (!statistics_flush(false))
-		delay = Min(delay, FLUSH_AGAIN_MS);
+	statistics_flush();
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, delay,
 					 process.wait_event);
 	ResetLatch(MyLatch);
@@ -205,20 +203,16 @@ attach_executor(Datum arg)
 	shared_scheduler_wake(MyExecutor->database);
 }
 
-/* Add what was counted to pg_stat_task, if it is time, and waits for nobody. */
-static void
-flush_statistics(MonoTime now)
-{
-	if (clock_exceeds(process.flushed, now, FLUSH_MS) && statistics_flush(false))
-		process.flushed = now;
-}
-
 /* What ran was reported.  Exit if the session was not made "clean" for another task. */
 static void
 end_work(bool clean)
 {
 	(void) pgstat_report_stat(false);
-	flush_statistics(MyExecutor->idle_since);
+	if (clock_exceeds(process.flushed, MyExecutor->idle_since, FLUSH_MS))
+	{
+		statistics_flush();
+		process.flushed = MyExecutor->idle_since;
+	}
 	if (!clean)
 		proc_exit(0); /* the scheduler assigns the rest of the ring to others */
 }

@@ -75,7 +75,6 @@ show_event(const SharedTask *task, EventKind kind, int64 elapsed)
 					   .id = task->run.id,
 					   .attempt = task->run.attempt,
 					   .queue = task->queue,
-					   .role = task->role,
 					   .role_name = task->role_name,
 					   .elapsed = elapsed};
 }

@@ -156,7 +156,7 @@ work_end(void)
 	MyScheduler->writing = false;
 	MemoryContextSwitchTo(MyScheduler->context);
 	events_committed();
-	(void) statistics_flush(true);
+	statistics_flush();
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 

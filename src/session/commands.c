@@ -276,7 +276,7 @@ process_command(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		record_command(statement);
 	/* its files are gone, and no process is left that counts in it */
 	if (drops && OidIsValid(database))
-		statistics_reset(&database, NULL, NULL);
+		statistics_reset(&database, NULL);
 }
 
 /* Install the hook.  Called only if the library was preloaded. */

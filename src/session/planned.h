@@ -9,7 +9,7 @@
 
 #include "shared/statistics.h"
 
-extern void planned_count(Oid role, const text *queue, StatCounter counter);
+extern void planned_count(const text *queue, StatCounter counter);
 extern void planned_committed(void);
 extern void planned_forget(void);
 

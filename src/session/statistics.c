@@ -1,56 +1,45 @@
 /*
  * statistics.c
- *		The functions that SQL calls for the figures of tasks: pg_stat_task, pg_stat_task_info,
- *		pg_stat_task_reset.
+ *		The functions that SQL calls for the figures of tasks: pg_stat_task, pg_stat_task_reset.
  *
- * They read and reset shared memory only.  A role sees the figures of roles whose privileges it
- * has, as in pg_stat_activity.
+ * They read and reset shared memory only.  Who is a member of the owner of a database sees its
+ * figures, and a member of pg_read_all_stats those of all.
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "catalog/pg_authid.h"
-#include "catalog/pg_database.h"
 #include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
 #include "fmgr.h"
-#include "funcapi.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/syscache.h"
 #include "utils/timestamp.h"
-#include "utils/tuplestore.h"
 
 #include "session/encoding.h"
 #include "session/result_set.h"
 #include "shared/statistics.h"
 
 PGDLLEXPORT Datum pg_stat_task(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_stat_task_info(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_stat_task_reset(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_stat_task);
-PG_FUNCTION_INFO_V1(pg_stat_task_info);
 PG_FUNCTION_INFO_V1(pg_stat_task_reset);
 
 /* The columns of pg_stat_task, in order.  The counters are those of StatCounter. */
 typedef enum ResultColumn
 {
-	RESULT_DATID,
 	RESULT_DATNAME,
 	RESULT_QUEUE,
-	RESULT_ROLE,
 	RESULT_COUNTERS,
 	RESULT_WAIT = RESULT_COUNTERS + STAT_COUNTERS,
-	RESULT_RUN = RESULT_WAIT + 3,
-	RESULT_SINCE = RESULT_RUN + 3,
+	RESULT_RUN = RESULT_WAIT + 2,
+	RESULT_SINCE = RESULT_RUN + 2,
 	RESULT_COLUMNS
 } ResultColumn;
 
-/* Three columns: total and maximum in milliseconds, and the histogram. */
+/* Two columns: the sum in milliseconds, and the histogram. */
 static void
 set_times(ResultRow *row, int first, const StatTimes *times)
 {
@@ -60,118 +49,69 @@ set_times(ResultRow *row, int first, const StatTimes *times)
 	for (i = 0; i < STAT_BUCKETS; i++)
 		buckets[i] = Int64GetDatum(times->buckets[i]);
 	result_row_set(row, first, Float8GetDatum((double) times->total / 1000));
-	result_row_set(row, first + 1, Float8GetDatum((double) times->max / 1000));
-	result_row_set(row, first + 2,
+	result_row_set(row, first + 1,
 				   PointerGetDatum(construct_array(buckets, STAT_BUCKETS, INT8OID, sizeof(int64),
 												   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE)));
 }
 
-/*
- * The database and the name of the queue, which is text of that database.  Of a database that is
- * gone, only what is ASCII in it is shown.
+/* The database and the name of the queue.  False if it was dropped, or the caller may not see it.
  */
-static void
-set_queue(ResultRow *row, const StatKey *key)
+static bool
+set_queue(ResultRow *row, const StatRecord *record)
 {
-	HeapTuple tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(key->database));
-	int encoding = PG_SQL_ASCII;
+	ResultDatabase database;
 
-	result_row_set(row, RESULT_DATID, ObjectIdGetDatum(key->database));
-	if (HeapTupleIsValid(tuple))
-	{
-		Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
-		NameData *name = palloc(sizeof(NameData));
-
-		*name = database->datname;
-		encoding = database->encoding;
-		result_row_set(row, RESULT_DATNAME, NameGetDatum(name));
-		ReleaseSysCache(tuple);
-	}
-	result_row_set(row, RESULT_QUEUE, PointerGetDatum(encoding_text(key->queue, encoding)));
+	if (!OidIsValid(record->database))
+		return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
+	if (!result_database_find(record->database, &database) || !database.is_open)
+		return false;
+	result_row_set_name(row, RESULT_DATNAME, NameStr(database.name));
+	result_row_set(row, RESULT_QUEUE,
+				   PointerGetDatum(encoding_text(record->queue, database.encoding)));
+	return true;
 }
 
-static ResultRow
-make_row(const StatRecord *record)
-{
-	const char *role = GetUserNameFromId(record->key.role, true);
-	ResultRow row;
-	int i;
-
-	result_row_begin(&row);
-	set_queue(&row, &record->key);
-	if (role)
-		result_row_set(&row, RESULT_ROLE, DirectFunctionCall1(namein, CStringGetDatum(role)));
-	for (i = 0; i < STAT_COUNTERS; i++)
-		result_row_set(&row, RESULT_COUNTERS + i, Int64GetDatum(record->counts.counters[i]));
-	set_times(&row, RESULT_WAIT, &record->counts.wait);
-	set_times(&row, RESULT_RUN, &record->counts.run);
-	result_row_set(&row, RESULT_SINCE, TimestampTzGetDatum(record->since));
-	return row;
-}
-
-/* pg_stat_task(): a row for each database, queue and role that the caller may see. */
+/* pg_stat_task(): a row for each database and queue, and one for the queues without a row. */
 Datum
 pg_stat_task(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *result = result_set_begin(fcinfo);
-	bool all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
-	StatRecord *records;
-	int count;
+	StatRecord record;
 	int i;
+	int j;
 
 	result_set_check(result, RESULT_COLUMNS);
-	if (Statistics == NULL)
-		return (Datum) 0;
-	records = statistics_read(&count);
-	for (i = 0; i < count; i++)
+	for (i = 0; Statistics && statistics_read(i, &record); i++)
 	{
 		ResultRow row;
 
-		if (!all && !has_privs_of_role(GetUserId(), records[i].key.role))
+		CHECK_FOR_INTERRUPTS();
+		result_row_begin(&row);
+		if (record.since == 0 || !set_queue(&row, &record))
 			continue;
-		row = make_row(&records[i]);
+		for (j = 0; j < STAT_COUNTERS; j++)
+			result_row_set(&row, RESULT_COUNTERS + j, Int64GetDatum(record.counts.counters[j]));
+		set_times(&row, RESULT_WAIT, &record.counts.wait);
+		set_times(&row, RESULT_RUN, &record.counts.run);
+		result_row_set(&row, RESULT_SINCE, TimestampTzGetDatum(record.since));
 		result_row_end(&row, result);
 	}
 	return (Datum) 0;
 }
 
-/* pg_stat_task_info(): how many entries were dropped to make room, and since when that counts. */
-Datum
-pg_stat_task_info(PG_FUNCTION_ARGS)
-{
-	Datum values[2] = {0};
-	bool nulls[2] = {true, true};
-	TupleDesc desc = result_row_desc(fcinfo, lengthof(values));
-
-	if (Statistics)
-	{
-		TimestampTz reset;
-		int64 evicted;
-
-		statistics_totals(&evicted, &reset);
-		values[0] = Int64GetDatum(evicted);
-		values[1] = TimestampTzGetDatum(reset);
-		nulls[0] = nulls[1] = false;
-	}
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
-}
-
 /*
- * pg_stat_task_reset(database, queue, role): forget these figures; NULL is any of them.  EXECUTE is
+ * pg_stat_task_reset(database, queue): forget these figures; NULL is any of them.  EXECUTE is
  * granted to nobody.
  */
 Datum
 pg_stat_task_reset(PG_FUNCTION_ARGS)
 {
 	Oid database = InvalidOid;
-	Oid role = InvalidOid;
 
 	if (!PG_ARGISNULL(0))
 		database = get_database_oid(NameStr(*PG_GETARG_NAME(0)), false);
-	if (!PG_ARGISNULL(2))
-		role = get_role_oid(NameStr(*PG_GETARG_NAME(2)), false);
 	if (Statistics)
-		statistics_reset(PG_ARGISNULL(0) ? NULL : &database, PG_ARGISNULL(2) ? NULL : &role,
+		statistics_reset(PG_ARGISNULL(0) ? NULL : &database,
 						 PG_ARGISNULL(1) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(1)));
 	PG_RETURN_VOID();
 }

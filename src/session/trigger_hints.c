@@ -146,8 +146,7 @@ count_row(Oid table, const TriggerRow *old, const TriggerRow *new, bool planned)
 		return;
 	queue = trigger_value(new, COLUMN_QUEUE, &isnull);
 	if (!isnull)
-		planned_count(trigger_bound_role(new, trigger_role_id(new)), DatumGetTextPP(queue),
-					  counts ? STAT_PLANNED : STAT_STOPPED);
+		planned_count(DatumGetTextPP(queue), counts ? STAT_PLANNED : STAT_STOPPED);
 }
 
 /* Record what the scheduler must know of a new or changed row when the transaction has committed.

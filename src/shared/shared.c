@@ -121,16 +121,13 @@ initialize_memory(void)
 }
 
 /*
- * The server is shut down in order if the supervisor has left its slot, which no process does that
- * is killed.  The postmaster, or a server in single-user mode, calls this when it exits, and the
- * postmaster when it is about to start all processes again.
+ * The postmaster, or a server in single-user mode, calls this when it exits, and the postmaster
+ * when it is about to start all processes again.
  */
 static void
-leave_memory(int code, Datum arg pg_attribute_unused())
+leave_memory(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
 	serving_keep();
-	if (code == 0 && Shared->supervisor == SHARED_NO_PROC)
-		statistics_save();
 }
 
 void
@@ -143,10 +140,8 @@ shared_attach_memory(void)
 	if (!found)
 		initialize_memory();
 	LWLockRelease(AddinShmemInitLock);
-	if (IsUnderPostmaster)
-		return;
-	statistics_load();
-	on_shmem_exit(leave_memory, 0);
+	if (!IsUnderPostmaster)
+		on_shmem_exit(leave_memory, 0);
 }
 
 /* For functions that SQL calls and that need shared memory: raise an error if there is none. */

@@ -1,196 +1,99 @@
 /*
  * statistics.c
- *		What has become of tasks, per database, queue and role, in shared memory of a fixed size.
+ *		What has become of tasks, per database and queue, in shared memory of a fixed size.
  *
- * Each process counts for itself, and adds what it has counted to the shared entries from time to
- * time (statistics_flush).  Adding takes the lock in shared mode and the spinlock of the entry.
- * Only a new entry takes the lock in exclusive mode.  When all are in use, the new one replaces an
- * entry that was used least lately.
+ * Each process counts for itself, for one queue at a time, and adds that to the shared record when
+ * it comes to another queue, and from time to time (statistics_flush).  When all records are in
+ * use, queues without one are counted together until the next reset.
  *
- * Whoever reads all entries takes no lock but the spinlock of each.  Any user may do that in a
- * loop, in many sessions: with the lock in shared mode they would keep others from adding entries,
- * which happens at a commit and cannot be cancelled.
+ * The lock is held for one record at a time, and always in exclusive mode: any user may read all
+ * records in a loop, in many sessions, and readers that share a lock could keep a commit from
+ * adding its counts, which cannot be cancelled.
  *
- * This file reads no setting but the number of entries, and no catalog.
+ * This file reads no setting but the number of records, and no catalog.
  */
 #include "postgres.h"
 
 #include "common/hashfn.h"
 #include "common/int.h"
 #include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "utils/timestamp.h"
 
 #include "settings.h"
-#include "shared/shared.h"
 #include "shared/statistics.h"
 
 StatTable *Statistics = NULL;
 
-/* Entries that a process counts before it must add them to the shared ones. */
-#define LOCAL_MAX 16
-
-/* Highest usage of an entry: it survives so many rounds of find_victim. */
-#define USAGE_MAX 5
-
-typedef struct LocalEntry
-{
-	StatKey key;
-	StatCounts counts;
-} LocalEntry;
-
-/* What this process has counted and not added yet. */
+/* What this process has counted and not added yet, all for one queue. */
 static struct
 {
-	int count;
-	int last; /* the entry that was asked for last */
-	LocalEntry entries[LOCAL_MAX];
+	bool counted;
+	StatCounts counts;
+	char queue[TASK_QUEUE_MAX + 1];
 } local;
 
-/* ---- the shared entries ---- */
+/* Records of queues, and the one for all others. */
+static int
+table_size(void)
+{
+	return Settings.stat_max + 1;
+}
 
 Size
 statistics_size(void)
 {
 	Size size = MAXALIGN(sizeof(StatTable));
 
-	size = add_size(size, MAXALIGN(mul_size(Settings.stat_max, sizeof(int))));
-	return add_size(size, mul_size(Settings.stat_max, sizeof(StatEntry)));
+	size = add_size(size, mul_size(table_size(), sizeof(StatRecord)));
+	return add_size(size, mul_size(table_size(), sizeof(uint32)));
 }
 
-static void
-set_used(StatEntry *entry, bool used)
-{
-	SpinLockAcquire(&entry->mutex);
-	entry->used = used;
-	SpinLockRelease(&entry->mutex);
-}
-
-/* Remove all entries.  The caller holds the lock in exclusive mode, or is alone. */
-static void
-clear_table(void)
-{
-	int i;
-
-	for (i = 0; i < Statistics->size; i++)
-	{
-		Statistics->chains[i] = -1;
-		set_used(&Statistics->entries[i], false);
-		Statistics->entries[i].next = i + 1 < Statistics->size ? i + 1 : -1;
-	}
-	Statistics->vacant = 0;
-	Statistics->hand = 0;
-	Statistics->evicted = 0;
-	Statistics->reset = GetCurrentTimestamp();
-}
-
-/* Make the table, empty, in this memory.  The postmaster calls this. */
+/* Make the table, empty, in this memory, which is zero.  The postmaster calls this. */
 void
 statistics_create(void *memory, LWLock *lock)
 {
-	int i;
-
 	Statistics = memory;
 	Statistics->lock = lock;
-	Statistics->size = Settings.stat_max;
-	memory = (char *) memory + MAXALIGN(sizeof(StatTable));
-	Statistics->chains = memory;
-	memory = (char *) memory + MAXALIGN(mul_size(Statistics->size, sizeof(int)));
-	Statistics->entries = memory;
-	for (i = 0; i < Statistics->size; i++)
-		SpinLockInit(&Statistics->entries[i].mutex);
-	clear_table();
+	Statistics->size = table_size();
+	Statistics->count = 1;
+	Statistics->records = (StatRecord *) ((char *) memory + MAXALIGN(sizeof(StatTable)));
+	Statistics->hashes = (uint32 *) &Statistics->records[Statistics->size];
 }
 
 /*
- * Where the chain of a key begins.  Users choose the names of queues: without the seed, which
- * nobody knows, one could choose many that have the same chain, and make it long for all.
+ * Return the record of a queue of this database; it is made, or, if all are in use, that of the
+ * others is taken.  The loop is short for some thousands of records, which is why there cannot be
+ * more of them.
  */
-static int *
-chain_of(const StatKey *key)
+static StatRecord *
+get_record(const char *queue)
 {
-	uint64 seed = Shared->seed ^ ((uint64) key->database << 32 | key->role);
-	uint64 hash =
-		hash_bytes_extended((const unsigned char *) key->queue, (int) strlen(key->queue), seed);
-
-	return &Statistics->chains[hash % (uint64) Statistics->size];
-}
-
-static bool
-same_key(const StatKey *a, const StatKey *b)
-{
-	return a->role == b->role && a->database == b->database && strcmp(a->queue, b->queue) == 0;
-}
-
-/* NULL if there is none.  The caller holds the lock. */
-static StatEntry *
-find_entry(const StatKey *key)
-{
+	uint32 hash = hash_bytes((const unsigned char *) queue, (int) strlen(queue)) ^ MyDatabaseId;
+	StatRecord *record;
 	int i;
 
-	for (i = *chain_of(key); i >= 0; i = Statistics->entries[i].next)
-		if (same_key(&Statistics->entries[i].record.key, key))
-			return &Statistics->entries[i];
-	return NULL;
-}
-
-/* Make an entry free.  The caller holds the lock in exclusive mode. */
-static void
-remove_entry(StatEntry *entry)
-{
-	int number = (int) (entry - Statistics->entries);
-	int *link = chain_of(&entry->record.key);
-
 	Assert(LWLockHeldByMeInMode(Statistics->lock, LW_EXCLUSIVE));
-	while (*link != number)
-		link = &Statistics->entries[*link].next;
-	*link = entry->next;
-	set_used(entry, false);
-	entry->next = Statistics->vacant;
-	Statistics->vacant = number;
-}
-
-/*
- * Find the entry that makes way for a new one: the next one that was not used since this function
- * has passed it USAGE_MAX times.  All entries are in use, so each is passed at most that often.
- */
-static StatEntry *
-find_victim(void)
-{
-	for (;;)
+	for (i = 1; i < Statistics->count; i++)
 	{
-		StatEntry *entry = &Statistics->entries[Statistics->hand];
-
-		Statistics->hand = (Statistics->hand + 1) % Statistics->size;
-		if (entry->usage == 0)
-			return entry;
-		entry->usage--;
+		record = &Statistics->records[i];
+		if (Statistics->hashes[i] == hash && record->database == MyDatabaseId &&
+			strcmp(record->queue, queue) == 0)
+			return record;
 	}
-}
-
-/* Make an entry for a key that has none.  The caller holds the lock in exclusive mode. */
-static StatEntry *
-add_entry(const StatKey *key)
-{
-	int *chain = chain_of(key);
-	StatEntry *entry;
-
-	if (Statistics->vacant < 0)
+	record = &Statistics->records[0];
+	if (i < Statistics->size)
 	{
-		remove_entry(find_victim());
-		Statistics->evicted++;
+		Statistics->hashes[i] = hash;
+		record = &Statistics->records[Statistics->count++];
+		memset(record, 0, sizeof(StatRecord));
+		record->database = MyDatabaseId;
+		strlcpy(record->queue, queue, sizeof(record->queue));
 	}
-	entry = &Statistics->entries[Statistics->vacant];
-	Statistics->vacant = entry->next;
-	entry->next = *chain;
-	*chain = (int) (entry - Statistics->entries);
-	entry->usage = 1;
-	/* nobody reads the record before it is used */
-	memset(&entry->record, 0, sizeof(StatRecord));
-	entry->record.key = *key;
-	entry->record.since = GetCurrentTimestamp();
-	set_used(entry, true);
-	return entry;
+	if (record->since == 0)
+		record->since = GetCurrentTimestamp();
+	return record;
 }
 
 /* Add two times (us).  What is too much stays at the maximum: users choose how long rows wait. */
@@ -208,27 +111,28 @@ add_times(StatTimes *sum, const StatTimes *more)
 	int i;
 
 	sum->total = sum_times(sum->total, more->total);
-	sum->max = Max(sum->max, more->max);
 	for (i = 0; i < STAT_BUCKETS; i++)
 		sum->buckets[i] += more->buckets[i];
 }
 
-static void
-add_counts(StatEntry *entry, const StatCounts *more)
+/* Add what this process has counted to the shared record.  Raises no error. */
+void
+statistics_flush(void)
 {
-	StatCounts *sum = &entry->record.counts;
+	StatCounts *sum;
 	int i;
 
-	SpinLockAcquire(&entry->mutex);
-	entry->usage = Min(entry->usage + 1, USAGE_MAX);
+	if (!local.counted)
+		return;
+	LWLockAcquire(Statistics->lock, LW_EXCLUSIVE);
+	sum = &get_record(local.queue)->counts;
 	for (i = 0; i < STAT_COUNTERS; i++)
-		sum->counters[i] += more->counters[i];
-	add_times(&sum->wait, &more->wait);
-	add_times(&sum->run, &more->run);
-	SpinLockRelease(&entry->mutex);
+		sum->counters[i] += local.counts.counters[i];
+	add_times(&sum->wait, &local.counts.wait);
+	add_times(&sum->run, &local.counts.run);
+	LWLockRelease(Statistics->lock);
+	local.counted = false;
 }
-
-/* ---- what this process counts ---- */
 
 /* How many bytes of the name of a queue are kept: no part of a character. */
 int
@@ -239,43 +143,21 @@ statistics_clip(const char *queue, Size length)
 	return pg_mbcliplen(queue, TASK_QUEUE_MAX + 1, TASK_QUEUE_MAX);
 }
 
-static void
-set_key(StatKey *key, Oid database, Oid role, const char *queue)
-{
-	memset(key, 0, sizeof(StatKey));
-	key->database = database;
-	key->role = role;
-	memcpy(key->queue, queue, statistics_clip(queue, strlen(queue)));
-}
-
-/*
- * Return the counts of this process to add to.  They are flushed later.  A name that is too long
- * for a key gets a new entry of this process each time.
- */
+/* Return the counts of this process for a queue, to add to.  They are flushed later. */
 StatCounts *
-statistics_of(Oid database, Oid role, const char *queue)
+statistics_of(const char *queue)
 {
-	StatKey key;
-	int i;
+	int length;
 
-	for (i = 0; i < local.count; i++)
-	{
-		LocalEntry *entry = &local.entries[(local.last + i) % local.count];
-
-		if (entry->key.role == role && entry->key.database == database &&
-			strncmp(entry->key.queue, queue, TASK_QUEUE_MAX) == 0)
-		{
-			local.last = (int) (entry - local.entries);
-			return &entry->counts;
-		}
-	}
-	if (local.count == LOCAL_MAX)
-		(void) statistics_flush(true);
-	set_key(&key, database, role, queue);
-	local.last = local.count++;
-	local.entries[local.last].key = key;
-	memset(&local.entries[local.last].counts, 0, sizeof(StatCounts));
-	return &local.entries[local.last].counts;
+	if (local.counted && strcmp(local.queue, queue) == 0)
+		return &local.counts;
+	statistics_flush();
+	length = statistics_clip(queue, strlen(queue));
+	memset(&local.counts, 0, sizeof(StatCounts));
+	memcpy(local.queue, queue, length);
+	local.queue[length] = '\0';
+	local.counted = true;
+	return &local.counts;
 }
 
 /* Add a time (us). */
@@ -286,121 +168,50 @@ statistics_add_time(StatTimes *times, int64 us)
 
 	Assert(us >= 0);
 	times->total = sum_times(times->total, us);
-	times->max = Max(times->max, us);
 	bucket = bucket == 0 ? 0 : (uint64) pg_leftmost_one_pos64(bucket) + 1;
 	times->buckets[Min(bucket, STAT_BUCKETS - 1)]++;
 }
 
 /*
- * Add what this process has counted to the entries that exist, or, in exclusive mode, to all.
- * Returns false if others hold the lock, unless it may "wait" for it.
+ * Copy the record with this number, from 0 on; "since" is 0 if nothing is counted there.  False:
+ * there are no more.  One that is moved meanwhile by a reset may be read twice, or not at all.
  */
-static bool
-add_local(LWLockMode mode, bool wait)
+bool
+statistics_read(int number, StatRecord *record)
 {
-	int left = 0;
-	int i;
+	bool found;
 
-	if (wait)
-		LWLockAcquire(Statistics->lock, mode);
-	else if (!LWLockConditionalAcquire(Statistics->lock, mode))
-		return false;
-	for (i = 0; i < local.count; i++)
-	{
-		StatEntry *entry = find_entry(&local.entries[i].key);
-
-		if (entry == NULL && mode == LW_EXCLUSIVE)
-			entry = add_entry(&local.entries[i].key);
-		if (entry)
-			add_counts(entry, &local.entries[i].counts);
-		else if (i != left++)
-			local.entries[left - 1] = local.entries[i];
-	}
-	local.count = left;
-	local.last = 0;
+	LWLockAcquire(Statistics->lock, LW_EXCLUSIVE);
+	found = number < Statistics->count;
+	if (found)
+		*record = Statistics->records[number];
 	LWLockRelease(Statistics->lock);
-	return true;
+	return found;
 }
 
 /*
- * Add what this process has counted to the shared entries.  Returns false if something is left,
- * because others hold the lock: never if it may "wait".  Raises no error.
+ * Remove the records of a database and a queue; each may be NULL: of all of them.  If both are, so
+ * is what was counted together.
  */
-bool
-statistics_flush(bool wait)
-{
-	if (local.count == 0)
-		return true;
-	if (!add_local(LW_SHARED, wait))
-		return false;
-	return local.count == 0 || add_local(LW_EXCLUSIVE, wait);
-}
-
-/* ---- all entries ---- */
-
-/* Make an entry as it was kept in the file.  Returns false if all are in use. */
-bool
-statistics_insert(const StatRecord *record)
-{
-	if (Statistics->vacant < 0)
-		return false;
-	if (find_entry(&record->key) == NULL)
-		add_entry(&record->key)->record = *record;
-	return true;
-}
-
-/*
- * Return a copy of all entries, in the current memory context.  One that is removed and made again
- * meanwhile may be there twice, or not at all.  The postmaster calls this, too, when no other
- * process is left; it could not wait for a lock.
- */
-StatRecord *
-statistics_read(int *count)
-{
-	StatRecord *records = palloc_array(StatRecord, Statistics->size);
-	int i;
-
-	*count = 0;
-	for (i = 0; i < Statistics->size; i++)
-	{
-		StatEntry *entry = &Statistics->entries[i];
-
-		SpinLockAcquire(&entry->mutex);
-		if (entry->used)
-			records[(*count)++] = entry->record;
-		SpinLockRelease(&entry->mutex);
-	}
-	return records;
-}
-
-/* Read how many entries have made way for others, and since when that is counted. */
 void
-statistics_totals(int64 *evicted, TimestampTz *reset)
-{
-	LWLockAcquire(Statistics->lock, LW_SHARED);
-	*evicted = Statistics->evicted;
-	*reset = Statistics->reset;
-	LWLockRelease(Statistics->lock);
-}
-
-/* Remove the entries of a database, a role and a queue; each may be NULL: of all of them. */
-void
-statistics_reset(const Oid *database, const Oid *role, const char *queue)
+statistics_reset(const Oid *database, const char *queue)
 {
 	int i;
 
 	LWLockAcquire(Statistics->lock, LW_EXCLUSIVE);
-	if (database == NULL && role == NULL && queue == NULL)
-		clear_table();
-	for (i = 0; i < Statistics->size; i++)
+	for (i = Statistics->count - 1; i > 0; i--)
 	{
-		StatEntry *entry = &Statistics->entries[i];
-		const StatKey *key = &entry->record.key;
+		const StatRecord *record = &Statistics->records[i];
 
-		if (entry->used && (database == NULL || key->database == *database) &&
-			(role == NULL || key->role == *role) &&
-			(queue == NULL || strcmp(key->queue, queue) == 0))
-			remove_entry(entry);
+		if ((database && record->database != *database) ||
+			(queue && strcmp(record->queue, queue) != 0))
+			continue;
+		/* the last one takes its place */
+		Statistics->count--;
+		Statistics->hashes[i] = Statistics->hashes[Statistics->count];
+		Statistics->records[i] = Statistics->records[Statistics->count];
 	}
+	if (database == NULL && queue == NULL)
+		memset(&Statistics->records[0], 0, sizeof(StatRecord));
 	LWLockRelease(Statistics->lock);
 }

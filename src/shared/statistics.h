@@ -1,6 +1,6 @@
 /*
  * statistics.h
- *		What has become of tasks, per database, queue and role: the figures of pg_stat_task.
+ *		What has become of tasks, per database and queue: the figures of pg_stat_task.
  */
 #ifndef PG_TASK_STATISTICS_H
 #define PG_TASK_STATISTICS_H
@@ -9,7 +9,6 @@
 
 #include "datatype/timestamp.h"
 #include "storage/lwlock.h"
-#include "storage/spin.h"
 
 #include "shared/task.h"
 
@@ -38,7 +37,6 @@ typedef enum StatCounter
 typedef struct StatTimes
 {
 	int64 total; /* us */
-	int64 max;	 /* us */
 	int64 buckets[STAT_BUCKETS];
 } StatTimes;
 
@@ -49,47 +47,26 @@ typedef struct StatCounts
 	StatTimes run;	/* of runs that have ended */
 } StatCounts;
 
-/* Compared byte by byte: what is behind the name is 0. */
-typedef struct StatKey
-{
-	Oid database;
-	Oid role; /* InvalidOid: it is gone */
-	char queue[TASK_QUEUE_MAX + 1];
-} StatKey;
-
-/* What is kept over a restart. */
+/* A queue of a database. */
 typedef struct StatRecord
 {
-	StatKey key;
-	TimestampTz since; /* when it was made, or reset */
+	Oid database;	   /* InvalidOid: all queues that have no record of their own */
+	TimestampTz since; /* when it was made */
 	StatCounts counts;
+	char queue[TASK_QUEUE_MAX + 1];
 } StatRecord;
 
 /*
- * An entry.  "next" changes under the lock in exclusive mode, "used" under that and the spinlock.
- * While it is used, "record.key" does not change, and the counts change under the lock in shared or
- * exclusive mode and the spinlock; so the spinlock is enough to read the record.
+ * The records, in shared memory, in no order.  All is guarded by the lock, in exclusive mode.  The
+ * first one is for the queues that came when all others were in use.
  */
-typedef struct StatEntry
-{
-	bool used;
-	int next; /* in its chain, or in the list of free ones; -1: the last one */
-	slock_t mutex;
-	int usage; /* see find_victim */
-	StatRecord record;
-} StatEntry;
-
-/* The entries, in shared memory. */
 typedef struct StatTable
 {
 	LWLock *lock;
-	int size;	 /* never changes, as the next two */
-	int *chains; /* the first entry of each chain, -1: none; as many as entries */
-	StatEntry *entries;
-	int vacant;		   /* the first free entry; -1: none */
-	int hand;		   /* where find_victim goes on */
-	int64 evicted;	   /* entries that made way for others, since the last reset of all */
-	TimestampTz reset; /* that reset */
+	int size;		/* never changes, as the pointers */
+	int count;		/* in use */
+	uint32 *hashes; /* of the keys of the records */
+	StatRecord *records;
 } StatTable;
 
 /* NULL if the library was not preloaded. */
@@ -98,16 +75,10 @@ extern StatTable *Statistics;
 extern Size statistics_size(void);
 extern void statistics_create(void *memory, LWLock *lock);
 extern int statistics_clip(const char *queue, Size length);
-extern StatCounts *statistics_of(Oid database, Oid role, const char *queue);
+extern StatCounts *statistics_of(const char *queue);
 extern void statistics_add_time(StatTimes *times, int64 us);
-extern bool statistics_flush(bool wait);
-extern bool statistics_insert(const StatRecord *record);
-extern StatRecord *statistics_read(int *count);
-extern void statistics_totals(int64 *evicted, TimestampTz *reset);
-extern void statistics_reset(const Oid *database, const Oid *role, const char *queue);
-
-/* statistics_file.c */
-extern void statistics_load(void);
-extern void statistics_save(void);
+extern void statistics_flush(void);
+extern bool statistics_read(int number, StatRecord *record);
+extern void statistics_reset(const Oid *database, const char *queue);
 
 #endif /* PG_TASK_STATISTICS_H */

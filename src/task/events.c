@@ -13,7 +13,6 @@
 #include "postgres.h"
 
 #include "lib/stringinfo.h"
-#include "miscadmin.h"
 #include "nodes/pg_list.h"
 #include "utils/json.h"
 #include "utils/memutils.h"
@@ -106,7 +105,7 @@ count_event(const TaskEvent *event)
 		[EVENT_RETRIED] = STAT_RETRIED, [EVENT_FAILED] = STAT_FAILED,
 		[EVENT_STOPPED] = STAT_STOPPED, [EVENT_GONE] = STAT_GONE,
 	};
-	StatCounts *counts = statistics_of(MyDatabaseId, event->role, event->queue);
+	StatCounts *counts = statistics_of(event->queue);
 
 	counts->counters[counters[event->kind]]++;
 	counts->counters[STAT_CRASHED] += event->crashed;

@@ -23,7 +23,6 @@ typedef struct TaskEvent
 	int64 id;
 	int32 attempt; /* 0: the task has not been started */
 	const char *queue;
-	Oid role; /* InvalidOid: it is gone */
 	const char *role_name;
 	int64 elapsed;		  /* us, negative: nothing; how long the task has waited, or the run took */
 	const char *sqlstate; /* NULL: none */

@@ -294,7 +294,6 @@ note_end(TaskRun run, const TaskResult *result, const RowRetry *retry)
 		.id = run.id,
 		.attempt = run.attempt,
 		.queue = retry->queue,
-		.role = roles_bound(retry->role, retry->role_id),
 		.role_name = retry->role,
 		.elapsed = Max(result->stop - result->start, 0),
 		.sqlstate = result->sqlstate,

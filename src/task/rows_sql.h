@@ -65,9 +65,8 @@
 #define QUEUE_NAME "coalesce(substr(t.queue, 1, " CppAsString2(TASK_QUEUE_MAX) "), '')"
 
 /* The first columns that a statement returns of tasks that have ended without a run. */
-#define UNSTARTED \
-	"t.id, t.role::text, coalesce(t.role_id, 0), " QUEUE_NAME ", coalesce(t.attempt, 0)"
-#define UNSTARTED_COLUMNS 5
+#define UNSTARTED "t.id, t.role::text, " QUEUE_NAME ", coalesce(t.attempt, 0)"
+#define UNSTARTED_COLUMNS 4
 
 /* The column "keep" in seconds; -1 for NULL. */
 #define KEEP \

@@ -63,14 +63,12 @@ note_unstarted(uint64 count, EventKind kind, const char *error, const char *sqls
 
 	for (i = 0; i < count; i++)
 	{
-		char *role = statement_text(CurrentMemoryContext, i, 2);
 		TaskEvent event = {
 			.kind = kind,
 			.id = statement_int64(i, 1),
-			.attempt = statement_int32(i, 5),
-			.queue = statement_text(CurrentMemoryContext, i, 4),
-			.role = roles_bound(role, statement_int64(i, 3)),
-			.role_name = role,
+			.attempt = statement_int32(i, 4),
+			.queue = statement_text(CurrentMemoryContext, i, 3),
+			.role_name = statement_text(CurrentMemoryContext, i, 2),
 			.elapsed = -1,
 			.sqlstate = sqlstate,
 			.error = error,

@@ -13,7 +13,6 @@
 #include "utils/memutils.h"
 
 #include "task/rows.h"
-#include "task/roles.h"
 #include "task/rows_sql.h"
 #include "task/statement.h"
 
@@ -247,7 +246,7 @@ static const Statement stop_runs = {STATEMENT_STOP,
 	"   FROM c"
 	"  WHERE " IS_LOCKED_ROW " AND t.stop IS NULL"
 	" RETURNING c.id, c.attempt, c.claimed, t.start IS NOT NULL, coalesce(t.stop, c.claimed),"
-	"           " QUEUE_NAME ", coalesce(t.role::text, ''), coalesce(t.role_id, 0)"};
+	"           " QUEUE_NAME ", coalesce(t.role::text, '')"};
 /* clang-format on */
 
 /* Note, for the rows of the last result, that their runs were stopped. */
@@ -266,7 +265,6 @@ note_stopped(uint64 count)
 
 		if (!statement_bool(i, 4))
 			continue;
-		event.role = roles_bound(event.role_name, statement_int64(i, 8));
 		event.elapsed = Max(statement_time(i, 5) - statement_time(i, 3), 0);
 		event_note(&event);
 	}

@@ -181,7 +181,7 @@ sub series_of
 
 	return join "\n", sort map {
 		my $labels = $_->{metric};
-		join ',', map { $_ . '=' . ($labels->{$_} // '') } qw(datname queue role le);
+		join ',', map { $_ . '=' . ($labels->{$_} // '') } qw(datname queue le);
 	} query(qq($metric\{job="$job"}));
 }
 

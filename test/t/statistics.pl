@@ -218,7 +218,6 @@ subtest 'functions that are declared with other columns' => sub {
 	my %call = (pg_task_activity => ['', ''], pg_stat_task => ['', ''],
 		pg_stat_task_scheduler => ['', ''], pg_task_queues => ['', ''],
 		pg_task_top => ['int', '5'], pg_task_wait => ['bigint[], interval', q{'{}', '1 s'}],
-		pg_stat_task_info => ['', ''],
 		pg_task_retry_all => ['text, timestamptz', q{'22012', '-infinity'}]);
 
 	for my $name (sort keys %call)
