@@ -99,7 +99,7 @@ scan_forget(void)
 	TableScan *scan = &MyScheduler->scan;
 
 	set_position(NULL);
-	scan->going = false;
+	scan->going = scan->tidying = false;
 	scan->wanted = true;
 	scan->not_before = CLOCK_LONG_AGO;
 }
