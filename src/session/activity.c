@@ -3,7 +3,7 @@
  *		The functions that SQL calls to see what runs now, and to report how far a task has come:
  *		pg_task_activity, pg_task_progress.
  *
- * Neither takes a lock that an executor takes, reads a task row or writes one.
+ * Neither takes a lock of a slot, reads a task row or writes one.
  */
 #include "postgres.h"
 

@@ -2,20 +2,13 @@
  * activity.c
  *		What an executor runs now, for everybody who wants to know.
  *
- * A task may report its progress for each row that it reads, and anybody may look all the time.  So
- * nobody takes a lock: the executor, the only one that writes, makes the counter of changes odd
- * before it writes and even after it, as the server does for pg_stat_activity.  A reader whose copy
- * was made while the counter was odd, or changed, makes another one, so it never returns parts of
- * two states.
- *
- * Between the two changes of the counter an executor does nothing that could be interrupted by an
- * error or by the end of the process.
+ * A task may report its progress for each row that it reads, and anybody may look all the time: a
+ * spinlock of its own, held for a copy, keeps both from the locks of the slot.  While it is held,
+ * nothing can raise an error or end the process.
  *
  * This file decides nothing by what it holds, and nobody may: it is for display.
  */
 #include "postgres.h"
-
-#include "miscadmin.h"
 
 #include "shared/activity.h"
 
@@ -29,7 +22,7 @@ static SharedActivity *mine = NULL;
 void
 activity_init(SharedActivity *place)
 {
-	pg_atomic_init_u32(&place->changes, 0);
+	SpinLockInit(&place->mutex);
 	place->running = false;
 }
 
@@ -37,35 +30,18 @@ activity_init(SharedActivity *place)
 void
 activity_attach(SharedActivity *place)
 {
-	Assert(!place->running && pg_atomic_read_u32(&place->changes) % 2 == 0);
+	Assert(!place->running);
 	mine = place;
-}
-
-/* The executor begins to write: no reader takes what it sees from now on. */
-static inline void
-begin_change(void)
-{
-	pg_atomic_write_u32(&mine->changes, pg_atomic_read_u32(&mine->changes) + 1);
-	Assert(pg_atomic_read_u32(&mine->changes) % 2 == 1);
-	pg_write_barrier();
-}
-
-static inline void
-end_change(void)
-{
-	pg_write_barrier();
-	pg_atomic_write_u32(&mine->changes, pg_atomic_read_u32(&mine->changes) + 1);
-	Assert(pg_atomic_read_u32(&mine->changes) % 2 == 0);
 }
 
 /* The executor runs this now. */
 void
 activity_begin(const Activity *activity)
 {
-	begin_change();
+	SpinLockAcquire(&mine->mutex);
 	mine->running = true;
 	mine->activity = *activity;
-	end_change();
+	SpinLockRelease(&mine->mutex);
 }
 
 /* The executor runs nothing any more.  It need not have run anything. */
@@ -74,9 +50,9 @@ activity_end(void)
 {
 	if (mine == NULL || !mine->running)
 		return;
-	begin_change();
+	SpinLockAcquire(&mine->mutex);
 	mine->running = false;
-	end_change();
+	SpinLockRelease(&mine->mutex);
 }
 
 /* Does a task run in this process? */
@@ -90,10 +66,10 @@ activity_is_mine(void)
 void
 activity_restart_progress(void)
 {
-	begin_change();
+	SpinLockAcquire(&mine->mutex);
 	mine->activity.progress.done = mine->activity.progress.total = ACTIVITY_UNKNOWN;
 	mine->activity.progress.message[0] = '\0';
-	end_change();
+	SpinLockRelease(&mine->mutex);
 }
 
 /*
@@ -106,7 +82,7 @@ activity_progress(int64 done, int64 total, const char *message, int length)
 	Progress *progress = &mine->activity.progress;
 
 	Assert(activity_is_mine() && length <= ACTIVITY_MESSAGE);
-	begin_change();
+	SpinLockAcquire(&mine->mutex);
 	if (done != ACTIVITY_UNKNOWN)
 		progress->done = done;
 	if (total != ACTIVITY_UNKNOWN)
@@ -116,30 +92,19 @@ activity_progress(int64 done, int64 total, const char *message, int length)
 		memcpy(progress->message, message, length);
 		progress->message[length] = '\0';
 	}
-	end_change();
+	SpinLockRelease(&mine->mutex);
 }
 
 /* Copy what an executor runs now.  False: nothing. */
 bool
-activity_read(const SharedActivity *place, Activity *activity)
+activity_read(SharedActivity *place, Activity *activity)
 {
-	SharedActivity *shared = unconstify(SharedActivity *, place);
 	bool running;
-	uint32 before;
-	uint32 after;
 
-	for (;;)
-	{
-		before = pg_atomic_read_u32(&shared->changes);
-		pg_read_barrier();
-		running = shared->running;
-		if (running)
-			*activity = shared->activity;
-		pg_read_barrier();
-		after = pg_atomic_read_u32(&shared->changes);
-		if (before == after && before % 2 == 0)
-			return running;
-		/* bounded by how often the task reports while this copies */
-		CHECK_FOR_INTERRUPTS();
-	}
+	SpinLockAcquire(&place->mutex);
+	running = place->running;
+	if (running)
+		*activity = place->activity;
+	SpinLockRelease(&place->mutex);
+	return running;
 }

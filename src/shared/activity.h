@@ -8,7 +8,7 @@
 #include "postgres.h"
 
 #include "datatype/timestamp.h"
-#include "port/atomics.h"
+#include "storage/spin.h"
 
 #include "shared/task.h"
 
@@ -42,12 +42,12 @@ typedef struct Activity
 } Activity;
 
 /*
- * The place of an executor for its activity.  Only the process of the executor writes it, and
- * nobody locks it: see activity.c.
+ * The place of an executor for its activity.  Only the process of the executor writes it, with the
+ * spinlock; it reads "running" without (own).
  */
 typedef struct SharedActivity
 {
-	pg_atomic_uint32 changes; /* odd while the executor writes what follows */
+	slock_t mutex;
 	bool running;
 	Activity activity;
 } SharedActivity;
@@ -59,6 +59,6 @@ extern void activity_end(void);
 extern bool activity_is_mine(void);
 extern void activity_restart_progress(void);
 extern void activity_progress(int64 done, int64 total, const char *message, int length);
-extern bool activity_read(const SharedActivity *place, Activity *activity);
+extern bool activity_read(SharedActivity *place, Activity *activity);
 
 #endif /* PG_TASK_ACTIVITY_H */
