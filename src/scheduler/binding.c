@@ -7,7 +7,7 @@
  * the row, in one batch per iteration, so that many such rows do not delay the tasks of other
  * roles.
  *
- * This file starts no task and opens no transaction.
+ * This file starts no task.
  */
 #include "postgres.h"
 
@@ -20,6 +20,7 @@
 #include "scheduler/history.h"
 #include "scheduler/refused.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/work.h"
 #include "task/roles.h"
 
 /* Maximum number of rows and groups that are written in one iteration of the scheduler. */
@@ -41,7 +42,7 @@ typedef struct BindingGroup
  */
 static List *pending = NIL;
 
-/* Add a group whose rows binding_write is to write. */
+/* Add a group whose rows are to be written. */
 void
 binding_add(const TaskGroup *group)
 {
@@ -86,12 +87,6 @@ binding_add_unbound(const GroupHead *heads, int count)
 	}
 }
 
-bool
-binding_due(void)
-{
-	return pending != NIL;
-}
-
 static void
 forget_first_group(void)
 {
@@ -101,14 +96,6 @@ forget_first_group(void)
 	pfree((char *) first->key.queue);
 	pfree((char *) first->key.role);
 	pfree(first);
-}
-
-/* Forget all groups after an error; a scan finds them again. */
-void
-binding_clear(void)
-{
-	while (pending != NIL)
-		forget_first_group();
 }
 
 /*
@@ -162,18 +149,37 @@ write_first_group(const TaskTable *table, int limit, MonoTime now)
 	return Max(count, 0);
 }
 
-/*
- * Write the next rows.  The caller is in a transaction and acts as the owner of the table.  Returns
- * true if there may be more to write at once.  A scan finds again the rows that are locked.
- */
-bool
-binding_write(const TaskTable *table, MonoTime now)
+static MonoTime
+binding_due(ClockNow now)
+{
+	return pending != NIL ? now.mono : CLOCK_NEVER;
+}
+
+/* Write the next rows.  A scan finds again those that are locked. */
+static void
+write_bindings(ClockNow now)
 {
 	int left = refused_singly(REFUSED_BINDING) ? 1 : BATCH_ROWS;
 	int groups;
 
-	Assert(MyScheduler->writing);
+	work_begin_writing("binding tasks to roles");
 	for (groups = 0; groups < BATCH_GROUPS && left > 0 && pending != NIL; groups++)
-		left -= write_first_group(table, left, now);
-	return pending != NIL;
+		left -= write_first_group(MyScheduler->table, left, now.mono);
+	work_end();
+	refused_batch_written(REFUSED_BINDING);
 }
+
+/* After an error that was no row's a scan finds all groups again. */
+static bool
+binding_failed(const BatchFailure *failure)
+{
+	while (failure->forget && pending != NIL)
+		forget_first_group();
+	return false;
+}
+
+const SchedulerJob binding_job = {.due = binding_due,
+								  .needed = binding_due,
+								  .run = write_bindings,
+								  .failed = binding_failed,
+								  .writes = true};

@@ -116,11 +116,11 @@ dependents_forget(void)
 	set_any(dependents, true);
 }
 
-/* The table was prepared.  "other": nothing is known of its rows. */
-void
-dependents_table_prepared(bool other)
+static void
+forget_table(bool another)
 {
-	if (!other)
+	removed_forget_table();
+	if (!another)
 		return;
 	MyScheduler->dependents.count = MyScheduler->dependents.nrefused = 0;
 	MyScheduler->dependents.limit = JUDGE_IDLE;
@@ -244,8 +244,8 @@ settles(const Dependents *dependents)
 }
 
 /* Return when there is something to do next. */
-MonoTime
-dependents_until(void)
+static MonoTime
+dependents_due(ClockNow now pg_attribute_unused())
 {
 	const Dependents *dependents = &MyScheduler->dependents;
 	MonoTime until = CLOCK_NEVER;
@@ -259,7 +259,7 @@ dependents_until(void)
 		until = clock_min(until, dependents->any_next);
 	if (settles(dependents))
 		until = clock_min(until, dependents->settle_at);
-	return clock_max(until, clock_max(dependents->not_before, MyScheduler->no_writing_until));
+	return clock_max(until, dependents->not_before);
 }
 
 /* Is a walk going on or due, but for one that begins only because it is time? */
@@ -272,22 +272,20 @@ walks(const Dependents *dependents)
 
 /*
  * Return when there is something to do next but for the periodic walks: a successor begins with
- * them as well.
+ * them as well.  Rows may be free by now, and what is known of them is lost when this process
+ * exits.
  */
-MonoTime
-dependents_work_until(void)
+static MonoTime
+dependents_needed(ClockNow now)
 {
 	const Dependents *dependents = &MyScheduler->dependents;
 	bool works =
 		dependents->count > 0 || dependents->wanted || (!dependents->routine && walks(dependents));
+	MonoTime until = works ? dependents_due(now) : CLOCK_NEVER;
 
-	return works ? dependents_until() : CLOCK_NEVER;
-}
-
-bool
-dependents_due(MonoTime now)
-{
-	return !clock_is_before(now, dependents_until());
+	if (dependents->nrefused > 0)
+		until = clock_min(until, clock_plus_ms(now.mono, JOB_FAILED_RETRY_MS));
+	return until;
 }
 
 /* Comparator for qsort: rows with the same verdict and culprit are together. */
@@ -383,8 +381,8 @@ rows_written(Dependents *dependents, MonoTime now)
  * judged, and in the end the one that refuses is left out for its time.  Returns true if others
  * should be tried at once.
  */
-bool
-dependents_write_failed(const BatchFailure *failure)
+static bool
+dependents_failed(const BatchFailure *failure)
 {
 	Dependents *dependents = &MyScheduler->dependents;
 	int writing = dependents->writing;
@@ -634,7 +632,7 @@ run_steps(Dependents *dependents, ClockNow now)
 }
 
 /* The same.  Beside tasks that may start, a pause follows that is as long, so that they do. */
-void
+static void
 dependents_run(ClockNow now)
 {
 	Dependents *dependents = &MyScheduler->dependents;
@@ -645,3 +643,10 @@ dependents_run(ClockNow now)
 	if (groups_ready(now))
 		dependents->not_before.us = ended.us + (ended.us - now.mono.us);
 }
+
+const SchedulerJob dependents_job = {.due = dependents_due,
+									 .needed = dependents_needed,
+									 .run = dependents_run,
+									 .forget_table = forget_table,
+									 .failed = dependents_failed,
+									 .writes = true};

@@ -7,7 +7,7 @@
 
 #include "postgres.h"
 
-#include "scheduler/refused.h"
+#include "scheduler/job.h"
 #include "shared/clock.h"
 
 /* Tasks that have ended, and whose dependents are not judged yet. */
@@ -74,18 +74,14 @@ typedef struct Dependents
 	bool routine; /* walks of both kinds that go on or are due: only because it was time */
 } Dependents;
 
-extern void dependents_table_prepared(bool other);
+extern const SchedulerJob dependents_job;
+
 extern void dependents_forget(void);
 extern void dependents_ended(int64 id);
 extern void dependents_take(int events);
 extern void dependents_look(void);
-extern bool dependents_due(MonoTime now);
-extern MonoTime dependents_until(void);
-extern MonoTime dependents_work_until(void);
-extern void dependents_run(ClockNow now);
 extern bool dependents_is_watched(int64 id);
 extern bool dependents_refused(void);
 extern void dependents_retry_refused(void);
-extern bool dependents_write_failed(const BatchFailure *failure);
 
 #endif /* PG_TASK_DEPENDENTS_H */

@@ -281,7 +281,7 @@ check_rules(DispatchRound *round)
 			memcpy(&before[i], rule, sizeof(QueueRule));
 	}
 	rules_reader_want();
-	rules_reader_run(clock_mono());
+	rules_reader_run(clock_now());
 	unread = rules_reader_wants() && !MyScheduler->gave_back;
 	MyScheduler->gave_back = unread;
 	for (i = 0; i < round->count; i++)

@@ -14,6 +14,7 @@
 #include "utils/timestamp.h"
 
 #include "scheduler/figures.h"
+#include "scheduler/isolation.h"
 #include "scheduler/orphans.h"
 #include "scheduler/rates.h"
 #include "scheduler/refused.h"
@@ -51,7 +52,7 @@ void
 figures_publish(void)
 {
 	figures_add(FIGURE_ITERATIONS, 1);
-	figures_set(FIGURE_HELD, refused_count() + MyScheduler->isolation.count + orphans_count());
+	figures_set(FIGURE_HELD, refused_count() + isolation_count() + orphans_count());
 	figures_set(FIGURE_RATES, rates_count());
 }
 

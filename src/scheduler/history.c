@@ -13,10 +13,12 @@
  */
 #include "postgres.h"
 
+#include "common/hashfn.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "scheduler/history.h"
-#include "scheduler/history_flows.h"
 #include "scheduler/pool.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/scheduler.h"
@@ -61,6 +63,44 @@
 /* Longest rest between two walks (s). */
 #define REST_MAX 3600.0
 
+/* Maximum number of flows that are known at a time, about 40 bytes each: then all are forgotten. */
+#define FLOWS_MAX 10000
+
+/* After this time (us) no other flow is asked for in a slice: its rows stay until the next walk. */
+#define ASK_MAX_US 200000
+
+/* Static, because the slices of the walk are in different iterations. */
+static struct
+{
+	/* what decides whether there is anything to remove */
+	uint32 settings;	/* value of the change counter up to which the settings are known */
+	int setting;		/* shortest time by any setting (s), or SETTINGS_KEEP_FOR_EVER */
+	bool prepared;		/* the table was prepared: its statistics may be new ... */
+	bool unknown;		/* ... and nothing is known of its rows */
+	bool rules;			/* the rules of queues have changed */
+	double column;		/* shortest known value of the column "keep" (s); -1: no row has one */
+	double column_seen; /* the same, since the walk began */
+
+	/* the walk */
+	bool walking;		  /* a walk is between two of its slices */
+	bool negative;		  /* it has reached the ids up to 0, which come last */
+	int64 position;		  /* it has handled the rows up to this id */
+	uint64 range;		  /* ids in the next slice ... */
+	int limit;			  /* ... and rows in it, at most */
+	TimestampTz earliest; /* when the first of the rows that it has left can be removed */
+	bool refused;		  /* a row could not be removed, in this walk or the one before */
+	bool refused_seen;	  /* the same, in this walk */
+
+	/* the slice that is being written: an error may interrupt it */
+	bool writing;
+	MonoTime begun;
+	int removing; /* number of rows that it removes */
+	int64 last;	  /* the last of them */
+
+	MonoTime next;		 /* the next slice, or the next walk */
+	MonoTime not_before; /* no walk begins before this */
+} walk;
+
 /* Return the shorter of two times, of which a negative one means for ever. */
 static double
 shorter_time(double a, double b)
@@ -70,9 +110,9 @@ shorter_time(double a, double b)
 
 /* Return the shortest time that any row may be kept (s); negative: all are kept for ever. */
 static double
-shortest_keep(const HistoryWalk *walk)
+shortest_keep(void)
 {
-	return shorter_time(shorter_time(walk->setting, walk->column), queue_rules_shortest_keep());
+	return shorter_time(shorter_time(walk.setting, walk.column), queue_rules_shortest_keep());
 }
 
 static MonoTime
@@ -90,19 +130,16 @@ end_of_rest(MonoTime now)
 	return clock_plus_ms(now, Min(rest, REST_MIN_MS));
 }
 
-/* The table was prepared.  "other": nothing is known of its rows. */
-void
-history_table_prepared(bool other)
+static void
+forget_table(bool another)
 {
-	HistoryWalk *walk = &MyScheduler->history;
-
-	walk->prepared = true;
-	if (!other)
+	walk.prepared = true;
+	if (!another)
 		return;
-	walk->unknown = true;
-	walk->column = -1;
-	walk->walking = walk->refused = false;
-	walk->next = walk->not_before = CLOCK_LONG_AGO;
+	walk.unknown = true;
+	walk.column = -1;
+	walk.walking = walk.refused = false;
+	walk.next = walk.not_before = CLOCK_LONG_AGO;
 }
 
 /*
@@ -112,58 +149,45 @@ history_table_prepared(bool other)
 void
 history_hint(double keep, MonoTime now)
 {
-	HistoryWalk *walk = &MyScheduler->history;
-
 	if (keep < 0)
 		return;
-	walk->column = shorter_time(walk->column, keep);
-	walk->column_seen = shorter_time(walk->column_seen, keep);
-	walk->next = clock_min(walk->next, clock_max(walk->not_before, plus_seconds(now, keep)));
+	walk.column = shorter_time(walk.column, keep);
+	walk.column_seen = shorter_time(walk.column_seen, keep);
+	walk.next = clock_min(walk.next, clock_max(walk.not_before, plus_seconds(now, keep)));
 }
 
 /* The rules of queues have changed. */
 void
 history_rules_changed(void)
 {
-	HistoryWalk *walk = &MyScheduler->history;
-
-	walk->rules = true;
-	if (!walk->walking)
-		walk->next = clock_min(walk->next, walk->not_before);
-}
-
-/* Is a slice due, or may settings have changed that begin a walk? */
-bool
-history_due(MonoTime now)
-{
-	const HistoryWalk *walk = &MyScheduler->history;
-
-	if (MyScheduler->table == NULL || MyScheduler->table->partitioned)
-		return false;
-	if (!walk->walking && (walk->settings != shared_settings_changes() || walk->prepared) &&
-		!clock_is_before(now, walk->not_before))
-		return true;
-	return !clock_is_before(now, walk->next);
+	walk.rules = true;
+	if (!walk.walking)
+		walk.next = clock_min(walk.next, walk.not_before);
 }
 
 /* Return when the next slice is due. */
-MonoTime
-history_until(void)
+static MonoTime
+history_due(ClockNow now pg_attribute_unused())
 {
-	const HistoryWalk *walk = &MyScheduler->history;
-
 	if (MyScheduler->table == NULL || MyScheduler->table->partitioned)
 		return CLOCK_NEVER;
-	if (walk->prepared && !walk->walking)
-		return clock_min(walk->not_before, walk->next);
-	return walk->next;
+	if (walk.prepared && !walk.walking)
+		return clock_min(walk.not_before, walk.next);
+	return walk.next;
+}
+
+/* Is a walk between two of its slices? */
+bool
+history_walking(void)
+{
+	return walk.walking;
 }
 
 /* Did the owner's triggers or constraints, or locks, keep a row from being removed? */
 bool
 history_refused(void)
 {
-	return MyScheduler->history.refused;
+	return walk.refused;
 }
 
 /*
@@ -171,37 +195,112 @@ history_refused(void)
  * true if that may be true for more rows than before.
  */
 static bool
-read_settings(HistoryWalk *walk)
+read_settings(void)
 {
 	uint32 settings = shared_settings_changes();
-	bool news = walk->settings != settings || walk->unknown;
+	bool news = walk.settings != settings || walk.unknown;
 
 	if (news)
-		walk->setting = roles_shortest_keep();
-	walk->settings = settings;
-	if (walk->prepared && walk->column < 0 &&
-		rows_history_likely(MyScheduler->table, walk->unknown))
+		walk.setting = roles_shortest_keep();
+	walk.settings = settings;
+	if (walk.prepared && walk.column < 0 && rows_history_likely(MyScheduler->table, walk.unknown))
 	{
-		walk->column = REST_MAX; /* the walk finds the true value */
+		walk.column = REST_MAX; /* the walk finds the true value */
 		news = true;
 	}
-	news |= walk->rules;
-	walk->prepared = walk->unknown = walk->rules = false;
+	news |= walk.rules;
+	walk.prepared = walk.unknown = walk.rules = false;
 	return news;
 }
 
-static void
-begin_walk(HistoryWalk *walk)
+/* What is known of a flow, by a hash of its name. */
+typedef struct FlowEntry
 {
-	walk->walking = true;
-	walk->negative = false;
-	walk->position = 0;
-	walk->limit = ROWS_FIRST;
-	walk->range = ROWS_FIRST;
-	walk->earliest = DT_NOEND;
-	walk->column_seen = -1;
-	walk->refused_seen = false;
-	history_flows_forget();
+	uint64 hash;
+	bool open;
+} FlowEntry;
+
+/* Static, because it is known from one slice of the walk to the next.  NULL: nothing is. */
+static HTAB *flows = NULL;
+
+static void
+forget_flows(void)
+{
+	HTAB *old = flows;
+
+	flows = NULL;
+	if (old)
+		hash_destroy(old);
+}
+
+static void
+create_flows(void)
+{
+	HASHCTL control = {.keysize = sizeof(uint64), .entrysize = sizeof(FlowEntry)};
+
+	if (flows && hash_get_num_entries(flows) >= FLOWS_MAX)
+		forget_flows();
+	if (flows)
+		return;
+	control.hcxt = TopMemoryContext;
+	flows = hash_create("pg_task flows", 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+/* Is this flow known to have ended?  If it is not known yet, ask the rows, unless it is late. */
+static bool
+has_ended(const char *flow, MonoTime late)
+{
+	uint64 hash =
+		DatumGetUInt64(hash_any_extended((const unsigned char *) flow, (int) strlen(flow), 0));
+	bool found = hash_search(flows, &hash, HASH_FIND, NULL) != NULL;
+	FlowEntry *entry;
+
+	if (!found && !clock_is_before(clock_mono(), late))
+		return false;
+	entry = hash_search(flows, &hash, HASH_ENTER, NULL);
+	if (!found)
+	{
+		entry->open = true; /* if an error interrupts this */
+		entry->open = rows_flow_open(MyScheduler->table, flow);
+	}
+	return !entry->open;
+}
+
+/*
+ * Leave of these rows, whose time is over, only those whose flow has ended or that have none.
+ * Returns their number.  For each flow the rows are asked once in a walk, so a walk costs the same
+ * for a flow of many rows as for many flows.  A flow that ends later is found so in the next walk.
+ */
+static int
+filter_by_flow(HistoryRow *rows, int count)
+{
+	MonoTime late = clock_mono();
+	int left = 0;
+	int i;
+
+	late.us += ASK_MAX_US;
+	for (i = 0; i < count; i++)
+	{
+		if (rows[i].flow)
+			create_flows();
+		if (rows[i].flow == NULL || has_ended(rows[i].flow, late))
+			rows[left++] = rows[i];
+	}
+	return left;
+}
+
+static void
+begin_walk(void)
+{
+	walk.walking = true;
+	walk.negative = false;
+	walk.position = 0;
+	walk.limit = ROWS_FIRST;
+	walk.range = ROWS_FIRST;
+	walk.earliest = DT_NOEND;
+	walk.column_seen = -1;
+	walk.refused_seen = false;
+	forget_flows();
 }
 
 /* How long is this row kept (s)?  Negative: for ever. */
@@ -261,7 +360,7 @@ is_running(const HistoryRow *row)
 
 /* Remove those of the rows whose time is over, and note when the others' is. */
 static void
-remove_expired_rows(HistoryWalk *walk, HistoryRow *rows, int count, TimestampTz now)
+remove_expired_rows(HistoryRow *rows, int count, TimestampTz now)
 {
 	int expired = 0;
 	int i;
@@ -271,20 +370,20 @@ remove_expired_rows(HistoryWalk *walk, HistoryRow *rows, int count, TimestampTz 
 	{
 		TimestampTz expiry = expiry_of(&rows[i]);
 
-		walk->column_seen = shorter_time(walk->column_seen, rows[i].keep);
+		walk.column_seen = shorter_time(walk.column_seen, rows[i].keep);
 		if (expiry < now && !is_running(&rows[i]))
 			rows[expired++] = rows[i];
 		else
-			walk->earliest = Min(walk->earliest, expiry);
+			walk.earliest = Min(walk.earliest, expiry);
 	}
-	expired = history_flows_filter(rows, expired);
-	walk->removing = expired;
+	expired = filter_by_flow(rows, expired);
+	walk.removing = expired;
 	if (expired > 0)
 	{
-		walk->last = rows[expired - 1].id;
+		walk.last = rows[expired - 1].id;
 		/* the others are locked, or were changed, or a trigger has left them */
 		if (rows_remove(MyScheduler->table, rows, expired) < expired)
-			walk->earliest = Min(walk->earliest, now);
+			walk.earliest = Min(walk.earliest, now);
 	}
 }
 
@@ -294,7 +393,7 @@ remove_expired_rows(HistoryWalk *walk, HistoryRow *rows, int count, TimestampTz 
  * keeps; it grows where there are no rows.  Ids may be far apart.
  */
 static void
-adapt_slice(HistoryWalk *walk, int count, uint64 width, int64 duration)
+adapt_slice(int count, uint64 width, int64 duration)
 {
 	uint64 gap = 1;
 
@@ -303,130 +402,135 @@ adapt_slice(HistoryWalk *walk, int count, uint64 width, int64 duration)
 
 	if (duration > SLICE_MAX_US)
 	{
-		if (walk->limit > ROWS_FIRST || duration > SLICE_SLOW_US)
-			walk->limit = Max(walk->limit / 2, 1);
-		walk->range = Max(walk->range / duration * SLICE_MAX_US, gap * walk->limit);
+		if (walk.limit > ROWS_FIRST || duration > SLICE_SLOW_US)
+			walk.limit = Max(walk.limit / 2, 1);
+		walk.range = Max(walk.range / duration * SLICE_MAX_US, gap * walk.limit);
 	}
 	else if (duration < SLICE_MIN_US)
 	{
-		if (count == walk->limit)
-			walk->limit = Min(walk->limit * 2, ROWS_MAX);
-		if (walk->range < PG_UINT64_MAX / 16)
-			walk->range *= duration < SLICE_EMPTY_US ? 16 : 2;
+		if (count == walk.limit)
+			walk.limit = Min(walk.limit * 2, ROWS_MAX);
+		if (walk.range < PG_UINT64_MAX / 16)
+			walk.range *= duration < SLICE_EMPTY_US ? 16 : 2;
 	}
 	/* where there are rows, the limit suffices */
 	if (count > 0)
-		walk->range = Min(walk->range, gap * ROWS_MAX * 16);
+		walk.range = Min(walk.range, gap * ROWS_MAX * 16);
 }
 
 /* A slice has taken this time (us): pause for so many times of it. */
 static void
-pause_walk(HistoryWalk *walk, MonoTime now, int64 duration, int share)
+pause_walk(MonoTime now, int64 duration, int share)
 {
-	walk->next.us = now.us + Min(duration * share, (int64) PAUSE_MAX_MS * 1000);
+	walk.next.us = now.us + Min(duration * share, (int64) PAUSE_MAX_MS * 1000);
 }
 
 /* The walk has read all rows: rest. */
 static void
-end_walk(HistoryWalk *walk, ClockNow now)
+end_walk(ClockNow now)
 {
 	double keep;
-	MonoTime expiry = clock_of_wall(now, walk->earliest);
+	MonoTime expiry = clock_of_wall(now, walk.earliest);
 
-	walk->walking = false;
-	walk->column = walk->column_seen;
-	walk->refused = walk->refused_seen;
-	walk->not_before = end_of_rest(now.mono);
-	keep = shortest_keep(walk);
-	walk->next = CLOCK_NEVER;
+	walk.walking = false;
+	walk.column = walk.column_seen;
+	walk.refused = walk.refused_seen;
+	walk.not_before = end_of_rest(now.mono);
+	keep = shortest_keep();
+	walk.next = CLOCK_NEVER;
 	if (keep >= 0)
-		walk->next = clock_max(walk->not_before, clock_min(expiry, plus_seconds(now.mono, keep)));
+		walk.next = clock_max(walk.not_before, clock_min(expiry, plus_seconds(now.mono, keep)));
 }
 
 /* The slice is committed: go on after it. */
 static void
-end_slice(HistoryWalk *walk, int64 upto, bool complete, int count)
+end_slice(int64 upto, bool complete, int count)
 {
 	ClockNow now = clock_now();
-	int64 duration = now.mono.us - walk->begun.us;
-	uint64 width = (uint64) upto - (uint64) walk->position;
+	int64 duration = now.mono.us - walk.begun.us;
+	uint64 width = (uint64) upto - (uint64) walk.position;
 
-	walk->writing = false;
-	walk->position = upto;
-	pause_walk(walk, now.mono, duration, walk->removing > 0 ? REMOVE_SHARE : READ_SHARE);
-	adapt_slice(walk, count, width, duration);
+	walk.writing = false;
+	walk.position = upto;
+	pause_walk(now.mono, duration, walk.removing > 0 ? REMOVE_SHARE : READ_SHARE);
+	adapt_slice(count, width, duration);
 	if (!complete)
 		return;
-	if (walk->negative)
+	if (walk.negative)
 	{
-		end_walk(walk, now);
+		end_walk(now);
 		return;
 	}
 	/* ids up to 0 are rare: no sequence gives them */
-	walk->negative = true;
-	walk->position = PG_INT64_MIN;
-	walk->range = PG_UINT64_MAX;
+	walk.negative = true;
+	walk.position = PG_INT64_MIN;
+	walk.range = PG_UINT64_MAX;
 }
 
 /* Read the next slice, and remove its rows whose time is over. */
 static void
-run_slice(HistoryWalk *walk, ClockNow now)
+run_slice(ClockNow now)
 {
-	int64 end = walk->negative ? 0 : PG_INT64_MAX;
-	uint64 left = (uint64) end - (uint64) walk->position;
-	bool last = left <= walk->range;
-	int64 upto = last ? end : (int64) ((uint64) walk->position + walk->range);
+	int64 end = walk.negative ? 0 : PG_INT64_MAX;
+	uint64 left = (uint64) end - (uint64) walk.position;
+	bool last = left <= walk.range;
+	int64 upto = last ? end : (int64) ((uint64) walk.position + walk.range);
 	HistoryRow *rows;
 	int count;
 	bool full;
 
-	count = rows_history(MyScheduler->table, walk->position, upto, walk->limit, &rows);
-	full = count == walk->limit;
+	count = rows_history(MyScheduler->table, walk.position, upto, walk.limit, &rows);
+	full = count == walk.limit;
 	if (full)
 		upto = rows[count - 1].id;
-	remove_expired_rows(walk, rows, count, now.wall);
+	remove_expired_rows(rows, count, now.wall);
 	work_end();
-	end_slice(walk, upto, last && !full, count);
+	end_slice(upto, last && !full, count);
 }
 
 /* No walk begins yet.  The settings are read again after a rest. */
 static void
-rest_until(HistoryWalk *walk, MonoTime next)
+rest_until(MonoTime next)
 {
 	work_end();
-	walk->writing = false;
-	walk->next = shortest_keep(walk) < 0 ? CLOCK_NEVER : next;
+	walk.writing = false;
+	walk.next = shortest_keep() < 0 ? CLOCK_NEVER : next;
 }
 
-/* Run one slice.  Begin a walk if one is due, or if there may be more rows to remove than before.
+/*
+ * Run one slice, if one is due.  Begin a walk if one is due, or if there may be more rows to remove
+ * than before: settings may have changed, which wakes nobody.
  */
-void
+static void
 history_run(ClockNow now)
 {
-	HistoryWalk *walk = &MyScheduler->history;
-	MonoTime planned = walk->next;
+	MonoTime planned = walk.next;
 	bool begins = !clock_is_before(now.mono, planned);
+	bool news = !walk.walking && (walk.settings != shared_settings_changes() || walk.prepared) &&
+				!clock_is_before(now.mono, walk.not_before);
 
-	walk->begun = clock_mono();
+	if (MyScheduler->table->partitioned || (!begins && !news))
+		return;
+	walk.begun = clock_mono();
 	/* if it fails, or if the table is locked */
-	walk->next = walk->not_before = end_of_rest(now.mono);
+	walk.next = walk.not_before = end_of_rest(now.mono);
 	if (!work_begin_writing_now("removing old tasks"))
 		return;
 	work_limit(SLICE_LIMIT_MS);
-	walk->writing = true;
-	walk->removing = 0;
-	if (!walk->walking)
+	walk.writing = true;
+	walk.removing = 0;
+	if (!walk.walking)
 	{
 		/* not in each slice: a role may change its settings all the time */
-		begins |= read_settings(walk);
-		if (!begins || shortest_keep(walk) < 0)
+		begins |= read_settings();
+		if (!begins || shortest_keep() < 0)
 		{
-			rest_until(walk, planned);
+			rest_until(planned);
 			return;
 		}
-		begin_walk(walk);
+		begin_walk();
 	}
-	run_slice(walk, now);
+	run_slice(now);
 }
 
 /*
@@ -434,29 +538,36 @@ history_run(ClockNow now)
  * end go on after the row that refuses to be removed.  Returns true if the scheduler goes on at
  * once.
  */
-bool
-history_write_failed(const BatchFailure *failure)
+static bool
+history_failed(const BatchFailure *failure)
 {
-	HistoryWalk *walk = &MyScheduler->history;
 	MonoTime now = clock_mono();
 
-	if (!walk->writing)
+	if (!walk.writing)
 		return false;
-	walk->writing = false;
-	if (!failure->row_at_fault || !walk->walking)
+	walk.writing = false;
+	if (!failure->row_at_fault || !walk.walking)
 		return false;
-	walk->refused = walk->refused_seen = true;
-	if (walk->removing == 1)
+	walk.refused = walk.refused_seen = true;
+	if (walk.removing == 1)
 	{
-		walk->position = walk->last;
-		walk->earliest = DT_NOBEGIN;
+		walk.position = walk.last;
+		walk.earliest = DT_NOBEGIN;
 	}
-	else if (walk->limit == 1 && walk->removing == 0 && walk->position < PG_INT64_MAX)
-		walk->position++;
-	if (walk->removing > 0)
-		walk->limit = Min(walk->limit, walk->removing);
-	walk->limit = Max(walk->limit / 4, 1);
-	walk->range = walk->limit;
-	pause_walk(walk, now, now.us - walk->begun.us, REMOVE_SHARE);
+	else if (walk.limit == 1 && walk.removing == 0 && walk.position < PG_INT64_MAX)
+		walk.position++;
+	if (walk.removing > 0)
+		walk.limit = Min(walk.limit, walk.removing);
+	walk.limit = Max(walk.limit / 4, 1);
+	walk.range = walk.limit;
+	pause_walk(now, now.us - walk.begun.us, REMOVE_SHARE);
 	return true;
 }
+
+/* A walk is no reason to keep a place among many databases: see idle_next_need. */
+const SchedulerJob history_job = {.due = history_due,
+								  .run = history_run,
+								  .forget_table = forget_table,
+								  .failed = history_failed,
+								  .always = true,
+								  .writes = true};

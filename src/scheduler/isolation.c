@@ -15,7 +15,6 @@
 #include "utils/memutils.h"
 
 #include "scheduler/isolation.h"
-#include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
 #include "shared/arbiter.h"
 #include "task/rows.h"
@@ -23,49 +22,54 @@
 /* While a suspect waits, the scheduler checks at this interval whether it may start (ms). */
 #define RETRY_MS 1000
 
+/* Static, because a scan finds suspects, and later iterations start them. */
+static struct
+{
+	int64 *suspects; /* ids of waiting suspects, in ascending order; NULL: none */
+	int count;
+	bool waiting; /* one was skipped since, because another suspect runs */
+	bool wanted;  /* look for them again: see isolation_want */
+} isolation;
+
 /* There are new suspects, or one that was skipped may start: a scan finds them. */
 void
 isolation_want(void)
 {
-	MyScheduler->isolation.wanted = true;
-	scan_want();
+	isolation.wanted = true;
 }
 
 /* Are the waiting suspects to be read, whatever that costs? */
 bool
 isolation_is_wanted(void)
 {
-	return MyScheduler->isolation.wanted;
+	return isolation.wanted;
 }
 
 /* Set the ids of all waiting suspects. */
 void
 isolation_set_suspects(const int64 *ids, int count)
 {
-	Isolation *isolation = &MyScheduler->isolation;
-	int64 *old = isolation->suspects;
+	int64 *old = isolation.suspects;
 
-	isolation->suspects = NULL;
-	isolation->count = 0;
-	isolation->waiting = isolation->wanted = false;
+	isolation.suspects = NULL;
+	isolation.count = 0;
+	isolation.waiting = isolation.wanted = false;
 	if (old)
 		pfree(old);
 	if (count == 0)
 		return;
-	isolation->suspects = MemoryContextAllocHuge(TopMemoryContext, count * sizeof(int64));
-	isolation->count = count;
-	memcpy(isolation->suspects, ids, count * sizeof(int64));
-	qsort(isolation->suspects, count, sizeof(int64), rows_compare_ids);
+	isolation.suspects = MemoryContextAllocHuge(TopMemoryContext, count * sizeof(int64));
+	isolation.count = count;
+	memcpy(isolation.suspects, ids, count * sizeof(int64));
+	qsort(isolation.suspects, count, sizeof(int64), rows_compare_ids);
 }
 
 /* Is this task a suspect? */
 bool
 isolation_needed(int64 id)
 {
-	Isolation *isolation = &MyScheduler->isolation;
-
-	return isolation->count > 0 &&
-		   bsearch(&id, isolation->suspects, isolation->count, sizeof(int64), rows_compare_ids);
+	return isolation.count > 0 &&
+		   bsearch(&id, isolation.suspects, isolation.count, sizeof(int64), rows_compare_ids);
 }
 
 /*
@@ -77,7 +81,7 @@ isolation_acquire(void)
 {
 	if (!MyScheduler->slot->isolated && arbiter_take_isolated(MyScheduler->slot))
 		return true;
-	MyScheduler->isolation.waiting = true;
+	isolation.waiting = true;
 	return false;
 }
 
@@ -99,16 +103,27 @@ isolation_release(void)
 		arbiter_release_isolated(MyScheduler->slot);
 }
 
-/* Was a suspect skipped that may start now?  Then a scan is to find it again. */
-bool
-isolation_may_begin(void)
+/* Return the number of waiting suspects. */
+int
+isolation_count(void)
 {
-	return MyScheduler->isolation.waiting && arbiter_isolated_free(MyScheduler->slot);
+	return isolation.count;
 }
 
-/* Return when to ask isolation_may_begin again; CLOCK_NEVER if no suspect was skipped. */
-MonoTime
-isolation_until(MonoTime now)
+/* Return when to ask again whether a suspect that was skipped may start. */
+static MonoTime
+isolation_due(ClockNow now)
 {
-	return MyScheduler->isolation.waiting ? clock_plus_ms(now, RETRY_MS) : CLOCK_NEVER;
+	return isolation.waiting ? clock_plus_ms(now.mono, RETRY_MS) : CLOCK_NEVER;
 }
+
+/* Was a suspect skipped that may start now?  Then a scan finds it again. */
+static void
+look_for_right(ClockNow now pg_attribute_unused())
+{
+	if (isolation.waiting && arbiter_isolated_free(MyScheduler->slot))
+		isolation_want();
+}
+
+const SchedulerJob isolation_job = {
+	.due = isolation_due, .needed = isolation_due, .run = look_for_right, .always = true};

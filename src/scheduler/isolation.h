@@ -7,16 +7,9 @@
 
 #include "postgres.h"
 
-#include "shared/clock.h"
+#include "scheduler/job.h"
 
-/* What is known of suspects: a scan finds them, and later iterations start them. */
-typedef struct Isolation
-{
-	int64 *suspects; /* ids of waiting suspects, in ascending order; NULL: none */
-	int count;
-	bool waiting; /* one was skipped since, because another suspect runs */
-	bool wanted;  /* look for them again: see isolation_want */
-} Isolation;
+extern const SchedulerJob isolation_job;
 
 extern void isolation_want(void);
 extern bool isolation_is_wanted(void);
@@ -25,7 +18,6 @@ extern bool isolation_needed(int64 id);
 extern bool isolation_acquire(void);
 extern bool isolation_keep(void);
 extern void isolation_release(void);
-extern bool isolation_may_begin(void);
-extern MonoTime isolation_until(MonoTime now);
+extern int isolation_count(void);
 
 #endif /* PG_TASK_ISOLATION_H */

@@ -10,22 +10,26 @@
  * There may be very many, for example after a restore.  They are written in batches, so that other
  * work is done in between, and no function here walks over all of them.
  *
- * This file starts no task, and opens no transaction.
+ * This file starts no task.
  */
 #include "postgres.h"
 
 #include "common/hashfn.h"
 #include "lib/ilist.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/pmsignal.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "scheduler/dependents.h"
+#include "scheduler/isolation.h"
 #include "scheduler/name_hash.h"
 #include "scheduler/orphans.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/refused.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/work.h"
 #include "task/failure.h"
 #include "task/outcome.h"
 
@@ -310,9 +314,8 @@ list_ready_at(OrphanList list)
 	return orphan->not_before;
 }
 
-/* Return when there is something to write next; CLOCK_NEVER if there are no orphans. */
-MonoTime
-orphans_until(void)
+static MonoTime
+orphans_due(ClockNow now pg_attribute_unused())
 {
 	MonoTime until = CLOCK_NEVER;
 	int i;
@@ -320,13 +323,6 @@ orphans_until(void)
 	for (i = 0; i < LISTS; i++)
 		until = clock_min(until, list_ready_at(i));
 	return until;
-}
-
-/* Is there anything to write now? */
-bool
-orphans_ready(MonoTime now)
-{
-	return !clock_is_before(now, orphans_until());
 }
 
 /*
@@ -500,17 +496,14 @@ find_ended_runs(const TaskTable *table, OrphanBatch *batch)
 }
 
 /*
- * Write the outcome of one orphan, or of many.  The caller is in a transaction and acts as the
- * owner of the table.  It calls orphans_written after the commit, or orphans_write_failed after an
- * error.  Returns true if a scan is needed that finds new suspects: when the last one is planned.
+ * Write a batch.  Returns true if a scan is needed that finds new suspects: when the last one is
+ * planned.
  */
-bool
-orphans_write(const TaskTable *table, MonoTime now)
+static bool
+write_batch(const TaskTable *table, OrphanBatch *batch)
 {
-	OrphanBatch *batch = make_batch(now);
 	bool planned = orphans.suspect_planned;
 
-	Assert(MyScheduler->writing);
 	write_runs_of_kind(table, batch, ORPHAN_NOT_STARTED, NULL);
 	write_runs_of_kind(table, batch, ORPHAN_INTERRUPTED, &interrupted);
 	write_runs_of_kind(table, batch, ORPHAN_YIELDED, &yielded);
@@ -522,10 +515,9 @@ orphans_write(const TaskTable *table, MonoTime now)
 }
 
 /* The batch is committed.  The rows that could not be written are locked: retry them later. */
-void
-orphans_written(MonoTime now)
+static void
+end_batch(OrphanBatch *batch, MonoTime now)
 {
-	OrphanBatch *batch = &orphans.batch;
 	int written = 0;
 	int i;
 
@@ -548,6 +540,23 @@ orphans_written(MonoTime now)
 	batch->count = 0;
 }
 
+/* Write the outcomes of some orphans.  The others are due at once. */
+static void
+write_orphans(ClockNow now pg_attribute_unused())
+{
+	OrphanBatch *batch;
+
+	/* the next server judges by the rows */
+	if (!PostmasterIsAlive())
+		proc_exit(1);
+	work_begin_writing("writing the outcomes of interrupted tasks");
+	batch = make_batch(clock_mono());
+	if (write_batch(MyScheduler->table, batch))
+		isolation_want();
+	work_end();
+	end_batch(batch, clock_mono());
+}
+
 /* Return the number of runs in the batch that is being written, and the id of the first one. */
 int
 orphans_batch_rows(int64 *id)
@@ -561,8 +570,8 @@ orphans_batch_rows(int64 *id)
  * The transaction failed, perhaps while a batch was being written.  Returns true if orphans should
  * be tried at once.
  */
-bool
-orphans_write_failed(const BatchFailure *failure)
+static bool
+orphans_failed(const BatchFailure *failure)
 {
 	OrphanBatch *batch = &orphans.batch;
 	BatchRetry retry = refused_next_try(failure, batch->count);
@@ -582,3 +591,9 @@ orphans_write_failed(const BatchFailure *failure)
 	batch->count = 0;
 	return retry != RETRY_TOGETHER;
 }
+
+const SchedulerJob orphans_job = {.due = orphans_due,
+								  .needed = orphans_due,
+								  .run = write_orphans,
+								  .failed = orphans_failed,
+								  .writes = true};

@@ -7,11 +7,8 @@
 
 #include "postgres.h"
 
-#include "scheduler/refused.h"
-#include "shared/clock.h"
+#include "scheduler/job.h"
 #include "shared/task.h"
-#include "task/rows.h"
-#include "task/table.h"
 
 /* What happened to a run, which decides about its outcome. */
 typedef enum OrphanKind
@@ -24,18 +21,15 @@ typedef enum OrphanKind
 	ORPHAN_CRASHED		/* it may have crashed the server */
 } OrphanKind;
 
+extern const SchedulerJob orphans_job;
+
 extern void orphans_add(TaskRun run, OrphanKind kind, const TaskFailure *failure);
 extern bool orphans_has(TaskRun run);
 extern int orphans_count(void);
 extern int orphans_backlog(void);
-extern bool orphans_ready(MonoTime now);
-extern MonoTime orphans_until(void);
 extern bool orphans_refused(void);
 extern void orphans_retry_refused(void);
 extern bool orphans_must_write(void);
-extern bool orphans_write(const TaskTable *table, MonoTime now);
-extern void orphans_written(MonoTime now);
 extern int orphans_batch_rows(int64 *id);
-extern bool orphans_write_failed(const BatchFailure *failure);
 
 #endif /* PG_TASK_ORPHANS_H */

@@ -172,18 +172,20 @@ read_all(TaskTable *table, ClockNow now)
 }
 
 /* When is the rate table to be prepared?  CLOCK_NEVER: it is, or no queue has a rate or pauses. */
-MonoTime
-rate_store_until(void)
+static MonoTime
+rate_store_due(ClockNow now pg_attribute_unused())
 {
 	bool needed = queue_rules_have_rate() || rates_count() > 0;
 
 	return needed && MyScheduler->rates.table == NULL ? MyScheduler->rates.retry_at : CLOCK_NEVER;
 }
 
-bool
-rate_store_due(MonoTime now)
+/* If it could not be used, a scheduler that shares its worker slot comes back for it later. */
+static MonoTime
+rate_store_needed(ClockNow now)
 {
-	return !clock_is_before(now, rate_store_until());
+	return rate_store_due(now).us == CLOCK_NEVER.us ? CLOCK_NEVER
+													: clock_plus_ms(now.mono, JOB_FAILED_RETRY_MS);
 }
 
 /*
@@ -250,8 +252,8 @@ write_many(ClockNow now, bool all)
  * Find or create the rate table, and read what earlier schedulers have written.  Queues with a rate
  * may start tasks from then on.
  */
-void
-rate_store_prepare(ClockNow now)
+static void
+prepare_store(ClockNow now)
 {
 	RateStore *store = &MyScheduler->rates;
 	bool pauses_known = rates_know_pauses();
@@ -285,8 +287,8 @@ rate_store_prepare(ClockNow now)
 }
 
 /* The task table is prepared again, and so is this one. */
-void
-rate_store_forget_table(void)
+static void
+forget_table(bool another pg_attribute_unused())
 {
 	table_free(MyScheduler->rates.table);
 	MyScheduler->rates.table = NULL;
@@ -315,8 +317,8 @@ report_full(RateStore *store)
  * Forget rates with nothing left to remember, and remove their rows.  If there is no place for
  * more, look at all; a queue that has tasks is given another one when it asks.
  */
-void
-rate_store_tidy(MonoTime now)
+static void
+tidy_rates(ClockNow now)
 {
 	RateStore *store = &MyScheduler->rates;
 	bool full = rates_are_full();
@@ -328,11 +330,11 @@ rate_store_tidy(MonoTime now)
 	int nrows = 0;
 	int i;
 
-	if (clock_is_before(now, store->tidy_at))
+	if (clock_is_before(now.mono, store->tidy_at))
 		return;
-	store->tidy_at = clock_plus_ms(now, TIDY_MS);
+	store->tidy_at = clock_plus_ms(now.mono, TIDY_MS);
 	report_full(store);
-	while (count < BATCH_MAX && (rate = rates_next_idle(now, &left)) != NULL)
+	while (count < BATCH_MAX && (rate = rates_next_idle(now.mono, &left)) != NULL)
 	{
 		if (rate->stored && store->table == NULL)
 			continue;
@@ -366,3 +368,10 @@ rate_store_flush(ClockNow now)
 	write_many(now, false);
 	work_end();
 }
+
+const SchedulerJob rate_store_job = {.due = rate_store_due,
+									 .needed = rate_store_needed,
+									 .run = prepare_store,
+									 .forget_table = forget_table};
+
+const SchedulerJob rate_tidy_job = {.run = tidy_rates, .always = true, .writes = true};

@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "scheduler/dispatch.h"
+#include "scheduler/job.h"
 #include "shared/clock.h"
 #include "shared/report.h"
 #include "task/table.h"
@@ -23,12 +24,10 @@ typedef struct RateStore
 	MonoTime tidy_at;  /* look for rates with nothing left to remember */
 } RateStore;
 
-extern MonoTime rate_store_until(void);
-extern bool rate_store_due(MonoTime now);
-extern void rate_store_prepare(ClockNow now);
-extern void rate_store_forget_table(void);
+extern const SchedulerJob rate_store_job;
+extern const SchedulerJob rate_tidy_job;
+
 extern void rate_store_write_chosen(const DispatchRound *round);
-extern void rate_store_tidy(MonoTime now);
 extern void rate_store_flush(ClockNow now);
 
 #endif /* PG_TASK_RATE_STORE_H */

@@ -40,6 +40,25 @@ static const TaskGroup before_all = {.queue = "",
 									 .role = "",
 									 .role_id = PG_INT64_MIN};
 
+/* How far the search has got: before this group, and in it up to this id. */
+typedef struct RebootPosition
+{
+	TaskGroup group; /* strings in TopMemoryContext, or NULL: before all groups */
+	int64 id;
+} RebootPosition;
+
+/* Static, because the slices of a search are in different iterations. */
+static struct
+{
+	bool going;				 /* not all rows have been searched since the server was started */
+	bool again;				 /* a row could not be written: search once more */
+	RebootPosition position; /* what is committed */
+	RebootPosition reached;	 /* what the slice that is being written has reached */
+	int limit;				 /* rows that a slice reads at most */
+	bool writing;			 /* a slice is being written: an error may interrupt it */
+	MonoTime next;			 /* the next slice */
+} search;
+
 /* Set a position; group NULL: before all groups. */
 static void
 set_position(RebootPosition *position, const TaskGroup *group, int64 id)
@@ -70,43 +89,35 @@ group_of(const RebootPosition *position)
 
 /* What is reached is committed, or is to be passed over. */
 static void
-go_on_from_reached(RebootSearch *search)
+go_on_from_reached(void)
 {
-	set_position(&search->position, group_of(&search->reached), search->reached.id);
+	set_position(&search.position, group_of(&search.reached), search.reached.id);
 }
 
 static void
-begin_search(RebootSearch *search, MonoTime next)
+begin_search(MonoTime next)
 {
-	set_position(&search->position, NULL, PG_INT64_MIN);
-	search->going = true;
-	search->again = false;
-	search->limit = SLICE_ROWS;
-	search->next = next;
+	set_position(&search.position, NULL, PG_INT64_MIN);
+	search.going = true;
+	search.again = false;
+	search.limit = SLICE_ROWS;
+	search.next = next;
 }
 
-/* The table was prepared.  "other": nothing is known of its rows. */
-void
-reboot_table_prepared(bool other)
+static void
+forget_table(bool another)
 {
-	if (!other)
+	if (!another)
 		return;
-	begin_search(&MyScheduler->reboot, CLOCK_LONG_AGO);
+	begin_search(CLOCK_LONG_AGO);
 	if (shared_database_rebooted(MyDatabaseId) == MyScheduler->table->relid)
-		MyScheduler->reboot.going = false;
+		search.going = false;
 }
 
-bool
-reboot_due(MonoTime now)
+static MonoTime
+reboot_due(ClockNow now pg_attribute_unused())
 {
-	return MyScheduler->table && !clock_is_before(now, reboot_until());
-}
-
-/* Return when the next slice is due. */
-MonoTime
-reboot_until(void)
-{
-	return MyScheduler->reboot.going ? MyScheduler->reboot.next : CLOCK_NEVER;
+	return search.going ? search.next : CLOCK_NEVER;
 }
 
 /*
@@ -114,14 +125,14 @@ reboot_until(void)
  * that were read; if it is "limit", there may be more.
  */
 static int
-plan_group(RebootSearch *search, const TaskGroup *group, int64 after, int limit, TimestampTz now)
+plan_group(const TaskGroup *group, int64 after, int limit, TimestampTz now)
 {
 	TaskPlace from = {DT_NOEND, after};
 	TaskPlace *places;
 	int count = rows_peek(MyScheduler->table, group, from, limit, &places);
 
 	/* noted before a row can refuse: it is passed over when it is the only one */
-	set_position(&search->reached, group, count > 0 ? places[count - 1].id : after);
+	set_position(&search.reached, group, count > 0 ? places[count - 1].id : after);
 	if (count > 0)
 		rows_plan_reboot(MyScheduler->table, places, count, now, PgStartTime);
 	return count;
@@ -129,66 +140,65 @@ plan_group(RebootSearch *search, const TaskGroup *group, int64 after, int limit,
 
 /* Plan the rows of a slice.  Returns false if there are no more. */
 static bool
-plan_slice(RebootSearch *search, TimestampTz now)
+plan_slice(TimestampTz now)
 {
-	const TaskGroup *group = group_of(&search->position);
-	int left = search->limit;
+	const TaskGroup *group = group_of(&search.position);
+	int left = search.limit;
 	GroupHead *heads;
 	int count;
 	int i;
 
 	if (group)
-		left -= plan_group(search, group, search->position.id, left, now);
+		left -= plan_group(group, search.position.id, left, now);
 	else
 		group = &before_all;
 	if (left == 0)
 		return true;
 	count = rows_scan(MyScheduler->table, group, SLICE_GROUPS, &heads);
 	for (i = 0; i < count && left > 0; i++)
-		left -= plan_group(search, &heads[i].group, PG_INT64_MIN, left, now);
+		left -= plan_group(&heads[i].group, PG_INT64_MIN, left, now);
 	/* of a queue whose name was cut, the same group would be found again and again */
 	return left == 0 || (count == SLICE_GROUPS && !task_same_group(group, &heads[i - 1].group));
 }
 
 /* All rows have been searched. */
 static void
-end_search(RebootSearch *search, MonoTime now)
+end_search(MonoTime now)
 {
-	if (search->again)
+	if (search.again)
 	{
 		int64 pause_ms = (int64) MyScheduler->settings.period * RETRY_PERIODS;
 
-		begin_search(search, clock_plus_ms(now, Min(pause_ms, RETRY_MAX_MS)));
+		begin_search(clock_plus_ms(now, Min(pause_ms, RETRY_MAX_MS)));
 	}
 	else
 	{
-		search->going = false;
+		search.going = false;
 		shared_database_set_rebooted(MyDatabaseId, MyScheduler->table->relid);
 	}
 }
 
 /* Search one slice. */
-void
+static void
 reboot_run(ClockNow now)
 {
-	RebootSearch *search = &MyScheduler->reboot;
 	MonoTime begun = clock_mono();
 	bool more;
 
 	/* if the transaction fails */
-	search->next = clock_plus_ms(begun, MyScheduler->settings.period);
+	search.next = clock_plus_ms(begun, MyScheduler->settings.period);
 	work_begin_writing("planning the tasks that run when the server starts");
-	search->writing = true;
-	set_position(&search->reached, group_of(&search->position), search->position.id);
-	more = plan_slice(search, now.wall);
+	search.writing = true;
+	set_position(&search.reached, group_of(&search.position), search.position.id);
+	more = plan_slice(now.wall);
 	work_end();
-	search->writing = false;
-	go_on_from_reached(search);
-	search->limit = Min(search->limit * 2, SLICE_ROWS);
-	search->next = clock_mono();
-	search->next.us += search->next.us - begun.us;
+	search.writing = false;
+	go_on_from_reached();
+	search.limit = Min(search.limit * 2, SLICE_ROWS);
+	search.next = clock_mono();
+	search.next.us += search.next.us - begun.us;
 	if (!more)
-		end_search(search, clock_mono());
+		end_search(clock_mono());
 }
 
 /*
@@ -196,22 +206,27 @@ reboot_run(ClockNow now)
  * end go on after the row that refuses to be written.  Returns true if the scheduler goes on at
  * once.
  */
-bool
-reboot_write_failed(const BatchFailure *failure)
+static bool
+reboot_failed(const BatchFailure *failure)
 {
-	RebootSearch *search = &MyScheduler->reboot;
-
-	if (!search->writing)
+	if (!search.writing)
 		return false;
-	search->writing = false;
+	search.writing = false;
 	if (!failure->row_at_fault)
 		return false;
-	if (search->limit == 1)
+	if (search.limit == 1)
 	{
-		go_on_from_reached(search);
-		search->again = true;
+		go_on_from_reached();
+		search.again = true;
 	}
-	search->limit = Max(search->limit / 4, 1);
-	search->next = clock_mono();
+	search.limit = Max(search.limit / 4, 1);
+	search.next = clock_mono();
 	return true;
 }
+
+const SchedulerJob reboot_job = {.due = reboot_due,
+								 .needed = reboot_due,
+								 .run = reboot_run,
+								 .forget_table = forget_table,
+								 .failed = reboot_failed,
+								 .writes = true};

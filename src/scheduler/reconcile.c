@@ -6,7 +6,7 @@
  * run whose row is not that run any more is cancelled: only committed rows decide, so it does not
  * matter who changed the row.
  *
- * The caller opens the transaction.  This file writes no row.
+ * This file writes no row.
  */
 #include "postgres.h"
 
@@ -19,6 +19,7 @@
 #include "scheduler/pool.h"
 #include "scheduler/reconcile.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/work.h"
 #include "shared/crash.h"
 #include "task/rows.h"
 
@@ -32,31 +33,30 @@
 #define ORPHANS_SHARE 100
 #define ORPHANS_MAX_US 60000000
 
+/*
+ * Static, because after a restart the orphans are found in parts, in different iterations.
+ */
+static struct
+{
+	bool wanted;			/* compare, because a row in state WORK was changed */
+	bool orphans_wanted;	/* search for orphans */
+	MonoTime orphans_after; /* no search for orphans before this */
+} reconcile;
+
 /* A row in state WORK was changed, or nothing is known of them: compare. */
 void
 reconcile_want(void)
 {
-	MyScheduler->reconcile.wanted = true;
+	reconcile.wanted = true;
 }
 
-/* Is a search for orphans due, as soon as it may begin, and is there memory for more of them? */
-static bool
-may_search_orphans(void)
+/* Return when orphans are to be searched for next: not while there are very many. */
+static MonoTime
+search_until(void)
 {
-	return MyScheduler->reconcile.orphans_wanted && orphans_backlog() < ORPHANS_MAX / 4;
-}
-
-bool
-reconcile_due(MonoTime now)
-{
-	return MyScheduler->reconcile.wanted || !clock_is_before(now, reconcile_until());
-}
-
-/* Return when orphans are to be searched for next; CLOCK_NEVER if they are not. */
-MonoTime
-reconcile_until(void)
-{
-	return may_search_orphans() ? MyScheduler->reconcile.orphans_after : CLOCK_NEVER;
+	if (reconcile.orphans_wanted && orphans_backlog() < ORPHANS_MAX / 4)
+		return reconcile.orphans_after;
+	return CLOCK_NEVER;
 }
 
 /*
@@ -161,7 +161,6 @@ add_orphan(const WorkingRow *row)
 static void
 search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
 {
-	ReconcileState *state = &MyScheduler->reconcile;
 	MonoTime begun = clock_mono();
 	MonoTime ended;
 	int limit = nheld + orphans_count() + ORPHANS_MAX;
@@ -176,10 +175,10 @@ search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
 			add_orphan(&rows[i]);
 	}
 	ended = clock_mono();
-	state->orphans_wanted = count == limit;
-	state->orphans_after = CLOCK_LONG_AGO;
-	if (!state->orphans_wanted)
-		state->orphans_after.us =
+	reconcile.orphans_wanted = count == limit;
+	reconcile.orphans_after = CLOCK_LONG_AGO;
+	if (!reconcile.orphans_wanted)
+		reconcile.orphans_after.us =
 			ended.us + Min((ended.us - begun.us) * ORPHANS_SHARE, ORPHANS_MAX_US);
 }
 
@@ -190,7 +189,6 @@ search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
 void
 reconcile_rows(const TaskTable *table)
 {
-	ReconcileState *state = &MyScheduler->reconcile;
 	TaskRun *held;
 	int count = list_held_runs(table->relid, &held);
 	WorkingRow *rows = NULL;
@@ -200,8 +198,42 @@ reconcile_rows(const TaskTable *table)
 		count = rows_of_runs(table, held, count, &rows);
 	crash_report_used();
 	reconcile_rings(table->relid, rows, count);
-	state->orphans_wanted = true;
-	if (!clock_is_before(clock_mono(), reconcile_until()))
+	reconcile.orphans_wanted = true;
+	if (!clock_is_before(clock_mono(), search_until()))
 		search_orphans(table, rows, count);
-	state->wanted = false;
+	reconcile.wanted = false;
 }
+
+static void
+reconcile_with_rows(ClockNow now pg_attribute_unused())
+{
+	work_begin("reconciling the running tasks");
+	work_limit(WORK_SCAN_MS);
+	reconcile_rows(MyScheduler->table);
+	work_end();
+}
+
+static MonoTime
+reconcile_due(ClockNow now pg_attribute_unused())
+{
+	return reconcile.wanted ? CLOCK_LONG_AGO : search_until();
+}
+
+static void
+forget_reconciled(bool another)
+{
+	reconcile.wanted |= another;
+}
+
+static bool
+reconcile_failed(const BatchFailure *failure)
+{
+	reconcile.wanted |= failure->forget;
+	return false;
+}
+
+const SchedulerJob reconcile_job = {.due = reconcile_due,
+									.needed = reconcile_due,
+									.run = reconcile_with_rows,
+									.forget_table = forget_reconciled,
+									.failed = reconcile_failed};

@@ -19,7 +19,10 @@ extern void refused_tidy(MonoTime now);
 /* The transaction that wrote a batch of rows has failed. */
 typedef struct BatchFailure
 {
-	bool row_at_fault; /* see errors_of_row */
+	int sqlstate;
+	bool waited;	   /* for a row lock, in vain */
+	bool row_at_fault; /* so it was, or see errors_of_row */
+	bool forget;	   /* nothing is trusted that was read of rows */
 	MonoTime retry_at; /* a refused row is not written before this */
 } BatchFailure;
 

@@ -21,6 +21,7 @@
 #include "scheduler/rules_reader.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/work.h"
+#include "shared/report.h"
 #include "shared/shared.h"
 #include "task/queue_table.h"
 #include "task/subtransaction.h"
@@ -42,60 +43,54 @@
 #define PREPARE_AGAIN_MS 10000
 #define LOCKED_AGAIN_MS 100
 
-/* Prepare the queue table again; the task table was prepared, or an error has occurred. */
-void
-rules_reader_forget(void)
+/* Static, because the rules hold from one iteration to the next. */
+static struct
 {
-	MyScheduler->rules.prepared = false;
-}
+	Oid relid;		/* InvalidOid: there is none that can be used */
+	bool prepared;	/* and has not changed since, as far as is known */
+	bool known;		/* the rules of this table were read */
+	bool wanted;	/* a commit has changed it */
+	bool small;		/* it is read as often as commits ask for it */
+	MonoTime again; /* when it is read again, in case that no commit has told */
+	MonoTime pause; /* not before this */
+	Reports faults; /* that were logged */
+} reader;
 
 /* A commit has changed the queue table. */
 void
 rules_reader_want(void)
 {
-	MyScheduler->rules.wanted = true;
+	reader.wanted = true;
 }
 
 /* Is the table to be read because a commit has changed it, or because it was not read yet? */
 static bool
-is_asked_for(const RulesReader *reader)
+is_asked_for(void)
 {
-	return OidIsValid(reader->relid) && (reader->wanted || !reader->known);
+	return OidIsValid(reader.relid) && (reader.wanted || !reader.known);
 }
 
 /* Do commits ask for the rules, which could not be read yet? */
 bool
 rules_reader_wants(void)
 {
-	return is_asked_for(&MyScheduler->rules);
-}
-
-/*
- * Return when the table is to be read because somebody has asked for it.  Otherwise it is read in
- * iterations that there are anyway.
- */
-MonoTime
-rules_reader_until(void)
-{
-	const RulesReader *reader = &MyScheduler->rules;
-
-	return is_asked_for(reader) ? reader->pause : CLOCK_NEVER;
+	return is_asked_for();
 }
 
 /* Is the table to be read now? */
 static bool
-must_read(const RulesReader *reader, MonoTime now)
+must_read(MonoTime now)
 {
-	if (!OidIsValid(reader->relid) || clock_is_before(now, reader->pause))
+	if (!OidIsValid(reader.relid) || clock_is_before(now, reader.pause))
 		return false;
-	return is_asked_for(reader) || !clock_is_before(now, reader->again);
+	return is_asked_for() || !clock_is_before(now, reader.again);
 }
 
 /* Log once why there is no queue table. */
 static void
 report_fault(const QueueTable *queues)
 {
-	if (!report_due(&MyScheduler->rules.faults, psprintf("%s %s", queues->name, queues->fault), 0))
+	if (!report_due(&reader.faults, psprintf("%s %s", queues->name, queues->fault), 0))
 		return;
 	ereport(WARNING, (errcode(ERRCODE_WRONG_OBJECT_TYPE),
 					  errmsg("%s is not the queue table of the task table", queues->name),
@@ -128,7 +123,7 @@ try_to_prepare(QueueTable *queues)
 
 /* Find or create the queue table. */
 static void
-prepare(RulesReader *reader, MonoTime now)
+prepare(MonoTime now)
 {
 	QueueTable queues;
 
@@ -142,23 +137,23 @@ prepare(RulesReader *reader, MonoTime now)
 		queue_rules_set(AllocSetContextCreate(MyScheduler->context, "pg_task queue rules",
 											  ALLOCSET_SMALL_SIZES),
 						NULL, 0, groups_rule_changed);
-		reader->again = clock_plus_ms(now, PREPARE_AGAIN_MS);
+		reader.again = clock_plus_ms(now, PREPARE_AGAIN_MS);
 	}
 	else
-		report_end_all(&reader->faults);
+		report_end_all(&reader.faults);
 	shared_scheduler_publish_queues(MyScheduler->slot, queues.relid);
 	/* the same table: what was read of it holds until it is read again */
-	reader->known &= queues.relid == reader->relid;
-	reader->known |= !OidIsValid(queues.relid);
-	reader->wanted = true;
-	reader->relid = queues.relid;
-	reader->prepared = true;
+	reader.known &= queues.relid == reader.relid;
+	reader.known |= !OidIsValid(queues.relid);
+	reader.wanted = true;
+	reader.relid = queues.relid;
+	reader.prepared = true;
 }
 
 static void
 report_too_many(void)
 {
-	if (report_due(&MyScheduler->rules.faults, "too many rows", 0))
+	if (report_due(&reader.faults, "too many rows", 0))
 		ereport(WARNING, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 						  errmsg("the queue table has more than %d rows", QUEUE_ROWS_MAX),
 						  errdetail("The other rows have no effect."), errhint("Use patterns.")));
@@ -166,7 +161,7 @@ report_too_many(void)
 
 /* Read the rules.  Returns false if the table has changed, or is locked. */
 static bool
-read_rules(RulesReader *reader)
+read_rules(void)
 {
 	MemoryContext context =
 		AllocSetContextCreate(MyScheduler->context, "pg_task queue rules", ALLOCSET_DEFAULT_SIZES);
@@ -175,40 +170,40 @@ read_rules(RulesReader *reader)
 
 	work_begin("reading the queue table");
 	work_limit(WORK_SCAN_MS);
-	complete = queue_table_read(reader->relid, context, &rows);
+	complete = queue_table_read(reader.relid, context, &rows);
 	work_end();
 	if (!complete)
 		return false;
 	if (rows.count == QUEUE_ROWS_MAX)
 		report_too_many();
 	queue_rules_set(context, rows.rules, rows.count, groups_rule_changed);
-	reader->small = rows.pages <= SMALL_PAGES;
+	reader.small = rows.pages <= SMALL_PAGES;
 	return true;
 }
 
 /* The rules were read: decide when they are read again. */
 static void
-rules_read(RulesReader *reader, bool asked, MonoTime begun)
+rules_read(bool asked, MonoTime begun)
 {
 	MonoTime now = clock_mono();
 	int64 duration = now.us - begun.us;
 
 	if (asked && queue_rules_shortest_keep() >= 0)
 		history_rules_changed();
-	reader->known = true;
-	reader->pause = now;
-	if (duration > FAST_US && !reader->small)
-		reader->pause.us += duration * ASKED_SHARE;
-	reader->again.us = now.us + duration * UNASKED_SHARE;
-	reader->again = clock_max(reader->again, clock_plus_ms(now, MyScheduler->settings.period));
+	reader.known = true;
+	reader.pause = now;
+	if (duration > FAST_US && !reader.small)
+		reader.pause.us += duration * ASKED_SHARE;
+	reader.again.us = now.us + duration * UNASKED_SHARE;
+	reader.again = clock_max(reader.again, clock_plus_ms(now, MyScheduler->settings.period));
 }
 
 /* Is the queue table to be prepared? */
 static bool
-must_prepare(const RulesReader *reader, MonoTime now)
+must_prepare(MonoTime now)
 {
-	return !reader->prepared || queue_table_changed() ||
-		   (!OidIsValid(reader->relid) && !clock_is_before(now, reader->again));
+	return !reader.prepared || queue_table_changed() ||
+		   (!OidIsValid(reader.relid) && !clock_is_before(now, reader.again));
 }
 
 /*
@@ -216,9 +211,8 @@ must_prepare(const RulesReader *reader, MonoTime now)
  * known hold.  If none are, an error ends the iteration: nothing starts.
  */
 void
-rules_reader_run(MonoTime now)
+rules_reader_run(ClockNow now)
 {
-	RulesReader *reader = &MyScheduler->rules;
 	MonoTime begun;
 	bool asked;
 	int i;
@@ -226,24 +220,47 @@ rules_reader_run(MonoTime now)
 	/* the table may change again in between */
 	for (i = 0; i < ATTEMPTS; i++)
 	{
-		if (must_prepare(reader, now))
-			prepare(reader, now);
-		if (!must_read(reader, now))
+		if (must_prepare(now.mono))
+			prepare(now.mono);
+		if (!must_read(now.mono))
 			return;
-		asked = reader->wanted;
-		reader->wanted = false; /* before it is read: what comes later is another change */
+		asked = reader.wanted;
+		reader.wanted = false; /* before it is read: what comes later is another change */
 		begun = clock_mono();
-		if (read_rules(reader))
+		if (read_rules())
 		{
-			rules_read(reader, asked, begun);
+			rules_read(asked, begun);
 			return;
 		}
-		reader->wanted |= asked;
+		reader.wanted |= asked;
 		if (!queue_table_changed())
 			break;
 	}
-	reader->pause = clock_plus_ms(now, LOCKED_AGAIN_MS);
-	if (!reader->known)
+	reader.pause = clock_plus_ms(now.mono, LOCKED_AGAIN_MS);
+	if (!reader.known)
 		ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 						errmsg("could not read the queue table, because it is locked")));
 }
+
+/*
+ * The table is to be read when somebody has asked for it.  Otherwise it is read in iterations that
+ * there are anyway.
+ */
+static MonoTime
+rules_reader_due(ClockNow now pg_attribute_unused())
+{
+	return is_asked_for() ? reader.pause : CLOCK_NEVER;
+}
+
+/* The queue table is prepared together with the task table. */
+static void
+forget_table(bool another pg_attribute_unused())
+{
+	reader.prepared = false;
+}
+
+const SchedulerJob rules_reader_job = {.due = rules_reader_due,
+									   .needed = rules_reader_due,
+									   .run = rules_reader_run,
+									   .forget_table = forget_table,
+									   .always = true};

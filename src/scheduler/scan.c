@@ -10,19 +10,27 @@
  * If there are more groups than are remembered, it pauses when it has replaced half of them, and
  * then goes on from there: each gets its turn.
  *
- * The caller opens the transaction.  This file claims nothing.
+ * Every period, and before each scan, other rows are looked at that nobody has reported: runs whose
+ * rows were changed, suspects, the next expiry, dependent rows.
+ *
+ * This file claims and writes nothing.
  */
 #include "postgres.h"
 
 #include "utils/memutils.h"
 
 #include "scheduler/binding.h"
+#include "scheduler/dependents.h"
 #include "scheduler/figures.h"
 #include "scheduler/groups.h"
+#include "scheduler/isolation.h"
+#include "scheduler/reconcile.h"
+#include "scheduler/refused.h"
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/strict.h"
 #include "scheduler/unstarted.h"
+#include "scheduler/work.h"
 #include "task/rows.h"
 
 /* A slice ends after the statement that exceeds this time (us). */
@@ -55,84 +63,85 @@ StaticAssertDecl(JUMP_GROUPS <= STRICT_HEADS_MAX && LIST_ROWS <= STRICT_HEADS_MA
 #define SCAN_SHARE 50
 #define WANTED_SHARE 4
 
+/*
+ * What look_at_indexes reads without being asked takes at most 1/100 of the time; for that, it
+ * waits for a minute at most (us).
+ */
+#define INDEX_LOOK_SHARE 100
+#define INDEX_LOOK_MAX_US 60000000
+
+/* Static, because the slices of a scan are in different iterations. */
+static struct
+{
+	bool wanted;			  /* a scan was requested */
+	bool going;				  /* a scan is between two of its slices */
+	bool tidying;			  /* it has read all groups, and forgets what it has not found */
+	bool jumping;			  /* the last groups had many rows: read only the first row of each */
+	TaskGroup after;		  /* position of the scan; its strings are allocated; NULL: none */
+	TimestampTz oldest;		  /* the first planned time of the rows that it has found */
+	int64 cost;				  /* duration of its slices so far (us) */
+	uint64 displaced;		  /* groups that had been forgotten for others before */
+	MonoTime next;			  /* the next periodic scan */
+	MonoTime not_before;	  /* no requested scan before this */
+	MonoTime next_look;		  /* at the rows that look_at_rows reads ... */
+	MonoTime next_index_look; /* ... and at those that look_at_indexes reads for it */
+} scan;
+
 /* Request a scan: rows wait that no hint has named. */
 void
 scan_want(void)
 {
-	MyScheduler->scan.wanted = true;
+	scan.wanted = true;
 }
 
 /* Begin the next scan at this time at the latest, but not before a requested scan may begin. */
 void
 scan_no_later(MonoTime moment)
 {
-	TableScan *scan = &MyScheduler->scan;
-
-	scan->next = clock_min(scan->next, clock_max(moment, scan->not_before));
+	scan.next = clock_min(scan.next, clock_max(moment, scan.not_before));
 }
 
 /* Set the position of the scan; NULL: none. */
 static void
 set_position(const TaskGroup *after)
 {
-	TableScan *scan = &MyScheduler->scan;
-	TaskGroup old = scan->after;
+	TaskGroup old = scan.after;
 
-	memset(&scan->after, 0, sizeof(TaskGroup));
+	memset(&scan.after, 0, sizeof(TaskGroup));
 	if (old.queue)
 		pfree((char *) old.queue);
 	if (old.role)
 		pfree((char *) old.role);
 	if (after == NULL)
 		return;
-	scan->after.queue = MemoryContextStrdup(TopMemoryContext, after->queue);
-	scan->after.role = MemoryContextStrdup(TopMemoryContext, after->role);
-	scan->after.max = after->max;
-	scan->after.priority = after->priority;
-	scan->after.role_id = after->role_id;
+	scan.after.queue = MemoryContextStrdup(TopMemoryContext, after->queue);
+	scan.after.role = MemoryContextStrdup(TopMemoryContext, after->role);
+	scan.after.max = after->max;
+	scan.after.priority = after->priority;
+	scan.after.role_id = after->role_id;
 }
 
-/* The groups were forgotten: a complete scan is due now. */
-void
-scan_forget(void)
+/* Was a scan requested that has not begun?  Suspects are found by one. */
+static bool
+is_wanted(void)
 {
-	TableScan *scan = &MyScheduler->scan;
-
-	set_position(NULL);
-	scan->going = scan->tidying = false;
-	scan->wanted = true;
-	scan->not_before = CLOCK_LONG_AGO;
-}
-
-/* Is a scan between two of its slices? */
-bool
-scan_going(void)
-{
-	return MyScheduler->scan.going;
-}
-
-/* Was a scan requested that has not begun? */
-bool
-scan_is_wanted(void)
-{
-	return MyScheduler->scan.wanted;
+	return scan.wanted || isolation_is_wanted();
 }
 
 /* Return when the next slice is due. */
-MonoTime
+static MonoTime
 scan_until(void)
 {
-	TableScan *scan = &MyScheduler->scan;
-
-	if (scan->going)
+	if (scan.going)
 		return CLOCK_LONG_AGO;
-	return scan->wanted ? clock_min(scan->next, scan->not_before) : scan->next;
+	return is_wanted() ? clock_min(scan.next, scan.not_before) : scan.next;
 }
 
-bool
-scan_due(MonoTime now)
+/* Return when the next scan looks again for a row that was locked; CLOCK_NEVER if none was. */
+MonoTime
+scan_missed_until(void)
 {
-	return !clock_is_before(now, scan_until());
+	return MyScheduler->row_missed ? scan_until() : CLOCK_NEVER;
 }
 
 /*
@@ -143,7 +152,6 @@ scan_due(MonoTime now)
 static void
 remember_rows(const GroupHead *rows, int count, bool complete)
 {
-	TableScan *scan = &MyScheduler->scan;
 	TaskPlace places[LIST_PLACES];
 	int i;
 
@@ -157,7 +165,7 @@ remember_rows(const GroupHead *rows, int count, bool complete)
 	}
 	/* what never starts does not wait */
 	if (rows->group.max != 0)
-		scan->oldest = Min(scan->oldest, rows->place.dt);
+		scan.oldest = Min(scan.oldest, rows->place.dt);
 	for (i = 0; i < Min(count, LIST_PLACES); i++)
 		places[i] = rows[i].place;
 	groups_scan_found(&rows->group, places, i, complete && i == count);
@@ -181,16 +189,15 @@ note_waits(const TaskTable *table, const GroupHead *heads, int count, bool more)
 static const TaskGroup *
 jump_over_groups(const TaskTable *table)
 {
-	TableScan *scan = &MyScheduler->scan;
 	GroupHead *heads;
-	int count = rows_scan(table, &scan->after, JUMP_GROUPS, &heads);
+	int count = rows_scan(table, &scan.after, JUMP_GROUPS, &heads);
 	int i;
 
 	for (i = 0; i < count; i++)
 		remember_rows(&heads[i], 1, false);
 	binding_add_unbound(heads, count);
 	note_waits(table, heads, count, count == JUMP_GROUPS);
-	scan->jumping = false;
+	scan.jumping = false;
 	return count == JUMP_GROUPS ? &heads[count - 1].group : NULL;
 }
 
@@ -198,9 +205,8 @@ jump_over_groups(const TaskTable *table)
 static const TaskGroup *
 list_groups(const TaskTable *table)
 {
-	TableScan *scan = &MyScheduler->scan;
 	GroupHead *rows;
-	int count = rows_list(table, &scan->after, LIST_ROWS, &rows);
+	int count = rows_list(table, &scan.after, LIST_ROWS, &rows);
 	bool more = count == LIST_ROWS;
 	int ngroups = 0;
 	int first = 0;
@@ -216,7 +222,7 @@ list_groups(const TaskTable *table)
 	}
 	binding_add_unbound(rows, ngroups);
 	note_waits(table, rows, ngroups, more);
-	scan->jumping = ngroups < LIST_ROWS / LIST_SHARE;
+	scan.jumping = ngroups < LIST_ROWS / LIST_SHARE;
 	return more ? &rows[count - 1].group : NULL;
 }
 
@@ -224,43 +230,42 @@ list_groups(const TaskTable *table)
 static uint64
 count_displaced(void)
 {
-	return groups_displaced() - MyScheduler->scan.displaced;
+	return groups_displaced() - scan.displaced;
 }
 
 /* The scan is complete, or pauses. */
 static void
-pause_scan(MonoTime now, int period_ms)
+pause_scan(MonoTime now)
 {
-	TableScan *scan = &MyScheduler->scan;
-	int64 pause = Max(scan->cost * SCAN_SHARE, (int64) period_ms * 1000);
+	int64 pause = Max(scan.cost * SCAN_SHARE, (int64) MyScheduler->settings.period * 1000);
 
-	scan->not_before.us = now.us + scan->cost * WANTED_SHARE;
-	scan->next.us = now.us + pause;
+	scan.not_before.us = now.us + scan.cost * WANTED_SHARE;
+	scan.next.us = now.us + pause;
 	if (count_displaced() > 0)
-		scan->next = scan->not_before;
-	scan->going = scan->tidying = false;
+		scan.next = scan.not_before;
+	scan.going = scan.tidying = false;
 }
 
 /* A scan begins, or goes on after a pause. */
 static void
 begin_scan(void)
 {
-	TableScan *scan = &MyScheduler->scan;
 	static const TaskGroup before_all = {.queue = "",
 										 .max = PG_INT32_MIN,
 										 .priority = PG_INT32_MIN,
 										 .role = "",
 										 .role_id = PG_INT64_MIN};
 
-	scan->cost = 0;
-	scan->displaced = groups_displaced();
-	scan->going = true;
-	if (scan->after.queue)
+	MyScheduler->row_missed = false;
+	scan.cost = 0;
+	scan.displaced = groups_displaced();
+	scan.going = true;
+	if (scan.after.queue)
 		return;
 	groups_scan_begin();
 	set_position(&before_all);
-	scan->oldest = DT_NOEND;
-	scan->wanted = scan->jumping = false;
+	scan.oldest = DT_NOEND;
+	scan.wanted = scan.jumping = false;
 }
 
 /*
@@ -270,38 +275,140 @@ begin_scan(void)
 static bool
 advance_scan(const TaskTable *table)
 {
-	TableScan *scan = &MyScheduler->scan;
 	const TaskGroup *last;
 
-	if (scan->tidying)
+	if (scan.tidying)
 		return groups_forget_unseen(clock_mono(), FORGET_MAX);
-	last = scan->jumping ? jump_over_groups(table) : list_groups(table);
+	last = scan.jumping ? jump_over_groups(table) : list_groups(table);
 	set_position(last);
 	if (last)
 		return count_displaced() >= WINDOW_GROUPS;
 	groups_scan_end();
-	figures_set(FIGURE_OLDEST, scan->oldest);
-	scan->tidying = true;
+	figures_set(FIGURE_OLDEST, scan.oldest);
+	scan.tidying = true;
 	return false;
 }
 
 /*
  * Read the next slice, or the first one of the next scan.  A scan that is requested while one is
- * running begins after it.
+ * running begins after it.  When a scan ends, the next look is due when the next scan is, if that
+ * is the next period.
  */
-void
-scan_slice(const TaskTable *table, int period_ms)
+static void
+read_slice(void)
 {
-	TableScan *scan = &MyScheduler->scan;
 	MonoTime begun = clock_mono();
 	bool pauses;
 
-	if (!scan->going)
+	if (!scan.going)
 		begin_scan();
 	do
-		pauses = advance_scan(table);
+		pauses = advance_scan(MyScheduler->table);
 	while (!pauses && clock_mono().us - begun.us < SLICE_US);
-	scan->cost += clock_mono().us - begun.us;
-	if (pauses)
-		pause_scan(clock_mono(), period_ms);
+	scan.cost += clock_mono().us - begun.us;
+	if (!pauses)
+		return;
+	pause_scan(clock_mono());
+	scan.next_look = clock_plus_ms(clock_mono(), MyScheduler->settings.period);
 }
+
+/*
+ * Look for suspects, the next expiry, and rows that wait for other tasks.  There are few of them,
+ * if any, but their indexes are read from the beginning, where an old snapshot keeps an entry for
+ * each task that was claimed under it.
+ */
+static void
+look_at_indexes(const TaskTable *table)
+{
+	MonoTime begun = clock_mono();
+	MonoTime ended;
+	int64 *suspects;
+	int count;
+
+	if (!isolation_is_wanted() && clock_is_before(begun, scan.next_index_look))
+		return;
+	count = rows_isolated(table, &suspects);
+	isolation_set_suspects(suspects, count);
+	unstarted_look(table);
+	dependents_look();
+	ended = clock_mono();
+	scan.next_index_look.us =
+		ended.us + Min((ended.us - begun.us) * INDEX_LOOK_SHARE, INDEX_LOOK_MAX_US);
+}
+
+/* Read every period, and before each scan, what else no hint reports: a few rows. */
+static void
+look_at_rows(MonoTime now)
+{
+	refused_tidy(now);
+	reconcile_rows(MyScheduler->table);
+	look_at_indexes(MyScheduler->table);
+	scan.next_look = clock_plus_ms(now, MyScheduler->settings.period);
+}
+
+/* Read a slice of the scan, and what else no hint reports, if that is due. */
+static void
+run_scan(ClockNow now)
+{
+	bool scans;
+	bool looks;
+
+	scan.wanted = is_wanted(); /* whatever a look before it finds */
+	scans = !clock_is_before(now.mono, scan_until());
+	looks = (scans && !scan.going) || !clock_is_before(now.mono, scan.next_look);
+	if (!scans && !looks)
+		return;
+	work_begin("scanning the task table");
+	work_limit(WORK_SCAN_MS);
+	if (looks)
+		look_at_rows(now.mono);
+	if (scans)
+		read_slice();
+	work_end();
+}
+
+static MonoTime
+scan_due(ClockNow now pg_attribute_unused())
+{
+	return clock_min(scan_until(), scan.next_look);
+}
+
+/* A periodic scan and a look need no scheduler: the next one begins with them. */
+static MonoTime
+scan_needed(ClockNow now)
+{
+	if (scan.going)
+		return now.mono;
+	return is_wanted() || groups_lack() ? scan_until() : CLOCK_NEVER;
+}
+
+/* Nothing is known of the rows any more: a complete scan is due now. */
+static void
+forget_rows(void)
+{
+	set_position(NULL);
+	scan.going = scan.tidying = false;
+	scan.wanted = true;
+	scan.not_before = CLOCK_LONG_AGO;
+}
+
+static void
+scan_forget_table(bool another pg_attribute_unused())
+{
+	forget_rows();
+	isolation_want();
+}
+
+static bool
+scan_failed(const BatchFailure *failure)
+{
+	if (failure->forget)
+		forget_rows();
+	return false;
+}
+
+const SchedulerJob scan_job = {.due = scan_due,
+							   .needed = scan_needed,
+							   .run = run_scan,
+							   .forget_table = scan_forget_table,
+							   .failed = scan_failed};

@@ -29,30 +29,30 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
-#include "scheduler/away.h"
 #include "scheduler/demand.h"
+#include "scheduler/binding.h"
 #include "scheduler/dependents.h"
 #include "scheduler/dispatch.h"
 #include "scheduler/errors.h"
 #include "scheduler/figures.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
-#include "scheduler/idle.h"
 #include "scheduler/isolation.h"
 #include "scheduler/order.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
+#include "scheduler/prepare.h"
 #include "scheduler/rate_store.h"
 #include "scheduler/rates.h"
+#include "scheduler/reboot.h"
 #include "scheduler/reconcile.h"
-#include "scheduler/recovery.h"
 #include "scheduler/refused.h"
 #include "scheduler/role_line.h"
 #include "scheduler/role_state.h"
-#include "scheduler/row_writes.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/unstarted.h"
 #include "scheduler/work.h"
 #include "settings.h"
 #include "shared/arbiter.h"
@@ -77,13 +77,32 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 #define WAKE_TIMER_MS 2000
 
 /*
- * What look_at_indexes reads without being asked takes at most 1/100 of the time; for that, it
- * waits for a minute at most (us).
+ * After a write has waited in vain for a row lock, there is none for this time (ms): these waits
+ * take at most a tenth of the scheduler's time.
  */
-#define INDEX_LOOK_SHARE 100
-#define INDEX_LOOK_MAX_US 60000000
+#define ROW_LOCK_PAUSE_MS 200
+
+/* Pause after a lack of memory (ms): doubled each time, up to the second. */
+#define NO_MEMORY_MS 1000
+#define NO_MEMORY_MAX_MS 60000
+
+/* The scheduler is idle if nothing is due within this time (ms). */
+#define IDLE_AHEAD_MS 1000
+
+/* Then it exits after this time, if there are not places for all databases (ms). */
+#define REST_MS 5000
 
 SchedulerProcess *MyScheduler = NULL;
+
+/* Static, because these are of the loop. */
+static DispatchRound last_round;  /* after an error it is known what was chosen */
+static ClockNow dispatched;		  /* start of the last round */
+static uint32 changes_seen;		  /* of watch_changes: refused rows were retried after these */
+static TimeoutId wake_timeout;	  /* ends the sleep */
+static MonoTime rests_since;	  /* CLOCK_NEVER: it has work, or keeps its place anyway */
+static bool iteration_failed;	  /* the last iteration ended with an error */
+static MonoTime no_writing_until; /* a write has waited for a row lock in vain */
+static int no_memory_ms;		  /* pause after a lack of memory; 0: there was none */
 
 /*
  * Handler of SIGTERM.  Between transactions the process exits in order.  Within one it exits at
@@ -105,121 +124,23 @@ release_slot_at_exit(int code pg_attribute_unused(), Datum arg pg_attribute_unus
 	scheduler_slot_release(MyScheduler->slot);
 }
 
-/* Publish the task table of this database, and log it: not again for each of its schedulers. */
-static void
-publish_table(TaskTable *table, const char *owner)
-{
-	if (shared_database_set_relid(MyDatabaseId, table->relid, table->owner) &&
-		table->relid != MyScheduler->last_relid)
-		ereport(LOG, (errmsg("pg_task has %s the task table %s of role \"%s\" in database \"%s\"",
-							 table->created ? "created" : "found", table->name, owner,
-							 MyScheduler->database),
-					  errhidecontext(true)));
-	MyScheduler->table = table;
-	shared_scheduler_publish(MyScheduler->slot, table->relid);
-}
-
 /* If the table has changed since the last call, refused rows may be accepted now. */
 static void
 retry_refused(void)
 {
 	uint32 changes = watch_changes();
 
-	if (changes == MyScheduler->changes_seen)
+	if (changes == changes_seen)
 		return;
-	MyScheduler->changes_seen = changes;
+	changes_seen = changes;
 	refused_forget();
 	orphans_retry_refused();
 	dependents_retry_refused();
 }
 
-/*
- * There is no task table, and pg_task.create_table is off: this process exits, and the database has
- * no scheduler until somebody asks for a table.
- */
-static void
-leave_without_table(void)
-{
-	if (shared_database_set_absent(MyDatabaseId))
-		ereport(LOG,
-				(errmsg("pg_task creates no task table in database \"%s\"", MyScheduler->database),
-				 errdetail("The setting \"pg_task.create_table\" is off."),
-				 errhint("ALTER DATABASE %s SET pg_task.create_table = on",
-						 quote_identifier(MyScheduler->database)),
-				 errhidecontext(true)));
-	MyScheduler->absent = true;
-	/* this sets the latch as well */
-	scheduler_slot_leave(MyScheduler->slot);
-}
-
-/*
- * Prepare the task table.  Everything known about its rows is read again.  Returns false if there
- * is none.
- */
-static bool
-prepare_table(void)
-{
-	SharedScheduler *slot = MyScheduler->slot;
-	TaskTable *prepared;
-	char *owner;
-
-	shared_scheduler_publish(slot, InvalidOid);
-	work_forget_table();
-	work_begin("preparing the task table");
-	prepared = table_prepare(&MyScheduler->settings, slot->user, MyScheduler->context);
-	if (prepared == NULL)
-	{
-		work_end();
-		leave_without_table();
-		return false;
-	}
-	owner = GetUserNameFromId(prepared->owner, true);
-	work_end();
-	table_keep(prepared);
-	/* after an error, a change may have been learnt of only now */
-	retry_refused();
-	publish_table(prepared, owner ? owner : "");
-	if (!OidIsValid(MyScheduler->last_relid))
-		shared_wake_supervisor(); /* another scheduler may be started */
-	scan_forget();
-	isolation_want();
-	shared_database_set_owner_code(MyDatabaseId, Settings.owner_code);
-	if (prepared->code == NULL)
-		report_end_all(&MyScheduler->owner_code);
-	role_line_recall_all();
-	away_table_prepared(prepared);
-	if (MyScheduler->away)
-	{
-		/* what is known of rows will not hold when it is released */
-		MyScheduler->last_relid = InvalidOid;
-		return true;
-	}
-	if (prepared->relid != MyScheduler->last_relid)
-	{
-		/* another table: what was known of rows is not of its rows */
-		groups_clear();
-		reconcile_want();
-	}
-	history_table_prepared(prepared->relid != MyScheduler->last_relid);
-	rules_reader_forget();
-	reboot_table_prepared(prepared->relid != MyScheduler->last_relid);
-	dependents_table_prepared(prepared->relid != MyScheduler->last_relid);
-	MyScheduler->last_relid = prepared->relid;
-	return true;
-}
-
-static void
-reconcile_with_rows(void)
-{
-	work_begin("reconciling the running tasks");
-	work_limit(WORK_SCAN_MS);
-	reconcile_rows(MyScheduler->table);
-	work_end();
-}
-
 /* Take the hints and events that commits have left in the slot. */
 static void
-take_hints(void)
+take_hints(ClockNow now)
 {
 	SharedHint hints[SHARED_ALL_HINTS];
 	int events;
@@ -241,133 +162,131 @@ take_hints(void)
 	if (events & SHARED_RECONCILE)
 		reconcile_want();
 	if (events & SHARED_EXPIRY)
-		MyScheduler->next_expiry = 0;
+		unstarted_look_at_once();
 	if (events & SHARED_QUEUES)
 		rules_reader_want();
 	if (events & SHARED_HISTORY)
-		history_hint(0, clock_mono());
+		history_hint(0, now.mono);
 	dependents_take(events);
 }
 
-/*
- * Look for suspects, the next expiry, and rows that wait for other tasks.  There are few of them,
- * if any, but their indexes are read from the beginning, where an old snapshot keeps an entry for
- * each task that was claimed under it.
- */
+/* One claim: hints and finished tasks are handled before the next one. */
 static void
-look_at_indexes(const TaskTable *table)
+run_dispatch(ClockNow now pg_attribute_unused())
 {
-	MonoTime begun = clock_mono();
-	MonoTime ended;
-	int64 *suspects;
-	int count;
-
-	if (!isolation_is_wanted() && clock_is_before(begun, MyScheduler->next_index_look))
-		return;
-	count = rows_isolated(table, &suspects);
-	isolation_set_suspects(suspects, count);
-	MyScheduler->next_expiry = rows_next_expiry(table, DT_NOBEGIN);
-	dependents_look();
-	ended = clock_mono();
-	MyScheduler->next_index_look.us =
-		ended.us + Min((ended.us - begun.us) * INDEX_LOOK_SHARE, INDEX_LOOK_MAX_US);
+	dispatched = clock_now();
+	rates_settle(dispatched.mono);
+	dispatch_begin(&last_round);
+	if (dispatch_round(&last_round, dispatched))
+		SetLatch(MyLatch);
+	dispatch_publish(&last_round);
 }
 
-/* Read every period, and before each scan, what else no hint reports: a few rows. */
-static void
-look_at_rows(MonoTime now)
+/* What has become due since the last round is due now. */
+static MonoTime
+dispatch_due(ClockNow now pg_attribute_unused())
 {
-	refused_tidy(now);
-	reconcile_rows(MyScheduler->table);
-	look_at_indexes(MyScheduler->table);
-	MyScheduler->next_look = clock_plus_ms(now, MyScheduler->settings.period);
+	return clock_min(groups_due_at(dispatched),
+					 clock_min(pool_until(dispatched.mono), demand_until(dispatched.mono)));
 }
 
-/*
- * Read the first row of every group, a slice at a time: finds rows that no hint reported.  When a
- * scan ends, the next look is due when the next scan is, if that is the next period.
- */
-static void
-scan_next_groups(void)
+/* While executors run tasks the scheduler is not idle anyway. */
+static MonoTime
+dispatch_needed(ClockNow now)
 {
-	if (!scan_going())
-		MyScheduler->row_missed = false;
-	scan_slice(MyScheduler->table, MyScheduler->settings.period);
-	if (!scan_going())
-		MyScheduler->next_look = clock_plus_ms(clock_mono(), MyScheduler->settings.period);
+	return groups_ready(now) ? now.mono : groups_due_at(now);
 }
 
-/* Look for what no hint reports, if that is due. */
-static void
-scan_table(MonoTime now)
-{
-	bool scans;
-	bool looks;
-
-	if (isolation_may_begin())
-		isolation_want();
-	scans = scan_due(now);
-	looks = (scans && !scan_going()) || !clock_is_before(now, MyScheduler->next_look);
-	if (!scans && !looks)
-		return;
-	work_begin("scanning the task table");
-	work_limit(WORK_SCAN_MS);
-	if (looks)
-		look_at_rows(now);
-	if (scans)
-		scan_next_groups();
-	work_end();
-}
-
-/* The settings of the database differ from those with which this process began, or disable it. */
-static void
-leave_for_settings(uint32 settings, bool disabled)
-{
-	if (disabled)
-	{
-		ereport(LOG, (errmsg("pg_task is disabled in database \"%s\"", MyScheduler->database),
-					  errhidecontext(true)));
-		shared_database_disable(MyDatabaseId, settings);
-	}
-	/* this sets the latch as well */
-	scheduler_slot_leave(MyScheduler->slot);
-}
-
-/*
- * Look at the settings of the database, first of all and when they have changed.  If they concern
- * this process, it exits, and the next one begins with the new ones.  Returns true if so.
- */
 static bool
-check_settings(void)
+dispatch_failed(const BatchFailure *failure)
 {
-	uint32 settings = shared_settings_of_database(MyDatabaseId);
-	bool first = MyScheduler->database_settings == NULL;
-	bool leaves;
-	bool disabled;
-	char *text;
+	dispatch_abandon(&last_round);
+	if (failure->sqlstate != ERRCODE_TABLE_CHANGED)
+		dispatch_publish_none();
+	return refused_batches_failed(failure);
+}
 
-	if (!first && settings == MyScheduler->settings_seen)
-		return false;
-	work_begin("reading the settings of the database");
-	text = database_settings(&disabled);
-	work_end();
-	if (first)
+static const SchedulerJob hints_job = {.run = take_hints, .always = true};
+
+static const SchedulerJob dispatch_job = {.due = dispatch_due,
+										  .needed = dispatch_needed,
+										  .run = run_dispatch,
+										  .failed = dispatch_failed,
+										  .always = true};
+
+/* The jobs, in the order in which they run in an iteration. */
+static const SchedulerJob *const jobs[] = {
+	&dependents_job,   /* before the hints, which it leaves for the tasks that it frees */
+	&hints_job,		   /* what commits have reported: the jobs after it act on it */
+	&rules_reader_job, /* before anything is chosen by rules */
+	&rate_store_job,   /* before the tasks of an earlier scheduler are counted ... */
+	&reconcile_job,	   /* ... which this does */
+	&isolation_job,	   /* asks for a scan ... */
+	&scan_job,		   /* ... and what it finds may start in this iteration */
+	&dispatch_job,	   /* chooses, claims, assigns */
+	/* these may wait for locks or be refused: the claims of other tasks do not wait for them */
+	&orphans_job,	/* first, because tasks may wait for these places */
+	&unstarted_job, /* what a round or a scan has found */
+	&expiry_job,
+	&binding_job,
+	&reboot_job,
+	&history_job,
+	&rate_tidy_job,
+};
+
+/* Return when a job is due, as "moment" says (see SchedulerJob), if it may write then. */
+static MonoTime
+may_run_at(const SchedulerJob *job, MonoTime moment)
+{
+	return job->writes ? clock_max(moment, no_writing_until) : moment;
+}
+
+static void
+run_jobs(ClockNow now)
+{
+	int i;
+
+	for (i = 0; i < (int) lengthof(jobs); i++)
 	{
-		MyScheduler->database_settings = MemoryContextStrdup(TopMemoryContext, text);
-		/* it may have connected with older ones */
-		leaves = disabled || settings != MyScheduler->settings_seen;
+		MonoTime due = jobs[i]->always ? CLOCK_LONG_AGO : jobs[i]->due(now);
+
+		if (!clock_is_before(now.mono, may_run_at(jobs[i], due)))
+			jobs[i]->run(now);
 	}
-	else
-		leaves = strcmp(text, MyScheduler->database_settings) != 0;
-	if (leaves)
-		leave_for_settings(settings, disabled);
-	MyScheduler->settings_seen = settings;
-	return leaves;
+}
+
+/* Prepare the task table.  Returns false if there is none. */
+static bool
+find_table(void)
+{
+	bool another;
+	int i;
+
+	if (!prepare_table())
+		return false;
+	another = MyScheduler->table->relid != MyScheduler->last_relid;
+	/* after an error, a change may have been learnt of only now */
+	retry_refused();
+	role_line_recall_all();
+	if (MyScheduler->away)
+	{
+		dispatch_publish_none();
+		/* what is known of rows will not hold when it is released */
+		MyScheduler->last_relid = InvalidOid;
+		return true;
+	}
+	if (another)
+		groups_clear();
+	for (i = 0; i < (int) lengthof(jobs); i++)
+		if (jobs[i]->forget_table)
+			jobs[i]->forget_table(another);
+	MyScheduler->last_relid = MyScheduler->table->relid;
+	return true;
 }
 
 /* One iteration of the loop. */
 static void
-run_iteration(DispatchRound *round)
+run_iteration(void)
 {
 	ClockNow now = clock_now();
 
@@ -377,39 +296,148 @@ run_iteration(DispatchRound *round)
 	/* before anything that may wait for a lock: others need not wait for that */
 	demand_yield();
 	pool_reclaim(now.mono);
-	if (check_settings())
+	if (prepare_settings())
 		return;
 	retry_refused();
-	if ((MyScheduler->table == NULL || watch_changed()) && !prepare_table())
+	if ((MyScheduler->table == NULL || watch_changed()) && !find_table())
 		return;
 	if (MyScheduler->away)
 	{
-		away_look();
-		MyScheduler->iteration_failed = false;
+		prepare_look_away();
+		iteration_failed = false;
 		return;
 	}
-	/* before the hints, which it leaves for the tasks that are free now */
-	if (dependents_due(now.mono))
-		dependents_run(now);
-	take_hints();
-	rules_reader_run(now.mono);
-	/* before the tasks of an earlier scheduler are counted */
-	if (rate_store_due(now.mono))
-		rate_store_prepare(now);
-	if (reconcile_due(now.mono))
-		reconcile_with_rows();
-	rates_settle(now.mono);
-	scan_table(now.mono);
-	/* one claim per iteration: hints and finished tasks are handled in between */
-	MyScheduler->dispatched = clock_now();
-	if (dispatch_round(round, MyScheduler->dispatched))
-		SetLatch(MyLatch);
-	dispatch_publish(round);
-	row_writes_run(now);
-	MyScheduler->iteration_failed = false;
-	MyScheduler->no_memory_ms = 0;
+	run_jobs(now);
+	iteration_failed = false;
+	no_memory_ms = 0;
 	if (!orphans_refused() && refused_count() == 0 && !history_refused() && !dependents_refused())
 		errors_forget();
+}
+
+/*
+ * After an error that was no row's nothing is trusted that was read of rows.  What runs is known
+ * from the rings.  If the table may have changed, which autovacuum brings about as well, the groups
+ * are kept: a scan corrects what is wrong, and there may be very many.
+ */
+static void
+forget_rows(bool table_changed)
+{
+	if (table_changed)
+		queues_lose_sight();
+	else
+		groups_clear();
+	work_forget_table();
+}
+
+/* An error has ended the iteration: abort the transaction and make everything whole again. */
+static void
+recover(void)
+{
+	MonoTime now = clock_mono();
+	BatchFailure failure;
+	bool at_once = false;
+	int i;
+
+	HOLD_INTERRUPTS();
+	failure = errors_end_iteration(now);
+	iteration_failed = true;
+	if (failure.waited)
+		no_writing_until = clock_plus_ms(now, ROW_LOCK_PAUSE_MS);
+	if (failure.sqlstate == ERRCODE_OUT_OF_MEMORY)
+		no_memory_ms = Min(Max(no_memory_ms * 2, NO_MEMORY_MS), NO_MEMORY_MAX_MS);
+	for (i = 0; i < (int) lengthof(jobs); i++)
+		if (jobs[i]->failed)
+			at_once |= jobs[i]->failed(&failure);
+	if (failure.forget)
+		forget_rows(failure.sqlstate == ERRCODE_TABLE_CHANGED);
+	if (at_once)
+	{
+		/*
+		 * What code of the owner's did to catalogs is undone, but was reported to this process: it
+		 * does not have the refused rows tried again.
+		 */
+		changes_seen = watch_changes();
+		SetLatch(MyLatch);
+	}
+	RESUME_INTERRUPTS();
+}
+
+/* Return when something is due that needs a scheduler, besides what the executors report. */
+static MonoTime
+needed_at(ClockNow now)
+{
+	MonoTime needed = CLOCK_NEVER;
+	int i;
+
+	if (iteration_failed)
+		return clock_plus_ms(now.mono, JOB_FAILED_RETRY_MS);
+	if (MyScheduler->away)
+		return CLOCK_NEVER;
+	if (MyScheduler->table == NULL)
+		return now.mono;
+	for (i = 0; i < (int) lengthof(jobs); i++)
+		if (jobs[i]->needed)
+			needed = clock_min(needed, may_run_at(jobs[i], jobs[i]->needed(now)));
+	if (refused_count() > 0)
+		needed = clock_min(needed, clock_plus_ms(now.mono, JOB_FAILED_RETRY_MS));
+	return needed;
+}
+
+/* Return when the walk that removes rows goes on, or begins because something is to be found. */
+static MonoTime
+next_walk(ClockNow now)
+{
+	if (iteration_failed || MyScheduler->away)
+		return CLOCK_NEVER;
+	return may_run_at(&history_job, history_job.due(now));
+}
+
+/*
+ * Return when the database needs a scheduler again after this one.  A walk that is given up begins
+ * anew with the next visit: one that came back for it would be asked to exit again, where many have
+ * walks to do.
+ */
+static MonoTime
+successor_needed_at(ClockNow now)
+{
+	MonoTime needed = clock_min(needed_at(now), scan_missed_until());
+
+	if (MyScheduler->absent)
+		return CLOCK_NEVER;
+	return history_walking() ? needed : clock_min(needed, next_walk(now));
+}
+
+/*
+ * With more databases than places for schedulers, tell the supervisor whether this one is idle, so
+ * that another database may have its worker slot.  After a rest it exits, and leaves the time at
+ * which the database needs a scheduler again.  Called within the guarded iteration, because memory
+ * may run out.
+ */
+static void
+show_idle(ClockNow now)
+{
+	SharedScheduler *slot = MyScheduler->slot;
+	MonoTime ahead = clock_plus_ms(now.mono, IDLE_AHEAD_MS);
+	bool idle;
+
+	/* read without a lock: the supervisor wakes this process when it changes */
+	if (!Shared->crowded)
+	{
+		rests_since = CLOCK_NEVER;
+		return;
+	}
+	idle = !pool_is_busy() && clock_is_before(ahead, needed_at(now));
+	if (!idle || !clock_is_before(ahead, next_walk(now)))
+		rests_since = CLOCK_NEVER;
+	else if (clock_is_before(now.mono, rests_since))
+		rests_since = now.mono;
+	else if (clock_exceeds(rests_since, now.mono, REST_MS))
+		scheduler_slot_leave(slot); /* this sets the latch as well */
+	if (idle == (pg_atomic_read_u64(&slot->idle_since) != 0))
+		return;
+	pg_atomic_write_u64(&slot->idle_since, idle ? (uint64) now.mono.us : 0);
+	if (idle)
+		shared_wake_supervisor();
 }
 
 static void
@@ -423,21 +451,19 @@ run_guarded_iteration(void)
 {
 	ErrorContextCallback callback = {.previous = error_context_stack,
 									 .callback = add_error_context};
-	DispatchRound round;
 
 	MemoryContextReset(MyScheduler->context);
 	MemoryContextSwitchTo(MyScheduler->context);
-	dispatch_begin(&round);
 	error_context_stack = &callback;
 	PG_TRY();
 	{
-		run_iteration(&round);
-		idle_show(clock_now());
+		run_iteration();
+		show_idle(clock_now());
 	}
 	PG_CATCH();
 	{
-		recovery_run(&round);
-		idle_show(clock_now()); /* cannot fail: nothing is looked up now */
+		recover();
+		show_idle(clock_now()); /* cannot fail: nothing is looked up now */
 	}
 	PG_END_TRY();
 	error_context_stack = callback.previous;
@@ -459,7 +485,7 @@ must_exit(void)
 static void
 wait_for_memory(void)
 {
-	MonoTime until = clock_plus_ms(clock_mono(), MyScheduler->no_memory_ms);
+	MonoTime until = clock_plus_ms(clock_mono(), no_memory_ms);
 	long left;
 
 	while (!must_exit() && (left = clock_ms_until(clock_mono(), until)) > 0)
@@ -476,23 +502,20 @@ wait_for_memory(void)
 static MonoTime
 next_iteration(ClockNow now)
 {
-	ClockNow dispatched = MyScheduler->dispatched;
-	MonoTime until;
+	MonoTime until = CLOCK_NEVER;
+	int i;
 
-	if (MyScheduler->iteration_failed)
+	if (iteration_failed)
 		return clock_min(clock_plus_ms(now.mono, MyScheduler->settings.period),
-						 isolation_until(now.mono));
+						 isolation_job.due(now));
 	if (MyScheduler->away)
 		return clock_plus_ms(now.mono, MyScheduler->settings.period);
-	/* what has become due since the last round is due now */
-	until = clock_min(clock_min(scan_until(), MyScheduler->next_look), groups_due_at(dispatched));
-	until = clock_min(until, clock_min(pool_until(dispatched.mono), demand_until(dispatched.mono)));
-	until = clock_min(until, clock_max(clock_min(row_writes_until(now), history_until()),
-									   MyScheduler->no_writing_until));
-	until = clock_min(until, clock_min(reconcile_until(), rules_reader_until()));
-	until = clock_min(until, clock_min(dependents_until(), rate_store_until()));
-	until = clock_min(until, idle_until());
-	return clock_min(until, isolation_until(now.mono));
+	if (rests_since.us != CLOCK_NEVER.us)
+		until = clock_plus_ms(rests_since, REST_MS);
+	for (i = 0; i < (int) lengthof(jobs); i++)
+		if (jobs[i]->due)
+			until = clock_min(until, may_run_at(jobs[i], jobs[i]->due(now)));
+	return until;
 }
 
 /* Handler of wake_timeout.  The server has set the latch. */
@@ -509,7 +532,7 @@ static void
 set_wake_timer(ClockNow now, MonoTime until)
 {
 	if (clock_is_before(until, clock_plus_ms(now.mono, WAKE_TIMER_MS)))
-		enable_timeout_at(MyScheduler->wake_timeout, now.wall + (until.us - now.mono.us));
+		enable_timeout_at(wake_timeout, now.wall + (until.us - now.mono.us));
 }
 
 /* Sleep until the next iteration is due, or until another process sets the latch. */
@@ -533,7 +556,7 @@ wait_for_work(void)
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, left,
 					 MyScheduler->wait_event);
 	MyScheduler->slot->innocent = false;
-	disable_timeout(MyScheduler->wake_timeout, false);
+	disable_timeout(wake_timeout, false);
 	ResetLatch(MyLatch);
 	QueryCancelPending = false; /* there is nothing to cancel */
 	CHECK_FOR_INTERRUPTS();
@@ -557,7 +580,7 @@ attach_to_slot(Datum arg)
 static void
 connect_to_database(void)
 {
-	MyScheduler->settings_seen = shared_settings_of_database(MyScheduler->slot->database);
+	prepare_begin();
 	MyScheduler->in_transaction = true;
 	BackgroundWorkerInitializeConnectionByOid(MyScheduler->slot->database, InvalidOid, 0);
 	MyScheduler->in_transaction = false;
@@ -573,9 +596,9 @@ static void
 prepare_process(void)
 {
 	MyScheduler->wait_event = COMPAT_WAIT_EVENT("PgTaskSchedulerMain");
-	MyScheduler->rests_since = CLOCK_NEVER;
+	rests_since = CLOCK_NEVER;
 	MyScheduler->settings = location_of(MyScheduler->database);
-	MyScheduler->wake_timeout = RegisterTimeout(USER_TIMEOUT, wake_up);
+	wake_timeout = RegisterTimeout(USER_TIMEOUT, wake_up);
 	work_define();
 	port_describe(); /* for triggers of the owner's */
 	statement_define();
@@ -593,15 +616,19 @@ shut_down(void)
 
 	scheduler_slot_leave(MyScheduler->slot);
 	pool_dismiss();
-	rate_store_flush(now);
-	MyScheduler->slot->due = idle_next_need(now);
+	MyScheduler->slot->due = successor_needed_at(now);
 	MyScheduler->slot->barred = role_line_has_barred(&MyScheduler->slot->barred_changes);
+	if (MyScheduler->table == NULL || MyScheduler->away)
+		return;
+	rate_store_flush(now);
 	/* of other orphans there may be very many: some are written, the next scheduler finds the rest
 	 */
-	for (i = 0;
-		 MyScheduler->table && !MyScheduler->away && (i < EXIT_BATCHES || orphans_must_write());
-		 i++)
-		row_writes_orphans();
+	for (i = 0; i < EXIT_BATCHES || orphans_must_write(); i++)
+	{
+		if (clock_is_before(clock_mono(), orphans_job.due(clock_now())))
+			break;
+		orphans_job.run(clock_now());
+	}
 }
 
 void
@@ -620,7 +647,7 @@ pg_task_scheduler_main(Datum arg)
 	while (!must_exit())
 	{
 		run_guarded_iteration();
-		if (MyScheduler->no_memory_ms > 0)
+		if (no_memory_ms > 0)
 			wait_for_memory();
 		wait_for_work();
 	}

@@ -7,7 +7,7 @@
  * may wait for a user's lock, or a trigger may refuse it; the tasks of other users are claimed and
  * assigned before that.
  *
- * This file is plain memory of the scheduler; it opens no transaction.
+ * This file starts no task.
  */
 #include "postgres.h"
 
@@ -19,6 +19,7 @@
 #include "scheduler/refused.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/unstarted.h"
+#include "scheduler/work.h"
 #include "shared/serving.h"
 #include "task/outcome.h"
 
@@ -27,6 +28,9 @@
 
 /* Maximum number of rows in a transaction: each takes some statements, and other tasks wait. */
 #define BATCH_MAX 64
+
+/* Maximum number of tasks that are set to GONE in one transaction. */
+#define EXPIRE_MAX 1000
 
 typedef struct Unstarted
 {
@@ -49,6 +53,8 @@ static struct
 	Unstarted tasks[UNSTARTED_MAX];
 	int count;
 	int writing; /* number of tasks, from the first, that are being written */
+
+	TimestampTz next_expiry; /* when the next waiting task expires */
 } unstarted;
 
 /* Add a task.  NULL if there is no free entry, or if the task has one already. */
@@ -105,12 +111,6 @@ unstarted_expire(const Candidate *candidate)
 		task->active = candidate->active;
 		task->missed = candidate->missed;
 	}
-}
-
-bool
-unstarted_any(void)
-{
-	return unstarted.count > 0;
 }
 
 static bool
@@ -191,30 +191,9 @@ fail_unstarted(const TaskTable *table, TimestampTz now)
 	}
 }
 
-/*
- * Write all tasks, or only the first if rows are to be written one by one.  The caller is in a
- * transaction and acts as the owner of the table.  It calls unstarted_written after the commit, or
- * unstarted_write_failed after an error.
- */
-void
-unstarted_write(const TaskTable *table, TimestampTz now)
-{
-	int i;
-
-	Assert(MyScheduler->writing);
-	Assert(unstarted.writing == 0);
-	unstarted.writing = Min(unstarted.count, BATCH_MAX);
-	if (refused_singly(REFUSED_UNSTARTED))
-		unstarted.writing = Min(unstarted.count, 1);
-	for (i = 0; i < unstarted.writing; i++)
-		refused_batch_add(REFUSED_UNSTARTED, unstarted.tasks[i].place);
-	expire_unstarted(table, now);
-	fail_unstarted(table, now);
-}
-
-/* The tasks that were written are committed: remove them. */
-void
-unstarted_written(void)
+/* The tasks that were written are committed, or one is refused: remove them. */
+static void
+remove_written(void)
 {
 	unstarted.count -= unstarted.writing;
 	memmove(unstarted.tasks, unstarted.tasks + unstarted.writing,
@@ -222,17 +201,120 @@ unstarted_written(void)
 	unstarted.writing = 0;
 }
 
+/* Write some tasks, or only the first if rows are to be written one by one. */
+static void
+write_unstarted(ClockNow now)
+{
+	int limit = refused_singly(REFUSED_UNSTARTED) ? 1 : BATCH_MAX;
+	int i;
+
+	Assert(unstarted.writing == 0);
+	work_begin_writing("writing tasks that are not started");
+	unstarted.writing = Min(unstarted.count, limit);
+	for (i = 0; i < unstarted.writing; i++)
+		refused_batch_add(REFUSED_UNSTARTED, unstarted.tasks[i].place);
+	expire_unstarted(MyScheduler->table, now.wall);
+	fail_unstarted(MyScheduler->table, now.wall);
+	work_end();
+	refused_batch_written(REFUSED_UNSTARTED);
+	remove_written();
+}
+
+static MonoTime
+unstarted_due(ClockNow now)
+{
+	return unstarted.count > 0 ? now.mono : CLOCK_NEVER;
+}
+
 /*
  * The transaction failed, perhaps while tasks were being written.  A task whose row is refused is
  * removed; a scan finds it again.  If no row is at fault, all tasks are removed: after such an
  * error nothing that was read is trusted.
  */
-void
-unstarted_write_failed(const BatchFailure *failure)
+static bool
+unstarted_failed(const BatchFailure *failure)
 {
-	if (!failure->row_at_fault)
+	if (failure->forget)
 		unstarted.count = 0;
 	else if (refused_next_try(failure, unstarted.writing) == RETRY_LATER)
-		unstarted_written();
+		remove_written();
 	unstarted.writing = 0;
+	return false;
 }
+
+const SchedulerJob unstarted_job = {.due = unstarted_due,
+									.needed = unstarted_due,
+									.run = write_unstarted,
+									.failed = unstarted_failed,
+									.writes = true};
+
+/* Look when the next waiting task expires.  In a transaction. */
+void
+unstarted_look(const TaskTable *table)
+{
+	unstarted.next_expiry = rows_next_expiry(table, DT_NOBEGIN);
+}
+
+/* A task was planned that may expire before all others. */
+void
+unstarted_look_at_once(void)
+{
+	unstarted.next_expiry = 0;
+}
+
+/* Read tasks that have expired and are not refused, as a batch.  Returns their number. */
+static int
+read_expired_tasks(ClockNow now, int limit, Candidate **expired)
+{
+	TaskPlace *places;
+	int found = rows_expired(MyScheduler->table, now.wall, EXPIRE_MAX + refused_count(), &places);
+	int count = 0;
+	int i;
+
+	*expired = palloc0(found * sizeof(Candidate) + 1);
+	for (i = 0; i < found && count < limit; i++)
+	{
+		if (refused_has(places[i], now.mono))
+			continue;
+		refused_batch_add(REFUSED_UNSTARTED, places[i]);
+		(*expired)[count++].place = places[i];
+	}
+	return count;
+}
+
+/* Set to GONE the tasks that have expired. */
+static void
+expire_tasks(ClockNow now)
+{
+	const TaskTable *table = MyScheduler->table;
+	int limit = refused_singly(REFUSED_UNSTARTED) ? 1 : EXPIRE_MAX;
+	Candidate *expired;
+	RowKey *rows;
+	double keep = -1;
+	int written = 0;
+	int count;
+
+	work_begin_writing("expiring tasks");
+	count = read_expired_tasks(now, limit, &expired);
+	if (count > 0)
+		written = rows_expire(table, now.wall, expired, count, &rows, &keep);
+	end_given_up(table, now.wall, rows, written, keep);
+	unstarted.next_expiry = rows_next_expiry(table, DT_NOBEGIN);
+	if (unstarted.next_expiry <= now.wall && written < limit)
+	{
+		/* the others are locked or refused: the next look finds them again */
+		unstarted.next_expiry = rows_next_expiry(table, now.wall);
+		MyScheduler->row_missed |= refused_count() == 0;
+	}
+	work_end();
+	refused_batch_written(REFUSED_UNSTARTED);
+}
+
+static MonoTime
+expiry_due(ClockNow now)
+{
+	return clock_of_wall(now, unstarted.next_expiry);
+}
+
+const SchedulerJob expiry_job = {
+	.due = expiry_due, .needed = expiry_due, .run = expire_tasks, .writes = true};

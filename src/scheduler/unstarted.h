@@ -7,16 +7,17 @@
 
 #include "postgres.h"
 
-#include "scheduler/refused.h"
+#include "scheduler/job.h"
 #include "task/rows.h"
 #include "task/table.h"
+
+extern const SchedulerJob unstarted_job;
+extern const SchedulerJob expiry_job;
 
 extern bool unstarted_fail(TaskPlace place, const char *role, const char *error, const char *hint,
 						   int sqlstate, bool repeats);
 extern void unstarted_expire(const Candidate *candidate);
-extern bool unstarted_any(void);
-extern void unstarted_write(const TaskTable *table, TimestampTz now);
-extern void unstarted_written(void);
-extern void unstarted_write_failed(const BatchFailure *failure);
+extern void unstarted_look(const TaskTable *table);
+extern void unstarted_look_at_once(void);
 
 #endif /* PG_TASK_UNSTARTED_H */

@@ -207,8 +207,6 @@ work_forget_table(void)
 
 	MyScheduler->table = NULL;
 	statement_forget_plans();
-	rate_store_forget_table();
-	removed_forget_table();
 	table_free(table);
 }
 

@@ -1,0 +1,194 @@
+/*
+ * prepare.c
+ *		The task table of this scheduler, and the settings of its database: read when the process
+ *		begins, and again when they have changed.
+ *
+ * A table is away if its database is a copy of the one for which its tasks were planned, or was
+ * restored from a dump of it.  Then the scheduler holds them back: it reads and writes no row, and
+ * adds nothing to the table, until somebody says that they may run (pg_task_release).
+ *
+ * This file knows nothing of rows.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+#include "scheduler/prepare.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/work.h"
+#include "settings.h"
+#include "shared/shared.h"
+#include "shared/slots.h"
+#include "task/database.h"
+#include "task/home.h"
+#include "task/table.h"
+
+/* Static, because later iterations compare with them. */
+static uint32 settings_seen; /* change counter of the settings of the database */
+static char *known_settings; /* as database_settings returns them; NULL: not read yet */
+
+/* The process is about to connect, with the settings of this moment. */
+void
+prepare_begin(void)
+{
+	settings_seen = shared_settings_of_database(MyScheduler->slot->database);
+}
+
+/* Publish the task table of this database, and log it: not again for each of its schedulers. */
+static void
+publish_table(TaskTable *table, const char *owner)
+{
+	if (shared_database_set_relid(MyDatabaseId, table->relid, table->owner) &&
+		table->relid != MyScheduler->last_relid)
+		ereport(LOG, (errmsg("pg_task has %s the task table %s of role \"%s\" in database \"%s\"",
+							 table->created ? "created" : "found", table->name, owner,
+							 MyScheduler->database),
+					  errhidecontext(true)));
+	MyScheduler->table = table;
+	shared_scheduler_publish(MyScheduler->slot, table->relid);
+}
+
+/*
+ * There is no task table, and pg_task.create_table is off: this process exits, and the database has
+ * no scheduler until somebody asks for a table.
+ */
+static void
+leave_without_table(void)
+{
+	if (shared_database_set_absent(MyDatabaseId))
+		ereport(LOG,
+				(errmsg("pg_task creates no task table in database \"%s\"", MyScheduler->database),
+				 errdetail("The setting \"pg_task.create_table\" is off."),
+				 errhint("ALTER DATABASE %s SET pg_task.create_table = on",
+						 quote_identifier(MyScheduler->database)),
+				 errhidecontext(true)));
+	MyScheduler->absent = true;
+	/* this sets the latch as well */
+	scheduler_slot_leave(MyScheduler->slot);
+}
+
+/* Say so in the log, at first sight and after each start of the server. */
+static void
+log_away(const TaskTable *table)
+{
+	ereport(LOG, (errmsg("pg_task holds back the tasks of %s in database \"%s\"", table->name,
+						 MyScheduler->database),
+				  errdetail("The table comes from another database or server: this one is a copy"
+							" of it, or was restored from a dump or a backup."),
+				  errhint("Stop or delete what must not run here, and then \"SELECT"
+						  " pg_task_release()\" in this database, as the owner of the table."),
+				  errhidecontext(true)));
+}
+
+/* The table has been prepared: are its tasks to be held back? */
+static void
+note_away(const TaskTable *table)
+{
+	bool known = shared_database_set_away(MyDatabaseId, table->away);
+
+	if (table->away && !known)
+		log_away(table);
+	else if (!table->away && known)
+		ereport(LOG, (errmsg("pg_task runs the tasks of %s in database \"%s\" from now on",
+							 table->name, MyScheduler->database),
+					  errhidecontext(true)));
+	MyScheduler->away = table->away;
+}
+
+/* Prepare the task table.  Returns false if there is none. */
+bool
+prepare_table(void)
+{
+	SharedScheduler *slot = MyScheduler->slot;
+	TaskTable *prepared;
+	char *owner;
+
+	shared_scheduler_publish(slot, InvalidOid);
+	work_forget_table();
+	work_begin("preparing the task table");
+	prepared = table_prepare(&MyScheduler->settings, slot->user, MyScheduler->context);
+	if (prepared == NULL)
+	{
+		work_end();
+		leave_without_table();
+		return false;
+	}
+	owner = GetUserNameFromId(prepared->owner, true);
+	work_end();
+	table_keep(prepared);
+	publish_table(prepared, owner ? owner : "");
+	if (!OidIsValid(MyScheduler->last_relid))
+		shared_wake_supervisor(); /* another scheduler may be started */
+	shared_database_set_owner_code(MyDatabaseId, Settings.owner_code);
+	if (prepared->code == NULL)
+		report_end_all(&MyScheduler->owner_code);
+	note_away(prepared);
+	return true;
+}
+
+/*
+ * Is the table still away?  If not, the next iteration prepares it.  The mark itself is read: the
+ * commit that sets it wakes this process before it reports a change of the table.
+ */
+void
+prepare_look_away(void)
+{
+	HomeState home;
+
+	work_begin("holding back the tasks of a copied database");
+	home = home_find(MyScheduler->table->relid);
+	work_end();
+	if (home == HOME_AWAY)
+		return;
+	work_forget_table();
+	SetLatch(MyLatch);
+}
+
+/* The settings of the database differ from those with which this process began, or disable it. */
+static void
+leave_for_settings(uint32 settings, bool disabled)
+{
+	if (disabled)
+	{
+		ereport(LOG, (errmsg("pg_task is disabled in database \"%s\"", MyScheduler->database),
+					  errhidecontext(true)));
+		shared_database_disable(MyDatabaseId, settings);
+	}
+	/* this sets the latch as well */
+	scheduler_slot_leave(MyScheduler->slot);
+}
+
+/*
+ * Look at the settings of the database, first of all and when they have changed.  If they concern
+ * this process, it exits, and the next one begins with the new ones.  Returns true if so.
+ */
+bool
+prepare_settings(void)
+{
+	uint32 settings = shared_settings_of_database(MyDatabaseId);
+	bool first = known_settings == NULL;
+	bool leaves;
+	bool disabled;
+	char *text;
+
+	if (!first && settings == settings_seen)
+		return false;
+	work_begin("reading the settings of the database");
+	text = database_settings(&disabled);
+	work_end();
+	if (first)
+	{
+		known_settings = MemoryContextStrdup(TopMemoryContext, text);
+		/* it may have connected with older ones */
+		leaves = disabled || settings != settings_seen;
+	}
+	else
+		leaves = strcmp(text, known_settings) != 0;
+	if (leaves)
+		leave_for_settings(settings, disabled);
+	settings_seen = settings;
+	return leaves;
+}

@@ -1,0 +1,15 @@
+/*
+ * prepare.h
+ *		The task table of this scheduler, and the settings of its database.
+ */
+#ifndef PG_TASK_PREPARE_H
+#define PG_TASK_PREPARE_H
+
+#include "postgres.h"
+
+extern void prepare_begin(void);
+extern bool prepare_settings(void);
+extern bool prepare_table(void);
+extern void prepare_look_away(void);
+
+#endif /* PG_TASK_PREPARE_H */
