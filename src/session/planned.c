@@ -12,6 +12,7 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
+#include "compat.h"
 #include "session/planned.h"
 
 /* The counts of a queue. */
