@@ -12,8 +12,10 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "executor/executor.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "tcop/utility.h"
 #include "utils/inval.h"
 #include "utils/syscache.h"
 
@@ -21,7 +23,7 @@
 #include "compat.h"
 #include "executor/cleanup.h"
 #include "executor/kept_request.h"
-#include "session/numbering.h"
+#include "session/commands.h"
 #include "session/pending.h"
 #include "session/trigger_row.h"
 #include "shared/crash.h"
@@ -31,6 +33,7 @@
 #include "task/queue_table.h"
 #include "task/roles.h"
 #include "task/running.h"
+#include "task/statement.h"
 #include "task/watch.h"
 
 /* The caches that are watched. */
@@ -42,6 +45,8 @@ static struct
 {
 	shmem_request_hook_type request;
 	shmem_startup_hook_type startup;
+	ProcessUtility_hook_type utility;
+	ExecutorStart_hook_type start;
 } next_hook;
 
 /* A relation has changed.  InvalidOid stands for all relations. */
@@ -52,7 +57,6 @@ relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
 	queue_table_relation_invalidated(relid);
 	direct_relation_invalidated(relid);
 	trigger_row_relation_invalidated(relid);
-	numbering_relation_invalidated(relid);
 }
 
 /*
@@ -124,6 +128,27 @@ attach_memory(void)
 	crash_attach_memory();
 }
 
+static void
+process_command(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+				ProcessUtilityContext context, ParamListInfo params, QueryEnvironment *environment,
+				DestReceiver *destination, QueryCompletion *completion)
+{
+	cleanup_note_command(pstmt->utilityStmt);
+	commands_process(next_hook.utility ? next_hook.utility : standard_ProcessUtility, pstmt, query,
+					 read_only_tree, context, params, environment, destination, completion);
+}
+
+static void
+start_plan(QueryDesc *query, int flags)
+{
+	crash_note_parallel_worker();
+	statement_check_plan(query);
+	if (next_hook.start)
+		next_hook.start(query, flags);
+	else
+		standard_ExecutorStart(query, flags);
+}
+
 /* Register what is also needed by a library that was not preloaded. */
 void
 callbacks_define(void)
@@ -146,4 +171,8 @@ callbacks_define_shared(void)
 	shmem_request_hook = request_memory;
 	next_hook.startup = shmem_startup_hook;
 	shmem_startup_hook = attach_memory;
+	next_hook.utility = ProcessUtility_hook;
+	ProcessUtility_hook = process_command;
+	next_hook.start = ExecutorStart_hook;
+	ExecutorStart_hook = start_plan;
 }

@@ -56,8 +56,6 @@ _PG_init(void)
 	}
 
 	callbacks_define_shared();
-	crash_define();
-	commands_define();
 	functions_define();
 	named_table_define();
 	owner_code_define();

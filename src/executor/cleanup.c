@@ -69,7 +69,7 @@ static const char *const system_directories[] = {"/lib/", "/lib64/", "/usr/lib/"
 static const char client_library[] = "libpq.";
 
 /*
- * What tasks have done to this session.  Static, because a callback and a hook write it, and
+ * What tasks have done to this session.  Static, because a callback writes it, and
  * because most of it lasts until the process exits.
  */
 static struct
@@ -79,7 +79,6 @@ static struct
 	bool load;					  /* a task has used LOAD */
 	bool leaves;				  /* a task has used a command that may leave something behind */
 	unsigned int tasks;			  /* that this process has run */
-	ProcessUtility_hook_type next_utility_hook;
 } session;
 
 /* Record that a committing transaction accessed temporary objects: they outlive it. */
@@ -211,19 +210,14 @@ leaves_nothing(const Node *command)
 }
 
 /*
- * ProcessUtility hook.  Record a LOAD: it may change the session, whatever it loads; and commands
- * that may leave something in the session.  The next hook is there: session/commands.c installed
- * one in the postmaster.
+ * A command is about to be executed.  Record a LOAD: it may change the session, whatever it loads;
+ * and commands that may leave something in the session.
  */
-static void
-record_load(PlannedStmt *pstmt, const char *query, bool read_only_tree,
-			ProcessUtilityContext context, ParamListInfo params, QueryEnvironment *environment,
-			DestReceiver *destination, QueryCompletion *completion)
+void
+cleanup_note_command(const Node *command)
 {
-	session.load |= IsA(pstmt->utilityStmt, LoadStmt);
-	session.leaves |= !leaves_nothing(pstmt->utilityStmt);
-	session.next_utility_hook(pstmt, query, read_only_tree, context, params, environment,
-							  destination, completion);
+	session.load |= IsA(command, LoadStmt);
+	session.leaves |= !leaves_nothing(command);
 }
 
 /* Called once per executor, after it has connected.  Libraries loaded so far may stay. */
@@ -231,9 +225,6 @@ void
 cleanup_define(void)
 {
 	session.libraries = count_loads();
-	session.next_utility_hook = ProcessUtility_hook;
-	Assert(session.next_utility_hook != NULL);
-	ProcessUtility_hook = record_load;
 }
 
 /*

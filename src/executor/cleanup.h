@@ -10,6 +10,7 @@
 #include "access/xact.h"
 
 extern void cleanup_define(void);
+extern void cleanup_note_command(const Node *command);	/* for callbacks.c */
 extern void cleanup_transaction_ended(XactEvent event); /* for callbacks.c */
 extern void cleanup_temporary(void);
 extern void cleanup_replication_slots(void);

@@ -194,7 +194,6 @@ attach_executor(Datum arg)
 	preload_libraries();
 	client_define();
 	cleanup_define();
-	statement_define();
 	process.wait_event = COMPAT_WAIT_EVENT("PgTaskExecutorMain");
 	deadline_define();
 	run_define(process.wait_event);

@@ -601,7 +601,6 @@ prepare_process(void)
 	wake_timeout = RegisterTimeout(USER_TIMEOUT, wake_up);
 	work_define();
 	port_describe(); /* for triggers of the owner's */
-	statement_define();
 	groups_create(GROUPS_LIMIT, (int64) Settings.aging * 1000);
 	role_state_create();
 	pool_create();

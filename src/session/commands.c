@@ -1,6 +1,6 @@
 /*
  * commands.c
- *		The ProcessUtility hook of all sessions: commands that concern pg_task.
+ *		What is done before and after commands, of all sessions, that concern pg_task.
  *
  * A command that needs a database for itself (DROP, RENAME, SET TABLESPACE, CREATE DATABASE with a
  * template) first holds it: the scheduler and the idle executors there exit, and none starts until
@@ -37,9 +37,6 @@
 
 /* How long a command waits for the scheduler and the idle executors to exit (ms). */
 #define VACATE_MS 5000
-
-/* Set once.  Static, because a hook has no argument for it. */
-static ProcessUtility_hook_type next_utility_hook = NULL;
 
 /* May the current user create a database? */
 static bool
@@ -242,11 +239,12 @@ finish_prepared(bool committed)
 	waiters_end_all();
 }
 
-/* ProcessUtility hook. */
-static void
-process_command(PlannedStmt *pstmt, const char *query, bool read_only_tree,
-				ProcessUtilityContext context, ParamListInfo params, QueryEnvironment *environment,
-				DestReceiver *destination, QueryCompletion *completion)
+/* Execute a command by "next", in all processes but those of pg_upgrade. */
+void
+commands_process(ProcessUtility_hook_type next, PlannedStmt *pstmt, const char *query,
+				 bool read_only_tree, ProcessUtilityContext context, ParamListInfo params,
+				 QueryEnvironment *environment, DestReceiver *destination,
+				 QueryCompletion *completion)
 {
 	Node *statement = pstmt->utilityStmt;
 	bool commits = is_transaction_statement(statement, TRANS_STMT_COMMIT_PREPARED);
@@ -263,12 +261,7 @@ process_command(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		hold_take(database);
 		hold_wait(database, VACATE_MS);
 	}
-	if (next_utility_hook)
-		next_utility_hook(pstmt, query, read_only_tree, context, params, environment, destination,
-						  completion);
-	else
-		standard_ProcessUtility(pstmt, query, read_only_tree, context, params, environment,
-								destination, completion);
+	next(pstmt, query, read_only_tree, context, params, environment, destination, completion);
 	/* a procedure may have ended the transaction, and the statement of the CALL may be freed */
 	if (finishes)
 		finish_prepared(commits);
@@ -277,12 +270,4 @@ process_command(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	/* its files are gone, and no process is left that counts in it */
 	if (drops && OidIsValid(database))
 		statistics_reset(&database, NULL);
-}
-
-/* Install the hook.  Called only if the library was preloaded. */
-void
-commands_define(void)
-{
-	next_utility_hook = ProcessUtility_hook;
-	ProcessUtility_hook = process_command;
 }

@@ -1,12 +1,18 @@
 /*
  * commands.h
- *		The ProcessUtility hook of all sessions.
+ *		What is done before and after commands that concern pg_task.
  */
 #ifndef PG_TASK_COMMANDS_H
 #define PG_TASK_COMMANDS_H
 
 #include "postgres.h"
 
-extern void commands_define(void);
+#include "tcop/utility.h"
+
+/* For callbacks.c. */
+extern void commands_process(ProcessUtility_hook_type next, PlannedStmt *pstmt, const char *query,
+							 bool read_only_tree, ProcessUtilityContext context,
+							 ParamListInfo params, QueryEnvironment *environment,
+							 DestReceiver *destination, QueryCompletion *completion);
 
 #endif /* PG_TASK_COMMANDS_H */

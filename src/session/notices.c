@@ -31,8 +31,6 @@ static struct
 	int told;			   /* notices that it has raised */
 	SubTransactionId subxact;
 	int64 stopped; /* repeating tasks that the running UPDATE in "subxact" stops, not yet told of */
-	Oid relid;	   /* the last of them, by its table and place */
-	ItemPointerData place;
 } notices;
 
 /* Forget what belongs to another statement, or to a subtransaction that has ended. */
@@ -82,22 +80,14 @@ ends_schedule(const TriggerRow *old, const TriggerRow *new)
 		   SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA;
 }
 
-/*
- * Count a row before it is changed: when its statement tells of the first one, all are known.  Two
- * triggers may come for the same row, one after the other.
- */
+/* Count a row before it is changed: when its statement tells of the first one, all are known. */
 void
 notices_count_stopped(const TriggerRow *old, const TriggerRow *new)
 {
 	if (!ends_schedule(old, new))
 		return;
 	begin_statement();
-	if (notices.stopped > 0 && notices.relid == RelationGetRelid(old->rel) &&
-		ItemPointerEquals(&notices.place, &old->tuple->t_self))
-		return;
 	notices.stopped++;
-	notices.relid = RelationGetRelid(old->rel);
-	notices.place = old->tuple->t_self;
 }
 
 /* May the current user read the ids of this table's tasks? */

@@ -3,7 +3,6 @@
  *		Which ids the sequence of the task table has given, and who may choose one.
  *
  * The value of the sequence is read each time, because nothing reports a restart of a sequence.
- * Only the oid of the sequence is cached.
  */
 #include "postgres.h"
 
@@ -22,25 +21,7 @@
 #include "utils/syscache.h"
 
 #include "session/numbering.h"
-
-/*
- * The sequence that numbers the rows of a table.  Static, because it is kept from one statement of
- * the session to the next.
- */
-static struct
-{
-	Oid relid;	/* InvalidOid: the table has changed */
-	bool known; /* "sequence" is that of "relid" */
-	Oid sequence;
-} numbering;
-
-/* A relation has changed, or all of them: the table may have another sequence now. */
-void
-numbering_relation_invalidated(Oid relid)
-{
-	if (relid == numbering.relid || relid == InvalidOid)
-		numbering.relid = InvalidOid;
-}
+#include "session/trigger_row.h"
 
 /* Return the sequence that the column "id" owns, as identity or serial column, or InvalidOid. */
 static Oid
@@ -64,20 +45,23 @@ find_sequence(Oid relid)
 }
 
 /*
- * The same, from the cache if it is there.  Nothing is cached after an error, or if the table has
- * changed while the catalogs were read.
+ * The same for the root of the table of the last trigger, from what is known of that.  Nothing is
+ * kept if one of them changes while the catalogs are read.
  */
 static Oid
-find_sequence_cached(Oid relid)
+find_sequence_cached(Oid root)
 {
-	if (numbering.relid != relid || !numbering.known)
-	{
-		numbering.known = false;
-		numbering.relid = relid;
-		numbering.sequence = find_sequence(relid);
-		numbering.known = numbering.relid == relid;
-	}
-	return numbering.sequence;
+	Oid sequence;
+
+	if (OidIsValid(trigger_columns.relid) && trigger_columns.root == root &&
+		trigger_columns.sequence_known)
+		return trigger_columns.sequence;
+	trigger_columns.sequence_known = false;
+	trigger_columns.root = root;
+	sequence = find_sequence(root);
+	trigger_columns.sequence = sequence;
+	trigger_columns.sequence_known = OidIsValid(trigger_columns.relid);
+	return sequence;
 }
 
 /*
@@ -108,13 +92,6 @@ read_sequence(PGFunction function, Oid sequence, int64 *value)
 	return !call->isnull;
 }
 
-/* The last value of a sequence.  Returns false if it has given none yet. */
-static bool
-read_last_value(Oid sequence, int64 *value)
-{
-	return read_sequence(pg_sequence_last_value, sequence, value);
-}
-
 /* Is this an id that the sequence has not given yet? */
 static bool
 is_ahead(Oid sequence, int64 id)
@@ -127,7 +104,7 @@ is_ahead(Oid sequence, int64 id)
 		return false;
 	backwards = ((Form_pg_sequence) GETSTRUCT(tuple))->seqincrement < 0;
 	ReleaseSysCache(tuple);
-	if (!read_last_value(sequence, &last))
+	if (!read_sequence(pg_sequence_last_value, sequence, &last))
 		return true;
 	return backwards ? id < last : id > last;
 }
@@ -207,9 +184,9 @@ numbering_check(Oid relid, int64 id, bool moves)
 bool
 numbering_recent(Oid relid, int64 count, int64 *low, int64 *high)
 {
-	Oid sequence = find_sequence_cached(relid);
+	Oid sequence = find_sequence(relid);
 	int64 last = 0;
-	bool found = OidIsValid(sequence) && read_last_value(sequence, &last);
+	bool found = OidIsValid(sequence) && read_sequence(pg_sequence_last_value, sequence, &last);
 
 	if (pg_sub_s64_overflow(last, count, low))
 		*low = PG_INT64_MIN;

@@ -9,6 +9,5 @@
 
 extern void numbering_check(Oid relid, int64 id, bool moves);
 extern bool numbering_recent(Oid relid, int64 count, int64 *low, int64 *high);
-extern void numbering_relation_invalidated(Oid relid); /* for callbacks.c */
 
 #endif /* PG_TASK_NUMBERING_H */

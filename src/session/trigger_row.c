@@ -26,7 +26,7 @@ TriggerColumns trigger_columns;
 void
 trigger_row_relation_invalidated(Oid relid)
 {
-	if (relid == trigger_columns.relid || relid == InvalidOid)
+	if (relid == trigger_columns.relid || relid == trigger_columns.root || relid == InvalidOid)
 		trigger_columns.relid = InvalidOid;
 }
 

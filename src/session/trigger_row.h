@@ -36,6 +36,9 @@ typedef struct TriggerColumns
 {
 	Oid relid;				   /* InvalidOid: nothing is known */
 	int numbers[TASK_COLUMNS]; /* 0: not known */
+	Oid root;				   /* whose ids have the sequence, if that is known */
+	bool sequence_known;
+	Oid sequence; /* InvalidOid: none.  See numbering.c */
 } TriggerColumns;
 
 extern TriggerColumns trigger_columns;

@@ -131,9 +131,6 @@ static struct
 	SharedExecutor *watched;
 	SharedScheduler *scheduler; /* the same in a scheduler */
 	bool leader_known;			/* a parallel worker has looked for the slot of its leader */
-
-	/* The hooks of other libraries, which ours call. */
-	ExecutorStart_hook_type next_executor_hook;
 } crash;
 
 /* The postmaster exits: write the report for the next one. */
@@ -522,33 +519,19 @@ handle_worker_quit(SIGNAL_ARGS)
 }
 
 /*
- * Hook for ExecutorStart: count a parallel worker in the slot of its leader, if that is an
+ * A plan is about to be executed: count a parallel worker in the slot of its leader, if that is an
  * executor.
  */
-static void
-count_parallel_worker(QueryDesc *query, int flags)
-{
-	if (IsParallelWorker() && !crash.leader_known && MyProc->lockGroupLeader)
-	{
-		crash.leader_known = true;
-		crash.watched = executor_slot_of((int) (MyProc->lockGroupLeader - ProcGlobal->allProcs));
-		if (crash.watched)
-		{
-			pg_atomic_fetch_add_u32(&crash.watched->workers, 1);
-			before_shmem_exit(sign_off_at_exit, 0);
-			pqsignal(SIGQUIT, handle_worker_quit);
-		}
-	}
-	if (crash.next_executor_hook)
-		crash.next_executor_hook(query, flags);
-	else
-		standard_ExecutorStart(query, flags);
-}
-
-/* Install the hook.  Only if the library is preloaded. */
 void
-crash_define(void)
+crash_note_parallel_worker(void)
 {
-	crash.next_executor_hook = ExecutorStart_hook;
-	ExecutorStart_hook = count_parallel_worker;
+	if (!IsParallelWorker() || crash.leader_known || MyProc->lockGroupLeader == NULL)
+		return;
+	crash.leader_known = true;
+	crash.watched = executor_slot_of((int) (MyProc->lockGroupLeader - ProcGlobal->allProcs));
+	if (crash.watched == NULL)
+		return;
+	pg_atomic_fetch_add_u32(&crash.watched->workers, 1);
+	before_shmem_exit(sign_off_at_exit, 0);
+	pqsignal(SIGQUIT, handle_worker_quit);
 }

@@ -51,8 +51,6 @@ static struct
 	/* the statement that is being executed */
 	const char *text; /* NULL: none */
 	bool partitioned;
-
-	ExecutorStart_hook_type next_start;
 } statements;
 
 /* No statement of ours is being executed. */
@@ -239,27 +237,13 @@ statement_trigger_calls(const Trigger *trigger, const char *name)
 	return function && strcmp(function, name) == 0;
 }
 
-/* ExecutorStart hook. */
-static void
-start_plan(QueryDesc *query, int flags)
-{
-	bool ours = statements.text && strcmp(query->sourceText, statements.text) == 0;
-
-	if (ours && statements.partitioned)
-		check_planned_members(query->plannedstmt);
-	if (statements.next_start)
-		statements.next_start(query, flags);
-	else
-		standard_ExecutorStart(query, flags);
-}
-
-/* Called once per process that executes these statements. */
+/* A plan is about to be executed: check it, if it is that of our statement. */
 void
-statement_define(void)
+statement_check_plan(const QueryDesc *query)
 {
-	Assert(ExecutorStart_hook != start_plan);
-	statements.next_start = ExecutorStart_hook;
-	ExecutorStart_hook = start_plan;
+	if (statements.text && statements.partitioned &&
+		strcmp(query->sourceText, statements.text) == 0)
+		check_planned_members(query->plannedstmt);
 }
 
 /* Put the elements of each array argument together, now that the caller has filled them. */
