@@ -238,30 +238,6 @@ groups_clear(void)
 		forget_group(dlist_container(QueueGroup, node, iter.cur));
 }
 
-/* Put a group into its lane and the hash table. */
-static void
-insert_into_lane(QueueGroup *group, QueueState *queue, GroupLane *lane)
-{
-	group->key.queue = queue->name;
-	group->key.role = lane->role->name;
-	PG_TRY();
-	{
-		(void) insert_group(groups.table, &group->key);
-	}
-	PG_CATCH();
-	{
-		lane_release(lane);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	/* nothing fails from here on */
-	group->queue = queue;
-	group->lane = lane;
-	lane->ngroups++;
-	queue_add_group(queue);
-	dlist_push_tail(&groups.all, &group->node);
-}
-
 /*
  * Add a group, with its read position before all rows.  If memory runs out, only a queue without
  * groups and its rate may remain, which are forgotten like any other.
@@ -270,27 +246,39 @@ static QueueGroup *
 add_group(const TaskGroup *key)
 {
 	QueueState *queue = queue_find_or_add(key->queue);
+	GroupLane *lane = lane_find_or_add(queue, key->role);
+	QueueGroup *volatile added = NULL;
 	QueueGroup *group;
 
-	if (key->max < 0)
-		rates_want_pause(queue, -(int64) key->max);
-	group = MemoryContextAllocZero(groups.members, sizeof(QueueGroup));
-	group->key = *key;
-	group->places = &group->one;
-	group->size = 1;
-	group->read_position.dt = PG_INT64_MIN;
-	group->read_position.id = PG_INT64_MIN;
-	group->exhausted = true;
 	PG_TRY();
 	{
-		insert_into_lane(group, queue, lane_find_or_add(queue, key->role));
+		if (key->max < 0)
+			rates_want_pause(queue, -(int64) key->max);
+		added = MemoryContextAllocZero(groups.members, sizeof(QueueGroup));
+		added->key = *key;
+		added->key.queue = queue->name;
+		added->key.role = lane->role->name;
+		(void) insert_group(groups.table, &added->key);
 	}
 	PG_CATCH();
 	{
-		pfree(group);
+		lane_release(lane);
+		if (added)
+			pfree(added);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	/* nothing fails from here on */
+	group = added;
+	group->queue = queue;
+	group->lane = lane;
+	group->places = &group->one;
+	group->size = 1;
+	group->read_position = (TaskPlace){PG_INT64_MIN, PG_INT64_MIN};
+	group->exhausted = true;
+	lane->ngroups++;
+	queue_add_group(queue);
+	dlist_push_tail(&groups.all, &group->node);
 	return group;
 }
 
@@ -526,13 +514,6 @@ groups_forget_unseen(MonoTime now, int limit)
 	return queues_sweep(now, limit);
 }
 
-/* Can the group be read ahead?  At most one of its rows is known, and there may be more. */
-static bool
-wants_reading(const QueueGroup *group)
-{
-	return !group->exhausted && group->count - group->next <= 1;
-}
-
 /*
  * Return the groups whose next rows are to be read in one statement: of the first "limit" groups in
  * the order those of which at most one row is known.  One statement for many groups costs little
@@ -555,7 +536,7 @@ groups_read_ahead(QueueGroup **batch, int limit, ClockNow now)
 	for (i = 0; i < nfirst; i++)
 	{
 		order_attach(first[i]);
-		if (wants_reading(first[i]))
+		if (!first[i]->exhausted && first[i]->count - first[i]->next <= 1)
 			batch[count++] = first[i];
 	}
 	pfree(first);
