@@ -187,11 +187,6 @@ REVOKE EXECUTE ON FUNCTION pg_catalog.pg_stat_task_reset(name, text) FROM PUBLIC
 
 COMMENT ON FUNCTION pg_catalog.pg_stat_task_reset(name, text) IS
     'forget the figures of pg_stat_task, of a database and a queue; NULL: of all';
-CREATE OR REPLACE FUNCTION pg_catalog.pg_task_awaited(id bigint) RETURNS boolean
-    LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'pg_task_awaited';
-
-COMMENT ON FUNCTION pg_catalog.pg_task_awaited(bigint) IS
-    'condition of a trigger on a task table: may tasks of this database wait for others?';
 
 CREATE FUNCTION pg_catalog.pg_task_release() RETURNS boolean
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_task_release';
@@ -203,8 +198,8 @@ COMMENT ON FUNCTION pg_catalog.pg_task_release() IS
 -- A statement on a task table calls these, as defaults, in the conditions of triggers and in the
 -- policies: by the rights of whoever executes it, whatever ALTER DEFAULT PRIVILEGES has revoked.
 GRANT EXECUTE ON FUNCTION pg_catalog.pg_task_id(), pg_catalog.pg_task_flow(),
-    pg_catalog.pg_task_watched(text), pg_catalog.pg_task_awaited(bigint),
-    pg_catalog.pg_task_own(name, bigint), pg_catalog.pg_task_queue_own(text) TO PUBLIC;
+    pg_catalog.pg_task_watched(text), pg_catalog.pg_task_own(name, bigint),
+    pg_catalog.pg_task_queue_own(text) TO PUBLIC;
 
 CREATE OR REPLACE FUNCTION pg_catalog.pg_task_own(role name, role_id bigint, who oid)
     RETURNS boolean

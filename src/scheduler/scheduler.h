@@ -15,7 +15,6 @@
 #include "scheduler/demand.h"
 #include "scheduler/dependents.h"
 #include "scheduler/rate_store.h"
-#include "scheduler/removed.h"
 #include "settings.h"
 #include "shared/clock.h"
 #include "shared/shared.h"
@@ -52,7 +51,6 @@ typedef struct SchedulerProcess
 	bool gave_back; /* the last round has put its tasks back */
 	RateStore rates;
 	Dependents dependents;
-	RemovedTasks removed;
 } SchedulerProcess;
 
 /* NULL in all other processes. */

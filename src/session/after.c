@@ -4,40 +4,34 @@
  *		steps in "needs", and chooses the first task that the row watches.
  *
  * A user may wait for rows that he sees.  They are read with the rights of the current user, as by
- * a query of his.  No row is locked: what ends meanwhile, the scheduler finds when the transaction
- * has committed.  For a transaction that is removing one, this one waits.
+ * a query of his, and those that are not DONE are locked as by a foreign key: who removes one waits
+ * for the end of this transaction, and then sees the row that waits for it (removal.c).  What ends
+ * meanwhile, the scheduler finds when the transaction has committed.
  *
  * This file changes nothing.
  */
 #include "postgres.h"
 
+#include "access/table.h"
+#include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
-#include "storage/proc.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 
-#include "compat.h"
 #include "session/after.h"
 #include "session/kept_plan.h"
-#include "session/removal.h"
+#include "task/rows.h"
 
 /*
  * A row waits for this many tasks at most: to judge it, the scheduler may have to read all of them,
  * and nothing starts meanwhile.
  */
 #define AFTER_MAX 10000
-
-/* The ids in the column "after". */
-typedef struct After
-{
-	int count;
-	int64 *ids;
-	ArrayType *array;
-} After;
 
 /*
  * The statements that read the tasks by their ids, and by their steps.  Static, because they are
@@ -46,12 +40,102 @@ typedef struct After
 static KeptPlan reader;
 static KeptPlan step_reader;
 
-/* What the last row watches, if this transaction has inserted that.  Static, as the plans. */
-static struct
+/* ---- the tasks, as the current user sees them ---- */
+
+/* What is read of a task: the first column is an id, or the name of a step. */
+enum
 {
-	int64 watched;
-	LocalTransactionId inserted;
-} last_row;
+	READ_KEY = 1,
+	READ_ID,
+	READ_UNENDED,
+	READ_DONE,
+	READ_XMIN,
+	READ_TABLE,
+	READ_TID
+};
+
+#define READ_COLUMNS                                                                     \
+	"t.id, t.state OPERATOR(pg_catalog.=) ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'])," \
+	" t.state OPERATOR(pg_catalog.=) 'DONE'::pg_catalog.text, t.xmin, t.tableoid, t.ctid"
+
+/* A column of a task that was read; 0 if it is NULL. */
+static Datum
+task_value(uint64 i, int column)
+{
+	bool isnull;
+
+	return SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, column, &isnull);
+}
+
+/*
+ * Lock a task that was read, so that nobody removes it before the end of this transaction.  Returns
+ * false if it was removed, or is in another place: then it must be read again.
+ */
+static bool
+lock_task(Oid relid, ItemPointer tid)
+{
+	bool fixed = IsolationUsesXactSnapshot();
+	Relation rel = table_open(relid, RowShareLock);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	TM_FailureData failure;
+	TM_Result result;
+
+	result = table_tuple_lock(rel, tid, GetTransactionSnapshot(), slot, GetCurrentCommandId(true),
+							  LockTupleKeyShare, LockWaitBlock,
+							  TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS |
+								  (fixed ? 0 : TUPLE_LOCK_FLAG_FIND_LAST_VERSION),
+							  &failure);
+	ExecDropSingleTupleTableSlot(slot);
+	table_close(rel, NoLock);
+	if (fixed && (result == TM_Updated || result == TM_Deleted))
+		ereport(ERROR, (errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+						errmsg("could not serialize access due to concurrent delete")));
+	return result == TM_Ok || result == TM_SelfModified;
+}
+
+/*
+ * Lock the tasks that were read.  Left out are those that are DONE, which may be removed, and those
+ * that this transaction has written: nobody else can remove them.
+ */
+static bool
+lock_tasks(void)
+{
+	uint64 i;
+
+	for (i = 0; i < SPI_processed; i++)
+	{
+		Oid relid = DatumGetObjectId(task_value(i, READ_TABLE));
+
+		if (OidIsValid(relid) && !DatumGetBool(task_value(i, READ_DONE)) &&
+			!TransactionIdIsCurrentTransactionId(DatumGetTransactionId(task_value(i, READ_XMIN))) &&
+			!lock_task(relid, (ItemPointer) DatumGetPointer(task_value(i, READ_TID))))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Read tasks and lock them, by a statement on the table that a user names; it has a %s for that.
+ * Returns the number of rows.
+ */
+static int
+read_tasks(KeptPlan *kept, Relation rel, const char *sql, int count, Oid *types, Datum *values)
+{
+	Oid root = trigger_root_table(rel);
+	char *name =
+		quote_qualified_identifier(get_namespace_name(get_rel_namespace(root)), get_rel_name(root));
+	char *rows = psprintf("%s%s", get_rel_relkind(root) == RELKIND_RELATION ? "ONLY " : "", name);
+
+	do
+	{
+		if (kept_plan_execute(kept, psprintf(sql, rows), root, true, count, types, values) !=
+			SPI_OK_SELECT)
+			elog(ERROR, "could not read %s", rows);
+	} while (!lock_tasks());
+	return (int) SPI_processed;
+}
+
+/* ---- the column "after" ---- */
 
 static void
 reject_after(const TriggerRow *row, const char *rule)
@@ -65,13 +149,11 @@ reject_after(const TriggerRow *row, const char *rule)
 }
 
 /* Read the column.  Returns false if it is NULL or empty. */
-static bool
-read_after(const TriggerRow *row, After *after)
+bool
+after_read(const TriggerRow *row, After *after)
 {
 	bool isnull;
 	Datum value = trigger_value(row, COLUMN_AFTER, &isnull);
-	int64 id;
-	int i;
 
 	if (isnull)
 		return false;
@@ -79,76 +161,28 @@ read_after(const TriggerRow *row, After *after)
 	after->count = ArrayGetNItems(ARR_NDIM(after->array), ARR_DIMS(after->array));
 	if (after->count == 0)
 		return false;
+	after->removed = array_contains_nulls(after->array);
+	after->ids = (int64 *) ARR_DATA_PTR(after->array);
+	return true;
+}
+
+/* Check what a user has written.  A NULL stays that removal.c has written. */
+static void
+check_after(const TriggerRow *row, const After *after, bool check)
+{
+	bool isnull;
+	int64 id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull));
+	int i;
+
 	if (ARR_NDIM(after->array) != 1)
 		reject_after(row, "have one dimension");
-	if (array_contains_nulls(after->array))
+	if (after->removed && check)
 		reject_after(row, "contain no NULL");
 	if (after->count > AFTER_MAX)
 		reject_after(row, "name at most " CppAsString2(AFTER_MAX) " tasks");
-	after->ids = (int64 *) ARR_DATA_PTR(after->array);
-	id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull));
-	for (i = 0; i < after->count; i++)
+	for (i = 0; i < after->count && !after->removed; i++)
 		if (!isnull && after->ids[i] == id)
 			reject_after(row, "not name the task itself");
-	return true;
-}
-
-#define UNENDED "t.state OPERATOR(pg_catalog.=) ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'])"
-
-/*
- * Execute a statement on the table that a user names; it has a %s for that.  Returns the number of
- * rows.
- */
-static int
-execute_reader(KeptPlan *kept, Relation rel, const char *sql, int count, Oid *types, Datum *values)
-{
-	Oid root = trigger_root_table(rel);
-	char *name =
-		quote_qualified_identifier(get_namespace_name(get_rel_namespace(root)), get_rel_name(root));
-	char *rows = psprintf("%s%s", get_rel_relkind(root) == RELKIND_RELATION ? "ONLY " : "", name);
-
-	if (kept_plan_execute(kept, psprintf(sql, rows), root, true, count, types, values) !=
-		SPI_OK_SELECT)
-		elog(ERROR, "could not read %s", rows);
-	return (int) SPI_processed;
-}
-
-/*
- * The columns of a task that tell whether somebody has changed, locked or removed it since; the
- * first of them has this number.
- */
-#define VERSION "t.tableoid, t.ctid, t.xmax"
-
-/*
- * Wait until no other transaction is removing a task that was read.  Returns false if the tasks
- * must be read again.  A row that nobody has changed since it was inserted is there, unless an old
- * snapshot shows it.
- */
-static bool
-await_removal(HeapTuple tuple, TupleDesc desc, int first)
-{
-	bool isnull;
-	Oid relid = DatumGetObjectId(SPI_getbinval(tuple, desc, first, &isnull));
-	ItemPointerData tid;
-
-	if (isnull || (!TransactionIdIsValid(
-					   DatumGetTransactionId(SPI_getbinval(tuple, desc, first + 2, &isnull))) &&
-				   !IsolationUsesXactSnapshot()))
-		return true;
-	tid = *(ItemPointer) DatumGetPointer(SPI_getbinval(tuple, desc, first + 1, &isnull));
-	return removal_wait(relid, &tid);
-}
-
-/* The same for all tasks that the last statement has read. */
-static bool
-await_removals(int first)
-{
-	uint64 i;
-
-	for (i = 0; i < SPI_processed; i++)
-		if (!await_removal(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, first))
-			return false;
-	return true;
 }
 
 /* A task in "after" that the current user sees. */
@@ -156,7 +190,6 @@ typedef struct SeenTask
 {
 	int64 id;
 	bool unended;
-	bool inserted; /* by this transaction */
 } SeenTask;
 
 static int
@@ -168,86 +201,47 @@ compare_seen(const void *a, const void *b)
 	return left < right ? -1 : left > right;
 }
 
-/* Read those of the tasks that the current user sees, in the order of their ids. */
-static int
-read_tasks(Relation rel, const After *after, SeenTask **tasks)
+/*
+ * Read the tasks in "after".  Returns the last of them that has not ended, or the last one.
+ * "check": the current user must see all of them.
+ */
+static int64
+choose_watched(const TriggerRow *row, const After *after, bool check)
 {
 	Oid types[] = {INT8ARRAYOID};
 	Datum value = PointerGetDatum(after->array);
-	bool isnull;
-	int count;
-	int i;
-
-	do
-		count = execute_reader(&reader, rel,
-							   "SELECT t.id, " UNENDED ", t.xmin, " VERSION " FROM %s AS t"
-							   " WHERE t.id OPERATOR(pg_catalog.=) ANY ($1)",
-							   1, types, &value);
-	while (!await_removals(4));
-	*tasks = palloc((count + 1) * sizeof(SeenTask));
-	for (i = 0; i < count; i++)
-	{
-		HeapTuple tuple = SPI_tuptable->vals[i];
-		TupleDesc desc = SPI_tuptable->tupdesc;
-
-		(*tasks)[i].id = DatumGetInt64(SPI_getbinval(tuple, desc, 1, &isnull));
-		(*tasks)[i].unended = DatumGetBool(SPI_getbinval(tuple, desc, 2, &isnull)) && !isnull;
-		(*tasks)[i].inserted = TransactionIdIsCurrentTransactionId(
-			DatumGetTransactionId(SPI_getbinval(tuple, desc, 3, &isnull)));
-	}
-	if (count > 1)
-		qsort(*tasks, count, sizeof(SeenTask), compare_seen);
-	return count;
-}
-
-/*
- * Check that the current user sees all tasks in "after".  Returns the last of them that has not
- * ended, or the last one.
- */
-static int64
-check_tasks(const TriggerRow *row, const After *after)
-{
-	int watched = after->count - 1;
-	bool unended = false;
+	int watched = -1;
 	SeenTask *tasks;
 	int count;
 	int i;
 
 	SPI_connect();
-	count = read_tasks(row->rel, after, &tasks);
+	count = read_tasks(&reader, row->rel,
+					   "SELECT NULL, " READ_COLUMNS " FROM %s AS t"
+					   " WHERE t.id OPERATOR(pg_catalog.=) ANY ($1)",
+					   1, types, &value);
+	tasks = palloc((count + 1) * sizeof(SeenTask));
+	for (i = 0; i < count; i++)
+		tasks[i] = (SeenTask){DatumGetInt64(task_value(i, READ_ID)),
+							  DatumGetBool(task_value(i, READ_UNENDED))};
+	qsort(tasks, count, sizeof(SeenTask), compare_seen);
 	for (i = after->count - 1; i >= 0; i--)
 	{
 		SeenTask key = {.id = after->ids[i]};
-		SeenTask *task =
-			count > 0 ? bsearch(&key, tasks, count, sizeof(SeenTask), compare_seen) : NULL;
+		SeenTask *task = bsearch(&key, tasks, count, sizeof(SeenTask), compare_seen);
 
-		if (task == NULL)
+		if (task == NULL && check)
 			ereport(ERROR, (errcode(ERRCODE_FOREIGN_KEY_VIOLATION),
 							errmsg("there is no task " INT64_FORMAT " for which this one could"
 								   " wait",
 								   after->ids[i]),
 							errdetail("It is not in the table, or you do not see it."),
 							errtablecol(row->rel, trigger_column(row->rel, COLUMN_AFTER))));
-		if (i == after->count - 1 || (task->unended && !unended))
-		{
+		if (watched < 0 && task && task->unended)
 			watched = i;
-			last_row.watched = task->id;
-			last_row.inserted = task->inserted ? COMPAT_LOCAL_XID : InvalidLocalTransactionId;
-		}
-		unended |= task->unended;
 	}
 	SPI_finish();
-	return after->ids[watched];
-}
-
-/*
- * Has this transaction inserted, or changed, this task, which the row before watches?  Then nobody
- * else ends it before the commit.
- */
-bool
-after_inserted_here(int64 id)
-{
-	return last_row.watched == id && last_row.inserted == COMPAT_LOCAL_XID;
+	return after->ids[watched < 0 ? after->count - 1 : watched];
 }
 
 /*
@@ -260,13 +254,14 @@ after_watch(const TriggerRow *row, bool check, int64 *watched)
 {
 	After after;
 
-	last_row.inserted = InvalidLocalTransactionId;
-	if (!read_after(row, &after))
+	if (!after_read(row, &after))
 		return false;
-	removal_expect_waiting(trigger_root_table(row->rel));
-	*watched = check ? check_tasks(row, &after) : after.ids[after.count - 1];
+	check_after(row, &after, check);
+	*watched = after.removed ? WAITS_REMOVED : choose_watched(row, &after, check);
 	return true;
 }
+
+/* ---- the column "needs" ---- */
 
 static void
 reject_needs(const TriggerRow *row, const char *rule)
@@ -294,51 +289,6 @@ count_needs(const TriggerRow *row, ArrayType *needs)
 	return count;
 }
 
-/* Read the tasks of these steps of the flow of a row, in the order of the steps. */
-static int
-read_steps(const TriggerRow *row, ArrayType *needs)
-{
-	Oid types[] = {TEXTOID, TEXTARRAYOID};
-	bool isnull;
-	Datum values[] = {trigger_value(row, COLUMN_FLOW, &isnull), PointerGetDatum(needs)};
-
-	int count;
-
-	removal_expect_waiting(trigger_root_table(row->rel));
-	do
-		count = execute_reader(&step_reader, row->rel,
-							   "SELECT n.step, t.id, " UNENDED ", " VERSION
-							   "  FROM pg_catalog.unnest($2) WITH ORDINALITY AS n (step, n)"
-							   "  LEFT JOIN %s AS t ON t.flow OPERATOR(pg_catalog.=) $1"
-							   "   AND t.step OPERATOR(pg_catalog.=) n.step"
-							   " ORDER BY n.n",
-							   2, types, values);
-	while (!await_removals(4));
-	return count;
-}
-
-/*
- * Return the id of the task in a row that read_steps has read; "unended" if the task has not ended.
- */
-static Datum
-read_step(const TriggerRow *row, int i, bool *unended)
-{
-	HeapTuple tuple = SPI_tuptable->vals[i];
-	TupleDesc desc = SPI_tuptable->tupdesc;
-	bool isnull;
-	Datum id;
-
-	*unended = DatumGetBool(SPI_getbinval(tuple, desc, 3, &isnull)) && !isnull;
-	id = SPI_getbinval(tuple, desc, 2, &isnull);
-	if (isnull)
-		ereport(ERROR,
-				(errcode(ERRCODE_FOREIGN_KEY_VIOLATION),
-				 errmsg("there is no step \"%s\" of the same flow", SPI_getvalue(tuple, desc, 1)),
-				 errdetail("No row with this \"step\" was inserted before, or you do not see it."),
-				 errtablecol(row->rel, trigger_column(row->rel, COLUMN_NEEDS))));
-	return id;
-}
-
 /*
  * Find the tasks of the steps that a new row needs: rows of its flow that the current user sees,
  * inserted before.  Returns false if it needs none, or "after" says for which tasks it waits, as in
@@ -347,25 +297,43 @@ read_step(const TriggerRow *row, int i, bool *unended)
 bool
 after_needs(const TriggerRow *row, Datum *after, int64 *watched)
 {
+	Oid types[] = {TEXTOID, TEXTARRAYOID};
 	MemoryContext caller = CurrentMemoryContext;
 	bool any = false;
 	bool isnull;
-	Datum value = trigger_value(row, COLUMN_NEEDS, &isnull);
+	Datum flow = trigger_value(row, COLUMN_FLOW, &isnull);
+	Datum needs = trigger_value(row, COLUMN_NEEDS, &isnull);
 	Datum *ids;
 	int count;
 	int i;
 
-	if (isnull || !trigger_is_null(row, COLUMN_AFTER) ||
-		count_needs(row, DatumGetArrayTypeP(value)) == 0)
+	if (isnull || !trigger_is_null(row, COLUMN_AFTER))
+		return false;
+	needs = PointerGetDatum(DatumGetArrayTypeP(needs));
+	if (count_needs(row, DatumGetArrayTypeP(needs)) == 0)
 		return false;
 	SPI_connect();
-	count = read_steps(row, DatumGetArrayTypeP(value));
+	count = read_tasks(&step_reader, row->rel,
+					   "SELECT n.step, " READ_COLUMNS
+					   "  FROM pg_catalog.unnest($2) WITH ORDINALITY AS n (step, n)"
+					   "  LEFT JOIN %s AS t ON t.flow OPERATOR(pg_catalog.=) $1"
+					   "   AND t.step OPERATOR(pg_catalog.=) n.step"
+					   " ORDER BY n.n",
+					   2, types, (Datum[]){flow, needs});
 	ids = palloc(Max(count, 1) * sizeof(Datum));
 	for (i = 0; i < count; i++)
 	{
-		bool unended;
+		bool unended = DatumGetBool(task_value(i, READ_UNENDED));
 
-		ids[i] = read_step(row, i, &unended);
+		if (SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, READ_ID) == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_FOREIGN_KEY_VIOLATION),
+					 errmsg("there is no step \"%s\" of the same flow",
+							SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, READ_KEY)),
+					 errdetail("No row with this \"step\" was inserted before, or you do not see"
+							   " it."),
+					 errtablecol(row->rel, trigger_column(row->rel, COLUMN_NEEDS))));
+		ids[i] = task_value(i, READ_ID);
 		if (unended || !any)
 			*watched = DatumGetInt64(ids[i]);
 		any |= unended;

@@ -235,7 +235,7 @@ finish_prepared(bool committed)
 	/* it may have inserted or ended tasks, too; what it would report was not stored */
 	shared_scheduler_hint(MyDatabaseId, InvalidOid, NULL, 0,
 						  SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY | SHARED_QUEUES |
-							  SHARED_DEPENDENTS | SHARED_ANY);
+							  SHARED_DEPENDENTS);
 	waiters_end_all();
 }
 

@@ -71,7 +71,8 @@ static const char graph_sql[] =
 	"                          ELSE date_trunc('second', t.stop - t.start)::text END END,"
 	"           CASE WHEN t.attempt > 1 THEN 'attempt ' || t.attempt END),"
 	"       CASE WHEN t.state IN ('FAIL', 'GONE') THEN left(t.error, 60) END,"
-	"       nullif(left(t.rule, 20), 'done'), t.after[:" CppAsString2(GRAPH_ARROWS) "]"
+	"       nullif(left(t.rule, 20), 'done'), "
+	"       (array_remove(t.after, NULL))[:" CppAsString2(GRAPH_ARROWS) "]"
 	"  FROM %s AS t WHERE t.flow = $1 ORDER BY t.id"
 	" LIMIT " CppAsString2(GRAPH_TASKS) " + 1";
 

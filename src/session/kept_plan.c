@@ -8,10 +8,12 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/rls.h"
+#include "utils/snapmgr.h"
 
 #include "session/kept_plan.h"
 #include "task/named_table.h"
@@ -67,6 +69,13 @@ is_planned_anew(const KeptPlan *kept)
 		   !SPI_plan_is_valid(kept->plan);
 }
 
+/* The snapshot for a statement; InvalidSnapshot: that of the transaction, or a new one. */
+static Snapshot
+snapshot_of(const KeptPlan *kept)
+{
+	return kept->latest && IsolationUsesXactSnapshot() ? GetLatestSnapshot() : InvalidSnapshot;
+}
+
 /* Execute the statement by the plan that is kept. */
 static int
 execute(KeptPlan *kept, const char *sql, Oid relid, bool by_index, int count, Oid *types,
@@ -83,7 +92,8 @@ execute(KeptPlan *kept, const char *sql, Oid relid, bool by_index, int count, Oi
 		fix_planner();
 	}
 	kept->busy = true;
-	code = SPI_execute_plan(kept->plan, values, NULL, false, 0);
+	code = SPI_execute_snapshot(kept->plan, values, NULL, snapshot_of(kept), InvalidSnapshot, false,
+								true, 0);
 	kept->planned_for = GetUserId();
 	kept->row_security = row_security;
 	if (nest_level > 0)

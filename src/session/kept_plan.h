@@ -17,6 +17,7 @@ typedef struct KeptPlan
 	SPIPlanPtr plan;
 	Oid planned_for;   /* who executed it last; InvalidOid: nobody has */
 	bool row_security; /* the setting at that time */
+	bool latest;	   /* set by its user: it sees what is committed now, in any isolation */
 	bool busy;		   /* it is being executed: what runs meanwhile does not replace it */
 } KeptPlan;
 

@@ -40,7 +40,7 @@ static struct
 	int count;
 	SharedHint hints[SHARED_HINTS];
 	int events; /* SharedEvents */
-	SharedWatch watch;
+	SharedIds watched;
 	bool queues;	 /* the queue table was changed */
 	bool several;	 /* more than one table that may be the task table was written */
 	bool supervisor; /* wake the supervisor: databases or roles have changed */
@@ -104,27 +104,21 @@ pending_add_hint(Oid relid, const SharedHint *hint)
 		pending.events |= SHARED_SCAN;
 }
 
-/*
- * Record that a row of a table waits for this task, by which rule.  "here": this transaction has
- * inserted the task, so it has not ended yet.
- */
+/* Record that a row of a table waits for this task. */
 void
-pending_add_watched(Oid relid, int64 id, bool here, bool any)
+pending_add_watched(Oid relid, int64 id)
 {
-	if (pending_add_events(relid, any ? SHARED_ANY : 0) &&
-		!shared_ids_add(&pending.watch.watched, id))
-		pending.events |= here ? SHARED_WATCHED : SHARED_DEPENDENTS;
+	if (pending_add_events(relid, 0) && !shared_ids_add(&pending.watched, id))
+		pending.events |= SHARED_DEPENDENTS;
 }
 
 /* Record that this task of a table, which had not ended, has: rows may wait for it. */
 void
 pending_add_ended(Oid relid, int64 id)
 {
-	if (!pending_add_events(relid, 0))
-		return;
-	waiters_end(id);
-	if (!shared_ids_add(&pending.watch.ended, id))
-		pending.events |= SHARED_DEPENDENTS;
+	if (pending_add_events(relid, 0))
+		waiters_end(id);
+	pending_add_watched(relid, id);
 }
 
 /*
@@ -169,10 +163,9 @@ pending_transaction_ended(XactEvent event)
 		TransactionIdIsValid(GetTopTransactionIdIfAny()))
 	{
 		if (pending.several)
-			pending.events |=
-				SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY | SHARED_DEPENDENTS | SHARED_ANY;
-		else if (pending.watch.watched.count > 0 || pending.watch.ended.count > 0)
-			shared_scheduler_watch(MyDatabaseId, pending.relid, &pending.watch);
+			pending.events |= SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY | SHARED_DEPENDENTS;
+		else if (pending.watched.count > 0)
+			shared_scheduler_watch(MyDatabaseId, pending.relid, &pending.watched);
 		if (pending.count > 0 || pending.events != 0)
 			shared_scheduler_hint(MyDatabaseId, pending.several ? InvalidOid : pending.relid,
 								  pending.hints, pending.count, pending.events);
@@ -186,7 +179,7 @@ pending_transaction_ended(XactEvent event)
 	publish_changes(event);
 	pending.relid = pending.ignored = InvalidOid;
 	pending.count = pending.events = pending.hold_level = 0;
-	pending.watch.watched.count = pending.watch.ended.count = 0;
+	pending.watched.count = 0;
 	pending.queues = pending.several = pending.supervisor = false;
 }
 

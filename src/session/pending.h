@@ -13,7 +13,7 @@ extern bool pending_add_events(Oid relid, int events);
 extern void pending_add_queues(Oid relid);
 extern SharedHint *pending_last_hint(Oid relid);
 extern void pending_add_hint(Oid relid, const SharedHint *hint);
-extern void pending_add_watched(Oid relid, int64 id, bool here, bool any);
+extern void pending_add_watched(Oid relid, int64 id);
 extern void pending_add_ended(Oid relid, int64 id);
 extern void pending_add_settings(Oid object);
 extern void pending_wake_supervisor(void);

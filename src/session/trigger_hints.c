@@ -99,17 +99,29 @@ add_hint(Oid table, const TriggerRow *row)
 		add_group(table, &found);
 }
 
-/* Record for which task a row waits.  What the scheduler has written itself, it knows. */
+/*
+ * Record for which tasks a row waits: the one that it watches, or, by the rule "any", all of them.
+ * What the scheduler has written itself, it knows.
+ */
 static void
 add_watched(Oid table, const TriggerRow *row)
 {
 	bool isnull;
-	int64 watched = DatumGetInt64(trigger_value(row, COLUMN_WAITS, &isnull));
-	Datum rule = trigger_value(row, COLUMN_RULE, &isnull);
+	Datum rule;
+	After after;
+	int i;
 
-	if (!owner_acts())
-		pending_add_watched(table, watched, after_inserted_here(watched),
-							!isnull && trigger_is_word(rule, "any"));
+	if (owner_acts())
+		return;
+	pending_add_watched(table, DatumGetInt64(trigger_value(row, COLUMN_WAITS, &isnull)));
+	rule = trigger_value(row, COLUMN_RULE, &isnull);
+	if (isnull || !trigger_is_word(rule, "any") || !after_read(row, &after))
+		return;
+	if (after.count > SHARED_IDS || after.removed)
+		pending_add_events(table, SHARED_DEPENDENTS);
+	else
+		for (i = 0; i < after.count; i++)
+			pending_add_watched(table, after.ids[i]);
 }
 
 /* Is the task one that has not ended? */

@@ -195,13 +195,8 @@ watch_new_row(const TriggerRow *row, Columns *columns, bool check)
 	unended = waits || trigger_has_state(row, "STOP");
 	if (needs && !replica && unended && after_needs(row, &after, &watched))
 		set_column(columns, row, COLUMN_AFTER, after, false);
-	else if (!names_others(row))
+	else if (!names_others(row) || replica)
 		return;
-	else if (replica)
-	{
-		removal_expect_waiting(trigger_root_table(row->rel));
-		return;
-	}
 	else if (unended && !after_watch(row, check, &watched))
 		waits = false;
 	set_column(columns, row, COLUMN_WAITS, waits ? Int64GetDatum(watched) : (Datum) 0, !waits);
@@ -388,7 +383,7 @@ pg_task_timed(PG_FUNCTION_ARGS)
 	old = row_of(data, data->tg_trigtuple, data->tg_trigslot);
 	new = row_of(data, data->tg_newtuple, data->tg_newslot);
 	set_binding(&old, &new, &columns);
-	if (SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA)
+	if (SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA && !removal_marks())
 	{
 		set_times(&old, &new, &columns);
 		set_cron_time(&old, &new, &columns);
@@ -561,23 +556,10 @@ add_removed(TriggerData *data)
 	trigger_add_ended(table, &row);
 }
 
-/* Write what a row that waits for others needs to know of a removed row, or of a truncated table.
- */
-static void
-record_removed(TriggerData *data)
-{
-	TriggerRow row = row_of(data, data->tg_trigtuple, data->tg_trigslot);
-
-	if (TRIGGER_FIRED_FOR_ROW(data->tg_event))
-		removal_record(&row);
-	else
-		removal_forget_all(trigger_root_table(data->tg_relation));
-}
-
 /*
  * Trigger, AFTER DELETE, FOR EACH ROW, or AFTER TRUNCATE.  Running tasks may have lost their rows:
  * the scheduler must reconcile when the transaction has committed.  Others may wait for a row that
- * was removed: the table of removed tasks says that it was not DONE.
+ * was removed before it was DONE: they are told.
  */
 Datum
 pg_task_removed(PG_FUNCTION_ARGS)
@@ -588,7 +570,12 @@ pg_task_removed(PG_FUNCTION_ARGS)
 		(!TRIGGER_FIRED_BY_DELETE(data->tg_event) && !TRIGGER_FIRED_BY_TRUNCATE(data->tg_event)))
 		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 						errmsg("pg_task_removed must be called AFTER DELETE or AFTER TRUNCATE")));
-	record_removed(data);
+	if (TRIGGER_FIRED_FOR_ROW(data->tg_event))
+	{
+		TriggerRow row = row_of(data, data->tg_trigtuple, data->tg_trigslot);
+
+		removal_mark(&row);
+	}
 	if (Shared)
 		add_removed(data);
 	return PointerGetDatum(NULL);

@@ -35,8 +35,7 @@ mark_or_wake(Oid database)
 	if (scheduler)
 	{
 		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
-		scheduler->events |=
-			SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY | SHARED_DEPENDENTS | SHARED_ANY;
+		scheduler->events |= SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY | SHARED_DEPENDENTS;
 		LWLockRelease(scheduler->lock);
 		shared_wake(scheduler->proc);
 	}
@@ -288,113 +287,43 @@ shared_ids_add(SharedIds *ids, int64 id)
 	return true;
 }
 
-/* Add ids to those of a scheduler.  The caller holds its lock. */
-static void
-merge_ids(SharedScheduler *scheduler, SharedIds *all, const SharedIds *ids)
-{
-	int i;
-
-	for (i = 0; i < ids->count; i++)
-		if (!shared_ids_add(all, ids->ids[i]))
-			scheduler->events |= SHARED_DEPENDENTS;
-}
-
 /*
- * Report to the scheduler of a database, which serves this table, for which tasks rows wait, and
- * which have ended.  Only if it knows of rows that wait, those that have ended matter: of others it
- * learns later, and looks then.  Without a scheduler nobody knows whether rows wait: one is
- * started, and looks.  Called after a commit, so this must not fail.
+ * Report to the scheduler of a database, which serves this table, for which tasks rows wait from
+ * now on, and which tasks have ended.  Without a scheduler, one is started, and looks.  Called
+ * after a commit, so this must not fail.
  */
 void
-shared_scheduler_watch(Oid database, Oid relid, const SharedWatch *watch)
+shared_scheduler_watch(Oid database, Oid relid, const SharedIds *ids)
 {
 	SharedScheduler *scheduler;
+	int i;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	scheduler = scheduler_slot_find(database);
 	if (scheduler)
 	{
-		bool wake;
-
 		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
-		wake = scheduler->relid == relid && (scheduler->watches || watch->watched.count > 0);
-		if (wake)
-		{
-			merge_ids(scheduler, &scheduler->watch.watched, &watch->watched);
-			merge_ids(scheduler, &scheduler->watch.ended, &watch->ended);
-		}
-		else if (!OidIsValid(scheduler->relid))
+		for (i = 0; i < ids->count && scheduler->relid == relid; i++)
+			if (!shared_ids_add(&scheduler->watched, ids->ids[i]))
+				scheduler->events |= SHARED_DEPENDENTS;
+		if (!OidIsValid(scheduler->relid))
 			scheduler->events |= SHARED_DEPENDENTS;
 		LWLockRelease(scheduler->lock);
-		if (wake)
-			shared_wake(scheduler->proc);
+		shared_wake(scheduler->proc);
 	}
 	LWLockRelease(Shared->directory);
 	if (scheduler == NULL)
 		mark_or_wake(database);
 }
 
-/* Take what was reported since the last call.  Returns whether rows may wait for other tasks. */
-bool
-shared_scheduler_take_watch(SharedScheduler *me, SharedWatch *watch)
-{
-	bool watches;
-
-	Assert(me->proc == COMPAT_MY_PROC);
-	LWLockAcquire(me->lock, LW_EXCLUSIVE);
-	*watch = me->watch;
-	me->watch.watched.count = me->watch.ended.count = 0;
-	watches = me->watches;
-	LWLockRelease(me->lock);
-	return watches;
-}
-
-/*
- * A row of this table is about to wait for other tasks.  Without a scheduler, that counts as known.
- * The locks are also what orders this before the caller's look at those tasks.
- */
+/* Take what was reported since the last call. */
 void
-shared_scheduler_expect_watches(Oid database, Oid relid)
-{
-	SharedScheduler *scheduler;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	scheduler = scheduler_slot_find(database);
-	if (scheduler)
-	{
-		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
-		scheduler->watches |= scheduler->relid == relid || !OidIsValid(scheduler->relid);
-		LWLockRelease(scheduler->lock);
-	}
-	LWLockRelease(Shared->directory);
-}
-
-/* May rows of the task table of a database wait for other tasks, also some not yet committed? */
-bool
-shared_scheduler_watches(Oid database)
-{
-	SharedScheduler *scheduler;
-	bool watches = true;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	scheduler = scheduler_slot_find(database);
-	if (scheduler)
-	{
-		LWLockAcquire(scheduler->lock, LW_SHARED);
-		watches = scheduler->watches;
-		LWLockRelease(scheduler->lock);
-	}
-	LWLockRelease(Shared->directory);
-	return watches;
-}
-
-/* From now on, report tasks that have ended, or do not. */
-void
-shared_scheduler_publish_watches(SharedScheduler *me, bool watches)
+shared_scheduler_take_watched(SharedScheduler *me, SharedIds *ids)
 {
 	Assert(me->proc == COMPAT_MY_PROC);
 	LWLockAcquire(me->lock, LW_EXCLUSIVE);
-	me->watches = watches;
+	*ids = me->watched;
+	me->watched.count = 0;
 	LWLockRelease(me->lock);
 }
 

@@ -70,14 +70,12 @@ typedef struct SharedHint
 /* What else a commit may have done: a bit mask. */
 typedef enum SharedEvents
 {
-	SHARED_SCAN = 1,		/* rows wait that no hint names: scan */
-	SHARED_RECONCILE = 2,	/* a row in state WORK was changed */
-	SHARED_EXPIRY = 4,		/* rows with a column "active" wait: they may expire */
-	SHARED_HISTORY = 8,		/* rows with a column "keep" are in a final state */
-	SHARED_QUEUES = 16,		/* the queue table was changed */
-	SHARED_DEPENDENTS = 32, /* rows wait for other tasks, or such tasks have ended, unnamed */
-	SHARED_WATCHED = 128,	/* rows wait for other tasks, unnamed, that have not ended before */
-	SHARED_ANY = 64			/* rows with the rule "any" wait for other tasks */
+	SHARED_SCAN = 1,	   /* rows wait that no hint names: scan */
+	SHARED_RECONCILE = 2,  /* a row in state WORK was changed */
+	SHARED_EXPIRY = 4,	   /* rows with a column "active" wait: they may expire */
+	SHARED_HISTORY = 8,	   /* rows with a column "keep" are in a final state */
+	SHARED_QUEUES = 16,	   /* the queue table was changed */
+	SHARED_DEPENDENTS = 32 /* rows wait for other tasks, or such tasks have ended, unnamed */
 } SharedEvents;
 
 /* Ids of tasks, each once. */
@@ -86,13 +84,6 @@ typedef struct SharedIds
 	int count;
 	int64 ids[SHARED_IDS];
 } SharedIds;
-
-/* What commits report of dependent rows and of the tasks for which they wait. */
-typedef struct SharedWatch
-{
-	SharedIds watched; /* tasks that rows watch from now on */
-	SharedIds ended;   /* tasks that a user has ended or removed */
-} SharedWatch;
 
 /* The state of a scheduler's slot.  slots.c has the table of edges. */
 typedef enum SchedulerState
@@ -219,9 +210,7 @@ typedef struct SharedScheduler
 	Oid relid;		   /* the task table; InvalidOid until there is one */
 	Oid queue_relid;   /* the queue table; InvalidOid if there is none, or it is not known yet */
 	int events;		   /* mask of SharedEvents */
-	bool watches; /* rows may wait for other tasks, or be about to: report tasks that have ended,
-				   * and record those that are removed; a session sets it, too */
-	SharedWatch watch;
+	SharedIds watched; /* tasks for which rows wait from now on, or which users have ended */
 	int nhints;
 	SharedHint hints[SHARED_ALL_HINTS];
 } SharedScheduler;
@@ -512,11 +501,8 @@ extern bool shared_hint_merge(SharedHint *hints, int *count, int size, const Sha
 extern void
 shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int count, int events);
 extern bool shared_ids_add(SharedIds *ids, int64 id);
-extern void shared_scheduler_watch(Oid database, Oid relid, const SharedWatch *watch);
-extern bool shared_scheduler_take_watch(SharedScheduler *me, SharedWatch *watch);
-extern void shared_scheduler_publish_watches(SharedScheduler *me, bool watches);
-extern void shared_scheduler_expect_watches(Oid database, Oid relid);
-extern bool shared_scheduler_watches(Oid database);
+extern void shared_scheduler_watch(Oid database, Oid relid, const SharedIds *ids);
+extern void shared_scheduler_take_watched(SharedScheduler *me, SharedIds *ids);
 extern int shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, int *events);
 extern void shared_scheduler_sleep(SharedScheduler *me, TimestampTz until);
 extern bool shared_scheduler_has_events(SharedScheduler *me, int events);

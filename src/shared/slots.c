@@ -125,8 +125,7 @@ reset_scheduler(SharedScheduler *slot, Oid database, Oid user)
 	slot->relid = slot->queue_relid = InvalidOid;
 	slot->events = 0; /* it begins with a scan */
 	slot->nhints = 0;
-	slot->watches = true; /* for all that is known */
-	slot->watch.watched.count = slot->watch.ended.count = 0;
+	slot->watched.count = 0;
 	slot->looks = DT_NOEND;
 	set_scheduler_state(slot, SCHEDULER_STARTING);
 }
@@ -187,8 +186,7 @@ free_scheduler(SharedScheduler *slot)
 		if (OidIsValid(slot->relid))
 			entry->absent = false;
 		/* what the scheduler has not taken */
-		if (forgotten || slot->events != 0 || slot->nhints > 0 || slot->watch.watched.count > 0 ||
-			slot->watch.ended.count > 0)
+		if (forgotten || slot->events != 0 || slot->nhints > 0 || slot->watched.count > 0)
 			shared_database_mark(slot->database);
 	}
 	executor_slots_leave(slot->database);

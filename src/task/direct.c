@@ -268,7 +268,10 @@ keep_index(Relation index, DirectIndex *kept)
 	bool is_id = form->indisunique && form->indisvalid && form->indnkeyatts == 1 &&
 				 form->indkey.values[0] == direct.numbers[COLUMN_ID];
 
-	if (index->rd_rel->relam != BTREE_AM_OID || !form->indimmediate || form->indisexclusion)
+	/* one of kind GIN is on "after", and has no row that is written here */
+	if ((index->rd_rel->relam != BTREE_AM_OID &&
+		 (index->rd_rel->relam != GIN_AM_OID || index->rd_opfamily[0] >= FirstNormalObjectId)) ||
+		!form->indimmediate || form->indisexclusion)
 		return false;
 	kept->oid = RelationGetRelid(index);
 	kept->info = BuildIndexInfo(index);

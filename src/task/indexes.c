@@ -15,7 +15,6 @@
 #include "access/relation.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_index.h"
 #include "commands/defrem.h"
@@ -57,7 +56,8 @@ static const struct
 	 "(((coalesce(planned, dt) AT TIME ZONE 'UTC') + active))"
 	 " WHERE state = 'PLAN' AND waits IS NULL AND active < interval '100 years'"},
 	{"waits", false, "(waits) WHERE waits IS NOT NULL"},
-	{"any", false, "(id) WHERE waits IS NOT NULL AND rule = 'any'"},
+	{"after", false,
+	 "USING gin (after) WITH (fastupdate = off) WHERE waits IS NOT NULL AND cardinality(after) > 1"},
 	{"key", true, "(queue, key) WHERE key IS NOT NULL AND state IN ('PLAN', 'WORK')"},
 	{"flow", true, "(flow, step) WHERE flow IS NOT NULL"},
 };
@@ -133,7 +133,8 @@ is_key(Relation rel, Relation index, int number, const IndexElem *elem, List **e
 	if (elem->collation)
 		collation = get_collation_oid(elem->collation, false);
 	return index->rd_indcollation[number] == collation && index->rd_indoption[number] == 0 &&
-		   index->rd_opfamily[number] == get_opclass_family(GetDefaultOpClass(type, BTREE_AM_OID));
+		   index->rd_opfamily[number] ==
+			   get_opclass_family(GetDefaultOpClass(type, index->rd_rel->relam));
 }
 
 /* Does an index have the wanted keys and condition? */
@@ -144,8 +145,8 @@ is_wanted(Relation rel, Relation index, const IndexStmt *wanted)
 	List *expressions = (List *) stored_node(tuple, Anum_pg_index_indexprs);
 	ListCell *cell;
 
-	if (index->rd_rel->relam != BTREE_AM_OID || !index->rd_index->indisvalid ||
-		(wanted->unique && !index->rd_index->indisunique) ||
+	if (index->rd_rel->relam != get_index_am_oid(wanted->accessMethod, false) ||
+		!index->rd_index->indisvalid || (wanted->unique && !index->rd_index->indisunique) ||
 		index->rd_index->indnkeyatts != list_length(wanted->indexParams) ||
 		!equal(stored_node(tuple, Anum_pg_index_indpred), wanted->whereClause))
 		return false;

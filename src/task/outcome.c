@@ -194,7 +194,8 @@ plan_after_run(const TaskTable *table, RowKey row, const TaskResult *result)
 /*
  * Write that the run is DONE.  If the task has asked to be run again, or the row was planned again
  * meanwhile, it is PLAN and not DONE, and it is neither deleted nor does it repeat before the last
- * run has ended.  Returns false if the row no longer belongs to that run.
+ * run has ended.  A row that is locked is not deleted, but DONE.  Returns false if the row no
+ * longer belongs to that run.
  */
 bool
 outcome_done(const TaskTable *table, TaskRun run, const char *role, const TaskResult *result,
@@ -205,9 +206,8 @@ outcome_done(const TaskTable *table, TaskRun run, const char *role, const TaskRe
 
 	if (result->goes_on)
 		return row_go_on(table, run, result);
-	if (deletes && !repeats)
-		return row_delete(table, run, "WORK", result->notifies) ||
-			   row_plan_again(table, run, result);
+	if (deletes && !repeats && row_delete(table, run, "WORK", result->notifies))
+		return true;
 	if (!row_finish(table, run, result))
 		return row_plan_again(table, run, result);
 	if (repeats)

@@ -163,30 +163,39 @@ typedef struct RowWait
 	RowRetry retry;	  /* the number of failed runs, "delay", "backoff" and the role alone */
 } RowWait;
 
-/* What is to become of a dependent row, by its rule and the states of the tasks in "after". */
-typedef enum DependentVerdict
-{
-	DEPENDENT_WAITS,	 /* as before: the task that it watches has not ended */
-	DEPENDENT_WATCHES,	 /* another task, which has not ended */
-	DEPENDENT_FREE,		 /* it may start */
-	DEPENDENT_GONE,		 /* a task has not ended as the rule wants */
-	DEPENDENT_NOT_NEEDED /* rule "failed", and no task has failed */
-} DependentVerdict;
+/* In "waits": a task that was removed, and of which only a NULL in "after" is left. */
+#define WAITS_REMOVED PG_INT64_MIN
 
-/* A dependent row, locked until the end of the transaction. */
-typedef struct DependentRow
+/* Judge dependent rows, now that these tasks may have ended. */
+typedef struct JudgeRequest
 {
-	RowKey row;
-	Oid oid; /* of the table or partition ... */
-	ItemPointerData tid;
-	DependentVerdict verdict;
-	int64 watches;		 /* DEPENDENT_WATCHES: the task that it is to watch */
-	int64 culprit;		 /* DEPENDENT_GONE: a task that has not ended DONE, and its state */
-	char *culprit_state; /* NULL: it was removed */
+	const int64 *ids;
+	int count;
+	const int64 *without; /* rows that are left out */
+	int nwithout;
+	int limit; /* on the number of rows */
+	TimestampTz now;
+} JudgeRequest;
+
+/* A row that was given up. */
+typedef struct GoneRow
+{
+	int64 id;
 	double keep;
-} DependentRow;
+} GoneRow;
 
-/* A task that rows watch. */
+/* What became of them. */
+typedef struct JudgedRows
+{
+	int count;
+	bool more; /* there may be others */
+	int ngone;
+	GoneRow *gone;
+	int nwatched;
+	int64 *watched; /* tasks that rows watch from now on */
+} JudgedRows;
+
+/* A task for which rows wait. */
 typedef struct WatchedTask
 {
 	int64 id;
@@ -272,18 +281,9 @@ extern void rows_plan_reboot(const TaskTable *table, const TaskPlace *places, in
 							 TimestampTz now, TimestampTz started);
 
 /* rows_dependents.c */
-extern int
-rows_judge(const TaskTable *table, const TaskTable *removed, const int64 *ids, int count,
-		   const int64 *without, int nwithout, int limit, DependentRow **rows, bool *more);
-extern int
-rows_judge_any(const TaskTable *table, const TaskTable *removed, int64 from, const int64 *without,
-			   int nwithout, int limit, DependentRow **rows, bool *more);
-extern void rows_free(const TaskTable *table, const DependentRow *rows, int count, TimestampTz now);
-extern int rows_free_single(const TaskTable *table, const int64 *ids, int count,
-							const int64 *without, int nwithout, int limit, TimestampTz now);
-extern void rows_watch(const TaskTable *table, const DependentRow *rows, int count);
-extern void rows_give_up(const TaskTable *table, const DependentRow *rows, int count);
-extern int
-rows_watched(const TaskTable *table, int64 from, int limit, WatchedTask **tasks, bool *more);
+extern void rows_judge(const TaskTable *table, const JudgeRequest *request, JudgedRows *judged);
+extern bool rows_first_dependent(const TaskTable *table, const JudgeRequest *request, int64 *id);
+extern int rows_watched(const TaskTable *table, int64 from, int limit, WatchedTask **tasks,
+						int64 *last, bool *more);
 
 #endif /* PG_TASK_ROWS_H */

@@ -4,517 +4,250 @@
  *
  * A dependent row is in state PLAN, and its column "waits" has one of the tasks in "after": the one
  * that it watches.  When that has ended, the row is judged: it is free, watches another one, or is
- * given up.
+ * given up.  One with the rule "any" is judged when any of its tasks is DONE.
+ *
+ * A NULL in "after" is a task that was removed before it was DONE (session/removal.c).  Any other
+ * task that is not in the table counts as DONE.
  *
  * None of these waits for a row that somebody has locked.
  */
 #include "postgres.h"
 
-#include "utils/builtins.h"
-#include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "task/failure.h"
-#include "task/removed_table.h"
 #include "task/rows.h"
 #include "task/rows_sql.h"
 #include "task/statement.h"
 
-/* Rows are judged for this long at once (us), and the first of them in any case. */
+/* Rows that wait for several tasks are read for this long at once (us), one of them in any case. */
 #define JUDGE_US (10 * INT64CONST(1000))
 
 /* clang-format off */
 
-/* The index on the watched tasks has the second condition alone. */
-#define DEPENDENT "t.state = 'PLAN' AND t.waits IS NOT NULL"
-
-/* A task that has not ended. */
-#define UNENDED "coalesce(r.state <> 'DONE' AND r.state IN ('PLAN', 'WORK'), false)"
-
-/* The state of a task in "after", or NULL: it is not in the table. */
-#define JOIN_STATE \
-	" LEFT JOIN LATERAL (SELECT r.state FROM {rows} AS r WHERE r.id = p.id OFFSET 0) AS r ON true"
+/* Has a task ended?  0: it is DONE, or not in the table; 1: it has ended otherwise; 2: it has not. */
+#define OUTCOME(id) \
+	"coalesce((SELECT max(CASE WHEN r.state = 'DONE' THEN 0" \
+	"                          WHEN r.state IN ('PLAN', 'WORK') THEN 2 ELSE 1 END)" \
+	"            FROM {rows} AS r WHERE r.id = " id "), 0)"
 
 /*
- * Judge the rows that a query locks, "w": in the snapshot of this statement.  A row that was changed
- * after that snapshot is left out: the lock returns its new version, which may name tasks that the
- * snapshot does not have.  Tasks that are not in the table are returned.
- *
- * If the watched task has not ended, or another of an eighth of them, "f", only that is known of the
- * row: it watches that one next.  To step by a prime number through the array soon finds one while
- * many are left, in whatever order they end.  Otherwise, and if that is asked for ("whole"), all
- * tasks are read, and one that has not ended is chosen by chance.  So a row changes its watch about
- * log(n) times, and all that reads about 4 n tasks.  A NULL, which the trigger refuses, is no task.
+ * Lock the rows to be judged, now that some tasks may have ended.  Those with the rule "any" are
+ * found by the index on "after", which has rows that wait for several tasks.
  */
-#define JUDGE(locked, whole) \
-	"WITH w AS MATERIALIZED (" locked ")" \
-	" SELECT w.id, w.role::text, w.oid, w.tid, coalesce(w.rule, 'done'), " \
-	"        coalesce(f.next = w.waits, false), f.next IS NOT NULL OR v.next IS NOT NULL, v.done," \
-	"        coalesce(f.next, v.next), v.culprit," \
-	"        (SELECT r.state FROM {rows} AS r WHERE r.id = v.culprit LIMIT 1), w.keep," \
-	"        (SELECT count(*) FROM w), v.missing" \
-	"  FROM (SELECT w.*, row_number() OVER () AS number FROM w) AS w" \
+#define LOCKED_ROW \
+	"SELECT t.id, t.tableoid AS oid, t.ctid AS tid, coalesce(t.rule, 'done') AS rule, t.after, t.waits" \
+	"  FROM {rows} AS t" \
+	" WHERE t.state = 'PLAN' AND t.id <> ALL ($without) AND "
+#define LOCKED_ROWS \
+	"SELECT l.*" \
+	"  FROM (SELECT a.id AS ended, " OUTCOME("a.id") " AS outcome" \
+	"          FROM unnest($ids) AS a (id) OFFSET 0) AS a" \
 	" CROSS JOIN LATERAL (" \
-	"       SELECT w.after || ARRAY[]::int8[] AS ids, cardinality(w.after) AS n," \
-	"              array_lower(w.after, 1) AS lower, floor(random() * 1000000)::int8 AS start" \
-	"       OFFSET 0) AS a" \
-	" CROSS JOIN LATERAL (" \
-	"       SELECT (SELECT p.id" \
-	"                 FROM (SELECT w.waits AS id" \
-	"                        UNION ALL" \
-	"                       SELECT a.ids[a.lower + (a.start + i.i * 2147483647) % a.n]" \
-	"                         FROM (SELECT generate_series(1::int8, a.n / 8) AS i) AS i) AS p" \
-	                JOIN_STATE \
-	"                WHERE " UNENDED " LIMIT 1) AS next" \
-	"       OFFSET 0) AS f" \
-	" CROSS JOIN LATERAL (" \
-	"       SELECT (array_agg(p.id) FILTER (WHERE " UNENDED "))" \
-	"                  [1 + floor(random() * count(*) FILTER (WHERE " UNENDED "))::int4]" \
-	"                  AS next," \
-	"              count(*) FILTER (WHERE r.state = 'DONE') AS done," \
-	"              array_agg(p.id) FILTER (WHERE r.state IS NULL) AS missing," \
-	"              min(p.id) FILTER (WHERE r.state <> 'DONE' AND NOT " UNENDED ") AS culprit" \
-	"         FROM (SELECT unnest(CASE WHEN f.next IS NULL OR " whole " THEN a.ids" \
-	"                                  ELSE ARRAY[w.waits] END) AS id) AS p" \
-	        JOIN_STATE \
-	"        WHERE p.id IS NOT NULL) AS v" \
-	" WHERE (w.number = 1 OR clock_timestamp() < $until)" \
-	"   AND (SELECT true FROM {rows} AS s WHERE s.tableoid = w.oid AND s.ctid = w.tid)"
+	"       SELECT n.*, a.ended, a.outcome" \
+	"         FROM (" LOCKED_ROW "t.waits = a.ended AND a.outcome < 2" \
+	"                LIMIT $limit FOR NO KEY UPDATE OF t SKIP LOCKED) AS n" \
+	"        UNION ALL" \
+	"       SELECT n.*, a.ended, a.outcome" \
+	"         FROM (" LOCKED_ROW "t.waits IS NOT NULL AND cardinality(t.after) > 1" \
+	"                  AND t.after @> ARRAY[a.ended] AND t.rule = 'any' AND a.outcome = 0" \
+	"                LIMIT $limit FOR NO KEY UPDATE OF t SKIP LOCKED) AS n) AS l" \
+	" LIMIT $limit"
 
-#define DEPENDENT_COLUMNS \
-	"t.id, t.role, t.tableoid AS oid, t.ctid AS tid, t.rule, t.after, t.waits, " KEEP " AS keep"
+/* The row that would be judged first. */
+static const Statement first_row = {STATEMENT_FIRST_DEPENDENT,
+	"SELECT w.id FROM (" LOCKED_ROWS ") AS w"};
 
 /*
- * Rows that watch one of these tasks, if it has ended.  The planner would make joins of EXISTS, and
- * read all dependent rows.
+ * Judge rows, and write what changes.  The other tasks of a row are not read if the one that has
+ * ended decides ("c"), or if some of many that are picked by chance have one that has not ended
+ * ("s").  Of those that have not ended, one is watched next that is chosen by chance: so a row
+ * changes its watch about log(n) times, in whatever order its n tasks end.
+ *
+ * A row that was changed after the snapshot of the statement is left out: the lock returns the
+ * place of its new version, where an UPDATE finds no row.
  */
 static const Statement judge_rows = {STATEMENT_JUDGE,
-	JUDGE("SELECT n.*"
-		  "  FROM unnest($ids) AS a (id)"
-		  " CROSS JOIN LATERAL ("
-		  "       SELECT " DEPENDENT_COLUMNS
-		  "         FROM {rows} AS t"
-		  "        WHERE t.state = 'PLAN' AND t.waits = a.id AND t.id <> ALL ($without)"
-		  "        LIMIT $limit"
-		  "          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
-		  " WHERE (SELECT true FROM {rows} AS t WHERE t.state = 'PLAN' AND t.waits = a.id LIMIT 1)"
-		  "   AND (SELECT true FROM {rows} AS r WHERE r.id = a.id AND " UNENDED " LIMIT 1)"
-		  "       IS NULL"
-		  " LIMIT $limit", "false")};
-
-/* Rows that wait for any of several tasks. */
-static const Statement judge_any = {STATEMENT_JUDGE_ANY,
-	JUDGE("SELECT " DEPENDENT_COLUMNS
-		  "  FROM {rows} AS t"
-		  " WHERE " DEPENDENT " AND t.rule = 'any' AND t.id >= $from"
-		  "   AND t.id <> ALL ($without)"
-		  " ORDER BY t.id"
-		  " LIMIT $limit"
-		  "   FOR NO KEY UPDATE OF t SKIP LOCKED", "true")};
+	"WITH w AS MATERIALIZED (" LOCKED_ROWS "),"
+	"     c AS (SELECT w.*, row_number() OVER () AS number,"
+	"                  CASE WHEN w.after = ARRAY[w.ended] OR cardinality(w.after) = 0 THEN true"
+	"                       WHEN w.outcome = 0"
+	"                       THEN (w.rule = 'any' AND w.ended = ANY (w.after)) IS TRUE"
+	"                       ELSE w.rule NOT IN ('ended', 'failed', 'any') END AS decided"
+	"             FROM w),"
+	"     e AS (SELECT c.*, coalesce(s.next, o.next) AS next,"
+	"                  c.decided OR s.next IS NOT NULL OR o.done IS NOT NULL OR c.after IS NULL"
+	"                      AS known,"
+	"                  coalesce(o.done, c.outcome = 0) AS done,"
+	"                  coalesce(o.others, c.outcome = 1) AS others,"
+	"                  coalesce(o.culprit, CASE WHEN c.outcome = 1 THEN c.ended END) AS culprit"
+	"             FROM c CROSS JOIN LATERAL ("
+	"                  SELECT CASE WHEN NOT c.decided AND c.rule <> 'any' AND cardinality(c.after) > 100"
+	"                                   AND array_position(c.after, NULL) IS NULL"
+	"                              THEN (SELECT u.id"
+	"                                      FROM (SELECT c.after[array_lower(c.after, 1)"
+	"                                                   + floor(random() * cardinality(c.after))::int4]"
+	"                                                   AS id"
+	"                                              FROM generate_series(1, 10)) AS u"
+	"                                     WHERE " OUTCOME("u.id") " = 2 LIMIT 1) END AS next"
+	"                  OFFSET 0) AS s"
+	"            CROSS JOIN LATERAL ("
+	"                  SELECT bool_or(p.outcome = 0) AS done, bool_or(p.outcome = 1) AS others,"
+	"                         min(p.id) FILTER (WHERE p.outcome = 1) AS culprit,"
+	"                         (array_agg(p.id) FILTER (WHERE p.outcome = 2))"
+	"                             [1 + floor(random() * count(*) FILTER (WHERE p.outcome = 2))::int4]"
+	"                             AS next"
+	"                    FROM (SELECT u.id, CASE WHEN u.id IS NULL THEN 1 ELSE " OUTCOME("u.id")
+	"                                       END AS outcome"
+	"                            FROM unnest(CASE WHEN NOT c.decided AND s.next IS NULL"
+	"                                                  AND (c.number = 1 OR clock_timestamp()"
+	"                                                                       < $until)"
+	"                                             THEN c.after END) AS u (id) OFFSET 0) AS p"
+	"                  OFFSET 0) AS o),"
+	"     v AS MATERIALIZED (SELECT e.*,"
+	"                  CASE e.rule WHEN 'any' THEN e.done"
+	"                              WHEN 'ended' THEN e.next IS NULL"
+	"                              WHEN 'failed' THEN e.next IS NULL AND e.others"
+	"                              ELSE e.next IS NULL AND NOT e.others END AS free,"
+	"                  CASE e.rule WHEN 'any' THEN e.next IS NULL AND NOT e.done"
+	"                              WHEN 'ended' THEN false"
+	"                              WHEN 'failed' THEN e.next IS NULL AND NOT e.others"
+	"                              ELSE e.others END AS gone"
+	"             FROM e),"
+	"     f AS (UPDATE {rows} AS t"
+	"              SET waits = CASE WHEN NOT c.free THEN c.next END,"
+	"                  dt = CASE WHEN c.free THEN greatest(t.dt, $now) ELSE t.dt END,"
+	"                  planned = CASE WHEN NOT c.free THEN t.planned END"
+	"             FROM v AS c"
+	"            WHERE c.known AND NOT c.gone AND " IS_LOCKED_ROW
+	"        RETURNING t.waits),"
+	"     g (id, role, queue, attempt, error, keep, notified) AS ("
+	"           UPDATE {rows} AS t"
+	"              SET state = 'GONE', stop = clock_timestamp(), waits = NULL, error = c.message,"
+	"                  sqlstate = CASE WHEN c.message IS NOT NULL THEN $sqlstate END,"
+	"                  response = replace(" FAILURE_RESPONSE ", $error, c.message)"
+	"             FROM (SELECT v.oid, v.tid,"
+	"                          CASE WHEN v.rule = 'failed' THEN NULL"
+	"                               WHEN v.culprit IS NOT NULL"
+	"                               THEN format('task %s, for which this one waited, is %s', v.culprit,"
+	"                                      (SELECT min(r.state) FROM {rows} AS r WHERE r.id = v.culprit"
+	"                                          AND r.state NOT IN ('PLAN', 'WORK', 'DONE')))"
+	"                               WHEN v.waits = $removed OR v.waits = ANY (v.after)"
+	"                               THEN 'a task for which this one waited was removed'"
+	"                               ELSE format('task %s, for which this one waited, was removed',"
+	"                                           v.waits) END AS message"
+	"                     FROM v WHERE v.known AND v.gone OFFSET 0) AS c"
+	"            WHERE " IS_LOCKED_ROW
+	"        RETURNING " UNSTARTED ", t.error, " KEEP ", " NOTIFY_END("t.state") ")"
+	"SELECT g.id, g.role, g.queue, g.attempt, g.error, g.keep, NULL::int8, 0::int8 FROM g"
+	" UNION ALL "
+	"SELECT 0, NULL, NULL, 0, NULL, 0, f.waits, 0 FROM f WHERE f.waits IS NOT NULL"
+	" UNION ALL "
+	"SELECT count(*), NULL, NULL, 0, NULL, 0, NULL, count(*) FILTER (WHERE v.known) FROM v"};
 
 /* clang-format on */
 
-/* How the tasks in "after" that were read have ended. */
-typedef struct Ends
-{
-	bool watched; /* the watched task has not ended */
-	bool unended; /* at least one has not ended */
-	int64 done;
-	bool others; /* some have ended and are not DONE */
-} Ends;
-
-/* A row that was read, before it is judged. */
-typedef struct ReadRow
-{
-	char *rule;
-	Ends ends;
-	int nmissing;
-	int64 *missing; /* tasks that are not in the table */
-} ReadRow;
-
-/* Judge a row by its rule.  One that the trigger has not checked counts as "done". */
-static DependentVerdict
-judge(const char *rule, const Ends *ends)
-{
-	DependentVerdict waits = ends->watched ? DEPENDENT_WAITS : DEPENDENT_WATCHES;
-
-	if (strcmp(rule, "any") == 0)
-	{
-		if (ends->done > 0)
-			return DEPENDENT_FREE;
-		return ends->unended ? waits : DEPENDENT_GONE;
-	}
-	if (strcmp(rule, "ended") == 0)
-		return ends->unended ? waits : DEPENDENT_FREE;
-	if (strcmp(rule, "failed") == 0)
-	{
-		if (ends->unended)
-			return waits;
-		return ends->others ? DEPENDENT_FREE : DEPENDENT_NOT_NEEDED;
-	}
-	if (ends->others)
-		return DEPENDENT_GONE;
-	return ends->unended ? waits : DEPENDENT_FREE;
-}
-
-/* Read an array of ids, which may be NULL; none of the ids is. */
-static int
-returned_ids(MemoryContext where, uint64 i, int column, int64 **ids)
-{
-	ArrayType *array;
-	int count;
-
-	if (statement_is_null(i, column))
-		return 0;
-	array = DatumGetArrayTypeP(statement_value(i, column, INT8ARRAYOID));
-	Assert(!ARR_HASNULL(array));
-	count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
-	*ids = MemoryContextAlloc(where, Max(count, 1) * sizeof(int64));
-	memcpy(*ids, ARR_DATA_PTR(array), count * sizeof(int64));
-	return count;
-}
-
-/* Read a row that the last statement returned. */
+/* The last result has a row that is GONE: note that it has ended. */
 static void
-returned_dependent(MemoryContext where, uint64 i, DependentRow *row, ReadRow *read)
+note_gone(MemoryContext where, uint64 i, JudgedRows *judged)
 {
-	read->ends = (Ends){.watched = statement_bool(i, 6),
-						.unended = statement_bool(i, 7),
-						.done = statement_int64(i, 8),
-						.others = !statement_is_null(i, 10)};
-	read->rule = statement_text(where, i, 5);
-	read->nmissing = returned_ids(where, i, 14, &read->missing);
-	row->row.id = statement_int64(i, 1);
-	row->row.role = statement_text(where, i, 2);
-	row->oid = statement_oid(i, 3);
-	row->tid = statement_tid(i, 4);
-	if (!statement_is_null(i, 9))
-		row->watches = statement_int64(i, 9);
-	if (read->ends.others)
-		row->culprit = statement_int64(i, 10);
-	row->culprit_state = statement_text_or_null(where, i, 11);
-	row->keep = statement_float8(i, 12);
+	const char *error = statement_text_or_null(where, i, 5);
+
+	note_unstarted_row(i, EVENT_GONE, error, error ? TASK_ERROR_PREDECESSOR : NULL);
+	judged->gone[judged->ngone].id = statement_int64(i, 1);
+	judged->gone[judged->ngone++].keep = statement_float8(i, 6);
 }
 
-static int
-compare_ids(const void *a, const void *b)
-{
-	int64 left = *(const int64 *) a;
-	int64 right = *(const int64 *) b;
-
-	return left < right ? -1 : left > right;
-}
-
-/*
- * A task that is missing was removed before it was DONE, if the table of removed tasks has it.
- * Otherwise it counts as DONE.
- */
+/* Add what both statements need. */
 static void
-add_missing(DependentRow *row, ReadRow *read, const int64 *removed, int nremoved)
+arg_ended(StatementArgs *args, const JudgeRequest *request)
 {
-	int i;
-
-	for (i = 0; i < read->nmissing; i++)
-	{
-		if (nremoved == 0 ||
-			bsearch(&read->missing[i], removed, nremoved, sizeof(int64), compare_ids) == NULL)
-			read->ends.done++;
-		else if (!read->ends.others)
-		{
-			read->ends.others = true;
-			row->culprit = read->missing[i];
-			row->culprit_state = NULL;
-		}
-	}
+	arg_ids(args, "ids", request->ids, request->count);
+	arg_ids(args, "without", request->without, request->nwithout);
+	arg_int64(args, "limit", request->limit);
 }
 
 /*
- * Find out which of the tasks that are missing for these rows were removed before they were DONE.
- * It is a statement of its own: what is missing in the snapshot of the other one is recorded by
- * then.
+ * Judge rows, and write the verdicts.  A row that somebody has locked is left out.  What is
+ * returned is allocated in the current context.
  */
-static int
-find_removed(const TaskTable *removed, const ReadRow *reads, int count, int64 **found)
+void
+rows_judge(const TaskTable *table, const JudgeRequest *request, JudgedRows *judged)
 {
-	int64 *ids;
-	int total = 0;
-	int i;
+	Failure failure = {"ERROR", "@", NULL, NULL, TASK_ERROR_PREDECESSOR};
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	uint64 count;
+	uint64 i;
 
+	statement_begin(&args);
+	arg_ended(&args, request);
+	arg_timestamp(&args, "now", request->now);
+	arg_timestamp(&args, "until", GetCurrentTimestamp() + JUDGE_US);
+	arg_int64(&args, "removed", WAITS_REMOVED);
+	arg_failure(&args, &failure, InvalidOid);
+	count = statement_execute(&judge_rows, table, &args) - 1;
+	judged->count = (int) statement_int64(count, 1);
+	judged->more = judged->count == request->limit || judged->count > statement_int64(count, 8);
+	judged->ngone = judged->nwatched = 0;
+	judged->gone = MemoryContextAlloc(caller, Max(count, 1) * sizeof(GoneRow));
+	judged->watched = MemoryContextAlloc(caller, Max(count, 1) * sizeof(int64));
 	for (i = 0; i < count; i++)
-		total += reads[i].nmissing;
-	if (total == 0 || removed == NULL)
-		return 0;
-	ids = palloc(total * sizeof(int64));
-	total = 0;
-	for (i = 0; i < count; i++)
-	{
-		memcpy(ids + total, reads[i].missing, reads[i].nmissing * sizeof(int64));
-		total += reads[i].nmissing;
-	}
-	total = removed_rows_find(removed, ids, total, found);
-	qsort(*found, total, sizeof(int64), compare_ids);
-	return total;
-}
-
-/*
- * Execute a statement that reads dependent rows, and end it; judge them.  Sets *more if it has not
- * read all rows that it looked for.
- */
-static int
-judge_read(MemoryContext where, const Statement *statement, const TaskTable *table,
-		   const TaskTable *removed, StatementArgs *args, int limit, DependentRow **rows,
-		   bool *more)
-{
-	int count = (int) statement_execute(statement, table, args);
-	int64 locked = count > 0 ? statement_int64(0, 13) : 0;
-	ReadRow *reads = MemoryContextAllocZero(where, Max(count, 1) * sizeof(ReadRow));
-	int64 *found = NULL;
-	int nfound;
-	int i;
-
-	*more = locked == limit || locked > count;
-	*rows = MemoryContextAllocZero(where, Max(count, 1) * sizeof(DependentRow));
-	for (i = 0; i < count; i++)
-		returned_dependent(where, i, &(*rows)[i], &reads[i]);
+		if (statement_is_null(i, 7))
+			note_gone(caller, i, judged);
+		else
+			judged->watched[judged->nwatched++] = statement_int64(i, 7);
 	statement_end();
-	nfound = find_removed(removed, reads, count, &found);
-	for (i = 0; i < count; i++)
-	{
-		add_missing(&(*rows)[i], &reads[i], found, nfound);
-		(*rows)[i].verdict = judge(reads[i].rule, &reads[i].ends);
-	}
-	return count;
 }
 
-/*
- * Judge and lock up to "limit" rows that watch one of these tasks, if that has ended, but for the
- * rows in "without".  Sets *more if there may be more of them.  A row that somebody has locked is
- * left out.  "removed" is the table of removed tasks, locked as the other one; NULL: there is none.
- */
-int
-rows_judge(const TaskTable *table, const TaskTable *removed, const int64 *ids, int count,
-		   const int64 *without, int nwithout, int limit, DependentRow **rows, bool *more)
+/* Lock the row that rows_judge would judge first.  Returns false if there is none. */
+bool
+rows_first_dependent(const TaskTable *table, const JudgeRequest *request, int64 *id)
 {
-	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
+	bool found;
 
 	statement_begin(&args);
-	arg_ids(&args, "ids", ids, count);
-	arg_ids(&args, "without", without, nwithout);
-	arg_int64(&args, "limit", limit);
-	arg_timestamp(&args, "until", GetCurrentTimestamp() + JUDGE_US);
-	return judge_read(caller, &judge_rows, table, removed, &args, limit, rows, more);
-}
-
-/* The same for rows with the rule "any", in the order of their ids, from this id on. */
-int
-rows_judge_any(const TaskTable *table, const TaskTable *removed, int64 from, const int64 *without,
-			   int nwithout, int limit, DependentRow **rows, bool *more)
-{
-	MemoryContext caller = CurrentMemoryContext;
-	StatementArgs args;
-
-	statement_begin(&args);
-	arg_ids(&args, "without", without, nwithout);
-	arg_int64(&args, "from", from);
-	arg_int64(&args, "limit", limit);
-	arg_timestamp(&args, "until", GetCurrentTimestamp() + JUDGE_US);
-	return judge_read(caller, &judge_any, table, removed, &args, limit, rows, more);
+	arg_ended(&args, request);
+	found = statement_execute(&first_row, table, &args) > 0;
+	if (found)
+		*id = statement_int64(0, 1);
+	statement_end();
+	return found;
 }
 
 /* clang-format off */
 
 /*
- * The task is planned for now, unless for later: "active" and repeats count from now on, and the
- * row takes its place behind those that were due before.
- */
-static const Statement free_rows = {STATEMENT_FREE,
-	"UPDATE {rows} AS t"
-	"   SET waits = NULL, dt = greatest(t.dt, $now), planned = NULL"
-	"  FROM ROWS FROM (unnest($oids), unnest($tids)) AS c (oid, tid)"
-	" WHERE " IS_LOCKED_ROW};
-
-/* It waits for one task alone.  The size is known without reading a long array. */
-#define IS_SINGLE(row) "pg_column_size(" row ".after) < 64 AND " row ".after = ARRAY[a.id]"
-
-/*
- * The rows that wait for one of these tasks alone, which is DONE: nothing is to be judged.  A row
- * that was changed after the snapshot of the statement is left out, as by judge_rows: the lock
- * returns the place of its new version, where the snapshot finds no row.
- */
-static const Statement free_single = {STATEMENT_FREE_SINGLE,
-	"WITH c AS MATERIALIZED ("
-	"SELECT n.oid, n.tid"
-	"  FROM unnest($ids) AS a (id)"
-	" CROSS JOIN LATERAL ("
-	"       SELECT t.tableoid AS oid, t.ctid AS tid"
-	"         FROM {rows} AS t"
-	"        WHERE t.state = 'PLAN' AND t.waits = a.id AND " IS_SINGLE("t")
-	"          AND coalesce(t.rule, 'done') IN ('done', 'ended', 'any')"
-	"          AND t.id <> ALL ($without)"
-	"        LIMIT $limit"
-	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
-	" WHERE (SELECT true FROM {rows} AS t WHERE t.state = 'PLAN' AND t.waits = a.id LIMIT 1)"
-	"   AND (SELECT bool_and(r.state = 'DONE') FROM {rows} AS r WHERE r.id = a.id)"
-	" LIMIT $limit"
-	") UPDATE {rows} AS t"
-	"   SET waits = NULL, dt = greatest(t.dt, $now), planned = NULL"
-	"  FROM c"
-	" WHERE " IS_LOCKED_ROW};
-
-static const Statement wait_on = {STATEMENT_WAIT_ON,
-	"UPDATE {rows} AS t"
-	"   SET waits = c.id"
-	"  FROM ROWS FROM (unnest($oids), unnest($tids), unnest($ids)) AS c (oid, tid, id)"
-	" WHERE " IS_LOCKED_ROW};
-
-static const Statement give_up = {STATEMENT_GIVE_UP,
-	"UPDATE {rows} AS t"
-	"   SET state = 'GONE', stop = clock_timestamp(), waits = NULL, error = $error,"
-	"       sqlstate = $sqlstate, response = " FAILURE_RESPONSE
-	"  FROM ROWS FROM (unnest($oids), unnest($tids)) AS c (oid, tid)"
-	" WHERE " IS_LOCKED_ROW
-	" RETURNING " UNSTARTED ", " NOTIFY_END("t.state")};
-
-/* clang-format on */
-
-/* Add what identifies locked rows. */
-static void
-arg_locked(StatementArgs *args, const DependentRow *rows, int count)
-{
-	Datum *oids = arg_array(args, "oids", OIDOID, count);
-	Datum *tids = arg_array(args, "tids", TIDOID, count);
-	int i;
-
-	for (i = 0; i < count; i++)
-	{
-		oids[i] = ObjectIdGetDatum(rows[i].oid);
-		tids[i] = PointerGetDatum(&rows[i].tid);
-	}
-}
-
-/* These locked rows wait for no other task any more.  Their trigger leaves hints. */
-void
-rows_free(const TaskTable *table, const DependentRow *rows, int count, TimestampTz now)
-{
-	StatementArgs args;
-
-	statement_begin(&args);
-	arg_locked(&args, rows, count);
-	arg_timestamp(&args, "now", now);
-	statement_execute(&free_rows, table, &args);
-	statement_end();
-}
-
-/*
- * Free up to "limit" rows, but for those in "without", that wait for one of these tasks alone, if
- * it is DONE.  This is what rows_judge and rows_free would do, in a third of the time.  Returns the
- * number of rows; one that somebody has locked is left out.
- */
-int
-rows_free_single(const TaskTable *table, const int64 *ids, int count, const int64 *without,
-				 int nwithout, int limit, TimestampTz now)
-{
-	StatementArgs args;
-	int freed;
-
-	statement_begin(&args);
-	arg_ids(&args, "ids", ids, count);
-	arg_ids(&args, "without", without, nwithout);
-	arg_int64(&args, "limit", limit);
-	arg_timestamp(&args, "now", now);
-	freed = (int) statement_execute(&free_single, table, &args);
-	statement_end();
-	return freed;
-}
-
-/* Each of these locked rows watches another task from now on. */
-void
-rows_watch(const TaskTable *table, const DependentRow *rows, int count)
-{
-	StatementArgs args;
-	Datum *ids;
-	int i;
-
-	statement_begin(&args);
-	arg_locked(&args, rows, count);
-	ids = arg_array(&args, "ids", INT8OID, count);
-	for (i = 0; i < count; i++)
-		ids[i] = Int64GetDatum(rows[i].watches);
-	statement_execute(&wait_on, table, &args);
-	statement_end();
-}
-
-/*
- * Add why rows are given up that have the verdict and the culprit of this one.  Returns the message
- * and sets *sqlstate; both are NULL if they are not needed.
- */
-static const char *
-arg_culprit(StatementArgs *args, const DependentRow *row, const char **sqlstate)
-{
-	Failure failure = {"ERROR", NULL, NULL, NULL, TASK_ERROR_PREDECESSOR};
-
-	if (row->verdict == DEPENDENT_NOT_NEEDED)
-	{
-		arg_text(args, "error", NULL);
-		arg_text(args, "sqlstate", NULL);
-		arg_text(args, "text", NULL);
-		arg_text(args, "json", NULL);
-		arg_text(args, "format", "text");
-		*sqlstate = NULL;
-		return NULL;
-	}
-	failure.error = psprintf("task " INT64_FORMAT ", for which this one waited, %s%s", row->culprit,
-							 row->culprit_state ? "is " : "was removed",
-							 row->culprit_state ? row->culprit_state : "");
-	arg_failure(args, &failure, InvalidOid);
-	*sqlstate = failure.sqlstate;
-	return failure.error;
-}
-
-/* Set these locked rows to GONE.  They have the same verdict, and the same culprit. */
-void
-rows_give_up(const TaskTable *table, const DependentRow *rows, int count)
-{
-	StatementArgs args;
-	const char *sqlstate;
-	const char *error;
-
-	statement_begin(&args);
-	arg_locked(&args, rows, count);
-	error = arg_culprit(&args, &rows[0], &sqlstate);
-	note_unstarted(statement_execute(&give_up, table, &args), EVENT_GONE, error, sqlstate);
-	statement_end();
-}
-
-/* clang-format off */
-
-/*
- * The tasks that the next rows watch, in the order of the index.  To descend it for each task would
- * cost more, unless very many rows watch each: to find one entry, the server reads a page of them.
+ * The tasks for which the next rows wait, in the order of the index on what they watch.  To descend
+ * it for each task would cost more, unless very many rows watch each.
  */
 static const Statement read_watched = {STATEMENT_WATCHED,
-	"SELECT w.waits, w.nrows,"
-	"       (SELECT true FROM {rows} AS r WHERE r.id = w.waits AND " UNENDED " LIMIT 1) IS NULL"
-	"  FROM (SELECT n.waits, count(*) AS nrows"
-	"          FROM (SELECT t.waits"
-	"                  FROM {rows} AS t"
-	"                 WHERE t.state = 'PLAN' AND t.waits >= $from"
-	"                 ORDER BY t.waits LIMIT $limit) AS n"
-	"         GROUP BY n.waits) AS w"
-	" ORDER BY w.waits"};
+	"WITH n AS MATERIALIZED ("
+	"SELECT t.waits, t.after, t.rule"
+	"  FROM {rows} AS t"
+	" WHERE t.state = 'PLAN' AND t.waits >= $from"
+	" ORDER BY t.waits LIMIT $limit"
+	") SELECT p.id, " OUTCOME("p.id") " < 2, (SELECT count(*) FROM n), (SELECT max(n.waits) FROM n)"
+	"    FROM (SELECT DISTINCT u.id"
+	"            FROM n CROSS JOIN LATERAL"
+	"                 unnest(CASE WHEN n.rule = 'any' THEN n.waits || n.after ELSE ARRAY[n.waits] END)"
+	"                     AS u (id)"
+	"           WHERE u.id IS NOT NULL) AS p"};
 
 /* clang-format on */
 
 /*
- * Read the next tasks that rows watch, in the order of their ids, from this id on: those of up to
- * "limit" rows.  Sets *more if there may be others.
+ * Read the tasks for which rows wait that watch this one or one with a greater id, in the order of
+ * what they watch, up to "limit" rows.  Sets *last to what the last row watches, and *more if there
+ * may be others.
  */
 int
-rows_watched(const TaskTable *table, int64 from, int limit, WatchedTask **tasks, bool *more)
+rows_watched(const TaskTable *table, int64 from, int limit, WatchedTask **tasks, int64 *last,
+			 bool *more)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
-	int64 nrows = 0;
 	int count;
 	int i;
 
@@ -522,14 +255,11 @@ rows_watched(const TaskTable *table, int64 from, int limit, WatchedTask **tasks,
 	arg_int64(&args, "from", from);
 	arg_int64(&args, "limit", limit);
 	count = (int) statement_execute(&read_watched, table, &args);
+	*more = count > 0 && statement_int64(0, 3) == limit;
+	*last = count > 0 ? statement_int64(0, 4) : PG_INT64_MAX;
 	*tasks = MemoryContextAlloc(caller, Max(count, 1) * sizeof(WatchedTask));
 	for (i = 0; i < count; i++)
-	{
-		(*tasks)[i].id = statement_int64(i, 1);
-		nrows += statement_int64(i, 2);
-		(*tasks)[i].ended = statement_bool(i, 3);
-	}
+		(*tasks)[i] = (WatchedTask){statement_int64(i, 1), statement_bool(i, 2)};
 	statement_end();
-	*more = nrows == limit;
 	return count;
 }

@@ -298,8 +298,12 @@ row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry)
 
 /* clang-format off */
 #define DELETE_ROW \
-	"DELETE FROM {rows} AS t" \
-	" WHERE " IS_RUN " AND t.state = $state AND (t.state <> 'WORK' OR " IS_LAST_RUN ")"
+	"WITH c AS MATERIALIZED (" \
+	"SELECT t.tableoid AS oid, t.ctid AS tid" \
+	"  FROM {rows} AS t" \
+	" WHERE " IS_RUN " AND t.state = $state AND (t.state <> 'WORK' OR " IS_LAST_RUN ")" \
+	"   FOR UPDATE OF t SKIP LOCKED" \
+	") DELETE FROM {rows} AS t USING c WHERE " IS_LOCKED_ROW
 
 static const Statement delete_row = {STATEMENT_DELETE, DELETE_ROW};
 static const Statement delete_row_notify = {STATEMENT_DELETE_NOTIFY,
@@ -308,8 +312,9 @@ static const Statement delete_row_notify = {STATEMENT_DELETE_NOTIFY,
 
 /*
  * Delete the row of a run that is in this state, and is DONE by that if it "notifies".  Returns
- * false if the row no longer belongs to that run, or if it is in state WORK and was planned again
- * meanwhile.
+ * false if the row no longer belongs to that run, if it is in state WORK and was planned again
+ * meanwhile, or if somebody has locked it: an open transaction may have inserted a row that waits
+ * for it.
  */
 bool
 row_delete(const TaskTable *table, TaskRun run, const char *state, bool notifies)

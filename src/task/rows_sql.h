@@ -109,6 +109,7 @@
 /* clang-format on */
 
 extern void arg_failure(StatementArgs *args, const Failure *failure, Oid role);
+extern void note_unstarted_row(uint64 i, EventKind kind, const char *error, const char *sqlstate);
 extern void note_unstarted(uint64 count, EventKind kind, const char *error, const char *sqlstate);
 
 #endif /* PG_TASK_ROWS_SQL_H */

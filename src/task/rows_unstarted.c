@@ -53,29 +53,34 @@ shortest_keep(uint64 count, int column)
 }
 
 /*
- * Note for the rows of the last result, which begins with the columns UNSTARTED, that they have
+ * Note for a row of the last result, which begins with the columns UNSTARTED, that the task has
  * ended without a run.  "error" and "sqlstate" may be NULL.
  */
+void
+note_unstarted_row(uint64 i, EventKind kind, const char *error, const char *sqlstate)
+{
+	TaskEvent event = {
+		.kind = kind,
+		.id = statement_int64(i, 1),
+		.attempt = statement_int32(i, 4),
+		.queue = statement_text(CurrentMemoryContext, i, 3),
+		.role_name = statement_text(CurrentMemoryContext, i, 2),
+		.elapsed = -1,
+		.sqlstate = sqlstate,
+		.error = error,
+	};
+
+	event_note(&event);
+}
+
+/* The same for all rows. */
 void
 note_unstarted(uint64 count, EventKind kind, const char *error, const char *sqlstate)
 {
 	uint64 i;
 
 	for (i = 0; i < count; i++)
-	{
-		TaskEvent event = {
-			.kind = kind,
-			.id = statement_int64(i, 1),
-			.attempt = statement_int32(i, 4),
-			.queue = statement_text(CurrentMemoryContext, i, 3),
-			.role_name = statement_text(CurrentMemoryContext, i, 2),
-			.elapsed = -1,
-			.sqlstate = sqlstate,
-			.error = error,
-		};
-
-		event_note(&event);
-	}
+		note_unstarted_row(i, kind, error, sqlstate);
 }
 
 /* clang-format off */

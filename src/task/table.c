@@ -235,10 +235,7 @@ static const struct
 	{"pg_task_planned", "pg_task_planned", "AFTER UPDATE",
 	 "FOR EACH ROW WHEN (pg_catalog.pg_task_watched(NEW.state))"},
 	{"pg_task_removed", "pg_task_removed", "AFTER DELETE",
-	 "FOR EACH ROW WHEN (OLD.state = 'WORK' AND pg_catalog.pg_task_watched(OLD.state))"},
-	{"pg_task_unfinished", "pg_task_removed", "AFTER DELETE",
-	 "FOR EACH ROW WHEN (OLD.state <> 'DONE' AND OLD.state <> 'WORK' AND"
-	 " pg_catalog.pg_task_awaited(OLD.id))"},
+	 "FOR EACH ROW WHEN (OLD.state <> 'DONE' AND pg_catalog.pg_task_watched(OLD.state))"},
 	{"pg_task_truncated", "pg_task_removed", "AFTER TRUNCATE", "FOR EACH STATEMENT"},
 };
 
@@ -302,7 +299,7 @@ find_code(Oid relid, const List *members)
 static char *
 find_side_code(Oid relid, Oid owner, bool watch)
 {
-	static const char *const suffixes[] = {"queue", "rate", "removed"};
+	static const char *const suffixes[] = {"queue", "rate"};
 	char *code = NULL;
 	int i;
 

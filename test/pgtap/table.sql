@@ -92,7 +92,8 @@ SELECT set_eq($$SELECT regexp_replace(pg_get_indexdef(indexrelid), '^.* ON [^ ]+
           'USING btree ((((COALESCE(planned, dt) AT TIME ZONE ''UTC''::text) + active))) WHERE '
               '((state = ''PLAN''::text) AND (waits IS NULL) AND (active < ''100 years''::interval))',
           'USING btree (waits) WHERE (waits IS NOT NULL)',
-          'USING btree (id) WHERE ((waits IS NOT NULL) AND (rule = ''any''::text))',
+          'USING gin (after) WITH (fastupdate=off) WHERE ((waits IS NOT NULL) AND '
+              '(cardinality(after) > 1))',
           'USING btree (queue, key) WHERE ((key IS NOT NULL) AND '
               '(state = ANY (ARRAY[''PLAN''::text, ''WORK''::text])))',
           'USING btree (flow, step) WHERE (flow IS NOT NULL)'],
@@ -163,7 +164,7 @@ SELECT throws_ok('DELETE FROM task', '42501');
 RESET ROLE;
 SELECT results_eq('SELECT p.proname FROM pg_proc AS p, aclexplode(p.proacl) AS a
                    WHERE p.proname ~ ''^pg_task_'' AND a.grantee = 0 ORDER BY 1',
-    ARRAY['pg_task_awaited', 'pg_task_flow', 'pg_task_id', 'pg_task_own', 'pg_task_own',
+    ARRAY['pg_task_flow', 'pg_task_id', 'pg_task_own', 'pg_task_own',
           'pg_task_queue_own', 'pg_task_watched']::name[],
     'what statements on the table call is granted to PUBLIC, whatever the default privileges are');
 SELECT results_eq('SELECT role, state, parent IS NULL FROM task WHERE queue = ''q''',

@@ -28,8 +28,8 @@ sub hold
 
 sub check_indexes
 {
-	sql(q{SELECT bt_index_check(indexrelid, true) FROM pg_index
-		WHERE indrelid = 'task'::regclass AND indisvalid});
+	sql(q{SELECT bt_index_check(c.oid, true) FROM pg_index JOIN pg_class AS c ON c.oid = indexrelid
+		WHERE indrelid = 'task'::regclass AND indisvalid AND relam = 403});
 	return;
 }
 

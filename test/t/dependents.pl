@@ -183,22 +183,27 @@ subtest 'removed tasks' => sub {
 			"$state: they name it");
 		sql('DELETE FROM task WHERE state IN (\'DONE\', \'GONE\')');
 	}
-	wait_until($node, 'SELECT NOT pg_task_awaited(0) AND NOT EXISTS (SELECT FROM task_removed)');
-	my $id = insert_task($node, request => 'SELECT 1', dt => 'infinity');
-	sql("BEGIN; DELETE FROM task WHERE id = $id");
-	is(sql("BEGIN; DELETE FROM task WHERE id = $id; SELECT count(*) FROM task_removed"), 0,
-		'nothing is recorded when nothing waits');
-	unlike(sql("BEGIN; EXPLAIN ANALYZE DELETE FROM task WHERE id = $id; ROLLBACK"),
-		qr/Trigger pg_task_unfinished/, 'no trigger fires then');
 
-	# more than are taken out of the table at once
-	insert_after($id);
-	is(sql(q{BEGIN;
-		INSERT INTO task (request, dt) SELECT 'SELECT 1', 'infinity' FROM generate_series(1, 5000);
-		DELETE FROM task WHERE after IS NULL;
-		SELECT count(*) > 5000 FROM task_removed;
-		COMMIT}), 't', 'many are removed at once');
-	wait_until($node, 'SELECT NOT pg_task_awaited(0) AND NOT EXISTS (SELECT FROM task_removed)');
+	# all of many for which one waits, and a part that is rolled back
+	my @few = map { insert_task($node, request => 'SELECT 1', dt => 'infinity') } 0 .. 2;
+	my @rest = map { insert_after([@few], rule => $_) } @rules;
+	sql("BEGIN; SAVEPOINT s; DELETE FROM task WHERE id = $few[0]; ROLLBACK TO s; COMMIT");
+	is(sql("SELECT DISTINCT after FROM task WHERE after IS NOT NULL"),
+		'{' . join(',', @few) . '}', 'what is rolled back was not removed');
+	sql("DELETE FROM task WHERE id = $few[2]");
+	wait_for_state($node, $rest[0], 'GONE');
+	is(sql("SELECT string_agg(concat_ws(' ', rule, state, after), ', ' ORDER BY id) FROM task
+		WHERE after IS NOT NULL"), join(', ', map { "$_->[0] $_->[1] {$few[0],$few[1],NULL}" }
+			[qw(done GONE)], map { [ $_, 'PLAN' ] } @rules[1 .. 3]), 'a NULL says that it was');
+	sql("UPDATE task SET state = 'PLAN' WHERE id = $rest[0]");
+	wait_for_state($node, $rest[0], 'GONE');
+	is(task($node, $rest[0], 'error'), 'a task for which this one waited was removed',
+		'so it is GONE again when it is planned again');
+	sql("UPDATE task SET after = array_remove(after, NULL), state = 'PLAN' WHERE id = $rest[0]");
+	is_row($node, $rest[0], { state => 'PLAN', waits => $few[1] }, '... unless the NULL is taken out');
+	sql("DELETE FROM task WHERE id IN ($few[0], $few[1])");
+	is(outcomes(@rest), 'done GONE TK005, ended DONE, failed DONE, any GONE TK005',
+		'each by its rule, when all were removed');
 	sql('DELETE FROM gate; TRUNCATE task');
 };
 
@@ -234,11 +239,26 @@ subtest 'removed meanwhile' => sub {
 	my $id = $new->();
 	$one->query_safe('BEGIN');
 	my $after = $one->query_safe(sprintf $insert, $id);
-	sql("DELETE FROM task WHERE id = $id");
+	$two->query_until(qr/begun/, "\\echo begun\nDELETE FROM task WHERE id = $id;\n");
+	wait_until($node, "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $pid");
+	sql("UPDATE task SET dt = now() WHERE id = $id");
+	wait_for_state($node, $id, 'DONE');
 	$one->query_safe('COMMIT');
-	wait_for_state($node, $after, 'GONE');
-	is(task($node, $after, 'error'), "task $id, for which this one waited, was removed",
-		'removed before the dependent is committed');
+	$two->query('SELECT 1');
+	wait_for_state($node, $after, 'DONE');
+	is(task($node, $id, 'state'), '',
+		'a DELETE waits for a transaction with a row that waits, and the task runs meanwhile');
+
+	for my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
+	{
+		$id = $new->();
+		$two->query_safe("BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM task");
+		$after = sql(sprintf $insert, $id);
+		$two->query_safe("DELETE FROM task WHERE id = $id; COMMIT");
+		wait_for_state($node, $after, 'GONE');
+		is(task($node, $after, 'error'), "task $id, for which this one waited, was removed",
+			"a DELETE sees what was committed before: $level");
+	}
 
 	for my $end ('COMMIT', 'ROLLBACK')
 	{
@@ -268,17 +288,12 @@ subtest 'removed meanwhile' => sub {
 	$one->query('COMMIT');
 	is(count_of($node, "after = '{$id}'"), 0, 'an old snapshot does not show what is there');
 
-	# who removes the task has no right to what is written about it
+	# who removes the task does not see the row that waits for it
 	$id = sql_as('app', q{INSERT INTO task (request, dt) VALUES ('SELECT 1', 'infinity')
 		RETURNING id});
 	my %other = gated(w => 'DONE');
 	$after = insert_after([ $id, $other{w} ]);
-	is(sqlstate_of('app', 'SELECT FROM task_removed'), '42501', 'a role without rights');
-	sql(q{ALTER TABLE task_removed ADD path text DEFAULT current_setting('search_path')});
 	sql_as('app', "SET search_path = public; DELETE FROM task WHERE id = $id");
-	is(sql("SELECT path FROM task_removed WHERE id = $id"), 'pg_catalog, pg_temp',
-		'it is recorded nevertheless, where no other objects are found');
-	sql('ALTER TABLE task_removed DROP path');
 	crash($node);
 	open_gate($node, 'w');
 	wait_for_state($node, $after, 'GONE');
@@ -482,8 +497,8 @@ subtest 'rows that wait for very many tasks' => sub {
 	$before = $reads->();
 	sql("UPDATE task SET state = 'STOP' WHERE queue = 'many' AND id % 2 = (SELECT max(id) % 2
 		FROM task WHERE queue = 'many')");
-	wait_until($node, "SELECT NOT EXISTS (SELECT FROM task AS t JOIN task AS p ON p.id = t.waits
-		WHERE p.state = 'STOP')");
+	wait_until($node, "SELECT NOT EXISTS (SELECT FROM task AS t WHERE waits IS NOT NULL
+		AND (SELECT state FROM task AS p WHERE p.id = t.waits) = 'STOP')");
 	cmp_ok($reads->() - $before, '<', 50000,
 		'while others have not ended, few of 20 times 10,000 are read');
 	$probe = sql("WITH u AS (UPDATE task SET state = 'STOP' WHERE queue = 'many' AND state = 'PLAN')
@@ -564,10 +579,8 @@ subtest 'ended rows that watch a task' => sub {
 	is(count_of($node, "id IN ($ended) AND waits = $first"), 4, 'they watch it');
 	@after = map { insert_after($first, rule => $_) } 'done', 'any';
 	sql("DELETE FROM task WHERE id = $gone");
-	is(sql("SELECT count(*) FROM task_removed WHERE id = $gone"), 1, 'a removed task is recorded');
 	sql("UPDATE task SET dt = now() WHERE id = $first");
 	wait_for_state($node, $_, 'DONE') for @after;
-	wait_until($node, 'SELECT count(*) = 0 FROM task_removed');
 	is(count_of($node, "id IN ($ended) AND state = 'STOP' AND attempt = 0"), 4,
 		'they stay as they are, and count for no one');
 	sql('TRUNCATE task');
@@ -607,7 +620,7 @@ subtest 'a partitioned table' => sub {
 		CREATE TABLE past PARTITION OF task FOR VALUES FROM (MINVALUE) TO ('2020-01-01');
 		CREATE TABLE future PARTITION OF task DEFAULT});
 	sql('ALTER DATABASE parts IS_TEMPLATE false');
-	wait_until($node, q{SELECT count(*) = 7 FROM pg_trigger WHERE tgrelid = 'task'::regclass},
+	wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = 'task'::regclass},
 		db => 'parts');
 	sql_in('parts', q{BEGIN; INSERT INTO task (id, request, dt) VALUES (0, 'SELECT 1', 'infinity');
 		INSERT INTO task (id, request, dt, after, rule) SELECT i, 'SELECT 1', '2019-01-01',

@@ -22,7 +22,7 @@ sql_in('twins', q{
 	CREATE TABLE ran (id bigint, part int);
 	GRANT ALL ON ran TO PUBLIC});
 $node->safe_psql('postgres', 'ALTER DATABASE twins IS_TEMPLATE false');
-wait_until($node, q{SELECT count(*) = 7 FROM pg_trigger WHERE tgrelid = to_regclass('task')},
+wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = to_regclass('task')},
 	db => 'twins');
 make_gates($node, db => 'twins');
 

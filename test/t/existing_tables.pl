@@ -118,7 +118,7 @@ subtest 'an older table is completed' => sub {
 		q{SELECT string_agg(tgname, ',' ORDER BY tgname) FROM pg_trigger
 		WHERE tgrelid = 'task'::regclass}),
 		'pg_task_planned,pg_task_removed,pg_task_renumbered,pg_task_timed,'
-			. 'pg_task_truncated,pg_task_unfinished,shout,zz_pg_task_bound',
+			. 'pg_task_truncated,shout,zz_pg_task_bound',
 		'the triggers are created');
 	my $id = run_task($node, db => 'old', request => 'SELECT 1', repeat => '1 day',
 		customer => 'b');
@@ -173,7 +173,7 @@ subtest 'a database of version 1.0' => sub {
 	is($node->safe_psql('older', q{SELECT extversion = default_version, to_regclass('task_queue'),
 			(SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass)
 		FROM pg_extension JOIN pg_available_extensions ON name = extname
-		WHERE extname = 'pg_task'}), 't|task_queue|7',
+		WHERE extname = 'pg_task'}), 't|task_queue|6',
 		'the extension and the table are whole');
 	is($node->safe_psql('older', q{SELECT count(*), to_regclass('due'), to_regclass('mine')
 		FROM pg_index WHERE indrelid = 'task'::regclass}), '9||mine',
@@ -191,18 +191,16 @@ subtest 'a database of version 1.0' => sub {
 subtest 'indexes with conditions of an earlier version' => sub {
 	my $position = log_position($node);
 
-	$node->safe_psql('older', q{BEGIN; DROP INDEX task_waits_idx, task_any_idx;
+	$node->safe_psql('older', q{BEGIN; DROP INDEX task_waits_idx, task_after_idx;
 		CREATE INDEX watched ON task (waits) WHERE state = 'PLAN' AND waits IS NOT NULL;
-		CREATE INDEX or_any ON task (id)
-			WHERE state = 'PLAN' AND waits IS NOT NULL AND rule = 'any';
 		COMMIT});
-	wait_until($node, q{SELECT count(*) = 0 FROM pg_class WHERE relname IN ('watched', 'or_any')},
+	wait_until($node, q{SELECT count(*) = 0 FROM pg_class WHERE relname = 'watched'},
 		db => 'older');
 	is($node->safe_psql('older', q{SELECT string_agg(indexrelid::regclass || ' '
 			|| pg_get_expr(indpred, indrelid), ', ' ORDER BY indexrelid::regclass::text)
 		FROM pg_index WHERE indrelid = 'task'::regclass
 			AND pg_get_expr(indpred, indrelid) LIKE '%waits IS NOT NULL%'}),
-		q{task_any_idx ((waits IS NOT NULL) AND (rule = 'any'::text)), }
+		'task_after_idx ((waits IS NOT NULL) AND (cardinality(after) > 1)), '
 			. 'task_waits_idx (waits IS NOT NULL)', 'they are replaced');
 	unlike(log_since($node, $position), qr/is not what it was made to be/, 'each is made');
 	my $id = $node->safe_psql('older', q{INSERT INTO task (request, dt) VALUES ('SELECT 1',
@@ -236,7 +234,7 @@ subtest 'dropped parts are created again' => sub {
 			(SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass AND tgenabled = 'A'),
 			(SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass
 			AND attname = 'notice')}),
-			'9|7|1', "all parts are there after $change");
+			'9|6|1', "all parts are there after $change");
 		is($node->safe_psql('old', $defaults), 'pg_task_flow(), pg_task_id()', 'and the defaults');
 	}
 	is($node->safe_psql('old', "SELECT 'task'::regclass::oid"), $relfilenode,
@@ -293,7 +291,7 @@ subtest 'partitioned tables' => sub {
 		CREATE TABLE finished PARTITION OF task DEFAULT});
 	for my $db (qw(by_time by_state))
 	{
-		wait_until($node, q{SELECT count(*) = 7 FROM pg_trigger WHERE tgrelid = 'task'::regclass},
+		wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = 'task'::regclass},
 			db => $db);
 		runs_in($db, "$db: runs");
 		runs_in($db, "$db: planned long ago", dt => '2019-07-01');
@@ -352,10 +350,10 @@ subtest 'partitioned tables' => sub {
 		WHERE id = $again RETURNING tableoid::regclass"), 'future', 'the owner does');
 
 	# what the restore of its data does with a partition
-	$node->safe_psql('by_time', 'ALTER TABLE task DISABLE TRIGGER pg_task_unfinished;
+	$node->safe_psql('by_time', 'ALTER TABLE task DISABLE TRIGGER pg_task_removed;
 		ALTER TABLE past DISABLE TRIGGER ALL; ALTER TABLE past ENABLE TRIGGER ALL');
 	wait_until($node, q{SELECT string_agg(format('%s %s %s', tgname, tgrelid::regclass, tgenabled),
-			', ' ORDER BY tgenabled) = 'pg_task_unfinished task D, pg_task_unfinished past O'
+			', ' ORDER BY tgenabled) = 'pg_task_removed task D, pg_task_removed past O'
 		FROM pg_trigger WHERE tgrelid IN ('task'::regclass, 'past'::regclass)
 			AND tgname ~ 'pg_task' AND tgenabled <> 'A'}, db => 'by_time');
 };

@@ -98,7 +98,6 @@ my %columns = map { $_ => [ split /\n/, sql(qq{SELECT quote_ident(attname) FROM 
 	WHERE attrelid = '$_'::regclass AND attnum > 0 ORDER BY 1}, db => 'prey') ] }
 	qw(task task_queue);
 $columns{task_rate} = [ qw(queue until image) ];
-$columns{task_removed} = ['id'];
 
 cmp_ok(scalar @functions, '>', 20, 'the functions are found');
 
@@ -177,7 +176,7 @@ sub deed
 
 sub table_column
 {
-	my $table = among(qw(task task task_queue task_queue task_rate task_removed));
+	my $table = among(qw(task task task_queue task_queue task_rate));
 
 	return ($table, among(@{ $columns{$table} }));
 }
@@ -238,7 +237,7 @@ my @changes = (
 		'(user_catalog_table = true)') . ';' },
 	sub { "ALTER TABLE $_[0] REPLICA IDENTITY " . among(qw(FULL NOTHING)) . ';' },
 	sub { "CREATE TABLE child" . int(rand(100)) . " (x bigint REFERENCES task (id) ON DELETE CASCADE);" },
-	sub { "DROP INDEX IF EXISTS task_plan_idx, task_waits_idx, task_any_idx CASCADE;" },
+	sub { "DROP INDEX IF EXISTS task_plan_idx, task_waits_idx, task_after_idx CASCADE;" },
 	sub { "DROP TABLE $_[0] CASCADE;" },
 	sub { "TRUNCATE $_[0] CASCADE;" },
 	sub { 'DROP EXTENSION pg_task CASCADE;' },

@@ -199,7 +199,7 @@ subtest 'the same id twice' => sub {
 		ALTER DATABASE postgres SET pg_task.schema_name = 'parts'});
 	$node->reload;
 	wait_until($node,
-		q{SELECT count(*) = 7 FROM pg_trigger WHERE tgrelid = 'parts.task'::regclass});
+		q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = 'parts.task'::regclass});
 	wait_for_schedulers($node, 'postgres');
 	sql(q{GRANT USAGE ON SCHEMA parts TO mallory; GRANT INSERT, SELECT, UPDATE, DELETE ON parts.task
 		TO mallory;

@@ -145,7 +145,7 @@ subtest 'dump and restore' => sub {
 		'no index was created twice');
 	is($node->safe_psql('big',
 		q{SELECT string_agg(tgenabled, '') FROM pg_trigger WHERE tgrelid = 'task'::regclass}),
-		'AAAAAAA',
+		'AAAAAA',
 		'all triggers are there, always enabled');
 };
 

@@ -30,7 +30,7 @@ sub new_database
 			END $$});
 	sql_in($db, $table);
 	sql_in('postgres', "ALTER DATABASE $db IS_TEMPLATE false");
-	wait_until($node, q{SELECT count(*) = 7 FROM pg_trigger WHERE tgrelid = to_regclass('task')},
+	wait_until($node, q{SELECT count(*) = 6 FROM pg_trigger WHERE tgrelid = to_regclass('task')},
 		db => $db);
 	make_gates($node, db => $db);
 }
