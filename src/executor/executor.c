@@ -244,7 +244,7 @@ run_and_report(const SharedTask *task)
 	}
 	clean = run_clean_up();
 	context_end(&callback);
-	slot_report(MyExecutor->taken_at, end == RUN_DONE);
+	slot_report(MyExecutor->taken_at);
 	end_work(clean);
 }
 

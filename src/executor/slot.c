@@ -145,12 +145,11 @@ slot_begun(void)
  * whether the scheduler waits for that.
  */
 static bool
-report_end(MonoTime now, int64 elapsed, bool done)
+report_end(MonoTime now, int64 elapsed)
 {
 	SharedTask *task = &MyExecutor->ring[MyExecutor->done % SHARED_RING];
 
 	task->elapsed = (uint32) Min(elapsed, PG_UINT32_MAX);
-	task->done = done;
 	task->ended = clock_min(task->ended, now);
 	MyExecutor->done++;
 	return task->notify || MyExecutor->done == MyExecutor->notify_at ||
@@ -172,7 +171,7 @@ slot_report_batch(const int64 *elapsed, int count)
 	activity_end();
 	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
 	for (i = 0; i < count; i++)
-		notify |= report_end(now, elapsed[i], true);
+		notify |= report_end(now, elapsed[i]);
 	MyExecutor->idle_since = now;
 	LWLockRelease(MyExecutor->lock);
 	if (notify)
@@ -184,7 +183,7 @@ slot_report_batch(const int64 *elapsed, int count)
  * if it waits for that.
  */
 void
-slot_report(MonoTime started, bool done)
+slot_report(MonoTime started)
 {
 	MonoTime now = clock_mono();
 	bool notify;
@@ -194,7 +193,7 @@ slot_report(MonoTime started, bool done)
 	activity_end();
 	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
 	isolated = running_task()->isolated;
-	notify = report_end(now, now.us - started.us, done);
+	notify = report_end(now, now.us - started.us);
 	MyExecutor->idle_since = now;
 	LWLockRelease(MyExecutor->lock);
 	if (notify)

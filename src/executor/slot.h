@@ -19,7 +19,7 @@ extern void slot_untake(int count);
 extern bool slot_may_exit(bool idle_too_long);
 extern void slot_begin(void);
 extern void slot_begun(void);
-extern void slot_report(MonoTime started, bool done);
+extern void slot_report(MonoTime started);
 extern void slot_report_batch(const int64 *elapsed, int count);
 extern bool slot_is_cancelled(void);
 extern void slot_set_failure(int sqlstate, const char *error, TaskLeft left);

@@ -275,14 +275,15 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 
 	Assert(round->count < DISPATCH_MAX);
 	entry->strict = queue_is_strict(group->queue);
-	entry->kept = entry->gone = false;
-	entry->sure = true;
+	entry->kept = false;
+	entry->first = NULL;
 	entry->trusted = is_trusted(MyScheduler->table, role->oid);
 	entry->rated = rates_task_chosen(group->queue);
 	/* nothing fails from here on */
 	entry->generation = pool_reserve(executor, group->queue, isolated);
 	round->count++;
-	group->queue->choosing = entry->strict;
+	if (entry->strict)
+		group->queue->held_until = CLOCK_NEVER; /* until it is claimed, or not */
 	entry->group = group;
 	entry->executor = executor;
 	entry->role = role->oid;
@@ -384,7 +385,7 @@ try_first_task(DispatchRound *round, const TaskTable *table, QueueGroup *group, 
 	else if (!isolated || isolation_acquire())
 		choose_task(round, group, role, executor, isolated);
 	else if (queue_is_strict(group->queue))
-		strict_wait(group, round->now);
+		strict_hold(group->queue, round->now.mono);
 	else
 	{
 		skip_first_task(group, round->now);

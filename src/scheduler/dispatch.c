@@ -195,9 +195,7 @@ assign_entries(DispatchRound *round)
 		DispatchEntry *entry = &round->entries[round->done];
 		const Claim *claim = entry->claim;
 
-		if (entry->strict)
-			strict_learn(entry, claim != NULL, round->now);
-		else
+		if (!entry->strict)
 			groups_claimed(entry->group, entry->candidate.place, claim != NULL);
 		if (claim)
 			make_shared_task(claim, entry, &task);
@@ -226,7 +224,7 @@ dispatch_begin(DispatchRound *round)
 		0;
 	round->limit = DISPATCH_MAX;
 	round->dropped = round->wants_executor = round->full = false;
-	round->blocked = round->heads = NIL;
+	round->blocked = NIL;
 }
 
 /* Put a chosen task back.  Of several tasks of a queue, the last one goes first. */
@@ -235,9 +233,8 @@ give_back(const DispatchEntry *entry)
 {
 	QueueState *queue = entry->group->queue;
 
-	if (entry->strict)
-		queue->choosing = false;
 	pool_release(queue, entry->rated);
+	/* this ends the hold of a strict queue, too */
 	groups_hint(&entry->group->key, entry->candidate.place, true);
 }
 
@@ -330,7 +327,7 @@ dispatch_round(DispatchRound *round, ClockNow now)
 	work_end();
 	refused_batch_written(REFUSED_CLAIM);
 	assign_entries(round);
-	strict_note_heads(round);
+	strict_end_round(round);
 	return round->dropped || round->count > 0;
 }
 
@@ -372,12 +369,11 @@ void
 dispatch_abandon(DispatchRound *round)
 {
 	undo_starts(round);
+	strict_end_round(round);
 	while (round->done < round->count)
 	{
 		DispatchEntry *entry = &round->entries[round->done++];
 
-		if (entry->strict)
-			strict_learn(entry, false, round->now);
 		pool_release(entry->group->queue, entry->rated);
 		/* the group is known, so this allocates nothing */
 		if (!entry->strict)

@@ -25,14 +25,13 @@ typedef struct DispatchEntry
 	PoolExecutor *executor;
 	uint32 generation; /* of the executor's slot, when the executor was chosen */
 	Oid role;
-	bool strict;	  /* its queue is strict ... */
-	bool kept;		  /* ... and it must not be claimed: see strict.c ... */
-	bool gone;		  /* ... because its row does not wait there any more */
-	bool sure;		  /* all groups of its strict queue are known */
-	bool trusted;	  /* see SharedTask */
-	bool rated;		  /* the rate of its queue counts it */
-	Claim *claim;	  /* NULL: it was not claimed */
-	QueueStart start; /* that the claim has begun */
+	bool strict;			/* its queue is strict ... */
+	bool kept;				/* ... and it must not be claimed: see strict.c */
+	bool trusted;			/* see SharedTask */
+	bool rated;				/* the rate of its queue counts it */
+	const GroupHead *first; /* the row of its strict queue that is before it; NULL: none */
+	Claim *claim;			/* NULL: it was not claimed */
+	QueueStart start;		/* that the claim has begun */
 } DispatchEntry;
 
 /* One round. */
@@ -49,7 +48,6 @@ typedef struct DispatchRound
 	bool full;			 /* the connection limit of the database keeps roles from getting any */
 	int nawaits;		 /* roles that await an executor of another database: see arbiter_await */
 	Oid awaits[SHARED_AWAITS];
-	List *heads; /* of GroupHead: groups of strict queues, to be noted: see strict.c */
 
 	/* the chosen tasks, in the order of their start; [done, count) count as running */
 	int done;

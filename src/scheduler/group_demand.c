@@ -36,18 +36,22 @@ group_demand_block(QueueGroup *group, ClockNow now)
 {
 	GroupRole *role = group->lane->role;
 	GroupDemand demand = {0, 0};
-	double average;
-	int i;
+	QueueGroup *looked[DEMAND_GROUPS];
+	int count = 0;
 
-	for (i = 0; i < DEMAND_GROUPS && (group = order_first_of_role(role, now)) != NULL; i++)
+	while (count < DEMAND_GROUPS && (group = order_first_of_role(role, now)) != NULL)
 	{
+		double average = queue_average(group->queue);
+
 		demand.tasks += group_demand_tasks(group, now);
-		average = queue_average(group->queue);
 		demand.average = average < 0 || demand.average < 0 ? -1 : Max(demand.average, average);
-		order_skip(group);
+		order_detach(group);
+		looked[count++] = group;
 	}
-	if (i == DEMAND_GROUPS)
+	if (count == DEMAND_GROUPS)
 		demand.tasks = Max(demand.tasks, role->nlanes);
 	lanes_skip_role(role);
+	while (count > 0)
+		order_attach(looked[--count]);
 	return demand;
 }

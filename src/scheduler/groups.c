@@ -196,11 +196,12 @@ set_places(QueueGroup *group, const TaskPlace *places, int count, bool complete)
 	order_attach(group);
 }
 
-/* A strict queue is not held any more: look at its first task again. */
+/* A row of the queue is new or gone: if it is a strict one that is held, look at it again. */
 static void
 end_hold(QueueState *queue)
 {
-	queue->held_group = NULL;
+	if (queue->held_until.us == CLOCK_LONG_AGO.us)
+		return;
 	queue->held_until = CLOCK_LONG_AGO;
 	lanes_open(queue);
 }
@@ -211,11 +212,7 @@ forget_group(QueueGroup *group)
 {
 	QueueState *queue = group->queue;
 
-	/* the first task of a strict queue may not be known */
-	if (group->state != GROUP_AT_REST)
-		queue->sure = false;
-	if (queue->held_group == group)
-		end_hold(queue);
+	end_hold(queue);
 	dlist_delete(&group->node);
 	grouptable_delete(groups.table, &group->key);
 	order_detach(group);
@@ -233,7 +230,6 @@ groups_clear(void)
 {
 	dlist_mutable_iter iter;
 
-	queues_lose_sight();
 	dlist_foreach_modify(iter, &groups.all)
 		forget_group(dlist_container(QueueGroup, node, iter.cur));
 }
@@ -300,8 +296,6 @@ find_place(const TaskGroup *key, TaskPlace place)
 		return true;
 	groups.lacking = true;
 	queue = queue_find(key->queue);
-	if (queue)
-		queue->sure = false; /* if it is not remembered */
 	if (place.dt > now.wall ||
 		(queue && clock_is_before(now.mono, queue_blocked_until(queue, key, now))))
 		return false;
@@ -357,19 +351,6 @@ groups_rewind(QueueGroup *group, TaskPlace place)
 }
 
 /*
- * A hint or a scan has named the first row of a group.  If its queue is held for another one, or
- * that row was written, what holds the queue may be over.
- */
-static void
-note_first_row(QueueGroup *group, TaskPlace place, bool scanned)
-{
-	int order = order_compare_places(&place, &group->queue->held_place);
-
-	if (group->queue->held_group == group && (order < 0 || (order == 0) != scanned))
-		end_hold(group->queue);
-}
-
-/*
  * A hint: a new row of a group waits at this position; "several": and others behind it.  A single
  * one is remembered without reading any.  Otherwise, if it is before the read position, the rows
  * that were read and not taken are read again; that allocates no memory.
@@ -382,7 +363,7 @@ groups_hint(const TaskGroup *key, TaskPlace place, bool several)
 
 	if (group == NULL)
 		return;
-	note_first_row(group, place, false);
+	end_hold(group->queue);
 	behind = order_compare_places(&place, &group->read_position) > 0;
 	if (behind && !group->exhausted)
 		return;
@@ -395,16 +376,6 @@ groups_hint(const TaskGroup *key, TaskPlace place, bool several)
 		groups_rewind(group, group->places[group->next]);
 	else
 		groups_rewind(group, place);
-}
-
-/* Is it known that the first row of this group is the one at this position? */
-bool
-groups_know(const TaskGroup *key, TaskPlace place)
-{
-	const QueueGroup *group = groups_find(key);
-
-	return group && group_knows_row(group) &&
-		   order_compare_places(&group->places[group->next], &place) == 0;
 }
 
 /* A scan begins. */
@@ -465,9 +436,10 @@ groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool
 	Assert(count > 0);
 	if (group == NULL)
 		return;
-	note_first_row(group, places[0], true);
 	first = group_knows_row(group) &&
 			order_compare_places(&group->places[group->next], &places[0]) == 0;
+	if (!first)
+		end_hold(group->queue);
 	if (group->nmissed > 0 && !complete && !may_read_again(group) &&
 		order_compare_places(&group->missed, &places[0]) == 0)
 		insert_place(group, places[0]); /* try it once more, and go on behind what was read */

@@ -82,7 +82,6 @@ extern void groups_clear(void);
 
 extern void groups_hint(const TaskGroup *key, TaskPlace place, bool several);
 extern QueueGroup *groups_find(const TaskGroup *key);
-extern bool groups_know(const TaskGroup *key, TaskPlace place);
 extern void groups_scan_begin(void);
 extern void
 groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool complete);

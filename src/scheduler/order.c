@@ -91,31 +91,10 @@ order_detach(QueueGroup *group)
 	group->state = GROUP_AT_REST;
 }
 
-/*
- * Is this group before all others of its queue that have a due row, also those that this round has
- * skipped?
- */
-bool
-order_is_first_of_queue(const QueueGroup *group)
-{
-	const QueueState *queue = group->queue;
-
-	if (queue->skipped_at.us == order.now.mono.us &&
-		order_compare_in_queue(queue->first_skipped, group) > 0)
-		return false;
-	return lanes_have_first(group);
-}
-
 /* Skip a group until the next round. */
 void
 order_skip(QueueGroup *group)
 {
-	QueueState *queue = group->queue;
-
-	if (queue->skipped_at.us != order.now.mono.us ||
-		order_compare_in_queue(group, queue->first_skipped) > 0)
-		queue->first_skipped = group;
-	queue->skipped_at = order.now.mono;
 	order_detach(group);
 	group->state = GROUP_SKIPPED;
 	dlist_push_tail(&order.skipped_groups, &group->skipped);

@@ -18,7 +18,6 @@ extern void order_detach(QueueGroup *group);
 extern void order_begin_round(ClockNow now);
 extern QueueGroup *order_first(ClockNow now);
 extern QueueGroup *order_first_of_role(GroupRole *role, ClockNow now);
-extern bool order_is_first_of_queue(const QueueGroup *group);
 extern void order_skip(QueueGroup *group);
 extern MonoTime order_due_at(ClockNow now);
 extern void order_set_now(ClockNow now);

@@ -160,15 +160,10 @@ note_begin(PoolTask *task, RateBegin begin, MonoTime now)
 		task->pending = !rates_task_begun(task->queue, &begin, now);
 }
 
-/*
- * The task does not count as running in its queue any more.  Unless it is DONE, it may be the first
- * one of a strict queue again.
- */
+/* The task does not count as running in its queue any more. */
 static void
-stop_counting(PoolTask *task, bool done)
+stop_counting(PoolTask *task)
 {
-	if (task->queue && !done)
-		task->queue->sure = false;
 	if (task->pending)
 		rates_task_released(task->queue);
 	if (task->queue)
@@ -184,7 +179,7 @@ stop_counting(PoolTask *task, bool done)
 static void
 orphan_task(PoolTask *task, OrphanKind kind, const TaskFailure *failure)
 {
-	stop_counting(task, false);
+	stop_counting(task);
 	orphans_add(task->run, kind, failure);
 }
 
@@ -203,7 +198,7 @@ reap_finished(PoolExecutor *executor, uint32 done)
 		note_begin(task, begin, clock_mono());
 		if (task->queue)
 			queue_learn(task->queue, executor->slot->ring[executor->reaped % SHARED_RING].elapsed);
-		stop_counting(task, executor->slot->ring[executor->reaped % SHARED_RING].done);
+		stop_counting(task);
 		dependents_ended(task->run.id);
 	}
 	executor->isolated &= executor->reaped != executor->assigned;
@@ -360,7 +355,7 @@ reap_executor(PoolExecutor *executor)
 
 			/* its tasks have begun by now */
 			note_begin(task, (RateBegin){true, now, now, false}, now);
-			stop_counting(task, false);
+			stop_counting(task);
 			dependents_ended(task->run.id);
 		}
 		forget_executor(executor);
@@ -396,7 +391,7 @@ reclaim_tasks(PoolExecutor *executor)
 	/* before anything can fail, because tasks behind "assigned" are never reaped */
 	undo_starts(executor, executor->assigned, end);
 	for (i = executor->assigned; i != end; i++)
-		stop_counting(&executor->ring[i % SHARED_RING], false);
+		stop_counting(&executor->ring[i % SHARED_RING]);
 	while (end != executor->assigned)
 		orphan_task(&executor->ring[--end % SHARED_RING], ORPHAN_NOT_STARTED, NULL);
 }

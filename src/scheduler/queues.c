@@ -48,10 +48,9 @@ static struct
 	queuetable_hash *table;
 	dlist_head idle; /* queues without groups and running tasks */
 	int nidle;
-	TimestampTz turn;		/* the last one of any queue */
-	int sweep_left;			/* idle queues that the current sweep has not looked at */
-	double average;			/* of all queues */
-	uint32 sure_generation; /* queues that were sure before it are not */
+	TimestampTz turn; /* the last one of any queue */
+	int sweep_left;	  /* idle queues that the current sweep has not looked at */
+	double average;	  /* of all queues */
 } queues;
 
 DEFINE_HASH_INSERT(insert_queue, queuetable, QueueEntry, char *)
@@ -246,27 +245,6 @@ queue_is_strict(QueueState *queue)
 	return rule && rule->strict;
 }
 
-/* Is the first task of a strict queue the first one that is known? */
-bool
-queue_is_sure(const QueueState *queue)
-{
-	return queue->sure && queue->sure_generation == queues.sure_generation;
-}
-
-void
-queue_make_sure(QueueState *queue)
-{
-	queue->sure = true;
-	queue->sure_generation = queues.sure_generation;
-}
-
-/* Rows may wait of which nothing is known: no queue is sure any more. */
-void
-queues_lose_sight(void)
-{
-	queues.sure_generation++;
-}
-
 /* Are the ends of tasks of this group awaited, because they make room for others? */
 bool
 queue_is_limited(QueueState *queue, const TaskGroup *group)
@@ -319,7 +297,7 @@ queue_blocked_until(QueueState *queue, const TaskGroup *group, ClockNow now)
 	if (rule && rule->until > now.wall)
 		until = clock_max(until, clock_of_wall(now, rule->until));
 	if (queue_is_strict(queue))
-		until = queue->choosing ? CLOCK_NEVER : clock_max(until, queue->held_until);
+		until = clock_max(until, queue->held_until);
 	return until;
 }
 

@@ -47,15 +47,8 @@ typedef struct QueueState
 	bool idle;			/* it has no groups, no running tasks and no rate */
 
 	/* for a strict queue: see strict.c */
-	bool sure;				/* its first task is the first one that is known ... */
-	uint32 sure_generation; /* ... unless rows were lost sight of: see queues_lose_sight */
-	bool choosing;			/* a task was chosen, and is not claimed yet */
-	int held_ms;			/* for how long it was held last, if that was not known */
-	MonoTime held_until;	/* its first task may not start before */
-	const void *held_group; /* the group of that task, and its place; NULL: not held */
-	TaskPlace held_place;
-	MonoTime skipped_at;	   /* the round that has skipped a group of it ... */
-	const void *first_skipped; /* ... and the first of those groups */
+	int held_ms;		 /* for how long it was held last, if that was not known */
+	MonoTime held_until; /* no task of it may start before; CLOCK_NEVER: one is being claimed */
 
 	struct GroupLane *front; /* one that is ready and before all parked ones; or NULL */
 	MonoTime closed_until;
@@ -82,9 +75,6 @@ extern TimestampTz queue_next_turn(QueueState *queue, TimestampTz now);
 extern void
 queues_turn_back(TimestampTz now, int64 step, void (*follow)(QueueState *, TimestampTz));
 extern bool queue_is_strict(QueueState *queue);
-extern bool queue_is_sure(const QueueState *queue);
-extern void queue_make_sure(QueueState *queue);
-extern void queues_lose_sight(void);
 extern void queue_set_rate(QueueState *queue, struct QueueRate *rate);
 extern bool queue_is_limited(QueueState *queue, const TaskGroup *group);
 extern const QueueRule *queue_rule(QueueState *queue);

@@ -28,7 +28,6 @@
 #include "scheduler/refused.h"
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
-#include "scheduler/strict.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
 #include "task/rows.h"
@@ -43,9 +42,6 @@
 #define LIST_ROWS 256
 #define LIST_SHARE 16
 #define JUMP_GROUPS 64
-
-StaticAssertDecl(JUMP_GROUPS <= STRICT_HEADS_MAX && LIST_ROWS <= STRICT_HEADS_MAX,
-				 "a statement of the scan reads too many groups at once");
 
 /* Rows of a group that are remembered when all were listed. */
 #define LIST_PLACES 8
@@ -171,20 +167,6 @@ remember_rows(const GroupHead *rows, int count, bool complete)
 	groups_scan_found(&rows->group, places, i, complete && i == count);
 }
 
-/*
- * Hold strict queues of these groups, which are in order.  If there are more, the last queue may
- * have others, and is left to the check before the claim.
- */
-static void
-note_waits(const TaskTable *table, const GroupHead *heads, int count, bool more)
-{
-	const char *last = more && count > 0 ? heads[count - 1].group.queue : NULL;
-
-	while (last && count > 0 && strcmp(heads[count - 1].group.queue, last) == 0)
-		count--;
-	strict_note_waits(table, heads, count, clock_now());
-}
-
 /* Read the first rows of the next groups.  Returns the last group; NULL if there are no more. */
 static const TaskGroup *
 jump_over_groups(const TaskTable *table)
@@ -196,7 +178,6 @@ jump_over_groups(const TaskTable *table)
 	for (i = 0; i < count; i++)
 		remember_rows(&heads[i], 1, false);
 	binding_add_unbound(heads, count);
-	note_waits(table, heads, count, count == JUMP_GROUPS);
 	scan.jumping = false;
 	return count == JUMP_GROUPS ? &heads[count - 1].group : NULL;
 }
@@ -221,7 +202,6 @@ list_groups(const TaskTable *table)
 		first = i;
 	}
 	binding_add_unbound(rows, ngroups);
-	note_waits(table, rows, ngroups, more);
 	scan.jumping = ngroups < LIST_ROWS / LIST_SHARE;
 	return more ? &rows[count - 1].group : NULL;
 }

@@ -155,10 +155,7 @@ take_hints(ClockNow now)
 		groups_hint(&group, hints[i].place, hints[i].several);
 	}
 	if (events & SHARED_SCAN)
-	{
 		scan_want();
-		queues_lose_sight();
-	}
 	if (events & SHARED_RECONCILE)
 		reconcile_want();
 	if (events & SHARED_EXPIRY)
@@ -322,9 +319,7 @@ run_iteration(void)
 static void
 forget_rows(bool table_changed)
 {
-	if (table_changed)
-		queues_lose_sight();
-	else
+	if (!table_changed)
 		groups_clear();
 	work_forget_table();
 }

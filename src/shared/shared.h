@@ -292,7 +292,6 @@ typedef struct SharedTask
 	 * request begins and ends, after a conflict that of the last try.  The scheduler reads them
 	 * under the lock, or as "elapsed".
 	 */
-	bool done;	/* the same: the outcome is DONE */
 	bool rated; /* never changes while the task is in the ring */
 	bool begun;
 	MonoTime began;

@@ -201,30 +201,6 @@ check_lanes(void)
 	return NULL;
 }
 
-/* Is this group the first of its queue?  By a look at all of its lanes and all skipped groups. */
-static bool
-is_first_of_all(const QueueGroup *group)
-{
-	dlist_iter iter;
-
-	dlist_foreach(iter, &group->queue->lanes)
-	{
-		const GroupLane *lane = dlist_container(GroupLane, queue_node, iter.cur);
-
-		if (!pairingheap_is_empty(&lane->groups) &&
-			order_compare_in_queue(order_first_group(lane), group) > 0)
-			return false;
-	}
-	dlist_foreach(iter, &order.skipped_groups)
-	{
-		const QueueGroup *other = dlist_container(QueueGroup, skipped, iter.cur);
-
-		if (other->queue == group->queue && order_compare_in_queue(other, group) > 0)
-			return false;
-	}
-	return true;
-}
-
 /* Skip the first group or its role, sometimes, as if it had no executor. */
 static bool
 skip_sometimes(QueueGroup *group, ClockNow now)
@@ -276,7 +252,6 @@ compare_choices(ModelQueue *queues, ClockNow now, int *limit)
 			return result;
 		CHECK(row != NULL && row->place.id == group->places[group->next].id);
 		CHECK(strcmp(group->queue->name, table.keys[row->group].queue) == 0);
-		CHECK(order_is_first_of_queue(group) == is_first_of_all(group));
 		if (skip_sometimes(group, now))
 			continue;
 		CHECK(choose_next(now, &place, &queue) && place.id == row->place.id);
