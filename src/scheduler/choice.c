@@ -13,14 +13,12 @@
 #include "scheduler/binding.h"
 #include "scheduler/choice.h"
 #include "scheduler/demand.h"
-#include "scheduler/group_demand.h"
 #include "scheduler/isolation.h"
 #include "scheduler/lanes.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/rates.h"
 #include "scheduler/refused.h"
 #include "scheduler/role_line.h"
-#include "scheduler/role_state.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/strict.h"
 #include "scheduler/unstarted.h"
@@ -50,6 +48,9 @@
  * and are looked at for that, at once.
  */
 #define REFUSED_DEMANDS 16
+
+/* A role that may have no more executors on the server is asked again after this time (ms). */
+#define ASK_AGAIN_MS 100
 
 /*
  * Fail the due tasks of a group, up to the limit, because their role cannot run them.  Returns
@@ -100,10 +101,9 @@ read_groups(const TaskTable *table, ClockNow now)
 typedef struct BlockedRole
 {
 	Role role;
-	const char *name;
-	GroupDemand demand;
-	DemandNeed need;
 	GroupRole *group_role;
+	RoleDemand demand;
+	DemandNeed need;
 	int number; /* in the order of their first tasks */
 } BlockedRole;
 
@@ -114,10 +114,11 @@ block_role(DispatchRound *round, QueueGroup *group, const Role *role)
 	BlockedRole *entry = palloc(sizeof(BlockedRole));
 
 	entry->role = *role;
-	entry->name = group->key.role;
 	entry->group_role = group->lane->role;
-	entry->demand = group_demand_block(group, round->now);
-	entry->need = demand_need(role->oid);
+	entry->group_role->oid = role->oid;
+	entry->group_role->limited = role->database_limit >= 0;
+	entry->demand = role_line_block(group, round->now);
+	entry->need = demand_need(entry->group_role);
 	entry->number = list_length(round->blocked);
 	round->blocked = lappend(round->blocked, entry);
 }
@@ -135,21 +136,22 @@ compare_need(const ListCell *left, const ListCell *right)
 
 /*
  * A role has got no executor: if it has none, set it aside, so that the next rounds cost nothing
- * for it.  One that was refused keeps its place; one that may not have any itself makes way for
- * others.
+ * for it.
  */
 static void
 set_aside(DispatchRound *round, const BlockedRole *entry, DemandAnswer answer)
 {
-	if (answer != DEMAND_BARRED && demand_need(entry->role.oid).executors > 0)
-		round->wanted +=
-			demand_lacking(entry->role.oid, entry->demand.tasks, entry->demand.average);
+	GroupRole *role = entry->group_role;
+
+	if (answer == DEMAND_BARRED)
+		role_line_bar(role, round->now.mono);
+	else if (demand_need(role).executors > 0)
+		round->wanted += demand_lacking(role->oid, entry->demand.tasks, entry->demand.average);
 	else if (answer == DEMAND_REFUSED || answer == DEMAND_FULL)
-		role_line_add(entry->group_role, entry->need.granted,
-					  answer == DEMAND_FULL ? ROLE_LINE_FULL : ROLE_LINE_OPEN);
+		role_line_add(role, CLOCK_LONG_AGO);
 	else
-		role_line_add(entry->group_role, round->now.mono,
-					  answer == DEMAND_BARRED ? ROLE_LINE_BARRED : ROLE_LINE_OPEN);
+		role_line_add(role,
+					  clock_max(role->not_before, clock_plus_ms(round->now.mono, ASK_AGAIN_MS)));
 }
 
 /* Request executors for a blocked role.  When some have got none, others are not asked for. */
@@ -158,12 +160,12 @@ demand_for_role(DispatchRound *round, const BlockedRole *entry)
 {
 	DemandAnswer answer;
 
-	if (round->full && entry->role.database_limit > 0)
+	if (round->full && entry->group_role->limited)
 		return DEMAND_FULL;
 	if (round->refused >= REFUSED_DEMANDS)
 		return DEMAND_REFUSED;
-	answer = demand_executors(&entry->role, entry->name, entry->demand.tasks, entry->demand.average,
-							  round->now.mono);
+	answer = demand_executors(&entry->role, entry->group_role, entry->demand.tasks,
+							  entry->demand.average, round->now.mono);
 	round->refused += answer == DEMAND_REFUSED;
 	round->full |= answer == DEMAND_FULL;
 	if (answer == DEMAND_AWAITED && round->nawaits < SHARED_AWAITS)
@@ -443,10 +445,7 @@ choose_in_order(DispatchRound *round, const TaskTable *table)
 		if (!group_knows_row(group))
 			read_groups(table, round->now);
 		else
-		{
-			role_line_look(group->lane->role);
 			consider_group(round, table, group);
-		}
 	}
 }
 
@@ -466,5 +465,4 @@ choice_make(DispatchRound *round, const TaskTable *table)
 		choose_in_order(round, table);
 	while (demand_for_blocked_roles(round) && round->count + round->failed < round->limit &&
 		   role_line_call(round->now.mono, REFUSED_DEMANDS, round->full) > 0);
-	role_line_end_round();
 }

@@ -15,7 +15,7 @@
 
 #include "scheduler/demand.h"
 #include "scheduler/pool.h"
-#include "scheduler/role_state.h"
+#include "scheduler/role_line.h"
 #include "scheduler/scheduler.h"
 #include "shared/arbiter.h"
 #include "shared/worker.h"
@@ -124,7 +124,7 @@ report_no_worker(void)
 
 /* Start one more executor.  False if that is not possible now. */
 static bool
-start_executor(const Role *role, const char *name, MonoTime now)
+start_executor(const Role *role, GroupRole *asks, MonoTime now)
 {
 	WorkerShortage *shortage = &MyScheduler->no_worker;
 	SharedExecutor *slot = arbiter_reserve(MyScheduler->slot, role->oid, role->limit);
@@ -135,7 +135,7 @@ start_executor(const Role *role, const char *name, MonoTime now)
 		return false;
 	executor = pool_add(slot);
 	old = MemoryContextSwitchTo(TopMemoryContext);
-	executor->handle = worker_start_executor(slot, MyScheduler->database, name);
+	executor->handle = worker_start_executor(slot, MyScheduler->database, asks->name);
 	MemoryContextSwitchTo(old);
 	if (executor->handle == NULL)
 	{
@@ -146,14 +146,14 @@ start_executor(const Role *role, const char *name, MonoTime now)
 		return false;
 	}
 	report_end(&shortage->reports, NO_WORKER);
-	role_granted(role->oid, now);
+	asks->since = now;
 	return true;
 }
 
 DemandNeed
-demand_need(Oid role)
+demand_need(const GroupRole *role)
 {
-	return (DemandNeed){count_executors_of_role(role), role_last_granted(role)};
+	return (DemandNeed){count_executors_of_role(role->oid), role->since};
 }
 
 /*
@@ -165,8 +165,8 @@ demand_compare(const DemandNeed *left, const DemandNeed *right)
 {
 	if (left->executors != right->executors)
 		return left->executors < right->executors ? -1 : 1;
-	if (left->granted.us != right->granted.us)
-		return left->granted.us < right->granted.us ? -1 : 1;
+	if (left->since.us != right->since.us)
+		return left->since.us < right->since.us ? -1 : 1;
 	return 0;
 }
 
@@ -205,7 +205,7 @@ demand_lacking(Oid role, int tasks, double average)
  * "tasks" tasks of a role find no executor: start some, or retire one of another role.
  */
 DemandAnswer
-demand_executors(const Role *role, const char *name, int tasks, double average, MonoTime now)
+demand_executors(const Role *role, GroupRole *asks, int tasks, double average, MonoTime now)
 {
 	int wanted = count_wanted(tasks, average);
 	int has = count_executors_of_role(role->oid);
@@ -221,7 +221,7 @@ demand_executors(const Role *role, const char *name, int tasks, double average, 
 		/* otherwise one of the role that exits in another database is of no use here */
 		bool room = !full || pick_victim(role->oid, has, now) != NULL;
 
-		if (!role_may_connect(role->oid, now))
+		if (clock_is_before(now, asks->not_before))
 			return DEMAND_MET;
 		if (role->limit >= 0)
 			limit = arbiter_role_limit(MyScheduler->slot, role->oid, role->limit, room);
@@ -231,7 +231,7 @@ demand_executors(const Role *role, const char *name, int tasks, double average, 
 			return room ? DEMAND_AWAITED : DEMAND_FULL;
 		if (clock_is_before(now, MyScheduler->no_worker.until))
 			return DEMAND_REFUSED;
-		if (full || !start_executor(role, name, now))
+		if (full || !start_executor(role, asks, now))
 		{
 			retire_for_role(role, has, now);
 			return full ? DEMAND_FULL : DEMAND_REFUSED;
@@ -245,7 +245,7 @@ MonoTime
 demand_until(MonoTime now)
 {
 	WorkerShortage *shortage = &MyScheduler->no_worker;
-	MonoTime until = role_connections_until(now);
+	MonoTime until = role_line_until(now);
 
 	if (clock_is_before(now, shortage->until))
 		until = clock_min(until, shortage->until);

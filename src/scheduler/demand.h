@@ -7,6 +7,7 @@
 
 #include "postgres.h"
 
+#include "scheduler/lanes.h"
 #include "shared/clock.h"
 #include "shared/report.h"
 #include "task/roles.h"
@@ -21,8 +22,8 @@ typedef struct WorkerShortage
 /* What decides which of two roles is the next to get an executor. */
 typedef struct DemandNeed
 {
-	int executors;	  /* that it has */
-	MonoTime granted; /* when it got the last one */
+	int executors;	/* that it has */
+	MonoTime since; /* when it got the last one, or else when it first needed one */
 } DemandNeed;
 
 /* What becomes of a demand for executors. */
@@ -38,11 +39,11 @@ typedef enum DemandAnswer
 					 * it concerns, and executors of other databases are of no use */
 } DemandAnswer;
 
-extern DemandNeed demand_need(Oid role);
+extern DemandNeed demand_need(const GroupRole *role);
 extern int demand_compare(const DemandNeed *left, const DemandNeed *right);
 extern int demand_lacking(Oid role, int tasks, double average);
 extern DemandAnswer
-demand_executors(const Role *role, const char *name, int tasks, double average, MonoTime now);
+demand_executors(const Role *role, GroupRole *asks, int tasks, double average, MonoTime now);
 extern void demand_yield(void);
 extern MonoTime demand_until(MonoTime now);
 

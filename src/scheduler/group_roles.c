@@ -72,6 +72,20 @@ group_role_find_or_add(const char *name)
 	return role;
 }
 
+/* Return the role with this OID, if that is known; otherwise NULL.  A loop over all. */
+GroupRole *
+group_role_of(Oid role)
+{
+	roletable_iterator iter;
+	RoleEntry *entry;
+
+	roletable_start_iterate(roles.table, &iter);
+	while ((entry = roletable_iterate(roles.table, &iter)) != NULL)
+		if (entry->role->oid == role)
+			return entry->role;
+	return NULL;
+}
+
 /* Forget a role that has no lanes. */
 void
 group_role_free(GroupRole *role)

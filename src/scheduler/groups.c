@@ -533,7 +533,7 @@ bool
 groups_ready(ClockNow now)
 {
 	order_begin_round(now);
-	return order_first(now) != NULL || role_line_waits();
+	return order_first(now) != NULL || role_line_waits(now.mono);
 }
 
 /*

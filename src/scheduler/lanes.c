@@ -28,7 +28,6 @@
 
 #include "scheduler/group_roles.h"
 #include "scheduler/lanes.h"
-#include "scheduler/role_line.h"
 
 /* Static, because lanes are remembered from iteration to iteration. */
 static struct
@@ -36,6 +35,7 @@ static struct
 	MemoryContext context;	  /* of GroupLane alone */
 	pairingheap roles;		  /* those that are ready */
 	dlist_head skipped_roles; /* until the next round */
+	dlist_head aside_roles;	  /* until they are called: see role_line.c */
 	pairingheap closed; /* closed queues with parked lanes, by the time when they are opened */
 } lanes;
 
@@ -100,7 +100,7 @@ lanes_create(MemoryContext context)
 	group_roles_create(context, compare_lanes);
 	lanes.roles.ph_compare = compare_roles;
 	lanes.closed.ph_compare = compare_closed;
-	role_line_create();
+	dlist_init(&lanes.aside_roles);
 	dlist_init(&lanes.skipped_roles);
 }
 
@@ -170,9 +170,8 @@ lane_release(GroupLane *lane)
 	pfree(lane);
 	if (--role->nlanes == 0)
 	{
-		if (role->skipped && !role->aside)
+		if (role->skipped)
 			dlist_delete(&role->skipped_node);
-		role_line_forget(role);
 		group_role_free(role);
 	}
 }
@@ -598,7 +597,15 @@ lanes_set_aside(GroupRole *role)
 {
 	Assert(role->skipped && !role->aside);
 	dlist_delete(&role->skipped_node);
+	dlist_push_tail(&lanes.aside_roles, &role->skipped_node);
 	role->aside = true;
+}
+
+/* The list of the roles that are set aside. */
+dlist_head *
+lanes_aside(void)
+{
+	return &lanes.aside_roles;
 }
 
 /* Bring a role back that was set aside. */
@@ -606,5 +613,6 @@ void
 lanes_bring_back(GroupRole *role)
 {
 	Assert(role->skipped && role->aside);
+	dlist_delete(&role->skipped_node);
 	end_skip(role);
 }

@@ -14,15 +14,6 @@
 #include "scheduler/order_key.h"
 #include "shared/clock.h"
 
-/* Why a role is set aside that has due tasks and no executor; see role_line.c. */
-typedef enum RoleLine
-{
-	ROLE_LINE_OPEN,	  /* no executor can be started at present */
-	ROLE_LINE_FULL,	  /* the connection limit of the database is reached */
-	ROLE_LINE_BARRED, /* its connection limit, or that of the database, is 0 */
-	ROLE_LINES
-} RoleLine;
-
 /* A role that has waiting rows. */
 typedef struct GroupRole
 {
@@ -34,17 +25,17 @@ typedef struct GroupRole
 	dlist_head away;		/* those that are put away while it is skipped */
 	pairingheap_node order; /* in the heap of roles, if it is ready */
 	bool ready;
-	dlist_node skipped_node; /* in the list of skipped roles ... */
-	bool skipped;			 /* ... if it starts no more task in this round */
+	dlist_node skipped_node; /* in the list of skipped roles, or of those that are set aside ... */
+	bool skipped;			 /* ... if it starts no more task in this round ... */
+	bool aside;				 /* ... or until it is called */
 
 	/* see role_line.c */
-	bool aside;				/* it is skipped until it is called, and is not in that list */
-	RoleLine which;			/* the line in which it is then, or was last ... */
-	pairingheap_node line;	/* ... and its node there */
-	MonoTime since;			/* its place in the line ... */
-	uint64 number;			/* ... among those with the same time */
-	bool called;			/* it was called, and not looked at yet */
-	dlist_node called_node; /* in the list of those */
+	Oid oid;			 /* InvalidOid: not known yet */
+	MonoTime since;		 /* it needs an executor, or has got its last one; 0: neither so far */
+	MonoTime not_before; /* it gets none before this ... */
+	bool barred;		 /* ... because it may have none ... */
+	int retry_ms;		 /* ... or because its last one could not connect */
+	bool limited;		 /* the connection limit of the database concerns it */
 } GroupRole;
 
 typedef enum LaneState
@@ -102,6 +93,7 @@ extern GroupRole *lanes_first_role(void);
 extern void lanes_skip_role(GroupRole *role);
 extern void lanes_end_skipping(void);
 extern void lanes_set_aside(GroupRole *role);
+extern dlist_head *lanes_aside(void);
 extern void lanes_bring_back(GroupRole *role);
 
 #endif /* PG_TASK_LANES_H */

@@ -24,7 +24,7 @@
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
 #include "scheduler/rates.h"
-#include "scheduler/role_state.h"
+#include "scheduler/role_line.h"
 #include "scheduler/scheduler.h"
 #include "shared/slots.h"
 

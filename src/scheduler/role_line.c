@@ -1,208 +1,248 @@
 /*
  * role_line.c
- *		The roles that have due tasks and no executor, in the order of their needs.
+ *		The roles that have due tasks and no executor.
  *
  * A role that has none, and for which none can be started, is set aside: it stays skipped in round
- * after round, and waits in line until it is called.  Each round calls the first few, and more as
- * long as executors are started for them.  So a round costs what it starts, however many roles
- * wait.  A role gets an executor only when it is called, so one that is set aside has none.
+ * after round, and waits in line.  Each round calls the first few whose time has come, those that
+ * have waited longest for an executor, and more as long as executors are started for them.  A role
+ * gets an executor only when it is called, so one that is set aside has none.
  *
- * The roles that are refused by the connection limit of the database have a line of their own: they
- * are called until one of them is refused again, and do not stand before those that have no limit.
- * Those that may have no executor at all are not called until databases or roles have changed.
+ * The functions walk over the roles in line.  That is cheap for the thousand roles that a database
+ * may have by the manual.
  *
- * This file is plain memory: no SPI, no shared memory, and it reads no clock.  It knows nothing of
- * executors: choice.c says since when a role needs one.
+ * This file is plain memory: no SPI, no shared memory, and it reads no clock.  demand.c starts the
+ * executors.
  */
 #include "postgres.h"
 
-#include "scheduler/lanes.h"
+#include "scheduler/group_roles.h"
+#include "scheduler/order.h"
 #include "scheduler/role_line.h"
 
-/* Not each change of a limit is reported: roles are looked at again after this time (ms). */
-#define RECALL_MS 10000
+/* Roles that are called at once. */
+#define CALL_MAX 16
 
-/* Static, because the line is remembered from iteration to iteration. */
-static struct
+/* Groups of a blocked role that are asked for the tasks that they could start. */
+#define DEMAND_GROUPS 32
+
+/* Not each change of a limit is reported: a barred role is looked at again after this time (ms). */
+#define BARRED_MS 10000
+
+/*
+ * Delay of the next start for a role, after an executor of it could not connect (ms): doubled each
+ * time, up to the second.
+ */
+#define RETRY_MS 1000
+#define RETRY_MAX_MS 30000
+
+/* The counter of changed databases and roles when barred roles were called back.  Static: it lasts.
+ */
+static uint32 changes_seen;
+
+/* Count the tasks of a group that could start now, as far as rows were read. */
+int
+role_line_tasks(const QueueGroup *group, ClockNow now)
 {
-	pairingheap lines[ROLE_LINES]; /* those that are set aside */
-	dlist_head called;			   /* those that the round has called, and has not looked at */
-	uint64 number;				   /* of the last role that came into a line */
-	int count;					   /* of roles that are set aside */
-	uint32 changes;				   /* counter of changes when barred ones were called back ... */
-	MonoTime recalled;			   /* ... and when that was */
-} line;
+	int count =
+		Min(group->count - group->next, queue_free_places(group->queue, &group->key, now.mono));
+	int i = group->next;
 
-/* Positive if "a" is called first: it waits for a longer time, or came first. */
-static int
-compare_waiting(const pairingheap_node *a, const pairingheap_node *b,
-				void *arg pg_attribute_unused())
-{
-	const GroupRole *left = pairingheap_const_container(GroupRole, line, a);
-	const GroupRole *right = pairingheap_const_container(GroupRole, line, b);
-
-	if (left->since.us != right->since.us)
-		return left->since.us < right->since.us ? 1 : -1;
-	return left->number < right->number ? 1 : -1;
-}
-
-void
-role_line_create(void)
-{
-	RoleLine which;
-
-	memset(&line, 0, sizeof(line));
-	for (which = 0; which < ROLE_LINES; which++)
-		line.lines[which].ph_compare = compare_waiting;
-	dlist_init(&line.called);
-}
-
-/* A role that was called is looked at, or forgotten. */
-static void
-end_call(GroupRole *role)
-{
-	if (role->called)
-		dlist_delete(&role->called_node);
-	role->called = false;
-}
-
-/* Set a role aside that needs an executor since this time.  It is skipped in this round. */
-void
-role_line_add(GroupRole *role, MonoTime since, RoleLine which)
-{
-	Assert(role->skipped && !role->aside);
-	end_call(role);
-	if (role->number == 0 || role->since.us != since.us)
-		role->number = ++line.number;
-	role->since = since;
-	role->which = which;
-	lanes_set_aside(role);
-	pairingheap_add(&line.lines[which], &role->line);
-	line.count++;
-}
-
-/* The role is forgotten. */
-void
-role_line_forget(GroupRole *role)
-{
-	end_call(role);
-	if (role->aside)
-	{
-		pairingheap_remove(&line.lines[role->which], &role->line);
-		line.count--;
-	}
-	role->aside = false;
-}
-
-/* The first group of the role is looked at: if it has no executor, it comes into the line again. */
-void
-role_line_look(GroupRole *role)
-{
-	end_call(role);
-}
-
-/* Have the next round call barred roles back: what bars them may have changed. */
-void
-role_line_recall_all(void)
-{
-	line.recalled = CLOCK_LONG_AGO;
+	while (i - group->next < count && group->places[i].dt <= now.wall)
+		i++;
+	return i - group->next;
 }
 
 /*
- * A round begins.  If databases or roles have changed since barred ones were called back last, by
- * this counter of changes, or that was long ago, these wait in line as others do.
+ * The role of this group, which groups_next returned, has no executor for it: skip the role until
+ * the next round.  Returns what it needs; it looks at no more than DEMAND_GROUPS groups for that,
+ * and counts one task for each other queue.
+ */
+RoleDemand
+role_line_block(QueueGroup *group, ClockNow now)
+{
+	GroupRole *role = group->lane->role;
+	RoleDemand demand = {0, 0};
+	QueueGroup *looked[DEMAND_GROUPS];
+	int count = 0;
+
+	if (role->since.us == 0)
+		role->since = now.mono;
+	while (count < DEMAND_GROUPS && (group = order_first_of_role(role, now)) != NULL)
+	{
+		double average = queue_average(group->queue);
+
+		demand.tasks += role_line_tasks(group, now);
+		demand.average = average < 0 || demand.average < 0 ? -1 : Max(demand.average, average);
+		order_detach(group);
+		looked[count++] = group;
+	}
+	if (count == DEMAND_GROUPS)
+		demand.tasks = Max(demand.tasks, role->nlanes);
+	lanes_skip_role(role);
+	while (count > 0)
+		order_attach(looked[--count]);
+	return demand;
+}
+
+/* Set a role aside, which is skipped in this round.  It is not called before this time. */
+void
+role_line_add(GroupRole *role, MonoTime not_before)
+{
+	role->barred = false;
+	role->not_before = not_before;
+	lanes_set_aside(role);
+}
+
+/* Set a role aside that may have no executor: until databases or roles have changed, or a while. */
+void
+role_line_bar(GroupRole *role, MonoTime now)
+{
+	role_line_add(role, clock_plus_ms(now, BARRED_MS));
+	role->barred = true;
+}
+
+/*
+ * Call the first roles in line, up to this number: their tasks take part in this round.  "full":
+ * not those that the connection limit of the database keeps from starting.  Returns how many.
+ */
+int
+role_line_call(MonoTime now, int limit, bool full)
+{
+	GroupRole *first[CALL_MAX];
+	int count = 0;
+	int i;
+	dlist_iter iter;
+
+	limit = Min(limit, CALL_MAX);
+	dlist_foreach(iter, lanes_aside())
+	{
+		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
+
+		if (clock_is_before(now, role->not_before) || (full && role->limited) ||
+			(count == limit && !clock_is_before(role->since, first[count - 1]->since)))
+			continue;
+		for (i = count < limit ? count++ : count - 1;
+			 i > 0 && clock_is_before(role->since, first[i - 1]->since); i--)
+			first[i] = first[i - 1];
+		first[i] = role;
+	}
+	for (i = 0; i < count; i++)
+		lanes_bring_back(first[i]);
+	return count;
+}
+
+/* Have the next round call barred roles: what bars them may have changed. */
+void
+role_line_recall_all(void)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, lanes_aside())
+	{
+		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
+
+		if (role->barred)
+			role->not_before = CLOCK_LONG_AGO;
+		role->barred = false;
+	}
+}
+
+/*
+ * A round begins.  Barred roles wait in line as others do if databases or roles have changed, by
+ * this counter, or if that was long ago.
  */
 void
 role_line_recall(uint32 changes, MonoTime now)
 {
-	pairingheap *barred = &line.lines[ROLE_LINE_BARRED];
+	dlist_iter iter;
 
-	if (changes == line.changes && !clock_exceeds(line.recalled, now, RECALL_MS))
-		return;
-	line.changes = changes;
-	line.recalled = now;
-	while (!pairingheap_is_empty(barred))
+	if (changes != changes_seen)
+		role_line_recall_all();
+	changes_seen = changes;
+	dlist_foreach(iter, lanes_aside())
 	{
-		GroupRole *role = pairingheap_container(GroupRole, line, pairingheap_remove_first(barred));
+		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
-		role->which = ROLE_LINE_OPEN;
-		pairingheap_add(&line.lines[ROLE_LINE_OPEN], &role->line);
+		role->barred &= clock_is_before(now, role->not_before);
 	}
 }
 
-/* Call the first roles of one line. */
-static int
-call_from(pairingheap *roles, MonoTime before, int limit)
-{
-	int count = 0;
-
-	while (count < limit && !pairingheap_is_empty(roles))
-	{
-		GroupRole *role = pairingheap_container(GroupRole, line, pairingheap_first(roles));
-
-		if (!clock_is_before(role->since, before))
-			break;
-		(void) pairingheap_remove_first(roles);
-		line.count--;
-		role->called = true;
-		dlist_push_tail(&line.called, &role->called_node);
-		lanes_bring_back(role);
-		count++;
-	}
-	return count;
-}
-
-/*
- * Call the first roles in line that wait since before "before", up to this number: their tasks take
- * part in this round.  "full": the connection limit of the database is reached, so those that it
- * concerns are not called; otherwise as many of them.  Returns how many.
- */
-int
-role_line_call(MonoTime before, int limit, bool full)
-{
-	int count = call_from(&line.lines[ROLE_LINE_OPEN], before, limit);
-
-	return full ? count : count + call_from(&line.lines[ROLE_LINE_FULL], before, limit);
-}
-
-/*
- * The round has ended, perhaps before it has looked at all roles that it has called: these keep
- * their places in the line.  Those with no task that may start leave it.
- */
-void
-role_line_end_round(void)
-{
-	while (!dlist_is_empty(&line.called))
-	{
-		GroupRole *role = dlist_head_element(GroupRole, called_node, &line.called);
-
-		end_call(role);
-		if (pairingheap_is_empty(&role->lanes))
-			continue;
-		lanes_skip_role(role);
-		role_line_add(role, role->since, role->which);
-	}
-}
-
-/* Is a role set aside that may be called? */
+/* Is there a role that may be called now? */
 bool
-role_line_waits(void)
+role_line_waits(MonoTime now)
 {
-	return !pairingheap_is_empty(&line.lines[ROLE_LINE_OPEN]) ||
-		   !pairingheap_is_empty(&line.lines[ROLE_LINE_FULL]);
+	dlist_iter iter;
+
+	dlist_foreach(iter, lanes_aside())
+	{
+		const GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
+
+		if (!role->barred && !clock_is_before(now, role->not_before))
+			return true;
+	}
+	return false;
 }
 
-/* Are roles barred?  *changes is the counter of changes as it was before that was found out. */
-bool
-role_line_has_barred(uint32 *changes)
+/* When is the next role to be called that is not barred, after "now"? */
+MonoTime
+role_line_until(MonoTime now)
 {
-	*changes = line.changes;
-	return !pairingheap_is_empty(&line.lines[ROLE_LINE_BARRED]);
+	MonoTime until = CLOCK_NEVER;
+	dlist_iter iter;
+
+	dlist_foreach(iter, lanes_aside())
+	{
+		const GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
+
+		if (!role->barred && clock_is_before(now, role->not_before))
+			until = clock_min(until, role->not_before);
+	}
+	return until;
 }
 
 /* Return how many roles are set aside. */
 int
 role_line_count(void)
 {
-	return line.count;
+	int count = 0;
+	dlist_iter iter;
+
+	dlist_foreach(iter, lanes_aside())
+		count++;
+	return count;
+}
+
+/* Are roles barred?  *changes is the counter of changes as it was before that was found out. */
+bool
+role_line_has_barred(uint32 *changes)
+{
+	dlist_iter iter;
+
+	*changes = changes_seen;
+	dlist_foreach(iter, lanes_aside())
+		if (dlist_container(GroupRole, skipped_node, iter.cur)->barred)
+			return true;
+	return false;
+}
+
+/* An executor of this role has connected. */
+void
+role_connected(Oid role)
+{
+	GroupRole *known = group_role_of(role);
+
+	if (known)
+		known->retry_ms = 0;
+}
+
+/* An executor of this role has exited before it was connected: the next one starts later. */
+void
+role_connection_failed(Oid role, MonoTime now)
+{
+	GroupRole *known = group_role_of(role);
+
+	if (known == NULL)
+		return;
+	known->retry_ms = Min(Max(known->retry_ms * 2, RETRY_MS), RETRY_MAX_MS);
+	known->not_before = clock_plus_ms(now, known->retry_ms);
 }

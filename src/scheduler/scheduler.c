@@ -48,7 +48,6 @@
 #include "scheduler/reconcile.h"
 #include "scheduler/refused.h"
 #include "scheduler/role_line.h"
-#include "scheduler/role_state.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
 #include "scheduler/scheduler.h"
@@ -597,7 +596,6 @@ prepare_process(void)
 	work_define();
 	port_describe(); /* for triggers of the owner's */
 	groups_create(GROUPS_LIMIT, (int64) Settings.aging * 1000);
-	role_state_create();
 	pool_create();
 }
 

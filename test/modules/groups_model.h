@@ -218,7 +218,7 @@ skip_sometimes(QueueGroup *group, ClockNow now)
 		if (what == 1)
 			groups_skip_role(group);
 		else
-			(void) group_demand_block(group, now);
+			(void) role_line_block(group, now);
 	}
 	return what <= 2;
 }

@@ -9,265 +9,95 @@
 #include "groups_model.h"
 #include "groups_table.h"
 
-#define LINE_ROLES 1000
-
-/* What the model knows of a role: its place in the line. */
-typedef struct LineRole
+/* The role of the next group gets no executor since this moment. */
+static GroupRole *
+refuse_next(ClockNow now, int64 since, MonoTime not_before)
 {
-	bool aside;
-	int64 since;
-	uint64 number;
-} LineRole;
-
-static LineRole line_roles[LINE_ROLES];
-static uint64 line_number;
-
-static int
-line_role_of(const QueueGroup *group)
-{
-	return atoi(group->key.role + 1);
-}
-
-static TaskGroup
-key_of_role(int i)
-{
-	return (TaskGroup){psprintf("q%d", i % 7), TASK_UNLIMITED, 0, psprintf("r%d", i), 1};
-}
-
-static void
-hint_of_role(int i, int64 id)
-{
-	TaskGroup key = key_of_role(i);
-
-	groups_hint(&key, place_of(start.wall - SECOND, id), true);
-}
-
-static QueueGroup *
-find_group_of_role(int i)
-{
-	TaskGroup key = key_of_role(i);
-
-	return groups_find(&key);
-}
-
-/* The role of this group gets no executor: in the model as well. */
-static void
-refuse_role(QueueGroup *group, int64 since, ClockNow now)
-{
+	QueueGroup *group = next_known(now);
 	GroupRole *role = group->lane->role;
-	LineRole *model = &line_roles[line_role_of(group)];
 
-	role_line_look(role);
-	(void) group_demand_block(group, now);
-	role_line_add(role, (MonoTime){since}, ROLE_LINE_OPEN);
-	if (model->number == 0 || model->since != since)
-		model->number = ++line_number;
-	model->since = since;
-	model->aside = true;
+	role->since.us = since;
+	(void) role_line_block(group, now);
+	role_line_add(role, not_before);
+	return role;
 }
 
-/* The role that the model calls next; -1: none. */
-static int
-first_in_line(void)
+static void
+insert_for_roles(int from, int to)
 {
-	int first = -1;
 	int i;
 
-	for (i = 0; i < LINE_ROLES; i++)
-	{
-		const LineRole *role = &line_roles[i];
-
-		if (role->aside && (first < 0 || role->since < line_roles[first].since ||
-							(role->since == line_roles[first].since &&
-							 role->number < line_roles[first].number)))
-			first = i;
-	}
-	return first;
+	for (i = from; i <= to; i++)
+		insert_with_hint(add_key("q", TASK_UNLIMITED, 0, psprintf("r%d", i)), start.wall - 100 + i,
+						 i);
 }
 
-/* Refuse all roles: each comes into the line. */
-static const char *
-refuse_all(ClockNow now)
+/* Is this role the one whose task is the next? */
+static bool
+role_is_next(int number, ClockNow now)
 {
-	QueueGroup *group;
-	int count = 0;
+	QueueGroup *group = next_known(now);
 
-	while ((group = groups_next(now)) != NULL)
-	{
-		if (!group_knows_row(group))
-			groups_read(group, NULL, 0, 1);
-		else
-		{
-			refuse_role(group, 0, now);
-			count++;
-		}
-	}
-	CHECK(count == LINE_ROLES);
-	return NULL;
+	return group && atoi(group->key.role + 1) == number;
 }
 
-/*
- * One round: roles are called, as the model says.  Some of these get an executor, others are
- * refused, and some are not looked at.
- */
+/* Roles without an executor are called by their needs, when their times have come. */
 static const char *
-run_line_round(ClockNow now)
+check_role_line(void)
 {
-	int wanted = 1 + random_below(16);
-	int called = 0;
-	QueueGroup *group;
-	bool expected[LINE_ROLES] = {false};
+	MonoTime later = after(start, SECOND).mono;
+	GroupRole *limited;
+	uint32 changes;
 	int i;
 
-	begin_round(now);
-	CHECK(groups_next(now) == NULL);
-	for (i = 0; i < wanted; i++)
+	insert_for_roles(1, 40);
+	begin_round(start);
+	for (i = 1; i <= 40; i++)
 	{
-		int role = first_in_line();
-
-		if (role < 0 || line_roles[role].since >= now.mono.us)
-			break;
-		line_roles[role].aside = false;
-		expected[role] = true;
-		called++;
+		CHECK(role_is_next(i, start));
+		(void) refuse_next(start, 1000 - i, i % 2 ? CLOCK_LONG_AGO : later);
 	}
-	CHECK(role_line_call(now.mono, wanted, false) == called);
-	for (i = random_below(called + 1); i > 0 && (group = groups_next(now)) != NULL; i--)
-	{
-		int role = line_role_of(group);
+	CHECK(groups_next(start) == NULL && role_line_count() == 40 && role_line_waits(start.mono));
+	CHECK(role_line_until(start.mono).us == later.us);
 
-		CHECK(expected[role]);
-		expected[role] = false;
-		if (random_below(8) > 0)
-			refuse_role(group, random_below(2) ? line_roles[role].since : now.mono.us, now);
-		else
-		{
-			/* it gets an executor, and its task starts */
-			role_line_look(group->lane->role);
-			forget_group(group);
-			line_roles[role] = (LineRole){0};
-			hint_of_role(role, random_below(1000));
-			CHECK((group = find_group_of_role(role)) != NULL);
-			refuse_role(group, now.mono.us, now);
-		}
-	}
-	role_line_end_round();
-	for (i = 0; i < LINE_ROLES; i++)
-		line_roles[i].aside |= expected[i];
-	CHECK(groups_next(now) == NULL);
-	return NULL;
-}
-
-/* Roles that wait in line cost a round nothing, and are called in their order. */
-static const char *
-check_role_line(int seed)
-{
-	const char *fault;
-	ClockNow now = start;
-	int i;
-
-	random_state = seed;
-	line_number = 0;
-	memset(line_roles, 0, sizeof(line_roles));
-	for (i = 0; i < LINE_ROLES; i++)
-		hint_of_role(i, i);
-	begin_round(now);
-	if ((fault = refuse_all(now)) != NULL)
-		return fault;
-	CHECK(groups_ready(now));
-	for (i = 0; i < 1000; i++)
-	{
-		now.mono.us += 1000;
-		now.wall += 1000;
-		if ((fault = run_line_round(now)) != NULL)
-			return fault;
-	}
+	/* those that have waited longest, up to the limit and to 16 */
+	CHECK(role_line_call(start.mono, 3, false) == 3 && role_is_next(35, start));
+	begin_round(start);
+	CHECK(role_is_next(35, start));
+	CHECK(role_line_call(start.mono, 99, false) == 16 && role_is_next(3, start));
+	CHECK(role_line_call(start.mono, 99, false) == 1 && role_is_next(1, start));
+	CHECK(role_line_call(start.mono, 99, false) == 0 && !role_line_waits(start.mono));
+	CHECK(role_line_waits(later) && role_line_count() == 20);
 	groups_clear();
-	CHECK(!role_line_waits() && !groups_ready(now));
-	return NULL;
-}
+	CHECK(role_line_count() == 0 && !groups_ready(after(start, SECOND)));
 
-/* A role that is called and has no due task any more leaves the line. */
-static const char *
-check_left_line(void)
-{
-	ClockNow now = start;
-	TaskPlace place;
-	QueueGroup *group;
+	/* the connection limit of the database, and roles that may have none */
+	table.ngroups = table.nrows = 0;
+	insert_for_roles(1, 3);
+	begin_round(start);
+	limited = refuse_next(start, 1, CLOCK_LONG_AGO);
+	limited->limited = true;
+	(void) refuse_next(start, 2, CLOCK_LONG_AGO);
+	(void) role_line_block(next_known(start), start);
+	role_line_bar(group_role_find("r3"), start.mono);
+	CHECK(role_line_call(start.mono, 9, true) == 1 && role_is_next(2, start));
+	CHECK(role_line_call(start.mono, 9, true) == 0);
+	CHECK(role_line_call(start.mono, 9, false) == 1 && role_is_next(1, start));
+	CHECK(role_line_has_barred(&changes) && !role_line_waits(start.mono));
+	CHECK(role_line_until(start.mono).us == CLOCK_NEVER.us);
+	role_line_recall(changes, start.mono);
+	CHECK(role_line_call(start.mono, 9, false) == 0);
+	role_line_recall(changes + 1, start.mono);
+	CHECK(!role_line_has_barred(&changes) && role_line_call(start.mono, 9, false) == 1);
 
-	line_number = 0;
-	memset(line_roles, 0, sizeof(line_roles));
-	hint_of_role(0, 1);
-	begin_round(now);
-	groups_read(find_group_of_role(0), NULL, 0, 1);
-	refuse_role(groups_next(now), 0, now);
-	now.mono.us += 1000;
-	begin_round(now);
-	CHECK(groups_next(now) == NULL && role_line_waits());
-	CHECK(role_line_call(now.mono, 16, false) == 1);
-	CHECK((group = groups_next(now)) != NULL);
-	CHECK(groups_drop_first(group, now, &place));
-	role_line_end_round();
-	CHECK(!role_line_waits() && !groups_ready(now));
-	hint_of_role(0, 2);
-	CHECK(groups_ready(now));
-	return NULL;
-}
-
-/* A role that comes into the line in a round is not called again in it: the round would not end. */
-static const char *
-check_called_once(void)
-{
-	ClockNow now = start;
-
-	line_number = 0;
-	memset(line_roles, 0, sizeof(line_roles));
-	hint_of_role(0, 1);
-	begin_round(now);
-	groups_read(find_group_of_role(0), NULL, 0, 1);
-	refuse_role(groups_next(now), now.mono.us, now);
-	CHECK(role_line_call(now.mono, 16, false) == 0);
-	role_line_end_round();
-	now.mono.us += 1000;
-	begin_round(now);
-	CHECK(role_line_call(now.mono, 16, false) == 1);
-	role_line_end_round();
-	return NULL;
-}
-
-/* Roles that the connection limit of the database keeps from starting do not stand before others. */
-static const char *
-check_full_line(void)
-{
-	ClockNow now = start;
-	int i;
-
-	for (i = 0; i < 100; i++)
-		hint_of_role(i, i + 1);
-	begin_round(now);
-	for (i = 0; i < 100; i++)
-	{
-		GroupRole *role = groups_next(now)->lane->role;
-
-		lanes_skip_role(role);
-		role_line_add(role, CLOCK_LONG_AGO, i != 99);
-	}
-	CHECK(!groups_ready(now) || groups_next(now) == NULL);
-	now.mono.us += 1000;
-	begin_round(now);
-	CHECK(role_line_call(now.mono, 16, true) == 1);
-	CHECK(role_line_call(now.mono, 16, true) == 0);
-	CHECK(role_line_call(now.mono, 16, false) == 16);
-	role_line_end_round();
-
-	/* they keep their lines, and leave them when they are forgotten */
-	now.mono.us += 1000;
-	begin_round(now);
-	CHECK(role_line_call(now.mono, 200, true) == 1);
-	CHECK(role_line_call(now.mono, 200, false) == 99);
-	role_line_end_round();
-	groups_clear();
-	CHECK(!role_line_waits());
+	/* an executor could not connect, twice */
+	limited->oid = 99;
+	role_connection_failed(99, start.mono);
+	CHECK(limited->not_before.us == start.mono.us + SECOND);
+	role_connection_failed(99, start.mono);
+	CHECK(limited->not_before.us == start.mono.us + 2 * SECOND);
+	role_connected(99);
+	CHECK(limited->retry_ms == 0);
 	return NULL;
 }
 
@@ -277,7 +107,7 @@ check_blocked_roles(void)
 {
 	TaskGroup key = {"q", TASK_UNLIMITED, 0, "busy", 1};
 	QueueGroup *group;
-	GroupDemand demand;
+	RoleDemand demand;
 	int i;
 
 	for (i = 1; i <= 1000; i++)
@@ -295,7 +125,7 @@ check_blocked_roles(void)
 	group = groups_next(start);
 	CHECK(group->key.priority == 1 && strcmp(group->key.role, "busy") == 0);
 	moves = 0;
-	demand = group_demand_block(group, start);
+	demand = role_line_block(group, start);
 	CHECK(demand.tasks >= 32 && demand.average == 100);
 	group = groups_next(start);
 	CHECK(strcmp(group->key.role, "free") == 0);

@@ -49,9 +49,8 @@ allocate(void)
 #include "scheduler/group_roles.c"
 #include "scheduler/order_key.c"
 #include "scheduler/lanes.c"
-#include "scheduler/role_line.c"
 #include "scheduler/order.c"
-#include "scheduler/group_demand.c"
+#include "scheduler/role_line.c"
 #include "scheduler/groups.c"
 #include "shared/clock.c"
 

@@ -41,9 +41,7 @@ check('averages', 'average duration of a queue, also of a new one');
 check('forgotten queues', 'queues are forgotten, except with running tasks or in a pause');
 check('many groups', 'a round moves no group of 300,000 that starts nothing');
 check('blocked roles', 'a role with 1,000 groups is set aside at once');
-check('left line', 'a role with no due task leaves the line of those that need an executor');
-check('called once', 'a role that comes into the line in a round is not called again in it');
-check('full line', 'roles that a full database keeps from starting let others pass');
+check('role line', 'roles without an executor are called by their needs');
 check('parked lanes', 'what brings the groups of a full queue back');
 check('two pauses', 'the pause of a later lane does not count for an earlier one');
 check('listed rows', 'small groups that a scan has listed are not read again');
@@ -58,19 +56,11 @@ check('many lanes', "the end of a task in a full queue with $_ roles", $_) for 1
 # The same rounds each time; another seed finds other ones.
 for my $seed (20261121 .. 20261123)
 {
-	check('role line', "roles without an executor are called as a model calls them (seed $seed)", $seed);
 	check('random order', "300 random rounds choose what a model chooses (seed $seed)", $seed);
 	check('turns', "queues that take turns start the task that a model starts (seed $seed)", $seed);
 	check('aged turns', "the same with aging (seed $seed)", $seed);
 	check('random scans', "each row is started once, with hints and scans (seed $seed)", $seed);
 	check('random forgetting', "15 groups of 40 are remembered, and all rows started (seed $seed)", $seed);
 }
-
-my $roles = build_module('role_check', "-I$FindBin::RealBin/../../src", '-DUSE_ASSERT_CHECKING');
-$node->safe_psql('postgres', "CREATE FUNCTION role_check(roles int) RETURNS int
-	LANGUAGE c STRICT AS '$roles'");
-my $most = sql('SELECT role_check(50000)');
-cmp_ok($most, '>', 900, 'the scheduler remembers the roles that it has served last ...');
-cmp_ok($most, '<', 2500, '... and not all of 50,000');
 
 done_testing();
