@@ -96,8 +96,7 @@ groups_create(int limit, int64 aging)
 	groups.table = grouptable_create(groups.context, 64, NULL);
 	queues_create(groups.context);
 	rates_create(groups.context);
-	order_key_create(aging);
-	order_create(groups.context);
+	order_create(groups.context, aging);
 }
 
 /* A hint or a scan has named the group, or a task of it was chosen. */

@@ -1,6 +1,12 @@
 /*
  * lanes.c
- *		The lanes of queues and roles, and which of them are ready.
+ *		The order among groups, their lanes, and which of these are ready.
+ *
+ * Within a queue the order is: larger max first, lower priority, dt, id.  The queues are in the
+ * order of their first tasks: lower priority, dt, id.  In place of dt stands the time of the last
+ * start of the queue, if that takes turns and the time is later: so the queue that was served least
+ * recently is the next.  With aging, priority and dt are one sum, which does not change while a
+ * task waits: that is why it can be kept in heaps.
  *
  * The groups of one queue and one role that have a due row are a lane, a heap.  The lanes of a role
  * that are ready are a heap, by their first groups, and so are the roles: so a role without a free
@@ -16,28 +22,124 @@
  * group that it may not start; or it is open, and has a front, whose role is not skipped.  A lane
  * that would be the front, but whose role is skipped, is put away until that ends.
  *
- * The order among the lanes of a queue may differ from that among all lanes, because "max" counts
- * within a queue only, and turns between queues only.  A lane that comes to its turn before the
- * first one of its queue is parked behind that (lane_first_of_queue).
+ * A lane may come to its turn among all before the first one of its queue, because "max" counts
+ * within a queue only, and turns between queues only: it is parked behind that
+ * (lane_first_of_queue).
  *
  * This file is plain memory: no SPI, no shared memory, and it reads no clock.
  */
 #include "postgres.h"
 
+#include "common/int.h"
 #include "utils/memutils.h"
 
-#include "scheduler/group_roles.h"
 #include "scheduler/lanes.h"
+
+typedef struct RoleEntry
+{
+	char *name;
+	uint32 hash;
+	char status;
+	GroupRole *role;
+} RoleEntry;
+
+#define SH_PREFIX roletable
+#define SH_ELEMENT_TYPE RoleEntry
+#define SH_KEY name
+#include "scheduler/name_hash.h"
 
 /* Static, because lanes are remembered from iteration to iteration. */
 static struct
 {
-	MemoryContext context;	  /* of GroupLane alone */
+	MemoryContext context;	  /* of roles */
+	MemoryContext members;	  /* of GroupLane alone */
+	int64 aging;			  /* time that is worth one priority (us); 0: none is */
+	roletable_hash *table;	  /* all roles that have groups */
 	pairingheap roles;		  /* those that are ready */
 	dlist_head skipped_roles; /* until the next round */
 	dlist_head aside_roles;	  /* until they are called: see role_line.c */
 	pairingheap closed; /* closed queues with parked lanes, by the time when they are opened */
 } lanes;
+
+DEFINE_HASH_INSERT(insert_role, roletable, RoleEntry, char *)
+
+/*
+ * Are these positions in ascending order, and behind the read position?  In a partitioned table two
+ * rows may have the same position.
+ */
+bool
+order_places_ascend(TaskPlace read_position, const TaskPlace *places, int count)
+{
+	int i;
+
+	for (i = 1; i < count; i++)
+		if (order_compare_places(&places[i - 1], &places[i]) > 0)
+			return false;
+	return count == 0 || order_compare_places(&read_position, &places[0]) < 0;
+}
+
+/*
+ * Return the position in the order of a task at this place of a group, whose queue had its last
+ * turn then (DT_NOBEGIN: it takes none).  With aging, a priority is worth so much time.
+ */
+OrderKey
+order_key_at(const TaskGroup *key, TimestampTz turn, TaskPlace place)
+{
+	OrderKey position = {key->max, key->priority, Max(place.dt, turn), place};
+	int64 worth;
+
+	if (lanes.aging == 0)
+		return position;
+	position.priority = 0;
+	if (pg_mul_s64_overflow(lanes.aging, key->priority, &worth) ||
+		pg_add_s64_overflow(position.time, worth, &position.time))
+		position.time = key->priority < 0 ? PG_INT64_MIN : PG_INT64_MAX;
+	return position;
+}
+
+/*
+ * Return the position of a group among those of other queues.  One that has to be read comes first:
+ * if it turns out to be empty, the group behind it in its queue may have any priority.
+ */
+OrderKey
+order_key(const QueueGroup *group)
+{
+	TaskPlace place = group_next_place(group);
+
+	if (!group_knows_row(group))
+		return (OrderKey){group->key.max, PG_INT32_MIN, PG_INT64_MIN, place};
+	return order_key_at(&group->key, group->queue->turn, place);
+}
+
+/* Compare two groups: positive if the first task of "a" starts first. */
+int
+order_compare_groups(const QueueGroup *a, const QueueGroup *b)
+{
+	OrderKey left = order_key(a);
+	OrderKey right = order_key(b);
+
+	return order_compare_keys(&left, &right);
+}
+
+/* Compare two positions in one queue: positive if "a" comes first. */
+int
+order_compare_keys_in_queue(const OrderKey *a, const OrderKey *b)
+{
+	if (a->max != b->max)
+		return a->max > b->max ? 1 : -1;
+	return order_compare_keys(a, b);
+}
+
+/* The same for two groups; turns of the queue do not count. */
+int
+order_compare_in_queue(const QueueGroup *a, const QueueGroup *b)
+{
+	OrderKey left = order_key_at(&a->key, DT_NOBEGIN, group_next_place(a));
+	OrderKey right = order_key_at(&b->key, DT_NOBEGIN, group_next_place(b));
+
+	Assert(a->queue == b->queue);
+	return order_compare_keys_in_queue(&left, &right);
+}
 
 static int
 compare_in_lane(const pairingheap_node *a, const pairingheap_node *b,
@@ -92,16 +194,53 @@ compare_closed(const pairingheap_node *a, const pairingheap_node *b,
 }
 
 void
-lanes_create(MemoryContext context)
+lanes_create(MemoryContext context, int64 aging)
 {
 	memset(&lanes, 0, sizeof(lanes));
-	lanes.context =
+	lanes.context = context;
+	lanes.members =
 		SlabContextCreate(context, "pg_task lanes", SLAB_DEFAULT_BLOCK_SIZE, sizeof(GroupLane));
-	group_roles_create(context, compare_lanes);
+	lanes.aging = aging;
+	lanes.table = roletable_create(context, 16, NULL);
 	lanes.roles.ph_compare = compare_roles;
 	lanes.closed.ph_compare = compare_closed;
-	dlist_init(&lanes.aside_roles);
 	dlist_init(&lanes.skipped_roles);
+	dlist_init(&lanes.aside_roles);
+}
+
+/* Return the role with this name.  It is added if it is not known. */
+static GroupRole *
+find_or_add_role(const char *name)
+{
+	RoleEntry *entry = roletable_lookup(lanes.table, unconstify(char *, name));
+	GroupRole *role;
+
+	if (entry)
+		return entry->role;
+	name = MemoryContextStrdup(lanes.context, name);
+	role = MemoryContextAllocZero(lanes.context, sizeof(GroupRole));
+	role->name = (char *) name;
+	role->lanes.ph_compare = compare_lanes;
+	dlist_init(&role->all_lanes);
+	dlist_init(&role->fronts);
+	dlist_init(&role->away);
+	entry = insert_role(lanes.table, role->name);
+	entry->role = role;
+	return role;
+}
+
+/* Return the role with this OID, if that is known; otherwise NULL.  A loop over all. */
+GroupRole *
+lanes_find_role(Oid oid)
+{
+	roletable_iterator iter;
+	RoleEntry *entry;
+
+	roletable_start_iterate(lanes.table, &iter);
+	while ((entry = roletable_iterate(lanes.table, &iter)) != NULL)
+		if (entry->role->oid == oid)
+			return entry->role;
+	return NULL;
 }
 
 /*
@@ -138,12 +277,12 @@ find_lane(QueueState *queue, GroupRole *role)
 GroupLane *
 lane_find_or_add(QueueState *queue, const char *name)
 {
-	GroupRole *role = group_role_find_or_add(name);
+	GroupRole *role = find_or_add_role(name);
 	GroupLane *lane = find_lane(queue, role);
 
 	if (lane)
 		return lane;
-	lane = MemoryContextAllocZero(lanes.context, sizeof(GroupLane));
+	lane = MemoryContextAllocZero(lanes.members, sizeof(GroupLane));
 	lane->queue = queue;
 	lane->role = role;
 	lane->groups.ph_compare = compare_in_lane;
@@ -172,7 +311,10 @@ lane_release(GroupLane *lane)
 	{
 		if (role->skipped)
 			dlist_delete(&role->skipped_node);
-		group_role_free(role);
+		Assert(!role->ready);
+		roletable_delete(lanes.table, role->name);
+		pfree(role->name);
+		pfree(role);
 	}
 }
 

@@ -15,7 +15,6 @@
  */
 #include "postgres.h"
 
-#include "scheduler/group_roles.h"
 #include "scheduler/order.h"
 
 /* The wall clock was set if it differs by this (us) from what the monotonic clock makes of it. */
@@ -42,10 +41,10 @@ compare_future(const pairingheap_node *a, const pairingheap_node *b,
 }
 
 void
-order_create(MemoryContext context)
+order_create(MemoryContext context, int64 aging)
 {
 	memset(&order, 0, sizeof(order));
-	lanes_create(context);
+	lanes_create(context, aging);
 	order.future.ph_compare = compare_future;
 	dlist_init(&order.skipped_groups);
 	order.now.wall = PG_INT64_MIN;

@@ -7,12 +7,10 @@
 
 #include "postgres.h"
 
-#include "scheduler/groups.h"
 #include "scheduler/lanes.h"
-#include "scheduler/order_key.h"
 #include "shared/clock.h"
 
-extern void order_create(MemoryContext context);
+extern void order_create(MemoryContext context, int64 aging);
 extern void order_attach(QueueGroup *group);
 extern void order_detach(QueueGroup *group);
 extern void order_begin_round(ClockNow now);

@@ -15,7 +15,6 @@
  */
 #include "postgres.h"
 
-#include "scheduler/group_roles.h"
 #include "scheduler/order.h"
 #include "scheduler/role_line.h"
 
@@ -229,7 +228,7 @@ role_line_has_barred(uint32 *changes)
 void
 role_connected(Oid role)
 {
-	GroupRole *known = group_role_of(role);
+	GroupRole *known = lanes_find_role(role);
 
 	if (known)
 		known->retry_ms = 0;
@@ -239,7 +238,7 @@ role_connected(Oid role)
 void
 role_connection_failed(Oid role, MonoTime now)
 {
-	GroupRole *known = group_role_of(role);
+	GroupRole *known = lanes_find_role(role);
 
 	if (known == NULL)
 		return;

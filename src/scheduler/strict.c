@@ -12,7 +12,6 @@
 #include "postgres.h"
 
 #include "scheduler/lanes.h"
-#include "scheduler/order_key.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
 #include "scheduler/queue_rules.h"

@@ -200,7 +200,7 @@ check_out_of_memory(void)
 
 	/* nothing is left when all groups were forgotten */
 	groups_clear();
-	CHECK(groups.table->members == 0 && roles.table->members == 0);
+	CHECK(groups.table->members == 0 && lanes.table->members == 0);
 	CHECK(groups_next(start) == NULL);
 	return NULL;
 }

@@ -79,7 +79,7 @@ check_role_line(void)
 	limited->limited = true;
 	(void) refuse_next(start, 2, CLOCK_LONG_AGO);
 	(void) role_line_block(next_known(start), start);
-	role_line_bar(group_role_find("r3"), start.mono);
+	role_line_bar(roletable_lookup(lanes.table, "r3")->role, start.mono);
 	CHECK(role_line_call(start.mono, 9, true) == 1 && role_is_next(2, start));
 	CHECK(role_line_call(start.mono, 9, true) == 0);
 	CHECK(role_line_call(start.mono, 9, false) == 1 && role_is_next(1, start));
@@ -141,7 +141,7 @@ check_blocked_roles(void)
 	groups_hint(&key, place_of(start.wall, 10000), true);
 	CHECK(strcmp(groups_next(start)->key.role, "free") == 0);
 	groups_clear();
-	CHECK(roles.table->members == 0);
+	CHECK(lanes.table->members == 0);
 	CHECK(!groups_ready(start));
 	return NULL;
 }

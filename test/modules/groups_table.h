@@ -46,8 +46,6 @@ allocate(void)
 #include "task/rate.c"
 #include "scheduler/rates.c"
 #include "scheduler/queues.c"
-#include "scheduler/group_roles.c"
-#include "scheduler/order_key.c"
 #include "scheduler/lanes.c"
 #include "scheduler/order.c"
 #include "scheduler/role_line.c"
