@@ -300,6 +300,9 @@ find_place(const TaskGroup *key, TaskPlace place)
 		return false;
 	forget_group(dlist_head_element(QueueGroup, node, &groups.all));
 	groups.displaced++;
+	/* that may leave one more queue without groups */
+	queues_sweep_begin();
+	(void) queues_sweep(now.mono, 2);
 	return true;
 }
 

@@ -53,10 +53,10 @@
 #define WINDOW_GROUPS (GROUPS_LIMIT / 2)
 
 /*
- * The next scan waits for this many times the duration of the last one: scans take at most 1/50 of
- * the time; at most 1/5 if they are requested, or if groups were forgotten for others.
+ * The next scan waits for this many times the duration of the last one: scans take at most 1/100
+ * of the time; at most 1/5 if they are requested, or if groups were forgotten for others.
  */
-#define SCAN_SHARE 50
+#define SCAN_SHARE 100
 #define WANTED_SHARE 4
 
 /*

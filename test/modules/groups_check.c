@@ -126,64 +126,6 @@ check_averages(void)
 	return NULL;
 }
 
-/*
- * What a round costs depends on what it starts, not on the number of groups: ready, full, planned
- * for later or paused.
- */
-static const char *
-check_many_groups(void)
-{
-	int count = 100000;
-	int chosen = 0;
-	TaskGroup key = {NULL, TASK_UNLIMITED, 0, "r", 1};
-	TaskPlace last = {PG_INT64_MIN, 0};
-	TaskPlace place;
-	QueueState *queue;
-	int i;
-
-	for (i = 0; i < count; i++)
-	{
-		key.queue = psprintf("queue %d", i);
-		groups_hint(&key, place_of(start.wall - (int64) i * 7919 % count, i), true);
-		key.queue = psprintf("later %d", i);
-		groups_hint(&key, place_of(start.wall + HOUR + i, i), true);
-		key.queue = psprintf("full %d", i);
-		key.max = 1;
-		groups_task_started(queue_find_or_add(key.queue));
-		groups_hint(&key, place_of(start.wall, i), true);
-		key.max = TASK_UNLIMITED;
-	}
-	CHECK(groups.table->members == 3 * (uint32) count);
-	end_all_groups();
-	CHECK(groups_ready(start));
-	moves = 0;
-	while (chosen < 1000 && choose_next(start, &place, &queue))
-	{
-		CHECK(order_compare_places(&last, &place) < 0);
-		last = place;
-		chosen++;
-	}
-	CHECK(chosen == 1000);
-	CHECK(moves <= chosen * 12);
-	CHECK(place.dt == start.wall - count + chosen);
-
-	/* later rounds, and tasks that end, move no group that starts nothing */
-	while (choose_next(start, &place, &queue))
-		groups_task_ended(queue);
-	moves = 0;
-	for (i = 0; i < 100; i++)
-	{
-		groups_task_ended(queue_find_or_add(psprintf("full %d", i)));
-		CHECK(groups_ready(after(start, i)));
-		CHECK(choose_next(after(start, i), &place, &queue));
-		CHECK(place.id == i);
-		CHECK(!choose_next(after(start, i), &place, &queue));
-		CHECK(groups_due_at(after(start, i)).us == start.mono.us + HOUR);
-	}
-	CHECK(moves <= 100 * 20);
-	return NULL;
-}
-
 typedef struct Check
 {
 	const char *name;
@@ -209,7 +151,6 @@ static const Check checks[] = {
 	{"clocks", check_clocks, NULL},
 	{"averages", check_averages, NULL},
 	{"forgotten queues", check_forgotten_queues, NULL},
-	{"many groups", check_many_groups, NULL},
 	{"blocked roles", check_blocked_roles, NULL},
 	{"role line", check_role_line, NULL},
 	{"parked lanes", check_parked, NULL},
@@ -217,7 +158,6 @@ static const Check checks[] = {
 	{"listed rows", check_listed_rows, NULL},
 	{"forgotten groups", check_forgotten_groups, NULL},
 	{"out of memory", check_out_of_memory, NULL},
-	{"queue memory", check_queue_memory, NULL},
 	{"restored rates", check_restored_rates, NULL},
 	{"restored pauses", check_restored_pauses, NULL},
 	{"many lanes", NULL, check_many_lanes},

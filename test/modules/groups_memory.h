@@ -9,9 +9,6 @@
 #include "groups_rules.h"
 #include "groups_table.h"
 
-/* As much memory a queue in its pause may take; with the headers of chunks of PostgreSQL 15. */
-#define QUEUE_MEMORY_BYTES 900
-
 static const char *
 check_forgotten_queues(void)
 {
@@ -87,6 +84,7 @@ check_forgotten_groups(void)
 	for (i = 21; i <= 25; i++)
 		insert_alone(TASK_UNLIMITED, "r", start.wall, i);
 	CHECK(groups.table->members == 10 && groups_displaced() == 5);
+	CHECK(queues.table->members <= 12);
 	for (i = 21; i <= 25; i++)
 		CHECK(start_next(start, NULL) == i);
 	CHECK(start_next(start, NULL) == 0);
@@ -202,27 +200,6 @@ check_out_of_memory(void)
 	groups_clear();
 	CHECK(groups.table->members == 0 && lanes.table->members == 0);
 	CHECK(groups_next(start) == NULL);
-	return NULL;
-}
-
-/* What is remembered of a queue in its pause, with one waiting row: queue, rate, lane, group. */
-static const char *
-check_queue_memory(void)
-{
-	int count = 10000;
-	TaskGroup key = {NULL, -3600 * 1000, 0, "r", 1};
-	Size before = MemoryContextMemAllocated(groups.context, true);
-	Size each;
-	int i;
-
-	for (i = 0; i < count; i++)
-	{
-		key.queue = psprintf("queue %d", i);
-		groups_hint(&key, place_of(start.wall, i), true);
-	}
-	each = (MemoryContextMemAllocated(groups.context, true) - before) / count;
-	if (each > QUEUE_MEMORY_BYTES)
-		return psprintf("a queue takes %zu bytes", each);
 	return NULL;
 }
 

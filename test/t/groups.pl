@@ -39,7 +39,6 @@ check('patterns', 'of random patterns the longest that matches is found');
 check('ruled queues', 'paused, max and until of a queue, also when the clock is set');
 check('averages', 'average duration of a queue, also of a new one');
 check('forgotten queues', 'queues are forgotten, except with running tasks or in a pause');
-check('many groups', 'a round moves no group of 300,000 that starts nothing');
 check('blocked roles', 'a role with 1,000 groups is set aside at once');
 check('role line', 'roles without an executor are called by their needs');
 check('parked lanes', 'what brings the groups of a full queue back');
@@ -47,7 +46,6 @@ check('two pauses', 'the pause of a later lane does not count for an earlier one
 check('listed rows', 'small groups that a scan has listed are not read again');
 check('forgotten groups', 'too many groups: which are forgotten');
 check('out of memory', 'each allocation of an insertion may fail');
-check('queue memory', 'a queue in its pause takes no more memory than it did');
 check('restored rates', 'the starts of an earlier scheduler are restored as a whole');
 check('restored pauses', 'and the pauses that it has begun');
 
