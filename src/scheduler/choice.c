@@ -15,6 +15,7 @@
 #include "scheduler/demand.h"
 #include "scheduler/isolation.h"
 #include "scheduler/lanes.h"
+#include "scheduler/order.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/rates.h"
 #include "scheduler/refused.h"
@@ -267,7 +268,7 @@ is_trusted(const TaskTable *table, Oid role)
 	return Settings.owner_code || role == table->owner || superuser_arg(role);
 }
 
-/* Choose the first task of the group, which groups_next returned, for this executor. */
+/* Choose the first task of the group, which order_first returned, for this executor. */
 static void
 choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecutor *executor,
 			bool isolated)
@@ -317,7 +318,7 @@ is_chosen(const DispatchRound *round, int64 id)
 }
 
 /*
- * Skip the first task of the group that groups_next returned, and the refused rows behind it, until
+ * Skip the first task of the group that order_first returned, and the refused rows behind it, until
  * a scan finds them again.
  */
 static void
@@ -329,11 +330,11 @@ skip_first_task(QueueGroup *group, ClockNow now)
 	while (group->next < group->count && refused_has(group->places[group->next], now.mono) &&
 		   groups_drop_first(group, now, &place))
 		;
-	groups_skip(group);
+	order_skip(group);
 }
 
 /*
- * The rows of the group that groups_next returned are not bound to the role that they name: start
+ * The rows of the group that order_first returned are not bound to the role that they name: start
  * none, and leave them to binding.c.
  */
 static void
@@ -344,7 +345,7 @@ leave_to_binding(QueueGroup *group, ClockNow now)
 	binding_add(&group->key);
 	while (groups_drop_first(group, now, &place))
 		;
-	groups_skip(group);
+	order_skip(group);
 }
 
 /* Must tasks of this role wait while the table has code of its owner's? */
@@ -405,9 +406,9 @@ fail_group(DispatchRound *round, QueueGroup *group, const Role *role)
 	round->failed += count;
 	round->dropped |= count > 0;
 	if (count > 0)
-		groups_skip(group);
+		order_skip(group);
 	else
-		groups_skip_role(group);
+		lanes_skip_role(group->lane->role);
 }
 
 /* The first task of this group is the next in order. */
@@ -440,7 +441,7 @@ choose_in_order(DispatchRound *round, const TaskTable *table)
 {
 	QueueGroup *group;
 
-	while (round->count + round->failed < round->limit && (group = groups_next(round->now)) != NULL)
+	while (round->count + round->failed < round->limit && (group = order_first(round->now)) != NULL)
 	{
 		if (!group_knows_row(group))
 			read_groups(table, round->now);

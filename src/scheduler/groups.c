@@ -321,8 +321,8 @@ groups_lack(void)
 }
 
 /* Return the group with this key; NULL if it is not remembered. */
-QueueGroup *
-groups_find(const TaskGroup *key)
+static QueueGroup *
+find_group(const TaskGroup *key)
 {
 	GroupEntry *entry = grouptable_lookup(groups.table, key);
 
@@ -336,7 +336,7 @@ groups_find(const TaskGroup *key)
 static QueueGroup *
 name_group(const TaskGroup *key, TaskPlace place)
 {
-	QueueGroup *group = groups_find(key);
+	QueueGroup *group = find_group(key);
 
 	if (group == NULL && find_place(key, place))
 		group = add_group(key);
@@ -538,16 +538,6 @@ groups_ready(ClockNow now)
 	return order_first(now) != NULL || role_line_waits(now.mono);
 }
 
-/*
- * Return the group whose first task is next.  If no row of it is known, it has to be read.  NULL if
- * there is none.
- */
-QueueGroup *
-groups_next(ClockNow now)
-{
-	return order_first(now);
-}
-
 /* Remove the first row from those that are known. */
 static TaskPlace
 take_first(QueueGroup *group)
@@ -562,7 +552,7 @@ take_first(QueueGroup *group)
 	return place;
 }
 
-/* Choose the first task of the group that groups_next returned, which counts as running. */
+/* Choose the first task of the group that order_first returned, which counts as running. */
 TaskPlace
 groups_choose_first(QueueGroup *group, ClockNow now)
 {
@@ -572,20 +562,6 @@ groups_choose_first(QueueGroup *group, ClockNow now)
 	move_to_end(group);
 	lanes_set_turn(group->queue, queue_next_turn(group->queue, now.wall));
 	return place;
-}
-
-/* Skip a group until the next round. */
-void
-groups_skip(QueueGroup *group)
-{
-	order_skip(group);
-}
-
-/* Skip all groups of the same role until the next round. */
-void
-groups_skip_role(QueueGroup *group)
-{
-	lanes_skip_role(group->lane->role);
 }
 
 /* Is the first task of a group known, and due? */
@@ -603,16 +579,6 @@ groups_drop_first(QueueGroup *group, ClockNow now, TaskPlace *place)
 		return false;
 	*place = take_first(group);
 	return true;
-}
-
-/*
- * A task of the queue was chosen, or is running already: it counts for the queue's limit.  Only
- * pool.c calls this and groups_task_ended.
- */
-void
-groups_task_started(QueueState *queue)
-{
-	queue_count_started(queue);
 }
 
 /* A task that counted has ended, or is not started. */
@@ -640,15 +606,4 @@ groups_rule_changed(const char *name)
 		lanes_open_all();
 	else if (queue)
 		groups_queue_changed(queue);
-}
-
-/*
- * Return the next moment after "now", which is that of the last round, at which a task may become
- * due or a queue may start one more, assuming that the wall clock is not set until then.
- * CLOCK_NEVER if none is known.
- */
-MonoTime
-groups_due_at(ClockNow now)
-{
-	return order_due_at(now);
 }

@@ -21,7 +21,6 @@ extern void groups_create(int limit, int64 aging);
 extern void groups_clear(void);
 
 extern void groups_hint(const TaskGroup *key, TaskPlace place, bool several);
-extern QueueGroup *groups_find(const TaskGroup *key);
 extern void groups_scan_begin(void);
 extern void
 groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool complete);
@@ -34,19 +33,14 @@ extern int groups_read_ahead(QueueGroup **batch, int limit, ClockNow now);
 extern void groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit);
 
 extern bool groups_ready(ClockNow now);
-extern QueueGroup *groups_next(ClockNow now);
 extern TaskPlace groups_choose_first(QueueGroup *group, ClockNow now);
-extern void groups_skip(QueueGroup *group);
-extern void groups_skip_role(QueueGroup *group);
 extern bool groups_due_now(const QueueGroup *group, ClockNow now);
 extern bool groups_drop_first(QueueGroup *group, ClockNow now, TaskPlace *place);
 
-extern void groups_task_started(QueueState *queue);
 extern void groups_task_ended(QueueState *queue);
 extern void groups_rewind(QueueGroup *group, TaskPlace place);
 extern void groups_claimed(QueueGroup *group, TaskPlace place, bool claimed);
 extern void groups_queue_changed(QueueState *queue);
 extern void groups_rule_changed(const char *name);
-extern MonoTime groups_due_at(ClockNow now);
 
 #endif /* PG_TASK_GROUPS_H */

@@ -8,7 +8,7 @@
  * reclaimed.
  *
  * A task counts as running in its queue from its reservation until it is reaped, reclaimed or
- * released: only this file calls groups_task_started and groups_task_ended.
+ * released: only this file calls queue_count_started and groups_task_ended.
  *
  * This file writes no row and decides neither the order of tasks nor the number of executors.
  */
@@ -135,7 +135,7 @@ pool_start_counting(PoolTask *task, const char *queue)
 {
 	Assert(task->queue == NULL);
 	task->queue = queue_find_or_add(queue);
-	groups_task_started(task->queue);
+	queue_count_started(task->queue);
 	if (task->rated && !task->begun)
 		task->pending = rates_task_adopted(task->queue);
 }
@@ -524,7 +524,7 @@ pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated)
 {
 	Assert(executor->ready && !executor->leaving);
 	Assert(pool_count_tasks(executor) < SHARED_RING);
-	groups_task_started(queue);
+	queue_count_started(queue);
 	if (executor->reserved == 0)
 		set_slot_reserved(executor, true);
 	executor->reserved++;

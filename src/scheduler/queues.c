@@ -129,7 +129,7 @@ queue_remove_group(QueueState *queue)
 	update_idle(queue);
 }
 
-/* One task more runs in the queue.  Only groups.c calls this and queue_count_ended. */
+/* One task more runs in the queue.  Only pool.c calls this. */
 void
 queue_count_started(QueueState *queue)
 {

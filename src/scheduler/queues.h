@@ -32,7 +32,7 @@ typedef struct QueueStart
 typedef struct QueueState
 {
 	char *name;
-	int running; /* changed by groups_task_started and groups_task_ended alone */
+	int running; /* changed by queue_count_started and groups_task_ended alone */
 	int groups;	 /* groups of this queue */
 	RatePause pause;
 	uint64 starts;	/* of claimed tasks; those that were undone do not count */

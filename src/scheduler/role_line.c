@@ -52,7 +52,7 @@ role_line_tasks(const QueueGroup *group, ClockNow now)
 }
 
 /*
- * The role of this group, which groups_next returned, has no executor for it: skip the role until
+ * The role of this group, which order_first returned, has no executor for it: skip the role until
  * the next round.  Returns what it needs; it looks at no more than DEMAND_GROUPS groups for that,
  * and counts one task for each other queue.
  */

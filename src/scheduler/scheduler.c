@@ -182,7 +182,7 @@ run_dispatch(ClockNow now pg_attribute_unused())
 static MonoTime
 dispatch_due(ClockNow now pg_attribute_unused())
 {
-	return clock_min(groups_due_at(dispatched),
+	return clock_min(order_due_at(dispatched),
 					 clock_min(pool_until(dispatched.mono), demand_until(dispatched.mono)));
 }
 
@@ -190,7 +190,7 @@ dispatch_due(ClockNow now pg_attribute_unused())
 static MonoTime
 dispatch_needed(ClockNow now)
 {
-	return groups_ready(now) ? now.mono : groups_due_at(now);
+	return groups_ready(now) ? now.mono : order_due_at(now);
 }
 
 static bool

@@ -12,6 +12,7 @@
 #include "postgres.h"
 
 #include "scheduler/lanes.h"
+#include "scheduler/order.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
 #include "scheduler/queue_rules.h"
@@ -51,7 +52,7 @@ strict_keeps(DispatchRound *round, QueueGroup *group, bool refused)
 	if (refused)
 		strict_hold(group->queue, round->now.mono);
 	else if (!lanes_have_first(group))
-		groups_skip(group);
+		order_skip(group);
 	else
 		return false;
 	return true;

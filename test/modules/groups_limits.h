@@ -56,7 +56,7 @@ check_limits(void)
 	CHECK(start_next(start, NULL) == 3);
 
 	/* a task that was running before this scheduler began counts as well */
-	groups_task_started(queue_find_or_add("q"));
+	queue_count_started(queue_find_or_add("q"));
 	groups_task_ended(queue);
 	CHECK(start_next(start, NULL) == 0);
 	return NULL;
@@ -89,7 +89,7 @@ check_startable(void)
 	begin_round(start);
 	CHECK(role_line_tasks(next_known(start), start) == 2); /* 3 and 4; 5 is not due */
 	CHECK(role_line_tasks(next_known(start), after(start, 1)) == 3);
-	groups_skip(next_known(start));
+	order_skip(next_known(start));
 	CHECK(role_line_tasks(next_known(start), start) == 1);
 	return NULL;
 }
@@ -106,12 +106,12 @@ check_pause(void)
 		insert_with_hint(group, start.wall, i);
 	CHECK(start_next(now, &queue) == 1);
 	CHECK(start_next(now, NULL) == 0); /* it runs */
-	CHECK(groups_due_at(now).us == CLOCK_NEVER.us);
+	CHECK(order_due_at(now).us == CLOCK_NEVER.us);
 	now = after(now, SECOND / 2);
 	groups_task_ended(queue);
 	CHECK(start_next(now, NULL) == 0); /* the pause is counted from its start */
 	CHECK(!groups_ready(now));
-	CHECK(groups_due_at(now).us == start.mono.us + SECOND);
+	CHECK(order_due_at(now).us == start.mono.us + SECOND);
 	CHECK(start_next(after(start, SECOND - 1), NULL) == 0);
 	now = after(start, SECOND);
 	CHECK(groups_ready(now));
@@ -167,7 +167,7 @@ check_parked(void)
 	CHECK(start_next(start, &pausing) == 5);
 	groups_task_ended(pausing);
 	CHECK(start_next(start, NULL) == 0);
-	CHECK(groups_due_at(start).us == start.mono.us + SECOND);
+	CHECK(order_due_at(start).us == start.mono.us + SECOND);
 	pausing->pause.last_start = CLOCK_LONG_AGO;
 	CHECK(!groups_ready(start));
 	groups_queue_changed(pausing);
@@ -178,7 +178,7 @@ check_parked(void)
 	CHECK(start_next(start, NULL) == 0);
 	groups_clear();
 	CHECK(pausing->nparked == 0 && dlist_is_empty(&pausing->lanes));
-	CHECK(groups_due_at(start).us == CLOCK_NEVER.us);
+	CHECK(order_due_at(start).us == CLOCK_NEVER.us);
 	groups_task_ended(pausing);
 	return NULL;
 }
@@ -198,10 +198,10 @@ check_two_pauses(void)
 	insert_with_hint(longer, start.wall, 3);
 	order_begin_round(start);
 	lanes_skip_role(roletable_lookup(lanes.table, "r")->role);
-	CHECK(groups_next(start) == NULL);
-	CHECK(groups_due_at(start).us == start.mono.us + 5 * SECOND);
+	CHECK(order_first(start) == NULL);
+	CHECK(order_due_at(start).us == start.mono.us + 5 * SECOND);
 	CHECK(!groups_ready(after(start, 1)));
-	CHECK(groups_due_at(after(start, 1)).us == start.mono.us + SECOND);
+	CHECK(order_due_at(after(start, 1)).us == start.mono.us + SECOND);
 	CHECK(start_next(after(start, SECOND), NULL) == 2);
 	return NULL;
 }
@@ -230,13 +230,13 @@ check_many_lanes(int count)
 	begin_round(start);
 	CHECK(choose_next(start, &place, &queue));
 	CHECK(place.id == 1 && queue->running == 1);
-	CHECK(groups_next(start) == NULL);
+	CHECK(order_first(start) == NULL);
 	for (kind = 0; kind < (int) lengthof(rules); kind++)
 	{
 		/* the lanes are parked */
 		set_rules(&rules[kind], 1);
 		begin_round(start);
-		CHECK(groups_next(start) == NULL);
+		CHECK(order_first(start) == NULL);
 		/* the first times that lanes come back, the heap of the parked ones is put in order */
 		for (i = -100; i < 100; i++)
 		{
@@ -248,10 +248,10 @@ check_many_lanes(int count)
 			groups_scan_found(&key, &place, 1, true);
 			groups_task_ended(queue);
 			begin_round(start);
-			CHECK(groups_next(start) != NULL);
+			CHECK(order_first(start) != NULL);
 			CHECK(choose_next(start, &place, &queue));
 			CHECK(place.id == ++id);
-			CHECK(groups_next(start) == NULL);
+			CHECK(order_first(start) == NULL);
 		}
 		if (moves + comparisons > 100 * 100)
 			return psprintf("rule %d: %d moves, " INT64_FORMAT " comparisons", kind, moves,

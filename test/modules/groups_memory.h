@@ -18,7 +18,7 @@ check_forgotten_queues(void)
 	int left = 1;
 
 	(void) queue_find_or_add("unused");
-	groups_task_started(busy);
+	queue_count_started(busy);
 	insert_with_hint(group, start.wall, 1);
 	CHECK(start_next(start, NULL) == 1);
 	groups_task_ended(queue_find_or_add("paused"));
@@ -88,7 +88,7 @@ check_forgotten_groups(void)
 	for (i = 21; i <= 25; i++)
 		CHECK(start_next(start, NULL) == i);
 	CHECK(start_next(start, NULL) == 0);
-	CHECK(groups_due_at(start).us == start.mono.us + 6);
+	CHECK(order_due_at(start).us == start.mono.us + 6);
 
 	/* scans find the others when there is room; tasks that start keep their groups */
 	groups_task_ended(queue);
@@ -189,17 +189,17 @@ check_out_of_memory(void)
 	/* the array of rows cannot grow: the group is as before */
 	groups_hint(&key, place_of(start.wall, count), true);
 	begin_round(start);
-	group = groups_next(start);
+	group = order_first(start);
 	failing_allocation = 1;
 	CHECK(!try_read(group, start.wall + 1));
-	CHECK(groups_next(start) == group);
+	CHECK(order_first(start) == group);
 	CHECK(try_read(group, start.wall + 1));
 	CHECK(group->count - group->next == 3);
 
 	/* nothing is left when all groups were forgotten */
 	groups_clear();
 	CHECK(groups.table->members == 0 && lanes.table->members == 0);
-	CHECK(groups_next(start) == NULL);
+	CHECK(order_first(start) == NULL);
 	return NULL;
 }
 
@@ -272,13 +272,13 @@ check_restored_pauses(void)
 	groups_task_ended(queue);
 	queue->pause.last_start = CLOCK_LONG_AGO;
 	CHECK(start_next(now, NULL) == 0);
-	CHECK(groups_due_at(now).us == CLOCK_NEVER.us);
+	CHECK(order_due_at(now).us == CLOCK_NEVER.us);
 	CHECK(rates_restore(queue, image.data, image.len, now));
 	CHECK(rates_count() == 1);
 	rates_end_hold();
 	groups_queue_changed(queue);
 	CHECK(start_next(now, NULL) == 0);
-	CHECK(groups_due_at(now).us == after(start, 5 * SECOND).mono.us);
+	CHECK(order_due_at(now).us == after(start, 5 * SECOND).mono.us);
 	CHECK(start_next(after(start, 5 * SECOND), NULL) == 2);
 
 	/* a claim that has not begun is no start; nor is one that others have followed, when they go */

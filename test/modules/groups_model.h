@@ -210,13 +210,13 @@ skip_sometimes(QueueGroup *group, ClockNow now)
 	if (what == 0)
 	{
 		model_skipped_groups[find_key(group)] = true;
-		groups_skip(group);
+		order_skip(group);
 	}
 	else if (what <= 2)
 	{
 		model_skipped_roles[group->key.role[0] - 'v'] = true;
 		if (what == 1)
-			groups_skip_role(group);
+			lanes_skip_role(group->lane->role);
 		else
 			(void) role_line_block(group, now);
 	}

@@ -57,7 +57,7 @@ check_role_line(void)
 		CHECK(role_is_next(i, start));
 		(void) refuse_next(start, 1000 - i, i % 2 ? CLOCK_LONG_AGO : later);
 	}
-	CHECK(groups_next(start) == NULL && role_line_count() == 40 && role_line_waits(start.mono));
+	CHECK(order_first(start) == NULL && role_line_count() == 40 && role_line_waits(start.mono));
 	CHECK(role_line_until(start.mono).us == later.us);
 
 	/* those that have waited longest, up to the limit and to 16 */
@@ -122,24 +122,24 @@ check_blocked_roles(void)
 	end_all_groups();
 	queue_learn(queue_find_or_add("q"), 100);
 	begin_round(start);
-	group = groups_next(start);
+	group = order_first(start);
 	CHECK(group->key.priority == 1 && strcmp(group->key.role, "busy") == 0);
 	moves = 0;
 	demand = role_line_block(group, start);
 	CHECK(demand.tasks >= 32 && demand.average == 100);
-	group = groups_next(start);
+	group = order_first(start);
 	CHECK(strcmp(group->key.role, "free") == 0);
-	groups_skip_role(group);
-	CHECK(groups_next(start) == NULL);
+	lanes_skip_role(group->lane->role);
+	CHECK(order_first(start) == NULL);
 	begin_round(start);
-	CHECK(groups_next(start)->key.priority == 1);
+	CHECK(order_first(start)->key.priority == 1);
 	CHECK(moves <= 32 * 14);
 
 	/* a hint and a forgotten group do not bring a role back */
-	groups_skip_role(groups_next(start));
+	lanes_skip_role(order_first(start)->lane->role);
 	key = (TaskGroup){"q", TASK_UNLIMITED, 0, "busy", 1};
 	groups_hint(&key, place_of(start.wall, 10000), true);
-	CHECK(strcmp(groups_next(start)->key.role, "free") == 0);
+	CHECK(strcmp(order_first(start)->key.role, "free") == 0);
 	groups_clear();
 	CHECK(lanes.table->members == 0);
 	CHECK(!groups_ready(start));

@@ -185,7 +185,7 @@ check_drop_and_skip(void)
 	/* a skipped group comes again in the next round */
 	group = next_known(start);
 	CHECK(group->key.priority == 0);
-	groups_skip(next_known(start));
+	order_skip(next_known(start));
 	CHECK(next_known(start)->key.priority == 1);
 	begin_round(start);
 	CHECK(next_known(start) == group);

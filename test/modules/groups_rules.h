@@ -189,7 +189,7 @@ check_ruled_queues(void)
 	for (int i = 1; i <= 6; i++)
 		insert_with_hint(i <= 3 ? one : two, start.wall, i);
 	set_rules(&RULE("q.%", -1, .paused = true), 1);
-	CHECK(start_next(start, NULL) == 0 && groups_due_at(start).us == CLOCK_NEVER.us);
+	CHECK(start_next(start, NULL) == 0 && order_due_at(start).us == CLOCK_NEVER.us);
 	set_rules(&RULE("q.%", 1), 1);
 	CHECK(start_next(start, &queue) == 1);
 	CHECK(start_next(start, NULL) == 4 && start_next(start, NULL) == 0);
@@ -208,7 +208,7 @@ check_ruled_queues(void)
 	insert_with_hint(one, start.wall, 8);
 	set_rules(&RULE("q.1", -1, .until = start.wall + HOUR), 1);
 	CHECK(start_next(start, NULL) == 6 && start_next(start, NULL) == 0);
-	CHECK(groups_due_at(start).us == start.mono.us + HOUR);
+	CHECK(order_due_at(start).us == start.mono.us + HOUR);
 	CHECK(start_next(late, NULL) == 0);
 	CHECK(start_next(stepped, NULL) == 7);
 	CHECK(start_next(late, NULL) == 0);

@@ -223,7 +223,7 @@ next_known(ClockNow now)
 {
 	QueueGroup *group;
 
-	while ((group = groups_next(now)) != NULL && !group_knows_row(group))
+	while ((group = order_first(now)) != NULL && !group_knows_row(group))
 		read_groups(now);
 	return group;
 }
@@ -244,7 +244,7 @@ choose_next(ClockNow now, TaskPlace *place, QueueState **queue)
 	if (group == NULL)
 		return false;
 	*queue = group->queue;
-	groups_task_started(group->queue);
+	queue_count_started(group->queue);
 	*place = groups_choose_first(group, now);
 	queue_note_start(*queue, &ignored, now.mono);
 	return true;
