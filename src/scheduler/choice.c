@@ -50,9 +50,6 @@
  */
 #define REFUSED_DEMANDS 16
 
-/* A role that may have no more executors on the server is asked again after this time (ms). */
-#define ASK_AGAIN_MS 100
-
 /*
  * Fail the due tasks of a group, up to the limit, because their role cannot run them.  Returns
  * their number.
@@ -150,9 +147,8 @@ set_aside(DispatchRound *round, const BlockedRole *entry, DemandAnswer answer)
 		round->wanted += demand_lacking(role->oid, entry->demand.tasks, entry->demand.average);
 	else if (answer == DEMAND_REFUSED || answer == DEMAND_FULL)
 		role_line_add(role, CLOCK_LONG_AGO);
-	else
-		role_line_add(role,
-					  clock_max(role->not_before, clock_plus_ms(round->now.mono, ASK_AGAIN_MS)));
+	else /* not again in this round */
+		role_line_add(role, clock_max(role->not_before, (MonoTime){round->now.mono.us + 1}));
 }
 
 /* Request executors for a blocked role.  When some have got none, others are not asked for. */

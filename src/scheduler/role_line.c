@@ -182,7 +182,7 @@ role_line_waits(MonoTime now)
 	return false;
 }
 
-/* When is the next role to be called that is not barred, after "now"? */
+/* When may the next role be called that could not connect?  CLOCK_NEVER: there is none. */
 MonoTime
 role_line_until(MonoTime now)
 {
@@ -193,7 +193,7 @@ role_line_until(MonoTime now)
 	{
 		const GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
-		if (!role->barred && clock_is_before(now, role->not_before))
+		if (role->retry_ms > 0 && clock_is_before(now, role->not_before))
 			until = clock_min(until, role->not_before);
 	}
 	return until;
