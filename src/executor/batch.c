@@ -112,8 +112,7 @@ members_max(const SharedTask *task)
 
 /*
  * May this task be a member, of a batch with those that there are?  Not if it must be alone in its
- * process, if a rate counts its beginning, or if the batch's time limit is not less than its own.
- * Called under the slot's lock.
+ * process, or if the batch's time limit is not less than its own.  Called under the slot's lock.
  */
 static bool
 may_be_member(const SharedTask *task)
@@ -121,7 +120,7 @@ may_be_member(const SharedTask *task)
 	int64 timeout = show_timeout(task);
 
 	return members_max(task) > Max(batches.batch->count, 1) && task->role == MyExecutor->role &&
-		   !task->isolated && !task->rated && !task->cancelled && task->request_len >= 0 &&
+		   !task->isolated && !task->cancelled && task->request_len >= 0 &&
 		   (timeout == 0 || timeout > MEMBERS_MAX_US) &&
 		   (!OidIsValid(batches.relid) || task->relid == batches.relid);
 }

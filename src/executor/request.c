@@ -116,9 +116,9 @@ plan_statement(RawStmt *raw, const Request *request)
 	return kept_request_plan(raw, request->text, request->single);
 }
 
-/* Run one statement, "first" of the request or not.  statement_timeout applies to each. */
+/* Run one statement.  statement_timeout applies to each. */
 static void
-run_statement(RawStmt *raw, const Request *request, ResultReceiver *receiver, bool first)
+run_statement(RawStmt *raw, const Request *request, ResultReceiver *receiver)
 {
 	DestReceiver *destination = result_destination(receiver);
 	QueryCompletion completion;
@@ -136,11 +136,7 @@ run_statement(RawStmt *raw, const Request *request, ResultReceiver *receiver, bo
 					  plan_statement(raw, request), NULL);
 	PortalStart(portal, NULL, 0, InvalidSnapshot);
 	InitializeQueryCompletion(&completion);
-	if (first)
-		slot_begin();
 	(void) COMPAT_PORTAL_RUN(portal, FETCH_ALL, true, destination, destination, &completion);
-	if (first)
-		slot_begun();
 	PortalDrop(portal, false);
 	/* the statement may have set statement_timeout itself */
 	if (get_timeout_active(STATEMENT_TIMEOUT))
@@ -268,7 +264,7 @@ request_run(Request *request, MemoryContext context)
 		MemoryContextSwitchTo(statement_context);
 		CHECK_FOR_INTERRUPTS();
 		COMPAT_FORGET_QUERY_ID();
-		run_statement(raw, request, receiver, foreach_current_index(cell) == 0);
+		run_statement(raw, request, receiver);
 		MemoryContextSwitchTo(context);
 		MemoryContextReset(statement_context);
 		if (lnext(statements, cell) == NULL && !request->batched)

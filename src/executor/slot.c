@@ -109,48 +109,15 @@ slot_take_member(bool (*wanted)(const SharedTask *task))
 }
 
 /*
- * The first statement of the running task begins now: record that if the rate of its queue counts
- * it.  The clock is read as late as possible, because the statement may read it, too.
- */
-void
-slot_begin(void)
-{
-	SharedTask *task = running_task();
-
-	Assert(MyExecutor->taken != MyExecutor->done);
-	if (!task->rated)
-		return;
-	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
-	task->begun = true;
-	task->ended = CLOCK_NEVER;
-	task->began = clock_mono();
-	LWLockRelease(MyExecutor->lock);
-}
-
-/* That statement has ended: from now on it does not matter what the task does. */
-void
-slot_begun(void)
-{
-	SharedTask *task = running_task();
-
-	if (!task->rated)
-		return;
-	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
-	task->ended = clock_mono();
-	LWLockRelease(MyExecutor->lock);
-}
-
-/*
  * The first task that was taken and not reported has ended.  The caller holds the lock.  Returns
  * whether the scheduler waits for that.
  */
 static bool
-report_end(MonoTime now, int64 elapsed)
+report_end(int64 elapsed)
 {
 	SharedTask *task = &MyExecutor->ring[MyExecutor->done % SHARED_RING];
 
 	task->elapsed = (uint32) Min(elapsed, PG_UINT32_MAX);
-	task->ended = clock_min(task->ended, now);
 	MyExecutor->done++;
 	return task->notify || MyExecutor->done == MyExecutor->notify_at ||
 		   MyExecutor->done == MyExecutor->assigned;
@@ -171,7 +138,7 @@ slot_report_batch(const int64 *elapsed, int count)
 	activity_end();
 	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
 	for (i = 0; i < count; i++)
-		notify |= report_end(now, elapsed[i]);
+		notify |= report_end(elapsed[i]);
 	MyExecutor->idle_since = now;
 	LWLockRelease(MyExecutor->lock);
 	if (notify)
@@ -193,7 +160,7 @@ slot_report(MonoTime started)
 	activity_end();
 	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
 	isolated = running_task()->isolated;
-	notify = report_end(now, now.us - started.us);
+	notify = report_end(now.us - started.us);
 	MyExecutor->idle_since = now;
 	LWLockRelease(MyExecutor->lock);
 	if (notify)

@@ -17,8 +17,6 @@ extern int slot_count_waiting(void);
 extern const SharedTask *slot_take_member(bool (*wanted)(const SharedTask *task));
 extern void slot_untake(int count);
 extern bool slot_may_exit(bool idle_too_long);
-extern void slot_begin(void);
-extern void slot_begun(void);
 extern void slot_report(MonoTime started);
 extern void slot_report_batch(const int64 *elapsed, int count);
 extern bool slot_is_cancelled(void);

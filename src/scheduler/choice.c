@@ -17,7 +17,6 @@
 #include "scheduler/lanes.h"
 #include "scheduler/order.h"
 #include "scheduler/queue_rules.h"
-#include "scheduler/rates.h"
 #include "scheduler/refused.h"
 #include "scheduler/role_line.h"
 #include "scheduler/scheduler.h"
@@ -277,7 +276,8 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	entry->kept = false;
 	entry->first = NULL;
 	entry->trusted = is_trusted(MyScheduler->table, role->oid);
-	entry->rated = rates_task_chosen(group->queue);
+	entry->start.turn_before = group->queue->turn;
+	queue_note_start(group->queue, &entry->start, round->now.mono);
 	/* nothing fails from here on */
 	entry->generation = pool_reserve(executor, group->queue, isolated);
 	round->count++;
@@ -287,7 +287,6 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	entry->executor = executor;
 	entry->role = role->oid;
 	entry->claim = NULL;
-	entry->start = (QueueStart){.turn_before = group->queue->turn};
 	candidate->place = groups_choose_first(group, round->now);
 	entry->start.turn = group->queue->turn;
 	candidate->group = &group->key;

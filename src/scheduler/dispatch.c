@@ -76,10 +76,6 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 				   dependents_is_watched(claim->run.id);
 	task->elapsed = 0;
 	task->trusted = entry->trusted;
-	task->rated = entry->rated;
-	task->begun = false;
-	task->began = CLOCK_LONG_AGO;
-	task->ended = CLOCK_NEVER;
 	task->cancelled = false;
 	task->format = -1;
 	if (claim->format)
@@ -113,9 +109,8 @@ find_claim(Claim *claims, int count, const Candidate *candidate)
 }
 
 /*
- * Note which of the chosen tasks were claimed.  The pauses of a negative "max" begin with that, not
- * with the choice: a row that was locked, or has changed, starts none.  No task of the queue starts
- * in between, because one counts as running.
+ * Note which of the chosen tasks were claimed.  The others, whose rows were locked or have changed,
+ * are no starts of their queues.
  */
 static void
 note_claims(DispatchRound *round, Claim *claims, int count)
@@ -127,8 +122,8 @@ note_claims(DispatchRound *round, Claim *claims, int count)
 		DispatchEntry *entry = &round->entries[i];
 
 		entry->claim = find_claim(claims, count, &entry->candidate);
-		if (entry->claim)
-			queue_note_start(entry->group->queue, &entry->start, round->now.mono);
+		if (entry->claim == NULL)
+			queue_undo_start(entry->group->queue, &entry->start);
 	}
 }
 
@@ -171,7 +166,7 @@ claim_entries(DispatchRound *round)
 	{
 		qsort(claims, count, sizeof(Claim), compare_claims);
 		note_claims(round, claims, count);
-		rate_store_write_chosen(round);
+		rate_store_write(round);
 	}
 	figures_add(FIGURE_CLAIMED, count);
 	missed = count_missed(round);
@@ -208,7 +203,7 @@ assign_entries(DispatchRound *round)
 						&task);
 		else
 		{
-			pool_release(entry->group->queue, entry->rated);
+			pool_release(entry->group->queue, &entry->start);
 			if (!entry->kept)
 				unstarted_expire(&entry->candidate);
 		}
@@ -229,11 +224,11 @@ dispatch_begin(DispatchRound *round)
 
 /* Put a chosen task back.  Of several tasks of a queue, the last one goes first. */
 static void
-give_back(const DispatchEntry *entry)
+give_back(DispatchEntry *entry)
 {
 	QueueState *queue = entry->group->queue;
 
-	pool_release(queue, entry->rated);
+	pool_release(queue, &entry->start);
 	/* this ends the hold of a strict queue, too */
 	groups_hint(&entry->group->key, entry->candidate.place, true);
 }
@@ -374,7 +369,7 @@ dispatch_abandon(DispatchRound *round)
 	{
 		DispatchEntry *entry = &round->entries[round->done++];
 
-		pool_release(entry->group->queue, entry->rated);
+		pool_release(entry->group->queue, &entry->start);
 		/* the group is known, so this allocates nothing */
 		if (!entry->strict)
 			groups_hint(&entry->group->key, entry->candidate.place, true);

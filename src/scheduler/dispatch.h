@@ -28,10 +28,9 @@ typedef struct DispatchEntry
 	bool strict;			/* its queue is strict ... */
 	bool kept;				/* ... and it must not be claimed: see strict.c */
 	bool trusted;			/* see SharedTask */
-	bool rated;				/* the rate of its queue counts it */
 	const GroupHead *first; /* the row of its strict queue that is before it; NULL: none */
 	Claim *claim;			/* NULL: it was not claimed */
-	QueueStart start;		/* that the claim has begun */
+	QueueStart start;		/* of its queue */
 } DispatchEntry;
 
 /* One round. */

@@ -16,7 +16,6 @@
 #include "scheduler/figures.h"
 #include "scheduler/isolation.h"
 #include "scheduler/orphans.h"
-#include "scheduler/rates.h"
 #include "scheduler/refused.h"
 #include "scheduler/scheduler.h"
 
@@ -53,7 +52,6 @@ figures_publish(void)
 {
 	figures_add(FIGURE_ITERATIONS, 1);
 	figures_set(FIGURE_HELD, refused_count() + isolation_count() + orphans_count());
-	figures_set(FIGURE_RATES, rates_count());
 }
 
 /* An error has ended an iteration. */

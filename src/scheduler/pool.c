@@ -23,16 +23,12 @@
 #include "scheduler/lanes.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
-#include "scheduler/rates.h"
 #include "scheduler/role_line.h"
 #include "scheduler/scheduler.h"
 #include "shared/slots.h"
 
 /* The tasks behind one that has been running for this time are reclaimed (ms). */
 #define RECLAIM_AFTER_MS 10
-
-/* The first tasks of a process, for which it has much to load. */
-#define NEW_PROCESS_TASKS 2
 
 /* A process that an earlier scheduler registered attaches within this time, or never (ms). */
 #define ARRIVAL_MS 60000
@@ -89,8 +85,6 @@ adopt_executor(PoolExecutor *executor, SharedExecutor *slot)
 	{
 		executor->ring[i % SHARED_RING].relid = slot->ring[i % SHARED_RING].relid;
 		executor->ring[i % SHARED_RING].run = slot->ring[i % SHARED_RING].run;
-		executor->ring[i % SHARED_RING].rated = slot->ring[i % SHARED_RING].rated;
-		executor->ring[i % SHARED_RING].begun = slot->ring[i % SHARED_RING].begun;
 		executor->isolated |= slot->ring[i % SHARED_RING].isolated;
 	}
 	LWLockRelease(slot->lock);
@@ -136,39 +130,14 @@ pool_start_counting(PoolTask *task, const char *queue)
 	Assert(task->queue == NULL);
 	task->queue = queue_find_or_add(queue);
 	queue_count_started(task->queue);
-	if (task->rated && !task->begun)
-		task->pending = rates_task_adopted(task->queue);
-}
-
-/* What an entry of a ring says of the beginning of its task. */
-static RateBegin
-read_begin(const SharedExecutor *slot, uint32 position)
-{
-	const SharedTask *entry = &slot->ring[position % SHARED_RING];
-
-	return (RateBegin){entry->begun, entry->began, entry->ended, position < NEW_PROCESS_TASKS};
-}
-
-/*
- * If the rate of its queue counts a task that has begun, it counts from now on.  Tries after a
- * conflict are part of the same claim: they count no more.
- */
-static void
-note_begin(PoolTask *task, RateBegin begin, MonoTime now)
-{
-	if (task->pending && begin.begun)
-		task->pending = !rates_task_begun(task->queue, &begin, now);
 }
 
 /* The task does not count as running in its queue any more. */
 static void
 stop_counting(PoolTask *task)
 {
-	if (task->pending)
-		rates_task_released(task->queue);
 	if (task->queue)
 		groups_task_ended(task->queue);
-	task->pending = false;
 	task->queue = NULL;
 }
 
@@ -190,12 +159,7 @@ reap_finished(PoolExecutor *executor, uint32 done)
 	for (; executor->reaped != done; executor->reaped++)
 	{
 		PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
-		RateBegin begin = read_begin(executor->slot, executor->reaped);
 
-		/* a run that has failed before its first statement is a start, too */
-		if (!begin.begun)
-			begin = (RateBegin){.begun = true, .began = begin.ended, .ended = begin.ended};
-		note_begin(task, begin, clock_mono());
 		if (task->queue)
 			queue_learn(task->queue, executor->slot->ring[executor->reaped % SHARED_RING].elapsed);
 		stop_counting(task);
@@ -237,20 +201,13 @@ static void
 reap_dead(PoolExecutor *executor)
 {
 	SharedExecutor *slot = executor->slot;
-	MonoTime now = clock_mono();
 	int32 taken = (int32) (slot->taken - executor->reaped);
 
 	undo_starts(executor, executor->reaped + Max(taken, 0), executor->assigned);
 	for (; executor->reaped != executor->assigned; executor->reaped++)
 	{
 		PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
-		RateBegin begin = read_begin(slot, executor->reaped);
 
-		begin.ended = clock_min(begin.ended, now);
-		/* what an executor has taken is a start, also before its first statement */
-		if (!begin.begun && (int32) (slot->taken - executor->reaped) > 0)
-			begin = (RateBegin){true, now, now, false};
-		note_begin(task, begin, now);
 		if ((int32) (slot->taken - executor->reaped) <= 0)
 			orphan_task(task, ORPHAN_NOT_STARTED, NULL);
 		else if (slot->failure.sqlstate[0] == '\0' || executor->reaped + 1 != slot->taken)
@@ -283,8 +240,6 @@ typedef struct SlotReport
 	bool attached; /* its process has attached */
 	bool ready;	   /* it has connected */
 	uint32 done;
-	bool running; /* a task is running, and has begun: */
-	RateBegin begin;
 } SlotReport;
 
 /*
@@ -322,9 +277,6 @@ read_slot(PoolExecutor *executor)
 		report.gone = slot->state == EXECUTOR_GONE;
 		report.attached = slot->proc != SHARED_NO_PROC;
 		report.done = slot->done;
-		report.running = slot->taken != slot->done;
-		if (report.running)
-			report.begin = read_begin(slot, slot->done);
 		executor->pid = slot->pid;
 		executor->leaving |= slot->state == EXECUTOR_LEAVING;
 		executor->taken = slot->taken;
@@ -339,7 +291,6 @@ static void
 reap_executor(PoolExecutor *executor)
 {
 	SlotReport report = read_slot(executor);
-	MonoTime now = clock_mono();
 
 	if (!executor->ready && report.ready)
 	{
@@ -353,8 +304,6 @@ reap_executor(PoolExecutor *executor)
 		{
 			PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
 
-			/* its tasks have begun by now */
-			note_begin(task, (RateBegin){true, now, now, false}, now);
 			stop_counting(task);
 			dependents_ended(task->run.id);
 		}
@@ -362,8 +311,6 @@ reap_executor(PoolExecutor *executor)
 		return;
 	}
 	reap_finished(executor, report.done);
-	if (report.running)
-		note_begin(&executor->ring[report.done % SHARED_RING], report.begin, now);
 	if (report.gone || (!report.attached && has_failed_to_start(executor)))
 		reap_dead(executor);
 }
@@ -538,10 +485,9 @@ pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated)
  * round ends.
  */
 void
-pool_release(QueueState *queue, bool rated)
+pool_release(QueueState *queue, QueueStart *start)
 {
-	if (rated)
-		rates_task_released(queue);
+	queue_undo_start(queue, start);
 	groups_task_ended(queue);
 }
 
@@ -555,7 +501,7 @@ pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, QueueS
 			const SharedTask *task)
 {
 	SharedExecutor *slot = executor->slot;
-	PoolTask mine = {task->relid, task->run, queue, task->rated, task->rated, false, start};
+	PoolTask mine = {task->relid, task->run, queue, start};
 	bool late = task->isolated && !isolation_keep();
 	bool assigned = false;
 

@@ -23,9 +23,6 @@ typedef struct PoolTask
 	Oid relid; /* the task table */
 	TaskRun run;
 	QueueState *queue; /* NULL: not known, so it does not count as running there */
-	bool rated;		   /* its executor records its beginning; see SharedTask */
-	bool pending;	   /* the rate of its queue counts it, and does not know that it has begun */
-	bool begun;		   /* it had begun when this scheduler adopted its executor */
 	QueueStart start;  /* of its queue, by its claim; undone if it does not begin */
 } PoolTask;
 
@@ -77,7 +74,7 @@ extern MonoTime pool_until(MonoTime now);
 
 extern void pool_begin_round(void);
 extern uint32 pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated);
-extern void pool_release(QueueState *queue, bool rated);
+extern void pool_release(QueueState *queue, QueueStart *start);
 extern void pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue,
 						QueueStart start, const SharedTask *task);
 extern void pool_end_round(void);

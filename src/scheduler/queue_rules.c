@@ -74,7 +74,6 @@ static struct
 	RulePatterns patterns;
 	uint32 generation;
 	double shortest_keep;
-	bool have_rate;
 } rules = {.shortest_keep = -1};
 
 /* What holds for a queue that has no rule. */
@@ -198,7 +197,6 @@ queue_rules_set(MemoryContext context, QueueRule *new_rules, int count, RuleChan
 	ruletable_hash *names = ruletable_create(context, Max(count, 1), NULL);
 	RulePatterns patterns = {.all = palloc(Max(count, 1) * sizeof(RulePattern))};
 	double shortest_keep = -1;
-	bool have_rate = false;
 	int i;
 
 	for (i = 0; i < count; i++)
@@ -209,7 +207,6 @@ queue_rules_set(MemoryContext context, QueueRule *new_rules, int count, RuleChan
 
 		if (keep >= 0 && (shortest_keep < 0 || keep < shortest_keep))
 			shortest_keep = keep;
-		have_rate |= rule->rate >= 0;
 		if (rule->pattern)
 			patterns.all[patterns.count++] = make_pattern(rule);
 		ruletable_insert(names, rule->queue, &found)->rule = rule;
@@ -229,7 +226,6 @@ queue_rules_set(MemoryContext context, QueueRule *new_rules, int count, RuleChan
 	rules.names = names;
 	rules.patterns = patterns;
 	rules.shortest_keep = shortest_keep;
-	rules.have_rate = have_rate;
 	rules.generation++;
 }
 
@@ -308,11 +304,4 @@ double
 queue_rules_shortest_keep(void)
 {
 	return rules.shortest_keep;
-}
-
-/* Has any rule a rate? */
-bool
-queue_rules_have_rate(void)
-{
-	return rules.have_rate;
 }

@@ -19,6 +19,5 @@ extern const TaskDefaults *queue_rules_defaults(const QueueRule *rule);
 extern bool queue_rules_same(const QueueRule *a, const QueueRule *b);
 extern uint32 queue_rules_generation(void);
 extern double queue_rules_shortest_keep(void);
-extern bool queue_rules_have_rate(void);
 
 #endif /* PG_TASK_QUEUE_RULES_H */

@@ -71,7 +71,7 @@ queues_create(MemoryContext context)
 static void
 update_idle(QueueState *queue)
 {
-	bool idle = queue->groups == 0 && queue->running == 0 && queue->rate == NULL;
+	bool idle = queue->groups == 0 && queue->running == 0;
 
 	if (idle && !queue->idle)
 		dlist_push_tail(&queues.idle, &queue->idle_node);
@@ -146,46 +146,19 @@ queue_count_ended(QueueState *queue)
 	update_idle(queue);
 }
 
-/* The queue has a rate from now on, or none. */
-void
-queue_set_rate(QueueState *queue, QueueRate *rate)
-{
-	queue->rate = rate;
-	update_idle(queue);
-}
-
-/* When does the pause end that a group with a negative limit makes after the last start? */
-static MonoTime
-end_of_pause(const QueueState *queue, const TaskGroup *group)
-{
-	return clock_plus_ms(queue->pause.last_start, -(int64) group->max);
-}
-
-/* A task of the queue, which counts as running, was claimed now: its pause begins. */
+/* A task of the queue was chosen: it counts as claimed now. */
 void
 queue_note_start(QueueState *queue, QueueStart *start, MonoTime now)
 {
-	Assert(queue->running > 0);
-	start->before = queue->pause.last_start;
-	start->number = ++queue->starts;
-	queue->pause.last_start = now;
+	start->number = rates_add(queue, now);
+	queue->last_start = now;
 }
 
-/*
- * A task that was claimed, and still counts as running, has not begun: it is no start, unless
- * another one has followed it.
- */
+/* A task that was chosen was not claimed, or has not begun: it is no start. */
 void
 queue_undo_start(QueueState *queue, QueueStart *start)
 {
-	if (start->number > 0 && start->number == queue->starts)
-	{
-		queue->starts--;
-		queue->pause.last_start = start->before;
-		/* the row in the rate table says more */
-		if (queue->rate)
-			queue->rate->stale = true;
-	}
+	rates_undo(queue, start->number);
 	start->number = 0;
 }
 
@@ -288,12 +261,7 @@ queue_blocked_until(QueueState *queue, const TaskGroup *group, ClockNow now)
 
 	if (places_by_max(queue, group) <= 0)
 		return CLOCK_NEVER;
-	until = rates_blocked_until(queue, rule, now.mono);
-	if (group->max < 0)
-	{
-		until = clock_max(until, rates_know_pauses() ? end_of_pause(queue, group) : CLOCK_NEVER);
-		until = clock_max(until, rates_no_place_until(queue, now.mono));
-	}
+	until = rates_blocked_until(queue, rule, group->max, now.mono);
 	if (rule && rule->until > now.wall)
 		until = clock_max(until, clock_of_wall(now, rule->until));
 	if (queue_is_strict(queue))
@@ -343,6 +311,7 @@ forget_queue(QueueState *queue)
 	dlist_delete(&queue->idle_node);
 	queues.nidle--;
 	queuetable_delete(queues.table, queue->name);
+	rates_forget(queue);
 	pfree(queue->name);
 	pfree(queue);
 }
@@ -368,8 +337,8 @@ queues_sweep(MonoTime now, int limit)
 		QueueState *queue = dlist_head_element(QueueState, idle_node, &queues.idle);
 
 		queues.sweep_left--;
-		if (clock_is_before(now, queue->held_until) ||
-			!clock_exceeds(queue->pause.last_start, now, memory))
+		if (clock_is_before(now, queue->held_until) || !rates_is_idle(queue, now) ||
+			!clock_exceeds(queue->last_start, now, memory))
 		{
 			dlist_delete(&queue->idle_node);
 			dlist_push_tail(&queues.idle, &queue->idle_node);

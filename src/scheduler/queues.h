@@ -14,7 +14,6 @@
 #include "shared/clock.h"
 #include "shared/task.h"
 #include "task/queue_table.h"
-#include "task/rate.h"
 
 struct GroupLane;
 struct QueueRate;
@@ -22,8 +21,7 @@ struct QueueRate;
 /* A start of a queue, until it is known that the task begins; see lanes_undo_start. */
 typedef struct QueueStart
 {
-	MonoTime before; /* the start before it */
-	uint64 number;	 /* 0: none */
+	uint64 number; /* see rates_add */
 	TimestampTz turn;
 	TimestampTz turn_before; /* the turn before it */
 } QueueStart;
@@ -32,10 +30,9 @@ typedef struct QueueStart
 typedef struct QueueState
 {
 	char *name;
-	int running; /* changed by queue_count_started and groups_task_ended alone */
-	int groups;	 /* groups of this queue */
-	RatePause pause;
-	uint64 starts;	/* of claimed tasks; those that were undone do not count */
+	int running;		 /* changed by queue_count_started and groups_task_ended alone */
+	int groups;			 /* groups of this queue */
+	MonoTime last_start; /* when a task of it was claimed last */
 	double average; /* of the tasks that have ended (us); negative: none has; see queue_average */
 
 	dlist_head lanes;	/* all of its lanes: see lanes.c */
@@ -44,7 +41,7 @@ typedef struct QueueState
 	int nlanes;			/* the number of all ... */
 	int nparked;		/* ... and of those that are parked */
 	bool closed;		/* the parked ones may not start a task before "closed_until" */
-	bool idle;			/* it has no groups, no running tasks and no rate */
+	bool idle;			/* it has no groups and no running tasks */
 
 	/* for a strict queue: see strict.c */
 	int held_ms;		 /* for how long it was held last, if that was not known */
@@ -54,7 +51,7 @@ typedef struct QueueState
 	MonoTime closed_until;
 	pairingheap_node closed_node;
 	dlist_node idle_node;	/* in the list of idle queues, if it is idle */
-	struct QueueRate *rate; /* NULL: no start of it has to be durable; see rates.c */
+	struct QueueRate *rate; /* NULL: no claim of it has to be durable; see rates.c */
 	TimestampTz turn;		/* DT_NOBEGIN, or the time of its last start: see order.c */
 	const QueueRule *rule;	/* NULL: it has none ... */
 	uint32 rule_generation; /* ... among the rules of this generation */
@@ -75,7 +72,6 @@ extern TimestampTz queue_next_turn(QueueState *queue, TimestampTz now);
 extern void
 queues_turn_back(TimestampTz now, int64 step, void (*follow)(QueueState *, TimestampTz));
 extern bool queue_is_strict(QueueState *queue);
-extern void queue_set_rate(QueueState *queue, struct QueueRate *rate);
 extern bool queue_is_limited(QueueState *queue, const TaskGroup *group);
 extern const QueueRule *queue_rule(QueueState *queue);
 extern double queue_average(const QueueState *queue);

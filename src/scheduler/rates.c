@@ -1,14 +1,18 @@
 /*
  * rates.c
- *		The rates of all queues that have one.
+ *		How many tasks of a queue may be claimed within a time: the claims in a sliding window.
  *
- * A queue has a rate from the moment when its rule is first asked for one, a group of it with a
- * negative "max" waits, or the scheduler reads that an earlier one has started tasks in it; until
- * its starts have left the window, and the longest pause after the last one is over.  Beyond
- * RATE_QUEUES_MAX of them, queues wait until others are forgotten.
+ * A queue has a QueueRate from the moment when its rule is first asked for its rate, a group of it
+ * with a negative "max" waits, or the scheduler reads what an earlier one has claimed; until the
+ * queue is forgotten.  A pause is a window in which one claim may be.
  *
- * This file is plain memory: no SPI, no shared memory, and it reads no clock.  What is durable of
- * it is written by rate_store.c.
+ * Claims at about the same time are one entry, which counts until the last of them has left the
+ * window.  So there are some 100 entries at most, no window ever has too many claims, and a task
+ * may wait longer by a hundredth of the window, or by 10 ms.
+ *
+ * Times are those of the monotonic clock: steps of the wall clock change nothing while the process
+ * lives.  This file is plain memory: no SPI, no shared memory, and it reads no clock.  What is
+ * durable of it is written by rate_store.c.
  */
 #include "postgres.h"
 
@@ -16,19 +20,18 @@
 
 #include "scheduler/rates.h"
 
-/* A queue for which there is no place asks again after this time (us). */
-#define FULL_AGAIN_US (5 * USECS_PER_SEC)
+/* Claims within this part of the window, or within this time (us), are one entry. */
+#define STEPS 100
+#define STEP_MIN_US (10 * INT64CONST(1000))
 
-/* Static, because rates are remembered from iteration to iteration. */
+/* Static, because claims are remembered from iteration to iteration. */
 static struct
 {
-	MemoryContext context; /* of the starts that are remembered */
+	MemoryContext context; /* of the claims */
 	MemoryContext members; /* of QueueRate alone */
-	dlist_head all;		   /* of QueueRate; the one that was looked at last is at the end */
 	int count;
-	bool held;	   /* no task of a queue with a rate starts: see rates_hold */
-	bool pauses;   /* the pauses that earlier schedulers have begun are known */
-	bool doubtful; /* there may be tasks in doubt: see rates_settle */
+	bool held;	 /* no task of a queue with a rate starts: see rates_hold */
+	bool pauses; /* the pauses that earlier schedulers have begun are known */
 } rates;
 
 void
@@ -38,233 +41,19 @@ rates_create(MemoryContext context)
 	rates.context = context;
 	rates.members =
 		SlabContextCreate(context, "pg_task rates", SLAB_DEFAULT_BLOCK_SIZE, sizeof(QueueRate));
-	rates.held = rates.doubtful = true;
-	dlist_init(&rates.all);
+	rates.held = true;
 }
 
-/* Give the queue a rate.  The queue is remembered at least as long as its rate. */
-static QueueRate *
-add_rate(QueueState *queue, RateRule rule)
-{
-	QueueRate *rate = MemoryContextAllocZero(rates.members, sizeof(QueueRate));
-
-	Assert(queue->rate == NULL);
-	rate_init(&rate->state, rates.context, rule);
-	rate->queue = queue;
-	dlist_push_tail(&rates.all, &rate->node);
-	queue_set_rate(queue, rate);
-	rates.count++;
-	return rate;
-}
-
-/* Forget the rate of a queue. */
-void
-rates_forget(QueueRate *rate)
-{
-	Assert(rate->state.pending == 0);
-	queue_set_rate(rate->queue, NULL);
-	dlist_delete(&rate->node);
-	rates.count--;
-	rate_free(&rate->state);
-	pfree(rate);
-}
-
-/* Is nothing known of starts by a rule? */
-static bool
-is_unused(const RateState *state)
-{
-	return state->pending == 0 && state->doubt == 0 && state->first == state->end &&
-		   state->full_at == 0;
-}
-
-/* The queue has this rate and pause from an earlier scheduler. */
-static void
-take_over(QueueRate *rate, RateState *state, const RatePause *pause)
-{
-	RatePause *own = &rate->queue->pause;
-
-	/* otherwise this one has started tasks already */
-	if (is_unused(&rate->state))
-	{
-		rate_free(&rate->state);
-		rate->state = *state;
-	}
-	else
-		rate_free(state);
-	own->last_start = clock_max(own->last_start, pause->last_start);
-	own->longest = Max(own->longest, pause->longest);
-	rate->stored = true;
-	rate->stale |= rate->state.doubt > 0;
-}
-
-/*
- * Give the queue the rate that an earlier scheduler has written down (rates_write).  False if it
- * has written something else: then the queue is as before.  If memory runs out, it may have a rate
- * of which nothing is known.
- */
-bool
-rates_restore(QueueState *queue, const char *image, int length, ClockNow now)
-{
-	bool known = queue->rate != NULL;
-	QueueRate *rate = known ? queue->rate : add_rate(queue, (RateRule){.per = 1});
-	RateState state;
-	RatePause pause;
-
-	if (rate_read(&state, &pause, rates.context, image, length, now))
-	{
-		take_over(rate, &state, &pause);
-		return true;
-	}
-	rate_free(&state);
-	if (!known)
-		rates_forget(rate);
-	return false;
-}
-
-/*
- * Tasks of the queue wait that ask for this pause (ms) after each start: its starts have to be
- * durable from now on.
- */
-void
-rates_want_pause(QueueState *queue, int64 pause)
-{
-	queue->pause.longest = Max(queue->pause.longest, pause);
-	if (queue->rate == NULL && !rates_are_full())
-		(void) add_rate(queue, (RateRule){.per = 1});
-}
-
-/*
- * Until when may no task with a negative "max" start, because there is no place to remember its
- * start?
- */
-MonoTime
-rates_no_place_until(QueueState *queue, MonoTime now)
-{
-	if (queue->rate == NULL && rates_are_full())
-		return (MonoTime){now.us + FULL_AGAIN_US};
-	if (queue->rate == NULL)
-		(void) add_rate(queue, (RateRule){.per = 1});
-	return CLOCK_LONG_AGO;
-}
-
-/* Append what is to be durable. */
-void
-rates_write(const QueueRate *rate, ClockNow now, StringInfo out)
-{
-	rate_write(&rate->state, &rate->queue->pause, now, out);
-}
-
-/* When is nothing left to remember, if no task begins until then?  CLOCK_NEVER with pending ones.
- */
-MonoTime
-rates_idle_at(const QueueRate *rate)
-{
-	return clock_max(rate_idle_at(&rate->state), rate_pause_end(&rate->queue->pause));
-}
-
-/* Return the rate of a queue as its rule, which has one, says now.  NULL: there is no place for it.
- */
-static QueueRate *
-find_rate(QueueState *queue, const QueueRule *rule, MonoTime now)
-{
-	RateRule new = rate_rule(rule->rate, rule->per, rule->burst);
-
-	if (queue->rate == NULL && rates_are_full())
-		return NULL;
-	if (queue->rate == NULL)
-		(void) add_rate(queue, new);
-	queue->rate->limited = true;
-	rate_set_rule(&queue->rate->state, new, now);
-	return queue->rate;
-}
-
-/*
- * Until when may no task of the queue start, by its rule?  NULL: it has none.  The result is as
- * that of rate_next_start.
- */
-MonoTime
-rates_blocked_until(QueueState *queue, const QueueRule *rule, MonoTime now)
-{
-	if (rule && rule->rate >= 0)
-	{
-		QueueRate *rate = find_rate(queue, rule, now);
-
-		if (rate == NULL)
-			return (MonoTime){now.us + FULL_AGAIN_US};
-		return rates.held ? CLOCK_NEVER : rate_next_start(&rate->state, now);
-	}
-	if (queue->rate)
-		queue->rate->limited = false;
-	return CLOCK_LONG_AGO;
-}
-
-/* How many tasks of the queue may start now, by its rule? */
+/* How many queues have a rate, or had one? */
 int
-rates_room(QueueState *queue, const QueueRule *rule, MonoTime now)
+rates_count(void)
 {
-	QueueRate *rate;
-
-	if (rule == NULL || rule->rate < 0)
-		return PG_INT32_MAX;
-	rate = find_rate(queue, rule, now);
-	return rates.held || rate == NULL ? 0 : rate_room(&rate->state, now);
+	return rates.count;
 }
 
 /*
- * A task of the queue was chosen.  True if its rate counts it: then the caller calls one of the
- * next functions when it knows more.
- */
-bool
-rates_task_chosen(QueueState *queue)
-{
-	if (queue->rate == NULL || !queue->rate->limited)
-		return false;
-	rate_chosen(&queue->rate->state);
-	return true;
-}
-
-/* A task that was counted will not begin. */
-void
-rates_task_released(QueueState *queue)
-{
-	rate_released(&queue->rate->state);
-	queue->rate->stale = true;
-}
-
-/*
- * A task that was counted has begun.  False: it counts as beginning now, and the caller calls
- * again.
- */
-bool
-rates_task_begun(QueueState *queue, const RateBegin *begin, MonoTime now)
-{
-	RateState *state = &queue->rate->state;
-	MonoTime from;
-
-	from = rate_counts_from(state, begin->began, begin->ended, begin->new_process);
-	if (clock_is_before(now, from))
-		return false;
-	rate_begun(state, from);
-	queue->rate->stale = true;
-	return true;
-}
-
-/*
- * A task of the queue that an earlier scheduler has assigned, and that was counted, has not begun.
- * True if its rate counts it.
- */
-bool
-rates_task_adopted(QueueState *queue)
-{
-	if (queue->rate == NULL)
-		return false;
-	rate_adopt(&queue->rate->state);
-	return true;
-}
-
-/*
- * Start no task of a queue with a rate: it is not known what an earlier scheduler has started, or
- * there is no table to write down what this one starts.
+ * Start no task of a queue with a rate: it is not known what an earlier scheduler has claimed, or
+ * there is no table to write down what this one claims.
  */
 void
 rates_hold(void)
@@ -273,90 +62,232 @@ rates_hold(void)
 }
 
 /*
- * Start tasks again.  The caller makes the order look again at the queues of all rates
- * (groups_queue_changed).
+ * Tasks with a negative "max" may start, and those of queues with a rate if there is a table.  The
+ * caller makes the order look again at all queues.
  */
 void
-rates_end_hold(void)
+rates_end_hold(bool has_table)
 {
-	rates.held = false;
+	rates.held = !has_table;
 	rates.pauses = true;
 }
 
-/*
- * There is nothing to read of pauses: tasks with a negative "max" may start.  The caller does the
- * same.
- */
-void
-rates_end_pause_hold(void)
+static QueueRate *
+find_or_add_rate(QueueState *queue)
 {
-	rates.pauses = true;
-}
-
-/* Are the pauses known that earlier schedulers have begun? */
-bool
-rates_know_pauses(void)
-{
-	return rates.pauses;
-}
-
-int
-rates_count(void)
-{
-	return rates.count;
-}
-
-bool
-rates_are_full(void)
-{
-	return rates.count >= RATE_QUEUES_MAX;
-}
-
-/*
- * The running tasks of earlier schedulers are known by now: all others that were pending when they
- * ended have begun, or will not.  A walk over all rates, once in the life of the process.
- */
-void
-rates_settle(MonoTime now)
-{
-	dlist_iter iter;
-
-	if (!rates.doubtful || rates.held)
-		return;
-	dlist_foreach(iter, &rates.all)
-		rate_settle(&dlist_container(QueueRate, node, iter.cur)->state, now);
-	rates.doubtful = false;
-}
-
-/* Return the rate after this one, the first one after NULL; NULL after the last one. */
-QueueRate *
-rates_next(const QueueRate *previous)
-{
-	const dlist_node *node = previous ? &previous->node : &rates.all.head;
-
-	if (dlist_is_empty(&rates.all) || node->next == &rates.all.head)
-		return NULL;
-	return dlist_container(QueueRate, node, node->next);
-}
-
-/*
- * Look at the next rates, each time at others, until *left of them were seen (at most rates_count),
- * and return one with nothing left to remember; NULL if there is none.
- */
-QueueRate *
-rates_next_idle(MonoTime now, int *left)
-{
-	for (; *left > 0 && !dlist_is_empty(&rates.all); (*left)--)
+	if (queue->rate == NULL)
 	{
-		QueueRate *rate = dlist_head_element(QueueRate, node, &rates.all);
-
-		dlist_delete(&rate->node);
-		dlist_push_tail(&rates.all, &rate->node);
-		if (!clock_is_before(now, rates_idle_at(rate)))
-		{
-			(*left)--;
-			return rate;
-		}
+		queue->rate = MemoryContextAllocZero(rates.members, sizeof(QueueRate));
+		rates.count++;
 	}
-	return NULL;
+	return queue->rate;
+}
+
+/* For how long does a claim count (us)? */
+static int64
+keep_time(const QueueRate *rate)
+{
+	return Max(rate->per, rate->pause);
+}
+
+/* Remove the first claims from the array. */
+static void
+remove_first(QueueRate *rate, int count)
+{
+	rate->before += count;
+	rate->count -= count;
+	memmove(rate->claims, rate->claims + count, rate->count * sizeof(RateClaim));
+}
+
+/* Make room for one more.  After an error the rate is as before. */
+static void
+reserve_claim(QueueRate *rate)
+{
+	int size = Max(rate->size * 2, 2);
+
+	if (rate->count < rate->size)
+		return;
+	/* so many only after changes of the rule: the two oldest count as one */
+	if (rate->count == RATE_CLAIMS_MAX)
+	{
+		rate->claims[1].count =
+			(int) Min((int64) rate->claims[0].count + rate->claims[1].count, PG_INT32_MAX);
+		remove_first(rate, 1);
+		return;
+	}
+	if (rate->claims)
+		rate->claims = repalloc(rate->claims, size * sizeof(RateClaim));
+	else
+		rate->claims = MemoryContextAlloc(rates.context, size * sizeof(RateClaim));
+	rate->size = size;
+}
+
+static void
+add_claim(QueueRate *rate, MonoTime at)
+{
+	int64 step = Max((rate->limited ? rate->per : rate->pause) / STEPS, STEP_MIN_US);
+	RateClaim *last = rate->count > 0 ? &rate->claims[rate->count - 1] : NULL;
+
+	if (last && last->at.us / step == at.us / step)
+	{
+		last->at = clock_max(last->at, at);
+		last->count += last->count < PG_INT32_MAX;
+		return;
+	}
+	reserve_claim(rate);
+	rate->claims[rate->count++] = (RateClaim){at, 1};
+}
+
+/*
+ * Tasks of the queue wait that ask for this pause (ms) after each claim: its claims have to be
+ * durable from now on, and so has the last one.
+ */
+void
+rates_want_pause(QueueState *queue, int64 pause)
+{
+	QueueRate *rate = find_or_add_rate(queue);
+
+	if (rate->count == 0 && queue->last_start.us != CLOCK_LONG_AGO.us)
+		add_claim(rate, queue->last_start);
+	rate->pause = Max(rate->pause, pause * 1000);
+}
+
+/* Does the rule of the queue have a rate?  Then the queue has one, which is as the rule says. */
+static bool
+is_limited(QueueState *queue, const QueueRule *rule)
+{
+	bool limited = rule && rule->rate >= 0;
+
+	if (limited)
+		find_or_add_rate(queue)->per = rule->per;
+	if (queue->rate)
+		queue->rate->limited = limited;
+	return limited;
+}
+
+/*
+ * Until when may no task of the queue with this "max" be claimed, by the rule of the queue and its
+ * pause?  CLOCK_LONG_AGO, or another moment that has passed: one may be now.
+ */
+MonoTime
+rates_blocked_until(QueueState *queue, const QueueRule *rule, int max, MonoTime now)
+{
+	MonoTime until = CLOCK_LONG_AGO;
+
+	if (is_limited(queue, rule))
+		until = rates.held
+					? CLOCK_NEVER
+					: rate_free_at(queue->rate->claims, queue->rate->count, rule->rate, rule->per);
+	if (max < 0 && !rates.pauses)
+		until = CLOCK_NEVER;
+	else if (max < 0)
+		until = clock_max(until, clock_plus_ms(queue->last_start, -(int64) max));
+	return clock_is_before(now, until) ? until : CLOCK_LONG_AGO;
+}
+
+/* How many tasks of the queue may be claimed now, by its rule? */
+int
+rates_room(QueueState *queue, const QueueRule *rule, MonoTime now)
+{
+	int room;
+	int i;
+
+	if (!is_limited(queue, rule))
+		return PG_INT32_MAX;
+	room = rates.held ? 0 : rule->rate;
+	for (i = queue->rate->count - 1; i >= 0 && room > 0; i--)
+		if (now.us - queue->rate->claims[i].at.us < rule->per)
+			room -= queue->rate->claims[i].count;
+	return Max(room, 0);
+}
+
+/*
+ * A task of the queue was chosen: it counts as claimed now.  Returns a number for rates_undo; 0 if
+ * nothing counts it.
+ */
+uint64
+rates_add(QueueState *queue, MonoTime now)
+{
+	QueueRate *rate = queue->rate;
+	int old = 0;
+
+	if (rate == NULL || (!rate->limited && rate->pause == 0))
+		return 0;
+	while (old < rate->count && now.us - rate->claims[old].at.us >= keep_time(rate))
+		old++;
+	if (old > 0)
+		remove_first(rate, old);
+	add_claim(rate, now);
+	return rate->before + rate->count;
+}
+
+/*
+ * A task that rates_add has counted was not claimed, or was given back before it began.  The last
+ * start of its queue is that of the last claim that is left.
+ */
+void
+rates_undo(QueueState *queue, uint64 number)
+{
+	QueueRate *rate = queue->rate;
+	int i;
+
+	if (rate == NULL || number <= rate->before)
+		return;
+	rate->claims[number - rate->before - 1].count--;
+	for (i = rate->count; i > 0 && rate->claims[i - 1].count == 0; i--)
+		;
+	queue->last_start = i > 0 ? rate->claims[i - 1].at : CLOCK_LONG_AGO;
+}
+
+/* Is nothing left to remember of the claims of the queue? */
+bool
+rates_is_idle(const QueueState *queue, MonoTime now)
+{
+	const QueueRate *rate = queue->rate;
+
+	return rate == NULL || rate->count == 0 ||
+		   now.us - rate->claims[rate->count - 1].at.us >= keep_time(rate);
+}
+
+/* Return what is to be durable of a queue that has a rate, and a claim. */
+RateRow
+rates_row(const QueueState *queue)
+{
+	const QueueRate *rate = queue->rate;
+
+	return (RateRow){queue->name, keep_time(rate), rate->count, rate->claims};
+}
+
+/*
+ * An earlier scheduler has claimed these tasks of the queue.  This one may have started some with a
+ * pause, while the table could not be read: the last start holds, and no other one is of use.
+ */
+void
+rates_restore(QueueState *queue, const RateRow *row)
+{
+	Size size = row->count * sizeof(RateClaim);
+	RateClaim *claims = memcpy(MemoryContextAlloc(rates.context, size), row->claims, size);
+	QueueRate *rate = find_or_add_rate(queue);
+
+	Assert(row->count > 0);
+	if (rate->claims)
+		pfree(rate->claims);
+	rate->claims = claims;
+	rate->before += rate->count;
+	rate->count = rate->size = row->count;
+	rate->per = Max(rate->per, row->keep);
+	queue->last_start = clock_max(queue->last_start, claims[row->count - 1].at);
+}
+
+/* The queue is forgotten, and its claims with it. */
+void
+rates_forget(QueueState *queue)
+{
+	if (queue->rate == NULL)
+		return;
+	if (queue->rate->claims)
+		pfree(queue->rate->claims);
+	pfree(queue->rate);
+	queue->rate = NULL;
+	rates.count--;
 }

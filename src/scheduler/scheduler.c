@@ -43,7 +43,6 @@
 #include "scheduler/pool.h"
 #include "scheduler/prepare.h"
 #include "scheduler/rate_store.h"
-#include "scheduler/rates.h"
 #include "scheduler/reboot.h"
 #include "scheduler/reconcile.h"
 #include "scheduler/refused.h"
@@ -171,7 +170,6 @@ static void
 run_dispatch(ClockNow now pg_attribute_unused())
 {
 	dispatched = clock_now();
-	rates_settle(dispatched.mono);
 	dispatch_begin(&last_round);
 	if (dispatch_round(&last_round, dispatched))
 		SetLatch(MyLatch);
@@ -612,7 +610,6 @@ shut_down(void)
 	MyScheduler->slot->barred = role_line_has_barred(&MyScheduler->slot->barred_changes);
 	if (MyScheduler->table == NULL || MyScheduler->away)
 		return;
-	rate_store_flush(now);
 	/* of other orphans there may be very many: some are written, the next scheduler finds the rest
 	 */
 	for (i = 0; i < EXIT_BATCHES || orphans_must_write(); i++)

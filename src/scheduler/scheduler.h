@@ -14,7 +14,6 @@
 #include "location.h"
 #include "scheduler/demand.h"
 #include "scheduler/dependents.h"
-#include "scheduler/rate_store.h"
 #include "settings.h"
 #include "shared/clock.h"
 #include "shared/shared.h"
@@ -49,7 +48,6 @@ typedef struct SchedulerProcess
 	WorkerShortage no_worker;
 	bool demands;	/* the last round had roles that are to ask again soon: see DemandAnswer */
 	bool gave_back; /* the last round has put its tasks back */
-	RateStore rates;
 	Dependents dependents;
 } SchedulerProcess;
 

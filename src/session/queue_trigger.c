@@ -124,21 +124,6 @@ check_queue(const QueueRow *row)
 		reject_value(row, QUEUE_QUEUE, "a pattern that does not end with an escape character");
 }
 
-/* A token bucket holds a token at least, and is filled at some rate. */
-static void
-check_burst(const QueueRow *row)
-{
-	bool isnull;
-	bool no_rate;
-	int burst = DatumGetInt32(row_value(row, QUEUE_BURST, &isnull));
-
-	if (isnull)
-		return;
-	(void) row_value(row, QUEUE_RATE, &no_rate);
-	if (burst < 1 || no_rate)
-		reject_value(row, QUEUE_BURST, "one or more, beside a \"rate\"");
-}
-
 static void
 check_batch(const QueueRow *row)
 {
@@ -160,7 +145,6 @@ check_row(const QueueRow *row)
 	check_count(row, QUEUE_MAX);
 	check_count(row, QUEUE_RATE);
 	check_interval(row, QUEUE_PER, false);
-	check_burst(row);
 	check_count(row, QUEUE_RETRY);
 	check_interval(row, QUEUE_DELAY, true);
 	if (!isnull && !(DatumGetFloat4(backoff) >= 0))

@@ -38,7 +38,6 @@
 #include "task/home.h"
 #include "task/outcome.h"
 #include "task/queue_table.h"
-#include "task/rate.h"
 #include "task/rate_table.h"
 #include "task/roles.h"
 #include "task/table.h"
@@ -451,11 +450,11 @@ explain_strict(const WhyTask *task)
 					last_error(task));
 }
 
-/* An interval as the session shows it; negative: one second, the default of "per". */
+/* An interval as the session shows it. */
 static const char *
 interval_text(int64 us)
 {
-	Interval interval = {.time = us < 0 ? USECS_PER_SEC : us};
+	Interval interval = {.time = us};
 
 	return DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(&interval)));
 }
@@ -467,38 +466,36 @@ rate_text(const QueueRule *rule)
 					interval_text(rule->per));
 }
 
-/* Nothing is remembered of its queue, and there is no place for it. */
+/*
+ * When may a task of its queue start, if "rate" may in any time of the length "per", by what the
+ * scheduler has written down?  NULL: now, or nothing is written.
+ */
 static const char *
-explain_no_place(const WhyTask *task)
+next_start(const WhyTask *task, int rate, int64 per)
 {
+	ClockNow now = clock_now();
+	MonoTime next;
 	RateRow row;
 
-	if ((task->max >= 0 && !(task->has_rule && task->rule.rate > 0)) ||
-		task->survey.rates < RATE_QUEUES_MAX ||
-		rate_row_find(task->access.relid, task->access.owner, task->queue, &row))
+	if (!rate_row_find(task->access.relid, task->access.owner, task->queue, now, &row))
 		return NULL;
-	return psprintf("the starts of %d queues with a rate or a pause are remembered, which is the"
-					" limit: its queue waits until another one is forgotten",
-					RATE_QUEUES_MAX);
+	next = rate_free_at(row.claims, row.count, rate, per);
+	if (!clock_is_before(now.mono, next))
+		return NULL;
+	return time_text(now.wall + (next.us - now.mono.us));
 }
 
-/* As many tasks of its queue have started as may, by what the scheduler has written down. */
+/* As many tasks of its queue have started as may. */
 static const char *
 explain_rate(const WhyTask *task)
 {
 	const QueueRule *rule = &task->rule;
-	TimestampTz next;
-	RateRow row;
+	const char *next = NULL;
 
-	if (!task->has_rule || rule->rate <= 0 ||
-		!rate_row_find(task->access.relid, task->access.owner, task->queue, &row))
-		return NULL;
-	next = rate_foresee(row.image, row.length, rate_rule(rule->rate, rule->per, rule->burst),
-						clock_now());
-	if (next == DT_NOBEGIN)
-		return NULL;
-	return psprintf("%s; its queue may start its next task at %s", rate_text(rule),
-					time_text(next));
+	if (task->has_rule && rule->rate > 0)
+		next = next_start(task, rule->rate, rule->per);
+	return next ? psprintf("%s; its queue may start its next task at %s", rate_text(rule), next)
+				: NULL;
 }
 
 static const char *
@@ -512,15 +509,9 @@ pause_text(const WhyTask *task)
 static const char *
 explain_start(const WhyTask *task)
 {
-	TimestampTz next;
-	RateRow row;
+	const char *next = task->max < 0 ? next_start(task, 1, -(int64) task->max * 1000) : NULL;
 
-	if (task->max >= 0 || !rate_row_find(task->access.relid, task->access.owner, task->queue, &row))
-		return NULL;
-	next = rate_foresee_pause(row.image, row.length, -(int64) task->max, clock_now());
-	if (next == DT_NOBEGIN)
-		return NULL;
-	return psprintf("%s; it may start at %s", pause_text(task), time_text(next));
+	return next ? psprintf("%s; it may start at %s", pause_text(task), next) : NULL;
 }
 
 /* It may have crashed the server, and another such task runs. */
@@ -573,10 +564,10 @@ explain_spacing(const WhyTask *task)
 
 /* All reasons, in the order in which they are looked at. */
 static const char *(*const reasons[])(const WhyTask *) = {
-	explain_home,  explain_state,	  explain_service,	 explain_dependency, explain_time,
-	explain_role,  explain_scheduler, explain_code,		 explain_row_lock,	 explain_table_lock,
-	explain_pause, explain_limit,	  explain_strict,	 explain_no_place,	 explain_rate,
-	explain_start, explain_isolation, explain_executors, explain_spacing,
+	explain_home,	   explain_state,	  explain_service, explain_dependency, explain_time,
+	explain_role,	   explain_scheduler, explain_code,	   explain_row_lock,   explain_table_lock,
+	explain_pause,	   explain_limit,	  explain_strict,  explain_rate,	   explain_start,
+	explain_isolation, explain_executors, explain_spacing,
 };
 
 /* ---- the function ---- */

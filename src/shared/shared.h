@@ -117,7 +117,6 @@ typedef enum SchedulerFigure
 	FIGURE_ERRORS,	   /* iterations that ended with one */
 	FIGURE_HELD,	   /* refused rows, waiting suspects, orphans */
 	FIGURE_WANTED,	   /* executors that due tasks lack */
-	FIGURE_RATES,	   /* queues of which starts are remembered */
 	FIGURE_OLDEST,	   /* first planned time of all waiting rows, as the last scan found it */
 	SCHEDULER_FIGURES
 } SchedulerFigure;
@@ -286,16 +285,6 @@ typedef struct SharedTask
 	 * the executor does not write it any more.
 	 */
 	uint32 elapsed;
-
-	/*
-	 * The queue has a rate: the executor records under its lock when the first statement of the
-	 * request begins and ends, after a conflict that of the last try.  The scheduler reads them
-	 * under the lock, or as "elapsed".
-	 */
-	bool rated; /* never changes while the task is in the ring */
-	bool begun;
-	MonoTime began;
-	MonoTime ended; /* CLOCK_NEVER: it has begun and not ended */
 	char queue[TASK_QUEUE_MAX + 1];
 	char flow[TASK_NAME_MAX + 1]; /* empty: none */
 	int32 request_len;			  /* -1: too long, the executor reads it from the table */

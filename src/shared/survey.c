@@ -23,7 +23,6 @@ survey_scheduler(const SurveySubject *subject, Survey *survey)
 	if (slot == NULL)
 		return;
 	survey->state = slot->state;
-	survey->rates = (int64) pg_atomic_read_u64(&slot->figures[FIGURE_RATES]);
 	if (slot->proc != SHARED_NO_PROC)
 		survey->scheduler_pid = GetPGProcByNumber(slot->proc)->pid;
 	LWLockAcquire(slot->lock, LW_SHARED);

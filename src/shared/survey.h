@@ -26,7 +26,6 @@ typedef struct Survey
 	bool prepared;		  /* it has a task table */
 	int scheduler_pid;	  /* 0: it has not attached */
 	bool supervised;	  /* the supervisor runs */
-	int64 rates;		  /* queues of which it remembers starts */
 	bool crowded;		  /* databases take turns at having a scheduler */
 
 	/* executors: those that are busy have a task, or get one */

@@ -60,8 +60,6 @@ const ColumnDefinition queue_columns[QUEUE_COLUMNS] = {
 		"At most this many tasks of the queue start within per"},
 	[QUEUE_PER] = {"per", INTERVALOID, "", 0,
 		"The time for rate"},
-	[QUEUE_BURST] = {"burst", INT4OID, "", 0,
-		"How many of the tasks that rate allows may start at once"},
 	[QUEUE_UNTIL] = {"until", TIMESTAMPTZOID, "", 0,
 		"No task of the queue starts before this time"},
 	[QUEUE_STRICT] = {"strict", BOOLOID, "", 0,
@@ -367,7 +365,8 @@ read_row(const RowReader *row, QueueRule *rule)
 	rule->max = read_count(row, QUEUE_MAX);
 	rule->rate = read_count(row, QUEUE_RATE);
 	rule->per = (int64) Min(read_interval(row, QUEUE_PER), FOR_EVER_US);
-	rule->burst = read_count(row, QUEUE_BURST);
+	if (rule->per < 0)
+		rule->per = USECS_PER_SEC;
 	until = DatumGetTimestampTz(read_column(row, QUEUE_UNTIL, &isnull));
 	rule->until = isnull ? DT_NOBEGIN : until;
 	rule->strict = read_flag(row, QUEUE_STRICT);

@@ -21,7 +21,6 @@ typedef enum QueueColumn
 	QUEUE_MAX,
 	QUEUE_RATE,
 	QUEUE_PER,
-	QUEUE_BURST,
 	QUEUE_UNTIL,
 	QUEUE_STRICT,
 	QUEUE_FAIR,
@@ -49,8 +48,7 @@ typedef struct QueueRule
 	bool paused;
 	int max;
 	int rate;
-	int64 per; /* us */
-	int burst;
+	int64 per;		   /* us */
 	TimestampTz until; /* DT_NOBEGIN: says nothing */
 	bool strict;
 	bool fair;

@@ -1,19 +1,20 @@
 /*
  * rate_table.c
- *		The rate table: what is remembered of the starts in queues with a rate.
+ *		The rate table: the last claims of tasks of the queues that have a rate or a pause.
  *
  * The scheduler writes it with its claims, so that a rate holds across restarts and crashes.  It is
- * beside the task table, has the same owner, and is created when the first queue gets a rate.
+ * beside the task table, has the same owner, and is created when tasks of such a queue first wait.
+ * The table has times of the wall clock, its callers those of the monotonic one.
  *
  * Every function but rate_row_find runs inside a transaction of the caller, as the owner of the
- * task table.  This file does not know what is remembered, and decides nothing.
+ * task table.  This file decides nothing.
  */
 #include "postgres.h"
 
 #include "access/genam.h"
 #include "access/relation.h"
-#include "catalog/pg_opfamily.h"
 #include "catalog/pg_type.h"
+#include "libpq/pqformat.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
@@ -36,12 +37,11 @@ static const char *const definitions[] = {
 	" image pg_catalog.bytea NOT NULL) WITH (fillfactor = 50)",
 	"ALTER TABLE %s ALTER COLUMN image SET STORAGE PLAIN",
 	"COMMENT ON TABLE %s IS"
-	" 'written by pg_task: the last starts in the queues that have a rate'",
+	" 'written by pg_task: the last claims in the queues that have a rate or a pause'",
 };
 
 static const Statement read_rows = {STATEMENT_RATES,
-	"SELECT r.queue, r.until, r.image FROM {rows} AS r WHERE r.queue >= $from"
-	" ORDER BY r.queue LIMIT $limit"};
+	"SELECT r.queue, r.until, r.image FROM {rows} AS r"};
 
 static const Statement write_rows = {STATEMENT_WRITE_RATES,
 	"INSERT INTO {table} AS r (queue, until, image)"
@@ -51,7 +51,7 @@ static const Statement write_rows = {STATEMENT_WRITE_RATES,
 	" ON CONFLICT (queue) DO UPDATE SET until = excluded.until, image = excluded.image"};
 
 static const Statement remove_rows = {STATEMENT_REMOVE_RATES,
-	"DELETE FROM {rows} AS r WHERE r.queue = ANY ($queues)"};
+	"DELETE FROM {rows} AS r WHERE r.until < $before"};
 
 /* clang-format on */
 
@@ -68,23 +68,71 @@ rate_table_prepare(const TaskTable *table, MemoryContext context, char **fault)
 	return side_table_prepare(&rate_table, table, context, fault);
 }
 
-/* Copy an image into the context "where". */
-static void
-copy_image(MemoryContext where, Datum value, RateRow *copy)
-{
-	bytea *image = DatumGetByteaPP(value);
+/* The bytes of one claim in an image: its time, and the number of tasks. */
+#define CLAIM_BYTES (sizeof(int64) + sizeof(int32))
 
-	copy->length = (int) VARSIZE_ANY_EXHDR(image);
-	copy->image =
-		memcpy(MemoryContextAlloc(where, copy->length + 1), VARDATA_ANY(image), copy->length);
+/*
+ * The moment of a time of the wall clock.  What is in the future was written before the clock was
+ * set back: it counts as being now.
+ */
+static MonoTime
+mono_of(ClockNow now, TimestampTz at)
+{
+	return (MonoTime){Max(now.mono.us - Max(now.wall - at, 0), 0)};
+}
+
+static Datum
+make_image(const RateRow *row, ClockNow now)
+{
+	StringInfoData image;
+	int i;
+
+	pq_begintypsend(&image);
+	for (i = 0; i < row->count; i++)
+	{
+		if (row->claims[i].count == 0)
+			continue;
+		pq_sendint64(&image, (uint64) (now.wall + (row->claims[i].at.us - now.mono.us)));
+		pq_sendint32(&image, (uint32) row->claims[i].count);
+	}
+	return PointerGetDatum(pq_endtypsend(&image));
 }
 
 /*
- * Read rows in the order of their queues, from this one on ("": from the first, which may be that).
- * Returns their number; fewer than the limit mean that there are no more.
+ * Read the claims of a row into the current memory context.  There are none in what make_image has
+ * not made, which only the owner of the table can have written.
  */
+static void
+read_image(Datum value, TimestampTz until, ClockNow now, RateRow *row)
+{
+	bytea *bytes = DatumGetByteaPP(value);
+	int length = (int) VARSIZE_ANY_EXHDR(bytes);
+	int count = length / (int) CLAIM_BYTES;
+	StringInfoData image = {.data = VARDATA_ANY(bytes), .len = length, .maxlen = length};
+	TimestampTz last = 0;
+
+	row->claims = palloc(Max(count, 1) * sizeof(RateClaim));
+	row->count = 0;
+	if (length % CLAIM_BYTES != 0 || count > RATE_CLAIMS_MAX)
+		return;
+	for (; row->count < count; row->count++)
+	{
+		TimestampTz at = pq_getmsgint64(&image);
+		int tasks = (int) pq_getmsgint(&image, sizeof(int32));
+
+		if (!IS_VALID_TIMESTAMP(at) || at < last || tasks <= 0 || !IS_VALID_TIMESTAMP(until))
+			break;
+		row->claims[row->count] = (RateClaim){mono_of(now, at), tasks};
+		last = at;
+	}
+	if (row->count < count)
+		row->count = 0;
+	row->keep = Min(Max(until - last, 0), RATE_KEEP_MAX);
+}
+
+/* Read all rows into the current memory context.  Returns their number. */
 int
-rate_rows_read(const TaskTable *rates, const char *from, int limit, RateRow **rows)
+rate_rows_read(const TaskTable *rates, ClockNow now, RateRow **rows)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
@@ -92,33 +140,21 @@ rate_rows_read(const TaskTable *rates, const char *from, int limit, RateRow **ro
 	int i;
 
 	statement_begin(&args);
-	arg_text(&args, "from", from);
-	arg_int32(&args, "limit", limit);
 	count = (int) statement_execute(&read_rows, rates, &args);
-	*rows = MemoryContextAlloc(caller, Max(count, 1) * sizeof(RateRow));
+	MemoryContextSwitchTo(caller);
+	*rows = palloc0(Max(count, 1) * sizeof(RateRow));
 	for (i = 0; i < count; i++)
 	{
 		(*rows)[i].queue = statement_text(caller, i, 1);
-		(*rows)[i].until = statement_time(i, 2);
-		copy_image(caller, statement_value(i, 3, BYTEAOID), &(*rows)[i]);
+		read_image(statement_value(i, 3, BYTEAOID), statement_time(i, 2), now, &(*rows)[i]);
 	}
 	statement_end();
 	return count;
 }
 
-static Datum
-make_bytea(const RateRow *row)
-{
-	bytea *value = palloc(VARHDRSZ + row->length);
-
-	SET_VARSIZE(value, VARHDRSZ + row->length);
-	memcpy(VARDATA(value), row->image, row->length);
-	return PointerGetDatum(value);
-}
-
-/* Write these rows, of different queues. */
+/* Write these rows, of different queues.  Each has a claim. */
 void
-rate_rows_write(const TaskTable *rates, const RateRow *rows, int count)
+rate_rows_write(const TaskTable *rates, const RateRow *rows, int count, ClockNow now)
 {
 	StatementArgs args;
 	Datum *queues;
@@ -132,87 +168,66 @@ rate_rows_write(const TaskTable *rates, const RateRow *rows, int count)
 	images = arg_array(&args, "images", BYTEAOID, count);
 	for (i = 0; i < count; i++)
 	{
+		int64 last = rows[i].claims[rows[i].count - 1].at.us;
+
 		queues[i] = CStringGetTextDatum(rows[i].queue);
-		untils[i] = TimestampTzGetDatum(rows[i].until);
-		images[i] = make_bytea(&rows[i]);
+		untils[i] = TimestampTzGetDatum(now.wall + (last - now.mono.us) + rows[i].keep);
+		images[i] = make_image(&rows[i], now);
 	}
 	(void) statement_execute(&write_rows, rates, &args);
 	statement_end();
 }
 
-/* Remove the rows of these queues. */
+/* Remove the rows of which nothing counted any more at this time.  Reads the whole table. */
 void
-rate_rows_remove(const TaskTable *rates, const RateRow *rows, int count)
+rate_rows_remove(const TaskTable *rates, TimestampTz before)
 {
 	StatementArgs args;
-	Datum *queues;
-	int i;
 
 	statement_begin(&args);
-	queues = arg_array(&args, "queues", TEXTOID, count);
-	for (i = 0; i < count; i++)
-		queues[i] = CStringGetTextDatum(rows[i].queue);
+	arg_timestamp(&args, "before", before);
 	(void) statement_execute(&remove_rows, rates, &args);
 	statement_end();
 }
 
-/*
- * Return the index of the primary key, if it is one by this column of text as the server makes it.
- * InvalidOid: there is none, and the whole table has to be read.
- */
-static Oid
-find_index(Relation rel, AttrNumber column)
-{
-	Relation index;
-	bool usable;
-	Oid relid;
-
-	list_free(RelationGetIndexList(rel)); /* finds rd_pkindex, too */
-	relid = rel->rd_pkindex;
-	if (!OidIsValid(relid))
-		return InvalidOid;
-	index = index_open(relid, AccessShareLock);
-	usable = index->rd_index->indisvalid && index->rd_index->indkey.values[0] == column &&
-			 index->rd_opfamily[0] == TEXT_BTREE_FAM_OID;
-	index_close(index, AccessShareLock);
-	return usable ? relid : InvalidOid;
-}
-
-/* Find the row of a queue in a table that is open and locked. */
+/* Find the row of a queue in a table that is open and locked.  Reads the whole table. */
 static bool
-find_row(Relation rel, const char *queue, RateRow *row)
+find_row(Relation rel, const char *queue, ClockNow now, RateRow *row)
 {
+	TupleDesc desc = RelationGetDescr(rel);
 	AttrNumber queue_number = get_attnum(RelationGetRelid(rel), "queue");
+	AttrNumber until_number = get_attnum(RelationGetRelid(rel), "until");
 	AttrNumber image_number = get_attnum(RelationGetRelid(rel), "image");
-	Oid collation = TupleDescAttr(RelationGetDescr(rel), queue_number - 1)->attcollation;
-	Oid index = find_index(rel, queue_number);
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple tuple;
-	bool isnull = true;
+	bool no_until = true;
+	bool no_image = true;
 
-	ScanKeyEntryInitialize(&key, 0, queue_number, BTEqualStrategyNumber, InvalidOid, collation,
-						   F_TEXTEQ, CStringGetTextDatum(queue));
-	scan = systable_beginscan(rel, index, OidIsValid(index), GetActiveSnapshot(), 1, &key);
+	ScanKeyEntryInitialize(&key, 0, queue_number, BTEqualStrategyNumber, InvalidOid,
+						   TupleDescAttr(desc, queue_number - 1)->attcollation, F_TEXTEQ,
+						   CStringGetTextDatum(queue));
+	scan = systable_beginscan(rel, InvalidOid, false, GetActiveSnapshot(), 1, &key);
 	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
 	{
-		Datum image = heap_getattr(tuple, image_number, RelationGetDescr(rel), &isnull);
+		Datum until = heap_getattr(tuple, until_number, desc, &no_until);
+		Datum image = heap_getattr(tuple, image_number, desc, &no_image);
 
-		if (!isnull)
-			copy_image(CurrentMemoryContext, image, row);
+		if (!no_until && !no_image)
+			read_image(image, DatumGetTimestampTz(until), now, row);
 	}
 	systable_endscan(scan);
-	return !isnull;
+	return !no_until && !no_image;
 }
 
 /*
- * For a user's session: read the image of a queue from the table beside this task table.  False if
- * there is none.  Reads the table itself, so no policy, rule or function of anybody runs, and the
+ * For a user's session: read the claims of a queue from the table beside this task table.  False if
+ * there are none.  Reads the table itself, so no policy, rule or function of anybody runs, and the
  * rights of the caller do not matter: the caller decides what he is told.
  */
 bool
-rate_row_find(Oid relid, Oid owner, const char *queue, RateRow *row)
+rate_row_find(Oid relid, Oid owner, const char *queue, ClockNow now, RateRow *row)
 {
 	Relation rel = side_table_open(&rate_table, relid, owner);
 	bool found;
@@ -221,7 +236,7 @@ rate_row_find(Oid relid, Oid owner, const char *queue, RateRow *row)
 		return false;
 	memset(row, 0, sizeof(RateRow));
 	row->queue = queue;
-	found = find_row(rel, queue, row);
+	found = find_row(rel, queue, now, row);
 	relation_close(rel, AccessShareLock);
 	return found;
 }

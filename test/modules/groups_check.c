@@ -158,7 +158,6 @@ static const Check checks[] = {
 	{"listed rows", check_listed_rows, NULL},
 	{"forgotten groups", check_forgotten_groups, NULL},
 	{"out of memory", check_out_of_memory, NULL},
-	{"restored rates", check_restored_rates, NULL},
 	{"restored pauses", check_restored_pauses, NULL},
 	{"many lanes", NULL, check_many_lanes},
 	{"random order", NULL, check_random_order},
@@ -181,7 +180,7 @@ groups_check(PG_FUNCTION_ARGS)
 	table.list_limit = 1;
 	failing_allocation = 0;
 	groups_create(PG_INT32_MAX, 0);
-	rates_end_pause_hold();
+	rates_end_hold(false);
 	for (i = 0; i < (int) lengthof(checks); i++)
 		if (strcmp(checks[i].name, name) == 0)
 			result = checks[i].run ? checks[i].run() : checks[i].run_random(PG_GETARG_INT32(1));

@@ -15,7 +15,6 @@ check_forgotten_queues(void)
 	int group = add_key("paused", -3600 * 1000, 0, "r");
 	QueueState *busy = queue_find_or_add("busy");
 	ClockNow now = start;
-	int left = 1;
 
 	(void) queue_find_or_add("unused");
 	queue_count_started(busy);
@@ -31,11 +30,9 @@ check_forgotten_queues(void)
 	CHECK(queues.table->members == 2);
 	CHECK(queue_find_or_add("busy") == busy);
 	groups_task_ended(busy);
-	CHECK(rates_next_idle(now.mono, &left) == NULL && left == 0);
-	left = 1;
-	rates_forget(rates_next_idle(after(now, 1).mono, &left));
+	CHECK(rates_count() == 1);
 	scan_groups(after(now, 1));
-	CHECK(queues.table->members == 0);
+	CHECK(queues.table->members == 0 && rates_count() == 0);
 
 	/* one that was used a short time ago is kept */
 	insert_with_hint(add_key("recent", TASK_UNLIMITED, 0, "r"), start.wall, 2);
@@ -203,46 +200,6 @@ check_out_of_memory(void)
 	return NULL;
 }
 
-/* Restore a rate as try_hint reports a row. */
-static bool
-try_restore(QueueState *queue, StringInfo image)
-{
-	RETURN_ATTEMPT(rates_restore(queue, image->data, image->len, start));
-}
-
-/* What earlier schedulers have started is restored as a whole, or later. */
-static const char *
-check_restored_rates(void)
-{
-	QueueState *queue = queue_find_or_add("q");
-	RatePause pause = {CLOCK_LONG_AGO, 0};
-	RateState state;
-	StringInfoData image;
-	int allocation = 1;
-	int i;
-
-	rate_init(&state, CurrentMemoryContext, (RateRule){20, 10 * USECS_PER_SEC, 0});
-	for (i = 0; i < 20; i++)
-	{
-		rate_chosen(&state);
-		rate_begun(&state, start.mono);
-	}
-	initStringInfo(&image);
-	rate_write(&state, &pause, start, &image);
-	for (;; allocation++)
-	{
-		failing_allocation = allocation;
-		if (try_restore(queue, &image))
-			break;
-		CHECK(failing_allocation == 0);
-		CHECK(queue->rate == NULL || queue->rate->state.total == 0);
-	}
-	failing_allocation = 0;
-	CHECK(allocation > 2);
-	CHECK(queue->rate && queue->rate->state.total == 20);
-	return NULL;
-}
-
 /* The pause that an earlier scheduler has begun, which is read after the first row is known. */
 static const char *
 check_restored_pauses(void)
@@ -251,7 +208,8 @@ check_restored_pauses(void)
 	int other = add_key("q", TASK_UNLIMITED, 0, "r");
 	ClockNow now = after(start, 2 * SECOND);
 	QueueState *queue;
-	StringInfoData image;
+	RateClaim claim;
+	RateRow row;
 	QueueStart one;
 	QueueStart two;
 	QueueStart again;
@@ -259,9 +217,12 @@ check_restored_pauses(void)
 	insert_with_hint(group, start.wall, 1);
 	CHECK(start_next(start, &queue) == 1);
 	groups_task_ended(queue);
-	initStringInfo(&image);
-	rates_write(queue->rate, start, &image);
-	CHECK(rates_idle_at(queue->rate).us == after(start, 5 * SECOND).mono.us);
+	row = rates_row(queue);
+	CHECK(row.count == 1 && row.keep == 5 * SECOND);
+	CHECK(!rates_is_idle(queue, after(start, 5 * SECOND - 1).mono));
+	CHECK(rates_is_idle(queue, after(start, 5 * SECOND).mono));
+	claim = row.claims[0];
+	row.claims = &claim;
 
 	/* the next scheduler */
 	MemoryContextDelete(groups.context);
@@ -270,12 +231,12 @@ check_restored_pauses(void)
 	insert_with_hint(other, start.wall, 3);
 	CHECK(start_next(now, &queue) == 3);
 	groups_task_ended(queue);
-	queue->pause.last_start = CLOCK_LONG_AGO;
+	queue->last_start = CLOCK_LONG_AGO;
 	CHECK(start_next(now, NULL) == 0);
 	CHECK(order_due_at(now).us == CLOCK_NEVER.us);
-	CHECK(rates_restore(queue, image.data, image.len, now));
+	rates_restore(queue, &row);
 	CHECK(rates_count() == 1);
-	rates_end_hold();
+	rates_end_hold(true);
 	groups_queue_changed(queue);
 	CHECK(start_next(now, NULL) == 0);
 	CHECK(order_due_at(now).us == after(start, 5 * SECOND).mono.us);
@@ -284,19 +245,13 @@ check_restored_pauses(void)
 	/* a claim that has not begun is no start; nor is one that others have followed, when they go */
 	queue_note_start(queue, &one, after(start, 6 * SECOND).mono);
 	queue_note_start(queue, &two, after(start, 7 * SECOND).mono);
-	queue->rate->stale = false;
 	again = one;
 	queue_undo_start(queue, &again);
-	CHECK(queue->pause.last_start.us == after(start, 7 * SECOND).mono.us && !queue->rate->stale);
+	CHECK(queue->last_start.us == after(start, 7 * SECOND).mono.us);
 	queue_undo_start(queue, &two);
-	CHECK(queue->pause.last_start.us == after(start, 6 * SECOND).mono.us && queue->rate->stale);
+	CHECK(queue->last_start.us == after(start, 5 * SECOND).mono.us);
 	queue_undo_start(queue, &two);
-	queue_undo_start(queue, &one);
-	CHECK(queue->pause.last_start.us == after(start, 5 * SECOND).mono.us);
-
-	/* what it has started itself is later */
-	CHECK(rates_restore(queue, image.data, image.len, now));
-	CHECK(queue->pause.last_start.us == after(start, 5 * SECOND).mono.us);
+	CHECK(queue->last_start.us == after(start, 5 * SECOND).mono.us);
 	return NULL;
 }
 

@@ -41,7 +41,7 @@ set_rules(const QueueRule *given, int count)
 
 #define NO_DEFAULTS {-1, -1, -1, -1, -1, -1}
 #define RULE(name, limit, ...) \
-	((QueueRule){.queue = (char *) (name), .max = (limit), .rate = -1, .per = -1, .burst = -1, \
+	((QueueRule){.queue = (char *) (name), .max = (limit), .rate = -1, .per = -1, \
 				 .until = DT_NOBEGIN, .defaults = NO_DEFAULTS, __VA_ARGS__})
 
 /* The limit of the rule that is found for a queue; -2: none is. */

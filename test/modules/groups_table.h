@@ -43,7 +43,6 @@ allocate(void)
 #define order_compare_keys(a, b) (comparisons++, order_compare_keys(a, b))
 
 #include "scheduler/queue_rules.c"
-#include "task/rate.c"
 #include "scheduler/rates.c"
 #include "scheduler/queues.c"
 #include "scheduler/lanes.c"

@@ -46,8 +46,7 @@ check('two pauses', 'the pause of a later lane does not count for an earlier one
 check('listed rows', 'small groups that a scan has listed are not read again');
 check('forgotten groups', 'too many groups: which are forgotten');
 check('out of memory', 'each allocation of an insertion may fail');
-check('restored rates', 'the starts of an earlier scheduler are restored as a whole');
-check('restored pauses', 'and the pauses that it has begun');
+check('restored pauses', 'the pauses that an earlier scheduler has begun');
 
 check('many lanes', "the end of a task in a full queue with $_ roles", $_) for 1, 1000, 100_000;
 

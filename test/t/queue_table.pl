@@ -43,7 +43,7 @@ wait_for_queue_table('task_queue', 'postgres');
 subtest 'its columns' => sub {
 	is(sql(q{SELECT string_agg(attname || ' ' || format_type(atttypid, NULL), ', ' ORDER BY attnum)
 		FROM pg_attribute WHERE attrelid = 'task_queue'::regclass AND attnum > 0}),
-		'queue text, paused boolean, max integer, rate integer, per interval, burst integer, '
+		'queue text, paused boolean, max integer, rate integer, per interval, '
 		  . 'until timestamp with time zone, strict boolean, fair boolean, retry integer, '
 		  . 'delay interval, backoff real, timeout interval, active interval, keep interval, '
 		  . 'batch integer, comment text', 'all are there');

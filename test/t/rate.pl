@@ -1,6 +1,6 @@
-# The rate of a queue as plain functions, with times of the test's own: windows, token buckets,
-# rules that change, tasks that are seen late, a scheduler that ends.  A TAP test because it builds
-# a library: test/modules/rate_check.c contains the checks, and src/task/rate.c with them.
+# The rate of a queue as plain functions, with times of the test's own: windows, rules that change,
+# claims that are undone, a scheduler that ends.  A TAP test because it builds a library:
+# test/modules/rate_check.c contains the checks, and src/scheduler/rates.c with them.
 use strict;
 use warnings;
 use FindBin;
@@ -22,20 +22,13 @@ sub check
 	is(sql("SELECT rate_check('$check', " . ($seed // 0) . ')'), '', $name);
 }
 
-check('window', 'a window, tasks that have not begun, and running ones');
-check('bucket', 'a token bucket');
-check('rules', 'a rule that changes keeps what it knows of starts');
-check('images', 'what was written is read by another scheduler; anything else is refused');
-check('pauses', 'the last start of a queue with pauses is read by another scheduler');
-check('foresight', 'a session foresees the next start by what was written');
+check('window', 'a window, claims that are undone, a rate of 0');
+check('rules', 'a rule that changes keeps what it knows of claims');
+check('restored', 'the claims of an earlier scheduler');
 check('memory', 'each allocation may fail');
-check('reached', 'the rate is reached within 1 %');
 
 # The same each time; another seed finds other ones.
-for my $seed (20261121 .. 20261124)
-{
-	check('naive', "the next start is that of a list of all starts (seed $seed)", $seed);
-	check('random', "no window of random rules has too many starts (seed $seed)", $seed);
-}
+check('random', "no window of a random rule has too many claims (seed $_)", $_)
+  for 20261121 .. 20261160;
 
 done_testing();

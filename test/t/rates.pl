@@ -208,16 +208,6 @@ subtest 'a rule that changes takes effect, and forgets no start' => sub {
 	pass('no row: the task starts');
 };
 
-subtest 'a token bucket' => sub {
-	sql(q{INSERT INTO task_queue (queue, rate, per, burst) VALUES ('bucket', 1, '1 hour', 4)});
-	plan_tasks('bucket', 6);
-	wait_for_done('bucket', 4);
-	is(done_in('bucket'), 4, 'it holds four tokens');
-	$node->restart;
-	wait_for_done('bucket', 4);
-	is(done_in('bucket'), 4, 'a restart does not fill it');
-};
-
 subtest 'together with a limit, and with retries' => sub {
 	sql(q{INSERT INTO task_queue (queue, rate, per) VALUES ('both', 3, '1 hour')});
 	sql(q{INSERT INTO task (queue, max, retry, delay, request)
@@ -255,8 +245,10 @@ subtest 'the rate table' => sub {
 
 	sql(q{DROP TABLE task_rate});
 	wait_until($node, q{SELECT to_regclass('task_rate') IS NOT NULL});
-	wait_until($node, q{SELECT count(*) = 1 FROM task_rate WHERE queue = 'bucket'});
-	pass('one that was dropped is written again');
+	plan_tasks('hour.b', 1);
+	wait_for_done('hour.b', 3);
+	is(sql(q{SELECT count(*) FROM task_rate WHERE queue = 'hour.b'}), 1,
+		'one that was dropped is made again, and has a queue from its next claim on');
 
 	my $from = log_position($node);
 	sql(q{BEGIN; DROP TABLE task_rate; CREATE VIEW task_rate AS SELECT 1 AS a; COMMIT});
@@ -281,7 +273,7 @@ subtest 'the rate table' => sub {
 	terminate($node, backends($node, 'scheduler'));
 	wait_for_log_line($node, qr/do not start.*\n.*another owner/, $from);
 	wait_for_done('quick', 41);
-	my $waiting = insert_task($node, queue => 'bucket', request => 'SELECT 1');
+	my $waiting = insert_task($node, queue => 'hour.b', request => 'SELECT 1');
 	isnt(sql("SET statement_timeout = '60 s'; SELECT pg_task_why($waiting)"), '',
 		'one that a stranger owns and has locked stops neither the scheduler nor a session');
 	$holder->quit;
@@ -298,54 +290,19 @@ subtest 'the rate table' => sub {
 	$node->restart;
 	plan_tasks('quick', 10);
 	wait_for_done('quick', 51);
-	is(sql(q{SELECT count(*) FROM task_rate WHERE image = '\xdeadbeef'}), 0,
-		'rows that pg_task has not written are removed');
-};
-
-subtest 'beyond the limit, new queues wait for a place' => sub {
-	my $waits = 'the starts of 100000 queues with a rate or a pause are remembered, which is the limit: '
-	  . 'its queue waits until another one is forgotten';
-	my $position = log_position($node);
-	my (@new, $known);
-
-	sql(q{INSERT INTO task_queue (queue, rate, per) VALUES ('customer.%', 1, '1 hour'),
-		('customer.0', 1, '1 hour')});
-	run_task($node, queue => 'customer.0', request => 'SELECT 1');
-	# more than 100,000 queues have started a task
-	sql(q{INSERT INTO task_rate SELECT 'customer.' || i, "until", image
-		FROM task_rate, generate_series(1, 100000) AS i WHERE queue = 'customer.0'});
-	end_scheduler('terminate');
-	$known = insert_task($node, queue => 'customer.0', request => 'SELECT 1');
-	@new = (insert_task($node, queue => 'customer.new', request => 'SELECT 1'),
-		insert_task($node, queue => 'pause', max => -1, request => 'SELECT 1'));
-	wait_for_done('customer.0', 1);
-	wait_for_log_line($node, qr/tasks of more queues with a rate or a pause do not start/, $position);
-	is(sql("SELECT string_agg(state, ' ') FROM task WHERE id IN ($known, $new[0], $new[1])"),
-		'PLAN PLAN PLAN', 'no new queue starts, and the others keep their rates');
-	is(sql("SELECT pg_task_why($_)"), $waits, 'pg_task_why says so') for @new;
-	# a queue of which nothing is left to remember makes a place for one other
-	sql(q{UPDATE task_queue SET per = '1 ms' WHERE queue = 'customer.0'});
-	wait_for_state($node, $known, 'DONE');
-	wait_until($node, "SELECT count(*) > 0 FROM task WHERE id IN ($new[0], $new[1])
-		AND state = 'DONE'");
-	pass('one that is forgotten makes a place');
-	sql(q{DELETE FROM task_queue WHERE queue LIKE 'customer%'; DELETE FROM task_rate});
-	end_scheduler('terminate');
-	wait_for_state($node, $_, 'DONE') for @new;
+	is(done_in('quick'), 51, 'rows that pg_task has not written say nothing');
 };
 
 subtest 'wrong values' => sub {
 	my %wrong = (
-		q{('w', -1, '1 s', NULL)} => '"rate" of a queue must be zero or more',
-		q{('w', 1, '0 s', NULL)} => '"per" of a queue must be greater than zero',
-		q{('w', 1, '-1 s', NULL)} => '"per" of a queue must be greater than zero',
-		q{('w', 1, '1 s', 0)} => '"burst" of a queue must be one or more, beside a "rate"',
-		q{('w', NULL, '1 s', 2)} => '"burst" of a queue must be one or more, beside a "rate"');
+		q{('w', -1, '1 s')} => '"rate" of a queue must be zero or more',
+		q{('w', 1, '0 s')} => '"per" of a queue must be greater than zero',
+		q{('w', 1, '-1 s')} => '"per" of a queue must be greater than zero');
 
 	for my $values (sort keys %wrong)
 	{
 		like(error_of('postgres',
-			"INSERT INTO task_queue (queue, rate, per, burst) VALUES $values"),
+			"INSERT INTO task_queue (queue, rate, per) VALUES $values"),
 			qr/\Q$wrong{$values}\E/, $values);
 	}
 };
