@@ -40,7 +40,8 @@
 #define DEPENDENTS \
 	" WHERE t.state = 'PLAN'" \
 	"   AND (t.waits = $1" \
-	"        OR (t.waits IS NOT NULL AND cardinality(t.after) > 1 AND t.after @> ARRAY[$1]))" \
+	"        OR ((t.waits IS NOT NULL) IS TRUE AND cardinality(t.after) > 1" \
+	"            AND t.after @> ARRAY[$1]))" \
 	"   AND (t.rule = 'any' OR array_position(t.after, NULL) IS NULL)"
 
 static const char find_dependents[] = "SELECT FROM %s AS t" DEPENDENTS " LIMIT 1";

@@ -49,7 +49,7 @@
 	"                LIMIT $limit FOR NO KEY UPDATE OF t SKIP LOCKED) AS n" \
 	"        UNION ALL" \
 	"       SELECT n.*, a.ended, a.outcome" \
-	"         FROM (" LOCKED_ROW "t.waits IS NOT NULL AND cardinality(t.after) > 1" \
+	"         FROM (" LOCKED_ROW "(t.waits IS NOT NULL) IS TRUE AND cardinality(t.after) > 1" \
 	"                  AND t.after @> ARRAY[a.ended] AND t.rule = 'any' AND a.outcome = 0" \
 	"                LIMIT $limit FOR NO KEY UPDATE OF t SKIP LOCKED) AS n) AS l" \
 	" LIMIT $limit"

@@ -185,14 +185,15 @@ plan_takes(SPIPlanPtr plan, const StatementArgs *args)
 
 /*
  * Make the planner use indexes only.  The table may be empty when a plan is made, and it grows
- * while the plan is kept.
+ * while the plan is kept.  The index on "after" can only be read as a bitmap.
  */
 static int
-fix_planner(void)
+fix_planner(const Statement *statement)
 {
-	static const char *const fixed[][2] = {
+	const char *bitmaps = strstr(statement->sql, "after @>") ? "on" : "off";
+	const char *const fixed[][2] = {
 		{"enable_indexscan", "on"},	 {"enable_nestloop", "on"},
-		{"enable_seqscan", "off"},	 {"enable_bitmapscan", "off"},
+		{"enable_seqscan", "off"},	 {"enable_bitmapscan", bitmaps},
 		{"enable_hashjoin", "off"},	 {"enable_mergejoin", "off"},
 		{"enable_sort", "off"},		 {"enable_material", "off"},
 		{"enable_tidscan", "on"},	 {"jit", "off"},
@@ -296,7 +297,7 @@ statement_execute(const Statement *statement, const TaskTable *table, StatementA
 	{
 		if (saved->plan == NULL || !SPI_plan_is_valid(saved->plan) ||
 			plan_cache_mode != PLAN_CACHE_MODE_AUTO)
-			nest_level = fix_planner();
+			nest_level = fix_planner(statement);
 		if (saved->plan == NULL)
 			prepare_statement(saved, table, args);
 		Assert(plan_takes(saved->plan, args));

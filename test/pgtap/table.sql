@@ -92,8 +92,8 @@ SELECT set_eq($$SELECT regexp_replace(pg_get_indexdef(indexrelid), '^.* ON [^ ]+
           'USING btree ((((COALESCE(planned, dt) AT TIME ZONE ''UTC''::text) + active))) WHERE '
               '((state = ''PLAN''::text) AND (waits IS NULL) AND (active < ''100 years''::interval))',
           'USING btree (waits) WHERE (waits IS NOT NULL)',
-          'USING gin (after) WITH (fastupdate=off) WHERE ((waits IS NOT NULL) AND '
-              '(cardinality(after) > 1))',
+          'USING gin (after) WITH (fastupdate=off) WHERE (((waits IS NOT NULL) '
+              'IS TRUE) AND (cardinality(after) > 1))',
           'USING btree (queue, key) WHERE ((key IS NOT NULL) AND '
               '(state = ANY (ARRAY[''PLAN''::text, ''WORK''::text])))',
           'USING btree (flow, step) WHERE (flow IS NOT NULL)'],
