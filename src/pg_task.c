@@ -9,6 +9,7 @@
 #include "miscadmin.h"
 
 #include "callbacks.h"
+#include "location.h"
 #include "session/commands.h"
 #include "session/functions.h"
 #include "session/upgrade.h"
@@ -47,6 +48,7 @@ _PG_init(void)
 	}
 
 	settings_define();
+	location_define();
 
 	/* during pg_upgrade no task may run */
 	if (IsBinaryUpgrade)

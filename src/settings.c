@@ -15,7 +15,6 @@
 #include "utils/memutils.h"
 #include "utils/varlena.h"
 
-#include "location.h"
 #include "settings.h"
 #include "shared/task.h"
 #include "targets.h"
@@ -416,7 +415,6 @@ void
 settings_define(void)
 {
 	define_databases();
-	location_define();
 	define_limits();
 	define_protection();
 	define_order();

@@ -19,7 +19,6 @@
 #include "scheduler/dependents.h"
 #include "scheduler/history.h"
 #include "scheduler/refused.h"
-#include "scheduler/scheduler.h"
 #include "scheduler/work.h"
 #include "task/roles.h"
 

@@ -19,7 +19,7 @@
 #include "scheduler/queue_rules.h"
 #include "scheduler/refused.h"
 #include "scheduler/role_line.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/work.h"
 #include "scheduler/strict.h"
 #include "scheduler/unstarted.h"
 #include "settings.h"

@@ -7,7 +7,7 @@
 
 #include "postgres.h"
 
-#include "scheduler/dispatch.h"
+#include "scheduler/round.h"
 #include "task/table.h"
 
 extern void choice_make(DispatchRound *round, const TaskTable *table);

@@ -16,8 +16,9 @@
 #include "scheduler/demand.h"
 #include "scheduler/pool.h"
 #include "scheduler/role_line.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/work.h"
 #include "shared/arbiter.h"
+#include "shared/report.h"
 #include "shared/worker.h"
 
 /* Minimum time before an executor is retired in favour of another role (ms). */
@@ -32,6 +33,16 @@
  */
 #define NO_WORKER_MS 1000
 #define NO_WORKER "worker slot"
+
+/* A lack of worker slots.  Static, because it lasts longer than a round. */
+static struct
+{
+	MonoTime until; /* no attempt before this */
+	Reports reports;
+} shortage;
+
+/* The last round had roles that are to ask again soon: see DemandAnswer. */
+static bool ask_again;
 
 static int
 count_executors_of_role(Oid role)
@@ -112,7 +123,7 @@ demand_yield(void)
 static void
 report_no_worker(void)
 {
-	if (!report_due(&MyScheduler->no_worker.reports, NO_WORKER, NO_WORKER_MS))
+	if (!report_due(&shortage.reports, NO_WORKER, NO_WORKER_MS))
 		return;
 	ereport(LOG,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
@@ -126,7 +137,6 @@ report_no_worker(void)
 static bool
 start_executor(const Role *role, GroupRole *asks, MonoTime now)
 {
-	WorkerShortage *shortage = &MyScheduler->no_worker;
 	SharedExecutor *slot = arbiter_reserve(MyScheduler->slot, role->oid, role->limit);
 	MemoryContext old;
 	PoolExecutor *executor;
@@ -141,11 +151,11 @@ start_executor(const Role *role, GroupRole *asks, MonoTime now)
 	{
 		pool_remove(executor);
 		arbiter_evict(MyScheduler->slot->database, role->oid);
-		shortage->until = clock_plus_ms(now, WORKER_RETRY_MS);
+		shortage.until = clock_plus_ms(now, WORKER_RETRY_MS);
 		report_no_worker();
 		return false;
 	}
-	report_end(&shortage->reports, NO_WORKER);
+	report_end(&shortage.reports, NO_WORKER);
 	asks->since = now;
 	return true;
 }
@@ -229,7 +239,7 @@ demand_executors(const Role *role, GroupRole *asks, int tasks, double average, M
 			return DEMAND_MET;
 		if (limit == ROLE_AWAITS)
 			return room ? DEMAND_AWAITED : DEMAND_FULL;
-		if (clock_is_before(now, MyScheduler->no_worker.until))
+		if (clock_is_before(now, shortage.until))
 			return DEMAND_REFUSED;
 		if (full || !start_executor(role, asks, now))
 		{
@@ -240,16 +250,22 @@ demand_executors(const Role *role, GroupRole *asks, int tasks, double average, M
 	return DEMAND_MET;
 }
 
+/* The round has ended: are there roles that are to ask again soon? */
+void
+demand_ask_again(bool soon)
+{
+	ask_again = soon;
+}
+
 /* Return the next moment after "now" at which a demand that was not met is to be tried again. */
 MonoTime
 demand_until(MonoTime now)
 {
-	WorkerShortage *shortage = &MyScheduler->no_worker;
 	MonoTime until = role_line_until(now);
 
-	if (clock_is_before(now, shortage->until))
-		until = clock_min(until, shortage->until);
-	if (MyScheduler->slot->wants || MyScheduler->demands)
+	if (clock_is_before(now, shortage.until))
+		until = clock_min(until, shortage.until);
+	if (MyScheduler->slot->wants || ask_again)
 		until = clock_min(until, clock_plus_ms(now, SLICE_MS));
 	return clock_max(until, clock_plus_ms(now, 1));
 }

@@ -9,15 +9,7 @@
 
 #include "scheduler/lanes.h"
 #include "shared/clock.h"
-#include "shared/report.h"
 #include "task/roles.h"
-
-/* A lack of worker slots, which lasts longer than a round. */
-typedef struct WorkerShortage
-{
-	MonoTime until; /* no attempt before this */
-	Reports reports;
-} WorkerShortage;
 
 /* What decides which of two roles is the next to get an executor. */
 typedef struct DemandNeed
@@ -45,6 +37,7 @@ extern int demand_lacking(Oid role, int tasks, double average);
 extern DemandAnswer
 demand_executors(const Role *role, GroupRole *asks, int tasks, double average, MonoTime now);
 extern void demand_yield(void);
+extern void demand_ask_again(bool soon);
 extern MonoTime demand_until(MonoTime now);
 
 #endif /* PG_TASK_DEMAND_H */

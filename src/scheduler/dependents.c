@@ -17,13 +17,61 @@
  */
 #include "postgres.h"
 
+#include "utils/hsearch.h"
+
 #include "scheduler/dependents.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
-#include "scheduler/scheduler.h"
 #include "scheduler/work.h"
 #include "shared/waiters.h"
 #include "task/rows.h"
+
+/* Tasks that have ended, and whose dependents are not judged yet. */
+#define DEPENDENTS_ENDED 4096
+
+/* Rows that could not be written, and are left out for a while. */
+#define DEPENDENTS_REFUSED 64
+
+/* What is known of rows that wait. */
+typedef enum DependentsState
+{
+	DEPENDENTS_NONE, /* there are none */
+	DEPENDENTS_REST, /* there may be some; the next walk begins at a time */
+	DEPENDENTS_WALK	 /* the same, and a walk is going on */
+} DependentsState;
+
+/* The tasks for which rows wait, those of them that have ended, and the walk that looks for both.
+ */
+typedef struct Dependents
+{
+	DependentsState state;
+	HTAB *watched; /* tasks for which rows wait; NULL: none is known */
+	bool complete; /* these are all of them */
+	bool full;	   /* there are too many to remember them */
+	bool missed;   /* there are some that no report named, since the walk began */
+
+	/* tasks that have ended, or perhaps: the first of them are judged */
+	int count;
+	int64 ended[DEPENDENTS_ENDED];
+	MonoTime not_before; /* none is judged before this */
+
+	/* rows that could not be written */
+	int limit;	   /* as many are judged at once, at most */
+	int judging;   /* as many are being judged, at most: an error may interrupt it */
+	int64 writing; /* which one, if it is one */
+	int nrefused;
+	int64 refused[DEPENDENTS_REFUSED];
+	MonoTime refused_until; /* then they are tried again */
+
+	/* the walk from watched task to watched task, in slices */
+	int64 position;
+	bool found;	   /* it has found one */
+	int64 cost;	   /* of its slices (us) */
+	MonoTime next; /* slice, or walk */
+} Dependents;
+
+/* Static, because walks are in slices, and an error may interrupt a batch. */
+static Dependents state;
 
 /* Rows that are judged in one transaction: if tasks can be started meanwhile, and if not. */
 #define JUDGE_BUSY 256
@@ -97,7 +145,7 @@ add_watched(Dependents *dependents, int64 id)
 bool
 dependents_is_watched(int64 id)
 {
-	const Dependents *dependents = &MyScheduler->dependents;
+	const Dependents *dependents = &state;
 
 	if (dependents->state == DEPENDENTS_NONE)
 		return false;
@@ -108,7 +156,7 @@ dependents_is_watched(int64 id)
 static void
 forget_table(bool another)
 {
-	Dependents *dependents = &MyScheduler->dependents;
+	Dependents *dependents = &state;
 
 	if (!another)
 		return;
@@ -134,7 +182,7 @@ dependents_ended(int64 id)
 {
 	waiters_end(id);
 	if (dependents_is_watched(id))
-		add_ended(&MyScheduler->dependents, id);
+		add_ended(&state, id);
 }
 
 /*
@@ -144,7 +192,7 @@ dependents_ended(int64 id)
 void
 dependents_take(int events)
 {
-	Dependents *dependents = &MyScheduler->dependents;
+	Dependents *dependents = &state;
 	SharedIds ids;
 	int i;
 
@@ -162,7 +210,7 @@ dependents_take(int events)
 void
 dependents_look(void)
 {
-	Dependents *dependents = &MyScheduler->dependents;
+	Dependents *dependents = &state;
 	WatchedTask *tasks;
 	int64 last;
 	bool more;
@@ -176,7 +224,7 @@ dependents_look(void)
 static MonoTime
 dependents_due(ClockNow now pg_attribute_unused())
 {
-	const Dependents *dependents = &MyScheduler->dependents;
+	const Dependents *dependents = &state;
 	MonoTime until = dependents->count > 0 ? CLOCK_LONG_AGO : dependents->next;
 
 	if (MyScheduler->table == NULL || dependents->state == DEPENDENTS_NONE)
@@ -192,7 +240,7 @@ dependents_due(ClockNow now pg_attribute_unused())
 static MonoTime
 dependents_needed(ClockNow now)
 {
-	const Dependents *dependents = &MyScheduler->dependents;
+	const Dependents *dependents = &state;
 	bool works = dependents->count > 0 || !dependents->complete;
 	MonoTime until = works ? dependents_due(now) : CLOCK_NEVER;
 
@@ -205,14 +253,14 @@ dependents_needed(ClockNow now)
 bool
 dependents_refused(void)
 {
-	return MyScheduler->dependents.nrefused > 0;
+	return state.nrefused > 0;
 }
 
 /* What was refused may be accepted now: a walk finds the rows. */
 void
 dependents_retry_refused(void)
 {
-	Dependents *dependents = &MyScheduler->dependents;
+	Dependents *dependents = &state;
 
 	if (dependents->nrefused > 0)
 		want_walk(dependents);
@@ -228,7 +276,7 @@ dependents_retry_refused(void)
 static bool
 dependents_failed(const BatchFailure *failure)
 {
-	Dependents *dependents = &MyScheduler->dependents;
+	Dependents *dependents = &state;
 	int judging = dependents->judging;
 
 	dependents->judging = 0;
@@ -368,7 +416,7 @@ walk_slice(Dependents *dependents, ClockNow now)
 static void
 dependents_run(ClockNow now)
 {
-	Dependents *dependents = &MyScheduler->dependents;
+	Dependents *dependents = &state;
 	MonoTime ended;
 
 	if (dependents->count > 0)

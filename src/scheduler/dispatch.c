@@ -10,6 +10,7 @@
 #include "postgres.h"
 
 #include "scheduler/choice.h"
+#include "scheduler/demand.h"
 #include "scheduler/dependents.h"
 #include "scheduler/dispatch.h"
 #include "scheduler/figures.h"
@@ -23,7 +24,6 @@
 #include "scheduler/role_line.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
-#include "scheduler/scheduler.h"
 #include "scheduler/strict.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
@@ -34,6 +34,9 @@
 
 /* When a row could not be claimed, the next scan begins after this time at the latest (ms). */
 #define MISSED_SCAN_MS 1000
+
+/* The last round has put its tasks back: see check_rules. */
+static bool gave_back;
 
 /* Put the request and its input into the ring, if there is room for both. */
 static void
@@ -274,8 +277,8 @@ check_rules(DispatchRound *round)
 	}
 	rules_reader_want();
 	rules_reader_run(clock_now());
-	unread = rules_reader_wants() && !MyScheduler->gave_back;
-	MyScheduler->gave_back = unread;
+	unread = rules_reader_wants() && !gave_back;
+	gave_back = unread;
 	for (i = 0; i < round->count; i++)
 	{
 		const QueueRule *rule = queue_rule(round->entries[i].group->queue);
@@ -333,7 +336,7 @@ dispatch_publish(const DispatchRound *round)
 	arbiter_want(MyScheduler->slot, round->wants_executor);
 	arbiter_await(MyScheduler->slot, round->awaits, round->nawaits);
 	figures_set(FIGURE_WANTED, round->wanted + role_line_count());
-	MyScheduler->demands = round->full || round->nawaits > 0;
+	demand_ask_again(round->full || round->nawaits > 0);
 }
 
 /* There are no rounds at present, so no executor is of use. */
@@ -343,7 +346,7 @@ dispatch_publish_none(void)
 	arbiter_want(MyScheduler->slot, false);
 	arbiter_await(MyScheduler->slot, NULL, 0);
 	figures_set(FIGURE_WANTED, 0);
-	MyScheduler->demands = false;
+	demand_ask_again(false);
 }
 
 /* The tasks that were not assigned do not begin. */

@@ -15,7 +15,6 @@
 #include "scheduler/errors.h"
 #include "scheduler/figures.h"
 #include "scheduler/orphans.h"
-#include "scheduler/scheduler.h"
 #include "scheduler/work.h"
 #include "shared/report.h"
 #include "task/table.h"

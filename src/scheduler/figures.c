@@ -17,7 +17,7 @@
 #include "scheduler/isolation.h"
 #include "scheduler/orphans.h"
 #include "scheduler/refused.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/work.h"
 
 void
 figures_set(SchedulerFigure which, int64 value)

@@ -21,7 +21,6 @@
 #include "scheduler/history.h"
 #include "scheduler/pool.h"
 #include "scheduler/queue_rules.h"
-#include "scheduler/scheduler.h"
 #include "scheduler/work.h"
 #include "shared/shared.h"
 #include "task/roles.h"

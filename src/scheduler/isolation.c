@@ -15,7 +15,7 @@
 #include "utils/memutils.h"
 
 #include "scheduler/isolation.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/work.h"
 #include "shared/arbiter.h"
 #include "task/rows.h"
 

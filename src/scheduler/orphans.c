@@ -28,7 +28,6 @@
 #include "scheduler/orphans.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/refused.h"
-#include "scheduler/scheduler.h"
 #include "scheduler/work.h"
 #include "task/failure.h"
 #include "task/outcome.h"

@@ -8,18 +8,8 @@
 #include "postgres.h"
 
 #include "scheduler/job.h"
+#include "scheduler/pool.h"
 #include "shared/task.h"
-
-/* What happened to a run, which decides about its outcome. */
-typedef enum OrphanKind
-{
-	ORPHAN_NOT_STARTED, /* it was not begun: its row is written as if it had not been claimed */
-	ORPHAN_INTERRUPTED, /* its process has exited: it is retried */
-	ORPHAN_YIELDED,		/* it was rolled back, so as not to wait for a lock: it is retried */
-	ORPHAN_STOPPED,		/* a user has stopped it */
-	ORPHAN_FAILED,		/* its process has exited and recorded how it has ended */
-	ORPHAN_CRASHED		/* it may have crashed the server */
-} OrphanKind;
 
 extern const SchedulerJob orphans_job;
 

@@ -18,13 +18,11 @@
 #include "storage/lwlock.h"
 #include "utils/memutils.h"
 
-#include "scheduler/dependents.h"
 #include "scheduler/isolation.h"
 #include "scheduler/lanes.h"
-#include "scheduler/orphans.h"
 #include "scheduler/pool.h"
 #include "scheduler/role_line.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/work.h"
 #include "shared/slots.h"
 
 /* The tasks behind one that has been running for this time are reclaimed (ms). */
@@ -38,6 +36,9 @@
  * what runs from its start to its exit.
  */
 static PoolExecutor *executors = NULL;
+
+/* Whom it tells: for all of its life the same. */
+static PoolListener listener;
 
 #define foreach_executor(e)                                                    \
 	for (PoolExecutor *e = executors; e < executors + Shared->nexecutors; e++) \
@@ -92,10 +93,11 @@ adopt_executor(PoolExecutor *executor, SharedExecutor *slot)
 
 /* Adopt the executors that an earlier scheduler of this database has left. */
 void
-pool_create(void)
+pool_create(PoolListener pool_listener)
 {
 	int i;
 
+	listener = pool_listener;
 	executors = MemoryContextAllocZero(TopMemoryContext, Shared->nexecutors * sizeof(PoolExecutor));
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	for (i = 0; i < Shared->nexecutors; i++)
@@ -149,7 +151,7 @@ static void
 orphan_task(PoolTask *task, OrphanKind kind, const TaskFailure *failure)
 {
 	stop_counting(task);
-	orphans_add(task->run, kind, failure);
+	listener.orphaned(task->run, kind, failure);
 }
 
 /* Reap the tasks that have ended: all before "done". */
@@ -163,7 +165,7 @@ reap_finished(PoolExecutor *executor, uint32 done)
 		if (task->queue)
 			queue_learn(task->queue, executor->slot->ring[executor->reaped % SHARED_RING].elapsed);
 		stop_counting(task);
-		dependents_ended(task->run.id);
+		listener.ended(task->run.id);
 	}
 	executor->isolated &= executor->reaped != executor->assigned;
 }
@@ -305,7 +307,7 @@ reap_executor(PoolExecutor *executor)
 			PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
 
 			stop_counting(task);
-			dependents_ended(task->run.id);
+			listener.ended(task->run.id);
 		}
 		forget_executor(executor);
 		return;

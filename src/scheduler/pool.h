@@ -55,7 +55,25 @@ typedef struct PoolExecutor
 	MonoTime taken_at;
 } PoolExecutor;
 
-extern void pool_create(void);
+/* What happened to a run, which decides about its outcome. */
+typedef enum OrphanKind
+{
+	ORPHAN_NOT_STARTED, /* it was not begun: its row is written as if it had not been claimed */
+	ORPHAN_INTERRUPTED, /* its process has exited: it is retried */
+	ORPHAN_YIELDED,		/* it was rolled back, so as not to wait for a lock: it is retried */
+	ORPHAN_STOPPED,		/* a user has stopped it */
+	ORPHAN_FAILED,		/* its process has exited and recorded how it has ended */
+	ORPHAN_CRASHED		/* it may have crashed the server */
+} OrphanKind;
+
+/* Whom the pool tells, above it, what has become of tasks. */
+typedef struct PoolListener
+{
+	void (*ended)(int64 id); /* its row says so, or will */
+	void (*orphaned)(TaskRun run, OrphanKind kind, const TaskFailure *failure);
+} PoolListener;
+
+extern void pool_create(PoolListener pool_listener);
 extern PoolExecutor *pool_next(const PoolExecutor *previous);
 
 /* Loop over all executors of this scheduler. */

@@ -17,7 +17,6 @@
 #include "utils/memutils.h"
 
 #include "scheduler/prepare.h"
-#include "scheduler/scheduler.h"
 #include "scheduler/work.h"
 #include "settings.h"
 #include "shared/shared.h"

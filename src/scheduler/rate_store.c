@@ -16,7 +16,6 @@
 #include "scheduler/groups.h"
 #include "scheduler/rate_store.h"
 #include "scheduler/rates.h"
-#include "scheduler/scheduler.h"
 #include "scheduler/work.h"
 #include "shared/report.h"
 #include "task/rate_table.h"

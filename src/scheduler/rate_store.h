@@ -7,7 +7,7 @@
 
 #include "postgres.h"
 
-#include "scheduler/dispatch.h"
+#include "scheduler/round.h"
 #include "scheduler/job.h"
 #include "shared/clock.h"
 

@@ -21,7 +21,6 @@
 #include "utils/timestamp.h"
 
 #include "scheduler/reboot.h"
-#include "scheduler/scheduler.h"
 #include "scheduler/work.h"
 #include "shared/shared.h"
 #include "task/rows.h"

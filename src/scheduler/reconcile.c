@@ -18,7 +18,6 @@
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
 #include "scheduler/reconcile.h"
-#include "scheduler/scheduler.h"
 #include "scheduler/work.h"
 #include "shared/crash.h"
 #include "task/rows.h"

@@ -19,7 +19,6 @@
 #include "scheduler/history.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/rules_reader.h"
-#include "scheduler/scheduler.h"
 #include "scheduler/work.h"
 #include "shared/report.h"
 #include "shared/shared.h"

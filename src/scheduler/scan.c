@@ -27,7 +27,6 @@
 #include "scheduler/reconcile.h"
 #include "scheduler/refused.h"
 #include "scheduler/scan.h"
-#include "scheduler/scheduler.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
 #include "task/rows.h"

@@ -49,7 +49,6 @@
 #include "scheduler/role_line.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
-#include "scheduler/scheduler.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
 #include "settings.h"
@@ -89,8 +88,6 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 
 /* Then it exits after this time, if there are not places for all databases (ms). */
 #define REST_MS 5000
-
-SchedulerProcess *MyScheduler = NULL;
 
 /* Static, because these are of the loop. */
 static DispatchRound last_round;  /* after an error it is known what was chosen */
@@ -594,7 +591,7 @@ prepare_process(void)
 	work_define();
 	port_describe(); /* for triggers of the owner's */
 	groups_create(GROUPS_LIMIT, (int64) Settings.aging * 1000);
-	pool_create();
+	pool_create((PoolListener){.ended = dependents_ended, .orphaned = orphans_add});
 }
 
 /* Nothing new starts.  Tasks that were assigned and not begun wait again. */

@@ -7,7 +7,7 @@
 
 #include "postgres.h"
 
-#include "scheduler/dispatch.h"
+#include "scheduler/round.h"
 #include "task/table.h"
 
 extern bool strict_keeps(DispatchRound *round, QueueGroup *group, bool refused);

@@ -17,7 +17,6 @@
 #include "scheduler/dependents.h"
 #include "scheduler/history.h"
 #include "scheduler/refused.h"
-#include "scheduler/scheduler.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
 #include "shared/serving.h"

@@ -27,7 +27,6 @@
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
-#include "scheduler/scheduler.h"
 #include "scheduler/work.h"
 #include "shared/statistics.h"
 #include "task/events.h"
@@ -45,6 +44,13 @@
 /* Longest wait for the lock of a row in work_begin_writing. */
 #define ROW_LOCK_TIMEOUT "20ms"
 
+SchedulerProcess *MyScheduler = NULL;
+
+/* Static, because these are of the one transaction that the process may have open. */
+static bool lazy;			  /* the commit need not be durable */
+static OwnerScope scope;	  /* while the process acts as the table's owner */
+static TimeoutId end_timeout; /* of a transaction that cannot be cancelled */
+
 /* The transaction takes too long, and the cancel had no effect: end the process. */
 static void
 end_process(void)
@@ -59,7 +65,7 @@ void
 work_end_limit(void)
 {
 	disable_timeout(STATEMENT_TIMEOUT, false);
-	disable_timeout(MyScheduler->end_timeout, false);
+	disable_timeout(end_timeout, false);
 	QueryCancelPending = false;
 }
 
@@ -71,7 +77,7 @@ work_limit(int limit_ms)
 
 	work_end_limit();
 	enable_timeout_at(STATEMENT_TIMEOUT, end);
-	enable_timeout_at(MyScheduler->end_timeout, TimestampTzPlusMilliseconds(end, END_MS));
+	enable_timeout_at(end_timeout, TimestampTzPlusMilliseconds(end, END_MS));
 }
 
 /* Open a transaction; with a table, as its owner. */
@@ -82,7 +88,7 @@ work_begin(const char *activity)
 	SetCurrentStatementStartTimestamp();
 	pgstat_report_activity(STATE_RUNNING, activity);
 	MyScheduler->in_transaction = true;
-	MyScheduler->lazy = false;
+	lazy = false;
 	events_forget();
 	StartTransactionCommand();
 	if (MyScheduler->table)
@@ -92,7 +98,7 @@ work_begin(const char *activity)
 		table_lock(MyScheduler->table, AccessShareLock);
 		if (watch_changed())
 			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
-		owner_become(MyScheduler->table->owner, &MyScheduler->scope);
+		owner_become(MyScheduler->table->owner, &scope);
 	}
 	PushActiveSnapshot(GetTransactionSnapshot());
 	MemoryContextSwitchTo(MyScheduler->context);
@@ -103,10 +109,10 @@ work_begin(const char *activity)
  * does the same again.  A later commit that is durable, such as a claim, makes this one durable.
  */
 void
-work_set_lazy(bool lazy)
+work_set_lazy(bool is_lazy)
 {
 	Assert(MyScheduler->in_transaction);
-	MyScheduler->lazy = lazy;
+	lazy = is_lazy;
 }
 
 /* The signals whose handlers are restored after code of the owner's. */
@@ -143,15 +149,15 @@ work_end(void)
 	Assert(MyScheduler->in_transaction);
 	PopActiveSnapshot();
 	if (MyScheduler->table)
-		AtEOXact_GUC(false, MyScheduler->scope.nest_level);
-	if (MyScheduler->lazy)
+		AtEOXact_GUC(false, scope.nest_level);
+	if (lazy)
 		(void) set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_LOCAL, true, 0, false);
 	CommitTransactionCommand();
 	clean_session();
 	work_end_limit();
 	if (MyScheduler->table)
-		owner_committed(&MyScheduler->scope);
+		owner_committed(&scope);
 	MyScheduler->in_transaction = false;
 	MyScheduler->writing = false;
 	MemoryContextSwitchTo(MyScheduler->context);
@@ -252,7 +258,7 @@ work_define(void)
 
 	for (i = 0; i < (int) lengthof(signals); i++)
 		sigaction(signals[i], NULL, &handlers[i]);
-	MyScheduler->end_timeout = RegisterTimeout(USER_TIMEOUT, end_process);
+	end_timeout = RegisterTimeout(USER_TIMEOUT, end_process);
 	fix_settings();
 	MyScheduler->context =
 		AllocSetContextCreate(TopMemoryContext, "pg_task iteration", ALLOCSET_DEFAULT_SIZES);

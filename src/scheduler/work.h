@@ -1,11 +1,44 @@
 /*
  * work.h
- *		The transactions of the scheduler, as the owner of the task table.
+ *		What all files of the scheduler share, and its transactions, as the owner of the task table.
  */
 #ifndef PG_TASK_WORK_H
 #define PG_TASK_WORK_H
 
 #include "postgres.h"
+
+#include <signal.h>
+
+#include "location.h"
+#include "shared/report.h"
+#include "shared/shared.h"
+#include "task/table.h"
+
+/*
+ * What all files of a scheduler share.  What one of them remembers from iteration to iteration is
+ * private to it.
+ */
+typedef struct SchedulerProcess
+{
+	SharedScheduler *slot;
+	const char *database; /* its name when this process started */
+	Location settings;	  /* of the task table */
+	uint32 wait_event;
+
+	/* the task table, and the transaction on it */
+	TaskTable *table;					  /* in TopMemoryContext; NULL: it has to be prepared */
+	Oid last_relid;						  /* whose rows are known, as far as any are */
+	bool away;							  /* the table is: its tasks are held back */
+	bool absent;						  /* there is none, and none is to be created */
+	Reports owner_code;					  /* objects for which tasks wait, that were logged */
+	MemoryContext context;				  /* reset in every iteration */
+	volatile sig_atomic_t in_transaction; /* or connecting: read by the handler of SIGTERM */
+	bool writing;						  /* between work_begin_writing and work_end */
+	bool row_missed;					  /* since the last scan began, a row was locked */
+} SchedulerProcess;
+
+/* NULL in all other processes. */
+extern SchedulerProcess *MyScheduler;
 
 /* Longest transaction that scans the table (ms); see work_limit. */
 #define WORK_SCAN_MS 60000

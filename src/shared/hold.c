@@ -79,26 +79,13 @@ hold_take(Oid database)
 	LWLockRelease(Shared->directory);
 }
 
-/* Is this database held?  The caller holds the directory lock. */
-bool
-hold_exists_locked(Oid database)
-{
-	bool held = false;
-	int i;
-
-	Assert(LWLockHeldByMe(Shared->directory));
-	for (i = 0; Shared->nholds > 0 && i < Shared->nprocs + SHARED_HOLDS && !held; i++)
-		held = Shared->holds[i].database == database;
-	return held;
-}
-
 bool
 hold_exists(Oid database)
 {
 	bool held;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	held = hold_exists_locked(database);
+	held = shared_database_is_held(database);
 	LWLockRelease(Shared->directory);
 	return held;
 }

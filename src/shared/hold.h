@@ -9,7 +9,6 @@
 
 extern void hold_take(Oid database);
 extern bool hold_exists(Oid database);
-extern bool hold_exists_locked(Oid database);
 extern void hold_wait(Oid database, int timeout);
 extern void hold_release(void);
 

@@ -495,6 +495,7 @@ extern int shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, i
 extern void shared_scheduler_sleep(SharedScheduler *me, TimestampTz until);
 extern bool shared_scheduler_has_events(SharedScheduler *me, int events);
 
+extern bool shared_database_is_held(Oid database);
 extern bool shared_task_of(int proc, int64 *id, TimestampTz *planned);
 
 #endif /* PG_TASK_SHARED_H */

@@ -45,7 +45,6 @@
 #include "storage/proc.h"
 
 #include "compat.h"
-#include "shared/hold.h"
 #include "shared/slots.h"
 
 /*
@@ -142,7 +141,7 @@ scheduler_slot_reserve(Oid database, Oid user)
 
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	Assert(Shared->supervisor == COMPAT_MY_PROC);
-	if (scheduler_slot_find(database) == NULL && !hold_exists_locked(database))
+	if (scheduler_slot_find(database) == NULL && !shared_database_is_held(database))
 		slot = find_free_scheduler();
 	if (slot)
 	{
@@ -556,4 +555,29 @@ executor_slot_of(int proc)
 			result = &Shared->executors[i];
 	LWLockRelease(Shared->directory);
 	return result;
+}
+
+/*
+ * Find the task that a process runs: its id, and the time that it was first planned for.  Returns
+ * false if the process is not an executor or runs none.
+ */
+bool
+shared_task_of(int proc, int64 *id, TimestampTz *planned)
+{
+	SharedExecutor *executor = executor_slot_of(proc);
+	bool found;
+
+	if (executor == NULL)
+		return false;
+	LWLockAcquire(executor->lock, LW_SHARED);
+	found = executor->taken != executor->done;
+	if (found)
+	{
+		const SharedTask *task = &executor->ring[(executor->taken - 1) % SHARED_RING];
+
+		*id = task->run.id;
+		*planned = task->planned;
+	}
+	LWLockRelease(executor->lock);
+	return found;
 }

@@ -17,7 +17,6 @@
 #include "shared/slots.h"
 #include "shared/worker.h"
 #include "supervisor/places.h"
-#include "supervisor/supervisor.h"
 
 /* Retry interval while RegisterDynamicBackgroundWorker fails (ms). */
 #define NO_WORKER_RETRY_MS 100
@@ -53,6 +52,31 @@
 /* What is missing, and is logged once while it is. */
 #define NO_WORKER "worker slot"
 #define CROWD "places for all databases"
+
+SupervisorProcess MySupervisor;
+
+/* The next iteration begins at this time, or before. */
+static void
+wake_at(MonoTime moment)
+{
+	MySupervisor.next = clock_min(MySupervisor.next, moment);
+}
+
+/*
+ * Compute again when the databases without a scheduler need one.  Bounded by their number; called
+ * when it turns out that there are places for all, or are not any more, and after a reload.
+ */
+void
+places_compute_needs(MonoTime now)
+{
+	HASH_SEQ_STATUS scan;
+	DatabaseEntry *entry;
+
+	hash_seq_init(&scan, MySupervisor.databases);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+		if (entry->place == ENTRY_SLEEPING || entry->place == ENTRY_DISABLED)
+			sleepers_sleep(&MySupervisor.sleepers, entry, now);
+}
 
 /* Is the scheduler connected to its database? */
 bool
@@ -128,7 +152,7 @@ terminate_late_scheduler(DatabaseEntry *entry, MonoTime now)
 	if (!clock_is_before(now, end) && entry->handle)
 		TerminateBackgroundWorker(entry->handle);
 	else
-		supervisor_wake_at(end);
+		wake_at(end);
 }
 
 /*
@@ -151,7 +175,7 @@ is_preparing(const DatabaseEntry *entry, MonoTime now)
 	/* read without the scheduler's lock: a wrong guess only delays the next start */
 	if (OidIsValid(entry->slot->relid) || !clock_is_before(now, end))
 		return false;
-	supervisor_wake_at(end);
+	wake_at(end);
 	return true;
 }
 
@@ -194,7 +218,7 @@ ask_schedulers_to_exit(int needed, MonoTime now)
 			return;
 		if (clock_is_before(now, end_of_slice(victim)))
 		{
-			supervisor_wake_at(end_of_slice(victim));
+			wake_at(end_of_slice(victim));
 			return;
 		}
 		victim->asked = now;
@@ -260,7 +284,7 @@ note_crowd(int places, MonoTime now)
 	if (crowded == sleepers->crowded)
 		return;
 	sleepers->crowded = crowded;
-	supervisor_compute_needs(now);
+	places_compute_needs(now);
 }
 
 /*
@@ -314,7 +338,7 @@ start_schedulers(int places, MonoTime now)
 		{
 			/* others may succeed: a scheduler of an earlier supervisor's may be exiting here */
 			entry->not_before = clock_plus_ms(now, NO_WORKER_RETRY_MS);
-			supervisor_wake_at(entry->not_before);
+			wake_at(entry->not_before);
 			sleepers_sleep(sleepers, entry, now);
 			starts--;
 		}
@@ -338,7 +362,7 @@ places_share(MonoTime now)
 	places = start_schedulers(places, now);
 	first = sleepers_first(sleepers);
 	if (first && clock_is_before(now, first->need))
-		supervisor_wake_at(first->need);
+		wake_at(first->need);
 	if (places > 0)
 		return;
 	needed = Max(count_needing_now(now), -places);

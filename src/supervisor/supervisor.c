@@ -68,7 +68,6 @@ PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 /* The wall clock was set if it moves against the monotonic one by more than this (us). */
 #define CLOCK_STEP_US 1000000
 
-SupervisorProcess MySupervisor;
 
 void
 supervisor_register(void)
@@ -78,13 +77,6 @@ supervisor_register(void)
 	worker_describe(&worker, "supervisor");
 	worker.bgw_restart_time = 1;
 	RegisterBackgroundWorker(&worker);
-}
-
-/* The next iteration begins at this time, or before. */
-void
-supervisor_wake_at(MonoTime moment)
-{
-	MySupervisor.next = clock_min(MySupervisor.next, moment);
 }
 
 /* Forget a database that is to have no scheduler. */
@@ -265,22 +257,6 @@ stop_unwanted_schedulers(void)
 }
 
 /*
- * Compute again when the databases without a scheduler need one.  Bounded by their number; called
- * when it turns out that there are places for all, or are not any more, and after a reload.
- */
-void
-supervisor_compute_needs(MonoTime now)
-{
-	HASH_SEQ_STATUS scan;
-	DatabaseEntry *entry;
-
-	hash_seq_init(&scan, MySupervisor.databases);
-	while ((entry = hash_seq_search(&scan)) != NULL)
-		if (entry->place == ENTRY_SLEEPING || entry->place == ENTRY_DISABLED)
-			sleepers_sleep(&MySupervisor.sleepers, entry, now);
-}
-
-/*
  * A reload may have moved the tables, and after a step of the clock nobody knows when something is
  * due: look at each database again.
  */
@@ -288,7 +264,7 @@ static void
 look_again(MonoTime now)
 {
 	MySupervisor.sleepers.look = now;
-	supervisor_compute_needs(now);
+	places_compute_needs(now);
 	MySupervisor.read_again = now;
 }
 
@@ -364,7 +340,7 @@ take_marks(MonoTime now)
 			sleepers_sleep(&MySupervisor.sleepers, entry, now);
 	}
 	if (lost)
-		supervisor_compute_needs(now);
+		places_compute_needs(now);
 }
 
 /* Compare the databases that should have a scheduler with those that have one, and act on it. */

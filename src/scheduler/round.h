@@ -1,0 +1,57 @@
+/*
+ * round.h
+ *		A round of dispatch: what was chosen, and what has become of it.
+ */
+#ifndef PG_TASK_ROUND_H
+#define PG_TASK_ROUND_H
+
+#include "postgres.h"
+
+#include "nodes/pg_list.h"
+
+#include "scheduler/groups.h"
+#include "scheduler/pool.h"
+#include "shared/clock.h"
+#include "shared/shared.h"
+#include "task/rows.h"
+
+#define DISPATCH_MAX 128 /* maximum number of tasks that one statement claims */
+
+/* A task that was chosen. */
+typedef struct DispatchEntry
+{
+	Candidate candidate; /* its row, for the claim */
+	QueueGroup *group;
+	PoolExecutor *executor;
+	uint32 generation; /* of the executor's slot, when the executor was chosen */
+	Oid role;
+	bool strict;			/* its queue is strict ... */
+	bool kept;				/* ... and it must not be claimed: see strict.c */
+	bool trusted;			/* see SharedTask */
+	const GroupHead *first; /* the row of its strict queue that is before it; NULL: none */
+	Claim *claim;			/* NULL: it was not claimed */
+	QueueStart start;		/* of its queue */
+} DispatchEntry;
+
+/* One round. */
+typedef struct DispatchRound
+{
+	ClockNow now;
+	int limit;			 /* maximum number of tasks that are chosen or failed */
+	int failed;			 /* tasks whose role may not run them */
+	bool dropped;		 /* tasks were dropped, so there may be more to choose from */
+	bool wants_executor; /* an executor should come from another database */
+	int wanted;			 /* executors that roles lack which have one */
+	List *blocked;		 /* of BlockedRole: see choice.c */
+	int refused;		 /* roles that have got no executor */
+	bool full;			 /* the connection limit of the database keeps roles from getting any */
+	int nawaits;		 /* roles that await an executor of another database: see arbiter_await */
+	Oid awaits[SHARED_AWAITS];
+
+	/* the chosen tasks, in the order of their start; [done, count) count as running */
+	int done;
+	int count;
+	DispatchEntry entries[DISPATCH_MAX];
+} DispatchRound;
+
+#endif /* PG_TASK_ROUND_H */
