@@ -282,7 +282,7 @@ subtest 'the places that act as somebody else' => sub {
 	is(join("\n", sort keys %places), join("\n", sort
 		'executor/write_back.c begin_writing', 'executor/write_back.c write_back_read_request',
 		'scheduler/work.c work_begin', 'session/numbering.c read_sequence',
-		'session/removal.c execute_as_owner', 'session/table_access.c become_user',
+		'session/removal.c removal_mark', 'session/table_access.c become_user',
 		'session/table_access.c execute',
 		'task/owner.c owner_become', 'task/owner.c owner_committed', 'task/owner.c restrict_user',
 		'task/table.c complete_table',
