@@ -29,7 +29,6 @@
 #include "shared/crash.h"
 #include "shared/shared.h"
 #include "shared/waiters.h"
-#include "task/direct.h"
 #include "task/queue_table.h"
 #include "task/roles.h"
 #include "task/running.h"
@@ -55,7 +54,6 @@ relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
 {
 	watch_relation_invalidated(relid);
 	queue_table_relation_invalidated(relid);
-	direct_relation_invalidated(relid);
 	trigger_row_relation_invalidated(relid);
 }
 
@@ -96,7 +94,6 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 {
 	/* what this process knows of itself, then what others are told */
 	cleanup_transaction_ended(event);
-	direct_transaction_ended(event);
 	running_transaction_ended(event);
 	pending_transaction_ended(event);
 	waiters_transaction_ended(event);

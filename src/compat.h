@@ -88,6 +88,15 @@
 	table_tuple_update(rel, tid, slot, cid, snapshot, InvalidSnapshot, true, failure, mode, indexes)
 #endif
 
+/* table_tuple_delete, which does not wait. */
+#if PG_VERSION_NUM >= 190000
+#define COMPAT_TUPLE_DELETE(rel, tid, cid, snapshot, failure) \
+	table_tuple_delete(rel, tid, cid, 0, snapshot, InvalidSnapshot, false, failure)
+#else
+#define COMPAT_TUPLE_DELETE(rel, tid, cid, snapshot, failure) \
+	table_tuple_delete(rel, tid, cid, snapshot, InvalidSnapshot, false, failure, false)
+#endif
+
 /* index_beginscan, without ORDER BY. */
 #if PG_VERSION_NUM >= 190000
 #define COMPAT_INDEX_BEGINSCAN(rel, index, snapshot, nkeys) \

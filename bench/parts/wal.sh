@@ -1,13 +1,13 @@
 # shellcheck shell=bash
 # wal: bytes of WAL per task, beside hand-written loops.
 
-# wal_round NAME DELETE: tasks that are inserted and run later, so that each is counted by itself.
+# wal_round NAME KEEP: tasks that are inserted and run later, so that each is counted by itself.
 wal_round() {
-    local name=$1 delete=$2 lsn
+    local name=$1 keep=$2 lsn
     sql 'TRUNCATE task'
     lsn=$(lsn_now)
-    sql "INSERT INTO task (dt, request, delete)
-        SELECT clock_timestamp() + '3 s', 'SELECT 1', $delete FROM generate_series(1, 10000)"
+    sql "INSERT INTO task (dt, request, keep)
+        SELECT clock_timestamp() + '3 s', 'SELECT 1', $keep FROM generate_series(1, 10000)"
     record "wal.insert" "$(wal_since "$lsn") / 10000.0" bytes
     lsn=$(lsn_now)
     wait_drained default
@@ -21,8 +21,8 @@ wal() {
     set_commits asynchronous
     warm_up 4
     for ((round = 0; round < rounds; round++)); do
-        wal_round claim_and_finish false
-        wal_round claim_and_delete true
+        wal_round claim_and_finish NULL::interval
+        wal_round claim_and_delete "interval '0'"
     done
     lsn=$(lsn_now)
     sql "CALL bench.insert_singly(200, 0.005, 'wal')"
@@ -34,6 +34,6 @@ wal() {
     done
     set_commits durable
     judge 'WAL of a task whose row is kept' "$(median wal.claim_and_finish)" bytes '' '' '' 600
-    judge "WAL of a task with \"delete\"" "$(median wal.claim_and_delete)" bytes '' '' '' 400
+    judge "WAL of a task with \"keep\" of 0" "$(median wal.claim_and_delete)" bytes '' '' '' 400
     show_results wal
 }

@@ -146,61 +146,42 @@ end_writing(const Writing *writing)
 	XactReadOnly = writing->read_only;
 }
 
-/* What the claim has found out about the row. */
-static void
-take_claim(const SharedTask *task, TaskResult *result)
-{
-	result->notifies = task->notifies;
-	result->tid = task->tid;
-}
-
 /*
  * Write that a task of a batch is DONE, with the id and the flow that triggers of the owner's see
  * when it runs alone.
  */
 static bool
-write_member(const SharedTask *task, const TaskResult *result)
+write_member(const SharedTask *task, RowFinish *finish)
 {
 	int nest_level = task->flow[0] != '\0' ? NewGUCNestLevel() : 0;
 	bool written;
 
 	show_id_and_flow(task);
-	written = outcome_done(table, task->run, task->role_name, result, task->repeats, task->deletes);
+	written = outcome_done(table, task->role_name, finish);
 	if (nest_level > 0)
 		AtEOXact_GUC(false, nest_level);
 	return written;
 }
 
-/* Does nothing follow from the end of this task but that its row says DONE? */
+/* Write what can be written without a statement first, and then what is left. */
 static bool
-only_ends(const SharedTask *task, const TaskResult *result)
+write_members(const SharedTask *const *tasks, const TaskResult *results, int count)
 {
-	return !result->goes_on && !result->notifies && !task->deletes && !task->repeats;
-}
-
-/* Write what can be written without a statement first, and then each of the others. */
-static bool
-write_members(const SharedTask *const *tasks, TaskResult *results, int count)
-{
-	RowFinish *finishes = palloc(count * sizeof(RowFinish));
-	const RowFinish *next = finishes;
-	int plain = 0;
+	RowFinish *finishes = palloc0(count * sizeof(RowFinish));
 	int i;
 
 	for (i = 0; i < count; i++)
 	{
-		take_claim(tasks[i], &results[i]);
-		if (only_ends(tasks[i], &results[i]))
-			finishes[plain++] = (RowFinish){.run = tasks[i]->run, .result = &results[i]};
+		finishes[i].run = tasks[i]->run;
+		finishes[i].result = &results[i];
 	}
-	rows_finish(table, finishes, plain);
+	rows_finish(table, finishes, count);
 	for (i = 0; i < count; i++)
 	{
-		bool tried = next < finishes + plain && next->result == &results[i];
+		bool over = finishes[i].finished && !finishes[i].repeats && !finishes[i].removes;
 
-		if (!(tried && next->finished) && !write_member(tasks[i], &results[i]))
+		if (!over && !write_member(tasks[i], &finishes[i]))
 			return false;
-		next += tried;
 	}
 	return true;
 }
@@ -212,7 +193,7 @@ write_members(const SharedTask *const *tasks, TaskResult *results, int count)
  * As in write_back_outcome, nothing of the tasks runs any more.
  */
 bool
-write_back_batch(const SharedTask *const *tasks, TaskResult *results, int count)
+write_back_batch(const SharedTask *const *tasks, const TaskResult *results, int count)
 {
 	Writing writing;
 	bool written;
@@ -248,14 +229,13 @@ write_back_set_durability(void)
 bool
 write_back_outcome(const SharedTask *task, TaskResult *result, bool committed)
 {
+	RowFinish finish = {.run = task->run, .result = result};
 	Writing writing;
 	bool written;
 
 	begin_writing(task, committed, &writing);
-	take_claim(task, result);
 	if (result->outcome == TASK_DONE)
-		written =
-			outcome_done(table, task->run, task->role_name, result, task->repeats, task->deletes);
+		written = outcome_done(table, task->role_name, &finish);
 	else if (result->outcome == TASK_STOPPED)
 		written = row_end(table, task->run, result);
 	else

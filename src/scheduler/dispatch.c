@@ -63,7 +63,6 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 	const char *queue = entry->group->queue->name;
 
 	task->run = claim->run;
-	task->tid = claim->tid;
 	task->isolated = entry->candidate.isolated;
 	task->role = entry->role;
 	task->relid = MyScheduler->table->relid;
@@ -72,9 +71,6 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 	task->due = entry->candidate.place.dt;
 	task->defaults = *queue_rules_defaults(queue_rule(entry->group->queue));
 	task->timeout = claim->timeout >= 0 ? claim->timeout : task->defaults.timeout;
-	task->repeats = claim->repeats;
-	task->deletes = claim->deletes;
-	task->notifies = claim->notifies;
 	task->notify = queue_is_limited(entry->group->queue, &entry->group->key) ||
 				   dependents_is_watched(claim->run.id);
 	task->elapsed = 0;
@@ -197,7 +193,8 @@ assign_entries(DispatchRound *round)
 			groups_claimed(entry->group, entry->candidate.place, claim != NULL);
 		if (claim)
 			make_shared_task(claim, entry, &task);
-		if (claim)
+		/* one that goes with its DONE is not history, unless its flow goes on */
+		if (claim && (claim->keep > 0 || claim->flow))
 			history_hint(claim->keep, round->now.mono);
 		/* before anything can fail: from here on the pool counts it, or it does not count */
 		round->done++;

@@ -302,20 +302,36 @@ begin_walk(void)
 	forget_flows();
 }
 
+/* Is this a row in state DONE or STOP? */
+static bool
+has_not_failed(const HistoryRow *row)
+{
+	return row->state && (strcmp(row->state, "DONE") == 0 || strcmp(row->state, "STOP") == 0);
+}
+
+/*
+ * The time that the column "keep" says (s); negative: it says none.  A row with 0 goes with its
+ * DONE, and that says nothing of a failure.
+ */
+static double
+column_keep(const HistoryRow *row)
+{
+	return row->keep == 0 && !has_not_failed(row) ? -1 : row->keep;
+}
+
 /* How long is this row kept (s)?  Negative: for ever. */
 static double
 keep_of(const HistoryRow *row)
 {
 	SettingsTask settings;
-	double keep =
-		row->keep >= 0 ? row->keep : queue_rules_defaults(queue_rules_find(row->queue))->keep;
+	double keep = column_keep(row);
 
+	if (keep < 0)
+		keep = queue_rules_defaults(queue_rules_find(row->queue))->keep;
 	if (keep >= 0)
 		return keep;
 	settings = roles_settings(roles_bound(row->role, row->role_id));
-	if (strcmp(row->state, "DONE") == 0 || strcmp(row->state, "STOP") == 0)
-		return settings.keep;
-	return settings.keep_failed;
+	return has_not_failed(row) ? settings.keep : settings.keep_failed;
 }
 
 /* Return when a row can be removed; DT_NOEND: never. */
@@ -369,7 +385,7 @@ remove_expired_rows(HistoryRow *rows, int count, TimestampTz now)
 	{
 		TimestampTz expiry = expiry_of(&rows[i]);
 
-		walk.column_seen = shorter_time(walk.column_seen, rows[i].keep);
+		walk.column_seen = shorter_time(walk.column_seen, column_keep(&rows[i]));
 		if (expiry < now && !is_running(&rows[i]))
 			rows[expired++] = rows[i];
 		else

@@ -257,7 +257,6 @@ typedef struct SharedNeeds
 typedef struct SharedTask
 {
 	TaskRun run;
-	ItemPointerData tid;		 /* of the row as the claim has written it; invalid: not known */
 	Oid relid;					 /* the task table */
 	Oid role;					 /* the executor rejects a task of another role */
 	char role_name[NAMEDATALEN]; /* the column "role" */
@@ -265,13 +264,10 @@ typedef struct SharedTask
 	TimestampTz due;			 /* the time that this run was planned for */
 	int64 timeout;				 /* microseconds, -1: neither the column nor the queue says */
 	TaskDefaults defaults;		 /* of the queue */
-	bool repeats;
-	bool deletes;
-	bool notifies; /* the column "notify" is set */
-	int8 format;   /* a ResultFormat, -1: the column is NULL */
-	bool trusted;  /* code of the table's owner may run when its row is written */
-	bool notify;   /* the executor wakes the scheduler when the task has ended */
-	bool isolated; /* the task may crash the server, so it runs isolated */
+	int8 format;				 /* a ResultFormat, -1: the column is NULL */
+	bool trusted;				 /* code of the table's owner may run when its row is written */
+	bool notify;				 /* the executor wakes the scheduler when the task has ended */
+	bool isolated;				 /* the task may crash the server, so it runs isolated */
 
 	/*
 	 * The row was changed: the run must end.  Written by the scheduler under the executor's lock.

@@ -10,7 +10,6 @@
 #include "postgres.h"
 
 #include "datatype/timestamp.h"
-#include "storage/itemptr.h"
 
 /* A task whose "max" is NULL is in a group with this limit. */
 #define TASK_UNLIMITED PG_INT32_MAX
@@ -145,8 +144,6 @@ typedef struct TaskResult
 	TimestampTz again;			 /* TASK_AGAIN: time of the retry; 0: at once, "dt" is kept */
 	bool goes_on;				 /* TASK_DONE: the task has asked to be run again ... */
 	TimestampTz next;			 /* ... at this time ... */
-	bool notifies;				 /* TASK_DONE: the column "notify" was set at the claim */
-	ItemPointerData tid;		 /* TASK_DONE: of the row, as a hint where it is; may be invalid */
 	const struct varlena *input; /* ... with this "input", a jsonb; NULL: as it is */
 } TaskResult;
 

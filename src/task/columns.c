@@ -77,11 +77,9 @@ const ColumnDefinition task_columns[TASK_COLUMNS] = {
 	[COLUMN_MISSED] = {"missed", TEXTOID, "", COLUMN_INHERITED,
 		"Which missed runs a repeating task makes up for: one, none or all; NULL: "
 		"pg_task.missed"},
-	[COLUMN_DELETE] = {"delete", BOOLOID, "DEFAULT false", COLUMN_INHERITED | COLUMN_NOT_NULL,
-		"Remove the row when it is DONE"},
 	[COLUMN_KEEP] = {"keep", INTERVALOID, "", COLUMN_INHERITED,
-		"How long the row stays when the task has ended; NULL: pg_task.keep, "
-		"pg_task.keep_failed"},
+		"How long the row stays when the task has ended, 0: it goes with its DONE; NULL: "
+		"pg_task.keep, pg_task.keep_failed"},
 	[COLUMN_KEY] = {"key", TEXTOID, "", COLUMN_INHERITED,
 		"At most one task of its queue with this key waits or runs"},
 	[COLUMN_AFTER] = {"after", INT8ARRAYOID, "", 0,

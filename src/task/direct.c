@@ -1,22 +1,26 @@
 /*
  * direct.c
- *		Writes rows of the task table without a statement: DONE here, the claim in direct_claim.c.
+ *		Claims rows, and sets them to DONE, without a statement.
  *
- * These UPDATEs run for every task.  Three quarters of their processor time went into what is the
- * same each time: the plan is started, all indexes are opened, their conditions are copied, planned
- * and compiled.  Here the conditions are compiled once, and an index is opened only if the row gets
- * an entry in it.
+ * Both run for every task.  A statement would start a plan, open all indexes and compile their
+ * conditions each time, and the claim would lock each row before it writes it, because the server
+ * has no UPDATE that skips locked rows.  Here the conditions are compiled once, an index is opened
+ * only if the row gets an entry in it, and a row is written at once.
  *
- * It is an addition to the statements (row_finish, rows_claim), never their replacement: it writes
- * only rows of tables that need nothing but heap_update and entries in B-tree indexes, and only if
- * nobody has changed the row meanwhile.  Otherwise it writes nothing, and the caller executes the
- * statement, which fires triggers, checks constraints, waits, and reports conflicts.
+ * This is an addition to the statements (rows_claim, row_finish), never their replacement: it
+ * writes only rows of tables that need nothing but heap_update and entries in B-tree indexes, in
+ * which no code of a user can run, and only if nobody has locked or changed the row meanwhile.
+ * Otherwise it writes nothing, and the caller executes the statement, which fires triggers, checks
+ * constraints, waits, and reports conflicts.  A condition that is added to one of the statements
+ * must be added here, too; test/t/direct_differential.pl compares what both have written.
  *
  * Nothing that belongs to a transaction is kept: no relation, no buffer, no snapshot.
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "access/genam.h"
+#include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/nbtree.h"
 #include "access/table.h"
@@ -26,29 +30,31 @@
 #include "catalog/index.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_namespace_d.h"
 #include "catalog/pg_trigger.h"
-#include "catalog/pg_type_d.h"
 #include "commands/trigger.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
-#include "optimizer/optimizer.h"
-#include "storage/bufmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 
 #include "compat.h"
+#include "shared/serving.h"
+#include "shared/shared.h"
 #include "task/columns.h"
 #include "task/direct.h"
 #include "task/owner.h"
-#include "task/statement.h"
+#include "task/watch.h"
 
-/* The columns that are written, at a claim or at the end. */
+/* The columns that are written, at the claim or at the end. */
 static const TaskColumn written[] = {COLUMN_START,	 COLUMN_STOP,	  COLUMN_PID,
 									 COLUMN_ATTEMPT, COLUMN_STATE,	  COLUMN_RESPONSE,
 									 COLUMN_ERROR,	 COLUMN_SQLSTATE, COLUMN_NOTICE};
@@ -60,133 +66,102 @@ typedef struct DirectIndex
 	IndexInfo *info;
 	ExprState *condition; /* of a partial index; NULL: none */
 	bool unchanged;		  /* what is written changes no key of it */
-	bool runs_users;	  /* a comparison may call functions of users */
 } DirectIndex;
 
 /*
- * What is kept of one table, as long as the process lives or until the table changes.  Static,
- * because callbacks (callbacks.c) write it.
+ * What is kept of one table, until a change of it is reported (watch.c) or the process ends.
+ * Static, because all transactions of the process use it.
  */
 static struct
 {
-	bool complete; /* the rest describes the table as it is ... */
-	bool writing;  /* ... and nobody was interrupted while using it */
-	Oid relid;
-	bool plain; /* rows can be written; otherwise the rest is not set */
+	Oid relid;		/* InvalidOid: nothing is known */
+	uint32 changes; /* as watch.c counted them when this was described */
+	bool plain;		/* rows can be written; otherwise the rest is not set */
 	MemoryContext context;
 	EState *estate;
 	Oid id_index; /* unique, on the id alone */
 	DirectIndex *indexes;
 	int nindexes;
-	AttrNumber numbers[TASK_COLUMNS]; /* of the columns that are read or written */
+	AttrNumber numbers[TASK_COLUMNS];
 } direct;
 
-/*
- * A relation has changed.  InvalidOid stands for all relations.  While the description is made, not
- * all indexes are known, so everything counts.
- */
-void
-direct_relation_invalidated(Oid relid)
+/* The rows of a table, one at a time. */
+typedef struct Rows
 {
-	int i;
+	Relation rel;
+	Relation index;		 /* on the id; opened with the scan, for the first row */
+	IndexScanDesc scan;	 /* NULL: none yet */
+	TupleTableSlot *old; /* the row that was found, with all its columns */
+	TupleTableSlot *new;
+} Rows;
 
-	if (!direct.complete)
-		direct.relid = InvalidOid;
-	if (relid == direct.relid || relid == InvalidOid)
-		direct.complete = false;
-	for (i = 0; direct.complete && i < direct.nindexes; i++)
-		if (relid == direct.indexes[i].oid)
-			direct.complete = false;
-}
+/* ---- which tables are written ---- */
 
-/* Forget the table. */
-static void
-forget_table(void)
-{
-	direct.complete = direct.writing = false;
-	direct.nindexes = 0;
-	direct.indexes = NULL;
-	direct.id_index = InvalidOid;
-	if (direct.context)
-		MemoryContextDelete(direct.context);
-	direct.context = NULL;
-}
-
-/*
- * After an error in the middle, free what it has left: the owner's index expressions may have taken
- * much memory.
- */
-void
-direct_transaction_ended(XactEvent event)
-{
-	if (event == XACT_EVENT_ABORT && direct.writing)
-		forget_table();
-}
-
-/* Does a trigger other than ours fire for an UPDATE?  Ours do nothing for this one. */
+/* Does a trigger fire for what is written, other than ours, which do nothing for that? */
 static bool
 has_triggers(const TriggerDesc *triggers)
 {
 	int i;
 
-	if (triggers == NULL)
-		return false;
-	for (i = 0; i < triggers->numtriggers; i++)
+	for (i = 0; triggers && i < triggers->numtriggers; i++)
 	{
 		const Trigger *trigger = &triggers->triggers[i];
+		char *function;
 
-		if (TRIGGER_FOR_UPDATE(trigger->tgtype) &&
-			!statement_trigger_calls(trigger, "pg_task_timed") &&
-			!statement_trigger_calls(trigger, "pg_task_planned") &&
-			!statement_trigger_calls(trigger, "pg_task_numbered"))
+		if ((trigger->tgtype & (TRIGGER_TYPE_UPDATE | TRIGGER_TYPE_DELETE)) == 0)
+			continue;
+		/* nobody but a superuser creates functions there */
+		function = get_func_name(trigger->tgfoid);
+		if (get_func_namespace(trigger->tgfoid) != PG_CATALOG_NAMESPACE || function == NULL ||
+			strncmp(function, "pg_task_", strlen("pg_task_")) != 0)
 			return true;
 	}
 	return false;
 }
 
-/* Must an UPDATE check a row, or compute a column of it? */
-static bool
-has_constraints(const TupleConstr *constraints)
-{
-	return constraints && (constraints->num_check > 0 || constraints->has_generated_stored);
-}
-
 /*
- * Would the server change what is written into one of these columns, or refuse it because of the
- * definition of the column?
+ * Would the server change what is written, compute a column of it, or refuse it because of a
+ * column?  Those that are written may be set to NULL.
  */
 static bool
-changes_values(TupleDesc desc, const TaskColumn *columns, int count)
+has_unusual_columns(TupleDesc desc)
 {
 	int i;
 
-	for (i = 0; i < count; i++)
+	if (desc->constr && desc->constr->num_check > 0)
+		return true;
+	for (i = 0; i < desc->natts; i++)
 	{
-		Form_pg_attribute att = TupleDescAttr(desc, direct.numbers[columns[i]] - 1);
+		Form_pg_attribute att = TupleDescAttr(desc, i);
 
-		if (column_rounds(att) || att->attgenerated != '\0' ||
-			att->attidentity == ATTRIBUTE_IDENTITY_ALWAYS)
+		if (att->attgenerated || (att->attnotnull && !COMPAT_NOT_NULL(desc, i)))
+			return true;
+	}
+	for (i = 0; i < (int) lengthof(written); i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, direct.numbers[written[i]] - 1);
+		bool required = (task_columns[written[i]].flags & COLUMN_NOT_NULL) != 0;
+
+		if (column_rounds(att) || att->attidentity || att->attnotnull != required)
 			return true;
 	}
 	return false;
 }
 
 /*
- * Is all that an UPDATE of the table does to write a tuple into a heap, and to insert it into
- * indexes?  And may its owner, who acts, write it?  Tuples of other access methods look otherwise.
- * The triggers are copied, because the functions are looked up.
+ * Is all that an UPDATE or a DELETE does to write a tuple of a heap, and to insert it into indexes?
+ * And may its owner, who acts, do so?  The triggers are copied, because functions are looked up.
  */
 static bool
 is_plain(Relation rel)
 {
-	if (rel->rd_rel->relkind != RELKIND_RELATION || rel->rd_rel->relispartition || rel->rd_rules ||
-		rel->rd_tableam != GetHeapamTableAmRoutine() ||
-		changes_values(RelationGetDescr(rel), written, lengthof(written)) ||
-		has_constraints(RelationGetDescr(rel)->constr) ||
-		has_triggers(CopyTriggerDesc(rel->trigdesc)))
-		return false;
-	return pg_class_aclmask(RelationGetRelid(rel), GetUserId(), ACL_SELECT | ACL_UPDATE,
-							ACLMASK_ALL) == (ACL_SELECT | ACL_UPDATE);
+	const AclMode needed = ACL_SELECT | ACL_UPDATE | ACL_DELETE;
+
+	return rel->rd_rel->relkind == RELKIND_RELATION && !rel->rd_rel->relispartition &&
+		   !rel->rd_rules && rel->rd_tableam == GetHeapamTableAmRoutine() &&
+		   !has_unusual_columns(RelationGetDescr(rel)) &&
+		   !has_triggers(CopyTriggerDesc(rel->trigdesc)) &&
+		   pg_class_aclmask(RelationGetRelid(rel), GetUserId(), needed, ACLMASK_ALL) == needed;
 }
 
 /* Is this a function that a user has created? */
@@ -197,97 +172,60 @@ is_users(Oid function, void *context pg_attribute_unused())
 }
 
 /*
- * Does an expression call a function that a user has created?  What is compiled of it must not be
- * kept.  Neither must the constraints of a domain, which may call one: when they change, no
- * relation does.
+ * May an expression call a function that a user has created, by itself or, through the server's
+ * functions for arrays and rows, that of a type?
  */
 static bool
 calls_users(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
+	if ((IsA(node, Var) || IsA(node, Const) || IsA(node, RelabelType)) &&
+		exprType(node) >= FirstNormalObjectId)
+		return true;
 	return IsA(node, CoerceToDomain) || check_functions_in_node(node, is_users, context) ||
 		   expression_tree_walker(node, COMPAT_WALKER(calls_users), context);
 }
 
-/* Is it unchanged by what is written, so that the index already has an entry with the same key? */
-static bool
-is_unchanged(const IndexInfo *info)
-{
-	Bitmapset *keys = NULL;
-	int i;
-
-	for (i = 0; i < info->ii_NumIndexKeyAttrs; i++)
-		if (info->ii_IndexAttrNumbers[i] != 0)
-			keys = bms_add_member(keys, info->ii_IndexAttrNumbers[i] -
-											FirstLowInvalidHeapAttributeNumber);
-	pull_varattnos((Node *) info->ii_Expressions, 1, &keys);
-	for (i = 0; i < (int) lengthof(written); i++)
-		if (bms_is_member(direct.numbers[written[i]] - FirstLowInvalidHeapAttributeNumber, keys))
-			return false;
-	return true;
-}
-
 /*
- * Has an expression values of a type that a user has created?  The server's functions for arrays
- * and rows call those of the operator classes of their elements.
+ * Keep what is needed of an index.  Returns false unless it is a B-tree for which no function of a
+ * user is called.
  */
-static bool
-has_users_type(Node *node, void *context)
-{
-	if (node == NULL)
-		return false;
-	if ((IsA(node, Var) || IsA(node, Const) || IsA(node, RelabelType)) &&
-		exprType(node) >= FirstNormalObjectId)
-		return true;
-	return expression_tree_walker(node, COMPAT_WALKER(has_users_type), context);
-}
-
-/*
- * May a function that a user has created be called when a row gets an entry?  That is for the
- * comparison of keys, above all, and it runs as the owner.
- */
-static bool
-runs_users(Relation index, const IndexInfo *info)
-{
-	int i;
-
-	for (i = 0; i < info->ii_NumIndexKeyAttrs; i++)
-		if (TupleDescAttr(RelationGetDescr(index), i)->atttypid >= FirstNormalObjectId ||
-			index_getprocid(index, i + 1, BTORDER_PROC) >= FirstNormalObjectId)
-			return true;
-	return has_users_type((Node *) info->ii_Expressions, NULL) ||
-		   has_users_type((Node *) info->ii_Predicate, NULL);
-}
-
-/* Keep what is needed of an index.  Returns false if it is of a kind that is not served here. */
 static bool
 keep_index(Relation index, DirectIndex *kept)
 {
 	Form_pg_index form = index->rd_index;
-	bool is_id = form->indisunique && form->indisvalid && form->indnkeyatts == 1 &&
-				 form->indkey.values[0] == direct.numbers[COLUMN_ID];
+	IndexInfo *info = BuildIndexInfo(index);
+	int i;
+	int j;
 
 	/* one of kind GIN is on "after", and has no row that is written here */
 	if ((index->rd_rel->relam != BTREE_AM_OID &&
 		 (index->rd_rel->relam != GIN_AM_OID || index->rd_opfamily[0] >= FirstNormalObjectId)) ||
-		!form->indimmediate || form->indisexclusion)
+		!form->indimmediate || form->indisexclusion ||
+		calls_users((Node *) info->ii_Expressions, NULL) ||
+		calls_users((Node *) info->ii_Predicate, NULL))
 		return false;
-	kept->oid = RelationGetRelid(index);
-	kept->info = BuildIndexInfo(index);
-	if (calls_users((Node *) kept->info->ii_Predicate, NULL) ||
-		calls_users((Node *) kept->info->ii_Expressions, NULL))
-		return false;
-	if (kept->info->ii_Predicate)
-		kept->condition = ExecPrepareQual(kept->info->ii_Predicate, direct.estate);
-	kept->unchanged = is_unchanged(kept->info);
-	kept->runs_users = runs_users(index, kept->info);
-	if (is_id && kept->condition == NULL)
+	*kept = (DirectIndex){RelationGetRelid(index), info, NULL, true};
+	for (i = 0; i < info->ii_NumIndexKeyAttrs; i++)
+	{
+		if (TupleDescAttr(RelationGetDescr(index), i)->atttypid >= FirstNormalObjectId ||
+			index_getprocid(index, i + 1, BTORDER_PROC) >= FirstNormalObjectId)
+			return false;
+		for (j = 0; j < (int) lengthof(written); j++)
+			if (form->indkey.values[i] == 0 || form->indkey.values[i] == direct.numbers[written[j]])
+				kept->unchanged = false;
+	}
+	if (info->ii_Predicate)
+		kept->condition = ExecPrepareQual(info->ii_Predicate, direct.estate);
+	else if (form->indisunique && form->indisvalid && form->indnkeyatts == 1 &&
+			 form->indkey.values[0] == direct.numbers[COLUMN_ID])
 		direct.id_index = kept->oid;
 	return true;
 }
 
-/* Keep what is needed of all indexes. */
+/* Keep what is needed of all indexes.  Returns false if one cannot be kept, or none is on the id.
+ */
 static bool
 keep_indexes(Relation rel)
 {
@@ -308,8 +246,8 @@ keep_indexes(Relation rel)
 }
 
 /*
- * Describe the table.  A change that is reported meanwhile leaves "relid" invalid, so that the
- * next run describes it again.
+ * Describe the table.  A change that is reported meanwhile has the next run describe it again.  To
+ * read conditions may evaluate parts of them.
  */
 static void
 describe_table(Relation rel)
@@ -318,240 +256,104 @@ describe_table(Relation rel)
 	int i;
 
 	owner_pin_path();
-	forget_table();
+	if (direct.context)
+		MemoryContextDelete(direct.context);
+	memset(&direct, 0, sizeof(direct));
 	direct.context =
 		AllocSetContextCreate(TopMemoryContext, "pg_task direct", ALLOCSET_DEFAULT_SIZES);
 	old = MemoryContextSwitchTo(direct.context);
-	direct.relid = RelationGetRelid(rel);
+	direct.changes = watch_changes();
 	for (i = 0; i < TASK_COLUMNS; i++)
 		direct.numbers[i] = get_attnum(RelationGetRelid(rel), task_columns[i].name);
 	direct.estate = CreateExecutorState();
 	direct.plain =
 		columns_complete(rel, task_columns, TASK_COLUMNS) && is_plain(rel) && keep_indexes(rel);
-	direct.complete = OidIsValid(direct.relid);
+	direct.relid = RelationGetRelid(rel);
 	MemoryContextSwitchTo(old);
 }
 
-/* A column of a row. */
-Datum
-direct_value(TupleTableSlot *slot, TaskColumn column, bool *isnull)
+/* ---- the columns of a row ---- */
+
+static Datum
+value_of(const TupleTableSlot *slot, TaskColumn column)
 {
-	return slot_getattr(slot, direct.numbers[column], isnull);
+	return slot->tts_values[direct.numbers[column] - 1];
 }
 
-bool
-direct_is_null(TupleTableSlot *slot, TaskColumn column)
+static bool
+is_null(const TupleTableSlot *slot, TaskColumn column)
 {
-	return slot_attisnull(slot, direct.numbers[column]);
+	return slot->tts_isnull[direct.numbers[column] - 1];
 }
 
 /* Is a column of type text exactly this? */
-bool
-direct_is_text(TupleTableSlot *slot, TaskColumn column, const char *wanted)
+static bool
+is_text(const TupleTableSlot *slot, TaskColumn column, const char *wanted)
 {
-	bool isnull;
-	Datum value = direct_value(slot, column, &isnull);
 	const text *string;
 
-	if (isnull)
+	if (is_null(slot, column))
 		return false;
-	string = DatumGetTextPP(value);
+	string = DatumGetTextPP(value_of(slot, column));
 	return VARSIZE_ANY_EXHDR(string) == strlen(wanted) &&
 		   memcmp(VARDATA_ANY(string), wanted, strlen(wanted)) == 0;
 }
 
-/* Find the row with this id, as the snapshot sees it: rows->old, which keeps its buffer pinned. */
-bool
-direct_find(DirectRows *rows, int64 id)
+/* A text; NULL for NULL. */
+static char *
+text_or_null(const TupleTableSlot *slot, TaskColumn column)
 {
-	ScanKeyData key;
-
-	if (rows->scan == NULL)
-	{
-		/* what is told of the table when the index is locked may have it read conditions again */
-		owner_pin_path();
-		rows->index = index_open(direct.id_index, RowExclusiveLock);
-		rows->scan = COMPAT_INDEX_BEGINSCAN(rows->rel, rows->index, GetActiveSnapshot(), 1);
-	}
-	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
-	index_rescan(rows->scan, &key, 1, NULL, 0);
-	return index_getnext_slot(rows->scan, ForwardScanDirection, rows->old);
+	return is_null(slot, column) ? NULL : TextDatumGetCString(value_of(slot, column));
 }
 
-/* Find a row where it was read or written; the caller sees whether it is that row. */
-bool
-direct_find_at(DirectRows *rows, ItemPointerData tid)
+/* The length of an interval (us), in years of so many days: comparisons have 360, epochs 365.25. */
+static double
+interval_us(const Interval *interval, double year)
 {
-	/* VACUUM may have cut it off before this transaction has locked the table */
-	if (rows->blocks == 0)
-		rows->blocks = RelationGetNumberOfBlocks(rows->rel);
-	return ItemPointerGetBlockNumber(&tid) < rows->blocks &&
-		   table_tuple_fetch_row_version(rows->rel, &tid, GetActiveSnapshot(), rows->old);
+	return interval->time +
+		   (interval->day + interval->month % 12 * 30 + interval->month / 12 * year) *
+			   USECS_PER_DAY;
 }
 
-/*
- * Has the page of the row room for a new version?  A look without a lock, as the server takes it
- * before it prunes a page.
- */
+/* Is another run planned when this one has ended?  REPEATS in rows_sql.h. */
 static bool
-has_room(const TupleTableSlot *slot)
+repeats(const TupleTableSlot *slot)
 {
-	const BufferHeapTupleTableSlot *old = (const BufferHeapTupleTableSlot *) slot;
-
-	Assert(TTS_IS_BUFFERTUPLE(slot));
-	return PageGetHeapFreeSpace(BufferGetPage(old->buffer)) >= 2 * old->base.tuple->t_len;
+	return (!is_null(slot, COLUMN_REPEAT) || !is_null(slot, COLUMN_CRON)) &&
+		   is_null(slot, COLUMN_NEXT);
 }
 
-/*
- * Find a row where a claim has written it.  This saves the way through the index.  A page that is
- * full is not for this: on that way the server prunes it, so that the new version need not be
- * written to another page.
- */
-static bool
-find_claimed(DirectRows *rows, ItemPointerData tid)
-{
-	if (!ItemPointerIsValid(&tid))
-		return false;
-	if (direct_find_at(rows, tid) && has_room(rows->old))
-		return true;
-	ExecClearTuple(rows->old); /* a page that is pinned is not pruned */
-	return false;
-}
-
-/* Set a column of the new row. */
-void
-direct_set(DirectRows *rows, TaskColumn column, Datum value)
+static void
+set(Rows *rows, TaskColumn column, Datum value)
 {
 	rows->new->tts_values[direct.numbers[column] - 1] = value;
 	rows->new->tts_isnull[direct.numbers[column] - 1] = false;
 }
 
-void
-direct_set_null(DirectRows *rows, TaskColumn column)
+static void
+set_null(Rows *rows, TaskColumn column)
 {
 	rows->new->tts_isnull[direct.numbers[column] - 1] = true;
 }
 
 /* Set a text; NULL for NULL. */
-void
-direct_set_text(DirectRows *rows, TaskColumn column, const char *value)
+static void
+set_text(Rows *rows, TaskColumn column, const char *value)
 {
 	if (value)
-		direct_set(rows, column, CStringGetTextDatum(value));
+		set(rows, column, CStringGetTextDatum(value));
 	else
-		direct_set_null(rows, column);
+		set_null(rows, column);
 }
+
+/* ---- rows ---- */
 
 /*
- * Is a column NULL that must not be?  The statement says so; or it computes the column, which is
- * generated and not stored.
- */
-static bool
-lacks_value(const TupleTableSlot *slot)
-{
-	TupleDesc desc = slot->tts_tupleDescriptor;
-	int i;
-
-	for (i = 0; i < desc->natts; i++)
-		if (slot->tts_isnull[i] && TupleDescAttr(desc, i)->attnotnull)
-			return true;
-	return false;
-}
-
-/* Begin a new row, with the values of the old one. */
-void
-direct_copy(DirectRows *rows)
-{
-	TupleDesc desc = rows->old->tts_tupleDescriptor;
-	int i;
-
-	slot_getallattrs(rows->old);
-	ExecClearTuple(rows->new);
-	for (i = 0; i < desc->natts; i++)
-	{
-		rows->new->tts_values[i] = rows->old->tts_values[i];
-		rows->new->tts_isnull[i] = rows->old->tts_isnull[i] || TupleDescAttr(desc, i)->attisdropped;
-	}
-	ExecStoreVirtualTuple(rows->new);
-}
-
-/* Insert the new row into an index. */
-static void
-insert_entry(Relation rel, const DirectIndex *kept, TupleTableSlot *slot)
-{
-	Relation index = index_open(kept->oid, RowExclusiveLock);
-	Datum values[INDEX_MAX_KEYS];
-	bool isnull[INDEX_MAX_KEYS];
-
-	FormIndexDatum(kept->info, slot, direct.estate, values, isnull);
-	(void) index_insert(index, values, isnull, &slot->tts_tid, rel,
-						kept->info->ii_Unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO, kept->unchanged,
-						kept->info);
-	index_close(index, NoLock);
-}
-
-/* Insert the new row into all indexes that it belongs to. */
-static void
-insert_entries(Relation rel, TupleTableSlot *slot)
-{
-	ExprContext *context = GetPerTupleExprContext(direct.estate);
-	int i;
-
-	context->ecxt_scantuple = slot;
-	for (i = 0; i < direct.nindexes; i++)
-	{
-		const DirectIndex *kept = &direct.indexes[i];
-
-		if (kept->runs_users)
-			owner_pin_path();
-		if (kept->info->ii_ReadyForInserts && ExecQual(kept->condition, context))
-			insert_entry(rel, kept, slot);
-	}
-	context->ecxt_scantuple = NULL;
-	ResetPerTupleExprContext(direct.estate);
-}
-
-/*
- * Is the row that was found as free of locks and changes as a new one?  What has ended since may
- * say no, too.
- */
-bool
-direct_is_free(const DirectRows *rows)
-{
-	const BufferHeapTupleTableSlot *slot = (const BufferHeapTupleTableSlot *) rows->old;
-
-	Assert(TTS_IS_BUFFERTUPLE(rows->old));
-	return (slot->base.tuple->t_data->t_infomask & HEAP_XMAX_INVALID) != 0;
-}
-
-/*
- * Write the new row.  Returns false if nothing was written: somebody has changed the old one since
- * the snapshot, or it would have a NULL that is not allowed.  Whoever has only locked it is waited
- * for: heap_update must not be called for a locked row otherwise, and asserts that.
- */
-bool
-direct_write(DirectRows *rows)
-{
-	COMPAT_UPDATE_INDEXES indexes;
-	TM_FailureData failure;
-	LockTupleMode mode;
-
-	CheckCmdReplicaIdentity(rows->rel, CMD_UPDATE);
-	if (lacks_value(rows->new) ||
-		COMPAT_TUPLE_UPDATE(rows->rel, &rows->old->tts_tid, rows->new, GetCurrentCommandId(true),
-							GetActiveSnapshot(), &failure, &mode, &indexes) != TM_Ok)
-		return false;
-	if (indexes)
-		insert_entries(rows->rel, rows->new);
-	return true;
-}
-
-/*
- * Begin to find and write rows of a table, until direct_end.  Returns false if the table needs
+ * Begin to find and write rows of a table, until end_rows.  Returns false if the table needs
  * statements.  The caller acts as its owner, and has locked it.
  */
-bool
-direct_begin(DirectRows *rows, const TaskTable *table)
+static bool
+begin_rows(Rows *rows, const TaskTable *table)
 {
 	Relation rel;
 
@@ -561,23 +363,25 @@ direct_begin(DirectRows *rows, const TaskTable *table)
 	/* what the request has written must be seen, and what it has defined, as by any statement */
 	CommandCounterIncrement();
 	rel = table_open(table->relid, RowExclusiveLock);
-	if (!direct.complete || direct.writing || direct.relid != table->relid)
+	if (direct.relid != table->relid || direct.changes != watch_changes())
 		describe_table(rel);
-	if (!direct.complete || !direct.plain)
+	if (!direct.plain || direct.changes != watch_changes())
 	{
 		table_close(rel, NoLock);
 		return false;
 	}
 	PushActiveSnapshot(GetTransactionSnapshot());
-	direct.writing = true;
-	*rows = (DirectRows){.rel = rel};
+	/* what the indexes compute belongs to the caller */
+	GetPerTupleExprContext(direct.estate)->ecxt_per_tuple_memory = CurrentMemoryContext;
+	*rows = (Rows){.rel = rel};
 	rows->old = table_slot_create(rel, NULL);
 	rows->new = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsVirtual);
 	return true;
 }
 
-void
-direct_end(DirectRows *rows)
+/* What was written is seen by the next statement. */
+static void
+end_rows(Rows *rows)
 {
 	if (rows->scan)
 	{
@@ -586,49 +390,317 @@ direct_end(DirectRows *rows)
 	}
 	ExecDropSingleTupleTableSlot(rows->old);
 	ExecDropSingleTupleTableSlot(rows->new);
-	direct.writing = false;
 	PopActiveSnapshot();
 	table_close(rows->rel, NoLock);
+	CommandCounterIncrement();
 }
 
-/* Is this row that run, and was it not planned again meanwhile?  The fence of row_finish. */
+/* Find the row with this id, as the snapshot sees it: rows->old, which keeps its buffer pinned. */
 static bool
-is_run(TupleTableSlot *slot, TaskRun run)
+find_row(Rows *rows, int64 id)
 {
-	bool isnull[4];
-	int64 id = DatumGetInt64(direct_value(slot, COLUMN_ID, &isnull[3]));
-	int32 attempt = DatumGetInt32(direct_value(slot, COLUMN_ATTEMPT, &isnull[0]));
-	TimestampTz claimed = DatumGetTimestampTz(direct_value(slot, COLUMN_START, &isnull[1]));
-	TimestampTz dt = DatumGetTimestampTz(direct_value(slot, COLUMN_DT, &isnull[2]));
+	ScanKeyData key;
 
-	return !isnull[3] && id == run.id && !isnull[0] && attempt == run.attempt && !isnull[1] &&
-		   claimed == run.claimed && !isnull[2] && dt <= run.claimed &&
-		   direct_is_text(slot, COLUMN_STATE, "WORK");
-}
-
-/* Make the row as it is to be when the run is DONE. */
-static void
-make_done(DirectRows *rows, const TaskResult *result)
-{
-	direct_copy(rows);
-	direct_set_text(rows, COLUMN_STATE, "DONE");
-	direct_set(rows, COLUMN_START, TimestampTzGetDatum(result->start));
-	direct_set(rows, COLUMN_STOP, TimestampTzGetDatum(result->stop));
-	direct_set_text(rows, COLUMN_RESPONSE, result->response);
-	direct_set_text(rows, COLUMN_NOTICE, result->notice);
-	direct_set_null(rows, COLUMN_ERROR);
-	direct_set_null(rows, COLUMN_SQLSTATE);
-}
-
-/* Find the row of a run, and set it to DONE. */
-static bool
-finish_row(DirectRows *rows, const RowFinish *finish)
-{
-	if (!(find_claimed(rows, finish->result->tid) && is_run(rows->old, finish->run)) &&
-		!(direct_find(rows, finish->run.id) && is_run(rows->old, finish->run)))
+	if (rows->scan == NULL)
+	{
+		rows->index = index_open(direct.id_index, RowExclusiveLock);
+		rows->scan = COMPAT_INDEX_BEGINSCAN(rows->rel, rows->index, GetActiveSnapshot(), 1);
+	}
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
+	index_rescan(rows->scan, &key, 1, NULL, 0);
+	if (!index_getnext_slot(rows->scan, ForwardScanDirection, rows->old))
 		return false;
-	make_done(rows, finish->result);
-	return direct_write(rows);
+	slot_getallattrs(rows->old);
+	return true;
+}
+
+/*
+ * Is the row that was found as free of locks and changes as a new one?  What has ended since may
+ * say no, too.
+ */
+static bool
+is_free(const Rows *rows)
+{
+	const BufferHeapTupleTableSlot *slot = (const BufferHeapTupleTableSlot *) rows->old;
+
+	Assert(TTS_IS_BUFFERTUPLE(rows->old));
+	return (slot->base.tuple->t_data->t_infomask & HEAP_XMAX_INVALID) != 0;
+}
+
+/* Begin a new row, with the values of the old one. */
+static void
+copy_row(Rows *rows)
+{
+	TupleDesc desc = rows->old->tts_tupleDescriptor;
+	int i;
+
+	ExecClearTuple(rows->new);
+	memcpy(rows->new->tts_values, rows->old->tts_values, desc->natts * sizeof(Datum));
+	for (i = 0; i < desc->natts; i++)
+		rows->new->tts_isnull[i] = rows->old->tts_isnull[i] || TupleDescAttr(desc, i)->attisdropped;
+	ExecStoreVirtualTuple(rows->new);
+}
+
+/* Insert the new row into all indexes that it belongs to. */
+static void
+insert_entries(const Rows *rows)
+{
+	int i;
+
+	GetPerTupleExprContext(direct.estate)->ecxt_scantuple = rows->new;
+	for (i = 0; i < direct.nindexes; i++)
+	{
+		const DirectIndex *kept = &direct.indexes[i];
+		Datum values[INDEX_MAX_KEYS];
+		bool isnull[INDEX_MAX_KEYS];
+		Relation index;
+
+		if (!kept->info->ii_ReadyForInserts ||
+			!ExecQual(kept->condition, GetPerTupleExprContext(direct.estate)))
+			continue;
+		index = index_open(kept->oid, RowExclusiveLock);
+		FormIndexDatum(kept->info, rows->new, direct.estate, values, isnull);
+		(void) index_insert(index, values, isnull, &rows->new->tts_tid, rows->rel,
+							kept->info->ii_Unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
+							kept->unchanged, kept->info);
+		index_close(index, NoLock);
+	}
+}
+
+/*
+ * Write the new row in the place of the old one.  Returns false if that is left to the statement,
+ * because somebody has changed the old one since the snapshot.  Whoever has only locked it is
+ * waited for: heap_update must not be called for a locked row otherwise, and asserts that.
+ */
+static bool
+write_row(Rows *rows)
+{
+	COMPAT_UPDATE_INDEXES indexes;
+	TM_FailureData failure;
+	LockTupleMode mode;
+
+	CheckCmdReplicaIdentity(rows->rel, CMD_UPDATE);
+	if (COMPAT_TUPLE_UPDATE(rows->rel, &rows->old->tts_tid, rows->new, GetCurrentCommandId(true),
+							GetActiveSnapshot(), &failure, &mode, &indexes) != TM_Ok)
+		return false;
+	if (indexes)
+		insert_entries(rows);
+	return true;
+}
+
+/*
+ * Delete the row that was found.  Returns false if that is left to the statement, because somebody
+ * has changed it since the snapshot or has locked it.
+ */
+static bool
+delete_row(Rows *rows)
+{
+	TM_FailureData failure;
+
+	CheckCmdReplicaIdentity(rows->rel, CMD_DELETE);
+	return is_free(rows) &&
+		   COMPAT_TUPLE_DELETE(rows->rel, &rows->old->tts_tid, GetCurrentCommandId(true),
+							   GetActiveSnapshot(), &failure) == TM_Ok;
+}
+
+/* ---- the claim ---- */
+
+/* Does the row wait in this group, and not for other tasks? */
+static bool
+is_waiting(const TupleTableSlot *slot, const TaskGroup *group)
+{
+	int32 max =
+		is_null(slot, COLUMN_MAX) ? TASK_UNLIMITED : DatumGetInt32(value_of(slot, COLUMN_MAX));
+
+	return is_text(slot, COLUMN_STATE, "PLAN") && is_null(slot, COLUMN_WAITS) &&
+		   is_text(slot, COLUMN_QUEUE, group->queue) && max == group->max &&
+		   DatumGetInt32(value_of(slot, COLUMN_PRIORITY)) == group->priority &&
+		   strcmp(NameStr(*DatumGetName(value_of(slot, COLUMN_ROLE))), group->role) == 0 &&
+		   DatumGetInt64(value_of(slot, COLUMN_ROLE_ID)) == group->role_id;
+}
+
+/* The time that the task was first planned for. */
+static TimestampTz
+planned_time(const TupleTableSlot *slot)
+{
+	TaskColumn column = is_null(slot, COLUMN_PLANNED) ? COLUMN_DT : COLUMN_PLANNED;
+
+	return DatumGetTimestampTz(value_of(slot, column));
+}
+
+/* Has the task expired at "now"?  EXPIRED in rows_sql.h: an interval is added in UTC. */
+static bool
+has_expired(const TupleTableSlot *slot, const Candidate *candidate, TimestampTz now)
+{
+	TimestampTz planned = planned_time(slot);
+	Datum active = value_of(slot, COLUMN_ACTIVE);
+
+	if (is_null(slot, COLUMN_ACTIVE))
+		return candidate->active != 0 && planned + candidate->active * 1000 < now;
+	if (interval_us(DatumGetIntervalP(active), 360) >= 100 * 360.0 * USECS_PER_DAY)
+		return false;
+	return DatumGetTimestamp(DirectFunctionCall2(timestamp_pl_interval, TimestampGetDatum(planned),
+												 active)) < now;
+}
+
+/* Was this run missed, and is it not to be made up for?  MISSED in rows_sql.h. */
+static bool
+was_missed(const TupleTableSlot *slot, const Candidate *candidate)
+{
+	return repeats(slot) && DatumGetTimestampTz(value_of(slot, COLUMN_DT)) < serving_since() &&
+		   DatumGetInt32(value_of(slot, COLUMN_ATTEMPT)) == 0 && is_null(slot, COLUMN_PLANNED) &&
+		   (is_null(slot, COLUMN_MISSED) ? candidate->missed == MISSED_NONE
+										 : is_text(slot, COLUMN_MISSED, "none"));
+}
+
+/* May the row of a candidate be claimed? */
+static bool
+may_claim(const TupleTableSlot *slot, const Candidate *candidate, TimestampTz now)
+{
+	TimestampTz dt = DatumGetTimestampTz(value_of(slot, COLUMN_DT));
+
+	return dt == candidate->place.dt && dt <= now && is_waiting(slot, candidate->group) &&
+		   DatumGetInt32(value_of(slot, COLUMN_CRASHED)) == 0 &&
+		   !has_expired(slot, candidate, now) && !was_missed(slot, candidate);
+}
+
+/* Describe the claim of a row.  A request that does not fit into a ring, the executor reads. */
+static void
+fill_claim(const TupleTableSlot *slot, Claim *claim)
+{
+	Datum request = value_of(slot, COLUMN_REQUEST);
+	bool has_input = !is_null(slot, COLUMN_INPUT);
+	Size input = has_input ? toast_datum_size(value_of(slot, COLUMN_INPUT)) : 0;
+	double length;
+
+	claim->timeout = -1;
+	if (!is_null(slot, COLUMN_TIMEOUT))
+	{
+		const Interval *timeout = DatumGetIntervalP(value_of(slot, COLUMN_TIMEOUT));
+
+		length = interval_us(timeout, 360);
+		if (length >= 0 && length < 100 * 360.0 * USECS_PER_DAY)
+			claim->timeout = (int64) interval_us(timeout, 365.25);
+	}
+	claim->keep = -1;
+	if (!is_null(slot, COLUMN_KEEP))
+	{
+		length = interval_us(DatumGetIntervalP(value_of(slot, COLUMN_KEEP)), 365.25);
+		claim->keep = Max(length / USECS_PER_SEC, 0);
+	}
+	claim->format = text_or_null(slot, COLUMN_FORMAT);
+	claim->input = NULL;
+	if (has_input && input <= SHARED_REQUEST)
+		claim->input = DatumGetJsonbPCopy(value_of(slot, COLUMN_INPUT));
+	claim->request = NULL;
+	if (toast_raw_datum_size(request) - VARHDRSZ + input <= SHARED_REQUEST)
+		claim->request = TextDatumGetCString(request);
+	claim->flow = NULL;
+	if (!is_null(slot, COLUMN_FLOW) &&
+		toast_raw_datum_size(value_of(slot, COLUMN_FLOW)) - VARHDRSZ <= TASK_NAME_MAX)
+		claim->flow = text_or_null(slot, COLUMN_FLOW);
+	claim->planned = planned_time(slot);
+	claim->role = pstrdup(NameStr(*DatumGetName(value_of(slot, COLUMN_ROLE))));
+	claim->role_id = DatumGetInt64(value_of(slot, COLUMN_ROLE_ID));
+}
+
+/* Claim the row of a candidate.  Returns false if it is left to the statement. */
+static bool
+claim_row(Rows *rows, const Candidate *candidate, TimestampTz now, TimestampTz claimed,
+		  Claim *claim)
+{
+	int32 attempt;
+
+	/* a lock that is taken after this look is waited for, as long as lock_timeout allows */
+	if (candidate->isolated || !find_row(rows, candidate->place.id) || !is_free(rows) ||
+		!may_claim(rows->old, candidate, now))
+		return false;
+	attempt = Min(DatumGetInt32(value_of(rows->old, COLUMN_ATTEMPT)), PG_INT32_MAX - 1) + 1;
+	copy_row(rows);
+	set_text(rows, COLUMN_STATE, "WORK");
+	set(rows, COLUMN_ATTEMPT, Int32GetDatum(attempt));
+	set(rows, COLUMN_START, TimestampTzGetDatum(claimed));
+	set_null(rows, COLUMN_STOP);
+	set(rows, COLUMN_PID, Int32GetDatum(candidate->pid));
+	if (!write_row(rows))
+		return false;
+	claim->run = (TaskRun){candidate->place.id, attempt, claimed};
+	fill_claim(rows->old, claim);
+	return true;
+}
+
+/*
+ * Claim candidates as rows_claim does, which see.  Returns the number of claims; "left" has room
+ * for all candidates, and gets those that are left to the statement.
+ */
+int
+direct_claim(const TaskTable *table, const Candidate *candidates, int count, TimestampTz now,
+			 TimestampTz claimed, Claim *claims, Candidate *left, int *nleft)
+{
+	Rows rows;
+	bool begun = begin_rows(&rows, table);
+	int found = 0;
+	int i;
+
+	*nleft = 0;
+	for (i = 0; i < count; i++)
+	{
+		if (begun && claim_row(&rows, &candidates[i], now, claimed, &claims[found]))
+			found++;
+		else
+			left[(*nleft)++] = candidates[i];
+	}
+	if (begun)
+		end_rows(&rows);
+	return found;
+}
+
+/* ---- the end ---- */
+
+/*
+ * Is this row that run, which was not planned again meanwhile, and does it notify nobody?  The
+ * fence of row_finish.
+ */
+static bool
+is_run(const TupleTableSlot *slot, TaskRun run)
+{
+	return DatumGetInt64(value_of(slot, COLUMN_ID)) == run.id &&
+		   DatumGetInt32(value_of(slot, COLUMN_ATTEMPT)) == run.attempt &&
+		   !is_null(slot, COLUMN_START) &&
+		   DatumGetTimestampTz(value_of(slot, COLUMN_START)) == run.claimed &&
+		   DatumGetTimestampTz(value_of(slot, COLUMN_DT)) <= run.claimed &&
+		   is_text(slot, COLUMN_STATE, "WORK") && is_null(slot, COLUMN_NOTIFY);
+}
+
+/* Does the row go when it is DONE?  REMOVES in rows_finish.c. */
+static bool
+removes(const TupleTableSlot *slot)
+{
+	return !is_null(slot, COLUMN_KEEP) && is_null(slot, COLUMN_FLOW) &&
+		   interval_us(DatumGetIntervalP(value_of(slot, COLUMN_KEEP)), 360) <= 0;
+}
+
+/* Set the row of a run to DONE, or delete it.  One that repeats is deleted by the caller. */
+static bool
+finish_row(Rows *rows, RowFinish *finish)
+{
+	const TaskResult *result = finish->result;
+
+	if (result->goes_on || !find_row(rows, finish->run.id) || !is_run(rows->old, finish->run))
+		return false;
+	finish->repeats = repeats(rows->old);
+	finish->removes = finish->repeats && removes(rows->old);
+	if (!finish->repeats && removes(rows->old))
+		return delete_row(rows);
+	copy_row(rows);
+	set_text(rows, COLUMN_STATE, "DONE");
+	set(rows, COLUMN_START, TimestampTzGetDatum(result->start));
+	set(rows, COLUMN_STOP, TimestampTzGetDatum(result->stop));
+	set_text(rows, COLUMN_RESPONSE, result->response);
+	set_text(rows, COLUMN_NOTICE, result->notice);
+	set_null(rows, COLUMN_ERROR);
+	set_null(rows, COLUMN_SQLSTATE);
+	return write_row(rows);
 }
 
 /*
@@ -638,12 +710,12 @@ finish_row(DirectRows *rows, const RowFinish *finish)
 void
 direct_finish(const TaskTable *table, RowFinish *finishes, int count)
 {
-	DirectRows rows;
+	Rows rows;
 	int i;
 
-	if (!direct_begin(&rows, table))
+	if (!begin_rows(&rows, table))
 		return;
 	for (i = 0; i < count; i++)
 		finishes[i].finished = finish_row(&rows, &finishes[i]);
-	direct_end(&rows);
+	end_rows(&rows);
 }

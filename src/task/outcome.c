@@ -192,28 +192,26 @@ plan_after_run(const TaskTable *table, RowKey row, const TaskResult *result)
 }
 
 /*
- * Write that the run is DONE.  If the task has asked to be run again, or the row was planned again
- * meanwhile, it is PLAN and not DONE, and it is neither deleted nor does it repeat before the last
- * run has ended.  A row that is locked is not deleted, but DONE.  Returns false if the row no
+ * Write that the run is DONE, unless that is "finished" already, and what follows.  If the task has
+ * asked to be run again, or the row was planned again meanwhile, it is PLAN and not DONE, and it is
+ * neither removed nor does it repeat before the last run has ended.  A row that is locked is not
+ * removed, but DONE.  Returns false if the row no
  * longer belongs to that run.
  */
 bool
-outcome_done(const TaskTable *table, TaskRun run, const char *role, const TaskResult *result,
-			 bool repeats, bool deletes)
+outcome_done(const TaskTable *table, const char *role, RowFinish *finish)
 {
-	TaskRun finished = {run.id, run.attempt, result->start};
-	RowKey row = {run.id, role};
+	const TaskResult *result = finish->result;
+	TaskRun run = finish->run;
 
 	if (result->goes_on)
 		return row_go_on(table, run, result);
-	if (deletes && !repeats && row_delete(table, run, "WORK", result->notifies))
-		return true;
-	if (!row_finish(table, run, result))
+	if (!finish->finished && !row_finish(table, finish))
 		return row_plan_again(table, run, result);
-	if (repeats)
-		plan_after_run(table, row, result);
-	if (deletes)
-		row_delete(table, finished, "DONE", false);
+	if (finish->repeats)
+		plan_after_run(table, (RowKey){run.id, role}, result);
+	if (finish->removes)
+		row_delete(table, (TaskRun){run.id, run.attempt, result->start});
 	return true;
 }
 
@@ -349,12 +347,11 @@ outcome_done_later(const TaskTable *table, TaskRun run, const char *response)
 						 .stop = GetCurrentTimestamp(),
 						 .response = response,
 						 .notice = "INFO:  the request has committed by itself, and the scheduler"
-								   " has written this: other notices are lost",
-						 .notifies = true};
+								   " has written this: other notices are lost"};
+	RowFinish finish = {.run = run, .result = &result};
 	RowRetry row;
 
-	if (!row_retry(table, run, false, &row) ||
-		!outcome_done(table, run, row.role, &result, row.repeats, row.deletes))
+	if (!row_retry(table, run, false, &row) || !outcome_done(table, row.role, &finish))
 		return false;
 	note_end(run, &result, &row);
 	return true;

@@ -14,8 +14,7 @@
 #include "task/rows.h"
 #include "task/table.h"
 
-extern bool outcome_done(const TaskTable *table, TaskRun run, const char *role,
-						 const TaskResult *result, bool repeats, bool deletes);
+extern bool outcome_done(const TaskTable *table, const char *role, RowFinish *finish);
 extern bool outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result,
 						   const TaskDefaults *queue, bool wait);
 extern bool outcome_done_later(const TaskTable *table, TaskRun run, const char *response);

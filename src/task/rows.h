@@ -58,11 +58,7 @@ typedef struct Candidate
 typedef struct Claim
 {
 	TaskRun run;
-	ItemPointerData tid; /* of the row as the claim has written it; invalid: not known */
-	int64 timeout;		 /* us; -1 for NULL */
-	bool repeats;
-	bool deletes;
-	bool notifies; /* the column "notify" is set */
+	int64 timeout; /* us; -1 for NULL */
 	char *format;  /* NULL for NULL */
 	char *request; /* NULL if longer than SHARED_REQUEST, or together with "input" */
 	Jsonb *input;  /* NULL for NULL, and if longer than that */
@@ -80,12 +76,14 @@ typedef struct RowKey
 	const char *role;
 } RowKey;
 
-/* A run that is to be set to DONE. */
+/* A run that is to be set to DONE, and what its row says of what follows. */
 typedef struct RowFinish
 {
 	TaskRun run;
 	const TaskResult *result;
 	bool finished;
+	bool repeats; /* the next run is to be planned ... */
+	bool removes; /* ... and then the row is to be removed */
 } RowFinish;
 
 /* What a run is given. */
@@ -148,7 +146,6 @@ typedef struct RowRetry
 	TimestampTz expires; /* by column "active"; DT_NOEND for NULL */
 	char *format;		 /* NULL for NULL */
 	bool repeats;
-	bool deletes;
 	char *role;
 	int64 role_id;
 	bool planned_again; /* for one more run after this one */
@@ -257,13 +254,13 @@ extern int rows_stop(const TaskTable *table, const TaskRun *runs, int count, Tas
 
 /* rows_finish.c */
 extern bool row_request(const TaskTable *table, TaskRun run, RowRequest *request);
-extern bool row_finish(const TaskTable *table, TaskRun run, const TaskResult *result);
+extern bool row_finish(const TaskTable *table, RowFinish *finish);
 extern void rows_finish(const TaskTable *table, RowFinish *finishes, int count);
 extern bool row_end(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool row_plan_again(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool row_go_on(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry);
-extern bool row_delete(const TaskTable *table, TaskRun run, const char *state, bool notifies);
+extern void row_delete(const TaskTable *table, TaskRun run);
 extern bool row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat);
 extern bool
 row_repeat_waiting(const TaskTable *table, const RowRefusal *refusal, RowRepeat *repeat);

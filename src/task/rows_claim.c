@@ -45,15 +45,14 @@
 	" RETURNING t.id, t.attempt," \
 	"           CASE WHEN t.timeout >= interval '0' AND t.timeout < interval '100 years'" \
 	"                THEN (extract(epoch FROM t.timeout) * 1000000)::int8 END," \
-	"           " REPEATS ", t.delete, substr(t.format, 1, 8)," \
+	"           substr(t.format, 1, 8)," \
 	"           CASE WHEN octet_length(t.request) + coalesce(pg_column_size(t.input), 0)" \
 	"                     <= " CppAsString2(SHARED_REQUEST) \
 	"                THEN t.request END, t.role::text, t.role_id," \
 	"           " PLANNED ", " KEEP "," \
 	"           CASE WHEN pg_column_size(t.input) <= " CppAsString2(SHARED_REQUEST) \
 	"                THEN t.input END," \
-	"           CASE WHEN octet_length(t.flow) <= " CppAsString2(TASK_NAME_MAX) " THEN t.flow END," \
-	"           t.notify IS NOT NULL"
+	"           CASE WHEN octet_length(t.flow) <= " CppAsString2(TASK_NAME_MAX) " THEN t.flow END"
 
 static const Statement claim_rows = {STATEMENT_CLAIM, CLAIM("c")};
 
@@ -113,19 +112,15 @@ returned_claims(MemoryContext where, uint64 count, TimestampTz claimed, Claim *c
 		claim->run.id = statement_int64(i, 1);
 		claim->run.attempt = statement_int32(i, 2);
 		claim->run.claimed = claimed;
-		ItemPointerSetInvalid(&claim->tid);
 		claim->timeout = statement_is_null(i, 3) ? -1 : statement_int64(i, 3);
-		claim->repeats = statement_bool(i, 4);
-		claim->deletes = statement_bool(i, 5);
-		claim->format = statement_text_or_null(where, i, 6);
-		claim->request = statement_text_or_null(where, i, 7);
-		claim->role = statement_text(where, i, 8);
-		claim->role_id = statement_int64(i, 9);
-		claim->planned = statement_time(i, 10);
-		claim->keep = statement_float8(i, 11);
-		claim->input = statement_json_or_null(where, i, 12);
-		claim->flow = statement_text_or_null(where, i, 13);
-		claim->notifies = statement_bool(i, 14);
+		claim->format = statement_text_or_null(where, i, 4);
+		claim->request = statement_text_or_null(where, i, 5);
+		claim->role = statement_text(where, i, 6);
+		claim->role_id = statement_int64(i, 7);
+		claim->planned = statement_time(i, 8);
+		claim->keep = statement_float8(i, 9);
+		claim->input = statement_json_or_null(where, i, 10);
+		claim->flow = statement_text_or_null(where, i, 11);
 	}
 }
 

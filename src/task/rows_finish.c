@@ -82,46 +82,46 @@ row_request(const TaskTable *table, TaskRun run, RowRequest *request)
 }
 
 /* clang-format off */
-#define FINISH \
-	"UPDATE {rows} AS t" \
-	"   SET state = 'DONE', start = $start, stop = $stop, response = $response, notice = $notice," \
-	"       error = NULL, sqlstate = NULL" \
+
+/* With "keep" of 0 a row goes when it is DONE, unless other tasks of its flow have not ended. */
+#define REMOVES "(t.keep <= interval '0' AND t.flow IS NULL)"
+
+static const Statement finish_run = {STATEMENT_FINISH,
+	"UPDATE {rows} AS t"
+	"   SET state = 'DONE', start = $start, stop = $stop, response = $response, notice = $notice,"
+	"       error = NULL, sqlstate = NULL"
 	" WHERE " IS_RUN " AND t.state = 'WORK' AND " IS_LAST_RUN
+	" RETURNING " REPEATS ", coalesce(" REMOVES ", false), " NOTIFY_END("t.state")};
 
-static const Statement finish_run = {STATEMENT_FINISH, FINISH};
-
-/* RETURNING has a cost, which only such tasks pay. */
-static const Statement finish_run_notify = {STATEMENT_FINISH_NOTIFY,
-	FINISH " RETURNING " NOTIFY_END("t.state")};
 /* clang-format on */
 
 /*
- * Set a run to DONE.  Returns false if the row no longer belongs to that run, or if it was planned
- * again meanwhile.
+ * Set a run to DONE, and say what follows.  Returns false if the row no longer belongs to that run,
+ * or if it was planned again meanwhile.
  */
 bool
-row_finish(const TaskTable *table, TaskRun run, const TaskResult *result)
+row_finish(const TaskTable *table, RowFinish *finish)
 {
-	RowFinish finish = {.run = run, .result = result};
 	StatementArgs args;
-	bool finished;
 
-	if (!result->notifies)
-		direct_finish(table, &finish, 1);
-	if (finish.finished)
+	direct_finish(table, finish, 1);
+	if (finish->finished)
 		return true;
 	statement_begin(&args);
-	arg_run(&args, run);
-	arg_result(&args, result);
-	finished =
-		statement_execute(result->notifies ? &finish_run_notify : &finish_run, table, &args) > 0;
+	arg_run(&args, finish->run);
+	arg_result(&args, finish->result);
+	finish->finished = statement_execute(&finish_run, table, &args) > 0;
+	if (finish->finished)
+	{
+		finish->repeats = statement_bool(0, 1);
+		finish->removes = statement_bool(0, 2);
+	}
 	statement_end();
-	return finished;
+	return finish->finished;
 }
 
 /*
- * Set runs to DONE that notify nobody, as far as that needs no statement.  What is left is to be
- * finished one by one.
+ * Set runs to DONE as far as that needs no statement.  What is left is to be finished one by one.
  */
 void
 rows_finish(const TaskTable *table, RowFinish *finishes, int count)
@@ -251,7 +251,7 @@ row_go_on(const TaskTable *table, TaskRun run, const TaskResult *result)
 	"       ((" PLANNED " AT TIME ZONE 'UTC')" \
 	"        + CASE WHEN t.active < interval '100 years' THEN t.active END) AT TIME ZONE 'UTC'," \
 	"       " REPEATS ", coalesce(t.role::text, ''), coalesce(t.role_id, 0), " PLANNED_AGAIN "," \
-	"       substr(t.format, 1, 8), " QUEUE_NAME ", coalesce(t.delete, false)" \
+	"       substr(t.format, 1, 8), " QUEUE_NAME \
 	"  FROM {rows} AS t" \
 	" WHERE " IS_ANY_RUN " AND t.state = 'WORK'" \
 	"   FOR NO KEY UPDATE OF t"
@@ -290,44 +290,34 @@ row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry)
 		retry->planned_again = statement_bool(0, 11);
 		retry->format = statement_text_or_null(caller, 0, 12);
 		retry->queue = statement_text(caller, 0, 13);
-		retry->deletes = statement_bool(0, 14);
 	}
 	statement_end();
 	return found;
 }
 
 /* clang-format off */
-#define DELETE_ROW \
-	"WITH c AS MATERIALIZED (" \
-	"SELECT t.tableoid AS oid, t.ctid AS tid" \
-	"  FROM {rows} AS t" \
-	" WHERE " IS_RUN " AND t.state = $state AND (t.state <> 'WORK' OR " IS_LAST_RUN ")" \
-	"   FOR UPDATE OF t SKIP LOCKED" \
-	") DELETE FROM {rows} AS t USING c WHERE " IS_LOCKED_ROW
-
-static const Statement delete_row = {STATEMENT_DELETE, DELETE_ROW};
-static const Statement delete_row_notify = {STATEMENT_DELETE_NOTIFY,
-	DELETE_ROW " RETURNING " NOTIFY_END("'DONE'")};
+static const Statement delete_row = {STATEMENT_DELETE,
+	"WITH c AS MATERIALIZED ("
+	"SELECT t.tableoid AS oid, t.ctid AS tid"
+	"  FROM {rows} AS t"
+	" WHERE " IS_RUN " AND t.state = 'DONE'"
+	"   FOR UPDATE OF t SKIP LOCKED"
+	") DELETE FROM {rows} AS t USING c WHERE " IS_LOCKED_ROW};
 /* clang-format on */
 
 /*
- * Delete the row of a run that is in this state, and is DONE by that if it "notifies".  Returns
- * false if the row no longer belongs to that run, if it is in state WORK and was planned again
- * meanwhile, or if somebody has locked it: an open transaction may have inserted a row that waits
- * for it.
+ * Delete the row of a run that is DONE: its time of the claim is that of its beginning.  It stays
+ * if somebody has locked it: an open transaction may have inserted a row that waits for it.
  */
-bool
-row_delete(const TaskTable *table, TaskRun run, const char *state, bool notifies)
+void
+row_delete(const TaskTable *table, TaskRun run)
 {
 	StatementArgs args;
-	bool deleted;
 
 	statement_begin(&args);
 	arg_run(&args, run);
-	arg_text(&args, "state", state);
-	deleted = statement_execute(notifies ? &delete_row_notify : &delete_row, table, &args) > 0;
+	statement_execute(&delete_row, table, &args);
 	statement_end();
-	return deleted;
 }
 
 /* clang-format off */

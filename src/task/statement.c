@@ -226,18 +226,6 @@ check_planned_members(const PlannedStmt *plan)
 	}
 }
 
-/* Does a trigger call this function of ours?  Nobody but a superuser creates one in pg_catalog. */
-bool
-statement_trigger_calls(const Trigger *trigger, const char *name)
-{
-	char *function;
-
-	if (get_func_namespace(trigger->tgfoid) != PG_CATALOG_NAMESPACE)
-		return false;
-	function = get_func_name(trigger->tgfoid);
-	return function && strcmp(function, name) == 0;
-}
-
 /* A plan is about to be executed: check it, if it is that of our statement. */
 void
 statement_check_plan(const QueryDesc *query)

@@ -22,7 +22,6 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "utils/jsonb.h"
-#include "utils/reltrigger.h"
 #include "utils/timestamp.h"
 
 #include "task/table.h"
@@ -54,14 +53,12 @@ typedef enum StatementNumber
 	STATEMENT_STOP,
 	STATEMENT_REQUEST,
 	STATEMENT_FINISH,
-	STATEMENT_FINISH_NOTIFY,
 	STATEMENT_END,
 	STATEMENT_PLAN_AGAIN,
 	STATEMENT_GO_ON,
 	STATEMENT_RETRY,
 	STATEMENT_RETRY_UNLOCKED,
 	STATEMENT_DELETE,
-	STATEMENT_DELETE_NOTIFY,
 	STATEMENT_REPEAT,
 	STATEMENT_REPEAT_WAITING,
 	STATEMENT_INSERT_NEXT,
@@ -105,7 +102,6 @@ typedef struct StatementArgs
 
 extern void statement_check_plan(const QueryDesc *query); /* for callbacks.c */
 extern void statement_forget_plans(void);
-extern bool statement_trigger_calls(const Trigger *trigger, const char *name);
 
 extern uint64
 statement_execute(const Statement *statement, const TaskTable *table, StatementArgs *args);

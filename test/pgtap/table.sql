@@ -28,7 +28,6 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('cron', 'text', false, NULL),
     ('timezone', 'text', false, NULL),
     ('missed', 'text', false, NULL),
-    ('delete', 'boolean', true, 'false'),
     ('keep', 'interval', false, NULL),
     ('key', 'text', false, NULL),
     ('after', 'bigint[]', false, NULL),

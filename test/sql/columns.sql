@@ -37,21 +37,21 @@ CALL wait_for_tasks();
 SELECT state, attempt, response, error, sqlstate FROM task WHERE request = 'SELECT 3';
 TRUNCATE task;
 
--- delete: the row is deleted when it is DONE, not when it is FAIL.
+-- keep of 0: the row goes when it is DONE, not when it is FAIL.
 CREATE TABLE log (entry text);
-INSERT INTO task (request, delete) VALUES
-    ('INSERT INTO log VALUES (''deleted'')', true),
-    ('INSERT INTO log VALUES (''failed''); SELECT 1/0', true);
+INSERT INTO task (request, keep) VALUES
+    ('INSERT INTO log VALUES (''deleted'')', '0'),
+    ('INSERT INTO log VALUES (''failed''); SELECT 1/0', '0');
 CALL wait_for_tasks();
 SELECT request, state FROM task;
 TABLE log;
 TRUNCATE task, log;
 
--- delete and repeat: the next row is there, the old one is deleted.
-INSERT INTO task (request, delete, repeat) VALUES ('SELECT 1', true, '1 hour') RETURNING id
+-- keep of 0 and repeat: the next row is there, the old one has gone.
+INSERT INTO task (request, keep, repeat) VALUES ('SELECT 1', '0', '1 hour') RETURNING id
 \gset
 CALL wait_for_tasks();
-SELECT parent = :id AS from_the_first, state, delete, repeat FROM task;
+SELECT parent = :id AS from_the_first, state, keep, repeat FROM task;
 TRUNCATE task;
 
 -- The next row of a repeating task takes over the columns of the task, also those that the user has
@@ -71,7 +71,7 @@ CALL wait_for_tasks();
 \x on
 SELECT parent = :id AS from_the_first, start, stop, queue, max, priority, pid,
        role = current_user AS is_mine, request, response, error, sqlstate, notice, state, attempt,
-       retry, delay, backoff, timeout, active, repeat, drift, cron, timezone, delete, key, after,
+       retry, delay, backoff, timeout, active, repeat, drift, cron, timezone, keep, key, after,
        notify, format, remote, customer, "My Note", doubled
   FROM task WHERE id <> :id;
 \x off

@@ -286,7 +286,7 @@ subtest 'triggers of the owner' => sub {
 		CREATE TRIGGER look AFTER UPDATE ON task FOR EACH ROW WHEN (new.state = 'DONE')
 			EXECUTE FUNCTION look()});
 	my @ids = run_batch('postgres', { request => 'SELECT 1', flow => 'a' }, { request => 'SELECT 1' },
-		{ request => 'SELECT 1', flow => 'b' }, { request => 'SELECT 1', delete => 't' });
+		{ request => 'SELECT 1', flow => 'b' }, { request => 'SELECT 1', keep => '0' });
 	is(sql('SELECT string_agg(concat(id = task::bigint, flow), chr(32) ORDER BY id) FROM seen '
 		. 'WHERE id IN (' . join(',', @ids[ 0 .. 2 ]) . ')'), 'ta t tb', 'see the task that has ended');
 	sql('DROP TRIGGER look ON task; DROP TABLE seen');
@@ -295,7 +295,7 @@ subtest 'triggers of the owner' => sub {
 subtest 'other ends than DONE' => sub {
 	my ($again, $deleted, $repeats, $keyed) = run_batch('postgres',
 		{ request => q{SELECT pg_task_again('infinity', '{"b": 2}'), note('x')} },
-		{ request => q{SELECT note('y')}, delete => 't' },
+		{ request => q{SELECT note('y')}, keep => '0' },
 		{ request => q{SELECT note('z')}, repeat => '1 h' }, { request => 'SELECT 1', key => 'k' });
 	is_row($node, $again, { state => 'PLAN', dt => 'infinity', input => '{"b": 2}', attempt => 1 },
 		'a task that asks to be run again');

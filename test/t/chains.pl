@@ -106,16 +106,16 @@ subtest 'a task is paused by its queue' => sub {
 };
 
 # The next run is planned before the row is deleted; a row that runs again has none.
-subtest 'with "delete"' => sub {
-	my $id = insert_task($node, queue => 'delete', repeat => '1 day', delete => 'true',
+subtest 'with "keep" of 0' => sub {
+	my $id = insert_task($node, queue => 'keep', repeat => '1 day', keep => '0',
 		request => 'SELECT 1');
 
 	wait_until($node, "SELECT count(*) = 0 FROM task WHERE id = $id");
-	is(chain_of('delete'), 'PLAN', 'the chain goes on');
-	$id = insert_task($node, queue => 'delete', repeat => '1 day', delete => 'true', next => 1,
+	is(chain_of('keep'), 'PLAN', 'the chain goes on');
+	$id = insert_task($node, queue => 'keep', repeat => '1 day', keep => '0', next => 1,
 		request => 'SELECT 1');
 	wait_until($node, "SELECT count(*) = 0 FROM task WHERE id = $id");
-	is(chain_of('delete'), 'PLAN', 'a row that has a next run leaves none');
+	is(chain_of('keep'), 'PLAN', 'a row that has a next run leaves none');
 };
 
 # Others may not cut a chain, or begin a second one, but the owner may.

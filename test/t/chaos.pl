@@ -297,7 +297,7 @@ my %kinds = (
 	repeat => [ 1,
 	sub { (request => "SELECT act($_[0])", repeat => among('50 ms', '300 ms'),
 	drift => among('t', 'f')) } ],
-	gone => [ 5, sub { (request => "SELECT act($_[0])", delete => 't', queue => 'quick') } ],
+	gone => [ 5, sub { (request => "SELECT act($_[0])", keep => '0', queue => 'quick') } ],
 	key => [ 3,
 	sub { (request => "SELECT act($_[0], 0.1)", queue => 'keys', key => 'key ' . int(rand(5))) } ],
 	large => [ 1,

@@ -65,7 +65,7 @@ subtest 'rows with all kinds of values' => sub {
 		['by cron', $seen, cron => '@yearly', dt => '2020-01-01']);
 	my @ids = map { my ($name, $response, %column) = @$_;
 		insert_task($node, queue => 'held', request => $own, %column) } @cases;
-	my $removed = insert_task($node, queue => 'held', request => $own, delete => 'true');
+	my $removed = insert_task($node, queue => 'held', request => $own, keep => '0');
 
 	let_go();
 	wait_for_state($node, $_, 'DONE') for @ids;

@@ -236,7 +236,7 @@ subtest 'the next run of a retried task' => sub {
 subtest 'a waiting retry' => sub {
 	fresh();
 	$id = insert_task($node, queue => 'narrow', max => 1, key => 'k', retry => 2, delay => '10 min',
-		delete => 'true', request => q{SELECT fail_until(2, 'UU001')});
+		keep => '0', request => q{SELECT fail_until(2, 'UU001')});
 	wait_until($node, "SELECT state = 'PLAN' AND failed = 1 FROM task WHERE id = $id");
 	is(task($node, run_task($node, queue => 'narrow', max => 1, request => 'SELECT 1'), 'state'),
 		'DONE', 'a waiting retry does not count in its queue');
@@ -254,7 +254,7 @@ subtest 'a waiting retry' => sub {
 	wait_until($node, "SELECT count(*) = 0 FROM task WHERE id = $id");
 	pass('the row is deleted when the retry is DONE');
 	fresh();
-	$id = run_task($node, delete => 'true', retry => 1, delay => '10 ms',
+	$id = run_task($node, keep => '0', retry => 1, delay => '10 ms',
 		request => q{SELECT fail_until(100, 'UU001')});
 	is(task($node, $id, 'state, failed'), 'FAIL|2', 'the row of a failed task is not deleted');
 };

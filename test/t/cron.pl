@@ -137,7 +137,7 @@ subtest 'the next run' => sub {
 	sql("UPDATE task SET dt = now() - interval '2 hours' WHERE id = $gone");
 	wait_for_state($node, $gone, 'GONE');
 	is($next->($gone), $expected, 'after GONE');
-	my $deleted = $run->(request => 'SELECT 1', delete => 'true');
+	my $deleted = $run->(request => 'SELECT 1', keep => '0');
 	wait_until($node, "SELECT NOT EXISTS (SELECT FROM task WHERE id = $deleted)");
 	is($next->($deleted), $expected, 'after DONE of a row that is deleted');
 	my $retried = $run->(request => 'SELECT 1/0', retry => 1, delay => '0');

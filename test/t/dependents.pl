@@ -53,7 +53,7 @@ subtest 'each rule, each way to end' => sub {
 		{
 			my $way = $end . ($before ? ', before the dependent is inserted' : '');
 			my $id = insert_task($node, dt => 'infinity', request => $end eq 'FAIL'
-				? 'SELECT 1/0' : 'SELECT 1', delete => $end eq 'deleted' ? 1 : 0);
+				? 'SELECT 1/0' : 'SELECT 1', keep => $end eq 'deleted' ? '0' : undef);
 			my $session = open_session($node, 'postgres');
 			my @ids;
 
@@ -210,8 +210,8 @@ subtest 'removed tasks' => sub {
 # Another role inserts a task with the id of one that is gone, while others wait for that one: it
 # would be waited for, and its end would count.
 subtest 'the id of a task that is gone' => sub {
-	my @as_app = map { sql_as('app', "INSERT INTO task (request, dt, delete)
-		VALUES ('SELECT 1', 'infinity', true) RETURNING id") } 0 .. 2;
+	my @as_app = map { sql_as('app', "INSERT INTO task (request, dt, keep)
+		VALUES ('SELECT 1', 'infinity', '0') RETURNING id") } 0 .. 2;
 	my ($done, $removed, $last) = @as_app;
 	my @waiting = map { sql_as('app', "INSERT INTO task (after, request)
 		VALUES ('{$_, $last}', 'SELECT 1') RETURNING id") } $done, $removed;
@@ -589,7 +589,7 @@ subtest 'ended rows that watch a task' => sub {
 subtest 'rows of a dump into a table that is there' => sub {
 	my $rows = PostgreSQL::Test::Utils::tempdir() . '/rows';
 	my $first = insert_task($node, request => 'SELECT 1', dt => 'infinity');
-	my $gone = insert_task($node, request => 'SELECT 1', delete => 't', dt => 'infinity');
+	my $gone = insert_task($node, request => 'SELECT 1', keep => '0', dt => 'infinity');
 	my @after = map { insert_after([ $gone, $first ], rule => $_) } 'done', 'any', 'failed';
 	my $none = 'SELECT NOT EXISTS (SELECT FROM task WHERE';
 

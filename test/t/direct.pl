@@ -169,53 +169,6 @@ subtest 'indexes' => sub {
 	direct('a column that was dropped');
 };
 
-# An executor looks for a row where the claim has written it.  VACUUM FULL moves it while the task
-# runs: the table ends before that place, or another task that was claimed with it is there.
-subtest 'rows that have moved' => sub {
-	my $two = new_node('two', conf => "pg_task.max_executors = 2\nautovacuum = off");
-	my $session = open_session($two, 'postgres');
-	my $filler = q{INSERT INTO task (queue, dt, request)
-		SELECT 'filler', 'infinity', repeat('x', 200) FROM generate_series(1, %s)};
-	my @cases = (
-		[ 'the table ends before', sprintf($filler, 1000) . '; DELETE FROM task' ],
-		[ 'another one is there', sprintf($filler, 2),
-			'VACUUM (FREEZE, INDEX_CLEANUP on) task', sprintf($filler, 1) ]);
-
-	# executors that are there, and have run a task, begin together
-	make_gates($two);
-	sql(q{INSERT INTO task (request) SELECT 'SELECT hold(''both'')' FROM generate_series(1, 2)},
-		node => $two);
-	wait_for_running($two, 2, event => 'PgSleep');
-	open_gate($two, 'both');
-	for my $case (@cases)
-	{
-		my ($name, $before, @changes) = @$case;
-
-		wait_until($two, 'SELECT executors = 2 AND busy = 0 FROM pg_stat_task_scheduler()');
-		sql('TRUNCATE task', node => $two);
-		sql($before, node => $two);
-		$session->query_safe('SELECT pg_advisory_lock(1), pg_advisory_lock(2)');
-		my @ids = split /\n/, sql(q{
-			INSERT INTO task (queue, request)
-			SELECT 'moved', format('DO $$BEGIN PERFORM pg_advisory_xact_lock_shared(%s); END$$;
-				SELECT %1$s', i) FROM generate_series(1, 2) AS i RETURNING id}, node => $two);
-		wait_for_running($two, 1, id => $_, event => 'advisory') for @ids;
-		my $first = task($two, $ids[0], 'ctid');
-		sql($_, node => $two) for @changes, 'VACUUM FULL task';
-		is(task($two, $ids[1], 'ctid'), $first, $name) if @changes;
-		is(sql(q{SELECT pg_relation_size('task') / 8192}, node => $two), 1, 'few rows are left');
-		for my $i (1, 2)
-		{
-			$session->query_safe("SELECT pg_advisory_unlock($i)");
-			wait_for_state($two, $ids[ $i - 1 ], 'DONE');
-		}
-		is(sql(q{SELECT string_agg(replace(response, E'\n', ' ') || ' ' || attempt, ', ' ORDER BY id)
-			FROM task WHERE queue = 'moved'}, node => $two), 'DO 1 1, DO 2 1',
-			"$name: each has its outcome");
-	}
-	$session->quit;
-};
-
 # Somebody else has written the row, or locked it, when the task is done: its outcome waits, and what
 # was written stays.
 subtest 'conflicts' => sub {

@@ -195,8 +195,8 @@ sql(q{
 
 subtest 'many different requests' => sub {
 	endure('requests', q{
-		INSERT INTO task (request, delete, queue, format)
-		SELECT format(way.request, n), true, 'queue ' || n % 7, (ARRAY['text', 'csv',
+		INSERT INTO task (request, keep, queue, format)
+		SELECT format(way.request, n), '0', 'queue ' || n % 7, (ARRAY['text', 'csv',
 		'json'])[1 + n % 3]
 		  FROM generate_series(FIRST, LAST) AS n JOIN way ON kind = n % 12}, $requests);
 	is(sql('SELECT count(*) FROM task'), 0, 'all tasks are done');

@@ -124,10 +124,10 @@ subtest 'the row is changed while the task runs' => sub {
 # A thousand tasks, while processes are killed one after the other.
 subtest 'many tasks, many crashes' => sub {
 	sql(q{TRUNCATE task, log});
-	sql(q{INSERT INTO task (queue, max, request, delete) SELECT 'q' || n % 5, CASE n % 5 WHEN 0
+	sql(q{INSERT INTO task (queue, max, request, keep) SELECT 'q' || n % 5, CASE n % 5 WHEN 0
 		THEN 1
 		WHEN 1 THEN 2 END,
-		'SELECT work(0.02)', n % 10 = 0 FROM generate_series(1, 1000) AS n});
+		'SELECT work(0.02)', CASE n % 10 WHEN 0 THEN interval '0' END FROM generate_series(1, 1000) AS n});
 	my @blows = (sub { terminate($node, backends($node, 'executor')) }, sub { crash($node) },
 		sub { terminate($node, backends($node, 'scheduler')) },
 		sub { terminate($node, backends($node, 'executor')) },

@@ -103,7 +103,7 @@ subtest 'an older table is completed' => sub {
 		"SELECT state = 'DONE' AND response = '42' AND role = 'postgres' AND customer = 'ACME' "
 		. "FROM task", db => 'old');
 	is($node->safe_psql('old',
-		q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0}), 47,
+		q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0}), 46,
 		'the missing columns are added');
 	is($node->safe_psql('old', q{SELECT count(*) FILTER (WHERE attname ~ '^(max|format)$'),
 		string_agg(description, ',') FILTER (WHERE attname !~ '^(max|format)$')
@@ -143,7 +143,7 @@ subtest 'a database of version 1.0' => sub {
 			attempt int NOT NULL DEFAULT 0, failed int NOT NULL DEFAULT 0,
 			crashed int NOT NULL DEFAULT 0, retry int, delay interval, backoff real,
 			timeout interval, active interval, repeat interval, drift bool NOT NULL DEFAULT true,
-			cron text, timezone text, missed text, delete bool NOT NULL DEFAULT false,
+			cron text, timezone text, missed text,
 			keep interval, key text, after bigint[], notify text, format text, remote text);
 		CREATE INDEX task_plan_idx ON task (queue COLLATE "C", coalesce(max, 2147483647), priority,
 			(role::text), role_id, dt, id) WHERE state = 'PLAN';
@@ -303,7 +303,7 @@ subtest 'partitioned tables' => sub {
 			INSERT INTO task (request, queue, max, dt) SELECT 'SELECT 2', 'q', 1, '2019-07-01'
 			FROM generate_series(1, 20);
 			INSERT INTO task (request, queue, max) VALUES ('SELECT 1/0', 'q', 1);
-			INSERT INTO task (request, queue, delete) VALUES ('SELECT 3', 'q', true)});
+			INSERT INTO task (request, queue, keep) VALUES ('SELECT 3', 'q', '0')});
 		wait_until($node,
 			q{SELECT NOT EXISTS (SELECT FROM task WHERE state = 'WORK' OR state = 'PLAN'
 			AND dt < now())}, db => $db);

@@ -66,7 +66,7 @@ my $defaults = join ' ', map { "ALTER TABLE public.task ALTER COLUMN $_;" } 'dt 
 	q(queue SET DEFAULT 'default'),
   'priority SET DEFAULT 0', 'role SET DEFAULT current_user', q(state SET DEFAULT 'PLAN'),
 	'attempt SET DEFAULT 0',
-  'role_id SET DEFAULT 0', 'drift SET DEFAULT true', '"delete" SET DEFAULT false',
+  'role_id SET DEFAULT 0', 'drift SET DEFAULT true',
   'failed SET DEFAULT 0', 'crashed SET DEFAULT 0';
 
 # The owner of the database owns the schema of the task table, but not the table, and replaces the
@@ -167,10 +167,10 @@ subtest 'a run whose row was deleted' => sub {
 		GRANT INSERT, SELECT, UPDATE, DELETE ON task TO amy, ben;
 		CREATE TABLE ran (what text, who text); GRANT INSERT ON ran TO PUBLIC;
 		ALTER ROLE ben SET pg_task.role_executors = 1});
-	for my $column ('', ', delete', ', repeat')
+	for my $column ('', ', keep', ', repeat')
 	{
 		my $gate = "squat$column";
-		my $value = { '' => '', ', delete' => ', true', ', repeat' => q(, '1 day') }->{$column};
+		my $value = { '' => '', ', keep' => q(, '0'), ', repeat' => q(, '1 day') }->{$column};
 		my $next = sql_as('amy',
 			"INSERT INTO task (request$column) VALUES ('SELECT hold(\$\$$gate\$\$)'$value) "
 			. "RETURNING id");

@@ -75,7 +75,7 @@ subtest 'it waits for the next start' => sub {
 	plan_reboot('stopped');
 	sql(q{UPDATE task SET state = 'STOP' WHERE queue = 'stopped'});
 	plan_reboot('retried', request => 'SELECT 1/0', retry => 1, delay => '1 ms');
-	$deleted = plan_reboot('deleted', delete => 'true');
+	$deleted = plan_reboot('deleted', keep => '0');
 	settle();
 	is(runs('plain'), 'PLAN', 'it does not run before');
 };

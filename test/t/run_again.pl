@@ -51,7 +51,7 @@ subtest 'the time that is asked for' => sub {
 			"$when: it has run once more");
 		is(runs_of($when), 2, "$when: each run has its effect");
 	}
-	my $id = start_task('later', delete => 1, repeat => '1 day');
+	my $id = start_task('later', keep => '0', repeat => '1 day');
 
 	sql("UPDATE task SET dt = '2200-01-01' WHERE id = $id");
 	sql("UPDATE task SET priority = 3 WHERE id = $id");
@@ -77,9 +77,9 @@ subtest 'another column' => sub {
 
 # The request that is in the row when the next run starts is the one that runs.
 subtest 'another request' => sub {
-	my $id = start_task('request', delete => 1);
+	my $id = start_task('request', keep => '0');
 
-	sql("UPDATE task SET dt = now(), request = 'SELECT run(''changed'')', delete = false
+	sql("UPDATE task SET dt = now(), request = 'SELECT run(''changed'')', keep = NULL
 		WHERE id = $id");
 	open_gate($node, 'request');
 	open_gate($node, 'changed');

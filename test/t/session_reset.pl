@@ -391,7 +391,7 @@ subtest 'a role with strange settings' => sub {
 		"DONE|2024-01-31 12:00:00|100 years\nPLAN|2124-01-31 12:00:00|100 years",
 		'strange settings: it repeats');
 	sql(q{DELETE FROM task WHERE queue = 'again'});
-	insert_task($node, role => 'strange', request => 'SELECT 1', delete => 1, queue => 'again');
+	insert_task($node, role => 'strange', request => 'SELECT 1', keep => '0', queue => 'again');
 	wait_until($node, q{SELECT NOT EXISTS (SELECT FROM task WHERE queue = 'again')});
 
 	my $id = run_task($node, role => 'strange', request => q{SELECT current_setting('pg_task.id')});

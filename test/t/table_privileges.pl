@@ -80,9 +80,8 @@ subtest 'who may plan for whom' => sub {
 		CREATE RULE grant_it AS ON INSERT TO wish DO ALSO INSERT INTO task (request, role)
 		VALUES (NEW.sql, NEW.who)});
 	refused('ann',
-		"INSERT INTO all_tasks (id, dt, queue, priority, role, request, state, attempt, drift, "
-		. "delete)
-		VALUES (-9001, now(), 'q', 0, 'bob', 'SELECT 1', 'PLAN', 0, true, false)",
+		"INSERT INTO all_tasks (id, dt, queue, priority, role, request, state, attempt, drift)
+		VALUES (-9001, now(), 'q', 0, 'bob', 'SELECT 1', 'PLAN', 0, true)",
 		'you may not plan tasks of role');
 	refused('ann', "UPDATE all_tasks SET role = 'ann' WHERE role = 'bob'",
 		'only the owner of the task table');

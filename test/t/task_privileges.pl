@@ -321,14 +321,14 @@ subtest 'objects with well-known names' => sub {
 		WHERE backend_type OPERATOR(pg_catalog.=) 'pg_task scheduler'
 		AND datname OPERATOR(pg_catalog.=) 'trap'}, db => 'trap');
 	$node->safe_psql('trap',
-		q{INSERT INTO public.task (queue, max, key, role, request, repeat, timeout, delete) VALUES
-		('a', NULL, NULL, 'friend', 'SELECT 1', NULL, NULL, false),
-		('b', 2, 'k', 'friend', 'SELECT 1', '1 day', '1 hour', false),
-		('c', -1, NULL, 'friend', 'SELECT 1', '1 day', NULL, true),
-		('d', 1, NULL, 'nobody', 'SELECT 1', '1 day', NULL, false),
-		('e', NULL, NULL, 'postgres', 'SELECT 1/0', NULL, NULL, false),
+		q{INSERT INTO public.task (queue, max, key, role, request, repeat, timeout, keep) VALUES
+		('a', NULL, NULL, 'friend', 'SELECT 1', NULL, NULL, NULL),
+		('b', 2, 'k', 'friend', 'SELECT 1', '1 day', '1 hour', NULL),
+		('c', -1, NULL, 'friend', 'SELECT 1', '1 day', NULL, '0'),
+		('d', 1, NULL, 'nobody', 'SELECT 1', '1 day', NULL, NULL),
+		('e', NULL, NULL, 'postgres', 'SELECT 1/0', NULL, NULL, NULL),
 		('f', NULL, NULL, 'friend', 'SELECT 1 -- ' || pg_catalog.repeat('x', 2000), NULL, NULL,
-		false)});
+		NULL)});
 	wait_until($node,
 		q{SELECT pg_catalog.string_agg(queue || state, ' ' ORDER BY queue, id) FROM public.task},
 		db => 'trap',

@@ -95,7 +95,7 @@ subtest 'ends' => sub {
 		[ 'failed', 'FAIL', $hold->('failed', '; SELECT 1/0'), $open ],
 		[ 'retried', 'FAIL', $hold->('retried', '; SELECT 1/0', { retry => 1, delay => '1 ms' }),
 			$open ],
-		[ 'deleted when done', 'NULL', $hold->('deleted when done', '', { delete => 1 }), $open ],
+		[ 'deleted when done', 'NULL', $hold->('deleted when done', '', { keep => '0' }), $open ],
 		[ 'goes on', 'DONE', $hold->('goes on',
 			q{; SELECT pg_task_again(input => '1') WHERE pg_task_input() IS NULL}), $open ],
 		[ 'interrupted twice', 'FAIL', $hold->('interrupted twice', $twice, { attempt => 99 }),
@@ -355,8 +355,9 @@ subtest 'races' => sub {
 		BEGIN
 			INSERT INTO task (request, dt) VALUES ('SELECT 1', 'infinity') RETURNING id INTO stopped;
 			WITH new AS (
-				INSERT INTO task (request, delete)
-				SELECT format('UPDATE task SET state = ''STOP'' WHERE id = %s', stopped), n = 2
+				INSERT INTO task (request, keep)
+				SELECT format('UPDATE task SET state = ''STOP'' WHERE id = %s', stopped),
+					CASE n WHEN 2 THEN interval '0' END
 				FROM generate_series(1, (random() * 2)::int + 1) AS n RETURNING id)
 			SELECT array_agg(id ORDER BY random()) || stopped INTO ids FROM new;
 			COMMIT;

@@ -84,11 +84,11 @@ sub check_versions
 # Inserts no-op tasks and then lets them run.  Returns the records of both.
 sub run_tasks
 {
-	my ($delete) = @_;
+	my ($keep) = @_;
 	my $begin = position();
 
-	sql(qq{INSERT INTO task (queue, request, delete)
-		SELECT 'paused', 'SELECT 1', $delete FROM generate_series(1, $tasks)});
+	sql(qq{INSERT INTO task (queue, request, keep)
+		SELECT 'paused', 'SELECT 1', $keep FROM generate_series(1, $tasks)});
 	my $inserted = records_since($begin);
 	my $ready = position();
 	sql(q{UPDATE task_queue SET paused = false});
@@ -100,7 +100,7 @@ sub run_tasks
 }
 
 subtest 'a row that stays' => sub {
-	my ($inserted, $run) = run_tasks('false');
+	my ($inserted, $run) = run_tasks('NULL::interval');
 
 	at_most($inserted, 'Btree/INSERT_LEAF', 2, 120);
 	at_most($run, 'Heap/UPDATE', 2, 206);
@@ -109,7 +109,7 @@ subtest 'a row that stays' => sub {
 };
 
 subtest 'a row that is deleted' => sub {
-	my (undef, $run) = run_tasks('true');
+	my (undef, $run) = run_tasks(q{'0'});
 
 	at_most($run, 'Heap/UPDATE', 1, 206);
 	check_versions($run);

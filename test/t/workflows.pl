@@ -291,7 +291,7 @@ subtest 'again' => sub {
 	is_row($node, $id, { failed => 2, attempt => 2, input => 1 }, 'nor for its retry');
 
 	# the time of a repeating task does not wander
-	$id = insert_task($node, request => 'SELECT step(3)', repeat => '1 day', delete => 1,
+	$id = insert_task($node, request => 'SELECT step(3)', repeat => '1 day', keep => '0',
 		dt => '2020-01-01 02:30', missed => 'one', active => '100 years');
 	wait_until($node, "SELECT count(*) = 1 FROM task WHERE parent = $id");
 	is(count_of($node, "id = $id"), 0, 'it is deleted after its last run');
@@ -426,29 +426,29 @@ subtest 'notify' => sub {
 				PERFORM pg_sleep(0.01);
 			END LOOP;
 		END $$});
-	my $insert = "INSERT INTO task (notify, request, queue, flow, step, dt, active, role, delete, "
+	my $insert = "INSERT INTO task (notify, request, queue, flow, step, dt, active, role, keep, "
 	  . 'repeat) VALUES';
 	my $payload = sub { return qq({"queue" : "$_[0]", "flow" : $_[1], "step" : $_[2], )
 		  . qq("state" : "$_[3]"}) };
 
 	is(notifications(qq{$insert ('done', 'SELECT 1', 'a"b', 'f', 'ä', now(), NULL, 'postgres',
-		false, NULL)}), $payload->('a\"b', '"f"', '"ä"', 'DONE'), 'DONE');
+		NULL, NULL)}), $payload->('a\"b', '"f"', '"ä"', 'DONE'), 'DONE');
 	is(notifications(qq{$insert ('done', 'SELECT 1', 'q', NULL, NULL, now(), NULL, 'postgres',
-		true, NULL)}), $payload->('q', 'null', 'null', 'DONE'), 'DONE, of a row that is deleted');
+		'0', NULL)}), $payload->('q', 'null', 'null', 'DONE'), 'DONE, of a row that is deleted');
 	is(notifications(qq{$insert ('done', 'SELECT 1', 'q', NULL, NULL, now(), NULL, 'postgres',
-		true, '100 years')}), $payload->('q', 'null', 'null', 'DONE'),
+		'0', '100 years')}), $payload->('q', 'null', 'null', 'DONE'),
 		'DONE, of a row that is deleted and repeats');
 	sql("UPDATE task SET notify = NULL WHERE repeat = '100 years'");
 	is(notifications(qq{$insert ('done', 'SELECT 1/0', 'q', NULL, NULL, now(), NULL, 'postgres',
-		true, NULL)}), $payload->('q', 'null', 'null', 'FAIL'), 'FAIL');
+		'0', NULL)}), $payload->('q', 'null', 'null', 'FAIL'), 'FAIL');
 	is(notifications(q{INSERT INTO task (notify, request, retry, delay)
 		VALUES ('done', 'SELECT 1/0', 1, '1 ms')}), $payload->('default', 'null', 'null', 'FAIL'),
 		'a retry is no end');
 	is(notifications(qq{$insert ('done', 'SELECT 1', 'q', NULL, NULL, now() - interval '1 h',
-		'1 s', 'postgres', false, NULL)}), $payload->('q', 'null', 'null', 'GONE'), 'GONE');
+		'1 s', 'postgres', NULL, NULL)}), $payload->('q', 'null', 'null', 'GONE'), 'GONE');
 	sql('CREATE ROLE mute; REVOKE CONNECT ON DATABASE postgres FROM PUBLIC');
 	sql('GRANT CONNECT ON DATABASE postgres TO ann, bob, eve');
-	is(notifications(qq{$insert ('done', 'SELECT 1', 'q', NULL, NULL, now(), NULL, 'mute', false,
+	is(notifications(qq{$insert ('done', 'SELECT 1', 'q', NULL, NULL, now(), NULL, 'mute', NULL,
 		NULL)}), $payload->('q', 'null', 'null', 'FAIL'), 'FAIL, for its role');
 	is(notifications(q{INSERT INTO task (notify, request) VALUES
 		('done', 'SELECT pg_task_again(input => ''1'') WHERE pg_task_input() IS NULL')}),
