@@ -92,6 +92,10 @@ format-check:
 	clang-format --dry-run -Werror $(wildcard src/*.[ch] src/*/*.[ch])
 	! grep -nE '^ \*[A-Za-z]' $(wildcard src/*.[ch] src/*/*.[ch])
 	! LC_ALL=C.UTF-8 grep -nE '^[^|].{100}' README.md docs/*.md | grep -v '://'
+	@# No circle of includes; a .c file and its header are one, executor/executor.h is the server's.
+	grep -oE '^#include "[^"]+' $(wildcard src/*.[ch] src/*/*.[ch]) | \
+	sed -nE '/executor\/executor/d; s|^src/(.*)\.[ch]:#include "(.*)\.h$$|\1 \2|p' | \
+	awk '$$1 != $$2' | tsort >/dev/null
 help:
 	@echo 'demo      see tasks run on a throw-away server'
 	@echo 'test      all tests; TESTS="test/t/x.pl test/sql/y.sql" for some; MAJOR=17: that server'

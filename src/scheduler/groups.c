@@ -248,7 +248,7 @@ add_group(const TaskGroup *key)
 	PG_TRY();
 	{
 		if (key->max < 0)
-			rates_want_pause(queue, -(int64) key->max);
+			rates_want_pause(&queue->claims, -(int64) key->max);
 		added = MemoryContextAllocZero(groups.members, sizeof(QueueGroup));
 		added->key = *key;
 		added->key.queue = queue->name;

@@ -101,6 +101,7 @@ queue_find_or_add(const char *name)
 	name = MemoryContextStrdup(queues.context, name);
 	queue = MemoryContextAllocZero(queues.states, sizeof(QueueState));
 	queue->name = (char *) name;
+	queue->claims.name = name;
 	queue->average = -1;
 	queue->turn = DT_NOBEGIN;
 	dlist_init(&queue->lanes);
@@ -150,15 +151,15 @@ queue_count_ended(QueueState *queue)
 void
 queue_note_start(QueueState *queue, QueueStart *start, MonoTime now)
 {
-	start->number = rates_add(queue, now);
-	queue->last_start = now;
+	start->number = rates_add(&queue->claims, now);
+	queue->claims.last = now;
 }
 
 /* A task that was chosen was not claimed, or has not begun: it is no start. */
 void
 queue_undo_start(QueueState *queue, QueueStart *start)
 {
-	rates_undo(queue, start->number);
+	rates_undo(&queue->claims, start->number);
 	start->number = 0;
 }
 
@@ -261,7 +262,7 @@ queue_blocked_until(QueueState *queue, const TaskGroup *group, ClockNow now)
 
 	if (places_by_max(queue, group) <= 0)
 		return CLOCK_NEVER;
-	until = rates_blocked_until(queue, rule, group->max, now.mono);
+	until = rates_blocked_until(&queue->claims, rule, group->max, now.mono);
 	if (rule && rule->until > now.wall)
 		until = clock_max(until, clock_of_wall(now, rule->until));
 	if (queue_is_strict(queue))
@@ -273,7 +274,7 @@ queue_blocked_until(QueueState *queue, const TaskGroup *group, ClockNow now)
 int
 queue_free_places(QueueState *queue, const TaskGroup *group, MonoTime now)
 {
-	return Min(places_by_max(queue, group), rates_room(queue, queue_rule(queue), now));
+	return Min(places_by_max(queue, group), rates_room(&queue->claims, queue_rule(queue), now));
 }
 
 /*
@@ -311,7 +312,7 @@ forget_queue(QueueState *queue)
 	dlist_delete(&queue->idle_node);
 	queues.nidle--;
 	queuetable_delete(queues.table, queue->name);
-	rates_forget(queue);
+	rates_forget(&queue->claims);
 	pfree(queue->name);
 	pfree(queue);
 }
@@ -337,8 +338,8 @@ queues_sweep(MonoTime now, int limit)
 		QueueState *queue = dlist_head_element(QueueState, idle_node, &queues.idle);
 
 		queues.sweep_left--;
-		if (clock_is_before(now, queue->held_until) || !rates_is_idle(queue, now) ||
-			!clock_exceeds(queue->last_start, now, memory))
+		if (clock_is_before(now, queue->held_until) || !rates_is_idle(&queue->claims, now) ||
+			!clock_exceeds(queue->claims.last, now, memory))
 		{
 			dlist_delete(&queue->idle_node);
 			dlist_push_tail(&queues.idle, &queue->idle_node);

@@ -11,12 +11,12 @@
 #include "lib/ilist.h"
 #include "lib/pairingheap.h"
 
+#include "scheduler/rates.h"
 #include "shared/clock.h"
 #include "shared/task.h"
 #include "task/queue_table.h"
 
 struct GroupLane;
-struct QueueRate;
 
 /* A start of a queue, until it is known that the task begins; see lanes_undo_start. */
 typedef struct QueueStart
@@ -30,9 +30,9 @@ typedef struct QueueStart
 typedef struct QueueState
 {
 	char *name;
-	int running;		 /* changed by queue_count_started and groups_task_ended alone */
-	int groups;			 /* groups of this queue */
-	MonoTime last_start; /* when a task of it was claimed last */
+	int running; /* changed by queue_count_started and groups_task_ended alone */
+	int groups;	 /* groups of this queue */
+	QueueClaims claims;
 	double average; /* of the tasks that have ended (us); negative: none has; see queue_average */
 
 	dlist_head lanes;	/* all of its lanes: see lanes.c */
@@ -51,7 +51,6 @@ typedef struct QueueState
 	MonoTime closed_until;
 	pairingheap_node closed_node;
 	dlist_node idle_node;	/* in the list of idle queues, if it is idle */
-	struct QueueRate *rate; /* NULL: no claim of it has to be durable; see rates.c */
 	TimestampTz turn;		/* DT_NOBEGIN, or the time of its last start: see order.c */
 	const QueueRule *rule;	/* NULL: it has none ... */
 	uint32 rule_generation; /* ... among the rules of this generation */

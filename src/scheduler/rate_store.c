@@ -61,13 +61,13 @@ rate_store_write(const DispatchRound *round)
 	for (i = 0; i < round->count; i++)
 	{
 		const DispatchEntry *entry = &round->entries[i];
-		QueueRate *rate = entry->group->queue->rate;
+		QueueRate *rate = entry->group->queue->claims.rate;
 
 		if (entry->claim == NULL || entry->start.number == 0 || rate->listed)
 			continue;
 		rate->listed = true;
 		listed[count] = rate;
-		rows[count++] = rates_row(entry->group->queue);
+		rows[count++] = rates_row(&entry->group->queue->claims);
 	}
 	for (i = 0; i < count; i++)
 		listed[i]->listed = false;
@@ -103,7 +103,7 @@ read_rows(TaskTable *table, ClockNow now)
 
 	for (i = 0; i < count; i++)
 		if (rows[i].count > 0 && strlen(rows[i].queue) <= TASK_QUEUE_MAX)
-			rates_restore(queue_find_or_add(rows[i].queue), &rows[i]);
+			rates_restore(&queue_find_or_add(rows[i].queue)->claims, &rows[i]);
 }
 
 /* The table cannot be used. */

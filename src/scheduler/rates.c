@@ -73,7 +73,7 @@ rates_end_hold(bool has_table)
 }
 
 static QueueRate *
-find_or_add_rate(QueueState *queue)
+find_or_add_rate(QueueClaims *queue)
 {
 	if (queue->rate == NULL)
 	{
@@ -143,18 +143,18 @@ add_claim(QueueRate *rate, MonoTime at)
  * durable from now on, and so has the last one.
  */
 void
-rates_want_pause(QueueState *queue, int64 pause)
+rates_want_pause(QueueClaims *queue, int64 pause)
 {
 	QueueRate *rate = find_or_add_rate(queue);
 
-	if (rate->count == 0 && queue->last_start.us != CLOCK_LONG_AGO.us)
-		add_claim(rate, queue->last_start);
+	if (rate->count == 0 && queue->last.us != CLOCK_LONG_AGO.us)
+		add_claim(rate, queue->last);
 	rate->pause = Max(rate->pause, pause * 1000);
 }
 
 /* Does the rule of the queue have a rate?  Then the queue has one, which is as the rule says. */
 static bool
-is_limited(QueueState *queue, const QueueRule *rule)
+is_limited(QueueClaims *queue, const QueueRule *rule)
 {
 	bool limited = rule && rule->rate >= 0;
 
@@ -170,7 +170,7 @@ is_limited(QueueState *queue, const QueueRule *rule)
  * pause?  CLOCK_LONG_AGO, or another moment that has passed: one may be now.
  */
 MonoTime
-rates_blocked_until(QueueState *queue, const QueueRule *rule, int max, MonoTime now)
+rates_blocked_until(QueueClaims *queue, const QueueRule *rule, int max, MonoTime now)
 {
 	MonoTime until = CLOCK_LONG_AGO;
 
@@ -181,13 +181,13 @@ rates_blocked_until(QueueState *queue, const QueueRule *rule, int max, MonoTime 
 	if (max < 0 && !rates.pauses)
 		until = CLOCK_NEVER;
 	else if (max < 0)
-		until = clock_max(until, clock_plus_ms(queue->last_start, -(int64) max));
+		until = clock_max(until, clock_plus_ms(queue->last, -(int64) max));
 	return clock_is_before(now, until) ? until : CLOCK_LONG_AGO;
 }
 
 /* How many tasks of the queue may be claimed now, by its rule? */
 int
-rates_room(QueueState *queue, const QueueRule *rule, MonoTime now)
+rates_room(QueueClaims *queue, const QueueRule *rule, MonoTime now)
 {
 	int room;
 	int i;
@@ -206,7 +206,7 @@ rates_room(QueueState *queue, const QueueRule *rule, MonoTime now)
  * nothing counts it.
  */
 uint64
-rates_add(QueueState *queue, MonoTime now)
+rates_add(QueueClaims *queue, MonoTime now)
 {
 	QueueRate *rate = queue->rate;
 	int old = 0;
@@ -226,7 +226,7 @@ rates_add(QueueState *queue, MonoTime now)
  * start of its queue is that of the last claim that is left.
  */
 void
-rates_undo(QueueState *queue, uint64 number)
+rates_undo(QueueClaims *queue, uint64 number)
 {
 	QueueRate *rate = queue->rate;
 	int i;
@@ -236,12 +236,12 @@ rates_undo(QueueState *queue, uint64 number)
 	rate->claims[number - rate->before - 1].count--;
 	for (i = rate->count; i > 0 && rate->claims[i - 1].count == 0; i--)
 		;
-	queue->last_start = i > 0 ? rate->claims[i - 1].at : CLOCK_LONG_AGO;
+	queue->last = i > 0 ? rate->claims[i - 1].at : CLOCK_LONG_AGO;
 }
 
 /* Is nothing left to remember of the claims of the queue? */
 bool
-rates_is_idle(const QueueState *queue, MonoTime now)
+rates_is_idle(const QueueClaims *queue, MonoTime now)
 {
 	const QueueRate *rate = queue->rate;
 
@@ -251,7 +251,7 @@ rates_is_idle(const QueueState *queue, MonoTime now)
 
 /* Return what is to be durable of a queue that has a rate, and a claim. */
 RateRow
-rates_row(const QueueState *queue)
+rates_row(const QueueClaims *queue)
 {
 	const QueueRate *rate = queue->rate;
 
@@ -263,7 +263,7 @@ rates_row(const QueueState *queue)
  * pause, while the table could not be read: the last start holds, and no other one is of use.
  */
 void
-rates_restore(QueueState *queue, const RateRow *row)
+rates_restore(QueueClaims *queue, const RateRow *row)
 {
 	Size size = row->count * sizeof(RateClaim);
 	RateClaim *claims = memcpy(MemoryContextAlloc(rates.context, size), row->claims, size);
@@ -276,12 +276,12 @@ rates_restore(QueueState *queue, const RateRow *row)
 	rate->before += rate->count;
 	rate->count = rate->size = row->count;
 	rate->per = Max(rate->per, row->keep);
-	queue->last_start = clock_max(queue->last_start, claims[row->count - 1].at);
+	queue->last = clock_max(queue->last, claims[row->count - 1].at);
 }
 
 /* The queue is forgotten, and its claims with it. */
 void
-rates_forget(QueueState *queue)
+rates_forget(QueueClaims *queue)
 {
 	if (queue->rate == NULL)
 		return;

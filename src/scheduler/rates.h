@@ -7,7 +7,7 @@
 
 #include "postgres.h"
 
-#include "scheduler/queues.h"
+#include "shared/clock.h"
 #include "task/queue_table.h"
 #include "task/rate_table.h"
 
@@ -24,21 +24,29 @@ typedef struct QueueRate
 	bool listed;  /* while rate_store.c lists those of a round */
 } QueueRate;
 
+/* What is known of the claims of a queue, as a part of its QueueState. */
+typedef struct QueueClaims
+{
+	const char *name; /* of the queue */
+	MonoTime last;	  /* when a task of it was claimed last */
+	QueueRate *rate;  /* NULL: no claim of it has to be durable */
+} QueueClaims;
+
 extern void rates_create(MemoryContext context);
 extern int rates_count(void);
 extern void rates_hold(void);
 extern void rates_end_hold(bool has_table);
 
-extern void rates_want_pause(QueueState *queue, int64 pause);
+extern void rates_want_pause(QueueClaims *queue, int64 pause);
 extern MonoTime
-rates_blocked_until(QueueState *queue, const QueueRule *rule, int max, MonoTime now);
-extern int rates_room(QueueState *queue, const QueueRule *rule, MonoTime now);
-extern uint64 rates_add(QueueState *queue, MonoTime now);
-extern void rates_undo(QueueState *queue, uint64 number);
-extern bool rates_is_idle(const QueueState *queue, MonoTime now);
+rates_blocked_until(QueueClaims *queue, const QueueRule *rule, int max, MonoTime now);
+extern int rates_room(QueueClaims *queue, const QueueRule *rule, MonoTime now);
+extern uint64 rates_add(QueueClaims *queue, MonoTime now);
+extern void rates_undo(QueueClaims *queue, uint64 number);
+extern bool rates_is_idle(const QueueClaims *queue, MonoTime now);
 
-extern RateRow rates_row(const QueueState *queue);
-extern void rates_restore(QueueState *queue, const RateRow *row);
-extern void rates_forget(QueueState *queue);
+extern RateRow rates_row(const QueueClaims *queue);
+extern void rates_restore(QueueClaims *queue, const RateRow *row);
+extern void rates_forget(QueueClaims *queue);
 
 #endif /* PG_TASK_RATES_H */

@@ -168,7 +168,7 @@ check_parked(void)
 	groups_task_ended(pausing);
 	CHECK(start_next(start, NULL) == 0);
 	CHECK(order_due_at(start).us == start.mono.us + SECOND);
-	pausing->last_start = CLOCK_LONG_AGO;
+	pausing->claims.last = CLOCK_LONG_AGO;
 	CHECK(!groups_ready(start));
 	groups_queue_changed(pausing);
 	CHECK(start_next(start, NULL) == 6);

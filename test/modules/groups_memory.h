@@ -217,10 +217,10 @@ check_restored_pauses(void)
 	insert_with_hint(group, start.wall, 1);
 	CHECK(start_next(start, &queue) == 1);
 	groups_task_ended(queue);
-	row = rates_row(queue);
+	row = rates_row(&queue->claims);
 	CHECK(row.count == 1 && row.keep == 5 * SECOND);
-	CHECK(!rates_is_idle(queue, after(start, 5 * SECOND - 1).mono));
-	CHECK(rates_is_idle(queue, after(start, 5 * SECOND).mono));
+	CHECK(!rates_is_idle(&queue->claims, after(start, 5 * SECOND - 1).mono));
+	CHECK(rates_is_idle(&queue->claims, after(start, 5 * SECOND).mono));
 	claim = row.claims[0];
 	row.claims = &claim;
 
@@ -231,10 +231,10 @@ check_restored_pauses(void)
 	insert_with_hint(other, start.wall, 3);
 	CHECK(start_next(now, &queue) == 3);
 	groups_task_ended(queue);
-	queue->last_start = CLOCK_LONG_AGO;
+	queue->claims.last = CLOCK_LONG_AGO;
 	CHECK(start_next(now, NULL) == 0);
 	CHECK(order_due_at(now).us == CLOCK_NEVER.us);
-	rates_restore(queue, &row);
+	rates_restore(&queue->claims, &row);
 	CHECK(rates_count() == 1);
 	rates_end_hold(true);
 	groups_queue_changed(queue);
@@ -247,11 +247,11 @@ check_restored_pauses(void)
 	queue_note_start(queue, &two, after(start, 7 * SECOND).mono);
 	again = one;
 	queue_undo_start(queue, &again);
-	CHECK(queue->last_start.us == after(start, 7 * SECOND).mono.us);
+	CHECK(queue->claims.last.us == after(start, 7 * SECOND).mono.us);
 	queue_undo_start(queue, &two);
-	CHECK(queue->last_start.us == after(start, 5 * SECOND).mono.us);
+	CHECK(queue->claims.last.us == after(start, 5 * SECOND).mono.us);
 	queue_undo_start(queue, &two);
-	CHECK(queue->last_start.us == after(start, 5 * SECOND).mono.us);
+	CHECK(queue->claims.last.us == after(start, 5 * SECOND).mono.us);
 	return NULL;
 }
 

@@ -58,7 +58,7 @@ at(int64 us)
 }
 
 static bool
-may_start(QueueState *queue, const QueueRule *rule, int64 us)
+may_start(QueueClaims *queue, const QueueRule *rule, int64 us)
 {
 	return rates_blocked_until(queue, rule, TASK_UNLIMITED, at(us)).us == CLOCK_LONG_AGO.us;
 }
@@ -66,7 +66,7 @@ may_start(QueueState *queue, const QueueRule *rule, int64 us)
 static const char *
 check_window(void)
 {
-	QueueState queue = {.name = "q"};
+	QueueClaims queue = {.name = "q"};
 	QueueRule rule = {.rate = 3, .per = SECOND};
 	uint64 last;
 
@@ -84,7 +84,7 @@ check_window(void)
 
 	/* one that was not claimed, or has not begun */
 	rates_undo(&queue, last);
-	CHECK(queue.last_start.us == at(20000).us);
+	CHECK(queue.last.us == at(20000).us);
 	CHECK(rates_room(&queue, &rule, at(40000)) == 1);
 
 	/* claims of about the same time count until the last of them does not */
@@ -111,7 +111,7 @@ check_window(void)
 static const char *
 check_rules(void)
 {
-	QueueState queue = {.name = "q"};
+	QueueClaims queue = {.name = "q"};
 	QueueRule rule = {.rate = 2, .per = SECOND};
 	int i;
 
@@ -145,8 +145,8 @@ check_rules(void)
 static const char *
 check_restored(void)
 {
-	QueueState old = {.name = "q"};
-	QueueState queue = {.name = "q"};
+	QueueClaims old = {.name = "q"};
+	QueueClaims queue = {.name = "q"};
 	QueueRule rule = {.rate = 4, .per = 60 * SECOND};
 	RateRow row;
 	int i;
@@ -171,7 +171,7 @@ check_restored(void)
 
 /* Add a claim.  False if memory runs out. */
 static bool
-try_to_add(QueueState *queue, const QueueRule *rule, int64 us)
+try_to_add(QueueClaims *queue, const QueueRule *rule, int64 us)
 {
 	MemoryContext context = CurrentMemoryContext;
 	volatile bool done = true;
@@ -194,7 +194,7 @@ try_to_add(QueueState *queue, const QueueRule *rule, int64 us)
 static const char *
 check_memory(void)
 {
-	QueueState queue = {.name = "q"};
+	QueueClaims queue = {.name = "q"};
 	QueueRule rule = {.rate = 100, .per = SECOND};
 	int i;
 
@@ -222,7 +222,7 @@ check_random(void)
 	int64 per = 1 + random_below(random_below(2) ? 100000 : 100 * SECOND);
 	int64 late = Max(per / STEPS, STEP_MIN_US);
 	QueueRule rule = {.rate = rate, .per = per};
-	QueueState queue = {.name = "q"};
+	QueueClaims queue = {.name = "q"};
 	int64 now = 0;
 	int count = 0;
 	int i;
