@@ -47,8 +47,9 @@ _PG_init(void)
 		return;
 	}
 
-	settings_define();
+	/* in this order: the second one removes all other settings of this prefix */
 	location_define();
+	settings_define();
 
 	/* during pg_upgrade no task may run */
 	if (IsBinaryUpgrade)

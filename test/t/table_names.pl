@@ -16,6 +16,9 @@ my $node = new_node('main', start => 0,
 my $name = qq("$schema"."{rows} \$state ""t""");
 
 $node->start;
+is(sql(q{SELECT string_agg(source, ' ' ORDER BY name) FROM pg_settings
+	WHERE name IN ('pg_task.period', 'pg_task.schema', 'pg_task.table')}),
+	join(' ', ('configuration file') x 3), 'what postgresql.conf says holds from the start on');
 wait_until($node, "SELECT EXISTS (SELECT FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = tgrelid
 	WHERE relname = '$table' AND tgname = 'pg_task_truncated')");
 sql("CREATE VIEW task AS SELECT * FROM $name");
