@@ -76,10 +76,17 @@ lock_task(Oid relid, ItemPointer tid)
 {
 	bool fixed = IsolationUsesXactSnapshot();
 	Relation rel = table_open(relid, RowShareLock);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	TupleTableSlot *slot;
 	TM_FailureData failure;
 	TM_Result result;
 
+	/* our trigger may be on a foreign table, or on a table with such a partition */
+	if (rel->rd_tableam == NULL)
+	{
+		table_close(rel, NoLock);
+		return true;
+	}
+	slot = table_slot_create(rel, NULL);
 	result = table_tuple_lock(rel, tid, GetTransactionSnapshot(), slot, GetCurrentCommandId(true),
 							  LockTupleKeyShare, LockWaitBlock,
 							  TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS |

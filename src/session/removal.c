@@ -54,14 +54,20 @@ static const char mark_dependents[] =
 static KeptPlan finder = {.latest = true};
 static KeptPlan marker = {.latest = true};
 
-/* Is this session marking rows?  Static, because triggers on the table ask. */
-static bool marking = false;
+/*
+ * The table in which this session is marking rows; InvalidOid: none.  Static, because triggers on
+ * the table ask.
+ */
+static Oid marked = InvalidOid;
 
-/* Does the current statement mark rows, so that a trigger leaves them as they are? */
+/*
+ * Are rows of this table being marked, so that a trigger leaves them as they are?  Not those of
+ * other tables: anybody may put our trigger on a table of his own, whose triggers write others.
+ */
 bool
-removal_marks(void)
+removal_marks(Relation rel)
 {
-	return marking;
+	return OidIsValid(marked) && marked == trigger_root_table(rel);
 }
 
 /*
@@ -117,16 +123,16 @@ execute(KeptPlan *kept, const char *sql, Oid root, Datum id)
 static void
 mark(Oid root, Datum id)
 {
-	bool outer = marking;
+	Oid outer = marked;
 
-	marking = true;
+	marked = root;
 	PG_TRY();
 	{
 		(void) execute(&marker, mark_dependents, root, id);
 	}
 	PG_FINALLY();
 	{
-		marking = outer;
+		marked = outer;
 	}
 	PG_END_TRY();
 }

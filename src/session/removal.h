@@ -10,6 +10,6 @@
 #include "session/trigger_row.h"
 
 extern void removal_mark(const TriggerRow *row);
-extern bool removal_marks(void);
+extern bool removal_marks(Relation rel);
 
 #endif /* PG_TASK_REMOVAL_H */

@@ -383,7 +383,7 @@ pg_task_timed(PG_FUNCTION_ARGS)
 	old = row_of(data, data->tg_trigtuple, data->tg_trigslot);
 	new = row_of(data, data->tg_newtuple, data->tg_newslot);
 	set_binding(&old, &new, &columns);
-	if (SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA && !removal_marks())
+	if (SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA && !removal_marks(new.rel))
 	{
 		set_times(&old, &new, &columns);
 		set_cron_time(&old, &new, &columns);

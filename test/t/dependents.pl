@@ -364,6 +364,57 @@ subtest 'a policy that inserts' => sub {
 		'both are read');
 };
 
+# Our trigger marks rows of a table of the user's; meanwhile, a trigger of his writes the task table.
+subtest 'a table of a user that marks rows' => sub {
+	my $hidden = insert_task($node, request => 'SELECT 1', dt => 'infinity');
+	my $own = sql_as('app', q{INSERT INTO task (request, dt) VALUES ('SELECT 1', 'infinity')
+		RETURNING id});
+	my $table = q{
+		CREATE TEMP TABLE one (LIKE task INCLUDING ALL);
+		CREATE TRIGGER removed AFTER DELETE ON one FOR EACH ROW EXECUTE FUNCTION pg_task_removed();
+		INSERT INTO one (id, request) VALUES (1, 'SELECT 1');
+		INSERT INTO one (id, request, after, waits) VALUES (2, 'SELECT 1', '{1}', 1);};
+	my %error = ("'{$hidden}', waits = $hidden" => '23503', "'{{$own}, {1}}'" => '23514');
+
+	for (sort keys %error)
+	{
+		is(sqlstate_of('app', "$table
+			CREATE FUNCTION pg_temp.act() RETURNS trigger LANGUAGE plpgsql AS \$\$
+			BEGIN
+				UPDATE public.task SET after = $_ WHERE id = $own;
+				RETURN NULL;
+			END \$\$;
+			CREATE TRIGGER act AFTER UPDATE ON one FOR EACH ROW EXECUTE FUNCTION pg_temp.act();
+			DELETE FROM one WHERE id = 1"), $error{$_}, "after = $_");
+	}
+	is(sql_as('app', "$table
+		CREATE TRIGGER timed BEFORE UPDATE ON one FOR EACH ROW EXECUTE FUNCTION pg_task_timed();
+		DELETE FROM one WHERE id = 1; SELECT after FROM one"), '{NULL}',
+		'such a table is marked');
+	sql('TRUNCATE task');
+};
+
+# Rows of a foreign table are read, and not locked.
+subtest 'a foreign table' => sub {
+	my ($host, $port) = ($node->host, $node->port);
+
+	sql("CREATE EXTENSION postgres_fdw;
+		CREATE SERVER here FOREIGN DATA WRAPPER postgres_fdw
+			OPTIONS (host '$host', port '$port', dbname 'postgres');
+		CREATE USER MAPPING FOR postgres SERVER here OPTIONS (user 'postgres');
+		CREATE TABLE one (LIKE task INCLUDING ALL);
+		CREATE SCHEMA far; IMPORT FOREIGN SCHEMA public LIMIT TO (one) FROM SERVER here INTO far;
+		CREATE TRIGGER bound BEFORE INSERT ON far.one FOR EACH ROW
+			EXECUTE FUNCTION pg_task_bound()");
+	my $row = q{INSERT INTO far.one SELECT (jsonb_populate_record(NULL::one, to_jsonb(t) || '%s')).*
+		FROM task AS t};
+	insert_task($node, request => 'SELECT 1', dt => 'infinity');
+	sql(sprintf($row, '{"id": 1}'));
+	sql(sprintf($row, '{"id": 2, "after": [1]}'));
+	is(sql('SELECT waits FROM one WHERE id = 2'), 1, 'a task there is watched');
+	sql('DROP SERVER here CASCADE; DROP SCHEMA far; DROP TABLE one; TRUNCATE task');
+};
+
 # The error comes when the statement on the hidden table is prepared, the one on the other is kept.
 subtest 'a table whose schema is closed' => sub {
 	sql('CREATE SCHEMA closed AUTHORIZATION app');
