@@ -17,6 +17,7 @@
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
+#include "compat.h"
 #include "session/encoding.h"
 #include "session/result_set.h"
 #include "shared/activity.h"
