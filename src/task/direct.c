@@ -459,6 +459,9 @@ insert_entries(const Rows *rows)
 			!ExecQual(kept->condition, GetPerTupleExprContext(direct.estate)))
 			continue;
 		index = index_open(kept->oid, RowExclusiveLock);
+		/* what GIN keeps here refers to the index as it was open */
+		kept->info->ii_AmCache = NULL;
+		kept->info->ii_Context = CurrentMemoryContext;
 		FormIndexDatum(kept->info, rows->new, direct.estate, values, isnull);
 		(void) index_insert(index, values, isnull, &rows->new->tts_tid, rows->rel,
 							kept->info->ii_Unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,

@@ -169,6 +169,32 @@ subtest 'indexes' => sub {
 	direct('a column that was dropped');
 };
 
+# What the server remembers of a GIN index refers to the index as it is open.  Here the indexes
+# change, and the table does not.
+subtest 'GIN indexes that change' => sub {
+	sql(q{TRUNCATE task;
+		CREATE INDEX gin_1 ON task USING gin (input);
+		CREATE INDEX gin_2 ON task USING gin (to_tsvector('simple'::regconfig, request));
+		CREATE INDEX gin_3 ON task USING gin ((ARRAY[priority]))});
+	direct('GIN indexes');
+	for my $fastupdate ('off', 'on', 'off')
+	{
+		sql(q{INSERT INTO task (request, input, priority)
+			SELECT 'SELECT 1', jsonb_build_object('a', n), 5 FROM generate_series(1, 20) AS n});
+		wait_until($node, q{SELECT NOT EXISTS (SELECT FROM task WHERE state IN ('PLAN', 'WORK'))});
+		sql("ALTER INDEX $_ SET (fastupdate = $fastupdate)") for qw(gin_3 gin_1 gin_2);
+		direct("indexes with fastupdate $fastupdate");
+	}
+	my $count = q{SELECT count(*) FILTER (WHERE input @> '{"a": 7}'),
+		count(*) FILTER (WHERE ARRAY[priority] @> '{5}') FROM task};
+	is(sql($count), '3|60', 'all rows are there');
+	is(sql(q{SET enable_seqscan = off; SET enable_indexscan = off;
+			SELECT (SELECT count(*) FROM task WHERE input @> '{"a": 7}'),
+				(SELECT count(*) FROM task WHERE ARRAY[priority] @> '{5}')}),
+		'3|60', 'and found by the indexes');
+	sql('DROP INDEX gin_1, gin_2, gin_3');
+};
+
 # Somebody else has written the row, or locked it, when the task is done: its outcome waits, and what
 # was written stays.
 subtest 'conflicts' => sub {
