@@ -626,7 +626,7 @@ sub look_at_kept
 sub backend_of { return "SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task $_[0]'" }
 
 my $open = q{state IN ('PLAN', 'WORK')};
-my $stays = q{kind NOT IN ('kept', 'flow')};    # or else its effect says that it was there
+my $stays = q{kind NOT IN ('kept', 'flow', 'gone')};    # or else its effect says that it was there
 
 # The actions of the monkey, and their weights.  Each returns whether it did something.
 my %blows = (
