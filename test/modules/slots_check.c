@@ -69,7 +69,7 @@ shared_databases_changes(void)
 }
 
 bool
-hold_exists_locked(Oid database)
+shared_database_is_held(Oid database)
 {
 	return database == DATABASE_HELD;
 }

@@ -214,7 +214,7 @@ subtest 'TRUNCATE, DROP TABLE, RENAME TO' => sub {
 subtest 'columns are dropped' => sub {
 	shop('ALTER TABLE task ADD COLUMN mine text');
 	my $id = start_task('columns', repeat => '1 day');
-	shop('ALTER TABLE task DROP COLUMN mine, DROP COLUMN notice, DROP COLUMN timezone');
+	shop('ALTER TABLE task DROP COLUMN mine, DROP COLUMN notice, DROP COLUMN timezone CASCADE');
 	until_shop(q{SELECT count(*) = 2 FROM pg_attribute WHERE attrelid = 'task'::regclass
 		AND attname IN ('notice', 'timezone')});
 	open_gate($node, 'columns', db => 'shop');
@@ -229,12 +229,12 @@ subtest 'columns are dropped' => sub {
 subtest 'a column changes its type' => sub {
 	my $id = start_task('type', repeat => '1 day');
 	my $position = log_position($node);
-	shop('ALTER TABLE task ALTER timezone TYPE bigint USING 5');
+	shop('ALTER TABLE task ALTER format TYPE bigint USING 5');
 	open_gate($node, 'type', db => 'shop');
-	wait_for_log_line($node, qr/DETAIL:  The type of its column "timezone" is another/, $position);
+	wait_for_log_line($node, qr/DETAIL:  The type of its column "format" is another/, $position);
 	wait_until($node, "SELECT count(*) = 0 $busy AND state <> 'idle'");
 	is(effects('type') . row($id, 'state'), '0WORK', 'another type: no effect yet');
-	shop('ALTER TABLE task ALTER timezone TYPE text USING NULL');
+	shop('ALTER TABLE task ALTER format TYPE text USING NULL');
 	wait_for($id, 'DONE');
 	is(effects('type') . row($id, 'attempt'), '12', 'the type is back: the task runs again');
 	unlike(log_since($node, $position), qr/terminated by signal/, 'no process has crashed');
