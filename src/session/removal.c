@@ -71,19 +71,23 @@ removal_marks(Relation rel)
 }
 
 /*
- * Raise an error if a read of the table or, if "writes", a write could run code of its owner's in
- * this session: it has perhaps run code of somebody else, and what that has compiled would run as
- * the owner.  The locks keep others from adding such code until the transaction ends.
+ * Raise an error if a partition belongs to somebody else than the table: his code would run as the
+ * owner.  So does, if "barred", one if a read of the table or, if "writes", a write could run code
+ * of its owner's in this session: it has perhaps run code of somebody else, and what that has
+ * compiled would run as the owner.  The locks keep others from adding such code, and the owners as
+ * they are, until the transaction ends.
  */
 static void
-check_code(Oid root, bool writes)
+check_code(Oid root, bool barred, bool writes)
 {
 	static Oid checked_root;
+	static bool checked_barred;
 	static LocalTransactionId checked;
 	Relation rel;
 	ListCell *cell;
 
-	if (!writes && checked_root == root && checked == COMPAT_LOCAL_XID)
+	if (!writes && checked_root == root && checked == COMPAT_LOCAL_XID &&
+		(checked_barred || !barred))
 		return;
 	rel = relation_open(root, RowExclusiveLock);
 	foreach(cell, lcons_oid(root, relation_members(rel)))
@@ -91,7 +95,15 @@ check_code(Oid root, bool writes)
 		char *code;
 
 		LockRelationOid(lfirst_oid(cell), RowExclusiveLock);
-		code = owner_code_find(lfirst_oid(cell), writes);
+		if (!relation_is_owned_by(lfirst_oid(cell), rel->rd_rel->relowner))
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("nobody may remove tasks at present"),
+					 errdetail("Rows that wait for them are changed, and partition \"%s\" has"
+							   " another owner.",
+							   get_rel_name(lfirst_oid(cell))),
+					 errhint("Stop them instead, or give the table one owner.")));
+		code = barred ? owner_code_find(lfirst_oid(cell), writes) : NULL;
 		if (code)
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -103,6 +115,7 @@ check_code(Oid root, bool writes)
 	}
 	relation_close(rel, NoLock);
 	checked_root = root;
+	checked_barred = barred;
 	checked = COMPAT_LOCAL_XID;
 }
 
@@ -154,14 +167,13 @@ removal_mark(const TriggerRow *row)
 	if (isnull || trigger_has_state(row, "DONE") ||
 		HeapTupleHeaderIndicatesMovedPartitions(row->tuple->t_data))
 		return;
-	if (barred)
-		check_code(root, false);
+	check_code(root, barred, false);
 	owner_restrict(owner, &scope);
 	SPI_connect();
 	if (execute(&finder, find_dependents, root, id) > 0)
 	{
 		if (barred)
-			check_code(root, true);
+			check_code(root, true, true);
 		mark(root, id);
 	}
 	SPI_finish();

@@ -274,6 +274,18 @@ subtest 'the owner of a partition' => sub {
 		"UPDATE task SET state = 'PLAN', attempt = 0, pid = NULL, start = NULL, stop = NULL, role "
 		. "= 'postgres' WHERE id = $id",
 		'you may not plan tasks of role', 'a row that moves to another partition gets no other role');
+	my ($first, $last) = split /\n/, $node->safe_psql('parts', q{
+		INSERT INTO task (request, dt) VALUES ('SELECT 1', 'infinity') RETURNING id;
+		INSERT INTO task (request, after) VALUES ('SELECT 1', ARRAY[lastval() - 1]) RETURNING id;});
+	$node->safe_psql('parts', make_trap('public', 'carl') . 'ALTER TABLE active OWNER TO carl');
+	$seen = log_position($node);
+	sql_as_in('carl', 'parts',
+		'CREATE TRIGGER trap BEFORE UPDATE ON active FOR EACH ROW EXECUTE FUNCTION trap()');
+	refused('carl', 'parts', "DELETE FROM active WHERE id = $first",
+		'nobody may remove tasks at present', 'a DELETE changes no row of such a partition');
+	is(caught('carl', $seen), '', 'the trap was not run');
+	$node->safe_psql('parts', 'DROP TRIGGER trap ON active; ALTER TABLE active OWNER TO postgres;'
+		. "DELETE FROM task WHERE id IN ($first, $last)");
 	is(is_superuser('carl'), 'f', 'nobody has gained rights');
 };
 
