@@ -363,16 +363,19 @@ undo_starts(DispatchRound *round)
 void
 dispatch_abandon(DispatchRound *round)
 {
+	int i;
+
 	undo_starts(round);
-	strict_end_round(round);
-	while (round->done < round->count)
+	for (i = round->done; i < round->count; i++)
 	{
-		DispatchEntry *entry = &round->entries[round->done++];
+		DispatchEntry *entry = &round->entries[i];
 
 		pool_release(entry->group->queue, &entry->start);
-		/* the group is known, so this allocates nothing */
+		/* the group is known, so this allocates nothing, and forgets no other */
 		if (!entry->strict)
 			groups_hint(&entry->group->key, entry->candidate.place, true);
 	}
+	strict_end_round(round);
+	round->done = round->count;
 	pool_end_round();
 }

@@ -162,21 +162,32 @@ removal_mark(const TriggerRow *row)
 	bool isnull;
 	Datum id = trigger_value(row, COLUMN_ID, &isnull);
 	bool barred = owner_code_is_barred(owner);
+	bool outer;
 	OwnerScope scope;
 
 	if (isnull || trigger_has_state(row, "DONE") ||
 		HeapTupleHeaderIndicatesMovedPartitions(row->tuple->t_data))
 		return;
 	check_code(root, barred, false);
-	owner_restrict(owner, &scope);
-	SPI_connect();
-	if (execute(&finder, find_dependents, root, id) > 0)
+	/* code that comes without conflicting with our locks is refused when it is called */
+	outer = owner_code_bar(barred);
+	PG_TRY();
 	{
-		if (barred)
-			check_code(root, true, true);
-		mark(root, id);
+		owner_restrict(owner, &scope);
+		SPI_connect();
+		if (execute(&finder, find_dependents, root, id) > 0)
+		{
+			if (barred)
+				check_code(root, true, true);
+			mark(root, id);
+		}
+		SPI_finish();
+		AtEOXact_GUC(false, scope.nest_level);
+		SetUserIdAndSecContext(scope.user, scope.context);
 	}
-	SPI_finish();
-	AtEOXact_GUC(true, scope.nest_level);
-	SetUserIdAndSecContext(scope.user, scope.context);
+	PG_FINALLY();
+	{
+		(void) owner_code_bar(outer);
+	}
+	PG_END_TRY();
 }
