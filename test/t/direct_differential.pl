@@ -86,8 +86,10 @@ sub run_both
 	}
 	sql_in('direct', 'SELECT pg_stat_statements_reset()');
 	sql_in($_, 'UPDATE task_queue SET paused = false') for @databases;
+	# also for retries, which wait for a moment
 	wait_until($node, q{SELECT NOT EXISTS (SELECT FROM task WHERE state = 'WORK'
-		OR state = 'PLAN' AND dt <= now() AND waits IS NULL)}, db => $_) for @databases;
+		OR state = 'PLAN' AND dt <= now() + interval '1 min'
+		AND waits IS NULL)}, db => $_) for @databases;
 	return;
 }
 
