@@ -142,6 +142,22 @@ count_missed(const DispatchRound *round)
 	return count;
 }
 
+/* Tasks of queues with a rate or a pause count from the moment when they are claimed. */
+static void
+count_from_now(DispatchRound *round)
+{
+	MonoTime now = clock_mono();
+	int i;
+
+	for (i = round->done; i < round->count; i++)
+	{
+		DispatchEntry *entry = &round->entries[i];
+
+		if (entry->claim && entry->start.number > 0)
+			rates_delay(&entry->group->queue->claims, entry->start.number, now);
+	}
+}
+
 /* Within a transaction: claim the chosen tasks. */
 static void
 claim_entries(DispatchRound *round)
@@ -165,6 +181,7 @@ claim_entries(DispatchRound *round)
 	{
 		qsort(claims, count, sizeof(Claim), compare_claims);
 		note_claims(round, claims, count);
+		count_from_now(round);
 		rate_store_write(round);
 	}
 	figures_add(FIGURE_CLAIMED, count);
@@ -321,6 +338,7 @@ dispatch_round(DispatchRound *round, ClockNow now)
 		claim_entries(round);
 	work_end();
 	refused_batch_written(REFUSED_CLAIM);
+	count_from_now(round);
 	assign_entries(round);
 	strict_end_round(round);
 	return round->dropped || round->count > 0;

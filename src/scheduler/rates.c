@@ -239,6 +239,22 @@ rates_undo(QueueClaims *queue, uint64 number)
 	queue->last = i > 0 ? rate->claims[i - 1].at : CLOCK_LONG_AGO;
 }
 
+/*
+ * A task that rates_add has counted is claimed only now, since the claim has waited for a lock or
+ * for its commit: it counts from now on, and so do those that are counted with it.
+ */
+void
+rates_delay(QueueClaims *queue, uint64 number, MonoTime now)
+{
+	QueueRate *rate = queue->rate;
+
+	if (rate == NULL || number <= rate->before)
+		return;
+	Assert(number == rate->before + rate->count);
+	rate->claims[rate->count - 1].at = clock_max(rate->claims[rate->count - 1].at, now);
+	queue->last = clock_max(queue->last, now);
+}
+
 /* Is nothing left to remember of the claims of the queue? */
 bool
 rates_is_idle(const QueueClaims *queue, MonoTime now)

@@ -307,4 +307,23 @@ subtest 'wrong values' => sub {
 	}
 };
 
+# The claim waits for the table, and so does the window: the next one is a window behind it.
+subtest 'a claim that waits for a lock counts when it is made' => sub {
+	my $session = open_session($node, 'postgres');
+
+	sql(q{INSERT INTO task_queue (queue, rate, per) VALUES ('waits', 1, '2 s');
+		CREATE TABLE begun (id bigint, at timestamptz DEFAULT clock_timestamp());
+		INSERT INTO task (queue, dt, request) SELECT 'waits', now() + interval '1 s',
+			'INSERT INTO begun SELECT current_setting(''pg_task.id'')::bigint'
+		FROM generate_series(1, 2)});
+	$session->query_safe('BEGIN; LOCK TABLE task IN SHARE MODE');
+	wait_until($node, q{SELECT EXISTS (SELECT FROM pg_locks AS l JOIN pg_stat_activity USING (pid)
+		WHERE NOT granted AND relation = 'task'::regclass AND backend_type = 'pg_task scheduler')});
+	$session->query_safe('SELECT pg_sleep(1.5); COMMIT');
+	$session->quit;
+	wait_until($node, 'SELECT count(*) = 2 FROM begun');
+	is(sql("SELECT max(at) - min(at) > '1.9 s' FROM begun"), 't', 'the next task starts after it');
+	sql("DROP TABLE begun; DELETE FROM task_queue WHERE queue = 'waits'");
+};
+
 done_testing();
