@@ -288,7 +288,7 @@ start_programs();
 my @metrics = promised_metrics();
 my %promised = map { $_ => 1 } @metrics;
 
-cmp_ok(scalar @metrics, '>', 40, 'the queries promise metrics');
+cmp_ok(scalar @metrics, '>', 30, 'the queries promise metrics');
 for my $metric (@metrics)
 {
 	wait_for("$metric, the same series from both", sub {
