@@ -100,6 +100,7 @@ subtest 'pg_task.create_table' => sub {
 # brings it back: not a visit, which comes a minute later.
 subtest 'what brings a scheduler back' => sub {
 	sql("CREATE DATABASE $_") for @databases;
+	sql('CREATE ROLE owner');
 	wait_for_table($node, db => $_) for @databases;
 
 	my $ahead = q{clock_timestamp() + interval '9 s'};
@@ -134,9 +135,11 @@ subtest 'what brings a scheduler back' => sub {
 	wait_until_state_is($_, 'asleep') for qw(db6 postgres);
 	pass('no scheduler stays where nothing happens');
 
-	sql(q{ALTER DATABASE db1 RENAME TO renamed; CREATE ROLE owner;
-		ALTER DATABASE plain SET pg_task.table_name = 'jobs'; ALTER DATABASE placed OWNER TO owner;
-		ALTER DATABASE placed SET pg_task.schema_name = 'theirs'});
+	# the owner first: the supervisor must not look before that, and see the schema after it
+	sql(q{ALTER DATABASE placed OWNER TO owner;
+		ALTER DATABASE placed SET pg_task.schema_name = 'theirs';
+		ALTER DATABASE db1 RENAME TO renamed;
+		ALTER DATABASE plain SET pg_task.table_name = 'jobs'});
 	wait_for_exit($node, $looking) if $looking ne '';
 	$session->query_safe('COMMIT');
 	$session->quit;
