@@ -101,7 +101,6 @@ queue_find_or_add(const char *name)
 	name = MemoryContextStrdup(queues.context, name);
 	queue = MemoryContextAllocZero(queues.states, sizeof(QueueState));
 	queue->name = (char *) name;
-	queue->claims.name = name;
 	queue->average = -1;
 	queue->turn = DT_NOBEGIN;
 	dlist_init(&queue->lanes);

@@ -61,13 +61,14 @@ rate_store_write(const DispatchRound *round)
 	for (i = 0; i < round->count; i++)
 	{
 		const DispatchEntry *entry = &round->entries[i];
-		QueueRate *rate = entry->group->queue->claims.rate;
+		const QueueState *queue = entry->group->queue;
+		QueueRate *rate = queue->claims.rate;
 
 		if (entry->claim == NULL || entry->start.number == 0 || rate->listed)
 			continue;
 		rate->listed = true;
 		listed[count] = rate;
-		rows[count++] = rates_row(&entry->group->queue->claims);
+		rows[count++] = rates_row(&queue->claims, queue->name);
 	}
 	for (i = 0; i < count; i++)
 		listed[i]->listed = false;

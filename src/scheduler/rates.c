@@ -267,11 +267,11 @@ rates_is_idle(const QueueClaims *queue, MonoTime now)
 
 /* Return what is to be durable of a queue that has a rate, and a claim. */
 RateRow
-rates_row(const QueueClaims *queue)
+rates_row(const QueueClaims *queue, const char *name)
 {
 	const QueueRate *rate = queue->rate;
 
-	return (RateRow){queue->name, keep_time(rate), rate->count, rate->claims};
+	return (RateRow){name, keep_time(rate), rate->count, rate->claims};
 }
 
 /*

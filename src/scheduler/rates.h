@@ -27,9 +27,8 @@ typedef struct QueueRate
 /* What is known of the claims of a queue, as a part of its QueueState. */
 typedef struct QueueClaims
 {
-	const char *name; /* of the queue */
-	MonoTime last;	  /* when a task of it was claimed last */
-	QueueRate *rate;  /* NULL: no claim of it has to be durable */
+	MonoTime last;	 /* when a task of it was claimed last */
+	QueueRate *rate; /* NULL: no claim of it has to be durable */
 } QueueClaims;
 
 extern void rates_create(MemoryContext context);
@@ -46,7 +45,7 @@ extern void rates_undo(QueueClaims *queue, uint64 number);
 extern void rates_delay(QueueClaims *queue, uint64 number, MonoTime now);
 extern bool rates_is_idle(const QueueClaims *queue, MonoTime now);
 
-extern RateRow rates_row(const QueueClaims *queue);
+extern RateRow rates_row(const QueueClaims *queue, const char *name);
 extern void rates_restore(QueueClaims *queue, const RateRow *row);
 extern void rates_forget(QueueClaims *queue);
 

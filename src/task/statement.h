@@ -147,18 +147,6 @@ statement_time(uint64 row, int number)
 	return DatumGetTimestampTz(statement_value(row, number, TIMESTAMPTZOID));
 }
 
-static inline Oid
-statement_oid(uint64 row, int number)
-{
-	return DatumGetObjectId(statement_value(row, number, OIDOID));
-}
-
-static inline ItemPointerData
-statement_tid(uint64 row, int number)
-{
-	return *(ItemPointer) DatumGetPointer(statement_value(row, number, TIDOID));
-}
-
 static inline void
 statement_begin(StatementArgs *args)
 {

@@ -217,7 +217,7 @@ check_restored_pauses(void)
 	insert_with_hint(group, start.wall, 1);
 	CHECK(start_next(start, &queue) == 1);
 	groups_task_ended(queue);
-	row = rates_row(&queue->claims);
+	row = rates_row(&queue->claims, queue->name);
 	CHECK(row.count == 1 && row.keep == 5 * SECOND);
 	CHECK(!rates_is_idle(&queue->claims, after(start, 5 * SECOND - 1).mono));
 	CHECK(rates_is_idle(&queue->claims, after(start, 5 * SECOND).mono));

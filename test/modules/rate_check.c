@@ -66,7 +66,7 @@ may_start(QueueClaims *queue, const QueueRule *rule, int64 us)
 static const char *
 check_window(void)
 {
-	QueueClaims queue = {.name = "q"};
+	QueueClaims queue = {.rate = NULL};
 	QueueRule rule = {.rate = 3, .per = SECOND};
 	uint64 last;
 
@@ -111,7 +111,7 @@ check_window(void)
 static const char *
 check_rules(void)
 {
-	QueueClaims queue = {.name = "q"};
+	QueueClaims queue = {.rate = NULL};
 	QueueRule rule = {.rate = 2, .per = SECOND};
 	int i;
 
@@ -145,8 +145,8 @@ check_rules(void)
 static const char *
 check_restored(void)
 {
-	QueueClaims old = {.name = "q"};
-	QueueClaims queue = {.name = "q"};
+	QueueClaims old = {.rate = NULL};
+	QueueClaims queue = {.rate = NULL};
 	QueueRule rule = {.rate = 4, .per = 60 * SECOND};
 	RateRow row;
 	int i;
@@ -156,7 +156,7 @@ check_restored(void)
 		CHECK(may_start(&old, &rule, i * SECOND));
 		(void) rates_add(&old, at(i * SECOND));
 	}
-	row = rates_row(&old);
+	row = rates_row(&old, "q");
 	CHECK(row.count == 4 && row.keep == 60 * SECOND);
 	rates_restore(&queue, &row);
 	CHECK(!rates_is_idle(&queue, at(62 * SECOND)));
@@ -194,7 +194,7 @@ try_to_add(QueueClaims *queue, const QueueRule *rule, int64 us)
 static const char *
 check_memory(void)
 {
-	QueueClaims queue = {.name = "q"};
+	QueueClaims queue = {.rate = NULL};
 	QueueRule rule = {.rate = 100, .per = SECOND};
 	int i;
 
@@ -222,7 +222,7 @@ check_random(void)
 	int64 per = 1 + random_below(random_below(2) ? 100000 : 100 * SECOND);
 	int64 late = Max(per / STEPS, STEP_MIN_US);
 	QueueRule rule = {.rate = rate, .per = per};
-	QueueClaims queue = {.name = "q"};
+	QueueClaims queue = {.rate = NULL};
 	int64 now = 0;
 	int count = 0;
 	int i;
