@@ -70,8 +70,14 @@ sub new_node
 	$main_node //= $node;
 	my %init = %{ $opt{init} || {} };
 
-	$node->init(%init,
-		extra => [ '--encoding=UTF8', '--locale=C.UTF-8', @{ $init{extra} || [] } ]);
+	{
+		# see test/bin/initdb
+		local $ENV{PATH} = "$FindBin::RealBin/../bin:$ENV{PATH}";
+		local $ENV{PG_TASK_DATA_FOLDERS} = $PostgreSQL::Test::Utils::tmp_check;
+
+		$node->init(%init,
+			extra => [ '--encoding=UTF8', '--locale=C.UTF-8', @{ $init{extra} || [] } ]);
+	}
 	$node->append_conf('postgresql.conf', slurp_file("$FindBin::RealBin/../pg_task.conf"));
 	$node->append_conf('postgresql.conf', "restart_after_crash = on\nmax_connections = 50");
 	$node->append_conf('postgresql.conf', $opt{conf}) if defined $opt{conf};
