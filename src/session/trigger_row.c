@@ -45,13 +45,12 @@ trigger_find_column(Relation rel, TaskColumn which)
 		strcmp(NameStr(TupleDescAttr(desc, number - 1)->attname), name) != 0)
 		number = SPI_fnumber(desc, name);
 	if (number < 1 || TupleDescAttr(desc, number - 1)->atttypid != task_columns[which].type)
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("the table of this trigger is not a task table"),
-				 errdetail("It has no column \"%s\" of type %s.", name,
-						   format_type_be(task_columns[which].type)),
-				 errhint("If an older version of pg_task has made the table, the scheduler of"
-						 " this database completes it.")));
+		ereport(ERROR, (errcode(ERRCODE_WRONG_OBJECT_TYPE),
+						errmsg("the table of this trigger is not a task table"),
+						errdetail("It has no column \"%s\" of type %s.", name,
+								  format_type_be(task_columns[which].type)),
+						errhint("If it is the task table, the scheduler of this database completes"
+								" it.")));
 	if (trigger_columns.relid != RelationGetRelid(rel))
 		memset(&trigger_columns, 0, sizeof(trigger_columns));
 	trigger_columns.relid = RelationGetRelid(rel);

@@ -66,17 +66,6 @@ static const struct
 	{"flow", true, "(flow, step) WHERE flow IS NOT NULL"},
 };
 
-/* What earlier versions had in the place of one of them: it is dropped, whatever its name is. */
-static const char *const replaced[] = {
-	"(queue COLLATE \"C\", coalesce(max, 2147483647), priority, (role::text), role_id, dt, id)"
-	" WHERE state = 'PLAN'",
-	"(((coalesce(planned, dt) AT TIME ZONE 'UTC') + active))"
-	" WHERE state = 'PLAN' AND active < interval '100 years'",
-	"(waits) WHERE state = 'PLAN' AND waits IS NOT NULL",
-	"(id) WHERE state = 'PLAN' AND waits IS NOT NULL AND rule = 'any'",
-	"(id) WHERE state = 'WORK' OR (state = 'PLAN' AND crashed > 0)",
-};
-
 /*
  * Indexes that this process does not create again, because the created index was not the requested
  * one.  It remembers them for the last table only.
@@ -235,32 +224,8 @@ skip_index(Oid relid, int which, const char *name)
 			 errhint("Look for event triggers and for invalid indexes, remove them, and reload.")));
 }
 
-/*
- * Drop the indexes of earlier versions, before others are created: they may be on the same columns,
- * and so too many.
- */
-static void
-drop_replaced(Oid relid, const char *name)
-{
-	int lookalikes;
-	int i;
-
-	for (i = 0; i < (int) lengthof(replaced); i++)
-	{
-		const char *sql = psprintf("CREATE INDEX ON %s %s", name, replaced[i]);
-		Oid index = find_index(relid, analyze_definition(relid, sql), &lookalikes);
-
-		if (OidIsValid(index))
-			ddl_run(psprintf("DROP INDEX %s", quote_qualified_identifier(
-												  get_namespace_name(get_rel_namespace(index)),
-												  get_rel_name(index))));
-	}
-	CommandCounterIncrement();
-}
-
-/*
- * Create the missing ones of the indexes that our statements need, and drop those that they have
- * replaced.  The caller has locked the table.
+/* Create the missing ones of the indexes that our statements need.  The caller has locked the
+ * table.
  */
 void
 indexes_complete(Oid relid, const char *name)
@@ -271,7 +236,6 @@ indexes_complete(Oid relid, const char *name)
 
 	Assert(owner_acts());
 	Assert(compat_relation_locked(relid));
-	drop_replaced(relid, name);
 	for (i = 0; i < (int) lengthof(indexes); i++)
 	{
 		IndexStmt *wanted;

@@ -41,7 +41,7 @@
 #include "task/watch.h"
 
 /* The version of the extension that has the functions of this library. */
-#define EXTENSION_VERSION "1.2"
+#define EXTENSION_VERSION "1.0"
 
 /*
  * Each row is written three times.  On a page with space for its next version that needs a third
@@ -51,8 +51,8 @@
 #define TABLE_FILLFACTOR 60
 
 /*
- * Create the extension, or bring its functions up to date: the triggers that the table of an older
- * version lacks call functions that its extension lacks, too.
+ * Create the extension, or update it to the version of this library.  One that is newer is left as
+ * it is: it was updated before the server has restarted with the new library.
  */
 static void
 prepare_extension(void)
@@ -61,9 +61,12 @@ prepare_extension(void)
 
 	if (!OidIsValid(extension))
 		ddl_run("CREATE EXTENSION pg_task VERSION '" EXTENSION_VERSION "'");
-	else if (!ddl_row_exists(
-				 "SELECT FROM pg_catalog.pg_extension WHERE oid = $1 AND extversion = $2",
-				 extension, EXTENSION_VERSION))
+	else if (ddl_row_exists("SELECT FROM pg_catalog.pg_extension AS e"
+							" WHERE e.oid = $1 AND e.extversion <> $2 AND NOT EXISTS (SELECT"
+							"   FROM pg_catalog.pg_extension_update_paths('pg_task') AS p"
+							"  WHERE p.source = $2 AND p.target = e.extversion"
+							"    AND p.path IS NOT NULL)",
+							extension, EXTENSION_VERSION))
 		ddl_run("ALTER EXTENSION pg_task UPDATE TO '" EXTENSION_VERSION "'");
 }
 
@@ -192,31 +195,17 @@ add_columns(Oid relid, const char *name)
 
 /*
  * Set a default that calls a function of the extension, unless the column has another one of the
- * user's: DROP EXTENSION ... CASCADE removes it, and "former" is what an earlier version had in its
- * place.
+ * user's: DROP EXTENSION ... CASCADE removes it.
  */
 static void
-set_default(Oid relid, const char *name, TaskColumn which, const char *former)
+set_default(Oid relid, const char *name, const ColumnDefinition *column)
 {
-	const ColumnDefinition *column = &task_columns[which];
-	const char *sql = psprintf(
-		"SELECT FROM pg_catalog.pg_attribute AS a"
-		"  LEFT JOIN pg_catalog.pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum"
-		" WHERE a.attrelid = $1 AND a.attname = $2 AND a.attidentity = ''"
-		"   AND coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), '') IN ('', %s)",
-		quote_literal_cstr(former));
-
-	if (ddl_row_exists(sql, relid, column->name))
+	if (ddl_row_exists("SELECT FROM pg_catalog.pg_attribute AS a"
+					   " WHERE a.attrelid = $1 AND a.attname = $2 AND NOT a.atthasdef"
+					   "   AND a.attidentity = ''",
+					   relid, column->name))
 		ddl_run(psprintf("ALTER TABLE %s ALTER COLUMN %s SET %s", name,
 						 quote_identifier(column->name), column->rest));
-}
-
-static void
-set_defaults(Oid relid, const char *name)
-{
-	set_default(relid, name, COLUMN_PARENT,
-				"(NULLIF(current_setting('pg_task.id'::text, true), ''::text))::bigint");
-	set_default(relid, name, COLUMN_FLOW, "");
 }
 
 /* Most writes of pg_task itself fire none of them: see pg_task_watched. */
@@ -436,7 +425,8 @@ complete_table(Oid relid)
 	owner_become(rel->rd_rel->relowner, &scope);
 	relation_close(rel, NoLock);
 	add_columns(relid, name);
-	set_defaults(relid, name);
+	set_default(relid, name, &task_columns[COLUMN_PARENT]);
+	set_default(relid, name, &task_columns[COLUMN_FLOW]);
 	indexes_complete(relid, name);
 	add_triggers(relid, name);
 	add_policy(relid, name);
