@@ -199,7 +199,7 @@ attach_executor(Datum arg)
 	run_define(process.wait_event);
 
 	executor_slot_connected(MyExecutor);
-	shared_scheduler_wake(MyExecutor->database);
+	shared_scheduler_wake(MyExecutor->database, 0);
 }
 
 /* What ran was reported.  Exit if the session was not made "clean" for another task. */

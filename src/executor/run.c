@@ -697,7 +697,7 @@ run_task(const SharedTask *task)
 		return end;
 	/* the write-back locked the row for a while, so a claim may have skipped it */
 	if (run.row_lost || slot_is_cancelled())
-		shared_scheduler_hint(MyExecutor->database, InvalidOid, NULL, 0, SHARED_SCAN);
+		shared_scheduler_wake(MyExecutor->database, SHARED_SCAN);
 	debug_query_string = NULL;
 	return error || run.row_lost || run.goes_on || slot_is_cancelled() ? RUN_OVER : RUN_DONE;
 }

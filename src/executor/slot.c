@@ -142,7 +142,7 @@ slot_report_batch(const int64 *elapsed, int count)
 	MyExecutor->idle_since = now;
 	LWLockRelease(MyExecutor->lock);
 	if (notify)
-		shared_scheduler_wake(MyExecutor->database);
+		shared_scheduler_wake(MyExecutor->database, 0);
 }
 
 /*
@@ -164,7 +164,7 @@ slot_report(MonoTime started)
 	MyExecutor->idle_since = now;
 	LWLockRelease(MyExecutor->lock);
 	if (notify)
-		shared_scheduler_wake(MyExecutor->database);
+		shared_scheduler_wake(MyExecutor->database, 0);
 	if (isolated)
 		arbiter_isolated_ended();
 }

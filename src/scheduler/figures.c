@@ -59,10 +59,11 @@ void
 figures_error(const ErrorData *error)
 {
 	const char *message = error->message ? error->message : "";
-	SharedError shared = {.at = GetCurrentTimestamp()};
+	SharedFindings found = shared_database_found(MyDatabaseId);
 	int length = pg_mbcliplen(message, (int) strlen(message), SHARED_ERROR - 1);
 
-	memcpy(shared.message, message, length);
+	found.error = (SharedError){.at = GetCurrentTimestamp()};
+	memcpy(found.error.message, message, length);
+	shared_database_publish(MyDatabaseId, &found);
 	figures_add(FIGURE_ERRORS, 1);
-	shared_database_set_error(MyDatabaseId, &shared);
 }

@@ -40,8 +40,14 @@ prepare_begin(void)
 static void
 publish_table(TaskTable *table, const char *owner)
 {
-	if (shared_database_set_relid(MyDatabaseId, table->relid, table->owner) &&
-		table->relid != MyScheduler->last_relid)
+	SharedFindings found = shared_database_found(MyDatabaseId);
+	bool news = found.relid != table->relid && table->relid != MyScheduler->last_relid;
+
+	found.relid = table->relid;
+	found.owner = table->owner;
+	found.owner_code = Settings.owner_code;
+	shared_database_publish(MyDatabaseId, &found);
+	if (news)
 		ereport(LOG, (errmsg("pg_task has %s the task table %s of role \"%s\" in database \"%s\"",
 							 table->created ? "created" : "found", table->name, owner,
 							 MyScheduler->database),
@@ -57,7 +63,13 @@ publish_table(TaskTable *table, const char *owner)
 static void
 leave_without_table(void)
 {
-	if (shared_database_set_absent(MyDatabaseId))
+	SharedFindings found = shared_database_found(MyDatabaseId);
+	bool news = !found.absent;
+
+	found.absent = true;
+	found.relid = InvalidOid;
+	shared_database_publish(MyDatabaseId, &found);
+	if (news)
 		ereport(LOG,
 				(errmsg("pg_task creates no task table in database \"%s\"", MyScheduler->database),
 				 errdetail("The setting \"pg_task.create_table\" is off."),
@@ -86,8 +98,11 @@ log_away(const TaskTable *table)
 static void
 note_away(const TaskTable *table)
 {
-	bool known = shared_database_set_away(MyDatabaseId, table->away);
+	SharedFindings found = shared_database_found(MyDatabaseId);
+	bool known = found.away;
 
+	found.away = table->away;
+	shared_database_publish(MyDatabaseId, &found);
 	if (table->away && !known)
 		log_away(table);
 	else if (!table->away && known)
@@ -121,7 +136,6 @@ prepare_table(void)
 	publish_table(prepared, owner ? owner : "");
 	if (!OidIsValid(MyScheduler->last_relid))
 		shared_wake_supervisor(); /* another scheduler may be started */
-	shared_database_set_owner_code(MyDatabaseId, Settings.owner_code);
 	if (prepared->code == NULL)
 		report_end_all(&MyScheduler->owner_code);
 	note_away(prepared);
@@ -152,9 +166,13 @@ leave_for_settings(uint32 settings, bool disabled)
 {
 	if (disabled)
 	{
+		SharedFindings found = shared_database_found(MyDatabaseId);
+
 		ereport(LOG, (errmsg("pg_task is disabled in database \"%s\"", MyScheduler->database),
 					  errhidecontext(true)));
-		shared_database_disable(MyDatabaseId, settings);
+		found.disabled = true;
+		found.settings = settings;
+		shared_database_publish(MyDatabaseId, &found);
 	}
 	/* this sets the latch as well */
 	scheduler_slot_leave(MyScheduler->slot);

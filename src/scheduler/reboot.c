@@ -109,7 +109,7 @@ forget_table(bool another)
 	if (!another)
 		return;
 	begin_search(CLOCK_LONG_AGO);
-	if (shared_database_rebooted(MyDatabaseId) == MyScheduler->table->relid)
+	if (shared_database_found(MyDatabaseId).rebooted == MyScheduler->table->relid)
 		search.going = false;
 }
 
@@ -172,8 +172,11 @@ end_search(MonoTime now)
 	}
 	else
 	{
+		SharedFindings found = shared_database_found(MyDatabaseId);
+
+		found.rebooted = MyScheduler->table->relid;
+		shared_database_publish(MyDatabaseId, &found);
 		search.going = false;
-		shared_database_set_rebooted(MyDatabaseId, MyScheduler->table->relid);
 	}
 }
 

@@ -225,17 +225,15 @@ record_command(Node *statement)
 		pending_add_settings(InvalidOid);
 }
 
-/* COMMIT PREPARED or ROLLBACK PREPARED has succeeded.  No transaction is active any more. */
+/*
+ * COMMIT PREPARED has succeeded.  No transaction is active any more.  It may have inserted or ended
+ * tasks; what it would report was not stored.
+ */
 static void
-finish_prepared(bool committed)
+report_prepared(void)
 {
-	shared_prepared_ended();
-	if (!committed)
-		return;
-	/* it may have inserted or ended tasks, too; what it would report was not stored */
-	shared_scheduler_hint(MyDatabaseId, InvalidOid, NULL, 0,
-						  SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY | SHARED_QUEUES |
-							  SHARED_DEPENDENTS);
+	shared_scheduler_wake(MyDatabaseId, SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY |
+											SHARED_QUEUES | SHARED_DEPENDENTS);
 	waiters_end_all();
 }
 
@@ -248,13 +246,10 @@ commands_process(ProcessUtility_hook_type next, PlannedStmt *pstmt, const char *
 {
 	Node *statement = pstmt->utilityStmt;
 	bool commits = is_transaction_statement(statement, TRANS_STMT_COMMIT_PREPARED);
-	bool finishes = commits || is_transaction_statement(statement, TRANS_STMT_ROLLBACK_PREPARED);
 	bool records = is_recorded(statement);
 	bool drops = IsA(statement, DropdbStmt);
-	Oid database = InvalidOid;
+	Oid database = database_needed(statement, context);
 
-	if (!finishes)
-		database = database_needed(statement, context);
 	if (OidIsValid(database))
 	{
 		pending_add_hold();
@@ -263,8 +258,8 @@ commands_process(ProcessUtility_hook_type next, PlannedStmt *pstmt, const char *
 	}
 	next(pstmt, query, read_only_tree, context, params, environment, destination, completion);
 	/* a procedure may have ended the transaction, and the statement of the CALL may be freed */
-	if (finishes)
-		finish_prepared(commits);
+	if (commits)
+		report_prepared();
 	else if (records)
 		record_command(statement);
 	/* its files are gone, and no process is left that counts in it */

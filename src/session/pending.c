@@ -133,7 +133,7 @@ pending_add_queues(Oid relid)
 	pending.queues |= !OidIsValid(known) || known == relid;
 }
 
-/* Publish that this transaction has changed settings, databases or roles, or is prepared to. */
+/* Publish that this transaction has changed settings, databases or roles. */
 static void
 publish_changes(XactEvent event)
 {
@@ -143,8 +143,6 @@ publish_changes(XactEvent event)
 		shared_settings_changed(pending.settings[i].object);
 	if (event == XACT_EVENT_COMMIT && pending.supervisor)
 		shared_databases_changed();
-	if (event == XACT_EVENT_PREPARE && (pending.nsettings > 0 || pending.supervisor))
-		shared_prepared_add();
 	pending.settings = NULL;
 	pending.nsettings = pending.settings_size = 0;
 }
@@ -157,18 +155,22 @@ pending_transaction_ended(XactEvent event)
 		return;
 	/* before the hints: a row that waits in a queue never is known before the rule of the queue */
 	if (event == XACT_EVENT_COMMIT && pending.queues)
-		shared_scheduler_hint(MyDatabaseId, InvalidOid, NULL, 0, SHARED_QUEUES);
+		shared_scheduler_wake(MyDatabaseId, SHARED_QUEUES);
 	/* without an id nothing was written: ON CONFLICT has dropped the rows */
 	if (event == XACT_EVENT_COMMIT && OidIsValid(pending.relid) &&
 		TransactionIdIsValid(GetTopTransactionIdIfAny()))
 	{
 		if (pending.several)
 			pending.events |= SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY | SHARED_DEPENDENTS;
-		else if (pending.watched.count > 0)
-			shared_scheduler_watch(MyDatabaseId, pending.relid, &pending.watched);
-		if (pending.count > 0 || pending.events != 0)
-			shared_scheduler_hint(MyDatabaseId, pending.several ? InvalidOid : pending.relid,
-								  pending.hints, pending.count, pending.events);
+		if (pending.count > 0 || pending.watched.count > 0 || pending.events != 0)
+			shared_scheduler_report(MyDatabaseId,
+									&(SharedReport){
+										.relid = pending.several ? InvalidOid : pending.relid,
+										.events = pending.events,
+										.nhints = pending.count,
+										.hints = pending.hints,
+										.watched = &pending.watched,
+									});
 	}
 	if (event == XACT_EVENT_COMMIT && OidIsValid(pending.relid) && !pending.several &&
 		TransactionIdIsValid(GetTopTransactionIdIfAny()))

@@ -113,7 +113,7 @@ copy_databases(DatabaseFigures *all)
 	int i;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	for (i = 0; i < SHARED_DATABASES; i++)
+	for (i = 0; i < Shared->ndatabases; i++)
 	{
 		SharedDatabase *entry = &Shared->databases[i];
 		DatabaseFigures *figures = &all[count];
@@ -123,7 +123,7 @@ copy_databases(DatabaseFigures *all)
 			continue;
 		memset(figures, 0, sizeof(DatabaseFigures));
 		figures->database = *entry;
-		figures->relid = entry->relid;
+		figures->relid = entry->found.relid;
 		slot = scheduler_slot_find(entry->database);
 		if (slot)
 			copy_slot(slot, figures);
@@ -140,11 +140,11 @@ state_without_scheduler(const SharedDatabase *database, MonoTime now)
 {
 	if (crash_holds(database->database))
 		return "held back";
-	if (database->disabled)
+	if (database->found.disabled)
 		return "disabled";
-	if (database->absent)
+	if (database->found.absent)
 		return "no table";
-	if (database->away)
+	if (database->found.away)
 		return "held back";
 	if (database->marked.us == 0 && clock_is_before(now, database->due))
 		return "asleep";
@@ -161,7 +161,7 @@ state_text(const DatabaseFigures *figures, MonoTime now)
 		return "leaving";
 	if (figures->state == SCHEDULER_STARTING || !OidIsValid(figures->relid))
 		return "starting";
-	return figures->database.away ? "held back" : "running";
+	return figures->database.found.away ? "held back" : "running";
 }
 
 /* What the process has published. */
@@ -186,7 +186,7 @@ fill_figures(ResultRow *row, const int64 *figures)
 static bool
 fill_row(ResultRow *row, const DatabaseFigures *figures, ClockNow now)
 {
-	const SharedError *error = &figures->database.error;
+	const SharedError *error = &figures->database.found.error;
 	ResultDatabase database;
 
 	if (!result_database_find(figures->database.database, &database))

@@ -222,12 +222,14 @@ is_named(void)
 static const char *
 explain_service(const WhyTask *task pg_attribute_unused())
 {
+	SharedFindings found = shared_database_found(MyDatabaseId);
+
 	if (RecoveryInProgress())
 		return "the server is a standby: tasks run on the primary";
 	if (crash_holds(MyDatabaseId))
 		return "it is held back, because the scheduler of this database has crashed the server:"
 			   " see pg_task_release";
-	if (!Settings.enabled || shared_database_needs(MyDatabaseId).disabled)
+	if (!Settings.enabled || shared_database_is_disabled(MyDatabaseId, &found))
 		return "pg_task.enabled is off";
 	if (!is_named())
 		return "no scheduler serves this database: pg_task.database does not name it";
@@ -320,7 +322,7 @@ explain_code(const WhyTask *task)
 	Oid owner = task->access.owner;
 	char *code;
 
-	if (role == owner || superuser_arg(role) || shared_database_owner_code(MyDatabaseId))
+	if (role == owner || superuser_arg(role) || shared_database_found(MyDatabaseId).owner_code)
 		return NULL;
 	code = table_find_code(task->access.relid, owner);
 	if (code == NULL)

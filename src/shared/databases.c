@@ -9,7 +9,6 @@
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
 #include "storage/lwlock.h"
 
 #include "compat.h"
@@ -18,62 +17,26 @@
 #include "shared/slots.h"
 
 /*
- * Return the place of a database in the index, or the empty place where it would be.  Half of the
- * index is empty, so the loop is short.
+ * Return the entry of a database, or NULL; with InvalidOid, a free one.  The caller holds the
+ * directory lock.
  */
-static int
-find_place(Oid database)
-{
-	int place = murmurhash32(database) % SHARED_INDEX;
-
-	while (Shared->index[place] != 0 &&
-		   Shared->databases[Shared->index[place] - 1].database != database)
-		place = (place + 1) % SHARED_INDEX;
-	return place;
-}
-
-/* Return the entry of a database, or NULL.  The caller holds the directory lock. */
 SharedDatabase *
 shared_database_find(Oid database)
 {
-	int number;
-
-	Assert(LWLockHeldByMe(Shared->directory));
-	number = Shared->index[find_place(database)];
-	return number == 0 ? NULL : &Shared->databases[number - 1];
-}
-
-/*
- * Return a free entry, or NULL.  Bounded by SHARED_DATABASES: once for each new database.
- */
-static SharedDatabase *
-find_free_entry(void)
-{
 	int i;
 
-	for (i = 0; i < SHARED_DATABASES; i++)
-		if (!OidIsValid(Shared->databases[i].database))
+	Assert(LWLockHeldByMe(Shared->directory));
+	for (i = 0; i < Shared->ndatabases; i++)
+		if (Shared->databases[i].database == database)
 			return &Shared->databases[i];
 	return NULL;
 }
 
-/* Make the index again, once for each database that is removed.  Bounded as find_free_entry. */
-static void
-rebuild_index(void)
-{
-	int i;
-
-	memset(Shared->index, 0, sizeof(Shared->index));
-	for (i = 0; i < SHARED_DATABASES; i++)
-		if (OidIsValid(Shared->databases[i].database))
-			Shared->index[find_place(Shared->databases[i].database)] = i + 1;
-}
-
 /*
- * Add a database that is to have a scheduler, unless it is there already.  Returns false if no
- * entry is free.  Only the supervisor calls this.
+ * Add a database that is to have a scheduler, unless it is there already.  NULL if no entry is
+ * free.  Only the supervisor calls this.
  */
-bool
+SharedDatabase *
 shared_database_add(Oid database)
 {
 	SharedDatabase *entry;
@@ -81,14 +44,19 @@ shared_database_add(Oid database)
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	Assert(Shared->supervisor == COMPAT_MY_PROC);
 	entry = shared_database_find(database);
-	if (entry == NULL && (entry = find_free_entry()) != NULL)
+	if (entry == NULL)
 	{
-		memset(entry, 0, sizeof(SharedDatabase));
-		entry->database = database;
-		Shared->index[find_place(database)] = entry - Shared->databases + 1;
+		entry = shared_database_find(InvalidOid);
+		if (entry == NULL && Shared->ndatabases < SHARED_DATABASES)
+			entry = &Shared->databases[Shared->ndatabases++];
+		if (entry)
+		{
+			memset(entry, 0, sizeof(SharedDatabase));
+			entry->database = database;
+		}
 	}
 	LWLockRelease(Shared->directory);
-	return entry != NULL;
+	return entry;
 }
 
 /* Remove a database that is to have no scheduler.  Only the supervisor calls this. */
@@ -101,135 +69,51 @@ shared_database_remove(Oid database)
 	Assert(Shared->supervisor == COMPAT_MY_PROC);
 	entry = shared_database_find(database);
 	if (entry)
-	{
 		entry->database = InvalidOid;
-		rebuild_index();
-	}
 	(void) executor_slots_forget(database);
 	LWLockRelease(Shared->directory);
 }
 
-/*
- * The scheduler of this database has found that pg_task.enabled is off there: it gets none until
- * its settings change again.
- */
-void
-shared_database_disable(Oid database, uint32 settings)
+/* Return what the schedulers of a database have found; zeroes if nothing is remembered. */
+SharedFindings
+shared_database_found(Oid database)
 {
-	SharedDatabase *entry;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	entry = shared_database_find(database);
-	if (entry)
-	{
-		entry->disabled = true;
-		entry->settings = settings;
-	}
-	LWLockRelease(Shared->directory);
-}
-
-/*
- * The scheduler of this database has found no task table, and is not to create one.  Returns true
- * if that is news.
- */
-bool
-shared_database_set_absent(Oid database)
-{
-	SharedDatabase *entry;
-	bool news = false;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	entry = shared_database_find(database);
-	if (entry)
-	{
-		news = !entry->absent;
-		entry->absent = true;
-		entry->relid = InvalidOid;
-	}
-	LWLockRelease(Shared->directory);
-	return news;
-}
-
-/* Return what makes this database need a scheduler, as far as is known. */
-SharedNeeds
-shared_database_needs(Oid database)
-{
-	SharedNeeds needs = {.due = CLOCK_NEVER, .marked = CLOCK_LONG_AGO};
+	SharedFindings found = {0};
 	SharedDatabase *entry;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	entry = shared_database_find(database);
 	if (entry)
-	{
-		needs.known = true;
-		needs.due = entry->due;
-		needs.marked = entry->marked;
-		needs.disabled =
-			entry->disabled && entry->settings == shared_settings_of_database(database);
-		needs.absent = entry->absent;
-		needs.released = entry->barred && entry->barred_changes != shared_databases_changes();
-	}
+		found = entry->found;
 	LWLockRelease(Shared->directory);
-	needs.disabled |= crash_holds(database) > 0;
-	return needs;
+	return found;
 }
 
-/* Record whether the tasks of this database are held back.  Returns what was recorded before. */
-bool
-shared_database_set_away(Oid database, bool away)
-{
-	SharedDatabase *entry;
-	bool before = false;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	entry = shared_database_find(database);
-	if (entry)
-	{
-		before = entry->away;
-		entry->away = away;
-	}
-	LWLockRelease(Shared->directory);
-	return before;
-}
-
-/* Record the setting pg_task.owner_code of this database, as its scheduler has it. */
+/*
+ * Remember what the scheduler of a database has found.  Only that process calls this, and the
+ * supervisor while there is none.
+ */
 void
-shared_database_set_owner_code(Oid database, bool allowed)
+shared_database_publish(Oid database, const SharedFindings *found)
 {
 	SharedDatabase *entry;
 
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	entry = shared_database_find(database);
 	if (entry)
-		entry->owner_code = allowed;
+		entry->found = *found;
 	LWLockRelease(Shared->directory);
 }
 
-/* Return what was recorded; false if nothing was. */
+/*
+ * Is this database to have no scheduler until its settings have changed or it is released?  "found"
+ * is of its entry; NULL: it has none.
+ */
 bool
-shared_database_owner_code(Oid database)
+shared_database_is_disabled(Oid database, const SharedFindings *found)
 {
-	SharedDatabase *entry;
-	bool allowed;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	entry = shared_database_find(database);
-	allowed = entry && entry->owner_code;
-	LWLockRelease(Shared->directory);
-	return allowed;
-}
-
-/* Record the last error of the scheduler of this database. */
-void
-shared_database_set_error(Oid database, const SharedError *error)
-{
-	SharedDatabase *entry;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	entry = shared_database_find(database);
-	if (entry)
-		entry->error = *error;
-	LWLockRelease(Shared->directory);
+	return (found && found->disabled && found->settings == shared_settings_of_database(database)) ||
+		   crash_holds(database) > 0;
 }
 
 /*
@@ -245,84 +129,7 @@ shared_database_mark(Oid database)
 	if (entry == NULL || entry->marked.us != 0)
 		return;
 	entry->marked = clock_mono();
-	if (Shared->nmarks < SHARED_DATABASES)
-		Shared->marks[Shared->nmarks++] = database;
-	else
-		Shared->marks_lost = true;
 	shared_wake(Shared->supervisor);
-}
-
-/*
- * Take the databases that were marked since the last call: at most SHARED_DATABASES.  *lost: there
- * were more, and any may be marked.  Only the supervisor calls this.
- */
-int
-shared_databases_take_marks(Oid *databases, bool *lost)
-{
-	int count;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	Assert(Shared->supervisor == COMPAT_MY_PROC);
-	count = Shared->nmarks;
-	memcpy(databases, Shared->marks, count * sizeof(Oid));
-	*lost = Shared->marks_lost;
-	Shared->nmarks = 0;
-	Shared->marks_lost = false;
-	LWLockRelease(Shared->directory);
-	return count;
-}
-
-/*
- * Return the table of a database of which the tasks that run at this start of the server are
- * planned; InvalidOid: none is known.
- */
-Oid
-shared_database_rebooted(Oid database)
-{
-	SharedDatabase *entry;
-	Oid relid = InvalidOid;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	entry = shared_database_find(database);
-	if (entry)
-		relid = entry->rebooted;
-	LWLockRelease(Shared->directory);
-	return relid;
-}
-
-/* Record that they are. */
-void
-shared_database_set_rebooted(Oid database, Oid relid)
-{
-	SharedDatabase *entry;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	entry = shared_database_find(database);
-	if (entry)
-		entry->rebooted = relid;
-	LWLockRelease(Shared->directory);
-}
-
-/*
- * The scheduler of a database has found this task table: it is known from now on.  Returns true if
- * that is news, or would be of a database that has no entry.
- */
-bool
-shared_database_set_relid(Oid database, Oid relid, Oid owner)
-{
-	SharedDatabase *entry;
-	bool news = true;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	entry = shared_database_find(database);
-	if (entry)
-	{
-		news = entry->relid != relid;
-		entry->relid = relid;
-		entry->owner = owner;
-	}
-	LWLockRelease(Shared->directory);
-	return news;
 }
 
 /*
@@ -334,18 +141,12 @@ Oid
 shared_database_relid(Oid database, Oid *owner)
 {
 	Oid relid = shared_scheduler_relid(database);
-	SharedDatabase *entry;
+	SharedFindings found;
 
 	*owner = InvalidOid;
 	if (OidIsValid(relid))
 		return relid;
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	entry = shared_database_find(database);
-	if (entry)
-	{
-		relid = entry->relid;
-		*owner = entry->owner;
-	}
-	LWLockRelease(Shared->directory);
-	return relid;
+	found = shared_database_found(database);
+	*owner = found.owner;
+	return found.relid;
 }

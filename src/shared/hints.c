@@ -61,21 +61,6 @@ wake_scheduler(SharedScheduler *scheduler)
 	shared_wake(scheduler->proc);
 }
 
-/* Wake the scheduler of a database.  If there is none, the supervisor is to start one. */
-void
-shared_scheduler_wake(Oid database)
-{
-	SharedScheduler *scheduler;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	scheduler = scheduler_slot_find(database);
-	if (scheduler)
-		wake_scheduler(scheduler);
-	LWLockRelease(Shared->directory);
-	if (scheduler == NULL)
-		mark_or_wake(database);
-}
-
 /* Read an oid in the slot of the scheduler of a database; InvalidOid if there is no scheduler. */
 static Oid
 read_relid(Oid database, size_t offset)
@@ -215,63 +200,6 @@ add_hint(SharedScheduler *scheduler, const SharedHint *hint)
 	return true;
 }
 
-/*
- * Add hints and events to the slot of a scheduler.  Returns whether it must be woken.  It need not
- * if all that waits is planned for after it looks anyway: sessions that plan tasks for later would
- * otherwise keep it busy, one iteration for each commit.  The clock may have been set since it fell
- * asleep, so what is due now counts, too.
- */
-static bool
-add_hints(SharedScheduler *scheduler, Oid relid, const SharedHint *hints, int count, int events)
-{
-	bool wake = events != 0 || count == 0;
-	int i;
-
-	LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
-	/* if it exits without having found a table, this one may be new: its successor looks */
-	if (count > 0 && !OidIsValid(scheduler->relid))
-		scheduler->events |= SHARED_SCAN;
-	if (scheduler->relid == relid || !OidIsValid(relid) || !OidIsValid(scheduler->relid))
-		scheduler->events |= events;
-	for (i = 0; i < count && scheduler->relid == relid; i++)
-	{
-		TimestampTz dt = hints[i].place.dt;
-
-		wake = wake || dt < scheduler->looks || dt <= GetCurrentTimestamp();
-		if (!add_hint(scheduler, &hints[i]))
-		{
-			scheduler->events |= SHARED_SCAN;
-			wake = true;
-		}
-	}
-	wake = wake || scheduler->relid != relid;
-	LWLockRelease(scheduler->lock);
-	return wake;
-}
-
-/*
- * Add hints and events for the scheduler of a database, and wake it if it must be.  Without a
- * scheduler, the supervisor is to start one.  "relid" is the task table; InvalidOid means that the
- * caller does not know it, and then only the events count.  Likewise while the scheduler prepares
- * the table: it may turn out to be this one.  Called after a commit, so this must not fail.
- */
-void
-shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int count, int events)
-{
-	SharedScheduler *scheduler;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	scheduler = scheduler_slot_find(database);
-	if (scheduler)
-	{
-		if (add_hints(scheduler, relid, hints, count, events))
-			wake_scheduler(scheduler);
-	}
-	LWLockRelease(Shared->directory);
-	if (scheduler == NULL)
-		mark_or_wake(database);
-}
-
 /* Add an id, unless it is there.  Returns false if there is no room. */
 bool
 shared_ids_add(SharedIds *ids, int64 id)
@@ -288,29 +216,60 @@ shared_ids_add(SharedIds *ids, int64 id)
 }
 
 /*
- * Report to the scheduler of a database, which serves this table, for which tasks rows wait from
- * now on, and which tasks have ended.  Without a scheduler, one is started, and looks.  Called
- * after a commit, so this must not fail.
+ * Add what a commit reports to the slot of a scheduler.  Returns whether it must be woken.  It need
+ * not if all that waits is planned for after it looks anyway: sessions that plan tasks for later
+ * would otherwise keep it busy, one iteration for each commit.  The clock may have been set since
+ * it fell asleep, so what is due now counts, too.
+ */
+static bool
+add_report(SharedScheduler *scheduler, const SharedReport *report)
+{
+	Oid relid = report->relid;
+	int nwatched = report->watched ? report->watched->count : 0;
+	bool wake = report->events != 0 || nwatched > 0 || report->nhints == 0;
+	bool serves;
+	int i;
+
+	LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
+	serves = OidIsValid(relid) && scheduler->relid == relid;
+	/* if it exits without having found a table, this one may be new: its successor looks */
+	if (report->nhints > 0 && !OidIsValid(scheduler->relid))
+		scheduler->events |= SHARED_SCAN;
+	if (nwatched > 0 && !OidIsValid(scheduler->relid))
+		scheduler->events |= SHARED_DEPENDENTS;
+	if (serves || !OidIsValid(relid) || !OidIsValid(scheduler->relid))
+		scheduler->events |= report->events;
+	for (i = 0; i < nwatched && serves; i++)
+		if (!shared_ids_add(&scheduler->watched, report->watched->ids[i]))
+			scheduler->events |= SHARED_DEPENDENTS;
+	for (i = 0; i < report->nhints && serves; i++)
+	{
+		TimestampTz dt = report->hints[i].place.dt;
+
+		wake = wake || dt < scheduler->looks || dt <= GetCurrentTimestamp();
+		if (!add_hint(scheduler, &report->hints[i]))
+		{
+			scheduler->events |= SHARED_SCAN;
+			wake = true;
+		}
+	}
+	LWLockRelease(scheduler->lock);
+	return wake || !serves;
+}
+
+/*
+ * Report to the scheduler of a database, and wake it if it must be.  Without a scheduler, the
+ * supervisor is to start one.  Called after a commit, so this must not fail.
  */
 void
-shared_scheduler_watch(Oid database, Oid relid, const SharedIds *ids)
+shared_scheduler_report(Oid database, const SharedReport *report)
 {
 	SharedScheduler *scheduler;
-	int i;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	scheduler = scheduler_slot_find(database);
-	if (scheduler)
-	{
-		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
-		for (i = 0; i < ids->count && scheduler->relid == relid; i++)
-			if (!shared_ids_add(&scheduler->watched, ids->ids[i]))
-				scheduler->events |= SHARED_DEPENDENTS;
-		if (!OidIsValid(scheduler->relid))
-			scheduler->events |= SHARED_DEPENDENTS;
-		LWLockRelease(scheduler->lock);
-		shared_wake(scheduler->proc);
-	}
+	if (scheduler && add_report(scheduler, report))
+		wake_scheduler(scheduler);
 	LWLockRelease(Shared->directory);
 	if (scheduler == NULL)
 		mark_or_wake(database);

@@ -44,7 +44,6 @@
 #define SHARED_IDS 64		  /* tasks that commits name one by one, for rows that wait for them */
 #define SHARED_HOLDS 64		  /* holds besides the one of each process */
 #define SHARED_DATABASES 1024 /* databases that may share the places for schedulers */
-#define SHARED_INDEX 2048	  /* twice as many: see find_place */
 #define SHARED_SETTINGS 4096  /* counters of changed settings */
 #define SHARED_WAITERS 256	  /* condition variables of sessions that wait for tasks */
 #define SHARED_AWAITS 16 /* roles for which a scheduler awaits an executor of another database */
@@ -84,6 +83,20 @@ typedef struct SharedIds
 	int count;
 	int64 ids[SHARED_IDS];
 } SharedIds;
+
+/*
+ * What a commit reports to the scheduler of a database.  InvalidOid: the task table is not known,
+ * and then only the events count.  Likewise while the scheduler prepares the table: it may turn out
+ * to be this one.
+ */
+typedef struct SharedReport
+{
+	Oid relid;
+	int events; /* mask of SharedEvents */
+	int nhints;
+	const SharedHint *hints;
+	const SharedIds *watched; /* tasks for which rows wait now, or which have ended; NULL: none */
+} SharedReport;
 
 /* The state of a scheduler's slot.  slots.c has the table of edges. */
 typedef enum SchedulerState
@@ -214,6 +227,20 @@ typedef struct SharedScheduler
 	SharedHint hints[SHARED_ALL_HINTS];
 } SharedScheduler;
 
+/* What the schedulers of a database have found, for their successors and for others. */
+typedef struct SharedFindings
+{
+	Oid relid;		   /* the task table that was found last */
+	Oid owner;		   /* its owner then */
+	Oid rebooted;	   /* the table of which the tasks of this start of the server are planned */
+	bool disabled;	   /* pg_task.enabled is off ... */
+	uint32 settings;   /* ... in the settings of the database with this change counter */
+	bool absent;	   /* there is no task table, and pg_task.create_table is off */
+	bool away;		   /* the tasks are held back, because the table is away */
+	bool owner_code;   /* pg_task.owner_code is on */
+	SharedError error; /* the last one */
+} SharedFindings;
+
 /*
  * A database that is to have a scheduler, and what its last scheduler left.  Guarded by the
  * directory lock.  Only the supervisor adds and removes entries, so stop_leftover_schedulers reads
@@ -223,31 +250,12 @@ typedef struct SharedScheduler
 typedef struct SharedDatabase
 {
 	Oid database; /* InvalidOid: free */
-	Oid relid;	  /* the task table that was found last */
-	Oid owner;	  /* its owner then */
-	Oid rebooted; /* the table of which the tasks of this start of the server are planned */
 	MonoTime due; /* when a task is due next, as far as is known */
 	bool barred;  /* see SharedScheduler */
 	uint32 barred_changes;
-	MonoTime marked;   /* since when something waits for a scheduler; 0: nothing does */
-	bool disabled;	   /* its scheduler has found pg_task.enabled off ... */
-	uint32 settings;   /* ... in the settings of the database with this change counter */
-	bool absent;	   /* it has found no task table, and pg_task.create_table off */
-	bool away;		   /* its scheduler has held back the tasks, because the table is away */
-	bool owner_code;   /* its scheduler has found pg_task.owner_code on */
-	SharedError error; /* written by its scheduler */
+	MonoTime marked; /* since when something waits for a scheduler; 0: nothing does */
+	SharedFindings found;
 } SharedDatabase;
-
-/* What makes a database need a scheduler: see SharedDatabase. */
-typedef struct SharedNeeds
-{
-	bool known;	   /* the database has an entry */
-	bool disabled; /* or held back: it gets none */
-	bool absent;
-	bool released; /* roles were barred there, and databases or roles have changed since */
-	MonoTime due;
-	MonoTime marked;
-} SharedNeeds;
 
 /*
  * A claimed task in an executor's ring.  The scheduler fills in an entry under the executor's lock,
@@ -408,11 +416,8 @@ typedef struct SharedState
 	 */
 	int supervisor; /* the supervisor's process */
 	bool crowded;	/* more databases need a scheduler than there are places */
+	int ndatabases;
 	SharedDatabase databases[SHARED_DATABASES];
-	uint16 index[SHARED_INDEX]; /* a hash table of them: their numbers from 1 on; 0: empty */
-	int nmarks;					/* databases that were marked since the supervisor looked ... */
-	bool marks_lost;			/* ... and there were more */
-	Oid marks[SHARED_DATABASES];
 	int nholds;		   /* holds that are taken */
 	SharedHold *holds; /* one for each process, then SHARED_HOLDS others */
 
@@ -427,10 +432,7 @@ typedef struct SharedState
 	uint64 restore;								/* never changes; see restore.c */
 	bool recovers;								/* never changes; see serving.c */
 	pg_atomic_uint64 serving_since;				/* a TimestampTz */
-	bool prepared_known;						/* shared_prepared_recovered was called */
-	int nprepared;			 /* both guarded by the directory lock, as "prepared": see changes.c */
-	TransactionId *prepared; /* never changes, as "nprocs" and what follows it */
-	int nprocs;
+	int nprocs;									/* never changes, as what follows it */
 	int nschedulers;
 	int nexecutors;
 	SharedScheduler *schedulers;
@@ -453,39 +455,25 @@ extern uint32 shared_settings_of_database(Oid database);
 extern void shared_settings_changed(Oid object);
 extern void shared_publish_configured(const SharedConfigured *configured);
 extern SharedConfigured shared_configured(void);
-extern void shared_prepared_add(void);
-extern void shared_prepared_recovered(void);
-extern void shared_prepared_ended(void);
 
 /* Databases and their schedulers. */
-extern void shared_scheduler_wake(Oid database);
 extern Oid shared_scheduler_relid(Oid database);
 extern Oid shared_scheduler_queue_relid(Oid database);
-extern bool shared_database_set_relid(Oid database, Oid relid, Oid owner);
-extern Oid shared_database_relid(Oid database, Oid *owner);
 extern SharedDatabase *shared_database_find(Oid database);
-extern bool shared_database_add(Oid database);
+extern SharedDatabase *shared_database_add(Oid database);
 extern void shared_database_remove(Oid database);
+extern SharedFindings shared_database_found(Oid database);
+extern void shared_database_publish(Oid database, const SharedFindings *found);
+extern bool shared_database_is_disabled(Oid database, const SharedFindings *found);
 extern void shared_database_mark(Oid database);
-extern Oid shared_database_rebooted(Oid database);
-extern void shared_database_set_rebooted(Oid database, Oid relid);
-extern void shared_database_disable(Oid database, uint32 settings);
-extern void shared_database_set_owner_code(Oid database, bool allowed);
-extern bool shared_database_owner_code(Oid database);
-extern bool shared_database_set_away(Oid database, bool away);
-extern bool shared_database_set_absent(Oid database);
-extern SharedNeeds shared_database_needs(Oid database);
-extern int shared_databases_take_marks(Oid *databases, bool *lost);
-extern void shared_database_set_error(Oid database, const SharedError *error);
+extern Oid shared_database_relid(Oid database, Oid *owner);
 extern void shared_crowd(bool crowded);
 extern void shared_scheduler_publish(SharedScheduler *me, Oid relid);
 extern void shared_scheduler_publish_queues(SharedScheduler *me, Oid relid);
 extern void shared_hint_add_place(SharedHint *hint, const TaskPlace *place);
 extern bool shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hint);
-extern void
-shared_scheduler_hint(Oid database, Oid relid, const SharedHint *hints, int count, int events);
 extern bool shared_ids_add(SharedIds *ids, int64 id);
-extern void shared_scheduler_watch(Oid database, Oid relid, const SharedIds *ids);
+extern void shared_scheduler_report(Oid database, const SharedReport *report);
 extern void shared_scheduler_take_watched(SharedScheduler *me, SharedIds *ids);
 extern int shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, int *events);
 extern void shared_scheduler_sleep(SharedScheduler *me, TimestampTz until);
@@ -493,5 +481,12 @@ extern bool shared_scheduler_has_events(SharedScheduler *me, int events);
 
 extern bool shared_database_is_held(Oid database);
 extern bool shared_task_of(int proc, int64 *id, TimestampTz *planned);
+
+/* Wake the scheduler of a database, with these events.  If there is none, one is to be started. */
+static inline void
+shared_scheduler_wake(Oid database, int events)
+{
+	shared_scheduler_report(database, &(SharedReport){.events = events});
+}
 
 #endif /* PG_TASK_SHARED_H */

@@ -150,7 +150,7 @@ scheduler_slot_reserve(Oid database, Oid user)
 		if (entry)
 		{
 			entry->marked = CLOCK_LONG_AGO; /* the scheduler begins with a scan */
-			entry->disabled = false;		/* it looks again */
+			entry->found.disabled = false;	/* it looks again */
 		}
 	}
 	LWLockRelease(Shared->directory);
@@ -183,7 +183,7 @@ free_scheduler(SharedScheduler *slot)
 		entry->barred = slot->barred;
 		entry->barred_changes = slot->barred_changes;
 		if (OidIsValid(slot->relid))
-			entry->absent = false;
+			entry->found.absent = false;
 		/* what the scheduler has not taken */
 		if (forgotten || slot->events != 0 || slot->nhints > 0 || slot->watched.count > 0)
 			shared_database_mark(slot->database);

@@ -2,21 +2,24 @@
  * places.c
  *		Distributes the places for schedulers among the databases.
  *
- * The database that needs a scheduler first gets the next place, a few at a time.  If there are
- * fewer places than databases, they take turns: a scheduler that has been idle for a while exits,
- * and when another database needs its place it exits sooner, after a time slice.
+ * If there are places for all databases, each has a scheduler.  Otherwise they take turns.  A
+ * database without a scheduler needs one when a commit has planned a task there, when something is
+ * due there, and now and then, to find what no commit reports: these visits become rarer while they
+ * find no work.  The one that needs a scheduler first gets the next place.  A scheduler that has
+ * been idle for a while exits, and sooner, after a time slice, when another database needs its
+ * place.
  *
- * This file reads no catalog.
+ * Each iteration walks over the databases.  This file reads no catalog.
  */
 #include "postgres.h"
 
+#include "storage/lwlock.h"
 #include "utils/memutils.h"
 
 #include "shared/arbiter.h"
-#include "shared/hold.h"
 #include "shared/slots.h"
 #include "shared/worker.h"
-#include "supervisor/places.h"
+#include "supervisor/supervisor.h"
 
 /* Retry interval while RegisterDynamicBackgroundWorker fails (ms). */
 #define NO_WORKER_RETRY_MS 100
@@ -49,6 +52,12 @@
 #define LEAVE_MS 2000
 #define LEAVE_PREPARING_MS 600000
 
+/* A database in which something waits precedes those that have waited for less than this (ms). */
+#define MARKED_FIRST_MS 10000
+
+/* A scheduler is started this long before something is due: it has to connect and to look (ms). */
+#define AHEAD_MS 500
+
 /* What is missing, and is logged once while it is. */
 #define NO_WORKER "worker slot"
 #define CROWD "places for all databases"
@@ -63,19 +72,91 @@ wake_at(MonoTime moment)
 }
 
 /*
- * Compute again when the databases without a scheduler need one.  Bounded by their number; called
- * when it turns out that there are places for all, or are not any more, and after a reload.
+ * When does a database without a scheduler need one?  One in which nobody has looked since "look"
+ * needs one from then on, and no earlier, so that databases in which something waits come first.
+ * The caller holds the directory lock.
  */
-void
-places_compute_needs(MonoTime now)
+static MonoTime
+compute_need(const DatabaseEntry *entry, bool crowded, MonoTime now)
 {
-	HASH_SEQ_STATUS scan;
-	DatabaseEntry *entry;
+	const SharedDatabase *shared = entry->shared;
+	bool known = OidIsValid(shared->database);
+	int visit = known ? Max(entry->visit, MySupervisor.visit) : MySupervisor.visit;
+	MonoTime need = clock_plus_ms(entry->left, visit);
 
-	hash_seq_init(&scan, MySupervisor.databases);
-	while ((entry = hash_seq_search(&scan)) != NULL)
-		if (entry->place == ENTRY_SLEEPING || entry->place == ENTRY_DISABLED)
-			sleepers_sleep(&MySupervisor.sleepers, entry, now);
+	if (shared_database_is_disabled(entry->wanted.database, &shared->found) ||
+		shared_database_is_held(entry->wanted.database))
+		return CLOCK_NEVER;
+	if ((!crowded && !shared->found.absent) || entry->look)
+		need = clock_min(need, entry->left);
+	if (clock_is_before(entry->started, MySupervisor.look))
+		need = clock_min(need, clock_max(MySupervisor.look, entry->left));
+	if (shared->barred && shared->barred_changes != shared_databases_changes())
+		need = clock_min(need, entry->left);
+	if (shared->due.us != CLOCK_NEVER.us)
+		need = clock_min(need, clock_max(clock_plus_ms(shared->due, -AHEAD_MS),
+										 clock_plus_ms(entry->left, entry->retry)));
+	if (shared->marked.us != 0)
+		need = clock_min(need, clock_plus_ms(shared->marked, -MARKED_FIRST_MS));
+	return clock_is_before(now, entry->not_before) ? clock_max(need, entry->not_before) : need;
+}
+
+/* Had the database no table, and has none so far?  Then this scheduler leaves soon. */
+static bool
+is_visit(const DatabaseEntry *entry)
+{
+	return entry->absent && !OidIsValid(entry->slot->relid);
+}
+
+/* Log once that databases share the places, while they do. */
+static void
+report_crowd(int databases, int places)
+{
+	if (databases <= places)
+		report_end(&MySupervisor.missing, CROWD);
+	else if (report_due(&MySupervisor.missing, CROWD, 0))
+		ereport(LOG, (errmsg("%d databases take turns at having a scheduler of pg_task: there are"
+							 " places for %d",
+							 databases, places),
+					  errhint("Increase \"max_worker_processes\", or set \"pg_task.database\".")));
+}
+
+/*
+ * Compute when each database without a scheduler needs one.  Without crowding all that have a table
+ * and are not disabled do.
+ */
+static void
+compute_needs(int places, MonoTime now)
+{
+	int needing = 0;
+	int served = 0;
+	bool crowded;
+	ListCell *cell;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	foreach(cell, MySupervisor.databases)
+	{
+		const DatabaseEntry *entry = lfirst(cell);
+
+		if (entry->slot == NULL)
+			needing +=
+				!shared_database_is_disabled(entry->wanted.database, &entry->shared->found) &&
+				!entry->shared->found.absent;
+		else if (is_visit(entry))
+			places++; /* it leaves soon */
+		else
+			served++;
+	}
+	crowded = needing > Max(places, 0);
+	foreach(cell, MySupervisor.databases)
+	{
+		DatabaseEntry *entry = lfirst(cell);
+
+		entry->need = entry->slot ? CLOCK_NEVER : compute_need(entry, crowded, now);
+	}
+	LWLockRelease(Shared->directory);
+	shared_crowd(crowded);
+	report_crowd(needing + served, arbiter_places());
 }
 
 /* Is the scheduler connected to its database? */
@@ -85,44 +166,41 @@ places_connected(const DatabaseEntry *entry)
 	return pg_atomic_read_u64(&entry->slot->renewed) != 0;
 }
 
-/* No worker slot is free: log that once, if it lasts. */
-static void
-report_no_worker_for_scheduler(const DatabaseEntry *entry)
-{
-	if (report_due(&MySupervisor.missing, NO_WORKER, NO_WORKER_MS))
-		ereport(LOG,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("no background worker slot is free for the scheduler of database \"%s\"",
-						entry->name),
-				 errhint("Increase \"max_worker_processes\".")));
-}
-
-/* Start the scheduler of a database.  Returns false if that failed: try again a little later. */
+/* Start the scheduler of a database, or try again a little later: others may succeed. */
 static bool
 start_scheduler(DatabaseEntry *entry, MonoTime now)
 {
-	SharedScheduler *slot = scheduler_slot_reserve(entry->database, entry->user);
-	MemoryContext old;
+	SharedScheduler *slot = scheduler_slot_reserve(entry->wanted.database, entry->wanted.user);
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
-	if (slot == NULL)
-		return false;
-	old = MemoryContextSwitchTo(TopMemoryContext);
-	entry->handle = worker_start_scheduler(slot, entry->name);
+	entry->handle = slot ? worker_start_scheduler(slot, entry->wanted.name) : NULL;
 	MemoryContextSwitchTo(old);
-	if (entry->handle == NULL)
+	if (entry->handle)
+	{
+		report_end(&MySupervisor.missing, NO_WORKER);
+		entry->slot = slot;
+		entry->generation = slot->generation;
+		entry->started = now;
+		entry->absent = entry->shared->found.absent;
+		entry->look = false;
+		entry->need = CLOCK_NEVER;
+		return true;
+	}
+	entry->need = entry->not_before = clock_plus_ms(now, NO_WORKER_RETRY_MS);
+	/* otherwise a scheduler of an earlier supervisor's is exiting here */
+	if (slot)
 	{
 		scheduler_slot_withdraw(slot, slot->generation);
 		arbiter_evict(InvalidOid, InvalidOid);
-		report_no_worker_for_scheduler(entry);
-		return false;
+		if (report_due(&MySupervisor.missing, NO_WORKER, NO_WORKER_MS))
+			ereport(
+				LOG,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("no background worker slot is free for the scheduler of database \"%s\"",
+						entry->wanted.name),
+				 errhint("Increase \"max_worker_processes\".")));
 	}
-	report_end(&MySupervisor.missing, NO_WORKER);
-	entry->slot = slot;
-	entry->generation = slot->generation;
-	entry->started = now;
-	sleepers_move(&MySupervisor.sleepers, entry, ENTRY_SERVED);
-	entry->look = false;
-	return true;
+	return false;
 }
 
 /* Return when this scheduler's time slice ends. */
@@ -179,16 +257,9 @@ is_preparing(const DatabaseEntry *entry, MonoTime now)
 	return true;
 }
 
-/* Had the database no table, and has none so far?  Then this scheduler leaves soon. */
-static bool
-is_visit(const DatabaseEntry *entry)
-{
-	return entry->absent && !OidIsValid(entry->slot->relid);
-}
-
 /*
  * This many databases need a place: ask as many schedulers to exit, those first whose time slices
- * end first.  The slice of an idle one is short.  Bounded by the squared number of schedulers.
+ * end first.  The slice of an idle one is short.
  */
 static void
 ask_schedulers_to_exit(int needed, MonoTime now)
@@ -197,12 +268,14 @@ ask_schedulers_to_exit(int needed, MonoTime now)
 	{
 		DatabaseEntry *victim = NULL;
 		int leaving = 0;
-		dlist_iter iter;
+		ListCell *cell;
 
-		dlist_foreach(iter, &MySupervisor.sleepers.served)
+		foreach(cell, MySupervisor.databases)
 		{
-			DatabaseEntry *entry = dlist_container(DatabaseEntry, list, iter.cur);
+			DatabaseEntry *entry = lfirst(cell);
 
+			if (entry->slot == NULL)
+				continue;
 			if (is_exiting(entry))
 			{
 				leaving++;
@@ -227,147 +300,57 @@ ask_schedulers_to_exit(int needed, MonoTime now)
 }
 
 /*
- * Return how many schedulers may be started now besides those that are starting, if there are
- * places.  Bounded by the number of schedulers.
+ * Return the database that needs a scheduler first; NULL: none needs one now, and the process is
+ * to wake up when one does.  *count: how many do.
  */
-static int
-count_starts(MonoTime now)
+static DatabaseEntry *
+find_first(int *count, MonoTime now)
 {
-	int starts = STARTS_MAX;
-	dlist_iter iter;
+	DatabaseEntry *first = NULL;
+	ListCell *cell;
 
-	dlist_foreach(iter, &MySupervisor.sleepers.served)
-		starts -= is_preparing(dlist_container(DatabaseEntry, list, iter.cur), now);
-	return Max(starts, 0);
-}
-
-/* Log once that databases share the places, while they do. */
-static void
-report_crowd(int databases, int places)
-{
-	if (databases <= places)
-		report_end(&MySupervisor.missing, CROWD);
-	else if (report_due(&MySupervisor.missing, CROWD, 0))
-		ereport(LOG, (errmsg("%d databases take turns at having a scheduler of pg_task: there are"
-							 " places for %d",
-							 databases, places),
-					  errhint("Increase \"max_worker_processes\", or set \"pg_task.database\".")));
-}
-
-/* Count the schedulers that are visits.  Bounded by the number of schedulers. */
-static int
-count_visits(void)
-{
-	int count = 0;
-	dlist_iter iter;
-
-	dlist_foreach(iter, &MySupervisor.sleepers.served)
-		count += is_visit(dlist_container(DatabaseEntry, list, iter.cur));
-	return count;
-}
-
-/*
- * Are there fewer places than databases that could use one?  If that changes, all databases without
- * a scheduler need one at another time.
- */
-static void
-note_crowd(int places, MonoTime now)
-{
-	Sleepers *sleepers = &MySupervisor.sleepers;
-	int needing = sleepers_count_needing(sleepers);
-	int visits = count_visits();
-	int others = sleepers->counts[ENTRY_SERVED] + sleepers->counts[ENTRY_HELD] - visits;
-	bool crowded = needing > Max(places + visits, 0);
-
-	shared_crowd(crowded);
-	report_crowd(needing + others, arbiter_places());
-	if (crowded == sleepers->crowded)
-		return;
-	sleepers->crowded = crowded;
-	places_compute_needs(now);
-}
-
-/*
- * Count the databases that need a scheduler now, but not more than there are places at all: they
- * are taken out of the heap and put back.
- */
-static int
-count_needing_now(MonoTime now)
-{
-	Sleepers *sleepers = &MySupervisor.sleepers;
-	int most = arbiter_places();
-	DatabaseEntry **found = palloc(most * sizeof(DatabaseEntry *));
-	DatabaseEntry *entry;
-	int count = 0;
-	int i;
-
-	while (count < most && (entry = sleepers_first(sleepers)) != NULL &&
-		   !clock_is_before(now, entry->need))
+	*count = 0;
+	foreach(cell, MySupervisor.databases)
 	{
-		found[count++] = entry;
-		sleepers_move(sleepers, entry, ENTRY_NOWHERE);
+		DatabaseEntry *entry = lfirst(cell);
+
+		*count += !clock_is_before(now, entry->need);
+		if (first == NULL || clock_is_before(entry->need, first->need))
+			first = entry;
 	}
-	for (i = 0; i < count; i++)
-		sleepers_move(sleepers, found[i], ENTRY_SLEEPING);
-	return count;
+	if (*count > 0)
+		return first;
+	if (first)
+		wake_at(first->need);
+	return NULL;
 }
 
 /*
- * Start schedulers where one is needed now, as far as there are places.  Returns how many places
- * are left; negative if the limit was lowered, or executors have taken the worker slots.  Bounded
- * by the places and the databases that are held.
- */
-static int
-start_schedulers(int places, MonoTime now)
-{
-	Sleepers *sleepers = &MySupervisor.sleepers;
-	int starts = count_starts(now);
-	DatabaseEntry *entry;
-
-	while (places > 0 && starts > 0 && (entry = sleepers_first(sleepers)) != NULL &&
-		   !clock_is_before(now, entry->need))
-	{
-		if (hold_exists(entry->database))
-			sleepers_move(sleepers, entry, ENTRY_HELD);
-		else if (start_scheduler(entry, now))
-		{
-			places--;
-			starts--;
-		}
-		else
-		{
-			/* others may succeed: a scheduler of an earlier supervisor's may be exiting here */
-			entry->not_before = clock_plus_ms(now, NO_WORKER_RETRY_MS);
-			wake_at(entry->not_before);
-			sleepers_sleep(sleepers, entry, now);
-			starts--;
-		}
-	}
-	return places;
-}
-
-/*
- * Distribute the places for schedulers among the databases; if there are too few, by time slices.
+ * Start schedulers where they are needed, as far as there are places and only a few at once.  If
+ * there are too few places, have other schedulers exit: by time slices.  The number of places is
+ * negative if the limit was lowered, or executors have taken the worker slots.
  */
 void
 places_share(MonoTime now)
 {
-	Sleepers *sleepers = &MySupervisor.sleepers;
 	int places = arbiter_free_places();
-	DatabaseEntry *first;
+	int starts = STARTS_MAX;
+	DatabaseEntry *entry;
+	ListCell *cell;
 	int needed;
 
-	sleepers_return_held(sleepers, now);
-	note_crowd(places, now);
-	places = start_schedulers(places, now);
-	first = sleepers_first(sleepers);
-	if (first && clock_is_before(now, first->need))
-		wake_at(first->need);
-	if (places > 0)
-		return;
-	needed = Max(count_needing_now(now), -places);
-	if (needed == 0)
+	compute_needs(places, now);
+	foreach(cell, MySupervisor.databases)
+	{
+		entry = lfirst(cell);
+		if (entry->slot)
+			starts -= is_preparing(entry, now);
+	}
+	for (; (entry = find_first(&needed, now)) != NULL && places > 0 && starts > 0; starts--)
+		places -= start_scheduler(entry, now);
+	needed = Min(Max(needed, -places), arbiter_places());
+	if (places > 0 || needed == 0)
 		return;
 	arbiter_evict_for_scheduler();
-	ask_schedulers_to_exit(Min(needed, arbiter_places()), now);
+	ask_schedulers_to_exit(needed, now);
 }

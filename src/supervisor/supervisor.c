@@ -6,8 +6,7 @@
  * should have a scheduler with those that have one, and delays the restart of schedulers that keep
  * exiting early.  A reload, a commit that changed databases or roles, a commit that planned tasks
  * where no scheduler is, and the end of a scheduler wake it.  It reads the catalogs only if
- * databases, roles or settings have changed, and each period: other iterations are bounded by the
- * number of schedulers, not of databases.
+ * databases, roles or settings have changed, and each period.
  *
  * It never touches a task table.  Which database gets the next place is decided in places.c.
  */
@@ -21,7 +20,6 @@
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "utils/guc.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -34,9 +32,7 @@
 #include "shared/shared.h"
 #include "shared/slots.h"
 #include "shared/worker.h"
-#include "supervisor/places.h"
 #include "supervisor/supervisor.h"
-#include "supervisor/wanted.h"
 
 PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 
@@ -62,12 +58,20 @@ PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 #define VISIT_MS 60000
 #define VISIT_EACH_MS 1000
 
+/* Longest time between two visits (ms). */
+#define VISIT_MAX_MS (60 * 60 * 1000)
+
+/*
+ * A table that could not be prepared is tried again after this time, then after twice the time
+ * (ms).
+ */
+#define RETRY_MS 30000
+
 /* Minimum pause between two iterations, however often the supervisor is woken (ms). */
 #define PAUSE_MS 10
 
 /* The wall clock was set if it moves against the monotonic one by more than this (us). */
 #define CLOCK_STEP_US 1000000
-
 
 void
 supervisor_register(void)
@@ -79,18 +83,11 @@ supervisor_register(void)
 	RegisterBackgroundWorker(&worker);
 }
 
-/* Forget a database that is to have no scheduler. */
-static void
-forget_database(DatabaseEntry *entry)
-{
-	Assert(entry->slot == NULL);
-	sleepers_move(&MySupervisor.sleepers, entry, ENTRY_NOWHERE);
-	MySupervisor.sleepers.counts[ENTRY_NOWHERE]--;
-	shared_database_remove(entry->database);
-	hash_search(MySupervisor.databases, &entry->database, HASH_REMOVE, NULL);
-}
-
-/* The scheduler of this database has ended: compute when the next one may start. */
+/*
+ * The scheduler of this database has ended: compute when the next one may start.  If it has found
+ * no work, the next visit comes after twice the time; likewise the next try if it could not prepare
+ * the table.
+ */
 static void
 scheduler_ended(DatabaseEntry *entry, MonoTime now)
 {
@@ -110,7 +107,7 @@ scheduler_ended(DatabaseEntry *entry, MonoTime now)
 	 * successor cannot either.  Of one that had nothing to do in its database, nobody may remember
 	 * that.
 	 */
-	if (((asked && entry->shared) || !young) && !shut)
+	if (((asked && OidIsValid(entry->shared->database)) || !young) && !shut)
 		entry->throttle = 0;
 	else
 		entry->throttle = Min(Max(entry->throttle * 2, THROTTLE_MS), THROTTLE_MAX_MS);
@@ -121,81 +118,49 @@ scheduler_ended(DatabaseEntry *entry, MonoTime now)
 	if (entry->handle)
 		pfree(entry->handle);
 	entry->handle = NULL;
-	sleepers_stayed(&MySupervisor.sleepers, entry, worked, failed);
-	if (entry->wanted)
-		sleepers_sleep(&MySupervisor.sleepers, entry, now);
-	else
-		forget_database(entry);
+	entry->visit = worked ? 0 : Min(Max(entry->visit * 2, MySupervisor.visit), VISIT_MAX_MS);
+	entry->retry = failed ? Min(Max(entry->retry * 2, RETRY_MS), VISIT_MAX_MS) : 0;
 }
 
-/* Find out whether the scheduler of this database has ended, or never attached. */
-static void
-check_scheduler(DatabaseEntry *entry, MonoTime now)
-{
-	pid_t pid;
-	bool ended;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	ended = entry->slot->state == SCHEDULER_FREE || entry->slot->generation != entry->generation;
-	LWLockRelease(Shared->directory);
-	if (!ended && entry->handle && GetBackgroundWorkerPid(entry->handle, &pid) == BGWH_STOPPED)
-	{
-		scheduler_slot_withdraw(entry->slot, entry->generation);
-		ended = true;
-	}
-	if (ended)
-		scheduler_ended(entry, now);
-}
-
-/* Find the schedulers that have ended.  Bounded by max_worker_processes. */
+/* Find the schedulers that have ended, or never attached. */
 static void
 check_schedulers(MonoTime now)
 {
-	dlist_mutable_iter iter;
+	ListCell *cell;
 
-	dlist_foreach_modify(iter, &MySupervisor.sleepers.served)
-		check_scheduler(dlist_container(DatabaseEntry, list, iter.cur), now);
-}
+	foreach(cell, MySupervisor.databases)
+	{
+		DatabaseEntry *entry = lfirst(cell);
+		pid_t pid;
+		bool ended;
 
-/*
- * A database has another owner, name or other settings, perhaps, or is another one with the same
- * oid: its scheduler looks whether that concerns it.  One that exits for it has a successor, and a
- * database without a scheduler gets one.
- */
-static void
-note_changes(DatabaseEntry *entry, const Wanted *wanted, MonoTime now)
-{
-	uint32 settings = shared_settings_of_database(entry->database);
-	SharedNeeds needs = shared_database_needs(entry->database);
-	Oid user = wanted->user;
-
-	if ((entry->place == ENTRY_SLEEPING && needs.released) ||
-		(entry->place == ENTRY_DISABLED && !needs.disabled))
-		sleepers_sleep(&MySupervisor.sleepers, entry, now);
-	if (entry->settings == settings && entry->user == user && entry->version == wanted->version)
-		return;
-	entry->settings = settings;
-	entry->user = user;
-	entry->version = wanted->version;
-	entry->look = true;
-	if (entry->slot && entry->slot->user != user)
-		scheduler_slot_leave(entry->slot);
-	else if (entry->slot)
-		shared_scheduler_wake(entry->database);
-	if (entry->place == ENTRY_SLEEPING || entry->place == ENTRY_DISABLED)
-		sleepers_sleep(&MySupervisor.sleepers, entry, now);
+		if (entry->slot == NULL)
+			continue;
+		LWLockAcquire(Shared->directory, LW_SHARED);
+		ended =
+			entry->slot->state == SCHEDULER_FREE || entry->slot->generation != entry->generation;
+		LWLockRelease(Shared->directory);
+		if (!ended && entry->handle && GetBackgroundWorkerPid(entry->handle, &pid) == BGWH_STOPPED)
+		{
+			scheduler_slot_withdraw(entry->slot, entry->generation);
+			ended = true;
+		}
+		if (ended)
+			scheduler_ended(entry, now);
+	}
 }
 
 /* A database is held back, because its scheduler has crashed the server: say so. */
 static void
 report_held(const Wanted *wanted, int crashes)
 {
-	SharedError error = {.at = GetCurrentTimestamp()};
+	SharedFindings found = shared_database_found(wanted->database);
 
-	snprintf(error.message, sizeof(error.message),
+	found.error.at = GetCurrentTimestamp();
+	snprintf(found.error.message, sizeof(found.error.message),
 			 "the scheduler has crashed the server %d times in a row: see pg_task_release",
 			 crashes);
-	shared_database_set_error(wanted->database, &error);
+	shared_database_publish(wanted->database, &found);
 	ereport(WARNING,
 			(errcode(ERRCODE_CRASH_SHUTDOWN),
 			 errmsg("pg_task holds back the tasks of database \"%s\"", wanted->name),
@@ -204,56 +169,98 @@ report_held(const Wanted *wanted, int crashes)
 					 " superuser, or restart the server.")));
 }
 
-/* Note what the catalogs say of a wanted database. */
-static void
-check_database(const Wanted *wanted, MonoTime now)
+static DatabaseEntry *
+find_database(Oid database)
 {
-	bool found;
-	DatabaseEntry *entry =
-		hash_search(MySupervisor.databases, &wanted->database, HASH_ENTER, &found);
+	ListCell *cell;
 
-	if (!found)
-	{
-		memset(entry, 0, sizeof(DatabaseEntry));
-		entry->database = wanted->database;
-		entry->left = now;
-		entry->settings = shared_settings_of_database(wanted->database);
-		entry->user = wanted->user;
-		entry->version = wanted->version;
-		MySupervisor.sleepers.counts[ENTRY_NOWHERE]++;
-		entry->shared = shared_database_add(wanted->database);
-		if (crash_holds(wanted->database))
-			report_held(wanted, crash_holds(wanted->database));
-		sleepers_sleep(&MySupervisor.sleepers, entry, now);
-	}
-	else if (!entry->shared && shared_database_add(wanted->database))
-	{
-		/* others were removed; from now on commits can mark it */
-		entry->shared = true;
-		if (entry->place == ENTRY_SLEEPING)
-			sleepers_sleep(&MySupervisor.sleepers, entry, now);
-	}
-	entry->wanted = true;
-	strlcpy(entry->name, wanted->name, NAMEDATALEN);
-	note_changes(entry, wanted, now);
+	foreach(cell, MySupervisor.databases)
+		if (((DatabaseEntry *) lfirst(cell))->wanted.database == database)
+			return lfirst(cell);
+	return NULL;
+}
+
+/* Share what is remembered of a database with other processes, if there is room. */
+static void
+share_database(DatabaseEntry *entry)
+{
+	entry->shared = shared_database_add(entry->wanted.database);
+	if (entry->shared == NULL)
+		entry->shared = &MySupervisor.unknown;
+}
+
+static DatabaseEntry *
+add_database(const Wanted *wanted, MonoTime now)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+	DatabaseEntry *entry = palloc0(sizeof(DatabaseEntry));
+
+	entry->wanted = *wanted;
+	entry->left = now;
+	entry->settings = shared_settings_of_database(wanted->database);
+	MySupervisor.databases = lappend(MySupervisor.databases, entry);
+	MemoryContextSwitchTo(old);
+	share_database(entry);
+	if (crash_holds(wanted->database))
+		report_held(wanted, crash_holds(wanted->database));
+	return entry;
 }
 
 /*
- * Stop the schedulers of databases that should not have one any more.  Bounded by the number of
- * databases, each time that the catalogs are read.
+ * Note what the catalogs say of a wanted database.  If it has another owner, name or other
+ * settings, or is another one with the same oid, its scheduler looks whether that concerns it.  One
+ * that exits for it has a successor, and a database without a scheduler gets one.
  */
 static void
-stop_unwanted_schedulers(void)
+check_database(const Wanted *wanted, MonoTime now)
 {
-	HASH_SEQ_STATUS scan;
-	DatabaseEntry *entry;
+	uint32 settings = shared_settings_of_database(wanted->database);
+	DatabaseEntry *entry = find_database(wanted->database);
+	Oid user;
 
-	hash_seq_init(&scan, MySupervisor.databases);
-	while ((entry = hash_seq_search(&scan)) != NULL)
-		if (!entry->wanted && entry->slot)
+	if (entry == NULL)
+		entry = add_database(wanted, now);
+	else if (!OidIsValid(entry->shared->database)) /* others may have been removed */
+		share_database(entry);
+	entry->is_wanted = true;
+	user = entry->wanted.user;
+	if (entry->settings != settings || user != wanted->user ||
+		entry->wanted.version != wanted->version)
+	{
+		entry->look = true;
+		if (entry->slot && entry->slot->user != wanted->user)
 			scheduler_slot_leave(entry->slot);
-		else if (!entry->wanted)
-			forget_database(entry);
+		else if (entry->slot)
+			shared_scheduler_wake(wanted->database, 0);
+	}
+	entry->settings = settings;
+	entry->wanted = *wanted;
+}
+
+/*
+ * Stop the schedulers of databases that should not have one any more, and forget those databases
+ * that have none.
+ */
+static void
+forget_unwanted(void)
+{
+	ListCell *cell;
+
+	foreach(cell, MySupervisor.databases)
+	{
+		DatabaseEntry *entry = lfirst(cell);
+
+		if (entry->is_wanted)
+			continue;
+		if (entry->slot)
+		{
+			scheduler_slot_leave(entry->slot);
+			continue;
+		}
+		shared_database_remove(entry->wanted.database);
+		MySupervisor.databases = foreach_delete_current(MySupervisor.databases, cell);
+		pfree(entry);
+	}
 }
 
 /*
@@ -263,9 +270,7 @@ stop_unwanted_schedulers(void)
 static void
 look_again(MonoTime now)
 {
-	MySupervisor.sleepers.look = now;
-	places_compute_needs(now);
-	MySupervisor.read_again = now;
+	MySupervisor.look = MySupervisor.read_again = now;
 }
 
 /* Was the wall clock set since this was true the last time, at once or in small steps? */
@@ -295,52 +300,24 @@ must_read_catalogs(MonoTime now)
 		   MySupervisor.settings_changes != shared_settings_changes();
 }
 
-/*
- * Read the catalogs: which databases should have a scheduler?  Bounded by the number of databases,
- * when any has changed, and each period.
- */
+/* Read the catalogs: which databases should have a scheduler? */
 static void
 read_catalogs(MonoTime now)
 {
-	HASH_SEQ_STATUS scan;
-	DatabaseEntry *entry;
 	ListCell *cell;
 
 	/* before: what changes meanwhile is read again */
 	MySupervisor.databases_changes = shared_databases_changes();
 	MySupervisor.settings_changes = shared_settings_changes();
 	MySupervisor.read_again = clock_plus_ms(now, PERIOD_MS);
-	hash_seq_init(&scan, MySupervisor.databases);
-	while ((entry = hash_seq_search(&scan)) != NULL)
-		entry->wanted = false;
+	foreach(cell, MySupervisor.databases)
+		((DatabaseEntry *) lfirst(cell))->is_wanted = false;
 	foreach(cell, wanted_read(MySupervisor.context, &MySupervisor.unusable))
 		check_database(lfirst(cell), now);
-	stop_unwanted_schedulers();
-	MySupervisor.sleepers.visit =
-		Max(VISIT_MS, VISIT_EACH_MS * (int) hash_get_num_entries(MySupervisor.databases));
+	MySupervisor.visit = Max(VISIT_MS, VISIT_EACH_MS * list_length(MySupervisor.databases));
 	/* a missing role may exist by now, and this process may not have got the invalidation yet */
 	if (MySupervisor.unusable.count > 0)
 		MySupervisor.read_again = clock_plus_ms(now, UNUSABLE_RETRY_MS);
-}
-
-/* Commits have planned something in databases without a scheduler.  Bounded by SHARED_DATABASES. */
-static void
-take_marks(MonoTime now)
-{
-	Oid *marks = palloc(SHARED_DATABASES * sizeof(Oid));
-	bool lost;
-	int count = shared_databases_take_marks(marks, &lost);
-	int i;
-
-	for (i = 0; i < count; i++)
-	{
-		DatabaseEntry *entry = hash_search(MySupervisor.databases, &marks[i], HASH_FIND, NULL);
-
-		if (entry && (entry->place == ENTRY_SLEEPING || entry->place == ENTRY_DISABLED))
-			sleepers_sleep(&MySupervisor.sleepers, entry, now);
-	}
-	if (lost)
-		places_compute_needs(now);
 }
 
 /* Compare the databases that should have a scheduler with those that have one, and act on it. */
@@ -355,8 +332,8 @@ supervise_databases(void)
 		look_again(now);
 	if (must_read_catalogs(now))
 		read_catalogs(now);
+	forget_unwanted();
 	MySupervisor.next = MySupervisor.read_again;
-	take_marks(now);
 	places_share(now);
 	MemoryContextReset(MySupervisor.context);
 }
@@ -372,7 +349,7 @@ stop_leftover_schedulers(void)
 
 	for (i = 0; i < Shared->nschedulers; i++)
 		scheduler_slot_leave(&Shared->schedulers[i]);
-	for (i = 0; i < SHARED_DATABASES; i++)
+	for (i = 0; i < Shared->ndatabases; i++)
 		if (OidIsValid(Shared->databases[i].database))
 			shared_database_remove(Shared->databases[i].database);
 }
@@ -412,12 +389,10 @@ publish_configured(void)
 static void
 attach_supervisor(void)
 {
-	HASHCTL ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(DatabaseEntry)};
-
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
-	sleepers_create(&MySupervisor.sleepers);
+	MySupervisor.look = clock_mono();
+	MySupervisor.unknown.due = CLOCK_NEVER;
 	(void) clock_was_set();
-	MySupervisor.databases = hash_create("pg_task databases", 64, &ctl, HASH_ELEM | HASH_BLOBS);
 	MySupervisor.context =
 		AllocSetContextCreate(TopMemoryContext, "pg_task supervisor", ALLOCSET_DEFAULT_SIZES);
 	on_shmem_exit(detach_supervisor, 0);
@@ -426,7 +401,6 @@ attach_supervisor(void)
 	LWLockRelease(Shared->directory);
 	serving_begin();
 	crash_server_runs();
-	shared_prepared_recovered();
 	publish_configured();
 	stop_leftover_schedulers();
 	if (!arbiter_has_slots())

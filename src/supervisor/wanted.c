@@ -19,8 +19,7 @@
 #include "utils/snapmgr.h"
 
 #include "settings.h"
-#include "shared/report.h"
-#include "supervisor/wanted.h"
+#include "supervisor/supervisor.h"
 #include "targets.h"
 
 /* Log a warning, unless it was due in the last iteration as well. */
@@ -45,7 +44,7 @@ make_wanted(HeapTuple tuple, Oid user)
 
 	wanted->database = form_of(tuple)->oid;
 	wanted->user = user;
-	wanted->name = pstrdup(NameStr(form_of(tuple)->datname));
+	strlcpy(wanted->name, NameStr(form_of(tuple)->datname), NAMEDATALEN);
 	wanted->version = HeapTupleHeaderGetRawXmin(tuple->t_data);
 	return wanted;
 }

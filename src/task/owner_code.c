@@ -530,7 +530,7 @@ owner_code_find(Oid relid, bool writes)
 bool
 owner_code_is_barred(Oid owner)
 {
-	if (Shared && shared_database_owner_code(MyDatabaseId))
+	if (Shared && shared_database_found(MyDatabaseId).owner_code)
 		return false;
 	return !has_privs_of_role(GetUserId(), owner) || !has_privs_of_role(GetSessionUserId(), owner);
 }

@@ -62,12 +62,6 @@ shared_settings_of_database(Oid database pg_attribute_unused())
 	return settings;
 }
 
-uint32
-shared_databases_changes(void)
-{
-	return 0;
-}
-
 bool
 shared_database_is_held(Oid database)
 {
@@ -296,16 +290,26 @@ take_step(const char *step)
 	}
 	else if (strcmp(step, "publish") == 0)
 		shared_scheduler_publish(slot, TABLE);
-	else if (strcmp(step, "disable") == 0)
-		shared_database_disable(DATABASE, settings);
-	else if (strcmp(step, "absent") == 0)
-		(void) shared_database_set_absent(DATABASE);
+	else if (strcmp(step, "disable") == 0 || strcmp(step, "absent") == 0)
+	{
+		SharedFindings found = shared_database_found(DATABASE);
+
+		if (strcmp(step, "disable") == 0)
+		{
+			found.disabled = true;
+			found.settings = settings;
+		}
+		else
+			found.absent = true;
+		shared_database_publish(DATABASE, &found);
+	}
 	else if (strcmp(step, "settings") == 0)
 		settings++;
 	else if (strcmp(step, "wake") == 0)
-		shared_scheduler_wake(DATABASE);
+		shared_scheduler_wake(DATABASE, 0);
 	else if (strcmp(step, "hint") == 0)
-		shared_scheduler_hint(DATABASE, TABLE + 1, NULL, 0, SHARED_SCAN);
+		shared_scheduler_report(DATABASE,
+								&(SharedReport){.relid = TABLE + 1, .events = SHARED_SCAN});
 	else if (strcmp(step, "crash") == 0)
 	{
 		Shared->executors[0].state = EXECUTOR_GONE;
@@ -320,19 +324,19 @@ slot_needs(PG_FUNCTION_ARGS)
 {
 	char *steps = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	StringInfoData result;
-	SharedNeeds needs;
+	SharedFindings found;
 	char *step;
 
 	make_memory();
 	for (step = strtok(steps, " "); step; step = strtok(NULL, " "))
 		take_step(step);
-	needs = shared_database_needs(DATABASE);
+	found = shared_database_found(DATABASE);
 	initStringInfo(&result);
-	if (needs.disabled)
+	if (shared_database_is_disabled(DATABASE, &found))
 		appendStringInfoString(&result, "disabled ");
-	if (needs.absent)
+	if (found.absent)
 		appendStringInfoString(&result, "absent ");
-	if (needs.marked.us != 0)
+	if (Shared->databases[0].marked.us != 0)
 		appendStringInfoString(&result, "marked ");
 	PG_RETURN_TEXT_P(cstring_to_text(result.data));
 }
@@ -341,7 +345,7 @@ slot_needs(PG_FUNCTION_ARGS)
 typedef struct Database
 {
 	bool added;
-	bool marked; /* since the marks were taken */
+	bool marked; /* since its last scheduler was started */
 } Database;
 
 /* Return from the check unless this holds. */
@@ -360,20 +364,14 @@ mark_database(Oid database)
 	LWLockRelease(Shared->directory);
 }
 
-/* The supervisor takes the marks, and starts a scheduler in each of these databases. */
+/* The supervisor starts a scheduler in each database. */
 static int
-check_marks(Database *all, int count)
+start_schedulers(Database *all, int count)
 {
-	Oid marks[SHARED_DATABASES];
-	bool lost;
-	int nmarks = shared_databases_take_marks(marks, &lost);
 	int i;
 
-	for (i = 0; i < nmarks; i++)
-		all[marks[i]].marked = false;
 	for (i = FIRST; i < FIRST + count; i++)
 	{
-		CHECK(lost || !all[i].marked);
 		all[i].marked = false;
 		if (all[i].added)
 			CHECK(scheduler_slot_reserve(i, 10) == &Shared->schedulers[0]);
@@ -395,7 +393,7 @@ check_databases(const Database *all, int count)
 
 		CHECK((entry != NULL) == all[i].added);
 		CHECK(entry == NULL || entry->database == (Oid) i);
-		CHECK(entry == NULL || entry->marked.us != 0 || !all[i].marked);
+		CHECK(entry == NULL || (entry->marked.us != 0) == all[i].marked);
 	}
 	LWLockRelease(Shared->directory);
 	return 0;
@@ -412,7 +410,7 @@ change_database(Database *all, int which, int action, int *count)
 	}
 	else if (action < 8)
 	{
-		bool added = shared_database_add(which);
+		bool added = shared_database_add(which) != NULL;
 
 		CHECK(added == (all[which].added || *count < SHARED_DATABASES));
 		*count += added && !all[which].added;
@@ -445,7 +443,7 @@ check_random(int databases, int steps, pg_prng_state *prng)
 		if (fault == 0 && i % 400 == 0)
 			fault = check_databases(all, databases);
 		if (fault == 0 && i % 3000 == 0)
-			fault = check_marks(all, databases);
+			fault = start_schedulers(all, databases);
 		if (fault != 0)
 			return fault;
 	}

@@ -199,7 +199,7 @@ subtest 'a connection limit of 0' => sub {
 	my %role = (db4 => 'waiting', db6 => 'barred', db7 => 'app');
 	my %id = map { $_ => insert_task($node, db => $_, request => 'SELECT 1', role => $role{$_}) }
 	  keys %role;
-	my %change = (db4 => q{COMMIT PREPARED 'limit'},
+	my %change = (db4 => q{COMMIT PREPARED 'limit'; DO 'BEGIN PERFORM pg_reload_conf(); END'},
 		db6 => 'ALTER ROLE barred CONNECTION LIMIT 1',
 		db7 => 'ALTER DATABASE db7 CONNECTION LIMIT 1');
 	sql(q{BEGIN; ALTER ROLE waiting CONNECTION LIMIT 1; PREPARE TRANSACTION 'limit'});

@@ -101,56 +101,15 @@ subtest 'committed' => sub {
 		  . 'ALTER ROLE tenant SET work_mem = 69; COMMIT', 'the last of many');
 };
 
-# With two-phase commit: at COMMIT PREPARED and ROLLBACK PREPARED, from any session.
+# Of what a prepared transaction has changed nobody is told, but a reload is enough.
 subtest 'prepared' => sub {
-	my $prepared = 'BEGIN; ALTER ROLE %s SET work_mem = %d; PREPARE TRANSACTION \'p\'';
-	stays('other',
-		q{BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'},
-		'a prepared transaction that changed no settings');
-	stays('postgres', sprintf($prepared, 'tenant', 70), 'one that did, before it is committed');
-	is_replaced('postgres', "ROLLBACK PREPARED 'p'", 'its end counts, whatever it is');
-	stays('postgres',
-		q{BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'},
-		'another one of that name');
-	attempt('postgres', sprintf($prepared, 'tenant', 71));
-	stays('other', "COMMIT PREPARED 'p'", 'a role that may not commit it');
-	is_replaced('postgres', "COMMIT PREPARED 'p'", 'one that changed settings of the role');
-	is(sql(q{SELECT rolconfig FROM pg_roles WHERE rolname = 'tenant'}), '{work_mem=71}', 'it has');
-	attempt('postgres', sprintf($prepared, 'other', 72));
-	is_replaced('postgres', "COMMIT PREPARED 'p'", 'and whatever settings it changed');
-	attempt('postgres', sprintf($prepared, 'ALL', 73));
-	is_replaced('postgres', "COMMIT PREPARED 'p'", 'one that changed settings of all');
-	for my $n (1 .. 4)
-	{
-		sql("CREATE ROLE other$n");
-		attempt('postgres', sprintf($prepared =~ s/'p'/'$n'/r, "other$n", 74));
-	}
-	attempt('postgres', "ROLLBACK PREPARED '$_'") for 1 .. 4;
-	attempt('postgres', sprintf($prepared, 'tenant', 75));
-	is_replaced('postgres', "COMMIT PREPARED 'p'", 'after as many as there can be');
-};
-
-# The server starts, or all its processes do, while a transaction is prepared.
-subtest 'prepared before a start' => sub {
-	sql(q{BEGIN; ALTER ROLE tenant SET work_mem = 76; PREPARE TRANSACTION 'p'});
-	sql(q{BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'none'});
-	sql(q{BEGIN; ALTER DATABASE elsewhere SET pg_task.enabled = off; PREPARE TRANSACTION 'd'});
-	$node->restart;
-	wait_for_schedulers($node, qw(elsewhere postgres));
+	stays('postgres', q{BEGIN; ALTER ROLE tenant SET geqo_effort = 7; PREPARE TRANSACTION 'p'},
+		'a change in a prepared transaction');
+	attempt('postgres', "COMMIT PREPARED 'p'");
 	$kept = process();
-	stays('postgres',
-		q{BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'q'; COMMIT PREPARED 'q'},
-		'one that was prepared later, and changed no settings');
-	is_replaced('postgres', "COMMIT PREPARED 'p'", 'one that changed settings of the role');
-	is_replaced('postgres', "ROLLBACK PREPARED 'none'", 'and one of which nothing is known');
-	terminate($node, backends($node, 'supervisor'));
-	wait_for_schedulers($node, qw(elsewhere postgres));
-	$kept = process();
-	sql(q{COMMIT PREPARED 'd'});
-	wait_for_schedulers($node, 'postgres');
-	pass('one that changed settings of a database');
-	sql(q{ALTER DATABASE elsewhere RESET pg_task.enabled});
-	wait_for_schedulers($node, qw(elsewhere postgres));
+	is_replaced('postgres', 'SELECT pg_reload_conf()', 'the reload after its commit');
+	is(task($node, run_task($node, role => 'tenant', request => 'SHOW geqo_effort'), 'response'),
+		'7', 'the setting has effect');
 };
 
 # An executor was started for a task that was locked, and then deleted: its first task comes later.

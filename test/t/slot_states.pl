@@ -1,7 +1,6 @@
 # The states of slots (src/shared/slots.c): every edge from every state.  What the table in the
 # header of that file does not list is refused by an assertion, or changes nothing.  Then what
-# remains of a scheduler when it has exited, and the databases that have none
-# (src/supervisor/sleepers.c).
+# remains of a scheduler when it has exited, and which databases are remembered.
 use strict;
 use warnings;
 use FindBin;
@@ -112,19 +111,6 @@ foreach my $databases (1, 40, 1500)
 
 	is(sql("SELECT slot_databases($databases, 20000, $seed)"), $databases > 1024 ? 1024 : $databases,
 		"of $databases databases at most 1024 are remembered (seed $seed)");
-}
-
-# The supervisor remembers all of them, in the order of their needs.
-my $sleepers = build_module('sleepers_check', "-I$FindBin::RealBin/../../src",
-	'-DUSE_ASSERT_CHECKING');
-sql(qq{CREATE FUNCTION sleepers_check(databases int, steps int, seed bigint) RETURNS int
-	LANGUAGE c STRICT AS '$sleepers'});
-foreach my $databases (1, 7, 1500)
-{
-	my $seed = int(rand(2**31));
-
-	is(sql("SELECT sleepers_check($databases, 20000, $seed)"), 0,
-		"$databases databases without schedulers (seed $seed)");
 }
 
 done_testing();

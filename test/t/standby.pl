@@ -99,8 +99,6 @@ subtest 'promotion' => sub {
 		repeat => '1 hour', missed => 'none') } qw(missed crash);
 	wait_until($primary, "SELECT clock_timestamp() > dt + interval '2 s' FROM task
 		WHERE id = $crash");
-	sql(q{CREATE ROLE tenant LOGIN; BEGIN; ALTER ROLE tenant SET work_mem = 64;
-		PREPARE TRANSACTION 'settings'});
 	$primary->wait_for_catchup($standby);
 	$primary->stop('immediate');
 	$standby->promote;
@@ -117,11 +115,6 @@ subtest 'promotion' => sub {
 	is(task($standby, $later, 'state'), 'PLAN', 'a waiting task still waits');
 	wait_until($standby, "SELECT count(*) = 1 FROM task WHERE parent = $reboot");
 	is(task($standby, $reboot, 'state'), 'DONE', 'a promotion counts as a start of the server');
-	my @tenant = (role => 'tenant', request => 'SHOW work_mem');
-	is(task($standby, run_task($standby, @tenant), 'response'), '4MB', 'an executor stays');
-	sql(q{COMMIT PREPARED 'settings'}, node => $standby);
-	is(task($standby, run_task($standby, @tenant), 'response'), '64kB',
-		'until settings of its role have changed, as prepared on the old primary');
 	terminate($standby, backends($standby, 'scheduler'));
 	is(task($standby, run_task($standby, request => 'SELECT 42'), 'response'), '42',
 		'new tasks run');
