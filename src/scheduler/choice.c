@@ -294,6 +294,7 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	candidate->active = default_active(group, role);
 	candidate->missed = role->settings.missed;
 	candidate->isolated = isolated;
+	candidate->first_run = entry->strict;
 	refused_batch_add(REFUSED_CLAIM, candidate->place);
 }
 

@@ -108,22 +108,35 @@ find_claim(Claim *claims, int count, const Candidate *candidate)
 }
 
 /*
- * Note which of the chosen tasks were claimed.  The others, whose rows were locked or have changed,
- * are no starts of their queues.
+ * Claim the chosen tasks that may be and are not yet, and note which were; "strict": those of
+ * strict queues alone.  Returns how many.
  */
-static void
-note_claims(DispatchRound *round, Claim *claims, int count)
+static int
+claim_candidates(DispatchRound *round, TimestampTz claimed, bool strict)
 {
+	Candidate candidates[DISPATCH_MAX];
+	DispatchEntry *entries[DISPATCH_MAX];
+	Claim *claims;
+	int count = 0;
+	int found;
 	int i;
 
 	for (i = 0; i < round->count; i++)
 	{
 		DispatchEntry *entry = &round->entries[i];
 
-		entry->claim = find_claim(claims, count, &entry->candidate);
-		if (entry->claim == NULL)
-			queue_undo_start(entry->group->queue, &entry->start);
+		if (entry->claim || entry->kept || (strict && !entry->strict))
+			continue;
+		entries[count] = entry;
+		candidates[count++] = entry->candidate;
 	}
+	if (count == 0)
+		return 0;
+	found = rows_claim(MyScheduler->table, candidates, count, round->now.wall, claimed, &claims);
+	qsort(claims, found, sizeof(Claim), compare_claims);
+	for (i = 0; i < count; i++)
+		entries[i]->claim = find_claim(claims, found, &entries[i]->candidate);
+	return found;
 }
 
 /* Count the chosen tasks that could not be claimed. */
@@ -158,29 +171,28 @@ count_from_now(DispatchRound *round)
 	}
 }
 
-/* Within a transaction: claim the chosen tasks. */
+/*
+ * Within a transaction: claim the chosen tasks.  Those whose rows were locked or have changed are
+ * no starts of their queues.
+ */
 static void
 claim_entries(DispatchRound *round)
 {
-	Claim *claims = NULL;
-	Candidate candidates[DISPATCH_MAX];
-	int ncandidates = 0;
-	int count = 0;
+	TimestampTz claimed = crash_claim_time(round->now.wall);
+	int count;
 	int missed;
 	int i;
 
 	Assert(MyScheduler->in_transaction);
-	strict_check(round, MyScheduler->table);
-	for (i = 0; i < round->count; i++)
-		if (!round->entries[i].kept)
-			candidates[ncandidates++] = round->entries[i].candidate;
-	if (ncandidates > 0)
-		count = rows_claim(MyScheduler->table, candidates, ncandidates, round->now.wall,
-						   crash_claim_time(round->now.wall), &claims);
+	strict_begin_claim(round);
+	count = claim_candidates(round, claimed, false);
+	if (strict_check(round, MyScheduler->table))
+		count += claim_candidates(round, claimed, true);
 	if (count > 0)
 	{
-		qsort(claims, count, sizeof(Claim), compare_claims);
-		note_claims(round, claims, count);
+		for (i = 0; i < round->count; i++)
+			if (round->entries[i].claim == NULL)
+				queue_undo_start(round->entries[i].group->queue, &round->entries[i].start);
 		count_from_now(round);
 		rate_store_write(round);
 	}

@@ -123,6 +123,16 @@ is_wanted(void)
 	return scan.wanted || isolation_is_wanted();
 }
 
+/*
+ * May rows wait that neither a hint nor a scan has named: because the scheduler has just begun, or
+ * hints were lost, or there are too many groups?
+ */
+bool
+scan_is_open(void)
+{
+	return scan.going || is_wanted() || groups_lack();
+}
+
 /* Return when the next slice is due. */
 static MonoTime
 scan_until(void)

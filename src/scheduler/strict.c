@@ -2,10 +2,12 @@
  * strict.c
  *		Strict queues: nothing overtakes the first task, whatever keeps it from starting.
  *
- * Before a task of a strict queue is claimed, the rows tell, in the same transaction, which task of
- * the queue is the first one, and whether it may start (strict_check).  If another one is, or it
- * may not, the queue is held: no task of it is looked at until a time, or until a hint or a scan
- * has found another first row.
+ * What hints and scans have named says which task of a strict queue is the first one.  If its row
+ * is not claimed, because it has failed before, or is locked, or gone, the rows tell in the same
+ * transaction which is the first, and whether it may start (strict_check); they do so before the
+ * claim while hints and scans may have missed some.  If another one is, or it may not, the queue is
+ * held: no task of it is looked at until a time, or until a hint or a scan has found another first
+ * row.
  *
  * In each round one task of a strict queue is chosen at most, because its claim may fail.
  */
@@ -16,6 +18,7 @@
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
 #include "scheduler/queue_rules.h"
+#include "scheduler/scan.h"
 #include "scheduler/strict.h"
 #include "task/outcome.h"
 #include "task/roles.h"
@@ -140,10 +143,26 @@ judge_task(DispatchEntry *entry, const GroupHead *first, const StrictRows *rows,
 }
 
 /*
- * Check the chosen tasks of strict queues: those that are not the first of their queue, or that may
- * not start yet, are kept back.  The caller is in the transaction of the claim.
+ * The chosen tasks are about to be claimed.  Those of strict queues are the first as far as hints
+ * and scans have named rows: if some may be missing, or tasks that ran may wait again, the rows are
+ * asked before.
  */
 void
+strict_begin_claim(DispatchRound *round)
+{
+	bool unknown = scan_is_open() || orphans_count() > 0;
+	int i;
+
+	for (i = 0; i < round->count; i++)
+		round->entries[i].kept = unknown && round->entries[i].strict;
+}
+
+/*
+ * Ask the rows about the chosen tasks of strict queues that are not claimed: those that are not the
+ * first of their queue, or that may not start yet, are kept back.  Returns true if others are to be
+ * claimed now.  The caller is in the transaction of the claim.
+ */
+bool
 strict_check(DispatchRound *round, const TaskTable *table)
 {
 	DispatchEntry *entries[DISPATCH_MAX];
@@ -152,12 +171,13 @@ strict_check(DispatchRound *round, const TaskTable *table)
 	int64 ids[DISPATCH_MAX];
 	StrictRows rows = {0};
 	QueueHead *heads;
+	bool any = false;
 	int count = 0;
 	int nheads;
 	int i;
 
 	for (i = 0; i < round->count; i++)
-		if (round->entries[i].strict)
+		if (round->entries[i].strict && round->entries[i].claim == NULL)
 		{
 			entries[count] = &round->entries[i];
 			queues[count] = entries[count]->group->queue->name;
@@ -165,7 +185,7 @@ strict_check(DispatchRound *round, const TaskTable *table)
 			count++;
 		}
 	if (count == 0)
-		return;
+		return false;
 	nheads = rows_queue_heads(table, queues, count, HEADS_MAX, &heads);
 	for (i = 0; i < nheads; i++)
 		if (is_before(&heads[i].head, firsts[heads[i].number], round->now.wall))
@@ -174,7 +194,12 @@ strict_check(DispatchRound *round, const TaskTable *table)
 	if (orphans_count() > 0)
 		rows.nworking = rows_working(table, WORKING_MAX, &rows.working);
 	for (i = 0; i < count; i++)
+	{
 		judge_task(entries[i], firsts[i], &rows, round->now);
+		entries[i]->candidate.first_run = false;
+		any |= !entries[i]->kept;
+	}
+	return any;
 }
 
 /*

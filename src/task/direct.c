@@ -564,6 +564,7 @@ may_claim(const TupleTableSlot *slot, const Candidate *candidate, TimestampTz no
 
 	return dt == candidate->place.dt && dt <= now && is_waiting(slot, candidate->group) &&
 		   DatumGetInt32(value_of(slot, COLUMN_CRASHED)) == 0 &&
+		   (!candidate->first_run || DatumGetInt32(value_of(slot, COLUMN_FAILED)) == 0) &&
 		   !has_expired(slot, candidate, now) && !was_missed(slot, candidate);
 }
 

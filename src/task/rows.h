@@ -52,6 +52,7 @@ typedef struct Candidate
 	int64 active;		   /* default of column "active" (ms), if that is NULL; 0: no limit */
 	SettingsMissed missed; /* default of column "missed" */
 	bool isolated;		   /* it may be claimed even if it is a suspect */
+	bool first_run;		   /* only if it has not failed before */
 } Candidate;
 
 /* A claimed task. */

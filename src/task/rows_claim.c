@@ -26,8 +26,10 @@
 	"SELECT n.id, n.oid, n.tid, c.pid" \
 	"  FROM ROWS FROM (unnest($ids), unnest($dts), unnest($queues), unnest($maxes)," \
 	"                  unnest($priorities), unnest($roles), unnest($role_ids), unnest($pids)," \
-	"                  unnest($actives), unnest($missed), unnest($isolated))" \
-	"       AS c (id, dt, queue, max, priority, role, role_id, pid, active, missed, isolated)" \
+	"                  unnest($actives), unnest($missed), unnest($isolated)," \
+	"                  unnest($first_runs))" \
+	"       AS c (id, dt, queue, max, priority, role, role_id, pid, active, missed, isolated," \
+	"             first_run)" \
 	" CROSS JOIN LATERAL (" \
 	"       SELECT t.id, t.tableoid AS oid, t.ctid AS tid" \
 	"         FROM {rows} AS t" \
@@ -35,6 +37,7 @@
 	"          AND t.queue = c.queue AND " MAX_OR_NONE " = c.max AND t.priority = c.priority" \
 	"          AND t.role = c.role::name AND t.role_id = c.role_id" \
 	"          AND (coalesce(t.crashed, 0) = 0 OR c.isolated)" \
+	"          AND (coalesce(t.failed, 0) = 0 OR NOT c.first_run)" \
 	"          AND " EXPIRED("c.active", "$now") " IS NOT TRUE" \
 	"          AND " MISSED("c.missed", "$serving") " IS NOT TRUE" \
 	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n" \
@@ -79,6 +82,7 @@ arg_candidates(StatementArgs *args, const Candidate *candidates, int count)
 	Datum *actives = arg_array(args, "actives", FLOAT8OID, count);
 	Datum *missed = arg_array(args, "missed", TEXTOID, count);
 	Datum *isolated = arg_array(args, "isolated", BOOLOID, count);
+	Datum *first_runs = arg_array(args, "first_runs", BOOLOID, count);
 	int i;
 
 	for (i = 0; i < count; i++)
@@ -96,6 +100,7 @@ arg_candidates(StatementArgs *args, const Candidate *candidates, int count)
 		actives[i] = Float8GetDatum(candidates[i].active / 1000.0);
 		missed[i] = CStringGetTextDatum(settings_missed_word(candidates[i].missed));
 		isolated[i] = BoolGetDatum(candidates[i].isolated);
+		first_runs[i] = BoolGetDatum(candidates[i].first_run);
 	}
 }
 
