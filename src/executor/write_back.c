@@ -157,7 +157,7 @@ write_member(const SharedTask *task, RowFinish *finish)
 	bool written;
 
 	show_id_and_flow(task);
-	written = outcome_done(table, task->role_name, finish);
+	written = outcome_done(table, finish);
 	if (nest_level > 0)
 		AtEOXact_GUC(false, nest_level);
 	return written;
@@ -173,6 +173,7 @@ write_members(const SharedTask *const *tasks, const TaskResult *results, int cou
 	for (i = 0; i < count; i++)
 	{
 		finishes[i].run = tasks[i]->run;
+		finishes[i].role = tasks[i]->role_name;
 		finishes[i].result = &results[i];
 	}
 	rows_finish(table, finishes, count);
@@ -229,13 +230,13 @@ write_back_set_durability(void)
 bool
 write_back_outcome(const SharedTask *task, TaskResult *result, bool committed)
 {
-	RowFinish finish = {.run = task->run, .result = result};
+	RowFinish finish = {.run = task->run, .role = task->role_name, .result = result};
 	Writing writing;
 	bool written;
 
 	begin_writing(task, committed, &writing);
 	if (result->outcome == TASK_DONE)
-		written = outcome_done(table, task->role_name, &finish);
+		written = outcome_done(table, &finish);
 	else if (result->outcome == TASK_STOPPED)
 		written = row_end(table, task->run, result);
 	else

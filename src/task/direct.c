@@ -1,8 +1,9 @@
 /*
  * direct.c
- *		Claims rows, and sets them to DONE, without a statement.
+ *		Claims rows, sets them to DONE, and inserts the next runs of tasks that repeat, without a
+ *		statement.
  *
- * Both run for every task.  A statement would start a plan, open all indexes and compile their
+ * This runs for every task.  A statement would start a plan, open all indexes and compile their
  * conditions each time, and the claim would lock each row before it writes it, because the server
  * has no UPDATE that skips locked rows.  Here the conditions are compiled once, an index is opened
  * only if the row gets an entry in it, and a row is written at once.
@@ -32,12 +33,15 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_namespace_d.h"
 #include "catalog/pg_trigger.h"
+#include "commands/sequence.h"
 #include "commands/trigger.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
+#include "rewrite/rewriteHandler.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/fmgroids.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
@@ -51,13 +55,14 @@
 #include "shared/shared.h"
 #include "task/columns.h"
 #include "task/direct.h"
+#include "task/outcome.h"
 #include "task/owner.h"
 #include "task/watch.h"
 
 /* The columns that are written, at the claim or at the end. */
-static const TaskColumn written[] = {COLUMN_START,	 COLUMN_STOP,	  COLUMN_PID,
-									 COLUMN_ATTEMPT, COLUMN_STATE,	  COLUMN_RESPONSE,
-									 COLUMN_ERROR,	 COLUMN_SQLSTATE, COLUMN_NOTICE};
+static const TaskColumn written[] = {COLUMN_NEXT,	  COLUMN_START, COLUMN_STOP,	 COLUMN_PID,
+									 COLUMN_ATTEMPT,  COLUMN_STATE, COLUMN_RESPONSE, COLUMN_ERROR,
+									 COLUMN_SQLSTATE, COLUMN_NOTICE};
 
 /* An index of the table. */
 typedef struct DirectIndex
@@ -83,6 +88,12 @@ static struct
 	DirectIndex *indexes;
 	int nindexes;
 	AttrNumber numbers[TASK_COLUMNS];
+
+	/* the next run of a task that repeats */
+	bool inserts;			 /* its row can be inserted; otherwise the rest is not set */
+	Oid sequence;			 /* of the id */
+	bool *inherited;		 /* of each column: it has what the row before it has, or else ... */
+	NullableDatum *defaults; /* ... this */
 } direct;
 
 /* The rows of a table, one at a time. */
@@ -97,9 +108,9 @@ typedef struct Rows
 
 /* ---- which tables are written ---- */
 
-/* Does a trigger fire for what is written, other than ours, which do nothing for that? */
+/* Does a trigger fire for one of these events, other than ours? */
 static bool
-has_triggers(const TriggerDesc *triggers)
+has_triggers(const TriggerDesc *triggers, int events)
 {
 	int i;
 
@@ -108,7 +119,7 @@ has_triggers(const TriggerDesc *triggers)
 		const Trigger *trigger = &triggers->triggers[i];
 		char *function;
 
-		if ((trigger->tgtype & (TRIGGER_TYPE_UPDATE | TRIGGER_TYPE_DELETE)) == 0)
+		if ((trigger->tgtype & events) == 0)
 			continue;
 		/* nobody but a superuser creates functions there */
 		function = get_func_name(trigger->tgfoid);
@@ -148,20 +159,26 @@ has_unusual_columns(TupleDesc desc)
 	return false;
 }
 
+/* May the owner, who acts, do this? */
+static bool
+is_allowed(Relation rel, AclMode needed)
+{
+	return pg_class_aclmask(RelationGetRelid(rel), GetUserId(), needed, ACLMASK_ALL) == needed;
+}
+
 /*
  * Is all that an UPDATE or a DELETE does to write a tuple of a heap, and to insert it into indexes?
- * And may its owner, who acts, do so?  The triggers are copied, because functions are looked up.
+ * Our triggers do nothing for what is written.  All are copied, because functions are looked up.
  */
 static bool
 is_plain(Relation rel)
 {
-	const AclMode needed = ACL_SELECT | ACL_UPDATE | ACL_DELETE;
-
 	return rel->rd_rel->relkind == RELKIND_RELATION && !rel->rd_rel->relispartition &&
 		   !rel->rd_rules && rel->rd_tableam == GetHeapamTableAmRoutine() &&
 		   !has_unusual_columns(RelationGetDescr(rel)) &&
-		   !has_triggers(CopyTriggerDesc(rel->trigdesc)) &&
-		   pg_class_aclmask(RelationGetRelid(rel), GetUserId(), needed, ACLMASK_ALL) == needed;
+		   !has_triggers(CopyTriggerDesc(rel->trigdesc),
+						 TRIGGER_TYPE_UPDATE | TRIGGER_TYPE_DELETE) &&
+		   is_allowed(rel, ACL_SELECT | ACL_UPDATE | ACL_DELETE);
 }
 
 /* Is this a function that a user has created? */
@@ -246,6 +263,51 @@ keep_indexes(Relation rel)
 }
 
 /*
+ * Keep what the next row of a task that repeats has in each column.  Returns false if the server
+ * would do more than that for an INSERT: our trigger fires, and nothing is computed but the id.
+ */
+static bool
+keep_defaults(Relation rel)
+{
+	TupleDesc desc = RelationGetDescr(rel);
+	NextValueExpr *id = (NextValueExpr *) build_column_default(rel, direct.numbers[COLUMN_ID]);
+	int i;
+
+	if (has_triggers(CopyTriggerDesc(rel->trigdesc), TRIGGER_TYPE_INSERT) ||
+		!is_allowed(rel, ACL_INSERT) || id == NULL || !IsA(id, NextValueExpr))
+		return false;
+	direct.sequence = id->seqid;
+	direct.inherited = palloc(desc->natts * sizeof(bool));
+	direct.defaults = palloc(desc->natts * sizeof(NullableDatum));
+	memset(direct.inherited, true, desc->natts * sizeof(bool));
+	for (i = 0; i < TASK_COLUMNS; i++)
+		direct.inherited[direct.numbers[i] - 1] = (task_columns[i].flags & COLUMN_INHERITED) != 0;
+	for (i = 0; i < desc->natts; i++)
+	{
+		bool chosen = i == direct.numbers[COLUMN_ID] - 1 || i == direct.numbers[COLUMN_DT] - 1 ||
+					  i == direct.numbers[COLUMN_PARENT] - 1 ||
+					  i == direct.numbers[COLUMN_ANCHOR] - 1;
+		Const *value;
+
+		direct.defaults[i].isnull = true;
+		if (TupleDescAttr(desc, i)->attisdropped || chosen)
+			continue;
+		if (direct.inherited[i] && TupleDescAttr(desc, i)->attidentity)
+			return false;
+		if (direct.inherited[i])
+			continue;
+		value = (Const *) build_column_default(rel, i + 1);
+		if (value && !IsA(value, Const))
+			return false;
+		if (value)
+			direct.defaults[i] = (NullableDatum){value->constvalue, value->constisnull};
+		if (direct.defaults[i].isnull && TupleDescAttr(desc, i)->attnotnull)
+			return false;
+	}
+	return true;
+}
+
+/*
  * Describe the table.  A change that is reported meanwhile has the next run describe it again.  To
  * read conditions may evaluate parts of them.
  */
@@ -268,6 +330,7 @@ describe_table(Relation rel)
 	direct.estate = CreateExecutorState();
 	direct.plain =
 		columns_complete(rel, task_columns, TASK_COLUMNS) && is_plain(rel) && keep_indexes(rel);
+	direct.inserts = direct.plain && keep_defaults(rel);
 	direct.relid = RelationGetRelid(rel);
 	MemoryContextSwitchTo(old);
 }
@@ -441,9 +504,9 @@ copy_row(Rows *rows)
 	ExecStoreVirtualTuple(rows->new);
 }
 
-/* Insert the new row into all indexes that it belongs to. */
+/* Insert the new row, or new version of a row, into all indexes that it belongs to. */
 static void
-insert_entries(const Rows *rows)
+insert_entries(const Rows *rows, bool version)
 {
 	int i;
 
@@ -465,7 +528,7 @@ insert_entries(const Rows *rows)
 		FormIndexDatum(kept->info, rows->new, direct.estate, values, isnull);
 		(void) index_insert(index, values, isnull, &rows->new->tts_tid, rows->rel,
 							kept->info->ii_Unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
-							kept->unchanged, kept->info);
+							version && kept->unchanged, kept->info);
 		index_close(index, NoLock);
 	}
 }
@@ -487,7 +550,7 @@ write_row(Rows *rows)
 							GetActiveSnapshot(), &failure, &mode, &indexes) != TM_Ok)
 		return false;
 	if (indexes)
-		insert_entries(rows);
+		insert_entries(rows, true);
 	return true;
 }
 
@@ -684,27 +747,123 @@ removes(const TupleTableSlot *slot)
 		   interval_us(DatumGetIntervalP(value_of(slot, COLUMN_KEEP)), 360) <= 0;
 }
 
-/* Set the row of a run to DONE, or delete it.  One that repeats is deleted by the caller. */
+/* The first characters of a text; NULL for NULL. */
+static char *
+cut_or_null(const TupleTableSlot *slot, TaskColumn column, int length)
+{
+	if (is_null(slot, column))
+		return NULL;
+	return TextDatumGetCString(DirectFunctionCall3(text_substr, value_of(slot, column),
+												   Int32GetDatum(1), Int32GetDatum(length)));
+}
+
+/*
+ * Find when the task of a row that repeats runs next.  Returns false if never.  READ_REPEAT in
+ * rows_finish.c.
+ */
+static bool
+find_next(const TupleTableSlot *slot, const RowFinish *finish, RowNext *next)
+{
+	RowRepeat repeat = {
+		.dt = planned_time(slot),
+		.drift = DatumGetBool(value_of(slot, COLUMN_DRIFT)),
+		.timezone = cut_or_null(slot, COLUMN_TIMEZONE, TASK_ZONE_MAX + 1),
+		.role_id = DatumGetInt64(value_of(slot, COLUMN_ROLE_ID)),
+		.cron = cut_or_null(slot, COLUMN_CRON, TASK_KEY_MAX + 1),
+		.missed = cut_or_null(slot, COLUMN_MISSED, 8),
+	};
+
+	repeat.anchor = is_null(slot, COLUMN_ANCHOR)
+						? repeat.dt
+						: DatumGetTimestampTz(value_of(slot, COLUMN_ANCHOR));
+	if (!is_null(slot, COLUMN_REPEAT))
+		repeat.repeat = *DatumGetIntervalP(value_of(slot, COLUMN_REPEAT));
+	return outcome_find_next((RowKey){finish->run.id, finish->role}, &repeat, finish->result, next);
+}
+
+/* Insert the row of the next run, made from the one that was found, and fire our trigger. */
+static void
+insert_next(Rows *rows, int64 id, const RowNext *next)
+{
+	TupleDesc desc = rows->old->tts_tupleDescriptor;
+	ResultRelInfo *result = makeNode(ResultRelInfo);
+	EState *estate = CreateExecutorState();
+	int i;
+
+	copy_row(rows);
+	for (i = 0; i < desc->natts; i++)
+		if (!direct.inherited[i])
+		{
+			rows->new->tts_values[i] = direct.defaults[i].value;
+			rows->new->tts_isnull[i] = direct.defaults[i].isnull;
+		}
+	set(rows, COLUMN_PARENT, value_of(rows->old, COLUMN_ID));
+	set(rows, COLUMN_ID, Int64GetDatum(id));
+	set(rows, COLUMN_DT, TimestampTzGetDatum(next->dt));
+	if (next->has_anchor)
+		set(rows, COLUMN_ANCHOR, TimestampTzGetDatum(next->anchor));
+	InitResultRelInfo(result, rows->rel, 0, NULL, 0);
+	if (ExecBRInsertTriggers(estate, result, rows->new))
+	{
+		table_tuple_insert(rows->rel, rows->new, GetCurrentCommandId(true), 0, NULL);
+		insert_entries(rows, false);
+	}
+	FreeExecutorState(estate);
+}
+
+/* Is the row still of the role that has run it?  Only then does it repeat: ENDED_CHAIN. */
+static bool
+is_of_role(const TupleTableSlot *slot, const char *role)
+{
+	return strcmp(NameStr(*DatumGetName(value_of(slot, COLUMN_ROLE))), role) == 0;
+}
+
+/*
+ * Set the row of a run to DONE, or delete it, and plan the next run of one that repeats: its id is
+ * drawn first.
+ */
 static bool
 finish_row(Rows *rows, RowFinish *finish)
 {
 	const TaskResult *result = finish->result;
+	bool plans = false;
+	int64 id = 0;
+	RowNext next;
 
 	if (result->goes_on || !find_row(rows, finish->run.id) || !is_run(rows->old, finish->run))
 		return false;
-	finish->repeats = repeats(rows->old);
-	finish->removes = finish->repeats && removes(rows->old);
-	if (!finish->repeats && removes(rows->old))
-		return delete_row(rows);
-	copy_row(rows);
-	set_text(rows, COLUMN_STATE, "DONE");
-	set(rows, COLUMN_START, TimestampTzGetDatum(result->start));
-	set(rows, COLUMN_STOP, TimestampTzGetDatum(result->stop));
-	set_text(rows, COLUMN_RESPONSE, result->response);
-	set_text(rows, COLUMN_NOTICE, result->notice);
-	set_null(rows, COLUMN_ERROR);
-	set_null(rows, COLUMN_SQLSTATE);
-	return write_row(rows);
+	if (repeats(rows->old))
+	{
+		if (!direct.inserts || !is_of_role(rows->old, finish->role))
+			return false;
+		owner_pin_path();
+		plans = find_next(rows->old, finish, &next);
+		if (plans)
+			id = nextval_internal(direct.sequence, false);
+	}
+	if (removes(rows->old))
+	{
+		if (!delete_row(rows))
+			return false;
+	}
+	else
+	{
+		copy_row(rows);
+		if (plans)
+			set(rows, COLUMN_NEXT, Int64GetDatum(id));
+		set_text(rows, COLUMN_STATE, "DONE");
+		set(rows, COLUMN_START, TimestampTzGetDatum(result->start));
+		set(rows, COLUMN_STOP, TimestampTzGetDatum(result->stop));
+		set_text(rows, COLUMN_RESPONSE, result->response);
+		set_text(rows, COLUMN_NOTICE, result->notice);
+		set_null(rows, COLUMN_ERROR);
+		set_null(rows, COLUMN_SQLSTATE);
+		if (!write_row(rows))
+			return false;
+	}
+	if (plans)
+		insert_next(rows, id, &next);
+	return true;
 }
 
 /*

@@ -182,6 +182,15 @@ outcome_refused(const TaskTable *table, const RowRefusal *refusal, TimestampTz n
 		row_fail(table, refusal, keep);
 }
 
+/* Find the next run of a task after a run.  Returns false, with a WARNING, if there is none. */
+bool
+outcome_find_next(RowKey row, const RowRepeat *repeat, const TaskResult *result, RowNext *next)
+{
+	Ended ended = {.ran = true, .start = result->start, .end = result->stop};
+
+	return find_next_of_row(row, repeat, &ended, next);
+}
+
 /* Plan the next run of a task after a run, if it repeats. */
 static void
 plan_after_run(const TaskTable *table, RowKey row, const TaskResult *result)
@@ -199,7 +208,7 @@ plan_after_run(const TaskTable *table, RowKey row, const TaskResult *result)
  * longer belongs to that run.
  */
 bool
-outcome_done(const TaskTable *table, const char *role, RowFinish *finish)
+outcome_done(const TaskTable *table, RowFinish *finish)
 {
 	const TaskResult *result = finish->result;
 	TaskRun run = finish->run;
@@ -209,7 +218,7 @@ outcome_done(const TaskTable *table, const char *role, RowFinish *finish)
 	if (!finish->finished && !row_finish(table, finish))
 		return row_plan_again(table, run, result);
 	if (finish->repeats)
-		plan_after_run(table, (RowKey){run.id, role}, result);
+		plan_after_run(table, (RowKey){run.id, finish->role}, result);
 	if (finish->removes)
 		row_delete(table, (TaskRun){run.id, run.attempt, result->start});
 	return true;
@@ -351,7 +360,10 @@ outcome_done_later(const TaskTable *table, TaskRun run, const char *response)
 	RowFinish finish = {.run = run, .result = &result};
 	RowRetry row;
 
-	if (!row_retry(table, run, false, &row) || !outcome_done(table, row.role, &finish))
+	if (!row_retry(table, run, false, &row))
+		return false;
+	finish.role = row.role;
+	if (!outcome_done(table, &finish))
 		return false;
 	note_end(run, &result, &row);
 	return true;

@@ -14,7 +14,9 @@
 #include "task/rows.h"
 #include "task/table.h"
 
-extern bool outcome_done(const TaskTable *table, const char *role, RowFinish *finish);
+extern bool outcome_done(const TaskTable *table, RowFinish *finish);
+extern bool
+outcome_find_next(RowKey row, const RowRepeat *repeat, const TaskResult *result, RowNext *next);
 extern bool outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result,
 						   const TaskDefaults *queue, bool wait);
 extern bool outcome_done_later(const TaskTable *table, TaskRun run, const char *response);

@@ -81,9 +81,10 @@ typedef struct RowKey
 typedef struct RowFinish
 {
 	TaskRun run;
+	const char *role;
 	const TaskResult *result;
 	bool finished;
-	bool repeats; /* the next run is to be planned ... */
+	bool repeats; /* the next run is still to be planned ... */
 	bool removes; /* ... and then the row is to be removed */
 } RowFinish;
 

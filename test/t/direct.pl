@@ -113,6 +113,57 @@ subtest 'what needs a statement' => sub {
 	}
 };
 
+# The next run of a task that repeats is inserted without a statement where nothing but the id is
+# computed for it.
+subtest 'the next run' => sub {
+	my $repeat = sub {
+		my ($expected, $name, %next) = @_;
+		my ($first, $id, $last) = split /\n/, sql(q{INSERT INTO task (request, repeat) VALUES
+			('SELECT update_count()', NULL), ('SELECT 2', '1 h'), ('SELECT update_count()', NULL)
+			RETURNING id});
+
+		wait_for_state($node, $last, 'DONE');
+		is(task($node, $last, 'response') - task($node, $first, 'response'), $expected, $name);
+		is(sql("SELECT count(*) FROM task AS t JOIN task AS n ON n.id = t.next AND n.parent = t.id
+				WHERE t.id = $id AND n.state = 'PLAN' AND n.attempt = 0 AND n.pid IS NULL
+				AND n.anchor = t.dt AND n.dt = t.dt + interval '1 h' AND n.request = t.request"),
+			1, "$name: the row");
+		is_row($node, task($node, $id, 'next'), \%next, $name) if %next;
+	};
+	my @cases = (
+		[ 'a trigger', 'CREATE TRIGGER mine AFTER INSERT ON task EXECUTE FUNCTION nothing()',
+			'DROP TRIGGER mine ON task' ],
+		[ 'a default that is computed', 'ALTER TABLE task ALTER notice SET DEFAULT label(\'x\')',
+			'ALTER TABLE task ALTER notice DROP DEFAULT', notice => 'x' ],
+		[ 'an id without identity', q{CREATE SEQUENCE mine START 1000; ALTER TABLE task
+			ALTER id DROP IDENTITY, ALTER id SET DEFAULT nextval('mine')},
+			q{DO $$BEGIN EXECUTE format('ALTER TABLE task ALTER id DROP DEFAULT, ALTER id ADD GENERATED
+				ALWAYS AS IDENTITY (START %s)', nextval('mine')); END$$; DROP SEQUENCE mine} ],
+		[ 'another identity column',
+			'ALTER TABLE task ADD mine bigint GENERATED ALWAYS AS IDENTITY', 'ALTER TABLE task DROP mine' ]
+	);
+
+	$repeat->(0, 'a new table');
+	for my $case (@cases)
+	{
+		my ($name, $create, $drop, %next) = @$case;
+
+		sql($create);
+		$repeat->(2, "by a statement: $name", %next);
+		sql($drop);
+		$repeat->(0, "without a statement: $name is gone");
+	}
+	sql(q{ALTER TABLE task ADD mine text DEFAULT 'own', ALTER notice SET DEFAULT 'said';
+		UPDATE task SET mine = 'copied'});
+	$repeat->(0, 'defaults that are constants', notice => 'said', mine => 'own');
+	my $id = insert_task($node, request => 'SELECT 1', repeat => '1 h', key => 'one', mine => 'other');
+	wait_for_state($node, $id, 'DONE');
+	is_row($node, task($node, $id, 'next'),
+		{ key => 'one', mine => 'other', notice => 'said' }, 'a column of the owner, and a key');
+	sql('ALTER TABLE task DROP mine, ALTER notice DROP DEFAULT');
+	direct('as it was');
+};
+
 # DONE is refused if it would leave a NULL where none may be, also in a column that is computed when
 # it is read.
 subtest 'a column that must not be NULL' => sub {

@@ -39,7 +39,9 @@ my %values = (
 	retry => [ 'NULL', '0', '1' ],
 	delay => [ 'NULL', q{'1 day'} ],
 	format => [ 'NULL', q{'json'}, q{'csv'}, q{'text'} ],
-	repeat => [ ('NULL') x 4, q{'100 years'} ],
+	repeat => [ ('NULL') x 4, q{'100 years'}, q{'1201 mon 1 d'} ],
+	anchor => [ 'NULL', 'NULL', q{'2018-01-31 23:00+00'} ],
+	timezone => [ 'NULL', q{'Asia/Tokyo'} ],
 	drift => [ 'true', 'false' ],
 	missed => [ 'NULL', q{'one'}, q{'none'} ],
 	key => [ 'NULL', q{'key ' || n} ],
@@ -107,7 +109,8 @@ sub rows_of
 }
 
 # The changes of the task table that a logical replica sees, in the order of each row.  Claims that
-# were undone do not count.  A statement sets a row to DONE that it then deletes.
+# were undone do not count.  Statements set a row to DONE that they then delete, and to which they
+# add the next run.
 sub changes_of
 {
 	my ($db) = @_;
@@ -126,20 +129,25 @@ sub changes_of
 		}
 		s/(start|stop|dt)\[[^\]]*\]:'[^']*'/$1/g;
 		s/(next|pid|role_id)\[[^\]]*\]:-?\d+/$1/g;
-		pop @{ $changes{$id} }
-		  if $kind eq 'DELETE' && @{ $changes{$id} // [] } && $changes{$id}[-1] =~ /:'DONE'/;
+		if (@{ $changes{$id} // [] } && $changes{$id}[-1] =~ /:'DONE'/)
+		{
+			my ($last, $this) = map { s/ next(\[bigint\]:null)?(?= )//r } $changes{$id}[-1], $_;
+
+			pop @{ $changes{$id} } if $kind eq 'DELETE' || $this eq $last;
+		}
 		push @{ $changes{$id} }, $_;
 	}
 	return join "\n", map { @{ $changes{$_} } } sort { $a <=> $b } keys %changes;
 }
 
-# How many rows statements have claimed and set to DONE.
+# How many rows statements have claimed, set to DONE, and inserted as next runs.
 sub by_statement
 {
 	my ($db) = @_;
 
 	return sql_in($db, q{SELECT coalesce(sum(rows) FILTER (WHERE query LIKE '%pid = c.pid%'), 0),
-			coalesce(sum(rows) FILTER (WHERE query LIKE 'UPDATE%RETURNING%t.keep%'), 0)
+			coalesce(sum(rows) FILTER (WHERE query LIKE 'UPDATE%RETURNING%t.keep%'), 0),
+			coalesce(sum(rows) FILTER (WHERE query LIKE 'INSERT%(parent, dt, anchor%'), 0)
 		FROM pg_stat_statements WHERE dbid = (SELECT oid FROM pg_database
 			WHERE datname = current_database())});
 }
@@ -171,7 +179,7 @@ sub compare
 			WHERE indrelid = 'task'::regclass AND relam = 403}), 't', "$name: all indexes have all rows ($db)");
 		sql_in($db, 'SELECT pg_drop_replication_slot(current_database())');
 	}
-	note("$name: $_: by statement, claims and ends: " . by_statement($_)) for @databases;
+	note("$name: $_: by statement, claims, ends and next runs: " . by_statement($_)) for @databases;
 	return;
 }
 
@@ -204,13 +212,15 @@ subtest 'one column at a time' => sub {
 		}
 	}
 	run_both(join '; ', @inserts);
-	my ($claims, $ends) = split /\|/, by_statement('direct');
+	my ($claims, $ends, $next) = split /\|/, by_statement('direct');
 	# where the table has just changed, and for one that notifies, there is a statement
 	cmp_ok($claims, '<', $id / 4, 'without a statement: claims');
 	cmp_ok($ends, '<', $id / 4, 'without a statement: ends');
-	($claims, $ends) = split /\|/, by_statement('statement');
+	is($next, 0, 'without a statement: next runs');
+	($claims, $ends, $next) = split /\|/, by_statement('statement');
 	cmp_ok($claims, '>', $id - 10, 'by statement: claims');
 	cmp_ok($ends, '>', $id - 20, 'by statement: ends');
+	is($next, 2, 'by statement: next runs');
 	compare('columns');
 };
 
