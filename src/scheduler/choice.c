@@ -150,6 +150,19 @@ set_aside(DispatchRound *round, const BlockedRole *entry, DemandAnswer answer)
 		role_line_add(role, clock_max(role->not_before, (MonoTime){round->now.mono.us + 1}));
 }
 
+/*
+ * Which of these two roles, which need an executor of another database, does this one ask for next?
+ * One at a time, in turns.
+ */
+static Oid
+next_wanted_role(Oid left, Oid right)
+{
+	Oid last = MyScheduler->slot->wants_role;
+
+	/* by the distance from the last one; unsigned numbers wrap around */
+	return OidIsValid(left) && left - last - 1 < right - last - 1 ? left : right;
+}
+
 /* Request executors for a blocked role.  When some have got none, others are not asked for. */
 static DemandAnswer
 demand_for_role(DispatchRound *round, const BlockedRole *entry)
@@ -164,8 +177,8 @@ demand_for_role(DispatchRound *round, const BlockedRole *entry)
 							  entry->demand.average, round->now.mono);
 	round->refused += answer == DEMAND_REFUSED;
 	round->full |= answer == DEMAND_FULL;
-	if (answer == DEMAND_AWAITED && round->nawaits < SHARED_AWAITS)
-		round->awaits[round->nawaits++] = entry->role.oid;
+	if (answer == DEMAND_AWAITED)
+		round->wants_role = next_wanted_role(round->wants_role, entry->role.oid);
 	return answer;
 }
 

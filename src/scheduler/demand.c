@@ -106,15 +106,31 @@ pick_victim(Oid role, int has, MonoTime now)
 	return victim;
 }
 
-/* Retire an executor if a database that has fewer wants one. */
+/* Pick the executor of this role that has the fewest tasks; NULL: there is none. */
+static PoolExecutor *
+pick_of_role(Oid role, MonoTime now)
+{
+	PoolExecutor *victim = NULL;
+
+	pool_foreach(executor)
+		if (executor->role == role && executor->taken > 0 && !executor->leaving &&
+			clock_exceeds(executor->slot->started, now, SLICE_MS) &&
+			(victim == NULL || pool_count_tasks(executor) < pool_count_tasks(victim)))
+			victim = executor;
+	return victim;
+}
+
+/* Retire an executor if a database that has fewer, perhaps of one role, wants one. */
 void
 demand_yield(void)
 {
+	MonoTime now = clock_mono();
 	PoolExecutor *victim;
+	Oid role;
 
-	if (!arbiter_yield(MyScheduler->slot))
+	if (!arbiter_yield(MyScheduler->slot, &role))
 		return;
-	victim = pick_victim(InvalidOid, 0, clock_mono());
+	victim = OidIsValid(role) ? pick_of_role(role, now) : pick_victim(InvalidOid, 0, now);
 	if (victim)
 		pool_retire(victim);
 }
@@ -133,16 +149,17 @@ report_no_worker(void)
 			 errhint("Increase \"max_worker_processes\", or lower \"pg_task.max_executors\".")));
 }
 
-/* Start one more executor.  False if that is not possible now. */
-static bool
+/* Start one more executor. */
+static ArbiterAnswer
 start_executor(const Role *role, GroupRole *asks, MonoTime now)
 {
-	SharedExecutor *slot = arbiter_reserve(MyScheduler->slot, role->oid, role->limit);
+	SharedExecutor *slot = NULL;
+	ArbiterAnswer answer = arbiter_reserve(MyScheduler->slot, role->oid, role->limit, &slot);
 	MemoryContext old;
 	PoolExecutor *executor;
 
-	if (slot == NULL)
-		return false;
+	if (answer != ARBITER_RESERVED)
+		return answer;
 	executor = pool_add(slot);
 	old = MemoryContextSwitchTo(TopMemoryContext);
 	executor->handle = worker_start_executor(slot, MyScheduler->database, asks->name);
@@ -153,11 +170,11 @@ start_executor(const Role *role, GroupRole *asks, MonoTime now)
 		arbiter_evict(MyScheduler->slot->database, role->oid);
 		shortage.until = clock_plus_ms(now, WORKER_RETRY_MS);
 		report_no_worker();
-		return false;
+		return ARBITER_REFUSED;
 	}
 	report_end(&shortage.reports, NO_WORKER);
 	asks->since = now;
-	return true;
+	return ARBITER_RESERVED;
 }
 
 DemandNeed
@@ -220,31 +237,32 @@ demand_executors(const Role *role, GroupRole *asks, int tasks, double average, M
 	int wanted = count_wanted(tasks, average);
 	int has = count_executors_of_role(role->oid);
 	int starting = count_starting_executors(role->oid);
-	RoleLimit limit = ROLE_MAY_START;
 
 	if (role->limit == 0 || role->database_limit == 0)
 		return DEMAND_BARRED;
 	for (; starting < wanted; starting++, has++)
 	{
-		bool full = role->database_limit >= 0 &&
-					arbiter_count_database(MyScheduler->slot->database) >= role->database_limit;
-		/* otherwise one of the role that exits in another database is of no use here */
-		bool room = !full || pick_victim(role->oid, has, now) != NULL;
-
 		if (clock_is_before(now, asks->not_before))
 			return DEMAND_MET;
-		if (role->limit >= 0)
-			limit = arbiter_role_limit(MyScheduler->slot, role->oid, role->limit, room);
-		if (limit == ROLE_IS_FULL)
-			return DEMAND_MET;
-		if (limit == ROLE_AWAITS)
-			return room ? DEMAND_AWAITED : DEMAND_FULL;
-		if (clock_is_before(now, shortage.until))
-			return DEMAND_REFUSED;
-		if (full || !start_executor(role, asks, now))
+		if (role->database_limit >= 0 &&
+			arbiter_count_database(MyScheduler->slot->database) >= role->database_limit)
 		{
 			retire_for_role(role, has, now);
-			return full ? DEMAND_FULL : DEMAND_REFUSED;
+			return DEMAND_FULL;
+		}
+		if (clock_is_before(now, shortage.until))
+			return DEMAND_REFUSED;
+		switch (start_executor(role, asks, now))
+		{
+			case ARBITER_RESERVED:
+				break;
+			case ARBITER_REFUSED:
+				retire_for_role(role, has, now);
+				return DEMAND_REFUSED;
+			case ARBITER_ROLE_FULL:
+				return DEMAND_MET;
+			case ARBITER_ROLE_ELSEWHERE:
+				return DEMAND_AWAITED;
 		}
 	}
 	return DEMAND_MET;

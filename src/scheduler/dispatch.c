@@ -244,8 +244,8 @@ assign_entries(DispatchRound *round)
 void
 dispatch_begin(DispatchRound *round)
 {
-	round->done = round->count = round->failed = round->refused = round->wanted = round->nawaits =
-		0;
+	round->done = round->count = round->failed = round->refused = round->wanted = 0;
+	round->wants_role = InvalidOid;
 	round->limit = DISPATCH_MAX;
 	round->dropped = round->wants_executor = round->full = false;
 	round->blocked = NIL;
@@ -360,18 +360,16 @@ dispatch_round(DispatchRound *round, ClockNow now)
 void
 dispatch_publish(const DispatchRound *round)
 {
-	arbiter_want(MyScheduler->slot, round->wants_executor);
-	arbiter_await(MyScheduler->slot, round->awaits, round->nawaits);
+	arbiter_want(MyScheduler->slot, round->wants_executor, round->wants_role);
 	figures_set(FIGURE_WANTED, round->wanted + role_line_count());
-	demand_ask_again(round->full || round->nawaits > 0);
+	demand_ask_again(round->full || OidIsValid(round->wants_role));
 }
 
 /* There are no rounds at present, so no executor is of use. */
 void
 dispatch_publish_none(void)
 {
-	arbiter_want(MyScheduler->slot, false);
-	arbiter_await(MyScheduler->slot, NULL, 0);
+	arbiter_want(MyScheduler->slot, false, InvalidOid);
 	figures_set(FIGURE_WANTED, 0);
 	demand_ask_again(false);
 }

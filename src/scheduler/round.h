@@ -45,8 +45,7 @@ typedef struct DispatchRound
 	List *blocked;		 /* of BlockedRole: see choice.c */
 	int refused;		 /* roles that have got no executor */
 	bool full;			 /* the connection limit of the database keeps roles from getting any */
-	int nawaits;		 /* roles that await an executor of another database: see arbiter_await */
-	Oid awaits[SHARED_AWAITS];
+	Oid wants_role;		 /* see arbiter_want */
 
 	/* the chosen tasks, in the order of their start; [done, count) count as running */
 	int done;

@@ -81,39 +81,56 @@ count_executors(Oid database, Oid role)
 }
 
 /*
- * Record whether this scheduler has tasks but no executor for them.  If so, wake the other
- * schedulers: one of them may have to yield one.
+ * Record whether this scheduler has tasks but no executor for them, and a role for which it needs
+ * one of another database, because the role has as many as it may (InvalidOid: there is none).
+ * Wake the other schedulers if so: one of them may have to yield one.
  */
 void
-arbiter_want(SharedScheduler *me, bool wants)
+arbiter_want(SharedScheduler *me, bool wants, Oid role)
 {
+	MonoTime now = clock_mono();
 	int i;
 
 	Assert(me->proc == COMPAT_MY_PROC);
-	if (me->wants == wants) /* read without the lock: only this process writes it */
+	/* read without the lock: only this process writes them */
+	if (me->wants == wants && me->wants_role == role)
 		return;
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	if (me->wants != wants)
+		me->wants_since = now;
+	if (OidIsValid(me->wants_role) != OidIsValid(role))
+		me->wants_role_since = now;
 	me->wants = wants;
-	me->wants_since = clock_mono();
-	for (i = 0; i < Shared->nschedulers && wants; i++)
+	me->wants_role = role;
+	for (i = 0; i < Shared->nschedulers && (wants || OidIsValid(role)); i++)
 		if (Shared->schedulers[i].state != SCHEDULER_FREE && &Shared->schedulers[i] != me)
 			shared_wake(Shared->schedulers[i].proc);
 	LWLockRelease(Shared->directory);
 }
 
-/* Does another database want an executor and have fewer?  The caller holds the directory lock. */
+/*
+ * Does another database want an executor, of this role or (InvalidOid) any, and come first: it has
+ * fewer; or of a role as many, and has waited for a longer time?  The caller holds the directory
+ * lock.
+ */
 static bool
-others_first(SharedScheduler *me, int mine, MonoTime now)
+others_first(SharedScheduler *me, Oid role, MonoTime now)
 {
+	int mine = count_executors(me->database, role);
 	int i;
 
-	Assert(LWLockHeldByMe(Shared->directory));
 	for (i = 0; i < Shared->nschedulers; i++)
 	{
 		SharedScheduler *other = &Shared->schedulers[i];
+		int theirs;
 
-		if (other != me && other->wants && is_fresh(other, now) &&
-			count_executors(other->database, InvalidOid) < mine)
+		if (other == me || !is_fresh(other, now) ||
+			!(OidIsValid(role) ? other->wants_role == role : other->wants))
+			continue;
+		theirs = count_executors(other->database, role);
+		if (theirs < mine || (OidIsValid(role) && theirs == mine &&
+							  (me->wants_role != role ||
+							   clock_is_before(other->wants_role_since, me->wants_role_since))))
 			return true;
 	}
 	return false;
@@ -240,13 +257,14 @@ is_needed(const SharedExecutor *executor, MonoTime now)
 
 /*
  * Ask the executor that has been idle for the longest time to exit, unless one is exiting already.
- * The executors of this role in this database are exempt.  The caller holds the directory lock.
+ * The executors of this role in this database are exempt; "only_role": those of other roles, too.
+ * The caller holds the directory lock.
  *
  * The victim is chosen without its lock.  Under that lock the need is checked again, because the
  * victim's scheduler may have reserved it or assigned a task to it in the meantime.
  */
 static void
-evict_idle(Oid database, Oid role)
+evict_idle(Oid database, Oid role, bool only_role)
 {
 	MonoTime now = clock_mono();
 	SharedExecutor *victim = NULL;
@@ -257,6 +275,8 @@ evict_idle(Oid database, Oid role)
 	{
 		SharedExecutor *executor = &Shared->executors[i];
 
+		if (only_role && executor->role != role)
+			continue;
 		if (is_leaving(executor))
 			return;
 		if (executor->state != EXECUTOR_READY)
@@ -281,7 +301,7 @@ void
 arbiter_evict(Oid database, Oid role)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	evict_idle(database, role);
+	evict_idle(database, role, false);
 	LWLockRelease(Shared->directory);
 }
 
@@ -294,255 +314,114 @@ arbiter_evict_for_scheduler(void)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	if (count_slots() - count_processes() < arbiter_places())
-		evict_idle(InvalidOid, InvalidOid);
+		evict_idle(InvalidOid, InvalidOid, false);
 	LWLockRelease(Shared->directory);
 }
 
 /*
- * Count the executors of a role in all databases, as its limit does.  The caller holds the
- * directory lock.
+ * Count the executors of a role in all databases, as its limit does; *elsewhere: in others than
+ * this one.  The caller holds the directory lock.
  */
 static int
-count_role(Oid role)
+count_role(Oid role, Oid database, int *elsewhere)
 {
 	int count = 0;
 	int i;
 
-	Assert(LWLockHeldByMe(Shared->directory));
+	*elsewhere = 0;
 	for (i = 0; i < Shared->nexecutors; i++)
-		count += Shared->executors[i].state != EXECUTOR_FREE && Shared->executors[i].role == role;
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+
+		if (executor->state == EXECUTOR_FREE || executor->role != role)
+			continue;
+		count++;
+		*elsewhere += executor->database != database;
+	}
 	return count;
 }
 
 /*
  * Reserve an executor slot for this role, which may have "limit" on the server (negative: no
- * limit), in the scheduler's database.  NULL if none is free, and then an idle executor is asked to
- * exit; also NULL if another database that wants an executor has fewer, or if the role has got its
- * last one there since arbiter_role_limit.
+ * limit), in the scheduler's database.  If none is free, or the role has as many as it may, an idle
+ * executor is asked to exit.
  */
-SharedExecutor *
-arbiter_reserve(SharedScheduler *me, Oid role, int limit)
+ArbiterAnswer
+arbiter_reserve(SharedScheduler *me, Oid role, int limit, SharedExecutor **slot)
 {
 	MonoTime now = clock_mono();
-	SharedExecutor *result = NULL;
+	ArbiterAnswer answer = ARBITER_REFUSED;
+	int elsewhere;
 
 	Assert(me->proc == COMPAT_MY_PROC);
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	if ((limit < 0 || count_role(role) < limit) &&
-		!others_first(me, count_executors(me->database, InvalidOid), now))
+	if (limit >= 0 && count_role(role, me->database, &elsewhere) >= limit)
 	{
-		if (has_slot())
-			result = executor_slot_reserve(me->database, role, now);
-		if (result)
-			me->granted = now;
-		else
-			evict_idle(me->database, role);
+		answer = elsewhere > 0 ? ARBITER_ROLE_ELSEWHERE : ARBITER_ROLE_FULL;
+		evict_idle(me->database, role, true);
 	}
+	else if (limit >= 0 && others_first(me, role, now))
+		answer = ARBITER_ROLE_ELSEWHERE;
+	else if (others_first(me, InvalidOid, now))
+		answer = ARBITER_REFUSED;
+	else if (has_slot() && (*slot = executor_slot_reserve(me->database, role, now)) != NULL)
+	{
+		me->granted = now;
+		answer = ARBITER_RESERVED;
+	}
+	else
+		evict_idle(me->database, role, false);
 	LWLockRelease(Shared->directory);
-	return result;
+	return answer;
 }
 
 /*
- * Should this database yield an executor to one that has fewer?  At once if the difference is two
- * or more.  If the other has none and the difference is one: after the other has wanted one for a
- * time slice, and after a slice since this database last got one.  Not while any executor is
- * exiting already.
+ * Should a database that has "mine" executors yield one to another that has "theirs", and has
+ * wanted one since then?  At once if the difference is two or more.  If the other has none: when it
+ * has wanted one for a time slice, and it is a slice since this database last got one.
+ */
+static bool
+must_yield(SharedScheduler *me, int mine, int theirs, MonoTime since, MonoTime now)
+{
+	return mine > theirs + 1 || (mine > 0 && theirs == 0 && clock_exceeds(since, now, SLICE_MS) &&
+								 clock_exceeds(me->granted, now, SLICE_MS));
+}
+
+/*
+ * Should this database yield an executor to another one?  *role: one of this role, or InvalidOid:
+ * any.  Not while such an executor is exiting already.
  */
 bool
-arbiter_yield(SharedScheduler *me)
+arbiter_yield(SharedScheduler *me, Oid *role)
 {
 	MonoTime now = clock_mono();
 	bool yields = false;
-	int mine;
 	int i;
 
 	Assert(me->proc == COMPAT_MY_PROC);
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	mine = count_executors(me->database, InvalidOid);
-	for (i = 0; i < Shared->nschedulers && mine > 0; i++)
+	for (i = 0; i < Shared->nschedulers && !yields; i++)
 	{
 		SharedScheduler *other = &Shared->schedulers[i];
-		int theirs;
 
-		if (other == me || !other->wants || !is_fresh(other, now))
+		if (other == me || !is_fresh(other, now))
 			continue;
-		theirs = count_executors(other->database, InvalidOid);
-		if (mine > theirs + 1 || (theirs == 0 && clock_exceeds(other->wants_since, now, SLICE_MS) &&
-								  clock_exceeds(me->granted, now, SLICE_MS)))
-			yields = true;
+		*role = InvalidOid;
+		yields = other->wants &&
+				 must_yield(me, count_executors(me->database, InvalidOid),
+							count_executors(other->database, InvalidOid), other->wants_since, now);
+		if (yields || !OidIsValid(other->wants_role))
+			continue;
+		*role = other->wants_role;
+		yields = must_yield(me, count_executors(me->database, *role),
+							count_executors(other->database, *role), other->wants_role_since, now);
 	}
 	for (i = 0; i < Shared->nexecutors && yields; i++)
-		if (is_leaving(&Shared->executors[i]))
+		if ((!OidIsValid(*role) || Shared->executors[i].role == *role) &&
+			is_leaving(&Shared->executors[i]))
 			yields = false;
 	LWLockRelease(Shared->directory);
 	return yields;
-}
-
-/*
- * Since when does this database await an executor of a role?  CLOCK_NEVER if it does not.  The
- * caller holds the directory lock, or is the scheduler.
- */
-static MonoTime
-awaits_since(const SharedScheduler *scheduler, Oid role)
-{
-	int i;
-
-	for (i = 0; i < scheduler->nawaits; i++)
-		if (scheduler->awaits[i].role == role)
-			return scheduler->awaits[i].since;
-	return CLOCK_NEVER;
-}
-
-/*
- * Does another database await an executor of this role, and come first: it has fewer, or as many
- * and waits for a longer time?  The caller holds the directory lock.
- */
-static bool
-others_await(SharedScheduler *me, Oid role, int mine, MonoTime now)
-{
-	int i;
-
-	for (i = 0; i < Shared->nschedulers; i++)
-	{
-		SharedScheduler *other = &Shared->schedulers[i];
-		MonoTime since = awaits_since(other, role);
-		int theirs;
-
-		if (other == me || since.us == CLOCK_NEVER.us || !is_fresh(other, now))
-			continue;
-		theirs = count_executors(other->database, role);
-		if (theirs < mine || (theirs == mine && clock_is_before(since, awaits_since(me, role))))
-			return true;
-	}
-	return false;
-}
-
-/*
- * Is this executor to exit for a database that has "mine" of its role?  If it has been idle for a
- * time slice; or after a slice, but not before its first task, by the rule of arbiter_yield.
- */
-static bool
-may_be_taken(const SharedExecutor *executor, int mine, MonoTime now)
-{
-	if (!is_needed(executor, now) && clock_exceeds(executor->idle_since, now, SLICE_MS))
-		return true;
-	return executor->taken > 0 && clock_exceeds(executor->started, now, SLICE_MS) &&
-		   (mine == 0 || count_executors(executor->database, executor->role) > mine + 1);
-}
-
-/*
- * Pick the executor of this role that is to exit for this database: the one with the fewest tasks.
- * NULL if there is none, or one exits already.  The caller holds the directory lock.
- */
-static SharedExecutor *
-pick_of_role(SharedScheduler *me, Oid role, MonoTime now)
-{
-	int mine = count_executors(me->database, role);
-	SharedExecutor *victim = NULL;
-	int i;
-
-	for (i = 0; i < Shared->nexecutors; i++)
-	{
-		SharedExecutor *executor = &Shared->executors[i];
-
-		if (executor->role != role)
-			continue;
-		if (is_leaving(executor))
-			return NULL;
-		if (executor->state == EXECUTOR_READY && executor->database != me->database &&
-			may_be_taken(executor, mine, now) &&
-			(victim == NULL ||
-			 executor->assigned - executor->done < victim->assigned - victim->done))
-			victim = executor;
-	}
-	return victim;
-}
-
-/*
- * Ask an executor of this role in another database to exit after its task, and wake its scheduler,
- * which reclaims the tasks behind that one.
- */
-static void
-take_of_role(SharedScheduler *me, Oid role)
-{
-	SharedExecutor *victim;
-	SharedScheduler *other;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	victim = pick_of_role(me, role, clock_mono());
-	other = victim ? scheduler_slot_find(victim->database) : NULL;
-	if (victim)
-	{
-		LWLockAcquire(victim->lock, LW_EXCLUSIVE);
-		executor_slot_leave_locked(victim);
-		LWLockRelease(victim->lock);
-	}
-	if (other)
-		shared_wake(other->proc);
-	LWLockRelease(Shared->directory);
-}
-
-/* Does this role have an executor in another database?  The caller holds the directory lock. */
-static bool
-is_elsewhere(SharedScheduler *me, Oid role)
-{
-	int i;
-
-	for (i = 0; i < Shared->nexecutors; i++)
-		if (Shared->executors[i].state != EXECUTOR_FREE && Shared->executors[i].role == role &&
-			Shared->executors[i].database != me->database)
-			return true;
-	return false;
-}
-
-/*
- * May this role, which may have "limit" executors on the server, get one more in this database?
- * Databases share those of a role as they share all: one that has fewer gets the next one, and one
- * that has none gets one of another database.  If so, and "take", that is asked to exit.
- */
-RoleLimit
-arbiter_role_limit(SharedScheduler *me, Oid role, int limit, bool take)
-{
-	MonoTime now = clock_mono();
-	RoleLimit result = ROLE_MAY_START;
-
-	Assert(me->proc == COMPAT_MY_PROC && limit > 0);
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	if (count_role(role) >= limit)
-		result = is_elsewhere(me, role) ? ROLE_AWAITS : ROLE_IS_FULL;
-	else if (others_await(me, role, count_executors(me->database, role), now))
-		result = ROLE_AWAITS;
-	take = take && result == ROLE_AWAITS && pick_of_role(me, role, now) != NULL;
-	LWLockRelease(Shared->directory);
-	if (take)
-		take_of_role(me, role);
-	return result;
-}
-
-/*
- * Record for which roles this database awaits an executor: see ROLE_AWAITS.  Of more than
- * SHARED_AWAITS, the others do not count.
- */
-void
-arbiter_await(SharedScheduler *me, const Oid *roles, int count)
-{
-	SharedAwait awaits[SHARED_AWAITS];
-	MonoTime now = clock_mono();
-	bool changed = count != me->nawaits; /* read without the lock: only this process writes them */
-	int i;
-
-	Assert(me->proc == COMPAT_MY_PROC && count <= SHARED_AWAITS);
-	for (i = 0; i < count; i++)
-	{
-		awaits[i] = (SharedAwait){roles[i], clock_min(awaits_since(me, roles[i]), now)};
-		changed |= i < me->nawaits && me->awaits[i].role != roles[i];
-	}
-	if (!changed)
-		return;
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	memcpy(me->awaits, awaits, count * sizeof(SharedAwait));
-	me->nawaits = count;
-	LWLockRelease(Shared->directory);
 }
 
 /* Count the executors of a database. */

@@ -10,25 +10,25 @@
 
 #include "shared/shared.h"
 
-/* May a role get one more executor, by its limit for the whole server? */
-typedef enum RoleLimit
+/* What becomes of a request for an executor slot. */
+typedef enum ArbiterAnswer
 {
-	ROLE_MAY_START,
-	ROLE_IS_FULL, /* no, and all that it has are in this database */
-	ROLE_AWAITS	  /* not before one of another database has exited, or has been started there */
-} RoleLimit;
+	ARBITER_RESERVED,
+	ARBITER_REFUSED,		/* none is free, or another database comes first */
+	ARBITER_ROLE_FULL,		/* the role has as many as it may, all in this database */
+	ARBITER_ROLE_ELSEWHERE, /* ... some in others, or another database is to have the next one */
+} ArbiterAnswer;
 
-extern SharedExecutor *arbiter_reserve(SharedScheduler *me, Oid role, int limit);
+extern ArbiterAnswer
+arbiter_reserve(SharedScheduler *me, Oid role, int limit, SharedExecutor **slot);
 extern bool arbiter_has_slots(void);
 extern bool arbiter_slot_is_free(void);
 extern int arbiter_places(void);
 extern int arbiter_free_places(void);
 extern void arbiter_evict_for_scheduler(void);
 extern void arbiter_evict(Oid database, Oid role);
-extern void arbiter_want(SharedScheduler *me, bool wants);
-extern bool arbiter_yield(SharedScheduler *me);
-extern RoleLimit arbiter_role_limit(SharedScheduler *me, Oid role, int limit, bool take);
-extern void arbiter_await(SharedScheduler *me, const Oid *roles, int count);
+extern void arbiter_want(SharedScheduler *me, bool wants, Oid role);
+extern bool arbiter_yield(SharedScheduler *me, Oid *role);
 extern int arbiter_count_database(Oid database);
 
 extern void arbiter_renew(SharedScheduler *me);

@@ -46,7 +46,6 @@
 #define SHARED_DATABASES 1024 /* databases that may share the places for schedulers */
 #define SHARED_SETTINGS 4096  /* counters of changed settings */
 #define SHARED_WAITERS 256	  /* condition variables of sessions that wait for tasks */
-#define SHARED_AWAITS 16 /* roles for which a scheduler awaits an executor of another database */
 
 /* A process is an index into ProcGlobal->allProcs, or this. */
 #define SHARED_NO_PROC (-1)
@@ -143,13 +142,6 @@ typedef struct SharedError
 	char message[SHARED_ERROR];
 } SharedError;
 
-/* A role that has as many executors as it may on the server, and due tasks without one here. */
-typedef struct SharedAwait
-{
-	Oid role;
-	MonoTime since;
-} SharedAwait;
-
 /* The slot of a database's scheduler.  Only the supervisor reserves one. */
 typedef struct SharedScheduler
 {
@@ -166,7 +158,7 @@ typedef struct SharedScheduler
 	 * "asked": by the supervisor in scheduler_ended (own: it does not change while the slot is
 	 * free, and only the supervisor reserves it).
 	 *
-	 * "wants", "isolated" and "awaits": by the scheduler (own).
+	 * "wants", "wants_role" and "isolated": by the scheduler (own).
 	 *
 	 * "state", "proc" and "database": by the postmaster when all processes are gone; see crash.c.
 	 */
@@ -178,11 +170,12 @@ typedef struct SharedScheduler
 	bool asked; /* the state was LEAVING when the slot was released */
 	bool wants; /* it has tasks to start, but no executor for them */
 	MonoTime wants_since;
+	Oid wants_role; /* it needs an executor of this role, which has as many as it may; or InvalidOid
+					 */
+	MonoTime wants_role_since;
 	MonoTime granted;	 /* when the database last got an executor */
 	bool isolated;		 /* it has chosen an isolated task and not yet assigned it */
 	bool wants_isolated; /* it has one to start, but another database's is running */
-	int nawaits;		 /* the first roles that wait for an executor of another database */
-	SharedAwait awaits[SHARED_AWAITS];
 
 	/*
 	 * Copied into SharedDatabase when the slot is released.  The scheduler writes it without a lock

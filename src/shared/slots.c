@@ -63,7 +63,7 @@ notify_vacated(void)
 		SharedScheduler *scheduler = &Shared->schedulers[i];
 
 		if (scheduler->state != SCHEDULER_FREE &&
-			(scheduler->wants || scheduler->wants_isolated || scheduler->nawaits > 0))
+			(scheduler->wants || scheduler->wants_isolated || OidIsValid(scheduler->wants_role)))
 			shared_wake(scheduler->proc);
 	}
 }
@@ -114,7 +114,7 @@ reset_scheduler(SharedScheduler *slot, Oid database, Oid user)
 	slot->asked = false;
 	slot->wants = false;
 	slot->isolated = slot->wants_isolated = false;
-	slot->nawaits = 0;
+	slot->wants_role = InvalidOid;
 	slot->granted = CLOCK_LONG_AGO;
 	slot->due = CLOCK_LONG_AGO;
 	slot->barred = false;
