@@ -87,14 +87,27 @@ set_column(Columns *columns, const TriggerRow *row, TaskColumn which, Datum valu
 	columns->isnull[i] = isnull;
 }
 
-/* Return the tuple of a row with these columns. */
+/* Return the tuple of a row with these columns.  The slot has been taken apart already. */
 static HeapTuple
 write_columns(const TriggerRow *row, Columns *columns)
 {
+	TupleDesc desc = RelationGetDescr(row->rel);
+	Datum *values;
+	bool *isnull;
+
 	if (columns->count == 0)
 		return row->tuple;
-	return heap_modify_tuple_by_cols(row->tuple, RelationGetDescr(row->rel), columns->count,
-									 columns->numbers, columns->values, columns->isnull);
+	values = palloc(desc->natts * sizeof(Datum));
+	isnull = palloc(desc->natts * sizeof(bool));
+	slot_getallattrs(row->slot);
+	memcpy(values, row->slot->tts_values, desc->natts * sizeof(Datum));
+	memcpy(isnull, row->slot->tts_isnull, desc->natts * sizeof(bool));
+	for (int i = 0; i < columns->count; i++)
+	{
+		values[columns->numbers[i] - 1] = columns->values[i];
+		isnull[columns->numbers[i] - 1] = columns->isnull[i];
+	}
+	return heap_form_tuple(desc, values, isnull);
 }
 
 /* ---- ids ---- */
