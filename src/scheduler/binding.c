@@ -115,7 +115,7 @@ read_next_ids(const TaskTable *table, BindingGroup *group, int limit, MonoTime n
 		group->after = places[i];
 		if (refused_has(places[i], now))
 			continue;
-		refused_batch_add(REFUSED_BINDING, places[i]);
+		refused_batch_add(REFUSED_BINDING, places[i], 1);
 		(*ids)[count++] = places[i].id;
 	}
 	return found > 0 ? count : -1;
@@ -158,7 +158,7 @@ binding_due(ClockNow now)
 static void
 write_bindings(ClockNow now)
 {
-	int left = refused_singly(REFUSED_BINDING) ? 1 : BATCH_ROWS;
+	int left = refused_limit(REFUSED_BINDING, BATCH_ROWS);
 	int groups;
 
 	work_begin_writing("binding tasks to roles");
@@ -169,12 +169,11 @@ write_bindings(ClockNow now)
 }
 
 /* After an error that was no row's a scan finds all groups again. */
-static bool
+static void
 binding_failed(const BatchFailure *failure)
 {
 	while (failure->forget && pending != NIL)
 		forget_first_group();
-	return false;
 }
 
 const SchedulerJob binding_job = {.due = binding_due,

@@ -308,7 +308,7 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	candidate->missed = role->settings.missed;
 	candidate->isolated = isolated;
 	candidate->first_run = entry->strict;
-	refused_batch_add(REFUSED_CLAIM, candidate->place);
+	refused_batch_add(REFUSED_CLAIM, candidate->place, 1);
 }
 
 /*

@@ -29,9 +29,6 @@
 /* Tasks that have ended, and whose dependents are not judged yet. */
 #define DEPENDENTS_ENDED 4096
 
-/* Rows that could not be written, and are left out for a while. */
-#define DEPENDENTS_REFUSED 64
-
 /* What is known of rows that wait. */
 typedef enum DependentsState
 {
@@ -55,14 +52,6 @@ typedef struct Dependents
 	int64 ended[DEPENDENTS_ENDED];
 	MonoTime not_before; /* none is judged before this */
 
-	/* rows that could not be written */
-	int limit;	   /* as many are judged at once, at most */
-	int judging;   /* as many are being judged, at most: an error may interrupt it */
-	int64 writing; /* which one, if it is one */
-	int nrefused;
-	int64 refused[DEPENDENTS_REFUSED];
-	MonoTime refused_until; /* then they are tried again */
-
 	/* the walk from watched task to watched task, in slices */
 	int64 position;
 	bool found;	   /* it has found one */
@@ -70,7 +59,7 @@ typedef struct Dependents
 	MonoTime next; /* slice, or walk */
 } Dependents;
 
-/* Static, because walks are in slices, and an error may interrupt a batch. */
+/* Static, because walks are in slices. */
 static Dependents state;
 
 /* Rows that are judged in one transaction: if tasks can be started meanwhile, and if not. */
@@ -160,8 +149,7 @@ forget_table(bool another)
 
 	if (!another)
 		return;
-	dependents->count = dependents->nrefused = 0;
-	dependents->limit = JUDGE_IDLE;
+	dependents->count = 0;
 	dependents->state = DEPENDENTS_REST;
 	want_walk(dependents);
 }
@@ -242,55 +230,16 @@ dependents_needed(ClockNow now)
 {
 	const Dependents *dependents = &state;
 	bool works = dependents->count > 0 || !dependents->complete;
-	MonoTime until = works ? dependents_due(now) : CLOCK_NEVER;
 
-	if (dependents->nrefused > 0)
-		until = clock_min(until, clock_plus_ms(now.mono, JOB_FAILED_RETRY_MS));
-	return until;
+	return works ? dependents_due(now) : CLOCK_NEVER;
 }
 
-/* Is there a row that could not be written? */
-bool
-dependents_refused(void)
-{
-	return state.nrefused > 0;
-}
-
-/* What was refused may be accepted now: a walk finds the rows. */
+/* Rows that were refused may be accepted now: a walk finds them. */
 void
-dependents_retry_refused(void)
+dependents_want_walk(void)
 {
-	Dependents *dependents = &state;
-
-	if (dependents->nrefused > 0)
-		want_walk(dependents);
-	dependents->nrefused = 0;
-	dependents->not_before = CLOCK_LONG_AGO;
-}
-
-/*
- * The transaction has failed, perhaps while rows were judged.  If a row is at fault, fewer are
- * judged, and in the end the one that refuses is left out for its time.  Returns true if others
- * should be tried at once.
- */
-static bool
-dependents_failed(const BatchFailure *failure)
-{
-	Dependents *dependents = &state;
-	int judging = dependents->judging;
-
-	dependents->judging = 0;
-	if (judging == 0 || !failure->row_at_fault)
-		return false;
-	dependents->limit = Max(judging / 4, 1);
-	if (judging > 1)
-		return true;
-	if (dependents->nrefused == DEPENDENTS_REFUSED)
-		dependents->not_before = failure->retry_at;
-	else
-		dependents->refused[dependents->nrefused++] = dependents->writing;
-	dependents->refused_until = failure->retry_at;
-	return true;
+	if (state.state != DEPENDENTS_NONE)
+		want_walk(&state);
 }
 
 /* These rows are judged, and it is committed. */
@@ -306,10 +255,6 @@ note_judged(Dependents *dependents, const JudgedRows *judged, MonoTime now)
 		history_hint(judged->gone[i].keep, now);
 		dependents_ended(judged->gone[i].id);
 	}
-	dependents->judging = 0;
-	dependents->limit = Min(dependents->limit * 2, JUDGE_IDLE);
-	if (!clock_is_before(now, dependents->refused_until))
-		dependents_retry_refused();
 }
 
 /*
@@ -334,21 +279,25 @@ judge_ended(Dependents *dependents, ClockNow now)
 {
 	JudgeRequest request = {.ids = dependents->ended,
 							.count = Min(dependents->count, JUDGE_TASKS),
-							.without = dependents->refused,
-							.nwithout = dependents->nrefused,
 							.limit = groups_ready(now) ? JUDGE_BUSY : JUDGE_IDLE,
 							.now = now.wall};
 	JudgedRows judged = {0};
+	TaskPlace first = {DT_NOBEGIN, 0};
+	int64 *without;
 
-	request.limit = Min(request.limit, dependents->limit);
+	request.limit = refused_limit(REFUSED_DEPENDENTS, request.limit);
 	work_begin_writing("judging tasks that wait for others");
-	dependents->judging = request.limit;
-	if (request.limit > 1 ||
-		rows_first_dependent(MyScheduler->table, &request, &dependents->writing))
+	request.nwithout = refused_ids(REFUSED_DEPENDENTS, now.mono, &without);
+	request.without = without;
+	if (request.limit > 1 || rows_first_dependent(MyScheduler->table, &request, &first.id))
+	{
+		refused_batch_add(REFUSED_DEPENDENTS, first, request.limit);
 		rows_judge(MyScheduler->table, &request, &judged);
+	}
 	/* after a crash they are judged again, and the claim that follows makes it durable */
 	work_set_lazy(judged.ngone == 0);
 	work_end();
+	refused_batch_written(REFUSED_DEPENDENTS);
 	drop_ended(dependents, request.count, judged.more);
 	note_judged(dependents, &judged, now.mono);
 }
@@ -433,5 +382,4 @@ const SchedulerJob dependents_job = {.due = dependents_due,
 									 .needed = dependents_needed,
 									 .run = dependents_run,
 									 .forget_table = forget_table,
-									 .failed = dependents_failed,
 									 .writes = true};

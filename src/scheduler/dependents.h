@@ -16,7 +16,6 @@ extern void dependents_ended(int64 id);
 extern void dependents_take(int events);
 extern void dependents_look(void);
 extern bool dependents_is_watched(int64 id);
-extern bool dependents_refused(void);
-extern void dependents_retry_refused(void);
+extern void dependents_want_walk(void);
 
 #endif /* PG_TASK_DEPENDENTS_H */

@@ -246,7 +246,6 @@ dispatch_begin(DispatchRound *round)
 {
 	round->done = round->count = round->failed = round->refused = round->wanted = 0;
 	round->wants_role = InvalidOid;
-	round->limit = DISPATCH_MAX;
 	round->dropped = round->wants_executor = round->full = false;
 	round->blocked = NIL;
 }
@@ -341,8 +340,7 @@ dispatch_round(DispatchRound *round, ClockNow now)
 	role_line_recall(shared_databases_changes(), now.mono);
 	if (!groups_ready(now))
 		return false;
-	if (refused_singly(REFUSED_CLAIM))
-		round->limit = 1;
+	round->limit = refused_limit(REFUSED_CLAIM, DISPATCH_MAX);
 	work_begin("claiming tasks");
 	choice_make(round, MyScheduler->table);
 	look_for_changed_rules(round);

@@ -14,7 +14,6 @@
 
 #include "scheduler/errors.h"
 #include "scheduler/figures.h"
-#include "scheduler/orphans.h"
 #include "scheduler/work.h"
 #include "shared/report.h"
 #include "task/table.h"
@@ -97,7 +96,7 @@ static void
 report_error(const ErrorData *error, MonoTime now)
 {
 	int64 id = 0;
-	int rows = refused_batch_rows(&id) + orphans_batch_rows(&id);
+	int rows = refused_batch_rows(&id);
 
 	if (rows == 1)
 		errcontext("pg_task " INT64_FORMAT " in database \"%s\"", id, MyScheduler->database);

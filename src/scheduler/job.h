@@ -51,10 +51,9 @@ typedef struct SchedulerJob
 
 	/*
 	 * An error has ended the iteration and been rolled back, perhaps in a transaction of this job:
-	 * make its memory whole.  Returns true if its rows are tried at once in another way, because
-	 * one of them was at fault.
+	 * make its memory whole.
 	 */
-	bool (*failed)(const BatchFailure *failure);
+	void (*failed)(const BatchFailure *failure);
 
 	bool always; /* "run" is called in every iteration, and decides itself */
 	bool writes; /* does not run for a while after a write has waited for a row lock in vain */

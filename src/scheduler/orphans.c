@@ -16,15 +16,16 @@
 
 #include "common/hashfn.h"
 #include "lib/ilist.h"
+#include "lib/pairingheap.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
+#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "scheduler/dependents.h"
 #include "scheduler/isolation.h"
-#include "scheduler/name_hash.h"
 #include "scheduler/orphans.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/refused.h"
@@ -36,10 +37,11 @@
 #define LOCKED_RETRY_MS 100
 
 /*
- * If all rows of a batch are locked, the next such batch waits LOCKED_SHARE times as long as it
- * took: they take at most 1/5 of the time.
+ * If all rows of a batch are locked, the next batch waits LOCKED_SHARE times as long as it took,
+ * but at most LOCKED_PAUSE_MS: they take about 1/5 of the time.
  */
 #define LOCKED_SHARE 4
+#define LOCKED_PAUSE_MS 1000
 
 /* Maximum number of runs in a batch, and of those in it that are written by a statement each. */
 #define BATCH_MAX 1000
@@ -59,66 +61,20 @@
  */
 #define ATTEMPTS_MAX 100
 
-/* The list in which an orphan waits.  A batch is made from one list; the lists take turns. */
-typedef enum OrphanList
-{
-	LIST_NOT_STARTED, /* written by one statement */
-	LIST_INTERRUPTED, /* written by one statement */
-	LIST_SINGLE,	  /* written by a statement each, in one transaction */
-	LIST_ALONE,		  /* each written in a transaction of its own */
-	LIST_YIELDED,	  /* written by one statement, not before "not_before", ordered by it */
-	LIST_LOCKED,	  /* not before "not_before", ordered by it */
-	LIST_REFUSED,	  /* not before "not_before", in the order of their refusals */
-	LISTS
-} OrphanList;
-
 typedef struct Orphan
 {
-	TaskRun run;
+	TaskRun run; /* key of the hash table */
 	OrphanKind kind;
 	bool interrupted; /* ORPHAN_FAILED: it has failed if the run before was interrupted, too */
-	bool alone;		  /* a transaction that wrote it with others has failed */
 	bool written;
 	MonoTime not_before;
 	TaskFailure *failure; /* NULL: none */
-	dlist_node node;	  /* in its list, unless it is in the batch */
+	union
+	{
+		pairingheap_node heap; /* in "waiting" */
+		dlist_node list;	   /* in "ready" or "refused"; or it is in the batch */
+	} node;
 } Orphan;
-
-typedef struct OrphanEntry
-{
-	TaskRun run;
-	uint32 hash;
-	char status;
-	Orphan *orphan;
-} OrphanEntry;
-
-static uint32
-hash_run(TaskRun run)
-{
-	return hash_combine(murmurhash32((uint32) run.id),
-						murmurhash32((uint32) (run.id >> 32) ^ (uint32) run.claimed ^ run.attempt));
-}
-
-#define SH_PREFIX orphantable
-#define SH_ELEMENT_TYPE OrphanEntry
-#define SH_KEY_TYPE TaskRun
-#define SH_KEY run
-#define SH_HASH_KEY(tb, key) hash_run(key)
-#define SH_EQUAL(tb, a, b) task_same_run(a, b)
-#define SH_STORE_HASH
-#define SH_GET_HASH(tb, entry) (entry)->hash
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
-
-/* The orphans that are being written, in one transaction; they are in no list. */
-typedef struct OrphanBatch
-{
-	Orphan *orphans[BATCH_MAX];
-	int count;
-	MonoTime begun;
-} OrphanBatch;
 
 /*
  * Static, because an orphan is kept until its row is written, in whichever iteration that is, and
@@ -126,15 +82,19 @@ typedef struct OrphanBatch
  */
 static struct
 {
-	MemoryContext context;
-	orphantable_hash *all; /* NULL: none, and the lists are not initialized */
-	dlist_head lists[LISTS];
-	int counts[LISTS];
-	OrphanList last_list;		/* the list from which the last batch was made */
-	MonoTime locked_not_before; /* no batch of locked rows before this */
-	bool suspect_planned;		/* and no scan was requested that finds it: others will follow */
-	OrphanBatch batch;
-} orphans = {.last_list = LISTS - 1};
+	HTAB *all;			  /* of Orphan; NULL: none, and what follows is not initialized */
+	dlist_head ready;	  /* to be written as soon as possible */
+	pairingheap *waiting; /* not before "not_before": the row is locked, or the run has yielded */
+	dlist_head refused;	  /* likewise, in the order of their refusals */
+	int nready;
+	int not_started;	  /* number of orphans of this kind */
+	MonoTime not_before;  /* no batch before this */
+	bool suspect_planned; /* and no scan was requested that finds it: others will follow */
+
+	/* those that are being written, in one transaction */
+	Orphan *batch[BATCH_MAX];
+	int count;
+} orphans;
 
 static const Failure interrupted = {"FATAL", "the process of the task was terminated", NULL, NULL,
 									"57P01"};
@@ -144,184 +104,183 @@ static const Failure yielded = {
 static const TaskFailure too_often = {.sqlstate = "57P01",
 									  .error = "the process of the task was terminated too often"};
 
-static void
-prepare_lists(void)
+static uint32
+hash_run(const void *key, Size size pg_attribute_unused())
 {
-	int i;
+	const TaskRun *run = key;
+
+	return hash_combine(
+		murmurhash32((uint32) run->id),
+		murmurhash32((uint32) (run->id >> 32) ^ (uint32) run->claimed ^ run->attempt));
+}
+
+/* The runs may have padding.  0: they are the same. */
+static int
+match_runs(const void *a, const void *b, Size size pg_attribute_unused())
+{
+	return task_compare_runs(*(const TaskRun *) a, *(const TaskRun *) b);
+}
+
+static int
+compare_waiting(const pairingheap_node *a, const pairingheap_node *b,
+				void *arg pg_attribute_unused())
+{
+	MonoTime left = pairingheap_const_container(Orphan, node.heap, a)->not_before;
+	MonoTime right = pairingheap_const_container(Orphan, node.heap, b)->not_before;
+
+	/* the first one is the greatest */
+	return clock_is_before(left, right) ? 1 : clock_is_before(right, left) ? -1 : 0;
+}
+
+static void
+prepare(void)
+{
+	HASHCTL ctl = {.keysize = sizeof(TaskRun),
+				   .entrysize = sizeof(Orphan),
+				   .hash = hash_run,
+				   .match = match_runs};
 
 	if (orphans.all)
 		return;
-	if (orphans.context == NULL)
-		orphans.context =
-			AllocSetContextCreate(TopMemoryContext, "pg_task orphans", ALLOCSET_DEFAULT_SIZES);
-	for (i = 0; i < LISTS; i++)
-		dlist_init(&orphans.lists[i]);
-	orphans.all = orphantable_create(orphans.context, 64, NULL);
+	if (orphans.waiting == NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+		orphans.waiting = pairingheap_allocate(compare_waiting, NULL);
+		MemoryContextSwitchTo(old);
+	}
+	dlist_init(&orphans.ready);
+	dlist_init(&orphans.refused);
+	orphans.all =
+		hash_create("pg_task orphans", 64, &ctl, HASH_ELEM | HASH_FUNCTION | HASH_COMPARE);
 }
 
+/* Those that were not begun are first: they are written before the scheduler exits. */
 static void
-push_orphan(Orphan *orphan, OrphanList list)
+push_ready(Orphan *orphan)
 {
-	dlist_push_tail(&orphans.lists[list], &orphan->node);
-	orphans.counts[list]++;
-}
-
-/* Put an orphan into the list of those that are written after a pause. */
-static void
-push_yielded_orphan(Orphan *orphan)
-{
-	dlist_head *list = &orphans.lists[LIST_YIELDED];
-	dlist_node *before = list->head.prev;
-	int64 lasted = (GetCurrentTimestamp() - orphan->run.claimed) / 1000;
-
-	lasted = Min(Max(lasted, YIELDED_RETRY_MS), YIELDED_RETRY_MAX_MS);
-	orphan->not_before = clock_plus_ms(clock_mono(), (int) lasted);
-	while (before != &list->head &&
-		   clock_is_before(orphan->not_before, dlist_container(Orphan, node, before)->not_before))
-		before = before->prev;
-	dlist_insert_after(before, &orphan->node);
-	orphans.counts[LIST_YIELDED]++;
-}
-
-/* Put an orphan into the list for its kind, to be written as soon as possible. */
-static void
-push_ready_orphan(Orphan *orphan)
-{
-	if (orphan->alone)
-		push_orphan(orphan, LIST_ALONE);
-	else if (orphan->kind == ORPHAN_NOT_STARTED)
-		push_orphan(orphan, LIST_NOT_STARTED);
-	else if (orphan->kind == ORPHAN_INTERRUPTED || orphan->kind == ORPHAN_STOPPED)
-		push_orphan(orphan, LIST_INTERRUPTED);
-	else if (orphan->kind == ORPHAN_YIELDED)
-		push_yielded_orphan(orphan);
+	if (orphan->kind == ORPHAN_NOT_STARTED)
+		dlist_push_head(&orphans.ready, &orphan->node.list);
 	else
-		push_orphan(orphan, LIST_SINGLE);
+		dlist_push_tail(&orphans.ready, &orphan->node.list);
+	orphans.nready++;
+}
+
+/* Write it after this time (ms). */
+static void
+push_waiting(Orphan *orphan, MonoTime now, int64 ms)
+{
+	orphan->not_before = clock_plus_ms(now, ms);
+	pairingheap_add(orphans.waiting, &orphan->node.heap);
 }
 
 static Orphan *
-pop_orphan(OrphanList list)
+first_waiting(void)
 {
-	Orphan *orphan = dlist_container(Orphan, node, dlist_pop_head_node(&orphans.lists[list]));
-
-	orphans.counts[list]--;
-	return orphan;
+	return pairingheap_is_empty(orphans.waiting)
+			   ? NULL
+			   : pairingheap_container(Orphan, node.heap, pairingheap_first(orphans.waiting));
 }
-
-static Orphan *
-first_orphan(OrphanList list)
-{
-	return orphans.counts[list] > 0 ? dlist_head_element(Orphan, node, &orphans.lists[list]) : NULL;
-}
-
-DEFINE_HASH_INSERT(insert_orphan, orphantable, OrphanEntry, TaskRun)
 
 /* Add an orphan, unless it is known.  Fails only if memory runs out. */
 void
 orphans_add(TaskRun run, OrphanKind kind, const TaskFailure *failure)
 {
-	OrphanEntry *entry;
+	TaskFailure *copy = NULL;
 	Orphan *orphan;
+	bool found;
 
 	Assert((failure != NULL) == (kind == ORPHAN_FAILED || kind == ORPHAN_CRASHED));
-	prepare_lists();
+	prepare();
+	if (orphans_has(run))
+		return;
 	if (kind == ORPHAN_INTERRUPTED && run.attempt >= ATTEMPTS_MAX)
 	{
 		kind = ORPHAN_FAILED;
 		failure = &too_often;
 	}
-	if (orphantable_lookup(orphans.all, run))
-		return;
-	orphan = MemoryContextAllocZero(orphans.context, sizeof(Orphan));
-	orphan->run = run;
-	orphan->kind = kind;
-	orphan->interrupted = failure == &too_often;
 	if (failure)
 	{
-		orphan->failure = MemoryContextAlloc(orphans.context, sizeof(TaskFailure));
-		*orphan->failure = *failure;
+		copy = MemoryContextAlloc(TopMemoryContext, sizeof(TaskFailure));
+		*copy = *failure;
 	}
-	entry = insert_orphan(orphans.all, run);
-	entry->orphan = orphan;
-	push_ready_orphan(orphan);
+	orphan = hash_search(orphans.all, &run, HASH_ENTER, &found);
+	orphan->kind = kind;
+	orphan->interrupted = failure == &too_often;
+	orphan->failure = copy;
+	orphans.not_started += kind == ORPHAN_NOT_STARTED;
+	if (kind == ORPHAN_YIELDED)
+		push_waiting(orphan, clock_mono(),
+					 Min(Max((GetCurrentTimestamp() - run.claimed) / 1000, YIELDED_RETRY_MS),
+						 YIELDED_RETRY_MAX_MS));
+	else
+		push_ready(orphan);
 }
 
 bool
 orphans_has(TaskRun run)
 {
-	return orphans.all && orphantable_lookup(orphans.all, run);
+	return orphans.all && hash_search(orphans.all, &run, HASH_FIND, NULL) != NULL;
 }
 
 /* Return the number of orphans; orphans_backlog: of those that can be written at once. */
 int
 orphans_count(void)
 {
-	return orphans.all ? (int) orphans.all->members : 0;
+	return orphans.all ? (int) hash_get_num_entries(orphans.all) : 0;
 }
 
 int
 orphans_backlog(void)
 {
-	return orphans.counts[LIST_NOT_STARTED] + orphans.counts[LIST_INTERRUPTED] +
-		   orphans.counts[LIST_SINGLE] + orphans.counts[LIST_ALONE];
+	return orphans.nready;
 }
 
 /* Remove an orphan: it is written, or its row is in another run or state. */
 static void
 forget_orphan(Orphan *orphan)
 {
-	orphantable_delete(orphans.all, orphan->run);
+	HTAB *all = orphans.all;
+
 	if (orphan->failure)
 		pfree(orphan->failure);
-	pfree(orphan);
-	if (orphans.all->members > 0)
+	orphans.not_started -= orphan->kind == ORPHAN_NOT_STARTED;
+	(void) hash_search(all, &orphan->run, HASH_REMOVE, NULL);
+	if (hash_get_num_entries(all) > 0)
 		return;
 	orphans.all = NULL;
-	MemoryContextReset(orphans.context);
+	hash_destroy(all);
 }
 
 /* Is there an orphan whose row was refused, and that waits for a later attempt? */
 bool
 orphans_refused(void)
 {
-	return orphans.counts[LIST_REFUSED] > 0;
+	return orphans.all && !dlist_is_empty(&orphans.refused);
 }
 
 /* The table has changed: retry the refused rows now, they may be accepted. */
 void
 orphans_retry_refused(void)
 {
-	while (orphans.counts[LIST_REFUSED] > 0)
-	{
-		Orphan *orphan = pop_orphan(LIST_REFUSED);
-
-		orphan->not_before = CLOCK_LONG_AGO;
-		push_ready_orphan(orphan);
-	}
-}
-
-/* Return when a batch can be made from a list. */
-static MonoTime
-list_ready_at(OrphanList list)
-{
-	const Orphan *orphan = first_orphan(list);
-
-	if (orphan == NULL)
-		return CLOCK_NEVER;
-	if (list == LIST_LOCKED)
-		return clock_max(orphan->not_before, orphans.locked_not_before);
-	return orphan->not_before;
+	while (orphans_refused())
+		push_ready(dlist_container(Orphan, node.list, dlist_pop_head_node(&orphans.refused)));
 }
 
 static MonoTime
 orphans_due(ClockNow now pg_attribute_unused())
 {
-	MonoTime until = CLOCK_NEVER;
-	int i;
+	MonoTime due = CLOCK_NEVER;
 
-	for (i = 0; i < LISTS; i++)
-		until = clock_min(until, list_ready_at(i));
-	return until;
+	if (orphans.all == NULL)
+		return CLOCK_NEVER;
+	if (orphans.nready > 0)
+		due = CLOCK_LONG_AGO;
+	if (orphans_refused())
+		due = clock_min(due, dlist_head_element(Orphan, node.list, &orphans.refused)->not_before);
+	if (first_waiting())
+		due = clock_min(due, first_waiting()->not_before);
+	return clock_max(due, orphans.not_before);
 }
 
 /*
@@ -331,52 +290,44 @@ orphans_due(ClockNow now pg_attribute_unused())
 bool
 orphans_must_write(void)
 {
-	return orphans.counts[LIST_NOT_STARTED] > 0;
+	return orphans.not_started > 0;
 }
 
-/*
- * Make a batch, to be written in one transaction: one orphan, or all that may be written together.
- */
+/* Those whose time has come are ready. */
 static void
-fill_batch(OrphanBatch *batch, OrphanList list, MonoTime now)
+end_waits(MonoTime now)
 {
+	Orphan *orphan;
+
+	while ((orphan = first_waiting()) != NULL && !clock_is_before(now, orphan->not_before))
+	{
+		(void) pairingheap_remove_first(orphans.waiting);
+		push_ready(orphan);
+	}
+	while (
+		orphans_refused() &&
+		!clock_is_before(now, dlist_head_element(Orphan, node.list, &orphans.refused)->not_before))
+		push_ready(dlist_container(Orphan, node.list, dlist_pop_head_node(&orphans.refused)));
+}
+
+/* Take the next batch, to be written in one transaction. */
+static void
+take_batch(void)
+{
+	int limit = refused_limit(REFUSED_ORPHANS, BATCH_MAX);
 	int singles = 0;
 
-	while (batch->count < BATCH_MAX && singles < BATCH_SINGLE_MAX)
+	Assert(orphans.count == 0);
+	while (orphans.nready > 0 && orphans.count < limit && singles < BATCH_SINGLE_MAX)
 	{
-		Orphan *orphan = first_orphan(list);
+		Orphan *orphan = dlist_container(Orphan, node.list, dlist_pop_head_node(&orphans.ready));
 
-		if (orphan == NULL || clock_is_before(now, orphan->not_before) ||
-			(orphan->alone && batch->count > 0))
-			break;
+		orphans.nready--;
 		singles += orphan->kind == ORPHAN_FAILED || orphan->kind == ORPHAN_CRASHED;
 		orphan->written = false;
-		batch->orphans[batch->count++] = pop_orphan(list);
-		if (orphan->alone)
-			break;
+		orphans.batch[orphans.count++] = orphan;
+		refused_batch_add(REFUSED_ORPHANS, (TaskPlace){DT_NOBEGIN, orphan->run.id}, 1);
 	}
-}
-
-/* Make a batch from the next list that has something to write: the lists take turns. */
-static OrphanBatch *
-make_batch(MonoTime now)
-{
-	OrphanBatch *batch = &orphans.batch;
-	int i;
-
-	Assert(batch->count == 0);
-	batch->begun = now;
-	for (i = 1; i <= LISTS; i++)
-	{
-		OrphanList list = (orphans.last_list + i) % LISTS;
-
-		if (clock_is_before(now, list_ready_at(list)))
-			continue;
-		orphans.last_list = list;
-		fill_batch(batch, list, now);
-		break;
-	}
-	return batch;
 }
 
 static int
@@ -388,16 +339,16 @@ compare_runs(const void *a, const void *b)
 /* Write all runs of one kind in the batch by one statement.  "why" they are planned again, or NULL.
  */
 static void
-write_runs_of_kind(const TaskTable *table, OrphanBatch *batch, OrphanKind kind, const Failure *why)
+write_runs_of_kind(const TaskTable *table, OrphanKind kind, const Failure *why)
 {
-	TaskRun *runs = palloc((batch->count + 1) * sizeof(TaskRun));
+	TaskRun *runs = palloc((orphans.count + 1) * sizeof(TaskRun));
 	TaskRun *done;
 	int count = 0;
 	int i;
 
-	for (i = 0; i < batch->count; i++)
-		if (batch->orphans[i]->kind == kind)
-			runs[count++] = batch->orphans[i]->run;
+	for (i = 0; i < orphans.count; i++)
+		if (orphans.batch[i]->kind == kind)
+			runs[count++] = orphans.batch[i]->run;
 	if (count == 0)
 		return;
 	if (kind == ORPHAN_STOPPED)
@@ -407,9 +358,9 @@ write_runs_of_kind(const TaskTable *table, OrphanBatch *batch, OrphanKind kind, 
 	else
 		count = rows_release(table, runs, count, &done);
 	qsort(done, count, sizeof(TaskRun), compare_runs);
-	for (i = 0; i < batch->count; i++)
+	for (i = 0; i < orphans.count; i++)
 	{
-		Orphan *orphan = batch->orphans[i];
+		Orphan *orphan = orphans.batch[i];
 
 		if (orphan->kind == kind)
 			orphan->written =
@@ -447,14 +398,14 @@ write_failed_run(const TaskTable *table, const Orphan *orphan)
 
 /* Write each failed or crashed run in the batch.  Returns true if one of them is a suspect now. */
 static bool
-write_single_runs(const TaskTable *table, OrphanBatch *batch)
+write_single_runs(const TaskTable *table)
 {
 	bool suspect = false;
 	int i;
 
-	for (i = 0; i < batch->count; i++)
+	for (i = 0; i < orphans.count; i++)
 	{
-		Orphan *orphan = batch->orphans[i];
+		Orphan *orphan = orphans.batch[i];
 
 		CHECK_FOR_INTERRUPTS();
 		if (orphan->kind == ORPHAN_FAILED)
@@ -470,27 +421,29 @@ write_single_runs(const TaskTable *table, OrphanBatch *batch)
  * as written.  Of others that a user has stopped the end is written next.  The rest is locked.
  */
 static void
-find_ended_runs(const TaskTable *table, OrphanBatch *batch)
+find_ended_runs(const TaskTable *table)
 {
-	TaskRun *runs = palloc((batch->count + 1) * sizeof(TaskRun));
+	TaskRun *runs = palloc((orphans.count + 1) * sizeof(TaskRun));
 	WorkingRow *rows;
 	int count = 0;
 	int i;
 
-	for (i = 0; i < batch->count; i++)
-		if (!batch->orphans[i]->written)
-			runs[count++] = batch->orphans[i]->run;
+	for (i = 0; i < orphans.count; i++)
+		if (!orphans.batch[i]->written)
+			runs[count++] = orphans.batch[i]->run;
 	if (count == 0)
 		return;
 	count = rows_of_runs(table, runs, count, &rows);
-	for (i = 0; i < batch->count; i++)
+	for (i = 0; i < orphans.count; i++)
 	{
-		Orphan *orphan = batch->orphans[i];
+		Orphan *orphan = orphans.batch[i];
 		const WorkingRow *row = rows_contain(rows, count, orphan->run);
 
 		orphan->written |= row == NULL;
-		if (row && row->stopped)
-			orphan->kind = ORPHAN_STOPPED;
+		if (row == NULL || !row->stopped)
+			continue;
+		orphans.not_started -= orphan->kind == ORPHAN_NOT_STARTED;
+		orphan->kind = ORPHAN_STOPPED;
 	}
 }
 
@@ -499,96 +452,84 @@ find_ended_runs(const TaskTable *table, OrphanBatch *batch)
  * planned.
  */
 static bool
-write_batch(const TaskTable *table, OrphanBatch *batch)
+write_batch(const TaskTable *table)
 {
 	bool planned = orphans.suspect_planned;
 
-	write_runs_of_kind(table, batch, ORPHAN_NOT_STARTED, NULL);
-	write_runs_of_kind(table, batch, ORPHAN_INTERRUPTED, &interrupted);
-	write_runs_of_kind(table, batch, ORPHAN_YIELDED, &yielded);
-	write_runs_of_kind(table, batch, ORPHAN_STOPPED, NULL);
-	planned |= write_single_runs(table, batch);
-	find_ended_runs(table, batch);
-	orphans.suspect_planned = planned && orphans.counts[LIST_SINGLE] > 0;
+	write_runs_of_kind(table, ORPHAN_NOT_STARTED, NULL);
+	write_runs_of_kind(table, ORPHAN_INTERRUPTED, &interrupted);
+	write_runs_of_kind(table, ORPHAN_YIELDED, &yielded);
+	write_runs_of_kind(table, ORPHAN_STOPPED, NULL);
+	planned |= write_single_runs(table);
+	find_ended_runs(table);
+	orphans.suspect_planned = planned && orphans.nready > 0;
 	return planned && !orphans.suspect_planned;
 }
 
 /* The batch is committed.  The rows that could not be written are locked: retry them later. */
 static void
-end_batch(OrphanBatch *batch, MonoTime now)
+end_batch(MonoTime begun)
 {
+	MonoTime now = clock_mono();
 	int written = 0;
 	int i;
 
-	for (i = 0; i < batch->count; i++)
+	for (i = 0; i < orphans.count; i++)
 	{
-		Orphan *orphan = batch->orphans[i];
+		Orphan *orphan = orphans.batch[i];
 
 		if (orphan->written)
 		{
 			dependents_ended(orphan->run.id);
 			forget_orphan(orphan);
 			written++;
-			continue;
 		}
-		orphan->not_before = clock_plus_ms(now, LOCKED_RETRY_MS);
-		push_orphan(orphan, LIST_LOCKED);
+		else
+			push_waiting(orphan, now, LOCKED_RETRY_MS);
 	}
-	if (written == 0 && batch->count > 0)
-		orphans.locked_not_before.us = now.us + (now.us - batch->begun.us) * LOCKED_SHARE;
-	batch->count = 0;
+	if (written == 0)
+		orphans.not_before = clock_after_share(begun, now, LOCKED_SHARE, LOCKED_PAUSE_MS);
+	orphans.count = 0;
 }
 
 /* Write the outcomes of some orphans.  The others are due at once. */
 static void
 write_orphans(ClockNow now pg_attribute_unused())
 {
-	OrphanBatch *batch;
+	MonoTime begun = clock_mono();
 
 	/* the next server judges by the rows */
 	if (!PostmasterIsAlive())
 		proc_exit(1);
 	work_begin_writing("writing the outcomes of interrupted tasks");
-	batch = make_batch(clock_mono());
-	if (write_batch(MyScheduler->table, batch))
+	end_waits(begun);
+	take_batch();
+	if (write_batch(MyScheduler->table))
 		isolation_want();
 	work_end();
-	end_batch(batch, clock_mono());
+	refused_batch_written(REFUSED_ORPHANS);
+	end_batch(begun);
 }
 
-/* Return the number of runs in the batch that is being written, and the id of the first one. */
-int
-orphans_batch_rows(int64 *id)
-{
-	if (orphans.batch.count > 0)
-		*id = orphans.batch.orphans[0]->run.id;
-	return orphans.batch.count;
-}
-
-/*
- * The transaction failed, perhaps while a batch was being written.  Returns true if orphans should
- * be tried at once.
- */
-static bool
+/* The transaction failed, perhaps while a batch was being written. */
+static void
 orphans_failed(const BatchFailure *failure)
 {
-	OrphanBatch *batch = &orphans.batch;
-	BatchRetry retry = refused_next_try(failure, batch->count);
-	int i;
+	bool refuses = orphans.count == 1 && failure->row_at_fault;
 
-	for (i = 0; i < batch->count; i++)
+	while (orphans.count > 0)
 	{
-		Orphan *orphan = batch->orphans[i];
+		Orphan *orphan = orphans.batch[--orphans.count];
 
-		orphan->alone |= retry != RETRY_TOGETHER;
-		orphan->not_before = retry == RETRY_LATER ? failure->retry_at : CLOCK_LONG_AGO;
-		if (retry == RETRY_LATER)
-			push_orphan(orphan, LIST_REFUSED);
+		orphan->not_before = failure->retry_at;
+		if (refuses)
+			dlist_push_tail(&orphans.refused, &orphan->node.list);
 		else
-			push_ready_orphan(orphan);
+		{
+			dlist_push_head(&orphans.ready, &orphan->node.list);
+			orphans.nready++;
+		}
 	}
-	batch->count = 0;
-	return retry != RETRY_TOGETHER;
 }
 
 const SchedulerJob orphans_job = {.due = orphans_due,

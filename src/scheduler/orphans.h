@@ -20,6 +20,5 @@ extern int orphans_backlog(void);
 extern bool orphans_refused(void);
 extern void orphans_retry_refused(void);
 extern bool orphans_must_write(void);
-extern int orphans_batch_rows(int64 *id);
 
 #endif /* PG_TASK_ORPHANS_H */

@@ -224,11 +224,10 @@ forget_reconciled(bool another)
 	reconcile.wanted |= another;
 }
 
-static bool
+static void
 reconcile_failed(const BatchFailure *failure)
 {
 	reconcile.wanted |= failure->forget;
-	return false;
 }
 
 const SchedulerJob reconcile_job = {.due = reconcile_due,

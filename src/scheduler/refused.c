@@ -3,10 +3,9 @@
  *		Refused rows: rows that a trigger or a constraint does not let the scheduler
  *		write.
  *
- * The scheduler writes many rows in one transaction.  When one of them is refused, the transaction
- * fails, and as many rows as it had are written one by one, until the refused row is found.  That
- * row is skipped for a while; the others are written.  refused_next_try is that rule; orphans.c and
- * unstarted.c, which keep their rows themselves, follow it as well.
+ * The scheduler writes many rows in one transaction, a batch.  When one of them is refused, the
+ * transaction fails, and the next batch has a quarter of the rows, until it is the refused row
+ * alone.  That row is skipped for a while; batches grow again.  All that writes rows does it so.
  *
  * This file is plain memory of the scheduler.
  */
@@ -16,19 +15,22 @@
 
 #include "scheduler/refused.h"
 
+/* A limit beyond this is none. */
+#define LIMIT_MAX 4096
+
 typedef struct RefusedRow
 {
 	/* key of the hash table: in a partitioned table the id alone may not be unique */
 	TaskPlace place;
+	RefusedBatch which;
 	MonoTime until;
 } RefusedRow;
 
-/* The rows of one kind that are being written. */
 typedef struct Batch
 {
 	TaskPlace first;
-	int count;
-	int singly; /* number of rows still to be written one by one */
+	int count; /* rows that are being written */
+	int limit; /* after a failure: the next batch has at most this many rows; 0: no limit */
 } Batch;
 
 /* Static, because later iterations skip the rows, and because an error may interrupt a batch. */
@@ -59,6 +61,24 @@ refused_count(void)
 	return refused.rows ? (int) hash_get_num_entries(refused.rows) : 0;
 }
 
+/* The ids of the rows of one kind that are to be skipped for now. */
+int
+refused_ids(RefusedBatch which, MonoTime now, int64 **ids)
+{
+	HASH_SEQ_STATUS scan;
+	RefusedRow *entry;
+	int count = 0;
+
+	*ids = palloc((refused_count() + 1) * sizeof(int64));
+	if (refused.rows == NULL)
+		return 0;
+	hash_seq_init(&scan, refused.rows);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+		if (entry->which == which && clock_is_before(now, entry->until))
+			(*ids)[count++] = entry->place.id;
+	return count;
+}
+
 /*
  * Forget all refused rows: they may be accepted now, because the table has changed or time has
  * passed.
@@ -73,9 +93,9 @@ refused_forget(void)
 		hash_destroy(rows);
 }
 
-/* Forget the rows whose time to be skipped is over. */
-void
-refused_tidy(MonoTime now)
+/* Forget the rows of one kind, or those whose time to be skipped is over. */
+static void
+forget_rows(RefusedBatch which, MonoTime now)
 {
 	HASH_SEQ_STATUS scan;
 	RefusedRow *entry;
@@ -84,27 +104,44 @@ refused_tidy(MonoTime now)
 		return;
 	hash_seq_init(&scan, refused.rows);
 	while ((entry = hash_seq_search(&scan)) != NULL)
-		if (!clock_is_before(now, entry->until))
+		if (entry->which == which || !clock_is_before(now, entry->until))
 			(void) hash_search(refused.rows, &entry->place, HASH_REMOVE, NULL);
 	if (hash_get_num_entries(refused.rows) == 0)
 		refused_forget();
 }
 
-/* Must the next batch be a single row? */
-bool
-refused_singly(RefusedBatch which)
+/* Forget the rows of one kind: they are tried again. */
+void
+refused_forget_rows(RefusedBatch which)
 {
-	return refused.batches[which].singly > 0;
+	forget_rows(which, CLOCK_LONG_AGO);
 }
 
-/* Add a row to the batch. */
+/* Forget the rows whose time to be skipped is over. */
 void
-refused_batch_add(RefusedBatch which, TaskPlace place)
+refused_tidy(MonoTime now)
+{
+	forget_rows(REFUSED_BATCHES, now);
+}
+
+/* How many rows may the next batch have, of at most "most"? */
+int
+refused_limit(RefusedBatch which, int most)
+{
+	int limit = refused.batches[which].limit;
+
+	return limit > 0 ? Min(limit, most) : most;
+}
+
+/* Add rows to the batch, of which this is the first. */
+void
+refused_batch_add(RefusedBatch which, TaskPlace place, int rows)
 {
 	Batch *batch = &refused.batches[which];
 
-	if (batch->count++ == 0)
+	if (batch->count == 0)
 		batch->first = place;
+	batch->count += rows;
 }
 
 /* Return the number of rows in the batches of the open transaction, and the id of one of them. */
@@ -129,14 +166,14 @@ refused_batch_written(RefusedBatch which)
 {
 	Batch *batch = &refused.batches[which];
 
-	if (batch->count > 0 && batch->singly > 0)
-		batch->singly--;
+	if (batch->count > 0)
+		batch->limit = batch->limit > LIMIT_MAX ? 0 : batch->limit * 2;
 	batch->count = 0;
 }
 
 /* The row is refused: skip it until then. */
 static void
-skip_row_until(TaskPlace place, MonoTime until)
+skip_row_until(RefusedBatch which, TaskPlace place, MonoTime until)
 {
 	HASHCTL ctl = {.keysize = sizeof(TaskPlace), .entrysize = sizeof(RefusedRow)};
 	RefusedRow *entry;
@@ -144,16 +181,8 @@ skip_row_until(TaskPlace place, MonoTime until)
 	if (refused.rows == NULL)
 		refused.rows = hash_create("pg_task refused rows", 64, &ctl, HASH_ELEM | HASH_BLOBS);
 	entry = hash_search(refused.rows, &place, HASH_ENTER, NULL);
+	entry->which = which;
 	entry->until = until;
-}
-
-/* Decide how the rows of a batch are written after its transaction has failed. */
-BatchRetry
-refused_next_try(const BatchFailure *failure, int rows)
-{
-	if (!failure->row_at_fault || rows == 0)
-		return RETRY_TOGETHER;
-	return rows == 1 ? RETRY_LATER : RETRY_SINGLY;
 }
 
 /*
@@ -170,16 +199,16 @@ refused_batches_failed(const BatchFailure *failure)
 	{
 		Batch *batch = &refused.batches[i];
 		int count = batch->count;
-		BatchRetry retry = refused_next_try(failure, count);
 
 		/* before anything can fail */
 		batch->count = 0;
-		if (retry == RETRY_TOGETHER)
+		if (count == 0 || !failure->row_at_fault)
 			continue;
 		at_once = true;
-		batch->singly = retry == RETRY_SINGLY ? count : Max(batch->singly - 1, 0);
-		if (retry == RETRY_LATER)
-			skip_row_until(batch->first, failure->retry_at);
+		if (count > 1)
+			batch->limit = Max(count / 4, 1);
+		else if (i != REFUSED_ORPHANS)
+			skip_row_until(i, batch->first, failure->retry_at);
 	}
 	return at_once;
 }

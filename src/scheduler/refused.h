@@ -11,11 +11,6 @@
 #include "shared/clock.h"
 #include "shared/task.h"
 
-extern bool refused_has(TaskPlace place, MonoTime now);
-extern int refused_count(void);
-extern void refused_forget(void);
-extern void refused_tidy(MonoTime now);
-
 /* The transaction that wrote a batch of rows has failed. */
 typedef struct BatchFailure
 {
@@ -26,27 +21,28 @@ typedef struct BatchFailure
 	MonoTime retry_at; /* a refused row is not written before this */
 } BatchFailure;
 
-/* How the rows of that batch are written next. */
-typedef enum BatchRetry
-{
-	RETRY_TOGETHER, /* as before: no row is at fault */
-	RETRY_SINGLY,	/* each in a transaction of its own, until the row at fault is found */
-	RETRY_LATER		/* the only row of the batch is at fault: it is refused until "retry_at" */
-} BatchRetry;
-
-extern BatchRetry refused_next_try(const BatchFailure *failure, int rows);
-
-/* A batch: the rows of one kind that one transaction writes. */
+/* What writes rows: each has one batch in a transaction. */
 typedef enum RefusedBatch
 {
 	REFUSED_CLAIM,
 	REFUSED_UNSTARTED, /* tasks that have expired, or may not run */
 	REFUSED_BINDING,   /* rows that binding.c writes */
+	REFUSED_REBOOT,
+	REFUSED_HISTORY,
+	REFUSED_DEPENDENTS,
+	REFUSED_ORPHANS, /* which keeps its refused rows itself */
 	REFUSED_BATCHES
 } RefusedBatch;
 
-extern bool refused_singly(RefusedBatch which);
-extern void refused_batch_add(RefusedBatch which, TaskPlace place);
+extern bool refused_has(TaskPlace place, MonoTime now);
+extern int refused_ids(RefusedBatch which, MonoTime now, int64 **ids);
+extern int refused_count(void);
+extern void refused_forget(void);
+extern void refused_forget_rows(RefusedBatch which);
+extern void refused_tidy(MonoTime now);
+
+extern int refused_limit(RefusedBatch which, int most);
+extern void refused_batch_add(RefusedBatch which, TaskPlace place, int rows);
 extern int refused_batch_rows(int64 *id);
 extern void refused_batch_written(RefusedBatch which);
 extern bool refused_batches_failed(const BatchFailure *failure);

@@ -388,12 +388,11 @@ scan_forget_table(bool another pg_attribute_unused())
 	isolation_want();
 }
 
-static bool
+static void
 scan_failed(const BatchFailure *failure)
 {
 	if (failure->forget)
 		forget_rows();
-	return false;
 }
 
 const SchedulerJob scan_job = {.due = scan_due,

@@ -128,9 +128,10 @@ retry_refused(void)
 	if (changes == changes_seen)
 		return;
 	changes_seen = changes;
+	if (refused_count() > 0)
+		dependents_want_walk();
 	refused_forget();
 	orphans_retry_refused();
-	dependents_retry_refused();
 }
 
 /* Take the hints and events that commits have left in the slot. */
@@ -188,13 +189,12 @@ dispatch_needed(ClockNow now)
 	return groups_ready(now) ? now.mono : order_due_at(now);
 }
 
-static bool
+static void
 dispatch_failed(const BatchFailure *failure)
 {
 	dispatch_abandon(&last_round);
 	if (failure->sqlstate != ERRCODE_TABLE_CHANGED)
 		dispatch_publish_none();
-	return refused_batches_failed(failure);
 }
 
 static const SchedulerJob hints_job = {.run = take_hints, .always = true};
@@ -301,7 +301,7 @@ run_iteration(void)
 	run_jobs(now);
 	iteration_failed = false;
 	no_memory_ms = 0;
-	if (!orphans_refused() && refused_count() == 0 && !history_refused() && !dependents_refused())
+	if (!orphans_refused() && refused_count() == 0 && !history_refused())
 		errors_forget();
 }
 
@@ -324,7 +324,7 @@ recover(void)
 {
 	MonoTime now = clock_mono();
 	BatchFailure failure;
-	bool at_once = false;
+	bool at_once;
 	int i;
 
 	HOLD_INTERRUPTS();
@@ -336,7 +336,8 @@ recover(void)
 		no_memory_ms = Min(Max(no_memory_ms * 2, NO_MEMORY_MS), NO_MEMORY_MAX_MS);
 	for (i = 0; i < (int) lengthof(jobs); i++)
 		if (jobs[i]->failed)
-			at_once |= jobs[i]->failed(&failure);
+			jobs[i]->failed(&failure);
+	at_once = refused_batches_failed(&failure);
 	if (failure.forget)
 		forget_rows(failure.sqlstate == ERRCODE_TABLE_CHANGED);
 	if (at_once)

@@ -200,18 +200,18 @@ remove_written(void)
 	unstarted.writing = 0;
 }
 
-/* Write some tasks, or only the first if rows are to be written one by one. */
+/* Write some tasks. */
 static void
 write_unstarted(ClockNow now)
 {
-	int limit = refused_singly(REFUSED_UNSTARTED) ? 1 : BATCH_MAX;
+	int limit = refused_limit(REFUSED_UNSTARTED, BATCH_MAX);
 	int i;
 
 	Assert(unstarted.writing == 0);
 	work_begin_writing("writing tasks that are not started");
 	unstarted.writing = Min(unstarted.count, limit);
 	for (i = 0; i < unstarted.writing; i++)
-		refused_batch_add(REFUSED_UNSTARTED, unstarted.tasks[i].place);
+		refused_batch_add(REFUSED_UNSTARTED, unstarted.tasks[i].place, 1);
 	expire_unstarted(MyScheduler->table, now.wall);
 	fail_unstarted(MyScheduler->table, now.wall);
 	work_end();
@@ -230,15 +230,14 @@ unstarted_due(ClockNow now)
  * removed; a scan finds it again.  If no row is at fault, all tasks are removed: after such an
  * error nothing that was read is trusted.
  */
-static bool
+static void
 unstarted_failed(const BatchFailure *failure)
 {
 	if (failure->forget)
 		unstarted.count = 0;
-	else if (refused_next_try(failure, unstarted.writing) == RETRY_LATER)
+	else if (unstarted.writing == 1 && failure->row_at_fault)
 		remove_written();
 	unstarted.writing = 0;
-	return false;
 }
 
 const SchedulerJob unstarted_job = {.due = unstarted_due,
@@ -275,7 +274,7 @@ read_expired_tasks(ClockNow now, int limit, Candidate **expired)
 	{
 		if (refused_has(places[i], now.mono))
 			continue;
-		refused_batch_add(REFUSED_UNSTARTED, places[i]);
+		refused_batch_add(REFUSED_UNSTARTED, places[i], 1);
 		(*expired)[count++].place = places[i];
 	}
 	return count;
@@ -286,7 +285,7 @@ static void
 expire_tasks(ClockNow now)
 {
 	const TaskTable *table = MyScheduler->table;
-	int limit = refused_singly(REFUSED_UNSTARTED) ? 1 : EXPIRE_MAX;
+	int limit = refused_limit(REFUSED_UNSTARTED, EXPIRE_MAX);
 	Candidate *expired;
 	RowKey *rows;
 	double keep = -1;

@@ -69,4 +69,14 @@ clock_max(MonoTime a, MonoTime b)
 	return a.us > b.us ? a : b;
 }
 
+/*
+ * When may work go on that lasted from "begun" to "ended", if it is to pause for "share" times as
+ * long, but for "most" milliseconds at most?  So it takes 1/(share + 1) of the time.
+ */
+static inline MonoTime
+clock_after_share(MonoTime begun, MonoTime ended, int share, int most)
+{
+	return (MonoTime){ended.us + Min((ended.us - begun.us) * share, (int64) most * 1000)};
+}
+
 #endif /* PG_TASK_CLOCK_H */

@@ -205,13 +205,14 @@ typedef struct WatchedTask
 typedef struct HistoryRow
 {
 	int64 id;
+	ItemPointerData tid;
 	char *state;	   /* NULL if it is not a final one */
 	TimestampTz ended; /* the row is kept from then on */
 	double keep;	   /* column "keep" in seconds; -1 for NULL */
 	char *queue;
 	char *role;
 	int64 role_id;
-	char *flow; /* NULL: none */
+	char *flow; /* after "="; empty: none */
 } HistoryRow;
 
 /* rows_scan.c */
@@ -244,6 +245,9 @@ extern int rows_fail_role_gone(const TaskTable *table, const TaskGroup *group, c
 							   int count, const char *error, const char *sqlstate, double *keep);
 extern int rows_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
 					 const char *role, int64 role_id);
+extern int rows_reboot(const TaskTable *table, TimestampTz started, int limit, TaskPlace **places);
+extern int rows_plan_reboot(const TaskTable *table, const TaskPlace *places, int count,
+							TimestampTz now, TimestampTz started);
 
 /* rows_work.c */
 extern int rows_working(const TaskTable *table, int limit, WorkingRow **rows);
@@ -269,15 +273,8 @@ row_repeat_waiting(const TaskTable *table, const RowRefusal *refusal, RowRepeat 
 extern void row_insert_next(const TaskTable *table, RowKey row, const RowNext *next);
 
 /* rows_history.c */
-extern int
-rows_history(const TaskTable *table, int64 after, int64 upto, int limit, HistoryRow **rows);
+extern int rows_history(const TaskTable *table, int64 page, int row, int pages, HistoryRow **rows);
 extern int rows_remove(const TaskTable *table, const HistoryRow *rows, int count);
-extern bool rows_flow_open(const TaskTable *table, const char *flow);
-extern bool rows_history_likely(const TaskTable *table, bool unknown);
-
-/* rows_reboot.c */
-extern void rows_plan_reboot(const TaskTable *table, const TaskPlace *places, int count,
-							 TimestampTz now, TimestampTz started);
 
 /* rows_dependents.c */
 extern void rows_judge(const TaskTable *table, const JudgeRequest *request, JudgedRows *judged);

@@ -9,21 +9,14 @@
 #include "postgres.h"
 
 #include "access/table.h"
-#include "catalog/pg_statistic.h"
 #include "storage/bufmgr.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/syscache.h"
 
-#include "task/columns.h"
 #include "task/rows.h"
 #include "task/rows_sql.h"
 #include "task/statement.h"
-
-/* A table of at most this many pages is read to find out whether rows have the column "keep". */
-#define SMALL_PAGES 10000
 
 /* At most this many rows of a flow are read to find out whether it has ended. */
 #define FLOW_ROWS_MAX 100000
@@ -36,156 +29,111 @@
  */
 #define ENDED "coalesce(t.stop, greatest(t.start, t.dt), 'infinity')"
 
+/* The rows on some pages: what this costs does not depend on the ids, or on rows that are dead. */
 static const Statement read_history = {STATEMENT_HISTORY,
-	"SELECT t.id,"
+	"SELECT t.id, t.ctid,"
 	"       CASE WHEN t.state IN ('DONE', 'STOP', 'FAIL', 'GONE') THEN t.state END,"
 	"       " ENDED ", " KEEP ", coalesce(t.role::text, ''), coalesce(t.role_id, 0),"
 	"       coalesce(substr(t.queue, 1, " CppAsString2(TASK_QUEUE_MAX) "), ''),"
-	"       t.flow"
+	"       coalesce('=' || t.flow, '')"
 	"  FROM {rows} AS t"
-	" WHERE t.id > $after AND t.id <= $upto"
-	" ORDER BY t.id"
-	" LIMIT $limit"};
+	" WHERE t.ctid > ('(' || $page || ',' || $row || ')')::tid"
+	"   AND t.ctid < ('(' || $page + $pages || ',0)')::tid"};
 
 /* clang-format on */
 
-/* Read up to "limit" rows with ids in this range, in the order of their ids. */
+/*
+ * Read the rows on these pages of the table, but not those up to "row" on the first one.  Returns
+ * their number; -1 if the table ends before them.
+ */
 int
-rows_history(const TaskTable *table, int64 after, int64 upto, int limit, HistoryRow **rows)
+rows_history(const TaskTable *table, int64 page, int row, int pages, HistoryRow **rows)
 {
 	MemoryContext caller = CurrentMemoryContext;
+	Relation rel = table_open(table->relid, NoLock);
+	bool ends = RelationGetNumberOfBlocks(rel) <= page;
 	StatementArgs args;
 	uint64 count;
 	uint64 i;
 
+	table_close(rel, NoLock);
+	if (ends)
+		return -1;
 	statement_begin(&args);
-	arg_int64(&args, "after", after);
-	arg_int64(&args, "upto", upto);
-	arg_int64(&args, "limit", limit);
+	arg_int64(&args, "page", page);
+	arg_int64(&args, "row", row);
+	arg_int64(&args, "pages", pages);
 	count = statement_execute(&read_history, table, &args);
 	*rows = MemoryContextAlloc(caller, Max(count, 1) * sizeof(HistoryRow));
 	for (i = 0; i < count; i++)
 	{
-		HistoryRow *row = &(*rows)[i];
+		HistoryRow *read = &(*rows)[i];
 
-		row->id = statement_int64(i, 1);
-		row->state = statement_text_or_null(caller, i, 2);
-		row->ended = statement_time(i, 3);
-		row->keep = statement_float8(i, 4);
-		row->role = statement_text(caller, i, 5);
-		row->role_id = statement_int64(i, 6);
-		row->queue = statement_text(caller, i, 7);
-		row->flow = statement_text_or_null(caller, i, 8);
+		read->id = statement_int64(i, 1);
+		read->tid = *(ItemPointer) DatumGetPointer(statement_value(i, 2, TIDOID));
+		read->state = statement_text_or_null(caller, i, 3);
+		read->ended = statement_time(i, 4);
+		read->keep = statement_float8(i, 5);
+		read->role = statement_text(caller, i, 6);
+		read->role_id = statement_int64(i, 7);
+		read->queue = statement_text(caller, i, 8);
+		read->flow = statement_text(caller, i, 9);
 	}
 	statement_end();
 	return (int) count;
 }
 
 /* clang-format off */
+/*
+ * "o" are the flows, each asked once, in which a task has not ended.  The next run of a repeating
+ * task does not count: there is always one.  What was changed since it was read has another place.
+ */
 static const Statement remove_rows = {STATEMENT_REMOVE,
-	"WITH c AS MATERIALIZED ("
+	"WITH o AS MATERIALIZED ("
+	"SELECT f.flow"
+	"  FROM (SELECT DISTINCT u.flow FROM unnest($flows) AS u (flow) WHERE u.flow <> '') AS f"
+	" WHERE EXISTS ("
+	"       SELECT"
+	"         FROM (SELECT t.state, t.repeat, t.cron"
+	"                 FROM {rows} AS t"
+	"                WHERE t.flow = substr(f.flow, 2)"
+	"                LIMIT " CppAsString2(FLOW_ROWS_MAX) ") AS r"
+	"        WHERE r.state IN ('PLAN', 'WORK') AND r.repeat IS NULL AND r.cron IS NULL)"
+	"), c AS MATERIALIZED ("
 	"SELECT n.oid, n.tid"
-	"  FROM ROWS FROM (unnest($ids), unnest($states), unnest($ends), unnest($keeps),"
-	"                  unnest($roles), unnest($role_ids))"
-	"       AS a (id, state, ended, keep, role, role_id)"
+	"  FROM ROWS FROM (unnest($tids), unnest($flows)) AS a (tid, flow)"
 	" CROSS JOIN LATERAL ("
 	"       SELECT t.tableoid AS oid, t.ctid AS tid"
 	"         FROM {rows} AS t"
-	"        WHERE t.id = a.id AND t.state = a.state AND " ENDED " = a.ended"
-	"          AND " KEEP " = a.keep"
-	"          AND coalesce(t.role::text, '') = a.role AND coalesce(t.role_id, 0) = a.role_id"
+	"        WHERE t.ctid = a.tid"
 	"          FOR UPDATE OF t SKIP LOCKED) AS n"
+	" WHERE a.flow = '' OR NOT EXISTS (SELECT FROM o WHERE o.flow = a.flow)"
 	") DELETE FROM {rows} AS t"
 	"   USING c"
 	"  WHERE " IS_LOCKED_ROW};
 /* clang-format on */
 
 /*
- * Delete those of these rows that are as they were read and that nobody has locked.  Returns their
- * number.
+ * Delete those of these rows, read in the same transaction, that were not changed, that nobody has
+ * locked, and whose flow has ended.  Returns their number.
  */
 int
 rows_remove(const TaskTable *table, const HistoryRow *rows, int count)
 {
 	StatementArgs args;
-	Datum *ids;
-	Datum *states;
-	Datum *ends;
-	Datum *keeps;
-	Datum *roles;
-	Datum *role_ids;
+	Datum *tids;
+	Datum *flows;
 	int i;
 
 	statement_begin(&args);
-	ids = arg_array(&args, "ids", INT8OID, count);
-	states = arg_array(&args, "states", TEXTOID, count);
-	ends = arg_array(&args, "ends", TIMESTAMPTZOID, count);
-	keeps = arg_array(&args, "keeps", FLOAT8OID, count);
-	roles = arg_array(&args, "roles", TEXTOID, count);
-	role_ids = arg_array(&args, "role_ids", INT8OID, count);
+	tids = arg_array(&args, "tids", TIDOID, count);
+	flows = arg_array(&args, "flows", TEXTOID, count);
 	for (i = 0; i < count; i++)
 	{
-		ids[i] = Int64GetDatum(rows[i].id);
-		states[i] = CStringGetTextDatum(rows[i].state);
-		ends[i] = TimestampTzGetDatum(rows[i].ended);
-		keeps[i] = Float8GetDatum(rows[i].keep);
-		roles[i] = CStringGetTextDatum(rows[i].role);
-		role_ids[i] = Int64GetDatum(rows[i].role_id);
+		tids[i] = PointerGetDatum(&rows[i].tid);
+		flows[i] = CStringGetTextDatum(rows[i].flow);
 	}
 	count = (int) statement_execute(&remove_rows, table, &args);
 	statement_end();
 	return count;
-}
-
-/* clang-format off */
-static const Statement flow_open = {STATEMENT_FLOW_OPEN,
-	"SELECT"
-	"  FROM (SELECT t.state, t.repeat, t.cron"
-	"          FROM {rows} AS t"
-	"         WHERE t.flow = $flow"
-	"         LIMIT " CppAsString2(FLOW_ROWS_MAX) ") AS f"
-	" WHERE f.state IN ('PLAN', 'WORK') AND f.repeat IS NULL AND f.cron IS NULL"
-	" LIMIT 1"};
-/* clang-format on */
-
-/*
- * Has a task of this flow not ended yet?  The next run of a repeating task does not count: there is
- * always one.
- */
-bool
-rows_flow_open(const TaskTable *table, const char *flow)
-{
-	StatementArgs args;
-	bool open;
-
-	statement_begin(&args);
-	arg_text(&args, "flow", flow);
-	open = statement_execute(&flow_open, table, &args) > 0;
-	statement_end();
-	return open;
-}
-
-/*
- * May there be rows with the column "keep"?  The statistics of the table say so, or, if nothing is
- * known of its rows, it is small enough to be read.
- */
-bool
-rows_history_likely(const TaskTable *table, bool unknown)
-{
-	AttrNumber number = get_attnum(table->relid, task_columns[COLUMN_KEEP].name);
-	HeapTuple tuple;
-	Relation rel;
-	bool likely;
-
-	tuple = SearchSysCache3(STATRELATTINH, ObjectIdGetDatum(table->relid), Int16GetDatum(number),
-							BoolGetDatum(false));
-	likely = HeapTupleIsValid(tuple) && ((Form_pg_statistic) GETSTRUCT(tuple))->stanullfrac < 1;
-	if (HeapTupleIsValid(tuple))
-		ReleaseSysCache(tuple);
-	if (likely || !unknown)
-		return likely;
-	rel = table_open(table->relid, NoLock);
-	likely = RelationGetNumberOfBlocks(rel) <= SMALL_PAGES;
-	table_close(rel, NoLock);
-	return likely;
 }

@@ -1,9 +1,10 @@
 /*
  * rows_unstarted.c
  *		Statements of the scheduler on waiting rows that it does not start: they have expired,
- *		their role may not run them, or they must be bound to a role first.
+ *		their role may not run them, they must be bound to a role first, or they have waited for
+ *		the server to start.
  *
- * None of these waits for a row that somebody has locked.
+ * None of these waits for a row that somebody has locked, but the last one.
  */
 #include "postgres.h"
 
@@ -345,6 +346,73 @@ rows_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int 
 	arg_text(&args, "new_role", role);
 	arg_int64(&args, "new_role_id", role_id);
 	count = (int) statement_execute(&bind_rows, table, &args);
+	statement_end();
+	return count;
+}
+
+/* clang-format off */
+
+/*
+ * Rows that wait for a start of the server after the one under which they were planned: by "anchor",
+ * which identifies a start, and is not compared with any clock.  Of the index of waiting rows all
+ * entries are read, of the table only these rows.
+ */
+#define WAITS_FOR_START \
+	"t.waits IS NULL AND t.dt = 'infinity' AND t.anchor IS DISTINCT FROM $started" \
+	" AND lower(btrim(t.cron, E' \\t\\n\\r') COLLATE \"C\") = '@reboot'"
+
+static const Statement find_reboot = {STATEMENT_FIND_REBOOT,
+	"SELECT t.dt, t.id FROM {rows} AS t WHERE t.state = 'PLAN' AND " WAITS_FOR_START
+	" LIMIT $limit"};
+
+static const Statement plan_reboot = {STATEMENT_REBOOT,
+	"UPDATE {rows} AS t"
+	"   SET dt = $now, anchor = $started"
+	"  FROM unnest($ids) AS a (id)"
+	" WHERE t.id = a.id AND t.state = $state AND " WAITS_FOR_START};
+
+/* clang-format on */
+
+/* Find up to "limit" rows that wait for a start of the server after theirs. */
+int
+rows_reboot(const TaskTable *table, TimestampTz started, int limit, TaskPlace **places)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	int count;
+	int i;
+
+	statement_begin(&args);
+	arg_timestamp(&args, "started", started);
+	arg_int64(&args, "limit", limit);
+	count = (int) statement_execute(&find_reboot, table, &args);
+	*places = MemoryContextAlloc(caller, Max(count, 1) * sizeof(TaskPlace));
+	for (i = 0; i < count; i++)
+		(*places)[i] = (TaskPlace){statement_time(i, 1), statement_int64(i, 2)};
+	statement_end();
+	return count;
+}
+
+/*
+ * Plan those of these rows for "now" that still wait for it.  Waits for locked ones.  Returns the
+ * number that was written.
+ */
+int
+rows_plan_reboot(const TaskTable *table, const TaskPlace *places, int count, TimestampTz now,
+				 TimestampTz started)
+{
+	StatementArgs args;
+	Datum *ids;
+	int i;
+
+	statement_begin(&args);
+	ids = arg_array(&args, "ids", INT8OID, count);
+	for (i = 0; i < count; i++)
+		ids[i] = Int64GetDatum(places[i].id);
+	arg_text(&args, "state", "PLAN");
+	arg_timestamp(&args, "now", now);
+	arg_timestamp(&args, "started", started);
+	count = (int) statement_execute(&plan_reboot, table, &args);
 	statement_end();
 	return count;
 }
