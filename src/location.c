@@ -10,36 +10,32 @@
 #include "utils/guc.h"
 
 #include "compat.h"
-#include "location.h"
 #include "settings.h"
 
 #define PERIOD_MAX (24 * 60 * 60 * 1000)
 
 /*
- * The settings that have two names: the older, shorter one is a reserved word of SQL.  Behind each
- * name is the older one.
+ * The names of the table's place have two names each: the older, shorter one is a reserved word of
+ * SQL.  Behind each name is the older one.
  */
-typedef enum LocationSetting
+typedef enum LocationName
 {
 	SCHEMA_NAME,
 	SCHEMA_OLDER,
 	TABLE_NAME,
 	TABLE_OLDER,
-	LOCATION_NAMES,
-	CREATE_TABLE = LOCATION_NAMES,
-	CREATE_OLDER,
-	LOCATION_SETTINGS
-} LocationSetting;
+	LOCATION_NAMES
+} LocationName;
 
 /* The server writes them, and the hooks of this file the sources. */
 static struct
 {
 	char *names[LOCATION_NAMES];
-	GucSource sources[LOCATION_SETTINGS]; /* where each of them was set */
-	bool create[2];						  /* by both names */
-	int period;							  /* milliseconds */
+	GucSource sources[LOCATION_NAMES]; /* where each of them was set */
+	bool create;
+	int period; /* milliseconds */
 } variables = {
-	.create = {true, true},
+	.create = true,
 	.period = 1000,
 };
 
@@ -50,48 +46,28 @@ check_period(int *newval pg_attribute_unused(), void **extra pg_attribute_unused
 	return settings_check_source(source, "pg_task.period");
 }
 
-/* Check where a setting is set, and keep that with its value. */
 static bool
-keep_source(void **extra, GucSource source, const char *setting)
+check_create(bool *newval pg_attribute_unused(), void **extra pg_attribute_unused(),
+			 GucSource source)
 {
-	GucSource *kept;
-
-	if (!settings_check_source(source, setting))
-		return false;
-	kept = compat_guc_malloc(sizeof(GucSource));
-	if (kept == NULL)
-		return false;
-	*kept = source;
-	*extra = kept;
-	return true;
-}
-
-static bool
-check_create(bool *newval pg_attribute_unused(), void **extra, GucSource source)
-{
-	return keep_source(extra, source, "pg_task.create_table");
-}
-
-static void
-assign_create(bool newval pg_attribute_unused(), void *extra)
-{
-	variables.sources[CREATE_TABLE] = *(GucSource *) extra;
-}
-
-static void
-assign_other_create(bool newval pg_attribute_unused(), void *extra)
-{
-	variables.sources[CREATE_OLDER] = *(GucSource *) extra;
+	return settings_check_source(source, "pg_task.create_table");
 }
 
 /* Check a name of the place of the table, and keep with it where it was set. */
 static bool
 check_location(const char *value, void **extra, GucSource source, const char *setting)
 {
-	if (strlen(value) < NAMEDATALEN)
-		return keep_source(extra, source, setting);
-	GUC_check_errdetail("A name is at most %d bytes long.", NAMEDATALEN - 1);
-	return false;
+	if (strlen(value) >= NAMEDATALEN)
+	{
+		GUC_check_errdetail("A name is at most %d bytes long.", NAMEDATALEN - 1);
+		return false;
+	}
+	if (!settings_check_source(source, setting))
+		return false;
+	*extra = compat_guc_malloc(sizeof(GucSource));
+	if (*extra)
+		*(GucSource *) *extra = source;
+	return *extra != NULL;
 }
 
 static bool
@@ -134,31 +110,13 @@ assign_older_table_name(const char *newval pg_attribute_unused(), void *extra)
 }
 
 /*
- * Is the value in force that was set by the older name?  The one that was set at the more specific
- * place is, as if it were one setting; at the same place that of the newer name.
+ * Return the value in force.  The one that was set at the more specific place is, as if there were
+ * one setting; at the same place that of the newer name.
  */
-static bool
-older_wins(LocationSetting setting)
-{
-	return variables.sources[setting + 1] > variables.sources[setting];
-}
-
 static const char *
-location(LocationSetting setting)
+location(LocationName name)
 {
-	return variables.names[setting + older_wins(setting)];
-}
-
-static bool
-creates(void)
-{
-	return variables.create[older_wins(CREATE_TABLE)];
-}
-
-static const char *
-show_create(void)
-{
-	return creates() ? "on" : "off";
+	return variables.names[name + (variables.sources[name + 1] > variables.sources[name])];
 }
 
 static const char *
@@ -194,11 +152,7 @@ location_define(void)
 	DefineCustomBoolVariable("pg_task.create_table", "Creates the task table if it does not exist.",
 							 "If it is off, a task table that exists is served, and where there is"
 							 " none nothing is created.",
-							 &variables.create[0], true, PGC_USERSET, 0, check_create,
-							 assign_create, show_create);
-	DefineCustomBoolVariable("pg_task.create", "Other name of \"pg_task.create_table\".", NULL,
-							 &variables.create[1], true, PGC_USERSET, 0, check_create,
-							 assign_other_create, show_create);
+							 &variables.create, true, PGC_USERSET, 0, check_create, NULL, NULL);
 	DefineCustomIntVariable(
 		"pg_task.period", "Sets the maximum time between two scans of the task table.", NULL,
 		&variables.period, 1000, 1, PERIOD_MAX, PGC_USERSET, GUC_UNIT_MS, check_period, NULL, NULL);
@@ -263,7 +217,7 @@ location_of(const char *database)
 		schema = location(SCHEMA_NAME);
 	result.schema = schema[0] == '\0' ? NULL : pstrdup(schema);
 	result.table = pstrdup(table ? table : location(TABLE_NAME));
-	result.create = creates();
+	result.create = variables.create;
 	result.period = database_period(database);
 	return result;
 }

@@ -9,7 +9,6 @@
 #include "miscadmin.h"
 
 #include "callbacks.h"
-#include "location.h"
 #include "session/commands.h"
 #include "session/functions.h"
 #include "session/upgrade.h"

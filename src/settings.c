@@ -1,6 +1,7 @@
 /*
  * settings.c
  *		The settings of pg_task, with their check hooks; those of the table are in location.c.
+ *		Time zones by name.
  *
  * This file knows names, units and ranges, and checks them.  It uses neither shared memory nor SPI,
  * and it does not decide what a setting means for a running process.
@@ -10,6 +11,7 @@
 #include <limits.h>
 
 #include "access/xact.h"
+#include "nodes/memnodes.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -17,8 +19,9 @@
 
 #include "settings.h"
 #include "shared/task.h"
-#include "targets.h"
-#include "zones.h"
+
+/* More than all zones of the tz database need, at 24 kB each. */
+#define ZONES_MAX ((Size) 32 * 1024 * 1024)
 
 SettingsValues Settings = {
 	.enabled = true,
@@ -45,24 +48,16 @@ static struct
 {
 	char *database;
 	char *keep_libraries;
-	int role_executors;
-	int active; /* milliseconds */
-	int retry;
-	int delay; /* milliseconds */
-	double backoff;
-	int keep; /* seconds; -1: for ever */
-	int keep_failed;
-	char *timezone; /* empty: not set */
-	int missed;		/* a SettingsMissed */
+	SettingsTask task; /* but for what settings_task fills in */
+	char *timezone;	   /* empty: not set */
 	int synchronous_commit;
 	char *flow; /* the default of the column reads it */
 	char *id;	/* never set: pg_task.id has a show hook */
 } variables = {
-	.delay = 10 * 1000,
-	.backoff = 2,
-	.keep = SETTINGS_KEEP_FOR_EVER,
-	.keep_failed = SETTINGS_KEEP_FOR_EVER,
-	.missed = MISSED_ONE,
+	.task = {.delay = 10 * 1000,
+			 .backoff = 2,
+			 .keep = SETTINGS_KEEP_FOR_EVER,
+			 .keep_failed = SETTINGS_KEEP_FOR_EVER},
 	.synchronous_commit = SETTINGS_COMMIT_AS_DATABASE,
 };
 
@@ -111,6 +106,18 @@ check_database_list(char **newval, void **extra pg_attribute_unused(),
 	if (fault)
 		GUC_check_errdetail("%s", fault);
 	return fault == NULL;
+}
+
+/*
+ * Return the zone that SET TimeZone takes by this name; NULL: there is none.  A zone with leap
+ * seconds is not one: the server computes without them.
+ */
+pg_tz *
+zone_find(const char *name)
+{
+	pg_tz *zone = pg_tzset(name);
+
+	return zone && pg_tz_acceptable(zone) ? zone : NULL;
 }
 
 /* A time zone, by the name that SET TimeZone takes, or nothing. */
@@ -262,7 +269,8 @@ define_limits(void)
 							"Sets the maximum number of tasks of a role running at once on this"
 							" server.",
 							"Zero means no limit.  To limit one role, use ALTER ROLE ... SET.",
-							&variables.role_executors, 0, 0, 1024, PGC_SUSET, 0, NULL, NULL, NULL);
+							&variables.task.max_executors, 0, 0, 1024, PGC_SUSET, 0, NULL, NULL,
+							NULL);
 	DefineCustomIntVariable(
 		"pg_task.idle_timeout", "Sets the time after which an idle executor exits.", NULL,
 		&Settings.idle_timeout, 60 * 1000, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
@@ -308,15 +316,15 @@ define_history(void)
 	DefineCustomIntVariable("pg_task.keep",
 							"Sets how long the row of a task that is DONE or STOP stays, if its"
 							" column \"keep\" is NULL.",
-							"-1 means for ever.", &variables.keep, SETTINGS_KEEP_FOR_EVER,
+							"-1 means for ever.", &variables.task.keep, SETTINGS_KEEP_FOR_EVER,
 							SETTINGS_KEEP_FOR_EVER, INT_MAX, PGC_USERSET, GUC_UNIT_S, NULL, NULL,
 							NULL);
 	DefineCustomIntVariable("pg_task.keep_failed",
 							"Sets how long the row of a task that is FAIL or GONE stays, if its"
 							" column \"keep\" is NULL.",
-							"-1 means for ever.", &variables.keep_failed, SETTINGS_KEEP_FOR_EVER,
-							SETTINGS_KEEP_FOR_EVER, INT_MAX, PGC_USERSET, GUC_UNIT_S, NULL, NULL,
-							NULL);
+							"-1 means for ever.", &variables.task.keep_failed,
+							SETTINGS_KEEP_FOR_EVER, SETTINGS_KEEP_FOR_EVER, INT_MAX, PGC_USERSET,
+							GUC_UNIT_S, NULL, NULL, NULL);
 }
 
 /* What is told about tasks.  A role must not be able to hide its own, so only superusers set it. */
@@ -383,27 +391,27 @@ define_time_defaults(void)
 	DefineCustomIntVariable("pg_task.retry",
 							"Sets the maximum number of retries of a task whose column \"retry\" is"
 							" NULL.",
-							NULL, &variables.retry, 0, 0, INT_MAX, PGC_USERSET, 0, NULL, NULL,
+							NULL, &variables.task.retry, 0, 0, INT_MAX, PGC_USERSET, 0, NULL, NULL,
 							NULL);
 	DefineCustomIntVariable(
 		"pg_task.delay",
 		"Sets the delay before the first retry of a task whose column \"delay\" is NULL.", NULL,
-		&variables.delay, 10 * 1000, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+		&variables.task.delay, 10 * 1000, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomRealVariable("pg_task.backoff",
 							 "Sets the factor by which the delay grows with each further retry of a"
 							 " task whose column \"backoff\" is NULL.",
-							 NULL, &variables.backoff, 2, 0, 1000000, PGC_USERSET, 0, NULL, NULL,
-							 NULL);
+							 NULL, &variables.task.backoff, 2, 0, 1000000, PGC_USERSET, 0, NULL,
+							 NULL, NULL);
 	DefineCustomIntVariable("pg_task.active",
 							"Sets the time after its planned time within which a task whose column"
 							" \"active\" is NULL may start.",
-							"Zero means no limit.", &variables.active, 0, 0, INT_MAX, PGC_USERSET,
-							GUC_UNIT_MS, NULL, NULL, NULL);
+							"Zero means no limit.", &variables.task.active, 0, 0, INT_MAX,
+							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomEnumVariable("pg_task.missed",
 							 "Sets which of the runs that a repeating task has missed it makes up"
 							 " for, if its column \"missed\" is NULL.",
-							 NULL, &variables.missed, MISSED_ONE, missed_options, PGC_USERSET, 0,
-							 NULL, NULL, NULL);
+							 NULL, &variables.task.missed, MISSED_ONE, missed_options, PGC_USERSET,
+							 0, NULL, NULL, NULL);
 	DefineCustomStringVariable("pg_task.timezone",
 							   "Sets the time zone of the repeats of a task whose column"
 							   " \"timezone\" is NULL.",
@@ -446,36 +454,40 @@ settings_targets(void)
 SettingsTask
 settings_task(void)
 {
-	SettingsTask result = {
-		.max_executors = variables.role_executors,
-		.batch = Settings.batch,
-		.active = variables.active,
-		.retry = variables.retry,
-		.delay = variables.delay,
-		.backoff = variables.backoff,
-		.keep = variables.keep,
-		.keep_failed = variables.keep_failed,
-		.missed = variables.missed,
-		.format = Settings.format,
-		.timezone = session_timezone,
-		.task_timezone = variables.timezone[0] ? pg_tzset(variables.timezone) : NULL,
-	};
+	SettingsTask result = variables.task;
 
+	result.batch = Settings.batch;
+	result.format = Settings.format;
+	result.timezone = session_timezone;
+	result.task_timezone = variables.timezone[0] ? pg_tzset(variables.timezone) : NULL;
 	return result;
+}
+
+/* Return the value of this name; the other one if the name is unknown. */
+static int
+option_value(const struct config_enum_entry *options, const char *name, int other)
+{
+	for (; options->name; options++)
+		if (strcmp(options->name, name) == 0)
+			return options->val;
+	return other;
+}
+
+static const char *
+option_name(const struct config_enum_entry *options, int value)
+{
+	while (options->val != value)
+		options++;
+	return options->name;
 }
 
 /* Return the value of synchronous_commit for a task's commit; NULL: do not change it. */
 const char *
 settings_commit(void)
 {
-	const struct config_enum_entry *option;
-
 	if (variables.synchronous_commit == SETTINGS_COMMIT_AS_DATABASE)
 		return NULL;
-	for (option = commit_options; option->name; option++)
-		if (option->val == variables.synchronous_commit)
-			return option->name;
-	return NULL;
+	return option_name(commit_options, variables.synchronous_commit);
 }
 
 /* Return the time zone of repeats and cron expressions where the column "timezone" is NULL. */
@@ -489,35 +501,21 @@ settings_timezone(const SettingsTask *settings)
 SettingsMissed
 settings_missed(const char *name, SettingsMissed other)
 {
-	const struct config_enum_entry *option;
-
-	for (option = missed_options; option->name; option++)
-		if (strcmp(option->name, name) == 0)
-			return option->val;
-	return other;
+	return option_value(missed_options, name, other);
 }
 
 /* The word for a value of "missed". */
 const char *
 settings_missed_word(SettingsMissed missed)
 {
-	const struct config_enum_entry *option = missed_options;
-
-	while (option->val != (int) missed)
-		option++;
-	return option->name;
+	return option_name(missed_options, missed);
 }
 
 /* Return the ResultFormat of this name; RESULT_TEXT if the name is unknown. */
 int
 settings_format(const char *name)
 {
-	const struct config_enum_entry *option;
-
-	for (option = format_options; option->name; option++)
-		if (strcmp(option->name, name) == 0)
-			return option->val;
-	return RESULT_TEXT;
+	return option_value(format_options, name, RESULT_TEXT);
 }
 
 /* May an executor keep the library in this file (relative to the server's library directory)? */
@@ -540,4 +538,19 @@ settings_keeps_library(const char *file)
 	}
 	list_free_deep(names);
 	return keeps;
+}
+
+/*
+ * Do the zones that this process has loaded take too much memory?  The server keeps each until the
+ * process exits, and a user can name any number of them: "A1", "A1:01", ...
+ */
+bool
+zones_fill_memory(void)
+{
+	MemoryContext context = TopMemoryContext->firstchild;
+
+	for (; context; context = context->nextchild)
+		if (context->ident && strcmp(context->ident, "Timezones") == 0)
+			return MemoryContextMemAllocated(context, true) > ZONES_MAX;
+	return false;
 }

@@ -1,6 +1,6 @@
 /*
  * settings.h
- *		The settings of pg_task.
+ *		The settings of pg_task: settings.c, location.c, and targets.c for the list of databases.
  */
 #ifndef PG_TASK_SETTINGS_H
 #define PG_TASK_SETTINGS_H
@@ -87,13 +87,30 @@ typedef struct SettingsTask
 	int retry;
 	int delay; /* milliseconds */
 	double backoff;
-	int keep;		 /* seconds, of DONE and STOP; or SETTINGS_KEEP_FOR_EVER */
-	int keep_failed; /* the same, of FAIL and GONE */
-	SettingsMissed missed;
+	int keep;			  /* seconds, of DONE and STOP; or SETTINGS_KEEP_FOR_EVER */
+	int keep_failed;	  /* the same, of FAIL and GONE */
+	int missed;			  /* a SettingsMissed */
 	int format;			  /* a ResultFormat */
 	pg_tz *timezone;	  /* TimeZone of its sessions; never NULL */
 	pg_tz *task_timezone; /* pg_task.timezone; NULL: not set */
 } SettingsTask;
+
+/* Where the task table of a database is, and how often it is scanned. */
+typedef struct Location
+{
+	char *schema; /* NULL: the user's default creation schema */
+	char *table;
+	bool create; /* when it is missing */
+	int period;	 /* milliseconds */
+} Location;
+
+/* One entry of pg_task.database. */
+typedef struct Target
+{
+	char *database; /* NULL: all that no other entry names */
+	char *role;		/* NULL: the owner of the database */
+	bool excluded;	/* it is to have no task table */
+} Target;
 
 extern void settings_define(void);
 extern List *settings_targets(void);
@@ -107,5 +124,15 @@ extern const char *settings_missed_word(SettingsMissed missed);
 extern int settings_format(const char *name);
 extern bool settings_check_source(GucSource source, const char *name);
 extern bool settings_keeps_library(const char *file);
+
+extern void location_define(void);
+extern Location location_of(const char *database);
+
+extern bool targets_parse(const char *text, List **targets);
+extern const char *targets_fault(List *targets);
+extern const Target *targets_find(const List *targets, const char *database);
+
+extern pg_tz *zone_find(const char *name);
+extern bool zones_fill_memory(void);
 
 #endif /* PG_TASK_SETTINGS_H */

@@ -9,7 +9,7 @@
 #include "lib/stringinfo.h"
 #include "parser/scansup.h"
 
-#include "targets.h"
+#include "settings.h"
 
 /* Advance *text past white space.  Returns the character there. */
 static char
@@ -125,39 +125,30 @@ targets_parse(const char *text, List **targets)
 	}
 }
 
-/* The name of an entry, in messages. */
-static const char *
-target_name(const Target *target)
-{
-	return target->database ? target->database : "*";
-}
-
-static int
-compare_targets(const ListCell *left, const ListCell *right)
-{
-	return strcmp(target_name(lfirst(left)), target_name(lfirst(right)));
-}
-
 /*
- * Check a list that has no syntax errors, and sort it.  Returns what is wrong, or NULL.  A database
- * of the name "*" beside the word for all is the one mistake that is not told apart.
+ * Check a list that has no syntax errors.  Returns what is wrong, or NULL.  A database of the name
+ * "*" beside the word for all is the one mistake that is not told apart.
  */
 const char *
 targets_fault(List *targets)
 {
-	const char *last = "";
 	bool all = false;
 	bool excluded = false;
 	ListCell *cell;
+	ListCell *other;
 
-	list_sort(targets, compare_targets);
 	foreach(cell, targets)
 	{
 		const Target *target = lfirst(cell);
+		const char *name = target->database ? target->database : "*";
 
-		if (strcmp(target_name(target), last) == 0)
-			return psprintf("Database \"%s\" is named twice.", last);
-		last = target_name(target);
+		for_each_cell(other, targets, lnext(targets, cell))
+		{
+			const char *another = ((Target *) lfirst(other))->database;
+
+			if (strcmp(name, another ? another : "*") == 0)
+				return psprintf("Database \"%s\" is named twice.", name);
+		}
 		all |= target->database == NULL;
 		excluded |= target->excluded;
 	}

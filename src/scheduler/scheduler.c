@@ -63,7 +63,6 @@
 #include "task/statement.h"
 #include "task/table.h"
 #include "task/watch.h"
-#include "zones.h"
 
 PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 

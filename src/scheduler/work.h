@@ -9,7 +9,7 @@
 
 #include <signal.h>
 
-#include "location.h"
+#include "settings.h"
 #include "shared/report.h"
 #include "shared/shared.h"
 #include "task/table.h"

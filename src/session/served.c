@@ -23,11 +23,9 @@
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
-#include "location.h"
 #include "session/served.h"
 #include "settings.h"
 #include "shared/shared.h"
-#include "targets.h"
 #include "task/relation.h"
 
 /* Return the role for which a scheduler of this database would work; InvalidOid: there is none. */

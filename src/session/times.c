@@ -19,7 +19,7 @@
 #include "task/cron.h"
 #include "task/roles.h"
 #include "task/schedule.h"
-#include "zones.h"
+#include "settings.h"
 
 PGDLLEXPORT Datum pg_task_next(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_next_cron(PG_FUNCTION_ARGS);

@@ -34,7 +34,6 @@
 #include "shared/crash.h"
 #include "shared/hold.h"
 #include "shared/survey.h"
-#include "targets.h"
 #include "task/home.h"
 #include "task/outcome.h"
 #include "task/queue_table.h"

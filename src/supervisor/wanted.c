@@ -20,7 +20,6 @@
 
 #include "settings.h"
 #include "supervisor/supervisor.h"
-#include "targets.h"
 
 /* Log a warning, unless it was due in the last iteration as well. */
 static void

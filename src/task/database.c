@@ -38,9 +38,8 @@ static void
 take_element(const char *element, StringInfo text, bool *disabled)
 {
 	static const char *const names[] = {
-		"pg_task.enabled", "pg_task.schema_name", "pg_task.table_name",
-		"pg_task.schema",  "pg_task.table",		  "pg_task.create_table",
-		"pg_task.create",  "pg_task.period",	  "pg_task.owner_code"};
+		"pg_task.enabled", "pg_task.schema_name",  "pg_task.table_name", "pg_task.schema",
+		"pg_task.table",   "pg_task.create_table", "pg_task.period",	 "pg_task.owner_code"};
 	const char *value;
 	bool enabled;
 	int i;

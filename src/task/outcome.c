@@ -20,7 +20,6 @@
 #include "task/roles.h"
 #include "task/rows.h"
 #include "task/schedule.h"
-#include "zones.h"
 
 /* Minimum delay before the next run of a repeating task that has expired (ms). */
 #define EXPIRED_PAUSE_MS 1000

@@ -33,7 +33,6 @@
 #include "settings.h"
 #include "shared/shared.h"
 #include "task/roles.h"
-#include "zones.h"
 
 /* Roles whose settings are remembered; all are forgotten when there is one more. */
 #define ROLES_MAX 50000

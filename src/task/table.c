@@ -29,7 +29,7 @@
 #include "utils/snapmgr.h"
 
 #include "compat.h"
-#include "location.h"
+#include "settings.h"
 #include "task/columns.h"
 #include "task/ddl.h"
 #include "task/home.h"

@@ -9,7 +9,7 @@
 
 #include "storage/lockdefs.h"
 
-#include "location.h"
+#include "settings.h"
 
 /* The description of a task table. */
 typedef struct TaskTable

@@ -7,7 +7,6 @@ SELECT is(current_setting(name), value, name) FROM (VALUES
     ('pg_task.schema_name', ''),
     ('pg_task.table_name', 'task'),
     ('pg_task.create_table', 'on'),
-    ('pg_task.create', 'on'),
     ('pg_task.schema', ''),
     ('pg_task.table', 'task'),
     ('pg_task.period', '1s'),
@@ -63,7 +62,6 @@ SELECT throws_ok(format('SET pg_task.%I = %L', name, value), code, NULL,
     ('database', 'postgres', '55P02'),
     ('enabled', 'off', '55P02'),
     ('create_table', 'off', '55P02'),
-    ('create', 'off', '55P02'),
     ('max_executors', '5', '55P02'),
     -- they are of the database: a session could set them in vain
     ('table_name', 'jobs', '55P02'),
@@ -91,7 +89,6 @@ SELECT lives_ok(format('ALTER DATABASE postgres SET pg_task.%I = %L', name, valu
     ('schema', ''),
     ('enabled', 'off'),
     ('create_table', 'off'),
-    ('create', 'off'),
     ('period', '1'),
     ('period', '1 d')) AS s (name, value);
 
