@@ -1,6 +1,23 @@
 -- complain if the script is sourced in psql
 \echo Use "CREATE EXTENSION pg_task" to load this file. \quit
 
+-- The language of functions that read the task table: src/session/reports.c.
+CREATE FUNCTION pg_catalog.pg_task_report() RETURNS language_handler
+    LANGUAGE c AS 'MODULE_PATHNAME', 'pg_task_report';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_report() IS 'the handler of the language pg_task_report';
+
+CREATE LANGUAGE pg_task_report HANDLER pg_catalog.pg_task_report;
+
+COMMENT ON LANGUAGE pg_task_report IS
+    'one query on the task table, with the rights that a report of pg_task has';
+
+CREATE FUNCTION pg_catalog.pg_task_returns_json(role name, role_id bigint) RETURNS boolean
+    LANGUAGE c STABLE STRICT AS 'MODULE_PATHNAME', 'pg_task_returns_json';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_returns_json(name, bigint) IS
+    'is a response of this role one JSON document, if the row does not say how it is formatted';
+
 CREATE FUNCTION pg_catalog.pg_task_bound() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'pg_task_bound';
 
@@ -134,7 +151,12 @@ COMMENT ON FUNCTION pg_catalog.pg_task_flow() IS
     'the workflow of the task that calls this: the setting pg_task.flow; NULL: none';
 
 CREATE FUNCTION pg_catalog.pg_task_result(id bigint) RETURNS jsonb
-    LANGUAGE c STABLE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'pg_task_result';
+    LANGUAGE pg_task_report STABLE STRICT PARALLEL RESTRICTED
+    SET search_path = pg_catalog, pg_temp AS $$
+SELECT CASE WHEN coalesce(t.format = 'json', pg_task_returns_json(t.role, t.role_id))
+            THEN t.response::jsonb ELSE to_jsonb(t.response) END
+  FROM {rows} AS t WHERE t.id = $1 AND t.state = 'DONE' AND t.response IS NOT NULL LIMIT 1
+$$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_result(bigint) IS
     'the response of a task that is DONE: a JSON document, or another text as a JSON string';
@@ -160,9 +182,83 @@ CREATE FUNCTION pg_catalog.pg_task_top(lines integer DEFAULT 10, OUT what text, 
         OUT id bigint, OUT role name, OUT at timestamptz, OUT age interval, OUT tasks bigint,
         OUT text text)
     RETURNS SETOF record
-    LANGUAGE c VOLATILE STRICT ROWS 30 SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
-    AS 'MODULE_PATHNAME', 'pg_task_top';
+    LANGUAGE pg_task_report VOLATILE STRICT ROWS 30 SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+-- This reads shared memory, one row by id for each task that runs, the first rows of 200 groups in
+-- the index of waiting rows, by one descent for each, and the rows with the last ids.  So it takes
+-- the same time however long the history is.
+WITH RECURSIVE g (queue, max, priority, role, role_id, dt, id, request, error, failed) AS (
+(SELECT t.queue COLLATE "C", coalesce(t.max, 2147483647), t.priority, t.role::text, t.role_id,
+        t.dt, t.id, t.request, t.error, t.failed
+   FROM {rows} AS t
+  WHERE t.state = 'PLAN' AND t.waits IS NULL
+  ORDER BY t.queue COLLATE "C", coalesce(t.max, 2147483647), t.priority, t.role::text, t.role_id,
+           t.dt, t.id
+  LIMIT 1)
+ UNION ALL
+ SELECT n.*
+   FROM g CROSS JOIN LATERAL (
+        SELECT t.queue COLLATE "C", coalesce(t.max, 2147483647), t.priority, t.role::text,
+               t.role_id, t.dt, t.id, t.request, t.error, t.failed
+          FROM {rows} AS t
+         WHERE t.state = 'PLAN' AND t.waits IS NULL
+           AND (t.queue COLLATE "C", coalesce(t.max, 2147483647), t.priority, t.role::text,
+                t.role_id) > (g.queue, g.max, g.priority, g.role, g.role_id)
+         ORDER BY t.queue COLLATE "C", coalesce(t.max, 2147483647), t.priority,
+                  t.role::text, t.role_id, t.dt, t.id
+         LIMIT 1) AS n
+), groups AS MATERIALIZED (SELECT g.*, dt < statement_timestamp() - interval '1 s' AS late
+                             FROM g LIMIT 200),
+ runs AS (
+SELECT 1 AS kind, 'runs', a.queue, a.id, a.role, a.start, NULL::bigint,
+       concat_ws(': ', CASE WHEN a.total IS NULL THEN a.done::text
+                            ELSE format('%s of %s', a.done, a.total) END, a.message,
+                 left(regexp_replace(left(t.request, 200), '[[:space:]]+', ' ', 'g'), 60))
+  FROM jsonb_to_recordset({activity}) AS a (queue text, id bigint, role name, start timestamptz,
+                                            attempt int, done bigint, total bigint, message text)
+  LEFT JOIN {rows} AS t ON t.id = a.id AND t.state = 'WORK' AND t.attempt = a.attempt
+ ORDER BY a.start LIMIT $1),
+ waiting AS (
+SELECT * FROM (SELECT * FROM groups WHERE late ORDER BY dt LIMIT $1) AS late
+ UNION ALL
+ SELECT * FROM (SELECT * FROM groups WHERE NOT late ORDER BY dt LIMIT $1) AS later),
+ waits AS (
+SELECT CASE WHEN late THEN 2 ELSE 4 END, CASE WHEN late THEN 'late' ELSE 'waits' END, queue,
+       id, role::name, dt,
+       (SELECT count(*)
+          FROM (SELECT FROM {rows} AS t
+                 WHERE t.state = 'PLAN' AND t.waits IS NULL
+                   AND t.queue COLLATE "C" = w.queue
+                   AND coalesce(t.max, 2147483647) = w.max AND t.priority = w.priority
+                   AND t.role::text = w.role AND t.role_id = w.role_id
+                   AND (NOT w.late OR t.dt < statement_timestamp() - interval '1 s')
+                 LIMIT 1000) AS c),
+       concat(CASE WHEN failed > 0 THEN format('failed %s times: ', failed) END,
+              left(regexp_replace(left(CASE WHEN failed > 0 THEN error ELSE request END, 200),
+                                  '[[:space:]]+', ' ', 'g'), 60))
+  FROM waiting AS w),
+ failed AS (
+SELECT 3, 'failed', t.queue, t.id, t.role, t.stop, NULL::bigint,
+       concat_ws(' ', t.sqlstate,
+                 left(regexp_replace(left(t.error, 200), '[[:space:]]+', ' ', 'g'), 60))
+  FROM {rows} AS t
+ WHERE t.id BETWEEN {recent} AND t.state = 'FAIL'
+ ORDER BY t.stop DESC NULLS LAST, t.id DESC LIMIT $1),
+ after AS (
+SELECT 4, 'after', NULL, NULL::bigint, NULL, NULL::timestamptz, count(*), 'wait for other tasks'
+  FROM (SELECT FROM {rows} AS t WHERE t.state = 'PLAN' AND t.waits IS NOT NULL LIMIT 1000) AS c
+HAVING count(*) > 0)
+ SELECT l.what, l.queue, l.id, l.role, l.at,
+        CASE WHEN isfinite(l.at) THEN date_trunc('second', statement_timestamp() - l.at) END,
+        l.tasks, l.text
+   FROM (SELECT * FROM runs UNION ALL SELECT * FROM waits UNION ALL SELECT * FROM failed
+          UNION ALL SELECT * FROM after UNION ALL SELECT 5, 'note', NULL, NULL, NULL, NULL, NULL,
+                'more than 200 groups wait: of others nothing is shown'
+           WHERE (SELECT count(*) FROM groups) = 200)
+     AS l (kind, what, queue, id, role, at, tasks, text)
+  ORDER BY kind, CASE WHEN kind = 3 THEN - extract(epoch FROM at) ELSE extract(epoch FROM at)
+           END, id
+$$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_top(integer) IS
     'what runs, is late, failed and waits, for \watch';
@@ -196,8 +292,30 @@ CREATE FUNCTION pg_catalog.pg_task_queues(
         OUT queue text, OUT waits bigint, OUT due bigint, OUT runs bigint, OUT failed bigint,
         OUT oldest_due timestamptz)
     RETURNS SETOF record
-    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
-    AS 'MODULE_PATHNAME', 'pg_task_queues';
+    LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+-- What waits and runs is found by the indexes of waiting and running rows, so it takes as long as
+-- there are such rows, however long the history.  No index has the failures: they are those among
+-- the rows with the last ids.
+SELECT q.queue, sum(q.waits)::int8, sum(q.due)::int8, sum(q.runs)::int8, sum(q.failed)::int8,
+       min(q.oldest)
+  FROM (SELECT t.queue COLLATE "C" AS queue, count(*) AS waits, count(t.due) AS due, 0 AS runs,
+               0 AS failed, min(t.due) AS oldest
+          FROM (SELECT r.queue, CASE WHEN r.dt <= clock_timestamp()
+                                      AND r.max IS DISTINCT FROM 0 THEN r.dt END AS due
+                  FROM {figures} AS r WHERE r.state = 'PLAN' AND r.waits IS NULL) AS t GROUP BY 1
+         UNION ALL
+        SELECT t.queue COLLATE "C", count(*), 0, 0, 0, NULL
+          FROM {figures} AS t WHERE t.state = 'PLAN' AND t.waits IS NOT NULL GROUP BY 1
+         UNION ALL
+        SELECT t.queue COLLATE "C", 0, 0, count(*), 0, NULL
+          FROM {figures} AS t WHERE t.state = 'WORK' GROUP BY 1
+         UNION ALL
+        SELECT t.queue COLLATE "C", 0, 0, 0, count(*), NULL
+          FROM (SELECT r.queue, r.state FROM {figures} AS r WHERE r.id BETWEEN {recent}
+                 ORDER BY r.id DESC LIMIT 1000) AS t
+         WHERE t.state IN ('FAIL', 'GONE') GROUP BY 1) AS q
+ GROUP BY q.queue ORDER BY min(q.oldest), q.queue
+$$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_queues() IS
     'what waits, is due, runs and has failed lately, per queue';
@@ -207,8 +325,25 @@ CREATE FUNCTION pg_catalog.pg_task_stats(since interval DEFAULT '1 hour',
         OUT wait_p50 interval, OUT wait_p95 interval, OUT run_p50 interval, OUT run_p95 interval,
         OUT per_minute double precision)
     RETURNS SETOF record
-    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
-    AS 'MODULE_PATHNAME', 'pg_task_stats';
+    LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
+-- A task that was retried has waited since the time of its last retry.  Who may UPDATE a row may
+-- write infinity into it, and no version before 17 subtracts that.
+SELECT t.queue, count(*), count(*) FILTER (WHERE t.state = 'FAIL'),
+       count(*) FILTER (WHERE t.state = 'GONE'),
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY t.waited),
+       percentile_cont(0.95) WITHIN GROUP (ORDER BY t.waited),
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY t.ran),
+       percentile_cont(0.95) WITHIN GROUP (ORDER BY t.ran),
+       (count(*) / (extract(epoch FROM $1) / 60))::float8
+  FROM (SELECT s.queue COLLATE "C" AS queue, s.state,
+               CASE WHEN s.state <> 'GONE' AND isfinite(s.start) AND isfinite(s.dt)
+                    THEN greatest(s.start - s.dt, '0') END AS waited,
+               CASE WHEN s.state <> 'GONE' AND isfinite(s.start) AND isfinite(s.stop)
+                    THEN s.stop - s.start END AS ran
+          FROM {figures} AS s
+         WHERE s.state IN ('DONE', 'FAIL', 'GONE') AND s.stop >= clock_timestamp() - $1) AS t
+ GROUP BY t.queue ORDER BY t.queue
+$$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_stats(interval) IS
     'tasks that have ended within this time, per queue: how many, how long they waited and ran';
@@ -217,8 +352,13 @@ CREATE FUNCTION pg_catalog.pg_task_failures(since interval DEFAULT '1 day',
         OUT queue text, OUT sqlstate text, OUT error text, OUT count bigint,
         OUT first timestamptz, OUT last timestamptz, OUT ids bigint[])
     RETURNS SETOF record
-    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
-    AS 'MODULE_PATHNAME', 'pg_task_failures';
+    LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
+SELECT t.queue COLLATE "C", t.sqlstate, t.error, count(*), min(t.stop), max(t.stop),
+       (array_agg(t.id ORDER BY t.stop DESC, t.id DESC))[1:5]
+  FROM {rows} AS t
+ WHERE t.state IN ('FAIL', 'GONE') AND t.stop >= clock_timestamp() - $1
+ GROUP BY 1, 2, 3 ORDER BY 4 DESC, 6 DESC
+$$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_failures(interval) IS
     'tasks that have failed or were given up within this time, grouped by their errors';
@@ -228,8 +368,10 @@ CREATE FUNCTION pg_catalog.pg_task_recent(rows integer,
         OUT dt timestamptz, OUT start timestamptz, OUT stop timestamptz, OUT sqlstate text,
         OUT error text)
     RETURNS SETOF record
-    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
-    AS 'MODULE_PATHNAME', 'pg_task_recent';
+    LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
+SELECT t.id, t.queue, t.role, t.state, t.pid, t.dt, t.start, t.stop, t.sqlstate, t.error
+  FROM {rows} AS t ORDER BY t.id DESC LIMIT $1
+$$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_recent(integer) IS
     'the outcomes of the tasks with so many of the highest ids';
@@ -239,8 +381,20 @@ CREATE FUNCTION pg_catalog.pg_task_repeating(
         OUT dt timestamptz, OUT last_id bigint, OUT last_state text, OUT last_start timestamptz,
         OUT last_run interval, OUT last_error text, OUT request text)
     RETURNS SETOF record
-    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
-    AS 'MODULE_PATHNAME', 'pg_task_repeating';
+    LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+-- Of each chain one row waits or runs.  Its "parent" is the run before, if that names it.
+SELECT t.id, t.queue, t.key, t.role, coalesce(t.cron, t.repeat::text), t.state,
+       t.dt, l.id, l.state, l.start, l.stop - l.start, l.error, t.request
+  FROM (SELECT * FROM {rows} AS w WHERE w.state = 'PLAN' AND w.waits IS NULL
+         UNION ALL
+        SELECT * FROM {rows} AS w WHERE w.state = 'PLAN' AND w.waits IS NOT NULL
+         UNION ALL
+        SELECT * FROM {rows} AS w WHERE w.state = 'WORK') AS t
+  LEFT JOIN LATERAL (SELECT p.* FROM {rows} AS p
+                      WHERE p.id = t.parent AND p.next = t.id LIMIT 1) AS l ON true
+ WHERE t.repeat IS NOT NULL OR t.cron IS NOT NULL
+ ORDER BY t.dt, t.id
+$$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_repeating() IS
     'the tasks that repeat: when each runs next, and how it has ended last';
@@ -250,21 +404,142 @@ CREATE FUNCTION pg_catalog.pg_task_status(
         OUT executors integer, OUT busy integer, OUT max_executors integer, OUT state text,
         OUT oldest_due timestamptz, OUT rows bigint, OUT size bigint, OUT oldest_end timestamptz)
     RETURNS SETOF record ROWS 1
-    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
-    AS 'MODULE_PATHNAME', 'pg_task_status';
+    LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+-- The age of the history is that of the first row of those with the lowest ids.  Row security would
+-- make a role pass over the rows of all others.
+SELECT (SELECT e.extversion FROM pg_extension AS e WHERE e.extname = 'pg_task'),
+       '{relid}'::regclass::text, s.databases, s.schedulers, s.executors, s.busy,
+       current_setting('pg_task.max_executors')::int4, s.state, s.oldest_due, h.rows, h.size,
+       CASE WHEN {sees_all} THEN
+            (SELECT min(f.stop)
+               FROM (SELECT t.stop FROM {figures} AS t ORDER BY t.id LIMIT 1000) AS f) END
+  FROM (SELECT count(*)::int4 AS databases, count(d.pid)::int4 AS schedulers,
+               coalesce(sum(d.executors), 0)::int4 AS executors,
+               coalesce(sum(d.busy), 0)::int4 AS busy,
+               max(d.state) FILTER (WHERE d.datname = current_database()) AS state,
+               max(d.oldest_due) FILTER (WHERE d.datname = current_database()) AS oldest_due
+          FROM pg_stat_task_scheduler() AS d) AS s,
+       (SELECT sum(greatest(c.reltuples, 0))::int8 AS rows,
+               sum(pg_total_relation_size(c.oid))::int8 AS size
+          FROM pg_class AS c
+         WHERE c.relkind = 'r'
+           AND (c.oid = {relid} OR c.oid IN (SELECT p.relid
+                                               FROM pg_partition_tree({relid}) AS p))) AS h
+$$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_status() IS
     'pg_task on this server, and the task table of this database, in one row';
 
-CREATE FUNCTION pg_catalog.pg_task_results(by_step boolean DEFAULT false) RETURNS jsonb
-    LANGUAGE c STABLE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'pg_task_results';
+CREATE FUNCTION pg_catalog.pg_task_results(by_step boolean DEFAULT false,
+                                           id bigint DEFAULT pg_task_id())
+    RETURNS jsonb
+    LANGUAGE pg_task_report STABLE STRICT PARALLEL RESTRICTED
+    SET search_path = pg_catalog, pg_temp AS $$
+SELECT CASE WHEN $1 THEN coalesce(jsonb_object_agg(r.step, r.value ORDER BY r.n)
+                                  FILTER (WHERE r.step IS NOT NULL), '{}')
+            ELSE coalesce(jsonb_agg(r.value ORDER BY r.n), '[]') END
+  FROM (SELECT a.n, t.step, CASE WHEN t.state = 'DONE' AND t.response IS NOT NULL THEN
+               CASE WHEN coalesce(t.format = 'json', pg_task_returns_json(t.role, t.role_id))
+                    THEN t.response::jsonb ELSE to_jsonb(t.response) END END AS value
+          FROM {rows} AS w CROSS JOIN unnest(w.after) WITH ORDINALITY AS a (id, n)
+          LEFT JOIN LATERAL (SELECT * FROM {rows} AS s WHERE s.id = a.id
+                              ORDER BY s.state = 'DONE' DESC LIMIT 1) AS t ON true
+         WHERE w.id = $2) AS r
+$$;
 
-COMMENT ON FUNCTION pg_catalog.pg_task_results(boolean) IS
+COMMENT ON FUNCTION pg_catalog.pg_task_results(boolean, bigint) IS
     'the responses of the tasks for which the task waited that calls this: a list, or by steps';
 
 CREATE FUNCTION pg_catalog.pg_task_graph(flow text) RETURNS text
-    LANGUAGE c STABLE STRICT PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp
-    AS 'MODULE_PATHNAME', 'pg_task_graph';
+    LANGUAGE pg_task_report STABLE STRICT PARALLEL RESTRICTED
+    SET search_path = pg_catalog, pg_temp AS $$
+-- Who may UPDATE a row may write times into it whose difference is out of range.  Nobody draws a
+-- chart of those.
+WITH first AS MATERIALIZED (
+SELECT t.id, t.parent, t.state, (array_remove(t.after, NULL))[:500] AS after, ARRAY[
+       left(t.step, 60),
+       concat_ws(': ', nullif(left(t.queue, 60), 'default'), left(t.request, 40)
+                 || CASE WHEN length(t.request) > 40 THEN '...' ELSE '' END),
+       concat_ws(', ',
+           CASE WHEN t.state = 'PLAN' AND t.waits IS NOT NULL THEN 'PLAN, waits'
+                WHEN t.state = 'PLAN' THEN 'PLAN for ' || date_trunc('second', t.dt)
+                WHEN t.state = 'WORK' THEN 'WORK since ' || date_trunc('second', t.start)
+                ELSE concat_ws(' ', left(t.state, 4),
+                               date_trunc('second', coalesce(t.start, t.stop))) END,
+           CASE WHEN t.state NOT IN ('PLAN', 'WORK') AND t.start > '1970-01-01 00:00+00'
+                     AND t.stop < '9999-01-01 00:00+00' AND t.stop >= t.start
+                THEN CASE WHEN t.stop - t.start < interval '10 s'
+                          THEN ceil(extract(epoch FROM t.stop - t.start) * 1000) || ' ms'
+                          ELSE date_trunc('second', t.stop - t.start)::text END END,
+           CASE WHEN t.attempt > 1 THEN 'attempt ' || t.attempt END),
+       CASE WHEN t.state IN ('FAIL', 'GONE') THEN left(t.error, 60) END,
+       nullif(left(t.rule, 20), 'done')] AS texts
+  FROM {rows} AS t WHERE t.flow = $1 ORDER BY t.id LIMIT 1001),
+
+-- What means something to Mermaid, which also reads labels as Markdown, becomes a number; letters,
+-- digits and some others stand for themselves.  A space keeps ":fa-" from being drawn as an icon.
+lines AS (
+SELECT f.id, f.parent, f.state, f.after, coalesce('|"' || l.rule || '"|', '') AS rule,
+       concat(l.step || ', ', 'task ', f.id, '<br/>', l.label) AS label,
+       't' || replace(f.id::text, '-', 'm') AS node
+  FROM first AS f CROSS JOIN LATERAL (
+       SELECT max(coalesce(e.text, '')) FILTER (WHERE u.n = 1) AS step,
+              string_agg(coalesce(e.text, ''), '<br/>' ORDER BY u.n)
+                  FILTER (WHERE u.n BETWEEN 2 AND 4) AS label,
+              max(coalesce(e.text, '')) FILTER (WHERE u.n = 5) AS rule
+         FROM unnest(f.texts) WITH ORDINALITY AS u (text, n) CROSS JOIN LATERAL (
+              SELECT string_agg(coalesce(m.part[1], '#' || ascii(m.part[2]) || ';'), ''
+                                ORDER BY m.n)
+                FROM regexp_matches(
+                         regexp_replace(replace(u.text COLLATE "C", ':fa-', ' :fa-'),
+                                        '[[:cntrl:]]', ' ', 'g'),
+                         '((?:[A-Za-z0-9 ,:=()]|[^ -~]|(?<!/)/(?!/)'
+                         '|(?<=[A-Za-z0-9])[-+_](?=[A-Za-z0-9]))+)|(.)', 'g')
+                     WITH ORDINALITY AS m (part, n)) AS e (text)
+        WHERE u.text IS NOT NULL) AS l),
+
+-- Mermaid draws up to 50,000 characters and 500 arrows, unless it is told otherwise.
+sized AS (
+SELECT l.*, row_number() OVER o AS n, sum(octet_length(l.line)) OVER o AS size
+  FROM (SELECT *, format('    %s["%s"]%s%s', node, label, CASE WHEN state = ANY (
+               '{PLAN,WORK,DONE,FAIL,STOP,GONE}') THEN ':::' || state END, chr(10)) AS line
+          FROM lines) AS l
+WINDOW o AS (ORDER BY l.id)),
+shown AS MATERIALIZED (
+SELECT * FROM sized WHERE n <= 1000 AND size - octet_length(line) < 31987),
+arrows AS (
+SELECT a.line, row_number() OVER o AS n,
+       sum(octet_length(a.line)) OVER o + (SELECT max(size) FROM shown) AS size
+  FROM (SELECT s.n, x.m, format('    %s%s %s %s%s', 't' || replace(x.id::text, '-', 'm'),
+               CASE WHEN p.id IS NULL THEN format('["task %s"]', x.id) END,
+               x.arrow, s.node, chr(10)) AS line
+          FROM shown AS s CROSS JOIN LATERAL (
+               SELECT u.id, u.m, '-->' || s.rule FROM unnest(s.after) WITH ORDINALITY AS u (id, m)
+                UNION ALL
+               SELECT s.parent, 501, '-.->'
+                WHERE s.parent IN (SELECT id FROM shown)
+                  AND s.parent <> ALL (coalesce(s.after, '{}'))) AS x (id, m, arrow)
+          LEFT JOIN shown AS p ON p.id = x.id) AS a
+WINDOW o AS (ORDER BY a.n, a.m)),
+drawn AS (
+SELECT * FROM arrows WHERE n <= 500 AND size - octet_length(line) < 47987)
+SELECT concat('flowchart TD', chr(10), (SELECT string_agg(line, '' ORDER BY n) FROM shown),
+       (SELECT string_agg(line, '' ORDER BY n) FROM drawn),
+       CASE WHEN (SELECT count(*) FROM sized) > (SELECT count(*) FROM shown)
+              OR (SELECT count(*) FROM arrows) > (SELECT count(*) FROM drawn)
+            THEN format('    more["the first %s tasks: there is more than is shown"]%s',
+                        (SELECT count(*) FROM shown), chr(10)) END,
+       (SELECT string_agg(format('    classDef %s %s,color:#000000%s', c.state, c.style, c.dash),
+                          chr(10))
+          FROM (VALUES ('PLAN', 'fill:#ffffff,stroke:#888888', ''),
+                       ('WORK', 'fill:#cfe2ff,stroke:#0a58ca', ''),
+                       ('DONE', 'fill:#d1e7dd,stroke:#146c43', ''),
+                       ('FAIL', 'fill:#f8d7da,stroke:#b02a37', ''),
+                       ('STOP', 'fill:#ffe5d0,stroke:#ca6510', ''),
+                       ('GONE', 'fill:#e9ecef,stroke:#888888', ',stroke-dasharray:4'))
+            AS c (state, style, dash)))
+ WHERE EXISTS (SELECT FROM shown)
+$$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_graph(text) IS
     'the tasks of a flow as a Mermaid flowchart: names, requests, states, times';

@@ -83,11 +83,10 @@ set_private_columns(ResultRow *row, const Activity *activity)
 Datum
 pg_task_activity(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = result_set_begin(fcinfo);
+	ReturnSetInfo *result = result_set_begin(fcinfo, ACTIVITY_COLUMNS);
 	bool sees_all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 	int i;
 
-	result_set_check(result, ACTIVITY_COLUMNS);
 	for (i = 0; Shared && i < Shared->nexecutors; i++)
 	{
 		Activity activity;

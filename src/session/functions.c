@@ -1,37 +1,27 @@
 /*
  * functions.c
- *		The functions that SQL calls and that are neither triggers nor in times.c: pg_task_cancel,
- *		those that a task calls about itself (pg_task_time, pg_task_input, pg_task_again), the
- *		defaults of columns (pg_task_id, pg_task_flow), the function of the row security policy;
- *		and pg_task.id in a parallel worker.
+ *		Functions that SQL calls and that use no row: those that a task calls about itself
+ *		(pg_task_time, pg_task_input, pg_task_again), the defaults of columns (pg_task_id,
+ *		pg_task_flow), the function of the row security policy; and pg_task.id in a parallel worker.
  */
 #include "postgres.h"
 
 #include "access/parallel.h"
-#include "catalog/pg_class.h"
-#include "catalog/pg_type.h"
-#include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
-#include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
 #include "session/functions.h"
-#include "session/notices.h"
-#include "session/served.h"
-#include "session/table_access.h"
 #include "settings.h"
 #include "shared/shared.h"
-#include "task/columns.h"
 #include "task/roles.h"
 #include "task/running.h"
 #include "task/schedule.h"
 
 PGDLLEXPORT Datum pg_task_own(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_cancel(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_time(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_id(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_flow(PG_FUNCTION_ARGS);
@@ -39,7 +29,6 @@ PGDLLEXPORT Datum pg_task_input(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_again(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_own);
-PG_FUNCTION_INFO_V1(pg_task_cancel);
 PG_FUNCTION_INFO_V1(pg_task_time);
 PG_FUNCTION_INFO_V1(pg_task_id);
 PG_FUNCTION_INFO_V1(pg_task_flow);
@@ -56,32 +45,6 @@ pg_task_own(PG_FUNCTION_ARGS)
 	Oid who = PG_NARGS() > 2 ? PG_GETARG_OID(2) : GetUserId();
 
 	PG_RETURN_BOOL(roles_may_act(who, NameStr(*PG_GETARG_NAME(0)), PG_GETARG_INT64(1)));
-}
-
-/*
- * pg_task_cancel(id): stop a waiting or running task of this database that the caller may UPDATE.
- * Returns false, with a NOTICE, if there is no such task that the caller may see.
- */
-Datum
-pg_task_cancel(PG_FUNCTION_ARGS)
-{
-	TableAccess access = table_access_open(ACCESS_ROWS);
-	AccessStatement stop = {
-		.count = 1, .types = (const Oid[]){INT8OID}, .values = (const Datum[]){PG_GETARG_DATUM(0)}};
-	bool stopped;
-
-	served_check_update(access.relid, COLUMN_STATE, "stop");
-	stop.sql = psprintf("UPDATE %s AS t SET state = 'STOP'"
-						" WHERE t.id OPERATOR(pg_catalog.=) $1"
-						"   AND t.state OPERATOR(pg_catalog.=)"
-						"       ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'::pg_catalog.text])%s",
-						access.table, access.condition);
-	SPI_connect();
-	stopped = table_access_write(&access, &stop) > 0;
-	if (!stopped)
-		notices_not_stopped(&access, PG_GETARG_INT64(0));
-	SPI_finish();
-	PG_RETURN_BOOL(stopped);
 }
 
 /* Find the task that this process runs, or whose parallel worker it is. */

@@ -11,9 +11,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "catalog/pg_type.h"
 #include "commands/trigger.h"
-#include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/lsyscache.h"
@@ -50,9 +48,9 @@ begin_statement(void)
 	}
 }
 
-/* May the statement raise one more notice?  The last one says that it is the last. */
-static bool
-may_tell(void)
+/* May the statement raise one more notice, as it then does?  The last one says that it is. */
+bool
+notices_may_tell(void)
 {
 	begin_statement();
 	if (notices.told >= NOTICES_MAX)
@@ -117,7 +115,7 @@ notices_tell_stopped(const TriggerRow *old, const TriggerRow *new)
 	begin_statement();
 	others = notices.stopped - 1;
 	notices.stopped = 0;
-	if (others < 0 || !may_read_ids(new->rel) || !may_tell())
+	if (others < 0 || !may_read_ids(new->rel) || !notices_may_tell())
 		return;
 	id = DatumGetInt64(trigger_value(new, COLUMN_ID, &isnull));
 	ereport(NOTICE,
@@ -133,97 +131,11 @@ notices_tell_stopped(const TriggerRow *old, const TriggerRow *new)
 
 /* ---- a function that has changed nothing ---- */
 
-/* Does a task that the current user sees have the key of this one? */
-#define KEY_IS_TAKEN                                                                      \
-	"EXISTS (SELECT FROM %s AS k WHERE k.queue OPERATOR(pg_catalog.=) t.queue"            \
-	"           AND k.key OPERATOR(pg_catalog.=) t.key"                                   \
-	"           AND k.id OPERATOR(pg_catalog.<>) t.id AND k.state OPERATOR(pg_catalog.=)" \
-	"               ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'::pg_catalog.text]))"
-
-/*
- * Read the state of a task, as it is now and as the current user sees it, in the memory context of
- * SPI; and unless key_taken is NULL, whether a task that he sees has its key, for which he needs
- * more rights.  Returns NULL if he sees no such task.
- */
-static char *
-read_state(const TableAccess *access, int64 id, bool *key_taken)
-{
-	static const Oid columns[] = {TEXTOID, BOOLOID, InvalidOid};
-	const char *sql = "SELECT t.state, %s FROM %s AS t WHERE t.id OPERATOR(pg_catalog.=) $1";
-	const char *key = key_taken ? psprintf(KEY_IS_TAKEN, access->rows) : "false";
-	AccessStatement statement = {.sql = psprintf(sql, key, access->rows),
-								 .count = 1,
-								 .types = (const Oid[]){INT8OID},
-								 .values = (const Datum[]){Int64GetDatum(id)}};
-	bool isnull;
-
-	if (table_access_read(access, &statement, columns) == 0)
-		return NULL;
-	if (key_taken)
-		*key_taken =
-			DatumGetBool(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, &isnull));
-	return SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
-}
-
-static void
-tell_unchanged(int64 id, const char *what, const char *reason, const char *hint)
+/* "hint" may be NULL. */
+void
+notices_tell_unchanged(int64 id, const char *what, const char *reason, const char *hint)
 {
 	ereport(NOTICE, (errmsg("task " INT64_FORMAT " is not %s: %s", id, what, reason),
 					 last_notice() ? errdetail_internal("%s", last_notice()) : 0,
 					 hint ? errhint("%s", hint) : 0));
-}
-
-/* Tell why pg_task_cancel has not stopped this task.  Called within SPI. */
-void
-notices_not_stopped(const TableAccess *access, int64 id)
-{
-	const char *reason = "a policy or a trigger of the table keeps it as it is";
-	char *state;
-
-	if (!may_tell())
-		return;
-	state = read_state(access, id, NULL);
-	if (state == NULL)
-		reason = "you see no such task";
-	else if (strcmp(state, "STOP") == 0)
-		reason = "it was stopped before";
-	else if (strcmp(state, "PLAN") != 0 && strcmp(state, "WORK") != 0)
-		reason = psprintf("it has ended, %s", state);
-	tell_unchanged(id, "stopped", reason, NULL);
-}
-
-/*
- * Tell why pg_task_retry does not run this task again.  "sqlerrcode" is the error that has kept it
- * from that, or 0.  Called within SPI.
- */
-void
-notices_not_retried(const TableAccess *access, int64 id, int sqlerrcode)
-{
-	const char *reason = "a policy or a trigger of the table keeps it as it is";
-	const char *hint = NULL;
-	bool key_taken = false;
-	char *state;
-
-	if (!may_tell())
-		return;
-	state = read_state(access, id, &key_taken);
-	if (state == NULL)
-		reason = "you see no such task";
-	else if (strcmp(state, "PLAN") == 0)
-	{
-		reason = "it is planned already";
-		hint = psprintf("SELECT pg_task_why(" INT64_FORMAT ") says for what it waits.", id);
-	}
-	else if (strcmp(state, "WORK") == 0)
-		reason = "it runs";
-	else if (strcmp(state, "DONE") == 0)
-	{
-		reason = "it is DONE";
-		hint = "UPDATE it, SET state = 'PLAN', to run it once more.";
-	}
-	else if (sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
-		reason = "another transaction has locked its row, or uses its key";
-	else if (key_taken || sqlerrcode == ERRCODE_UNIQUE_VIOLATION)
-		reason = "another task has its key";
-	tell_unchanged(id, "run again", reason, hint);
 }

@@ -7,12 +7,12 @@
 
 #include "postgres.h"
 
-#include "session/table_access.h"
 #include "session/trigger_row.h"
 
 extern void notices_count_stopped(const TriggerRow *old, const TriggerRow *new);
 extern void notices_tell_stopped(const TriggerRow *old, const TriggerRow *new);
-extern void notices_not_stopped(const TableAccess *access, int64 id);
-extern void notices_not_retried(const TableAccess *access, int64 id, int sqlerrcode);
+extern bool notices_may_tell(void);
+extern void
+notices_tell_unchanged(int64 id, const char *what, const char *reason, const char *hint);
 
 #endif /* PG_TASK_NOTICES_H */

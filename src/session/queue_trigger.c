@@ -192,12 +192,9 @@ pg_task_queue_own(PG_FUNCTION_ARGS)
 	const char *pattern = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	const char *matches = queue_is_pattern(pattern) ? "~~" : "=";
 	Oid relid = served_known();
-	AccessStatement find = {.read_only = true,
-							.count = 1,
-							.types = (const Oid[]){TEXTOID},
-							.values = (const Datum[]){PG_GETARG_DATUM(0)}};
 	TableAccess access;
 	char *rows;
+	char *sql;
 	bool own;
 
 	/* a pattern that LIKE would refuse, in one row, is no reason to show no row */
@@ -211,12 +208,12 @@ pg_task_queue_own(PG_FUNCTION_ARGS)
 					" OPERATOR(pg_catalog.=)",
 					access.rows, matches);
 	/* each condition on the state is that of an index */
-	find.sql = psprintf("SELECT WHERE EXISTS (%s 'PLAN'::pg_catalog.text"
-						"                     AND t.waits IS NULL)"
-						" OR EXISTS (%s 'WORK'::pg_catalog.text)",
-						rows, rows);
+	sql = psprintf("SELECT WHERE EXISTS (%s 'PLAN'::pg_catalog.text"
+				   "                     AND t.waits IS NULL)"
+				   " OR EXISTS (%s 'WORK'::pg_catalog.text)",
+				   rows, rows);
 	SPI_connect();
-	own = table_access_read(&access, &find, (const Oid[]){InvalidOid}) > 0;
+	own = table_access_read(&access, sql, table_access_arguments(fcinfo), true) > 0;
 	SPI_finish();
 	PG_RETURN_BOOL(own);
 }

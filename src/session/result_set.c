@@ -20,14 +20,6 @@
 
 #include "session/result_set.h"
 
-/* The caller returns a set of rows, in a tuplestore that lives as long as the query. */
-ReturnSetInfo *
-result_set_begin(FunctionCallInfo fcinfo)
-{
-	InitMaterializedSRF(fcinfo, 0);
-	return (ReturnSetInfo *) fcinfo->resultinfo;
-}
-
 /* Fail unless the function is declared with as many columns as its rows have. */
 static void
 check_columns(TupleDesc desc, int columns)
@@ -39,11 +31,15 @@ check_columns(TupleDesc desc, int columns)
 					errhint("ALTER EXTENSION pg_task UPDATE")));
 }
 
-/* The same for a set of rows, which result_set_begin has returned. */
-void
-result_set_check(const ReturnSetInfo *result, int columns)
+/* The caller returns a set of rows, in a tuplestore that lives as long as the query. */
+ReturnSetInfo *
+result_set_begin(FunctionCallInfo fcinfo, int columns)
 {
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	InitMaterializedSRF(fcinfo, 0);
 	check_columns(result->setDesc, columns);
+	return result;
 }
 
 /* The caller returns one row: return the description of it. */

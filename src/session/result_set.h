@@ -28,9 +28,8 @@ typedef struct ResultDatabase
 	bool is_open; /* the caller is a member of its owner, or of pg_read_all_stats */
 } ResultDatabase;
 
-extern ReturnSetInfo *result_set_begin(FunctionCallInfo fcinfo);
+extern ReturnSetInfo *result_set_begin(FunctionCallInfo fcinfo, int columns);
 extern TupleDesc result_row_desc(FunctionCallInfo fcinfo, int columns);
-extern void result_set_check(const ReturnSetInfo *result, int columns);
 extern void result_row_begin(ResultRow *row);
 extern void result_row_set(ResultRow *row, int column, Datum value);
 extern void result_row_set_name(ResultRow *row, int column, const char *name);

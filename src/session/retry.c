@@ -1,18 +1,18 @@
 /*
  * retry.c
- *		pg_task_retry: runs tasks again that have failed, if the caller may UPDATE them.
+ *		pg_task_cancel and pg_task_retry: stop tasks, or run them again that have failed, if the
+ *		caller may UPDATE them.
  *
  * Rows are planned again in batches, each in a subtransaction: a key may be taken by a row that the
- * caller cannot see, so only the unique index knows.  A batch that it refuses is tried again in
- * smaller ones, until the row is found; that row is skipped.
+ * caller cannot see, so only the unique index knows.  A batch that it refuses is halved, until the
+ * row is found; that row is skipped.
  *
- * The trigger writes the times (pg_task_timed).  In SQL the functions have a fixed search_path, so
- * the statements here need no schema for operators.
+ * The trigger writes the times (pg_task_timed).  In SQL pg_task_retry has a fixed search_path, so
+ * its statements need no schema for operators.
  */
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/tupdesc.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "executor/tuptable.h"
@@ -23,11 +23,7 @@
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/rel.h"
-#include "utils/syscache.h"
-#include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
 #include "session/notices.h"
@@ -36,15 +32,126 @@
 #include "session/table_access.h"
 #include "task/subtransaction.h"
 
+PGDLLEXPORT Datum pg_task_cancel(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_retry(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_retry_all(PG_FUNCTION_ARGS);
 
+PG_FUNCTION_INFO_V1(pg_task_cancel);
 PG_FUNCTION_INFO_V1(pg_task_retry);
 PG_FUNCTION_INFO_V1(pg_task_retry_all);
 
-/* Rows that one statement plans again, and rows that it plans after a key of those was taken. */
+/* Rows that one statement plans again. */
 #define BATCH_MAX 1000
-#define SMALL_BATCH_MAX 32
+
+/* ---- why nothing has changed ---- */
+
+/* Does a task that the current user sees have the key of this one? */
+#define KEY_IS_TAKEN                                                                      \
+	"EXISTS (SELECT FROM %s AS k WHERE k.queue OPERATOR(pg_catalog.=) t.queue"            \
+	"           AND k.key OPERATOR(pg_catalog.=) t.key"                                   \
+	"           AND k.id OPERATOR(pg_catalog.<>) t.id AND k.state OPERATOR(pg_catalog.=)" \
+	"               ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'::pg_catalog.text]))"
+
+/*
+ * Read the state of a task, as it is now and as the current user sees it; and with key_taken,
+ * whether a task that he sees has its key, for which he needs more rights.  "": he sees no such
+ * task.
+ */
+static const char *
+read_state(const TableAccess *access, int64 id, bool *key_taken)
+{
+	const char *sql = "SELECT t.state::pg_catalog.text, (%s)::pg_catalog.bool FROM %s AS t"
+					  " WHERE t.id OPERATOR(pg_catalog.=) $1";
+	const char *key = key_taken ? psprintf(KEY_IS_TAKEN, access->rows) : "false";
+	bool isnull;
+
+	if (table_access_read(access, psprintf(sql, key, access->rows),
+						  table_access_param(INT8OID, Int64GetDatum(id)), false) == 0)
+		return "";
+	if (key_taken)
+		*key_taken =
+			DatumGetBool(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, &isnull));
+	return SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
+}
+
+/* Tell why pg_task_cancel has not stopped this task. */
+static void
+tell_not_stopped(const TableAccess *access, int64 id)
+{
+	const char *reason = "a policy or a trigger of the table keeps it as it is";
+	const char *state;
+
+	if (!notices_may_tell())
+		return;
+	state = read_state(access, id, NULL);
+	if (state[0] == '\0')
+		reason = "you see no such task";
+	else if (strcmp(state, "STOP") == 0)
+		reason = "it was stopped before";
+	else if (strcmp(state, "PLAN") != 0 && strcmp(state, "WORK") != 0)
+		reason = psprintf("it has ended, %s", state);
+	notices_tell_unchanged(id, "stopped", reason, NULL);
+}
+
+/* Tell why pg_task_retry does not run this task again.  "refused": the SQLSTATE, or 0. */
+static void
+tell_not_retried(const TableAccess *access, int64 id, int refused)
+{
+	const char *reason = "a policy or a trigger of the table keeps it as it is";
+	const char *hint = NULL;
+	bool key_taken = false;
+	const char *state;
+
+	if (!notices_may_tell())
+		return;
+	state = read_state(access, id, &key_taken);
+	if (state[0] == '\0')
+		reason = "you see no such task";
+	else if (strcmp(state, "PLAN") == 0)
+	{
+		reason = "it is planned already";
+		hint = psprintf("SELECT pg_task_why(" INT64_FORMAT ") says for what it waits.", id);
+	}
+	else if (strcmp(state, "WORK") == 0)
+		reason = "it runs";
+	else if (strcmp(state, "DONE") == 0)
+	{
+		reason = "it is DONE";
+		hint = "UPDATE it, SET state = 'PLAN', to run it once more.";
+	}
+	else if (refused == ERRCODE_LOCK_NOT_AVAILABLE)
+		reason = "another transaction has locked its row, or uses its key";
+	else if (key_taken || refused == ERRCODE_UNIQUE_VIOLATION)
+		reason = "another task has its key";
+	notices_tell_unchanged(id, "run again", reason, hint);
+}
+
+/* ---- pg_task_cancel ---- */
+
+/*
+ * pg_task_cancel(id): stop a waiting or running task of this database that the caller may UPDATE.
+ * Returns false, with a NOTICE, if there is no such task that the caller may see.
+ */
+Datum
+pg_task_cancel(PG_FUNCTION_ARGS)
+{
+	TableAccess access = table_access_open(ACCESS_ROWS);
+	const char *sql = "UPDATE %s AS t SET state = 'STOP' WHERE t.id OPERATOR(pg_catalog.=) $1"
+					  " AND t.state OPERATOR(pg_catalog.=)"
+					  "     ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'::pg_catalog.text])%s";
+	bool stopped;
+
+	served_check_update(access.relid, COLUMN_STATE, "stop");
+	SPI_connect();
+	stopped = table_access_write(&access, psprintf(sql, access.table, access.condition),
+								 table_access_arguments(fcinfo)) > 0;
+	if (!stopped)
+		tell_not_stopped(&access, PG_GETARG_INT64(0));
+	SPI_finish();
+	PG_RETURN_BOOL(stopped);
+}
+
+/* ---- pg_task_retry ---- */
 
 /* A call of one of the functions. */
 typedef struct Retry
@@ -53,6 +160,10 @@ typedef struct Retry
 	const char *states; /* in which a row is planned again, in SQL */
 	bool is_owner;		/* the caller has the rights of the owner of the table */
 	int refused;		/* the SQLSTATE for which the last rows were not planned; 0: none */
+	/* of the statement that runs */
+	Datum *ids;
+	int count;
+	int planned;
 } Retry;
 
 static Retry
@@ -67,18 +178,17 @@ begin_retry(const char *states)
 }
 
 /*
- * Plan these rows again.  Of several with the same key only the last one is, and none whose key is
- * taken by a row that the caller sees.  Returns their number.
+ * Plan the rows of a Retry again.  Of several with the same key only the last one is, and none
+ * whose key is taken by a row that the caller sees.
  */
-static int
-plan_rows(const Retry *retry, const Datum *ids, int count)
+static void
+plan_rows(void *arg)
 {
-	const char *rows = retry->access.rows;
-	Datum value = PointerGetDatum(
-		construct_array((Datum *) ids, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, 'd'));
-	AccessStatement plan = {.count = 1, .types = (const Oid[]){INT8ARRAYOID}, .values = &value};
-
-	plan.sql = psprintf(
+	Retry *retry = arg;
+	const TableAccess *access = &retry->access;
+	ArrayType *ids =
+		construct_array(retry->ids, retry->count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, 'd');
+	const char *sql =
 		"UPDATE %s AS t SET state = 'PLAN', failed = 0%s"
 		"  FROM (SELECT DISTINCT ON (c.queue, c.key, CASE WHEN c.key IS NULL THEN c.id END) c.id"
 		"          FROM %s AS c"
@@ -88,73 +198,39 @@ plan_rows(const Retry *retry, const Datum *ids, int count)
 		"                                WHERE k.queue = c.queue AND k.key = c.key"
 		"                                  AND k.state IN ('PLAN', 'WORK')))"
 		"         ORDER BY c.queue, c.key, CASE WHEN c.key IS NULL THEN c.id END, c.id DESC) AS n"
-		" WHERE t.id = n.id AND t.state IN (%s)%s",
-		retry->access.table, retry->is_owner ? ", crashed = 0" : "", rows, retry->states, rows,
-		retry->states, retry->access.condition);
-	return (int) table_access_write(&retry->access, &plan);
-}
+		" WHERE t.id = n.id AND t.state IN (%s)%s";
 
-/* What plan_rows is called with, and returns. */
-typedef struct Attempt
-{
-	const Retry *retry;
-	const Datum *ids;
-	int count;
-	int planned;
-} Attempt;
-
-static void
-plan_attempt(void *arg)
-{
-	Attempt *attempt = arg;
-
-	attempt->planned = plan_rows(attempt->retry, attempt->ids, attempt->count);
+	sql = psprintf(sql, access->table, retry->is_owner ? ", crashed = 0" : "", access->rows,
+				   retry->states, access->rows, retry->states, access->condition);
+	retry->planned = (int) table_access_write(
+		access, sql, table_access_param(INT8ARRAYOID, PointerGetDatum(ids)));
 }
 
 /*
- * The same in a subtransaction.  Returns -1 if a row that the caller does not see, or that another
- * session has just written, has one of the keys, or if lock_timeout has ended the wait for another
- * transaction: then nothing was written.
+ * Plan rows again, in a subtransaction.  If a row that the caller does not see, or that another
+ * session has just written, has one of the keys, or lock_timeout has ended the wait for another
+ * transaction, plan each half.  Returns how many were planned; the others were skipped.
  */
 static int
-try_plan_rows(Retry *retry, const Datum *ids, int count)
+plan_batch(Retry *retry, Datum *ids, int count)
 {
-	Attempt attempt = {retry, ids, count, -1};
-	ErrorData *error = subtransaction_try(plan_attempt, &attempt);
+	ErrorData *error;
 
+	CHECK_FOR_INTERRUPTS();
+	retry->ids = ids;
+	retry->count = count;
+	error = subtransaction_try(plan_rows, retry);
 	if (error == NULL)
-		return attempt.planned;
+		return retry->planned;
 	if (error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION &&
 		error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
 		ReThrowError(error);
 	retry->refused = error->sqlerrcode;
 	FreeErrorData(error);
-	return -1;
-}
-
-/*
- * Plan rows again, in batches of this size.  Returns how many were planned; the others were
- * skipped. Each row is tried three times at most.
- */
-static int
-plan_batches(Retry *retry, const Datum *ids, int count, int size)
-{
-	int planned = 0;
-	int i;
-
-	for (i = 0; i < count; i += size)
-	{
-		int batch = Min(size, count - i);
-		int done;
-
-		CHECK_FOR_INTERRUPTS();
-		done = try_plan_rows(retry, &ids[i], batch);
-		if (done < 0 && batch > 1)
-			done =
-				plan_batches(retry, &ids[i], batch, size > SMALL_BATCH_MAX ? SMALL_BATCH_MAX : 1);
-		planned += Max(done, 0);
-	}
-	return planned;
+	if (count == 1)
+		return 0;
+	return plan_batch(retry, ids, count / 2) +
+		   plan_batch(retry, &ids[count / 2], count - count / 2);
 }
 
 /*
@@ -169,57 +245,11 @@ pg_task_retry(PG_FUNCTION_ARGS)
 	bool planned;
 
 	SPI_connect();
-	planned = plan_batches(&retry, &id, 1, 1) > 0;
+	planned = plan_batch(&retry, &id, 1) > 0;
 	if (!planned)
-		notices_not_retried(&retry.access, DatumGetInt64(id), retry.refused);
+		tell_not_retried(&retry.access, DatumGetInt64(id), retry.refused);
 	SPI_finish();
 	PG_RETURN_BOOL(planned);
-}
-
-/*
- * Plan all rows again whose ids are in the store, of this description: in *planned, how many were.
- */
-static void
-plan_all(Retry *retry, Tuplestorestate *store, TupleDesc desc, int64 *planned, int64 *skipped)
-{
-	MemoryContext caller = CurrentMemoryContext;
-	MemoryContext batch = AllocSetContextCreate(caller, "pg_task retry", ALLOCSET_DEFAULT_SIZES);
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
-	Datum ids[BATCH_MAX];
-	bool isnull;
-	int count;
-
-	do
-	{
-		int done;
-
-		for (count = 0; count < BATCH_MAX && tuplestore_gettupleslot(store, true, false, slot);
-			 count++)
-			ids[count] = slot_getattr(slot, 1, &isnull);
-		MemoryContextSwitchTo(batch);
-		done = plan_batches(retry, ids, count, BATCH_MAX);
-		*planned += done;
-		*skipped += count - done;
-		MemoryContextSwitchTo(caller);
-		MemoryContextReset(batch);
-	} while (count > 0);
-	ExecDropSingleTupleTableSlot(slot);
-	MemoryContextDelete(batch);
-}
-
-/* Read the ids of the failures with this code and not before this time. */
-static void
-read_ids(const Retry *retry, const Datum *arguments, Tuplestorestate *store, TupleDesc desc)
-{
-	AccessStatement read = {
-		.count = 2, .types = (const Oid[]){TEXTOID, TIMESTAMPTZOID}, .values = arguments};
-
-	read.sql = psprintf("SELECT t.id FROM %s AS t"
-						" WHERE t.state IN (%s) AND t.sqlstate = $1"
-						"   AND coalesce(t.stop, t.dt) >= $2"
-						" ORDER BY t.id DESC",
-						retry->access.rows, retry->states);
-	table_access_fill(&retry->access, &read, store, desc);
 }
 
 /* Check that this is the code of an error, so that a slip is not taken for "no such task". */
@@ -233,6 +263,17 @@ check_sqlstate(const char *code)
 						 " \"sqlstate\".")));
 }
 
+/* Read the ids of the failures that the arguments of a function name. */
+static void
+read_ids(const Retry *retry, FunctionCallInfo fcinfo, Tuplestorestate *store, TupleDesc desc)
+{
+	const char *sql = "SELECT t.id FROM %s AS t WHERE t.state IN (%s) AND t.sqlstate = $1"
+					  " AND coalesce(t.stop, t.dt) >= $2 ORDER BY t.id DESC";
+
+	table_access_fill(&retry->access, psprintf(sql, retry->access.rows, retry->states),
+					  table_access_arguments(fcinfo), false, store, desc);
+}
+
 /*
  * pg_task_retry(sqlstate, since): run all tasks again that have failed, or were given up, with this
  * code and not before this time.  Returns how many are planned again, and how many were skipped.
@@ -241,23 +282,42 @@ Datum
 pg_task_retry_all(PG_FUNCTION_ARGS)
 {
 	Retry retry = begin_retry("'FAIL', 'GONE'");
-	Datum arguments[] = {PG_GETARG_DATUM(0), PG_GETARG_DATUM(1)};
-	bool isnull[2] = {false, false};
+	TupleDesc row = result_row_desc(fcinfo, 2);
+	TupleDesc desc = BuildDescFromLists(list_make1(makeString("id")), list_make1_oid(INT8OID),
+										list_make1_int(-1), list_make1_oid(InvalidOid));
+	Tuplestorestate *store = tuplestore_begin_heap(false, false, work_mem);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+	MemoryContext batch =
+		AllocSetContextCreate(CurrentMemoryContext, "pg_task retry", ALLOCSET_DEFAULT_SIZES);
 	int64 planned = 0;
 	int64 skipped = 0;
+	Datum ids[BATCH_MAX];
+	bool isnull[2] = {false, false};
 	Datum values[2];
-	TupleDesc desc = result_row_desc(fcinfo, lengthof(values));
-	TupleDesc id = BuildDescFromLists(list_make1(makeString("id")), list_make1_oid(INT8OID),
-									  list_make1_int(-1), list_make1_oid(InvalidOid));
-	Tuplestorestate *store = tuplestore_begin_heap(false, false, work_mem);
+	int count;
 
 	check_sqlstate(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	SPI_connect();
-	read_ids(&retry, arguments, store, id);
-	plan_all(&retry, store, id, &planned, &skipped);
+	read_ids(&retry, fcinfo, store, desc);
+	do
+	{
+		MemoryContext old;
+		int done;
+
+		for (count = 0; count < BATCH_MAX && tuplestore_gettupleslot(store, true, false, slot);
+			 count++)
+			ids[count] = slot_getattr(slot, 1, &isnull[0]);
+		old = MemoryContextSwitchTo(batch);
+		done = count > 0 ? plan_batch(&retry, ids, count) : 0;
+		planned += done;
+		skipped += count - done;
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(batch);
+	} while (count > 0);
 	SPI_finish();
+	ExecDropSingleTupleTableSlot(slot);
 	tuplestore_end(store);
 	values[0] = Int64GetDatum(planned);
 	values[1] = Int64GetDatum(skipped);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, isnull)));
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(row, values, isnull)));
 }

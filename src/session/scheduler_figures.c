@@ -220,13 +220,12 @@ fill_row(ResultRow *row, const DatabaseFigures *figures, ClockNow now)
 Datum
 pg_stat_task_scheduler(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = result_set_begin(fcinfo);
+	ReturnSetInfo *result = result_set_begin(fcinfo, RESULT_COLUMNS);
 	DatabaseFigures *all;
 	ResultRow row;
 	int count;
 	int i;
 
-	result_set_check(result, RESULT_COLUMNS);
 	if (Shared == NULL)
 		return (Datum) 0;
 	all = palloc_array(DatabaseFigures, SHARED_DATABASES);

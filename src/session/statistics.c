@@ -76,12 +76,11 @@ set_queue(ResultRow *row, const StatRecord *record)
 Datum
 pg_stat_task(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = result_set_begin(fcinfo);
+	ReturnSetInfo *result = result_set_begin(fcinfo, RESULT_COLUMNS);
 	StatRecord record;
 	int i;
 	int j;
 
-	result_set_check(result, RESULT_COLUMNS);
 	for (i = 0; Statistics && statistics_read(i, &record); i++)
 	{
 		ResultRow row;

@@ -189,19 +189,32 @@ table_access_open(AccessKind kind)
 
 /* ---- statements ---- */
 
-static ParamListInfo
-make_params(const AccessStatement *statement)
+/* A statement has one parameter. */
+ParamListInfo
+table_access_param(Oid type, Datum value)
 {
-	ParamListInfo params = makeParamList(statement->count);
+	ParamListInfo params = makeParamList(1);
+
+	params->params[0] =
+		(ParamExternData){.value = value, .pflags = PARAM_FLAG_CONST, .ptype = type};
+	return params;
+}
+
+/* The parameters of a statement are the arguments of this function. */
+ParamListInfo
+table_access_arguments(FunctionCallInfo fcinfo)
+{
+	ParamListInfo params = makeParamList(fcinfo->nargs);
+	int count;
+	Oid *types;
 	int i;
 
-	for (i = 0; i < statement->count; i++)
-	{
-		params->params[i].ptype = statement->types[i];
-		params->params[i].value = statement->values[i];
-		params->params[i].isnull = false;
-		params->params[i].pflags = PARAM_FLAG_CONST;
-	}
+	(void) get_func_signature(fcinfo->flinfo->fn_oid, &types, &count);
+	for (i = 0; i < count; i++)
+		params->params[i] = (ParamExternData){.value = fcinfo->args[i].value,
+											  .isnull = fcinfo->args[i].isnull,
+											  .pflags = PARAM_FLAG_CONST,
+											  .ptype = types[i]};
 	return params;
 }
 
@@ -248,30 +261,27 @@ check_code(const TableAccess *access, bool writes)
 }
 
 /*
- * Execute a statement, connected to SPI, and return the code of that.  After an error, the end of
- * the transaction restores the user and the settings.
+ * Execute a statement, connected to SPI, which returns this code.  After an error, the end of the
+ * transaction restores the user and the settings.
  */
-static int
-execute(const TableAccess *access, const AccessStatement *statement, bool writes,
-		DestReceiver *dest)
+static void
+execute(const TableAccess *access, const char *sql, SPIExecuteOptions options, int expected)
 {
-	SPIExecuteOptions options = {
-		.params = make_params(statement), .read_only = statement->read_only, .dest = dest};
-	NamedTable outer;
 	bool as_owner = access->user == access->owner;
-	bool barred;
 	volatile int code = 0;
+	NamedTable outer;
 	OwnerScope scope;
+	bool barred;
 
 	if (as_owner)
-		check_code(access, writes);
-	outer = named_table_expect(statement->sql, access->relid);
+		check_code(access, expected != SPI_OK_SELECT);
+	outer = named_table_expect(sql, access->relid);
 	barred = owner_code_bar(as_owner);
 	PG_TRY();
 	{
 		if (OidIsValid(access->user))
 			become_user(access, &scope);
-		code = SPI_execute_extended(statement->sql, &options);
+		code = SPI_execute_extended(sql, &options);
 		if (OidIsValid(access->user))
 		{
 			AtEOXact_GUC(false, scope.nest_level);
@@ -284,52 +294,43 @@ execute(const TableAccess *access, const AccessStatement *statement, bool writes
 		named_table_restore(outer);
 	}
 	PG_END_TRY();
-	return code;
-}
-
-static void
-expect_code(int code, int expected)
-{
 	if (code != expected)
 		elog(ERROR, "could not use the task table: %s", SPI_result_code_string(code));
 }
 
 /*
- * Read rows, which are those of SPI.  They must have columns of these types; InvalidOid is the end.
- * Returns their number.
+ * Read rows, which are those of SPI; "read_only": with the snapshot of the caller's statement.
+ * Casts in the statement see to the types.  Returns their number.
  */
 uint64
-table_access_read(const TableAccess *access, const AccessStatement *statement, const Oid *columns)
+table_access_read(const TableAccess *access, const char *sql, ParamListInfo params, bool read_only)
 {
-	TupleDesc desc;
-	int i;
+	SPIExecuteOptions options = {.params = params, .read_only = read_only};
 
-	expect_code(execute(access, statement, false, NULL), SPI_OK_SELECT);
-	desc = SPI_tuptable->tupdesc;
-	for (i = 0; OidIsValid(columns[i]); i++)
-		if (i >= desc->natts || TupleDescAttr(desc, i)->atttypid != columns[i])
-			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
+	execute(access, sql, options, SPI_OK_SELECT);
 	return SPI_processed;
 }
 
-/* Read rows of this description into a tuplestore. */
+/* The same into a tuplestore, of rows of this description. */
 void
-table_access_fill(const TableAccess *access, const AccessStatement *statement,
+table_access_fill(const TableAccess *access, const char *sql, ParamListInfo params, bool read_only,
 				  Tuplestorestate *store, TupleDesc desc)
 {
-	DestReceiver *dest = CreateDestReceiver(DestTuplestore);
+	SPIExecuteOptions options = {.params = params, .read_only = read_only};
 
-	SetTuplestoreDestReceiverParams(
-		dest, store, CurrentMemoryContext, false, desc,
-		"the function was declared by another version of pg_task: ALTER EXTENSION pg_task UPDATE");
-	expect_code(execute(access, statement, false, dest), SPI_OK_SELECT);
-	dest->rDestroy(dest);
+	options.dest = CreateDestReceiver(DestTuplestore);
+	SetTuplestoreDestReceiverParams(options.dest, store, CurrentMemoryContext, false, desc,
+									"the task table has changed");
+	execute(access, sql, options, SPI_OK_SELECT);
+	options.dest->rDestroy(options.dest);
 }
 
 /* UPDATE rows.  Returns their number. */
 uint64
-table_access_write(const TableAccess *access, const AccessStatement *statement)
+table_access_write(const TableAccess *access, const char *sql, ParamListInfo params)
 {
-	expect_code(execute(access, statement, true, NULL), SPI_OK_UPDATE);
+	SPIExecuteOptions options = {.params = params};
+
+	execute(access, sql, options, SPI_OK_UPDATE);
 	return SPI_processed;
 }

@@ -6,14 +6,15 @@
  *
  *		TableAccess access = table_access_open(ACCESS_ROWS);
  *
- *		table_access_read(&access, psprintf("SELECT t.id FROM %s AS t", access.rows), ...);
+ *		table_access_read(&access, "SELECT ...", params, false);
  */
 #ifndef PG_TASK_TABLE_ACCESS_H
 #define PG_TASK_TABLE_ACCESS_H
 
 #include "postgres.h"
 
-#include "access/tupdesc.h"
+#include "fmgr.h"
+#include "nodes/params.h"
 #include "utils/tuplestore.h"
 
 /* What a function tells. */
@@ -34,21 +35,13 @@ typedef struct TableAccess
 	const char *condition; /* ends the WHERE of that, in which the table is t; may be "" */
 } TableAccess;
 
-/* A statement; its arguments are not NULL. */
-typedef struct AccessStatement
-{
-	const char *sql;
-	bool read_only; /* with the snapshot of the caller's statement */
-	int count;		/* of arguments */
-	const Oid *types;
-	const Datum *values;
-} AccessStatement;
-
 extern TableAccess table_access_open(AccessKind kind);
+extern ParamListInfo table_access_param(Oid type, Datum value);
+extern ParamListInfo table_access_arguments(FunctionCallInfo fcinfo);
 extern uint64
-table_access_read(const TableAccess *access, const AccessStatement *statement, const Oid *columns);
-extern void table_access_fill(const TableAccess *access, const AccessStatement *statement,
-							  Tuplestorestate *store, TupleDesc desc);
-extern uint64 table_access_write(const TableAccess *access, const AccessStatement *statement);
+table_access_read(const TableAccess *access, const char *sql, ParamListInfo params, bool read_only);
+extern void table_access_fill(const TableAccess *access, const char *sql, ParamListInfo params,
+							  bool read_only, Tuplestorestate *store, TupleDesc desc);
+extern uint64 table_access_write(const TableAccess *access, const char *sql, ParamListInfo params);
 
 #endif /* PG_TASK_TABLE_ACCESS_H */

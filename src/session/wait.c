@@ -74,7 +74,7 @@ typedef struct TaskWait
 /* Of a partitioned table several rows may have the id: then one that has not ended counts. */
 static const char look_sql[] =
 	"SELECT s.state, s.writer FROM pg_catalog.unnest($1) WITH ORDINALITY AS a (id, n)"
-	"  LEFT JOIN LATERAL (SELECT t.state, %s AS writer FROM %s AS t"
+	"  LEFT JOIN LATERAL (SELECT t.state::pg_catalog.text, %s AS writer FROM %s AS t"
 	"                      WHERE t.id OPERATOR(pg_catalog.=) a.id"
 	"                      ORDER BY t.state OPERATOR(pg_catalog.=) ANY"
 	"                               (ARRAY['PLAN'::pg_catalog.text, 'WORK']) DESC"
@@ -109,9 +109,7 @@ read_states(TaskWait *wait, int first, int count)
 	/* a right to the system column is needed only where it can matter */
 	const char *writer =
 		TransactionIdIsValid(GetTopTransactionIdIfAny()) ? "t.xmin" : "NULL::pg_catalog.xid";
-	static const Oid columns[] = {TEXTOID, XIDOID, InvalidOid};
 	TableAccess access = table_access_open(ACCESS_ROWS);
-	AccessStatement read = {.count = 1, .types = (const Oid[]){INT8ARRAYOID}};
 	Datum *ids = palloc(count * sizeof(Datum));
 	Datum value;
 	int i;
@@ -120,9 +118,8 @@ read_states(TaskWait *wait, int first, int count)
 		ids[i] = Int64GetDatum(wait->ids[first + i]);
 	value = PointerGetDatum(
 		construct_array(ids, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	read.values = &value;
-	read.sql = psprintf(look_sql, writer, access.rows);
-	if (table_access_read(&access, &read, columns) != (uint64) count)
+	if (table_access_read(&access, psprintf(look_sql, writer, access.rows),
+						  table_access_param(INT8ARRAYOID, value), false) != (uint64) count)
 		elog(ERROR, "could not read the states of tasks");
 }
 
@@ -339,8 +336,7 @@ pg_task_wait(PG_FUNCTION_ARGS)
 						errmsg("pg_task_wait needs the isolation level READ COMMITTED"),
 						errdetail("This transaction sees nothing that ends after its first query."),
 						errhint("CALL pg_task_wait_for outside of a transaction block.")));
-	result = result_set_begin(fcinfo);
-	result_set_check(result, 2);
+	result = result_set_begin(fcinfo, 2);
 	SPI_connect();
 	wait = read_arguments(fcinfo, FUNCTION_SECONDS * USECS_PER_SEC);
 	wait_for_end(&wait, false);

@@ -45,43 +45,18 @@ PGDLLEXPORT Datum pg_task_why(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_why);
 
-/* The columns that are read, in this order. */
-typedef enum WhyColumn
-{
-	WHY_ID = 1,
-	WHY_STATE,
-	WHY_DT,
-	WHY_PLANNED,
-	WHY_START,
-	WHY_STOP,
-	WHY_QUEUE,
-	WHY_MAX,
-	WHY_PRIORITY,
-	WHY_ROLE,
-	WHY_ROLE_ID,
-	WHY_ATTEMPT,
-	WHY_FAILED,
-	WHY_CRASHED,
-	WHY_ERROR,
-	WHY_SQLSTATE,
-	WHY_DELAY,
-	WHY_BACKOFF,
-	WHY_CRON,
-	WHY_PID,
-	WHY_WAITS,
-	WHY_TABLE,
-	WHY_XMIN,
-	WHY_XMAX
-} WhyColumn;
-
-#define COLUMNS_SQL                                                                \
-	"t.id, t.state, t.dt, t.planned, t.start, t.stop, t.queue, t.max, t.priority," \
-	" t.role, t.role_id, t.attempt, t.failed, t.crashed, t.error, t.sqlstate,"     \
-	" CASE WHEN t.delay IS NULL THEN -1"                                           \
-	"      ELSE least(extract(epoch FROM t.delay), " CppAsString2(                 \
-		TASK_DELAY_MAX) ")"                                                        \
-						"           * 1000000 END::int8,"                          \
-						" coalesce(t.backoff, -1)::float8, t.cron, t.pid, t.waits, t.tableoid, t.xmin, t.xmax"
+/* What is read of the row, by these names. */
+#define COLUMNS_SQL                                                                                        \
+	"t.state::text, t.dt::timestamptz, t.start::timestamptz, t.stop::timestamptz, t.queue::text,"          \
+	" t.max::int4, t.role::name, t.role_id::int8, t.attempt::int4,"                                        \
+	" coalesce(t.failed, 0)::int4 AS failed, coalesce(t.crashed, 0)::int4 AS crashed,"                     \
+	" coalesce(', after: ' || t.error || ' (' || coalesce(t.sqlstate, '') || ')', '') AS ended,"           \
+	" CASE WHEN t.delay IS NULL THEN -1"                                                                   \
+	"      ELSE least(extract(epoch FROM t.delay), " CppAsString2(                                         \
+		TASK_DELAY_MAX) ") * 1000000"                                                                      \
+						"      END::int8 AS delay,"                                                        \
+						" coalesce(t.backoff, -1)::float8 AS backoff, coalesce(t.cron, '')::text AS cron," \
+						" t.waits::int8, t.tableoid::oid, t.xmin::xid, t.xmax::xid"
 
 /* A task, and what is known that may keep it from running. */
 typedef struct WhyTask
@@ -104,36 +79,30 @@ typedef struct WhyTask
 /* ---- the values of the row ---- */
 
 static bool
-is_null(const WhyTask *task, WhyColumn which)
+is_null(const WhyTask *task, const char *column)
 {
 	bool isnull;
 
-	(void) SPI_getbinval(task->tuple, task->desc, which, &isnull);
+	(void) SPI_getbinval(task->tuple, task->desc, SPI_fnumber(task->desc, column), &isnull);
 	return isnull;
 }
 
 /* The value of a column, which is not NULL. */
 static Datum
-value_of(const WhyTask *task, WhyColumn which)
+value_of(const WhyTask *task, const char *column)
 {
 	bool isnull;
 
-	return SPI_getbinval(task->tuple, task->desc, which, &isnull);
+	return SPI_getbinval(task->tuple, task->desc, SPI_fnumber(task->desc, column), &isnull);
 }
 
 /* The value of a column as text; "" for NULL. */
 static const char *
-text_of(const WhyTask *task, WhyColumn which)
+text_of(const WhyTask *task, const char *column)
 {
-	char *text = SPI_getvalue(task->tuple, task->desc, which);
+	char *text = SPI_getvalue(task->tuple, task->desc, SPI_fnumber(task->desc, column));
 
 	return text ? text : "";
-}
-
-static int
-count_of(const WhyTask *task, WhyColumn which)
-{
-	return is_null(task, which) ? 0 : DatumGetInt32(value_of(task, which));
 }
 
 /* A time as the session shows it. */
@@ -143,23 +112,7 @@ time_text(TimestampTz time)
 	return DatumGetCString(DirectFunctionCall1(timestamptz_out, TimestampTzGetDatum(time)));
 }
 
-/* How the last run has ended, for the end of a sentence: "" if nothing is known. */
-static const char *
-last_error(const WhyTask *task)
-{
-	if (is_null(task, WHY_ERROR))
-		return "";
-	return psprintf(", after: %s (%s)", text_of(task, WHY_ERROR), text_of(task, WHY_SQLSTATE));
-}
-
 /* ---- the reasons: each function returns NULL if it does not apply ---- */
-
-/* A process, for a sentence. */
-static const char *
-process_text(int pid)
-{
-	return pid == 0 ? "a prepared transaction" : psprintf("pid %d", pid);
-}
 
 /* The database is a copy of another one, or was restored. */
 static const char *
@@ -186,16 +139,16 @@ explain_state(const WhyTask *task)
 		if (survey->has_run)
 			return psprintf("%s, but its run in pid %d has not ended yet", task->state,
 							survey->executor_pid);
-		return psprintf("it has ended: %s at %s%s", task->state, text_of(task, WHY_STOP),
-						last_error(task));
+		return psprintf("it has ended: %s at %s%s", task->state, text_of(task, "stop"),
+						text_of(task, "ended"));
 	}
 	if (!survey->has_run && RecoveryInProgress())
-		return psprintf("it runs since %s on the primary", text_of(task, WHY_START));
+		return psprintf("it runs since %s on the primary", text_of(task, "start"));
 	if (!survey->has_run)
 		return "its run was interrupted; it is planned again at once";
 	if (!survey->has_begun)
 		return psprintf("it runs next in pid %d, which runs another task", survey->executor_pid);
-	return psprintf("it runs since %s in pid %d", text_of(task, WHY_START), survey->executor_pid);
+	return psprintf("it runs since %s in pid %d", text_of(task, "start"), survey->executor_pid);
 }
 
 /* Is the database one of those that pg_task.database names? */
@@ -239,9 +192,9 @@ explain_service(const WhyTask *task pg_attribute_unused())
 static const char *
 explain_dependency(const WhyTask *task)
 {
-	if (is_null(task, WHY_WAITS))
+	if (is_null(task, "waits"))
 		return NULL;
-	return psprintf("it waits for task %s", text_of(task, WHY_WAITS));
+	return psprintf("it waits for task %s", text_of(task, "waits"));
 }
 
 /* The queue starts nothing at this time, whatever runs, as far as its rule says so now. */
@@ -275,9 +228,9 @@ explain_time(const WhyTask *task)
 	{
 		pause = explain_pause_at(task, task->dt);
 		return psprintf("planned for %s%s%s%s", time_text(task->dt), pause ? ", and " : "",
-						pause ? pause : "", last_error(task));
+						pause ? pause : "", text_of(task, "ended"));
 	}
-	if (strcmp(text_of(task, WHY_CRON), "@reboot") == 0)
+	if (strcmp(text_of(task, "cron"), "@reboot") == 0)
 		return "it waits for the next start of the server";
 	return "planned for infinity: not before it is planned anew";
 }
@@ -331,50 +284,33 @@ explain_code(const WhyTask *task)
 					code);
 }
 
-/* Find a process that holds a lock, for a sentence, by this statement on pg_locks. */
+/*
+ * The row is locked or not committed yet, or the table is locked.  If several have locked the row,
+ * nothing is known; while the table is locked exclusively, this function itself waits.
+ */
 static const char *
-find_holder(const char *sql, int count, Oid *types, Datum *values)
+explain_lock(const WhyTask *task)
 {
-	if (SPI_execute_with_args(sql, count, types, values, NULL, false, 1) != SPI_OK_SELECT)
+	Oid types[] = {XIDOID, OIDOID, OIDOID, INT4OID};
+	Datum values[] = {value_of(task, "xmax"), ObjectIdGetDatum(MyDatabaseId),
+					  value_of(task, "tableoid"), Int32GetDatum(task->survey.scheduler_pid)};
+	const char *sql =
+		"SELECT format('the %s is locked by %s',"
+		"              CASE l.locktype WHEN 'relation' THEN 'table' ELSE 'row' END,"
+		"              coalesce('pid ' || l.pid, 'a prepared transaction'))"
+		"  FROM pg_locks AS l WHERE l.granted AND l.pid IS DISTINCT FROM $4"
+		"   AND (l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.transactionid = $1"
+		"        OR l.locktype = 'relation' AND l.database = $2 AND l.relation = $3"
+		"           AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock'))"
+		" ORDER BY l.locktype DESC";
+
+	if (TransactionIdIsCurrentTransactionId(DatumGetTransactionId(value_of(task, "xmin"))))
+		return "this transaction has written it, and has not committed yet";
+	if (SPI_execute_with_args(sql, lengthof(types), types, values, NULL, false, 1) != SPI_OK_SELECT)
 		elog(ERROR, "could not read the locks");
 	if (SPI_processed == 0)
 		return NULL;
-	return process_text(atoi(SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1)));
-}
-
-/* The row is locked, or not committed yet.  If several have locked it, nothing is known. */
-static const char *
-explain_row_lock(const WhyTask *task)
-{
-	Oid types[] = {XIDOID, INT4OID};
-	Datum values[] = {value_of(task, WHY_XMAX), Int32GetDatum(task->survey.scheduler_pid)};
-	const char *holder;
-
-	if (TransactionIdIsCurrentTransactionId(DatumGetTransactionId(value_of(task, WHY_XMIN))))
-		return "this transaction has written it, and has not committed yet";
-	holder = find_holder("SELECT coalesce(l.pid, 0) FROM pg_locks AS l"
-						 " WHERE l.locktype = 'transactionid' AND l.granted"
-						 "   AND l.mode = 'ExclusiveLock' AND l.transactionid = $1"
-						 "   AND l.pid IS DISTINCT FROM $2",
-						 lengthof(types), types, values);
-	return holder ? psprintf("the row is locked by %s", holder) : NULL;
-}
-
-/* The table is locked.  While it is locked exclusively, this function itself waits. */
-static const char *
-explain_table_lock(const WhyTask *task)
-{
-	Oid types[] = {OIDOID, OIDOID, INT4OID};
-	Datum values[] = {ObjectIdGetDatum(MyDatabaseId), value_of(task, WHY_TABLE),
-					  Int32GetDatum(task->survey.scheduler_pid)};
-	const char *holder = find_holder(
-		"SELECT coalesce(l.pid, 0) FROM pg_locks AS l"
-		" WHERE l.locktype = 'relation' AND l.granted AND l.database = $1 AND l.relation = $2"
-		"   AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock')"
-		"   AND l.pid IS DISTINCT FROM $3",
-		lengthof(types), types, values);
-
-	return holder ? psprintf("the table is locked by %s", holder) : NULL;
+	return SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
 }
 
 /* It is due, but the queue starts nothing now. */
@@ -401,13 +337,13 @@ explain_limit(const WhyTask *task)
 static TimestampTz
 retry_time(const WhyTask *task)
 {
-	RowRetry retry = {.failed = count_of(task, WHY_FAILED),
-					  .delay = DatumGetInt64(value_of(task, WHY_DELAY)),
-					  .backoff = DatumGetFloat8(value_of(task, WHY_BACKOFF))};
+	RowRetry retry = {.failed = DatumGetInt32(value_of(task, "failed")),
+					  .delay = DatumGetInt64(value_of(task, "delay")),
+					  .backoff = DatumGetFloat8(value_of(task, "backoff"))};
 
-	if (is_null(task, WHY_STOP) || retry.failed <= 0)
+	if (is_null(task, "stop") || retry.failed <= 0)
 		return DT_NOBEGIN;
-	return outcome_retry_at(&retry, DatumGetTimestampTz(value_of(task, WHY_STOP)),
+	return outcome_retry_at(&retry, DatumGetTimestampTz(value_of(task, "stop")),
 							&task->rule.defaults, &task->role.settings);
 }
 
@@ -415,19 +351,15 @@ retry_time(const WhyTask *task)
 static int64
 first_of_queue(const WhyTask *task)
 {
-	static const Oid columns[] = {INT8OID, InvalidOid};
-	AccessStatement read = {.count = 1,
-							.types = (const Oid[]){TEXTOID},
-							.values = (const Datum[]){CStringGetTextDatum(task->queue)}};
+	const char *sql = "SELECT t.id::int8 FROM %s AS t"
+					  " WHERE t.state = 'PLAN' AND t.waits IS NULL AND t.queue COLLATE \"C\" = $1"
+					  "   AND t.dt <= clock_timestamp() AND t.max IS DISTINCT FROM 0"
+					  " ORDER BY coalesce(t.max, 2147483647) DESC, t.priority, t.dt, t.id LIMIT 1";
 	bool isnull;
 
-	read.sql =
-		psprintf("SELECT t.id FROM %s AS t"
-				 " WHERE t.state = 'PLAN' AND t.waits IS NULL AND t.queue COLLATE \"C\" = $1"
-				 "   AND t.dt <= clock_timestamp() AND t.max IS DISTINCT FROM 0"
-				 " ORDER BY coalesce(t.max, 2147483647) DESC, t.priority, t.dt, t.id LIMIT 1",
-				 task->access.rows);
-	if (table_access_read(&task->access, &read, columns) == 0)
+	if (table_access_read(&task->access, psprintf(sql, task->access.rows),
+						  table_access_param(TEXTOID, CStringGetTextDatum(task->queue)),
+						  false) == 0)
 		return task->id;
 	return DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
 }
@@ -448,7 +380,7 @@ explain_strict(const WhyTask *task)
 	if (again <= task->now)
 		return NULL;
 	return psprintf("its queue is strict: it is tried again at %s%s", time_text(again),
-					last_error(task));
+					text_of(task, "ended"));
 }
 
 /* An interval as the session shows it. */
@@ -519,7 +451,7 @@ explain_start(const WhyTask *task)
 static const char *
 explain_isolation(const WhyTask *task)
 {
-	if (count_of(task, WHY_CRASHED) <= 0)
+	if (DatumGetInt32(value_of(task, "crashed")) <= 0)
 		return NULL;
 	if (task->survey.isolated)
 		return "it may have crashed the server, and runs isolated: another such task runs now";
@@ -566,37 +498,31 @@ explain_spacing(const WhyTask *task)
 /* All reasons, in the order in which they are looked at. */
 static const char *(*const reasons[])(const WhyTask *) = {
 	explain_home,	   explain_state,	  explain_service, explain_dependency, explain_time,
-	explain_role,	   explain_scheduler, explain_code,	   explain_row_lock,   explain_table_lock,
-	explain_pause,	   explain_limit,	  explain_strict,  explain_rate,	   explain_start,
-	explain_isolation, explain_executors, explain_spacing,
+	explain_role,	   explain_scheduler, explain_code,	   explain_lock,	   explain_pause,
+	explain_limit,	   explain_strict,	  explain_rate,	   explain_start,	   explain_isolation,
+	explain_executors, explain_spacing,
 };
 
 /* ---- the function ---- */
 
 /* Read the row, as far as the caller sees it. */
 static bool
-read_row(WhyTask *task, Datum id)
+read_row(WhyTask *task, FunctionCallInfo fcinfo)
 {
-	static const Oid columns[] = {
-		INT8OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID,
-		INT4OID, INT4OID, NAMEOID,		  INT8OID,		  INT4OID,		  INT4OID,		  INT4OID,
-		TEXTOID, TEXTOID, INT8OID,		  FLOAT8OID,	  TEXTOID,		  INT4OID,		  INT8OID,
-		OIDOID,	 XIDOID,  XIDOID,		  InvalidOid};
-	AccessStatement read = {.count = 1, .types = (const Oid[]){INT8OID}, .values = &id};
-
 	/* in a partitioned table others may have the same id */
-	read.sql = psprintf("SELECT " COLUMNS_SQL " FROM %s AS t WHERE t.id = $1"
-						" ORDER BY t.state IN ('PLAN', 'WORK') DESC LIMIT 1",
-						task->access.rows);
-	if (table_access_read(&task->access, &read, columns) == 0)
+	const char *sql = "SELECT " COLUMNS_SQL " FROM %s AS t WHERE t.id = $1"
+					  " ORDER BY t.state IN ('PLAN', 'WORK') DESC LIMIT 1";
+
+	if (table_access_read(&task->access, psprintf(sql, task->access.rows),
+						  table_access_arguments(fcinfo), false) == 0)
 		return false;
 	task->tuple = SPI_tuptable->vals[0];
 	task->desc = SPI_tuptable->tupdesc;
-	task->id = DatumGetInt64(id);
-	task->state = text_of(task, WHY_STATE);
-	task->dt = DatumGetTimestampTz(value_of(task, WHY_DT));
-	task->queue = text_of(task, WHY_QUEUE);
-	task->max = is_null(task, WHY_MAX) ? TASK_UNLIMITED : count_of(task, WHY_MAX);
+	task->id = PG_GETARG_INT64(0);
+	task->state = text_of(task, "state");
+	task->dt = DatumGetTimestampTz(value_of(task, "dt"));
+	task->queue = text_of(task, "queue");
+	task->max = is_null(task, "max") ? TASK_UNLIMITED : DatumGetInt32(value_of(task, "max"));
 	return true;
 }
 
@@ -606,13 +532,13 @@ collect_facts(WhyTask *task)
 {
 	SurveySubject subject = {.database = MyDatabaseId, .queue = task->queue};
 
-	task->role = roles_check_in_session(task->access.owner, text_of(task, WHY_ROLE),
-										DatumGetInt64(value_of(task, WHY_ROLE_ID)));
+	task->role = roles_check_in_session(task->access.owner, text_of(task, "role"),
+										DatumGetInt64(value_of(task, "role_id")));
 	subject.role = task->role.oid;
 	subject.run.id = task->id;
-	subject.run.attempt = count_of(task, WHY_ATTEMPT);
-	if (!is_null(task, WHY_START))
-		subject.run.claimed = DatumGetTimestampTz(value_of(task, WHY_START));
+	subject.run.attempt = DatumGetInt32(value_of(task, "attempt"));
+	if (!is_null(task, "start"))
+		subject.run.claimed = DatumGetTimestampTz(value_of(task, "start"));
 	task->survey = survey_take(&subject);
 	task->has_rule = queue_table_find(shared_scheduler_queue_relid(MyDatabaseId),
 									  task->access.owner, task->queue, &task->rule);
@@ -648,7 +574,7 @@ pg_task_why(PG_FUNCTION_ARGS)
 
 	task.access = table_access_open(ACCESS_ROWS);
 	SPI_connect();
-	if (read_row(&task, PG_GETARG_DATUM(0)))
+	if (read_row(&task, fcinfo))
 	{
 		const char *reason = find_reason(&task);
 

@@ -198,6 +198,34 @@ subtest 'what is seen' => sub {
 	in_tenant('DROP POLICY r ON task', 'owner');
 };
 
+# What users choose is no part of the text of a report, and they write none.
+subtest 'the language of reports' => sub {
+	is(sqlstate_of('owner', q{CREATE FUNCTION f() RETURNS SETOF text LANGUAGE pg_task_report
+		AS 'SELECT 1'}, db => 'tenant'), '42501', 'not for the owner of a database');
+	is(sqlstate_of('postgres', 'SELECT pg_task_report()', db => 'tenant'), '42601',
+		'its handler alone executes nothing');
+	my $name = q{{rows}"'; {activity} {figures}};
+
+	in_tenant('ALTER TABLE task RENAME TO ' . ($name =~ s/"/""/gr =~ s/.*/"$&"/r), 'owner');
+	is(in_tenant('SELECT sum(waits) > 0 FROM pg_task_queues()'), 't', 'an odd name of the table');
+	is(in_tenant(q{SELECT count(*) FROM pg_task_graph('q')}), 1, 'and with another function');
+	in_tenant('ALTER TABLE ' . ($name =~ s/"/""/gr =~ s/.*/"$&"/r) . ' RENAME TO task', 'owner');
+
+	make_gates($node);
+	my $message = q{it's '' {rows} \ {figures}};
+	my $id = insert_task($node, queue => 'top',
+		request => 'SELECT pg_task_progress(1, 2, ' . literal($message) . q{), hold('told')});
+
+	wait_for_running($node, 1, id => $id, event => 'PgSleep');
+	for my $set ('on', 'off')
+	{
+		is(sql("SET standard_conforming_strings = $set; SELECT split_part(text, ': ', 2)
+			FROM pg_task_top() WHERE what = 'runs'"), $message, "a message, strings $set");
+	}
+	open_gate($node, 'told');
+	wait_for_state($node, $id, 'DONE');
+};
+
 # The lock of a function that reads or stops tasks does not keep the owner from adding code.
 subtest 'code that is added while a function waits' => sub {
 	in_tenant('DROP TRIGGER a ON task; DROP TRIGGER z ON task; DROP TRIGGER zz ON task', 'owner');

@@ -216,8 +216,7 @@ subtest 'types that the owner of the table has changed' => sub {
 subtest 'functions that are declared with other columns' => sub {
 	my $columns = join ', ', map { "c$_ int" } 1 .. 50;
 	my %call = (pg_task_activity => ['', ''], pg_stat_task => ['', ''],
-		pg_stat_task_scheduler => ['', ''], pg_task_queues => ['', ''],
-		pg_task_top => ['int', '5'], pg_task_wait => ['bigint[], interval', q{'{}', '1 s'}],
+		pg_stat_task_scheduler => ['', ''], pg_task_wait => ['bigint[], interval', q{'{}', '1 s'}],
 		pg_task_retry_all => ['text, timestamptz', q{'22012', '-infinity'}]);
 
 	for my $name (sort keys %call)
