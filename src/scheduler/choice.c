@@ -14,7 +14,6 @@
 #include "scheduler/choice.h"
 #include "scheduler/demand.h"
 #include "scheduler/isolation.h"
-#include "scheduler/lanes.h"
 #include "scheduler/order.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/refused.h"
@@ -417,7 +416,7 @@ fail_group(DispatchRound *round, QueueGroup *group, const Role *role)
 	if (count > 0)
 		order_skip(group);
 	else
-		lanes_skip_role(group->lane->role);
+		order_skip_role(group->lane->role);
 }
 
 /* The first task of this group is the next in order. */

@@ -16,7 +16,7 @@
 #include "scheduler/figures.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
-#include "scheduler/lanes.h"
+#include "scheduler/order.h"
 #include "scheduler/pool.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/rate_store.h"
@@ -379,7 +379,7 @@ undo_starts(DispatchRound *round)
 	int i;
 
 	for (i = round->count - 1; i >= round->done; i--)
-		lanes_undo_start(round->entries[i].group->queue, &round->entries[i].start);
+		order_undo_start(round->entries[i].group->queue, &round->entries[i].start);
 }
 
 /*

@@ -202,7 +202,7 @@ end_hold(QueueState *queue)
 	if (queue->held_until.us == CLOCK_LONG_AGO.us)
 		return;
 	queue->held_until = CLOCK_LONG_AGO;
-	lanes_open(queue);
+	order_open(queue);
 }
 
 /* Forget a group.  If rows of it wait, a scan finds it again. */
@@ -560,7 +560,7 @@ groups_choose_first(QueueGroup *group, ClockNow now)
 
 	Assert(place.dt <= now.wall);
 	move_to_end(group);
-	lanes_set_turn(group->queue, queue_next_turn(group->queue, now.wall));
+	order_set_turn(group->queue, queue_next_turn(group->queue, now.wall));
 	return place;
 }
 
@@ -586,14 +586,14 @@ void
 groups_task_ended(QueueState *queue)
 {
 	queue_count_ended(queue);
-	lanes_open(queue);
+	order_open(queue);
 }
 
 /* The rule of the queue has changed: look again whether it may start a task. */
 void
 groups_queue_changed(QueueState *queue)
 {
-	lanes_open(queue);
+	order_open(queue);
 }
 
 /* The rule of the queue of this name has changed, or that of any queue (NULL). */
@@ -603,7 +603,7 @@ groups_rule_changed(const char *name)
 	QueueState *queue = name ? queue_find(name) : NULL;
 
 	if (name == NULL)
-		lanes_open_all();
+		order_open_all();
 	else if (queue)
 		groups_queue_changed(queue);
 }

@@ -7,7 +7,7 @@
 
 #include "postgres.h"
 
-#include "scheduler/lanes.h"
+#include "scheduler/order.h"
 #include "shared/clock.h"
 #include "shared/task.h"
 

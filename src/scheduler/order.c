@@ -2,11 +2,24 @@
  * order.c
  *		The order in which the groups start tasks.
  *
- * The groups that have a due row are in lanes (lanes.c).  The other groups wait in heaps by their
- * times.  The order outlives the turn of the scheduler, so a round costs what it looks at.
+ * Within a queue the order is: larger max first, lower priority, dt, id.  The queues are in the
+ * order of their first tasks: lower priority, dt, id.  In place of dt stands the time of the last
+ * start of the queue, if that takes turns and the time is later: so the queue that was served least
+ * recently is the next.  With aging, priority and dt are one sum, which does not change while a
+ * task waits: that is why it can be kept in heaps.
  *
- * A group whose next row is not known has the position up to which it was read: it has to be read
- * when it is the first.
+ * The groups of one queue and one role that have a due row are a lane, a heap.  Of the lanes of a
+ * queue the first one is ready, and the others wait in a heap behind it.  The ready lanes of a role
+ * are a heap, by their first groups, and so are the roles: so a role without a free executor is
+ * skipped in one step, however many of its tasks wait.  Then lanes of other roles come first in the
+ * queues in which some wait.
+ *
+ * A queue that may not start a task is closed: all of its lanes wait, until its time has come, one
+ * of its tasks ends, or another group becomes its first.
+ *
+ * The groups whose next row is not due are a heap by their times.  The order outlives the turn of
+ * the scheduler, so a round costs what it looks at.  A group whose next row is not known has the
+ * position up to which it was read: it has to be read when it is the first.
  *
  * The heaps are pairing heaps: nothing is allocated when a group moves, so nothing can fail.
  *
@@ -15,19 +28,170 @@
  */
 #include "postgres.h"
 
+#include "common/int.h"
+#include "utils/memutils.h"
+
 #include "scheduler/order.h"
 
 /* The wall clock was set if it differs by this (us) from what the monotonic clock makes of it. */
 #define CLOCK_STEP_US 100000
 
+typedef struct RoleEntry
+{
+	char *name;
+	uint32 hash;
+	char status;
+	GroupRole *role;
+} RoleEntry;
+
+#define SH_PREFIX roletable
+#define SH_ELEMENT_TYPE RoleEntry
+#define SH_KEY name
+#include "scheduler/name_hash.h"
+
 /* Static, because the order is remembered from iteration to iteration. */
 static struct
 {
+	MemoryContext context;	   /* of roles */
+	MemoryContext lanes;	   /* of GroupLane alone */
+	int64 aging;			   /* time that is worth one priority (us); 0: none is */
+	roletable_hash *table;	   /* all roles that have groups */
+	pairingheap roles;		   /* those that have a ready lane, and are not skipped */
+	dlist_head skipped_roles;  /* until the next round */
+	dlist_head aside_roles;	   /* until they are called: see role_line.c */
+	pairingheap closed;		   /* closed queues, by the time when they are opened */
 	pairingheap future;		   /* groups whose next row is not due, by its dt */
 	dlist_head skipped_groups; /* until the next round */
 	ClockNow now;			   /* of this iteration, or of its round */
 	int64 offset;			   /* of the wall clock when queues were opened for it (us) */
 } order;
+
+DEFINE_HASH_INSERT(insert_role, roletable, RoleEntry, char *)
+
+/*
+ * Are these positions in ascending order, and behind the read position?  In a partitioned table two
+ * rows may have the same position.
+ */
+bool
+order_places_ascend(TaskPlace read_position, const TaskPlace *places, int count)
+{
+	int i;
+
+	for (i = 1; i < count; i++)
+		if (order_compare_places(&places[i - 1], &places[i]) > 0)
+			return false;
+	return count == 0 || order_compare_places(&read_position, &places[0]) < 0;
+}
+
+/*
+ * Return the position in the order of a task at this place of a group, whose queue had its last
+ * turn then (DT_NOBEGIN: it takes none).  With aging, a priority is worth so much time.
+ */
+OrderKey
+order_key_at(const TaskGroup *key, TimestampTz turn, TaskPlace place)
+{
+	OrderKey position = {key->max, key->priority, Max(place.dt, turn), place};
+	int64 worth;
+
+	if (order.aging == 0)
+		return position;
+	position.priority = 0;
+	if (pg_mul_s64_overflow(order.aging, key->priority, &worth) ||
+		pg_add_s64_overflow(position.time, worth, &position.time))
+		position.time = key->priority < 0 ? PG_INT64_MIN : PG_INT64_MAX;
+	return position;
+}
+
+/*
+ * Return the position of a group among those of other queues.  One that has to be read comes first:
+ * if it turns out to be empty, the group behind it in its queue may have any priority.
+ */
+OrderKey
+order_key(const QueueGroup *group)
+{
+	TaskPlace place = group_next_place(group);
+
+	if (!group_knows_row(group))
+		return (OrderKey){group->key.max, PG_INT32_MIN, PG_INT64_MIN, place};
+	return order_key_at(&group->key, group->queue->turn, place);
+}
+
+/* Compare two groups: positive if the first task of "a" starts first. */
+int
+order_compare_groups(const QueueGroup *a, const QueueGroup *b)
+{
+	OrderKey left = order_key(a);
+	OrderKey right = order_key(b);
+
+	return order_compare_keys(&left, &right);
+}
+
+/* Compare two positions in one queue: positive if "a" comes first. */
+int
+order_compare_keys_in_queue(const OrderKey *a, const OrderKey *b)
+{
+	if (a->max != b->max)
+		return a->max > b->max ? 1 : -1;
+	return order_compare_keys(a, b);
+}
+
+/* The same for two groups; turns of the queue do not count. */
+int
+order_compare_in_queue(const QueueGroup *a, const QueueGroup *b)
+{
+	OrderKey left = order_key_at(&a->key, DT_NOBEGIN, group_next_place(a));
+	OrderKey right = order_key_at(&b->key, DT_NOBEGIN, group_next_place(b));
+
+	Assert(a->queue == b->queue);
+	return order_compare_keys_in_queue(&left, &right);
+}
+
+static int
+compare_in_lane(const pairingheap_node *a, const pairingheap_node *b,
+				void *arg pg_attribute_unused())
+{
+	return order_compare_in_queue(pairingheap_const_container(QueueGroup, order, a),
+								  pairingheap_const_container(QueueGroup, order, b));
+}
+
+/* Compare the first groups of two lanes of one queue: positive if "a" comes first. */
+static int
+compare_lanes_in_queue(const pairingheap_node *a, const pairingheap_node *b,
+					   void *arg pg_attribute_unused())
+{
+	return order_compare_in_queue(
+		order_first_group(pairingheap_const_container(GroupLane, order, a)),
+		order_first_group(pairingheap_const_container(GroupLane, order, b)));
+}
+
+static int
+compare_lanes(const pairingheap_node *a, const pairingheap_node *b, void *arg pg_attribute_unused())
+{
+	return order_compare_groups(
+		order_first_group(pairingheap_const_container(GroupLane, order, a)),
+		order_first_group(pairingheap_const_container(GroupLane, order, b)));
+}
+
+static int
+compare_roles(const pairingheap_node *a, const pairingheap_node *b, void *arg pg_attribute_unused())
+{
+	return order_compare_groups(
+		order_first_group(order_first_lane(pairingheap_const_container(GroupRole, order, a))),
+		order_first_group(order_first_lane(pairingheap_const_container(GroupRole, order, b))));
+}
+
+/* Positive if "a" is opened first. */
+static int
+compare_closed(const pairingheap_node *a, const pairingheap_node *b,
+			   void *arg pg_attribute_unused())
+{
+	const QueueState *left = pairingheap_const_container(QueueState, closed_node, a);
+	const QueueState *right = pairingheap_const_container(QueueState, closed_node, b);
+
+	return clock_is_before(left->closed_until, right->closed_until)	  ? 1
+		   : clock_is_before(right->closed_until, left->closed_until) ? -1
+																	  : 0;
+}
 
 /* Positive if the next row of "a" is due first. */
 static int
@@ -44,11 +208,448 @@ void
 order_create(MemoryContext context, int64 aging)
 {
 	memset(&order, 0, sizeof(order));
-	lanes_create(context, aging);
+	order.context = context;
+	order.lanes =
+		SlabContextCreate(context, "pg_task lanes", SLAB_DEFAULT_BLOCK_SIZE, sizeof(GroupLane));
+	order.aging = aging;
+	order.table = roletable_create(context, 16, NULL);
+	order.roles.ph_compare = compare_roles;
+	order.closed.ph_compare = compare_closed;
 	order.future.ph_compare = compare_future;
+	dlist_init(&order.skipped_roles);
+	dlist_init(&order.aside_roles);
 	dlist_init(&order.skipped_groups);
 	order.now.wall = PG_INT64_MIN;
 }
+
+/* ---- roles and lanes ---- */
+
+/* Return the role with this name.  It is added if it is not known. */
+static GroupRole *
+find_or_add_role(const char *name)
+{
+	RoleEntry *entry = roletable_lookup(order.table, unconstify(char *, name));
+	GroupRole *role;
+
+	if (entry)
+		return entry->role;
+	name = MemoryContextStrdup(order.context, name);
+	role = MemoryContextAllocZero(order.context, sizeof(GroupRole));
+	role->name = (char *) name;
+	role->lanes.ph_compare = compare_lanes;
+	dlist_init(&role->with_behind);
+	dlist_init(&role->skipped_lanes);
+	entry = insert_role(order.table, role->name);
+	entry->role = role;
+	return role;
+}
+
+/* Return the role with this OID, if that is known; otherwise NULL.  A loop over all. */
+GroupRole *
+order_find_role(Oid oid)
+{
+	roletable_iterator iter;
+	RoleEntry *entry;
+
+	roletable_start_iterate(order.table, &iter);
+	while ((entry = roletable_iterate(order.table, &iter)) != NULL)
+		if (entry->role->oid == oid)
+			return entry->role;
+	return NULL;
+}
+
+/*
+ * Return the lane of this queue and role.  A loop over the lanes of the queue.  If memory runs out,
+ * a role without lanes may remain, which its next lane uses.
+ */
+GroupLane *
+lane_find_or_add(QueueState *queue, const char *name)
+{
+	GroupRole *role = find_or_add_role(name);
+	GroupLane *lane;
+	dlist_iter iter;
+
+	dlist_foreach(iter, &queue->lanes)
+	{
+		lane = dlist_container(GroupLane, queue_node, iter.cur);
+		if (lane->role == role)
+			return lane;
+	}
+	lane = MemoryContextAllocZero(order.lanes, sizeof(GroupLane));
+	lane->queue = queue;
+	lane->role = role;
+	lane->groups.ph_compare = compare_in_lane;
+	queue->waiting.ph_compare = compare_lanes_in_queue;
+	role->nlanes++;
+	dlist_push_tail(&queue->lanes, &lane->queue_node);
+	return lane;
+}
+
+/* Free a lane, and its role, if no group is left in it. */
+void
+lane_release(GroupLane *lane)
+{
+	GroupRole *role = lane->role;
+
+	if (lane->ngroups > 0)
+		return;
+	Assert(lane->state == LANE_AT_REST);
+	dlist_delete(&lane->queue_node);
+	pfree(lane);
+	if (--role->nlanes == 0)
+	{
+		if (role->skipped)
+			dlist_delete(&role->skipped_node);
+		Assert(!role->ready);
+		roletable_delete(order.table, role->name);
+		pfree(role->name);
+		pfree(role);
+	}
+}
+
+/* Remove a role from the heap of roles: its lanes are about to change. */
+static void
+unlink_role(GroupRole *role)
+{
+	if (role->ready)
+		pairingheap_remove(&order.roles, &role->order);
+	role->ready = false;
+}
+
+/* Put a role into the heap of roles, if it has a lane that is ready. */
+static void
+link_role(GroupRole *role)
+{
+	Assert(!role->ready);
+	role->ready = !role->skipped && !pairingheap_is_empty(&role->lanes);
+	if (role->ready)
+		pairingheap_add(&order.roles, &role->order);
+}
+
+/* Put a lane, which has a group that is ready, into the heap of its role: it is the first one of
+ * its queue. */
+static void
+begin_ready(GroupLane *lane)
+{
+	GroupRole *role = lane->role;
+	bool first = pairingheap_is_empty(&role->lanes) ||
+				 order_compare_groups(order_first_group(lane),
+									  order_first_group(order_first_lane(role))) > 0;
+
+	Assert(lane->state == LANE_AT_REST && lane->queue->first == NULL);
+	lane->state = LANE_READY;
+	lane->queue->first = lane;
+	if (first)
+		unlink_role(role);
+	pairingheap_add(&role->lanes, &lane->order);
+	if (first)
+		link_role(role);
+}
+
+/* Remove a lane from where it is. */
+static void
+remove_lane(GroupLane *lane)
+{
+	GroupRole *role = lane->role;
+	bool first = !pairingheap_is_empty(&role->lanes) && order_first_lane(role) == lane;
+
+	switch (lane->state)
+	{
+		case LANE_READY:
+			lane->queue->first = NULL;
+			if (lane->has_behind)
+				dlist_delete(&lane->role_node);
+			lane->has_behind = false;
+			if (first)
+				unlink_role(role);
+			pairingheap_remove(&role->lanes, &lane->order);
+			if (first)
+				link_role(role);
+			break;
+		case LANE_WAITING:
+			pairingheap_remove(&lane->queue->waiting, &lane->order);
+			break;
+		case LANE_SKIPPED:
+			dlist_delete(&lane->role_node);
+			break;
+		case LANE_AT_REST:
+			break;
+	}
+	lane->state = LANE_AT_REST;
+}
+
+/* Have a lane wait behind the first one of its queue. */
+static void
+begin_waiting(GroupLane *lane)
+{
+	Assert(lane->state == LANE_AT_REST);
+	lane->state = LANE_WAITING;
+	pairingheap_add(&lane->queue->waiting, &lane->order);
+}
+
+/* Put a lane aside until its role is not skipped any more. */
+static void
+begin_skipped(GroupLane *lane)
+{
+	Assert(lane->state == LANE_AT_REST && lane->role->skipped);
+	lane->state = LANE_SKIPPED;
+	dlist_push_tail(&lane->role->skipped_lanes, &lane->role_node);
+}
+
+/*
+ * The first of the lanes of an open queue becomes ready; those of skipped roles make way.  A lane
+ * of such a role stays only where no other one waits.
+ */
+static void
+choose_first(QueueState *queue)
+{
+	GroupLane *first = queue->first;
+
+	Assert(!queue->closed);
+	if (first && first->role->skipped && !pairingheap_is_empty(&queue->waiting))
+	{
+		remove_lane(first);
+		begin_skipped(first);
+	}
+	while (!pairingheap_is_empty(&queue->waiting))
+	{
+		GroupLane *lane = pairingheap_container(GroupLane, order, queue->waiting.ph_root);
+
+		first = queue->first;
+		if (first && order_compare_in_queue(order_first_group(lane), order_first_group(first)) <= 0)
+			break;
+		remove_lane(lane);
+		if (lane->role->skipped)
+		{
+			begin_skipped(lane);
+			continue;
+		}
+		if (first)
+		{
+			remove_lane(first);
+			begin_waiting(first);
+		}
+		begin_ready(lane);
+	}
+	first = queue->first;
+	if (first == NULL || first->has_behind == !pairingheap_is_empty(&queue->waiting))
+		return;
+	first->has_behind = !first->has_behind;
+	if (first->has_behind)
+		dlist_push_tail(&first->role->with_behind, &first->role_node);
+	else
+		dlist_delete(&first->role_node);
+}
+
+/* The queue may start no task before "until": all of its lanes wait. */
+static void
+close_queue(QueueState *queue, MonoTime until)
+{
+	GroupLane *lane = queue->first;
+
+	Assert(!queue->closed);
+	remove_lane(lane);
+	begin_waiting(lane);
+	queue->closed = true;
+	queue->closed_until = until;
+	pairingheap_add(&order.closed, &queue->closed_node);
+}
+
+/* One more task of the queue may be able to start. */
+void
+order_open(QueueState *queue)
+{
+	if (!queue->closed)
+		return;
+	queue->closed = false;
+	pairingheap_remove(&order.closed, &queue->closed_node);
+	choose_first(queue);
+}
+
+/* The rules of queues have changed: open all that are closed, as many as there are. */
+void
+order_open_all(void)
+{
+	while (!pairingheap_is_empty(&order.closed))
+		order_open(pairingheap_container(QueueState, closed_node, order.closed.ph_root));
+}
+
+/* Is this lane the first one that waits in its queue? */
+static bool
+waits_first(const GroupLane *lane)
+{
+	return lane->queue->waiting.ph_root == &lane->order;
+}
+
+/* Remove a lane from where it is: its first group is about to change. */
+static void
+unlink_lane(GroupLane *lane)
+{
+	QueueState *queue = lane->queue;
+
+	/* those behind it are looked at again */
+	if (lane->state == LANE_WAITING && queue->closed && waits_first(lane))
+		order_open(queue);
+	remove_lane(lane);
+}
+
+/* The first group of a lane has changed: put it where it belongs. */
+static void
+link_lane(GroupLane *lane)
+{
+	QueueState *queue = lane->queue;
+
+	if (!pairingheap_is_empty(&lane->groups))
+	{
+		/* most often it is the first one again */
+		if (!queue->closed && queue->first == NULL && !lane->role->skipped &&
+			(pairingheap_is_empty(&queue->waiting) ||
+			 compare_lanes_in_queue(&lane->order, queue->waiting.ph_root, NULL) > 0))
+			begin_ready(lane);
+		else
+			begin_waiting(lane);
+	}
+	if (!queue->closed)
+		choose_first(queue);
+	else if (lane->state == LANE_WAITING && waits_first(lane))
+		order_open(queue);
+}
+
+/* A group is ready: put it into its lane. */
+static void
+add_to_lane(QueueGroup *group)
+{
+	GroupLane *lane = group->lane;
+	bool first = pairingheap_is_empty(&lane->groups) ||
+				 order_compare_in_queue(group, order_first_group(lane)) > 0;
+
+	if (first)
+		unlink_lane(lane);
+	pairingheap_add(&lane->groups, &group->order);
+	if (first)
+		link_lane(lane);
+}
+
+static void
+remove_from_lane(QueueGroup *group)
+{
+	GroupLane *lane = group->lane;
+	bool first = order_first_group(lane) == group;
+
+	if (first)
+		unlink_lane(lane);
+	pairingheap_remove(&lane->groups, &group->order);
+	if (first)
+		link_lane(lane);
+}
+
+/* The queue has had its turn, at this time: that changes its place among the queues. */
+void
+order_set_turn(QueueState *queue, TimestampTz turn)
+{
+	GroupLane *lane = queue->first;
+
+	if (lane && queue->turn != turn)
+		remove_lane(lane);
+	queue->turn = turn;
+	if (lane && lane->state == LANE_AT_REST)
+	{
+		begin_ready(lane);
+		choose_first(queue);
+	}
+}
+
+/*
+ * A task that was chosen, and still counts as running, has not begun: it is no start of its queue,
+ * and no turn, unless another one has followed it.
+ */
+void
+order_undo_start(QueueState *queue, QueueStart *start)
+{
+	if (start->turn != start->turn_before && start->turn == queue->turn)
+		order_set_turn(queue, start->turn_before);
+	start->turn = start->turn_before;
+	queue_undo_start(queue, start);
+}
+
+/*
+ * Has no lane of the queue, also of a skipped role, a group before this one, which may start a
+ * task? A loop over all lanes of the queue.
+ */
+bool
+order_is_first(const QueueGroup *group)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &group->queue->lanes)
+	{
+		GroupLane *lane = dlist_container(GroupLane, queue_node, iter.cur);
+
+		if (lane->state != LANE_AT_REST &&
+			order_compare_in_queue(order_first_group(lane), group) > 0)
+			return false;
+	}
+	return true;
+}
+
+/* ---- roles that are skipped ---- */
+
+/* Skip all groups of a role until the next round.  Lanes that wait behind its own become first. */
+void
+order_skip_role(GroupRole *role)
+{
+	unlink_role(role);
+	if (role->skipped)
+		return;
+	role->skipped = true;
+	dlist_push_tail(&order.skipped_roles, &role->skipped_node);
+	while (!dlist_is_empty(&role->with_behind))
+		choose_first(dlist_head_element(GroupLane, role_node, &role->with_behind)->queue);
+}
+
+/* A role is not skipped any more: bring it back, and its lanes that have made way. */
+static void
+end_skip(GroupRole *role)
+{
+	dlist_delete(&role->skipped_node);
+	role->skipped = role->aside = false;
+	while (!dlist_is_empty(&role->skipped_lanes))
+	{
+		GroupLane *lane = dlist_head_element(GroupLane, role_node, &role->skipped_lanes);
+
+		remove_lane(lane);
+		link_lane(lane);
+	}
+	if (!role->ready)
+		link_role(role);
+}
+
+/* A role that is skipped stays so when the next round begins. */
+void
+order_set_aside(GroupRole *role)
+{
+	Assert(role->skipped && !role->aside);
+	dlist_delete(&role->skipped_node);
+	dlist_push_tail(&order.aside_roles, &role->skipped_node);
+	role->aside = true;
+}
+
+/* The list of the roles that are set aside. */
+dlist_head *
+order_aside(void)
+{
+	return &order.aside_roles;
+}
+
+/* Bring a role back that was set aside. */
+void
+order_bring_back(GroupRole *role)
+{
+	Assert(role->skipped && role->aside);
+	end_skip(role);
+}
+
+/* ---- groups ---- */
 
 /* Put a group where it belongs, by what is known of its rows and by the time of the last round. */
 void
@@ -65,7 +666,7 @@ order_attach(QueueGroup *group)
 	else
 	{
 		group->state = GROUP_READY;
-		lane_add_group(group);
+		add_to_lane(group);
 	}
 }
 
@@ -76,7 +677,7 @@ order_detach(QueueGroup *group)
 	switch (group->state)
 	{
 		case GROUP_READY:
-			lane_remove_group(group);
+			remove_from_lane(group);
 			break;
 		case GROUP_FUTURE:
 			pairingheap_remove(&order.future, &group->order);
@@ -99,27 +700,13 @@ order_skip(QueueGroup *group)
 	dlist_push_tail(&order.skipped_groups, &group->skipped);
 }
 
-/* Bring back what the last round has skipped. */
-static void
-end_skipping(void)
-{
-	lanes_end_skipping();
-	while (!dlist_is_empty(&order.skipped_groups))
-	{
-		QueueGroup *group = dlist_head_element(QueueGroup, skipped, &order.skipped_groups);
-
-		order_detach(group);
-		order_attach(group);
-	}
-}
-
 /* The wall clock has gone back: set the turn of a queue, and move its groups that are not due. */
 static void
 follow_back(QueueState *queue, TimestampTz turn)
 {
 	dlist_iter iter;
 
-	lanes_set_turn(queue, turn);
+	order_set_turn(queue, turn);
 	dlist_foreach(iter, &queue->lanes)
 	{
 		GroupLane *lane = dlist_container(GroupLane, queue_node, iter.cur);
@@ -148,7 +735,7 @@ follow_wall_clock(ClockNow now)
 	if (-back <= CLOCK_STEP_US && back <= CLOCK_STEP_US)
 		return;
 	order.offset = offset;
-	lanes_open_all();
+	order_open_all();
 	if (back > 0)
 		queues_turn_back(now.wall, back, follow_back);
 }
@@ -161,9 +748,17 @@ void
 order_begin_round(ClockNow now)
 {
 	QueueGroup *group;
+	QueueState *queue;
 
 	order.now = now;
-	end_skipping();
+	while (!dlist_is_empty(&order.skipped_roles))
+		end_skip(dlist_head_element(GroupRole, skipped_node, &order.skipped_roles));
+	while (!dlist_is_empty(&order.skipped_groups))
+	{
+		group = dlist_head_element(QueueGroup, skipped, &order.skipped_groups);
+		order_detach(group);
+		order_attach(group);
+	}
 	follow_wall_clock(now);
 	while (!pairingheap_is_empty(&order.future))
 	{
@@ -173,7 +768,13 @@ order_begin_round(ClockNow now)
 		order_detach(group);
 		order_attach(group);
 	}
-	lanes_open_due(now.mono);
+	while (!pairingheap_is_empty(&order.closed))
+	{
+		queue = pairingheap_container(QueueState, closed_node, order.closed.ph_root);
+		if (clock_is_before(now.mono, queue->closed_until))
+			break;
+		order_open(queue);
+	}
 }
 
 /* An iteration begins: groups are put where they belong by this time. */
@@ -192,7 +793,7 @@ order_now(void)
 
 /*
  * Return the first group of a role, which has a lane that is ready, if it may start a task; or a
- * group that has to be read before that is known.  Otherwise move it, or its lane, to where it
+ * group that has to be read before that is known.  Otherwise move it, or its queue, to where it
  * belongs, and return NULL.
  */
 static QueueGroup *
@@ -201,24 +802,19 @@ try_first_of_role(GroupRole *role, ClockNow now)
 	GroupLane *lane = order_first_lane(role);
 	QueueGroup *group = order_first_group(lane);
 	MonoTime until = queue_blocked_until(lane->queue, &group->key, now);
-	GroupLane *first;
 
-	Assert(group->state == GROUP_READY && lane->state == LANE_READY);
+	Assert(group->state == GROUP_READY && lane->queue->first == lane);
 	if (clock_is_before(now.mono, until))
-	{
-		lane_park(lane, until);
-		return NULL;
-	}
-	first = lane_first_of_queue(lane);
-	group = order_first_group(first);
-	if (group_next_place(group).dt > now.wall)
+		close_queue(lane->queue, until);
+	else if (group_next_place(group).dt > now.wall)
 	{
 		/* the wall clock has gone back since the group was put there */
 		order_detach(group);
 		order_attach(group);
-		return NULL;
 	}
-	return first == lane ? group : NULL;
+	else
+		return group;
+	return NULL;
 }
 
 /*
@@ -229,11 +825,11 @@ QueueGroup *
 order_first(ClockNow now)
 {
 	QueueGroup *group = NULL;
-	GroupRole *role;
 
 	Assert(order.now.wall == now.wall);
-	while (group == NULL && (role = lanes_first_role()) != NULL)
-		group = try_first_of_role(role, now);
+	while (group == NULL && !pairingheap_is_empty(&order.roles))
+		group = try_first_of_role(
+			pairingheap_container(GroupRole, order, pairingheap_first(&order.roles)), now);
 	return group;
 }
 
@@ -256,13 +852,13 @@ order_first_of_role(GroupRole *role, ClockNow now)
 MonoTime
 order_due_at(ClockNow now)
 {
-	MonoTime until = lanes_closed_until();
+	MonoTime until = CLOCK_NEVER;
+	QueueGroup *group;
 
-	if (!pairingheap_is_empty(&order.future))
-		until = clock_min(
-			until, clock_of_wall(now, group_next_place(
-										  pairingheap_container(QueueGroup, order,
-																pairingheap_first(&order.future)))
-										  .dt));
-	return until;
+	if (!pairingheap_is_empty(&order.closed))
+		until = pairingheap_container(QueueState, closed_node, order.closed.ph_root)->closed_until;
+	if (pairingheap_is_empty(&order.future))
+		return until;
+	group = pairingheap_container(QueueGroup, order, pairingheap_first(&order.future));
+	return clock_min(until, clock_of_wall(now, group_next_place(group).dt));
 }

@@ -1,22 +1,192 @@
 /*
  * order.h
- *		The order in which the groups start tasks.
+ *		Groups, and the order in which they start tasks.
  */
 #ifndef PG_TASK_ORDER_H
 #define PG_TASK_ORDER_H
 
 #include "postgres.h"
 
-#include "scheduler/lanes.h"
+#include "lib/ilist.h"
+#include "lib/pairingheap.h"
+
+#include "scheduler/queues.h"
 #include "shared/clock.h"
+#include "shared/task.h"
+
+struct GroupLane;
+
+/* Where a group is remembered: see order.c. */
+typedef enum QueueGroupState
+{
+	GROUP_AT_REST, /* no row of it waits, as far as is known */
+	GROUP_READY,   /* in its lane: its next row is due, or has to be read */
+	GROUP_FUTURE,  /* its next row is not due */
+	GROUP_SKIPPED  /* until the next round */
+} QueueGroupState;
+
+/*
+ * A group: its next rows, as far as they were read.  Every waiting row of the group that is not in
+ * "places" is behind the read position, or a hint or a scan will name it.
+ *
+ * What determines its position in the order (the next row, the read position and "exhausted")
+ * changes only between order_detach and order_attach.
+ */
+typedef struct QueueGroup
+{
+	TaskGroup key; /* the strings belong to the queue and the role; first: groups.c relies on it */
+	QueueState *queue;
+	struct GroupLane *lane;
+	dlist_node node;		/* in the list of all: see groups.c */
+	pairingheap_node order; /* in the heap of its state */
+	dlist_node skipped;		/* in the list of skipped groups */
+	QueueGroupState state;
+
+	int size;		   /* length of "places" */
+	TaskPlace *places; /* rows that were read; [next, count) are not chosen yet */
+	TaskPlace one;	   /* memory of "places" as long as one suffices */
+	int next;
+	int count;
+	TaskPlace read_position; /* rows up to here were read */
+	uint32 seen;			 /* number of the last scan that found it */
+	bool exhausted;			 /* there were no rows behind the read position */
+
+	/* rows that could not be claimed, since the group was read from its first row */
+	int nmissed;
+	TaskPlace missed;	  /* the first of them */
+	MonoTime missed_from; /* when it was read from there */
+} QueueGroup;
+
+/* Is the next row of the group known? */
+static inline bool
+group_knows_row(const QueueGroup *group)
+{
+	return group->next < group->count;
+}
+
+/* The position of the next row of the group, or one before it. */
+static inline TaskPlace
+group_next_place(const QueueGroup *group)
+{
+	return group_knows_row(group) ? group->places[group->next] : group->read_position;
+}
+
+/* The position of a group in the order. */
+typedef struct OrderKey
+{
+	int32 max;		/* it counts within a queue only */
+	int32 priority; /* 0 with aging: then it is in "time" */
+	int64 time;		/* dt, or the last turn of the queue if that is later; see order_key_at */
+	TaskPlace place;
+} OrderKey;
+
+/* Compare two positions of rows: negative if "a" comes first. */
+static inline int
+order_compare_places(const TaskPlace *a, const TaskPlace *b)
+{
+	if (a->dt != b->dt)
+		return a->dt < b->dt ? -1 : 1;
+	if (a->id != b->id)
+		return a->id < b->id ? -1 : 1;
+	return 0;
+}
+
+/* Compare two positions, whatever their "max": positive if "a" comes first. */
+static inline int
+order_compare_keys(const OrderKey *a, const OrderKey *b)
+{
+	if (a->priority != b->priority)
+		return a->priority < b->priority ? 1 : -1;
+	if (a->time != b->time)
+		return a->time < b->time ? 1 : -1;
+	return -order_compare_places(&a->place, &b->place);
+}
+
+/* A role that has waiting rows. */
+typedef struct GroupRole
+{
+	char *name;
+	int nlanes;				  /* all of its lanes */
+	pairingheap lanes;		  /* those that are ready */
+	dlist_head with_behind;	  /* those of them behind which lanes of other roles wait */
+	dlist_head skipped_lanes; /* those that have made way for others while it is skipped */
+	pairingheap_node order;	  /* in the heap of roles, if it is ready */
+	bool ready;
+	dlist_node skipped_node; /* in the list of skipped roles, or of those that are set aside ... */
+	bool skipped;			 /* ... if it starts no more task in this round ... */
+	bool aside;				 /* ... or until it is called */
+
+	/* see role_line.c */
+	Oid oid;			 /* InvalidOid: not known yet */
+	MonoTime since;		 /* it needs an executor, or has got its last one; 0: neither so far */
+	MonoTime not_before; /* it gets none before this ... */
+	bool barred;		 /* ... because it may have none ... */
+	int retry_ms;		 /* ... or because its last one could not connect */
+	bool limited;		 /* the connection limit of the database concerns it */
+} GroupRole;
+
+typedef enum LaneState
+{
+	LANE_AT_REST, /* no group of it is ready */
+	LANE_READY,	  /* it is the first of its queue, and in the heap of its role */
+	LANE_WAITING, /* behind that, or the queue is closed */
+	LANE_SKIPPED  /* its role is skipped, and it makes way for others */
+} LaneState;
+
+/* A lane: the groups of one queue and one role. */
+typedef struct GroupLane
+{
+	QueueState *queue;
+	GroupRole *role;
+	int ngroups; /* all of its groups */
+	LaneState state;
+	bool has_behind;		/* it is ready, and in the list "with_behind" of its role */
+	pairingheap groups;		/* those that are ready */
+	pairingheap_node order; /* in the heap of its role, or of the waiting lanes of its queue */
+	dlist_node queue_node;	/* in the list of all lanes of the queue */
+	dlist_node role_node;	/* in one of the lists of its role */
+} GroupLane;
+
+/* The first group of a lane that has one that is ready. */
+static inline QueueGroup *
+order_first_group(const GroupLane *lane)
+{
+	return pairingheap_container(QueueGroup, order, lane->groups.ph_root);
+}
+
+/* The first lane of a role that has one that is ready. */
+static inline GroupLane *
+order_first_lane(const GroupRole *role)
+{
+	return pairingheap_container(GroupLane, order, role->lanes.ph_root);
+}
+
+extern bool order_places_ascend(TaskPlace read_position, const TaskPlace *places, int count);
+extern OrderKey order_key(const QueueGroup *group);
+extern OrderKey order_key_at(const TaskGroup *key, TimestampTz turn, TaskPlace place);
+extern int order_compare_groups(const QueueGroup *a, const QueueGroup *b);
+extern int order_compare_keys_in_queue(const OrderKey *a, const OrderKey *b);
+extern int order_compare_in_queue(const QueueGroup *a, const QueueGroup *b);
 
 extern void order_create(MemoryContext context, int64 aging);
+extern GroupRole *order_find_role(Oid oid);
+extern GroupLane *lane_find_or_add(QueueState *queue, const char *name);
+extern void lane_release(GroupLane *lane);
 extern void order_attach(QueueGroup *group);
 extern void order_detach(QueueGroup *group);
 extern void order_begin_round(ClockNow now);
 extern QueueGroup *order_first(ClockNow now);
 extern QueueGroup *order_first_of_role(GroupRole *role, ClockNow now);
+extern bool order_is_first(const QueueGroup *group);
 extern void order_skip(QueueGroup *group);
+extern void order_open(QueueState *queue);
+extern void order_open_all(void);
+extern void order_set_turn(QueueState *queue, TimestampTz turn);
+extern void order_undo_start(QueueState *queue, QueueStart *start);
+extern void order_skip_role(GroupRole *role);
+extern void order_set_aside(GroupRole *role);
+extern dlist_head *order_aside(void);
+extern void order_bring_back(GroupRole *role);
 extern MonoTime order_due_at(ClockNow now);
 extern void order_set_now(ClockNow now);
 extern ClockNow order_now(void);

@@ -19,7 +19,7 @@
 #include "utils/memutils.h"
 
 #include "scheduler/isolation.h"
-#include "scheduler/lanes.h"
+#include "scheduler/order.h"
 #include "scheduler/pool.h"
 #include "scheduler/role_line.h"
 #include "scheduler/work.h"
@@ -191,7 +191,7 @@ undo_starts(PoolExecutor *executor, uint32 from, uint32 end)
 		PoolTask *task = &executor->ring[--end % SHARED_RING];
 
 		if (task->queue)
-			lanes_undo_start(task->queue, &task->start);
+			order_undo_start(task->queue, &task->start);
 	}
 }
 
@@ -521,7 +521,7 @@ pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, QueueS
 	LWLockRelease(slot->lock);
 	if (!assigned)
 	{
-		lanes_undo_start(queue, &mine.start);
+		order_undo_start(queue, &mine.start);
 		orphan_task(&mine, ORPHAN_NOT_STARTED, NULL);
 		return;
 	}

@@ -104,7 +104,6 @@ queue_find_or_add(const char *name)
 	queue->average = -1;
 	queue->turn = DT_NOBEGIN;
 	dlist_init(&queue->lanes);
-	dlist_init(&queue->ready);
 	entry = insert_queue(queues.table, queue->name);
 	/* nothing fails from here on */
 	entry->queue = queue;
@@ -250,7 +249,7 @@ places_by_max(QueueState *queue, const TaskGroup *group)
  * changes (groups_rule_changed).
  *
  * "max" counts all running tasks of the queue; a negative one lets one run at a time, and is the
- * pause between two starts (ms).  lanes.c relies on this: if a group of the queue may not start,
+ * pause between two starts (ms).  order.c relies on this: if a group of the queue may not start,
  * no group behind it in the order may.  Therefore groups whose "max" is 0 are not in the order.
  */
 MonoTime

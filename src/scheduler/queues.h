@@ -18,7 +18,7 @@
 
 struct GroupLane;
 
-/* A start of a queue, until it is known that the task begins; see lanes_undo_start. */
+/* A start of a queue, until it is known that the task begins; see order_undo_start. */
 typedef struct QueueStart
 {
 	uint64 number; /* see rates_add */
@@ -35,21 +35,20 @@ typedef struct QueueState
 	QueueClaims claims;
 	double average; /* of the tasks that have ended (us); negative: none has; see queue_average */
 
-	dlist_head lanes;	/* all of its lanes: see lanes.c */
-	dlist_head ready;	/* those that are ready */
-	pairingheap parked; /* those that are parked */
-	int nlanes;			/* the number of all ... */
-	int nparked;		/* ... and of those that are parked */
-	bool closed;		/* the parked ones may not start a task before "closed_until" */
-	bool idle;			/* it has no groups and no running tasks */
+	/* see order.c */
+	dlist_head lanes;		 /* all of its lanes */
+	struct GroupLane *first; /* the one that is ready; NULL if none is, or the queue is closed */
+	pairingheap waiting;	 /* those that wait behind it */
+	bool closed;			 /* it may not start a task before "closed_until" */
+	MonoTime closed_until;
+	pairingheap_node closed_node;
+
+	bool idle; /* it has no groups and no running tasks */
 
 	/* for a strict queue: see strict.c */
 	int held_ms;		 /* for how long it was held last, if that was not known */
 	MonoTime held_until; /* no task of it may start before; CLOCK_NEVER: one is being claimed */
 
-	struct GroupLane *front; /* one that is ready and before all parked ones; or NULL */
-	MonoTime closed_until;
-	pairingheap_node closed_node;
 	dlist_node idle_node;	/* in the list of idle queues, if it is idle */
 	TimestampTz turn;		/* DT_NOBEGIN, or the time of its last start: see order.c */
 	const QueueRule *rule;	/* NULL: it has none ... */

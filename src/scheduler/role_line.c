@@ -77,7 +77,7 @@ role_line_block(QueueGroup *group, ClockNow now)
 	}
 	if (count == DEMAND_GROUPS)
 		demand.tasks = Max(demand.tasks, role->nlanes);
-	lanes_skip_role(role);
+	order_skip_role(role);
 	while (count > 0)
 		order_attach(looked[--count]);
 	return demand;
@@ -89,7 +89,7 @@ role_line_add(GroupRole *role, MonoTime not_before)
 {
 	role->barred = false;
 	role->not_before = not_before;
-	lanes_set_aside(role);
+	order_set_aside(role);
 }
 
 /* Set a role aside that may have no executor: until databases or roles have changed, or a while. */
@@ -113,7 +113,7 @@ role_line_call(MonoTime now, int limit, bool full)
 	dlist_iter iter;
 
 	limit = Min(limit, CALL_MAX);
-	dlist_foreach(iter, lanes_aside())
+	dlist_foreach(iter, order_aside())
 	{
 		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
@@ -126,7 +126,7 @@ role_line_call(MonoTime now, int limit, bool full)
 		first[i] = role;
 	}
 	for (i = 0; i < count; i++)
-		lanes_bring_back(first[i]);
+		order_bring_back(first[i]);
 	return count;
 }
 
@@ -136,7 +136,7 @@ role_line_recall_all(void)
 {
 	dlist_iter iter;
 
-	dlist_foreach(iter, lanes_aside())
+	dlist_foreach(iter, order_aside())
 	{
 		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
@@ -158,7 +158,7 @@ role_line_recall(uint32 changes, MonoTime now)
 	if (changes != changes_seen)
 		role_line_recall_all();
 	changes_seen = changes;
-	dlist_foreach(iter, lanes_aside())
+	dlist_foreach(iter, order_aside())
 	{
 		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
@@ -172,7 +172,7 @@ role_line_waits(MonoTime now)
 {
 	dlist_iter iter;
 
-	dlist_foreach(iter, lanes_aside())
+	dlist_foreach(iter, order_aside())
 	{
 		const GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
@@ -189,7 +189,7 @@ role_line_until(MonoTime now)
 	MonoTime until = CLOCK_NEVER;
 	dlist_iter iter;
 
-	dlist_foreach(iter, lanes_aside())
+	dlist_foreach(iter, order_aside())
 	{
 		const GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
@@ -206,7 +206,7 @@ role_line_count(void)
 	int count = 0;
 	dlist_iter iter;
 
-	dlist_foreach(iter, lanes_aside())
+	dlist_foreach(iter, order_aside())
 		count++;
 	return count;
 }
@@ -218,7 +218,7 @@ role_line_has_barred(uint32 *changes)
 	dlist_iter iter;
 
 	*changes = changes_seen;
-	dlist_foreach(iter, lanes_aside())
+	dlist_foreach(iter, order_aside())
 		if (dlist_container(GroupRole, skipped_node, iter.cur)->barred)
 			return true;
 	return false;
@@ -228,7 +228,7 @@ role_line_has_barred(uint32 *changes)
 void
 role_connected(Oid role)
 {
-	GroupRole *known = lanes_find_role(role);
+	GroupRole *known = order_find_role(role);
 
 	if (known)
 		known->retry_ms = 0;
@@ -238,7 +238,7 @@ role_connected(Oid role)
 void
 role_connection_failed(Oid role, MonoTime now)
 {
-	GroupRole *known = lanes_find_role(role);
+	GroupRole *known = order_find_role(role);
 
 	if (known == NULL)
 		return;

@@ -7,7 +7,7 @@
 
 #include "postgres.h"
 
-#include "scheduler/lanes.h"
+#include "scheduler/order.h"
 #include "shared/clock.h"
 
 /* What a role needs that has no executor for its next task. */

@@ -13,7 +13,6 @@
  */
 #include "postgres.h"
 
-#include "scheduler/lanes.h"
 #include "scheduler/order.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
@@ -54,7 +53,7 @@ strict_keeps(DispatchRound *round, QueueGroup *group, bool refused)
 		return false;
 	if (refused)
 		strict_hold(group->queue, round->now.mono);
-	else if (!lanes_have_first(group))
+	else if (!order_is_first(group))
 		order_skip(group);
 	else
 		return false;
@@ -242,6 +241,6 @@ strict_end_round(const DispatchRound *round)
 		until = queue->held_until;
 		groups_hint(&first->group, first->place, true);
 		queue->held_until = until;
-		lanes_open(queue);
+		order_open(queue);
 	}
 }

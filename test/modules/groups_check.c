@@ -153,7 +153,7 @@ static const Check checks[] = {
 	{"forgotten queues", check_forgotten_queues, NULL},
 	{"blocked roles", check_blocked_roles, NULL},
 	{"role line", check_role_line, NULL},
-	{"parked lanes", check_parked, NULL},
+	{"closed queues", check_closed, NULL},
 	{"two pauses", check_two_pauses, NULL},
 	{"listed rows", check_listed_rows, NULL},
 	{"forgotten groups", check_forgotten_groups, NULL},

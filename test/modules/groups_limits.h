@@ -1,6 +1,6 @@
 /*
  * groups_limits.h
- *		The checks of full queues and of pauses, for groups_check.c: src/scheduler/lanes.c.
+ *		The checks of full queues and of pauses, for groups_check.c: src/scheduler/order.c.
  */
 #ifndef GROUPS_LIMITS_H
 #define GROUPS_LIMITS_H
@@ -130,7 +130,7 @@ check_pause(void)
 
 /* A queue that is full or in a pause: what brings its lanes back. */
 static const char *
-check_parked(void)
+check_closed(void)
 {
 	int one = add_key("q", 1, 0, "r");
 	int other = add_key("q", 1, 1, "s");
@@ -144,9 +144,9 @@ check_parked(void)
 	insert_with_hint(other, start.wall, 3);
 	CHECK(start_next(start, NULL) == 1);
 	CHECK(start_next(start, NULL) == 0);
-	CHECK(queue->nparked > 0);
+	CHECK(queue->closed);
 
-	/* a group with a larger limit comes to a parked lane */
+	/* a group with a larger limit comes to a lane that waits */
 	insert_with_hint(larger, start.wall, 4);
 	CHECK(start_next(start, NULL) == 4);
 	CHECK(start_next(start, NULL) == 0);
@@ -159,9 +159,9 @@ check_parked(void)
 	groups_task_ended(queue);
 	CHECK(start_next(start, NULL) == 3);
 	groups_task_ended(queue);
-	CHECK(queue->nparked == 0);
+	CHECK(!queue->closed);
 
-	/* parked until a time, which a change of the rules may shorten */
+	/* closed until a time, which a change of the rules may shorten */
 	insert_with_hint(paused, start.wall, 5);
 	insert_with_hint(paused, start.wall, 6);
 	CHECK(start_next(start, &pausing) == 5);
@@ -173,11 +173,11 @@ check_parked(void)
 	groups_queue_changed(pausing);
 	CHECK(start_next(start, NULL) == 6);
 
-	/* forgotten while they are parked */
+	/* forgotten while they wait */
 	insert_with_hint(paused, start.wall, 7);
 	CHECK(start_next(start, NULL) == 0);
 	groups_clear();
-	CHECK(pausing->nparked == 0 && dlist_is_empty(&pausing->lanes));
+	CHECK(!pausing->closed && dlist_is_empty(&pausing->lanes));
 	CHECK(order_due_at(start).us == CLOCK_NEVER.us);
 	groups_task_ended(pausing);
 	return NULL;
@@ -197,7 +197,7 @@ check_two_pauses(void)
 	insert_with_hint(shorter, start.wall, 2);
 	insert_with_hint(longer, start.wall, 3);
 	order_begin_round(start);
-	lanes_skip_role(roletable_lookup(lanes.table, "r")->role);
+	order_skip_role(roletable_lookup(order.table, "r")->role);
 	CHECK(order_first(start) == NULL);
 	CHECK(order_due_at(start).us == start.mono.us + 5 * SECOND);
 	CHECK(!groups_ready(after(start, 1)));
@@ -233,11 +233,11 @@ check_many_lanes(int count)
 	CHECK(order_first(start) == NULL);
 	for (kind = 0; kind < (int) lengthof(rules); kind++)
 	{
-		/* the lanes are parked */
+		/* the lanes wait */
 		set_rules(&rules[kind], 1);
 		begin_round(start);
 		CHECK(order_first(start) == NULL);
-		/* the first times that lanes come back, the heap of the parked ones is put in order */
+		/* the first times that lanes come back, the heap of the waiting ones is put in order */
 		for (i = -100; i < 100; i++)
 		{
 			if (i == 0)

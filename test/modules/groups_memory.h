@@ -195,7 +195,7 @@ check_out_of_memory(void)
 
 	/* nothing is left when all groups were forgotten */
 	groups_clear();
-	CHECK(groups.table->members == 0 && lanes.table->members == 0);
+	CHECK(groups.table->members == 0 && order.table->members == 0);
 	CHECK(order_first(start) == NULL);
 	return NULL;
 }

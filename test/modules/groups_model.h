@@ -154,11 +154,11 @@ end_random_tasks(ModelQueue *queues)
 		}
 }
 
-/* Does a lane of the queue break what lanes.c demands of its lanes? */
+/* Does a lane of the queue break what order.c demands of its lanes? */
 static const char *
 check_lanes_of(QueueState *queue)
 {
-	int nparked = 0;
+	bool waits = !pairingheap_is_empty(&queue->waiting);
 	int nready = 0;
 	dlist_iter iter;
 
@@ -167,20 +167,15 @@ check_lanes_of(QueueState *queue)
 		const GroupLane *lane = dlist_container(GroupLane, queue_node, iter.cur);
 
 		CHECK((lane->state == LANE_AT_REST) == pairingheap_is_empty(&lane->groups));
-		nparked += lane->state == LANE_PARKED;
 		nready += lane->state == LANE_READY;
-		if (lane->state == LANE_PARKED && queue->front)
-			CHECK(order_compare_in_queue(order_first_group(queue->front),
+		if (lane->state == LANE_WAITING && queue->first)
+			CHECK(order_compare_in_queue(order_first_group(queue->first),
 										 order_first_group(lane)) > 0);
 	}
-	CHECK(nparked == queue->nparked);
-	CHECK(!queue->closed || (nparked > 0 && queue->front == NULL));
-	CHECK(nparked == 0 || queue->closed || queue->front);
-	CHECK(queue->front == NULL ||
-		  (queue->front->state == LANE_READY && !queue->front->role->skipped));
-	dlist_foreach(iter, &queue->ready)
-		nready--;
-	CHECK(nready == 0);
+	CHECK(nready == (queue->first ? 1 : 0));
+	CHECK(!queue->closed || (waits && queue->first == NULL));
+	CHECK(!waits || queue->closed || (queue->first && !queue->first->role->skipped));
+	CHECK(queue->first == NULL || queue->first->has_behind == waits);
 	return NULL;
 }
 
@@ -216,7 +211,7 @@ skip_sometimes(QueueGroup *group, ClockNow now)
 	{
 		model_skipped_roles[group->key.role[0] - 'v'] = true;
 		if (what == 1)
-			lanes_skip_role(group->lane->role);
+			order_skip_role(group->lane->role);
 		else
 			(void) role_line_block(group, now);
 	}

@@ -79,7 +79,7 @@ check_role_line(void)
 	limited->limited = true;
 	(void) refuse_next(start, 2, CLOCK_LONG_AGO);
 	(void) role_line_block(next_known(start), start);
-	role_line_bar(roletable_lookup(lanes.table, "r3")->role, start.mono);
+	role_line_bar(roletable_lookup(order.table, "r3")->role, start.mono);
 	CHECK(role_line_call(start.mono, 9, true) == 1 && role_is_next(2, start));
 	CHECK(role_line_call(start.mono, 9, true) == 0);
 	CHECK(role_line_call(start.mono, 9, false) == 1 && role_is_next(1, start));
@@ -128,19 +128,19 @@ check_blocked_roles(void)
 	CHECK(demand.tasks >= 32 && demand.average == 100);
 	group = order_first(start);
 	CHECK(strcmp(group->key.role, "free") == 0);
-	lanes_skip_role(group->lane->role);
+	order_skip_role(group->lane->role);
 	CHECK(order_first(start) == NULL);
 	begin_round(start);
 	CHECK(order_first(start)->key.priority == 1);
 	CHECK(moves <= 32 * 14);
 
 	/* a hint and a forgotten group do not bring a role back */
-	lanes_skip_role(order_first(start)->lane->role);
+	order_skip_role(order_first(start)->lane->role);
 	key = (TaskGroup){"q", TASK_UNLIMITED, 0, "busy", 1};
 	groups_hint(&key, place_of(start.wall, 10000), true);
 	CHECK(strcmp(order_first(start)->key.role, "free") == 0);
 	groups_clear();
-	CHECK(lanes.table->members == 0);
+	CHECK(order.table->members == 0);
 	CHECK(!groups_ready(start));
 	return NULL;
 }

@@ -1,6 +1,6 @@
 /*
  * groups_table.h
- *		For the unit tests of the scheduler's groups: src/scheduler/groups.c, order.c, lanes.c,
+ *		For the unit tests of the scheduler's groups: src/scheduler/groups.c, order.c,
  *		queues.c and their like themselves, and a table in memory from which the groups are read.
  *
  * Macros replace what these files call to allocate memory and to move groups, so that allocations
@@ -45,7 +45,6 @@ allocate(void)
 #include "scheduler/queue_rules.c"
 #include "scheduler/rates.c"
 #include "scheduler/queues.c"
-#include "scheduler/lanes.c"
 #include "scheduler/order.c"
 #include "scheduler/role_line.c"
 #include "scheduler/groups.c"

@@ -72,7 +72,7 @@ compare_turns(int seed, int64 aging)
 	int i;
 
 	random_state = (uint64) seed * UINT64CONST(2654435769) + 1;
-	lanes.aging = aging;
+	order.aging = aging;
 	set_rules(&rule, 1);
 	for (i = 0; i < 16; i++)
 		keys[i] = aging > 0 && i % 8 >= 4 ? keys[i - 4]
