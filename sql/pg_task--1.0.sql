@@ -188,24 +188,24 @@ CREATE FUNCTION pg_catalog.pg_task_top(lines integer DEFAULT 10, OUT what text, 
 -- the index of waiting rows, by one descent for each, and the rows with the last ids.  So it takes
 -- the same time however long the history is.
 WITH RECURSIVE g (queue, max, priority, role, role_id, dt, id, request, error, failed) AS (
-(SELECT t.queue COLLATE "C", coalesce(t.max, 2147483647), t.priority, t.role::text, t.role_id,
+(SELECT t.queue COLLATE "C", coalesce(t.max, 2147483647), t.priority, t.role, t.role_id,
         t.dt, t.id, t.request, t.error, t.failed
    FROM {rows} AS t
   WHERE t.state = 'PLAN' AND t.waits IS NULL
-  ORDER BY t.queue COLLATE "C", coalesce(t.max, 2147483647), t.priority, t.role::text, t.role_id,
+  ORDER BY t.queue COLLATE "C", coalesce(t.max, 2147483647), t.priority, t.role, t.role_id,
            t.dt, t.id
   LIMIT 1)
  UNION ALL
  SELECT n.*
    FROM g CROSS JOIN LATERAL (
-        SELECT t.queue COLLATE "C", coalesce(t.max, 2147483647), t.priority, t.role::text,
+        SELECT t.queue COLLATE "C", coalesce(t.max, 2147483647), t.priority, t.role,
                t.role_id, t.dt, t.id, t.request, t.error, t.failed
           FROM {rows} AS t
          WHERE t.state = 'PLAN' AND t.waits IS NULL
-           AND (t.queue COLLATE "C", coalesce(t.max, 2147483647), t.priority, t.role::text,
+           AND (t.queue COLLATE "C", coalesce(t.max, 2147483647), t.priority, t.role,
                 t.role_id) > (g.queue, g.max, g.priority, g.role, g.role_id)
          ORDER BY t.queue COLLATE "C", coalesce(t.max, 2147483647), t.priority,
-                  t.role::text, t.role_id, t.dt, t.id
+                  t.role, t.role_id, t.dt, t.id
          LIMIT 1) AS n
 ), groups AS MATERIALIZED (SELECT g.*, dt < statement_timestamp() - interval '1 s' AS late
                              FROM g LIMIT 200),
@@ -224,13 +224,13 @@ SELECT * FROM (SELECT * FROM groups WHERE late ORDER BY dt LIMIT $1) AS late
  SELECT * FROM (SELECT * FROM groups WHERE NOT late ORDER BY dt LIMIT $1) AS later),
  waits AS (
 SELECT CASE WHEN late THEN 2 ELSE 4 END, CASE WHEN late THEN 'late' ELSE 'waits' END, queue,
-       id, role::name, dt,
+       id, role, dt,
        (SELECT count(*)
           FROM (SELECT FROM {rows} AS t
                  WHERE t.state = 'PLAN' AND t.waits IS NULL
                    AND t.queue COLLATE "C" = w.queue
                    AND coalesce(t.max, 2147483647) = w.max AND t.priority = w.priority
-                   AND t.role::text = w.role AND t.role_id = w.role_id
+                   AND t.role = w.role AND t.role_id = w.role_id
                    AND (NOT w.late OR t.dt < statement_timestamp() - interval '1 s')
                  LIMIT 1000) AS c),
        concat(CASE WHEN failed > 0 THEN format('failed %s times: ', failed) END,

@@ -50,7 +50,7 @@ static const struct
 	const char *definition;
 } indexes[] = {
 	{"plan", false,
-	 "(queue COLLATE \"C\", coalesce(max, 2147483647), priority, (role::text), role_id, dt, id)"
+	 "(queue COLLATE \"C\", coalesce(max, 2147483647), priority, role, role_id, dt, id)"
 	 " WHERE state = 'PLAN' AND waits IS NULL"},
 	{"work", false,
 	 "(id) WHERE state = 'WORK' OR (state = 'PLAN' AND crashed > 0)"

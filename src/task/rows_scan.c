@@ -17,8 +17,7 @@
 
 /* The columns of the index on waiting rows.  The expressions must match those of the index. */
 #define G_QUEUE "t.queue COLLATE \"C\""
-#define G_ROLE "t.role::text"
-#define G_ALL G_QUEUE ", " MAX_OR_NONE ", t.priority, " G_ROLE ", t.role_id"
+#define G_ALL G_QUEUE ", " MAX_OR_NONE ", t.priority, t.role, t.role_id"
 
 /*
  * Excludes rows with a NULL in one of these columns: a table that its owner created may allow
@@ -35,7 +34,7 @@ static const Statement scan_groups = {STATEMENT_SCAN,
 	"(SELECT " G_ALL ", t.dt, t.id"
 	"   FROM {rows} AS t"
 	"  WHERE " WAITING " AND " COMPLETE
-	"    AND (" G_ALL ") > ($queue, $max, $priority, $role, $role_id)"
+	"    AND (" G_ALL ") > ($queue, $max, $priority, $role::name, $role_id)"
 	"  ORDER BY " G_ALL ", t.dt, t.id"
 	"  LIMIT 1)"
 	" UNION ALL"
@@ -47,18 +46,18 @@ static const Statement scan_groups = {STATEMENT_SCAN,
 	"           AND (" G_ALL ") > (g.queue, g.max, g.priority, g.role, g.role_id)"
 	"         ORDER BY " G_ALL ", t.dt, t.id"
 	"         LIMIT 1) AS n"
-	") SELECT substr(g.queue, 1, " CppAsString2(TASK_QUEUE_MAX) " + 1), max, priority, role, dt,"
-	"         id, role_id, octet_length(g.queue) > " CppAsString2(TASK_QUEUE_MAX)
+	") SELECT substr(g.queue, 1, " CppAsString2(TASK_QUEUE_MAX) " + 1), max, priority, role::text,"
+	"         dt, id, role_id, octet_length(g.queue) > " CppAsString2(TASK_QUEUE_MAX)
 	"    FROM g LIMIT $limit"};
 
 /* An index scan of all rows. */
 static const Statement list_rows = {STATEMENT_LIST,
 	"SELECT substr(t.queue, 1, " CppAsString2(TASK_QUEUE_MAX) " + 1), " MAX_OR_NONE ", t.priority,"
-	"       " G_ROLE ", t.dt, t.id, t.role_id,"
+	"       t.role::text, t.dt, t.id, t.role_id,"
 	"       octet_length(t.queue) > " CppAsString2(TASK_QUEUE_MAX)
 	"  FROM {rows} AS t"
 	" WHERE " WAITING " AND " COMPLETE
-	"   AND (" G_ALL ") > ($queue, $max, $priority, $role, $role_id)"
+	"   AND (" G_ALL ") > ($queue, $max, $priority, $role::name, $role_id)"
 	" ORDER BY " G_ALL ", t.dt, t.id"
 	" LIMIT $limit"};
 
@@ -147,7 +146,7 @@ static const Statement read_group = {STATEMENT_PEEK,
 	"  FROM {rows} AS t"
 	" WHERE " WAITING
 	"   AND " G_QUEUE " = $queue AND " MAX_OR_NONE " = $max AND t.priority = $priority"
-	"   AND " G_ROLE " = $role AND t.role_id = $role_id"
+	"   AND t.role = $role::name AND t.role_id = $role_id"
 	"   AND (t.dt, t.id) > ($dt, $id)"
 	" ORDER BY t.dt, t.id"
 	" LIMIT $limit"};
@@ -183,7 +182,7 @@ static const Statement read_groups = {STATEMENT_PEEK_GROUPS,
 	"         FROM {rows} AS t"
 	"        WHERE " WAITING
 	"          AND " G_QUEUE " = a.queue AND " MAX_OR_NONE " = a.max AND t.priority = a.priority"
-	"          AND " G_ROLE " = a.role AND t.role_id = a.role_id"
+	"          AND t.role = a.role::name AND t.role_id = a.role_id"
 	"          AND (t.dt, t.id) > (a.dt, a.id)"
 	"        ORDER BY t.dt, t.id"
 	"        LIMIT $limit) AS n"};
@@ -253,11 +252,11 @@ rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit)
 /* clang-format off */
 
 /* The columns of the index after the queue. */
-#define G_REST MAX_OR_NONE ", t.priority, " G_ROLE ", t.role_id"
+#define G_REST MAX_OR_NONE ", t.priority, t.role, t.role_id"
 
 /* A loose index scan from group to group, as scan_groups does, within each queue. */
 static const Statement read_queue_heads = {STATEMENT_QUEUE_HEADS,
-	"SELECT a.number::int4, g.max, g.priority, g.role, g.role_id, g.dt, g.id"
+	"SELECT a.number::int4, g.max, g.priority, g.role::text, g.role_id, g.dt, g.id"
 	"  FROM unnest($queues) WITH ORDINALITY AS a (queue, number)"
 	" CROSS JOIN LATERAL ("
 	"       WITH RECURSIVE g (max, priority, role, role_id, dt, id) AS ("

@@ -82,7 +82,7 @@ SELECT table_owner_is('public'::name, 'task'::name, 'postgres'::name);
 SELECT set_eq($$SELECT regexp_replace(pg_get_indexdef(indexrelid), '^.* ON [^ ]+ ', '')
     FROM pg_index
                  WHERE indrelid = 'task'::regclass AND NOT indisprimary$$,
-    ARRAY['USING btree (queue COLLATE "C", COALESCE(max, 2147483647), priority, ((role)::text), '
+    ARRAY['USING btree (queue COLLATE "C", COALESCE(max, 2147483647), priority, role, '
               'role_id, dt, id) WHERE ((state = ''PLAN''::text) AND '
               '(waits IS NULL))',
           'USING btree (id) WHERE ((state = ''WORK''::text) OR '
