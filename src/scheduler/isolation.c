@@ -4,9 +4,8 @@
  *
  * A suspect runs isolated: one at a time on the whole server, and alone in an executor.  The
  * arbiter decides which scheduler may start one.  A scheduler acquires that right when it chooses a
- * suspect (isolation_acquire), checks after the claim that it still has it (isolation_keep), and
- * releases it when the round ends (isolation_release); from then on the task in the executor's ring
- * keeps other suspects waiting.
+ * suspect (isolation_acquire), and releases it when the round ends (isolation_release); from then
+ * on the task in the executor's ring keeps other suspects waiting.
  *
  * This file chooses no task and no executor.
  */
@@ -85,16 +84,6 @@ isolation_acquire(void)
 	return false;
 }
 
-/*
- * Does this scheduler still have the right?  If its iteration took too long, another one may have
- * acquired it.
- */
-bool
-isolation_keep(void)
-{
-	return arbiter_keep_isolated(MyScheduler->slot);
-}
-
 /* The round has ended, perhaps with an error: release the right, if it was acquired. */
 void
 isolation_release(void)
@@ -121,8 +110,10 @@ isolation_due(ClockNow now)
 static void
 look_for_right(ClockNow now pg_attribute_unused())
 {
-	if (isolation.waiting && arbiter_isolated_free(MyScheduler->slot))
-		isolation_want();
+	if (!isolation.waiting || !arbiter_take_isolated(MyScheduler->slot))
+		return;
+	arbiter_release_isolated(MyScheduler->slot);
+	isolation_want();
 }
 
 const SchedulerJob isolation_job = {

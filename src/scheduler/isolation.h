@@ -16,7 +16,6 @@ extern bool isolation_is_wanted(void);
 extern void isolation_set_suspects(const int64 *ids, int count);
 extern bool isolation_needed(int64 id);
 extern bool isolation_acquire(void);
-extern bool isolation_keep(void);
 extern void isolation_release(void);
 extern int isolation_count(void);
 

@@ -495,8 +495,7 @@ pool_release(QueueState *queue, QueueStart *start)
 
 /*
  * Assign a claimed task: put it into the executor's ring.  If the executor has exited or was asked
- * to, or another isolated task was started in the meantime, the task becomes an orphan that was not
- * started.
+ * to, the task becomes an orphan that was not started.
  */
 void
 pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, QueueStart start,
@@ -504,11 +503,10 @@ pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, QueueS
 {
 	SharedExecutor *slot = executor->slot;
 	PoolTask mine = {task->relid, task->run, queue, start};
-	bool late = task->isolated && !isolation_keep();
 	bool assigned = false;
 
 	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
-	if (!late && slot->generation == generation && executor->generation == generation &&
+	if (slot->generation == generation && executor->generation == generation &&
 		slot->state == EXECUTOR_READY)
 	{
 		Assert(slot->assigned == executor->assigned);

@@ -53,7 +53,7 @@ publish_table(TaskTable *table, const char *owner)
 							 MyScheduler->database),
 					  errhidecontext(true)));
 	MyScheduler->table = table;
-	shared_scheduler_publish(MyScheduler->slot, table->relid);
+	shared_scheduler_publish(MyScheduler->slot, table->relid, false);
 }
 
 /*
@@ -120,7 +120,7 @@ prepare_table(void)
 	TaskTable *prepared;
 	char *owner;
 
-	shared_scheduler_publish(slot, InvalidOid);
+	shared_scheduler_publish(slot, InvalidOid, false);
 	work_forget_table();
 	work_begin("preparing the task table");
 	prepared = table_prepare(&MyScheduler->settings, slot->user, MyScheduler->context);

@@ -140,7 +140,7 @@ prepare(MonoTime now)
 	}
 	else
 		report_end_all(&reader.faults);
-	shared_scheduler_publish_queues(MyScheduler->slot, queues.relid);
+	shared_scheduler_publish(MyScheduler->slot, queues.relid, true);
 	/* the same table: what was read of it holds until it is read again */
 	reader.known &= queues.relid == reader.relid;
 	reader.known |= !OidIsValid(queues.relid);

@@ -57,7 +57,7 @@ static struct
 static bool
 is_other_table(Oid relid)
 {
-	Oid known = shared_scheduler_relid(MyDatabaseId);
+	Oid known = shared_scheduler_relid(MyDatabaseId, false);
 
 	return OidIsValid(known) && known != relid;
 }
@@ -128,7 +128,7 @@ pending_add_ended(Oid relid, int64 id)
 void
 pending_add_queues(Oid relid)
 {
-	Oid known = shared_scheduler_queue_relid(MyDatabaseId);
+	Oid known = shared_scheduler_relid(MyDatabaseId, true);
 
 	pending.queues |= !OidIsValid(known) || known == relid;
 }

@@ -540,7 +540,7 @@ collect_facts(WhyTask *task)
 	if (!is_null(task, "start"))
 		subject.run.claimed = DatumGetTimestampTz(value_of(task, "start"));
 	task->survey = survey_take(&subject);
-	task->has_rule = queue_table_find(shared_scheduler_queue_relid(MyDatabaseId),
+	task->has_rule = queue_table_find(shared_scheduler_relid(MyDatabaseId, true),
 									  task->access.owner, task->queue, &task->rule);
 	task->now = GetCurrentTimestamp();
 }

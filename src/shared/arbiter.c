@@ -29,16 +29,12 @@
 #define ISOLATED_MS 60000
 
 /*
- * How long "wants" and "isolated" of a scheduler are valid after its iteration began (ms).  A
- * scheduler that hangs, perhaps in a trigger of the table's owner, cannot use the executor that
- * others would leave to it.
+ * How long "wants" of a scheduler is valid after its iteration began (ms).  A scheduler that hangs,
+ * perhaps in a trigger of the table's owner, cannot use the executor that others would leave to it.
  */
 #define FRESH_MS 1500
 
-/*
- * Record that an iteration of this scheduler begins: for a while its "wants" and "isolated" are
- * valid.
- */
+/* Record that an iteration of this scheduler begins: for a while its "wants" is valid. */
 void
 arbiter_renew(SharedScheduler *me)
 {
@@ -46,9 +42,7 @@ arbiter_renew(SharedScheduler *me)
 	pg_atomic_write_u64(&me->renewed, (uint64) clock_mono().us);
 }
 
-/*
- * Has this scheduler begun an iteration recently?  If not, its "wants" and "isolated" are ignored.
- */
+/* Has this scheduler begun an iteration recently?  If not, its "wants" is ignored. */
 static bool
 is_fresh(const SharedScheduler *scheduler, MonoTime now)
 {
@@ -59,11 +53,11 @@ is_fresh(const SharedScheduler *scheduler, MonoTime now)
 }
 
 /*
- * Count the executors of a database that were not asked to exit; of one role, or InvalidOid.  The
- * caller holds the directory lock.
+ * Count the executors of a database and a role (InvalidOid: of all), or only those that were not
+ * asked to exit.  The caller holds the directory lock.
  */
 static int
-count_executors(Oid database, Oid role)
+count_executors(Oid database, Oid role, bool staying)
 {
 	int count = 0;
 	int i;
@@ -73,8 +67,9 @@ count_executors(Oid database, Oid role)
 	{
 		SharedExecutor *executor = &Shared->executors[i];
 
-		count += executor->database == database && executor->state != EXECUTOR_FREE &&
-				 executor->state != EXECUTOR_LEAVING &&
+		count += executor->state != EXECUTOR_FREE &&
+				 !(staying && executor->state == EXECUTOR_LEAVING) &&
+				 (!OidIsValid(database) || executor->database == database) &&
 				 (!OidIsValid(role) || executor->role == role);
 	}
 	return count;
@@ -116,7 +111,7 @@ arbiter_want(SharedScheduler *me, bool wants, Oid role)
 static bool
 others_first(SharedScheduler *me, Oid role, MonoTime now)
 {
-	int mine = count_executors(me->database, role);
+	int mine = count_executors(me->database, role, true);
 	int i;
 
 	for (i = 0; i < Shared->nschedulers; i++)
@@ -127,7 +122,7 @@ others_first(SharedScheduler *me, Oid role, MonoTime now)
 		if (other == me || !is_fresh(other, now) ||
 			!(OidIsValid(role) ? other->wants_role == role : other->wants))
 			continue;
-		theirs = count_executors(other->database, role);
+		theirs = count_executors(other->database, role, true);
 		if (theirs < mine || (OidIsValid(role) && theirs == mine &&
 							  (me->wants_role != role ||
 							   clock_is_before(other->wants_role_since, me->wants_role_since))))
@@ -140,17 +135,10 @@ others_first(SharedScheduler *me, Oid role, MonoTime now)
  * Count the worker slots for schedulers and executors together.  The slots of the supervisor and of
  * the server's logical replication launcher are not included, and one is left for parallel queries.
  */
-static int
-count_slots(void)
+int
+arbiter_slots(void)
 {
 	return max_worker_processes - 2 - (max_logical_replication_workers > 0);
-}
-
-/* Are there worker slots for one scheduler and one executor, if parallel queries use none? */
-bool
-arbiter_has_slots(void)
-{
-	return count_slots() > 0;
 }
 
 /* Count the schedulers.  The caller holds the directory lock. */
@@ -188,7 +176,7 @@ has_slot(void)
 {
 	int executors = count_processes();
 
-	return executors == 0 || executors + count_schedulers() < count_slots();
+	return executors == 0 || executors + count_schedulers() < arbiter_slots();
 }
 
 /* Is there a worker slot for one more executor, as far as pg_task uses them? */
@@ -211,7 +199,7 @@ arbiter_places(void)
 
 	if (places == 0)
 		places = (max_worker_processes - 2) / 2;
-	return Max(Min(places, count_slots() - 1), 1);
+	return Max(Min(places, arbiter_slots() - 1), 1);
 }
 
 /*
@@ -224,7 +212,8 @@ arbiter_free_places(void)
 	int places;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	places = Max(Min(arbiter_places(), count_slots() - count_processes()), 1) - count_schedulers();
+	places =
+		Max(Min(arbiter_places(), arbiter_slots() - count_processes()), 1) - count_schedulers();
 	LWLockRelease(Shared->directory);
 	return places;
 }
@@ -313,32 +302,9 @@ void
 arbiter_evict_for_scheduler(void)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	if (count_slots() - count_processes() < arbiter_places())
+	if (arbiter_slots() - count_processes() < arbiter_places())
 		evict_idle(InvalidOid, InvalidOid, false);
 	LWLockRelease(Shared->directory);
-}
-
-/*
- * Count the executors of a role in all databases, as its limit does; *elsewhere: in others than
- * this one.  The caller holds the directory lock.
- */
-static int
-count_role(Oid role, Oid database, int *elsewhere)
-{
-	int count = 0;
-	int i;
-
-	*elsewhere = 0;
-	for (i = 0; i < Shared->nexecutors; i++)
-	{
-		SharedExecutor *executor = &Shared->executors[i];
-
-		if (executor->state == EXECUTOR_FREE || executor->role != role)
-			continue;
-		count++;
-		*elsewhere += executor->database != database;
-	}
-	return count;
 }
 
 /*
@@ -351,13 +317,14 @@ arbiter_reserve(SharedScheduler *me, Oid role, int limit, SharedExecutor **slot)
 {
 	MonoTime now = clock_mono();
 	ArbiterAnswer answer = ARBITER_REFUSED;
-	int elsewhere;
 
 	Assert(me->proc == COMPAT_MY_PROC);
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	if (limit >= 0 && count_role(role, me->database, &elsewhere) >= limit)
+	if (limit >= 0 && count_executors(InvalidOid, role, false) >= limit)
 	{
-		answer = elsewhere > 0 ? ARBITER_ROLE_ELSEWHERE : ARBITER_ROLE_FULL;
+		bool mine = count_executors(me->database, role, false) >= limit;
+
+		answer = mine ? ARBITER_ROLE_FULL : ARBITER_ROLE_ELSEWHERE;
 		evict_idle(me->database, role, true);
 	}
 	else if (limit >= 0 && others_first(me, role, now))
@@ -407,14 +374,15 @@ arbiter_yield(SharedScheduler *me, Oid *role)
 		if (other == me || !is_fresh(other, now))
 			continue;
 		*role = InvalidOid;
-		yields = other->wants &&
-				 must_yield(me, count_executors(me->database, InvalidOid),
-							count_executors(other->database, InvalidOid), other->wants_since, now);
+		yields = other->wants && must_yield(me, count_executors(me->database, InvalidOid, true),
+											count_executors(other->database, InvalidOid, true),
+											other->wants_since, now);
 		if (yields || !OidIsValid(other->wants_role))
 			continue;
 		*role = other->wants_role;
-		yields = must_yield(me, count_executors(me->database, *role),
-							count_executors(other->database, *role), other->wants_role_since, now);
+		yields =
+			must_yield(me, count_executors(me->database, *role, true),
+					   count_executors(other->database, *role, true), other->wants_role_since, now);
 	}
 	for (i = 0; i < Shared->nexecutors && yields; i++)
 		if ((!OidIsValid(*role) || Shared->executors[i].role == *role) &&
@@ -428,13 +396,10 @@ arbiter_yield(SharedScheduler *me, Oid *role)
 int
 arbiter_count_database(Oid database)
 {
-	int count = 0;
-	int i;
+	int count;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	for (i = 0; i < Shared->nexecutors; i++)
-		count += Shared->executors[i].state != EXECUTOR_FREE &&
-				 Shared->executors[i].database == database;
+	count = count_executors(database, InvalidOid, false);
 	LWLockRelease(Shared->directory);
 	return count;
 }
@@ -453,7 +418,7 @@ isolated_at_work(SharedScheduler *me)
 	Assert(LWLockHeldByMe(Shared->directory));
 	for (i = 0; i < Shared->nschedulers; i++)
 		at_work |= &Shared->schedulers[i] != me && Shared->schedulers[i].isolated &&
-				   is_fresh(&Shared->schedulers[i], now);
+				   Shared->schedulers[i].state != SCHEDULER_FREE;
 	for (i = 0; i < Shared->nexecutors && !at_work; i++)
 	{
 		SharedExecutor *executor = &Shared->executors[i];
@@ -487,21 +452,6 @@ arbiter_take_isolated(SharedScheduler *me)
 }
 
 /*
- * The isolated task is claimed.  False if another isolated task was started while the claim took
- * longer than FRESH_MS: then this one must wait.
- */
-bool
-arbiter_keep_isolated(SharedScheduler *me)
-{
-	Assert(me->proc == COMPAT_MY_PROC);
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	me->isolated &= !isolated_at_work(me);
-	arbiter_renew(me);
-	LWLockRelease(Shared->directory);
-	return me->isolated;
-}
-
-/*
  * The isolated task was assigned, and from now on counts as one in a ring; or it was not started.
  * Wake the schedulers that wait to start theirs.
  */
@@ -513,23 +463,6 @@ arbiter_release_isolated(SharedScheduler *me)
 	me->isolated = false;
 	LWLockRelease(Shared->directory);
 	arbiter_isolated_ended();
-}
-
-/*
- * Could an isolated task be started now?  If not, this scheduler is woken when the running one
- * ends.
- */
-bool
-arbiter_isolated_free(SharedScheduler *me)
-{
-	bool free;
-
-	Assert(me->proc == COMPAT_MY_PROC);
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	free = !isolated_at_work(me);
-	me->wants_isolated = !free;
-	LWLockRelease(Shared->directory);
-	return free;
 }
 
 /* An isolated task has ended: wake the schedulers that wait to start theirs. */

@@ -21,7 +21,7 @@ typedef enum ArbiterAnswer
 
 extern ArbiterAnswer
 arbiter_reserve(SharedScheduler *me, Oid role, int limit, SharedExecutor **slot);
-extern bool arbiter_has_slots(void);
+extern int arbiter_slots(void);
 extern bool arbiter_slot_is_free(void);
 extern int arbiter_places(void);
 extern int arbiter_free_places(void);
@@ -32,10 +32,8 @@ extern bool arbiter_yield(SharedScheduler *me, Oid *role);
 extern int arbiter_count_database(Oid database);
 
 extern void arbiter_renew(SharedScheduler *me);
-extern bool arbiter_keep_isolated(SharedScheduler *me);
 extern bool arbiter_take_isolated(SharedScheduler *me);
 extern void arbiter_release_isolated(SharedScheduler *me);
-extern bool arbiter_isolated_free(SharedScheduler *me);
 extern void arbiter_isolated_ended(void);
 
 #endif /* PG_TASK_ARBITER_H */

@@ -140,7 +140,7 @@ shared_database_mark(Oid database)
 Oid
 shared_database_relid(Oid database, Oid *owner)
 {
-	Oid relid = shared_scheduler_relid(database);
+	Oid relid = shared_scheduler_relid(database, false);
 	SharedFindings found;
 
 	*owner = InvalidOid;

@@ -61,9 +61,12 @@ wake_scheduler(SharedScheduler *scheduler)
 	shared_wake(scheduler->proc);
 }
 
-/* Read an oid in the slot of the scheduler of a database; InvalidOid if there is no scheduler. */
-static Oid
-read_relid(Oid database, size_t offset)
+/*
+ * Return the task table of a database, or its queue table, as its scheduler has found it;
+ * InvalidOid if it has not, or there is none.
+ */
+Oid
+shared_scheduler_relid(Oid database, bool queues)
 {
 	SharedScheduler *scheduler;
 	Oid relid = InvalidOid;
@@ -73,49 +76,27 @@ read_relid(Oid database, size_t offset)
 	if (scheduler)
 	{
 		LWLockAcquire(scheduler->lock, LW_SHARED);
-		relid = *(Oid *) ((char *) scheduler + offset);
+		relid = queues ? scheduler->queue_relid : scheduler->relid;
 		LWLockRelease(scheduler->lock);
 	}
 	LWLockRelease(Shared->directory);
 	return relid;
 }
 
-/* Return the task table of a database whose scheduler has found it, or InvalidOid. */
-Oid
-shared_scheduler_relid(Oid database)
-{
-	return read_relid(database, offsetof(SharedScheduler, relid));
-}
-
-/* Return the queue table of a database whose scheduler has found it, or InvalidOid. */
-Oid
-shared_scheduler_queue_relid(Oid database)
-{
-	return read_relid(database, offsetof(SharedScheduler, queue_relid));
-}
-
-/* Write one of them into the slot of this scheduler. */
-static void
-write_relid(SharedScheduler *me, Oid *field, Oid relid)
+/*
+ * Publish the task table or the queue table: from now on the scheduler accepts reports about this
+ * one alone.
+ */
+void
+shared_scheduler_publish(SharedScheduler *me, Oid relid, bool queues)
 {
 	Assert(me->proc == COMPAT_MY_PROC);
 	LWLockAcquire(me->lock, LW_EXCLUSIVE);
-	*field = relid;
+	if (queues)
+		me->queue_relid = relid;
+	else
+		me->relid = relid;
 	LWLockRelease(me->lock);
-}
-
-/* Publish the queue table: from now on the scheduler is not told of changes of another one. */
-void
-shared_scheduler_publish_queues(SharedScheduler *me, Oid relid)
-{
-	write_relid(me, &me->queue_relid, relid);
-}
-
-/* Publish the task table: from now on the scheduler accepts hints about this table. */
-void
-shared_scheduler_publish(SharedScheduler *me, Oid relid)
-{
-	write_relid(me, &me->relid, relid);
 }
 
 static bool

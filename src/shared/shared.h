@@ -450,8 +450,7 @@ extern void shared_publish_configured(const SharedConfigured *configured);
 extern SharedConfigured shared_configured(void);
 
 /* Databases and their schedulers. */
-extern Oid shared_scheduler_relid(Oid database);
-extern Oid shared_scheduler_queue_relid(Oid database);
+extern Oid shared_scheduler_relid(Oid database, bool queues);
 extern SharedDatabase *shared_database_find(Oid database);
 extern SharedDatabase *shared_database_add(Oid database);
 extern void shared_database_remove(Oid database);
@@ -461,8 +460,7 @@ extern bool shared_database_is_disabled(Oid database, const SharedFindings *foun
 extern void shared_database_mark(Oid database);
 extern Oid shared_database_relid(Oid database, Oid *owner);
 extern void shared_crowd(bool crowded);
-extern void shared_scheduler_publish(SharedScheduler *me, Oid relid);
-extern void shared_scheduler_publish_queues(SharedScheduler *me, Oid relid);
+extern void shared_scheduler_publish(SharedScheduler *me, Oid relid, bool queues);
 extern void shared_hint_add_place(SharedHint *hint, const TaskPlace *place);
 extern bool shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hint);
 extern bool shared_ids_add(SharedIds *ids, int64 id);

@@ -92,17 +92,6 @@ scheduler_slot_find(Oid database)
 	return NULL;
 }
 
-static SharedScheduler *
-find_free_scheduler(void)
-{
-	int i;
-
-	for (i = 0; i < Shared->nschedulers; i++)
-		if (Shared->schedulers[i].state == SCHEDULER_FREE)
-			return &Shared->schedulers[i];
-	return NULL;
-}
-
 /* Prepare the slot of a scheduler for its next use.  The caller holds the directory lock. */
 static void
 reset_scheduler(SharedScheduler *slot, Oid database, Oid user)
@@ -138,11 +127,14 @@ scheduler_slot_reserve(Oid database, Oid user)
 {
 	SharedScheduler *slot = NULL;
 	SharedDatabase *entry;
+	int i;
 
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	Assert(Shared->supervisor == COMPAT_MY_PROC);
 	if (scheduler_slot_find(database) == NULL && !shared_database_is_held(database))
-		slot = find_free_scheduler();
+		for (i = 0; i < Shared->nschedulers && slot == NULL; i++)
+			if (Shared->schedulers[i].state == SCHEDULER_FREE)
+				slot = &Shared->schedulers[i];
 	if (slot)
 	{
 		reset_scheduler(slot, database, user);
@@ -291,37 +283,6 @@ set_executor_state(SharedExecutor *slot, ExecutorState state)
 }
 
 /*
- * Prepare the slot of an executor for its next use.  The caller holds the directory lock.
- *
- * The slot's lock keeps out a scheduler that still believes in the former use: it compares the
- * generation under that lock alone.  The state is set last, because the postmaster reads the slot
- * without a lock if this process crashes here.
- */
-static void
-reset_executor(SharedExecutor *slot, Oid database, Oid role, MonoTime now)
-{
-	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
-	Assert(slot->state == EXECUTOR_FREE || slot->state == EXECUTOR_GONE);
-	Assert(slot->proc == SHARED_NO_PROC);
-	slot->generation++;
-	slot->database = database;
-	slot->role = role;
-	slot->had_pid = slot->pid != 0;
-	slot->pid = 0;
-	slot->reserved = false;
-	slot->started = slot->idle_since = now;
-	slot->failure.sqlstate[0] = '\0';
-	slot->failure.left = TASK_LEFT_ERROR;
-	slot->cancel_sent = false;
-	slot->quit = false;
-	pg_atomic_write_u32(&slot->workers, 0);
-	slot->assigned = slot->taken = slot->done = slot->notify_at = 0;
-	slot->batches = false;
-	set_executor_state(slot, EXECUTOR_STARTING);
-	LWLockRelease(slot->lock);
-}
-
-/*
  * Find a free executor slot.  If there is none, return a slot with tasks of an executor that has
  * exited, if its database has no scheduler now: the next one finds these tasks in the table.
  */
@@ -347,14 +308,33 @@ find_free_executor(void)
 /*
  * Reserve a slot for an executor of this role in this database.  NULL if none is free.  Only the
  * scheduler of the database calls this; it holds the directory lock in exclusive mode.
+ *
+ * The slot's lock keeps out a scheduler that still believes in the former use: it compares the
+ * generation under that lock alone.  The state is set last, because the postmaster reads the slot
+ * without a lock if this process crashes here.
  */
 SharedExecutor *
 executor_slot_reserve(Oid database, Oid role, MonoTime now)
 {
 	SharedExecutor *slot = find_free_executor();
 
-	if (slot)
-		reset_executor(slot, database, role, now);
+	if (slot == NULL)
+		return NULL;
+	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
+	Assert(slot->proc == SHARED_NO_PROC);
+	slot->generation++;
+	slot->database = database;
+	slot->role = role;
+	slot->had_pid = slot->pid != 0;
+	slot->pid = 0;
+	slot->reserved = slot->batches = slot->cancel_sent = slot->quit = false;
+	slot->started = slot->idle_since = now;
+	slot->failure.sqlstate[0] = '\0';
+	slot->failure.left = TASK_LEFT_ERROR;
+	pg_atomic_write_u32(&slot->workers, 0);
+	slot->assigned = slot->taken = slot->done = slot->notify_at = 0;
+	set_executor_state(slot, EXECUTOR_STARTING);
+	LWLockRelease(slot->lock);
 	return slot;
 }
 

@@ -403,7 +403,7 @@ attach_supervisor(void)
 	crash_server_runs();
 	publish_configured();
 	stop_leftover_schedulers();
-	if (!arbiter_has_slots())
+	if (arbiter_slots() <= 0)
 		ereport(WARNING, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 						  errmsg("there are too few worker slots for pg_task to run tasks"),
 						  errhint("Increase \"max_worker_processes\".")));

@@ -289,7 +289,7 @@ take_step(const char *step)
 		(void) scheduler_slot_attach(0, slot->generation);
 	}
 	else if (strcmp(step, "publish") == 0)
-		shared_scheduler_publish(slot, TABLE);
+		shared_scheduler_publish(slot, TABLE, false);
 	else if (strcmp(step, "disable") == 0 || strcmp(step, "absent") == 0)
 	{
 		SharedFindings found = shared_database_found(DATABASE);
