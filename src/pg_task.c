@@ -1,26 +1,190 @@
 /*
  * pg_task.c
- *		The library's entry point, as a table of contents.
+ *		The library's entry point, as a table of contents, and the callbacks and hooks of which
+ *pg_task has one for all of its files.
+ *
+ * The server has few places for callbacks in each process (ten for changes of relations), and other
+ * libraries need them, too.  So each kind is registered once, when the library is loaded, and here
+ * stands who is told, in which order.  Processes of a server that has preloaded the library inherit
+ * that.  Each part does nothing in a process that has not begun to use it.
+ *
+ * This file decides nothing.
  */
 #include "postgres.h"
 
 #include "access/parallel.h"
+#include "access/xact.h"
+#include "executor/executor.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
+#include "tcop/utility.h"
+#include "utils/inval.h"
+#include "utils/syscache.h"
 
-#include "callbacks.h"
+#include "compat.h"
+#include "executor/cleanup.h"
+#include "executor/kept_request.h"
 #include "session/commands.h"
 #include "session/functions.h"
+#include "session/pending.h"
+#include "session/trigger_row.h"
 #include "session/upgrade.h"
 #include "settings.h"
 #include "shared/crash.h"
+#include "shared/shared.h"
+#include "shared/waiters.h"
 #include "supervisor/supervisor.h"
 #include "task/named_table.h"
 #include "task/owner_code.h"
+#include "task/queue_table.h"
+#include "task/roles.h"
+#include "task/running.h"
+#include "task/statement.h"
+#include "task/watch.h"
 
 PG_MODULE_MAGIC;
 
 PGDLLEXPORT void _PG_init(void);
+
+/* The caches that are watched. */
+static const int caches[] = {AUTHOID, AUTHMEMROLEMEM, DATABASEOID, NAMESPACEOID,	PROCOID,
+							 OPEROID, TYPEOID,		  COLLOID,	   CASTSOURCETARGET};
+
+/* Static, because hooks take no argument of ours. */
+static struct
+{
+	shmem_request_hook_type request;
+	shmem_startup_hook_type startup;
+	ProcessUtility_hook_type utility;
+	ExecutorStart_hook_type start;
+} next_hook;
+
+/* A relation has changed.  InvalidOid stands for all relations. */
+static void
+relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
+{
+	watch_relation_invalidated(relid);
+	queue_table_relation_invalidated(relid);
+	trigger_row_relation_invalidated(relid);
+}
+
+/*
+ * A row of a catalog has changed; if the hash is 0, any of them may have.  Also called outside
+ * transactions.
+ */
+static void
+catalog_invalidated(Datum arg pg_attribute_unused(), int cache, uint32 hash)
+{
+	switch (cache)
+	{
+		case AUTHOID:
+			roles_session_invalidated(hash);
+			roles_invalidated();
+			kept_request_invalidated();
+			break;
+		case AUTHMEMROLEMEM:
+			roles_invalidated();
+			kept_request_invalidated();
+			break;
+		case DATABASEOID:
+			roles_invalidated();
+			break;
+		case NAMESPACEOID:
+			watch_schema_invalidated();
+			kept_request_invalidated();
+			break;
+		default:
+			kept_request_invalidated();
+			break;
+	}
+}
+
+/* A transaction ends.  After a commit, nothing here may raise an error: the server would panic. */
+static void
+transaction_ended(XactEvent event, void *arg pg_attribute_unused())
+{
+	/* what this process knows of itself, then what others are told */
+	cleanup_transaction_ended(event);
+	running_transaction_ended(event);
+	pending_transaction_ended(event);
+	waiters_transaction_ended(event);
+}
+
+static void
+subtransaction_ended(SubXactEvent event, SubTransactionId mine pg_attribute_unused(),
+					 SubTransactionId parent pg_attribute_unused(), void *arg pg_attribute_unused())
+{
+	running_subtransaction_ended(event);
+	pending_subtransaction_ended(event);
+}
+
+static void
+request_memory(void)
+{
+	if (next_hook.request)
+		next_hook.request();
+	shared_request_memory();
+	crash_request_memory();
+}
+
+static void
+attach_memory(void)
+{
+	if (next_hook.startup)
+		next_hook.startup();
+	shared_attach_memory();
+	crash_attach_memory();
+}
+
+static void
+process_command(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+				ProcessUtilityContext context, ParamListInfo params, QueryEnvironment *environment,
+				DestReceiver *destination, QueryCompletion *completion)
+{
+	cleanup_note_command(pstmt->utilityStmt);
+	commands_process(next_hook.utility ? next_hook.utility : standard_ProcessUtility, pstmt, query,
+					 read_only_tree, context, params, environment, destination, completion);
+}
+
+static void
+start_plan(QueryDesc *query, int flags)
+{
+	crash_note_parallel_worker();
+	statement_check_plan(query);
+	if (next_hook.start)
+		next_hook.start(query, flags);
+	else
+		standard_ExecutorStart(query, flags);
+}
+
+/* Register what is also needed by a library that was not preloaded. */
+static void
+define_callbacks(void)
+{
+	int i;
+
+	CacheRegisterRelcacheCallback(relation_invalidated, (Datum) 0);
+	for (i = 0; i < (int) lengthof(caches); i++)
+		CacheRegisterSyscacheCallback(caches[i], catalog_invalidated, (Datum) 0);
+}
+
+/* Register the rest.  Called only if the library was preloaded. */
+static void
+define_shared_callbacks(void)
+{
+	Assert(process_shared_preload_libraries_in_progress);
+	RegisterXactCallback(transaction_ended, NULL);
+	RegisterSubXactCallback(subtransaction_ended, NULL);
+	next_hook.request = shmem_request_hook;
+	shmem_request_hook = request_memory;
+	next_hook.startup = shmem_startup_hook;
+	shmem_startup_hook = attach_memory;
+	next_hook.utility = ProcessUtility_hook;
+	ProcessUtility_hook = process_command;
+	next_hook.start = ExecutorStart_hook;
+	ExecutorStart_hook = start_plan;
+}
 
 /* The library was loaded by LOAD, by CREATE EXTENSION, or by a trigger on a task table. */
 static void
@@ -37,7 +201,7 @@ warn_not_preloaded(void)
 void
 _PG_init(void)
 {
-	callbacks_define();
+	define_callbacks();
 
 	/* loaded by a call of a function: those that need no shared memory work */
 	if (!process_shared_preload_libraries_in_progress)
@@ -57,7 +221,7 @@ _PG_init(void)
 		return;
 	}
 
-	callbacks_define_shared();
+	define_shared_callbacks();
 	functions_define();
 	named_table_define();
 	owner_code_define();

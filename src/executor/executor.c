@@ -33,7 +33,6 @@
 #include "settings.h"
 #include "shared/clock.h"
 #include "shared/crash.h"
-#include "shared/port.h"
 #include "shared/slots.h"
 #include "shared/statistics.h"
 #include "shared/worker.h"

@@ -19,7 +19,7 @@ typedef struct KeptRequest
 	List *plans;	  /* one PlannedStmt; NIL: not kept */
 } KeptRequest;
 
-extern void kept_request_invalidated(void); /* for callbacks.c */
+extern void kept_request_invalidated(void); /* for pg_task.c */
 extern const KeptRequest *kept_request_find(const char *text);
 extern List *kept_request_plan(RawStmt *raw, const char *text, bool alone);
 

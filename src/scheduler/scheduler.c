@@ -55,7 +55,6 @@
 #include "shared/arbiter.h"
 #include "shared/clock.h"
 #include "shared/crash.h"
-#include "shared/port.h"
 #include "shared/slots.h"
 #include "shared/worker.h"
 #include "task/database.h"

@@ -9,7 +9,7 @@
 
 #include "tcop/utility.h"
 
-/* For callbacks.c. */
+/* For pg_task.c. */
 extern void commands_process(ProcessUtility_hook_type next, PlannedStmt *pstmt, const char *query,
 							 bool read_only_tree, ProcessUtilityContext context,
 							 ParamListInfo params, QueryEnvironment *environment,

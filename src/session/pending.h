@@ -19,7 +19,7 @@ extern void pending_add_settings(Oid object);
 extern void pending_wake_supervisor(void);
 extern void pending_add_hold(void);
 
-/* For callbacks.c. */
+/* For pg_task.c. */
 extern void pending_transaction_ended(XactEvent event);
 extern void pending_subtransaction_ended(SubXactEvent event);
 

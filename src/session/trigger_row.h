@@ -43,7 +43,7 @@ typedef struct TriggerColumns
 
 extern TriggerColumns trigger_columns;
 
-extern void trigger_row_relation_invalidated(Oid relid); /* for callbacks.c */
+extern void trigger_row_relation_invalidated(Oid relid); /* for pg_task.c */
 extern int trigger_find_column(Relation rel, TaskColumn which);
 extern int64 trigger_role_id(const TriggerRow *row);
 extern Oid trigger_bound_role(const TriggerRow *row, int64 role_id);

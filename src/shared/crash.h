@@ -10,7 +10,7 @@
 #include "shared/shared.h"
 #include "shared/task.h"
 
-extern void crash_note_parallel_worker(void); /* for callbacks.c */
+extern void crash_note_parallel_worker(void); /* for pg_task.c */
 extern void crash_request_memory(void);
 extern void crash_attach_memory(void); /* after shared_attach_memory */
 extern void crash_watch(SharedExecutor *slot);

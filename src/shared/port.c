@@ -22,7 +22,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
-#include "shared/port.h"
+#include "shared/worker.h"
 
 /* More than the server's Port can be, with the fields that are left out here. */
 #define PORT_SIZE (2 * sizeof(Port) + 1024)

@@ -10,7 +10,7 @@
 #include "access/xact.h"
 
 extern void waiters_init(void);
-extern void waiters_transaction_ended(XactEvent event); /* for callbacks.c */
+extern void waiters_transaction_ended(XactEvent event); /* for pg_task.c */
 
 /* Who ends tasks. */
 extern void waiters_end(int64 id);

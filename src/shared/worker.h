@@ -1,6 +1,7 @@
 /*
  * worker.h
- *		Background workers of pg_task.
+ *		Background workers of pg_task, and the connection to a client that they do not have
+ *(port.c).
  */
 #ifndef PG_TASK_WORKER_H
 #define PG_TASK_WORKER_H
@@ -17,5 +18,9 @@ worker_start_scheduler(const SharedScheduler *slot, const char *database);
 extern BackgroundWorkerHandle *
 worker_start_executor(const SharedExecutor *slot, const char *database, const char *role);
 extern int worker_slot(Datum arg, uint32 *generation);
+
+/* For every process that runs users' functions: executors and schedulers. */
+extern void port_describe(void);
+extern const char *port_database(void);
 
 #endif /* PG_TASK_WORKER_H */

@@ -291,15 +291,6 @@ clock_was_set(void)
 	return true;
 }
 
-/* May the catalogs say anything else than when they were read? */
-static bool
-must_read_catalogs(MonoTime now)
-{
-	return !clock_is_before(now, MySupervisor.read_again) ||
-		   MySupervisor.databases_changes != shared_databases_changes() ||
-		   MySupervisor.settings_changes != shared_settings_changes();
-}
-
 /* Read the catalogs: which databases should have a scheduler? */
 static void
 read_catalogs(MonoTime now)
@@ -330,7 +321,9 @@ supervise_databases(void)
 	check_schedulers(now);
 	if (clock_was_set())
 		look_again(now);
-	if (must_read_catalogs(now))
+	if (!clock_is_before(now, MySupervisor.read_again) ||
+		MySupervisor.databases_changes != shared_databases_changes() ||
+		MySupervisor.settings_changes != shared_settings_changes())
 		read_catalogs(now);
 	forget_unwanted();
 	MySupervisor.next = MySupervisor.read_again;
@@ -352,13 +345,6 @@ stop_leftover_schedulers(void)
 	for (i = 0; i < Shared->ndatabases; i++)
 		if (OidIsValid(Shared->databases[i].database))
 			shared_database_remove(Shared->databases[i].database);
-}
-
-/* Limit the number of iterations: another process may set the latch all the time. */
-static void
-pause_between_iterations(uint32 wait_event)
-{
-	(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, PAUSE_MS, wait_event);
 }
 
 /* At exit: backends wake no supervisor any more. */
@@ -429,7 +415,8 @@ pg_task_supervisor_main(Datum arg pg_attribute_unused())
 			look_again(clock_mono());
 		}
 		supervise_databases();
-		pause_between_iterations(wait_event);
+		/* another process may set the latch all the time */
+		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, PAUSE_MS, wait_event);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 clock_ms_until(clock_mono(), MySupervisor.next), wait_event);
 		ResetLatch(MyLatch);

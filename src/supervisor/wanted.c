@@ -30,67 +30,70 @@ warn_once(Reports *unusable, const char *message, const char *detail)
 						  errdetail("%s", detail)));
 }
 
-static Form_pg_database
-form_of(HeapTuple tuple)
-{
-	return (Form_pg_database) GETSTRUCT(tuple);
-}
-
+/*
+ * Return what is wanted of a database that this entry of pg_task.database names, by itself or with
+ * all others; NULL if it cannot be used, which is logged.  Templates are only taken by name.  A
+ * datconnlimit of -2 marks a database whose DROP was interrupted.
+ */
 static Wanted *
-make_wanted(HeapTuple tuple, Oid user)
+want_database(const Target *target, HeapTuple tuple, Reports *unusable)
 {
-	Wanted *wanted = palloc(sizeof(Wanted));
+	Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
+	const char *name = NameStr(database->datname);
+	bool usable = database->datallowconn && database->datconnlimit != -2;
+	Oid user = target->role ? get_role_oid(target->role, true) : database->datdba;
+	Wanted *wanted;
 
-	wanted->database = form_of(tuple)->oid;
+	if (target->excluded || (!target->database && (!usable || database->datistemplate)))
+		return NULL;
+	if (!usable)
+		warn_once(
+			unusable,
+			psprintf("database \"%s\" in \"pg_task.database\" does not allow connections", name),
+			"It has no task table until it does.");
+	else if (!OidIsValid(user))
+		warn_once(unusable,
+				  psprintf("role \"%s\" in \"pg_task.database\" does not exist", target->role),
+				  psprintf("Database \"%s\" has no task table until it does.", name));
+	if (!usable || !OidIsValid(user))
+		return NULL;
+	wanted = palloc(sizeof(Wanted));
+	wanted->database = database->oid;
 	wanted->user = user;
-	strlcpy(wanted->name, NameStr(form_of(tuple)->datname), NAMEDATALEN);
+	strlcpy(wanted->name, name, NAMEDATALEN);
 	wanted->version = HeapTupleHeaderGetRawXmin(tuple->t_data);
 	return wanted;
 }
 
-/*
- * Does the database allow connections?  A datconnlimit of -2 marks one whose DROP was interrupted.
- */
-static bool
-is_usable(Form_pg_database database)
-{
-	return database->datallowconn && database->datconnlimit != -2;
-}
-
-/*
- * Add the database that an entry of pg_task.database names to the list, or log why it cannot be
- * used.
- */
+/* Within a transaction: read the catalog of databases. */
 static List *
-want_target(List *wanted, const Target *target, HeapTuple tuple, Reports *unusable)
+find_wanted(Reports *unusable)
 {
-	Form_pg_database database = form_of(tuple);
-	Oid user = database->datdba;
-
-	if (!is_usable(database))
-	{
-		warn_once(unusable,
-				  psprintf("database \"%s\" in \"pg_task.database\" does not allow connections",
-						   NameStr(database->datname)),
-				  "It has no task table until it does.");
-		return wanted;
-	}
-	if (target->role)
-		user = get_role_oid(target->role, true);
-	if (OidIsValid(user))
-		return lappend(wanted, make_wanted(tuple, user));
-	warn_once(
-		unusable, psprintf("role \"%s\" in \"pg_task.database\" does not exist", target->role),
-		psprintf("Database \"%s\" has no task table until it does.", NameStr(database->datname)));
-	return wanted;
-}
-
-/* Log the entries that name a database that does not exist. */
-static void
-report_missing(List *targets, const List *found, Reports *unusable)
-{
+	MemoryContext caller = CurrentMemoryContext;
+	List *targets = settings_targets();
+	List *found = NIL;
+	List *result = NIL;
+	Relation rel = table_open(DatabaseRelationId, AccessShareLock);
+	TableScanDesc scan = table_beginscan_catalog(rel, 0, NULL);
+	HeapTuple tuple;
 	ListCell *cell;
 
+	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
+	{
+		const char *name = NameStr(((Form_pg_database) GETSTRUCT(tuple))->datname);
+		const Target *target = targets_find(targets, name);
+		Wanted *wanted;
+
+		MemoryContextSwitchTo(caller);
+		if (target == NULL)
+			continue;
+		found = lappend(found, unconstify(Target *, target));
+		wanted = want_database(target, tuple, unusable);
+		if (wanted)
+			result = lappend(result, wanted);
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
 	foreach(cell, targets)
 	{
 		const Target *target = lfirst(cell);
@@ -102,37 +105,7 @@ report_missing(List *targets, const List *found, Reports *unusable)
 					  target->excluded ? "It will be left out when it does."
 									   : "It gets a scheduler as soon as it does.");
 	}
-}
-
-/* Within a transaction: read the catalog of databases. */
-static List *
-find_wanted(Reports *unusable)
-{
-	MemoryContext caller = CurrentMemoryContext;
-	List *targets = settings_targets();
-	List *found = NIL;
-	List *wanted = NIL;
-	Relation rel = table_open(DatabaseRelationId, AccessShareLock);
-	TableScanDesc scan = table_beginscan_catalog(rel, 0, NULL);
-	HeapTuple tuple;
-
-	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
-	{
-		Form_pg_database database = form_of(tuple);
-		const Target *target = targets_find(targets, NameStr(database->datname));
-		bool named = target && target->database;
-
-		MemoryContextSwitchTo(caller);
-		if (named)
-			found = lappend(found, unconstify(Target *, target));
-		if (target && !target->excluded &&
-			(named || (is_usable(database) && !database->datistemplate)))
-			wanted = want_target(wanted, target, tuple, unusable);
-	}
-	table_endscan(scan);
-	table_close(rel, AccessShareLock);
-	report_missing(targets, found, unusable);
-	return wanted;
+	return result;
 }
 
 /*

@@ -18,7 +18,7 @@
 #include "utils/memutils.h"
 
 #include "settings.h"
-#include "shared/port.h"
+#include "shared/worker.h"
 #include "shared/statistics.h"
 #include "shared/task.h"
 #include "task/events.h"

@@ -73,7 +73,7 @@ typedef struct QueueTable
 
 extern QueueTable queue_table_prepare(const TaskTable *table);
 extern bool queue_table_changed(void);
-extern void queue_table_relation_invalidated(Oid relid); /* for callbacks.c */
+extern void queue_table_relation_invalidated(Oid relid); /* for pg_task.c */
 extern bool queue_is_pattern(const char *queue);
 extern bool queue_pattern_is_valid(const char *pattern);
 extern bool queue_table_find(Oid relid, Oid owner, const char *queue, QueueRule *rule);

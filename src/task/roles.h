@@ -43,7 +43,7 @@ extern bool roles_watch_session(Oid role);
 extern bool roles_session_changed(void);
 extern bool roles_may_act(Oid user, const char *name, int64 id);
 
-/* For callbacks.c. */
+/* For pg_task.c. */
 extern void roles_invalidated(void);
 extern void roles_session_invalidated(uint32 hash);
 

@@ -17,7 +17,7 @@ extern bool running_is_task(void);
 extern const Jsonb *running_input(void);
 extern void running_ask_again(TimestampTz at, const Jsonb *input);
 
-/* For callbacks.c. */
+/* For pg_task.c. */
 extern void running_transaction_ended(XactEvent event);
 extern void running_subtransaction_ended(SubXactEvent event);
 

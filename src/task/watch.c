@@ -19,7 +19,7 @@
 #include "task/watch.h"
 
 /*
- * What this process watches: one table.  Static, because callbacks (callbacks.c) write it.
+ * What this process watches: one table.  Static, because callbacks (pg_task.c) write it.
  */
 static struct
 {

@@ -17,7 +17,7 @@ extern uint32 watch_changes(void);
 extern bool watch_changed_here(void);
 extern bool watch_covers(Oid relid);
 
-/* For callbacks.c. */
+/* For pg_task.c. */
 extern void watch_relation_invalidated(Oid relid);
 extern void watch_schema_invalidated(void);
 
