@@ -1,7 +1,7 @@
 /*
  * pg_task.c
  *		The library's entry point, as a table of contents, and the callbacks and hooks of which
- *pg_task has one for all of its files.
+ *		pg_task has one for all of its files.
  *
  * The server has few places for callbacks in each process (ten for changes of relations), and other
  * libraries need them, too.  So each kind is registered once, when the library is loaded, and here

@@ -37,6 +37,7 @@ sub functions
 		JOIN pg_extension AS e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
 		WHERE e.extname = 'pg_task' AND d.deptype = 'e' AND p.prolang =
 			(SELECT oid FROM pg_language WHERE lanname = 'c')
+			AND p.prorettype <> 'language_handler'::regtype
 		ORDER BY p.oid});
 }
 
@@ -175,7 +176,9 @@ sub run_sessions
 }
 
 my $definitions = sql(q{
-	SELECT string_agg(pg_get_functiondef(p.oid), ';' || chr(10) ORDER BY p.oid)
+	SELECT string_agg(pg_get_functiondef(p.oid) || CASE WHEN p.prorettype = 'language_handler'::regtype
+		THEN format('; CREATE LANGUAGE %I HANDLER pg_catalog.%1$I', p.proname) ELSE '' END,
+		';' || chr(10) ORDER BY p.oid)
 	FROM pg_proc AS p JOIN pg_depend AS d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
 	JOIN pg_extension AS e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
 	WHERE e.extname = 'pg_task' AND d.deptype = 'e'});
