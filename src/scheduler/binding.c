@@ -104,21 +104,21 @@ forget_first_group(void)
 static int
 read_next_ids(const TaskTable *table, BindingGroup *group, int limit, MonoTime now, int64 **ids)
 {
-	TaskPlace *places;
-	int found = rows_peek(table, &group->key, group->after, limit, &places);
+	RowsPeek peek = {.group = &group->key, .after = group->after};
 	int count = 0;
 	int i;
 
-	*ids = palloc((found + 1) * sizeof(int64));
-	for (i = 0; i < found; i++)
+	rows_peek_groups(table, &peek, 1, limit);
+	*ids = palloc((peek.count + 1) * sizeof(int64));
+	for (i = 0; i < peek.count; i++)
 	{
-		group->after = places[i];
-		if (refused_has(places[i], now))
+		group->after = peek.places[i];
+		if (refused_has(peek.places[i], now))
 			continue;
-		refused_batch_add(REFUSED_BINDING, places[i], 1);
-		(*ids)[count++] = places[i].id;
+		refused_batch_add(REFUSED_BINDING, peek.places[i], 1);
+		(*ids)[count++] = peek.places[i].id;
 	}
-	return found > 0 ? count : -1;
+	return peek.count > 0 ? count : -1;
 }
 
 /*

@@ -11,7 +11,7 @@
 #include "utils/builtins.h"
 
 #include "scheduler/binding.h"
-#include "scheduler/choice.h"
+#include "scheduler/round.h"
 #include "scheduler/demand.h"
 #include "scheduler/isolation.h"
 #include "scheduler/order.h"
@@ -19,7 +19,6 @@
 #include "scheduler/refused.h"
 #include "scheduler/role_line.h"
 #include "scheduler/work.h"
-#include "scheduler/strict.h"
 #include "scheduler/unstarted.h"
 #include "settings.h"
 #include "task/roles.h"

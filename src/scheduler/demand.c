@@ -279,7 +279,7 @@ demand_ask_again(bool soon)
 MonoTime
 demand_until(MonoTime now)
 {
-	MonoTime until = role_line_until(now);
+	MonoTime until = role_line_read(now).until;
 
 	if (clock_is_before(now, shortage.until))
 		until = clock_min(until, shortage.until);

@@ -9,10 +9,9 @@
  */
 #include "postgres.h"
 
-#include "scheduler/choice.h"
+#include "scheduler/round.h"
 #include "scheduler/demand.h"
 #include "scheduler/dependents.h"
-#include "scheduler/dispatch.h"
 #include "scheduler/figures.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
@@ -24,7 +23,6 @@
 #include "scheduler/role_line.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
-#include "scheduler/strict.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
 #include "settings.h"
@@ -359,7 +357,7 @@ void
 dispatch_publish(const DispatchRound *round)
 {
 	arbiter_want(MyScheduler->slot, round->wants_executor, round->wants_role);
-	figures_set(FIGURE_WANTED, round->wanted + role_line_count());
+	figures_set(FIGURE_WANTED, round->wanted + role_line_read(round->now.mono).count);
 	demand_ask_again(round->full || OidIsValid(round->wants_role));
 }
 

@@ -535,7 +535,7 @@ bool
 groups_ready(ClockNow now)
 {
 	order_begin_round(now);
-	return order_first(now) != NULL || role_line_waits(now.mono);
+	return order_first(now) != NULL || role_line_read(now.mono).waits;
 }
 
 /* Remove the first row from those that are known. */

@@ -57,8 +57,7 @@ static struct
 	int64 aging;			   /* time that is worth one priority (us); 0: none is */
 	roletable_hash *table;	   /* all roles that have groups */
 	pairingheap roles;		   /* those that have a ready lane, and are not skipped */
-	dlist_head skipped_roles;  /* until the next round */
-	dlist_head aside_roles;	   /* until they are called: see role_line.c */
+	dlist_head skipped_roles;  /* until the next round, or set aside: see role_line.c */
 	pairingheap closed;		   /* closed queues, by the time when they are opened */
 	pairingheap future;		   /* groups whose next row is not due, by its dt */
 	dlist_head skipped_groups; /* until the next round */
@@ -217,7 +216,6 @@ order_create(MemoryContext context, int64 aging)
 	order.closed.ph_compare = compare_closed;
 	order.future.ph_compare = compare_future;
 	dlist_init(&order.skipped_roles);
-	dlist_init(&order.aside_roles);
 	dlist_init(&order.skipped_groups);
 	order.now.wall = PG_INT64_MIN;
 }
@@ -608,9 +606,10 @@ order_skip_role(GroupRole *role)
 }
 
 /* A role is not skipped any more: bring it back, and its lanes that have made way. */
-static void
-end_skip(GroupRole *role)
+void
+order_end_skip(GroupRole *role)
 {
+	Assert(role->skipped);
 	dlist_delete(&role->skipped_node);
 	role->skipped = role->aside = false;
 	while (!dlist_is_empty(&role->skipped_lanes))
@@ -624,29 +623,11 @@ end_skip(GroupRole *role)
 		link_role(role);
 }
 
-/* A role that is skipped stays so when the next round begins. */
-void
-order_set_aside(GroupRole *role)
-{
-	Assert(role->skipped && !role->aside);
-	dlist_delete(&role->skipped_node);
-	dlist_push_tail(&order.aside_roles, &role->skipped_node);
-	role->aside = true;
-}
-
-/* The list of the roles that are set aside. */
+/* The list of the roles that are skipped, or set aside. */
 dlist_head *
-order_aside(void)
+order_skipped_roles(void)
 {
-	return &order.aside_roles;
-}
-
-/* Bring a role back that was set aside. */
-void
-order_bring_back(GroupRole *role)
-{
-	Assert(role->skipped && role->aside);
-	end_skip(role);
+	return &order.skipped_roles;
 }
 
 /* ---- groups ---- */
@@ -747,12 +728,18 @@ follow_wall_clock(ClockNow now)
 void
 order_begin_round(ClockNow now)
 {
+	dlist_mutable_iter iter;
 	QueueGroup *group;
 	QueueState *queue;
 
 	order.now = now;
-	while (!dlist_is_empty(&order.skipped_roles))
-		end_skip(dlist_head_element(GroupRole, skipped_node, &order.skipped_roles));
+	dlist_foreach_modify(iter, &order.skipped_roles)
+	{
+		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
+
+		if (!role->aside)
+			order_end_skip(role);
+	}
 	while (!dlist_is_empty(&order.skipped_groups))
 	{
 		group = dlist_head_element(QueueGroup, skipped, &order.skipped_groups);

@@ -112,9 +112,9 @@ typedef struct GroupRole
 	dlist_head skipped_lanes; /* those that have made way for others while it is skipped */
 	pairingheap_node order;	  /* in the heap of roles, if it is ready */
 	bool ready;
-	dlist_node skipped_node; /* in the list of skipped roles, or of those that are set aside ... */
+	dlist_node skipped_node; /* in the list of skipped roles ... */
 	bool skipped;			 /* ... if it starts no more task in this round ... */
-	bool aside;				 /* ... or until it is called */
+	bool aside;				 /* ... or until it is called: see role_line.c */
 
 	/* see role_line.c */
 	Oid oid;			 /* InvalidOid: not known yet */
@@ -184,9 +184,8 @@ extern void order_open_all(void);
 extern void order_set_turn(QueueState *queue, TimestampTz turn);
 extern void order_undo_start(QueueState *queue, QueueStart *start);
 extern void order_skip_role(GroupRole *role);
-extern void order_set_aside(GroupRole *role);
-extern dlist_head *order_aside(void);
-extern void order_bring_back(GroupRole *role);
+extern void order_end_skip(GroupRole *role);
+extern dlist_head *order_skipped_roles(void);
 extern MonoTime order_due_at(ClockNow now);
 extern void order_set_now(ClockNow now);
 extern ClockNow order_now(void);

@@ -34,9 +34,12 @@
 #define RETRY_MS 1000
 #define RETRY_MAX_MS 30000
 
-/* The counter of changed databases and roles when barred roles were called back.  Static: it lasts.
+/*
+ * The counter of changed databases and roles when barred roles were called back, and whether they
+ * are to be called whatever it says.  Static: they last.
  */
 static uint32 changes_seen;
+static bool changes_missed;
 
 /* Count the tasks of a group that could start now, as far as rows were read. */
 int
@@ -87,9 +90,10 @@ role_line_block(QueueGroup *group, ClockNow now)
 void
 role_line_add(GroupRole *role, MonoTime not_before)
 {
+	Assert(role->skipped);
+	role->aside = true;
 	role->barred = false;
 	role->not_before = not_before;
-	order_set_aside(role);
 }
 
 /* Set a role aside that may have no executor: until databases or roles have changed, or a while. */
@@ -113,11 +117,11 @@ role_line_call(MonoTime now, int limit, bool full)
 	dlist_iter iter;
 
 	limit = Min(limit, CALL_MAX);
-	dlist_foreach(iter, order_aside())
+	dlist_foreach(iter, order_skipped_roles())
 	{
 		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
-		if (clock_is_before(now, role->not_before) || (full && role->limited) ||
+		if (!role->aside || clock_is_before(now, role->not_before) || (full && role->limited) ||
 			(count == limit && !clock_is_before(role->since, first[count - 1]->since)))
 			continue;
 		for (i = count < limit ? count++ : count - 1;
@@ -126,7 +130,7 @@ role_line_call(MonoTime now, int limit, bool full)
 		first[i] = role;
 	}
 	for (i = 0; i < count; i++)
-		order_bring_back(first[i]);
+		order_end_skip(first[i]);
 	return count;
 }
 
@@ -134,16 +138,7 @@ role_line_call(MonoTime now, int limit, bool full)
 void
 role_line_recall_all(void)
 {
-	dlist_iter iter;
-
-	dlist_foreach(iter, order_aside())
-	{
-		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
-
-		if (role->barred)
-			role->not_before = CLOCK_LONG_AGO;
-		role->barred = false;
-	}
+	changes_missed = true;
 }
 
 /*
@@ -153,75 +148,42 @@ role_line_recall_all(void)
 void
 role_line_recall(uint32 changes, MonoTime now)
 {
+	bool all = changes_missed || changes != changes_seen;
 	dlist_iter iter;
 
-	if (changes != changes_seen)
-		role_line_recall_all();
+	changes_missed = false;
 	changes_seen = changes;
-	dlist_foreach(iter, order_aside())
+	dlist_foreach(iter, order_skipped_roles())
 	{
 		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
+		if (all && role->barred)
+			role->not_before = CLOCK_LONG_AGO;
 		role->barred &= clock_is_before(now, role->not_before);
 	}
 }
 
-/* Is there a role that may be called now? */
-bool
-role_line_waits(MonoTime now)
+/* Return what is known of the roles that are set aside. */
+RoleLine
+role_line_read(MonoTime now)
 {
+	RoleLine line = {.until = CLOCK_NEVER, .changes = changes_seen};
 	dlist_iter iter;
 
-	dlist_foreach(iter, order_aside())
+	dlist_foreach(iter, order_skipped_roles())
 	{
 		const GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
-		if (!role->barred && !clock_is_before(now, role->not_before))
-			return true;
+		if (!role->aside)
+			continue;
+		line.count++;
+		line.has_barred |= role->barred;
+		if (!clock_is_before(now, role->not_before))
+			line.waits |= !role->barred;
+		else if (role->retry_ms > 0)
+			line.until = clock_min(line.until, role->not_before);
 	}
-	return false;
-}
-
-/* When may the next role be called that could not connect?  CLOCK_NEVER: there is none. */
-MonoTime
-role_line_until(MonoTime now)
-{
-	MonoTime until = CLOCK_NEVER;
-	dlist_iter iter;
-
-	dlist_foreach(iter, order_aside())
-	{
-		const GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
-
-		if (role->retry_ms > 0 && clock_is_before(now, role->not_before))
-			until = clock_min(until, role->not_before);
-	}
-	return until;
-}
-
-/* Return how many roles are set aside. */
-int
-role_line_count(void)
-{
-	int count = 0;
-	dlist_iter iter;
-
-	dlist_foreach(iter, order_aside())
-		count++;
-	return count;
-}
-
-/* Are roles barred?  *changes is the counter of changes as it was before that was found out. */
-bool
-role_line_has_barred(uint32 *changes)
-{
-	dlist_iter iter;
-
-	*changes = changes_seen;
-	dlist_foreach(iter, order_aside())
-		if (dlist_container(GroupRole, skipped_node, iter.cur)->barred)
-			return true;
-	return false;
+	return line;
 }
 
 /* An executor of this role has connected. */

@@ -17,6 +17,16 @@ typedef struct RoleDemand
 	double average; /* the longest average duration of their queues (us); negative: not known */
 } RoleDemand;
 
+/* The roles that are set aside. */
+typedef struct RoleLine
+{
+	int count;
+	bool waits;		 /* one may be called now */
+	MonoTime until;	 /* when the next may be that could not connect; CLOCK_NEVER: there is none */
+	bool has_barred; /* some may have no executor ... */
+	uint32 changes;	 /* ... as of this counter of changed databases and roles */
+} RoleLine;
+
 extern int role_line_tasks(const QueueGroup *group, ClockNow now);
 extern RoleDemand role_line_block(QueueGroup *group, ClockNow now);
 extern void role_line_add(GroupRole *role, MonoTime not_before);
@@ -24,10 +34,7 @@ extern void role_line_bar(GroupRole *role, MonoTime now);
 extern int role_line_call(MonoTime now, int limit, bool full);
 extern void role_line_recall(uint32 changes, MonoTime now);
 extern void role_line_recall_all(void);
-extern bool role_line_waits(MonoTime now);
-extern MonoTime role_line_until(MonoTime now);
-extern int role_line_count(void);
-extern bool role_line_has_barred(uint32 *changes);
+extern RoleLine role_line_read(MonoTime now);
 
 extern void role_connected(Oid role);
 extern void role_connection_failed(Oid role, MonoTime now);

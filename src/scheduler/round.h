@@ -53,4 +53,21 @@ typedef struct DispatchRound
 	DispatchEntry entries[DISPATCH_MAX];
 } DispatchRound;
 
+/* choice.c */
+extern void choice_make(DispatchRound *round, const TaskTable *table);
+
+/* strict.c */
+extern bool strict_keeps(DispatchRound *round, QueueGroup *group, bool refused);
+extern void strict_hold(QueueState *queue, MonoTime now);
+extern void strict_begin_claim(DispatchRound *round);
+extern bool strict_check(DispatchRound *round, const TaskTable *table);
+extern void strict_end_round(const DispatchRound *round);
+
+/* dispatch.c */
+extern void dispatch_begin(DispatchRound *round);
+extern bool dispatch_round(DispatchRound *round, ClockNow now);
+extern void dispatch_publish(const DispatchRound *round);
+extern void dispatch_publish_none(void);
+extern void dispatch_abandon(DispatchRound *round);
+
 #endif /* PG_TASK_ROUND_H */

@@ -32,7 +32,7 @@
 #include "scheduler/demand.h"
 #include "scheduler/binding.h"
 #include "scheduler/dependents.h"
-#include "scheduler/dispatch.h"
+#include "scheduler/round.h"
 #include "scheduler/errors.h"
 #include "scheduler/figures.h"
 #include "scheduler/groups.h"
@@ -598,12 +598,15 @@ static void
 shut_down(void)
 {
 	ClockNow now = clock_now();
+	RoleLine line;
 	int i;
 
 	scheduler_slot_leave(MyScheduler->slot);
 	pool_dismiss();
 	MyScheduler->slot->due = successor_needed_at(now);
-	MyScheduler->slot->barred = role_line_has_barred(&MyScheduler->slot->barred_changes);
+	line = role_line_read(now.mono);
+	MyScheduler->slot->barred = line.has_barred;
+	MyScheduler->slot->barred_changes = line.changes;
 	if (MyScheduler->table == NULL || MyScheduler->away)
 		return;
 	/* of other orphans there may be very many: some are written, the next scheduler finds the rest

@@ -18,7 +18,7 @@
 #include "scheduler/pool.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/scan.h"
-#include "scheduler/strict.h"
+#include "scheduler/round.h"
 #include "task/outcome.h"
 #include "task/roles.h"
 #include "task/rows.h"

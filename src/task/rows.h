@@ -218,8 +218,6 @@ typedef struct HistoryRow
 /* rows_scan.c */
 extern int rows_scan(const TaskTable *table, const TaskGroup *after, int limit, GroupHead **heads);
 extern int rows_list(const TaskTable *table, const TaskGroup *after, int limit, GroupHead **rows);
-extern int rows_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int limit,
-					 TaskPlace **places);
 extern void rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit);
 extern int rows_queue_heads(const TaskTable *table, const char *const *queues, int count, int limit,
 							QueueHead **heads);

@@ -141,37 +141,6 @@ returned_places(MemoryContext where, uint64 count, TaskPlace **places)
 }
 
 /* clang-format off */
-static const Statement read_group = {STATEMENT_PEEK,
-	"SELECT t.dt, t.id"
-	"  FROM {rows} AS t"
-	" WHERE " WAITING
-	"   AND " G_QUEUE " = $queue AND " MAX_OR_NONE " = $max AND t.priority = $priority"
-	"   AND t.role = $role::name AND t.role_id = $role_id"
-	"   AND (t.dt, t.id) > ($dt, $id)"
-	" ORDER BY t.dt, t.id"
-	" LIMIT $limit"};
-/* clang-format on */
-
-/* Read the next waiting rows of a group after a position, in order, due or not. */
-int
-rows_peek(const TaskTable *table, const TaskGroup *group, TaskPlace after, int limit,
-		  TaskPlace **places)
-{
-	MemoryContext caller = CurrentMemoryContext;
-	StatementArgs args;
-	int count;
-
-	statement_begin(&args);
-	arg_group(&args, group);
-	arg_timestamp(&args, "dt", after.dt);
-	arg_int64(&args, "id", after.id);
-	arg_int64(&args, "limit", limit);
-	count = returned_places(caller, statement_execute(&read_group, table, &args), places);
-	statement_end();
-	return count;
-}
-
-/* clang-format off */
 static const Statement read_groups = {STATEMENT_PEEK_GROUPS,
 	"SELECT n.dt, n.id, a.number::int4"
 	"  FROM ROWS FROM (unnest($queues), unnest($maxes), unnest($priorities), unnest($roles),"
@@ -215,7 +184,10 @@ arg_peeks(StatementArgs *args, const RowsPeek *peeks, int count)
 	}
 }
 
-/* Read the next waiting rows of several groups, up to "limit" of each, as rows_peek does. */
+/*
+ * Read the next waiting rows of groups after a position in each, in order, due or not: up to
+ * "limit" of each group.
+ */
 void
 rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit)
 {
@@ -225,11 +197,6 @@ rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit)
 	uint64 nrows;
 	uint64 i;
 
-	if (count == 1)
-	{
-		peeks->count = rows_peek(table, peeks->group, peeks->after, limit, &peeks->places);
-		return;
-	}
 	statement_begin(&args);
 	arg_peeks(&args, peeks, count);
 	arg_int64(&args, "limit", limit);

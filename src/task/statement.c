@@ -185,15 +185,17 @@ plan_takes(SPIPlanPtr plan, const StatementArgs *args)
 
 /*
  * Make the planner use indexes only.  The table may be empty when a plan is made, and it grows
- * while the plan is kept.  The index on "after" can only be read as a bitmap.
+ * while the plan is kept.
  */
 static int
 fix_planner(const Statement *statement)
 {
-	const char *bitmaps = strstr(statement->sql, "after @>") ? "on" : "off";
+	/* these read the index on "after", which can only be read as a bitmap */
+	bool bitmaps =
+		statement->number == STATEMENT_FIRST_DEPENDENT || statement->number == STATEMENT_JUDGE;
 	const char *const fixed[][2] = {
 		{"enable_indexscan", "on"},	 {"enable_nestloop", "on"},
-		{"enable_seqscan", "off"},	 {"enable_bitmapscan", bitmaps},
+		{"enable_seqscan", "off"},	 {"enable_bitmapscan", bitmaps ? "on" : "off"},
 		{"enable_hashjoin", "off"},	 {"enable_mergejoin", "off"},
 		{"enable_sort", "off"},		 {"enable_material", "off"},
 		{"enable_tidscan", "on"},	 {"jit", "off"},

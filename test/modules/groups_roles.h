@@ -47,7 +47,7 @@ check_role_line(void)
 {
 	MonoTime later = after(start, SECOND).mono;
 	GroupRole *limited;
-	uint32 changes;
+	uint32 changes = role_line_read(start.mono).changes;
 	int i;
 
 	insert_for_roles(1, 40);
@@ -57,8 +57,8 @@ check_role_line(void)
 		CHECK(role_is_next(i, start));
 		(void) refuse_next(start, 1000 - i, i % 2 ? CLOCK_LONG_AGO : later);
 	}
-	CHECK(order_first(start) == NULL && role_line_count() == 40 && role_line_waits(start.mono));
-	CHECK(role_line_until(start.mono).us == CLOCK_NEVER.us);
+	CHECK(order_first(start) == NULL && role_line_read(start.mono).count == 40 && role_line_read(start.mono).waits);
+	CHECK(role_line_read(start.mono).until.us == CLOCK_NEVER.us);
 
 	/* those that have waited longest, up to the limit and to 16 */
 	CHECK(role_line_call(start.mono, 3, false) == 3 && role_is_next(35, start));
@@ -66,10 +66,10 @@ check_role_line(void)
 	CHECK(role_is_next(35, start));
 	CHECK(role_line_call(start.mono, 99, false) == 16 && role_is_next(3, start));
 	CHECK(role_line_call(start.mono, 99, false) == 1 && role_is_next(1, start));
-	CHECK(role_line_call(start.mono, 99, false) == 0 && !role_line_waits(start.mono));
-	CHECK(role_line_waits(later) && role_line_count() == 20);
+	CHECK(role_line_call(start.mono, 99, false) == 0 && !role_line_read(start.mono).waits);
+	CHECK(role_line_read(later).waits && role_line_read(start.mono).count == 20);
 	groups_clear();
-	CHECK(role_line_count() == 0 && !groups_ready(after(start, SECOND)));
+	CHECK(role_line_read(start.mono).count == 0 && !groups_ready(after(start, SECOND)));
 
 	/* the connection limit of the database, and roles that may have none */
 	table.ngroups = table.nrows = 0;
@@ -83,11 +83,11 @@ check_role_line(void)
 	CHECK(role_line_call(start.mono, 9, true) == 1 && role_is_next(2, start));
 	CHECK(role_line_call(start.mono, 9, true) == 0);
 	CHECK(role_line_call(start.mono, 9, false) == 1 && role_is_next(1, start));
-	CHECK(role_line_has_barred(&changes) && !role_line_waits(start.mono));
+	CHECK(role_line_read(start.mono).has_barred && !role_line_read(start.mono).waits);
 	role_line_recall(changes, start.mono);
 	CHECK(role_line_call(start.mono, 9, false) == 0);
 	role_line_recall(changes + 1, start.mono);
-	CHECK(!role_line_has_barred(&changes) && role_line_call(start.mono, 9, false) == 1);
+	CHECK(!role_line_read(start.mono).has_barred && role_line_call(start.mono, 9, false) == 1);
 
 	/* an executor could not connect, twice */
 	limited->oid = 99;
