@@ -270,9 +270,104 @@ CREATE FUNCTION pg_catalog.pg_task_again(at timestamptz DEFAULT now(),
 COMMENT ON FUNCTION pg_catalog.pg_task_again(timestamptz, jsonb) IS
     'run the task that calls this again, when it is done: at this time, with this input';
 
+CREATE FUNCTION pg_catalog.pg_task_facts(id bigint, attempt integer, start timestamptz, queue text,
+        max integer, role name, role_id bigint, stop timestamptz, failed integer,
+        backoff double precision, writer xid, delay bigint,
+        OUT away boolean, OUT pid integer, OUT begun boolean, OUT service text, OUT not_role text,
+        OUT scheduler text, OUT scheduler_pid integer, OUT code text, OUT mine boolean,
+        OUT paused boolean, OUT rule_max integer, OUT rate integer, OUT per interval,
+        OUT until timestamptz, OUT strict boolean, OUT again timestamptz, OUT running integer,
+        OUT rate_next timestamptz, OUT pause_next timestamptz, OUT isolated boolean,
+        OUT executors text)
+    LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'pg_task_facts';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_facts(bigint, integer, timestamptz, text, integer, name,
+        bigint, timestamptz, integer, double precision, xid, bigint) IS
+    'for pg_task_why: what may keep a task from running';
+
 CREATE FUNCTION pg_catalog.pg_task_why(id bigint) RETURNS text
-    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
-    AS 'MODULE_PATHNAME', 'pg_task_why';
+    LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
+-- The first reason that applies.  In a partitioned table others may have the same id.
+SELECT CASE
+       WHEN t.state IN ('PLAN', 'WORK') AND f.pid IS NULL AND f.away THEN
+           'it is held back, because its table comes from another database or server:'
+           ' see pg_task_release'
+       WHEN t.state = 'WORK' AND f.begun THEN format('it runs since %s in pid %s', t.start, f.pid)
+       WHEN t.state = 'WORK' AND f.pid IS NOT NULL THEN
+           format('it runs next in pid %s, which runs another task', f.pid)
+       WHEN t.state = 'WORK' AND pg_is_in_recovery() THEN
+           format('it runs since %s on the primary', t.start)
+       WHEN t.state = 'WORK' THEN 'its run was interrupted; it is planned again at once'
+       WHEN t.state <> 'PLAN' AND f.pid IS NOT NULL THEN
+           format('%s, but its run in pid %s has not ended yet', t.state, f.pid)
+       WHEN t.state <> 'PLAN' THEN format('it has ended: %s at %s%s', t.state, t.stop, t.ended)
+       WHEN f.service IS NOT NULL THEN f.service
+       WHEN t.waits IS NOT NULL THEN format('it waits for task %s', t.waits)
+       WHEN t.dt = 'infinity' AND t.cron = '@reboot' THEN
+           'it waits for the next start of the server'
+       WHEN t.dt = 'infinity' THEN 'planned for infinity: not before it is planned anew'
+       WHEN t.dt > clock_timestamp() THEN
+           format('planned for %s%s%s', t.dt, ', and ' || q.never, t.ended)
+       ELSE coalesce(f.not_role, f.scheduler,
+           'code of the owner of the table may run with every write: ' || f.code
+           || '; drop it, or set pg_task.owner_code for the database',
+           CASE WHEN f.mine THEN
+               'this transaction has written it, and has not committed yet' END,
+           -- if several have locked the row, nothing is known
+           (SELECT format('the %s is locked by %s',
+                          CASE l.locktype WHEN 'relation' THEN 'table' ELSE 'row' END,
+                          coalesce('pid ' || l.pid, 'a prepared transaction'))
+              FROM pg_locks AS l
+             WHERE l.granted AND l.pid IS DISTINCT FROM f.scheduler_pid
+               AND (l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock'
+                    AND l.transactionid = t.locker
+                    OR l.locktype = 'relation' AND l.relation = t.relid AND l.database = (
+                       SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+                    AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock'))
+             ORDER BY l.locktype DESC LIMIT 1),
+           q.never,
+           CASE WHEN f.running >= least(CASE WHEN t.max < 0 THEN 1 ELSE t.max END, f.rule_max) THEN
+               format('its queue is full: %s of %s run', f.running,
+                      least(CASE WHEN t.max < 0 THEN 1 ELSE t.max END, f.rule_max)) END,
+           CASE WHEN f.strict THEN coalesce('its queue is strict: task ' || nullif((
+                  SELECT r.id FROM {rows} AS r
+                   WHERE r.state = 'PLAN' AND r.waits IS NULL AND r.queue COLLATE "C" = t.queue
+                     AND r.dt <= clock_timestamp() AND r.max IS DISTINCT FROM 0
+                   ORDER BY coalesce(r.max, 2147483647) DESC, r.priority, r.dt, r.id LIMIT 1), t.id)
+                  || ' is first',
+               CASE WHEN f.again > clock_timestamp() THEN
+                   format('its queue is strict: it is tried again at %s%s', f.again, t.ended)
+               END) END,
+           q.rate || '; its queue may start its next task at ' || f.rate_next,
+           q.pause || '; it may start at ' || f.pause_next,
+           CASE WHEN t.crashed > 0 AND f.isolated THEN
+               'it may have crashed the server, and runs isolated: another such task runs now'
+                WHEN t.crashed > 0 AND f.executors IS NOT NULL THEN
+               'it may have crashed the server, and waits for an executor of its own' END,
+           f.executors, q.rate, q.pause, 'nothing keeps it: it is about to start') END
+  FROM (SELECT r.id, r.state, r.dt, r.start, r.stop, r.queue, r.max, r.role, r.role_id, r.attempt,
+               r.failed, r.crashed, r.delay, r.backoff, r.cron, r.waits, r.tableoid AS relid,
+               r.xmin AS writer, r.xmax AS locker,
+               coalesce(', after: ' || r.error || ' (' || coalesce(r.sqlstate, '') || ')', '')
+                   AS ended
+          FROM {rows} AS r WHERE r.id = $1
+         ORDER BY r.state IN ('PLAN', 'WORK') DESC LIMIT 1) AS t
+ CROSS JOIN LATERAL pg_task_facts(t.id, t.attempt, coalesce(t.start, '-infinity'), t.queue,
+           coalesce(t.max, 2147483647), t.role, t.role_id, coalesce(t.stop, '-infinity'),
+           coalesce(t.failed, 0), coalesce(t.backoff, -1), t.writer,
+           (coalesce(least(extract(epoch FROM t.delay), 3155760000) * 1000000, -1))::int8) AS f
+ CROSS JOIN LATERAL (
+       SELECT CASE WHEN t.max = 0 THEN 'its max is 0'
+                   WHEN f.paused THEN 'its queue is paused'
+                   WHEN f.rule_max = 0 THEN 'the max of its queue is 0'
+                   WHEN f.rate = 0 THEN 'the rate of its queue is 0'
+                   WHEN f.until > greatest(t.dt, clock_timestamp()) THEN
+                       format('its queue starts no task until %s', f.until) END AS never,
+              CASE WHEN f.rate > 0 THEN format('the rate of its queue: at most %s starts in %s',
+                                               f.rate, f.per) END AS rate,
+              CASE WHEN t.max < 0 THEN format('the pause of its queue: %s between two starts',
+                  interval '1 ms' * - t.max::float8) END AS pause) AS q
+$$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_why(bigint) IS
     'why does this task not run? NULL if there is none';
@@ -588,10 +683,13 @@ COMMENT ON FUNCTION pg_catalog.pg_task_release() IS
     ' crashed the server';
 
 -- A statement on a task table calls these, as defaults, in the conditions of triggers and in the
--- policies: by the rights of whoever executes it, whatever ALTER DEFAULT PRIVILEGES has revoked.
+-- policies: by the rights of whoever executes it, whatever ALTER DEFAULT PRIVILEGES has revoked.  The
+-- owner of a table calls the last two for those who call pg_task_result and pg_task_why.
 GRANT EXECUTE ON FUNCTION pg_catalog.pg_task_id(), pg_catalog.pg_task_flow(),
     pg_catalog.pg_task_watched(text), pg_catalog.pg_task_own(name, bigint),
-    pg_catalog.pg_task_queue_own(text) TO PUBLIC;
+    pg_catalog.pg_task_queue_own(text), pg_catalog.pg_task_returns_json(name, bigint),
+    pg_catalog.pg_task_facts(bigint, integer, timestamptz, text, integer, name, bigint, timestamptz,
+                             integer, double precision, xid, bigint) TO PUBLIC;
 
 CREATE FUNCTION pg_catalog.pg_task_own(role name, role_id bigint, who oid)
     RETURNS boolean

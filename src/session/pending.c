@@ -13,6 +13,7 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "nodes/pg_list.h"
 #include "utils/memutils.h"
 
 #include "compat.h"
@@ -21,13 +22,6 @@
 #include "shared/hold.h"
 #include "shared/shared.h"
 #include "shared/waiters.h"
-
-/* A database or role whose settings were changed; InvalidOid: all of them. */
-typedef struct ChangedSettings
-{
-	Oid object;
-	int nest_level; /* of the (sub)transaction whose commit it depends on */
-} ChangedSettings;
 
 /*
  * Static, because it collects from all commands and triggers of a transaction.  Its end clears it,
@@ -44,10 +38,9 @@ static struct
 	bool queues;	 /* the queue table was changed */
 	bool several;	 /* more than one table that may be the task table was written */
 	bool supervisor; /* wake the supervisor: databases or roles have changed */
-	int nsettings;
-	int settings_size;
-	ChangedSettings *settings; /* in TopTransactionContext */
-	int hold_level; /* nesting level of the outermost transaction that holds a database; 0: none */
+	List *settings;	 /* databases and roles whose settings were changed, InvalidOid for all of
+					  * them; in TopTransactionContext */
+	int hold_level;	 /* nesting level of the outermost transaction that holds a database; 0: none */
 } pending;
 
 /*
@@ -133,24 +126,12 @@ pending_add_queues(Oid relid)
 	pending.queues |= !OidIsValid(known) || known == relid;
 }
 
-/* Publish that this transaction has changed settings, databases or roles. */
-static void
-publish_changes(XactEvent event)
-{
-	int i;
-
-	for (i = 0; i < pending.nsettings && event == XACT_EVENT_COMMIT; i++)
-		shared_settings_changed(pending.settings[i].object);
-	if (event == XACT_EVENT_COMMIT && pending.supervisor)
-		shared_databases_changed();
-	pending.settings = NULL;
-	pending.nsettings = pending.settings_size = 0;
-}
-
 /* Nothing here may raise an error: after a commit, the server would panic. */
 void
 pending_transaction_ended(XactEvent event)
 {
+	ListCell *cell;
+
 	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
 		return;
 	/* before the hints: a row that waits in a queue never is known before the rule of the queue */
@@ -178,11 +159,17 @@ pending_transaction_ended(XactEvent event)
 	planned_forget();
 	if (pending.hold_level > 0)
 		hold_release();
-	publish_changes(event);
+	/* of a subtransaction that was rolled back, too, which changes nothing for their tasks */
+	if (event == XACT_EVENT_COMMIT)
+		foreach(cell, pending.settings)
+			shared_settings_changed(lfirst_oid(cell));
+	if (event == XACT_EVENT_COMMIT && pending.supervisor)
+		shared_databases_changed();
 	pending.relid = pending.ignored = InvalidOid;
 	pending.count = pending.events = pending.hold_level = 0;
 	pending.watched.count = 0;
 	pending.queues = pending.several = pending.supervisor = false;
+	pending.settings = NIL;
 }
 
 /*
@@ -203,13 +190,6 @@ pending_subtransaction_ended(SubXactEvent event)
 			hold_release();
 		pending.hold_level = aborted ? 0 : level - 1;
 	}
-	/* the array is sorted by level */
-	if (aborted)
-		while (pending.nsettings > 0 && pending.settings[pending.nsettings - 1].nest_level >= level)
-			pending.nsettings--;
-	else
-		for (int i = pending.nsettings; i > 0 && pending.settings[i - 1].nest_level >= level; i--)
-			pending.settings[i - 1].nest_level = level - 1;
 }
 
 /*
@@ -219,24 +199,10 @@ pending_subtransaction_ended(SubXactEvent event)
 void
 pending_add_settings(Oid object)
 {
-	ChangedSettings change = {object, GetCurrentTransactionNestLevel()};
-	int size = pending.settings_size * 2;
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 
-	if (pending.nsettings > 0 &&
-		memcmp(&pending.settings[pending.nsettings - 1], &change, sizeof(change)) == 0)
-		return;
-	if (pending.settings == NULL)
-	{
-		size = 8;
-		pending.settings = MemoryContextAlloc(TopTransactionContext, size * sizeof(change));
-		pending.settings_size = size;
-	}
-	else if (pending.nsettings == pending.settings_size)
-	{
-		pending.settings = repalloc_huge(pending.settings, size * sizeof(change));
-		pending.settings_size = size;
-	}
-	pending.settings[pending.nsettings++] = change;
+	pending.settings = list_append_unique_oid(pending.settings, object);
+	MemoryContextSwitchTo(old);
 }
 
 /* The command that runs will change which databases should have a scheduler, if it is committed. */

@@ -11,7 +11,7 @@
 #include "nodes/execnodes.h"
 
 /* Most columns of a ResultRow. */
-#define RESULT_ROW_MAX 20
+#define RESULT_ROW_MAX 21
 
 /* A row that is filled column by column; what is not set is NULL. */
 typedef struct ResultRow

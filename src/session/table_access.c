@@ -189,6 +189,16 @@ table_access_open(AccessKind kind)
 
 /* ---- statements ---- */
 
+/* Of the statement that is being executed.  Static, because a function of SQL asks. */
+static const TableAccess *current;
+
+/* For a function that such a statement calls.  NULL: none is executed. */
+const TableAccess *
+table_access_current(void)
+{
+	return current;
+}
+
 /* A statement has one parameter. */
 ParamListInfo
 table_access_param(Oid type, Datum value)
@@ -267,6 +277,7 @@ check_code(const TableAccess *access, bool writes)
 static void
 execute(const TableAccess *access, const char *sql, SPIExecuteOptions options, int expected)
 {
+	const TableAccess *before = current;
 	bool as_owner = access->user == access->owner;
 	volatile int code = 0;
 	NamedTable outer;
@@ -277,6 +288,7 @@ execute(const TableAccess *access, const char *sql, SPIExecuteOptions options, i
 		check_code(access, expected != SPI_OK_SELECT);
 	outer = named_table_expect(sql, access->relid);
 	barred = owner_code_bar(as_owner);
+	current = access;
 	PG_TRY();
 	{
 		if (OidIsValid(access->user))
@@ -290,6 +302,7 @@ execute(const TableAccess *access, const char *sql, SPIExecuteOptions options, i
 	}
 	PG_FINALLY();
 	{
+		current = before;
 		(void) owner_code_bar(barred);
 		named_table_restore(outer);
 	}

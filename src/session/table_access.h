@@ -36,6 +36,7 @@ typedef struct TableAccess
 } TableAccess;
 
 extern TableAccess table_access_open(AccessKind kind);
+extern const TableAccess *table_access_current(void);
 extern ParamListInfo table_access_param(Oid type, Datum value);
 extern ParamListInfo table_access_arguments(FunctionCallInfo fcinfo);
 extern uint64

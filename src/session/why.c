@@ -1,13 +1,14 @@
 /*
  * why.c
- *		pg_task_why: why does this task not run?
+ *		What may keep a task from running, for pg_task_why, whose text is in sql/: the answer is the
+ *		first reason that applies.
  *
- * The answer is the first reason that applies, in the order of the list "reasons".  It is derived
- * from the row as the caller sees it, from the queue table and the rate table, the catalogs of
- * roles and the slots in shared memory.  What a scheduler alone remembers (a row that a trigger
- * refuses) is not asked for.  Of tasks that the caller does not see, it tells numbers and pids.
+ * It is derived from the row as the caller sees it, from the queue table and the rate table, the
+ * catalogs of roles and the slots in shared memory.  What a scheduler alone remembers (a row that a
+ * trigger refuses) is not asked for.  Of tasks that the caller does not see, it tells numbers and
+ * pids.
  *
- * This file changes nothing.
+ * This file changes nothing, and reads no task.
  */
 #include "postgres.h"
 
@@ -15,18 +16,16 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_database.h"
-#include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
-#include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
+#include "session/result_set.h"
 #include "session/table_access.h"
 #include "settings.h"
 #include "shared/arbiter.h"
@@ -41,115 +40,63 @@
 #include "task/roles.h"
 #include "task/table.h"
 
-PGDLLEXPORT Datum pg_task_why(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_facts(PG_FUNCTION_ARGS);
 
-PG_FUNCTION_INFO_V1(pg_task_why);
+PG_FUNCTION_INFO_V1(pg_task_facts);
 
-/* What is read of the row, by these names. */
-#define COLUMNS_SQL                                                                                        \
-	"t.state::text, t.dt::timestamptz, t.start::timestamptz, t.stop::timestamptz, t.queue::text,"          \
-	" t.max::int4, t.role::name, t.role_id::int8, t.attempt::int4,"                                        \
-	" coalesce(t.failed, 0)::int4 AS failed, coalesce(t.crashed, 0)::int4 AS crashed,"                     \
-	" coalesce(', after: ' || t.error || ' (' || coalesce(t.sqlstate, '') || ')', '') AS ended,"           \
-	" CASE WHEN t.delay IS NULL THEN -1"                                                                   \
-	"      ELSE least(extract(epoch FROM t.delay), " CppAsString2(                                         \
-		TASK_DELAY_MAX) ") * 1000000"                                                                      \
-						"      END::int8 AS delay,"                                                        \
-						" coalesce(t.backoff, -1)::float8 AS backoff, coalesce(t.cron, '')::text AS cron," \
-						" t.waits::int8, t.tableoid::oid, t.xmin::xid, t.xmax::xid"
+/* The arguments: columns of the row. */
+typedef enum FactsArgument
+{
+	ROW_ID,
+	ROW_ATTEMPT,
+	ROW_START,
+	ROW_QUEUE,
+	ROW_MAX,
+	ROW_ROLE,
+	ROW_ROLE_ID,
+	ROW_STOP,
+	ROW_FAILED,
+	ROW_BACKOFF, /* -1 for NULL */
+	ROW_XMIN,
+	ROW_DELAY /* us; -1 for NULL */
+} FactsArgument;
 
-/* A task, and what is known that may keep it from running. */
+/* The result.  A text is a reason, NULL if it does not apply. */
+typedef enum Fact
+{
+	FACT_AWAY, /* the table comes from elsewhere */
+	FACT_PID,  /* of the run, which may not have begun; NULL: there is none */
+	FACT_BEGUN,
+	FACT_SERVICE,	/* text: nothing runs in this database */
+	FACT_ROLE,		/* text: it may not run tasks */
+	FACT_SCHEDULER, /* text: there is none at the moment */
+	FACT_SCHEDULER_PID,
+	FACT_CODE,	 /* text: of the owner, which a write could run */
+	FACT_MINE,	 /* this transaction has written the row */
+	FACT_PAUSED, /* from here on, by the rule of the queue; NULL: it says nothing */
+	FACT_MAX,
+	FACT_RATE,
+	FACT_PER,
+	FACT_UNTIL,
+	FACT_STRICT,
+	FACT_AGAIN,		 /* when it is tried again in a strict queue; its dt does not say that */
+	FACT_RUNNING,	 /* tasks of the queue */
+	FACT_RATE_NEXT,	 /* when the queue starts its next task, as far as that is written down */
+	FACT_PAUSE_NEXT, /* the same, by the pause between two starts */
+	FACT_ISOLATED,	 /* a task runs isolated */
+	FACT_EXECUTORS,	 /* text: none can take it */
+	FACTS
+} Fact;
+
+/* What the facts are derived from. */
 typedef struct WhyTask
 {
-	TableAccess access;
-	HeapTuple tuple;
-	TupleDesc desc;
-	TimestampTz now;
-	int64 id;
-	const char *state;
-	TimestampTz dt;
+	const TableAccess *access;
 	const char *queue;
-	int max; /* TASK_UNLIMITED: none */
 	Role role;
 	Survey survey;
-	bool has_rule;
 	QueueRule rule;
 } WhyTask;
-
-/* ---- the values of the row ---- */
-
-static bool
-is_null(const WhyTask *task, const char *column)
-{
-	bool isnull;
-
-	(void) SPI_getbinval(task->tuple, task->desc, SPI_fnumber(task->desc, column), &isnull);
-	return isnull;
-}
-
-/* The value of a column, which is not NULL. */
-static Datum
-value_of(const WhyTask *task, const char *column)
-{
-	bool isnull;
-
-	return SPI_getbinval(task->tuple, task->desc, SPI_fnumber(task->desc, column), &isnull);
-}
-
-/* The value of a column as text; "" for NULL. */
-static const char *
-text_of(const WhyTask *task, const char *column)
-{
-	char *text = SPI_getvalue(task->tuple, task->desc, SPI_fnumber(task->desc, column));
-
-	return text ? text : "";
-}
-
-/* A time as the session shows it. */
-static const char *
-time_text(TimestampTz time)
-{
-	return DatumGetCString(DirectFunctionCall1(timestamptz_out, TimestampTzGetDatum(time)));
-}
-
-/* ---- the reasons: each function returns NULL if it does not apply ---- */
-
-/* The database is a copy of another one, or was restored. */
-static const char *
-explain_home(const WhyTask *task)
-{
-	if (strcmp(task->state, "PLAN") != 0 && strcmp(task->state, "WORK") != 0)
-		return NULL;
-	if (task->survey.has_run || home_find(task->access.relid) != HOME_AWAY)
-		return NULL;
-	return "it is held back, because its table comes from another database or server: see"
-		   " pg_task_release";
-}
-
-/* It is not PLAN. */
-static const char *
-explain_state(const WhyTask *task)
-{
-	const Survey *survey = &task->survey;
-
-	if (strcmp(task->state, "PLAN") == 0)
-		return NULL;
-	if (strcmp(task->state, "WORK") != 0)
-	{
-		if (survey->has_run)
-			return psprintf("%s, but its run in pid %d has not ended yet", task->state,
-							survey->executor_pid);
-		return psprintf("it has ended: %s at %s%s", task->state, text_of(task, "stop"),
-						text_of(task, "ended"));
-	}
-	if (!survey->has_run && RecoveryInProgress())
-		return psprintf("it runs since %s on the primary", text_of(task, "start"));
-	if (!survey->has_run)
-		return "its run was interrupted; it is planned again at once";
-	if (!survey->has_begun)
-		return psprintf("it runs next in pid %d, which runs another task", survey->executor_pid);
-	return psprintf("it runs since %s in pid %d", text_of(task, "start"), survey->executor_pid);
-}
 
 /* Is the database one of those that pg_task.database names? */
 static bool
@@ -172,7 +119,7 @@ is_named(void)
 
 /* Nothing runs in this database. */
 static const char *
-explain_service(const WhyTask *task pg_attribute_unused())
+explain_service(void)
 {
 	SharedFindings found = shared_database_found(MyDatabaseId);
 
@@ -186,64 +133,6 @@ explain_service(const WhyTask *task pg_attribute_unused())
 	if (!is_named())
 		return "no scheduler serves this database: pg_task.database does not name it";
 	return NULL;
-}
-
-/* It waits for another task, which the one who planned it has named. */
-static const char *
-explain_dependency(const WhyTask *task)
-{
-	if (is_null(task, "waits"))
-		return NULL;
-	return psprintf("it waits for task %s", text_of(task, "waits"));
-}
-
-/* The queue starts nothing at this time, whatever runs, as far as its rule says so now. */
-static const char *
-explain_pause_at(const WhyTask *task, TimestampTz when)
-{
-	const QueueRule *rule = &task->rule;
-
-	if (task->max == 0)
-		return "its max is 0";
-	if (!task->has_rule)
-		return NULL;
-	if (rule->paused)
-		return "its queue is paused";
-	if (rule->max == 0 || rule->rate == 0)
-		return psprintf("the %s of its queue is 0", rule->max == 0 ? "max" : "rate");
-	if (rule->until > when)
-		return psprintf("its queue starts no task until %s", time_text(rule->until));
-	return NULL;
-}
-
-/* It is not due; and then its queue may still start nothing. */
-static const char *
-explain_time(const WhyTask *task)
-{
-	const char *pause;
-
-	if (task->dt <= task->now)
-		return NULL;
-	if (!TIMESTAMP_IS_NOEND(task->dt))
-	{
-		pause = explain_pause_at(task, task->dt);
-		return psprintf("planned for %s%s%s%s", time_text(task->dt), pause ? ", and " : "",
-						pause ? pause : "", text_of(task, "ended"));
-	}
-	if (strcmp(text_of(task, "cron"), "@reboot") == 0)
-		return "it waits for the next start of the server";
-	return "planned for infinity: not before it is planned anew";
-}
-
-/* Its role may not run it. */
-static const char *
-explain_role(const WhyTask *task)
-{
-	const Role *role = &task->role;
-
-	if (role->error == NULL)
-		return NULL;
-	return role->hint ? psprintf("%s: %s", role->error, role->hint) : role->error;
 }
 
 /* The database has no scheduler at the moment. */
@@ -271,193 +160,17 @@ static const char *
 explain_code(const WhyTask *task)
 {
 	Oid role = task->role.oid;
-	Oid owner = task->access.owner;
+	Oid owner = task->access->owner;
 	char *code;
 
 	if (role == owner || superuser_arg(role) || shared_database_found(MyDatabaseId).owner_code)
 		return NULL;
-	code = table_find_code(task->access.relid, owner);
+	code = table_find_code(task->access->relid, owner);
 	if (code == NULL)
 		return NULL;
 	return psprintf("code of the owner of the table may run with every write: %s; drop it, or set"
 					" pg_task.owner_code for the database",
 					code);
-}
-
-/*
- * The row is locked or not committed yet, or the table is locked.  If several have locked the row,
- * nothing is known; while the table is locked exclusively, this function itself waits.
- */
-static const char *
-explain_lock(const WhyTask *task)
-{
-	Oid types[] = {XIDOID, OIDOID, OIDOID, INT4OID};
-	Datum values[] = {value_of(task, "xmax"), ObjectIdGetDatum(MyDatabaseId),
-					  value_of(task, "tableoid"), Int32GetDatum(task->survey.scheduler_pid)};
-	const char *sql =
-		"SELECT format('the %s is locked by %s',"
-		"              CASE l.locktype WHEN 'relation' THEN 'table' ELSE 'row' END,"
-		"              coalesce('pid ' || l.pid, 'a prepared transaction'))"
-		"  FROM pg_locks AS l WHERE l.granted AND l.pid IS DISTINCT FROM $4"
-		"   AND (l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.transactionid = $1"
-		"        OR l.locktype = 'relation' AND l.database = $2 AND l.relation = $3"
-		"           AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock'))"
-		" ORDER BY l.locktype DESC";
-
-	if (TransactionIdIsCurrentTransactionId(DatumGetTransactionId(value_of(task, "xmin"))))
-		return "this transaction has written it, and has not committed yet";
-	if (SPI_execute_with_args(sql, lengthof(types), types, values, NULL, false, 1) != SPI_OK_SELECT)
-		elog(ERROR, "could not read the locks");
-	if (SPI_processed == 0)
-		return NULL;
-	return SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
-}
-
-/* It is due, but the queue starts nothing now. */
-static const char *
-explain_pause(const WhyTask *task)
-{
-	return explain_pause_at(task, task->now);
-}
-
-/* As many tasks of its queue run as may. */
-static const char *
-explain_limit(const WhyTask *task)
-{
-	int limit = task->max < 0 ? 1 : task->max;
-
-	if (task->has_rule && task->rule.max >= 0)
-		limit = Min(limit, task->rule.max);
-	if (task->survey.of_queue < limit)
-		return NULL;
-	return psprintf("its queue is full: %d of %d run", task->survey.of_queue, limit);
-}
-
-/* When is a task of a strict queue tried again that has failed?  Its dt does not say that. */
-static TimestampTz
-retry_time(const WhyTask *task)
-{
-	RowRetry retry = {.failed = DatumGetInt32(value_of(task, "failed")),
-					  .delay = DatumGetInt64(value_of(task, "delay")),
-					  .backoff = DatumGetFloat8(value_of(task, "backoff"))};
-
-	if (is_null(task, "stop") || retry.failed <= 0)
-		return DT_NOBEGIN;
-	return outcome_retry_at(&retry, DatumGetTimestampTz(value_of(task, "stop")),
-							&task->rule.defaults, &task->role.settings);
-}
-
-/* Find the first due task of the queue that the caller sees. */
-static int64
-first_of_queue(const WhyTask *task)
-{
-	const char *sql = "SELECT t.id::int8 FROM %s AS t"
-					  " WHERE t.state = 'PLAN' AND t.waits IS NULL AND t.queue COLLATE \"C\" = $1"
-					  "   AND t.dt <= clock_timestamp() AND t.max IS DISTINCT FROM 0"
-					  " ORDER BY coalesce(t.max, 2147483647) DESC, t.priority, t.dt, t.id LIMIT 1";
-	bool isnull;
-
-	if (table_access_read(&task->access, psprintf(sql, task->access.rows),
-						  table_access_param(TEXTOID, CStringGetTextDatum(task->queue)),
-						  false) == 0)
-		return task->id;
-	return DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
-}
-
-/* Another task of its strict queue is before it, or it waits for a retry there. */
-static const char *
-explain_strict(const WhyTask *task)
-{
-	TimestampTz again;
-	int64 first;
-
-	if (!task->has_rule || !task->rule.strict)
-		return NULL;
-	first = first_of_queue(task);
-	if (first != task->id)
-		return psprintf("its queue is strict: task " INT64_FORMAT " is first", first);
-	again = retry_time(task);
-	if (again <= task->now)
-		return NULL;
-	return psprintf("its queue is strict: it is tried again at %s%s", time_text(again),
-					text_of(task, "ended"));
-}
-
-/* An interval as the session shows it. */
-static const char *
-interval_text(int64 us)
-{
-	Interval interval = {.time = us};
-
-	return DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(&interval)));
-}
-
-static const char *
-rate_text(const QueueRule *rule)
-{
-	return psprintf("the rate of its queue: at most %d starts in %s", rule->rate,
-					interval_text(rule->per));
-}
-
-/*
- * When may a task of its queue start, if "rate" may in any time of the length "per", by what the
- * scheduler has written down?  NULL: now, or nothing is written.
- */
-static const char *
-next_start(const WhyTask *task, int rate, int64 per)
-{
-	ClockNow now = clock_now();
-	MonoTime next;
-	RateRow row;
-
-	if (!rate_row_find(task->access.relid, task->access.owner, task->queue, now, &row))
-		return NULL;
-	next = rate_free_at(row.claims, row.count, rate, per);
-	if (!clock_is_before(now.mono, next))
-		return NULL;
-	return time_text(now.wall + (next.us - now.mono.us));
-}
-
-/* As many tasks of its queue have started as may. */
-static const char *
-explain_rate(const WhyTask *task)
-{
-	const QueueRule *rule = &task->rule;
-	const char *next = NULL;
-
-	if (task->has_rule && rule->rate > 0)
-		next = next_start(task, rule->rate, rule->per);
-	return next ? psprintf("%s; its queue may start its next task at %s", rate_text(rule), next)
-				: NULL;
-}
-
-static const char *
-pause_text(const WhyTask *task)
-{
-	return psprintf("the pause of its queue: %s between two starts",
-					interval_text(-(int64) task->max * 1000));
-}
-
-/* The last start of its queue is too near, likewise. */
-static const char *
-explain_start(const WhyTask *task)
-{
-	const char *next = task->max < 0 ? next_start(task, 1, -(int64) task->max * 1000) : NULL;
-
-	return next ? psprintf("%s; it may start at %s", pause_text(task), next) : NULL;
-}
-
-/* It may have crashed the server, and another such task runs. */
-static const char *
-explain_isolation(const WhyTask *task)
-{
-	if (DatumGetInt32(value_of(task, "crashed")) <= 0)
-		return NULL;
-	if (task->survey.isolated)
-		return "it may have crashed the server, and runs isolated: another such task runs now";
-	return task->survey.has_idle ? NULL
-								 : "it may have crashed the server, and waits for an executor of"
-								   " its own";
 }
 
 /* No executor can take it. */
@@ -484,105 +197,134 @@ explain_executors(const WhyTask *task)
 					role->name);
 }
 
-/* Starts are spread in time.  If it is known when the next one may be, that was said before. */
-static const char *
-explain_spacing(const WhyTask *task)
+/*
+ * When may a task of its queue start, by the rate and the pause, as far as the scheduler has
+ * written down the last starts?  DT_NOBEGIN: now, or nothing is written.
+ */
+static TimestampTz
+next_start(const WhyTask *task, int rate, int64 per)
 {
-	if (task->has_rule && task->rule.rate > 0)
-		return rate_text(&task->rule);
-	if (task->max < 0)
-		return pause_text(task);
-	return NULL;
+	ClockNow now = clock_now();
+	MonoTime next;
+	RateRow row;
+
+	if (!rate_row_find(task->access->relid, task->access->owner, task->queue, now, &row))
+		return DT_NOBEGIN;
+	next = rate_free_at(row.claims, row.count, rate, per);
+	return clock_is_before(now.mono, next) ? now.wall + (next.us - now.mono.us) : DT_NOBEGIN;
 }
 
-/* All reasons, in the order in which they are looked at. */
-static const char *(*const reasons[])(const WhyTask *) = {
-	explain_home,	   explain_state,	  explain_service, explain_dependency, explain_time,
-	explain_role,	   explain_scheduler, explain_code,	   explain_lock,	   explain_pause,
-	explain_limit,	   explain_strict,	  explain_rate,	   explain_start,	   explain_isolation,
-	explain_executors, explain_spacing,
-};
-
-/* ---- the function ---- */
-
-/* Read the row, as far as the caller sees it. */
-static bool
-read_row(WhyTask *task, FunctionCallInfo fcinfo)
-{
-	/* in a partitioned table others may have the same id */
-	const char *sql = "SELECT " COLUMNS_SQL " FROM %s AS t WHERE t.id = $1"
-					  " ORDER BY t.state IN ('PLAN', 'WORK') DESC LIMIT 1";
-
-	if (table_access_read(&task->access, psprintf(sql, task->access.rows),
-						  table_access_arguments(fcinfo), false) == 0)
-		return false;
-	task->tuple = SPI_tuptable->vals[0];
-	task->desc = SPI_tuptable->tupdesc;
-	task->id = PG_GETARG_INT64(0);
-	task->state = text_of(task, "state");
-	task->dt = DatumGetTimestampTz(value_of(task, "dt"));
-	task->queue = text_of(task, "queue");
-	task->max = is_null(task, "max") ? TASK_UNLIMITED : DatumGetInt32(value_of(task, "max"));
-	return true;
-}
-
-/* Collect what the reasons look at, besides the row. */
 static void
-collect_facts(WhyTask *task)
+set_text(ResultRow *row, Fact fact, const char *text)
 {
-	SurveySubject subject = {.database = MyDatabaseId, .queue = task->queue};
-
-	task->role = roles_check_in_session(task->access.owner, text_of(task, "role"),
-										DatumGetInt64(value_of(task, "role_id")));
-	subject.role = task->role.oid;
-	subject.run.id = task->id;
-	subject.run.attempt = DatumGetInt32(value_of(task, "attempt"));
-	if (!is_null(task, "start"))
-		subject.run.claimed = DatumGetTimestampTz(value_of(task, "start"));
-	task->survey = survey_take(&subject);
-	task->has_rule = queue_table_find(shared_scheduler_relid(MyDatabaseId, true),
-									  task->access.owner, task->queue, &task->rule);
-	task->now = GetCurrentTimestamp();
+	if (text)
+		result_row_set(row, fact, CStringGetTextDatum(text));
 }
 
-/* Find the first reason that applies. */
-static const char *
-find_reason(WhyTask *task)
+static void
+set_bool(ResultRow *row, Fact fact, bool value)
 {
-	const char *reason = NULL;
-	int i;
+	result_row_set(row, fact, BoolGetDatum(value));
+}
 
-	/* rules and locks as they are now: the caller's snapshot may be old */
-	PushActiveSnapshot(GetLatestSnapshot());
-	collect_facts(task);
-	for (i = 0; i < (int) lengthof(reasons) && reason == NULL; i++)
-		reason = reasons[i](task);
-	PopActiveSnapshot();
-	return reason ? reason : "nothing keeps it: it is about to start";
+/* A number that is negative for NULL. */
+static void
+set_count(ResultRow *row, Fact fact, int value)
+{
+	if (value >= 0)
+		result_row_set(row, fact, Int32GetDatum(value));
+}
+
+static void
+set_time(ResultRow *row, Fact fact, TimestampTz time)
+{
+	if (time != DT_NOBEGIN)
+		result_row_set(row, fact, TimestampTzGetDatum(time));
+}
+
+/* What the rule of the queue says. */
+static void
+set_rule(ResultRow *row, FunctionCallInfo fcinfo, const WhyTask *task)
+{
+	const QueueRule *rule = &task->rule;
+	RowRetry retry = {.failed = PG_GETARG_INT32(ROW_FAILED),
+					  .delay = PG_GETARG_INT64(ROW_DELAY),
+					  .backoff = PG_GETARG_FLOAT8(ROW_BACKOFF)};
+	Interval *per = palloc0(sizeof(Interval));
+
+	set_bool(row, FACT_PAUSED, rule->paused);
+	set_count(row, FACT_MAX, rule->max);
+	set_count(row, FACT_RATE, rule->rate);
+	set_time(row, FACT_UNTIL, rule->until);
+	set_bool(row, FACT_STRICT, rule->strict);
+	per->time = rule->per;
+	result_row_set(row, FACT_PER, IntervalPGetDatum(per));
+	if (rule->rate > 0)
+		set_time(row, FACT_RATE_NEXT, next_start(task, rule->rate, rule->per));
+	if (rule->strict && retry.failed > 0 && PG_GETARG_TIMESTAMPTZ(ROW_STOP) != DT_NOBEGIN)
+		set_time(row, FACT_AGAIN,
+				 outcome_retry_at(&retry, PG_GETARG_TIMESTAMPTZ(ROW_STOP), &rule->defaults,
+								  &task->role.settings));
+}
+
+/* What the slots say. */
+static void
+set_survey(ResultRow *row, const WhyTask *task)
+{
+	const Survey *survey = &task->survey;
+
+	if (survey->has_run)
+		result_row_set(row, FACT_PID, Int32GetDatum(survey->executor_pid));
+	set_bool(row, FACT_BEGUN, survey->has_begun);
+	set_text(row, FACT_SCHEDULER, explain_scheduler(task));
+	result_row_set(row, FACT_SCHEDULER_PID, Int32GetDatum(survey->scheduler_pid));
+	result_row_set(row, FACT_RUNNING, Int32GetDatum(survey->of_queue));
+	set_bool(row, FACT_ISOLATED, survey->isolated);
+	if (task->role.error == NULL)
+		set_text(row, FACT_EXECUTORS, explain_executors(task));
 }
 
 /*
- * pg_task_why(id): why does this task not run?  NULL if there is no such task that the caller may
- * see.
+ * pg_task_facts(...): what may keep the task from running that has these columns.  For the text of
+ * pg_task_why alone, which uses the task table on behalf of its caller.
  */
 Datum
-pg_task_why(PG_FUNCTION_ARGS)
+pg_task_facts(PG_FUNCTION_ARGS)
 {
-	MemoryContext caller = CurrentMemoryContext;
-	WhyTask task = {0};
-	text *result = NULL;
+	TupleDesc desc = result_row_desc(fcinfo, FACTS);
+	WhyTask task = {.access = table_access_current(),
+					.queue = text_to_cstring(PG_GETARG_TEXT_PP(ROW_QUEUE))};
+	SurveySubject subject = {.database = MyDatabaseId, .queue = task.queue};
+	int max = PG_GETARG_INT32(ROW_MAX);
+	ResultRow row;
 
-	task.access = table_access_open(ACCESS_ROWS);
-	SPI_connect();
-	if (read_row(&task, fcinfo))
-	{
-		const char *reason = find_reason(&task);
-
-		MemoryContextSwitchTo(caller);
-		result = cstring_to_text(reason);
-	}
-	SPI_finish();
-	if (result == NULL)
-		PG_RETURN_NULL();
-	PG_RETURN_TEXT_P(result);
+	if (task.access == NULL)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("pg_task_facts can only be called by pg_task_why")));
+	/* rules and locks as they are now: the caller's snapshot may be old */
+	PushActiveSnapshot(GetLatestSnapshot());
+	task.role = roles_check_in_session(task.access->owner, NameStr(*PG_GETARG_NAME(ROW_ROLE)),
+									   PG_GETARG_INT64(ROW_ROLE_ID));
+	subject.role = task.role.oid;
+	subject.run.id = PG_GETARG_INT64(ROW_ID);
+	subject.run.attempt = PG_GETARG_INT32(ROW_ATTEMPT);
+	subject.run.claimed = PG_GETARG_TIMESTAMPTZ(ROW_START);
+	task.survey = survey_take(&subject);
+	result_row_begin(&row);
+	if (queue_table_find(shared_scheduler_relid(MyDatabaseId, true), task.access->owner, task.queue,
+						 &task.rule))
+		set_rule(&row, fcinfo, &task);
+	if (max < 0)
+		set_time(&row, FACT_PAUSE_NEXT, next_start(&task, 1, -(int64) max * 1000));
+	set_survey(&row, &task);
+	set_bool(&row, FACT_AWAY, home_find(task.access->relid) == HOME_AWAY);
+	set_text(&row, FACT_SERVICE, explain_service());
+	set_text(&row, FACT_ROLE,
+			 task.role.error && task.role.hint ? psprintf("%s: %s", task.role.error, task.role.hint)
+											   : task.role.error);
+	set_text(&row, FACT_CODE, explain_code(&task));
+	set_bool(&row, FACT_MINE,
+			 TransactionIdIsCurrentTransactionId(PG_GETARG_TRANSACTIONID(ROW_XMIN)));
+	PopActiveSnapshot();
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, row.values, row.nulls)));
 }

@@ -105,7 +105,8 @@ in_tenant(q{
 my %value = (
 	'bigint' => 1, 'bigint[]' => q{'{1,2}'}, 'text' => q{'q'}, 'interval' => q{interval '1 ms'},
 	'timestamp with time zone' => q{now() - interval '1 h'}, 'integer' => 5, 'boolean' => 'true',
-	'name' => 'current_user', 'jsonb' => q{'{}'}, 'oid' => 10, 'double precision' => 1);
+	'name' => 'current_user', 'jsonb' => q{'{}'}, 'oid' => 10, 'double precision' => 1,
+	xid => q{'3'});
 my @calls;
 
 for (split /\n/, sql(q{

@@ -71,17 +71,6 @@ subtest 'without the privilege' => sub {
 subtest 'rolled back' => sub {
 	stays('tenant', 'BEGIN; ALTER ROLE tenant SET work_mem = 64; ROLLBACK',
 		'a change that is rolled back');
-	stays('tenant',
-		'BEGIN; SAVEPOINT a; ALTER ROLE tenant SET work_mem = 64; ROLLBACK TO a; COMMIT',
-		'to a savepoint');
-	stays(
-		'tenant',
-		'BEGIN; SAVEPOINT a; SAVEPOINT b; ALTER ROLE tenant SET work_mem = 64; RELEASE b; ROLLBACK '
-		. 'TO a; COMMIT',
-		'to an outer savepoint');
-	stays(
-		'tenant', q{DO $$ BEGIN ALTER ROLE tenant SET work_mem = 64; PERFORM 1 / 0;
-		EXCEPTION WHEN OTHERS THEN END $$}, 'with its block');
 };
 
 # A committed change has an effect.
