@@ -39,6 +39,7 @@
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
 #include "rewrite/rewriteHandler.h"
+#include "storage/procarray.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
@@ -478,16 +479,19 @@ find_row(Rows *rows, int64 id)
 }
 
 /*
- * Is the row that was found as free of locks and changes as a new one?  What has ended since may
- * say no, too.
+ * Has nobody changed or locked the row that was found?  A lock of a transaction that has ended, as
+ * the one that has set a dependent row free, does not count.  What has ended since may say no, too.
  */
 static bool
 is_free(const Rows *rows)
 {
-	const BufferHeapTupleTableSlot *slot = (const BufferHeapTupleTableSlot *) rows->old;
+	const HeapTupleHeader row = ((const BufferHeapTupleTableSlot *) rows->old)->base.tuple->t_data;
 
 	Assert(TTS_IS_BUFFERTUPLE(rows->old));
-	return (slot->base.tuple->t_data->t_infomask & HEAP_XMAX_INVALID) != 0;
+	return (row->t_infomask & HEAP_XMAX_INVALID) != 0 ||
+		   (HEAP_XMAX_IS_LOCKED_ONLY(row->t_infomask) &&
+			(row->t_infomask & HEAP_XMAX_IS_MULTI) == 0 &&
+			!TransactionIdIsInProgress(HeapTupleHeaderGetRawXmax(row)));
 }
 
 /* Begin a new row, with the values of the old one. */

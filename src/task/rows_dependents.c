@@ -99,10 +99,9 @@ static const Statement judge_rows = {STATEMENT_JUDGE,
 	"                             AS next"
 	"                    FROM (SELECT u.id, CASE WHEN u.id IS NULL THEN 1 ELSE " OUTCOME("u.id")
 	"                                       END AS outcome"
-	"                            FROM unnest(CASE WHEN NOT c.decided AND s.next IS NULL"
-	"                                                  AND (c.number = 1 OR clock_timestamp()"
-	"                                                                       < $until)"
-	"                                             THEN c.after END) AS u (id) OFFSET 0) AS p"
+	"                            FROM unnest(CASE WHEN c.number = 1 OR clock_timestamp() < $until"
+	"                                             THEN c.after END) AS u (id)"
+	"                           WHERE NOT c.decided AND s.next IS NULL OFFSET 0) AS p"
 	"                  OFFSET 0) AS o),"
 	"     v AS MATERIALIZED (SELECT e.*,"
 	"                  CASE e.rule WHEN 'any' THEN e.done"
