@@ -32,14 +32,12 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "executor/batch.h"
 #include "executor/cleanup.h"
 #include "executor/client.h"
-#include "executor/context.h"
 #include "executor/deadline.h"
-#include "executor/document.h"
-#include "executor/batch.h"
 #include "executor/request.h"
-#include "executor/request_log.h"
+#include "executor/response.h"
 #include "executor/run.h"
 #include "executor/show.h"
 #include "executor/slot.h"
@@ -203,50 +201,19 @@ take_member(Batch *batch)
 	return true;
 }
 
-/* Prepare the request of a member, and where it puts what it returns. */
-static Request
-prepare_request(Member *member)
-{
-	const SharedTask *task = member->task;
-	MemoryContext old = MemoryContextSwitchTo(batches.context);
-	Request request = {
-		.format = task->format >= 0 ? (ResultFormat) task->format : (ResultFormat) Settings.format,
-		.response = &member->response,
-		.batched = true,
-	};
-
-	response_init(&member->response, Settings.response_limit);
-	response_init(&member->notices, Settings.response_limit);
-	member->response.json = request.format == RESULT_JSON;
-	request.text = pnstrdup(task->request, task->request_len);
-	MemoryContextSwitchTo(old);
-	return request;
-}
-
-/* The "input" of a task, which is behind its request in the ring; NULL for NULL. */
-static const Jsonb *
-copy_input(const SharedTask *task)
-{
-	if (task->input_len <= 0)
-		return NULL;
-	return memcpy(MemoryContextAlloc(batches.context, task->input_len),
-				  task->request + task->request_len, task->input_len);
-}
-
 /*
  * Run the request, and what it has left for its commit.  Unlike run.c, this leaves constraints
  * deferred: those of the next member are its own matter.
  */
 static void
-run_request(Member *member, Request *request, TaskResult *result)
+run_request(Member *member, Request *request, const Jsonb *input, TaskResult *result)
 {
 	int durability = synchronous_commit;
-	const Jsonb *input;
 
 	debug_query_string = request->text;
 	pgstat_report_activity(STATE_RUNNING, request->text);
 	client_begin(&member->response, &member->notices);
-	running_begin(batches.context, copy_input(member->task));
+	running_begin(batches.context, input);
 	if (roles_session_changed())
 		elog(ERROR, "the session user has changed");
 	request_run(request, batches.request);
@@ -289,6 +256,8 @@ run_member(Batch *batch, Member *member)
 {
 	TaskResult *result = &batch->results[batch->count];
 	int nest_level = NewGUCNestLevel();
+	MemoryContext old;
+	RowRequest given;
 	Request request;
 
 	Assert(!owner_acts());
@@ -296,8 +265,13 @@ run_member(Batch *batch, Member *member)
 	result->start = GetCurrentStatementStartTimestamp();
 	show_settings(member->task);
 	show_activity(member->task, result->start);
-	request = prepare_request(member);
-	run_request(member, &request, result);
+	old = MemoryContextSwitchTo(batches.context);
+	given = slot_copy_request(member->task);
+	request = request_prepare(member->task, &member->response, &member->notices);
+	request.text = given.text;
+	request.batched = true;
+	MemoryContextSwitchTo(old);
+	run_request(member, &request, given.input, result);
 	note_done(batch, member, result, &request);
 	AtEOXact_GUC(false, nest_level); /* it keeps nothing that the member has set */
 	batch->must_end = !cleanup_member(MyExecutor->role);
@@ -405,14 +379,10 @@ report_events(const Batch *batch)
 
 	for (i = 0; i < batch->count; i++)
 	{
-		const SharedTask *task = batch->tasks[i];
 		const TaskResult *result = &batch->results[i];
-		int64 waited = TIMESTAMP_NOT_FINITE(task->due) ? -1 : Max(result->start - task->due, 0);
-		TaskEvent started = show_event(task, EVENT_STARTED, waited);
-		TaskEvent done = show_event(task, EVENT_DONE, Max(result->stop - result->start, 0));
 
-		event_report(&started);
-		event_report(&done);
+		show_started(batch->tasks[i], result->start);
+		show_done(batch->tasks[i], result->start, result->stop);
 	}
 	events_committed();
 }
@@ -425,10 +395,7 @@ roll_back_batch(void)
 	run_reset_process();
 	MemoryContextSwitchTo(batches.context);
 	FlushErrorState();
-	AbortOutOfAnyTransaction();
-	PortalErrorCleanup();
-	cleanup_replication_slots();
-	jit_reset_after_error();
+	run_abort();
 	RESUME_INTERRUPTS();
 }
 

@@ -7,6 +7,11 @@
  * cannot be reset at all (the state of a library that the task loaded, caches that have grown
  * large), the caller must end the process: the next task gets a new executor.
  *
+ * postgres_fdw and dblink keep connections for later statements of the session, and the remote
+ * server keeps the state of its session.  If an executor keeps one of these libraries because of
+ * pg_task.keep_libraries, it closes their connections after each task, with the functions that the
+ * libraries offer to SQL.  Connections of a preloaded library are not closed.
+ *
  * This file knows neither tasks nor slots.
  */
 #include "postgres.h"
@@ -21,9 +26,11 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_namespace.h"
+#include "catalog/pg_type.h"
 #include "commands/prepare.h"
 #include "commands/sequence.h"
 #include "common/pg_prng.h"
+#include "fmgr.h"
 #include "libpq/be-fsstubs.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
@@ -33,6 +40,8 @@
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "tcop/utility.h"
+#include "utils/array.h"
+#include "utils/elog.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
@@ -42,7 +51,6 @@
 
 #include "compat.h"
 #include "executor/cleanup.h"
-#include "executor/connections.h"
 #include "settings.h"
 
 /*
@@ -80,6 +88,125 @@ static struct
 	bool leaves;				  /* a task has used a command that may leave something behind */
 	unsigned int tasks;			  /* that this process has run */
 } session;
+
+/* ---- connections to other servers ---- */
+
+typedef enum Library
+{
+	POSTGRES_FDW,
+	DBLINK,
+	LIBRARIES
+} Library;
+
+static const char *const library_names[LIBRARIES] = {"postgres_fdw", "dblink"};
+
+/* Has a task loaded the library?  Static, because the process keeps a library until it exits. */
+static bool loaded[LIBRARIES];
+
+/* Record that a task has loaded this file of the server's library directory. */
+static void
+add_library(const char *file)
+{
+	int i;
+
+	for (i = 0; i < LIBRARIES; i++)
+		loaded[i] |= strncmp(file, library_names[i], strlen(library_names[i])) == 0 &&
+					 strcmp(file + strlen(library_names[i]), DLSUFFIX) == 0;
+}
+
+/* Call a function of a library, with one argument or none.  Returns 0 for NULL. */
+static Datum
+call_library(Library library, const char *function, const Datum *argument)
+{
+	LOCAL_FCINFO(fcinfo, 1);
+	PGFunction address = load_external_function(psprintf("$libdir/%s", library_names[library]),
+												function, true, NULL);
+	Datum result;
+
+	InitFunctionCallInfoData(*fcinfo, NULL, argument ? 1 : 0, InvalidOid, NULL, NULL);
+	if (argument)
+	{
+		fcinfo->args[0].value = *argument;
+		fcinfo->args[0].isnull = false;
+	}
+	result = address(fcinfo);
+	return fcinfo->isnull ? (Datum) 0 : result;
+}
+
+/* Close the named connections of dblink. */
+static void
+close_named_connections(void)
+{
+	Datum list = call_library(DBLINK, "dblink_get_connections", NULL);
+	Datum *elements;
+	int count;
+	int i;
+
+	if (list == (Datum) 0)
+		return;
+	deconstruct_array(DatumGetArrayTypeP(list), TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL,
+					  &count);
+	for (i = 0; i < count; i++)
+		(void) call_library(DBLINK, "dblink_disconnect", &elements[i]);
+}
+
+/*
+ * Close all connections.  The unnamed one of dblink comes last: dblink_disconnect raises an error
+ * if there is none.
+ */
+static void
+close_all_connections(void)
+{
+	if (loaded[POSTGRES_FDW])
+		(void) call_library(POSTGRES_FDW, "postgres_fdw_disconnect_all", NULL);
+	if (!loaded[DBLINK])
+		return;
+	close_named_connections();
+	(void) call_library(DBLINK, "dblink_disconnect", NULL);
+}
+
+/* May a task have left connections open that close_connections would close? */
+static bool
+may_have_connections(void)
+{
+	return loaded[POSTGRES_FDW] || loaded[DBLINK];
+}
+
+/*
+ * Between tasks: close the connections that the last task left open.  Returns false if that is not
+ * possible: the process must exit.
+ */
+static bool
+close_connections(void)
+{
+	MemoryContext old = CurrentMemoryContext;
+	volatile bool closed = true;
+
+	Assert(!IsTransactionState());
+	if (!may_have_connections())
+		return true;
+	StartTransactionCommand();
+	PG_TRY();
+	{
+		close_all_connections();
+		CommitTransactionCommand();
+	}
+	PG_CATCH();
+	{
+		HOLD_INTERRUPTS();
+		closed = geterrcode() == ERRCODE_CONNECTION_DOES_NOT_EXIST;
+		if (!closed)
+			EmitErrorReport();
+		FlushErrorState();
+		AbortOutOfAnyTransaction();
+		RESUME_INTERRUPTS();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(old);
+	return closed;
+}
+
+/* ---- the session ---- */
 
 /* Record that a committing transaction accessed temporary objects: they outlive it. */
 void
@@ -133,7 +260,7 @@ may_keep_state(const char *path)
 		return false;
 	if (!settings_keeps_library(file))
 		return true;
-	connections_add_library(file);
+	add_library(file);
 	return false;
 }
 
@@ -323,7 +450,7 @@ bool
 cleanup_allows_members(void)
 {
 	session.leaves = false;
-	return !session.temporary && !connections_may_be_kept();
+	return !session.temporary && !may_have_connections();
 }
 
 /*
@@ -372,6 +499,6 @@ cleanup_session(Oid role)
 	(void) DirectFunctionCall1(setseed, Float8GetDatum(pg_prng_double(&pg_global_prng_state)));
 	if (session.temporary || GetUserId() != role || GetSessionUserId() != role)
 		reset_in_transaction();
-	return !session.load && !has_session_state() && !has_loaded_state() && connections_close() &&
+	return !session.load && !has_session_state() && !has_loaded_state() && close_connections() &&
 		   !has_grown_large();
 }

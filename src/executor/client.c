@@ -28,8 +28,8 @@
 
 #include "compat.h"
 #include "executor/client.h"
-#include "executor/document.h"
 #include "executor/message.h"
+#include "executor/response.h"
 
 /*
  * Static, because the server calls our methods without an argument.  "response" and

@@ -1,11 +1,17 @@
 /*
  * deadline.c
- *		The timeout of the running task.
+ *		The timers of an executor: the timeout of the running task, and the look at its own waits.
  *
  * The server's own timeouts use the wall clock.  If that is set back by an hour, the task may run
  * for an hour longer; if it is set forward, the task times out at once.  Therefore the task
  * timeout has its own timer on CLOCK_MONOTONIC, and uses SIGUSR2, which background workers ignore
  * by default.
+ *
+ * An executor that was asked to exit does not wait for locks when it reads or writes a row.  Such a
+ * wait has no limit while nobody else needs the executor.  When another database or role does, a
+ * scheduler asks the executor to exit.  Then the wait is cancelled here, and what has run in the
+ * transaction is rolled back: see run.c.  A request that waits for a lock is not cancelled.  A wait
+ * that begins and one that goes on are found by a timer, which looks at them.
  */
 #include "postgres.h"
 
@@ -15,9 +21,13 @@
 #include "libpq/pqsignal.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
+#include "storage/proc.h"
+#include "utils/timeout.h"
+#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "executor/deadline.h"
+#include "executor/slot.h"
 
 /* Re-fire interval of the task timeout, for requests that catch query_canceled (ms). */
 #define REFIRE_MS 100
@@ -44,6 +54,27 @@ handle_timeout(SIGNAL_ARGS)
 	errno = save_errno;
 }
 
+/* How often the timer looks (ms). */
+#define LOOK_MS 100
+
+/* Static, because the handler of a timer has no argument. */
+static struct
+{
+	TimeoutId timer;
+	volatile sig_atomic_t cancelled; /* the wait was cancelled here */
+} yield;
+
+/* The timer's handler.  It reads the state of the slot without the lock, which it cannot take. */
+static void
+look_at_wait(void)
+{
+	if (MyExecutor->state != EXECUTOR_LEAVING || MyProc->waitStatus != PROC_WAIT_STATUS_WAITING)
+		return;
+	yield.cancelled = true;
+	InterruptPending = true;
+	QueryCancelPending = true;
+}
+
 /* Called once per executor. */
 void
 deadline_define(void)
@@ -53,6 +84,7 @@ deadline_define(void)
 	pqsignal(SIGUSR2, handle_timeout);
 	if (timer_create(CLOCK_MONOTONIC, &event, &deadline.timer) != 0)
 		ereport(FATAL, (errcode(ERRCODE_SYSTEM_ERROR), errmsg("could not create a timer: %m")));
+	yield.timer = RegisterTimeout(USER_TIMEOUT, look_at_wait);
 }
 
 /* Set the timeout of a task: "limit" microseconds after "started"; 0: no limit. */
@@ -97,4 +129,34 @@ bool
 deadline_passed(void)
 {
 	return deadline.passed;
+}
+
+/* What waits for a lock from now on is pg_task's own: a read or write of the task's row. */
+void
+yield_begin(void)
+{
+	yield.cancelled = false;
+	enable_timeout_every(yield.timer, TimestampTzPlusMilliseconds(GetCurrentTimestamp(), LOOK_MS),
+						 LOOK_MS);
+}
+
+/*
+ * That has ended.  An error may have ended it, and the timer, too.  The timer may have cancelled a
+ * wait just when it was over: that cancels nothing that comes.
+ */
+void
+yield_end(void)
+{
+	if (get_timeout_active(yield.timer))
+		disable_timeout(yield.timer, false);
+	if (yield.cancelled)
+		QueryCancelPending = false;
+	yield.cancelled = false;
+}
+
+/* An error with this code has ended what was begun last: because the executor was asked to exit? */
+bool
+yield_is_cause(int sqlerrcode)
+{
+	return yield.cancelled && sqlerrcode == ERRCODE_QUERY_CANCELED;
 }

@@ -10,6 +10,9 @@
  * check for a transaction block to decide whether what the statement does on other servers is
  * committed at once, or with our transaction.
  *
+ * log_statement, log_duration, log_min_duration_statement and log sampling mean for a request what
+ * they mean for a simple query.
+ *
  * Each statement goes through a portal, from PortalStart to PortalRun, so procedures may commit
  * and VACUUM may have its transactions.
  *
@@ -35,13 +38,63 @@
 
 #include "compat.h"
 #include "executor/client.h"
-#include "executor/document.h"
 #include "executor/kept_request.h"
 #include "executor/request.h"
-#include "executor/request_log.h"
 #include "executor/response.h"
 #include "executor/result.h"
 #include "executor/slot.h"
+#include "settings.h"
+
+/* ---- the server's log: the messages of a simple query, so that log analyzers understand them ----
+ */
+
+/* Does log_statement apply to one of these statements? */
+static bool
+log_statement_applies(List *statements)
+{
+	ListCell *cell;
+
+	if (log_statement == LOGSTMT_NONE)
+		return false;
+	if (log_statement == LOGSTMT_ALL)
+		return true;
+	foreach(cell, statements)
+		if ((int) GetCommandLogLevel(lfirst(cell)) <= log_statement)
+			return true;
+	return false;
+}
+
+/* Called before the request runs.  Returns true if its text was logged. */
+static bool
+log_statement_text(const char *request, List *statements)
+{
+	if (!log_statement_applies(statements))
+		return false;
+	ereport(LOG, (errmsg("statement: %s", request), errhidestmt(true)));
+	return true;
+}
+
+/* Called after the commit of the outcome: log the time since the start of its transaction. */
+void
+request_log_duration(const char *request, bool logged)
+{
+	char duration[32];
+
+	switch (check_log_duration(duration, logged))
+	{
+		case 1:
+			ereport(LOG, (errmsg("duration: %s ms", duration), errhidestmt(true)));
+			break;
+		case 2:
+			ereport(LOG, (errmsg("duration: %s ms  statement: %s", duration, request),
+						  errhidestmt(true)));
+			break;
+		default:
+			break;
+	}
+}
+
+/* ---- statements ---- */
 
 /* Check the options of COPY to or from the client: the response is text, and nothing sends data. */
 static void
@@ -215,6 +268,24 @@ needs_block(const Request *request, List *statements)
 		   may_be_in_block(linitial_node(RawStmt, statements)->stmt);
 }
 
+/*
+ * Prepare the request of a task, without its text, and where it puts what it returns, which is
+ * allocated in the current memory context.
+ */
+Request
+request_prepare(const SharedTask *task, ResponseText *response, ResponseText *notices)
+{
+	Request request = {
+		.format = task->format >= 0 ? (ResultFormat) task->format : (ResultFormat) Settings.format,
+		.response = response,
+	};
+
+	response_init(response, Settings.response_limit);
+	response_init(notices, Settings.response_limit);
+	response->json = request.format == RESULT_JSON;
+	return request;
+}
+
 /* The statements of a request. */
 static List *
 parse_request(Request *request)
@@ -250,7 +321,7 @@ request_run(Request *request, MemoryContext context)
 	request->refused = request->batched && !may_be_batched(statements);
 	if (request->refused)
 		return;
-	request->logged = request_log_statement(request->text, statements);
+	request->logged = log_statement_text(request->text, statements);
 	request->in_block = needs_block(request, statements);
 	foreach(cell, statements)
 	{

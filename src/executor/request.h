@@ -8,7 +8,7 @@
 #include "postgres.h"
 
 #include "executor/response.h"
-#include "shared/task.h"
+#include "shared/shared.h"
 
 /* One execution of a request. */
 typedef struct Request
@@ -26,6 +26,9 @@ typedef struct Request
 	const struct KeptRequest *kept; /* the plan of that; NULL: none is kept */
 } Request;
 
+extern void request_log_duration(const char *request, bool logged);
+extern Request
+request_prepare(const SharedTask *task, ResponseText *response, ResponseText *notices);
 extern void request_run(Request *request, MemoryContext context);
 
 #endif /* PG_TASK_REQUEST_H */

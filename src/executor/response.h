@@ -31,4 +31,10 @@ extern void response_put_line(ResponseText *response, const char *line);
 extern const char *response_text(ResponseText *response);
 extern char *response_cut(const char *text, int limit);
 
+extern void document_begin_result(ResponseText *response, const char *opening);
+extern void document_put(ResponseText *response, const char *data, int length);
+extern void document_put_text(ResponseText *response, const char *text, int length);
+extern void document_end_result(ResponseText *response, const char *closing);
+extern const char *document_finish(ResponseText *response);
+
 #endif /* PG_TASK_RESPONSE_H */

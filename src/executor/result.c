@@ -22,7 +22,7 @@
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
-#include "executor/document.h"
+#include "executor/response.h"
 #include "executor/result.h"
 
 /* How the values of a column are written. */

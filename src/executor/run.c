@@ -33,18 +33,14 @@
 #include "compat.h"
 #include "executor/cleanup.h"
 #include "executor/client.h"
-#include "executor/context.h"
 #include "executor/deadline.h"
-#include "executor/document.h"
 #include "executor/message.h"
 #include "executor/request.h"
-#include "executor/request_log.h"
 #include "executor/response.h"
 #include "executor/run.h"
 #include "executor/show.h"
 #include "executor/slot.h"
 #include "executor/write_back.h"
-#include "executor/yield.h"
 #include "settings.h"
 #include "task/events.h"
 #include "task/failure.h"
@@ -106,7 +102,6 @@ run_define(uint32 wait_event)
 	runs.conflict_wait_event = wait_event;
 	runs.context = AllocSetContextCreate(TopMemoryContext, "pg_task task", ALLOCSET_DEFAULT_SIZES);
 	runs.given = AllocSetContextCreate(TopMemoryContext, "pg_task given", ALLOCSET_SMALL_SIZES);
-	yield_define();
 }
 
 /* For signal handlers: is a request running that may be cancelled? */
@@ -143,26 +138,6 @@ run_keep_cancel(TaskRun run)
 		runs.cancel_again = run;
 }
 
-/* The run has begun.  What write_failure writes is noted in outcome.c. */
-static void
-report_start(Run *run)
-{
-	TimestampTz due = run->task->due;
-	int64 waited = TIMESTAMP_NOT_FINITE(due) ? -1 : Max(run->started - due, 0);
-	TaskEvent event = show_event(run->task, EVENT_STARTED, waited);
-
-	run->begun = true;
-	event_report(&event);
-}
-
-static void
-report_done(const Run *run, TimestampTz stop)
-{
-	TaskEvent event = show_event(run->task, EVENT_DONE, Max(stop - run->started, 0));
-
-	event_report(&event);
-}
-
 static void
 begin_transaction(void)
 {
@@ -194,18 +169,6 @@ begin_write_transaction(void)
 	XactIsoLevel = XACT_READ_COMMITTED;
 }
 
-/* Copy the request and its input from the ring. */
-static RowRequest
-copy_request(const SharedTask *task)
-{
-	RowRequest request = {pnstrdup(task->request, task->request_len), NULL};
-
-	if (task->input_len > 0)
-		request.input =
-			memcpy(palloc(task->input_len), task->request + task->request_len, task->input_len);
-	return request;
-}
-
 /*
  * Get the request and its input from the ring or, if they are long, from the row.  Returns false if
  * the row is no longer this run.
@@ -220,7 +183,7 @@ read_request(Run *run)
 		return true;
 	MemoryContextSwitchTo(runs.given);
 	if (task->request_len >= 0)
-		run->given = copy_request(task);
+		run->given = slot_copy_request(task);
 	else
 	{
 		yield_begin();
@@ -364,7 +327,7 @@ commit_success(Run *run)
 		write_back_set_durability();
 		CommitTransactionCommand();
 		yield_end();
-		report_done(run, done.stop);
+		show_done(run->task, run->started, done.stop);
 		request_log_duration(run->request.text, run->request.logged);
 	}
 	else
@@ -415,6 +378,16 @@ run_reset_process(void)
 	QueryCancelPending = false;
 }
 
+/* Roll back what has failed, with what the server drops for a client at that point. */
+void
+run_abort(void)
+{
+	AbortOutOfAnyTransaction();
+	PortalErrorCleanup();
+	cleanup_replication_slots();
+	jit_reset_after_error();
+}
+
 /*
  * Reset the process after an error, and return the error, in the context of the task.
  *
@@ -439,10 +412,7 @@ catch_error(Run *run)
 	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 		name_cancel(error);
 	error->context = context_cut(error->context, run->task);
-	AbortOutOfAnyTransaction();
-	PortalErrorCleanup();
-	cleanup_replication_slots();
-	jit_reset_after_error();
+	run_abort();
 	MemoryContextSwitchTo(runs.context);
 	RESUME_INTERRUPTS();
 	return error;
@@ -487,14 +457,8 @@ start_try(Run *run)
 	debug_query_string = NULL; /* what the last try has set is freed here */
 	MemoryContextReset(runs.context);
 	MemoryContextSwitchTo(runs.context);
-	response_init(&run->response, Settings.response_limit);
-	response_init(&run->notices, Settings.response_limit);
-	run->request = (Request){
-		.format = task->format >= 0 ? (ResultFormat) task->format : (ResultFormat) Settings.format,
-		.response = &run->response,
-		.wants_block = !run->no_block,
-	};
-	run->response.json = run->request.format == RESULT_JSON;
+	run->request = request_prepare(task, &run->response, &run->notices);
+	run->request.wants_block = !run->no_block;
 	run->first_transaction = 0;
 	run->committed = run->block_ends = run->not_begun = run->goes_on = run->yields = false;
 	run->done = NULL;
@@ -517,8 +481,10 @@ execute_try(Run *run)
 	if (found && !run->not_begun)
 	{
 		run->request.text = run->given.text;
+		/* how it ends is reported below, or noted in outcome.c */
 		if (!run->begun)
-			report_start(run);
+			show_started(run->task, run->started);
+		run->begun = true;
 		run_request(run);
 		commit_success(run);
 		return;

@@ -27,5 +27,6 @@ extern void run_allow_cancel(bool allow);
 extern void run_note_cancel(void);
 extern void run_keep_cancel(TaskRun run);
 extern void run_reset_process(void);
+extern void run_abort(void);
 
 #endif /* PG_TASK_RUN_H */

@@ -72,6 +72,18 @@ slot_take(SharedTask *task)
 	return taken;
 }
 
+/* Copy the request of a task and its input from the ring, where they are. */
+RowRequest
+slot_copy_request(const SharedTask *task)
+{
+	RowRequest request = {pnstrdup(task->request, task->request_len), NULL};
+
+	if (task->input_len > 0)
+		request.input =
+			memcpy(palloc(task->input_len), task->request + task->request_len, task->input_len);
+	return request;
+}
+
 /* How many tasks wait in the ring?  The scheduler may add some, and reclaim them. */
 int
 slot_count_waiting(void)

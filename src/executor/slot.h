@@ -8,11 +8,13 @@
 #include "postgres.h"
 
 #include "shared/shared.h"
+#include "task/rows.h"
 
 /* Set once, when the executor attaches. */
 extern SharedExecutor *MyExecutor;
 
 extern bool slot_take(SharedTask *task);
+extern RowRequest slot_copy_request(const SharedTask *task);
 extern int slot_count_waiting(void);
 extern const SharedTask *slot_take_member(bool (*wanted)(const SharedTask *task));
 extern void slot_untake(int count);

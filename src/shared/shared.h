@@ -308,7 +308,7 @@ typedef struct SharedExecutor
 	 *
 	 * "proc": by other processes only to wake that process (guess).
 	 *
-	 * "state": by the executor in a signal handler (guess); see yield.c.
+	 * "state": by the executor in a signal handler (guess); see deadline.c.
 	 *
 	 * "state", "database": by the postmaster when all processes are gone; see crash.c.
 	 */
