@@ -24,6 +24,8 @@ my %values = (
 	interval => [ q{'10 ms'}, q{'1 day'} ],
 	timestamptz => [ 'now()', q{'infinity'} ],
 	jsonb => [ q{'{}'}, q{'[1]'} ],
+	float8 => [ '1', '-1' ],
+	xid => [ q{'3'}, q{'1000'} ],
 	_int8 => [ q{'{1}'}, q{'{1,2,3}'} ]);
 
 # The functions of the extension: name, kind, whether a trigger, how C knows it, types, definition.
