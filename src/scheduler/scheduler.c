@@ -598,15 +598,18 @@ static void
 shut_down(void)
 {
 	ClockNow now = clock_now();
+	SharedFindings found;
 	RoleLine line;
 	int i;
 
 	scheduler_slot_leave(MyScheduler->slot);
 	pool_dismiss();
-	MyScheduler->slot->due = successor_needed_at(now);
 	line = role_line_read(now.mono);
-	MyScheduler->slot->barred = line.has_barred;
-	MyScheduler->slot->barred_changes = line.changes;
+	found = shared_database_found(MyDatabaseId);
+	found.due = successor_needed_at(now);
+	found.barred = line.has_barred;
+	found.barred_changes = line.changes;
+	shared_database_publish(MyDatabaseId, &found);
 	if (MyScheduler->table == NULL || MyScheduler->away)
 		return;
 	/* of other orphans there may be very many: some are written, the next scheduler finds the rest

@@ -146,7 +146,7 @@ state_without_scheduler(const SharedDatabase *database, MonoTime now)
 		return "no table";
 	if (database->found.away)
 		return "held back";
-	if (database->marked.us == 0 && clock_is_before(now, database->due))
+	if (database->marked.us == 0 && clock_is_before(now, database->found.due))
 		return "asleep";
 	return "waiting";
 }

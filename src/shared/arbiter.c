@@ -141,30 +141,23 @@ arbiter_slots(void)
 	return max_worker_processes - 2 - (max_logical_replication_workers > 0);
 }
 
-/* Count the schedulers.  The caller holds the directory lock. */
+/*
+ * Count the executors whose processes have not exited, and the schedulers.  The caller holds the
+ * directory lock.
+ */
 static int
-count_schedulers(void)
+count_processes(int *schedulers)
 {
-	int count = 0;
+	int executors = 0;
 	int i;
 
 	Assert(LWLockHeldByMe(Shared->directory));
+	*schedulers = 0;
 	for (i = 0; i < Shared->nschedulers; i++)
-		count += Shared->schedulers[i].state != SCHEDULER_FREE;
-	return count;
-}
-
-/* Count the executors whose processes have not exited.  The caller holds the directory lock. */
-static int
-count_processes(void)
-{
-	int count = 0;
-	int i;
-
-	Assert(LWLockHeldByMe(Shared->directory));
+		*schedulers += Shared->schedulers[i].state != SCHEDULER_FREE;
 	for (i = 0; i < Shared->nexecutors; i++)
-		count += executor_slot_has_process(&Shared->executors[i]);
-	return count;
+		executors += executor_slot_has_process(&Shared->executors[i]);
+	return executors;
 }
 
 /*
@@ -174,9 +167,10 @@ count_processes(void)
 static bool
 has_slot(void)
 {
-	int executors = count_processes();
+	int schedulers;
+	int executors = count_processes(&schedulers);
 
-	return executors == 0 || executors + count_schedulers() < arbiter_slots();
+	return executors == 0 || executors + schedulers < arbiter_slots();
 }
 
 /* Is there a worker slot for one more executor, as far as pg_task uses them? */
@@ -209,13 +203,13 @@ arbiter_places(void)
 int
 arbiter_free_places(void)
 {
-	int places;
+	int schedulers;
+	int executors;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	places =
-		Max(Min(arbiter_places(), arbiter_slots() - count_processes()), 1) - count_schedulers();
+	executors = count_processes(&schedulers);
 	LWLockRelease(Shared->directory);
-	return places;
+	return Max(Min(arbiter_places(), arbiter_slots() - executors), 1) - schedulers;
 }
 
 /*
@@ -301,8 +295,10 @@ arbiter_evict(Oid database, Oid role)
 void
 arbiter_evict_for_scheduler(void)
 {
+	int schedulers;
+
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	if (arbiter_slots() - count_processes() < arbiter_places())
+	if (arbiter_slots() - count_processes(&schedulers) < arbiter_places())
 		evict_idle(InvalidOid, InvalidOid, false);
 	LWLockRelease(Shared->directory);
 }

@@ -21,30 +21,6 @@
 #define SINGLE_HINTS 16
 
 /*
- * Record that something waits in a database, for a caller that found no scheduler there and has
- * released the directory lock since.  If the supervisor has reserved a slot in the meantime,
- * request a scan and a reconciliation from that scheduler instead.
- */
-static void
-mark_or_wake(Oid database)
-{
-	SharedScheduler *scheduler;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	scheduler = scheduler_slot_find(database);
-	if (scheduler)
-	{
-		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
-		scheduler->events |= SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY | SHARED_DEPENDENTS;
-		LWLockRelease(scheduler->lock);
-		shared_wake(scheduler->proc);
-	}
-	else
-		shared_database_mark(database);
-	LWLockRelease(Shared->directory);
-}
-
-/*
  * Wake a scheduler.  One that exits may have looked for the last time: an event that it does not
  * take any more calls its successor.  The caller holds the directory lock.
  */
@@ -249,11 +225,18 @@ shared_scheduler_report(Oid database, const SharedReport *report)
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	scheduler = scheduler_slot_find(database);
-	if (scheduler && add_report(scheduler, report))
+	if (scheduler == NULL)
+	{
+		/* only the holder of the exclusive lock may mark the database */
+		LWLockRelease(Shared->directory);
+		LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+		scheduler = scheduler_slot_find(database);
+	}
+	if (scheduler == NULL)
+		shared_database_mark(database);
+	else if (add_report(scheduler, report))
 		wake_scheduler(scheduler);
 	LWLockRelease(Shared->directory);
-	if (scheduler == NULL)
-		mark_or_wake(database);
 }
 
 /* Take what was reported since the last call. */

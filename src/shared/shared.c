@@ -154,18 +154,12 @@ shared_settings_changes(void)
 	return pg_atomic_read_u32(&Shared->settings_changes);
 }
 
-static void
-increment_counter(int number)
-{
-	pg_atomic_fetch_add_u32(&Shared->settings[number], 1);
-	pg_atomic_fetch_add_u32(&Shared->settings_changes, 1);
-}
-
 /* Count a change of the settings of a database or a role; InvalidOid: of all of them. */
 void
 shared_settings_changed(Oid object)
 {
-	increment_counter((int) counter_of(object));
+	pg_atomic_fetch_add_u32(&Shared->settings[counter_of(object)], 1);
+	pg_atomic_fetch_add_u32(&Shared->settings_changes, 1);
 }
 
 /*

@@ -178,15 +178,6 @@ typedef struct SharedScheduler
 	bool wants_isolated; /* it has one to start, but another database's is running */
 
 	/*
-	 * Copied into SharedDatabase when the slot is released.  The scheduler writes it without a lock
-	 * when it shuts down; afterwards only scheduler_slot_release reads it.
-	 */
-	MonoTime due;
-	bool barred; /* roles with due tasks have a connection limit of 0 ... */
-	uint32
-		barred_changes; /* ... or had, when this was the counter of changed databases and roles */
-
-	/*
 	 * Atomics, written by the scheduler without a lock.  scheduler_slot_reserve resets both, and
 	 * shared_crowd resets "idle_since".  Any process may read them.
 	 */
@@ -223,15 +214,18 @@ typedef struct SharedScheduler
 /* What the schedulers of a database have found, for their successors and for others. */
 typedef struct SharedFindings
 {
-	Oid relid;		   /* the task table that was found last */
-	Oid owner;		   /* its owner then */
-	Oid rebooted;	   /* the table of which the tasks of this start of the server are planned */
-	bool disabled;	   /* pg_task.enabled is off ... */
-	uint32 settings;   /* ... in the settings of the database with this change counter */
-	bool absent;	   /* there is no task table, and pg_task.create_table is off */
-	bool away;		   /* the tasks are held back, because the table is away */
-	bool owner_code;   /* pg_task.owner_code is on */
-	SharedError error; /* the last one */
+	Oid relid;		 /* the task table that was found last */
+	Oid owner;		 /* its owner then */
+	Oid rebooted;	 /* the table of which the tasks of this start of the server are planned */
+	bool disabled;	 /* pg_task.enabled is off ... */
+	uint32 settings; /* ... in the settings of the database with this change counter */
+	bool absent;	 /* there is no task table, and pg_task.create_table is off */
+	bool away;		 /* the tasks are held back, because the table is away */
+	bool owner_code; /* pg_task.owner_code is on */
+	MonoTime due;	 /* when it exited: when a task is due next; it knows of none: CLOCK_NEVER */
+	bool barred;	 /* roles with due tasks had a connection limit of 0 then ... */
+	uint32 barred_changes; /* ... when this was the counter of changed databases and roles */
+	SharedError error;	   /* the last one */
 } SharedFindings;
 
 /*
@@ -242,10 +236,7 @@ typedef struct SharedFindings
  */
 typedef struct SharedDatabase
 {
-	Oid database; /* InvalidOid: free */
-	MonoTime due; /* when a task is due next, as far as is known */
-	bool barred;  /* see SharedScheduler */
-	uint32 barred_changes;
+	Oid database;	 /* InvalidOid: free */
 	MonoTime marked; /* since when something waits for a scheduler; 0: nothing does */
 	SharedFindings found;
 } SharedDatabase;

@@ -105,8 +105,6 @@ reset_scheduler(SharedScheduler *slot, Oid database, Oid user)
 	slot->isolated = slot->wants_isolated = false;
 	slot->wants_role = InvalidOid;
 	slot->granted = CLOCK_LONG_AGO;
-	slot->due = CLOCK_LONG_AGO;
-	slot->barred = false;
 	slot->innocent = false;
 	pg_atomic_write_u64(&slot->renewed, 0);
 	pg_atomic_write_u64(&slot->idle_since, 0);
@@ -142,7 +140,8 @@ scheduler_slot_reserve(Oid database, Oid user)
 		if (entry)
 		{
 			entry->marked = CLOCK_LONG_AGO; /* the scheduler begins with a scan */
-			entry->found.disabled = false;	/* it looks again */
+			entry->found.disabled = entry->found.barred = false; /* it looks again */
+			entry->found.due = CLOCK_LONG_AGO;					 /* if it does not say */
 		}
 	}
 	LWLockRelease(Shared->directory);
@@ -171,9 +170,6 @@ free_scheduler(SharedScheduler *slot)
 	entry = shared_database_find(slot->database);
 	if (entry)
 	{
-		entry->due = slot->due;
-		entry->barred = slot->barred;
-		entry->barred_changes = slot->barred_changes;
 		if (OidIsValid(slot->relid))
 			entry->found.absent = false;
 		/* what the scheduler has not taken */

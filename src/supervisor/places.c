@@ -91,10 +91,10 @@ compute_need(const DatabaseEntry *entry, bool crowded, MonoTime now)
 		need = clock_min(need, entry->left);
 	if (clock_is_before(entry->started, MySupervisor.look))
 		need = clock_min(need, clock_max(MySupervisor.look, entry->left));
-	if (shared->barred && shared->barred_changes != shared_databases_changes())
+	if (shared->found.barred && shared->found.barred_changes != shared_databases_changes())
 		need = clock_min(need, entry->left);
-	if (shared->due.us != CLOCK_NEVER.us)
-		need = clock_min(need, clock_max(clock_plus_ms(shared->due, -AHEAD_MS),
+	if (shared->found.due.us != CLOCK_NEVER.us)
+		need = clock_min(need, clock_max(clock_plus_ms(shared->found.due, -AHEAD_MS),
 										 clock_plus_ms(entry->left, entry->retry)));
 	if (shared->marked.us != 0)
 		need = clock_min(need, clock_plus_ms(shared->marked, -MARKED_FIRST_MS));

@@ -377,7 +377,7 @@ attach_supervisor(void)
 {
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	MySupervisor.look = clock_mono();
-	MySupervisor.unknown.due = CLOCK_NEVER;
+	MySupervisor.unknown.found.due = CLOCK_NEVER;
 	(void) clock_was_set();
 	MySupervisor.context =
 		AllocSetContextCreate(TopMemoryContext, "pg_task supervisor", ALLOCSET_DEFAULT_SIZES);
