@@ -208,7 +208,7 @@ demand_for_blocked_roles(DispatchRound *round)
 static int
 ring_limit(const QueueGroup *group, const Role *role)
 {
-	int batch = queue_rules_defaults(queue_rule(group->queue))->batch;
+	int batch = queue_rule(group->queue)->defaults.batch;
 
 	if (batch < 0)
 		batch = role->settings.batch;
@@ -258,7 +258,7 @@ find_idle_executor(Oid role)
 static int64
 default_active(const QueueGroup *group, const Role *role)
 {
-	int64 active = queue_rules_defaults(queue_rule(group->queue))->active;
+	int64 active = queue_rule(group->queue)->defaults.active;
 
 	return active >= 0 ? active : role->settings.active;
 }
@@ -283,12 +283,12 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	Candidate *candidate = &entry->candidate;
 
 	Assert(round->count < DISPATCH_MAX);
-	entry->strict = queue_is_strict(group->queue);
+	entry->strict = queue_rule(group->queue)->strict;
 	entry->kept = false;
 	entry->first = NULL;
 	entry->trusted = is_trusted(MyScheduler->table, role->oid);
 	entry->start.turn_before = group->queue->turn;
-	queue_note_start(group->queue, &entry->start, round->now.mono);
+	entry->start.number = rates_add(&group->queue->claims, round->now.mono);
 	/* nothing fails from here on */
 	entry->generation = pool_reserve(executor, group->queue, isolated);
 	round->count++;
@@ -394,7 +394,7 @@ try_first_task(DispatchRound *round, const TaskTable *table, QueueGroup *group, 
 		block_role(round, group, role);
 	else if (!isolated || isolation_acquire())
 		choose_task(round, group, role, executor, isolated);
-	else if (queue_is_strict(group->queue))
+	else if (queue_rule(group->queue)->strict)
 		strict_hold(group->queue, round->now.mono);
 	else
 	{

@@ -67,7 +67,7 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 	strlcpy(task->role_name, entry->group->key.role, NAMEDATALEN);
 	task->planned = claim->planned;
 	task->due = entry->candidate.place.dt;
-	task->defaults = *queue_rules_defaults(queue_rule(entry->group->queue));
+	task->defaults = queue_rule(entry->group->queue)->defaults;
 	task->timeout = claim->timeout >= 0 ? claim->timeout : task->defaults.timeout;
 	task->notify = queue_is_limited(entry->group->queue, &entry->group->key) ||
 				   dependents_is_watched(claim->run.id);
@@ -137,22 +137,6 @@ claim_candidates(DispatchRound *round, TimestampTz claimed, bool strict)
 	return found;
 }
 
-/* Count the chosen tasks that could not be claimed. */
-static int
-count_missed(const DispatchRound *round)
-{
-	int count = 0;
-	int i;
-
-	for (i = 0; i < round->count; i++)
-	{
-		const DispatchEntry *entry = &round->entries[i];
-
-		count += entry->claim == NULL && !entry->kept;
-	}
-	return count;
-}
-
 /* Tasks of queues with a rate or a pause count from the moment when they are claimed. */
 static void
 count_from_now(DispatchRound *round)
@@ -178,7 +162,7 @@ claim_entries(DispatchRound *round)
 {
 	TimestampTz claimed = crash_claim_time(round->now.wall);
 	int count;
-	int missed;
+	int missed = 0;
 	int i;
 
 	Assert(MyScheduler->in_transaction);
@@ -190,12 +174,14 @@ claim_entries(DispatchRound *round)
 	{
 		for (i = 0; i < round->count; i++)
 			if (round->entries[i].claim == NULL)
-				queue_undo_start(round->entries[i].group->queue, &round->entries[i].start);
+				rates_undo(&round->entries[i].group->queue->claims,
+						   &round->entries[i].start.number);
 		count_from_now(round);
 		rate_store_write(round);
 	}
 	figures_add(FIGURE_CLAIMED, count);
-	missed = count_missed(round);
+	for (i = 0; i < round->count; i++)
+		missed += round->entries[i].claim == NULL && !round->entries[i].kept;
 	figures_add(FIGURE_MISSED, missed);
 	if (missed > 0)
 	{
@@ -242,10 +228,8 @@ assign_entries(DispatchRound *round)
 void
 dispatch_begin(DispatchRound *round)
 {
-	round->done = round->count = round->failed = round->refused = round->wanted = 0;
-	round->wants_role = InvalidOid;
-	round->dropped = round->wants_executor = round->full = false;
-	round->blocked = NIL;
+	memset(round, 0, offsetof(DispatchRound, entries));
+	round->limit = DISPATCH_MAX;
 }
 
 /* Put a chosen task back.  Of several tasks of a queue, the last one goes first. */
@@ -289,25 +273,16 @@ check_rules(DispatchRound *round)
 	bool unread;
 	int i;
 
+	/* with their padding, which is compared, too */
 	for (i = 0; i < round->count; i++)
-	{
-		const QueueRule *rule = queue_rule(round->entries[i].group->queue);
-
-		marks[i] = rule != NULL;
-		/* with its padding, which is compared, too */
-		if (rule)
-			memcpy(&before[i], rule, sizeof(QueueRule));
-	}
+		memcpy(&before[i], queue_rule(round->entries[i].group->queue), sizeof(QueueRule));
 	rules_reader_want();
 	rules_reader_run(clock_now());
 	unread = rules_reader_wants() && !gave_back;
 	gave_back = unread;
 	for (i = 0; i < round->count; i++)
-	{
-		const QueueRule *rule = queue_rule(round->entries[i].group->queue);
-
-		marks[i] = unread || !queue_rules_same(marks[i] ? &before[i] : NULL, rule);
-	}
+		marks[i] =
+			unread || !queue_rules_same(&before[i], queue_rule(round->entries[i].group->queue));
 	give_back_marked(round, marks);
 }
 
@@ -370,16 +345,6 @@ dispatch_publish_none(void)
 	demand_ask_again(false);
 }
 
-/* The tasks that were not assigned do not begin. */
-static void
-undo_starts(DispatchRound *round)
-{
-	int i;
-
-	for (i = round->count - 1; i >= round->done; i--)
-		order_undo_start(round->entries[i].group->queue, &round->entries[i].start);
-}
-
 /*
  * An error has ended the iteration: the tasks that were not assigned are not started, and wait
  * again.
@@ -389,7 +354,8 @@ dispatch_abandon(DispatchRound *round)
 {
 	int i;
 
-	undo_starts(round);
+	for (i = round->count - 1; i >= round->done; i--)
+		order_undo_start(round->entries[i].group->queue, &round->entries[i].start);
 	for (i = round->done; i < round->count; i++)
 	{
 		DispatchEntry *entry = &round->entries[i];

@@ -217,7 +217,7 @@ forget_group(QueueGroup *group)
 	order_detach(group);
 	group->lane->ngroups--;
 	lane_release(group->lane);
-	queue_remove_group(queue);
+	queue_count(queue, -1, 0);
 	group->next = group->count = 0;
 	free_places(group);
 	pfree(group);
@@ -272,7 +272,7 @@ add_group(const TaskGroup *key)
 	group->read_position = (TaskPlace){PG_INT64_MIN, PG_INT64_MIN};
 	group->exhausted = true;
 	lane->ngroups++;
-	queue_add_group(queue);
+	queue_count(queue, 1, 0);
 	dlist_push_tail(&groups.all, &group->node);
 	return group;
 }
@@ -585,14 +585,7 @@ groups_drop_first(QueueGroup *group, ClockNow now, TaskPlace *place)
 void
 groups_task_ended(QueueState *queue)
 {
-	queue_count_ended(queue);
-	order_open(queue);
-}
-
-/* The rule of the queue has changed: look again whether it may start a task. */
-void
-groups_queue_changed(QueueState *queue)
-{
+	queue_count(queue, 0, -1);
 	order_open(queue);
 }
 
@@ -605,5 +598,5 @@ groups_rule_changed(const char *name)
 	if (name == NULL)
 		order_open_all();
 	else if (queue)
-		groups_queue_changed(queue);
+		order_open(queue);
 }

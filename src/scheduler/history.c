@@ -163,7 +163,7 @@ expiry_of(const HistoryRow *row, bool failed)
 	if (row->state == NULL || TIMESTAMP_IS_NOEND(row->ended))
 		return DT_NOEND;
 	if (keep < 0)
-		keep = queue_rules_defaults(queue_rules_find(row->queue))->keep;
+		keep = queue_rules_find(row->queue)->defaults.keep;
 	if (keep < 0)
 	{
 		SettingsTask settings = roles_settings(roles_bound(row->role, row->role_id));

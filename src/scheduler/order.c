@@ -567,7 +567,7 @@ order_undo_start(QueueState *queue, QueueStart *start)
 	if (start->turn != start->turn_before && start->turn == queue->turn)
 		order_set_turn(queue, start->turn_before);
 	start->turn = start->turn_before;
-	queue_undo_start(queue, start);
+	rates_undo(&queue->claims, &start->number);
 }
 
 /*

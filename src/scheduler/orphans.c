@@ -392,8 +392,8 @@ write_failed_run(const TaskTable *table, const Orphan *orphan)
 		why.severity = "ERROR";
 		why.detail = "The process of the task could not write this.";
 	}
-	return outcome_failed(table, orphan->run, &result,
-						  queue_rules_defaults(queue_rules_find(row->queue)), false);
+	return outcome_failed(table, orphan->run, &result, &queue_rules_find(row->queue)->defaults,
+						  false);
 }
 
 /* Write each failed or crashed run in the batch.  Returns true if one of them is a suspect now. */

@@ -8,7 +8,7 @@
  * reclaimed.
  *
  * A task counts as running in its queue from its reservation until it is reaped, reclaimed or
- * released: only this file calls queue_count_started and groups_task_ended.
+ * released: only this file counts what runs in queues.
  *
  * This file writes no row and decides neither the order of tasks nor the number of executors.
  */
@@ -131,7 +131,7 @@ pool_start_counting(PoolTask *task, const char *queue)
 {
 	Assert(task->queue == NULL);
 	task->queue = queue_find_or_add(queue);
-	queue_count_started(task->queue);
+	queue_count(task->queue, 0, 1);
 }
 
 /* The task does not count as running in its queue any more. */
@@ -473,7 +473,7 @@ pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated)
 {
 	Assert(executor->ready && !executor->leaving);
 	Assert(pool_count_tasks(executor) < SHARED_RING);
-	queue_count_started(queue);
+	queue_count(queue, 0, 1);
 	if (executor->reserved == 0)
 		set_slot_reserved(executor, true);
 	executor->reserved++;
@@ -489,7 +489,7 @@ pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated)
 void
 pool_release(QueueState *queue, QueueStart *start)
 {
-	queue_undo_start(queue, start);
+	rates_undo(&queue->claims, &start->number);
 	groups_task_ended(queue);
 }
 

@@ -77,7 +77,11 @@ static struct
 } rules = {.shortest_keep = -1};
 
 /* What holds for a queue that has no rule. */
-static const TaskDefaults no_defaults = {-1, -1, -1, -1, -1, -1, -1, false};
+static const QueueRule no_rule = {.max = -1,
+								  .rate = -1,
+								  .per = -1,
+								  .until = DT_NOBEGIN,
+								  .defaults = {-1, -1, -1, -1, -1, -1, -1, false}};
 
 /* The longest pattern comes first; of two of the same length, the one that sorts first as bytes. */
 static int
@@ -131,16 +135,14 @@ index_patterns(RulePatterns *patterns)
 }
 
 /*
- * Do two rules (NULL: none) say the same, whatever the names of their rows?  Both were zeroed
- * before they were filled in.
+ * Do two rules say the same, whatever the names of their rows?  Both were zeroed before they were
+ * filled in.
  */
 bool
 queue_rules_same(const QueueRule *a, const QueueRule *b)
 {
 	size_t start = offsetof(QueueRule, pattern);
 
-	if (a == NULL || b == NULL)
-		return a == b;
 	return memcmp((const char *) a + start, (const char *) b + start, sizeof(*a) - start) == 0;
 }
 
@@ -250,9 +252,9 @@ first_match(char *prefix, Datum name, int best)
 }
 
 /*
- * Return the rule of a queue; NULL if it has none.  Valid until the rules are read again.  Compares
- * the name with the patterns that begin as it does, up to their first wildcard; callers keep the
- * result.
+ * Return the rule of a queue; one that says nothing if it has none.  Valid until the rules are read
+ * again.  Compares the name with the patterns that begin as it does, up to their first wildcard;
+ * callers keep the result.
  */
 const QueueRule *
 queue_rules_find(const char *queue)
@@ -265,12 +267,12 @@ queue_rules_find(const char *queue)
 	int i;
 
 	if (rules.context == NULL)
-		return NULL;
+		return &no_rule;
 	entry = ruletable_lookup(rules.names, unconstify(char *, queue));
 	if (entry)
 		return entry->rule;
 	if (rules.patterns.count == 0)
-		return NULL;
+		return &no_rule;
 	name = cstring_to_text(queue);
 	prefix = pstrdup(queue);
 	/* the longest prefix first */
@@ -282,14 +284,7 @@ queue_rules_find(const char *queue)
 		}
 	pfree(name);
 	pfree(prefix);
-	return best < rules.patterns.count ? rules.patterns.all[best].rule : NULL;
-}
-
-/* Return the defaults of the tasks of a queue with this rule, or with none (NULL). */
-const TaskDefaults *
-queue_rules_defaults(const QueueRule *rule)
-{
-	return rule ? &rule->defaults : &no_defaults;
+	return best < rules.patterns.count ? rules.patterns.all[best].rule : &no_rule;
 }
 
 /* A number that changes when the rules are read again. */

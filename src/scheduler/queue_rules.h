@@ -15,7 +15,6 @@ typedef void (*RuleChanged)(const char *queue);
 extern void
 queue_rules_set(MemoryContext context, QueueRule *rules, int count, RuleChanged changed);
 extern const QueueRule *queue_rules_find(const char *queue);
-extern const TaskDefaults *queue_rules_defaults(const QueueRule *rule);
 extern bool queue_rules_same(const QueueRule *a, const QueueRule *b);
 extern uint32 queue_rules_generation(void);
 extern double queue_rules_shortest_keep(void);

@@ -67,20 +67,6 @@ queues_create(MemoryContext context)
 	dlist_init(&queues.idle);
 }
 
-/* Put the queue into the list of idle queues, or remove it from there. */
-static void
-update_idle(QueueState *queue)
-{
-	bool idle = queue->groups == 0 && queue->running == 0;
-
-	if (idle && !queue->idle)
-		dlist_push_tail(&queues.idle, &queue->idle_node);
-	else if (!idle && queue->idle)
-		dlist_delete(&queue->idle_node);
-	queues.nidle += idle - queue->idle;
-	queue->idle = idle;
-}
-
 /* Return the queue of this name; NULL if nothing is known of it. */
 QueueState *
 queue_find(const char *name)
@@ -88,6 +74,27 @@ queue_find(const char *name)
 	QueueEntry *entry = queuetable_lookup(queues.table, unconstify(char *, name));
 
 	return entry ? entry->queue : NULL;
+}
+
+/*
+ * So many groups and running tasks of the queue are new, or gone: without both, it is in the list
+ * of idle queues.  Only pool.c counts tasks.
+ */
+void
+queue_count(QueueState *queue, int groups, int running)
+{
+	bool idle;
+
+	queue->groups += groups;
+	queue->running += running;
+	Assert(queue->groups >= 0 && queue->running >= 0);
+	idle = queue->groups == 0 && queue->running == 0;
+	if (idle && !queue->idle)
+		dlist_push_tail(&queues.idle, &queue->idle_node);
+	else if (!idle && queue->idle)
+		dlist_delete(&queue->idle_node);
+	queues.nidle += idle - queue->idle;
+	queue->idle = idle;
 }
 
 QueueState *
@@ -107,65 +114,16 @@ queue_find_or_add(const char *name)
 	entry = insert_queue(queues.table, queue->name);
 	/* nothing fails from here on */
 	entry->queue = queue;
-	update_idle(queue);
+	queue_count(queue, 0, 0);
 	return queue;
 }
 
-/* The queue has one group more. */
-void
-queue_add_group(QueueState *queue)
-{
-	queue->groups++;
-	update_idle(queue);
-}
-
-/* The queue has one group less. */
-void
-queue_remove_group(QueueState *queue)
-{
-	Assert(queue->groups > 0);
-	queue->groups--;
-	update_idle(queue);
-}
-
-/* One task more runs in the queue.  Only pool.c calls this. */
-void
-queue_count_started(QueueState *queue)
-{
-	queue->running++;
-	update_idle(queue);
-}
-
-/* One task less runs in the queue. */
-void
-queue_count_ended(QueueState *queue)
-{
-	Assert(queue->running > 0);
-	queue->running--;
-	update_idle(queue);
-}
-
-/* A task of the queue was chosen: it counts as claimed now. */
-void
-queue_note_start(QueueState *queue, QueueStart *start, MonoTime now)
-{
-	start->number = rates_add(&queue->claims, now);
-	queue->claims.last = now;
-}
-
-/* A task that was chosen was not claimed, or has not begun: it is no start. */
-void
-queue_undo_start(QueueState *queue, QueueStart *start)
-{
-	rates_undo(&queue->claims, start->number);
-	start->number = 0;
-}
-
-/* The rule of the queue; NULL if it has none.  Found again when the rules were read again. */
+/* The rule of the queue, which says nothing if it has none.  Found again when the rules were read
+ * again. */
 const QueueRule *
 queue_rule(QueueState *queue)
 {
-	if (queue->rule_generation != queue_rules_generation())
+	if (queue->rule == NULL || queue->rule_generation != queue_rules_generation())
 	{
 		queue->rule = queue_rules_find(queue->name);
 		queue->rule_generation = queue_rules_generation();
@@ -180,9 +138,7 @@ queue_rule(QueueState *queue)
 TimestampTz
 queue_next_turn(QueueState *queue, TimestampTz now)
 {
-	const QueueRule *rule = queue_rule(queue);
-
-	if (rule == NULL || !rule->fair)
+	if (!queue_rule(queue)->fair)
 		return DT_NOBEGIN;
 	queues.turn = Max(queues.turn + 1, now);
 	return queues.turn;
@@ -208,22 +164,11 @@ queues_turn_back(TimestampTz now, int64 step, void (*follow)(QueueState *, Times
 	}
 }
 
-/* May no task of the queue overtake the first one? */
-bool
-queue_is_strict(QueueState *queue)
-{
-	const QueueRule *rule = queue_rule(queue);
-
-	return rule && rule->strict;
-}
-
 /* Are the ends of tasks of this group awaited, because they make room for others? */
 bool
 queue_is_limited(QueueState *queue, const TaskGroup *group)
 {
-	const QueueRule *rule = queue_rule(queue);
-
-	return group->max != TASK_UNLIMITED || (rule && rule->max >= 0);
+	return group->max != TASK_UNLIMITED || queue_rule(queue)->max >= 0;
 }
 
 /* How many more tasks may run in the queue, by the limit of this group and the rule of the queue?
@@ -234,11 +179,11 @@ places_by_max(QueueState *queue, const TaskGroup *group)
 	const QueueRule *rule = queue_rule(queue);
 	int places = PG_INT32_MAX;
 
-	if (rule && rule->paused)
+	if (rule->paused)
 		return 0;
 	if (group->max != TASK_UNLIMITED)
 		places = (group->max < 0 ? 1 : group->max) - queue->running;
-	if (rule && rule->max >= 0)
+	if (rule->max >= 0)
 		places = Min(places, rule->max - queue->running);
 	return places;
 }
@@ -261,9 +206,9 @@ queue_blocked_until(QueueState *queue, const TaskGroup *group, ClockNow now)
 	if (places_by_max(queue, group) <= 0)
 		return CLOCK_NEVER;
 	until = rates_blocked_until(&queue->claims, rule, group->max, now.mono);
-	if (rule && rule->until > now.wall)
+	if (rule->until > now.wall)
 		until = clock_max(until, clock_of_wall(now, rule->until));
-	if (queue_is_strict(queue))
+	if (rule->strict)
 		until = clock_max(until, queue->held_until);
 	return until;
 }

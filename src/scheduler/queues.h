@@ -30,7 +30,7 @@ typedef struct QueueStart
 typedef struct QueueState
 {
 	char *name;
-	int running; /* changed by queue_count_started and groups_task_ended alone */
+	int running; /* changed by queue_count alone */
 	int groups;	 /* groups of this queue */
 	QueueClaims claims;
 	double average; /* of the tasks that have ended (us); negative: none has; see queue_average */
@@ -51,25 +51,19 @@ typedef struct QueueState
 
 	dlist_node idle_node;	/* in the list of idle queues, if it is idle */
 	TimestampTz turn;		/* DT_NOBEGIN, or the time of its last start: see order.c */
-	const QueueRule *rule;	/* NULL: it has none ... */
-	uint32 rule_generation; /* ... among the rules of this generation */
+	const QueueRule *rule;	/* NULL: not looked for; among the rules ... */
+	uint32 rule_generation; /* ... of this generation */
 } QueueState;
 
 extern void queues_create(MemoryContext context);
 extern QueueState *queue_find(const char *name);
 extern QueueState *queue_find_or_add(const char *name);
-extern void queue_add_group(QueueState *queue);
-extern void queue_remove_group(QueueState *queue);
-extern void queue_count_started(QueueState *queue);
-extern void queue_count_ended(QueueState *queue);
-extern void queue_note_start(QueueState *queue, QueueStart *start, MonoTime now);
-extern void queue_undo_start(QueueState *queue, QueueStart *start);
+extern void queue_count(QueueState *queue, int groups, int running);
 extern MonoTime queue_blocked_until(QueueState *queue, const TaskGroup *group, ClockNow now);
 extern int queue_free_places(QueueState *queue, const TaskGroup *group, MonoTime now);
 extern TimestampTz queue_next_turn(QueueState *queue, TimestampTz now);
 extern void
 queues_turn_back(TimestampTz now, int64 step, void (*follow)(QueueState *, TimestampTz));
-extern bool queue_is_strict(QueueState *queue);
 extern bool queue_is_limited(QueueState *queue, const TaskGroup *group);
 extern const QueueRule *queue_rule(QueueState *queue);
 extern double queue_average(const QueueState *queue);

@@ -156,7 +156,7 @@ rates_want_pause(QueueClaims *queue, int64 pause)
 static bool
 is_limited(QueueClaims *queue, const QueueRule *rule)
 {
-	bool limited = rule && rule->rate >= 0;
+	bool limited = rule->rate >= 0;
 
 	if (limited)
 		find_or_add_rate(queue)->per = rule->per;
@@ -203,37 +203,44 @@ rates_room(QueueClaims *queue, const QueueRule *rule, MonoTime now)
 
 /*
  * A task of the queue was chosen: it counts as claimed now.  Returns a number for rates_undo; 0 if
- * nothing counts it.
+ * its time is all that counts.
  */
 uint64
 rates_add(QueueClaims *queue, MonoTime now)
 {
 	QueueRate *rate = queue->rate;
+	uint64 number = 0;
 	int old = 0;
 
-	if (rate == NULL || (!rate->limited && rate->pause == 0))
-		return 0;
-	while (old < rate->count && now.us - rate->claims[old].at.us >= keep_time(rate))
-		old++;
-	if (old > 0)
-		remove_first(rate, old);
-	add_claim(rate, now);
-	return rate->before + rate->count;
+	if (rate && (rate->limited || rate->pause > 0))
+	{
+		while (old < rate->count && now.us - rate->claims[old].at.us >= keep_time(rate))
+			old++;
+		if (old > 0)
+			remove_first(rate, old);
+		add_claim(rate, now);
+		number = rate->before + rate->count;
+	}
+	queue->last = now;
+	return number;
 }
 
 /*
- * A task that rates_add has counted was not claimed, or was given back before it began.  The last
- * start of its queue is that of the last claim that is left.
+ * A task that rates_add has counted under this number was not claimed, or was given back before it
+ * began: that is no start, and has no number any more.  The last start of its queue is that of the
+ * last claim that is left.
  */
 void
-rates_undo(QueueClaims *queue, uint64 number)
+rates_undo(QueueClaims *queue, uint64 *number)
 {
 	QueueRate *rate = queue->rate;
+	uint64 undone = *number;
 	int i;
 
-	if (rate == NULL || number <= rate->before)
+	*number = 0;
+	if (rate == NULL || undone <= rate->before)
 		return;
-	rate->claims[number - rate->before - 1].count--;
+	rate->claims[undone - rate->before - 1].count--;
 	for (i = rate->count; i > 0 && rate->claims[i - 1].count == 0; i--)
 		;
 	queue->last = i > 0 ? rate->claims[i - 1].at : CLOCK_LONG_AGO;

@@ -49,7 +49,7 @@ strict_hold(QueueState *queue, MonoTime now)
 bool
 strict_keeps(DispatchRound *round, QueueGroup *group, bool refused)
 {
-	if (!queue_is_strict(group->queue))
+	if (!queue_rule(group->queue)->strict)
 		return false;
 	if (refused)
 		strict_hold(group->queue, round->now.mono);
@@ -93,7 +93,7 @@ is_before(const GroupHead *head, const GroupHead *other, TimestampTz now)
 static MonoTime
 retry_at(const RowWait *wait, QueueState *queue, ClockNow now)
 {
-	const TaskDefaults *defaults = queue_rules_defaults(queue_rule(queue));
+	const TaskDefaults *defaults = &queue_rule(queue)->defaults;
 	SettingsTask role = roles_settings(roles_bound(wait->retry.role, wait->retry.role_id));
 
 	return clock_of_wall(now, outcome_retry_at(&wait->retry, wait->stop, defaults, &role));
@@ -227,7 +227,7 @@ strict_end_round(const DispatchRound *round)
 			strict_hold(queue, round->now.mono);
 		if (queue->held_until.us != CLOCK_LONG_AGO.us)
 			groups_rewind(entry->group, entry->candidate.place);
-		groups_queue_changed(queue);
+		order_open(queue);
 	}
 	/* groups may be forgotten for others, so this comes last; each hint ends the hold */
 	for (i = 0; i < round->done; i++)

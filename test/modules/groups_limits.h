@@ -56,7 +56,7 @@ check_limits(void)
 	CHECK(start_next(start, NULL) == 3);
 
 	/* a task that was running before this scheduler began counts as well */
-	queue_count_started(queue_find_or_add("q"));
+	queue_count(queue_find_or_add("q"), 0, 1);
 	groups_task_ended(queue);
 	CHECK(start_next(start, NULL) == 0);
 	return NULL;
@@ -150,7 +150,7 @@ check_closed(void)
 	insert_with_hint(larger, start.wall, 4);
 	CHECK(start_next(start, NULL) == 4);
 	CHECK(start_next(start, NULL) == 0);
-	groups_queue_changed(queue);
+	order_open(queue);
 	CHECK(start_next(start, NULL) == 0);
 	groups_task_ended(queue);
 	CHECK(start_next(start, NULL) == 0);
@@ -170,7 +170,7 @@ check_closed(void)
 	CHECK(order_due_at(start).us == start.mono.us + SECOND);
 	pausing->claims.last = CLOCK_LONG_AGO;
 	CHECK(!groups_ready(start));
-	groups_queue_changed(pausing);
+	order_open(pausing);
 	CHECK(start_next(start, NULL) == 6);
 
 	/* forgotten while they wait */

@@ -17,7 +17,7 @@ check_forgotten_queues(void)
 	ClockNow now = start;
 
 	(void) queue_find_or_add("unused");
-	queue_count_started(busy);
+	queue_count(busy, 0, 1);
 	insert_with_hint(group, start.wall, 1);
 	CHECK(start_next(start, NULL) == 1);
 	groups_task_ended(queue_find_or_add("paused"));
@@ -237,20 +237,20 @@ check_restored_pauses(void)
 	rates_restore(&queue->claims, &row);
 	CHECK(rates_count() == 1);
 	rates_end_hold(true);
-	groups_queue_changed(queue);
+	order_open(queue);
 	CHECK(start_next(now, NULL) == 0);
 	CHECK(order_due_at(now).us == after(start, 5 * SECOND).mono.us);
 	CHECK(start_next(after(start, 5 * SECOND), NULL) == 2);
 
 	/* a claim that has not begun is no start; nor is one that others have followed, when they go */
-	queue_note_start(queue, &one, after(start, 6 * SECOND).mono);
-	queue_note_start(queue, &two, after(start, 7 * SECOND).mono);
+	one.number = rates_add(&queue->claims, after(start, 6 * SECOND).mono);
+	two.number = rates_add(&queue->claims, after(start, 7 * SECOND).mono);
 	again = one;
-	queue_undo_start(queue, &again);
+	rates_undo(&queue->claims, &again.number);
 	CHECK(queue->claims.last.us == after(start, 7 * SECOND).mono.us);
-	queue_undo_start(queue, &two);
+	rates_undo(&queue->claims, &two.number);
 	CHECK(queue->claims.last.us == after(start, 5 * SECOND).mono.us);
-	queue_undo_start(queue, &two);
+	rates_undo(&queue->claims, &two.number);
 	CHECK(queue->claims.last.us == after(start, 5 * SECOND).mono.us);
 	return NULL;
 }

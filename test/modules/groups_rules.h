@@ -50,7 +50,7 @@ limit_of(const char *queue)
 {
 	const QueueRule *rule = queue_rules_find(queue);
 
-	return rule ? rule->max : -2;
+	return rule->queue ? rule->max : -2;
 }
 
 static uint32

@@ -237,14 +237,13 @@ static bool
 choose_next(ClockNow now, TaskPlace *place, QueueState **queue)
 {
 	QueueGroup *group = next_known(now);
-	QueueStart ignored;
 
 	if (group == NULL)
 		return false;
 	*queue = group->queue;
-	queue_count_started(group->queue);
+	queue_count(group->queue, 0, 1);
 	*place = groups_choose_first(group, now);
-	queue_note_start(*queue, &ignored, now.mono);
+	(void) rates_add(&(*queue)->claims, now.mono);
 	return true;
 }
 

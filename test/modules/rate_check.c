@@ -83,7 +83,7 @@ check_window(void)
 	CHECK(rates_room(&queue, &rule, at(2 * SECOND)) == 3);
 
 	/* one that was not claimed, or has not begun */
-	rates_undo(&queue, last);
+	rates_undo(&queue, &last);
 	CHECK(queue.last.us == at(20000).us);
 	CHECK(rates_room(&queue, &rule, at(40000)) == 1);
 
@@ -113,6 +113,7 @@ check_rules(void)
 {
 	QueueClaims queue = {.rate = NULL};
 	QueueRule rule = {.rate = 2, .per = SECOND};
+	QueueRule none = {.rate = -1};
 	int i;
 
 	CHECK(may_start(&queue, &rule, 0));
@@ -121,7 +122,7 @@ check_rules(void)
 	CHECK(!may_start(&queue, &rule, SECOND / 2));
 	rule.per = 3600 * SECOND;
 	CHECK(!may_start(&queue, &rule, SECOND));
-	CHECK(may_start(&queue, NULL, SECOND));
+	CHECK(may_start(&queue, &none, SECOND));
 	CHECK(rates_add(&queue, at(SECOND)) == 0);
 	rule.rate = 3;
 	CHECK(rates_room(&queue, &rule, at(SECOND)) == 1);
@@ -148,6 +149,7 @@ check_restored(void)
 	QueueClaims old = {.rate = NULL};
 	QueueClaims queue = {.rate = NULL};
 	QueueRule rule = {.rate = 4, .per = 60 * SECOND};
+	QueueRule none = {.rate = -1};
 	RateRow row;
 	int i;
 
@@ -162,7 +164,7 @@ check_restored(void)
 	CHECK(!rates_is_idle(&queue, at(62 * SECOND)));
 	CHECK(rates_blocked_until(&queue, &rule, TASK_UNLIMITED, at(5 * SECOND)).us ==
 		  at(60 * SECOND).us);
-	CHECK(rates_blocked_until(&queue, NULL, -10000, at(5 * SECOND)).us == at(13 * SECOND).us);
+	CHECK(rates_blocked_until(&queue, &none, -10000, at(5 * SECOND)).us == at(13 * SECOND).us);
 	rates_forget(&queue);
 	rates_forget(&old);
 	CHECK(rates_count() == 0);
@@ -249,7 +251,7 @@ check_random(void)
 		/* the last ones may not begin, soon or later */
 		now += random_below(4) == 0 ? random_below(3 * per / rate + 2) : random_below(100);
 		while (count > 0 && random_below(10) == 0)
-			rates_undo(&queue, numbers[--count]);
+			rates_undo(&queue, &numbers[--count]);
 		CHECK(queue.rate->count <= STEPS + 2);
 	}
 	for (i = 0; i + rate < count; i++)
