@@ -10,7 +10,7 @@
  * exits itself, it writes it to a file for the next postmaster.  Without such a file nothing is
  * known: the postmaster itself was killed, or the machine lost power.  Then every task that was
  * running is a suspect.  If the server then starts as a standby, these are the suspects when it is
- * promoted, and not those that other servers have started since it ended.
+ * promoted, and not those that other servers start later.
  *
  * The report also counts the crashes in a row that the scheduler of a database has caused: it got
  * no SIGQUIT, and was not asleep.  If they are pg_task.max_crashes, the database is held back: it
@@ -22,12 +22,10 @@
 #include "postgres.h"
 
 #include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "access/parallel.h"
 #include "access/xlog.h"
-#include "access/xlog_internal.h"
 #include "catalog/pg_control.h"
 #include "common/controldata_utils.h"
 #include "executor/executor.h"
@@ -87,12 +85,6 @@ typedef struct CrashReport
 	BlamedRun blamed[BLAMED_MAX];
 } CrashReport;
 
-/*
- * After a power failure, the time of the last change of a file may be this much too early (s): the
- * data was flushed to disk, and the time later, as the file system does it.
- */
-#define FILE_TIME_LAG_S 30
-
 /* A clock that is this much behind a claim was set back (us); less is the age of what was read. */
 #define SET_BACK_US INT64CONST(1000000)
 
@@ -103,12 +95,11 @@ typedef struct CrashReport
  */
 typedef struct Evidence
 {
-	bool used;					  /* a scheduler has used the report */
-	pg_atomic_uint64 began;		  /* when the first supervisor attached; 0: none has */
-	pg_atomic_uint64 claim;		  /* the one that was made last */
-	pg_atomic_uint64 first_claim; /* of all; the start of the server, unless it was set back */
-	pg_atomic_uint64 last_claim;  /* of all */
-	CrashReport report;			  /* about the shared memory before this one */
+	bool used;				/* a scheduler has used the report */
+	TimestampTz started;	/* when this memory was made */
+	pg_atomic_uint64 began; /* when the first supervisor attached; 0: none has */
+	pg_atomic_uint64 claim; /* the one that was made last */
+	CrashReport report;		/* about the shared memory before this one */
 } Evidence;
 
 static struct
@@ -137,10 +128,10 @@ static struct
 static void
 write_report(void)
 {
-	size_t size = offsetof(CrashReport, blamed) + crash.last_report.count * sizeof(BlamedRun);
 	FILE *file = AllocateFile(CRASH_REPORT_FILE, PG_BINARY_W);
 
-	if (file == NULL || fwrite(&crash.last_report, size, 1, file) != 1 || fflush(file) != 0)
+	if (file == NULL || fwrite(&crash.last_report, sizeof(CrashReport), 1, file) != 1 ||
+		fflush(file) != 0)
 		ereport(LOG, (errcode_for_file_access(),
 					  errmsg("could not write file \"%s\": %m", CRASH_REPORT_FILE)));
 	if (file)
@@ -151,16 +142,14 @@ write_report(void)
 static void
 read_report(void)
 {
-	size_t head = offsetof(CrashReport, blamed);
 	CrashReport *report = &crash.last_report;
 	FILE *file = AllocateFile(CRASH_REPORT_FILE, PG_BINARY_R);
 
 	if (file == NULL)
 		return;
-	crash.has_report =
-		fread(report, head, 1, file) == 1 && report->magic == CRASH_REPORT_MAGIC &&
-		report->count <= BLAMED_MAX && report->ndatabases <= CRASHED_MAX &&
-		fread(report->blamed, sizeof(BlamedRun), report->count, file) == report->count;
+	crash.has_report = fread(report, sizeof(CrashReport), 1, file) == 1 &&
+					   report->magic == CRASH_REPORT_MAGIC && report->count <= BLAMED_MAX &&
+					   report->ndatabases <= CRASHED_MAX;
 	FreeFile(file);
 	(void) durable_unlink(CRASH_REPORT_FILE, LOG);
 }
@@ -295,34 +284,6 @@ has_crashed(void)
 	return crashed;
 }
 
-/*
- * What was claimed before this time, a server that starts in recovery may have been running when it
- * ended.  A claim is written to the WAL before the task runs, so none was made long after the last
- * change of a segment.
- *
- * What was claimed later ran on another server, which is also so from now on until it is promoted.
- */
-static TimestampTz
-latest_own_claim(void)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	DIR *dir = AllocateDir(XLOGDIR);
-	struct dirent *entry;
-	pg_time_t newest = 0;
-
-	while ((entry = ReadDirExtended(dir, XLOGDIR, LOG)) != NULL)
-	{
-		char path[MAXPGPATH];
-		struct stat status;
-
-		snprintf(path, sizeof(path), "%s/%s", XLOGDIR, entry->d_name);
-		if (IsXLogFileName(entry->d_name) && stat(path, &status) == 0)
-			newest = Max(newest, (pg_time_t) status.st_mtime);
-	}
-	FreeDir(dir);
-	return newest == 0 ? now : Min(now, time_t_to_timestamptz(newest + FILE_TIME_LAG_S));
-}
-
 void
 crash_request_memory(void)
 {
@@ -332,7 +293,7 @@ crash_request_memory(void)
 void
 crash_attach_memory(void)
 {
-	uint64 now = (uint64) GetCurrentTimestamp();
+	TimestampTz now = GetCurrentTimestamp();
 	bool found;
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
@@ -346,12 +307,11 @@ crash_attach_memory(void)
 			crash.last_report.unknown_before = has_crashed() ? DT_NOEND : DT_NOBEGIN;
 			crash.last_report.count = crash.last_report.ndatabases = 0;
 		}
+		/* what is claimed from now on runs on another server, until this one is promoted */
 		if (restore_is_recovery())
-			crash.last_report.unknown_before =
-				Min(crash.last_report.unknown_before, latest_own_claim());
-		pg_atomic_init_u64(&crash.evidence->claim, now);
-		pg_atomic_init_u64(&crash.evidence->first_claim, now);
-		pg_atomic_init_u64(&crash.evidence->last_claim, now);
+			crash.last_report.unknown_before = Min(crash.last_report.unknown_before, now);
+		crash.evidence->started = now;
+		pg_atomic_init_u64(&crash.evidence->claim, (uint64) now);
 		pg_atomic_init_u64(&crash.evidence->began, 0);
 		crash.evidence->used = false;
 		crash.evidence->report = crash.last_report;
@@ -374,21 +334,6 @@ crash_report_used(void)
 	crash.evidence->used = true;
 }
 
-/* Widen the time in which claims were made. */
-static void
-add_claim(TimestampTz claim)
-{
-	uint64 first = pg_atomic_read_u64(&crash.evidence->first_claim);
-	uint64 last = pg_atomic_read_u64(&crash.evidence->last_claim);
-
-	while (claim < (TimestampTz) first &&
-		   !pg_atomic_compare_exchange_u64(&crash.evidence->first_claim, &first, (uint64) claim))
-		;
-	while (claim > (TimestampTz) last &&
-		   !pg_atomic_compare_exchange_u64(&crash.evidence->last_claim, &last, (uint64) claim))
-		;
-}
-
 /*
  * Return the time of a claim that is written into its row, for this time of the wall clock.  No two
  * claims have the same time; when the clock is set back, claims follow it, and only an unlikely
@@ -404,7 +349,6 @@ crash_claim_time(TimestampTz now)
 	do
 		next = now < (TimestampTz) latest - SET_BACK_US ? now : Max(now, (TimestampTz) latest + 1);
 	while (!pg_atomic_compare_exchange_u64(&crash.evidence->claim, &latest, (uint64) next));
-	add_claim(next);
 	return next;
 }
 
@@ -414,8 +358,8 @@ crash_blames(Oid database, TaskRun run)
 {
 	uint32 i;
 
-	if (run.claimed >= (TimestampTz) pg_atomic_read_u64(&crash.evidence->first_claim) &&
-		run.claimed <= (TimestampTz) pg_atomic_read_u64(&crash.evidence->last_claim))
+	if (run.claimed >= crash.evidence->started &&
+		run.claimed <= (TimestampTz) pg_atomic_read_u64(&crash.evidence->claim))
 		return false;
 	if (run.claimed < crash.evidence->report.unknown_before)
 		return true;
@@ -466,12 +410,26 @@ crash_server_runs(void)
 		pg_atomic_write_u64(&crash.evidence->began, (uint64) GetCurrentTimestamp());
 }
 
-/* SIGQUIT in an executor or a scheduler: another process has crashed, not this one. */
+/*
+ * A parallel worker of an executor ends in order.  The crash of one is a crash of its leader's
+ * task, and leaves slot->workers above zero.
+ */
+static void
+sign_off(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
+{
+	if (crash.watched)
+		pg_atomic_fetch_sub_u32(&crash.watched->workers, 1);
+	crash.watched = NULL;
+}
+
+/* SIGQUIT: another process has crashed, not this one. */
 static void
 handle_quit(SIGNAL_ARGS)
 {
 	if (crash.scheduler)
 		crash.scheduler->innocent = true;
+	else if (crash.leader_known)
+		sign_off(0, (Datum) 0);
 	else
 		crash.watched->quit = true;
 	SignalHandlerForCrashExit(COMPAT_SIGNAL_PASS);
@@ -494,31 +452,6 @@ crash_watch_scheduler(SharedScheduler *slot)
 }
 
 /*
- * A parallel worker of an executor ends in order.  The crash of one is a crash of its leader's
- * task, and leaves slot->workers above zero.
- */
-static void
-sign_off(void)
-{
-	if (crash.watched)
-		pg_atomic_fetch_sub_u32(&crash.watched->workers, 1);
-	crash.watched = NULL;
-}
-
-static void
-sign_off_at_exit(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
-{
-	sign_off();
-}
-
-static void
-handle_worker_quit(SIGNAL_ARGS)
-{
-	sign_off();
-	SignalHandlerForCrashExit(COMPAT_SIGNAL_PASS);
-}
-
-/*
  * A plan is about to be executed: count a parallel worker in the slot of its leader, if that is an
  * executor.
  */
@@ -532,6 +465,6 @@ crash_note_parallel_worker(void)
 	if (crash.watched == NULL)
 		return;
 	pg_atomic_fetch_add_u32(&crash.watched->workers, 1);
-	before_shmem_exit(sign_off_at_exit, 0);
-	pqsignal(SIGQUIT, handle_worker_quit);
+	before_shmem_exit(sign_off, 0);
+	pqsignal(SIGQUIT, handle_quit);
 }

@@ -167,8 +167,8 @@ subtest 'killed, and promoted where it was' => sub {
 	is_quiet($standby, $cascade, 'its standby');
 };
 
-# Promoted later, it does not blame tasks that have run elsewhere meanwhile: since it follows, and
-# before, while it was down.
+# Promoted later, it does not blame tasks that have started elsewhere since it follows.  Of those
+# that started while it was down it cannot tell: they run one at a time.
 subtest 'killed, and promoted later' => sub {
 	kill_server($standby);
 	$cascade->stop;
@@ -181,8 +181,6 @@ subtest 'killed, and promoted later' => sub {
 	is($cascade->safe_psql('postgres', 'SELECT pg_promote()'), 't',
 		'pg_promote() succeeds on the standby of a standby');
 	wait_for_table($cascade);
-	my $killed_at = time - 600;
-	utime $killed_at, $killed_at, glob $standby->data_dir . '/pg_wal/0*';
 	my @long = insert_task($cascade, request => q{SELECT hold('later')});
 	wait_for_state($cascade, $long[0], 'WORK');
 	follow($standby, $cascade);
@@ -194,7 +192,8 @@ subtest 'killed, and promoted later' => sub {
 	$standby->promote;
 	wait_until($standby, "SELECT state = 'WORK' AND attempt = 2 FROM task WHERE id = $_")
 	  for @long;
-	is(task($standby, $_, 'crashed'), 0, 'the task is no suspect') for @long;
+	is(task($standby, $long[0], 'crashed'), 1, 'the task from before is a suspect');
+	is(task($standby, $long[1], 'crashed'), 0, 'the later task is none');
 	open_gate($standby, 'later');
 	wait_for_state($standby, $_, 'DONE') for @long;
 };
