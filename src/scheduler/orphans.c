@@ -101,6 +101,7 @@ static const Failure interrupted = {"FATAL", "the process of the task was termin
 static const Failure yielded = {
 	"ERROR", "the outcome of the task waited for a lock",
 	"All that it did was rolled back, because others needed its executor.", NULL, "55P03"};
+static const Failure stopped = {"ERROR", TASK_MESSAGE_STOPPED, NULL, NULL, TASK_ERROR_STOPPED};
 static const TaskFailure too_often = {.sqlstate = "57P01",
 									  .error = "the process of the task was terminated too often"};
 
@@ -336,10 +337,9 @@ compare_runs(const void *a, const void *b)
 	return task_compare_runs(*(const TaskRun *) a, *(const TaskRun *) b);
 }
 
-/* Write all runs of one kind in the batch by one statement.  "why" they are planned again, or NULL.
- */
+/* Write all runs of one kind in the batch by one statement. */
 static void
-write_runs_of_kind(const TaskTable *table, OrphanKind kind, const Failure *why)
+write_runs_of_kind(const TaskTable *table, OrphanKind kind, RunsEnd end, const Failure *why)
 {
 	TaskRun *runs = palloc((orphans.count + 1) * sizeof(TaskRun));
 	TaskRun *done;
@@ -351,12 +351,7 @@ write_runs_of_kind(const TaskTable *table, OrphanKind kind, const Failure *why)
 			runs[count++] = orphans.batch[i]->run;
 	if (count == 0)
 		return;
-	if (kind == ORPHAN_STOPPED)
-		count = rows_stop(table, runs, count, &done);
-	else if (why)
-		count = rows_replan(table, runs, count, why, &done);
-	else
-		count = rows_release(table, runs, count, &done);
+	count = rows_end_runs(table, end, runs, count, why, &done);
 	qsort(done, count, sizeof(TaskRun), compare_runs);
 	for (i = 0; i < orphans.count; i++)
 	{
@@ -384,7 +379,7 @@ write_failed_run(const TaskTable *table, const Orphan *orphan)
 	if (rows_of_runs(table, &orphan->run, 1, &row) == 0)
 		return false;
 	if (orphan->interrupted && !row->interrupted)
-		return rows_replan(table, &orphan->run, 1, &interrupted, &done) > 0;
+		return rows_end_runs(table, RUNS_REPLAN, &orphan->run, 1, &interrupted, &done) > 0;
 	if (failure->left == TASK_LEFT_DONE)
 		return outcome_done_later(table, orphan->run, failure->error);
 	if (failure->left == TASK_LEFT_FAILED)
@@ -456,10 +451,10 @@ write_batch(const TaskTable *table)
 {
 	bool planned = orphans.suspect_planned;
 
-	write_runs_of_kind(table, ORPHAN_NOT_STARTED, NULL);
-	write_runs_of_kind(table, ORPHAN_INTERRUPTED, &interrupted);
-	write_runs_of_kind(table, ORPHAN_YIELDED, &yielded);
-	write_runs_of_kind(table, ORPHAN_STOPPED, NULL);
+	write_runs_of_kind(table, ORPHAN_NOT_STARTED, RUNS_RELEASE, NULL);
+	write_runs_of_kind(table, ORPHAN_INTERRUPTED, RUNS_REPLAN, &interrupted);
+	write_runs_of_kind(table, ORPHAN_YIELDED, RUNS_REPLAN, &yielded);
+	write_runs_of_kind(table, ORPHAN_STOPPED, RUNS_STOP, &stopped);
 	planned |= write_single_runs(table);
 	find_ended_runs(table);
 	orphans.suspect_planned = planned && orphans.nready > 0;

@@ -156,11 +156,11 @@ expire_unstarted(const TaskTable *table, TimestampTz now)
 	}
 	if (ncandidates == 0)
 		return;
-	nrows = rows_expire(table, now, candidates, ncandidates, &rows, &keep);
+	nrows = rows_expire(table, false, now, candidates, ncandidates, &rows, &keep);
 	end_given_up(table, now, rows, nrows, keep);
 	if (!maybe_missed)
 		return;
-	nrows = rows_miss(table, now, candidates, ncandidates, &rows, &keep);
+	nrows = rows_expire(table, true, now, candidates, ncandidates, &rows, &keep);
 	end_given_up(table, now, rows, nrows, keep);
 }
 
@@ -295,7 +295,7 @@ expire_tasks(ClockNow now)
 	work_begin_writing("expiring tasks");
 	count = read_expired_tasks(now, limit, &expired);
 	if (count > 0)
-		written = rows_expire(table, now.wall, expired, count, &rows, &keep);
+		written = rows_expire(table, false, now.wall, expired, count, &rows, &keep);
 	end_given_up(table, now.wall, rows, written, keep);
 	unstarted.next_expiry = rows_next_expiry(table, DT_NOBEGIN);
 	if (unstarted.next_expiry <= now.wall && written < limit)

@@ -114,6 +114,14 @@ typedef struct WorkingRow
 	bool interrupted; /* its process was terminated in the run before this one */
 } WorkingRow;
 
+/* What is written of runs whose process did not end them. */
+typedef enum RunsEnd
+{
+	RUNS_RELEASE, /* as if they had not been claimed */
+	RUNS_REPLAN,
+	RUNS_STOP
+} RunsEnd;
+
 /* What determines the next run of a repeating task. */
 typedef struct RowRepeat
 {
@@ -232,10 +240,8 @@ extern int rows_claim(const TaskTable *table, const Candidate *candidates, int c
 					  TimestampTz now, TimestampTz claimed, Claim **claims);
 
 /* rows_unstarted.c */
-extern int rows_expire(const TaskTable *table, TimestampTz now, const Candidate *candidates,
-					   int count, RowKey **rows, double *keep);
-extern int rows_miss(const TaskTable *table, TimestampTz now, const Candidate *candidates,
-					 int count, RowKey **rows, double *keep);
+extern int rows_expire(const TaskTable *table, bool missed, TimestampTz now,
+					   const Candidate *candidates, int count, RowKey **rows, double *keep);
 extern void row_fail(const TaskTable *table, const RowRefusal *refusal, double *keep);
 extern void
 row_refuse(const TaskTable *table, const RowRefusal *refusal, const RowNext *next, bool waits);
@@ -251,10 +257,8 @@ extern int rows_plan_reboot(const TaskTable *table, const TaskPlace *places, int
 extern int rows_working(const TaskTable *table, int limit, WorkingRow **rows);
 extern int rows_of_runs(const TaskTable *table, const TaskRun *runs, int count, WorkingRow **rows);
 extern const WorkingRow *rows_contain(const WorkingRow *rows, int count, TaskRun run);
-extern int rows_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done);
-extern int rows_replan(const TaskTable *table, const TaskRun *runs, int count, const Failure *why,
-					   TaskRun **done);
-extern int rows_stop(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done);
+extern int rows_end_runs(const TaskTable *table, RunsEnd end, const TaskRun *runs, int count,
+						 const Failure *why, TaskRun **done);
 
 /* rows_finish.c */
 extern bool row_request(const TaskTable *table, TaskRun run, RowRequest *request);

@@ -110,12 +110,6 @@ static const Statement miss_rows = {STATEMENT_MISS, GIVE_UP(MISSED("c.missed", "
 
 /* clang-format on */
 
-static const Failure expired = {"ERROR", "the task was not started in time", NULL, NULL,
-								TASK_ERROR_EXPIRED};
-static const Failure missed = {"ERROR",
-							   "this run was missed before the server was started or promoted",
-							   NULL, NULL, TASK_ERROR_MISSED};
-
 /* Add the candidates: parallel arrays, one for each column. */
 static void
 arg_unstarted(StatementArgs *args, const Candidate *candidates, int count)
@@ -136,13 +130,21 @@ arg_unstarted(StatementArgs *args, const Candidate *candidates, int count)
 }
 
 /*
- * Execute one of both statements, whose rows are returned as by rows_expire; allocated in the
- * context "where".
+ * Set those of these candidates to GONE that have expired; or, if "missed", the runs of repeating
+ * tasks that were missed before this server ran tasks, and are not to be made up for.  Returns the
+ * rows that were written, and sets *keep to their shortest "keep".
  */
-static int
-give_up(const Statement *statement, const TaskTable *table, const Failure *why, TimestampTz now,
-		const Candidate *candidates, int count, MemoryContext where, RowKey **rows, double *keep)
+int
+rows_expire(const TaskTable *table, bool missed, TimestampTz now, const Candidate *candidates,
+			int count, RowKey **rows, double *keep)
 {
+	static const Failure too_late = {"ERROR", "the task was not started in time", NULL, NULL,
+									 TASK_ERROR_EXPIRED};
+	static const Failure was_missed = {
+		"ERROR", "this run was missed before the server was started or promoted", NULL, NULL,
+		TASK_ERROR_MISSED};
+	const Failure *why = missed ? &was_missed : &too_late;
+	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
 	int i;
 
@@ -152,38 +154,14 @@ give_up(const Statement *statement, const TaskTable *table, const Failure *why, 
 	arg_timestamp(&args, "serving", serving_since());
 	arg_text(&args, "state", "PLAN");
 	arg_failure(&args, why, InvalidOid);
-	count = (int) statement_execute(statement, table, &args);
-	*rows = MemoryContextAlloc(where, Max(count, 1) * sizeof(RowKey));
+	count = (int) statement_execute(missed ? &miss_rows : &expire_rows, table, &args);
+	*rows = MemoryContextAlloc(caller, Max(count, 1) * sizeof(RowKey));
 	for (i = 0; i < count; i++)
-	{
-		(*rows)[i].id = statement_int64(i, 1);
-		(*rows)[i].role = statement_text(where, i, 2);
-	}
+		(*rows)[i] = (RowKey){statement_int64(i, 1), statement_text(caller, i, 2)};
 	*keep = shortest_keep(count, UNSTARTED_COLUMNS + 1);
 	note_unstarted(count, EVENT_GONE, why->error, why->sqlstate);
 	statement_end();
 	return count;
-}
-
-/* Set those of these candidates to GONE that have expired.  Sets *keep to their shortest "keep". */
-int
-rows_expire(const TaskTable *table, TimestampTz now, const Candidate *candidates, int count,
-			RowKey **rows, double *keep)
-{
-	return give_up(&expire_rows, table, &expired, now, candidates, count, CurrentMemoryContext,
-				   rows, keep);
-}
-
-/*
- * The same for runs of repeating tasks that were missed before this server ran tasks, and are not
- * to be made up for.
- */
-int
-rows_miss(const TaskTable *table, TimestampTz now, const Candidate *candidates, int count,
-		  RowKey **rows, double *keep)
-{
-	return give_up(&miss_rows, table, &missed, now, candidates, count, CurrentMemoryContext, rows,
-				   keep);
 }
 
 /* clang-format off */

@@ -164,6 +164,7 @@ rows_contain(const WorkingRow *rows, int count, TaskRun run)
 	"          AND " CLAIMED("r") " = a.claimed AND r.state = $state" \
 	"          FOR NO KEY UPDATE OF r SKIP LOCKED) AS n"
 
+/* Undo the claim of runs that never began. */
 static const Statement release_runs = {STATEMENT_RELEASE,
 	"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
 	" UPDATE {rows} AS t"
@@ -172,42 +173,7 @@ static const Statement release_runs = {STATEMENT_RELEASE,
 	"  WHERE " IS_LOCKED_ROW
 	" RETURNING c.id, c.attempt, c.claimed"};
 
-/* clang-format on */
-
-/* Read the runs that the last statement returned; allocated in the context "where". */
-static int
-returned_runs(MemoryContext where, uint64 count, TaskRun **runs)
-{
-	uint64 i;
-
-	*runs = MemoryContextAllocHuge(where, Max(count, 1) * sizeof(TaskRun));
-	for (i = 0; i < count; i++)
-	{
-		(*runs)[i].id = statement_int64(i, 1);
-		(*runs)[i].attempt = statement_int32(i, 2);
-		(*runs)[i].claimed = statement_time(i, 3);
-	}
-	return (int) count;
-}
-
-/*
- * Undo the claim of runs that never began.  Returns the runs for which that was done: the rows of
- * the others no longer belong to these runs, or somebody has locked them.
- */
-int
-rows_release(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done)
-{
-	MemoryContext caller = CurrentMemoryContext;
-	StatementArgs args;
-
-	statement_begin(&args);
-	arg_runs(&args, runs, count, "WORK");
-	count = returned_runs(caller, statement_execute(&release_runs, table, &args), done);
-	statement_end();
-	return count;
-}
-
-/* clang-format off */
+/* Plan again, due at once, the runs of a process that has exited, and record the reason. */
 static const Statement replan_runs = {STATEMENT_REPLAN,
 	"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
 	" UPDATE {rows} AS t"
@@ -216,28 +182,8 @@ static const Statement replan_runs = {STATEMENT_REPLAN,
 	"   FROM c"
 	"  WHERE " IS_LOCKED_ROW
 	" RETURNING c.id, c.attempt, c.claimed"};
-/* clang-format on */
 
-/*
- * Plan again, due at once, the runs of a process that has exited, and record the reason.  Returns
- * the runs for which that was done, as rows_release does.
- */
-int
-rows_replan(const TaskTable *table, const TaskRun *runs, int count, const Failure *why,
-			TaskRun **done)
-{
-	MemoryContext caller = CurrentMemoryContext;
-	StatementArgs args;
-
-	statement_begin(&args);
-	arg_runs(&args, runs, count, "WORK");
-	arg_failure(&args, why, InvalidOid);
-	count = returned_runs(caller, statement_execute(&replan_runs, table, &args), done);
-	statement_end();
-	return count;
-}
-
-/* clang-format off */
+/* Write how runs have ended that a user has stopped, and whose process could not. */
 static const Statement stop_runs = {STATEMENT_STOP,
 	"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
 	" UPDATE {rows} AS t"
@@ -271,21 +217,30 @@ note_stopped(uint64 count)
 }
 
 /*
- * Write how runs have ended that a user has stopped, and whose process could not.  Returns the runs
- * for which that was done, as rows_release does.
+ * End runs whose process did not: "why" is in their rows, unless they never began.  Returns the
+ * runs for which that was done: the rows of the others no longer belong to these runs, or somebody
+ * has locked them.
  */
 int
-rows_stop(const TaskTable *table, const TaskRun *runs, int count, TaskRun **done)
+rows_end_runs(const TaskTable *table, RunsEnd end, const TaskRun *runs, int count,
+			  const Failure *why, TaskRun **done)
 {
-	static const Failure stopped = {"ERROR", TASK_MESSAGE_STOPPED, NULL, NULL, TASK_ERROR_STOPPED};
+	static const Statement *const statements[] = {
+		[RUNS_RELEASE] = &release_runs, [RUNS_REPLAN] = &replan_runs, [RUNS_STOP] = &stop_runs};
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
+	int i;
 
 	statement_begin(&args);
-	arg_runs(&args, runs, count, "STOP");
-	arg_failure(&args, &stopped, InvalidOid);
-	count = returned_runs(caller, statement_execute(&stop_runs, table, &args), done);
-	note_stopped(count);
+	arg_runs(&args, runs, count, end == RUNS_STOP ? "STOP" : "WORK");
+	if (end != RUNS_RELEASE)
+		arg_failure(&args, why, InvalidOid);
+	count = (int) statement_execute(statements[end], table, &args);
+	*done = MemoryContextAllocHuge(caller, Max(count, 1) * sizeof(TaskRun));
+	for (i = 0; i < count; i++)
+		(*done)[i] = (TaskRun){statement_int64(i, 1), statement_int32(i, 2), statement_time(i, 3)};
+	if (end == RUNS_STOP)
+		note_stopped(count);
 	statement_end();
 	return count;
 }
