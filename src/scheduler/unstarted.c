@@ -19,7 +19,7 @@
 #include "scheduler/refused.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
-#include "shared/serving.h"
+#include "shared/shared.h"
 #include "task/outcome.h"
 
 /* Maximum number of entries; a later scan finds the other tasks again. */
@@ -152,7 +152,7 @@ expire_unstarted(const TaskTable *table, TimestampTz now)
 		candidates[ncandidates].place = task->place;
 		candidates[ncandidates].missed = task->missed;
 		candidates[ncandidates++].active = task->active;
-		maybe_missed |= task->place.dt < serving_since();
+		maybe_missed |= task->place.dt < shared_serving_since();
 	}
 	if (ncandidates == 0)
 		return;

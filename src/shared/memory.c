@@ -6,6 +6,7 @@
  */
 #include "postgres.h"
 
+#include "access/xlog_internal.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
@@ -15,10 +16,20 @@
 #include "compat.h"
 #include "settings.h"
 #include "shared/restore.h"
-#include "shared/serving.h"
 #include "shared/shared.h"
 #include "shared/statistics.h"
 #include "shared/waiters.h"
+
+/*
+ * The postmaster's copy of what outlives the shared memory: a crash does not change since when the
+ * server runs tasks.
+ */
+static struct
+{
+	bool looked;
+	bool recovers; /* when it was started */
+	TimestampTz since;
+} kept;
 
 static Size
 schedulers_size(void)
@@ -76,7 +87,11 @@ initialize_memory(void)
 	if (!pg_strong_random(&Shared->seed, sizeof(Shared->seed)))
 		Shared->seed = (uint64) GetCurrentTimestamp();
 	Shared->restore = restore_number();
-	serving_init();
+	if (!kept.looked)
+		kept.recovers = restore_is_recovery();
+	kept.looked = true;
+	Shared->recovers = kept.recovers;
+	pg_atomic_init_u64(&Shared->serving_since, (uint64) kept.since);
 	Shared->nprocs = count_procs();
 	Shared->nschedulers = max_worker_processes;
 	Shared->nexecutors = Settings.max_executors;
@@ -113,7 +128,7 @@ initialize_memory(void)
 static void
 leave_memory(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
-	serving_keep();
+	kept.since = shared_serving_since();
 }
 
 void
@@ -128,4 +143,20 @@ shared_attach_memory(void)
 	LWLockRelease(AddinShmemInitLock);
 	if (!IsUnderPostmaster)
 		on_shmem_exit(leave_memory, 0);
+}
+
+/*
+ * The supervisor calls this before there are schedulers.  Recovery has ended, in the second in
+ * which the server was ready to write WAL.  That time is later if a whole segment has been written
+ * since. The time of this call would not do, because a session may have planned a task before it.
+ */
+void
+shared_begin_serving(void)
+{
+	XLogRecPtr lsn;
+	TimestampTz since =
+		Shared->recovers ? time_t_to_timestamptz(GetLastSegSwitchData(&lsn)) : PgStartTime;
+
+	if (shared_serving_since() == 0)
+		pg_atomic_write_u64(&Shared->serving_since, (uint64) since);
 }

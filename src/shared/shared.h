@@ -414,7 +414,7 @@ typedef struct SharedState
 	pg_atomic_uint32 databases_changes;			/* of databases, roles and holds */
 	uint64 seed;								/* secret, never changes; see changes.c */
 	uint64 restore;								/* never changes; see restore.c */
-	bool recovers;								/* never changes; see serving.c */
+	bool recovers;								/* never changes: it was started to recover */
 	pg_atomic_uint64 serving_since;				/* a TimestampTz */
 	int nprocs;									/* never changes, as what follows it */
 	int nschedulers;
@@ -428,6 +428,7 @@ extern SharedState *Shared;
 
 extern void shared_request_memory(void);
 extern void shared_attach_memory(void);
+extern void shared_begin_serving(void);
 extern void shared_require(void);
 extern void shared_wake(int proc);
 extern void shared_wake_supervisor(void);
@@ -463,6 +464,17 @@ extern bool shared_scheduler_has_events(SharedScheduler *me, int events);
 
 extern bool shared_database_is_held(Oid database);
 extern bool shared_task_of(int proc, int64 *id, TimestampTz *planned);
+
+/*
+ * Since when this server runs tasks: since it was started, or, if it was started as a standby or to
+ * recover from an archive, since the end of that recovery.  What was due before that, and has not
+ * begun, was missed by this server.  0 before there was a supervisor.
+ */
+static inline TimestampTz
+shared_serving_since(void)
+{
+	return (TimestampTz) pg_atomic_read_u64(&Shared->serving_since);
+}
 
 /* Wake the scheduler of a database, with these events.  If there is none, one is to be started. */
 static inline void

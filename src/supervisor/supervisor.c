@@ -28,7 +28,6 @@
 #include "shared/arbiter.h"
 #include "shared/clock.h"
 #include "shared/crash.h"
-#include "shared/serving.h"
 #include "shared/shared.h"
 #include "shared/slots.h"
 #include "shared/worker.h"
@@ -385,7 +384,7 @@ attach_supervisor(void)
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	Shared->supervisor = COMPAT_MY_PROC;
 	LWLockRelease(Shared->directory);
-	serving_begin();
+	shared_begin_serving();
 	crash_server_runs();
 	publish_configured();
 	stop_leftover_schedulers();

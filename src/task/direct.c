@@ -52,7 +52,6 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
-#include "shared/serving.h"
 #include "shared/shared.h"
 #include "task/columns.h"
 #include "task/direct.h"
@@ -617,7 +616,8 @@ has_expired(const TupleTableSlot *slot, const Candidate *candidate, TimestampTz 
 static bool
 was_missed(const TupleTableSlot *slot, const Candidate *candidate)
 {
-	return repeats(slot) && DatumGetTimestampTz(value_of(slot, COLUMN_DT)) < serving_since() &&
+	return repeats(slot) &&
+		   DatumGetTimestampTz(value_of(slot, COLUMN_DT)) < shared_serving_since() &&
 		   DatumGetInt32(value_of(slot, COLUMN_ATTEMPT)) == 0 && is_null(slot, COLUMN_PLANNED) &&
 		   (is_null(slot, COLUMN_MISSED) ? candidate->missed == MISSED_NONE
 										 : is_text(slot, COLUMN_MISSED, "none"));

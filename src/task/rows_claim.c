@@ -7,7 +7,6 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
-#include "shared/serving.h"
 #include "shared/shared.h"
 #include "task/direct.h"
 #include "task/rows.h"
@@ -146,7 +145,7 @@ claim_by_statement(const TaskTable *table, const Candidate *candidates, int coun
 	arg_text(&args, "state", "PLAN");
 	arg_timestamp(&args, "now", now);
 	arg_timestamp(&args, "claimed", claimed);
-	arg_timestamp(&args, "serving", serving_since());
+	arg_timestamp(&args, "serving", shared_serving_since());
 	found =
 		statement_execute(table->partitioned ? &claim_partitioned_rows : &claim_rows, table, &args);
 	*claims = repalloc(*claims, (nclaims + Max(found, 1)) * sizeof(Claim));

@@ -13,7 +13,7 @@
 #include "utils/timestamp.h"
 
 #include "settings.h"
-#include "shared/serving.h"
+#include "shared/shared.h"
 #include "task/roles.h"
 #include "task/rows.h"
 #include "task/rows_sql.h"
@@ -151,7 +151,7 @@ rows_expire(const TaskTable *table, bool missed, TimestampTz now, const Candidat
 	statement_begin(&args);
 	arg_unstarted(&args, candidates, count);
 	arg_timestamp(&args, "now", now);
-	arg_timestamp(&args, "serving", serving_since());
+	arg_timestamp(&args, "serving", shared_serving_since());
 	arg_text(&args, "state", "PLAN");
 	arg_failure(&args, why, InvalidOid);
 	count = (int) statement_execute(missed ? &miss_rows : &expire_rows, table, &args);
