@@ -98,8 +98,8 @@ typedef struct BlockedRole
 	Role role;
 	GroupRole *group_role;
 	RoleDemand demand;
-	DemandNeed need;
-	int number; /* in the order of their first tasks */
+	int executors; /* that it has */
+	int number;	   /* in the order of their first tasks */
 } BlockedRole;
 
 /* The role of this group has no executor for its first task. */
@@ -113,20 +113,26 @@ block_role(DispatchRound *round, QueueGroup *group, const Role *role)
 	entry->group_role->oid = role->oid;
 	entry->group_role->limited = role->database_limit >= 0;
 	entry->demand = role_line_block(group, round->now);
-	entry->need = demand_need(entry->group_role);
+	entry->executors = demand_executors_of(role->oid);
 	entry->number = list_length(round->blocked);
 	round->blocked = lappend(round->blocked, entry);
 }
 
-/* The role with the greater need comes first; of two with the same, that of the earlier task. */
+/*
+ * The role that has fewer executors comes first; then the one that has got none, or needs one, for
+ * a longer time; then that of the earlier task.
+ */
 static int
 compare_need(const ListCell *left, const ListCell *right)
 {
 	const BlockedRole *a = lfirst(left);
 	const BlockedRole *b = lfirst(right);
-	int difference = demand_compare(&a->need, &b->need);
 
-	return difference != 0 ? difference : a->number - b->number;
+	if (a->executors != b->executors)
+		return a->executors - b->executors;
+	if (a->group_role->since.us != b->group_role->since.us)
+		return a->group_role->since.us < b->group_role->since.us ? -1 : 1;
+	return a->number - b->number;
 }
 
 /*
@@ -140,7 +146,7 @@ set_aside(DispatchRound *round, const BlockedRole *entry, DemandAnswer answer)
 
 	if (answer == DEMAND_BARRED)
 		role_line_bar(role, round->now.mono);
-	else if (demand_need(role).executors > 0)
+	else if (demand_executors_of(role->oid) > 0)
 		round->wanted += demand_lacking(role->oid, entry->demand.tasks, entry->demand.average);
 	else if (answer == DEMAND_REFUSED || answer == DEMAND_FULL)
 		role_line_add(role, CLOCK_LONG_AGO);
@@ -216,9 +222,9 @@ ring_limit(const QueueGroup *group, const Role *role)
 }
 
 /*
- * Find an executor of this role for a task of this average duration (us): an idle one, or the one
- * with the least load if the task still fits, and it holds less than "limit".  NULL if there is
- * none.
+ * Find an executor of this role for a task of this average duration (us): an idle one, or, unless
+ * the average is negative, the one with the least load if the task still fits, and it holds less
+ * than "limit".  NULL if there is none.
  */
 static PoolExecutor *
 find_executor(Oid role, double average, int limit, MonoTime now)
@@ -238,17 +244,6 @@ find_executor(Oid role, double average, int limit, MonoTime now)
 			best = executor;
 	}
 	return best;
-}
-
-/* Find an idle executor of this role, for an isolated task.  NULL if there is none. */
-static PoolExecutor *
-find_idle_executor(Oid role)
-{
-	pool_foreach(executor)
-		if (executor->role == role && executor->ready && !executor->leaving &&
-			pool_count_tasks(executor) == 0)
-			return executor;
-	return NULL;
 }
 
 /*
@@ -387,9 +382,8 @@ try_first_task(DispatchRound *round, const TaskTable *table, QueueGroup *group, 
 	if (must_wait(table, role))
 		role->limit = 0;
 	else
-		executor = isolated ? find_idle_executor(role->oid)
-							: find_executor(role->oid, queue_average(group->queue),
-											ring_limit(group, role), round->now.mono);
+		executor = find_executor(role->oid, isolated ? -1 : queue_average(group->queue),
+								 ring_limit(group, role), round->now.mono);
 	if (executor == NULL)
 		block_role(round, group, role);
 	else if (!isolated || isolation_acquire())

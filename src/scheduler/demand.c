@@ -44,8 +44,9 @@ static struct
 /* The last round had roles that are to ask again soon: see DemandAnswer. */
 static bool ask_again;
 
-static int
-count_executors_of_role(Oid role)
+/* How many executors does this role have that stay? */
+int
+demand_executors_of(Oid role)
 {
 	int count = 0;
 
@@ -64,26 +65,6 @@ count_starting_executors(Oid role)
 	return count;
 }
 
-/* May this executor exit in favour of a role that has "has" executors? */
-static bool
-may_retire(const PoolExecutor *executor, Oid role, int has, MonoTime now)
-{
-	return !executor->leaving && executor->role != role && executor->ready &&
-		   clock_exceeds(executor->slot->started, now, SLICE_MS) &&
-		   (has == 0 || count_executors_of_role(executor->role) >= has + 2);
-}
-
-/* Compare two executors that may exit: negative if the first one is to exit. */
-static int
-compare_victims(const PoolExecutor *left, const PoolExecutor *right)
-{
-	int difference = count_executors_of_role(right->role) - count_executors_of_role(left->role);
-
-	if (difference != 0)
-		return difference;
-	return pool_count_tasks(left) - pool_count_tasks(right);
-}
-
 /*
  * Pick an executor to retire in favour of a role that has "has" executors: one of a role that has
  * at least two more, or of any role if it has none.  Among these, one of the role with the most
@@ -94,14 +75,23 @@ static PoolExecutor *
 pick_victim(Oid role, int has, MonoTime now)
 {
 	PoolExecutor *victim = NULL;
+	int most = 0;
 
 	pool_foreach(executor)
 	{
+		int count = demand_executors_of(executor->role);
+
 		if (executor->retire_then || (executor->leaving && !pool_runs_long_task(executor, now)))
 			return NULL;
-		if (may_retire(executor, role, has, now) &&
-			(victim == NULL || compare_victims(executor, victim) < 0))
+		if (executor->leaving || executor->role == role || !executor->ready ||
+			!clock_exceeds(executor->slot->started, now, SLICE_MS) || (has > 0 && count < has + 2))
+			continue;
+		if (count > most ||
+			(count == most && pool_count_tasks(executor) < pool_count_tasks(victim)))
+		{
 			victim = executor;
+			most = count;
+		}
 	}
 	return victim;
 }
@@ -177,26 +167,6 @@ start_executor(const Role *role, GroupRole *asks, MonoTime now)
 	return ARBITER_RESERVED;
 }
 
-DemandNeed
-demand_need(const GroupRole *role)
-{
-	return (DemandNeed){count_executors_of_role(role->oid), role->since};
-}
-
-/*
- * Compare the needs of two roles for an executor.  Negative if the first role is the next to get
- * one: it has fewer, or it has as many and has not got one for a longer time.
- */
-int
-demand_compare(const DemandNeed *left, const DemandNeed *right)
-{
-	if (left->executors != right->executors)
-		return left->executors < right->executors ? -1 : 1;
-	if (left->since.us != right->since.us)
-		return left->since.us < right->since.us ? -1 : 1;
-	return 0;
-}
-
 /*
  * No executor can be started for a role that has "has": retire one of another role.
  */
@@ -235,7 +205,7 @@ DemandAnswer
 demand_executors(const Role *role, GroupRole *asks, int tasks, double average, MonoTime now)
 {
 	int wanted = count_wanted(tasks, average);
-	int has = count_executors_of_role(role->oid);
+	int has = demand_executors_of(role->oid);
 	int starting = count_starting_executors(role->oid);
 
 	if (role->limit == 0 || role->database_limit == 0)

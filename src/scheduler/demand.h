@@ -11,13 +11,6 @@
 #include "shared/clock.h"
 #include "task/roles.h"
 
-/* What decides which of two roles is the next to get an executor. */
-typedef struct DemandNeed
-{
-	int executors;	/* that it has */
-	MonoTime since; /* when it got the last one, or else when it first needed one */
-} DemandNeed;
-
 /* What becomes of a demand for executors. */
 typedef enum DemandAnswer
 {
@@ -31,8 +24,7 @@ typedef enum DemandAnswer
 					 * it concerns, and executors of other databases are of no use */
 } DemandAnswer;
 
-extern DemandNeed demand_need(const GroupRole *role);
-extern int demand_compare(const DemandNeed *left, const DemandNeed *right);
+extern int demand_executors_of(Oid role);
 extern int demand_lacking(Oid role, int tasks, double average);
 extern DemandAnswer
 demand_executors(const Role *role, GroupRole *asks, int tasks, double average, MonoTime now);
