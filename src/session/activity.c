@@ -18,7 +18,6 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
-#include "session/encoding.h"
 #include "session/result_set.h"
 #include "shared/activity.h"
 #include "shared/shared.h"
@@ -60,7 +59,7 @@ set_private_columns(ResultRow *row, const Activity *activity)
 {
 	result_row_set(row, ACTIVITY_RELID, ObjectIdGetDatum(activity->relid));
 	result_row_set(row, ACTIVITY_QUEUE,
-				   PointerGetDatum(encoding_text(activity->queue, activity->encoding)));
+				   PointerGetDatum(result_text(activity->queue, activity->encoding)));
 	result_row_set(row, ACTIVITY_ID, Int64GetDatum(activity->run.id));
 	result_row_set(row, ACTIVITY_ATTEMPT, Int32GetDatum(activity->run.attempt));
 	result_row_set(row, ACTIVITY_START, TimestampTzGetDatum(activity->start));
@@ -76,7 +75,7 @@ set_private_columns(ResultRow *row, const Activity *activity)
 	if (activity->progress.message[0] != '\0')
 		result_row_set(
 			row, ACTIVITY_TEXT,
-			PointerGetDatum(encoding_text(activity->progress.message, activity->encoding)));
+			PointerGetDatum(result_text(activity->progress.message, activity->encoding)));
 }
 
 /* pg_task_activity(): the tasks that run now, in all databases; rights as in pg_stat_activity. */

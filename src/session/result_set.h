@@ -34,6 +34,7 @@ extern void result_row_begin(ResultRow *row);
 extern void result_row_set(ResultRow *row, int column, Datum value);
 extern void result_row_set_name(ResultRow *row, int column, const char *name);
 extern void result_row_end(ResultRow *row, const ReturnSetInfo *result);
+extern text *result_text(const char *string, int encoding);
 extern bool result_database_find(Oid oid, ResultDatabase *database);
 
 #endif /* PG_TASK_RESULT_SET_H */

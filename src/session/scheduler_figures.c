@@ -15,7 +15,6 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
-#include "session/encoding.h"
 #include "session/result_set.h"
 #include "shared/clock.h"
 #include "shared/crash.h"
@@ -210,7 +209,7 @@ fill_row(ResultRow *row, const DatabaseFigures *figures, ClockNow now)
 	if (error->at != 0 && database.is_open)
 	{
 		result_row_set(row, RESULT_ERROR,
-					   PointerGetDatum(encoding_text(error->message, database.encoding)));
+					   PointerGetDatum(result_text(error->message, database.encoding)));
 		result_row_set(row, RESULT_ERROR_AT, TimestampTzGetDatum(error->at));
 	}
 	return true;

@@ -18,7 +18,6 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
-#include "session/encoding.h"
 #include "session/result_set.h"
 #include "shared/statistics.h"
 
@@ -68,7 +67,7 @@ set_queue(ResultRow *row, const StatRecord *record)
 		return false;
 	result_row_set_name(row, RESULT_DATNAME, NameStr(database.name));
 	result_row_set(row, RESULT_QUEUE,
-				   PointerGetDatum(encoding_text(record->queue, database.encoding)));
+				   PointerGetDatum(result_text(record->queue, database.encoding)));
 	return true;
 }
 

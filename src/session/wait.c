@@ -58,15 +58,18 @@ PG_FUNCTION_INFO_V1(pg_task_wait_for);
  */
 #define LOOK_MS 60000
 
+/* The owner of the table may have dropped the check of the column: longer ones are cut. */
+typedef char TaskState[8];
+
 /* Tasks that are waited for, in their order. */
 typedef struct TaskWait
 {
 	int count;
 	int64 *ids;
-	const char **states; /* as they were last seen; NULL: there is no row */
-	int ended;			 /* so many of the first have ended */
-	bool mine;			 /* the next one was written by this transaction */
-	MonoTime until;		 /* CLOCK_NEVER: without end */
+	TaskState *states; /* as they were last seen; "": there is no row */
+	int ended;		   /* so many of the first have ended */
+	bool mine;		   /* the next one was written by this transaction */
+	MonoTime until;	   /* CLOCK_NEVER: without end */
 	uint32 wait_event;
 	MemoryContext scratch; /* of one look */
 } TaskWait;
@@ -81,36 +84,25 @@ static const char look_sql[] =
 	"                      LIMIT 1) AS s ON true"
 	" ORDER BY a.n";
 
-/* A state whose text lives as long as it is needed, without a copy for each task. */
-static const char *
-keep_state(const char *state)
-{
-	static const char *const states[] = {"PLAN", "WORK", "DONE", "FAIL", "STOP", "GONE"};
-	int i;
-
-	for (i = 0; state && i < (int) lengthof(states); i++)
-		if (strcmp(states[i], state) == 0)
-			return states[i];
-	return state ? "?" : NULL; /* the owner has dropped the check of the column */
-}
-
 static bool
 is_unended(const char *state)
 {
-	return state && (strcmp(state, "PLAN") == 0 || strcmp(state, "WORK") == 0);
+	return strcmp(state, "PLAN") == 0 || strcmp(state, "WORK") == 0;
 }
 
 /* ---- a look ---- */
 
-/* Read the states of tasks; they are rows of SPI. */
-static void
-read_states(TaskWait *wait, int first, int count)
+/* Read the states of some tasks.  Returns how many of the first have ended. */
+static int
+look(TaskWait *wait, int first, int count)
 {
 	/* a right to the system column is needed only where it can matter */
 	const char *writer =
 		TransactionIdIsValid(GetTopTransactionIdIfAny()) ? "t.xmin" : "NULL::pg_catalog.xid";
-	TableAccess access = table_access_open(ACCESS_ROWS);
+	MemoryContext old = MemoryContextSwitchTo(wait->scratch);
 	Datum *ids = palloc(count * sizeof(Datum));
+	int front = -1;
+	TableAccess access;
 	Datum value;
 	int i;
 
@@ -118,50 +110,29 @@ read_states(TaskWait *wait, int first, int count)
 		ids[i] = Int64GetDatum(wait->ids[first + i]);
 	value = PointerGetDatum(
 		construct_array(ids, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	PushActiveSnapshot(GetTransactionSnapshot());
+	access = table_access_open(ACCESS_ROWS);
 	if (table_access_read(&access, psprintf(look_sql, writer, access.rows),
 						  table_access_param(INT8ARRAYOID, value), false) != (uint64) count)
 		elog(ERROR, "could not read the states of tasks");
-}
-
-/* Record the states that were read.  Returns how many of the first have ended. */
-static int
-record_states(TaskWait *wait, int first, int count)
-{
-	TupleDesc desc = SPI_tuptable->tupdesc;
-	int front = -1;
-	int i;
-
+	PopActiveSnapshot();
 	for (i = 0; i < count; i++)
 	{
 		HeapTuple tuple = SPI_tuptable->vals[i];
-		const char *state = keep_state(SPI_getvalue(tuple, desc, 1));
+		const char *state = SPI_getvalue(tuple, SPI_tuptable->tupdesc, 1);
 		bool isnull;
-		Datum writer = SPI_getbinval(tuple, desc, 2, &isnull);
+		Datum xmin = SPI_getbinval(tuple, SPI_tuptable->tupdesc, 2, &isnull);
 
-		wait->states[first + i] = state;
-		if (front >= 0 || !is_unended(state))
+		strlcpy(wait->states[first + i], state ? state : "", sizeof(TaskState));
+		if (front >= 0 || !is_unended(wait->states[first + i]))
 			continue;
 		front = i;
-		wait->mine = !isnull && TransactionIdIsCurrentTransactionId(DatumGetTransactionId(writer));
+		wait->mine = !isnull && TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin));
 	}
-	return front < 0 ? count : front;
-}
-
-/* Look at some tasks.  Returns how many of the first have ended. */
-static int
-look(TaskWait *wait, int first, int count)
-{
-	MemoryContext old = MemoryContextSwitchTo(wait->scratch);
-	int front;
-
-	PushActiveSnapshot(GetTransactionSnapshot());
-	read_states(wait, first, count);
-	PopActiveSnapshot();
-	front = record_states(wait, first, count);
 	SPI_freetuptable(SPI_tuptable);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(wait->scratch);
-	return front;
+	return front < 0 ? count : front;
 }
 
 /*
@@ -316,7 +287,7 @@ read_arguments(FunctionCallInfo fcinfo, int64 longest)
 						errmsg("the ids of tasks must not be null")));
 	wait.count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
 	wait.ids = (int64 *) ARR_DATA_PTR(array);
-	wait.states = palloc0(wait.count * sizeof(char *) + 1);
+	wait.states = palloc0(wait.count * sizeof(TaskState) + 1);
 	return wait;
 }
 
@@ -344,9 +315,9 @@ pg_task_wait(PG_FUNCTION_ARGS)
 	for (i = 0; i < wait.count; i++)
 	{
 		Datum values[] = {Int64GetDatum(wait.ids[i]), (Datum) 0};
-		bool isnull[] = {false, wait.states[i] == NULL};
+		bool isnull[] = {false, wait.states[i][0] == '\0'};
 
-		if (wait.states[i])
+		if (!isnull[1])
 			values[1] = CStringGetTextDatum(wait.states[i]);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, isnull);
 	}
