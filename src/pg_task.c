@@ -37,7 +37,6 @@
 #include "supervisor/supervisor.h"
 #include "task/named_table.h"
 #include "task/owner_code.h"
-#include "task/queue_table.h"
 #include "task/roles.h"
 #include "task/running.h"
 #include "task/statement.h"
@@ -65,7 +64,6 @@ static void
 relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
 {
 	watch_relation_invalidated(relid);
-	queue_table_relation_invalidated(relid);
 	trigger_row_relation_invalidated(relid);
 }
 

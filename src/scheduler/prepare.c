@@ -25,9 +25,13 @@
 #include "task/home.h"
 #include "task/table.h"
 
+/* A table beside the task table that cannot be used is looked at again after this time (ms). */
+#define SIDE_AGAIN_MS 10000
+
 /* Static, because later iterations compare with them. */
 static uint32 settings_seen; /* change counter of the settings of the database */
 static char *known_settings; /* as database_settings returns them; NULL: not read yet */
+static MonoTime again_at;	 /* a table beside the task table could not be used: try again then */
 
 /* The process is about to connect, with the settings of this moment. */
 void
@@ -112,6 +116,16 @@ note_away(const TaskTable *table)
 	MyScheduler->away = table->away;
 }
 
+/*
+ * Return when the task table is to be prepared again, even if it does not change: for those beside
+ * it, of which others may have the names.
+ */
+MonoTime
+prepare_again_at(void)
+{
+	return again_at;
+}
+
 /* Prepare the task table.  Returns false if there is none. */
 bool
 prepare_table(void)
@@ -139,6 +153,9 @@ prepare_table(void)
 	if (prepared->code == NULL)
 		report_end_all(&MyScheduler->owner_code);
 	note_away(prepared);
+	again_at = prepared->side_fault[SIDE_QUEUE] || prepared->side_fault[SIDE_RATE]
+				   ? clock_plus_ms(clock_mono(), SIDE_AGAIN_MS)
+				   : CLOCK_NEVER;
 	return true;
 }
 

@@ -24,17 +24,14 @@
 /* Rows of which nothing is left to remember are removed at such intervals (ms). */
 #define TIDY_MS 10000
 
-/* A table that cannot be used is looked at again after this time (ms). */
-#define RETRY_MS 60000
-
 /* Static, because it is that of the process. */
 static struct
 {
-	TaskTable *table;  /* the rate table, in TopMemoryContext; NULL: it has to be prepared */
-	bool read;		   /* what earlier schedulers have written was read */
-	MonoTime retry_at; /* it could not be used: try again then */
-	MonoTime tidy_at;  /* remove rows then */
-	Reports faults;	   /* that were logged */
+	const TaskTable *table; /* the rate table; NULL: it cannot be used, or is not asked for */
+	bool prepared;			/* it was asked for */
+	bool read;				/* what earlier schedulers have written was read */
+	MonoTime tidy_at;		/* remove rows then */
+	Reports faults;			/* that were logged */
 } store;
 
 /* Lock the rate table, to write it: it has not changed since it was prepared. */
@@ -79,24 +76,24 @@ rate_store_write(const DispatchRound *round)
 	rate_rows_write(store.table, rows, count, round->now);
 }
 
-/* When is the rate table to be prepared?  CLOCK_NEVER: it is, or no queue has a rate or pauses. */
+/* When is the rate table to be read?  CLOCK_NEVER: it was, or no queue has a rate or pauses. */
 static MonoTime
 rate_store_due(ClockNow now pg_attribute_unused())
 {
-	return rates_count() > 0 && store.table == NULL ? store.retry_at : CLOCK_NEVER;
+	return rates_count() > 0 && !store.prepared ? CLOCK_LONG_AGO : CLOCK_NEVER;
 }
 
 /* If it could not be used, a scheduler that shares its worker slot comes back for it later. */
 static MonoTime
 rate_store_needed(ClockNow now)
 {
-	return rate_store_due(now).us == CLOCK_NEVER.us ? CLOCK_NEVER
-													: clock_plus_ms(now.mono, JOB_FAILED_RETRY_MS);
+	return rates_count() > 0 && store.table == NULL ? clock_plus_ms(now.mono, JOB_FAILED_RETRY_MS)
+													: CLOCK_NEVER;
 }
 
 /* Read what earlier schedulers have claimed. */
 static void
-read_rows(TaskTable *table, ClockNow now)
+read_rows(const TaskTable *table, ClockNow now)
 {
 	RateRow *rows;
 	int count = rate_rows_read(table, now, &rows);
@@ -122,42 +119,41 @@ report_fault(const char *fault)
 }
 
 /*
- * Find or create the rate table, and read what earlier schedulers have written.  Queues with a rate
- * may start tasks from then on.
+ * Read what earlier schedulers have written.  Queues with a rate may start tasks from then on, if
+ * the rate table can be used.
  */
 static void
 prepare_store(ClockNow now)
 {
-	TaskTable *table;
-	char *fault;
+	const TaskTable *table = MyScheduler->table->side[SIDE_RATE];
 
-	work_begin("preparing the rate table");
-	table = rate_table_prepare(MyScheduler->table, MyScheduler->context, &fault);
 	if (table && !store.read)
+	{
+		work_begin("reading the rate table");
+		LockRelationOid(table->relid, AccessShareLock);
+		if (watch_changed())
+			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the rate table has changed")));
 		read_rows(table, now);
-	work_end();
-	if (table == NULL)
-	{
-		report_fault(fault);
-		store.retry_at = clock_plus_ms(now.mono, RETRY_MS);
-	}
-	else
-	{
-		report_end_all(&store.faults);
-		table_keep(table);
-		store.table = table;
+		work_end();
 		store.read = true;
 	}
+	if (table)
+		report_end_all(&store.faults);
+	else
+		report_fault(psprintf("%s is not usable. %s", MyScheduler->table->side_name[SIDE_RATE],
+							  MyScheduler->table->side_fault[SIDE_RATE]));
+	store.table = table;
+	store.prepared = true;
 	rates_end_hold(table != NULL);
 	groups_rule_changed(NULL);
 }
 
-/* The task table is prepared again, and so is this one. */
+/* The task table was prepared again, and so was this one. */
 static void
 forget_table(bool another pg_attribute_unused())
 {
-	table_free(store.table);
 	store.table = NULL;
+	store.prepared = false;
 	rates_hold();
 }
 

@@ -1,6 +1,6 @@
 /*
  * rules_reader.h
- *		When the scheduler prepares and reads the queue table.
+ *		When the scheduler reads the queue table.
  */
 #ifndef PG_TASK_RULES_READER_H
 #define PG_TASK_RULES_READER_H

@@ -288,7 +288,9 @@ run_iteration(void)
 	if (prepare_settings())
 		return;
 	retry_refused();
-	if ((MyScheduler->table == NULL || watch_changed()) && !find_table())
+	if ((MyScheduler->table == NULL || watch_changed() ||
+		 !clock_is_before(now.mono, prepare_again_at())) &&
+		!find_table())
 		return;
 	if (MyScheduler->away)
 	{

@@ -4,9 +4,7 @@
  *
  * It is the table of the scheduler.  Where there is none, because pg_task.enabled is off or the
  * database is not named in pg_task.database, it is the one that a scheduler would find.  Never a
- * table that just anybody has made.
- *
- * This file reads catalogs and changes nothing.
+ * table that just anybody has made.  pg_task_create makes the one that a scheduler would make.
  */
 #include "postgres.h"
 
@@ -16,17 +14,26 @@
 #include "catalog/pg_database.h"
 #include "commands/dbcommands.h"
 #include "commands/trigger.h"
+#include "executor/spi.h"
+#include "fmgr.h"
 #include "miscadmin.h"
+#include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/catcache.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
+#include "session/pending.h"
 #include "session/served.h"
 #include "settings.h"
 #include "shared/shared.h"
+#include "task/create.h"
 #include "task/relation.h"
+
+PGDLLEXPORT Datum pg_task_create(PG_FUNCTION_ARGS);
+
+PG_FUNCTION_INFO_V1(pg_task_create);
 
 /* Return the role for which a scheduler of this database would work; InvalidOid: there is none. */
 static Oid
@@ -148,4 +155,55 @@ served_check_update(Oid relid, TaskColumn which, const char *purpose)
 					errmsg("you may not %s tasks in table %s", purpose, get_rel_name(relid)),
 					errhint("GRANT UPDATE ON %s TO %s", served_name(relid),
 							quote_identifier(GetUserNameFromId(GetUserId(), false)))));
+}
+
+/*
+ * pg_task_create(): make or complete the task table of this database and those beside it, as the
+ * scheduler would, and return it.  Whoever calls it must have the rights of the role to which they
+ * belong; everything is done as that role.
+ */
+Datum
+pg_task_create(PG_FUNCTION_ARGS)
+{
+	const char *database = get_database_name(MyDatabaseId);
+	Created created;
+	Location where;
+	const char *name;
+	SideKind kind;
+	Oid known;
+	Oid user;
+
+	PreventCommandIfReadOnly("pg_task_create()");
+	shared_require();
+	where = location_of(database);
+	user = find_user(database);
+	if (!OidIsValid(user))
+		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
+						errmsg("the role that is to own the task table does not exist"),
+						errhint("Check the setting \"pg_task.database\".")));
+	/* where that is, depends on settings of its role, which a session cannot always know */
+	known = where.schema ? InvalidOid : served_known();
+	name = OidIsValid(known) ? get_rel_name(known) : NULL;
+	if (name == NULL || strcmp(name, where.table) != 0)
+		known = InvalidOid;
+	SPI_connect();
+	created = create_tables(&where, user, GetUserId(), known);
+	if (created.away)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("the task table comes from another database or server"),
+						errhint("SELECT pg_task_release() first, when its tasks may run here.")));
+	for (kind = 0; kind < SIDE_TABLES; kind++)
+		if (created.fault[kind])
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("table \"%s\" cannot be used", side_table_name(kind, created.relid)),
+					 errdetail_internal("%s", created.fault[kind])));
+	SPI_finish();
+	if (created.made)
+	{
+		/* a scheduler that has found no table comes back */
+		pending_add_settings(MyDatabaseId);
+		pending_wake_supervisor();
+	}
+	PG_RETURN_OID(created.relid);
 }

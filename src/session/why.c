@@ -311,8 +311,7 @@ pg_task_facts(PG_FUNCTION_ARGS)
 	subject.run.claimed = PG_GETARG_TIMESTAMPTZ(ROW_START);
 	task.survey = survey_take(&subject);
 	result_row_begin(&row);
-	if (queue_table_find(shared_scheduler_relid(MyDatabaseId, true), task.access->owner, task.queue,
-						 &task.rule))
+	if (queue_rule_find(task.access->relid, task.access->owner, task.queue, &task.rule))
 		set_rule(&row, fcinfo, &task);
 	if (max < 0)
 		set_time(&row, FACT_PAUSE_NEXT, next_start(&task, 1, -(int64) max * 1000));

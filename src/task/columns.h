@@ -1,6 +1,6 @@
 /*
  * columns.h
- *		The columns of the task table.
+ *		The columns of the task table and of those beside it.
  */
 #ifndef PG_TASK_COLUMNS_H
 #define PG_TASK_COLUMNS_H
@@ -9,11 +9,7 @@
 
 #include "utils/rel.h"
 
-/*
- * In the order in which CREATE TABLE lists them.  What each run writes is at the end: then the WAL
- * of a new version on the same page has only that end of the row, because the beginning is the
- * same.
- */
+/* In the order in which CREATE TABLE lists them: see pg_task_missing. */
 typedef enum TaskColumn
 {
 	COLUMN_ID,
@@ -64,13 +60,35 @@ typedef enum TaskColumn
 	TASK_COLUMNS
 } TaskColumn;
 
+/* The columns of the queue table. */
+typedef enum QueueColumn
+{
+	QUEUE_QUEUE,
+	QUEUE_PAUSED,
+	QUEUE_MAX,
+	QUEUE_RATE,
+	QUEUE_PER,
+	QUEUE_UNTIL,
+	QUEUE_STRICT,
+	QUEUE_FAIR,
+	QUEUE_RETRY,
+	QUEUE_DELAY,
+	QUEUE_BACKOFF,
+	QUEUE_TIMEOUT,
+	QUEUE_ACTIVE,
+	QUEUE_KEEP,
+	QUEUE_BATCH,
+	QUEUE_COMMENT,
+	QUEUE_COLUMNS
+} QueueColumn;
+
+#define RATE_COLUMNS 3
+
 typedef struct ColumnDefinition
 {
 	const char *name;
 	Oid type;
-	const char *rest; /* default */
-	int flags;		  /* COLUMN_REQUIRED and the like */
-	const char *comment;
+	int flags; /* COLUMN_REQUIRED and the like */
 } ColumnDefinition;
 
 /* A table without this column is another table; any other column is added. */
@@ -86,11 +104,9 @@ typedef struct ColumnDefinition
 #define COLUMN_NOT_NULL 8
 
 extern const ColumnDefinition task_columns[TASK_COLUMNS];
+extern const ColumnDefinition queue_columns[QUEUE_COLUMNS];
+extern const ColumnDefinition rate_columns[RATE_COLUMNS];
 
-extern char *column_comment(const char *table, const ColumnDefinition *column);
-extern char *columns_create(const char *table, const ColumnDefinition *columns, int count);
-extern char *column_add(const char *table, const ColumnDefinition *column);
-extern bool column_exists(Oid relid, const ColumnDefinition *column);
 extern bool column_rounds(Form_pg_attribute attribute);
 extern char *columns_fault(Relation rel, const ColumnDefinition *columns, int count);
 extern bool columns_complete(Relation rel, const ColumnDefinition *columns, int count);

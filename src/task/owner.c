@@ -76,6 +76,14 @@ owner_restrict(Oid user, OwnerScope *scope)
 	owner_pin_path();
 }
 
+/* Act as before owner_restrict. */
+void
+owner_restrict_end(const OwnerScope *scope)
+{
+	AtEOXact_GUC(false, scope->nest_level);
+	SetUserIdAndSecContext(scope->user, scope->context);
+}
+
 /* Act as the owner, as owner_begin_lean says, and with our search_path. */
 void
 owner_become(Oid user, OwnerScope *scope)

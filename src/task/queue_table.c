@@ -1,257 +1,40 @@
 /*
  * queue_table.c
- *		The queue table <table>_queue, which stands beside the task table: finds, checks, creates
- *		and completes it, and reads its rows.
+ *		The rows of the queue table <table>_queue, which stands beside the task table.
  *
- * Everything is done as the owner of the task table, who must own the queue table as well.  A
- * relation that cannot be the queue table is left alone, and tasks run without one.
- *
- * The rows are read from the table itself and not by a query, so that no policy, rule or function
- * of anybody runs.  What they mean is decided in scheduler/queue_rules.c; what may be written, in
- * session/queue_trigger.c.
+ * They are read by one statement, as the owner of the tables, to whom no policy applies.  What they
+ * mean is decided in scheduler/queue_rules.c; what may be written, by the constraints of the table.
  */
 #include "postgres.h"
 
 #include <math.h>
 
-#include "access/relation.h"
-#include "access/tableam.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
-#include "catalog/pg_namespace.h"
-#include "catalog/pg_type.h"
-#include "commands/defrem.h"
 #include "executor/spi.h"
-#include "executor/tuptable.h"
 #include "miscadmin.h"
-#include "storage/bufmgr.h"
-#include "storage/lmgr.h"
 #include "utils/builtins.h"
-#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/rel.h"
-#include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
-#include "compat.h"
 #include "settings.h"
-#include "task/ddl.h"
+#include "task/columns.h"
+#include "task/named_table.h"
 #include "task/owner.h"
+#include "task/owner_code.h"
 #include "task/queue_table.h"
 #include "task/side_table.h"
+#include "task/statement.h"
 
 /* The longest time that is counted (us): what is longer means for ever. */
 #define FOR_EVER_US (100 * 365.25 * USECS_PER_DAY)
 
-/* Rows are allocated in arrays of this size, which are doubled. */
-#define ROWS_FIRST 64
+/* In the order of QueueColumn. */
+#define COLUMNS_SQL                                                                                \
+	"SELECT q.queue, q.paused, q.max, q.rate, q.per, q.until, q.strict, q.fair, q.retry, q.delay," \
+	" q.backoff, q.timeout, q.active, q.keep, q.batch"
 
-/* clang-format off */
-const ColumnDefinition queue_columns[QUEUE_COLUMNS] = {
-	[QUEUE_QUEUE] = {"queue", TEXTOID, "", COLUMN_REQUIRED | COLUMN_NOT_NULL,
-		"Name of a queue, or a pattern of LIKE; the exact name counts, or else the longest "
-		"pattern"},
-	[QUEUE_PAUSED] = {"paused", BOOLOID, "", COLUMN_REQUIRED,
-		"true: no task of the queue starts"},
-	[QUEUE_MAX] = {"max", INT4OID, "", 0,
-		"At most this many tasks of the queue run at once"},
-	[QUEUE_RATE] = {"rate", INT4OID, "", 0,
-		"At most this many tasks of the queue start within per"},
-	[QUEUE_PER] = {"per", INTERVALOID, "", 0,
-		"The time for rate"},
-	[QUEUE_UNTIL] = {"until", TIMESTAMPTZOID, "", 0,
-		"No task of the queue starts before this time"},
-	[QUEUE_STRICT] = {"strict", BOOLOID, "", 0,
-		"true: tasks start in their order, also when one is retried"},
-	[QUEUE_FAIR] = {"fair", BOOLOID, "", 0,
-		"true: the queues that match the pattern take turns"},
-	[QUEUE_RETRY] = {"retry", INT4OID, "", 0,
-		"For tasks of the queue whose column retry is NULL"},
-	[QUEUE_DELAY] = {"delay", INTERVALOID, "", 0,
-		"For tasks of the queue whose column delay is NULL"},
-	[QUEUE_BACKOFF] = {"backoff", FLOAT4OID, "", 0,
-		"For tasks of the queue whose column backoff is NULL"},
-	[QUEUE_TIMEOUT] = {"timeout", INTERVALOID, "", 0,
-		"For tasks of the queue whose column timeout is NULL"},
-	[QUEUE_ACTIVE] = {"active", INTERVALOID, "", 0,
-		"For tasks of the queue whose column active is NULL"},
-	[QUEUE_KEEP] = {"keep", INTERVALOID, "", 0,
-		"For tasks of the queue whose column keep is NULL"},
-	[QUEUE_BATCH] = {"batch", INT4OID, "", 0,
-		"At most this many short tasks of the queue share a transaction; NULL: pg_task.batch"},
-	[QUEUE_COMMENT] = {"comment", TEXTOID, "", 0,
-		"Yours"},
-};
-/* clang-format on */
-
-/* The relation with the name of the queue table.  Static, because a callback writes it. */
-static struct
-{
-	Oid relid;
-	bool changed; /* it may have, since queue_table_prepare was called last */
-} watched;
-
-/* A relation has changed.  InvalidOid stands for all relations. */
-void
-queue_table_relation_invalidated(Oid relid)
-{
-	if (relid == InvalidOid || (relid == watched.relid && OidIsValid(relid)))
-		watched.changed = true;
-}
-
-static void
-watch_relation(Oid relid)
-{
-	watched.relid = relid;
-	watched.changed = false;
-}
-
-/* May the relation with the name of the queue table have changed since it was prepared? */
-bool
-queue_table_changed(void)
-{
-	return watched.changed;
-}
-
-static void
-create_table(void *arg)
-{
-	const char *name = arg;
-	QueueColumn which;
-
-	ddl_run(columns_create(name, queue_columns, QUEUE_COLUMNS));
-	ddl_run(psprintf("COMMENT ON TABLE %s IS"
-					 " 'What pg_task keeps to in each queue of the task table'",
-					 name));
-	for (which = 0; which < QUEUE_COLUMNS; which++)
-		ddl_run(column_comment(name, &queue_columns[which]));
-}
-
-static void
-add_columns(Oid relid, const char *name)
-{
-	QueueColumn which;
-
-	for (which = 0; which < QUEUE_COLUMNS; which++)
-		if (!column_exists(relid, &queue_columns[which]))
-		{
-			ddl_run(column_add(name, &queue_columns[which]));
-			ddl_run(column_comment(name, &queue_columns[which]));
-		}
-}
-
-/*
- * Create the triggers that the table does not have.  One is for each row, because replication fires
- * no other.
- */
-static void
-add_triggers(Oid relid, const char *name)
-{
-	ddl_add_trigger(relid, name, "pg_task_queue_changed",
-					"AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW"
-					" EXECUTE FUNCTION pg_catalog.pg_task_queue_changed()");
-	ddl_add_trigger(relid, name, "pg_task_queue_truncated",
-					"AFTER TRUNCATE ON %s FOR EACH STATEMENT"
-					" EXECUTE FUNCTION pg_catalog.pg_task_queue_changed()");
-}
-
-/* Row security: others than the owner see the rows of queues in which they have tasks. */
-static void
-add_policy(Oid relid, const char *name)
-{
-	ddl_add_policy(relid, name, "pg_task_queue_own", "pg_catalog.pg_task_queue_own(queue)");
-}
-
-/* Why can this relation not be the queue table of a task table of this owner?  NULL: it can. */
-static char *
-queue_table_fault(Relation rel, Oid owner)
-{
-	return side_table_fault(rel, owner, queue_columns, QUEUE_COLUMNS);
-}
-
-/*
- * Check an existing relation, and complete it if it is the queue table.  Without the rights of the
- * task table's owner it is not even locked: its own owner may keep it locked.
- */
-static void
-complete_table(QueueTable *queues, const TaskTable *table)
-{
-	HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(queues->relid));
-	Relation rel;
-	Oid owner;
-
-	if (!HeapTupleIsValid(tuple))
-		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the queue table has changed")));
-	owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
-	ReleaseSysCache(tuple);
-	if (owner != table->owner)
-	{
-		queues->fault = "It has another owner than the task table.";
-		return;
-	}
-	if (!ConditionalLockRelationOid(queues->relid, AccessShareLock))
-		ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-						errmsg("could not read the queue table, because it is locked")));
-	rel = try_relation_open(queues->relid, NoLock);
-	/* with the lock it keeps its name and its owner */
-	if (rel == NULL || rel->rd_rel->relowner != table->owner ||
-		get_relname_relid(RelationGetRelationName(rel), get_rel_namespace(table->relid)) !=
-			queues->relid)
-		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the queue table has changed")));
-	queues->fault = queues->relid == table->relid ? "It is the task table: its name is too long."
-												  : queue_table_fault(rel, table->owner);
-	relation_close(rel, NoLock);
-	if (queues->fault)
-		return;
-	add_columns(queues->relid, queues->name);
-	add_triggers(queues->relid, queues->name);
-	add_policy(queues->relid, queues->name);
-}
-
-/*
- * Find the queue table of a task table; create it if it is missing.  Returns what was found; a
- * fault says why tasks run without it.  The caller is in a transaction, has locked the task table
- * and acts as its owner.
- */
-QueueTable
-queue_table_prepare(const TaskTable *table)
-{
-	Oid schema = get_rel_namespace(table->relid);
-	char *name = makeObjectName(get_rel_name(table->relid), NULL, "queue");
-	MemoryContext caller = CurrentMemoryContext;
-	QueueTable queues = {0};
-
-	Assert(owner_acts() && GetUserId() == table->owner);
-	Assert(compat_relation_locked(table->relid));
-	SPI_connect();
-	queues.name =
-		MemoryContextStrdup(caller, quote_qualified_identifier(get_namespace_name(schema), name));
-	queues.relid = get_relname_relid(name, schema);
-	/* before the catalogs are read, so that each later change is noticed */
-	watch_relation(queues.relid);
-	if (OidIsValid(queues.relid))
-		complete_table(&queues, table);
-	else if (!compat_may_create_in(schema, table->owner))
-		queues.fault = "The owner of the task table may not create it.";
-	else if ((queues.fault = ddl_try(create_table, unconstify(char *, queues.name))) == NULL)
-	{
-		CommandCounterIncrement();
-		queues.relid = get_relname_relid(name, schema);
-		add_triggers(queues.relid, queues.name);
-		add_policy(queues.relid, queues.name);
-	}
-	CommandCounterIncrement();
-	/* our own changes do not count */
-	AcceptInvalidationMessages();
-	watch_relation(queues.relid);
-	if (queues.fault)
-		queues.fault = MemoryContextStrdup(caller, queues.fault);
-	SPI_finish();
-	return queues;
-}
-
-/* ---- the rows ---- */
+static const Statement read_rules = {STATEMENT_RULES, COLUMNS_SQL
+									 " FROM {rows} AS q LIMIT " CppAsString2(QUEUE_ROWS_MAX)};
 
 /* Is this a pattern?  It is if it has a percent sign.  Anything else is the name of a queue. */
 bool
@@ -270,22 +53,27 @@ queue_pattern_is_valid(const char *pattern)
 	return true;
 }
 
-/* A row that is being read, and where its columns are. */
-typedef struct RowReader
-{
-	TupleTableSlot *slot;
-	AttrNumber numbers[QUEUE_COLUMNS];
-} RowReader;
-
+/* A value of a row of the last result.  Columns have their types: see check_result. */
 static Datum
-read_column(const RowReader *row, QueueColumn which, bool *isnull)
+read_column(uint64 row, QueueColumn which, bool *isnull)
 {
-	return slot_getattr(row->slot, row->numbers[which], isnull);
+	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, (int) which + 1, isnull);
 }
 
-/* A number; -1 for NULL, and for what only a disabled trigger lets in. */
+/* A trigger of the owner's may have changed the table since it was checked. */
+static void
+check_result(void)
+{
+	int i;
+
+	for (i = 0; i < SPI_tuptable->tupdesc->natts; i++)
+		if (SPI_gettypeid(SPI_tuptable->tupdesc, i + 1) != queue_columns[i].type)
+			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the queue table has changed")));
+}
+
+/* A number; -1 for NULL, and for what no constraint keeps out. */
 static int
-read_count(const RowReader *row, QueueColumn which)
+read_count(uint64 row, QueueColumn which)
 {
 	bool isnull;
 	Datum value = read_column(row, which, &isnull);
@@ -294,7 +82,7 @@ read_count(const RowReader *row, QueueColumn which)
 }
 
 static bool
-read_flag(const RowReader *row, QueueColumn which)
+read_flag(uint64 row, QueueColumn which)
 {
 	bool isnull;
 	Datum value = read_column(row, which, &isnull);
@@ -304,7 +92,7 @@ read_flag(const RowReader *row, QueueColumn which)
 
 /* An interval (us), of which months have 30 days; -1 as in read_count. */
 static double
-read_interval(const RowReader *row, QueueColumn which)
+read_interval(uint64 row, QueueColumn which)
 {
 	bool isnull;
 	Datum value = read_column(row, which, &isnull);
@@ -321,7 +109,7 @@ read_interval(const RowReader *row, QueueColumn which)
 
 /* A time limit: 0 if it is for ever. */
 static double
-read_limit(const RowReader *row, QueueColumn which)
+read_limit(uint64 row, QueueColumn which)
 {
 	double limit = read_interval(row, which);
 
@@ -329,7 +117,7 @@ read_limit(const RowReader *row, QueueColumn which)
 }
 
 static void
-read_defaults(const RowReader *row, TaskDefaults *defaults)
+read_defaults(uint64 row, TaskDefaults *defaults)
 {
 	bool isnull;
 	double backoff = DatumGetFloat4(read_column(row, QUEUE_BACKOFF, &isnull));
@@ -347,7 +135,7 @@ read_defaults(const RowReader *row, TaskDefaults *defaults)
 
 /* Read a row.  Returns false if it is for no queue that can be. */
 static bool
-read_row(const RowReader *row, QueueRule *rule)
+read_row(uint64 row, QueueRule *rule)
 {
 	bool isnull;
 	Datum queue = read_column(row, QUEUE_QUEUE, &isnull);
@@ -376,76 +164,30 @@ read_row(const RowReader *row, QueueRule *rule)
 	return true;
 }
 
-/* Find the columns.  False: one is missing, and the table will be prepared again. */
-static bool
-find_columns(Relation rel, RowReader *row)
-{
-	QueueColumn which;
-
-	for (which = 0; which < QUEUE_COLUMNS; which++)
-	{
-		row->numbers[which] = get_attnum(RelationGetRelid(rel), queue_columns[which].name);
-		if (row->numbers[which] <= 0)
-			return false;
-	}
-	return true;
-}
-
-/* Read the rows of the table, which is open and locked. */
-static int
-read_rows(Relation rel, RowReader *row, QueueRule **rules)
-{
-	TableScanDesc scan = COMPAT_BEGINSCAN(rel, GetActiveSnapshot());
-	int size = ROWS_FIRST;
-	int count = 0;
-
-	*rules = palloc(size * sizeof(QueueRule));
-	row->slot = table_slot_create(rel, NULL);
-	while (count < QUEUE_ROWS_MAX && table_scan_getnextslot(scan, ForwardScanDirection, row->slot))
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (count == size)
-		{
-			size *= 2;
-			*rules = repalloc_huge(*rules, size * sizeof(QueueRule));
-		}
-		count += read_row(row, &(*rules)[count]);
-	}
-	ExecDropSingleTupleTableSlot(row->slot);
-	table_endscan(scan);
-	return count;
-}
-
 /*
- * Read all rows, in no order, into the memory context "where".  Returns false if the table has
- * changed, or is locked by somebody.  Bounded by QUEUE_ROWS_MAX and the size of the table.  The
- * caller is in a transaction with a snapshot, and acts as the owner of the task table.
+ * Read the rules, in no order, into the memory context "where".  Returns their number, which is
+ * QUEUE_ROWS_MAX at most.  The caller is in a transaction of the scheduler, and has locked the
+ * table.
  */
-bool
-queue_table_read(Oid relid, MemoryContext where, QueueRows *rows)
+int
+queue_rules_read(const TaskTable *queues, MemoryContext where, QueueRule **rules)
 {
 	MemoryContext caller;
-	Relation rel;
-	RowReader row;
-	bool usable;
+	StatementArgs args;
+	int count = 0;
+	uint64 rows;
+	uint64 i;
 
-	Assert(owner_acts());
-	if (!ConditionalLockRelationOid(relid, AccessShareLock))
-		return false;
-	/* the lock has brought the messages about changes */
-	rel = queue_table_changed() ? NULL : try_relation_open(relid, NoLock);
-	if (rel == NULL)
-		return false;
-	usable = queue_table_fault(rel, GetUserId()) == NULL && find_columns(rel, &row);
+	statement_begin(&args);
+	rows = statement_execute(&read_rules, queues, &args);
+	check_result();
 	caller = MemoryContextSwitchTo(where);
-	if (usable)
-	{
-		rows->pages = RelationGetNumberOfBlocks(rel);
-		rows->count = read_rows(rel, &row, &rows->rules);
-	}
+	*rules = palloc_extended((rows + 1) * sizeof(QueueRule), MCXT_ALLOC_HUGE);
+	for (i = 0; i < rows; i++)
+		count += read_row(i, &(*rules)[count]);
 	MemoryContextSwitchTo(caller);
-	relation_close(rel, NoLock);
-	return usable;
+	statement_end();
+	return count;
 }
 
 /* Is the rule for this queue, and does it win over the other one?  NULL: there is no other. */
@@ -465,54 +207,67 @@ is_better_rule(const QueueRule *rule, const QueueRule *other, const char *queue)
 	return difference > 0 || (difference == 0 && strcmp(rule->queue, other->queue) < 0);
 }
 
-/* Find the rule of a queue in a table that is open and locked. */
-static bool
-find_rule(Relation rel, RowReader *row, const char *queue, QueueRule *rule)
+/* Read the rows that may be for this queue, as the owner.  Returns their number. */
+static uint64
+select_candidates(Relation rel, Oid owner, const char *queue)
 {
-	MemoryContext caller = CurrentMemoryContext;
-	MemoryContext context =
-		AllocSetContextCreate(caller, "pg_task rule of a queue", ALLOCSET_SMALL_SIZES);
-	TableScanDesc scan = COMPAT_BEGINSCAN(rel, GetActiveSnapshot());
-	bool found = false;
-	QueueRule next;
+	Oid types[] = {TEXTOID};
+	Datum values[] = {CStringGetTextDatum(queue)};
+	char *sql = psprintf(COLUMNS_SQL " FROM ONLY %s AS q"
+									 " WHERE q.queue = $1 OR position('%%' IN q.queue) > 0",
+						 quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+													RelationGetRelationName(rel)));
+	NamedTable outer = named_table_expect(sql, RelationGetRelid(rel));
+	bool barred = owner_code_bar(true);
+	OwnerScope scope;
 
-	row->slot = table_slot_create(rel, NULL);
-	MemoryContextSwitchTo(context);
-	while (table_scan_getnextslot(scan, ForwardScanDirection, row->slot))
+	PG_TRY();
 	{
-		CHECK_FOR_INTERRUPTS();
-		if (read_row(row, &next) && is_better_rule(&next, found ? rule : NULL, queue))
-		{
-			*rule = next;
-			rule->queue = MemoryContextStrdup(caller, next.queue);
-			found = true;
-		}
-		MemoryContextReset(context);
+		owner_restrict(owner, &scope);
+		if (SPI_execute_with_args(sql, 1, types, values, NULL, true, 0) != SPI_OK_SELECT)
+			elog(ERROR, "could not read the queue table");
+		owner_restrict_end(&scope);
 	}
-	MemoryContextSwitchTo(caller);
-	ExecDropSingleTupleTableSlot(row->slot);
-	table_endscan(scan);
-	MemoryContextDelete(context);
-	return found;
+	PG_FINALLY();
+	{
+		(void) owner_code_bar(barred);
+		named_table_restore(outer);
+	}
+	PG_END_TRY();
+	check_result();
+	return SPI_processed;
 }
 
 /*
- * For a user's session: read the rule of a queue, as queue_rules_find has it in a scheduler.
- * Returns false if there is none, or if the table is not that of this owner.  Executes no code of
- * anybody, so the rights of the caller do not matter: the caller decides what he is told.  Bounded
- * by the size of the table.
+ * For a user's session: read the rule of a queue, as queue_rules_find has it in a scheduler, from
+ * the table beside this task table.  Returns false if there is none, or no such table.  The table
+ * is read with the rights of its owner, and none of his code runs: the caller of this function
+ * decides what the user is told.  Bounded by the size of the table.
  */
 bool
-queue_table_find(Oid relid, Oid owner, const char *queue, QueueRule *rule)
+queue_rule_find(Oid task, Oid owner, const char *queue, QueueRule *rule)
 {
-	Relation rel = OidIsValid(relid) ? try_relation_open(relid, AccessShareLock) : NULL;
-	RowReader row;
-	bool found;
+	MemoryContext caller = CurrentMemoryContext;
+	const char *fault;
+	Relation rel = side_table_open(SIDE_QUEUE, task, owner, true, &fault);
+	bool found = false;
+	QueueRule next;
+	uint64 count;
+	uint64 i;
 
 	if (rel == NULL)
 		return false;
-	found = queue_table_fault(rel, owner) == NULL && find_columns(rel, &row) &&
-			find_rule(rel, &row, queue, rule);
-	relation_close(rel, AccessShareLock);
+	SPI_connect();
+	count = select_candidates(rel, owner, queue);
+	for (i = 0; i < count; i++)
+		if (read_row(i, &next) && is_better_rule(&next, found ? rule : NULL, queue))
+		{
+			*rule = next;
+			found = true;
+		}
+	if (found)
+		rule->queue = MemoryContextStrdup(caller, rule->queue);
+	SPI_finish();
+	side_table_close(rel);
 	return found;
 }

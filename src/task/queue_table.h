@@ -10,34 +10,10 @@
 #include "utils/timestamp.h"
 
 #include "shared/task.h"
-#include "task/columns.h"
 #include "task/table.h"
 
-/* In the order in which CREATE TABLE lists them. */
-typedef enum QueueColumn
-{
-	QUEUE_QUEUE,
-	QUEUE_PAUSED,
-	QUEUE_MAX,
-	QUEUE_RATE,
-	QUEUE_PER,
-	QUEUE_UNTIL,
-	QUEUE_STRICT,
-	QUEUE_FAIR,
-	QUEUE_RETRY,
-	QUEUE_DELAY,
-	QUEUE_BACKOFF,
-	QUEUE_TIMEOUT,
-	QUEUE_ACTIVE,
-	QUEUE_KEEP,
-	QUEUE_BATCH,
-	QUEUE_COMMENT,
-	QUEUE_COLUMNS
-} QueueColumn;
-
-extern const ColumnDefinition queue_columns[QUEUE_COLUMNS];
-
-/* At most this many rows are read: they take some 300 bytes of memory each, twice while reading. */
+/* At most this many rows are read: they take some 300 bytes of memory each, thrice while reading.
+ */
 #define QUEUE_ROWS_MAX 250000
 
 /* A row of the queue table.  A negative number says nothing, unless stated otherwise. */
@@ -55,28 +31,9 @@ typedef struct QueueRule
 	TaskDefaults defaults;
 } QueueRule;
 
-/* All rows of the queue table. */
-typedef struct QueueRows
-{
-	QueueRule *rules;
-	int count;
-	BlockNumber pages; /* of the table */
-} QueueRows;
-
-/* What was found under the name of the queue table. */
-typedef struct QueueTable
-{
-	Oid relid;		   /* the relation of that name; InvalidOid: there is none */
-	const char *name;  /* qualified and quoted */
-	const char *fault; /* why it is not used; NULL: it is */
-} QueueTable;
-
-extern QueueTable queue_table_prepare(const TaskTable *table);
-extern bool queue_table_changed(void);
-extern void queue_table_relation_invalidated(Oid relid); /* for pg_task.c */
 extern bool queue_is_pattern(const char *queue);
 extern bool queue_pattern_is_valid(const char *pattern);
-extern bool queue_table_find(Oid relid, Oid owner, const char *queue, QueueRule *rule);
-extern bool queue_table_read(Oid relid, MemoryContext where, QueueRows *rows);
+extern int queue_rules_read(const TaskTable *queues, MemoryContext where, QueueRule **rules);
+extern bool queue_rule_find(Oid task, Oid owner, const char *queue, QueueRule *rule);
 
 #endif /* PG_TASK_QUEUE_TABLE_H */

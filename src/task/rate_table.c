@@ -3,7 +3,7 @@
  *		The rate table: the last claims of tasks of the queues that have a rate or a pause.
  *
  * The scheduler writes it with its claims, so that a rate holds across restarts and crashes.  It is
- * beside the task table, has the same owner, and is created when tasks of such a queue first wait.
+ * beside the task table, and has the same owner.
  * The table has times of the wall clock, its callers those of the monotonic one.
  *
  * Every function but rate_row_find runs inside a transaction of the caller, as the owner of the
@@ -25,20 +25,7 @@
 #include "task/side_table.h"
 #include "task/statement.h"
 
-static const ColumnDefinition columns[] = {
-	{"queue", TEXTOID, "", COLUMN_REQUIRED | COLUMN_NOT_NULL, NULL},
-	{"until", TIMESTAMPTZOID, "", COLUMN_REQUIRED | COLUMN_NOT_NULL, NULL},
-	{"image", BYTEAOID, "", COLUMN_REQUIRED | COLUMN_NOT_NULL, NULL}};
-
 /* clang-format off */
-
-static const char *const definitions[] = {
-	"CREATE TABLE %s (queue pg_catalog.text PRIMARY KEY, until pg_catalog.timestamptz NOT NULL,"
-	" image pg_catalog.bytea NOT NULL) WITH (fillfactor = 50)",
-	"ALTER TABLE %s ALTER COLUMN image SET STORAGE PLAIN",
-	"COMMENT ON TABLE %s IS"
-	" 'written by pg_task: the last claims in the queues that have a rate or a pause'",
-};
 
 static const Statement read_rows = {STATEMENT_RATES,
 	"SELECT r.queue, r.until, r.image FROM {rows} AS r"};
@@ -54,19 +41,6 @@ static const Statement remove_rows = {STATEMENT_REMOVE_RATES,
 	"DELETE FROM {rows} AS r WHERE r.until < $before"};
 
 /* clang-format on */
-
-static const SideTable rate_table = {"rate", lengthof(columns), columns, lengthof(definitions),
-									 definitions};
-
-/*
- * Find the rate table, or create it, and describe it in a child of the memory context.  NULL if it
- * cannot be used: *fault says why.
- */
-TaskTable *
-rate_table_prepare(const TaskTable *table, MemoryContext context, char **fault)
-{
-	return side_table_prepare(&rate_table, table, context, fault);
-}
 
 /* The bytes of one claim in an image: its time, and the number of tasks. */
 #define CLAIM_BYTES (sizeof(int64) + sizeof(int32))
@@ -229,7 +203,8 @@ find_row(Relation rel, const char *queue, ClockNow now, RateRow *row)
 bool
 rate_row_find(Oid relid, Oid owner, const char *queue, ClockNow now, RateRow *row)
 {
-	Relation rel = side_table_open(&rate_table, relid, owner);
+	const char *fault;
+	Relation rel = side_table_open(SIDE_RATE, relid, owner, true, &fault);
 	bool found;
 
 	if (rel == NULL)
@@ -237,6 +212,6 @@ rate_row_find(Oid relid, Oid owner, const char *queue, ClockNow now, RateRow *ro
 	memset(row, 0, sizeof(RateRow));
 	row->queue = queue;
 	found = find_row(rel, queue, now, row);
-	relation_close(rel, AccessShareLock);
+	side_table_close(rel);
 	return found;
 }

@@ -46,8 +46,6 @@ rate_free_at(const RateClaim *claims, int count, int rate, int64 per)
 	return rate > 0 ? CLOCK_LONG_AGO : (MonoTime){claims[count].at.us + per};
 }
 
-extern TaskTable *rate_table_prepare(const TaskTable *table, MemoryContext context, char **fault);
-
 extern int rate_rows_read(const TaskTable *rates, ClockNow now, RateRow **rows);
 extern void rate_rows_write(const TaskTable *rates, const RateRow *rows, int count, ClockNow now);
 extern void rate_rows_remove(const TaskTable *rates, TimestampTz before);

@@ -10,6 +10,12 @@
 #include "nodes/pg_list.h"
 #include "utils/rel.h"
 
+/*
+ * Raised when the task table has changed: the caller repeats its work, and reports no error.  No
+ * request and no trigger can raise this: RAISE takes upper-case letters only.
+ */
+#define ERRCODE_TABLE_CHANGED MAKE_SQLSTATE('p', 't', '0', '0', '1')
+
 extern Oid relation_root(Oid relid);
 extern List *relation_members(Relation rel);
 extern List *relation_parents(Oid relid);

@@ -1,7 +1,6 @@
 /*
  * side_table.h
- *		The tables beside the task table: the check of all of them, and those that pg_task alone
- *		writes.
+ *		The tables beside the task table.
  */
 #ifndef PG_TASK_SIDE_TABLE_H
 #define PG_TASK_SIDE_TABLE_H
@@ -10,23 +9,16 @@
 
 #include "utils/rel.h"
 
-#include "task/columns.h"
-#include "task/table.h"
-
-/* What the table is to be.  Its first column is unique. */
-typedef struct SideTable
+typedef enum SideKind
 {
-	const char *suffix;
-	int ncolumns;
-	const ColumnDefinition *columns;
-	int ndefinitions;
-	const char *const *definitions; /* each has a %s for the name of the table */
-} SideTable;
+	SIDE_QUEUE,
+	SIDE_RATE,
+	SIDE_TABLES
+} SideKind;
 
-extern char *side_table_fault(Relation rel, Oid owner, const ColumnDefinition *columns, int count);
-extern char *side_table_name(Oid relid, const char *suffix);
-extern TaskTable *side_table_prepare(const SideTable *side, const TaskTable *table,
-									 MemoryContext context, char **fault);
-extern Relation side_table_open(const SideTable *side, Oid relid, Oid owner);
+extern char *side_table_name(SideKind kind, Oid task);
+extern Oid side_table_find(SideKind kind, Oid task);
+extern Relation side_table_open(SideKind kind, Oid task, Oid owner, bool wait, const char **fault);
+extern void side_table_close(Relation rel);
 
 #endif /* PG_TASK_SIDE_TABLE_H */

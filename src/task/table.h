@@ -10,6 +10,8 @@
 #include "storage/lockdefs.h"
 
 #include "settings.h"
+#include "task/relation.h"
+#include "task/side_table.h"
 
 /* The description of a task table. */
 typedef struct TaskTable
@@ -25,15 +27,12 @@ typedef struct TaskTable
 	char *code;	  /* an object with code of the owner's (owner_code.c); NULL: there is none */
 	bool away;	  /* from home: it has not been completed, and its tasks are held back */
 	bool created; /* by the table_prepare that has returned this */
+	struct TaskTable *side[SIDE_TABLES]; /* for a scheduler; NULL: it cannot be used ... */
+	const char *side_fault[SIDE_TABLES]; /* ... because of this */
+	const char *side_name[SIDE_TABLES];
 	int nmembers; /* partitions, in lock order */
 	Oid *members;
 } TaskTable;
-
-/*
- * Raised when the task table has changed: the caller repeats its work, and reports no error.  No
- * request and no trigger can raise this: RAISE takes upper-case letters only.
- */
-#define ERRCODE_TABLE_CHANGED MAKE_SQLSTATE('p', 't', '0', '0', '1')
 
 extern TaskTable *table_prepare(const Location *where, Oid user, MemoryContext context);
 extern TaskTable *table_find(Oid relid, MemoryContext context);

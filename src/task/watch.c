@@ -10,7 +10,6 @@
  */
 #include "postgres.h"
 
-#include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
@@ -24,18 +23,16 @@
 static struct
 {
 	Oid relid;
-	Oid *relatives; /* partitions, and tables that it inherits from; sorted, in TopMemoryContext */
-	int nrelatives;
-	bool changed;	/* any of them may have changed since the watch began */
-	uint32 changes; /* how often that was reported, since this process began */
+	List *relatives; /* oids of partitions, of parents, of the tables beside it */
+	bool changed;	 /* any of them may have changed since the watch began */
+	uint32 changes;	 /* how often that was reported, since this process began */
 } watch;
 
 /* Does this table belong to the watched one? */
 static bool
 is_relative(Oid relid)
 {
-	return watch.nrelatives > 0 &&
-		   bsearch(&relid, watch.relatives, watch.nrelatives, sizeof(Oid), oid_cmp);
+	return list_member_oid(watch.relatives, relid);
 }
 
 static void
@@ -60,16 +57,6 @@ watch_schema_invalidated(void)
 	note_change();
 }
 
-/* Watch the table alone. */
-static void
-forget_relatives(void)
-{
-	watch.nrelatives = 0;
-	if (watch.relatives)
-		pfree(watch.relatives);
-	watch.relatives = NULL;
-}
-
 /*
  * Watch a table, and no longer the table before: from now on watch_changed returns whether it may
  * have changed.  The caller holds a lock on the table, and reads the catalogs after this, so a
@@ -80,44 +67,22 @@ watch_begin(Oid relid)
 {
 	Assert(compat_relation_locked(relid));
 	watch.relid = relid;
-	forget_relatives();
+	list_free(watch.relatives);
+	watch.relatives = NIL;
 	watch.changed = false;
 }
 
-/* Watch the tables that belong to the watched one as well.  Called once after watch_begin. */
-void
-watch_relatives(const List *relatives)
-{
-	ListCell *cell;
-
-	Assert(watch.relatives == NULL);
-	if (relatives == NIL)
-		return;
-	watch.relatives = MemoryContextAlloc(TopMemoryContext, list_length(relatives) * sizeof(Oid));
-	foreach(cell, relatives)
-		watch.relatives[foreach_current_index(cell)] = lfirst_oid(cell);
-	qsort(watch.relatives, list_length(relatives), sizeof(Oid), oid_cmp);
-	watch.nrelatives = list_length(relatives);
-}
-
-/* Watch one more table: it belongs to the watched one. */
+/* Watch a table as well that belongs to the watched one; InvalidOid: none. */
 void
 watch_also(Oid relid)
 {
-	Oid *relatives;
+	MemoryContext caller;
 
-	Assert(compat_relation_locked(relid));
-	if (is_relative(relid))
+	if (!OidIsValid(relid) || is_relative(relid))
 		return;
-	relatives = MemoryContextAlloc(TopMemoryContext, (watch.nrelatives + 1) * sizeof(Oid));
-	if (watch.nrelatives > 0)
-	{
-		memcpy(relatives, watch.relatives, watch.nrelatives * sizeof(Oid));
-		pfree(watch.relatives);
-	}
-	relatives[watch.nrelatives++] = relid;
-	watch.relatives = relatives;
-	qsort(watch.relatives, watch.nrelatives, sizeof(Oid), oid_cmp);
+	caller = MemoryContextSwitchTo(TopMemoryContext);
+	watch.relatives = lappend_oid(watch.relatives, relid);
+	MemoryContextSwitchTo(caller);
 }
 
 /* May the watched table have changed, or one that belongs to it, since the watch began? */
@@ -144,10 +109,10 @@ watch_changes(void)
 bool
 watch_changed_here(void)
 {
-	int i;
+	ListCell *cell;
 
-	for (i = 0; i < watch.nrelatives; i++)
-		if (relation_changed_here(watch.relatives[i]))
+	foreach(cell, watch.relatives)
+		if (relation_changed_here(lfirst_oid(cell)))
 			return true;
 	return relation_changed_here(watch.relid);
 }

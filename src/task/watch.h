@@ -10,7 +10,6 @@
 #include "nodes/pg_list.h"
 
 extern void watch_begin(Oid relid);
-extern void watch_relatives(const List *relatives);
 extern void watch_also(Oid relid);
 extern bool watch_changed(void);
 extern uint32 watch_changes(void);

@@ -37,9 +37,10 @@ sub wait_for_done
 	return;
 }
 
-sql(q{CREATE ROLE "Tenant"; ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC, "Tenant"});
+sql(q{CREATE ROLE "Tenant"; ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC, "Tenant";
+	DROP TABLE task_rate});
+wait_for_table($node, table => 'task_rate');
 run_task($node, queue => 'one', max => 1, request => 'SELECT 1');
-is(sql(q{SELECT to_regclass('task_rate')}), '', 'without a rate there is no rate table');
 
 # Ends the scheduler, or the server.
 sub end_scheduler
@@ -295,9 +296,9 @@ subtest 'the rate table' => sub {
 
 subtest 'wrong values' => sub {
 	my %wrong = (
-		q{('w', -1, '1 s')} => '"rate" of a queue must be zero or more',
-		q{('w', 1, '0 s')} => '"per" of a queue must be greater than zero',
-		q{('w', 1, '-1 s')} => '"per" of a queue must be greater than zero');
+		q{('w', -1, '1 s')} => '"rate must be zero or more"',
+		q{('w', 1, '0 s')} => '"per must be greater than zero"',
+		q{('w', 1, '-1 s')} => '"per must be greater than zero"');
 
 	for my $values (sort keys %wrong)
 	{

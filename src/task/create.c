@@ -1,0 +1,459 @@
+/*
+ * create.c
+ *		Makes and completes the task table and the tables beside it: for the scheduler, and for
+ *		pg_task_create.
+ *
+ * What is missing is one query of catalogs, pg_task_missing; its rows are the statements that are
+ * executed.  So a table that is whole is not locked.  The statements run as the owner of the table,
+ * or as the role for which the scheduler works, in a security-restricted operation.
+ *
+ * The extension is created and updated by the superuser that the scheduler starts as; no other
+ * statement of pg_task needs a superuser.
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_type.h"
+#include "commands/extension.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "compat.h"
+#include "task/columns.h"
+#include "task/create.h"
+#include "task/home.h"
+#include "task/owner.h"
+#include "task/relation.h"
+#include "task/side_table.h"
+#include "task/subtransaction.h"
+
+/* The version of the extension that has the functions of this library. */
+#define EXTENSION_VERSION "1.0"
+
+/* If somebody else makes the same table, what is missing is looked up again, so many times. */
+#define ATTEMPTS 3
+
+/* Longest wait of the scheduler for the locks of a table beside the task table, which is made. */
+#define SIDE_LOCK_TIMEOUT "200ms"
+
+/* A table that is made or completed. */
+typedef struct Making
+{
+	SideKind kind; /* SIDE_TABLES: the task table */
+	Oid schema;
+	const char *relname;
+	Oid relid; /* InvalidOid: not made yet */
+} Making;
+
+/*
+ * The table of which something was made and was gone or broken at once.  It is not made again by
+ * this process: it might fill the disk.
+ */
+static Oid spoiled = InvalidOid;
+
+static void
+execute(const char *sql)
+{
+	int code = SPI_execute(sql, false, 0);
+
+	if (code < 0)
+		elog(ERROR, "could not execute \"%s\": %s", sql, SPI_result_code_string(code));
+}
+
+/*
+ * Create the extension, or update it to the version of this library.  One that is newer is left as
+ * it is: it was updated before the server has restarted with the new library.
+ */
+void
+create_extension(void)
+{
+	Oid types[] = {OIDOID, TEXTOID};
+	Datum values[] = {ObjectIdGetDatum(get_extension_oid("pg_task", true)),
+					  CStringGetTextDatum(EXTENSION_VERSION)};
+
+	if (!OidIsValid(DatumGetObjectId(values[0])))
+	{
+		execute("CREATE EXTENSION pg_task VERSION '" EXTENSION_VERSION "'");
+		return;
+	}
+	if (SPI_execute_with_args("SELECT FROM pg_catalog.pg_extension AS e"
+							  " WHERE e.oid = $1 AND e.extversion <> $2 AND NOT EXISTS (SELECT"
+							  "   FROM pg_catalog.pg_extension_update_paths('pg_task') AS p"
+							  "  WHERE p.source = $2 AND p.target = e.extversion"
+							  "    AND p.path IS NOT NULL)",
+							  2, types, values, NULL, true, 1) != SPI_OK_SELECT)
+		elog(ERROR, "could not read the version of the extension");
+	if (SPI_processed > 0)
+		execute("ALTER EXTENSION pg_task UPDATE TO '" EXTENSION_VERSION "'");
+}
+
+/* ---- where ---- */
+
+/*
+ * The search_path that a session of this user in this database would have; NULL if neither the
+ * role nor the database has a setting for it.
+ */
+static char *
+user_search_path(Oid user)
+{
+	Oid types[] = {OIDOID, OIDOID};
+	Datum values[] = {ObjectIdGetDatum(MyDatabaseId), ObjectIdGetDatum(user)};
+	int code;
+
+	code = SPI_execute_with_args("SELECT pg_catalog.substr(c, 13)"
+								 "  FROM pg_catalog.pg_db_role_setting AS s,"
+								 "       pg_catalog.unnest(s.setconfig) AS c"
+								 " WHERE s.setdatabase IN (0, $1)"
+								 "   AND s.setrole IN (0, $2)"
+								 "   AND c LIKE 'search\\_path=%'"
+								 " ORDER BY s.setrole = 0, s.setdatabase = 0",
+								 2, types, values, NULL, true, 1);
+	if (code != SPI_OK_SELECT)
+		elog(ERROR, "could not read the settings of a role: %s", SPI_result_code_string(code));
+	if (SPI_processed == 0)
+		return NULL;
+	return SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
+}
+
+/*
+ * The schema in which CREATE TABLE by this user, who acts, would put a table; InvalidOid if there
+ * is none.
+ */
+static Oid
+default_schema(Oid user)
+{
+	const char *path = user_search_path(user);
+	int nest_level = NewGUCNestLevel();
+	List *schemas;
+
+	/* a session has another value if its own role has one */
+	if (path == NULL && user_search_path(GetSessionUserId()) == NULL)
+		path = GetConfigOptionResetString("search_path");
+	(void) set_config_option("search_path", path ? path : "\"$user\", public", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	schemas = fetch_search_path(false);
+	AtEOXact_GUC(false, nest_level);
+	return schemas == NIL || isAnyTempNamespace(linitial_oid(schemas)) ? InvalidOid
+																	   : linitial_oid(schemas);
+}
+
+/* Find the configured schema; create it if it is missing and "create". */
+static Oid
+find_schema(const Location *where, Oid user, bool create)
+{
+	Oid schema = where->schema ? get_namespace_oid(where->schema, true) : default_schema(user);
+
+	if (OidIsValid(schema) && isAnyTempNamespace(schema))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_SCHEMA_NAME),
+				 errmsg("the task table cannot be in the temporary schema \"%s\"", where->schema),
+				 errhint("Set \"pg_task.schema_name\" for this database.")));
+	if (OidIsValid(schema) || !create)
+		return schema;
+	if (where->schema == NULL)
+		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_SCHEMA),
+						errmsg("no schema has been selected to create the task table in"),
+						errhint("Set \"pg_task.schema_name\" for this database.")));
+	execute(psprintf("CREATE SCHEMA %s", quote_identifier(where->schema)));
+	return get_namespace_oid(where->schema, false);
+}
+
+/* ---- what is missing ---- */
+
+/* The statements that are missing, in their order. */
+static List *
+find_missing(const Making *making)
+{
+	static const char *const names[] = {"queue", "rate", "task"};
+	Oid types[] = {TEXTOID, OIDOID, NAMEOID};
+	Datum values[] = {CStringGetTextDatum(names[making->kind]), ObjectIdGetDatum(making->schema),
+					  CStringGetDatum(making->relname)};
+	List *statements = NIL;
+	uint64 i;
+
+	if (SPI_execute_with_args("SELECT * FROM pg_catalog.pg_task_missing($1, $2, $3)", 3, types,
+							  values, NULL, false, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not find out what is missing");
+	for (i = 0; i < SPI_processed; i++)
+		statements =
+			lappend(statements, SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1));
+	return statements;
+}
+
+/*
+ * The statement that is next names the table: raise an error unless the names mean it, and the
+ * current user owns it.  Others may rename schemas at any moment.
+ */
+static void
+check_name(Making *making)
+{
+	char *schema = get_namespace_name(making->schema);
+	Oid relid = get_relname_relid(making->relname, making->schema);
+
+	if (!OidIsValid(making->relid))
+		making->relid = relid;
+	if (relid != making->relid || schema == NULL ||
+		get_namespace_oid(schema, true) != making->schema ||
+		(OidIsValid(relid) && !relation_is_owned_by(relid, GetUserId())))
+		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED),
+						errmsg("table \"%s\" has changed", making->relname)));
+}
+
+/*
+ * Something that was made is missing again.  Whatever has taken it away would do so at every try.
+ * The scheduler goes on without it, however slow that is.
+ */
+static void
+report_spoiled(const Making *making, const char *sql)
+{
+	spoiled = making->relid;
+	ereport(WARNING,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("an index, trigger or policy of table \"%s\" is not what it was made to be",
+					making->relname),
+			 errdetail("It was to be made by: %s.  It is not made again.", sql),
+			 errhint("Look for event triggers and for invalid indexes, remove them, and reload.")));
+}
+
+/* Execute what is missing.  Returns false if nothing is, or nothing that this process may make. */
+static bool
+make_missing(Making *making, bool again)
+{
+	bool made = false;
+	ListCell *cell;
+
+	foreach(cell, find_missing(making))
+	{
+		const char *sql = lfirst(cell);
+
+		check_name(making);
+		if (strncmp(sql, "CREATE ", 7) == 0 && OidIsValid(making->relid))
+		{
+			if (spoiled == making->relid)
+				continue;
+			if (again)
+			{
+				report_spoiled(making, sql);
+				continue;
+			}
+		}
+		execute(sql);
+		CommandCounterIncrement();
+		made = true;
+	}
+	return made;
+}
+
+/* Make and complete a table, as the current user, who owns it. */
+static void
+complete(void *arg)
+{
+	Making *making = arg;
+
+	SPI_connect();
+	/* what a new table has been given by default privileges is seen when it is there */
+	if (make_missing(making, false) && make_missing(making, true))
+		(void) make_missing(making, true);
+	check_name(making);
+	SPI_finish();
+}
+
+/* Call that in a subtransaction.  Returns NULL, or the error. */
+static ErrorData *
+try_to_complete(Making *making)
+{
+	Making begun = *making;
+	ErrorData *error = NULL;
+	int i;
+
+	for (i = 0; i < ATTEMPTS; i++)
+	{
+		*making = begun;
+		error = subtransaction_try(complete, making);
+		/* somebody else has made it in the meantime */
+		if (error == NULL || (error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION &&
+							  error->sqlerrcode != ERRCODE_DUPLICATE_TABLE &&
+							  error->sqlerrcode != ERRCODE_DUPLICATE_OBJECT &&
+							  error->sqlerrcode != ERRCODE_DUPLICATE_COLUMN))
+			break;
+		AcceptInvalidationMessages();
+	}
+	return error;
+}
+
+/* ---- the task table ---- */
+
+/* Raise an error unless the caller of pg_task_create has the rights of this role. */
+static void
+check_caller(Oid caller, Oid role)
+{
+	if (OidIsValid(caller) && !has_privs_of_role(caller, role))
+		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+						errmsg("you may not create the task table"),
+						errdetail("It belongs to role \"%s\", of which you are not a member.",
+								  GetUserNameFromId(role, false))));
+}
+
+/* Raise an error if the user may not create the task table: the server's own would be long. */
+static void
+check_may_create(Oid schema, Oid user)
+{
+	const char *name = quote_identifier(get_namespace_name(schema));
+	char *role = GetUserNameFromId(user, false);
+
+	if (!compat_may_create_in(schema, user))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("role \"%s\" may not create the task table in schema \"%s\"", role,
+						get_namespace_name(schema)),
+				 errhint("GRANT CREATE ON SCHEMA %s TO %s, or set \"pg_task.schema_name\" for this"
+						 " database.",
+						 name, quote_identifier(role))));
+}
+
+/*
+ * Lock an existing relation, raise an error if it is not a task table, and mark where it is at
+ * home.  Returns its owner; InvalidOid if it is away: it is left as it is, because a restore that
+ * goes on will create what is missing.
+ */
+static Oid
+claim_table(Oid relid, Oid caller)
+{
+	Relation rel = relation_open(relid, AccessShareLock);
+	Oid owner = rel->rd_rel->relowner;
+	char *fault = relation_fault(rel, relation_members(rel), relation_parents(relid));
+
+	if (fault == NULL)
+		fault = columns_fault(rel, task_columns, TASK_COLUMNS);
+	if (fault)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("%s is not a task table",
+						quote_qualified_identifier(get_namespace_name(rel->rd_rel->relnamespace),
+												   RelationGetRelationName(rel))),
+				 errdetail_internal("%s", fault),
+				 errhint("Mend or rename it, or give the task table another name with"
+						 " \"pg_task.table_name\".")));
+	relation_close(rel, NoLock);
+	check_caller(caller, owner);
+	return home_claim(relid) == HOME_AWAY ? InvalidOid : owner;
+}
+
+/* ---- the tables beside it ---- */
+
+/* May others than the owner be the cause of an error?  Then the task table is used without it. */
+static bool
+is_caused_by_others(int sqlstate, bool exists)
+{
+	int category = ERRCODE_TO_CATEGORY(sqlstate);
+
+	return category != ERRCODE_INSUFFICIENT_RESOURCES && category != ERRCODE_SYSTEM_ERROR &&
+		   category != ERRCODE_OPERATOR_INTERVENTION && sqlstate != ERRCODE_TABLE_CHANGED &&
+		   !(exists && sqlstate == ERRCODE_LOCK_NOT_AVAILABLE);
+}
+
+/*
+ * Make or complete a table beside the task table, as its owner.  Returns NULL, or why it cannot be
+ * used.  One of another owner is not even locked: he may keep it locked.
+ */
+static const char *
+complete_side(SideKind kind, Oid task, Oid owner)
+{
+	Making making = {kind, get_rel_namespace(task), side_table_name(kind, task), InvalidOid};
+	const char *fault = NULL;
+	ErrorData *error;
+	bool exists;
+
+	making.relid = get_relname_relid(making.relname, making.schema);
+	exists = OidIsValid(making.relid);
+	if (exists)
+		side_table_close(side_table_open(kind, task, owner, false, &fault));
+	else if (!compat_may_create_in(making.schema, owner))
+		fault = "The owner of the task table may not create it.";
+	if (fault)
+		return fault;
+	if (!exists && MyBackendType == B_BG_WORKER)
+		(void) set_config_option("lock_timeout", SIDE_LOCK_TIMEOUT, PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
+	error = try_to_complete(&making);
+	if (error == NULL)
+		return NULL;
+	if (!is_caused_by_others(error->sqlerrcode, exists))
+		ReThrowError(error);
+	return psprintf("It could not be %s: %s", exists ? "completed" : "created", error->message);
+}
+
+/* ---- all of them ---- */
+
+/* Is there a relation where the task table should be, or is it to be created? */
+bool
+create_may_find(const Location *where, Oid user)
+{
+	OwnerScope scope;
+	Oid schema;
+
+	if (where->create)
+		return true;
+	owner_restrict(user, &scope);
+	schema = find_schema(where, user, false);
+	owner_restrict_end(&scope);
+	return OidIsValid(schema) && OidIsValid(get_relname_relid(where->table, schema));
+}
+
+/*
+ * Make sure that the task table of this database and those beside it exist and are whole, for this
+ * user, unless a table is "known", which is to be completed.  "caller": who calls pg_task_create;
+ * he must have the rights of the owner.  Connected to SPI, in a transaction with a snapshot.
+ */
+Created
+create_tables(const Location *where, Oid user, Oid caller, Oid known)
+{
+	Making making = {.kind = SIDE_TABLES, .relname = where->table};
+	Created result = {0};
+	OwnerScope scope;
+	Oid owner = user;
+	SideKind kind;
+
+	if (!OidIsValid(known))
+		check_caller(caller, user);
+	owner_restrict(user, &scope);
+	making.schema = OidIsValid(known) ? get_rel_namespace(known) : find_schema(where, user, true);
+	owner_restrict_end(&scope);
+	making.relid = get_relname_relid(where->table, making.schema);
+	result.made = !OidIsValid(making.relid);
+	if (result.made)
+		check_may_create(making.schema, user);
+	else
+		owner = claim_table(making.relid, caller);
+	if (OidIsValid(owner))
+	{
+		ErrorData *error;
+
+		owner_restrict(owner, &scope);
+		error = try_to_complete(&making);
+		if (error)
+			ReThrowError(error);
+		owner_restrict_end(&scope);
+	}
+	if (result.made)
+		owner = claim_table(making.relid, InvalidOid);
+	result.relid = making.relid;
+	result.away = !OidIsValid(owner);
+	for (kind = 0; kind < SIDE_TABLES && !result.away; kind++)
+	{
+		owner_restrict(owner, &scope);
+		result.fault[kind] = complete_side(kind, result.relid, owner);
+		owner_restrict_end(&scope);
+	}
+	CommandCounterIncrement();
+	return result;
+}

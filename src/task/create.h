@@ -1,0 +1,27 @@
+/*
+ * create.h
+ *		Makes and completes the task table and the tables beside it.
+ */
+#ifndef PG_TASK_CREATE_H
+#define PG_TASK_CREATE_H
+
+#include "postgres.h"
+
+#include "settings.h"
+#include "task/side_table.h"
+
+/* What was found, or made. */
+typedef struct Created
+{
+	Oid relid;
+	bool made;
+	bool away;						/* from home: nothing was completed */
+	const char *fault[SIDE_TABLES]; /* of a table beside it, by SideKind: why it could not be made;
+									   or NULL */
+} Created;
+
+extern void create_extension(void);
+extern bool create_may_find(const Location *where, Oid user);
+extern Created create_tables(const Location *where, Oid user, Oid caller, Oid known);
+
+#endif /* PG_TASK_CREATE_H */
