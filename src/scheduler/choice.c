@@ -47,28 +47,6 @@
  */
 #define REFUSED_DEMANDS 16
 
-/*
- * Fail the due tasks of a group, up to the limit, because their role cannot run them.  Returns
- * their number.
- */
-static int
-fail_tasks(QueueGroup *group, const Role *role, int limit, ClockNow now)
-{
-	int count = 0;
-	TaskPlace place;
-
-	while (count < limit && groups_due_now(group, now))
-	{
-		place = group->places[group->next];
-		if (!refused_has(place, now.mono) &&
-			!unstarted_fail(place, group->key.role, role->error, role->hint, role->sqlstate, true))
-			break;
-		(void) groups_drop_first(group, now, &place);
-		count++;
-	}
-	return count;
-}
-
 /* Read the next rows of the first group in the order, and of those that are soon to be read. */
 static void
 read_groups(const TaskTable *table, ClockNow now)
@@ -247,18 +225,6 @@ find_executor(Oid role, double average, int limit, MonoTime now)
 }
 
 /*
- * How long may a task of this group wait (ms), by its queue or else by its role?  0: for ever.  Its
- * own column "active" may say otherwise.
- */
-static int64
-default_active(const QueueGroup *group, const Role *role)
-{
-	int64 active = queue_rule(group->queue)->defaults.active;
-
-	return active >= 0 ? active : role->settings.active;
-}
-
-/*
  * May code of the table's owner run when a task of this role is written back?  Its executor has run
  * code of the role before.  The owner and superusers have nothing to gain; for others, the owner of
  * the database may allow it.
@@ -297,7 +263,10 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	entry->start.turn = group->queue->turn;
 	candidate->group = &group->key;
 	candidate->pid = executor->pid;
-	candidate->active = default_active(group, role);
+	/* its own column "active" may say otherwise */
+	candidate->active = queue_rule(group->queue)->defaults.active;
+	if (candidate->active < 0)
+		candidate->active = role->settings.active;
 	candidate->missed = role->settings.missed;
 	candidate->isolated = isolated;
 	candidate->first_run = entry->strict;
@@ -397,13 +366,23 @@ try_first_task(DispatchRound *round, const TaskTable *table, QueueGroup *group, 
 	}
 }
 
-/* The role of this group may not run its tasks: fail those that are due. */
+/* The role of this group cannot run its tasks: fail those that are due, up to a limit. */
 static void
 fail_group(DispatchRound *round, QueueGroup *group, const Role *role)
 {
 	int limit = Min(round->limit - round->count, FAIL_MAX) - round->failed;
-	int count = fail_tasks(group, role, limit, round->now);
+	int count = 0;
+	TaskPlace place;
 
+	while (count < limit && groups_due_now(group, round->now))
+	{
+		place = group->places[group->next];
+		if (!refused_has(place, round->now.mono) &&
+			!unstarted_fail(place, group->key.role, role->error, role->hint, role->sqlstate, true))
+			break;
+		(void) groups_drop_first(group, round->now, &place);
+		count++;
+	}
 	round->failed += count;
 	round->dropped |= count > 0;
 	if (count > 0)

@@ -232,38 +232,12 @@ dispatch_begin(DispatchRound *round)
 	round->limit = DISPATCH_MAX;
 }
 
-/* Put a chosen task back.  Of several tasks of a queue, the last one goes first. */
-static void
-give_back(DispatchEntry *entry)
-{
-	QueueState *queue = entry->group->queue;
-
-	pool_release(queue, &entry->start);
-	/* this ends the hold of a strict queue, too */
-	groups_hint(&entry->group->key, entry->candidate.place, true);
-}
-
-/* Put those of the chosen tasks back that are marked; the others stay in their order. */
-static void
-give_back_marked(DispatchRound *round, const bool *marks)
-{
-	int kept = 0;
-	int i;
-
-	for (i = round->count - 1; i >= 0; i--)
-		if (marks[i])
-			give_back(&round->entries[i]);
-	for (i = 0; i < round->count; i++)
-		if (!marks[i])
-			round->entries[kept++] = round->entries[i];
-	round->dropped |= kept < round->count;
-	round->count = kept;
-}
-
 /*
- * Read the rules again, and put back the tasks of queues whose rule is another one now: they are
- * chosen by that.  If the rules cannot be read yet, all are put back, but not in two rounds in a
- * row, so that tasks start however often rules change.
+ * Have rules of queues been changed since the rules were read?  Then a row may have been chosen
+ * that was inserted after a commit that keeps it from starting: read the rules again, and put back
+ * the tasks of queues whose rule is another one now; they are chosen by that.  If the rules cannot
+ * be read yet, all are put back, but not in two rounds in a row, so that tasks start however often
+ * rules change.  Called in the transaction that claims; the rules are read in another one.
  */
 static void
 check_rules(DispatchRound *round)
@@ -271,8 +245,12 @@ check_rules(DispatchRound *round)
 	QueueRule before[DISPATCH_MAX];
 	bool marks[DISPATCH_MAX];
 	bool unread;
+	int kept = 0;
 	int i;
 
+	if (round->count == 0 || !shared_scheduler_has_events(MyScheduler->slot, SHARED_QUEUES))
+		return;
+	work_end();
 	/* with their padding, which is compared, too */
 	for (i = 0; i < round->count; i++)
 		memcpy(&before[i], queue_rule(round->entries[i].group->queue), sizeof(QueueRule));
@@ -283,21 +261,21 @@ check_rules(DispatchRound *round)
 	for (i = 0; i < round->count; i++)
 		marks[i] =
 			unread || !queue_rules_same(&before[i], queue_rule(round->entries[i].group->queue));
-	give_back_marked(round, marks);
-}
+	/* of several tasks of a queue, the last one goes first */
+	for (i = round->count - 1; i >= 0; i--)
+		if (marks[i])
+		{
+			DispatchEntry *entry = &round->entries[i];
 
-/*
- * Have rules of queues been changed since the rules were read?  Then a row may have been chosen
- * that was inserted after a commit that keeps it from starting.  Called in the transaction that
- * claims; the rules are read in another one.
- */
-static void
-look_for_changed_rules(DispatchRound *round)
-{
-	if (round->count == 0 || !shared_scheduler_has_events(MyScheduler->slot, SHARED_QUEUES))
-		return;
-	work_end();
-	check_rules(round);
+			pool_release(entry->group->queue, &entry->start);
+			/* this ends the hold of a strict queue, too */
+			groups_hint(&entry->group->key, entry->candidate.place, true);
+		}
+	for (i = 0; i < round->count; i++)
+		if (!marks[i])
+			round->entries[kept++] = round->entries[i];
+	round->dropped |= kept < round->count;
+	round->count = kept;
 	work_begin("claiming tasks");
 }
 
@@ -316,7 +294,7 @@ dispatch_round(DispatchRound *round, ClockNow now)
 	round->limit = refused_limit(REFUSED_CLAIM, DISPATCH_MAX);
 	work_begin("claiming tasks");
 	choice_make(round, MyScheduler->table);
-	look_for_changed_rules(round);
+	check_rules(round);
 	if (round->count > 0)
 		claim_entries(round);
 	work_end();

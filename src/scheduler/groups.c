@@ -75,10 +75,10 @@ static struct
 	grouptable_hash *table;
 	dlist_head all; /* all groups; those that were named last at the end */
 	uint32 scan_number;
-	int limit;		  /* groups that are remembered at most */
-	bool lacking;	  /* since the last scan began, one was not remembered, because of that */
-	uint64 displaced; /* groups that were forgotten for others */
-	bool sweeping;	  /* the groups that the last scan did not find are forgotten */
+	int limit;		/* groups that are remembered at most */
+	bool lacking;	/* since the last scan began, one was not remembered, because of that ... */
+	bool displaced; /* ... or was forgotten for another */
+	bool sweeping;	/* the groups that the last scan did not find are forgotten */
 } groups;
 
 DEFINE_HASH_INSERT(insert_group, grouptable, GroupEntry, const TaskGroup *)
@@ -299,15 +299,15 @@ find_place(const TaskGroup *key, TaskPlace place)
 		(queue && clock_is_before(now.mono, queue_blocked_until(queue, key, now))))
 		return false;
 	forget_group(dlist_head_element(QueueGroup, node, &groups.all));
-	groups.displaced++;
+	groups.displaced = true;
 	/* that may leave one more queue without groups */
 	queues_sweep_begin();
 	(void) queues_sweep(now.mono, 2);
 	return true;
 }
 
-/* Return how many groups were forgotten for others. */
-uint64
+/* Were groups forgotten for others since the last scan began? */
+bool
 groups_displaced(void)
 {
 	return groups.displaced;
@@ -385,7 +385,7 @@ void
 groups_scan_begin(void)
 {
 	groups.scan_number++;
-	groups.lacking = false;
+	groups.lacking = groups.displaced = false;
 }
 
 /*

@@ -27,7 +27,7 @@ groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool
 extern void groups_scan_end(void);
 extern bool groups_forget_unseen(MonoTime now, int limit);
 extern bool groups_lack(void);
-extern uint64 groups_displaced(void);
+extern bool groups_displaced(void);
 
 extern int groups_read_ahead(QueueGroup **batch, int limit, ClockNow now);
 extern void groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit);

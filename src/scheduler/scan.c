@@ -7,8 +7,7 @@
  * between.  It reads all rows of groups that have a few, and jumps from group to group where they
  * have many.  It takes a small part of the time, even if it is requested all the time.
  *
- * If there are more groups than are remembered, it pauses when it has replaced half of them, and
- * then goes on from there: each gets its turn.
+ * If groups are forgotten for others, the next scan begins soon: each gets its turn.
  *
  * Every period, and before each scan, other rows are looked at that nobody has reported: runs whose
  * rows were changed, suspects, the next expiry, dependent rows.
@@ -48,9 +47,6 @@
 /* Groups and queues that are forgotten at once. */
 #define FORGET_MAX 1000
 
-/* Groups that were forgotten for others when the scan pauses. */
-#define WINDOW_GROUPS (GROUPS_LIMIT / 2)
-
 /*
  * The next scan waits for this many times the duration of the last one: scans take at most 1/100
  * of the time; at most 1/5 if they are requested, or if groups were forgotten for others.
@@ -75,7 +71,6 @@ static struct
 	TaskGroup after;		  /* position of the scan; its strings are allocated; NULL: none */
 	TimestampTz oldest;		  /* the first planned time of the rows that it has found */
 	int64 cost;				  /* duration of its slices so far (us) */
-	uint64 displaced;		  /* groups that had been forgotten for others before */
 	MonoTime next;			  /* the next periodic scan */
 	MonoTime not_before;	  /* no requested scan before this */
 	MonoTime next_look;		  /* at the rows that look_at_rows reads ... */
@@ -215,27 +210,20 @@ list_groups(const TaskTable *table)
 	return more ? &rows[count - 1].group : NULL;
 }
 
-/* Count the groups that were forgotten for others since the scan began, or went on. */
-static uint64
-count_displaced(void)
-{
-	return groups_displaced() - scan.displaced;
-}
-
-/* The scan is complete, or pauses. */
+/* The scan is complete. */
 static void
-pause_scan(MonoTime now)
+end_scan(MonoTime now)
 {
 	int64 pause = Max(scan.cost * SCAN_SHARE, (int64) MyScheduler->settings.period * 1000);
 
 	scan.not_before.us = now.us + scan.cost * WANTED_SHARE;
 	scan.next.us = now.us + pause;
-	if (count_displaced() > 0)
+	if (groups_displaced())
 		scan.next = scan.not_before;
 	scan.going = scan.tidying = false;
 }
 
-/* A scan begins, or goes on after a pause. */
+/* A scan begins. */
 static void
 begin_scan(void)
 {
@@ -247,10 +235,7 @@ begin_scan(void)
 
 	MyScheduler->row_missed = false;
 	scan.cost = 0;
-	scan.displaced = groups_displaced();
 	scan.going = true;
-	if (scan.after.queue)
-		return;
 	groups_scan_begin();
 	set_position(&before_all);
 	scan.oldest = DT_NOEND;
@@ -259,7 +244,7 @@ begin_scan(void)
 
 /*
  * Read the next groups, or forget some of those that were not found.  Returns true when the scan is
- * complete, or is to pause.
+ * complete.
  */
 static bool
 advance_scan(const TaskTable *table)
@@ -271,7 +256,7 @@ advance_scan(const TaskTable *table)
 	last = scan.jumping ? jump_over_groups(table) : list_groups(table);
 	set_position(last);
 	if (last)
-		return count_displaced() >= WINDOW_GROUPS;
+		return false;
 	groups_scan_end();
 	figures_set(FIGURE_OLDEST, scan.oldest);
 	scan.tidying = true;
@@ -287,17 +272,17 @@ static void
 read_slice(void)
 {
 	MonoTime begun = clock_mono();
-	bool pauses;
+	bool complete;
 
 	if (!scan.going)
 		begin_scan();
 	do
-		pauses = advance_scan(MyScheduler->table);
-	while (!pauses && clock_mono().us - begun.us < SLICE_US);
+		complete = advance_scan(MyScheduler->table);
+	while (!complete && clock_mono().us - begun.us < SLICE_US);
 	scan.cost += clock_mono().us - begun.us;
-	if (!pauses)
+	if (!complete)
 		return;
-	pause_scan(clock_mono());
+	end_scan(clock_mono());
 	scan.next_look = clock_plus_ms(clock_mono(), MyScheduler->settings.period);
 }
 
