@@ -37,9 +37,11 @@ typedef enum DependentsState
 	DEPENDENTS_WALK	 /* the same, and a walk is going on */
 } DependentsState;
 
-/* The tasks for which rows wait, those of them that have ended, and the walk that looks for both.
+/*
+ * The tasks for which rows wait, those of them that have ended, and the walk that looks for both.
+ * Static, because walks are in slices.
  */
-typedef struct Dependents
+static struct
 {
 	DependentsState state;
 	HTAB *watched; /* tasks for which rows wait; NULL: none is known */
@@ -57,10 +59,7 @@ typedef struct Dependents
 	bool found;	   /* it has found one */
 	int64 cost;	   /* of its slices (us) */
 	MonoTime next; /* slice, or walk */
-} Dependents;
-
-/* Static, because walks are in slices. */
-static Dependents state;
+} dependents;
 
 /* Rows that are judged in one transaction: if tasks can be started meanwhile, and if not. */
 #define JUDGE_BUSY 256
@@ -87,81 +86,77 @@ static Dependents state;
 
 /* Rows wait that no report has named: a walk begins now, or again when this one has ended. */
 static void
-want_walk(Dependents *dependents)
+want_walk(void)
 {
-	if (dependents->state != DEPENDENTS_WALK)
+	if (dependents.state != DEPENDENTS_WALK)
 	{
-		dependents->state = DEPENDENTS_REST;
-		dependents->next = CLOCK_LONG_AGO;
+		dependents.state = DEPENDENTS_REST;
+		dependents.next = CLOCK_LONG_AGO;
 	}
-	dependents->complete = false;
-	dependents->missed = true;
+	dependents.complete = false;
+	dependents.missed = true;
 }
 
 static void
-forget_watched(Dependents *dependents)
+forget_watched(void)
 {
-	HTAB *watched = dependents->watched;
+	HTAB *watched = dependents.watched;
 
-	dependents->watched = NULL;
+	dependents.watched = NULL;
 	hash_destroy(watched);
 }
 
 /* Rows wait for this task. */
 static void
-add_watched(Dependents *dependents, int64 id)
+add_watched(int64 id)
 {
-	if (dependents->state == DEPENDENTS_NONE)
-		dependents->state = DEPENDENTS_REST;
-	if (dependents->full)
+	if (dependents.state == DEPENDENTS_NONE)
+		dependents.state = DEPENDENTS_REST;
+	if (dependents.full)
 		return;
-	if (dependents->watched == NULL)
+	if (dependents.watched == NULL)
 	{
 		HASHCTL control = {.keysize = sizeof(int64), .entrysize = sizeof(int64)};
 
-		dependents->watched =
+		dependents.watched =
 			hash_create("pg_task watched tasks", 256, &control, HASH_ELEM | HASH_BLOBS);
 	}
-	(void) hash_search(dependents->watched, &id, HASH_ENTER, NULL);
-	if (hash_get_num_entries(dependents->watched) <= WATCHED_MAX)
+	(void) hash_search(dependents.watched, &id, HASH_ENTER, NULL);
+	if (hash_get_num_entries(dependents.watched) <= WATCHED_MAX)
 		return;
-	dependents->full = true;
-	dependents->complete = false;
-	forget_watched(dependents);
+	dependents.full = true;
+	dependents.complete = false;
+	forget_watched();
 }
 
 /* May rows wait for this task? */
 bool
 dependents_is_watched(int64 id)
 {
-	const Dependents *dependents = &state;
-
-	if (dependents->state == DEPENDENTS_NONE)
+	if (dependents.state == DEPENDENTS_NONE)
 		return false;
-	return !dependents->complete ||
-		   (dependents->watched && hash_search(dependents->watched, &id, HASH_FIND, NULL) != NULL);
+	return !dependents.complete ||
+		   (dependents.watched && hash_search(dependents.watched, &id, HASH_FIND, NULL) != NULL);
 }
 
 static void
 forget_table(bool another)
 {
-	Dependents *dependents = &state;
-
 	if (!another)
 		return;
-	dependents->count = 0;
-	dependents->state = DEPENDENTS_REST;
-	want_walk(dependents);
+	dependents.count = 0;
+	dependents.state = DEPENDENTS_REST;
+	want_walk();
 }
 
 /* Judge the rows that wait for this task, if it has ended. */
 static void
-add_ended(Dependents *dependents, int64 id)
+add_ended(int64 id)
 {
-	if (dependents->count < DEPENDENTS_ENDED)
-		dependents->ended[dependents->count++] = id;
+	if (dependents.count < DEPENDENTS_ENDED)
+		dependents.ended[dependents.count++] = id;
 	else
-		want_walk(dependents);
+		want_walk();
 }
 
 /* A task has ended, or perhaps: its row, which is committed or will be, says so. */
@@ -170,7 +165,7 @@ dependents_ended(int64 id)
 {
 	waiters_end(id);
 	if (dependents_is_watched(id))
-		add_ended(&state, id);
+		add_ended(id);
 }
 
 /*
@@ -180,16 +175,15 @@ dependents_ended(int64 id)
 void
 dependents_take(int events)
 {
-	Dependents *dependents = &state;
 	SharedIds ids;
 	int i;
 
 	shared_scheduler_take_watched(MyScheduler->slot, &ids);
 	if (events & SHARED_DEPENDENTS)
-		want_walk(dependents);
+		want_walk();
 	for (i = 0; i < ids.count; i++)
 	{
-		add_watched(dependents, ids.ids[i]);
+		add_watched(ids.ids[i]);
 		dependents_ended(ids.ids[i]);
 	}
 }
@@ -198,26 +192,24 @@ dependents_take(int events)
 void
 dependents_look(void)
 {
-	Dependents *dependents = &state;
 	WatchedTask *tasks;
 	int64 last;
 	bool more;
 
-	if (dependents->state == DEPENDENTS_NONE &&
+	if (dependents.state == DEPENDENTS_NONE &&
 		rows_watched(MyScheduler->table, PG_INT64_MIN, 1, &tasks, &last, &more) > 0)
-		want_walk(dependents);
+		want_walk();
 }
 
 /* Return when there is something to do next. */
 static MonoTime
 dependents_due(ClockNow now pg_attribute_unused())
 {
-	const Dependents *dependents = &state;
-	MonoTime until = dependents->count > 0 ? CLOCK_LONG_AGO : dependents->next;
+	MonoTime until = dependents.count > 0 ? CLOCK_LONG_AGO : dependents.next;
 
-	if (MyScheduler->table == NULL || dependents->state == DEPENDENTS_NONE)
+	if (MyScheduler->table == NULL || dependents.state == DEPENDENTS_NONE)
 		return CLOCK_NEVER;
-	return clock_max(until, dependents->not_before);
+	return clock_max(until, dependents.not_before);
 }
 
 /*
@@ -228,8 +220,7 @@ dependents_due(ClockNow now pg_attribute_unused())
 static MonoTime
 dependents_needed(ClockNow now)
 {
-	const Dependents *dependents = &state;
-	bool works = dependents->count > 0 || !dependents->complete;
+	bool works = dependents.count > 0 || !dependents.complete;
 
 	return works ? dependents_due(now) : CLOCK_NEVER;
 }
@@ -238,18 +229,18 @@ dependents_needed(ClockNow now)
 void
 dependents_want_walk(void)
 {
-	if (state.state != DEPENDENTS_NONE)
-		want_walk(&state);
+	if (dependents.state != DEPENDENTS_NONE)
+		want_walk();
 }
 
 /* These rows are judged, and it is committed. */
 static void
-note_judged(Dependents *dependents, const JudgedRows *judged, MonoTime now)
+note_judged(const JudgedRows *judged, MonoTime now)
 {
 	int i;
 
 	for (i = 0; i < judged->nwatched; i++)
-		add_watched(dependents, judged->watched[i]);
+		add_watched(judged->watched[i]);
 	for (i = 0; i < judged->ngone; i++)
 	{
 		history_hint(judged->gone[i].keep, now);
@@ -262,23 +253,23 @@ note_judged(Dependents *dependents, const JudgedRows *judged, MonoTime now)
  * the others.  Otherwise nothing is left to do: rows that somebody has locked, the walk finds.
  */
 static void
-drop_ended(Dependents *dependents, int count, bool more)
+drop_ended(int count, bool more)
 {
-	int64 first = dependents->ended[0];
+	int64 first = dependents.ended[0];
 
 	count = more ? 1 : count;
-	dependents->count -= count;
-	memmove(dependents->ended, dependents->ended + count, dependents->count * sizeof(int64));
+	dependents.count -= count;
+	memmove(dependents.ended, dependents.ended + count, dependents.count * sizeof(int64));
 	if (more)
-		dependents->ended[dependents->count++] = first;
+		dependents.ended[dependents.count++] = first;
 }
 
 /* Judge rows that wait for ended tasks: one batch. */
 static void
-judge_ended(Dependents *dependents, ClockNow now)
+judge_ended(ClockNow now)
 {
-	JudgeRequest request = {.ids = dependents->ended,
-							.count = Min(dependents->count, JUDGE_TASKS),
+	JudgeRequest request = {.ids = dependents.ended,
+							.count = Min(dependents.count, JUDGE_TASKS),
 							.limit = groups_ready(now) ? JUDGE_BUSY : JUDGE_IDLE,
 							.now = now.wall};
 	JudgedRows judged = {0};
@@ -298,31 +289,31 @@ judge_ended(Dependents *dependents, ClockNow now)
 	work_set_lazy(judged.ngone == 0);
 	work_end();
 	refused_batch_written(REFUSED_DEPENDENTS);
-	drop_ended(dependents, request.count, judged.more);
-	note_judged(dependents, &judged, now.mono);
+	drop_ended(request.count, judged.more);
+	note_judged(&judged, now.mono);
 }
 
 /* The walk has found all watched tasks. */
 static void
-end_walk(Dependents *dependents, MonoTime now)
+end_walk(MonoTime now)
 {
 	int64 pause = (int64) MyScheduler->settings.period * 1000;
 
-	dependents->state = DEPENDENTS_REST;
-	dependents->complete = !dependents->missed && !dependents->full;
-	if (!dependents->missed)
-		dependents->next.us = now.us + Max(pause, dependents->cost * WALK_SHARE);
-	if (dependents->found || dependents->missed || dependents->count > 0)
+	dependents.state = DEPENDENTS_REST;
+	dependents.complete = !dependents.missed && !dependents.full;
+	if (!dependents.missed)
+		dependents.next.us = now.us + Max(pause, dependents.cost * WALK_SHARE);
+	if (dependents.found || dependents.missed || dependents.count > 0)
 		return;
-	dependents->state = DEPENDENTS_NONE;
-	dependents->complete = true;
-	if (dependents->watched)
-		forget_watched(dependents);
+	dependents.state = DEPENDENTS_NONE;
+	dependents.complete = true;
+	if (dependents.watched)
+		forget_watched();
 }
 
 /* Read the next watched tasks: those that have ended are judged later. */
 static void
-walk_slice(Dependents *dependents, ClockNow now)
+walk_slice(ClockNow now)
 {
 	MonoTime begun = clock_mono();
 	WatchedTask *tasks;
@@ -331,31 +322,31 @@ walk_slice(Dependents *dependents, ClockNow now)
 	int count;
 	int i;
 
-	if (dependents->state == DEPENDENTS_REST)
+	if (dependents.state == DEPENDENTS_REST)
 	{
-		dependents->state = DEPENDENTS_WALK;
-		dependents->missed = dependents->full = dependents->found = false;
-		dependents->position = PG_INT64_MIN;
-		dependents->cost = 0;
+		dependents.state = DEPENDENTS_WALK;
+		dependents.missed = dependents.full = dependents.found = false;
+		dependents.position = PG_INT64_MIN;
+		dependents.cost = 0;
 	}
 	work_begin("looking for tasks that wait for others");
-	count = rows_watched(MyScheduler->table, dependents->position, WALK_ROWS, &tasks, &last, &more);
+	count = rows_watched(MyScheduler->table, dependents.position, WALK_ROWS, &tasks, &last, &more);
 	work_end();
-	dependents->found |= count > 0;
+	dependents.found |= count > 0;
 	for (i = 0; i < count; i++)
 	{
-		add_watched(dependents, tasks[i].id);
+		add_watched(tasks[i].id);
 		if (tasks[i].ended)
-			add_ended(dependents, tasks[i].id);
+			add_ended(tasks[i].id);
 	}
-	dependents->next = clock_mono();
-	dependents->cost += dependents->next.us - begun.us;
+	dependents.next = clock_mono();
+	dependents.cost += dependents.next.us - begun.us;
 	if (groups_ready(now))
-		dependents->next.us += (dependents->next.us - begun.us) * SLICE_SHARE;
+		dependents.next.us += (dependents.next.us - begun.us) * SLICE_SHARE;
 	if (more && last < PG_INT64_MAX)
-		dependents->position = last + 1;
+		dependents.position = last + 1;
 	else
-		end_walk(dependents, clock_mono());
+		end_walk(clock_mono());
 }
 
 /*
@@ -365,17 +356,16 @@ walk_slice(Dependents *dependents, ClockNow now)
 static void
 dependents_run(ClockNow now)
 {
-	Dependents *dependents = &state;
 	MonoTime ended;
 
-	if (dependents->count > 0)
-		judge_ended(dependents, now);
+	if (dependents.count > 0)
+		judge_ended(now);
 	/* the walk fills the list that is judged */
-	if (dependents->count < DEPENDENTS_ENDED / 2 && !clock_is_before(now.mono, dependents->next))
-		walk_slice(dependents, now);
+	if (dependents.count < DEPENDENTS_ENDED / 2 && !clock_is_before(now.mono, dependents.next))
+		walk_slice(now);
 	ended = clock_mono();
 	if (groups_ready(now))
-		dependents->not_before.us = ended.us + (ended.us - now.mono.us);
+		dependents.not_before.us = ended.us + (ended.us - now.mono.us);
 }
 
 const SchedulerJob dependents_job = {.due = dependents_due,

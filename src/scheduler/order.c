@@ -82,6 +82,20 @@ order_places_ascend(TaskPlace read_position, const TaskPlace *places, int count)
 	return count == 0 || order_compare_places(&read_position, &places[0]) < 0;
 }
 
+/* The first group of a lane that has one that is ready. */
+static inline QueueGroup *
+order_first_group(const GroupLane *lane)
+{
+	return pairingheap_container(QueueGroup, order, lane->groups.ph_root);
+}
+
+/* The first lane of a role that has one that is ready. */
+static inline GroupLane *
+order_first_lane(const GroupRole *role)
+{
+	return pairingheap_container(GroupLane, order, role->lanes.ph_root);
+}
+
 /*
  * Return the position in the order of a task at this place of a group, whose queue had its last
  * turn then (DT_NOBEGIN: it takes none).  With aging, a priority is worth so much time.
@@ -105,7 +119,7 @@ order_key_at(const TaskGroup *key, TimestampTz turn, TaskPlace place)
  * Return the position of a group among those of other queues.  One that has to be read comes first:
  * if it turns out to be empty, the group behind it in its queue may have any priority.
  */
-OrderKey
+static OrderKey
 order_key(const QueueGroup *group)
 {
 	TaskPlace place = group_next_place(group);
@@ -115,12 +129,12 @@ order_key(const QueueGroup *group)
 	return order_key_at(&group->key, group->queue->turn, place);
 }
 
-/* Compare two groups: positive if the first task of "a" starts first. */
-int
-order_compare_groups(const QueueGroup *a, const QueueGroup *b)
+/* Compare the first groups of two lanes: positive if the first task of "a" starts first. */
+static int
+compare_lanes_of_queues(const GroupLane *a, const GroupLane *b)
 {
-	OrderKey left = order_key(a);
-	OrderKey right = order_key(b);
+	OrderKey left = order_key(order_first_group(a));
+	OrderKey right = order_key(order_first_group(b));
 
 	return order_compare_keys(&left, &right);
 }
@@ -135,7 +149,7 @@ order_compare_keys_in_queue(const OrderKey *a, const OrderKey *b)
 }
 
 /* The same for two groups; turns of the queue do not count. */
-int
+static int
 order_compare_in_queue(const QueueGroup *a, const QueueGroup *b)
 {
 	OrderKey left = order_key_at(&a->key, DT_NOBEGIN, group_next_place(a));
@@ -166,17 +180,16 @@ compare_lanes_in_queue(const pairingheap_node *a, const pairingheap_node *b,
 static int
 compare_lanes(const pairingheap_node *a, const pairingheap_node *b, void *arg pg_attribute_unused())
 {
-	return order_compare_groups(
-		order_first_group(pairingheap_const_container(GroupLane, order, a)),
-		order_first_group(pairingheap_const_container(GroupLane, order, b)));
+	return compare_lanes_of_queues(pairingheap_const_container(GroupLane, order, a),
+								   pairingheap_const_container(GroupLane, order, b));
 }
 
 static int
 compare_roles(const pairingheap_node *a, const pairingheap_node *b, void *arg pg_attribute_unused())
 {
-	return order_compare_groups(
-		order_first_group(order_first_lane(pairingheap_const_container(GroupRole, order, a))),
-		order_first_group(order_first_lane(pairingheap_const_container(GroupRole, order, b))));
+	return compare_lanes_of_queues(
+		order_first_lane(pairingheap_const_container(GroupRole, order, a)),
+		order_first_lane(pairingheap_const_container(GroupRole, order, b)));
 }
 
 /* Positive if "a" is opened first. */
@@ -324,15 +337,13 @@ link_role(GroupRole *role)
 		pairingheap_add(&order.roles, &role->order);
 }
 
-/* Put a lane, which has a group that is ready, into the heap of its role: it is the first one of
- * its queue. */
+/* A lane with a group that is ready is the first one of its queue: put it into its role's heap. */
 static void
 begin_ready(GroupLane *lane)
 {
 	GroupRole *role = lane->role;
 	bool first = pairingheap_is_empty(&role->lanes) ||
-				 order_compare_groups(order_first_group(lane),
-									  order_first_group(order_first_lane(role))) > 0;
+				 compare_lanes_of_queues(lane, order_first_lane(role)) > 0;
 
 	Assert(lane->state == LANE_AT_REST && lane->queue->first == NULL);
 	lane->state = LANE_READY;

@@ -147,26 +147,9 @@ typedef struct GroupLane
 	dlist_node role_node;	/* in one of the lists of its role */
 } GroupLane;
 
-/* The first group of a lane that has one that is ready. */
-static inline QueueGroup *
-order_first_group(const GroupLane *lane)
-{
-	return pairingheap_container(QueueGroup, order, lane->groups.ph_root);
-}
-
-/* The first lane of a role that has one that is ready. */
-static inline GroupLane *
-order_first_lane(const GroupRole *role)
-{
-	return pairingheap_container(GroupLane, order, role->lanes.ph_root);
-}
-
 extern bool order_places_ascend(TaskPlace read_position, const TaskPlace *places, int count);
-extern OrderKey order_key(const QueueGroup *group);
 extern OrderKey order_key_at(const TaskGroup *key, TimestampTz turn, TaskPlace place);
-extern int order_compare_groups(const QueueGroup *a, const QueueGroup *b);
 extern int order_compare_keys_in_queue(const OrderKey *a, const OrderKey *b);
-extern int order_compare_in_queue(const QueueGroup *a, const QueueGroup *b);
 
 extern void order_create(MemoryContext context, int64 aging);
 extern GroupRole *order_find_role(Oid oid);

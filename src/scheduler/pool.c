@@ -363,19 +363,6 @@ pool_reclaim(MonoTime now)
 			reclaim_tasks(executor);
 }
 
-/* How many more short tasks can the executors get, if each may hold this many? */
-int
-pool_room(int limit, MonoTime now)
-{
-	int room = 0;
-
-	foreach_executor(executor)
-		if (executor->ready && !executor->leaving && !executor->isolated &&
-			!pool_runs_long_task(executor, now))
-			room += Max(limit - pool_count_tasks(executor), 0);
-	return room;
-}
-
 /* Does any executor have a task, or one that is being claimed? */
 bool
 pool_is_busy(void)

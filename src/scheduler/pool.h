@@ -85,7 +85,6 @@ extern bool pool_has_run(TaskRun run);
 extern void pool_start_counting(PoolTask *task, const char *queue);
 extern void pool_reap(void);
 extern void pool_reclaim(MonoTime now);
-extern int pool_room(int limit, MonoTime now);
 extern bool pool_is_busy(void);
 extern void pool_dismiss(void);
 extern MonoTime pool_until(MonoTime now);

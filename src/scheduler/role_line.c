@@ -42,8 +42,8 @@ static uint32 changes_seen;
 static bool changes_missed;
 
 /* Count the tasks of a group that could start now, as far as rows were read. */
-int
-role_line_tasks(const QueueGroup *group, ClockNow now)
+static int
+count_startable(const QueueGroup *group, ClockNow now)
 {
 	int count =
 		Min(group->count - group->next, queue_free_places(group->queue, &group->key, now.mono));
@@ -73,7 +73,7 @@ role_line_block(QueueGroup *group, ClockNow now)
 	{
 		double average = queue_average(group->queue);
 
-		demand.tasks += role_line_tasks(group, now);
+		demand.tasks += count_startable(group, now);
 		demand.average = average < 0 || demand.average < 0 ? -1 : Max(demand.average, average);
 		order_detach(group);
 		looked[count++] = group;

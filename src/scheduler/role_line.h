@@ -27,7 +27,6 @@ typedef struct RoleLine
 	uint32 changes;	 /* ... as of this counter of changed databases and roles */
 } RoleLine;
 
-extern int role_line_tasks(const QueueGroup *group, ClockNow now);
 extern RoleDemand role_line_block(QueueGroup *group, ClockNow now);
 extern void role_line_add(GroupRole *role, MonoTime not_before);
 extern void role_line_bar(GroupRole *role, MonoTime now);

@@ -81,16 +81,16 @@ check_startable(void)
 	scan_groups(start);
 	CHECK(start_next(start, &queue) == 1);
 	begin_round(start);
-	CHECK(role_line_tasks(next_known(start), start) == 2);
+	CHECK(count_startable(next_known(start), start) == 2);
 	groups_task_ended(queue);
-	CHECK(role_line_tasks(next_known(start), start) == 3);
+	CHECK(count_startable(next_known(start), start) == 3);
 	CHECK(start_next(start, NULL) == 2);
 	groups_task_ended(queue);
 	begin_round(start);
-	CHECK(role_line_tasks(next_known(start), start) == 2); /* 3 and 4; 5 is not due */
-	CHECK(role_line_tasks(next_known(start), after(start, 1)) == 3);
+	CHECK(count_startable(next_known(start), start) == 2); /* 3 and 4; 5 is not due */
+	CHECK(count_startable(next_known(start), after(start, 1)) == 3);
 	order_skip(next_known(start));
-	CHECK(role_line_tasks(next_known(start), start) == 1);
+	CHECK(count_startable(next_known(start), start) == 1);
 	return NULL;
 }
 
