@@ -48,7 +48,10 @@ my %values = (
 	flow => [ 'NULL', 'NULL', q{'flow ' || n % 7} ],
 	input => [ 'NULL', q{'{"a": 1}'}, q{jsonb_build_object('long', repeat('y', 5000))} ],
 	notify => [ ('NULL') x 5, q{'ends'} ],
-	attempt => [ '0', '0', '2147483647' ]);
+	attempt => [ '0', '0', '2147483647' ],
+	error => [ 'NULL', q{'of a run before'} ],
+	sqlstate => [ 'NULL', q{'22012'} ],
+	notice => [ 'NULL', q{'of a run before'} ]);
 my @columns = sort keys %values;
 
 # A number that has nothing to do with its neighbours.
@@ -82,9 +85,10 @@ sub run_both
 	{
 		sql_in($db, qq{TRUNCATE task RESTART IDENTITY; UPDATE task_queue SET paused = true;
 			ALTER SEQUENCE task_id_seq RESTART $first_next});
-		sql_in($db, $_) for @inserts;
+		# before the rows, of which some expire while the queue is paused
 		sql_in($db, q{SELECT pg_create_logical_replication_slot(current_database(),
 			'test_decoding')});
+		sql_in($db, $_) for @inserts;
 	}
 	sql_in('direct', 'SELECT pg_stat_statements_reset()');
 	sql_in($_, 'UPDATE task_queue SET paused = false') for @databases;
