@@ -13,7 +13,6 @@
 
 #include "catalog/pg_collation.h"
 #include "fmgr.h"
-#include "nodes/bitmapset.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
@@ -32,49 +31,17 @@ typedef struct RuleEntry
 #define SH_KEY queue
 #include "scheduler/name_hash.h"
 
-/* A rule for the queues that match a pattern. */
-typedef struct RulePattern
-{
-	const QueueRule *rule;
-	text *pattern;
-	int length; /* of the pattern (bytes) */
-	int prefix; /* the pattern begins with this many ordinary bytes */
-	int next;	/* the next pattern with the same prefix; -1: none */
-} RulePattern;
-
-/* The patterns that begin with the same ordinary bytes, up to the first wildcard. */
-typedef struct RulePrefix
-{
-	char *prefix;
-	uint32 hash;
-	char status;
-	int first; /* the longest of these patterns */
-} RulePrefix;
-
-#define SH_PREFIX prefixtable
-#define SH_ELEMENT_TYPE RulePrefix
-#define SH_KEY prefix
-#include "scheduler/name_hash.h"
-
-/* All patterns. */
-typedef struct RulePatterns
-{
-	int count;
-	RulePattern *all; /* the longest first */
-	prefixtable_hash *prefixes;
-	int nlengths;
-	int *lengths; /* of the prefixes: each once, in ascending order */
-} RulePatterns;
-
 /* Static, because the rules hold from one iteration to the next. */
 static struct
 {
 	MemoryContext context; /* contains all of them; NULL: there are none */
-	ruletable_hash *names;
-	RulePatterns patterns;
+	ruletable_hash *names; /* of queues, and patterns */
+	int prefix_max;		   /* the longest prefix (bytes) that is a pattern with "%"; -1: none */
+	int nothers;
+	const QueueRule **others; /* the other patterns, the longest first */
 	uint32 generation;
 	double shortest_keep;
-} rules = {.shortest_keep = -1};
+} rules = {.prefix_max = -1, .shortest_keep = -1};
 
 /* What holds for a queue that has no rule. */
 static const QueueRule no_rule = {.max = -1,
@@ -87,51 +54,22 @@ static const QueueRule no_rule = {.max = -1,
 static int
 compare_patterns(const void *a, const void *b)
 {
-	const RulePattern *left = a;
-	const RulePattern *right = b;
+	const char *left = (*(const QueueRule *const *) a)->queue;
+	const char *right = (*(const QueueRule *const *) b)->queue;
 
-	if (left->length != right->length)
-		return left->length > right->length ? -1 : 1;
-	return strcmp(left->rule->queue, right->rule->queue);
-}
-
-static RulePattern
-make_pattern(const QueueRule *rule)
-{
-	return (RulePattern){.rule = rule,
-						 .pattern = cstring_to_text(rule->queue),
-						 .length = (int) strlen(rule->queue),
-						 .prefix = (int) strcspn(rule->queue, "%_\\")};
+	if (strlen(left) != strlen(right))
+		return strlen(left) > strlen(right) ? -1 : 1;
+	return strcmp(left, right);
 }
 
 /*
- * Index the patterns by their prefixes: there may be one for each customer, and a queue is compared
- * with those alone that begin as it does.  Allocates in the current memory context.
+ * Is the pattern a prefix and a percent sign?  There may be one such for each customer: they are
+ * found by a hash, and the others by comparing a queue with each.
  */
-static void
-index_patterns(RulePatterns *patterns)
+static bool
+is_prefix(const char *pattern)
 {
-	Bitmapset *seen = NULL;
-	int length = -1;
-	int i;
-
-	qsort(patterns->all, patterns->count, sizeof(RulePattern), compare_patterns);
-	patterns->prefixes = prefixtable_create(CurrentMemoryContext, Max(patterns->count, 1), NULL);
-	/* backwards: the first of each list is the longest */
-	for (i = patterns->count - 1; i >= 0; i--)
-	{
-		RulePattern *pattern = &patterns->all[i];
-		char *prefix = pnstrdup(pattern->rule->queue, pattern->prefix);
-		bool found;
-		RulePrefix *entry = prefixtable_insert(patterns->prefixes, prefix, &found);
-
-		pattern->next = found ? entry->first : -1;
-		entry->first = i;
-		seen = bms_add_member(seen, pattern->prefix);
-	}
-	patterns->lengths = palloc(Max(bms_num_members(seen), 1) * sizeof(int));
-	while ((length = bms_next_member(seen, length)) >= 0)
-		patterns->lengths[patterns->nlengths++] = length;
+	return strcspn(pattern, "%_\\") + 1 == strlen(pattern) && pattern[strlen(pattern) - 1] == '%';
 }
 
 /*
@@ -197,8 +135,10 @@ queue_rules_set(MemoryContext context, QueueRule *new_rules, int count, RuleChan
 {
 	MemoryContext caller = MemoryContextSwitchTo(context);
 	ruletable_hash *names = ruletable_create(context, Max(count, 1), NULL);
-	RulePatterns patterns = {.all = palloc(Max(count, 1) * sizeof(RulePattern))};
+	const QueueRule **others = palloc((count + 1) * sizeof(QueueRule *));
 	double shortest_keep = -1;
+	int prefix_max = -1;
+	int nothers = 0;
 	int i;
 
 	for (i = 0; i < count; i++)
@@ -209,11 +149,13 @@ queue_rules_set(MemoryContext context, QueueRule *new_rules, int count, RuleChan
 
 		if (keep >= 0 && (shortest_keep < 0 || keep < shortest_keep))
 			shortest_keep = keep;
-		if (rule->pattern)
-			patterns.all[patterns.count++] = make_pattern(rule);
+		if (rule->pattern && is_prefix(rule->queue))
+			prefix_max = Max(prefix_max, (int) strlen(rule->queue) - 1);
+		else if (rule->pattern)
+			others[nothers++] = rule;
 		ruletable_insert(names, rule->queue, &found)->rule = rule;
 	}
-	index_patterns(&patterns);
+	qsort(others, nothers, sizeof(QueueRule *), compare_patterns);
 	MemoryContextSwitchTo(caller);
 	if (!tell_changes(names, count, changed))
 	{
@@ -226,44 +168,57 @@ queue_rules_set(MemoryContext context, QueueRule *new_rules, int count, RuleChan
 		MemoryContextDelete(rules.context);
 	rules.context = context;
 	rules.names = names;
-	rules.patterns = patterns;
+	rules.prefix_max = prefix_max;
+	rules.nothers = nothers;
+	rules.others = others;
 	rules.shortest_keep = shortest_keep;
 	rules.generation++;
 }
 
-static bool
-matches(const RulePattern *pattern, Datum name)
+/* The rule of the longest prefix of a queue that is a pattern with a percent sign; NULL: none. */
+static const QueueRule *
+find_prefix(const char *queue)
 {
-	return DatumGetBool(DirectFunctionCall2Coll(textlike, C_COLLATION_OID, name,
-												PointerGetDatum(pattern->pattern)));
-}
-
-/* Return the first pattern that matches, of those with this prefix and before "best"; or "best". */
-static int
-first_match(char *prefix, Datum name, int best)
-{
-	RulePrefix *entry = prefixtable_lookup(rules.patterns.prefixes, prefix);
+	char *pattern = palloc(strlen(queue) + 2);
+	const QueueRule *found = NULL;
 	int i;
 
-	for (i = entry ? entry->first : -1; i >= 0 && i < best; i = rules.patterns.all[i].next)
-		if (matches(&rules.patterns.all[i], name))
-			return i;
-	return best;
+	strcpy(pattern, queue);
+	for (i = Min((int) strlen(queue), rules.prefix_max); i >= 0 && found == NULL; i--)
+	{
+		RuleEntry *entry;
+
+		strcpy(pattern + i, "%");
+		entry = ruletable_lookup(rules.names, pattern);
+		if (entry && is_prefix(pattern))
+			found = entry->rule;
+	}
+	pfree(pattern);
+	return found;
+}
+
+static bool
+matches(const QueueRule *rule, const char *queue)
+{
+	text *name = cstring_to_text(queue);
+	text *pattern = cstring_to_text(rule->queue);
+	bool result = DatumGetBool(DirectFunctionCall2Coll(
+		textlike, C_COLLATION_OID, PointerGetDatum(name), PointerGetDatum(pattern)));
+
+	pfree(name);
+	pfree(pattern);
+	return result;
 }
 
 /*
  * Return the rule of a queue; one that says nothing if it has none.  Valid until the rules are read
- * again.  Compares the name with the patterns that begin as it does, up to their first wildcard;
- * callers keep the result.
+ * again.  Callers keep the result.
  */
 const QueueRule *
 queue_rules_find(const char *queue)
 {
+	const QueueRule *found;
 	RuleEntry *entry;
-	text *name;
-	char *prefix;
-	int length = (int) strlen(queue);
-	int best = rules.patterns.count;
 	int i;
 
 	if (rules.context == NULL)
@@ -271,20 +226,14 @@ queue_rules_find(const char *queue)
 	entry = ruletable_lookup(rules.names, unconstify(char *, queue));
 	if (entry)
 		return entry->rule;
-	if (rules.patterns.count == 0)
-		return &no_rule;
-	name = cstring_to_text(queue);
-	prefix = pstrdup(queue);
-	/* the longest prefix first */
-	for (i = rules.patterns.nlengths - 1; i >= 0; i--)
-		if (rules.patterns.lengths[i] <= length)
-		{
-			prefix[rules.patterns.lengths[i]] = '\0';
-			best = first_match(prefix, PointerGetDatum(name), best);
-		}
-	pfree(name);
-	pfree(prefix);
-	return best < rules.patterns.count ? rules.patterns.all[best].rule : &no_rule;
+	found = find_prefix(queue);
+	/* those that would win over it */
+	for (i = 0;
+		 i < rules.nothers && (found == NULL || compare_patterns(&rules.others[i], &found) < 0);
+		 i++)
+		if (matches(rules.others[i], queue))
+			return rules.others[i];
+	return found ? found : &no_rule;
 }
 
 /* A number that changes when the rules are read again. */

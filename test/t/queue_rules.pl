@@ -181,9 +181,10 @@ subtest 'defaults for tasks: the row, then the queue, then the role' => sub {
 
 subtest 'patterns: the name wins, then the longest' => sub {
 	sql(q{INSERT INTO task_queue (queue, retry, delay) VALUES ('a%', 1, '0'), ('a.%.z', 2, '0'),
-		('a.%', 3, '0'), ('a.b', 0, '0'), ('under_score', 1, '0'), ('%\\_x', 4, '0')});
+		('a.%', 3, '0'), ('a.b', 0, '0'), ('under_score', 1, '0'), ('%\\_x', 4, '0'),
+		('p_%', 2, '0'), ('pq%', 1, '0'), ('w\\%', 3, '0')});
 	my %runs = ('a' => 2, 'a.q' => 4, 'a.q.z' => 3, 'a.b' => 1, 'b' => 1, 'under_score' => 2,
-		'underXscore' => 1, 'u_x' => 5, 'u-x' => 1);
+		'underXscore' => 1, 'u_x' => 5, 'u-x' => 1, 'pqr' => 3, 'w%' => 4, 'w\\x' => 1);
 	is(runs($_), $runs{$_}, "queue $_") for sort keys %runs;
 	sql(q{DELETE FROM task_queue WHERE queue = 'a.b'});
 	is(runs('a.b'), 4, 'DELETE of a name: the pattern holds');
