@@ -218,7 +218,7 @@ subtest 'the language of reports' => sub {
 		request => 'SELECT pg_task_progress(1, 2, ' . literal($message) . q{), hold('told')});
 
 	wait_for_running($node, 1, id => $id, event => 'PgSleep');
-	for my $set ('on', $node->pg_version < 19 ? 'off' : ())
+	for my $set ('on', sql('SHOW server_version_num') < 190000 ? 'off' : ())
 	{
 		is(sql("SET standard_conforming_strings = $set; SELECT split_part(text, ': ', 2)
 			FROM pg_task_top() WHERE what = 'runs'"), $message, "a message, strings $set");
