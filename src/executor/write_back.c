@@ -25,6 +25,7 @@
 #include "executor/write_back.h"
 #include "settings.h"
 #include "shared/waiters.h"
+#include "task/direct.h"
 #include "task/outcome.h"
 #include "task/owner.h"
 #include "task/rows.h"
@@ -176,7 +177,7 @@ write_members(const SharedTask *const *tasks, const TaskResult *results, int cou
 		finishes[i].role = tasks[i]->role_name;
 		finishes[i].result = &results[i];
 	}
-	rows_finish(table, finishes, count);
+	direct_finish(table, finishes, count);
 	for (i = 0; i < count; i++)
 	{
 		bool over = finishes[i].finished && !finishes[i].repeats && !finishes[i].removes;

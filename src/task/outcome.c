@@ -116,17 +116,6 @@ find_next_of_row(RowKey row, const RowRepeat *repeat, const Ended *ended, RowNex
 	return false;
 }
 
-/* Plan the next run of the task in this row, if it repeats.  The row must still exist. */
-static void
-plan_next(const TaskTable *table, RowKey row, const Ended *ended)
-{
-	RowRepeat repeat;
-	RowNext next;
-
-	if (row_repeat(table, row, &repeat) && find_next_of_row(row, &repeat, ended, &next))
-		row_insert_next(table, row, &next);
-}
-
 /*
  * A task has expired, and its row says so: plan the next run, if it repeats.  The pause prevents an
  * endless fast series of rows.
@@ -135,8 +124,11 @@ void
 outcome_expired(const TaskTable *table, RowKey row, TimestampTz now)
 {
 	Ended ended = {.end = TimestampTzPlusMilliseconds(now, EXPIRED_PAUSE_MS)};
+	RowRepeat repeat;
+	RowNext next;
 
-	plan_next(table, row, &ended);
+	if (row_repeat(table, row, &repeat) && find_next_of_row(row, &repeat, &ended, &next))
+		row_insert_next(table, row, &next);
 }
 
 /*
@@ -194,9 +186,11 @@ outcome_find_next(RowKey row, const RowRepeat *repeat, const TaskResult *result,
 static void
 plan_after_run(const TaskTable *table, RowKey row, const TaskResult *result)
 {
-	Ended ended = {.ran = true, .start = result->start, .end = result->stop};
+	RowRepeat repeat;
+	RowNext next;
 
-	plan_next(table, row, &ended);
+	if (row_repeat(table, row, &repeat) && outcome_find_next(row, &repeat, result, &next))
+		row_insert_next(table, row, &next);
 }
 
 /*

@@ -263,7 +263,6 @@ extern int rows_end_runs(const TaskTable *table, RunsEnd end, const TaskRun *run
 /* rows_finish.c */
 extern bool row_request(const TaskTable *table, TaskRun run, RowRequest *request);
 extern bool row_finish(const TaskTable *table, RowFinish *finish);
-extern void rows_finish(const TaskTable *table, RowFinish *finishes, int count);
 extern bool row_end(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool row_plan_again(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool row_go_on(const TaskTable *table, TaskRun run, const TaskResult *result);

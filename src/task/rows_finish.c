@@ -120,15 +120,6 @@ row_finish(const TaskTable *table, RowFinish *finish)
 	return finish->finished;
 }
 
-/*
- * Set runs to DONE as far as that needs no statement.  What is left is to be finished one by one.
- */
-void
-rows_finish(const TaskTable *table, RowFinish *finishes, int count)
-{
-	direct_finish(table, finishes, count);
-}
-
 /* clang-format off */
 /* The outcome of a run that is not DONE. */
 static const Statement end_run = {STATEMENT_END,
