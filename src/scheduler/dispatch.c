@@ -69,7 +69,9 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 	task->due = entry->candidate.place.dt;
 	task->defaults = queue_rule(entry->group->queue)->defaults;
 	task->timeout = claim->timeout >= 0 ? claim->timeout : task->defaults.timeout;
-	task->notify = queue_is_limited(entry->group->queue, &entry->group->key) ||
+	/* its end may make room for others, or free rows that wait for it */
+	task->notify = entry->group->key.max != TASK_UNLIMITED ||
+				   queue_rule(entry->group->queue)->max >= 0 ||
 				   dependents_is_watched(claim->run.id);
 	task->elapsed = 0;
 	task->trusted = entry->trusted;

@@ -164,13 +164,6 @@ queues_turn_back(TimestampTz now, int64 step, void (*follow)(QueueState *, Times
 	}
 }
 
-/* Are the ends of tasks of this group awaited, because they make room for others? */
-bool
-queue_is_limited(QueueState *queue, const TaskGroup *group)
-{
-	return group->max != TASK_UNLIMITED || queue_rule(queue)->max >= 0;
-}
-
 /* How many more tasks may run in the queue, by the limit of this group and the rule of the queue?
  */
 static int

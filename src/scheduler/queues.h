@@ -64,7 +64,6 @@ extern int queue_free_places(QueueState *queue, const TaskGroup *group, MonoTime
 extern TimestampTz queue_next_turn(QueueState *queue, TimestampTz now);
 extern void
 queues_turn_back(TimestampTz now, int64 step, void (*follow)(QueueState *, TimestampTz));
-extern bool queue_is_limited(QueueState *queue, const TaskGroup *group);
 extern const QueueRule *queue_rule(QueueState *queue);
 extern double queue_average(const QueueState *queue);
 extern void queue_learn(QueueState *queue, uint32 elapsed);

@@ -122,24 +122,18 @@ lock_tasks(void)
 }
 
 /*
- * Read tasks and lock them, by a statement on the table that a user names; it has a %s for that.
+ * Read tasks and lock them, by a statement on the table that a user names, for kept_plan_execute.
  * Returns the number of rows.
  */
 static int
 read_tasks(KeptPlan *kept, Relation rel, const char *sql, int count, Oid *types, Datum *values)
 {
-	Oid root = trigger_root_table(rel);
-	char *name =
-		quote_qualified_identifier(get_namespace_name(get_rel_namespace(root)), get_rel_name(root));
-	char *rows = psprintf("%s%s", get_rel_relkind(root) == RELKIND_RELATION ? "ONLY " : "", name);
+	int found;
 
 	do
-	{
-		if (kept_plan_execute(kept, psprintf(sql, rows), root, true, count, types, values) !=
-			SPI_OK_SELECT)
-			elog(ERROR, "could not read %s", rows);
-	} while (!lock_tasks());
-	return (int) SPI_processed;
+		found = kept_plan_execute(kept, sql, trigger_root_table(rel), count, types, values);
+	while (!lock_tasks());
+	return found;
 }
 
 /* ---- the column "after" ---- */

@@ -9,8 +9,11 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_class.h"
 #include "miscadmin.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
@@ -78,15 +81,14 @@ snapshot_of(const KeptPlan *kept)
 
 /* Execute the statement by the plan that is kept. */
 static int
-execute(KeptPlan *kept, const char *sql, Oid relid, bool by_index, int count, Oid *types,
-		Datum *values)
+execute(KeptPlan *kept, const char *sql, Oid relid, int count, Oid *types, Datum *values)
 {
 	int nest_level = 0;
 	int code;
 
 	if (kept->sql == NULL || kept->relid != relid || strcmp(kept->sql, sql) != 0)
 		keep(kept, sql, relid, count, types);
-	if (by_index && is_planned_anew(kept))
+	if (is_planned_anew(kept))
 	{
 		nest_level = NewGUCNestLevel();
 		fix_planner();
@@ -102,13 +104,16 @@ execute(KeptPlan *kept, const char *sql, Oid relid, bool by_index, int count, Oi
 }
 
 /*
- * Execute a statement that names no table but this one, connected to SPI.  "by_index": by indexes
- * only.  Returns the code of SPI.
+ * Execute a statement on a task table, which stands for the %s in its text and is the only table
+ * that it names, connected to SPI.  Returns the number of rows.
  */
 int
-kept_plan_execute(KeptPlan *kept, const char *sql, Oid relid, bool by_index, int count, Oid *types,
-				  Datum *values)
+kept_plan_execute(KeptPlan *kept, const char *text, Oid relid, int count, Oid *types, Datum *values)
 {
+	char *name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+											get_rel_name(relid));
+	char *rows = psprintf("%s%s", get_rel_relkind(relid) == RELKIND_RELATION ? "ONLY " : "", name);
+	char *sql = psprintf(text, rows);
 	bool busy = kept->busy;
 	NamedTable outer = named_table_expect(sql, relid);
 	volatile int code = 0;
@@ -116,7 +121,7 @@ kept_plan_execute(KeptPlan *kept, const char *sql, Oid relid, bool by_index, int
 	PG_TRY();
 	{
 		code = busy ? SPI_execute_with_args(sql, count, types, values, NULL, false, 0)
-					: execute(kept, sql, relid, by_index, count, types, values);
+					: execute(kept, sql, relid, count, types, values);
 	}
 	PG_FINALLY();
 	{
@@ -124,5 +129,7 @@ kept_plan_execute(KeptPlan *kept, const char *sql, Oid relid, bool by_index, int
 		kept->busy = busy;
 	}
 	PG_END_TRY();
-	return code;
+	if (code < 0)
+		elog(ERROR, "could not execute a statement on %s", name);
+	return (int) SPI_processed;
 }

@@ -21,7 +21,7 @@ typedef struct KeptPlan
 	bool busy;		   /* it is being executed: what runs meanwhile does not replace it */
 } KeptPlan;
 
-extern int kept_plan_execute(KeptPlan *kept, const char *sql, Oid relid, bool by_index, int count,
-							 Oid *types, Datum *values);
+extern int kept_plan_execute(KeptPlan *kept, const char *text, Oid relid, int count, Oid *types,
+							 Datum *values);
 
 #endif /* PG_TASK_KEPT_PLAN_H */

@@ -119,29 +119,17 @@ check_code(Oid root, bool barred, bool writes)
 	checked = COMPAT_LOCAL_XID;
 }
 
-static int
-execute(KeptPlan *kept, const char *sql, Oid root, Datum id)
-{
-	Oid types[] = {INT8OID};
-	char *name =
-		quote_qualified_identifier(get_namespace_name(get_rel_namespace(root)), get_rel_name(root));
-	char *rows = psprintf("%s%s", get_rel_relkind(root) == RELKIND_RELATION ? "ONLY " : "", name);
-
-	if (kept_plan_execute(kept, psprintf(sql, rows), root, true, 1, types, &id) < 0)
-		elog(ERROR, "could not look for rows that wait in %s", name);
-	return (int) SPI_processed;
-}
-
 /* Mark the rows that wait for this task. */
 static void
 mark(Oid root, Datum id)
 {
+	Oid types[] = {INT8OID};
 	Oid outer = marked;
 
 	marked = root;
 	PG_TRY();
 	{
-		(void) execute(&marker, mark_dependents, root, id);
+		(void) kept_plan_execute(&marker, mark_dependents, root, 1, types, &id);
 	}
 	PG_FINALLY();
 	{
@@ -162,6 +150,7 @@ removal_mark(const TriggerRow *row)
 	bool isnull;
 	Datum id = trigger_value(row, COLUMN_ID, &isnull);
 	bool barred = owner_code_is_barred(owner);
+	Oid types[] = {INT8OID};
 	bool outer;
 	OwnerScope scope;
 
@@ -175,7 +164,7 @@ removal_mark(const TriggerRow *row)
 	{
 		owner_restrict(owner, &scope);
 		SPI_connect();
-		if (execute(&finder, find_dependents, root, id) > 0)
+		if (kept_plan_execute(&finder, find_dependents, root, 1, types, &id) > 0)
 		{
 			if (barred)
 				check_code(root, true, true);
