@@ -12,7 +12,6 @@
 #include "scheduler/round.h"
 #include "scheduler/demand.h"
 #include "scheduler/dependents.h"
-#include "scheduler/figures.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
 #include "scheduler/order.h"
@@ -181,10 +180,10 @@ claim_entries(DispatchRound *round)
 		count_from_now(round);
 		rate_store_write(round);
 	}
-	figures_add(FIGURE_CLAIMED, count);
+	figure_add(FIGURE_CLAIMED, count);
 	for (i = 0; i < round->count; i++)
 		missed += round->entries[i].claim == NULL && !round->entries[i].kept;
-	figures_add(FIGURE_MISSED, missed);
+	figure_add(FIGURE_MISSED, missed);
 	if (missed > 0)
 	{
 		/* no hint tells when the lock of a row is released that was not changed */
@@ -312,7 +311,7 @@ void
 dispatch_publish(const DispatchRound *round)
 {
 	arbiter_want(MyScheduler->slot, round->wants_executor, round->wants_role);
-	figures_set(FIGURE_WANTED, round->wanted + role_line_read(round->now.mono).count);
+	figure_set(FIGURE_WANTED, round->wanted + role_line_read(round->now.mono).count);
 	demand_ask_again(round->full || OidIsValid(round->wants_role));
 }
 
@@ -321,7 +320,7 @@ void
 dispatch_publish_none(void)
 {
 	arbiter_want(MyScheduler->slot, false, InvalidOid);
-	figures_set(FIGURE_WANTED, 0);
+	figure_set(FIGURE_WANTED, 0);
 	demand_ask_again(false);
 }
 

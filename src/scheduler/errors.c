@@ -8,12 +8,13 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "scheduler/errors.h"
-#include "scheduler/figures.h"
 #include "scheduler/work.h"
 #include "shared/report.h"
 #include "task/table.h"
@@ -123,6 +124,20 @@ judge_error(int sqlstate, MonoTime now)
 						  .retry_at = clock_plus_ms(now, pause_ms)};
 }
 
+/* Publish the error for pg_stat_task_scheduler. */
+static void
+publish_error(const ErrorData *error)
+{
+	const char *message = error->message ? error->message : "";
+	SharedFindings found = shared_database_found(MyDatabaseId);
+	int length = pg_mbcliplen(message, (int) strlen(message), SHARED_ERROR - 1);
+
+	found.error = (SharedError){.at = GetCurrentTimestamp()};
+	memcpy(found.error.message, message, length);
+	shared_database_publish(MyDatabaseId, &found);
+	figure_add(FIGURE_ERRORS, 1);
+}
+
 /* Abort the transaction and report the error.  Called with interrupts held. */
 BatchFailure
 errors_end_iteration(MonoTime now)
@@ -137,7 +152,7 @@ errors_end_iteration(MonoTime now)
 	report_error(error, now);
 	AbortCurrentTransaction();
 	if (error->sqlerrcode != ERRCODE_TABLE_CHANGED)
-		figures_error(error);
+		publish_error(error);
 	work_abandon();
 	MemoryContextSwitchTo(MyScheduler->context);
 	return failure;

@@ -17,7 +17,7 @@
 #include "miscadmin.h"
 #include "utils/timestamp.h"
 
-#include "scheduler/reboot.h"
+#include "scheduler/job.h"
 #include "scheduler/work.h"
 #include "shared/shared.h"
 #include "task/rows.h"

@@ -27,10 +27,10 @@
 
 /*
  * That takes at most 1/100 of the time, unless there may be more; for that, the next search waits
- * for a minute at most (us).
+ * for a minute at most (ms).
  */
 #define ORPHANS_SHARE 100
-#define ORPHANS_MAX_US 60000000
+#define ORPHANS_MAX_MS 60000
 
 /*
  * Static, because after a restart the orphans are found in parts, in different iterations.
@@ -161,7 +161,6 @@ static void
 search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
 {
 	MonoTime begun = clock_mono();
-	MonoTime ended;
 	int limit = nheld + orphans_count() + ORPHANS_MAX;
 	WorkingRow *rows;
 	int count = rows_working(table, limit, &rows);
@@ -173,12 +172,11 @@ search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
 		if (!rows_contain(held, nheld, rows[i].run) && !orphans_has(rows[i].run))
 			add_orphan(&rows[i]);
 	}
-	ended = clock_mono();
 	reconcile.orphans_wanted = count == limit;
 	reconcile.orphans_after = CLOCK_LONG_AGO;
 	if (!reconcile.orphans_wanted)
-		reconcile.orphans_after.us =
-			ended.us + Min((ended.us - begun.us) * ORPHANS_SHARE, ORPHANS_MAX_US);
+		reconcile.orphans_after =
+			clock_after_share(begun, clock_mono(), ORPHANS_SHARE, ORPHANS_MAX_MS);
 }
 
 /*

@@ -20,7 +20,6 @@
 
 #include "scheduler/binding.h"
 #include "scheduler/dependents.h"
-#include "scheduler/figures.h"
 #include "scheduler/groups.h"
 #include "scheduler/isolation.h"
 #include "scheduler/reconcile.h"
@@ -56,10 +55,10 @@
 
 /*
  * What look_at_indexes reads without being asked takes at most 1/100 of the time; for that, it
- * waits for a minute at most (us).
+ * waits for a minute at most (ms).
  */
 #define INDEX_LOOK_SHARE 100
-#define INDEX_LOOK_MAX_US 60000000
+#define INDEX_LOOK_MAX_MS 60000
 
 /* Static, because the slices of a scan are in different iterations. */
 static struct
@@ -258,7 +257,7 @@ advance_scan(const TaskTable *table)
 	if (last)
 		return false;
 	groups_scan_end();
-	figures_set(FIGURE_OLDEST, scan.oldest);
+	figure_set(FIGURE_OLDEST, scan.oldest);
 	scan.tidying = true;
 	return false;
 }
@@ -295,7 +294,6 @@ static void
 look_at_indexes(const TaskTable *table)
 {
 	MonoTime begun = clock_mono();
-	MonoTime ended;
 	int64 *suspects;
 	int count;
 
@@ -305,9 +303,8 @@ look_at_indexes(const TaskTable *table)
 	isolation_set_suspects(suspects, count);
 	unstarted_look(table);
 	dependents_look();
-	ended = clock_mono();
-	scan.next_index_look.us =
-		ended.us + Min((ended.us - begun.us) * INDEX_LOOK_SHARE, INDEX_LOOK_MAX_US);
+	scan.next_index_look =
+		clock_after_share(begun, clock_mono(), INDEX_LOOK_SHARE, INDEX_LOOK_MAX_MS);
 }
 
 /* Read every period, and before each scan, what else no hint reports: a few rows. */

@@ -34,7 +34,6 @@
 #include "scheduler/dependents.h"
 #include "scheduler/round.h"
 #include "scheduler/errors.h"
-#include "scheduler/figures.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
 #include "scheduler/isolation.h"
@@ -43,7 +42,6 @@
 #include "scheduler/pool.h"
 #include "scheduler/prepare.h"
 #include "scheduler/rate_store.h"
-#include "scheduler/reboot.h"
 #include "scheduler/reconcile.h"
 #include "scheduler/refused.h"
 #include "scheduler/role_line.h"
@@ -457,7 +455,8 @@ run_guarded_iteration(void)
 	}
 	PG_END_TRY();
 	error_context_stack = callback.previous;
-	figures_publish();
+	figure_add(FIGURE_ITERATIONS, 1);
+	figure_set(FIGURE_HELD, refused_count() + isolation_count() + orphans_count());
 }
 
 /* Must this process exit?  If its memory is full of zones, it is started again. */
@@ -556,6 +555,7 @@ wait_for_work(void)
 static void
 attach_to_slot(Datum arg)
 {
+	SchedulerFigure which;
 	uint32 generation;
 	int slot = worker_slot(arg, &generation);
 
@@ -564,7 +564,11 @@ attach_to_slot(Datum arg)
 		proc_exit(0);
 	on_shmem_exit(release_slot_at_exit, 0);
 	crash_watch_scheduler(MyScheduler->slot);
-	figures_begin();
+	/* another process has used the slot before */
+	for (which = 0; which < SCHEDULER_FIGURES; which++)
+		figure_set(which, 0);
+	figure_set(FIGURE_OLDEST, DT_NOEND);
+	figure_set(FIGURE_BEGUN, GetCurrentTimestamp());
 }
 
 static void

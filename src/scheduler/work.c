@@ -12,8 +12,6 @@
 
 #include <signal.h>
 
-#include <signal.h>
-
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "pgstat.h"

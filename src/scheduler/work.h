@@ -54,4 +54,17 @@ extern void work_end(void);
 extern void work_abandon(void);
 extern void work_forget_table(void);
 
+/* A figure for pg_stat_task_scheduler.  This process alone writes its figures, without a lock. */
+static inline void
+figure_set(SchedulerFigure which, int64 value)
+{
+	pg_atomic_write_u64(&MyScheduler->slot->figures[which], (uint64) value);
+}
+
+static inline void
+figure_add(SchedulerFigure which, int64 value)
+{
+	figure_set(which, (int64) pg_atomic_read_u64(&MyScheduler->slot->figures[which]) + value);
+}
+
 #endif /* PG_TASK_WORK_H */

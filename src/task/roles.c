@@ -275,27 +275,12 @@ roles_settings(Oid role)
 	return entry->values;
 }
 
-/* Of two times to keep rows, the shorter one; SETTINGS_KEEP_FOR_EVER if both are for ever. */
+/* Return the shortest of these times to keep rows; SETTINGS_KEEP_FOR_EVER if all are for ever. */
 static int
-shorter_keep(int a, int b)
+shorter_keep(int shortest, const SettingsTask *values)
 {
-	if (a == SETTINGS_KEEP_FOR_EVER || b == SETTINGS_KEEP_FOR_EVER)
-		return Max(a, b);
-	return Min(a, b);
-}
-
-/* Return the shorter of both times to keep rows in an array of "name=value". */
-static int
-shortest_keep_of(Datum config)
-{
-	SettingsTask values = {.keep = SETTINGS_KEEP_FOR_EVER, .keep_failed = SETTINGS_KEEP_FOR_EVER};
-	Datum *elements;
-	int count = part_settings(config, &elements);
-	int i;
-
-	for (i = 0; i < count; i++)
-		take_keep(TextDatumGetCString(elements[i]), &values);
-	return shorter_keep(values.keep, values.keep_failed);
+	/* as unsigned numbers, for ever is the longest */
+	return (int) Min((uint32) shortest, Min((uint32) values->keep, (uint32) values->keep_failed));
 }
 
 /*
@@ -309,7 +294,7 @@ roles_shortest_keep(void)
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext entry =
 		AllocSetContextCreate(caller, "pg_task settings of a role", ALLOCSET_SMALL_SIZES);
-	int shortest = shorter_keep(known.configured.keep, known.configured.keep_failed);
+	int shortest = shorter_keep(SETTINGS_KEEP_FOR_EVER, &known.configured);
 	Relation rel = table_open(DbRoleSettingRelationId, AccessShareLock);
 	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
 	HeapTuple tuple;
@@ -317,15 +302,22 @@ roles_shortest_keep(void)
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Oid database = ((Form_pg_db_role_setting) GETSTRUCT(tuple))->setdatabase;
+		SettingsTask values = {.keep = SETTINGS_KEEP_FOR_EVER,
+							   .keep_failed = SETTINGS_KEEP_FOR_EVER};
+		Datum *elements;
 		bool isnull;
 		Datum config =
 			heap_getattr(tuple, Anum_pg_db_role_setting_setconfig, RelationGetDescr(rel), &isnull);
+		int count;
 
 		if (isnull || (OidIsValid(database) && database != MyDatabaseId))
 			continue;
 		MemoryContextReset(entry);
 		MemoryContextSwitchTo(entry);
-		shortest = shorter_keep(shortest, shortest_keep_of(config));
+		count = part_settings(config, &elements);
+		while (count > 0)
+			take_keep(TextDatumGetCString(elements[--count]), &values);
+		shortest = shorter_keep(shortest, &values);
 		MemoryContextSwitchTo(caller);
 	}
 	systable_endscan(scan);

@@ -11,7 +11,6 @@
 #include "postgres.h"
 
 #include "shared/task.h"
-#include "shared/task.h"
 #include "task/events.h"
 #include "task/failure.h"
 #include "task/statement.h"
