@@ -264,17 +264,21 @@ keep_indexes(Relation rel)
 
 /*
  * Keep what the next row of a task that repeats has in each column.  Returns false if the server
- * would do more than that for an INSERT: our trigger fires, and nothing is computed but the id.
+ * would do more than that for an INSERT: our trigger fires, and nothing is computed but the id. The
+ * times are written as they are, and a row may have no anchor.
  */
 static bool
 keep_defaults(Relation rel)
 {
 	TupleDesc desc = RelationGetDescr(rel);
 	NextValueExpr *id = (NextValueExpr *) build_column_default(rel, direct.numbers[COLUMN_ID]);
+	Form_pg_attribute anchor = TupleDescAttr(desc, direct.numbers[COLUMN_ANCHOR] - 1);
 	int i;
 
 	if (has_triggers(CopyTriggerDesc(rel->trigdesc), TRIGGER_TYPE_INSERT) ||
-		!is_allowed(rel, ACL_INSERT) || id == NULL || !IsA(id, NextValueExpr))
+		!is_allowed(rel, ACL_INSERT) || id == NULL || !IsA(id, NextValueExpr) ||
+		column_rounds(TupleDescAttr(desc, direct.numbers[COLUMN_DT] - 1)) ||
+		column_rounds(anchor) || anchor->attnotnull)
 		return false;
 	direct.sequence = id->seqid;
 	direct.inherited = palloc(desc->natts * sizeof(bool));

@@ -140,7 +140,10 @@ subtest 'the next run' => sub {
 			q{DO $$BEGIN EXECUTE format('ALTER TABLE task ALTER id DROP DEFAULT, ALTER id ADD GENERATED
 				ALWAYS AS IDENTITY (START %s)', nextval('mine')); END$$; DROP SEQUENCE mine} ],
 		[ 'another identity column',
-			'ALTER TABLE task ADD mine bigint GENERATED ALWAYS AS IDENTITY', 'ALTER TABLE task DROP mine' ]
+			'ALTER TABLE task ADD mine bigint GENERATED ALWAYS AS IDENTITY', 'ALTER TABLE task DROP mine' ],
+		[ 'an anchor that is not NULL', q{UPDATE task SET anchor = now() WHERE anchor IS NULL;
+			ALTER TABLE task ALTER anchor SET DEFAULT now(), ALTER anchor SET NOT NULL},
+			'ALTER TABLE task ALTER anchor DROP NOT NULL, ALTER anchor DROP DEFAULT' ]
 	);
 
 	$repeat->(0, 'a new table');
@@ -160,7 +163,13 @@ subtest 'the next run' => sub {
 	wait_for_state($node, $id, 'DONE');
 	is_row($node, task($node, $id, 'next'),
 		{ key => 'one', mine => 'other', notice => 'said' }, 'a column of the owner, and a key');
-	sql('ALTER TABLE task DROP mine, ALTER notice DROP DEFAULT');
+	sql('ALTER TABLE task DROP mine, ALTER notice DROP DEFAULT,
+		ALTER anchor TYPE timestamptz(0)');
+	$id = insert_task($node, request => 'SELECT 1', repeat => '1 h', dt => '2001-01-01 00:00:00.1');
+	wait_for_state($node, $id, 'DONE');
+	is(task($node, task($node, $id, 'next'), 'anchor = date_trunc($$second$$, anchor)'), 't',
+		'an anchor that is rounded');
+	sql('ALTER TABLE task ALTER anchor TYPE timestamptz');
 	direct('as it was');
 };
 
