@@ -323,7 +323,7 @@ subtest 'changed settings of roles and databases' => sub {
 		["DO 'BEGIN ALTER ROLE ALL SET work_mem = ''9MB''; END'", '9MB'],
 		["BEGIN; ALTER ROLE ALL SET work_mem = '10MB'; ROLLBACK", '9MB'],
 		["BEGIN; ALTER ROLE ALL SET work_mem = '11MB'; PREPARE TRANSACTION 'later'", '9MB'],
-		["COMMIT PREPARED 'later'", '11MB'],
+		["ROLLBACK PREPARED 'later'", '9MB'],
 		['ALTER ROLE ALL RESET work_mem', '4MB']);
 	my @shown = outcomes(({ request => 'SHOW work_mem' }) x 200,
 		map { ({ request => $_->[0] }, ({ request => 'SHOW work_mem' }) x 10) } @changes);
