@@ -156,22 +156,16 @@ explain_scheduler(const WhyTask *task)
 	return "no scheduler serves this database yet: one is about to start";
 }
 
-/* A write-back could run code of the table's owner. */
+/* Code of the table's owner that a write-back could run. */
 static const char *
 explain_code(const WhyTask *task)
 {
 	Oid role = task->role.oid;
 	Oid owner = task->access->owner;
-	char *code;
 
 	if (role == owner || superuser_arg(role) || shared_database_found(MyDatabaseId).owner_code)
 		return NULL;
-	code = table_find_code(task->access->relid, owner);
-	if (code == NULL)
-		return NULL;
-	return psprintf("code of the owner of the table may run with every write: %s; drop it, or set"
-					" pg_task.owner_code for the database",
-					code);
+	return table_find_code(task->access->relid, owner);
 }
 
 /* No executor can take it. */
