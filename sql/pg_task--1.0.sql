@@ -684,10 +684,13 @@ COMMENT ON FUNCTION pg_catalog.pg_task_release() IS
 
 -- A statement on a task table calls these, as defaults, in the conditions of triggers and in the
 -- policies: by the rights of whoever executes it, whatever ALTER DEFAULT PRIVILEGES has revoked.  The
--- owner of a table calls the last two for those who call pg_task_result and pg_task_why.
+-- owner of a table creates its triggers, and calls the others for those who call a report.
 GRANT EXECUTE ON FUNCTION pg_catalog.pg_task_id(), pg_catalog.pg_task_flow(),
     pg_catalog.pg_task_watched(text), pg_catalog.pg_task_own(name, bigint),
-    pg_catalog.pg_task_queue_own(text), pg_catalog.pg_task_returns_json(name, bigint),
+    pg_catalog.pg_task_queue_own(text),
+    pg_catalog.pg_task_bound(), pg_catalog.pg_task_planned(), pg_catalog.pg_task_timed(),
+    pg_catalog.pg_task_numbered(), pg_catalog.pg_task_removed(), pg_catalog.pg_task_queue_changed(),
+    pg_catalog.pg_stat_task_scheduler(), pg_catalog.pg_task_returns_json(name, bigint),
     pg_catalog.pg_task_facts(bigint, integer, timestamptz, text, integer, name, bigint, timestamptz,
                              integer, double precision, xid, bigint) TO PUBLIC;
 

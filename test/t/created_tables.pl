@@ -16,10 +16,10 @@ my $parts = q{SELECT count(*), string_agg(DISTINCT relowner::regrole::text, ',')
 set_conf($node, 'pg_task.create_table = off');
 wait_until($node, q{SHOW pg_task.create_table}, expected => 'off');
 sql('CREATE ROLE boss LOGIN; CREATE ROLE app LOGIN; CREATE ROLE member LOGIN IN ROLE boss');
-sql("CREATE DATABASE $_ OWNER boss") for qw(made raced held trapped);
+sql("CREATE DATABASE $_ OWNER boss") for qw(made raced held trapped closed);
 
 subtest 'where no table is made by itself' => sub {
-	wait_until($node, q{SELECT count(*) = 4 FROM pg_stat_task_scheduler() WHERE state = 'no table'});
+	wait_until($node, q{SELECT count(*) = 5 FROM pg_stat_task_scheduler() WHERE state = 'no table'});
 	sql_in('made', 'CREATE EXTENSION pg_task; GRANT CREATE ON SCHEMA public TO boss');
 	is(sql_in('made', q{BEGIN; SELECT pg_task_create();
 		INSERT INTO task (role, request) VALUES ('boss', 'SELECT 40 + 2') RETURNING id; COMMIT}),
@@ -115,6 +115,20 @@ subtest 'what is not ours' => sub {
 	unlike(notices_of('postgres', 'SELECT pg_task_create()', db => 'trapped'), qr/run by/,
 		'a superuser may, and no code of the owner runs');
 	is(sql_in('trapped', sprintf($parts, 'public')) =~ s/^\d+//r, '|app', 'all is his');
+};
+
+# Where new functions are nobody's by default, the owner of the table can make and use it.
+subtest 'default privileges' => sub {
+	sql_in('closed', q{ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
+		CREATE EXTENSION pg_task; GRANT CREATE ON SCHEMA public TO boss});
+	is(sql_in('closed', 'SELECT pg_task_create()'), 'task', 'the table is made as its owner');
+	is(sql_in('closed', "SELECT count(*) FROM $_"), 1, "a superuser reads as the owner: $_")
+	  for 'pg_task_status()', 'pg_task_why(1)', 'pg_task_result(1)', q{pg_task_graph('f')},
+	  'pg_task_results(true, 1)';
+	is(sql_in('closed', "SELECT count(*) FROM $_()"), 0, "a superuser reads as the owner: $_")
+	  for qw(pg_task_top pg_task_queues pg_task_stats pg_task_failures pg_task_repeating);
+	is(sqlstate_of('app', 'SELECT * FROM pg_task_status()', db => 'closed'), '42501',
+		'others may not call it');
 };
 
 # Sessions and the scheduler make the tables of one database at the same time.
