@@ -163,9 +163,11 @@ SELECT throws_ok('DELETE FROM task', '42501');
 RESET ROLE;
 SELECT results_eq('SELECT p.proname FROM pg_proc AS p, aclexplode(p.proacl) AS a
                    WHERE p.proname ~ ''^pg_task_'' AND a.grantee = 0 ORDER BY 1',
-    ARRAY['pg_task_facts', 'pg_task_flow', 'pg_task_id', 'pg_task_missing', 'pg_task_own',
-          'pg_task_own', 'pg_task_queue_own', 'pg_task_returns_json', 'pg_task_watched']::name[],
-    'what statements on the table call is granted to PUBLIC, whatever the default privileges are');
+    ARRAY['pg_task_bound', 'pg_task_facts', 'pg_task_flow', 'pg_task_id', 'pg_task_missing',
+          'pg_task_numbered', 'pg_task_own', 'pg_task_own', 'pg_task_planned',
+          'pg_task_queue_changed', 'pg_task_queue_own', 'pg_task_removed', 'pg_task_returns_json',
+          'pg_task_timed', 'pg_task_watched']::name[],
+    'what owners and statements need is granted to PUBLIC, whatever the default privileges are');
 SELECT results_eq('SELECT role, state, parent IS NULL FROM task WHERE queue = ''q''',
     'VALUES (''inserter''::name, ''PLAN'', true)', 'it is a task of the role that inserted it');
 
