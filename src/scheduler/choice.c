@@ -309,12 +309,14 @@ skip_first_task(QueueGroup *group, ClockNow now)
  * none, and leave them to binding.c.
  */
 static void
-leave_to_binding(QueueGroup *group, ClockNow now)
+leave_to_binding(DispatchRound *round, QueueGroup *group)
 {
 	TaskPlace place;
 
 	binding_add(&group->key);
-	while (groups_drop_first(group, now, &place))
+	if (strict_awaits(round, group, group->places[group->next]))
+		return;
+	while (groups_drop_first(group, round->now, &place))
 		;
 	order_skip(group);
 }
@@ -371,6 +373,7 @@ static void
 fail_group(DispatchRound *round, QueueGroup *group, const Role *role)
 {
 	int limit = Min(round->limit - round->count, FAIL_MAX) - round->failed;
+	TaskPlace first = group->places[group->next];
 	int count = 0;
 	TaskPlace place;
 
@@ -385,10 +388,10 @@ fail_group(DispatchRound *round, QueueGroup *group, const Role *role)
 	}
 	round->failed += count;
 	round->dropped |= count > 0;
-	if (count > 0)
-		order_skip(group);
-	else
+	if (count == 0)
 		order_skip_role(group->lane->role);
+	else if (!strict_awaits(round, group, first))
+		order_skip(group);
 }
 
 /* The first task of this group is the next in order. */
@@ -408,7 +411,7 @@ consider_group(DispatchRound *round, const TaskTable *table, QueueGroup *group)
 	}
 	role = roles_check(table->owner, group->key.role, group->key.role_id);
 	if (!role.settled)
-		leave_to_binding(group, round->now);
+		leave_to_binding(round, group);
 	else if (role.error)
 		fail_group(round, group, &role);
 	else

@@ -352,6 +352,18 @@ groups_rewind(QueueGroup *group, TaskPlace place)
 	set_places(group, &place, 1, false);
 }
 
+/* The rows of the group are to be read again from this one on, which may be gone. */
+void
+groups_read_again(QueueGroup *group, TaskPlace place)
+{
+	order_detach(group);
+	group->read_position.dt = place.dt;
+	group->read_position.id = Max(place.id, PG_INT64_MIN + 1) - 1;
+	group->next = group->count = 0;
+	group->exhausted = false;
+	order_attach(group);
+}
+
 /*
  * A hint: a new row of a group waits at this position; "several": and others behind it.  A single
  * one is remembered without reading any.  Otherwise, if it is before the read position, the rows

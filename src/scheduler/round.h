@@ -59,6 +59,7 @@ extern void choice_make(DispatchRound *round, const TaskTable *table);
 /* strict.c */
 extern bool strict_keeps(DispatchRound *round, QueueGroup *group, bool refused);
 extern void strict_hold(QueueState *queue, MonoTime now);
+extern bool strict_awaits(DispatchRound *round, QueueGroup *group, TaskPlace first);
 extern void strict_begin_claim(DispatchRound *round);
 extern bool strict_check(DispatchRound *round, const TaskTable *table);
 extern void strict_end_round(const DispatchRound *round);

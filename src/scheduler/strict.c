@@ -60,6 +60,20 @@ strict_keeps(DispatchRound *round, QueueGroup *group, bool refused)
 	return true;
 }
 
+/*
+ * Rows of this group, the first of its queue, are being written from this one on, and are not
+ * started.  Until the group has been read again, nothing of a strict queue overtakes them.
+ */
+bool
+strict_awaits(DispatchRound *round, QueueGroup *group, TaskPlace first)
+{
+	if (!queue_rule(group->queue)->strict)
+		return false;
+	strict_hold(group->queue, round->now.mono);
+	groups_read_again(group, first);
+	return true;
+}
+
 /* Is a row of this queue in state WORK, but in no ring?  It may be the first one again. */
 static bool
 has_orphan(const QueueState *queue, const WorkingRow *rows, int count)

@@ -250,4 +250,38 @@ subtest 'a task that a trigger refuses' => sub {
 	pass('then both run, in order');
 };
 
+subtest 'a task whose role was renamed' => sub {
+	sql("INSERT INTO task_queue (queue, strict, paused) VALUES ('customer.8', true, true)");
+	my $first = plan_task('customer.8', '', role => 'other', dt => '2020-01-01');
+	my $second = plan_task('customer.8', '', dt => '2020-01-02');
+	my $locker = open_session($node);
+
+	$locker->query_safe("BEGIN; SELECT FROM task WHERE id = $first FOR UPDATE");
+	sql(q{ALTER ROLE other RENAME TO renamed});
+	sql(q{UPDATE task_queue SET paused = false WHERE queue = 'customer.8'});
+	settle();
+	is(ran('customer.8'), '', 'the one behind it waits until the new name is written');
+	$locker->query_safe('COMMIT');
+	wait_for_ran('customer.8', $first, $second);
+	pass('then both run, in order');
+	$locker->quit;
+};
+
+subtest 'a task whose role may not run it' => sub {
+	sql(q{UPDATE task_queue SET paused = true WHERE queue = 'customer.8'});
+	my $first = plan_task('customer.8', '', role => 'renamed', dt => '2020-01-01');
+	my $second = plan_task('customer.8', '', dt => '2020-01-02');
+	my $locker = open_session($node);
+
+	$locker->query_safe("BEGIN; SELECT FROM task WHERE id = $first FOR UPDATE");
+	sql(q{ALTER ROLE renamed NOLOGIN});
+	sql(q{UPDATE task_queue SET paused = false WHERE queue = 'customer.8'});
+	settle();
+	unlike(ran('customer.8'), qr/\b$second\b/, 'the one behind it waits until it has failed');
+	$locker->query_safe('COMMIT');
+	wait_for_state($node, $second, 'DONE');
+	is_row($node, $first, { state => 'FAIL', attempt => 0 }, 'it has failed');
+	$locker->quit;
+};
+
 done_testing();
