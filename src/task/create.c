@@ -430,6 +430,9 @@ create_tables(const Location *where, Oid user, Oid caller, Oid known)
 	owner_restrict_end(&scope);
 	making.relid = get_relname_relid(where->table, making.schema);
 	result.made = !OidIsValid(making.relid);
+	/* it was known a moment ago: nobody has asked whether the caller may have another one made */
+	if (result.made && OidIsValid(known))
+		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
 	if (result.made)
 		check_may_create(making.schema, user);
 	else
