@@ -52,7 +52,7 @@ static struct
 	/* tasks that have ended, or perhaps: the first of them are judged */
 	int count;
 	int64 ended[DEPENDENTS_ENDED];
-	MonoTime not_before; /* none is judged before this */
+	MonoTime not_before; /* none is judged before this while tasks may start */
 
 	/* the walk from watched task to watched task, in slices */
 	int64 position;
@@ -203,13 +203,13 @@ dependents_look(void)
 
 /* Return when there is something to do next. */
 static MonoTime
-dependents_due(ClockNow now pg_attribute_unused())
+dependents_due(ClockNow now)
 {
 	MonoTime until = dependents.count > 0 ? CLOCK_LONG_AGO : dependents.next;
 
 	if (MyScheduler->table == NULL || dependents.state == DEPENDENTS_NONE)
 		return CLOCK_NEVER;
-	return clock_max(until, dependents.not_before);
+	return groups_ready(now) ? clock_max(until, dependents.not_before) : until;
 }
 
 /*
@@ -364,8 +364,7 @@ dependents_run(ClockNow now)
 	if (dependents.count < DEPENDENTS_ENDED / 2 && !clock_is_before(now.mono, dependents.next))
 		walk_slice(now);
 	ended = clock_mono();
-	if (groups_ready(now))
-		dependents.not_before.us = ended.us + (ended.us - now.mono.us);
+	dependents.not_before.us = ended.us + (ended.us - now.mono.us);
 }
 
 const SchedulerJob dependents_job = {.due = dependents_due,
