@@ -45,6 +45,7 @@
 #include "task/events.h"
 #include "task/failure.h"
 #include "task/owner.h"
+#include "task/owner_code.h"
 #include "task/roles.h"
 #include "task/running.h"
 #include "task/table.h"
@@ -371,6 +372,7 @@ run_reset_process(void)
 	(void) running_end(&next, &input);
 	client_end();
 	owner_abandon();
+	(void) owner_code_bar(0);
 	/* the server's report of the error would be converted for the client, and that may fail */
 	(void) SetClientEncoding(GetDatabaseEncoding());
 	disable_all_timeouts(false);

@@ -28,6 +28,7 @@
 #include "task/direct.h"
 #include "task/outcome.h"
 #include "task/owner.h"
+#include "task/owner_code.h"
 #include "task/rows.h"
 #include "task/statement.h"
 #include "task/table.h"
@@ -87,6 +88,18 @@ lock_table(const SharedTask *task, bool committed, LOCKMODE mode)
 }
 
 /*
+ * While this process acts as the owner: code of the owner's that comes without conflicting with our
+ * locks is refused when it is called, with the errors of lock_table.
+ */
+static void
+bar_code(const SharedTask *task, bool committed)
+{
+	if (!task->trusted)
+		(void) owner_code_bar(committed ? ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION
+										: ERRCODE_TABLE_CHANGED);
+}
+
+/*
  * Read the request of the task, and its input, from its row, into the current memory context.
  * Returns false if the row is no longer this run.  A snapshot has been taken in the transaction
  * when this returns.
@@ -100,9 +113,11 @@ write_back_read_request(const SharedTask *task, bool committed, RowRequest *requ
 	Assert(IsTransactionState() && !owner_acts());
 	lock_table(task, committed, AccessShareLock);
 	owner_become(table->owner, &scope);
+	bar_code(task, committed);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	found = row_request(table, task->run, request);
 	PopActiveSnapshot();
+	(void) owner_code_bar(0);
 	owner_return(&scope);
 	return found;
 }
@@ -136,6 +151,7 @@ begin_writing(const SharedTask *task, bool committed, Writing *writing)
 	/* from here on nobody adds a trigger that the write would fire */
 	lock_table(task, committed, RowExclusiveLock);
 	owner_begin_lean(table->owner, &writing->scope);
+	bar_code(task, committed);
 	PushActiveSnapshot(GetTransactionSnapshot());
 }
 
@@ -143,6 +159,7 @@ static void
 end_writing(const Writing *writing)
 {
 	PopActiveSnapshot();
+	(void) owner_code_bar(0);
 	owner_return(&writing->scope);
 	XactReadOnly = writing->read_only;
 }

@@ -151,7 +151,7 @@ removal_mark(const TriggerRow *row)
 	Datum id = trigger_value(row, COLUMN_ID, &isnull);
 	bool barred = owner_code_is_barred(owner);
 	Oid types[] = {INT8OID};
-	bool outer;
+	int outer;
 	OwnerScope scope;
 
 	if (isnull || trigger_has_state(row, "DONE") ||
@@ -159,7 +159,7 @@ removal_mark(const TriggerRow *row)
 		return;
 	check_code(root, barred, false);
 	/* code that comes without conflicting with our locks is refused when it is called */
-	outer = owner_code_bar(barred);
+	outer = owner_code_bar(barred ? ERRCODE_INSUFFICIENT_PRIVILEGE : 0);
 	PG_TRY();
 	{
 		owner_restrict(owner, &scope);

@@ -282,12 +282,12 @@ execute(const TableAccess *access, const char *sql, SPIExecuteOptions options, i
 	volatile int code = 0;
 	NamedTable outer;
 	OwnerScope scope;
-	bool barred;
+	int barred;
 
 	if (as_owner)
 		check_code(access, expected != SPI_OK_SELECT);
 	outer = named_table_expect(sql, access->relid);
-	barred = owner_code_bar(as_owner);
+	barred = owner_code_bar(as_owner ? ERRCODE_INSUFFICIENT_PRIVILEGE : 0);
 	current = access;
 	PG_TRY();
 	{

@@ -111,7 +111,7 @@ built_in_runs_code(Oid function)
 /* What is asked for each function, while "barred".  Static, because a hook has no argument. */
 static struct
 {
-	bool barred;
+	int barred; /* the code of the error; 0: nothing is barred */
 	needs_fmgr_hook_type next;
 } calls;
 
@@ -123,7 +123,7 @@ static bool
 refuse_function(Oid function)
 {
 	if (calls.barred && function_runs_code(function))
-		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+		ereport(ERROR, (errcode(calls.barred),
 						errmsg("code of the owner of the task table must not run in this session"),
 						errdetail("It is function %s.", format_procedure(function))));
 	return calls.next && calls.next(function);
@@ -138,15 +138,16 @@ owner_code_define(void)
 }
 
 /*
- * Have every call of such code raise an error, or no longer, and return what was so before: objects
- * may be added after owner_code_find.  The caller restores that after an error.
+ * Have every call of such code raise an error with this code, or none if that is 0, and return what
+ * was so before: objects may be added after owner_code_find.  The caller restores that after an
+ * error.
  */
-bool
-owner_code_bar(bool bar)
+int
+owner_code_bar(int sqlstate)
 {
-	bool before = calls.barred;
+	int before = calls.barred;
 
-	calls.barred = bar;
+	calls.barred = sqlstate;
 	return before;
 }
 

@@ -10,6 +10,6 @@
 extern char *owner_code_find(Oid relid, bool writes);
 extern bool owner_code_is_barred(Oid owner);
 extern void owner_code_define(void);
-extern bool owner_code_bar(bool bar);
+extern int owner_code_bar(int sqlstate);
 
 #endif /* PG_TASK_OWNER_CODE_H */

@@ -218,7 +218,7 @@ select_candidates(Relation rel, Oid owner, const char *queue)
 						 quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
 													RelationGetRelationName(rel)));
 	NamedTable outer = named_table_expect(sql, RelationGetRelid(rel));
-	bool barred = owner_code_bar(true);
+	int barred = owner_code_bar(ERRCODE_INSUFFICIENT_PRIVILEGE);
 	OwnerScope scope;
 
 	PG_TRY();

@@ -190,6 +190,31 @@ subtest 'code that comes while a task runs' => sub {
 	}
 };
 
+# No lock of a write-back keeps others from adding statistics, whose expressions the planner
+# simplifies: here, of the statement after the one that has waited for a row.
+subtest 'statistics that come while a row is written' => sub {
+	my $position = log_position($node);
+	my $session = open_session($node);
+	my $id = insert_task($node, request => "$compile; SELECT public.hold('statistics'); SELECT 1/0",
+		role => 'mallory', repeat => '1 h');
+
+	wait_for_running($node, 1, id => $id);
+	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR UPDATE");
+	open_gate($node, 'statistics');
+	wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity
+		WHERE backend_type = 'pg_task executor' AND wait_event_type = 'Lock'});
+	sql('CREATE STATISTICS public.bait ON (own.touched(1)), id FROM task');
+	$session->query_safe('COMMIT');
+	$session->quit;
+	wait_until($node, "SELECT pg_task_why($id) LIKE '%public.bait%' OR state = 'FAIL'
+		FROM task WHERE id = $id");
+	is_row($node, $id, { state => 'PLAN', failed => '0' }, 'the row waits');
+	sql('DROP STATISTICS public.bait');
+	wait_for_state($node, $id, 'FAIL');
+	is(trapped($position), 'mallory', 'the trap has run as the tenant alone');
+	sql('UPDATE task SET repeat = NULL; DELETE FROM task WHERE state = $$PLAN$$');
+};
+
 # Rows that wait for a task are changed as the owner, in the session of whoever removes the task.
 subtest 'a DELETE by a tenant' => sub {
 	my $new = sub {
