@@ -103,7 +103,7 @@ wait_drained() {
                                        AND queue COLLATE \"C\" = '$1'
                                    ORDER BY queue COLLATE \"C\" DESC,
                                             coalesce(max, 2147483647) DESC,
-                                            priority DESC, role::text DESC, role_id DESC,
+                                            priority DESC, role DESC, role_id DESC,
                                             dt DESC, id DESC
                                    LIMIT 1),
                                   EXISTS (SELECT FROM task WHERE state = 'WORK' AND queue = '$1'))"

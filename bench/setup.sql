@@ -95,7 +95,7 @@ BEGIN
         SELECT id, request INTO task_id, task_request
           FROM bench.loop
          WHERE state = 'PLAN' AND waits IS NULL
-         ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role::text, role_id, dt,
+         ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role, role_id, dt,
              id
          LIMIT 1
            FOR UPDATE SKIP LOCKED;
@@ -125,7 +125,7 @@ BEGIN
             SELECT id
               FROM bench.loop
              WHERE state = 'PLAN' AND waits IS NULL
-             ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role::text, role_id,
+             ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role, role_id,
                  dt, id
              LIMIT 64
                FOR UPDATE SKIP LOCKED
@@ -229,7 +229,7 @@ BEGIN
            SET state = 'WORK', attempt = attempt + 1, start = clock_timestamp(),
                pid = pg_backend_pid()
          WHERE id = (SELECT id FROM bench.loop WHERE state = 'PLAN' AND waits IS NULL
-                     ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role::text,
+                     ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role,
                          role_id, dt, id
                      LIMIT 1 FOR UPDATE SKIP LOCKED);
         COMMIT;

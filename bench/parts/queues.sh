@@ -13,7 +13,7 @@ run_queues() {
                                        AND queue COLLATE \"C\" < '$name/'
                                    ORDER BY queue COLLATE \"C\" DESC,
                                             coalesce(max, 2147483647) DESC,
-                                            priority DESC, role::text DESC, role_id DESC,
+                                            priority DESC, role DESC, role_id DESC,
                                             dt DESC, id DESC
                                    LIMIT 1),
                                   EXISTS (SELECT FROM task WHERE state = 'WORK'))"
