@@ -24,14 +24,14 @@
 #include "task/watch.h"
 
 /*
- * Reading the table takes at most a fifth of the time if commits ask for it, unless it is fast
- * (us), and else a hundredth.
+ * Reading a table with many rows takes at most a fifth of the time if commits ask for it, and else
+ * a hundredth.
  */
 #define ASKED_SHARE 4
 #define UNASKED_SHARE 100
-#define FAST_US 5000
+#define MANY_ROWS 1000
 
-/* If it is locked, that is tried again after this (ms). */
+/* If it is locked, that is tried again after 1 ms, doubled each time up to this (ms). */
 #define LOCKED_AGAIN_MS 100
 
 /* Static, because the rules hold from one iteration to the next. */
@@ -42,6 +42,7 @@ static struct
 	bool wanted;	/* a commit has changed it */
 	MonoTime again; /* when it is read again, in case that no commit has told */
 	MonoTime pause; /* not before this */
+	int locked_ms;	/* the pause after it was found locked; 0: it was not */
 	Reports faults; /* that were logged */
 } reader;
 
@@ -98,8 +99,8 @@ report_too_many(void)
 						  errdetail("The other rows have no effect."), errhint("Use patterns.")));
 }
 
-/* Read the rules.  Returns false if the table has changed, or is locked. */
-static bool
+/* Read the rules.  Returns how many; -1: the table has changed, or is locked. */
+static int
 read_rules(void)
 {
 	MemoryContext context =
@@ -115,16 +116,16 @@ read_rules(void)
 		count = queue_rules_read(MyScheduler->table->side[SIDE_QUEUE], context, &rules);
 	work_end();
 	if (!read)
-		return false;
+		return -1;
 	if (count == QUEUE_ROWS_MAX)
 		report_too_many();
 	queue_rules_set(context, rules, count, groups_rule_changed);
-	return true;
+	return count;
 }
 
 /* The rules were read: decide when they are read again. */
 static void
-rules_read(bool asked, MonoTime begun)
+rules_read(int count, bool asked, MonoTime begun)
 {
 	MonoTime now = clock_mono();
 	int64 duration = now.us - begun.us;
@@ -132,8 +133,9 @@ rules_read(bool asked, MonoTime begun)
 	if (asked && queue_rules_shortest_keep() >= 0)
 		history_rules_changed();
 	reader.known = true;
+	reader.locked_ms = 0;
 	reader.pause = now;
-	if (duration > FAST_US)
+	if (count > MANY_ROWS)
 		reader.pause.us += duration * ASKED_SHARE;
 	reader.again.us = now.us + duration * UNASKED_SHARE;
 	reader.again = clock_max(reader.again, clock_plus_ms(now, MyScheduler->settings.period));
@@ -148,20 +150,24 @@ rules_reader_run(ClockNow now)
 {
 	MonoTime begun = clock_mono();
 	bool asked = reader.wanted;
+	int count;
 
 	if (!must_read(now.mono))
 		return;
 	reader.wanted = false; /* before it is read: what comes later is another change */
-	if (read_rules())
+	count = read_rules();
+	if (count >= 0)
 	{
-		rules_read(asked, begun);
+		rules_read(count, asked, begun);
 		return;
 	}
 	reader.wanted = true;
 	/* the next iteration prepares it again */
 	if (watch_changed())
 		return;
-	reader.pause = clock_plus_ms(now.mono, LOCKED_AGAIN_MS);
+	/* a TRUNCATE is reported a moment before its lock is released */
+	reader.locked_ms = Min(Max(2 * reader.locked_ms, 1), LOCKED_AGAIN_MS);
+	reader.pause = clock_plus_ms(now.mono, reader.locked_ms);
 	if (!reader.known)
 		ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 						errmsg("could not read the queue table, because it is locked")));
