@@ -135,7 +135,7 @@ subtest 'a run begins without progress' => sub {
 	wait_for_rest();
 };
 
-# The joins of docs/reference.md.
+# The joins of docs/functions.md.
 subtest 'joins by pid' => sub {
 	my $id = insert_task($node, request => q{COPY (SELECT hold('copy')) TO '/dev/null'});
 
