@@ -1,6 +1,6 @@
-# The manual names every object that a user can meet: columns of the tables, settings, functions with
-# their results, codes of errors, wait events; and its links lead somewhere.  A TAP test because the
-# server says what there is.
+# The manual names every object that a user can meet: columns of the tables, settings, functions
+# with their results, codes of errors, wait events; and its links lead somewhere.  A TAP test because
+# the server says what there is.
 use strict;
 use warnings;
 use FindBin;
@@ -37,10 +37,11 @@ is_documented(q{SELECT attname FROM pg_attribute WHERE attrelid = 'task_queue'::
 	AND attnum > 0}, 'columns of the queue table');
 is_documented(q{SELECT name FROM pg_settings WHERE name LIKE 'pg_task.%'}, 'settings');
 is_documented(q{SELECT DISTINCT proname FROM pg_proc JOIN pg_depend ON objid = pg_proc.oid
-	AND classid = 'pg_proc'::regclass AND deptype = 'e' JOIN pg_extension ON refobjid = pg_extension.oid
-	WHERE extname = 'pg_task'}, 'functions');
+	AND classid = 'pg_proc'::regclass AND deptype = 'e'
+	JOIN pg_extension ON refobjid = pg_extension.oid WHERE extname = 'pg_task'}, 'functions');
 is_documented(q{SELECT DISTINCT a.name FROM pg_proc, unnest(proargnames, proargmodes::text[])
-	AS a (name, mode) WHERE proname ~ '^pg_(stat_)?task_' AND proname NOT IN ('pg_task_facts', 'pg_task_missing')
+	AS a (name, mode) WHERE proname ~ '^pg_(stat_)?task_' 
+	AND proname NOT IN ('pg_task_facts', 'pg_task_missing')
 	AND a.mode IN ('o', 't')},
 	'columns of results');
 
