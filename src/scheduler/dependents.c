@@ -209,7 +209,10 @@ dependents_due(ClockNow now)
 
 	if (MyScheduler->table == NULL || dependents.state == DEPENDENTS_NONE)
 		return CLOCK_NEVER;
-	return groups_ready(now) ? clock_max(until, dependents.not_before) : until;
+	/* most often there is no pause, and nobody has to look what may start */
+	if (clock_is_before(now.mono, dependents.not_before) && groups_ready(now))
+		until = clock_max(until, dependents.not_before);
+	return until;
 }
 
 /*

@@ -91,9 +91,14 @@ fill_names(const TableAccess *access, const char *sql)
 	int64 high;
 	int i;
 
-	(void) numbering_recent(access->relid, LAST_IDS, &low, &high);
-	values[4] = psprintf("'" INT64_FORMAT "' AND '" INT64_FORMAT "'", low, high);
-	values[5] = strstr(sql, names[5]) ? read_activity(access->relid) : NULL;
+	/* the others cost nothing */
+	if (strstr(sql, names[4]))
+	{
+		(void) numbering_recent(access->relid, LAST_IDS, &low, &high);
+		values[4] = psprintf("'" INT64_FORMAT "' AND '" INT64_FORMAT "'", low, high);
+	}
+	if (strstr(sql, names[5]))
+		values[5] = read_activity(access->relid);
 	initStringInfo(&result);
 	while (*sql)
 	{

@@ -578,6 +578,13 @@ delete_row(Rows *rows)
 
 /* ---- the claim ---- */
 
+/* Is the row of a role with this name? */
+static bool
+is_of_role(const TupleTableSlot *slot, const char *role)
+{
+	return strcmp(NameStr(*DatumGetName(value_of(slot, COLUMN_ROLE))), role) == 0;
+}
+
 /* Does the row wait in this group, and not for other tasks? */
 static bool
 is_waiting(const TupleTableSlot *slot, const TaskGroup *group)
@@ -588,7 +595,7 @@ is_waiting(const TupleTableSlot *slot, const TaskGroup *group)
 	return is_text(slot, COLUMN_STATE, "PLAN") && is_null(slot, COLUMN_WAITS) &&
 		   is_text(slot, COLUMN_QUEUE, group->queue) && max == group->max &&
 		   DatumGetInt32(value_of(slot, COLUMN_PRIORITY)) == group->priority &&
-		   strcmp(NameStr(*DatumGetName(value_of(slot, COLUMN_ROLE))), group->role) == 0 &&
+		   is_of_role(slot, group->role) &&
 		   DatumGetInt64(value_of(slot, COLUMN_ROLE_ID)) == group->role_id;
 }
 
@@ -819,13 +826,6 @@ insert_next(Rows *rows, int64 id, const RowNext *next)
 	FreeExecutorState(estate);
 }
 
-/* Is the row still of the role that has run it?  Only then does it repeat: ENDED_CHAIN. */
-static bool
-is_of_role(const TupleTableSlot *slot, const char *role)
-{
-	return strcmp(NameStr(*DatumGetName(value_of(slot, COLUMN_ROLE))), role) == 0;
-}
-
 /*
  * Set the row of a run to DONE, or delete it, and plan the next run of one that repeats: its id is
  * drawn first.
@@ -842,6 +842,7 @@ finish_row(Rows *rows, RowFinish *finish)
 		return false;
 	if (repeats(rows->old))
 	{
+		/* a row that another role has got meanwhile does not repeat: ENDED_CHAIN */
 		if (!direct.inserts || !is_of_role(rows->old, finish->role))
 			return false;
 		owner_pin_path();
