@@ -234,6 +234,7 @@ extern int rows_isolated(const TaskTable *table, int64 **ids);
 extern int rows_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places);
 extern TimestampTz rows_next_expiry(const TaskTable *table, TimestampTz from);
 extern int rows_compare_ids(const void *a, const void *b);
+extern int rows_returned_places(MemoryContext where, uint64 count, TaskPlace **places);
 
 /* rows_claim.c */
 extern int rows_claim(const TaskTable *table, const Candidate *candidates, int count,

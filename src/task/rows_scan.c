@@ -126,8 +126,8 @@ rows_list(const TaskTable *table, const TaskGroup *after, int limit, GroupHead *
 }
 
 /* Read the positions that the last statement returned; allocated in the context "where". */
-static int
-returned_places(MemoryContext where, uint64 count, TaskPlace **places)
+int
+rows_returned_places(MemoryContext where, uint64 count, TaskPlace **places)
 {
 	uint64 i;
 
@@ -201,7 +201,7 @@ rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit)
 	arg_peeks(&args, peeks, count);
 	arg_int64(&args, "limit", limit);
 	nrows = statement_execute(&read_groups, table, &args);
-	(void) returned_places(caller, nrows, &places);
+	(void) rows_returned_places(caller, nrows, &places);
 	for (i = 0; i < (uint64) count; i++)
 		peeks[i].count = 0;
 	for (i = 0; i < nrows; i++)
@@ -400,7 +400,7 @@ rows_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **pla
 	statement_begin(&args);
 	arg_timestamp(&args, "now", now);
 	arg_int64(&args, "limit", limit);
-	count = returned_places(caller, statement_execute(&find_expired, table, &args), places);
+	count = rows_returned_places(caller, statement_execute(&find_expired, table, &args), places);
 	statement_end();
 	return count;
 }

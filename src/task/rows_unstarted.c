@@ -331,9 +331,9 @@ rows_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int 
 /* clang-format off */
 
 /*
- * Rows that wait for a start of the server after the one under which they were planned: by "anchor",
- * which identifies a start, and is not compared with any clock.  Of the index of waiting rows all
- * entries are read, of the table only these rows.
+ * Rows that wait for a start of the server after the one under which they were planned: by
+ * "anchor", which identifies a start, and is not compared with any clock.  Of the index of waiting
+ * rows all entries are read, of the table only these rows.
  */
 #define WAITS_FOR_START \
 	"t.waits IS NULL AND t.dt = 'infinity' AND t.anchor IS DISTINCT FROM $started" \
@@ -358,15 +358,11 @@ rows_reboot(const TaskTable *table, TimestampTz started, int limit, TaskPlace **
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
 	int count;
-	int i;
 
 	statement_begin(&args);
 	arg_timestamp(&args, "started", started);
 	arg_int64(&args, "limit", limit);
-	count = (int) statement_execute(&find_reboot, table, &args);
-	*places = MemoryContextAlloc(caller, Max(count, 1) * sizeof(TaskPlace));
-	for (i = 0; i < count; i++)
-		(*places)[i] = (TaskPlace){statement_time(i, 1), statement_int64(i, 2)};
+	count = rows_returned_places(caller, statement_execute(&find_reboot, table, &args), places);
 	statement_end();
 	return count;
 }
