@@ -33,7 +33,7 @@
 	"SELECT q.queue, q.paused, q.max, q.rate, q.per, q.until, q.strict, q.fair, q.retry, q.delay," \
 	" q.backoff, q.timeout, q.active, q.keep, q.batch"
 
-static const Statement read_rules = {STATEMENT_RULES, COLUMNS_SQL
+static const Statement read_rules = {.sql = COLUMNS_SQL
 									 " FROM {rows} AS q LIMIT " CppAsString2(QUEUE_ROWS_MAX)};
 
 /* Is this a pattern?  It is if it has a percent sign.  Anything else is the name of a queue. */

@@ -27,17 +27,17 @@
 
 /* clang-format off */
 
-static const Statement read_rows = {STATEMENT_RATES,
+static const Statement read_rows = {.sql =
 	"SELECT r.queue, r.until, r.image FROM {rows} AS r"};
 
-static const Statement write_rows = {STATEMENT_WRITE_RATES,
+static const Statement write_rows = {.sql =
 	"INSERT INTO {table} AS r (queue, until, image)"
 	" SELECT n.queue, n.until, n.image"
 	"   FROM ROWS FROM (unnest($queues), unnest($untils), unnest($images))"
 	"        AS n (queue, until, image)"
 	" ON CONFLICT (queue) DO UPDATE SET until = excluded.until, image = excluded.image"};
 
-static const Statement remove_rows = {STATEMENT_REMOVE_RATES,
+static const Statement remove_rows = {.sql =
 	"DELETE FROM {rows} AS r WHERE r.until < $before"};
 
 /* clang-format on */

@@ -56,12 +56,12 @@
 	"                THEN t.input END," \
 	"           CASE WHEN octet_length(t.flow) <= " CppAsString2(TASK_NAME_MAX) " THEN t.flow END"
 
-static const Statement claim_rows = {STATEMENT_CLAIM, CLAIM("c")};
+static const Statement claim_rows = {.sql = CLAIM("c")};
 
 /*
  * Of rows with equal ids claim only one: a run is identified by id, attempt and time of the claim.
  */
-static const Statement claim_partitioned_rows = {STATEMENT_CLAIM_PARTITIONED,
+static const Statement claim_partitioned_rows = {.sql =
 	CLAIM("(SELECT DISTINCT ON (c.id) c.* FROM c) AS c")};
 
 /* clang-format on */

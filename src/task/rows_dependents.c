@@ -55,8 +55,9 @@
 	" LIMIT $limit"
 
 /* The row that would be judged first. */
-static const Statement first_row = {STATEMENT_FIRST_DEPENDENT,
-	"SELECT w.id FROM (" LOCKED_ROWS ") AS w"};
+static const Statement first_row = {.sql =
+	"SELECT w.id FROM (" LOCKED_ROWS ") AS w",
+	.bitmaps = true};
 
 /*
  * Judge rows, and write what changes.  The other tasks of a row are not read if the one that has
@@ -67,7 +68,7 @@ static const Statement first_row = {STATEMENT_FIRST_DEPENDENT,
  * A row that was changed after the snapshot of the statement is left out: the lock returns the
  * place of its new version, where an UPDATE finds no row.
  */
-static const Statement judge_rows = {STATEMENT_JUDGE,
+static const Statement judge_rows = {.sql =
 	"WITH w AS MATERIALIZED (" LOCKED_ROWS "),"
 	"     c AS (SELECT w.*, row_number() OVER () AS number,"
 	"                  CASE WHEN w.after = ARRAY[w.ended] OR cardinality(w.after) = 0 THEN true"
@@ -142,7 +143,8 @@ static const Statement judge_rows = {STATEMENT_JUDGE,
 	" UNION ALL "
 	"SELECT 0, NULL, NULL, 0, NULL, 0, f.waits, 0 FROM f WHERE f.waits IS NOT NULL"
 	" UNION ALL "
-	"SELECT count(*), NULL, NULL, 0, NULL, 0, NULL, count(*) FILTER (WHERE v.known) FROM v"};
+	"SELECT count(*), NULL, NULL, 0, NULL, 0, NULL, count(*) FILTER (WHERE v.known) FROM v",
+	.bitmaps = true};
 
 /* clang-format on */
 
@@ -221,7 +223,7 @@ rows_first_dependent(const TaskTable *table, const JudgeRequest *request, int64 
  * The tasks for which the next rows wait, in the order of the index on what they watch.  To descend
  * it for each task would cost more, unless very many rows watch each.
  */
-static const Statement read_watched = {STATEMENT_WATCHED,
+static const Statement read_watched = {.sql =
 	"WITH n AS MATERIALIZED ("
 	"SELECT t.waits, t.after, t.rule"
 	"  FROM {rows} AS t"

@@ -27,7 +27,7 @@
 /* The fence of a run of which the owner of the table may have set the time of the claim to NULL. */
 #define IS_ANY_RUN "t.id = $id AND t.attempt = $attempt AND " CLAIMED("t") " = $claimed"
 
-static const Statement read_request = {STATEMENT_REQUEST,
+static const Statement read_request = {.sql =
 	"SELECT t.request, t.input"
 	"  FROM {rows} AS t"
 	" WHERE " IS_RUN " AND t.state = 'WORK'"};
@@ -86,7 +86,7 @@ row_request(const TaskTable *table, TaskRun run, RowRequest *request)
 /* With "keep" of 0 a row goes when it is DONE, unless other tasks of its flow have not ended. */
 #define REMOVES "(t.keep <= interval '0' AND t.flow IS NULL)"
 
-static const Statement finish_run = {STATEMENT_FINISH,
+static const Statement finish_run = {.sql =
 	"UPDATE {rows} AS t"
 	"   SET state = 'DONE', start = $start, stop = $stop, response = $response, notice = $notice,"
 	"       error = NULL, sqlstate = NULL"
@@ -122,7 +122,7 @@ row_finish(const TaskTable *table, RowFinish *finish)
 
 /* clang-format off */
 /* The outcome of a run that is not DONE. */
-static const Statement end_run = {STATEMENT_END,
+static const Statement end_run = {.sql =
 	"UPDATE {rows} AS t"
 	"   SET state = $state, start = $start, stop = $stop, response = $response, error = $error,"
 	"       sqlstate = $sqlstate, notice = $notice,"
@@ -167,7 +167,7 @@ row_end(const TaskTable *table, TaskRun run, const TaskResult *result)
 }
 
 /* clang-format off */
-static const Statement plan_again = {STATEMENT_PLAN_AGAIN,
+static const Statement plan_again = {.sql =
 	"UPDATE {rows} AS t"
 	"   SET state = 'PLAN', start = $start, stop = $stop, response = $response, error = $error,"
 	"       sqlstate = $sqlstate, notice = $notice, failed = 0, planned = NULL,"
@@ -202,7 +202,7 @@ row_plan_again(const TaskTable *table, TaskRun run, const TaskResult *result)
  * planned the row again as well, the earlier time counts.  A task that repeats keeps the time from
  * which its repeats are counted.
  */
-static const Statement go_on = {STATEMENT_GO_ON,
+static const Statement go_on = {.sql =
 	"UPDATE {rows} AS t"
 	"   SET state = 'PLAN', start = $start, stop = $stop, response = $response, error = NULL,"
 	"       sqlstate = NULL, notice = $notice, failed = 0, crashed = 0,"
@@ -247,8 +247,8 @@ row_go_on(const TaskTable *table, TaskRun run, const TaskResult *result)
 	" WHERE " IS_ANY_RUN " AND t.state = 'WORK'" \
 	"   FOR NO KEY UPDATE OF t"
 
-static const Statement read_retry = {STATEMENT_RETRY, RETRY};
-static const Statement read_retry_unlocked = {STATEMENT_RETRY_UNLOCKED, RETRY " SKIP LOCKED"};
+static const Statement read_retry = {.sql = RETRY};
+static const Statement read_retry_unlocked = {.sql = RETRY " SKIP LOCKED"};
 
 /* clang-format on */
 
@@ -287,7 +287,7 @@ row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry)
 }
 
 /* clang-format off */
-static const Statement delete_row = {STATEMENT_DELETE,
+static const Statement delete_row = {.sql =
 	"WITH c AS MATERIALIZED ("
 	"SELECT t.tableoid AS oid, t.ctid AS tid"
 	"  FROM {rows} AS t"
@@ -327,9 +327,9 @@ row_delete(const TaskTable *table, TaskRun run)
 	" WHERE " row \
 	" LIMIT 1"
 
-static const Statement read_repeat = {STATEMENT_REPEAT, READ_REPEAT(ENDED_CHAIN)};
+static const Statement read_repeat = {.sql = READ_REPEAT(ENDED_CHAIN)};
 
-static const Statement read_repeat_waiting = {STATEMENT_REPEAT_WAITING,
+static const Statement read_repeat_waiting = {.sql =
 	READ_REPEAT("t.id = $id AND t.role = $role::name AND t.dt = $dt AND t.state = $state"
 				" AND " REPEATS)};
 
@@ -393,14 +393,14 @@ row_repeat_waiting(const TaskTable *table, const RowRefusal *refusal, RowRepeat 
 }
 
 /* clang-format off */
-static const Statement insert_next = {STATEMENT_INSERT_NEXT,
+static const Statement insert_next = {.sql =
 	"INSERT INTO {table} (parent, dt, anchor, {inherited})"
 	" SELECT t.id, $dt, $anchor, {inherited}"
 	"   FROM {rows} AS t WHERE " ENDED_CHAIN " LIMIT 1"
 	" RETURNING id"};
 
 /* Only one row is written, although another one may look the same: see above. */
-static const Statement link_next = {STATEMENT_LINK_NEXT,
+static const Statement link_next = {.sql =
 	"WITH c AS MATERIALIZED ("
 	"SELECT t.tableoid AS oid, t.ctid AS tid FROM {rows} AS t WHERE " ENDED_CHAIN " LIMIT 1"
 	") UPDATE {rows} AS t SET next = $next FROM c WHERE " IS_LOCKED_ROW};

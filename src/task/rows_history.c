@@ -30,7 +30,7 @@
 #define ENDED "coalesce(t.stop, greatest(t.start, t.dt), 'infinity')"
 
 /* The rows on some pages: what this costs does not depend on the ids, or on rows that are dead. */
-static const Statement read_history = {STATEMENT_HISTORY,
+static const Statement read_history = {.sql =
 	"SELECT t.id, t.ctid,"
 	"       CASE WHEN t.state IN ('DONE', 'STOP', 'FAIL', 'GONE') THEN t.state END,"
 	"       " ENDED ", " KEEP ", coalesce(t.role::text, ''), coalesce(t.role_id, 0),"
@@ -88,7 +88,7 @@ rows_history(const TaskTable *table, int64 page, int row, int pages, HistoryRow 
  * "o" are the flows, each asked once, in which a task has not ended.  The next run of a repeating
  * task does not count: there is always one.  What was changed since it was read has another place.
  */
-static const Statement remove_rows = {STATEMENT_REMOVE,
+static const Statement remove_rows = {.sql =
 	"WITH o AS MATERIALIZED ("
 	"SELECT f.flow"
 	"  FROM (SELECT DISTINCT u.flow FROM unnest($flows) AS u (flow) WHERE u.flow <> '') AS f"

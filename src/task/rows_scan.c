@@ -29,7 +29,7 @@
 	" OR t.dt IS NULL) IS NOT TRUE"
 
 /* A loose index scan from group to group: one descent of the index for each. */
-static const Statement scan_groups = {STATEMENT_SCAN,
+static const Statement scan_groups = {.sql =
 	"WITH RECURSIVE g (queue, max, priority, role, role_id, dt, id) AS ("
 	"(SELECT " G_ALL ", t.dt, t.id"
 	"   FROM {rows} AS t"
@@ -51,7 +51,7 @@ static const Statement scan_groups = {STATEMENT_SCAN,
 	"    FROM g LIMIT $limit"};
 
 /* An index scan of all rows. */
-static const Statement list_rows = {STATEMENT_LIST,
+static const Statement list_rows = {.sql =
 	"SELECT substr(t.queue, 1, " CppAsString2(TASK_QUEUE_MAX) " + 1), " MAX_OR_NONE ", t.priority,"
 	"       t.role::text, t.dt, t.id, t.role_id,"
 	"       octet_length(t.queue) > " CppAsString2(TASK_QUEUE_MAX)
@@ -141,7 +141,7 @@ rows_returned_places(MemoryContext where, uint64 count, TaskPlace **places)
 }
 
 /* clang-format off */
-static const Statement read_groups = {STATEMENT_PEEK_GROUPS,
+static const Statement read_groups = {.sql =
 	"SELECT n.dt, n.id, a.number::int4"
 	"  FROM ROWS FROM (unnest($queues), unnest($maxes), unnest($priorities), unnest($roles),"
 	"                  unnest($role_ids), unnest($dts), unnest($ids)) WITH ORDINALITY"
@@ -222,7 +222,7 @@ rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit)
 #define G_REST MAX_OR_NONE ", t.priority, t.role, t.role_id"
 
 /* A loose index scan from group to group, as scan_groups does, within each queue. */
-static const Statement read_queue_heads = {STATEMENT_QUEUE_HEADS,
+static const Statement read_queue_heads = {.sql =
 	"SELECT a.number::int4, g.max, g.priority, g.role::text, g.role_id, g.dt, g.id"
 	"  FROM unnest($queues) WITH ORDINALITY AS a (queue, number)"
 	" CROSS JOIN LATERAL ("
@@ -292,7 +292,7 @@ rows_compare_ids(const void *a, const void *b)
 }
 
 /* clang-format off */
-static const Statement read_waits = {STATEMENT_WAITS,
+static const Statement read_waits = {.sql =
 	"SELECT t.id, coalesce(t.stop, '-infinity'), t.failed, " DELAY ", " BACKOFF ","
 	"       coalesce(t.role::text, ''), coalesce(t.role_id, 0)"
 	"  FROM {rows} AS t"
@@ -342,7 +342,7 @@ returned_ids(MemoryContext where, uint64 count, int64 **ids)
 
 /* clang-format off */
 /* The first condition matches exactly one index. */
-static const Statement find_isolated = {STATEMENT_ISOLATED,
+static const Statement find_isolated = {.sql =
 	"SELECT t.id"
 	"  FROM {rows} AS t"
 	" WHERE (t.state = 'WORK' OR (t.state = 'PLAN' AND t.crashed > 0))"
@@ -376,7 +376,7 @@ rows_isolated(const TaskTable *table, int64 **ids)
 #define EXPIRY "(" PLANNED " AT TIME ZONE 'UTC') + t.active"
 #define EXPIRES WAITING " AND t.active < interval '100 years'"
 
-static const Statement find_expired = {STATEMENT_EXPIRED,
+static const Statement find_expired = {.sql =
 	"SELECT t.dt, t.id"
 	"  FROM {rows} AS t"
 	" WHERE " EXPIRES " AND " EXPIRY " < ($now AT TIME ZONE 'UTC')"
@@ -406,7 +406,7 @@ rows_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **pla
 }
 
 /* clang-format off */
-static const Statement find_next_expiry = {STATEMENT_NEXT_EXPIRY,
+static const Statement find_next_expiry = {.sql =
 	"SELECT (" EXPIRY ") AT TIME ZONE 'UTC'"
 	"  FROM {rows} AS t"
 	" WHERE " EXPIRES " AND " EXPIRY " >= ($from AT TIME ZONE 'UTC')"

@@ -105,8 +105,8 @@ note_unstarted(uint64 count, EventKind kind, const char *error, const char *sqls
 	"  WHERE " IS_LOCKED_ROW \
 	" RETURNING " UNSTARTED ", " KEEP ", " NOTIFY_END("t.state")
 
-static const Statement expire_rows = {STATEMENT_EXPIRE, GIVE_UP(EXPIRED("c.active", "$now"))};
-static const Statement miss_rows = {STATEMENT_MISS, GIVE_UP(MISSED("c.missed", "$serving"))};
+static const Statement expire_rows = {.sql = GIVE_UP(EXPIRED("c.active", "$now"))};
+static const Statement miss_rows = {.sql = GIVE_UP(MISSED("c.missed", "$serving"))};
 
 /* clang-format on */
 
@@ -174,7 +174,7 @@ rows_expire(const TaskTable *table, bool missed, TimestampTz now, const Candidat
 	"   AND t.waits IS NULL" \
 	"   FOR NO KEY UPDATE OF t SKIP LOCKED"
 
-static const Statement fail_row = {STATEMENT_FAIL,
+static const Statement fail_row = {.sql =
 	"WITH c AS MATERIALIZED (" REFUSED_ROW ")"
 	" UPDATE {rows} AS t"
 	"    SET state = 'FAIL', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
@@ -183,7 +183,7 @@ static const Statement fail_row = {STATEMENT_FAIL,
 	"  WHERE " IS_LOCKED_ROW
 	" RETURNING " UNSTARTED ", " KEEP ", " NOTIFY_END("t.state")};
 
-static const Statement refuse_row = {STATEMENT_REFUSE,
+static const Statement refuse_row = {.sql =
 	"WITH c AS MATERIALIZED (" REFUSED_ROW ")"
 	" UPDATE {rows} AS t"
 	"    SET dt = $next, planned = CASE WHEN $waits THEN " PLANNED " END,"
@@ -259,7 +259,7 @@ row_refuse(const TaskTable *table, const RowRefusal *refusal, const RowNext *nex
 	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
 
 /* Waiting rows whose role was dropped; a repeating task does not repeat. */
-static const Statement fail_rows_of_role = {STATEMENT_FAIL_ROLE_GONE,
+static const Statement fail_rows_of_role = {.sql =
 	"WITH c AS MATERIALIZED (" ROWS_OF_ROLE ")"
 	" UPDATE {rows} AS t"
 	"    SET state = 'FAIL', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
@@ -269,7 +269,7 @@ static const Statement fail_rows_of_role = {STATEMENT_FAIL_ROLE_GONE,
 	" RETURNING " UNSTARTED ", " KEEP ", " NOTIFY_END("t.state")};
 
 /* Waiting rows whose "role" is not the current name of their role, or that are not bound. */
-static const Statement bind_rows = {STATEMENT_BIND,
+static const Statement bind_rows = {.sql =
 	"WITH c AS MATERIALIZED (" ROWS_OF_ROLE ")"
 	" UPDATE {rows} AS t"
 	"    SET role = $new_role::name, role_id = $new_role_id"
@@ -339,11 +339,11 @@ rows_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int 
 	"t.waits IS NULL AND t.dt = 'infinity' AND t.anchor IS DISTINCT FROM $started" \
 	" AND lower(btrim(t.cron, E' \\t\\n\\r') COLLATE \"C\") = '@reboot'"
 
-static const Statement find_reboot = {STATEMENT_FIND_REBOOT,
+static const Statement find_reboot = {.sql =
 	"SELECT t.dt, t.id FROM {rows} AS t WHERE t.state = 'PLAN' AND " WAITS_FOR_START
 	" LIMIT $limit"};
 
-static const Statement plan_reboot = {STATEMENT_REBOOT,
+static const Statement plan_reboot = {.sql =
 	"UPDATE {rows} AS t"
 	"   SET dt = $now, anchor = $started"
 	"  FROM unnest($ids) AS a (id)"

@@ -29,7 +29,7 @@
 	"t.id, t.attempt, " CLAIMED("t") ", coalesce(" SHORT_QUEUE ", '')," \
 	" coalesce(t.sqlstate = '57P01', false), t.state = 'STOP'"
 
-static const Statement find_working = {STATEMENT_WORKING,
+static const Statement find_working = {.sql =
 	"SELECT " WORKING_ROW
 	"  FROM {rows} AS t"
 	" WHERE (t.state = 'WORK' OR (t.state = 'STOP' AND t.stop IS NULL AND t.start IS NOT NULL))"
@@ -83,7 +83,7 @@ rows_working(const TaskTable *table, int limit, WorkingRow **rows)
 
 /* clang-format off */
 /* The state is an argument, so that the planner does not use the index on running rows. */
-static const Statement find_runs = {STATEMENT_OF_RUNS,
+static const Statement find_runs = {.sql =
 	"SELECT n.*"
 	"  FROM ROWS FROM (unnest($ids), unnest($attempts), unnest($claims))"
 	"       AS a (id, attempt, claimed)"
@@ -165,7 +165,7 @@ rows_contain(const WorkingRow *rows, int count, TaskRun run)
 	"          FOR NO KEY UPDATE OF r SKIP LOCKED) AS n"
 
 /* Undo the claim of runs that never began. */
-static const Statement release_runs = {STATEMENT_RELEASE,
+static const Statement release_runs = {.sql =
 	"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
 	" UPDATE {rows} AS t"
 	"    SET state = 'PLAN', attempt = t.attempt - 1, start = NULL, pid = NULL"
@@ -174,7 +174,7 @@ static const Statement release_runs = {STATEMENT_RELEASE,
 	" RETURNING c.id, c.attempt, c.claimed"};
 
 /* Plan again, due at once, the runs of a process that has exited, and record the reason. */
-static const Statement replan_runs = {STATEMENT_REPLAN,
+static const Statement replan_runs = {.sql =
 	"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
 	" UPDATE {rows} AS t"
 	"    SET state = 'PLAN', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
@@ -184,7 +184,7 @@ static const Statement replan_runs = {STATEMENT_REPLAN,
 	" RETURNING c.id, c.attempt, c.claimed"};
 
 /* Write how runs have ended that a user has stopped, and whose process could not. */
-static const Statement stop_runs = {STATEMENT_STOP,
+static const Statement stop_runs = {.sql =
 	"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
 	" UPDATE {rows} AS t"
 	"    SET stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"

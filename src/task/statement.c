@@ -32,11 +32,11 @@
 #include "task/statement.h"
 #include "task/watch.h"
 
-/* A prepared statement. */
+/* A prepared statement.  In TopMemoryContext. */
 typedef struct SavedPlan
 {
-	const Statement *statement; /* the one that has this number */
-	char *text; /* with names and numbers filled in, in TopMemoryContext; NULL: not yet */
+	const Statement *statement;
+	char *text; /* with names and numbers filled in */
 	SPIPlanPtr plan;
 } SavedPlan;
 
@@ -46,7 +46,7 @@ typedef struct SavedPlan
  */
 static struct
 {
-	SavedPlan saved[STATEMENTS];
+	List *saved; /* of SavedPlan */
 
 	/* the statement that is being executed */
 	const char *text; /* NULL: none */
@@ -65,19 +65,20 @@ expect_nothing(void)
 void
 statement_forget_plans(void)
 {
-	int i;
+	List *old = statements.saved;
+	ListCell *cell;
 
 	expect_nothing();
-	for (i = 0; i < STATEMENTS; i++)
+	statements.saved = NIL;
+	foreach(cell, old)
 	{
-		SavedPlan old = statements.saved[i];
+		const SavedPlan *saved = lfirst(cell);
 
-		statements.saved[i] = (SavedPlan){0};
-		if (old.plan)
-			SPI_freeplan(old.plan);
-		if (old.text)
-			pfree(old.text);
+		if (saved->plan)
+			SPI_freeplan(saved->plan);
+		pfree(saved->text);
 	}
+	list_free_deep(old);
 }
 
 /* Append what {name} stands for: a part of the statement that depends on the table. */
@@ -142,6 +143,24 @@ fill_in(const char *sql, const TaskTable *table, const StatementArgs *args)
 	return result;
 }
 
+/* Find what is saved of a statement. */
+static SavedPlan *
+find_plan(const Statement *statement, const TaskTable *table, const StatementArgs *args)
+{
+	SavedPlan new = {.statement = statement};
+	MemoryContext old;
+	ListCell *cell;
+
+	foreach(cell, statements.saved)
+		if (((SavedPlan *) lfirst(cell))->statement == statement)
+			return lfirst(cell);
+	new.text = fill_in(statement->sql, table, args);
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	statements.saved = lappend(statements.saved, memcpy(palloc(sizeof(new)), &new, sizeof(new)));
+	MemoryContextSwitchTo(old);
+	return llast(statements.saved);
+}
+
 /* The type of an argument. */
 static Oid
 argument_type(const StatementArgs *args, int number)
@@ -190,12 +209,9 @@ plan_takes(SPIPlanPtr plan, const StatementArgs *args)
 static int
 fix_planner(const Statement *statement)
 {
-	/* these read the index on "after", which can only be read as a bitmap */
-	bool bitmaps =
-		statement->number == STATEMENT_FIRST_DEPENDENT || statement->number == STATEMENT_JUDGE;
 	const char *const fixed[][2] = {
 		{"enable_indexscan", "on"},	 {"enable_nestloop", "on"},
-		{"enable_seqscan", "off"},	 {"enable_bitmapscan", bitmaps ? "on" : "off"},
+		{"enable_seqscan", "off"},	 {"enable_bitmapscan", statement->bitmaps ? "on" : "off"},
 		{"enable_hashjoin", "off"},	 {"enable_mergejoin", "off"},
 		{"enable_sort", "off"},		 {"enable_material", "off"},
 		{"enable_tidscan", "on"},	 {"jit", "off"},
@@ -265,7 +281,7 @@ build_arrays(StatementArgs *args)
 uint64
 statement_execute(const Statement *statement, const TaskTable *table, StatementArgs *args)
 {
-	SavedPlan *saved = &statements.saved[statement->number];
+	SavedPlan *saved = find_plan(statement, table, args);
 	volatile int nest_level = 0;
 	volatile int code = 0;
 	NamedTable outer;
@@ -276,10 +292,6 @@ statement_execute(const Statement *statement, const TaskTable *table, StatementA
 	owner_pin_path();
 	if (args->has_arrays)
 		build_arrays(args);
-	if (saved->text == NULL)
-		saved->text = fill_in(statement->sql, table, args);
-	Assert(saved->statement == NULL || saved->statement == statement);
-	saved->statement = statement;
 	statements.text = saved->text;
 	statements.partitioned = table->partitioned;
 	outer = named_table_expect(saved->text, table->relid);
