@@ -208,8 +208,6 @@ _PG_init(void)
 		return;
 	}
 
-	/* in this order: the second one removes all other settings of this prefix */
-	location_define();
 	settings_define();
 
 	/* during pg_upgrade no task may run */

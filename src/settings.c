@@ -1,68 +1,91 @@
 /*
  * settings.c
- *		The settings of pg_task, with their check hooks; those of the table are in location.c.
- *		Time zones by name.
+ *		The settings of pg_task, with their check hooks: among them the list of databases, and the
+ *		place of the task table of a database.  Time zones by name.
  *
  * This file knows names, units and ranges, and checks them.  It uses neither shared memory nor SPI,
- * and it does not decide what a setting means for a running process.
+ * looks nothing up in catalogs, and does not decide what a setting means for a running process.
  */
 #include "postgres.h"
 
 #include <limits.h>
 
 #include "access/xact.h"
+#include "lib/stringinfo.h"
 #include "nodes/memnodes.h"
+#include "parser/scansup.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/varlena.h"
 
+#include "compat.h"
 #include "settings.h"
 #include "shared/task.h"
 
 /* More than all zones of the tz database need, at 24 kB each. */
 #define ZONES_MAX ((Size) 32 * 1024 * 1024)
 
+#define PERIOD_MAX (24 * 60 * 60 * 1000)
+
+/* Value of pg_task.synchronous_commit besides those of the server's own setting. */
+#define COMMIT_AS_DATABASE (-1)
+
 SettingsValues Settings = {
 	.enabled = true,
 	.max_executors = 4,
-	.max_schedulers = 0,
 	.idle_timeout = 60 * 1000,
 	.response_limit = 16 * 1024 * 1024,
-	.timeout = 0,
-	.batch = 1,
 	.max_crashes = 2,
 	.log = LOG_TASKS_NONE,
 	.log_min_duration = -1,
 	.stat_max = 1000,
-	.format = RESULT_TEXT,
+	.task = {.batch = 1,
+			 .delay = 10 * 1000,
+			 .backoff = 2,
+			 .keep = SETTINGS_KEEP_FOR_EVER,
+			 .keep_failed = SETTINGS_KEEP_FOR_EVER,
+			 .missed = MISSED_ONE,
+			 .format = RESULT_TEXT},
 	.task_id = SETTINGS_NO_TASK,
-	.find_task_id = NULL,
 };
 
 /*
+ * The names of the table's place have two names each: the older, shorter one is a reserved word of
+ * SQL.  Behind each name is the older one.
+ */
+typedef enum LocationName
+{
+	SCHEMA_NAME,
+	SCHEMA_OLDER,
+	TABLE_NAME,
+	TABLE_OLDER,
+	LOCATION_NAMES
+} LocationName;
+
+/*
  * The settings that other files read through the functions below.  The server writes them, as those
- * in Settings.
+ * in Settings, and the hooks of this file the sources.
  */
 static struct
 {
 	char *database;
 	char *keep_libraries;
-	SettingsTask task; /* but for what settings_task fills in */
-	char *timezone;	   /* empty: not set */
+	char *timezone; /* empty: not set */
 	int synchronous_commit;
-	char *flow; /* the default of the column reads it */
-	char *id;	/* never set: pg_task.id has a show hook */
+	char *id; /* never set: pg_task.id has a show hook */
+	char *names[LOCATION_NAMES];
+	GucSource sources[LOCATION_NAMES]; /* where each of them was set */
+	bool create;
+	int period; /* milliseconds */
 } variables = {
-	.task = {.delay = 10 * 1000,
-			 .backoff = 2,
-			 .keep = SETTINGS_KEEP_FOR_EVER,
-			 .keep_failed = SETTINGS_KEEP_FOR_EVER},
-	.synchronous_commit = SETTINGS_COMMIT_AS_DATABASE,
+	.synchronous_commit = COMMIT_AS_DATABASE,
+	.create = true,
+	.period = 1000,
 };
 
 static const struct config_enum_entry commit_options[] = {
-	{"database", SETTINGS_COMMIT_AS_DATABASE, false},
+	{"database", COMMIT_AS_DATABASE, false},
 	{"off", SYNCHRONOUS_COMMIT_OFF, false},
 	{"local", SYNCHRONOUS_COMMIT_LOCAL_FLUSH, false},
 	{"remote_write", SYNCHRONOUS_COMMIT_REMOTE_WRITE, false},
@@ -92,6 +115,152 @@ static const struct config_enum_entry format_options[] = {
 	{NULL, 0, false},
 };
 
+/* ---- the list of databases ---- */
+
+/* Advance *text past white space.  Returns the character there. */
+static char
+skip_space(const char **text)
+{
+	while (scanner_isspace(**text))
+		(*text)++;
+	return **text;
+}
+
+/*
+ * Read an identifier at *text, quoted or not, and advance *text past it and the white space that
+ * follows.  Returns NULL if there is none.
+ */
+static char *
+read_identifier(const char **text)
+{
+	bool quoted = (skip_space(text) == '"');
+	const char *p = *text;
+	StringInfoData name;
+
+	initStringInfo(&name);
+	if (quoted)
+	{
+		bool closed = false;
+
+		for (p++; *p && !closed; p++)
+		{
+			closed = (p[0] == '"' && p[1] != '"');
+			if (!closed)
+				appendStringInfoChar(&name, *p);
+			if (p[0] == '"' && !closed)
+				p++;
+		}
+		if (!closed)
+			return NULL;
+	}
+	else
+	{
+		while (*p && *p != ',' && *p != ':' && *p != '"' && !scanner_isspace(*p))
+			appendStringInfoChar(&name, *p++);
+	}
+	*text = p;
+	(void) skip_space(text);
+	if (name.len == 0 || name.len >= NAMEDATALEN)
+		return NULL;
+	return quoted ? name.data : downcase_identifier(name.data, name.len, false, false);
+}
+
+/* Read one entry of pg_task.database and advance *text past it.  NULL: a syntax error. */
+static Target *
+read_target(const char **text)
+{
+	Target *target = palloc0(sizeof(Target));
+	char first = skip_space(text);
+
+	target->excluded = (first == '-');
+	if (first == '-' || first == '*')
+		(*text)++;
+	if (first == '*')
+		(void) skip_space(text);
+	else
+	{
+		bool quoted = (skip_space(text) == '"');
+
+		target->database = read_identifier(text);
+		/* without quotes, the word is the whole list */
+		if (target->database == NULL || (!quoted && strcmp(target->database, "none") == 0))
+			return NULL;
+	}
+	if (**text != ':')
+		return target;
+	(*text)++;
+	target->role = read_identifier(text);
+	return target->role && !target->excluded ? target : NULL;
+}
+
+/* Is the list the word "none", without quotes? */
+static bool
+names_no_database(const char *text)
+{
+	char *name;
+
+	if (skip_space(&text) == '"')
+		return false;
+	name = read_identifier(&text);
+	return name && strcmp(name, "none") == 0 && *text == '\0';
+}
+
+/*
+ * Parse a list like "db1, db2:user2" or "*, -db3" into a List of Target in the current
+ * memory context.  Returns false on a syntax error.
+ */
+static bool
+parse_targets(const char *text, List **targets)
+{
+	*targets = NIL;
+	if (names_no_database(text))
+		return true;
+	if (skip_space(&text) == '\0')
+		text = "*";
+	for (;;)
+	{
+		Target *target = read_target(&text);
+
+		if (target == NULL)
+			return false;
+		*targets = lappend(*targets, target);
+		if (*text == '\0')
+			return true;
+		if (*text++ != ',')
+			return false;
+	}
+}
+
+/*
+ * Check a list that has no syntax errors.  Returns what is wrong, or NULL.  A database of the name
+ * "*" beside the word for all is the one mistake that is not told apart.
+ */
+static const char *
+targets_fault(List *targets)
+{
+	bool all = false;
+	bool excluded = false;
+	ListCell *cell;
+	ListCell *other;
+
+	foreach(cell, targets)
+	{
+		const Target *target = lfirst(cell);
+		const char *name = target->database ? target->database : "*";
+
+		for_each_cell(other, targets, lnext(targets, cell))
+		{
+			const char *another = ((Target *) lfirst(other))->database;
+
+			if (strcmp(name, another ? another : "*") == 0)
+				return psprintf("Database \"%s\" is named twice.", name);
+		}
+		all |= target->database == NULL;
+		excluded |= target->excluded;
+	}
+	return excluded && !all ? "A database can be left out of all: \"*, -database\"." : NULL;
+}
+
 static bool
 check_database_list(char **newval, void **extra pg_attribute_unused(),
 					GucSource source pg_attribute_unused())
@@ -101,12 +270,14 @@ check_database_list(char **newval, void **extra pg_attribute_unused(),
 						" \"*, -database3\" for all but some, or \"none\", with names quoted as in"
 						" SQL where needed.";
 
-	if (targets_parse(*newval, &targets))
+	if (parse_targets(*newval, &targets))
 		fault = targets_fault(targets);
 	if (fault)
 		GUC_check_errdetail("%s", fault);
 	return fault == NULL;
 }
+
+/* ---- hooks ---- */
 
 /*
  * Return the zone that SET TimeZone takes by this name; NULL: there is none.  A zone with leap
@@ -166,30 +337,107 @@ check_libraries(char **newval, void **extra pg_attribute_unused(),
  * Check that it is not a session that sets this parameter of the database for itself: nothing would
  * come of it.
  */
-bool
-settings_check_source(GucSource source, const char *name)
+static bool
+check_source(GucSource source)
 {
 	if (source != PGC_S_SESSION)
 		return true;
 	GUC_check_errcode(ERRCODE_CANT_CHANGE_RUNTIME_PARAM);
-	GUC_check_errmsg("parameter \"%s\" cannot be set in a session: it is one of the database",
-					 name);
-	GUC_check_errhint("Use ALTER DATABASE ... SET %s.", name);
+	GUC_check_errmsg("this parameter cannot be set in a session: it is one of the database");
+	GUC_check_errhint("Use ALTER DATABASE ... SET.");
 	return false;
 }
 
 static bool
-check_enabled(bool *newval pg_attribute_unused(), void **extra pg_attribute_unused(),
-			  GucSource source)
+check_source_of_bool(bool *newval pg_attribute_unused(), void **extra pg_attribute_unused(),
+					 GucSource source)
 {
-	return settings_check_source(source, "pg_task.enabled");
+	return check_source(source);
 }
 
 static bool
-check_owner_code(bool *newval pg_attribute_unused(), void **extra pg_attribute_unused(),
-				 GucSource source)
+check_source_of_int(int *newval pg_attribute_unused(), void **extra pg_attribute_unused(),
+					GucSource source)
 {
-	return settings_check_source(source, "pg_task.owner_code");
+	return check_source(source);
+}
+
+/* Check a name of the place of the table, and keep with it where it was set. */
+static bool
+check_location(const char *value, void **extra, GucSource source)
+{
+	if (strlen(value) >= NAMEDATALEN)
+	{
+		GUC_check_errdetail("A name is at most %d bytes long.", NAMEDATALEN - 1);
+		return false;
+	}
+	if (!check_source(source))
+		return false;
+	*extra = compat_guc_malloc(sizeof(GucSource));
+	if (*extra)
+		*(GucSource *) *extra = source;
+	return *extra != NULL;
+}
+
+static bool
+check_schema_name(char **newval, void **extra, GucSource source)
+{
+	return check_location(*newval, extra, source);
+}
+
+static bool
+check_table_name(char **newval, void **extra, GucSource source)
+{
+	if (**newval != '\0')
+		return check_location(*newval, extra, source);
+	GUC_check_errdetail("The name of the task table must not be empty.");
+	return false;
+}
+
+static void
+assign_schema_name(const char *newval pg_attribute_unused(), void *extra)
+{
+	variables.sources[SCHEMA_NAME] = *(GucSource *) extra;
+}
+
+static void
+assign_older_schema_name(const char *newval pg_attribute_unused(), void *extra)
+{
+	variables.sources[SCHEMA_OLDER] = *(GucSource *) extra;
+}
+
+static void
+assign_table_name(const char *newval pg_attribute_unused(), void *extra)
+{
+	variables.sources[TABLE_NAME] = *(GucSource *) extra;
+}
+
+static void
+assign_older_table_name(const char *newval pg_attribute_unused(), void *extra)
+{
+	variables.sources[TABLE_OLDER] = *(GucSource *) extra;
+}
+
+/*
+ * Return the value in force.  The one that was set at the more specific place is, as if there were
+ * one setting; at the same place that of the newer name.
+ */
+static const char *
+location(LocationName name)
+{
+	return variables.names[name + (variables.sources[name + 1] > variables.sources[name])];
+}
+
+static const char *
+show_schema_name(void)
+{
+	return location(SCHEMA_NAME);
+}
+
+static const char *
+show_table_name(void)
+{
+	return location(TABLE_NAME);
 }
 
 static bool
@@ -211,20 +459,6 @@ settings_task_id(void)
 	return Settings.task_id;
 }
 
-/*
- * The label of the tasks that are inserted without one; empty: none.  Without preloading the
- * setting is not defined, and a session may have set it all the same.
- */
-const char *
-settings_flow(void)
-{
-	const char *flow = variables.flow;
-
-	if (flow == NULL)
-		flow = GetConfigOption("pg_task.flow", true, false);
-	return flow ? flow : "";
-}
-
 /* Show hook of pg_task.id, whose variable is never set.  The server copies the text. */
 static const char *
 show_id(void)
@@ -238,8 +472,146 @@ show_id(void)
 	return text;
 }
 
+/* ---- definitions ---- */
+
+static const struct
+{
+	const char *name;
+	const char *text;
+	const char *detail;
+	bool *variable;
+} booleans[] = {
+	{"pg_task.enabled", "Enables the start of tasks on this server, or in a database.",
+	 "If it is off for the server, no database can enable it for itself.", &Settings.enabled},
+	{"pg_task.owner_code",
+	 "Lets code of the task table's owner run when tasks of other roles are written.",
+	 "If it is off, tasks of other roles wait while a write to the table or its companions could"
+	 " run code that is neither C nor built in.",
+	 &Settings.owner_code},
+	{"pg_task.create_table", "Creates the task table if it does not exist.",
+	 "If it is off, a task table that exists is served, and where there is none nothing is created.",
+	 &variables.create},
+};
+
+/*
+ * What is told about tasks, a role must not be able to hide of its own: only superusers set that.
+ */
+static const struct
+{
+	const char *name;
+	const char *text;
+	const char *detail;
+	int *variable;
+	int low;
+	int high;
+	GucContext context;
+	int unit;
+} integers[] = {
+	{"pg_task.period", "Sets the maximum time between two scans of the task table.", NULL,
+	 &variables.period, 1, PERIOD_MAX, PGC_USERSET, GUC_UNIT_MS},
+	{"pg_task.max_executors", "Sets the maximum number of tasks running at once on this server.",
+	 "Each running task uses one of max_worker_processes.", &Settings.max_executors, 1, 1024,
+	 PGC_POSTMASTER, 0},
+	{"pg_task.max_schedulers",
+	 "Sets the maximum number of schedulers running at once on this server.",
+	 "If more databases have a task table, each gets a scheduler in turn.  Zero means half of the"
+	 " remaining worker slots.",
+	 &Settings.max_schedulers, 0, 1024, PGC_SIGHUP, 0},
+	{"pg_task.role_executors",
+	 "Sets the maximum number of tasks of a role running at once on this server.",
+	 "Zero means no limit.  To limit one role, use ALTER ROLE ... SET.",
+	 &Settings.task.max_executors, 0, 1024, PGC_SUSET, 0},
+	{"pg_task.idle_timeout", "Sets the time after which an idle executor exits.", NULL,
+	 &Settings.idle_timeout, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS},
+	{"pg_task.max_crashes", "Sets the number of server crashes after which a task fails.",
+	 "It counts the crashes while the task was running and may have been their cause.  A database"
+	 " whose scheduler has crashed the server as often in a row is held back.",
+	 &Settings.max_crashes, 1, INT_MAX, PGC_SIGHUP, 0},
+	{"pg_task.aging",
+	 "Sets how long a task waits until it counts as one of the next better priority.",
+	 "0 means that the priority stays.", &Settings.aging, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS},
+	{"pg_task.keep",
+	 "Sets how long the row of a task that is DONE or STOP stays, if its column \"keep\" is NULL.",
+	 "-1 means for ever.", &Settings.task.keep, SETTINGS_KEEP_FOR_EVER, INT_MAX, PGC_USERSET,
+	 GUC_UNIT_S},
+	{"pg_task.keep_failed",
+	 "Sets how long the row of a task that is FAIL or GONE stays, if its column \"keep\" is NULL.",
+	 "-1 means for ever.", &Settings.task.keep_failed, SETTINGS_KEEP_FOR_EVER, INT_MAX, PGC_USERSET,
+	 GUC_UNIT_S},
+	{"pg_task.stat_max",
+	 "Sets the maximum number of queues that pg_stat_task counts, of all databases.",
+	 "When there are more, the others are counted together.", &Settings.stat_max, 10,
+	 SETTINGS_STAT_MAX, PGC_POSTMASTER, 0},
+	{"pg_task.log_min_duration",
+	 "Sets the duration from which on the end of a task's run is logged.",
+	 "-1 turns this off, 0 logs all ends of runs.", &Settings.log_min_duration, -1, INT_MAX,
+	 PGC_SUSET, GUC_UNIT_MS},
+	{"pg_task.response_limit",
+	 "Sets the maximum length of the response, error and notice of a task.",
+	 "Longer text is truncated and marked as truncated.", &Settings.response_limit, 64,
+	 512 * 1024 * 1024, PGC_SUSET, GUC_UNIT_BYTE},
+	{"pg_task.timeout", "Sets the maximum duration of a task whose column \"timeout\" is NULL.",
+	 "Zero means no limit.", &Settings.timeout, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS},
+	{"pg_task.batch", "Sets the maximum number of short tasks that are run and committed together.",
+	 "One means that each task has its own transaction.", &Settings.task.batch, 1,
+	 SETTINGS_BATCH_MAX, PGC_USERSET, 0},
+	{"pg_task.retry",
+	 "Sets the maximum number of retries of a task whose column \"retry\" is NULL.", NULL,
+	 &Settings.task.retry, 0, INT_MAX, PGC_USERSET, 0},
+	{"pg_task.delay",
+	 "Sets the delay before the first retry of a task whose column \"delay\" is NULL.", NULL,
+	 &Settings.task.delay, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS},
+	{"pg_task.active",
+	 "Sets the time after its planned time within which a task whose column \"active\" is NULL may"
+	 " start.",
+	 "Zero means no limit.", &Settings.task.active, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS},
+};
+
+static const struct
+{
+	const char *name;
+	const char *text;
+	const char *detail;
+	int *variable;
+	const struct config_enum_entry *options;
+	GucContext context;
+} enumerations[] = {
+	{"pg_task.log", "Sets which events of tasks are logged.",
+	 "Each value includes those before it: none, failures, ends, all.", &Settings.log, log_options,
+	 PGC_SUSET},
+	{"pg_task.synchronous_commit", "Sets synchronous_commit for the commit of a task.",
+	 "\"database\" means that the server's own setting applies.", &variables.synchronous_commit,
+	 commit_options, PGC_USERSET},
+	{"pg_task.format", "Sets the format of the response of a task whose column \"format\" is NULL.",
+	 NULL, &Settings.task.format, format_options, PGC_USERSET},
+	{"pg_task.missed",
+	 "Sets which of the runs that a repeating task has missed it makes up for, if its column"
+	 " \"missed\" is NULL.",
+	 NULL, &Settings.task.missed, missed_options, PGC_USERSET},
+};
+
 static void
-define_databases(void)
+define_names(void)
+{
+	DefineCustomStringVariable("pg_task.schema_name", "Sets the schema of the task table.",
+							   "Empty means the default creation schema of the role.  The schema is"
+							   " created if it does not exist.",
+							   &variables.names[SCHEMA_NAME], "", PGC_USERSET, 0, check_schema_name,
+							   assign_schema_name, show_schema_name);
+	DefineCustomStringVariable("pg_task.table_name", "Sets the name of the task table.",
+							   "The table is created if it does not exist.",
+							   &variables.names[TABLE_NAME], "task", PGC_USERSET, 0,
+							   check_table_name, assign_table_name, show_table_name);
+	DefineCustomStringVariable("pg_task.schema", "Older name of \"pg_task.schema_name\".", NULL,
+							   &variables.names[SCHEMA_OLDER], "", PGC_USERSET, 0,
+							   check_schema_name, assign_older_schema_name, show_schema_name);
+	DefineCustomStringVariable("pg_task.table", "Older name of \"pg_task.table_name\".", NULL,
+							   &variables.names[TABLE_OLDER], "task", PGC_USERSET, 0,
+							   check_table_name, assign_older_table_name, show_table_name);
+}
+
+static void
+define_texts(void)
 {
 	DefineCustomStringVariable(
 		"pg_task.database", "Sets the databases that have a task table, and the role of each.",
@@ -247,191 +619,59 @@ define_databases(void)
 		" database.  Empty or \"*\" means every database that allows connections and"
 		" is not a template, \"*, -db3\" all of them but one, \"none\" no database.",
 		&variables.database, "", PGC_SIGHUP, 0, check_database_list, NULL, NULL);
-}
-
-static void
-define_limits(void)
-{
-	DefineCustomBoolVariable("pg_task.enabled",
-							 "Enables the start of tasks on this server, or in a database.",
-							 "If it is off for the server, no database can enable it for itself.",
-							 &Settings.enabled, true, PGC_USERSET, 0, check_enabled, NULL, NULL);
-	DefineCustomIntVariable(
-		"pg_task.max_executors", "Sets the maximum number of tasks running at once on this server.",
-		"Each running task uses one of max_worker_processes.", &Settings.max_executors, 4, 1, 1024,
-		PGC_POSTMASTER, 0, NULL, NULL, NULL);
-	DefineCustomIntVariable("pg_task.max_schedulers",
-							"Sets the maximum number of schedulers running at once on this server.",
-							"If more databases have a task table, each gets a scheduler in turn."
-							"  Zero means half of the remaining worker slots.",
-							&Settings.max_schedulers, 0, 0, 1024, PGC_SIGHUP, 0, NULL, NULL, NULL);
-	DefineCustomIntVariable("pg_task.role_executors",
-							"Sets the maximum number of tasks of a role running at once on this"
-							" server.",
-							"Zero means no limit.  To limit one role, use ALTER ROLE ... SET.",
-							&variables.task.max_executors, 0, 0, 1024, PGC_SUSET, 0, NULL, NULL,
-							NULL);
-	DefineCustomIntVariable(
-		"pg_task.idle_timeout", "Sets the time after which an idle executor exits.", NULL,
-		&Settings.idle_timeout, 60 * 1000, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
-}
-
-static void
-define_protection(void)
-{
 	DefineCustomStringVariable(
 		"pg_task.keep_libraries",
 		"Sets the libraries that an executor may keep after a task has loaded them.",
 		"They must not keep any state of a task.  Preloaded libraries, and a"
 		" few of the server's own, are always kept.",
 		&variables.keep_libraries, "", PGC_SIGHUP, GUC_LIST_INPUT, check_libraries, NULL, NULL);
-	DefineCustomBoolVariable("pg_task.owner_code",
-							 "Lets code of the task table's owner run when tasks of other roles are"
-							 " written.",
-							 "If it is off, tasks of other roles wait while a write to the table or"
-							 " its companions could run code that is neither C nor built in.",
-							 &Settings.owner_code, false, PGC_USERSET, 0, check_owner_code, NULL,
-							 NULL);
-	DefineCustomIntVariable("pg_task.max_crashes",
-							"Sets the number of server crashes after which a task fails.",
-							"It counts the crashes while the task was running and may have been"
-							" their cause.  A database whose scheduler has crashed the server as"
-							" often in a row is held back.",
-							&Settings.max_crashes, 2, 1, INT_MAX, PGC_SIGHUP, 0, NULL, NULL, NULL);
-}
-
-static void
-define_order(void)
-{
-	DefineCustomIntVariable("pg_task.aging",
-							"Sets how long a task waits until it counts as one of the next better"
-							" priority.",
-							"0 means that the priority stays.", &Settings.aging, 0, 0, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
-}
-
-static void
-define_history(void)
-{
-	DefineCustomIntVariable("pg_task.keep",
-							"Sets how long the row of a task that is DONE or STOP stays, if its"
-							" column \"keep\" is NULL.",
-							"-1 means for ever.", &variables.task.keep, SETTINGS_KEEP_FOR_EVER,
-							SETTINGS_KEEP_FOR_EVER, INT_MAX, PGC_USERSET, GUC_UNIT_S, NULL, NULL,
-							NULL);
-	DefineCustomIntVariable("pg_task.keep_failed",
-							"Sets how long the row of a task that is FAIL or GONE stays, if its"
-							" column \"keep\" is NULL.",
-							"-1 means for ever.", &variables.task.keep_failed,
-							SETTINGS_KEEP_FOR_EVER, SETTINGS_KEEP_FOR_EVER, INT_MAX, PGC_USERSET,
-							GUC_UNIT_S, NULL, NULL, NULL);
-}
-
-/* What is told about tasks.  A role must not be able to hide its own, so only superusers set it. */
-static void
-define_reports(void)
-{
-	DefineCustomIntVariable("pg_task.stat_max",
-							"Sets the maximum number of queues that pg_stat_task counts, of all"
-							" databases.",
-							"When there are more, the others are counted together.",
-							&Settings.stat_max, 1000, 10, SETTINGS_STAT_MAX, PGC_POSTMASTER, 0,
-							NULL, NULL, NULL);
-	DefineCustomEnumVariable("pg_task.log", "Sets which events of tasks are logged.",
-							 "Each value includes those before it: none, failures, ends, all.",
-							 &Settings.log, LOG_TASKS_NONE, log_options, PGC_SUSET, 0, NULL, NULL,
-							 NULL);
-	DefineCustomIntVariable("pg_task.log_min_duration",
-							"Sets the duration from which on the end of a task's run is logged.",
-							"-1 turns this off, 0 logs all ends of runs.",
-							&Settings.log_min_duration, -1, -1, INT_MAX, PGC_SUSET, GUC_UNIT_MS,
-							NULL, NULL, NULL);
-}
-
-/* Defaults for what one run does. */
-static void
-define_run_defaults(void)
-{
-	DefineCustomEnumVariable(
-		"pg_task.synchronous_commit", "Sets synchronous_commit for the commit of a task.",
-		"\"database\" means that the server's own setting applies.", &variables.synchronous_commit,
-		SETTINGS_COMMIT_AS_DATABASE, commit_options, PGC_USERSET, 0, NULL, NULL, NULL);
-	DefineCustomIntVariable("pg_task.response_limit",
-							"Sets the maximum length of the response, error and notice of a task.",
-							"Longer text is truncated and marked as truncated.",
-							&Settings.response_limit, 16 * 1024 * 1024, 64, 512 * 1024 * 1024,
-							PGC_SUSET, GUC_UNIT_BYTE, NULL, NULL, NULL);
-	DefineCustomIntVariable("pg_task.timeout",
-							"Sets the maximum duration of a task whose column \"timeout\" is NULL.",
-							"Zero means no limit.", &Settings.timeout, 0, 0, INT_MAX, PGC_USERSET,
-							GUC_UNIT_MS, NULL, NULL, NULL);
-	DefineCustomIntVariable("pg_task.batch",
-							"Sets the maximum number of short tasks that are run and committed"
-							" together.",
-							"One means that each task has its own transaction.", &Settings.batch, 1,
-							1, SETTINGS_BATCH_MAX, PGC_USERSET, 0, NULL, NULL, NULL);
-	DefineCustomEnumVariable(
-		"pg_task.format",
-		"Sets the format of the response of a task whose column \"format\" is NULL.", NULL,
-		&Settings.format, RESULT_TEXT, format_options, PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomStringVariable("pg_task.flow",
 							   "Sets the workflow of the tasks that are inserted without one.",
 							   "Empty means none.  In a task it is the workflow of the task.",
-							   &variables.flow, "", PGC_USERSET, 0, check_flow, NULL, NULL);
+							   &Settings.flow, "", PGC_USERSET, 0, check_flow, NULL, NULL);
+	DefineCustomStringVariable("pg_task.timezone",
+							   "Sets the time zone of the repeats of a task whose column"
+							   " \"timezone\" is NULL.",
+							   "Empty means the TimeZone of the role of the task.",
+							   &variables.timezone, "", PGC_USERSET, 0, check_timezone, NULL, NULL);
 	DefineCustomStringVariable("pg_task.id", "Shows the id of the task that the session runs.",
 							   NULL, &variables.id, "", PGC_INTERNAL,
 							   GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE | GUC_NO_RESET_ALL, NULL,
 							   NULL, show_id);
 }
 
-/* Defaults for when a task runs: at first, again after a failure, and repeatedly. */
-static void
-define_time_defaults(void)
-{
-	DefineCustomIntVariable("pg_task.retry",
-							"Sets the maximum number of retries of a task whose column \"retry\" is"
-							" NULL.",
-							NULL, &variables.task.retry, 0, 0, INT_MAX, PGC_USERSET, 0, NULL, NULL,
-							NULL);
-	DefineCustomIntVariable(
-		"pg_task.delay",
-		"Sets the delay before the first retry of a task whose column \"delay\" is NULL.", NULL,
-		&variables.task.delay, 10 * 1000, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
-	DefineCustomRealVariable("pg_task.backoff",
-							 "Sets the factor by which the delay grows with each further retry of a"
-							 " task whose column \"backoff\" is NULL.",
-							 NULL, &variables.task.backoff, 2, 0, 1000000, PGC_USERSET, 0, NULL,
-							 NULL, NULL);
-	DefineCustomIntVariable("pg_task.active",
-							"Sets the time after its planned time within which a task whose column"
-							" \"active\" is NULL may start.",
-							"Zero means no limit.", &variables.task.active, 0, 0, INT_MAX,
-							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
-	DefineCustomEnumVariable("pg_task.missed",
-							 "Sets which of the runs that a repeating task has missed it makes up"
-							 " for, if its column \"missed\" is NULL.",
-							 NULL, &variables.task.missed, MISSED_ONE, missed_options, PGC_USERSET,
-							 0, NULL, NULL, NULL);
-	DefineCustomStringVariable("pg_task.timezone",
-							   "Sets the time zone of the repeats of a task whose column"
-							   " \"timezone\" is NULL.",
-							   "Empty means the TimeZone of the role of the task.",
-							   &variables.timezone, "", PGC_USERSET, 0, check_timezone, NULL, NULL);
-}
-
+/* Define all settings: the default of each is the value that its variable has had so far. */
 void
 settings_define(void)
 {
-	define_databases();
-	define_limits();
-	define_protection();
-	define_order();
-	define_history();
-	define_reports();
-	define_run_defaults();
-	define_time_defaults();
+	int i;
+
+	define_names();
+	define_texts();
+	for (i = 0; i < (int) lengthof(booleans); i++)
+		DefineCustomBoolVariable(booleans[i].name, booleans[i].text, booleans[i].detail,
+								 booleans[i].variable, *booleans[i].variable, PGC_USERSET, 0,
+								 check_source_of_bool, NULL, NULL);
+	for (i = 0; i < (int) lengthof(integers); i++)
+		DefineCustomIntVariable(
+			integers[i].name, integers[i].text, integers[i].detail, integers[i].variable,
+			*integers[i].variable, integers[i].low, integers[i].high, integers[i].context,
+			integers[i].unit,
+			integers[i].variable == &variables.period ? check_source_of_int : NULL, NULL, NULL);
+	for (i = 0; i < (int) lengthof(enumerations); i++)
+		DefineCustomEnumVariable(enumerations[i].name, enumerations[i].text, enumerations[i].detail,
+								 enumerations[i].variable, *enumerations[i].variable,
+								 enumerations[i].options, enumerations[i].context, 0, NULL, NULL,
+								 NULL);
+	DefineCustomRealVariable("pg_task.backoff",
+							 "Sets the factor by which the delay grows with each further retry of a"
+							 " task whose column \"backoff\" is NULL.",
+							 NULL, &Settings.task.backoff, 2, 0, 1000000, PGC_USERSET, 0, NULL,
+							 NULL, NULL);
 	MarkGUCPrefixReserved("pg_task");
 }
+
+/* ---- values ---- */
 
 /*
  * Return the entries of pg_task.database as a List of Target in the current memory context.  NIL
@@ -442,9 +682,92 @@ settings_targets(void)
 {
 	List *targets;
 
-	if (!targets_parse(variables.database, &targets))
+	if (!parse_targets(variables.database, &targets))
 		elog(ERROR, "pg_task.database was not checked");
 	return targets;
+}
+
+/* Return the entry for a database: the one that names it, or the one for all; else NULL. */
+const Target *
+targets_find(const List *targets, const char *database)
+{
+	const Target *all = NULL;
+	ListCell *cell;
+
+	foreach(cell, targets)
+	{
+		const Target *target = lfirst(cell);
+
+		if (target->database == NULL)
+			all = target;
+		else if (strcmp(target->database, database) == 0)
+			return target;
+	}
+	return all;
+}
+
+/* Return the value of prefix.database, or NULL if it is not set. */
+static const char *
+database_setting(const char *prefix, const char *database)
+{
+	return GetConfigOption(psprintf("%s.%s", prefix, database), true, false);
+}
+
+/* The same, but raise a WARNING and return NULL for a value that cannot be a name. */
+static const char *
+database_name_setting(const char *prefix, const char *database)
+{
+	const char *value = database_setting(prefix, database);
+
+	if (value == NULL || (value[0] != '\0' && strlen(value) < NAMEDATALEN))
+		return value;
+	ereport(WARNING,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid value for parameter \"%s.%s\": \"%s\"", prefix, database, value),
+			 errdetail("A name has 1 to %d bytes.", NAMEDATALEN - 1)));
+	return NULL;
+}
+
+/* Return the period of a database, or raise a WARNING and return the general one. */
+static int
+database_period(const char *database)
+{
+	const char *value = database_setting("pg_task_period", database);
+	const char *hint = NULL;
+	int period;
+
+	if (value == NULL)
+		return variables.period;
+	if (parse_int(value, &period, GUC_UNIT_MS, &hint) && period >= 1 && period <= PERIOD_MAX)
+		return period;
+	ereport(
+		WARNING,
+		(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+		 errmsg("invalid value for parameter \"pg_task_period.%s\": \"%s\"", database, value),
+		 errdetail("It must be between 1 ms and 24 h; %d ms is used instead.", variables.period),
+		 hint ? errhint("%s", _(hint)) : 0));
+	return variables.period;
+}
+
+/*
+ * Return where the task table of a database is, and how often it is scanned.  The setting for that
+ * database overrides the general one.  An invalid value for a database causes a WARNING, and the
+ * general one is used.  Strings are in the current memory context.
+ */
+Location
+location_of(const char *database)
+{
+	const char *schema = database_name_setting("pg_task_schema", database);
+	const char *table = database_name_setting("pg_task_table", database);
+	Location result;
+
+	if (schema == NULL)
+		schema = location(SCHEMA_NAME);
+	result.schema = schema[0] == '\0' ? NULL : pstrdup(schema);
+	result.table = pstrdup(table ? table : location(TABLE_NAME));
+	result.create = variables.create;
+	result.period = database_period(database);
+	return result;
 }
 
 /*
@@ -454,10 +777,8 @@ settings_targets(void)
 SettingsTask
 settings_task(void)
 {
-	SettingsTask result = variables.task;
+	SettingsTask result = Settings.task;
 
-	result.batch = Settings.batch;
-	result.format = Settings.format;
 	result.timezone = session_timezone;
 	result.task_timezone = variables.timezone[0] ? pg_tzset(variables.timezone) : NULL;
 	return result;
@@ -485,16 +806,9 @@ option_name(const struct config_enum_entry *options, int value)
 const char *
 settings_commit(void)
 {
-	if (variables.synchronous_commit == SETTINGS_COMMIT_AS_DATABASE)
+	if (variables.synchronous_commit == COMMIT_AS_DATABASE)
 		return NULL;
 	return option_name(commit_options, variables.synchronous_commit);
-}
-
-/* Return the time zone of repeats and cron expressions where the column "timezone" is NULL. */
-pg_tz *
-settings_timezone(const SettingsTask *settings)
-{
-	return settings->task_timezone ? settings->task_timezone : settings->timezone;
 }
 
 /* Return the SettingsMissed of this name; the other value if the name is unknown. */

@@ -1,6 +1,6 @@
 /*
  * settings.h
- *		The settings of pg_task: settings.c, location.c, and targets.c for the list of databases.
+ *		The settings of pg_task.
  */
 #ifndef PG_TASK_SETTINGS_H
 #define PG_TASK_SETTINGS_H
@@ -9,10 +9,6 @@
 
 #include "nodes/pg_list.h"
 #include "pgtime.h"
-#include "utils/guc.h"
-
-/* Value of pg_task.synchronous_commit besides those of the server's own setting. */
-#define SETTINGS_COMMIT_AS_DATABASE (-1)
 
 /* Value of pg_task.keep and pg_task.keep_failed. */
 #define SETTINGS_KEEP_FOR_EVER (-1)
@@ -25,38 +21,6 @@
 
 /* No task.  Any other number may be an id. */
 #define SETTINGS_NO_TASK PG_INT64_MIN
-
-/*
- * The settings that any file may read.  The server writes them, when it loads the configuration and
- * when a session uses SET.  The last two are written by pg_task.
- */
-typedef struct SettingsValues
-{
-	bool enabled;
-	int max_executors;
-	int max_schedulers; /* 0: computed from max_worker_processes */
-	int idle_timeout;	/* milliseconds */
-	int response_limit; /* bytes */
-	int format;			/* a ResultFormat */
-	int timeout;		/* milliseconds, 0: no limit */
-	int batch;			/* tasks in a transaction */
-	int max_crashes;
-	int stat_max;		  /* entries of pg_stat_task */
-	bool owner_code;	  /* of the table: it may run for all tasks; only a scheduler reads it */
-	int aging;			  /* milliseconds; 0: off */
-	int log;			  /* a SettingsLog */
-	int log_min_duration; /* milliseconds, of runs; -1: off */
-
-	/*
-	 * What pg_task.id shows, see settings_task_id.  An executor writes the id of the task that it
-	 * runs.  In a parallel worker, "find_task_id" returns the id of the task that its leader runs.
-	 * It is NULL if the library was not preloaded.
-	 */
-	int64 task_id; /* or SETTINGS_NO_TASK */
-	int64 (*find_task_id)(void);
-} SettingsValues;
-
-extern SettingsValues Settings;
 
 /*
  * What a repeating task makes up for: times at which it should have run while it was running, or
@@ -95,6 +59,38 @@ typedef struct SettingsTask
 	pg_tz *task_timezone; /* pg_task.timezone; NULL: not set */
 } SettingsTask;
 
+/*
+ * The settings that any file may read.  The server writes them, when it loads the configuration and
+ * when a session uses SET.  The last two are written by pg_task.
+ */
+typedef struct SettingsValues
+{
+	bool enabled;
+	int max_executors;
+	int max_schedulers; /* 0: computed from max_worker_processes */
+	int idle_timeout;	/* milliseconds */
+	int response_limit; /* bytes */
+	int timeout;		/* milliseconds, 0: no limit */
+	int max_crashes;
+	int stat_max;		  /* entries of pg_stat_task */
+	bool owner_code;	  /* of the table: it may run for all tasks; only a scheduler reads it */
+	int aging;			  /* milliseconds; 0: off */
+	int log;			  /* a SettingsLog */
+	int log_min_duration; /* milliseconds, of runs; -1: off */
+	char *flow; /* the default of the column reads it; NULL: not defined, without preloading */
+	SettingsTask task; /* without the time zones: see settings_task */
+
+	/*
+	 * What pg_task.id shows, see settings_task_id.  An executor writes the id of the task that it
+	 * runs.  In a parallel worker, "find_task_id" returns the id of the task that its leader runs.
+	 * It is NULL if the library was not preloaded.
+	 */
+	int64 task_id; /* or SETTINGS_NO_TASK */
+	int64 (*find_task_id)(void);
+} SettingsValues;
+
+extern SettingsValues Settings;
+
 /* Where the task table of a database is, and how often it is scanned. */
 typedef struct Location
 {
@@ -117,21 +113,12 @@ extern List *settings_targets(void);
 extern SettingsTask settings_task(void);
 extern const char *settings_commit(void);
 extern int64 settings_task_id(void);
-extern const char *settings_flow(void);
-extern pg_tz *settings_timezone(const SettingsTask *settings);
 extern SettingsMissed settings_missed(const char *name, SettingsMissed other);
 extern const char *settings_missed_word(SettingsMissed missed);
 extern int settings_format(const char *name);
-extern bool settings_check_source(GucSource source, const char *name);
 extern bool settings_keeps_library(const char *file);
-
-extern void location_define(void);
 extern Location location_of(const char *database);
-
-extern bool targets_parse(const char *text, List **targets);
-extern const char *targets_fault(List *targets);
 extern const Target *targets_find(const List *targets, const char *database);
-
 extern pg_tz *zone_find(const char *name);
 extern bool zones_fill_memory(void);
 

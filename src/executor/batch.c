@@ -105,7 +105,7 @@ static struct
 static int
 members_max(const SharedTask *task)
 {
-	return task->defaults.batch >= 0 ? task->defaults.batch : Settings.batch;
+	return task->defaults.batch >= 0 ? task->defaults.batch : Settings.task.batch;
 }
 
 /*
@@ -132,7 +132,7 @@ may_begin_batch(void)
 {
 	int waiting;
 
-	if ((Settings.batch <= 1 && !MyExecutor->batches) || MyExecutor->done == 0)
+	if ((Settings.task.batch <= 1 && !MyExecutor->batches) || MyExecutor->done == 0)
 		return false;
 	waiting = slot_count_waiting();
 	if (batches.alone > 0)

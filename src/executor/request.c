@@ -276,7 +276,8 @@ Request
 request_prepare(const SharedTask *task, ResponseText *response, ResponseText *notices)
 {
 	Request request = {
-		.format = task->format >= 0 ? (ResultFormat) task->format : (ResultFormat) Settings.format,
+		.format =
+			task->format >= 0 ? (ResultFormat) task->format : (ResultFormat) Settings.task.format,
 		.response = response,
 	};
 

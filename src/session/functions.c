@@ -11,6 +11,7 @@
 #include "miscadmin.h"
 #include "storage/proc.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
@@ -92,9 +93,12 @@ pg_task_id(PG_FUNCTION_ARGS)
 Datum
 pg_task_flow(PG_FUNCTION_ARGS)
 {
-	const char *flow = settings_flow();
+	const char *flow = Settings.flow;
 
-	if (flow[0] == '\0')
+	if (flow == NULL)
+		flow = GetConfigOption("pg_task.flow", true, false);
+
+	if (flow == NULL || flow[0] == '\0')
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(cstring_to_text(flow));
 }

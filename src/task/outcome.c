@@ -99,7 +99,10 @@ find_next_of_row(RowKey row, const RowRepeat *repeat, const Ended *ended, RowNex
 	 * changed the setting
 	 */
 	settings = roles_settings(roles_bound(row.role, repeat->role_id));
-	zone = repeat->timezone ? zone_find(repeat->timezone) : settings_timezone(&settings);
+	if (repeat->timezone)
+		zone = zone_find(repeat->timezone);
+	else
+		zone = settings.task_timezone ? settings.task_timezone : settings.timezone;
 	missed = settings.missed;
 	if (repeat->missed)
 		missed = settings_missed(repeat->missed, missed);

@@ -220,7 +220,7 @@ roles_timezone_in_session(Oid role)
 			values.task_timezone = pg_tzset(configured.tasks);
 	}
 	read_role_settings(role, &values);
-	return settings_timezone(&values);
+	return values.task_timezone ? values.task_timezone : values.timezone;
 }
 
 /*
