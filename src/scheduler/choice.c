@@ -10,7 +10,6 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 
-#include "scheduler/binding.h"
 #include "scheduler/round.h"
 #include "scheduler/demand.h"
 #include "scheduler/isolation.h"
@@ -306,14 +305,14 @@ skip_first_task(QueueGroup *group, ClockNow now)
 
 /*
  * The rows of the group that order_first returned are not bound to the role that they name: start
- * none, and leave them to binding.c.
+ * none, and leave them to unstarted.c.
  */
 static void
 leave_to_binding(DispatchRound *round, QueueGroup *group)
 {
 	TaskPlace place;
 
-	binding_add(&group->key);
+	unstarted_bind(&group->key);
 	if (strict_awaits(round, group, group->places[group->next]))
 		return;
 	while (groups_drop_first(group, round->now, &place))
@@ -381,7 +380,7 @@ fail_group(DispatchRound *round, QueueGroup *group, const Role *role)
 	{
 		place = group->places[group->next];
 		if (!refused_has(place, round->now.mono) &&
-			!unstarted_fail(place, group->key.role, role->error, role->hint, role->sqlstate, true))
+			!unstarted_fail(place, &group->key, role->error, role->hint, role->sqlstate, true))
 			break;
 		(void) groups_drop_first(group, round->now, &place);
 		count++;

@@ -59,6 +59,4 @@ typedef struct SchedulerJob
 	bool writes; /* does not run for a while after a write has waited for a row lock in vain */
 } SchedulerJob;
 
-extern const SchedulerJob reboot_job;
-
 #endif /* PG_TASK_JOB_H */

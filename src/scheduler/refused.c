@@ -144,6 +144,26 @@ refused_batch_add(RefusedBatch which, TaskPlace place, int rows)
 	batch->count += rows;
 }
 
+/*
+ * Add to the batch those of these rows that are not refused, up to "limit", and move them to the
+ * front.  Returns their number.
+ */
+int
+refused_batch_take(RefusedBatch which, TaskPlace *places, int count, int limit, MonoTime now)
+{
+	int taken = 0;
+	int i;
+
+	for (i = 0; i < count && taken < limit; i++)
+	{
+		if (refused_has(places[i], now))
+			continue;
+		refused_batch_add(which, places[i], 1);
+		places[taken++] = places[i];
+	}
+	return taken;
+}
+
 /* Return the number of rows in the batches of the open transaction, and the id of one of them. */
 int
 refused_batch_rows(int64 *id)

@@ -25,9 +25,7 @@ typedef struct BatchFailure
 typedef enum RefusedBatch
 {
 	REFUSED_CLAIM,
-	REFUSED_UNSTARTED, /* tasks that have expired, or may not run */
-	REFUSED_BINDING,   /* rows that binding.c writes */
-	REFUSED_REBOOT,
+	REFUSED_UNSTARTED,
 	REFUSED_HISTORY,
 	REFUSED_DEPENDENTS,
 	REFUSED_ORPHANS, /* which keeps its refused rows itself */
@@ -42,6 +40,8 @@ extern void refused_forget_rows(RefusedBatch which);
 extern void refused_tidy(MonoTime now);
 
 extern int refused_limit(RefusedBatch which, int most);
+extern int
+refused_batch_take(RefusedBatch which, TaskPlace *places, int count, int limit, MonoTime now);
 extern void refused_batch_add(RefusedBatch which, TaskPlace place, int rows);
 extern int refused_batch_rows(int64 *id);
 extern void refused_batch_written(RefusedBatch which);

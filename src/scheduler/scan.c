@@ -18,7 +18,6 @@
 
 #include "utils/memutils.h"
 
-#include "scheduler/binding.h"
 #include "scheduler/dependents.h"
 #include "scheduler/groups.h"
 #include "scheduler/isolation.h"
@@ -157,11 +156,12 @@ remember_rows(const GroupHead *rows, int count, bool complete)
 	if (rows->too_long)
 	{
 		(void) unstarted_fail(
-			rows->place, rows->group.role,
+			rows->place, &rows->group,
 			"the name of the queue is longer than " CppAsString2(TASK_QUEUE_MAX) " bytes", NULL,
 			ERRCODE_STRING_DATA_RIGHT_TRUNCATION, false);
 		return;
 	}
+	unstarted_bind(&rows->group);
 	/* what never starts does not wait */
 	if (rows->group.max != 0)
 		scan.oldest = Min(scan.oldest, rows->place.dt);
@@ -180,7 +180,6 @@ jump_over_groups(const TaskTable *table)
 
 	for (i = 0; i < count; i++)
 		remember_rows(&heads[i], 1, false);
-	binding_add_unbound(heads, count);
 	scan.jumping = false;
 	return count == JUMP_GROUPS ? &heads[count - 1].group : NULL;
 }
@@ -204,7 +203,6 @@ list_groups(const TaskTable *table)
 		rows[ngroups++] = rows[first];
 		first = i;
 	}
-	binding_add_unbound(rows, ngroups);
 	scan.jumping = ngroups < LIST_ROWS / LIST_SHARE;
 	return more ? &rows[count - 1].group : NULL;
 }

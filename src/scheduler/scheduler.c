@@ -30,7 +30,6 @@
 
 #include "compat.h"
 #include "scheduler/demand.h"
-#include "scheduler/binding.h"
 #include "scheduler/dependents.h"
 #include "scheduler/round.h"
 #include "scheduler/errors.h"
@@ -214,9 +213,6 @@ static const SchedulerJob *const jobs[] = {
 	/* these may wait for locks or be refused: the claims of other tasks do not wait for them */
 	&orphans_job,	/* first, because tasks may wait for these places */
 	&unstarted_job, /* what a round or a scan has found */
-	&expiry_job,
-	&binding_job,
-	&reboot_job,
 	&history_job,
 	&rate_tidy_job,
 };

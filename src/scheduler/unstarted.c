@@ -1,17 +1,32 @@
 /*
  * unstarted.c
- *		Tasks that will not be started, until their rows are written: their roles may
- *		not run them, or they have expired.
+ *		Waiting rows that are not started, until they are written.
  *
- * Such a row is written, and its next run planned, in a transaction of its own after the claim.  It
+ * Tasks whose roles may not run them, or that have expired, end.  A task belongs to a role, not to
+ * a role name: rows whose role was renamed get its new name, those whose role was dropped FAIL, and
+ * those that were never bound are bound, due or not.  Tasks that run when the server starts (cron
+ * "@reboot") are planned.
+ *
+ * Each of these writes one batch in an iteration, in a transaction of its own after the claim.  It
  * may wait for a user's lock, or a trigger may refuse it; the tasks of other users are claimed and
  * assigned before that.
+ *
+ * A row with "@reboot" waits with dt = infinity, and its anchor says under which start of the
+ * server it was planned.  Those planned under an earlier start are due.  No index finds them,
+ * because every task would pay for it: once per start of the server the scheduler reads the index
+ * of all waiting rows.  A row is planned at most once per start, whoever is interrupted: the anchor
+ * is written together with dt, and the next run of the task gets the anchor of the start under
+ * which it is planned.  That there are no more is remembered in shared memory, and only saves
+ * another search.
  *
  * This file starts no task.
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
+#include "nodes/pg_list.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "scheduler/dependents.h"
@@ -21,6 +36,7 @@
 #include "scheduler/work.h"
 #include "shared/shared.h"
 #include "task/outcome.h"
+#include "task/roles.h"
 
 /* Maximum number of entries; a later scan finds the other tasks again. */
 #define UNSTARTED_MAX 512
@@ -28,13 +44,26 @@
 /* Maximum number of rows in a transaction: each takes some statements, and other tasks wait. */
 #define BATCH_MAX 64
 
-/* Maximum number of tasks that are set to GONE in one transaction. */
+/* Maximum number of tasks that are set to GONE in one transaction, and planned for the start. */
 #define EXPIRE_MAX 1000
+#define REBOOT_MAX 10000
+
+/* Maximum number of rows and groups that are bound in one transaction. */
+#define BIND_ROWS 256
+#define BIND_GROUPS 32
+
+/* Maximum number of groups in "unbound"; a later scan finds the others. */
+#define UNBOUND_MAX 512
+
+/* "@reboot" rows that could not be written are tried again after so many periods, or this (ms). */
+#define REBOOT_RETRY_PERIODS 60
+#define REBOOT_RETRY_MAX_MS 60000
 
 typedef struct Unstarted
 {
 	TaskPlace place;
 	NameData role;
+	int64 role_id;
 	int64 active;		   /* as in Candidate, for a task that may have expired */
 	SettingsMissed missed; /* likewise */
 	bool repeats;		   /* it may: see outcome_refused */
@@ -43,9 +72,18 @@ typedef struct Unstarted
 	char hint[320]; /* empty: none */
 } Unstarted;
 
+/* A group whose rows are not bound to the role that they name. */
+typedef struct UnboundGroup
+{
+	TaskGroup key;	 /* its strings are these */
+	TaskPlace after; /* read position: rows up to here are written */
+	char queue[TASK_QUEUE_MAX + 1];
+	NameData role;
+} UnboundGroup;
+
 /*
- * Static, because a round of dispatch adds the tasks, and a transaction after it writes their rows,
- * perhaps in a later iteration.
+ * Static, because a round of dispatch or a scan adds them, and a transaction after it writes their
+ * rows, perhaps in a later iteration.
  */
 static struct
 {
@@ -53,12 +91,15 @@ static struct
 	int count;
 	int writing; /* number of tasks, from the first, that are being written */
 
+	List *unbound; /* of UnboundGroup, in TopMemoryContext */
+
 	TimestampTz next_expiry; /* when the next waiting task expires */
+	MonoTime next_reboot;	 /* when rows with "@reboot" are looked for next */
 } unstarted;
 
 /* Add a task.  NULL if there is no free entry, or if the task has one already. */
 static Unstarted *
-add_task(TaskPlace place, const char *role)
+add_task(TaskPlace place, const TaskGroup *group)
 {
 	Unstarted *task;
 	int i;
@@ -67,7 +108,7 @@ add_task(TaskPlace place, const char *role)
 	{
 		task = &unstarted.tasks[i];
 		if (task->place.id == place.id && task->place.dt == place.dt &&
-			strcmp(NameStr(task->role), role) == 0)
+			strcmp(NameStr(task->role), group->role) == 0)
 			return NULL;
 	}
 	if (unstarted.count == UNSTARTED_MAX)
@@ -75,20 +116,20 @@ add_task(TaskPlace place, const char *role)
 	task = &unstarted.tasks[unstarted.count++];
 	memset(task, 0, sizeof(Unstarted));
 	task->place = place;
-	namestrcpy(&task->role, role);
+	namestrcpy(&task->role, group->role);
+	task->role_id = group->role_id;
 	return task;
 }
 
 /*
- * Add a waiting task that is to be set to FAIL, or, if it "repeats", perhaps to wait; the hint may
- * be NULL.  False if there is no free
- * entry.
+ * Add a waiting task of this group that is to be set to FAIL, or, if it "repeats", perhaps to wait;
+ * the hint may be NULL.  False if there is no free entry.
  */
 bool
-unstarted_fail(TaskPlace place, const char *role, const char *error, const char *hint, int sqlstate,
-			   bool repeats)
+unstarted_fail(TaskPlace place, const TaskGroup *group, const char *error, const char *hint,
+			   int sqlstate, bool repeats)
 {
-	Unstarted *task = add_task(place, role);
+	Unstarted *task = add_task(place, group);
 
 	if (task == NULL)
 		return unstarted.count < UNSTARTED_MAX;
@@ -103,7 +144,7 @@ unstarted_fail(TaskPlace place, const char *role, const char *error, const char 
 void
 unstarted_expire(const Candidate *candidate)
 {
-	Unstarted *task = add_task(candidate->place, candidate->group->role);
+	Unstarted *task = add_task(candidate->place, candidate->group);
 
 	if (task)
 	{
@@ -173,6 +214,7 @@ fail_unstarted(const TaskTable *table, TimestampTz now)
 	{
 		const Unstarted *task = &unstarted.tasks[i];
 		RowRefusal refusal = {.row = {task->place.id, NameStr(task->role)},
+							  .role_id = task->role_id,
 							  .dt = task->place.dt,
 							  .error = task->error,
 							  .hint = task->hint[0] ? task->hint : NULL,
@@ -219,33 +261,6 @@ write_unstarted(ClockNow now)
 	remove_written();
 }
 
-static MonoTime
-unstarted_due(ClockNow now)
-{
-	return unstarted.count > 0 ? now.mono : CLOCK_NEVER;
-}
-
-/*
- * The transaction failed, perhaps while tasks were being written.  A task whose row is refused is
- * removed; a scan finds it again.  If no row is at fault, all tasks are removed: after such an
- * error nothing that was read is trusted.
- */
-static void
-unstarted_failed(const BatchFailure *failure)
-{
-	if (failure->forget)
-		unstarted.count = 0;
-	else if (unstarted.writing == 1 && failure->row_at_fault)
-		remove_written();
-	unstarted.writing = 0;
-}
-
-const SchedulerJob unstarted_job = {.due = unstarted_due,
-									.needed = unstarted_due,
-									.run = write_unstarted,
-									.failed = unstarted_failed,
-									.writes = true};
-
 /* Look when the next waiting task expires.  In a transaction. */
 void
 unstarted_look(const TaskTable *table)
@@ -260,26 +275,6 @@ unstarted_look_at_once(void)
 	unstarted.next_expiry = 0;
 }
 
-/* Read tasks that have expired and are not refused, as a batch.  Returns their number. */
-static int
-read_expired_tasks(ClockNow now, int limit, Candidate **expired)
-{
-	TaskPlace *places;
-	int found = rows_expired(MyScheduler->table, now.wall, EXPIRE_MAX + refused_count(), &places);
-	int count = 0;
-	int i;
-
-	*expired = palloc0(found * sizeof(Candidate) + 1);
-	for (i = 0; i < found && count < limit; i++)
-	{
-		if (refused_has(places[i], now.mono))
-			continue;
-		refused_batch_add(REFUSED_UNSTARTED, places[i], 1);
-		(*expired)[count++].place = places[i];
-	}
-	return count;
-}
-
 /* Set to GONE the tasks that have expired. */
 static void
 expire_tasks(ClockNow now)
@@ -287,17 +282,23 @@ expire_tasks(ClockNow now)
 	const TaskTable *table = MyScheduler->table;
 	int limit = refused_limit(REFUSED_UNSTARTED, EXPIRE_MAX);
 	Candidate *expired;
+	TaskPlace *places;
 	RowKey *rows;
 	double keep = -1;
 	int written = 0;
 	int count;
+	int i;
 
 	work_begin_writing("expiring tasks");
-	count = read_expired_tasks(now, limit, &expired);
+	count = rows_expired(table, now.wall, EXPIRE_MAX + refused_count(), &places);
+	count = refused_batch_take(REFUSED_UNSTARTED, places, count, limit, now.mono);
+	expired = palloc0(count * sizeof(Candidate) + 1);
+	for (i = 0; i < count; i++)
+		expired[i].place = places[i];
 	if (count > 0)
 		written = rows_expire(table, false, now.wall, expired, count, &rows, &keep);
 	end_given_up(table, now.wall, rows, written, keep);
-	unstarted.next_expiry = rows_next_expiry(table, DT_NOBEGIN);
+	unstarted_look(table);
 	if (unstarted.next_expiry <= now.wall && written < limit)
 	{
 		/* the others are locked or refused: the next look finds them again */
@@ -308,11 +309,175 @@ expire_tasks(ClockNow now)
 	refused_batch_written(REFUSED_UNSTARTED);
 }
 
-static MonoTime
-expiry_due(ClockNow now)
+/* Bind the rows of this group, if they are not, also if none is due yet. */
+void
+unstarted_bind(const TaskGroup *group)
 {
-	return clock_of_wall(now, unstarted.next_expiry);
+	MemoryContext old;
+	UnboundGroup *added;
+	ListCell *cell;
+
+	if (roles_settled(group->role, group->role_id))
+		return;
+	foreach(cell, unstarted.unbound)
+		if (task_same_group(&((UnboundGroup *) lfirst(cell))->key, group))
+			return;
+	if (list_length(unstarted.unbound) >= UNBOUND_MAX)
+		return;
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	added = palloc(sizeof(UnboundGroup));
+	added->key = *group;
+	added->key.queue = added->queue;
+	added->key.role = NameStr(added->role);
+	added->after = (TaskPlace){DT_NOBEGIN, PG_INT64_MIN};
+	strlcpy(added->queue, group->queue, sizeof(added->queue));
+	namestrcpy(&added->role, group->role);
+	unstarted.unbound = lappend(unstarted.unbound, added);
+	MemoryContextSwitchTo(old);
 }
 
-const SchedulerJob expiry_job = {
-	.due = expiry_due, .needed = expiry_due, .run = expire_tasks, .writes = true};
+static void
+forget_first_group(void)
+{
+	UnboundGroup *first = linitial(unstarted.unbound);
+
+	unstarted.unbound = list_delete_first(unstarted.unbound);
+	pfree(first);
+}
+
+/*
+ * Bind the next rows of the first group to their role, under the name that it has now, or fail them
+ * if it was dropped.  Returns their number.  Removes the group if there are no more.
+ */
+static int
+bind_first_group(const TaskTable *table, int limit, MonoTime now)
+{
+	UnboundGroup *group = linitial(unstarted.unbound);
+	Role role = roles_find(group->key.role, group->key.role_id);
+	RowsPeek peek = {.group = &group->key, .after = group->after};
+	double keep = -1;
+	int count;
+	int i;
+
+	if (!role.settled)
+		rows_peek_groups(table, &peek, 1, limit);
+	if (peek.count == 0)
+	{
+		forget_first_group();
+		return 0;
+	}
+	group->after = peek.places[peek.count - 1];
+	count = refused_batch_take(REFUSED_UNSTARTED, peek.places, peek.count, limit, now);
+	if (count > 0 && role.error)
+	{
+		Failure failure = {"ERROR", role.error, NULL, NULL,
+						   pstrdup(unpack_sql_state(role.sqlstate))};
+
+		rows_fail(table, &group->key, peek.places, count, &failure, &keep);
+		for (i = 0; i < count; i++)
+			dependents_ended(peek.places[i].id);
+	}
+	else if (count > 0)
+		rows_bind(table, &group->key, peek.places, count, role.name, role.id);
+	history_hint(keep, now);
+	return count;
+}
+
+/* Bind the next rows.  A scan finds again those that are locked. */
+static void
+bind_rows(MonoTime now)
+{
+	int left = refused_limit(REFUSED_UNSTARTED, BIND_ROWS);
+	int groups;
+
+	work_begin_writing("binding tasks to roles");
+	for (groups = 0; groups < BIND_GROUPS && left > 0 && unstarted.unbound != NIL; groups++)
+		left -= bind_first_group(MyScheduler->table, left, now);
+	work_end();
+	refused_batch_written(REFUSED_UNSTARTED);
+}
+
+/* Plan the rows that run when the server starts, if it was started after they were planned. */
+static void
+plan_reboot(ClockNow now)
+{
+	int limit = refused_limit(REFUSED_UNSTARTED, REBOOT_MAX);
+	int64 pause_ms =
+		Min((int64) MyScheduler->settings.period * REBOOT_RETRY_PERIODS, REBOOT_RETRY_MAX_MS);
+	SharedFindings findings;
+	TaskPlace *places;
+	int found;
+	int count;
+
+	work_begin_writing("planning the tasks that run when the server starts");
+	work_limit(WORK_SCAN_MS);
+	found = rows_reboot(MyScheduler->table, PgStartTime, REBOOT_MAX + refused_count(), &places);
+	count = refused_batch_take(REFUSED_UNSTARTED, places, found, limit, now.mono);
+	if (count > 0)
+		count = rows_plan_reboot(MyScheduler->table, places, count, now.wall, PgStartTime);
+	work_end();
+	refused_batch_written(REFUSED_UNSTARTED);
+	unstarted.next_reboot = count > 0 ? CLOCK_LONG_AGO : clock_plus_ms(clock_mono(), pause_ms);
+	if (found > 0)
+		return;
+	unstarted.next_reboot = CLOCK_NEVER;
+	findings = shared_database_found(MyDatabaseId);
+	findings.rebooted = MyScheduler->table->relid;
+	shared_database_publish(MyDatabaseId, &findings);
+}
+
+static MonoTime
+unstarted_due(ClockNow now)
+{
+	if (unstarted.count > 0 || unstarted.unbound != NIL)
+		return now.mono;
+	return clock_min(clock_of_wall(now, unstarted.next_expiry), unstarted.next_reboot);
+}
+
+/* One transaction for each kind of rows. */
+static void
+unstarted_run(ClockNow now)
+{
+	if (unstarted.count > 0)
+		write_unstarted(now);
+	if (!clock_is_before(now.mono, clock_of_wall(now, unstarted.next_expiry)))
+		expire_tasks(now);
+	if (unstarted.unbound != NIL)
+		bind_rows(now.mono);
+	if (!clock_is_before(now.mono, unstarted.next_reboot))
+		plan_reboot(now);
+}
+
+static void
+forget_table(bool another)
+{
+	if (!another)
+		return;
+	unstarted.next_reboot =
+		shared_database_found(MyDatabaseId).rebooted == MyScheduler->table->relid ? CLOCK_NEVER
+																				  : CLOCK_LONG_AGO;
+}
+
+/*
+ * The transaction failed, perhaps while tasks were being written.  A task whose row is refused is
+ * removed; a scan finds it again.  If no row is at fault, all tasks and groups are removed: after
+ * such an error nothing that was read is trusted.
+ */
+static void
+unstarted_failed(const BatchFailure *failure)
+{
+	if (failure->forget)
+		unstarted.count = 0;
+	else if (unstarted.writing == 1 && failure->row_at_fault)
+		remove_written();
+	unstarted.writing = 0;
+	while (failure->forget && unstarted.unbound != NIL)
+		forget_first_group();
+}
+
+const SchedulerJob unstarted_job = {.due = unstarted_due,
+									.needed = unstarted_due,
+									.run = unstarted_run,
+									.forget_table = forget_table,
+									.failed = unstarted_failed,
+									.writes = true};

@@ -1,6 +1,6 @@
 /*
  * unstarted.h
- *		Tasks that will not be started, until their rows are written.
+ *		Waiting rows that are not started, until they are written.
  */
 #ifndef PG_TASK_UNSTARTED_H
 #define PG_TASK_UNSTARTED_H
@@ -12,10 +12,10 @@
 #include "task/table.h"
 
 extern const SchedulerJob unstarted_job;
-extern const SchedulerJob expiry_job;
 
-extern bool unstarted_fail(TaskPlace place, const char *role, const char *error, const char *hint,
-						   int sqlstate, bool repeats);
+extern bool unstarted_fail(TaskPlace place, const TaskGroup *group, const char *error,
+						   const char *hint, int sqlstate, bool repeats);
+extern void unstarted_bind(const TaskGroup *group);
 extern void unstarted_expire(const Candidate *candidate);
 extern void unstarted_look(const TaskTable *table);
 extern void unstarted_look_at_once(void);

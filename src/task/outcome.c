@@ -71,7 +71,7 @@ find_next(const RowRepeat *repeat, SettingsMissed missed, const Ended *ended, pg
 			return false;
 		if (!cron.at_start)
 			return schedule_next_cron(&cron, after, zone, &next->dt);
-		/* it waits for the next start of the server: see scheduler/reboot.c */
+		/* it waits for the next start of the server: see scheduler/unstarted.c */
 		next->has_anchor = true;
 		next->anchor = PgStartTime;
 		next->dt = DT_NOEND;

@@ -99,6 +99,7 @@ typedef struct RowRequest
 typedef struct RowRefusal
 {
 	RowKey row;
+	int64 role_id;
 	TimestampTz dt;
 	const char *error;
 	const char *hint; /* NULL: none */
@@ -246,10 +247,10 @@ extern int rows_expire(const TaskTable *table, bool missed, TimestampTz now,
 extern void row_fail(const TaskTable *table, const RowRefusal *refusal, double *keep);
 extern void
 row_refuse(const TaskTable *table, const RowRefusal *refusal, const RowNext *next, bool waits);
-extern int rows_fail_role_gone(const TaskTable *table, const TaskGroup *group, const int64 *ids,
-							   int count, const char *error, const char *sqlstate, double *keep);
-extern int rows_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
-					 const char *role, int64 role_id);
+extern void rows_fail(const TaskTable *table, const TaskGroup *group, const TaskPlace *places,
+					  int count, const Failure *why, double *keep);
+extern void rows_bind(const TaskTable *table, const TaskGroup *group, const TaskPlace *places,
+					  int count, const char *role, int64 role_id);
 extern int rows_reboot(const TaskTable *table, TimestampTz started, int limit, TaskPlace **places);
 extern int rows_plan_reboot(const TaskTable *table, const TaskPlace *places, int count,
 							TimestampTz now, TimestampTz started);

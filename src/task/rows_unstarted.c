@@ -166,16 +166,18 @@ rows_expire(const TaskTable *table, bool missed, TimestampTz now, const Candidat
 
 /* clang-format off */
 
-/* Select and lock a waiting row that cannot be started, unless somebody has locked it. */
-#define REFUSED_ROW \
-	"SELECT t.tableoid AS oid, t.ctid AS tid" \
-	"  FROM {rows} AS t" \
-	" WHERE t.id = $id AND t.role = $role::name AND t.dt = $dt AND t.state = $state" \
-	"   AND t.waits IS NULL" \
-	"   FOR NO KEY UPDATE OF t SKIP LOCKED"
+/* Select and lock those of these rows of a role that still wait and that nobody has locked. */
+#define WAITING_ROWS \
+	"SELECT n.*" \
+	"  FROM ROWS FROM (unnest($ids), unnest($dts)) AS c (id, dt) CROSS JOIN LATERAL (" \
+	"       SELECT t.tableoid AS oid, t.ctid AS tid" \
+	"         FROM {rows} AS t" \
+	"        WHERE t.id = c.id AND t.dt = c.dt AND t.role = $role::name AND t.role_id = $role_id" \
+	"          AND t.state = $state AND t.waits IS NULL" \
+	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
 
-static const Statement fail_row = {.sql =
-	"WITH c AS MATERIALIZED (" REFUSED_ROW ")"
+static const Statement fail_rows = {.sql =
+	"WITH c AS MATERIALIZED (" WAITING_ROWS ")"
 	" UPDATE {rows} AS t"
 	"    SET state = 'FAIL', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
 	"        response = " FAILURE_RESPONSE
@@ -184,7 +186,7 @@ static const Statement fail_row = {.sql =
 	" RETURNING " UNSTARTED ", " KEEP ", " NOTIFY_END("t.state")};
 
 static const Statement refuse_row = {.sql =
-	"WITH c AS MATERIALIZED (" REFUSED_ROW ")"
+	"WITH c AS MATERIALIZED (" WAITING_ROWS ")"
 	" UPDATE {rows} AS t"
 	"    SET dt = $next, planned = CASE WHEN $waits THEN " PLANNED " END,"
 	"        anchor = coalesce($anchor, t.anchor), error = $error, sqlstate = $sqlstate,"
@@ -192,34 +194,65 @@ static const Statement refuse_row = {.sql =
 	"   FROM c"
 	"  WHERE " IS_LOCKED_ROW " AND " REPEATS};
 
+/* Waiting rows whose "role" is not the current name of their role, or that are not bound. */
+static const Statement bind_rows = {.sql =
+	"WITH c AS MATERIALIZED (" WAITING_ROWS ")"
+	" UPDATE {rows} AS t"
+	"    SET role = $new_role::name, role_id = $new_role_id"
+	"   FROM c"
+	"  WHERE " IS_LOCKED_ROW};
+
 /* clang-format on */
 
-/* Add what REFUSED_ROW needs, and the reason. */
+/* Add what WAITING_ROWS needs: rows of a role, as their columns name it. */
 static void
-arg_refusal(StatementArgs *args, const RowRefusal *refusal)
+arg_waiting_rows(StatementArgs *args, const char *role, int64 role_id, const TaskPlace *places,
+				 int count)
 {
-	Failure failure = {"ERROR", refusal->error, NULL, refusal->hint, refusal->sqlstate};
+	Datum *ids = arg_array(args, "ids", INT8OID, count);
+	Datum *dts = arg_array(args, "dts", TIMESTAMPTZOID, count);
+	int i;
 
-	arg_int64(args, "id", refusal->row.id);
-	arg_text(args, "role", refusal->row.role);
-	arg_timestamp(args, "dt", refusal->dt);
+	for (i = 0; i < count; i++)
+	{
+		ids[i] = Int64GetDatum(places[i].id);
+		dts[i] = TimestampTzGetDatum(places[i].dt);
+	}
 	arg_text(args, "state", "PLAN");
-	arg_failure(args, &failure, roles_bound(refusal->row.role, 0));
+	arg_text(args, "role", role);
+	arg_int64(args, "role_id", role_id);
 }
 
-/* Set a waiting task that cannot be started to FAIL.  Sets *keep to its "keep". */
+/*
+ * Set waiting tasks of a role that cannot be started to FAIL; a repeating task does not repeat.
+ * Those that somebody has locked are left.  Sets *keep to the shortest "keep" of those that are
+ * FAIL.
+ */
+void
+rows_fail(const TaskTable *table, const TaskGroup *group, const TaskPlace *places, int count,
+		  const Failure *why, double *keep)
+{
+	StatementArgs args;
+	uint64 failed;
+
+	statement_begin(&args);
+	arg_waiting_rows(&args, group->role, group->role_id, places, count);
+	arg_failure(&args, why, roles_bound(group->role, group->role_id));
+	failed = statement_execute(&fail_rows, table, &args);
+	*keep = shortest_keep(failed, UNSTARTED_COLUMNS + 1);
+	note_unstarted(failed, EVENT_FAILED, why->error, why->sqlstate);
+	statement_end();
+}
+
+/* The same for one task. */
 void
 row_fail(const TaskTable *table, const RowRefusal *refusal, double *keep)
 {
-	StatementArgs args;
-	uint64 count;
+	TaskGroup group = {.role = refusal->row.role, .role_id = refusal->role_id};
+	TaskPlace place = {refusal->dt, refusal->row.id};
+	Failure why = {"ERROR", refusal->error, NULL, refusal->hint, refusal->sqlstate};
 
-	statement_begin(&args);
-	arg_refusal(&args, refusal);
-	count = statement_execute(&fail_row, table, &args);
-	*keep = shortest_keep(count, UNSTARTED_COLUMNS + 1);
-	note_unstarted(count, EVENT_FAILED, refusal->error, refusal->sqlstate);
-	statement_end();
+	rows_fail(table, &group, &place, 1, &why, keep);
 }
 
 /*
@@ -229,10 +262,13 @@ row_fail(const TaskTable *table, const RowRefusal *refusal, double *keep)
 void
 row_refuse(const TaskTable *table, const RowRefusal *refusal, const RowNext *next, bool waits)
 {
+	TaskPlace place = {refusal->dt, refusal->row.id};
+	Failure why = {"ERROR", refusal->error, NULL, refusal->hint, refusal->sqlstate};
 	StatementArgs args;
 
 	statement_begin(&args);
-	arg_refusal(&args, refusal);
+	arg_waiting_rows(&args, refusal->row.role, refusal->role_id, &place, 1);
+	arg_failure(&args, &why, roles_bound(refusal->row.role, refusal->role_id));
 	arg_timestamp(&args, "next", next->dt);
 	arg_bool(&args, "waits", waits);
 	if (next->has_anchor)
@@ -243,89 +279,22 @@ row_refuse(const TaskTable *table, const RowRefusal *refusal, const RowNext *nex
 	statement_end();
 }
 
-/* clang-format off */
-
 /*
- * Select and lock those of the rows with these ids that wait, have this role and are not locked by
- * anybody.
+ * Bind waiting tasks of a group to a role, and set its current name.  Those that somebody has
+ * locked are left.
  */
-#define ROWS_OF_ROLE \
-	"SELECT n.*" \
-	"  FROM unnest($ids) AS c (id) CROSS JOIN LATERAL (" \
-	"       SELECT t.tableoid AS oid, t.ctid AS tid" \
-	"         FROM {rows} AS t" \
-	"        WHERE t.id = c.id AND t.state = $state AND t.role = $role::name" \
-	"          AND t.role_id = $role_id" \
-	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
-
-/* Waiting rows whose role was dropped; a repeating task does not repeat. */
-static const Statement fail_rows_of_role = {.sql =
-	"WITH c AS MATERIALIZED (" ROWS_OF_ROLE ")"
-	" UPDATE {rows} AS t"
-	"    SET state = 'FAIL', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
-	"        response = " FAILURE_RESPONSE
-	"   FROM c"
-	"  WHERE " IS_LOCKED_ROW
-	" RETURNING " UNSTARTED ", " KEEP ", " NOTIFY_END("t.state")};
-
-/* Waiting rows whose "role" is not the current name of their role, or that are not bound. */
-static const Statement bind_rows = {.sql =
-	"WITH c AS MATERIALIZED (" ROWS_OF_ROLE ")"
-	" UPDATE {rows} AS t"
-	"    SET role = $new_role::name, role_id = $new_role_id"
-	"   FROM c"
-	"  WHERE " IS_LOCKED_ROW};
-
-/* clang-format on */
-
-/* Add what ROWS_OF_ROLE needs: waiting rows of a group. */
-static void
-arg_rows_of_group(StatementArgs *args, const TaskGroup *group, const int64 *ids, int count)
-{
-	arg_ids(args, "ids", ids, count);
-	arg_text(args, "state", "PLAN");
-	arg_text(args, "role", group->role);
-	arg_int64(args, "role_id", group->role_id);
-}
-
-/*
- * Set waiting tasks of a group to FAIL, because its role was dropped.  Returns how many were set:
- * the others are locked by somebody.  Sets *keep to their shortest "keep".
- */
-int
-rows_fail_role_gone(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
-					const char *error, const char *sqlstate, double *keep)
-{
-	Failure failure = {"ERROR", error, NULL, NULL, sqlstate};
-	StatementArgs args;
-
-	statement_begin(&args);
-	arg_rows_of_group(&args, group, ids, count);
-	arg_failure(&args, &failure, InvalidOid);
-	count = (int) statement_execute(&fail_rows_of_role, table, &args);
-	*keep = shortest_keep(count, UNSTARTED_COLUMNS + 1);
-	note_unstarted(count, EVENT_FAILED, error, sqlstate);
-	statement_end();
-	return count;
-}
-
-/*
- * Bind waiting tasks of a group to a role, and set its current name.  Returns how many were bound:
- * the others are locked by somebody.
- */
-int
-rows_bind(const TaskTable *table, const TaskGroup *group, const int64 *ids, int count,
+void
+rows_bind(const TaskTable *table, const TaskGroup *group, const TaskPlace *places, int count,
 		  const char *role, int64 role_id)
 {
 	StatementArgs args;
 
 	statement_begin(&args);
-	arg_rows_of_group(&args, group, ids, count);
+	arg_waiting_rows(&args, group->role, group->role_id, places, count);
 	arg_text(&args, "new_role", role);
 	arg_int64(&args, "new_role_id", role_id);
-	count = (int) statement_execute(&bind_rows, table, &args);
+	(void) statement_execute(&bind_rows, table, &args);
 	statement_end();
-	return count;
 }
 
 /* clang-format off */
