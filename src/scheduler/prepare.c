@@ -50,6 +50,7 @@ publish_table(TaskTable *table, const char *owner)
 	found.relid = table->relid;
 	found.owner = table->owner;
 	found.owner_code = Settings.owner_code;
+	found.absent = false;
 	shared_database_publish(MyDatabaseId, &found);
 	if (news)
 		ereport(LOG, (errmsg("pg_task has %s the task table %s of role \"%s\" in database \"%s\"",

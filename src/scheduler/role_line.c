@@ -167,7 +167,7 @@ role_line_recall(uint32 changes, MonoTime now)
 RoleLine
 role_line_read(MonoTime now)
 {
-	RoleLine line = {.until = CLOCK_NEVER, .changes = changes_seen};
+	RoleLine line = {.until = CLOCK_NEVER};
 	dlist_iter iter;
 
 	dlist_foreach(iter, order_skipped_roles())

@@ -23,8 +23,7 @@ typedef struct RoleLine
 	int count;
 	bool waits;		 /* one may be called now */
 	MonoTime until;	 /* when the next may be that could not connect; CLOCK_NEVER: there is none */
-	bool has_barred; /* some may have no executor ... */
-	uint32 changes;	 /* ... as of this counter of changed databases and roles */
+	bool has_barred; /* some may have no executor */
 } RoleLine;
 
 extern RoleDemand role_line_block(QueueGroup *group, ClockNow now);

@@ -84,6 +84,12 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 /* Then it exits after this time, if there are not places for all databases (ms). */
 #define REST_MS 5000
 
+/*
+ * While tasks wait whose roles or database may have no connection, the database gets a scheduler
+ * again after this time (ms).
+ */
+#define BARRED_MS 30000
+
 /* Static, because these are of the loop. */
 static DispatchRound last_round;  /* after an error it is known what was chosen */
 static ClockNow dispatched;		  /* start of the last round */
@@ -601,16 +607,16 @@ shut_down(void)
 {
 	ClockNow now = clock_now();
 	SharedFindings found;
-	RoleLine line;
+	MonoTime due;
 	int i;
 
 	scheduler_slot_leave(MyScheduler->slot);
 	pool_dismiss();
-	line = role_line_read(now.mono);
+	due = successor_needed_at(now);
+	if (role_line_read(now.mono).has_barred)
+		due = clock_min(due, clock_plus_ms(now.mono, BARRED_MS));
 	found = shared_database_found(MyDatabaseId);
-	found.due = successor_needed_at(now);
-	found.barred = line.has_barred;
-	found.barred_changes = line.changes;
+	found.due = due.us == CLOCK_NEVER.us ? DT_NOEND : now.wall + (due.us - now.mono.us);
 	shared_database_publish(MyDatabaseId, &found);
 	if (MyScheduler->table == NULL || MyScheduler->away)
 		return;

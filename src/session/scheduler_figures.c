@@ -135,7 +135,7 @@ copy_databases(DatabaseFigures *all)
 
 /* The state of a database without a scheduler, as users see it. */
 static const char *
-state_without_scheduler(const SharedDatabase *database, MonoTime now)
+state_without_scheduler(const SharedDatabase *database)
 {
 	if (crash_holds(database->database))
 		return "held back";
@@ -145,17 +145,17 @@ state_without_scheduler(const SharedDatabase *database, MonoTime now)
 		return "no table";
 	if (database->found.away)
 		return "held back";
-	if (database->marked.us == 0 && clock_is_before(now, database->found.due))
+	if (database->marked.us == 0 && GetCurrentTimestamp() < database->found.due)
 		return "asleep";
 	return "waiting";
 }
 
 /* The state of a database's scheduler, as users see it. */
 static const char *
-state_text(const DatabaseFigures *figures, MonoTime now)
+state_text(const DatabaseFigures *figures)
 {
 	if (!figures->has_slot)
-		return state_without_scheduler(&figures->database, now);
+		return state_without_scheduler(&figures->database);
 	if (figures->state == SCHEDULER_LEAVING)
 		return "leaving";
 	if (figures->state == SCHEDULER_STARTING || !OidIsValid(figures->relid))
@@ -194,7 +194,7 @@ fill_row(ResultRow *row, const DatabaseFigures *figures, ClockNow now)
 	result_row_set_name(row, RESULT_DATNAME, NameStr(database.name));
 	if (OidIsValid(figures->relid))
 		result_row_set(row, RESULT_RELID, ObjectIdGetDatum(figures->relid));
-	result_row_set(row, RESULT_STATE, CStringGetTextDatum(state_text(figures, now.mono)));
+	result_row_set(row, RESULT_STATE, CStringGetTextDatum(state_text(figures)));
 	if (figures->has_slot && figures->proc != SHARED_NO_PROC)
 	{
 		result_row_set(row, RESULT_PID, Int32GetDatum(GetPGProcByNumber(figures->proc)->pid));

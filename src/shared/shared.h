@@ -214,18 +214,16 @@ typedef struct SharedScheduler
 /* What the schedulers of a database have found, for their successors and for others. */
 typedef struct SharedFindings
 {
-	Oid relid;		 /* the task table that was found last */
-	Oid owner;		 /* its owner then */
-	Oid rebooted;	 /* the table of which the tasks of this start of the server are planned */
-	bool disabled;	 /* pg_task.enabled is off ... */
-	uint32 settings; /* ... in the settings of the database with this change counter */
-	bool absent;	 /* there is no task table, and pg_task.create_table is off */
-	bool away;		 /* the tasks are held back, because the table is away */
-	bool owner_code; /* pg_task.owner_code is on */
-	MonoTime due;	 /* when it exited: when a task is due next; it knows of none: CLOCK_NEVER */
-	bool barred;	 /* roles with due tasks had a connection limit of 0 then ... */
-	uint32 barred_changes; /* ... when this was the counter of changed databases and roles */
-	SharedError error;	   /* the last one */
+	Oid relid;		   /* the task table that was found last */
+	Oid owner;		   /* its owner then */
+	Oid rebooted;	   /* the table of which the tasks of this start of the server are planned */
+	bool disabled;	   /* pg_task.enabled is off ... */
+	uint32 settings;   /* ... in the settings of the database with this change counter */
+	bool absent;	   /* there was no task table so far, and pg_task.create_table is off */
+	bool away;		   /* the tasks are held back, because the table is away */
+	bool owner_code;   /* pg_task.owner_code is on */
+	TimestampTz due;   /* when it exited: when a task is due next; it knows of none: DT_NOEND */
+	SharedError error; /* the last one */
 } SharedFindings;
 
 /*

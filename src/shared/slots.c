@@ -140,8 +140,8 @@ scheduler_slot_reserve(Oid database, Oid user)
 		if (entry)
 		{
 			entry->marked = CLOCK_LONG_AGO; /* the scheduler begins with a scan */
-			entry->found.disabled = entry->found.barred = false; /* it looks again */
-			entry->found.due = CLOCK_LONG_AGO;					 /* if it does not say */
+			entry->found.disabled = false;	/* it looks again */
+			entry->found.due = 0;			/* long ago, if it does not say */
 		}
 	}
 	LWLockRelease(Shared->directory);
@@ -161,21 +161,14 @@ static void
 free_scheduler(SharedScheduler *slot)
 {
 	bool forgotten = executor_slots_forget(slot->database);
-	SharedDatabase *entry;
 
 	Assert(slot->state != SCHEDULER_FREE);
 	slot->asked = slot->state == SCHEDULER_LEAVING;
 	set_scheduler_state(slot, SCHEDULER_FREE);
 	slot->proc = SHARED_NO_PROC;
-	entry = shared_database_find(slot->database);
-	if (entry)
-	{
-		if (OidIsValid(slot->relid))
-			entry->found.absent = false;
-		/* what the scheduler has not taken */
-		if (forgotten || slot->events != 0 || slot->nhints > 0 || slot->watched.count > 0)
-			shared_database_mark(slot->database);
-	}
+	/* what the scheduler has not taken */
+	if (forgotten || slot->events != 0 || slot->nhints > 0 || slot->watched.count > 0)
+		shared_database_mark(slot->database);
 	executor_slots_leave(slot->database);
 	notify_vacated();
 	shared_wake(Shared->supervisor);

@@ -8,19 +8,36 @@
  * where no scheduler is, and the end of a scheduler wake it.  It reads the catalogs only if
  * databases, roles or settings have changed, and each period.
  *
- * It never touches a task table.  Which database gets the next place is decided in places.c.
+ * If there are places for all databases, each has a scheduler.  Otherwise they take turns.  A
+ * database without a scheduler needs one when a commit has planned a task there, when something is
+ * due there, and now and then, to find what no commit reports: these visits become rarer while they
+ * find no work.  The one that needs a scheduler first gets the next place.  A scheduler that has
+ * been idle for a while exits, and sooner, after a time slice, when another database needs its
+ * place.
+ *
+ * It never touches a task table.
  */
 #include "postgres.h"
 
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
 #include "libpq/pqsignal.h"
 #include "miscadmin.h"
+#include "nodes/pg_list.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/lwlock.h"
 #include "storage/proc.h"
+#include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -28,6 +45,7 @@
 #include "shared/arbiter.h"
 #include "shared/clock.h"
 #include "shared/crash.h"
+#include "shared/report.h"
 #include "shared/shared.h"
 #include "shared/slots.h"
 #include "shared/worker.h"
@@ -69,8 +87,101 @@ PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 /* Minimum pause between two iterations, however often the supervisor is woken (ms). */
 #define PAUSE_MS 10
 
-/* The wall clock was set if it moves against the monotonic one by more than this (us). */
-#define CLOCK_STEP_US 1000000
+/* Retry interval while RegisterDynamicBackgroundWorker fails (ms). */
+#define NO_WORKER_RETRY_MS 100
+
+/*
+ * That failure is logged if it lasts for this time (ms).  The worker slot of a process that has
+ * ended becomes free a little later.
+ */
+#define NO_WORKER_MS 1000
+
+/*
+ * Schedulers that start at once, so that the start of a server with very many databases leaves it
+ * time for its users.  One that takes longer than this to prepare its table does not count (ms).
+ */
+#define STARTS_MAX 4
+#define START_MS 1000
+
+/*
+ * If there are more databases than places for schedulers, a scheduler keeps its place for a time
+ * slice: this long after it became idle, or this long after its start if it is busy (ms).
+ */
+#define IDLE_SLICE_MS 50
+#define BUSY_SLICE_MS 1000
+
+/*
+ * A scheduler that was asked to exit is terminated after this time (ms): later if it is not
+ * connected yet, because another session may have locked the database, and much later while it
+ * creates its table or indexes.
+ */
+#define LEAVE_MS 2000
+#define LEAVE_CONNECTING_MS 5000
+#define LEAVE_PREPARING_MS 600000
+
+/* A database in which something waits precedes those that have waited for less than this (ms). */
+#define MARKED_FIRST_MS 10000
+
+/* A scheduler is started this long before something is due: it has to connect and to look (ms). */
+#define AHEAD_MS 500
+
+/* What is missing, and is logged once while it is. */
+#define NO_WORKER "worker slot"
+#define CROWD "places for all databases"
+
+/* What the catalogs say of a database that should have a scheduler. */
+typedef struct Wanted
+{
+	Oid database;
+	Oid user;
+	char name[NAMEDATALEN];
+	TransactionId version; /* another one after any change of its row in pg_database */
+} Wanted;
+
+/* What the supervisor remembers of a database. */
+typedef struct DatabaseEntry
+{
+	Wanted wanted; /* as the catalogs were read last */
+	bool is_wanted;
+	uint32 settings;		/* change counter of its settings, of which its scheduler was told */
+	SharedDatabase *shared; /* or "unknown": see there */
+
+	/* its scheduler */
+	SharedScheduler *slot; /* NULL: none was started, or it has ended */
+	uint32 generation;
+	BackgroundWorkerHandle *handle;
+	MonoTime started;
+	MonoTime asked; /* when it was asked to exit to free its place; 0: it was not */
+
+	/* the next one */
+	MonoTime need;		 /* when it is to start; computed in each iteration */
+	MonoTime left;		 /* when the last one ended, or the database was first seen */
+	MonoTime not_before; /* earliest time of the next start */
+	int throttle;		 /* delay of the next start after an early end (ms) */
+	int visit;			 /* after this time somebody looks, if nothing else calls (ms) */
+	int retry;			 /* pause after the table could not be prepared (ms); 0: it could */
+	bool look;			 /* it has changed: what its last scheduler has found need not hold */
+} DatabaseEntry;
+
+/* The supervisor's process. */
+typedef struct SupervisorProcess
+{
+	List *databases;		/* of DatabaseEntry, in TopMemoryContext */
+	SharedDatabase unknown; /* for more than SHARED_DATABASES: these are only visited */
+	MemoryContext context;	/* reset in each iteration */
+	MonoTime next;			/* when the next iteration begins at the latest */
+	int visit;				/* shortest time between two visits (ms) */
+	MonoTime look;			/* what schedulers have found that were started earlier need not hold */
+	Reports unusable;		/* entries of pg_task.database that cannot be used */
+	Reports missing;		/* worker slots, places */
+
+	/* when the catalogs are read again at the latest, and what was known when they were read */
+	MonoTime read_again;
+	uint32 databases_changes;
+	uint32 settings_changes;
+} SupervisorProcess;
+
+static SupervisorProcess MySupervisor;
 
 void
 supervisor_register(void)
@@ -80,6 +191,13 @@ supervisor_register(void)
 	worker_describe(&worker, "supervisor");
 	worker.bgw_restart_time = 1;
 	RegisterBackgroundWorker(&worker);
+}
+
+/* Is the scheduler connected to its database? */
+static bool
+is_connected(const DatabaseEntry *entry)
+{
+	return pg_atomic_read_u64(&entry->slot->renewed) != 0;
 }
 
 /*
@@ -94,7 +212,7 @@ scheduler_ended(DatabaseEntry *entry, MonoTime now)
 	bool mine = slot->generation == entry->generation; /* otherwise it is in use again */
 	bool young = !clock_exceeds(entry->started, now, YOUNG_MS);
 	bool asked = slot->asked || !mine;
-	bool connected = !mine || places_connected(entry);
+	bool connected = !mine || is_connected(entry);
 	bool shut =
 		entry->asked.us != 0 && !connected && clock_exceeds(entry->asked, now, LEAVE_CONNECTING_MS);
 	bool worked = mine && connected && pg_atomic_read_u64(&slot->figures[FIGURE_CLAIMED]) > 0;
@@ -262,32 +380,111 @@ forget_unwanted(void)
 	}
 }
 
-/*
- * A reload may have moved the tables, and after a step of the clock nobody knows when something is
- * due: look at each database again.
- */
+/* Log a warning, unless it was due in the last iteration as well. */
 static void
-look_again(MonoTime now)
+warn_once(const char *message, const char *detail)
 {
-	MySupervisor.look = MySupervisor.read_again = now;
+	if (report_due(&MySupervisor.unusable, message, 0))
+		ereport(WARNING, (errcode(ERRCODE_UNDEFINED_OBJECT), errmsg("%s", message),
+						  errdetail("%s", detail)));
 }
 
-/* Was the wall clock set since this was true the last time, at once or in small steps? */
-static bool
-clock_was_set(void)
+/*
+ * Return what is wanted of a database that this entry of pg_task.database names, by itself or with
+ * all others; NULL if it cannot be used, which is logged.  Templates are only taken by name.  A
+ * datconnlimit of -2 marks a database whose DROP was interrupted.
+ */
+static Wanted *
+want_database(const Target *target, HeapTuple tuple)
 {
-	MonoTime before = clock_mono();
-	ClockNow now = clock_now();
-	int64 ahead = now.wall - now.mono.us;
-	int64 step = ahead - MySupervisor.wall_ahead;
+	Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
+	const char *name = NameStr(database->datname);
+	bool usable = database->datallowconn && database->datconnlimit != -2;
+	Oid user = target->role ? get_role_oid(target->role, true) : database->datdba;
+	Wanted *wanted;
 
-	/* this process may have been stopped between the two clocks: look again next time */
-	if (clock_mono().us - before.us > CLOCK_STEP_US / 2)
-		return false;
-	if (step <= CLOCK_STEP_US && step >= -CLOCK_STEP_US)
-		return false;
-	MySupervisor.wall_ahead = ahead;
-	return true;
+	if (target->excluded || (!target->database && (!usable || database->datistemplate)))
+		return NULL;
+	if (!usable)
+		warn_once(
+			psprintf("database \"%s\" in \"pg_task.database\" does not allow connections", name),
+			"It has no task table until it does.");
+	else if (!OidIsValid(user))
+		warn_once(psprintf("role \"%s\" in \"pg_task.database\" does not exist", target->role),
+				  psprintf("Database \"%s\" has no task table until it does.", name));
+	if (!usable || !OidIsValid(user))
+		return NULL;
+	wanted = palloc(sizeof(Wanted));
+	wanted->database = database->oid;
+	wanted->user = user;
+	strlcpy(wanted->name, name, NAMEDATALEN);
+	wanted->version = HeapTupleHeaderGetRawXmin(tuple->t_data);
+	return wanted;
+}
+
+/* Within a transaction: read the catalog of databases. */
+static List *
+find_wanted(void)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	List *targets = settings_targets();
+	List *found = NIL;
+	List *result = NIL;
+	Relation rel = table_open(DatabaseRelationId, AccessShareLock);
+	TableScanDesc scan = table_beginscan_catalog(rel, 0, NULL);
+	HeapTuple tuple;
+	ListCell *cell;
+
+	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
+	{
+		const char *name = NameStr(((Form_pg_database) GETSTRUCT(tuple))->datname);
+		const Target *target = targets_find(targets, name);
+		Wanted *wanted;
+
+		MemoryContextSwitchTo(caller);
+		if (target == NULL)
+			continue;
+		found = lappend(found, unconstify(Target *, target));
+		wanted = want_database(target, tuple);
+		if (wanted)
+			result = lappend(result, wanted);
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	foreach(cell, targets)
+	{
+		const Target *target = lfirst(cell);
+
+		if (target->database && !list_member_ptr(found, target))
+			warn_once(psprintf("database \"%s\" in \"pg_task.database\" does not exist",
+							   target->database),
+					  target->excluded ? "It will be left out when it does."
+									   : "It gets a scheduler as soon as it does.");
+	}
+	return result;
+}
+
+/*
+ * Return the databases of the cluster that should have a scheduler, as a List of Wanted in the
+ * context of the iteration.
+ */
+static List *
+read_wanted(void)
+{
+	List *wanted = NIL;
+
+	if (Settings.enabled)
+	{
+		StartTransactionCommand();
+		PushActiveSnapshot(GetTransactionSnapshot());
+		MemoryContextSwitchTo(MySupervisor.context);
+		wanted = find_wanted();
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+		MemoryContextSwitchTo(MySupervisor.context);
+	}
+	report_end_unseen(&MySupervisor.unusable);
+	return wanted;
 }
 
 /* Read the catalogs: which databases should have a scheduler? */
@@ -302,7 +499,7 @@ read_catalogs(MonoTime now)
 	MySupervisor.read_again = clock_plus_ms(now, PERIOD_MS);
 	foreach(cell, MySupervisor.databases)
 		((DatabaseEntry *) lfirst(cell))->is_wanted = false;
-	foreach(cell, wanted_read(MySupervisor.context, &MySupervisor.unusable))
+	foreach(cell, read_wanted())
 		check_database(lfirst(cell), now);
 	MySupervisor.visit = Max(VISIT_MS, VISIT_EACH_MS * list_length(MySupervisor.databases));
 	/* a missing role may exist by now, and this process may not have got the invalidation yet */
@@ -310,23 +507,298 @@ read_catalogs(MonoTime now)
 		MySupervisor.read_again = clock_plus_ms(now, UNUSABLE_RETRY_MS);
 }
 
+/* The next iteration begins at this time, or before. */
+static void
+wake_at(MonoTime moment)
+{
+	MySupervisor.next = clock_min(MySupervisor.next, moment);
+}
+
+/*
+ * When does a database without a scheduler need one?  One in which nobody has looked since "look"
+ * needs one from then on, and no earlier, so that databases in which something waits come first.
+ * The caller holds the directory lock.
+ */
+static MonoTime
+compute_need(const DatabaseEntry *entry, bool crowded, ClockNow now)
+{
+	const SharedDatabase *shared = entry->shared;
+	bool known = OidIsValid(shared->database);
+	int visit = known ? Max(entry->visit, MySupervisor.visit) : MySupervisor.visit;
+	MonoTime need = clock_plus_ms(entry->left, visit);
+
+	if (shared_database_is_disabled(entry->wanted.database, &shared->found) ||
+		shared_database_is_held(entry->wanted.database))
+		return CLOCK_NEVER;
+	if ((!crowded && !shared->found.absent) || entry->look)
+		need = clock_min(need, entry->left);
+	if (clock_is_before(entry->started, MySupervisor.look))
+		need = clock_min(need, clock_max(MySupervisor.look, entry->left));
+	if (shared->found.due != DT_NOEND)
+	{
+		MonoTime due = {now.mono.us + (shared->found.due - now.wall)};
+
+		need = clock_min(need, clock_max(clock_plus_ms(due, -AHEAD_MS),
+										 clock_plus_ms(entry->left, entry->retry)));
+	}
+	if (shared->marked.us != 0)
+		need = clock_min(need, clock_plus_ms(shared->marked, -MARKED_FIRST_MS));
+	return clock_is_before(now.mono, entry->not_before) ? clock_max(need, entry->not_before) : need;
+}
+
+/* Log once that databases share the places, while they do. */
+static void
+report_crowd(int databases, int places)
+{
+	if (databases <= places)
+		report_end(&MySupervisor.missing, CROWD);
+	else if (report_due(&MySupervisor.missing, CROWD, 0))
+		ereport(LOG, (errmsg("%d databases take turns at having a scheduler of pg_task: there are"
+							 " places for %d",
+							 databases, places),
+					  errhint("Increase \"max_worker_processes\", or set \"pg_task.database\".")));
+}
+
+/*
+ * Compute when each database without a scheduler needs one.  Without crowding all that have a table
+ * and are not disabled do.
+ */
+static void
+compute_needs(int places, ClockNow now)
+{
+	int needing = 0;
+	int served = 0;
+	bool crowded;
+	ListCell *cell;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	foreach(cell, MySupervisor.databases)
+	{
+		const DatabaseEntry *entry = lfirst(cell);
+
+		if (entry->shared->found.absent)
+			places += entry->slot != NULL; /* it leaves soon */
+		else if (entry->slot)
+			served++;
+		else
+			needing += !shared_database_is_disabled(entry->wanted.database, &entry->shared->found);
+	}
+	crowded = needing > Max(places, 0);
+	foreach(cell, MySupervisor.databases)
+	{
+		DatabaseEntry *entry = lfirst(cell);
+
+		entry->need = entry->slot ? CLOCK_NEVER : compute_need(entry, crowded, now);
+	}
+	LWLockRelease(Shared->directory);
+	shared_crowd(crowded);
+	report_crowd(needing + served, arbiter_places());
+}
+
+/* Start the scheduler of a database, or try again a little later: others may succeed. */
+static bool
+start_scheduler(DatabaseEntry *entry, MonoTime now)
+{
+	SharedScheduler *slot = scheduler_slot_reserve(entry->wanted.database, entry->wanted.user);
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+	entry->handle = slot ? worker_start_scheduler(slot, entry->wanted.name) : NULL;
+	MemoryContextSwitchTo(old);
+	if (entry->handle)
+	{
+		report_end(&MySupervisor.missing, NO_WORKER);
+		entry->slot = slot;
+		entry->generation = slot->generation;
+		entry->started = now;
+		entry->look = false;
+		entry->need = CLOCK_NEVER;
+		return true;
+	}
+	entry->need = entry->not_before = clock_plus_ms(now, NO_WORKER_RETRY_MS);
+	/* otherwise a scheduler of an earlier supervisor's is exiting here */
+	if (slot)
+	{
+		scheduler_slot_withdraw(slot, slot->generation);
+		arbiter_evict(InvalidOid, InvalidOid);
+		if (report_due(&MySupervisor.missing, NO_WORKER, NO_WORKER_MS))
+			ereport(
+				LOG,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("no background worker slot is free for the scheduler of database \"%s\"",
+						entry->wanted.name),
+				 errhint("Increase \"max_worker_processes\".")));
+	}
+	return false;
+}
+
+/* Return when this scheduler's time slice ends. */
+static MonoTime
+end_of_slice(const DatabaseEntry *entry)
+{
+	MonoTime idle_since = {(int64) pg_atomic_read_u64(&entry->slot->idle_since)};
+
+	if (idle_since.us != 0)
+		return clock_plus_ms(idle_since, IDLE_SLICE_MS);
+	return clock_plus_ms(entry->started, BUSY_SLICE_MS);
+}
+
+/* A scheduler was asked to exit: terminate it if it takes too long. */
+static void
+terminate_late_scheduler(DatabaseEntry *entry, MonoTime now)
+{
+	MonoTime end;
+	int patience = LEAVE_MS;
+
+	/* read without the directory lock: a wrong guess only changes the delay */
+	if (!is_connected(entry))
+		patience = LEAVE_CONNECTING_MS;
+	else if (!OidIsValid(entry->slot->relid))
+		patience = LEAVE_PREPARING_MS;
+	end = clock_plus_ms(entry->asked, patience);
+	if (!clock_is_before(now, end) && entry->handle)
+		TerminateBackgroundWorker(entry->handle);
+	else
+		wake_at(end);
+}
+
+/*
+ * Does this scheduler exit, or has it exited since the iteration began?  The state is read without
+ * the directory lock: if another process has changed it just now, the next iteration sees that.
+ */
+static bool
+is_exiting(const DatabaseEntry *entry)
+{
+	return entry->slot->state == SCHEDULER_LEAVING || entry->slot->state == SCHEDULER_FREE ||
+		   entry->slot->generation != entry->generation;
+}
+
+/* Does this scheduler still prepare its table?  One that takes long does not count. */
+static bool
+is_preparing(const DatabaseEntry *entry, MonoTime now)
+{
+	MonoTime end = clock_plus_ms(entry->started, START_MS);
+
+	/* read without the scheduler's lock: a wrong guess only delays the next start */
+	if (OidIsValid(entry->slot->relid) || !clock_is_before(now, end))
+		return false;
+	wake_at(end);
+	return true;
+}
+
+/*
+ * This many databases need a place: ask as many schedulers to exit, those first whose time slices
+ * end first.  The slice of an idle one is short.
+ */
+static void
+ask_schedulers_to_exit(int needed, MonoTime now)
+{
+	while (needed > 0)
+	{
+		DatabaseEntry *victim = NULL;
+		int leaving = 0;
+		ListCell *cell;
+
+		foreach(cell, MySupervisor.databases)
+		{
+			DatabaseEntry *entry = lfirst(cell);
+
+			if (entry->slot == NULL)
+				continue;
+			if (is_exiting(entry))
+			{
+				leaving++;
+				if (entry->asked.us != 0)
+					terminate_late_scheduler(entry, now);
+			}
+			else if (entry->shared->found.absent && is_preparing(entry, now))
+				leaving++;
+			else if (victim == NULL || clock_is_before(end_of_slice(entry), end_of_slice(victim)))
+				victim = entry;
+		}
+		if (leaving >= needed || victim == NULL)
+			return;
+		if (clock_is_before(now, end_of_slice(victim)))
+		{
+			wake_at(end_of_slice(victim));
+			return;
+		}
+		victim->asked = now;
+		scheduler_slot_leave(victim->slot);
+	}
+}
+
+/*
+ * Return the database that needs a scheduler first; NULL: none needs one now, and the process is
+ * to wake up when one does.  *count: how many do.
+ */
+static DatabaseEntry *
+find_first(int *count, MonoTime now)
+{
+	DatabaseEntry *first = NULL;
+	ListCell *cell;
+
+	*count = 0;
+	foreach(cell, MySupervisor.databases)
+	{
+		DatabaseEntry *entry = lfirst(cell);
+
+		*count += !clock_is_before(now, entry->need);
+		if (first == NULL || clock_is_before(entry->need, first->need))
+			first = entry;
+	}
+	if (*count > 0)
+		return first;
+	if (first)
+		wake_at(first->need);
+	return NULL;
+}
+
+/*
+ * Start schedulers where they are needed, as far as there are places and only a few at once.  If
+ * there are too few places, have other schedulers exit: by time slices.  The number of places is
+ * negative if the limit was lowered, or executors have taken the worker slots.
+ */
+static void
+share_places(ClockNow clock)
+{
+	MonoTime now = clock.mono;
+	int places = arbiter_free_places();
+	int starts = STARTS_MAX;
+	DatabaseEntry *entry;
+	ListCell *cell;
+	int needed;
+
+	compute_needs(places, clock);
+	foreach(cell, MySupervisor.databases)
+	{
+		entry = lfirst(cell);
+		if (entry->slot)
+			starts -= is_preparing(entry, now);
+	}
+	for (; (entry = find_first(&needed, now)) != NULL && places > 0 && starts > 0; starts--)
+		places -= start_scheduler(entry, now);
+	needed = Min(Max(needed, -places), arbiter_places());
+	if (places > 0 || needed == 0)
+		return;
+	arbiter_evict_for_scheduler();
+	ask_schedulers_to_exit(needed, now);
+}
+
 /* Compare the databases that should have a scheduler with those that have one, and act on it. */
 static void
 supervise_databases(void)
 {
-	MonoTime now = clock_mono();
+	ClockNow now = clock_now();
 
 	MemoryContextSwitchTo(MySupervisor.context);
-	check_schedulers(now);
-	if (clock_was_set())
-		look_again(now);
-	if (!clock_is_before(now, MySupervisor.read_again) ||
+	check_schedulers(now.mono);
+	if (!clock_is_before(now.mono, MySupervisor.read_again) ||
 		MySupervisor.databases_changes != shared_databases_changes() ||
 		MySupervisor.settings_changes != shared_settings_changes())
-		read_catalogs(now);
+		read_catalogs(now.mono);
 	forget_unwanted();
 	MySupervisor.next = MySupervisor.read_again;
-	places_share(now);
+	share_places(now);
 	MemoryContextReset(MySupervisor.context);
 }
 
@@ -376,8 +848,7 @@ attach_supervisor(void)
 {
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	MySupervisor.look = clock_mono();
-	MySupervisor.unknown.found.due = CLOCK_NEVER;
-	(void) clock_was_set();
+	MySupervisor.unknown.found.due = DT_NOEND;
 	MySupervisor.context =
 		AllocSetContextCreate(TopMemoryContext, "pg_task supervisor", ALLOCSET_DEFAULT_SIZES);
 	on_shmem_exit(detach_supervisor, 0);
@@ -411,7 +882,8 @@ pg_task_supervisor_main(Datum arg pg_attribute_unused())
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
 			publish_configured();
-			look_again(clock_mono());
+			/* it may have moved the tables: look at each database again */
+			MySupervisor.look = MySupervisor.read_again = clock_mono();
 		}
 		supervise_databases();
 		/* another process may set the latch all the time */

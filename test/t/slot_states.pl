@@ -94,8 +94,7 @@ my @lives = (
 	[ 'disable leave release settings', '' ],
 	[ 'disable leave release settings start publish leave release', '' ],
 	[ 'disable leave release settings start absent leave release', 'absent ' ],
-	[ 'absent leave release settings', 'absent ' ],
-	[ 'absent leave release start publish leave release', '' ]);
+	[ 'absent leave release settings', 'absent ' ]);
 foreach my $life (@lives)
 {
 	my ($steps, $needs) = @$life;
