@@ -8,7 +8,7 @@
  * has no UPDATE that skips locked rows.  Here the conditions are compiled once, an index is opened
  * only if the row gets an entry in it, and a row is written at once.
  *
- * This is an addition to the statements (rows_claim, row_finish), never their replacement: it
+ * This is an addition to the statements (rows_claim, finish_run), never their replacement: it
  * writes only rows of tables that need nothing but heap_update and entries in B-tree indexes, in
  * which no code of a user can run, and only if nobody has locked or changed the row meanwhile.
  * Otherwise it writes nothing, and the caller executes the statement, which fires triggers, checks
@@ -741,7 +741,7 @@ direct_claim(const TaskTable *table, const Candidate *candidates, int count, Tim
 
 /*
  * Is this row that run, which was not planned again meanwhile, and does it notify nobody?  The
- * fence of row_finish.
+ * fence of finish_run.
  */
 static bool
 is_run(const TupleTableSlot *slot, TaskRun run)
@@ -754,7 +754,7 @@ is_run(const TupleTableSlot *slot, TaskRun run)
 		   is_text(slot, COLUMN_STATE, "WORK") && is_null(slot, COLUMN_NOTIFY);
 }
 
-/* Does the row go when it is DONE?  REMOVES in rows_finish.c. */
+/* Does the row go when it is DONE?  REMOVES in outcome.c. */
 static bool
 removes(const TupleTableSlot *slot)
 {
@@ -774,7 +774,7 @@ cut_or_null(const TupleTableSlot *slot, TaskColumn column, int length)
 
 /*
  * Find when the task of a row that repeats runs next.  Returns false if never.  READ_REPEAT in
- * rows_finish.c.
+ * outcome.c.
  */
 static bool
 find_next(const TupleTableSlot *slot, const RowFinish *finish, RowNext *next)
@@ -876,7 +876,7 @@ finish_row(Rows *rows, RowFinish *finish)
 }
 
 /*
- * Set runs to DONE, as row_finish does, which see; "finished" says which of them.  The caller acts
+ * Set runs to DONE, as finish_run does, which see; "finished" says which of them.  The caller acts
  * as the owner of the table, and has locked it.
  */
 void

@@ -1,25 +1,35 @@
 /*
  * outcome.c
- *		The outcome of a run: the task is done, retried, or failed, and it may repeat.
+ *		The row of one run: its request, and its outcome.  The task is done, retried, or failed, and
+ *		it may repeat.
  *
  * Executors and the scheduler write outcomes, by the same rules.  The functions that write read the
  * row, the settings of its role, the clock and a random number; decide_retry depends on its
  * arguments only.
+ *
+ * Each statement on the row of a run has the fence: the id, the attempt and the time of the claim
+ * must be those of the run, or nothing is read or written.  The next run of a task is planned from
+ * its row, which was written or locked before.
  *
  * This file starts nothing, and knows neither processes nor slots.
  */
 #include "postgres.h"
 
 #include "common/pg_prng.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "settings.h"
+#include "task/direct.h"
 #include "task/events.h"
 #include "task/failure.h"
 #include "task/outcome.h"
 #include "task/roles.h"
 #include "task/rows.h"
+#include "task/rows_sql.h"
 #include "task/schedule.h"
+#include "task/statement.h"
 
 /* Minimum delay before the next run of a repeating task that has expired (ms). */
 #define EXPIRED_PAUSE_MS 1000
@@ -28,6 +38,9 @@
 #define REFUSED_PAUSE_MS (60 * 1000)
 #define REFUSED_PAUSE_MAX_MS (10 * 60 * 1000)
 
+/* The first of these that is not negative, which the last one is not: row, queue, role. */
+#define FIRST_OF(row, queue, role) ((row) >= 0 ? (row) : (queue) >= 0 ? (queue) : (role))
+
 /* When a task ran that is to repeat, or was found not to run. */
 typedef struct Ended
 {
@@ -35,6 +48,351 @@ typedef struct Ended
 	TimestampTz start; /* not set if it did not run */
 	TimestampTz end;   /* of the run; or the time before which it is not to repeat */
 } Ended;
+
+/* ---- the row of a run ---- */
+
+/* clang-format off */
+
+/* The fence of a run that an executor has claimed. */
+#define IS_RUN "t.id = $id AND t.attempt = $attempt AND t.start = $claimed"
+
+/* No run after this one has been planned meanwhile: see PLANNED_AGAIN. */
+#define IS_LAST_RUN "t.dt <= $claimed"
+
+/* The fence of a run of which the owner of the table may have set the time of the claim to NULL. */
+#define IS_ANY_RUN "t.id = $id AND t.attempt = $attempt AND " CLAIMED("t") " = $claimed"
+
+/* With "keep" of 0 a row goes when it is DONE, unless other tasks of its flow have not ended. */
+#define REMOVES "(t.keep <= interval '0' AND t.flow IS NULL)"
+
+static const Statement read_request = {.sql =
+	"SELECT t.request, t.input"
+	"  FROM {rows} AS t"
+	" WHERE " IS_RUN " AND t.state = 'WORK'"};
+
+/* Set a run to DONE. */
+static const Statement write_done = {.sql =
+	"UPDATE {rows} AS t"
+	"   SET state = 'DONE', start = $start, stop = $stop, response = $response, notice = $notice,"
+	"       error = NULL, sqlstate = NULL"
+	" WHERE " IS_RUN " AND t.state = 'WORK' AND " IS_LAST_RUN
+	" RETURNING " REPEATS ", coalesce(" REMOVES ", false), " NOTIFY_END("t.state")};
+
+/* The outcome of a run that is not DONE. */
+static const Statement write_end = {.sql =
+	"UPDATE {rows} AS t"
+	"   SET state = $state, start = $start, stop = $stop, response = $response, error = $error,"
+	"       sqlstate = $sqlstate, notice = $notice,"
+	"       failed = least(coalesce(t.failed, 0), 2147483646) + $failed,"
+	"       crashed = coalesce(t.crashed, 0) + $crashed,"
+	"       planned = CASE WHEN $again IS NULL OR " PLANNED_AGAIN " THEN t.planned"
+	"                      ELSE " PLANNED " END,"
+	"       dt = CASE WHEN NOT " PLANNED_AGAIN " THEN coalesce($again, t.dt)"
+	"                 ELSE " AGAIN_TIME " END"
+	" WHERE " IS_ANY_RUN " AND t.state = $old_state"
+	" RETURNING CASE WHEN t.state = 'FAIL' THEN " NOTIFY_END("t.state") " END"};
+
+/* The run has ended, DONE or failed for good, and its row was planned again meanwhile. */
+static const Statement write_again = {.sql =
+	"UPDATE {rows} AS t"
+	"   SET state = 'PLAN', start = $start, stop = $stop, response = $response, error = $error,"
+	"       sqlstate = $sqlstate, notice = $notice, failed = 0, planned = NULL,"
+	"       dt = " AGAIN_TIME
+	" WHERE " IS_RUN " AND t.state = 'WORK'"};
+
+/*
+ * The next run is due after the end of this one, and goes behind what waits then.  If a user has
+ * planned the row again as well, the earlier time counts.  A task that repeats keeps the time from
+ * which its repeats are counted.
+ */
+static const Statement write_go_on = {.sql =
+	"UPDATE {rows} AS t"
+	"   SET state = 'PLAN', start = $start, stop = $stop, response = $response, error = NULL,"
+	"       sqlstate = NULL, notice = $notice, failed = 0, crashed = 0,"
+	"       input = coalesce($input, t.input),"
+	"       planned = CASE WHEN " REPEATS " THEN " PLANNED " END,"
+	"       dt = greatest($stop, least($next, CASE WHEN " PLANNED_AGAIN " THEN t.dt END))"
+	" WHERE " IS_RUN " AND t.state = 'WORK'"};
+
+/*
+ * Delete the row of a run that is DONE: its time of the claim is that of its beginning.  It stays
+ * if somebody has locked it: an open transaction may have inserted a row that waits for it.
+ */
+static const Statement delete_row = {.sql =
+	"WITH c AS MATERIALIZED ("
+	"SELECT t.tableoid AS oid, t.ctid AS tid"
+	"  FROM {rows} AS t"
+	" WHERE " IS_RUN " AND t.state = 'DONE'"
+	"   FOR UPDATE OF t SKIP LOCKED"
+	") DELETE FROM {rows} AS t USING c WHERE " IS_LOCKED_ROW};
+
+/* What decides whether a run is retried. */
+#define RETRY \
+	"SELECT coalesce(t.failed, 0), coalesce(t.crashed, 0), coalesce(t.retry, -1)," \
+	"       " BACKOFF ", " DELAY "," \
+	"       " PLANNED "," \
+	"       ((" PLANNED " AT TIME ZONE 'UTC')" \
+	"        + CASE WHEN t.active < interval '100 years' THEN t.active END) AT TIME ZONE 'UTC'," \
+	"       " REPEATS ", coalesce(t.role::text, ''), coalesce(t.role_id, 0), " PLANNED_AGAIN "," \
+	"       substr(t.format, 1, 8), " QUEUE_NAME \
+	"  FROM {rows} AS t" \
+	" WHERE " IS_ANY_RUN " AND t.state = 'WORK'" \
+	"   FOR NO KEY UPDATE OF t"
+
+static const Statement lock_run = {.sql = RETRY};
+static const Statement lock_unlocked = {.sql = RETRY " SKIP LOCKED"};
+
+/* clang-format on */
+
+/* Begin a statement on a run, with what its fence compares. */
+static void
+begin_run(StatementArgs *args, TaskRun run)
+{
+	statement_begin(args);
+	arg_int64(args, "id", run.id);
+	arg_int32(args, "attempt", run.attempt);
+	arg_timestamp(args, "claimed", run.claimed);
+}
+
+/* Begin a statement that writes what a run leaves in its row. */
+static void
+begin_result(StatementArgs *args, TaskRun run, const TaskResult *result)
+{
+	begin_run(args, run);
+	arg_timestamp(args, "start", result->start);
+	arg_timestamp(args, "stop", result->stop);
+	arg_text(args, "response", result->response);
+	arg_text(args, "notice", result->notice);
+	arg_text(args, "error", result->error);
+	arg_text(args, "sqlstate", result->sqlstate);
+}
+
+/* Execute a statement and end it.  Returns false if the row no longer belongs to the run. */
+static bool
+execute_and_end(const Statement *statement, const TaskTable *table, StatementArgs *args)
+{
+	bool found = statement_execute(statement, table, args) > 0;
+
+	statement_end();
+	return found;
+}
+
+/* Read the request of a run.  Returns false if the row no longer belongs to that run. */
+bool
+row_request(const TaskTable *table, TaskRun run, RowRequest *request)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	bool found;
+
+	begin_run(&args, run);
+	found = statement_execute(&read_request, table, &args) > 0;
+	if (found)
+	{
+		request->text = statement_text(caller, 0, 1);
+		request->input = statement_json_or_null(caller, 0, 2);
+	}
+	statement_end();
+	return found;
+}
+
+/*
+ * Set a run to DONE, and say what follows.  Returns false if the row no longer belongs to that run,
+ * or if it was planned again meanwhile.
+ */
+static bool
+finish_run(const TaskTable *table, RowFinish *finish)
+{
+	StatementArgs args;
+
+	direct_finish(table, finish, 1);
+	if (finish->finished)
+		return true;
+	begin_result(&args, finish->run, finish->result);
+	finish->finished = statement_execute(&write_done, table, &args) > 0;
+	if (finish->finished)
+	{
+		finish->repeats = statement_bool(0, 1);
+		finish->removes = statement_bool(0, 2);
+	}
+	statement_end();
+	return finish->finished;
+}
+
+/*
+ * Write the outcome of a run that did not end with DONE.  A task that was stopped keeps state
+ * STOP, and its row records how the run ended.  If the row was planned again meanwhile, it keeps
+ * that time.  Returns false if the row no longer belongs to that run.
+ */
+bool
+row_end(const TaskTable *table, TaskRun run, const TaskResult *result)
+{
+	static const char *const states[] = {
+		[TASK_DONE] = "DONE", [TASK_FAIL] = "FAIL", [TASK_AGAIN] = "PLAN", [TASK_STOPPED] = "STOP"};
+	StatementArgs args;
+
+	begin_result(&args, run, result);
+	arg_text(&args, "old_state", result->outcome == TASK_STOPPED ? "STOP" : "WORK");
+	arg_text(&args, "state", states[result->outcome]);
+	arg_int32(&args, "failed", result->failed ? 1 : 0);
+	arg_int32(&args, "crashed", result->crashed ? 1 : 0);
+	if (result->again != 0)
+		arg_timestamp(&args, "again", result->again);
+	else
+		arg_null(&args, "again", TIMESTAMPTZOID);
+	return execute_and_end(&write_end, table, &args);
+}
+
+/* The row waits for its next run, which has all retries. */
+static bool
+plan_again(const TaskTable *table, TaskRun run, const TaskResult *result)
+{
+	StatementArgs args;
+
+	begin_result(&args, run, result);
+	return execute_and_end(&write_again, table, &args);
+}
+
+/*
+ * Lock the row of a run, and read what decides whether it is retried.  Returns false if the row no
+ * longer belongs to that run, or if somebody has locked it and "wait" is false.
+ */
+static bool
+read_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	bool found;
+
+	begin_run(&args, run);
+	found = statement_execute(wait ? &lock_run : &lock_unlocked, table, &args) > 0;
+	if (found)
+	{
+		retry->failed = statement_int32(0, 1);
+		retry->crashed = statement_int32(0, 2);
+		retry->retry = statement_int32(0, 3);
+		retry->backoff = statement_float8(0, 4);
+		retry->delay = statement_int64(0, 5);
+		retry->planned = statement_time(0, 6);
+		retry->expires = statement_is_null(0, 7) ? DT_NOEND : statement_time(0, 7);
+		retry->repeats = statement_bool(0, 8);
+		retry->role = statement_text(caller, 0, 9);
+		retry->role_id = statement_int64(0, 10);
+		retry->planned_again = statement_bool(0, 11);
+		retry->format = statement_text_or_null(caller, 0, 12);
+		retry->queue = statement_text(caller, 0, 13);
+	}
+	statement_end();
+	return found;
+}
+
+/* ---- the next run ---- */
+
+/* clang-format off */
+
+/* A row that has ended and repeats.  In a partitioned table other rows may have its id and role. */
+#define ENDED_CHAIN \
+	"t.id = $id AND t.role = $role::name AND t.state IN ('DONE', 'FAIL', 'GONE') AND " REPEATS
+
+#define READ_REPEAT(row) \
+	"SELECT " PLANNED ", t.repeat, t.drift," \
+	"       substr(t.timezone, 1, " CppAsString2(TASK_ZONE_MAX) " + 1)," \
+	"       coalesce(t.role_id, 0)," \
+	"       substr(t.cron, 1, " CppAsString2(TASK_KEY_MAX) " + 1), coalesce(t.anchor, " PLANNED ")," \
+	"       substr(t.missed, 1, 8), coalesce(t.active < interval '100 years', false)" \
+	"  FROM {rows} AS t" \
+	" WHERE " row \
+	" LIMIT 1"
+
+static const Statement find_ended = {.sql = READ_REPEAT(ENDED_CHAIN)};
+
+static const Statement find_waiting = {.sql =
+	READ_REPEAT("t.id = $id AND t.role = $role::name AND t.dt = $dt AND t.state = $state"
+				" AND " REPEATS)};
+
+static const Statement insert_next = {.sql =
+	"INSERT INTO {table} (parent, dt, anchor, {inherited})"
+	" SELECT t.id, $dt, $anchor, {inherited}"
+	"   FROM {rows} AS t WHERE " ENDED_CHAIN " LIMIT 1"
+	" RETURNING id"};
+
+/* Only one row is written, although another one may look the same: see above. */
+static const Statement link_next = {.sql =
+	"WITH c AS MATERIALIZED ("
+	"SELECT t.tableoid AS oid, t.ctid AS tid FROM {rows} AS t WHERE " ENDED_CHAIN " LIMIT 1"
+	") UPDATE {rows} AS t SET next = $next FROM c WHERE " IS_LOCKED_ROW};
+/* clang-format on */
+
+/*
+ * Read how a task that has ended, or one that waits and is refused, repeats.  Returns false if it
+ * does not, or if the row was deleted.
+ */
+static bool
+read_repeat(const TaskTable *table, RowKey row, const RowRefusal *refusal, RowRepeat *repeat)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	bool repeats;
+
+	statement_begin(&args);
+	arg_int64(&args, "id", row.id);
+	arg_text(&args, "role", row.role);
+	if (refusal)
+	{
+		arg_timestamp(&args, "dt", refusal->dt);
+		arg_text(&args, "state", "PLAN");
+	}
+	repeats = statement_execute(refusal ? &find_waiting : &find_ended, table, &args) > 0;
+	if (repeats)
+	{
+		repeat->dt = statement_time(0, 1);
+		memset(&repeat->repeat, 0, sizeof(Interval));
+		if (!statement_is_null(0, 2))
+			repeat->repeat = *DatumGetIntervalP(statement_value(0, 2, INTERVALOID));
+		repeat->drift = statement_bool(0, 3);
+		repeat->timezone = statement_text_or_null(caller, 0, 4);
+		repeat->role_id = statement_int64(0, 5);
+		repeat->cron = statement_text_or_null(caller, 0, 6);
+		repeat->anchor = statement_time(0, 7);
+		repeat->missed = statement_text_or_null(caller, 0, 8);
+		repeat->expires = statement_bool(0, 9);
+	}
+	statement_end();
+	return repeats;
+}
+
+/*
+ * Plan the next run of a repeating task that has ended: insert a new row, made from this one, and
+ * remember in this one that it is done, unless a trigger of the owner's has kept the new row.
+ */
+static void
+insert_next_run(const TaskTable *table, RowKey row, const RowNext *next)
+{
+	StatementArgs args;
+	int64 id = 0;
+	bool inserted;
+
+	statement_begin(&args);
+	arg_int64(&args, "id", row.id);
+	arg_text(&args, "role", row.role);
+	arg_timestamp(&args, "dt", next->dt);
+	if (next->has_anchor)
+		arg_timestamp(&args, "anchor", next->anchor);
+	else
+		arg_null(&args, "anchor", TIMESTAMPTZOID);
+	inserted = statement_execute(&insert_next, table, &args) > 0;
+	if (inserted)
+		id = statement_int64(0, 1);
+	statement_end();
+	if (!inserted)
+		return;
+	statement_begin(&args);
+	arg_int64(&args, "id", row.id);
+	arg_text(&args, "role", row.role);
+	arg_int64(&args, "next", id);
+	statement_execute(&link_next, table, &args);
+	statement_end();
+}
 
 /*
  * The next run of a repeating task is planned later than this: for each missed time, for the first
@@ -130,8 +488,8 @@ outcome_expired(const TaskTable *table, RowKey row, TimestampTz now)
 	RowRepeat repeat;
 	RowNext next;
 
-	if (row_repeat(table, row, &repeat) && find_next_of_row(row, &repeat, &ended, &next))
-		row_insert_next(table, row, &next);
+	if (read_repeat(table, row, NULL, &repeat) && find_next_of_row(row, &repeat, &ended, &next))
+		insert_next_run(table, row, &next);
 }
 
 /*
@@ -163,7 +521,7 @@ outcome_refused(const TaskTable *table, const RowRefusal *refusal, TimestampTz n
 	RowNext next = {0};
 
 	*keep = -1;
-	if (!row_repeat_waiting(table, refusal, &repeat))
+	if (!read_repeat(table, refusal->row, refusal, &repeat))
 		row_fail(table, refusal, keep);
 	else if (!repeat.expires)
 	{
@@ -192,36 +550,43 @@ plan_after_run(const TaskTable *table, RowKey row, const TaskResult *result)
 	RowRepeat repeat;
 	RowNext next;
 
-	if (row_repeat(table, row, &repeat) && outcome_find_next(row, &repeat, result, &next))
-		row_insert_next(table, row, &next);
+	if (read_repeat(table, row, NULL, &repeat) && outcome_find_next(row, &repeat, result, &next))
+		insert_next_run(table, row, &next);
 }
+
+/* ---- outcomes ---- */
 
 /*
  * Write that the run is DONE, unless that is "finished" already, and what follows.  If the task has
  * asked to be run again, or the row was planned again meanwhile, it is PLAN and not DONE, and it is
  * neither removed nor does it repeat before the last run has ended.  A row that is locked is not
- * removed, but DONE.  Returns false if the row no
- * longer belongs to that run.
+ * removed, but DONE.  Returns false if the row no longer belongs to that run.
  */
 bool
 outcome_done(const TaskTable *table, RowFinish *finish)
 {
 	const TaskResult *result = finish->result;
 	TaskRun run = finish->run;
+	StatementArgs args;
 
 	if (result->goes_on)
-		return row_go_on(table, run, result);
-	if (!finish->finished && !row_finish(table, finish))
-		return row_plan_again(table, run, result);
+	{
+		begin_result(&args, run, result);
+		arg_timestamp(&args, "next", result->next);
+		arg_json(&args, "input", result->input);
+		return execute_and_end(&write_go_on, table, &args);
+	}
+	if (!finish->finished && !finish_run(table, finish))
+		return plan_again(table, run, result);
 	if (finish->repeats)
 		plan_after_run(table, (RowKey){run.id, finish->role}, result);
 	if (finish->removes)
-		row_delete(table, (TaskRun){run.id, run.attempt, result->start});
+	{
+		begin_run(&args, (TaskRun){run.id, run.attempt, result->start});
+		(void) execute_and_end(&delete_row, table, &args);
+	}
 	return true;
 }
-
-/* The first of these that is not negative, which the last one is not: row, queue, role. */
-#define FIRST_OF(row, queue, role) ((row) >= 0 ? (row) : (queue) >= 0 ? (queue) : (role))
 
 /*
  * How long does the n-th retry wait (us)?  What the row leaves open is taken from the defaults of
@@ -321,14 +686,14 @@ outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, const Ta
 	SettingsTask role;
 	bool plans_again;
 
-	if (!row_retry(table, run, wait, &retry))
+	if (!read_retry(table, run, wait, &retry))
 		return false;
 	result->failed = true;
 	role = roles_settings(roles_bound(retry.role, retry.role_id));
 	set_response(result, &retry, &role);
 	decide_retry(result, &retry, queue, &role, pg_prng_double(&pg_global_prng_state));
 	plans_again = result->outcome == TASK_FAIL && retry.planned_again;
-	if (plans_again ? !row_plan_again(table, run, result) : !row_end(table, run, result))
+	if (plans_again ? !plan_again(table, run, result) : !row_end(table, run, result))
 		return false;
 	note_end(run, result, &retry);
 	if (result->outcome == TASK_FAIL && retry.repeats && !plans_again)
@@ -356,7 +721,7 @@ outcome_done_later(const TaskTable *table, TaskRun run, const char *response)
 	RowFinish finish = {.run = run, .result = &result};
 	RowRetry row;
 
-	if (!row_retry(table, run, false, &row))
+	if (!read_retry(table, run, false, &row))
 		return false;
 	finish.role = row.role;
 	if (!outcome_done(table, &finish))
@@ -379,7 +744,7 @@ outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure)
 	SettingsTask role;
 	int crashes;
 
-	if (!row_retry(table, run, false, &retry))
+	if (!read_retry(table, run, false, &retry))
 		return false;
 	crashes = retry.crashed + 1;
 	result.outcome = crashes < Settings.max_crashes ? TASK_AGAIN : TASK_FAIL;

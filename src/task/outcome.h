@@ -1,6 +1,6 @@
 /*
  * outcome.h
- *		The outcome of a run of a task.
+ *		The row of one run: its request, and its outcome.
  *
  * Every function runs inside a transaction of the caller, as the table's owner (owner_become),
  * with an active snapshot.
@@ -14,6 +14,8 @@
 #include "task/rows.h"
 #include "task/table.h"
 
+extern bool row_request(const TaskTable *table, TaskRun run, RowRequest *request);
+extern bool row_end(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool outcome_done(const TaskTable *table, RowFinish *finish);
 extern bool
 outcome_find_next(RowKey row, const RowRepeat *repeat, const TaskResult *result, RowNext *next);

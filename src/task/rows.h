@@ -262,19 +262,6 @@ extern const WorkingRow *rows_contain(const WorkingRow *rows, int count, TaskRun
 extern int rows_end_runs(const TaskTable *table, RunsEnd end, const TaskRun *runs, int count,
 						 const Failure *why, TaskRun **done);
 
-/* rows_finish.c */
-extern bool row_request(const TaskTable *table, TaskRun run, RowRequest *request);
-extern bool row_finish(const TaskTable *table, RowFinish *finish);
-extern bool row_end(const TaskTable *table, TaskRun run, const TaskResult *result);
-extern bool row_plan_again(const TaskTable *table, TaskRun run, const TaskResult *result);
-extern bool row_go_on(const TaskTable *table, TaskRun run, const TaskResult *result);
-extern bool row_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry);
-extern void row_delete(const TaskTable *table, TaskRun run);
-extern bool row_repeat(const TaskTable *table, RowKey row, RowRepeat *repeat);
-extern bool
-row_repeat_waiting(const TaskTable *table, const RowRefusal *refusal, RowRepeat *repeat);
-extern void row_insert_next(const TaskTable *table, RowKey row, const RowNext *next);
-
 /* rows_history.c */
 extern int rows_history(const TaskTable *table, int64 page, int row, int pages, HistoryRow **rows);
 extern int rows_remove(const TaskTable *table, const HistoryRow *rows, int count);
