@@ -254,7 +254,11 @@ write_back_outcome(const SharedTask *task, TaskResult *result, bool committed)
 
 	begin_writing(task, committed, &writing);
 	if (result->outcome == TASK_DONE)
+	{
+		if (!result->goes_on)
+			direct_finish(table, &finish, 1);
 		written = outcome_done(table, &finish);
+	}
 	else if (result->outcome == TASK_STOPPED)
 		written = row_end(table, task->run, result);
 	else

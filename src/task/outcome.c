@@ -21,7 +21,6 @@
 #include "utils/timestamp.h"
 
 #include "settings.h"
-#include "task/direct.h"
 #include "task/events.h"
 #include "task/failure.h"
 #include "task/outcome.h"
@@ -205,9 +204,6 @@ finish_run(const TaskTable *table, RowFinish *finish)
 {
 	StatementArgs args;
 
-	direct_finish(table, finish, 1);
-	if (finish->finished)
-		return true;
 	begin_result(&args, finish->run, finish->result);
 	finish->finished = statement_execute(&write_done, table, &args) > 0;
 	if (finish->finished)
@@ -557,10 +553,10 @@ plan_after_run(const TaskTable *table, RowKey row, const TaskResult *result)
 /* ---- outcomes ---- */
 
 /*
- * Write that the run is DONE, unless that is "finished" already, and what follows.  If the task has
- * asked to be run again, or the row was planned again meanwhile, it is PLAN and not DONE, and it is
- * neither removed nor does it repeat before the last run has ended.  A row that is locked is not
- * removed, but DONE.  Returns false if the row no longer belongs to that run.
+ * Write that the run is DONE, unless that is "finished" already (direct.c), and what follows.  If
+ * the task has asked to be run again, or the row was planned again meanwhile, it is PLAN and not
+ * DONE, and it is neither removed nor does it repeat before the last run has ended.  A row that is
+ * locked is not removed, but DONE.  Returns false if the row no longer belongs to that run.
  */
 bool
 outcome_done(const TaskTable *table, RowFinish *finish)
