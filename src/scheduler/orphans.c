@@ -3,22 +3,27 @@
  *		Orphans: runs whose processes cannot write their outcomes.
  *
  * An executor that exits leaves tasks behind: one that was running, and others that it had not
- * begun.  They are kept here, in the scheduler's memory, until their rows are written.  A row that
- * is locked, or whose change a user's trigger refuses, is tried again later and does not delay the
- * others.
+ * begun.  A row in state WORK that is in no executor's ring is an orphan, too; so is one that was
+ * stopped and has no end.  To find these, the rows are compared with the rings.  A run whose row is
+ * not that run any more is cancelled: only committed rows decide, so it does not matter who changed
+ * the row.
  *
- * There may be very many, for example after a restore.  They are written in batches, so that other
- * work is done in between, and no function here walks over all of them.
+ * Orphans are kept here, in the scheduler's memory, until their rows are written.  A row that is
+ * locked, or whose change a user's trigger refuses, is tried again later and does not delay the
+ * others.  There may be very many, for example after a restore.  They are read and written in
+ * batches, so that other work is done in between, and no function here walks over all of them.
  *
  * This file starts no task.
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
+#include <signal.h>
+
 #include "lib/ilist.h"
 #include "lib/pairingheap.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "storage/lwlock.h"
 #include "storage/pmsignal.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
@@ -30,8 +35,10 @@
 #include "scheduler/queue_rules.h"
 #include "scheduler/refused.h"
 #include "scheduler/work.h"
+#include "shared/crash.h"
 #include "task/failure.h"
 #include "task/outcome.h"
+#include "task/rows.h"
 
 /* Retry interval for a row that is locked (ms). */
 #define LOCKED_RETRY_MS 100
@@ -61,9 +68,20 @@
  */
 #define ATTEMPTS_MAX 100
 
+/* Maximum number of rows in state WORK that are read at a time to find orphans. */
+#define SEARCH_MAX 4000
+
+/*
+ * That takes at most 1/100 of the time, unless there may be more; for that, the next search waits
+ * for a minute at most (ms).
+ */
+#define SEARCH_SHARE 100
+#define SEARCH_MAX_MS 60000
+
 typedef struct Orphan
 {
-	TaskRun run; /* key of the hash table */
+	TaskPlace key; /* of the hash table: the time of the claim, and the id */
+	TaskRun run;
 	OrphanKind kind;
 	bool interrupted; /* ORPHAN_FAILED: it has failed if the run before was interrupted, too */
 	bool written;
@@ -72,7 +90,7 @@ typedef struct Orphan
 	union
 	{
 		pairingheap_node heap; /* in "waiting" */
-		dlist_node list;	   /* in "ready" or "refused"; or it is in the batch */
+		dlist_node list;	   /* in "ready"; or it is in the batch */
 	} node;
 } Orphan;
 
@@ -82,14 +100,16 @@ typedef struct Orphan
  */
 static struct
 {
-	HTAB *all;			  /* of Orphan; NULL: none, and what follows is not initialized */
-	dlist_head ready;	  /* to be written as soon as possible */
-	pairingheap *waiting; /* not before "not_before": the row is locked, or the run has yielded */
-	dlist_head refused;	  /* likewise, in the order of their refusals */
+	HTAB *all;		  /* of Orphan; NULL: none, and what follows is not initialized */
+	dlist_head ready; /* to be written as soon as possible */
+	pairingheap
+		*waiting; /* not before "not_before": the row is locked or refused, or has yielded */
 	int nready;
-	int not_started;	  /* number of orphans of this kind */
-	MonoTime not_before;  /* no batch before this */
-	bool suspect_planned; /* and no scan was requested that finds it: others will follow */
+	MonoTime not_before; /* no batch before this */
+
+	bool wanted;		   /* compare, because a row in state WORK was changed */
+	bool search_wanted;	   /* search for orphans */
+	MonoTime search_after; /* no search for orphans before this */
 
 	/* those that are being written, in one transaction */
 	Orphan *batch[BATCH_MAX];
@@ -105,23 +125,6 @@ static const Failure stopped = {"ERROR", TASK_MESSAGE_STOPPED, NULL, NULL, TASK_
 static const TaskFailure too_often = {.sqlstate = "57P01",
 									  .error = "the process of the task was terminated too often"};
 
-static uint32
-hash_run(const void *key, Size size pg_attribute_unused())
-{
-	const TaskRun *run = key;
-
-	return hash_combine(
-		murmurhash32((uint32) run->id),
-		murmurhash32((uint32) (run->id >> 32) ^ (uint32) run->claimed ^ run->attempt));
-}
-
-/* The runs may have padding.  0: they are the same. */
-static int
-match_runs(const void *a, const void *b, Size size pg_attribute_unused())
-{
-	return task_compare_runs(*(const TaskRun *) a, *(const TaskRun *) b);
-}
-
 static int
 compare_waiting(const pairingheap_node *a, const pairingheap_node *b,
 				void *arg pg_attribute_unused())
@@ -136,10 +139,7 @@ compare_waiting(const pairingheap_node *a, const pairingheap_node *b,
 static void
 prepare(void)
 {
-	HASHCTL ctl = {.keysize = sizeof(TaskRun),
-				   .entrysize = sizeof(Orphan),
-				   .hash = hash_run,
-				   .match = match_runs};
+	HASHCTL ctl = {.keysize = sizeof(TaskPlace), .entrysize = sizeof(Orphan)};
 
 	if (orphans.all)
 		return;
@@ -151,9 +151,7 @@ prepare(void)
 		MemoryContextSwitchTo(old);
 	}
 	dlist_init(&orphans.ready);
-	dlist_init(&orphans.refused);
-	orphans.all =
-		hash_create("pg_task orphans", 64, &ctl, HASH_ELEM | HASH_FUNCTION | HASH_COMPARE);
+	orphans.all = hash_create("pg_task orphans", 64, &ctl, HASH_ELEM | HASH_BLOBS);
 }
 
 /* Those that were not begun are first: they are written before the scheduler exits. */
@@ -167,11 +165,11 @@ push_ready(Orphan *orphan)
 	orphans.nready++;
 }
 
-/* Write it after this time (ms). */
+/* Write it then. */
 static void
-push_waiting(Orphan *orphan, MonoTime now, int64 ms)
+push_waiting(Orphan *orphan, MonoTime not_before)
 {
-	orphan->not_before = clock_plus_ms(now, ms);
+	orphan->not_before = not_before;
 	pairingheap_add(orphans.waiting, &orphan->node.heap);
 }
 
@@ -187,13 +185,13 @@ first_waiting(void)
 void
 orphans_add(TaskRun run, OrphanKind kind, const TaskFailure *failure)
 {
+	TaskPlace key = {run.claimed, run.id};
 	TaskFailure *copy = NULL;
 	Orphan *orphan;
-	bool found;
 
 	Assert((failure != NULL) == (kind == ORPHAN_FAILED || kind == ORPHAN_CRASHED));
 	prepare();
-	if (orphans_has(run))
+	if (hash_search(orphans.all, &key, HASH_FIND, NULL))
 		return;
 	if (kind == ORPHAN_INTERRUPTED && run.attempt >= ATTEMPTS_MAX)
 	{
@@ -205,36 +203,26 @@ orphans_add(TaskRun run, OrphanKind kind, const TaskFailure *failure)
 		copy = MemoryContextAlloc(TopMemoryContext, sizeof(TaskFailure));
 		*copy = *failure;
 	}
-	orphan = hash_search(orphans.all, &run, HASH_ENTER, &found);
+	orphan = hash_search(orphans.all, &key, HASH_ENTER, NULL);
+	orphan->run = run;
 	orphan->kind = kind;
 	orphan->interrupted = failure == &too_often;
 	orphan->failure = copy;
-	orphans.not_started += kind == ORPHAN_NOT_STARTED;
 	if (kind == ORPHAN_YIELDED)
-		push_waiting(orphan, clock_mono(),
-					 Min(Max((GetCurrentTimestamp() - run.claimed) / 1000, YIELDED_RETRY_MS),
-						 YIELDED_RETRY_MAX_MS));
+	{
+		int64 lasted = (GetCurrentTimestamp() - run.claimed) / 1000;
+
+		push_waiting(orphan, clock_plus_ms(clock_mono(), Min(Max(lasted, YIELDED_RETRY_MS),
+															 YIELDED_RETRY_MAX_MS)));
+	}
 	else
 		push_ready(orphan);
 }
 
-bool
-orphans_has(TaskRun run)
-{
-	return orphans.all && hash_search(orphans.all, &run, HASH_FIND, NULL) != NULL;
-}
-
-/* Return the number of orphans; orphans_backlog: of those that can be written at once. */
 int
 orphans_count(void)
 {
 	return orphans.all ? (int) hash_get_num_entries(orphans.all) : 0;
-}
-
-int
-orphans_backlog(void)
-{
-	return orphans.nready;
 }
 
 /* Remove an orphan: it is written, or its row is in another run or state. */
@@ -245,27 +233,32 @@ forget_orphan(Orphan *orphan)
 
 	if (orphan->failure)
 		pfree(orphan->failure);
-	orphans.not_started -= orphan->kind == ORPHAN_NOT_STARTED;
-	(void) hash_search(all, &orphan->run, HASH_REMOVE, NULL);
+	(void) hash_search(all, &orphan->key, HASH_REMOVE, NULL);
 	if (hash_get_num_entries(all) > 0)
 		return;
 	orphans.all = NULL;
 	hash_destroy(all);
 }
 
-/* Is there an orphan whose row was refused, and that waits for a later attempt? */
-bool
-orphans_refused(void)
+/* Those whose time has come are ready. */
+static void
+end_waits(MonoTime now)
 {
-	return orphans.all && !dlist_is_empty(&orphans.refused);
+	Orphan *orphan;
+
+	while (orphans.all && (orphan = first_waiting()) != NULL &&
+		   !clock_is_before(now, orphan->not_before))
+	{
+		(void) pairingheap_remove_first(orphans.waiting);
+		push_ready(orphan);
+	}
 }
 
-/* The table has changed: retry the refused rows now, they may be accepted. */
+/* The table has changed: retry all rows now, also refused ones, they may be accepted. */
 void
-orphans_retry_refused(void)
+orphans_retry(void)
 {
-	while (orphans_refused())
-		push_ready(dlist_container(Orphan, node.list, dlist_pop_head_node(&orphans.refused)));
+	end_waits(CLOCK_NEVER);
 }
 
 static MonoTime
@@ -277,10 +270,8 @@ orphans_due(ClockNow now pg_attribute_unused())
 		return CLOCK_NEVER;
 	if (orphans.nready > 0)
 		due = CLOCK_LONG_AGO;
-	if (orphans_refused())
-		due = clock_min(due, dlist_head_element(Orphan, node.list, &orphans.refused)->not_before);
-	if (first_waiting())
-		due = clock_min(due, first_waiting()->not_before);
+	else if (first_waiting())
+		due = first_waiting()->not_before;
 	return clock_max(due, orphans.not_before);
 }
 
@@ -291,24 +282,8 @@ orphans_due(ClockNow now pg_attribute_unused())
 bool
 orphans_must_write(void)
 {
-	return orphans.not_started > 0;
-}
-
-/* Those whose time has come are ready. */
-static void
-end_waits(MonoTime now)
-{
-	Orphan *orphan;
-
-	while ((orphan = first_waiting()) != NULL && !clock_is_before(now, orphan->not_before))
-	{
-		(void) pairingheap_remove_first(orphans.waiting);
-		push_ready(orphan);
-	}
-	while (
-		orphans_refused() &&
-		!clock_is_before(now, dlist_head_element(Orphan, node.list, &orphans.refused)->not_before))
-		push_ready(dlist_container(Orphan, node.list, dlist_pop_head_node(&orphans.refused)));
+	return orphans.nready > 0 &&
+		   dlist_head_element(Orphan, node.list, &orphans.ready)->kind == ORPHAN_NOT_STARTED;
 }
 
 /* Take the next batch, to be written in one transaction. */
@@ -339,8 +314,16 @@ compare_runs(const void *a, const void *b)
 
 /* Write all runs of one kind in the batch by one statement. */
 static void
-write_runs_of_kind(const TaskTable *table, OrphanKind kind, RunsEnd end, const Failure *why)
+write_runs_of_kind(const TaskTable *table, OrphanKind kind)
 {
+	static const struct
+	{
+		RunsEnd end;
+		const Failure *why;
+	} ends[] = {[ORPHAN_NOT_STARTED] = {RUNS_RELEASE, NULL},
+				[ORPHAN_INTERRUPTED] = {RUNS_REPLAN, &interrupted},
+				[ORPHAN_YIELDED] = {RUNS_REPLAN, &yielded},
+				[ORPHAN_STOPPED] = {RUNS_STOP, &stopped}};
 	TaskRun *runs = palloc((orphans.count + 1) * sizeof(TaskRun));
 	TaskRun *done;
 	int count = 0;
@@ -351,7 +334,7 @@ write_runs_of_kind(const TaskTable *table, OrphanKind kind, RunsEnd end, const F
 			runs[count++] = orphans.batch[i]->run;
 	if (count == 0)
 		return;
-	count = rows_end_runs(table, end, runs, count, why, &done);
+	count = rows_end_runs(table, ends[kind].end, runs, count, ends[kind].why, &done);
 	qsort(done, count, sizeof(TaskRun), compare_runs);
 	for (i = 0; i < orphans.count; i++)
 	{
@@ -391,11 +374,10 @@ write_failed_run(const TaskTable *table, const Orphan *orphan)
 						  false);
 }
 
-/* Write each failed or crashed run in the batch.  Returns true if one of them is a suspect now. */
-static bool
+/* Write each failed or crashed run in the batch. */
+static void
 write_single_runs(const TaskTable *table)
 {
-	bool suspect = false;
 	int i;
 
 	for (i = 0; i < orphans.count; i++)
@@ -406,9 +388,12 @@ write_single_runs(const TaskTable *table)
 		if (orphan->kind == ORPHAN_FAILED)
 			orphan->written = write_failed_run(table, orphan);
 		else if (orphan->kind == ORPHAN_CRASHED)
-			suspect |= orphan->written = outcome_crashed(table, orphan->run, orphan->failure);
+		{
+			orphan->written = outcome_crashed(table, orphan->run, orphan->failure);
+			if (orphan->written)
+				isolation_want(); /* it is a suspect now */
+		}
 	}
-	return suspect;
 }
 
 /*
@@ -435,30 +420,9 @@ find_ended_runs(const TaskTable *table)
 		const WorkingRow *row = rows_contain(rows, count, orphan->run);
 
 		orphan->written |= row == NULL;
-		if (row == NULL || !row->stopped)
-			continue;
-		orphans.not_started -= orphan->kind == ORPHAN_NOT_STARTED;
-		orphan->kind = ORPHAN_STOPPED;
+		if (row && row->stopped)
+			orphan->kind = ORPHAN_STOPPED;
 	}
-}
-
-/*
- * Write a batch.  Returns true if a scan is needed that finds new suspects: when the last one is
- * planned.
- */
-static bool
-write_batch(const TaskTable *table)
-{
-	bool planned = orphans.suspect_planned;
-
-	write_runs_of_kind(table, ORPHAN_NOT_STARTED, RUNS_RELEASE, NULL);
-	write_runs_of_kind(table, ORPHAN_INTERRUPTED, RUNS_REPLAN, &interrupted);
-	write_runs_of_kind(table, ORPHAN_YIELDED, RUNS_REPLAN, &yielded);
-	write_runs_of_kind(table, ORPHAN_STOPPED, RUNS_STOP, &stopped);
-	planned |= write_single_runs(table);
-	find_ended_runs(table);
-	orphans.suspect_planned = planned && orphans.nready > 0;
-	return planned && !orphans.suspect_planned;
 }
 
 /* The batch is committed.  The rows that could not be written are locked: retry them later. */
@@ -480,7 +444,7 @@ end_batch(MonoTime begun)
 			written++;
 		}
 		else
-			push_waiting(orphan, now, LOCKED_RETRY_MS);
+			push_waiting(orphan, clock_plus_ms(now, LOCKED_RETRY_MS));
 	}
 	if (written == 0)
 		orphans.not_before = clock_after_share(begun, now, LOCKED_SHARE, LOCKED_PAUSE_MS);
@@ -492,6 +456,7 @@ static void
 write_orphans(ClockNow now pg_attribute_unused())
 {
 	MonoTime begun = clock_mono();
+	OrphanKind kind;
 
 	/* the next server judges by the rows */
 	if (!PostmasterIsAlive())
@@ -499,8 +464,10 @@ write_orphans(ClockNow now pg_attribute_unused())
 	work_begin_writing("writing the outcomes of interrupted tasks");
 	end_waits(begun);
 	take_batch();
-	if (write_batch(MyScheduler->table))
-		isolation_want();
+	for (kind = ORPHAN_NOT_STARTED; kind <= ORPHAN_STOPPED; kind++)
+		write_runs_of_kind(MyScheduler->table, kind);
+	write_single_runs(MyScheduler->table);
+	find_ended_runs(MyScheduler->table);
 	work_end();
 	refused_batch_written(REFUSED_ORPHANS);
 	end_batch(begun);
@@ -516,9 +483,8 @@ orphans_failed(const BatchFailure *failure)
 	{
 		Orphan *orphan = orphans.batch[--orphans.count];
 
-		orphan->not_before = failure->retry_at;
 		if (refuses)
-			dlist_push_tail(&orphans.refused, &orphan->node.list);
+			push_waiting(orphan, failure->retry_at);
 		else
 		{
 			dlist_push_head(&orphans.ready, &orphan->node.list);
@@ -532,3 +498,194 @@ const SchedulerJob orphans_job = {.due = orphans_due,
 								  .run = write_orphans,
 								  .failed = orphans_failed,
 								  .writes = true};
+
+/* A row in state WORK was changed, or nothing is known of them: compare. */
+void
+orphans_compare(void)
+{
+	orphans.wanted = true;
+}
+
+/* Return when orphans are to be searched for next: not while there are very many. */
+static MonoTime
+search_until(void)
+{
+	if (orphans.search_wanted && orphans.nready < SEARCH_MAX / 4)
+		return orphans.search_after;
+	return CLOCK_NEVER;
+}
+
+/*
+ * Return the runs of this table that are in rings, running or not.  The result is their number; the
+ * array is in the current memory context.
+ */
+static int
+list_held_runs(Oid relid, TaskRun **runs)
+{
+	int count = 0;
+
+	*runs = palloc((Shared->nexecutors * SHARED_RING + 1) * sizeof(TaskRun));
+	pool_foreach(executor)
+	{
+		uint32 i;
+
+		for (i = executor->reaped; i != executor->assigned; i++)
+			if (executor->ring[i % SHARED_RING].relid == relid)
+				(*runs)[count++] = executor->ring[i % SHARED_RING].run;
+	}
+	return count;
+}
+
+/*
+ * The row of a run was changed: cancel the run.  An executor does not begin a task with
+ * "cancelled"; if it is running already, it gets SIGINT.  The flag tells the executor that the
+ * signal is for this task and no other.  The release of a slot changes "proc" under the slot's
+ * lock, too, so the signal cannot reach another process.
+ */
+static void
+cancel_run(PoolExecutor *executor, TaskRun run)
+{
+	SharedExecutor *slot = executor->slot;
+	uint32 i;
+
+	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
+	for (i = slot->done; slot->generation == executor->generation && i != slot->assigned; i++)
+	{
+		SharedTask *task = &slot->ring[i % SHARED_RING];
+
+		if (!task_same_run(task->run, run))
+			continue;
+		task->cancelled = true;
+		if (i + 1 == slot->taken && slot->proc != SHARED_NO_PROC)
+		{
+			slot->cancel_sent = true;
+			(void) kill(slot->pid, SIGINT);
+		}
+	}
+	LWLockRelease(slot->lock);
+}
+
+/*
+ * Reconcile the rings with the table.  "rows" are those of the runs of list_held_runs that are
+ * still in state WORK: from now on they count as running in their queues, if they did not before.
+ * The other runs are cancelled.  Runs of another table, which had this name before, continue.
+ */
+static void
+reconcile_rings(Oid relid, const WorkingRow *rows, int count)
+{
+	pool_foreach(executor)
+	{
+		uint32 i;
+
+		for (i = executor->reaped; i != executor->assigned; i++)
+		{
+			PoolTask *task = &executor->ring[i % SHARED_RING];
+			const WorkingRow *row;
+
+			if (task->relid != relid)
+				continue;
+			row = rows_contain(rows, count, task->run);
+			if (row == NULL || row->stopped)
+				cancel_run(executor, task->run);
+			else if (task->queue == NULL)
+				pool_start_counting(task, row->queue);
+		}
+	}
+}
+
+/* No executor has the run of this row: add it to the orphans. */
+static void
+add_orphan(const WorkingRow *row)
+{
+	TaskRun run = row->run;
+	static const TaskFailure crashed = {.sqlstate = "57P02",
+										.error = "the server crashed while the task ran"};
+
+	if (row->stopped)
+		orphans_add(run, ORPHAN_STOPPED, NULL);
+	else if (crash_blames(MyScheduler->slot->database, run))
+		orphans_add(run, ORPHAN_CRASHED, &crashed);
+	else
+		orphans_add(run, ORPHAN_INTERRUPTED, NULL);
+}
+
+/*
+ * Search for rows in state WORK, or stopped and without an end, that are in no ring.  "held" are
+ * the rows of the runs in rings, in the order of rows_of_runs.  After a restore there may be many
+ * orphans: they are read in parts, as fast as they are written.
+ */
+static void
+search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
+{
+	MonoTime begun = clock_mono();
+	int limit = nheld + orphans_count() + SEARCH_MAX;
+	WorkingRow *rows;
+	int count = rows_working(table, limit, &rows);
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!rows_contain(held, nheld, rows[i].run))
+			add_orphan(&rows[i]);
+	}
+	orphans.search_wanted = count == limit;
+	orphans.search_after = CLOCK_LONG_AGO;
+	if (!orphans.search_wanted)
+		orphans.search_after = clock_after_share(begun, clock_mono(), SEARCH_SHARE, SEARCH_MAX_MS);
+}
+
+/*
+ * Compare: runs whose rows were changed are cancelled, and rows that are in no ring become orphans.
+ * The caller is in a transaction and acts as the owner of the table.
+ */
+void
+orphans_reconcile(const TaskTable *table)
+{
+	TaskRun *held;
+	int count = list_held_runs(table->relid, &held);
+	WorkingRow *rows = NULL;
+
+	Assert(MyScheduler->in_transaction);
+	if (count > 0)
+		count = rows_of_runs(table, held, count, &rows);
+	crash_report_used();
+	reconcile_rings(table->relid, rows, count);
+	orphans.search_wanted = true;
+	if (!clock_is_before(clock_mono(), search_until()))
+		search_orphans(table, rows, count);
+	orphans.wanted = false;
+}
+
+static void
+reconcile_with_rows(ClockNow now pg_attribute_unused())
+{
+	work_begin("reconciling the running tasks");
+	work_limit(WORK_SCAN_MS);
+	orphans_reconcile(MyScheduler->table);
+	work_end();
+}
+
+static MonoTime
+reconcile_due(ClockNow now pg_attribute_unused())
+{
+	return orphans.wanted ? CLOCK_LONG_AGO : search_until();
+}
+
+static void
+forget_reconciled(bool another)
+{
+	orphans.wanted |= another;
+}
+
+static void
+reconcile_failed(const BatchFailure *failure)
+{
+	orphans.wanted |= failure->forget;
+}
+
+const SchedulerJob reconcile_job = {.due = reconcile_due,
+									.needed = reconcile_due,
+									.run = reconcile_with_rows,
+									.forget_table = forget_reconciled,
+									.failed = reconcile_failed};

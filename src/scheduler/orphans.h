@@ -1,6 +1,7 @@
 /*
  * orphans.h
- *		Orphans: runs whose processes cannot write their outcomes.
+ *		Orphans: runs whose processes cannot write their outcomes; and the rows in state WORK,
+ *		compared with the runs of the executors.
  */
 #ifndef PG_TASK_ORPHANS_H
 #define PG_TASK_ORPHANS_H
@@ -10,15 +11,16 @@
 #include "scheduler/job.h"
 #include "scheduler/pool.h"
 #include "shared/task.h"
+#include "task/table.h"
 
 extern const SchedulerJob orphans_job;
+extern const SchedulerJob reconcile_job;
 
 extern void orphans_add(TaskRun run, OrphanKind kind, const TaskFailure *failure);
-extern bool orphans_has(TaskRun run);
 extern int orphans_count(void);
-extern int orphans_backlog(void);
-extern bool orphans_refused(void);
-extern void orphans_retry_refused(void);
+extern void orphans_retry(void);
 extern bool orphans_must_write(void);
+extern void orphans_compare(void);
+extern void orphans_reconcile(const TaskTable *table);
 
 #endif /* PG_TASK_ORPHANS_H */

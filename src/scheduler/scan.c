@@ -21,7 +21,7 @@
 #include "scheduler/dependents.h"
 #include "scheduler/groups.h"
 #include "scheduler/isolation.h"
-#include "scheduler/reconcile.h"
+#include "scheduler/orphans.h"
 #include "scheduler/refused.h"
 #include "scheduler/scan.h"
 #include "scheduler/unstarted.h"
@@ -310,7 +310,7 @@ static void
 look_at_rows(MonoTime now)
 {
 	refused_tidy(now);
-	reconcile_rows(MyScheduler->table);
+	orphans_reconcile(MyScheduler->table);
 	look_at_indexes(MyScheduler->table);
 	scan.next_look = clock_plus_ms(now, MyScheduler->settings.period);
 }

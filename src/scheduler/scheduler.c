@@ -41,7 +41,6 @@
 #include "scheduler/pool.h"
 #include "scheduler/prepare.h"
 #include "scheduler/rate_store.h"
-#include "scheduler/reconcile.h"
 #include "scheduler/refused.h"
 #include "scheduler/role_line.h"
 #include "scheduler/rules_reader.h"
@@ -132,7 +131,7 @@ retry_refused(void)
 	if (refused_count() > 0)
 		dependents_want_walk();
 	refused_forget();
-	orphans_retry_refused();
+	orphans_retry();
 }
 
 /* Take the hints and events that commits have left in the slot. */
@@ -154,7 +153,7 @@ take_hints(ClockNow now)
 	if (events & SHARED_SCAN)
 		scan_want();
 	if (events & SHARED_RECONCILE)
-		reconcile_want();
+		orphans_compare();
 	if (events & SHARED_EXPIRY)
 		unstarted_look_at_once();
 	if (events & SHARED_QUEUES)
@@ -301,7 +300,7 @@ run_iteration(void)
 	run_jobs(now);
 	iteration_failed = false;
 	no_memory_ms = 0;
-	if (!orphans_refused() && refused_count() == 0 && !history_refused())
+	if (orphans_count() == 0 && refused_count() == 0 && !history_refused())
 		errors_forget();
 }
 
