@@ -281,7 +281,7 @@ judge_ended(ClockNow now)
 
 	request.limit = refused_limit(REFUSED_DEPENDENTS, request.limit);
 	work_begin_writing("judging tasks that wait for others");
-	request.nwithout = refused_ids(REFUSED_DEPENDENTS, now.mono, &without);
+	request.nwithout = refused_ids(now.mono, &without);
 	request.without = without;
 	if (request.limit > 1 || rows_first_dependent(MyScheduler->table, &request, &first.id))
 	{

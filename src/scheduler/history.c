@@ -271,7 +271,6 @@ begin_walk(void)
 	walk.earliest = DT_NOEND;
 	walk.column_seen = -1;
 	walk.refused_seen = false;
-	refused_forget_rows(REFUSED_HISTORY);
 }
 
 /* Read the next slice, and remove its rows whose time is over.  In a transaction, which it ends. */
@@ -335,12 +334,11 @@ static void
 history_failed(const BatchFailure *failure)
 {
 	MonoTime now = clock_mono();
-	int64 id;
 
 	if (walk.begun.us != CLOCK_LONG_AGO.us && walk.walking && failure->row_at_fault)
 	{
 		walk.refused = walk.refused_seen = true;
-		if (refused_batch_rows(&id) == 0)
+		if (failure->rows == 0)
 		{
 			walk.page += SLICE_PAGES;
 			walk.row = 0;

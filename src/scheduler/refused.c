@@ -1,28 +1,50 @@
 /*
  * refused.c
- *		Refused rows: rows that a trigger or a constraint does not let the scheduler
- *		write.
+ *		Errors that end an iteration of the scheduler, and refused rows: rows that a trigger or a
+ *		constraint does not let it write.
+ *
+ * An error aborts the transaction, and is reported, unless that is in the log already.
  *
  * The scheduler writes many rows in one transaction, a batch.  When one of them is refused, the
  * transaction fails, and the next batch has a quarter of the rows, until it is the refused row
  * alone.  That row is skipped for a while; batches grow again.  All that writes rows does it so.
  *
- * This file is plain memory of the scheduler.
+ * This file repairs nothing: the loop and its jobs do.
  */
 #include "postgres.h"
 
+#include "access/xact.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
 #include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "scheduler/refused.h"
+#include "scheduler/work.h"
+#include "shared/report.h"
+#include "task/table.h"
 
 /* A limit beyond this is none. */
 #define LIMIT_MAX 4096
+
+/* A refused row is skipped for this time (ms) ... */
+#define REFUSED_RETRY_MS 60000
+
+/* ... or for this time, if a trigger of the owner's took too long (see work.c). */
+#define REFUSED_SLOW_RETRY_MS 600000
+
+/* Maximum number of different messages that are logged. */
+#define REPORTED_MAX 16
+
+/* Interval after which the same message is logged again (ms). */
+#define REPORT_AGAIN_MS (10 * 60 * 1000)
 
 typedef struct RefusedRow
 {
 	/* key of the hash table: in a partitioned table the id alone may not be unique */
 	TaskPlace place;
-	RefusedBatch which;
 	MonoTime until;
 } RefusedRow;
 
@@ -33,11 +55,16 @@ typedef struct Batch
 	int limit; /* after a failure: the next batch has at most this many rows; 0: no limit */
 } Batch;
 
-/* Static, because later iterations skip the rows, and because an error may interrupt a batch. */
+/*
+ * Static, because later iterations skip the rows, an error may interrupt a batch, and is compared
+ * with those of earlier iterations.
+ */
 static struct
 {
 	HTAB *rows; /* of RefusedRow; NULL: none */
 	Batch batches[REFUSED_BATCHES];
+	Reports reported;	   /* messages that were logged */
+	MonoTime report_again; /* all are logged again after this */
 } refused;
 
 /* Is this row refused, and to be skipped for now? */
@@ -61,9 +88,9 @@ refused_count(void)
 	return refused.rows ? (int) hash_get_num_entries(refused.rows) : 0;
 }
 
-/* The ids of the rows of one kind that are to be skipped for now. */
+/* The ids of the rows that are to be skipped for now. */
 int
-refused_ids(RefusedBatch which, MonoTime now, int64 **ids)
+refused_ids(MonoTime now, int64 **ids)
 {
 	HASH_SEQ_STATUS scan;
 	RefusedRow *entry;
@@ -74,7 +101,7 @@ refused_ids(RefusedBatch which, MonoTime now, int64 **ids)
 		return 0;
 	hash_seq_init(&scan, refused.rows);
 	while ((entry = hash_seq_search(&scan)) != NULL)
-		if (entry->which == which && clock_is_before(now, entry->until))
+		if (clock_is_before(now, entry->until))
 			(*ids)[count++] = entry->place.id;
 	return count;
 }
@@ -93,9 +120,9 @@ refused_forget(void)
 		hash_destroy(rows);
 }
 
-/* Forget the rows of one kind, or those whose time to be skipped is over. */
-static void
-forget_rows(RefusedBatch which, MonoTime now)
+/* Forget the rows whose time to be skipped is over. */
+void
+refused_tidy(MonoTime now)
 {
 	HASH_SEQ_STATUS scan;
 	RefusedRow *entry;
@@ -104,24 +131,10 @@ forget_rows(RefusedBatch which, MonoTime now)
 		return;
 	hash_seq_init(&scan, refused.rows);
 	while ((entry = hash_seq_search(&scan)) != NULL)
-		if (entry->which == which || !clock_is_before(now, entry->until))
+		if (!clock_is_before(now, entry->until))
 			(void) hash_search(refused.rows, &entry->place, HASH_REMOVE, NULL);
 	if (hash_get_num_entries(refused.rows) == 0)
 		refused_forget();
-}
-
-/* Forget the rows of one kind: they are tried again. */
-void
-refused_forget_rows(RefusedBatch which)
-{
-	forget_rows(which, CLOCK_LONG_AGO);
-}
-
-/* Forget the rows whose time to be skipped is over. */
-void
-refused_tidy(MonoTime now)
-{
-	forget_rows(REFUSED_BATCHES, now);
 }
 
 /* How many rows may the next batch have, of at most "most"? */
@@ -164,22 +177,6 @@ refused_batch_take(RefusedBatch which, TaskPlace *places, int count, int limit, 
 	return taken;
 }
 
-/* Return the number of rows in the batches of the open transaction, and the id of one of them. */
-int
-refused_batch_rows(int64 *id)
-{
-	int rows = 0;
-	int i;
-
-	for (i = 0; i < REFUSED_BATCHES; i++)
-	{
-		if (refused.batches[i].count > 0)
-			*id = refused.batches[i].first.id;
-		rows += refused.batches[i].count;
-	}
-	return rows;
-}
-
 /* The batch is committed. */
 void
 refused_batch_written(RefusedBatch which)
@@ -193,7 +190,7 @@ refused_batch_written(RefusedBatch which)
 
 /* The row is refused: skip it until then. */
 static void
-skip_row_until(RefusedBatch which, TaskPlace place, MonoTime until)
+skip_row_until(TaskPlace place, MonoTime until)
 {
 	HASHCTL ctl = {.keysize = sizeof(TaskPlace), .entrysize = sizeof(RefusedRow)};
 	RefusedRow *entry;
@@ -201,18 +198,13 @@ skip_row_until(RefusedBatch which, TaskPlace place, MonoTime until)
 	if (refused.rows == NULL)
 		refused.rows = hash_create("pg_task refused rows", 64, &ctl, HASH_ELEM | HASH_BLOBS);
 	entry = hash_search(refused.rows, &place, HASH_ENTER, NULL);
-	entry->which = which;
 	entry->until = until;
 }
 
-/*
- * The transaction failed, perhaps with batches in it.  Returns true if other rows of them should be
- * tried at once.
- */
-bool
-refused_batches_failed(const BatchFailure *failure)
+/* The transaction failed, perhaps with batches in it: the next ones are smaller. */
+static void
+end_batches(const BatchFailure *failure)
 {
-	bool at_once = false;
 	int i;
 
 	for (i = 0; i < REFUSED_BATCHES; i++)
@@ -224,11 +216,128 @@ refused_batches_failed(const BatchFailure *failure)
 		batch->count = 0;
 		if (count == 0 || !failure->row_at_fault)
 			continue;
-		at_once = true;
 		if (count > 1)
 			batch->limit = Max(count / 4, 1);
 		else if (i != REFUSED_ORPHANS)
-			skip_row_until(i, batch->first, failure->retry_at);
+			skip_row_until(batch->first, failure->retry_at);
 	}
-	return at_once;
+}
+
+/* The causes are gone: the next error is logged, even if its message was logged before. */
+void
+refused_end_reports(void)
+{
+	report_end_all(&refused.reported);
+}
+
+/*
+ * Is a row at fault?  True if the error may come from the data of a row, or from a trigger,
+ * constraint or index of the owner's; false if it comes from locks, resources or an interrupt.
+ */
+static bool
+may_be_of_row(int sqlstate)
+{
+	int category = ERRCODE_TO_CATEGORY(sqlstate);
+
+	return sqlstate != ERRCODE_TABLE_CHANGED && sqlstate != ERRCODE_LOCK_NOT_AVAILABLE &&
+		   category != ERRCODE_INSUFFICIENT_RESOURCES && category != ERRCODE_SYSTEM_ERROR &&
+		   (category != ERRCODE_OPERATOR_INTERVENTION || sqlstate == ERRCODE_QUERY_CANCELED);
+}
+
+/*
+ * Has this message been logged already?  If not, the caller logs it now, and it counts as logged
+ * until the causes are gone.  After too many different messages this function logs that there are
+ * more, and the caller logs none of them.
+ */
+static bool
+was_reported(const char *message, MonoTime now)
+{
+	if (!clock_is_before(now, refused.report_again))
+	{
+		refused_end_reports();
+		refused.report_again = clock_plus_ms(now, REPORT_AGAIN_MS);
+	}
+	if (refused.reported.count > REPORTED_MAX || !report_due(&refused.reported, message, 0))
+		return true;
+	if (refused.reported.count <= REPORTED_MAX)
+		return false;
+	ereport(LOG, (errmsg("pg_task has more errors in database \"%s\" than are logged",
+						 MyScheduler->database),
+				  errdetail("Different ones are logged again in ten minutes.")));
+	return true;
+}
+
+/*
+ * Log an error, unless its message was logged before while the cause lasts.  If one of several rows
+ * is at fault, it is logged once that row is known; the next tries tell.
+ */
+static void
+report_error(const ErrorData *error, const BatchFailure *failure, MonoTime now)
+{
+	bool unknown = failure->rows > 1 && may_be_of_row(error->sqlerrcode) &&
+				   error->sqlerrcode != ERRCODE_QUERY_CANCELED;
+	int i;
+
+	for (i = 0; i < REFUSED_BATCHES && failure->rows == 1; i++)
+		if (refused.batches[i].count == 1)
+			errcontext("pg_task " INT64_FORMAT " in database \"%s\"", refused.batches[i].first.id,
+					   MyScheduler->database);
+	if (error->sqlerrcode == ERRCODE_TABLE_CHANGED)
+		SetLatch(MyLatch);
+	else if (!unknown && !was_reported(error->message ? error->message : "", now))
+		EmitErrorReport();
+	FlushErrorState();
+}
+
+/* Return what follows from an error for the rows that were being written. */
+static BatchFailure
+judge_error(int sqlstate, MonoTime now)
+{
+	bool waited = MyScheduler->writing && sqlstate == ERRCODE_LOCK_NOT_AVAILABLE;
+	int pause_ms = sqlstate == ERRCODE_QUERY_CANCELED ? REFUSED_SLOW_RETRY_MS : REFUSED_RETRY_MS;
+	BatchFailure failure = {.sqlstate = sqlstate,
+							.waited = waited,
+							.row_at_fault = waited || may_be_of_row(sqlstate),
+							.retry_at = clock_plus_ms(now, pause_ms)};
+	int i;
+
+	failure.forget = !failure.row_at_fault || !MyScheduler->writing;
+	for (i = 0; i < REFUSED_BATCHES; i++)
+		failure.rows += refused.batches[i].count;
+	return failure;
+}
+
+/* Publish the error for pg_stat_task_scheduler. */
+static void
+publish_error(const ErrorData *error)
+{
+	const char *message = error->message ? error->message : "";
+	SharedFindings found = shared_database_found(MyDatabaseId);
+	int length = pg_mbcliplen(message, (int) strlen(message), SHARED_ERROR - 1);
+
+	found.error = (SharedError){.at = GetCurrentTimestamp()};
+	memcpy(found.error.message, message, length);
+	shared_database_publish(MyDatabaseId, &found);
+	figure_add(FIGURE_ERRORS, 1);
+}
+
+/* An error has ended the iteration: abort the transaction and report it.  Interrupts are held. */
+BatchFailure
+refused_end_iteration(MonoTime now)
+{
+	ErrorData *error;
+	BatchFailure failure;
+
+	MemoryContextSwitchTo(MyScheduler->context);
+	error = CopyErrorData();
+	failure = judge_error(error->sqlerrcode, now);
+	work_end_limit();
+	report_error(error, &failure, now);
+	AbortCurrentTransaction();
+	if (error->sqlerrcode != ERRCODE_TABLE_CHANGED)
+		publish_error(error);
+	work_abandon();
+	MemoryContextSwitchTo(MyScheduler->context);
+	end_batches(&failure);
+	return failure;
 }

@@ -1,7 +1,7 @@
 /*
  * refused.h
- *		Refused rows: rows that a trigger or a constraint does not let the scheduler
- *		write.
+ *		Errors that end an iteration of the scheduler, and refused rows: rows that a trigger or a
+ *		constraint does not let it write.
  */
 #ifndef PG_TASK_REFUSED_H
 #define PG_TASK_REFUSED_H
@@ -16,8 +16,9 @@ typedef struct BatchFailure
 {
 	int sqlstate;
 	bool waited;	   /* for a row lock, in vain */
-	bool row_at_fault; /* so it was, or see errors_of_row */
+	bool row_at_fault; /* so it was, or the error may come from the data of a row */
 	bool forget;	   /* nothing is trusted that was read of rows */
+	int rows;		   /* how many were to be written */
 	MonoTime retry_at; /* a refused row is not written before this */
 } BatchFailure;
 
@@ -33,18 +34,18 @@ typedef enum RefusedBatch
 } RefusedBatch;
 
 extern bool refused_has(TaskPlace place, MonoTime now);
-extern int refused_ids(RefusedBatch which, MonoTime now, int64 **ids);
+extern int refused_ids(MonoTime now, int64 **ids);
 extern int refused_count(void);
 extern void refused_forget(void);
-extern void refused_forget_rows(RefusedBatch which);
 extern void refused_tidy(MonoTime now);
 
 extern int refused_limit(RefusedBatch which, int most);
 extern int
 refused_batch_take(RefusedBatch which, TaskPlace *places, int count, int limit, MonoTime now);
 extern void refused_batch_add(RefusedBatch which, TaskPlace place, int rows);
-extern int refused_batch_rows(int64 *id);
 extern void refused_batch_written(RefusedBatch which);
-extern bool refused_batches_failed(const BatchFailure *failure);
+
+extern BatchFailure refused_end_iteration(MonoTime now);
+extern void refused_end_reports(void);
 
 #endif /* PG_TASK_REFUSED_H */

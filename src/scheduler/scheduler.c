@@ -32,7 +32,6 @@
 #include "scheduler/demand.h"
 #include "scheduler/dependents.h"
 #include "scheduler/round.h"
-#include "scheduler/errors.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
 #include "scheduler/isolation.h"
@@ -301,7 +300,7 @@ run_iteration(void)
 	iteration_failed = false;
 	no_memory_ms = 0;
 	if (orphans_count() == 0 && refused_count() == 0 && !history_refused())
-		errors_forget();
+		refused_end_reports();
 }
 
 /*
@@ -323,11 +322,10 @@ recover(void)
 {
 	MonoTime now = clock_mono();
 	BatchFailure failure;
-	bool at_once;
 	int i;
 
 	HOLD_INTERRUPTS();
-	failure = errors_end_iteration(now);
+	failure = refused_end_iteration(now);
 	iteration_failed = true;
 	if (failure.waited)
 		no_writing_until = clock_plus_ms(now, ROW_LOCK_PAUSE_MS);
@@ -336,10 +334,9 @@ recover(void)
 	for (i = 0; i < (int) lengthof(jobs); i++)
 		if (jobs[i]->failed)
 			jobs[i]->failed(&failure);
-	at_once = refused_batches_failed(&failure);
 	if (failure.forget)
 		forget_rows(failure.sqlstate == ERRCODE_TABLE_CHANGED);
-	if (at_once)
+	if (failure.row_at_fault && failure.rows > 0)
 	{
 		/*
 		 * What code of the owner's did to catalogs is undone, but was reported to this process: it
