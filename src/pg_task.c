@@ -24,7 +24,7 @@
 
 #include "compat.h"
 #include "executor/cleanup.h"
-#include "executor/kept_request.h"
+#include "executor/request.h"
 #include "session/commands.h"
 #include "session/functions.h"
 #include "session/pending.h"
@@ -79,21 +79,21 @@ catalog_invalidated(Datum arg pg_attribute_unused(), int cache, uint32 hash)
 		case AUTHOID:
 			roles_session_invalidated(hash);
 			roles_invalidated();
-			kept_request_invalidated();
+			request_plan_invalidated();
 			break;
 		case AUTHMEMROLEMEM:
 			roles_invalidated();
-			kept_request_invalidated();
+			request_plan_invalidated();
 			break;
 		case DATABASEOID:
 			roles_invalidated();
 			break;
 		case NAMESPACEOID:
 			watch_schema_invalidated();
-			kept_request_invalidated();
+			request_plan_invalidated();
 			break;
 		default:
-			kept_request_invalidated();
+			request_plan_invalidated();
 			break;
 	}
 }

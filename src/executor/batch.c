@@ -34,12 +34,9 @@
 #include "compat.h"
 #include "executor/batch.h"
 #include "executor/cleanup.h"
-#include "executor/client.h"
-#include "executor/deadline.h"
 #include "executor/request.h"
 #include "executor/response.h"
 #include "executor/run.h"
-#include "executor/show.h"
 #include "executor/slot.h"
 #include "executor/write_back.h"
 #include "settings.h"
@@ -63,15 +60,6 @@
 /* The most tasks that run alone after batches of less than two members. */
 #define PENALTY_MAX 63
 
-/* A task that is run in the batch. */
-typedef struct Member
-{
-	const SharedTask *task;
-	MonoTime taken_at;
-	ResponseText response;
-	ResponseText notices;
-} Member;
-
 /* A batch.  In batches.context. */
 typedef struct Batch
 {
@@ -81,10 +69,10 @@ typedef struct Batch
 	int failed;	   /* 1: another one was begun, and rolled back */
 	bool must_end; /* the last one may have left something in the session */
 	bool committed;
-	size_t text; /* bytes that they have returned */
+	size_t text;	   /* bytes that they have returned */
+	Response response; /* of the member that runs */
 
 	/* of each member */
-	Member *members;
 	const SharedTask **tasks; /* in the ring */
 	TaskResult *results;
 	int64 *elapsed; /* us */
@@ -95,8 +83,6 @@ static struct
 {
 	MemoryContext context; /* what the members of a batch return; reset before the next one */
 	MemoryContext request; /* what a member allocates; reset before the next one */
-	Batch *batch;		   /* in "context"; until it is reported */
-	Oid relid;			   /* the table of its members; InvalidOid: it has none yet */
 	int alone;			   /* number of tasks that run alone before the next batch */
 	int penalty;		   /* the least "alone" may be after a batch of less than two members */
 } batches;
@@ -113,14 +99,15 @@ members_max(const SharedTask *task)
  * process, or if the batch's time limit is not less than its own.  Called under the slot's lock.
  */
 static bool
-may_be_member(const SharedTask *task)
+may_be_member(const SharedTask *task, const void *arg)
 {
+	const Batch *batch = arg;
 	int64 timeout = show_timeout(task);
 
-	return members_max(task) > Max(batches.batch->count, 1) && task->role == MyExecutor->role &&
+	return members_max(task) > Max(batch->count, 1) && task->role == MyExecutor->role &&
 		   !task->isolated && !task->cancelled && task->request_len >= 0 &&
 		   (timeout == 0 || timeout > MEMBERS_MAX_US) &&
-		   (!OidIsValid(batches.relid) || task->relid == batches.relid);
+		   (batch->count == 0 || task->relid == batch->tasks[0]->relid);
 }
 
 /*
@@ -144,22 +131,10 @@ may_begin_batch(void)
 		   !COMPAT_LIMITS_TRANSACTIONS && cleanup_allows_members();
 }
 
-/* Only a process that runs batches has the memory for them. */
-static void
-prepare_memory(void)
-{
-	if (batches.context == NULL)
-		batches.context =
-			AllocSetContextCreate(TopMemoryContext, "pg_task batch", ALLOCSET_DEFAULT_SIZES);
-	if (batches.request == NULL)
-		batches.request =
-			AllocSetContextCreate(TopMemoryContext, "pg_task member", ALLOCSET_DEFAULT_SIZES);
-	MemoryContextReset(batches.context);
-}
-
 /*
- * What comes into the ring later is no member: its now(), the beginning of the transaction, would
- * be before the commit that has inserted it.
+ * Only a process that runs batches has the memory for them.  What comes into the ring later is no
+ * member: its now(), the beginning of the transaction, would be before the commit that has inserted
+ * it.
  */
 static Batch *
 make_batch(void)
@@ -167,16 +142,19 @@ make_batch(void)
 	Batch *batch;
 	int most = slot_count_waiting();
 
-	prepare_memory();
-	batches.relid = InvalidOid;
+	if (batches.context == NULL)
+		batches.context =
+			AllocSetContextCreate(TopMemoryContext, "pg_task batch", ALLOCSET_DEFAULT_SIZES);
+	if (batches.request == NULL)
+		batches.request =
+			AllocSetContextCreate(TopMemoryContext, "pg_task member", ALLOCSET_DEFAULT_SIZES);
+	MemoryContextReset(batches.context);
 	batch = MemoryContextAllocZero(batches.context, sizeof(Batch));
-	batch->members = MemoryContextAllocZero(batches.context, most * sizeof(Member));
 	batch->tasks = MemoryContextAllocZero(batches.context, most * sizeof(SharedTask *));
 	batch->results = MemoryContextAllocZero(batches.context, most * sizeof(TaskResult));
 	batch->elapsed = MemoryContextAlloc(batches.context, most * sizeof(int64));
 	batch->most = most;
 	batch->begun = clock_mono();
-	batches.batch = batch;
 	return batch;
 }
 
@@ -188,16 +166,14 @@ take_member(Batch *batch)
 
 	if (batch->count >= batch->most)
 		return false;
-	if (batch->count > 0 && (batch->must_end || batch->text > TEXT_MAX || deadline_passed() ||
+	if (batch->count > 0 && (batch->must_end || batch->text > TEXT_MAX || run_timed_out() ||
 							 clock_mono().us - batch->begun.us > BATCH_US))
 		return false;
-	task = slot_take_member(may_be_member);
+	task = slot_take_member(may_be_member, batch);
 	if (task == NULL)
 		return false;
 	batch->most = Min(batch->most, members_max(task));
 	batch->tasks[batch->count] = task;
-	batch->members[batch->count] = (Member){.task = task, .taken_at = MyExecutor->taken_at};
-	batches.relid = task->relid;
 	return true;
 }
 
@@ -206,13 +182,13 @@ take_member(Batch *batch)
  * deferred: those of the next member are its own matter.
  */
 static void
-run_request(Member *member, Request *request, const Jsonb *input, TaskResult *result)
+run_request(Request *request, const Jsonb *input, TaskResult *result)
 {
 	int durability = synchronous_commit;
 
 	debug_query_string = request->text;
 	pgstat_report_activity(STATE_RUNNING, request->text);
-	client_begin(&member->response, &member->notices);
+	client_begin(request->response);
 	running_begin(batches.context, input);
 	if (roles_session_changed())
 		elog(ERROR, "the session user has changed");
@@ -229,50 +205,39 @@ run_request(Member *member, Request *request, const Jsonb *input, TaskResult *re
 		elog(ERROR, "the commit is to be as durable as the task has set");
 	CHECK_FOR_INTERRUPTS();
 	/* the request may have caught the error of either as an ordinary one */
-	if (deadline_passed() || slot_is_cancelled())
+	if (run_timed_out() || slot_is_cancelled())
 		elog(ERROR, "canceling member");
 }
 
-/* The member has run: what is to be written into its row. */
+/* Run the next member in the subtransaction that was begun for it. */
 static void
-note_done(Batch *batch, Member *member, TaskResult *result, const Request *request)
+run_member(Batch *batch)
 {
-	MemoryContext old = MemoryContextSwitchTo(batches.context);
-
-	result->outcome = TASK_DONE;
-	result->stop = GetCurrentTimestamp();
-	result->response = member->response.json ? document_finish(&member->response)
-											 : response_text(&member->response);
-	if (member->notices.any)
-		result->notice = response_text(&member->notices);
-	batch->text += member->response.text.len + member->notices.text.len;
-	MemoryContextSwitchTo(old);
-	request_log_duration(request->text, request->logged);
-}
-
-/* Run a member in the subtransaction that was begun for it. */
-static void
-run_member(Batch *batch, Member *member)
-{
+	const SharedTask *task = batch->tasks[batch->count];
 	TaskResult *result = &batch->results[batch->count];
+	Response *response = &batch->response;
+	Request request = {.response = response, .batched = true};
 	int nest_level = NewGUCNestLevel();
 	MemoryContext old;
 	RowRequest given;
-	Request request;
 
 	Assert(!owner_acts());
 	SetCurrentStatementStartTimestamp();
 	result->start = GetCurrentStatementStartTimestamp();
-	show_settings(member->task);
-	show_activity(member->task, result->start);
+	show_settings(task);
+	show_activity(task, result->start);
 	old = MemoryContextSwitchTo(batches.context);
-	given = slot_copy_request(member->task);
-	request = request_prepare(member->task, &member->response, &member->notices);
-	request.text = given.text;
-	request.batched = true;
+	given = slot_copy_request(task);
+	response_begin(response, task);
 	MemoryContextSwitchTo(old);
-	run_request(member, &request, given.input, result);
-	note_done(batch, member, result, &request);
+	request.text = given.text;
+	run_request(&request, given.input, result);
+	result->outcome = TASK_DONE;
+	result->stop = GetCurrentTimestamp();
+	result->response = response_finish(response);
+	result->notice = response_notices(response);
+	batch->text += response->text.text.len + response->notices.text.len;
+	request_log_duration(&request);
 	AtEOXact_GUC(false, nest_level); /* it keeps nothing that the member has set */
 	batch->must_end = !cleanup_member(MyExecutor->role);
 }
@@ -282,11 +247,11 @@ run_member(Batch *batch, Member *member)
  * not reported: it is again if the task fails alone.
  */
 static void
-roll_back_member(Member *member, int level)
+roll_back_member(const SharedTask *task, int level)
 {
 	HOLD_INTERRUPTS();
 	run_reset_process();
-	run_keep_cancel(member->task->run);
+	run_keep_cancel(task->run);
 	MemoryContextSwitchTo(batches.context);
 	FlushErrorState();
 	while (GetCurrentTransactionNestLevel() > level)
@@ -300,7 +265,7 @@ roll_back_member(Member *member, int level)
 static bool
 try_member(Batch *batch)
 {
-	Member *member = &batch->members[batch->count];
+	const SharedTask *task = batch->tasks[batch->count];
 	ResourceOwner owner = CurrentResourceOwner;
 	int level = GetCurrentTransactionNestLevel();
 	ErrorContextCallback callback;
@@ -308,26 +273,26 @@ try_member(Batch *batch)
 
 	debug_query_string = NULL;
 	MemoryContextReset(batches.request);
-	context_begin(&callback, member->task);
+	context_begin(&callback, task);
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(batches.request);
 	run_allow_cancel(true);
 	PG_TRY();
 	{
-		run_member(batch, member);
+		run_member(batch);
 		run_allow_cancel(false);
 		ReleaseCurrentSubTransaction();
 		done = true;
 	}
 	PG_CATCH();
 	{
-		roll_back_member(member, level);
+		roll_back_member(task, level);
 	}
 	PG_END_TRY();
 	context_end(&callback);
 	CurrentResourceOwner = owner;
 	MemoryContextSwitchTo(batches.request);
-	batch->elapsed[batch->count] = clock_mono().us - member->taken_at.us;
+	batch->elapsed[batch->count] = clock_mono().us - MyExecutor->taken_at.us;
 	return done;
 }
 
@@ -355,16 +320,15 @@ commit_batch(Batch *batch)
 {
 	if (!cleanup_allows_commit())
 		elog(ERROR, "the commit would be of the replication origin that a member has set");
-	deadline_stop();
+	run_stop_timer();
 	QueryCancelPending = false;
 	MemoryContextSwitchTo(batches.request);
-	deadline_set(clock_mono(), WRITING_MAX_US);
-	deadline_start();
+	run_start_timer(clock_mono(), WRITING_MAX_US);
 	run_allow_cancel(true);
 	if (!write_back_batch(batch->tasks, batch->results, batch->count))
 		elog(ERROR, "a member of the batch cannot be written");
 	run_allow_cancel(false);
-	deadline_stop();
+	run_stop_timer();
 	CHECK_FOR_INTERRUPTS();
 	write_back_set_durability();
 	CommitTransactionCommand();
@@ -403,8 +367,7 @@ roll_back_batch(void)
 static void
 execute_batch(Batch *batch)
 {
-	deadline_set(batch->begun, MEMBERS_MAX_US);
-	deadline_start();
+	run_start_timer(batch->begun, MEMBERS_MAX_US);
 	PG_TRY();
 	{
 		run_members(batch);
@@ -418,7 +381,7 @@ execute_batch(Batch *batch)
 		roll_back_batch();
 	}
 	PG_END_TRY();
-	deadline_stop();
+	run_stop_timer();
 	QueryCancelPending = false;
 	debug_query_string = NULL;
 	MemoryContextSwitchTo(TopMemoryContext);
@@ -446,11 +409,12 @@ return_members(Batch *batch)
 }
 
 /*
- * Run tasks that wait in the ring as a batch.  Returns false, and has done nothing, if the next
- * task is to be run alone.  The caller resets the session, and then calls batch_report.
+ * Run tasks that wait in the ring as a batch, reset the session, and report those that have
+ * committed: their places in the ring are free.  Returns false, and has done nothing, if the next
+ * task is to be run alone.  Sets "clean" to whether the process can run another task.
  */
 bool
-batch_run(void)
+batch_run(bool *clean)
 {
 	Batch *batch;
 
@@ -463,14 +427,8 @@ batch_run(void)
 	if (batch->committed)
 		report_events(batch);
 	return_members(batch);
-	return true;
-}
-
-/* Report the members that have committed: their places in the ring are free. */
-void
-batch_report(void)
-{
-	slot_report_batch(batches.batch->elapsed, batches.batch->count);
-	batches.batch = NULL;
+	*clean = run_clean_up();
+	slot_report_batch(batch->elapsed, batch->count);
 	MemoryContextReset(batches.context);
+	return true;
 }

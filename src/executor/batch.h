@@ -7,7 +7,6 @@
 
 #include "postgres.h"
 
-extern bool batch_run(void);
-extern void batch_report(void);
+extern bool batch_run(bool *clean);
 
 #endif /* PG_TASK_BATCH_H */

@@ -24,11 +24,8 @@
 #include "compat.h"
 #include "executor/batch.h"
 #include "executor/cleanup.h"
-#include "executor/client.h"
-#include "executor/deadline.h"
-#include "executor/kept_request.h"
+#include "executor/response.h"
 #include "executor/run.h"
-#include "executor/show.h"
 #include "executor/slot.h"
 #include "settings.h"
 #include "shared/clock.h"
@@ -57,7 +54,6 @@ PGDLLEXPORT void pg_task_executor_main(Datum arg);
 static struct
 {
 	volatile sig_atomic_t terminated; /* a run that ends with this process is interrupted */
-	uint32 wait_event;
 	uint32 settings_seen; /* change counter of the settings with which it has connected */
 	MonoTime flushed;	  /* when it has last added its figures to pg_stat_task */
 	SharedTask task;	  /* the task that it has taken; too large for the stack */
@@ -69,25 +65,6 @@ terminate_executor(SIGNAL_ARGS)
 {
 	process.terminated = true;
 	die(COMPAT_SIGNAL_PASS);
-}
-
-/*
- * SIGINT: a user cancels the running request, or the scheduler cancels a task.  The scheduler's
- * signal is for a task with "cancelled": if that one has ended in the meantime, the next one
- * continues.  The server's statement_timeout and lock_timeout come as SIGINT, too.
- */
-static void
-handle_cancel(SIGNAL_ARGS)
-{
-	bool sent = MyExecutor->cancel_sent;
-
-	MyExecutor->cancel_sent = false;
-	if (!run_is_cancellable() || (sent && !slot_is_cancelled()))
-		return;
-	if (!sent && !get_timeout_indicator(STATEMENT_TIMEOUT, false) &&
-		!get_timeout_indicator(LOCK_TIMEOUT, false))
-		run_note_cancel();
-	StatementCancelHandler(COMPAT_SIGNAL_PASS);
 }
 
 /*
@@ -130,43 +107,22 @@ check_role(const SharedTask *task)
 }
 
 /*
- * Return how long this executor may stay idle (ms).  A new one waits for the task that it was
- * started for, even if pg_task.idle_timeout is 0.
+ * Sleep until a task is assigned.  Exit if asked to, or after the idle timeout.  A new executor
+ * waits for the task that it was started for, even if pg_task.idle_timeout is 0.
  */
-static long
-idle_time_left(void)
-{
-	int timeout =
-		MyExecutor->done == 0 ? Max(Settings.idle_timeout, ARRIVAL_MS) : Settings.idle_timeout;
-	return clock_ms_until(clock_mono(), clock_plus_ms(MyExecutor->idle_since, timeout));
-}
-
-/* Sleep until a task is assigned.  Exit if asked to, or after the idle timeout. */
 static void
 wait_for_task(void)
 {
-	long delay = idle_time_left();
+	int timeout =
+		MyExecutor->done == 0 ? Max(Settings.idle_timeout, ARRIVAL_MS) : Settings.idle_timeout;
+	long delay = clock_ms_until(clock_mono(), clock_plus_ms(MyExecutor->idle_since, timeout));
 
 	if (slot_may_exit(delay <= 0))
 		proc_exit(0);
 
 	pgstat_report_stat(true);
 	statistics_flush();
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, delay,
-					 process.wait_event);
-	ResetLatch(MyLatch);
-}
-
-/*
- * Load the libraries that a client's session of this role loads before its first statement: they
- * may restrict what the role does.  If one cannot be loaded, the process exits, and no task runs.
- */
-static void
-preload_libraries(void)
-{
-	StartTransactionCommand();
-	process_session_preload_libraries();
-	CommitTransactionCommand();
+	slot_wait(delay);
 }
 
 /* Attach to the slot that a scheduler has reserved, and connect as its role. */
@@ -181,6 +137,7 @@ attach_executor(Datum arg)
 		proc_exit(0);
 	activity_attach(&MyExecutor->activity);
 	on_shmem_exit(release_executor_slot, 0);
+	run_define();
 	BackgroundWorkerUnblockSignals(); /* the handlers need the slot */
 	process.settings_seen = shared_settings(MyExecutor->database, MyExecutor->role);
 	crash_watch(MyExecutor);
@@ -190,12 +147,17 @@ attach_executor(Datum arg)
 	if (!roles_watch_session(MyExecutor->role))
 		proc_exit(0);
 	port_describe();
-	preload_libraries();
+
+	/*
+	 * Load the libraries that a client's session of this role loads before its first statement:
+	 * they may restrict what the role does.  If one cannot be loaded, the process exits, and no
+	 * task runs.
+	 */
+	StartTransactionCommand();
+	process_session_preload_libraries();
+	CommitTransactionCommand();
 	client_define();
 	cleanup_define();
-	process.wait_event = COMPAT_WAIT_EVENT("PgTaskExecutorMain");
-	deadline_define();
-	run_define(process.wait_event);
 
 	executor_slot_connected(MyExecutor);
 	shared_scheduler_wake(MyExecutor->database, 0);
@@ -220,15 +182,12 @@ static void
 run_and_report(const SharedTask *task)
 {
 	ErrorContextCallback callback;
-	RunEnd end;
 	bool clean;
 
 	context_begin(&callback, task);
 	check_role(task);
-	end = run_task(task);
-	switch (end)
+	switch (run_task(task, &clean))
 	{
-		case RUN_DONE:
 		case RUN_OVER:
 			break;
 		case RUN_NOT_BEGUN:
@@ -241,27 +200,9 @@ run_and_report(const SharedTask *task)
 		case RUN_UNWRITTEN:
 			proc_exit(1);
 	}
-	clean = run_clean_up();
 	context_end(&callback);
 	slot_report(MyExecutor->taken_at);
 	end_work(clean);
-}
-
-/*
- * Run tasks that wait together as a batch, if pg_task.batch allows that.  Returns false if the next
- * one is to be run alone.  Exits if this process cannot run another one.
- */
-static bool
-run_and_report_batch(void)
-{
-	bool clean;
-
-	if (!batch_run())
-		return false;
-	clean = run_clean_up();
-	batch_report();
-	end_work(clean);
-	return true;
 }
 
 /*
@@ -283,18 +224,19 @@ has_old_settings(void)
 void
 pg_task_executor_main(Datum arg)
 {
+	bool clean;
+
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, terminate_executor);
-	pqsignal(SIGINT, handle_cancel);
 	attach_executor(arg);
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (has_old_settings())
 			proc_exit(0);
-		if (run_and_report_batch())
-			continue;
-		if (slot_take(&process.task))
+		if (batch_run(&clean))
+			end_work(clean);
+		else if (slot_take(&process.task))
 			run_and_report(&process.task);
 		else
 			wait_for_task();

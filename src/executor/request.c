@@ -16,34 +16,45 @@
  * Each statement goes through a portal, from PortalStart to PortalRun, so procedures may commit
  * and VACUUM may have its transactions.
  *
+ * Tasks that differ only in "input" have the same request, a call of a function, and to parse and
+ * plan that is more work than to begin and end its execution.  So the plan of a request is kept
+ * when it comes twice in a row, if it is a single SELECT that reads no table: its plan depends on
+ * no statistics, no policy and no size of a table.  A run by a plan that is kept must not differ
+ * from one that is planned anew: see must_plan.  All is forgotten when anything changes that names
+ * are looked up in.  Settings are always those with which the executor has connected: the session
+ * is reset after each task.
+ *
  * This file does not know the task table.
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+#include "access/transam.h"
 #include "access/xact.h"
+#include "catalog/pg_language_d.h"
+#include "catalog/pg_proc.h"
 #include "commands/defrem.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "nodes/nodeFuncs.h"
 #include "nodes/parsenodes.h"
+#include "parser/analyze.h"
 #include "pgstat.h"
 #include "storage/proc.h"
 #include "tcop/cmdtag.h"
 #include "tcop/pquery.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 #include "utils/timeout.h"
 
 #include "compat.h"
-#include "executor/client.h"
-#include "executor/kept_request.h"
 #include "executor/request.h"
 #include "executor/response.h"
-#include "executor/result.h"
-#include "executor/slot.h"
-#include "settings.h"
 
 /* ---- the server's log: the messages of a simple query, so that log analyzers understand them ----
  */
@@ -76,22 +87,201 @@ log_statement_text(const char *request, List *statements)
 
 /* Called after the commit of the outcome: log the time since the start of its transaction. */
 void
-request_log_duration(const char *request, bool logged)
+request_log_duration(const Request *request)
 {
 	char duration[32];
 
-	switch (check_log_duration(duration, logged))
+	switch (check_log_duration(duration, request->logged))
 	{
 		case 1:
 			ereport(LOG, (errmsg("duration: %s ms", duration), errhidestmt(true)));
 			break;
 		case 2:
-			ereport(LOG, (errmsg("duration: %s ms  statement: %s", duration, request),
+			ereport(LOG, (errmsg("duration: %s ms  statement: %s", duration, request->text),
 						  errhidestmt(true)));
 			break;
 		default:
 			break;
 	}
+}
+
+/* ---- plans ---- */
+
+/* A request is kept if it is at most so long, and was planned with so much memory (bytes). */
+#define LENGTH_MAX 1024
+#define PLAN_MAX (256 * 1024)
+
+/*
+ * The last request that was a single SELECT, and its plan if that is kept.  Static, because it is
+ * for all tasks of this process, and a callback writes it.
+ */
+static struct
+{
+	char text[LENGTH_MAX + 1];
+	MemoryContext context; /* of the plan; NULL: none is kept */
+	List *plans;		   /* one PlannedStmt, which must not be changed; NIL: none is kept */
+	bool stale;			   /* catalogs have changed */
+} kept;
+
+/* A catalog has changed that names are looked up in. */
+void
+request_plan_invalidated(void)
+{
+	kept.stale = true;
+}
+
+/* Forget the last request, and remember this one. */
+static void
+remember_request(const char *text)
+{
+	if (kept.context)
+		MemoryContextDelete(kept.context);
+	kept.context = NULL;
+	kept.plans = NIL;
+	kept.stale = false;
+	strlcpy(kept.text, text, sizeof(kept.text));
+}
+
+/*
+ * Can the planner call this function, replace it by its text, or add arguments, which may be calls
+ * of such functions?  Those of the server do not count.
+ */
+static bool
+is_planned_away(Oid function, void *context pg_attribute_unused())
+{
+	HeapTuple tuple;
+	bool away = true;
+
+	if (function < FirstNormalObjectId)
+		return false;
+	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	if (HeapTupleIsValid(tuple))
+	{
+		Form_pg_proc form = (Form_pg_proc) GETSTRUCT(tuple);
+
+		away = form->provolatile == PROVOLATILE_IMMUTABLE || form->prolang == SQLlanguageId ||
+			   form->pronargdefaults > 0;
+		ReleaseSysCache(tuple);
+	}
+	return away;
+}
+
+/* Has this constant been read from a text in a way that depends on more than the text? */
+static bool
+may_differ(const Const *constant)
+{
+	Oid input;
+	Oid parameter;
+
+	getTypeInputInfo(constant->consttype, &input, &parameter);
+	return !constant->constisnull && func_volatile(input) != PROVOLATILE_IMMUTABLE;
+}
+
+/*
+ * Does this have a part that must be planned anew each time: a constant that is read by the clock
+ * or by settings, as 'today'::date; a function of a user's that is planned away; a value of a
+ * user's type, which may change; or anything that is not known here?
+ */
+static bool
+must_plan(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	switch (nodeTag(node))
+	{
+		case T_List:
+		case T_FromExpr:
+		case T_TargetEntry:
+			break;
+		case T_BoolExpr:
+		case T_CaseExpr:
+		case T_CoalesceExpr:
+		case T_CoerceViaIO:
+		case T_Const:
+		case T_FuncExpr:
+		case T_NamedArgExpr:
+		case T_NullTest:
+		case T_OpExpr:
+		case T_RelabelType:
+			if (exprType(node) >= FirstNormalObjectId)
+				return true;
+			break;
+		default:
+			return true;
+	}
+	return (IsA(node, Const) && may_differ((Const *) node)) ||
+		   check_functions_in_node(node, is_planned_away, context) ||
+		   expression_tree_walker(node, COMPAT_WALKER(must_plan), context);
+}
+
+/* May the plan of this statement be kept? */
+static bool
+may_keep(Query *query)
+{
+	return query->commandType == CMD_SELECT && query->rtable == NIL && query->cteList == NIL &&
+		   !query->hasSubLinks && !query_tree_walker(query, COMPAT_WALKER(must_plan), NULL, 0);
+}
+
+/* Plan a statement of a request, and keep the plan if it may be and the last request was the same.
+ */
+static List *
+plan_statement(RawStmt *raw, const Request *request)
+{
+	bool kind =
+		request->single && IsA(raw->stmt, SelectStmt) && strlen(request->text) <= LENGTH_MAX;
+	bool keep = kind && strcmp(kept.text, request->text) == 0;
+	Size memory = MemoryContextMemAllocated(CurrentMemoryContext, true);
+	bool needs_snapshot = analyze_requires_snapshot(raw);
+	MemoryContext old;
+	List *queries;
+	List *plans;
+
+	if (needs_snapshot)
+		PushActiveSnapshot(GetTransactionSnapshot());
+	queries = pg_analyze_and_rewrite_fixedparams(raw, request->text, NULL, 0, NULL);
+	keep = keep && list_length(queries) == 1 && may_keep(linitial_node(Query, queries));
+	plans = pg_plan_queries(queries, request->text, CURSOR_OPT_PARALLEL_OK, NULL);
+	if (needs_snapshot)
+		PopActiveSnapshot();
+	if (!kind)
+		return plans;
+	/* the planner may have computed a value of any size */
+	keep = keep && !kept.stale &&
+		   MemoryContextMemAllocated(CurrentMemoryContext, true) <= memory + PLAN_MAX;
+	remember_request(request->text);
+	if (keep)
+	{
+		kept.context =
+			AllocSetContextCreate(TopMemoryContext, "pg_task kept plan", ALLOCSET_SMALL_SIZES);
+		old = MemoryContextSwitchTo(kept.context);
+		kept.plans = copyObject(plans);
+		MemoryContextSwitchTo(old);
+	}
+	return plans;
+}
+
+/*
+ * The statements of a request.  All that is asked of one whose plan is kept is that it is a SELECT.
+ */
+static List *
+parse_request(Request *request)
+{
+	RawStmt *raw;
+	List *statements;
+
+	if (kept.stale)
+		remember_request("");
+	request->kept = kept.plans && strcmp(kept.text, request->text) == 0;
+	if (request->kept)
+	{
+		raw = makeNode(RawStmt);
+		raw->stmt = (Node *) makeNode(SelectStmt);
+		statements = list_make1(raw);
+	}
+	else
+		statements = pg_parse_query(request->text);
+	request->single = list_length(statements) == 1;
+	return statements;
 }
 
 /* ---- statements ---- */
@@ -129,55 +319,12 @@ check_client_copy(Node *statement)
 		check_copy_options((CopyStmt *) statement);
 }
 
-/* In JSON: the command tag of a statement that returned no rows, and the end of a COPY. */
-static void
-put_command(ResponseText *response, const QueryCompletion *completion)
-{
-	CommandTag tag = completion->commandTag;
-	char *rows = "";
-
-	if (command_tag_display_rowcount(tag))
-		rows = psprintf(",\"rows\":" UINT64_FORMAT, completion->nprocessed);
-	if (!response->open && tag != CMDTAG_UNKNOWN)
-	{
-		document_begin_result(response, psprintf("{\"command\":\"%s\"", GetCommandTagName(tag)));
-		document_end_result(response, psprintf("%s}", rows));
-	}
-	document_end_result(response, psprintf("\"%s}", rows));
-}
-
-/* Show the command tag of a statement that returned no rows (text format only). */
-static void
-put_command_tag(ResponseText *response, const QueryCompletion *completion)
-{
-	CommandTag tag = completion->commandTag;
-
-	if (command_tag_display_rowcount(tag))
-		response_put_line(response,
-						  psprintf("%s%s " UINT64_FORMAT, GetCommandTagName(tag),
-								   tag == CMDTAG_INSERT ? " 0" : "", completion->nprocessed));
-	else if (tag != CMDTAG_UNKNOWN)
-		response_put_line(response, GetCommandTagName(tag));
-}
-
-/* The plan of a statement, which may have been kept. */
-static List *
-plan_statement(RawStmt *raw, const Request *request)
-{
-	if (request->kept)
-		return request->kept->plans;
-	return kept_request_plan(raw, request->text, request->single);
-}
-
 /* Run one statement.  statement_timeout applies to each. */
 static void
-run_statement(RawStmt *raw, const Request *request, ResultReceiver *receiver)
+run_statement(RawStmt *raw, const Request *request, DestReceiver *destination)
 {
-	DestReceiver *destination = result_destination(receiver);
 	QueryCompletion completion;
 	Portal portal;
-	bool received;
-	bool copied;
 
 	Assert(IsTransactionState());
 	check_client_copy(raw->stmt);
@@ -186,7 +333,7 @@ run_statement(RawStmt *raw, const Request *request, ResultReceiver *receiver)
 	portal = CreatePortal("", true, true);
 	portal->visible = false;
 	PortalDefineQuery(portal, NULL, request->text, CreateCommandTag(raw->stmt),
-					  plan_statement(raw, request), NULL);
+					  request->kept ? kept.plans : plan_statement(raw, request), NULL);
 	PortalStart(portal, NULL, 0, InvalidSnapshot);
 	InitializeQueryCompletion(&completion);
 	(void) COMPAT_PORTAL_RUN(portal, FETCH_ALL, true, destination, destination, &completion);
@@ -194,12 +341,7 @@ run_statement(RawStmt *raw, const Request *request, ResultReceiver *receiver)
 	/* the statement may have set statement_timeout itself */
 	if (get_timeout_active(STATEMENT_TIMEOUT))
 		disable_timeout(STATEMENT_TIMEOUT, false);
-	received = result_has_received(receiver);
-	copied = client_has_received();
-	if (request->format == RESULT_JSON && (copied || !received))
-		put_command(request->response, &completion);
-	else if (!received && !copied && request->format == RESULT_TEXT)
-		put_command_tag(request->response, &completion);
+	response_end_statement(request->response, &completion);
 }
 
 /*
@@ -269,37 +411,6 @@ needs_block(const Request *request, List *statements)
 }
 
 /*
- * Prepare the request of a task, without its text, and where it puts what it returns, which is
- * allocated in the current memory context.
- */
-Request
-request_prepare(const SharedTask *task, ResponseText *response, ResponseText *notices)
-{
-	Request request = {
-		.format =
-			task->format >= 0 ? (ResultFormat) task->format : (ResultFormat) Settings.task.format,
-		.response = response,
-	};
-
-	response_init(response, Settings.response_limit);
-	response_init(notices, Settings.response_limit);
-	response->json = request.format == RESULT_JSON;
-	return request;
-}
-
-/* The statements of a request. */
-static List *
-parse_request(Request *request)
-{
-	List *statements;
-
-	request->kept = kept_request_find(request->text);
-	statements = request->kept ? request->kept->statements : pg_parse_query(request->text);
-	request->single = list_length(statements) == 1;
-	return statements;
-}
-
-/*
  * Run all statements of a request, in order, and append what they return to the response.
  *
  * The caller has started a transaction.  One is open when this returns, but not the same one if
@@ -311,7 +422,7 @@ parse_request(Request *request)
 void
 request_run(Request *request, MemoryContext context)
 {
-	ResultReceiver *receiver = result_create_receiver(request->response, request->format);
+	DestReceiver *destination = response_receiver(request->response);
 	List *statements = parse_request(request);
 	MemoryContext statement_context =
 		AllocSetContextCreate(context, "pg_task statement", ALLOCSET_DEFAULT_SIZES);
@@ -336,7 +447,7 @@ request_run(Request *request, MemoryContext context)
 		MemoryContextSwitchTo(statement_context);
 		CHECK_FOR_INTERRUPTS();
 		COMPAT_FORGET_QUERY_ID();
-		run_statement(raw, request, receiver);
+		run_statement(raw, request, destination);
 		MemoryContextSwitchTo(context);
 		MemoryContextReset(statement_context);
 		if (lnext(statements, cell) == NULL && !request->batched)

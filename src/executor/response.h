@@ -1,6 +1,6 @@
 /*
  * response.h
- *		Text that grows up to a limit: a response, a notice or an error of a task.
+ *		What a request returns, and the client that it sees.
  */
 #ifndef PG_TASK_RESPONSE_H
 #define PG_TASK_RESPONSE_H
@@ -8,33 +8,52 @@
 #include "postgres.h"
 
 #include "lib/stringinfo.h"
+#include "tcop/cmdtag.h"
+#include "tcop/dest.h"
 
-/* Bytes after the limit are counted, not kept. */
+#include "shared/shared.h"
+
+/* Text that grows up to a limit.  Bytes after the limit are counted, not kept. */
 typedef struct ResponseText
 {
 	StringInfoData text;
 	int limit;		/* bytes */
 	uint64 dropped; /* bytes */
 	bool any;		/* there is a line, perhaps an empty one */
-
-	/* of a response that is a JSON document */
-	bool json;
-	int results; /* that have begun, kept or not */
-	bool open;	 /* the last of them has been kept, and has not ended */
 } ResponseText;
 
-extern void response_init(ResponseText *response, int limit);
-extern void response_put(ResponseText *response, const char *data, int length);
-extern void response_put_string(ResponseText *response, const char *string);
-extern void response_start_line(ResponseText *response);
-extern void response_put_line(ResponseText *response, const char *line);
-extern const char *response_text(ResponseText *response);
-extern char *response_cut(const char *text, int limit);
+typedef struct Response
+{
+	ResultFormat format;
+	ResponseText text;
+	ResponseText notices;
+	bool received; /* the statement that runs has returned rows, perhaps none, or data of COPY */
 
-extern void document_begin_result(ResponseText *response, const char *opening);
-extern void document_put(ResponseText *response, const char *data, int length);
-extern void document_put_text(ResponseText *response, const char *text, int length);
-extern void document_end_result(ResponseText *response, const char *closing);
-extern const char *document_finish(ResponseText *response);
+	/* of a JSON document */
+	int results; /* that have begun, kept or not */
+	bool open;	 /* the last of them has been kept, and has not ended */
+} Response;
+
+/* The last FATAL error reported while a request ran. */
+typedef struct ClientFatal
+{
+	int sqlstate; /* 0: none */
+	char message[256];
+} ClientFatal;
+
+extern void response_begin(Response *response, const SharedTask *task);
+extern DestReceiver *response_receiver(Response *response);
+extern void response_end_statement(Response *response, const QueryCompletion *completion);
+extern void response_add_notice(Response *response, const char *notice);
+extern const char *response_finish(Response *response);
+extern const char *response_notices(Response *response);
+extern char *response_error(const ErrorData *error, const char *request);
+extern char *response_cut(const char *text);
+
+extern void client_define(void);
+extern void client_begin(Response *response);
+extern void client_set_copy_encoding(int encoding);
+extern void client_end(void);
+extern const ClientFatal *client_fatal(void);
 
 #endif /* PG_TASK_RESPONSE_H */

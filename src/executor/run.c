@@ -2,11 +2,21 @@
  * run.c
  *		One run of a task: the request and the write-back of its outcome, in one transaction.
  *
+ * The server's own timeouts use the wall clock.  If that is set back by an hour, the task may run
+ * for an hour longer; if it is set forward, the task times out at once.  Therefore the task
+ * timeout has its own timer on CLOCK_MONOTONIC, and uses SIGUSR2, which background workers ignore
+ * by default.
+ *
  * A run that fails with a conflict (serialization failure, deadlock) is retried in this process.  A
  * run whose row was changed is cancelled by the scheduler, with a flag in the ring and SIGINT.
  *
  * If the write-back finds that the row is no longer this run, everything is rolled back.  A failure
  * is written in a transaction of its own, after the rollback.
+ *
+ * An executor that was asked to exit does not wait for locks when it reads or writes a row: it
+ * yields.  Such a wait has no limit while nobody else needs the executor.  When another database or
+ * role does, a scheduler asks the executor to exit.  Then a timer cancels the wait, and what has
+ * run in the transaction is rolled back.  A request that waits for a lock is not cancelled.
  *
  * This file does not touch the row itself (write_back.c does), and ends no process: run_task
  * returns what the caller has to do.
@@ -14,14 +24,17 @@
 #include "postgres.h"
 
 #include <signal.h>
+#include <time.h>
 
 #include "access/xact.h"
 #include "common/pg_prng.h"
 #include "jit/jit.h"
+#include "libpq/pqsignal.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/latch.h"
+#include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/backend_status.h"
 #include "utils/guc.h"
@@ -32,13 +45,9 @@
 
 #include "compat.h"
 #include "executor/cleanup.h"
-#include "executor/client.h"
-#include "executor/deadline.h"
-#include "executor/message.h"
 #include "executor/request.h"
 #include "executor/response.h"
 #include "executor/run.h"
-#include "executor/show.h"
 #include "executor/slot.h"
 #include "executor/write_back.h"
 #include "settings.h"
@@ -53,6 +62,12 @@
 /* Maximum number of retries in this process after conflicts. */
 #define MAX_CONFLICT_RETRIES 5
 
+/* Re-fire interval of the task timeout, for requests that catch query_canceled (ms). */
+#define REFIRE_MS 100
+
+/* How often the timer looks whether this process waits and must not (ms). */
+#define LOOK_MS 100
+
 /* One run.  A run is tried again after a conflict, and without the implicit block if that failed.
  */
 typedef struct Run
@@ -64,14 +79,14 @@ typedef struct Run
 	bool no_block;	 /* ... so it is tried without one */
 	bool row_lost;	 /* the write-back found that the row is no longer this run */
 	bool begun;		 /* the request was run, once or more often */
+	bool dirty;		 /* a try has left what cannot be reset: the process exits after the run */
 
 	/* As the row was when it was first read: a change of it has no effect on this run. */
 	RowRequest given; /* "text" is NULL until it is read */
 
 	/* Set anew for each try. */
 	Request request; /* "text" is NULL until it is read, and if it must not run */
-	ResponseText response;
-	ResponseText notices;
+	Response response;
 	LocalTransactionId first_transaction; /* in which the request began; 0: not begun, or noted */
 	bool goes_on;						  /* it has asked to be run again ... */
 	TimestampTz next;					  /* ... at this time ... */
@@ -83,33 +98,151 @@ typedef struct Run
 } Run;
 
 /*
- * What outlives a run: run_clean_up and the next run use it, and a signal handler reads the flag.
+ * What outlives a run.  Static, because signal handlers and those of timers have no argument; and
+ * because memory is kept for the next run.
  */
 static struct
 {
-	MemoryContext context;			   /* what a try allocates; reset before the next one */
-	MemoryContext given;			   /* Run.given; reset after the run */
-	uint32 conflict_wait_event;		   /* while waiting to retry after a conflict */
-	bool session_dirty;				   /* the session cannot be reset: exit after the task */
+	MemoryContext context; /* what a try allocates; reset before the next one */
+	MemoryContext given;   /* Run.given; reset after the run */
+
+	timer_t timer; /* of the task timeout */
+	bool limited;  /* it was set */
+	volatile sig_atomic_t timed_out;
+
+	TimeoutId look; /* the timer that looks at waits */
+	volatile sig_atomic_t yields;
+
 	volatile sig_atomic_t cancellable; /* a request is running that SIGINT may cancel */
 	volatile sig_atomic_t cancelled;   /* a user has cancelled it */
 	TaskRun cancel_again;			   /* of this run a user has cancelled an earlier try */
 } runs;
 
+/* SIGUSR2: the running task has timed out. */
+static void
+handle_timeout(SIGNAL_ARGS)
+{
+	int save_errno = errno;
+
+	COMPAT_SIGNAL_UNUSED;
+	runs.timed_out = true;
+	InterruptPending = true;
+	QueryCancelPending = true;
+	SetLatch(MyLatch);
+	errno = save_errno;
+}
+
+/* The timer's handler.  It reads the state of the slot without the lock, which it cannot take. */
+static void
+look_at_wait(void)
+{
+	if (MyExecutor->state != EXECUTOR_LEAVING || MyProc->waitStatus != PROC_WAIT_STATUS_WAITING)
+		return;
+	runs.yields = true;
+	InterruptPending = true;
+	QueryCancelPending = true;
+}
+
+/*
+ * SIGINT: a user cancels the running request, or the scheduler cancels a task.  The scheduler's
+ * signal is for a task with "cancelled": if that one has ended in the meantime, the next one
+ * continues.  The server's statement_timeout and lock_timeout come as SIGINT, too.
+ */
+static void
+handle_cancel(SIGNAL_ARGS)
+{
+	bool sent = MyExecutor->cancel_sent;
+
+	MyExecutor->cancel_sent = false;
+	if (!runs.cancellable || (sent && !slot_is_cancelled()))
+		return;
+	if (!sent && !get_timeout_indicator(STATEMENT_TIMEOUT, false) &&
+		!get_timeout_indicator(LOCK_TIMEOUT, false))
+		runs.cancelled = true;
+	StatementCancelHandler(COMPAT_SIGNAL_PASS);
+}
+
 /* Called once per executor. */
 void
-run_define(uint32 wait_event)
+run_define(void)
 {
-	runs.conflict_wait_event = wait_event;
+	struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR2};
+
+	pqsignal(SIGINT, handle_cancel);
+	pqsignal(SIGUSR2, handle_timeout);
+	if (timer_create(CLOCK_MONOTONIC, &event, &runs.timer) != 0)
+		ereport(FATAL, (errcode(ERRCODE_SYSTEM_ERROR), errmsg("could not create a timer: %m")));
+	runs.look = RegisterTimeout(USER_TIMEOUT, look_at_wait);
 	runs.context = AllocSetContextCreate(TopMemoryContext, "pg_task task", ALLOCSET_DEFAULT_SIZES);
 	runs.given = AllocSetContextCreate(TopMemoryContext, "pg_task given", ALLOCSET_SMALL_SIZES);
 }
 
-/* For signal handlers: is a request running that may be cancelled? */
-bool
-run_is_cancellable(void)
+/* Fire after "us" microseconds, and then every REFIRE_MS; 0: stop the timer. */
+static void
+arm_timer(int64 us)
 {
-	return runs.cancellable;
+	struct itimerspec times = {.it_value = {us / 1000000, us % 1000000 * 1000},
+							   .it_interval = {0, REFIRE_MS * 1000000}};
+
+	if (timer_settime(runs.timer, 0, &times, NULL) != 0)
+		ereport(ERROR, (errcode(ERRCODE_SYSTEM_ERROR), errmsg("could not set a timer: %m")));
+}
+
+/*
+ * From now on the timeout raises an interrupt, as a user's cancel does: "limit" microseconds after
+ * "started"; 0: no limit.
+ */
+void
+run_start_timer(MonoTime started, int64 limit)
+{
+	runs.timed_out = false;
+	runs.limited = limit > 0 && limit < PG_INT64_MAX - started.us;
+	if (runs.limited)
+		arm_timer(Max(started.us + Max(limit, 1000) - clock_mono().us, 1));
+}
+
+/* Stop the timer.  run_timed_out still returns whether it has fired. */
+void
+run_stop_timer(void)
+{
+	if (runs.limited)
+		arm_timer(0);
+}
+
+bool
+run_timed_out(void)
+{
+	return runs.timed_out;
+}
+
+/* What waits for a lock from now on is pg_task's own: a read or write of the task's row. */
+static void
+begin_yielding(void)
+{
+	runs.yields = false;
+	enable_timeout_every(runs.look, TimestampTzPlusMilliseconds(GetCurrentTimestamp(), LOOK_MS),
+						 LOOK_MS);
+}
+
+/*
+ * That has ended.  An error may have ended it, and the timer, too.  The timer may have cancelled a
+ * wait just when it was over: that cancels nothing that comes.
+ */
+static void
+end_yielding(void)
+{
+	if (get_timeout_active(runs.look))
+		disable_timeout(runs.look, false);
+	if (runs.yields)
+		QueryCancelPending = false;
+	runs.yields = false;
+}
+
+/* Has an error ended what was begun last because the executor was asked to exit? */
+static bool
+has_yielded(void)
+{
+	return runs.yields && geterrcode() == ERRCODE_QUERY_CANCELED;
 }
 
 /* Allow SIGINT to cancel what runs now, or not. */
@@ -119,13 +252,6 @@ run_allow_cancel(bool allow)
 	if (allow)
 		runs.cancelled = false;
 	runs.cancellable = allow;
-}
-
-/* For signal handlers: a user cancels what runs now. */
-void
-run_note_cancel(void)
-{
-	runs.cancelled = true;
 }
 
 /*
@@ -154,7 +280,7 @@ static void
 commit_transaction(void)
 {
 	CommitTransactionCommand();
-	yield_end();
+	end_yielding();
 	events_committed();
 }
 
@@ -166,7 +292,7 @@ static void
 begin_write_transaction(void)
 {
 	begin_transaction();
-	yield_begin();
+	begin_yielding();
 	XactIsoLevel = XACT_READ_COMMITTED;
 }
 
@@ -187,23 +313,16 @@ read_request(Run *run)
 		run->given = slot_copy_request(task);
 	else
 	{
-		yield_begin();
+		begin_yielding();
 		found = write_back_read_request(task, run->committed, &run->given);
 		CHECK_FOR_INTERRUPTS();
-		yield_end();
+		end_yielding();
 		/* a request may set the isolation level, so no snapshot may have been taken before it */
 		CommitTransactionCommand();
 		begin_transaction();
 	}
 	MemoryContextSwitchTo(runs.context);
 	return found;
-}
-
-/* Return the notices so far, or NULL. */
-static const char *
-notice_text(Run *run)
-{
-	return run->notices.any ? response_text(&run->notices) : NULL;
 }
 
 static const char stopped[] = TASK_MESSAGE_STOPPED;
@@ -216,11 +335,11 @@ write_stopped(Run *run)
 	TaskResult result = {.outcome = TASK_STOPPED,
 						 .start = run->started,
 						 .stop = GetCurrentTimestamp(),
-						 .response =
-							 run->response.json ? failure_json(&failure) : failure_text(&failure),
+						 .response = run->response.format == RESULT_JSON ? failure_json(&failure)
+																		 : failure_text(&failure),
 						 .error = stopped,
 						 .sqlstate = TASK_ERROR_STOPPED,
-						 .notice = notice_text(run)};
+						 .notice = response_notices(&run->response)};
 
 	if (write_back_outcome(run->task, &result, run->committed))
 	{
@@ -257,24 +376,15 @@ note_commits(Run *run)
 	run->first_transaction = 0;
 	run->committed |= another;
 	if (another)
-		response_put_line(&run->notices,
-						  "INFO:  the request has committed by itself: it is run at least"
-						  " once, not exactly once");
+		response_add_notice(&run->response,
+							"INFO:  the request has committed by itself: it is run at least"
+							" once, not exactly once");
 }
 
 /*
- * Run what the request has left for its commit, deferred triggers and cursors WITH HOLD, until
- * nothing is left.  No code of the task runs after this.
+ * Run the request, with what it has left for its commit, deferred triggers and cursors WITH HOLD,
+ * until nothing is left.  No code of the task runs after this.
  */
-static void
-finish_request(void)
-{
-	do
-		owner_fire_deferred();
-	while (PreCommit_Portals(false));
-}
-
-/* Run the request, with everything that it has left for its commit. */
 static void
 run_request(Run *run)
 {
@@ -282,16 +392,18 @@ run_request(Run *run)
 	debug_query_string = run->request.text;
 	pgstat_report_activity(STATE_RUNNING, run->request.text);
 	run->first_transaction = COMPAT_LOCAL_XID;
-	client_begin(&run->response, &run->notices);
+	client_begin(&run->response);
 	running_begin(runs.context, run->given.input);
 	request_run(&run->request, runs.context);
-	finish_request();
+	do
+		owner_fire_deferred();
+	while (PreCommit_Portals(false));
 	run->goes_on = running_end(&run->next, &run->next_input);
 	client_end();
 	note_commits(run);
-	deadline_stop();
+	run_stop_timer();
 	/* the request may have caught the error of either as an ordinary one */
-	if (deadline_passed() || slot_is_cancelled())
+	if (runs.timed_out || slot_is_cancelled())
 		ereport(ERROR, (errcode(ERRCODE_QUERY_CANCELED), errmsg("canceling task")));
 }
 
@@ -314,22 +426,21 @@ commit_success(Run *run)
 	TaskResult done = {.outcome = TASK_DONE,
 					   .start = run->started,
 					   .stop = GetCurrentTimestamp(),
-					   .response = run->response.json ? document_finish(&run->response)
-													  : response_text(&run->response),
-					   .notice = notice_text(run),
+					   .response = response_finish(&run->response),
+					   .notice = response_notices(&run->response),
 					   .goes_on = run->goes_on,
 					   .next = run->next,
 					   .input = (const struct varlena *) run->next_input};
 
 	run->done = may_end_later(run, &done) ? done.response : NULL;
-	yield_begin();
+	begin_yielding();
 	if (write_back_outcome(run->task, &done, run->committed))
 	{
 		write_back_set_durability();
 		CommitTransactionCommand();
-		yield_end();
+		end_yielding();
 		show_done(run->task, run->started, done.stop);
-		request_log_duration(run->request.text, run->request.logged);
+		request_log_duration(&run->request);
 	}
 	else
 	{
@@ -353,7 +464,7 @@ name_cancel(ErrorData *error)
 		error->message = pstrdup(stopped);
 		error->sqlerrcode = ERRCODE_TASK_STOPPED;
 	}
-	else if (deadline_passed())
+	else if (runs.timed_out)
 	{
 		error->message = pstrdup("canceling task due to timeout");
 		error->sqlerrcode = ERRCODE_TASK_TIMEOUT;
@@ -376,7 +487,7 @@ run_reset_process(void)
 	/* the server's report of the error would be converted for the client, and that may fail */
 	(void) SetClientEncoding(GetDatabaseEncoding());
 	disable_all_timeouts(false);
-	deadline_stop();
+	run_stop_timer();
 	QueryCancelPending = false;
 }
 
@@ -406,7 +517,7 @@ catch_error(Run *run)
 	MemoryContextSwitchTo(runs.context);
 	note_commits(run);
 	run->block_ends = run->request.in_block && geterrcode() == ERRCODE_ACTIVE_SQL_TRANSACTION;
-	run->yields = yield_is_cause(geterrcode());
+	run->yields = has_yielded();
 	if (geterrcode() != ERRCODE_TABLE_CHANGED && !run->block_ends && !run->yields)
 		EmitErrorReport();
 	error = CopyErrorData();
@@ -435,12 +546,12 @@ write_failure(Run *run, const ErrorData *error)
 	}
 	failed.start = run->started;
 	failed.stop = GetCurrentTimestamp();
-	if (run->response.json)
+	if (run->response.format == RESULT_JSON)
 		failed.response = failure_error_json(error, Settings.response_limit);
 	else
-		failed.response = message_error(error, run->request.text, Settings.response_limit);
-	failed.error = response_cut(error->message ? error->message : "", Settings.response_limit);
-	failed.notice = notice_text(run);
+		failed.response = response_error(error, run->request.text);
+	failed.error = response_cut(error->message ? error->message : "");
+	failed.notice = response_notices(&run->response);
 	/* a copy: if the write-back logs something, as a lock wait, the server overwrites its buffer */
 	failed.sqlstate = pstrdup(unpack_sql_state(error->sqlerrcode));
 	run->row_lost = !write_back_outcome(run->task, &failed, run->committed);
@@ -448,22 +559,6 @@ write_failure(Run *run, const ErrorData *error)
 	if (run->row_lost)
 		write_stopped(run);
 	commit_transaction();
-}
-
-/* Prepare a try: the memory of the one before is freed, and what it left in the run is cleared. */
-static void
-start_try(Run *run)
-{
-	const SharedTask *task = run->task;
-
-	debug_query_string = NULL; /* what the last try has set is freed here */
-	MemoryContextReset(runs.context);
-	MemoryContextSwitchTo(runs.context);
-	run->request = request_prepare(task, &run->response, &run->notices);
-	run->request.wants_block = !run->no_block;
-	run->first_transaction = 0;
-	run->committed = run->block_ends = run->not_begun = run->goes_on = run->yields = false;
-	run->done = NULL;
 }
 
 /*
@@ -491,20 +586,30 @@ execute_try(Run *run)
 		commit_success(run);
 		return;
 	}
-	yield_begin();
+	begin_yielding();
 	if (!run->not_begun)
 		write_stopped(run);
 	commit_transaction();
 }
 
-/* Try the run once.  Returns the error that has ended it, or NULL if its outcome is written. */
+/*
+ * Try the run once: the memory of the try before is freed, and what it left in the run is cleared.
+ * Returns the error that has ended it, or NULL if its outcome is written.
+ */
 static ErrorData *
 try_run(Run *run)
 {
 	ErrorData *volatile error = NULL;
 
-	start_try(run);
-	deadline_start();
+	debug_query_string = NULL; /* what the last try has set is freed here */
+	MemoryContextReset(runs.context);
+	MemoryContextSwitchTo(runs.context);
+	response_begin(&run->response, run->task);
+	run->request = (Request){.response = &run->response, .wants_block = !run->no_block};
+	run->first_transaction = 0;
+	run->committed = run->block_ends = run->not_begun = run->goes_on = run->yields = false;
+	run->done = NULL;
+	run_start_timer(MyExecutor->taken_at, show_timeout(run->task));
 	run_allow_cancel(true);
 	if (task_same_run(runs.cancel_again, run->task->run))
 	{
@@ -521,49 +626,34 @@ try_run(Run *run)
 	}
 	PG_END_TRY();
 	runs.cancellable = false;
-	yield_end();
-	deadline_stop();
+	end_yielding();
+	run_stop_timer();
 	return error;
-}
-
-/*
- * Wait some milliseconds, twice as many after each conflict, so that the other transaction can end.
- * The time is random, because the other may be a task that waits in the same way.
- */
-static void
-wait_after_conflict(int conflicts)
-{
-	long pause = (long) ((1 << conflicts) * (1 + pg_prng_double(&pg_global_prng_state)));
-
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, pause,
-					 runs.conflict_wait_event);
-	ResetLatch(MyLatch);
-}
-
-static bool
-is_conflict(const ErrorData *error)
-{
-	return error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
-		   error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED;
 }
 
 /*
  * Must the run be tried again in this process: after a conflict, or without the implicit block? Not
  * if the request has committed a part of itself.  Resets the session before the next try.
+ *
+ * After a conflict, wait some milliseconds, twice as many each time, so that the other transaction
+ * can end.  The time is random, because the other may be a task that waits in the same way.
  */
 static bool
 prepare_retry(Run *run, const ErrorData *error)
 {
-	if (!run->block_ends && (!is_conflict(error) || run->conflicts >= MAX_CONFLICT_RETRIES))
+	bool conflict = error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
+					error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED;
+
+	if (!run->block_ends && (!conflict || run->conflicts >= MAX_CONFLICT_RETRIES))
 		return false;
-	if (run->committed || run->yields || deadline_passed() || slot_is_cancelled())
+	if (run->committed || run->yields || runs.timed_out || slot_is_cancelled())
 		return false;
-	runs.session_dirty |= !cleanup_session(MyExecutor->role);
+	run->dirty |= !cleanup_session(MyExecutor->role);
 	show_settings(run->task);
 	activity_restart_progress();
 	run->no_block |= run->block_ends;
 	if (!run->block_ends)
-		wait_after_conflict(run->conflicts++);
+		slot_wait((long) ((1 << run->conflicts++) * (1 + pg_prng_double(&pg_global_prng_state))));
 	return true;
 }
 
@@ -583,7 +673,7 @@ log_yield(const char *follows)
 static RunEnd
 leave_failure_to_scheduler(const ErrorData *error)
 {
-	bool yields = yield_is_cause(geterrcode());
+	bool yields = has_yielded();
 
 	if (geterrcode() == ERRCODE_TABLE_CHANGED)
 		return RUN_RETURNED;
@@ -642,9 +732,31 @@ fail_run(Run *run, const ErrorData *error)
 	return end;
 }
 
-/* Run a task and write its outcome. */
+/*
+ * Reset the session to its state before what has run.  Returns false if that is not possible: the
+ * process must exit.
+ */
+bool
+run_clean_up(void)
+{
+	bool clean;
+
+	Settings.task_id = SETTINGS_NO_TASK;
+	QueryCancelPending = false;
+	clean = cleanup_session(MyExecutor->role);
+	pgstat_report_activity(STATE_IDLE, NULL);
+	MemoryContextSwitchTo(TopMemoryContext);
+	MemoryContextReset(runs.context);
+	MemoryContextReset(runs.given);
+	return clean;
+}
+
+/*
+ * Run a task, write its outcome, and reset the session.  Sets "clean" to whether the process can
+ * run another task.
+ */
 RunEnd
-run_task(const SharedTask *task)
+run_task(const SharedTask *task, bool *clean)
 {
 	Run run = {.task = task, .started = GetCurrentTimestamp()};
 	RunEnd end = RUN_OVER;
@@ -652,7 +764,6 @@ run_task(const SharedTask *task)
 
 	Assert(MyExecutor != NULL && task->role == MyExecutor->role);
 	show_settings(task);
-	deadline_set(MyExecutor->taken_at, show_timeout(task));
 	show_activity(task, run.started);
 	do
 		error = try_run(&run);
@@ -667,24 +778,6 @@ run_task(const SharedTask *task)
 	if (run.row_lost || slot_is_cancelled())
 		shared_scheduler_wake(MyExecutor->database, SHARED_SCAN);
 	debug_query_string = NULL;
-	return error || run.row_lost || run.goes_on || slot_is_cancelled() ? RUN_OVER : RUN_DONE;
-}
-
-/*
- * Reset the session to its state before the task.  Returns false if that is not possible: the
- * process must exit.
- */
-bool
-run_clean_up(void)
-{
-	bool clean;
-
-	Settings.task_id = SETTINGS_NO_TASK;
-	QueryCancelPending = false;
-	clean = cleanup_session(MyExecutor->role) && !runs.session_dirty;
-	pgstat_report_activity(STATE_IDLE, NULL);
-	MemoryContextSwitchTo(TopMemoryContext);
-	MemoryContextReset(runs.context);
-	MemoryContextReset(runs.given);
-	return clean;
+	*clean = run_clean_up() && !run.dirty;
+	return RUN_OVER;
 }

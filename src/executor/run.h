@@ -12,21 +12,23 @@
 /* How a run has ended, and what the process has to do. */
 typedef enum RunEnd
 {
-	RUN_DONE,	   /* the outcome DONE is written: continue */
 	RUN_OVER,	   /* the outcome is written, or the row is no longer this run: continue */
 	RUN_NOT_BEGUN, /* the request has not begun: return the task to the ring and exit */
 	RUN_RETURNED,  /* rolled back, but the task has not failed: exit, and it is run again */
 	RUN_UNWRITTEN  /* the scheduler must write how it has ended: it is in the slot; exit */
 } RunEnd;
 
-extern void run_define(uint32 wait_event);
-extern RunEnd run_task(const SharedTask *task);
-extern bool run_clean_up(void);
-extern bool run_is_cancellable(void);
+extern void run_define(void);
+extern RunEnd run_task(const SharedTask *task, bool *clean);
+
+/* For batch.c. */
+extern void run_start_timer(MonoTime started, int64 limit);
+extern void run_stop_timer(void);
+extern bool run_timed_out(void);
 extern void run_allow_cancel(bool allow);
-extern void run_note_cancel(void);
 extern void run_keep_cancel(TaskRun run);
 extern void run_reset_process(void);
 extern void run_abort(void);
+extern bool run_clean_up(void);
 
 #endif /* PG_TASK_RUN_H */

@@ -21,7 +21,7 @@
 
 #include "compat.h"
 #include "executor/cleanup.h"
-#include "executor/show.h"
+#include "executor/slot.h"
 #include "executor/write_back.h"
 #include "settings.h"
 #include "shared/waiters.h"
