@@ -1,5 +1,5 @@
 # Queues with a rate: what starts, what a restart remembers, a rule that changes, the rate table.  A
-# TAP test because it stops the server.  rate_witnesses.pl checks the windows.
+# TAP test because it stops the server.  limits_under_kills.pl checks the windows.
 use strict;
 use warnings;
 use FindBin;
