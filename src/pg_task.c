@@ -123,7 +123,6 @@ request_memory(void)
 	if (next_hook.request)
 		next_hook.request();
 	shared_request_memory();
-	crash_request_memory();
 }
 
 static void
@@ -132,7 +131,6 @@ attach_memory(void)
 	if (next_hook.startup)
 		next_hook.startup();
 	shared_attach_memory();
-	crash_attach_memory();
 }
 
 static void

@@ -140,7 +140,7 @@ attach_executor(Datum arg)
 	run_define();
 	BackgroundWorkerUnblockSignals(); /* the handlers need the slot */
 	process.settings_seen = shared_settings(MyExecutor->database, MyExecutor->role);
-	crash_watch(MyExecutor);
+	crash_watch(&MyExecutor->quit);
 	roles_define();
 	BackgroundWorkerInitializeConnectionByOid(MyExecutor->database, MyExecutor->role,
 											  COMPAT_WORKER_FLAGS);

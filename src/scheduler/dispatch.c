@@ -289,7 +289,7 @@ dispatch_round(DispatchRound *round, ClockNow now)
 {
 	Assert(round->count == 0);
 	round->now = now;
-	role_line_recall(shared_databases_changes(), now.mono);
+	role_line_recall(pg_atomic_read_u32(&Shared->databases_changes), now.mono);
 	if (!groups_ready(now))
 		return false;
 	round->limit = refused_limit(REFUSED_CLAIM, DISPATCH_MAX);

@@ -94,7 +94,7 @@ forget_table(bool another)
 	if (!another)
 		return;
 	walk.column = REST_MAX;
-	walk.settings = shared_settings_changes() - 1;
+	walk.settings = pg_atomic_read_u32(&Shared->settings_changes) - 1;
 	walk.walking = walk.refused = false;
 	walk.next = walk.not_before = CLOCK_LONG_AGO;
 }
@@ -261,7 +261,7 @@ end_walk(ClockNow now)
 static void
 begin_walk(void)
 {
-	uint32 settings = shared_settings_changes();
+	uint32 settings = pg_atomic_read_u32(&Shared->settings_changes);
 
 	if (walk.settings != settings)
 		walk.setting = roles_shortest_keep();
@@ -302,7 +302,7 @@ run_slice(ClockNow now)
 static void
 history_run(ClockNow now)
 {
-	bool news = !walk.walking && walk.settings != shared_settings_changes();
+	bool news = !walk.walking && walk.settings != pg_atomic_read_u32(&Shared->settings_changes);
 	int64 rest = (int64) MyScheduler->settings.period * REST_PERIODS;
 
 	if (MyScheduler->table->partitioned ||

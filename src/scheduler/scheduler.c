@@ -561,7 +561,7 @@ attach_to_slot(Datum arg)
 	if (MyScheduler->slot == NULL)
 		proc_exit(0);
 	on_shmem_exit(release_slot_at_exit, 0);
-	crash_watch_scheduler(MyScheduler->slot);
+	crash_watch(&MyScheduler->slot->innocent);
 	/* another process has used the slot before */
 	for (which = 0; which < SCHEDULER_FIGURES; which++)
 		figure_set(which, 0);

@@ -19,7 +19,6 @@
 #include "compat.h"
 #include "session/pending.h"
 #include "session/planned.h"
-#include "shared/hold.h"
 #include "shared/shared.h"
 #include "shared/waiters.h"
 

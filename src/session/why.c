@@ -32,7 +32,6 @@
 #include "shared/arbiter.h"
 #include "shared/clock.h"
 #include "shared/crash.h"
-#include "shared/hold.h"
 #include "shared/survey.h"
 #include "task/home.h"
 #include "task/outcome.h"

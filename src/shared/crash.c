@@ -36,24 +36,19 @@
 #include "storage/fd.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
-#include "storage/shmem.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
 #include "settings.h"
 #include "shared/crash.h"
-#include "shared/restore.h"
 #include "shared/slots.h"
 
-/*
- * The maximum of pg_task.max_executors, each with the task that it was running.  Of batches that do
- * not fit in, what had run before that task is not blamed.
- */
-#define BLAMED_MAX 1024
+/* Suspects of one crash; more are not blamed.  Without batches, an executor runs one task. */
+#define BLAMED_MAX 4096
 
 /* The crash report file, from one postmaster to the next. */
 #define CRASH_REPORT_FILE PGSTAT_STAT_PERMANENT_DIRECTORY "/pg_task.end"
-#define CRASH_REPORT_MAGIC 0x50475433
+#define CRASH_REPORT_MAGIC 0x50475434
 
 /* Databases of which crashes are counted; those of more at the same time are not. */
 #define CRASHED_MAX 64
@@ -115,13 +110,10 @@ static struct
 	SharedExecutor *slots;
 	SharedScheduler *schedulers;
 
-	/*
-	 * The slot whose SIGQUIT this process records: its own in an executor, the leader's in a
-	 * parallel worker.  For the signal handlers.
-	 */
-	SharedExecutor *watched;
-	SharedScheduler *scheduler; /* the same in a scheduler */
-	bool leader_known;			/* a parallel worker has looked for the slot of its leader */
+	/* For the SIGQUIT handler of this process. */
+	bool *quit;				/* in an executor or a scheduler: where it is noted */
+	SharedExecutor *leader; /* in a parallel worker of an executor: that one's slot */
+	bool leader_known;		/* a parallel worker has looked for it */
 } crash;
 
 /* The postmaster exits: write the report for the next one. */
@@ -154,33 +146,9 @@ read_report(void)
 	(void) durable_unlink(CRASH_REPORT_FILE, LOG);
 }
 
-/* Add tasks of an executor to the report: from one position in its ring up to another one. */
-static void
-blame_tasks(CrashReport *report, const SharedExecutor *slot, uint32 from, uint32 to)
-{
-	uint32 i;
-
-	for (i = from; i != to && report->count < BLAMED_MAX; i++)
-	{
-		BlamedRun *blamed = &report->blamed[report->count++];
-
-		blamed->database = slot->database;
-		blamed->run = slot->ring[i % SHARED_RING].run;
-	}
-}
-
-/* Did this executor run tasks when the server went down? */
-static bool
-has_run_tasks(SharedExecutor *slot)
-{
-	return executor_slot_has_process(slot) && slot->taken != slot->done &&
-		   !(slot->quit && pg_atomic_read_u32(&slot->workers) == 0);
-}
-
 /*
- * Add what the executors had begun when they exited, to the report: first what they were running.
- * Of tasks that ran as a batch each is a suspect: the commit that they had in common may have done
- * it.
+ * Add what the executors had begun when they exited, to the report.  Of tasks that ran as a batch
+ * each is a suspect: the commit that they had in common may have done it.
  */
 static void
 blame_executors(CrashReport *report)
@@ -188,39 +156,35 @@ blame_executors(CrashReport *report)
 	int i;
 
 	for (i = 0; i < Settings.max_executors; i++)
-		if (has_run_tasks(&crash.slots[i]))
-			blame_tasks(report, &crash.slots[i], crash.slots[i].taken - 1, crash.slots[i].taken);
-	for (i = 0; i < Settings.max_executors; i++)
-		if (has_run_tasks(&crash.slots[i]))
-			blame_tasks(report, &crash.slots[i], crash.slots[i].done, crash.slots[i].taken - 1);
+	{
+		SharedExecutor *slot = &crash.slots[i];
+		uint32 n;
+
+		if (!executor_slot_has_process(slot) ||
+			(slot->quit && pg_atomic_read_u32(&slot->workers) == 0))
+			continue;
+		for (n = slot->done; n != slot->taken && report->count < BLAMED_MAX; n++)
+			report->blamed[report->count++] =
+				(BlamedRun){slot->database, slot->ring[n % SHARED_RING].run};
+	}
 }
 
-/* The scheduler of this database has crashed the server. */
-static void
-count_crash(CrashReport *report, Oid database)
+/* Return the entry of a database in a report; NULL: it has none. */
+static CrashedDatabase *
+find_database(CrashReport *report, Oid database)
 {
 	uint32 i;
 
-	for (i = 0; i < report->ndatabases; i++)
+	for (i = 0; i < Min(report->ndatabases, CRASHED_MAX); i++)
 		if (report->databases[i].database == database)
-			break;
-	if (i == CRASHED_MAX)
-		return;
-	if (i == report->ndatabases)
-		report->databases[report->ndatabases++] = (CrashedDatabase){database, 0};
-	report->databases[i].crashes++;
-}
-
-/* Did this scheduler do anything when the server went down, and get no SIGQUIT? */
-static bool
-has_crashed_itself(const SharedScheduler *slot)
-{
-	return slot->state != SCHEDULER_FREE && slot->proc != SHARED_NO_PROC && !slot->innocent;
+			return &report->databases[i];
+	return NULL;
 }
 
 /*
- * Count the crashes of schedulers.  Those before the server was healthy count no more, but what is
- * held back stays so, unless somebody has stopped the server.
+ * Count the crashes of schedulers: of those that were doing something when the server went down,
+ * and got no SIGQUIT.  Crashes before the server was healthy count no more, but what is held back
+ * stays so, unless somebody has stopped the server.
  */
 static void
 blame_schedulers(CrashReport *report, bool stopped)
@@ -236,8 +200,17 @@ blame_schedulers(CrashReport *report, bool stopped)
 		if (old->databases[i].crashes >= (healthy ? Settings.max_crashes : 1))
 			report->databases[report->ndatabases++] = old->databases[i];
 	for (i = 0; i < (uint32) max_worker_processes; i++)
-		if (has_crashed_itself(&crash.schedulers[i]))
-			count_crash(report, crash.schedulers[i].database);
+	{
+		const SharedScheduler *slot = &crash.schedulers[i];
+		CrashedDatabase *counted = find_database(report, slot->database);
+
+		if (slot->state == SCHEDULER_FREE || slot->proc == SHARED_NO_PROC || slot->innocent)
+			continue;
+		if (counted)
+			counted->crashes++;
+		else if (report->ndatabases < CRASHED_MAX)
+			report->databases[report->ndatabases++] = (CrashedDatabase){slot->database, 1};
+	}
 }
 
 /*
@@ -284,40 +257,37 @@ has_crashed(void)
 	return crashed;
 }
 
-void
-crash_request_memory(void)
+Size
+crash_size(void)
 {
-	RequestAddinShmemSpace(sizeof(Evidence));
+	return sizeof(Evidence);
 }
 
+/*
+ * Take the evidence of the last crash into this memory, which is zero.  The postmaster calls this
+ * when the rest of the shared memory is initialized.
+ */
 void
-crash_attach_memory(void)
+crash_create(void *memory)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	bool found;
 
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	crash.evidence = ShmemInitStruct("pg_task crash", sizeof(Evidence), &found);
-	if (!found)
+	crash.evidence = memory;
+	if (!crash.has_report)
+		read_report();
+	if (!crash.has_report)
 	{
-		if (!crash.has_report)
-			read_report();
-		if (!crash.has_report)
-		{
-			crash.last_report.unknown_before = has_crashed() ? DT_NOEND : DT_NOBEGIN;
-			crash.last_report.count = crash.last_report.ndatabases = 0;
-		}
-		/* what is claimed from now on runs on another server, until this one is promoted */
-		if (restore_is_recovery())
-			crash.last_report.unknown_before = Min(crash.last_report.unknown_before, now);
-		crash.evidence->started = now;
-		pg_atomic_init_u64(&crash.evidence->claim, (uint64) now);
-		pg_atomic_init_u64(&crash.evidence->began, 0);
-		crash.evidence->used = false;
-		crash.evidence->report = crash.last_report;
-		crash.has_report = false;
+		crash.last_report.unknown_before = has_crashed() ? DT_NOEND : DT_NOBEGIN;
+		crash.last_report.count = crash.last_report.ndatabases = 0;
 	}
-	LWLockRelease(AddinShmemInitLock);
+	/* what is claimed from now on runs on another server, until this one is promoted */
+	if (Shared->recovers)
+		crash.last_report.unknown_before = Min(crash.last_report.unknown_before, now);
+	crash.evidence->started = now;
+	pg_atomic_init_u64(&crash.evidence->claim, (uint64) now);
+	pg_atomic_init_u64(&crash.evidence->began, 0);
+	crash.evidence->report = crash.last_report;
+	crash.has_report = false;
 	crash.slots = Shared->executors;
 	crash.schedulers = Shared->schedulers;
 	if (!IsUnderPostmaster && IsPostmasterEnvironment)
@@ -370,36 +340,23 @@ crash_blames(Oid database, TaskRun run)
 	return false;
 }
 
-/* The number of crashes in a row of this database's scheduler; NULL: none is known. */
-static int32 *
-find_crashes(Oid database)
-{
-	CrashReport *report = &crash.evidence->report;
-	uint32 i;
-
-	for (i = 0; i < report->ndatabases; i++)
-		if (report->databases[i].database == database)
-			return &report->databases[i].crashes;
-	return NULL;
-}
-
 /* How often has the scheduler of this database crashed the server?  0 unless it is held back. */
 int
 crash_holds(Oid database)
 {
-	const int32 *crashes = find_crashes(database);
+	const CrashedDatabase *counted = find_database(&crash.evidence->report, database);
 
-	return crashes && *crashes >= Settings.max_crashes ? *crashes : 0;
+	return counted && counted->crashes >= Settings.max_crashes ? counted->crashes : 0;
 }
 
 /* Forget the crashes of this database's scheduler. */
 void
 crash_release(Oid database)
 {
-	int32 *crashes = find_crashes(database);
+	CrashedDatabase *counted = find_database(&crash.evidence->report, database);
 
-	if (crashes)
-		*crashes = 0;
+	if (counted)
+		counted->crashes = 0;
 }
 
 /* The supervisor has attached: from now on tasks run. */
@@ -417,37 +374,29 @@ crash_server_runs(void)
 static void
 sign_off(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
-	if (crash.watched)
-		pg_atomic_fetch_sub_u32(&crash.watched->workers, 1);
-	crash.watched = NULL;
+	if (crash.leader)
+		pg_atomic_fetch_sub_u32(&crash.leader->workers, 1);
+	crash.leader = NULL;
 }
 
 /* SIGQUIT: another process has crashed, not this one. */
 static void
 handle_quit(SIGNAL_ARGS)
 {
-	if (crash.scheduler)
-		crash.scheduler->innocent = true;
-	else if (crash.leader_known)
-		sign_off(0, (Datum) 0);
-	else
-		crash.watched->quit = true;
+	if (crash.quit)
+		*crash.quit = true;
+	sign_off(0, (Datum) 0);
 	SignalHandlerForCrashExit(COMPAT_SIGNAL_PASS);
 }
 
-/* Watch this process, the executor of a slot, for SIGQUIT. */
+/*
+ * Watch this process, an executor or a scheduler, for SIGQUIT, which is noted in its slot, in
+ * "quit" or "innocent".
+ */
 void
-crash_watch(SharedExecutor *slot)
+crash_watch(bool *quit)
 {
-	crash.watched = slot;
-	pqsignal(SIGQUIT, handle_quit);
-}
-
-/* Watch this process, the scheduler of a slot, for SIGQUIT. */
-void
-crash_watch_scheduler(SharedScheduler *slot)
-{
-	crash.scheduler = slot;
+	crash.quit = quit;
 	pqsignal(SIGQUIT, handle_quit);
 }
 
@@ -461,10 +410,10 @@ crash_note_parallel_worker(void)
 	if (!IsParallelWorker() || crash.leader_known || MyProc->lockGroupLeader == NULL)
 		return;
 	crash.leader_known = true;
-	crash.watched = executor_slot_of((int) (MyProc->lockGroupLeader - ProcGlobal->allProcs));
-	if (crash.watched == NULL)
+	crash.leader = executor_slot_of((int) (MyProc->lockGroupLeader - ProcGlobal->allProcs));
+	if (crash.leader == NULL)
 		return;
-	pg_atomic_fetch_add_u32(&crash.watched->workers, 1);
+	pg_atomic_fetch_add_u32(&crash.leader->workers, 1);
 	before_shmem_exit(sign_off, 0);
 	pqsignal(SIGQUIT, handle_quit);
 }

@@ -11,10 +11,9 @@
 #include "shared/task.h"
 
 extern void crash_note_parallel_worker(void); /* for pg_task.c */
-extern void crash_request_memory(void);
-extern void crash_attach_memory(void); /* after shared_attach_memory */
-extern void crash_watch(SharedExecutor *slot);
-extern void crash_watch_scheduler(SharedScheduler *slot);
+extern Size crash_size(void);
+extern void crash_create(void *memory);
+extern void crash_watch(bool *quit);
 extern void crash_server_runs(void);
 extern int crash_holds(Oid database);
 extern void crash_release(Oid database);

@@ -1,15 +1,23 @@
 /*
  * databases.c
- *		The databases that are to have a scheduler, and what is remembered of each.
+ *		The databases that are to have a scheduler, what is remembered of each, and those that a
+ *		command needs for itself.
  *
  * The supervisor adds and removes them.  Schedulers leave here what the supervisor and their
  * successors need, and commits mark a database that has no scheduler.
+ *
+ * While a database is held, no process of pg_task connects to it, and those that are connected exit
+ * as soon as they can.  A hold ends with its transaction.
  *
  * This file reads no catalog, and starts no process.
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
 
 #include "compat.h"
 #include "shared/crash.h"
@@ -149,4 +157,116 @@ shared_database_relid(Oid database, Oid *owner)
 	found = shared_database_found(database);
 	*owner = found.owner;
 	return found.relid;
+}
+
+/* Is this database held?  The caller holds the directory lock. */
+bool
+shared_database_is_held(Oid database)
+{
+	bool held = false;
+	int i;
+
+	Assert(LWLockHeldByMe(Shared->directory));
+	for (i = 0; Shared->nholds > 0 && i < Shared->nprocs && !held; i++)
+		held = Shared->holds[i] == database;
+	return held;
+}
+
+/*
+ * Ask all processes of pg_task in a database to exit as soon as they can.  The caller holds the
+ * directory lock in exclusive mode.
+ */
+static void
+clear_database(Oid database)
+{
+	SharedScheduler *scheduler = scheduler_slot_find(database);
+
+	Assert(LWLockHeldByMeInMode(Shared->directory, LW_EXCLUSIVE));
+	if (scheduler)
+		scheduler_slot_leave_locked(scheduler);
+	executor_slots_leave(database);
+}
+
+/*
+ * Keep the processes of pg_task out of a database, until hold_release or until this process exits.
+ *
+ * Every process has one entry, so that no user can occupy all entries.  A transaction that renames
+ * several databases holds the last one; its locks keep others out of the rest.
+ */
+void
+hold_take(Oid database)
+{
+	Oid *hold = &Shared->holds[COMPAT_MY_PROC];
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	Shared->nholds += !OidIsValid(*hold);
+	*hold = database;
+	clear_database(database);
+	LWLockRelease(Shared->directory);
+}
+
+bool
+hold_exists(Oid database)
+{
+	bool held;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	held = shared_database_is_held(database);
+	LWLockRelease(Shared->directory);
+	return held;
+}
+
+/* Is a process of pg_task that runs no task connected to this database? */
+static bool
+is_occupied(Oid database)
+{
+	bool occupied;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	occupied = scheduler_slot_find(database) != NULL;
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+
+		occupied |= executor->database == database && executor_slot_has_process(executor) &&
+					executor->taken == executor->done;
+	}
+	LWLockRelease(Shared->directory);
+	return occupied;
+}
+
+/* Wait until no such process is connected, but at most "timeout" milliseconds. */
+void
+hold_wait(Oid database, int timeout)
+{
+	MonoTime end = clock_plus_ms(clock_mono(), timeout);
+	uint32 wait_event = COMPAT_WAIT_EVENT("PgTaskDatabaseRelease");
+
+	ConditionVariablePrepareToSleep(&Shared->vacated);
+	while (is_occupied(database))
+	{
+		long left = clock_ms_until(clock_mono(), end);
+
+		if (left <= 0)
+			break;
+		/* ask again: a process may have attached since the last time */
+		LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+		clear_database(database);
+		LWLockRelease(Shared->directory);
+		(void) ConditionVariableTimedSleep(&Shared->vacated, left, wait_event);
+	}
+	ConditionVariableCancelSleep();
+}
+
+void
+hold_release(void)
+{
+	Oid *hold = &Shared->holds[COMPAT_MY_PROC];
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	Shared->nholds -= OidIsValid(*hold);
+	*hold = InvalidOid;
+	LWLockRelease(Shared->directory);
+	shared_databases_changed();
 }

@@ -1,6 +1,6 @@
 /*
  * shared.c
- *		Shared memory of pg_task: what belongs to no slot.
+ *		Shared memory of pg_task: its layout, and what belongs to no slot.
  *
  * Slots are in slots.c, hints in hints.c, the databases in databases.c.  None of these files reads
  * a catalog or a task row, or starts or terminates a process.  They only wake processes.
@@ -11,15 +11,257 @@
  */
 #include "postgres.h"
 
+#include <unistd.h>
+
+#include "access/xlog.h"
+#include "access/xlog_internal.h"
+#include "access/xlogrecovery.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/fd.h"
+#include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
+#include "storage/shmem.h"
+#include "utils/timestamp.h"
 
 #include "compat.h"
+#include "settings.h"
+#include "shared/crash.h"
 #include "shared/shared.h"
+#include "shared/statistics.h"
+#include "shared/waiters.h"
+
+/* The number of the last restore. */
+#define RESTORE_FILE PGSTAT_STAT_PERMANENT_DIRECTORY "/pg_task.restored"
 
 SharedState *Shared = NULL;
+
+/*
+ * The postmaster's copy of what outlives the shared memory: a crash does not change since when the
+ * server runs tasks.
+ */
+static struct
+{
+	bool looked;
+	bool recovers; /* when it was started */
+	TimestampTz since;
+} kept;
+
+static bool
+file_exists(const char *name)
+{
+	return access(name, F_OK) == 0;
+}
+
+/*
+ * Does this server start as a standby, or to recover from an archive?  Only the postmaster can
+ * tell, before it recovers.
+ */
+static bool
+is_recovery(void)
+{
+	return file_exists(STANDBY_SIGNAL_FILE) || file_exists(RECOVERY_SIGNAL_FILE);
+}
+
+/* Read the number of the last restore; 0: there was none. */
+static uint64
+read_number(void)
+{
+	FILE *file = AllocateFile(RESTORE_FILE, "r");
+	uint64 number = 0;
+
+	if (file == NULL)
+		return 0;
+	if (fscanf(file, UINT64_FORMAT, &number) != 1)
+		number = 0;
+	FreeFile(file);
+	return number;
+}
+
+static bool
+write_number(const char *name, uint64 number)
+{
+	FILE *file = AllocateFile(name, "w");
+	bool written;
+
+	if (file == NULL)
+		return false;
+	written = fprintf(file, UINT64_FORMAT "\n", number) > 0;
+	return FreeFile(file) == 0 && written;
+}
+
+/*
+ * Return which restore of a backup this server is: the time at which it was first started from it;
+ * 0: it never was restored, or was a standby without a recovery target since.  Called at the start
+ * and after each crash, by the postmaster (or a server in single-user mode) before recovery.  A
+ * backup then has a file "backup_label" and, for recovery to a point in time, "recovery.signal".  A
+ * file keeps the number, because both files are gone when recovery has ended.
+ *
+ * A standby is no restore: it goes on as the same server.  It forgets the number that it may have,
+ * from the backup that it was made of or from its own time as a primary: its primary is another
+ * server, and sets marks with another number.  But one with a recovery target is a restore: it is
+ * not to take over from its primary, but to leave it at that point.  pg_createsubscriber starts
+ * one, which is then a primary beside its own for some seconds.
+ *
+ * A copy of a data directory that was made without the server's knowledge (a snapshot) is not seen.
+ */
+static uint64
+find_restore(void)
+{
+	static const char temporary[] = RESTORE_FILE ".tmp";
+	uint64 number;
+
+	if (file_exists(STANDBY_SIGNAL_FILE) && recoveryTarget == RECOVERY_TARGET_UNSET)
+	{
+		if (file_exists(RESTORE_FILE))
+			(void) durable_unlink(RESTORE_FILE, LOG);
+		return 0;
+	}
+	if (!file_exists(BACKUP_LABEL_FILE) && !is_recovery())
+		return read_number();
+	number = (uint64) GetCurrentTimestamp();
+	if (write_number(temporary, number))
+		(void) durable_rename(temporary, RESTORE_FILE, LOG);
+	else
+		ereport(LOG,
+				(errcode_for_file_access(), errmsg("could not write file \"%s\": %m", temporary)));
+	return number;
+}
+
+static Size
+schedulers_size(void)
+{
+	return mul_size(max_worker_processes, sizeof(SharedScheduler));
+}
+
+static Size
+executors_size(void)
+{
+	return mul_size(Settings.max_executors, sizeof(SharedExecutor));
+}
+
+static int
+count_procs(void)
+{
+	return MaxBackends + NUM_AUXILIARY_PROCS;
+}
+
+static Size
+shared_size(void)
+{
+	Size size = MAXALIGN(sizeof(SharedState));
+
+	size = add_size(size, MAXALIGN(schedulers_size()));
+	size = add_size(size, MAXALIGN(executors_size()));
+	size = add_size(size, MAXALIGN(mul_size(count_procs(), sizeof(Oid))));
+	size = add_size(size, MAXALIGN(statistics_size()));
+	return add_size(size, crash_size());
+}
+
+void
+shared_request_memory(void)
+{
+	RequestAddinShmemSpace(shared_size());
+	RequestNamedLWLockTranche("pg_task", 2 + max_worker_processes + Settings.max_executors);
+}
+
+static void
+initialize_memory(void)
+{
+	LWLockPadded *locks = GetNamedLWLockTranche("pg_task");
+	char *memory = (char *) Shared;
+	SchedulerFigure figure;
+	int i;
+
+	memset(Shared, 0, shared_size());
+	Shared->directory = &locks++->lock;
+	Shared->supervisor = SHARED_NO_PROC;
+	for (i = 0; i < SHARED_SETTINGS; i++)
+		pg_atomic_init_u32(&Shared->settings[i], 0);
+	pg_atomic_init_u32(&Shared->settings_changes, 0);
+	pg_atomic_init_u32(&Shared->databases_changes, 0);
+	ConditionVariableInit(&Shared->vacated);
+	waiters_init();
+	if (!pg_strong_random(&Shared->seed, sizeof(Shared->seed)))
+		Shared->seed = (uint64) GetCurrentTimestamp();
+	Shared->restore = find_restore();
+	if (!kept.looked)
+		kept.recovers = is_recovery();
+	kept.looked = true;
+	Shared->recovers = kept.recovers;
+	pg_atomic_init_u64(&Shared->serving_since, (uint64) kept.since);
+	Shared->nprocs = count_procs();
+	Shared->nschedulers = max_worker_processes;
+	Shared->nexecutors = Settings.max_executors;
+	memory += MAXALIGN(sizeof(SharedState));
+	Shared->schedulers = (SharedScheduler *) memory;
+	memory += MAXALIGN(schedulers_size());
+	Shared->executors = (SharedExecutor *) memory;
+	memory += MAXALIGN(executors_size());
+	Shared->holds = (Oid *) memory;
+	memory += MAXALIGN(count_procs() * sizeof(Oid));
+	statistics_create(memory, &locks++->lock);
+	memory += MAXALIGN(statistics_size());
+	for (i = 0; i < Shared->nschedulers; i++)
+	{
+		Shared->schedulers[i].lock = &locks++->lock;
+		Shared->schedulers[i].proc = SHARED_NO_PROC;
+		pg_atomic_init_u64(&Shared->schedulers[i].renewed, 0);
+		pg_atomic_init_u64(&Shared->schedulers[i].idle_since, 0);
+		for (figure = 0; figure < SCHEDULER_FIGURES; figure++)
+			pg_atomic_init_u64(&Shared->schedulers[i].figures[figure], 0);
+	}
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		Shared->executors[i].lock = &locks++->lock;
+		Shared->executors[i].proc = SHARED_NO_PROC;
+		pg_atomic_init_u32(&Shared->executors[i].workers, 0);
+		activity_init(&Shared->executors[i].activity);
+	}
+	crash_create(memory);
+}
+
+/*
+ * The postmaster, or a server in single-user mode, calls this when it exits, and the postmaster
+ * when it is about to start all processes again.
+ */
+static void
+leave_memory(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
+{
+	kept.since = shared_serving_since();
+}
+
+void
+shared_attach_memory(void)
+{
+	bool found;
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	Shared = ShmemInitStruct("pg_task", shared_size(), &found);
+	if (!found)
+		initialize_memory();
+	LWLockRelease(AddinShmemInitLock);
+	if (!IsUnderPostmaster)
+		on_shmem_exit(leave_memory, 0);
+}
+
+/*
+ * The supervisor calls this before there are schedulers.  Recovery has ended, in the second in
+ * which the server was ready to write WAL.  That time is later if a whole segment has been written
+ * since. The time of this call would not do, because a session may have planned a task before it.
+ */
+void
+shared_begin_serving(void)
+{
+	XLogRecPtr lsn;
+	TimestampTz since =
+		Shared->recovers ? time_t_to_timestamptz(GetLastSegSwitchData(&lsn)) : PgStartTime;
+
+	if (shared_serving_since() == 0)
+		pg_atomic_write_u64(&Shared->serving_since, (uint64) since);
+}
 
 /* For functions that SQL calls and that need shared memory: raise an error if there is none. */
 void
@@ -54,13 +296,6 @@ shared_databases_changed(void)
 	shared_wake_supervisor();
 }
 
-/* Return the counter of such changes. */
-uint32
-shared_databases_changes(void)
-{
-	return pg_atomic_read_u32(&Shared->databases_changes);
-}
-
 /* Wake the supervisor.  The caller must not hold the directory lock. */
 void
 shared_wake_supervisor(void)
@@ -72,44 +307,6 @@ shared_wake_supervisor(void)
 	proc = Shared->supervisor;
 	LWLockRelease(Shared->directory);
 	shared_wake(proc);
-}
-
-/*
- * Set whether more databases need a scheduler than there are places.  If so, schedulers report from
- * now on whether they are idle.  Only the supervisor calls this.
- */
-void
-shared_crowd(bool crowded)
-{
-	int i;
-
-	Assert(Shared->supervisor == COMPAT_MY_PROC);
-	if (Shared->crowded == crowded) /* read without the lock: only the supervisor writes it */
-		return;
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	Shared->crowded = crowded;
-	for (i = 0; i < Shared->nschedulers; i++)
-	{
-		SharedScheduler *scheduler = &Shared->schedulers[i];
-
-		pg_atomic_write_u64(&scheduler->idle_since, 0);
-		if (scheduler->state != SCHEDULER_FREE)
-			shared_wake(scheduler->proc);
-	}
-	LWLockRelease(Shared->directory);
-}
-
-/* Is this database held?  The caller holds the directory lock. */
-bool
-shared_database_is_held(Oid database)
-{
-	bool held = false;
-	int i;
-
-	Assert(LWLockHeldByMe(Shared->directory));
-	for (i = 0; Shared->nholds > 0 && i < Shared->nprocs + SHARED_HOLDS && !held; i++)
-		held = Shared->holds[i].database == database;
-	return held;
 }
 
 /*
@@ -147,31 +344,12 @@ shared_settings_of_database(Oid database)
 	return read_counter(database);
 }
 
-/* Change counter; differs after any ALTER ROLE/DATABASE SET. */
-uint32
-shared_settings_changes(void)
-{
-	return pg_atomic_read_u32(&Shared->settings_changes);
-}
-
 /* Count a change of the settings of a database or a role; InvalidOid: of all of them. */
 void
 shared_settings_changed(Oid object)
 {
 	pg_atomic_fetch_add_u32(&Shared->settings[counter_of(object)], 1);
 	pg_atomic_fetch_add_u32(&Shared->settings_changes, 1);
-}
-
-/*
- * The supervisor publishes what the configuration says.  A session does not know that if it has set
- * something else.
- */
-void
-shared_publish_configured(const SharedConfigured *configured)
-{
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	Shared->configured = *configured;
-	LWLockRelease(Shared->directory);
 }
 
 /* Return what the configuration says; zones are empty before the supervisor has started. */

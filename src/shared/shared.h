@@ -42,7 +42,6 @@
 #define SHARED_HINTS 32		  /* groups that one commit names one by one */
 #define SHARED_ALL_HINTS 128  /* hints not taken yet; one role cannot fill them all */
 #define SHARED_IDS 64		  /* tasks that commits name one by one, for rows that wait for them */
-#define SHARED_HOLDS 64		  /* holds besides the one of each process */
 #define SHARED_DATABASES 1024 /* databases that may share the places for schedulers */
 #define SHARED_SETTINGS 4096  /* counters of changed settings */
 #define SHARED_WAITERS 256	  /* condition variables of sessions that wait for tasks */
@@ -179,7 +178,7 @@ typedef struct SharedScheduler
 
 	/*
 	 * Atomics, written by the scheduler without a lock.  scheduler_slot_reserve resets both, and
-	 * shared_crowd resets "idle_since".  Any process may read them.
+	 * the supervisor resets "idle_since".  Any process may read them.
 	 */
 	pg_atomic_uint64 renewed;	 /* start of its iteration; 0: not connected yet */
 	pg_atomic_uint64 idle_since; /* start of its idleness; 0: not idle, or not asked for */
@@ -366,16 +365,6 @@ typedef struct SharedExecutor
 	SharedActivity activity;
 } SharedExecutor;
 
-/*
- * A database that a command needs for itself: no process of pg_task connects to it.  Guarded by the
- * directory lock.
- */
-typedef struct SharedHold
-{
-	Oid database; /* InvalidOid: free */
-	int proc;
-} SharedHold;
-
 /* What the configuration says of tasks, and sessions may have set otherwise for themselves. */
 typedef struct SharedConfigured
 {
@@ -391,27 +380,25 @@ typedef struct SharedState
 	/*
 	 * Guarded by the directory lock.  Reads without it:
 	 *
-	 * "crowded": by the supervisor (own), and by a scheduler in idle_show (guess: the schedulers
+	 * "crowded": by the supervisor (own), and by a scheduler in show_idle (guess: the schedulers
 	 * are woken when it changes).
-	 *
-	 * "supervisor": by the supervisor in an assertion of shared_crowd (own).
 	 */
 	int supervisor; /* the supervisor's process */
 	bool crowded;	/* more databases need a scheduler than there are places */
 	int ndatabases;
 	SharedDatabase databases[SHARED_DATABASES];
-	int nholds;		   /* holds that are taken */
-	SharedHold *holds; /* one for each process, then SHARED_HOLDS others */
+	int nholds; /* holds that are taken */
+	Oid *holds; /* one for each process: a database that it needs for itself, or InvalidOid */
 
 	ConditionVariable vacated; /* broadcast when a process of pg_task has left a database */
 	ConditionVariable waiters[SHARED_WAITERS];	/* broadcast when a task has ended; see waiters.c */
 	pg_atomic_uint32 ends[SHARED_WAITERS];		/* how many have, by condition variable */
 	SharedConfigured configured;				/* guarded by the directory lock */
-	pg_atomic_uint32 settings[SHARED_SETTINGS]; /* change counters; see changes.c */
+	pg_atomic_uint32 settings[SHARED_SETTINGS]; /* change counters; see shared.c */
 	pg_atomic_uint32 settings_changes;			/* of any of them */
 	pg_atomic_uint32 databases_changes;			/* of databases, roles and holds */
-	uint64 seed;								/* secret, never changes; see changes.c */
-	uint64 restore;								/* never changes; see restore.c */
+	uint64 seed;								/* secret, never changes; see shared.c */
+	uint64 restore;								/* never changes; see shared.c */
 	bool recovers;								/* never changes: it was started to recover */
 	pg_atomic_uint64 serving_since;				/* a TimestampTz */
 	int nprocs;									/* never changes, as what follows it */
@@ -431,12 +418,9 @@ extern void shared_require(void);
 extern void shared_wake(int proc);
 extern void shared_wake_supervisor(void);
 extern void shared_databases_changed(void);
-extern uint32 shared_databases_changes(void);
 extern uint32 shared_settings(Oid database, Oid role);
-extern uint32 shared_settings_changes(void);
 extern uint32 shared_settings_of_database(Oid database);
 extern void shared_settings_changed(Oid object);
-extern void shared_publish_configured(const SharedConfigured *configured);
 extern SharedConfigured shared_configured(void);
 
 /* Databases and their schedulers. */
@@ -449,7 +433,6 @@ extern void shared_database_publish(Oid database, const SharedFindings *found);
 extern bool shared_database_is_disabled(Oid database, const SharedFindings *found);
 extern void shared_database_mark(Oid database);
 extern Oid shared_database_relid(Oid database, Oid *owner);
-extern void shared_crowd(bool crowded);
 extern void shared_scheduler_publish(SharedScheduler *me, Oid relid, bool queues);
 extern void shared_hint_add_place(SharedHint *hint, const TaskPlace *place);
 extern bool shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hint);
@@ -460,7 +443,13 @@ extern int shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, i
 extern void shared_scheduler_sleep(SharedScheduler *me, TimestampTz until);
 extern bool shared_scheduler_has_events(SharedScheduler *me, int events);
 
+/* Databases that a command needs for itself. */
 extern bool shared_database_is_held(Oid database);
+extern void hold_take(Oid database);
+extern bool hold_exists(Oid database);
+extern void hold_wait(Oid database, int timeout);
+extern void hold_release(void);
+
 extern bool shared_task_of(int proc, int64 *id, TimestampTz *planned);
 
 /*

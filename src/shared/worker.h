@@ -1,7 +1,6 @@
 /*
  * worker.h
- *		Background workers of pg_task, and the connection to a client that they do not have
- *(port.c).
+ *		Background workers of pg_task, and the connection to a client that they do not have.
  */
 #ifndef PG_TASK_WORKER_H
 #define PG_TASK_WORKER_H

@@ -494,8 +494,8 @@ read_catalogs(MonoTime now)
 	ListCell *cell;
 
 	/* before: what changes meanwhile is read again */
-	MySupervisor.databases_changes = shared_databases_changes();
-	MySupervisor.settings_changes = shared_settings_changes();
+	MySupervisor.databases_changes = pg_atomic_read_u32(&Shared->databases_changes);
+	MySupervisor.settings_changes = pg_atomic_read_u32(&Shared->settings_changes);
 	MySupervisor.read_again = clock_plus_ms(now, PERIOD_MS);
 	foreach(cell, MySupervisor.databases)
 		((DatabaseEntry *) lfirst(cell))->is_wanted = false;
@@ -560,6 +560,30 @@ report_crowd(int databases, int places)
 }
 
 /*
+ * Set whether more databases need a scheduler than there are places.  If so, schedulers report from
+ * now on whether they are idle.
+ */
+static void
+set_crowded(bool crowded)
+{
+	int i;
+
+	if (Shared->crowded == crowded) /* read without the lock: only this process writes it */
+		return;
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	Shared->crowded = crowded;
+	for (i = 0; i < Shared->nschedulers; i++)
+	{
+		SharedScheduler *scheduler = &Shared->schedulers[i];
+
+		pg_atomic_write_u64(&scheduler->idle_since, 0);
+		if (scheduler->state != SCHEDULER_FREE)
+			shared_wake(scheduler->proc);
+	}
+	LWLockRelease(Shared->directory);
+}
+
+/*
  * Compute when each database without a scheduler needs one.  Without crowding all that have a table
  * and are not disabled do.
  */
@@ -591,7 +615,7 @@ compute_needs(int places, ClockNow now)
 		entry->need = entry->slot ? CLOCK_NEVER : compute_need(entry, crowded, now);
 	}
 	LWLockRelease(Shared->directory);
-	shared_crowd(crowded);
+	set_crowded(crowded);
 	report_crowd(needing + served, arbiter_places());
 }
 
@@ -793,8 +817,8 @@ supervise_databases(void)
 	MemoryContextSwitchTo(MySupervisor.context);
 	check_schedulers(now.mono);
 	if (!clock_is_before(now.mono, MySupervisor.read_again) ||
-		MySupervisor.databases_changes != shared_databases_changes() ||
-		MySupervisor.settings_changes != shared_settings_changes())
+		MySupervisor.databases_changes != pg_atomic_read_u32(&Shared->databases_changes) ||
+		MySupervisor.settings_changes != pg_atomic_read_u32(&Shared->settings_changes))
 		read_catalogs(now.mono);
 	forget_unwanted();
 	MySupervisor.next = MySupervisor.read_again;
@@ -827,7 +851,10 @@ detach_supervisor(int code pg_attribute_unused(), Datum arg pg_attribute_unused(
 	LWLockRelease(Shared->directory);
 }
 
-/* Publish what tasks have if nothing but the configuration says it. */
+/*
+ * Publish what tasks have if nothing but the configuration says it: a session that has set
+ * something else does not know.
+ */
 static void
 publish_configured(void)
 {
@@ -839,7 +866,9 @@ publish_configured(void)
 	if (settings.task_timezone)
 		strlcpy(configured.tasks, pg_get_timezone_name(settings.task_timezone),
 				sizeof(configured.tasks));
-	shared_publish_configured(&configured);
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	Shared->configured = configured;
+	LWLockRelease(Shared->directory);
 }
 
 /* Connect, and take over from a supervisor that has exited. */

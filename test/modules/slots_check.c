@@ -62,10 +62,15 @@ shared_settings_of_database(Oid database pg_attribute_unused())
 	return settings;
 }
 
-bool
-shared_database_is_held(Oid database)
+void
+shared_databases_changed(void)
 {
-	return database == DATABASE_HELD;
+}
+
+long
+clock_ms_until(MonoTime now pg_attribute_unused(), MonoTime moment pg_attribute_unused())
+{
+	return 0;
 }
 
 int
@@ -97,6 +102,9 @@ make_memory(void)
 	Shared->directory = make_lock();
 	Shared->supervisor = COMPAT_MY_PROC;
 	ConditionVariableInit(&Shared->vacated);
+	Shared->nprocs = Shared->nholds = 1;
+	Shared->holds = palloc(sizeof(Oid));
+	Shared->holds[0] = DATABASE_HELD;
 	Shared->nschedulers = Shared->nexecutors = 1;
 	Shared->schedulers = palloc0(sizeof(SharedScheduler));
 	Shared->schedulers[0].lock = make_lock();

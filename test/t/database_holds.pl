@@ -69,16 +69,11 @@ subtest 'many failed commands in subtransactions' => sub {
 
 # One session renames many databases in one transaction; another drops one.
 subtest 'many databases in one transaction' => sub {
-	sql("CREATE DATABASE many$_") for 1 .. 3;
+	sql("CREATE DATABASE lots$_") for 1 .. 3;
 	my $session = open_session($node, 'postgres');
 	$session->query('BEGIN');
-	for my $round (1 .. 6)
-	{
-		my ($from, $to) = $round % 2 ? ('many', 'lots') : ('lots', 'many');
-
-		$session->query("ALTER DATABASE $from$_ RENAME TO $to$_") for 1 .. 3;
-	}
-	is(command('DROP DATABASE one'), '', 'after 18 renames in a transaction that is open, still');
+	$session->query("ALTER DATABASE lots$_ RENAME TO many$_") for 1 .. 3;
+	is(command('DROP DATABASE one'), '', 'while that is open, still');
 	$session->query('COMMIT');
 	$session->quit;
 	wait_for_schedulers($node, qw(postgres many1 many2 many3));
