@@ -394,11 +394,11 @@ typedef struct SharedState
 	ConditionVariable waiters[SHARED_WAITERS];	/* broadcast when a task has ended; see waiters.c */
 	pg_atomic_uint32 ends[SHARED_WAITERS];		/* how many have, by condition variable */
 	SharedConfigured configured;				/* guarded by the directory lock */
-	pg_atomic_uint32 settings[SHARED_SETTINGS]; /* change counters; see shared.c */
+	pg_atomic_uint32 settings[SHARED_SETTINGS]; /* change counters; see memory.c */
 	pg_atomic_uint32 settings_changes;			/* of any of them */
 	pg_atomic_uint32 databases_changes;			/* of databases, roles and holds */
-	uint64 seed;								/* secret, never changes; see shared.c */
-	uint64 restore;								/* never changes; see shared.c */
+	uint64 seed;								/* secret, never changes; see memory.c */
+	uint64 restore;								/* never changes; see memory.c */
 	bool recovers;								/* never changes: it was started to recover */
 	pg_atomic_uint64 serving_since;				/* a TimestampTz */
 	int nprocs;									/* never changes, as what follows it */

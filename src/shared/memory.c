@@ -1,5 +1,5 @@
 /*
- * shared.c
+ * memory.c
  *		Shared memory of pg_task: its layout, and what belongs to no slot.
  *
  * Slots are in slots.c, hints in hints.c, the databases in databases.c.  None of these files reads
