@@ -35,12 +35,11 @@
 #include "shared/shared.h"
 #include "shared/waiters.h"
 #include "supervisor/supervisor.h"
-#include "task/named_table.h"
 #include "task/owner_code.h"
 #include "task/roles.h"
 #include "task/running.h"
 #include "task/statement.h"
-#include "task/watch.h"
+#include "task/table.h"
 
 PG_MODULE_MAGIC;
 
@@ -63,7 +62,7 @@ static struct
 static void
 relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
 {
-	watch_relation_invalidated(relid);
+	watch_invalidated(relid);
 	trigger_row_relation_invalidated(relid);
 }
 
@@ -89,7 +88,7 @@ catalog_invalidated(Datum arg pg_attribute_unused(), int cache, uint32 hash)
 			roles_invalidated();
 			break;
 		case NAMESPACEOID:
-			watch_schema_invalidated();
+			watch_invalidated(InvalidOid);
 			request_plan_invalidated();
 			break;
 		default:

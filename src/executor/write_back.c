@@ -32,7 +32,6 @@
 #include "task/rows.h"
 #include "task/statement.h"
 #include "task/table.h"
-#include "task/watch.h"
 
 /*
  * The description of the task table, in TopMemoryContext, or NULL.  Static, because all runs of

@@ -147,7 +147,7 @@ prepare_table(void)
 	}
 	owner = GetUserNameFromId(prepared->owner, true);
 	work_end();
-	table_keep(prepared);
+	MemoryContextSetParent(prepared->context, TopMemoryContext);
 	publish_table(prepared, owner ? owner : "");
 	if (!OidIsValid(MyScheduler->last_relid))
 		shared_wake_supervisor(); /* another scheduler may be started */

@@ -19,7 +19,7 @@
 #include "scheduler/work.h"
 #include "shared/report.h"
 #include "task/rate_table.h"
-#include "task/watch.h"
+#include "task/table.h"
 
 /* Rows of which nothing is left to remember are removed at such intervals (ms). */
 #define TIDY_MS 10000

@@ -20,8 +20,8 @@
 #include "shared/report.h"
 #include "shared/shared.h"
 #include "task/queue_table.h"
-#include "task/side_table.h"
-#include "task/watch.h"
+#include "task/relation.h"
+#include "task/table.h"
 
 /*
  * Reading a table with many rows takes at most a fifth of the time if commits ask for it, and else

@@ -31,7 +31,6 @@
 #include "compat.h"
 #include "scheduler/demand.h"
 #include "scheduler/dependents.h"
-#include "scheduler/round.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
 #include "scheduler/isolation.h"
@@ -42,6 +41,7 @@
 #include "scheduler/rate_store.h"
 #include "scheduler/refused.h"
 #include "scheduler/role_line.h"
+#include "scheduler/round.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
 #include "scheduler/unstarted.h"
@@ -56,7 +56,6 @@
 #include "task/rows.h"
 #include "task/statement.h"
 #include "task/table.h"
-#include "task/watch.h"
 
 PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 

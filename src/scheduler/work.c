@@ -31,7 +31,7 @@
 #include "task/owner.h"
 #include "task/rows.h"
 #include "task/statement.h"
-#include "task/watch.h"
+#include "task/table.h"
 
 /* Longest transaction that writes rows; its owner's triggers run in it (ms). */
 #define WRITE_MS 10000

@@ -19,7 +19,7 @@
 #include "utils/snapmgr.h"
 
 #include "session/kept_plan.h"
-#include "task/named_table.h"
+#include "task/table.h"
 
 /* Keep a plan of this statement instead of the one that is kept. */
 static void

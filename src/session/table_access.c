@@ -41,7 +41,6 @@
 
 #include "session/served.h"
 #include "session/table_access.h"
-#include "task/named_table.h"
 #include "task/owner.h"
 #include "task/owner_code.h"
 #include "task/relation.h"
@@ -152,12 +151,9 @@ decide_rights(TableAccess *access, Relation rel, AccessKind kind)
 static const char *
 find_fault(Relation rel)
 {
-	char *fault;
-
 	if (rel == NULL)
 		return "It was dropped.";
-	fault = relation_fault(rel, relation_members(rel), NIL);
-	return fault ? fault : columns_fault(rel, task_columns, TASK_COLUMNS);
+	return relation_fault(rel, relation_members(rel), NIL, task_columns, TASK_COLUMNS);
 }
 
 /*

@@ -20,86 +20,17 @@
 #include "compat.h"
 #include "task/columns.h"
 
-/* clang-format off */
-const ColumnDefinition task_columns[TASK_COLUMNS] = {
-	[COLUMN_ID] = {"id", INT8OID, COLUMN_REQUIRED | COLUMN_NOT_NULL},
-	[COLUMN_PARENT] = {"parent", INT8OID, 0},
-	[COLUMN_NEXT] = {"next", INT8OID, 0},
-	[COLUMN_DT] = {"dt", TIMESTAMPTZOID, COLUMN_REQUIRED | COLUMN_NOT_NULL},
-	[COLUMN_PLANNED] = {"planned", TIMESTAMPTZOID, 0},
-	[COLUMN_ANCHOR] = {"anchor", TIMESTAMPTZOID, 0},
-	[COLUMN_QUEUE] = {"queue", TEXTOID, COLUMN_INHERITED | COLUMN_NOT_NULL},
-	[COLUMN_MAX] = {"max", INT4OID, COLUMN_INHERITED},
-	[COLUMN_PRIORITY] = {"priority", INT4OID, COLUMN_INHERITED | COLUMN_NOT_NULL},
-	[COLUMN_ROLE] = {"role", NAMEOID, COLUMN_INHERITED | COLUMN_NOT_NULL},
-	[COLUMN_ROLE_ID] = {"role_id", INT8OID, COLUMN_INHERITED | COLUMN_NOT_NULL},
-	[COLUMN_REQUEST] = {"request", TEXTOID, COLUMN_REQUIRED | COLUMN_INHERITED | COLUMN_NOT_NULL},
-	[COLUMN_FAILED] = {"failed", INT4OID, COLUMN_NOT_NULL},
-	[COLUMN_CRASHED] = {"crashed", INT4OID, COLUMN_NOT_NULL},
-	[COLUMN_RETRY] = {"retry", INT4OID, COLUMN_INHERITED},
-	[COLUMN_DELAY] = {"delay", INTERVALOID, COLUMN_INHERITED},
-	[COLUMN_BACKOFF] = {"backoff", FLOAT4OID, COLUMN_INHERITED},
-	[COLUMN_TIMEOUT] = {"timeout", INTERVALOID, COLUMN_INHERITED},
-	[COLUMN_ACTIVE] = {"active", INTERVALOID, COLUMN_INHERITED},
-	[COLUMN_REPEAT] = {"repeat", INTERVALOID, COLUMN_INHERITED},
-	[COLUMN_DRIFT] = {"drift", BOOLOID, COLUMN_INHERITED | COLUMN_NOT_NULL},
-	[COLUMN_CRON] = {"cron", TEXTOID, COLUMN_INHERITED},
-	[COLUMN_TIMEZONE] = {"timezone", TEXTOID, COLUMN_INHERITED},
-	[COLUMN_MISSED] = {"missed", TEXTOID, COLUMN_INHERITED},
-	[COLUMN_KEEP] = {"keep", INTERVALOID, COLUMN_INHERITED},
-	[COLUMN_KEY] = {"key", TEXTOID, COLUMN_INHERITED},
-	[COLUMN_AFTER] = {"after", INT8ARRAYOID, 0},
-	[COLUMN_RULE] = {"rule", TEXTOID, 0},
-	[COLUMN_WAITS] = {"waits", INT8OID, 0},
-	[COLUMN_NOTIFY] = {"notify", TEXTOID, COLUMN_INHERITED},
-	[COLUMN_FORMAT] = {"format", TEXTOID, COLUMN_INHERITED},
-	[COLUMN_REMOTE] = {"remote", TEXTOID, COLUMN_INHERITED},
-	[COLUMN_INPUT] = {"input", JSONBOID, COLUMN_INHERITED},
-	[COLUMN_FLOW] = {"flow", TEXTOID, COLUMN_INHERITED},
-	[COLUMN_STEP] = {"step", TEXTOID, 0},
-	[COLUMN_NEEDS] = {"needs", TEXTARRAYOID, 0},
-	[COLUMN_START] = {"start", TIMESTAMPTZOID, COLUMN_EXACT},
-	[COLUMN_STOP] = {"stop", TIMESTAMPTZOID, 0},
-	[COLUMN_PID] = {"pid", INT4OID, 0},
-	[COLUMN_ATTEMPT] = {"attempt", INT4OID, COLUMN_REQUIRED | COLUMN_NOT_NULL},
-	[COLUMN_STATE] = {"state", TEXTOID, COLUMN_REQUIRED | COLUMN_NOT_NULL},
-	[COLUMN_RESPONSE] = {"response", TEXTOID, 0},
-	[COLUMN_ERROR] = {"error", TEXTOID, 0},
-	[COLUMN_SQLSTATE] = {"sqlstate", TEXTOID, 0},
-	[COLUMN_NOTICE] = {"notice", TEXTOID, 0},
-};
+#define COLUMN_DEFINITION(number, name, type, flags) {name, type, flags},
 
-const ColumnDefinition queue_columns[QUEUE_COLUMNS] = {
-	[QUEUE_QUEUE] = {"queue", TEXTOID, COLUMN_REQUIRED | COLUMN_NOT_NULL},
-	[QUEUE_PAUSED] = {"paused", BOOLOID, COLUMN_REQUIRED},
-	[QUEUE_MAX] = {"max", INT4OID, 0},
-	[QUEUE_RATE] = {"rate", INT4OID, 0},
-	[QUEUE_PER] = {"per", INTERVALOID, 0},
-	[QUEUE_UNTIL] = {"until", TIMESTAMPTZOID, 0},
-	[QUEUE_STRICT] = {"strict", BOOLOID, 0},
-	[QUEUE_FAIR] = {"fair", BOOLOID, 0},
-	[QUEUE_RETRY] = {"retry", INT4OID, 0},
-	[QUEUE_DELAY] = {"delay", INTERVALOID, 0},
-	[QUEUE_BACKOFF] = {"backoff", FLOAT4OID, 0},
-	[QUEUE_TIMEOUT] = {"timeout", INTERVALOID, 0},
-	[QUEUE_ACTIVE] = {"active", INTERVALOID, 0},
-	[QUEUE_KEEP] = {"keep", INTERVALOID, 0},
-	[QUEUE_BATCH] = {"batch", INT4OID, 0},
-	[QUEUE_COMMENT] = {"comment", TEXTOID, 0},
-};
+const ColumnDefinition task_columns[TASK_COLUMNS] = {TASK_COLUMN_LIST(COLUMN_DEFINITION)};
+
+const ColumnDefinition queue_columns[QUEUE_COLUMNS] = {QUEUE_COLUMN_LIST(COLUMN_DEFINITION)};
 
 const ColumnDefinition rate_columns[RATE_COLUMNS] = {
 	{"queue", TEXTOID, COLUMN_REQUIRED | COLUMN_NOT_NULL},
 	{"until", TIMESTAMPTZOID, COLUMN_REQUIRED | COLUMN_NOT_NULL},
 	{"image", BYTEAOID, COLUMN_REQUIRED | COLUMN_NOT_NULL},
 };
-/* clang-format on */
-
-static bool
-column_exists(Oid relid, const ColumnDefinition *column)
-{
-	return get_attnum(relid, column->name) != InvalidAttrNumber;
-}
 
 /* Does a column that has one of these types round the times that are written into it? */
 bool
@@ -131,11 +62,12 @@ column_fault(Relation rel, const ColumnDefinition *column)
 }
 
 /*
- * Why can a table not be completed so that it has these columns?  NULL: it can.  Everything that
- * reads a table checks it by this first, under the lock under which it reads.
+ * Why has a table not all of these columns, as our statements expect them; or, unless "whole", why
+ * can it not be completed so that it has?  NULL: it has.  Everything that reads a table checks it
+ * by this first, under the lock under which it reads.
  */
 char *
-columns_fault(Relation rel, const ColumnDefinition *columns, int count)
+columns_fault(Relation rel, const ColumnDefinition *columns, int count, bool whole)
 {
 	char *fault = NULL;
 	int i;
@@ -143,23 +75,11 @@ columns_fault(Relation rel, const ColumnDefinition *columns, int count)
 	for (i = 0; i < count && fault == NULL; i++)
 	{
 		fault = column_fault(rel, &columns[i]);
-		if ((columns[i].flags & COLUMN_REQUIRED) &&
-			!column_exists(RelationGetRelid(rel), &columns[i]))
+		if ((whole || (columns[i].flags & COLUMN_REQUIRED)) &&
+			get_attnum(RelationGetRelid(rel), columns[i].name) == InvalidAttrNumber)
 			fault = psprintf("It has no column \"%s\".", columns[i].name);
 	}
 	return fault;
-}
-
-/* Does the table have all these columns, as our statements expect them? */
-bool
-columns_complete(Relation rel, const ColumnDefinition *columns, int count)
-{
-	int i;
-
-	for (i = 0; i < count; i++)
-		if (!column_exists(RelationGetRelid(rel), &columns[i]))
-			return false;
-	return columns_fault(rel, columns, count) == NULL;
 }
 
 /* Does a value in a column of this name belong to one run, so that the next row starts without it?

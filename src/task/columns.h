@@ -9,77 +9,92 @@
 
 #include "utils/rel.h"
 
-/* In the order in which CREATE TABLE lists them: see pg_task_missing. */
+/* clang-format off */
+
+/*
+ * The columns of the task table: what they are called here and in SQL, their types, and
+ * COLUMN_REQUIRED and the like.  In the order in which CREATE TABLE lists them: see
+ * pg_task_missing.
+ */
+#define TASK_COLUMN_LIST(X) \
+	X(ID, "id", INT8OID, COLUMN_REQUIRED | COLUMN_NOT_NULL) \
+	X(PARENT, "parent", INT8OID, 0) \
+	X(NEXT, "next", INT8OID, 0) \
+	X(DT, "dt", TIMESTAMPTZOID, COLUMN_REQUIRED | COLUMN_NOT_NULL) \
+	X(PLANNED, "planned", TIMESTAMPTZOID, 0) \
+	X(ANCHOR, "anchor", TIMESTAMPTZOID, 0) \
+	X(QUEUE, "queue", TEXTOID, COLUMN_INHERITED | COLUMN_NOT_NULL) \
+	X(MAX, "max", INT4OID, COLUMN_INHERITED) \
+	X(PRIORITY, "priority", INT4OID, COLUMN_INHERITED | COLUMN_NOT_NULL) \
+	X(ROLE, "role", NAMEOID, COLUMN_INHERITED | COLUMN_NOT_NULL) \
+	X(ROLE_ID, "role_id", INT8OID, COLUMN_INHERITED | COLUMN_NOT_NULL) \
+	X(REQUEST, "request", TEXTOID, COLUMN_REQUIRED | COLUMN_INHERITED | COLUMN_NOT_NULL) \
+	X(FAILED, "failed", INT4OID, COLUMN_NOT_NULL) \
+	X(CRASHED, "crashed", INT4OID, COLUMN_NOT_NULL) \
+	X(RETRY, "retry", INT4OID, COLUMN_INHERITED) \
+	X(DELAY, "delay", INTERVALOID, COLUMN_INHERITED) \
+	X(BACKOFF, "backoff", FLOAT4OID, COLUMN_INHERITED) \
+	X(TIMEOUT, "timeout", INTERVALOID, COLUMN_INHERITED) \
+	X(ACTIVE, "active", INTERVALOID, COLUMN_INHERITED) \
+	X(REPEAT, "repeat", INTERVALOID, COLUMN_INHERITED) \
+	X(DRIFT, "drift", BOOLOID, COLUMN_INHERITED | COLUMN_NOT_NULL) \
+	X(CRON, "cron", TEXTOID, COLUMN_INHERITED) \
+	X(TIMEZONE, "timezone", TEXTOID, COLUMN_INHERITED) \
+	X(MISSED, "missed", TEXTOID, COLUMN_INHERITED) \
+	X(KEEP, "keep", INTERVALOID, COLUMN_INHERITED) \
+	X(KEY, "key", TEXTOID, COLUMN_INHERITED) \
+	X(AFTER, "after", INT8ARRAYOID, 0) \
+	X(RULE, "rule", TEXTOID, 0) \
+	X(WAITS, "waits", INT8OID, 0) \
+	X(NOTIFY, "notify", TEXTOID, COLUMN_INHERITED) \
+	X(FORMAT, "format", TEXTOID, COLUMN_INHERITED) \
+	X(REMOTE, "remote", TEXTOID, COLUMN_INHERITED) \
+	X(INPUT, "input", JSONBOID, COLUMN_INHERITED) \
+	X(FLOW, "flow", TEXTOID, COLUMN_INHERITED) \
+	X(STEP, "step", TEXTOID, 0) \
+	X(NEEDS, "needs", TEXTARRAYOID, 0) \
+	X(START, "start", TIMESTAMPTZOID, COLUMN_EXACT) \
+	X(STOP, "stop", TIMESTAMPTZOID, 0) \
+	X(PID, "pid", INT4OID, 0) \
+	X(ATTEMPT, "attempt", INT4OID, COLUMN_REQUIRED | COLUMN_NOT_NULL) \
+	X(STATE, "state", TEXTOID, COLUMN_REQUIRED | COLUMN_NOT_NULL) \
+	X(RESPONSE, "response", TEXTOID, 0) \
+	X(ERROR, "error", TEXTOID, 0) \
+	X(SQLSTATE, "sqlstate", TEXTOID, 0) \
+	X(NOTICE, "notice", TEXTOID, 0)
+
+/* The same of the queue table. */
+#define QUEUE_COLUMN_LIST(X) \
+	X(QUEUE, "queue", TEXTOID, COLUMN_REQUIRED | COLUMN_NOT_NULL) \
+	X(PAUSED, "paused", BOOLOID, COLUMN_REQUIRED) \
+	X(MAX, "max", INT4OID, 0) \
+	X(RATE, "rate", INT4OID, 0) \
+	X(PER, "per", INTERVALOID, 0) \
+	X(UNTIL, "until", TIMESTAMPTZOID, 0) \
+	X(STRICT, "strict", BOOLOID, 0) \
+	X(FAIR, "fair", BOOLOID, 0) \
+	X(RETRY, "retry", INT4OID, 0) \
+	X(DELAY, "delay", INTERVALOID, 0) \
+	X(BACKOFF, "backoff", FLOAT4OID, 0) \
+	X(TIMEOUT, "timeout", INTERVALOID, 0) \
+	X(ACTIVE, "active", INTERVALOID, 0) \
+	X(KEEP, "keep", INTERVALOID, 0) \
+	X(BATCH, "batch", INT4OID, 0) \
+	X(COMMENT, "comment", TEXTOID, 0)
+
+/* clang-format on */
+
+#define TASK_COLUMN_NUMBER(number, name, type, flags) COLUMN_##number,
+#define QUEUE_COLUMN_NUMBER(number, name, type, flags) QUEUE_##number,
+
 typedef enum TaskColumn
 {
-	COLUMN_ID,
-	COLUMN_PARENT,
-	COLUMN_NEXT,
-	COLUMN_DT,
-	COLUMN_PLANNED,
-	COLUMN_ANCHOR,
-	COLUMN_QUEUE,
-	COLUMN_MAX,
-	COLUMN_PRIORITY,
-	COLUMN_ROLE,
-	COLUMN_ROLE_ID,
-	COLUMN_REQUEST,
-	COLUMN_FAILED,
-	COLUMN_CRASHED,
-	COLUMN_RETRY,
-	COLUMN_DELAY,
-	COLUMN_BACKOFF,
-	COLUMN_TIMEOUT,
-	COLUMN_ACTIVE,
-	COLUMN_REPEAT,
-	COLUMN_DRIFT,
-	COLUMN_CRON,
-	COLUMN_TIMEZONE,
-	COLUMN_MISSED,
-	COLUMN_KEEP,
-	COLUMN_KEY,
-	COLUMN_AFTER,
-	COLUMN_RULE,
-	COLUMN_WAITS,
-	COLUMN_NOTIFY,
-	COLUMN_FORMAT,
-	COLUMN_REMOTE,
-	COLUMN_INPUT,
-	COLUMN_FLOW,
-	COLUMN_STEP,
-	COLUMN_NEEDS,
-	COLUMN_START,
-	COLUMN_STOP,
-	COLUMN_PID,
-	COLUMN_ATTEMPT,
-	COLUMN_STATE,
-	COLUMN_RESPONSE,
-	COLUMN_ERROR,
-	COLUMN_SQLSTATE,
-	COLUMN_NOTICE,
-	TASK_COLUMNS
+	TASK_COLUMN_LIST(TASK_COLUMN_NUMBER) TASK_COLUMNS
 } TaskColumn;
 
-/* The columns of the queue table. */
 typedef enum QueueColumn
 {
-	QUEUE_QUEUE,
-	QUEUE_PAUSED,
-	QUEUE_MAX,
-	QUEUE_RATE,
-	QUEUE_PER,
-	QUEUE_UNTIL,
-	QUEUE_STRICT,
-	QUEUE_FAIR,
-	QUEUE_RETRY,
-	QUEUE_DELAY,
-	QUEUE_BACKOFF,
-	QUEUE_TIMEOUT,
-	QUEUE_ACTIVE,
-	QUEUE_KEEP,
-	QUEUE_BATCH,
-	QUEUE_COMMENT,
-	QUEUE_COLUMNS
+	QUEUE_COLUMN_LIST(QUEUE_COLUMN_NUMBER) QUEUE_COLUMNS
 } QueueColumn;
 
 #define RATE_COLUMNS 3
@@ -108,8 +123,7 @@ extern const ColumnDefinition queue_columns[QUEUE_COLUMNS];
 extern const ColumnDefinition rate_columns[RATE_COLUMNS];
 
 extern bool column_rounds(Form_pg_attribute attribute);
-extern char *columns_fault(Relation rel, const ColumnDefinition *columns, int count);
-extern bool columns_complete(Relation rel, const ColumnDefinition *columns, int count);
+extern char *columns_fault(Relation rel, const ColumnDefinition *columns, int count, bool whole);
 extern char *columns_inherited(Relation rel);
 
 #endif /* PG_TASK_COLUMNS_H */

@@ -33,7 +33,6 @@
 #include "task/home.h"
 #include "task/owner.h"
 #include "task/relation.h"
-#include "task/side_table.h"
 #include "task/subtransaction.h"
 
 /* The version of the extension that has the functions of this library. */
@@ -330,10 +329,9 @@ claim_table(Oid relid, Oid caller)
 {
 	Relation rel = relation_open(relid, AccessShareLock);
 	Oid owner = rel->rd_rel->relowner;
-	char *fault = relation_fault(rel, relation_members(rel), relation_parents(relid));
+	char *fault = relation_fault(rel, relation_members(rel), relation_parents(relid), task_columns,
+								 TASK_COLUMNS);
 
-	if (fault == NULL)
-		fault = columns_fault(rel, task_columns, TASK_COLUMNS);
 	if (fault)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
@@ -376,7 +374,12 @@ complete_side(SideKind kind, Oid task, Oid owner)
 	making.relid = get_relname_relid(making.relname, making.schema);
 	exists = OidIsValid(making.relid);
 	if (exists)
-		side_table_close(side_table_open(kind, task, owner, false, &fault));
+	{
+		Relation rel = side_table_open(kind, task, owner, false, &fault);
+
+		if (rel)
+			relation_close(rel, NoLock);
+	}
 	else if (!compat_may_create_in(making.schema, owner))
 		fault = "The owner of the task table may not create it.";
 	if (fault)

@@ -8,7 +8,7 @@
 #include "postgres.h"
 
 #include "settings.h"
-#include "task/side_table.h"
+#include "task/relation.h"
 
 /* What was found, or made. */
 typedef struct Created

@@ -42,8 +42,8 @@
 #include "storage/procarray.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/fmgrprotos.h"
 #include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -57,7 +57,7 @@
 #include "task/direct.h"
 #include "task/outcome.h"
 #include "task/owner.h"
-#include "task/watch.h"
+#include "task/table.h"
 
 /* The columns that are written, at the claim or at the end. */
 static const TaskColumn written[] = {COLUMN_NEXT,	  COLUMN_START, COLUMN_STOP,	 COLUMN_PID,
@@ -74,13 +74,13 @@ typedef struct DirectIndex
 } DirectIndex;
 
 /*
- * What is kept of one table, until a change of it is reported (watch.c) or the process ends.
+ * What is kept of one table, until a change of it is reported (table.c) or the process ends.
  * Static, because all transactions of the process use it.
  */
 static struct
 {
 	Oid relid;		/* InvalidOid: nothing is known */
-	uint32 changes; /* as watch.c counted them when this was described */
+	uint32 changes; /* as watch_changes counted them when this was described */
 	bool plain;		/* rows can be written; otherwise the rest is not set */
 	MemoryContext context;
 	EState *estate;
@@ -332,8 +332,8 @@ describe_table(Relation rel)
 	for (i = 0; i < TASK_COLUMNS; i++)
 		direct.numbers[i] = get_attnum(RelationGetRelid(rel), task_columns[i].name);
 	direct.estate = CreateExecutorState();
-	direct.plain =
-		columns_complete(rel, task_columns, TASK_COLUMNS) && is_plain(rel) && keep_indexes(rel);
+	direct.plain = columns_fault(rel, task_columns, TASK_COLUMNS, true) == NULL && is_plain(rel) &&
+				   keep_indexes(rel);
 	direct.inserts = direct.plain && keep_defaults(rel);
 	direct.relid = RelationGetRelid(rel);
 	MemoryContextSwitchTo(old);

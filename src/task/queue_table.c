@@ -9,6 +9,7 @@
 
 #include <math.h>
 
+#include "access/relation.h"
 #include "catalog/pg_collation.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
@@ -18,12 +19,12 @@
 
 #include "settings.h"
 #include "task/columns.h"
-#include "task/named_table.h"
 #include "task/owner.h"
 #include "task/owner_code.h"
 #include "task/queue_table.h"
-#include "task/side_table.h"
+#include "task/relation.h"
 #include "task/statement.h"
+#include "task/table.h"
 
 /* The longest time that is counted (us): what is longer means for ever. */
 #define FOR_EVER_US (100 * 365.25 * USECS_PER_DAY)
@@ -268,6 +269,6 @@ queue_rule_find(Oid task, Oid owner, const char *queue, QueueRule *rule)
 	if (found)
 		rule->queue = MemoryContextStrdup(caller, rule->queue);
 	SPI_finish();
-	side_table_close(rel);
+	relation_close(rel, NoLock);
 	return found;
 }

@@ -22,7 +22,7 @@
 #include "utils/snapmgr.h"
 
 #include "task/rate_table.h"
-#include "task/side_table.h"
+#include "task/relation.h"
 #include "task/statement.h"
 
 /* clang-format off */
@@ -212,6 +212,6 @@ rate_row_find(Oid relid, Oid owner, const char *queue, ClockNow now, RateRow *ro
 	memset(row, 0, sizeof(RateRow));
 	row->queue = queue;
 	found = find_row(rel, queue, now, row);
-	side_table_close(rel);
+	relation_close(rel, NoLock);
 	return found;
 }

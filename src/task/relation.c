@@ -1,6 +1,8 @@
 /*
  * relation.c
- *		Checks what kind of relation the task table is, and which relations belong to it.
+ *		Checks what kind of relation the task table is, and which relations belong to it; and the
+ *		tables beside it, the queue table and the rate table, which have its schema, its owner, and
+ *		its name with a suffix.
  *
  * The owner of the table decides who may put rows and triggers into it.  The owner of a partition
  * can bypass all checks of the root, and the owner of an inheritance parent can change the rows of
@@ -12,17 +14,20 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "access/table.h"
-#include "access/xact.h"
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_type.h"
+#include "commands/defrem.h"
+#include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
+#include "task/columns.h"
 #include "task/relation.h"
 
 /*
@@ -156,11 +161,12 @@ kind_fault(Form_pg_class class)
 }
 
 /*
- * Why can this relation, with these partitions and parents, not be served as a task table?  NULL:
- * it can, if it has the columns.
+ * Why can this relation, with these partitions and parents, not be served as a table that is to
+ * have these columns?  NULL: it can, once it has all of them.
  */
 char *
-relation_fault(Relation rel, List *members, List *parents)
+relation_fault(Relation rel, List *members, List *parents, const ColumnDefinition *columns,
+			   int count)
 {
 	char *fault = kind_fault(rel->rd_rel);
 	Oid owner = rel->rd_rel->relowner;
@@ -185,27 +191,108 @@ relation_fault(Relation rel, List *members, List *parents)
 	managed = find_managed(lcons_oid(RelationGetRelid(rel), list_copy(members)));
 	if (OidIsValid(managed))
 		return psprintf("Citus manages \"%s\": it is in pg_dist_partition.", get_rel_name(managed));
-	return NULL;
+	return columns_fault(rel, columns, count, false);
+}
+
+/* ---- the tables beside it ---- */
+
+static const struct
+{
+	const char *suffix;
+	const ColumnDefinition *columns; /* of which the first is unique */
+	int count;
+} sides[] = {
+	[SIDE_QUEUE] = {"queue", queue_columns, QUEUE_COLUMNS},
+	[SIDE_RATE] = {"rate", rate_columns, RATE_COLUMNS},
+};
+
+/* Return the name of the table beside a task table, without its schema. */
+char *
+side_table_name(SideKind kind, Oid task)
+{
+	return makeObjectName(get_rel_name(task), NULL, sides[kind].suffix);
+}
+
+/* Return what has that name, whatever it is; InvalidOid: nothing. */
+Oid
+side_table_find(SideKind kind, Oid task)
+{
+	return get_relname_relid(side_table_name(kind, task), get_rel_namespace(task));
+}
+
+/* Is there a unique index on this column alone?  ON CONFLICT needs one. */
+static bool
+has_unique_index(Relation rel, AttrNumber column)
+{
+	ListCell *cell;
+	bool found = false;
+
+	foreach(cell, RelationGetIndexList(rel))
+	{
+		Relation index = index_open(lfirst_oid(cell), AccessShareLock);
+
+		found |= index->rd_index->indisunique && index->rd_index->indimmediate &&
+				 index->rd_index->indisvalid && index->rd_index->indnkeyatts == 1 &&
+				 index->rd_index->indkey.values[0] == column &&
+				 RelationGetIndexPredicate(index) == NIL;
+		index_close(index, NoLock);
+	}
+	return found;
+}
+
+/* Why can this relation not be the table?  NULL: it can, once it has all of its columns. */
+static const char *
+side_fault(SideKind kind, Relation rel, Oid task)
+{
+	Oid relid = RelationGetRelid(rel);
+	const char *column = sides[kind].columns[0].name;
+	char *fault;
+
+	if (relid == task)
+		return "It is the task table: its name is too long.";
+	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE ||
+		rel->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED)
+		return "It is not a plain table.";
+	fault =
+		relation_fault(rel, NIL, relation_parents(relid), sides[kind].columns, sides[kind].count);
+	if (fault == NULL && !has_unique_index(rel, get_attnum(relid, column)))
+		fault = psprintf("Its column \"%s\" is not unique.", column);
+	return fault;
 }
 
 /*
- * Has this transaction changed the relation's row in pg_class, or one of its columns: created the
- * relation, changed or dropped a column, changed the owner, or the like?
+ * Open the table beside a task table of this owner, and lock it as SELECT does.  NULL if it cannot
+ * be used: *fault says why.  A relation of another owner is not even locked: he may keep it locked.
+ * Unless "wait", one that is locked is an error.  Executes no code of anybody.  The caller closes
+ * it and leaves it locked.
  */
-bool
-relation_changed_here(Oid relid)
+Relation
+side_table_open(SideKind kind, Oid task, Oid owner, bool wait, const char **fault)
 {
-	HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	bool here = false;
-	int i;
+	Oid relid = side_table_find(kind, task);
+	Relation rel;
 
-	for (i = 1; HeapTupleIsValid(tuple) && !here; i++)
+	*fault = NULL;
+	if (!OidIsValid(relid) || !relation_is_owned_by(relid, owner))
 	{
-		here = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
-		ReleaseSysCache(tuple);
-		tuple = SearchSysCache2(ATTNUM, ObjectIdGetDatum(relid), Int16GetDatum(i));
+		*fault =
+			OidIsValid(relid) ? "It has another owner than the task table." : "It does not exist.";
+		return NULL;
 	}
-	if (HeapTupleIsValid(tuple))
-		ReleaseSysCache(tuple);
-	return here;
+	if (wait)
+		LockRelationOid(relid, AccessShareLock);
+	else if (!ConditionalLockRelationOid(relid, AccessShareLock))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("could not read the %s table, because it is locked", sides[kind].suffix)));
+	rel = try_relation_open(relid, NoLock);
+	/* with the lock it keeps its name and its owner */
+	if (rel == NULL || rel->rd_rel->relowner != owner || side_table_find(kind, task) != relid)
+		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED),
+						errmsg("the %s table has changed", sides[kind].suffix)));
+	*fault = side_fault(kind, rel, task);
+	if (*fault == NULL)
+		return rel;
+	relation_close(rel, NoLock);
+	return NULL;
 }

@@ -27,10 +27,9 @@
 #include "utils/snapmgr.h"
 
 #include "compat.h"
-#include "task/named_table.h"
 #include "task/owner.h"
 #include "task/statement.h"
-#include "task/watch.h"
+#include "task/table.h"
 
 /* A prepared statement.  In TopMemoryContext. */
 typedef struct SavedPlan

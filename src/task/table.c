@@ -1,24 +1,35 @@
 /*
  * table.c
- *		Finds and describes the task table.  The scheduler has it made and completed before
- *		(create.c), and finds the tables beside it.
+ *		Finds, describes and locks the task table, watches it for changes of its definition, and
+ *		checks that the names in our statements mean it.  The scheduler has it made and completed
+ *		before (create.c), and finds the tables beside it.
+ *
+ * The server reports changes by invalidation messages.  A process receives them when it takes a
+ * lock on a relation: the caller locks the table first (table_lock), then asks.
  *
  * This file claims nothing and runs no request.
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/relation.h"
+#include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "nodes/nodeFuncs.h"
+#include "nodes/parsenodes.h"
+#include "parser/analyze.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
+#include "compat.h"
 #include "settings.h"
 #include "task/columns.h"
 #include "task/create.h"
@@ -27,7 +38,199 @@
 #include "task/owner_code.h"
 #include "task/relation.h"
 #include "task/table.h"
-#include "task/watch.h"
+
+/*
+ * What this process watches: one table.  Static, because callbacks (pg_task.c) write it.
+ */
+static struct
+{
+	Oid relid;
+	List *relatives; /* oids of partitions, of parents, of the tables beside it */
+	bool changed;	 /* any of them may have changed since the watch began */
+	uint32 changes;	 /* how often that was reported, since this process began */
+} watch;
+
+/* Hooks take no argument: what they check is here. */
+static NamedTable expected;
+static post_parse_analyze_hook_type next_analyze;
+
+/* ---- the watch ---- */
+
+/*
+ * A relation has changed.  InvalidOid stands for all relations, and for a schema, which may have
+ * been renamed: that does not invalidate the relations in it.
+ */
+void
+watch_invalidated(Oid relid)
+{
+	if (relid == watch.relid || relid == InvalidOid || list_member_oid(watch.relatives, relid))
+	{
+		watch.changed = true;
+		watch.changes++;
+	}
+}
+
+/*
+ * Watch a table, and no longer the table before: from now on watch_changed returns whether it may
+ * have changed.  The caller holds a lock on the table, and reads the catalogs after this, so a
+ * change that it does not see is reported.
+ */
+static void
+begin_watch(Oid relid)
+{
+	Assert(compat_relation_locked(relid));
+	watch.relid = relid;
+	list_free(watch.relatives);
+	watch.relatives = NIL;
+	watch.changed = false;
+}
+
+/* Watch a table as well that belongs to the watched one; InvalidOid: none. */
+static void
+watch_relative(Oid relid)
+{
+	MemoryContext caller = MemoryContextSwitchTo(TopMemoryContext);
+
+	if (OidIsValid(relid))
+		watch.relatives = list_append_unique_oid(watch.relatives, relid);
+	MemoryContextSwitchTo(caller);
+}
+
+/* May the watched table have changed, or one that belongs to it, since the watch began? */
+bool
+watch_changed(void)
+{
+	return watch.changed;
+}
+
+/*
+ * A counter of the changes that were reported to this process.  It also tells of those between the
+ * last call of watch_changed and the next begin_watch.
+ */
+uint32
+watch_changes(void)
+{
+	return watch.changes;
+}
+
+/*
+ * Has this transaction changed the relation's row in pg_class, or one of its columns: created the
+ * relation, changed or dropped a column, changed the owner, or the like?
+ */
+static bool
+relation_changed_here(Oid relid)
+{
+	HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	bool here = false;
+	int i;
+
+	for (i = 1; HeapTupleIsValid(tuple) && !here; i++)
+	{
+		here = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+		ReleaseSysCache(tuple);
+		tuple = SearchSysCache2(ATTNUM, ObjectIdGetDatum(relid), Int16GetDatum(i));
+	}
+	if (HeapTupleIsValid(tuple))
+		ReleaseSysCache(tuple);
+	return here;
+}
+
+/*
+ * Has this transaction changed the watched table, or one that belongs to it?  Called when the
+ * table cannot be served any more.
+ */
+bool
+watch_changed_here(void)
+{
+	ListCell *cell;
+
+	foreach(cell, watch.relatives)
+		if (relation_changed_here(lfirst_oid(cell)))
+			return true;
+	return relation_changed_here(watch.relid);
+}
+
+/*
+ * May a statement on the watched table use this relation?  Not if it is a partition that was
+ * attached after the watch began.
+ */
+bool
+watch_covers(Oid relid)
+{
+	return relid == watch.relid || list_member_oid(watch.relatives, relid) ||
+		   relation_root(relid) != watch.relid;
+}
+
+/* ---- the names in our statements ---- */
+
+/*
+ * Raise an error if a query of ours uses another table that is not the server's own.
+ *
+ * The query contains the name of a table that we have locked and checked.  The lock keeps its name,
+ * but not that of its schema, and the server resolves names when it parses a statement and again
+ * whenever it makes a new plan.  If another relation has the name by then, the statement must not
+ * run: it may be a view of an owner, who can rename schemas, in the place of his table.
+ */
+static bool
+check_tables(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, RangeTblEntry))
+	{
+		RangeTblEntry *entry = (RangeTblEntry *) node;
+
+		if (entry->rtekind == RTE_RELATION && entry->relid != expected.relid &&
+			entry->relid >= FirstNormalObjectId)
+			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
+		return false;
+	}
+	if (IsA(node, Query))
+		return query_tree_walker((Query *) node, COMPAT_WALKER(check_tables), context,
+								 QTW_EXAMINE_RTES_BEFORE);
+	return expression_tree_walker(node, COMPAT_WALKER(check_tables), context);
+}
+
+/* post_parse_analyze hook. */
+static void
+check_analyzed_statement(ParseState *pstate, Query *query, COMPAT_JUMBLE_STATE *jumble)
+{
+	if (expected.text && strcmp(pstate->p_sourcetext, expected.text) == 0)
+		(void) check_tables((Node *) query, NULL);
+	if (next_analyze)
+		next_analyze(pstate, query, jumble);
+}
+
+/* Called once, before any process starts. */
+void
+named_table_define(void)
+{
+	Assert(post_parse_analyze_hook != check_analyzed_statement);
+	next_analyze = post_parse_analyze_hook;
+	post_parse_analyze_hook = check_analyzed_statement;
+}
+
+/*
+ * The caller executes this statement, which may use no table but this one, and calls
+ * named_table_restore with the result, also after an error.
+ */
+NamedTable
+named_table_expect(const char *text, Oid relid)
+{
+	NamedTable outer = expected;
+
+	expected.text = text;
+	expected.relid = relid;
+	return outer;
+}
+
+void
+named_table_restore(NamedTable outer)
+{
+	expected = outer;
+}
+
+/* ---- its description ---- */
 
 /* The name of the table for SQL: quoted, with the schema. */
 static char *
@@ -35,18 +238,6 @@ qualified_name(Oid relid)
 {
 	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
 									  get_rel_name(relid));
-}
-
-/* Copy a list of oids into a memory context. */
-static Oid *
-copy_oids(const List *list, MemoryContext context)
-{
-	Oid *oids = MemoryContextAlloc(context, Max(list_length(list), 1) * sizeof(Oid));
-	ListCell *cell;
-
-	foreach(cell, list)
-		oids[foreach_current_index(cell)] = lfirst_oid(cell);
-	return oids;
 }
 
 /* Find an object of a table or of its partitions, which are locked, with code of the owner's. */
@@ -63,44 +254,32 @@ find_code(Oid relid, const List *members)
 }
 
 /*
- * The same for the tables beside the task table of this owner, as far as they exist.  One that is
- * locked is left out: the scheduler, which runs no code of tenants, writes it, or a session that
- * looks for itself (removal.c).
- */
-static char *
-find_side_code(Oid relid, Oid owner)
-{
-	char *code = NULL;
-	SideKind kind;
-
-	for (kind = 0; kind < SIDE_TABLES && code == NULL; kind++)
-	{
-		Oid side = side_table_find(kind, relid);
-
-		if (!OidIsValid(side) || !relation_is_owned_by(side, owner) ||
-			!ConditionalLockRelationOid(side, AccessShareLock))
-			continue;
-		if (relation_is_owned_by(side, owner))
-			code = owner_code_find(side, true);
-	}
-	return code;
-}
-
-/*
  * For a user's session: find an object of a task table, or of a table beside it, with code of the
  * owner's.  Executes none of it.
+ *
+ * A table beside it that is locked is left out: the scheduler, which runs no code of tenants,
+ * writes it, or a session that looks for itself (removal.c).
  */
 char *
 table_find_code(Oid relid, Oid owner)
 {
 	Relation rel = try_relation_open(relid, AccessShareLock);
 	char *code;
+	SideKind kind;
 
 	if (rel == NULL)
 		return NULL;
 	code = find_code(relid, relation_members(rel));
 	relation_close(rel, NoLock);
-	return code ? code : find_side_code(relid, owner);
+	for (kind = 0; kind < SIDE_TABLES && code == NULL; kind++)
+	{
+		Oid side = side_table_find(kind, relid);
+
+		if (OidIsValid(side) && relation_is_owned_by(side, owner) &&
+			ConditionalLockRelationOid(side, AccessShareLock) && relation_is_owned_by(side, owner))
+			code = owner_code_find(side, true);
+	}
+	return code;
 }
 
 /*
@@ -124,12 +303,12 @@ table_find(Oid relid, MemoryContext parent)
 	if (rel == NULL)
 		return NULL;
 	context = AllocSetContextCreate(CurrentMemoryContext, "pg_task table", ALLOCSET_SMALL_SIZES);
-	watch_begin(relid);
+	begin_watch(relid);
 	members = relation_members(rel);
 	parents = relation_parents(relid);
 	foreach(cell, list_concat_copy(members, parents))
-		watch_also(lfirst_oid(cell));
-	table = MemoryContextAlloc(context, sizeof(TaskTable));
+		watch_relative(lfirst_oid(cell));
+	table = MemoryContextAllocZero(context, sizeof(TaskTable));
 	table->context = context;
 	table->relid = relid;
 	table->owner = rel->rd_rel->relowner;
@@ -138,26 +317,17 @@ table_find(Oid relid, MemoryContext parent)
 	table->rows = MemoryContextStrdup(
 		context, psprintf("%s%s", table->partitioned ? "" : "ONLY ", table->name));
 	table->inherited = MemoryContextStrdup(context, columns_inherited(rel));
-	table->members = copy_oids(members, context);
-	table->nmembers = list_length(members);
-	table->whole = relation_fault(rel, members, parents) == NULL &&
-				   columns_complete(rel, task_columns, TASK_COLUMNS);
+	table->members = MemoryContextAlloc(context, (list_length(members) + 1) * sizeof(Oid));
+	foreach(cell, members)
+		table->members[table->nmembers++] = lfirst_oid(cell);
+	table->whole = relation_fault(rel, members, parents, task_columns, TASK_COLUMNS) == NULL &&
+				   columns_fault(rel, task_columns, TASK_COLUMNS, true) == NULL;
 	table->code = find_code(relid, members);
 	if (table->code)
 		table->code = MemoryContextStrdup(context, table->code);
-	table->created = table->away = false;
-	memset(table->side, 0, sizeof(table->side));
-	memset(table->side_fault, 0, sizeof(table->side_fault));
 	relation_close(rel, AccessShareLock);
 	MemoryContextSetParent(context, parent);
 	return table;
-}
-
-/* Keep the description until table_free, or for the life of the process. */
-void
-table_keep(TaskTable *table)
-{
-	MemoryContextSetParent(table->context, TopMemoryContext);
 }
 
 /* Free the description; NULL is allowed. */
@@ -194,7 +364,7 @@ find_side(SideKind kind, TaskTable *task, const char **fault)
 	TaskTable *table;
 	Relation rel;
 
-	watch_also(side_table_find(kind, task->relid));
+	watch_relative(side_table_find(kind, task->relid));
 	rel = side_table_open(kind, task->relid, task->owner, false, fault);
 	if (rel == NULL)
 		return NULL;

@@ -1,6 +1,6 @@
 /*
  * table.h
- *		The task table of a database.
+ *		The task table of a database, and the watch for changes of its definition.
  */
 #ifndef PG_TASK_TABLE_H
 #define PG_TASK_TABLE_H
@@ -11,7 +11,6 @@
 
 #include "settings.h"
 #include "task/relation.h"
-#include "task/side_table.h"
 
 /* The description of a task table. */
 typedef struct TaskTable
@@ -36,9 +35,25 @@ typedef struct TaskTable
 
 extern TaskTable *table_prepare(const Location *where, Oid user, MemoryContext context);
 extern TaskTable *table_find(Oid relid, MemoryContext context);
-extern void table_keep(TaskTable *table);
 extern void table_free(TaskTable *table);
 extern void table_lock(const TaskTable *table, LOCKMODE mode);
 extern char *table_find_code(Oid relid, Oid owner);
+
+/* A statement that is being executed, and the only table that it may name. */
+typedef struct NamedTable
+{
+	const char *text; /* NULL: there is none */
+	Oid relid;
+} NamedTable;
+
+extern void named_table_define(void);
+extern NamedTable named_table_expect(const char *text, Oid relid);
+extern void named_table_restore(NamedTable outer);
+
+extern bool watch_changed(void);
+extern uint32 watch_changes(void);
+extern bool watch_changed_here(void);
+extern bool watch_covers(Oid relid);
+extern void watch_invalidated(Oid relid); /* for pg_task.c */
 
 #endif /* PG_TASK_TABLE_H */
