@@ -264,7 +264,7 @@ begin_walk(void)
 	uint32 settings = pg_atomic_read_u32(&Shared->settings_changes);
 
 	if (walk.settings != settings)
-		walk.setting = roles_shortest_keep();
+		walk.setting = roles_shortest_keep(MyScheduler->table);
 	walk.settings = settings;
 	walk.walking = shortest_keep() >= 0;
 	walk.page = walk.row = 0;

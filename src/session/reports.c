@@ -211,5 +211,5 @@ pg_task_returns_json(PG_FUNCTION_ARGS)
 {
 	Oid role = roles_bound(NameStr(*PG_GETARG_NAME(0)), PG_GETARG_INT64(1));
 
-	PG_RETURN_BOOL(roles_format_in_session(role) == RESULT_JSON);
+	PG_RETURN_BOOL(roles_settings(role).format == RESULT_JSON);
 }

@@ -116,7 +116,14 @@ times_of_row(const TriggerRow *row, Oid role, TimestampTz after, TimestampTz *ne
 		return true;
 	}
 	value = trigger_value(row, COLUMN_TIMEZONE, &isnull);
-	zone = isnull ? roles_timezone_in_session(role) : find_zone(TextDatumGetCString(value));
+	if (isnull)
+	{
+		SettingsTask settings = roles_settings(role);
+
+		zone = settings.task_timezone ? settings.task_timezone : settings.timezone;
+	}
+	else
+		zone = find_zone(TextDatumGetCString(value));
 	return schedule_next_cron(&cron, after, zone, next);
 }
 

@@ -297,8 +297,8 @@ pg_task_facts(PG_FUNCTION_ARGS)
 						errmsg("pg_task_facts can only be called by pg_task_why")));
 	/* rules and locks as they are now: the caller's snapshot may be old */
 	PushActiveSnapshot(GetLatestSnapshot());
-	task.role = roles_check_in_session(task.access->owner, NameStr(*PG_GETARG_NAME(ROW_ROLE)),
-									   PG_GETARG_INT64(ROW_ROLE_ID));
+	task.role = roles_check(task.access->owner, NameStr(*PG_GETARG_NAME(ROW_ROLE)),
+							PG_GETARG_INT64(ROW_ROLE_ID));
 	subject.role = task.role.oid;
 	subject.run.id = PG_GETARG_INT64(ROW_ID);
 	subject.run.attempt = PG_GETARG_INT32(ROW_ATTEMPT);

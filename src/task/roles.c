@@ -33,6 +33,7 @@
 #include "settings.h"
 #include "shared/shared.h"
 #include "task/roles.h"
+#include "task/statement.h"
 
 /* Roles whose settings are remembered; all are forgotten when there is one more. */
 #define ROLES_MAX 50000
@@ -51,14 +52,12 @@ typedef struct RoleEntry
  */
 static struct
 {
+	bool defined;
 	SettingsTask configured; /* the values of the configuration, as of roles_define */
 	HTAB *settings;			 /* of RoleEntry, by the oid of the role; NULL: none yet */
 
 	/* callbacks clear what follows: consecutive rows often have the same role */
-	uint32 changes;	  /* how often they were called: what was read meanwhile is not kept */
-	bool bound_valid; /* the last result of roles_bind */
-	NameData bound_name;
-	int64 bound_id;
+	uint32 changes; /* how often they were called: what was read meanwhile is not kept */
 	bool startable; /* the last role for which roles_startable returned true */
 	Oid startable_owner;
 	int64 startable_id;
@@ -111,17 +110,6 @@ take_keep(const char *entry, SettingsTask *values)
 			 &values->keep_failed);
 }
 
-/* Part the settings of a role or database: each is a text "name=value". */
-static int
-part_settings(Datum config, Datum **entries)
-{
-	int count;
-
-	deconstruct_array(DatumGetArrayTypeP(config), TEXTOID, -1, false, TYPALIGN_INT, entries, NULL,
-					  &count);
-	return count;
-}
-
 /* Read the settings that matter to tasks from an array of "name=value". */
 static void
 take_settings(Datum config, SettingsTask *values)
@@ -132,9 +120,11 @@ take_settings(Datum config, SettingsTask *values)
 	static const char format[] = "pg_task.format=";
 	static const char task_zone[] = "pg_task.timezone=";
 	Datum *elements;
-	int count = part_settings(config, &elements);
+	int count;
 	int i;
 
+	deconstruct_array(DatumGetArrayTypeP(config), TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL,
+					  &count);
 	for (i = 0; i < count; i++)
 	{
 		char *entry = TextDatumGetCString(elements[i]);
@@ -200,50 +190,35 @@ read_role_settings(Oid role, SettingsTask *values)
 	read_settings(MyDatabaseId, role, values);
 }
 
-/*
- * The time zone of the repeats of a role's tasks, for a user's session.  What the session has set
- * itself, or its client, does not count, so the configuration is what the supervisor has published.
- * Other processes take it from roles_settings.
- */
-pg_tz *
-roles_timezone_in_session(Oid role)
-{
-	SettingsTask values = {.timezone = session_timezone};
-	SharedConfigured configured;
-
-	if (Shared)
-	{
-		configured = shared_configured();
-		if (configured.sessions[0] != '\0' && pg_tzset(configured.sessions))
-			values.timezone = pg_tzset(configured.sessions);
-		if (configured.tasks[0] != '\0')
-			values.task_timezone = pg_tzset(configured.tasks);
-	}
-	read_role_settings(role, &values);
-	return values.task_timezone ? values.task_timezone : values.timezone;
-}
-
-/*
- * The format of a role's tasks whose column is NULL, for a user's session: as the configuration,
- * ALTER DATABASE and ALTER ROLE set it now.
- */
-int
-roles_format_in_session(Oid role)
-{
-	SettingsTask values = {.timezone = session_timezone};
-
-	if (Shared)
-		values.format = shared_configured().format;
-	read_role_settings(role, &values);
-	return values.format;
-}
-
 /* Called once per process, before it connects. */
 void
 roles_define(void)
 {
 	Assert(!OidIsValid(MyDatabaseId));
 	known.configured = settings_task();
+	known.defined = true;
+}
+
+/*
+ * In a user's session: what the session has set itself for the times and the format of tasks, or
+ * its client, does not count.  So the configuration is what the supervisor has published.
+ */
+static SettingsTask
+settings_in_session(Oid role)
+{
+	SettingsTask values = settings_task();
+
+	if (Shared)
+	{
+		SharedConfigured configured = shared_configured();
+
+		values.format = configured.format;
+		values.task_timezone = configured.tasks[0] ? pg_tzset(configured.tasks) : NULL;
+		if (configured.sessions[0] && pg_tzset(configured.sessions))
+			values.timezone = pg_tzset(configured.sessions);
+	}
+	read_role_settings(role, &values);
+	return values;
 }
 
 /* The settings for tasks of a role; those that nothing else sets are of the configuration. */
@@ -251,17 +226,20 @@ SettingsTask
 roles_settings(Oid role)
 {
 	HASHCTL ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(RoleEntry)};
-	uint32 settings = shared_settings(MyDatabaseId, role);
+	uint32 settings;
 	RoleEntry *entry;
 	HTAB *old = known.settings;
 	bool found;
 
+	if (!known.defined)
+		return settings_in_session(role);
 	if (old && hash_get_num_entries(old) >= ROLES_MAX &&
 		hash_search(old, &role, HASH_FIND, NULL) == NULL)
 	{
 		known.settings = NULL;
 		hash_destroy(old);
 	}
+	settings = shared_settings(MyDatabaseId, role);
 	if (known.settings == NULL)
 		known.settings = hash_create("pg_task role settings", 16, &ctl, HASH_ELEM | HASH_BLOBS);
 	entry = hash_search(known.settings, &role, HASH_ENTER, &found);
@@ -283,46 +261,37 @@ shorter_keep(int shortest, const SettingsTask *values)
 	return (int) Min((uint32) shortest, Min((uint32) values->keep, (uint32) values->keep_failed));
 }
 
+/* clang-format off */
+static const Statement read_keeps = {.sql =
+	"SELECT c.setting"
+	"  FROM pg_db_role_setting AS s CROSS JOIN LATERAL unnest(s.setconfig) AS c (setting)"
+	" WHERE s.setdatabase IN (0, $database) AND c.setting LIKE 'pg\\_task.keep%'"};
+/* clang-format on */
+
 /*
  * The shortest time that the settings keep the finished tasks of any role in this database
  * (seconds); or SETTINGS_KEEP_FOR_EVER.  There may be very many roles: their other settings are not
- * read, because the process would keep their time zones.
+ * read, because the process would keep their time zones.  In a transaction of the scheduler.
  */
 int
-roles_shortest_keep(void)
+roles_shortest_keep(const TaskTable *table)
 {
-	MemoryContext caller = CurrentMemoryContext;
-	MemoryContext entry =
-		AllocSetContextCreate(caller, "pg_task settings of a role", ALLOCSET_SMALL_SIZES);
 	int shortest = shorter_keep(SETTINGS_KEEP_FOR_EVER, &known.configured);
-	Relation rel = table_open(DbRoleSettingRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
-	HeapTuple tuple;
+	StatementArgs args;
+	uint64 count;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	statement_begin(&args);
+	arg_add(&args, "database", OIDOID, ObjectIdGetDatum(MyDatabaseId));
+	count = statement_execute(&read_keeps, table, &args);
+	while (count > 0)
 	{
-		Oid database = ((Form_pg_db_role_setting) GETSTRUCT(tuple))->setdatabase;
 		SettingsTask values = {.keep = SETTINGS_KEEP_FOR_EVER,
 							   .keep_failed = SETTINGS_KEEP_FOR_EVER};
-		Datum *elements;
-		bool isnull;
-		Datum config =
-			heap_getattr(tuple, Anum_pg_db_role_setting_setconfig, RelationGetDescr(rel), &isnull);
-		int count;
 
-		if (isnull || (OidIsValid(database) && database != MyDatabaseId))
-			continue;
-		MemoryContextReset(entry);
-		MemoryContextSwitchTo(entry);
-		count = part_settings(config, &elements);
-		while (count > 0)
-			take_keep(TextDatumGetCString(elements[--count]), &values);
+		take_keep(statement_text(CurrentMemoryContext, --count, 1), &values);
 		shortest = shorter_keep(shortest, &values);
-		MemoryContextSwitchTo(caller);
 	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	MemoryContextDelete(entry);
+	statement_end();
 	return shortest;
 }
 
@@ -371,7 +340,7 @@ bind_to(Oid role)
 void
 roles_invalidated(void)
 {
-	known.bound_valid = known.startable = false;
+	known.startable = false;
 	known.changes++;
 }
 
@@ -379,17 +348,7 @@ roles_invalidated(void)
 int64
 roles_bind(const char *name)
 {
-	uint32 changes;
-	int64 id;
-
-	if (known.bound_valid && strcmp(NameStr(known.bound_name), name) == 0)
-		return known.bound_id;
-	changes = known.changes;
-	id = bind_to(get_role_oid(name, true));
-	namestrcpy(&known.bound_name, name);
-	known.bound_id = id;
-	known.bound_valid = changes == known.changes;
-	return id;
+	return bind_to(get_role_oid(name, true));
 }
 
 /* Is this the "role_id" of a role of this cluster? */
@@ -511,48 +470,23 @@ check_privileges(Oid owner, const char *name, int64 id)
 	return role;
 }
 
-/* Add the limit that the settings set to that of CONNECTION LIMIT. */
-static void
-apply_settings(Role *role, SettingsTask settings)
-{
-	role->settings = settings;
-	if (settings.max_executors > 0)
-		role->limit =
-			role->limit < 0 ? settings.max_executors : Min(role->limit, settings.max_executors);
-}
-
 /*
  * May the owner of a task table have tasks run as the role of a row, in this database, now?  If so,
- * with the settings of the role.
+ * with the settings of the role, and the lower limit of pg_task.role_executors and CONNECTION
+ * LIMIT.
  */
 Role
 roles_check(Oid owner, const char *name, int64 id)
 {
 	Role role = check_privileges(owner, name, id);
+	int most;
 
-	if (role.settled && !role.error)
-		apply_settings(&role, roles_settings(role.oid));
-	return role;
-}
-
-/* For a user's session: the settings for tasks of a role, where nothing else sets them its own. */
-SettingsTask
-roles_settings_in_session(Oid role)
-{
-	SettingsTask values = settings_task();
-
-	read_role_settings(role, &values);
-	return values;
-}
-
-/* As roles_check, for a user's session. */
-Role
-roles_check_in_session(Oid owner, const char *name, int64 id)
-{
-	Role role = check_privileges(owner, name, id);
-
-	if (role.settled && !role.error)
-		apply_settings(&role, roles_settings_in_session(role.oid));
+	if (!role.settled || role.error)
+		return role;
+	role.settings = roles_settings(role.oid);
+	most = role.settings.max_executors;
+	if (most > 0)
+		role.limit = role.limit < 0 ? most : Min(role.limit, most);
 	return role;
 }
 

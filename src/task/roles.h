@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "settings.h"
+#include "task/table.h"
 
 /* A role, and the reason if it cannot run tasks. */
 typedef struct Role
@@ -27,17 +28,13 @@ typedef struct Role
 } Role;
 
 extern SettingsTask roles_settings(Oid role);
-extern SettingsTask roles_settings_in_session(Oid role);
-extern int roles_shortest_keep(void);
-extern pg_tz *roles_timezone_in_session(Oid role);
-extern int roles_format_in_session(Oid role);
+extern int roles_shortest_keep(const TaskTable *table);
 extern void roles_define(void);
 extern int64 roles_bind(const char *name);
 extern Oid roles_bound(const char *name, int64 id);
 extern Role roles_find(const char *name, int64 id);
 extern bool roles_settled(const char *name, int64 id);
 extern Role roles_check(Oid owner, const char *name, int64 id);
-extern Role roles_check_in_session(Oid owner, const char *name, int64 id);
 extern bool roles_startable(Oid owner, const char *name, int64 id, Role *role);
 extern bool roles_watch_session(Oid role);
 extern bool roles_session_changed(void);
