@@ -152,7 +152,7 @@ prepare_table(void)
 	if (!OidIsValid(MyScheduler->last_relid))
 		shared_wake_supervisor(); /* another scheduler may be started */
 	if (prepared->code == NULL)
-		report_end_all(&MyScheduler->owner_code);
+		report_end(&MyScheduler->owner_code, NULL);
 	note_away(prepared);
 	again_at = prepared->side_fault[SIDE_QUEUE] || prepared->side_fault[SIDE_RATE]
 				   ? clock_plus_ms(clock_mono(), SIDE_AGAIN_MS)

@@ -138,7 +138,7 @@ prepare_store(ClockNow now)
 		store.read = true;
 	}
 	if (table)
-		report_end_all(&store.faults);
+		report_end(&store.faults, NULL);
 	else
 		report_fault(psprintf("%s is not usable. %s", MyScheduler->table->side_name[SIDE_RATE],
 							  MyScheduler->table->side_fault[SIDE_RATE]));

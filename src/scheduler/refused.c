@@ -227,7 +227,7 @@ end_batches(const BatchFailure *failure)
 void
 refused_end_reports(void)
 {
-	report_end_all(&refused.reported);
+	report_end(&refused.reported, NULL);
 }
 
 /*

@@ -194,7 +194,7 @@ forget_table(bool another pg_attribute_unused())
 	Oid relid = queues ? queues->relid : InvalidOid;
 
 	if (queues)
-		report_end_all(&reader.faults);
+		report_end(&reader.faults, NULL);
 	else
 	{
 		report_fault(MyScheduler->table->side_fault[SIDE_QUEUE]);

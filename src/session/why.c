@@ -20,6 +20,8 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
@@ -32,7 +34,7 @@
 #include "shared/arbiter.h"
 #include "shared/clock.h"
 #include "shared/crash.h"
-#include "shared/survey.h"
+#include "shared/slots.h"
 #include "task/home.h"
 #include "task/outcome.h"
 #include "task/queue_table.h"
@@ -88,15 +90,108 @@ typedef enum Fact
 	FACTS
 } Fact;
 
+/* What the slots of all processes say at one moment. */
+typedef struct Survey
+{
+	/* the scheduler of the database */
+	SchedulerState state; /* SCHEDULER_FREE: there is none */
+	bool prepared;		  /* it has a task table */
+	int scheduler_pid;	  /* 0: it has not attached */
+	bool supervised;	  /* the supervisor runs */
+	bool crowded;		  /* databases take turns at having a scheduler */
+	bool held;			  /* a command needs the database for itself */
+
+	/* executors: those that are busy have a task, or get one */
+	bool has_place;	  /* there is a worker slot for one more */
+	int busy;		  /* on the server */
+	int of_role;	  /* executors of the role on the server */
+	int of_database;  /* executors in the database */
+	bool has_idle;	  /* one of the role in the database is not busy */
+	int of_queue;	  /* tasks of the queue in the database that run, or are about to */
+	bool isolated;	  /* a task runs isolated, somewhere on the server */
+	bool has_run;	  /* the run is in a ring ... */
+	bool has_begun;	  /* ... and has begun ... */
+	int executor_pid; /* ... in this process */
+} Survey;
+
 /* What the facts are derived from. */
 typedef struct WhyTask
 {
 	const TableAccess *access;
 	const char *queue;
+	TaskRun run;
 	Role role;
 	Survey survey;
 	QueueRule rule;
 } WhyTask;
+
+/* Look at the scheduler of the database.  The caller holds the directory lock. */
+static void
+survey_scheduler(Survey *survey)
+{
+	SharedScheduler *slot = scheduler_slot_find(MyDatabaseId);
+
+	survey->supervised = Shared->supervisor != SHARED_NO_PROC;
+	survey->crowded = Shared->crowded;
+	survey->held = shared_database_is_held(MyDatabaseId);
+	if (slot == NULL)
+		return;
+	survey->state = slot->state;
+	if (slot->proc != SHARED_NO_PROC)
+		survey->scheduler_pid = GetPGProcByNumber(slot->proc)->pid;
+	LWLockAcquire(slot->lock, LW_SHARED);
+	survey->prepared = OidIsValid(slot->relid);
+	LWLockRelease(slot->lock);
+}
+
+/* Look at an executor with its ring.  The caller holds the directory lock. */
+static void
+survey_executor(WhyTask *why, SharedExecutor *slot)
+{
+	Survey *survey = &why->survey;
+	bool is_here = slot->database == MyDatabaseId;
+	bool busy;
+	uint32 i;
+
+	LWLockAcquire(slot->lock, LW_SHARED);
+	busy = slot->reserved || slot->assigned != slot->done;
+	for (i = slot->done; i != slot->assigned; i++)
+	{
+		const SharedTask *task = &slot->ring[i % SHARED_RING];
+
+		survey->isolated |= task->isolated;
+		survey->of_queue += is_here && strcmp(task->queue, why->queue) == 0;
+		if (!is_here || !task_same_run(task->run, why->run))
+			continue;
+		survey->has_run = true;
+		survey->has_begun = (int32) (slot->taken - i) > 0;
+		survey->executor_pid = slot->pid;
+	}
+	LWLockRelease(slot->lock);
+	survey->busy += busy;
+	survey->of_role += slot->role == why->role.oid;
+	survey->of_database += is_here;
+	survey->has_idle |=
+		is_here && slot->role == why->role.oid && !busy && slot->state == EXECUTOR_READY;
+}
+
+/*
+ * Look at all slots, with their locks in shared mode, one after the other.  The loop is bounded by
+ * pg_task.max_executors and the size of the rings.
+ */
+static void
+survey_slots(WhyTask *task)
+{
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	survey_scheduler(&task->survey);
+	for (i = 0; i < Shared->nexecutors; i++)
+		if (Shared->executors[i].state != EXECUTOR_FREE)
+			survey_executor(task, &Shared->executors[i]);
+	task->survey.has_place = arbiter_has_place();
+	LWLockRelease(Shared->directory);
+}
 
 /* Is the database one of those that pg_task.database names? */
 static bool
@@ -143,7 +238,7 @@ explain_scheduler(const WhyTask *task)
 
 	if (survey->state == SCHEDULER_RUNNING && survey->prepared)
 		return NULL;
-	if (hold_exists(MyDatabaseId))
+	if (survey->held)
 		return "a command needs this database for itself";
 	if (!survey->supervised)
 		return "the supervisor of pg_task does not run";
@@ -184,7 +279,7 @@ explain_executors(const WhyTask *task)
 						survey->of_database, role->database_limit);
 	if (survey->busy >= Shared->nexecutors)
 		return psprintf("no executor is free: %d of %d busy", survey->busy, Shared->nexecutors);
-	if (!arbiter_slot_is_free())
+	if (!survey->has_place)
 		return "no executor can be started: no worker slot is free, see max_worker_processes";
 	return psprintf("an executor for role \"%s\" is about to start; if that lasts, the log says"
 					" why",
@@ -288,7 +383,6 @@ pg_task_facts(PG_FUNCTION_ARGS)
 	TupleDesc desc = result_row_desc(fcinfo, FACTS);
 	WhyTask task = {.access = table_access_current(),
 					.queue = text_to_cstring(PG_GETARG_TEXT_PP(ROW_QUEUE))};
-	SurveySubject subject = {.database = MyDatabaseId, .queue = task.queue};
 	int max = PG_GETARG_INT32(ROW_MAX);
 	ResultRow row;
 
@@ -299,11 +393,10 @@ pg_task_facts(PG_FUNCTION_ARGS)
 	PushActiveSnapshot(GetLatestSnapshot());
 	task.role = roles_check(task.access->owner, NameStr(*PG_GETARG_NAME(ROW_ROLE)),
 							PG_GETARG_INT64(ROW_ROLE_ID));
-	subject.role = task.role.oid;
-	subject.run.id = PG_GETARG_INT64(ROW_ID);
-	subject.run.attempt = PG_GETARG_INT32(ROW_ATTEMPT);
-	subject.run.claimed = PG_GETARG_TIMESTAMPTZ(ROW_START);
-	task.survey = survey_take(&subject);
+	task.run.id = PG_GETARG_INT64(ROW_ID);
+	task.run.attempt = PG_GETARG_INT32(ROW_ATTEMPT);
+	task.run.claimed = PG_GETARG_TIMESTAMPTZ(ROW_START);
+	survey_slots(&task);
 	result_row_begin(&row);
 	if (queue_rule_find(task.access->relid, task.access->owner, task.queue, &task.rule))
 		set_rule(&row, fcinfo, &task);

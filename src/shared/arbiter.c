@@ -164,25 +164,13 @@ count_processes(int *schedulers)
  * Is there a worker slot for one more executor?  One executor is always allowed, however many
  * schedulers there are.  The caller holds the directory lock.
  */
-static bool
-has_slot(void)
+bool
+arbiter_has_place(void)
 {
 	int schedulers;
 	int executors = count_processes(&schedulers);
 
 	return executors == 0 || executors + schedulers < arbiter_slots();
-}
-
-/* Is there a worker slot for one more executor, as far as pg_task uses them? */
-bool
-arbiter_slot_is_free(void)
-{
-	bool free;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	free = has_slot();
-	LWLockRelease(Shared->directory);
-	return free;
 }
 
 /* Return how many schedulers may run if no executor needs their worker slots. */
@@ -327,7 +315,8 @@ arbiter_reserve(SharedScheduler *me, Oid role, int limit, SharedExecutor **slot)
 		answer = ARBITER_ROLE_ELSEWHERE;
 	else if (others_first(me, InvalidOid, now))
 		answer = ARBITER_REFUSED;
-	else if (has_slot() && (*slot = executor_slot_reserve(me->database, role, now)) != NULL)
+	else if (arbiter_has_place() &&
+			 (*slot = executor_slot_reserve(me->database, role, now)) != NULL)
 	{
 		me->granted = now;
 		answer = ARBITER_RESERVED;

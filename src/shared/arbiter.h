@@ -22,7 +22,7 @@ typedef enum ArbiterAnswer
 extern ArbiterAnswer
 arbiter_reserve(SharedScheduler *me, Oid role, int limit, SharedExecutor **slot);
 extern int arbiter_slots(void);
-extern bool arbiter_slot_is_free(void);
+extern bool arbiter_has_place(void);
 extern int arbiter_places(void);
 extern int arbiter_free_places(void);
 extern void arbiter_evict_for_scheduler(void);

@@ -205,17 +205,6 @@ hold_take(Oid database)
 	LWLockRelease(Shared->directory);
 }
 
-bool
-hold_exists(Oid database)
-{
-	bool held;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	held = shared_database_is_held(database);
-	LWLockRelease(Shared->directory);
-	return held;
-}
-
 /* Is a process of pg_task that runs no task connected to this database? */
 static bool
 is_occupied(Oid database)

@@ -26,47 +26,6 @@ typedef struct ReportedCause
 	char text[FLEXIBLE_ARRAY_MEMBER];
 } ReportedCause;
 
-static ReportedCause *
-find_cause(Reports *reports, const char *text)
-{
-	slist_iter iter;
-
-	slist_foreach(iter, &reports->causes)
-	{
-		ReportedCause *cause = slist_container(ReportedCause, node, iter.cur);
-
-		if (strncmp(cause->text, text, CAUSE_MAX) == 0)
-			return cause;
-	}
-	return NULL;
-}
-
-/* One allocation, so that the set is whole when memory runs out. */
-static ReportedCause *
-add_cause(Reports *reports, const char *text, MonoTime now)
-{
-	size_t length = strnlen(text, CAUSE_MAX);
-	ReportedCause *cause =
-		MemoryContextAllocZero(TopMemoryContext, offsetof(ReportedCause, text) + length + 1);
-
-	memcpy(cause->text, text, length);
-	cause->since = now;
-	slist_push_head(&reports->causes, &cause->node);
-	reports->count++;
-	return cause;
-}
-
-/* Remove the cause that the iteration has reached. */
-static void
-remove_cause(Reports *reports, slist_mutable_iter *iter)
-{
-	ReportedCause *cause = slist_container(ReportedCause, node, iter->cur);
-
-	slist_delete_current(iter);
-	reports->count--;
-	pfree(cause);
-}
-
 /*
  * This cause exists now.  Is the caller to log it?  Once, when it has lasted for "patience"
  * milliseconds.
@@ -74,11 +33,28 @@ remove_cause(Reports *reports, slist_mutable_iter *iter)
 bool
 report_due(Reports *reports, const char *text, int patience)
 {
+	size_t length = strnlen(text, CAUSE_MAX);
 	MonoTime now = clock_mono();
-	ReportedCause *cause = find_cause(reports, text);
+	ReportedCause *cause = NULL;
+	slist_iter iter;
 
+	slist_foreach(iter, &reports->causes)
+	{
+		cause = slist_container(ReportedCause, node, iter.cur);
+		if (strncmp(cause->text, text, CAUSE_MAX) == 0)
+			break;
+		cause = NULL;
+	}
 	if (cause == NULL)
-		cause = add_cause(reports, text, now);
+	{
+		/* one allocation, so that the set is whole when memory runs out */
+		cause =
+			MemoryContextAllocZero(TopMemoryContext, offsetof(ReportedCause, text) + length + 1);
+		memcpy(cause->text, text, length);
+		cause->since = now;
+		slist_push_head(&reports->causes, &cause->node);
+		reports->count++;
+	}
 	cause->seen = true;
 	if (cause->logged || !clock_exceeds(cause->since, now, patience))
 		return false;
@@ -86,20 +62,9 @@ report_due(Reports *reports, const char *text, int patience)
 	return true;
 }
 
-/* This cause has ended.  It need not be known. */
-void
-report_end(Reports *reports, const char *text)
-{
-	slist_mutable_iter iter;
-
-	slist_foreach_modify(iter, &reports->causes)
-		if (strncmp(slist_container(ReportedCause, node, iter.cur)->text, text, CAUSE_MAX) == 0)
-			remove_cause(reports, &iter);
-}
-
-/* The causes have ended that report_due was not called for since the last call. */
-void
-report_end_unseen(Reports *reports)
+/* End this cause, which need not be known; NULL: all, or those that were not seen. */
+static void
+end_causes(Reports *reports, const char *text, bool unseen)
 {
 	slist_mutable_iter iter;
 
@@ -107,19 +72,27 @@ report_end_unseen(Reports *reports)
 	{
 		ReportedCause *cause = slist_container(ReportedCause, node, iter.cur);
 
-		if (!cause->seen)
-			remove_cause(reports, &iter);
-		else
-			cause->seen = false;
+		if ((unseen && cause->seen) || (text && strncmp(cause->text, text, CAUSE_MAX) != 0))
+			continue;
+		slist_delete_current(&iter);
+		reports->count--;
+		pfree(cause);
 	}
 }
 
-/* All causes have ended. */
 void
-report_end_all(Reports *reports)
+report_end(Reports *reports, const char *text)
 {
-	slist_mutable_iter iter;
+	end_causes(reports, text, false);
+}
 
-	slist_foreach_modify(iter, &reports->causes)
-		remove_cause(reports, &iter);
+/* The causes have ended that report_due was not called for since the last call. */
+void
+report_end_unseen(Reports *reports)
+{
+	slist_iter iter;
+
+	end_causes(reports, NULL, true);
+	slist_foreach(iter, &reports->causes)
+		slist_container(ReportedCause, node, iter.cur)->seen = false;
 }

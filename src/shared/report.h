@@ -17,8 +17,7 @@ typedef struct Reports
 } Reports;
 
 extern bool report_due(Reports *reports, const char *cause, int patience);
-extern void report_end(Reports *reports, const char *cause);
+extern void report_end(Reports *reports, const char *cause); /* NULL: all have ended */
 extern void report_end_unseen(Reports *reports);
-extern void report_end_all(Reports *reports);
 
 #endif /* PG_TASK_REPORT_H */
