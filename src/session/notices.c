@@ -1,25 +1,33 @@
 /*
  * notices.c
- *		What a user is told, by a NOTICE, of a statement that does more or less than he may think:
- *		a STOP that ends the schedule of a task, and a call of pg_task_cancel or pg_task_retry that
- *		changes nothing.
+ *		What users are told of a statement: by a NOTICE or WARNING, that it does more or less than
+ *		its user may think; by NOTIFY, that he has ended a task.
  *
- * It tells nothing of rows that the current user does not see.  A statement of a client raises a
- * bounded number of notices, however many rows it changes or functions it calls.  This file changes
- * nothing.
+ * A statement of a client raises a bounded number of notices, however many rows it changes or
+ * functions it calls, and none of rows that the current user does not see.  What pg_task itself
+ * ends, its statements notify of (NOTIFY_END in task/rows_sql.h): the payload is the same.
+ *
+ * This file changes nothing.
  */
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "commands/async.h"
 #include "commands/trigger.h"
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/json.h"
 #include "utils/lsyscache.h"
 
 #include "session/notices.h"
+#include "shared/task.h"
 #include "task/owner.h"
+#include "task/roles.h"
 
-/* Most notices that one statement of a client raises. */
+/* Most notices that one statement of a client raises, and most roles of which it warns. */
 #define NOTICES_MAX 16
 
 /* Static, because each call of a trigger or a function is a part of the statement. */
@@ -27,25 +35,17 @@ static struct
 {
 	TimestampTz statement; /* of the client; what follows belongs to it */
 	int told;			   /* notices that it has raised */
-	SubTransactionId subxact;
-	int64 stopped; /* repeating tasks that the running UPDATE in "subxact" stops, not yet told of */
+	int warned;
+	int64 roles[NOTICES_MAX]; /* the role_id of those of which it has warned */
 } notices;
 
-/* Forget what belongs to another statement, or to a subtransaction that has ended. */
+/* Forget what belongs to another statement. */
 static void
 begin_statement(void)
 {
 	if (notices.statement != GetCurrentStatementStartTimestamp())
-	{
-		notices.statement = GetCurrentStatementStartTimestamp();
-		notices.told = 0;
-		notices.subxact = InvalidSubTransactionId;
-	}
-	if (notices.subxact != GetCurrentSubTransactionId())
-	{
-		notices.subxact = GetCurrentSubTransactionId();
-		notices.stopped = 0;
-	}
+		notices.told = notices.warned = 0;
+	notices.statement = GetCurrentStatementStartTimestamp();
 }
 
 /* May the statement raise one more notice, as it then does?  The last one says that it is. */
@@ -66,27 +66,7 @@ last_notice(void)
 									   : NULL;
 }
 
-/* ---- a STOP that ends a schedule ---- */
-
-/* Does a user stop a task that would have repeated? */
-static bool
-ends_schedule(const TriggerRow *old, const TriggerRow *new)
-{
-	return trigger_has_state(new, "STOP") &&
-		   (trigger_has_state(old, "PLAN") || trigger_has_state(old, "WORK")) &&
-		   trigger_repeats(new) && !owner_acts() &&
-		   SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA;
-}
-
-/* Count a row before it is changed: when its statement tells of the first one, all are known. */
-void
-notices_count_stopped(const TriggerRow *old, const TriggerRow *new)
-{
-	if (!ends_schedule(old, new))
-		return;
-	begin_statement();
-	notices.stopped++;
-}
+/* ---- of rows ---- */
 
 /* May the current user read the ids of this table's tasks? */
 static bool
@@ -100,42 +80,132 @@ may_read_ids(Relation rel)
 }
 
 /*
- * After an UPDATE has changed all its rows, tell whoever has stopped tasks that repeat that this
- * was the end of their schedules, unless he may not read which tasks they are.
+ * Tell whoever has stopped a task that repeats that this was the end of its schedule, unless he may
+ * not read which task it is.
  */
 void
 notices_tell_stopped(const TriggerRow *old, const TriggerRow *new)
 {
 	bool isnull;
-	int64 others;
-	int64 id;
+	int64 id = DatumGetInt64(trigger_value(new, COLUMN_ID, &isnull));
 
-	if (!ends_schedule(old, new))
+	if (!trigger_has_state(new, "STOP") || !trigger_is_unended(old) || !trigger_repeats(new) ||
+		SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA || !may_read_ids(new->rel) ||
+		!notices_may_tell())
 		return;
-	begin_statement();
-	others = notices.stopped - 1;
-	notices.stopped = 0;
-	if (others < 0 || !may_read_ids(new->rel) || !notices_may_tell())
-		return;
-	id = DatumGetInt64(trigger_value(new, COLUMN_ID, &isnull));
 	ereport(NOTICE,
-			(others == 0
-				 ? errmsg("task " INT64_FORMAT " does not repeat any more", id)
-				 : errmsg("task " INT64_FORMAT " and " INT64_FORMAT " more do not repeat any more",
-						  id, others),
+			(errmsg("task " INT64_FORMAT " does not repeat any more", id),
 			 last_notice() ? errdetail_internal("%s", last_notice()) : 0,
 			 errhint("To pause a task instead, set \"paused\" of its queue in the queue table."
 					 " SELECT pg_task_retry(" INT64_FORMAT ") takes the schedule up again.",
 					 id)));
 }
 
-/* ---- a function that has changed nothing ---- */
-
-/* "hint" may be NULL. */
+/* A function has changed nothing.  "hint" may be NULL. */
 void
 notices_tell_unchanged(int64 id, const char *what, const char *reason, const char *hint)
 {
 	ereport(NOTICE, (errmsg("task " INT64_FORMAT " is not %s: %s", id, what, reason),
 					 last_notice() ? errdetail_internal("%s", last_notice()) : 0,
 					 hint ? errhint("%s", hint) : 0));
+}
+
+/* Has this statement warned of the role, or of so many others that it warns no more? */
+static bool
+has_warned(int64 role_id)
+{
+	int i;
+
+	begin_statement();
+	for (i = 0; i < notices.warned; i++)
+		if (notices.roles[i] == role_id)
+			return true;
+	return notices.warned == NOTICES_MAX;
+}
+
+/*
+ * Warn whoever plans a task that its role cannot run now: the insert would succeed, and nothing
+ * else would tell.
+ */
+void
+notices_warn_of_role(const TriggerRow *row)
+{
+	int64 role_id = trigger_role_id(row);
+	bool isnull;
+	Datum name = trigger_value(row, COLUMN_ROLE, &isnull);
+	Role role;
+
+	if (isnull || SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA ||
+		has_warned(role_id) ||
+		roles_startable(trigger_table_owner(row->rel), NameStr(*DatumGetName(name)), role_id,
+						&role))
+		return;
+	notices.roles[notices.warned++] = role_id;
+	ereport(WARNING, (errcode(role.sqlstate), errmsg("this task will not start: %s", role.error),
+					  role.hint ? errhint("%s.", role.hint) : 0));
+}
+
+/* ---- by NOTIFY ---- */
+
+/* A text column, at most 255 characters of it; NULL for NULL. */
+static char *
+short_text(const TriggerRow *row, TaskColumn which)
+{
+	bool isnull;
+	Datum value = trigger_value(row, which, &isnull);
+
+	if (isnull)
+		return NULL;
+	return TextDatumGetCString(DirectFunctionCall2(text_left, value, Int32GetDatum(255)));
+}
+
+/* Append a member of a JSON object, which is not the first one. */
+static void
+append_text(StringInfo payload, const char *name, const char *value)
+{
+	appendStringInfo(payload, ", \"%s\" : ", name);
+	if (value)
+		escape_json(payload, value);
+	else
+		appendStringInfoString(payload, "null");
+}
+
+/* The payload, as json_build_object writes it. */
+static char *
+make_payload(const TriggerRow *row)
+{
+	StringInfoData payload;
+	bool isnull;
+
+	initStringInfo(&payload);
+	appendStringInfo(&payload, "{\"id\" : " INT64_FORMAT,
+					 DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull)));
+	append_text(&payload, "queue", short_text(row, COLUMN_QUEUE));
+	append_text(&payload, "flow", short_text(row, COLUMN_FLOW));
+	append_text(&payload, "step", short_text(row, COLUMN_STEP));
+	append_text(&payload, "state", short_text(row, COLUMN_STATE));
+	appendStringInfoChar(&payload, '}');
+	return payload.data;
+}
+
+/*
+ * If an UPDATE ends a task whose column "notify" is set, notify the channel at the commit.  A
+ * replicated row was notified of elsewhere.
+ */
+void
+notices_notify_end(const TriggerRow *old, const TriggerRow *new)
+{
+	bool isnull;
+	Datum value = trigger_value(new, COLUMN_NOTIFY, &isnull);
+	char *channel;
+
+	if (isnull || !trigger_is_unended(old) || trigger_is_unended(new) ||
+		SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
+		return;
+	channel = TextDatumGetCString(value);
+	if (channel[0] == '\0' || strlen(channel) > TASK_CHANNEL_MAX ||
+		DatumGetFloat8(DirectFunctionCall1(pg_notification_queue_usage, (Datum) 0)) >=
+			TASK_NOTIFY_USAGE)
+		return;
+	Async_Notify(channel, make_payload(new));
 }

@@ -4,23 +4,41 @@
  *
  * After a commit, when other sessions can see the rows, the backend writes its hints (the groups in
  * which rows wait) into the scheduler's slot and wakes the scheduler.  It writes nothing to shared
- * memory before, so a rollback costs nothing, and a commit waits for no other process.
+ * memory before, so a rollback costs nothing, and a commit waits for no other process.  The
+ * callbacks also release a database that the transaction held.
  *
- * The callbacks also release a database that the transaction held.  This file knows neither
- * commands nor triggers.
+ * Consecutive rows mostly are of one group.  Each row of a large INSERT pays for what is done here,
+ * so the row is compared with the hint of the one before, and nothing of it is copied.
+ *
+ * This file checks no row and changes none.
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
+#include "utils/builtins.h"
+#include "utils/hsearch.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "compat.h"
+#include "session/after.h"
 #include "session/pending.h"
-#include "session/planned.h"
+#include "shared/hold.h"
 #include "shared/shared.h"
+#include "shared/statistics.h"
 #include "shared/waiters.h"
+#include "task/owner.h"
+
+/* Rows of a queue that this transaction has planned or stopped, for pg_stat_task. */
+typedef struct QueueCounts
+{
+	char queue[TASK_QUEUE_MAX + 1];
+	int64 planned;
+	int64 stopped;
+} QueueCounts;
 
 /*
  * Static, because it collects from all commands and triggers of a transaction.  Its end clears it,
@@ -40,30 +58,27 @@ static struct
 	List *settings;	 /* databases and roles whose settings were changed, InvalidOid for all of
 					  * them; in TopTransactionContext */
 	int hold_level;	 /* nesting level of the outermost transaction that holds a database; 0: none */
+	bool counted;
+	QueueCounts counts; /* of the queue of the first row that was counted */
+	HTAB *others;		/* of other queues, in TopTransactionContext; NULL: most have none */
 } pending;
 
-/*
- * Is this not the task table?  Any user may put our triggers on a table, so compare it with the one
- * that the scheduler serves, if that is known.
- */
-static bool
-is_other_table(Oid relid)
-{
-	Oid known = shared_scheduler_relid(MyDatabaseId, false);
-
-	return OidIsValid(known) && known != relid;
-}
+/* ---- tables ---- */
 
 /*
  * Record events (SharedEvents) of a table; its scheduler is notified after the commit.  Returns
- * false if no scheduler serves the table.
+ * false if no scheduler serves the table: any user may put our triggers on a table, so it is
+ * compared with the one that the scheduler serves, if that is known.
  */
 bool
 pending_add_events(Oid relid, int events)
 {
 	if (pending.relid != relid)
 	{
-		if (pending.ignored == relid || is_other_table(relid))
+		Oid known =
+			pending.ignored == relid ? InvalidOid : shared_scheduler_relid(MyDatabaseId, false);
+
+		if (pending.ignored == relid || (OidIsValid(known) && known != relid))
 		{
 			pending.ignored = relid;
 			return false;
@@ -73,44 +88,6 @@ pending_add_events(Oid relid, int events)
 	}
 	pending.events |= events;
 	return true;
-}
-
-/* Return the hint of a table that was added last, or NULL. */
-SharedHint *
-pending_last_hint(Oid relid)
-{
-	if (pending.relid != relid || pending.count == 0)
-		return NULL;
-	return &pending.hints[pending.count - 1];
-}
-
-/*
- * Record that rows wait in a group of a table; its scheduler gets the hint after the commit.
- * NULL: the group is unknown, and the scheduler must scan.
- */
-void
-pending_add_hint(Oid relid, const SharedHint *hint)
-{
-	if (pending_add_events(relid, 0) &&
-		(hint == NULL || !shared_hint_merge(pending.hints, &pending.count, SHARED_HINTS, hint)))
-		pending.events |= SHARED_SCAN;
-}
-
-/* Record that a row of a table waits for this task. */
-void
-pending_add_watched(Oid relid, int64 id)
-{
-	if (pending_add_events(relid, 0) && !shared_ids_add(&pending.watched, id))
-		pending.events |= SHARED_DEPENDENTS;
-}
-
-/* Record that this task of a table, which had not ended, has: rows may wait for it. */
-void
-pending_add_ended(Oid relid, int64 id)
-{
-	if (pending_add_events(relid, 0))
-		waiters_end(id);
-	pending_add_watched(relid, id);
 }
 
 /*
@@ -125,71 +102,220 @@ pending_add_queues(Oid relid)
 	pending.queues |= !OidIsValid(known) || known == relid;
 }
 
-/* Nothing here may raise an error: after a commit, the server would panic. */
-void
-pending_transaction_ended(XactEvent event)
-{
-	ListCell *cell;
+/* ---- rows ---- */
 
-	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
-		return;
-	/* before the hints: a row that waits in a queue never is known before the rule of the queue */
-	if (event == XACT_EVENT_COMMIT && pending.queues)
-		shared_scheduler_wake(MyDatabaseId, SHARED_QUEUES);
-	/* without an id nothing was written: ON CONFLICT has dropped the rows */
-	if (event == XACT_EVENT_COMMIT && OidIsValid(pending.relid) &&
-		TransactionIdIsValid(GetTopTransactionIdIfAny()))
-	{
-		if (pending.several)
-			pending.events |= SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY | SHARED_DEPENDENTS;
-		if (pending.count > 0 || pending.watched.count > 0 || pending.events != 0)
-			shared_scheduler_report(MyDatabaseId,
-									&(SharedReport){
-										.relid = pending.several ? InvalidOid : pending.relid,
-										.events = pending.events,
-										.nhints = pending.count,
-										.hints = pending.hints,
-										.watched = &pending.watched,
-									});
-	}
-	if (event == XACT_EVENT_COMMIT && OidIsValid(pending.relid) && !pending.several &&
-		TransactionIdIsValid(GetTopTransactionIdIfAny()))
-		planned_committed();
-	planned_forget();
-	if (pending.hold_level > 0)
-		hold_release();
-	/* of a subtransaction that was rolled back, too, which changes nothing for their tasks */
-	if (event == XACT_EVENT_COMMIT)
-		foreach(cell, pending.settings)
-			shared_settings_changed(lfirst_oid(cell));
-	if (event == XACT_EVENT_COMMIT && pending.supervisor)
-		shared_databases_changed();
-	pending.relid = pending.ignored = InvalidOid;
-	pending.count = pending.events = pending.hold_level = 0;
-	pending.watched.count = 0;
-	pending.queues = pending.several = pending.supervisor = false;
-	pending.settings = NIL;
+/* What a hint says of a row.  The strings are those of the row. */
+typedef struct RowHint
+{
+	const text *queue;
+	const NameData *role;
+	int64 role_id;
+	int32 max;
+	int32 priority;
+	TaskPlace place;
+} RowHint;
+
+/* Read the group and the position of a row.  Returns false if they do not fit into a hint. */
+static bool
+read_row(const TriggerRow *row, RowHint *hint)
+{
+	bool isnull[5];
+	bool max_isnull;
+	Datum max;
+	Datum role;
+	Datum queue;
+
+	hint->place.id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull[0]));
+	hint->place.dt = DatumGetTimestampTz(trigger_value(row, COLUMN_DT, &isnull[1]));
+	hint->priority = DatumGetInt32(trigger_value(row, COLUMN_PRIORITY, &isnull[2]));
+	max = trigger_value(row, COLUMN_MAX, &max_isnull);
+	hint->max = max_isnull ? TASK_UNLIMITED : DatumGetInt32(max);
+	role = trigger_value(row, COLUMN_ROLE, &isnull[3]);
+	queue = trigger_value(row, COLUMN_QUEUE, &isnull[4]);
+	if (isnull[0] || isnull[1] || isnull[2] || isnull[3] || isnull[4] ||
+		toast_raw_datum_size(queue) - VARHDRSZ >= NAMEDATALEN)
+		return false;
+	hint->role = DatumGetName(role);
+	hint->role_id = trigger_role_id(row);
+	hint->queue = DatumGetTextPP(queue);
+	return true;
+}
+
+/* Is the row of the group of this hint? */
+static bool
+is_of_group(const RowHint *row, const SharedHint *hint)
+{
+	Size length = VARSIZE_ANY_EXHDR(row->queue);
+
+	return hint->role_id == row->role_id && hint->max == row->max &&
+		   hint->priority == row->priority &&
+		   memcmp(hint->queue, VARDATA_ANY(row->queue), length) == 0 &&
+		   hint->queue[length] == '\0' && strcmp(NameStr(hint->role), NameStr(*row->role)) == 0;
 }
 
 /*
- * End of a subtransaction: what it did now depends on its parent, or is discarded.  Hints of an
- * aborted subtransaction are kept: the scheduler then finds no such rows.
+ * Record that a row waits; the scheduler gets a hint.  If the group does not fit into one, or there
+ * are too many, it must scan.
  */
-void
-pending_subtransaction_ended(SubXactEvent event)
+static void
+add_hint(Oid table, const TriggerRow *row)
 {
-	int level = GetCurrentTransactionNestLevel();
-	bool aborted = event == SUBXACT_EVENT_ABORT_SUB;
+	SharedHint *last = pending.count > 0 ? &pending.hints[pending.count - 1] : NULL;
+	SharedHint hint;
+	RowHint found;
 
-	if (!aborted && event != SUBXACT_EVENT_COMMIT_SUB)
+	if (!pending_add_events(table, 0))
 		return;
-	if (pending.hold_level >= level)
+	if (!read_row(row, &found))
+		pending.events |= SHARED_SCAN;
+	else if (last && is_of_group(&found, last))
+		shared_hint_add_place(last, &found.place);
+	else
 	{
-		if (aborted)
-			hold_release();
-		pending.hold_level = aborted ? 0 : level - 1;
+		hint = (SharedHint){.role = *found.role,
+							.role_id = found.role_id,
+							.max = found.max,
+							.priority = found.priority,
+							.place = found.place};
+		text_to_cstring_buffer(found.queue, hint.queue, NAMEDATALEN);
+		if (!shared_hint_merge(pending.hints, &pending.count, SHARED_HINTS, &hint))
+			pending.events |= SHARED_SCAN;
 	}
 }
+
+/* Record that a row of a table waits for this task. */
+static void
+add_watched_id(Oid table, int64 id)
+{
+	if (pending_add_events(table, 0) && !shared_ids_add(&pending.watched, id))
+		pending.events |= SHARED_DEPENDENTS;
+}
+
+/*
+ * Record for which tasks a row waits: the one that it watches, or, by the rule "any", all of them.
+ * What the scheduler has written itself, it knows.
+ */
+static void
+add_watched(Oid table, const TriggerRow *row)
+{
+	bool isnull;
+	Datum rule;
+	After after;
+	int i;
+
+	if (owner_acts())
+		return;
+	add_watched_id(table, DatumGetInt64(trigger_value(row, COLUMN_WAITS, &isnull)));
+	rule = trigger_value(row, COLUMN_RULE, &isnull);
+	if (isnull || !trigger_is_word(rule, "any") || !after_read(row, &after))
+		return;
+	if (after.count > SHARED_IDS || after.removed)
+		pending_add_events(table, SHARED_DEPENDENTS);
+	else
+		for (i = 0; i < after.count; i++)
+			add_watched_id(table, after.ids[i]);
+}
+
+/* Record that a user has ended or removed a task that had not ended: others may wait for it. */
+void
+pending_add_ended(Oid table, const TriggerRow *row)
+{
+	bool isnull;
+	int64 id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull));
+
+	if (isnull)
+		return;
+	if (pending_add_events(table, 0))
+		waiters_end(id);
+	add_watched_id(table, id);
+}
+
+/*
+ * Return the counts of a queue.  NULL if there are as many as pg_stat_task has: what is counted for
+ * more of them in one transaction is lost.
+ */
+static QueueCounts *
+find_counts(const text *queue)
+{
+	HASHCTL ctl = {.keysize = sizeof(pending.counts.queue),
+				   .entrysize = sizeof(QueueCounts),
+				   .hcxt = TopTransactionContext};
+	int length = statistics_clip(VARDATA_ANY(queue), VARSIZE_ANY_EXHDR(queue));
+	char name[TASK_QUEUE_MAX + 1];
+	QueueCounts *counts;
+	bool found;
+
+	memcpy(name, VARDATA_ANY(queue), length);
+	name[length] = '\0';
+	if (!pending.counted)
+	{
+		pending.counted = true;
+		pending.counts = (QueueCounts){0};
+		strlcpy(pending.counts.queue, name, sizeof(pending.counts.queue));
+	}
+	if (strcmp(pending.counts.queue, name) == 0)
+		return &pending.counts;
+	if (pending.others == NULL)
+		pending.others =
+			hash_create("pg_task counts", 16, &ctl, HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+	if (hash_get_num_entries(pending.others) >= Statistics->size)
+		return hash_search(pending.others, name, HASH_FIND, NULL);
+	counts = hash_search(pending.others, name, HASH_ENTER, &found);
+	if (!found)
+		counts->planned = counts->stopped = 0;
+	return counts;
+}
+
+/*
+ * Count for pg_stat_task a row that is planned, or that a user stops while it waits.  A retry is
+ * counted where it is written.  As hints, counts are kept when a subtransaction is rolled back: no
+ * trigger tells which rows went with it.
+ */
+static void
+count_row(Oid table, const TriggerRow *old, const TriggerRow *new, bool planned)
+{
+	bool counts = planned && trigger_newly_planned(old, new);
+	bool stops = old && trigger_has_state(old, "PLAN") && trigger_has_state(new, "STOP");
+	QueueCounts *entry;
+	bool isnull;
+	Datum queue;
+
+	if (!(counts || stops) || (old && owner_acts()) || !pending_add_events(table, 0))
+		return;
+	queue = trigger_value(new, COLUMN_QUEUE, &isnull);
+	entry = isnull ? NULL : find_counts(DatumGetTextPP(queue));
+	if (entry == NULL)
+		return;
+	if (counts)
+		entry->planned++;
+	else
+		entry->stopped++;
+}
+
+/* Record what the scheduler must know of a new or changed row.  "old" is NULL for an INSERT. */
+void
+pending_add_row(const TriggerRow *old, const TriggerRow *new)
+{
+	Oid table = trigger_root_table(new->rel);
+	bool planned = trigger_has_state(new, "PLAN");
+	bool waits = planned && trigger_is_null(new, COLUMN_WAITS);
+
+	count_row(table, old, new, planned);
+	if (planned && !waits)
+		add_watched(table, new);
+	if (old && trigger_is_unended(old) && !trigger_is_unended(new))
+		pending_add_ended(table, new);
+	if (waits)
+		add_hint(table, new);
+	if (waits && !trigger_is_null(new, COLUMN_ACTIVE))
+		pending_add_events(table, SHARED_EXPIRY);
+	if (!planned && !trigger_is_null(new, COLUMN_KEEP))
+		pending_add_events(table, SHARED_HISTORY);
+	if (old && trigger_has_state(old, "WORK") && !owner_acts())
+		pending_add_events(table, SHARED_RECONCILE);
+}
+
+/* ---- commands ---- */
 
 /*
  * Record that this transaction changes settings of a database or role; InvalidOid: of all of them.
@@ -220,4 +346,104 @@ pending_add_hold(void)
 {
 	if (pending.hold_level == 0)
 		pending.hold_level = GetCurrentTransactionNestLevel();
+}
+
+/* ---- the end of a transaction ---- */
+
+static void
+add_counts(const QueueCounts *entry)
+{
+	StatCounts *counts = statistics_of(entry->queue);
+
+	counts->counters[STAT_PLANNED] += entry->planned;
+	counts->counters[STAT_STOPPED] += entry->stopped;
+}
+
+/* Add what was counted to the shared counters. */
+static void
+report_counts(void)
+{
+	HASH_SEQ_STATUS others;
+	QueueCounts *counts;
+
+	if (!pending.counted)
+		return;
+	add_counts(&pending.counts);
+	if (pending.others)
+	{
+		hash_seq_init(&others, pending.others);
+		while ((counts = hash_seq_search(&others)) != NULL)
+			add_counts(counts);
+	}
+	statistics_flush();
+}
+
+/* Report to the scheduler of the table. */
+static void
+report_rows(void)
+{
+	if (pending.several)
+		pending.events |= SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY | SHARED_DEPENDENTS;
+	if (pending.count > 0 || pending.watched.count > 0 || pending.events != 0)
+		shared_scheduler_report(MyDatabaseId,
+								&(SharedReport){
+									.relid = pending.several ? InvalidOid : pending.relid,
+									.events = pending.events,
+									.nhints = pending.count,
+									.hints = pending.hints,
+									.watched = &pending.watched,
+								});
+	if (!pending.several)
+		report_counts();
+}
+
+/* Nothing here may raise an error: after a commit, the server would panic. */
+void
+pending_transaction_ended(XactEvent event)
+{
+	ListCell *cell;
+
+	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
+		return;
+	/* before the hints: a row that waits in a queue never is known before the rule of the queue */
+	if (event == XACT_EVENT_COMMIT && pending.queues)
+		shared_scheduler_wake(MyDatabaseId, SHARED_QUEUES);
+	/* without an id nothing was written: ON CONFLICT has dropped the rows */
+	if (event == XACT_EVENT_COMMIT && OidIsValid(pending.relid) &&
+		TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		report_rows();
+	if (pending.hold_level > 0)
+		hold_release();
+	/* of a subtransaction that was rolled back, too, which changes nothing for their tasks */
+	if (event == XACT_EVENT_COMMIT)
+		foreach(cell, pending.settings)
+			shared_settings_changed(lfirst_oid(cell));
+	if (event == XACT_EVENT_COMMIT && pending.supervisor)
+		shared_databases_changed();
+	pending.relid = pending.ignored = InvalidOid;
+	pending.count = pending.events = pending.hold_level = 0;
+	pending.watched.count = 0;
+	pending.queues = pending.several = pending.supervisor = pending.counted = false;
+	pending.settings = NIL;
+	pending.others = NULL;
+}
+
+/*
+ * End of a subtransaction: what it did now depends on its parent, or is discarded.  Hints of an
+ * aborted subtransaction are kept: the scheduler then finds no such rows.
+ */
+void
+pending_subtransaction_ended(SubXactEvent event)
+{
+	int level = GetCurrentTransactionNestLevel();
+	bool aborted = event == SUBXACT_EVENT_ABORT_SUB;
+
+	if (!aborted && event != SUBXACT_EVENT_COMMIT_SUB)
+		return;
+	if (pending.hold_level >= level)
+	{
+		if (aborted)
+			hold_release();
+		pending.hold_level = aborted ? 0 : level - 1;
+	}
 }

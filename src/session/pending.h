@@ -7,14 +7,14 @@
 
 #include "postgres.h"
 
-#include "shared/shared.h"
+#include "access/xact.h"
+
+#include "session/trigger_row.h"
 
 extern bool pending_add_events(Oid relid, int events);
 extern void pending_add_queues(Oid relid);
-extern SharedHint *pending_last_hint(Oid relid);
-extern void pending_add_hint(Oid relid, const SharedHint *hint);
-extern void pending_add_watched(Oid relid, int64 id);
-extern void pending_add_ended(Oid relid, int64 id);
+extern void pending_add_row(const TriggerRow *old, const TriggerRow *new);
+extern void pending_add_ended(Oid table, const TriggerRow *row);
 extern void pending_add_settings(Oid object);
 extern void pending_wake_supervisor(void);
 extern void pending_add_hold(void);

@@ -46,9 +46,12 @@ typedef struct Times
 	TimestampTz latest; /* the last row, or what the first row must be later than */
 } Times;
 
-/* Parse a cron expression; one that is malformed or never matches is an error, with this hint. */
-static Cron
-parse_cron(const char *text, const char *hint)
+/*
+ * Parse a cron expression; one that is malformed or never matches is an error, with this hint, or,
+ * for NULL, one that fits.
+ */
+Cron
+times_parse(const char *text, const char *hint)
 {
 	CronError error;
 	Cron cron;
@@ -62,13 +65,6 @@ parse_cron(const char *text, const char *hint)
 				 errmsg("invalid cron expression: \"%s\"", text), errdetail("%s", error.detail),
 				 error.hint || hint ? errhint("%s", hint ? hint : error.hint) : 0));
 	return cron;
-}
-
-/* Parse a cron expression; one that is malformed or never matches is an error. */
-Cron
-times_parse(const char *text)
-{
-	return parse_cron(text, NULL);
 }
 
 static pg_tz *
@@ -109,7 +105,7 @@ times_of_row(const TriggerRow *row, Oid role, TimestampTz after, TimestampTz *ne
 
 	if (isnull || toast_raw_datum_size(value) - VARHDRSZ > TASK_KEY_MAX)
 		return false;
-	cron = times_parse(TextDatumGetCString(value));
+	cron = times_parse(TextDatumGetCString(value), NULL);
 	if (cron.at_start)
 	{
 		*next = DT_NOEND;
@@ -152,7 +148,7 @@ pg_task_next(PG_FUNCTION_ARGS)
 Datum
 pg_task_next_cron(PG_FUNCTION_ARGS)
 {
-	Cron cron = times_parse(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	Cron cron = times_parse(text_to_cstring(PG_GETARG_TEXT_PP(0)), NULL);
 	TimestampTz after = PG_GETARG_TIMESTAMPTZ(1);
 	TimestampTz next;
 
@@ -215,7 +211,7 @@ pg_task_schedule_cron(PG_FUNCTION_ARGS)
 		char *expression = text_to_cstring(PG_GETARG_TEXT_PP(0));
 
 		times->is_cron = true;
-		times->cron = parse_cron(expression, strchr(expression, '*') ? NULL : INTERVAL_HINT);
+		times->cron = times_parse(expression, strchr(expression, '*') ? NULL : INTERVAL_HINT);
 	}
 	return return_time(fcinfo);
 }

@@ -10,7 +10,7 @@
 #include "session/trigger_row.h"
 #include "task/cron.h"
 
-extern Cron times_parse(const char *text);
+extern Cron times_parse(const char *text, const char *hint);
 extern void times_check_zone(const TriggerRow *row);
 extern bool times_of_row(const TriggerRow *row, Oid role, TimestampTz after, TimestampTz *next);
 

@@ -10,12 +10,10 @@
 #include "session/trigger_row.h"
 
 /* "old" is NULL for an INSERT. */
-extern void trigger_check_values(const TriggerRow *old, const TriggerRow *row);
+extern void trigger_check_values(const TriggerRow *row);
 extern void trigger_check_role(const TriggerRow *row, int64 role_id);
 extern void trigger_check_rights(const TriggerRow *old, const TriggerRow *new);
 extern void trigger_check_state(const TriggerRow *old, const TriggerRow *new);
-extern void trigger_warn_of_role(const TriggerRow *row);
-extern const char *trigger_interval_rule(Datum value, bool zero_allowed);
 extern void trigger_forbid(TaskColumn which, const char *hint);
 
 #endif /* PG_TASK_TRIGGER_CHECKS_H */

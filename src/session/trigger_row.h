@@ -94,6 +94,13 @@ trigger_has_state(const TriggerRow *row, const char *state)
 	return !isnull && trigger_is_word(value, state);
 }
 
+/* Is the task one that has not ended? */
+static inline bool
+trigger_is_unended(const TriggerRow *row)
+{
+	return trigger_has_state(row, "PLAN") || trigger_has_state(row, "WORK");
+}
+
 /* Did a row that waits not wait before, or for another role?  "old" is NULL for an INSERT. */
 static inline bool
 trigger_newly_planned(const TriggerRow *old, const TriggerRow *new)

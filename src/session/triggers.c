@@ -23,14 +23,11 @@
 
 #include "session/after.h"
 #include "session/notices.h"
-#include "session/notify.h"
 #include "session/numbering.h"
 #include "session/pending.h"
-#include "session/planned.h"
 #include "session/removal.h"
 #include "session/times.h"
 #include "session/trigger_checks.h"
-#include "session/trigger_hints.h"
 #include "session/trigger_row.h"
 #include "shared/shared.h"
 #include "shared/waiters.h"
@@ -402,7 +399,6 @@ pg_task_timed(PG_FUNCTION_ARGS)
 		set_cron_time(&old, &new, &columns);
 		set_time_of_run(&old, &new, data->tg_updatedcols, &columns);
 		set_watch(&old, &new, &columns);
-		notices_count_stopped(&old, &new);
 	}
 	return PointerGetDatum(write_columns(&new, &columns));
 }
@@ -413,7 +409,7 @@ check_row(const TriggerRow *old, const TriggerRow *new)
 {
 	trigger_check_rights(old, new);
 	trigger_check_state(old, new);
-	trigger_check_values(old, new);
+	trigger_check_values(new);
 }
 
 /*
@@ -439,12 +435,12 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	if (!owner_acts())
 	{
 		if (trigger_has_state(&new, "PLAN") && trigger_newly_planned(&old, &new))
-			trigger_warn_of_role(&new);
-		notify_end(&old, &new);
+			notices_warn_of_role(&new);
+		notices_notify_end(&old, &new);
 		notices_tell_stopped(&old, &new);
 	}
 	if (Shared)
-		trigger_add_pending(&old, &new);
+		pending_add_row(&old, &new);
 	return PointerGetDatum(NULL);
 }
 
@@ -463,10 +459,10 @@ finish_new_row(const TriggerRow *row)
 			SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA)
 			times_check_zone(row);
 		if (trigger_has_state(row, "PLAN"))
-			trigger_warn_of_role(row);
+			notices_warn_of_role(row);
 	}
 	if (Shared)
-		trigger_add_pending(NULL, row);
+		pending_add_row(NULL, row);
 }
 
 /* The same for the row as pg_task_bound has changed it. */
@@ -566,7 +562,7 @@ add_removed(TriggerData *data)
 	}
 	if (trigger_has_state(&row, "WORK"))
 		pending_add_events(table, SHARED_RECONCILE);
-	trigger_add_ended(table, &row);
+	pending_add_ended(table, &row);
 }
 
 /*
