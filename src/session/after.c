@@ -1,30 +1,47 @@
 /*
  * after.c
  *		The tasks for which a row waits: checks the column "after", or finds the tasks of the
- *		steps in "needs", and chooses the first task that the row watches.
+ *		steps in "needs", and chooses the first task that the row watches.  Marks the rows that wait
+ *		for a task which is removed before it is DONE.
  *
  * A user may wait for rows that he sees.  They are read with the rights of the current user, as by
  * a query of his, and those that are not DONE are locked as by a foreign key: who removes one waits
- * for the end of this transaction, and then sees the row that waits for it (removal.c).  What ends
- * meanwhile, the scheduler finds when the transaction has committed.
+ * for the end of this transaction, and then sees the row that waits for it.  What ends meanwhile,
+ * the scheduler finds when the transaction has committed.
  *
- * This file changes nothing.
+ * As a foreign key with an action would, a DELETE changes the rows that wait for the task: its id
+ * in "after" becomes NULL, and the row watches it, so that the scheduler judges it.  That is done
+ * as the owner of the table, whatever the user sees or may write, and with what is committed now,
+ * whatever the snapshot of the transaction is.
+ *
+ * This file decides nothing about rows that wait.
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+#include "access/relation.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "compat.h"
 #include "session/after.h"
-#include "session/kept_plan.h"
+#include "task/named_table.h"
+#include "task/owner.h"
+#include "task/owner_code.h"
+#include "task/relation.h"
 #include "task/rows.h"
 
 /*
@@ -33,12 +50,120 @@
  */
 #define AFTER_MAX 10000
 
+/* ---- plans ---- */
+
+/* A plan that is kept while the statement stays the same.  All zero: none is kept. */
+typedef struct KeptPlan
+{
+	char *sql; /* in TopMemoryContext; NULL: there is no plan */
+	Oid relid; /* the only table that it names */
+	SPIPlanPtr plan;
+	bool busy; /* it is being executed: what runs meanwhile does not replace it */
+} KeptPlan;
+
 /*
- * The statements that read the tasks by their ids, and by their steps.  Static, because they are
- * kept from one row to the next: with the plan an INSERT of many rows takes half of the time.
+ * Those of the statements that read the tasks by their ids and by their steps, and that find and
+ * mark rows that wait for a removed task.  Static, because they are kept from one row to the next:
+ * with the plan an INSERT of many rows takes half of the time.
  */
 static KeptPlan reader;
 static KeptPlan step_reader;
+static KeptPlan finder;
+static KeptPlan marker;
+
+static SPIPlanPtr
+prepare(const char *sql, int count, Oid *types)
+{
+	SPIPlanPtr plan = SPI_prepare_cursor(sql, count, types, CURSOR_OPT_GENERIC_PLAN);
+
+	if (plan == NULL)
+		elog(ERROR, "could not prepare \"%s\": %s", sql, SPI_result_code_string(SPI_result));
+	return plan;
+}
+
+/*
+ * Keep a plan of this statement instead of the one that is kept.  Whatever an error interrupts, a
+ * plan that is kept belongs to the text beside it.
+ */
+static void
+keep_plan(KeptPlan *kept, const char *sql, Oid relid, int count, Oid *types)
+{
+	SPIPlanPtr plan = prepare(sql, count, types);
+	char *copy = MemoryContextStrdup(TopMemoryContext, sql);
+
+	Assert(!kept->busy);
+	if (kept->sql)
+	{
+		pfree(kept->sql);
+		kept->sql = NULL;
+		SPI_freeplan(kept->plan);
+	}
+	SPI_keepplan(plan);
+	kept->plan = plan;
+	kept->relid = relid;
+	kept->sql = copy;
+}
+
+/*
+ * Make the planner use indexes only.  The table may be empty when the plan is made, and it grows
+ * while the plan is kept: an INSERT of many rows would read all of them for each.
+ */
+static void
+fix_planner(void)
+{
+	static const char *const off[] = {"enable_seqscan", "enable_hashjoin", "enable_mergejoin",
+									  "enable_material"};
+	int i;
+
+	for (i = 0; i < (int) lengthof(off); i++)
+		(void) set_config_option(off[i], "off", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true,
+								 0, false);
+}
+
+/*
+ * Execute a statement on a task table, which stands for the %s in its text and is the only table
+ * that it names, connected to SPI.  "latest": it sees what is committed now, in any isolation.
+ * Returns the number of rows.
+ */
+static int
+execute_kept(KeptPlan *kept, const char *text, Oid relid, int count, Oid *types, Datum *values,
+			 bool latest)
+{
+	char *name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+											get_rel_name(relid));
+	char *rows = psprintf("%s%s", get_rel_relkind(relid) == RELKIND_RELATION ? "ONLY " : "", name);
+	char *sql = psprintf(text, rows);
+	bool busy = kept->busy;
+	NamedTable outer = named_table_expect(sql, relid);
+	volatile int code = 0;
+
+	PG_TRY();
+	{
+		SPIPlanPtr plan;
+		int nest_level = NewGUCNestLevel();
+
+		/* the server also plans again when it executes: after a change, or for another user */
+		fix_planner();
+		if (!busy && (kept->sql == NULL || kept->relid != relid || strcmp(kept->sql, sql) != 0))
+			keep_plan(kept, sql, relid, count, types);
+		plan = busy ? prepare(sql, count, types) : kept->plan;
+		kept->busy = true;
+		code = SPI_execute_snapshot(plan, values, NULL,
+									latest && IsolationUsesXactSnapshot() ? GetLatestSnapshot()
+																		  : InvalidSnapshot,
+									InvalidSnapshot, false, true, 0);
+		AtEOXact_GUC(true, nest_level);
+	}
+	PG_FINALLY();
+	{
+		named_table_restore(outer);
+		kept->busy = busy;
+	}
+	PG_END_TRY();
+	if (code < 0)
+		elog(ERROR, "could not execute a statement on %s", name);
+	return (int) SPI_processed;
+}
 
 /* ---- the tasks, as the current user sees them ---- */
 
@@ -122,7 +247,7 @@ lock_tasks(void)
 }
 
 /*
- * Read tasks and lock them, by a statement on the table that a user names, for kept_plan_execute.
+ * Read tasks and lock them, by a statement on the table that a user names, for execute_kept.
  * Returns the number of rows.
  */
 static int
@@ -131,7 +256,7 @@ read_tasks(KeptPlan *kept, Relation rel, const char *sql, int count, Oid *types,
 	int found;
 
 	do
-		found = kept_plan_execute(kept, sql, trigger_root_table(rel), count, types, values);
+		found = execute_kept(kept, sql, trigger_root_table(rel), count, types, values, false);
 	while (!lock_tasks());
 	return found;
 }
@@ -139,14 +264,15 @@ read_tasks(KeptPlan *kept, Relation rel, const char *sql, int count, Oid *types,
 /* ---- the column "after" ---- */
 
 static void
-reject_after(const TriggerRow *row, const char *rule)
+reject(const TriggerRow *row, TaskColumn which, const char *rule)
 {
 	bool isnull;
 	int64 id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull));
 
-	ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION), errmsg("\"after\" of a task must %s", rule),
+	ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
+					errmsg("\"%s\" of a task must %s", task_columns[which].name, rule),
 					errdetail("The row has id " INT64_FORMAT ".", id),
-					errtablecol(row->rel, trigger_column(row->rel, COLUMN_AFTER))));
+					errtablecol(row->rel, trigger_column(row->rel, which))));
 }
 
 /* Read the column.  Returns false if it is NULL or empty. */
@@ -167,7 +293,7 @@ after_read(const TriggerRow *row, After *after)
 	return true;
 }
 
-/* Check what a user has written.  A NULL stays that removal.c has written. */
+/* Check what a user has written.  A NULL stays that mark_dependents has written. */
 static void
 check_after(const TriggerRow *row, const After *after, bool check)
 {
@@ -176,14 +302,14 @@ check_after(const TriggerRow *row, const After *after, bool check)
 	int i;
 
 	if (ARR_NDIM(after->array) != 1)
-		reject_after(row, "have one dimension");
+		reject(row, COLUMN_AFTER, "have one dimension");
 	if (after->removed && check)
-		reject_after(row, "contain no NULL");
+		reject(row, COLUMN_AFTER, "contain no NULL");
 	if (after->count > AFTER_MAX)
-		reject_after(row, "name at most " CppAsString2(AFTER_MAX) " tasks");
+		reject(row, COLUMN_AFTER, "name at most " CppAsString2(AFTER_MAX) " tasks");
 	for (i = 0; i < after->count && !after->removed; i++)
 		if (!isnull && after->ids[i] == id)
-			reject_after(row, "not name the task itself");
+			reject(row, COLUMN_AFTER, "not name the task itself");
 }
 
 /* A task in "after" that the current user sees. */
@@ -264,13 +390,6 @@ after_watch(const TriggerRow *row, bool check, int64 *watched)
 
 /* ---- the column "needs" ---- */
 
-static void
-reject_needs(const TriggerRow *row, const char *rule)
-{
-	ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION), errmsg("\"needs\" of a task must %s", rule),
-					errtablecol(row->rel, trigger_column(row->rel, COLUMN_NEEDS))));
-}
-
 /* Check the column, and return how many steps it names. */
 static int
 count_needs(const TriggerRow *row, ArrayType *needs)
@@ -280,13 +399,13 @@ count_needs(const TriggerRow *row, ArrayType *needs)
 	if (count == 0)
 		return 0;
 	if (ARR_NDIM(needs) != 1)
-		reject_needs(row, "have one dimension");
+		reject(row, COLUMN_NEEDS, "have one dimension");
 	if (array_contains_nulls(needs))
-		reject_needs(row, "contain no NULL");
+		reject(row, COLUMN_NEEDS, "contain no NULL");
 	if (count > AFTER_MAX)
-		reject_needs(row, "name at most " CppAsString2(AFTER_MAX) " steps");
+		reject(row, COLUMN_NEEDS, "name at most " CppAsString2(AFTER_MAX) " steps");
 	if (trigger_is_null(row, COLUMN_FLOW))
-		reject_needs(row, "be NULL without a \"flow\"");
+		reject(row, COLUMN_NEEDS, "be NULL without a \"flow\"");
 	return count;
 }
 
@@ -344,4 +463,138 @@ after_needs(const TriggerRow *row, Datum *after, int64 *watched)
 		construct_array(ids, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	SPI_finish();
 	return true;
+}
+
+/* ---- a task that is removed ---- */
+
+/* clang-format off */
+
+/*
+ * The rows that wait for a task, in two indexes.  By other rules than "any", it is enough to know
+ * that one was removed: many that are removed do not change a row as often.
+ */
+#define DEPENDENTS \
+	" WHERE t.state = 'PLAN'" \
+	"   AND (t.waits = $1" \
+	"        OR ((t.waits IS NOT NULL) IS TRUE AND cardinality(t.after) > 1" \
+	"            AND t.after @> ARRAY[$1]))" \
+	"   AND (t.rule = 'any' OR array_position(t.after, NULL) IS NULL)"
+
+static const char find_dependents[] = "SELECT FROM %s AS t" DEPENDENTS " LIMIT 1";
+static const char mark_dependents[] =
+	"UPDATE %s AS t SET waits = $1, after = array_replace(t.after, $1, NULL)" DEPENDENTS;
+
+/* clang-format on */
+
+/*
+ * The table in which this session is marking rows; InvalidOid: none.  Static, because triggers on
+ * the table ask.
+ */
+static Oid marked = InvalidOid;
+
+/*
+ * Are rows of this table being marked, so that a trigger leaves them as they are?  Not those of
+ * other tables: anybody may put our trigger on a table of his own, whose triggers write others.
+ */
+bool
+after_is_marking(Relation rel)
+{
+	return OidIsValid(marked) && marked == trigger_root_table(rel);
+}
+
+/*
+ * Raise an error if a partition belongs to somebody else than the table: his code would run as the
+ * owner.  So does, if "barred", one if a read of the table or, if "writes", a write could run code
+ * of its owner's in this session: it has perhaps run code of somebody else, and what that has
+ * compiled would run as the owner.  The locks keep others from adding such code, and the owners as
+ * they are, until the transaction ends.
+ */
+static void
+check_code(Oid root, bool barred, bool writes)
+{
+	static struct
+	{
+		Oid root;
+		bool barred;
+		LocalTransactionId transaction;
+	} checked; /* reads are checked once in a transaction */
+	Relation rel;
+	ListCell *cell;
+
+	if (!writes && checked.root == root && checked.transaction == COMPAT_LOCAL_XID &&
+		(checked.barred || !barred))
+		return;
+	rel = relation_open(root, RowExclusiveLock);
+	foreach(cell, lcons_oid(root, relation_members(rel)))
+	{
+		char *code;
+
+		LockRelationOid(lfirst_oid(cell), RowExclusiveLock);
+		if (!relation_is_owned_by(lfirst_oid(cell), rel->rd_rel->relowner))
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("nobody may remove tasks at present"),
+					 errdetail("Rows that wait for them are changed, and partition \"%s\" has"
+							   " another owner.",
+							   get_rel_name(lfirst_oid(cell))),
+					 errhint("Stop them instead, or give the table one owner.")));
+		code = barred ? owner_code_find(lfirst_oid(cell), writes) : NULL;
+		if (code)
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("only the owner of the task table may remove tasks at present"),
+					 errdetail("Rows that wait for them are changed, and code of the owner's would"
+							   " run: %s.",
+							   code),
+					 errhint("Stop them instead, or have the owner drop it.")));
+	}
+	relation_close(rel, NoLock);
+	checked.root = root;
+	checked.barred = barred;
+	checked.transaction = COMPAT_LOCAL_XID;
+}
+
+/*
+ * This row was removed: mark those that wait for it, unless it was DONE.  A row that an UPDATE
+ * moves to another partition is not.
+ */
+void
+after_removed(const TriggerRow *row)
+{
+	Oid root = trigger_root_table(row->rel);
+	Oid owner = trigger_table_owner(row->rel);
+	bool isnull;
+	Datum id = trigger_value(row, COLUMN_ID, &isnull);
+	bool barred = owner_code_is_barred(owner);
+	Oid types[] = {INT8OID};
+	Oid marking = marked;
+	int outer;
+	OwnerScope scope;
+
+	if (isnull || trigger_has_state(row, "DONE") ||
+		HeapTupleHeaderIndicatesMovedPartitions(row->tuple->t_data))
+		return;
+	check_code(root, barred, false);
+	/* code that comes without conflicting with our locks is refused when it is called */
+	outer = owner_code_bar(barred ? ERRCODE_INSUFFICIENT_PRIVILEGE : 0);
+	PG_TRY();
+	{
+		owner_restrict(owner, &scope);
+		SPI_connect();
+		if (execute_kept(&finder, find_dependents, root, 1, types, &id, true) > 0)
+		{
+			if (barred)
+				check_code(root, true, true);
+			marked = root;
+			(void) execute_kept(&marker, mark_dependents, root, 1, types, &id, true);
+		}
+		SPI_finish();
+		owner_restrict_end(&scope);
+	}
+	PG_FINALLY();
+	{
+		marked = marking;
+		(void) owner_code_bar(outer);
+	}
+	PG_END_TRY();
 }

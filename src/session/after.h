@@ -23,5 +23,7 @@ typedef struct After
 extern bool after_read(const TriggerRow *row, After *after);
 extern bool after_needs(const TriggerRow *row, Datum *after, int64 *watched);
 extern bool after_watch(const TriggerRow *row, bool check, int64 *watched);
+extern void after_removed(const TriggerRow *row);
+extern bool after_is_marking(Relation rel);
 
 #endif /* PG_TASK_AFTER_H */

@@ -20,21 +20,21 @@ typedef struct ResultRow
 	bool nulls[RESULT_ROW_MAX];
 } ResultRow;
 
-/* What the catalog says of a database, about which there is a row. */
-typedef struct ResultDatabase
-{
-	NameData name;
-	int encoding;
-	bool is_open; /* the caller is a member of its owner, or of pg_read_all_stats */
-} ResultDatabase;
-
 extern ReturnSetInfo *result_set_begin(FunctionCallInfo fcinfo, int columns);
 extern TupleDesc result_row_desc(FunctionCallInfo fcinfo, int columns);
-extern void result_row_begin(ResultRow *row);
-extern void result_row_set(ResultRow *row, int column, Datum value);
-extern void result_row_set_name(ResultRow *row, int column, const char *name);
-extern void result_row_end(ResultRow *row, const ReturnSetInfo *result);
-extern text *result_text(const char *string, int encoding);
-extern bool result_database_find(Oid oid, ResultDatabase *database);
+
+/* All columns of the row are NULL. */
+static inline void
+result_row_begin(ResultRow *row)
+{
+	memset(row->nulls, true, sizeof(row->nulls));
+}
+
+static inline void
+result_row_set(ResultRow *row, int column, Datum value)
+{
+	row->values[column] = value;
+	row->nulls[column] = false;
+}
 
 #endif /* PG_TASK_RESULT_SET_H */

@@ -292,8 +292,7 @@ execute(const TableAccess *access, const char *sql, SPIExecuteOptions options, i
 		code = SPI_execute_extended(sql, &options);
 		if (OidIsValid(access->user))
 		{
-			AtEOXact_GUC(false, scope.nest_level);
-			SetUserIdAndSecContext(scope.user, scope.context);
+			owner_restrict_end(&scope);
 		}
 	}
 	PG_FINALLY();

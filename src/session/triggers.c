@@ -25,7 +25,6 @@
 #include "session/notices.h"
 #include "session/numbering.h"
 #include "session/pending.h"
-#include "session/removal.h"
 #include "session/times.h"
 #include "session/trigger_checks.h"
 #include "session/trigger_row.h"
@@ -393,7 +392,7 @@ pg_task_timed(PG_FUNCTION_ARGS)
 	old = row_of(data, data->tg_trigtuple, data->tg_trigslot);
 	new = row_of(data, data->tg_newtuple, data->tg_newslot);
 	set_binding(&old, &new, &columns);
-	if (SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA && !removal_marks(new.rel))
+	if (SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA && !after_is_marking(new.rel))
 	{
 		set_times(&old, &new, &columns);
 		set_cron_time(&old, &new, &columns);
@@ -583,7 +582,7 @@ pg_task_removed(PG_FUNCTION_ARGS)
 	{
 		TriggerRow row = row_of(data, data->tg_trigtuple, data->tg_trigslot);
 
-		removal_mark(&row);
+		after_removed(&row);
 	}
 	if (Shared)
 		add_removed(data);

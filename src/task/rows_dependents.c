@@ -6,7 +6,7 @@
  * that it watches.  When that has ended, the row is judged: it is free, watches another one, or is
  * given up.  One with the rule "any" is judged when any of its tasks is DONE.
  *
- * A NULL in "after" is a task that was removed before it was DONE (session/removal.c).  Any other
+ * A NULL in "after" is a task that was removed before it was DONE (session/after.c).  Any other
  * task that is not in the table counts as DONE.
  *
  * None of these waits for a row that somebody has locked.

@@ -1,0 +1,539 @@
+/*
+ * figures.c
+ *		The functions that SQL calls for what runs now and has run: pg_task_activity with
+ *		pg_task_progress, pg_stat_task, pg_stat_task_scheduler.
+ *
+ * They read shared memory, and the catalogs of databases and roles.  What a scheduler or an
+ * executor publishes is read without a lock, and each number is exact for itself.  Who is a member
+ * of the owner of a database sees its figures, and a member of pg_read_all_stats those of all.
+ *
+ * This file reads no task row and writes none.
+ */
+#include "postgres.h"
+
+#include "catalog/namespace.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_type.h"
+#include "commands/dbcommands.h"
+#include "fmgr.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+
+#include "compat.h"
+#include "session/result_set.h"
+#include "shared/activity.h"
+#include "shared/clock.h"
+#include "shared/crash.h"
+#include "shared/shared.h"
+#include "shared/slots.h"
+#include "shared/statistics.h"
+
+PGDLLEXPORT Datum pg_task_activity(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_progress(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_stat_task(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_stat_task_reset(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_stat_task_scheduler(PG_FUNCTION_ARGS);
+
+PG_FUNCTION_INFO_V1(pg_task_activity);
+PG_FUNCTION_INFO_V1(pg_task_progress);
+PG_FUNCTION_INFO_V1(pg_stat_task);
+PG_FUNCTION_INFO_V1(pg_stat_task_reset);
+PG_FUNCTION_INFO_V1(pg_stat_task_scheduler);
+
+/* ---- values of rows ---- */
+
+/* A name of a database or a role; NULL: it is gone by now. */
+static void
+set_name(ResultRow *row, int column, const char *name)
+{
+	if (name)
+		result_row_set(row, column, DirectFunctionCall1(namein, CStringGetDatum(name)));
+}
+
+/* What the catalog says of a database. */
+typedef struct DatabaseInfo
+{
+	NameData name;
+	int encoding;
+	bool is_open; /* the caller is a member of its owner, or of pg_read_all_stats */
+} DatabaseInfo;
+
+/* False: it was dropped. */
+static bool
+find_database(Oid oid, DatabaseInfo *database)
+{
+	HeapTuple tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(oid));
+	Form_pg_database form;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_database) GETSTRUCT(tuple);
+	database->name = form->datname;
+	database->encoding = form->encoding;
+	database->is_open = has_privs_of_role(GetUserId(), form->datdba) ||
+						has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
+	ReleaseSysCache(tuple);
+	return true;
+}
+
+/* Replace what is not ASCII by question marks. */
+static text *
+ascii_text(const char *string, int length)
+{
+	text *result = cstring_to_text_with_len(string, length);
+	int i;
+
+	for (i = 0; i < length; i++)
+		if (IS_HIGHBIT_SET(VARDATA(result)[i]))
+			VARDATA(result)[i] = '?';
+	return result;
+}
+
+/*
+ * Return text of another database in the encoding of this one.  If it cannot be converted as a
+ * whole, only what is ASCII in it is shown: one name must not make the function fail.
+ */
+static text *
+converted_text(const char *string, int encoding)
+{
+	int length = (int) strlen(string);
+	int mine = GetDatabaseEncoding();
+	Size size = length * MAX_CONVERSION_GROWTH + 1;
+	char *converted;
+	Oid procedure;
+
+	if (encoding == mine)
+		return cstring_to_text_with_len(string, length);
+	if (encoding == PG_SQL_ASCII)
+		return pg_verify_mbstr(mine, string, length, true)
+				   ? cstring_to_text_with_len(string, length)
+				   : ascii_text(string, length);
+	/* a client of a database without an encoding may not be able to read what is not ASCII */
+	procedure = mine == PG_SQL_ASCII ? InvalidOid : FindDefaultConversionProc(encoding, mine);
+	if (!OidIsValid(procedure))
+		return ascii_text(string, length);
+	converted = palloc(size);
+	if (pg_do_encoding_conversion_buf(procedure, encoding, mine, (unsigned char *) string, length,
+									  (unsigned char *) converted, (int) size, true) < length)
+		return ascii_text(string, length);
+	return cstring_to_text(converted);
+}
+
+static void
+set_text(ResultRow *row, int column, const char *string, int encoding)
+{
+	result_row_set(row, column, PointerGetDatum(converted_text(string, encoding)));
+}
+
+static void
+end_row(ResultRow *row, const ReturnSetInfo *result)
+{
+	tuplestore_putvalues(result->setResult, result->setDesc, row->values, row->nulls);
+}
+
+/* ---- what runs now ---- */
+
+/* The columns of pg_task_activity; sql/ has them in this order. */
+typedef enum ActivityColumn
+{
+	ACTIVITY_DATABASE,
+	ACTIVITY_RELID,
+	ACTIVITY_QUEUE,
+	ACTIVITY_ID,
+	ACTIVITY_ROLE,
+	ACTIVITY_PID,
+	ACTIVITY_ATTEMPT,
+	ACTIVITY_START,
+	ACTIVITY_TIMEOUT,
+	ACTIVITY_DONE,
+	ACTIVITY_TOTAL,
+	ACTIVITY_TEXT,
+	ACTIVITY_COLUMNS
+} ActivityColumn;
+
+static void
+set_number(ResultRow *row, ActivityColumn column, int64 value)
+{
+	if (value != ACTIVITY_UNKNOWN)
+		result_row_set(row, column, Int64GetDatum(value));
+}
+
+/* Columns that those may see who may see the request in pg_stat_activity. */
+static void
+set_private_columns(ResultRow *row, const Activity *activity)
+{
+	result_row_set(row, ACTIVITY_RELID, ObjectIdGetDatum(activity->relid));
+	set_text(row, ACTIVITY_QUEUE, activity->queue, activity->encoding);
+	result_row_set(row, ACTIVITY_ID, Int64GetDatum(activity->run.id));
+	result_row_set(row, ACTIVITY_ATTEMPT, Int32GetDatum(activity->run.attempt));
+	result_row_set(row, ACTIVITY_START, TimestampTzGetDatum(activity->start));
+	if (activity->timeout > 0)
+	{
+		Interval *timeout = palloc0(sizeof(Interval));
+
+		timeout->time = activity->timeout;
+		result_row_set(row, ACTIVITY_TIMEOUT, IntervalPGetDatum(timeout));
+	}
+	set_number(row, ACTIVITY_DONE, activity->progress.done);
+	set_number(row, ACTIVITY_TOTAL, activity->progress.total);
+	if (activity->progress.message[0] != '\0')
+		set_text(row, ACTIVITY_TEXT, activity->progress.message, activity->encoding);
+}
+
+/* pg_task_activity(): the tasks that run now, in all databases; rights as in pg_stat_activity. */
+Datum
+pg_task_activity(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = result_set_begin(fcinfo, ACTIVITY_COLUMNS);
+	bool sees_all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
+	int i;
+
+	for (i = 0; Shared && i < Shared->nexecutors; i++)
+	{
+		Activity activity;
+		ResultRow row;
+
+		if (!activity_read(&Shared->executors[i].activity, &activity))
+			continue;
+		result_row_begin(&row);
+		set_name(&row, ACTIVITY_DATABASE, get_database_name(activity.database));
+		set_name(&row, ACTIVITY_ROLE, GetUserNameFromId(activity.role, true));
+		result_row_set(&row, ACTIVITY_PID, Int32GetDatum(activity.pid));
+		if (sees_all || has_privs_of_role(GetUserId(), activity.role))
+			set_private_columns(&row, &activity);
+		end_row(&row, result);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * pg_task_progress(done, total, message): the task that calls this has come so far.  Does nothing
+ * outside of a task, so that a function that calls it can be called from anywhere.
+ */
+Datum
+pg_task_progress(PG_FUNCTION_ARGS)
+{
+	int64 done = PG_ARGISNULL(0) ? ACTIVITY_UNKNOWN : PG_GETARG_INT64(0);
+	int64 total = PG_ARGISNULL(1) ? ACTIVITY_UNKNOWN : PG_GETARG_INT64(1);
+	const char *message = NULL;
+	int length = 0;
+
+	if (!activity_is_mine())
+		PG_RETURN_VOID();
+	if (!PG_ARGISNULL(2))
+	{
+		text *value = PG_GETARG_TEXT_PP(2);
+
+		message = VARDATA_ANY(value);
+		length = pg_mbcliplen(message, VARSIZE_ANY_EXHDR(value), ACTIVITY_MESSAGE);
+	}
+	activity_progress(done, total, message, length);
+	PG_RETURN_VOID();
+}
+
+/* ---- what has run ---- */
+
+/* The columns of pg_stat_task, in order.  The counters are those of StatCounter. */
+typedef enum TasksColumn
+{
+	TASKS_DATNAME,
+	TASKS_QUEUE,
+	TASKS_COUNTERS,
+	TASKS_WAIT = TASKS_COUNTERS + STAT_COUNTERS,
+	TASKS_RUN = TASKS_WAIT + 2,
+	TASKS_SINCE = TASKS_RUN + 2,
+	TASKS_COLUMNS
+} TasksColumn;
+
+/* Two columns: the sum in milliseconds, and the histogram. */
+static void
+set_times(ResultRow *row, int first, const StatTimes *times)
+{
+	Datum buckets[STAT_BUCKETS];
+	int i;
+
+	for (i = 0; i < STAT_BUCKETS; i++)
+		buckets[i] = Int64GetDatum(times->buckets[i]);
+	result_row_set(row, first, Float8GetDatum((double) times->total / 1000));
+	result_row_set(row, first + 1,
+				   PointerGetDatum(construct_array(buckets, STAT_BUCKETS, INT8OID, sizeof(int64),
+												   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE)));
+}
+
+/* The database and the name of the queue.  False if it was dropped, or the caller may not see it.
+ */
+static bool
+set_queue(ResultRow *row, const StatRecord *record)
+{
+	DatabaseInfo database;
+
+	if (!OidIsValid(record->database))
+		return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
+	if (!find_database(record->database, &database) || !database.is_open)
+		return false;
+	set_name(row, TASKS_DATNAME, NameStr(database.name));
+	set_text(row, TASKS_QUEUE, record->queue, database.encoding);
+	return true;
+}
+
+/* pg_stat_task(): a row for each database and queue, and one for the queues without a row. */
+Datum
+pg_stat_task(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = result_set_begin(fcinfo, TASKS_COLUMNS);
+	StatRecord record;
+	int i;
+	int j;
+
+	for (i = 0; Statistics && statistics_read(i, &record); i++)
+	{
+		ResultRow row;
+
+		CHECK_FOR_INTERRUPTS();
+		result_row_begin(&row);
+		if (record.since == 0 || !set_queue(&row, &record))
+			continue;
+		for (j = 0; j < STAT_COUNTERS; j++)
+			result_row_set(&row, TASKS_COUNTERS + j, Int64GetDatum(record.counts.counters[j]));
+		set_times(&row, TASKS_WAIT, &record.counts.wait);
+		set_times(&row, TASKS_RUN, &record.counts.run);
+		result_row_set(&row, TASKS_SINCE, TimestampTzGetDatum(record.since));
+		end_row(&row, result);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * pg_stat_task_reset(database, queue): forget these figures; NULL is any of them.  EXECUTE is
+ * granted to nobody.
+ */
+Datum
+pg_stat_task_reset(PG_FUNCTION_ARGS)
+{
+	Oid database = InvalidOid;
+
+	if (!PG_ARGISNULL(0))
+		database = get_database_oid(NameStr(*PG_GETARG_NAME(0)), false);
+	if (Statistics)
+		statistics_reset(PG_ARGISNULL(0) ? NULL : &database,
+						 PG_ARGISNULL(1) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(1)));
+	PG_RETURN_VOID();
+}
+
+/* ---- schedulers ---- */
+
+/* The columns of the result, in order. */
+typedef enum ServedColumn
+{
+	SERVED_DATNAME,
+	SERVED_RELID,
+	SERVED_PID,
+	SERVED_STATE,
+	SERVED_BEGUN,
+	SERVED_ITERATIONS,
+	SERVED_CLAIMED,
+	SERVED_MISSED,
+	SERVED_ERRORS,
+	SERVED_HELD,
+	SERVED_OLDEST,
+	SERVED_EXECUTORS,
+	SERVED_BUSY,
+	SERVED_WANTED,
+	SERVED_WANTS_SINCE,
+	SERVED_ERROR,
+	SERVED_ERROR_AT,
+	SERVED_COLUMNS
+} ServedColumn;
+
+/* A database and its scheduler, as they were at one moment. */
+typedef struct DatabaseFigures
+{
+	SharedDatabase database;
+	bool has_slot;
+	SchedulerState state;
+	int proc;
+	Oid relid;
+	bool wants;
+	MonoTime wants_since;
+	int64 figures[SCHEDULER_FIGURES];
+	int executors;
+	int busy;
+} DatabaseFigures;
+
+/* Copy what the slot of a scheduler says.  The caller holds the directory lock. */
+static void
+copy_slot(SharedScheduler *slot, DatabaseFigures *figures)
+{
+	SchedulerFigure which;
+
+	figures->has_slot = true;
+	figures->state = slot->state;
+	figures->proc = slot->proc;
+	figures->wants = slot->wants;
+	figures->wants_since = slot->wants_since;
+	LWLockAcquire(slot->lock, LW_SHARED);
+	figures->relid = slot->relid;
+	LWLockRelease(slot->lock);
+	/* before it has attached, they are of an earlier process */
+	for (which = 0; which < SCHEDULER_FIGURES && slot->proc != SHARED_NO_PROC; which++)
+		figures->figures[which] = (int64) pg_atomic_read_u64(&slot->figures[which]);
+}
+
+/* Count the executors of a database.  The caller holds the directory lock. */
+static void
+count_executors(DatabaseFigures *figures)
+{
+	int i;
+
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *slot = &Shared->executors[i];
+
+		if (slot->state == EXECUTOR_FREE || slot->database != figures->database.database)
+			continue;
+		LWLockAcquire(slot->lock, LW_SHARED);
+		figures->executors++;
+		figures->busy += slot->reserved || slot->assigned != slot->done;
+		LWLockRelease(slot->lock);
+	}
+}
+
+/*
+ * Copy what is known of all databases that are served.  Returns their number.  Bounded by
+ * SHARED_DATABASES and the number of slots.
+ */
+static int
+copy_databases(DatabaseFigures *all)
+{
+	int count = 0;
+	int i;
+
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	for (i = 0; i < Shared->ndatabases; i++)
+	{
+		SharedDatabase *entry = &Shared->databases[i];
+		DatabaseFigures *figures = &all[count];
+		SharedScheduler *slot;
+
+		if (!OidIsValid(entry->database))
+			continue;
+		memset(figures, 0, sizeof(DatabaseFigures));
+		figures->database = *entry;
+		figures->relid = entry->found.relid;
+		slot = scheduler_slot_find(entry->database);
+		if (slot)
+			copy_slot(slot, figures);
+		count_executors(figures);
+		count++;
+	}
+	LWLockRelease(Shared->directory);
+	return count;
+}
+
+/* The state of a database's scheduler, as users see it. */
+static const char *
+state_text(const DatabaseFigures *figures, TimestampTz now)
+{
+	const SharedDatabase *database = &figures->database;
+
+	if (figures->has_slot)
+	{
+		if (figures->state == SCHEDULER_LEAVING)
+			return "leaving";
+		if (figures->state == SCHEDULER_STARTING || !OidIsValid(figures->relid))
+			return "starting";
+		return database->found.away ? "held back" : "running";
+	}
+	if (crash_holds(database->database))
+		return "held back";
+	if (database->found.disabled)
+		return "disabled";
+	if (database->found.absent)
+		return "no table";
+	if (database->found.away)
+		return "held back";
+	if (database->marked.us == 0 && now < database->found.due)
+		return "asleep";
+	return "waiting";
+}
+
+/* What the process has published. */
+static void
+fill_figures(ResultRow *row, const int64 *figures)
+{
+	TimestampTz oldest = figures[FIGURE_OLDEST];
+
+	result_row_set(row, SERVED_BEGUN, TimestampTzGetDatum(figures[FIGURE_BEGUN]));
+	result_row_set(row, SERVED_ITERATIONS, Int64GetDatum(figures[FIGURE_ITERATIONS]));
+	result_row_set(row, SERVED_CLAIMED, Int64GetDatum(figures[FIGURE_CLAIMED]));
+	result_row_set(row, SERVED_MISSED, Int64GetDatum(figures[FIGURE_MISSED]));
+	result_row_set(row, SERVED_ERRORS, Int64GetDatum(figures[FIGURE_ERRORS]));
+	result_row_set(row, SERVED_HELD, Int32GetDatum((int32) figures[FIGURE_HELD]));
+	result_row_set(row, SERVED_WANTED, Int32GetDatum((int32) figures[FIGURE_WANTED]));
+	/* what is planned for later is not due */
+	if (oldest <= GetCurrentTimestamp())
+		result_row_set(row, SERVED_OLDEST, TimestampTzGetDatum(oldest));
+}
+
+/* Fill the row of a database.  False if it was dropped meanwhile. */
+static bool
+fill_row(ResultRow *row, const DatabaseFigures *figures, ClockNow now)
+{
+	const SharedError *error = &figures->database.found.error;
+	DatabaseInfo database;
+
+	if (!find_database(figures->database.database, &database))
+		return false;
+	result_row_begin(row);
+	set_name(row, SERVED_DATNAME, NameStr(database.name));
+	if (OidIsValid(figures->relid))
+		result_row_set(row, SERVED_RELID, ObjectIdGetDatum(figures->relid));
+	result_row_set(row, SERVED_STATE, CStringGetTextDatum(state_text(figures, now.wall)));
+	if (figures->has_slot && figures->proc != SHARED_NO_PROC)
+	{
+		result_row_set(row, SERVED_PID, Int32GetDatum(GetPGProcByNumber(figures->proc)->pid));
+		fill_figures(row, figures->figures);
+	}
+	result_row_set(row, SERVED_EXECUTORS, Int32GetDatum(figures->executors));
+	result_row_set(row, SERVED_BUSY, Int32GetDatum(figures->busy));
+	if (figures->has_slot && figures->wants)
+		result_row_set(row, SERVED_WANTS_SINCE,
+					   TimestampTzGetDatum(now.wall - (now.mono.us - figures->wants_since.us)));
+	/* it may quote what is in rows */
+	if (error->at != 0 && database.is_open)
+	{
+		set_text(row, SERVED_ERROR, error->message, database.encoding);
+		result_row_set(row, SERVED_ERROR_AT, TimestampTzGetDatum(error->at));
+	}
+	return true;
+}
+
+/* pg_stat_task_scheduler(): a row for each database that is served. */
+Datum
+pg_stat_task_scheduler(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = result_set_begin(fcinfo, SERVED_COLUMNS);
+	DatabaseFigures *all;
+	ResultRow row;
+	int count;
+	int i;
+
+	if (Shared == NULL)
+		return (Datum) 0;
+	all = palloc_array(DatabaseFigures, SHARED_DATABASES);
+	count = copy_databases(all);
+	for (i = 0; i < count; i++)
+		if (fill_row(&row, &all[i], clock_now()))
+			end_row(&row, result);
+	return (Datum) 0;
+}
