@@ -29,7 +29,6 @@
 #include "session/functions.h"
 #include "session/pending.h"
 #include "session/trigger_row.h"
-#include "session/upgrade.h"
 #include "settings.h"
 #include "shared/crash.h"
 #include "shared/shared.h"
@@ -164,6 +163,13 @@ define_callbacks(void)
 		CacheRegisterSyscacheCallback(caches[i], catalog_invalidated, (Datum) 0);
 }
 
+static void
+define_utility_hook(void)
+{
+	next_hook.utility = ProcessUtility_hook;
+	ProcessUtility_hook = process_command;
+}
+
 /* Register the rest.  Called only if the library was preloaded. */
 static void
 define_shared_callbacks(void)
@@ -175,8 +181,7 @@ define_shared_callbacks(void)
 	shmem_request_hook = request_memory;
 	next_hook.startup = shmem_startup_hook;
 	shmem_startup_hook = attach_memory;
-	next_hook.utility = ProcessUtility_hook;
-	ProcessUtility_hook = process_command;
+	define_utility_hook();
 	next_hook.start = ExecutorStart_hook;
 	ExecutorStart_hook = start_plan;
 }
@@ -210,7 +215,7 @@ _PG_init(void)
 	/* during pg_upgrade no task may run */
 	if (IsBinaryUpgrade)
 	{
-		upgrade_define();
+		define_utility_hook();
 		return;
 	}
 

@@ -8,6 +8,10 @@
  *
  * A command that changes databases, roles or their settings is recorded after it has succeeded.
  * pending.c notifies other processes at the commit.  DROP DATABASE forgets what was counted there.
+ *
+ * In the server that pg_upgrade has started nothing of this happens.  There the task tables that
+ * come along are told that they are at home in the new system: otherwise they would be held back,
+ * as in a copy.
  */
 #include "postgres.h"
 
@@ -37,37 +41,6 @@
 /* How long a command waits for the scheduler and the idle executors to exit (ms). */
 #define VACATE_MS 5000
 
-/* May the current user create a database? */
-static bool
-may_create_database(void)
-{
-	HeapTuple tuple;
-	bool may = superuser();
-
-	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(GetUserId()));
-	if (HeapTupleIsValid(tuple))
-	{
-		may |= ((Form_pg_authid) GETSTRUCT(tuple))->rolcreatedb;
-		ReleaseSysCache(tuple);
-	}
-	return may;
-}
-
-/* May any user with CREATEDB copy this database? */
-static bool
-is_template(Oid database)
-{
-	HeapTuple tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
-	bool result = false;
-
-	if (HeapTupleIsValid(tuple))
-	{
-		result = ((Form_pg_database) GETSTRUCT(tuple))->datistemplate;
-		ReleaseSysCache(tuple);
-	}
-	return result;
-}
-
 /* Return the value of an option of a command, or NULL. */
 static char *
 option_value(List *options, const char *name)
@@ -95,17 +68,39 @@ find_own_database(const char *name)
 	return InvalidOid;
 }
 
-/* Return the template of CREATE DATABASE if the current user may copy it, else InvalidOid. */
+/* May the current user create a database? */
+static bool
+may_create_database(void)
+{
+	HeapTuple tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(GetUserId()));
+	bool may = superuser();
+
+	if (HeapTupleIsValid(tuple))
+	{
+		may |= ((Form_pg_authid) GETSTRUCT(tuple))->rolcreatedb;
+		ReleaseSysCache(tuple);
+	}
+	return may;
+}
+
+/*
+ * Return the template of CREATE DATABASE if the current user may copy it, else InvalidOid.  Any
+ * user with CREATEDB may copy a database that is marked as a template.
+ */
 static Oid
 find_template(List *options)
 {
 	const char *name = option_value(options, "template");
 	Oid database = get_database_oid(name ? name : "template1", true);
+	HeapTuple tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
+	bool may_copy;
 
-	if (OidIsValid(database) && may_create_database() &&
-		(is_template(database) || compat_owns_database(database, GetUserId())))
-		return database;
-	return InvalidOid;
+	if (!HeapTupleIsValid(tuple))
+		return InvalidOid;
+	may_copy = may_create_database() && (((Form_pg_database) GETSTRUCT(tuple))->datistemplate ||
+										 compat_owns_database(database, GetUserId()));
+	ReleaseSysCache(tuple);
+	return may_copy ? database : InvalidOid;
 }
 
 /*
@@ -165,12 +160,6 @@ concerns_supervisor(Node *statement)
 	}
 }
 
-static bool
-is_transaction_statement(Node *statement, TransactionStmtKind kind)
-{
-	return IsA(statement, TransactionStmt) && ((TransactionStmt *) statement)->kind == kind;
-}
-
 /*
  * The role whose settings a statement changes; the database if it is for all roles there;
  * InvalidOid for all roles everywhere.
@@ -198,45 +187,55 @@ invalidate_commented(const CommentStmt *statement)
 		CacheInvalidateRelcacheByRelid(relid);
 }
 
-/* Must record_command be called when the command has succeeded? */
-static bool
-is_recorded(Node *statement)
-{
-	return concerns_supervisor(statement) || home_is_set_by(statement) ||
-		   IsA(statement, AlterRoleSetStmt) || IsA(statement, AlterDatabaseSetStmt);
-}
-
-/* A command has succeeded: record what other processes must be notified of at its commit. */
-static void
-record_command(Node *statement)
-{
-	if (concerns_supervisor(statement))
-		pending_wake_supervisor();
-	if (IsA(statement, CommentStmt))
-		invalidate_commented((CommentStmt *) statement);
-	else if (IsA(statement, AlterRoleSetStmt))
-		pending_add_settings(settings_object((AlterRoleSetStmt *) statement));
-	else if (IsA(statement, AlterDatabaseSetStmt))
-		pending_add_settings(get_database_oid(((AlterDatabaseSetStmt *) statement)->dbname, true));
-	else if (IsA(statement, AlterDatabaseStmt)) /* it may change the connection limit */
-		pending_add_settings(get_database_oid(((AlterDatabaseStmt *) statement)->dbname, true));
-	else if (IsA(statement, DropRoleStmt)) /* its settings are gone, its rows are not */
-		pending_add_settings(InvalidOid);
-}
-
 /*
- * COMMIT PREPARED has succeeded.  No transaction is active any more.  It may have inserted or ended
- * tasks; what it would report was not stored.
+ * A command of this kind has succeeded: record what other processes must be notified of at its
+ * commit.
  */
 static void
-report_prepared(void)
+record_command(NodeTag kind, Node *statement)
 {
-	shared_scheduler_wake(MyDatabaseId, SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY |
-											SHARED_QUEUES | SHARED_DEPENDENTS);
-	waiters_end_all();
+	switch (kind)
+	{
+		case T_CommentStmt:
+			if (home_is_set_by(statement))
+				invalidate_commented((CommentStmt *) statement);
+			break;
+		case T_AlterRoleSetStmt:
+			pending_add_settings(settings_object((AlterRoleSetStmt *) statement));
+			break;
+		case T_AlterDatabaseSetStmt:
+			pending_add_settings(
+				get_database_oid(((AlterDatabaseSetStmt *) statement)->dbname, true));
+			break;
+		case T_AlterDatabaseStmt: /* it may change the connection limit */
+			pending_add_settings(get_database_oid(((AlterDatabaseStmt *) statement)->dbname, true));
+			break;
+		case T_DropRoleStmt: /* its settings are gone, its rows are not */
+			pending_add_settings(InvalidOid);
+			break;
+		default:
+			break;
+	}
 }
 
-/* Execute a command by "next", in all processes but those of pg_upgrade. */
+/* During pg_upgrade: the statement to execute instead, or the same. */
+static PlannedStmt *
+replace_comment(PlannedStmt *pstmt)
+{
+	PlannedStmt *copy;
+	char *comment;
+
+	if (!home_is_set_by(pstmt->utilityStmt))
+		return pstmt;
+	comment = home_upgraded(((CommentStmt *) pstmt->utilityStmt)->comment);
+	if (comment == NULL)
+		return pstmt;
+	copy = copyObject(pstmt);
+	((CommentStmt *) copy->utilityStmt)->comment = comment;
+	return copy;
+}
+
+/* Execute a command by "next". */
 void
 commands_process(ProcessUtility_hook_type next, PlannedStmt *pstmt, const char *query,
 				 bool read_only_tree, ProcessUtilityContext context, ParamListInfo params,
@@ -244,11 +243,21 @@ commands_process(ProcessUtility_hook_type next, PlannedStmt *pstmt, const char *
 				 QueryCompletion *completion)
 {
 	Node *statement = pstmt->utilityStmt;
-	bool commits = is_transaction_statement(statement, TRANS_STMT_COMMIT_PREPARED);
-	bool records = is_recorded(statement);
-	bool drops = IsA(statement, DropdbStmt);
-	Oid database = database_needed(statement, context);
+	NodeTag kind = nodeTag(statement);
+	Oid database;
+	bool commits;
+	bool wakes;
 
+	if (IsBinaryUpgrade)
+	{
+		next(replace_comment(pstmt), query, read_only_tree, context, params, environment,
+			 destination, completion);
+		return;
+	}
+	commits = kind == T_TransactionStmt &&
+			  ((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT_PREPARED;
+	wakes = concerns_supervisor(statement);
+	database = database_needed(statement, context);
 	if (OidIsValid(database))
 	{
 		pending_add_hold();
@@ -257,11 +266,17 @@ commands_process(ProcessUtility_hook_type next, PlannedStmt *pstmt, const char *
 	}
 	next(pstmt, query, read_only_tree, context, params, environment, destination, completion);
 	/* a procedure may have ended the transaction, and the statement of the CALL may be freed */
+	if (wakes)
+		pending_wake_supervisor();
+	record_command(kind, statement);
 	if (commits)
-		report_prepared();
-	else if (records)
-		record_command(statement);
+	{
+		/* it may have inserted or ended tasks; what it would report was not stored */
+		shared_scheduler_wake(MyDatabaseId, SHARED_SCAN | SHARED_RECONCILE | SHARED_EXPIRY |
+												SHARED_QUEUES | SHARED_DEPENDENTS);
+		waiters_end_all();
+	}
 	/* its files are gone, and no process is left that counts in it */
-	if (drops && OidIsValid(database))
+	if (kind == T_DropdbStmt && OidIsValid(database))
 		statistics_reset(&database, NULL);
 }

@@ -1,28 +1,43 @@
 /*
  * functions.c
- *		Functions that SQL calls and that use no row: those that a task calls about itself
+ *		Functions that SQL calls and that return no task: those that a task calls about itself
  *		(pg_task_time, pg_task_input, pg_task_again), the defaults of columns (pg_task_id,
- *		pg_task_flow), the function of the row security policy; and pg_task.id in a parallel worker.
+ *		pg_task_flow), the functions of the row security policies; pg_task_create, pg_task_release;
+ *		and pg_task.id in a parallel worker.
  */
 #include "postgres.h"
 
 #include "access/parallel.h"
+#include "commands/dbcommands.h"
+#include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/jsonb.h"
+#include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
 #include "session/functions.h"
+#include "session/pending.h"
+#include "session/table_access.h"
 #include "settings.h"
+#include "shared/crash.h"
 #include "shared/shared.h"
+#include "task/create.h"
+#include "task/home.h"
+#include "task/queue_table.h"
 #include "task/roles.h"
 #include "task/running.h"
 #include "task/schedule.h"
 
 PGDLLEXPORT Datum pg_task_own(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_queue_own(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_release(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_create(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_time(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_id(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_flow(PG_FUNCTION_ARGS);
@@ -30,11 +45,16 @@ PGDLLEXPORT Datum pg_task_input(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_again(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_own);
+PG_FUNCTION_INFO_V1(pg_task_queue_own);
+PG_FUNCTION_INFO_V1(pg_task_release);
+PG_FUNCTION_INFO_V1(pg_task_create);
 PG_FUNCTION_INFO_V1(pg_task_time);
 PG_FUNCTION_INFO_V1(pg_task_id);
 PG_FUNCTION_INFO_V1(pg_task_flow);
 PG_FUNCTION_INFO_V1(pg_task_input);
 PG_FUNCTION_INFO_V1(pg_task_again);
+
+/* ---- row security ---- */
 
 /*
  * pg_task_own(role, role_id, who): may the current user, or this one, act as the role of this row?
@@ -47,6 +67,45 @@ pg_task_own(PG_FUNCTION_ARGS)
 
 	PG_RETURN_BOOL(roles_may_act(who, NameStr(*PG_GETARG_NAME(0)), PG_GETARG_INT64(1)));
 }
+
+/*
+ * pg_task_queue_own(queue): has the current user, as far as he may see tasks, one in state PLAN or
+ * WORK in a queue that this name or pattern is for?  Used by the row security policy of the queue
+ * table.  The table of tasks is not part of the policy, or it could not be dropped.
+ */
+Datum
+pg_task_queue_own(PG_FUNCTION_ARGS)
+{
+	const char *pattern = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	const char *matches = queue_is_pattern(pattern) ? "~~" : "=";
+	Oid relid = table_access_known();
+	TableAccess access;
+	char *rows;
+	char *sql;
+	bool own;
+
+	/* a pattern that LIKE would refuse, in one row, is no reason to show no row */
+	if (!OidIsValid(relid) || get_rel_name(relid) == NULL ||
+		pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK ||
+		(queue_is_pattern(pattern) && !queue_pattern_is_valid(pattern)))
+		PG_RETURN_BOOL(false);
+	access = table_access_open(ACCESS_ROWS);
+	rows = psprintf("SELECT FROM %s AS t"
+					" WHERE t.queue OPERATOR(pg_catalog.%s) $1 COLLATE pg_catalog.\"C\" AND t.state"
+					" OPERATOR(pg_catalog.=)",
+					access.rows, matches);
+	/* each condition on the state is that of an index */
+	sql = psprintf("SELECT WHERE EXISTS (%s 'PLAN'::pg_catalog.text"
+				   "                     AND t.waits IS NULL)"
+				   " OR EXISTS (%s 'WORK'::pg_catalog.text)",
+				   rows, rows);
+	SPI_connect();
+	own = table_access_read(&access, sql, table_access_arguments(fcinfo), true) > 0;
+	SPI_finish();
+	PG_RETURN_BOOL(own);
+}
+
+/* ---- the task that calls ---- */
 
 /* Find the task that this process runs, or whose parallel worker it is. */
 static bool
@@ -156,4 +215,96 @@ void
 functions_define(void)
 {
 	Settings.find_task_id = task_of_leader;
+}
+
+/* ---- the task table ---- */
+
+/*
+ * pg_task_create(): make or complete the task table of this database and those beside it, as the
+ * scheduler would, and return it.  Whoever calls it must have the rights of the role to which they
+ * belong; everything is done as that role.
+ */
+Datum
+pg_task_create(PG_FUNCTION_ARGS)
+{
+	const char *database = get_database_name(MyDatabaseId);
+	Created created;
+	Location where;
+	const char *name;
+	SideKind kind;
+	Oid known;
+	Oid user;
+
+	PreventCommandIfReadOnly("pg_task_create()");
+	shared_require();
+	where = location_of(database);
+	user = table_access_user(database);
+	if (!OidIsValid(user))
+		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
+						errmsg("the role that is to own the task table does not exist"),
+						errhint("Check the setting \"pg_task.database\".")));
+	/* where that is, depends on settings of its role, which a session cannot always know */
+	known = where.schema ? InvalidOid : table_access_known();
+	name = OidIsValid(known) ? get_rel_name(known) : NULL;
+	if (name == NULL || strcmp(name, where.table) != 0)
+		known = InvalidOid;
+	SPI_connect();
+	created = create_tables(&where, user, GetUserId(), known);
+	if (created.away)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("the task table comes from another database or server"),
+						errhint("SELECT pg_task_release() first, when its tasks may run here.")));
+	for (kind = 0; kind < SIDE_TABLES; kind++)
+		if (created.fault[kind])
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("table \"%s\" cannot be used", side_table_name(kind, created.relid)),
+					 errdetail_internal("%s", created.fault[kind])));
+	SPI_finish();
+	if (created.made)
+	{
+		/* a scheduler that has found no table comes back */
+		pending_add_settings(MyDatabaseId);
+		pending_wake_supervisor();
+	}
+	PG_RETURN_OID(created.relid);
+}
+
+/* Let this database have a scheduler again, at once.  Returns whether that was held back. */
+static bool
+release_scheduler(void)
+{
+	shared_require();
+	if (!crash_holds(MyDatabaseId))
+		return false;
+	if (!superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("only a superuser may release a database that has crashed the server")));
+	crash_release(MyDatabaseId);
+	shared_databases_changed();
+	return true;
+}
+
+/*
+ * pg_task_release(): the task table is at home in this database from now on, so its tasks are no
+ * longer held back.  Returns whether they were.  If they are held back because of crashes, that
+ * alone ends, whatever the table looks like.
+ */
+Datum
+pg_task_release(PG_FUNCTION_ARGS)
+{
+	TableAccess access;
+
+	PreventCommandIfReadOnly("pg_task_release()");
+	if (release_scheduler())
+		PG_RETURN_BOOL(true);
+	access = table_access_open(ACCESS_FIGURES);
+	if (!has_privs_of_role(GetUserId(), access.owner))
+		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_TABLE, get_rel_name(access.relid));
+	if (home_find(access.relid) != HOME_AWAY)
+		PG_RETURN_BOOL(false);
+	home_set(access.relid);
+	(void) pending_add_events(access.relid, SHARED_SCAN);
+	PG_RETURN_BOOL(true);
 }

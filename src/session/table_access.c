@@ -2,6 +2,10 @@
  * table_access.c
  *		The task table of this database, for a function that SQL calls, on behalf of its caller.
  *
+ * It is the table of the scheduler.  Where there is none, because pg_task.enabled is off or the
+ * database is not named in pg_task.database, it is the one that a scheduler would find.  Never a
+ * table that just anybody has made.
+ *
  * The owner of the table decides what its statements execute: policies, triggers, expressions of
  * indexes, constraints and columns.  With a plain SELECT that runs with the rights of whoever
  * reads.  By a function of ours nobody runs it with rights that its owner could want:
@@ -24,14 +28,20 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/transam.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_auth_members.h"
 #include "catalog/pg_authid.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_database.h"
+#include "commands/dbcommands.h"
+#include "commands/trigger.h"
 #include "executor/spi.h"
 #include "executor/tstoreReceiver.h"
 #include "miscadmin.h"
 #include "nodes/params.h"
 #include "rewrite/rowsecurity.h"
 #include "utils/acl.h"
+#include "utils/builtins.h"
 #include "utils/catcache.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -39,12 +49,113 @@
 #include "utils/rls.h"
 #include "utils/syscache.h"
 
-#include "session/served.h"
 #include "session/table_access.h"
+#include "settings.h"
+#include "shared/shared.h"
+#include "task/columns.h"
+#include "task/named_table.h"
 #include "task/owner.h"
 #include "task/owner_code.h"
 #include "task/relation.h"
 #include "task/table.h"
+
+/* ---- which table ---- */
+
+/* Return the role for which a scheduler of this database would work; InvalidOid: there is none. */
+Oid
+table_access_user(const char *database)
+{
+	const Target *target = targets_find(settings_targets(), database);
+	Oid owner = InvalidOid;
+	HeapTuple tuple;
+
+	if (target && target->role)
+		return get_role_oid(target->role, true);
+	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
+	if (HeapTupleIsValid(tuple))
+	{
+		owner = ((Form_pg_database) GETSTRUCT(tuple))->datdba;
+		ReleaseSysCache(tuple);
+	}
+	return owner;
+}
+
+/* Is this the task table of the role, as far as can be seen from outside? */
+static bool
+is_task_table(Form_pg_class form, Oid user, const char *schema)
+{
+	return form->relowner == user && !form->relispartition &&
+		   (form->relkind == RELKIND_RELATION || form->relkind == RELKIND_PARTITIONED_TABLE) &&
+		   (schema == NULL || form->relnamespace == get_namespace_oid(schema, true)) &&
+		   OidIsValid(get_trigger_oid(form->oid, "pg_task_planned", true));
+}
+
+/* Find the table that a scheduler of this database would find; InvalidOid unless there is one. */
+static Oid
+find_table(void)
+{
+	const char *database = get_database_name(MyDatabaseId);
+	Location where = location_of(database);
+	Oid user = table_access_user(database);
+	CatCList *relations = SearchSysCacheList1(RELNAMENSP, CStringGetDatum(where.table));
+	Oid found = InvalidOid;
+	int count = 0;
+	int i;
+
+	for (i = 0; i < relations->n_members; i++)
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(&relations->members[i]->tuple);
+
+		if (!is_task_table(form, user, where.schema))
+			continue;
+		found = form->oid;
+		count++;
+	}
+	ReleaseCatCacheList(relations);
+	return count == 1 ? found : InvalidOid;
+}
+
+/*
+ * Return the task table that the scheduler serves.  While it prepares the table, or sleeps, that is
+ * the one that it has served, unless somebody else owns it by now, whose triggers would run with
+ * the rights of the caller.  InvalidOid if none is known.
+ */
+Oid
+table_access_known(void)
+{
+	Oid owner;
+	Oid relid;
+
+	if (Shared == NULL)
+		return InvalidOid;
+	relid = shared_database_relid(MyDatabaseId, &owner);
+	if (OidIsValid(owner) && !relation_is_owned_by(relid, owner))
+		return InvalidOid;
+	return relid;
+}
+
+/*
+ * Return the task table of this database.  Raises an error if the library is not preloaded, or it
+ * is not clear which table is meant.
+ */
+static Oid
+find_served(void)
+{
+	Oid relid;
+
+	shared_require();
+	relid = table_access_known();
+	if (!OidIsValid(relid) || get_rel_name(relid) == NULL)
+		relid = find_table();
+	if (!OidIsValid(relid))
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("no task table of this database is known"),
+			 errhint("Check the settings \"pg_task.enabled\" and \"pg_task.database\"; or UPDATE"
+					 " the table yourself.")));
+	return relid;
+}
 
 /* ---- whose rights ---- */
 
@@ -165,7 +276,7 @@ find_fault(Relation rel)
 TableAccess
 table_access_open(AccessKind kind)
 {
-	TableAccess access = {.relid = served_table(), .condition = ""};
+	TableAccess access = {.relid = find_served(), .condition = ""};
 	Relation rel = try_relation_open(access.relid, AccessShareLock);
 	const char *fault = find_fault(rel);
 
@@ -176,7 +287,8 @@ table_access_open(AccessKind kind)
 	access.owner = rel->rd_rel->relowner;
 	access.table =
 		psprintf("%s%s", rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ",
-				 served_name(access.relid));
+				 quote_qualified_identifier(get_namespace_name(get_rel_namespace(access.relid)),
+											get_rel_name(access.relid)));
 	access.rows = access.table;
 	decide_rights(&access, rel, kind);
 	relation_close(rel, NoLock);

@@ -35,6 +35,8 @@ typedef struct TableAccess
 	const char *condition; /* ends the WHERE of that, in which the table is t; may be "" */
 } TableAccess;
 
+extern Oid table_access_user(const char *database);
+extern Oid table_access_known(void);
 extern TableAccess table_access_open(AccessKind kind);
 extern const TableAccess *table_access_current(void);
 extern ParamListInfo table_access_param(Oid type, Datum value);

@@ -1,6 +1,6 @@
 /*
  * triggers.c
- *		The triggers on the task table.
+ *		The triggers on the task table and the queue table.
  *
  * BEFORE triggers guard the id of a row, bind the row to its role, and write the times of a row
  * that is stopped or planned again; that of a new row checks it, too (trigger_checks.c).  A changed
@@ -39,6 +39,7 @@ PGDLLEXPORT Datum pg_task_planned(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_numbered(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_removed(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_watched(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_queue_changed(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_bound);
 PG_FUNCTION_INFO_V1(pg_task_timed);
@@ -46,6 +47,26 @@ PG_FUNCTION_INFO_V1(pg_task_planned);
 PG_FUNCTION_INFO_V1(pg_task_numbered);
 PG_FUNCTION_INFO_V1(pg_task_removed);
 PG_FUNCTION_INFO_V1(pg_task_watched);
+PG_FUNCTION_INFO_V1(pg_task_queue_changed);
+
+/* Raise an error: a trigger stands where it was not made for. */
+static void
+reject_call(const char *rule)
+{
+	ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED), errmsg("%s", rule)));
+}
+
+/* What a trigger is called with, which must be called for this event alone. */
+static TriggerData *
+trigger_data(FunctionCallInfo fcinfo, TriggerEvent event, const char *rule)
+{
+	TriggerData *data = (TriggerData *) fcinfo->context;
+	TriggerEvent bits = TRIGGER_EVENT_OPMASK | TRIGGER_EVENT_ROW | TRIGGER_EVENT_TIMINGMASK;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) || (data->tg_event & bits) != event)
+		reject_call(rule);
+	return data;
+}
 
 /* The row that a trigger finds in a tuple and its slot. */
 static TriggerRow
@@ -130,13 +151,10 @@ check_new_id(const TriggerRow *row)
 Datum
 pg_task_numbered(PG_FUNCTION_ARGS)
 {
-	TriggerData *data = (TriggerData *) fcinfo->context;
+	TriggerData *data =
+		trigger_data(fcinfo, TRIGGER_EVENT_UPDATE | TRIGGER_EVENT_BEFORE,
+					 "pg_task_numbered must be called BEFORE UPDATE, FOR EACH STATEMENT");
 
-	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(data->tg_event) ||
-		!TRIGGER_FIRED_BY_UPDATE(data->tg_event) || TRIGGER_FIRED_FOR_ROW(data->tg_event))
-		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-						errmsg("pg_task_numbered must be called BEFORE UPDATE, FOR EACH"
-							   " STATEMENT")));
 	if (!owner_acts() && !has_privs_of_role(GetUserId(), trigger_table_owner(data->tg_relation)))
 		trigger_forbid(COLUMN_ID, "Insert another task.");
 	return PointerGetDatum(NULL);
@@ -162,18 +180,6 @@ plans_new_row(const TriggerRow *row, int64 role_id, TimestampTz *next)
 		   trigger_has_state(row, "PLAN") && trigger_is_null(row, COLUMN_PLANNED) &&
 		   times_of_row(row, trigger_bound_role(row, role_id),
 						TIMESTAMP_NOT_FINITE(dt) ? dt : dt - 1, next);
-}
-
-/*
- * Does the owner insert a row that comes from a task table, with a dump above all?  It is bound to
- * a role.  The tasks for which it waits may come after it, or be gone.  Called before the row is
- * bound here.
- */
-static bool
-comes_from_table(const TriggerRow *row)
-{
-	return trigger_role_id(row) != 0 &&
-		   has_privs_of_role(GetUserId(), trigger_table_owner(row->rel));
 }
 
 /* Does the INSERT itself say for which tasks the row waits, or which it watches? */
@@ -309,15 +315,6 @@ set_binding(const TriggerRow *old, TriggerRow *new, Columns *columns)
 	set_column(columns, new, COLUMN_ROLE_ID, Int64GetDatum(new->role_id), false);
 }
 
-/* Does an UPDATE change when the cron expression of a row matches? */
-static bool
-changes_matches(const TriggerRow *old, const TriggerRow *new)
-{
-	return !trigger_same_value(old, new, COLUMN_CRON) ||
-		   !trigger_same_value(old, new, COLUMN_TIMEZONE) ||
-		   (trigger_is_null(new, COLUMN_TIMEZONE) && !trigger_same_value(old, new, COLUMN_ROLE));
-}
-
 /*
  * An UPDATE that changes the cron expression of a waiting row, or the zone in which it is read, and
  * not the planned time, plans the row anew: for the first match from now on.  So does one that
@@ -336,7 +333,9 @@ set_cron_time(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 	if (isnull || trigger_is_null(new, COLUMN_CRON) || !trigger_has_state(new, "PLAN") ||
 		!trigger_same_value(old, new, COLUMN_DT))
 		return;
-	changes = changes_matches(old, new);
+	changes = !trigger_same_value(old, new, COLUMN_CRON) ||
+			  !trigger_same_value(old, new, COLUMN_TIMEZONE) ||
+			  (trigger_is_null(new, COLUMN_TIMEZONE) && !trigger_same_value(old, new, COLUMN_ROLE));
 	if (!changes && !(TIMESTAMP_IS_NOEND(dt) && !trigger_has_state(old, "PLAN")))
 		return;
 	if (!times_of_row(new, trigger_bound_role(new, trigger_role_id(new)), GetCurrentTimestamp(),
@@ -378,15 +377,13 @@ set_time_of_run(const TriggerRow *old, const TriggerRow *new, const Bitmapset *u
 Datum
 pg_task_timed(PG_FUNCTION_ARGS)
 {
-	TriggerData *data = (TriggerData *) fcinfo->context;
+	TriggerData *data =
+		trigger_data(fcinfo, TRIGGER_EVENT_UPDATE | TRIGGER_EVENT_ROW | TRIGGER_EVENT_BEFORE,
+					 "pg_task_timed must be called BEFORE UPDATE, FOR EACH ROW");
 	Columns columns = {0};
 	TriggerRow old;
 	TriggerRow new;
 
-	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(data->tg_event) ||
-		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || !TRIGGER_FIRED_BY_UPDATE(data->tg_event))
-		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-						errmsg("pg_task_timed must be called BEFORE UPDATE, FOR EACH ROW")));
 	if (owner_acts())
 		return PointerGetDatum(data->tg_newtuple);
 	old = row_of(data, data->tg_trigtuple, data->tg_trigslot);
@@ -418,14 +415,12 @@ check_row(const TriggerRow *old, const TriggerRow *new)
 Datum
 pg_task_planned(PG_FUNCTION_ARGS)
 {
-	TriggerData *data = (TriggerData *) fcinfo->context;
+	TriggerData *data =
+		trigger_data(fcinfo, TRIGGER_EVENT_UPDATE | TRIGGER_EVENT_ROW | TRIGGER_EVENT_AFTER,
+					 "pg_task_planned must be called AFTER UPDATE, FOR EACH ROW");
 	TriggerRow old;
 	TriggerRow new;
 
-	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(data->tg_event) ||
-		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || !TRIGGER_FIRED_BY_UPDATE(data->tg_event))
-		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-						errmsg("pg_task_planned must be called AFTER UPDATE, FOR EACH ROW")));
 	old = row_of(data, data->tg_trigtuple, data->tg_trigslot);
 	new = row_of(data, data->tg_newtuple, data->tg_newslot);
 	/* nearly all columns are looked at: take the row apart at once */
@@ -462,19 +457,6 @@ finish_new_row(const TriggerRow *row)
 	}
 	if (Shared)
 		pending_add_row(NULL, row);
-}
-
-/* The same for the row as pg_task_bound has changed it. */
-static void
-finish_changed_row(const TriggerData *data, HeapTuple tuple)
-{
-	TupleTableSlot *slot =
-		MakeSingleTupleTableSlot(RelationGetDescr(data->tg_relation), &TTSOpsHeapTuple);
-	TriggerRow row = row_of(data, tuple, slot);
-
-	ExecStoreHeapTuple(tuple, slot, false);
-	finish_new_row(&row);
-	ExecDropSingleTupleTableSlot(slot);
 }
 
 /*
@@ -517,52 +499,42 @@ bind_new_row(TriggerRow *row, Columns *columns)
 Datum
 pg_task_bound(PG_FUNCTION_ARGS)
 {
-	TriggerData *data = (TriggerData *) fcinfo->context;
+	TriggerData *data =
+		trigger_data(fcinfo, TRIGGER_EVENT_INSERT | TRIGGER_EVENT_ROW | TRIGGER_EVENT_BEFORE,
+					 "pg_task_bound must be called BEFORE INSERT, FOR EACH ROW");
 	Columns columns = {0};
 	TriggerRow row;
 	HeapTuple tuple;
 	bool known;
 
-	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(data->tg_event) ||
-		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || !TRIGGER_FIRED_BY_INSERT(data->tg_event))
-		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-						errmsg("pg_task_bound must be called BEFORE INSERT, FOR EACH ROW")));
 	row = row_of(data, data->tg_trigtuple, data->tg_trigslot);
 	/* most columns are looked at, here or for the indexes: take the row apart at once */
 	slot_getallattrs(row.slot);
 	check_new_id(&row);
-	known = comes_from_table(&row);
+	/* the owner inserts a row from a task table, as a dump does: what it waits for may be gone */
+	known =
+		trigger_role_id(&row) != 0 && has_privs_of_role(GetUserId(), trigger_table_owner(row.rel));
 	bind_new_row(&row, &columns);
 	if (!owner_acts())
 		watch_new_row(&row, &columns, !known);
 	tuple = write_columns(&row, &columns);
 	/* of what is written, "row" knows role_id */
 	if (columns.count > row.binds)
-		finish_changed_row(data, tuple);
+	{
+		TupleTableSlot *slot =
+			MakeSingleTupleTableSlot(RelationGetDescr(data->tg_relation), &TTSOpsHeapTuple);
+		TriggerRow written = row_of(data, tuple, slot);
+
+		ExecStoreHeapTuple(tuple, slot, false);
+		finish_new_row(&written);
+		ExecDropSingleTupleTableSlot(slot);
+	}
 	else
 		finish_new_row(&row);
 	return PointerGetDatum(tuple);
 }
 
 /* ---- rows that are gone ---- */
-
-/* Record what the scheduler must know of a removed row, or of a truncated table. */
-static void
-add_removed(TriggerData *data)
-{
-	Oid table = trigger_root_table(data->tg_relation);
-	TriggerRow row = row_of(data, data->tg_trigtuple, data->tg_trigslot);
-
-	if (!TRIGGER_FIRED_FOR_ROW(data->tg_event))
-	{
-		pending_add_events(table, SHARED_RECONCILE | SHARED_DEPENDENTS);
-		waiters_end_all();
-		return;
-	}
-	if (trigger_has_state(&row, "WORK"))
-		pending_add_events(table, SHARED_RECONCILE);
-	pending_add_ended(table, &row);
-}
 
 /*
  * Trigger, AFTER DELETE, FOR EACH ROW, or AFTER TRUNCATE.  Running tasks may have lost their rows:
@@ -573,19 +545,27 @@ Datum
 pg_task_removed(PG_FUNCTION_ARGS)
 {
 	TriggerData *data = (TriggerData *) fcinfo->context;
+	TriggerRow row;
+	Oid table;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(data->tg_event) ||
 		(!TRIGGER_FIRED_BY_DELETE(data->tg_event) && !TRIGGER_FIRED_BY_TRUNCATE(data->tg_event)))
-		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-						errmsg("pg_task_removed must be called AFTER DELETE or AFTER TRUNCATE")));
+		reject_call("pg_task_removed must be called AFTER DELETE or AFTER TRUNCATE");
+	table = trigger_root_table(data->tg_relation);
 	if (TRIGGER_FIRED_FOR_ROW(data->tg_event))
 	{
-		TriggerRow row = row_of(data, data->tg_trigtuple, data->tg_trigslot);
-
+		row = row_of(data, data->tg_trigtuple, data->tg_trigslot);
 		after_removed(&row);
+		if (Shared && trigger_has_state(&row, "WORK"))
+			pending_add_events(table, SHARED_RECONCILE);
+		if (Shared)
+			pending_add_ended(table, &row);
 	}
-	if (Shared)
-		add_removed(data);
+	else if (Shared)
+	{
+		pending_add_events(table, SHARED_RECONCILE | SHARED_DEPENDENTS);
+		waiters_end_all();
+	}
 	return PointerGetDatum(NULL);
 }
 
@@ -600,4 +580,26 @@ pg_task_watched(PG_FUNCTION_ARGS)
 
 	PG_RETURN_BOOL(!owner_acts() ||
 				   (VARSIZE_ANY_EXHDR(state) == 4 && memcmp(VARDATA_ANY(state), "PLAN", 4) == 0));
+}
+
+/* ---- the queue table ---- */
+
+/*
+ * Trigger, AFTER INSERT OR UPDATE OR DELETE, FOR EACH ROW, or AFTER TRUNCATE.  Has the
+ * scheduler read the table again when the transaction has committed.  What is written is checked by
+ * the constraints of the table.
+ */
+Datum
+pg_task_queue_changed(PG_FUNCTION_ARGS)
+{
+	TriggerData *data = (TriggerData *) fcinfo->context;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(data->tg_event) ||
+		(!TRIGGER_FIRED_FOR_ROW(data->tg_event) && !TRIGGER_FIRED_BY_TRUNCATE(data->tg_event)))
+		reject_call(
+			"pg_task_queue_changed must be called AFTER INSERT OR UPDATE OR DELETE, FOR EACH"
+			" ROW, or AFTER TRUNCATE");
+	if (Shared)
+		pending_add_queues(RelationGetRelid(data->tg_relation));
+	return PointerGetDatum(NULL);
 }
