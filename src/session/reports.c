@@ -27,14 +27,11 @@
 #include "funcapi.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
-#include "nodes/value.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/datum.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
-#include "utils/tuplestore.h"
 
 #include "session/numbering.h"
 #include "session/table_access.h"
@@ -140,44 +137,26 @@ check_select(const TableAccess *access)
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLE, get_rel_name(access->relid));
 }
 
-/* Execute the query of a function into a tuplestore.  "tuple" is of pg_proc. */
-static void
-execute_query(FunctionCallInfo fcinfo, HeapTuple tuple, Tuplestorestate *store, TupleDesc desc)
-{
-	bool isnull;
-	char *sql = TextDatumGetCString(SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_prosrc, &isnull));
-	bool read_only = ((Form_pg_proc) GETSTRUCT(tuple))->provolatile != PROVOLATILE_VOLATILE;
-	ParamListInfo params = table_access_arguments(fcinfo);
-	TableAccess access;
-
-	check_interval(params);
-	access = table_access_open(strstr(sql, "{figures}") ? ACCESS_FIGURES : ACCESS_ROWS);
-	check_select(&access);
-	SPI_connect();
-	table_access_fill(&access, fill_names(&access, sql), params, read_only, store, desc);
-	SPI_finish();
-}
-
-/* The first value of a query, which has one column; NULL: it has no row. */
+/*
+ * The first value of a query, which has one column of this type, in the memory context of the
+ * caller of SPI; NULL: it has no row.
+ */
 static Datum
-return_value(FunctionCallInfo fcinfo, HeapTuple tuple)
+read_value(const TableAccess *access, const char *sql, ParamListInfo params, bool read_only,
+		   Oid type, bool *isnull)
 {
-	Oid type = ((Form_pg_proc) GETSTRUCT(tuple))->prorettype;
-	TupleDesc desc = BuildDescFromLists(list_make1(makeString("value")), list_make1_oid(type),
-										list_make1_int(-1), list_make1_oid(InvalidOid));
-	Tuplestorestate *store = tuplestore_begin_heap(false, false, work_mem);
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
-	Datum value = (Datum) 0;
+	Datum value;
+	int16 length;
+	bool by_value;
 
-	fcinfo->isnull = true;
-	execute_query(fcinfo, tuple, store, desc);
-	if (tuplestore_gettupleslot(store, true, false, slot))
-		value = slot_getattr(slot, 1, &fcinfo->isnull);
-	if (!fcinfo->isnull)
-		value = datumCopy(value, TupleDescAttr(desc, 0)->attbyval, TupleDescAttr(desc, 0)->attlen);
-	ExecDropSingleTupleTableSlot(slot);
-	tuplestore_end(store);
-	return value;
+	*isnull = true;
+	if (table_access_read(access, sql, params, read_only) == 0)
+		return (Datum) 0;
+	if (SPI_gettypeid(SPI_tuptable->tupdesc, 1) != type)
+		ereport(ERROR, (errcode(ERRCODE_DATATYPE_MISMATCH), errmsg("the task table has changed")));
+	value = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, isnull);
+	get_typlenbyval(type, &length, &by_value);
+	return *isnull ? (Datum) 0 : SPI_datumTransfer(value, by_value, length);
 }
 
 /* The handler of the language. */
@@ -185,19 +164,35 @@ Datum
 pg_task_report(PG_FUNCTION_ARGS)
 {
 	HeapTuple tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(fcinfo->flinfo->fn_oid));
+	ParamListInfo params = table_access_arguments(fcinfo);
 	Datum value = (Datum) 0;
+	TableAccess access;
+	Form_pg_proc form;
+	bool read_only;
+	bool isnull;
+	char *sql;
 
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "cache lookup failed for function %u", fcinfo->flinfo->fn_oid);
-	if (fcinfo->flinfo->fn_retset)
+	form = (Form_pg_proc) GETSTRUCT(tuple);
+	read_only = form->provolatile != PROVOLATILE_VOLATILE;
+	sql = TextDatumGetCString(SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_prosrc, &isnull));
+	check_interval(params);
+	if (form->proretset)
+		InitMaterializedSRF(fcinfo, 0);
+	access = table_access_open(strstr(sql, "{figures}") ? ACCESS_FIGURES : ACCESS_ROWS);
+	check_select(&access);
+	SPI_connect();
+	sql = fill_names(&access, sql);
+	if (form->proretset)
 	{
 		ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 
-		InitMaterializedSRF(fcinfo, 0);
-		execute_query(fcinfo, tuple, result->setResult, result->setDesc);
+		table_access_fill(&access, sql, params, read_only, result->setResult, result->setDesc);
 	}
 	else
-		value = return_value(fcinfo, tuple);
+		value = read_value(&access, sql, params, read_only, form->prorettype, &fcinfo->isnull);
+	SPI_finish();
 	ReleaseSysCache(tuple);
 	return value;
 }

@@ -15,17 +15,14 @@
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
-#include "executor/tuptable.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "nodes/value.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/tuplestore.h"
 
 #include "session/notices.h"
 #include "session/result_set.h"
@@ -286,14 +283,24 @@ check_sqlstate(const char *code)
 }
 
 /* Read the ids of the failures that the arguments of a function name. */
-static void
-read_ids(const Retry *retry, FunctionCallInfo fcinfo, Tuplestorestate *store, TupleDesc desc)
+static Datum *
+read_ids(const Retry *retry, FunctionCallInfo fcinfo, int *count)
 {
-	const char *sql = "SELECT t.id FROM %s AS t WHERE t.state IN (%s) AND t.sqlstate = $1"
-					  " AND coalesce(t.stop, t.dt) >= $2 ORDER BY t.id DESC";
+	const char *sql = "SELECT array_agg(t.id ORDER BY t.id DESC)::bigint[] FROM %s AS t"
+					  " WHERE t.state IN (%s) AND t.sqlstate = $1"
+					  "   AND coalesce(t.stop, t.dt) >= $2";
+	Datum *ids = NULL;
+	bool isnull = true;
+	Datum value = (Datum) 0;
 
-	table_access_fill(&retry->access, psprintf(sql, retry->access.rows, retry->states),
-					  table_access_arguments(fcinfo), false, store, desc);
+	*count = 0;
+	if (table_access_read(&retry->access, psprintf(sql, retry->access.rows, retry->states),
+						  table_access_arguments(fcinfo), false) > 0)
+		value = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
+	if (!isnull)
+		deconstruct_array(DatumGetArrayTypeP(value), INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
+						  TYPALIGN_DOUBLE, &ids, NULL, count);
+	return ids;
 }
 
 /*
@@ -305,41 +312,28 @@ pg_task_retry_all(PG_FUNCTION_ARGS)
 {
 	Retry retry = begin_retry("'FAIL', 'GONE'");
 	TupleDesc row = result_row_desc(fcinfo, 2);
-	TupleDesc desc = BuildDescFromLists(list_make1(makeString("id")), list_make1_oid(INT8OID),
-										list_make1_int(-1), list_make1_oid(InvalidOid));
-	Tuplestorestate *store = tuplestore_begin_heap(false, false, work_mem);
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
-	MemoryContext batch =
-		AllocSetContextCreate(CurrentMemoryContext, "pg_task retry", ALLOCSET_DEFAULT_SIZES);
-	int64 planned = 0;
-	int64 skipped = 0;
-	Datum ids[BATCH_MAX];
 	bool isnull[2] = {false, false};
+	MemoryContext batch;
+	MemoryContext old;
+	int64 planned = 0;
 	Datum values[2];
+	Datum *ids;
 	int count;
+	int done;
 
 	check_sqlstate(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	SPI_connect();
-	read_ids(&retry, fcinfo, store, desc);
-	do
+	ids = read_ids(&retry, fcinfo, &count);
+	batch = AllocSetContextCreate(CurrentMemoryContext, "pg_task retry", ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(batch);
+	for (done = 0; done < count; done += BATCH_MAX)
 	{
-		MemoryContext old;
-		int done;
-
-		for (count = 0; count < BATCH_MAX && tuplestore_gettupleslot(store, true, false, slot);
-			 count++)
-			ids[count] = slot_getattr(slot, 1, &isnull[0]);
-		old = MemoryContextSwitchTo(batch);
-		done = count > 0 ? plan_batch(&retry, ids, count) : 0;
-		planned += done;
-		skipped += count - done;
-		MemoryContextSwitchTo(old);
+		planned += plan_batch(&retry, &ids[done], Min(BATCH_MAX, count - done));
 		MemoryContextReset(batch);
-	} while (count > 0);
+	}
+	MemoryContextSwitchTo(old);
 	SPI_finish();
-	ExecDropSingleTupleTableSlot(slot);
-	tuplestore_end(store);
 	values[0] = Int64GetDatum(planned);
-	values[1] = Int64GetDatum(skipped);
+	values[1] = Int64GetDatum(count - planned);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(row, values, isnull)));
 }

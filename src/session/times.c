@@ -11,9 +11,12 @@
 #include "access/detoast.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
+#include "compat.h"
 #include "session/times.h"
 #include "shared/task.h"
 #include "task/cron.h"
@@ -34,17 +37,6 @@ PG_FUNCTION_INFO_V1(pg_task_schedule_repeat);
 /* A literal without a type is taken for an expression, even if it is meant as an interval. */
 #define INTERVAL_HINT \
 	"If it is an interval, cast it, as in pg_task_schedule(interval '1 day', ...)."
-
-/* What pg_task_schedule keeps between two rows. */
-typedef struct Times
-{
-	bool is_cron;
-	Cron cron;
-	Interval repeat;
-	pg_tz *zone;
-	TimestampTz first;	/* intervals are counted from here */
-	TimestampTz latest; /* the last row, or what the first row must be later than */
-} Times;
 
 /*
  * Parse a cron expression; one that is malformed or never matches is an error, with this hint, or,
@@ -157,45 +149,37 @@ pg_task_next_cron(PG_FUNCTION_ARGS)
 	PG_RETURN_TIMESTAMPTZ(next);
 }
 
-/* Compute the next row of pg_task_schedule.  False: there is none. */
-static bool
-advance_times(Times *times)
+/*
+ * Return the moments of pg_task_schedule, by a cron expression or else an interval; the arguments
+ * beside the first are the same for both.
+ */
+static Datum
+return_times(FunctionCallInfo fcinfo, const Cron *cron, const Interval *repeat)
 {
-	if (times->is_cron)
-		return schedule_next_cron(&times->cron, times->latest, times->zone, &times->latest);
-	return schedule_next(times->first, times->latest, &times->repeat, true, times->latest,
-						 times->latest, times->zone, &times->latest) &&
-		   schedule_in_range(times->latest);
-}
-
-/* Begin a call of pg_task_schedule; the arguments beside the first are the same for all. */
-static Times *
-begin_times(FunctionCallInfo fcinfo)
-{
-	FuncCallContext *call = SRF_FIRSTCALL_INIT();
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	TimestampTz first = PG_GETARG_TIMESTAMPTZ(1);
+	TimestampTz latest = first;
 	int32 count = PG_GETARG_INT32(2);
-	Times *times = MemoryContextAllocZero(call->multi_call_memory_ctx, sizeof(Times));
+	pg_tz *zone = find_zone(text_to_cstring(PG_GETARG_TEXT_PP(3)));
+	bool isnull = false;
 
 	if (count < 0)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("the number of times must not be negative")));
-	times->zone = find_zone(text_to_cstring(PG_GETARG_TEXT_PP(3)));
-	times->first = times->latest = PG_GETARG_TIMESTAMPTZ(1);
-	call->max_calls = count;
-	call->user_fctx = times;
-	return times;
-}
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	for (; count > 0; count--)
+	{
+		Datum value;
 
-/* Return the next row of a call of pg_task_schedule. */
-static Datum
-return_time(FunctionCallInfo fcinfo)
-{
-	FuncCallContext *call = SRF_PERCALL_SETUP();
-	Times *times = call->user_fctx;
-
-	if (call->call_cntr < call->max_calls && advance_times(times))
-		SRF_RETURN_NEXT(call, TimestampTzGetDatum(times->latest));
-	SRF_RETURN_DONE(call);
+		CHECK_FOR_INTERRUPTS();
+		if (cron ? !schedule_next_cron(cron, latest, zone, &latest)
+				 : !schedule_next(first, latest, repeat, true, latest, latest, zone, &latest) ||
+					   !schedule_in_range(latest))
+			break;
+		value = TimestampTzGetDatum(latest);
+		tuplestore_putvalues(result->setResult, result->setDesc, &value, &isnull);
+	}
+	return (Datum) 0;
 }
 
 /*
@@ -205,15 +189,10 @@ return_time(FunctionCallInfo fcinfo)
 Datum
 pg_task_schedule_cron(PG_FUNCTION_ARGS)
 {
-	if (SRF_IS_FIRSTCALL())
-	{
-		Times *times = begin_times(fcinfo);
-		char *expression = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	char *expression = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	Cron cron = times_parse(expression, strchr(expression, '*') ? NULL : INTERVAL_HINT);
 
-		times->is_cron = true;
-		times->cron = times_parse(expression, strchr(expression, '*') ? NULL : INTERVAL_HINT);
-	}
-	return return_time(fcinfo);
+	return return_times(fcinfo, &cron, NULL);
 }
 
 /*
@@ -223,7 +202,5 @@ pg_task_schedule_cron(PG_FUNCTION_ARGS)
 Datum
 pg_task_schedule_repeat(PG_FUNCTION_ARGS)
 {
-	if (SRF_IS_FIRSTCALL())
-		begin_times(fcinfo)->repeat = *PG_GETARG_INTERVAL_P(0);
-	return return_time(fcinfo);
+	return return_times(fcinfo, NULL, PG_GETARG_INTERVAL_P(0));
 }
