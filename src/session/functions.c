@@ -2,13 +2,12 @@
  * functions.c
  *		Functions that SQL calls and that return no task: those that a task calls about itself
  *		(pg_task_time, pg_task_input, pg_task_again), the defaults of columns (pg_task_id,
- *		pg_task_flow), the functions of the row security policies; pg_task_create, pg_task_release;
+ *		pg_task_flow), the functions of the row security policies; pg_task_release;
  *		and pg_task.id in a parallel worker.
  */
 #include "postgres.h"
 
 #include "access/parallel.h"
-#include "commands/dbcommands.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -27,7 +26,6 @@
 #include "settings.h"
 #include "shared/crash.h"
 #include "shared/shared.h"
-#include "task/create.h"
 #include "task/home.h"
 #include "task/queue_table.h"
 #include "task/roles.h"
@@ -37,7 +35,6 @@
 PGDLLEXPORT Datum pg_task_own(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_queue_own(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_release(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_create(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_time(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_id(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_flow(PG_FUNCTION_ARGS);
@@ -47,7 +44,6 @@ PGDLLEXPORT Datum pg_task_again(PG_FUNCTION_ARGS);
 PG_FUNCTION_INFO_V1(pg_task_own);
 PG_FUNCTION_INFO_V1(pg_task_queue_own);
 PG_FUNCTION_INFO_V1(pg_task_release);
-PG_FUNCTION_INFO_V1(pg_task_create);
 PG_FUNCTION_INFO_V1(pg_task_time);
 PG_FUNCTION_INFO_V1(pg_task_id);
 PG_FUNCTION_INFO_V1(pg_task_flow);
@@ -100,7 +96,10 @@ pg_task_queue_own(PG_FUNCTION_ARGS)
 				   " OR EXISTS (%s 'WORK'::pg_catalog.text)",
 				   rows, rows);
 	SPI_connect();
-	own = table_access_read(&access, sql, table_access_arguments(fcinfo), true) > 0;
+	own = table_access_execute(
+			  &access, sql,
+			  (SPIExecuteOptions){.params = table_access_arguments(fcinfo), .read_only = true},
+			  SPI_OK_SELECT) > 0;
 	SPI_finish();
 	PG_RETURN_BOOL(own);
 }
@@ -218,57 +217,6 @@ functions_define(void)
 }
 
 /* ---- the task table ---- */
-
-/*
- * pg_task_create(): make or complete the task table of this database and those beside it, as the
- * scheduler would, and return it.  Whoever calls it must have the rights of the role to which they
- * belong; everything is done as that role.
- */
-Datum
-pg_task_create(PG_FUNCTION_ARGS)
-{
-	const char *database = get_database_name(MyDatabaseId);
-	Created created;
-	Location where;
-	const char *name;
-	SideKind kind;
-	Oid known;
-	Oid user;
-
-	PreventCommandIfReadOnly("pg_task_create()");
-	shared_require();
-	where = location_of(database);
-	user = table_access_user(database);
-	if (!OidIsValid(user))
-		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
-						errmsg("the role that is to own the task table does not exist"),
-						errhint("Check the setting \"pg_task.database\".")));
-	/* where that is, depends on settings of its role, which a session cannot always know */
-	known = where.schema ? InvalidOid : table_access_known();
-	name = OidIsValid(known) ? get_rel_name(known) : NULL;
-	if (name == NULL || strcmp(name, where.table) != 0)
-		known = InvalidOid;
-	SPI_connect();
-	created = create_tables(&where, user, GetUserId(), known);
-	if (created.away)
-		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-						errmsg("the task table comes from another database or server"),
-						errhint("SELECT pg_task_release() first, when its tasks may run here.")));
-	for (kind = 0; kind < SIDE_TABLES; kind++)
-		if (created.fault[kind])
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("table \"%s\" cannot be used", side_table_name(kind, created.relid)),
-					 errdetail_internal("%s", created.fault[kind])));
-	SPI_finish();
-	if (created.made)
-	{
-		/* a scheduler that has found no table comes back */
-		pending_add_settings(MyDatabaseId);
-		pending_wake_supervisor();
-	}
-	PG_RETURN_OID(created.relid);
-}
 
 /* Let this database have a scheduler again, at once.  Returns whether that was held back. */
 static bool

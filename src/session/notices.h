@@ -1,6 +1,6 @@
 /*
  * notices.h
- *		What users are told of a statement, by a NOTICE, a WARNING or NOTIFY.
+ *		What a user is told, by a NOTICE, of a statement that does more or less than he may think.
  */
 #ifndef PG_TASK_NOTICES_H
 #define PG_TASK_NOTICES_H
@@ -10,8 +10,6 @@
 #include "session/trigger_row.h"
 
 extern void notices_tell_stopped(const TriggerRow *old, const TriggerRow *new);
-extern void notices_warn_of_role(const TriggerRow *row);
-extern void notices_notify_end(const TriggerRow *old, const TriggerRow *new);
 extern bool notices_may_tell(void);
 extern void
 notices_tell_unchanged(int64 id, const char *what, const char *reason, const char *hint);

@@ -23,6 +23,7 @@
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "executor/tstoreReceiver.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "lib/stringinfo.h"
@@ -137,20 +138,16 @@ check_select(const TableAccess *access)
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLE, get_rel_name(access->relid));
 }
 
-/*
- * The first value of a query, which has one column of this type, in the memory context of the
- * caller of SPI; NULL: it has no row.
- */
+/* The first value of the rows of SPI, which have one column of this type; NULL: there is none. */
 static Datum
-read_value(const TableAccess *access, const char *sql, ParamListInfo params, bool read_only,
-		   Oid type, bool *isnull)
+first_value(Oid type, bool *isnull)
 {
 	Datum value;
 	int16 length;
 	bool by_value;
 
 	*isnull = true;
-	if (table_access_read(access, sql, params, read_only) == 0)
+	if (SPI_processed == 0)
 		return (Datum) 0;
 	if (SPI_gettypeid(SPI_tuptable->tupdesc, 1) != type)
 		ereport(ERROR, (errcode(ERRCODE_DATATYPE_MISMATCH), errmsg("the task table has changed")));
@@ -164,35 +161,37 @@ Datum
 pg_task_report(PG_FUNCTION_ARGS)
 {
 	HeapTuple tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(fcinfo->flinfo->fn_oid));
-	ParamListInfo params = table_access_arguments(fcinfo);
+	SPIExecuteOptions options = {.params = table_access_arguments(fcinfo)};
 	Datum value = (Datum) 0;
 	TableAccess access;
 	Form_pg_proc form;
-	bool read_only;
 	bool isnull;
 	char *sql;
 
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "cache lookup failed for function %u", fcinfo->flinfo->fn_oid);
 	form = (Form_pg_proc) GETSTRUCT(tuple);
-	read_only = form->provolatile != PROVOLATILE_VOLATILE;
+	options.read_only = form->provolatile != PROVOLATILE_VOLATILE;
 	sql = TextDatumGetCString(SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_prosrc, &isnull));
-	check_interval(params);
-	if (form->proretset)
-		InitMaterializedSRF(fcinfo, 0);
-	access = table_access_open(strstr(sql, "{figures}") ? ACCESS_FIGURES : ACCESS_ROWS);
-	check_select(&access);
-	SPI_connect();
-	sql = fill_names(&access, sql);
+	check_interval(options.params);
 	if (form->proretset)
 	{
 		ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 
-		table_access_fill(&access, sql, params, read_only, result->setResult, result->setDesc);
+		InitMaterializedSRF(fcinfo, 0);
+		options.dest = CreateDestReceiver(DestTuplestore);
+		SetTuplestoreDestReceiverParams(options.dest, result->setResult, CurrentMemoryContext,
+										false, result->setDesc, "the task table has changed");
 	}
-	else
-		value = read_value(&access, sql, params, read_only, form->prorettype, &fcinfo->isnull);
+	access = table_access_open(strstr(sql, "{figures}") ? ACCESS_FIGURES : ACCESS_ROWS);
+	check_select(&access);
+	SPI_connect();
+	(void) table_access_execute(&access, fill_names(&access, sql), options, SPI_OK_SELECT);
+	if (!form->proretset)
+		value = first_value(form->prorettype, &fcinfo->isnull);
 	SPI_finish();
+	if (options.dest)
+		options.dest->rDestroy(options.dest);
 	ReleaseSysCache(tuple);
 	return value;
 }

@@ -82,10 +82,10 @@ read_state(const TableAccess *access, int64 id, bool *key_taken)
 	const char *sql = "SELECT t.state::pg_catalog.text, (%s)::pg_catalog.bool FROM %s AS t"
 					  " WHERE t.id OPERATOR(pg_catalog.=) $1";
 	const char *key = key_taken ? psprintf(KEY_IS_TAKEN, access->rows) : "false";
+	SPIExecuteOptions options = {.params = table_access_param(INT8OID, Int64GetDatum(id))};
 	bool isnull;
 
-	if (table_access_read(access, psprintf(sql, key, access->rows),
-						  table_access_param(INT8OID, Int64GetDatum(id)), false) == 0)
+	if (table_access_execute(access, psprintf(sql, key, access->rows), options, SPI_OK_SELECT) == 0)
 		return "";
 	if (key_taken)
 		*key_taken =
@@ -158,12 +158,13 @@ pg_task_cancel(PG_FUNCTION_ARGS)
 	const char *sql = "UPDATE %s AS t SET state = 'STOP' WHERE t.id OPERATOR(pg_catalog.=) $1"
 					  " AND t.state OPERATOR(pg_catalog.=)"
 					  "     ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'::pg_catalog.text])%s";
+	SPIExecuteOptions options = {.params = table_access_arguments(fcinfo)};
 	bool stopped;
 
 	check_update(&access, COLUMN_STATE, "stop");
 	SPI_connect();
-	stopped = table_access_write(&access, psprintf(sql, access.table, access.condition),
-								 table_access_arguments(fcinfo)) > 0;
+	stopped = table_access_execute(&access, psprintf(sql, access.table, access.condition), options,
+								   SPI_OK_UPDATE) > 0;
 	if (!stopped)
 		tell_not_stopped(&access, PG_GETARG_INT64(0));
 	SPI_finish();
@@ -221,8 +222,10 @@ plan_rows(void *arg)
 
 	sql = psprintf(sql, access->table, retry->is_owner ? ", crashed = 0" : "", access->rows,
 				   retry->states, access->rows, retry->states, access->condition);
-	retry->planned = (int) table_access_write(
-		access, sql, table_access_param(INT8ARRAYOID, PointerGetDatum(ids)));
+	retry->planned = (int) table_access_execute(
+		access, sql,
+		(SPIExecuteOptions){.params = table_access_param(INT8ARRAYOID, PointerGetDatum(ids))},
+		SPI_OK_UPDATE);
 }
 
 /*
@@ -294,8 +297,9 @@ read_ids(const Retry *retry, FunctionCallInfo fcinfo, int *count)
 	Datum value = (Datum) 0;
 
 	*count = 0;
-	if (table_access_read(&retry->access, psprintf(sql, retry->access.rows, retry->states),
-						  table_access_arguments(fcinfo), false) > 0)
+	if (table_access_execute(&retry->access, psprintf(sql, retry->access.rows, retry->states),
+							 (SPIExecuteOptions){.params = table_access_arguments(fcinfo)},
+							 SPI_OK_SELECT) > 0)
 		value = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
 	if (!isnull)
 		deconstruct_array(DatumGetArrayTypeP(value), INT8OID, sizeof(int64), FLOAT8PASSBYVAL,

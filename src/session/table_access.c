@@ -21,7 +21,7 @@
  * What was checked is what is used: the table is locked first, its names must mean it when a
  * statement is parsed, and results are compared by type.
  *
- * This file knows no statement.
+ * pg_task_create makes the table that a scheduler would make.  This file knows no statement.
  */
 #include "postgres.h"
 
@@ -36,10 +36,10 @@
 #include "commands/dbcommands.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
-#include "executor/tstoreReceiver.h"
 #include "miscadmin.h"
 #include "nodes/params.h"
 #include "rewrite/rowsecurity.h"
+#include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/catcache.h"
@@ -49,21 +49,27 @@
 #include "utils/rls.h"
 #include "utils/syscache.h"
 
+#include "session/pending.h"
 #include "session/table_access.h"
 #include "settings.h"
 #include "shared/shared.h"
 #include "task/columns.h"
+#include "task/create.h"
 #include "task/named_table.h"
 #include "task/owner.h"
 #include "task/owner_code.h"
 #include "task/relation.h"
 #include "task/table.h"
 
+PGDLLEXPORT Datum pg_task_create(PG_FUNCTION_ARGS);
+
+PG_FUNCTION_INFO_V1(pg_task_create);
+
 /* ---- which table ---- */
 
 /* Return the role for which a scheduler of this database would work; InvalidOid: there is none. */
-Oid
-table_access_user(const char *database)
+static Oid
+find_user(const char *database)
 {
 	const Target *target = targets_find(settings_targets(), database);
 	Oid owner = InvalidOid;
@@ -96,7 +102,7 @@ find_table(void)
 {
 	const char *database = get_database_name(MyDatabaseId);
 	Location where = location_of(database);
-	Oid user = table_access_user(database);
+	Oid user = find_user(database);
 	CatCList *relations = SearchSysCacheList1(RELNAMENSP, CStringGetDatum(where.table));
 	Oid found = InvalidOid;
 	int count = 0;
@@ -379,11 +385,13 @@ check_code(const TableAccess *access, bool writes)
 }
 
 /*
- * Execute a statement, connected to SPI, which returns this code.  After an error, the end of the
- * transaction restores the user and the settings.
+ * Execute a statement, connected to SPI, which returns this code: SPI_OK_SELECT or SPI_OK_UPDATE.
+ * Casts in the statement see to the types.  Returns the number of rows.  After an error, the end of
+ * the transaction restores the user and the settings.
  */
-static void
-execute(const TableAccess *access, const char *sql, SPIExecuteOptions options, int expected)
+uint64
+table_access_execute(const TableAccess *access, const char *sql, SPIExecuteOptions options,
+					 int expected)
 {
 	const TableAccess *before = current;
 	bool as_owner = access->user == access->owner;
@@ -416,41 +424,58 @@ execute(const TableAccess *access, const char *sql, SPIExecuteOptions options, i
 	PG_END_TRY();
 	if (code != expected)
 		elog(ERROR, "could not use the task table: %s", SPI_result_code_string(code));
+	return SPI_processed;
 }
+
+/* ---- pg_task_create ---- */
 
 /*
- * Read rows, which are those of SPI; "read_only": with the snapshot of the caller's statement.
- * Casts in the statement see to the types.  Returns their number.
+ * pg_task_create(): make or complete the task table of this database and those beside it, as the
+ * scheduler would, and return it.  Whoever calls it must have the rights of the role to which they
+ * belong; everything is done as that role.
  */
-uint64
-table_access_read(const TableAccess *access, const char *sql, ParamListInfo params, bool read_only)
+Datum
+pg_task_create(PG_FUNCTION_ARGS)
 {
-	SPIExecuteOptions options = {.params = params, .read_only = read_only};
+	const char *database = get_database_name(MyDatabaseId);
+	Created created;
+	Location where;
+	const char *name;
+	SideKind kind;
+	Oid known;
+	Oid user;
 
-	execute(access, sql, options, SPI_OK_SELECT);
-	return SPI_processed;
-}
-
-/* The same into a tuplestore, of rows of this description. */
-void
-table_access_fill(const TableAccess *access, const char *sql, ParamListInfo params, bool read_only,
-				  Tuplestorestate *store, TupleDesc desc)
-{
-	SPIExecuteOptions options = {.params = params, .read_only = read_only};
-
-	options.dest = CreateDestReceiver(DestTuplestore);
-	SetTuplestoreDestReceiverParams(options.dest, store, CurrentMemoryContext, false, desc,
-									"the task table has changed");
-	execute(access, sql, options, SPI_OK_SELECT);
-	options.dest->rDestroy(options.dest);
-}
-
-/* UPDATE rows.  Returns their number. */
-uint64
-table_access_write(const TableAccess *access, const char *sql, ParamListInfo params)
-{
-	SPIExecuteOptions options = {.params = params};
-
-	execute(access, sql, options, SPI_OK_UPDATE);
-	return SPI_processed;
+	PreventCommandIfReadOnly("pg_task_create()");
+	shared_require();
+	where = location_of(database);
+	user = find_user(database);
+	if (!OidIsValid(user))
+		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
+						errmsg("the role that is to own the task table does not exist"),
+						errhint("Check the setting \"pg_task.database\".")));
+	/* where that is, depends on settings of its role, which a session cannot always know */
+	known = where.schema ? InvalidOid : table_access_known();
+	name = OidIsValid(known) ? get_rel_name(known) : NULL;
+	if (name == NULL || strcmp(name, where.table) != 0)
+		known = InvalidOid;
+	SPI_connect();
+	created = create_tables(&where, user, GetUserId(), known);
+	if (created.away)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("the task table comes from another database or server"),
+						errhint("SELECT pg_task_release() first, when its tasks may run here.")));
+	for (kind = 0; kind < SIDE_TABLES; kind++)
+		if (created.fault[kind])
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("table \"%s\" cannot be used", side_table_name(kind, created.relid)),
+					 errdetail_internal("%s", created.fault[kind])));
+	SPI_finish();
+	if (created.made)
+	{
+		/* a scheduler that has found no table comes back */
+		pending_add_settings(MyDatabaseId);
+		pending_wake_supervisor();
+	}
+	PG_RETURN_OID(created.relid);
 }

@@ -6,16 +6,16 @@
  *
  *		TableAccess access = table_access_open(ACCESS_ROWS);
  *
- *		table_access_read(&access, "SELECT ...", params, false);
+ *		table_access_execute(&access, "SELECT ...", options, SPI_OK_SELECT);
  */
 #ifndef PG_TASK_TABLE_ACCESS_H
 #define PG_TASK_TABLE_ACCESS_H
 
 #include "postgres.h"
 
+#include "executor/spi.h"
 #include "fmgr.h"
 #include "nodes/params.h"
-#include "utils/tuplestore.h"
 
 /* What a function tells. */
 typedef enum AccessKind
@@ -35,16 +35,12 @@ typedef struct TableAccess
 	const char *condition; /* ends the WHERE of that, in which the table is t; may be "" */
 } TableAccess;
 
-extern Oid table_access_user(const char *database);
 extern Oid table_access_known(void);
 extern TableAccess table_access_open(AccessKind kind);
 extern const TableAccess *table_access_current(void);
 extern ParamListInfo table_access_param(Oid type, Datum value);
 extern ParamListInfo table_access_arguments(FunctionCallInfo fcinfo);
-extern uint64
-table_access_read(const TableAccess *access, const char *sql, ParamListInfo params, bool read_only);
-extern void table_access_fill(const TableAccess *access, const char *sql, ParamListInfo params,
-							  bool read_only, Tuplestorestate *store, TupleDesc desc);
-extern uint64 table_access_write(const TableAccess *access, const char *sql, ParamListInfo params);
+extern uint64 table_access_execute(const TableAccess *access, const char *sql,
+								   SPIExecuteOptions options, int expected);
 
 #endif /* PG_TASK_TABLE_ACCESS_H */

@@ -70,16 +70,6 @@ trigger_role_id(const TriggerRow *row)
 	return isnull ? 0 : DatumGetInt64(value);
 }
 
-/* Return the role of a row that is bound, or is about to be, by this role_id. */
-Oid
-trigger_bound_role(const TriggerRow *row, int64 role_id)
-{
-	bool isnull;
-	Datum role = trigger_value(row, COLUMN_ROLE, &isnull);
-
-	return isnull ? InvalidOid : roles_bound(NameStr(*DatumGetName(role)), role_id);
-}
-
 /*
  * Does a column have the same value in two rows?  "old" may be NULL
  * (INSERT): then compare with the column's default, which is 0 for attempt and crashed, else NULL.

@@ -46,7 +46,6 @@ extern TriggerColumns trigger_columns;
 extern void trigger_row_relation_invalidated(Oid relid); /* for pg_task.c */
 extern int trigger_find_column(Relation rel, TaskColumn which);
 extern int64 trigger_role_id(const TriggerRow *row);
-extern Oid trigger_bound_role(const TriggerRow *row, int64 role_id);
 extern bool trigger_same_value(const TriggerRow *old, const TriggerRow *new, TaskColumn which);
 extern bool trigger_repeats(const TriggerRow *row);
 extern Oid trigger_root_table(Relation rel);

@@ -3,11 +3,15 @@
  *		The triggers on the task table and the queue table.
  *
  * BEFORE triggers guard the id of a row, bind the row to its role, and write the times of a row
- * that is stopped or planned again; that of a new row checks it, too (trigger_checks.c).  A changed
- * row is checked by an AFTER trigger.  Both record what the scheduler must know after the commit.
+ * that is stopped or planned again; that of a new row checks it, too.  A changed row is checked by
+ * an AFTER trigger.  Both record what the scheduler must know after the commit.
+ *
+ * The checks are here and not in CHECK constraints: the server reads these from the catalog again
+ * for every statement, which costs a fifth of the time of each task.
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "access/htup_details.h"
 #include "access/sysattr.h"
 #include "catalog/pg_type.h"
@@ -26,12 +30,13 @@
 #include "session/numbering.h"
 #include "session/pending.h"
 #include "session/times.h"
-#include "session/trigger_checks.h"
 #include "session/trigger_row.h"
 #include "shared/shared.h"
+#include "shared/task.h"
 #include "shared/waiters.h"
 #include "task/owner.h"
 #include "task/roles.h"
+#include "task/schedule.h"
 
 PGDLLEXPORT Datum pg_task_bound(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_timed(PG_FUNCTION_ARGS);
@@ -75,6 +80,330 @@ row_of(const TriggerData *data, HeapTuple tuple, TupleTableSlot *slot)
 	TriggerRow row = {.rel = data->tg_relation, .tuple = tuple, .slot = slot};
 
 	return row;
+}
+
+/* ---- checks of values ---- */
+
+/* Raise an error: the value of this column breaks the rule. */
+static void
+reject_value(const TriggerRow *row, TaskColumn which, const char *rule)
+{
+	bool isnull;
+	int64 id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull));
+
+	ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
+					errmsg("\"%s\" of a task must be %s", task_columns[which].name, rule),
+					errdetail("The row has id " INT64_FORMAT ".", id),
+					errtablecol(row->rel, trigger_column(row->rel, which))));
+}
+
+/* What is checked of a value. */
+typedef enum CheckKind
+{
+	CHECK_TIME,		/* infinite, or early enough for "active" to be added */
+	CHECK_COUNT,	/* not negative */
+	CHECK_FACTOR,	/* the same for a real, and not NaN */
+	CHECK_INTERVAL, /* at least so many microseconds, as intervals are compared */
+	CHECK_PARTS,	/* no part of an interval is negative */
+	CHECK_WORD,		/* one of these words */
+	CHECK_PRESENT,	/* not empty */
+	CHECK_LENGTH	/* at most so many bytes: processes keep it in memory */
+} CheckKind;
+
+typedef struct Check
+{
+	TaskColumn column;
+	CheckKind kind;
+	const char *rule; /* NULL: that of a length */
+	int limit;
+	bool bound; /* protects other users.  The next row of a repeating task is not checked: a row
+				 * that has bypassed this trigger must still be able to end and to repeat. */
+	const char *words[5];
+} Check;
+
+#define ZERO_OR_MORE "zero or more"
+#define POSITIVE "greater than zero"
+#define IN_RANGE "before the year " CppAsString2(SCHEDULE_LAST_YEAR)
+
+/*
+ * All checks of single values that are not NULL.  "1 year -364 days" is positive by the comparison
+ * of intervals, but added to a time such an interval may lead out of the range of times on the way,
+ * and then the outcome of a run could not be written: so "active" has no negative part.
+ */
+static const Check checks[] = {
+	{COLUMN_DT, CHECK_TIME, .rule = IN_RANGE},
+	{COLUMN_PLANNED, CHECK_TIME, .rule = IN_RANGE},
+	{COLUMN_ANCHOR, CHECK_TIME, .rule = IN_RANGE},
+	{COLUMN_REQUEST, CHECK_PRESENT, .rule = "some SQL"},
+	{COLUMN_FAILED, CHECK_COUNT, .rule = ZERO_OR_MORE},
+	{COLUMN_RETRY, CHECK_COUNT, .rule = ZERO_OR_MORE},
+	{COLUMN_BACKOFF, CHECK_FACTOR, .rule = ZERO_OR_MORE},
+	{COLUMN_DELAY, CHECK_INTERVAL, .rule = ZERO_OR_MORE},
+	{COLUMN_KEEP, CHECK_INTERVAL, .rule = ZERO_OR_MORE},
+	{COLUMN_TIMEOUT, CHECK_INTERVAL, .rule = POSITIVE, .limit = 1},
+	{COLUMN_ACTIVE, CHECK_INTERVAL, .rule = POSITIVE, .limit = 1},
+	{COLUMN_ACTIVE, CHECK_PARTS, .rule = "without a negative part", .bound = true},
+	{COLUMN_REPEAT, CHECK_INTERVAL, .rule = POSITIVE, .limit = 1},
+	{COLUMN_REPEAT, CHECK_INTERVAL, .rule = "at least " CppAsString2(TASK_REPEAT_MIN_MS) " ms",
+	 .limit = TASK_REPEAT_MIN_MS * 1000, .bound = true},
+	{COLUMN_FORMAT, CHECK_WORD, .rule = "text, csv or json", .words = {"text", "csv", "json"}},
+	{COLUMN_MISSED, CHECK_WORD, .rule = "one, none or all", .words = {"one", "none", "all"}},
+	{COLUMN_RULE, CHECK_WORD, .rule = "done, ended, failed or any",
+	 .words = {"done", "ended", "failed", "any"}},
+	{COLUMN_FLOW, CHECK_PRESENT, .rule = "some name, not empty", .bound = true},
+	{COLUMN_STEP, CHECK_PRESENT, .rule = "some name, not empty", .bound = true},
+	{COLUMN_NOTIFY, CHECK_PRESENT, .rule = "some name, not empty", .bound = true},
+	{COLUMN_QUEUE, CHECK_LENGTH, .limit = TASK_QUEUE_MAX, .bound = true},
+	{COLUMN_KEY, CHECK_LENGTH, .limit = TASK_KEY_MAX, .bound = true},
+	{COLUMN_TIMEZONE, CHECK_LENGTH, .limit = TASK_ZONE_MAX, .bound = true},
+	{COLUMN_CRON, CHECK_LENGTH, .limit = TASK_KEY_MAX, .bound = true},
+	{COLUMN_FLOW, CHECK_LENGTH, .limit = TASK_NAME_MAX, .bound = true},
+	{COLUMN_STEP, CHECK_LENGTH, .limit = TASK_NAME_MAX, .bound = true},
+	{COLUMN_NOTIFY, CHECK_LENGTH, .limit = TASK_CHANNEL_MAX, .bound = true},
+};
+
+static bool
+is_one_of(Datum value, const char *const *words)
+{
+	for (; *words; words++)
+		if (trigger_is_word(value, *words))
+			return true;
+	return false;
+}
+
+/* Does a value, which is not NULL, pass this check? */
+static bool
+passes(const Check *check, Datum value)
+{
+	Interval least = {.time = check->limit};
+	const Interval *parts;
+	TimestampTz time;
+
+	switch (check->kind)
+	{
+		case CHECK_TIME:
+			time = DatumGetTimestampTz(value);
+			return TIMESTAMP_NOT_FINITE(time) || schedule_in_range(time);
+		case CHECK_COUNT:
+			return DatumGetInt32(value) >= 0;
+		case CHECK_FACTOR:
+			return DatumGetFloat4(value) >= 0;
+		case CHECK_INTERVAL:
+			return DatumGetBool(DirectFunctionCall2(interval_ge, value, IntervalPGetDatum(&least)));
+		case CHECK_PARTS:
+			parts = DatumGetIntervalP(value);
+			return parts->month >= 0 && parts->day >= 0 && parts->time >= 0;
+		case CHECK_WORD:
+			return is_one_of(value, check->words);
+		case CHECK_PRESENT:
+			return toast_raw_datum_size(value) > VARHDRSZ;
+		case CHECK_LENGTH:
+			return toast_raw_datum_size(value) - VARHDRSZ <= (Size) check->limit;
+	}
+	pg_unreachable();
+}
+
+/* Check that the state is one. */
+static void
+check_state_exists(const TriggerRow *row)
+{
+	static const char *const states[] = {"PLAN", "WORK", "DONE", "FAIL", "STOP", "GONE", NULL};
+	bool isnull;
+	Datum value = trigger_value(row, COLUMN_STATE, &isnull);
+
+	if (!isnull && !is_one_of(value, states))
+		ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
+						errmsg("\"%s\" is not a state of a task", TextDatumGetCString(value)),
+						errhint("You may set PLAN, and the task runs when it is due, or STOP."),
+						errtablecol(row->rel, trigger_column(row->rel, COLUMN_STATE))));
+}
+
+/* Check values that depend on each other, of a row that a user has written. */
+static void
+check_combinations(const TriggerRow *row)
+{
+	bool isnull;
+	Datum cron = trigger_value(row, COLUMN_CRON, &isnull);
+
+	if (!trigger_is_null(row, COLUMN_STEP) && trigger_is_null(row, COLUMN_FLOW))
+		reject_value(row, COLUMN_STEP, "NULL without a \"flow\"");
+	if (isnull)
+		return;
+	if (!trigger_is_null(row, COLUMN_REPEAT))
+		ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
+						errmsg("a task has \"repeat\" or \"cron\", not both"),
+						errhint("Set one of them to NULL."),
+						errtablecol(row->rel, trigger_column(row->rel, COLUMN_CRON))));
+	(void) times_parse(TextDatumGetCString(cron), NULL);
+}
+
+/* Check the values of a new or changed row. */
+static void
+check_values(const TriggerRow *row)
+{
+	static const TaskColumn present[] = {COLUMN_QUEUE, COLUMN_PRIORITY, COLUMN_DT};
+	TupleDesc desc = RelationGetDescr(row->rel);
+	bool mine = owner_acts();
+	int i;
+
+	slot_getallattrs(row->slot);
+	for (i = 0; i < (int) lengthof(present); i++)
+		/* else the server checks that */
+		if (trigger_is_null(row, present[i]) &&
+			!TupleDescAttr(desc, trigger_column(row->rel, present[i]) - 1)->attnotnull)
+			reject_value(row, present[i], "something, not NULL");
+	check_state_exists(row);
+	for (i = 0; i < (int) lengthof(checks); i++)
+	{
+		const Check *check = &checks[i];
+		int number = trigger_column(row->rel, check->column) - 1;
+
+		if (!row->slot->tts_isnull[number] && !(check->bound && mine) &&
+			!passes(check, row->slot->tts_values[number]))
+			reject_value(row, check->column,
+						 check->rule ? check->rule
+									 : psprintf("at most %d bytes long", check->limit));
+	}
+	if (!trigger_is_null(row, COLUMN_REMOTE))
+		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						errmsg("tasks on other servers are not supported yet"),
+						errhint("Leave the column \"remote\" empty.")));
+	if (!mine)
+		check_combinations(row);
+}
+
+/* ---- rights ---- */
+
+/* Raise an error: the current user does not have the rights of the table's owner. */
+static void
+forbid(TaskColumn which, const char *hint)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("only the owner of the task table may set \"%s\"", task_columns[which].name),
+			 hint ? errhint("%s", hint) : 0));
+}
+
+/*
+ * Only the server may set a task to WORK.  A restored or replicated row may be in state WORK,
+ * because it was running elsewhere.
+ */
+static void
+check_state(const TriggerRow *old, const TriggerRow *new)
+{
+	if (old && trigger_has_state(new, "WORK") && !trigger_has_state(old, "WORK") &&
+		SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA)
+		ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
+						errmsg("\"state\" of a task becomes WORK when it starts, not before"),
+						errhint("Set it to PLAN, and it starts.")));
+}
+
+/* Has the trigger written "stop", whatever the user has set? */
+static bool
+stop_is_written(const TriggerRow *old, const TriggerRow *new)
+{
+	return old && ((trigger_has_state(old, "PLAN") && trigger_has_state(new, "STOP")) ||
+				   (trigger_has_state(old, "STOP") && trigger_has_state(new, "PLAN")));
+}
+
+/*
+ * Raise an error unless the current user may plan tasks for the role of a row.  Called before the
+ * policy of the table is checked as well, whose error would not say what is wrong.
+ */
+static void
+check_role(const TriggerRow *row, int64 role_id)
+{
+	bool isnull;
+	Datum value = trigger_value(row, COLUMN_ROLE, &isnull);
+	const char *role = isnull ? "" : NameStr(*DatumGetName(value));
+
+	if (!isnull && (roles_bound(role, role_id) == GetUserId() ||
+					has_privs_of_role(GetUserId(), trigger_table_owner(row->rel)) ||
+					roles_may_act(GetUserId(), role, role_id)))
+		return;
+	ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					errmsg("you may not plan tasks of role \"%s\"", role),
+					errdetail("You are not a member of that role, or it does not exist."),
+					errhint("Leave out \"role\", and the task is yours.")));
+}
+
+/*
+ * Users other than the owner may plan tasks for roles that they may become, and may not change
+ * what the server has written about a run.  "old" is NULL for an INSERT.
+ */
+static void
+check_rights(const TriggerRow *old, const TriggerRow *new)
+{
+	static const TaskColumn fixed[] = {COLUMN_PID,	 COLUMN_ATTEMPT, COLUMN_CRASHED,
+									   COLUMN_START, COLUMN_STOP,	 COLUMN_NEXT,
+									   COLUMN_ID,	 COLUMN_ROLE,	 COLUMN_ROLE_ID};
+	int nfixed = old ? (int) lengthof(fixed) : 6; /* new rows: the first six */
+	int i;
+
+	if (has_privs_of_role(GetUserId(), trigger_table_owner(new->rel)))
+		return;
+	/* first: what pg_task_timed writes because of the state is no mistake of the user's */
+	check_state_exists(new);
+	if (!trigger_has_state(new, "PLAN") && !trigger_has_state(new, "STOP") &&
+		!(old && trigger_same_value(old, new, COLUMN_STATE)))
+		forbid(COLUMN_STATE, "You may set it to PLAN or STOP.");
+	for (i = 0; i < nfixed; i++)
+		if (!trigger_same_value(old, new, fixed[i]) &&
+			!(fixed[i] == COLUMN_STOP && stop_is_written(old, new)))
+			forbid(fixed[i], fixed[i] == COLUMN_ROLE ? "Stop this task, and insert another one."
+													 : "The server writes it.");
+	check_role(new, trigger_role_id(new));
+}
+
+/* Most roles of which one statement warns. */
+#define WARNED_MAX 16
+
+/*
+ * The statement in which a user was last warned, and of which roles: one warning is enough for all
+ * rows of a role.  Static, because each row is a call of the trigger.
+ */
+static struct
+{
+	TimestampTz statement;
+	int count;
+	int64 roles[WARNED_MAX];
+} warned;
+
+/* Has this statement warned of the role, or of so many others that it warns no more? */
+static bool
+has_warned(int64 role_id)
+{
+	int i;
+
+	if (warned.statement != GetCurrentStatementStartTimestamp())
+		warned.count = 0;
+	warned.statement = GetCurrentStatementStartTimestamp();
+	for (i = 0; i < warned.count; i++)
+		if (warned.roles[i] == role_id)
+			return true;
+	return warned.count == WARNED_MAX;
+}
+
+/*
+ * Warn whoever plans a task that its role cannot run now: the insert would succeed, and nothing
+ * else would tell.
+ */
+static void
+warn_of_role(const TriggerRow *row)
+{
+	int64 role_id = trigger_role_id(row);
+	bool isnull;
+	Datum name = trigger_value(row, COLUMN_ROLE, &isnull);
+	Role role;
+
+	if (isnull || SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA ||
+		has_warned(role_id) ||
+		roles_startable(trigger_table_owner(row->rel), NameStr(*DatumGetName(name)), role_id,
+						&role))
+		return;
+	warned.roles[warned.count++] = role_id;
+	ereport(WARNING, (errcode(role.sqlstate), errmsg("this task will not start: %s", role.error),
+					  role.hint ? errhint("%s.", role.hint) : 0));
 }
 
 /* ---- what BEFORE triggers write ---- */
@@ -156,8 +485,18 @@ pg_task_numbered(PG_FUNCTION_ARGS)
 					 "pg_task_numbered must be called BEFORE UPDATE, FOR EACH STATEMENT");
 
 	if (!owner_acts() && !has_privs_of_role(GetUserId(), trigger_table_owner(data->tg_relation)))
-		trigger_forbid(COLUMN_ID, "Insert another task.");
+		forbid(COLUMN_ID, "Insert another task.");
 	return PointerGetDatum(NULL);
+}
+
+/* Return the role of a row that is bound, or is about to be, by this role_id. */
+static Oid
+bound_role(const TriggerRow *row, int64 role_id)
+{
+	bool isnull;
+	Datum role = trigger_value(row, COLUMN_ROLE, &isnull);
+
+	return isnull ? InvalidOid : roles_bound(NameStr(*DatumGetName(role)), role_id);
 }
 
 /* ---- the role that a new row belongs to, and the time for which cron plans it ---- */
@@ -178,8 +517,8 @@ plans_new_row(const TriggerRow *row, int64 role_id, TimestampTz *next)
 	dt = DatumGetTimestampTz(trigger_value(row, COLUMN_DT, &isnull));
 	return !isnull && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
 		   trigger_has_state(row, "PLAN") && trigger_is_null(row, COLUMN_PLANNED) &&
-		   times_of_row(row, trigger_bound_role(row, role_id),
-						TIMESTAMP_NOT_FINITE(dt) ? dt : dt - 1, next);
+		   times_of_row(row, bound_role(row, role_id), TIMESTAMP_NOT_FINITE(dt) ? dt : dt - 1,
+						next);
 }
 
 /* Does the INSERT itself say for which tasks the row waits, or which it watches? */
@@ -338,8 +677,7 @@ set_cron_time(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 			  (trigger_is_null(new, COLUMN_TIMEZONE) && !trigger_same_value(old, new, COLUMN_ROLE));
 	if (!changes && !(TIMESTAMP_IS_NOEND(dt) && !trigger_has_state(old, "PLAN")))
 		return;
-	if (!times_of_row(new, trigger_bound_role(new, trigger_role_id(new)), GetCurrentTimestamp(),
-					  &dt) ||
+	if (!times_of_row(new, bound_role(new, trigger_role_id(new)), GetCurrentTimestamp(), &dt) ||
 		!(changes || TIMESTAMP_IS_NOEND(dt)))
 		return;
 	set_column(columns, new, COLUMN_DT, TimestampTzGetDatum(dt), false);
@@ -403,9 +741,9 @@ pg_task_timed(PG_FUNCTION_ARGS)
 static void
 check_row(const TriggerRow *old, const TriggerRow *new)
 {
-	trigger_check_rights(old, new);
-	trigger_check_state(old, new);
-	trigger_check_values(new);
+	check_rights(old, new);
+	check_state(old, new);
+	check_values(new);
 }
 
 /*
@@ -429,12 +767,10 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	if (!owner_acts())
 	{
 		if (trigger_has_state(&new, "PLAN") && trigger_newly_planned(&old, &new))
-			notices_warn_of_role(&new);
-		notices_notify_end(&old, &new);
+			warn_of_role(&new);
 		notices_tell_stopped(&old, &new);
 	}
-	if (Shared)
-		pending_add_row(&old, &new);
+	pending_add_row(&old, &new);
 	return PointerGetDatum(NULL);
 }
 
@@ -453,10 +789,9 @@ finish_new_row(const TriggerRow *row)
 			SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA)
 			times_check_zone(row);
 		if (trigger_has_state(row, "PLAN"))
-			notices_warn_of_role(row);
+			warn_of_role(row);
 	}
-	if (Shared)
-		pending_add_row(NULL, row);
+	pending_add_row(NULL, row);
 }
 
 /*
@@ -477,7 +812,7 @@ bind_new_row(TriggerRow *row, Columns *columns)
 	row->role_id = roles_bind(NameStr(*DatumGetName(role)));
 	if (!owner_acts())
 	{
-		trigger_check_role(row, row->role_id);
+		check_role(row, row->role_id);
 		if (plans_new_row(row, row->role_id, &dt))
 		{
 			set_column(columns, row, COLUMN_DT, TimestampTzGetDatum(dt), false);

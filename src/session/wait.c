@@ -112,8 +112,9 @@ look(TaskWait *wait, int first, int count)
 		construct_array(ids, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	PushActiveSnapshot(GetTransactionSnapshot());
 	access = table_access_open(ACCESS_ROWS);
-	if (table_access_read(&access, psprintf(look_sql, writer, access.rows),
-						  table_access_param(INT8ARRAYOID, value), false) != (uint64) count)
+	if (table_access_execute(&access, psprintf(look_sql, writer, access.rows),
+							 (SPIExecuteOptions){.params = table_access_param(INT8ARRAYOID, value)},
+							 SPI_OK_SELECT) != (uint64) count)
 		elog(ERROR, "could not read the states of tasks");
 	PopActiveSnapshot();
 	for (i = 0; i < count; i++)
