@@ -34,6 +34,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/rls.h"
 #include "utils/snapmgr.h"
 
 #include "compat.h"
@@ -58,7 +59,9 @@ typedef struct KeptPlan
 	char *sql; /* in TopMemoryContext; NULL: there is no plan */
 	Oid relid; /* the only table that it names */
 	SPIPlanPtr plan;
-	bool busy; /* it is being executed: what runs meanwhile does not replace it */
+	Oid user;		   /* who executed it last; InvalidOid: nobody has */
+	bool row_security; /* the setting at that time */
+	bool busy;		   /* it is being executed: what runs meanwhile does not replace it */
 } KeptPlan;
 
 /*
@@ -100,6 +103,7 @@ keep_plan(KeptPlan *kept, const char *sql, Oid relid, int count, Oid *types)
 	}
 	SPI_keepplan(plan);
 	kept->plan = plan;
+	kept->user = InvalidOid;
 	kept->relid = relid;
 	kept->sql = copy;
 }
@@ -140,19 +144,27 @@ execute_kept(KeptPlan *kept, const char *text, Oid relid, int count, Oid *types,
 	PG_TRY();
 	{
 		SPIPlanPtr plan;
-		int nest_level = NewGUCNestLevel();
+		int nest_level = 0;
 
-		/* the server also plans again when it executes: after a change, or for another user */
-		fix_planner();
 		if (!busy && (kept->sql == NULL || kept->relid != relid || strcmp(kept->sql, sql) != 0))
 			keep_plan(kept, sql, relid, count, types);
 		plan = busy ? prepare(sql, count, types) : kept->plan;
+		/* the server plans again after a change of the table, and for who has other policies */
+		if (busy || kept->user != GetUserId() || kept->row_security != row_security ||
+			!SPI_plan_is_valid(plan))
+		{
+			nest_level = NewGUCNestLevel();
+			fix_planner();
+		}
 		kept->busy = true;
 		code = SPI_execute_snapshot(plan, values, NULL,
 									latest && IsolationUsesXactSnapshot() ? GetLatestSnapshot()
 																		  : InvalidSnapshot,
 									InvalidSnapshot, false, true, 0);
-		AtEOXact_GUC(true, nest_level);
+		kept->user = GetUserId();
+		kept->row_security = row_security;
+		if (nest_level > 0)
+			AtEOXact_GUC(true, nest_level);
 	}
 	PG_FINALLY();
 	{
