@@ -39,7 +39,7 @@
 
 #include "compat.h"
 #include "session/after.h"
-#include "task/named_table.h"
+#include "task/table.h"
 #include "task/owner.h"
 #include "task/owner_code.h"
 #include "task/relation.h"

@@ -32,7 +32,6 @@
 #include "compat.h"
 #include "session/after.h"
 #include "session/pending.h"
-#include "shared/hold.h"
 #include "shared/shared.h"
 #include "shared/statistics.h"
 #include "shared/waiters.h"

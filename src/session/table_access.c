@@ -55,11 +55,10 @@
 #include "shared/shared.h"
 #include "task/columns.h"
 #include "task/create.h"
-#include "task/named_table.h"
+#include "task/table.h"
 #include "task/owner.h"
 #include "task/owner_code.h"
 #include "task/relation.h"
-#include "task/table.h"
 
 PGDLLEXPORT Datum pg_task_create(PG_FUNCTION_ARGS);
 

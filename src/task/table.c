@@ -254,35 +254,11 @@ find_code(Oid relid, const List *members)
 }
 
 /*
- * The same for the tables beside the task table of this owner, as far as they exist.  One that is
- * locked is left out: the scheduler, which runs no code of tenants, writes it, or a session that
- * looks for itself (session/after.c).
- */
-static char *
-find_side_code(Oid relid, Oid owner)
-{
-	char *code = NULL;
-	SideKind kind;
-
-	for (kind = 0; kind < SIDE_TABLES && code == NULL; kind++)
-	{
-		Oid side = side_table_find(kind, relid);
-
-		if (!OidIsValid(side) || !relation_is_owned_by(side, owner) ||
-			!ConditionalLockRelationOid(side, AccessShareLock))
-			continue;
-		if (relation_is_owned_by(side, owner))
-			code = owner_code_find(side, true);
-	}
-	return code;
-}
-
-/*
  * For a user's session: find an object of a task table, or of a table beside it, with code of the
  * owner's.  Executes none of it.
  *
  * A table beside it that is locked is left out: the scheduler, which runs no code of tenants,
- * writes it, or a session that looks for itself (removal.c).
+ * writes it, or a session that looks for itself (session/after.c).
  */
 char *
 table_find_code(Oid relid, Oid owner)
