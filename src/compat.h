@@ -170,13 +170,6 @@
 #define COMPAT_FORGET_QUERY_ID() pgstat_report_query_id(0, true)
 #endif
 
-/* Begin to read all rows of a table. */
-#if PG_VERSION_NUM >= 190000
-#define COMPAT_BEGINSCAN(rel, snapshot) table_beginscan(rel, snapshot, 0, NULL, SO_NONE)
-#else
-#define COMPAT_BEGINSCAN(rel, snapshot) table_beginscan(rel, snapshot, 0, NULL)
-#endif
-
 /* May a background worker run as a role without LOGIN? */
 #if PG_VERSION_NUM >= 170000
 #define COMPAT_NOLOGIN_WORKER true

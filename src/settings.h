@@ -13,9 +13,6 @@
 /* Value of pg_task.keep and pg_task.keep_failed. */
 #define SETTINGS_KEEP_FOR_EVER (-1)
 
-/* Highest value of pg_task.stat_max. */
-#define SETTINGS_STAT_MAX 10000
-
 /* Maximum of pg_task.batch: of more subtransactions the server keeps no account in memory. */
 #define SETTINGS_BATCH_MAX 64
 

@@ -52,7 +52,6 @@
 #include "executor/write_back.h"
 #include "settings.h"
 #include "task/events.h"
-#include "task/failure.h"
 #include "task/owner.h"
 #include "task/owner_code.h"
 #include "task/roles.h"

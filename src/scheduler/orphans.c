@@ -36,7 +36,7 @@
 #include "scheduler/refused.h"
 #include "scheduler/work.h"
 #include "shared/crash.h"
-#include "task/failure.h"
+#include "task/events.h"
 #include "task/outcome.h"
 #include "task/rows.h"
 

@@ -11,6 +11,8 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/builtins.h"
@@ -21,7 +23,6 @@
 #include "settings.h"
 #include "shared/shared.h"
 #include "shared/slots.h"
-#include "task/database.h"
 #include "task/home.h"
 #include "task/table.h"
 
@@ -30,7 +31,7 @@
 
 /* Static, because later iterations compare with them. */
 static uint32 settings_seen; /* change counter of the settings of the database */
-static char *known_settings; /* as database_settings returns them; NULL: not read yet */
+static char *known_settings; /* as read_settings returns them; NULL: not read yet */
 static MonoTime again_at;	 /* a table beside the task table could not be used: try again then */
 
 /* The process is about to connect, with the settings of this moment. */
@@ -178,6 +179,39 @@ prepare_look_away(void)
 	SetLatch(MyLatch);
 }
 
+/*
+ * Return what ALTER DATABASE has set for this database, of the settings that a scheduler reads when
+ * it starts, as a text to compare.  Sets *disabled if pg_task.enabled is off among them.
+ */
+static char *
+read_settings(bool *disabled)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Oid types[] = {OIDOID};
+	Datum values[] = {ObjectIdGetDatum(MyDatabaseId)};
+	bool enabled = true;
+	char *text;
+	char *word;
+
+	SPI_connect();
+	if (SPI_execute_with_args(
+			"SELECT coalesce(string_agg(c, ' '), ''),"
+			"       max(split_part(c, '=', 2)) FILTER (WHERE n = 'pg_task.enabled')"
+			"  FROM pg_db_role_setting AS s, unnest(s.setconfig) AS c, lower(split_part(c, '=', 1)) AS n"
+			" WHERE s.setdatabase = $1 AND s.setrole = 0"
+			"   AND n IN ('pg_task.enabled', 'pg_task.schema_name', 'pg_task.table_name',"
+			"             'pg_task.schema', 'pg_task.table', 'pg_task.create_table',"
+			"             'pg_task.period', 'pg_task.owner_code')",
+			1, types, values, NULL, true, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not read the settings of the database");
+	text = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
+	word = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2);
+	*disabled = word && parse_bool(word, &enabled) && !enabled;
+	text = MemoryContextStrdup(caller, text);
+	SPI_finish();
+	return text;
+}
+
 /* The settings of the database differ from those with which this process began, or disable it. */
 static void
 leave_for_settings(uint32 settings, bool disabled)
@@ -212,7 +246,7 @@ prepare_settings(void)
 	if (!first && settings == settings_seen)
 		return false;
 	work_begin("reading the settings of the database");
-	text = database_settings(&disabled);
+	text = read_settings(&disabled);
 	work_end();
 	if (first)
 	{

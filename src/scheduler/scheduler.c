@@ -52,7 +52,6 @@
 #include "shared/crash.h"
 #include "shared/slots.h"
 #include "shared/worker.h"
-#include "task/database.h"
 #include "task/rows.h"
 #include "task/statement.h"
 #include "task/table.h"

@@ -27,7 +27,7 @@
 #include "session/notices.h"
 #include "session/result_set.h"
 #include "session/table_access.h"
-#include "task/columns.h"
+#include "task/relation.h"
 #include "task/subtransaction.h"
 
 PGDLLEXPORT Datum pg_task_cancel(PG_FUNCTION_ARGS);

@@ -13,7 +13,7 @@
 #include "fmgr.h"
 #include "utils/rel.h"
 
-#include "task/columns.h"
+#include "task/relation.h"
 
 /*
  * The slot takes the row apart once, whichever columns are asked for: each INSERT of a user pays

@@ -53,7 +53,7 @@
 
 #include "compat.h"
 #include "shared/shared.h"
-#include "task/columns.h"
+#include "task/relation.h"
 #include "task/direct.h"
 #include "task/outcome.h"
 #include "task/owner.h"

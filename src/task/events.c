@@ -1,7 +1,8 @@
 /*
  * events.c
  *		What happens to tasks: counted in pg_stat_task, and logged as pg_task.log and
- *		pg_task.log_min_duration demand.
+ *		pg_task.log_min_duration demand.  The response of a task that has failed, if no executor has
+ *		formatted it; and failures as JSON: one object, with the same keys each time.
  *
  * An executor reports the runs that it has begun and ended, a scheduler the tasks whose rows it has
  * written without a run.  What a transaction writes is noted (event_note), and reported when it has
@@ -13,6 +14,7 @@
 #include "postgres.h"
 
 #include "lib/stringinfo.h"
+#include "mb/pg_wchar.h"
 #include "nodes/pg_list.h"
 #include "utils/json.h"
 #include "utils/memutils.h"
@@ -22,6 +24,9 @@
 #include "shared/statistics.h"
 #include "shared/task.h"
 #include "task/events.h"
+
+/* In a response: room for what says that a value was cut. */
+#define CUT_MAX 40
 
 /*
  * The events of the transaction that is open, in the order in which they were noted.  Static,
@@ -33,32 +38,20 @@ static struct
 	List *list;			   /* of TaskEvent, in that context */
 } noted;
 
-/* ---- the server's log ---- */
-
-static const char *const words[] = {
-	[EVENT_STARTED] = "started",
-	[EVENT_DONE] = "done",
-	[EVENT_RETRIED] = "failed, is tried again",
-	[EVENT_FAILED] = "failed",
-	[EVENT_STOPPED] = "stopped",
-	[EVENT_GONE] = "given up",
-};
-
-/* The least value of pg_task.log that demands a line for such an event. */
-static const SettingsLog demanded[] = {
-	[EVENT_STARTED] = LOG_TASKS_ALL,	  [EVENT_DONE] = LOG_TASKS_ENDS,
-	[EVENT_RETRIED] = LOG_TASKS_FAILURES, [EVENT_FAILED] = LOG_TASKS_FAILURES,
-	[EVENT_STOPPED] = LOG_TASKS_ENDS,	  [EVENT_GONE] = LOG_TASKS_FAILURES,
-};
-
-static bool
-is_logged(const TaskEvent *event)
+/* Of each kind: its word in the log, the least pg_task.log that demands it, and its counter. */
+static const struct
 {
-	if (Settings.log >= (int) demanded[event->kind])
-		return true;
-	return Settings.log_min_duration >= 0 && event->kind != EVENT_STARTED &&
-		   event->elapsed >= (int64) Settings.log_min_duration * 1000;
-}
+	const char *word;
+	SettingsLog demanded;
+	StatCounter counter;
+} kinds[] = {
+	[EVENT_STARTED] = {"started", LOG_TASKS_ALL, STAT_STARTED},
+	[EVENT_DONE] = {"done", LOG_TASKS_ENDS, STAT_DONE},
+	[EVENT_RETRIED] = {"failed, is tried again", LOG_TASKS_FAILURES, STAT_RETRIED},
+	[EVENT_FAILED] = {"failed", LOG_TASKS_FAILURES, STAT_FAILED},
+	[EVENT_STOPPED] = {"stopped", LOG_TASKS_ENDS, STAT_STOPPED},
+	[EVENT_GONE] = {"given up", LOG_TASKS_FAILURES, STAT_GONE},
+};
 
 /*
  * Append a name in quotes.  Users choose the names of queues and roles: quotes in them, and
@@ -82,7 +75,7 @@ log_event(const TaskEvent *event)
 	append_name(&line, " of queue ", event->queue);
 	append_name(&line, " in database ", port_database());
 	append_name(&line, " as role ", event->role_name);
-	appendStringInfo(&line, ", attempt %d: %s", event->attempt, words[event->kind]);
+	appendStringInfo(&line, ", attempt %d: %s", event->attempt, kinds[event->kind].word);
 	if (event->sqlstate)
 		appendStringInfo(&line, ", SQLSTATE %s", event->sqlstate);
 	if (event->elapsed >= 0)
@@ -95,35 +88,22 @@ log_event(const TaskEvent *event)
 	pfree(line.data);
 }
 
-/* ---- the figures of pg_stat_task ---- */
-
-static void
-count_event(const TaskEvent *event)
-{
-	static const StatCounter counters[] = {
-		[EVENT_STARTED] = STAT_STARTED, [EVENT_DONE] = STAT_DONE,
-		[EVENT_RETRIED] = STAT_RETRIED, [EVENT_FAILED] = STAT_FAILED,
-		[EVENT_STOPPED] = STAT_STOPPED, [EVENT_GONE] = STAT_GONE,
-	};
-	StatCounts *counts = statistics_of(event->queue);
-
-	counts->counters[counters[event->kind]]++;
-	counts->counters[STAT_CRASHED] += event->crashed;
-	if (event->sqlstate && strcmp(event->sqlstate, TASK_ERROR_TIMEOUT) == 0)
-		counts->counters[STAT_TIMED_OUT]++;
-	if (event->elapsed >= 0)
-		statistics_add_time(event->kind == EVENT_STARTED ? &counts->wait : &counts->run,
-							event->elapsed);
-}
-
-/* ---- reports ---- */
-
 /* This has happened, and is committed. */
 void
 event_report(const TaskEvent *event)
 {
-	count_event(event);
-	if (is_logged(event))
+	bool started = event->kind == EVENT_STARTED;
+	StatCounts *counts = statistics_of(event->queue);
+
+	counts->counters[kinds[event->kind].counter]++;
+	counts->counters[STAT_CRASHED] += event->crashed;
+	if (event->sqlstate && strcmp(event->sqlstate, TASK_ERROR_TIMEOUT) == 0)
+		counts->counters[STAT_TIMED_OUT]++;
+	if (event->elapsed >= 0)
+		statistics_add_time(started ? &counts->wait : &counts->run, event->elapsed);
+	if (Settings.log >= (int) kinds[event->kind].demanded ||
+		(!started && Settings.log_min_duration >= 0 &&
+		 event->elapsed >= (int64) Settings.log_min_duration * 1000))
 		log_event(event);
 }
 
@@ -174,4 +154,100 @@ events_committed(void)
 	foreach(cell, noted.list)
 		event_report(lfirst(cell));
 	events_forget();
+}
+
+/* ---- responses ---- */
+
+/* As psql prints it: severity and message, DETAIL, HINT. */
+char *
+failure_text(const Failure *failure)
+{
+	StringInfoData text;
+
+	initStringInfo(&text);
+	appendStringInfo(&text, "%s:  %s", failure->severity, failure->error);
+	if (failure->detail)
+		appendStringInfo(&text, "\nDETAIL:  %s", failure->detail);
+	if (failure->hint)
+		appendStringInfo(&text, "\nHINT:  %s", failure->hint);
+	return text.data;
+}
+
+/* How many bytes of a text take at most this many bytes in JSON; no character is split. */
+static int
+fitting_length(const char *value, int limit)
+{
+	int length = 0;
+	int size = 0;
+
+	for (; value[length] != '\0'; length++)
+	{
+		unsigned char c = value[length];
+
+		size += strchr("\"\\\b\f\n\r\t", c) ? 2 : c < ' ' ? 6 : 1;
+		if (size > limit)
+			return pg_mbcliplen(value, length + 1, length);
+	}
+	return length;
+}
+
+/* Append a value, NULL as null.  What would make the text longer than the limit is cut. */
+static void
+put_value(StringInfo text, const char *value, int limit)
+{
+	int length;
+
+	if (value == NULL)
+	{
+		appendStringInfoString(text, "null");
+		return;
+	}
+	length = fitting_length(value, Max(limit - text->len - CUT_MAX, 0));
+	if (value[length] == '\0')
+		escape_json(text, value);
+	else
+		escape_json(text, psprintf("%.*s\n(%zu bytes cut)", length, value, strlen(value + length)));
+}
+
+static void
+put_key(StringInfo text, const char *key, const char *value, int limit)
+{
+	appendStringInfo(text, "%s\"%s\":", text->len > 0 ? "," : "{", key);
+	put_value(text, value, limit);
+}
+
+/*
+ * An error of the server as JSON.  "position" counts characters from 1, in "query" if there is one,
+ * else in the request.  The limit is exceeded by some hundred bytes at most.
+ */
+char *
+failure_error_json(const ErrorData *error, int limit)
+{
+	int position = error->internalquery ? error->internalpos : error->cursorpos;
+	StringInfoData text;
+
+	initStringInfo(&text);
+	put_key(&text, "error", error->message ? error->message : "missing error text", limit);
+	put_key(&text, "sqlstate", unpack_sql_state(error->sqlerrcode), limit + CUT_MAX);
+	put_key(&text, "detail", error->detail, limit);
+	put_key(&text, "hint", error->hint, limit);
+	put_key(&text, "query", error->internalquery, limit);
+	put_key(&text, "context", error->context, limit);
+	if (position > 0)
+		appendStringInfo(&text, ",\"position\":%d}", position);
+	else
+		appendStringInfoString(&text, ",\"position\":null}");
+	return text.data;
+}
+
+char *
+failure_json(const Failure *failure)
+{
+	const char *code = failure->sqlstate;
+	ErrorData error = {.message = (char *) failure->error,
+					   .detail = (char *) failure->detail,
+					   .hint = (char *) failure->hint,
+					   .sqlerrcode = MAKE_SQLSTATE(code[0], code[1], code[2], code[3], code[4])};
+
+	return failure_error_json(&error, MaxAllocSize / 8);
 }

@@ -1,6 +1,7 @@
 /*
  * events.h
- *		What happens to tasks: counted in pg_stat_task, and logged as pg_task.log demands.
+ *		What happens to tasks: counted in pg_stat_task, and logged as pg_task.log demands; and the
+ *		response of a task that failed.
  */
 #ifndef PG_TASK_EVENTS_H
 #define PG_TASK_EVENTS_H
@@ -34,5 +35,19 @@ extern void event_report(const TaskEvent *event);
 extern void event_note(const TaskEvent *event);
 extern void events_committed(void);
 extern void events_forget(void);
+
+/* Why a task has failed, or did not start. */
+typedef struct Failure
+{
+	const char *severity; /* ERROR or FATAL */
+	const char *error;
+	const char *detail; /* NULL: none */
+	const char *hint;	/* NULL: none */
+	const char *sqlstate;
+} Failure;
+
+extern char *failure_text(const Failure *failure);
+extern char *failure_json(const Failure *failure);
+extern char *failure_error_json(const ErrorData *error, int limit);
 
 #endif /* PG_TASK_EVENTS_H */

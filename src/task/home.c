@@ -22,7 +22,7 @@
 #include "utils/lsyscache.h"
 
 #include "shared/shared.h"
-#include "task/columns.h"
+#include "task/relation.h"
 #include "task/home.h"
 
 /* A mark begins with one of these.  Then come the numbers, and a bracket. */

@@ -22,7 +22,6 @@
 
 #include "settings.h"
 #include "task/events.h"
-#include "task/failure.h"
 #include "task/outcome.h"
 #include "task/roles.h"
 #include "task/rows.h"

@@ -69,19 +69,6 @@ function_runs_code(Oid function)
 	return language != ClanguageId && language != INTERNALlanguageId;
 }
 
-/* Has one of the arguments a type of dates and times? */
-static bool
-takes_time(Form_pg_proc function)
-{
-	int i;
-
-	for (i = 0; i < function->pronargs; i++)
-		if (TypeCategory(function->proargtypes.values[i]) == TYPCATEGORY_DATETIME ||
-			function->proargtypes.values[i] == INTERVALOID)
-			return true;
-	return false;
-}
-
 /*
  * Could a call of this built-in function in an expression run such code?  Many could, by an
  * argument that names a type, a relation or a query, or that has any type, whose casts they look
@@ -93,17 +80,21 @@ built_in_runs_code(Oid function)
 {
 	HeapTuple tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
 	Form_pg_proc form;
+	bool takes_time = false;
 	bool harmless;
+	int i;
 
 	if (!HeapTupleIsValid(tuple))
 		return true;
 	form = (Form_pg_proc) GETSTRUCT(tuple);
-	harmless =
-		form->pronamespace == PG_CATALOG_NAMESPACE && form->prokind == PROKIND_FUNCTION &&
-		function != F_SATISFIES_HASH_PARTITION &&
-		(form->provolatile == PROVOLATILE_IMMUTABLE || form->pronargs == 0 ||
-		 (form->provolatile == PROVOLATILE_STABLE && takes_time(form)) || function == F_NEXTVAL ||
-		 function == F_CURRENT_SETTING_TEXT || function == F_CURRENT_SETTING_TEXT_BOOL);
+	for (i = 0; i < form->pronargs; i++)
+		takes_time |= TypeCategory(form->proargtypes.values[i]) == TYPCATEGORY_DATETIME ||
+					  form->proargtypes.values[i] == INTERVALOID;
+	harmless = form->pronamespace == PG_CATALOG_NAMESPACE && form->prokind == PROKIND_FUNCTION &&
+			   function != F_SATISFIES_HASH_PARTITION &&
+			   (form->provolatile == PROVOLATILE_IMMUTABLE || form->pronargs == 0 ||
+				(form->provolatile == PROVOLATILE_STABLE && takes_time) || function == F_NEXTVAL ||
+				function == F_CURRENT_SETTING_TEXT || function == F_CURRENT_SETTING_TEXT_BOOL);
 	ReleaseSysCache(tuple);
 	return !harmless;
 }
@@ -151,18 +142,29 @@ owner_code_bar(int sqlstate)
 	return before;
 }
 
-/* Could the input, the output or a comparison of a value of this base type run such code? */
+/*
+ * Could a value of this type run such code: its input, its output, a comparison?  A domain could:
+ * nothing tells of a change of its constraints.  A composite or a range type of a user may contain
+ * one.
+ */
 static bool
-base_type_runs_code(Oid type)
+type_runs_code(Oid type)
 {
-	const TypeCacheEntry *entry =
-		lookup_type_cache(type, TYPECACHE_EQ_OPR | TYPECACHE_LT_OPR | TYPECACHE_GT_OPR |
-									TYPECACHE_CMP_PROC | TYPECACHE_HASH_PROC);
+	const TypeCacheEntry *entry;
 	bool varlena;
 	Oid element;
 	Oid input;
 	Oid output;
 
+	if (type < FirstNormalObjectId || get_typtype(type) == TYPTYPE_ENUM)
+		return false;
+	element = get_element_type(type);
+	if (OidIsValid(element))
+		return type_runs_code(element);
+	if (get_typtype(type) != TYPTYPE_BASE)
+		return true;
+	entry = lookup_type_cache(type, TYPECACHE_EQ_OPR | TYPECACHE_LT_OPR | TYPECACHE_GT_OPR |
+										TYPECACHE_CMP_PROC | TYPECACHE_HASH_PROC);
 	getTypeInputInfo(type, &input, &element);
 	getTypeOutputInfo(type, &output, &varlena);
 	return function_runs_code(input) || function_runs_code(output) ||
@@ -170,31 +172,6 @@ base_type_runs_code(Oid type)
 		   function_runs_code(get_opcode(entry->lt_opr)) ||
 		   function_runs_code(get_opcode(entry->gt_opr)) || function_runs_code(entry->cmp_proc) ||
 		   function_runs_code(entry->hash_proc);
-}
-
-/*
- * Could a value of this type run such code?  A domain could: nothing tells of a change of its
- * constraints.  A composite or a range type of a user may contain one.
- */
-static bool
-type_runs_code(Oid type)
-{
-	Oid element;
-
-	if (type < FirstNormalObjectId)
-		return false;
-	element = get_element_type(type);
-	if (OidIsValid(element))
-		return type_runs_code(element);
-	switch (get_typtype(type))
-	{
-		case TYPTYPE_ENUM:
-			return false;
-		case TYPTYPE_BASE:
-			return base_type_runs_code(type);
-		default:
-			return true;
-	}
 }
 
 /* For check_functions_in_node. */
@@ -327,37 +304,6 @@ classes_run_code(int cache, HeapTuple tuple, AttrNumber number)
 	return false;
 }
 
-/* Could an index run such code: its expressions, its condition, its operator classes? */
-static bool
-index_runs_code(Oid index)
-{
-	HeapTuple tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
-	bool found;
-
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	found = attribute_runs_code(INDEXRELID, tuple, Anum_pg_index_indexprs) ||
-			attribute_runs_code(INDEXRELID, tuple, Anum_pg_index_indpred) ||
-			classes_run_code(INDEXRELID, tuple, Anum_pg_index_indclass);
-	ReleaseSysCache(tuple);
-	return found;
-}
-
-/* Could the choice of a partition of this table run such code? */
-static bool
-key_runs_code(Oid relid)
-{
-	HeapTuple tuple = SearchSysCache1(PARTRELID, ObjectIdGetDatum(relid));
-	bool found;
-
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	found = attribute_runs_code(PARTRELID, tuple, Anum_pg_partitioned_table_partexprs) ||
-			classes_run_code(PARTRELID, tuple, Anum_pg_partitioned_table_partclass);
-	ReleaseSysCache(tuple);
-	return found;
-}
-
 /* Could a key by which rows come into this table, or into its partitions, run such code? */
 static bool
 partitioning_runs_code(Oid relid)
@@ -366,8 +312,18 @@ partitioning_runs_code(Oid relid)
 	ListCell *cell;
 
 	foreach(cell, lcons_oid(relid, ancestors))
-		if (key_runs_code(lfirst_oid(cell)))
+	{
+		HeapTuple tuple = SearchSysCache1(PARTRELID, ObjectIdGetDatum(lfirst_oid(cell)));
+		bool found;
+
+		if (!HeapTupleIsValid(tuple))
+			continue;
+		found = attribute_runs_code(PARTRELID, tuple, Anum_pg_partitioned_table_partexprs) ||
+				classes_run_code(PARTRELID, tuple, Anum_pg_partitioned_table_partclass);
+		ReleaseSysCache(tuple);
+		if (found)
 			return true;
+	}
 	return false;
 }
 
@@ -408,16 +364,6 @@ find_trigger(Relation rel, ObjectAddress *object)
 		return true;
 	}
 	return false;
-}
-
-/* Find a rule: it may be replaced by one that could. */
-static bool
-find_rule(const RuleLock *rules, ObjectAddress *object)
-{
-	if (rules == NULL || rules->numLocks == 0)
-		return false;
-	ObjectAddressSet(*object, RewriteRelationId, rules->rules[0]->ruleId);
-	return true;
 }
 
 /* Find a column that could: its type, its default, or the expression that generates it. */
@@ -462,18 +408,27 @@ find_check(Relation rel, ObjectAddress *object)
 	return false;
 }
 
-/* Find an index that could. */
+/* Find an index that could: its expressions, its condition, its operator classes. */
 static bool
 find_index(Relation rel, ObjectAddress *object)
 {
 	ListCell *cell;
 
 	foreach(cell, RelationGetIndexList(rel))
-		if (index_runs_code(lfirst_oid(cell)))
-		{
-			ObjectAddressSet(*object, RelationRelationId, lfirst_oid(cell));
+	{
+		HeapTuple tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(lfirst_oid(cell)));
+		bool found;
+
+		if (!HeapTupleIsValid(tuple))
+			continue;
+		found = attribute_runs_code(INDEXRELID, tuple, Anum_pg_index_indexprs) ||
+				attribute_runs_code(INDEXRELID, tuple, Anum_pg_index_indpred) ||
+				classes_run_code(INDEXRELID, tuple, Anum_pg_index_indclass);
+		ReleaseSysCache(tuple);
+		ObjectAddressSet(*object, RelationRelationId, lfirst_oid(cell));
+		if (found)
 			return true;
-		}
+	}
 	return false;
 }
 
@@ -516,10 +471,13 @@ owner_code_find(Oid relid, bool writes)
 	Assert(compat_relation_locked(relid));
 	if (partitioning_runs_code(relid))
 		ObjectAddressSet(object, RelationRelationId, relid);
+	else if (writes && rel->rd_rules && rel->rd_rules->numLocks > 0)
+		/* it may be replaced by one that could */
+		ObjectAddressSet(object, RewriteRelationId, rel->rd_rules->rules[0]->ruleId);
 	else
-		found = (writes && (find_trigger(rel, &object) || find_rule(rel->rd_rules, &object))) ||
-				find_check(rel, &object) || find_index(rel, &object) ||
-				find_statistics(rel, &object) || find_column(rel, &object);
+		found = (writes && find_trigger(rel, &object)) || find_check(rel, &object) ||
+				find_index(rel, &object) || find_statistics(rel, &object) ||
+				find_column(rel, &object);
 	relation_close(rel, NoLock);
 	return found ? getObjectDescription(&object, false) : NULL;
 }

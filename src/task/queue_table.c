@@ -18,11 +18,10 @@
 #include "utils/memutils.h"
 
 #include "settings.h"
-#include "task/columns.h"
+#include "task/relation.h"
 #include "task/owner.h"
 #include "task/owner_code.h"
 #include "task/queue_table.h"
-#include "task/relation.h"
 #include "task/statement.h"
 #include "task/table.h"
 

@@ -10,7 +10,119 @@
 #include "nodes/pg_list.h"
 #include "utils/rel.h"
 
-#include "task/columns.h"
+/* clang-format off */
+
+/*
+ * The columns of the task table: what they are called here and in SQL, their types, and
+ * COLUMN_REQUIRED and the like.  In the order in which CREATE TABLE lists them: see
+ * pg_task_missing.
+ */
+#define TASK_COLUMN_LIST(X) \
+	X(ID, "id", INT8OID, COLUMN_REQUIRED | COLUMN_NOT_NULL) \
+	X(PARENT, "parent", INT8OID, 0) \
+	X(NEXT, "next", INT8OID, 0) \
+	X(DT, "dt", TIMESTAMPTZOID, COLUMN_REQUIRED | COLUMN_NOT_NULL) \
+	X(PLANNED, "planned", TIMESTAMPTZOID, 0) \
+	X(ANCHOR, "anchor", TIMESTAMPTZOID, 0) \
+	X(QUEUE, "queue", TEXTOID, COLUMN_INHERITED | COLUMN_NOT_NULL) \
+	X(MAX, "max", INT4OID, COLUMN_INHERITED) \
+	X(PRIORITY, "priority", INT4OID, COLUMN_INHERITED | COLUMN_NOT_NULL) \
+	X(ROLE, "role", NAMEOID, COLUMN_INHERITED | COLUMN_NOT_NULL) \
+	X(ROLE_ID, "role_id", INT8OID, COLUMN_INHERITED | COLUMN_NOT_NULL) \
+	X(REQUEST, "request", TEXTOID, COLUMN_REQUIRED | COLUMN_INHERITED | COLUMN_NOT_NULL) \
+	X(FAILED, "failed", INT4OID, COLUMN_NOT_NULL) \
+	X(CRASHED, "crashed", INT4OID, COLUMN_NOT_NULL) \
+	X(RETRY, "retry", INT4OID, COLUMN_INHERITED) \
+	X(DELAY, "delay", INTERVALOID, COLUMN_INHERITED) \
+	X(BACKOFF, "backoff", FLOAT4OID, COLUMN_INHERITED) \
+	X(TIMEOUT, "timeout", INTERVALOID, COLUMN_INHERITED) \
+	X(ACTIVE, "active", INTERVALOID, COLUMN_INHERITED) \
+	X(REPEAT, "repeat", INTERVALOID, COLUMN_INHERITED) \
+	X(DRIFT, "drift", BOOLOID, COLUMN_INHERITED | COLUMN_NOT_NULL) \
+	X(CRON, "cron", TEXTOID, COLUMN_INHERITED) \
+	X(TIMEZONE, "timezone", TEXTOID, COLUMN_INHERITED) \
+	X(MISSED, "missed", TEXTOID, COLUMN_INHERITED) \
+	X(KEEP, "keep", INTERVALOID, COLUMN_INHERITED) \
+	X(KEY, "key", TEXTOID, COLUMN_INHERITED) \
+	X(AFTER, "after", INT8ARRAYOID, 0) \
+	X(RULE, "rule", TEXTOID, 0) \
+	X(WAITS, "waits", INT8OID, 0) \
+	X(NOTIFY, "notify", TEXTOID, COLUMN_INHERITED) \
+	X(FORMAT, "format", TEXTOID, COLUMN_INHERITED) \
+	X(REMOTE, "remote", TEXTOID, COLUMN_INHERITED) \
+	X(INPUT, "input", JSONBOID, COLUMN_INHERITED) \
+	X(FLOW, "flow", TEXTOID, COLUMN_INHERITED) \
+	X(STEP, "step", TEXTOID, 0) \
+	X(NEEDS, "needs", TEXTARRAYOID, 0) \
+	X(START, "start", TIMESTAMPTZOID, COLUMN_EXACT) \
+	X(STOP, "stop", TIMESTAMPTZOID, 0) \
+	X(PID, "pid", INT4OID, 0) \
+	X(ATTEMPT, "attempt", INT4OID, COLUMN_REQUIRED | COLUMN_NOT_NULL) \
+	X(STATE, "state", TEXTOID, COLUMN_REQUIRED | COLUMN_NOT_NULL) \
+	X(RESPONSE, "response", TEXTOID, 0) \
+	X(ERROR, "error", TEXTOID, 0) \
+	X(SQLSTATE, "sqlstate", TEXTOID, 0) \
+	X(NOTICE, "notice", TEXTOID, 0)
+
+/* The same of the queue table. */
+#define QUEUE_COLUMN_LIST(X) \
+	X(QUEUE, "queue", TEXTOID, COLUMN_REQUIRED | COLUMN_NOT_NULL) \
+	X(PAUSED, "paused", BOOLOID, COLUMN_REQUIRED) \
+	X(MAX, "max", INT4OID, 0) \
+	X(RATE, "rate", INT4OID, 0) \
+	X(PER, "per", INTERVALOID, 0) \
+	X(UNTIL, "until", TIMESTAMPTZOID, 0) \
+	X(STRICT, "strict", BOOLOID, 0) \
+	X(FAIR, "fair", BOOLOID, 0) \
+	X(RETRY, "retry", INT4OID, 0) \
+	X(DELAY, "delay", INTERVALOID, 0) \
+	X(BACKOFF, "backoff", FLOAT4OID, 0) \
+	X(TIMEOUT, "timeout", INTERVALOID, 0) \
+	X(ACTIVE, "active", INTERVALOID, 0) \
+	X(KEEP, "keep", INTERVALOID, 0) \
+	X(BATCH, "batch", INT4OID, 0) \
+	X(COMMENT, "comment", TEXTOID, 0)
+
+/* clang-format on */
+
+#define TASK_COLUMN_NUMBER(number, name, type, flags) COLUMN_##number,
+#define QUEUE_COLUMN_NUMBER(number, name, type, flags) QUEUE_##number,
+
+typedef enum TaskColumn
+{
+	TASK_COLUMN_LIST(TASK_COLUMN_NUMBER) TASK_COLUMNS
+} TaskColumn;
+
+typedef enum QueueColumn
+{
+	QUEUE_COLUMN_LIST(QUEUE_COLUMN_NUMBER) QUEUE_COLUMNS
+} QueueColumn;
+
+typedef struct ColumnDefinition
+{
+	const char *name;
+	Oid type;
+	int flags; /* COLUMN_REQUIRED and the like */
+} ColumnDefinition;
+
+/* A table without this column is another table; any other column is added. */
+#define COLUMN_REQUIRED 1
+
+/* The next row of a repeating task inherits the value, as it does of columns of the user's own. */
+#define COLUMN_INHERITED 2
+
+/* It must not round what is written, which is compared later. */
+#define COLUMN_EXACT 4
+
+/* It has no NULL: what reads it knows none. */
+#define COLUMN_NOT_NULL 8
+
+extern const ColumnDefinition task_columns[TASK_COLUMNS];
+extern const ColumnDefinition queue_columns[QUEUE_COLUMNS];
+
+extern bool column_rounds(Form_pg_attribute attribute);
+extern char *columns_fault(Relation rel, const ColumnDefinition *columns, int count, bool whole);
+extern char *columns_inherited(Relation rel);
 
 /*
  * Raised when the task table has changed: the caller repeats its work, and reports no error.  No

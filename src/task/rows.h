@@ -16,7 +16,7 @@
 
 #include "settings.h"
 #include "shared/task.h"
-#include "task/failure.h"
+#include "task/events.h"
 #include "task/table.h"
 
 /* A group that has waiting rows, and the position of the first one. */

@@ -15,7 +15,7 @@
 
 #include "utils/timestamp.h"
 
-#include "task/failure.h"
+#include "task/events.h"
 #include "task/rows.h"
 #include "task/rows_sql.h"
 #include "task/statement.h"

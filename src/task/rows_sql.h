@@ -12,7 +12,6 @@
 
 #include "shared/task.h"
 #include "task/events.h"
-#include "task/failure.h"
 #include "task/statement.h"
 
 /* clang-format off */
