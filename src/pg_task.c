@@ -101,7 +101,6 @@ static void
 transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 {
 	/* what this process knows of itself, then what others are told */
-	cleanup_transaction_ended(event);
 	running_transaction_ended(event);
 	pending_transaction_ended(event);
 	waiters_transaction_ended(event);

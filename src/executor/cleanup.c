@@ -2,10 +2,11 @@
  * cleanup.c
  *		Resets the session of an executor between tasks.
  *
- * Does what DISCARD ALL does, except for the plan cache, at the lowest cost: a transaction is
- * started only if the last task did something that only a transaction can reset.  If something
- * cannot be reset at all (the state of a library that the task loaded, caches that have grown
- * large), the caller must end the process: the next task gets a new executor.
+ * Does what DISCARD ALL does, except for the plan cache, at the lowest cost: temporary objects are
+ * dropped in the transaction that writes the outcome, and another one is started only if the last
+ * task did something that only a transaction can reset.  If something cannot be reset at all (the
+ *state of a library that the task loaded, caches that have grown large), the caller must end the
+ *process: the next task gets a new executor.
  *
  * postgres_fdw and dblink keep connections for later statements of the session, and the remote
  * server keeps the state of its session.  If an executor keeps one of these libraries because of
@@ -18,14 +19,9 @@
 
 #include <link.h>
 
-#include "access/genam.h"
-#include "access/table.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "catalog/indexing.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_depend.h"
-#include "catalog/pg_namespace.h"
 #include "catalog/pg_type.h"
 #include "commands/prepare.h"
 #include "commands/sequence.h"
@@ -42,7 +38,6 @@
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/elog.h"
-#include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -77,13 +72,14 @@ static const char *const system_directories[] = {"/lib/", "/lib64/", "/usr/lib/"
 static const char client_library[] = "libpq.";
 
 /*
- * What tasks have done to this session.  Static, because a callback writes it, and
+ * What tasks have done to this session.  Static, because the hook of commands writes it, and
  * because most of it lasts until the process exits.
  */
 static struct
 {
 	unsigned long long libraries; /* loaded into this process, as of the last cleanup */
-	bool temporary;				  /* temporary objects may exist, from a committed transaction */
+	bool postgres_fdw;			  /* a task has loaded this library ... */
+	bool dblink;				  /* ... or this one */
 	bool load;					  /* a task has used LOAD */
 	bool leaves;				  /* a task has used a command that may leave something behind */
 	unsigned int tasks;			  /* that this process has run */
@@ -91,36 +87,13 @@ static struct
 
 /* ---- connections to other servers ---- */
 
-typedef enum Library
-{
-	POSTGRES_FDW,
-	DBLINK,
-	LIBRARIES
-} Library;
-
-static const char *const library_names[LIBRARIES] = {"postgres_fdw", "dblink"};
-
-/* Has a task loaded the library?  Static, because the process keeps a library until it exits. */
-static bool loaded[LIBRARIES];
-
-/* Record that a task has loaded this file of the server's library directory. */
-static void
-add_library(const char *file)
-{
-	int i;
-
-	for (i = 0; i < LIBRARIES; i++)
-		loaded[i] |= strncmp(file, library_names[i], strlen(library_names[i])) == 0 &&
-					 strcmp(file + strlen(library_names[i]), DLSUFFIX) == 0;
-}
-
 /* Call a function of a library, with one argument or none.  Returns 0 for NULL. */
 static Datum
-call_library(Library library, const char *function, const Datum *argument)
+call_library(const char *library, const char *function, const Datum *argument)
 {
 	LOCAL_FCINFO(fcinfo, 1);
-	PGFunction address = load_external_function(psprintf("$libdir/%s", library_names[library]),
-												function, true, NULL);
+	PGFunction address =
+		load_external_function(psprintf("$libdir/%s", library), function, true, NULL);
 	Datum result;
 
 	InitFunctionCallInfoData(*fcinfo, NULL, argument ? 1 : 0, InvalidOid, NULL, NULL);
@@ -133,23 +106,6 @@ call_library(Library library, const char *function, const Datum *argument)
 	return fcinfo->isnull ? (Datum) 0 : result;
 }
 
-/* Close the named connections of dblink. */
-static void
-close_named_connections(void)
-{
-	Datum list = call_library(DBLINK, "dblink_get_connections", NULL);
-	Datum *elements;
-	int count;
-	int i;
-
-	if (list == (Datum) 0)
-		return;
-	deconstruct_array(DatumGetArrayTypeP(list), TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL,
-					  &count);
-	for (i = 0; i < count; i++)
-		(void) call_library(DBLINK, "dblink_disconnect", &elements[i]);
-}
-
 /*
  * Close all connections.  The unnamed one of dblink comes last: dblink_disconnect raises an error
  * if there is none.
@@ -157,19 +113,31 @@ close_named_connections(void)
 static void
 close_all_connections(void)
 {
-	if (loaded[POSTGRES_FDW])
-		(void) call_library(POSTGRES_FDW, "postgres_fdw_disconnect_all", NULL);
-	if (!loaded[DBLINK])
+	Datum list;
+	Datum *names;
+	int count;
+	int i;
+
+	if (session.postgres_fdw)
+		(void) call_library("postgres_fdw", "postgres_fdw_disconnect_all", NULL);
+	if (!session.dblink)
 		return;
-	close_named_connections();
-	(void) call_library(DBLINK, "dblink_disconnect", NULL);
+	list = call_library("dblink", "dblink_get_connections", NULL);
+	if (list != (Datum) 0)
+	{
+		deconstruct_array(DatumGetArrayTypeP(list), TEXTOID, -1, false, TYPALIGN_INT, &names, NULL,
+						  &count);
+		for (i = 0; i < count; i++)
+			(void) call_library("dblink", "dblink_disconnect", &names[i]);
+	}
+	(void) call_library("dblink", "dblink_disconnect", NULL);
 }
 
 /* May a task have left connections open that close_connections would close? */
 static bool
 may_have_connections(void)
 {
-	return loaded[POSTGRES_FDW] || loaded[DBLINK];
+	return session.postgres_fdw || session.dblink;
 }
 
 /*
@@ -207,14 +175,6 @@ close_connections(void)
 }
 
 /* ---- the session ---- */
-
-/* Record that a committing transaction accessed temporary objects: they outlive it. */
-void
-cleanup_transaction_ended(XactEvent event)
-{
-	if (event == XACT_EVENT_PRE_COMMIT && (MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE))
-		session.temporary = true;
-}
 
 /* dlpi_adds is the number of libraries ever loaded into this process.  Every entry has it. */
 static int
@@ -260,7 +220,8 @@ may_keep_state(const char *path)
 		return false;
 	if (!settings_keeps_library(file))
 		return true;
-	add_library(file);
+	session.postgres_fdw |= strcmp(file, "postgres_fdw" DLSUFFIX) == 0;
+	session.dblink |= strcmp(file, "dblink" DLSUFFIX) == 0;
 	return false;
 }
 
@@ -291,11 +252,15 @@ has_loaded_state(void)
 	return dl_iterate_phdr(find_stateful_library, &seen) != 0;
 }
 
-/* Is there a state that only the end of the session resets: a replication origin, a base backup? */
-static bool
-has_session_state(void)
+/*
+ * May what was done in this transaction be committed?  Not if there is a state that only the end of
+ * the session resets, a replication origin above all: the commit would be marked with it, also if
+ * the member of a batch that has set it was rolled back.
+ */
+bool
+cleanup_allows_commit(void)
 {
-	return COMPAT_SESSION_ORIGIN != 0 || get_backup_status() != SESSION_BACKUP_NONE;
+	return COMPAT_SESSION_ORIGIN == 0 && get_backup_status() == SESSION_BACKUP_NONE;
 }
 
 /*
@@ -328,23 +293,16 @@ has_grown_large(void)
 	return MemoryContextMemAllocated(TopMemoryContext, true) > MEMORY_MAX;
 }
 
-/* Can cleanup_member reset all that this command does to the session? */
-static bool
-leaves_nothing(const Node *command)
-{
-	return IsA(command, CopyStmt) || IsA(command, VariableSetStmt) ||
-		   IsA(command, VariableShowStmt);
-}
-
 /*
  * A command is about to be executed.  Record a LOAD: it may change the session, whatever it loads;
- * and commands that may leave something in the session.
+ * and commands that may leave something in the session that cleanup_member does not reset.
  */
 void
 cleanup_note_command(const Node *command)
 {
 	session.load |= IsA(command, LoadStmt);
-	session.leaves |= !leaves_nothing(command);
+	session.leaves |= !IsA(command, CopyStmt) && !IsA(command, VariableSetStmt) &&
+					  !IsA(command, VariableShowStmt);
 }
 
 /* Called once per executor, after it has connected.  Libraries loaded so far may stay. */
@@ -355,56 +313,11 @@ cleanup_define(void)
 }
 
 /*
- * Drop all temporary objects, within a transaction.  A dropped object may have toasted catalog
- * values, and reading these needs a snapshot.
- */
-static void
-drop_temporary_objects(void)
-{
-	PushActiveSnapshot(GetTransactionSnapshot());
-	ResetTempTableNamespace();
-	PopActiveSnapshot();
-}
-
-/* Reset what only a transaction can reset: roles and temporary objects. */
-static void
-reset_in_transaction(void)
-{
-	StartTransactionCommand();
-	SetPGVariable("session_authorization", NIL, false);
-	SetPGVariable("role", NIL, false);
-	drop_temporary_objects();
-	CommitTransactionCommand();
-	session.temporary = false;
-}
-
-/* Does the schema contain any object? */
-static bool
-schema_has_objects(Oid schema)
-{
-	Relation rel = table_open(DependRelationId, AccessShareLock);
-	SysScanDesc scan;
-	ScanKeyData keys[2];
-	bool found;
-
-	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(NamespaceRelationId));
-	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(schema));
-	scan = systable_beginscan(rel, DependReferenceIndexId, true, NULL, 2, keys);
-	found = HeapTupleIsValid(systable_getnext(scan));
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return found;
-}
-
-/*
- * Drop the temporary objects of the task, within a transaction.  The write-back comes next and runs
- * with the rights of the table's owner: an unqualified name in one of the owner's triggers would
- * find a temporary object first.
+ * Drop all temporary objects, within a transaction.  The write-back comes next and runs with the
+ * rights of the table's owner: an unqualified name in one of the owner's triggers would find a
+ * temporary object first.
  *
- * XACT_FLAGS_ACCESSEDTEMPNAMESPACE is set only for objects created as pg_temp.x.  A task may also
- * use the schema's real name, so search pg_depend for objects in it.
+ * A dropped object may have toasted catalog values, and reading these needs a snapshot.
  */
 void
 cleanup_temporary(void)
@@ -417,11 +330,10 @@ cleanup_temporary(void)
 	if (!OidIsValid(schema))
 		return;
 	CommandCounterIncrement();
-	if (!session.temporary && !(MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE) &&
-		!schema_has_objects(schema))
-		return;
 	PortalHashTableDeleteAll();
-	drop_temporary_objects();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	ResetTempTableNamespace();
+	PopActiveSnapshot();
 }
 
 /*
@@ -450,7 +362,17 @@ bool
 cleanup_allows_members(void)
 {
 	session.leaves = false;
-	return !session.temporary && !may_have_connections();
+	return !may_have_connections();
+}
+
+/* Reset what can be reset within a transaction and outside. */
+static void
+reset_anywhere(void)
+{
+	PortalHashTableDeleteAll();
+	ResetSequenceCaches();
+	cleanup_replication_slots();
+	(void) DirectFunctionCall1(setseed, Float8GetDatum(pg_prng_double(&pg_global_prng_state)));
 }
 
 /*
@@ -463,23 +385,10 @@ bool
 cleanup_member(Oid role)
 {
 	Assert(IsTransactionState());
-	PortalHashTableDeleteAll();
-	ResetSequenceCaches();
+	reset_anywhere();
 	AtEOXact_LargeObject(true);
-	cleanup_replication_slots();
-	(void) DirectFunctionCall1(setseed, Float8GetDatum(pg_prng_double(&pg_global_prng_state)));
-	return !session.leaves && !session.load && !has_session_state() && !holds_advisory_lock() &&
+	return !session.leaves && !session.load && cleanup_allows_commit() && !holds_advisory_lock() &&
 		   count_loads() == session.libraries && GetUserId() == role && GetSessionUserId() == role;
-}
-
-/*
- * May what members have done in this transaction be committed?  Not if one has set a replication
- * origin, also if it was rolled back: the commit of all would be marked with it.
- */
-bool
-cleanup_allows_commit(void)
-{
-	return !has_session_state();
 }
 
 /*
@@ -490,15 +399,17 @@ bool
 cleanup_session(Oid role)
 {
 	Assert(!IsTransactionState());
-	PortalHashTableDeleteAll();
+	reset_anywhere();
 	DropAllPreparedStatements();
 	ResetAllOptions();
 	LockReleaseAll(USER_LOCKMETHOD, true);
-	ResetSequenceCaches();
-	cleanup_replication_slots();
-	(void) DirectFunctionCall1(setseed, Float8GetDatum(pg_prng_double(&pg_global_prng_state)));
-	if (session.temporary || GetUserId() != role || GetSessionUserId() != role)
-		reset_in_transaction();
-	return !session.load && !has_session_state() && !has_loaded_state() && close_connections() &&
+	if (GetUserId() != role || GetSessionUserId() != role)
+	{
+		StartTransactionCommand();
+		SetPGVariable("session_authorization", NIL, false);
+		SetPGVariable("role", NIL, false);
+		CommitTransactionCommand();
+	}
+	return !session.load && cleanup_allows_commit() && !has_loaded_state() && close_connections() &&
 		   !has_grown_large();
 }

@@ -7,11 +7,8 @@
 
 #include "postgres.h"
 
-#include "access/xact.h"
-
 extern void cleanup_define(void);
-extern void cleanup_note_command(const Node *command);	/* for pg_task.c */
-extern void cleanup_transaction_ended(XactEvent event); /* for pg_task.c */
+extern void cleanup_note_command(const Node *command); /* for pg_task.c */
 extern void cleanup_temporary(void);
 extern void cleanup_replication_slots(void);
 extern bool cleanup_session(Oid role);
