@@ -13,6 +13,12 @@
  */
 #include "postgres.h"
 
+#include "access/table.h"
+#include "storage/bufmgr.h"
+#include "storage/itemptr.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
 #include "utils/timestamp.h"
 
 #include "scheduler/history.h"
@@ -21,7 +27,8 @@
 #include "scheduler/work.h"
 #include "shared/shared.h"
 #include "task/roles.h"
-#include "task/rows.h"
+#include "task/rows_sql.h"
+#include "task/statement.h"
 
 /* Pages in a slice: it takes less time than executors need for the tasks in their rings. */
 #define SLICE_PAGES 8
@@ -38,12 +45,29 @@
 #define READ_SHARE 100
 #define PAUSE_MAX_MS 10000
 
+/* At most this many rows of a flow are read to find out whether it has ended. */
+#define FLOW_ROWS_MAX 100000
+
 /* After a walk there is none for this many periods of scans, but at most for a minute (ms). */
 #define REST_PERIODS 60
 #define REST_MIN_MS 60000
 
 /* Longest rest between two walks (s). */
 #define REST_MAX 3600.0
+
+/* A row, and how long it is kept when it is in a final state. */
+typedef struct HistoryRow
+{
+	int64 id;
+	ItemPointerData tid;
+	char *state;	   /* NULL if it is not a final one */
+	TimestampTz ended; /* the row is kept from then on */
+	double keep;	   /* column "keep" in seconds; -1 for NULL */
+	char *queue;
+	char *role;
+	int64 role_id;
+	char *flow; /* after "="; empty: none */
+} HistoryRow;
 
 /* Static, because the slices of the walk are in different iterations. */
 static struct
@@ -199,6 +223,120 @@ is_running(const HistoryRow *row)
 	return false;
 }
 
+/* clang-format off */
+
+/*
+ * From when on a row in a final state is kept.  One that was inserted in such a state may have no
+ * "stop": it is kept from its planned time on.
+ */
+#define ENDED "coalesce(t.stop, greatest(t.start, t.dt), 'infinity')"
+
+/* The rows on some pages: what this costs does not depend on the ids, or on rows that are dead. */
+static const Statement read_history = {.sql =
+	"SELECT t.id, t.ctid,"
+	"       CASE WHEN t.state IN ('DONE', 'STOP', 'FAIL', 'GONE') THEN t.state END,"
+	"       " ENDED ", " KEEP ", coalesce(t.role::text, ''), coalesce(t.role_id, 0),"
+	"       coalesce(substr(t.queue, 1, " CppAsString2(TASK_QUEUE_MAX) "), ''),"
+	"       coalesce('=' || t.flow, '')"
+	"  FROM {rows} AS t"
+	" WHERE t.ctid > ('(' || $page || ',' || $row || ')')::tid"
+	"   AND t.ctid < ('(' || $page + $pages || ',0)')::tid"};
+
+/* clang-format on */
+
+/* Read the rows of the next slice.  Returns their number; -1 if the table ends before it. */
+static int
+read_slice(const TaskTable *table, HistoryRow **rows)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Relation rel = table_open(table->relid, NoLock);
+	bool ends = RelationGetNumberOfBlocks(rel) <= walk.page;
+	StatementArgs args;
+	uint64 count;
+	uint64 i;
+
+	table_close(rel, NoLock);
+	if (ends)
+		return -1;
+	statement_begin(&args);
+	arg_int64(&args, "page", walk.page);
+	arg_int64(&args, "row", walk.row);
+	arg_int64(&args, "pages", SLICE_PAGES);
+	count = statement_execute(&read_history, table, &args);
+	*rows = MemoryContextAlloc(caller, Max(count, 1) * sizeof(HistoryRow));
+	for (i = 0; i < count; i++)
+	{
+		HistoryRow *read = &(*rows)[i];
+
+		read->id = statement_int64(i, 1);
+		read->tid = *(ItemPointer) DatumGetPointer(statement_value(i, 2, TIDOID));
+		read->state = statement_text_or_null(caller, i, 3);
+		read->ended = statement_time(i, 4);
+		read->keep = statement_float8(i, 5);
+		read->role = statement_text(caller, i, 6);
+		read->role_id = statement_int64(i, 7);
+		read->queue = statement_text(caller, i, 8);
+		read->flow = statement_text(caller, i, 9);
+	}
+	statement_end();
+	return (int) count;
+}
+
+/* clang-format off */
+/*
+ * "o" are the flows, each asked once, in which a task has not ended.  The next run of a repeating
+ * task does not count: there is always one.  What was changed since it was read has another place.
+ */
+static const Statement remove_read_rows = {.sql =
+	"WITH o AS MATERIALIZED ("
+	"SELECT f.flow"
+	"  FROM (SELECT DISTINCT u.flow FROM unnest($flows) AS u (flow) WHERE u.flow <> '') AS f"
+	" WHERE EXISTS ("
+	"       SELECT"
+	"         FROM (SELECT t.state, t.repeat, t.cron"
+	"                 FROM {rows} AS t"
+	"                WHERE t.flow = substr(f.flow, 2)"
+	"                LIMIT " CppAsString2(FLOW_ROWS_MAX) ") AS r"
+	"        WHERE r.state IN ('PLAN', 'WORK') AND r.repeat IS NULL AND r.cron IS NULL)"
+	"), c AS MATERIALIZED ("
+	"SELECT n.oid, n.tid"
+	"  FROM ROWS FROM (unnest($tids), unnest($flows)) AS a (tid, flow)"
+	" CROSS JOIN LATERAL ("
+	"       SELECT t.tableoid AS oid, t.ctid AS tid"
+	"         FROM {rows} AS t"
+	"        WHERE t.ctid = a.tid"
+	"          FOR UPDATE OF t SKIP LOCKED) AS n"
+	" WHERE a.flow = '' OR NOT EXISTS (SELECT FROM o WHERE o.flow = a.flow)"
+	") DELETE FROM {rows} AS t"
+	"   USING c"
+	"  WHERE " IS_LOCKED_ROW};
+/* clang-format on */
+
+/*
+ * Delete those of these rows, read in the same transaction, that were not changed, that nobody has
+ * locked, and whose flow has ended.  Returns their number.
+ */
+static int
+remove_rows(const TaskTable *table, const HistoryRow *rows, int count)
+{
+	StatementArgs args;
+	Datum *tids;
+	Datum *flows;
+	int i;
+
+	statement_begin(&args);
+	tids = arg_array(&args, "tids", TIDOID, count);
+	flows = arg_array(&args, "flows", TEXTOID, count);
+	for (i = 0; i < count; i++)
+	{
+		tids[i] = PointerGetDatum(&rows[i].tid);
+		flows[i] = CStringGetTextDatum(rows[i].flow);
+	}
+	count = (int) statement_execute(&remove_read_rows, table, &args);
+	statement_end();
+	return count;
+}
+
 /*
  * Remove those of the rows of a slice whose time is over, and note when the others' is.  Returns
  * how many were to be removed.  Sets *last to the last of them if others are left for the next
@@ -233,7 +371,7 @@ remove_expired_rows(HistoryRow *rows, int count, ClockNow now, ItemPointer last)
 		rows[expired++] = rows[i];
 	}
 	/* the others are locked, or were changed, or a trigger has left them, or their flow goes on */
-	if (expired > 0 && rows_remove(MyScheduler->table, rows, expired) < expired)
+	if (expired > 0 && remove_rows(MyScheduler->table, rows, expired) < expired)
 		walk.earliest = Min(walk.earliest, now.wall);
 	return expired;
 }
@@ -280,7 +418,7 @@ run_slice(ClockNow now)
 	HistoryRow *rows;
 	ItemPointerData last;
 	int removed = 0;
-	int count = rows_history(MyScheduler->table, walk.page, walk.row, SLICE_PAGES, &rows);
+	int count = read_slice(MyScheduler->table, &rows);
 
 	ItemPointerSet(&last, (BlockNumber) walk.page + SLICE_PAGES, 0);
 	if (count > 0)

@@ -10,7 +10,6 @@
 
 #include "postgres.h"
 
-#include "storage/itemptr.h"
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
@@ -174,56 +173,6 @@ typedef struct RowWait
 /* In "waits": a task that was removed, and of which only a NULL in "after" is left. */
 #define WAITS_REMOVED PG_INT64_MIN
 
-/* Judge dependent rows, now that these tasks may have ended. */
-typedef struct JudgeRequest
-{
-	const int64 *ids;
-	int count;
-	const int64 *without; /* rows that are left out */
-	int nwithout;
-	int limit; /* on the number of rows */
-	TimestampTz now;
-} JudgeRequest;
-
-/* A row that was given up. */
-typedef struct GoneRow
-{
-	int64 id;
-	double keep;
-} GoneRow;
-
-/* What became of them. */
-typedef struct JudgedRows
-{
-	int count;
-	bool more; /* there may be others */
-	int ngone;
-	GoneRow *gone;
-	int nwatched;
-	int64 *watched; /* tasks that rows watch from now on */
-} JudgedRows;
-
-/* A task for which rows wait. */
-typedef struct WatchedTask
-{
-	int64 id;
-	bool ended; /* or it is not in the table */
-} WatchedTask;
-
-/* A row, and how long it is kept when it is in a final state. */
-typedef struct HistoryRow
-{
-	int64 id;
-	ItemPointerData tid;
-	char *state;	   /* NULL if it is not a final one */
-	TimestampTz ended; /* the row is kept from then on */
-	double keep;	   /* column "keep" in seconds; -1 for NULL */
-	char *queue;
-	char *role;
-	int64 role_id;
-	char *flow; /* after "="; empty: none */
-} HistoryRow;
-
 /* rows_scan.c */
 extern int rows_scan(const TaskTable *table, const TaskGroup *after, int limit, GroupHead **heads);
 extern int rows_list(const TaskTable *table, const TaskGroup *after, int limit, GroupHead **rows);
@@ -261,15 +210,5 @@ extern int rows_of_runs(const TaskTable *table, const TaskRun *runs, int count, 
 extern const WorkingRow *rows_contain(const WorkingRow *rows, int count, TaskRun run);
 extern int rows_end_runs(const TaskTable *table, RunsEnd end, const TaskRun *runs, int count,
 						 const Failure *why, TaskRun **done);
-
-/* rows_history.c */
-extern int rows_history(const TaskTable *table, int64 page, int row, int pages, HistoryRow **rows);
-extern int rows_remove(const TaskTable *table, const HistoryRow *rows, int count);
-
-/* rows_dependents.c */
-extern void rows_judge(const TaskTable *table, const JudgeRequest *request, JudgedRows *judged);
-extern bool rows_first_dependent(const TaskTable *table, const JudgeRequest *request, int64 *id);
-extern int rows_watched(const TaskTable *table, int64 from, int limit, WatchedTask **tasks,
-						int64 *last, bool *more);
 
 #endif /* PG_TASK_ROWS_H */
