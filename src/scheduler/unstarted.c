@@ -37,6 +37,8 @@
 #include "shared/shared.h"
 #include "task/outcome.h"
 #include "task/roles.h"
+#include "task/rows_sql.h"
+#include "task/statement.h"
 
 /* Maximum number of entries; a later scan finds the other tasks again. */
 #define UNSTARTED_MAX 512
@@ -159,18 +161,90 @@ may_have_expired(const Unstarted *task)
 	return task->sqlstate[0] == '\0';
 }
 
-/* These tasks are GONE: plan their next runs. */
+/* clang-format off */
+
+/* Set to GONE those candidates that meet a condition on the columns of "c". */
+#define GIVE_UP(condition) \
+	"WITH c AS MATERIALIZED (" \
+	"SELECT n.oid, n.tid" \
+	"  FROM ROWS FROM (unnest($ids), unnest($dts), unnest($actives), unnest($missed))" \
+	"       AS c (id, dt, active, missed)" \
+	" CROSS JOIN LATERAL (" \
+	"       SELECT t.tableoid AS oid, t.ctid AS tid" \
+	"         FROM {rows} AS t" \
+	"        WHERE t.id = c.id AND t.dt = c.dt AND t.state = $state AND t.waits IS NULL" \
+	"          AND " condition " IS TRUE" \
+	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n" \
+	") UPDATE {rows} AS t" \
+	"    SET state = 'GONE', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate," \
+	"        response = " FAILURE_RESPONSE \
+	"   FROM c" \
+	"  WHERE " IS_LOCKED_ROW \
+	" RETURNING " UNSTARTED ", " KEEP ", " NOTIFY_END("t.state")
+
+static const Statement expire_rows = {.sql = GIVE_UP(EXPIRED("c.active", "$now"))};
+static const Statement miss_rows = {.sql = GIVE_UP(MISSED("c.missed", "$serving"))};
+
+/* clang-format on */
+
+/* Add the candidates: parallel arrays, one for each column. */
 static void
-end_given_up(const TaskTable *table, TimestampTz now, const RowKey *rows, int count, double keep)
+arg_unstarted(StatementArgs *args, const Candidate *candidates, int count)
 {
+	Datum *ids = arg_array(args, "ids", INT8OID, count);
+	Datum *dts = arg_array(args, "dts", TIMESTAMPTZOID, count);
+	Datum *actives = arg_array(args, "actives", FLOAT8OID, count);
+	Datum *words = arg_array(args, "missed", TEXTOID, count);
 	int i;
 
-	history_hint(keep, clock_mono());
+	for (i = 0; i < count; i++)
+	{
+		ids[i] = Int64GetDatum(candidates[i].place.id);
+		dts[i] = TimestampTzGetDatum(candidates[i].place.dt);
+		actives[i] = Float8GetDatum(candidates[i].active / 1000.0);
+		words[i] = CStringGetTextDatum(settings_missed_word(candidates[i].missed));
+	}
+}
+
+/*
+ * Set those of these candidates to GONE that have expired; or, if "missed", the runs of repeating
+ * tasks that were missed before this server ran tasks, and are not to be made up for.  Then plan
+ * their next runs.  Returns their number.
+ */
+static int
+give_up(const TaskTable *table, bool missed, TimestampTz now, const Candidate *candidates,
+		int count)
+{
+	static const Failure too_late = {"ERROR", "the task was not started in time", NULL, NULL,
+									 TASK_ERROR_EXPIRED};
+	static const Failure was_missed = {
+		"ERROR", "this run was missed before the server was started or promoted", NULL, NULL,
+		TASK_ERROR_MISSED};
+	const Failure *why = missed ? &was_missed : &too_late;
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	RowKey *rows;
+	int i;
+
+	statement_begin(&args);
+	arg_unstarted(&args, candidates, count);
+	arg_timestamp(&args, "now", now);
+	arg_timestamp(&args, "serving", shared_serving_since());
+	arg_text(&args, "state", "PLAN");
+	arg_failure(&args, why, InvalidOid);
+	count = (int) statement_execute(missed ? &miss_rows : &expire_rows, table, &args);
+	rows = MemoryContextAlloc(caller, Max(count, 1) * sizeof(RowKey));
+	for (i = 0; i < count; i++)
+		rows[i] = (RowKey){statement_int64(i, 1), statement_text(caller, i, 2)};
+	history_hint(unstarted_keep(count), clock_mono());
+	note_unstarted(count, EVENT_GONE, why->error, why->sqlstate);
+	statement_end();
 	for (i = 0; i < count; i++)
 	{
 		outcome_expired(table, rows[i], now);
 		dependents_ended(rows[i].id);
 	}
+	return count;
 }
 
 static void
@@ -179,9 +253,6 @@ expire_unstarted(const TaskTable *table, TimestampTz now)
 	Candidate *candidates = palloc0(unstarted.writing * sizeof(Candidate));
 	int ncandidates = 0;
 	bool maybe_missed = false;
-	RowKey *rows;
-	double keep;
-	int nrows;
 	int i;
 
 	for (i = 0; i < unstarted.writing; i++)
@@ -197,12 +268,9 @@ expire_unstarted(const TaskTable *table, TimestampTz now)
 	}
 	if (ncandidates == 0)
 		return;
-	nrows = rows_expire(table, false, now, candidates, ncandidates, &rows, &keep);
-	end_given_up(table, now, rows, nrows, keep);
-	if (!maybe_missed)
-		return;
-	nrows = rows_expire(table, true, now, candidates, ncandidates, &rows, &keep);
-	end_given_up(table, now, rows, nrows, keep);
+	(void) give_up(table, false, now, candidates, ncandidates);
+	if (maybe_missed)
+		(void) give_up(table, true, now, candidates, ncandidates);
 }
 
 static void
@@ -261,11 +329,73 @@ write_unstarted(ClockNow now)
 	remove_written();
 }
 
+/* clang-format off */
+
+/*
+ * When a task expires, as a timestamp in UTC: that makes the expression immutable, so it can be
+ * indexed.
+ */
+#define EXPIRY "(" PLANNED " AT TIME ZONE 'UTC') + t.active"
+#define EXPIRES WAITING " AND t.active < interval '100 years'"
+
+static const Statement find_expired = {.sql =
+	"SELECT t.dt, t.id"
+	"  FROM {rows} AS t"
+	" WHERE " EXPIRES " AND " EXPIRY " < ($now AT TIME ZONE 'UTC')"
+	" ORDER BY " EXPIRY
+	" LIMIT $limit"
+	"   FOR NO KEY UPDATE OF t SKIP LOCKED"};
+
+/* clang-format on */
+
+/*
+ * Find up to "limit" waiting tasks that have expired by their column "active"; the earliest expiry
+ * comes first.  Defaults of roles are not considered.
+ */
+static int
+find_expired_tasks(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	int count;
+
+	statement_begin(&args);
+	arg_timestamp(&args, "now", now);
+	arg_int64(&args, "limit", limit);
+	count = rows_returned_places(caller, statement_execute(&find_expired, table, &args), places);
+	statement_end();
+	return count;
+}
+
+/* clang-format off */
+static const Statement find_next_expiry = {.sql =
+	"SELECT (" EXPIRY ") AT TIME ZONE 'UTC'"
+	"  FROM {rows} AS t"
+	" WHERE " EXPIRES " AND " EXPIRY " >= ($from AT TIME ZONE 'UTC')"
+	" ORDER BY " EXPIRY
+	" LIMIT 1"};
+/* clang-format on */
+
+/* When, from this time on, the next waiting task expires; DT_NOEND if none does. */
+static TimestampTz
+next_expiry(const TaskTable *table, TimestampTz from)
+{
+	TimestampTz expiry = DT_NOEND;
+	StatementArgs args;
+
+	statement_begin(&args);
+	arg_timestamp(&args, "from", from);
+	if (statement_execute(&find_next_expiry, table, &args) > 0)
+		expiry = statement_time(0, 1);
+	statement_end();
+	return expiry;
+}
+
 /* Look when the next waiting task expires.  In a transaction. */
 void
 unstarted_look(const TaskTable *table)
 {
-	unstarted.next_expiry = rows_next_expiry(table, DT_NOBEGIN);
+	unstarted.next_expiry = next_expiry(table, DT_NOBEGIN);
 }
 
 /* A task was planned that may expire before all others. */
@@ -283,26 +413,23 @@ expire_tasks(ClockNow now)
 	int limit = refused_limit(REFUSED_UNSTARTED, EXPIRE_MAX);
 	Candidate *expired;
 	TaskPlace *places;
-	RowKey *rows;
-	double keep = -1;
 	int written = 0;
 	int count;
 	int i;
 
 	work_begin_writing("expiring tasks");
-	count = rows_expired(table, now.wall, EXPIRE_MAX + refused_count(), &places);
+	count = find_expired_tasks(table, now.wall, EXPIRE_MAX + refused_count(), &places);
 	count = refused_batch_take(REFUSED_UNSTARTED, places, count, limit, now.mono);
 	expired = palloc0(count * sizeof(Candidate) + 1);
 	for (i = 0; i < count; i++)
 		expired[i].place = places[i];
 	if (count > 0)
-		written = rows_expire(table, false, now.wall, expired, count, &rows, &keep);
-	end_given_up(table, now.wall, rows, written, keep);
+		written = give_up(table, false, now.wall, expired, count);
 	unstarted_look(table);
 	if (unstarted.next_expiry <= now.wall && written < limit)
 	{
 		/* the others are locked or refused: the next look finds them again */
-		unstarted.next_expiry = rows_next_expiry(table, now.wall);
+		unstarted.next_expiry = next_expiry(table, now.wall);
 		MyScheduler->row_missed |= refused_count() == 0;
 	}
 	work_end();
@@ -345,6 +472,16 @@ forget_first_group(void)
 	pfree(first);
 }
 
+/* clang-format off */
+/* Waiting rows whose "role" is not the current name of their role, or that are not bound. */
+static const Statement bind_rows = {.sql =
+	"WITH c AS MATERIALIZED (" WAITING_ROWS ")"
+	" UPDATE {rows} AS t"
+	"    SET role = $new_role::name, role_id = $new_role_id"
+	"   FROM c"
+	"  WHERE " IS_LOCKED_ROW};
+/* clang-format on */
+
 /*
  * Bind the next rows of the first group to their role, under the name that it has now, or fail them
  * if it was dropped.  Returns their number.  Removes the group if there are no more.
@@ -378,14 +515,23 @@ bind_first_group(const TaskTable *table, int limit, MonoTime now)
 			dependents_ended(peek.places[i].id);
 	}
 	else if (count > 0)
-		rows_bind(table, &group->key, peek.places, count, role.name, role.id);
+	{
+		StatementArgs args;
+
+		statement_begin(&args);
+		arg_waiting_rows(&args, group->key.role, group->key.role_id, peek.places, count);
+		arg_text(&args, "new_role", role.name);
+		arg_int64(&args, "new_role_id", role.id);
+		(void) statement_execute(&bind_rows, table, &args);
+		statement_end();
+	}
 	history_hint(keep, now);
 	return count;
 }
 
 /* Bind the next rows.  A scan finds again those that are locked. */
 static void
-bind_rows(MonoTime now)
+bind_groups(MonoTime now)
 {
 	int left = refused_limit(REFUSED_UNSTARTED, BIND_ROWS);
 	int groups;
@@ -395,6 +541,68 @@ bind_rows(MonoTime now)
 		left -= bind_first_group(MyScheduler->table, left, now);
 	work_end();
 	refused_batch_written(REFUSED_UNSTARTED);
+}
+
+/* clang-format off */
+
+/*
+ * Rows that wait for a start of the server after the one under which they were planned: by
+ * "anchor", which identifies a start, and is not compared with any clock.  Of the index of waiting
+ * rows all entries are read, of the table only these rows.
+ */
+#define WAITS_FOR_START \
+	"t.waits IS NULL AND t.dt = 'infinity' AND t.anchor IS DISTINCT FROM $started" \
+	" AND lower(btrim(t.cron, E' \\t\\n\\r') COLLATE \"C\") = '@reboot'"
+
+static const Statement find_reboot = {.sql =
+	"SELECT t.dt, t.id FROM {rows} AS t WHERE t.state = 'PLAN' AND " WAITS_FOR_START
+	" LIMIT $limit"};
+
+static const Statement plan_rows = {.sql =
+	"UPDATE {rows} AS t"
+	"   SET dt = $now, anchor = $started"
+	"  FROM unnest($ids) AS a (id)"
+	" WHERE t.id = a.id AND t.state = $state AND " WAITS_FOR_START};
+
+/* clang-format on */
+
+/* Find up to "limit" rows that wait for a start of the server after theirs. */
+static int
+find_reboot_rows(const TaskTable *table, int limit, TaskPlace **places)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	int count;
+
+	statement_begin(&args);
+	arg_timestamp(&args, "started", PgStartTime);
+	arg_int64(&args, "limit", limit);
+	count = rows_returned_places(caller, statement_execute(&find_reboot, table, &args), places);
+	statement_end();
+	return count;
+}
+
+/*
+ * Plan those of these rows for "now" that still wait for it.  Waits for locked ones.  Returns the
+ * number that was written.
+ */
+static int
+write_reboot_rows(const TaskTable *table, const TaskPlace *places, int count, TimestampTz now)
+{
+	StatementArgs args;
+	Datum *ids;
+	int i;
+
+	statement_begin(&args);
+	ids = arg_array(&args, "ids", INT8OID, count);
+	for (i = 0; i < count; i++)
+		ids[i] = Int64GetDatum(places[i].id);
+	arg_text(&args, "state", "PLAN");
+	arg_timestamp(&args, "now", now);
+	arg_timestamp(&args, "started", PgStartTime);
+	count = (int) statement_execute(&plan_rows, table, &args);
+	statement_end();
+	return count;
 }
 
 /* Plan the rows that run when the server starts, if it was started after they were planned. */
@@ -411,10 +619,10 @@ plan_reboot(ClockNow now)
 
 	work_begin_writing("planning the tasks that run when the server starts");
 	work_limit(WORK_SCAN_MS);
-	found = rows_reboot(MyScheduler->table, PgStartTime, REBOOT_MAX + refused_count(), &places);
+	found = find_reboot_rows(MyScheduler->table, REBOOT_MAX + refused_count(), &places);
 	count = refused_batch_take(REFUSED_UNSTARTED, places, found, limit, now.mono);
 	if (count > 0)
-		count = rows_plan_reboot(MyScheduler->table, places, count, now.wall, PgStartTime);
+		count = write_reboot_rows(MyScheduler->table, places, count, now.wall);
 	work_end();
 	refused_batch_written(REFUSED_UNSTARTED);
 	unstarted.next_reboot = count > 0 ? CLOCK_LONG_AGO : clock_plus_ms(clock_mono(), pause_ms);
@@ -443,7 +651,7 @@ unstarted_run(ClockNow now)
 	if (!clock_is_before(now.mono, clock_of_wall(now, unstarted.next_expiry)))
 		expire_tasks(now);
 	if (unstarted.unbound != NIL)
-		bind_rows(now.mono);
+		bind_groups(now.mono);
 	if (!clock_is_before(now.mono, unstarted.next_reboot))
 		plan_reboot(now);
 }

@@ -181,8 +181,6 @@ extern int rows_queue_heads(const TaskTable *table, const char *const *queues, i
 							QueueHead **heads);
 extern int rows_waits(const TaskTable *table, const int64 *ids, int count, RowWait **waits);
 extern int rows_isolated(const TaskTable *table, int64 **ids);
-extern int rows_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places);
-extern TimestampTz rows_next_expiry(const TaskTable *table, TimestampTz from);
 extern int rows_compare_ids(const void *a, const void *b);
 extern int rows_returned_places(MemoryContext where, uint64 count, TaskPlace **places);
 
@@ -191,18 +189,11 @@ extern int rows_claim(const TaskTable *table, const Candidate *candidates, int c
 					  TimestampTz now, TimestampTz claimed, Claim **claims);
 
 /* rows_unstarted.c */
-extern int rows_expire(const TaskTable *table, bool missed, TimestampTz now,
-					   const Candidate *candidates, int count, RowKey **rows, double *keep);
 extern void row_fail(const TaskTable *table, const RowRefusal *refusal, double *keep);
 extern void
 row_refuse(const TaskTable *table, const RowRefusal *refusal, const RowNext *next, bool waits);
 extern void rows_fail(const TaskTable *table, const TaskGroup *group, const TaskPlace *places,
 					  int count, const Failure *why, double *keep);
-extern void rows_bind(const TaskTable *table, const TaskGroup *group, const TaskPlace *places,
-					  int count, const char *role, int64 role_id);
-extern int rows_reboot(const TaskTable *table, TimestampTz started, int limit, TaskPlace **places);
-extern int rows_plan_reboot(const TaskTable *table, const TaskPlace *places, int count,
-							TimestampTz now, TimestampTz started);
 
 /* rows_work.c */
 extern int rows_working(const TaskTable *table, int limit, WorkingRow **rows);

@@ -2,7 +2,7 @@
  * rows_scan.c
  *		Statements that find waiting rows.
  *
- * Only rows_expired locks rows, and none of these changes any.
+ * None of these locks or changes rows.
  */
 #include "postgres.h"
 
@@ -365,66 +365,4 @@ rows_isolated(const TaskTable *table, int64 **ids)
 	count = returned_ids(caller, statement_execute(&find_isolated, table, &args), ids);
 	statement_end();
 	return count;
-}
-
-/* clang-format off */
-
-/*
- * When a task expires, as a timestamp in UTC: that makes the expression immutable, so it can be
- * indexed.
- */
-#define EXPIRY "(" PLANNED " AT TIME ZONE 'UTC') + t.active"
-#define EXPIRES WAITING " AND t.active < interval '100 years'"
-
-static const Statement find_expired = {.sql =
-	"SELECT t.dt, t.id"
-	"  FROM {rows} AS t"
-	" WHERE " EXPIRES " AND " EXPIRY " < ($now AT TIME ZONE 'UTC')"
-	" ORDER BY " EXPIRY
-	" LIMIT $limit"
-	"   FOR NO KEY UPDATE OF t SKIP LOCKED"};
-
-/* clang-format on */
-
-/*
- * Find up to "limit" waiting tasks that have expired by their column "active"; the earliest expiry
- * comes first.  Defaults of roles are not considered.
- */
-int
-rows_expired(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places)
-{
-	MemoryContext caller = CurrentMemoryContext;
-	StatementArgs args;
-	int count;
-
-	statement_begin(&args);
-	arg_timestamp(&args, "now", now);
-	arg_int64(&args, "limit", limit);
-	count = rows_returned_places(caller, statement_execute(&find_expired, table, &args), places);
-	statement_end();
-	return count;
-}
-
-/* clang-format off */
-static const Statement find_next_expiry = {.sql =
-	"SELECT (" EXPIRY ") AT TIME ZONE 'UTC'"
-	"  FROM {rows} AS t"
-	" WHERE " EXPIRES " AND " EXPIRY " >= ($from AT TIME ZONE 'UTC')"
-	" ORDER BY " EXPIRY
-	" LIMIT 1"};
-/* clang-format on */
-
-/* When, from this time on, the next waiting task expires; DT_NOEND if none does. */
-TimestampTz
-rows_next_expiry(const TaskTable *table, TimestampTz from)
-{
-	TimestampTz expiry = DT_NOEND;
-	StatementArgs args;
-
-	statement_begin(&args);
-	arg_timestamp(&args, "from", from);
-	if (statement_execute(&find_next_expiry, table, &args) > 0)
-		expiry = statement_time(0, 1);
-	statement_end();
-	return expiry;
 }

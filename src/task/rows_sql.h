@@ -104,9 +104,22 @@
  */
 #define IS_LOCKED_ROW "t.tableoid = c.oid AND t.ctid = c.tid"
 
+/* Select and lock those of these rows of a role that still wait and that nobody has locked. */
+#define WAITING_ROWS \
+	"SELECT n.*" \
+	"  FROM ROWS FROM (unnest($ids), unnest($dts)) AS c (id, dt) CROSS JOIN LATERAL (" \
+	"       SELECT t.tableoid AS oid, t.ctid AS tid" \
+	"         FROM {rows} AS t" \
+	"        WHERE t.id = c.id AND t.dt = c.dt AND t.role = $role::name AND t.role_id = $role_id" \
+	"          AND t.state = $state AND t.waits IS NULL" \
+	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
+
 /* clang-format on */
 
 extern void arg_failure(StatementArgs *args, const Failure *failure, Oid role);
+extern void arg_waiting_rows(StatementArgs *args, const char *role, int64 role_id,
+							 const TaskPlace *places, int count);
+extern double unstarted_keep(uint64 count);
 extern void note_unstarted_row(uint64 i, EventKind kind, const char *error, const char *sqlstate);
 extern void note_unstarted(uint64 count, EventKind kind, const char *error, const char *sqlstate);
 
