@@ -37,7 +37,6 @@
 #include "commands/trigger.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
-#include "nodes/nodeFuncs.h"
 #include "rewrite/rewriteHandler.h"
 #include "storage/procarray.h"
 #include "utils/acl.h"
@@ -57,6 +56,7 @@
 #include "task/direct.h"
 #include "task/outcome.h"
 #include "task/owner.h"
+#include "task/owner_code.h"
 #include "task/table.h"
 
 /* The columns that are written, at the claim or at the end. */
@@ -100,8 +100,8 @@ static struct
 typedef struct Rows
 {
 	Relation rel;
-	Relation index;		 /* on the id; opened with the scan, for the first row */
-	IndexScanDesc scan;	 /* NULL: none yet */
+	Relation index; /* on the id */
+	IndexScanDesc scan;
 	TupleTableSlot *old; /* the row that was found, with all its columns */
 	TupleTableSlot *new;
 } Rows;
@@ -159,55 +159,24 @@ has_unusual_columns(TupleDesc desc)
 	return false;
 }
 
-/* May the owner, who acts, do this? */
-static bool
-is_allowed(Relation rel, AclMode needed)
-{
-	return pg_class_aclmask(RelationGetRelid(rel), GetUserId(), needed, ACLMASK_ALL) == needed;
-}
-
 /*
- * Is all that an UPDATE or a DELETE does to write a tuple of a heap, and to insert it into indexes?
+ * Is all that the server does for a row to write a tuple of a heap, and to insert it into indexes?
  * Our triggers do nothing for what is written.  All are copied, because functions are looked up.
  */
 static bool
 is_plain(Relation rel)
 {
+	const AclMode needed = ACL_SELECT | ACL_INSERT | ACL_UPDATE | ACL_DELETE;
+
 	return rel->rd_rel->relkind == RELKIND_RELATION && !rel->rd_rel->relispartition &&
 		   !rel->rd_rules && rel->rd_tableam == GetHeapamTableAmRoutine() &&
 		   !has_unusual_columns(RelationGetDescr(rel)) &&
 		   !has_triggers(CopyTriggerDesc(rel->trigdesc),
 						 TRIGGER_TYPE_UPDATE | TRIGGER_TYPE_DELETE) &&
-		   is_allowed(rel, ACL_SELECT | ACL_UPDATE | ACL_DELETE);
+		   pg_class_aclmask(RelationGetRelid(rel), GetUserId(), needed, ACLMASK_ALL) == needed;
 }
 
-/* Is this a function that a user has created? */
-static bool
-is_users(Oid function, void *context pg_attribute_unused())
-{
-	return function >= FirstNormalObjectId;
-}
-
-/*
- * May an expression call a function that a user has created, by itself or, through the server's
- * functions for arrays and rows, that of a type?
- */
-static bool
-calls_users(Node *node, void *context)
-{
-	if (node == NULL)
-		return false;
-	if ((IsA(node, Var) || IsA(node, Const) || IsA(node, RelabelType)) &&
-		exprType(node) >= FirstNormalObjectId)
-		return true;
-	return IsA(node, CoerceToDomain) || check_functions_in_node(node, is_users, context) ||
-		   expression_tree_walker(node, COMPAT_WALKER(calls_users), context);
-}
-
-/*
- * Keep what is needed of an index.  Returns false unless it is a B-tree for which no function of a
- * user is called.
- */
+/* Keep what is needed of an index.  Returns false if its kind is unusual, or if it runs code. */
 static bool
 keep_index(Relation index, DirectIndex *kept)
 {
@@ -217,22 +186,14 @@ keep_index(Relation index, DirectIndex *kept)
 	int j;
 
 	/* one of kind GIN is on "after", and has no row that is written here */
-	if ((index->rd_rel->relam != BTREE_AM_OID &&
-		 (index->rd_rel->relam != GIN_AM_OID || index->rd_opfamily[0] >= FirstNormalObjectId)) ||
-		!form->indimmediate || form->indisexclusion ||
-		calls_users((Node *) info->ii_Expressions, NULL) ||
-		calls_users((Node *) info->ii_Predicate, NULL))
+	if ((index->rd_rel->relam != BTREE_AM_OID && index->rd_rel->relam != GIN_AM_OID) ||
+		!form->indimmediate || form->indisexclusion || owner_code_in_index(RelationGetRelid(index)))
 		return false;
 	*kept = (DirectIndex){RelationGetRelid(index), info, NULL, true};
 	for (i = 0; i < info->ii_NumIndexKeyAttrs; i++)
-	{
-		if (TupleDescAttr(RelationGetDescr(index), i)->atttypid >= FirstNormalObjectId ||
-			index_getprocid(index, i + 1, BTORDER_PROC) >= FirstNormalObjectId)
-			return false;
 		for (j = 0; j < (int) lengthof(written); j++)
 			if (form->indkey.values[i] == 0 || form->indkey.values[i] == direct.numbers[written[j]])
 				kept->unchanged = false;
-	}
 	if (info->ii_Predicate)
 		kept->condition = ExecPrepareQual(info->ii_Predicate, direct.estate);
 	else if (form->indisunique && form->indisvalid && form->indnkeyatts == 1 &&
@@ -275,8 +236,8 @@ keep_defaults(Relation rel)
 	Form_pg_attribute anchor = TupleDescAttr(desc, direct.numbers[COLUMN_ANCHOR] - 1);
 	int i;
 
-	if (has_triggers(CopyTriggerDesc(rel->trigdesc), TRIGGER_TYPE_INSERT) ||
-		!is_allowed(rel, ACL_INSERT) || id == NULL || !IsA(id, NextValueExpr) ||
+	if (has_triggers(CopyTriggerDesc(rel->trigdesc), TRIGGER_TYPE_INSERT) || id == NULL ||
+		!IsA(id, NextValueExpr) ||
 		column_rounds(TupleDescAttr(desc, direct.numbers[COLUMN_DT] - 1)) ||
 		column_rounds(anchor) || anchor->attnotnull)
 		return false;
@@ -440,7 +401,9 @@ begin_rows(Rows *rows, const TaskTable *table)
 	PushActiveSnapshot(GetTransactionSnapshot());
 	/* what the indexes compute belongs to the caller */
 	GetPerTupleExprContext(direct.estate)->ecxt_per_tuple_memory = CurrentMemoryContext;
-	*rows = (Rows){.rel = rel};
+	rows->rel = rel;
+	rows->index = index_open(direct.id_index, RowExclusiveLock);
+	rows->scan = COMPAT_INDEX_BEGINSCAN(rel, rows->index, GetActiveSnapshot(), 1);
 	rows->old = table_slot_create(rel, NULL);
 	rows->new = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsVirtual);
 	return true;
@@ -450,11 +413,8 @@ begin_rows(Rows *rows, const TaskTable *table)
 static void
 end_rows(Rows *rows)
 {
-	if (rows->scan)
-	{
-		index_endscan(rows->scan);
-		index_close(rows->index, NoLock);
-	}
+	index_endscan(rows->scan);
+	index_close(rows->index, NoLock);
 	ExecDropSingleTupleTableSlot(rows->old);
 	ExecDropSingleTupleTableSlot(rows->new);
 	PopActiveSnapshot();
@@ -468,11 +428,6 @@ find_row(Rows *rows, int64 id)
 {
 	ScanKeyData key;
 
-	if (rows->scan == NULL)
-	{
-		rows->index = index_open(direct.id_index, RowExclusiveLock);
-		rows->scan = COMPAT_INDEX_BEGINSCAN(rows->rel, rows->index, GetActiveSnapshot(), 1);
-	}
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
 	index_rescan(rows->scan, &key, 1, NULL, 0);
 	if (!index_getnext_slot(rows->scan, ForwardScanDirection, rows->old))
@@ -623,15 +578,14 @@ has_expired(const TupleTableSlot *slot, const Candidate *candidate, TimestampTz 
 												 active)) < now;
 }
 
-/* Was this run missed, and is it not to be made up for?  MISSED in rows_sql.h. */
+/*
+ * May this run have been missed, so that it is not to be made up for?  The statement decides:
+ * MISSED in rows_sql.h.
+ */
 static bool
-was_missed(const TupleTableSlot *slot, const Candidate *candidate)
+may_be_missed(const TupleTableSlot *slot)
 {
-	return repeats(slot) &&
-		   DatumGetTimestampTz(value_of(slot, COLUMN_DT)) < shared_serving_since() &&
-		   DatumGetInt32(value_of(slot, COLUMN_ATTEMPT)) == 0 && is_null(slot, COLUMN_PLANNED) &&
-		   (is_null(slot, COLUMN_MISSED) ? candidate->missed == MISSED_NONE
-										 : is_text(slot, COLUMN_MISSED, "none"));
+	return repeats(slot) && DatumGetTimestampTz(value_of(slot, COLUMN_DT)) < shared_serving_since();
 }
 
 /* May the row of a candidate be claimed? */
@@ -643,47 +597,44 @@ may_claim(const TupleTableSlot *slot, const Candidate *candidate, TimestampTz no
 	return dt == candidate->place.dt && dt <= now && is_waiting(slot, candidate->group) &&
 		   DatumGetInt32(value_of(slot, COLUMN_CRASHED)) == 0 &&
 		   (!candidate->first_run || DatumGetInt32(value_of(slot, COLUMN_FAILED)) == 0) &&
-		   !has_expired(slot, candidate, now) && !was_missed(slot, candidate);
+		   !has_expired(slot, candidate, now) && !may_be_missed(slot);
 }
 
 /* Describe the claim of a row.  A request that does not fit into a ring, the executor reads. */
 static void
-fill_claim(const TupleTableSlot *slot, Claim *claim)
+fill_claim(const TupleTableSlot *slot, TaskRun run, Claim *claim)
 {
 	Datum request = value_of(slot, COLUMN_REQUEST);
 	bool has_input = !is_null(slot, COLUMN_INPUT);
 	Size input = has_input ? toast_datum_size(value_of(slot, COLUMN_INPUT)) : 0;
-	double length;
 
-	claim->timeout = -1;
+	*claim = (Claim){
+		.run = run,
+		.timeout = -1,
+		.keep = -1,
+		.format = text_or_null(slot, COLUMN_FORMAT),
+		.role = pstrdup(NameStr(*DatumGetName(value_of(slot, COLUMN_ROLE)))),
+		.role_id = DatumGetInt64(value_of(slot, COLUMN_ROLE_ID)),
+		.planned = planned_time(slot),
+	};
 	if (!is_null(slot, COLUMN_TIMEOUT))
 	{
 		const Interval *timeout = DatumGetIntervalP(value_of(slot, COLUMN_TIMEOUT));
+		double length = interval_us(timeout, 360);
 
-		length = interval_us(timeout, 360);
 		if (length >= 0 && length < 100 * 360.0 * USECS_PER_DAY)
 			claim->timeout = (int64) interval_us(timeout, 365.25);
 	}
-	claim->keep = -1;
 	if (!is_null(slot, COLUMN_KEEP))
-	{
-		length = interval_us(DatumGetIntervalP(value_of(slot, COLUMN_KEEP)), 365.25);
-		claim->keep = Max(length / USECS_PER_SEC, 0);
-	}
-	claim->format = text_or_null(slot, COLUMN_FORMAT);
-	claim->input = NULL;
+		claim->keep = Max(
+			interval_us(DatumGetIntervalP(value_of(slot, COLUMN_KEEP)), 365.25) / USECS_PER_SEC, 0);
 	if (has_input && input <= SHARED_REQUEST)
 		claim->input = DatumGetJsonbPCopy(value_of(slot, COLUMN_INPUT));
-	claim->request = NULL;
 	if (toast_raw_datum_size(request) - VARHDRSZ + input <= SHARED_REQUEST)
 		claim->request = TextDatumGetCString(request);
-	claim->flow = NULL;
 	if (!is_null(slot, COLUMN_FLOW) &&
 		toast_raw_datum_size(value_of(slot, COLUMN_FLOW)) - VARHDRSZ <= TASK_NAME_MAX)
 		claim->flow = text_or_null(slot, COLUMN_FLOW);
-	claim->planned = planned_time(slot);
-	claim->role = pstrdup(NameStr(*DatumGetName(value_of(slot, COLUMN_ROLE))));
-	claim->role_id = DatumGetInt64(value_of(slot, COLUMN_ROLE_ID));
 }
 
 /* Claim the row of a candidate.  Returns false if it is left to the statement. */
@@ -706,8 +657,7 @@ claim_row(Rows *rows, const Candidate *candidate, TimestampTz now, TimestampTz c
 	set(rows, COLUMN_PID, Int32GetDatum(candidate->pid));
 	if (!write_row(rows))
 		return false;
-	claim->run = (TaskRun){candidate->place.id, attempt, claimed};
-	fill_claim(rows->old, claim);
+	fill_claim(rows->old, (TaskRun){candidate->place.id, attempt, claimed}, claim);
 	return true;
 }
 
@@ -762,16 +712,6 @@ removes(const TupleTableSlot *slot)
 		   interval_us(DatumGetIntervalP(value_of(slot, COLUMN_KEEP)), 360) <= 0;
 }
 
-/* The first characters of a text; NULL for NULL. */
-static char *
-cut_or_null(const TupleTableSlot *slot, TaskColumn column, int length)
-{
-	if (is_null(slot, column))
-		return NULL;
-	return TextDatumGetCString(DirectFunctionCall3(text_substr, value_of(slot, column),
-												   Int32GetDatum(1), Int32GetDatum(length)));
-}
-
 /*
  * Find when the task of a row that repeats runs next.  Returns false if never.  READ_REPEAT in
  * outcome.c.
@@ -782,10 +722,10 @@ find_next(const TupleTableSlot *slot, const RowFinish *finish, RowNext *next)
 	RowRepeat repeat = {
 		.dt = planned_time(slot),
 		.drift = DatumGetBool(value_of(slot, COLUMN_DRIFT)),
-		.timezone = cut_or_null(slot, COLUMN_TIMEZONE, TASK_ZONE_MAX + 1),
+		.timezone = text_or_null(slot, COLUMN_TIMEZONE),
 		.role_id = DatumGetInt64(value_of(slot, COLUMN_ROLE_ID)),
-		.cron = cut_or_null(slot, COLUMN_CRON, TASK_KEY_MAX + 1),
-		.missed = cut_or_null(slot, COLUMN_MISSED, 8),
+		.cron = text_or_null(slot, COLUMN_CRON),
+		.missed = text_or_null(slot, COLUMN_MISSED),
 	};
 
 	repeat.anchor = is_null(slot, COLUMN_ANCHOR)

@@ -304,6 +304,22 @@ classes_run_code(int cache, HeapTuple tuple, AttrNumber number)
 	return false;
 }
 
+/* Could an index run such code: its expressions, its condition, its operator classes? */
+bool
+owner_code_in_index(Oid index)
+{
+	HeapTuple tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	bool found;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	found = attribute_runs_code(INDEXRELID, tuple, Anum_pg_index_indexprs) ||
+			attribute_runs_code(INDEXRELID, tuple, Anum_pg_index_indpred) ||
+			classes_run_code(INDEXRELID, tuple, Anum_pg_index_indclass);
+	ReleaseSysCache(tuple);
+	return found;
+}
+
 /* Could a key by which rows come into this table, or into its partitions, run such code? */
 static bool
 partitioning_runs_code(Oid relid)
@@ -415,20 +431,11 @@ find_index(Relation rel, ObjectAddress *object)
 	ListCell *cell;
 
 	foreach(cell, RelationGetIndexList(rel))
-	{
-		HeapTuple tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(lfirst_oid(cell)));
-		bool found;
-
-		if (!HeapTupleIsValid(tuple))
-			continue;
-		found = attribute_runs_code(INDEXRELID, tuple, Anum_pg_index_indexprs) ||
-				attribute_runs_code(INDEXRELID, tuple, Anum_pg_index_indpred) ||
-				classes_run_code(INDEXRELID, tuple, Anum_pg_index_indclass);
-		ReleaseSysCache(tuple);
-		ObjectAddressSet(*object, RelationRelationId, lfirst_oid(cell));
-		if (found)
+		if (owner_code_in_index(lfirst_oid(cell)))
+		{
+			ObjectAddressSet(*object, RelationRelationId, lfirst_oid(cell));
 			return true;
-	}
+		}
 	return false;
 }
 
