@@ -149,7 +149,7 @@ begin_writing(const SharedTask *task, bool committed, Writing *writing)
 	remove_time_limits();
 	/* from here on nobody adds a trigger that the write would fire */
 	lock_table(task, committed, RowExclusiveLock);
-	owner_begin_lean(table->owner, &writing->scope);
+	owner_become(table->owner, &writing->scope);
 	bar_code(task, committed);
 	PushActiveSnapshot(GetTransactionSnapshot());
 }

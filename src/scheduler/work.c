@@ -97,6 +97,7 @@ work_begin(const char *activity)
 		if (watch_changed())
 			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
 		owner_become(MyScheduler->table->owner, &scope);
+		owner_pin_path(); /* for the commit, too */
 	}
 	PushActiveSnapshot(GetTransactionSnapshot());
 	MemoryContextSwitchTo(MyScheduler->context);

@@ -84,14 +84,6 @@ owner_restrict_end(const OwnerScope *scope)
 	SetUserIdAndSecContext(scope->user, scope->context);
 }
 
-/* Act as the owner, as owner_begin_lean says, and with our search_path. */
-void
-owner_become(Oid user, OwnerScope *scope)
-{
-	owner_begin_lean(user, scope);
-	owner_pin_path();
-}
-
 /*
  * Act as the owner, as owner_restrict says but for search_path, until owner_return.  After an
  * error, the caller calls owner_abandon.
@@ -101,7 +93,7 @@ owner_become(Oid user, OwnerScope *scope)
  * expensive part of the change of the user.
  */
 void
-owner_begin_lean(Oid user, OwnerScope *scope)
+owner_become(Oid user, OwnerScope *scope)
 {
 	Assert(IsTransactionState());
 	Assert(MyBackendType == B_BG_WORKER);

@@ -18,7 +18,6 @@ typedef struct OwnerScope
 extern void owner_restrict(Oid user, OwnerScope *scope);
 extern void owner_restrict_end(const OwnerScope *scope);
 extern void owner_pin_path(void);
-extern void owner_begin_lean(Oid user, OwnerScope *scope);
 extern void owner_become(Oid user, OwnerScope *scope);
 extern void owner_return(const OwnerScope *scope);
 extern void owner_committed(const OwnerScope *scope);

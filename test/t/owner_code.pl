@@ -299,7 +299,7 @@ subtest 'the places that act as somebody else' => sub {
 			my ($name) = $file =~ m{src/(.*)};
 
 			$places{"$name $function"} = 1
-			  if $body =~ /\b(owner_restrict|owner_become|owner_begin_lean|SetUserIdAndSecContext)\(/;
+			  if $body =~ /\b(owner_restrict|owner_become|SetUserIdAndSecContext)\(/;
 		}
 	}
 	# owner.c is the switch itself.  Executors: tasks of tenants wait.  Sessions of tenants: they are
@@ -311,8 +311,8 @@ subtest 'the places that act as somebody else' => sub {
 		'scheduler/work.c work_begin', 'session/numbering.c read_sequence',
 		'session/after.c after_removed', 'session/table_access.c become_user',
 		'task/create.c create_may_find', 'task/create.c create_tables',
-		'task/owner.c owner_become', 'task/owner.c owner_committed',
-		'task/owner.c owner_restrict_end', 'task/owner.c restrict_user',
+		'task/owner.c owner_committed', 'task/owner.c owner_restrict_end',
+		'task/owner.c restrict_user',
 		'task/queue_table.c select_candidates'), 'no place but these');
 };
 
