@@ -10,12 +10,19 @@
  * log in; every statement on task rows is executed as that owner (work_begin).  It runs no user's
  * request.
  *
- * This file contains no SQL, formats no result and computes no repetition.
+ * The settings of the database are read when the process begins, and again when they have changed.
+ * The task table is away if its database is a copy of the one for which its tasks were planned, or
+ * was restored from a dump of it.  Then the scheduler holds them back: it reads and writes no row,
+ * and adds nothing to the table, until somebody says that they may run (pg_task_release).
+ *
+ * This file knows nothing of rows.
  */
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
+#include "executor/spi.h"
 #include "libpq/pqsignal.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -37,7 +44,6 @@
 #include "scheduler/order.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
-#include "scheduler/prepare.h"
 #include "scheduler/rate_store.h"
 #include "scheduler/refused.h"
 #include "scheduler/role_line.h"
@@ -50,8 +56,10 @@
 #include "shared/arbiter.h"
 #include "shared/clock.h"
 #include "shared/crash.h"
+#include "shared/shared.h"
 #include "shared/slots.h"
 #include "shared/worker.h"
+#include "task/home.h"
 #include "task/rows.h"
 #include "task/statement.h"
 #include "task/table.h"
@@ -86,9 +94,14 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
  */
 #define BARRED_MS 30000
 
+/* A table beside the task table that cannot be used is looked at again after this time (ms). */
+#define SIDE_AGAIN_MS 10000
+
 /* Static, because these are of the loop. */
+static uint32 settings_seen;	/* change counter of the settings of the database */
+static char *known_settings;	/* as read_settings returns them; NULL: not read yet */
+static MonoTime table_again_at; /* a table beside the task table could not be used: prepare again */
 static DispatchRound last_round;  /* after an error it is known what was chosen */
-static ClockNow dispatched;		  /* start of the last round */
 static uint32 changes_seen;		  /* of watch_changes: refused rows were retried after these */
 static TimeoutId wake_timeout;	  /* ends the sleep */
 static MonoTime rests_since;	  /* CLOCK_NEVER: it has work, or keeps its place anyway */
@@ -164,9 +177,8 @@ take_hints(ClockNow now)
 static void
 run_dispatch(ClockNow now pg_attribute_unused())
 {
-	dispatched = clock_now();
 	dispatch_begin(&last_round);
-	if (dispatch_round(&last_round, dispatched))
+	if (dispatch_round(&last_round, clock_now()))
 		SetLatch(MyLatch);
 	dispatch_publish(&last_round);
 }
@@ -175,8 +187,9 @@ run_dispatch(ClockNow now pg_attribute_unused())
 static MonoTime
 dispatch_due(ClockNow now pg_attribute_unused())
 {
-	return clock_min(order_due_at(dispatched),
-					 clock_min(pool_until(dispatched.mono), demand_until(dispatched.mono)));
+	MonoTime then = last_round.now.mono;
+
+	return clock_min(order_due_at(last_round.now), clock_min(pool_until(then), demand_until(then)));
 }
 
 /* While executors run tasks the scheduler is not idle anyway. */
@@ -240,7 +253,215 @@ run_jobs(ClockNow now)
 	}
 }
 
+/* Publish the task table of this database, and log it: not again for each of its schedulers. */
+static void
+publish_table(TaskTable *table, const char *owner)
+{
+	SharedFindings found = shared_database_found(MyDatabaseId);
+	bool news = found.relid != table->relid && table->relid != MyScheduler->last_relid;
+
+	found.relid = table->relid;
+	found.owner = table->owner;
+	found.owner_code = Settings.owner_code;
+	found.absent = false;
+	shared_database_publish(MyDatabaseId, &found);
+	if (news)
+		ereport(LOG, (errmsg("pg_task has %s the task table %s of role \"%s\" in database \"%s\"",
+							 table->created ? "created" : "found", table->name, owner,
+							 MyScheduler->database),
+					  errhidecontext(true)));
+	MyScheduler->table = table;
+	shared_scheduler_publish(MyScheduler->slot, table->relid, false);
+}
+
+/*
+ * There is no task table, and pg_task.create_table is off: this process exits, and the database has
+ * no scheduler until somebody asks for a table.
+ */
+static void
+leave_without_table(void)
+{
+	SharedFindings found = shared_database_found(MyDatabaseId);
+	bool news = !found.absent;
+
+	found.absent = true;
+	found.relid = InvalidOid;
+	shared_database_publish(MyDatabaseId, &found);
+	if (news)
+		ereport(LOG,
+				(errmsg("pg_task creates no task table in database \"%s\"", MyScheduler->database),
+				 errdetail("The setting \"pg_task.create_table\" is off."),
+				 errhint("ALTER DATABASE %s SET pg_task.create_table = on",
+						 quote_identifier(MyScheduler->database)),
+				 errhidecontext(true)));
+	MyScheduler->absent = true;
+	/* this sets the latch as well */
+	scheduler_slot_leave(MyScheduler->slot);
+}
+
+/* The table has been prepared: are its tasks to be held back? */
+static void
+note_away(const TaskTable *table)
+{
+	SharedFindings found = shared_database_found(MyDatabaseId);
+	bool known = found.away;
+
+	found.away = table->away;
+	shared_database_publish(MyDatabaseId, &found);
+	/* at first sight and after each start of the server */
+	if (table->away && !known)
+		ereport(LOG,
+				(errmsg("pg_task holds back the tasks of %s in database \"%s\"", table->name,
+						MyScheduler->database),
+				 errdetail("The table comes from another database or server: this one is a copy"
+						   " of it, or was restored from a dump or a backup."),
+				 errhint("Stop or delete what must not run here, and then \"SELECT"
+						 " pg_task_release()\" in this database, as the owner of the table."),
+				 errhidecontext(true)));
+	else if (!table->away && known)
+		ereport(LOG, (errmsg("pg_task runs the tasks of %s in database \"%s\" from now on",
+							 table->name, MyScheduler->database),
+					  errhidecontext(true)));
+	MyScheduler->away = table->away;
+}
+
 /* Prepare the task table.  Returns false if there is none. */
+static bool
+prepare_table(void)
+{
+	SharedScheduler *slot = MyScheduler->slot;
+	TaskTable *prepared;
+	char *owner;
+
+	shared_scheduler_publish(slot, InvalidOid, false);
+	work_forget_table();
+	work_begin("preparing the task table");
+	prepared = table_prepare(&MyScheduler->settings, slot->user, MyScheduler->context);
+	if (prepared == NULL)
+	{
+		work_end();
+		leave_without_table();
+		return false;
+	}
+	owner = GetUserNameFromId(prepared->owner, true);
+	work_end();
+	MemoryContextSetParent(prepared->context, TopMemoryContext);
+	publish_table(prepared, owner ? owner : "");
+	if (!OidIsValid(MyScheduler->last_relid))
+		shared_wake_supervisor(); /* another scheduler may be started */
+	if (prepared->code == NULL)
+		report_end(&MyScheduler->owner_code, NULL);
+	note_away(prepared);
+	table_again_at = prepared->side_fault[SIDE_QUEUE] || prepared->side_fault[SIDE_RATE]
+						 ? clock_plus_ms(clock_mono(), SIDE_AGAIN_MS)
+						 : CLOCK_NEVER;
+	return true;
+}
+
+/*
+ * Is the table still away?  If not, the next iteration prepares it.  The mark itself is read: the
+ * commit that sets it wakes this process before it reports a change of the table.
+ */
+static void
+look_away(void)
+{
+	HomeState home;
+
+	work_begin("holding back the tasks of a copied database");
+	home = home_find(MyScheduler->table->relid);
+	work_end();
+	if (home == HOME_AWAY)
+		return;
+	work_forget_table();
+	SetLatch(MyLatch);
+}
+
+/*
+ * Return what ALTER DATABASE has set for this database, of the settings that a scheduler reads when
+ * it starts, as a text to compare.  Sets *disabled if pg_task.enabled is off among them.
+ */
+static char *
+read_settings(bool *disabled)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Oid types[] = {OIDOID};
+	Datum values[] = {ObjectIdGetDatum(MyDatabaseId)};
+	bool enabled = true;
+	char *text;
+	char *word;
+
+	SPI_connect();
+	if (SPI_execute_with_args(
+			"SELECT coalesce(string_agg(c, ' '), ''),"
+			"       max(split_part(c, '=', 2)) FILTER (WHERE n = 'pg_task.enabled')"
+			"  FROM pg_db_role_setting AS s, unnest(s.setconfig) AS c, lower(split_part(c, '=', 1)) AS n"
+			" WHERE s.setdatabase = $1 AND s.setrole = 0"
+			"   AND n IN ('pg_task.enabled', 'pg_task.schema_name', 'pg_task.table_name',"
+			"             'pg_task.schema', 'pg_task.table', 'pg_task.create_table',"
+			"             'pg_task.period', 'pg_task.owner_code')",
+			1, types, values, NULL, true, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not read the settings of the database");
+	text = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
+	word = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2);
+	*disabled = word && parse_bool(word, &enabled) && !enabled;
+	text = MemoryContextStrdup(caller, text);
+	SPI_finish();
+	return text;
+}
+
+/* The settings of the database differ from those with which this process began, or disable it. */
+static void
+leave_for_settings(uint32 settings, bool disabled)
+{
+	if (disabled)
+	{
+		SharedFindings found = shared_database_found(MyDatabaseId);
+
+		ereport(LOG, (errmsg("pg_task is disabled in database \"%s\"", MyScheduler->database),
+					  errhidecontext(true)));
+		found.disabled = true;
+		found.settings = settings;
+		shared_database_publish(MyDatabaseId, &found);
+	}
+	/* this sets the latch as well */
+	scheduler_slot_leave(MyScheduler->slot);
+}
+
+/*
+ * Look at the settings of the database, first of all and when they have changed.  If they concern
+ * this process, it exits, and the next one begins with the new ones.  Returns true if so.
+ */
+static bool
+check_settings(void)
+{
+	uint32 settings = shared_settings_of_database(MyDatabaseId);
+	bool first = known_settings == NULL;
+	bool leaves;
+	bool disabled;
+	char *text;
+
+	if (!first && settings == settings_seen)
+		return false;
+	work_begin("reading the settings of the database");
+	text = read_settings(&disabled);
+	work_end();
+	if (first)
+	{
+		known_settings = MemoryContextStrdup(TopMemoryContext, text);
+		/* it may have connected with older ones */
+		leaves = disabled || settings != settings_seen;
+	}
+	else
+		leaves = strcmp(text, known_settings) != 0;
+	if (leaves)
+		leave_for_settings(settings, disabled);
+	settings_seen = settings;
+	return leaves;
+}
+
+/*
+ * Prepare the task table, and forget what does not hold any more.  Returns false if there is none.
+ */
 static bool
 find_table(void)
 {
@@ -281,16 +502,16 @@ run_iteration(void)
 	/* before anything that may wait for a lock: others need not wait for that */
 	demand_yield();
 	pool_reclaim(now.mono);
-	if (prepare_settings())
+	if (check_settings())
 		return;
 	retry_refused();
 	if ((MyScheduler->table == NULL || watch_changed() ||
-		 !clock_is_before(now.mono, prepare_again_at())) &&
+		 !clock_is_before(now.mono, table_again_at)) &&
 		!find_table())
 		return;
 	if (MyScheduler->away)
 	{
-		prepare_look_away();
+		look_away();
 		iteration_failed = false;
 		return;
 	}
@@ -299,19 +520,6 @@ run_iteration(void)
 	no_memory_ms = 0;
 	if (orphans_count() == 0 && refused_count() == 0 && !history_refused())
 		refused_end_reports();
-}
-
-/*
- * After an error that was no row's nothing is trusted that was read of rows.  What runs is known
- * from the rings.  If the table may have changed, which autovacuum brings about as well, the groups
- * are kept: a scan corrects what is wrong, and there may be very many.
- */
-static void
-forget_rows(bool table_changed)
-{
-	if (!table_changed)
-		groups_clear();
-	work_forget_table();
 }
 
 /* An error has ended the iteration: abort the transaction and make everything whole again. */
@@ -332,8 +540,15 @@ recover(void)
 	for (i = 0; i < (int) lengthof(jobs); i++)
 		if (jobs[i]->failed)
 			jobs[i]->failed(&failure);
+	/*
+	 * After an error that was no row's nothing is trusted that was read of rows.  What runs is
+	 * known from the rings.  If the table may have changed, which autovacuum brings about as well,
+	 * the groups are kept: a scan corrects what is wrong, and there may be very many.
+	 */
+	if (failure.forget && failure.sqlstate != ERRCODE_TABLE_CHANGED)
+		groups_clear();
 	if (failure.forget)
-		forget_rows(failure.sqlstate == ERRCODE_TABLE_CHANGED);
+		work_forget_table();
 	if (failure.row_at_fault && failure.rows > 0)
 	{
 		/*
@@ -570,7 +785,8 @@ attach_to_slot(Datum arg)
 static void
 connect_to_database(void)
 {
-	prepare_begin();
+	/* before it connects, with the settings of this moment */
+	settings_seen = shared_settings_of_database(MyScheduler->slot->database);
 	MyScheduler->in_transaction = true;
 	BackgroundWorkerInitializeConnectionByOid(MyScheduler->slot->database, InvalidOid, 0);
 	MyScheduler->in_transaction = false;
