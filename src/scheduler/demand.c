@@ -145,15 +145,13 @@ start_executor(const Role *role, GroupRole *asks, MonoTime now)
 {
 	SharedExecutor *slot = NULL;
 	ArbiterAnswer answer = arbiter_reserve(MyScheduler->slot, role->oid, role->limit, &slot);
-	MemoryContext old;
 	PoolExecutor *executor;
 
 	if (answer != ARBITER_RESERVED)
 		return answer;
 	executor = pool_add(slot);
-	old = MemoryContextSwitchTo(TopMemoryContext);
-	executor->handle = worker_start_executor(slot, MyScheduler->database, asks->name);
-	MemoryContextSwitchTo(old);
+	executor->handle = worker_start("executor", MyScheduler->database, asks->name,
+									(int) (slot - Shared->executors), slot->generation);
 	if (executor->handle == NULL)
 	{
 		pool_remove(executor);

@@ -26,6 +26,7 @@
 #include "settings.h"
 #include "shared/crash.h"
 #include "shared/shared.h"
+#include "shared/slots.h"
 #include "task/home.h"
 #include "task/queue_table.h"
 #include "task/roles.h"
@@ -106,13 +107,31 @@ pg_task_queue_own(PG_FUNCTION_ARGS)
 
 /* ---- the task that calls ---- */
 
-/* Find the task that this process runs, or whose parallel worker it is. */
+/*
+ * Find the task that this process runs, or whose parallel worker it is: its id, and the time that
+ * it was first planned for.  Returns false if there is none.
+ */
 static bool
 find_own_task(int64 *id, TimestampTz *planned)
 {
 	const PGPROC *proc = MyProc->lockGroupLeader ? MyProc->lockGroupLeader : MyProc;
+	SharedExecutor *executor =
+		Shared ? executor_slot_of((int) (proc - ProcGlobal->allProcs)) : NULL;
+	bool found;
 
-	return Shared && shared_task_of((int) (proc - ProcGlobal->allProcs), id, planned);
+	if (executor == NULL)
+		return false;
+	LWLockAcquire(executor->lock, LW_SHARED);
+	found = executor->taken != executor->done;
+	if (found)
+	{
+		const SharedTask *task = &executor->ring[(executor->taken - 1) % SHARED_RING];
+
+		*id = task->run.id;
+		*planned = task->planned;
+	}
+	LWLockRelease(executor->lock);
+	return found;
 }
 
 /*

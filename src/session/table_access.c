@@ -127,15 +127,15 @@ find_table(void)
 Oid
 table_access_known(void)
 {
-	Oid owner;
-	Oid relid;
+	Oid relid = Shared ? shared_scheduler_relid(MyDatabaseId, false) : InvalidOid;
+	SharedFindings found;
 
-	if (Shared == NULL)
+	if (Shared == NULL || OidIsValid(relid))
+		return relid;
+	found = shared_database_found(MyDatabaseId);
+	if (OidIsValid(found.owner) && !relation_is_owned_by(found.relid, found.owner))
 		return InvalidOid;
-	relid = shared_database_relid(MyDatabaseId, &owner);
-	if (OidIsValid(owner) && !relation_is_owned_by(relid, owner))
-		return InvalidOid;
-	return relid;
+	return found.relid;
 }
 
 /*

@@ -140,25 +140,6 @@ shared_database_mark(Oid database)
 	shared_wake(Shared->supervisor);
 }
 
-/*
- * Return the task table of a database, even while it waits for a place for its scheduler, or that
- * prepares the table again.  Then "owner" is set to the owner that the table had when it was found,
- * for the caller to compare; else to InvalidOid.
- */
-Oid
-shared_database_relid(Oid database, Oid *owner)
-{
-	Oid relid = shared_scheduler_relid(database, false);
-	SharedFindings found;
-
-	*owner = InvalidOid;
-	if (OidIsValid(relid))
-		return relid;
-	found = shared_database_found(database);
-	*owner = found.owner;
-	return found.relid;
-}
-
 /* Is this database held?  The caller holds the directory lock. */
 bool
 shared_database_is_held(Oid database)

@@ -21,23 +21,6 @@
 #define SINGLE_HINTS 16
 
 /*
- * Wake a scheduler.  One that exits may have looked for the last time: an event that it does not
- * take any more calls its successor.  The caller holds the directory lock.
- */
-static void
-wake_scheduler(SharedScheduler *scheduler)
-{
-	Assert(LWLockHeldByMe(Shared->directory));
-	if (scheduler->state == SCHEDULER_LEAVING)
-	{
-		LWLockAcquire(scheduler->lock, LW_EXCLUSIVE);
-		scheduler->events |= SHARED_SCAN;
-		LWLockRelease(scheduler->lock);
-	}
-	shared_wake(scheduler->proc);
-}
-
-/*
  * Return the task table of a database, or its queue table, as its scheduler has found it;
  * InvalidOid if it has not, or there is none.
  */
@@ -75,25 +58,12 @@ shared_scheduler_publish(SharedScheduler *me, Oid relid, bool queues)
 	LWLockRelease(me->lock);
 }
 
-static bool
-is_same_group(const SharedHint *a, const SharedHint *b)
-{
-	return a->max == b->max && a->priority == b->priority && strcmp(a->queue, b->queue) == 0 &&
-		   a->role_id == b->role_id && strcmp(NameStr(a->role), NameStr(b->role)) == 0;
-}
-
-static bool
-is_before(const TaskPlace *a, const TaskPlace *b)
-{
-	return a->dt < b->dt || (a->dt == b->dt && a->id < b->id);
-}
-
 /* A row of the group of a hint waits at this position.  The first one is kept. */
 void
 shared_hint_add_place(SharedHint *hint, const TaskPlace *place)
 {
 	hint->several |= place->dt != hint->place.dt || place->id != hint->place.id;
-	if (is_before(place, &hint->place))
+	if (place->dt < hint->place.dt || (place->dt == hint->place.dt && place->id < hint->place.id))
 		hint->place = *place;
 }
 
@@ -108,7 +78,9 @@ shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hin
 
 	for (i = 0; i < *count; i++)
 	{
-		if (!is_same_group(&hints[i], hint))
+		if (hints[i].max != hint->max || hints[i].priority != hint->priority ||
+			hints[i].role_id != hint->role_id || strcmp(hints[i].queue, hint->queue) != 0 ||
+			strcmp(NameStr(hints[i].role), NameStr(hint->role)) != 0)
 			continue;
 		hints[i].several |= hint->several;
 		shared_hint_add_place(&hints[i], &hint->place);
@@ -210,6 +182,9 @@ add_report(SharedScheduler *scheduler, const SharedReport *report)
 			wake = true;
 		}
 	}
+	/* it may have looked for the last time: what it does not take any more calls its successor */
+	if ((wake || !serves) && scheduler->state == SCHEDULER_LEAVING)
+		scheduler->events |= SHARED_SCAN;
 	LWLockRelease(scheduler->lock);
 	return wake || !serves;
 }
@@ -235,7 +210,7 @@ shared_scheduler_report(Oid database, const SharedReport *report)
 	if (scheduler == NULL)
 		shared_database_mark(database);
 	else if (add_report(scheduler, report))
-		wake_scheduler(scheduler);
+		shared_wake(scheduler->proc);
 	LWLockRelease(Shared->directory);
 }
 

@@ -432,7 +432,6 @@ extern SharedFindings shared_database_found(Oid database);
 extern void shared_database_publish(Oid database, const SharedFindings *found);
 extern bool shared_database_is_disabled(Oid database, const SharedFindings *found);
 extern void shared_database_mark(Oid database);
-extern Oid shared_database_relid(Oid database, Oid *owner);
 extern void shared_scheduler_publish(SharedScheduler *me, Oid relid, bool queues);
 extern void shared_hint_add_place(SharedHint *hint, const TaskPlace *place);
 extern bool shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hint);
@@ -449,7 +448,6 @@ extern void hold_take(Oid database);
 extern void hold_wait(Oid database, int timeout);
 extern void hold_release(void);
 
-extern bool shared_task_of(int proc, int64 *id, TimestampTz *planned);
 
 /*
  * Since when this server runs tasks: since it was started, or, if it was started as a standby or to

@@ -92,30 +92,6 @@ scheduler_slot_find(Oid database)
 	return NULL;
 }
 
-/* Prepare the slot of a scheduler for its next use.  The caller holds the directory lock. */
-static void
-reset_scheduler(SharedScheduler *slot, Oid database, Oid user)
-{
-	Assert(slot->state == SCHEDULER_FREE && slot->proc == SHARED_NO_PROC);
-	slot->generation++;
-	slot->database = database;
-	slot->user = user;
-	slot->asked = false;
-	slot->wants = false;
-	slot->isolated = slot->wants_isolated = false;
-	slot->wants_role = InvalidOid;
-	slot->granted = CLOCK_LONG_AGO;
-	slot->innocent = false;
-	pg_atomic_write_u64(&slot->renewed, 0);
-	pg_atomic_write_u64(&slot->idle_since, 0);
-	slot->relid = slot->queue_relid = InvalidOid;
-	slot->events = 0; /* it begins with a scan */
-	slot->nhints = 0;
-	slot->watched.count = 0;
-	slot->looks = DT_NOEND;
-	set_scheduler_state(slot, SCHEDULER_STARTING);
-}
-
 /*
  * Reserve a slot for the scheduler of a database.  NULL if the database has one already or is held,
  * or if no slot is free.  Only the supervisor calls this.
@@ -135,13 +111,27 @@ scheduler_slot_reserve(Oid database, Oid user)
 				slot = &Shared->schedulers[i];
 	if (slot)
 	{
-		reset_scheduler(slot, database, user);
+		Assert(slot->proc == SHARED_NO_PROC);
+		slot->generation++;
+		slot->database = database;
+		slot->user = user;
+		slot->asked = slot->wants = slot->isolated = slot->wants_isolated = slot->innocent = false;
+		slot->wants_role = InvalidOid;
+		slot->granted = CLOCK_LONG_AGO;
+		pg_atomic_write_u64(&slot->renewed, 0);
+		pg_atomic_write_u64(&slot->idle_since, 0);
+		slot->relid = slot->queue_relid = InvalidOid;
+		slot->events = 0; /* it begins with a scan */
+		slot->nhints = 0;
+		slot->watched.count = 0;
+		slot->looks = DT_NOEND;
+		set_scheduler_state(slot, SCHEDULER_STARTING);
 		entry = shared_database_find(database);
 		if (entry)
 		{
-			entry->marked = CLOCK_LONG_AGO; /* the scheduler begins with a scan */
-			entry->found.disabled = false;	/* it looks again */
-			entry->found.due = 0;			/* long ago, if it does not say */
+			entry->marked = CLOCK_LONG_AGO;
+			entry->found.disabled = false; /* it looks again */
+			entry->found.due = 0;		   /* long ago, if it does not say */
 		}
 	}
 	LWLockRelease(Shared->directory);
@@ -272,31 +262,10 @@ set_executor_state(SharedExecutor *slot, ExecutorState state)
 }
 
 /*
- * Find a free executor slot.  If there is none, return a slot with tasks of an executor that has
- * exited, if its database has no scheduler now: the next one finds these tasks in the table.
- */
-static SharedExecutor *
-find_free_executor(void)
-{
-	SharedExecutor *left = NULL;
-	int i;
-
-	for (i = 0; i < Shared->nexecutors; i++)
-	{
-		SharedExecutor *slot = &Shared->executors[i];
-
-		if (slot->state == EXECUTOR_FREE)
-			return slot;
-		if (left == NULL && slot->state == EXECUTOR_GONE &&
-			scheduler_slot_find(slot->database) == NULL)
-			left = slot;
-	}
-	return left;
-}
-
-/*
- * Reserve a slot for an executor of this role in this database.  NULL if none is free.  Only the
- * scheduler of the database calls this; it holds the directory lock in exclusive mode.
+ * Reserve a slot for an executor of this role in this database: a free one, or one with tasks of an
+ * executor that has exited, if its database has no scheduler now: the next one finds these tasks in
+ * the table.  NULL if there is none.  Only the scheduler of the database calls this; it holds the
+ * directory lock in exclusive mode.
  *
  * The slot's lock keeps out a scheduler that still believes in the former use: it compares the
  * generation under that lock alone.  The state is set last, because the postmaster reads the slot
@@ -305,8 +274,17 @@ find_free_executor(void)
 SharedExecutor *
 executor_slot_reserve(Oid database, Oid role, MonoTime now)
 {
-	SharedExecutor *slot = find_free_executor();
+	SharedExecutor *slot = NULL;
+	int i;
 
+	for (i = 0; i < Shared->nexecutors && (slot == NULL || slot->state != EXECUTOR_FREE); i++)
+	{
+		SharedExecutor *other = &Shared->executors[i];
+
+		if (other->state == EXECUTOR_FREE || (slot == NULL && other->state == EXECUTOR_GONE &&
+											  scheduler_slot_find(other->database) == NULL))
+			slot = other;
+	}
 	if (slot == NULL)
 		return NULL;
 	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
@@ -433,20 +411,9 @@ executor_slot_retire(SharedExecutor *me)
 }
 
 /*
- * Does a scheduler reap the tasks that this executor leaves in its ring?  Not one that has not
- * attached yet, for it finds them in the table; nor if the database is to have none.
- */
-static bool
-has_reaper(const SharedExecutor *me, const SharedScheduler *scheduler)
-{
-	if (scheduler)
-		return scheduler->proc != SHARED_NO_PROC;
-	return shared_database_find(me->database) != NULL;
-}
-
-/*
  * This executor exits: release its slot.  If tasks are left in its ring, the slot stays reserved
- * (GONE) until a scheduler has reaped them.
+ * (GONE) until a scheduler has reaped them.  None does if the database is to have no scheduler, nor
+ * one that has not attached yet, for it finds the tasks in the table.
  */
 void
 executor_slot_release(SharedExecutor *me)
@@ -457,7 +424,8 @@ executor_slot_release(SharedExecutor *me)
 	lock_executor(me);
 	Assert(executor_slot_has_process(me) && me->proc == COMPAT_MY_PROC);
 	scheduler = scheduler_slot_find(me->database);
-	gone = me->done != me->assigned && has_reaper(me, scheduler);
+	gone = me->done != me->assigned && (scheduler ? scheduler->proc != SHARED_NO_PROC
+												  : shared_database_find(me->database) != NULL);
 	me->proc = SHARED_NO_PROC;
 	set_executor_state(me, gone ? EXECUTOR_GONE : EXECUTOR_FREE);
 	LWLockRelease(me->lock);
@@ -524,29 +492,4 @@ executor_slot_of(int proc)
 			result = &Shared->executors[i];
 	LWLockRelease(Shared->directory);
 	return result;
-}
-
-/*
- * Find the task that a process runs: its id, and the time that it was first planned for.  Returns
- * false if the process is not an executor or runs none.
- */
-bool
-shared_task_of(int proc, int64 *id, TimestampTz *planned)
-{
-	SharedExecutor *executor = executor_slot_of(proc);
-	bool found;
-
-	if (executor == NULL)
-		return false;
-	LWLockAcquire(executor->lock, LW_SHARED);
-	found = executor->taken != executor->done;
-	if (found)
-	{
-		const SharedTask *task = &executor->ring[(executor->taken - 1) % SHARED_RING];
-
-		*id = task->run.id;
-		*planned = task->planned;
-	}
-	LWLockRelease(executor->lock);
-	return found;
 }

@@ -39,42 +39,28 @@ worker_describe(BackgroundWorker *worker, const char *kind)
 }
 
 /*
- * Start a process for a slot.  The postmaster signals this process, and so sets its latch, when the
- * new one starts and ends.  NULL if no worker slot is free.  The handle is allocated in the current
- * memory context.
+ * Start a process of a kind for a slot, which is named after a database and (unless NULL) a role.
+ * The postmaster signals this process, and so sets its latch, when the new one starts and ends.
+ * NULL if no worker slot is free.  The handle is allocated in TopMemoryContext.  Nothing else is
+ * allocated: an error would leave a slot reserved that has no process.
  */
-static BackgroundWorkerHandle *
-start_worker(const char *kind, const char *title, int slot, uint32 generation)
+BackgroundWorkerHandle *
+worker_start(const char *kind, const char *database, const char *role, int slot, uint32 generation)
 {
-	BackgroundWorker worker;
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 	BackgroundWorkerHandle *handle;
+	BackgroundWorker worker;
 
 	worker_describe(&worker, kind);
-	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_task %s %s", kind, title);
+	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_task %s %s%s%s", kind, database, role ? " " : "",
+			 role ? role : "");
 	worker.bgw_main_arg = Int32GetDatum(slot);
 	memcpy(worker.bgw_extra, &generation, sizeof(generation));
 	worker.bgw_notify_pid = MyProcPid;
 	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
-		return NULL;
+		handle = NULL;
+	MemoryContextSwitchTo(old);
 	return handle;
-}
-
-/* Start the scheduler of a reserved slot.  NULL if no worker slot is free. */
-BackgroundWorkerHandle *
-worker_start_scheduler(const SharedScheduler *slot, const char *database)
-{
-	return start_worker("scheduler", database, (int) (slot - Shared->schedulers), slot->generation);
-}
-
-/* Start the executor of a reserved slot.  NULL if no worker slot is free. */
-BackgroundWorkerHandle *
-worker_start_executor(const SharedExecutor *slot, const char *database, const char *role)
-{
-	char title[2 * NAMEDATALEN];
-
-	/* not allocated: the caller keeps the context, and a slot without a process stays reserved */
-	snprintf(title, sizeof(title), "%s %s", database, role);
-	return start_worker("executor", title, (int) (slot - Shared->executors), slot->generation);
 }
 
 /*

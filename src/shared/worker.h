@@ -13,9 +13,7 @@
 
 extern void worker_describe(BackgroundWorker *worker, const char *kind);
 extern BackgroundWorkerHandle *
-worker_start_scheduler(const SharedScheduler *slot, const char *database);
-extern BackgroundWorkerHandle *
-worker_start_executor(const SharedExecutor *slot, const char *database, const char *role);
+worker_start(const char *kind, const char *database, const char *role, int slot, uint32 generation);
 extern int worker_slot(Datum arg, uint32 *generation);
 
 /* For every process that runs users' functions: executors and schedulers. */

@@ -624,10 +624,10 @@ static bool
 start_scheduler(DatabaseEntry *entry, MonoTime now)
 {
 	SharedScheduler *slot = scheduler_slot_reserve(entry->wanted.database, entry->wanted.user);
-	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
-	entry->handle = slot ? worker_start_scheduler(slot, entry->wanted.name) : NULL;
-	MemoryContextSwitchTo(old);
+	entry->handle = slot ? worker_start("scheduler", entry->wanted.name, NULL,
+										(int) (slot - Shared->schedulers), slot->generation)
+						 : NULL;
 	if (entry->handle)
 	{
 		report_end(&MySupervisor.missing, NO_WORKER);
