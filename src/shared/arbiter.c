@@ -446,19 +446,15 @@ arbiter_release_isolated(SharedScheduler *me)
 	Assert(me->proc == COMPAT_MY_PROC);
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	me->isolated = false;
+	slots_notify_vacated();
 	LWLockRelease(Shared->directory);
-	arbiter_isolated_ended();
 }
 
 /* An isolated task has ended: wake the schedulers that wait to start theirs. */
 void
 arbiter_isolated_ended(void)
 {
-	int i;
-
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	for (i = 0; i < Shared->nschedulers; i++)
-		if (Shared->schedulers[i].state != SCHEDULER_FREE && Shared->schedulers[i].wants_isolated)
-			shared_wake(Shared->schedulers[i].proc);
+	slots_notify_vacated();
 	LWLockRelease(Shared->directory);
 }

@@ -106,8 +106,7 @@ static struct
 	 * are copies of pointers in Shared, which the process that crashed may have overwritten.
 	 */
 	CrashReport last_report;
-	bool has_report; /* last_report was collected or read, and is not in shared memory yet */
-	SharedExecutor *slots;
+	SharedExecutor *slots; /* NULL before there was shared memory */
 	SharedScheduler *schedulers;
 
 	/* For the SIGQUIT handler of this process. */
@@ -130,20 +129,22 @@ write_report(void)
 		FreeFile(file);
 }
 
-/* Read the report of the last postmaster, if it has left one, and remove it. */
-static void
+/* Read the report of the last postmaster, and remove it.  False if it has left none. */
+static bool
 read_report(void)
 {
 	CrashReport *report = &crash.last_report;
 	FILE *file = AllocateFile(CRASH_REPORT_FILE, PG_BINARY_R);
+	bool valid;
 
 	if (file == NULL)
-		return;
-	crash.has_report = fread(report, sizeof(CrashReport), 1, file) == 1 &&
-					   report->magic == CRASH_REPORT_MAGIC && report->count <= BLAMED_MAX &&
-					   report->ndatabases <= CRASHED_MAX;
+		return false;
+	valid = fread(report, sizeof(CrashReport), 1, file) == 1 &&
+			report->magic == CRASH_REPORT_MAGIC && report->count <= BLAMED_MAX &&
+			report->ndatabases <= CRASHED_MAX;
 	FreeFile(file);
 	(void) durable_unlink(CRASH_REPORT_FILE, LOG);
+	return valid;
 }
 
 /*
@@ -229,13 +230,9 @@ collect_report(int code, Datum arg pg_attribute_unused())
 		report->unknown_before = DT_NOBEGIN;
 		report->count = 0;
 	}
-	else
-		*report = crash.evidence->report;
 	report->magic = CRASH_REPORT_MAGIC;
-	report->count = Min(report->count, BLAMED_MAX);
 	blame_executors(report);
 	blame_schedulers(report, code == 0);
-	crash.has_report = true;
 	if (proc_exit_inprogress)
 		write_report();
 }
@@ -273,9 +270,7 @@ crash_create(void *memory)
 	TimestampTz now = GetCurrentTimestamp();
 
 	crash.evidence = memory;
-	if (!crash.has_report)
-		read_report();
-	if (!crash.has_report)
+	if (crash.slots == NULL && !read_report())
 	{
 		crash.last_report.unknown_before = has_crashed() ? DT_NOEND : DT_NOBEGIN;
 		crash.last_report.count = crash.last_report.ndatabases = 0;
@@ -287,7 +282,6 @@ crash_create(void *memory)
 	pg_atomic_init_u64(&crash.evidence->claim, (uint64) now);
 	pg_atomic_init_u64(&crash.evidence->began, 0);
 	crash.evidence->report = crash.last_report;
-	crash.has_report = false;
 	crash.slots = Shared->executors;
 	crash.schedulers = Shared->schedulers;
 	if (!IsUnderPostmaster && IsPostmasterEnvironment)

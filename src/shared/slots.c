@@ -48,11 +48,11 @@
 #include "shared/slots.h"
 
 /*
- * A process has left a database: wake those that wait for a free executor, for the end of an
- * isolated task, or for the database to be empty.  The caller holds the directory lock.
+ * A process has left a database, or an isolated task has ended: wake those that wait for a free
+ * executor, for such an end, or for the database to be empty.  The caller holds the directory lock.
  */
-static void
-notify_vacated(void)
+void
+slots_notify_vacated(void)
 {
 	int i;
 
@@ -160,7 +160,7 @@ free_scheduler(SharedScheduler *slot)
 	if (forgotten || slot->events != 0 || slot->nhints > 0 || slot->watched.count > 0)
 		shared_database_mark(slot->database);
 	executor_slots_leave(slot->database);
-	notify_vacated();
+	slots_notify_vacated();
 	shared_wake(Shared->supervisor);
 }
 
@@ -433,7 +433,7 @@ executor_slot_release(SharedExecutor *me)
 		shared_wake(scheduler->proc);
 	else if (gone)
 		shared_database_mark(me->database);
-	notify_vacated();
+	slots_notify_vacated();
 	LWLockRelease(Shared->directory);
 }
 
@@ -450,7 +450,7 @@ executor_slot_forget(SharedExecutor *slot, uint32 generation)
 		slot->proc == SHARED_NO_PROC)
 		set_executor_state(slot, EXECUTOR_FREE);
 	LWLockRelease(slot->lock);
-	notify_vacated();
+	slots_notify_vacated();
 	LWLockRelease(Shared->directory);
 }
 

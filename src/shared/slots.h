@@ -29,6 +29,8 @@ extern void scheduler_slot_withdraw(SharedScheduler *slot, uint32 generation);
 extern bool scheduler_slot_is_leaving(SharedScheduler *me);
 extern SharedScheduler *scheduler_slot_find(Oid database);
 
+extern void slots_notify_vacated(void);
+
 /* Executors. */
 extern SharedExecutor *executor_slot_reserve(Oid database, Oid role, MonoTime now);
 extern SharedExecutor *executor_slot_attach(int slot, uint32 generation);

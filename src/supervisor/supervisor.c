@@ -193,13 +193,6 @@ supervisor_register(void)
 	RegisterBackgroundWorker(&worker);
 }
 
-/* Is the scheduler connected to its database? */
-static bool
-is_connected(const DatabaseEntry *entry)
-{
-	return pg_atomic_read_u64(&entry->slot->renewed) != 0;
-}
-
 /*
  * The scheduler of this database has ended: compute when the next one may start.  If it has found
  * no work, the next visit comes after twice the time; likewise the next try if it could not prepare
@@ -212,7 +205,7 @@ scheduler_ended(DatabaseEntry *entry, MonoTime now)
 	bool mine = slot->generation == entry->generation; /* otherwise it is in use again */
 	bool young = !clock_exceeds(entry->started, now, YOUNG_MS);
 	bool asked = slot->asked || !mine;
-	bool connected = !mine || is_connected(entry);
+	bool connected = !mine || pg_atomic_read_u64(&slot->renewed) != 0;
 	bool shut =
 		entry->asked.us != 0 && !connected && clock_exceeds(entry->asked, now, LEAVE_CONNECTING_MS);
 	bool worked = mine && connected && pg_atomic_read_u64(&slot->figures[FIGURE_CLAIMED]) > 0;
@@ -297,32 +290,6 @@ find_database(Oid database)
 	return NULL;
 }
 
-/* Share what is remembered of a database with other processes, if there is room. */
-static void
-share_database(DatabaseEntry *entry)
-{
-	entry->shared = shared_database_add(entry->wanted.database);
-	if (entry->shared == NULL)
-		entry->shared = &MySupervisor.unknown;
-}
-
-static DatabaseEntry *
-add_database(const Wanted *wanted, MonoTime now)
-{
-	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
-	DatabaseEntry *entry = palloc0(sizeof(DatabaseEntry));
-
-	entry->wanted = *wanted;
-	entry->left = now;
-	entry->settings = shared_settings_of_database(wanted->database);
-	MySupervisor.databases = lappend(MySupervisor.databases, entry);
-	MemoryContextSwitchTo(old);
-	share_database(entry);
-	if (crash_holds(wanted->database))
-		report_held(wanted, crash_holds(wanted->database));
-	return entry;
-}
-
 /*
  * Note what the catalogs say of a wanted database.  If it has another owner, name or other
  * settings, or is another one with the same oid, its scheduler looks whether that concerns it.  One
@@ -331,17 +298,26 @@ add_database(const Wanted *wanted, MonoTime now)
 static void
 check_database(const Wanted *wanted, MonoTime now)
 {
+	SharedDatabase *shared = shared_database_add(wanted->database);
 	uint32 settings = shared_settings_of_database(wanted->database);
 	DatabaseEntry *entry = find_database(wanted->database);
-	Oid user;
 
 	if (entry == NULL)
-		entry = add_database(wanted, now);
-	else if (!OidIsValid(entry->shared->database)) /* others may have been removed */
-		share_database(entry);
+	{
+		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+		entry = palloc0(sizeof(DatabaseEntry));
+		entry->wanted = *wanted;
+		entry->settings = settings;
+		entry->left = now;
+		MySupervisor.databases = lappend(MySupervisor.databases, entry);
+		MemoryContextSwitchTo(old);
+		if (crash_holds(wanted->database))
+			report_held(wanted, crash_holds(wanted->database));
+	}
+	entry->shared = shared ? shared : &MySupervisor.unknown;
 	entry->is_wanted = true;
-	user = entry->wanted.user;
-	if (entry->settings != settings || user != wanted->user ||
+	if (entry->settings != settings || entry->wanted.user != wanted->user ||
 		entry->wanted.version != wanted->version)
 	{
 		entry->look = true;
@@ -422,26 +398,32 @@ want_database(const Target *target, HeapTuple tuple)
 	return wanted;
 }
 
-/* Within a transaction: read the catalog of databases. */
+/*
+ * Return the databases that should have a scheduler by the catalog and pg_task.database, as a List
+ * of Wanted in the context of the iteration.
+ */
 static List *
-find_wanted(void)
+read_wanted(void)
 {
-	MemoryContext caller = CurrentMemoryContext;
 	List *targets = settings_targets();
 	List *found = NIL;
 	List *result = NIL;
-	Relation rel = table_open(DatabaseRelationId, AccessShareLock);
-	TableScanDesc scan = table_beginscan_catalog(rel, 0, NULL);
+	Relation rel;
+	TableScanDesc scan;
 	HeapTuple tuple;
 	ListCell *cell;
 
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	rel = table_open(DatabaseRelationId, AccessShareLock);
+	scan = table_beginscan_catalog(rel, 0, NULL);
 	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
 	{
 		const char *name = NameStr(((Form_pg_database) GETSTRUCT(tuple))->datname);
 		const Target *target = targets_find(targets, name);
 		Wanted *wanted;
 
-		MemoryContextSwitchTo(caller);
+		MemoryContextSwitchTo(MySupervisor.context);
 		if (target == NULL)
 			continue;
 		found = lappend(found, unconstify(Target *, target));
@@ -461,30 +443,10 @@ find_wanted(void)
 					  target->excluded ? "It will be left out when it does."
 									   : "It gets a scheduler as soon as it does.");
 	}
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(MySupervisor.context);
 	return result;
-}
-
-/*
- * Return the databases of the cluster that should have a scheduler, as a List of Wanted in the
- * context of the iteration.
- */
-static List *
-read_wanted(void)
-{
-	List *wanted = NIL;
-
-	if (Settings.enabled)
-	{
-		StartTransactionCommand();
-		PushActiveSnapshot(GetTransactionSnapshot());
-		MemoryContextSwitchTo(MySupervisor.context);
-		wanted = find_wanted();
-		PopActiveSnapshot();
-		CommitTransactionCommand();
-		MemoryContextSwitchTo(MySupervisor.context);
-	}
-	report_end_unseen(&MySupervisor.unusable);
-	return wanted;
 }
 
 /* Read the catalogs: which databases should have a scheduler? */
@@ -499,8 +461,9 @@ read_catalogs(MonoTime now)
 	MySupervisor.read_again = clock_plus_ms(now, PERIOD_MS);
 	foreach(cell, MySupervisor.databases)
 		((DatabaseEntry *) lfirst(cell))->is_wanted = false;
-	foreach(cell, read_wanted())
+	foreach(cell, Settings.enabled ? read_wanted() : NIL)
 		check_database(lfirst(cell), now);
+	report_end_unseen(&MySupervisor.unusable);
 	MySupervisor.visit = Max(VISIT_MS, VISIT_EACH_MS * list_length(MySupervisor.databases));
 	/* a missing role may exist by now, and this process may not have got the invalidation yet */
 	if (MySupervisor.unusable.count > 0)
@@ -674,7 +637,7 @@ terminate_late_scheduler(DatabaseEntry *entry, MonoTime now)
 	int patience = LEAVE_MS;
 
 	/* read without the directory lock: a wrong guess only changes the delay */
-	if (!is_connected(entry))
+	if (pg_atomic_read_u64(&entry->slot->renewed) == 0)
 		patience = LEAVE_CONNECTING_MS;
 	else if (!OidIsValid(entry->slot->relid))
 		patience = LEAVE_PREPARING_MS;
@@ -683,17 +646,6 @@ terminate_late_scheduler(DatabaseEntry *entry, MonoTime now)
 		TerminateBackgroundWorker(entry->handle);
 	else
 		wake_at(end);
-}
-
-/*
- * Does this scheduler exit, or has it exited since the iteration began?  The state is read without
- * the directory lock: if another process has changed it just now, the next iteration sees that.
- */
-static bool
-is_exiting(const DatabaseEntry *entry)
-{
-	return entry->slot->state == SCHEDULER_LEAVING || entry->slot->state == SCHEDULER_FREE ||
-		   entry->slot->generation != entry->generation;
 }
 
 /* Does this scheduler still prepare its table?  One that takes long does not count. */
@@ -728,7 +680,9 @@ ask_schedulers_to_exit(int needed, MonoTime now)
 
 			if (entry->slot == NULL)
 				continue;
-			if (is_exiting(entry))
+			/* read without the directory lock: the next iteration sees what has just changed */
+			if (entry->slot->state == SCHEDULER_LEAVING || entry->slot->state == SCHEDULER_FREE ||
+				entry->slot->generation != entry->generation)
 			{
 				leaving++;
 				if (entry->asked.us != 0)
