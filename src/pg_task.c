@@ -151,74 +151,45 @@ start_plan(QueryDesc *query, int flags)
 		standard_ExecutorStart(query, flags);
 }
 
-/* Register what is also needed by a library that was not preloaded. */
-static void
-define_callbacks(void)
+void
+_PG_init(void)
 {
 	int i;
 
 	CacheRegisterRelcacheCallback(relation_invalidated, (Datum) 0);
 	for (i = 0; i < (int) lengthof(caches); i++)
 		CacheRegisterSyscacheCallback(caches[i], catalog_invalidated, (Datum) 0);
-}
 
-static void
-define_utility_hook(void)
-{
+	/*
+	 * Loaded by LOAD, by CREATE EXTENSION, by a trigger on a task table, or by a call of a
+	 * function: those that need no shared memory work.
+	 */
+	if (!process_shared_preload_libraries_in_progress)
+	{
+		if (!IsBinaryUpgrade && !IsParallelWorker())
+			ereport(WARNING, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+							  errmsg("pg_task is not running on this server: tasks wait"),
+							  errhint("Add pg_task to \"shared_preload_libraries\" in"
+									  " postgresql.conf, and restart the server.")));
+		return;
+	}
+
+	settings_define();
 	next_hook.utility = ProcessUtility_hook;
 	ProcessUtility_hook = process_command;
-}
 
-/* Register the rest.  Called only if the library was preloaded. */
-static void
-define_shared_callbacks(void)
-{
-	Assert(process_shared_preload_libraries_in_progress);
+	/* during pg_upgrade no task may run */
+	if (IsBinaryUpgrade)
+		return;
+
 	RegisterXactCallback(transaction_ended, NULL);
 	RegisterSubXactCallback(subtransaction_ended, NULL);
 	next_hook.request = shmem_request_hook;
 	shmem_request_hook = request_memory;
 	next_hook.startup = shmem_startup_hook;
 	shmem_startup_hook = attach_memory;
-	define_utility_hook();
 	next_hook.start = ExecutorStart_hook;
 	ExecutorStart_hook = start_plan;
-}
-
-/* The library was loaded by LOAD, by CREATE EXTENSION, or by a trigger on a task table. */
-static void
-warn_not_preloaded(void)
-{
-	if (IsBinaryUpgrade || IsParallelWorker())
-		return;
-	ereport(WARNING, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					  errmsg("pg_task is not running on this server: tasks wait"),
-					  errhint("Add pg_task to \"shared_preload_libraries\" in postgresql.conf, and"
-							  " restart the server.")));
-}
-
-void
-_PG_init(void)
-{
-	define_callbacks();
-
-	/* loaded by a call of a function: those that need no shared memory work */
-	if (!process_shared_preload_libraries_in_progress)
-	{
-		warn_not_preloaded();
-		return;
-	}
-
-	settings_define();
-
-	/* during pg_upgrade no task may run */
-	if (IsBinaryUpgrade)
-	{
-		define_utility_hook();
-		return;
-	}
-
-	define_shared_callbacks();
 	functions_define();
 	named_table_define();
 	owner_code_define();

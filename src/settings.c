@@ -780,7 +780,9 @@ settings_task(void)
 	SettingsTask result = Settings.task;
 
 	result.timezone = session_timezone;
-	result.task_timezone = variables.timezone[0] ? pg_tzset(variables.timezone) : NULL;
+	/* without preloading the setting is not defined */
+	if (variables.timezone && variables.timezone[0])
+		result.task_timezone = pg_tzset(variables.timezone);
 	return result;
 }
 

@@ -241,7 +241,7 @@ plan_batch(Retry *retry, Datum *ids, int count)
 	CHECK_FOR_INTERRUPTS();
 	retry->ids = ids;
 	retry->count = count;
-	error = subtransaction_try(plan_rows, retry);
+	error = subtransaction_try(plan_rows, retry, true);
 	if (error == NULL)
 		return retry->planned;
 	if (error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION &&

@@ -205,6 +205,16 @@ sleep_for_next(TaskWait *wait, uint32 ends)
 	return true;
 }
 
+/* Look at the tasks in a subtransaction that is rolled back: so it leaves no lock. */
+static void
+look_and_undo(void (*call)(void *arg), TaskWait *wait)
+{
+	ErrorData *error = subtransaction_try(call, wait, false);
+
+	if (error)
+		ReThrowError(error);
+}
+
 /*
  * Wait until all tasks have ended, or the time is over.  "commits": the transaction is ours to end.
  * Each task is looked at after its ends were counted, with a snapshot that is taken then; one that
@@ -226,7 +236,7 @@ wait_for_end(TaskWait *wait, bool commits)
 			SPI_commit();
 		}
 		else
-			subtransaction_undo(look_on, wait);
+			look_and_undo(look_on, wait);
 		if (wait->ended == wait->count)
 			break;
 		if (wait->ended > before)
@@ -312,7 +322,7 @@ pg_task_wait(PG_FUNCTION_ARGS)
 	SPI_connect();
 	wait = read_arguments(fcinfo, FUNCTION_SECONDS * USECS_PER_SEC);
 	wait_for_end(&wait, false);
-	subtransaction_undo(look_at_rest, &wait);
+	look_and_undo(look_at_rest, &wait);
 	for (i = 0; i < wait.count; i++)
 	{
 		Datum values[] = {Int64GetDatum(wait.ids[i]), (Datum) 0};

@@ -276,7 +276,7 @@ try_to_complete(Making *making)
 	for (i = 0; i < ATTEMPTS; i++)
 	{
 		*making = begun;
-		error = subtransaction_try(complete, making);
+		error = subtransaction_try(complete, making, true);
 		/* somebody else has made it in the meantime */
 		if (error == NULL || (error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION &&
 							  error->sqlerrcode != ERRCODE_DUPLICATE_TABLE &&

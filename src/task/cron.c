@@ -34,6 +34,9 @@
 
 #define SATURDAY 6
 
+/* What separates fields. */
+#define BLANKS " \t\n\r"
+
 static const struct
 {
 	const char *name;
@@ -70,21 +73,9 @@ typedef struct Parser
 } Parser;
 
 static bool
-is_blank(char c)
-{
-	return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
-static bool
 is_digit(char c)
 {
 	return c >= '0' && c <= '9';
-}
-
-static bool
-ends_field(char c)
-{
-	return c == '\0' || is_blank(c);
 }
 
 /* Refuse the current field at this place; always false. */
@@ -96,16 +87,6 @@ refuse_field(Parser *parser, const char *at, const char *hint, const char *probl
 			 Fields[parser->field].name, problem);
 	parser->error->hint = hint;
 	return false;
-}
-
-static bool
-refuse_value(Parser *parser, const char *at)
-{
-	char problem[80];
-
-	snprintf(problem, sizeof(problem), "a value must be between %d and %d",
-			 Fields[parser->field].low, Fields[parser->field].high);
-	return refuse_field(parser, at, NULL, problem);
 }
 
 /* Read a number.  One that is too large for any field is 9999. */
@@ -141,6 +122,7 @@ static bool
 read_value(Parser *parser, bool ends_range, int *value)
 {
 	const char *at = parser->at;
+	char problem[80];
 
 	if (read_word(parser, value))
 	{
@@ -152,9 +134,11 @@ read_value(Parser *parser, bool ends_range, int *value)
 		return refuse_field(parser, at, NULL,
 							*Fields[parser->field].words ? "a number, a name or \"*\" was expected"
 														 : "a number or \"*\" was expected");
-	if (*value < Fields[parser->field].low || *value > Fields[parser->field].high)
-		return refuse_value(parser, at);
-	return true;
+	if (*value >= Fields[parser->field].low && *value <= Fields[parser->field].high)
+		return true;
+	snprintf(problem, sizeof(problem), "a value must be between %d and %d",
+			 Fields[parser->field].low, Fields[parser->field].high);
+	return refuse_field(parser, at, NULL, problem);
 }
 
 /* How many values the field has; Sunday counts once. */
@@ -162,14 +146,6 @@ static int
 count_values(CronField field)
 {
 	return field == CRON_WEEKDAY ? 7 : Fields[field].high - Fields[field].low + 1;
-}
-
-static void
-add_value(Parser *parser, int value)
-{
-	if (parser->field == CRON_WEEKDAY)
-		value %= 7;
-	parser->cron->values[parser->field] |= UINT64CONST(1) << value;
 }
 
 /* Read "/step", if it is there, and add the values of the range. */
@@ -193,7 +169,11 @@ read_step(Parser *parser, int low, int high)
 								"the step is larger than the range of the field");
 	}
 	for (; low <= high; low += step)
-		add_value(parser, low);
+	{
+		int value = parser->field == CRON_WEEKDAY ? low % 7 : low;
+
+		parser->cron->values[parser->field] |= UINT64CONST(1) << value;
+	}
 	return true;
 }
 
@@ -278,7 +258,7 @@ read_field(Parser *parser)
 	{
 		if (!read_element(parser))
 			return false;
-		if (ends_field(*parser->at))
+		if (strchr(BLANKS, *parser->at)) /* or the end */
 			return true;
 		if (*parser->at != ',')
 			return refuse_field(parser, parser->at, NULL, "this character was not expected");
@@ -286,30 +266,19 @@ read_field(Parser *parser)
 	}
 }
 
-static void
-skip_blanks(Parser *parser)
-{
-	while (is_blank(*parser->at))
-		parser->at++;
-}
-
-static int
-count_fields(const char *text)
-{
-	int count = 0;
-
-	for (; *text != '\0'; text++)
-		count += !is_blank(*text) && ends_field(text[1]);
-	return count;
-}
-
 /* Read the five or six fields of an expression. */
 static bool
 read_fields(Parser *parser)
 {
-	int count = count_fields(parser->at);
 	bool day_any = false;
+	const char *at = parser->at;
+	int count = 0;
 
+	for (; *at != '\0'; count++)
+	{
+		at += strcspn(at, BLANKS);
+		at += strspn(at, BLANKS);
+	}
 	if (count != 5 && count != 6)
 	{
 		snprintf(parser->error->detail, sizeof(parser->error->detail),
@@ -324,7 +293,7 @@ read_fields(Parser *parser)
 		parser->cron->values[CRON_SECOND] = 1;
 	for (; parser->field < CRON_FIELDS; parser->field++)
 	{
-		skip_blanks(parser);
+		parser->at += strspn(parser->at, BLANKS);
 		if (parser->field == CRON_HOUR)
 			parser->cron->follows_clock = *parser->at == '*';
 		if (parser->field == CRON_DAY || parser->field == CRON_WEEKDAY)
@@ -336,19 +305,7 @@ read_fields(Parser *parser)
 	return true;
 }
 
-/* Does a nickname, such as @daily, stand here, and nothing behind it? */
-static bool
-is_nickname(const char *at, const char *name)
-{
-	size_t length = strlen(name);
-
-	if (pg_strncasecmp(at, name, length) != 0)
-		return false;
-	for (at += length; is_blank(*at); at++)
-		;
-	return *at == '\0';
-}
-
+/* Read a nickname, such as @daily, behind which nothing stands. */
 static bool
 read_nickname(Parser *parser)
 {
@@ -356,7 +313,10 @@ read_nickname(Parser *parser)
 
 	for (i = 0; i < (int) lengthof(Nicknames); i++)
 	{
-		if (!is_nickname(parser->at, Nicknames[i].name))
+		size_t length = strlen(Nicknames[i].name);
+
+		if (pg_strncasecmp(parser->at, Nicknames[i].name, length) != 0 ||
+			parser->at[length + strspn(parser->at + length, BLANKS)] != '\0')
 			continue;
 		if (Nicknames[i].text == NULL)
 		{
@@ -538,7 +498,7 @@ cron_parse(const char *text, Cron *cron, CronError *error)
 
 	memset(cron, 0, sizeof(Cron));
 	memset(error, 0, sizeof(CronError));
-	skip_blanks(&parser);
+	parser.at += strspn(text, BLANKS);
 	if (!(*parser.at == '@' ? read_nickname(&parser) : read_fields(&parser)))
 		return false;
 	if (cron->at_start || find_day(cron, &year, &month, &day))

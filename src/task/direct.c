@@ -733,7 +733,8 @@ find_next(const TupleTableSlot *slot, const RowFinish *finish, RowNext *next)
 						: DatumGetTimestampTz(value_of(slot, COLUMN_ANCHOR));
 	if (!is_null(slot, COLUMN_REPEAT))
 		repeat.repeat = *DatumGetIntervalP(value_of(slot, COLUMN_REPEAT));
-	return outcome_find_next((RowKey){finish->run.id, finish->role}, &repeat, finish->result, next);
+	return outcome_find_next((RowKey){finish->run.id, finish->role}, &repeat, finish->result,
+							 finish->result->stop, next);
 }
 
 /* Insert the row of the next run, made from the one that was found, and fire our trigger. */

@@ -31,7 +31,6 @@
 
 StaticAssertDecl(sizeof(MARK_HOME) == sizeof(MARK_AWAY), "the numbers stand at the same place");
 
-/* What a mark says. */
 typedef struct HomeMark
 {
 	bool away;
@@ -40,18 +39,12 @@ typedef struct HomeMark
 	uint64 restore; /* 0: of none */
 } HomeMark;
 
-/* The column that every task table has, and that has the comment. */
-static AttrNumber
-marked_column(Oid relid)
-{
-	return get_attnum(relid, task_columns[COLUMN_ATTEMPT].name);
-}
-
-/* The comment with the mark; NULL if there is none. */
+/* The comment with the mark, on a column that every task table has; NULL if there is none. */
 static char *
 read_comment(Oid relid)
 {
-	return GetComment(relid, RelationRelationId, marked_column(relid));
+	return GetComment(relid, RelationRelationId,
+					  get_attnum(relid, task_columns[COLUMN_ATTEMPT].name));
 }
 
 /* The mark of this database. */
@@ -106,16 +99,9 @@ mark_comment(const char *comment, HomeMark mark)
 static void
 write_mark(Oid relid, HomeMark mark)
 {
-	CreateComments(relid, RelationRelationId, marked_column(relid),
+	CreateComments(relid, RelationRelationId, get_attnum(relid, task_columns[COLUMN_ATTEMPT].name),
 				   mark_comment(read_comment(relid), mark));
 	CacheInvalidateRelcacheByRelid(relid);
-}
-
-/* Does this comment name a home? */
-static bool
-names_home(const char *comment)
-{
-	return comment && find_mark(comment) != NULL;
 }
 
 /* Does this command set a comment that says where a task table is at home? */
@@ -124,7 +110,8 @@ home_is_set_by(const Node *statement)
 {
 	return IsA(statement, CommentStmt) &&
 		   ((const CommentStmt *) statement)->objtype == OBJECT_COLUMN &&
-		   names_home(((const CommentStmt *) statement)->comment);
+		   ((const CommentStmt *) statement)->comment &&
+		   find_mark(((const CommentStmt *) statement)->comment);
 }
 
 /* Where is this task table at home?  The caller holds a lock on it. */
@@ -135,7 +122,7 @@ home_find(Oid relid)
 	HomeMark here = mark_here();
 	HomeMark mark;
 
-	if (!names_home(comment))
+	if (comment == NULL || find_mark(comment) == NULL)
 		return HOME_UNMARKED;
 	mark = parse_mark(comment);
 	/* a server that was a standby does not know of the restore of its primary */
@@ -156,23 +143,6 @@ home_set(Oid relid)
 	write_mark(relid, mark_here());
 }
 
-/* Write down what home_find has found, if the mark does not say it yet. */
-static void
-complete_mark(Oid relid, HomeState state)
-{
-	HomeMark mark = mark_here();
-
-	if (state == HOME_AWAY)
-	{
-		mark = parse_mark(read_comment(relid));
-		if (mark.away)
-			return;
-		mark.away = true;
-	}
-	if (state != HOME_HERE)
-		write_mark(relid, mark);
-}
-
 /*
  * The scheduler has come to the table: if it is not marked, it is at home here.  If it is away, it
  * stays so, wherever it is taken.  Returns what is so.
@@ -185,11 +155,18 @@ HomeState
 home_claim(Oid relid)
 {
 	HomeState state = home_find(relid);
+	HomeMark mark = mark_here();
 
 	if (state != HOME_HERE && ConditionalLockRelationOid(relid, ShareUpdateExclusiveLock))
 	{
 		state = home_find(relid);
-		complete_mark(relid, state);
+		if (state == HOME_AWAY)
+			mark = parse_mark(read_comment(relid));
+		if (state != HOME_HERE && !mark.away)
+		{
+			mark.away = state == HOME_AWAY;
+			write_mark(relid, mark);
+		}
 	}
 	return state == HOME_AWAY ? HOME_AWAY : HOME_HERE;
 }

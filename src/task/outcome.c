@@ -39,14 +39,6 @@
 /* The first of these that is not negative, which the last one is not: row, queue, role. */
 #define FIRST_OF(row, queue, role) ((row) >= 0 ? (row) : (queue) >= 0 ? (queue) : (role))
 
-/* When a task ran that is to repeat, or was found not to run. */
-typedef struct Ended
-{
-	bool ran;
-	TimestampTz start; /* not set if it did not run */
-	TimestampTz end;   /* of the run; or the time before which it is not to repeat */
-} Ended;
-
 /* ---- the row of a run ---- */
 
 /* clang-format off */
@@ -390,33 +382,27 @@ insert_next_run(const TaskTable *table, RowKey row, const RowNext *next)
 }
 
 /*
- * The next run of a repeating task is planned later than this: for each missed time, for the first
- * that the run has missed, or for none of them.  What a task has missed that expired or was refused
- * is over, too.
- */
-static TimestampTz
-latest_covered(const RowRepeat *repeat, SettingsMissed missed, const Ended *ended)
-{
-	if (!ended->ran || missed == MISSED_NONE)
-		return Max(ended->end, repeat->dt);
-	if (missed == MISSED_ALL)
-		return repeat->dt;
-	return Max(ended->start, repeat->dt);
-}
-
-/*
- * When a task that has ended runs next, and the anchor from which that is counted, if there is one.
- * Returns false if there is no such time in range, or the cron expression is invalid: while the
- * trigger is disabled, nothing is checked.
+ * When a task runs next, and the anchor from which that is counted, if there is one.  It has ended
+ * at "end"; or, without "run", it did not run, and is not to repeat before that.  Returns false if
+ * there is no such time in range, or the cron expression is invalid: while the trigger is disabled,
+ * nothing is checked.
  */
 static bool
-find_next(const RowRepeat *repeat, SettingsMissed missed, const Ended *ended, pg_tz *zone,
-		  RowNext *next)
+find_next(const RowRepeat *repeat, SettingsMissed missed, const TaskResult *run, TimestampTz end,
+		  pg_tz *zone, RowNext *next)
 {
-	TimestampTz after = latest_covered(repeat, missed, ended);
+	TimestampTz after = Max(end, repeat->dt);
 	CronError error;
 	Cron cron;
 
+	/*
+	 * The next run is planned later than this: for each missed time, for the first that the run has
+	 * missed, or for none of them.  What a task has missed that did not run is over, too.
+	 */
+	if (run && missed == MISSED_ALL)
+		after = repeat->dt;
+	else if (run && missed == MISSED_ONE)
+		after = Max(run->start, repeat->dt);
 	next->has_anchor = repeat->cron == NULL && repeat->drift;
 	if (repeat->cron)
 	{
@@ -431,17 +417,18 @@ find_next(const RowRepeat *repeat, SettingsMissed missed, const Ended *ended, pg
 		return true;
 	}
 	next->anchor = schedule_anchor(repeat->anchor, repeat->dt, &repeat->repeat, zone);
-	return schedule_next(next->anchor, repeat->dt, &repeat->repeat, repeat->drift, ended->end,
-						 repeat->drift ? after : ended->end, zone, &next->dt) &&
+	return schedule_next(next->anchor, repeat->dt, &repeat->repeat, repeat->drift, end,
+						 repeat->drift ? after : end, zone, &next->dt) &&
 		   schedule_in_range(next->dt);
 }
 
 /*
- * Find the next run of the task in this row, which has ended or cannot be started.  Returns false,
- * with a WARNING, if there is none.
+ * Find the next run of the task in this row, which has ended or cannot be started: see find_next.
+ * Returns false, with a WARNING, if there is none.
  */
-static bool
-find_next_of_row(RowKey row, const RowRepeat *repeat, const Ended *ended, RowNext *next)
+bool
+outcome_find_next(RowKey row, const RowRepeat *repeat, const TaskResult *run, TimestampTz end,
+				  RowNext *next)
 {
 	SettingsTask settings;
 	SettingsMissed missed;
@@ -463,7 +450,7 @@ find_next_of_row(RowKey row, const RowRepeat *repeat, const Ended *ended, RowNex
 		ereport(WARNING, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						  errmsg("task " INT64_FORMAT " does not repeat", row.id),
 						  errdetail("The time zone \"%s\" is not recognized.", repeat->timezone)));
-	else if (find_next(repeat, missed, ended, zone, next))
+	else if (find_next(repeat, missed, run, end, zone, next))
 		return true;
 	else
 		ereport(WARNING, (errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
@@ -479,39 +466,26 @@ find_next_of_row(RowKey row, const RowRepeat *repeat, const Ended *ended, RowNex
 void
 outcome_expired(const TaskTable *table, RowKey row, TimestampTz now)
 {
-	Ended ended = {.end = TimestampTzPlusMilliseconds(now, EXPIRED_PAUSE_MS)};
+	TimestampTz end = TimestampTzPlusMilliseconds(now, EXPIRED_PAUSE_MS);
 	RowRepeat repeat;
 	RowNext next;
 
-	if (read_repeat(table, row, NULL, &repeat) && find_next_of_row(row, &repeat, &ended, &next))
+	if (read_repeat(table, row, NULL, &repeat) && outcome_find_next(row, &repeat, NULL, end, &next))
 		insert_next_run(table, row, &next);
-}
-
-/*
- * When a task that could not be started for its role is tried next: after as long as it has waited
- * so far, but within bounds.  So it is written a few times and then seldom.
- */
-static TimestampTz
-next_try(TimestampTz planned, TimestampTz now)
-{
-	int64 waited = REFUSED_PAUSE_MAX_MS;
-
-	if (!TIMESTAMP_NOT_FINITE(planned))
-		waited = (now - planned) / 1000;
-	waited = Min(Max(waited, REFUSED_PAUSE_MS), REFUSED_PAUSE_MAX_MS);
-	return TimestampTzPlusMilliseconds(now, waited);
 }
 
 /*
  * A waiting task cannot be started, because its role may not run it: its state becomes FAIL.  But a
  * task that repeats waits, with the error in its row, until the role may run it: it is tried again
- * after a while, or, if it must not start so late, at its next time.  So it makes no rows that
- * failed, and nobody has to plan it again.  Sets *keep to the "keep" of a row that is FAIL.
+ * after as long as it has waited so far, but within bounds, so it is written a few times and then
+ * seldom; or, if it must not start so late, at its next time.  So it makes no rows that failed, and
+ * nobody has to plan it again.  Sets *keep to the "keep" of a row that is FAIL.
  */
 void
 outcome_refused(const TaskTable *table, const RowRefusal *refusal, TimestampTz now, double *keep)
 {
-	Ended ended = {.end = TimestampTzPlusMilliseconds(now, REFUSED_PAUSE_MS)};
+	TimestampTz end = TimestampTzPlusMilliseconds(now, REFUSED_PAUSE_MS);
+	int64 waited = REFUSED_PAUSE_MAX_MS;
 	RowRepeat repeat;
 	RowNext next = {0};
 
@@ -520,22 +494,15 @@ outcome_refused(const TaskTable *table, const RowRefusal *refusal, TimestampTz n
 		row_fail(table, refusal, keep);
 	else if (!repeat.expires)
 	{
-		next.dt = next_try(repeat.dt, now);
+		if (!TIMESTAMP_NOT_FINITE(repeat.dt))
+			waited = Min(Max((now - repeat.dt) / 1000, REFUSED_PAUSE_MS), waited);
+		next.dt = TimestampTzPlusMilliseconds(now, waited);
 		row_refuse(table, refusal, &next, true);
 	}
-	else if (find_next_of_row(refusal->row, &repeat, &ended, &next))
+	else if (outcome_find_next(refusal->row, &repeat, NULL, end, &next))
 		row_refuse(table, refusal, &next, false);
 	else
 		row_fail(table, refusal, keep);
-}
-
-/* Find the next run of a task after a run.  Returns false, with a WARNING, if there is none. */
-bool
-outcome_find_next(RowKey row, const RowRepeat *repeat, const TaskResult *result, RowNext *next)
-{
-	Ended ended = {.ran = true, .start = result->start, .end = result->stop};
-
-	return find_next_of_row(row, repeat, &ended, next);
 }
 
 /* Plan the next run of a task after a run, if it repeats. */
@@ -545,7 +512,8 @@ plan_after_run(const TaskTable *table, RowKey row, const TaskResult *result)
 	RowRepeat repeat;
 	RowNext next;
 
-	if (read_repeat(table, row, NULL, &repeat) && outcome_find_next(row, &repeat, result, &next))
+	if (read_repeat(table, row, NULL, &repeat) &&
+		outcome_find_next(row, &repeat, result, result->stop, &next))
 		insert_next_run(table, row, &next);
 }
 

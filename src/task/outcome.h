@@ -17,8 +17,8 @@
 extern bool row_request(const TaskTable *table, TaskRun run, RowRequest *request);
 extern bool row_end(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool outcome_done(const TaskTable *table, RowFinish *finish);
-extern bool
-outcome_find_next(RowKey row, const RowRepeat *repeat, const TaskResult *result, RowNext *next);
+extern bool outcome_find_next(RowKey row, const RowRepeat *repeat, const TaskResult *run,
+							  TimestampTz end, RowNext *next);
 extern bool outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result,
 						   const TaskDefaults *queue, bool wait);
 extern bool outcome_done_later(const TaskTable *table, TaskRun run, const char *response);

@@ -81,15 +81,6 @@ read_count(uint64 row, QueueColumn which)
 	return isnull ? -1 : Max(DatumGetInt32(value), -1);
 }
 
-static bool
-read_flag(uint64 row, QueueColumn which)
-{
-	bool isnull;
-	Datum value = read_column(row, which, &isnull);
-
-	return !isnull && DatumGetBool(value);
-}
-
 /* An interval (us), of which months have 30 days; -1 as in read_count. */
 static double
 read_interval(uint64 row, QueueColumn which)
@@ -107,39 +98,17 @@ read_interval(uint64 row, QueueColumn which)
 	return result < 0 ? -1 : result;
 }
 
-/* A time limit: 0 if it is for ever. */
-static double
-read_limit(uint64 row, QueueColumn which)
-{
-	double limit = read_interval(row, which);
-
-	return limit >= FOR_EVER_US ? 0 : limit;
-}
-
-static void
-read_defaults(uint64 row, TaskDefaults *defaults)
-{
-	bool isnull;
-	double backoff = DatumGetFloat4(read_column(row, QUEUE_BACKOFF, &isnull));
-	double active = read_limit(row, QUEUE_ACTIVE);
-	double keep = read_interval(row, QUEUE_KEEP);
-
-	defaults->retry = read_count(row, QUEUE_RETRY);
-	defaults->batch = Min(read_count(row, QUEUE_BATCH), SETTINGS_BATCH_MAX);
-	defaults->delay = (int64) Min(read_interval(row, QUEUE_DELAY), FOR_EVER_US);
-	defaults->backoff = !isnull && backoff >= 0 ? backoff : -1;
-	defaults->timeout = (int64) read_limit(row, QUEUE_TIMEOUT);
-	defaults->active = active < 0 ? -1 : (int64) ceil(active / 1000);
-	defaults->keep = keep < 0 ? -1 : keep / USECS_PER_SEC;
-}
-
 /* Read a row.  Returns false if it is for no queue that can be. */
 static bool
 read_row(uint64 row, QueueRule *rule)
 {
+	TaskDefaults *defaults = &rule->defaults;
+	double active = read_interval(row, QUEUE_ACTIVE);
+	double keep = read_interval(row, QUEUE_KEEP);
+	double timeout = read_interval(row, QUEUE_TIMEOUT);
 	bool isnull;
 	Datum queue = read_column(row, QUEUE_QUEUE, &isnull);
-	TimestampTz until;
+	Datum value;
 
 	if (isnull)
 		return false;
@@ -149,18 +118,30 @@ read_row(uint64 row, QueueRule *rule)
 	if (strlen(rule->queue) > TASK_QUEUE_MAX ||
 		(rule->pattern && !queue_pattern_is_valid(rule->queue)))
 		return false;
-	rule->paused = read_flag(row, QUEUE_PAUSED);
+	value = read_column(row, QUEUE_PAUSED, &isnull);
+	rule->paused = !isnull && DatumGetBool(value);
 	rule->max = read_count(row, QUEUE_MAX);
 	rule->rate = read_count(row, QUEUE_RATE);
 	rule->per = (int64) Min(read_interval(row, QUEUE_PER), FOR_EVER_US);
 	if (rule->per < 0)
 		rule->per = USECS_PER_SEC;
-	until = DatumGetTimestampTz(read_column(row, QUEUE_UNTIL, &isnull));
-	rule->until = isnull ? DT_NOBEGIN : until;
-	rule->strict = read_flag(row, QUEUE_STRICT);
-	rule->fair = read_flag(row, QUEUE_FAIR);
-	read_defaults(row, &rule->defaults);
-	rule->defaults.strict = rule->strict;
+	value = read_column(row, QUEUE_UNTIL, &isnull);
+	rule->until = isnull ? DT_NOBEGIN : DatumGetTimestampTz(value);
+	value = read_column(row, QUEUE_STRICT, &isnull);
+	rule->strict = !isnull && DatumGetBool(value);
+	value = read_column(row, QUEUE_FAIR, &isnull);
+	rule->fair = !isnull && DatumGetBool(value);
+
+	defaults->strict = rule->strict;
+	defaults->retry = read_count(row, QUEUE_RETRY);
+	defaults->batch = Min(read_count(row, QUEUE_BATCH), SETTINGS_BATCH_MAX);
+	defaults->delay = (int64) Min(read_interval(row, QUEUE_DELAY), FOR_EVER_US);
+	value = read_column(row, QUEUE_BACKOFF, &isnull);
+	defaults->backoff = !isnull && DatumGetFloat4(value) >= 0 ? DatumGetFloat4(value) : -1;
+	/* 0 is for ever */
+	defaults->timeout = timeout >= FOR_EVER_US ? 0 : (int64) timeout;
+	defaults->active = active >= FOR_EVER_US ? 0 : active < 0 ? -1 : (int64) ceil(active / 1000);
+	defaults->keep = keep < 0 ? -1 : keep / USECS_PER_SEC;
 	return true;
 }
 

@@ -46,17 +46,6 @@ add_months(struct pg_tm *tm, int64 months)
 	return true;
 }
 
-static bool
-add_days(struct pg_tm *tm, int64 days)
-{
-	int64 julian = date2j(tm->tm_year, tm->tm_mon, tm->tm_mday) + days;
-
-	if (julian < 0 || julian > PG_INT32_MAX)
-		return false;
-	j2date((int) julian, &tm->tm_year, &tm->tm_mon, &tm->tm_mday);
-	return true;
-}
-
 /*
  * *result = from + times * interval, in the zone: first the months, then the days, both in local
  * time, then the time part, in elapsed seconds.  "timestamptz + interval" does the same in a
@@ -82,12 +71,17 @@ add_interval(TimestampTz from, const Interval *interval, int64 times, pg_tz *zon
 	{
 		struct pg_tm tm;
 		fsec_t fsec;
+		int64 julian;
 		int offset;
 
 		if (timestamp2tm(moment, &offset, &tm, &fsec, NULL, zone) != 0)
 			return false;
-		if (!add_months(&tm, months) || !add_days(&tm, days))
+		if (!add_months(&tm, months))
 			return false;
+		julian = date2j(tm.tm_year, tm.tm_mon, tm.tm_mday) + days;
+		if (julian < 0 || julian > PG_INT32_MAX)
+			return false;
+		j2date((int) julian, &tm.tm_year, &tm.tm_mon, &tm.tm_mday);
 		offset = DetermineTimeZoneOffset(&tm, zone);
 		if (tm2timestamp(&tm, fsec, &offset, &moment) != 0)
 			return false;
@@ -96,15 +90,6 @@ add_interval(TimestampTz from, const Interval *interval, int64 times, pg_tz *zon
 		return false;
 	*result = moment;
 	return true;
-}
-
-/* Approximate length of an interval (us). */
-static double
-rough_length(const Interval *interval)
-{
-	return (double) interval->time +
-		   ((double) interval->day + interval->month * (DAYS_PER_YEAR / MONTHS_PER_YEAR)) *
-			   (double) USECS_PER_DAY;
 }
 
 /*
@@ -116,7 +101,9 @@ static bool
 next_planned(TimestampTz anchor, const Interval *repeat, TimestampTz now, pg_tz *zone,
 			 TimestampTz *next)
 {
-	double length = rough_length(repeat);
+	double length = (double) repeat->time +
+					((double) repeat->day + repeat->month * (DAYS_PER_YEAR / MONTHS_PER_YEAR)) *
+						(double) USECS_PER_DAY;
 	double behind = (double) now - (double) anchor;
 	int64 low = 0;
 	int64 high = 1;

@@ -14,10 +14,14 @@
 
 /*
  * Call "call" in a subtransaction.  Returns NULL; or the error, allocated in the current memory
- * context.  The subtransaction is rolled back after an error, or unless "keep".
+ * context.  The caller raises again (ReThrowError) what it does not expect: then the transaction
+ * ends that is its own.
+ *
+ * The subtransaction is rolled back after an error, or unless "keep": so it leaves no lock, but for
+ * those that the transaction had before.
  */
-static ErrorData *
-execute(void (*call)(void *arg), void *arg, bool keep)
+ErrorData *
+subtransaction_try(void (*call)(void *arg), void *arg, bool keep)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner resources = CurrentResourceOwner;
@@ -43,28 +47,4 @@ execute(void (*call)(void *arg), void *arg, bool keep)
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = resources;
 	return error;
-}
-
-/*
- * Call "call" in a subtransaction.  Returns NULL; or the error, allocated in the current memory
- * context, when the subtransaction was rolled back.  The caller raises again (ReThrowError) what it
- * does not expect: then the transaction ends that is its own.
- */
-ErrorData *
-subtransaction_try(void (*call)(void *arg), void *arg)
-{
-	return execute(call, arg, true);
-}
-
-/*
- * Call "call" in a subtransaction that is rolled back, so it leaves no lock.  Locks that the
- * transaction had before stay.  An error goes on outside of the subtransaction.
- */
-void
-subtransaction_undo(void (*call)(void *arg), void *arg)
-{
-	ErrorData *error = execute(call, arg, false);
-
-	if (error)
-		ReThrowError(error);
 }

@@ -7,7 +7,6 @@
 
 #include "postgres.h"
 
-extern ErrorData *subtransaction_try(void (*call)(void *arg), void *arg);
-extern void subtransaction_undo(void (*call)(void *arg), void *arg);
+extern ErrorData *subtransaction_try(void (*call)(void *arg), void *arg, bool keep);
 
 #endif /* PG_TASK_SUBTRANSACTION_H */
