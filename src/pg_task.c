@@ -66,19 +66,14 @@ relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
 }
 
 /*
- * A row of a catalog has changed; if the hash is 0, any of them may have.  Also called outside
- * transactions.
+ * A row of a catalog has changed, or any of them may have.  Also called outside transactions.
  */
 static void
-catalog_invalidated(Datum arg pg_attribute_unused(), int cache, uint32 hash)
+catalog_invalidated(Datum arg pg_attribute_unused(), int cache, uint32 hash pg_attribute_unused())
 {
 	switch (cache)
 	{
 		case AUTHOID:
-			roles_session_invalidated(hash);
-			roles_invalidated();
-			request_plan_invalidated();
-			break;
 		case AUTHMEMROLEMEM:
 			roles_invalidated();
 			request_plan_invalidated();

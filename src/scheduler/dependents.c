@@ -519,14 +519,14 @@ judge_ended(ClockNow now)
 
 	judgement.limit =
 		refused_limit(REFUSED_DEPENDENTS, groups_ready(now) ? JUDGE_BUSY : JUDGE_IDLE);
-	work_begin_writing("judging tasks that wait for others");
+	(void) work_begin_writing("judging tasks that wait for others", true);
 	if (judgement.limit > 1 || lock_first_row(&judgement, &first.id))
 	{
 		refused_batch_add(REFUSED_DEPENDENTS, first, judgement.limit);
 		write_verdicts(&judgement);
 	}
 	/* after a crash they are judged again, and the claim that follows makes it durable */
-	work_set_lazy(judgement.ngone == 0);
+	MyScheduler->lazy = judgement.ngone == 0;
 	work_end();
 	refused_batch_written(REFUSED_DEPENDENTS);
 	drop_ended(judgement.tasks, judgement.more);

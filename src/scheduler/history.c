@@ -448,7 +448,7 @@ history_run(ClockNow now)
 		return;
 	/* if it fails, or if the table is locked */
 	walk.next = walk.not_before = clock_plus_ms(now.mono, Min(rest, REST_MIN_MS));
-	if (!work_begin_writing_now("removing old tasks"))
+	if (!work_begin_writing("removing old tasks", false))
 		return;
 	work_limit(SLICE_LIMIT_MS);
 	walk.begun = clock_mono();

@@ -461,7 +461,7 @@ write_orphans(ClockNow now pg_attribute_unused())
 	/* the next server judges by the rows */
 	if (!PostmasterIsAlive())
 		proc_exit(1);
-	work_begin_writing("writing the outcomes of interrupted tasks");
+	(void) work_begin_writing("writing the outcomes of interrupted tasks", true);
 	end_waits(begun);
 	take_batch();
 	for (kind = ORPHAN_NOT_STARTED; kind <= ORPHAN_STOPPED; kind++)

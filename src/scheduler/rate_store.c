@@ -164,8 +164,8 @@ tidy_rates(ClockNow now)
 	if (store.table == NULL || clock_is_before(now.mono, store.tidy_at))
 		return;
 	store.tidy_at = clock_plus_ms(now.mono, TIDY_MS);
-	work_begin_writing("removing old claims of queues");
-	work_set_lazy(true);
+	(void) work_begin_writing("removing old claims of queues", true);
+	MyScheduler->lazy = true;
 	lock_table();
 	rate_rows_remove(store.table, now.wall);
 	work_end();

@@ -299,6 +299,17 @@ leave_without_table(void)
 	scheduler_slot_leave(MyScheduler->slot);
 }
 
+/* Forget the table: the next iteration prepares it again. */
+static void
+forget_table(void)
+{
+	TaskTable *table = MyScheduler->table;
+
+	MyScheduler->table = NULL;
+	statement_forget_plans();
+	table_free(table);
+}
+
 /* The table has been prepared: are its tasks to be held back? */
 static void
 note_away(const TaskTable *table)
@@ -334,7 +345,7 @@ prepare_table(void)
 	char *owner;
 
 	shared_scheduler_publish(slot, InvalidOid, false);
-	work_forget_table();
+	forget_table();
 	work_begin("preparing the task table");
 	prepared = table_prepare(&MyScheduler->settings, slot->user, MyScheduler->context);
 	if (prepared == NULL)
@@ -372,7 +383,7 @@ look_away(void)
 	work_end();
 	if (home == HOME_AWAY)
 		return;
-	work_forget_table();
+	forget_table();
 	SetLatch(MyLatch);
 }
 
@@ -548,7 +559,7 @@ recover(void)
 	if (failure.forget && failure.sqlstate != ERRCODE_TABLE_CHANGED)
 		groups_clear();
 	if (failure.forget)
-		work_forget_table();
+		forget_table();
 	if (failure.row_at_fault && failure.rows > 0)
 	{
 		/*

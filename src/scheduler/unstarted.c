@@ -318,7 +318,7 @@ write_unstarted(ClockNow now)
 	int i;
 
 	Assert(unstarted.writing == 0);
-	work_begin_writing("writing tasks that are not started");
+	(void) work_begin_writing("writing tasks that are not started", true);
 	unstarted.writing = Min(unstarted.count, limit);
 	for (i = 0; i < unstarted.writing; i++)
 		refused_batch_add(REFUSED_UNSTARTED, unstarted.tasks[i].place, 1);
@@ -417,7 +417,7 @@ expire_tasks(ClockNow now)
 	int count;
 	int i;
 
-	work_begin_writing("expiring tasks");
+	(void) work_begin_writing("expiring tasks", true);
 	count = find_expired_tasks(table, now.wall, EXPIRE_MAX + refused_count(), &places);
 	count = refused_batch_take(REFUSED_UNSTARTED, places, count, limit, now.mono);
 	expired = palloc0(count * sizeof(Candidate) + 1);
@@ -444,7 +444,7 @@ unstarted_bind(const TaskGroup *group)
 	UnboundGroup *added;
 	ListCell *cell;
 
-	if (roles_settled(group->role, group->role_id))
+	if (group->role_id != 0 && group->role_id == roles_bind(group->role))
 		return;
 	foreach(cell, unstarted.unbound)
 		if (task_same_group(&((UnboundGroup *) lfirst(cell))->key, group))
@@ -536,7 +536,7 @@ bind_groups(MonoTime now)
 	int left = refused_limit(REFUSED_UNSTARTED, BIND_ROWS);
 	int groups;
 
-	work_begin_writing("binding tasks to roles");
+	(void) work_begin_writing("binding tasks to roles", true);
 	for (groups = 0; groups < BIND_GROUPS && left > 0 && unstarted.unbound != NIL; groups++)
 		left -= bind_first_group(MyScheduler->table, left, now);
 	work_end();
@@ -617,7 +617,7 @@ plan_reboot(ClockNow now)
 	int found;
 	int count;
 
-	work_begin_writing("planning the tasks that run when the server starts");
+	(void) work_begin_writing("planning the tasks that run when the server starts", true);
 	work_limit(WORK_SCAN_MS);
 	found = find_reboot_rows(MyScheduler->table, REBOOT_MAX + refused_count(), &places);
 	count = refused_batch_take(REFUSED_UNSTARTED, places, found, limit, now.mono);

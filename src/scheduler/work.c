@@ -30,7 +30,6 @@
 #include "task/events.h"
 #include "task/owner.h"
 #include "task/rows.h"
-#include "task/statement.h"
 #include "task/table.h"
 
 /* Longest transaction that writes rows; its owner's triggers run in it (ms). */
@@ -45,7 +44,6 @@
 SchedulerProcess *MyScheduler = NULL;
 
 /* Static, because these are of the one transaction that the process may have open. */
-static bool lazy;			  /* the commit need not be durable */
 static OwnerScope scope;	  /* while the process acts as the table's owner */
 static TimeoutId end_timeout; /* of a transaction that cannot be cancelled */
 
@@ -86,7 +84,7 @@ work_begin(const char *activity)
 	SetCurrentStatementStartTimestamp();
 	pgstat_report_activity(STATE_RUNNING, activity);
 	MyScheduler->in_transaction = true;
-	lazy = false;
+	MyScheduler->lazy = false;
 	events_forget();
 	StartTransactionCommand();
 	if (MyScheduler->table)
@@ -101,17 +99,6 @@ work_begin(const char *activity)
 	}
 	PushActiveSnapshot(GetTransactionSnapshot());
 	MemoryContextSwitchTo(MyScheduler->context);
-}
-
-/*
- * Need the commit of this transaction be durable ("lazy": no)?  Not if after a crash the scheduler
- * does the same again.  A later commit that is durable, such as a claim, makes this one durable.
- */
-void
-work_set_lazy(bool is_lazy)
-{
-	Assert(MyScheduler->in_transaction);
-	lazy = is_lazy;
 }
 
 /* The signals whose handlers are restored after code of the owner's. */
@@ -149,7 +136,7 @@ work_end(void)
 	PopActiveSnapshot();
 	if (MyScheduler->table)
 		AtEOXact_GUC(false, scope.nest_level);
-	if (lazy)
+	if (MyScheduler->lazy)
 		(void) set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_LOCAL, true, 0, false);
 	CommitTransactionCommand();
@@ -165,54 +152,29 @@ work_end(void)
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
-/* Let the transaction wait for the lock of a row or of an index entry for ROW_LOCK_TIMEOUT only. */
-static void
-limit_lock_waits(void)
-{
-	(void) set_config_option("lock_timeout", ROW_LOCK_TIMEOUT, PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	MyScheduler->writing = true;
-}
-
 /*
  * As work_begin, to write rows other than claims.  The lock of a row or of an index entry may be
  * held by another session: the transaction waits ROW_LOCK_TIMEOUT for it, and then a row is at
- * fault.  For the lock of the table it waits as usual.
- */
-void
-work_begin_writing(const char *activity)
-{
-	work_begin(activity);
-	LockRelationOid(MyScheduler->table->relid, RowExclusiveLock);
-	limit_lock_waits();
-}
-
-/*
- * As work_begin_writing, but do not wait for the lock of the table against other commands.  Returns
- * false, without a transaction, if it is not free.
+ * fault.  For the lock of the table it waits as usual; or, unless "wait", not at all: it returns
+ * false, without a transaction, if that is not free.
  */
 bool
-work_begin_writing_now(const char *activity)
+work_begin_writing(const char *activity, bool wait)
 {
+	Oid relid = MyScheduler->table->relid;
+
 	work_begin(activity);
-	if (!ConditionalLockRelationOid(MyScheduler->table->relid, RowExclusiveLock))
+	if (wait)
+		LockRelationOid(relid, RowExclusiveLock);
+	else if (!ConditionalLockRelationOid(relid, RowExclusiveLock))
 	{
 		work_end();
 		return false;
 	}
-	limit_lock_waits();
+	(void) set_config_option("lock_timeout", ROW_LOCK_TIMEOUT, PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	MyScheduler->writing = true;
 	return true;
-}
-
-/* Forget the table: the next iteration prepares it again. */
-void
-work_forget_table(void)
-{
-	TaskTable *table = MyScheduler->table;
-
-	MyScheduler->table = NULL;
-	statement_forget_plans();
-	table_free(table);
 }
 
 /* Fix the settings on which our statements depend: those of the database do not count. */

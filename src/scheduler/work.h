@@ -34,7 +34,13 @@ typedef struct SchedulerProcess
 	MemoryContext context;				  /* reset in every iteration */
 	volatile sig_atomic_t in_transaction; /* or connecting: read by the handler of SIGTERM */
 	bool writing;						  /* between work_begin_writing and work_end */
-	bool row_missed;					  /* since the last scan began, a row was locked */
+
+	/*
+	 * The commit of this transaction need not be durable, because after a crash the scheduler does
+	 * the same again.  A later commit that is durable, such as a claim, makes this one durable.
+	 */
+	bool lazy;
+	bool row_missed; /* since the last scan began, a row was locked */
 } SchedulerProcess;
 
 /* NULL in all other processes. */
@@ -45,14 +51,11 @@ extern SchedulerProcess *MyScheduler;
 
 extern void work_define(void);
 extern void work_begin(const char *activity);
-extern void work_begin_writing(const char *activity);
-extern bool work_begin_writing_now(const char *activity);
+extern bool work_begin_writing(const char *activity, bool wait);
 extern void work_limit(int limit_ms);
 extern void work_end_limit(void);
-extern void work_set_lazy(bool lazy);
 extern void work_end(void);
 extern void work_abandon(void);
-extern void work_forget_table(void);
 
 /* A figure for pg_stat_task_scheduler.  This process alone writes its figures, without a lock. */
 static inline void

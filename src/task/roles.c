@@ -56,8 +56,8 @@ static struct
 	SettingsTask configured; /* the values of the configuration, as of roles_define */
 	HTAB *settings;			 /* of RoleEntry, by the oid of the role; NULL: none yet */
 
-	/* callbacks clear what follows: consecutive rows often have the same role */
-	uint32 changes; /* how often they were called: what was read meanwhile is not kept */
+	uint32
+		changes; /* how often roles_invalidated was called: what was read meanwhile is not kept */
 	bool startable; /* the last role for which roles_startable returned true */
 	Oid startable_owner;
 	int64 startable_id;
@@ -67,11 +67,9 @@ static struct
  */
 static struct
 {
-	Oid role;	 /* InvalidOid in other processes */
-	uint32 hash; /* of its key in the system cache */
+	Oid role; /* InvalidOid in other processes */
 	FormData_pg_authid row;
-	uint32 changes; /* how often the row may have changed since */
-	uint32 checked; /* the value of "changes" up to which it had not changed */
+	uint32 checked; /* the value of "known.changes" up to which it had not changed */
 } session;
 
 /*
@@ -397,13 +395,6 @@ roles_find(const char *name, int64 id)
 	return role;
 }
 
-/* Is a row with this name and "role_id" bound to the role that has this name now? */
-bool
-roles_settled(const char *name, int64 id)
-{
-	return id != 0 && id == roles_bind(name);
-}
-
 /* The role must not run tasks: set the reason, and what the reader of the message can do. */
 static void
 refuse(Role *role, int sqlstate, char *error, char *hint)
@@ -525,17 +516,6 @@ read_session_role(FormData_pg_authid *role)
 }
 
 /*
- * A row of pg_authid has changed: count it if it may be the session user's.  Also called outside
- * transactions, where the hash cannot be computed.
- */
-void
-roles_session_invalidated(uint32 hash)
-{
-	if (hash == 0 || hash == session.hash)
-		session.changes++;
-}
-
-/*
  * Called once per executor, after it has connected as this role: remember the role's row of
  * pg_authid.  Returns false if the row has changed since the executor began to connect.  A setting
  * of the role ("role") may have changed the current user by now; only the session user counts.
@@ -548,7 +528,7 @@ roles_watch_session(Oid role)
 	Assert(OidIsValid(MyDatabaseId) && !OidIsValid(session.role));
 	session.role = role;
 	StartTransactionCommand();
-	session.hash = GetSysCacheHashValue1(AUTHOID, ObjectIdGetDatum(role));
+	session.checked = known.changes;
 	same = read_session_role(&session.row) && session.row.rolsuper == GetSessionUserIsSuperuser();
 	CommitTransactionCommand();
 	return same;
@@ -562,7 +542,7 @@ bool
 roles_session_changed(void)
 {
 	FormData_pg_authid role;
-	uint32 seen = session.changes;
+	uint32 seen = known.changes;
 
 	if (seen == session.checked)
 		return false;

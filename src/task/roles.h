@@ -33,7 +33,6 @@ extern void roles_define(void);
 extern int64 roles_bind(const char *name);
 extern Oid roles_bound(const char *name, int64 id);
 extern Role roles_find(const char *name, int64 id);
-extern bool roles_settled(const char *name, int64 id);
 extern Role roles_check(Oid owner, const char *name, int64 id);
 extern bool roles_startable(Oid owner, const char *name, int64 id, Role *role);
 extern bool roles_watch_session(Oid role);
@@ -42,6 +41,5 @@ extern bool roles_may_act(Oid user, const char *name, int64 id);
 
 /* For pg_task.c. */
 extern void roles_invalidated(void);
-extern void roles_session_invalidated(uint32 hash);
 
 #endif /* PG_TASK_ROLES_H */
