@@ -182,18 +182,16 @@ dependents_ended(int64 id)
  * which may have ended before, and tasks that users have ended.
  */
 void
-dependents_take(int events)
+dependents_take(int events, const SharedIds *watched)
 {
-	SharedIds ids;
 	int i;
 
-	shared_scheduler_take_watched(MyScheduler->slot, &ids);
 	if (events & SHARED_DEPENDENTS)
 		want_walk();
-	for (i = 0; i < ids.count; i++)
+	for (i = 0; i < watched->count; i++)
 	{
-		add_watched(ids.ids[i]);
-		dependents_ended(ids.ids[i]);
+		add_watched(watched->ids[i]);
+		dependents_ended(watched->ids[i]);
 	}
 }
 

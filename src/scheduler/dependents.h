@@ -9,11 +9,12 @@
 
 #include "scheduler/job.h"
 #include "shared/clock.h"
+#include "shared/shared.h"
 
 extern const SchedulerJob dependents_job;
 
 extern void dependents_ended(int64 id);
-extern void dependents_take(int events);
+extern void dependents_take(int events, const SharedIds *watched);
 extern void dependents_look(void);
 extern bool dependents_is_watched(int64 id);
 extern void dependents_want_walk(void);

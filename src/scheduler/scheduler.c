@@ -149,8 +149,9 @@ static void
 take_hints(ClockNow now)
 {
 	SharedHint hints[SHARED_ALL_HINTS];
+	SharedIds watched;
 	int events;
-	int count = shared_scheduler_take_hints(MyScheduler->slot, hints, &events);
+	int count = shared_scheduler_take(MyScheduler->slot, hints, &watched, &events);
 	int i;
 
 	for (i = 0; i < count; i++)
@@ -170,7 +171,7 @@ take_hints(ClockNow now)
 		rules_reader_want();
 	if (events & SHARED_HISTORY)
 		history_hint(0, now.mono);
-	dependents_take(events);
+	dependents_take(events, &watched);
 }
 
 /* One claim: hints and finished tasks are handled before the next one. */

@@ -18,14 +18,6 @@
  */
 static SharedActivity *mine = NULL;
 
-/* Called once for each place, when shared memory is made. */
-void
-activity_init(SharedActivity *place)
-{
-	SpinLockInit(&place->mutex);
-	place->running = false;
-}
-
 /* This process is the executor that this place is for. */
 void
 activity_attach(SharedActivity *place)

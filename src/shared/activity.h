@@ -52,7 +52,6 @@ typedef struct SharedActivity
 	Activity activity;
 } SharedActivity;
 
-extern void activity_init(SharedActivity *place);
 extern void activity_attach(SharedActivity *place);
 extern void activity_begin(const Activity *activity);
 extern void activity_end(void);

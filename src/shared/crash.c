@@ -85,14 +85,13 @@ typedef struct CrashReport
 
 /*
  * In shared memory.  The postmaster writes it before any process of pg_task starts.  Later only
- * "used" (set to true without a lock), the times (each a TimestampTz), and without a lock the
- * numbers of crashes of databases (set to 0) change.
+ * the atomics (each a TimestampTz) and, without a lock, the numbers of crashes of databases (set to
+ * 0) change.
  */
 typedef struct Evidence
 {
-	bool used;				/* a scheduler has used the report */
+	pg_atomic_uint64 used;	/* when the first scheduler used the report; 0: none has */
 	TimestampTz started;	/* when this memory was made */
-	pg_atomic_uint64 began; /* when the first supervisor attached; 0: none has */
 	pg_atomic_uint64 claim; /* the one that was made last */
 	CrashReport report;		/* about the shared memory before this one */
 } Evidence;
@@ -190,8 +189,8 @@ find_database(CrashReport *report, Oid database)
 static void
 blame_schedulers(CrashReport *report, bool stopped)
 {
-	TimestampTz began = (TimestampTz) pg_atomic_read_u64(&crash.evidence->began);
-	bool healthy = began != 0 && GetCurrentTimestamp() - began > HEALTHY_US;
+	TimestampTz used = (TimestampTz) pg_atomic_read_u64(&crash.evidence->used);
+	bool healthy = used != 0 && GetCurrentTimestamp() - used > HEALTHY_US;
 	CrashReport *old = &crash.evidence->report;
 	uint32 known = stopped ? 0 : Min(old->ndatabases, CRASHED_MAX);
 	uint32 i;
@@ -225,7 +224,7 @@ collect_report(int code, Datum arg pg_attribute_unused())
 
 	Assert(!IsUnderPostmaster);
 	/* if no scheduler has used the old report, it is still valid */
-	if (crash.evidence->used)
+	if (pg_atomic_read_u64(&crash.evidence->used) != 0)
 	{
 		report->unknown_before = DT_NOBEGIN;
 		report->count = 0;
@@ -280,7 +279,7 @@ crash_create(void *memory)
 		crash.last_report.unknown_before = Min(crash.last_report.unknown_before, now);
 	crash.evidence->started = now;
 	pg_atomic_init_u64(&crash.evidence->claim, (uint64) now);
-	pg_atomic_init_u64(&crash.evidence->began, 0);
+	pg_atomic_init_u64(&crash.evidence->used, 0);
 	crash.evidence->report = crash.last_report;
 	crash.slots = Shared->executors;
 	crash.schedulers = Shared->schedulers;
@@ -295,7 +294,10 @@ crash_create(void *memory)
 void
 crash_report_used(void)
 {
-	crash.evidence->used = true;
+	uint64 unused = 0;
+
+	(void) pg_atomic_compare_exchange_u64(&crash.evidence->used, &unused,
+										  (uint64) GetCurrentTimestamp());
 }
 
 /*
@@ -351,14 +353,6 @@ crash_release(Oid database)
 
 	if (counted)
 		counted->crashes = 0;
-}
-
-/* The supervisor has attached: from now on tasks run. */
-void
-crash_server_runs(void)
-{
-	if (pg_atomic_read_u64(&crash.evidence->began) == 0)
-		pg_atomic_write_u64(&crash.evidence->began, (uint64) GetCurrentTimestamp());
 }
 
 /*

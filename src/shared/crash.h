@@ -14,7 +14,6 @@ extern void crash_note_parallel_worker(void); /* for pg_task.c */
 extern Size crash_size(void);
 extern void crash_create(void *memory);
 extern void crash_watch(bool *quit);
-extern void crash_server_runs(void);
 extern int crash_holds(Oid database);
 extern void crash_release(Oid database);
 extern void crash_report_used(void);

@@ -214,20 +214,12 @@ shared_scheduler_report(Oid database, const SharedReport *report)
 	LWLockRelease(Shared->directory);
 }
 
-/* Take what was reported since the last call. */
-void
-shared_scheduler_take_watched(SharedScheduler *me, SharedIds *ids)
-{
-	Assert(me->proc == COMPAT_MY_PROC);
-	LWLockAcquire(me->lock, LW_EXCLUSIVE);
-	*ids = me->watched;
-	me->watched.count = 0;
-	LWLockRelease(me->lock);
-}
-
-/* Take the hints (at most SHARED_ALL_HINTS) and the events that were added since the last call. */
+/*
+ * Take the hints (at most SHARED_ALL_HINTS), the ids and the events that were added since the last
+ * call.  Returns the number of hints.
+ */
 int
-shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, int *events)
+shared_scheduler_take(SharedScheduler *me, SharedHint *hints, SharedIds *watched, int *events)
 {
 	int count;
 
@@ -235,9 +227,9 @@ shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, int *events)
 	LWLockAcquire(me->lock, LW_EXCLUSIVE);
 	count = me->nhints;
 	memcpy(hints, me->hints, count * sizeof(SharedHint));
+	*watched = me->watched;
 	*events = me->events;
-	me->nhints = 0;
-	me->events = 0;
+	me->nhints = me->watched.count = me->events = 0;
 	me->looks = DT_NOEND;
 	LWLockRelease(me->lock);
 	return count;

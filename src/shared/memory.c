@@ -31,7 +31,6 @@
 #include "shared/crash.h"
 #include "shared/shared.h"
 #include "shared/statistics.h"
-#include "shared/waiters.h"
 
 /* The number of the last restore. */
 #define RESTORE_FILE PGSTAT_STAT_PERMANENT_DIRECTORY "/pg_task.restored"
@@ -183,7 +182,11 @@ initialize_memory(void)
 	pg_atomic_init_u32(&Shared->settings_changes, 0);
 	pg_atomic_init_u32(&Shared->databases_changes, 0);
 	ConditionVariableInit(&Shared->vacated);
-	waiters_init();
+	for (i = 0; i < SHARED_WAITERS; i++)
+	{
+		ConditionVariableInit(&Shared->waiters[i]);
+		pg_atomic_init_u32(&Shared->ends[i], 0);
+	}
 	if (!pg_strong_random(&Shared->seed, sizeof(Shared->seed)))
 		Shared->seed = (uint64) GetCurrentTimestamp();
 	Shared->restore = find_restore();
@@ -218,7 +221,7 @@ initialize_memory(void)
 		Shared->executors[i].lock = &locks++->lock;
 		Shared->executors[i].proc = SHARED_NO_PROC;
 		pg_atomic_init_u32(&Shared->executors[i].workers, 0);
-		activity_init(&Shared->executors[i].activity);
+		SpinLockInit(&Shared->executors[i].activity.mutex);
 	}
 	crash_create(memory);
 }

@@ -152,7 +152,7 @@ typedef struct SharedScheduler
 	 *
 	 * "proc": by the scheduler (constant).
 	 *
-	 * "state": by the supervisor in is_exiting (guess).
+	 * "state": by the supervisor in ask_schedulers_to_exit (guess).
 	 *
 	 * "asked": by the supervisor in scheduler_ended (own: it does not change while the slot is
 	 * free, and only the supervisor reserves it).
@@ -196,8 +196,8 @@ typedef struct SharedScheduler
 	 * Guarded by "lock".  A backend adds hints and events while it holds the directory lock in
 	 * shared mode as well.  Therefore free_scheduler (slots.c), which holds that lock in exclusive
 	 * mode, reads these fields without "lock": only the scheduler itself calls
-	 * shared_scheduler_publish and shared_scheduler_take_hints.  For the same reason
-	 * reset_scheduler writes them without it.  The supervisor reads "relid" without any lock
+	 * shared_scheduler_publish and shared_scheduler_take.  For the same reason
+	 * scheduler_slot_reserve writes them without it.  The supervisor reads "relid" without any lock
 	 * (guess, and own when the slot is free).
 	 */
 	LWLock *lock;
@@ -437,8 +437,8 @@ extern void shared_hint_add_place(SharedHint *hint, const TaskPlace *place);
 extern bool shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hint);
 extern bool shared_ids_add(SharedIds *ids, int64 id);
 extern void shared_scheduler_report(Oid database, const SharedReport *report);
-extern void shared_scheduler_take_watched(SharedScheduler *me, SharedIds *ids);
-extern int shared_scheduler_take_hints(SharedScheduler *me, SharedHint *hints, int *events);
+extern int
+shared_scheduler_take(SharedScheduler *me, SharedHint *hints, SharedIds *watched, int *events);
 extern void shared_scheduler_sleep(SharedScheduler *me, TimestampTz until);
 extern bool shared_scheduler_has_events(SharedScheduler *me, int events);
 

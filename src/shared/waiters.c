@@ -31,6 +31,8 @@
 
 #define ENDED_WORDS (SHARED_WAITERS / 64)
 
+StaticAssertDecl(SHARED_WAITERS % 64 == 0, "condition variables fill words");
+
 /*
  * The condition variables, as bits, of the tasks that this transaction ends.  Static, because it
  * collects from all statements of a transaction.  Its end clears it.
@@ -140,18 +142,4 @@ waiters_sleep(int64 id, uint32 ends, long ms, uint32 wait_event)
 	if (pg_atomic_read_u32(&Shared->ends[number]) == ends)
 		(void) ConditionVariableTimedSleep(variable, ms, wait_event);
 	ConditionVariableCancelSleep();
-}
-
-/* Prepare the shared memory. */
-void
-waiters_init(void)
-{
-	int i;
-
-	StaticAssertStmt(SHARED_WAITERS % 64 == 0, "condition variables fill words");
-	for (i = 0; i < SHARED_WAITERS; i++)
-	{
-		ConditionVariableInit(&Shared->waiters[i]);
-		pg_atomic_init_u32(&Shared->ends[i], 0);
-	}
 }

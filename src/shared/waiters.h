@@ -9,7 +9,6 @@
 
 #include "access/xact.h"
 
-extern void waiters_init(void);
 extern void waiters_transaction_ended(XactEvent event); /* for pg_task.c */
 
 /* Who ends tasks. */

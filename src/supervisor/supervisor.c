@@ -839,7 +839,6 @@ attach_supervisor(void)
 	Shared->supervisor = COMPAT_MY_PROC;
 	LWLockRelease(Shared->directory);
 	shared_begin_serving();
-	crash_server_runs();
 	publish_configured();
 	stop_leftover_schedulers();
 	if (arbiter_slots() <= 0)
