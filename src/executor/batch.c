@@ -169,7 +169,7 @@ take_member(Batch *batch)
 	if (batch->count > 0 && (batch->must_end || batch->text > TEXT_MAX || run_timed_out() ||
 							 clock_mono().us - batch->begun.us > BATCH_US))
 		return false;
-	task = slot_take_member(may_be_member, batch);
+	task = slot_take(may_be_member, batch);
 	if (task == NULL)
 		return false;
 	batch->most = Min(batch->most, members_max(task));
@@ -330,7 +330,6 @@ commit_batch(Batch *batch)
 	run_allow_cancel(false);
 	run_stop_timer();
 	CHECK_FOR_INTERRUPTS();
-	write_back_set_durability();
 	CommitTransactionCommand();
 	batch->committed = true;
 }
@@ -345,8 +344,8 @@ report_events(const Batch *batch)
 	{
 		const TaskResult *result = &batch->results[i];
 
-		show_started(batch->tasks[i], result->start);
-		show_done(batch->tasks[i], result->start, result->stop);
+		show_event(batch->tasks[i], EVENT_STARTED, batch->tasks[i]->due, result->start);
+		show_event(batch->tasks[i], EVENT_DONE, result->start, result->stop);
 	}
 	events_committed();
 }
@@ -428,7 +427,7 @@ batch_run(bool *clean)
 		report_events(batch);
 	return_members(batch);
 	*clean = run_clean_up();
-	slot_report_batch(batch->elapsed, batch->count);
+	slot_report(batch->elapsed, batch->count);
 	MemoryContextReset(batches.context);
 	return true;
 }

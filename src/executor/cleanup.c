@@ -5,8 +5,8 @@
  * Does what DISCARD ALL does, except for the plan cache, at the lowest cost: temporary objects are
  * dropped in the transaction that writes the outcome, and another one is started only if the last
  * task did something that only a transaction can reset.  If something cannot be reset at all (the
- *state of a library that the task loaded, caches that have grown large), the caller must end the
- *process: the next task gets a new executor.
+ * state of a library that the task loaded, caches that have grown large), the caller must end the
+ * process: the next task gets a new executor.
  *
  * postgres_fdw and dblink keep connections for later statements of the session, and the remote
  * server keeps the state of its session.  If an executor keeps one of these libraries because of

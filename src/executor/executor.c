@@ -56,7 +56,6 @@ static struct
 	volatile sig_atomic_t terminated; /* a run that ends with this process is interrupted */
 	uint32 settings_seen; /* change counter of the settings with which it has connected */
 	MonoTime flushed;	  /* when it has last added its figures to pg_stat_task */
-	SharedTask task;	  /* the task that it has taken; too large for the stack */
 } process;
 
 /* SIGTERM: the process exits, and the scheduler plans the interrupted task again. */
@@ -182,6 +181,7 @@ static void
 run_and_report(const SharedTask *task)
 {
 	ErrorContextCallback callback;
+	int64 elapsed;
 	bool clean;
 
 	context_begin(&callback, task);
@@ -201,7 +201,8 @@ run_and_report(const SharedTask *task)
 			proc_exit(1);
 	}
 	context_end(&callback);
-	slot_report(MyExecutor->taken_at);
+	elapsed = clock_mono().us - MyExecutor->taken_at.us;
+	slot_report(&elapsed, 1);
 	end_work(clean);
 }
 
@@ -224,6 +225,7 @@ has_old_settings(void)
 void
 pg_task_executor_main(Datum arg)
 {
+	const SharedTask *task;
 	bool clean;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
@@ -236,8 +238,8 @@ pg_task_executor_main(Datum arg)
 			proc_exit(0);
 		if (batch_run(&clean))
 			end_work(clean);
-		else if (slot_take(&process.task))
-			run_and_report(&process.task);
+		else if ((task = slot_take(NULL, NULL)) != NULL)
+			run_and_report(task);
 		else
 			wait_for_task();
 	}

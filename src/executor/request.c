@@ -59,30 +59,20 @@
 /* ---- the server's log: the messages of a simple query, so that log analyzers understand them ----
  */
 
-/* Does log_statement apply to one of these statements? */
-static bool
-log_statement_applies(List *statements)
-{
-	ListCell *cell;
-
-	if (log_statement == LOGSTMT_NONE)
-		return false;
-	if (log_statement == LOGSTMT_ALL)
-		return true;
-	foreach(cell, statements)
-		if ((int) GetCommandLogLevel(lfirst(cell)) <= log_statement)
-			return true;
-	return false;
-}
-
-/* Called before the request runs.  Returns true if its text was logged. */
+/* Called before the request runs: log its text if log_statement applies to one of its statements.
+ */
 static bool
 log_statement_text(const char *request, List *statements)
 {
-	if (!log_statement_applies(statements))
-		return false;
-	ereport(LOG, (errmsg("statement: %s", request), errhidestmt(true)));
-	return true;
+	bool applies = log_statement == LOGSTMT_ALL;
+	ListCell *cell;
+
+	if (!applies && log_statement != LOGSTMT_NONE)
+		foreach(cell, statements)
+			applies |= (int) GetCommandLogLevel(lfirst(cell)) <= log_statement;
+	if (applies)
+		ereport(LOG, (errmsg("statement: %s", request), errhidestmt(true)));
+	return applies;
 }
 
 /* Called after the commit of the outcome: log the time since the start of its transaction. */
@@ -286,12 +276,19 @@ parse_request(Request *request)
 
 /* ---- statements ---- */
 
-/* Check the options of COPY to or from the client: the response is text, and nothing sends data. */
+/*
+ * If the statement is a COPY to or from the client, check it, and prepare for the data it sends:
+ * the response is text, and nothing sends data.
+ */
 static void
-check_copy_options(CopyStmt *copy)
+check_client_copy(Node *statement, Response *response)
 {
+	CopyStmt *copy = (CopyStmt *) statement;
 	ListCell *cell;
 
+	response->copy_encoding = -1;
+	if (!IsA(statement, CopyStmt) || copy->filename)
+		return;
 	if (copy->is_from)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED), errmsg("cannot COPY FROM STDIN in a task"),
@@ -301,22 +298,13 @@ check_copy_options(CopyStmt *copy)
 		DefElem *option = lfirst_node(DefElem, cell);
 
 		if (strcmp(option->defname, "encoding") == 0 && option->arg)
-			client_set_copy_encoding(pg_char_to_encoding(defGetString(option)));
+			response->copy_encoding = pg_char_to_encoding(defGetString(option));
 		else if (strcmp(option->defname, "format") == 0 && option->arg &&
 				 strcmp(defGetString(option), "binary") == 0)
 			ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 							errmsg("cannot COPY TO STDOUT in binary format in a task"),
 							errdetail("The response is text.")));
 	}
-}
-
-/* If the statement is a COPY to or from the client, check it, and prepare for the data it sends. */
-static void
-check_client_copy(Node *statement)
-{
-	client_set_copy_encoding(-1);
-	if (IsA(statement, CopyStmt) && ((CopyStmt *) statement)->filename == NULL)
-		check_copy_options((CopyStmt *) statement);
 }
 
 /* Run one statement.  statement_timeout applies to each. */
@@ -327,7 +315,7 @@ run_statement(RawStmt *raw, const Request *request, DestReceiver *destination)
 	Portal portal;
 
 	Assert(IsTransactionState());
-	check_client_copy(raw->stmt);
+	check_client_copy(raw->stmt, request->response);
 	if (StatementTimeout > 0)
 		enable_timeout_after(STATEMENT_TIMEOUT, StatementTimeout);
 	portal = CreatePortal("", true, true);

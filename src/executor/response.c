@@ -708,9 +708,8 @@ static struct
 {
 	MemoryContext scratch; /* reset after every message */
 	Response *response;
-	int copy_encoding; /* of COPY data; -1: client_encoding */
 	ClientFatal fatal; /* kept until the next request begins: an exit callback reads it */
-} client = {.copy_encoding = -1};
+} client;
 
 /* Convert text that was sent to the client back to the server encoding. */
 static char *
@@ -780,9 +779,11 @@ put_json_line(const char *line, int length)
 static void
 receive_copy_data(const char *data, size_t length)
 {
-	int encoding = client.copy_encoding >= 0 ? client.copy_encoding : pg_get_client_encoding();
+	int encoding = client.response->copy_encoding;
 	char *text;
 
+	if (encoding < 0)
+		encoding = pg_get_client_encoding();
 	if (length > 0 && data[length - 1] == '\n')
 		length--;
 	text = pg_any_to_server(data, (int) length, encoding);
@@ -886,20 +887,12 @@ client_begin(Response *response)
 	whereToSendOutput = DestRemote;
 }
 
-/* Set the encoding of the COPY data that follows; -1: client_encoding. */
-void
-client_set_copy_encoding(int encoding)
-{
-	client.copy_encoding = encoding;
-}
-
 /* The request has ended, with or without an error. */
 void
 client_end(void)
 {
 	whereToSendOutput = DestNone;
 	client.response = NULL;
-	client.copy_encoding = -1;
 	/* an error may have been raised while a message was being handled */
 	MemoryContextReset(client.scratch);
 }

@@ -27,6 +27,7 @@ typedef struct Response
 	ResultFormat format;
 	ResponseText text;
 	ResponseText notices;
+	int copy_encoding; /* of data of COPY; -1: client_encoding */
 	bool received; /* the statement that runs has returned rows, perhaps none, or data of COPY */
 
 	/* of a JSON document */
@@ -52,7 +53,6 @@ extern char *response_cut(const char *text);
 
 extern void client_define(void);
 extern void client_begin(Response *response);
-extern void client_set_copy_encoding(int encoding);
 extern void client_end(void);
 extern const ClientFatal *client_fatal(void);
 

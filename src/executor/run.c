@@ -341,11 +341,7 @@ write_stopped(Run *run)
 						 .notice = response_notices(&run->response)};
 
 	if (write_back_outcome(run->task, &result, run->committed))
-	{
-		TaskEvent event = show_event(run->task, EVENT_STOPPED, Max(result.stop - result.start, 0));
-
-		event_note(&event);
-	}
+		show_event(run->task, EVENT_STOPPED, result.start, result.stop);
 }
 
 /*
@@ -435,10 +431,9 @@ commit_success(Run *run)
 	begin_yielding();
 	if (write_back_outcome(run->task, &done, run->committed))
 	{
-		write_back_set_durability();
 		CommitTransactionCommand();
 		end_yielding();
-		show_done(run->task, run->started, done.stop);
+		show_event(run->task, EVENT_DONE, run->started, done.stop);
 		request_log_duration(&run->request);
 	}
 	else
@@ -579,7 +574,7 @@ execute_try(Run *run)
 		run->request.text = run->given.text;
 		/* how it ends is reported below, or noted in outcome.c */
 		if (!run->begun)
-			show_started(run->task, run->started);
+			show_event(run->task, EVENT_STARTED, run->task->due, run->started);
 		run->begun = true;
 		run_request(run);
 		commit_success(run);

@@ -65,25 +65,6 @@ slot_is_cancelled(void)
 	return running_task()->cancelled;
 }
 
-/* Take the next task from the ring.  False if there is none. */
-bool
-slot_take(SharedTask *task)
-{
-	bool taken = false;
-
-	Assert(MyExecutor->taken == MyExecutor->done);
-	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
-	if (MyExecutor->taken != MyExecutor->assigned)
-	{
-		*task = MyExecutor->ring[MyExecutor->taken % SHARED_RING];
-		MyExecutor->taken++;
-		MyExecutor->taken_at = clock_mono();
-		taken = true;
-	}
-	LWLockRelease(MyExecutor->lock);
-	return taken;
-}
-
 /* Copy the request of a task and its input from the ring, where they are. */
 RowRequest
 slot_copy_request(const SharedTask *task)
@@ -109,19 +90,19 @@ slot_count_waiting(void)
 }
 
 /*
- * Take the next task from the ring if it is "wanted", beside those that were taken and have not
- * been reported.  NULL: there is none, or it is not wanted.  The entry in the ring is not copied:
- * until it is reported nobody changes it, but for "cancelled".
+ * Take the next task from the ring, beside those that were taken and have not been reported.  NULL:
+ * there is none, or "wanted" says no.  The entry in the ring is not copied: until it is reported
+ * nobody changes it, but for "cancelled".
  */
 const SharedTask *
-slot_take_member(bool (*wanted)(const SharedTask *task, const void *arg), const void *arg)
+slot_take(bool (*wanted)(const SharedTask *task, const void *arg), const void *arg)
 {
 	SharedTask *task = NULL;
 
 	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
 	if (MyExecutor->taken != MyExecutor->assigned)
 		task = &MyExecutor->ring[MyExecutor->taken % SHARED_RING];
-	if (task && !wanted(task, arg))
+	if (task && wanted && !wanted(task, arg))
 		task = NULL;
 	if (task)
 	{
@@ -133,58 +114,30 @@ slot_take_member(bool (*wanted)(const SharedTask *task, const void *arg), const 
 }
 
 /*
- * The first task that was taken and not reported has ended.  The caller holds the lock.  Returns
- * whether the scheduler waits for that.
- */
-static bool
-report_end(int64 elapsed)
-{
-	SharedTask *task = &MyExecutor->ring[MyExecutor->done % SHARED_RING];
-
-	task->elapsed = (uint32) Min(elapsed, PG_UINT32_MAX);
-	MyExecutor->done++;
-	return task->notify || MyExecutor->done == MyExecutor->notify_at ||
-		   MyExecutor->done == MyExecutor->assigned;
-}
-
-/*
- * All tasks of a batch have ended, with the outcome DONE: report them.  "elapsed" is how long each
- * of them took (us).  Wake the scheduler if it waits for one.
+ * All tasks that were taken have ended, with the outcome DONE or another one: report them.
+ * "elapsed" is how long each of them took (us).  Wake the scheduler if it waits for one.
  */
 void
-slot_report_batch(const int64 *elapsed, int count)
+slot_report(const int64 *elapsed, int count)
 {
 	MonoTime now = clock_mono();
 	bool notify = false;
+	bool isolated = false;
 	int i;
 
 	Assert(MyExecutor->taken == MyExecutor->done + count);
 	activity_end();
 	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
 	for (i = 0; i < count; i++)
-		notify |= report_end(elapsed[i]);
-	MyExecutor->idle_since = now;
-	LWLockRelease(MyExecutor->lock);
-	if (notify)
-		shared_scheduler_wake(MyExecutor->database, 0);
-}
+	{
+		SharedTask *task = &MyExecutor->ring[MyExecutor->done % SHARED_RING];
 
-/*
- * The running task has ended, with the outcome DONE or another one: report it.  Wake the scheduler
- * if it waits for that.
- */
-void
-slot_report(MonoTime started)
-{
-	MonoTime now = clock_mono();
-	bool notify;
-	bool isolated;
-
-	Assert(MyExecutor->taken == MyExecutor->done + 1);
-	activity_end();
-	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
-	isolated = running_task()->isolated;
-	notify = report_end(now.us - started.us);
+		task->elapsed = (uint32) Min(elapsed[i], PG_UINT32_MAX);
+		isolated |= task->isolated;
+		MyExecutor->done++;
+		notify |= task->notify || MyExecutor->done == MyExecutor->notify_at ||
+				  MyExecutor->done == MyExecutor->assigned;
+	}
 	MyExecutor->idle_since = now;
 	LWLockRelease(MyExecutor->lock);
 	if (notify)
@@ -286,35 +239,24 @@ show_settings(const SharedTask *task)
 	SetConfigOption("application_name", name, PGC_USERSET, PGC_S_SESSION);
 }
 
-/* A run of the task has ended. */
-TaskEvent
-show_event(const SharedTask *task, EventKind kind, int64 elapsed)
+/*
+ * Report that a run of the task has begun, which has waited "from" this time on, or has ended. That
+ * a user has stopped it is reported when the transaction commits.
+ */
+void
+show_event(const SharedTask *task, EventKind kind, TimestampTz from, TimestampTz to)
 {
-	return (TaskEvent){.kind = kind,
+	TaskEvent event = {.kind = kind,
 					   .id = task->run.id,
 					   .attempt = task->run.attempt,
 					   .queue = task->queue,
 					   .role_name = task->role_name,
-					   .elapsed = elapsed};
-}
+					   .elapsed = TIMESTAMP_NOT_FINITE(from) ? -1 : Max(to - from, 0)};
 
-/* Report that a run of the task has begun. */
-void
-show_started(const SharedTask *task, TimestampTz started)
-{
-	int64 waited = TIMESTAMP_NOT_FINITE(task->due) ? -1 : Max(started - task->due, 0);
-	TaskEvent event = show_event(task, EVENT_STARTED, waited);
-
-	event_report(&event);
-}
-
-/* Report that a run of the task is done. */
-void
-show_done(const SharedTask *task, TimestampTz started, TimestampTz stop)
-{
-	TaskEvent event = show_event(task, EVENT_DONE, Max(stop - started, 0));
-
-	event_report(&event);
+	if (kind == EVENT_STOPPED)
+		event_note(&event);
+	else
+		event_report(&event);
 }
 
 /* Longest line: an id, an attempt, and three names. */

@@ -14,15 +14,13 @@
 /* Set once, when the executor attaches. */
 extern SharedExecutor *MyExecutor;
 
-extern bool slot_take(SharedTask *task);
 extern RowRequest slot_copy_request(const SharedTask *task);
 extern int slot_count_waiting(void);
 extern const SharedTask *
-slot_take_member(bool (*wanted)(const SharedTask *task, const void *arg), const void *arg);
+slot_take(bool (*wanted)(const SharedTask *task, const void *arg), const void *arg);
 extern void slot_untake(int count);
 extern bool slot_may_exit(bool idle_too_long);
-extern void slot_report(MonoTime started);
-extern void slot_report_batch(const int64 *elapsed, int count);
+extern void slot_report(const int64 *elapsed, int count);
 extern bool slot_is_cancelled(void);
 extern void slot_set_failure(int sqlstate, const char *error, TaskLeft left);
 extern void slot_wait(long ms);
@@ -31,9 +29,7 @@ extern int64 show_timeout(const SharedTask *task);
 extern void show_id_and_flow(const SharedTask *task);
 extern void show_settings(const SharedTask *task);
 extern void show_activity(const SharedTask *task, TimestampTz started);
-extern TaskEvent show_event(const SharedTask *task, EventKind kind, int64 elapsed);
-extern void show_started(const SharedTask *task, TimestampTz started);
-extern void show_done(const SharedTask *task, TimestampTz started, TimestampTz stop);
+extern void show_event(const SharedTask *task, EventKind kind, TimestampTz from, TimestampTz to);
 
 extern void context_begin(ErrorContextCallback *callback, const SharedTask *task);
 extern void context_end(const ErrorContextCallback *callback);

@@ -204,6 +204,17 @@ write_members(const SharedTask *const *tasks, const TaskResult *results, int cou
 	return true;
 }
 
+/* The transaction that is open, which has written DONE, is as durable as pg_task's setting. */
+static void
+set_durability(void)
+{
+	const char *value = settings_commit();
+
+	if (value)
+		(void) set_config_option("synchronous_commit", value, PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_LOCAL, true, 0, false);
+}
+
 /*
  * Write that the tasks of a batch, all of one table, are DONE, in the transaction in which they
  * ran.  Returns false if that must not commit, because a row is no longer that run.
@@ -221,20 +232,11 @@ write_back_batch(const SharedTask *const *tasks, const TaskResult *results, int 
 	owner_pin_path();
 	written = write_members(tasks, results, count);
 	end_writing(&writing);
+	if (written)
+		set_durability();
 	for (i = 0; written && i < count; i++)
 		waiters_end(tasks[i]->run.id);
 	return written;
-}
-
-/* The transaction that is open, which has written outcomes, is as durable as pg_task's setting. */
-void
-write_back_set_durability(void)
-{
-	const char *value = settings_commit();
-
-	if (value)
-		(void) set_config_option("synchronous_commit", value, PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_LOCAL, true, 0, false);
 }
 
 /*
@@ -263,6 +265,8 @@ write_back_outcome(const SharedTask *task, TaskResult *result, bool committed)
 	else
 		written = outcome_failed(table, task->run, result, &task->defaults, true);
 	end_writing(&writing);
+	if (written && result->outcome == TASK_DONE)
+		set_durability();
 	if (written)
 		waiters_end(task->run.id);
 	return written;

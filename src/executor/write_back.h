@@ -12,7 +12,6 @@
 
 extern bool write_back_read_request(const SharedTask *task, bool committed, RowRequest *request);
 extern bool write_back_batch(const SharedTask *const *tasks, const TaskResult *results, int count);
-extern void write_back_set_durability(void);
 extern bool write_back_outcome(const SharedTask *task, TaskResult *result, bool committed);
 
 #endif /* PG_TASK_WRITE_BACK_H */
