@@ -400,7 +400,7 @@ table_access_execute(const TableAccess *access, const char *sql, SPIExecuteOptio
 
 	if (as_owner)
 		check_code(access, expected != SPI_OK_SELECT);
-	outer = named_table_expect(sql, access->relid);
+	outer = named_table_expect((NamedTable){sql, access->relid});
 	barred = owner_code_bar(as_owner ? ERRCODE_INSUFFICIENT_PRIVILEGE : 0);
 	current = access;
 	PG_TRY();
@@ -417,7 +417,7 @@ table_access_execute(const TableAccess *access, const char *sql, SPIExecuteOptio
 	{
 		current = before;
 		(void) owner_code_bar(barred);
-		named_table_restore(outer);
+		(void) named_table_expect(outer);
 	}
 	PG_END_TRY();
 	if (code != expected)

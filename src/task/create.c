@@ -71,7 +71,7 @@ execute(const char *sql)
  * Create the extension, or update it to the version of this library.  One that is newer is left as
  * it is: it was updated before the server has restarted with the new library.
  */
-void
+static void
 create_extension(void)
 {
 	Oid types[] = {OIDOID, TEXTOID};
@@ -397,8 +397,8 @@ complete_side(SideKind kind, Oid task, Oid owner)
 /* ---- all of them ---- */
 
 /* Is there a relation where the task table should be, or is it to be created? */
-bool
-create_may_find(const Location *where, Oid user)
+static bool
+may_find(const Location *where, Oid user)
 {
 	OwnerScope scope;
 	Oid schema;
@@ -414,7 +414,8 @@ create_may_find(const Location *where, Oid user)
 /*
  * Make sure that the task table of this database and those beside it exist and are whole, for this
  * user, unless a table is "known", which is to be completed.  "caller": who calls pg_task_create;
- * he must have the rights of the owner.  Connected to SPI, in a transaction with a snapshot.
+ * he must have the rights of the owner; InvalidOid: the scheduler, for which the extension is made,
+ * too, unless no table is to be found or made.  Connected to SPI, in a transaction with a snapshot.
  */
 Created
 create_tables(const Location *where, Oid user, Oid caller, Oid known)
@@ -425,6 +426,12 @@ create_tables(const Location *where, Oid user, Oid caller, Oid known)
 	Oid owner = user;
 	SideKind kind;
 
+	if (!OidIsValid(caller))
+	{
+		if (!may_find(where, user))
+			return result;
+		create_extension();
+	}
 	if (!OidIsValid(known))
 		check_caller(caller, user);
 	owner_restrict(user, &scope);

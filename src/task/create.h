@@ -13,15 +13,13 @@
 /* What was found, or made. */
 typedef struct Created
 {
-	Oid relid;
+	Oid relid; /* InvalidOid: there is none, and none is to be created */
 	bool made;
 	bool away;						/* from home: nothing was completed */
 	const char *fault[SIDE_TABLES]; /* of a table beside it, by SideKind: why it could not be made;
 									   or NULL */
 } Created;
 
-extern void create_extension(void);
-extern bool create_may_find(const Location *where, Oid user);
 extern Created create_tables(const Location *where, Oid user, Oid caller, Oid known);
 
 #endif /* PG_TASK_CREATE_H */

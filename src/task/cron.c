@@ -177,19 +177,6 @@ read_step(Parser *parser, int low, int high)
 	return true;
 }
 
-/* Read "w#n", of which w was read: the n-th such weekday of the month. */
-static bool
-read_nth(Parser *parser, int weekday)
-{
-	const char *at = ++parser->at;
-	int n;
-
-	if (!read_number(parser, &n) || n < 1 || n > 5)
-		return refuse_field(parser, at, NULL, "a number between 1 and 5 was expected after \"#\"");
-	parser->cron->nth_weekdays |= UINT64CONST(1) << (7 * (n - 1) + weekday % 7);
-	return true;
-}
-
 /* Read what may follow a value: "-value", "/step", and "W", "L" or "#n" for days. */
 static bool
 read_after_value(Parser *parser, int low)
@@ -210,7 +197,16 @@ read_after_value(Parser *parser, int low)
 		return true;
 	}
 	if (parser->field == CRON_WEEKDAY && *at == '#')
-		return read_nth(parser, low);
+	{
+		int n;
+
+		at = ++parser->at;
+		if (!read_number(parser, &n) || n < 1 || n > 5)
+			return refuse_field(parser, at, NULL,
+								"a number between 1 and 5 was expected after \"#\"");
+		parser->cron->nth_weekdays |= UINT64CONST(1) << (7 * (n - 1) + low % 7);
+		return true;
+	}
 	if (*at == '-')
 	{
 		at = ++parser->at;
@@ -354,49 +350,27 @@ nearest_workday(int day, int weekday, int length)
 	return day;
 }
 
-/* Return the days of a month that match the field of the day of the month: bit n is day n. */
-static uint32
-match_month_days(const Cron *cron, int first_weekday, int length)
-{
-	uint32 days = (uint32) cron->values[CRON_DAY];
-	int day;
-
-	if (cron->last_day)
-		days |= 1u << length;
-	for (day = 1; day <= length && cron->nearest_workdays; day++)
-		if (cron->nearest_workdays & (1u << day))
-			days |= 1u << nearest_workday(day, (first_weekday + day - 1) % 7, length);
-	return days;
-}
-
-/* The same for the field of the day of the week. */
-static uint32
-match_weekdays(const Cron *cron, int first_weekday, int length)
-{
-	uint32 days = 0;
-	int day;
-
-	for (day = 1; day <= length; day++)
-	{
-		int weekday = (first_weekday + day - 1) % 7;
-
-		if ((cron->values[CRON_WEEKDAY] & (1u << weekday)) ||
-			(cron->nth_weekdays & (UINT64CONST(1) << (7 * ((day - 1) / 7) + weekday))) ||
-			(day + 7 > length && (cron->last_weekdays & (1u << weekday))))
-			days |= 1u << day;
-	}
-	return days;
-}
-
 /* Return the days of a month on which the expression matches: bit n is day n. */
 static uint32
 match_days(const Cron *cron, int year, int month)
 {
-	int first_weekday = j2day(date2j(year, month, 1));
+	int weekday = j2day(date2j(year, month, 1));
 	int length = day_tab[isleap(year)][month - 1];
-	uint32 days = match_month_days(cron, first_weekday, length);
-	uint32 weekdays = match_weekdays(cron, first_weekday, length);
+	uint32 days = (uint32) cron->values[CRON_DAY];
+	uint32 weekdays = 0;
+	int day;
 
+	if (cron->last_day)
+		days |= 1u << length;
+	for (day = 1; day <= length; day++, weekday = (weekday + 1) % 7)
+	{
+		if (cron->nearest_workdays & (1u << day))
+			days |= 1u << nearest_workday(day, weekday, length);
+		if ((cron->values[CRON_WEEKDAY] & (1u << weekday)) ||
+			(cron->nth_weekdays & (UINT64CONST(1) << (7 * ((day - 1) / 7) + weekday))) ||
+			(day + 7 > length && (cron->last_weekdays & (1u << weekday))))
+			weekdays |= 1u << day;
+	}
 	days = cron->both_days ? days & weekdays : days | weekdays;
 	return days & (uint32) ((UINT64CONST(1) << (length + 1)) - 1);
 }

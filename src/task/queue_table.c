@@ -198,7 +198,7 @@ select_candidates(Relation rel, Oid owner, const char *queue)
 									 " WHERE q.queue = $1 OR position('%%' IN q.queue) > 0",
 						 quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
 													RelationGetRelationName(rel)));
-	NamedTable outer = named_table_expect(sql, RelationGetRelid(rel));
+	NamedTable outer = named_table_expect((NamedTable){sql, RelationGetRelid(rel)});
 	int barred = owner_code_bar(ERRCODE_INSUFFICIENT_PRIVILEGE);
 	OwnerScope scope;
 
@@ -212,7 +212,7 @@ select_candidates(Relation rel, Oid owner, const char *queue)
 	PG_FINALLY();
 	{
 		(void) owner_code_bar(barred);
-		named_table_restore(outer);
+		(void) named_table_expect(outer);
 	}
 	PG_END_TRY();
 	check_result();

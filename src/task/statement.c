@@ -293,7 +293,7 @@ statement_execute(const Statement *statement, const TaskTable *table, StatementA
 		build_arrays(args);
 	statements.text = saved->text;
 	statements.partitioned = table->partitioned;
-	outer = named_table_expect(saved->text, table->relid);
+	outer = named_table_expect((NamedTable){saved->text, table->relid});
 	PG_TRY();
 	{
 		if (saved->plan == NULL || !SPI_plan_is_valid(saved->plan) ||
@@ -306,7 +306,7 @@ statement_execute(const Statement *statement, const TaskTable *table, StatementA
 	}
 	PG_FINALLY();
 	{
-		named_table_restore(outer);
+		(void) named_table_expect(outer);
 		expect_nothing();
 	}
 	PG_END_TRY();

@@ -113,40 +113,30 @@ watch_changes(void)
 }
 
 /*
- * Has this transaction changed the relation's row in pg_class, or one of its columns: created the
- * relation, changed or dropped a column, changed the owner, or the like?
- */
-static bool
-relation_changed_here(Oid relid)
-{
-	HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	bool here = false;
-	int i;
-
-	for (i = 1; HeapTupleIsValid(tuple) && !here; i++)
-	{
-		here = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
-		ReleaseSysCache(tuple);
-		tuple = SearchSysCache2(ATTNUM, ObjectIdGetDatum(relid), Int16GetDatum(i));
-	}
-	if (HeapTupleIsValid(tuple))
-		ReleaseSysCache(tuple);
-	return here;
-}
-
-/*
- * Has this transaction changed the watched table, or one that belongs to it?  Called when the
- * table cannot be served any more.
+ * Has this transaction changed the row in pg_class, or a column, of the watched table or of one
+ * that belongs to it: created it, changed or dropped a column, changed the owner, or the like?
+ * Called when the table cannot be served any more.
  */
 bool
 watch_changed_here(void)
 {
+	bool here = false;
 	ListCell *cell;
 
-	foreach(cell, watch.relatives)
-		if (relation_changed_here(lfirst_oid(cell)))
-			return true;
-	return relation_changed_here(watch.relid);
+	foreach(cell, lcons_oid(watch.relid, list_copy(watch.relatives)))
+	{
+		Datum relid = ObjectIdGetDatum(lfirst_oid(cell));
+		HeapTuple tuple = SearchSysCache1(RELOID, relid);
+		int i;
+
+		for (i = 1; HeapTupleIsValid(tuple); i++)
+		{
+			here |= TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+			ReleaseSysCache(tuple);
+			tuple = SearchSysCache2(ATTNUM, relid, Int16GetDatum(i));
+		}
+	}
+	return here;
 }
 
 /*
@@ -210,23 +200,16 @@ named_table_define(void)
 }
 
 /*
- * The caller executes this statement, which may use no table but this one, and calls
- * named_table_restore with the result, also after an error.
+ * The caller executes this statement, which may use no table but this one.  Afterwards, also after
+ * an error, it calls this with the result.
  */
 NamedTable
-named_table_expect(const char *text, Oid relid)
+named_table_expect(NamedTable table)
 {
 	NamedTable outer = expected;
 
-	expected.text = text;
-	expected.relid = relid;
+	expected = table;
 	return outer;
-}
-
-void
-named_table_restore(NamedTable outer)
-{
-	expected = outer;
 }
 
 /* ---- its description ---- */
@@ -388,18 +371,14 @@ find_side(SideKind kind, TaskTable *task, const char **fault)
 TaskTable *
 table_prepare(const Location *where, Oid user, MemoryContext context)
 {
-	Created created = {0};
+	Created created;
 	TaskTable *table = NULL;
 	SideKind kind;
 
 	Assert(superuser() && !owner_acts());
 	SPI_connect();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	if (create_may_find(where, user))
-	{
-		create_extension();
-		created = create_tables(where, user, InvalidOid, InvalidOid);
-	}
+	created = create_tables(where, user, InvalidOid, InvalidOid);
 	PopActiveSnapshot();
 	if (OidIsValid(created.relid))
 	{

@@ -47,8 +47,7 @@ typedef struct NamedTable
 } NamedTable;
 
 extern void named_table_define(void);
-extern NamedTable named_table_expect(const char *text, Oid relid);
-extern void named_table_restore(NamedTable outer);
+extern NamedTable named_table_expect(NamedTable table);
 
 extern bool watch_changed(void);
 extern uint32 watch_changes(void);

@@ -310,7 +310,7 @@ subtest 'the places that act as somebody else' => sub {
 		'executor/write_back.c begin_writing', 'executor/write_back.c write_back_read_request',
 		'scheduler/work.c work_begin', 'session/numbering.c read_sequence',
 		'session/after.c after_removed', 'session/table_access.c become_user',
-		'task/create.c create_may_find', 'task/create.c create_tables',
+		'task/create.c may_find', 'task/create.c create_tables',
 		'task/owner.c owner_committed', 'task/owner.c owner_restrict_end',
 		'task/owner.c restrict_user',
 		'task/queue_table.c select_candidates'), 'no place but these');
