@@ -26,7 +26,6 @@
 #include "executor/cleanup.h"
 #include "executor/request.h"
 #include "session/commands.h"
-#include "session/functions.h"
 #include "session/pending.h"
 #include "session/trigger_row.h"
 #include "settings.h"
@@ -185,7 +184,6 @@ _PG_init(void)
 	shmem_startup_hook = attach_memory;
 	next_hook.start = ExecutorStart_hook;
 	ExecutorStart_hook = start_plan;
-	functions_define();
 	named_table_define();
 	owner_code_define();
 	supervisor_register();

@@ -10,10 +10,12 @@
 
 #include <limits.h>
 
+#include "access/parallel.h"
 #include "access/xact.h"
 #include "lib/stringinfo.h"
 #include "nodes/memnodes.h"
 #include "parser/scansup.h"
+#include "storage/proc.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -21,6 +23,7 @@
 
 #include "compat.h"
 #include "settings.h"
+#include "shared/shared.h"
 #include "shared/task.h"
 
 /* More than all zones of the tz database need, at 24 kB each. */
@@ -454,8 +457,12 @@ check_flow(char **newval, void **extra pg_attribute_unused(),
 int64
 settings_task_id(void)
 {
-	if (Settings.task_id == SETTINGS_NO_TASK && Settings.find_task_id)
-		return Settings.find_task_id();
+	TimestampTz planned;
+	int64 id;
+
+	if (IsParallelWorker() && Shared && MyProc->lockGroupLeader &&
+		shared_task_of((int) (MyProc->lockGroupLeader - ProcGlobal->allProcs), &id, &planned))
+		return id;
 	return Settings.task_id;
 }
 

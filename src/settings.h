@@ -79,11 +79,9 @@ typedef struct SettingsValues
 
 	/*
 	 * What pg_task.id shows, see settings_task_id.  An executor writes the id of the task that it
-	 * runs.  In a parallel worker, "find_task_id" returns the id of the task that its leader runs.
-	 * It is NULL if the library was not preloaded.
+	 * runs.
 	 */
 	int64 task_id; /* or SETTINGS_NO_TASK */
-	int64 (*find_task_id)(void);
 } SettingsValues;
 
 extern SettingsValues Settings;

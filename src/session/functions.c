@@ -2,12 +2,11 @@
  * functions.c
  *		Functions that SQL calls and that return no task: those that a task calls about itself
  *		(pg_task_time, pg_task_input, pg_task_again), the defaults of columns (pg_task_id,
- *		pg_task_flow), the functions of the row security policies; pg_task_release;
- *		and pg_task.id in a parallel worker.
+ *		pg_task_flow), the functions of the row security policies; and
+ *		pg_task_release.
  */
 #include "postgres.h"
 
-#include "access/parallel.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -20,7 +19,6 @@
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
-#include "session/functions.h"
 #include "session/pending.h"
 #include "session/table_access.h"
 #include "settings.h"
@@ -216,23 +214,6 @@ pg_task_again(PG_FUNCTION_ARGS)
 							SCHEDULE_LAST_YEAR))));
 	running_ask_again(at, PG_ARGISNULL(1) ? NULL : PG_GETARG_JSONB_P(1));
 	PG_RETURN_VOID();
-}
-
-/* The id that pg_task.id shows in a parallel worker: the one of the task that its leader runs. */
-static int64
-task_of_leader(void)
-{
-	int64 id;
-	TimestampTz planned;
-
-	return IsParallelWorker() && find_own_task(&id, &planned) ? id : SETTINGS_NO_TASK;
-}
-
-/* Called only if the library was preloaded. */
-void
-functions_define(void)
-{
-	Settings.find_task_id = task_of_leader;
 }
 
 /* ---- the task table ---- */

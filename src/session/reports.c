@@ -34,7 +34,7 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
-#include "session/numbering.h"
+#include "session/trigger_row.h"
 #include "session/table_access.h"
 #include "shared/task.h"
 #include "task/roles.h"
@@ -92,7 +92,7 @@ fill_names(const TableAccess *access, const char *sql)
 	/* the others cost nothing */
 	if (strstr(sql, names[4]))
 	{
-		(void) numbering_recent(access->relid, LAST_IDS, &low, &high);
+		(void) trigger_recent_ids(access->relid, LAST_IDS, &low, &high);
 		values[4] = psprintf("'" INT64_FORMAT "' AND '" INT64_FORMAT "'", low, high);
 	}
 	if (strstr(sql, names[5]))

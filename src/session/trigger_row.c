@@ -1,19 +1,31 @@
 /*
  * trigger_row.c
- *		Reads the columns of a row that a trigger on the task table is called for.
+ *		Reads the columns of a row that a trigger on the task table is called for, and which ids the
+ *		sequence of the table has given; decides who may choose one.
  *
- * Anybody may put these triggers on any table: every access to a column checks its
- * name and type.
+ * Anybody may put these triggers on any table: every access to a column checks its name and type.
+ * The value of the sequence is read each time, because nothing reports a restart of a sequence.
  *
- * This file decides nothing and changes nothing.
+ * This file changes nothing.
  */
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "catalog/dependency.h"
+#include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_sequence.h"
+#include "commands/sequence.h"
+#include "common/int.h"
 #include "executor/spi.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "nodes/pg_list.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
+#include "utils/fmgrprotos.h"
+#include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
 #include "session/trigger_row.h"
@@ -123,4 +135,172 @@ trigger_table_owner(Relation rel)
 	owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
 	ReleaseSysCache(tuple);
 	return owner;
+}
+
+/* ---- the sequence ---- */
+
+/* Return the sequence that the column "id" owns, as identity or serial column, or InvalidOid. */
+static Oid
+find_sequence(Oid relid)
+{
+	AttrNumber number = get_attnum(relid, "id");
+	List *sequences = getOwnedSequences(relid);
+	ListCell *cell;
+
+	foreach(cell, sequences)
+	{
+		Oid table;
+		int32 column;
+
+		if ((sequenceIsOwned(lfirst_oid(cell), DEPENDENCY_INTERNAL, &table, &column) ||
+			 sequenceIsOwned(lfirst_oid(cell), DEPENDENCY_AUTO, &table, &column)) &&
+			column == number)
+			return lfirst_oid(cell);
+	}
+	return InvalidOid;
+}
+
+/*
+ * The same for the root of the table of the last trigger, from what is known of that.  Nothing is
+ * kept if one of them changes while the catalogs are read.
+ */
+static Oid
+find_sequence_cached(Oid root)
+{
+	Oid sequence;
+
+	if (OidIsValid(trigger_columns.relid) && trigger_columns.root == root &&
+		trigger_columns.sequence_known)
+		return trigger_columns.sequence;
+	trigger_columns.sequence_known = false;
+	trigger_columns.root = root;
+	sequence = find_sequence(root);
+	trigger_columns.sequence = sequence;
+	trigger_columns.sequence_known = OidIsValid(trigger_columns.relid);
+	return sequence;
+}
+
+/*
+ * Call a function of a sequence, whatever the rights of the current user.  Returns false if it
+ * returns NULL.  The user is the same again afterwards, also if the function raises an error.
+ */
+static bool
+read_sequence(PGFunction function, Oid sequence, int64 *value)
+{
+	LOCAL_FCINFO(call, 1);
+	Oid user;
+	int context;
+
+	InitFunctionCallInfoData(*call, NULL, 1, InvalidOid, NULL, NULL);
+	call->args[0].value = ObjectIdGetDatum(sequence);
+	call->args[0].isnull = false;
+	GetUserIdAndSecContext(&user, &context);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, context | SECURITY_LOCAL_USERID_CHANGE);
+	PG_TRY();
+	{
+		*value = DatumGetInt64(function(call));
+	}
+	PG_FINALLY();
+	{
+		SetUserIdAndSecContext(user, context);
+	}
+	PG_END_TRY();
+	return !call->isnull;
+}
+
+/* Is this an id that the sequence has not given yet? */
+static bool
+is_ahead(Oid sequence, int64 id)
+{
+	HeapTuple tuple = SearchSysCache1(SEQRELID, ObjectIdGetDatum(sequence));
+	bool backwards;
+	int64 last;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	backwards = ((Form_pg_sequence) GETSTRUCT(tuple))->seqincrement < 0;
+	ReleaseSysCache(tuple);
+	if (!read_sequence(pg_sequence_last_value, sequence, &last))
+		return true;
+	return backwards ? id < last : id > last;
+}
+
+static void
+reject_choice(void)
+{
+	ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					errmsg("you may not choose the \"id\" of a task"),
+					errhint("Leave out \"id\", and the row is given the next one.  A role that"
+							" may use the sequence may choose an id that this has given.")));
+}
+
+/*
+ * Is this the id that the sequence has given to this session last?  If it has given none, the
+ * server raises an error; this function raises another one in its place.
+ */
+static bool
+is_own(Oid sequence, int64 id)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	volatile bool own = false;
+	int64 last;
+
+	PG_TRY();
+	{
+		own = read_sequence(currval_oid, sequence, &last) && last == id;
+	}
+	PG_CATCH();
+	{
+		if (geterrcode() != ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(caller);
+		FlushErrorState();
+		reject_choice();
+	}
+	PG_END_TRY();
+	return own;
+}
+
+/*
+ * May the current user, who has not the rights of the table's owner, insert a row with this id?  If
+ * not, an error.
+ *
+ * One that the sequence has not given yet: a session to which it gives that would wait for this
+ * transaction.  One that was given to others: the task that had it may be gone, and tasks that
+ * waited for it would wait for this one.  "moves": the row may come from another partition, and
+ * then keeps its id.
+ */
+void
+trigger_check_id(Oid relid, int64 id, bool moves)
+{
+	Oid sequence = find_sequence_cached(relid);
+
+	if (!OidIsValid(sequence))
+		return;
+	if (is_ahead(sequence, id))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("only the owner of the task table may set \"id\" ahead of its sequence"),
+				 errhint("Leave out \"id\", and the row is given the next one.")));
+	if (!moves && pg_class_aclcheck(sequence, GetUserId(), ACL_USAGE | ACL_UPDATE) != ACLCHECK_OK &&
+		!is_own(sequence, id))
+		reject_choice();
+}
+
+/*
+ * Set *low and *high to the ids at most so far from the last one that the sequence of the table has
+ * given: before it and, because ids may count down, after it.  Returns false if there is none.
+ */
+bool
+trigger_recent_ids(Oid relid, int64 count, int64 *low, int64 *high)
+{
+	Oid sequence = find_sequence(relid);
+	int64 last = 0;
+	bool found = OidIsValid(sequence) && read_sequence(pg_sequence_last_value, sequence, &last);
+
+	if (pg_sub_s64_overflow(last, count, low))
+		*low = PG_INT64_MIN;
+	if (pg_add_s64_overflow(last, count, high))
+		*high = PG_INT64_MAX;
+	return found;
 }

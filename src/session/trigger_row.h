@@ -38,7 +38,7 @@ typedef struct TriggerColumns
 	int numbers[TASK_COLUMNS]; /* 0: not known */
 	Oid root;				   /* whose ids have the sequence, if that is known */
 	bool sequence_known;
-	Oid sequence; /* InvalidOid: none.  See numbering.c */
+	Oid sequence; /* InvalidOid: none.  See find_sequence_cached */
 } TriggerColumns;
 
 extern TriggerColumns trigger_columns;
@@ -50,6 +50,8 @@ extern bool trigger_same_value(const TriggerRow *old, const TriggerRow *new, Tas
 extern bool trigger_repeats(const TriggerRow *row);
 extern Oid trigger_root_table(Relation rel);
 extern Oid trigger_table_owner(Relation rel);
+extern void trigger_check_id(Oid relid, int64 id, bool moves);
+extern bool trigger_recent_ids(Oid relid, int64 count, int64 *low, int64 *high);
 
 /* The number of a column.  Raises an error if this is not the column of a task table. */
 static inline int

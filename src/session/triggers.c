@@ -27,7 +27,6 @@
 
 #include "session/after.h"
 #include "session/notices.h"
-#include "session/numbering.h"
 #include "session/pending.h"
 #include "session/times.h"
 #include "session/trigger_row.h"
@@ -459,7 +458,7 @@ write_columns(const TriggerRow *row, Columns *columns)
 /* ---- ids ---- */
 
 /*
- * Without the rights of the owner, a role may not choose ids, see numbering_check, and may not
+ * Without the rights of the owner, a role may not choose ids, see trigger_check_id, and may not
  * change one.  An AFTER trigger would be too late: the statement may take any time.
  */
 static void
@@ -473,7 +472,7 @@ check_new_id(const TriggerRow *row)
 		return;
 	id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull));
 	if (!isnull)
-		numbering_check(root, id, root != RelationGetRelid(row->rel));
+		trigger_check_id(root, id, root != RelationGetRelid(row->rel));
 }
 
 /* Trigger, BEFORE UPDATE OF id, FOR EACH STATEMENT. */

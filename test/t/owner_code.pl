@@ -303,12 +303,12 @@ subtest 'the places that act as somebody else' => sub {
 		}
 	}
 	# owner.c is the switch itself.  Executors: tasks of tenants wait.  Sessions of tenants: they are
-	# refused.  numbering.c reads a sequence and runs no code of anybody.  create.c is of the
+	# refused.  trigger_row.c reads a sequence and runs no code of anybody.  create.c is of the
 	# scheduler, which runs no code of tenants, and of whoever has the rights of the owner; its
 	# statements run no code of anybody (created_tables.pl).
 	is(join("\n", sort keys %places), join("\n", sort
 		'executor/write_back.c begin_writing', 'executor/write_back.c write_back_read_request',
-		'scheduler/work.c work_begin', 'session/numbering.c read_sequence',
+		'scheduler/work.c work_begin', 'session/trigger_row.c read_sequence',
 		'session/after.c after_removed', 'session/table_access.c become_user',
 		'task/create.c may_find', 'task/create.c create_tables',
 		'task/owner.c owner_committed', 'task/owner.c owner_restrict_end',
