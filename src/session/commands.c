@@ -68,7 +68,6 @@ find_own_database(const char *name)
 	return InvalidOid;
 }
 
-/* May the current user create a database? */
 static bool
 may_create_database(void)
 {
@@ -136,42 +135,6 @@ database_needed(Node *statement, ProcessUtilityContext context)
 	}
 }
 
-/* May the command change which databases should have a scheduler? */
-static bool
-concerns_supervisor(Node *statement)
-{
-	switch (nodeTag(statement))
-	{
-		case T_CreatedbStmt:
-		case T_DropdbStmt:
-		case T_AlterDatabaseStmt:
-		case T_AlterDatabaseSetStmt:
-		case T_CreateRoleStmt:
-		case T_AlterRoleStmt:
-		case T_DropRoleStmt:
-			return true;
-		case T_RenameStmt:
-			return ((RenameStmt *) statement)->renameType == OBJECT_DATABASE ||
-				   ((RenameStmt *) statement)->renameType == OBJECT_ROLE;
-		case T_AlterOwnerStmt:
-			return ((AlterOwnerStmt *) statement)->objectType == OBJECT_DATABASE;
-		default:
-			return false;
-	}
-}
-
-/*
- * The role whose settings a statement changes; the database if it is for all roles there;
- * InvalidOid for all roles everywhere.
- */
-static Oid
-settings_object(const AlterRoleSetStmt *statement)
-{
-	if (statement->role)
-		return get_rolespec_oid(statement->role, true);
-	return statement->database ? get_database_oid(statement->database, true) : InvalidOid;
-}
-
 /*
  * The comment on a column was set that says where its table is at home: for others, the table has
  * changed.  A restore sets it, and the scheduler must know before it sees the rows.
@@ -189,33 +152,59 @@ invalidate_commented(const CommentStmt *statement)
 
 /*
  * A command of this kind has succeeded: record what other processes must be notified of at its
- * commit.
+ * commit.  Other kinds of statements may be freed by now.
  */
 static void
 record_command(NodeTag kind, Node *statement)
 {
+	const AlterRoleSetStmt *set;
+	ObjectType type;
+	bool wakes = true; /* it may change which databases should have a scheduler */
+
 	switch (kind)
 	{
-		case T_CommentStmt:
-			if (home_is_set_by(statement))
-				invalidate_commented((CommentStmt *) statement);
+		case T_CreatedbStmt:
+		case T_DropdbStmt:
+		case T_CreateRoleStmt:
+		case T_AlterRoleStmt:
 			break;
-		case T_AlterRoleSetStmt:
-			pending_add_settings(settings_object((AlterRoleSetStmt *) statement));
+		case T_DropRoleStmt: /* its settings are gone, its rows are not */
+			pending_add_settings(InvalidOid);
+			break;
+		case T_AlterDatabaseStmt: /* it may change the connection limit */
+			pending_add_settings(get_database_oid(((AlterDatabaseStmt *) statement)->dbname, true));
 			break;
 		case T_AlterDatabaseSetStmt:
 			pending_add_settings(
 				get_database_oid(((AlterDatabaseSetStmt *) statement)->dbname, true));
 			break;
-		case T_AlterDatabaseStmt: /* it may change the connection limit */
-			pending_add_settings(get_database_oid(((AlterDatabaseStmt *) statement)->dbname, true));
+		case T_RenameStmt:
+			type = ((RenameStmt *) statement)->renameType;
+			wakes = type == OBJECT_DATABASE || type == OBJECT_ROLE;
 			break;
-		case T_DropRoleStmt: /* its settings are gone, its rows are not */
-			pending_add_settings(InvalidOid);
+		case T_AlterOwnerStmt:
+			wakes = ((AlterOwnerStmt *) statement)->objectType == OBJECT_DATABASE;
+			break;
+		case T_AlterRoleSetStmt: /* of a role, of all in a database, or of all everywhere */
+			set = (AlterRoleSetStmt *) statement;
+			if (set->role)
+				pending_add_settings(get_rolespec_oid(set->role, true));
+			else
+				pending_add_settings(set->database ? get_database_oid(set->database, true)
+												   : InvalidOid);
+			wakes = false;
+			break;
+		case T_CommentStmt:
+			if (home_is_set_by(statement))
+				invalidate_commented((CommentStmt *) statement);
+			wakes = false;
 			break;
 		default:
+			wakes = false;
 			break;
 	}
+	if (wakes)
+		pending_wake_supervisor();
 }
 
 /* During pg_upgrade: the statement to execute instead, or the same. */
@@ -246,7 +235,6 @@ commands_process(ProcessUtility_hook_type next, PlannedStmt *pstmt, const char *
 	NodeTag kind = nodeTag(statement);
 	Oid database;
 	bool commits;
-	bool wakes;
 
 	if (IsBinaryUpgrade)
 	{
@@ -256,7 +244,6 @@ commands_process(ProcessUtility_hook_type next, PlannedStmt *pstmt, const char *
 	}
 	commits = kind == T_TransactionStmt &&
 			  ((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT_PREPARED;
-	wakes = concerns_supervisor(statement);
 	database = database_needed(statement, context);
 	if (OidIsValid(database))
 	{
@@ -266,8 +253,6 @@ commands_process(ProcessUtility_hook_type next, PlannedStmt *pstmt, const char *
 	}
 	next(pstmt, query, read_only_tree, context, params, environment, destination, completion);
 	/* a procedure may have ended the transaction, and the statement of the CALL may be freed */
-	if (wakes)
-		pending_wake_supervisor();
 	record_command(kind, statement);
 	if (commits)
 	{

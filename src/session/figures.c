@@ -168,28 +168,6 @@ set_number(ResultRow *row, ActivityColumn column, int64 value)
 		result_row_set(row, column, Int64GetDatum(value));
 }
 
-/* Columns that those may see who may see the request in pg_stat_activity. */
-static void
-set_private_columns(ResultRow *row, const Activity *activity)
-{
-	result_row_set(row, ACTIVITY_RELID, ObjectIdGetDatum(activity->relid));
-	set_text(row, ACTIVITY_QUEUE, activity->queue, activity->encoding);
-	result_row_set(row, ACTIVITY_ID, Int64GetDatum(activity->run.id));
-	result_row_set(row, ACTIVITY_ATTEMPT, Int32GetDatum(activity->run.attempt));
-	result_row_set(row, ACTIVITY_START, TimestampTzGetDatum(activity->start));
-	if (activity->timeout > 0)
-	{
-		Interval *timeout = palloc0(sizeof(Interval));
-
-		timeout->time = activity->timeout;
-		result_row_set(row, ACTIVITY_TIMEOUT, IntervalPGetDatum(timeout));
-	}
-	set_number(row, ACTIVITY_DONE, activity->progress.done);
-	set_number(row, ACTIVITY_TOTAL, activity->progress.total);
-	if (activity->progress.message[0] != '\0')
-		set_text(row, ACTIVITY_TEXT, activity->progress.message, activity->encoding);
-}
-
 /* pg_task_activity(): the tasks that run now, in all databases; rights as in pg_stat_activity. */
 Datum
 pg_task_activity(PG_FUNCTION_ARGS)
@@ -209,8 +187,28 @@ pg_task_activity(PG_FUNCTION_ARGS)
 		set_name(&row, ACTIVITY_DATABASE, get_database_name(activity.database));
 		set_name(&row, ACTIVITY_ROLE, GetUserNameFromId(activity.role, true));
 		result_row_set(&row, ACTIVITY_PID, Int32GetDatum(activity.pid));
-		if (sees_all || has_privs_of_role(GetUserId(), activity.role))
-			set_private_columns(&row, &activity);
+		if (!sees_all && !has_privs_of_role(GetUserId(), activity.role))
+		{
+			end_row(&row, result);
+			continue;
+		}
+		/* the rest is for those who may see the request in pg_stat_activity */
+		result_row_set(&row, ACTIVITY_RELID, ObjectIdGetDatum(activity.relid));
+		set_text(&row, ACTIVITY_QUEUE, activity.queue, activity.encoding);
+		result_row_set(&row, ACTIVITY_ID, Int64GetDatum(activity.run.id));
+		result_row_set(&row, ACTIVITY_ATTEMPT, Int32GetDatum(activity.run.attempt));
+		result_row_set(&row, ACTIVITY_START, TimestampTzGetDatum(activity.start));
+		if (activity.timeout > 0)
+		{
+			Interval *timeout = palloc0(sizeof(Interval));
+
+			timeout->time = activity.timeout;
+			result_row_set(&row, ACTIVITY_TIMEOUT, IntervalPGetDatum(timeout));
+		}
+		set_number(&row, ACTIVITY_DONE, activity.progress.done);
+		set_number(&row, ACTIVITY_TOTAL, activity.progress.total);
+		if (activity.progress.message[0] != '\0')
+			set_text(&row, ACTIVITY_TEXT, activity.progress.message, activity.encoding);
 		end_row(&row, result);
 	}
 	return (Datum) 0;
@@ -467,29 +465,12 @@ state_text(const DatabaseFigures *figures, TimestampTz now)
 	return "waiting";
 }
 
-/* What the process has published. */
-static void
-fill_figures(ResultRow *row, const int64 *figures)
-{
-	TimestampTz oldest = figures[FIGURE_OLDEST];
-
-	result_row_set(row, SERVED_BEGUN, TimestampTzGetDatum(figures[FIGURE_BEGUN]));
-	result_row_set(row, SERVED_ITERATIONS, Int64GetDatum(figures[FIGURE_ITERATIONS]));
-	result_row_set(row, SERVED_CLAIMED, Int64GetDatum(figures[FIGURE_CLAIMED]));
-	result_row_set(row, SERVED_MISSED, Int64GetDatum(figures[FIGURE_MISSED]));
-	result_row_set(row, SERVED_ERRORS, Int64GetDatum(figures[FIGURE_ERRORS]));
-	result_row_set(row, SERVED_HELD, Int32GetDatum((int32) figures[FIGURE_HELD]));
-	result_row_set(row, SERVED_WANTED, Int32GetDatum((int32) figures[FIGURE_WANTED]));
-	/* what is planned for later is not due */
-	if (oldest <= GetCurrentTimestamp())
-		result_row_set(row, SERVED_OLDEST, TimestampTzGetDatum(oldest));
-}
-
 /* Fill the row of a database.  False if it was dropped meanwhile. */
 static bool
 fill_row(ResultRow *row, const DatabaseFigures *figures, ClockNow now)
 {
 	const SharedError *error = &figures->database.found.error;
+	const int64 *published = figures->figures;
 	DatabaseInfo database;
 
 	if (!find_database(figures->database.database, &database))
@@ -502,7 +483,16 @@ fill_row(ResultRow *row, const DatabaseFigures *figures, ClockNow now)
 	if (figures->has_slot && figures->proc != SHARED_NO_PROC)
 	{
 		result_row_set(row, SERVED_PID, Int32GetDatum(GetPGProcByNumber(figures->proc)->pid));
-		fill_figures(row, figures->figures);
+		result_row_set(row, SERVED_BEGUN, TimestampTzGetDatum(published[FIGURE_BEGUN]));
+		result_row_set(row, SERVED_ITERATIONS, Int64GetDatum(published[FIGURE_ITERATIONS]));
+		result_row_set(row, SERVED_CLAIMED, Int64GetDatum(published[FIGURE_CLAIMED]));
+		result_row_set(row, SERVED_MISSED, Int64GetDatum(published[FIGURE_MISSED]));
+		result_row_set(row, SERVED_ERRORS, Int64GetDatum(published[FIGURE_ERRORS]));
+		result_row_set(row, SERVED_HELD, Int32GetDatum((int32) published[FIGURE_HELD]));
+		result_row_set(row, SERVED_WANTED, Int32GetDatum((int32) published[FIGURE_WANTED]));
+		/* what is planned for later is not due */
+		if (published[FIGURE_OLDEST] <= now.wall)
+			result_row_set(row, SERVED_OLDEST, TimestampTzGetDatum(published[FIGURE_OLDEST]));
 	}
 	result_row_set(row, SERVED_EXECUTORS, Int32GetDatum(figures->executors));
 	result_row_set(row, SERVED_BUSY, Int32GetDatum(figures->busy));

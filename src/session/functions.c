@@ -218,26 +218,10 @@ pg_task_again(PG_FUNCTION_ARGS)
 
 /* ---- the task table ---- */
 
-/* Let this database have a scheduler again, at once.  Returns whether that was held back. */
-static bool
-release_scheduler(void)
-{
-	shared_require();
-	if (!crash_holds(MyDatabaseId))
-		return false;
-	if (!superuser())
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("only a superuser may release a database that has crashed the server")));
-	crash_release(MyDatabaseId);
-	shared_databases_changed();
-	return true;
-}
-
 /*
  * pg_task_release(): the task table is at home in this database from now on, so its tasks are no
  * longer held back.  Returns whether they were.  If they are held back because of crashes, that
- * alone ends, whatever the table looks like.
+ * alone ends, whatever the table looks like: the database may have a scheduler again, at once.
  */
 Datum
 pg_task_release(PG_FUNCTION_ARGS)
@@ -245,8 +229,18 @@ pg_task_release(PG_FUNCTION_ARGS)
 	TableAccess access;
 
 	PreventCommandIfReadOnly("pg_task_release()");
-	if (release_scheduler())
+	shared_require();
+	if (crash_holds(MyDatabaseId))
+	{
+		if (!superuser())
+			ereport(
+				ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("only a superuser may release a database that has crashed the server")));
+		crash_release(MyDatabaseId);
+		shared_databases_changed();
 		PG_RETURN_BOOL(true);
+	}
 	access = table_access_open(ACCESS_FIGURES);
 	if (!has_privs_of_role(GetUserId(), access.owner))
 		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_TABLE, get_rel_name(access.relid));

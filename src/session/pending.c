@@ -146,7 +146,6 @@ read_row(const TriggerRow *row, RowHint *hint)
 	return true;
 }
 
-/* Is the row of the group of this hint? */
 static bool
 is_of_group(const RowHint *row, const SharedHint *hint)
 {
@@ -453,7 +452,6 @@ report_counts(void)
 	statistics_flush();
 }
 
-/* Report to the scheduler of the table. */
 static void
 report_rows(void)
 {

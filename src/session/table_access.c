@@ -340,7 +340,6 @@ table_access_arguments(FunctionCallInfo fcinfo)
 	return params;
 }
 
-/* Take the rights of a statement. */
 static void
 become_user(const TableAccess *access, OwnerScope *scope)
 {

@@ -83,7 +83,6 @@ row_of(const TriggerData *data, HeapTuple tuple, TupleTableSlot *slot)
 
 /* ---- checks of values ---- */
 
-/* Raise an error: the value of this column breaks the rule. */
 static void
 reject_value(const TriggerRow *row, TaskColumn which, const char *rule)
 {
@@ -202,7 +201,6 @@ passes(const Check *check, Datum value)
 	pg_unreachable();
 }
 
-/* Check that the state is one. */
 static void
 check_state_exists(const TriggerRow *row)
 {
@@ -236,7 +234,6 @@ check_combinations(const TriggerRow *row)
 	(void) times_parse(TextDatumGetCString(cron), NULL);
 }
 
-/* Check the values of a new or changed row. */
 static void
 check_values(const TriggerRow *row)
 {
@@ -736,7 +733,6 @@ pg_task_timed(PG_FUNCTION_ARGS)
 	return PointerGetDatum(write_columns(&new, &columns));
 }
 
-/* Check what the current user has written into a new or changed row. */
 static void
 check_row(const TriggerRow *old, const TriggerRow *new)
 {

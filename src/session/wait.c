@@ -336,14 +336,6 @@ pg_task_wait(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* May this call end transactions? */
-static bool
-may_commit(FunctionCallInfo fcinfo)
-{
-	return fcinfo->context && IsA(fcinfo->context, CallContext) &&
-		   !((CallContext *) fcinfo->context)->atomic;
-}
-
 /*
  * pg_task_wait_for(ids, timeout): a procedure that waits until all these tasks have ended, and
  * holds no snapshot and no lock meanwhile.
@@ -353,7 +345,8 @@ pg_task_wait_for(PG_FUNCTION_ARGS)
 {
 	TaskWait wait;
 
-	if (!may_commit(fcinfo))
+	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
+		((CallContext *) fcinfo->context)->atomic)
 		ereport(ERROR, (errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 						errmsg("pg_task_wait_for cannot run inside a transaction block"),
 						errhint("CALL it outside of one, or use the function pg_task_wait.")));

@@ -250,18 +250,6 @@ explain_scheduler(const WhyTask *task)
 	return "no scheduler serves this database yet: one is about to start";
 }
 
-/* Code of the table's owner that a write-back could run. */
-static const char *
-explain_code(const WhyTask *task)
-{
-	Oid role = task->role.oid;
-	Oid owner = task->access->owner;
-
-	if (role == owner || superuser_arg(role) || shared_database_found(MyDatabaseId).owner_code)
-		return NULL;
-	return table_find_code(task->access->relid, owner);
-}
-
 /* No executor can take it. */
 static const char *
 explain_executors(const WhyTask *task)
@@ -331,7 +319,6 @@ set_time(ResultRow *row, Fact fact, TimestampTz time)
 		result_row_set(row, fact, TimestampTzGetDatum(time));
 }
 
-/* What the rule of the queue says. */
 static void
 set_rule(ResultRow *row, FunctionCallInfo fcinfo, const WhyTask *task)
 {
@@ -356,7 +343,6 @@ set_rule(ResultRow *row, FunctionCallInfo fcinfo, const WhyTask *task)
 								  &task->role.settings));
 }
 
-/* What the slots say. */
 static void
 set_survey(ResultRow *row, const WhyTask *task)
 {
@@ -408,7 +394,9 @@ pg_task_facts(PG_FUNCTION_ARGS)
 	set_text(&row, FACT_ROLE,
 			 task.role.error && task.role.hint ? psprintf("%s: %s", task.role.error, task.role.hint)
 											   : task.role.error);
-	set_text(&row, FACT_CODE, explain_code(&task));
+	if (task.role.oid != task.access->owner && !superuser_arg(task.role.oid) &&
+		!shared_database_found(MyDatabaseId).owner_code)
+		set_text(&row, FACT_CODE, table_find_code(task.access->relid, task.access->owner));
 	set_bool(&row, FACT_MINE,
 			 TransactionIdIsCurrentTransactionId(PG_GETARG_TRANSACTIONID(ROW_XMIN)));
 	PopActiveSnapshot();
