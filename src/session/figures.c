@@ -11,7 +11,6 @@
  */
 #include "postgres.h"
 
-#include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_type.h"
@@ -86,53 +85,17 @@ find_database(Oid oid, DatabaseInfo *database)
 	return true;
 }
 
-/* Replace what is not ASCII by question marks. */
-static text *
-ascii_text(const char *string, int length)
-{
-	text *result = cstring_to_text_with_len(string, length);
-	int i;
-
-	for (i = 0; i < length; i++)
-		if (IS_HIGHBIT_SET(VARDATA(result)[i]))
-			VARDATA(result)[i] = '?';
-	return result;
-}
-
-/*
- * Return text of another database in the encoding of this one.  If it cannot be converted as a
- * whole, only what is ASCII in it is shown: one name must not make the function fail.
- */
-static text *
-converted_text(const char *string, int encoding)
-{
-	int length = (int) strlen(string);
-	int mine = GetDatabaseEncoding();
-	Size size = length * MAX_CONVERSION_GROWTH + 1;
-	char *converted;
-	Oid procedure;
-
-	if (encoding == mine)
-		return cstring_to_text_with_len(string, length);
-	if (encoding == PG_SQL_ASCII)
-		return pg_verify_mbstr(mine, string, length, true)
-				   ? cstring_to_text_with_len(string, length)
-				   : ascii_text(string, length);
-	/* a client of a database without an encoding may not be able to read what is not ASCII */
-	procedure = mine == PG_SQL_ASCII ? InvalidOid : FindDefaultConversionProc(encoding, mine);
-	if (!OidIsValid(procedure))
-		return ascii_text(string, length);
-	converted = palloc(size);
-	if (pg_do_encoding_conversion_buf(procedure, encoding, mine, (unsigned char *) string, length,
-									  (unsigned char *) converted, (int) size, true) < length)
-		return ascii_text(string, length);
-	return cstring_to_text(converted);
-}
-
+/* A text of a database; of what is in another encoding than ours only ASCII is shown. */
 static void
 set_text(ResultRow *row, int column, const char *string, int encoding)
 {
-	result_row_set(row, column, PointerGetDatum(converted_text(string, encoding)));
+	text *result = cstring_to_text(string);
+	char *byte = VARDATA(result);
+
+	for (; encoding != GetDatabaseEncoding() && byte < VARDATA(result) + strlen(string); byte++)
+		if (IS_HIGHBIT_SET(*byte))
+			*byte = '?';
+	result_row_set(row, column, PointerGetDatum(result));
 }
 
 static void
