@@ -105,7 +105,6 @@ subtransaction_ended(SubXactEvent event, SubTransactionId mine pg_attribute_unus
 					 SubTransactionId parent pg_attribute_unused(), void *arg pg_attribute_unused())
 {
 	running_subtransaction_ended(event);
-	pending_subtransaction_ended(event);
 }
 
 static void

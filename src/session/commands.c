@@ -245,13 +245,26 @@ commands_process(ProcessUtility_hook_type next, PlannedStmt *pstmt, const char *
 	commits = kind == T_TransactionStmt &&
 			  ((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT_PREPARED;
 	database = database_needed(statement, context);
-	if (OidIsValid(database))
+	if (!OidIsValid(database))
+		next(pstmt, query, read_only_tree, context, params, environment, destination, completion);
+	else
 	{
 		pending_add_hold();
-		hold_take(database);
-		hold_wait(database, VACATE_MS);
+		PG_TRY();
+		{
+			hold_take(database);
+			hold_wait(database, VACATE_MS);
+			next(pstmt, query, read_only_tree, context, params, environment, destination,
+				 completion);
+		}
+		PG_CATCH();
+		{
+			/* only a subtransaction may fail: its transaction may go on for long */
+			hold_release();
+			PG_RE_THROW();
+		}
+		PG_END_TRY();
 	}
-	next(pstmt, query, read_only_tree, context, params, environment, destination, completion);
 	/* a procedure may have ended the transaction, and the statement of the CALL may be freed */
 	record_command(kind, statement);
 	if (commits)

@@ -62,7 +62,7 @@ static struct
 	bool supervisor; /* wake the supervisor: databases or roles have changed */
 	List *settings;	 /* databases and roles whose settings were changed, InvalidOid for all of
 					  * them; in TopTransactionContext */
-	int hold_level;	 /* nesting level of the outermost transaction that holds a database; 0: none */
+	bool holds;		 /* a database is held, also after a rollback to a savepoint */
 	bool counted;
 	QueueCounts counts; /* of the queue of the first row that was counted */
 	HTAB *others;		/* of other queues, in TopTransactionContext; NULL: most have none */
@@ -411,15 +411,11 @@ pending_wake_supervisor(void)
 	pending.supervisor = true;
 }
 
-/*
- * This transaction holds a database: release it at the end.  The outermost level counts: if only a
- * subtransaction inside it is rolled back, the holds of that one are kept, too.
- */
+/* This transaction holds a database: release it at the end. */
 void
 pending_add_hold(void)
 {
-	if (pending.hold_level == 0)
-		pending.hold_level = GetCurrentTransactionNestLevel();
+	pending.holds = true;
 }
 
 /* ---- the end of a transaction ---- */
@@ -485,7 +481,7 @@ pending_transaction_ended(XactEvent event)
 	if (event == XACT_EVENT_COMMIT && OidIsValid(pending.relid) &&
 		TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		report_rows();
-	if (pending.hold_level > 0)
+	if (pending.holds)
 		hold_release();
 	/* of a subtransaction that was rolled back, too, which changes nothing for their tasks */
 	if (event == XACT_EVENT_COMMIT)
@@ -494,29 +490,9 @@ pending_transaction_ended(XactEvent event)
 	if (event == XACT_EVENT_COMMIT && pending.supervisor)
 		shared_databases_changed();
 	pending.relid = pending.ignored = InvalidOid;
-	pending.count = pending.events = pending.hold_level = 0;
+	pending.count = pending.events = 0;
 	pending.watched.count = 0;
-	pending.queues = pending.several = pending.supervisor = pending.counted = false;
+	pending.holds = pending.queues = pending.several = pending.supervisor = pending.counted = false;
 	pending.settings = NIL;
 	pending.others = NULL;
-}
-
-/*
- * End of a subtransaction: what it did now depends on its parent, or is discarded.  Hints of an
- * aborted subtransaction are kept: the scheduler then finds no such rows.
- */
-void
-pending_subtransaction_ended(SubXactEvent event)
-{
-	int level = GetCurrentTransactionNestLevel();
-	bool aborted = event == SUBXACT_EVENT_ABORT_SUB;
-
-	if (!aborted && event != SUBXACT_EVENT_COMMIT_SUB)
-		return;
-	if (pending.hold_level >= level)
-	{
-		if (aborted)
-			hold_release();
-		pending.hold_level = aborted ? 0 : level - 1;
-	}
 }

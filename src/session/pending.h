@@ -21,6 +21,5 @@ extern void pending_add_hold(void);
 
 /* For pg_task.c. */
 extern void pending_transaction_ended(XactEvent event);
-extern void pending_subtransaction_ended(SubXactEvent event);
 
 #endif /* PG_TASK_PENDING_H */
