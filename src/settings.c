@@ -15,7 +15,6 @@
 #include "lib/stringinfo.h"
 #include "nodes/memnodes.h"
 #include "parser/scansup.h"
-#include "storage/proc.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -23,7 +22,7 @@
 
 #include "compat.h"
 #include "settings.h"
-#include "shared/shared.h"
+#include "shared/slots.h"
 #include "shared/task.h"
 
 /* More than all zones of the tz database need, at 24 kB each. */
@@ -460,8 +459,7 @@ settings_task_id(void)
 	TimestampTz planned;
 	int64 id;
 
-	if (IsParallelWorker() && Shared && MyProc->lockGroupLeader &&
-		shared_task_of((int) (MyProc->lockGroupLeader - ProcGlobal->allProcs), &id, &planned))
+	if (IsParallelWorker() && executor_slot_own_task(&id, &planned))
 		return id;
 	return Settings.task_id;
 }

@@ -10,7 +10,6 @@
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "storage/proc.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -106,33 +105,6 @@ pg_task_queue_own(PG_FUNCTION_ARGS)
 /* ---- the task that calls ---- */
 
 /*
- * Find the task that this process runs, or whose parallel worker it is: its id, and the time that
- * it was first planned for.  Returns false if there is none.
- */
-static bool
-find_own_task(int64 *id, TimestampTz *planned)
-{
-	const PGPROC *proc = MyProc->lockGroupLeader ? MyProc->lockGroupLeader : MyProc;
-	SharedExecutor *executor =
-		Shared ? executor_slot_of((int) (proc - ProcGlobal->allProcs)) : NULL;
-	bool found;
-
-	if (executor == NULL)
-		return false;
-	LWLockAcquire(executor->lock, LW_SHARED);
-	found = executor->taken != executor->done;
-	if (found)
-	{
-		const SharedTask *task = &executor->ring[(executor->taken - 1) % SHARED_RING];
-
-		*id = task->run.id;
-		*planned = task->planned;
-	}
-	LWLockRelease(executor->lock);
-	return found;
-}
-
-/*
  * pg_task_time(): the time for which the task was planned that calls this; retries and late starts
  * do not change it.  NULL: no task calls this.
  */
@@ -142,7 +114,7 @@ pg_task_time(PG_FUNCTION_ARGS)
 	int64 id;
 	TimestampTz planned;
 
-	if (!find_own_task(&id, &planned))
+	if (!executor_slot_own_task(&id, &planned))
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(planned);
 }

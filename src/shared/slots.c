@@ -493,3 +493,30 @@ executor_slot_of(int proc)
 	LWLockRelease(Shared->directory);
 	return result;
 }
+
+/*
+ * Find the task that this process runs, or whose parallel worker it is: its id, and the time that
+ * it was first planned for.  Returns false if there is none.
+ */
+bool
+executor_slot_own_task(int64 *id, TimestampTz *planned)
+{
+	const PGPROC *proc = MyProc->lockGroupLeader ? MyProc->lockGroupLeader : MyProc;
+	SharedExecutor *executor =
+		Shared ? executor_slot_of((int) (proc - ProcGlobal->allProcs)) : NULL;
+	bool found;
+
+	if (executor == NULL)
+		return false;
+	LWLockAcquire(executor->lock, LW_SHARED);
+	found = executor->taken != executor->done;
+	if (found)
+	{
+		const SharedTask *task = &executor->ring[(executor->taken - 1) % SHARED_RING];
+
+		*id = task->run.id;
+		*planned = task->planned;
+	}
+	LWLockRelease(executor->lock);
+	return found;
+}

@@ -43,5 +43,6 @@ extern void executor_slot_release(SharedExecutor *me);
 extern void executor_slot_forget(SharedExecutor *slot, uint32 generation);
 extern bool executor_slots_forget(Oid database);
 extern SharedExecutor *executor_slot_of(int proc);
+extern bool executor_slot_own_task(int64 *id, TimestampTz *planned);
 
 #endif /* PG_TASK_SLOTS_H */
