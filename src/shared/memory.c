@@ -317,18 +317,22 @@ shared_wake_supervisor(void)
  * Two objects may share a counter by chance, but no user can choose an object that shares
  * another's: the seed is secret.
  */
-static uint32
+static pg_atomic_uint32 *
 counter_of(Oid object)
 {
+	uint64 hash;
+
 	if (!OidIsValid(object))
-		return 0;
-	return 1 + (uint32) (hash_bytes_uint32_extended(object, Shared->seed) % (SHARED_SETTINGS - 1));
+		return &Shared->settings[0];
+	hash = hash_bytes_uint32_extended(object, Shared->seed);
+	return &Shared->settings[1 + hash % (SHARED_SETTINGS - 1)];
 }
 
-static uint32
-read_counter(Oid object)
+/* Change counter; differs after ALTER DATABASE SET of this database. */
+uint32
+shared_settings_of_database(Oid database)
 {
-	return pg_atomic_read_u32(&Shared->settings[counter_of(object)]);
+	return pg_atomic_read_u32(counter_of(database));
 }
 
 /*
@@ -337,21 +341,15 @@ read_counter(Oid object)
 uint32
 shared_settings(Oid database, Oid role)
 {
-	return read_counter(InvalidOid) + read_counter(database) + read_counter(role);
-}
-
-/* Change counter; differs after ALTER DATABASE SET of this database. */
-uint32
-shared_settings_of_database(Oid database)
-{
-	return read_counter(database);
+	return pg_atomic_read_u32(&Shared->settings[0]) + pg_atomic_read_u32(counter_of(database)) +
+		   pg_atomic_read_u32(counter_of(role));
 }
 
 /* Count a change of the settings of a database or a role; InvalidOid: of all of them. */
 void
 shared_settings_changed(Oid object)
 {
-	pg_atomic_fetch_add_u32(&Shared->settings[counter_of(object)], 1);
+	pg_atomic_fetch_add_u32(counter_of(object), 1);
 	pg_atomic_fetch_add_u32(&Shared->settings_changes, 1);
 }
 

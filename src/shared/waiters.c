@@ -101,20 +101,13 @@ waiters_end(int64 id)
 	wake(number);
 }
 
-/* The same for any number of tasks that nobody names. */
+/* The same for any number of tasks that nobody names, within a transaction. */
 void
 waiters_end_all(void)
 {
-	uint32 number;
-
-	if (IsTransactionState())
-	{
-		memset(ended.bits, 0xff, sizeof(ended.bits));
-		ended.any = true;
-		return;
-	}
-	for (number = 0; number < SHARED_WAITERS; number++)
-		wake(number);
+	Assert(IsTransactionState());
+	memset(ended.bits, 0xff, sizeof(ended.bits));
+	ended.any = true;
 }
 
 /* Count the ends so far that would wake who waits for this task. */

@@ -127,7 +127,6 @@ PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 
 /* What is missing, and is logged once while it is. */
 #define NO_WORKER "worker slot"
-#define CROWD "places for all databases"
 
 /* What the catalogs say of a database that should have a scheduler. */
 typedef struct Wanted
@@ -173,7 +172,7 @@ typedef struct SupervisorProcess
 	int visit;				/* shortest time between two visits (ms) */
 	MonoTime look;			/* what schedulers have found that were started earlier need not hold */
 	Reports unusable;		/* entries of pg_task.database that cannot be used */
-	Reports missing;		/* worker slots, places */
+	Reports missing;		/* worker slots */
 
 	/* when the catalogs are read again at the latest, and what was known when they were read */
 	MonoTime read_again;
@@ -509,19 +508,6 @@ compute_need(const DatabaseEntry *entry, bool crowded, ClockNow now)
 	return clock_is_before(now.mono, entry->not_before) ? clock_max(need, entry->not_before) : need;
 }
 
-/* Log once that databases share the places, while they do. */
-static void
-report_crowd(int databases, int places)
-{
-	if (databases <= places)
-		report_end(&MySupervisor.missing, CROWD);
-	else if (report_due(&MySupervisor.missing, CROWD, 0))
-		ereport(LOG, (errmsg("%d databases take turns at having a scheduler of pg_task: there are"
-							 " places for %d",
-							 databases, places),
-					  errhint("Increase \"max_worker_processes\", or set \"pg_task.database\".")));
-}
-
 /*
  * Set whether more databases need a scheduler than there are places.  If so, schedulers report from
  * now on whether they are idle.
@@ -578,8 +564,12 @@ compute_needs(int places, ClockNow now)
 		entry->need = entry->slot ? CLOCK_NEVER : compute_need(entry, crowded, now);
 	}
 	LWLockRelease(Shared->directory);
+	if (crowded && !Shared->crowded && needing + served > arbiter_places())
+		ereport(LOG, (errmsg("%d databases take turns at having a scheduler of pg_task: there are"
+							 " places for %d",
+							 needing + served, arbiter_places()),
+					  errhint("Increase \"max_worker_processes\", or set \"pg_task.database\".")));
 	set_crowded(crowded);
-	report_crowd(needing + served, arbiter_places());
 }
 
 /* Start the scheduler of a database, or try again a little later: others may succeed. */
