@@ -102,23 +102,4 @@ subtest 'schedulers that wait for a locked database' => sub {
 	pass('and come back when they can');
 };
 
-# A hold outlives a subtransaction that has renamed another database and is rolled back.
-subtest 'a hold outlives a savepoint' => sub {
-	plan_series('theirs1', 1);
-	my $owner = open_session($node, @session);
-	$owner->query_safe('BEGIN');
-	$owner->query_safe('ALTER DATABASE theirs1 RENAME TO other1');
-	$owner->query_safe('SAVEPOINT a');
-	$owner->query_safe('ALTER DATABASE theirs2 RENAME TO other2');
-	$owner->query_safe('ROLLBACK TO a');
-	as_owner('theirs3',
-		q{INSERT INTO task (request, dt) VALUES ('SELECT 1', now() + interval '3 s')});
-	wait_until($node, q{SELECT count(*) = 1 FROM task WHERE state = 'DONE'}, db => 'theirs3');
-	is(sql(connecting(0)), 't', 'a hold outlives the abort of another hold');
-	my $moment = sql('SELECT clock_timestamp()');
-	$owner->query_safe('ROLLBACK');
-	$owner->quit;
-	wait_for_run_since('theirs1', $moment);
-};
-
 done_testing();
