@@ -39,11 +39,11 @@
 
 #include "compat.h"
 #include "session/after.h"
-#include "task/table.h"
 #include "task/owner.h"
 #include "task/owner_code.h"
 #include "task/relation.h"
 #include "task/rows.h"
+#include "task/table.h"
 
 /*
  * A row waits for this many tasks at most: to judge it, the scheduler may have to read all of them,

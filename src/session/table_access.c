@@ -53,11 +53,11 @@
 #include "session/table_access.h"
 #include "settings.h"
 #include "shared/shared.h"
-#include "task/relation.h"
 #include "task/create.h"
-#include "task/table.h"
 #include "task/owner.h"
 #include "task/owner_code.h"
+#include "task/relation.h"
+#include "task/table.h"
 
 PGDLLEXPORT Datum pg_task_create(PG_FUNCTION_ARGS);
 

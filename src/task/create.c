@@ -28,10 +28,10 @@
 #include "utils/rel.h"
 
 #include "compat.h"
-#include "task/relation.h"
 #include "task/create.h"
 #include "task/home.h"
 #include "task/owner.h"
+#include "task/relation.h"
 #include "task/subtransaction.h"
 
 /* The version of the extension that has the functions of this library. */

@@ -52,11 +52,11 @@
 
 #include "compat.h"
 #include "shared/shared.h"
-#include "task/relation.h"
 #include "task/direct.h"
 #include "task/outcome.h"
 #include "task/owner.h"
 #include "task/owner_code.h"
+#include "task/relation.h"
 #include "task/table.h"
 
 /* The columns that are written, at the claim or at the end. */

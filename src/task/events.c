@@ -20,9 +20,9 @@
 #include "utils/memutils.h"
 
 #include "settings.h"
-#include "shared/worker.h"
 #include "shared/statistics.h"
 #include "shared/task.h"
+#include "shared/worker.h"
 #include "task/events.h"
 
 /* In a response: room for what says that a value was cut. */

@@ -22,8 +22,8 @@
 #include "utils/lsyscache.h"
 
 #include "shared/shared.h"
-#include "task/relation.h"
 #include "task/home.h"
+#include "task/relation.h"
 
 /* A mark begins with one of these.  Then come the numbers, and a bracket. */
 #define MARK_HOME "[pg_task home "

@@ -10,7 +10,6 @@
 #include <math.h>
 
 #include "access/relation.h"
-#include "catalog/pg_collation.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -18,10 +17,10 @@
 #include "utils/memutils.h"
 
 #include "settings.h"
-#include "task/relation.h"
 #include "task/owner.h"
 #include "task/owner_code.h"
 #include "task/queue_table.h"
+#include "task/relation.h"
 #include "task/statement.h"
 #include "task/table.h"
 
@@ -32,6 +31,17 @@
 #define COLUMNS_SQL                                                                                \
 	"SELECT q.queue, q.paused, q.max, q.rate, q.per, q.until, q.strict, q.fair, q.retry, q.delay," \
 	" q.backoff, q.timeout, q.active, q.keep, q.batch"
+
+/* clang-format off */
+/* LIKE raises an error for a pattern that ends with an escape character. */
+#define RULE_OF_QUEUE \
+	" WHERE CASE WHEN position('%%' IN q.queue) = 0 THEN q.queue = $1" \
+	"       WHEN octet_length(q.queue) <= " CppAsString2(TASK_QUEUE_MAX) \
+	"            AND (length(q.queue) - length(rtrim(q.queue, chr(92)))) %% 2 = 0" \
+	"       THEN $1 LIKE q.queue COLLATE \"C\" END" \
+	" ORDER BY position('%%' IN q.queue) > 0, octet_length(q.queue) DESC, q.queue COLLATE \"C\"" \
+	" LIMIT 1"
+/* clang-format on */
 
 static const Statement read_rules = {.sql = COLUMNS_SQL
 									 " FROM {rows} AS q LIMIT " CppAsString2(QUEUE_ROWS_MAX)};
@@ -171,37 +181,35 @@ queue_rules_read(const TaskTable *queues, MemoryContext where, QueueRule **rules
 	return count;
 }
 
-/* Is the rule for this queue, and does it win over the other one?  NULL: there is no other. */
-static bool
-is_better_rule(const QueueRule *rule, const QueueRule *other, const char *queue)
+/*
+ * For a user's session: read the rule of a queue, as queue_rules_find has it in a scheduler, from
+ * the table beside this task table: that of its name, or else of the longest pattern.  Returns
+ * false if there is none, or no such table.  The table is read with the rights of its owner, and
+ * none of his code runs: the caller of this function decides what the user is told.  Bounded by the
+ * size of the table.
+ */
+bool
+queue_rule_find(Oid task, Oid owner, const char *queue, QueueRule *rule)
 {
-	int difference;
-
-	if (!rule->pattern)
-		return strcmp(rule->queue, queue) == 0;
-	if (!DatumGetBool(DirectFunctionCall2Coll(textlike, C_COLLATION_OID, CStringGetTextDatum(queue),
-											  CStringGetTextDatum(rule->queue))))
-		return false;
-	if (other == NULL || !other->pattern)
-		return other == NULL;
-	difference = (int) strlen(rule->queue) - (int) strlen(other->queue);
-	return difference > 0 || (difference == 0 && strcmp(rule->queue, other->queue) < 0);
-}
-
-/* Read the rows that may be for this queue, as the owner.  Returns their number. */
-static uint64
-select_candidates(Relation rel, Oid owner, const char *queue)
-{
+	MemoryContext caller = CurrentMemoryContext;
 	Oid types[] = {TEXTOID};
 	Datum values[] = {CStringGetTextDatum(queue)};
-	char *sql = psprintf(COLUMNS_SQL " FROM ONLY %s AS q"
-									 " WHERE q.queue = $1 OR position('%%' IN q.queue) > 0",
-						 quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
-													RelationGetRelationName(rel)));
-	NamedTable outer = named_table_expect((NamedTable){sql, RelationGetRelid(rel)});
-	int barred = owner_code_bar(ERRCODE_INSUFFICIENT_PRIVILEGE);
+	const char *fault;
+	Relation rel = side_table_open(SIDE_QUEUE, task, owner, true, &fault);
 	OwnerScope scope;
+	NamedTable outer;
+	char *sql;
+	int barred;
+	bool found;
 
+	if (rel == NULL)
+		return false;
+	sql = psprintf(COLUMNS_SQL " FROM ONLY %s AS q" RULE_OF_QUEUE,
+				   quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+											  RelationGetRelationName(rel)));
+	SPI_connect();
+	outer = named_table_expect((NamedTable){sql, RelationGetRelid(rel)});
+	barred = owner_code_bar(ERRCODE_INSUFFICIENT_PRIVILEGE);
 	PG_TRY();
 	{
 		owner_restrict(owner, &scope);
@@ -216,36 +224,7 @@ select_candidates(Relation rel, Oid owner, const char *queue)
 	}
 	PG_END_TRY();
 	check_result();
-	return SPI_processed;
-}
-
-/*
- * For a user's session: read the rule of a queue, as queue_rules_find has it in a scheduler, from
- * the table beside this task table.  Returns false if there is none, or no such table.  The table
- * is read with the rights of its owner, and none of his code runs: the caller of this function
- * decides what the user is told.  Bounded by the size of the table.
- */
-bool
-queue_rule_find(Oid task, Oid owner, const char *queue, QueueRule *rule)
-{
-	MemoryContext caller = CurrentMemoryContext;
-	const char *fault;
-	Relation rel = side_table_open(SIDE_QUEUE, task, owner, true, &fault);
-	bool found = false;
-	QueueRule next;
-	uint64 count;
-	uint64 i;
-
-	if (rel == NULL)
-		return false;
-	SPI_connect();
-	count = select_candidates(rel, owner, queue);
-	for (i = 0; i < count; i++)
-		if (read_row(i, &next) && is_better_rule(&next, found ? rule : NULL, queue))
-		{
-			*rule = next;
-			found = true;
-		}
+	found = SPI_processed > 0 && read_row(0, rule);
 	if (found)
 		rule->queue = MemoryContextStrdup(caller, rule->queue);
 	SPI_finish();

@@ -18,15 +18,8 @@
 
 /* clang-format off */
 
-/*
- * The trigger bounds the length of this value, but a row may have bypassed the trigger.  A longer
- * value is not kept, and not read.
- */
-#define SHORT_QUEUE \
-	"CASE WHEN octet_length(t.queue) <= " CppAsString2(TASK_QUEUE_MAX) " THEN t.queue END"
-
 #define WORKING_ROW \
-	"t.id, t.attempt, " CLAIMED("t") ", coalesce(" SHORT_QUEUE ", '')," \
+	"t.id, t.attempt, " CLAIMED("t") ", " QUEUE_NAME "," \
 	" coalesce(t.sqlstate = '57P01', false), t.state = 'STOP'"
 
 static const Statement find_working = {.sql =

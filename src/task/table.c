@@ -31,11 +31,11 @@
 
 #include "compat.h"
 #include "settings.h"
-#include "task/relation.h"
 #include "task/create.h"
 #include "task/home.h"
 #include "task/owner.h"
 #include "task/owner_code.h"
+#include "task/relation.h"
 #include "task/table.h"
 
 /*

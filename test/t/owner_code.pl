@@ -313,7 +313,7 @@ subtest 'the places that act as somebody else' => sub {
 		'task/create.c may_find', 'task/create.c create_tables',
 		'task/owner.c owner_committed', 'task/owner.c owner_restrict_end',
 		'task/owner.c restrict_user',
-		'task/queue_table.c select_candidates'), 'no place but these');
+		'task/queue_table.c queue_rule_find'), 'no place but these');
 };
 
 $node->stop;
