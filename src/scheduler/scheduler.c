@@ -508,7 +508,7 @@ run_iteration(void)
 {
 	ClockNow now = clock_now();
 
-	arbiter_renew(MyScheduler->slot);
+	pg_atomic_write_u64(&MyScheduler->slot->renewed, (uint64) now.mono.us);
 	order_set_now(now);
 	pool_reap();
 	/* before anything that may wait for a lock: others need not wait for that */
@@ -687,7 +687,7 @@ static bool
 must_exit(void)
 {
 	return ShutdownRequestPending || ConfigReloadPending ||
-		   scheduler_slot_is_leaving(MyScheduler->slot) || zones_fill_memory();
+		   MyScheduler->slot->state == SCHEDULER_LEAVING || zones_fill_memory();
 }
 
 /*
@@ -802,7 +802,7 @@ connect_to_database(void)
 	MyScheduler->in_transaction = true;
 	BackgroundWorkerInitializeConnectionByOid(MyScheduler->slot->database, InvalidOid, 0);
 	MyScheduler->in_transaction = false;
-	arbiter_renew(MyScheduler->slot);
+	pg_atomic_write_u64(&MyScheduler->slot->renewed, (uint64) clock_mono().us);
 	StartTransactionCommand();
 	MyScheduler->database = MemoryContextStrdup(TopMemoryContext, get_database_name(MyDatabaseId));
 	CommitTransactionCommand();

@@ -34,14 +34,6 @@
  */
 #define FRESH_MS 1500
 
-/* Record that an iteration of this scheduler begins: for a while its "wants" is valid. */
-void
-arbiter_renew(SharedScheduler *me)
-{
-	Assert(me->proc == COMPAT_MY_PROC);
-	pg_atomic_write_u64(&me->renewed, (uint64) clock_mono().us);
-}
-
 /* Has this scheduler begun an iteration recently?  If not, its "wants" is ignored. */
 static bool
 is_fresh(const SharedScheduler *scheduler, MonoTime now)

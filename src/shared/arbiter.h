@@ -31,7 +31,6 @@ extern void arbiter_want(SharedScheduler *me, bool wants, Oid role);
 extern bool arbiter_yield(SharedScheduler *me, Oid *role);
 extern int arbiter_count_database(Oid database);
 
-extern void arbiter_renew(SharedScheduler *me);
 extern bool arbiter_take_isolated(SharedScheduler *me);
 extern void arbiter_release_isolated(SharedScheduler *me);
 extern void arbiter_isolated_ended(void);

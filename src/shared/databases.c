@@ -154,18 +154,28 @@ shared_database_is_held(Oid database)
 }
 
 /*
- * Ask all processes of pg_task in a database to exit as soon as they can.  The caller holds the
- * directory lock in exclusive mode.
+ * Ask all processes of pg_task in a database to exit as soon as they can.  Returns whether there is
+ * one that runs no task.  The caller holds the directory lock in exclusive mode.
  */
-static void
+static bool
 clear_database(Oid database)
 {
 	SharedScheduler *scheduler = scheduler_slot_find(database);
+	bool occupied = scheduler != NULL;
+	int i;
 
 	Assert(LWLockHeldByMeInMode(Shared->directory, LW_EXCLUSIVE));
 	if (scheduler)
 		scheduler_slot_leave_locked(scheduler);
 	executor_slots_leave(database);
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+
+		occupied |= executor->database == database && executor_slot_has_process(executor) &&
+					executor->taken == executor->done;
+	}
+	return occupied;
 }
 
 /*
@@ -182,31 +192,14 @@ hold_take(Oid database)
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	Shared->nholds += !OidIsValid(*hold);
 	*hold = database;
-	clear_database(database);
+	(void) clear_database(database);
 	LWLockRelease(Shared->directory);
 }
 
-/* Is a process of pg_task that runs no task connected to this database? */
-static bool
-is_occupied(Oid database)
-{
-	bool occupied;
-	int i;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	occupied = scheduler_slot_find(database) != NULL;
-	for (i = 0; i < Shared->nexecutors; i++)
-	{
-		SharedExecutor *executor = &Shared->executors[i];
-
-		occupied |= executor->database == database && executor_slot_has_process(executor) &&
-					executor->taken == executor->done;
-	}
-	LWLockRelease(Shared->directory);
-	return occupied;
-}
-
-/* Wait until no such process is connected, but at most "timeout" milliseconds. */
+/*
+ * Wait until no process of pg_task that runs no task is connected to the database, but at most
+ * "timeout" milliseconds.
+ */
 void
 hold_wait(Oid database, int timeout)
 {
@@ -214,16 +207,17 @@ hold_wait(Oid database, int timeout)
 	uint32 wait_event = COMPAT_WAIT_EVENT("PgTaskDatabaseRelease");
 
 	ConditionVariablePrepareToSleep(&Shared->vacated);
-	while (is_occupied(database))
+	for (;;)
 	{
 		long left = clock_ms_until(clock_mono(), end);
+		bool occupied;
 
-		if (left <= 0)
-			break;
 		/* ask again: a process may have attached since the last time */
 		LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-		clear_database(database);
+		occupied = clear_database(database);
 		LWLockRelease(Shared->directory);
+		if (!occupied || left <= 0)
+			break;
 		(void) ConditionVariableTimedSleep(&Shared->vacated, left, wait_event);
 	}
 	ConditionVariableCancelSleep();

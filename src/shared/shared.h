@@ -152,7 +152,8 @@ typedef struct SharedScheduler
 	 *
 	 * "proc": by the scheduler (constant).
 	 *
-	 * "state": by the supervisor in ask_schedulers_to_exit (guess).
+	 * "state": by the supervisor in ask_schedulers_to_exit (guess), and by the scheduler in
+	 * must_exit (guess: its latch is set after a change).
 	 *
 	 * "asked": by the supervisor in scheduler_ended (own: it does not change while the slot is
 	 * free, and only the supervisor reserves it).

@@ -212,19 +212,6 @@ scheduler_slot_leave(SharedScheduler *slot)
 	LWLockRelease(Shared->directory);
 }
 
-/* Was this scheduler asked to exit? */
-bool
-scheduler_slot_is_leaving(SharedScheduler *me)
-{
-	bool leaving;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	Assert(me->proc == COMPAT_MY_PROC);
-	leaving = me->state == SCHEDULER_LEAVING;
-	LWLockRelease(Shared->directory);
-	return leaving;
-}
-
 /* This scheduler exits: release its slot. */
 void
 scheduler_slot_release(SharedScheduler *me)

@@ -26,7 +26,6 @@ extern void scheduler_slot_leave(SharedScheduler *slot);
 extern void scheduler_slot_leave_locked(SharedScheduler *slot);
 extern void scheduler_slot_release(SharedScheduler *me);
 extern void scheduler_slot_withdraw(SharedScheduler *slot, uint32 generation);
-extern bool scheduler_slot_is_leaving(SharedScheduler *me);
 extern SharedScheduler *scheduler_slot_find(Oid database);
 
 extern void slots_notify_vacated(void);
