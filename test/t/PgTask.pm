@@ -25,7 +25,9 @@ use warnings;
 use Carp;
 use Exporter 'import';
 use FindBin;
+use IPC::Run ();
 use JSON::PP ();
+use List::Util qw(min);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -84,7 +86,8 @@ sub new_node
 	if ($opt{start} // 1)
 	{
 		$node->start;
-		wait_for_table($node, table => $_) for qw(task task_queue);
+		wait_until($node, q{SELECT to_regclass('task') IS NOT NULL
+			AND to_regclass('task_queue') IS NOT NULL});
 	}
 	return $node;
 }
@@ -513,23 +516,60 @@ sub describe
 	return;
 }
 
+# Looks again and again, with pauses that grow, until a query returns the expected text.  Returns
+# whether it has, and the output of the last look, with that of errors.  One psql stays from look to
+# look, since its start takes a hundred times as long as a short query.  Options: db, user, node,
+# and seconds, as for poll_for.
+sub look_until
+{
+	my ($query, $expected, %opt) = @_;
+	my $node = $opt{node} // $main_node;
+	my @command = ('psql', '-XAtq', '-d', $node->connstr($opt{db} // $default_db),
+		$opt{user} ? ('-U', $opt{user}) : ());
+	my $end_of_look = '-- end of look --';
+	my $pause = 5_000;
+	my ($psql, $in, $result);
+
+	my $found = poll_for(sub {
+		my $alive = eval {
+			if (!$psql)
+			{
+				($in, $result) = ('', '');
+				$psql = IPC::Run::start(\@command, '<', \$in, '>&', \$result,
+					IPC::Run::timeout(2 * $PostgreSQL::Test::Utils::timeout_default));
+			}
+			$in .= "$query\n;\n\\echo '$end_of_look'\n";
+			$result = '';
+			$psql->pump until $result =~ s/\n?$end_of_look\n\z//;
+			1;
+		};
+		return 1 if $alive && $result eq $expected;
+		if (!$alive && $psql)
+		{
+			eval { $psql->kill_kill };
+			undef $psql;
+		}
+		$pause = min(2 * $pause, 80_000);
+		usleep($pause);
+		return 0;
+	}, $opt{seconds});
+
+	eval { $psql->finish } if $psql;
+	return ($found, $result);
+}
+
 # Waits until a query returns the expected text (default 't').  If it never does, the test is over,
 # because all later checks would fail, too: prints the state of the tasks, and dies.  Options: db,
-# expected.
+# expected, seconds.
 sub wait_until
 {
 	my ($node, $query, %opt) = @_;
-	my $db = $opt{db} // $default_db;
+	my $expected = $opt{expected} // 't';
+	my ($found, $result) = look_until($query, $expected, %opt, node => $node);
 
-	# while the server restarts, psql may exit before it gets the query
-	for (1 .. 1000)
-	{
-		my $found = eval { $node->poll_query_until($db, $query, $opt{expected} // 't') };
-		return if $found;
-		last unless $@ =~ /Broken pipe/;
-	}
-	diag($@) if $@;
-	describe($node, $db);
+	return if $found;
+	diag("expected '$expected', found '$result'");
+	describe($node, $opt{db} // $default_db);
 	croak "waited in vain for: $query";
 }
 
@@ -621,7 +661,7 @@ sub becomes_true
 	my ($query, $name, %opt) = @_;
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return ok(poll_for(sub { sql($query, %opt) eq 't' }), $name);
+	return ok((look_until($query, 't', %opt))[0], $name);
 }
 
 1;

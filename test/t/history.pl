@@ -32,10 +32,8 @@ sub wait_until_gone
 	my (@ids) = @_;
 
 	# after a slice that the machine has held up the walk pauses for ten seconds
-	for my $id (@ids)
-	{
-		poll_for(sub { return count_of($node, "id = $id") == 0 }, 180) or die "row $id stays\n";
-	}
+	wait_until($node, 'SELECT count(*) FROM task WHERE id IN (' . join(', ', @ids) . ')',
+		expected => 0, seconds => 180);
 	return;
 }
 
@@ -337,8 +335,8 @@ subtest 'ids far apart' => sub {
 	sql(q{INSERT INTO task (id, request, state, dt, stop, keep)
 		SELECT i * 2::bigint ^ 50, 'SELECT 1', 'DONE', '2024-01-01', '2024-01-01', '0'
 		FROM generate_series(1, 1000) AS i});
-	ok(poll_for(sub { return count_of($node, q{state = 'DONE' AND keep = '0'}) == 0 }, 180),
-		'a walk passes over the gaps');
+	becomes_true(q{SELECT count(*) = 0 FROM task WHERE state = 'DONE' AND keep = '0'},
+		'a walk passes over the gaps', seconds => 180);
 };
 
 subtest 'repeats keep their chain' => sub {
