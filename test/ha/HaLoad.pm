@@ -131,7 +131,8 @@ sub make_statement
 	# a row that another one with its key keeps out is not among those returned
 	return 'INSERT INTO task (' . $columns . ') SELECT v.tag, kind, queue, key, max::int,'
 	  . ' dt::timestamptz, flow, step, needs::text[], retry::int, delay::interval, request'
-	  . ' FROM (VALUES ' . join(', ', @rows) . ") AS v ($columns) ON CONFLICT DO NOTHING RETURNING tag";
+	  . ' FROM (VALUES ' . join(', ',
+	  	@rows) . ") AS v ($columns) ON CONFLICT DO NOTHING RETURNING tag";
 }
 
 # Plans tasks until it gets a SIGTERM.  Returns the pid of the process that does.

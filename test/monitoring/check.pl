@@ -243,7 +243,8 @@ sub make_tasks
 		INSERT INTO task (queue, dt, request)
 			SELECT 'paused', now() - interval '2 h', 'SELECT 1' FROM generate_series(1, 3);
 		INSERT INTO task (queue, dt, max, request) VALUES ('never', '-infinity', 0, 'SELECT 1');
-		INSERT INTO task (queue, request) SELECT 'broken', 'SELECT 1 / 0' FROM generate_series(1, 7);
+		INSERT INTO task (queue, request) SELECT 'broken', 'SELECT 1 / 0'
+			FROM generate_series(1, 7);
 		INSERT INTO task (queue, request) VALUES ('$name', 'SELECT 1');
 		INSERT INTO task (queue, request) VALUES ('long', 'SELECT pg_sleep(600)');
 		INSERT INTO task (queue, repeat, request) VALUES ('tick', '0.1 s', 'SELECT pg_sleep(0.01)');
@@ -261,7 +262,8 @@ sub start_programs
 			'--extend.query-path=monitoring/postgres_exporter.yaml',
 			"--web.listen-address=127.0.0.1:$_[0]");
 	});
-	adapt('sql_exporter.yaml', '/run/postgresql' => $ENV{PGHOST}, 'interval: 15s' => 'interval: 1s');
+	adapt('sql_exporter.yaml', '/run/postgresql' => $ENV{PGHOST},
+		'interval: 15s' => 'interval: 1s');
 	start_program('sql_exporter', '/metrics', qr/^sql_pg_task_table/m, sub {
 		$ENV{LOGLEVEL} = 'WARN';
 		return ('prometheus-sql-exporter', '-config.file', "$run/sql_exporter.yaml",

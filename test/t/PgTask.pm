@@ -496,10 +496,12 @@ sub describe
 	my ($node, $db) = @_;
 
 	for my $query (
-		q{SELECT now(), id, queue, state, attempt, dt, start, stop, pid, role, sqlstate, left(error, 60),
+		q{SELECT now(), id, queue, state, attempt, dt, start, stop, pid, role, sqlstate,
+			left(error, 60),
 			left(request, 60) FROM task
 			ORDER BY state NOT IN ('WORK', 'PLAN'), dt > now(), id DESC LIMIT 20},
-		q{SELECT backend_type, pid, datname, usename, application_name, state, wait_event, backend_start
+		q{SELECT backend_type, pid, datname, usename, application_name, state, wait_event,
+			backend_start
 			FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%' ORDER BY 1, 2},
 		q{SELECT datname, pid, state, executors, busy, wanted, wants_since, missed, held, error,
 			error_at FROM pg_stat_task_scheduler()})

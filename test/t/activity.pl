@@ -84,7 +84,8 @@ subtest 'rights' => sub {
 	wait_for_message('secret');
 	is(sql_as('bob', $all), 'postgres|ann|||', 'of other roles: database, role, pid');
 	is(sql_as('bob', q{SELECT count(*) FROM pg_task_activity() WHERE coalesce(relid, attempt, done,
-			total) IS NOT NULL OR start IS NOT NULL OR timeout IS NOT NULL}), 0, 'and nothing else');
+			total) IS NOT NULL OR start IS NOT NULL OR timeout IS NOT NULL}), 0,
+				'and nothing else');
 	is(sql_as('ann', $all), "postgres|ann|$id|default|secret", 'its role sees it');
 	is(sql_as('eve', $all), "postgres|ann|$id|default|secret", 'and pg_read_all_stats');
 	end_task($id, 'rights');
@@ -231,7 +232,8 @@ subtest 'no torn reads' => sub {
 };
 
 subtest 'an executor that exits' => sub {
-	my $id = insert_task($node, request => q{SELECT pg_task_progress(1, 2, 'x'); SELECT hold('exit')});
+	my $id = insert_task($node, request => q{SELECT pg_task_progress(1, 2, 'x');
+		SELECT hold('exit')});
 
 	wait_for_message('x');
 	my $pid = activity($id, 'pid');
@@ -301,7 +303,8 @@ subtest 'pg_task_top' => sub {
 		qr/^\S*\s*ERROR:  permission denied for table task\s*$/,
 		'without SELECT on the table');
 	sql(q{INSERT INTO task (queue, dt, request)
-		SELECT 'many' || n, now() + interval '1 day', 'SELECT 1' FROM generate_series(1, 200) AS n});
+		SELECT 'many' || n, now() + interval '1 day', 'SELECT 1'
+			FROM generate_series(1, 200) AS n});
 	is(sql(q{SELECT text FROM pg_task_top() WHERE what = 'note'}),
 		'more than 200 groups wait: of others nothing is shown', 'it says what it leaves out');
 	end_task($runs, 'top');

@@ -132,21 +132,25 @@ my @requests = (
 	$leaves, 'SELECT leave_cursor()', $leaves,
 	q{SELECT do_sql('DECLARE c CURSOR WITH HOLD FOR SELECT 1/0')}, $leaves,
 	'SELECT pg_advisory_lock(7)', $leaves, 'SELECT pg_advisory_lock(7), 1/0', $leaves,
-	q{SELECT nextval('other') > 0}, 'SELECT lastval()', q{SELECT do_sql('SET CONSTRAINTS ALL DEFERRED')},
+	q{SELECT nextval('other') > 0}, 'SELECT lastval()',
+		q{SELECT do_sql('SET CONSTRAINTS ALL DEFERRED')},
 	'SELECT setseed(0.5)', q{SELECT lo_open(lo_create(0), 131072)}, 'SELECT loread(0, 1)',
 	q{SELECT do_sql('LISTEN x')}, q{SELECT do_sql('LOAD ''auto_explain''')},
 	'SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; SHOW transaction_isolation',
 	'SHOW transaction_isolation', 'SET TRANSACTION READ ONLY; SELECT note(1::text)',
-	'SHOW transaction_read_only', q{SELECT do_sql('SET TRANSACTION READ ONLY')}, q{SELECT note('f')},
+	'SHOW transaction_read_only', q{SELECT do_sql('SET TRANSACTION READ ONLY')},
+		q{SELECT note('f')},
 	'SELECT pg_export_snapshot() <> $$$$', 'INSERT INTO child VALUES (2)',
 	'INSERT INTO child VALUES (3); INSERT INTO parent VALUES (3); DELETE FROM child; '
 		. 'DELETE FROM parent WHERE a = 3',
 	'SET CONSTRAINTS ALL IMMEDIATE; INSERT INTO child VALUES (4)', 'SELECT tells()',
-	'COPY (VALUES (1, NULL), (2, $$x$$)) TO STDOUT', 'COPY parent FROM STDIN', 'SELECT conflict_once()',
+	'COPY (VALUES (1, NULL), (2, $$x$$)) TO STDOUT', 'COPY parent FROM STDIN',
+		'SELECT conflict_once()',
 	'SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(100)', 'SELECT swallow_cancel()',
 	q{SET statement_timeout = 1; SELECT pg_sleep(100)}, 'SELECT pg_sleep(0.03), note($$g$$)',
 	q{SELECT note('h'), state FROM task WHERE id::text = current_setting('pg_task.id')},
-	q{UPDATE task SET priority = 7 WHERE id = current_setting('pg_task.id')::bigint}, 'TABLE nowhere',
+	q{UPDATE task SET priority = 7 WHERE id = current_setting('pg_task.id')::bigint},
+		'TABLE nowhere',
 	'EXPLAIN (COSTS OFF) SELECT 1', 'LOCK TABLE parent', 'DISCARD ALL', $leaves);
 
 subtest 'the same outcome as alone' => sub {
@@ -155,7 +159,8 @@ subtest 'the same outcome as alone' => sub {
 		WHERE effect.id = task.id), stop >= start};
 	my @tasks = map { { request => $_ } } @requests;
 
-	push @tasks, map { { request => q{SELECT 1 AS a, 'x,y' AS b}, format => $_ } } qw(csv json text);
+	push @tasks, map { { request => q{SELECT 1 AS a, 'x,y' AS b},
+		format => $_ } } qw(csv json text);
 	push @tasks, { request => q{SELECT note('i'); SELECT 1/0}, retry => 2, delay => '1 ms' },
 	  { request => q{SELECT note('j'), pg_sleep(100)}, timeout => '100 ms' },
 	  { request => q{SELECT pg_task_input()}, input => '{"a": 1}' },
@@ -215,7 +220,8 @@ subtest 'a timeout of the server' => sub {
 	{
 		(undef, $waits) = run_batch('postgres', { request => $request },
 			{ request => q{SET lock_timeout = '3ms'; SELECT note('l') FROM parent} });
-		is_row($node, $waits, { state => 'FAIL', sqlstate => '55P03', attempt => 1 }, 'lock_timeout');
+		is_row($node, $waits, { state => 'FAIL', sqlstate => '55P03', attempt => 1 },
+			'lock_timeout');
 	}
 	$session->quit;
 	(undef, $lasts) = run_batch('postgres', { request => 'SELECT 1' },
@@ -270,7 +276,8 @@ subtest 'a limit of time for transactions' => sub {
 
 subtest 'the time of the transaction' => sub {
 	sql(q{DO $$ BEGIN FOR i IN 1 .. 300 LOOP
-		INSERT INTO task (queue, request) VALUES ('now', format('SELECT now() > %L', clock_timestamp()));
+		INSERT INTO task (queue, request)
+			VALUES ('now', format('SELECT now() > %L', clock_timestamp()));
 		COMMIT; END LOOP; END $$});
 	wait_until($node, q{SELECT count(*) = 300 FROM task WHERE queue = 'now' AND state = 'DONE'});
 	is(sql(q{SELECT count(*) FROM task WHERE queue = 'now' AND response = 't'}), 300,
@@ -285,10 +292,12 @@ subtest 'triggers of the owner' => sub {
 			RETURN NULL; END $$;
 		CREATE TRIGGER look AFTER UPDATE ON task FOR EACH ROW WHEN (new.state = 'DONE')
 			EXECUTE FUNCTION look()});
-	my @ids = run_batch('postgres', { request => 'SELECT 1', flow => 'a' }, { request => 'SELECT 1' },
+	my @ids = run_batch('postgres', { request => 'SELECT 1', flow => 'a' },
+		{ request => 'SELECT 1' },
 		{ request => 'SELECT 1', flow => 'b' }, { request => 'SELECT 1', keep => '0' });
 	is(sql('SELECT string_agg(concat(id = task::bigint, flow), chr(32) ORDER BY id) FROM seen '
-		. 'WHERE id IN (' . join(',', @ids[ 0 .. 2 ]) . ')'), 'ta t tb', 'see the task that has ended');
+		. 'WHERE id IN (' . join(',', @ids[ 0 .. 2 ]) . ')'), 'ta t tb',
+			'see the task that has ended');
 	sql('DROP TRIGGER look ON task; DROP TABLE seen');
 };
 
@@ -299,7 +308,8 @@ subtest 'other ends than DONE' => sub {
 		{ request => q{SELECT note('z')}, repeat => '1 h' }, { request => 'SELECT 1', key => 'k' });
 	is_row($node, $again, { state => 'PLAN', dt => 'infinity', input => '{"b": 2}', attempt => 1 },
 		'a task that asks to be run again');
-	is(sql("SELECT count(*) FROM task WHERE id = $deleted"), 0, 'one that is deleted when it is DONE');
+	is(sql("SELECT count(*) FROM task WHERE id = $deleted"), 0,
+		'one that is deleted when it is DONE');
 	is(effects($deleted), 1, '... and has its effect');
 	is(sql("SELECT count(*) FROM task WHERE parent = $repeats AND state = 'PLAN'"), 1, 'a repeat');
 	sql("DELETE FROM task WHERE state = 'PLAN'");
@@ -309,8 +319,8 @@ subtest 'rows that change while the batch runs' => sub {
 	my $far = "dblink_exec('host=" . $node->host . ' port=' . $node->port . " dbname=postgres', ";
 	my $before = q{current_setting('pg_task.id')::bigint - 1};
 
-	# Another session changes the row while the batch runs, unless that has ended for this being slow.
-	# The code says that the run was stopped; it may not have begun again.
+	# Another session changes the row while the batch runs, unless that has ended for this being
+	# slow.  The code says that the run was stopped; it may not have begun again.
 	my ($stopped, $stops) = run_batch('postgres', { request => q{SELECT note('x')} },
 		{ request => "SELECT ${far}format(\$\$UPDATE task SET state = 'STOP' WHERE id = %s "
 			. "AND state = 'WORK'\$\$, $before))" });
@@ -389,10 +399,12 @@ subtest 'two roles' => sub {
 };
 
 subtest 'tasks that wait for others' => sub {
-	my ($first, $fails) = run_batch('postgres', { request => 'SELECT 1' }, { request => 'SELECT 1/0' });
+	my ($first, $fails) = run_batch('postgres', { request => 'SELECT 1' },
+		{ request => 'SELECT 1/0' });
 	my @ids = run_tasks('postgres', { request => 'SELECT 1', after => "{$first}" },
 		{ request => 'SELECT 1', after => "{$fails}" });
-	is(sql("SELECT string_agg(state, ' ' ORDER BY id) FROM task WHERE id IN (" . join(',', @ids) . ')'),
+	is(sql("SELECT string_agg(state, ' ' ORDER BY id) FROM task WHERE id IN (" . join(',',
+		@ids) . ')'),
 		'DONE GONE', 'they go by how each has ended');
 };
 
@@ -429,9 +441,11 @@ for my $way ('terminated', 'killed')
 		my $list = join ',', @ids;
 		start_crash($node, @ids);
 		wait_until($node, "SELECT count(*) = 7 FROM task WHERE id IN ($list) AND state = 'DONE'");
-		is(sql("SELECT count(*) || ' ' || count(DISTINCT id) FROM effect WHERE id IN ($list)"), '6 6',
+		is(sql("SELECT count(*) || ' ' || count(DISTINCT id) FROM effect WHERE id IN ($list)"),
+			'6 6',
 			'each task has its effect once');
-		is(sql("SELECT count(*) FROM task WHERE id IN ($list) AND failed > 0"), 0, 'none has failed');
+		is(sql("SELECT count(*) FROM task WHERE id IN ($list) AND failed > 0"), 0,
+			'none has failed');
 		cmp_ok(sql("SELECT attempt FROM task WHERE id = $ids[3]"), '>', 1, 'that one ran again');
 		sql('DROP SEQUENCE ends');
 	};

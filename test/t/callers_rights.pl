@@ -122,7 +122,8 @@ for (split /\n/, sql(q{
 	my ($name, $kind, $types) = split /\|/, $_, -1;
 	my @values = map { $value{$_} // die "no value of type $_ for $name" } split /,/, $types;
 
-	push @calls, ($kind eq 'p' ? "CALL $name(" : "SELECT * FROM $name(") . join(', ', @values) . ')';
+	push @calls, ($kind eq 'p' ? "CALL $name(" : "SELECT * FROM $name(") . join(', ',
+		@values) . ')';
 }
 cmp_ok(scalar(@calls), '>', 20, 'the functions of the extension');
 push @calls, q{SELECT pg_task_retry(1)}, q{SELECT pg_task_retry('XX000', '-infinity')},
@@ -230,7 +231,8 @@ subtest 'the language of reports' => sub {
 # The lock of a function that reads or stops tasks does not keep the owner from adding code.
 subtest 'code that is added while a function waits' => sub {
 	in_tenant('DROP TRIGGER a ON task; DROP TRIGGER z ON task; DROP TRIGGER zz ON task', 'owner');
-	my $id = in_tenant(q{INSERT INTO task (queue, dt, request) VALUES ('late', 'infinity', 'SELECT 1')
+	my $id = in_tenant(q{INSERT INTO task (queue, dt, request)
+		VALUES ('late', 'infinity', 'SELECT 1')
 		RETURNING id});
 	my @late = (
 		[ "pg_task_cancel($id)", 'SELECT',

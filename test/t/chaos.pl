@@ -1,7 +1,8 @@
 # Sessions plan tasks of all kinds while a "monkey" kills the server and its processes, promotes
 # standbys, changes rows, and another process sets the clock.  In the end each task has had its
-# effect exactly once, or never, as its row says; limits, rates and the order by aging have held; and
-# rows were removed when their time was over, and not before.  A TAP test because it kills processes.
+# effect exactly once, or never, as its row says; limits, rates and the order by aging have held;
+# and rows were removed when their time was over, and not before.  A TAP test because it kills
+# processes.
 #
 # PG_TASK_CHAOS_SECONDS is how long the monkey runs.  PG_TASK_CHAOS_SEED is the seed of its random
 # choices and of those of the writers.  The same seed gives the same choices, but not the same
@@ -486,8 +487,8 @@ sub lose_power
 }
 
 # A task that was running in two crashes is set to FAIL, by design: no task may get that far.  So
-# before a crash no task may run, in any database, that is a suspect, or whose process is gone, which
-# may still become one.
+# before a crash no task may run, in any database, that is a suspect, or whose process is gone,
+# which may still become one.
 sub nothing_is
 {
 	my ($blamed) = @_;
@@ -604,7 +605,8 @@ sub change_tasks
 		$seeing COMMIT});
 }
 
-# Notes until when rows that have ended are kept, and whether one of those noted was removed earlier.
+# Notes until when rows that have ended are kept, and whether one of those noted was removed
+# earlier.
 sub look_at_kept
 {
 	my $db = among(@databases);
@@ -861,9 +863,9 @@ sub wait_for_removals
 		db => $db);
 }
 
-# The windows in which too many tasks of queue "rated" have begun; a little shorter than in the rule,
-# because a task begins a moment after its claim.  A scheduler goes by the clock when it starts: a
-# window is left out if one was started in it, and the clock was set.
+# The windows in which too many tasks of queue "rated" have begun; a little shorter than in the
+# rule, because a task begins a moment after its claim.  A scheduler goes by the clock when it
+# starts: a window is left out if one was started in it, and the clock was set.
 sub windows_above_rate
 {
 	my (%first, %began, @windows);
@@ -965,10 +967,11 @@ none(q{SELECT sum(n), (SELECT count(*) FROM effect WHERE kind = 'serial') FROM c
 	'serializable transactions have counted right');
 
 # One that is older by more than the aging of its priority starts first, if it was there for so long
-# that the other one cannot have been claimed before.  A few overtake it while the claim of one whose
-# process has gone is taken back.  A task of another role may start while that of this one has no
-# executor, or only one that is busy.
-none(qq{WITH aged AS (SELECT t.id, t.role, t.dt, t.dt + t.priority * interval '$aging s' AS due, e.began,
+# that the other one cannot have been claimed before.  A few overtake it while the claim of one
+# whose process has gone is taken back.  A task of another role may start while that of this one has
+# no executor, or only one that is busy.
+none(qq{WITH aged AS (SELECT t.id, t.role, t.dt, t.dt + t.priority * interval '$aging s' AS due,
+	e.began,
 		w.known
 		FROM task AS t JOIN effect AS e USING (id, attempt) JOIN wrote AS w ON w.number = t.number
 		WHERE t.kind = 'aged' AND t.state = 'DONE' AND t.attempt = 1 AND w.fate = 'ok'

@@ -130,7 +130,8 @@ subtest 'a row that refuses its claim' => sub {
 	check_indexes();
 };
 
-# The server refuses to write a column that is always an identity, so nothing else writes it, either.
+# The server refuses to write a column that is always an identity, so nothing else writes it,
+# either.
 subtest 'a column that is refused' => sub {
 	my $position = log_position($node);
 

@@ -99,7 +99,8 @@ for (1 .. 2)
 	my @old = sort { $a <=> $b } backends($node, 'scheduler');
 	terminate($node, @old);
 	set_clock(-3600) if $_ == 2;
-	becomes_true(qq{SELECT count(*) = 2 FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
+	becomes_true(qq{SELECT count(*) = 2 FROM pg_stat_activity
+		WHERE backend_type = 'pg_task scheduler'
 		AND pid <> ALL (ARRAY[@{[join ', ', @old]}])}, 'back: a throttled scheduler starts');
 }
 

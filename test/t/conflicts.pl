@@ -53,8 +53,8 @@ subtest 'serialization failure' => sub {
 
 my $id;
 
-# A deadlock with another session, whose deadlock_timeout is longer.  The second run waits until that
-# session has ended its transaction: otherwise it could be in its way again.
+# A deadlock with another session, whose deadlock_timeout is longer.  The second run waits until
+# that session has ended its transaction: otherwise it could be in its way again.
 subtest 'deadlock' => sub {
 	fresh();
 	$id = insert_task($node,

@@ -299,7 +299,8 @@ subtest 'a dump of a restored server' => sub {
 	$restored->init_from_backup($node, 'targeted');
 	$restored->start;
 	wait_for_hold('origin', node => $restored);
-	is(client('pg_dump', '-h', $restored->host, '-p', $restored->port, '-Fc', '-f', $dump, 'origin'),
+	is(client('pg_dump', '-h', $restored->host, '-p', $restored->port, '-Fc', '-f', $dump,
+		'origin'),
 		'', 'pg_dump');
 	$restored->stop;
 	restore_clean('origin', $dump);

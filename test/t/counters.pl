@@ -54,7 +54,8 @@ subtest 'what happens to tasks' => sub {
 
 subtest 'times' => sub {
 	sql('SELECT pg_stat_task_reset()');
-	my $id = run_task($node, queue => 'slow', request => 'SELECT pg_sleep(0.2)', dt => '2020-01-01');
+	my $id = run_task($node, queue => 'slow', request => 'SELECT pg_sleep(0.2)',
+		dt => '2020-01-01');
 	counted('slow', '1 1 1 0 0 0 0 0 0', 'a task');
 	my $figures = q{FROM pg_stat_task() WHERE queue = 'slow'};
 	is(sql("SELECT run_time >= 200 AND wait_time > 1e10 $figures"), 't', 'in milliseconds');
@@ -62,7 +63,8 @@ subtest 'times' => sub {
 		AND run_time < 0.125 * 2 ^ (n - 1) AND run_time >= 0.125 * 2 ^ (n - 2)
 		FROM (SELECT *, array_position(run_histogram, 1) AS n $figures) AS h}), 't',
 		'the bucket of the histogram');
-	is(sql("SELECT array_position(wait_histogram, 1) $figures"), 28, 'what is longer is in the last');
+	is(sql("SELECT array_position(wait_histogram, 1) $figures"), 28,
+		'what is longer is in the last');
 	is(sql("SELECT (SELECT sum(i) FROM unnest(run_histogram) AS i) $figures"), 1, 'it is in one');
 	sql(q{INSERT INTO task (queue, request, dt)
 		SELECT 'ages', 'SELECT 1', '4713-12-01 BC' FROM generate_series(1, 50)});
@@ -110,7 +112,8 @@ subtest 'a restart' => sub {
 	is(sql('SELECT count(*) FROM pg_stat_task()'), 0, 'the figures begin anew');
 	run_task($node, queue => 'found', request => 'SELECT 1');
 	counted('found', '1 1 1 0 0 0 0 0 0', 'tasks are counted');
-	is(sql(q{SELECT stats_since > pg_postmaster_start_time() FROM pg_stat_task()}), 't', 'since when');
+	is(sql(q{SELECT stats_since > pg_postmaster_start_time() FROM pg_stat_task()}), 't',
+		'since when');
 };
 
 subtest 'a database that is dropped' => sub {

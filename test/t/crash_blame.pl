@@ -146,7 +146,8 @@ subtest 'suspects of all databases run one at a time' => sub {
 		request => q{SELECT hold('fourth')}) } 1 .. 2;
 	wait_for_held(4);
 	power_loss('other');
-	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE request LIKE '%fourth%' AND crashed = 1},
+	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE request LIKE '%fourth%'
+		AND crashed = 1},
 		db => $_) for qw(postgres other);
 	wait_for_held(1);
 	my $at_work = sub { return sql(q{SELECT count(*) FROM task

@@ -19,7 +19,8 @@ sql('CREATE ROLE boss LOGIN; CREATE ROLE app LOGIN; CREATE ROLE member LOGIN IN 
 sql("CREATE DATABASE $_ OWNER boss") for qw(made raced held trapped closed);
 
 subtest 'where no table is made by itself' => sub {
-	wait_until($node, q{SELECT count(*) = 5 FROM pg_stat_task_scheduler() WHERE state = 'no table'});
+	wait_until($node, q{SELECT count(*) = 5 FROM pg_stat_task_scheduler()
+		WHERE state = 'no table'});
 	sql_in('made', 'CREATE EXTENSION pg_task; GRANT CREATE ON SCHEMA public TO boss');
 	is(sql_in('made', q{BEGIN; SELECT pg_task_create();
 		INSERT INTO task (role, request) VALUES ('boss', 'SELECT 40 + 2') RETURNING id; COMMIT}),
@@ -71,7 +72,8 @@ subtest 'what is missing' => sub {
 		'is made, and no more');
 	is(sql_in('made', q{SELECT count(*) FROM pg_class WHERE relname ~ '^task_key_idx\d+$'}), '1',
 		'an index whose name somebody has taken gets a number');
-	is(sql_in('made', q{SELECT count(*) FROM pg_task_missing('task', 'public'::regnamespace, 'task')}),
+	is(sql_in('made', q{SELECT count(*)
+		FROM pg_task_missing('task', 'public'::regnamespace, 'task')}),
 		'0', 'and counts');
 	sql_in('made', q{ALTER DATABASE made RESET pg_task.enabled});
 	run_task($node, db => 'made', role => 'boss', request => 'SELECT 2');
@@ -92,9 +94,11 @@ subtest 'what is not ours' => sub {
 		CREATE VIEW task AS SELECT 1 AS id});
 	like(error_of('postgres', 'SELECT pg_task_create()', db => 'trapped', sqlstate => 1),
 		qr/42809: public.task is not a task table/, 'a view');
-	is(sql_in('trapped', q{SELECT relkind FROM pg_class WHERE relname = 'task'}), 'v', 'is untouched');
+	is(sql_in('trapped', q{SELECT relkind FROM pg_class WHERE relname = 'task'}), 'v',
+		'is untouched');
 	sql_in('trapped', 'DROP VIEW task');
-	sql_in('trapped', q{SET ROLE app; CREATE TABLE task_queue (queue text PRIMARY KEY, paused bool)});
+	sql_in('trapped', q{SET ROLE app; CREATE TABLE task_queue (queue text PRIMARY KEY,
+		paused bool)});
 	like(error_of('boss', 'SELECT pg_task_create()', db => 'trapped', sqlstate => 1),
 		qr/55000: table "task_queue" cannot be used\nDETAIL:  It has another owner/,
 		'a queue table of somebody else');

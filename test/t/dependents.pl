@@ -77,7 +77,8 @@ subtest 'each rule, each way to end' => sub {
 			next if $end !~ /FAIL|STOP|GONE/;
 			is(task($node, $ids[0], 'error'), "task $id, for which this one waited, is $end",
 				"$way: it names the culprit");
-			is(task($node, $ids[0], "stop IS NOT NULL AND waits IS NULL AND attempt = 0 AND response"
+			is(task($node, $ids[0],
+				"stop IS NOT NULL AND waits IS NULL AND attempt = 0 AND response"
 				. " = 'ERROR:  ' || error"), 't', "$way: it has never run");
 		}
 	}
@@ -122,14 +123,16 @@ subtest 'several tasks' => sub {
 
 # Each is GONE because of the one before.
 subtest 'what follows from a failure' => sub {
-	my @ids = insert_task($node, request => q{SELECT hold('f'), 1 / 0}, retry => 1, delay => '1 ms');
+	my @ids = insert_task($node, request => q{SELECT hold('f'), 1 / 0}, retry => 1,
+		delay => '1 ms');
 
 	push @ids, insert_after($ids[-1], rule => $_) for qw(done done ended done);
 	push @ids, insert_after($ids[1], rule => 'failed');
 	open_gate($node, 'f');
 	wait_for_state($node, $ids[4], 'DONE');
 	wait_for_state($node, $ids[5], 'DONE');
-	is(sql('SELECT string_agg(state, \' \' ORDER BY id) FROM task'), 'FAIL GONE GONE DONE DONE DONE',
+	is(sql('SELECT string_agg(state, \' \' ORDER BY id) FROM task'),
+		'FAIL GONE GONE DONE DONE DONE',
 		'states');
 	is(sql('SELECT string_agg(error, \', \' ORDER BY id) FROM task WHERE state = \'GONE\''),
 		"task $ids[0], for which this one waited, is FAIL, "
@@ -200,7 +203,8 @@ subtest 'removed tasks' => sub {
 	is(task($node, $rest[0], 'error'), 'a task for which this one waited was removed',
 		'so it is GONE again when it is planned again');
 	sql("UPDATE task SET after = array_remove(after, NULL), state = 'PLAN' WHERE id = $rest[0]");
-	is_row($node, $rest[0], { state => 'PLAN', waits => $few[1] }, '... unless the NULL is taken out');
+	is_row($node, $rest[0], { state => 'PLAN', waits => $few[1] },
+		'... unless the NULL is taken out');
 	sql("DELETE FROM task WHERE id IN ($few[0], $few[1])");
 	is(outcomes(@rest), 'done GONE TK005, ended DONE, failed DONE, any GONE TK005',
 		'each by its rule, when all were removed');
@@ -364,7 +368,8 @@ subtest 'a policy that inserts' => sub {
 		'both are read');
 };
 
-# Our trigger marks rows of a table of the user's; meanwhile, a trigger of his writes the task table.
+# Our trigger marks rows of a table of the user's; meanwhile, a trigger of his writes the task
+# table.
 subtest 'a table of a user that marks rows' => sub {
 	my $hidden = insert_task($node, request => 'SELECT 1', dt => 'infinity');
 	my $own = sql_as('app', q{INSERT INTO task (request, dt) VALUES ('SELECT 1', 'infinity')
@@ -608,7 +613,8 @@ subtest 'rows from elsewhere' => sub {
 
 	sql_in('copy', "SET session_replication_role = replica;
 		INSERT INTO task (id, after, waits, rule, request) VALUES
-			(50001, '{50000}', 50000, 'done', 'SELECT 1'), (50002, '{50000}', NULL, NULL, 'SELECT 1');
+			(50001, '{50000}', 50000, 'done', 'SELECT 1'),
+				(50002, '{50000}', NULL, NULL, 'SELECT 1');
 		INSERT INTO task (id, dt, request) VALUES (50000, 'infinity', 'SELECT 1')")
 		for 1;
 	wait_for_state($node, 50002, 'DONE', db => 'copy');
@@ -708,7 +714,8 @@ sub check_effects
 	wait_until($node, "SELECT NOT EXISTS (SELECT FROM task WHERE state IN ('PLAN', 'WORK'))");
 	is(sql(q{SELECT count(*), count(DISTINCT e.id), count(*) FILTER (WHERE state = 'DONE'
 		AND attempt = 1 AND waits IS NULL AND planned IS NULL AND start >= dt)
-		FROM effect AS e JOIN task USING (id)}), "$count|$count|$count", "$name: each has run once");
+		FROM effect AS e JOIN task USING (id)}), "$count|$count|$count",
+			"$name: each has run once");
 	sql('TRUNCATE task, effect; DELETE FROM gate');
 	return;
 }

@@ -1,7 +1,7 @@
-# The same rows, run once without a statement (direct.c) and once by statements: in a second database
-# a constraint makes the table one that needs them.  Both tables have the same rows then, all indexes
-# have an entry for each, and a logical replica would see the same changes.  A TAP test because it
-# needs two databases, logical decoding, amcheck and pg_stat_statements.
+# The same rows, run once without a statement (direct.c) and once by statements: in a second
+# database a constraint makes the table one that needs them.  Both tables have the same rows then,
+# all indexes have an entry for each, and a logical replica would see the same changes.  A TAP test
+# because it needs two databases, logical decoding, amcheck and pg_stat_statements.
 use strict;
 use warnings;
 use FindBin;
@@ -21,7 +21,8 @@ my $first_next = 1000000;    # ids from here on are those of next runs
 my $seen = q{SELECT timeout, pg_task_time() AT TIME ZONE 'UTC' AS planned, pg_task_input() AS input,
 	pg_task_flow() AS flow, current_user FROM pg_task_activity() WHERE pid = pg_backend_pid()};
 
-# Each task has a value of each of these columns, chosen by its number: all values, in many mixtures.
+# Each task has a value of each of these columns, chosen by its number: all values, in many
+# mixtures.
 my %values = (
 	request => [ literal($seen), literal("$seen; SELECT 'two'"), q{repeat('-- long', 1000) || E'\n'
 			|| } . literal($seen), q{'SELECT 1/0'}, q{'DO $$BEGIN RAISE NOTICE ''n''; END$$'},
@@ -180,7 +181,8 @@ sub compare
 	{
 		is(sql_in($db, q{SELECT count(bt_index_check(c.oid, true)) > 5
 			FROM pg_index JOIN pg_class AS c ON c.oid = indexrelid
-			WHERE indrelid = 'task'::regclass AND relam = 403}), 't', "$name: all indexes have all rows ($db)");
+			WHERE indrelid = 'task'::regclass AND relam = 403}), 't',
+				"$name: all indexes have all rows ($db)");
 		sql_in($db, 'SELECT pg_drop_replication_slot(current_database())');
 	}
 	note("$name: $_: by statement, claims, ends and next runs: " . by_statement($_)) for @databases;

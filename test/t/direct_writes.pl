@@ -140,7 +140,8 @@ subtest 'the next run' => sub {
 			q{DO $$BEGIN EXECUTE format('ALTER TABLE task ALTER id DROP DEFAULT, ALTER id ADD GENERATED
 				ALWAYS AS IDENTITY (START %s)', nextval('mine')); END$$; DROP SEQUENCE mine} ],
 		[ 'another identity column',
-			'ALTER TABLE task ADD mine bigint GENERATED ALWAYS AS IDENTITY', 'ALTER TABLE task DROP mine' ],
+			'ALTER TABLE task ADD mine bigint GENERATED ALWAYS AS IDENTITY',
+				'ALTER TABLE task DROP mine' ],
 		[ 'an anchor that is not NULL', q{UPDATE task SET anchor = now() WHERE anchor IS NULL;
 			ALTER TABLE task ALTER anchor SET DEFAULT now(), ALTER anchor SET NOT NULL},
 			'ALTER TABLE task ALTER anchor DROP NOT NULL, ALTER anchor DROP DEFAULT' ]
@@ -159,7 +160,8 @@ subtest 'the next run' => sub {
 	sql(q{ALTER TABLE task ADD mine text DEFAULT 'own', ALTER notice SET DEFAULT 'said';
 		UPDATE task SET mine = 'copied'});
 	$repeat->(0, 'defaults that are constants', notice => 'said', mine => 'own');
-	my $id = insert_task($node, request => 'SELECT 1', repeat => '1 h', key => 'one', mine => 'other');
+	my $id = insert_task($node, request => 'SELECT 1', repeat => '1 h', key => 'one',
+		mine => 'other');
 	wait_for_state($node, $id, 'DONE');
 	is_row($node, task($node, $id, 'next'),
 		{ key => 'one', mine => 'other', notice => 'said' }, 'a column of the owner, and a key');
@@ -250,7 +252,8 @@ subtest 'changes of the table during a drain' => sub {
 		CASE WHEN n % 3 = 0 THEN interval '1 day' END FROM generate_series(1, 400) AS n});
 	for my $change ('VACUUM FULL task', 'REINDEX TABLE CONCURRENTLY task',
 		'CLUSTER task USING task_pkey', 'ALTER TABLE task ADD mine text',
-		q{ALTER TABLE task ALTER mine SET DEFAULT 'x'}, 'ALTER TABLE task ALTER mine TYPE varchar(20)',
+		q{ALTER TABLE task ALTER mine SET DEFAULT 'x'},
+			'ALTER TABLE task ALTER mine TYPE varchar(20)',
 		'ALTER TABLE task DROP mine', 'VACUUM task')
 	{
 		sql($change);
@@ -341,8 +344,8 @@ subtest 'GIN indexes that change' => sub {
 	sql('DROP INDEX gin_1, gin_2, gin_3');
 };
 
-# Somebody else has written the row, or locked it, when the task is done: its outcome waits, and what
-# was written stays.
+# Somebody else has written the row, or locked it, when the task is done: its outcome waits, and
+# what was written stays.
 subtest 'conflicts' => sub {
 	my $session = open_session($node, 'postgres');
 	my $number = 0;

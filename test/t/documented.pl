@@ -1,6 +1,6 @@
 # The manual names every object that a user can meet: columns of the tables, settings, functions
-# with their results, codes of errors, wait events; and its links lead somewhere.  A TAP test because
-# the server says what there is.
+# with their results, codes of errors, wait events; and its links lead somewhere.  A TAP test
+# because the server says what there is.
 use strict;
 use warnings;
 use FindBin;

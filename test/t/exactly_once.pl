@@ -127,7 +127,8 @@ subtest 'many tasks, many crashes' => sub {
 	sql(q{INSERT INTO task (queue, max, request, keep) SELECT 'q' || n % 5, CASE n % 5 WHEN 0
 		THEN 1
 		WHEN 1 THEN 2 END,
-		'SELECT work(0.02)', CASE n % 10 WHEN 0 THEN interval '0' END FROM generate_series(1, 1000) AS n});
+		'SELECT work(0.02)', CASE n % 10 WHEN 0 THEN interval '0' END
+			FROM generate_series(1, 1000) AS n});
 	my @blows = (sub { terminate($node, backends($node, 'executor')) }, sub { crash($node) },
 		sub { terminate($node, backends($node, 'scheduler')) },
 		sub { terminate($node, backends($node, 'executor')) },
@@ -135,7 +136,8 @@ subtest 'many tasks, many crashes' => sub {
 		sub { terminate($node, backends($node, 'executor'), backends($node, 'scheduler')) },
 		sub { crash($node) }, sub { terminate($node, backends($node, 'executor')) });
 	# one that runs at the first of them
-	my $long = insert_task($node, request => q{SELECT work(0); SELECT hold('blow')}, priority => -1);
+	my $long = insert_task($node, request => q{SELECT work(0); SELECT hold('blow')},
+		priority => -1);
 	wait_for_running($node, 1, id => $long, event => 'PgSleep');
 	for my $n (1 .. @blows)
 	{

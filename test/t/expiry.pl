@@ -22,7 +22,8 @@ subtest 'a task that is started in time, or late' => sub {
 	wait_for_running($node, 1, id => $id);
 	sql("UPDATE task SET active = '1 ms' WHERE id = $id");
 	# the next periods: what has expired is GONE then
-	my $late = insert_task($node, queue => 'none', max => 0, active => '1 ms', request => 'SELECT 1');
+	my $late = insert_task($node, queue => 'none', max => 0, active => '1 ms',
+		request => 'SELECT 1');
 	wait_for_state($node, $late, 'GONE');
 	open_gate($node, 'began');
 	wait_for_state($node, $id, 'DONE');
@@ -223,7 +224,8 @@ subtest 'many tasks, and a crash' => sub {
 	wait_for_table($node);
 	wait_until($node, q{SELECT count(*) = 1000 FROM task WHERE state = 'GONE'});
 	is(count_of($node, q{state = 'GONE'
-		AND stop - greatest(dt + active, pg_postmaster_start_time()) > '30 s'}), 0, 'many: in time');
+		AND stop - greatest(dt + active, pg_postmaster_start_time()) > '30 s'}), 0,
+			'many: in time');
 	open_gate($node, 'many');
 	wait_until($node, q{SELECT count(*) = 1001 FROM task WHERE state = 'DONE'});
 	is(sql(q{SELECT count(*) FROM effect}) . ' ' . count_of($node,

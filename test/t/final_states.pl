@@ -46,7 +46,8 @@ sub all_have_ended
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	becomes_true(q{SELECT count(*) = 0 FROM task
-		WHERE state IN ('DONE', 'FAIL', 'STOP', 'GONE') AND stop IS NULL}, "$name: every end has a time");
+		WHERE state IN ('DONE', 'FAIL', 'STOP', 'GONE') AND stop IS NULL},
+			"$name: every end has a time");
 	return;
 }
 
@@ -73,7 +74,8 @@ my %meanwhile = (
 	'its process is terminated' => [ q{SELECT hold('%s')}, sub { terminate($node, $_[0]) } ],
 	'a failed run is terminated' => [ q{SELECT hold('%s'); SELECT 1/0},
 		sub { terminate($node, $_[0]) } ],
-	'the run is cancelled' => [ q{SELECT hold('%s')}, sub { sql("SELECT pg_cancel_backend($_[0])") } ],
+	'the run is cancelled' => [ q{SELECT hold('%s')},
+		sub { sql("SELECT pg_cancel_backend($_[0])") } ],
 	'the run has committed' => [ q{CALL commit_and_hold('%s')}, sub { } ],
 	'a run that has committed is terminated' => [ q{CALL commit_and_hold('%s')},
 		sub { terminate($node, $_[0]) } ]);
@@ -123,7 +125,8 @@ subtest 'no run' => sub {
 	{
 		my $id = insert_task($node, dt => 'infinity', request => 'SELECT 1');
 		sql("UPDATE task SET state = '$state' WHERE id = $id");
-		is(task($node, $id, q{stop > now() - interval '1 min', start IS NULL, error IS NULL}), 't|t|t',
+		is(task($node, $id, q{stop > now() - interval '1 min', start IS NULL, error IS NULL}),
+			't|t|t',
 			"a waiting row that becomes $state has a time at once");
 
 		$id = insert_task($node, retry => 1, delay => '1 h', request => 'SELECT 1/0');
@@ -172,7 +175,8 @@ subtest 'other ends' => sub {
 	my $fails = insert_task($node, request => 'SELECT 1/0');
 	my %id = (
 		DONE => [ insert_task($node, request => 'SELECT 1') ],
-		FAIL => [ $fails, insert_task($node, request => 'SELECT pg_terminate_backend(pg_backend_pid())'),
+		FAIL => [ $fails, insert_task($node,
+			request => 'SELECT pg_terminate_backend(pg_backend_pid())'),
 			insert_task($node, role => 'leaver', dt => 'infinity', request => 'SELECT 1') ],
 		GONE => [ insert_task($node, dt => '2020-01-01', active => '1 s', request => 'SELECT 1'),
 			insert_task($node, after => "{$fails}", request => 'SELECT 1') ]);

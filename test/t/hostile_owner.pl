@@ -52,7 +52,8 @@ sql_as('keeper', q{
 	BEGIN
 		IF current_user NOT IN ('keeper', 'tenant') OR current_setting('is_superuser') = 'on'
 			AND session_user <> 'postgres' THEN
-			RAISE LOG 'canary: code of the owner runs as %, session of %, superuser %', current_user,
+			RAISE LOG 'canary: code of the owner runs as %, session of %, superuser %',
+				current_user,
 				session_user, current_setting('is_superuser');
 		END IF;
 		BEGIN
@@ -204,14 +205,16 @@ my @changes = (
 	sub { "CREATE POLICY p" . int(rand(100)) . " ON $_[0] USING (nest.canary($_[1]) IS NOT NULL);
 		ALTER TABLE $_[0] " . among('FORCE', 'ENABLE', 'NO FORCE') . ' ROW LEVEL SECURITY;' },
 	sub { 'CREATE RULE ' . among(qw(r s)) . ' AS ON ' . among(qw(INSERT UPDATE DELETE))
-		. " TO $_[0] DO " . among('ALSO', 'INSTEAD') . ' ' . among('NOTHING', 'SELECT nest.canary(1)',
+		. " TO $_[0] DO " . among('ALSO', 'INSTEAD') . ' ' . among('NOTHING',
+			'SELECT nest.canary(1)',
 			'NOTIFY x', 'UPDATE task_queue SET max = 1') . ';' },
 	sub { 'CREATE TRIGGER t' . int(rand(100)) . ' ' . among(qw(BEFORE AFTER)) . ' '
 		. among('INSERT', 'UPDATE', 'UPDATE OF state', 'DELETE') . " ON $_[0] FOR EACH "
 		. among(qw(ROW ROW STATEMENT)) . ' EXECUTE FUNCTION nest.mangle(' . PgTask::literal(deed())
 		. ', ' . PgTask::literal(among('', '', 'null', '{"role": null}', '{"request": null}',
 			'{"id": 7}', '{"attempt": null, "start": null}', '{"state": "bogus"}',
-			'{"role": "postgres"}', '{"queue": null}', '{"image": "x", "until": "infinity"}')) . ');' },
+			'{"role": "postgres"}', '{"queue": null}',
+				'{"image": "x", "until": "infinity"}')) . ');' },
 	sub { 'CREATE CONSTRAINT TRIGGER c' . int(rand(100)) . " AFTER INSERT OR UPDATE ON $_[0]
 		DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION nest.mangle("
 		. PgTask::literal(deed()) . ", '');" },
@@ -309,7 +312,8 @@ sub start_worker
 			unlink "$file.sql";
 			append_to_file("$file.sql", join("\n",
 				"SET statement_timeout = '3s'; SET lock_timeout = '1s';", $scripts{$role}->()));
-			system('psql', '-XAtq', '-d', $node->connstr('prey'), '-U', $role, '-f', "$file.sql") == 0
+			system('psql', '-XAtq', '-d', $node->connstr('prey'), '-U', $role, '-f',
+				"$file.sql") == 0
 				or sleep(0.2);
 		}
 	};
@@ -343,7 +347,8 @@ while (<$log>)
 	$seen{$_}++;
 }
 close $log;
-is(join('', map { "$seen{$_} times: $_" } sort keys %seen), '', 'nothing has crashed or gained rights');
+is(join('', map { "$seen{$_} times: $_" } sort keys %seen), '',
+	'nothing has crashed or gained rights');
 is(sql(q{SELECT string_agg(rolname, ',') FROM pg_roles WHERE rolsuper AND oid > 16000}), '',
 	'nobody has become superuser');
 cmp_ok($ran, '>', 0, "$ran tasks of another database have run meanwhile");

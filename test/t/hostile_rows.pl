@@ -1,5 +1,6 @@
-# Hostile rows and columns: ids that are not unique, NULL, other types, times at the ends of the range, settings
-# that change all the time.  A TAP test because some of these might crash the server.
+# Hostile rows and columns: ids that are not unique, NULL, other types, times at the ends of the
+# range, settings that change all the time.  A TAP test because some of these might crash the
+# server.
 use strict;
 use warnings;
 use FindBin;
@@ -57,10 +58,11 @@ subtest 'times and numbers at the ends of their range' => sub {
 };
 
 # The owner alters a column while the scheduler runs, and writes rows past the triggers: one has
-# expired, so it would be written although it never starts.  The table is refused until it is mended,
-# and nobody reads a NULL, or a value of another type.
+# expired, so it would be written although it never starts.  The table is refused until it is
+# mended, and nobody reads a NULL, or a value of another type.
 subtest 'columns that have lost NOT NULL' => sub {
-	my $columns = q{SELECT attname FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnotnull
+	my $columns = q{SELECT attname FROM pg_attribute WHERE attrelid = 'task'::regclass
+		AND attnotnull
 		AND attnum > 0 AND attname <> 'id' ORDER BY 1};
 
 	sql('CREATE DATABASE other');
@@ -71,7 +73,8 @@ subtest 'columns that have lost NOT NULL' => sub {
 		my $active = $column eq 'request' ? '1 day' : '1 s';
 
 		sql("BEGIN; ALTER TABLE task ALTER $quoted DROP NOT NULL, DISABLE TRIGGER USER;
-			INSERT INTO task (request, dt, active, queue) VALUES ('SELECT 1', now() - '1 h'::interval,
+			INSERT INTO task (request, dt, active, queue)
+				VALUES ('SELECT 1', now() - '1 h'::interval,
 				'$active', 'null');
 			UPDATE task SET $quoted = NULL WHERE queue = 'null'; COMMIT");
 		wait_until($node, qq{SELECT error = 'public.task is not a task table'
@@ -123,7 +126,8 @@ subtest 'values that the triggers refuse' => sub {
 	{
 		my ($column, $value) = @$_;
 
-		for (["odd $column", 'SELECT 1'], ["odd $column", 'SELECT 1/0'], [ 'odd strict', 'SELECT 1/0' ])
+		for (["odd $column", 'SELECT 1'], ["odd $column", 'SELECT 1/0'],
+			[ 'odd strict', 'SELECT 1/0' ])
 		{
 			push @inserts, "INSERT INTO task ($column, queue, request)
 				VALUES ($value, '$_->[0]', '$_->[1]')";

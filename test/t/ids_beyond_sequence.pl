@@ -1,7 +1,7 @@
 # A role that has only INSERT cannot use ids that the sequence has not given yet, neither in a
 # transaction that it leaves open nor in a statement that does not end.  So no INSERT of another
-# role, no next run of a repeating task and no start of a task waits for it.  Nor can it use ids that
-# the sequence has given to others.  A TAP test because it needs sessions that stay open.
+# role, no next run of a repeating task and no start of a task waits for it.  Nor can it use ids
+# that the sequence has given to others.  A TAP test because it needs sessions that stay open.
 use strict;
 use warnings;
 use FindBin;

@@ -126,10 +126,13 @@ subtest 'changes between two runs' => sub {
 		[ 'SELECT inlined() * 2', 'DONE 2', 'DROP FUNCTION late.inlined()', 'FAIL 42883',
 			'a function that is gone' ],
 		[ 'SELECT ROW(1, 2)::late.pair', 'DONE (1,2)',
-			'ALTER TYPE late.pair ALTER ATTRIBUTE b TYPE text', 'DONE (1,2)', 'the type of a column' ],
-		[ q{SELECT current_setting('TimeZone')}, undef, q{ALTER ROLE app SET TimeZone = 'Asia/Tokyo'},
+			'ALTER TYPE late.pair ALTER ATTRIBUTE b TYPE text', 'DONE (1,2)',
+				'the type of a column' ],
+		[ q{SELECT current_setting('TimeZone')}, undef,
+			q{ALTER ROLE app SET TimeZone = 'Asia/Tokyo'},
 			'DONE Asia/Tokyo', 'a setting' ],
-		[ q{SELECT length('a\\b')}, 'DONE 3', 'ALTER ROLE app SET standard_conforming_strings = off',
+		[ q{SELECT length('a\\b')}, 'DONE 3',
+			'ALTER ROLE app SET standard_conforming_strings = off',
 			'DONE 2', 'how a text is read' ]);
 
 	for my $case (@cases)

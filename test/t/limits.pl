@@ -147,7 +147,8 @@ subtest 'two databases share the executor of a role' => sub {
 	for my $db ((@dbs) x 3)
 	{
 		my $done = count_of($node, q{state = 'DONE'}, db => $db);
-		wait_until($node, "SELECT count(*) > $done + 100 FROM task WHERE state = 'DONE'", db => $db);
+		wait_until($node, "SELECT count(*) > $done + 100 FROM task WHERE state = 'DONE'",
+			db => $db);
 	}
 	pass('both go on in turns');
 	open_gate($node, 'enough', db => $_) for @dbs;

@@ -1,7 +1,8 @@
-# Tasks are witnesses: each writes when it was claimed, and by its own clock when it began and ended,
-# while a "monkey" terminates executors and the scheduler, and stops the server and starts it again.
-# In the end no window of any queue with a rate has seen too many claims, no queue too many tasks at once, and no
-# task of a strict queue was overtaken.  A TAP test because it kills processes.
+# Tasks are witnesses: each writes when it was claimed, and by its own clock when it began and
+# ended, while a "monkey" terminates executors and the scheduler, and stops the server and starts it
+# again.  In the end no window of any queue with a rate has seen too many claims, no queue too many
+# tasks at once, and no task of a strict queue was overtaken.  A TAP test because it kills
+# processes.
 #
 # PG_TASK_CHAOS_SECONDS is how long the monkey runs.  PG_TASK_CHAOS_SEED is the seed of its choices.
 # PG_TASK_CHAOS_QUEUES is the number of limited queues; with 500 of them, 50 have a rate.  For
@@ -150,7 +151,8 @@ is(sql(q{
 		SELECT sum(step) OVER (PARTITION BY queue ORDER BY at, step) AS running FROM (
 			SELECT queue, began AS at, 1 AS step FROM witness WHERE queue ~ '^(limited|both)'
 			UNION ALL
-			SELECT queue, ended, -1 FROM witness WHERE queue ~ '^(limited|both)') AS steps) AS moments
+			SELECT queue, ended, -1 FROM witness
+				WHERE queue ~ '^(limited|both)') AS steps) AS moments
 	WHERE running > 2}),
 	0, 'no queue had more tasks at once than its limit');
 

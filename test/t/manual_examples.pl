@@ -62,7 +62,8 @@ my %check_queues = (
 			't', 'a pause between two starts');
 	},
 	'Pause one task' => sub {
-		wait_until($node, q{SELECT count(*) > 2 FROM task WHERE queue = 'pulse' AND state = 'DONE'});
+		wait_until($node, q{SELECT count(*) > 2 FROM task WHERE queue = 'pulse'
+			AND state = 'DONE'});
 		is_sql(q{SELECT count(*) FROM task WHERE queue = 'pulse' AND next IS NULL}, 1,
 			'it goes on, in one chain');
 		sql(q{UPDATE task SET state = 'STOP' WHERE queue = 'pulse' AND state IN ('PLAN', 'WORK')});
@@ -146,12 +147,14 @@ my %after = (
 		wait_for_columns();
 		for (1 .. 2)
 		{
-			sql_in($db, q{INSERT INTO task (queue, key, dt, request) VALUES ('q', 'k', now() + '1 h',
+			sql_in($db, q{INSERT INTO task (queue, key, dt, request)
+				VALUES ('q', 'k', now() + '1 h',
 				'SELECT 1') ON CONFLICT (queue, key)
 				WHERE key IS NOT NULL AND state IN ('PLAN', 'WORK')
 				DO UPDATE SET dt = excluded.dt, request = 'SELECT 2'});
 		}
-		is_sql(q{SELECT request FROM task WHERE key = 'k'}, 'SELECT 2', 'a key in a queue of its own');
+		is_sql(q{SELECT request FROM task WHERE key = 'k'}, 'SELECT 2',
+			'a key in a queue of its own');
 	});
 
 # Many sessions plan the same once in a while, and it is planned once.
@@ -232,7 +235,8 @@ sub check_pipeline
 	wait_for_end(q{queue LIKE 'customer.%'});
 	is_sql(q{SELECT count(*), count(DISTINCT customer), bool_and(event_id = first_value) FROM (
 		SELECT customer, event_id, first_value(id) OVER (PARTITION BY d.customer, n)
-		FROM (SELECT *, row_number() OVER (PARTITION BY customer ORDER BY at) AS n FROM delivered) AS d
+		FROM (SELECT *, row_number() OVER (PARTITION BY customer ORDER BY at) AS n
+			FROM delivered) AS d
 		JOIN (SELECT id, customer, row_number() OVER (PARTITION BY customer ORDER BY id) AS n
 			FROM event) AS e USING (customer, n)) AS f},
 		'72|3|t', 'all are delivered, in order');
@@ -282,7 +286,8 @@ sub check_nights
 my %check_workflows = (
 	'Until all is done' => sub {
 		is_sql(q{SELECT count(*) >= 3, bool_and(state = 'DONE') FROM task
-			WHERE request IN ('SELECT 1', 'SELECT 2', 'SELECT 3')}, 't|t', 'all are, when it returns');
+			WHERE request IN ('SELECT 1', 'SELECT 2', 'SELECT 3')}, 't|t',
+				'all are, when it returns');
 	},
 	'One after the other' => sub {
 		wait_for_end('true');
@@ -353,7 +358,8 @@ my %check_workflows = (
 	'Nightly runs, and ninety days made up for beside them' => \&check_nights,
 	'A long procedure as a state machine' => sub {
 		wait_for_end(q{key = 'move the log'});
-		is_sql(q{SELECT state, input ->> 'state' FROM task WHERE key = 'move the log'}, 'DONE|clean',
+		is_sql(q{SELECT state, input ->> 'state' FROM task WHERE key = 'move the log'},
+			'DONE|clean',
 			'it has come to its end');
 		is_sql(q{SELECT attempt FROM task WHERE key = 'move the log'}, 6, 'in six turns');
 		is_sql('SELECT count(*), max(id), (SELECT count(*) FROM old_log) FROM new_log', '250|250|0',

@@ -164,7 +164,8 @@ sub run_sessions
 	my ($what, $server, $db, $loads) = @_;
 	my $position = log_position($server);
 	my @sessions = @{ $sessions{$loads} };
-	my $script = join '', map { "\\c\n" . join('', map { "$_;\n\\echo answered\n" } @$_) } @sessions;
+	my $script = join '', map { "\\c\n" . join('',
+		map { "$_;\n\\echo answered\n" } @$_) } @sessions;
 	my $count = 0;
 	my ($rc, $out, $err);
 
@@ -223,7 +224,8 @@ subtest 'the library is not preloaded' => sub {
 	$node->restart;
 	for my $loads (0, 1)
 	{
-		my $answers = run_sessions($loads ? 'after LOAD' : 'not preloaded', $node, 'postgres', $loads);
+		my $answers = run_sessions($loads ? 'after LOAD' : 'not preloaded', $node, 'postgres',
+			$loads);
 
 		like($answers, qr/55000: pg_task is not running on this server\n.*HINT:/s, 'it says so');
 	}
@@ -239,11 +241,13 @@ sub run_single
 {
 	my ($what) = @_;
 	my @statements = map { my $s = $_; $s =~ s/\s+/ /g; $s } map { @$_ } @{ $sessions{0} };
-	my $input = join "\n", (map { ($_, 'ROLLBACK', q{SELECT 'answered' AS answered}) } @statements), '';
+	my $input = join "\n", (map { ($_, 'ROLLBACK',
+		q{SELECT 'answered' AS answered}) } @statements), '';
 	my ($out, $err);
 
 	IPC::Run::run([ 'postgres', '--single', '-F', '-c', 'log_error_verbosity=verbose',
-			'-c', 'log_destination=stderr', '-c', 'logging_collector=off', '-c', 'exit_on_error=off',
+			'-c', 'log_destination=stderr', '-c', 'logging_collector=off', '-c',
+				'exit_on_error=off',
 			'-D', $node->data_dir, 'postgres' ], '<', \$input, '>', \$out, '2>', \$err);
 	my $status = $?;
 	is($status, 0, "$what: it ends in order");

@@ -43,7 +43,8 @@ subtest 'other tasks start meanwhile' => sub {
 				WHERE id > $first AND queue = 'many' AND state = 'PLAN') LOOP
 				PERFORM pg_sleep(0.001);
 			END LOOP; END \$\$");
-		my $id = $session->query_safe(q{INSERT INTO task (request) VALUES ('SELECT 2') RETURNING id});
+		my $id = $session->query_safe(q{INSERT INTO task (request) VALUES ('SELECT 2')
+			RETURNING id});
 		wait_for_state($node, $id, 'DONE');
 		wait_until($node, "SELECT NOT EXISTS (SELECT FROM task WHERE queue = 'many'
 			AND state = 'WORK')");

@@ -65,7 +65,8 @@ sql(q{ALTER TABLE task ADD ordered_by text DEFAULT current_setting('app.user', t
 	ADD CHECK (length(request) < 100000 AND lower(queue) = queue AND created > '2000-01-01'),
 	ADD CHECK (dt < created + interval '1 year' OR dt = 'infinity' OR state IN ('DONE', 'FAIL')),
 	ADD CHECK (coalesce(input ->> 'kind', '') ~ '^[a-z]*$' AND priority BETWEEN -9 AND 9),
-	ADD CHECK (ordered_by <> ALL ('{a,b}') AND (CASE WHEN priority > 0 THEN attempt ELSE 1 END) >= 0)});
+	ADD CHECK (ordered_by <> ALL ('{a,b}')
+		AND (CASE WHEN priority > 0 THEN attempt ELSE 1 END) >= 0)});
 sql(q{CREATE INDEX ON task (lower(queue), (input -> 'kind'), (dt AT TIME ZONE 'UTC'))});
 
 # The kinds of objects whose code a write to a table runs: how to add and to remove one, and what
@@ -100,9 +101,11 @@ my @kinds = (
 		. ' REFERENCES %s (id) ON DELETE CASCADE', 'ALTER TABLE own.log DROP CONSTRAINT bait',
 		qr/constraint bait/],
 	['query in a default', 'ALTER TABLE %1$s ADD bait xml;'
-		. q{ ALTER TABLE %1$s ALTER bait SET DEFAULT query_to_xml('SELECT own.touch()', true, true, '')},
+		. q{ ALTER TABLE %1$s ALTER bait
+			SET DEFAULT query_to_xml('SELECT own.touch()', true, true, '')},
 		'ALTER TABLE %s DROP bait', qr/column bait/],
-	map { ["a built-in function: $_", "ALTER TABLE %s ADD CONSTRAINT bait CHECK ($_ IS NOT NULL) NOT VALID",
+	map { ["a built-in function: $_",
+		"ALTER TABLE %s ADD CONSTRAINT bait CHECK ($_ IS NOT NULL) NOT VALID",
 		'ALTER TABLE %s DROP CONSTRAINT bait', qr/constraint bait/] }
 		q{to_json('red'::own.color)}, q{domain_in('x'::cstring, 'own.checked'::regtype::oid, -1)},
 		q{array_in('{x}'::cstring, 'own.checked'::regtype::oid, -1)},
@@ -127,7 +130,8 @@ sub compile_in_executor
 }
 
 subtest 'a task of a tenant waits for the code of the owner' => sub {
-	is(task($node, compile_in_executor(), 'state'), 'DONE', 'the tenant has compiled the functions');
+	is(task($node, compile_in_executor(), 'state'), 'DONE',
+		'the tenant has compiled the functions');
 	for my $kind (@kinds)
 	{
 		my ($name, $add, $remove, $object) = @$kind;
@@ -141,7 +145,8 @@ subtest 'a task of a tenant waits for the code of the owner' => sub {
 			"$name: pg_task_why names it");
 		is(task($node, run_task($node, request => 'SELECT 1'), 'state'), 'DONE',
 			"$name: a task of the owner runs");
-		is_row($node, $id, { state => 'PLAN', attempt => '0' }, "$name: the task of the tenant waits");
+		is_row($node, $id, { state => 'PLAN', attempt => '0' },
+			"$name: the task of the tenant waits");
 		like(log_since($node, $position),
 			qr/tasks of roles other than the owner of public.task wait.*\n.*$object/, "$name: the log");
 		sql(sprintf $remove, 'public.task');
@@ -274,7 +279,8 @@ subtest 'the setting pg_task.owner_code' => sub {
 	wait_for_state($node, $id, 'DONE');
 	is(sql("SELECT DISTINCT who FROM own.seen WHERE id = $id"), 'postgres',
 		'with that of the database the code runs, as the owner');
-	is(sql("SELECT pg_task_why(id) LIKE 'code%' FROM task WHERE id = $id"), 'f', 'and nothing waits');
+	is(sql("SELECT pg_task_why(id) LIKE 'code%' FROM task WHERE id = $id"), 'f',
+		'and nothing waits');
 	sql('ALTER DATABASE postgres RESET pg_task.owner_code; ALTER ROLE mallory RESET ALL');
 	$id = insert_task($node, request => 'SELECT 1', role => 'mallory');
 	wait_until($node, "SELECT pg_task_why($id) LIKE '%trigger bait%'");
@@ -302,8 +308,8 @@ subtest 'the places that act as somebody else' => sub {
 			  if $body =~ /\b(owner_restrict|owner_become|SetUserIdAndSecContext)\(/;
 		}
 	}
-	# owner.c is the switch itself.  Executors: tasks of tenants wait.  Sessions of tenants: they are
-	# refused.  trigger_row.c reads a sequence and runs no code of anybody.  create.c is of the
+	# owner.c is the switch itself.  Executors: tasks of tenants wait.  Sessions of tenants: they
+	# are refused.  trigger_row.c reads a sequence and runs no code of anybody.  create.c is of the
 	# scheduler, which runs no code of tenants, and of whoever has the rights of the owner; its
 	# statements run no code of anybody (created_tables.pl).
 	is(join("\n", sort keys %places), join("\n", sort

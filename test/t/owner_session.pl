@@ -48,11 +48,13 @@ subtest 'what the code of the owner leaves in the session' => sub {
 	my @states = map { task($node, run_task($node, request => 'SELECT 1', role => 'keeper',
 		db => 'kept'), 'state', db => 'kept') } 1 .. 25;
 	is_deeply([ grep { $_ ne 'DONE' } @states ], [], 'the tasks are DONE');
-	cmp_ok(sql_in('kept', 'SELECT last_value FROM locks'), '>', 4000, 'thousands of locks were taken');
+	cmp_ok(sql_in('kept', 'SELECT last_value FROM locks'), '>', 4000,
+		'thousands of locks were taken');
 	wait_until($node, q{SELECT NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory')});
 	pass('no lock stays');
 	my $position = log_position($node);
-	sql_in('kept', q{SET ROLE keeper; INSERT INTO task (request, queue) VALUES ('SELECT 1', 'refused')});
+	sql_in('kept', q{SET ROLE keeper; INSERT INTO task (request, queue)
+		VALUES ('SELECT 1', 'refused')});
 	wait_for_log_line($node, qr/ERROR:  refused/, $position);
 	run_task($node, request => 'SELECT 1', role => 'keeper', db => 'kept');
 	pass('others start beside a refused row');

@@ -273,7 +273,8 @@ subtest 'the owner of a partition' => sub {
 	refused('dora', 'parts',
 		"UPDATE task SET state = 'PLAN', attempt = 0, pid = NULL, start = NULL, stop = NULL, role "
 		. "= 'postgres' WHERE id = $id",
-		'you may not plan tasks of role', 'a row that moves to another partition gets no other role');
+		'you may not plan tasks of role',
+			'a row that moves to another partition gets no other role');
 	my ($first, $last) = split /\n/, $node->safe_psql('parts', q{
 		INSERT INTO task (request, dt) VALUES ('SELECT 1', 'infinity') RETURNING id;
 		INSERT INTO task (request, after) VALUES ('SELECT 1', ARRAY[lastval() - 1]) RETURNING id;});

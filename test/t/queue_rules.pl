@@ -21,7 +21,8 @@ sub runs
 {
 	my ($queue, %column) = @_;
 
-	return task($node, run_task($node, queue => $queue, request => 'SELECT 1/0', %column), 'attempt');
+	return task($node, run_task($node, queue => $queue, request => 'SELECT 1/0', %column),
+		'attempt');
 }
 
 # Waits until this many tasks of the queue run, and rounds have passed over the others.

@@ -26,11 +26,12 @@ sub runs
 {
 	my ($queue, %column) = @_;
 
-	return task($node, run_task($node, queue => $queue, request => 'SELECT 1/0', %column), 'attempt');
+	return task($node, run_task($node, queue => $queue, request => 'SELECT 1/0', %column),
+		'attempt');
 }
 
-# They come to run so often.  After a command that has locked the queue table the rules that were read
-# before may hold for a moment.
+# They come to run so often.  After a command that has locked the queue table the rules that were
+# read before may hold for a moment.
 sub runs_become
 {
 	my ($queue, $count, $name) = @_;

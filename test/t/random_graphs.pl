@@ -72,11 +72,13 @@ wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK'
 is(sql($contradictions), '', 'each has ended as its rule says');
 is(sql(q{SELECT t.id, r.seen FROM ran AS r JOIN task AS t USING (id)
 	WHERE CASE coalesce(t.rule, 'done') WHEN 'any' THEN coalesce(NOT 'DONE' = ANY (r.seen), true)
-			AND NOT EXISTS (SELECT FROM deleted AS d WHERE d.id = ANY (t.after) AND d.state = 'DONE')
+			AND NOT EXISTS (SELECT FROM deleted AS d WHERE d.id = ANY (t.after)
+				AND d.state = 'DONE')
 		ELSE r.seen && '{PLAN,WORK}' END AND t.after IS NOT NULL}), '',
 	'none has started before its rule allowed');
 is(sql(q{SELECT id, state, count(r) FROM task AS t LEFT JOIN ran AS r USING (id)
-	GROUP BY id, state HAVING count(r) <> (t.state = 'DONE')::int}), '', 'each effect is there once');
+	GROUP BY id, state HAVING count(r) <> (t.state = 'DONE')::int}), '',
+		'each effect is there once');
 is(sql(q{SELECT id FROM ran JOIN deleted AS d USING (id) WHERE d.state <> 'DONE'}), '',
 	'and none of a task that was removed before');
 is(count_of($node, q{state = 'GONE' AND (coalesce(sqlstate, '') = 'TK005') <>

@@ -1,5 +1,6 @@
 # Tasks that run when the server starts (cron '@reboot'): once per start, and not when only a
-# process starts again, or pg_task is switched off and on.  A TAP test because it restarts the server.
+# process starts again, or pg_task is switched off and on.  A TAP test because it restarts the
+# server.
 use strict;
 use warnings;
 use FindBin;

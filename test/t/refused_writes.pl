@@ -24,9 +24,9 @@ shop(q{CREATE TABLE effect (what text);
 	CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE '%', TG_ARGV[0]; END $$;
 	CREATE FUNCTION drop_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$});
 
-# When earlier work is counted: within three seconds or more, there are few transactions in the shop.
-# A process that spins makes a thousand each second.  A busy machine may count earlier work late, but
-# only once.
+# When earlier work is counted: within three seconds or more, there are few transactions in the
+# shop.  A process that spins makes a thousand each second.  A busy machine may count earlier work
+# late, but only once.
 sub nothing_spins
 {
 	my ($what) = @_;

@@ -256,13 +256,16 @@ subtest 'failures in JSON' => sub {
 		'SELECT 1/0' => { error => 'division by zero', sqlstate => '22012' },
 		'SELECT 1; SELEC 2' =>
 			{ error => 'syntax error at or near "SELEC"', sqlstate => '42601', position => 11 },
-		q{DO $$ BEGIN RAISE E'"x"\n' USING DETAIL = 'd', HINT = E'\x02', ERRCODE = 'UU001'; END $$} =>
+		q{DO $$ BEGIN RAISE E'"x"\n' USING DETAIL = 'd', HINT = E'\x02',
+			ERRCODE = 'UU001'; END $$} =>
 			{ error => qq("x"\n), detail => 'd', hint => "\x02", sqlstate => 'UU001',
 			context => 'PL/pgSQL function inline_code_block line 1 at RAISE' },
-		q{DO 'BEGIN PERFORM nix; END'} => { error => 'column "nix" does not exist', sqlstate => '42703',
+		q{DO 'BEGIN PERFORM nix; END'} => { error => 'column "nix" does not exist',
+			sqlstate => '42703',
 			query => 'SELECT nix', position => 8,
 			context => 'PL/pgSQL function inline_code_block line 1 at PERFORM' },
-		'SET exit_on_error = on; SELECT 1/0' => { error => 'division by zero', sqlstate => '22012' });
+		'SET exit_on_error = on; SELECT 1/0' => { error => 'division by zero',
+			sqlstate => '22012' });
 
 	for my $request (sort keys %failure)
 	{
@@ -536,7 +539,8 @@ subtest 'memory of a large result' => sub {
 	my $id = run_task($node, format => 'json',
 		request => "SELECT repeat('x', 89) AS a FROM generate_series(1, $rows)");
 	is(task($node, $id, q{(response::json ->> 'cut')::int + octet_length(response)
-		- length('{"cut":183222783,"response":}')}), 100 * $rows - 1, 'rows, json: all are counted');
+		- length('{"cut":183222783,"response":}')}), 100 * $rows - 1,
+			'rows, json: all are counted');
 	is(task($node, $id, 'octet_length(response) / 1024 / 1024'), 16, 'rows, json: up to the limit');
 	cmp_ok(peak(task($node, $id, 'pid')), '<', 100 * 1024, 'rows, json: memory');
 };

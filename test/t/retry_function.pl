@@ -125,7 +125,8 @@ subtest 'what is said when nothing is done' => sub {
 	make_gates($node);
 	for my $state (sort keys %reason)
 	{
-		my $id = insert_task($node, role => 'app', dt => $state eq 'WORK' ? '2019-07-01' : 'infinity',
+		my $id = insert_task($node, role => 'app',
+			dt => $state eq 'WORK' ? '2019-07-01' : 'infinity',
 			request => q{SELECT hold('runs')}, state => $state eq 'DONE' ? $state : 'PLAN');
 
 		wait_for_state($node, $id, $state);
@@ -204,7 +205,8 @@ subtest 'the failed runs of a chain' => sub {
 		VALUES ('100 ms', 'chain', 'SELECT 1/0', 'app')});
 	wait_until($node, q{SELECT count(*) > 4 FROM task WHERE state = 'FAIL'});
 	# between two statements the next run may begin
-	wait_until($node, q{WITH held AS (UPDATE task SET dt = 'infinity' WHERE state = 'PLAN' RETURNING id)
+	wait_until($node, q{WITH held AS (UPDATE task SET dt = 'infinity' WHERE state = 'PLAN'
+		RETURNING id)
 		SELECT count(*) = 1 FROM held});
 	my $runs = sql('SELECT count(*) FROM task');
 	sql(q{SELECT * FROM pg_task_retry('22012', '-infinity')});

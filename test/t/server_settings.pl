@@ -116,8 +116,8 @@ my $outcome = q{SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 
 sub named { my ($sql, $name) = @_; return $sql =~ s/NAME/$name/gr }
 
-# The result of a query on the tasks of some names, one after another, when all have ended.  It fails
-# when none has ended for a minute.
+# The result of a query on the tasks of some names, one after another, when all have ended.  It
+# fails when none has ended for a minute.
 my $settle = q{SET default_transaction_isolation = 'read committed';
 	DO $$ DECLARE
 		left_before bigint;
@@ -246,7 +246,8 @@ if ($version >= 170000)
 			\\echo begun
 			BEGIN;
 			DO \$\$ BEGIN
-				WHILE NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted) LOOP
+				WHILE NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory'
+					AND NOT granted) LOOP
 					PERFORM pg_sleep(0.01);
 				END LOOP;
 			END \$\$;

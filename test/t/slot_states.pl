@@ -108,7 +108,8 @@ foreach my $databases (1, 40, 1500)
 {
 	my $seed = int(rand(2**31));
 
-	is(sql("SELECT slot_databases($databases, 20000, $seed)"), $databases > 1024 ? 1024 : $databases,
+	is(sql("SELECT slot_databases($databases, 20000, $seed)"),
+		$databases > 1024 ? 1024 : $databases,
 		"of $databases databases at most 1024 are remembered (seed $seed)");
 }
 

@@ -275,8 +275,8 @@ subtest 'the result of pg_task_cancel' => sub {
 		'pg_task_cancel uses the table of the scheduler');
 };
 
-# The scheduler cannot complete the table, because its owner may not create the index that is missing.
-# The table is known meanwhile.
+# The scheduler cannot complete the table, because its owner may not create the index that is
+# missing.  The table is known meanwhile.
 subtest 'while the scheduler prepares the table' => sub {
 	sql(q{GRANT SELECT ON task_queue TO ann; INSERT INTO task_queue (queue) VALUES ('known')});
 	($id) = row_in('PLAN', queue => 'known');
@@ -336,7 +336,8 @@ subtest 'pg_task_cancel without a scheduler' => sub {
 	like(error_of('postgres', "SELECT pg_task_cancel($id)", node => $bare, sqlstate => 1),
 		qr/WARNING:  55000: pg_task is not running.*HINT:.*ERROR:  55000: .*HINT:  /ms,
 		'without the library');
-	my ($rc, $out, $err) = $bare->psql('postgres', q{INSERT INTO task (request) VALUES ('SELECT 1')});
+	my ($rc, $out, $err) = $bare->psql('postgres',
+		q{INSERT INTO task (request) VALUES ('SELECT 1')});
 	like($err, qr/WARNING:  pg_task is not running on this server: tasks wait\nHINT:  Add pg_task/m,
 		'without the library: whoever plans a task is warned');
 	($rc, $out, $err) = $bare->psql('postgres', q{LOAD 'pg_task'});

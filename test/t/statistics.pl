@@ -60,7 +60,8 @@ subtest 'what is held back' => sub {
 		CREATE TRIGGER no BEFORE UPDATE ON task FOR EACH ROW
 		WHEN (OLD.queue = 'no' AND NEW.state = 'WORK') EXECUTE FUNCTION no()});
 	insert_task($node, request => 'SELECT 1', queue => 'no');
-	scheduler_is(q{held = 1 AND errors >= 1 AND error = 'not this' AND error_at > begun}, 'a refused row, and the error');
+	scheduler_is(q{held = 1 AND errors >= 1 AND error = 'not this' AND error_at > begun},
+		'a refused row, and the error');
 	is(sql_as('app', q{SELECT pid IS NULL, error, error_at
 		FROM pg_stat_task_scheduler() WHERE datname = 'postgres'}), 'f||',
 		'others do not see the error');
@@ -101,7 +102,8 @@ subtest 'queues' => sub {
 		failed, oldest_due), ', ' ORDER BY queue) FROM pg_task_queues()};
 	is(sql($queues), 'after 1 0 0 0, bad 0 0 0 2, busy 0 0 1 0, never 1 0 0 0,'
 		. ' stopped 3 2 0 0 2020-01-01 00:00:00+00', 'all queues');
-	is(sql('SELECT queue FROM pg_task_queues() LIMIT 1'), 'stopped', 'the one behind most is first');
+	is(sql('SELECT queue FROM pg_task_queues() LIMIT 1'), 'stopped',
+		'the one behind most is first');
 	is(sql_as('app', $queues), 'stopped 1 1 0 0 2021-01-01 00:00:00+00', 'a role sees its own');
 	is(sql_as('other', $queues), '', 'another one none');
 	open_gate($node, 'b');
@@ -120,7 +122,8 @@ subtest 'statistics' => sub {
 		state => q{CASE WHEN i <= 3 THEN 'FAIL' ELSE 'DONE' END});
 	ended(2, queue => q{'mail'}, state => q{'GONE'}, start => 'NULL', stop => 'now()');
 	ended(5, queue => q{'old'}, stop => q{now() - interval '2 h'});
-	my $stats = q{SELECT queue, ended, failed, gone, wait_p50, wait_p95, run_p50, run_p95, per_minute
+	my $stats = q{SELECT queue, ended, failed, gone, wait_p50, wait_p95, run_p50, run_p95,
+		per_minute
 		FROM pg_task_stats};
 	is(sql("$stats()"), 'mail|102|3|2|00:00:50.5|00:01:35.05|00:01:41|00:03:10.1|1.7',
 		'the last hour');
@@ -160,7 +163,8 @@ subtest 'repeating tasks' => sub {
 		FROM pg_task_repeating() ORDER BY queue'), join("\n",
 		'default|daily|app|1 day|PLAN|FAIL|division by zero|t|SELECT 1/0',
 		'night||postgres|0 4 29 2 *|PLAN||||SELECT 2'), 'each chain, with its last run');
-	is(sql_as('app', 'SELECT last_id, dt > now() FROM pg_task_repeating()'), "$first|t", 'of a role');
+	is(sql_as('app', 'SELECT last_id, dt > now() FROM pg_task_repeating()'), "$first|t",
+		'of a role');
 };
 
 subtest 'status' => sub {

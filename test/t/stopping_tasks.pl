@@ -203,9 +203,10 @@ sub freeze
 	return $pid;
 }
 
-# Claimed, but not begun: the executor itself skips it.  Seven tasks are given to an executor that is
-# stopped; the scheduler is stopped before it could reclaim the six behind the first.  If the machine
-# is too busy the tasks of the queue seem to be too long for that, so this may take several tries.
+# Claimed, but not begun: the executor itself skips it.  Seven tasks are given to an executor that
+# is stopped; the scheduler is stopped before it could reclaim the six behind the first.  If the
+# machine is too busy the tasks of the queue seem to be too long for that, so this may take several
+# tries.
 sub in_line
 {
 	my $gate = "line $_[0]";

@@ -63,7 +63,8 @@ subtest 'a retry keeps its place' => sub {
 
 	wait_for_ran('customer.1', @ids);
 	is(ran('customer.1'), "@ids", 'in order');
-	is(sql("SELECT attempt FROM task WHERE id = $ids[1]"), 3, 'the second one was tried three times');
+	is(sql("SELECT attempt FROM task WHERE id = $ids[1]"), 3,
+		'the second one was tried three times');
 	is(sql("SELECT count(*) FROM task AS a, task AS b WHERE a.id = $ids[1] AND b.id = $ids[2]"
 			  . ' AND b.start >= a.stop'),
 		1, 'the third one started after that');

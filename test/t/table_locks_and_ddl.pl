@@ -61,7 +61,8 @@ sub flows
 }
 
 # For a second and a half or more, the processes of pg_task use little CPU, and few transactions run
-# in the shop's database.  What the processes report late may be of the second before, but only once.
+# in the shop's database.  What the processes report late may be of the second before, but only
+# once.
 sub calm
 {
 	my ($what) = @_;

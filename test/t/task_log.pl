@@ -119,7 +119,8 @@ subtest 'by duration' => sub {
 	my $short = run_task($node, request => 'SELECT 1', role => 'app');
 	apply_conf($node, 'pg_task.log_min_duration = 20');
 	my $long = run_task($node, request => 'SELECT pg_sleep(0.03)', role => 'app');
-	is(join(' ', map { /1: (\w+)/ } logged($long, $position, 'done')), 'done', 'one that took long');
+	is(join(' ', map { /1: (\w+)/ } logged($long, $position, 'done')), 'done',
+		'one that took long');
 	is(join('', lines_of($short, $position)), '', 'not one that did not');
 };
 

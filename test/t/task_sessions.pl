@@ -189,12 +189,14 @@ subtest 'connection limits of a role and a database' => sub {
 
 	sql('ALTER DATABASE small CONNECTION LIMIT 1');
 	sql_in('small', 'TRUNCATE gate');
-	my $busy = insert_task($node, db => 'small', role => 'plain', request => q{SELECT hold('full')});
+	my $busy = insert_task($node, db => 'small', role => 'plain',
+		request => q{SELECT hold('full')});
 	wait_for_running($node, 1, id => $busy, db => 'small', event => 'PgSleep');
 	run_task($node, role => 'single', request => 'SELECT 1');
 	my $waiting = insert_task($node, db => 'small', role => 'single', request => 'SELECT 1');
 	ok(poll_for(sub {
-		my @ids = map { run_task($node, role => 'single', request => 'SELECT pg_sleep(0.5)') } 1 .. 4;
+		my @ids = map { run_task($node, role => 'single',
+			request => 'SELECT pg_sleep(0.5)') } 1 .. 4;
 
 		return sql($pids . '(' . join(', ', @ids) . ')') == 1;
 	}), 'tasks of the role keep their executor elsewhere');

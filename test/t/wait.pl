@@ -126,7 +126,8 @@ subtest 'ends' => sub {
 		is(noted(2), "$state,$state", $name);
 		cmp_ok(time - $begun, '<', 50, "$name: the waiters were woken");
 	}
-	start($session[1], "CALL wait_and_note('procedure', '{" . insert_task($node, %$planned) . "}')");
+	start($session[1], "CALL wait_and_note('procedure', '{" . insert_task($node,
+		%$planned) . "}')");
 	wait_for_sleepers(1);
 	my $begun = time;
 	sql('TRUNCATE task');
@@ -198,7 +199,8 @@ subtest 'rights' => sub {
 	is($state->('ann'), 'PLAN', 'the columns id and state are enough');
 	is($state->('bob'), '', 'a row that is not seen is none');
 	is(sqlstate_of('eve', "SELECT pg_task_wait('{$id}', '0')"), '42501', 'SELECT is needed');
-	is(sqlstate_of('eve', "CALL pg_task_wait_for('{$id}', '0')"), '42501', 'for the procedure, too');
+	is(sqlstate_of('eve', "CALL pg_task_wait_for('{$id}', '0')"), '42501',
+		'for the procedure, too');
 	is(sql_as('bob', qq{CREATE TEMP TABLE task AS SELECT ${id}::bigint AS id, 'DONE' AS state;
 		SET search_path = pg_temp, public; SELECT state IS NULL FROM pg_task_wait('{$id}')}), 't',
 		'it reads the task table');
@@ -284,8 +286,8 @@ subtest 'tasks that wait' => sub {
 	is(task($node, $ids[0], 'response'), 'DONE', 'but for another');
 };
 
-# A task that ends while a waiter looks at its row with an older snapshot: the waiter sees it waiting
-# still, and must look again at once.
+# A task that ends while a waiter looks at its row with an older snapshot: the waiter sees it
+# waiting still, and must look again at once.
 subtest 'an end during a look' => sub {
 	sql(q{CREATE FUNCTION held() RETURNS bool LANGUAGE sql AS $$
 			SELECT pg_advisory_lock_shared(7), pg_advisory_unlock_shared(7); SELECT true $$;
@@ -353,7 +355,8 @@ subtest 'races' => sub {
 			stopped bigint;
 			ids bigint[];
 		BEGIN
-			INSERT INTO task (request, dt) VALUES ('SELECT 1', 'infinity') RETURNING id INTO stopped;
+			INSERT INTO task (request, dt) VALUES ('SELECT 1', 'infinity')
+				RETURNING id INTO stopped;
 			WITH new AS (
 				INSERT INTO task (request, keep)
 				SELECT format('UPDATE task SET state = ''STOP'' WHERE id = %s', stopped),
@@ -386,7 +389,8 @@ subtest 'many waiters' => sub {
 			FROM task WHERE id = ANY (ids) AND state = 'DONE';
 		END $$});
 	insert_rule('many', paused => 1);
-	sql(q{INSERT INTO task (queue, request) SELECT 'many', 'SELECT 1' FROM generate_series(1, 1000)});
+	sql(q{INSERT INTO task (queue, request) SELECT 'many', 'SELECT 1'
+		FROM generate_series(1, 1000)});
 	my $bench = IPC::Run::start(
 		[ 'pgbench', '-n', '-c', '100', '-t', '1', '-f', "$dir/all.sql", '-h',
 			$node->host, '-p', $node->port, 'postgres' ],

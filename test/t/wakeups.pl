@@ -36,8 +36,8 @@ subtest 'planned times' => sub {
 	is(task($node, $far, 'state'), 'PLAN', 'a task planned for infinity does not start');
 };
 
-# Commits that plan tasks for after the scheduler looks anyway leave it alone; what they have planned
-# is not forgotten.
+# Commits that plan tasks for after the scheduler looks anyway leave it alone; what they have
+# planned is not forgotten.
 subtest 'a commit that plans for later' => sub {
 	my ($scheduler) = backends($node, 'scheduler');
 	my $switches = sub {
@@ -139,7 +139,8 @@ subtest 'a row that a later trigger changes' => sub {
 	my $id = insert_task($node, queue => 'hastened', dt => 'infinity', request => 'SELECT 1');
 	wait_for_state($node, $id, 'DONE');
 	is(is_soon($id, 'dt'), 't', 'the task starts when the trigger says');
-	like(error_of('postgres', q{INSERT INTO task (queue, max, request) VALUES ('hastened', -1, 'x')}),
+	like(error_of('postgres', q{INSERT INTO task (queue, max, request)
+		VALUES ('hastened', -1, 'x')}),
 		qr/"retry" of a task must be zero or more/, 'and what it writes is checked');
 	sql('DROP TRIGGER zz ON task; DROP FUNCTION hasten');
 };
@@ -242,7 +243,8 @@ subtest 'timeouts' => sub {
 subtest 'the periodic scan' => sub {
 	set_conf($node, "pg_task.period = '200 ms'");
 	wait_until($node, 'SHOW pg_task.period', expected => '200ms');
-	sql(q{BEGIN; ALTER TABLE task DISABLE TRIGGER zz_pg_task_bound; INSERT INTO task (queue, request)
+	sql(q{BEGIN; ALTER TABLE task DISABLE TRIGGER zz_pg_task_bound; INSERT INTO task (queue,
+		request)
 		VALUES ('untold', 'SELECT 1');
 		ALTER TABLE task ENABLE ALWAYS TRIGGER zz_pg_task_bound; COMMIT});
 	wait_until($node, q{SELECT state = 'DONE' FROM task WHERE queue = 'untold'});

@@ -66,7 +66,8 @@ subtest 'the row says it' => sub {
 	my $failed = run_task($node, request => 'SELECT 1/0');
 	like_why($failed, qr/^it has ended: FAIL at 20.*, after: division by zero \(22012\)$/, 'FAIL');
 	my $later = insert_task($node, request => 'SELECT 1', dt => '2100-01-01 00:00+00');
-	is(sql("SET TimeZone = 'UTC'; SELECT pg_task_why($later)"), 'planned for 2100-01-01 00:00:00+00',
+	is(sql("SET TimeZone = 'UTC'; SELECT pg_task_why($later)"),
+		'planned for 2100-01-01 00:00:00+00',
 		'planned');
 	sql("UPDATE task SET state = 'STOP' WHERE id = $later");
 	like_why($later, qr/^it has ended: STOP at 20/, 'stopped');

@@ -42,7 +42,8 @@ subtest 'input' => sub {
 
 	# a parallel plan
 	$id = run_task($node, request => q{
-		SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;
+		SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
+			SET min_parallel_table_scan_size = 0;
 		SELECT count(*) FROM pg_class WHERE pg_task_input() = '7'}, input => '7');
 	cmp_ok((split /\n/, task($node, $id, 'response'))[-1], '>', 0, 'in a parallel plan');
 };
@@ -84,9 +85,11 @@ subtest 'results' => sub {
 	my $id = run_task($node, request => 'SELECT 1 AS a', format => 'json');
 
 	is($result->($id), '[{"a": 1}]', 'a JSON document, as it is');
-	is($result->(run_task($node, request => q{SELECT E'a"b\n'})), '"a\"b\n"', 'another as a string');
+	is($result->(run_task($node, request => q{SELECT E'a"b\n'})), '"a\"b\n"',
+		'another as a string');
 	is($result->(run_task($node, request => 'SELECT 1', format => 'csv')), '"?column?\n1"', 'CSV');
-	is($result->(run_task($node, request => 'SELECT 1/0', format => 'json')), '', 'none after FAIL');
+	is($result->(run_task($node, request => 'SELECT 1/0', format => 'json')), '',
+		'none after FAIL');
 	is($result->(insert_task($node, request => 'SELECT 1', dt => 'infinity')), '', 'nor before');
 	is($result->(-5), '', 'nor without a row');
 	is($result->('NULL'), '', 'nor for NULL');
@@ -107,7 +110,8 @@ subtest 'results' => sub {
 		SET search_path = pg_temp, public;
 		SELECT pg_task_result($id)}), '', 'it reads the task table');
 	sql("UPDATE task SET response = 'no JSON' WHERE id = $id");
-	is(sqlstate_of('postgres', "SELECT pg_task_result($id)"), '22P02', 'a response that is no JSON');
+	is(sqlstate_of('postgres', "SELECT pg_task_result($id)"), '22P02',
+		'a response that is no JSON');
 	sql('ALTER ROLE ann RESET pg_task.format');
 };
 
@@ -129,7 +133,8 @@ subtest 'flow' => sub {
 	$id = run_task($node, flow => 'a',
 		request => "INSERT INTO task (request, dt, flow) VALUES ('child', 'infinity', NULL)");
 	is($child->($id), '-', 'or none, in the row');
-	is(sql(qq{SET pg_task.flow = 'mine'; $insert RETURNING flow}), 'mine', 'a session may have one');
+	is(sql(qq{SET pg_task.flow = 'mine'; $insert RETURNING flow}), 'mine',
+		'a session may have one');
 	is(sql('SELECT pg_task_id() IS NULL, pg_task_flow() IS NULL'), 't|t',
 		'it is no task, and has none');
 	sql('ALTER ROLE ann SET pg_task.flow = annual');
@@ -166,7 +171,8 @@ subtest 'step' => sub {
 	is(sqlstate_of('postgres', $start), '23505', 'unique within the flow');
 	sql("$start ON CONFLICT DO NOTHING");
 	is(count_of($node, "flow IN ('f', 'g')"), 3, 'starting a workflow twice is no error');
-	is(sqlstate_of('postgres', "INSERT INTO task (request, step) VALUES ('SELECT 1', 'a')"), '23514',
+	is(sqlstate_of('postgres', "INSERT INTO task (request, step) VALUES ('SELECT 1', 'a')"),
+		'23514',
 		'a step needs a flow');
 	sql("INSERT INTO task (request, flow) VALUES ('SELECT 1', 'f'), ('SELECT 1', 'f')");
 	is(count_of($node, "flow = 'f'"), 4, 'not every task of a flow is a step');
@@ -368,7 +374,8 @@ subtest 'graph' => sub {
 		'a failure');
 	$id = insert_task($node, flow => 'parent', retry => 1, delay => '1 ms', request =>
 		q{SELECT fail_once(); INSERT INTO task (dt, request) VALUES ('infinity', 'child');
-		SELECT 1 / (SELECT attempt - 1 FROM task WHERE id = current_setting('pg_task.id')::bigint)});
+		SELECT 1 / (SELECT attempt - 1 FROM task
+			WHERE id = current_setting('pg_task.id')::bigint)});
 	wait_for_state($node, $id, 'DONE');
 	like($graph->('parent'), qr/^    t$id.*<br\/>DONE [^<]*, attempt 2"\]:::DONE$/m, 'a retry');
 	like($graph->('parent'), qr/<br\/>child<br\/>PLAN for infinity"\]:::PLAN$/m, 'the child');
