@@ -10,7 +10,8 @@
  *
  * Orphans are kept here, in the scheduler's memory, until their rows are written.  A row that is
  * locked, or whose change a user's trigger refuses, is tried again later and does not delay the
- * others.  There may be very many, for example after a restore.  They are read and written in
+ * others: no statement here waits for a lock of a row.  There may be very many, for example after a
+ * restore.  They are read and written in
  * batches, so that other work is done in between, and no function here walks over all of them.
  *
  * This file starts no task.
@@ -38,7 +39,8 @@
 #include "shared/crash.h"
 #include "task/events.h"
 #include "task/outcome.h"
-#include "task/rows.h"
+#include "task/rows_sql.h"
+#include "task/statement.h"
 
 /* Retry interval for a row that is locked (ms). */
 #define LOCKED_RETRY_MS 100
@@ -116,12 +118,6 @@ static struct
 	int count;
 } orphans;
 
-static const Failure interrupted = {"FATAL", "the process of the task was terminated", NULL, NULL,
-									"57P01"};
-static const Failure yielded = {
-	"ERROR", "the outcome of the task waited for a lock",
-	"All that it did was rolled back, because others needed its executor.", NULL, "55P03"};
-static const Failure stopped = {"ERROR", TASK_MESSAGE_STOPPED, NULL, NULL, TASK_ERROR_STOPPED};
 static const TaskFailure too_often = {.sqlstate = "57P01",
 									  .error = "the process of the task was terminated too often"};
 
@@ -306,53 +302,272 @@ take_batch(void)
 	}
 }
 
+/* clang-format off */
+
+#define WORKING_ROW \
+	"t.id, t.attempt, " CLAIMED("t") ", " QUEUE_NAME "," \
+	" coalesce(t.sqlstate = '57P01', false), t.state = 'STOP'"
+
+static const Statement find_working = {.sql =
+	"SELECT " WORKING_ROW
+	"  FROM {rows} AS t"
+	" WHERE (t.state = 'WORK' OR (t.state = 'STOP' AND t.stop IS NULL AND t.start IS NOT NULL))"
+	"   AND t.id IS NOT NULL AND t.attempt IS NOT NULL"
+	" LIMIT $limit"};
+
+/* clang-format on */
+
 static int
-compare_runs(const void *a, const void *b)
+compare_working(const void *a, const void *b)
 {
-	return task_compare_runs(*(const TaskRun *) a, *(const TaskRun *) b);
+	return task_compare_runs(((const WorkingRow *) a)->run, ((const WorkingRow *) b)->run);
+}
+
+/* Read the rows that the last statement returned, and sort them by run. */
+static int
+returned_working(MemoryContext where, uint64 count, WorkingRow **rows)
+{
+	uint64 i;
+
+	*rows = MemoryContextAllocHuge(where, Max(count, 1) * sizeof(WorkingRow));
+	for (i = 0; i < count; i++)
+	{
+		WorkingRow *row = &(*rows)[i];
+
+		row->run.id = statement_int64(i, 1);
+		row->run.attempt = statement_int32(i, 2);
+		row->run.claimed = statement_time(i, 3);
+		row->queue = statement_text(where, i, 4);
+		row->interrupted = statement_bool(i, 5);
+		row->stopped = statement_bool(i, 6);
+	}
+	qsort(*rows, count, sizeof(WorkingRow), compare_working);
+	return (int) count;
+}
+
+/*
+ * Read up to "limit" rows in state WORK, or in state STOP with a "start" and no "stop".  A row in
+ * state STOP without a "start" had no run that could end, as one that was inserted so.
+ */
+int
+orphans_working(const TaskTable *table, int limit, WorkingRow **rows)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	int count;
+
+	statement_begin(&args);
+	arg_int64(&args, "limit", limit);
+	count = returned_working(caller, statement_execute(&find_working, table, &args), rows);
+	statement_end();
+	return count;
+}
+
+/* clang-format off */
+/* The state is an argument, so that the planner does not use the index on running rows. */
+static const Statement find_runs = {.sql =
+	"SELECT n.*"
+	"  FROM ROWS FROM (unnest($ids), unnest($attempts), unnest($claims))"
+	"       AS a (id, attempt, claimed)"
+	" CROSS JOIN LATERAL ("
+	"       SELECT " WORKING_ROW
+	"         FROM {rows} AS t"
+	"        WHERE t.id = a.id AND t.attempt = a.attempt"
+	"          AND " CLAIMED("t") " = a.claimed"
+	"          AND (t.state = $state OR (t.state = $stopped AND t.stop IS NULL))"
+	"       OFFSET 0) AS n"};
+/* clang-format on */
+
+/* Add runs that must be in this state: parallel arrays of their ids, attempts and claim times. */
+static void
+arg_runs(StatementArgs *args, const TaskRun *runs, int count, const char *state)
+{
+	Datum *ids = arg_array(args, "ids", INT8OID, count);
+	Datum *attempts = arg_array(args, "attempts", INT4OID, count);
+	Datum *claims = arg_array(args, "claims", TIMESTAMPTZOID, count);
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		ids[i] = Int64GetDatum(runs[i].id);
+		attempts[i] = Int32GetDatum(runs[i].attempt);
+		claims[i] = TimestampTzGetDatum(runs[i].claimed);
+	}
+	arg_text(args, "state", state);
+}
+
+/*
+ * Find those of these runs that still have their row in state WORK, or in state STOP without an
+ * end, sorted by run.
+ */
+static int
+rows_of_runs(const TaskTable *table, const TaskRun *runs, int count, WorkingRow **rows)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+
+	statement_begin(&args);
+	arg_runs(&args, runs, count, "WORK");
+	arg_text(&args, "stopped", "STOP");
+	count = returned_working(caller, statement_execute(&find_runs, table, &args), rows);
+	statement_end();
+	return count;
+}
+
+/*
+ * Find the row of this run among the rows that orphans_working or rows_of_runs returned; or NULL.
+ * Without rows the pointer may be NULL, which bsearch does not allow.
+ */
+static const WorkingRow *
+rows_contain(const WorkingRow *rows, int count, TaskRun run)
+{
+	WorkingRow key = {.run = run};
+
+	if (count == 0)
+		return NULL;
+	return bsearch(&key, rows, count, sizeof(WorkingRow), compare_working);
+}
+
+/* clang-format off */
+
+/*
+ * Select and lock those of the runs in three arrays whose rows are still these runs and are not
+ * locked by anybody.  LATERAL keeps the planner from starting with all rows of the table, as it
+ * would for a table that was empty when the plan was made.
+ */
+#define RUNS_NOT_LOCKED \
+	"SELECT n.*" \
+	"  FROM ROWS FROM (unnest($ids), unnest($attempts), unnest($claims))" \
+	"       AS a (id, attempt, claimed)" \
+	" CROSS JOIN LATERAL (" \
+	"       SELECT r.id, r.attempt, " CLAIMED("r") " AS claimed, r.tableoid AS oid, r.ctid AS tid" \
+	"         FROM {rows} AS r" \
+	"        WHERE r.id = a.id AND r.attempt = a.attempt" \
+	"          AND " CLAIMED("r") " = a.claimed AND r.state = $state" \
+	"          FOR NO KEY UPDATE OF r SKIP LOCKED) AS n"
+
+/* Undo the claim of runs that never began. */
+static const Statement release_runs = {.sql =
+	"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
+	" UPDATE {rows} AS t"
+	"    SET state = 'PLAN', attempt = t.attempt - 1, start = NULL, pid = NULL"
+	"   FROM c"
+	"  WHERE " IS_LOCKED_ROW
+	" RETURNING c.id, c.attempt, c.claimed"};
+
+/* Plan again, due at once, the runs of a process that has exited, and record the reason. */
+static const Statement replan_runs = {.sql =
+	"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
+	" UPDATE {rows} AS t"
+	"    SET state = 'PLAN', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
+	"        response = " FAILURE_RESPONSE ", notice = NULL"
+	"   FROM c"
+	"  WHERE " IS_LOCKED_ROW
+	" RETURNING c.id, c.attempt, c.claimed"};
+
+/* Write how runs have ended that a user has stopped, and whose process could not. */
+static const Statement stop_runs = {.sql =
+	"WITH c AS MATERIALIZED (" RUNS_NOT_LOCKED ")"
+	" UPDATE {rows} AS t"
+	"    SET stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
+	"        response = " FAILURE_RESPONSE ", notice = NULL"
+	"   FROM c"
+	"  WHERE " IS_LOCKED_ROW " AND t.stop IS NULL"
+	" RETURNING c.id, c.attempt, c.claimed, t.start IS NOT NULL, coalesce(t.stop, c.claimed),"
+	"           " QUEUE_NAME ", coalesce(t.role::text, '')"};
+/* clang-format on */
+
+/* Note, for the rows of the last result, that their runs were stopped. */
+static void
+note_stopped(uint64 count)
+{
+	uint64 i;
+
+	for (i = 0; i < count; i++)
+	{
+		TaskEvent event = {.kind = EVENT_STOPPED,
+						   .id = statement_int64(i, 1),
+						   .attempt = statement_int32(i, 2),
+						   .queue = statement_text(CurrentMemoryContext, i, 6),
+						   .role_name = statement_text(CurrentMemoryContext, i, 7)};
+
+		if (!statement_bool(i, 4))
+			continue;
+		event.elapsed = Max(statement_time(i, 5) - statement_time(i, 3), 0);
+		event_note(&event);
+	}
+}
+
+/*
+ * End runs of one kind: why is in their rows, unless they never began.  Those count as written for
+ * which that was done: the rows of the others no longer belong to these runs, or somebody has
+ * locked them.
+ */
+static void
+end_runs(const TaskTable *table, OrphanKind kind, const TaskRun *runs, int count)
+{
+	static const struct
+	{
+		const Statement *statement;
+		const char *state;
+		Failure why;
+	} ends[] = {
+		[ORPHAN_NOT_STARTED] = {&release_runs, "WORK"},
+		[ORPHAN_INTERRUPTED] = {&replan_runs,
+								"WORK",
+								{"FATAL", "the process of the task was terminated", NULL, NULL,
+								 "57P01"}},
+		[ORPHAN_YIELDED] = {&replan_runs,
+							"WORK",
+							{"ERROR", "the outcome of the task waited for a lock",
+							 "All that it did was rolled back, because others needed its executor.",
+							 NULL, "55P03"}},
+		[ORPHAN_STOPPED] = {&stop_runs,
+							"STOP",
+							{"ERROR", TASK_MESSAGE_STOPPED, NULL, NULL, TASK_ERROR_STOPPED}},
+	};
+	StatementArgs args;
+	int i;
+
+	statement_begin(&args);
+	arg_runs(&args, runs, count, ends[kind].state);
+	if (kind != ORPHAN_NOT_STARTED)
+		arg_failure(&args, &ends[kind].why, InvalidOid);
+	count = (int) statement_execute(ends[kind].statement, table, &args);
+	for (i = 0; i < count; i++)
+	{
+		TaskPlace key = {statement_time(i, 3), statement_int64(i, 1)};
+		Orphan *orphan = hash_search(orphans.all, &key, HASH_FIND, NULL);
+
+		if (orphan)
+			orphan->written = true;
+	}
+	if (kind == ORPHAN_STOPPED)
+		note_stopped(count);
+	statement_end();
 }
 
 /* Write all runs of one kind in the batch by one statement. */
 static void
 write_runs_of_kind(const TaskTable *table, OrphanKind kind)
 {
-	static const struct
-	{
-		RunsEnd end;
-		const Failure *why;
-	} ends[] = {[ORPHAN_NOT_STARTED] = {RUNS_RELEASE, NULL},
-				[ORPHAN_INTERRUPTED] = {RUNS_REPLAN, &interrupted},
-				[ORPHAN_YIELDED] = {RUNS_REPLAN, &yielded},
-				[ORPHAN_STOPPED] = {RUNS_STOP, &stopped}};
 	TaskRun *runs = palloc((orphans.count + 1) * sizeof(TaskRun));
-	TaskRun *done;
 	int count = 0;
 	int i;
 
 	for (i = 0; i < orphans.count; i++)
 		if (orphans.batch[i]->kind == kind)
 			runs[count++] = orphans.batch[i]->run;
-	if (count == 0)
-		return;
-	count = rows_end_runs(table, ends[kind].end, runs, count, ends[kind].why, &done);
-	qsort(done, count, sizeof(TaskRun), compare_runs);
-	for (i = 0; i < orphans.count; i++)
-	{
-		Orphan *orphan = orphans.batch[i];
-
-		if (orphan->kind == kind)
-			orphan->written =
-				bsearch(&orphan->run, done, count, sizeof(TaskRun), compare_runs) != NULL;
-	}
+	if (count > 0)
+		end_runs(table, kind, runs, count);
 }
 
 static bool
-write_failed_run(const TaskTable *table, const Orphan *orphan)
+write_failed_run(const TaskTable *table, Orphan *orphan)
 {
 	const TaskFailure *failure = orphan->failure;
 	Failure why = {"FATAL", failure->error, NULL, NULL, failure->sqlstate};
 	WorkingRow *row;
-	TaskRun *done;
 	TaskResult result = {.start = orphan->run.claimed,
 						 .stop = GetCurrentTimestamp(),
 						 .failure = &why,
@@ -362,7 +577,10 @@ write_failed_run(const TaskTable *table, const Orphan *orphan)
 	if (rows_of_runs(table, &orphan->run, 1, &row) == 0)
 		return false;
 	if (orphan->interrupted && !row->interrupted)
-		return rows_end_runs(table, RUNS_REPLAN, &orphan->run, 1, &interrupted, &done) > 0;
+	{
+		end_runs(table, ORPHAN_INTERRUPTED, &orphan->run, 1);
+		return orphan->written;
+	}
 	if (failure->left == TASK_LEFT_DONE)
 		return outcome_done_later(table, orphan->run, failure->error);
 	if (failure->left == TASK_LEFT_FAILED)
@@ -620,7 +838,7 @@ search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
 	MonoTime begun = clock_mono();
 	int limit = nheld + orphans_count() + SEARCH_MAX;
 	WorkingRow *rows;
-	int count = rows_working(table, limit, &rows);
+	int count = orphans_working(table, limit, &rows);
 	int i;
 
 	for (i = 0; i < count; i++)

@@ -13,6 +13,15 @@
 #include "shared/task.h"
 #include "task/table.h"
 
+/* A row in state WORK, or one in state STOP that does not say when it has ended. */
+typedef struct WorkingRow
+{
+	TaskRun run;
+	char *queue;
+	bool stopped;
+	bool interrupted; /* its process was terminated in the run before this one */
+} WorkingRow;
+
 extern const SchedulerJob orphans_job;
 extern const SchedulerJob reconcile_job;
 
@@ -22,5 +31,6 @@ extern void orphans_retry(void);
 extern bool orphans_must_write(void);
 extern void orphans_compare(void);
 extern void orphans_reconcile(const TaskTable *table);
+extern int orphans_working(const TaskTable *table, int limit, WorkingRow **rows);
 
 #endif /* PG_TASK_ORPHANS_H */

@@ -205,7 +205,7 @@ strict_check(DispatchRound *round, const TaskTable *table)
 			firsts[heads[i].number] = &heads[i].head;
 	rows.nwaits = rows_waits(table, ids, count, &rows.waits);
 	if (orphans_count() > 0)
-		rows.nworking = rows_working(table, WORKING_MAX, &rows.working);
+		rows.nworking = orphans_working(table, WORKING_MAX, &rows.working);
 	for (i = 0; i < count; i++)
 	{
 		judge_task(entries[i], firsts[i], &rows, round->now);

@@ -15,8 +15,8 @@
 #define TASK_UNLIMITED PG_INT32_MAX
 
 /*
- * Maximum length of a queue's name, a key and a time zone's name, in bytes.  Statements in
- * rows_scan.c and rows_work.c contain TASK_QUEUE_MAX, too.
+ * Maximum length of a queue's name, a key and a time zone's name, in bytes.  Statements contain
+ * TASK_QUEUE_MAX, too.
  */
 #define TASK_QUEUE_MAX 255
 #define TASK_KEY_MAX 1000

@@ -105,23 +105,6 @@ typedef struct RowRefusal
 	const char *sqlstate;
 } RowRefusal;
 
-/* A row in state WORK, or one in state STOP that does not say when it has ended. */
-typedef struct WorkingRow
-{
-	TaskRun run;
-	char *queue;
-	bool stopped;
-	bool interrupted; /* its process was terminated in the run before this one */
-} WorkingRow;
-
-/* What is written of runs whose process did not end them. */
-typedef enum RunsEnd
-{
-	RUNS_RELEASE, /* as if they had not been claimed */
-	RUNS_REPLAN,
-	RUNS_STOP
-} RunsEnd;
-
 /* What determines the next run of a repeating task. */
 typedef struct RowRepeat
 {
@@ -194,12 +177,5 @@ extern void
 row_refuse(const TaskTable *table, const RowRefusal *refusal, const RowNext *next, bool waits);
 extern void rows_fail(const TaskTable *table, const TaskGroup *group, const TaskPlace *places,
 					  int count, const Failure *why, double *keep);
-
-/* rows_work.c */
-extern int rows_working(const TaskTable *table, int limit, WorkingRow **rows);
-extern int rows_of_runs(const TaskTable *table, const TaskRun *runs, int count, WorkingRow **rows);
-extern const WorkingRow *rows_contain(const WorkingRow *rows, int count, TaskRun run);
-extern int rows_end_runs(const TaskTable *table, RunsEnd end, const TaskRun *runs, int count,
-						 const Failure *why, TaskRun **done);
 
 #endif /* PG_TASK_ROWS_H */
