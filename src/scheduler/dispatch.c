@@ -255,9 +255,7 @@ check_rules(DispatchRound *round)
 	/* with their padding, which is compared, too */
 	for (i = 0; i < round->count; i++)
 		memcpy(&before[i], queue_rule(round->entries[i].group->queue), sizeof(QueueRule));
-	rules_reader_want();
-	rules_reader_run(clock_now());
-	unread = rules_reader_wants() && !gave_back;
+	unread = !rules_reader_read() && !gave_back;
 	gave_back = unread;
 	for (i = 0; i < round->count; i++)
 		marks[i] =

@@ -137,7 +137,6 @@ history_hint(double keep, MonoTime now)
 	walk.next = clock_min(walk.next, clock_max(walk.not_before, plus_seconds(now, keep)));
 }
 
-/* The rules of queues have changed. */
 void
 history_rules_changed(void)
 {
@@ -145,7 +144,6 @@ history_rules_changed(void)
 		walk.next = clock_min(walk.next, walk.not_before);
 }
 
-/* Return when the next slice is due. */
 static MonoTime
 history_due(ClockNow now pg_attribute_unused())
 {
@@ -154,7 +152,6 @@ history_due(ClockNow now pg_attribute_unused())
 	return walk.next;
 }
 
-/* Is a walk between two of its slices? */
 bool
 history_walking(void)
 {

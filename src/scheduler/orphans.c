@@ -282,7 +282,6 @@ orphans_must_write(void)
 		   dlist_head_element(Orphan, node.list, &orphans.ready)->kind == ORPHAN_NOT_STARTED;
 }
 
-/* Take the next batch, to be written in one transaction. */
 static void
 take_batch(void)
 {
@@ -811,22 +810,6 @@ reconcile_rings(Oid relid, const WorkingRow *rows, int count)
 	}
 }
 
-/* No executor has the run of this row: add it to the orphans. */
-static void
-add_orphan(const WorkingRow *row)
-{
-	TaskRun run = row->run;
-	static const TaskFailure crashed = {.sqlstate = "57P02",
-										.error = "the server crashed while the task ran"};
-
-	if (row->stopped)
-		orphans_add(run, ORPHAN_STOPPED, NULL);
-	else if (crash_blames(MyScheduler->slot->database, run))
-		orphans_add(run, ORPHAN_CRASHED, &crashed);
-	else
-		orphans_add(run, ORPHAN_INTERRUPTED, NULL);
-}
-
 /*
  * Search for rows in state WORK, or stopped and without an end, that are in no ring.  "held" are
  * the rows of the runs in rings, in the order of rows_of_runs.  After a restore there may be many
@@ -835,6 +818,8 @@ add_orphan(const WorkingRow *row)
 static void
 search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
 {
+	static const TaskFailure crashed = {.sqlstate = "57P02",
+										.error = "the server crashed while the task ran"};
 	MonoTime begun = clock_mono();
 	int limit = nheld + orphans_count() + SEARCH_MAX;
 	WorkingRow *rows;
@@ -844,8 +829,14 @@ search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
 	for (i = 0; i < count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (!rows_contain(held, nheld, rows[i].run))
-			add_orphan(&rows[i]);
+		if (rows_contain(held, nheld, rows[i].run))
+			continue;
+		if (rows[i].stopped)
+			orphans_add(rows[i].run, ORPHAN_STOPPED, NULL);
+		else if (crash_blames(MyScheduler->slot->database, rows[i].run))
+			orphans_add(rows[i].run, ORPHAN_CRASHED, &crashed);
+		else
+			orphans_add(rows[i].run, ORPHAN_INTERRUPTED, NULL);
 	}
 	orphans.search_wanted = count == limit;
 	orphans.search_after = CLOCK_LONG_AGO;

@@ -91,33 +91,6 @@ rate_store_needed(ClockNow now)
 													: CLOCK_NEVER;
 }
 
-/* Read what earlier schedulers have claimed. */
-static void
-read_rows(const TaskTable *table, ClockNow now)
-{
-	RateRow *rows;
-	int count = rate_rows_read(table, now, &rows);
-	int i;
-
-	for (i = 0; i < count; i++)
-		if (rows[i].count > 0 && strlen(rows[i].queue) <= TASK_QUEUE_MAX)
-			rates_restore(&queue_find_or_add(rows[i].queue)->claims, &rows[i]);
-}
-
-/* The table cannot be used. */
-static void
-report_fault(const char *fault)
-{
-	if (report_due(&store.faults, fault, 0))
-		ereport(WARNING,
-				(errmsg("tasks of queues with a rate do not start in database \"%s\", and a restart"
-						" will forget the pauses of a negative \"max\"",
-						MyScheduler->database),
-				 errdetail_internal("%s", fault),
-				 errhint("Drop or rename that relation, or let the owner of the task table create "
-						 "tables in its schema.")));
-}
-
 /*
  * Read what earlier schedulers have written.  Queues with a rate may start tasks from then on, if
  * the rate table can be used.
@@ -126,6 +99,10 @@ static void
 prepare_store(ClockNow now)
 {
 	const TaskTable *table = MyScheduler->table->side[SIDE_RATE];
+	char *fault;
+	RateRow *rows;
+	int count;
+	int i;
 
 	if (table && !store.read)
 	{
@@ -133,15 +110,28 @@ prepare_store(ClockNow now)
 		LockRelationOid(table->relid, AccessShareLock);
 		if (watch_changed())
 			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the rate table has changed")));
-		read_rows(table, now);
+		count = rate_rows_read(table, now, &rows);
+		for (i = 0; i < count; i++)
+			if (rows[i].count > 0 && strlen(rows[i].queue) <= TASK_QUEUE_MAX)
+				rates_restore(&queue_find_or_add(rows[i].queue)->claims, &rows[i]);
 		work_end();
 		store.read = true;
 	}
 	if (table)
 		report_end(&store.faults, NULL);
 	else
-		report_fault(psprintf("%s is not usable. %s", MyScheduler->table->side_name[SIDE_RATE],
-							  MyScheduler->table->side_fault[SIDE_RATE]));
+	{
+		fault = psprintf("%s is not usable. %s", MyScheduler->table->side_name[SIDE_RATE],
+						 MyScheduler->table->side_fault[SIDE_RATE]);
+		if (report_due(&store.faults, fault, 0))
+			ereport(WARNING,
+					(errmsg("tasks of queues with a rate do not start in database \"%s\", and a"
+							" restart will forget the pauses of a negative \"max\"",
+							MyScheduler->database),
+					 errdetail_internal("%s", fault),
+					 errhint("Drop or rename that relation, or let the owner of the task table "
+							 "create tables in its schema.")));
+	}
 	store.table = table;
 	store.prepared = true;
 	rates_end_hold(table != NULL);

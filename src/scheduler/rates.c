@@ -90,7 +90,6 @@ keep_time(const QueueRate *rate)
 	return Max(rate->per, rate->pause);
 }
 
-/* Remove the first claims from the array. */
 static void
 remove_first(QueueRate *rate, int count)
 {

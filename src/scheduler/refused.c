@@ -81,7 +81,6 @@ refused_has(TaskPlace place, MonoTime now)
 	return false;
 }
 
-/* Return the number of refused rows. */
 int
 refused_count(void)
 {
@@ -120,7 +119,6 @@ refused_forget(void)
 		hash_destroy(rows);
 }
 
-/* Forget the rows whose time to be skipped is over. */
 void
 refused_tidy(MonoTime now)
 {
@@ -188,23 +186,15 @@ refused_batch_written(RefusedBatch which)
 	batch->count = 0;
 }
 
-/* The row is refused: skip it until then. */
-static void
-skip_row_until(TaskPlace place, MonoTime until)
-{
-	HASHCTL ctl = {.keysize = sizeof(TaskPlace), .entrysize = sizeof(RefusedRow)};
-	RefusedRow *entry;
-
-	if (refused.rows == NULL)
-		refused.rows = hash_create("pg_task refused rows", 64, &ctl, HASH_ELEM | HASH_BLOBS);
-	entry = hash_search(refused.rows, &place, HASH_ENTER, NULL);
-	entry->until = until;
-}
-
-/* The transaction failed, perhaps with batches in it: the next ones are smaller. */
+/*
+ * The transaction failed, perhaps with batches in it: the next ones are smaller.  A single row is
+ * refused.
+ */
 static void
 end_batches(const BatchFailure *failure)
 {
+	HASHCTL ctl = {.keysize = sizeof(TaskPlace), .entrysize = sizeof(RefusedRow)};
+	RefusedRow *row;
 	int i;
 
 	for (i = 0; i < REFUSED_BATCHES; i++)
@@ -218,8 +208,12 @@ end_batches(const BatchFailure *failure)
 			continue;
 		if (count > 1)
 			batch->limit = Max(count / 4, 1);
-		else if (i != REFUSED_ORPHANS)
-			skip_row_until(batch->first, failure->retry_at);
+		if (count > 1 || i == REFUSED_ORPHANS)
+			continue;
+		if (refused.rows == NULL)
+			refused.rows = hash_create("pg_task refused rows", 64, &ctl, HASH_ELEM | HASH_BLOBS);
+		row = hash_search(refused.rows, &batch->first, HASH_ENTER, NULL);
+		row->until = failure->retry_at;
 	}
 }
 

@@ -60,22 +60,6 @@ is_asked_for(void)
 	return OidIsValid(reader.relid) && (reader.wanted || !reader.known);
 }
 
-/* Do commits ask for the rules, which could not be read yet? */
-bool
-rules_reader_wants(void)
-{
-	return is_asked_for();
-}
-
-/* Is the table to be read now? */
-static bool
-must_read(MonoTime now)
-{
-	if (!OidIsValid(reader.relid) || clock_is_before(now, reader.pause))
-		return false;
-	return is_asked_for() || !clock_is_before(now, reader.again);
-}
-
 /* Log once why there is no queue table. */
 static void
 report_fault(const char *fault)
@@ -88,15 +72,6 @@ report_fault(const char *fault)
 					  errmsg("%s is not the queue table of the task table", name),
 					  errdetail_internal("%s", fault),
 					  errhint("Tasks run without queue table until this is changed.")));
-}
-
-static void
-report_too_many(void)
-{
-	if (report_due(&reader.faults, "too many rows", 0))
-		ereport(WARNING, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-						  errmsg("the queue table has more than %d rows", QUEUE_ROWS_MAX),
-						  errdetail("The other rows have no effect."), errhint("Use patterns.")));
 }
 
 /* Read the rules.  Returns how many; -1: the table has changed, or is locked. */
@@ -117,8 +92,10 @@ read_rules(void)
 	work_end();
 	if (!read)
 		return -1;
-	if (count == QUEUE_ROWS_MAX)
-		report_too_many();
+	if (count == QUEUE_ROWS_MAX && report_due(&reader.faults, "too many rows", 0))
+		ereport(WARNING, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+						  errmsg("the queue table has more than %d rows", QUEUE_ROWS_MAX),
+						  errdetail("The other rows have no effect."), errhint("Use patterns.")));
 	queue_rules_set(context, rules, count, groups_rule_changed);
 	return count;
 }
@@ -145,14 +122,15 @@ rules_read(int count, bool asked, MonoTime begun)
  * Read the queue table, if that is due.  While it cannot be read, the rules that are known hold. If
  * none are, an error ends the iteration: nothing starts.
  */
-void
+static void
 rules_reader_run(ClockNow now)
 {
 	MonoTime begun = clock_mono();
 	bool asked = reader.wanted;
 	int count;
 
-	if (!must_read(now.mono))
+	if (!OidIsValid(reader.relid) || clock_is_before(now.mono, reader.pause) ||
+		(!is_asked_for() && clock_is_before(now.mono, reader.again)))
 		return;
 	reader.wanted = false; /* before it is read: what comes later is another change */
 	count = read_rules();
@@ -171,6 +149,15 @@ rules_reader_run(ClockNow now)
 	if (!reader.known)
 		ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 						errmsg("could not read the queue table, because it is locked")));
+}
+
+/* A commit has changed the queue table: read it now.  Returns false if that is to be done yet. */
+bool
+rules_reader_read(void)
+{
+	reader.wanted = true;
+	rules_reader_run(clock_now());
+	return !is_asked_for();
 }
 
 /*

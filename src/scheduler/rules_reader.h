@@ -12,7 +12,6 @@
 extern const SchedulerJob rules_reader_job;
 
 extern void rules_reader_want(void);
-extern bool rules_reader_wants(void);
-extern void rules_reader_run(ClockNow now);
+extern bool rules_reader_read(void);
 
 #endif /* PG_TASK_RULES_READER_H */

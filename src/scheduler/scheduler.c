@@ -144,7 +144,6 @@ retry_refused(void)
 	orphans_retry();
 }
 
-/* Take the hints and events that commits have left in the slot. */
 static void
 take_hints(ClockNow now)
 {
@@ -337,7 +336,6 @@ note_away(const TaskTable *table)
 	MyScheduler->away = table->away;
 }
 
-/* Prepare the task table.  Returns false if there is none. */
 static bool
 prepare_table(void)
 {
@@ -502,7 +500,6 @@ find_table(void)
 	return true;
 }
 
-/* One iteration of the loop. */
 static void
 run_iteration(void)
 {
@@ -710,7 +707,6 @@ wait_for_memory(void)
 	SetLatch(MyLatch);
 }
 
-/* Return when the next iteration is due. */
 static MonoTime
 next_iteration(ClockNow now)
 {
@@ -736,17 +732,6 @@ wake_up(void)
 {
 }
 
-/*
- * WaitLatch counts whole milliseconds, and may end a millisecond late.  For what is due soon a
- * timer ends the sleep to the microsecond.  If the wall clock is set meanwhile, WaitLatch ends it.
- */
-static void
-set_wake_timer(ClockNow now, MonoTime until)
-{
-	if (clock_is_before(until, clock_plus_ms(now.mono, WAKE_TIMER_MS)))
-		enable_timeout_at(wake_timeout, now.wall + (until.us - now.mono.us));
-}
-
 /* Sleep until the next iteration is due, or until another process sets the latch. */
 static void
 wait_for_work(void)
@@ -762,7 +747,13 @@ wait_for_work(void)
 	if (left > 0)
 	{
 		shared_scheduler_sleep(MyScheduler->slot, TimestampTzPlusMilliseconds(now.wall, left));
-		set_wake_timer(now, until);
+		/*
+		 * WaitLatch counts whole milliseconds, and may end a millisecond late.  For what is due
+		 * soon a timer ends the sleep to the microsecond.  If the wall clock is set meanwhile,
+		 * WaitLatch ends it.
+		 */
+		if (clock_is_before(until, clock_plus_ms(now.mono, WAKE_TIMER_MS)))
+			enable_timeout_at(wake_timeout, now.wall + (until.us - now.mono.us));
 	}
 	MyScheduler->slot->innocent = true;
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, left,
@@ -774,7 +765,6 @@ wait_for_work(void)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* Attach to the slot that the supervisor has reserved. */
 static void
 attach_to_slot(Datum arg)
 {

@@ -187,25 +187,6 @@ static const Statement miss_rows = {.sql = GIVE_UP(MISSED("c.missed", "$serving"
 
 /* clang-format on */
 
-/* Add the candidates: parallel arrays, one for each column. */
-static void
-arg_unstarted(StatementArgs *args, const Candidate *candidates, int count)
-{
-	Datum *ids = arg_array(args, "ids", INT8OID, count);
-	Datum *dts = arg_array(args, "dts", TIMESTAMPTZOID, count);
-	Datum *actives = arg_array(args, "actives", FLOAT8OID, count);
-	Datum *words = arg_array(args, "missed", TEXTOID, count);
-	int i;
-
-	for (i = 0; i < count; i++)
-	{
-		ids[i] = Int64GetDatum(candidates[i].place.id);
-		dts[i] = TimestampTzGetDatum(candidates[i].place.dt);
-		actives[i] = Float8GetDatum(candidates[i].active / 1000.0);
-		words[i] = CStringGetTextDatum(settings_missed_word(candidates[i].missed));
-	}
-}
-
 /*
  * Set those of these candidates to GONE that have expired; or, if "missed", the runs of repeating
  * tasks that were missed before this server ran tasks, and are not to be made up for.  Then plan
@@ -223,11 +204,25 @@ give_up(const TaskTable *table, bool missed, TimestampTz now, const Candidate *c
 	const Failure *why = missed ? &was_missed : &too_late;
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
+	Datum *ids;
+	Datum *dts;
+	Datum *actives;
+	Datum *words;
 	RowKey *rows;
 	int i;
 
 	statement_begin(&args);
-	arg_unstarted(&args, candidates, count);
+	ids = arg_array(&args, "ids", INT8OID, count);
+	dts = arg_array(&args, "dts", TIMESTAMPTZOID, count);
+	actives = arg_array(&args, "actives", FLOAT8OID, count);
+	words = arg_array(&args, "missed", TEXTOID, count);
+	for (i = 0; i < count; i++)
+	{
+		ids[i] = Int64GetDatum(candidates[i].place.id);
+		dts[i] = TimestampTzGetDatum(candidates[i].place.dt);
+		actives[i] = Float8GetDatum(candidates[i].active / 1000.0);
+		words[i] = CStringGetTextDatum(settings_missed_word(candidates[i].missed));
+	}
 	arg_timestamp(&args, "now", now);
 	arg_timestamp(&args, "serving", shared_serving_since());
 	arg_text(&args, "state", "PLAN");
@@ -310,7 +305,6 @@ remove_written(void)
 	unstarted.writing = 0;
 }
 
-/* Write some tasks. */
 static void
 write_unstarted(ClockNow now)
 {
@@ -405,7 +399,6 @@ unstarted_look_at_once(void)
 	unstarted.next_expiry = 0;
 }
 
-/* Set to GONE the tasks that have expired. */
 static void
 expire_tasks(ClockNow now)
 {
