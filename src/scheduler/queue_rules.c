@@ -108,23 +108,6 @@ tell_differences(ruletable_hash *table, ruletable_hash *other, bool missing, Rul
 	return differ;
 }
 
-/* Tell what differs from the rules so far.  Returns true if anything does. */
-static bool
-tell_changes(ruletable_hash *names, int count, RuleChanged changed)
-{
-	bool differ;
-
-	if (rules.names == NULL)
-	{
-		if (count > 0)
-			changed(NULL);
-		return true;
-	}
-	differ = tell_differences(rules.names, names, true, changed);
-	differ |= tell_differences(names, rules.names, false, changed);
-	return differ;
-}
-
 /*
  * Replace the rules by these, which are allocated in "context", as all that is made of them.  The
  * context belongs to this file from now on.  If memory runs out, the old rules stay; also if they
@@ -139,6 +122,7 @@ queue_rules_set(MemoryContext context, QueueRule *new_rules, int count, RuleChan
 	double shortest_keep = -1;
 	int prefix_max = -1;
 	int nothers = 0;
+	bool differ = true;
 	int i;
 
 	for (i = 0; i < count; i++)
@@ -157,7 +141,14 @@ queue_rules_set(MemoryContext context, QueueRule *new_rules, int count, RuleChan
 	}
 	qsort(others, nothers, sizeof(QueueRule *), compare_patterns);
 	MemoryContextSwitchTo(caller);
-	if (!tell_changes(names, count, changed))
+	if (rules.names)
+	{
+		differ = tell_differences(rules.names, names, true, changed);
+		differ |= tell_differences(names, rules.names, false, changed);
+	}
+	else if (count > 0)
+		changed(NULL);
+	if (!differ)
 	{
 		MemoryContextDelete(context);
 		return;

@@ -239,20 +239,6 @@ may_run_at(const SchedulerJob *job, MonoTime moment)
 	return job->writes ? clock_max(moment, no_writing_until) : moment;
 }
 
-static void
-run_jobs(ClockNow now)
-{
-	int i;
-
-	for (i = 0; i < (int) lengthof(jobs); i++)
-	{
-		MonoTime due = jobs[i]->always ? CLOCK_LONG_AGO : jobs[i]->due(now);
-
-		if (!clock_is_before(now.mono, may_run_at(jobs[i], due)))
-			jobs[i]->run(now);
-	}
-}
-
 /* Publish the task table of this database, and log it: not again for each of its schedulers. */
 static void
 publish_table(TaskTable *table, const char *owner)
@@ -419,24 +405,6 @@ read_settings(bool *disabled)
 	return text;
 }
 
-/* The settings of the database differ from those with which this process began, or disable it. */
-static void
-leave_for_settings(uint32 settings, bool disabled)
-{
-	if (disabled)
-	{
-		SharedFindings found = shared_database_found(MyDatabaseId);
-
-		ereport(LOG, (errmsg("pg_task is disabled in database \"%s\"", MyScheduler->database),
-					  errhidecontext(true)));
-		found.disabled = true;
-		found.settings = settings;
-		shared_database_publish(MyDatabaseId, &found);
-	}
-	/* this sets the latch as well */
-	scheduler_slot_leave(MyScheduler->slot);
-}
-
 /*
  * Look at the settings of the database, first of all and when they have changed.  If they concern
  * this process, it exits, and the next one begins with the new ones.  Returns true if so.
@@ -463,8 +431,19 @@ check_settings(void)
 	}
 	else
 		leaves = strcmp(text, known_settings) != 0;
+	if (disabled && leaves)
+	{
+		SharedFindings found = shared_database_found(MyDatabaseId);
+
+		ereport(LOG, (errmsg("pg_task is disabled in database \"%s\"", MyScheduler->database),
+					  errhidecontext(true)));
+		found.disabled = true;
+		found.settings = settings;
+		shared_database_publish(MyDatabaseId, &found);
+	}
+	/* this sets the latch as well */
 	if (leaves)
-		leave_for_settings(settings, disabled);
+		scheduler_slot_leave(MyScheduler->slot);
 	settings_seen = settings;
 	return leaves;
 }
@@ -504,6 +483,7 @@ static void
 run_iteration(void)
 {
 	ClockNow now = clock_now();
+	int i;
 
 	pg_atomic_write_u64(&MyScheduler->slot->renewed, (uint64) now.mono.us);
 	order_set_now(now);
@@ -524,7 +504,13 @@ run_iteration(void)
 		iteration_failed = false;
 		return;
 	}
-	run_jobs(now);
+	for (i = 0; i < (int) lengthof(jobs); i++)
+	{
+		MonoTime due = jobs[i]->always ? CLOCK_LONG_AGO : jobs[i]->due(now);
+
+		if (!clock_is_before(now.mono, may_run_at(jobs[i], due)))
+			jobs[i]->run(now);
+	}
 	iteration_failed = false;
 	no_memory_ms = 0;
 	if (orphans_count() == 0 && refused_count() == 0 && !history_refused())
@@ -598,21 +584,6 @@ next_walk(ClockNow now)
 	if (iteration_failed || MyScheduler->away)
 		return CLOCK_NEVER;
 	return may_run_at(&history_job, history_job.due(now));
-}
-
-/*
- * Return when the database needs a scheduler again after this one.  A walk that is given up begins
- * anew with the next visit: one that came back for it would be asked to exit again, where many have
- * walks to do.
- */
-static MonoTime
-successor_needed_at(ClockNow now)
-{
-	MonoTime needed = clock_min(needed_at(now), scan_missed_until());
-
-	if (MyScheduler->absent)
-		return CLOCK_NEVER;
-	return history_walking() ? needed : clock_min(needed, next_walk(now));
 }
 
 /*
@@ -819,12 +790,19 @@ shut_down(void)
 {
 	ClockNow now = clock_now();
 	SharedFindings found;
-	MonoTime due;
+	MonoTime due = CLOCK_NEVER;
 	int i;
 
 	scheduler_slot_leave(MyScheduler->slot);
 	pool_dismiss();
-	due = successor_needed_at(now);
+	/*
+	 * When the database needs a scheduler again.  A walk that is given up begins anew with the next
+	 * visit: one that came back for it would be asked to exit again, where many have walks to do.
+	 */
+	if (!MyScheduler->absent)
+		due = clock_min(needed_at(now), scan_missed_until());
+	if (!MyScheduler->absent && !history_walking())
+		due = clock_min(due, next_walk(now));
 	if (role_line_read(now.mono).has_barred)
 		due = clock_min(due, clock_plus_ms(now.mono, BARRED_MS));
 	found = shared_database_found(MyDatabaseId);

@@ -45,16 +45,6 @@ static const Statement remove_rows = {.sql =
 /* The bytes of one claim in an image: its time, and the number of tasks. */
 #define CLAIM_BYTES (sizeof(int64) + sizeof(int32))
 
-/*
- * The moment of a time of the wall clock.  What is in the future was written before the clock was
- * set back: it counts as being now.
- */
-static MonoTime
-mono_of(ClockNow now, TimestampTz at)
-{
-	return (MonoTime){Max(now.mono.us - Max(now.wall - at, 0), 0)};
-}
-
 static Datum
 make_image(const RateRow *row, ClockNow now)
 {
@@ -96,7 +86,9 @@ read_image(Datum value, TimestampTz until, ClockNow now, RateRow *row)
 
 		if (!IS_VALID_TIMESTAMP(at) || at < last || tasks <= 0 || !IS_VALID_TIMESTAMP(until))
 			break;
-		row->claims[row->count] = (RateClaim){mono_of(now, at), tasks};
+		/* what is in the future was written before the clock was set back: it counts as now */
+		row->claims[row->count].at.us = Max(now.mono.us - Max(now.wall - at, 0), 0);
+		row->claims[row->count].count = tasks;
 		last = at;
 	}
 	if (row->count < count)
