@@ -334,34 +334,6 @@ commit_batch(Batch *batch)
 	batch->committed = true;
 }
 
-/* The batch has committed: report what has happened. */
-static void
-report_events(const Batch *batch)
-{
-	int i;
-
-	for (i = 0; i < batch->count; i++)
-	{
-		const TaskResult *result = &batch->results[i];
-
-		show_event(batch->tasks[i], EVENT_STARTED, batch->tasks[i]->due, result->start);
-		show_event(batch->tasks[i], EVENT_DONE, result->start, result->stop);
-	}
-	events_committed();
-}
-
-/* The batch cannot be committed: reset the process, and roll everything back. */
-static void
-roll_back_batch(void)
-{
-	HOLD_INTERRUPTS();
-	run_reset_process();
-	MemoryContextSwitchTo(batches.context);
-	FlushErrorState();
-	run_abort();
-	RESUME_INTERRUPTS();
-}
-
 /* Run the batch, and commit it or roll it back. */
 static void
 execute_batch(Batch *batch)
@@ -377,7 +349,12 @@ execute_batch(Batch *batch)
 	}
 	PG_CATCH();
 	{
-		roll_back_batch();
+		HOLD_INTERRUPTS();
+		run_reset_process();
+		MemoryContextSwitchTo(batches.context);
+		FlushErrorState();
+		run_abort();
+		RESUME_INTERRUPTS();
 	}
 	PG_END_TRY();
 	run_stop_timer();
@@ -416,6 +393,7 @@ bool
 batch_run(bool *clean)
 {
 	Batch *batch;
+	int i;
 
 	if (!may_begin_batch())
 		return false;
@@ -423,9 +401,16 @@ batch_run(bool *clean)
 	if (!take_member(batch))
 		return false;
 	execute_batch(batch);
-	if (batch->committed)
-		report_events(batch);
 	return_members(batch);
+	for (i = 0; i < batch->count; i++)
+	{
+		const TaskResult *result = &batch->results[i];
+
+		show_event(batch->tasks[i], EVENT_STARTED, batch->tasks[i]->due, result->start);
+		show_event(batch->tasks[i], EVENT_DONE, result->start, result->stop);
+	}
+	if (batch->committed)
+		events_committed();
 	*clean = run_clean_up();
 	slot_report(batch->elapsed, batch->count);
 	MemoryContextReset(batches.context);

@@ -90,22 +90,6 @@ release_executor_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unu
 }
 
 /*
- * The scheduler assigns only tasks of the executor's role.  Check that nevertheless, because a task
- * must never run with the privileges of another role.  If it fails, the process exits and the task
- * is planned again.
- */
-static void
-check_role(const SharedTask *task)
-{
-	if (task->role == MyExecutor->role)
-		return;
-	process.terminated = true;
-	ereport(FATAL, (errcode(ERRCODE_INTERNAL_ERROR),
-					errmsg("task " INT64_FORMAT " was assigned to an executor of another role",
-						   task->run.id)));
-}
-
-/*
  * Sleep until a task is assigned.  Exit if asked to, or after the idle timeout.  A new executor
  * waits for the task that it was started for, even if pg_task.idle_timeout is 0.
  */
@@ -185,7 +169,15 @@ run_and_report(const SharedTask *task)
 	bool clean;
 
 	context_begin(&callback, task);
-	check_role(task);
+
+	/* a task must never run with the privileges of another role: it is planned again */
+	if (task->role != MyExecutor->role)
+	{
+		process.terminated = true;
+		ereport(FATAL, (errcode(ERRCODE_INTERNAL_ERROR),
+						errmsg("task " INT64_FORMAT " was assigned to an executor of another role",
+							   task->run.id)));
+	}
 	switch (run_task(task, &clean))
 	{
 		case RUN_OVER:

@@ -17,6 +17,8 @@
  */
 #include "postgres.h"
 
+#include <ctype.h>
+
 #include "access/htup_details.h"
 #include "access/transam.h"
 #include "catalog/pg_type.h"
@@ -459,20 +461,13 @@ put_csv_value(ResponseText *text, const char *value, bool alone)
 	put(text, "\"", 1);
 }
 
+/* Is this the text of a number that is valid in JSON?  NaN and Infinity are not. */
 static bool
-is_number(Oid type)
+is_json_number(Oid type, const char *value)
 {
-	return type == INT2OID || type == INT4OID || type == INT8OID || type == FLOAT4OID ||
-		   type == FLOAT8OID || type == NUMERICOID;
-}
-
-/* Is the text of this number valid in JSON?  NaN and Infinity are not. */
-static bool
-is_json_number(const char *value)
-{
-	if (*value == '-')
-		value++;
-	return *value >= '0' && *value <= '9';
+	return (type == INT2OID || type == INT4OID || type == INT8OID || type == FLOAT4OID ||
+			type == FLOAT8OID || type == NUMERICOID) &&
+		   isdigit((unsigned char) value[*value == '-']);
 }
 
 static void
@@ -504,7 +499,7 @@ append_json_value(StringInfo row, ResultColumn *column, Datum value)
 	else
 	{
 		text = OutputFunctionCall(&column->output, value);
-		if (column->is_json || (is_number(column->type) && is_json_number(text)))
+		if (column->is_json || is_json_number(column->type, text))
 			appendStringInfoString(row, text);
 		else
 			escape_json(row, text);

@@ -402,18 +402,6 @@ run_request(Run *run)
 		ereport(ERROR, (errcode(ERRCODE_QUERY_CANCELED), errmsg("canceling task")));
 }
 
-/*
- * May the outcome DONE be written later?  Only if the last statement has committed.  After one that
- * goes on after its commit, such as CALL, the open transaction may hold what has no transaction id,
- * a NOTIFY or a write to another server.  Not if there is more to write than the slot holds.
- */
-static bool
-may_end_later(const Run *run, const TaskResult *done)
-{
-	return run->request.all_committed && !run->goes_on &&
-		   strlen(done->response) < sizeof(MyExecutor->failure.error);
-}
-
 /* The request has succeeded: write that and commit both. */
 static void
 commit_success(Run *run)
@@ -427,7 +415,15 @@ commit_success(Run *run)
 					   .next = run->next,
 					   .input = (const struct varlena *) run->next_input};
 
-	run->done = may_end_later(run, &done) ? done.response : NULL;
+
+	/*
+	 * DONE may be written later only if the last statement has committed.  After one that goes on
+	 * after its commit, such as CALL, the open transaction may hold what has no transaction id, a
+	 * NOTIFY or a write to another server.  And the slot must hold all that there is to write.
+	 */
+	if (run->request.all_committed && !run->goes_on &&
+		strlen(done.response) < sizeof(MyExecutor->failure.error))
+		run->done = done.response;
 	begin_yielding();
 	if (write_back_outcome(run->task, &done, run->committed))
 	{
@@ -445,23 +441,6 @@ commit_success(Run *run)
 		runs.cancellable = false;
 		QueryCancelPending = false;
 		check_own_row(run);
-	}
-}
-
-/* If pg_task itself has cancelled the request, say why; the server's own cancels keep their code.
- */
-static void
-name_cancel(ErrorData *error)
-{
-	if (slot_is_cancelled())
-	{
-		error->message = pstrdup(stopped);
-		error->sqlerrcode = ERRCODE_TASK_STOPPED;
-	}
-	else if (runs.timed_out)
-	{
-		error->message = pstrdup("canceling task due to timeout");
-		error->sqlerrcode = ERRCODE_TASK_TIMEOUT;
 	}
 }
 
@@ -516,8 +495,18 @@ catch_error(Run *run)
 		EmitErrorReport();
 	error = CopyErrorData();
 	FlushErrorState();
-	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
-		name_cancel(error);
+
+	/* if pg_task itself has cancelled the request, say why; the server's own keep their code */
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && slot_is_cancelled())
+	{
+		error->message = pstrdup(stopped);
+		error->sqlerrcode = ERRCODE_TASK_STOPPED;
+	}
+	else if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && runs.timed_out)
+	{
+		error->message = pstrdup("canceling task due to timeout");
+		error->sqlerrcode = ERRCODE_TASK_TIMEOUT;
+	}
 	error->context = context_cut(error->context, run->task);
 	run_abort();
 	MemoryContextSwitchTo(runs.context);
@@ -683,7 +672,7 @@ leave_failure_to_scheduler(const ErrorData *error)
 /*
  * The outcome DONE waits for a lock, and others need this process.  What has run in the transaction
  * is rolled back, and the task runs again.  Only if the request has ended with a commit, the
- * scheduler writes DONE: see may_end_later.
+ * scheduler writes DONE: see commit_success.
  */
 static RunEnd
 yield_run(const Run *run)

@@ -31,13 +31,6 @@
 
 SharedExecutor *MyExecutor = NULL;
 
-/* The running task: the last one that was taken. */
-static SharedTask *
-running_task(void)
-{
-	return &MyExecutor->ring[(MyExecutor->taken - 1) % SHARED_RING];
-}
-
 /*
  * Record how the running task has ended, because this process exits: the scheduler writes that
  * into the row.
@@ -62,7 +55,7 @@ slot_set_failure(int sqlstate, const char *error, TaskLeft left)
 bool
 slot_is_cancelled(void)
 {
-	return running_task()->cancelled;
+	return MyExecutor->ring[(MyExecutor->taken - 1) % SHARED_RING].cancelled;
 }
 
 /* Copy the request of a task and its input from the ring, where they are. */

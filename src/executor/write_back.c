@@ -39,18 +39,6 @@
  */
 static TaskTable *table = NULL;
 
-/* Read the description of the table again.  An error on the way leaves none. */
-static void
-read_table(Oid relid)
-{
-	statement_forget_plans();
-	table_free(table);
-	table = NULL;
-	table = table_find(relid, TopMemoryContext);
-	if (table == NULL)
-		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("the task table is gone")));
-}
-
 /*
  * Lock the table, so that its definition cannot change until the end of the transaction.  If it may
  * have changed before that, read its description and lock it again.
@@ -72,7 +60,12 @@ lock_table(const SharedTask *task, bool committed, LOCKMODE mode)
 				break;
 		}
 		CHECK_FOR_INTERRUPTS();
-		read_table(task->relid);
+		statement_forget_plans();
+		table_free(table);
+		table = NULL; /* also if the next line raises an error */
+		table = table_find(task->relid, TopMemoryContext);
+		if (table == NULL)
+			ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("the task table is gone")));
 	}
 	if (table->whole && (table->code == NULL || task->trusted))
 		return;
@@ -121,16 +114,6 @@ write_back_read_request(const SharedTask *task, bool committed, RowRequest *requ
 	return found;
 }
 
-/* The write-back waits for locks without a limit, and no timeout of the transaction ends it. */
-static void
-remove_time_limits(void)
-{
-	if (LockTimeout > 0)
-		(void) set_config_option("lock_timeout", "0", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_LOCAL,
-								 true, 0, false);
-	compat_stop_transaction_timeout();
-}
-
 /* Acting as the owner, to write outcomes in a transaction that may be read-only. */
 typedef struct Writing
 {
@@ -146,7 +129,11 @@ begin_writing(const SharedTask *task, bool committed, Writing *writing)
 	writing->read_only = XactReadOnly;
 	XactReadOnly = false;
 	cleanup_temporary();
-	remove_time_limits();
+	/* it waits for locks without a limit, and no timeout of the transaction ends it */
+	if (LockTimeout > 0)
+		(void) set_config_option("lock_timeout", "0", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_LOCAL,
+								 true, 0, false);
+	compat_stop_transaction_timeout();
 	/* from here on nobody adds a trigger that the write would fire */
 	lock_table(task, committed, RowExclusiveLock);
 	owner_become(table->owner, &writing->scope);

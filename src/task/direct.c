@@ -579,16 +579,9 @@ has_expired(const TupleTableSlot *slot, const Candidate *candidate, TimestampTz 
 }
 
 /*
- * May this run have been missed, so that it is not to be made up for?  The statement decides:
- * MISSED in rows_sql.h.
+ * May the row of a candidate be claimed?  Of a run that may have been missed, and is not to be made
+ * up for, the statement decides: MISSED in rows_sql.h.
  */
-static bool
-may_be_missed(const TupleTableSlot *slot)
-{
-	return repeats(slot) && DatumGetTimestampTz(value_of(slot, COLUMN_DT)) < shared_serving_since();
-}
-
-/* May the row of a candidate be claimed? */
 static bool
 may_claim(const TupleTableSlot *slot, const Candidate *candidate, TimestampTz now)
 {
@@ -597,7 +590,7 @@ may_claim(const TupleTableSlot *slot, const Candidate *candidate, TimestampTz no
 	return dt == candidate->place.dt && dt <= now && is_waiting(slot, candidate->group) &&
 		   DatumGetInt32(value_of(slot, COLUMN_CRASHED)) == 0 &&
 		   (!candidate->first_run || DatumGetInt32(value_of(slot, COLUMN_FAILED)) == 0) &&
-		   !has_expired(slot, candidate, now) && !may_be_missed(slot);
+		   !has_expired(slot, candidate, now) && !(repeats(slot) && dt < shared_serving_since());
 }
 
 /* Describe the claim of a row.  A request that does not fit into a ring, the executor reads. */
