@@ -274,17 +274,6 @@ pg_task_retry(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(planned);
 }
 
-/* Check that this is the code of an error, so that a slip is not taken for "no such task". */
-static void
-check_sqlstate(const char *code)
-{
-	if (strlen(code) != 5 || strspn(code, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") != 5)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("\"%s\" is not a SQLSTATE", code),
-				 errhint("It has five digits or upper-case letters, as in the column"
-						 " \"sqlstate\".")));
-}
-
 /* Read the ids of the failures that the arguments of a function name. */
 static Datum *
 read_ids(const Retry *retry, FunctionCallInfo fcinfo, int *count)
@@ -315,6 +304,7 @@ Datum
 pg_task_retry_all(PG_FUNCTION_ARGS)
 {
 	Retry retry = begin_retry("'FAIL', 'GONE'");
+	const char *code = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	TupleDesc row = result_row_desc(fcinfo, 2);
 	bool isnull[2] = {false, false};
 	MemoryContext batch;
@@ -325,7 +315,12 @@ pg_task_retry_all(PG_FUNCTION_ARGS)
 	int count;
 	int done;
 
-	check_sqlstate(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	/* a slip is not to be taken for "no such task" */
+	if (strlen(code) != 5 || strspn(code, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") != 5)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("\"%s\" is not a SQLSTATE", code),
+				 errhint("It has five digits or upper-case letters, as in the column"
+						 " \"sqlstate\".")));
 	SPI_connect();
 	ids = read_ids(&retry, fcinfo, &count);
 	batch = AllocSetContextCreate(CurrentMemoryContext, "pg_task retry", ALLOCSET_DEFAULT_SIZES);

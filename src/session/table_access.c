@@ -262,15 +262,6 @@ decide_rights(TableAccess *access, Relation rel, AccessKind kind)
 
 /* ---- the table ---- */
 
-/* Why can our statements not use this relation?  NULL: they can. */
-static const char *
-find_fault(Relation rel)
-{
-	if (rel == NULL)
-		return "It was dropped.";
-	return relation_fault(rel, relation_members(rel), NIL, task_columns, TASK_COLUMNS);
-}
-
 /*
  * Find the task table of this database and lock it until the end of the transaction, as SELECT
  * does.  Check that it is still one: its owner may have changed it, and no scheduler has looked
@@ -282,7 +273,9 @@ table_access_open(AccessKind kind)
 {
 	TableAccess access = {.relid = find_served(), .condition = ""};
 	Relation rel = try_relation_open(access.relid, AccessShareLock);
-	const char *fault = find_fault(rel);
+	const char *fault =
+		rel ? relation_fault(rel, relation_members(rel), NIL, task_columns, TASK_COLUMNS)
+			: "It was dropped.";
 
 	if (fault)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

@@ -103,14 +103,6 @@ trigger_same_value(const TriggerRow *old, const TriggerRow *new, TaskColumn whic
 	return datum_image_eq(old_value, new_value, att->attbyval, att->attlen);
 }
 
-/* Will a chain go on after this row?  The same as REPEATS in task/rows_sql.h. */
-bool
-trigger_repeats(const TriggerRow *row)
-{
-	return (!trigger_is_null(row, COLUMN_REPEAT) || !trigger_is_null(row, COLUMN_CRON)) &&
-		   trigger_is_null(row, COLUMN_NEXT);
-}
-
 /* The table that the scheduler knows: the root, if this is a partition. */
 Oid
 trigger_root_table(Relation rel)

@@ -47,7 +47,6 @@ extern void trigger_row_relation_invalidated(Oid relid); /* for pg_task.c */
 extern int trigger_find_column(Relation rel, TaskColumn which);
 extern int64 trigger_role_id(const TriggerRow *row);
 extern bool trigger_same_value(const TriggerRow *old, const TriggerRow *new, TaskColumn which);
-extern bool trigger_repeats(const TriggerRow *row);
 extern Oid trigger_root_table(Relation rel);
 extern Oid trigger_table_owner(Relation rel);
 extern void trigger_check_id(Oid relid, int64 id, bool moves);
@@ -100,6 +99,14 @@ static inline bool
 trigger_is_unended(const TriggerRow *row)
 {
 	return trigger_has_state(row, "PLAN") || trigger_has_state(row, "WORK");
+}
+
+/* Will a chain go on after this row?  The same as REPEATS in task/rows_sql.h. */
+static inline bool
+trigger_repeats(const TriggerRow *row)
+{
+	return (!trigger_is_null(row, COLUMN_REPEAT) || !trigger_is_null(row, COLUMN_CRON)) &&
+		   trigger_is_null(row, COLUMN_NEXT);
 }
 
 /* Did a row that waits not wait before, or for another role?  "old" is NULL for an INSERT. */

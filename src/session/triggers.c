@@ -281,28 +281,6 @@ forbid(TaskColumn which, const char *hint)
 }
 
 /*
- * Only the server may set a task to WORK.  A restored or replicated row may be in state WORK,
- * because it was running elsewhere.
- */
-static void
-check_state(const TriggerRow *old, const TriggerRow *new)
-{
-	if (old && trigger_has_state(new, "WORK") && !trigger_has_state(old, "WORK") &&
-		SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA)
-		ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
-						errmsg("\"state\" of a task becomes WORK when it starts, not before"),
-						errhint("Set it to PLAN, and it starts.")));
-}
-
-/* Has the trigger written "stop", whatever the user has set? */
-static bool
-stop_is_written(const TriggerRow *old, const TriggerRow *new)
-{
-	return old && ((trigger_has_state(old, "PLAN") && trigger_has_state(new, "STOP")) ||
-				   (trigger_has_state(old, "STOP") && trigger_has_state(new, "PLAN")));
-}
-
-/*
  * Raise an error unless the current user may plan tasks for the role of a row.  Called before the
  * policy of the table is checked as well, whose error would not say what is wrong.
  */
@@ -334,6 +312,9 @@ check_rights(const TriggerRow *old, const TriggerRow *new)
 									   COLUMN_START, COLUMN_STOP,	 COLUMN_NEXT,
 									   COLUMN_ID,	 COLUMN_ROLE,	 COLUMN_ROLE_ID};
 	int nfixed = old ? (int) lengthof(fixed) : 6; /* new rows: the first six */
+	bool stop_is_ours = /* pg_task_timed writes it, whatever the user has set */
+		old && ((trigger_has_state(old, "PLAN") && trigger_has_state(new, "STOP")) ||
+				(trigger_has_state(old, "STOP") && trigger_has_state(new, "PLAN")));
 	int i;
 
 	if (has_privs_of_role(GetUserId(), trigger_table_owner(new->rel)))
@@ -344,8 +325,7 @@ check_rights(const TriggerRow *old, const TriggerRow *new)
 		!(old && trigger_same_value(old, new, COLUMN_STATE)))
 		forbid(COLUMN_STATE, "You may set it to PLAN or STOP.");
 	for (i = 0; i < nfixed; i++)
-		if (!trigger_same_value(old, new, fixed[i]) &&
-			!(fixed[i] == COLUMN_STOP && stop_is_written(old, new)))
+		if (!trigger_same_value(old, new, fixed[i]) && !(fixed[i] == COLUMN_STOP && stop_is_ours))
 			forbid(fixed[i], fixed[i] == COLUMN_ROLE ? "Stop this task, and insert another one."
 													 : "The server writes it.");
 	check_role(new, trigger_role_id(new));
@@ -737,7 +717,15 @@ static void
 check_row(const TriggerRow *old, const TriggerRow *new)
 {
 	check_rights(old, new);
-	check_state(old, new);
+	/*
+	 * Only the server may set a task to WORK.  A restored or replicated row may be in state WORK,
+	 * because it was running elsewhere.
+	 */
+	if (old && trigger_has_state(new, "WORK") && !trigger_has_state(old, "WORK") &&
+		SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA)
+		ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
+						errmsg("\"state\" of a task becomes WORK when it starts, not before"),
+						errhint("Set it to PLAN, and it starts.")));
 	check_values(new);
 }
 

@@ -84,12 +84,6 @@ static const char look_sql[] =
 	"                      LIMIT 1) AS s ON true"
 	" ORDER BY a.n";
 
-static bool
-is_unended(const char *state)
-{
-	return strcmp(state, "PLAN") == 0 || strcmp(state, "WORK") == 0;
-}
-
 /* ---- a look ---- */
 
 /* Read the states of some tasks.  Returns how many of the first have ended. */
@@ -125,7 +119,8 @@ look(TaskWait *wait, int first, int count)
 		Datum xmin = SPI_getbinval(tuple, SPI_tuptable->tupdesc, 2, &isnull);
 
 		strlcpy(wait->states[first + i], state ? state : "", sizeof(TaskState));
-		if (front >= 0 || !is_unended(wait->states[first + i]))
+		if (front >= 0 || (strcmp(wait->states[first + i], "PLAN") != 0 &&
+						   strcmp(wait->states[first + i], "WORK") != 0))
 			continue;
 		front = i;
 		wait->mine = !isnull && TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin));
