@@ -7,9 +7,6 @@
  * memory before, so a rollback costs nothing, and a commit waits for no other process.  The
  * callbacks also release a database that the transaction held.
  *
- * Consecutive rows mostly are of one group.  Each row of a large INSERT pays for what is done here,
- * so the row is compared with the hint of the one before, and nothing of it is copied.
- *
  * This file checks no row and changes none.
  */
 #include "postgres.h"
@@ -109,20 +106,9 @@ pending_add_queues(Oid relid)
 
 /* ---- rows ---- */
 
-/* What a hint says of a row.  The strings are those of the row. */
-typedef struct RowHint
-{
-	const text *queue;
-	const NameData *role;
-	int64 role_id;
-	int32 max;
-	int32 priority;
-	TaskPlace place;
-} RowHint;
-
 /* Read the group and the position of a row.  Returns false if they do not fit into a hint. */
 static bool
-read_row(const TriggerRow *row, RowHint *hint)
+read_hint(const TriggerRow *row, SharedHint *hint)
 {
 	bool isnull[5];
 	bool max_isnull;
@@ -140,21 +126,11 @@ read_row(const TriggerRow *row, RowHint *hint)
 	if (isnull[0] || isnull[1] || isnull[2] || isnull[3] || isnull[4] ||
 		toast_raw_datum_size(queue) - VARHDRSZ >= NAMEDATALEN)
 		return false;
-	hint->role = DatumGetName(role);
+	hint->role = *DatumGetName(role);
 	hint->role_id = trigger_role_id(row);
-	hint->queue = DatumGetTextPP(queue);
+	hint->several = false;
+	text_to_cstring_buffer(DatumGetTextPP(queue), hint->queue, NAMEDATALEN);
 	return true;
-}
-
-static bool
-is_of_group(const RowHint *row, const SharedHint *hint)
-{
-	Size length = VARSIZE_ANY_EXHDR(row->queue);
-
-	return hint->role_id == row->role_id && hint->max == row->max &&
-		   hint->priority == row->priority &&
-		   memcmp(hint->queue, VARDATA_ANY(row->queue), length) == 0 &&
-		   hint->queue[length] == '\0' && strcmp(NameStr(hint->role), NameStr(*row->role)) == 0;
 }
 
 /*
@@ -164,27 +140,12 @@ is_of_group(const RowHint *row, const SharedHint *hint)
 static void
 add_hint(Oid table, const TriggerRow *row)
 {
-	SharedHint *last = pending.count > 0 ? &pending.hints[pending.count - 1] : NULL;
 	SharedHint hint;
-	RowHint found;
+	bool fits = read_hint(row, &hint);
 
-	if (!pending_add_events(table, 0))
-		return;
-	if (!read_row(row, &found))
+	if (pending_add_events(table, 0) &&
+		(!fits || !shared_hint_merge(pending.hints, &pending.count, SHARED_HINTS, &hint)))
 		pending.events |= SHARED_SCAN;
-	else if (last && is_of_group(&found, last))
-		shared_hint_add_place(last, &found.place);
-	else
-	{
-		hint = (SharedHint){.role = *found.role,
-							.role_id = found.role_id,
-							.max = found.max,
-							.priority = found.priority,
-							.place = found.place};
-		text_to_cstring_buffer(found.queue, hint.queue, NAMEDATALEN);
-		if (!shared_hint_merge(pending.hints, &pending.count, SHARED_HINTS, &hint))
-			pending.events |= SHARED_SCAN;
-	}
 }
 
 /* Record that a row of a table waits for this task. */

@@ -59,8 +59,8 @@ shared_scheduler_publish(SharedScheduler *me, Oid relid, bool queues)
 }
 
 /* A row of the group of a hint waits at this position.  The first one is kept. */
-void
-shared_hint_add_place(SharedHint *hint, const TaskPlace *place)
+static void
+add_place(SharedHint *hint, const TaskPlace *place)
 {
 	hint->several |= place->dt != hint->place.dt || place->id != hint->place.id;
 	if (place->dt < hint->place.dt || (place->dt == hint->place.dt && place->id < hint->place.id))
@@ -83,7 +83,7 @@ shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hin
 			strcmp(NameStr(hints[i].role), NameStr(hint->role)) != 0)
 			continue;
 		hints[i].several |= hint->several;
-		shared_hint_add_place(&hints[i], &hint->place);
+		add_place(&hints[i], &hint->place);
 		return true;
 	}
 	if (*count == size)

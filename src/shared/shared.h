@@ -434,7 +434,6 @@ extern void shared_database_publish(Oid database, const SharedFindings *found);
 extern bool shared_database_is_disabled(Oid database, const SharedFindings *found);
 extern void shared_database_mark(Oid database);
 extern void shared_scheduler_publish(SharedScheduler *me, Oid relid, bool queues);
-extern void shared_hint_add_place(SharedHint *hint, const TaskPlace *place);
 extern bool shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hint);
 extern bool shared_ids_add(SharedIds *ids, int64 id);
 extern void shared_scheduler_report(Oid database, const SharedReport *report);
