@@ -297,7 +297,7 @@ typedef struct SharedExecutor
 	 *
 	 * "proc": by other processes only to wake that process (guess).
 	 *
-	 * "state": by the executor in a signal handler (guess); see deadline.c.
+	 * "state": by the executor in a signal handler (guess); see run.c.
 	 *
 	 * "state", "database": by the postmaster when all processes are gone; see crash.c.
 	 */
@@ -317,8 +317,8 @@ typedef struct SharedExecutor
 	 * "started": by the scheduler that reserved the slot (constant).
 	 *
 	 * "reserved", "started", "idle_since", "taken_at", "assigned", "taken" and "done": with the
-	 * directory lock alone in arbiter.c and hold.c (guess; evict_idle checks again under "lock"
-	 * whether the executor is needed before it asks it to exit).
+	 * directory lock alone in arbiter.c and databases.c (guess; evict_idle checks again under
+	 * "lock" whether the executor is needed before it asks it to exit).
 	 *
 	 * "pid" and "had_pid": by the scheduler, with the directory lock alone (they are written under
 	 * both).

@@ -365,21 +365,21 @@ warn_once(const char *message, const char *detail)
 }
 
 /*
- * Return what is wanted of a database that this entry of pg_task.database names, by itself or with
- * all others; NULL if it cannot be used, which is logged.  Templates are only taken by name.  A
- * datconnlimit of -2 marks a database whose DROP was interrupted.
+ * This entry of pg_task.database names a database, by itself or with all others: note that, unless
+ * the database cannot be used, which is logged.  Templates are only taken by name.  A datconnlimit
+ * of -2 marks a database whose DROP was interrupted.
  */
-static Wanted *
-want_database(const Target *target, HeapTuple tuple)
+static void
+want_database(const Target *target, HeapTuple tuple, MonoTime now)
 {
 	Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
 	const char *name = NameStr(database->datname);
 	bool usable = database->datallowconn && database->datconnlimit != -2;
 	Oid user = target->role ? get_role_oid(target->role, true) : database->datdba;
-	Wanted *wanted;
+	Wanted wanted;
 
 	if (target->excluded || (!target->database && (!usable || database->datistemplate)))
-		return NULL;
+		return;
 	if (!usable)
 		warn_once(
 			psprintf("database \"%s\" in \"pg_task.database\" does not allow connections", name),
@@ -388,25 +388,20 @@ want_database(const Target *target, HeapTuple tuple)
 		warn_once(psprintf("role \"%s\" in \"pg_task.database\" does not exist", target->role),
 				  psprintf("Database \"%s\" has no task table until it does.", name));
 	if (!usable || !OidIsValid(user))
-		return NULL;
-	wanted = palloc(sizeof(Wanted));
-	wanted->database = database->oid;
-	wanted->user = user;
-	strlcpy(wanted->name, name, NAMEDATALEN);
-	wanted->version = HeapTupleHeaderGetRawXmin(tuple->t_data);
-	return wanted;
+		return;
+	wanted.database = database->oid;
+	wanted.user = user;
+	strlcpy(wanted.name, name, NAMEDATALEN);
+	wanted.version = HeapTupleHeaderGetRawXmin(tuple->t_data);
+	check_database(&wanted, now);
 }
 
-/*
- * Return the databases that should have a scheduler by the catalog and pg_task.database, as a List
- * of Wanted in the context of the iteration.
- */
-static List *
-read_wanted(void)
+/* Find the databases that should have a scheduler by the catalog and pg_task.database. */
+static void
+read_wanted(MonoTime now)
 {
 	List *targets = settings_targets();
 	List *found = NIL;
-	List *result = NIL;
 	Relation rel;
 	TableScanDesc scan;
 	HeapTuple tuple;
@@ -420,15 +415,12 @@ read_wanted(void)
 	{
 		const char *name = NameStr(((Form_pg_database) GETSTRUCT(tuple))->datname);
 		const Target *target = targets_find(targets, name);
-		Wanted *wanted;
 
 		MemoryContextSwitchTo(MySupervisor.context);
 		if (target == NULL)
 			continue;
 		found = lappend(found, unconstify(Target *, target));
-		wanted = want_database(target, tuple);
-		if (wanted)
-			result = lappend(result, wanted);
+		want_database(target, tuple, now);
 	}
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -445,7 +437,6 @@ read_wanted(void)
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(MySupervisor.context);
-	return result;
 }
 
 /* Read the catalogs: which databases should have a scheduler? */
@@ -460,8 +451,8 @@ read_catalogs(MonoTime now)
 	MySupervisor.read_again = clock_plus_ms(now, PERIOD_MS);
 	foreach(cell, MySupervisor.databases)
 		((DatabaseEntry *) lfirst(cell))->is_wanted = false;
-	foreach(cell, Settings.enabled ? read_wanted() : NIL)
-		check_database(lfirst(cell), now);
+	if (Settings.enabled)
+		read_wanted(now);
 	report_end_unseen(&MySupervisor.unusable);
 	MySupervisor.visit = Max(VISIT_MS, VISIT_EACH_MS * list_length(MySupervisor.databases));
 	/* a missing role may exist by now, and this process may not have got the invalidation yet */
