@@ -345,7 +345,7 @@ check_source(GucSource source)
 	if (source != PGC_S_SESSION)
 		return true;
 	GUC_check_errcode(ERRCODE_CANT_CHANGE_RUNTIME_PARAM);
-	GUC_check_errmsg("this parameter cannot be set in a session: it is one of the database");
+	GUC_check_errdetail("It is a setting of the database, and cannot be set in a session.");
 	GUC_check_errhint("Use ALTER DATABASE ... SET.");
 	return false;
 }
